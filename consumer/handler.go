@@ -1,0 +1,83 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Handler handles the messages of a route, one call an attempt.
+//
+// What it returns is the verdict: nil acknowledges the message; [Dead], [Drop], [Snooze], [RetryAfter], [RetryIn],
+// [NotStarted], [StopChild] and [FailRoute] say so themselves; any other error is retried by the route's policy.
+//
+// A panic or runtime.Goexit is a stop: relay survives it, the message counts one failed attempt, and the key gets a
+// fresh child after its backoff. A panic in a goroutine that the handler started, a fatal error of the Go runtime and
+// os.Exit end the whole process: nobody can catch those.
+//
+// ctx ends at the route's timeout, when the child is stopped, or when relay shuts down and the drain time is over. A
+// handler that ignores it for a second more is abandoned: its slot counts as stuck, and its message is retried. Handle
+// is called from several goroutines at once.
+type Handler interface {
+	Handle(ctx context.Context, m *Msg) error
+}
+
+// HandlerFunc is a function as a [Handler].
+type HandlerFunc func(ctx context.Context, m *Msg) error
+
+// Handle calls f.
+func (f HandlerFunc) Handle(ctx context.Context, m *Msg) error { return f(ctx, m) }
+
+// Factory makes the handler of one child of a key. A child that stops is thrown away, and the next one is made anew. An
+// error, or a panic, is a stop of that child: it spends no attempt of any message.
+//
+// A Handler may also be a [Starter] and a [Stopper].
+type Factory func(key string) (Handler, error)
+
+// Starter is a Handler with something to do before its first message. An error is a stop. ctx ends at the route's
+// timeout.
+type Starter interface {
+	Start(ctx context.Context) error
+}
+
+// Stopper is a Handler with something to do after its last message: the child stopped, was idle, or relay shuts down.
+// It is called once, after all calls of Handle returned, but for abandoned ones. ctx ends at the route's timeout.
+type Stopper interface {
+	Stop(ctx context.Context) error
+}
+
+// Checker is a Handler that can tell before the first message that it cannot work: relay calls Check at start and
+// refuses to run on an error. It must not have effects, must not block beyond ctx, and a peer that is merely down
+// is no error.
+type Checker interface {
+	Check(ctx context.Context) error
+}
+
+// Msg is one message as a handler sees it.
+//
+// The handler may keep and change Data and Header: a later attempt, and the dead letter, have the bytes as they were
+// published.
+type Msg struct {
+	// ID is the same for every attempt and every replay: <stream>_<consumer>_<sequence>. It holds no dots, so that it
+	// can be a webhook-id.
+	ID    string
+	Route string
+	// Subject is the one the message was published on. It may hold any byte but space, CR and LF.
+	Subject string
+	Data    []byte
+	// Header holds the headers as they were published, or nil.
+	Header nats.Header
+	// Attempt is 1 for the first start of a handler for this message.
+	Attempt int
+
+	// Stream, Consumer, Sequence and Time are the message's origin; a replayed or parked message keeps them.
+	Stream   string
+	Consumer string
+	Sequence uint64
+	Time     time.Time
+	// Replay counts how many times the message was replayed from the dead letters.
+	Replay int
+	// Deadline is when this attempt times out.
+	Deadline time.Time
+}

@@ -1,0 +1,292 @@
+package consumer
+
+import (
+	"cmp"
+	"encoding"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// Route says which messages get which handler, and how they are treated. Everything but Name, Subjects and the handler
+// has a default. The koanf tags are the names of the configuration file.
+type Route struct {
+	// Name tells the route from the others: letters, digits, - and _. It is part of subjects and metrics.
+	Name string `koanf:"name"`
+	// Subjects may hold wildcards. They must not overlap those of another route on the same stream, unless both share a
+	// Durable: then the most specific one gets the message.
+	Subjects []string `koanf:"subjects"`
+	// Stream is found by the subjects when empty.
+	Stream string `koanf:"stream"`
+	// Durable is the name of the consumer on the stream. Empty means Name. Routes with the same Durable on the same
+	// stream share one consumer.
+	Durable string `koanf:"durable"`
+	// Start is where a durable that does not exist yet begins. It is required when the stream already holds messages
+	// that match.
+	Start Start `koanf:"start"`
+	// Concurrency is how many handlers run at once. Zero means 64.
+	Concurrency int `koanf:"concurrency"`
+	// Key is what is supervised together: subject (default), route, or a template over the subject's tokens such as {2}.
+	Key string `koanf:"key"`
+	// Order is none (default), or key: one message of a key at a time, in stream order, within one instance.
+	Order string `koanf:"order"`
+	// Timeout ends an attempt. Zero means 30s.
+	Timeout time.Duration `koanf:"timeout"`
+	// AckWait is after what time without a sign of life JetStream gives the message to somebody else. Zero means 30s;
+	// below 1s is an error. While a handler runs, relay extends it.
+	AckWait time.Duration `koanf:"ack_wait"`
+
+	Retry      Retry             `koanf:"retry"`
+	Supervisor supervisor.Config `koanf:"supervisor"`
+	Stash      Stash             `koanf:"stash"`
+	DeadLetter DeadLetter        `koanf:"dead_letter"`
+
+	// Handler has no state that a stop would have to throw away: all keys share it. Either it or Factory is set.
+	Handler Handler `koanf:"-"`
+	// Factory makes a handler for each key, and a new one after each stop.
+	Factory Factory `koanf:"-"`
+	// OwnBytes promises that the handler does not change or keep Msg.Data and Msg.Header, so that relay need not copy
+	// them for each attempt.
+	OwnBytes bool `koanf:"-"`
+}
+
+// Retry is when and how often a message that failed is tried again.
+type Retry struct {
+	// MaxAttempts is how many handler starts a message gets before it is dead-lettered. Zero means 20; -1 means no
+	// bound but MaxAge.
+	MaxAttempts int `koanf:"max_attempts"`
+	// Backoff is the delay by the number of failed attempts: exponential, 500ms to 10m, by default.
+	supervisor.Backoff `koanf:",squash"`
+	// MaxAge dead-letters a message, with reason expired, at the first failure later than this after its first one.
+	// Zero means 24h.
+	MaxAge time.Duration `koanf:"max_age"`
+	// ParkAfter is the delay from which a message waits in the retry stream rather than in its consumer. Zero means 10m.
+	ParkAfter time.Duration `koanf:"park_after"`
+	// ParkMax bounds the messages that wait in the retry stream. Zero means 10,000,000.
+	ParkMax int `koanf:"park_max"`
+	// MaxCrashes is how often a message may end the process it runs in. Zero means 3.
+	MaxCrashes int `koanf:"max_crashes"`
+}
+
+// Stash bounds the messages that a route holds in memory because their key waits.
+type Stash struct {
+	// Messages: zero means 1000.
+	Messages int `koanf:"messages"`
+	// Bytes counts bodies and headers. Zero means 64MiB.
+	Bytes Bytes `koanf:"bytes"`
+}
+
+// DeadLetter says where the route's dead letters go.
+type DeadLetter struct {
+	// Prefix of their subjects. Empty means <service>.dlq. Another prefix is added to the dead-letter stream.
+	Prefix string `koanf:"prefix"`
+}
+
+// WithDefaults fills the fields that say nothing. Prefixes depend on the service and stay empty.
+func (r Route) WithDefaults() Route {
+	r.Durable = cmp.Or(r.Durable, r.Name)
+	r.Concurrency = cmp.Or(r.Concurrency, 64)
+	r.Key = cmp.Or(r.Key, "subject")
+	r.Order = cmp.Or(r.Order, supervisor.OrderNone)
+	r.Timeout = cmp.Or(r.Timeout, 30*time.Second)
+	r.AckWait = cmp.Or(r.AckWait, 30*time.Second)
+	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, 20)
+	r.Retry.Backoff = r.Retry.Backoff.WithRetryDefaults()
+	r.Retry.MaxAge = cmp.Or(r.Retry.MaxAge, 24*time.Hour)
+	r.Retry.ParkAfter = cmp.Or(r.Retry.ParkAfter, 10*time.Minute)
+	r.Retry.ParkMax = cmp.Or(r.Retry.ParkMax, 10_000_000)
+	r.Retry.MaxCrashes = cmp.Or(r.Retry.MaxCrashes, 3)
+	r.Supervisor = r.Supervisor.WithDefaults()
+	r.Stash.Messages = cmp.Or(r.Stash.Messages, 1000)
+	r.Stash.Bytes = cmp.Or(r.Stash.Bytes, 64<<20)
+	return r
+}
+
+var nameRule = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// Validate returns every fault of the route by itself, each beginning with the config name of its field. It does not
+// look at the handler, nor at other routes.
+func (r Route) Validate() error {
+	r = r.WithDefaults()
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	under := func(prefix string, err error) {
+		if err == nil {
+			return
+		}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, e := range joined.Unwrap() {
+				fault("%s%w", prefix, e)
+			}
+			return
+		}
+		fault("%s%w", prefix, err)
+	}
+	name := func(key, got string) {
+		if !nameRule.MatchString(got) {
+			fault("%s: must be 1 to 64 letters, digits, - or _ (got %q)", key, got)
+		}
+	}
+	name("name", r.Name)
+	if r.Durable != r.Name {
+		name("durable", r.Durable)
+	}
+	if r.Stream != "" && strings.ContainsAny(r.Stream, " .*>/\\\t\r\n") {
+		fault("stream: %q is not a stream name", r.Stream)
+	}
+	if len(r.Subjects) == 0 {
+		fault("subjects: at least one is required")
+	}
+	for i, s := range r.Subjects {
+		under(fmt.Sprintf("subjects[%d]: ", i), subject.ValidatePattern(s))
+		for j, other := range r.Subjects[:i] {
+			if subject.Overlaps(s, other) {
+				fault("subjects[%d]: %q overlaps subjects[%d] %q", i, s, j, other)
+			}
+		}
+	}
+	if r.Key != "subject" && r.Key != "route" {
+		if _, err := subject.ParseTemplate(r.Key); err != nil {
+			fault("key: %w", err)
+		} else if !strings.Contains(r.Key, "{") {
+			fault("key: must be subject, route or a template such as {2} (got %q)", r.Key)
+		}
+	}
+	if r.Order != supervisor.OrderNone && r.Order != supervisor.OrderKey {
+		fault("order: must be none or key (got %q)", r.Order)
+	}
+	if r.Concurrency < 1 || r.Concurrency > 65_536 {
+		fault("concurrency: must be 1 to 65536 (got %d)", r.Concurrency)
+	}
+	if r.Timeout <= 0 {
+		fault("timeout: must be above 0 (got %v)", r.Timeout)
+	}
+	if r.AckWait < time.Second {
+		fault("ack_wait: must be at least 1s (got %v)", r.AckWait)
+	}
+	if r.Retry.MaxAttempts < -1 {
+		fault("retry.max_attempts: must be above 0, or -1 for no bound (got %d)", r.Retry.MaxAttempts)
+	}
+	under("retry.", r.Retry.Backoff.Validate())
+	if r.Retry.MaxAge <= 0 {
+		fault("retry.max_age: must be above 0 (got %v)", r.Retry.MaxAge)
+	}
+	if r.Retry.ParkAfter <= 0 {
+		fault("retry.park_after: must be above 0 (got %v)", r.Retry.ParkAfter)
+	}
+	if r.Retry.ParkMax < 0 {
+		fault("retry.park_max: must be above 0 (got %d)", r.Retry.ParkMax)
+	}
+	if r.Retry.MaxCrashes < 1 {
+		fault("retry.max_crashes: must be at least 1 (got %d)", r.Retry.MaxCrashes)
+	}
+	under("supervisor.", r.Supervisor.Validate())
+	if r.Stash.Messages < 1 {
+		fault("stash.messages: must be at least 1 (got %d)", r.Stash.Messages)
+	}
+	if r.Stash.Bytes < 1<<20 {
+		fault("stash.bytes: must be at least 1MiB (got %v)", r.Stash.Bytes)
+	}
+	if r.DeadLetter.Prefix != "" {
+		under("dead_letter.prefix: ", subject.ValidateLiteral(r.DeadLetter.Prefix))
+	}
+	return errors.Join(errs...)
+}
+
+// Start is where a new durable begins: "all" the messages of the stream, only "new" ones, those "since" a time, or from
+// a sequence. The zero value chooses nothing.
+type Start struct {
+	Policy string    // "", "all", "new", "since" or "seq"
+	Since  time.Time // for since
+	Seq    uint64    // for seq
+}
+
+var _ encoding.TextUnmarshaler = (*Start)(nil)
+
+// UnmarshalText reads "all", "new", "since:<RFC 3339 time>" or "seq:<number>".
+func (s *Start) UnmarshalText(text []byte) error {
+	policy, arg, _ := strings.Cut(string(text), ":")
+	*s = Start{Policy: policy}
+	arg = strings.TrimSpace(arg)
+	var err error
+	switch policy {
+	case "":
+	case "all", "new":
+		if arg != "" {
+			err = fmt.Errorf("takes no argument")
+		}
+	case "since":
+		s.Since, err = time.Parse(time.RFC3339Nano, arg)
+	case "seq":
+		s.Seq, err = strconv.ParseUint(arg, 10, 64)
+		if err == nil && s.Seq == 0 {
+			err = fmt.Errorf("sequences start at 1")
+		}
+	default:
+		err = fmt.Errorf("unknown")
+	}
+	if err != nil {
+		return fmt.Errorf(`start %q: use all, new, {since: <RFC 3339 time>} or {seq: <number>}: %w`, text, err)
+	}
+	return nil
+}
+
+// MarshalText is the reverse of UnmarshalText.
+func (s Start) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+func (s Start) String() string {
+	switch s.Policy {
+	case "since":
+		return "since:" + s.Since.Format(time.RFC3339Nano)
+	case "seq":
+		return fmt.Sprintf("seq:%d", s.Seq)
+	}
+	return s.Policy
+}
+
+// Bytes is a size, written as "64MiB", "1GB" or a plain number of bytes.
+type Bytes int64
+
+var byteUnits = []struct {
+	suffix string
+	size   float64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
+
+// UnmarshalText reads a size.
+func (b *Bytes) UnmarshalText(text []byte) error {
+	s := strings.TrimSpace(string(text))
+	for _, u := range byteUnits {
+		number, ok := strings.CutSuffix(s, u.suffix)
+		if !ok {
+			continue
+		}
+		f, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+		if err != nil || f < 0 || f*u.size >= 1<<63 || f != f {
+			break
+		}
+		*b = Bytes(f * u.size)
+		return nil
+	}
+	return fmt.Errorf("%q is not a size such as 64MiB", s)
+}
+
+// MarshalText writes the largest binary unit that divides the size.
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+func (b Bytes) String() string {
+	for _, u := range []struct {
+		suffix string
+		shift  uint
+	}{{"TiB", 40}, {"GiB", 30}, {"MiB", 20}, {"KiB", 10}} {
+		if b != 0 && b%(1<<u.shift) == 0 {
+			return fmt.Sprintf("%d%s", b>>u.shift, u.suffix)
+		}
+	}
+	return strconv.FormatInt(int64(b), 10)
+}

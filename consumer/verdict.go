@@ -1,0 +1,83 @@
+package consumer
+
+import (
+	"errors"
+	"time"
+
+	"github.com/relaymq/relay/supervisor"
+)
+
+// verdictError carries a verdict through the error that a handler returns.
+type verdictError struct {
+	verdict supervisor.Verdict
+}
+
+func (e *verdictError) Error() string {
+	if e.verdict.Err == nil {
+		return e.verdict.Kind.String()
+	}
+	return e.verdict.Err.Error()
+}
+
+func (e *verdictError) Unwrap() error { return e.verdict.Err }
+
+// Dead says that the message can never be handled: it goes to the dead letters now.
+func Dead(err error) error {
+	return &verdictError{supervisor.Verdict{Kind: supervisor.Dead, Err: err}}
+}
+
+// Drop says that nobody wants the message: it is acknowledged and counted as dropped.
+func Drop(why string) error {
+	return &verdictError{supervisor.Verdict{Kind: supervisor.Drop, Err: errors.New(why)}}
+}
+
+// Snooze asks for the message again after d, without spending an attempt. A d of zero or less means one second.
+func Snooze(d time.Duration) error {
+	if d <= 0 {
+		d = time.Second
+	}
+	return &verdictError{supervisor.Verdict{Kind: supervisor.Snooze, Delay: d}}
+}
+
+// RetryIn is a failure that names its own delay instead of the policy's; zero or less leaves it to the policy, and more
+// than an hour means an hour.
+func RetryIn(d time.Duration, err error) error {
+	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, Delay: d}}
+}
+
+// RetryAfter is RetryIn that also pauses the route (or only the key, by the route's supervisor.retry_after) until d is
+// over: what HTTP says with 429 or 503 and Retry-After.
+func RetryAfter(d time.Duration, err error) error {
+	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, Delay: d, Pause: true}}
+}
+
+// NotStarted is a failure in which the work never began (no process could be forked, the request was never sent): it is
+// retried like any other, but spends no attempt.
+func NotStarted(err error) error {
+	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, NotStarted: true}}
+}
+
+// StopChild acknowledges the message and ends the child cleanly. What happens next is the route's supervisor.trigger.
+func StopChild(err error) error {
+	return &verdictError{supervisor.Verdict{Kind: supervisor.Ack, Err: err, StopChild: true}}
+}
+
+// FailRoute stops the whole route with err as the reason: waiting will not help (the command is not there, the
+// configuration is wrong). The message is given back and spends no attempt.
+func FailRoute(err error) error {
+	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, NotStarted: true, FailRoute: true}}
+}
+
+// verdictOf reads the verdict out of what a handler returned.
+func verdictOf(err error) supervisor.Verdict {
+	if err == nil {
+		return supervisor.Verdict{Kind: supervisor.Ack}
+	}
+	var v *verdictError
+	if errors.As(err, &v) {
+		verdict := v.verdict
+		verdict.Err = err // with what the handler wrapped around it
+		return verdict
+	}
+	return supervisor.Verdict{Kind: supervisor.Retry, Err: err}
+}

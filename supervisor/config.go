@@ -1,0 +1,157 @@
+package supervisor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// What a setting of Config may say.
+const (
+	ScopeRoute = "route"
+	ScopeKey   = "key"
+
+	TriggerAny     = "any"
+	TriggerFailure = "failure"
+	TriggerStop    = "stop"
+
+	ForwardStash    = "stash"
+	ForwardGiveBack = "giveback"
+	ForwardDrop     = "drop"
+
+	GiveUpSuspend    = "suspend"
+	GiveUpDeadLetter = "dead_letter"
+	GiveUpExit       = "exit"
+
+	ResetSuccess   = "success"
+	ResetMinStable = "after_min_stable"
+	ResetNever     = "never"
+
+	OrderNone = "none"
+	OrderKey  = "key"
+)
+
+// Config is how the keys of a route are supervised. The zero value of a field is its default; for the counts whose zero
+// means never, a nil pointer is the default.
+type Config struct {
+	// TripAfter is how many failed completions in a row trip a key: its dependency is down, and its messages wait. They
+	// must be of at least two distinct messages unless it is 1. 0 means never. Nil means 5.
+	TripAfter *int `koanf:"trip_after"`
+	// RouteTripAfter is how many failures in a row, over at least three keys, trip the whole route. 0 means never. Nil
+	// means 20.
+	RouteTripAfter *int `koanf:"route_trip_after"`
+	// RetryAfter is what a handler's Retry-After pauses: route (default) or key.
+	RetryAfter string `koanf:"retry_after"`
+	// Trigger is which stops make a fresh child: any (default), failure (a clean stop ends the supervisor) or stop (a
+	// crash gives the key up at once).
+	Trigger string `koanf:"trigger"`
+	// Reset is when the restart count starts again from zero: success (default), after_min_stable (the child lived at
+	// least restart.min), a duration (the child lived as long as that), or never.
+	Reset string `koanf:"reset"`
+	// Forward is what happens to the messages of a key that waits: stash (default), giveback or drop.
+	Forward string `koanf:"forward"`
+	// DrainGrace is how long a fresh child is left alone before it gets a message. Nil means 50ms.
+	DrainGrace *time.Duration `koanf:"drain_grace"`
+	// ForwardDuringGrace lets a message that arrives during the grace be the probe. Nil means true.
+	ForwardDuringGrace *bool `koanf:"forward_during_grace"`
+	// MaxRestarts within Window give the key up. Zero means never.
+	MaxRestarts int `koanf:"max_restarts"`
+	// Window is how long a restart counts, and how long a key's failures are remembered. Zero means 1m.
+	Window time.Duration `koanf:"window"`
+	// OnGiveUp is what happens to a key that gave up: suspend (default), dead_letter or exit.
+	OnGiveUp string `koanf:"on_give_up"`
+	// MaxStuck is how many handlers may ignore their timeout before the route stops. Zero means 8.
+	MaxStuck int `koanf:"max_stuck"`
+	// ChildIdle is how long a child of a key without messages lives on. Zero means 10s.
+	ChildIdle time.Duration `koanf:"child_idle"`
+	// MaxChildren bounds the children of a route whose handler has state. Zero means 1000.
+	MaxChildren int `koanf:"max_children"`
+	// Restart is the backoff between a stop, or a trip, and the next child: 200ms to 1m by default.
+	Restart Backoff `koanf:"restart"`
+}
+
+// WithDefaults fills the fields that say nothing.
+func (c Config) WithDefaults() Config {
+	c.TripAfter = orDefault(c.TripAfter, 5)
+	c.RouteTripAfter = orDefault(c.RouteTripAfter, 20)
+	c.RetryAfter = cmp.Or(c.RetryAfter, ScopeRoute)
+	c.Trigger = cmp.Or(c.Trigger, TriggerAny)
+	c.Reset = cmp.Or(c.Reset, ResetSuccess)
+	c.Forward = cmp.Or(c.Forward, ForwardStash)
+	c.DrainGrace = orDefault(c.DrainGrace, 50*time.Millisecond)
+	c.ForwardDuringGrace = orDefault(c.ForwardDuringGrace, true)
+	c.Window = cmp.Or(c.Window, time.Minute)
+	c.OnGiveUp = cmp.Or(c.OnGiveUp, GiveUpSuspend)
+	c.MaxStuck = cmp.Or(c.MaxStuck, 8)
+	c.ChildIdle = cmp.Or(c.ChildIdle, 10*time.Second)
+	c.MaxChildren = cmp.Or(c.MaxChildren, 1000)
+	c.Restart = c.Restart.WithRestartDefaults()
+	return c
+}
+
+func orDefault[T any](p *T, def T) *T {
+	if p == nil {
+		return &def
+	}
+	return p
+}
+
+// Validate returns every fault, each beginning with the config name of its field.
+func (c Config) Validate() error {
+	c = c.WithDefaults()
+	var errs []error
+	oneOf := func(key, got string, known ...string) {
+		for _, k := range known {
+			if got == k {
+				return
+			}
+		}
+		errs = append(errs, fmt.Errorf("%s: unknown value %q (one of %q)", key, got, known))
+	}
+	atLeast := func(key string, got, least int) {
+		if got < least {
+			errs = append(errs, fmt.Errorf("%s: must be at least %d (got %d)", key, least, got))
+		}
+	}
+	positive := func(key string, d time.Duration) {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("%s: must be above 0 (got %v)", key, d))
+		}
+	}
+	oneOf("retry_after", c.RetryAfter, ScopeRoute, ScopeKey)
+	oneOf("trigger", c.Trigger, TriggerAny, TriggerFailure, TriggerStop)
+	oneOf("forward", c.Forward, ForwardStash, ForwardGiveBack, ForwardDrop)
+	oneOf("on_give_up", c.OnGiveUp, GiveUpSuspend, GiveUpDeadLetter, GiveUpExit)
+	if d, err := time.ParseDuration(c.Reset); err == nil {
+		positive("reset", d)
+	} else {
+		oneOf("reset", c.Reset, ResetSuccess, ResetMinStable, ResetNever, "<duration>")
+	}
+	atLeast("trip_after", *c.TripAfter, 0)
+	atLeast("route_trip_after", *c.RouteTripAfter, 0)
+	atLeast("max_restarts", c.MaxRestarts, 0)
+	atLeast("max_stuck", c.MaxStuck, 1)
+	atLeast("max_children", c.MaxChildren, 1)
+	if *c.DrainGrace < 0 {
+		errs = append(errs, fmt.Errorf("drain_grace: must not be negative (got %v)", *c.DrainGrace))
+	}
+	positive("window", c.Window)
+	positive("child_idle", c.ChildIdle)
+	if err := c.Restart.Validate(); err != nil {
+		errs = append(errs, prefixed("restart.", err)...)
+	}
+	return errors.Join(errs...)
+}
+
+// prefixed puts the name of the enclosing key before each of the faults joined in err.
+func prefixed(prefix string, err error) []error {
+	faults := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		faults = joined.Unwrap()
+	}
+	for i, f := range faults {
+		faults[i] = fmt.Errorf("%s%w", prefix, f)
+	}
+	return faults
+}

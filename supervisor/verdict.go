@@ -1,0 +1,45 @@
+package supervisor
+
+import (
+	"fmt"
+	"time"
+)
+
+// Kind is what a handler says of an attempt. The zero value is Retry: an answer nobody understood loses nothing.
+type Kind uint8
+
+const (
+	Retry  Kind = iota // later, by the message's policy or the delay the verdict names; spends an attempt
+	Ack                // done
+	Snooze             // later, after Delay; spends no attempt and says nothing of the key
+	Dead               // never: to the dead letters now
+	Drop               // never: acknowledged and counted
+)
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
+
+var kindNames = [...]string{"retry", "ack", "snooze", "dead", "drop"}
+
+// Verdict is the end of one attempt as the supervisor sees it.
+type Verdict struct {
+	Kind Kind
+	// Err says why, for every kind but Ack.
+	Err error
+	// Delay is how long to wait before the next attempt: of a Snooze always, of a Retry when above zero (the policy's
+	// delay otherwise).
+	Delay time.Duration
+	// Pause asks that the key, or the route, by Config.RetryAfter, starts nothing until Delay is over.
+	Pause bool
+	// NotStarted says that the work never began, so that a Retry spends no attempt. It still counts as a failure of
+	// the key.
+	NotStarted bool
+	// StopChild ends the child after this attempt: a clean stop that it asked for.
+	StopChild bool
+	// FailRoute stops the whole route with Err as the reason: nothing that waits for time would help.
+	FailRoute bool
+}
