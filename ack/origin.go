@@ -1,0 +1,368 @@
+package ack
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Origin is what a message keeps wherever it waits: parked, due or dead. It travels in headers, see [Wrap].
+type Origin struct {
+	Route string
+	// Stream, Consumer and Sequence say where the message was first delivered from.
+	Stream, Consumer string
+	Sequence         uint64
+	// Time is when the message was stored in Stream, to the nanosecond: with Sequence it tells the message from one that
+	// got the same sequence after the stream was made anew.
+	Time time.Time
+	// Subject is byte for byte the one it was published on.
+	Subject string
+	// Attempts counts the handler starts that failed, Deliveries the arrivals from JetStream in Consumer.
+	Attempts   int
+	Deliveries uint64
+	// FirstFailure and LastFailure are zero when no attempt failed.
+	FirstFailure, LastFailure time.Time
+	// LastError is at most [MaxErrorLen] bytes of UTF-8 without control bytes once it was wrapped.
+	LastError string
+	// Replay counts how often the message was replayed from the dead letters.
+	Replay int
+	// Job is the id of the replay job that sent the message, or empty.
+	Job string
+}
+
+// ID is the same for every attempt and every replay: <stream>_<consumer>_<sequence>. It holds no dots, whatever the
+// names are, so that it can be one token of a subject and a webhook-id.
+func (o Origin) ID() string {
+	return strings.ReplaceAll(fmt.Sprintf("%s_%s_%d", o.Stream, o.Consumer, o.Sequence), ".", "_")
+}
+
+// MaxErrorLen is how many bytes of an error travel with a message.
+const MaxErrorLen = 4096
+
+// The headers of a message that waits. Those that may hold any byte have a second form with the suffix -64 and the value
+// in base64: nats.go trims values and replaces CR and LF in them (nats.go, writeHeaderValue).
+const (
+	headerFormat       = "Relay-Format"
+	headerRoute        = "Relay-Route"
+	headerStream       = "Relay-Stream"
+	headerConsumer     = "Relay-Consumer"
+	headerSequence     = "Relay-Sequence"
+	headerTime         = "Relay-Time"
+	headerSubject      = "Relay-Subject"
+	headerAttempts     = "Relay-Attempts"
+	headerDeliveries   = "Relay-Deliveries"
+	headerFirstFailure = "Relay-First-Failure"
+	headerLastFailure  = "Relay-Last-Failure"
+	headerLastError    = "Relay-Last-Error"
+	headerReplay       = "Relay-Replay"
+	headerJob          = "Relay-Job"
+
+	// headerRaw holds the original headers that nats.go could not send: one value for each of theirs, name and value in
+	// base64 with a dot between.
+	headerRaw = "Relay-Raw"
+
+	// originalPrefix goes before the names of original headers that would have an effect.
+	originalPrefix = "Relay-Orig-"
+
+	suffix64 = "-64"
+	format   = "1"
+)
+
+// HeaderError is what [Unwrap] returns for a message that relay did not write, or that was changed since.
+type HeaderError struct {
+	Header string // the name of the header at fault
+	Err    error
+}
+
+func (e *HeaderError) Error() string { return fmt.Sprintf("header %s: %v", e.Header, e.Err) }
+func (e *HeaderError) Unwrap() error { return e.Err }
+
+var (
+	errMissing  = errors.New("missing")
+	errRepeated = errors.New("given more than once")
+	errNegative = errors.New("is negative")
+)
+
+// Wrap returns the headers under which a message waits: those of o, and the original ones such that [Unwrap] restores
+// every name and every value in its order.
+//
+// Original headers named Nats-… or Relay-… (in any case) have an effect on the server or on relay, and Status and
+// Description make nats.go take a message without a body for a status line (nats.go jetstream, checkMsg and
+// convertDirectGetMsgResponseToMsg): they are kept under a prefix. Names that nats.go refuses to send, and values that it
+// would change (white space around them, CR inside), reach relay from other clients: they are kept in base64. A name
+// without values is dropped, for it never arrives from a server.
+//
+// LastError is cleaned as by [CleanText]. Values are shared with original, the map is new and the caller's to change.
+func Wrap(o Origin, original nats.Header) nats.Header {
+	h := make(nats.Header, len(original)+16)
+	h.Set(headerFormat, format)
+	setText(h, headerRoute, o.Route)
+	setText(h, headerStream, o.Stream)
+	setText(h, headerConsumer, o.Consumer)
+	h.Set(headerSequence, strconv.FormatUint(o.Sequence, 10))
+	setTime(h, headerTime, o.Time)
+	setText(h, headerSubject, o.Subject)
+	h.Set(headerAttempts, strconv.Itoa(o.Attempts))
+	h.Set(headerDeliveries, strconv.FormatUint(o.Deliveries, 10))
+	if !o.FirstFailure.IsZero() {
+		setTime(h, headerFirstFailure, o.FirstFailure)
+	}
+	if !o.LastFailure.IsZero() {
+		setTime(h, headerLastFailure, o.LastFailure)
+	}
+	if text := CleanText(o.LastError, MaxErrorLen); text != "" {
+		h.Set(headerLastError, text)
+	}
+	if o.Replay != 0 {
+		h.Set(headerReplay, strconv.Itoa(o.Replay))
+	}
+	if o.Job != "" {
+		setText(h, headerJob, o.Job)
+	}
+	for name, values := range original {
+		switch {
+		case len(values) == 0:
+		case !sendable(name, values):
+			for _, v := range values {
+				h.Add(headerRaw, encode64(name)+"."+encode64(v))
+			}
+		case hasEffect(name):
+			h[originalPrefix+name] = values
+		default:
+			h[name] = values
+		}
+	}
+	return h
+}
+
+// Unwrap is the reverse of [Wrap]: the origin, and the original headers, nil when there were none. Headers that the
+// server added on the way (Nats-…), and other headers of relay, are not original and are left out. An error is a
+// [*HeaderError].
+func Unwrap(h nats.Header) (Origin, nats.Header, error) {
+	r := reader{h: h}
+	if v := r.text(headerFormat); r.err == nil && v != format {
+		r.fail(headerFormat, fmt.Errorf("%q was written by another version of relay, this one reads %s", v, format))
+	}
+	o := Origin{
+		Route:        r.text(headerRoute),
+		Stream:       r.text(headerStream),
+		Consumer:     r.text(headerConsumer),
+		Sequence:     r.uint(headerSequence),
+		Time:         r.time(headerTime, true),
+		Subject:      r.text(headerSubject),
+		Attempts:     r.count(headerAttempts, true),
+		Deliveries:   r.uint(headerDeliveries),
+		FirstFailure: r.time(headerFirstFailure, false),
+		LastFailure:  r.time(headerLastFailure, false),
+		LastError:    CleanText(r.optional(headerLastError), MaxErrorLen),
+		Replay:       r.count(headerReplay, false),
+	}
+	if r.has(headerJob) {
+		o.Job = r.text(headerJob)
+	}
+	var original nats.Header
+	set := func(name string, values []string) {
+		if original == nil {
+			original = make(nats.Header, len(h))
+		}
+		original[name] = append(original[name], values...)
+	}
+	for name, values := range h {
+		if orig, ok := strings.CutPrefix(name, originalPrefix); ok {
+			set(orig, values)
+		} else if !hasEffect(name) {
+			set(name, values)
+		}
+	}
+	for _, v := range h[headerRaw] {
+		name, value, err := decodeRaw(v)
+		if err != nil {
+			r.fail(headerRaw, err)
+			break
+		}
+		set(name, []string{value})
+	}
+	if r.err != nil {
+		return Origin{}, nil, r.err
+	}
+	return o, original, nil
+}
+
+// CleanText makes s fit for a header and a log line: at most limit bytes of valid UTF-8, cut between runes, every
+// control byte and run of invalid bytes replaced by one space or one U+FFFD, no white space around it.
+func CleanText(s string, limit int) string {
+	if len(s) > 2*limit {
+		s = s[:2*limit] // an error may be megabytes long; this is more than is kept
+	}
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, s)
+	s = strings.Trim(s, " ")
+	if len(s) > limit {
+		cut := limit
+		for cut > 0 && !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = strings.TrimRight(s[:cut], " ")
+	}
+	return s
+}
+
+// hasEffect tells whether the server, nats.go or relay could act on a header of that name.
+func hasEffect(name string) bool {
+	return hasPrefixFold(name, "Nats-") || hasPrefixFold(name, "Relay-") ||
+		strings.EqualFold(name, "Status") || strings.EqualFold(name, "Description")
+}
+
+func hasPrefixFold(s, prefix string) bool {
+	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
+}
+
+// sendable tells whether nats.go would send the header without a change (nats.go, isHeaderKeyValid and
+// writeHeaderValue).
+func sendable(name string, values []string) bool {
+	for i := range len(name) {
+		if c := name[i]; c <= ' ' || c > '~' || strings.IndexByte("\"()/,:;<=>?@[\\]{}", c) >= 0 {
+			return false
+		}
+	}
+	for _, v := range values {
+		if strings.Trim(v, " \t") != v || strings.ContainsAny(v, "\r\n") {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func setTime(h nats.Header, name string, t time.Time) {
+	h.Set(name, t.UTC().Format(time.RFC3339Nano))
+}
+
+// setText writes printable ASCII as it is, so that other tools can show it, and anything else in base64.
+func setText(h nats.Header, name, value string) {
+	printable := strings.Trim(value, " ") == value && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' })
+	if printable {
+		h.Set(name, value)
+		return
+	}
+	h.Set(name+suffix64, encode64(value))
+}
+
+func encode64(s string) string { return base64.RawStdEncoding.EncodeToString([]byte(s)) }
+
+func decode64(s string) (string, error) {
+	b, err := base64.RawStdEncoding.Strict().DecodeString(s)
+	return string(b), err
+}
+
+func decodeRaw(s string) (name, value string, err error) {
+	n, v, found := strings.Cut(s, ".")
+	if !found {
+		return "", "", errors.New("is not two words of base64 with a dot between")
+	}
+	if name, err = decode64(n); err != nil {
+		return "", "", err
+	}
+	value, err = decode64(v)
+	return name, value, err
+}
+
+// reader reads relay's headers and keeps the first error.
+type reader struct {
+	h   nats.Header
+	err error
+}
+
+func (r *reader) fail(name string, err error) {
+	if r.err == nil {
+		r.err = &HeaderError{Header: name, Err: err}
+	}
+}
+
+func (r *reader) has(name string) bool { return len(r.h[name]) > 0 || len(r.h[name+suffix64]) > 0 }
+
+func (r *reader) optional(name string) string {
+	switch v := r.h[name]; len(v) {
+	case 0:
+		return ""
+	case 1:
+		return v[0]
+	}
+	r.fail(name, errRepeated)
+	return ""
+}
+
+func (r *reader) text(name string) string {
+	plain, coded := len(r.h[name]), len(r.h[name+suffix64])
+	switch {
+	case plain+coded == 0:
+		r.fail(name, errMissing)
+	case plain+coded > 1:
+		r.fail(name, errRepeated)
+	case plain == 1:
+		return r.h[name][0]
+	default:
+		s, err := decode64(r.h[name+suffix64][0])
+		if err != nil {
+			r.fail(name+suffix64, err)
+		}
+		return s
+	}
+	return ""
+}
+
+func (r *reader) uint(name string) uint64 {
+	s := r.optional(name)
+	if len(r.h[name]) == 0 {
+		r.fail(name, errMissing)
+		return 0
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		r.fail(name, err)
+	}
+	return n
+}
+
+func (r *reader) count(name string, required bool) int {
+	s := r.optional(name)
+	if len(r.h[name]) == 0 {
+		if required {
+			r.fail(name, errMissing)
+		}
+		return 0
+	}
+	n, err := strconv.Atoi(s)
+	switch {
+	case err != nil:
+		r.fail(name, err)
+	case n < 0:
+		r.fail(name, errNegative)
+	}
+	return n
+}
+
+func (r *reader) time(name string, required bool) time.Time {
+	s := r.optional(name)
+	if len(r.h[name]) == 0 {
+		if required {
+			r.fail(name, errMissing)
+		}
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		r.fail(name, err)
+	}
+	return t.UTC()
+}

@@ -1,0 +1,207 @@
+package ack
+
+import (
+	"context"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Record is what is remembered of a message that failed.
+type Record struct {
+	Attempts     int       `json:"attempts"`
+	FirstFailure time.Time `json:"first"`
+	LastFailure  time.Time `json:"last"`
+	Due          time.Time `json:"due"` // not to be started before
+	LastError    string    `json:"error,omitempty"`
+}
+
+// merge keeps the greater count; both instances' failures happened.
+func (r Record) merge(other Record) Record {
+	if other.Attempts > r.Attempts || other.Attempts == r.Attempts && other.LastFailure.After(r.LastFailure) {
+		r, other = other, r
+	}
+	if !other.FirstFailure.IsZero() && (r.FirstFailure.IsZero() || other.FirstFailure.Before(r.FirstFailure)) {
+		r.FirstFailure = other.FirstFailure
+	}
+	return r
+}
+
+type stored struct {
+	Record
+	revision uint64
+}
+
+// remembered bounds the records that a durable keeps in memory; older ones are read from the bucket.
+const remembered = 100_000
+
+// Bucket is the key-value bucket that holds the records of all durables of a service.
+type Bucket struct {
+	kv     jetstream.KeyValue
+	stream jetstream.Stream
+}
+
+// OpenBucket makes the bucket when it is missing.
+func OpenBucket(ctx context.Context, js jetstream.JetStream, name string, replicas int) (*Bucket, error) {
+	kv, err := js.KeyValue(ctx, name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: name, Replicas: replicas,
+			Description: "relay: attempts of messages that failed and are not settled",
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", name, err)
+	}
+	stream, err := js.Stream(ctx, "KV_"+name)
+	if err != nil {
+		return nil, fmt.Errorf("stream of bucket %s: %w", name, err)
+	}
+	return &Bucket{kv, stream}, nil
+}
+
+// Records keeps the attempts of one durable's messages. Safe for concurrent use; every method blocks on the server.
+type Records struct {
+	bucket *Bucket
+	family string // of all durables of the name
+	prefix string // of this one
+	cache  *lru.Cache[uint64, stored]
+}
+
+// Records are those of the durable that was made at created.
+func (b *Bucket) Records(stream, durable string, created time.Time) *Records {
+	family := keyToken(stream) + "." + keyToken(durable) + "."
+	cache, _ := lru.New[uint64, stored](remembered) // fails for a size below 1 only
+	return &Records{
+		bucket: b, family: family, cache: cache,
+		prefix: family + strconv.FormatInt(created.UnixNano(), 36) + ".",
+	}
+}
+
+var plainToken = regexp.MustCompile(`^[-_a-zA-Z0-9]+$`)
+
+// keyToken makes a key's token of a name, which may hold bytes that a key may not.
+func keyToken(name string) string {
+	if plainToken.MatchString(name) {
+		return name
+	}
+	return "=" + base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString([]byte(name))
+}
+
+func (r *Records) key(seq uint64) string { return r.prefix + strconv.FormatUint(seq, 10) }
+
+// Get returns the record of a message; the zero Record if it never failed.
+func (r *Records) Get(ctx context.Context, seq uint64) (Record, error) {
+	if s, ok := r.cache.Get(seq); ok {
+		return s.Record, nil
+	}
+	s, err := r.read(ctx, seq)
+	return s.Record, err
+}
+
+func (r *Records) read(ctx context.Context, seq uint64) (stored, error) {
+	entry, err := r.bucket.kv.Get(ctx, r.key(seq))
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return stored{}, nil
+	}
+	if err != nil {
+		return stored{}, err
+	}
+	s := stored{revision: entry.Revision()}
+	if err := json.Unmarshal(entry.Value(), &s.Record); err != nil {
+		return stored{}, fmt.Errorf("record %s: %w", r.key(seq), err)
+	}
+	r.cache.Add(seq, s)
+	return s, nil
+}
+
+// Put writes the record and returns when the server has stored it. If another instance has written one meanwhile, the
+// greater count wins.
+func (r *Records) Put(ctx context.Context, seq uint64, rec Record) error {
+	s, _ := r.cache.Get(seq)
+	for {
+		value, err := json.Marshal(rec)
+		if err != nil {
+			return err
+		}
+		var revision uint64
+		if s.revision == 0 {
+			revision, err = r.bucket.kv.Create(ctx, r.key(seq), value)
+		} else {
+			revision, err = r.bucket.kv.Update(ctx, r.key(seq), value, s.revision)
+		}
+		if err == nil {
+			r.cache.Add(seq, stored{rec, revision})
+			return nil
+		}
+		if !errors.Is(err, jetstream.ErrKeyExists) && !isWrongSequence(err) {
+			return err
+		}
+		if s, err = r.read(ctx, seq); err != nil {
+			return err
+		}
+		if s.revision != 0 && s.merge(rec) == s.Record {
+			return nil
+		}
+		rec = s.merge(rec)
+	}
+}
+
+func isWrongSequence(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+}
+
+// Delete removes the record of a message that is settled. It leaves no marker behind.
+func (r *Records) Delete(ctx context.Context, seq uint64) error {
+	s, ok := r.cache.Get(seq)
+	r.cache.Remove(seq)
+	if !ok {
+		entry, err := r.bucket.kv.Get(ctx, r.key(seq))
+		if errors.Is(err, jetstream.ErrKeyNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s.revision = entry.Revision()
+	}
+	err := r.bucket.stream.DeleteMsg(ctx, s.revision)
+	if errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+		return nil // another instance wrote a later one, or deleted it: the sweep has the rest
+	}
+	return err
+}
+
+// Sweep removes the records of messages at or below the durable's ack floor, and those of earlier durables of the name.
+func (r *Records) Sweep(ctx context.Context, ackFloor uint64) (removed int, err error) {
+	keys, err := r.bucket.kv.ListKeysFiltered(ctx, r.family+">")
+	if err != nil {
+		return 0, err
+	}
+	defer keys.Stop()
+	for key := range keys.Keys() {
+		if rest, ok := strings.CutPrefix(key, r.prefix); ok {
+			if seq, err := strconv.ParseUint(rest, 10, 64); err == nil && seq > ackFloor {
+				continue
+			}
+		}
+		entry, err := r.bucket.kv.Get(ctx, key)
+		if err == nil {
+			err = r.bucket.stream.DeleteMsg(ctx, entry.Revision())
+		}
+		if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+			return removed, err
+		}
+		removed++
+	}
+	return removed, nil
+}

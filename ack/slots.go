@@ -1,0 +1,90 @@
+package ack
+
+import (
+	"strconv"
+	"time"
+)
+
+const noSlot = -1
+
+// slot is something sent to the server and not answered yet.
+type slot struct {
+	delivery   *Delivery
+	sent       time.Time
+	generation uint32
+	settlement bool  // an ack or a NAK; otherwise a +WPI
+	prev, next int32 // in the order of sent
+}
+
+// slots is a table of what is unanswered: found by the token of its reply subject, kept in the order it was sent. A token
+// names the place in the table and the generation of its use, so that a late answer to an earlier use finds nothing.
+type slots struct {
+	table       []slot // table[0] is the ring's head
+	unused      []int32
+	settlements int
+}
+
+func newSlots() slots { return slots{table: make([]slot, 1)} }
+
+// use takes a slot for d, and returns its index and token.
+func (t *slots) use(d *Delivery, settlement bool, now time.Time) (int32, string) {
+	var i int32
+	if n := len(t.unused); n > 0 {
+		i, t.unused = t.unused[n-1], t.unused[:n-1]
+	} else {
+		i = int32(len(t.table))
+		t.table = append(t.table, slot{})
+	}
+	p := &t.table[i]
+	p.generation++
+	p.delivery, p.sent, p.settlement = d, now, settlement
+	if settlement {
+		t.settlements++
+	}
+	last := t.table[0].prev
+	p.prev, p.next = last, 0
+	t.table[last].next, t.table[0].prev = i, i
+	return i, strconv.FormatUint(uint64(p.generation)<<32|uint64(i), 36)
+}
+
+// take frees the slot that the token names and returns what it was; nil when it is in other use.
+func (t *slots) take(token string) (*slot, *Delivery) {
+	n, err := strconv.ParseUint(token, 36, 64)
+	i := int64(n & 0xffffffff)
+	if err != nil || i == 0 || i >= int64(len(t.table)) {
+		return nil, nil
+	}
+	p := &t.table[i]
+	if p.delivery == nil || uint64(p.generation) != n>>32 {
+		return nil, nil
+	}
+	d := p.delivery
+	t.free(int32(i))
+	return p, d
+}
+
+// free gives a slot back; sent and settlement stay readable until its next use.
+func (t *slots) free(i int32) {
+	if i == noSlot {
+		return
+	}
+	p := &t.table[i]
+	t.table[p.prev].next, t.table[p.next].prev = p.next, p.prev
+	if p.settlement {
+		t.settlements--
+	}
+	if p.delivery.slot == i {
+		p.delivery.slot = noSlot
+	}
+	p.delivery = nil
+	t.unused = append(t.unused, i)
+}
+
+// oldest is the index of the slot that was sent first, 0 when there is none.
+func (t *slots) oldest() int32 { return t.table[0].next }
+
+// dueBefore tells whether something sent before then is unanswered.
+func (t *slots) dueBefore(then time.Time) bool {
+	i := t.oldest()
+	return i != 0 && t.table[i].sent.Before(then)
+}

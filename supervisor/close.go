@@ -1,0 +1,110 @@
+package supervisor
+
+import (
+	"context"
+	"time"
+)
+
+// Drain begins the end: nothing starts any more, and what has not started is given back at once.
+func (g *Group) Drain() {
+	var fx effects
+	g.mu.Lock()
+	if !g.closing {
+		g.closing = true
+		g.idleNow = make(chan struct{})
+		for _, k := range g.keys {
+			for _, l := range []*list{&k.stash, &k.later, &k.due, &k.fresh} {
+				for l.first != nil {
+					m := l.first
+					g.take(k, m)
+					fx.settle(m, Outcome{Action: GiveBack, Why: "shutting down"})
+				}
+			}
+		}
+		if g.busy() == 0 {
+			g.quiet()
+		}
+	}
+	g.unlock(&fx)
+}
+
+// quiet says that nothing runs any more.
+func (g *Group) quiet() {
+	select {
+	case <-g.idleNow:
+	default:
+		close(g.idleNow)
+	}
+}
+
+// Close drains the group, lets the handlers finish until ctx is done, then cancels them and gives up those that do not
+// return within a second. Children are stopped. It returns how many messages were interrupted; they spend no attempt.
+func (g *Group) Close(ctx context.Context) (interrupted int) {
+	g.Drain()
+	select {
+	case <-g.idleNow:
+	case <-ctx.Done():
+		interrupted = g.interrupt()
+		grace := time.NewTimer(hangGrace)
+		defer grace.Stop()
+		select {
+		case <-g.idleNow:
+		case <-grace.C:
+			g.abandon()
+		}
+	}
+	g.mu.Lock()
+	g.timer.Stop()
+	for _, k := range g.keys {
+		g.retire(k)
+	}
+	stuck := g.stuck
+	g.mu.Unlock()
+	if stuck > 0 {
+		return interrupted // their goroutines cannot be waited for
+	}
+	stopped := make(chan struct{})
+	go func() {
+		g.goes.Wait()
+		close(stopped)
+	}()
+	limit := time.NewTimer(hangGrace)
+	defer limit.Stop()
+	select {
+	case <-stopped:
+	case <-limit.C:
+	}
+	return interrupted
+}
+
+// interrupt cancels all that still runs.
+func (g *Group) interrupt() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := 0
+	for _, l := range []*runList{&g.running, &g.overdue} {
+		for r := l.first; r != nil; r = r.next {
+			r.cancelled = true
+			r.cancel(context.Canceled)
+			n++
+		}
+	}
+	return n
+}
+
+// abandon lets go of the messages whose handlers do not return: somebody else gets them after AckWait.
+func (g *Group) abandon() {
+	var fx effects
+	now := time.Now()
+	g.mu.Lock()
+	for _, l := range []*runList{&g.running, &g.overdue} {
+		for l.first != nil {
+			r := l.first
+			g.endRun(r, now)
+			r.hung = true
+			g.stuck++
+			fx.settle(r.m, Outcome{Action: LetGo, Why: "its handler did not return"})
+		}
+	}
+	g.unlock(&fx)
+}

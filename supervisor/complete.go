@@ -1,0 +1,269 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// complete takes the end of a run, and returns what its goroutine is to run next.
+func (g *Group) complete(r *run, res *result) *run {
+	var fx effects
+	now := time.Now()
+	g.mu.Lock()
+	defer g.unlock(&fx)
+	if r.hung {
+		g.stuck--
+		return nil
+	}
+	g.endRun(r, now)
+	g.judge(r, res, now, &fx)
+	r.cancel(context.Canceled) // whatever was derived from it
+	g.attend(r.k, now, &fx)
+	if g.closing && g.busy() == 0 {
+		g.quiet()
+	}
+	next := g.next(now)
+	g.startAll(now)
+	if g.asked && g.window+g.running.n <= g.lowWater {
+		g.asked = false
+		fx.calls = append(fx.calls, g.opts.More)
+	}
+	return next
+}
+
+// endRun gives the slot back.
+func (g *Group) endRun(r *run, now time.Time) {
+	if r.overdue {
+		g.overdue.remove(r)
+	} else {
+		g.running.remove(r)
+	}
+	k := r.k
+	k.runs--
+	k.lastDone = now
+	g.meter.done++
+	r.child.release(g, k)
+	g.touch(k, now)
+}
+
+// judge decides what the end of a run means for its message, its key and its route.
+func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
+	k, m, v := r.k, r.m, res.verdict
+	// A run of an earlier child settles its own message and moves nothing.
+	late := r.child != k.child
+	if r.probe && k.probe == r {
+		k.probe = nil
+	}
+	if r.routeProbe && g.route.probe == r {
+		g.route.probe = nil
+	}
+	failed := res.crash != nil || v.Kind == Retry
+	switch {
+	case r.cancelled && failed:
+		g.comeBack(k, m, now, fx)
+	case res.crash != nil:
+		g.counts.Panics++
+		panicked, _ := res.crash.(*PanicError)
+		g.fail(r, failure{err: res.crash, stack: panicked.Stack, spend: true}, now, fx)
+		if !late {
+			g.stopped(k, res.crash, fmt.Sprintf("%s: %v", k.childName(), res.crash), true, now, fx)
+			g.routeFailed(r, res.crash, now, fx)
+		}
+	case v.FailRoute:
+		g.comeBack(k, m, now, fx)
+		g.failRoute(v.Err, now, fx)
+	case v.Kind == Retry:
+		if v.Err == nil {
+			v.Err = r.Err()
+		}
+		g.failedRun(r, v, late, now, fx)
+	case v.Kind == Snooze:
+		if g.opts.Ordered {
+			m.Due = now.Add(v.Delay)
+			g.keep(k, m, now, fx)
+		} else {
+			fx.settle(m, Outcome{Action: GiveBack, Due: now.Add(v.Delay), Why: "snoozed", Err: v.Err})
+		}
+	default:
+		g.answered(r, v, late, now, fx)
+	}
+}
+
+// answered is a success, or a verdict that is one for the key: the handler worked.
+func (g *Group) answered(r *run, v Verdict, late bool, now time.Time, fx *effects) {
+	k, m := r.k, r.m
+	switch v.Kind {
+	case Dead:
+		m.Attempts++
+		if m.FirstFailure.IsZero() {
+			m.FirstFailure = now
+		}
+		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonDead, Err: v.Err})
+	case Drop:
+		fx.settle(m, Outcome{Action: DropMessage, Err: v.Err})
+	default:
+		fx.settle(m, Outcome{Action: AckMessage})
+	}
+	if late {
+		return
+	}
+	k.failures, k.several = 0, false
+	if g.cfg.Reset == ResetSuccess {
+		k.restarts = 0
+	}
+	switch {
+	case k.state == Probing:
+		k.tripped = false
+		k.ramp = 2
+		g.move(k, Flowing, "the probe succeeded", 0, now, fx)
+	case k.ramp > 0:
+		if k.ramp *= 2; k.ramp >= g.opts.Concurrency || k.stash.n == 0 {
+			k.ramp = 0
+		}
+	}
+	g.routeAnswered(r, now, fx)
+	if v.StopChild {
+		g.cleanStop(k, v.Err, now, fx)
+	}
+}
+
+// failedRun is an error that a handler returned.
+func (g *Group) failedRun(r *run, v Verdict, late bool, now time.Time, fx *effects) {
+	k := r.k
+	f := failure{err: v.Err, delay: v.Delay, spend: !v.NotStarted}
+	// While an outage is believed in, a probe that fails spends nothing: its message was only asked whether it is over.
+	f.held = r.routeProbe || r.probe && k.tripped
+	g.fail(r, f, now, fx)
+	if late {
+		return
+	}
+	if k.failures == 0 || now.Sub(k.failedAt) >= g.cfg.Window {
+		k.failures, k.several, k.firstFail = 0, false, r.m.Sequence
+	}
+	k.failures++
+	k.several = k.several || r.m.Sequence != k.firstFail
+	k.failedAt, k.lastErr = now, v.Err
+	k.ramp = 0
+
+	pause := time.Duration(0)
+	if v.Pause && v.Delay > 0 {
+		pause = g.named(v.Delay)
+	}
+	trip := *g.cfg.TripAfter
+	switch {
+	case pause > 0 && g.cfg.RetryAfter == ScopeKey:
+		g.wait(k, pause, fmt.Sprintf("Retry-After: %v", v.Err), now, fx)
+	case r.probe:
+		g.again(k, fmt.Sprintf("the probe failed: %v", v.Err), now, fx)
+	case k.state == Flowing && trip > 0 && k.failures >= trip && (k.several || trip == 1):
+		g.counts.Trips++
+		k.tripped = k.several
+		g.again(k, fmt.Sprintf("%d failures in a row: %v", k.failures, v.Err), now, fx)
+	}
+	if pause > 0 && g.cfg.RetryAfter == ScopeRoute {
+		g.pauseRoute(pause, v.Err, now, fx)
+		return
+	}
+	g.routeFailed(r, v.Err, now, fx)
+}
+
+// maxNamed clamps a delay that a handler names.
+const maxNamed = time.Hour
+
+func (g *Group) named(d time.Duration) time.Duration {
+	return max(min(d, maxNamed), min(g.opts.Retry.Min, maxNamed))
+}
+
+type failure struct {
+	err   error
+	stack []byte
+	spend bool          // an attempt
+	held  bool          // a failed probe: stays in the stash
+	delay time.Duration // named by the handler; 0: by the policy
+}
+
+// fail settles a message that failed, or keeps it.
+func (g *Group) fail(r *run, f failure, now time.Time, fx *effects) {
+	k, m := r.k, r.m
+	if f.spend && !f.held {
+		m.Attempts++
+	}
+	if m.FirstFailure.IsZero() {
+		m.FirstFailure = now
+	}
+	delay := g.opts.Retry.Delay(max(0, m.Attempts-1))
+	if f.delay > 0 {
+		delay = g.named(f.delay)
+	}
+	switch {
+	case g.spent(m):
+		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: f.err, Stack: f.stack})
+	case g.expired(m, now):
+		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: f.err, Stack: f.stack})
+	case f.held && g.cfg.Forward == ForwardStash:
+		m.probes++
+		g.keep(k, m, now, fx)
+	case g.opts.Ordered && g.cfg.Forward == ForwardStash:
+		m.Due = now.Add(delay)
+		g.stashWindow(k)
+		g.keep(k, m, now, fx)
+	default:
+		fx.settle(m, Outcome{Action: RetryLater, Due: now.Add(delay), Err: f.err, Stack: f.stack})
+	}
+}
+
+// comeBack takes in a message whose run was cancelled: no attempt is spent.
+func (g *Group) comeBack(k *key, m *Message, now time.Time, fx *effects) {
+	if k.state == Waiting && g.cfg.Forward != ForwardStash {
+		fx.settle(m, Outcome{Action: GiveBack, Due: k.until, Why: "its child was stopped"})
+		return
+	}
+	g.keep(k, m, now, fx)
+}
+
+// keep puts a message that was started back to those that wait.
+func (g *Group) keep(k *key, m *Message, now time.Time, fx *effects) {
+	switch {
+	case g.closing, g.failed != nil, g.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
+		g.deliver(m, now, fx)
+	case k.state == Suspended:
+		g.refuse(k, m, now, fx)
+	default:
+		g.putStash(k, m)
+		g.bound(now, fx)
+	}
+}
+
+// hang gives up a run whose handler ignores the end of its context. Its goroutine stays behind.
+func (g *Group) hang(r *run, now time.Time, fx *effects) {
+	late := r.child != r.k.child
+	g.endRun(r, now)
+	r.hung = true
+	g.stuck++
+	g.counts.Hangs++
+	if r.probe && r.k.probe == r {
+		r.k.probe = nil
+	}
+	if r.routeProbe && g.route.probe == r {
+		g.route.probe = nil
+	}
+	err := fmt.Errorf("%w of %v", ErrHandlerHung, g.opts.Timeout)
+	if r.cancelled {
+		// The bytes may still be in use there: the message must come again with its own.
+		fx.settle(r.m, Outcome{Action: GiveBack, Due: now.Add(minGiveBack), Why: "its child was stopped"})
+	} else {
+		g.fail(r, failure{err: err, spend: true}, now, fx)
+	}
+	if !late {
+		g.stopped(r.k, err, fmt.Sprintf("%s was abandoned: %v", r.k.childName(), err), true, now, fx)
+		g.routeFailed(r, err, now, fx)
+	}
+	if g.stuck > g.cfg.MaxStuck {
+		g.failRoute(fmt.Errorf("%d handlers ignore their timeout (max_stuck is %d)", g.stuck, g.cfg.MaxStuck), now, fx)
+	}
+	g.attend(r.k, now, fx)
+	if g.closing && g.busy() == 0 {
+		g.quiet()
+	}
+}

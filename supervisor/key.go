@@ -1,0 +1,227 @@
+package supervisor
+
+import (
+	"fmt"
+	"time"
+)
+
+// key is the supervisor of what belongs together. It exists while it has messages, runs, a child of its own, or failures
+// to remember.
+type key struct {
+	name  string
+	state State
+
+	fresh, due list // in the window: first deliveries, and redeliveries
+	stash      list // in the stash and ready to start, oldest first
+	later      list // in the stash, by when their own delay is over
+	runs       int  // of this key, hung ones not counted
+	lastDone   time.Time
+
+	child     *child
+	starting  bool // a child is being made
+	children  int  // made so far
+	probe     *run
+	until     time.Time // waiting: when it is over; probing: when the grace is
+	since     time.Time // of the state
+	why       string
+	lastErr   error
+	failures  int // in a row
+	firstFail uint64
+	several   bool                 // the failures are of more than one message
+	outside   map[uint64]time.Time // ordered: sequences given back, and until when to wait for them
+	failedAt  time.Time
+	tripped   bool // waits because of failures of several messages: a probe's error spends no attempt
+	restarts  int
+	stops     []time.Time // within the window, for max_restarts
+	ramp      int         // how many may run at once after a wait; 0: no ramp
+	gaveUp    bool        // suspended by on_give_up: dead_letter
+
+	queued     [2]bool // in the group's queues of ready keys
+	wake       time.Time
+	wakeIndex  int // in the heap; -1: not
+	lastActive time.Time
+	lists      [3]keyLinks
+}
+
+func (g *Group) newKey(name string) *key {
+	k := &key{name: name, wakeIndex: -1}
+	if g.shared != nil {
+		k.child, k.children = g.shared, 1
+	}
+	g.keys[name] = k
+	return k
+}
+
+// touch notes that k is active.
+func (g *Group) touch(k *key, now time.Time) {
+	k.lastActive = now
+	if g.stashed.has(k) {
+		g.stashed.remove(k)
+		g.stashed.push(k)
+	}
+	g.idle.remove(k)
+}
+
+// move is the only way from one state to another.
+func (g *Group) move(k *key, to State, why string, delay time.Duration, now time.Time, fx *effects) {
+	if !mayMove(k.state, to) {
+		panic(fmt.Sprintf("supervisor: key %q: no move from %v to %v", k.name, k.state, to))
+	}
+	fx.events = append(fx.events, Event{
+		Key: k.name, From: k.state, To: to, Why: why, Delay: delay, Restarts: k.restarts, Child: k.childName(), Err: k.lastErr,
+	})
+	k.state, k.since, k.why = to, now, why
+}
+
+func (k *key) childName() string { return fmt.Sprintf("child-%d", max(1, k.children)) }
+
+// putWindow queues a message that may start at once.
+func (g *Group) putWindow(k *key, m *Message) {
+	switch {
+	case g.opts.Ordered:
+		k.fresh.pushBySequence(m)
+	case m.Attempts > 0 || m.Returns > 0:
+		k.due.push(m)
+	default:
+		k.fresh.push(m)
+	}
+	g.window++
+}
+
+func (k *key) messages() int { return k.fresh.n + k.due.n + k.stash.n + k.later.n }
+
+// makeReady queues k for a slot if it has something to start.
+func (g *Group) makeReady(k *key) {
+	if k.fresh.n > 0 && !k.queued[0] {
+		k.queued[0] = true
+		g.ready[0].push(k)
+	}
+	if (k.due.n > 0 || k.stash.n > 0) && !k.queued[1] {
+		k.queued[1] = true
+		g.ready[1].push(k)
+	}
+}
+
+// settleKey forgets a key that has nothing left, or sees to it that it is forgotten in time.
+func (g *Group) settleKey(k *key, now time.Time) {
+	if k.messages() > 0 || k.runs > 0 || k.starting || len(k.outside) > 0 {
+		return
+	}
+	if k.state == Suspended || k.state == Waiting {
+		return // until it is resumed, or its wait is over
+	}
+	if k.failures > 0 && now.Sub(k.failedAt) >= g.cfg.Window {
+		k.failures = 0
+	}
+	if k.child != nil && !k.child.shared {
+		if idle := k.lastActive.Add(g.cfg.ChildIdle); now.Before(idle) {
+			g.wakeAt(k, idle)
+			return
+		}
+		g.retire(k)
+	}
+	if forget, at := g.forgettable(k, now); !forget {
+		if !g.idle.has(k) {
+			g.idle.push(k)
+		}
+		if !at.IsZero() {
+			g.wakeAt(k, at)
+		}
+		if g.idle.n > remembered {
+			g.forget(g.idle.first)
+		}
+		return
+	}
+	g.forget(k)
+}
+
+// forgettable tells whether nothing about an idle key matters any more, or from when on.
+func (g *Group) forgettable(k *key, now time.Time) (bool, time.Time) {
+	if k.failures == 0 && k.restarts == 0 {
+		return true, time.Time{}
+	}
+	// The longest pause that the policy knows, and the window, say how long a failure is of interest.
+	at := k.failedAt.Add(max(g.cfg.Window, 2*g.cfg.Restart.Max))
+	if k.restarts > 0 && g.cfg.Reset == ResetNever {
+		return false, time.Time{}
+	}
+	return !now.Before(at), at
+}
+
+func (g *Group) forget(k *key) {
+	if k.child != nil && !k.child.shared {
+		g.retire(k)
+	}
+	g.idle.remove(k)
+	g.stashed.remove(k)
+	g.unwake(k)
+	delete(g.keys, k.name)
+}
+
+// keyQueue is a first-in-first-out queue of keys.
+type keyQueue struct {
+	items []*key
+	head  int
+}
+
+func (q *keyQueue) push(k *key) { q.items = append(q.items, k) }
+
+func (q *keyQueue) len() int { return len(q.items) - q.head }
+
+func (q *keyQueue) pop() *key {
+	k := q.items[q.head]
+	q.items[q.head] = nil
+	q.head++
+	if q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	} else if q.head > 1024 && q.head*2 > len(q.items) {
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	return k
+}
+
+// keyList is an intrusive list of keys; a key is in each list at most once.
+type keyList struct {
+	id          int // which of a key's links it uses
+	first, last *key
+	n           int
+}
+
+type keyLinks struct {
+	prev, next *key
+	in         bool
+}
+
+func (l *keyList) has(k *key) bool { return k.lists[l.id].in }
+
+func (l *keyList) push(k *key) {
+	k.lists[l.id] = keyLinks{prev: l.last, in: true}
+	if l.last == nil {
+		l.first = k
+	} else {
+		l.last.lists[l.id].next = k
+	}
+	l.last = k
+	l.n++
+}
+
+func (l *keyList) remove(k *key) {
+	links := k.lists[l.id]
+	if !links.in {
+		return
+	}
+	if links.prev == nil {
+		l.first = links.next
+	} else {
+		links.prev.lists[l.id].next = links.next
+	}
+	if links.next == nil {
+		l.last = links.prev
+	} else {
+		links.next.lists[l.id].prev = links.prev
+	}
+	k.lists[l.id] = keyLinks{}
+	l.n--
+}

@@ -1,0 +1,131 @@
+package supervisor
+
+import (
+	"context"
+	"time"
+)
+
+// Work is a message on its owner's side.
+type Work interface {
+	// Do is one attempt with the given child. It may block until ctx is done, and may panic.
+	Do(ctx context.Context, child any) Verdict
+	// Settle ends the message; it is called once. It must not block.
+	Settle(Outcome)
+}
+
+// Message is one delivery on its way through a Group. The owner fills the exported fields and leaves them alone once
+// it is delivered.
+type Message struct {
+	Work Work
+	Key  string
+	// Sequence orders the messages of a key.
+	Sequence uint64
+	// Size in bytes, for the bound of the stash.
+	Size int
+	// Attempts counts the handler starts that failed.
+	Attempts int
+	// FirstFailure is zero when there was none.
+	FirstFailure time.Time
+	// Due is when the message's own delay is over; zero means it is.
+	Due time.Time
+	// Returns counts how often the message came and went without a start.
+	Returns int
+
+	probes     int // failed probes, which spend no attempt
+	arrived    time.Time
+	in         *list
+	prev, next *Message
+}
+
+// Action is what is to become of a message that leaves the group.
+type Action uint8
+
+const (
+	GiveBack    Action = iota // to JetStream, to come again at Outcome.Due; no attempt was spent
+	RetryLater                // the same, after a failure: Outcome.Attempts and FirstFailure are to be remembered
+	AckMessage                // it is done
+	DropMessage               // it is done, and nobody handled it
+	DeadLetter                // to the dead letters, for Outcome.Reason
+	LetGo                     // nothing: the lease is lost, or the handler still has it
+)
+
+// Why a message is dead-lettered.
+const (
+	ReasonExhausted = "exhausted"
+	ReasonDead      = "dead"
+	ReasonExpired   = "expired"
+	ReasonGaveUp    = "gave_up"
+)
+
+// Outcome is how a message leaves the group.
+type Outcome struct {
+	Action Action
+	// Due is when to come again. Zero, for GiveBack, means at once: the instance shuts down.
+	Due time.Time
+	// Attempts and FirstFailure are those of the message now.
+	Attempts     int
+	FirstFailure time.Time
+	// Err is the last failure, Stack where it panicked.
+	Err   error
+	Stack []byte
+	// Reason of a DeadLetter.
+	Reason string
+	// Why it is given back, in a few words.
+	Why string
+}
+
+// list is an intrusive list of messages.
+type list struct {
+	first, last *Message
+	n           int
+}
+
+func (l *list) insertAfter(m, after *Message) {
+	m.in, m.prev = l, after
+	if after == nil {
+		m.next, l.first = l.first, m
+	} else {
+		m.next, after.next = after.next, m
+	}
+	if m.next == nil {
+		l.last = m
+	} else {
+		m.next.prev = m
+	}
+	l.n++
+}
+
+func (l *list) push(m *Message) { l.insertAfter(m, l.last) }
+
+// pushBySequence keeps a list in the order of the stream.
+func (l *list) pushBySequence(m *Message) {
+	after := l.last
+	for after != nil && after.Sequence > m.Sequence {
+		after = after.prev
+	}
+	l.insertAfter(m, after)
+}
+
+// pushByDue keeps a list in the order of when its messages may start.
+func (l *list) pushByDue(m *Message) {
+	after := l.last
+	for after != nil && after.Due.After(m.Due) {
+		after = after.prev
+	}
+	l.insertAfter(m, after)
+}
+
+func (l *list) remove(m *Message) {
+	if m.prev == nil {
+		l.first = m.next
+	} else {
+		m.prev.next = m.next
+	}
+	if m.next == nil {
+		l.last = m.prev
+	} else {
+		m.next.prev = m.prev
+	}
+	m.in, m.prev, m.next = nil, nil, nil
+	l.n--
+}

@@ -1,0 +1,189 @@
+package supervisor
+
+import "time"
+
+// startAll starts what may start, each on a goroutine of its own.
+func (g *Group) startAll(now time.Time) {
+	for r := g.next(now); r != nil; r = g.next(now) {
+		g.goes.Add(1)
+		go g.work(r)
+	}
+}
+
+// leave is the end of a goroutine that startAll began.
+func (g *Group) leave() { g.goes.Done() }
+
+// next takes the message that is to start now, and a slot for it; nil when there is none. Keys take turns, and so do
+// first deliveries and those that were here before.
+func (g *Group) next(now time.Time) *run {
+	if g.closing || g.paused || g.failed != nil || g.busy() >= g.slots() {
+		return nil
+	}
+	switch g.route.state {
+	case Waiting:
+		return nil
+	case Probing:
+		return g.nextRouteProbe(now)
+	}
+	for side := g.turn; ; {
+		q := &g.ready[side]
+		if q.len() == 0 {
+			side = 1 - side
+			if q = &g.ready[side]; q.len() == 0 {
+				return nil
+			}
+		}
+		k := q.pop()
+		k.queued[side] = false
+		if m := g.choose(k, side, now); m != nil {
+			g.turn = 1 - side
+			r := g.start(k, m, now)
+			g.makeReady(k)
+			return r
+		}
+		// k is queued again when what keeps it from starting changes.
+	}
+}
+
+// busy counts the slots in use.
+func (g *Group) busy() int { return g.running.n + g.overdue.n + g.making }
+
+// slots is how many messages may run at once now: fewer than Concurrency while the route recovers.
+func (g *Group) slots() int {
+	if g.route.ramp > 0 {
+		return min(g.route.ramp, g.opts.Concurrency)
+	}
+	return g.opts.Concurrency
+}
+
+// sharesWithin is how long a key remembers that it is not alone on the route.
+const sharesWithin = 10 * time.Second
+
+// limit is how many slots k may hold now.
+func (g *Group) limit(k *key, now time.Time) int {
+	if k.failures > 0 && now.Sub(k.failedAt) >= g.cfg.Window {
+		k.failures, k.several = 0, false
+	}
+	if g.opts.Ordered || k.failures > 0 || k.state == Probing {
+		return 1
+	}
+	n := g.opts.Concurrency
+	if g.recent.others(k.name, now, sharesWithin) {
+		n = max(1, n/2)
+	}
+	if k.ramp > 0 {
+		n = min(n, k.ramp)
+	}
+	return n
+}
+
+// choose picks the message of k that starts now, if one may.
+func (g *Group) choose(k *key, side int, now time.Time) *Message {
+	if g.keys[k.name] != k || k.runs >= g.limit(k, now) {
+		return nil
+	}
+	if k.state != Flowing && k.state != Probing {
+		return nil
+	}
+	if k.child == nil {
+		if k.messages() > 0 {
+			g.make(k)
+		}
+		return nil
+	}
+	if k.state == Probing {
+		return g.chooseProbe(k, now)
+	}
+	var m *Message
+	switch {
+	case g.opts.Ordered:
+		m = g.head(k, now)
+	case side == 0:
+		m = k.fresh.first
+	case k.stash.n > 0:
+		m = k.stash.first
+	default:
+		m = k.due.first
+	}
+	return m
+}
+
+// chooseProbe picks the message with the fewest attempts, then the oldest one. Failed probes count like attempts here, or
+// one message that can never succeed would be every probe.
+func (g *Group) chooseProbe(k *key, now time.Time) *Message {
+	if k.probe != nil || now.Before(k.until) && !(*g.cfg.ForwardDuringGrace && k.stash.n == 1 && k.stash.first.arrived.After(k.since)) {
+		return nil
+	}
+	if g.opts.Ordered {
+		return g.head(k, now)
+	}
+	return fewest(nil, k.stash.first)
+}
+
+// fewest is the best probe of the messages from m on.
+func fewest(best, m *Message) *Message {
+	for ; m != nil; m = m.next {
+		if best == nil || before(m, best) {
+			best = m
+		}
+	}
+	return best
+}
+
+// before tells whether a makes the better probe.
+func before(a, b *Message) bool {
+	x, y := a.Attempts+a.probes, b.Attempts+b.probes
+	return x < y || x == y && a.Sequence < b.Sequence
+}
+
+// head is the first message of an ordered key, if its own delay is over and no earlier one is outside.
+func (g *Group) head(k *key, now time.Time) *Message {
+	m := k.stash.first
+	if m == nil {
+		m = k.fresh.first
+	}
+	if m == nil || m.Due.After(now) {
+		return nil
+	}
+	for seq, until := range k.outside {
+		if now.After(until) {
+			delete(k.outside, seq) // another instance has it
+		} else if seq < m.Sequence {
+			return nil
+		}
+	}
+	return m
+}
+
+// start takes m out of where it waits and gives it a slot.
+func (g *Group) start(k *key, m *Message, now time.Time) *run {
+	g.take(k, m)
+	r := &run{g: g, k: k, m: m, child: k.child, deadline: now.Add(g.opts.Timeout)}
+	if k.state == Probing {
+		r.probe, k.probe = true, r
+	}
+	if g.route.state == Probing {
+		r.routeProbe, g.route.probe = true, r
+	}
+	k.runs++
+	r.child.hold(g, k)
+	g.running.push(r)
+	g.arm(r.deadline)
+	g.counts.Started++
+	return r
+}
+
+// take removes m from the window or the stash.
+func (g *Group) take(k *key, m *Message) {
+	in := m.in
+	in.remove(m)
+	if in == &k.fresh || in == &k.due {
+		g.window--
+		return
+	}
+	g.stash.messages--
+	g.stash.bytes -= m.Size
+	if k.stash.n+k.later.n == 0 {
+		g.stashed.remove(k)
+	}
+}

@@ -1,0 +1,182 @@
+package supervisor
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// routeState is the supervisor of the whole route.
+type routeState struct {
+	state    State // Flowing, Waiting or Probing
+	until    time.Time
+	since    time.Time
+	why      string
+	lastErr  error
+	restarts int
+	probe    *run
+	ramp     int
+
+	failures int // in a row, over all keys
+	failedAt time.Time
+	seen     [3]string // distinct keys of these failures
+	distinct int
+}
+
+// enoughKeys is over how many keys failures must be spread before they are the route's.
+const enoughKeys = 3
+
+func (g *Group) moveRoute(to State, why string, delay time.Duration, now time.Time, fx *effects) {
+	rs := &g.route
+	if !mayMove(rs.state, to) {
+		panic(fmt.Sprintf("supervisor: route: no move from %v to %v", rs.state, to))
+	}
+	fx.events = append(fx.events, Event{
+		Route: true, From: rs.state, To: to, Why: why, Delay: delay, Restarts: rs.restarts, Err: rs.lastErr,
+	})
+	rs.state, rs.since, rs.why = to, now, why
+}
+
+// routeFailed counts a failure of any key.
+func (g *Group) routeFailed(r *run, err error, now time.Time, fx *effects) {
+	rs := &g.route
+	if r.routeProbe && rs.state == Probing {
+		rs.lastErr = err
+		g.routeAgain(fmt.Sprintf("the probe failed: %v", err), now, fx)
+		return
+	}
+	if rs.state != Flowing {
+		return
+	}
+	if now.Sub(rs.failedAt) >= g.cfg.Window {
+		rs.failures, rs.distinct = 0, 0
+	}
+	rs.failures++
+	rs.failedAt, rs.lastErr, rs.ramp = now, err, 0
+	if rs.distinct < enoughKeys && !slices.Contains(rs.seen[:rs.distinct], r.k.name) {
+		rs.seen[rs.distinct] = r.k.name
+		rs.distinct++
+	}
+	if trip := *g.cfg.RouteTripAfter; trip > 0 && rs.failures >= trip && rs.distinct >= enoughKeys {
+		g.counts.RouteTrip++
+		g.routeAgain(fmt.Sprintf("%d failures in a row over several keys: %v", rs.failures, err), now, fx)
+	}
+}
+
+func (g *Group) routeAgain(why string, now time.Time, fx *effects) {
+	delay := g.cfg.Restart.Delay(g.route.restarts)
+	if g.route.restarts < 1<<30 {
+		g.route.restarts++
+	}
+	g.routeWait(delay, why, now, fx)
+}
+
+// pauseRoute is a Retry-After that stands for the whole route.
+func (g *Group) pauseRoute(pause time.Duration, err error, now time.Time, fx *effects) {
+	rs := &g.route
+	rs.lastErr = err
+	if rs.state == Waiting && !rs.until.Before(now.Add(pause)) {
+		return
+	}
+	g.routeWait(pause, fmt.Sprintf("Retry-After: %v", err), now, fx)
+}
+
+// routeWait lets nothing of the route start for so long. What is in the window moves to the stash.
+func (g *Group) routeWait(delay time.Duration, why string, now time.Time, fx *effects) {
+	rs := &g.route
+	rs.until = now.Add(delay)
+	rs.probe, rs.ramp, rs.failures, rs.distinct = nil, 0, 0, 0
+	g.moveRoute(Waiting, why, delay, now, fx)
+	for side := range g.ready {
+		for q := &g.ready[side]; q.len() > 0; {
+			k := q.pop()
+			k.queued[side] = false
+			g.stashWindow(k)
+		}
+	}
+	// Keys at their limit are in no queue.
+	for r := g.running.first; r != nil; r = r.next {
+		g.stashWindow(r.k)
+	}
+	g.bound(now, fx)
+	g.arm(rs.until)
+}
+
+// attendRoute lets a route probe whose wait is over.
+func (g *Group) attendRoute(now time.Time, fx *effects) {
+	if g.route.state == Waiting && !now.Before(g.route.until) {
+		g.moveRoute(Probing, "its wait is over", 0, now, fx)
+	}
+}
+
+// nextRouteProbe picks one message over all keys.
+func (g *Group) nextRouteProbe(now time.Time) *run {
+	if g.route.probe != nil {
+		return nil
+	}
+	var best *Message
+	var of *key
+	for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
+		var m *Message
+		switch {
+		case k.state == Probing:
+			m = g.chooseProbe(k, now)
+		case k.state != Flowing:
+		case g.opts.Ordered:
+			m = g.head(k, now)
+		default:
+			m = fewest(nil, k.stash.first)
+		}
+		if m != nil && (best == nil || before(m, best)) {
+			best, of = m, k
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	if of.child == nil {
+		if g.make(of); of.child == nil {
+			return nil // it is being made
+		}
+	}
+	return g.start(of, best, now)
+}
+
+// routeAnswered ends the count of failures, and a probe.
+func (g *Group) routeAnswered(r *run, now time.Time, fx *effects) {
+	rs := &g.route
+	rs.failures, rs.distinct = 0, 0
+	switch {
+	case r.routeProbe && rs.state == Probing:
+		rs.restarts = 0
+		rs.ramp = 2
+		g.moveRoute(Flowing, "the probe succeeded", 0, now, fx)
+		for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
+			g.makeReady(k)
+		}
+	case rs.ramp > 0:
+		if rs.ramp *= 2; rs.ramp >= g.opts.Concurrency {
+			rs.ramp = 0
+		}
+	}
+}
+
+// failRoute stops the route for good.
+func (g *Group) failRoute(err error, now time.Time, fx *effects) {
+	if g.failed != nil {
+		return
+	}
+	g.failed = err
+	for _, k := range g.keys {
+		for _, l := range []*list{&k.stash, &k.later, &k.due, &k.fresh} {
+			for l.first != nil {
+				m := l.first
+				g.take(k, m)
+				fx.settle(m, Outcome{Action: GiveBack, Due: now.Add(overflowMin), Why: "the route has stopped"})
+			}
+		}
+	}
+	if g.opts.Failed != nil {
+		fx.calls = append(fx.calls, func() { g.opts.Failed(err) })
+	}
+}

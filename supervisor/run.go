@@ -1,0 +1,221 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// ErrHandlerPanic is what a [PanicError] is.
+var ErrHandlerPanic = errors.New("handler panicked")
+
+// ErrHandlerHung says that a handler ignored the end of its context.
+var ErrHandlerHung = errors.New("handler ignored its timeout")
+
+// PanicError is the stop of a child by a panic or by runtime.Goexit.
+type PanicError struct {
+	Value  any // nil for Goexit
+	Goexit bool
+	Stack  []byte // at most 16 KiB
+}
+
+// No Unwrap: a handler that panics with context.Canceled was not cancelled.
+func (e *PanicError) Error() string {
+	if e.Goexit {
+		return "handler called runtime.Goexit"
+	}
+	return "panic: " + describe(e.Value)
+}
+
+// Is makes a PanicError an ErrHandlerPanic.
+func (e *PanicError) Is(target error) bool { return target == ErrHandlerPanic }
+
+// describe formats a panic's value, whose own Error or String method may panic again.
+func describe(value any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("%T (its text panicked too)", value)
+		}
+	}()
+	if err, ok := value.(error); ok {
+		return err.Error()
+	}
+	return fmt.Sprint(value)
+}
+
+const maxStack = 16 << 10
+
+func newPanicError(value any, goexit bool) *PanicError {
+	stack := debug.Stack()
+	return &PanicError{Value: value, Goexit: goexit, Stack: stack[:min(len(stack), maxStack)]}
+}
+
+// run is one attempt, and its context.
+type run struct {
+	g     *Group
+	k     *key
+	m     *Message
+	child *child
+	// Under the group's lock:
+	cancelled  bool // by a stop of the child or by the end of the group: it spends no attempt
+	probe      bool // of the key
+	routeProbe bool
+	hung       bool // settled and given up; only its goroutine remains
+	overdue    bool // past its deadline and cancelled for that
+	prev, next *run
+
+	deadline time.Time
+	// Under mu:
+	mu    sync.Mutex
+	done  chan struct{}
+	err   error
+	after map[*afterFunc]struct{}
+}
+
+var _ context.Context = (*run)(nil)
+
+// A run is its own context, without the timer, the goroutine and the four allocations of context.WithDeadline: the
+// group's one timer ends it.
+
+func (r *run) Deadline() (time.Time, bool) { return r.deadline, true }
+func (r *run) Value(any) any               { return nil }
+
+func (r *run) Done() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.done == nil {
+		r.done = make(chan struct{})
+		if r.err != nil {
+			close(r.done)
+		}
+	}
+	return r.done
+}
+
+func (r *run) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+type afterFunc struct{ f func() }
+
+// AfterFunc lets the context package derive contexts without a goroutine each.
+func (r *run) AfterFunc(f func()) (stop func() bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		go f()
+		return func() bool { return false }
+	}
+	if r.after == nil {
+		r.after = make(map[*afterFunc]struct{})
+	}
+	a := &afterFunc{f}
+	r.after[a] = struct{}{}
+	return func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		_, registered := r.after[a]
+		delete(r.after, a)
+		return registered
+	}
+}
+
+// cancel ends the context; the first cause stays.
+func (r *run) cancel(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return
+	}
+	r.err = cause
+	if r.done != nil {
+		close(r.done)
+	}
+	for a := range r.after {
+		go a.f()
+	}
+	r.after = nil
+}
+
+// result is how a run ended.
+type result struct {
+	verdict Verdict
+	crash   error // a *PanicError: the child stopped
+}
+
+// attempt calls the handler. It does not return after runtime.Goexit.
+func (r *run) attempt(res *result) {
+	finished := false
+	defer func() {
+		if finished {
+			return
+		}
+		if value := recover(); value != nil {
+			res.crash = newPanicError(value, false)
+		} else {
+			res.crash = newPanicError(nil, true)
+		}
+	}()
+	res.verdict = r.m.Work.Do(r, r.child.value)
+	finished = true
+}
+
+// work runs r and whatever may start after it, until there is nothing.
+func (g *Group) work(r *run) {
+	var res result
+	// runtime.Goexit unwinds this goroutine whatever is deferred; another one goes on in its place.
+	goexit := true
+	defer func() {
+		if goexit {
+			if next := g.complete(r, &res); next != nil {
+				go g.work(next)
+			} else {
+				g.leave()
+			}
+		}
+	}()
+	for r != nil {
+		res = result{}
+		r.attempt(&res)
+		r = g.complete(r, &res)
+	}
+	goexit = false
+	g.leave()
+}
+
+// runList holds runs in the order they started, which is that of their deadlines.
+type runList struct {
+	first, last *run
+	n           int
+}
+
+func (l *runList) push(r *run) {
+	r.prev, r.next = l.last, nil
+	if l.last == nil {
+		l.first = r
+	} else {
+		l.last.next = r
+	}
+	l.last = r
+	l.n++
+}
+
+func (l *runList) remove(r *run) {
+	if r.prev == nil {
+		l.first = r.next
+	} else {
+		r.prev.next = r.next
+	}
+	if r.next == nil {
+		l.last = r.prev
+	} else {
+		r.next.prev = r.prev
+	}
+	r.prev, r.next = nil, nil
+	l.n--
+}

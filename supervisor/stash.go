@@ -1,0 +1,98 @@
+package supervisor
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// putStash holds a message because its key waits. The caller sees to the bound.
+func (g *Group) putStash(k *key, m *Message) {
+	if g.opts.Ordered {
+		k.stash.pushBySequence(m)
+	} else {
+		k.stash.push(m)
+	}
+	g.stashes(k, m)
+}
+
+// stashes counts a message that was put in one of k's lists of the stash.
+func (g *Group) stashes(k *key, m *Message) {
+	g.stash.messages++
+	g.stash.bytes += m.Size
+	if !g.stashed.has(k) {
+		g.stashed.push(k)
+	}
+}
+
+// stashWindow moves what k has in the window to the stash, because it will not start soon.
+func (g *Group) stashWindow(k *key) {
+	for _, l := range []*list{&k.due, &k.fresh} {
+		for l.first != nil {
+			m := l.first
+			g.take(k, m)
+			g.putStash(k, m)
+		}
+	}
+}
+
+// bound gives messages back until the stash is within its bounds: of the key that has been idle longest, the oldest
+// first. Of an ordered key the newest goes first, so that the rest may go on in order.
+func (g *Group) bound(now time.Time, fx *effects) {
+	for g.stash.messages > g.opts.StashMessages || g.stash.bytes > g.opts.StashBytes {
+		k := g.stashed.first
+		m := k.later.last
+		switch {
+		case g.opts.Ordered:
+			m = k.stash.last
+		case k.stash.n > 0:
+			m = k.stash.first
+		}
+		g.take(k, m)
+		due := now.Add(g.overflow(k, m, now))
+		if g.opts.Ordered {
+			if k.outside == nil {
+				k.outside = make(map[uint64]time.Time)
+			}
+			k.outside[m.Sequence] = due.Add(outsideFor)
+		}
+		g.counts.Evicted++
+		fx.settle(m, Outcome{Action: GiveBack, Due: due, Why: "the stash is full", Err: k.lastErr})
+	}
+}
+
+const (
+	overflowMin = time.Minute
+	overflowMax = 15 * time.Minute
+	// outsideFor is how long an ordered key waits for a message beyond its due time. Then another instance has it.
+	outsideFor = time.Minute
+)
+
+// overflow is how long a message stays away that found no place: the rest of the wait, at least a minute, twice as long
+// each time it comes in vain, so that the backlog of a dead dependency does not churn; half of it either way at random,
+// so that it does not come at once.
+func (g *Group) overflow(k *key, m *Message, now time.Time) time.Duration {
+	d := min(overflowMin<<min(m.Returns, 4), overflowMax)
+	d = max(d, g.waitOf(k).Sub(now))
+	return time.Duration(float64(d) * (0.5 + rand.Float64()))
+}
+
+// stalledAfter is how long a key may hold its slots without finishing anything before its messages make room for others.
+const stalledAfter = time.Second
+
+// spill moves the messages of stalled keys from a full window to the stash: a key whose handlers hang must not keep the
+// pull loop from fetching the messages of others.
+func (g *Group) spill(now time.Time, fx *effects) {
+	if g.window+g.running.n < g.meter.window(now, g.opts.Concurrency) || now.Sub(g.spilled) < meterPeriod {
+		return
+	}
+	g.spilled = now
+	for r := g.running.first; r != nil; r = r.next {
+		k := r.k
+		started := r.deadline.Add(-g.opts.Timeout)
+		if k.fresh.n+k.due.n > 0 && now.Sub(started) >= stalledAfter && now.Sub(k.lastDone) >= stalledAfter &&
+			k.runs >= g.limit(k, now) {
+			g.stashWindow(k)
+		}
+	}
+	g.bound(now, fx)
+}

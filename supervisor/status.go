@@ -1,0 +1,75 @@
+package supervisor
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Status is a snapshot of a group.
+type Status struct {
+	State  State // of the route: flowing, waiting or probing
+	Paused bool
+	Failed error
+	Why    string
+	Since  time.Time
+	Until  time.Time // waiting: when it is over
+
+	Running, Stuck int
+	Window         int // messages that wait for a slot
+	StashMessages  int
+	StashBytes     int
+	Children       int // of keys
+	Keys           map[State]int
+	Counts         Counts
+}
+
+// KeyStatus is a snapshot of a key that is not simply flowing.
+type KeyStatus struct {
+	Key      string
+	State    State
+	Why      string
+	Since    time.Time
+	Until    time.Time // waiting: the next try
+	Stash    int
+	Running  int
+	Failures int
+	Restarts int
+	LastErr  error
+	Child    string
+}
+
+// Status looks at the group and changes nothing.
+func (g *Group) Status() Status {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := Status{
+		State: g.route.state, Paused: g.paused, Failed: g.failed, Why: g.route.why, Since: g.route.since, Until: g.route.until,
+		Running: g.running.n + g.overdue.n, Stuck: g.stuck, Window: g.window, StashMessages: g.stash.messages,
+		StashBytes: g.stash.bytes, Children: g.kids, Keys: make(map[State]int), Counts: g.counts,
+	}
+	for _, k := range g.keys {
+		s.Keys[k.state]++
+	}
+	return s
+}
+
+// KeyStates lists the keys that wait, probe or are suspended, those that wait longest first, at most limit of them.
+func (g *Group) KeyStates(limit int) []KeyStatus {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var list []KeyStatus
+	for _, k := range g.keys {
+		if k.state == Flowing {
+			continue
+		}
+		list = append(list, KeyStatus{
+			Key: k.name, State: k.state, Why: k.why, Since: k.since, Until: k.until, Stash: k.stash.n + k.later.n,
+			Running: k.runs, Failures: k.failures, Restarts: k.restarts, LastErr: k.lastErr, Child: k.childName(),
+		})
+	}
+	slices.SortFunc(list, func(a, b KeyStatus) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key))
+	})
+	return list[:min(len(list), limit)]
+}
