@@ -22,6 +22,7 @@ type Delivery struct {
 	Sequence   uint64    // in the stream
 	Time       time.Time // when the stream stored the message
 	Deliveries uint64    // by the server's count, which is not a count of attempts
+	Received   time.Time // by the local clock
 
 	s *Session
 	// Under the session's lock:

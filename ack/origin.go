@@ -98,6 +98,9 @@ var (
 // would change (white space around them, CR inside), reach relay from other clients: they are kept in base64. A name
 // without values is dropped, for it never arrives from a server.
 //
+// What nats.go does not tell cannot be kept: white space before a value, the order of different names, headers with an
+// empty name, and all of a header block that it cannot parse (nats.go, DecodeHeadersMsg).
+//
 // LastError is cleaned as by [CleanText]. Values are shared with original, the map is new and the caller's to change.
 func Wrap(o Origin, original nats.Header) nats.Header {
 	h := make(nats.Header, len(original)+16)

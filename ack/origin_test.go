@@ -134,7 +134,9 @@ func anyOrigin(t *rapid.T) Origin {
 func anyHeader(t *rapid.T) nats.Header {
 	name := rapid.OneOf(
 		rapid.SampledFrom([]string{"A", "a", "Nats-Msg-Id", "NATS-TTL", "Relay-Route", "Relay-Orig-X", "Relay-Raw", "Status", "Description", "a b", "é"}),
-		rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 8), func(b []byte) string { return strings.NewReplacer(":", "", "\r", "", "\n", "").Replace(string(b)) + "x" }))
+		rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 8), func(b []byte) string {
+			return strings.NewReplacer(":", "", "\r", "", "\n", "").Replace(string(b)) + "x"
+		}))
 	value := rapid.OneOf(
 		rapid.SampledFrom([]string{"", " ", "\t x", "x ", "\x00", "a\rb", "é", "\xff"}),
 		rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return strings.ReplaceAll(string(b), "\n", "") }))

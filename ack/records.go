@@ -22,6 +22,8 @@ type Record struct {
 	LastFailure  time.Time `json:"last"`
 	Due          time.Time `json:"due"` // not to be started before
 	LastError    string    `json:"error,omitempty"`
+	// Dead is why the message is to be dead-lettered, when its entry could not be stored yet.
+	Dead string `json:"dead,omitempty"`
 }
 
 // merge keeps the greater count; both instances' failures happened.
@@ -97,6 +99,12 @@ func keyToken(name string) string {
 }
 
 func (r *Records) key(seq uint64) string { return r.prefix + strconv.FormatUint(seq, 10) }
+
+// Cached returns the record of a message that failed here, without asking the server.
+func (r *Records) Cached(seq uint64) (Record, bool) {
+	s, ok := r.cache.Get(seq)
+	return s.Record, ok
+}
 
 // Get returns the record of a message; the zero Record if it never failed.
 func (r *Records) Get(ctx context.Context, seq uint64) (Record, error) {
@@ -174,11 +182,13 @@ func (r *Records) Delete(ctx context.Context, seq uint64) error {
 		}
 		s.revision = entry.Revision()
 	}
-	err := r.bucket.stream.DeleteMsg(ctx, s.revision)
-	if errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
-		return nil // another instance wrote a later one, or deleted it: the sweep has the rest
-	}
-	return err
+	return r.bucket.remove(ctx, r.key(seq), s.revision)
+}
+
+// remove ends a key up to the revision that was seen; a later one by another instance stays. Deleting a key the usual way
+// would leave a marker behind for ever, and deleting messages is denied on the streams of buckets.
+func (b *Bucket) remove(ctx context.Context, key string, revision uint64) error {
+	return b.stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+b.kv.Bucket()+"."+key), jetstream.WithPurgeSequence(revision+1))
 }
 
 // Sweep removes the records of messages at or below the durable's ack floor, and those of earlier durables of the name.
@@ -196,9 +206,9 @@ func (r *Records) Sweep(ctx context.Context, ackFloor uint64) (removed int, err 
 		}
 		entry, err := r.bucket.kv.Get(ctx, key)
 		if err == nil {
-			err = r.bucket.stream.DeleteMsg(ctx, entry.Revision())
+			err = r.bucket.remove(ctx, key, entry.Revision())
 		}
-		if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+		if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 			return removed, err
 		}
 		removed++

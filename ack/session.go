@@ -146,7 +146,7 @@ func (s *Session) Receive(m *nats.Msg) (*Delivery, error) {
 	}
 	d := &Delivery{
 		s: s, reply: m.Reply, slot: noSlot,
-		Msg: m, Sequence: seq, Deliveries: meta.NumDelivered, Time: meta.Timestamp,
+		Msg: m, Sequence: seq, Deliveries: meta.NumDelivered, Time: meta.Timestamp, Received: time.Now(),
 	}
 	s.bySeq[seq] = d
 	s.leases.add(d, s.contact)

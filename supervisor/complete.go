@@ -70,6 +70,8 @@ func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 			g.stopped(k, res.crash, fmt.Sprintf("%s: %v", k.childName(), res.crash), true, now, fx)
 			g.routeFailed(r, res.crash, now, fx)
 		}
+	case v.Kind == Lost:
+		fx.settle(m, Outcome{Action: LetGo, Why: "its lease is lost"})
 	case v.FailRoute:
 		g.comeBack(k, m, now, fx)
 		g.failRoute(v.Err, now, fx)

@@ -235,24 +235,24 @@ func (g *Group) waitOf(k *key) time.Time {
 	return t
 }
 
-// Free is how many more messages the group could use now. It is zero while the route waits and its stash is full, so
-// that the messages stay where they are.
-func (g *Group) Free() int {
+// Free is how many more messages the group could use now, and whether it starts any. While the route waits that is what
+// the stash has room for, and nothing when it is full: the messages are better off where they are.
+func (g *Group) Free() (n int, flows bool) {
 	var fx effects
 	now := time.Now()
 	g.mu.Lock()
 	defer g.unlock(&fx)
 	if g.closing || g.paused || g.failed != nil {
-		return 0
+		return 0, false
 	}
 	if g.route.state != Flowing {
-		return max(0, min(g.opts.StashMessages-g.stash.messages, 2*g.opts.Concurrency))
+		return max(0, min(g.opts.StashMessages-g.stash.messages, 2*g.opts.Concurrency)), false
 	}
 	size := g.meter.window(now, g.opts.Concurrency)
 	g.spill(now, &fx)
 	g.lowWater = size / 2
 	g.asked = true
-	return max(0, size-g.window-g.running.n)
+	return max(0, size-g.window-g.running.n), true
 }
 
 // meter sizes the window by how many messages were handled lately: handlers must not wait for the network, and messages

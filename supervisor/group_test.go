@@ -53,11 +53,11 @@ type testWork struct {
 	handle handlerFunc
 }
 
-func (w *testWork) Do(ctx context.Context, c any) Verdict {
+func (w *testWork) Do(ctx context.Context, number int, c any) Verdict {
 	b := w.b
 	b.mu.Lock()
 	name, _ := c.(string)
-	b.starts = append(b.starts, start{w.m.Sequence, w.m.Key, w.m.Attempts + 1, time.Since(b.began), name})
+	b.starts = append(b.starts, start{w.m.Sequence, w.m.Key, number, time.Since(b.began), name})
 	n := 0
 	for _, s := range b.starts {
 		if s.seq == w.m.Sequence {

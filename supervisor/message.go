@@ -7,8 +7,9 @@ import (
 
 // Work is a message on its owner's side.
 type Work interface {
-	// Do is one attempt with the given child. It may block until ctx is done, and may panic.
-	Do(ctx context.Context, child any) Verdict
+	// Do is one attempt, the first one being number 1, with the given child. It may block until ctx is done, and may
+	// panic.
+	Do(ctx context.Context, number int, child any) Verdict
 	// Settle ends the message; it is called once. It must not block.
 	Settle(Outcome)
 }

@@ -158,7 +158,7 @@ func (g *Group) head(k *key, now time.Time) *Message {
 // start takes m out of where it waits and gives it a slot.
 func (g *Group) start(k *key, m *Message, now time.Time) *run {
 	g.take(k, m)
-	r := &run{g: g, k: k, m: m, child: k.child, deadline: now.Add(g.opts.Timeout)}
+	r := &run{g: g, k: k, m: m, child: k.child, number: m.Attempts + 1, deadline: now.Add(g.opts.Timeout)}
 	if k.state == Probing {
 		r.probe, k.probe = true, r
 	}

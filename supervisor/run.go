@@ -59,6 +59,8 @@ type run struct {
 	k     *key
 	m     *Message
 	child *child
+	// number of the attempt. The message's own count may change when the run is given up.
+	number int
 	// Under the group's lock:
 	cancelled  bool // by a stop of the child or by the end of the group: it spends no attempt
 	probe      bool // of the key
@@ -161,7 +163,7 @@ func (r *run) attempt(res *result) {
 			res.crash = newPanicError(nil, true)
 		}
 	}()
-	res.verdict = r.m.Work.Do(r, r.child.value)
+	res.verdict = r.m.Work.Do(r, r.number, r.child.value)
 	finished = true
 }
 

@@ -14,6 +14,7 @@ const (
 	Snooze             // later, after Delay; spends no attempt and says nothing of the key
 	Dead               // never: to the dead letters now
 	Drop               // never: acknowledged and counted
+	Lost               // not from here: the lease is lost, and somebody else has the message
 )
 
 func (k Kind) String() string {
@@ -23,7 +24,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-var kindNames = [...]string{"retry", "ack", "snooze", "dead", "drop"}
+var kindNames = [...]string{"retry", "ack", "snooze", "dead", "drop", "lost"}
 
 // Verdict is the end of one attempt as the supervisor sees it.
 type Verdict struct {

@@ -1,0 +1,154 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// batch gathers messages by route.
+type batch struct {
+	routes   []*route
+	messages [][]*supervisor.Message
+}
+
+func (b *batch) add(m *message) {
+	for i, rt := range b.routes {
+		if rt == m.route {
+			b.messages[i] = append(b.messages[i], &m.Message)
+			return
+		}
+	}
+	b.routes = append(b.routes, m.route)
+	b.messages = append(b.messages, []*supervisor.Message{&m.Message})
+}
+
+func (b *batch) deliver() {
+	for i, rt := range b.routes {
+		rt.group.Deliver(b.messages[i]...)
+	}
+}
+
+// unroutedDelay is how long a message stays away that matches no route: somebody changed the stream or the routes.
+const unroutedDelay = 15 * time.Minute
+
+// admit begins the lease of a delivery and finds out what is known of it. What needs the server for that comes to its
+// route a little later; the rest is added to the batch.
+func (s *source) admit(ctx context.Context, raw *nats.Msg, b *batch) {
+	d, err := s.session.Receive(raw)
+	if err != nil {
+		s.log.Error("a message that is no delivery arrived", "error", err)
+		return
+	}
+	if d == nil {
+		return
+	}
+	s.count.delivered.Add(1)
+	m := &message{source: s, delivery: d, subject: raw.Subject, header: raw.Header, data: raw.Data}
+	if s.due {
+		m.route = s.routes[0]
+		origin, header, err := ack.Unwrap(raw.Header)
+		if err != nil {
+			m.foreign(err)
+			return
+		}
+		m.origin, m.subject, m.header = &origin, origin.Subject, header
+	} else if m.route = s.routeOf(raw.Subject); m.route == nil {
+		s.log.Warn("no route for a message; it is given back", "subject", raw.Subject, "seq", d.Sequence, "delay", unroutedDelay)
+		_ = d.Nak(time.Now().Add(unroutedDelay))
+		return
+	}
+	elsewhere := s.due && dlq.BodyElsewhere(raw.Header)
+	rec, known := ack.Record{}, true
+	if d.Deliveries > 1 {
+		rec, known = s.records.Cached(d.Sequence)
+	}
+	if known && !elsewhere {
+		m.known(rec, b)
+		return
+	}
+	look := func() { m.lookUp(ctx, elsewhere) }
+	if m.route.cfg.Order == supervisor.OrderKey {
+		look() // the messages after it must not overtake it
+	} else {
+		m.route.slow.Go(look)
+	}
+}
+
+// lookUp asks the server for what is not known of the message. It blocks.
+func (m *message) lookUp(ctx context.Context, elsewhere bool) {
+	for tries := 0; ; tries++ {
+		rec, err := m.ask(ctx, elsewhere)
+		if err == nil {
+			var b batch
+			m.known(rec, &b)
+			b.deliver()
+			return
+		}
+		if m.delivery.Fenced() || ctx.Err() != nil {
+			m.delivery.Release()
+			return
+		}
+		m.route.log.Warn("message waits: what is known of it cannot be read", m.attrs("error", err)...)
+		if errors.Is(err, dlq.ErrNoBody) {
+			_ = m.delivery.Nak(time.Now().Add(unroutedDelay))
+			return
+		}
+		pause(ctx, time.Second)
+	}
+}
+
+func (m *message) ask(ctx context.Context, elsewhere bool) (ack.Record, error) {
+	if elsewhere {
+		// As long as Store.Body may take; the lease is extended meanwhile.
+		body, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		header, data, err := m.route.relay.dead.Body(body, m.delivery.Msg.Header)
+		if err != nil {
+			return ack.Record{}, err
+		}
+		m.header, m.data = header, data
+	}
+	if m.delivery.Deliveries <= 1 {
+		return ack.Record{}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	return m.source.records.Get(ctx, m.delivery.Sequence)
+}
+
+// known completes the message and adds it to the batch.
+func (m *message) known(rec ack.Record, b *batch) {
+	d, rt := m.delivery, m.route
+	m.recorded = !rec.LastFailure.IsZero()
+	attempts, first := rec.Attempts, rec.FirstFailure
+	if o := m.origin; o != nil && !m.recorded {
+		attempts, first = o.Attempts, o.FirstFailure
+	}
+	m.Message = supervisor.Message{
+		Work: m, Key: rt.keyOf(m.subject), Sequence: d.Sequence, Size: len(m.data) + d.Msg.Size() - len(d.Msg.Data),
+		Attempts: attempts, FirstFailure: first, Due: rec.Due,
+		Returns: max(0, int(min(d.Deliveries, 1<<20))-1-attempts),
+	}
+	if rec.Dead != "" {
+		// It had its verdict; only its entry could not be stored.
+		rt.count.settled[supervisor.DeadLetter].Add(1)
+		o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: rec.Dead, Attempts: attempts, FirstFailure: first}
+		rt.slow.Go(func() { m.deadLetter(o) })
+		return
+	}
+	b.add(m)
+}
+
+// foreign settles a message on the retry stream that relay did not write: it goes to the dead letters as it is.
+func (m *message) foreign(err error) {
+	m.route.log.Error("a message on the retry stream is not relay's", "subject", m.subject, "error", err)
+	o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Err: err, Attempts: 0}
+	m.route.slow.Go(func() { m.deadLetter(o) })
+}

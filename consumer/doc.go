@@ -1,0 +1,23 @@
+// Package consumer runs routes: it makes the durables, pulls their messages, and gives each to its handler under
+// supervision. It is also the Go API of relay: [New] and [Relay.Run] are all that a program needs to embed it.
+//
+// # The way of a message
+//
+//	source (pull.go)        one per durable: asks for as many messages as its routes have room for
+//	  └ ack.Session         the delivery and its lease
+//	  └ admit (admit.go)    what is known of it: the attempts of a redelivery, the origin of a due one
+//	route (route_run.go)    one per route: a supervisor.Group
+//	  └ message (message.go)  Do: the handler; Settle: ack, NAK, or the slow path
+//	  └ settle (settle.go)  the slow path, on the route's own pool: record and NAK, park, or dead letter and ack
+//
+// Each route pulls from two durables: its own on its stream, perhaps shared with other routes, and one on the retry
+// stream, where parked messages come due and replayed ones arrive.
+//
+// A route's slow path may block, on a full dead-letter stream for instance, so that each route has a pool of its own for
+// it: no route waits for another's trouble.
+//
+// # The end
+//
+// Run ends when its context does: nothing is pulled any more, what was not started goes back with plain NAKs, handlers
+// get Config.Drain to finish, and settlements are confirmed before it returns.
+package consumer

@@ -1,0 +1,54 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrForcedDrain says that Run ended before all handlers had: their messages are delivered again.
+	ErrForcedDrain = errors.New("handlers were interrupted")
+	// ErrEscalated says that a key gave up and its route's on_give_up is exit.
+	ErrEscalated = errors.New("a key gave up")
+)
+
+// SetupError says why a route, or all of relay, cannot work. Every fault is found before the first message is pulled.
+type SetupError struct {
+	Route string // empty: not about a single route
+	Err   error
+}
+
+func (e *SetupError) Error() string {
+	if e.Route == "" {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("route %s: %v", e.Route, e.Err)
+}
+
+func (e *SetupError) Unwrap() error { return e.Err }
+
+// DurableDiffers says that a durable exists with settings that relay does not work with, or that the configuration does
+// not ask for. It is never changed without Config.Adopt.
+type DurableDiffers struct {
+	Stream, Durable string
+	Fields          []string // "ack_wait is 10s, not 30s"
+}
+
+func (e *DurableDiffers) Error() string {
+	return fmt.Sprintf("durable %s on stream %s exists with other settings: %s; run with --adopt to change them, or name another durable",
+		e.Durable, e.Stream, joinAnd(e.Fields))
+}
+
+func joinAnd(list []string) string {
+	switch len(list) {
+	case 0:
+		return ""
+	case 1:
+		return list[0]
+	}
+	s := list[0]
+	for _, f := range list[1 : len(list)-1] {
+		s += ", " + f
+	}
+	return s + " and " + list[len(list)-1]
+}

@@ -1,0 +1,127 @@
+package consumer
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// message is one delivery on its way through its route.
+type message struct {
+	supervisor.Message
+	route    *route
+	source   *source
+	delivery *ack.Delivery
+	// What was published. For a message from the retry stream these are not the delivery's.
+	subject string
+	header  nats.Header
+	data    []byte
+	// origin of a message from the retry stream; nil for one that comes straight from its stream.
+	origin   *ack.Origin
+	recorded bool // it has a record of attempts, to be deleted when it is done
+}
+
+var _ supervisor.Work = (*message)(nil)
+
+// from is where the message was first stored.
+func (m *message) from() ack.Origin {
+	if m.origin != nil {
+		return *m.origin
+	}
+	return ack.Origin{
+		Route: m.route.cfg.Name, Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.delivery.Sequence,
+		Time: m.delivery.Time, Subject: m.subject, Deliveries: m.delivery.Deliveries,
+	}
+}
+
+// Do is one attempt.
+func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verdict {
+	rt := m.route
+	// Asking takes the session's lock, and a young delivery's lease is not in question.
+	if time.Since(m.delivery.Received) > rt.cfg.AckWait/4 && m.delivery.Fenced() {
+		return supervisor.Verdict{Kind: supervisor.Lost}
+	}
+	o := m.from()
+	deadline, _ := ctx.Deadline()
+	msg := &Msg{
+		ID: o.ID(), Route: rt.cfg.Name, Subject: m.subject, Data: m.data, Header: m.header, Attempt: number,
+		Stream: o.Stream, Consumer: o.Consumer, Sequence: o.Sequence, Time: o.Time, Replay: o.Replay, Deadline: deadline,
+	}
+	if !rt.cfg.OwnBytes {
+		msg.Data, msg.Header = slices.Clone(m.data), cloneHeader(m.header)
+	}
+	began := time.Now()
+	// Counted here and not after the call: a panic does not return.
+	defer func() { rt.count.took(time.Since(began)) }()
+	v := verdictOf(child.(Handler).Handle(ctx, msg))
+	rt.count.verdicts[v.Kind].Add(1)
+	return v
+}
+
+func cloneHeader(h nats.Header) nats.Header {
+	if h == nil {
+		return nil
+	}
+	c := make(nats.Header, len(h))
+	for k, v := range h {
+		c[k] = slices.Clone(v)
+	}
+	return c
+}
+
+// Settle ends the message. What may block goes to the route's slow path.
+func (m *message) Settle(o supervisor.Outcome) {
+	rt := m.route
+	rt.count.settled[o.Action].Add(1)
+	switch o.Action {
+	case supervisor.AckMessage:
+		m.done()
+	case supervisor.DropMessage:
+		rt.log.Info("message dropped", m.attrs("why", why(o))...)
+		m.done()
+	case supervisor.GiveBack:
+		m.giveBack(o.Due)
+	case supervisor.LetGo:
+		m.delivery.Release()
+	case supervisor.RetryLater:
+		rt.slow.Go(func() { m.retry(o) })
+	case supervisor.DeadLetter:
+		rt.slow.Go(func() { m.deadLetter(o) })
+	}
+}
+
+func why(o supervisor.Outcome) string {
+	if o.Why == "" && o.Err != nil {
+		return o.Err.Error()
+	}
+	return o.Why
+}
+
+// giveBack returns a message that spent no attempt; zero means at once.
+func (m *message) giveBack(due time.Time) {
+	if due.IsZero() {
+		_ = m.delivery.GiveBack() // fenced: somebody else has it
+		return
+	}
+	_ = m.delivery.Nak(due)
+}
+
+// done acknowledges the message, and has its record deleted once the server has confirmed.
+func (m *message) done() {
+	var then func()
+	if m.recorded {
+		rt, src, seq := m.route, m.source, m.delivery.Sequence
+		then = func() { rt.slow.Go(func() { src.forget(rt.work, seq) }) }
+	}
+	_ = m.delivery.Ack(then) // settled before: a bug that has no effect here
+}
+
+// attrs describe the message in the log.
+func (m *message) attrs(more ...any) []any {
+	return append([]any{"subject", m.subject, "seq", m.from().Sequence}, more...)
+}

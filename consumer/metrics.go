@@ -1,0 +1,153 @@
+package consumer
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/relaymq/relay/supervisor"
+)
+
+// counters are those of a route; their labels come from the configuration alone, never from messages.
+type counters struct {
+	verdicts [6]atomic.Uint64 // by supervisor.Kind
+	settled  [6]atomic.Uint64 // by supervisor.Action
+	moves    [5]atomic.Uint64 // of keys and the route, by supervisor.State
+	naked    atomic.Uint64
+	parked   atomic.Uint64
+	notDead  atomic.Uint64 // dead letters that could not be stored
+	letters  [5]atomic.Uint64
+	seconds  prometheus.Histogram
+}
+
+type sourceCounters struct {
+	delivered atomic.Uint64
+	rebuilds  atomic.Uint64
+}
+
+var reasons = [...]string{
+	supervisor.ReasonExhausted, supervisor.ReasonDead, supervisor.ReasonExpired, supervisor.ReasonGaveUp, "crash",
+}
+
+func (c *counters) dead(reason string) {
+	for i, r := range reasons {
+		if r == reason {
+			c.letters[i].Add(1)
+		}
+	}
+}
+
+func (c *counters) took(d time.Duration) { c.seconds.Observe(d.Seconds()) }
+
+// metrics is the prometheus.Collector of a Relay.
+type metrics struct {
+	r       *Relay
+	seconds *prometheus.HistogramVec
+
+	connected, deliveries, rebuilds, verdicts, settlements, retries, dead, notDead,
+	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, unconfirmed, ackPending *prometheus.Desc
+}
+
+func newMetrics(r *Relay) *metrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("relay_"+name, help, labels, nil)
+	}
+	m := &metrics{
+		r: r,
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "relay_handler_seconds", Help: "How long attempts took.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
+		}, []string{"route"}),
+		connected:   desc("nats_connected", "1 while the connection to NATS is up."),
+		deliveries:  desc("deliveries_total", "Messages that arrived from JetStream.", "stream", "durable"),
+		rebuilds:    desc("pull_rebuilds_total", "Times the watchdog pulled anew.", "stream", "durable"),
+		unconfirmed: desc("unconfirmed_settlements", "Acks and NAKs that the server has not confirmed yet.", "stream", "durable"),
+		ackPending:  desc("ack_pending", "Deliveries of the durable that wait for their settlement, on all instances.", "stream", "durable"),
+		verdicts:    desc("verdicts_total", "What handlers said of attempts; a panic or a hang says nothing.", "route", "verdict"),
+		settlements: desc("settlements_total", "How messages left their route.", "route", "how"),
+		retries:     desc("retries_total", "Failed messages by where they wait: nak or parked.", "route", "where"),
+		dead:        desc("dead_letters_total", "Messages in the dead letters by reason.", "route", "reason"),
+		notDead:     desc("dead_letter_failures_total", "Dead letters that could not be stored; the messages stay where they are.", "route"),
+		keys:        desc("keys", "Keys by state.", "route", "state"),
+		stash:       desc("stash_messages", "Messages held in memory because their key waits.", "route"),
+		stashBytes:  desc("stash_bytes", "Their size.", "route"),
+		running:     desc("handlers_running", "Attempts in flight.", "route"),
+		stuck:       desc("handlers_stuck", "Handlers that ignored their timeout and have not returned.", "route"),
+		window:      desc("window_messages", "Messages that wait for a free slot.", "route"),
+		panics:      desc("handler_panics_total", "Attempts that ended in a panic.", "route"),
+		hangs:       desc("handler_hangs_total", "Attempts that were abandoned.", "route"),
+		evicted:     desc("stash_evictions_total", "Messages given back because the stash was full.", "route"),
+		moves:       desc("state_changes_total", "Changes of state of keys and of the route, by the new state.", "route", "state"),
+		up:          desc("route_up", "1 while the route works.", "route"),
+	}
+	for _, rt := range r.routes {
+		rt.count.seconds = m.seconds.WithLabelValues(rt.cfg.Name).(prometheus.Histogram)
+	}
+	return m
+}
+
+// Collector gives the metrics of all routes; register it with a prometheus.Registerer.
+func (r *Relay) Collector() prometheus.Collector { return r.metrics }
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, ch) }
+
+var actionNames = [...]string{
+	supervisor.GiveBack: "given_back", supervisor.RetryLater: "retried", supervisor.AckMessage: "acked",
+	supervisor.DropMessage: "dropped", supervisor.DeadLetter: "dead", supervisor.LetGo: "let_go",
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge := func(d *prometheus.Desc, v int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	m.seconds.Collect(ch)
+	gauge(m.connected, one(m.r.nc.IsConnected()))
+	for _, s := range m.r.openSources() {
+		st := s.session.Stats()
+		counter(m.deliveries, s.count.delivered.Load(), s.stream, s.durable)
+		counter(m.rebuilds, s.count.rebuilds.Load(), s.stream, s.durable)
+		gauge(m.unconfirmed, st.Unconfirmed, s.stream, s.durable)
+		gauge(m.ackPending, st.AckPending, s.stream, s.durable)
+	}
+	for _, rt := range m.r.routes {
+		name, c, st := rt.cfg.Name, &rt.count, rt.group.Status()
+		for kind := supervisor.Retry; kind < supervisor.Lost; kind++ {
+			counter(m.verdicts, c.verdicts[kind].Load(), name, kind.String())
+		}
+		for action, how := range actionNames {
+			counter(m.settlements, c.settled[action].Load(), name, how)
+		}
+		counter(m.retries, c.naked.Load(), name, "nak")
+		counter(m.retries, c.parked.Load(), name, "parked")
+		for i, reason := range reasons {
+			counter(m.dead, c.letters[i].Load(), name, reason)
+		}
+		counter(m.notDead, c.notDead.Load(), name)
+		for _, state := range supervisor.States() {
+			gauge(m.keys, st.Keys[state], name, state.String())
+			counter(m.moves, c.moves[state].Load(), name, state.String())
+		}
+		gauge(m.stash, st.StashMessages, name)
+		gauge(m.stashBytes, st.StashBytes, name)
+		gauge(m.running, st.Running, name)
+		gauge(m.stuck, st.Stuck, name)
+		gauge(m.window, st.Window, name)
+		counter(m.panics, st.Counts.Panics, name)
+		counter(m.hangs, st.Counts.Hangs, name)
+		counter(m.evicted, st.Counts.Evicted, name)
+		gauge(m.up, one(rt.trouble() == nil), name)
+	}
+}
+
+func one(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,287 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/dlq"
+)
+
+// Config is what the routes of a [Relay] share. Its zero value works.
+type Config struct {
+	// Service begins the names of relay's own streams, buckets and subjects. Empty means relay.
+	Service string
+	// Domain of JetStream, or empty.
+	Domain string
+	// Replicas of relay's own streams and buckets. Zero means 1.
+	Replicas int
+	// DLQ says how long, how much, and what happens when the dead letters are full; see [dlq.Config], of which only MaxAge,
+	// MaxBytes and OnFull are used.
+	DLQ dlq.Config
+	// Drain is how long handlers may finish once Run is to end. Zero means 30s.
+	Drain time.Duration
+	// Adopt changes durables that exist with other settings.
+	Adopt bool
+	// Instance names this process in dead letters and logs. Empty means the host name and a random part.
+	Instance string
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	c.Service = cmp.Or(c.Service, "relay")
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.Drain = cmp.Or(c.Drain, 30*time.Second)
+	if c.Instance == "" {
+		host, _ := os.Hostname()
+		c.Instance = cmp.Or(host, "relay") + "-" + nuid.Next()[16:]
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Relay runs routes on one connection. Create it with [New].
+type Relay struct {
+	cfg Config
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	api string // prefix of the JetStream API's subjects
+	log *slog.Logger
+
+	routes  []*route
+	sources []*source
+	metrics *metrics
+
+	// Made by set-up:
+	retries *ack.RetryStream
+	records *ack.Bucket
+	dead    *dlq.Store
+
+	mu       sync.Mutex
+	running  bool
+	escalate context.CancelCauseFunc
+}
+
+// New checks the routes and makes a Relay of them. Nothing is asked of the server before Run. The connection should
+// reconnect for ever and must not buffer while it is away (nats.ReconnectBufSize(-1)): relay itself sends unconfirmed
+// settlements again.
+func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
+	cfg = cfg.withDefaults()
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix}
+	var err error
+	if cfg.Domain == "" {
+		r.js, err = jetstream.New(nc)
+	} else {
+		r.js, err = jetstream.NewWithDomain(nc, cfg.Domain)
+		r.api = "$JS." + cfg.Domain + ".API."
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !nameRule.MatchString(cfg.Service) {
+		return nil, fmt.Errorf("service: must be 1 to 64 letters, digits, - or _ (got %q)", cfg.Service)
+	}
+	if len(routes) == 0 {
+		return nil, errors.New("at least one route is required")
+	}
+	var faults []error
+	names := make(map[string]bool)
+	for _, rt := range routes {
+		rt = rt.WithDefaults()
+		if err := rt.Validate(); err != nil {
+			faults = append(faults, &SetupError{rt.Name, err})
+		}
+		if (rt.Handler == nil) == (rt.Factory == nil) {
+			faults = append(faults, &SetupError{rt.Name, errors.New("exactly one of Handler and Factory must be set")})
+		}
+		if names[rt.Name] {
+			faults = append(faults, &SetupError{rt.Name, errors.New("two routes have this name")})
+		}
+		names[rt.Name] = true
+		r.routes = append(r.routes, newRoute(r, rt))
+	}
+	r.metrics = newMetrics(r)
+	return r, errors.Join(faults...)
+}
+
+// The names of what relay makes on the server.
+
+func (r *Relay) retryStreamName() string { return strings.ToUpper(r.cfg.Service) + "_RETRY" }
+func (r *Relay) attemptsName() string    { return strings.ToUpper(r.cfg.Service) + "_ATTEMPTS" }
+func (r *Relay) deadPrefix(rt Route) string {
+	return cmp.Or(rt.DeadLetter.Prefix, r.cfg.Service+".dlq")
+}
+
+// setupTimeout bounds everything that happens before the first message is pulled.
+const setupTimeout = 10 * time.Second
+
+// Run sets everything up, and handles messages until ctx is done. Then it drains: see [Config.Drain]. It returns nil
+// after a clean drain, an error that is [ErrForcedDrain] when handlers had to be interrupted, one that is [ErrEscalated]
+// when a key gave up under on_give_up: exit, and *[SetupError]s joined when it could not begin. It is called once.
+func (r *Relay) Run(ctx context.Context) error {
+	r.mu.Lock()
+	if r.running {
+		r.mu.Unlock()
+		return errors.New("Run was called before")
+	}
+	r.running = true
+	r.mu.Unlock()
+
+	ctx, escalate := context.WithCancelCause(ctx)
+	defer escalate(nil)
+	r.escalate = escalate
+
+	setup, cancel := context.WithTimeout(ctx, setupTimeout)
+	err := r.setUp(setup)
+	cancel()
+	if err != nil {
+		return err
+	}
+	err = r.serve(ctx)
+	if cause := context.Cause(ctx); errors.Is(cause, ErrEscalated) {
+		return cause
+	}
+	return err
+}
+
+// serve runs the sources until ctx is done, and drains them.
+func (r *Relay) serve(ctx context.Context) error {
+	// The sessions and the slow paths outlive ctx: settlements go on during the drain.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	for _, rt := range r.routes {
+		rt.work = work
+	}
+	var running sync.WaitGroup
+	for _, s := range r.sources {
+		running.Go(func() { s.run(work) })
+	}
+	running.Go(func() { r.proveContact(work) })
+	running.Go(func() { r.housekeep(work) })
+	<-ctx.Done()
+
+	deadline, cancel := context.WithTimeout(work, r.cfg.Drain)
+	defer cancel()
+	interrupted := r.drain(deadline)
+	stop()
+	running.Wait()
+	if interrupted > 0 {
+		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.cfg.Drain)
+	}
+	return nil
+}
+
+// drain ends all routes side by side.
+func (r *Relay) drain(ctx context.Context) (interrupted int) {
+	var pulls sync.WaitGroup
+	for _, s := range r.sources {
+		pulls.Go(s.stopPulling)
+	}
+	for _, rt := range r.routes {
+		rt.group.Drain()
+	}
+	pulls.Wait()
+	counts := make([]int, len(r.routes))
+	var routes sync.WaitGroup
+	for i, rt := range r.routes {
+		routes.Go(func() {
+			counts[i] = rt.group.Close(ctx)
+			rt.slow.Wait()
+		})
+	}
+	routes.Wait()
+	// What is not confirmed by now comes again, and is acknowledged then if nobody handled it in between.
+	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+	defer cancel()
+	for _, s := range r.sources {
+		_ = s.session.Wait(confirm)
+	}
+	for _, n := range counts {
+		interrupted += n
+	}
+	return interrupted
+}
+
+// confirmTimeout is how long a drain waits for the confirmation of the last settlements.
+const confirmTimeout = 500 * time.Millisecond
+
+// proveContact asks for a sign of life once a second, so that the leases of messages that arrive on an idle connection
+// count from lately.
+func (r *Relay) proveContact(ctx context.Context) {
+	every := time.Second
+	for _, rt := range r.routes {
+		every = min(every, rt.cfg.AckWait/8)
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		sent := time.Now()
+		if r.nc.FlushTimeout(setupTimeout) == nil {
+			for _, s := range r.sources {
+				s.contact(sent)
+			}
+		}
+	}
+}
+
+// housekeep looks after what nobody waits for: the records of settled messages, bodies without an entry.
+func (r *Relay) housekeep(ctx context.Context) {
+	tick := time.NewTicker(time.Hour)
+	defer tick.Stop()
+	for {
+		for _, s := range r.sources {
+			s.sweep(ctx)
+		}
+		if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {
+			r.log.Info("removed bodies of dead letters that are gone", "count", n)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Ready returns nil while everything works, and otherwise what does not: the connection, a route that stopped, dead letters
+// that cannot be stored, a durable that stalls.
+func (r *Relay) Ready() error {
+	var errs []error
+	if !r.nc.IsConnected() {
+		errs = append(errs, fmt.Errorf("NATS: %s", strings.ToLower(r.nc.Status().String())))
+	}
+	sources := r.openSources()
+	for _, s := range sources {
+		if err := s.trouble(); err != nil {
+			errs = append(errs, fmt.Errorf("durable %s on %s: %w", s.durable, s.stream, err))
+		}
+	}
+	for _, rt := range r.routes {
+		if err := rt.trouble(); err != nil {
+			errs = append(errs, fmt.Errorf("route %s: %w", rt.cfg.Name, err))
+		}
+	}
+	if len(sources) == 0 && len(errs) == 0 {
+		errs = append(errs, errors.New("starting"))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,143 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// slowPaths is how many settlements of a route that block on the server run at once.
+const slowPaths = 32
+
+// route is a running Route.
+type route struct {
+	relay *Relay
+	cfg   Route
+	log   *slog.Logger
+	group *supervisor.Group
+	slow  *pool.Pool
+	key   subject.Template
+	sole  bool            // no other route shares its durable
+	work  context.Context // of the slow path; set by serve
+	count counters
+
+	mu      sync.Mutex
+	stopped error // it failed for good
+	dlqErr  error // the dead letters do not take its entries
+	dlqFail int   // in a row
+}
+
+func newRoute(r *Relay, cfg Route) *route {
+	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths)}
+	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
+	opts := supervisor.Options{
+		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
+		Concurrency: cfg.Concurrency, StashMessages: cfg.Stash.Messages, StashBytes: int(cfg.Stash.Bytes),
+		Ordered: cfg.Order == supervisor.OrderKey, Timeout: cfg.Timeout,
+		Event:    rt.event,
+		Failed:   rt.fail,
+		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, cfg.Name, err)) },
+		More:     rt.more,
+	}
+	if cfg.Handler != nil {
+		opts.Shared = cfg.Handler
+	} else {
+		opts.New, opts.Stop = rt.newChild, stopChild
+	}
+	rt.group = supervisor.New(opts)
+	return rt
+}
+
+func (rt *route) newChild(ctx context.Context, key string) (any, error) {
+	h, err := rt.cfg.Factory(key)
+	if err != nil {
+		return nil, err
+	}
+	if s, ok := h.(Starter); ok {
+		if err := s.Start(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return h, nil
+}
+
+func stopChild(ctx context.Context, child any) {
+	if s, ok := child.(Stopper); ok {
+		_ = s.Stop(ctx) // it is gone either way
+	}
+}
+
+// keyOf is the key of a message by its subject. One with too few tokens for the template is a key of its own.
+func (rt *route) keyOf(literal string) string {
+	switch rt.cfg.Key {
+	case "subject":
+		return literal
+	case "route":
+		return ""
+	}
+	key, err := rt.key.Expand(literal)
+	if err != nil {
+		return literal
+	}
+	return key
+}
+
+// more asks the pull loops of the route to look again.
+func (rt *route) more() {
+	for _, s := range rt.relay.sources {
+		if s.serves(rt) {
+			s.wake()
+		}
+	}
+}
+
+// fail is the end of the route.
+func (rt *route) fail(err error) {
+	rt.mu.Lock()
+	rt.stopped = err
+	rt.mu.Unlock()
+	rt.log.Error("route stopped; its messages stay in the stream until relay is restarted", "error", err)
+}
+
+// trouble is why the route does not work, if so.
+func (rt *route) trouble() error {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if rt.stopped != nil {
+		return fmt.Errorf("stopped: %w", rt.stopped)
+	}
+	if rt.dlqErr != nil {
+		return fmt.Errorf("cannot store dead letters: %w", rt.dlqErr)
+	}
+	return nil
+}
+
+// event logs what happened to a key or to the route.
+func (rt *route) event(e supervisor.Event) {
+	rt.count.moves[e.To].Add(1)
+	attrs := []any{"from", e.From, "to", e.To, "why", e.Why}
+	what := "route"
+	if !e.Route {
+		what = "key"
+		attrs = append(attrs, "key", e.Key, "child", e.Child)
+	}
+	if e.To == supervisor.Waiting {
+		attrs = append(attrs, "delay", e.Delay.Round(time.Millisecond), "restarts", e.Restarts)
+	}
+	switch e.To {
+	case supervisor.Waiting:
+		rt.log.Warn(what+" waits", attrs...)
+	case supervisor.Suspended:
+		rt.log.Error(what+" is suspended", attrs...)
+	case supervisor.Flowing:
+		rt.log.Info(what+" flows again", attrs...)
+	default:
+		rt.log.Info(what+" is "+e.To.String(), attrs...)
+	}
+}

@@ -1,0 +1,162 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// settleTimeout bounds one call to the server on the slow path. A time-out proves nothing.
+const settleTimeout = 5 * time.Second
+
+// retry remembers the attempts of a message that failed, and has it come again: as a delayed NAK, or parked when the wait
+// is long or delayed messages fill the durable.
+func (m *message) retry(o supervisor.Outcome) {
+	rt := m.route
+	rec := ack.Record{
+		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: time.Now(), Due: o.Due, LastError: errorText(o.Err),
+	}
+	rt.log.Warn("attempt failed", m.attrs("attempt", o.Attempts, "delay", time.Until(o.Due).Round(time.Millisecond), "error", rec.LastError)...)
+	if m.shouldPark(o.Due) {
+		err := m.park(rec)
+		if err == nil {
+			rt.count.parked.Add(1)
+			m.done()
+			return
+		}
+		if !errors.Is(err, ack.ErrParkFull) {
+			rt.log.Warn("message not parked; it waits in its consumer", m.attrs("error", err)...)
+		}
+	}
+	if !m.record(rec) {
+		m.delivery.Release()
+		return
+	}
+	if m.delivery.Nak(o.Due) == nil {
+		rt.count.naked.Add(1)
+	}
+}
+
+// shouldPark tells whether the message should wait outside its consumer. Those of ordered keys never do.
+func (m *message) shouldPark(due time.Time) bool {
+	rt := m.route
+	if rt.cfg.Order == supervisor.OrderKey || m.delivery.Fenced() {
+		return false
+	}
+	return time.Until(due) > rt.cfg.Retry.ParkAfter || m.source.session.AckPending() > maxAckPending/2
+}
+
+func (m *message) park(rec ack.Record) error {
+	rt := m.route
+	origin := m.from()
+	origin.Attempts, origin.FirstFailure, origin.LastFailure, origin.LastError =
+		rec.Attempts, rec.FirstFailure, rec.LastFailure, rec.LastError
+	ctx, cancel := context.WithTimeout(rt.work, settleTimeout)
+	defer cancel()
+	return rt.relay.retries.Park(ctx, origin, m.header, m.data, rec.Due, rt.cfg.Retry.ParkMax)
+}
+
+// record stores what is to be remembered of the message, before it is given back. It tries for as long as the lease
+// lasts; false means that it is lost.
+func (m *message) record(rec ack.Record) bool {
+	rt := m.route
+	for {
+		ctx, cancel := context.WithTimeout(rt.work, settleTimeout)
+		err := m.source.records.Put(ctx, m.delivery.Sequence, rec)
+		cancel()
+		if err == nil {
+			m.recorded = true
+			return true
+		}
+		if m.delivery.Fenced() || rt.work.Err() != nil {
+			return false
+		}
+		rt.log.Warn("attempts not recorded yet", m.attrs("error", err)...)
+		pause(rt.work, time.Second)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// deadLetter stores the message in the dead letters, and only then acknowledges it. If they do not take it, it stays where
+// it is and is tried again.
+func (m *message) deadLetter(o supervisor.Outcome) {
+	rt := m.route
+	if m.delivery.Fenced() {
+		m.delivery.Release()
+		return
+	}
+	e := m.entry(o)
+	ctx, cancel := context.WithTimeout(rt.work, 2*settleTimeout)
+	err := rt.relay.dead.Put(ctx, rt.relay.deadPrefix(rt.cfg), e)
+	cancel()
+	tries := rt.deadLettered(err)
+	if err == nil {
+		rt.log.Error("dead-lettered", m.attrs("reason", o.Reason, "attempts", o.Attempts, "error", e.LastError)...)
+		rt.count.dead(o.Reason)
+		m.done()
+		return
+	}
+	due := time.Now().Add(dlqBackoff.Delay(tries - 1))
+	rt.log.Error("dead letter not stored; the message stays and is tried again", m.attrs("error", err)...)
+	rec := ack.Record{
+		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
+		LastError: e.LastError, Dead: o.Reason,
+	}
+	if !m.record(rec) {
+		m.delivery.Release()
+		return
+	}
+	_ = m.delivery.Nak(due)
+}
+
+// dlqBackoff paces the tries while dead letters cannot be stored.
+var dlqBackoff = supervisor.Backoff{Min: time.Second, Max: time.Minute}.WithRetryDefaults()
+
+// deadLettered notes how a dead letter fared, and returns how many in a row were not stored.
+func (rt *route) deadLettered(err error) int {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.dlqErr = err
+	if err == nil {
+		rt.dlqFail = 0
+	} else {
+		rt.dlqFail++
+		rt.count.notDead.Add(1)
+	}
+	return rt.dlqFail
+}
+
+func (m *message) entry(o supervisor.Outcome) dlq.Entry {
+	origin := m.from()
+	origin.Attempts, origin.FirstFailure = o.Attempts, o.FirstFailure
+	switch rec, known := m.source.records.Cached(m.delivery.Sequence); {
+	case o.Err != nil:
+		origin.LastError, origin.LastFailure = errorText(o.Err), time.Now()
+	case known:
+		origin.LastError, origin.LastFailure = rec.LastError, rec.LastFailure
+	}
+	return dlq.Entry{
+		Origin: origin, Header: m.header, Data: m.data, Reason: dlq.Reason(o.Reason), Stack: o.Stack,
+		Instance: m.route.relay.cfg.Instance,
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	return text[:min(len(text), ack.MaxErrorLen)]
+}

@@ -1,0 +1,201 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// source is one durable, from which one or more routes get their messages.
+type source struct {
+	relay    *Relay
+	log      *slog.Logger
+	stream   string
+	durable  string
+	due      bool       // on the retry stream
+	patterns []dispatch // most specific first
+	routes   []*route
+	consumer jetstream.Consumer
+	identity ack.Identity
+	session  *ack.Session
+	records  *ack.Records
+
+	inbox   string
+	arrived chan *nats.Msg // deliveries, statuses and answers, in the order of the wire
+	pulls   *nats.Subscription
+	answers *nats.Subscription
+	woken   chan struct{}
+	count   sourceCounters
+
+	// Of the pull loop only:
+	asked     pullRequests
+	lastHeard time.Time // any message of a pull: a delivery, a heartbeat, a status
+	lastGot   time.Time // a delivery
+	retryPull time.Time // no pull before then
+	refused   int       // pulls in a row
+	checkedAt time.Time // when the watchdog last asked the server
+
+	mu       sync.Mutex
+	draining bool
+	lost     error // why nothing can be pulled
+	rebuilt  time.Time
+	stalls   int // within a minute
+}
+
+type dispatch struct {
+	pattern string
+	route   *route
+}
+
+// arrivedSize bounds what has arrived and was not looked at. Requests are bounded so that it does not fill; if it does,
+// nats.go drops messages, which JetStream delivers again and whose confirmations are asked for again.
+const arrivedSize = 32 << 10
+
+func newSource(r *Relay, stream, durable string, due bool) *source {
+	return &source{
+		relay: r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
+		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1),
+	}
+}
+
+// add routes the subjects of rt here.
+func (s *source) add(rt *route, patterns ...string) {
+	s.routes = append(s.routes, rt)
+	for _, p := range patterns {
+		s.patterns = append(s.patterns, dispatch{p, rt})
+	}
+	slices.SortStableFunc(s.patterns, func(a, b dispatch) int { return subject.Compare(a.pattern, b.pattern) })
+}
+
+func (s *source) serves(rt *route) bool { return slices.Contains(s.routes, rt) }
+
+// routeOf is the route with the most specific subject that matches; nil when there is none.
+func (s *source) routeOf(literal string) *route {
+	if len(s.routes) == 1 {
+		return s.routes[0]
+	}
+	for _, d := range s.patterns {
+		if subject.Matches(d.pattern, literal) {
+			return d.route
+		}
+	}
+	return nil
+}
+
+// open begins the session of a durable that is there.
+func (s *source) open(ctx context.Context, consumer jetstream.Consumer, streamCreated time.Time) error {
+	info, err := consumer.Info(ctx)
+	if err != nil {
+		return err
+	}
+	s.consumer = consumer
+	s.identity = ack.Identity{StreamCreated: streamCreated, ConsumerCreated: info.Created}
+	s.inbox = s.relay.nc.NewInbox()
+	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
+	s.session = ack.NewSession(ack.Config{
+		Inbox: s.inbox, Conn: s.relay.nc, AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
+	})
+	if s.answers, err = s.relay.nc.ChanSubscribe(s.inbox+".a.*", s.arrived); err != nil {
+		return err
+	}
+	return s.subscribePulls()
+}
+
+func (s *source) subscribePulls() (err error) {
+	s.pulls, err = s.relay.nc.ChanSubscribe(s.inbox+".p.*", s.arrived)
+	return err
+}
+
+// info is what the session asks of the server.
+func (s *source) info(ctx context.Context) (ack.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	stream, err := s.relay.js.Stream(ctx, s.stream)
+	if err != nil {
+		return ack.Info{}, err
+	}
+	consumer, err := stream.Consumer(ctx, s.durable)
+	if err != nil {
+		return ack.Info{}, err
+	}
+	info := consumer.CachedInfo()
+	return ack.Info{
+		Identity:   ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created},
+		AckPending: info.NumAckPending,
+	}, nil
+}
+
+// trouble is why the durable gives nothing, if so.
+func (s *source) trouble() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.lost != nil:
+		return s.lost
+	case s.stalls > 1 && time.Since(s.rebuilt) < time.Minute:
+		return errors.New("stalled twice within a minute")
+	}
+	return nil
+}
+
+// lose gives the durable up: it, or its stream, is not what it was.
+func (s *source) lose(err error) {
+	s.mu.Lock()
+	known := s.lost != nil
+	s.lost = err
+	s.mu.Unlock()
+	if !known {
+		s.log.Error("nothing can be pulled any more; restart relay once it is mended", "error", err)
+	}
+}
+
+// contact tells the session, in the order of the wire, that the server answered something sent then.
+func (s *source) contact(sent time.Time) {
+	m := &nats.Msg{Subject: contactMark, Data: []byte(sent.Sub(epoch).String())}
+	select {
+	case s.arrived <- m:
+	default: // full of proofs of contact
+	}
+}
+
+// contactMark is the subject of a message that relay puts among the arrived ones itself.
+const contactMark = "contact"
+
+// epoch makes monotonic times of durations.
+var epoch = time.Now()
+
+// forget deletes the record of a settled message.
+func (s *source) forget(ctx context.Context, seq uint64) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	if err := s.records.Delete(ctx, seq); err != nil {
+		s.log.Debug("record not deleted; the next sweep does it", "seq", seq, "error", err)
+	}
+}
+
+// sweep removes the records of what was settled without anybody noticing.
+func (s *source) sweep(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	info, err := s.consumer.Info(ctx)
+	if err != nil {
+		return // not now
+	}
+	if n, err := s.records.Sweep(ctx, info.AckFloor.Stream); err != nil {
+		s.log.Debug("records not swept", "error", err)
+	} else if n > 0 {
+		s.log.Info("removed records of settled messages", "count", n)
+	}
+}
+
+func (s *source) String() string { return fmt.Sprintf("%s/%s", s.stream, s.durable) }

@@ -1,0 +1,98 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/ack"
+)
+
+// The watchdog finds durables that should deliver and do not: after leader changes and reconnects, pulls have been lost
+// on both sides (nats.go#2063, #1622), and a durable that was deleted while no pull was parked says nothing at all.
+
+const (
+	quietFor   = 3 * pullHeartbeat // without a delivery before the server is asked
+	checkEvery = 5 * time.Second   // at most
+)
+
+// finding is what the server says of a durable.
+type finding struct {
+	identity ack.Identity
+	pending  uint64 // messages it has not delivered yet
+	paused   bool
+	full     bool // as many deliveries as it allows wait for their settlement
+	err      error
+}
+
+// suspicious tells whether to ask the server about the durable.
+func (s *source) suspicious(now time.Time) bool {
+	if len(s.asked.list) > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
+		s.log.Debug("heartbeats missed; pulling anew")
+		s.asked.list = nil
+		s.backOff(now)
+	}
+	if now.Sub(s.lastGot) < quietFor || now.Sub(s.checkedAt) < checkEvery {
+		return false
+	}
+	s.checkedAt = now
+	return true
+}
+
+// check asks the server. It blocks for some seconds at most.
+func (s *source) check(ctx context.Context) finding {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	stream, err := s.relay.js.Stream(ctx, s.stream)
+	if err != nil {
+		return finding{err: err}
+	}
+	consumer, err := stream.Consumer(ctx, s.durable)
+	if err != nil {
+		return finding{err: err}
+	}
+	info := consumer.CachedInfo()
+	return finding{
+		identity: ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created},
+		pending:  info.NumPending, paused: info.Paused, full: info.NumAckPending >= info.Config.MaxAckPending,
+	}
+}
+
+// checked acts on what the server said.
+func (s *source) checked(f finding, now time.Time) {
+	switch {
+	case errors.Is(f.err, jetstream.ErrStreamNotFound):
+		s.lose(fmt.Errorf("stream %s was deleted", s.stream))
+	case errors.Is(f.err, jetstream.ErrConsumerNotFound):
+		s.lose(fmt.Errorf("durable %s was deleted", s.durable))
+	case f.err != nil:
+		// Not reachable: the connection says so itself.
+	case f.identity.StreamCreated != s.identity.StreamCreated:
+		s.lose(fmt.Errorf("stream %s was deleted and made anew", s.stream))
+	case f.identity.ConsumerCreated != s.identity.ConsumerCreated:
+		s.lose(fmt.Errorf("durable %s was deleted and made anew", s.durable))
+	case f.pending > 0 && !f.paused && !f.full && s.room() > 0 && now.Sub(s.lastGot) >= quietFor && now.Sub(s.lastHeard) < quietFor:
+		s.rebuild(f.pending, now)
+	}
+}
+
+// rebuild throws the pulls away and begins anew.
+func (s *source) rebuild(pending uint64, now time.Time) {
+	s.mu.Lock()
+	if now.Sub(s.rebuilt) > time.Minute {
+		s.stalls = 0
+	}
+	s.stalls++
+	s.rebuilt = now
+	s.mu.Unlock()
+	s.count.rebuilds.Add(1)
+	s.log.Warn("nothing is delivered although messages are waiting; pulling anew", "pending", pending)
+	_ = s.pulls.Unsubscribe()
+	s.asked.list = nil
+	if err := s.subscribePulls(); err != nil {
+		s.log.Error("cannot subscribe", "error", err)
+	}
+}
