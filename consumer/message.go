@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -60,6 +61,9 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	defer func() { rt.count.took(time.Since(began)) }()
 	v := verdictOf(child.(Handler).Handle(ctx, msg))
 	rt.count.verdicts[v.Kind].Add(1)
+	if rt.log.Enabled(ctx, slog.LevelDebug) {
+		rt.log.Debug("handled", m.attrs("attempt", number, "verdict", v.Kind, "took", time.Since(began).Round(time.Microsecond))...)
+	}
 	return v
 }
 

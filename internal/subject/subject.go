@@ -44,16 +44,20 @@ func Covers(wide, narrow string) bool {
 
 // Overlaps tells whether some subject matches both patterns.
 func Overlaps(a, b string) bool {
-	x, y := strings.Split(a, "."), strings.Split(b, ".")
-	for i := 0; i < len(x) && i < len(y); i++ {
-		if x[i] == ">" || y[i] == ">" {
+	for {
+		x, xrest, xmore := strings.Cut(a, ".")
+		y, yrest, ymore := strings.Cut(b, ".")
+		if x == ">" || y == ">" {
 			return true
 		}
-		if x[i] != y[i] && x[i] != "*" && y[i] != "*" {
+		if x != y && x != "*" && y != "*" {
 			return false
 		}
+		if !xmore || !ymore {
+			return xmore == ymore
+		}
+		a, b = xrest, yrest
 	}
-	return len(x) == len(y)
 }
 
 // Compare orders patterns by how specific they are: negative when a is the more specific one. Tokens are compared from

@@ -1,0 +1,200 @@
+package config
+
+import (
+	"encoding"
+	"strings"
+	"time"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler/exec"
+	"github.com/relaymq/relay/consumer/handler/forward"
+	"github.com/relaymq/relay/consumer/handler/http"
+)
+
+// Config is a configuration that passed every check. Everything that has a default is filled in, but for the limits of
+// Streams, whose zero leaves the choice to the server.
+type Config struct {
+	// Service begins the names of relay's own subjects and, in upper case, of its streams and buckets.
+	Service string   `koanf:"service"`
+	NATS    NATS     `koanf:"nats"`
+	Streams []Stream `koanf:"streams"`
+	// Defaults is what the file has under defaults:, as it stands. Routes have it merged in already.
+	Defaults Route         `koanf:"defaults"`
+	Routes   []Route       `koanf:"routes"`
+	DLQ      DLQ           `koanf:"dlq"`
+	Drain    time.Duration `koanf:"drain"`
+	Admin    Admin         `koanf:"admin"`
+	Log      Log           `koanf:"log"`
+}
+
+// NATS is how relay reaches its server.
+type NATS struct {
+	// URL lists the servers. Empty means the embedded one.
+	URL    URLs   `koanf:"url"`
+	Domain string `koanf:"domain"`
+	// Creds and NKey are paths of files; the other ways to authenticate are values. At most one way is set.
+	Creds    string   `koanf:"creds"`
+	NKey     string   `koanf:"nkey"`
+	User     Secret   `koanf:"user"`
+	Password Secret   `koanf:"password"`
+	Token    Secret   `koanf:"token"`
+	TLS      TLS      `koanf:"tls"`
+	Embedded Embedded `koanf:"embedded"`
+	// Replicas of relay's own streams and buckets.
+	Replicas int `koanf:"replicas"`
+}
+
+// TLS names PEM files. Cert and Key are both set or neither.
+type TLS struct {
+	CA   string `koanf:"ca"`
+	Cert string `koanf:"cert"`
+	Key  string `koanf:"key"`
+}
+
+// SyncAlways is the value of [Embedded].Sync for an fsync per message.
+const SyncAlways = "always"
+
+// Embedded is the server that runs inside relay when NATS.URL is empty.
+type Embedded struct {
+	Listen   string `koanf:"listen"`
+	StoreDir string `koanf:"store_dir"`
+	// Sync is a duration, or SyncAlways.
+	Sync string `koanf:"sync"`
+	// Monitor is the address of the server's monitoring pages. Empty means none.
+	Monitor string `koanf:"monitor"`
+}
+
+// Stream is made when missing and compared when present. What is zero is the server's default, and not compared.
+type Stream struct {
+	Name      string         `koanf:"name"`
+	Subjects  []string       `koanf:"subjects"`
+	Storage   string         `koanf:"storage"`
+	Retention string         `koanf:"retention"`
+	Discard   string         `koanf:"discard"`
+	Replicas  int            `koanf:"replicas"`
+	MaxAge    time.Duration  `koanf:"max_age"`
+	MaxBytes  consumer.Bytes `koanf:"max_bytes"`
+	MaxMsgs   int            `koanf:"max_msgs"`
+}
+
+// Route is a [consumer.Route] with the handler that the file names.
+type Route struct {
+	consumer.Route `koanf:",squash"`
+	Handler        Handler `koanf:"handler"`
+}
+
+// Handler has exactly one field set.
+type Handler struct {
+	HTTP    *http.Config    `koanf:"http"`
+	Exec    *exec.Config    `koanf:"exec"`
+	Forward *forward.Config `koanf:"forward"`
+	Discard *struct{}       `koanf:"discard"`
+}
+
+// kinds are the names of the handlers that are set.
+func (h Handler) kinds() (kinds []string) {
+	for _, k := range []struct {
+		name string
+		set  bool
+	}{{"http", h.HTTP != nil}, {"exec", h.Exec != nil}, {"forward", h.Forward != nil}, {"discard", h.Discard != nil}} {
+		if k.set {
+			kinds = append(kinds, k.name)
+		}
+	}
+	return kinds
+}
+
+func (h Handler) validate() error {
+	switch {
+	case h.HTTP != nil:
+		return h.HTTP.Validate()
+	case h.Exec != nil:
+		return h.Exec.Validate()
+	case h.Forward != nil:
+		return h.Forward.Validate()
+	}
+	return nil
+}
+
+func (h Handler) withDefaults() Handler {
+	if h.HTTP != nil {
+		h.HTTP = new(h.HTTP.WithDefaults())
+	}
+	if h.Exec != nil {
+		h.Exec = new(h.Exec.WithDefaults())
+	}
+	if h.Forward != nil {
+		h.Forward = new(h.Forward.WithDefaults())
+	}
+	return h
+}
+
+// withDefaults fills the route, and the prefix of its dead letters, which depends on the service.
+func (r Route) withDefaults(service string) Route {
+	r.Route = r.Route.WithDefaults()
+	if r.DeadLetter.Prefix == "" {
+		r.DeadLetter.Prefix = service + ".dlq"
+	}
+	r.Handler = r.Handler.withDefaults()
+	return r
+}
+
+// What DLQ.OnFull says.
+const (
+	OnFullBlock      = "block"
+	OnFullDropOldest = "drop_oldest"
+)
+
+// DLQ bounds the dead-letter stream. Zero means no bound.
+type DLQ struct {
+	MaxAge   time.Duration  `koanf:"max_age"`
+	MaxBytes consumer.Bytes `koanf:"max_bytes"`
+	// OnFull is what happens to a dead letter when MaxBytes is reached.
+	OnFull string `koanf:"on_full"`
+}
+
+// Admin is the listener of status, metrics and probes.
+type Admin struct {
+	// Listen is host:port, or empty for no listener; the file may also say off, which is decoded as empty.
+	Listen string `koanf:"listen"`
+}
+
+// Log is how relay logs.
+type Log struct {
+	Level  string `koanf:"level"`
+	Format string `koanf:"format"`
+}
+
+// defaults is what a file that says nothing means. Routes are filled later, each by its own WithDefaults.
+func defaults() Config {
+	return Config{
+		Service: "relay",
+		NATS: NATS{
+			Embedded: Embedded{Listen: "127.0.0.1:4222", StoreDir: "./relay-data", Sync: "1s"},
+			Replicas: 1,
+		},
+		DLQ:   DLQ{OnFull: OnFullBlock},
+		Drain: 30 * time.Second,
+		Admin: Admin{Listen: "127.0.0.1:8420"},
+		Log:   Log{Level: "info", Format: "auto"},
+	}
+}
+
+// URLs is a list of servers, written as a list or separated by commas.
+type URLs []string
+
+var _ encoding.TextUnmarshaler = (*URLs)(nil)
+
+// UnmarshalText splits at commas and leaves out what is empty.
+func (u *URLs) UnmarshalText(text []byte) error {
+	*u = nil
+	for s := range strings.SplitSeq(string(text), ",") {
+		if s = strings.TrimSpace(s); s != "" {
+			*u = append(*u, s)
+		}
+	}
+	return nil
+}
+
+// String is the form that nats.Connect takes.
+func (u URLs) String() string { return strings.Join(u, ",") }

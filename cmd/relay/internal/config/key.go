@@ -1,0 +1,152 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/relaymq/relay/consumer"
+)
+
+// kind is how the value of a key is written.
+type kind int
+
+const (
+	object   kind = iota // a mapping with known keys
+	list                 // of elem
+	texts                // a mapping of any names to text
+	text                 // a string
+	textual              // a string that a type reads by UnmarshalText
+	urls                 // a list, or a string with commas
+	secret               // a string, or {file: path}
+	start                // all, new, {since: …} or {seq: …}
+	handler              // an object, or the word discard
+	empty                // {}
+	duration             //
+	integer              //
+	number               //
+	boolean              //
+)
+
+// what says how to write a value of this kind; it follows "must be".
+func (k kind) what() string {
+	return [...]string{
+		object: "a mapping of keys", list: "a list", texts: "a mapping of names to text", text: "text", textual: "text",
+		urls: "a list of URLs", secret: "text or {file: path}", start: "all, new, {since: <time>} or {seq: <number>}",
+		handler: "one of http, exec, forward and discard, such as {http: {url: …}}", empty: "empty: {}",
+		duration: "a duration such as 30s, 5m or 1h30m", integer: "a whole number", number: "a number", boolean: "true or false",
+	}[k]
+}
+
+// key is one key of the configuration, and those below it. The tree is made from the koanf tags of [Config].
+type key struct {
+	name string
+	// path is the key's name in docs: as it is written in a file, without positions: routes.retry.max.
+	path   string
+	kind   kind
+	typ    reflect.Type
+	index  []int // of the field in its struct
+	fields []*key
+	elem   *key // of a list
+}
+
+// root is the whole file. The keys under defaults are those of a route, with the paths of a route.
+var root = sync.OnceValue(func() *key {
+	return keyOf(reflect.TypeFor[Config](), "")
+})
+
+var (
+	textType    = reflect.TypeFor[encoding.TextUnmarshaler]()
+	specialKind = map[reflect.Type]kind{
+		reflect.TypeFor[time.Duration]():  duration,
+		reflect.TypeFor[consumer.Start](): start,
+		reflect.TypeFor[Secret]():         secret,
+		reflect.TypeFor[URLs]():           urls,
+		reflect.TypeFor[struct{}]():       empty,
+	}
+)
+
+func keyOf(t reflect.Type, path string) *key {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	k := &key{path: path, typ: t}
+	if special, ok := specialKind[t]; ok {
+		k.kind = special
+		return k
+	}
+	if reflect.PointerTo(t).Implements(textType) {
+		k.kind = textual
+		return k
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		k.kind = object
+		if t == reflect.TypeFor[Handler]() {
+			k.kind = handler
+		}
+		k.fields = fieldsOf(t, path, nil)
+	case reflect.Slice:
+		k.kind = list
+		k.elem = keyOf(t.Elem(), path)
+	case reflect.Map:
+		k.kind = texts
+	case reflect.String:
+		k.kind = text
+	case reflect.Bool:
+		k.kind = boolean
+	case reflect.Float64:
+		k.kind = number
+	case reflect.Int:
+		k.kind = integer
+	default:
+		// A field of a type that no file can set is a mistake in the program: every test of this package meets it.
+		panic(fmt.Sprintf("config: %s has type %v", path, t))
+	}
+	return k
+}
+
+func fieldsOf(t reflect.Type, path string, index []int) (fields []*key) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, option, _ := strings.Cut(f.Tag.Get("koanf"), ",")
+		at := append(index[:len(index):len(index)], i)
+		switch {
+		case option == "squash":
+			fields = append(fields, fieldsOf(f.Type, path, at)...)
+		case name == "-":
+		default:
+			below := join(path, name)
+			if below == "defaults" {
+				below = "routes"
+			}
+			k := keyOf(f.Type, below)
+			k.name, k.index = name, at
+			fields = append(fields, k)
+		}
+	}
+	return fields
+}
+
+// field finds a key by its name. It returns nil when there is none.
+func (k *key) field(name string) *key {
+	for _, f := range k.fields {
+		if f.name == name {
+			return f
+		}
+	}
+	return nil
+}
+
+// named tells whether k is a list whose entries have a name of their own: routes and streams.
+func (k *key) named() bool { return k.kind == list && k.elem.kind == object }
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}

@@ -1,0 +1,183 @@
+package config
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/v2"
+	"go.yaml.in/yaml/v3"
+)
+
+// Options says where a configuration comes from.
+type Options struct {
+	// File is the path of the YAML file. Empty means none: everything comes from Env and Set.
+	File string
+	// Set are key=value pairs, the last layer.
+	Set []string
+	// Env is the environment as os.Environ returns it. Only RELAY_… variables count, see the package comment.
+	Env []string
+	// Client is for a command that only talks to the server: routes are not required.
+	Client bool
+}
+
+// Load reads, merges and checks a configuration. What is wrong with it comes back as [Faults], all at once. It reads
+// the files that secrets name, and looks whether those of credentials and certificates are there; it does not talk to a
+// server.
+func Load(opts Options) (*Config, error) {
+	c := newCollector(opts.File)
+	c.client = opts.Client
+	var data []byte
+	if opts.File != "" {
+		var err error
+		if data, err = readCapped(opts.File, maxFile); err != nil {
+			c.refuse(origin{file: opts.File}, "", "cannot read the configuration: %v", err)
+			return nil, c.err()
+		}
+	}
+	return c.load(data, opts)
+}
+
+func (c *collector) load(data []byte, opts Options) (*Config, error) {
+	node, err := c.parseYAML(data, origin{file: c.file, line: 1}, "")
+	if err != nil {
+		return nil, c.err()
+	}
+	l := layers{ko: koanf.New("."), names: map[string][]string{}}
+	if node != nil {
+		ch := checker{collector: c, at: func(n *yaml.Node) origin { return origin{file: c.file, line: n.Line} }}
+		if tree, ok := ch.value(root(), node, ""); ok {
+			if err := l.add(nil, tree); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, o := range append(environment(opts.Env), c.flags(opts.Set)...) {
+		path, value, ok := c.apply(o, l.names)
+		if !ok {
+			continue
+		}
+		if err := l.add(path, value); err != nil {
+			return nil, err
+		}
+	}
+	cfg := defaults()
+	if err := l.decode(&cfg); err != nil {
+		return nil, err
+	}
+	c.validate(&cfg)
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	for i, r := range cfg.Routes {
+		cfg.Routes[i] = r.withDefaults(cfg.Service)
+	}
+	if cfg.Admin.Listen == off {
+		cfg.Admin.Listen = ""
+	}
+	return &cfg, nil
+}
+
+// layers merges by koanf. It keeps routes and streams as maps by position, because koanf replaces lists as a whole and an
+// override may name one key of one route.
+type layers struct {
+	ko    *koanf.Koanf
+	names map[string][]string // of the entries of routes and streams
+}
+
+// add lays a checked value over what is there, at a path of the tree.
+func (l layers) add(path []string, value any) error {
+	for _, list := range []string{"routes", "streams"} {
+		if len(path) == 0 {
+			if tree := value.(map[string]any); tree[list] != nil {
+				tree[list] = l.byPosition(list, tree[list])
+			}
+		} else if len(path) == 1 && path[0] == list {
+			l.ko.Delete(list) // a whole list replaces a whole list
+			value = l.byPosition(list, value)
+		}
+	}
+	for i := len(path) - 1; i >= 0; i-- {
+		value = map[string]any{path[i]: value}
+	}
+	if err := l.ko.Load(confmap.Provider(value.(map[string]any), ""), nil); err != nil {
+		return fmt.Errorf("config: merging: %w", err)
+	}
+	return nil
+}
+
+func (l layers) byPosition(list string, entries any) map[string]any {
+	m, names := map[string]any{}, []string{}
+	for i, e := range entries.([]any) {
+		name, _ := e.(map[string]any)["name"].(string)
+		m[strconv.Itoa(i)], names = e, append(names, name)
+	}
+	l.names[list] = names
+	return m
+}
+
+// entries is the reverse of byPosition.
+func entries(m any) []any {
+	byPosition, _ := m.(map[string]any)
+	list := make([]any, len(byPosition))
+	for i := range list {
+		list[i] = byPosition[strconv.Itoa(i)]
+	}
+	return list
+}
+
+// decode lays the defaults of routes under each of them and fills cfg, whose values are the defaults of all else.
+func (l layers) decode(cfg *Config) error {
+	tree := l.ko.Raw()
+	base, _ := tree["defaults"].(map[string]any)
+	routes := entries(tree["routes"])
+	for i, r := range routes {
+		merged := koanf.New(".")
+		for _, layer := range []map[string]any{defaultsFor(base, r.(map[string]any)), r.(map[string]any)} {
+			if err := merged.Load(confmap.Provider(layer, ""), nil); err != nil {
+				return fmt.Errorf("config: merging defaults: %w", err)
+			}
+		}
+		routes[i] = merged.Raw()
+	}
+	tree["routes"], tree["streams"] = routes, entries(tree["streams"])
+
+	final := koanf.New(".")
+	if err := final.Load(confmap.Provider(tree, ""), nil); err != nil {
+		return fmt.Errorf("config: merging: %w", err)
+	}
+	// After the check nothing of this can fail; strict all the same, so that a gap in the check shows.
+	err := final.UnmarshalWithConf("", cfg, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
+		ErrorUnused: true,
+		MatchName:   func(key, field string) bool { return key == field },
+		DecodeHook: mapstructure.ComposeDecodeHookFunc(
+			mapstructure.StringToTimeDurationHookFunc(),
+			mapstructure.TextUnmarshallerHookFunc(),
+		),
+	}})
+	if err != nil {
+		return fmt.Errorf("config: decoding: %w", err)
+	}
+	return nil
+}
+
+// defaultsFor leaves out the handlers that the route does not name, when it names one.
+func defaultsFor(base, route map[string]any) map[string]any {
+	own, _ := route["handler"].(map[string]any)
+	common, _ := base["handler"].(map[string]any)
+	if len(own) == 0 || len(common) == 0 {
+		return base
+	}
+	out, kinds := map[string]any{}, map[string]any{}
+	for k, v := range base {
+		out[k] = v
+	}
+	for kind, v := range common {
+		if _, ok := own[kind]; ok {
+			kinds[kind] = v
+		}
+	}
+	out["handler"] = kinds
+	return out
+}

@@ -1,0 +1,163 @@
+package config
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/relaymq/relay/consumer/handler/exec"
+	"github.com/relaymq/relay/consumer/handler/forward"
+	"github.com/relaymq/relay/consumer/handler/http"
+)
+
+const (
+	durationPattern = `^[+-]?(0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+$`
+	sizePattern     = `^[0-9]+(\.[0-9]+)?\s*([KMGT]iB|[kKMGT]B|B)?$`
+)
+
+// Schema returns a JSON Schema (draft 2020-12) of the file, for editors: keys, types, allowed values, defaults and
+// descriptions. What keys mean together is for [Load] to check.
+func Schema() ([]byte, error) {
+	cfg := documented()
+	s := schemaOf(root(), reflect.ValueOf(cfg))
+	properties := s["properties"].(map[string]any)
+
+	// Routes and defaults have the same keys, written once.
+	items := properties["routes"].(map[string]any)["items"].(map[string]any)
+	ref := func() map[string]any { return map[string]any{"$ref": "#/$defs/route"} }
+	route := ref()
+	route["required"] = []string{"name", "subjects"}
+	properties["routes"].(map[string]any)["items"] = route
+	properties["defaults"] = ref()
+	properties["defaults"].(map[string]any)["description"] = docs["defaults"].text
+
+	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	s["title"] = "relay configuration"
+	s["$defs"] = map[string]any{"route": items}
+	out, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("config: writing the schema: %w", err)
+	}
+	return out, nil
+}
+
+// documented is a configuration that holds every default there is.
+func documented() Config {
+	cfg := defaults()
+	r := Route{Handler: Handler{HTTP: &http.Config{}, Exec: &exec.Config{}, Forward: &forward.Config{}, Discard: &struct{}{}}}
+	cfg.Routes = []Route{r.withDefaults(cfg.Service)}
+	cfg.Defaults = cfg.Routes[0]
+	cfg.Streams = []Stream{{}}
+	return cfg
+}
+
+// schemaOf describes a key; v is its default.
+func schemaOf(k *key, v reflect.Value) map[string]any {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	s := map[string]any{}
+	if k.name != "" {
+		s["description"] = docs[k.path].text
+		if d, ok := defaultOf(k, v); ok {
+			s["default"] = d
+		}
+	}
+	switch k.kind {
+	case object, handler:
+		properties := map[string]any{}
+		for _, f := range k.fields {
+			properties[f.name] = schemaOf(f, v.FieldByIndex(f.index))
+		}
+		o := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
+		if k.kind == object {
+			for name, value := range o {
+				s[name] = value
+			}
+			break
+		}
+		s["oneOf"] = []any{map[string]any{"const": "discard"}, o}
+	case list:
+		element := reflect.Zero(k.elem.typ)
+		if v.Len() > 0 {
+			element = v.Index(0)
+		}
+		s["type"], s["items"] = "array", schemaOf(k.elem, element)
+	case texts:
+		s["type"] = "object"
+		s["additionalProperties"] = map[string]any{"type": []string{"string", "number", "boolean"}}
+	case text:
+		s["type"] = "string"
+	case textual:
+		s["type"], s["pattern"] = []string{"string", "integer"}, sizePattern
+	case urls:
+		s["type"], s["items"] = []string{"string", "array"}, map[string]any{"type": "string"}
+	case secret:
+		s["oneOf"] = []any{map[string]any{"type": []string{"string", "number"}}, one("file", map[string]any{"type": "string"})}
+	case start:
+		s["oneOf"] = []any{
+			map[string]any{"enum": []string{"all", "new"}},
+			one("since", map[string]any{"type": "string", "format": "date-time"}),
+			one("seq", map[string]any{"type": "integer", "minimum": 1}),
+		}
+	case empty:
+		s["type"], s["maxProperties"] = []string{"object", "null"}, 0
+	case duration:
+		s["type"], s["pattern"] = []string{"string", "integer"}, durationPattern
+		s["maximum"], s["minimum"] = 0, 0 // 0 is the only duration without a unit
+	case integer:
+		s["type"] = "integer"
+	case number:
+		s["type"] = "number"
+	case boolean:
+		s["type"] = "boolean"
+	}
+	if values := docs[k.path].values; values != nil && k.kind == text {
+		s["enum"] = values
+	}
+	return s
+}
+
+// one is an object with exactly one known key.
+func one(name string, value map[string]any) map[string]any {
+	return map[string]any{"type": "object", "properties": map[string]any{name: value}, "required": []string{name}, "additionalProperties": false}
+}
+
+// defaultOf is the default of a scalar as a file would say it. What a file need not say has none.
+func defaultOf(k *key, v reflect.Value) (any, bool) {
+	for v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return nil, false
+		}
+		v = v.Elem()
+	}
+	switch k.kind {
+	case duration:
+		return formatDuration(time.Duration(v.Int())), true
+	case textual:
+		if m, ok := v.Interface().(encoding.TextMarshaler); ok {
+			text, err := m.MarshalText()
+			return string(text), err == nil
+		}
+	case text:
+		return v.String(), v.String() != ""
+	case integer, number, boolean:
+		return v.Interface(), true
+	}
+	return nil, false
+}
+
+// formatDuration is Duration.String without the parts that are zero: 10m and not 10m0s.
+func formatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

@@ -1,0 +1,199 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// off is another way to write an empty address.
+const off = "off"
+
+var (
+	serviceRule = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
+	domainRule  = regexp.MustCompile(`^[^\s.*>/\\]{1,64}$`)
+	streamRule  = regexp.MustCompile(`^[^\s.*>/\\[:cntrl:]]{1,255}$`)
+)
+
+// validate looks at the values, section by section, and then at routes and streams together.
+func (c *collector) validate(cfg *Config) {
+	if !serviceRule.MatchString(cfg.Service) {
+		c.fault("service", "must be 1 to 32 lower-case letters, digits, - or _ (got %q)", cfg.Service)
+	}
+	c.nats(cfg.NATS)
+	for i, s := range cfg.Streams {
+		c.stream(fmt.Sprintf("streams[%d]", i), s)
+	}
+	c.notNegative("dlq.max_age", cfg.DLQ.MaxAge)
+	c.oneOf("dlq.on_full", "dlq.on_full", cfg.DLQ.OnFull)
+	if cfg.DLQ.OnFull == OnFullDropOldest && cfg.DLQ.MaxBytes == 0 {
+		c.fault("dlq.on_full", "drop_oldest needs dlq.max_bytes: without a bound nothing is ever full")
+	}
+	c.notNegative("drain", cfg.Drain)
+	if cfg.Admin.Listen != "" && cfg.Admin.Listen != off {
+		c.loopback("admin.listen", cfg.Admin.Listen)
+	}
+	c.oneOf("log.level", "log.level", cfg.Log.Level)
+	c.oneOf("log.format", "log.format", cfg.Log.Format)
+	c.routes(cfg)
+}
+
+func (c *collector) notNegative(key string, d time.Duration) {
+	if d < 0 {
+		c.fault(key, "must not be negative (got %v)", d)
+	}
+}
+
+// oneOf compares with the values that docs lists for the key.
+func (c *collector) oneOf(key, doc, got string) {
+	if known := docs[doc].values; !slices.Contains(known, got) {
+		c.fault(key, "must be %s (got %q)", orList(known), got)
+	}
+}
+
+func orList(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// loopback refuses an address that other hosts can reach: these listeners ask nobody for a password.
+func (c *collector) loopback(key, addr string) {
+	host, port, err := net.SplitHostPort(addr)
+	n, errPort := strconv.Atoi(port)
+	if err != nil || errPort != nil || n < 0 || n > 65535 {
+		c.fault(key, "must be host:port, such as 127.0.0.1:8420 (got %q)", addr)
+		return
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		c.fault(key, "must be a loopback address, such as 127.0.0.1:%d: there is no authentication (got %q)", n, addr)
+	}
+}
+
+func (c *collector) nats(n NATS) {
+	for _, u := range n.URL {
+		c.url(u)
+	}
+	if n.Domain != "" && !domainRule.MatchString(n.Domain) {
+		c.fault("nats.domain", "must be one token without dots, wildcards or white space (got %q)", n.Domain)
+	}
+	c.auth(n)
+	if (n.TLS.Cert == "") != (n.TLS.Key == "") {
+		c.fault("nats.tls", "cert and key belong together: set both or neither")
+	}
+	c.readable("nats.creds", n.Creds)
+	c.readable("nats.nkey", n.NKey)
+	c.readable("nats.tls.ca", n.TLS.CA)
+	c.readable("nats.tls.cert", n.TLS.Cert)
+	c.readable("nats.tls.key", n.TLS.Key)
+
+	c.loopback("nats.embedded.listen", n.Embedded.Listen)
+	if n.Embedded.Monitor != "" {
+		c.loopback("nats.embedded.monitor", n.Embedded.Monitor)
+	}
+	if n.Embedded.StoreDir == "" {
+		c.fault("nats.embedded.store_dir", "must name a directory")
+	}
+	if d, err := time.ParseDuration(n.Embedded.Sync); n.Embedded.Sync != SyncAlways && (err != nil || d <= 0) {
+		c.fault("nats.embedded.sync", "must be always, or a duration above 0 such as 1s (got %q)", n.Embedded.Sync)
+	}
+	if n.Replicas < 1 || n.Replicas > 5 {
+		c.fault("nats.replicas", "must be 1 to 5 (got %d)", n.Replicas)
+	} else if n.Replicas > 1 && len(n.URL) == 0 {
+		c.fault("nats.replicas", "must be 1 with the embedded server, which is alone (got %d)", n.Replicas)
+	}
+}
+
+// url refuses user info too: it would be a secret in a value that is logged.
+func (c *collector) url(s string) {
+	full := s
+	if !strings.Contains(s, "://") {
+		full = "nats://" + s
+	}
+	u, err := url.Parse(full)
+	switch {
+	case err != nil || u.Hostname() == "" || strings.ContainsAny(s, " \t"):
+		c.fault("nats.url", "must hold addresses such as nats://127.0.0.1:4222")
+	case u.User != nil:
+		c.fault("nats.url", "must not hold a user, password or token: use nats.user and nats.password, or nats.token")
+	case !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
+		c.fault("nats.url", "must begin with nats://, tls://, ws:// or wss:// (got %q)", u.Scheme)
+	}
+}
+
+// auth allows one way to authenticate, and none with the embedded server: somebody who has credentials and lost the URL
+// would get an empty server instead of theirs.
+func (c *collector) auth(n NATS) {
+	var ways []string
+	for _, way := range []struct {
+		key string
+		set bool
+	}{
+		{"nats.creds", n.Creds != ""},
+		{"nats.nkey", n.NKey != ""},
+		{"nats.user", n.User.Reveal() != "" || n.Password.Reveal() != ""},
+		{"nats.token", n.Token.Reveal() != ""},
+	} {
+		if way.set {
+			ways = append(ways, way.key)
+		}
+	}
+	if len(ways) > 1 {
+		c.fault(ways[1], "one way to authenticate at most: %s are set", strings.Join(ways, " and "))
+	}
+	if (n.User.Reveal() == "") != (n.Password.Reveal() == "") {
+		c.fault("nats.user", "nats.user and nats.password belong together: set both or neither")
+	}
+	if n.TLS != (TLS{}) {
+		ways = append(ways, "nats.tls")
+	}
+	if len(n.URL) == 0 && len(ways) > 0 {
+		c.fault(ways[0], "is of no use without nats.url: the embedded server takes no credentials")
+	}
+}
+
+// readable looks whether a file that will be read later is there.
+func (c *collector) readable(key, path string) {
+	if path == "" {
+		return
+	}
+	switch info, err := os.Stat(path); {
+	case err != nil:
+		c.fault(key, "cannot read the file %q: %v", path, plain(err))
+	case info.IsDir():
+		c.fault(key, "%q is a directory", path)
+	}
+}
+
+func (c *collector) stream(key string, s Stream) {
+	if !streamRule.MatchString(s.Name) {
+		c.fault(key+".name", "must be a stream name: no dots, wildcards, slashes or white space (got %q)", s.Name)
+	}
+	if len(s.Subjects) == 0 {
+		c.fault(key+".subjects", "at least one is required")
+	}
+	for i, p := range s.Subjects {
+		if err := subject.ValidatePattern(p); err != nil {
+			c.fault(fmt.Sprintf("%s.subjects[%d]", key, i), "%v", err)
+		}
+	}
+	for _, word := range []struct{ name, got string }{{"storage", s.Storage}, {"retention", s.Retention}, {"discard", s.Discard}} {
+		if word.got != "" {
+			c.oneOf(key+"."+word.name, "streams."+word.name, word.got)
+		}
+	}
+	if s.Replicas < 0 || s.Replicas > 5 {
+		c.fault(key+".replicas", "must be 1 to 5, or 0 for the server's default (got %d)", s.Replicas)
+	}
+	if s.MaxMsgs < 0 {
+		c.fault(key+".max_msgs", "must not be negative: 0 means no bound (got %d)", s.MaxMsgs)
+	}
+	c.notNegative(key+".max_age", s.MaxAge)
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/cmd/relay/internal/config"
+)
+
+// options are the flags that every command takes.
+type options struct {
+	file   string
+	set    []string
+	server string
+	creds  string
+}
+
+func newRoot() *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use:   "relay",
+		Short: "relay supervises the consumers of NATS JetStream streams",
+		Long: `relay delivers every message of its routes to a handler, backs off when the handler fails, never loses a
+message, and keeps what could not be handled in a dead-letter queue from which you replay it.`,
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w: %w (see %s --help)", errUsage, err, c.CommandPath())
+	})
+	f := root.PersistentFlags()
+	f.StringVarP(&o.file, "config", "c", "", "configuration file (default relay.yaml if there is one)")
+	f.StringArrayVar(&o.set, "set", nil, "set a key of the configuration: --set routes.billing.concurrency=8")
+	f.StringVar(&o.server, "server", "", "NATS URL instead of the configuration's")
+	f.StringVar(&o.creds, "creds", "", "NATS credentials file instead of the configuration's")
+	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
+	_ = root.MarkPersistentFlagFilename("creds", "creds")
+	root.AddCommand(newRun(o), newLint(o), newPub(o), newExplain(o), newDLQ(o), newVersion())
+	return root
+}
+
+// defaultFile is read when no file is named.
+const defaultFile = "relay.yaml"
+
+// load reads the configuration of the service. Without a file it is the defaults, environment and flags.
+func (o *options) load() (*config.Config, error) { return o.read(false) }
+
+func (o *options) read(client bool) (*config.Config, error) {
+	file := o.file
+	if file == "" {
+		if _, err := os.Stat(defaultFile); err == nil {
+			file = defaultFile
+		}
+	}
+	set := o.set
+	if o.server != "" {
+		set = append(set, "nats.url="+o.server)
+	}
+	if o.creds != "" {
+		set = append(set, "nats.creds="+o.creds)
+	}
+	cfg, err := config.Load(config.Options{File: file, Set: set, Env: os.Environ(), Client: client})
+	if err != nil && file == "" {
+		return nil, fmt.Errorf("%w\n(no configuration file: name one with -c, or call from a folder with a %s)", err, defaultFile)
+	}
+	return cfg, err
+}
+
+// args is a check of arguments with an error that is a usage error.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, a []string) error {
+		if err := check(c, a); err != nil {
+			return fmt.Errorf("%w: %w (see %s --help)", errUsage, err, c.CommandPath())
+		}
+		return nil
+	}
+}
+
+// errCannotStart is anything that has to be mended before relay can run.
+var errCannotStart = errors.New("cannot start")
+
+func cannotStart(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errCannotStart, err)
+}

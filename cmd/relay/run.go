@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/cmd/relay/internal/admin"
+	"github.com/relaymq/relay/cmd/relay/internal/config"
+	"github.com/relaymq/relay/cmd/relay/internal/logging"
+	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
+	"github.com/relaymq/relay/cmd/relay/internal/natsd"
+	"github.com/relaymq/relay/consumer"
+)
+
+func newRun(o *options) *cobra.Command {
+	var adopt bool
+	var demo string
+	c := &cobra.Command{
+		Use: "run", Short: "run the service", Args: args(cobra.NoArgs),
+		Long: `Run delivers the messages of all routes until it is told to stop. SIGTERM or SIGINT drains: nothing is pulled any
+more, what was not started goes back at once, and handlers may finish within the configured drain time. A second signal
+exits at once, with code 3.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := o.load()
+			if err != nil {
+				return err
+			}
+			s := &service{cfg: cfg, adopt: adopt, demo: demo, flags: o}
+			return s.run(c.Context())
+		},
+	}
+	c.Flags().BoolVar(&adopt, "adopt", false, "change durables that exist with other settings")
+	c.Flags().StringVar(&demo, "demo", "", "for a first look: feed the messages of this JSON lines file, and take free ports for taken ones")
+	_ = c.MarkFlagFilename("demo", "jsonl")
+	return c
+}
+
+// service is one `relay run`.
+type service struct {
+	cfg   *config.Config
+	flags *options
+	adopt bool
+	demo  string
+
+	log   *slog.Logger
+	relay *consumer.Relay
+	conn  *natsconn.Conn
+	natsd *natsd.Server // nil with an external server
+	admin *admin.Server // nil when it is off
+
+	mu       sync.Mutex
+	starting error // what readiness says before the relay is there
+}
+
+// run starts everything from the bottom up, and ends it from the top down.
+func (s *service) run(ctx context.Context) error {
+	out := logging.NewWriter(os.Stderr)
+	defer out.Close()
+	var err error
+	if s.log, err = logging.New(out, s.cfg.Log.Level, s.cfg.Log.Format); err != nil {
+		return err
+	}
+	s.starting = errors.New("starting")
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer s.onSignals(cancel, out)()
+
+	inProcess, err := s.startServer(ctx)
+	if err != nil {
+		return cannotStart(err)
+	}
+	if s.natsd != nil {
+		defer s.natsd.Shutdown()
+	}
+	if s.conn, err = connect(ctx, s.cfg, s.cfg.Service, inProcess, s.log); err != nil {
+		return cannotStart(err)
+	}
+	defer s.conn.Close()
+	stopAdmin, err := s.startAdmin(ctx)
+	if err != nil {
+		return cannotStart(err)
+	}
+	defer stopAdmin()
+	if err := s.newRelay(ctx); err != nil {
+		return err
+	}
+	go s.watch(ctx, cancel)
+	if s.demo != "" {
+		go s.runDemo(ctx)
+	}
+	err = s.relay.Run(ctx)
+	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	if err == nil {
+		s.log.Info("drained; bye")
+	}
+	return err
+}
+
+// startServer runs the embedded server when no URL is configured.
+func (s *service) startServer(ctx context.Context) (nats.InProcessConnProvider, error) {
+	if len(s.cfg.NATS.URL) > 0 {
+		return nil, nil
+	}
+	e := s.cfg.NATS.Embedded
+	srv, err := natsd.Start(ctx, natsd.Config{
+		Listen: e.Listen, StoreDir: e.StoreDir, Sync: e.Sync, Monitor: e.Monitor, Logger: s.log, AnyPortIfTaken: s.demo != "",
+	})
+	if errors.Is(err, natsd.ErrPortTaken) {
+		return nil, fmt.Errorf("%w; set nats.embedded.listen, or nats.url to use the server that is there", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.natsd = srv
+	s.log.Info("embedded nats-server is up", "url", srv.ClientURL(), "store", e.StoreDir, "sync", e.Sync)
+	return srv.InProcess(), nil
+}
+
+// startAdmin begins to serve health and metrics; it returns how to end it.
+func (s *service) startAdmin(ctx context.Context) (stop func(), err error) {
+	if s.cfg.Admin.Listen == "" {
+		return func() {}, nil
+	}
+	s.admin, err = admin.Listen(admin.Config{
+		Listen: s.cfg.Admin.Listen, Ready: s.ready, Logger: s.log, AnyPortIfTaken: s.demo != "",
+		Collectors: []prometheus.Collector{s},
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("admin is up", "url", "http://"+s.admin.Addr()+"/readyz")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.admin.Serve(context.WithoutCancel(ctx)); err != nil {
+			s.log.Error("admin listener ended", "error", err)
+		}
+	}()
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = s.admin.Shutdown(ctx)
+		<-done
+	}, nil
+}
+
+func (s *service) newRelay(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, streamsTimeout)
+	defer cancel()
+	js, err := newJetStream(s.conn.Conn, s.cfg)
+	if err != nil {
+		return err
+	}
+	if err := ensureStreams(ctx, js, s.cfg.Streams, s.log); err != nil {
+		return err
+	}
+	list, err := routes(s.cfg, js)
+	if err != nil {
+		return err
+	}
+	r, err := consumer.New(s.conn.Conn, consumerConfig(s.cfg, s.adopt, s.log), list...)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.relay, s.starting = r, nil
+	s.mu.Unlock()
+	return nil
+}
+
+func consumerConfig(cfg *config.Config, adopt bool, log *slog.Logger) consumer.Config {
+	c := consumer.Config{
+		Service: cfg.Service, Domain: cfg.NATS.Domain, Replicas: cfg.NATS.Replicas, Drain: cfg.Drain, Adopt: adopt, Logger: log,
+	}
+	c.DLQ.MaxAge, c.DLQ.MaxBytes, c.DLQ.OnFull = cfg.DLQ.MaxAge, int64(cfg.DLQ.MaxBytes), cfg.DLQ.OnFull
+	return c
+}
+
+// ready is what /readyz says.
+func (s *service) ready() error {
+	s.mu.Lock()
+	r, starting := s.relay, s.starting
+	s.mu.Unlock()
+	if starting != nil {
+		return starting
+	}
+	errs := []error{r.Ready(), s.conn.Ready()}
+	if s.natsd != nil {
+		errs = append(errs, s.natsd.Healthz())
+	}
+	return errors.Join(errs...)
+}
+
+// Describe and Collect make the service a prometheus.Collector from the start, before there is a relay.
+func (s *service) Describe(chan<- *prometheus.Desc) {}
+
+// Collect passes on the relay's metrics.
+func (s *service) Collect(ch chan<- prometheus.Metric) {
+	s.mu.Lock()
+	r := s.relay
+	s.mu.Unlock()
+	if r != nil {
+		r.Collector().Collect(ch)
+	}
+}
+
+// watch ends the service when what it stands on is gone for good: a process without a connection helps nobody.
+func (s *service) watch(ctx context.Context, end context.CancelCauseFunc) {
+	var died <-chan struct{}
+	if s.natsd != nil {
+		died = s.natsd.Done()
+	}
+	select {
+	case <-ctx.Done():
+	case <-died:
+		end(fmt.Errorf("the embedded nats-server ended: %w", s.natsd.Err()))
+	case <-s.conn.Closed():
+		err := s.conn.LastError()
+		if err == nil {
+			err = nats.ErrConnectionClosed
+		}
+		end(fmt.Errorf("the connection to NATS was closed for good: %w", err))
+	}
+}
+
+// onSignals drains at the first signal and exits at the second. It returns how to stop listening.
+func (s *service) onSignals(end context.CancelCauseFunc, out *logging.Writer) (stop func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		if sig, ok := <-signals; ok {
+			s.log.Info("draining; a second signal exits at once", "signal", sig.String(), "drain", s.cfg.Drain)
+			end(context.Canceled)
+		}
+		if _, ok := <-signals; ok {
+			s.log.Warn("exiting at once; unfinished messages are delivered again")
+			_ = out.Close()
+			os.Exit(exitForced)
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(signals)
+	}
+}

@@ -1,0 +1,147 @@
+// Package forward is the handler that publishes each message to another subject of JetStream, and acknowledges it when a
+// stream has it.
+//
+// # The copy
+//
+// The body is the message's, byte for byte, and so are its headers, but for those beginning with Nats- and Relay- in any
+// case: they would have their effect a second time (roll up the target, expire the copy, expect a sequence). The copy has
+// two of its own:
+//
+//	Nats-Msg-Id  made of the message's id, publish time and replay count, so that an attempt whose answer got lost does
+//	             not make a second copy within the target's dedupe window
+//	Relay-Hops   how many forwards the message has been through
+//
+// The time is part of the id because ids begin again in a stream that is made anew: its first messages are no duplicates
+// of the old one's.
+//
+// # Loops
+//
+// A template that leads straight back is a matter of the config, which compares [Config.Pattern] with the subjects of
+// routes. What it cannot see, a ring over several services or accounts, ends at 16 hops: the message is dead.
+//
+// # Verdicts
+//
+// Dead: the expanded subject cannot be published to, the copy is larger than the server or the stream takes, a header
+// name that cannot be written, too many hops. Retry: no stream takes the subject, the stream is full, no answer in time, anything else. A permission that is
+// missing shows as no answer in time, since the server reports it to the connection and not to the publish.
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/subject"
+)
+
+const (
+	hopsHeader = "Relay-Hops"
+	maxHops    = 16
+)
+
+// Handler publishes messages to the subjects of a template. It may be shared by all keys of a route and called from any
+// number of goroutines.
+type Handler struct {
+	js       jetstream.JetStream
+	template subject.Template
+	fixed    string // the subject, when the template has no placeholders
+}
+
+var (
+	_ consumer.Handler = (*Handler)(nil)
+	_ consumer.Checker = (*Handler)(nil)
+)
+
+// New returns the handler. It does not ask the server anything.
+func New(cfg Config, js jetstream.JetStream) (*Handler, error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	template, err := subject.ParseTemplate(cfg.Subject)
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{js: js, template: template}
+	if !strings.Contains(cfg.Subject, "{") {
+		h.fixed = cfg.Subject
+	}
+	return h, nil
+}
+
+// Check asks the server whether a stream takes the subject, if it is the same for all messages. A server that does not
+// answer is no error.
+func (h *Handler) Check(ctx context.Context) error {
+	if h.fixed == "" {
+		return nil
+	}
+	if _, err := h.js.StreamNameBySubject(ctx, h.fixed); errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("subject: no stream takes %q", h.fixed)
+	}
+	return nil
+}
+
+// Handle publishes a copy of m and waits for the stream's answer.
+func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
+	to, err := h.template.Expand(m.Subject)
+	if err == nil {
+		err = subject.ValidateLiteral(to)
+	}
+	if err != nil {
+		return consumer.Dead(fmt.Errorf("forward %q: %w", m.Subject, err))
+	}
+	hops := hopsOf(m.Header)
+	if hops >= maxHops {
+		return consumer.Dead(fmt.Errorf("forwarding loop: the message has been forwarded %d times, and would go to %s", hops, to))
+	}
+	_, err = h.js.PublishMsg(ctx, &nats.Msg{Subject: to, Data: m.Data, Header: header(m, hops+1)})
+	if err == nil { // a duplicate too: an earlier attempt's copy is there
+		return nil
+	}
+	err = fmt.Errorf("forward to %s: %w", to, err)
+	if impossible(err) {
+		return consumer.Dead(err)
+	}
+	return err
+}
+
+// hopsOf reads the hop count. A stranger may have set it to anything: what is no count is none, and the copy has a true
+// one again.
+func hopsOf(h nats.Header) int {
+	n, err := strconv.ParseUint(h.Get(hopsHeader), 10, 16)
+	if err != nil {
+		return 0
+	}
+	return int(n)
+}
+
+func header(m *consumer.Msg, hops int) nats.Header {
+	h := make(nats.Header, len(m.Header)+2)
+	for name, values := range m.Header {
+		if !hasPrefixFold(name, "Nats-") && !hasPrefixFold(name, "Relay-") {
+			h[name] = values
+		}
+	}
+	h.Set(nats.MsgIdHdr, fmt.Sprintf("%s_%d_%d", m.ID, m.Time.UnixNano(), m.Replay))
+	h.Set(hopsHeader, strconv.Itoa(hops))
+	return h
+}
+
+func hasPrefixFold(s, prefix string) bool {
+	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
+}
+
+// impossible tells whether a refusal is the message's own fault and will be the same every time: larger than the server's
+// max_payload or the stream's max_msg_size, or with a header name that nats.go reads but does not write (another client
+// may have written it).
+func impossible(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadHeaderMsg) ||
+		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum
+}

@@ -1,0 +1,295 @@
+// Package http is the handler that sends each message to one URL.
+//
+// # The request
+//
+// The body is the message's, byte for byte. Headers:
+//
+//	Relay-Id        the same for every attempt and replay; endpoints deduplicate by it
+//	Relay-Attempt   1 for the first
+//	Relay-Route     the route's name
+//	Relay-Subject   the subject; bytes that are not printable ASCII, and %, are percent-encoded
+//	Relay-Deadline  when this attempt times out, RFC 3339 in UTC with milliseconds
+//	Content-Type    the message's own when it is a media type, else application/octet-stream
+//	User-Agent      relay
+//
+// then the message headers that the config allows, then the config's own. Host, framing, hop-by-hop and Relay-* headers
+// can come from neither, so that no message can smuggle a second request.
+//
+// # The answer
+//
+// The status alone decides, by two tables of the config (ack, dead); every other status is a retry, 3xx too, since
+// redirects are never followed. 429 and 503 may name the pause in Retry-After. The reply must end, or pass 64 KiB, before
+// an acknowledging status counts: a server that breaks off in the middle of its answer has not said that it is done. No
+// more than those 64 KiB is read, nothing is decompressed, and the text of an error shows the first 256 bytes.
+//
+// # Bounds
+//
+// The end of ctx is the time-out of the whole exchange; name resolution, connect and TLS have a shorter one. Response
+// headers are bounded by 64 KiB. There are as many idle connections as the route has slots. Proxy variables of the
+// environment are ignored. Link-local and metadata addresses are refused when dialling.
+//
+// # Connections that the server closed
+//
+// A server may close an idle connection while a request is about to go out on it. When not one byte of the request was
+// written, it is sent again on another connection, a few times; if that never helps, the attempt was not started. As soon
+// as one byte was written nobody knows what the server did with it, and the error is a failed attempt like any other.
+//
+// # Secrets
+//
+// Errors name scheme and host of the URL only: user info, path and query may hold secrets.
+package http
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	nethttp "net/http"
+	"net/textproto"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler/internal/snippet"
+)
+
+const (
+	maxReply       = 64 << 10
+	maxReplyHeader = 64 << 10
+	maxShown       = 256
+	maxResends     = 3
+	deadlineFormat = "2006-01-02T15:04:05.000Z07:00"
+	userAgent      = "relay"
+
+	// idleTimeout is below the shortest keep-alive time-out in common use, the 5s of Node.js, so that relay drops a
+	// connection before the server does.
+	idleTimeout = 4 * time.Second
+)
+
+// Handler sends messages to one URL. It may be shared by all keys of a route and called from any number of goroutines.
+type Handler struct {
+	cfg       Config
+	url       *url.URL
+	target    string // for errors
+	fixed     nethttp.Header
+	forwarded map[string]bool
+	ack, dead *statuses
+	transport *nethttp.Transport
+}
+
+var (
+	_ consumer.Handler = (*Handler)(nil)
+	_ consumer.Checker = (*Handler)(nil)
+	_ consumer.Stopper = (*Handler)(nil)
+)
+
+// New returns the handler of a route that runs concurrency attempts at once. It reads the TLS files, and opens no
+// connection. The error joins all faults of the config.
+func New(cfg Config, concurrency int) (*Handler, error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	tlsConfig, err := cfg.TLS.load()
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{cfg: cfg, fixed: nethttp.Header{}, forwarded: map[string]bool{}}
+	// Validate has parsed all three.
+	h.url, _ = parseURL(cfg.URL)
+	h.ack, _ = parseStatuses(cfg.Ack)
+	h.dead, _ = parseStatuses(cfg.Dead)
+	h.target = h.url.Scheme + "://" + h.url.Host
+	if user := h.url.User; user != nil {
+		password, _ := user.Password()
+		r := nethttp.Request{Header: h.fixed}
+		r.SetBasicAuth(user.Username(), password)
+		h.url.User = nil
+	}
+	for name, value := range cfg.Headers {
+		h.fixed.Set(name, value)
+	}
+	for _, name := range cfg.ForwardHeaders {
+		if canonical := textproto.CanonicalMIMEHeaderKey(name); canonical != "Content-Type" { // always there, once
+			h.forwarded[canonical] = true
+		}
+	}
+	concurrency = max(concurrency, 1)
+	h.transport = &nethttp.Transport{
+		Proxy:                  nil, // not even from the environment
+		DialContext:            dialer(cfg.ConnectTimeout),
+		TLSClientConfig:        tlsConfig,
+		TLSHandshakeTimeout:    cfg.ConnectTimeout,
+		ResponseHeaderTimeout:  cfg.HeaderTimeout,
+		MaxResponseHeaderBytes: maxReplyHeader,
+		DisableCompression:     true,
+		ForceAttemptHTTP2:      true, // a TLS config or a dialer of one's own turns it off
+		MaxIdleConns:           concurrency,
+		MaxIdleConnsPerHost:    concurrency,
+		IdleConnTimeout:        idleTimeout,
+		// One HTTP/2 connection carries all requests. Without pings one that went silent would fail every attempt until
+		// TCP gives it up, a quarter of an hour later.
+		HTTP2: &nethttp.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
+	}
+	return h, nil
+}
+
+// load reads the files. The error joins what is wrong with each.
+func (t TLS) load() (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: t.InsecureSkipVerify}
+	var errs []error
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		cfg.RootCAs = x509.NewCertPool()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("tls.ca: %w", err))
+		} else if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			// An empty pool must not become "trust the system's".
+			errs = append(errs, fmt.Errorf("tls.ca: %s holds no PEM certificate", t.CA))
+		}
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("tls.cert: %w", err))
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, errors.Join(errs...)
+}
+
+// Check reads the TLS files again. It does not connect: an endpoint that is down comes back.
+func (h *Handler) Check(context.Context) error {
+	_, err := h.cfg.TLS.load()
+	return err
+}
+
+// Stop closes idle connections. The handler can be used again after it.
+func (h *Handler) Stop(context.Context) error {
+	h.transport.CloseIdleConnections()
+	return nil
+}
+
+// Handle sends m and returns the verdict of the endpoint's answer.
+func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
+	header := h.header(m)
+	for resends := 0; ; resends++ {
+		t := new(trace)
+		reply, err := h.send(t.attach(ctx), m.Data, header)
+		if err == nil {
+			return h.verdict(reply)
+		}
+		err = &transportError{at: fmt.Sprintf("%s %s: %v", h.cfg.Method, h.target, phase(t.phase.Load())), err: err}
+		if ctx.Err() != nil || !t.used.Load().untouched() {
+			return err
+		}
+		if resends == maxResends {
+			return consumer.NotStarted(err)
+		}
+	}
+}
+
+func (h *Handler) header(m *consumer.Msg) nethttp.Header {
+	header := make(nethttp.Header, 8+len(h.fixed)+len(h.forwarded))
+	forward(header, m.Header, h.forwarded)
+	header.Set("User-Agent", userAgent)
+	header.Set("Content-Type", contentType(m.Header))
+	header.Set("Relay-Id", escape(m.ID))
+	header.Set("Relay-Attempt", strconv.Itoa(m.Attempt))
+	header.Set("Relay-Route", escape(m.Route))
+	header.Set("Relay-Subject", escape(m.Subject))
+	if !m.Deadline.IsZero() {
+		header.Set("Relay-Deadline", m.Deadline.UTC().Format(deadlineFormat))
+	}
+	for name, values := range h.fixed {
+		header[name] = values
+	}
+	return header
+}
+
+// transportError is a round trip that gave no answer. Its text is bounded: net/http quotes a malformed reply at whatever
+// length the server chose.
+type transportError struct {
+	at  string
+	err error
+}
+
+func (e *transportError) Error() string {
+	return e.at + ": " + snippet.Head([]byte(e.err.Error()), 2*maxShown)
+}
+func (e *transportError) Unwrap() error { return e.err }
+
+// reply is what counts of an HTTP response.
+type reply struct {
+	status     int
+	retryAfter []string
+	body       []byte // at most maxReply
+	err        error  // what ended the body early
+}
+
+// send makes one round trip. It goes to the transport and not through a Client, which would follow redirects, keep
+// cookies and put the URL into its errors.
+func (h *Handler) send(ctx context.Context, data []byte, header nethttp.Header) (*reply, error) {
+	req := (&nethttp.Request{
+		Method:        h.cfg.Method,
+		URL:           h.url,
+		Host:          h.url.Host,
+		Header:        header,
+		Body:          nethttp.NoBody,
+		ContentLength: int64(len(data)),
+	}).WithContext(ctx)
+	if len(data) > 0 {
+		// With GetBody net/http itself can move on from a dead connection that it has written nothing to.
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
+		req.Body, _ = req.GetBody()
+	}
+	resp, err := h.transport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close() // what is left unread costs the connection, not the time
+	if resp.StatusCode == nethttp.StatusSwitchingProtocols {
+		// The body is now the bare connection, and reading it would not end with ctx.
+		return &reply{status: resp.StatusCode}, nil
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	return &reply{status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After"), body: body, err: err}, nil
+}
+
+func (h *Handler) verdict(r *reply) error {
+	err := h.failure(r)
+	switch {
+	case h.ack.has(r.status):
+		if r.err != nil {
+			return &transportError{at: fmt.Sprintf("%s %s: read reply of status %d", h.cfg.Method, h.target, r.status), err: r.err}
+		}
+		return nil
+	case h.dead.has(r.status): // ack went first
+		return consumer.Dead(err)
+	case r.status == nethttp.StatusTooManyRequests || r.status == nethttp.StatusServiceUnavailable:
+		if d := retryAfter(r.retryAfter, time.Now()); d > 0 {
+			return consumer.RetryAfter(d, err)
+		}
+	}
+	return err
+}
+
+// failure is the answer as an error.
+func (h *Handler) failure(r *reply) error {
+	text := strconv.Itoa(r.status)
+	if name := nethttp.StatusText(r.status); name != "" {
+		text += " " + name
+	}
+	if r.status >= 300 && r.status < 400 {
+		text += " (redirects are not followed)"
+	}
+	if shown := snippet.Head(r.body, maxShown); shown != "" {
+		text += ": " + shown
+	}
+	return fmt.Errorf("%s %s: %s", h.cfg.Method, h.target, text)
+}

@@ -1,0 +1,104 @@
+package http
+
+import (
+	"maps"
+	"mime"
+	nethttp "net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Bounds of what is copied from a message's headers.
+const (
+	maxForwardedValue = 8 << 10
+	maxForwardedAll   = 32 << 10
+)
+
+// forward copies the allowed headers of a message. Names are compared without case: NATS keeps the publisher's spelling,
+// and the same header may be there in several.
+func forward(to nethttp.Header, from nats.Header, allowed map[string]bool) {
+	if len(allowed) == 0 {
+		return
+	}
+	room := maxForwardedAll
+	for _, name := range sortedKeys(from) { // in order, so that every attempt leaves out the same
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if !allowed[canonical] {
+			continue
+		}
+		for _, value := range from[name] {
+			size := len(canonical) + len(value)
+			if len(value) > maxForwardedValue || size > room || !validValue(value) {
+				continue
+			}
+			room -= size
+			to.Add(canonical, value)
+		}
+	}
+}
+
+// contentType is the message's own Content-Type when that is a media type, and application/octet-stream otherwise. The
+// body is not looked at: its type would change with its content.
+func contentType(h nats.Header) string {
+	for _, name := range sortedKeys(h) {
+		if textproto.CanonicalMIMEHeaderKey(name) != "Content-Type" || len(h[name]) == 0 {
+			continue
+		}
+		value := h[name][0]
+		if _, _, err := mime.ParseMediaType(value); err == nil && len(value) <= maxForwardedValue && validValue(value) {
+			return value
+		}
+	}
+	return "application/octet-stream"
+}
+
+// escape makes any bytes a header value that can be turned back: what is not printable ASCII, and the percent sign, is
+// percent-encoded.
+func escape(s string) string {
+	plain := func(c byte) bool { return c > ' ' && c < 0x7f && c != '%' }
+	i := 0
+	for i < len(s) && plain(s[i]) {
+		i++
+	}
+	if i == len(s) {
+		return s
+	}
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	b.WriteString(s[:i])
+	for ; i < len(s); i++ {
+		if c := s[i]; plain(c) {
+			b.WriteByte(c)
+		} else {
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		}
+	}
+	return b.String()
+}
+
+// validName tells whether s is a token of RFC 9110, which header names are.
+func validName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		alphanumeric := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alphanumeric && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// validValue tells whether s may be a header value: no control bytes but tab.
+func validValue(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,76 @@
+// Package handlertest is what the tests of the handlers share.
+package handlertest
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// Verdict reads the verdict out of what a handler returned, as the consumer does. The type that carries it is not
+// exported, and a handler has no business to look into it; a test has.
+func Verdict(err error) supervisor.Verdict {
+	if err == nil {
+		return supervisor.Verdict{Kind: supervisor.Ack}
+	}
+	carrier := reflect.TypeOf(consumer.Drop(""))
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if reflect.TypeOf(e) != carrier {
+			continue
+		}
+		v := reflect.ValueOf(e).Elem().FieldByName("verdict")
+		return supervisor.Verdict{
+			Kind:       supervisor.Kind(v.FieldByName("Kind").Uint()),
+			Delay:      time.Duration(v.FieldByName("Delay").Int()),
+			Pause:      v.FieldByName("Pause").Bool(),
+			NotStarted: v.FieldByName("NotStarted").Bool(),
+			StopChild:  v.FieldByName("StopChild").Bool(),
+			FailRoute:  v.FieldByName("FailRoute").Bool(),
+			Err:        err,
+		}
+	}
+	return supervisor.Verdict{Kind: supervisor.Retry, Err: err}
+}
+
+// What a verdict can be, for [Want].
+var (
+	Ack        = supervisor.Verdict{Kind: supervisor.Ack}
+	Retry      = supervisor.Verdict{Kind: supervisor.Retry}
+	Dead       = supervisor.Verdict{Kind: supervisor.Dead}
+	NotStarted = supervisor.Verdict{Kind: supervisor.Retry, NotStarted: true}
+	FailRoute  = supervisor.Verdict{Kind: supervisor.Retry, NotStarted: true, FailRoute: true}
+)
+
+// Want reports whether err is exactly the verdict want, and its text holds all of texts.
+func Want(t testing.TB, err error, want supervisor.Verdict, texts ...string) bool {
+	t.Helper()
+	got := Verdict(err)
+	reason := got.Err
+	got.Err = nil
+	if got != want {
+		t.Errorf("verdict %+v of %v, want %+v", got, reason, want)
+		return false
+	}
+	for _, text := range texts {
+		if !strings.Contains(fmt.Sprint(err), text) {
+			t.Errorf("error %v, want %q in it", err, text)
+			return false
+		}
+	}
+	return true
+}
+
+// Message is a message that has everything.
+func Message(subject string, data []byte) *consumer.Msg {
+	return &consumer.Msg{
+		ID: "ORDERS_billing_42", Route: "billing", Subject: subject, Data: data, Attempt: 3,
+		Stream: "ORDERS", Consumer: "billing", Sequence: 42, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
+		Replay: 1, Deadline: time.Date(2026, 1, 2, 3, 4, 35, 0, time.UTC),
+	}
+}

@@ -1,0 +1,394 @@
+package dlq
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// Config is where and how dead letters are kept.
+type Config struct {
+	// Service begins the names: <SERVICE>_DLQ, <SERVICE>_DLQ_BODIES, <service>.dlq.>. Letters, digits, - and _. Empty
+	// means relay.
+	Service string
+	// Replicas of the stream and the bucket. Zero means 1. Those that exist are not changed.
+	Replicas int
+	// MaxAge removes older entries. Zero means never.
+	MaxAge time.Duration
+	// MaxBytes bounds the stream, and the bucket for large bodies once more. Zero means no bound.
+	MaxBytes int64
+	// OnFull is block (default): new entries are refused and the messages wait in their own stream, or drop_oldest.
+	OnFull string
+	// Prefixes of dead-letter subjects beside <service>.dlq. They must not overlap each other.
+	Prefixes []string
+	// Instance is written into entries that name none.
+	Instance string
+	// Logger is for what an operator should know. Nil means none.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	c.Service = cmp.Or(c.Service, "relay")
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.OnFull = cmp.Or(c.OnFull, OnFullBlock)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	return c
+}
+
+// The values of [Config.OnFull].
+const (
+	OnFullBlock      = "block"
+	OnFullDropOldest = "drop_oldest"
+)
+
+var serviceRule = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// Validate returns every fault, each beginning with the name of its field in a configuration file.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !serviceRule.MatchString(c.Service) {
+		fault("service: must be 1 to 64 letters, digits, - or _ (got %q)", c.Service)
+	}
+	if c.Replicas < 1 || c.Replicas > 5 {
+		fault("nats.replicas: must be 1 to 5 (got %d)", c.Replicas)
+	}
+	if c.MaxAge < 0 || c.MaxAge > 0 && c.MaxAge < time.Second {
+		fault("dlq.max_age: must be at least 1s, or 0 for no bound (got %v)", c.MaxAge)
+	}
+	if c.MaxBytes < 0 {
+		fault("dlq.max_bytes: must be above 0, or 0 for no bound (got %d)", c.MaxBytes)
+	}
+	if c.OnFull != OnFullBlock && c.OnFull != OnFullDropOldest {
+		fault("dlq.on_full: must be %s or %s (got %q)", OnFullBlock, OnFullDropOldest, c.OnFull)
+	}
+	all := c.prefixes()
+	for i, p := range all {
+		if err := subject.ValidateLiteral(p + ".x"); err != nil {
+			fault("dead_letter.prefix: %w", err)
+		}
+		for _, other := range all[:i] {
+			if subject.Overlaps(p+".>", other+".>") {
+				fault("dead_letter.prefix: %q overlaps %q", p, other)
+			}
+		}
+		for _, own := range []string{c.Service + ".park", c.Service + ".due"} {
+			if subject.Overlaps(p+".>", own+".>") {
+				fault("dead_letter.prefix: %q overlaps %q, which belongs to retries", p, own)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// prefixes are all of them, once each, the default one first.
+func (c Config) prefixes() []string {
+	all := []string{c.Service + ".dlq"}
+	for _, p := range c.Prefixes {
+		if !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// Store is the dead letters of one service. It holds no goroutines and needs no closing. Its methods are safe for
+// concurrent use, and block for the server, at most a few seconds each unless they say otherwise.
+type Store struct {
+	js       jetstream.JetStream
+	service  string
+	instance string
+	log      *slog.Logger
+	stream   jetstream.Stream // its cached information is from when it was opened
+	timeout  time.Duration    // bounds one exchange with the server, within the caller's context
+	grace    time.Duration    // Sweep leaves younger objects alone
+}
+
+func streamName(service string) string { return strings.ToUpper(service) + "_DLQ" }
+func bucketName(service string) string { return strings.ToUpper(service) + "_DLQ_BODIES" }
+func retryName(service string) string  { return strings.ToUpper(service) + "_RETRY" }
+
+func newStore(js jetstream.JetStream, service string, stream jetstream.Stream) *Store {
+	return &Store{js: js, service: service, stream: stream, log: slog.New(slog.DiscardHandler), timeout: callTimeout, grace: sweepGrace}
+}
+
+// Open returns the dead letters of cfg.Service and makes their stream and bucket when they are missing. Of a stream that
+// is there, it adds prefixes, and sets age, size, what happens when it is full, and direct access as cfg says; prefixes
+// that cfg does not name stay, for entries may be stored under them. Any other difference that matters is a
+// [*ConfigError], and a fault of cfg is an error of [Config.Validate]. Several instances may open at once.
+func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	want := cfg.streamConfig()
+	stream, err := provision(ctx, js, want, cfg.Logger)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := provision(ctx, js, cfg.bucketConfig(want), cfg.Logger); err != nil {
+		return nil, err
+	}
+	s := newStore(js, cfg.Service, stream)
+	s.instance, s.log = cfg.Instance, cfg.Logger
+	return s, nil
+}
+
+// Attach returns the dead letters of a service (empty: relay) as they are, and makes nothing. It returns an error that is
+// [ErrNoStream] when the service has none.
+func Attach(ctx context.Context, js jetstream.JetStream, service string) (*Store, error) {
+	service = cmp.Or(service, "relay")
+	if !serviceRule.MatchString(service) {
+		return nil, fmt.Errorf("service: must be 1 to 64 letters, digits, - or _ (got %q)", service)
+	}
+	stream, err := js.Stream(ctx, streamName(service))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, fmt.Errorf("%w: %s is not on this server: relay makes it when it starts; check the server, the account and the service name",
+			ErrNoStream, streamName(service))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", streamName(service), classify(err))
+	}
+	return newStore(js, service, stream), nil
+}
+
+func (c Config) streamConfig() jetstream.StreamConfig {
+	cfg := jetstream.StreamConfig{
+		Name:        streamName(c.Service),
+		Description: "relay: dead letters",
+		Retention:   jetstream.LimitsPolicy,
+		Storage:     jetstream.FileStorage,
+		Replicas:    c.Replicas,
+		MaxAge:      c.MaxAge,
+		MaxBytes:    c.MaxBytes,
+		Discard:     jetstream.DiscardNew,
+		AllowDirect: true,
+		// Entries carry no message ids: their subjects make them unique. The window is the server's default, but
+		// it may not exceed MaxAge.
+		Duplicates: 2 * time.Minute,
+	}
+	if c.OnFull == OnFullDropOldest {
+		cfg.Discard = jetstream.DiscardOld
+	}
+	if cfg.MaxBytes == 0 {
+		cfg.MaxBytes = -1
+	}
+	if c.MaxAge > 0 {
+		cfg.Duplicates = min(cfg.Duplicates, c.MaxAge)
+	}
+	for _, p := range c.prefixes() {
+		cfg.Subjects = append(cfg.Subjects, p+".>")
+	}
+	return cfg
+}
+
+// bucketConfig is what jetstream.CreateObjectStore would make. No age: the body of a replayed message must outlive its
+// entry.
+func (c Config) bucketConfig(stream jetstream.StreamConfig) jetstream.StreamConfig {
+	name := bucketName(c.Service)
+	return jetstream.StreamConfig{
+		Name:        "OBJ_" + name,
+		Description: "relay: bodies of dead letters that do not fit into a message",
+		Subjects:    []string{"$O." + name + ".C.>", "$O." + name + ".M.>"},
+		Retention:   jetstream.LimitsPolicy,
+		Storage:     jetstream.FileStorage,
+		Replicas:    c.Replicas,
+		MaxBytes:    stream.MaxBytes,
+		Discard:     jetstream.DiscardNew,
+		AllowRollup: true,
+		AllowDirect: true,
+		Duplicates:  2 * time.Minute,
+	}
+}
+
+// provision makes the stream, or brings the one that is there to want as far as that is safe.
+func provision(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, log *slog.Logger) (jetstream.Stream, error) {
+	fail := func(err error) (jetstream.Stream, error) {
+		return nil, fmt.Errorf("stream %s: %w", want.Name, classify(err))
+	}
+	stream, err := js.Stream(ctx, want.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = js.CreateStream(ctx, want)
+		if err == nil {
+			return stream, nil
+		}
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another instance was faster, with other settings
+			stream, err = js.Stream(ctx, want.Name)
+		}
+	}
+	if err != nil {
+		return fail(err)
+	}
+	have := stream.CachedInfo().Config
+	if err := compare(have, want); err != nil {
+		return nil, err
+	}
+	next, changed := merge(have, want)
+	if len(changed) == 0 {
+		return stream, nil
+	}
+	if stream, err = js.UpdateStream(ctx, next); err != nil {
+		return fail(fmt.Errorf("change %s: %w", strings.Join(changed, ", "), err))
+	}
+	log.Info("dead letters: changed a stream as the configuration says", "stream", want.Name, "fields", changed)
+	return stream, nil
+}
+
+// compare returns the first setting that relay must not, or does not, change.
+func compare(have, want jetstream.StreamConfig) error {
+	for _, f := range []struct {
+		name       string
+		have, want any
+	}{
+		{"retention", have.Retention, want.Retention},
+		{"storage", have.Storage, want.Storage},
+		{"num_replicas", max(have.Replicas, 1), want.Replicas},
+		{"sealed", have.Sealed, false},
+		{"deny_delete", have.DenyDelete, false}, // an entry could not be removed after its replay
+		{"no_ack", have.NoAck, false},
+		{"mirror", have.Mirror != nil, false},
+		{"sources", len(have.Sources) > 0, false},
+		{"subject_transform", have.SubjectTransform != nil, false},
+		{"max_msg_size", max(have.MaxMsgSize, -1) > 0, false}, // a message could never be stored
+		{"max_msgs_per_subject", max(have.MaxMsgsPerSubject, 0), int64(0)},
+		{"allow_rollup_hdrs", have.AllowRollup || !want.AllowRollup, true},
+		{"max_msgs", have.MaxMsgs > 0 && want.Discard == jetstream.DiscardOld, false},
+	} {
+		if f.have != f.want {
+			return &ConfigError{Stream: want.Name, Field: f.name, Have: f.have, Want: f.want}
+		}
+	}
+	return nil
+}
+
+// merge returns have with what relay may change, and the names of what differs.
+func merge(have, want jetstream.StreamConfig) (jetstream.StreamConfig, []string) {
+	next := have
+	next.Subjects = slices.Clone(have.Subjects)
+	var changed []string
+	for _, s := range want.Subjects {
+		if !slices.ContainsFunc(next.Subjects, func(h string) bool { return subject.Covers(h, s) }) {
+			next.Subjects = slices.DeleteFunc(next.Subjects, func(h string) bool { return subject.Covers(s, h) })
+			next.Subjects = append(next.Subjects, s)
+			changed = append(changed, "subjects")
+		}
+	}
+	if have.MaxAge != want.MaxAge {
+		next.MaxAge = want.MaxAge
+		// The server refuses a window above the age.
+		next.Duplicates = want.Duplicates
+		changed = append(changed, "max_age")
+	}
+	if max(have.MaxBytes, -1) != want.MaxBytes && (have.MaxBytes > 0 || want.MaxBytes > 0) {
+		next.MaxBytes = want.MaxBytes
+		changed = append(changed, "max_bytes")
+	}
+	if have.Discard != want.Discard {
+		next.Discard = want.Discard
+		changed = append(changed, "discard")
+	}
+	if !have.AllowDirect {
+		next.AllowDirect = true
+		changed = append(changed, "allow_direct")
+	}
+	return next, slices.Compact(changed)
+}
+
+// Name of the stream.
+func (s *Store) Name() string { return streamName(s.service) }
+
+// Bucket is the name of the object store with the large bodies.
+func (s *Store) Bucket() string { return bucketName(s.service) }
+
+// api calls the JetStream API of the stream's leader, which nats.go would ask only for streams without direct access.
+func (s *Store) api(ctx context.Context, call, stream string, request, response any) error {
+	opts := s.js.Options()
+	prefix := jetstream.DefaultAPIPrefix
+	switch {
+	case opts.APIPrefix != "":
+		prefix = strings.TrimSuffix(opts.APIPrefix, ".") + "."
+	case opts.Domain != "":
+		prefix = "$JS." + opts.Domain + ".API."
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	m, err := s.js.Conn().RequestWithContext(ctx, prefix+call+"."+stream, body)
+	if err != nil {
+		return err
+	}
+	var failed struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &failed); err != nil {
+		return err
+	}
+	if failed.Error != nil {
+		return failed.Error
+	}
+	if response == nil {
+		return nil
+	}
+	return json.Unmarshal(m.Data, response)
+}
+
+// last asks the leader of a stream for the last message on a subject. It returns an error that is [ErrNotFound] when there
+// is none.
+func (s *Store) last(ctx context.Context, stream, subj string) (*jetstream.RawStreamMsg, error) {
+	return s.ask(ctx, stream, map[string]string{"last_by_subj": subj})
+}
+
+// ask gets a message from the leader of a stream: a replica may not have it yet, or still have what was removed.
+func (s *Store) ask(ctx context.Context, stream string, request any) (*jetstream.RawStreamMsg, error) {
+	var r struct {
+		Message *struct {
+			Subject  string    `json:"subject"`
+			Sequence uint64    `json:"seq"`
+			Header   []byte    `json:"hdrs"`
+			Data     []byte    `json:"data"`
+			Time     time.Time `json:"time"`
+		} `json:"message"`
+	}
+	err := s.api(ctx, "STREAM.MSG.GET", stream, request, &r)
+	if err != nil {
+		return nil, classify(err)
+	}
+	if r.Message == nil {
+		return nil, jetstream.ErrInvalidJetStreamResponse
+	}
+	m := &jetstream.RawStreamMsg{Subject: r.Message.Subject, Sequence: r.Message.Sequence, Data: r.Message.Data, Time: r.Message.Time}
+	if len(r.Message.Header) > 0 {
+		if m.Header, err = nats.DecodeHeadersMsg(r.Message.Header); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// remove deletes one message by sequence; the error is [ErrNotFound] when it is gone already.
+func (s *Store) remove(ctx context.Context, stream string, seq uint64) error {
+	err := s.api(ctx, "STREAM.MSG.DELETE", stream, map[string]any{"seq": seq, "no_erase": true}, nil)
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == codeDeleteFailed {
+		if _, gone := s.ask(ctx, stream, map[string]uint64{"seq": seq}); errors.Is(gone, ErrNotFound) {
+			return gone
+		}
+	}
+	return classify(err)
+}

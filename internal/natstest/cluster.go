@@ -1,0 +1,110 @@
+package natstest
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// Cluster runs n servers as one JetStream cluster and returns when its leader can place a replica on every node, so that
+// a stream can be made at once on any of them. Options apply to every node; all of them listen, because a server that does not
+// listen for clients never starts its routes (nats-server v2.15.2, server.go StartRouting). A publish right after a
+// stream was made may find no responders yet: the other nodes learn of its subjects a little later.
+func Cluster(t testing.TB, n int, opts ...Option) []*Server {
+	t.Helper()
+	// The ports of the routes must be known before the first node starts, and are free only until somebody takes
+	// them. Another test process may be quicker: then the whole cluster moves.
+	var err error
+	for range 5 {
+		var nodes []*Server
+		if nodes, err = startCluster(t, n, opts); err == nil {
+			return nodes
+		}
+	}
+	t.Fatalf("natstest: cluster: %v", err)
+	return nil
+}
+
+func startCluster(t testing.TB, n int, opts []Option) ([]*Server, error) {
+	ports, err := freePorts(n)
+	if err != nil {
+		return nil, err
+	}
+	var routes []*url.URL
+	for _, p := range ports {
+		routes = append(routes, &url.URL{Scheme: "nats", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(p))})
+	}
+	var nodes []*Server
+	for i, p := range ports {
+		s := &Server{t: t, name: fmt.Sprintf("n%d", i+1), store: t.TempDir(), listen: true}
+		s.cluster = func(o *server.Options) {
+			o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: p}
+			o.Routes = routes
+		}
+		for _, opt := range opts {
+			opt(s)
+		}
+		nodes = append(nodes, s)
+		t.Cleanup(s.Stop)
+	}
+	// At once, for a node is ready only when it has heard from another.
+	errs := make(chan error, n)
+	for _, s := range nodes {
+		go func() { errs <- s.start() }()
+	}
+	for range nodes {
+		if e := <-errs; e != nil {
+			err = e
+		}
+	}
+	if err == nil {
+		err = awaitLeader(nodes)
+	}
+	if err != nil {
+		for _, s := range nodes {
+			s.Stop()
+		}
+		return nil, err
+	}
+	return nodes, nil
+}
+
+// awaitLeader polls: the server offers no event for an election.
+func awaitLeader(nodes []*Server) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(startTimeout)
+	for ; time.Now().Before(deadline); <-tick.C {
+		peers, current := 0, 0
+		for _, s := range nodes {
+			// Only the leader has an answer, and it leaves out the nodes it could not yet place a replica on.
+			peers += len(s.Native().JetStreamClusterPeers())
+			if s.Native().JetStreamIsCurrent() {
+				current++
+			}
+		}
+		if peers == len(nodes) && current == len(nodes) {
+			return nil
+		}
+	}
+	return fmt.Errorf("no meta leader after %v", startTimeout)
+}
+
+// freePorts holds all n at once, so that they differ.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}

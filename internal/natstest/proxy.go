@@ -1,0 +1,163 @@
+package natstest
+
+import (
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Proxy passes TCP connections from a port of 127.0.0.1 to a target, until it is told not to.
+type Proxy struct {
+	target string
+	l      net.Listener
+	wg     sync.WaitGroup
+
+	// gate is read-locked for each write, and locked while the proxy stalls: when Stall has returned, no byte passes.
+	// Order: stall before gate. Neither is ever taken with mu, so that Cut can end a write that Stall waits for.
+	gate    sync.RWMutex
+	stall   sync.Mutex
+	stalled bool // under stall
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]struct{} // both sides
+}
+
+// NewProxy passes connections to target, a host:port or a URL, until the test ends.
+func NewProxy(t testing.TB, target string) *Proxy {
+	t.Helper()
+	if strings.Contains(target, "://") {
+		u, err := url.Parse(target)
+		if err != nil {
+			t.Fatalf("natstest: proxy: %v", err)
+		}
+		target = u.Host
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("natstest: proxy: %v", err)
+	}
+	p := &Proxy{target: target, l: l, conns: make(map[net.Conn]struct{})}
+	p.wg.Go(p.accept)
+	t.Cleanup(p.close)
+	return p
+}
+
+// Addr is where the proxy listens, host:port.
+func (p *Proxy) Addr() string { return p.l.Addr().String() }
+
+// URL is Addr as a NATS URL.
+func (p *Proxy) URL() string { return "nats://" + p.Addr() }
+
+// Stall holds every byte back, in both directions, and keeps the connections open: a link that went silent. New
+// connections are accepted and hear nothing. It waits for a write in progress.
+func (p *Proxy) Stall() {
+	p.stall.Lock()
+	defer p.stall.Unlock()
+	if !p.stalled {
+		p.stalled = true
+		p.gate.Lock()
+	}
+}
+
+// Resume lets pass what Stall held back, in order.
+func (p *Proxy) Resume() {
+	p.stall.Lock()
+	defer p.stall.Unlock()
+	if p.stalled {
+		p.stalled = false
+		p.gate.Unlock()
+	}
+}
+
+// Cut resets every connection there is. New ones are served as before.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut()
+}
+
+func (p *Proxy) cut() {
+	for c := range p.conns {
+		c.(*net.TCPConn).SetLinger(0) // a reset, not a polite end
+		c.Close()
+	}
+	clear(p.conns)
+}
+
+func (p *Proxy) close() {
+	p.l.Close()
+	p.mu.Lock()
+	p.closed = true
+	p.cut()
+	p.mu.Unlock()
+	p.Resume()
+	p.wg.Wait()
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.l.Accept()
+		if err != nil {
+			return // closed
+		}
+		if p.keep(client) {
+			p.wg.Go(func() { p.serve(client) })
+		}
+	}
+}
+
+// keep remembers a connection for Cut, or refuses it when the proxy is over.
+func (p *Proxy) keep(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		c.Close()
+		return false
+	}
+	p.conns[c] = struct{}{}
+	return true
+}
+
+func (p *Proxy) drop(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+	c.Close()
+}
+
+func (p *Proxy) serve(client net.Conn) {
+	defer p.drop(client)
+	remote, err := net.Dial("tcp", p.target)
+	if err != nil || !p.keep(remote) {
+		return
+	}
+	defer p.drop(remote)
+	var both sync.WaitGroup
+	both.Go(func() { p.pipe(client, remote) })
+	both.Go(func() { p.pipe(remote, client) })
+	both.Wait()
+}
+
+// pipe ends both sides when one ends: NATS does not use half-closed connections.
+func (p *Proxy) pipe(dst, src net.Conn) {
+	defer dst.Close()
+	defer src.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buf)
+		if n > 0 {
+			p.gate.RLock()
+			_, werr := dst.Write(buf[:n])
+			p.gate.RUnlock()
+			if werr != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
