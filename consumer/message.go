@@ -62,7 +62,7 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	v := verdictOf(child.(Handler).Handle(ctx, msg))
 	rt.count.verdicts[v.Kind].Add(1)
 	if rt.log.Enabled(ctx, slog.LevelDebug) {
-		rt.log.Debug("handled", m.attrs("attempt", number, "verdict", v.Kind, "took", time.Since(began).Round(time.Microsecond))...)
+		rt.log.Debug("handled", m.attrs("attempt", number, "verdict", v.Kind.String(), "took", time.Since(began).Round(time.Microsecond))...)
 	}
 	return v
 }

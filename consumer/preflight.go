@@ -21,7 +21,7 @@ func (r *Relay) checkPermissions(ctx context.Context, sources []*source) (faults
 	for _, s := range sources {
 		// Not JSON: answered with a 400.
 		try("pulling from durable "+s.durable, &nats.Msg{
-			Subject: r.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable, Reply: s.inbox + ".p.0", Data: []byte("{"),
+			Subject: r.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable, Reply: fmt.Sprintf("%s.p.%d", s.inbox, preflightPull), Data: []byte("{"),
 		})
 		// Progress of a sequence that cannot be pending.
 		try("acknowledging on durable "+s.durable, &nats.Msg{

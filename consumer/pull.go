@@ -24,6 +24,9 @@ type pullRequests struct {
 	next int // id
 }
 
+// preflightPull is the id of what is no pull at all.
+const preflightPull = 0
+
 type pullRequest struct {
 	id, left int
 	expires  time.Time
@@ -198,7 +201,7 @@ func (s *source) take(ctx context.Context, first *nats.Msg) {
 func (s *source) status(m *nats.Msg, now time.Time) {
 	s.lastHeard = now
 	id, err := strconv.Atoi(strings.TrimPrefix(m.Subject, s.inbox+".p."))
-	if err != nil {
+	if err != nil || id == preflightPull {
 		return
 	}
 	code, text := m.Header.Get("Status"), m.Header.Get("Description")

@@ -116,7 +116,7 @@ func (s *service) startServer(ctx context.Context) (nats.InProcessConnProvider, 
 	}
 	e := s.cfg.NATS.Embedded
 	srv, err := natsd.Start(ctx, natsd.Config{
-		Listen: e.Listen, StoreDir: e.StoreDir, Sync: e.Sync, Monitor: e.Monitor, Logger: s.log, AnyPortIfTaken: s.demo != "",
+		Listen: e.Listen, StoreDir: e.StoreDir, Sync: e.Sync, Monitor: e.Monitor, Logger: s.serverLog(), AnyPortIfTaken: s.demo != "",
 	})
 	if errors.Is(err, natsd.ErrPortTaken) {
 		return nil, fmt.Errorf("%w; set nats.embedded.listen, or nats.url to use the server that is there", err)
@@ -127,6 +127,21 @@ func (s *service) startServer(ctx context.Context) (nats.InProcessConnProvider, 
 	s.natsd = srv
 	s.log.Info("embedded nats-server is up", "url", srv.ClientURL(), "store", e.StoreDir, "sync", e.Sync)
 	return srv.InProcess(), nil
+}
+
+// serverLog leaves out what the server says of itself in a demo, where the messages are to be seen.
+func (s *service) serverLog() *slog.Logger {
+	if s.demo == "" {
+		return s.log
+	}
+	return slog.New(warnings{s.log.Handler()})
+}
+
+// warnings is a handler of warnings and errors only.
+type warnings struct{ slog.Handler }
+
+func (w warnings) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && w.Handler.Enabled(ctx, l)
 }
 
 // startAdmin begins to serve health and metrics; it returns how to end it.

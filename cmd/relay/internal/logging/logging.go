@@ -32,7 +32,7 @@ func New(w io.Writer, level, format string) (*slog.Logger, error) {
 	tty := terminal(w)
 	switch format {
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: min})), nil
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: min, ReplaceAttr: plainDurations})), nil
 	case "text":
 	case "auto":
 		if !tty {
@@ -46,6 +46,14 @@ func New(w io.Writer, level, format string) (*slog.Logger, error) {
 		TimeFormat: time.TimeOnly,
 		NoColor:    !tty || os.Getenv("NO_COLOR") != "",
 	})}), nil
+}
+
+// plainDurations writes a duration as 1.5s, as everywhere else in relay, and not as a number without a unit.
+func plainDurations(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // terminal looks through a Writer.
