@@ -89,7 +89,9 @@ func (m *message) Settle(o supervisor.Outcome) {
 		rt.log.Info("message dropped", m.attrs("why", why(o))...)
 		m.done()
 	case supervisor.GiveBack:
-		m.giveBack(o.Due)
+		if m.giveBack(o.Due); o.Suspended {
+			rt.sentAway(m)
+		}
 	case supervisor.LetGo:
 		m.delivery.Release()
 	case supervisor.RetryLater:

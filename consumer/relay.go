@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -70,6 +71,9 @@ type Relay struct {
 	retries *ack.RetryStream
 	records *ack.Bucket
 	dead    *dlq.Store
+
+	started time.Time
+	obeyed  atomic.Uint64 // revision of the last order of an operator
 
 	mu       sync.Mutex
 	running  bool
@@ -143,15 +147,28 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	ctx, escalate := context.WithCancelCause(ctx)
 	defer escalate(nil)
-	r.escalate = escalate
+	r.escalate, r.started = escalate, time.Now()
 
 	setup, cancel := context.WithTimeout(ctx, setupTimeout)
-	err := r.setUp(setup)
-	cancel()
-	if err != nil {
+	defer cancel()
+	if err := r.setUp(setup); err != nil {
 		return err
 	}
+	// Orders are known before the first message is pulled.
+	stopFollowing, err := r.follow(setup, ctx)
+	if err != nil {
+		r.closeSources()
+		return &SetupError{Err: err}
+	}
+	defer stopFollowing()
+	defer escalate(nil) // ends the following
+	control, err := r.answerStatus()
+	if err != nil {
+		r.closeSources()
+		return &SetupError{Err: err}
+	}
 	err = r.serve(ctx)
+	_ = control.Stop()
 	if cause := context.Cause(ctx); errors.Is(cause, ErrEscalated) {
 		return cause
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
@@ -28,9 +29,13 @@ type route struct {
 	count counters
 
 	mu      sync.Mutex
-	stopped error // it failed for good
-	dlqErr  error // the dead letters do not take its entries
-	dlqFail int   // in a row
+	stopped error  // it failed for good
+	dlqErr  error  // the dead letters do not take its entries
+	dlqFail int    // in a row
+	paused  string // by an operator: why
+	// Messages of suspended keys that were given back, by key.
+	away      map[string][]*ack.Delivery
+	awayCount int
 }
 
 func newRoute(r *Relay, cfg Route) *route {

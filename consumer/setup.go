@@ -52,17 +52,24 @@ func (r *Relay) setUp(ctx context.Context) error {
 			faults = append(faults, &SetupError{rt.cfg.Name, rt.trouble()})
 		}
 	}
-	if len(faults) > 0 {
-		for _, s := range opened {
-			_ = s.answers.Unsubscribe()
-			_ = s.pulls.Unsubscribe()
-		}
-		return errors.Join(faults...)
-	}
 	r.mu.Lock()
 	r.sources = opened
 	r.mu.Unlock()
-	return nil
+	if len(faults) > 0 {
+		r.closeSources()
+	}
+	return errors.Join(faults...)
+}
+
+// closeSources ends what setUp opened, when Run cannot go on.
+func (r *Relay) closeSources() {
+	for _, s := range r.openSources() {
+		_ = s.answers.Unsubscribe()
+		_ = s.pulls.Unsubscribe()
+	}
+	r.mu.Lock()
+	r.sources = nil
+	r.mu.Unlock()
 }
 
 // openSources are those that are running; none before set-up is done.

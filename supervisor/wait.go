@@ -168,5 +168,5 @@ func (g *Group) refuse(k *key, m *Message, now time.Time, fx *effects) {
 		return
 	}
 	away := time.Duration(float64(suspendedFor) * (1 - 0.1*rand.Float64()))
-	fx.settle(m, Outcome{Action: GiveBack, Due: now.Add(away), Why: "its key is suspended", Err: k.lastErr})
+	fx.settle(m, Outcome{Action: GiveBack, Due: now.Add(away), Suspended: true, Why: "its key is suspended", Err: k.lastErr})
 }

@@ -235,7 +235,7 @@ back as a new entry. With --to-subject the messages are published instead: "orig
 				if dry || plan.count == 0 {
 					return nil
 				}
-				if err := confirm(c, yes, fmt.Sprintf("Replay %d dead letters?", plan.count)); err != nil {
+				if err := confirm(c, yes, fmt.Sprintf("Replay %d dead %s?", plan.count, plural(plan.count, "letter"))); err != nil {
 					return err
 				}
 				return job.run(ctx, plan)
@@ -272,7 +272,7 @@ func newDLQDiscard(o *options) *cobra.Command {
 					fmt.Fprintln(job.out, "no dead letters match")
 					return nil
 				}
-				if err := confirm(c, yes, fmt.Sprintf("Remove %d dead letters for good?", plan.count)); err != nil {
+				if err := confirm(c, yes, fmt.Sprintf("Remove %d dead %s for good?", plan.count, plural(plan.count, "letter"))); err != nil {
 					return err
 				}
 				return job.discard(ctx, plan)

@@ -81,7 +81,7 @@ func (p replayPlan) print(w io.Writer, to string) {
 		fmt.Fprintln(w, "no dead letters match")
 		return
 	}
-	fmt.Fprintf(w, "%d dead letters, stored %s to %s\n", p.count, when(p.oldest), when(p.newest))
+	fmt.Fprintf(w, "%d dead %s, stored %s to %s\n", p.count, plural(p.count, "letter"), when(p.oldest), when(p.newest))
 	for _, route := range slices.Sorted(maps.Keys(p.routes)) {
 		where := "to route " + route
 		switch to {

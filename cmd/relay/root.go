@@ -38,7 +38,7 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	f.StringVar(&o.creds, "creds", "", "NATS credentials file instead of the configuration's")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
 	_ = root.MarkPersistentFlagFilename("creds", "creds")
-	root.AddCommand(newRun(o), newLint(o), newPub(o), newExplain(o), newDLQ(o), newVersion())
+	root.AddCommand(newRun(o), newLint(o), newPub(o), newExplain(o), newDLQ(o), newStatus(o), newPause(o), newResume(o), newVersion())
 	return root
 }
 
