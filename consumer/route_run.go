@@ -24,7 +24,6 @@ type route struct {
 	group *supervisor.Group
 	slow  *pool.Pool
 	key   subject.Template
-	sole  bool            // no other route shares its durable
 	work  context.Context // of the slow path; set by serve
 	count counters
 

@@ -41,7 +41,7 @@ func New(w io.Writer, level, format string) (*slog.Logger, error) {
 	default:
 		return nil, fmt.Errorf("log.format: must be auto, text or json (got %q)", format)
 	}
-	return slog.New(escaper{tint.NewHandler(w, &tint.Options{
+	return slog.New(escaper{tint.NewTextHandler(w, &tint.Options{
 		Level:      min,
 		TimeFormat: time.TimeOnly,
 		NoColor:    !tty || os.Getenv("NO_COLOR") != "",

@@ -120,7 +120,7 @@ func TestLog_oneRecordIsOneLine(t *testing.T) {
 			check(t, b.Bytes(), false)
 		}
 		var b bytes.Buffer
-		log(slog.New(escaper{tint.NewHandler(&b, nil)}), s)
+		log(slog.New(escaper{tint.NewTextHandler(&b, nil)}), s)
 		check(t, b.Bytes(), true)
 	}
 }
@@ -143,10 +143,10 @@ func FuzzEscape(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		var b bytes.Buffer
-		log(slog.New(escaper{tint.NewHandler(&b, nil)}), s)
+		log(slog.New(escaper{tint.NewTextHandler(&b, nil)}), s)
 		check(t, b.Bytes(), true)
 		var plain bytes.Buffer
-		log(slog.New(escaper{tint.NewHandler(&plain, &tint.Options{NoColor: true})}), s)
+		log(slog.New(escaper{tint.NewTextHandler(&plain, &tint.Options{NoColor: true})}), s)
 		check(t, plain.Bytes(), false)
 	})
 }
