@@ -2,6 +2,7 @@ package ack
 
 import (
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -25,15 +26,17 @@ type Delivery struct {
 	Received   time.Time // by the local clock
 
 	s *Session
+	// fence is the moment from which another instance may have the message. Written under the session's lock.
+	fence atomic.Int64
 	// Under the session's lock:
 	state      state
-	reply      string // where its settlement is sent
-	slot       int32  // of its unconfirmed settlement
-	due        time.Time
 	plain      bool   // a NAK without a delay
-	confirmed  func() // of an ack
-	leaseStart time.Time
-	beat       time.Time // the last +WPI, or the arrival
+	unsent     bool   // its settlement has certainly not reached the server
+	slot       int32  // of its unconfirmed settlement
+	reply      string // where its settlement is sent
+	due        time.Time
+	confirmed  func()    // of an ack
+	beat       moment    // the last +WPI, or the arrival
 	prev, next *Delivery // in the list of leases
 }
 
@@ -45,7 +48,8 @@ var (
 
 // Ack says that the message is done. It does not wait for the server: then, when not nil, is called once the server has
 // confirmed, with the session's lock held, so it must return at once and call nothing of the session. It returns
-// [ErrSettled], and sends nothing, if the delivery was settled before.
+// [ErrSettled], and sends nothing, if the delivery was settled before, and [ErrFenced] if the session was abandoned. An
+// ack is sent even when the lease may be lost: the message was handled.
 func (d *Delivery) Ack(then func()) error {
 	s := d.s
 	s.mu.Lock()
@@ -53,9 +57,14 @@ func (d *Delivery) Ack(then func()) error {
 		s.mu.Unlock()
 		return ErrSettled
 	}
-	d.state, d.confirmed = acked, then
 	s.leases.remove(d)
-	to, reply := d.reply, s.sending(d, time.Now())
+	if s.abandoned {
+		s.release(d)
+		s.mu.Unlock()
+		return ErrFenced
+	}
+	d.state, d.confirmed = acked, then
+	to, reply := d.reply, s.sending(d, s.now())
 	s.stats.Acked++
 	s.mu.Unlock()
 	s.publish(to, reply, ackPayload)
@@ -63,43 +72,33 @@ func (d *Delivery) Ack(then func()) error {
 }
 
 // Nak gives the message back and asks for it again when due is over, in this session's next burst. It returns
-// [ErrSettled] or [ErrFenced] and sends nothing if that is so.
-func (d *Delivery) Nak(due time.Time) error {
+// [ErrSettled] and sends nothing if the delivery was settled before. It returns [ErrFenced], sends nothing, and ends the
+// delivery, if the lease may be lost: the server delivers the message again by itself. A lease that is lost before the
+// burst ends it likewise.
+func (d *Delivery) Nak(due time.Time) error { return d.giveBack(due, false) }
+
+// GiveBack returns a message that was never started, to be delivered again at once: what a drain does. It leaves with the
+// next burst too, lest a +WPI on its way overtakes it. It returns what Nak returns.
+func (d *Delivery) GiveBack() error { return d.giveBack(time.Now(), true) }
+
+func (d *Delivery) giveBack(due time.Time, plain bool) error {
 	s := d.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if d.state != live {
 		return ErrSettled
 	}
-	if s.fenced(d) {
+	s.leases.remove(d)
+	if d.Fenced() {
+		// A delivery that stayed live would swallow the one that comes in its place.
+		d.state = released
+		s.forget(d)
+		s.stats.Fenced++
 		return ErrFenced
 	}
-	d.state, d.due = naked, due
-	s.leases.remove(d)
+	d.state, d.due, d.plain = naked, due, plain
 	s.naks = append(s.naks, d)
 	s.delayed = true
-	return nil
-}
-
-// GiveBack returns a message that was never started, to be delivered again at once: what a drain does. It does not wait
-// for the burst. It returns [ErrSettled] or [ErrFenced] and sends nothing if that is so.
-func (d *Delivery) GiveBack() error {
-	s := d.s
-	s.mu.Lock()
-	if d.state != live {
-		s.mu.Unlock()
-		return ErrSettled
-	}
-	if s.fenced(d) {
-		s.mu.Unlock()
-		return ErrFenced
-	}
-	d.state, d.plain = naked, true
-	s.leases.remove(d)
-	to, reply := d.reply, s.sending(d, time.Now())
-	s.stats.Naked++
-	s.mu.Unlock()
-	s.publish(to, reply, nakPayload)
 	return nil
 }
 
@@ -108,41 +107,33 @@ func (d *Delivery) Release() {
 	s := d.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d.state != live {
-		return
+	if d.state == live {
+		s.leases.remove(d)
+		s.release(d)
 	}
+}
+
+func (s *Session) release(d *Delivery) {
 	d.state = released
-	s.leases.remove(d)
 	s.forget(d)
 	s.stats.Released++
 }
 
 // Fenced tells whether the lease may be lost. Nothing should be started, and no dead letter written, for a delivery that
-// is; the answer may be outdated a moment later.
-func (d *Delivery) Fenced() bool {
-	s := d.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fenced(d)
-}
+// is; the answer may be outdated a moment later. It takes no lock.
+func (d *Delivery) Fenced() bool { return d.fencedAt(d.s.now()) }
 
-func (s *Session) fenced(d *Delivery) bool {
-	if time.Since(d.leaseStart) < s.cfg.AckWait {
-		return false
-	}
-	s.stats.Fenced++
-	return true
-}
+func (d *Delivery) fencedAt(now moment) bool { return int64(now) >= d.fence.Load() }
 
 // sending takes a slot for the settlement of d and returns the reply subject.
-func (s *Session) sending(d *Delivery, now time.Time) string {
-	var token string
-	d.slot, token = s.slots.use(d, true, now)
-	return s.prefix + token
+func (s *Session) sending(d *Delivery, now moment) string {
+	d.slot = s.slots.use(d, true, now)
+	d.unsent = false
+	return s.slots.token(s.prefix, d.slot)
 }
 
 // resend is sending once more.
-func (s *Session) resend(d *Delivery, now time.Time) string {
+func (s *Session) resend(d *Delivery, now moment) string {
 	s.slots.free(d.slot)
 	s.stats.Resent++
 	return s.sending(d, now)
@@ -162,58 +153,70 @@ func (d *Delivery) payload(now time.Time) []byte {
 	return append(strconv.AppendInt(p, int64(delay), 10), '}')
 }
 
+// outgoing is something to be sent once the lock is free.
 type outgoing struct {
 	to, reply string
 	payload   []byte
+	d         *Delivery // that it settles; nil for a +WPI
 }
 
 // burst sends the NAKs that have gathered.
-func (s *Session) burst(now time.Time) {
+func (s *Session) burst() {
 	s.mu.Lock()
-	if len(s.naks) == 0 {
+	naks := s.naks
+	if len(naks) == 0 {
 		s.mu.Unlock()
 		return
 	}
-	out := make([]outgoing, 0, len(s.naks))
-	for _, d := range s.naks {
-		out = append(out, outgoing{d.reply, s.sending(d, now), d.payload(now)})
+	s.naks = nil
+	now := time.Now()
+	sent := s.at(now)
+	out := make([]outgoing, 0, len(naks))
+	for _, d := range naks {
+		if d.fencedAt(sent) {
+			s.stats.Fenced++
+			s.forget(d)
+			continue
+		}
+		out = append(out, outgoing{d.reply, s.sending(d, sent), d.payload(now), d})
 	}
-	s.stats.Naked += uint64(len(s.naks))
-	clear(s.naks)
-	s.naks = s.naks[:0]
+	s.stats.Naked += uint64(len(out))
+	s.settledUp()
 	s.mu.Unlock()
-	for _, o := range out {
-		s.publish(o.to, o.reply, o.payload)
-	}
+	s.post(out)
 }
 
-// resendDue sends again what is unconfirmed for too long; what belongs to an earlier stream or durable is forgotten, and
-// so is a NAK whose lease is over: the server delivers the message again by itself.
-func (s *Session) resendDue(now time.Time, current Identity) {
-	before := now.Add(-resendAfter)
+// resendDue sends again what is unconfirmed for too long.
+func (s *Session) resendDue(now time.Time) {
 	var out []outgoing
 	s.mu.Lock()
-	for s.slots.dueBefore(before) {
+	before := s.overdue(s.at(now))
+	for s.slots.sentBefore(before) {
 		i := s.slots.oldest()
-		p := &s.slots.table[i]
+		p := s.slots.table[i]
 		d := p.delivery
 		switch {
 		case !p.settlement:
 			s.slots.free(i) // a +WPI: the next one is on its way
-		case current != s.cfg.Identity:
+		case d.state == naked && !s.mayRepeat(d, p.sent, now):
 			s.slots.free(i)
 			s.stats.Forgotten++
 			s.forget(d)
-		case d.state == naked && now.Sub(d.leaseStart) >= s.cfg.AckWait:
-			s.slots.free(i)
-			s.stats.Fenced++
-			s.forget(d)
 		default:
-			out = append(out, outgoing{d.reply, s.resend(d, now), d.payload(now)})
+			out = append(out, outgoing{d.reply, s.resend(d, s.at(now)), d.payload(now), d})
 		}
 	}
 	s.mu.Unlock()
-	for _, o := range out {
-		s.publish(o.to, o.reply, o.payload)
+	s.post(out)
+}
+
+// mayRepeat tells whether a NAK sent then may be sent again. An ack always may, but a NAK whose due is over was perhaps
+// taken, and only its answer is lost: then the message may be with another instance already, and a second NAK would have it
+// started a third time. It was certainly not taken if it never left, or if something sent later on the same connection
+// was answered.
+func (s *Session) mayRepeat(d *Delivery, sent moment, now time.Time) bool {
+	if d.fencedAt(s.at(now)) {
+		return false
 	}
+	return d.due.After(now) || d.unsent || sent > s.reconnected && s.contact > sent
 }

@@ -16,18 +16,21 @@
 //
 // A delivery is claimed first and sent second; a second settlement is [ErrSettled] and sends nothing. Acks and NAKs carry
 // a reply subject under the session's inbox. Nobody waits for the answer: it is matched when it comes. What is still
-// unconfirmed after two seconds is sent again, because a leader change drops queued acks without any disconnect
-// (nats-server consumer.go, the inbound ack queue is drained). It is not sent again when stream or consumer were made
-// anew meanwhile: sequences start over there, and an old ack would settle a stranger. A redelivery of a message whose
-// success is unconfirmed is acknowledged with its new reply subject and not handed out.
+// unconfirmed after two seconds, or after a reconnect, is sent again, because a leader change drops queued acks without any
+// disconnect (nats-server consumer.go, the inbound ack queue is drained). It is not sent again when stream or consumer were
+// made anew meanwhile: sequences start over there, and an old ack would settle a stranger. Then the whole session is
+// abandoned. A NAK whose due is over is sent again only if it has certainly not been taken, for the message may be with
+// another instance by then. A redelivery of a message whose success is unconfirmed is acknowledged with its new reply
+// subject and not handed out.
 //
 // # Leases
 //
 // JetStream gives a delivery to somebody else after AckWait. While one is live the session extends it (+WPI) every third
 // of AckWait, from one timer. Its age counts from the last proof of contact before the delivery, which is the time
 // something was sent whose answer arrived earlier on the same wire: after a stall of the link, deliveries arrive that
-// were sent long ago. At AckWait of age a delivery is fenced: a success may still be acknowledged, but neither a NAK nor
-// a dead letter may come from here, because another instance may be at it.
+// were sent long ago. At AckWait of age a delivery is fenced, for good: a success may still be acknowledged, but neither a
+// NAK nor a dead letter may come from here, because another instance may be at it. An answer to a +WPI that comes later
+// does not bring the lease back; the server takes a +WPI from anybody.
 //
 // # NAKs leave in bursts
 //

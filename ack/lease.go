@@ -1,23 +1,15 @@
 package ack
 
-import "time"
-
 // leaseList holds the live deliveries in the order of their last beat.
 type leaseList struct {
 	first, last *Delivery
 	n           int
 }
 
-// add begins a lease that was certainly young at the time of contact.
-func (l *leaseList) add(d *Delivery, contact time.Time) {
-	d.leaseStart, d.beat = contact, contact
-	l.push(d)
-}
-
 func (l *leaseList) push(d *Delivery) {
 	// Beats come nearly in order: contact never goes back, and a beat is now.
 	after := l.last
-	for after != nil && after.beat.After(d.beat) {
+	for after != nil && after.beat > d.beat {
 		after = after.prev
 	}
 	d.prev = after
@@ -49,41 +41,42 @@ func (l *leaseList) remove(d *Delivery) {
 	l.n--
 }
 
-// renew is a new delivery of the same message.
-func (l *leaseList) renew(d *Delivery, contact time.Time) {
-	l.remove(d)
-	l.add(d, contact)
+// lease begins a lease that was certainly young at the last proof of contact.
+func (s *Session) lease(d *Delivery) {
+	d.fence.Store(int64(s.contact) + int64(s.cfg.AckWait))
+	d.beat = s.contact
+	s.leases.push(d)
 }
 
-// confirmed says that the server has extended the lease at some time after sent.
-func (l *leaseList) confirmed(d *Delivery, sent time.Time) {
-	if sent.After(d.leaseStart) {
-		d.leaseStart = sent
+// extended says that the server has answered a +WPI sent then. That extends our lease only if it cannot have been lost
+// before the server had the +WPI, which it takes from anybody: on a link that stalls for longer than AckWait it would
+// extend the lease of whoever has the message now.
+func (s *Session) extended(d *Delivery, sent moment) {
+	if fence := int64(sent) + int64(s.cfg.AckWait); d.state == live && !d.Fenced() && fence > d.fence.Load() {
+		d.fence.Store(fence)
 	}
 }
 
 // extend asks for more time for every live delivery that had no beat for a third of AckWait. What is fenced is left
-// alone: another instance may have it, and +WPI would take its lease for ours.
-func (s *Session) extend(now time.Time) {
-	every := s.cfg.AckWait/3 - burstEvery // the tick may come that much late
+// alone: another instance may have it, and would lose its turn to ours.
+func (s *Session) extend(now moment) {
+	every := moment(s.cfg.AckWait/3 - burstEvery) // the tick may come that much late
 	var out []outgoing
 	s.mu.Lock()
-	for d := s.leases.first; d != nil && now.Sub(d.beat) >= every; {
+	for d := s.leases.first; d != nil && now-d.beat >= every; {
 		next := d.next
-		if now.Sub(d.leaseStart) < s.cfg.AckWait {
-			_, token := s.slots.use(d, false, now)
-			out = append(out, outgoing{to: d.reply, reply: s.prefix + token})
+		if !d.fencedAt(now) {
+			i := s.slots.use(d, false, now)
+			out = append(out, outgoing{to: d.reply, reply: s.slots.token(s.prefix, i), payload: progressPayload})
 		}
 		s.leases.remove(d)
 		d.beat = now
 		s.leases.push(d)
-		if next == nil || next.beat.Equal(now) {
+		if next == nil || next.beat == now {
 			break
 		}
 		d = next
 	}
 	s.mu.Unlock()
-	for _, o := range out {
-		s.publish(o.to, o.reply, progressPayload)
-	}
+	s.post(out)
 }

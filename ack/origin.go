@@ -2,8 +2,10 @@ package ack
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +36,37 @@ type Origin struct {
 	Replay int
 	// Job is the id of the replay job that sent the message, or empty.
 	Job string
+	// Edited is set on a message whose body an operator changed for a replay, and ever after: it names the job that did,
+	// and with which the first body is kept.
+	Edited string
+	// Past are the failures before each replay, oldest first, at most [MaxPast] of them.
+	Past []Past
+}
+
+// Past is one failure of a message that was replayed since.
+type Past struct {
+	Replay   int       `json:"replay"` // the count it had then
+	Job      string    `json:"job,omitempty"`
+	Time     time.Time `json:"time"` // of the last failed attempt, or of the dead letter when there was none
+	Attempts int       `json:"attempts"`
+	Reason   string    `json:"reason"`
+	Error    string    `json:"error,omitempty"` // at most [maxPastError] bytes
+}
+
+// MaxPast is how many failures a message remembers: the first one and the latest.
+const MaxPast = 8
+
+// maxPastError keeps the history of a message a fraction of its headers.
+const maxPastError = 256
+
+// Remember adds a failure to the past, and forgets the second one when there are too many.
+func (o *Origin) Remember(p Past) {
+	p.Error, p.Time = CleanText(p.Error, maxPastError), p.Time.UTC()
+	past := append(slices.Clone(o.Past), p)
+	if len(past) > MaxPast {
+		past = slices.Delete(past, 1, 1+len(past)-MaxPast)
+	}
+	o.Past = past
 }
 
 // ID is the same for every attempt and every replay: <stream>_<consumer>_<sequence>. It holds no dots, whatever the
@@ -62,6 +95,8 @@ const (
 	headerLastError    = "Relay-Last-Error"
 	headerReplay       = "Relay-Replay"
 	headerJob          = "Relay-Job"
+	headerEdited       = "Relay-Edited"
+	headerPast         = "Relay-Past" // one value of JSON for each
 
 	// headerRaw holds the original headers that nats.go could not send: one value for each of theirs, name and value in
 	// base64 with a dot between.
@@ -128,6 +163,15 @@ func Wrap(o Origin, original nats.Header) nats.Header {
 	if o.Job != "" {
 		setText(h, headerJob, o.Job)
 	}
+	if o.Edited != "" {
+		setText(h, headerEdited, o.Edited)
+	}
+	for _, p := range o.Past {
+		p.Error = CleanText(p.Error, maxPastError)
+		if v, err := json.Marshal(p); err == nil { // a time beyond the year 9999 is what JSON cannot hold
+			h.Add(headerPast, string(v))
+		}
+	}
 	for name, values := range original {
 		switch {
 		case len(values) == 0:
@@ -149,6 +193,25 @@ func Wrap(o Origin, original nats.Header) nats.Header {
 // [*HeaderError].
 func Unwrap(h nats.Header) (Origin, nats.Header, error) {
 	r := reader{h: h}
+	o := r.origin()
+	original := r.original()
+	if r.err != nil {
+		return Origin{}, nil, r.err
+	}
+	return o, original, nil
+}
+
+// UnwrapOrigin is Unwrap for those who do not want the original headers, which cost more than all the rest.
+func UnwrapOrigin(h nats.Header) (Origin, error) {
+	r := reader{h: h}
+	o := r.origin()
+	if r.err != nil {
+		return Origin{}, r.err
+	}
+	return o, nil
+}
+
+func (r *reader) origin() Origin {
 	if v := r.text(headerFormat); r.err == nil && v != format {
 		r.fail(headerFormat, fmt.Errorf("%q was written by another version of relay, this one reads %s", v, format))
 	}
@@ -169,7 +232,23 @@ func Unwrap(h nats.Header) (Origin, nats.Header, error) {
 	if r.has(headerJob) {
 		o.Job = r.text(headerJob)
 	}
-	var original nats.Header
+	if r.has(headerEdited) {
+		o.Edited = r.text(headerEdited)
+	}
+	for _, v := range r.h[headerPast] {
+		var p Past
+		if err := json.Unmarshal([]byte(v), &p); err != nil {
+			r.fail(headerPast, err)
+			break
+		}
+		p.Error, p.Time = CleanText(p.Error, maxPastError), p.Time.UTC()
+		o.Past = append(o.Past, p)
+	}
+	return o
+}
+
+func (r *reader) original() (original nats.Header) {
+	h := r.h
 	set := func(name string, values []string) {
 		if original == nil {
 			original = make(nats.Header, len(h))
@@ -191,10 +270,7 @@ func Unwrap(h nats.Header) (Origin, nats.Header, error) {
 		}
 		set(name, []string{value})
 	}
-	if r.err != nil {
-		return Origin{}, nil, r.err
-	}
-	return o, original, nil
+	return original
 }
 
 // CleanText makes s fit for a header and a log line: at most limit bytes of valid UTF-8, cut between runes, every

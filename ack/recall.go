@@ -13,9 +13,10 @@ func (d *Delivery) Recall() {
 	if d.state != naked || d.plain || d.slot != noSlot || d.due.Sub(now) < s.cfg.AckWait {
 		return
 	}
-	if s.bySeq[d.Sequence] != nil {
-		return // it is back
+	if s.abandoned || s.bySeq[d.Sequence] != nil {
+		return // it is nobody's any more, or it is back
 	}
+	d.fence.Store(int64(s.at(d.due))) // until then nobody else can have it
 	d.due = now
 	s.bySeq[d.Sequence] = d
 	s.naks = append(s.naks, d)

@@ -37,9 +37,12 @@ func (r Record) merge(other Record) Record {
 	return r
 }
 
+// stored is a record as the bucket had it while the message was here for the nth time, n being JetStream's count of
+// deliveries.
 type stored struct {
 	Record
-	revision uint64
+	revision   uint64
+	deliveries uint64
 }
 
 // remembered bounds the records that a durable keeps in memory; older ones are read from the bucket.
@@ -75,7 +78,9 @@ type Records struct {
 	bucket *Bucket
 	family string // of all durables of the name
 	prefix string // of this one
-	cache  *lru.Cache[uint64, stored]
+
+	created time.Time
+	cache   *lru.Cache[uint64, stored]
 }
 
 // Records are those of the durable that was made at created.
@@ -83,7 +88,7 @@ func (b *Bucket) Records(stream, durable string, created time.Time) *Records {
 	family := keyToken(stream) + "." + keyToken(durable) + "."
 	cache, _ := lru.New[uint64, stored](remembered) // fails for a size below 1 only
 	return &Records{
-		bucket: b, family: family, cache: cache,
+		bucket: b, family: family, cache: cache, created: created,
 		prefix: family + strconv.FormatInt(created.UnixNano(), 36) + ".",
 	}
 }
@@ -100,30 +105,35 @@ func keyToken(name string) string {
 
 func (r *Records) key(seq uint64) string { return r.prefix + strconv.FormatUint(seq, 10) }
 
-// Cached returns the record of a message that failed here, without asking the server.
-func (r *Records) Cached(seq uint64) (Record, bool) {
+// Cached returns the record of a message that is here for the nth time, n being deliveries, without asking the server. It
+// knows it only if the message was here the time before too: otherwise another instance may have written since.
+func (r *Records) Cached(seq, deliveries uint64) (Record, bool) {
 	s, ok := r.cache.Get(seq)
-	return s.Record, ok
+	if !ok || deliveries != s.deliveries && deliveries != s.deliveries+1 {
+		return Record{}, false
+	}
+	return s.Record, true
 }
 
-// Get returns the record of a message; the zero Record if it never failed.
-func (r *Records) Get(ctx context.Context, seq uint64) (Record, error) {
-	if s, ok := r.cache.Get(seq); ok {
-		return s.Record, nil
+// Get returns the record of a message that is here for the nth time; the zero Record if it never failed.
+func (r *Records) Get(ctx context.Context, seq, deliveries uint64) (Record, error) {
+	if rec, ok := r.Cached(seq, deliveries); ok {
+		return rec, nil
 	}
-	s, err := r.read(ctx, seq)
+	s, err := r.read(ctx, seq, deliveries)
 	return s.Record, err
 }
 
-func (r *Records) read(ctx context.Context, seq uint64) (stored, error) {
+func (r *Records) read(ctx context.Context, seq, deliveries uint64) (stored, error) {
 	entry, err := r.bucket.kv.Get(ctx, r.key(seq))
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		r.cache.Remove(seq)
 		return stored{}, nil
 	}
 	if err != nil {
 		return stored{}, err
 	}
-	s := stored{revision: entry.Revision()}
+	s := stored{revision: entry.Revision(), deliveries: deliveries}
 	if err := json.Unmarshal(entry.Value(), &s.Record); err != nil {
 		return stored{}, fmt.Errorf("record %s: %w", r.key(seq), err)
 	}
@@ -131,9 +141,9 @@ func (r *Records) read(ctx context.Context, seq uint64) (stored, error) {
 	return s, nil
 }
 
-// Put writes the record and returns when the server has stored it. If another instance has written one meanwhile, the
-// greater count wins.
-func (r *Records) Put(ctx context.Context, seq uint64, rec Record) error {
+// Put writes the record of a message that is here for the nth time, and returns when the server has stored it. If another
+// instance has written one meanwhile, the greater count wins.
+func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) error {
 	s, _ := r.cache.Get(seq)
 	for {
 		value, err := json.Marshal(rec)
@@ -147,13 +157,13 @@ func (r *Records) Put(ctx context.Context, seq uint64, rec Record) error {
 			revision, err = r.bucket.kv.Update(ctx, r.key(seq), value, s.revision)
 		}
 		if err == nil {
-			r.cache.Add(seq, stored{rec, revision})
+			r.cache.Add(seq, stored{rec, revision, deliveries})
 			return nil
 		}
 		if !errors.Is(err, jetstream.ErrKeyExists) && !isWrongSequence(err) {
 			return err
 		}
-		if s, err = r.read(ctx, seq); err != nil {
+		if s, err = r.read(ctx, seq, deliveries); err != nil {
 			return err
 		}
 		if s.revision != 0 && s.merge(rec) == s.Record {
@@ -192,6 +202,7 @@ func (b *Bucket) remove(ctx context.Context, key string, revision uint64) error 
 }
 
 // Sweep removes the records of messages at or below the durable's ack floor, and those of earlier durables of the name.
+// Records of a later one are left alone: another instance is already at it.
 func (r *Records) Sweep(ctx context.Context, ackFloor uint64) (removed int, err error) {
 	keys, err := r.bucket.kv.ListKeysFiltered(ctx, r.family+">")
 	if err != nil {
@@ -199,10 +210,8 @@ func (r *Records) Sweep(ctx context.Context, ackFloor uint64) (removed int, err 
 	}
 	defer keys.Stop()
 	for key := range keys.Keys() {
-		if rest, ok := strings.CutPrefix(key, r.prefix); ok {
-			if seq, err := strconv.ParseUint(rest, 10, 64); err == nil && seq > ackFloor {
-				continue
-			}
+		if !r.outlived(key, ackFloor) {
+			continue
 		}
 		entry, err := r.bucket.kv.Get(ctx, key)
 		if err == nil {
@@ -214,4 +223,15 @@ func (r *Records) Sweep(ctx context.Context, ackFloor uint64) (removed int, err 
 		removed++
 	}
 	return removed, nil
+}
+
+// outlived tells whether the message of a key is certainly settled.
+func (r *Records) outlived(key string, ackFloor uint64) bool {
+	made, sequence, _ := strings.Cut(strings.TrimPrefix(key, r.family), ".")
+	created, err := strconv.ParseInt(made, 36, 64)
+	if err != nil {
+		return false // no key of ours
+	}
+	seq, err := strconv.ParseUint(sequence, 10, 64)
+	return err == nil && (created < r.created.UnixNano() || created == r.created.UnixNano() && seq <= ackFloor)
 }

@@ -3,6 +3,7 @@ package ack
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +19,11 @@ type Publisher interface {
 // Identity tells a durable from a later one of the same name.
 type Identity struct {
 	StreamCreated, ConsumerCreated time.Time
+}
+
+// Equal tells whether both are the same durable of the same stream.
+func (i Identity) Equal(o Identity) bool {
+	return i.StreamCreated.Equal(o.StreamCreated) && i.ConsumerCreated.Equal(o.ConsumerCreated)
 }
 
 // Info is what a session asks of the server about its durable, at most once a second.
@@ -45,17 +51,30 @@ type Session struct {
 	cfg    Config
 	prefix string // of reply subjects
 
-	mu      sync.Mutex
-	bySeq   map[uint64]*Delivery // live, or settled and unconfirmed
-	leases  leaseList
-	naks    []*Delivery // claimed, waiting for the burst
-	slots   slots
-	contact time.Time // proof of contact: sent then, and answered
-	delayed bool      // a NAK was sent since AckPending was asked
-	pending int       // AckPending as the server last said
-	stats   Stats
-	settled chan struct{} // closed and replaced when nothing is unconfirmed any more; nil while nobody waits
+	epoch   time.Time     // moments are counted from here
+	hurried chan struct{} // a reconnect: do not wait to send again
+
+	mu          sync.Mutex
+	bySeq       map[uint64]*Delivery // live, or settled and unconfirmed
+	leases      leaseList
+	naks        []*Delivery // claimed, waiting for the burst
+	slots       slots
+	contact     moment // proof of contact: sent then, and answered
+	reconnected moment // what was sent before may have been lost, and so may its answer
+	abandoned   bool
+	asking      context.CancelFunc // of what is asked of the server just now
+	delayed     bool               // a NAK was sent since AckPending was asked
+	pending     int                // AckPending as the server last said
+	stats       Stats
+	settled     chan struct{} // closed when nothing is unconfirmed any more; nil while nobody waits
 }
+
+// moment is a time by the monotonic clock, since the session's epoch: a third of the size of a time.Time, of which a
+// delivery would hold several.
+type moment int64
+
+func (s *Session) at(t time.Time) moment { return moment(t.Sub(s.epoch)) }
+func (s *Session) now() moment           { return moment(time.Since(s.epoch)) }
 
 // Stats counts what became of a session's deliveries.
 type Stats struct {
@@ -65,8 +84,8 @@ type Stats struct {
 	Naked     uint64 // NAKs sent for the first time
 	Confirmed uint64 // acks and NAKs the server confirmed
 	Resent    uint64 // acks and NAKs sent again
-	Forgotten uint64 // acks and NAKs given up because stream or durable were made anew
-	Fenced    uint64 // settlements refused because the lease may be lost
+	Forgotten uint64 // acks and NAKs given up unconfirmed: sending them again could settle somebody else's delivery
+	Fenced    uint64 // NAKs not sent because the lease may be lost
 	Released  uint64 // deliveries let go without a settlement
 
 	Live        int // handed out and not settled
@@ -82,9 +101,10 @@ func NewSession(cfg Config) *Session {
 	return &Session{
 		cfg:     cfg,
 		prefix:  cfg.Inbox + ".a.",
+		epoch:   time.Now(),
+		hurried: make(chan struct{}, 1),
 		bySeq:   make(map[uint64]*Delivery),
 		slots:   newSlots(),
-		contact: time.Now(),
 	}
 }
 
@@ -102,57 +122,118 @@ func (s *Session) Stats() Stats {
 func (s *Session) Contact(sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.proveContact(sent)
+	s.contact = max(s.contact, s.at(sent))
 }
 
-func (s *Session) proveContact(sent time.Time) {
-	if sent.After(s.contact) {
-		s.contact = sent
+// Reconnected says that the connection is a new one. What was sent on the old one and is unconfirmed is sent again as
+// soon as the server has told that stream and durable are the same.
+func (s *Session) Reconnected() {
+	s.mu.Lock()
+	s.reconnected = s.now()
+	if s.asking != nil {
+		s.asking() // its answer may be lost
+	}
+	s.mu.Unlock()
+	select {
+	case s.hurried <- struct{}{}:
+	default:
 	}
 }
 
+// Abandon ends the session: stream or durable were deleted or made anew, and whatever is still to be sent would settle a
+// stranger that has the sequence now. Deliveries that are live can no longer be settled.
+func (s *Session) Abandon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.abandoned {
+		return
+	}
+	s.abandoned = true
+	for d := s.leases.first; d != nil; d = d.next {
+		d.fence.Store(0)
+	}
+	s.stats.Released += uint64(len(s.naks))
+	s.naks = nil
+	for i := s.slots.oldest(); i != 0; i = s.slots.oldest() {
+		if s.slots.table[i].settlement {
+			s.stats.Forgotten++
+		}
+		s.slots.free(i)
+	}
+	for seq, d := range s.bySeq {
+		if d.state != live {
+			delete(s.bySeq, seq)
+		}
+	}
+	s.settledUp()
+}
+
 // Receive begins the lease of an arrived message. It returns nil without an error when the message needs no handling:
-// it was handled and only its ack is unconfirmed (it is acked again), or it is still being handled here (its lease is
-// renewed). An error says that the message did not come from a consumer.
+// it was handled and only its ack is unconfirmed (it is acked again), it is still being handled here (its lease is
+// renewed), or the session was abandoned. An error says that the message did not come from a consumer.
 func (s *Session) Receive(m *nats.Msg) (*Delivery, error) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return nil, err
 	}
-	seq := meta.Sequence.Stream
-
+	now := time.Now()
+	d := &Delivery{
+		s: s, reply: m.Reply, slot: noSlot,
+		Msg: m, Sequence: meta.Sequence.Stream, Deliveries: meta.NumDelivered, Time: meta.Timestamp, Received: now,
+	}
 	s.mu.Lock()
-	if old := s.bySeq[seq]; old != nil {
-		switch old.state {
-		case live:
+	if s.abandoned {
+		s.mu.Unlock()
+		return nil, nil
+	}
+	if old := s.bySeq[d.Sequence]; old != nil {
+		switch {
+		case !old.Time.Equal(d.Time):
+			// The stream was made anew: this is another message, which what is known of the old one must not touch.
+			s.disown(old)
+		case old.state == live:
 			// Our lease ran out while we were at it, and the server gave it to us again: the handler runs on, under
 			// the new lease.
-			old.reply, old.Deliveries = m.Reply, meta.NumDelivered
-			s.leases.renew(old, s.contact)
+			old.reply = m.Reply
+			s.leases.remove(old)
+			s.lease(old)
 			s.stats.Absorbed++
 			s.mu.Unlock()
 			return nil, nil
-		case acked:
+		case old.state == acked:
 			old.reply = m.Reply
-			reply := s.resend(old, time.Now())
+			reply := s.resend(old, s.at(now))
 			s.stats.Absorbed++
 			s.mu.Unlock()
 			s.publish(m.Reply, reply, ackPayload)
 			return nil, nil
 		default: // a NAK whose confirmation is not here yet: this is the retry it asked for
-			s.slots.free(old.slot)
-			s.forget(old)
+			s.disown(old)
 		}
 	}
-	d := &Delivery{
-		s: s, reply: m.Reply, slot: noSlot,
-		Msg: m, Sequence: seq, Deliveries: meta.NumDelivered, Time: meta.Timestamp, Received: time.Now(),
-	}
-	s.bySeq[seq] = d
-	s.leases.add(d, s.contact)
+	s.bySeq[d.Sequence] = d
+	s.lease(d)
 	s.stats.Received++
 	s.mu.Unlock()
 	return d, nil
+}
+
+// disown ends a delivery whose sequence is another's now: nothing is sent for it any more.
+func (s *Session) disown(d *Delivery) {
+	switch {
+	case d.state == live:
+		s.leases.remove(d)
+		d.state = released
+		d.fence.Store(0)
+		s.stats.Released++
+	case d.slot == noSlot: // a NAK that waits for its burst, and would take the message away that has just come
+		s.naks = slices.DeleteFunc(s.naks, func(o *Delivery) bool { return o == d })
+		s.stats.Released++
+	default:
+		s.slots.free(d.slot)
+		s.stats.Forgotten++
+	}
+	s.forget(d)
 }
 
 // Reply takes a message of the inbox that is not a delivery, and reports whether it was an answer to a settlement.
@@ -161,18 +242,23 @@ func (s *Session) Reply(m *nats.Msg) bool {
 	if !ok {
 		return false
 	}
-	if m.Header.Get("Status") == "503" {
-		return true // no responders: nobody leads the consumer just now; it is sent again
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, d := s.slots.take(token)
-	if p == nil {
+	i := s.slots.find(token)
+	if i == noSlot {
 		return true // an answer to what was sent again, or was forgotten
 	}
-	s.proveContact(p.sent)
+	p := &s.slots.table[i]
+	d := p.delivery
+	if m.Header != nil && m.Header.Get("Status") == "503" {
+		// No responders: nobody leads the consumer just now. It is sent again.
+		d.unsent = d.unsent || p.settlement
+		return true
+	}
+	s.contact = max(s.contact, p.sent)
+	s.slots.free(i)
 	if !p.settlement {
-		s.leases.confirmed(d, p.sent)
+		s.extended(d, p.sent)
 		return true
 	}
 	s.stats.Confirmed++
@@ -189,6 +275,11 @@ func (s *Session) forget(d *Delivery) {
 		delete(s.bySeq, d.Sequence)
 	}
 	d.slot = noSlot
+	s.settledUp()
+}
+
+// settledUp wakes those who wait for that.
+func (s *Session) settledUp() {
 	if s.settled != nil && s.slots.settlements == 0 && len(s.naks) == 0 {
 		close(s.settled)
 		s.settled = nil
@@ -215,9 +306,23 @@ func (s *Session) Wait(ctx context.Context) error {
 	}
 }
 
-func (s *Session) publish(subject, reply string, payload []byte) {
-	if err := s.cfg.Conn.PublishRequest(subject, reply, payload); err != nil {
+// publish returns false when the message has certainly not left.
+func (s *Session) publish(subject, reply string, payload []byte) bool {
+	err := s.cfg.Conn.PublishRequest(subject, reply, payload)
+	if err != nil {
 		s.cfg.Logger.Debug("settlement not sent; it is sent again", "error", err)
+	}
+	return err == nil
+}
+
+// post sends what was gathered under the lock.
+func (s *Session) post(out []outgoing) {
+	for _, o := range out {
+		if !s.publish(o.to, o.reply, o.payload) && o.d != nil {
+			s.mu.Lock()
+			o.d.unsent = true
+			s.mu.Unlock()
+		}
 	}
 }
 
@@ -239,17 +344,16 @@ func (s *Session) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			s.burst(time.Now())
+			s.burst()
 			return
 		case <-tick.C:
-			now := time.Now()
-			s.burst(now)
-			s.extend(now)
+			s.burst()
+			s.extend(s.now())
 		}
 	}
 }
 
-// inspect asks the server about the durable, once a second, while there is a reason to.
+// inspect asks the server about the durable, once a second and after a reconnect, while there is a reason to.
 func (s *Session) inspect(ctx context.Context) {
 	tick := time.NewTicker(infoEvery)
 	defer tick.Stop()
@@ -258,26 +362,43 @@ func (s *Session) inspect(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-s.hurried:
 		}
-		s.mu.Lock()
-		due := s.slots.dueBefore(time.Now().Add(-resendAfter))
-		wanted := due || s.delayed || s.pending > 0
-		s.delayed = false
-		s.mu.Unlock()
-		if !wanted {
-			continue
-		}
-		info, err := s.cfg.Info(ctx)
-		if err != nil {
-			continue // not now: nothing is sent again on a guess
-		}
-		s.mu.Lock()
-		s.pending = info.AckPending
-		s.mu.Unlock()
-		if due {
-			s.resendDue(time.Now(), info.Identity)
-		}
+		s.look(ctx)
 	}
+}
+
+func (s *Session) look(ctx context.Context) {
+	s.mu.Lock()
+	due := s.slots.sentBefore(s.overdue(s.now()))
+	wanted := !s.abandoned && (due || s.delayed || s.pending > 0)
+	s.delayed = false
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.asking = cancel
+	s.mu.Unlock()
+	if !wanted {
+		return
+	}
+	info, err := s.cfg.Info(ctx)
+	if err != nil {
+		return // not now: nothing is sent again on a guess
+	}
+	if !info.Identity.Equal(s.cfg.Identity) {
+		s.Abandon()
+		return
+	}
+	s.mu.Lock()
+	s.pending = info.AckPending
+	s.mu.Unlock()
+	if due {
+		s.resendDue(time.Now())
+	}
+}
+
+// overdue is the time before which whatever is unconfirmed should have been sent again.
+func (s *Session) overdue(now moment) moment {
+	return max(now-moment(resendAfter), s.reconnected)
 }
 
 // AckPending is how many deliveries of the durable wait for their settlement, delayed NAKs included, on all instances,

@@ -1,16 +1,13 @@
 package ack
 
-import (
-	"strconv"
-	"time"
-)
+import "strconv"
 
 const noSlot = -1
 
 // slot is something sent to the server and not answered yet.
 type slot struct {
 	delivery   *Delivery
-	sent       time.Time
+	sent       moment
 	generation uint32
 	settlement bool  // an ack or a NAK; otherwise a +WPI
 	prev, next int32 // in the order of sent
@@ -26,8 +23,8 @@ type slots struct {
 
 func newSlots() slots { return slots{table: make([]slot, 1)} }
 
-// use takes a slot for d, and returns its index and token.
-func (t *slots) use(d *Delivery, settlement bool, now time.Time) (int32, string) {
+// use takes a slot for d.
+func (t *slots) use(d *Delivery, settlement bool, now moment) int32 {
 	var i int32
 	if n := len(t.unused); n > 0 {
 		i, t.unused = t.unused[n-1], t.unused[:n-1]
@@ -44,23 +41,27 @@ func (t *slots) use(d *Delivery, settlement bool, now time.Time) (int32, string)
 	last := t.table[0].prev
 	p.prev, p.next = last, 0
 	t.table[last].next, t.table[0].prev = i, i
-	return i, strconv.FormatUint(uint64(p.generation)<<32|uint64(i), 36)
+	return i
 }
 
-// take frees the slot that the token names and returns what it was; nil when it is in other use.
-func (t *slots) take(token string) (*slot, *Delivery) {
+// token is the prefix followed by what names this use of the slot.
+func (t *slots) token(prefix string, i int32) string {
+	var buf [128]byte
+	b := append(buf[:0], prefix...)
+	return string(strconv.AppendUint(b, uint64(t.table[i].generation)<<32|uint64(i), 36))
+}
+
+// find is the slot that the token names; noSlot when that is in other use.
+func (t *slots) find(token string) int32 {
 	n, err := strconv.ParseUint(token, 36, 64)
 	i := int64(n & 0xffffffff)
 	if err != nil || i == 0 || i >= int64(len(t.table)) {
-		return nil, nil
+		return noSlot
 	}
-	p := &t.table[i]
-	if p.delivery == nil || uint64(p.generation) != n>>32 {
-		return nil, nil
+	if p := &t.table[i]; p.delivery == nil || uint64(p.generation) != n>>32 {
+		return noSlot
 	}
-	d := p.delivery
-	t.free(int32(i))
-	return p, d
+	return int32(i)
 }
 
 // free gives a slot back; sent and settlement stay readable until its next use.
@@ -83,8 +84,8 @@ func (t *slots) free(i int32) {
 // oldest is the index of the slot that was sent first, 0 when there is none.
 func (t *slots) oldest() int32 { return t.table[0].next }
 
-// dueBefore tells whether something sent before then is unanswered.
-func (t *slots) dueBefore(then time.Time) bool {
+// sentBefore tells whether something sent before then is unanswered.
+func (t *slots) sentBefore(then moment) bool {
 	i := t.oldest()
-	return i != 0 && t.table[i].sent.Before(then)
+	return i != 0 && t.table[i].sent < then
 }

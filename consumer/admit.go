@@ -29,10 +29,12 @@ func (b *batch) add(m *message) {
 	b.messages = append(b.messages, []*supervisor.Message{&m.Message})
 }
 
+// deliver hands the messages to their routes, and empties the batch.
 func (b *batch) deliver() {
 	for i, rt := range b.routes {
 		rt.group.Deliver(b.messages[i]...)
 	}
+	*b = batch{}
 }
 
 // unroutedDelay is how long a message stays away that matches no route: somebody changed the stream or the routes.
@@ -50,6 +52,11 @@ func (s *source) admit(ctx context.Context, raw *nats.Msg, b *batch) {
 		return
 	}
 	s.count.delivered.Add(1)
+	if d.Fenced() {
+		// It comes from a link that stalled for longer than AckWait: another instance has it by now.
+		d.Release()
+		return
+	}
 	m := &message{source: s, delivery: d, subject: raw.Subject, header: raw.Header, data: raw.Data}
 	if s.due {
 		m.route = s.routes[0]
@@ -67,18 +74,35 @@ func (s *source) admit(ctx context.Context, raw *nats.Msg, b *batch) {
 	elsewhere := s.due && dlq.BodyElsewhere(raw.Header)
 	rec, known := ack.Record{}, true
 	if d.Deliveries > 1 {
-		rec, known = s.records.Cached(d.Sequence)
+		rec, known = s.records.Cached(d.Sequence, d.Deliveries)
 	}
-	if known && !elsewhere {
+	known = known && !elsewhere
+	switch ordered := m.route.cfg.Order == supervisor.OrderKey; {
+	case known && (!ordered || s.behind.Load() == 0):
 		m.known(rec, b)
-		return
+	case ordered:
+		// The messages after it must not overtake it, nor it those before it. The loop does not wait for it: answers to
+		// settlements and leases come this way too.
+		b.deliver()
+		s.behind.Add(1)
+		s.inOrder.Go(func() {
+			defer s.behind.Add(-1)
+			if known {
+				m.enter(rec)
+			} else {
+				m.lookUp(ctx, elsewhere)
+			}
+		})
+	default:
+		m.route.slow.Go(func() { m.lookUp(ctx, elsewhere) })
 	}
-	look := func() { m.lookUp(ctx, elsewhere) }
-	if m.route.cfg.Order == supervisor.OrderKey {
-		look() // the messages after it must not overtake it
-	} else {
-		m.route.slow.Go(look)
-	}
+}
+
+// enter is known for a message that comes alone.
+func (m *message) enter(rec ack.Record) {
+	var b batch
+	m.known(rec, &b)
+	b.deliver()
 }
 
 // lookUp asks the server for what is not known of the message. It blocks.
@@ -86,9 +110,7 @@ func (m *message) lookUp(ctx context.Context, elsewhere bool) {
 	for tries := 0; ; tries++ {
 		rec, err := m.ask(ctx, elsewhere)
 		if err == nil {
-			var b batch
-			m.known(rec, &b)
-			b.deliver()
+			m.enter(rec)
 			return
 		}
 		if m.delivery.Fenced() || ctx.Err() != nil {
@@ -120,7 +142,7 @@ func (m *message) ask(ctx context.Context, elsewhere bool) (ack.Record, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	return m.source.records.Get(ctx, m.delivery.Sequence)
+	return m.source.records.Get(ctx, m.delivery.Sequence, m.delivery.Deliveries)
 }
 
 // known completes the message and adds it to the batch.

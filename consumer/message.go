@@ -25,6 +25,7 @@ type message struct {
 	// origin of a message from the retry stream; nil for one that comes straight from its stream.
 	origin   *ack.Origin
 	recorded bool // it has a record of attempts, to be deleted when it is done
+	hasTold  bool // its replay job knows its first verdict; guarded by tellings.mu
 }
 
 var _ supervisor.Work = (*message)(nil)
@@ -43,8 +44,8 @@ func (m *message) from() ack.Origin {
 // Do is one attempt.
 func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verdict {
 	rt := m.route
-	// Asking takes the session's lock, and a young delivery's lease is not in question.
-	if time.Since(m.delivery.Received) > rt.cfg.AckWait/4 && m.delivery.Fenced() {
+	// By its age since receipt a delivery could look young that a stalled link has brought late.
+	if m.delivery.Fenced() {
 		return supervisor.Verdict{Kind: supervisor.Lost}
 	}
 	o := m.from()
@@ -60,6 +61,7 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	// Counted here and not after the call: a panic does not return.
 	defer func() { rt.count.took(time.Since(began)) }()
 	v := verdictOf(child.(Handler).Handle(ctx, msg))
+	m.told(ctx, number, v)
 	rt.count.verdicts[v.Kind].Add(1)
 	if rt.log.Enabled(ctx, slog.LevelDebug) {
 		rt.log.Debug("handled", m.attrs("attempt", number, "verdict", v.Kind.String(), "took", time.Since(began).Round(time.Microsecond))...)
@@ -82,6 +84,7 @@ func cloneHeader(h nats.Header) nats.Header {
 func (m *message) Settle(o supervisor.Outcome) {
 	rt := m.route
 	rt.count.settled[o.Action].Add(1)
+	m.toldBySettlement(o)
 	switch o.Action {
 	case supervisor.AckMessage:
 		m.done()

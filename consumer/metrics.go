@@ -108,6 +108,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	m.seconds.Collect(ch)
 	gauge(m.connected, one(m.r.nc.IsConnected()))
+	m.r.retention.collect(ch)
 	for _, s := range m.r.openSources() {
 		st := s.session.Stats()
 		counter(m.deliveries, s.count.delivered.Load(), s.stream, s.durable)

@@ -2,11 +2,11 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/permission"
 )
 
 // checkPermissions finds the subjects that this user may not publish to. The server reports a violation out of band and
@@ -21,7 +21,7 @@ func (r *Relay) checkPermissions(ctx context.Context, sources []*source) (faults
 	for _, s := range sources {
 		// Not JSON: answered with a 400.
 		try("pulling from durable "+s.durable, &nats.Msg{
-			Subject: r.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable, Reply: fmt.Sprintf("%s.p.%d", s.inbox, preflightPull), Data: []byte("{"),
+			Subject: r.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable, Reply: fmt.Sprintf("%s.p0.%d", s.inbox, preflightPull), Data: []byte("{"),
 		})
 		// Progress of a sequence that cannot be pending.
 		try("acknowledging on durable "+s.durable, &nats.Msg{
@@ -38,6 +38,10 @@ func (r *Relay) checkPermissions(ctx context.Context, sources []*source) (faults
 		}
 	}
 	try("parking messages", &nats.Msg{Subject: r.cfg.Service + ".park.preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
+	if r.cfg.Domain == "" { // else they go by the API's prefix, which other requests have tried
+		try("counting attempts", &nats.Msg{Subject: "$KV." + r.attemptsName() + ".preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
+		try("storing large dead letters", &nats.Msg{Subject: "$O." + r.dead.Bucket() + ".M.preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
+	}
 	return faults
 }
 
@@ -49,9 +53,8 @@ func (r *Relay) permitted(ctx context.Context, m *nats.Msg) error {
 	if err := r.nc.FlushWithContext(ctx); err != nil {
 		return err
 	}
-	// The text is the only place where the server names the subject.
-	if err := r.nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+m.Subject+`"`) {
-		return fmt.Errorf("not permitted to publish to %s", m.Subject)
+	if v := permission.Of(r.nc.LastError()); v != nil && v.Subject == m.Subject {
+		return v
 	}
 	return nil
 }

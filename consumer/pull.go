@@ -18,51 +18,97 @@ const (
 	batchSize        = 256
 )
 
-// pullRequests are the pulls that the server has not answered in full, oldest first: it serves them in that order.
+// lanes is how many pulls may be outstanding. Each next one is made when half of what is wanted has come, so that what
+// is outstanding of the earlier ones halves each time.
+const lanes = 8
+
+// lane holds one pull at a time. The server serves parked pulls in turns, not one after the other, and a delivery does not
+// say which pull it answers: that is known by its subscription alone. With the deliveries of several pulls in one
+// account, the end of one pull could not be told from the progress of another, and each pull that is lost would narrow
+// the window for as long as messages keep coming.
+type lane struct {
+	sub     *nats.Subscription
+	id      int // of the pull; later ones are greater
+	left    int // what the server may still send for it
+	expires time.Time
+}
+
+// pullRequests are the pulls that the server has not answered in full.
 type pullRequests struct {
-	list []pullRequest
-	next int // id
+	lanes [lanes]lane
+	next  int // id
 }
 
 // preflightPull is the id of what is no pull at all.
 const preflightPull = 0
 
-type pullRequest struct {
-	id, left int
-	expires  time.Time
-}
-
 func (p *pullRequests) outstanding() (n int) {
-	for _, r := range p.list {
-		n += r.left
+	for i := range p.lanes {
+		n += p.lanes[i].left
 	}
 	return n
 }
 
-// got counts a delivery.
-func (p *pullRequests) got() {
-	if len(p.list) == 0 {
-		return // of a pull that was given up
+// free is a lane without a pull; nil when there is none.
+func (p *pullRequests) free() *lane {
+	for i := range p.lanes {
+		if l := &p.lanes[i]; l.left == 0 {
+			return l
+		}
 	}
-	if p.list[0].left--; p.list[0].left <= 0 {
-		p.list = p.list[1:]
+	return nil
+}
+
+// got counts a delivery.
+func (p *pullRequests) got(sub *nats.Subscription) {
+	for i := range p.lanes {
+		if l := &p.lanes[i]; l.sub == sub {
+			l.left = max(0, l.left-1) // of a pull that was given up, it may be one too many
+			return
+		}
 	}
 }
 
 // over ends the pull with this id.
 func (p *pullRequests) over(id int) {
-	for i, r := range p.list {
-		if r.id == id {
-			p.list = append(p.list[:i:i], p.list[i+1:]...)
-			return
+	for i := range p.lanes {
+		if l := &p.lanes[i]; l.id == id {
+			l.left = 0
 		}
 	}
 }
 
 // expire ends those whose answer is overdue.
 func (p *pullRequests) expire(now time.Time) {
-	for len(p.list) > 0 && now.After(p.list[0].expires) {
-		p.list = p.list[1:]
+	for i := range p.lanes {
+		if l := &p.lanes[i]; l.left > 0 && now.After(l.expires) {
+			l.left = 0
+		}
+	}
+}
+
+// giveUp ends all of them.
+func (p *pullRequests) giveUp() {
+	for i := range p.lanes {
+		p.lanes[i].left = 0
+	}
+}
+
+// subscribe makes the lanes, on the subjects <inbox>.p<lane>.<id>.
+func (s *source) subscribe() error {
+	for i := range s.asked.lanes {
+		sub, err := s.relay.nc.ChanSubscribe(s.inbox+".p"+strconv.Itoa(i)+".*", s.arrived)
+		if err != nil {
+			return err
+		}
+		s.asked.lanes[i].sub = sub
+	}
+	return nil
+}
+
+func (s *source) unsubscribe() {
+	for i := range s.asked.lanes {
+		_ = s.asked.lanes[i].sub.Unsubscribe()
 	}
 }
 
@@ -73,10 +119,12 @@ func (s *source) run(ctx context.Context) {
 		defer close(done)
 		s.session.Run(ctx)
 	}()
+	connected := s.relay.nc.StatusChanged(nats.CONNECTED)
 	defer func() {
+		s.relay.nc.RemoveStatusListener(connected)
 		<-done // with it ends what it asks of the server
-		_ = s.answers.Unsubscribe()
-		_ = s.pulls.Unsubscribe()
+		s.inOrder.Wait()
+		s.close()
 	}()
 	s.lastHeard, s.lastGot = time.Now(), time.Now()
 	tick := time.NewTicker(pullHeartbeat)
@@ -91,6 +139,8 @@ func (s *source) run(ctx context.Context) {
 		case m := <-s.arrived:
 			s.take(ctx, m)
 		case <-s.woken:
+		case <-connected:
+			s.reconnected()
 		case found := <-checking:
 			busy = false
 			s.checked(found, time.Now())
@@ -141,23 +191,30 @@ func (s *source) pull(now time.Time) {
 		return
 	}
 	s.asked.expire(now)
-	out := s.asked.outstanding()
-	room := s.room()
-	if room <= out || out > 0 && room < 2*out || s.session.Stats().Unconfirmed > maxUnconfirmed {
+	free, out, room := s.asked.free(), s.asked.outstanding(), s.room()
+	if free == nil || room <= out || room < 2*out || s.session.Stats().Unconfirmed > maxUnconfirmed {
 		return
 	}
 	s.asked.next++
-	request := pullRequest{id: s.asked.next, left: room - out, expires: now.Add(pullExpires + time.Second)}
-	body := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, request.left, pullExpires, pullHeartbeat)
+	id, batch := s.asked.next, room-out
+	body := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, batch, pullExpires, pullHeartbeat)
 	to := s.relay.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable
-	if err := s.relay.nc.PublishRequest(to, s.inbox+".p."+strconv.Itoa(request.id), body); err != nil {
+	if err := s.relay.nc.PublishRequest(to, strings.TrimSuffix(free.sub.Subject, "*")+strconv.Itoa(id), body); err != nil {
 		s.backOff(now) // disconnected
 		return
 	}
-	if len(s.asked.list) == 0 {
+	if out == 0 {
 		s.lastHeard = now
 	}
-	s.asked.list = append(s.asked.list, request)
+	free.id, free.left, free.expires = id, batch, now.Add(pullExpires+time.Second)
+}
+
+// reconnected forgets what the server has forgotten, and asks anew at once. A pull that survived because the server did
+// not notice brings some messages more than there is room for.
+func (s *source) reconnected() {
+	s.asked.giveUp()
+	s.refused, s.retryPull = 0, time.Time{}
+	s.session.Reconnected()
 }
 
 // backOff waits before the next pull, up to a second: a server that is electing a leader must not be hammered.
@@ -170,10 +227,11 @@ func (s *source) backOff(now time.Time) {
 func (s *source) take(ctx context.Context, first *nats.Msg) {
 	var batch batch
 	now := time.Now()
+	drained := false
 	for n, m := 0, first; ; n++ {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
-			s.asked.got()
+			s.asked.got(m.Sub)
 			s.lastHeard, s.lastGot, s.refused = now, now, 0
 			s.admit(ctx, m, &batch)
 		case s.session.Reply(m):
@@ -181,6 +239,8 @@ func (s *source) take(ctx context.Context, first *nats.Msg) {
 			if d, err := time.ParseDuration(string(m.Data)); err == nil {
 				s.session.Contact(epoch.Add(d))
 			}
+		case m.Subject == drainMark:
+			drained = true
 		default:
 			s.status(m, now)
 		}
@@ -195,18 +255,22 @@ func (s *source) take(ctx context.Context, first *nats.Msg) {
 		break
 	}
 	batch.deliver()
+	if drained {
+		close(s.drained)
+	}
 }
 
 // status is what the server says about a pull.
 func (s *source) status(m *nats.Msg, now time.Time) {
-	s.lastHeard = now
-	id, err := strconv.Atoi(strings.TrimPrefix(m.Subject, s.inbox+".p."))
+	id, err := strconv.Atoi(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
 	if err != nil || id == preflightPull {
 		return
 	}
+	s.lastHeard = now
 	code, text := m.Header.Get("Status"), m.Header.Get("Description")
 	switch code {
-	case "100": // heartbeat
+	case "100": // heartbeat: the pull is parked
+		s.refused = 0
 		return
 	case "408", "404": // it is over, and nothing is wrong
 		s.asked.over(id)
@@ -219,20 +283,32 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		return
 	}
 	s.backOff(now)
-	s.lastGot = time.Time{} // look at the consumer soon
+	s.doubt.Store(true)
 }
 
-// stopPulling ends the pulls; what the server had sent before is still received. It may block for a moment.
+// drainMark is the subject of the message behind which nothing more arrives.
+const drainMark = "drained"
+
+// stopPulling ends the pulls, and returns when what the server had sent before is with the routes. It may block for a
+// moment.
 func (s *source) stopPulling() {
 	s.mu.Lock()
 	s.draining = true
 	s.mu.Unlock()
-	if s.pulls.Drain() == nil {
-		_ = s.relay.nc.FlushTimeout(time.Second)
+	for i := range s.asked.lanes {
+		// nats.go goes on handing messages to the channel until the server has confirmed that it sends no more.
+		_ = s.asked.lanes[i].sub.Drain()
 	}
-	// Whatever came before the flush is in the channel; the loop has it in a moment.
-	deadline := time.Now().Add(time.Second)
-	for len(s.arrived) > 0 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
+	_ = s.relay.nc.FlushTimeout(time.Second)
+	patience := time.NewTimer(time.Second)
+	defer patience.Stop()
+	select {
+	case s.arrived <- &nats.Msg{Subject: drainMark}:
+	case <-patience.C:
+		return
+	}
+	select {
+	case <-s.drained:
+	case <-patience.C:
 	}
 }

@@ -67,6 +67,9 @@ type Relay struct {
 	sources []*source
 	metrics *metrics
 
+	tellings  *tellings
+	retention retention
+
 	// Made by set-up:
 	retries *ack.RetryStream
 	records *ack.Bucket
@@ -118,7 +121,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 		names[rt.Name] = true
 		r.routes = append(r.routes, newRoute(r, rt))
 	}
-	r.metrics = newMetrics(r)
+	r.metrics, r.tellings = newMetrics(r), newTellings(r)
 	return r, errors.Join(faults...)
 }
 
@@ -152,25 +155,33 @@ func (r *Relay) Run(ctx context.Context) error {
 	setup, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	if err := r.setUp(setup); err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	// Orders are known before the first message is pulled.
 	stopFollowing, err := r.follow(setup, ctx)
 	if err != nil {
 		r.closeSources()
-		return &SetupError{Err: err}
+		return unlessStopped(ctx, &SetupError{Err: err})
 	}
 	defer stopFollowing()
 	defer escalate(nil) // ends the following
 	control, err := r.answerStatus()
 	if err != nil {
 		r.closeSources()
-		return &SetupError{Err: err}
+		return unlessStopped(ctx, &SetupError{Err: err})
 	}
 	err = r.serve(ctx)
 	_ = control.Stop()
 	if cause := context.Cause(ctx); errors.Is(cause, ErrEscalated) {
 		return cause
+	}
+	return err
+}
+
+// unlessStopped is what a set-up ended with. Told to stop in the middle of it, relay has nothing to complain of.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
 	}
 	return err
 }
@@ -189,6 +200,8 @@ func (r *Relay) serve(ctx context.Context) error {
 	}
 	running.Go(func() { r.proveContact(work) })
 	running.Go(func() { r.housekeep(work) })
+	running.Go(func() { r.tellings.run(work) })
+	running.Go(func() { r.watchUsage(work) })
 	<-ctx.Done()
 
 	deadline, cancel := context.WithTimeout(work, r.cfg.Drain)
@@ -224,6 +237,7 @@ func (r *Relay) drain(ctx context.Context) (interrupted int) {
 	// What is not confirmed by now comes again, and is acknowledged then if nobody handled it in between.
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
+	r.tellings.flush(confirm)
 	for _, s := range r.sources {
 		_ = s.session.Wait(confirm)
 	}

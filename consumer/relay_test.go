@@ -62,6 +62,17 @@ func (w *world) publish(subject string, n int) {
 // start runs a relay until the test ends, or until stop is called, which returns what Run returned.
 func (w *world) start(cfg Config, routes ...Route) (r *Relay, stop func() error) {
 	w.t.Helper()
+	r, stop = w.startUnready(cfg, routes...)
+	w.eventually("relay is ready", func() bool { return r.Ready() == nil })
+	return r, stop
+}
+
+// quiet is for tests with more messages than anybody reads the log of.
+var quiet = slog.New(slog.DiscardHandler)
+
+// startUnready is start for a relay of which something does not work.
+func (w *world) startUnready(cfg Config, routes ...Route) (r *Relay, stop func() error) {
+	w.t.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(testLog{w.t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -83,7 +94,12 @@ func (w *world) start(cfg Config, routes ...Route) (r *Relay, stop func() error)
 		}
 	})
 	w.t.Cleanup(func() { _ = stop() })
-	w.eventually("relay is ready", func() bool { return r.Ready() == nil || len(done) > 0 })
+	w.eventually("relay runs", func() bool {
+		if len(done) > 0 {
+			w.t.Fatalf("Run returned %v", <-done)
+		}
+		return len(r.openSources()) > 0
+	})
 	return r, stop
 }
 

@@ -66,7 +66,7 @@ func (m *message) record(rec ack.Record) bool {
 	rt := m.route
 	for {
 		ctx, cancel := context.WithTimeout(rt.work, settleTimeout)
-		err := m.source.records.Put(ctx, m.delivery.Sequence, rec)
+		err := m.source.records.Put(ctx, m.delivery.Sequence, m.delivery.Deliveries, rec)
 		cancel()
 		if err == nil {
 			m.recorded = true
@@ -121,8 +121,9 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 	_ = m.delivery.Nak(due)
 }
 
-// dlqBackoff paces the tries while dead letters cannot be stored.
-var dlqBackoff = supervisor.Backoff{Min: time.Second, Max: time.Minute}.WithRetryDefaults()
+// dlqBackoff paces the tries while dead letters cannot be stored. Its Max is short enough that all is well ten seconds
+// after they can be stored again (I-18).
+var dlqBackoff = supervisor.Backoff{Min: time.Second, Max: 8 * time.Second}.WithRetryDefaults()
 
 // deadLettered notes how a dead letter fared, and returns how many in a row were not stored.
 func (rt *route) deadLettered(err error) int {
@@ -141,7 +142,7 @@ func (rt *route) deadLettered(err error) int {
 func (m *message) entry(o supervisor.Outcome) dlq.Entry {
 	origin := m.from()
 	origin.Attempts, origin.FirstFailure = o.Attempts, o.FirstFailure
-	switch rec, known := m.source.records.Cached(m.delivery.Sequence); {
+	switch rec, known := m.source.records.Cached(m.delivery.Sequence, m.delivery.Deliveries); {
 	case o.Err != nil:
 		origin.LastError, origin.LastFailure = errorText(o.Err), time.Now()
 	case known:

@@ -11,17 +11,21 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/permission"
 	"github.com/relaymq/relay/internal/subject"
 )
 
 // setUp makes, or finds, everything that the routes need, and finds what cannot work. A route whose durable exists with
 // other settings is stopped alone; any other fault ends the whole start.
 func (r *Relay) setUp(ctx context.Context) error {
-	if _, err := r.js.AccountInfo(ctx); err != nil {
-		return &SetupError{Err: fmt.Errorf("JetStream: %w%s", err, hint(err))}
+	unwatched := ctx
+	ctx, stop := permission.Watch(ctx, r.nc)
+	defer stop()
+	if err := CheckJetStream(ctx, r.js); err != nil {
+		return permitted(ctx, err)
 	}
 	if err := r.ownStreams(ctx); err != nil {
-		return &SetupError{Err: err}
+		return permitted(ctx, &SetupError{Err: err})
 	}
 	sources, faults := r.plan(ctx)
 	for _, rt := range r.routes {
@@ -46,7 +50,12 @@ func (r *Relay) setUp(ctx context.Context) error {
 			opened = append(opened, s)
 		}
 	}
-	faults = append(faults, r.checkPermissions(ctx, opened)...)
+	if err := permitted(ctx, nil); err != nil {
+		faults = []error{err} // what came after it failed for the same reason
+	} else {
+		stop() // violations are what it looks for
+		faults = append(faults, r.checkPermissions(unwatched, opened)...)
+	}
 	if len(faults) == 0 && !slices.ContainsFunc(r.routes, func(rt *route) bool { return rt.trouble() == nil }) {
 		for _, rt := range r.routes {
 			faults = append(faults, &SetupError{rt.cfg.Name, rt.trouble()})
@@ -64,8 +73,7 @@ func (r *Relay) setUp(ctx context.Context) error {
 // closeSources ends what setUp opened, when Run cannot go on.
 func (r *Relay) closeSources() {
 	for _, s := range r.openSources() {
-		_ = s.answers.Unsubscribe()
-		_ = s.pulls.Unsubscribe()
+		s.close()
 	}
 	r.mu.Lock()
 	r.sources = nil
@@ -77,6 +85,23 @@ func (r *Relay) openSources() []*source {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.sources
+}
+
+// CheckJetStream asks whether there is JetStream for this account. The error is a *[SetupError] that says what to do.
+func CheckJetStream(ctx context.Context, js jetstream.JetStream) error {
+	if _, err := js.AccountInfo(ctx); err != nil {
+		return &SetupError{Err: fmt.Errorf("JetStream: %w%s", err, hint(err))}
+	}
+	return nil
+}
+
+// permitted is what ended ctx, if that was a missing permission, and else err.
+func permitted(ctx context.Context, err error) error {
+	var v *permission.Error
+	if errors.As(context.Cause(ctx), &v) {
+		return &SetupError{Err: v}
+	}
+	return err
 }
 
 func hint(err error) string {

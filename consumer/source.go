@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -25,25 +27,28 @@ type source struct {
 	due      bool       // on the retry stream
 	patterns []dispatch // most specific first
 	routes   []*route
-	consumer jetstream.Consumer
 	identity ack.Identity
 	session  *ack.Session
 	records  *ack.Records
 
 	inbox   string
 	arrived chan *nats.Msg // deliveries, statuses and answers, in the order of the wire
-	pulls   *nats.Subscription
 	answers *nats.Subscription
 	woken   chan struct{}
+	drained chan struct{} // closed when nothing more arrives, and what did is with the routes
+	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon
 	count   sourceCounters
+	// Messages of ordered keys of which something must be asked first, and those behind them.
+	inOrder *pool.Pool
+	behind  atomic.Int64 // how many there are
 
 	// Of the pull loop only:
-	asked     pullRequests
-	lastHeard time.Time // any message of a pull: a delivery, a heartbeat, a status
-	lastGot   time.Time // a delivery
-	retryPull time.Time // no pull before then
-	refused   int       // pulls in a row
-	checkedAt time.Time // when the watchdog last asked the server
+	asked     pullRequests // its subscriptions are fixed
+	lastHeard time.Time    // any message of a pull: a delivery, a heartbeat, a status
+	lastGot   time.Time    // a delivery
+	retryPull time.Time    // no pull before then
+	refused   int          // pulls in a row
+	checkedAt time.Time    // when the watchdog last asked the server
 
 	mu       sync.Mutex
 	draining bool
@@ -64,7 +69,8 @@ const arrivedSize = 32 << 10
 func newSource(r *Relay, stream, durable string, due bool) *source {
 	return &source{
 		relay: r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
-		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1),
+		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}),
+		inOrder: pool.New(1),
 	}
 }
 
@@ -98,7 +104,6 @@ func (s *source) open(ctx context.Context, consumer jetstream.Consumer, streamCr
 	if err != nil {
 		return err
 	}
-	s.consumer = consumer
 	s.identity = ack.Identity{StreamCreated: streamCreated, ConsumerCreated: info.Created}
 	s.inbox = s.relay.nc.NewInbox()
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
@@ -108,31 +113,45 @@ func (s *source) open(ctx context.Context, consumer jetstream.Consumer, streamCr
 	if s.answers, err = s.relay.nc.ChanSubscribe(s.inbox+".a.*", s.arrived); err != nil {
 		return err
 	}
-	return s.subscribePulls()
+	return s.subscribe()
 }
 
-func (s *source) subscribePulls() (err error) {
-	s.pulls, err = s.relay.nc.ChanSubscribe(s.inbox+".p.*", s.arrived)
-	return err
+// close ends the subscriptions.
+func (s *source) close() {
+	s.unsubscribe()
+	_ = s.answers.Unsubscribe()
 }
 
-// info is what the session asks of the server.
-func (s *source) info(ctx context.Context) (ack.Info, error) {
+// ask is what the server says about the durable.
+func (s *source) ask(ctx context.Context) (ack.Identity, *jetstream.ConsumerInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	stream, err := s.relay.js.Stream(ctx, s.stream)
 	if err != nil {
-		return ack.Info{}, err
+		return ack.Identity{}, nil, err
 	}
 	consumer, err := stream.Consumer(ctx, s.durable)
 	if err != nil {
-		return ack.Info{}, err
+		return ack.Identity{}, nil, err
 	}
 	info := consumer.CachedInfo()
-	return ack.Info{
-		Identity:   ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created},
-		AckPending: info.NumAckPending,
-	}, nil
+	return ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}, info, nil
+}
+
+// info is what the session asks of the server.
+func (s *source) info(ctx context.Context) (ack.Info, error) {
+	identity, info, err := s.ask(ctx)
+	if err != nil {
+		// A durable that is gone says nothing on the pulls that were not parked at that moment.
+		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+			s.doubt.Store(true)
+		}
+		return ack.Info{}, err
+	}
+	if !identity.Equal(s.identity) {
+		s.doubt.Store(true)
+	}
+	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
 }
 
 // trouble is why the durable gives nothing, if so.
@@ -148,8 +167,9 @@ func (s *source) trouble() error {
 	return nil
 }
 
-// lose gives the durable up: it, or its stream, is not what it was.
+// lose gives the durable up: it, or its stream, is not what it was, and a settlement would hit a stranger.
 func (s *source) lose(err error) {
+	s.session.Abandon()
 	s.mu.Lock()
 	known := s.lost != nil
 	s.lost = err
@@ -187,9 +207,9 @@ func (s *source) forget(ctx context.Context, seq uint64) {
 func (s *source) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	info, err := s.consumer.Info(ctx)
-	if err != nil {
-		return // not now
+	identity, info, err := s.ask(ctx)
+	if err != nil || !identity.Equal(s.identity) {
+		return // not now, or never again
 	}
 	if n, err := s.records.Sweep(ctx, info.AckFloor.Stream); err != nil {
 		s.log.Debug("records not swept", "error", err)

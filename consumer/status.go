@@ -33,6 +33,9 @@ type RouteStatus struct {
 	Since  *time.Time `json:"since,omitempty"`
 	Until  *time.Time `json:"until,omitempty"` // waiting: the next try
 	Stream string     `json:"stream"`
+	// Key and Order are those of the configuration.
+	Key   string `json:"key"`
+	Order string `json:"order"`
 	// Running handlers, those that ignore their timeout, messages that wait for a slot, and for their key.
 	Running int            `json:"running"`
 	Stuck   int            `json:"stuck,omitempty"`
@@ -81,7 +84,7 @@ func (r *Relay) Status() Status {
 func (rt *route) status() RouteStatus {
 	g := rt.group.Status()
 	s := RouteStatus{
-		Name: rt.cfg.Name, State: g.State.String(), Why: g.Why, Since: known(g.Since), Running: g.Running, Stuck: g.Stuck,
+		Name: rt.cfg.Name, Key: rt.cfg.Key, Order: rt.cfg.Order, State: g.State.String(), Why: g.Why, Since: known(g.Since), Running: g.Running, Stuck: g.Stuck,
 		Window: g.Window, Stash: g.StashMessages, Keys: map[string]int{},
 		Acked:   rt.count.settled[supervisor.AckMessage].Load(),
 		Retried: rt.count.settled[supervisor.RetryLater].Load(),

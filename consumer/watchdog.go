@@ -17,6 +17,7 @@ import (
 const (
 	quietFor   = 3 * pullHeartbeat // without a delivery before the server is asked
 	checkEvery = 5 * time.Second   // at most
+	checkAgain = 2 * time.Second   // at most, when there is doubt
 )
 
 // finding is what the server says of a durable.
@@ -30,34 +31,28 @@ type finding struct {
 
 // suspicious tells whether to ask the server about the durable.
 func (s *source) suspicious(now time.Time) bool {
-	if len(s.asked.list) > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
+	if s.asked.outstanding() > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
 		s.log.Debug("heartbeats missed; pulling anew")
-		s.asked.list = nil
+		s.asked.giveUp()
 		s.backOff(now)
 	}
-	if now.Sub(s.lastGot) < quietFor || now.Sub(s.checkedAt) < checkEvery {
+	since := now.Sub(s.checkedAt)
+	if since < checkAgain || !s.doubt.Load() && (now.Sub(s.lastGot) < quietFor || since < checkEvery) {
 		return false
 	}
+	s.doubt.Store(false)
 	s.checkedAt = now
 	return true
 }
 
 // check asks the server. It blocks for some seconds at most.
 func (s *source) check(ctx context.Context) finding {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	stream, err := s.relay.js.Stream(ctx, s.stream)
+	identity, info, err := s.ask(ctx)
 	if err != nil {
 		return finding{err: err}
 	}
-	consumer, err := stream.Consumer(ctx, s.durable)
-	if err != nil {
-		return finding{err: err}
-	}
-	info := consumer.CachedInfo()
 	return finding{
-		identity: ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created},
-		pending:  info.NumPending, paused: info.Paused, full: info.NumAckPending >= info.Config.MaxAckPending,
+		identity: identity, pending: info.NumPending, paused: info.Paused, full: info.NumAckPending >= info.Config.MaxAckPending,
 	}
 }
 
@@ -70,9 +65,9 @@ func (s *source) checked(f finding, now time.Time) {
 		s.lose(fmt.Errorf("durable %s was deleted", s.durable))
 	case f.err != nil:
 		// Not reachable: the connection says so itself.
-	case f.identity.StreamCreated != s.identity.StreamCreated:
+	case !f.identity.StreamCreated.Equal(s.identity.StreamCreated):
 		s.lose(fmt.Errorf("stream %s was deleted and made anew", s.stream))
-	case f.identity.ConsumerCreated != s.identity.ConsumerCreated:
+	case !f.identity.ConsumerCreated.Equal(s.identity.ConsumerCreated):
 		s.lose(fmt.Errorf("durable %s was deleted and made anew", s.durable))
 	case f.pending > 0 && !f.paused && !f.full && s.room() > 0 && now.Sub(s.lastGot) >= quietFor && now.Sub(s.lastHeard) < quietFor:
 		s.rebuild(f.pending, now)
@@ -90,9 +85,6 @@ func (s *source) rebuild(pending uint64, now time.Time) {
 	s.mu.Unlock()
 	s.count.rebuilds.Add(1)
 	s.log.Warn("nothing is delivered although messages are waiting; pulling anew", "pending", pending)
-	_ = s.pulls.Unsubscribe()
-	s.asked.list = nil
-	if err := s.subscribePulls(); err != nil {
-		s.log.Error("cannot subscribe", "error", err)
-	}
+	// The subscriptions stay: without them, what the server sends just now would be away for AckWait.
+	s.asked.giveUp()
 }

@@ -248,6 +248,9 @@ func (s *Store) Sweep(ctx context.Context) (int, error) {
 // orphan tells whether neither an entry nor a due message can refer to o. The order matters: a replay stores the due
 // message before it removes the entry.
 func (s *Store) orphan(ctx context.Context, o object) (bool, error) {
+	if o.info.Metadata[metaOriginal] != "" {
+		return time.Since(o.stored) > originalAge, nil
+	}
 	entry, due := o.info.Metadata[metaEntry], o.info.Metadata[metaDue]
 	if entry == "" || due == "" {
 		return false, nil // not an object of ours

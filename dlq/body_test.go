@@ -136,7 +136,11 @@ func TestDiscard_leavesTheBodyThatAReplayNeeds(t *testing.T) {
 	s, js := setup(t, Config{})
 	put(t, s, largeEntry(1))
 	e := collect(t, s, Filter{})[0]
-	if err := s.toRoute(t.Context(), e, ""); err != nil { // and crash
+	h, err := s.prepare(t.Context(), e.StoredSequence, e.isAt, Target{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.PublishMsg(t.Context(), h.msg); err != nil { // and crash
 		t.Fatal(err)
 	}
 	if err := s.Discard(t.Context(), e.StoredSequence); err != nil {

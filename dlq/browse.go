@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"iter"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/subject"
@@ -18,21 +20,29 @@ import (
 // Filter says which entries to list. The zero value means all of them.
 type Filter struct {
 	// Route is a name. It and Subject are matched by the server.
-	Route string
+	Route string `json:"route,omitempty"`
 	// Subject is a pattern for the original subject, with * and > as in NATS.
-	Subject string
-	Reason  Reason
+	Subject string `json:"subject,omitempty"`
+	Reason  Reason `json:"reason,omitempty"`
 	// Since and Until bound the time at which the entry was stored: from Since, before Until. Zero means no bound.
-	Since, Until time.Time
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
 	// Text must be part of the last error, and Match must match it.
-	Text  string
-	Match *regexp.Regexp
+	Text  string         `json:"text,omitempty"`
+	Match *regexp.Regexp `json:"match,omitempty"`
+	// Fingerprint is that of the last error, see [Fingerprint].
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// MinAttempts and MaxAttempts bound the attempts. Zero means no bound.
+	MinAttempts int `json:"min_attempts,omitempty"`
+	MaxAttempts int `json:"max_attempts,omitempty"`
+	// Body are conditions on the body, all of which must be met. They cost the transfer of the bodies.
+	Body []BodyMatch `json:"body,omitempty"`
 	// After is the sequence of the last entry of the page before.
-	After uint64
+	After uint64 `json:"after,omitempty"`
 	// Limit is how many entries to list at most. Zero means all.
-	Limit int
+	Limit int `json:"limit,omitempty"`
 	// WithBody fetches Header and Data as well, which costs their transfer.
-	WithBody bool
+	WithBody bool `json:"-"`
 }
 
 func (f Filter) validate() error {
@@ -78,7 +88,108 @@ func (f Filter) matches(e Entry) bool {
 		(f.Since.IsZero() || !e.StoredTime.Before(f.Since)) &&
 		(f.Until.IsZero() || e.StoredTime.Before(f.Until)) &&
 		strings.Contains(e.LastError, f.Text) &&
-		(f.Match == nil || f.Match.MatchString(e.LastError))
+		(f.Match == nil || f.Match.MatchString(e.LastError)) &&
+		e.Attempts >= f.MinAttempts && (f.MaxAttempts == 0 || e.Attempts <= f.MaxAttempts) &&
+		(f.Fingerprint == "" || f.Fingerprint == Fingerprint(e.LastError))
+}
+
+// plausible looks at single headers of an entry before all of it is decoded, which takes several times as long.
+func (f Filter) plausible(h nats.Header) bool {
+	if v := h[headerReason]; f.Reason != "" && len(v) == 1 && v[0] != string(f.Reason) {
+		return false
+	}
+	if v := h["Relay-Attempts"]; f.MinAttempts+f.MaxAttempts > 0 && len(v) == 1 {
+		n, err := strconv.Atoi(v[0])
+		if err == nil && (n < f.MinAttempts || f.MaxAttempts != 0 && n > f.MaxAttempts) {
+			return false
+		}
+	}
+	if v := h["Relay-Last-Error"]; len(v) == 1 && (!strings.Contains(v[0], f.Text) || f.Match != nil && !f.Match.MatchString(v[0])) {
+		return false
+	}
+	return true
+}
+
+// serverOnly tells whether the server alone can tell what matches.
+func (f Filter) serverOnly() bool {
+	return f.Reason == "" && f.Until.IsZero() && f.Text == "" && f.Match == nil && f.Fingerprint == "" && f.MinAttempts+f.MaxAttempts == 0 &&
+		len(f.Body) == 0 && f.Limit == 0
+}
+
+// Count is how many entries match, and how many there are that cannot be read. It transfers nothing when route, subject,
+// Since and After are all that f says; then what cannot be read is among the entries.
+func (s *Store) Count(ctx context.Context, f Filter) (entries, unreadable int, err error) {
+	if f.serverOnly() {
+		if err := f.validate(); err != nil {
+			return 0, 0, err
+		}
+		return s.countPending(ctx, f)
+	}
+	for _, err := range s.List(ctx, f) {
+		var bad *EntryError
+		switch {
+		case errors.As(err, &bad):
+			unreadable++
+		case err != nil:
+			return entries, unreadable, err
+		default:
+			entries++
+		}
+	}
+	return entries, unreadable, nil
+}
+
+// countPending asks consumers how much they would deliver.
+func (s *Store) countPending(ctx context.Context, f Filter) (entries, unreadable int, err error) {
+	info, err := s.stream.Info(ctx)
+	if err != nil {
+		return 0, 0, or(ctx, classify(err))
+	}
+	subjects := f.subjects(info.Config.Subjects)
+	if len(subjects) == 0 {
+		subjects = []string{""}
+	}
+	for _, subj := range subjects {
+		if f.Subject != "" && strings.HasSuffix(subj, ".*.*._") { // their subjects are in their headers
+			for e, err := range s.listOn(ctx, f, []string{subj}, info) {
+				var bad *EntryError
+				switch {
+				case errors.As(err, &bad):
+					unreadable++
+				case err != nil:
+					return 0, 0, err
+				case e.StoredSequence > 0:
+					entries++
+				}
+			}
+			continue
+		}
+		q := query{subject: subj, after: f.After, headersOnly: true}
+		if f.After == 0 {
+			q.since = f.Since
+		}
+		consumer, remove, err := s.reader(ctx, s.stream, q)
+		if err != nil {
+			return 0, 0, or(ctx, classify(err))
+		}
+		entries += int(consumer.CachedInfo().NumPending)
+		remove()
+	}
+	return entries, unreadable, nil
+}
+
+// matchesBody is what can be told only with the body.
+func (f Filter) matchesBody(body []byte) bool {
+	if len(f.Body) == 0 {
+		return true
+	}
+	v, ok := parseBody(body)
+	for _, m := range f.Body {
+		if !ok || !m.at(v, m.path) {
+			return false
+		}
+	}
+	return true
 }
 
 // Get reads one entry with its body. It returns an error that is [ErrNotFound] when the sequence holds none, and an
@@ -114,7 +225,7 @@ func storedMsg(m *jetstream.RawStreamMsg) stored {
 
 // read decodes a stored message.
 func (s *Store) read(ctx context.Context, m stored, withBody bool) (Entry, error) {
-	e, err := decode(m.header)
+	e, err := decodeWith(m.header, withBody)
 	if err != nil {
 		return Entry{}, &EntryError{Sequence: m.sequence, Err: err}
 	}
@@ -125,7 +236,6 @@ func (s *Store) read(ctx context.Context, m stored, withBody bool) (Entry, error
 	}
 	switch {
 	case !withBody:
-		e.Header = nil
 	case large:
 		if e.Header, e.Data, err = s.loadBody(ctx, e.body); err != nil {
 			return e, &EntryError{Sequence: m.sequence, Err: err}
@@ -156,16 +266,25 @@ func (s *Store) List(ctx context.Context, f Filter) iter.Seq2[Entry, error] {
 			yield(Entry{}, or(ctx, classify(err)))
 			return
 		}
+		s.listOn(ctx, f, f.subjects(info.Config.Subjects), info)(yield)
+	}
+}
+
+// listOn is List on subjects of the stream.
+func (s *Store) listOn(ctx context.Context, f Filter, subjects []string, info *jetstream.StreamInfo) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
 		q := query{
 			after: f.After,
 			last:  info.State.LastSeq,
-			page:  200,
+			page:  1000,
+			ahead: f.Limit == 0,
 		}
 		if f.After == 0 {
 			q.since = f.Since
 		}
-		if f.WithBody {
-			q.page = int(min(max(pageBytes/max(s.js.Conn().MaxPayload(), 1), 1), 200))
+		withBody := f.WithBody || len(f.Body) > 0
+		if withBody {
+			q.page = int(min(max(pageBytes/max(s.js.Conn().MaxPayload(), 1), 1), 1000))
 		} else {
 			q.headersOnly = true
 		}
@@ -173,16 +292,25 @@ func (s *Store) List(ctx context.Context, f Filter) iter.Seq2[Entry, error] {
 			q.page = min(q.page, max(f.Limit, 8))
 		}
 		count, stopped := 0, false
-		err = s.merge(ctx, s.stream, q, f.subjects(info.Config.Subjects), func(m stored) bool {
+		err := s.merge(ctx, s.stream, q, subjects, func(m stored) bool {
 			if !f.Until.IsZero() && m.time.After(f.Until.Add(untilGrace)) {
 				return false
+			}
+			if !f.plausible(m.header) {
+				return true
 			}
 			e, err := s.read(ctx, m, false)
 			if err == nil && !f.matches(e) {
 				return true
 			}
-			if err == nil && f.WithBody {
+			if err == nil && withBody {
 				e, err = s.read(ctx, m, true)
+				if err == nil && !f.matchesBody(e.Data) {
+					return true
+				}
+				if !f.WithBody {
+					e.Header, e.Data = nil, nil
+				}
 			}
 			if err == nil {
 				count++

@@ -55,7 +55,8 @@ type Entry struct {
 	StoredTime     time.Time
 	Size           int
 
-	body ref
+	body       ref
+	wantPrefix string // of one that was imported: where it was stored
 }
 
 // Headers of an entry beside those of [ack.Wrap]. Unwrap leaves them out, as anything named Relay-.
@@ -132,8 +133,18 @@ func encode(e Entry) nats.Header {
 }
 
 // decode is the reverse of encode. Data, and what is known from where the message is stored, are left to the caller.
-func decode(h nats.Header) (Entry, error) {
-	o, original, err := ack.Unwrap(h)
+func decode(h nats.Header) (Entry, error) { return decodeWith(h, true) }
+
+// decodeWith leaves the original headers out unless they are wanted.
+func decodeWith(h nats.Header, headers bool) (Entry, error) {
+	var o ack.Origin
+	var original nats.Header
+	var err error
+	if headers {
+		o, original, err = ack.Unwrap(h)
+	} else {
+		o, err = ack.UnwrapOrigin(h)
+	}
 	if err != nil {
 		return Entry{}, err
 	}

@@ -31,6 +31,7 @@ type query struct {
 	last        uint64    // the last sequence to read; 0: to the end
 	headersOnly bool
 	page        int
+	ahead       bool // ask for a page while the one before is read
 }
 
 // pageBytes is about how much a page with bodies may hold.
@@ -138,40 +139,24 @@ var errIncomplete = errors.New("messages were lost between server and client")
 // pull reads with one consumer and moves q.after. done means that there is no more to read or that yield had enough. An
 // error is [ErrNoStream] only if no consumer could be made: nobody answers for a consumer that is gone, either.
 func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yield func(stored) bool) (done bool, err error) {
-	cfg := jetstream.ConsumerConfig{
-		AckPolicy:         jetstream.AckNonePolicy,
-		DeliverPolicy:     jetstream.DeliverAllPolicy,
-		HeadersOnly:       q.headersOnly,
-		MemoryStorage:     true,
-		Replicas:          1,
-		InactiveThreshold: 5 * time.Minute,
-	}
-	if q.subject != "" {
-		// Not FilterSubject: nats.go puts that one into the subject of a request, and it may be too long for one.
-		cfg.FilterSubjects = []string{q.subject}
-	}
-	switch {
-	case q.after > 0:
-		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, q.after+1
-	case !q.since.IsZero():
-		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &q.since
-	}
-	consumer, err := stream.CreateConsumer(ctx, cfg)
+	consumer, remove, err := s.reader(ctx, stream, *q)
 	if err != nil {
 		return false, classify(err)
 	}
-	name := consumer.CachedInfo().Name
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
-		defer cancel()
-		if err := stream.DeleteConsumer(ctx, name); err != nil {
-			s.log.Debug("dead letters: a listing's consumer is left to expire", "consumer", name, "error", err)
-		}
-	}()
+	defer remove()
+	var next jetstream.MessageBatch
+	missing := false
 	for received := uint64(0); ctx.Err() == nil; {
-		batch, err := consumer.FetchNoWait(q.page)
-		if err != nil {
-			return false, err
+		batch := next
+		if batch == nil {
+			if batch, err = consumer.FetchNoWait(q.page); err != nil {
+				return false, err
+			}
+		}
+		if next = nil; q.ahead {
+			if next, err = consumer.FetchNoWait(q.page); err != nil {
+				return false, err
+			}
 		}
 		got := 0
 		for m := range batch.Messages() {
@@ -200,6 +185,7 @@ func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yie
 			return false, err
 		}
 		if got > 0 {
+			missing = false
 			continue
 		}
 		info, err := consumer.Info(ctx)
@@ -207,11 +193,49 @@ func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yie
 			return false, err
 		}
 		if info.Delivered.Consumer != received {
-			return false, errIncomplete
+			if next == nil || missing {
+				return false, errIncomplete
+			}
+			missing = true // they may be in the page that was asked for ahead
+			continue
 		}
 		if info.NumPending == 0 {
 			return true, nil
 		}
 	}
 	return false, context.Cause(ctx)
+}
+
+// reader makes a consumer for a query, and returns how to remove it.
+func (s *Store) reader(ctx context.Context, stream jetstream.Stream, q query) (consumer jetstream.Consumer, remove func(), err error) {
+	cfg := jetstream.ConsumerConfig{
+		AckPolicy:         jetstream.AckNonePolicy,
+		DeliverPolicy:     jetstream.DeliverAllPolicy,
+		HeadersOnly:       q.headersOnly,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: 5 * time.Minute,
+	}
+	if q.subject != "" {
+		// Not FilterSubject: nats.go puts that one into the subject of a request, and it may be too long for one.
+		cfg.FilterSubjects = []string{q.subject}
+	}
+	switch {
+	case q.after > 0:
+		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, q.after+1
+	case !q.since.IsZero():
+		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &q.since
+	}
+	consumer, err = stream.CreateConsumer(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	name := consumer.CachedInfo().Name
+	return consumer, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+		defer cancel()
+		if err := stream.DeleteConsumer(ctx, name); err != nil {
+			s.log.Debug("dead letters: a listing's consumer is left to expire", "consumer", name, "error", err)
+		}
+	}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,31 +23,50 @@ const callTimeout = 5 * time.Second
 // not try again by itself. [ErrFull], [ErrNoStream], [ErrWrongStream], [ErrConflict] and [ErrTooLarge] say what an operator
 // has to look at. When ctx ends, Put returns its cause at once; the entry may be stored nevertheless.
 func (s *Store) Put(ctx context.Context, prefix string, e Entry) error {
+	e.Instance = cmp.Or(e.Instance, s.instance)
+	_, err := s.put(ctx, prefix, e)
+	if s.dropOldest && errors.Is(err, ErrFull) {
+		return s.putInsteadOfOldest(ctx, prefix, e, err)
+	}
+	return err
+}
+
+// Import is Put for an entry that was exported: it goes where it was, if the stream still has that prefix, keeps the
+// instance that wrote it, and never drops others. It reports false when the entry was there already.
+func (s *Store) Import(ctx context.Context, e Entry) (stored bool, err error) {
+	prefix := e.wantPrefix
+	if !slices.Contains(s.stream.CachedInfo().Config.Subjects, prefix+".>") {
+		prefix = ""
+	}
+	return s.put(ctx, prefix, e)
+}
+
+// put reports whether this call is known to have stored the entry.
+func (s *Store) put(ctx context.Context, prefix string, e Entry) (stored bool, err error) {
 	subj, err := entrySubject(cmp.Or(prefix, s.service+".dlq"), e.Origin)
 	if err != nil {
-		return fmt.Errorf("dead-letter subject: %w", err)
+		return false, fmt.Errorf("dead-letter subject: %w", err)
 	}
-	e.Instance = cmp.Or(e.Instance, s.instance)
 	m, err := s.entryMsg(ctx, subj, e)
 	if err != nil {
-		return or(ctx, err)
+		return false, or(ctx, err)
 	}
 	pub, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	ack, err := s.js.PublishMsg(pub, m)
 	switch {
 	case err == nil && ack.Stream == s.Name():
-		return nil
+		return true, nil
 	case err == nil:
-		return fmt.Errorf("%w: %s stored %q", ErrWrongStream, ack.Stream, subj)
+		return false, fmt.Errorf("%w: %s stored %q", ErrWrongStream, ack.Stream, subj)
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
 	case unsent(err), errors.Is(err, jetstream.ErrNoStreamResponse):
-		return classify(err)
+		return false, classify(err)
 	}
 	// From here the entry may be there: stored by this call whose answer is lost, by an earlier one before a crash, or
 	// by another instance. It is there, too, when the stream is full or the answer is one that nobody foresaw.
-	return or(ctx, s.confirm(ctx, subj, e, classify(err)))
+	return false, or(ctx, s.confirm(ctx, subj, e, classify(err)))
 }
 
 // How often, and after what pause times the count of reads, an entry is read back that the leader knows of but has not

@@ -28,6 +28,9 @@ type Target struct {
 	Subject string
 	// Job is the id of the replay job, which the message carries to its route.
 	Job string
+	// Edited takes the place of the body unless it is nil. The first body must have been kept with
+	// [Store.KeepOriginal] before.
+	Edited []byte
 }
 
 // Replay hands an entry on and removes it once the hand-over is confirmed. Of e it uses only where it is stored and its
@@ -42,34 +45,96 @@ type Target struct {
 // [ErrNoBody] say that it cannot be replayed this way, [ErrNotRemoved] that only its removal failed. After any error but
 // the last one the entry is still there, and the message may or may not have been delivered.
 func (s *Store) Replay(ctx context.Context, e Entry, to Target) error {
-	m, err := s.get(ctx, e.StoredSequence)
+	h, err := s.prepare(ctx, e.StoredSequence, e.isAt, to)
 	if err != nil {
 		return or(ctx, err)
+	}
+	pub, cancel := context.WithTimeout(ctx, s.timeout)
+	got, err := s.js.PublishMsg(pub, h.msg)
+	cancel()
+	if err := h.confirmed(got, err); err != nil {
+		return or(ctx, err)
+	}
+	return s.handedOver(ctx, h)
+}
+
+// handOver is a replay that is ready to be published.
+type handOver struct {
+	msg    *nats.Msg
+	stream string // that must take it; empty: any
+	seq    uint64 // of the entry
+	edited bool
+}
+
+// isAt tells whether e is what is stored.
+func (e Entry) isAt(storedSubject string, now Entry) bool {
+	return storedSubject == e.StoredSubject && same(now.Origin, e.Origin)
+}
+
+// prepare reads an entry again and builds the message of its replay, if it is still the one that is meant.
+func (s *Store) prepare(ctx context.Context, seq uint64, meant func(storedSubject string, now Entry) bool, to Target) (handOver, error) {
+	m, err := s.get(ctx, seq)
+	if err != nil {
+		return handOver{}, err
 	}
 	now, err := s.read(ctx, m, to.Subject != "")
 	if err != nil {
-		return or(ctx, err)
+		return handOver{}, err
 	}
-	if m.subject != e.StoredSubject || !same(now.Origin, e.Origin) {
-		return fmt.Errorf("%w: sequence %d holds another one now", ErrNotFound, e.StoredSequence)
+	if !meant(m.subject, now) {
+		return handOver{}, fmt.Errorf("%w: sequence %d holds another one now", ErrNotFound, seq)
 	}
-	if to.Subject == "" {
-		if now.body.name == "" { // its headers and body came with it
-			_, now.Header, err = ack.Unwrap(m.header)
-			now.Data = m.data
+	h := handOver{seq: now.StoredSequence, edited: to.Edited != nil}
+	if to.Subject != "" {
+		if h.edited {
+			now.Data = to.Edited
 		}
-		if err == nil {
-			err = s.toRoute(ctx, now, to.Job)
-		}
-	} else {
-		err = s.toSubject(ctx, now, cmpOriginal(to.Subject, now.Subject))
+		h.msg, err = s.toSubject(now, cmpOriginal(to.Subject, now.Subject))
+		return h, err
+	}
+	switch {
+	case now.body.name == "": // its headers and body came with it
+		_, now.Header, err = ack.Unwrap(m.header)
+		now.Data = m.data
+	case h.edited:
+		now.Header, _, err = s.loadBody(ctx, now.body)
 	}
 	if err != nil {
-		return or(ctx, err)
+		return handOver{}, err
 	}
-	err = s.remove(ctx, s.Name(), now.StoredSequence)
+	if h.edited {
+		now.Edited, now.Data, now.body = to.Job, to.Edited, ref{}
+	}
+	h.stream = retryName(s.service)
+	h.msg, err = s.toRoute(ctx, now, to.Job)
+	return h, err
+}
+
+// confirmed turns the answer to the publishing of h into what it means.
+func (h handOver) confirmed(got *jetstream.PubAck, err error) error {
+	to := h.msg.Subject
+	switch {
+	case err == nil && h.stream != "" && got.Stream != h.stream:
+		return fmt.Errorf("%w: %s took the replay instead of %s", ErrWrongStream, got.Stream, h.stream)
+	case err == nil && h.edited && got.Duplicate:
+		return fmt.Errorf("%w: it was handed over with its first body within the last 10 minutes", ErrRefused)
+	case err == nil:
+		return nil
+	case h.stream != "":
+		return fmt.Errorf("hand over to stream %s: %w", h.stream, classify(err))
+	case errors.Is(err, nats.ErrBadHeaderMsg):
+		return fmt.Errorf("%w: a header has a name that this client cannot send (one of %q)", ErrRefused, slices.Sorted(maps.Keys(h.msg.Header)))
+	case errors.Is(err, nats.ErrMaxPayload):
+		return fmt.Errorf("%w: it does not fit into max_payload with its headers: replay it to its route", ErrTooLarge)
+	}
+	return fmt.Errorf("publish to %q: %w", to, classify(err))
+}
+
+// handedOver removes the entry of a replay that is confirmed.
+func (s *Store) handedOver(ctx context.Context, h handOver) error {
+	err := s.remove(ctx, s.Name(), h.seq)
 	if err != nil && !errors.Is(err, ErrNotFound) { // gone: a rival replay, of which this one was the duplicate, or a discard
-		return fmt.Errorf("%w: sequence %d: %w", ErrNotRemoved, now.StoredSequence, err)
+		return fmt.Errorf("%w: sequence %d: %w", ErrNotRemoved, h.seq, err)
 	}
 	return nil
 }
@@ -86,18 +151,23 @@ func messageID(o ack.Origin) string {
 	return fmt.Sprintf("%s_%s_%d_%d", o.Route, o.ID(), o.Time.UnixNano(), o.Replay)
 }
 
-// replayed is the origin with which a message starts anew.
-func replayed(o ack.Origin) ack.Origin {
+// replayed is the origin with which the message of e starts anew.
+func replayed(e Entry) ack.Origin {
+	o := e.Origin
+	failed := o.LastFailure
+	if failed.IsZero() {
+		failed = e.StoredTime
+	}
+	o.Remember(ack.Past{Replay: o.Replay, Job: o.Job, Time: failed, Attempts: o.Attempts, Reason: string(e.Reason), Error: o.LastError})
 	o.Replay++
 	o.Attempts, o.Deliveries, o.LastError = 0, 0, ""
 	o.FirstFailure, o.LastFailure = time.Time{}, time.Time{}
 	return o
 }
 
-func (s *Store) toRoute(ctx context.Context, e Entry, job string) error {
-	o := replayed(e.Origin)
+func (s *Store) toRoute(ctx context.Context, e Entry, job string) (*nats.Msg, error) {
+	o := replayed(e)
 	o.Job = job
-	stream := retryName(s.service)
 	build := func() *nats.Msg {
 		m := &nats.Msg{Subject: s.dueSubject(o), Data: e.Data}
 		if e.body.name != "" {
@@ -107,49 +177,37 @@ func (s *Store) toRoute(ctx context.Context, e Entry, job string) error {
 			m.Header = ack.Wrap(o, e.Header)
 		}
 		m.Header.Set(jetstream.MsgIDHeader, messageID(o))
-		m.Header.Set(jetstream.ExpectedStreamHeader, stream)
+		m.Header.Set(jetstream.ExpectedStreamHeader, retryName(s.service))
 		return m
 	}
 	limit := s.js.Conn().MaxPayload()
+	m := build()
 	if e.body.name != "" {
 		if err := s.touch(ctx, e.body.name, true); err != nil {
-			return err
+			return nil, err
 		}
-	} else if m := build(); !fits(m.Header, m.Data, limit) {
-		// max_payload was lowered since, or the job's id is what is too much.
+	} else if !fits(m.Header, m.Data, limit) {
+		// max_payload was lowered since, or the job's id or the history is what is too much.
 		body, err := s.putBody(ctx, e.StoredSubject, e, true)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		e.body, e.Data = body, nil
+		m = build()
 	}
-	m := build()
 	if !fits(m.Header, m.Data, limit) {
-		return fmt.Errorf("%w: the headers of a replay alone exceed max_payload of %d bytes", ErrTooLarge, limit)
+		return nil, fmt.Errorf("%w: the headers of a replay alone exceed max_payload of %d bytes", ErrTooLarge, limit)
 	}
-	pub, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	got, err := s.js.PublishMsg(pub, m)
-	if err != nil {
-		return fmt.Errorf("hand over to stream %s: %w", stream, classify(err))
-	}
-	if got.Stream != stream {
-		return fmt.Errorf("%w: %s took the replay instead of %s", ErrWrongStream, got.Stream, stream)
-	}
-	return nil
+	return m, nil
 }
 
-func (s *Store) toSubject(ctx context.Context, e Entry, to string) error {
+func (s *Store) toSubject(e Entry, to string) (*nats.Msg, error) {
 	if err := subject.ValidateLiteral(to); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	info, err := s.stream.Info(ctx)
-	if err != nil {
-		return classify(err)
-	}
-	for _, own := range slices.Concat(info.Config.Subjects, []string{s.service + ".due.>", s.service + ".park.>"}) {
+	for _, own := range slices.Concat(s.stream.CachedInfo().Config.Subjects, []string{s.service + ".due.>", s.service + ".park.>"}) {
 		if subject.Matches(own, to) {
-			return fmt.Errorf("%w: %q lies in relay's own %s", ErrRefused, to, own)
+			return nil, fmt.Errorf("%w: %q lies in relay's own %s", ErrRefused, to, own)
 		}
 	}
 	h := make(nats.Header, len(e.Header)+1)
@@ -161,18 +219,6 @@ func (s *Store) toSubject(ctx context.Context, e Entry, to string) error {
 	}
 	// The target is part of the id: a hand-over to another subject is not a duplicate of this one.
 	sum := sha256.Sum256([]byte(to))
-	h.Set(jetstream.MsgIDHeader, messageID(replayed(e.Origin))+"_"+hex.EncodeToString(sum[:8]))
-	m := &nats.Msg{Subject: to, Header: h, Data: e.Data}
-	pub, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	_, err = s.js.PublishMsg(pub, m)
-	switch {
-	case errors.Is(err, nats.ErrBadHeaderMsg):
-		return fmt.Errorf("%w: a header has a name that this client cannot send (one of %q)", ErrRefused, slices.Sorted(maps.Keys(h)))
-	case errors.Is(err, nats.ErrMaxPayload):
-		return fmt.Errorf("%w: it does not fit into max_payload with its headers: replay it to its route", ErrTooLarge)
-	case err != nil:
-		return fmt.Errorf("publish to %q: %w", to, classify(err))
-	}
-	return nil
+	h.Set(jetstream.MsgIDHeader, messageID(replayed(e))+"_"+hex.EncodeToString(sum[:8]))
+	return &nats.Msg{Subject: to, Header: h, Data: e.Data}, nil
 }

@@ -66,6 +66,7 @@ func TestReplay_toItsRoute(t *testing.T) {
 		origin.Replay++
 		origin.Job, origin.Attempts, origin.Deliveries, origin.LastError = "job-1", 0, 0, ""
 		origin.FirstFailure, origin.LastFailure = time.Time{}, time.Time{}
+		origin.Remember(ack.Past{Replay: want.Replay, Time: want.LastFailure, Attempts: 20, Reason: "exhausted", Error: "connection refused"})
 		if d := cmp.Diff(origin, o); d != "" {
 			t.Error(d)
 		}

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -115,6 +116,9 @@ type Store struct {
 	stream   jetstream.Stream // its cached information is from when it was opened
 	timeout  time.Duration    // bounds one exchange with the server, within the caller's context
 	grace    time.Duration    // Sweep leaves younger objects alone
+
+	dropOldest bool
+	dropped    atomic.Uint64
 }
 
 func streamName(service string) string { return strings.ToUpper(service) + "_DLQ" }
@@ -143,7 +147,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 		return nil, err
 	}
 	s := newStore(js, cfg.Service, stream)
-	s.instance, s.log = cfg.Instance, cfg.Logger
+	s.instance, s.log, s.dropOldest = cfg.Instance, cfg.Logger, cfg.OnFull == OnFullDropOldest
 	return s, nil
 }
 
@@ -174,14 +178,12 @@ func (c Config) streamConfig() jetstream.StreamConfig {
 		Replicas:    c.Replicas,
 		MaxAge:      c.MaxAge,
 		MaxBytes:    c.MaxBytes,
+		// For drop_oldest too: the server would drop without a word, and leave the bodies behind. See Store.drop.
 		Discard:     jetstream.DiscardNew,
 		AllowDirect: true,
 		// Entries carry no message ids: their subjects make them unique. The window is the server's default, but
 		// it may not exceed MaxAge.
 		Duplicates: 2 * time.Minute,
-	}
-	if c.OnFull == OnFullDropOldest {
-		cfg.Discard = jetstream.DiscardOld
 	}
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = -1
@@ -265,7 +267,6 @@ func compare(have, want jetstream.StreamConfig) error {
 		{"max_msg_size", max(have.MaxMsgSize, -1) > 0, false}, // a message could never be stored
 		{"max_msgs_per_subject", max(have.MaxMsgsPerSubject, 0), int64(0)},
 		{"allow_rollup_hdrs", have.AllowRollup || !want.AllowRollup, true},
-		{"max_msgs", have.MaxMsgs > 0 && want.Discard == jetstream.DiscardOld, false},
 	} {
 		if f.have != f.want {
 			return &ConfigError{Stream: want.Name, Field: f.name, Have: f.have, Want: f.want}

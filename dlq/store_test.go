@@ -59,7 +59,7 @@ func TestOpen_changesWhatIsSafe(t *testing.T) {
 	}
 	got := s.stream.CachedInfo().Config
 	if !slices.Equal(got.Subjects, []string{"relay.dlq.>", "old.>", "new.>"}) || got.MaxBytes != -1 || got.MaxAge != time.Minute ||
-		got.Discard != jetstream.DiscardOld {
+		got.Discard != jetstream.DiscardNew { // relay itself drops the oldest
 		t.Errorf("got %+v", got)
 	}
 	bucket, err := js.Stream(t.Context(), s.bucketStream())

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -34,10 +33,22 @@ func (c *child) release(g *Group, k *key) {
 	switch {
 	case c.runs > 0:
 	case c.over:
-		g.stopChild(c)
+		g.endChild(c)
 	case k.child == c:
 		g.alive.push(k)
+		g.adopt()
 	}
+}
+
+// mayRetire lets another key have the place of k's child, which has nothing to do now. A fresh one has until its first
+// turn, or keys that are more than there may be children would end each other's before any got a message.
+func (g *Group) mayRetire(k *key, now time.Time) {
+	c := k.child
+	if c == nil || c.shared || c.runs > 0 || g.alive.has(k) || k.state == Probing && now.Before(k.until) {
+		return
+	}
+	g.alive.push(k)
+	g.adopt()
 }
 
 // retire ends k's child once its runs have returned; a shared value lives on.
@@ -48,31 +59,60 @@ func (g *Group) retire(k *key) {
 		return
 	}
 	g.alive.remove(k)
-	g.kids--
 	c.over = true
 	if c.runs == 0 {
-		g.stopChild(c)
+		g.endChild(c)
 	}
 }
 
-func (g *Group) stopChild(c *child) {
+func (g *Group) endChild(c *child) {
+	g.kids--
+	g.adopt()
 	if g.opts.Stop == nil {
 		return
 	}
 	g.goes.Add(1)
 	go func() {
 		defer g.leave()
-		ctx, cancel := context.WithTimeout(context.Background(), g.opts.Timeout)
-		defer cancel()
-		defer func() { _ = recover() }() // it is over anyway
-		g.opts.Stop(ctx, c.value)
+		g.stopValue(c.value)
 	}()
 }
 
-// make begins to make a child for k; it takes a slot meanwhile. A shared child is there at once.
-func (g *Group) make(k *key) {
-	if k.starting {
+func (g *Group) stopValue(value any) {
+	if g.opts.Stop == nil {
 		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), g.opts.Timeout)
+	defer cancel()
+	defer func() { _ = recover() }() // it is over anyway
+	g.opts.Stop(ctx, value)
+}
+
+// adopt lets the next key that waits for a child try again: one ended or is idle.
+func (g *Group) adopt() {
+	for g.orphans.len() > 0 {
+		k := g.orphans.pop()
+		k.orphan = false
+		if g.keys[k.name] == k && k.child == nil && k.messages() > 0 {
+			g.makeReady(k)
+			return
+		}
+	}
+}
+
+// make begins to make a child for k; it takes a slot meanwhile. A shared child is there at once. When there are as many
+// children as there may be, the one idle longest makes room, or k waits until there is such a one.
+func (g *Group) make(k *key) {
+	if k.birth != nil || k.orphan {
+		return
+	}
+	if g.kids >= g.cfg.MaxChildren && g.shared == nil {
+		if g.alive.first == nil {
+			k.orphan = true
+			g.orphans.push(k)
+			return
+		}
+		g.retire(g.alive.first)
 	}
 	k.children++
 	g.counts.Children++
@@ -80,61 +120,12 @@ func (g *Group) make(k *key) {
 		k.child = &child{value: g.shared.value, number: k.children, shared: true, started: time.Now()}
 		return
 	}
-	if g.kids >= g.cfg.MaxChildren && g.alive.first != nil {
-		g.retire(g.alive.first)
-	}
-	k.starting = true
 	g.kids++
-	g.making++
+	b := &birth{k: k, deadline: time.Now().Add(g.opts.Timeout), timeout: g.opts.Timeout}
+	b.ctx, b.cancel = context.WithDeadline(context.Background(), b.deadline)
+	k.birth = b
+	g.births = append(g.births, b)
+	g.arm(b.deadline.Add(hangGrace))
 	g.goes.Add(1)
-	go g.begin(k)
-}
-
-// begin makes a child on its own goroutine.
-func (g *Group) begin(k *key) {
-	defer g.leave()
-	var value any
-	err := error(&PanicError{Goexit: true})
-	defer func() { g.begun(k, value, err) }() // runs after Goexit too
-	func() {
-		defer func() {
-			if v := recover(); v != nil {
-				err = newPanicError(v, false)
-			}
-		}()
-		ctx, cancel := context.WithTimeout(context.Background(), g.opts.Timeout)
-		defer cancel()
-		value, err = g.opts.New(ctx, k.name)
-	}()
-}
-
-func (g *Group) begun(k *key, value any, err error) {
-	var fx effects
-	now := time.Now()
-	g.mu.Lock()
-	k.starting = false
-	g.making--
-	switch {
-	case g.closing || k.state == Suspended:
-		g.kids--
-		if err == nil {
-			g.stopChild(&child{value: value})
-		}
-		if g.closing && g.busy() == 0 {
-			g.quiet()
-		}
-	case err != nil:
-		g.kids--
-		g.stopped(k, err, fmt.Sprintf("%s did not start: %v", k.childName(), err), true, now, &fx)
-	default:
-		k.child = &child{value: value, number: k.children, started: now}
-		g.alive.push(k)
-		g.touch(k, now)
-		if k.state == Probing {
-			k.until = now.Add(*g.cfg.DrainGrace)
-		}
-	}
-	g.attend(k, now, &fx)
-	g.startAll(now)
-	g.unlock(&fx)
+	go g.begin(b)
 }

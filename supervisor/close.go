@@ -8,6 +8,7 @@ import (
 // Drain begins the end: nothing starts any more, and what has not started is given back at once.
 func (g *Group) Drain() {
 	var fx effects
+	now := time.Now()
 	g.mu.Lock()
 	if !g.closing {
 		g.closing = true
@@ -17,7 +18,7 @@ func (g *Group) Drain() {
 				for l.first != nil {
 					m := l.first
 					g.take(k, m)
-					fx.settle(m, Outcome{Action: GiveBack, Why: "shutting down"})
+					g.giveBack(m, time.Time{}, now, "shutting down", nil, &fx)
 				}
 			}
 		}
@@ -54,15 +55,12 @@ func (g *Group) Close(ctx context.Context) (interrupted int) {
 		}
 	}
 	g.mu.Lock()
+	g.ended = true
 	g.timer.Stop()
 	for _, k := range g.keys {
 		g.retire(k)
 	}
-	stuck := g.stuck
 	g.mu.Unlock()
-	if stuck > 0 {
-		return interrupted // their goroutines cannot be waited for
-	}
 	stopped := make(chan struct{})
 	go func() {
 		g.goes.Wait()
@@ -77,7 +75,7 @@ func (g *Group) Close(ctx context.Context) (interrupted int) {
 	return interrupted
 }
 
-// interrupt cancels all that still runs.
+// interrupt cancels all that still runs, and returns how many messages that is.
 func (g *Group) interrupt() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -88,6 +86,9 @@ func (g *Group) interrupt() int {
 			r.cancel(context.Canceled)
 			n++
 		}
+	}
+	for _, b := range g.births {
+		b.cancel()
 	}
 	return n
 }
@@ -103,8 +104,12 @@ func (g *Group) abandon() {
 			g.endRun(r, now)
 			r.hung = true
 			g.stuck++
+			g.leave()
 			fx.settle(r.m, Outcome{Action: LetGo, Why: "its handler did not return"})
 		}
+	}
+	for len(g.births) > 0 {
+		g.endBirth(g.births[0])
 	}
 	g.unlock(&fx)
 }

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// complete takes the end of a run, and returns what its goroutine is to run next.
+// complete takes the end of a run, and returns what its goroutine is to run next. With nil the goroutine ends.
 func (g *Group) complete(r *run, res *result) *run {
 	var fx effects
 	now := time.Now()
 	g.mu.Lock()
-	defer g.unlock(&fx)
 	if r.hung {
 		g.stuck--
-		return nil
+		g.mu.Unlock()
+		return nil // it was counted out before
 	}
 	g.endRun(r, now)
 	g.judge(r, res, now, &fx)
@@ -25,9 +25,10 @@ func (g *Group) complete(r *run, res *result) *run {
 	}
 	next := g.next(now)
 	g.startAll(now)
-	if g.asked && g.window+g.running.n <= g.lowWater {
-		g.asked = false
-		fx.calls = append(fx.calls, g.opts.More)
+	g.tellMore(&fx)
+	g.unlock(&fx)
+	if next == nil {
+		g.leave()
 	}
 	return next
 }
@@ -50,13 +51,13 @@ func (g *Group) endRun(r *run, now time.Time) {
 // judge decides what the end of a run means for its message, its key and its route.
 func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 	k, m, v := r.k, r.m, res.verdict
+	if v.Kind > Lost {
+		v = Verdict{Kind: Retry, Err: fmt.Errorf("unknown verdict %v", v.Kind)} // loses nothing
+	}
 	// A run of an earlier child settles its own message and moves nothing.
 	late := r.child != k.child
 	if r.probe && k.probe == r {
 		k.probe = nil
-	}
-	if r.routeProbe && g.route.probe == r {
-		g.route.probe = nil
 	}
 	failed := res.crash != nil || v.Kind == Retry
 	switch {
@@ -68,10 +69,13 @@ func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 		g.fail(r, failure{err: res.crash, stack: panicked.Stack, spend: true}, now, fx)
 		if !late {
 			g.stopped(k, res.crash, fmt.Sprintf("%s: %v", k.childName(), res.crash), true, now, fx)
+		}
+		if !late || r == g.route.probe {
 			g.routeFailed(r, res.crash, now, fx)
 		}
 	case v.Kind == Lost:
 		fx.settle(m, Outcome{Action: LetGo, Why: "its lease is lost"})
+		g.away(m, now)
 	case v.FailRoute:
 		g.comeBack(k, m, now, fx)
 		g.failRoute(v.Err, now, fx)
@@ -85,10 +89,13 @@ func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 			m.Due = now.Add(v.Delay)
 			g.keep(k, m, now, fx)
 		} else {
-			fx.settle(m, Outcome{Action: GiveBack, Due: now.Add(v.Delay), Why: "snoozed", Err: v.Err})
+			g.giveBack(m, now.Add(max(v.Delay, minGiveBack)), now, "snoozed", v.Err, fx)
 		}
 	default:
 		g.answered(r, v, late, now, fx)
+	}
+	if r == g.route.probe {
+		g.route.probe = nil // it told nothing
 	}
 }
 
@@ -108,6 +115,9 @@ func (g *Group) answered(r *run, v Verdict, late bool, now time.Time, fx *effect
 		fx.settle(m, Outcome{Action: AckMessage})
 	}
 	if late {
+		if r == g.route.probe {
+			g.routeAnswered(r, now, fx)
+		}
 		return
 	}
 	k.failures, k.several = 0, false
@@ -117,7 +127,7 @@ func (g *Group) answered(r *run, v Verdict, late bool, now time.Time, fx *effect
 	switch {
 	case k.state == Probing:
 		k.tripped = false
-		k.ramp = 2
+		k.ramp = firstRamp
 		g.move(k, Flowing, "the probe succeeded", 0, now, fx)
 	case k.ramp > 0:
 		if k.ramp *= 2; k.ramp >= g.opts.Concurrency || k.stash.n == 0 {
@@ -133,11 +143,14 @@ func (g *Group) answered(r *run, v Verdict, late bool, now time.Time, fx *effect
 // failedRun is an error that a handler returned.
 func (g *Group) failedRun(r *run, v Verdict, late bool, now time.Time, fx *effects) {
 	k := r.k
-	f := failure{err: v.Err, delay: v.Delay, spend: !v.NotStarted}
+	f := failure{err: v.Err, delay: v.Delay, paused: v.Pause, spend: !v.NotStarted}
 	// While an outage is believed in, a probe that fails spends nothing: its message was only asked whether it is over.
 	f.held = r.routeProbe || r.probe && k.tripped
 	g.fail(r, f, now, fx)
 	if late {
+		if r == g.route.probe {
+			g.routeFailed(r, v.Err, now, fx)
+		}
 		return
 	}
 	if k.failures == 0 || now.Sub(k.failedAt) >= g.cfg.Window {
@@ -146,7 +159,9 @@ func (g *Group) failedRun(r *run, v Verdict, late bool, now time.Time, fx *effec
 	k.failures++
 	k.several = k.several || r.m.Sequence != k.firstFail
 	k.failedAt, k.lastErr = now, v.Err
-	k.ramp = 0
+	if k.ramp > 0 {
+		k.ramp = 1
+	}
 
 	pause := time.Duration(0)
 	if v.Pause && v.Delay > 0 {
@@ -155,6 +170,7 @@ func (g *Group) failedRun(r *run, v Verdict, late bool, now time.Time, fx *effec
 	trip := *g.cfg.TripAfter
 	switch {
 	case pause > 0 && g.cfg.RetryAfter == ScopeKey:
+		k.tripped = true // the handler itself says that it is not the message
 		g.wait(k, pause, fmt.Sprintf("Retry-After: %v", v.Err), now, fx)
 	case r.probe:
 		g.again(k, fmt.Sprintf("the probe failed: %v", v.Err), now, fx)
@@ -178,11 +194,13 @@ func (g *Group) named(d time.Duration) time.Duration {
 }
 
 type failure struct {
-	err   error
-	stack []byte
-	spend bool          // an attempt
-	held  bool          // a failed probe: stays in the stash
-	delay time.Duration // named by the handler; 0: by the policy
+	err    error
+	stack  []byte
+	spend  bool          // an attempt
+	held   bool          // a failed probe: stays in the stash
+	hung   bool          // its bytes are still in use: it must come again with its own
+	delay  time.Duration // named by the handler; 0: by the policy
+	paused bool          // the key or the route waits for as long
 }
 
 // fail settles a message that failed, or keeps it.
@@ -198,27 +216,33 @@ func (g *Group) fail(r *run, f failure, now time.Time, fx *effects) {
 	if f.delay > 0 {
 		delay = g.named(f.delay)
 	}
+	m.unsaved, m.lastErr = true, f.err
+	// A probe that named a time of its own would be asked again before it.
+	stays := f.held && g.cfg.Forward == ForwardStash && (f.delay == 0 || f.paused)
 	switch {
 	case g.spent(m):
 		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: f.err, Stack: f.stack})
 	case g.expired(m, now):
 		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: f.err, Stack: f.stack})
-	case f.held && g.cfg.Forward == ForwardStash:
-		m.probes++
-		g.keep(k, m, now, fx)
-	case g.opts.Ordered && g.cfg.Forward == ForwardStash:
-		m.Due = now.Add(delay)
-		g.stashWindow(k)
+	case (stays || g.opts.Ordered) && !f.hung:
+		if f.held {
+			m.probes++
+		}
+		if !f.held || f.delay > 0 {
+			m.Due = now.Add(delay)
+		}
 		g.keep(k, m, now, fx)
 	default:
-		fx.settle(m, Outcome{Action: RetryLater, Due: now.Add(delay), Err: f.err, Stack: f.stack})
+		due := now.Add(delay)
+		fx.settle(m, Outcome{Action: RetryLater, Due: due, Err: f.err, Stack: f.stack})
+		g.away(m, due)
 	}
 }
 
 // comeBack takes in a message whose run was cancelled: no attempt is spent.
 func (g *Group) comeBack(k *key, m *Message, now time.Time, fx *effects) {
 	if k.state == Waiting && g.cfg.Forward != ForwardStash {
-		fx.settle(m, Outcome{Action: GiveBack, Due: k.until, Why: "its child was stopped"})
+		g.giveBack(m, k.until, now, "its child was stopped", k.lastErr, fx)
 		return
 	}
 	g.keep(k, m, now, fx)
@@ -237,33 +261,38 @@ func (g *Group) keep(k *key, m *Message, now time.Time, fx *effects) {
 	}
 }
 
+// countStuck stops the route when too many goroutines do not come back.
+func (g *Group) countStuck(now time.Time, fx *effects) {
+	g.counts.Hangs++
+	if g.stuck > g.cfg.MaxStuck {
+		g.failRoute(fmt.Errorf("%d handlers ignore their timeout (max_stuck is %d)", g.stuck, g.cfg.MaxStuck), now, fx)
+	}
+}
+
 // hang gives up a run whose handler ignores the end of its context. Its goroutine stays behind.
 func (g *Group) hang(r *run, now time.Time, fx *effects) {
 	late := r.child != r.k.child
 	g.endRun(r, now)
 	r.hung = true
 	g.stuck++
-	g.counts.Hangs++
+	g.leave()
 	if r.probe && r.k.probe == r {
 		r.k.probe = nil
-	}
-	if r.routeProbe && g.route.probe == r {
-		g.route.probe = nil
 	}
 	err := fmt.Errorf("%w of %v", ErrHandlerHung, g.opts.Timeout)
 	if r.cancelled {
 		// The bytes may still be in use there: the message must come again with its own.
-		fx.settle(r.m, Outcome{Action: GiveBack, Due: now.Add(minGiveBack), Why: "its child was stopped"})
+		g.giveBack(r.m, now.Add(minGiveBack), now, "its child was stopped", err, fx)
 	} else {
-		g.fail(r, failure{err: err, spend: true}, now, fx)
+		g.fail(r, failure{err: err, spend: true, hung: true}, now, fx)
 	}
 	if !late {
 		g.stopped(r.k, err, fmt.Sprintf("%s was abandoned: %v", r.k.childName(), err), true, now, fx)
+	}
+	if !late || r == g.route.probe {
 		g.routeFailed(r, err, now, fx)
 	}
-	if g.stuck > g.cfg.MaxStuck {
-		g.failRoute(fmt.Errorf("%d handlers ignore their timeout (max_stuck is %d)", g.stuck, g.cfg.MaxStuck), now, fx)
-	}
+	g.countStuck(now, fx)
 	g.attend(r.k, now, fx)
 	if g.closing && g.busy() == 0 {
 		g.quiet()

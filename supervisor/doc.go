@@ -18,7 +18,7 @@
 //	                           └── clean stop under trigger failure ──▶ stopped (the next message begins anew)
 //
 // A panic is a stop of the child. Its other runs are cancelled and spend no attempt, a fresh child is made after the
-// restart backoff, and gets one message as a probe. An error is a failure of one message: the key flows on, unless
+// restart backoff, and gets one message as a probe. Making a child takes a slot, and as long as an attempt may. An error is a failure of one message: the key flows on, unless
 // failures follow each other without a success (a trip). Every change goes through one function, [key.move].
 //
 // # The route
@@ -33,6 +33,7 @@
 //	stash    messages whose key waits, or is stalled; bounded by count and bytes over all keys, never in the way of others;
 //	         when it is full the key idle longest gives its oldest message back
 //	later    messages of the stash whose own delay is not over
+//	outside  sequences of an ordered key that left and have not come again; nothing of the key overtakes them
 //
 // # Locking
 //

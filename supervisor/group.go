@@ -48,15 +48,16 @@ type Group struct {
 	ready   [2]keyQueue // keys with fresh messages, and with messages that were here before
 	turn    int         // which of the two is next
 	running runList
-	overdue runList // past their deadline, with a little time left to return
-	making  int     // children that are being made, each on a slot
-	stuck   int     // hung runs whose goroutine has not returned
-	window  int     // messages in window
+	overdue runList  // past their deadline, with a little time left to return
+	births  []*birth // children that are being made, each on a slot; in the order they began
+	stuck   int      // hung runs whose goroutine has not returned
+	window  int      // messages in window
 	stash   usage
-	stashed keyList // keys with a stash, least recently active first
-	idle    keyList // keys without messages that are remembered for their failures
-	alive   keyList // keys with a child of their own and no run, least recently used first
-	kids    int     // children of keys
+	stashed keyList  // keys with a stash, least recently active first
+	idle    keyList  // keys without messages that are remembered for their failures
+	alive   keyList  // keys with a child of their own and no run, least recently used first
+	kids    int      // children of keys, with those that have to finish their last runs
+	orphans keyQueue // keys that wait for another key's child to end
 	wakes   wakeHeap
 	timer   *time.Timer
 	armed   time.Time
@@ -71,6 +72,7 @@ type Group struct {
 	paused   bool
 	failed   error
 	closing  bool
+	ended    bool          // closed: the timer stays off
 	idleNow  chan struct{} // while closing: closed when nothing runs any more
 	goes     sync.WaitGroup
 	counts   Counts
@@ -133,21 +135,30 @@ func (g *Group) deliver(m *Message, now time.Time, fx *effects) {
 	m.arrived = now
 	switch {
 	case g.closing:
-		fx.settle(m, Outcome{Action: GiveBack, Why: "shutting down"})
+		g.giveBack(m, time.Time{}, now, "shutting down", nil, fx)
 		return
 	case g.failed != nil:
-		fx.settle(m, Outcome{Action: GiveBack, Due: now.Add(overflowMax), Why: "the route has stopped"})
+		g.giveBack(m, now.Add(overflowMax), now, "the route has stopped", nil, fx)
 		return
+	}
+	k := g.keys[m.Key]
+	if k == nil {
+		k = g.newKey(m.Key)
+	}
+	k.outside.back(m.Sequence)
+	g.admit(k, m, now, fx)
+	g.attend(k, now, fx)
+}
+
+// admit finds the place of a message that arrived.
+func (g *Group) admit(k *key, m *Message, now time.Time, fx *effects) {
+	switch {
 	case g.spent(m):
 		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExhausted})
 		return
 	case g.expired(m, now):
 		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired})
 		return
-	}
-	k := g.keys[m.Key]
-	if k == nil {
-		k = g.newKey(m.Key)
 	}
 	g.touch(k, now)
 	g.recent.saw(m.Key, now)
@@ -156,30 +167,40 @@ func (g *Group) deliver(m *Message, now time.Time, fx *effects) {
 		g.refuse(k, m, now, fx)
 	case m.Due.After(now) && !g.opts.Ordered:
 		g.hold(k, m, now, fx)
-	case g.held(k):
-		if g.cfg.Forward == ForwardStash || g.isProbe(k, now) {
-			g.putStash(k, m)
-			g.bound(now, fx)
-		} else {
-			g.turnAway(k, m, now, fx)
-		}
-	case g.opts.Ordered && k.stash.n > 0: // behind a message that waits
+	case g.waits(k) && g.cfg.Forward != ForwardStash && !g.isProbe(k, m, now):
+		g.turnAway(k, m, now, fx)
+	case g.waits(k), g.paused, g.opts.Ordered && (k.stash.n > 0 || g.blocked(k, m, now)):
 		g.putStash(k, m)
 		g.bound(now, fx)
 	default:
 		g.putWindow(k, m)
 	}
-	delete(k.outside, m.Sequence)
-	g.attend(k, now, fx)
 }
 
-// held tells whether a message of k that arrives now has to wait for its key or its route.
-func (g *Group) held(k *key) bool { return k.state != Flowing || g.route.state != Flowing || g.paused }
+// waits tells whether a message of k that arrives now has to wait for its key or its route. An operator's pause is no
+// such wait: nothing failed, and forward does not apply to it.
+func (g *Group) waits(k *key) bool { return k.state != Flowing || g.route.state != Flowing }
 
-// isProbe tells whether a message that arrives now is taken as the probe that k waits for.
-func (g *Group) isProbe(k *key, now time.Time) bool {
-	return k.state == Probing && g.route.state == Flowing && !g.paused && k.probe == nil && k.messages() == 0 &&
-		(*g.cfg.ForwardDuringGrace || !now.Before(k.until))
+// isProbe tells whether a message that arrives now is what k, the route, or both wait for to probe with. Without it, no
+// probe would ever be found where forward keeps no stash.
+func (g *Group) isProbe(k *key, m *Message, now time.Time) bool {
+	if g.opts.Ordered && g.blocked(k, m, now) {
+		return false // it could not start, and would keep out the one that can
+	}
+	switch k.state {
+	case Flowing:
+	case Probing:
+		if k.probe != nil || k.messages() > 0 && !(g.opts.Ordered && m.Sequence < k.stash.first.Sequence) || !*g.cfg.ForwardDuringGrace && now.Before(k.until) {
+			return false
+		}
+	default:
+		return false
+	}
+	if g.route.state == Flowing {
+		return true
+	}
+	_, other := g.chooseRouteProbe(now)
+	return g.route.state == Probing && g.route.probe == nil && other == nil
 }
 
 func (g *Group) spent(m *Message) bool {
@@ -193,7 +214,7 @@ func (g *Group) expired(m *Message, now time.Time) bool {
 // hold keeps a message that came back before its own delay was over, or gives it back for what is left.
 func (g *Group) hold(k *key, m *Message, now time.Time, fx *effects) {
 	if m.Due.Sub(now) > holdEarly {
-		fx.settle(m, Outcome{Action: GiveBack, Due: m.Due, Why: "came back early"})
+		g.giveBack(m, m.Due, now, "came back early", nil, fx)
 		return
 	}
 	k.later.pushByDue(m)
@@ -203,25 +224,6 @@ func (g *Group) hold(k *key, m *Message, now time.Time, fx *effects) {
 
 // holdEarly is how early a message may come back and be held; the server restarts with delays cut to whole seconds.
 const holdEarly = 2 * time.Second
-
-// turnAway settles a message of a key that waits as forward says.
-func (g *Group) turnAway(k *key, m *Message, now time.Time, fx *effects) {
-	if g.cfg.Forward == ForwardDrop {
-		fx.settle(m, Outcome{Action: DropMessage, Why: "its key waits and forward is drop", Err: k.lastErr})
-		return
-	}
-	fx.settle(m, Outcome{Action: GiveBack, Due: later(g.waitOf(k), now.Add(minGiveBack)), Why: "its key waits"})
-}
-
-// minGiveBack keeps a message whose key is about to go on from coming and going.
-const minGiveBack = 100 * time.Millisecond
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
 
 // waitOf is when the key's and the route's wait are both over.
 func (g *Group) waitOf(k *key) time.Time {
@@ -246,13 +248,31 @@ func (g *Group) Free() (n int, flows bool) {
 		return 0, false
 	}
 	if g.route.state != Flowing {
-		return max(0, min(g.opts.StashMessages-g.stash.messages, 2*g.opts.Concurrency)), false
+		return max(0, min(g.stashRoom(), 2*g.opts.Concurrency)), false
 	}
 	size := g.meter.window(now, g.opts.Concurrency)
 	g.spill(now, &fx)
 	g.lowWater = size / 2
 	g.asked = true
 	return max(0, size-g.window-g.running.n), true
+}
+
+// stashRoom is for how many more messages the stash has room, if they are as large as those in it.
+func (g *Group) stashRoom() int {
+	n := g.opts.StashMessages - g.stash.messages
+	if g.stash.bytes > 0 {
+		mean := max(1, g.stash.bytes/g.stash.messages)
+		n = min(n, (g.opts.StashBytes-g.stash.bytes)/mean)
+	}
+	return n
+}
+
+// tellMore asks for more messages once half of what Free told last has been used.
+func (g *Group) tellMore(fx *effects) {
+	if g.asked && g.window+g.running.n <= g.lowWater {
+		g.asked = false
+		fx.calls = append(fx.calls, g.opts.More)
+	}
 }
 
 // meter sizes the window by how many messages were handled lately: handlers must not wait for the network, and messages
@@ -286,10 +306,12 @@ func (m *meter) roll(now time.Time) {
 type recentKeys struct {
 	last, other     string
 	lastAt, otherAt time.Time
+	several         bool // there were ever two
 }
 
 func (r *recentKeys) saw(key string, now time.Time) {
 	if r.last != key {
+		r.several = r.several || !r.lastAt.IsZero()
 		r.other, r.otherAt, r.last = r.last, r.lastAt, key
 	}
 	r.lastAt = now

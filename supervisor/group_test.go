@@ -5,186 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// bench runs a group against a handler written as a function, and plays JetStream: what is given back, or is to be
-// retried, comes again when it is due.
-type bench struct {
-	t *testing.T
-	g *Group
-
-	mu       sync.Mutex
-	began    time.Time
-	starts   []start
-	outcomes map[uint64][]Outcome
-	events   []Event
-	failed   error
-	escaped  error
-	closed   bool
-	returns  map[uint64]int
-	stopped  []string // children
-	// redeliver is off when a test looks at outcomes only.
-	redeliver bool
-}
-
-type start struct {
-	seq     uint64
-	key     string
-	attempt int
-	at      time.Duration // since the bench began
-	child   string
-}
-
-// handlerFunc is what the tests write. n counts the starts of this message.
-type handlerFunc func(ctx context.Context, m *Message, n int) Verdict
-
-type testWork struct {
-	b      *bench
-	m      *Message
-	handle handlerFunc
-}
-
-func (w *testWork) Do(ctx context.Context, number int, c any) Verdict {
-	b := w.b
-	b.mu.Lock()
-	name, _ := c.(string)
-	b.starts = append(b.starts, start{w.m.Sequence, w.m.Key, number, time.Since(b.began), name})
-	n := 0
-	for _, s := range b.starts {
-		if s.seq == w.m.Sequence {
-			n++
-		}
-	}
-	b.mu.Unlock()
-	return w.handle(ctx, w.m, n)
-}
-
-func (w *testWork) Settle(o Outcome) {
-	b := w.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.outcomes[w.m.Sequence] = append(b.outcomes[w.m.Sequence], o)
-	again := o.Action == RetryLater || o.Action == GiveBack
-	if !again || !b.redeliver || b.closed {
-		return
-	}
-	if o.Action == GiveBack {
-		b.returns[w.m.Sequence]++
-	} else {
-		b.returns[w.m.Sequence] = 0
-	}
-	m := &Message{
-		Key: w.m.Key, Sequence: w.m.Sequence, Size: w.m.Size, Attempts: o.Attempts, FirstFailure: o.FirstFailure,
-		Returns: b.returns[w.m.Sequence],
-	}
-	m.Work = &testWork{b, m, w.handle}
-	time.AfterFunc(max(0, time.Until(o.Due)), func() {
-		b.mu.Lock()
-		closed := b.closed
-		b.mu.Unlock()
-		if !closed {
-			b.g.Deliver(m)
-		}
-	})
-}
-
-func newBench(t *testing.T, opts Options) *bench {
-	b := &bench{t: t, began: time.Now(), outcomes: map[uint64][]Outcome{}, returns: map[uint64]int{}, redeliver: true}
-	opts.Event = func(e Event) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.events = append(b.events, e)
-	}
-	opts.Failed = func(err error) { b.failed = err }
-	opts.Escalate = func(err error) { b.escaped = err }
-	if opts.Retry.Jitter == nil {
-		opts.Retry.Jitter = new(0.0)
-	}
-	if opts.Config.Restart.Jitter == nil {
-		opts.Config.Restart.Jitter = new(0.0)
-	}
-	b.g = New(opts)
-	return b
-}
-
-// close ends the group; every test calls it inside its bubble.
-func (b *bench) close() {
-	b.mu.Lock()
-	b.closed = true
-	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	b.g.Close(ctx)
-}
-
-func (b *bench) send(handle handlerFunc, key string, seqs ...uint64) {
-	var ms []*Message
-	for _, seq := range seqs {
-		m := &Message{Key: key, Sequence: seq, Size: 100}
-		m.Work = &testWork{b, m, handle}
-		ms = append(ms, m)
-	}
-	b.g.Deliver(ms...)
-}
-
-func (b *bench) startsOf(seq uint64) (at []time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, s := range b.starts {
-		if s.seq == seq {
-			at = append(at, s.at)
-		}
-	}
-	return at
-}
-
-// final is the outcome that ended the message.
-func (b *bench) final(seq uint64) (Outcome, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	os := b.outcomes[seq]
-	if len(os) == 0 {
-		return Outcome{}, false
-	}
-	o := os[len(os)-1]
-	return o, o.Action != RetryLater && o.Action != GiveBack
-}
-
-func (b *bench) wantFinal(seq uint64, action Action) Outcome {
-	b.t.Helper()
-	o, ended := b.final(seq)
-	if !ended || o.Action != action {
-		b.t.Errorf("message %d: final outcome %+v (ended %v), want action %d", seq, o, ended, action)
-	}
-	return o
-}
-
-func (b *bench) log() {
-	for _, e := range b.events {
-		b.t.Logf("event %+v", e)
-	}
-	for _, s := range b.starts {
-		b.t.Logf("start %+v", s)
-	}
-}
-
-var (
-	errDown = errors.New("down")
-	ok      = Verdict{Kind: Ack}
-)
-
-func succeed(context.Context, *Message, int) Verdict { return ok }
-
-func failing(context.Context, *Message, int) Verdict { return Verdict{Kind: Retry, Err: errDown} }
 
 func TestGroup_messagesAreHandledAndLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +21,7 @@ func TestGroup_messagesAreHandledAndLeaveNothingBehind(t *testing.T) {
 		for i := range uint64(1000) {
 			b.wantFinal(i+1, AckMessage)
 		}
-		if n := len(b.g.keys); n != 0 {
+		if n := b.keys(); n != 0 {
 			t.Errorf("%d keys left", n)
 		}
 		b.close()
@@ -221,7 +46,7 @@ func TestGroup_errorRetriesByTheMessagesOwnPolicy(t *testing.T) {
 
 func TestGroup_panicIsAStopAndAFreshChildFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		made := 0
+		var made int // by one goroutine after the other
 		b := newBench(t, Options{
 			Retry:  Backoff{Min: time.Second},
 			Config: Config{Restart: Backoff{Min: 200 * time.Millisecond}},
@@ -238,8 +63,8 @@ func TestGroup_panicIsAStopAndAFreshChildFollows(t *testing.T) {
 		}, "k", 1)
 		time.Sleep(5 * time.Second)
 		b.wantFinal(1, AckMessage)
-		if made != 2 || b.starts[1].child != "child-2" {
-			t.Errorf("%d children made; second start by %s", made, b.starts[1].child)
+		if made != 2 || b.allStarts()[1].child != "child-2" {
+			t.Errorf("%d children made; second start by %s", made, b.allStarts()[1].child)
 		}
 		b.close()
 	})
@@ -339,7 +164,7 @@ func TestGroup_outageBehindManyKeysTripsTheRoute(t *testing.T) {
 			b.send(handle, fmt.Sprint("k", seq), seq+1)
 		}
 		time.Sleep(2 * time.Hour)
-		if n := len(b.starts); n > 500 {
+		if n := len(b.allStarts()); n > 500 {
 			t.Errorf("%d starts during the outage", n)
 		}
 		down.Store(false)

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -18,8 +19,9 @@ type key struct {
 	lastDone   time.Time
 
 	child     *child
-	starting  bool // a child is being made
-	children  int  // made so far
+	birth     *birth // a child is being made
+	orphan    bool   // waits for another key's child to end
+	children  int    // made so far
 	probe     *run
 	until     time.Time // waiting: when it is over; probing: when the grace is
 	since     time.Time // of the state
@@ -27,10 +29,10 @@ type key struct {
 	lastErr   error
 	failures  int // in a row
 	firstFail uint64
-	several   bool                 // the failures are of more than one message
-	outside   map[uint64]time.Time // ordered: sequences given back, and until when to wait for them
-	failedAt  time.Time
-	tripped   bool // waits because of failures of several messages: a probe's error spends no attempt
+	several   bool // the failures are of more than one message
+	outside   outside
+	failedAt  time.Time // the last failure, stop or trip
+	tripped   bool      // waits because of failures of several messages: a probe's error spends no attempt
 	restarts  int
 	stops     []time.Time // within the window, for max_restarts
 	ramp      int         // how many may run at once after a wait; 0: no ramp
@@ -104,7 +106,7 @@ func (g *Group) makeReady(k *key) {
 
 // settleKey forgets a key that has nothing left, or sees to it that it is forgotten in time.
 func (g *Group) settleKey(k *key, now time.Time) {
-	if k.messages() > 0 || k.runs > 0 || k.starting || len(k.outside) > 0 {
+	if k.messages() > 0 || k.runs > 0 || k.birth != nil || len(k.outside.until) > 0 {
 		return
 	}
 	if k.state == Suspended || k.state == Waiting {
@@ -141,7 +143,7 @@ func (g *Group) forgettable(k *key, now time.Time) (bool, time.Time) {
 		return true, time.Time{}
 	}
 	// The longest pause that the policy knows, and the window, say how long a failure is of interest.
-	at := k.failedAt.Add(max(g.cfg.Window, 2*g.cfg.Restart.Max))
+	at := k.failedAt.Add(max(g.cfg.Window, 2*min(g.cfg.Restart.Max, math.MaxInt64/2)))
 	if k.restarts > 0 && g.cfg.Reset == ResetNever {
 		return false, time.Time{}
 	}

@@ -32,7 +32,9 @@ type Message struct {
 	// Returns counts how often the message came and went without a start.
 	Returns int
 
-	probes     int // failed probes, which spend no attempt
+	probes     int   // failed probes, which spend no attempt
+	unsaved    bool  // Attempts or FirstFailure changed here, and the owner has not heard of it
+	lastErr    error // of what failed here
 	arrived    time.Time
 	in         *list
 	prev, next *Message
@@ -61,7 +63,7 @@ const (
 // Outcome is how a message leaves the group.
 type Outcome struct {
 	Action Action
-	// Due is when to come again. Zero, for GiveBack, means at once: the instance shuts down.
+	// Due is when to come again. Zero, for GiveBack, means at once: the instance shuts down. RetryLater always says when.
 	Due time.Time
 	// Attempts and FirstFailure are those of the message now.
 	Attempts     int

@@ -10,22 +10,22 @@ func (g *Group) startAll(now time.Time) {
 	}
 }
 
-// leave is the end of a goroutine that startAll began.
+// leave is the end of a goroutine that Close waits for.
 func (g *Group) leave() { g.goes.Done() }
 
 // next takes the message that is to start now, and a slot for it; nil when there is none. Keys take turns, and so do
 // first deliveries and those that were here before.
 func (g *Group) next(now time.Time) *run {
-	if g.closing || g.paused || g.failed != nil || g.busy() >= g.slots() {
+	if g.closing || g.paused || g.failed != nil {
 		return nil
 	}
 	switch g.route.state {
 	case Waiting:
 		return nil
 	case Probing:
-		return g.nextRouteProbe(now)
+		return g.startRouteProbe(now)
 	}
-	for side := g.turn; ; {
+	for side := g.turn; g.busy() < g.slots(); {
 		q := &g.ready[side]
 		if q.len() == 0 {
 			side = 1 - side
@@ -43,10 +43,11 @@ func (g *Group) next(now time.Time) *run {
 		}
 		// k is queued again when what keeps it from starting changes.
 	}
+	return nil
 }
 
 // busy counts the slots in use.
-func (g *Group) busy() int { return g.running.n + g.overdue.n + g.making }
+func (g *Group) busy() int { return g.running.n + g.overdue.n + len(g.births) }
 
 // slots is how many messages may run at once now: fewer than Concurrency while the route recovers.
 func (g *Group) slots() int {
@@ -68,8 +69,12 @@ func (g *Group) limit(k *key, now time.Time) int {
 		return 1
 	}
 	n := g.opts.Concurrency
-	if g.recent.others(k.name, now, sharesWithin) {
+	switch {
+	case g.recent.others(k.name, now, sharesWithin):
 		n = max(1, n/2)
+	case g.recent.several:
+		// It is alone now, but one slot stays free: its handlers might hang just when another key has a message.
+		n = max(1, n-1)
 	}
 	if k.ramp > 0 {
 		n = min(n, k.ramp)
@@ -82,20 +87,11 @@ func (g *Group) choose(k *key, side int, now time.Time) *Message {
 	if g.keys[k.name] != k || k.runs >= g.limit(k, now) {
 		return nil
 	}
-	if k.state != Flowing && k.state != Probing {
-		return nil
-	}
-	if k.child == nil {
-		if k.messages() > 0 {
-			g.make(k)
-		}
-		return nil
-	}
-	if k.state == Probing {
-		return g.chooseProbe(k, now)
-	}
 	var m *Message
 	switch {
+	case k.state == Probing:
+		m = g.chooseProbe(k, now)
+	case k.state != Flowing:
 	case g.opts.Ordered:
 		m = g.head(k, now)
 	case side == 0:
@@ -105,13 +101,24 @@ func (g *Group) choose(k *key, side int, now time.Time) *Message {
 	default:
 		m = k.due.first
 	}
+	switch {
+	case m == nil:
+		g.mayRetire(k, now)
+	case k.child == nil:
+		if g.make(k); k.child == nil {
+			return nil // it is being made
+		}
+	}
 	return m
 }
 
 // chooseProbe picks the message with the fewest attempts, then the oldest one. Failed probes count like attempts here, or
 // one message that can never succeed would be every probe.
 func (g *Group) chooseProbe(k *key, now time.Time) *Message {
-	if k.probe != nil || now.Before(k.until) && !(*g.cfg.ForwardDuringGrace && k.stash.n == 1 && k.stash.first.arrived.After(k.since)) {
+	// The grace begins with the child.
+	grace := k.child != nil && now.Before(k.until)
+	alone := *g.cfg.ForwardDuringGrace && k.stash.n == 1 && k.stash.first.arrived.After(k.since)
+	if k.probe != nil || grace && !alone {
 		return nil
 	}
 	if g.opts.Ordered {
@@ -134,25 +141,6 @@ func fewest(best, m *Message) *Message {
 func before(a, b *Message) bool {
 	x, y := a.Attempts+a.probes, b.Attempts+b.probes
 	return x < y || x == y && a.Sequence < b.Sequence
-}
-
-// head is the first message of an ordered key, if its own delay is over and no earlier one is outside.
-func (g *Group) head(k *key, now time.Time) *Message {
-	m := k.stash.first
-	if m == nil {
-		m = k.fresh.first
-	}
-	if m == nil || m.Due.After(now) {
-		return nil
-	}
-	for seq, until := range k.outside {
-		if now.After(until) {
-			delete(k.outside, seq) // another instance has it
-		} else if seq < m.Sequence {
-			return nil
-		}
-	}
-	return m
 }
 
 // start takes m out of where it waits and gives it a slot.

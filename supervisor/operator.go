@@ -39,6 +39,9 @@ func (g *Group) SuspendKey(name, why string) {
 		g.cancelRuns(k)
 		g.retire(k)
 		g.suspend(k, why, now, &fx)
+		g.idle.remove(k) // never forgotten
+		g.startAll(now)
+		g.tellMore(&fx)
 	}
 	g.unlock(&fx)
 }

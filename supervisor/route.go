@@ -26,6 +26,9 @@ type routeState struct {
 // enoughKeys is over how many keys failures must be spread before they are the route's.
 const enoughKeys = 3
 
+// firstRamp is how many messages may run at once after a probe succeeded: the next ones double it.
+const firstRamp = 2
+
 func (g *Group) moveRoute(to State, why string, delay time.Duration, now time.Time, fx *effects) {
 	rs := &g.route
 	if !mayMove(rs.state, to) {
@@ -40,7 +43,7 @@ func (g *Group) moveRoute(to State, why string, delay time.Duration, now time.Ti
 // routeFailed counts a failure of any key.
 func (g *Group) routeFailed(r *run, err error, now time.Time, fx *effects) {
 	rs := &g.route
-	if r.routeProbe && rs.state == Probing {
+	if r == rs.probe {
 		rs.lastErr = err
 		g.routeAgain(fmt.Sprintf("the probe failed: %v", err), now, fx)
 		return
@@ -52,7 +55,10 @@ func (g *Group) routeFailed(r *run, err error, now time.Time, fx *effects) {
 		rs.failures, rs.distinct = 0, 0
 	}
 	rs.failures++
-	rs.failedAt, rs.lastErr, rs.ramp = now, err, 0
+	rs.failedAt, rs.lastErr = now, err
+	if rs.ramp > 0 {
+		rs.ramp = firstRamp
+	}
 	if rs.distinct < enoughKeys && !slices.Contains(rs.seen[:rs.distinct], r.k.name) {
 		rs.seen[rs.distinct] = r.k.name
 		rs.distinct++
@@ -94,9 +100,12 @@ func (g *Group) routeWait(delay time.Duration, why string, now time.Time, fx *ef
 			g.stashWindow(k)
 		}
 	}
-	// Keys at their limit are in no queue.
-	for r := g.running.first; r != nil; r = r.next {
-		g.stashWindow(r.k)
+	// Keys at their limit, or without a child yet, are in no queue.
+	for _, k := range g.keys {
+		if g.window == 0 {
+			break
+		}
+		g.stashWindow(k)
 	}
 	g.bound(now, fx)
 	g.arm(rs.until)
@@ -109,14 +118,12 @@ func (g *Group) attendRoute(now time.Time, fx *effects) {
 	}
 }
 
-// nextRouteProbe picks one message over all keys.
-func (g *Group) nextRouteProbe(now time.Time) *run {
-	if g.route.probe != nil {
-		return nil
-	}
-	var best *Message
-	var of *key
+// chooseRouteProbe picks one message over all keys; nil when none may start.
+func (g *Group) chooseRouteProbe(now time.Time) (of *key, best *Message) {
 	for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
+		if k.runs >= g.limit(k, now) {
+			continue // of before the wait
+		}
 		var m *Message
 		switch {
 		case k.state == Probing:
@@ -128,18 +135,27 @@ func (g *Group) nextRouteProbe(now time.Time) *run {
 			m = fewest(nil, k.stash.first)
 		}
 		if m != nil && (best == nil || before(m, best)) {
-			best, of = m, k
+			of, best = k, m
 		}
 	}
-	if best == nil {
+	return of, best
+}
+
+// startRouteProbe starts the message that asks for the whole route whether the trouble is over.
+func (g *Group) startRouteProbe(now time.Time) *run {
+	if g.route.probe != nil || g.busy() >= g.slots() {
 		return nil
 	}
-	if of.child == nil {
-		if g.make(of); of.child == nil {
+	k, m := g.chooseRouteProbe(now)
+	if m == nil {
+		return nil
+	}
+	if k.child == nil {
+		if g.make(k); k.child == nil {
 			return nil // it is being made
 		}
 	}
-	return g.start(of, best, now)
+	return g.start(k, m, now)
 }
 
 // routeAnswered ends the count of failures, and a probe.
@@ -147,9 +163,9 @@ func (g *Group) routeAnswered(r *run, now time.Time, fx *effects) {
 	rs := &g.route
 	rs.failures, rs.distinct = 0, 0
 	switch {
-	case r.routeProbe && rs.state == Probing:
+	case r == rs.probe:
 		rs.restarts = 0
-		rs.ramp = 2
+		rs.ramp = firstRamp
 		g.moveRoute(Flowing, "the probe succeeded", 0, now, fx)
 		for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
 			g.makeReady(k)
@@ -172,7 +188,7 @@ func (g *Group) failRoute(err error, now time.Time, fx *effects) {
 			for l.first != nil {
 				m := l.first
 				g.take(k, m)
-				fx.settle(m, Outcome{Action: GiveBack, Due: now.Add(overflowMin), Why: "the route has stopped"})
+				g.giveBack(m, now.Add(overflowMin), now, "the route has stopped", nil, fx)
 			}
 		}
 	}

@@ -176,8 +176,6 @@ func (g *Group) work(r *run) {
 		if goexit {
 			if next := g.complete(r, &res); next != nil {
 				go g.work(next)
-			} else {
-				g.leave()
 			}
 		}
 	}()
@@ -187,7 +185,6 @@ func (g *Group) work(r *run) {
 		r = g.complete(r, &res)
 	}
 	goexit = false
-	g.leave()
 }
 
 // runList holds runs in the order they started, which is that of their deadlines.

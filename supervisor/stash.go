@@ -1,12 +1,16 @@
 package supervisor
 
-import (
-	"math/rand/v2"
-	"time"
-)
+import "time"
 
 // putStash holds a message because its key waits. The caller sees to the bound.
 func (g *Group) putStash(k *key, m *Message) {
+	if g.opts.Ordered {
+		g.stashWindow(k) // one line only, or a later message would find itself at the head of the other
+	}
+	g.pushStash(k, m)
+}
+
+func (g *Group) pushStash(k *key, m *Message) {
 	if g.opts.Ordered {
 		k.stash.pushBySequence(m)
 	} else {
@@ -30,7 +34,7 @@ func (g *Group) stashWindow(k *key) {
 		for l.first != nil {
 			m := l.first
 			g.take(k, m)
-			g.putStash(k, m)
+			g.pushStash(k, m)
 		}
 	}
 }
@@ -48,39 +52,16 @@ func (g *Group) bound(now time.Time, fx *effects) {
 			m = k.stash.first
 		}
 		g.take(k, m)
-		due := now.Add(g.overflow(k, m, now))
-		if g.opts.Ordered {
-			if k.outside == nil {
-				k.outside = make(map[uint64]time.Time)
-			}
-			k.outside[m.Sequence] = due.Add(outsideFor)
-		}
 		g.counts.Evicted++
-		fx.settle(m, Outcome{Action: GiveBack, Due: due, Why: "the stash is full", Err: k.lastErr})
+		g.giveBack(m, now.Add(g.overflow(k, m, now)), now, "the stash is full", k.lastErr, fx)
 	}
-}
-
-const (
-	overflowMin = time.Minute
-	overflowMax = 15 * time.Minute
-	// outsideFor is how long an ordered key waits for a message beyond its due time. Then another instance has it.
-	outsideFor = time.Minute
-)
-
-// overflow is how long a message stays away that found no place: the rest of the wait, at least a minute, twice as long
-// each time it comes in vain, so that the backlog of a dead dependency does not churn; half of it either way at random,
-// so that it does not come at once.
-func (g *Group) overflow(k *key, m *Message, now time.Time) time.Duration {
-	d := min(overflowMin<<min(m.Returns, 4), overflowMax)
-	d = max(d, g.waitOf(k).Sub(now))
-	return time.Duration(float64(d) * (0.5 + rand.Float64()))
 }
 
 // stalledAfter is how long a key may hold its slots without finishing anything before its messages make room for others.
 const stalledAfter = time.Second
 
-// spill moves the messages of stalled keys from a full window to the stash: a key whose handlers hang must not keep the
-// pull loop from fetching the messages of others.
+// spill moves the messages of stalled keys from a full window to the stash: a key whose handlers, or whose factory, hang
+// must not keep the pull loop from fetching the messages of others.
 func (g *Group) spill(now time.Time, fx *effects) {
 	if g.window+g.running.n < g.meter.window(now, g.opts.Concurrency) || now.Sub(g.spilled) < meterPeriod {
 		return
@@ -92,6 +73,11 @@ func (g *Group) spill(now time.Time, fx *effects) {
 		if k.fresh.n+k.due.n > 0 && now.Sub(started) >= stalledAfter && now.Sub(k.lastDone) >= stalledAfter &&
 			k.runs >= g.limit(k, now) {
 			g.stashWindow(k)
+		}
+	}
+	for _, b := range g.births {
+		if now.Sub(b.began()) >= stalledAfter {
+			g.stashWindow(b.k)
 		}
 	}
 	g.bound(now, fx)

@@ -3,7 +3,6 @@ package supervisor
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 )
 
@@ -12,12 +11,6 @@ import (
 func (g *Group) stopped(k *key, err error, why string, crash bool, now time.Time, fx *effects) {
 	if err != nil {
 		k.lastErr = err
-	}
-	if crash {
-		k.failedAt = now
-	}
-	if k.child != nil && g.stable(now.Sub(k.child.started)) {
-		k.restarts = 0
 	}
 	g.cancelRuns(k)
 	k.failures, k.several, k.tripped = 0, false, false
@@ -78,6 +71,9 @@ func (g *Group) cleanStop(k *key, err error, now time.Time, fx *effects) {
 		}
 	}
 	g.forget(k)
+	if len(k.outside.until) > 0 {
+		g.newKey(k.name).outside = k.outside
+	}
 	for _, m := range rest {
 		g.deliver(m, now, fx)
 	}
@@ -95,6 +91,10 @@ func (g *Group) again(k *key, why string, now time.Time, fx *effects) {
 			return
 		}
 	}
+	if k.child != nil && g.stable(now.Sub(k.child.started)) {
+		k.restarts = 0
+	}
+	k.failedAt = now
 	delay := g.cfg.Restart.Delay(k.restarts)
 	if k.restarts < 1<<30 {
 		k.restarts++
@@ -123,11 +123,11 @@ func (g *Group) wait(k *key, delay time.Duration, why string, now time.Time, fx 
 	g.wakeAt(k, k.until)
 }
 
-// probe makes a fresh child for k, which then gets one message.
+// probe lets k have a fresh child, which then gets one message. One of its own is made when it has a message and there
+// is a slot.
 func (g *Group) probe(k *key, why string, now time.Time, fx *effects) {
 	k.until = now.Add(*g.cfg.DrainGrace)
-	k.child = nil
-	if k.messages() > 0 || g.shared != nil {
+	if g.shared != nil {
 		g.make(k)
 	}
 	g.move(k, Probing, why, 0, now, fx)
@@ -156,17 +156,4 @@ func (g *Group) suspend(k *key, why string, now time.Time, fx *effects) {
 			g.refuse(k, m, now, fx)
 		}
 	}
-}
-
-// suspendedFor is how long the messages of a suspended key stay away.
-const suspendedFor = time.Hour
-
-// refuse settles a message of a suspended key.
-func (g *Group) refuse(k *key, m *Message, now time.Time, fx *effects) {
-	if k.gaveUp {
-		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonGaveUp, Err: k.lastErr})
-		return
-	}
-	away := time.Duration(float64(suspendedFor) * (1 - 0.1*rand.Float64()))
-	fx.settle(m, Outcome{Action: GiveBack, Due: now.Add(away), Suspended: true, Why: "its key is suspended", Err: k.lastErr})
 }

@@ -52,7 +52,7 @@ func (g *Group) unwake(k *key) {
 
 // arm makes the timer fire at t or before.
 func (g *Group) arm(t time.Time) {
-	if g.armed.IsZero() || t.Before(g.armed) {
+	if !g.ended && (g.armed.IsZero() || t.Before(g.armed)) {
 		g.armed = t
 		g.timer.Reset(time.Until(t))
 	}
@@ -63,6 +63,12 @@ func (g *Group) tick() {
 	var fx effects
 	now := time.Now()
 	g.mu.Lock()
+	if g.ended {
+		g.mu.Unlock()
+		return
+	}
+	g.goes.Add(1) // Close waits for what is settled here
+	defer g.leave()
 	g.armed = time.Time{}
 	g.endOverdue(now, &fx)
 	g.attendRoute(now, &fx)
@@ -80,16 +86,20 @@ func (g *Group) tick() {
 	if g.overdue.first != nil {
 		g.arm(g.overdue.first.deadline.Add(hangGrace))
 	}
+	if len(g.births) > 0 {
+		g.arm(g.births[0].deadline.Add(hangGrace))
+	}
 	if g.route.state == Waiting {
 		g.arm(g.route.until)
 	}
+	g.tellMore(&fx)
 	g.unlock(&fx)
 }
 
 // hangGrace is how long a handler may take to return after its context ended.
 const hangGrace = time.Second
 
-// endOverdue cancels the runs that are past their deadline and gives up those that did not care.
+// endOverdue cancels the runs that are past their deadline and gives up those that did not care, and the factories.
 func (g *Group) endOverdue(now time.Time, fx *effects) {
 	for r := g.running.first; r != nil && !now.Before(r.deadline); r = g.running.first {
 		g.running.remove(r)
@@ -99,6 +109,9 @@ func (g *Group) endOverdue(now time.Time, fx *effects) {
 	}
 	for r := g.overdue.first; r != nil && !now.Before(r.deadline.Add(hangGrace)); r = g.overdue.first {
 		g.hang(r, now, fx)
+	}
+	for len(g.births) > 0 && !now.Before(g.births[0].deadline.Add(hangGrace)) {
+		g.hangBirth(g.births[0], now, fx)
 	}
 }
 
@@ -124,13 +137,11 @@ func (g *Group) attend(k *key, now time.Time, fx *effects) {
 	if k.state == Probing && now.Before(k.until) {
 		g.wakeAt(k, k.until)
 	}
-	if g.opts.Ordered && k.stash.first != nil {
-		if due := k.stash.first.Due; due.After(now) {
-			g.wakeAt(k, due)
-		}
-		for _, until := range k.outside {
-			g.wakeAt(k, later(until, now.Add(time.Second)))
-		}
+	if k.stash.first != nil && k.stash.first.Due.After(now) {
+		g.wakeAt(k, k.stash.first.Due) // ordered: the others wait behind it
+	}
+	if _, until, any := k.outside.next(now); any {
+		g.wakeAt(k, until)
 	}
 	g.makeReady(k)
 	g.settleKey(k, now)

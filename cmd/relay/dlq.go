@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,14 +23,16 @@ func newDLQ(o *options) *cobra.Command {
 		Use: "dlq", Short: "look at dead letters, replay and discard them",
 		Args: args(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newDLQList(o), newDLQShow(o), newDLQReplay(o), newDLQDiscard(o))
+	c.AddCommand(newDLQList(o), newDLQShow(o), newDLQReplay(o), newDLQDiscard(o), newDLQExport(o), newDLQImport(o))
 	return c
 }
 
 // dlqFilter are the flags that choose entries.
 type dlqFilter struct {
 	route, subject, reason, text, match string
-	since, until                        string
+	since, until, attempts              string
+	body                                []string
+	like                                uint64
 	limit                               int
 	after                               uint64
 }
@@ -41,10 +44,18 @@ func (f *dlqFilter) flags(c *cobra.Command) {
 	s.StringVar(&f.reason, "reason", "", "only this reason: exhausted, dead, crash, expired or gave_up")
 	s.StringVar(&f.text, "error", "", "only errors that contain this text")
 	s.StringVar(&f.match, "error-match", "", "only errors that match this regular expression")
+	s.Uint64Var(&f.like, "like", 0, "only errors like that of the entry with this number: see ls --group-by error")
 	s.StringVar(&f.since, "since", "", "only entries since this time (RFC 3339) or age (2h)")
 	s.StringVar(&f.until, "until", "", "only entries before this time or age")
+	s.StringVar(&f.attempts, "attempts", "", "only this many attempts: 3, 3-5, 3- or -5")
+	s.StringArrayVar(&f.body, "body", nil, "only JSON bodies that meet this: '.customer.id=42', with =, !=, ~, <, <=, > or >=; may be repeated")
 	s.Uint64Var(&f.after, "after", 0, "only entries after this number")
 	s.IntVar(&f.limit, "limit", 0, "at most this many")
+}
+
+// any tells whether one of the flags is set.
+func (f *dlqFilter) any() bool {
+	return f.route+f.subject+f.reason+f.text+f.match+f.since+f.until+f.attempts != "" || len(f.body) > 0 || f.like+f.after > 0 || f.limit != 0
 }
 
 func (f *dlqFilter) filter(now time.Time) (dlq.Filter, error) {
@@ -69,10 +80,36 @@ func (f *dlqFilter) filter(now time.Time) (dlq.Filter, error) {
 	if out.Until, err = parseTime(f.until, now); err != nil {
 		errs = append(errs, fmt.Errorf("--until %w", err))
 	}
+	if out.MinAttempts, out.MaxAttempts, err = parseRange(f.attempts); err != nil {
+		errs = append(errs, fmt.Errorf("--attempts %w", err))
+	}
+	for _, text := range f.body {
+		m, err := dlq.ParseBodyMatch(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--body %w", err))
+		}
+		out.Body = append(out.Body, m)
+	}
+	if f.limit < 0 {
+		errs = append(errs, fmt.Errorf("--limit %d: must be above 0", f.limit))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return out, fmt.Errorf("%w: %w", errUsage, err)
 	}
 	return out, nil
+}
+
+// resolve asks the server for what a filter refers to.
+func (f *dlqFilter) resolve(ctx context.Context, store *dlq.Store, filter *dlq.Filter) error {
+	if f.like == 0 {
+		return nil
+	}
+	e, err := store.Get(ctx, f.like)
+	if err != nil {
+		return fmt.Errorf("--like: %w", entryError(f.like, err))
+	}
+	filter.Fingerprint = dlq.Fingerprint(e.LastError)
+	return nil
 }
 
 // parseTime reads a time, or an age before now.
@@ -90,20 +127,50 @@ func parseTime(s string, now time.Time) (time.Time, error) {
 	return t, nil
 }
 
+// parseRange reads 3, 3-5, 3- or -5. Zero is no bound.
+func parseRange(s string) (low, high int, err error) {
+	if s == "" {
+		return 0, 0, nil
+	}
+	a, b, isRange := strings.Cut(s, "-")
+	bound := func(s string) (n int) {
+		if s != "" && err == nil {
+			if n, err = strconv.Atoi(s); err == nil && n < 1 {
+				err = strconv.ErrRange
+			}
+		}
+		return n
+	}
+	low = bound(a)
+	if high = low; isRange {
+		high = bound(b)
+	}
+	if err != nil || a+b == "" || high != 0 && high < low {
+		return 0, 0, fmt.Errorf("%q: must be a number such as 3, or a range such as 3-5, 3- or -5", s)
+	}
+	return low, high, nil
+}
+
 // withDLQ runs f with the dead letters of the service. Ctrl-C ends its context.
 func (o *options) withDLQ(c *cobra.Command, f func(context.Context, *dlq.Store) error) error {
-	ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt)
+	return o.withClient(c, func(ctx context.Context, cl *client) error {
+		store, err := dlq.Attach(ctx, cl.js, cl.cfg.Service)
+		if err != nil {
+			return err
+		}
+		return f(ctx, store)
+	})
+}
+
+func (o *options) withClient(c *cobra.Command, f func(context.Context, *client) error) error {
+	ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	cl, err := o.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer cl.close()
-	store, err := dlq.Attach(ctx, cl.js, cl.cfg.Service)
-	if err != nil {
-		return err
-	}
-	return f(ctx, store)
+	return f(ctx, cl)
 }
 
 // pageSize is how many entries ls shows unless told otherwise.
@@ -111,94 +178,170 @@ const pageSize = 50
 
 func newDLQList(o *options) *cobra.Command {
 	var f dlqFilter
-	var asJSON bool
+	var asJSON, count, all bool
+	var groupBy string
 	c := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "list dead letters, oldest first", Args: args(cobra.NoArgs),
+		Long: `Ls lists dead letters, oldest first, 50 at a time: --after goes on where the last page ended.
+
+--body looks into bodies that are JSON. A path is made of names (.customer.id, ."odd.name"), indices (.items[0]) and [] for any
+element; alone, it asks whether it is there. A value is a number or text: .id=42 finds 42 and "42", .id="42" only the text.
+
+--group-by error puts errors together that differ only in numbers, ids, addresses and quoted text. --like NUMBER chooses the
+entries of a group by one of its numbers, here and for replay, export and discard.`,
+		Example: `  relay dlq ls --route billing --since 2h
+  relay dlq ls --body '.customer.id=42' --body '.total>=100'
+  relay dlq ls --group-by error`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter, err := f.filter(time.Now())
 			if err != nil {
 				return err
 			}
-			if filter.Limit == 0 {
+			if groupBy != "" && groupBy != "error" {
+				return fmt.Errorf("%w: --group-by %q: must be error", errUsage, groupBy)
+			}
+			if filter.Limit == 0 && !all && !count && groupBy == "" {
 				filter.Limit = pageSize
 			}
 			return o.withDLQ(c, func(ctx context.Context, store *dlq.Store) error {
-				return listDLQ(ctx, c.OutOrStdout(), c.ErrOrStderr(), store, filter, asJSON)
+				if err := f.resolve(ctx, store, &filter); err != nil {
+					return err
+				}
+				l := dlqListing{store: store, out: c.OutOrStdout(), errOut: c.ErrOrStderr(), filter: filter, json: asJSON}
+				switch {
+				case groupBy != "":
+					return l.groups(ctx)
+				case count:
+					return l.count(ctx)
+				}
+				return l.list(ctx)
 			})
 		},
 	}
 	f.flags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON lines")
+	c.Flags().BoolVar(&count, "count", false, "print how many there are")
+	c.Flags().BoolVar(&all, "all", false, "list all of them, not a page")
+	c.Flags().StringVar(&groupBy, "group-by", "", "error: count those whose errors are alike")
 	return c
 }
 
-func listDLQ(ctx context.Context, out, errOut io.Writer, store *dlq.Store, f dlq.Filter, asJSON bool) error {
-	rows := [][]string{{"NUMBER", "STORED", "ROUTE", "SUBJECT", "REASON", "ATTEMPTS", "ERROR"}}
-	n, last := 0, uint64(0)
-	for e, err := range store.List(ctx, f) {
+// dlqListing prints what a filter finds.
+type dlqListing struct {
+	store       *dlq.Store
+	out, errOut io.Writer
+	filter      dlq.Filter
+	json        bool
+}
+
+// each calls f for every entry, and says which cannot be read.
+func (l *dlqListing) each(ctx context.Context, f func(dlq.Entry) error) error {
+	for e, err := range l.store.List(ctx, l.filter) {
 		var bad *dlq.EntryError
-		if errors.As(err, &bad) {
-			fmt.Fprintln(errOut, "relay:", bad)
+		switch {
+		case errors.As(err, &bad):
+			fmt.Fprintln(l.errOut, "relay:", printable(bad.Error()))
 			continue
+		case err == nil:
+			err = f(e)
 		}
 		if err != nil {
 			return err
-		}
-		n, last = n+1, e.StoredSequence
-		if asJSON {
-			if err := printLine(out, entryJSON(e, false)); err != nil {
-				return err
-			}
-			continue
-		}
-		rows = append(rows, []string{
-			strconv.FormatUint(e.StoredSequence, 10), when(e.StoredTime), e.Route, shorten(printable(e.Subject), 48), string(e.Reason),
-			strconv.Itoa(e.Attempts), shorten(printable(e.LastError), 80),
-		})
-	}
-	switch {
-	case asJSON:
-	case n == 0:
-		fmt.Fprintln(out, "no dead letters")
-	default:
-		table(out, rows)
-		if n == f.Limit {
-			fmt.Fprintf(out, "\nThere may be more: --after %d shows the next ones.\n", last)
 		}
 	}
 	return nil
 }
 
-func newDLQShow(o *options) *cobra.Command {
-	var raw, asJSON bool
-	c := &cobra.Command{
-		Use: "show NUMBER", Short: "show one dead letter: where it is from, why it is here, its body", Args: args(cobra.ExactArgs(1)),
-		RunE: func(c *cobra.Command, a []string) error {
-			seq, err := number(a[0])
-			if err != nil {
+// flushRows is how many rows are printed together: their columns are aligned, and memory stays bounded.
+const flushRows = 1000
+
+func (l *dlqListing) list(ctx context.Context) error {
+	head := []string{"NUMBER", "STORED", "ROUTE", "SUBJECT", "REASON", "ATTEMPTS", "ERROR"}
+	rows := [][]string{head}
+	n, last := 0, uint64(0)
+	err := l.each(ctx, func(e dlq.Entry) error {
+		n, last = n+1, e.StoredSequence
+		if l.json {
+			return printLine(l.out, e)
+		}
+		rows = append(rows, []string{
+			strconv.FormatUint(e.StoredSequence, 10), when(e.StoredTime), e.Route, shorten(printable(e.Subject), 48), string(e.Reason),
+			strconv.Itoa(e.Attempts), shorten(printable(e.LastError), 80),
+		})
+		if len(rows) >= flushRows {
+			table(l.out, rows)
+			rows = rows[:0]
+		}
+		return nil
+	})
+	switch {
+	case err != nil || l.json:
+		return err
+	case n == 0:
+		fmt.Fprintln(l.out, "no dead letters")
+	default:
+		table(l.out, rows)
+		if n == l.filter.Limit {
+			fmt.Fprintf(l.out, "\nThere may be more: --after %d shows the next ones.\n", last)
+		}
+	}
+	return nil
+}
+
+func (l *dlqListing) count(ctx context.Context) error {
+	n, bad, err := l.store.Count(ctx, l.filter)
+	if err != nil {
+		return err
+	}
+	if bad > 0 {
+		fmt.Fprintf(l.errOut, "relay: %d more cannot be read\n", bad)
+	}
+	if l.json {
+		return printLine(l.out, map[string]int{"count": n})
+	}
+	fmt.Fprintln(l.out, n)
+	return nil
+}
+
+func (l *dlqListing) groups(ctx context.Context) error {
+	groups := dlq.NewGroups()
+	if err := l.each(ctx, func(e dlq.Entry) error { groups.Add(e); return nil }); err != nil {
+		return err
+	}
+	list := groups.List()
+	if l.json {
+		for _, g := range list {
+			if err := printLine(l.out, g); err != nil {
 				return err
 			}
-			return o.withDLQ(c, func(ctx context.Context, store *dlq.Store) error {
-				e, err := store.Get(ctx, seq)
-				switch {
-				case errors.Is(err, dlq.ErrNotFound):
-					return fmt.Errorf("no dead letter %d (relay dlq ls shows those there are)", seq)
-				case err != nil:
-					return err
-				case raw:
-					_, err = c.OutOrStdout().Write(e.Data)
-					return err
-				case asJSON:
-					return printJSON(c.OutOrStdout(), entryJSON(e, true))
-				}
-				showEntry(c.OutOrStdout(), e)
-				return nil
-			})
-		},
+		}
+		return nil
 	}
-	c.Flags().BoolVar(&raw, "raw", false, "print the body alone, byte for byte")
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return c
+	if len(list) == 0 {
+		fmt.Fprintln(l.out, "no dead letters")
+		return nil
+	}
+	rows := [][]string{{"COUNT", "FIRST", "LAST", "SAMPLE", "ROUTE", "ERROR"}}
+	for _, g := range list {
+		rows = append(rows, []string{
+			strconv.Itoa(g.Count), when(g.First), when(g.Last), strconv.FormatUint(g.Sample, 10), or(g.Route, "-"),
+			shorten(printable(or(g.Fingerprint, "(no error)")), 120),
+		})
+	}
+	table(l.out, rows)
+	return nil
+}
+
+// entryError is about a dead letter that was asked for by its number.
+func entryError(seq uint64, err error) error {
+	var bad *dlq.EntryError
+	switch {
+	case errors.As(err, &bad):
+		return err // says the number
+	case errors.Is(err, dlq.ErrNotFound):
+		return fmt.Errorf("no dead letter %d (relay dlq ls shows those there are)", seq)
+	}
+	return fmt.Errorf("dead letter %d: %w", seq, err)
 }
 
 func number(s string) (uint64, error) {
@@ -209,107 +352,13 @@ func number(s string) (uint64, error) {
 	return n, nil
 }
 
-func newDLQReplay(o *options) *cobra.Command {
-	var f dlqFilter
-	var yes, dry bool
-	var to string
-	var job replayJob
-	c := &cobra.Command{
-		Use: "replay [NUMBER…]", Short: "hand dead letters back to the route that failed",
-		Long: `Replay hands the chosen dead letters, or all of them, to the route that failed; no other consumer of their stream sees
-them. Each has a fresh attempt budget. An entry is removed once its hand-over is confirmed, and what fails again comes
-back as a new entry. With --to-subject the messages are published instead: "original" means each on its own subject.`,
-		RunE: func(c *cobra.Command, a []string) error {
-			filter, err := f.filter(time.Now())
-			if err != nil {
-				return err
-			}
-			job.target = dlq.Target{Subject: to}
-			return o.withDLQ(c, func(ctx context.Context, store *dlq.Store) error {
-				job.store, job.out, job.errOut = store, c.OutOrStdout(), c.ErrOrStderr()
-				plan, err := job.plan(ctx, a, filter)
-				if err != nil {
-					return err
-				}
-				plan.print(job.out, to)
-				if dry || plan.count == 0 {
-					return nil
-				}
-				if err := confirm(c, yes, fmt.Sprintf("Replay %d dead %s?", plan.count, plural(plan.count, "letter"))); err != nil {
-					return err
-				}
-				return job.run(ctx, plan)
-			})
-		},
-	}
-	f.flags(c)
-	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	c.Flags().BoolVar(&dry, "dry-run", false, "say what would be replayed and do nothing")
-	c.Flags().StringVar(&to, "to-subject", "", "publish to this subject instead, for every consumer of its stream to see (original: each to its own)")
-	return c
-}
-
-func newDLQDiscard(o *options) *cobra.Command {
-	var f dlqFilter
-	var yes, all bool
-	c := &cobra.Command{
-		Use: "discard [NUMBER…]", Short: "remove dead letters for good",
-		RunE: func(c *cobra.Command, a []string) error {
-			filter, err := f.filter(time.Now())
-			if err != nil {
-				return err
-			}
-			if len(a) == 0 && !all && f == (dlqFilter{}) {
-				return fmt.Errorf("%w: name the dead letters, a filter, or --all", errUsage)
-			}
-			return o.withDLQ(c, func(ctx context.Context, store *dlq.Store) error {
-				job := replayJob{store: store, out: c.OutOrStdout(), errOut: c.ErrOrStderr()}
-				plan, err := job.plan(ctx, a, filter)
-				if err != nil {
-					return err
-				}
-				if plan.count == 0 {
-					fmt.Fprintln(job.out, "no dead letters match")
-					return nil
-				}
-				if err := confirm(c, yes, fmt.Sprintf("Remove %d dead %s for good?", plan.count, plural(plan.count, "letter"))); err != nil {
-					return err
-				}
-				return job.discard(ctx, plan)
-			})
-		},
-	}
-	f.flags(c)
-	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	c.Flags().BoolVar(&all, "all", false, "all of them")
-	return c
-}
-
-// showEntry prints an entry for a person.
-func showEntry(w io.Writer, e dlq.Entry) {
-	rows := [][]string{
-		{"dead letter", strconv.FormatUint(e.StoredSequence, 10) + ", stored " + when(e.StoredTime) + " by " + e.Instance},
-		{"reason", string(e.Reason)},
-		{"error", printable(e.LastError)},
-		{"route", e.Route},
-		{"subject", printable(e.Subject)},
-		{"origin", fmt.Sprintf("stream %s, sequence %d, published %s, consumer %s", e.Stream, e.Sequence, when(e.Time), e.Consumer)},
-		{"attempts", fmt.Sprintf("%d, first failure %s, last %s", e.Attempts, when(e.FirstFailure), when(e.LastFailure))},
-	}
-	if e.Replay > 0 {
-		rows = append(rows, []string{"replayed", fmt.Sprintf("%d times %s", e.Replay, e.Job)})
-	}
-	for name, values := range e.Header {
-		for _, v := range values {
-			rows = append(rows, []string{"header", printable(name) + ": " + printable(v)})
+func numbers(a []string) (all []uint64, err error) {
+	for _, s := range a {
+		n, err := number(s)
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, n)
 	}
-	table(w, rows)
-	if len(e.Stack) > 0 {
-		fmt.Fprintf(w, "\nstack\n")
-		for line := range strings.Lines(string(e.Stack)) {
-			fmt.Fprintln(w, "  "+strings.ReplaceAll(printable(strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "    ")), "\n", ""))
-		}
-	}
-	fmt.Fprintf(w, "\nbody, %d bytes\n%s\n", e.Size, bodyText(e.Data))
+	return all, nil
 }

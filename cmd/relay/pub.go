@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/subject"
 )
 
 func newPub(o *options) *cobra.Command {
@@ -27,6 +28,10 @@ standard input. A stream that is full is tried again, with backoff, until --time
 		Example: `  relay pub orders.eu.created '{"id":1}'
   relay pub orders.eu.created - -H 'Content-Type: application/json' < order.json`,
 		RunE: func(c *cobra.Command, a []string) error {
+			// JetStream would store orders.* as a subject of that name, which nobody means.
+			if err := subject.ValidateLiteral(a[0]); err != nil {
+				return fmt.Errorf("%w: subject: %w", errUsage, err)
+			}
 			m := nats.NewMsg(a[0])
 			for _, h := range headers {
 				name, value, ok := strings.Cut(h, ":")

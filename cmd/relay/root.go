@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +28,7 @@ func newRoot() *cobra.Command {
 		Long: `relay delivers every message of its routes to a handler, backs off when the handler fails, never loses a
 message, and keeps what could not be handled in a dead-letter queue from which you replay it.`,
 		SilenceUsage: true, SilenceErrors: true,
+		Args: args(knownCommand), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w: %w (see %s --help)", errUsage, err, c.CommandPath())
@@ -38,7 +40,7 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	f.StringVar(&o.creds, "creds", "", "NATS credentials file instead of the configuration's")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
 	_ = root.MarkPersistentFlagFilename("creds", "creds")
-	root.AddCommand(newRun(o), newLint(o), newPub(o), newExplain(o), newDLQ(o), newStatus(o), newPause(o), newResume(o), newVersion())
+	root.AddCommand(newRun(o), newLint(o), newPub(o), newExplain(o), newDLQ(o), newReplay(o), newStatus(o), newPause(o), newResume(o), newVersion())
 	return root
 }
 
@@ -77,6 +79,19 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// knownCommand refuses what is left when no subcommand was found. Without it cobra does so itself, with an error that does
+// not show to be one of usage.
+func knownCommand(c *cobra.Command, a []string) error {
+	if len(a) == 0 {
+		return nil
+	}
+	c.SuggestionsMinimumDistance = 2
+	if near := c.SuggestionsFor(a[0]); len(near) > 0 {
+		return fmt.Errorf("unknown command %q, did you mean %s?", a[0], strings.Join(near, " or "))
+	}
+	return fmt.Errorf("unknown command %q", a[0])
 }
 
 // errCannotStart is anything that has to be mended before relay can run.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
 	"github.com/relaymq/relay/cmd/relay/internal/natsd"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/permission"
 )
 
 func newRun(o *options) *cobra.Command {
@@ -93,6 +95,9 @@ func (s *service) run(ctx context.Context) error {
 	}
 	defer stopAdmin()
 	if err := s.newRelay(ctx); err != nil {
+		if errors.Is(context.Cause(ctx), context.Canceled) {
+			return nil // told to stop while starting
+		}
 		return err
 	}
 	go s.watch(ctx, cancel)
@@ -179,7 +184,7 @@ func (s *service) newRelay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := ensureStreams(ctx, js, s.cfg.Streams, s.log); err != nil {
+	if err := s.makeStreams(ctx, js); err != nil {
 		return err
 	}
 	list, err := routes(s.cfg, js)
@@ -194,6 +199,19 @@ func (s *service) newRelay(ctx context.Context) error {
 	s.relay, s.starting = r, nil
 	s.mu.Unlock()
 	return nil
+}
+
+func (s *service) makeStreams(ctx context.Context, js jetstream.JetStream) error {
+	ctx, stop := permission.Watch(ctx, s.conn.Conn)
+	defer stop()
+	err := consumer.CheckJetStream(ctx, js)
+	if err == nil {
+		err = ensureStreams(ctx, js, s.cfg.Streams, s.log)
+	}
+	if cause := permission.Cause(ctx, err); cause != err {
+		return cannotStart(fmt.Errorf("streams: %w", cause))
+	}
+	return err
 }
 
 func consumerConfig(cfg *config.Config, adopt bool, log *slog.Logger) consumer.Config {

@@ -1,0 +1,5 @@
+//go:build !race
+
+package ack
+
+const slow = 1

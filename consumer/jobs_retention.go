@@ -1,0 +1,86 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/relaymq/relay/dlq"
+)
+
+const (
+	// usageEvery is how often an instance looks at how full the dead letters are.
+	usageEvery = 15 * time.Second
+	// nearlyFull is the share of dlq.max_bytes from which it warns, and repeatWarning how often it says so again.
+	nearlyFull    = 0.8
+	repeatWarning = time.Hour
+)
+
+// retention watches the room for dead letters. It does not touch readiness: a relay that is taken out of service because its
+// dead letters fill up would help nobody.
+type retention struct {
+	usage  atomic.Pointer[dlq.Usage]
+	warned time.Time
+	full   bool
+}
+
+func (r *Relay) watchUsage(ctx context.Context) {
+	tick := time.NewTicker(usageEvery)
+	defer tick.Stop()
+	for {
+		if u, err := r.dead.Usage(ctx); err == nil {
+			r.retention.note(u, time.Now(), r.cfg.DLQ.OnFull, r.log)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// note keeps the usage for the metrics, and warns when it is due.
+func (t *retention) note(u dlq.Usage, now time.Time, onFull string, log *slog.Logger) {
+	t.usage.Store(&u)
+	full := u.Full() >= nearlyFull
+	if full && (!t.full || now.Sub(t.warned) >= repeatWarning) {
+		next := "new ones will be refused, and their messages stay in their streams: replay or discard some, or raise dlq.max_bytes"
+		if onFull == dlq.OnFullDropOldest {
+			next = "the oldest will be dropped: replay some, or raise dlq.max_bytes"
+		}
+		log.Warn("dead letters are nearly full", "percent", int(100*u.Full()), "entries", u.Entries, "bytes", u.Bytes,
+			"bodies", u.Bodies, "max_bytes", u.Max, "next", next)
+		t.warned = now
+	}
+	if t.full && !full {
+		log.Info("dead letters have room again", "percent", int(100*u.Full()))
+	}
+	t.full = full
+}
+
+var (
+	dlqEntries = prometheus.NewDesc("relay_dlq_entries", "Dead letters that are stored, of all instances.", nil, nil)
+	dlqBytes   = prometheus.NewDesc("relay_dlq_bytes", "Their size: entries, and bodies that are stored apart.", []string{"part"}, nil)
+	dlqMax     = prometheus.NewDesc("relay_dlq_max_bytes", "Bound of either part (dlq.max_bytes); 0 without one.", nil, nil)
+	dlqFull    = prometheus.NewDesc("relay_dlq_full_ratio", "Used share of the bound; a warning is logged from 0.8.", nil, nil)
+	dlqDropped = prometheus.NewDesc("relay_dlq_dropped_total", "Dead letters that this instance dropped to make room (dlq.on_full: drop_oldest).", nil, nil)
+)
+
+func (t *retention) collect(ch chan<- prometheus.Metric) {
+	u := t.usage.Load()
+	if u == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(dlqEntries, float64(u.Entries))
+	gauge(dlqBytes, float64(u.Bytes), "entries")
+	gauge(dlqBytes, float64(u.Bodies), "bodies")
+	gauge(dlqMax, float64(u.Max))
+	gauge(dlqFull, u.Full())
+	ch <- prometheus.MustNewConstMetric(dlqDropped, prometheus.CounterValue, float64(u.Dropped))
+}

@@ -1,0 +1,90 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Usage is how much room the dead letters take.
+type Usage struct {
+	Entries uint64
+	Bytes   uint64 // of the entries
+	Bodies  uint64 // bytes of the bucket with the bodies that are stored apart
+	Max     uint64 // bound of either, or 0
+	Dropped uint64 // entries that this Store dropped to make room
+}
+
+// Full is the share of the bound that is used, by the fuller of the two; 0 without a bound.
+func (u Usage) Full() float64 {
+	if u.Max == 0 {
+		return 0
+	}
+	return float64(max(u.Bytes, u.Bodies)) / float64(u.Max)
+}
+
+// Usage asks the server.
+func (s *Store) Usage(ctx context.Context) (Usage, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, s.Name())
+	if err != nil {
+		return Usage{}, fmt.Errorf("stream %s: %w", s.Name(), classify(err))
+	}
+	info := stream.CachedInfo()
+	u := Usage{Entries: info.State.Msgs, Bytes: info.State.Bytes, Max: uint64(max(info.Config.MaxBytes, 0)), Dropped: s.dropped.Load()}
+	if bucket, err := s.js.Stream(ctx, s.bucketStream()); err == nil {
+		u.Bodies = bucket.CachedInfo().State.Bytes
+	}
+	return u, nil
+}
+
+// maxDrops is how many entries may go for one.
+const maxDrops = 100
+
+// putInsteadOfOldest stores e after it dropped the oldest entries that are in its way. full is why it could not be stored.
+//
+// relay drops and not the server, because the server's discard policy is silent: here each one is counted and logged, and
+// its body goes with it.
+func (s *Store) putInsteadOfOldest(ctx context.Context, prefix string, e Entry, full error) error {
+	for range maxDrops {
+		u, err := s.Usage(ctx)
+		if err != nil {
+			return or(ctx, err)
+		}
+		if u.Max == 0 || u.Full() < 0.5 {
+			return full // the server's storage is what is full
+		}
+		var oldest Entry
+		for old, err := range s.List(ctx, Filter{}) {
+			var bad *EntryError
+			if errors.As(err, &bad) {
+				old, err = Entry{StoredSequence: bad.Sequence}, nil
+			}
+			if err != nil {
+				return or(ctx, err)
+			}
+			if u.Bodies > u.Bytes && old.body.name == "" {
+				continue // the bucket is what is full
+			}
+			oldest = old
+			break
+		}
+		if oldest.StoredSequence == 0 {
+			return full
+		}
+		err = s.Discard(ctx, oldest.StoredSequence)
+		if err != nil && !errors.Is(err, ErrNotFound) { // another instance was faster, and has counted it
+			return or(ctx, err)
+		}
+		if err == nil {
+			s.dropped.Add(1)
+			s.log.Warn("dead letters are full: the oldest was dropped (dlq.on_full: drop_oldest)", "number", oldest.StoredSequence,
+				"route", oldest.Route, "subject", oldest.Subject, "stored", oldest.StoredTime)
+		}
+		if _, err = s.put(ctx, prefix, e); !errors.Is(err, ErrFull) {
+			return err
+		}
+	}
+	return full
+}

@@ -1,0 +1,204 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// family makes children that are told apart, and notes which were stopped.
+type family struct {
+	mu            sync.Mutex
+	made, stopped map[string]int
+}
+
+func newFamily(opts *Options) *family {
+	f := &family{made: map[string]int{}, stopped: map[string]int{}}
+	opts.New = func(_ context.Context, key string) (any, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.made[key]++
+		return fmt.Sprint(key, "-", f.made[key]), nil
+	}
+	opts.Stop = func(_ context.Context, child any) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.stopped[child.(string)]++
+	}
+	return f
+}
+
+func (f *family) want(t *testing.T, made, stopped string) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if got := fmt.Sprint(f.made); got != "map["+made+"]" {
+		t.Errorf("made %v, want %v", got, made)
+	}
+	if got := fmt.Sprint(f.stopped); got != "map["+stopped+"]" {
+		t.Errorf("stopped %v, want %v", got, stopped)
+	}
+}
+
+func TestChildren_oneOfEachKeyStoppedWhenIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := Options{}
+		f := newFamily(&opts)
+		b := newBench(t, opts)
+		b.send(succeed, "a", 1, 2, 3)
+		b.send(succeed, "b", 4)
+		time.Sleep(9 * time.Second)
+		b.send(succeed, "a", 5)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		f.want(t, "a:1 b:1", "b-1:1")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		f.want(t, "a:1 b:1", "a-1:1 b-1:1")
+		if s := b.g.Status(); s.Children != 0 || len(s.Keys) != 0 {
+			t.Errorf("status %+v", s)
+		}
+		b.close()
+	})
+}
+
+func TestChildren_aFreshOneAfterAStopAndTheOldOneIsStoppedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := Options{}
+		f := newFamily(&opts)
+		b := newBench(t, opts)
+		b.send(takes(2*time.Second), "a", 1)
+		b.send(first(1, panicking, succeed), "a", 2)
+		time.Sleep(time.Second)
+		f.want(t, "a:1", "") // a run of it has not returned, and has the one slot of a key that failed
+		time.Sleep(5 * time.Second)
+		b.wantFinal(2, AckMessage)
+		f.want(t, "a:2", "a-1:1")
+		b.close()
+		f.want(t, "a:2", "a-1:1 a-2:1")
+	})
+}
+
+// More keys than there may be children: one was stopped for the next before it had had a message, which was then stopped
+// for the first one, and so on; and where all were busy, more were made.
+func TestChildren_regressionTheirBoundHoldsAndAllKeysGetTheirTurn(t *testing.T) {
+	for _, bound := range []int{1, 2, 5} {
+		t.Run(fmt.Sprint(bound), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opts := Options{Concurrency: 4, Config: Config{MaxChildren: bound, RouteTripAfter: new(0)}}
+				newFamily(&opts)
+				b := newBench(t, opts) // which checks the bound
+				for k := range uint64(20) {
+					b.send(first(1, panicking, takes(10*time.Millisecond)), fmt.Sprint("k", k), seq(k*10+1, k*10+5)...)
+				}
+				time.Sleep(time.Hour)
+				for k := range uint64(20) {
+					for s := range uint64(5) {
+						b.wantFinal(k*10+s+1, AckMessage)
+					}
+				}
+				b.close()
+			})
+		})
+	}
+}
+
+// One look for what may start made a child for every key at once, beyond the slots that they take.
+func TestChildren_regressionMakingThemTakesSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		making, most := 0, 0
+		var b *bench
+		b = newBench(t, Options{Concurrency: 4, New: func(context.Context, string) (any, error) {
+			b.mu.Lock()
+			making++
+			most = max(most, making)
+			b.mu.Unlock()
+			time.Sleep(time.Second)
+			b.mu.Lock()
+			making--
+			b.mu.Unlock()
+			return nil, nil
+		}})
+		for k := range uint64(40) {
+			b.send(succeed, fmt.Sprint("k", k), k+1)
+		}
+		time.Sleep(time.Minute)
+		b.close()
+		if most != 4 {
+			t.Errorf("%d were made at once with 4 slots", most)
+		}
+	})
+}
+
+func TestChildren_aFactoryThatFailsIsAStopAndSpendsNoAttempt(t *testing.T) {
+	for name, fails := range map[string]func() (any, error){
+		"error":  func() (any, error) { return nil, errDown },
+		"panic":  func() (any, error) { panic("no child") },
+		"goexit": func() (any, error) { runtime.Goexit(); return nil, nil },
+		"hang":   func() (any, error) { time.Sleep(40 * time.Second); return "late", nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var tries, stopped atomic.Int64
+				b := newBench(t, Options{
+					MaxAttempts: 1, Timeout: 5 * time.Second,
+					New: func(_ context.Context, key string) (any, error) {
+						if tries.Add(1) <= 3 {
+							return fails()
+						}
+						return key, nil
+					},
+					Stop: func(context.Context, any) { stopped.Add(1) },
+				})
+				b.send(succeed, "k", 1)
+				time.Sleep(3 * time.Minute)
+				b.wantFinal(1, AckMessage)
+				want := []time.Duration{200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}
+				if got := b.delays("k"); fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("waits %v, want %v", got, want)
+				}
+				if late := map[bool]int64{true: 3}[name == "hang"]; stopped.Load() != 1+late {
+					t.Errorf("%d children were stopped, %d came late", stopped.Load(), late)
+				}
+				b.close()
+			})
+		})
+	}
+}
+
+// A factory that ignores its context had its slot for ever.
+func TestChildren_regressionAHangingFactoryLosesItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := newBench(t, Options{
+			Concurrency: 1, Timeout: 5 * time.Second, Config: Config{MaxStuck: 2},
+			New: func(_ context.Context, key string) (any, error) {
+				if key == "bad" {
+					<-release
+				}
+				return nil, nil
+			},
+		})
+		b.send(succeed, "bad", 1)
+		b.send(succeed, "good", 2)
+		time.Sleep(6*time.Second + time.Millisecond)
+		b.wantFinal(2, AckMessage)
+		if s := b.g.Status(); s.Stuck != 1 || s.Counts.Hangs != 1 {
+			t.Errorf("status %+v", s)
+		}
+		time.Sleep(time.Minute)
+		b.mu.Lock()
+		if !errors.Is(b.g.failed, b.failed) || b.failed == nil {
+			t.Errorf("three factories hang, max_stuck is 2: %v", b.failed)
+		}
+		b.mu.Unlock()
+		close(release)
+		b.close()
+	})
+}

@@ -1,0 +1,126 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func ignoring(until <-chan struct{}) handlerFunc {
+	return func(context.Context, *Message, int) Verdict { <-until; return ok }
+}
+
+func TestHang_pastTheTimeoutAndASecondIsAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := newBench(t, Options{Timeout: 5 * time.Second})
+		b.send(first(1, ignoring(release), succeed), "k", 1)
+		time.Sleep(6*time.Second - 1)
+		b.wantState("k", Flowing)
+		time.Sleep(1)
+		synctest.Wait()
+		b.wantState("k", Waiting)
+		if o := b.wantLast(1, RetryLater); o.Attempts != 1 {
+			t.Errorf("outcome %+v", o)
+		}
+		time.Sleep(time.Minute)
+		b.wantFinal(1, AckMessage)
+		close(release)
+		b.close()
+	})
+}
+
+func TestHang_oneThatObeysInTimeIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Timeout: 5 * time.Second})
+		b.send(func(ctx context.Context, _ *Message, _ int) Verdict {
+			<-ctx.Done()
+			time.Sleep(900 * time.Millisecond)
+			return Verdict{Kind: Retry, Err: ctx.Err()}
+		}, "k", 1)
+		time.Sleep(6 * time.Second)
+		b.wantState("k", Flowing)
+		b.close()
+	})
+}
+
+func TestHang_moreThanMaxStuckStopTheRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := newBench(t, Options{Concurrency: 4, Timeout: 5 * time.Second, Config: Config{MaxStuck: 2, RouteTripAfter: new(0)}})
+		b.redeliver = false
+		b.send(ignoring(release), "a", 1)
+		b.send(ignoring(release), "b", 2)
+		time.Sleep(10 * time.Second)
+		if b.g.Status().Failed != nil {
+			t.Error("stopped at max_stuck, not above it")
+		}
+		b.send(ignoring(release), "c", 3)
+		time.Sleep(7 * time.Second)
+		synctest.Wait()
+		if s := b.g.Status(); s.Failed == nil || s.Stuck != 3 || b.failed == nil {
+			t.Errorf("status %+v, told %v", s, b.failed)
+		}
+		b.send(succeed, "e", 5)
+		b.wantLast(5, GiveBack)
+		if n, flows := b.g.Free(); n != 0 || flows {
+			t.Errorf("free %d, %v", n, flows)
+		}
+		close(release)
+		b.close()
+	})
+}
+
+// An ordered head that hung was kept, and started again while its goroutine still used its bytes.
+func TestHang_regressionAnOrderedHeadComesAgainWithItsOwnBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := newBench(t, Options{Ordered: true, Timeout: 5 * time.Second, Retry: Backoff{Min: time.Second}})
+		hung := map[*Message]bool{}
+		b.onStart = func(m *Message, _ int) {
+			if hung[m] {
+				t.Error("the same delivery started again")
+			}
+			hung[m] = m.Sequence == 1
+		}
+		b.send(first(1, ignoring(release), succeed), "k", 1)
+		b.send(succeed, "k", 2)
+		time.Sleep(time.Minute)
+		b.wantOrder(1, 1, 2)
+		close(release)
+		b.close()
+	})
+}
+
+func TestHang_100000PanicsLeaveNoGoroutine(t *testing.T) {
+	// Under the race detector a panic's stack takes ten times as long.
+	panics := uint64(100_000)
+	if raceEnabled {
+		panics = 20_000
+	}
+	synctest.Test(t, func(t *testing.T) {
+		before := runtime.NumGoroutine()
+		b := newBench(t, Options{
+			Concurrency: 8, MaxAttempts: int(panics / 1000), Retry: Backoff{Policy: Constant, Min: time.Millisecond},
+			Config: Config{Restart: Backoff{Policy: Constant, Min: time.Millisecond}, DrainGrace: new(time.Duration(0)), RouteTripAfter: new(0)},
+		})
+		for s := range uint64(1000) {
+			b.send(panicking, fmt.Sprint("k", s%50), s+1)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := b.g.Status().Counts.Panics; n != panics {
+			t.Errorf("%d panics", n)
+		}
+		if n := runtime.NumGoroutine(); n > before {
+			t.Errorf("%d goroutines, %d before", n, before)
+		}
+		if n := b.keys(); n != 0 {
+			t.Errorf("%d keys left", n)
+		}
+		b.close()
+	})
+}

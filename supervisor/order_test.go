@@ -1,0 +1,189 @@
+package supervisor
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var ordered = Options{Ordered: true, Retry: Backoff{Min: time.Second, Max: time.Minute}, MaxAttempts: 3}
+
+func TestOrder_aFailingHeadHoldsItsSuccessorsAndNoOtherKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.send(first(2, failing, succeed), "a", 1)
+		b.send(succeed, "a", 2, 3)
+		b.send(succeed, "b", 4, 5)
+		time.Sleep(time.Minute)
+		b.wantStarts(1, 0, time.Second, 3*time.Second)
+		b.wantStarts(2, 3*time.Second)
+		b.wantStarts(3, 3*time.Second)
+		b.wantStarts(4, 0)
+		b.wantStarts(5, 0)
+		b.close()
+	})
+}
+
+func TestOrder_afterTheLastAttemptTheKeyMovesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.send(failing, "a", 1)
+		b.send(succeed, "a", 2)
+		time.Sleep(time.Minute)
+		if o := b.wantFinal(1, DeadLetter); o.Attempts != 3 {
+			t.Errorf("dead-lettered after %d attempts", o.Attempts)
+		}
+		b.wantOrder(1, 1, 1, 2)
+		b.close()
+	})
+}
+
+func TestOrder_holdsAcrossStopsAndSnoozes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.send(first(1, panicking, succeed), "a", 1)
+		b.send(first(1, snoozing(time.Minute), succeed), "a", 2)
+		b.send(succeed, "a", 3)
+		time.Sleep(time.Hour)
+		b.wantOrder(1, 1, 2, 2, 3)
+		b.close()
+	})
+}
+
+func TestOrder_theNewestIsGivenBackFirstAndNothingOvertakesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := ordered
+		opts.StashMessages = 3
+		b := newBench(t, opts)
+		b.send(first(2, failing, succeed), "a", 1)
+		synctest.Wait()
+		b.send(succeed, "a", 2, 3, 4, 5)
+		synctest.Wait()
+		for seq := range uint64(5) {
+			_, settled := b.final(seq + 1)
+			if out := len(b.outcomes[seq+1]) > 0; out != (seq+1 > 3) || settled {
+				t.Errorf("message %d was given back: %v", seq+1, out)
+			}
+		}
+		b.send(succeed, "a", 6) // its key flows again, and 4 and 5 are outside
+		time.Sleep(time.Hour)
+		b.wantOrder(1, 1, 1, 2, 3, 4, 5, 6)
+		b.close()
+	})
+}
+
+func TestOrder_whatAnotherInstanceHasIsNotWaitedForForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := ordered
+		opts.StashMessages = 1
+		b := newBench(t, opts)
+		b.redeliver = false
+		b.send(first(1, failing, succeed), "a", 1)
+		b.send(succeed, "a", 2) // evicted, and never comes again
+		time.Sleep(time.Minute)
+		b.send(succeed, "a", 3)
+		time.Sleep(time.Hour)
+		b.wantOrder(1, 1, 3)
+		if n := b.keys(); n != 0 {
+			t.Errorf("%d keys are kept for a message that is gone", n)
+		}
+		b.close()
+	})
+}
+
+// A message that came back before its own delay was over was put in the window, where no timer watched over it: it, and
+// all behind it, never started.
+func TestOrder_regressionAnEarlyMessageOfAFlowingKeyStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		m := &Message{Key: "a", Sequence: 1, Size: 1, Attempts: 1, Due: time.Now().Add(time.Minute)}
+		b.add(m, succeed)
+		b.g.Deliver(m)
+		b.send(succeed, "a", 2)
+		time.Sleep(2 * time.Minute)
+		b.wantStarts(1, time.Minute)
+		b.wantStarts(2, time.Minute)
+		b.close()
+	})
+}
+
+// The probe of a route was picked from an ordered key whose first message was still running since before the wait.
+func TestOrder_regressionARouteProbeDoesNotRunBesideTheHeadOfItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := ordered
+		opts.Config.RouteTripAfter = new(3)
+		b := newBench(t, opts)
+		b.send(takes(20*time.Second), "slow", 1, 2)
+		for i := range uint64(3) {
+			b.send(failing, fmt.Sprint("k", i), 10+i)
+		}
+		time.Sleep(time.Minute)
+		b.wantStarts(1, 0)
+		if at := b.startsOf(2); len(at) != 1 || at[0] < 20*time.Second {
+			t.Errorf("message 2 started at %v, and message 1 ran until 20s", at)
+		}
+		b.close()
+	})
+}
+
+// The attempts of a message that waits in the stash with its lease kept alive are known here only. When it was evicted,
+// or the group closed, they were forgotten, and it had its full count again.
+func TestOrder_regressionAnEvictedHeadKeepsItsAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := ordered
+		opts.StashBytes = 50 // less than one message
+		b := newBench(t, opts)
+		b.send(failing, "a", 1)
+		time.Sleep(24 * time.Hour)
+		b.wantFinal(1, DeadLetter)
+		if n := len(b.startsOf(1)); n != 3 {
+			t.Errorf("%d attempts, want 3", n)
+		}
+		b.close()
+	})
+}
+
+func TestOrder_regressionAHeadKeepsItsAttemptsAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.send(failing, "a", 1)
+		synctest.Wait()
+		b.close()
+		o := b.wantLast(1, RetryLater)
+		if wait := time.Second; o.Attempts != 1 || !o.Due.Equal(b.began.Add(wait)) {
+			t.Errorf("outcome %+v", o)
+		}
+	})
+}
+
+// With forward: giveback the first message that came was taken as the probe; one that had to wait for an earlier one
+// then kept that one out for ever.
+func TestOrder_regressionOnlyAHeadIsTakenAsProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := ordered
+		opts.Config.Forward = ForwardGiveBack
+		b := newBench(t, opts)
+		b.send(first(1, panicking, succeed), "a", 1)
+		b.send(succeed, "a", 2, 3, 4, 5, 6)
+		time.Sleep(time.Hour)
+		b.wantOrder(1, 1, 2, 3, 4, 5, 6)
+		b.close()
+	})
+}
+
+func TestOrder_survivesASuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.g.Pause()
+		b.send(succeed, "a", 1, 2, 3)
+		b.g.SuspendKey("a", "test")
+		b.g.Resume()
+		time.Sleep(time.Minute)
+		b.g.ResumeKey("a")
+		b.send(succeed, "a", 4)
+		time.Sleep(3 * time.Hour)
+		b.wantOrder(1, 2, 3, 4)
+		b.close()
+	})
+}

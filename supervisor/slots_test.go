@@ -1,0 +1,117 @@
+package supervisor
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestSlots_aKeyHasHalfWhileOthersHaveMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 8})
+		b.send(succeed, "other", 1000)
+		synctest.Wait()
+		b.send(takes(time.Second), "k", seq(1, 50)...)
+		synctest.Wait()
+		if n := b.g.Status().Running; n != 4 {
+			t.Errorf("%d of 8 slots", n)
+		}
+		b.close()
+	})
+}
+
+func TestSlots_aKeyAloneHasThemAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 8})
+		b.send(takes(time.Second), "k", seq(1, 50)...)
+		synctest.Wait()
+		if n := b.g.Status().Running; n != 8 {
+			t.Errorf("%d of 8 slots", n)
+		}
+		b.close()
+	})
+}
+
+func TestSlots_aKeyWithFailuresHasOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 8, Config: Config{TripAfter: new(0)}})
+		b.send(failing, "k", 1)
+		synctest.Wait()
+		b.send(takes(200*time.Millisecond), "k", seq(2, 50)...)
+		synctest.Wait()
+		if n := b.g.Status().Running; n != 1 {
+			t.Errorf("%d slots", n)
+		}
+		b.close()
+	})
+}
+
+// The other key may have been quiet for long: a key that had the route to itself, and whose handlers then hang, must have
+// left one slot.
+func TestSlots_aHangingKeyDoesNotDelayAHealthyOne(t *testing.T) {
+	for _, quiet := range []time.Duration{time.Second, time.Hour} {
+		t.Run(quiet.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, Options{Concurrency: 8, Timeout: 30 * time.Second})
+				b.send(succeed, "healthy", 10_000)
+				time.Sleep(quiet)
+				next, healthy := uint64(1), uint64(10_001)
+				for range 120 { // two minutes, the pull loop looks twice a second
+					time.Sleep(500 * time.Millisecond)
+					if n, _ := b.g.Free(); n > 0 {
+						b.send(obeying, "k", seq(next, next+uint64(n)-1)...)
+						next += uint64(n)
+					}
+					sent := time.Since(b.began)
+					b.send(succeed, "healthy", healthy)
+					time.Sleep(500 * time.Millisecond)
+					if at := b.startsOf(healthy); len(at) == 0 || at[0]-sent > 2*time.Second {
+						t.Fatalf("sent at %v, started at %v", sent, at)
+					}
+					healthy++
+				}
+				b.close()
+			})
+		})
+	}
+}
+
+func TestSlots_aStalledKeyDoesNotFillTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 8, Timeout: 30 * time.Second})
+		b.send(succeed, "healthy", 10_000)
+		n, _ := b.g.Free()
+		b.send(obeying, "k", seq(1, uint64(n)+1)...)
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		if n, flows := b.g.Free(); n < 8 || !flows {
+			t.Errorf("room for %d more, flows %v", n, flows)
+		}
+		b.close()
+	})
+}
+
+func TestSlots_freshAndDueAlternate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 1})
+		b.send(takes(time.Second), "x", 1)
+		synctest.Wait()
+		for s := uint64(2); s <= 7; s++ {
+			m := &Message{Key: fmt.Sprint("due", s), Sequence: s, Returns: 1}
+			b.add(m, takes(time.Second))
+			b.g.Deliver(m)
+		}
+		for s := uint64(12); s <= 17; s++ {
+			b.send(takes(time.Second), fmt.Sprint("fresh", s), s)
+		}
+		time.Sleep(time.Minute)
+		order := b.order()[1:]
+		for i := 2; i < len(order); i++ {
+			if (order[i] > 10) != (order[i-2] > 10) || (order[i] > 10) == (order[i-1] > 10) {
+				t.Fatalf("started %v", order)
+			}
+		}
+		b.close()
+	})
+}

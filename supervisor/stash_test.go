@@ -1,0 +1,125 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The bench checks the bounds of the stash at each start, settlement and event of every test.
+
+func TestStash_theKeyIdleLongestGivesItsOldestBackFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{StashMessages: 4})
+		b.redeliver = false
+		for i, key := range []string{"a", "b"} {
+			b.send(panicking, key, 100+uint64(i))
+		}
+		synctest.Wait() // both wait
+		b.send(succeed, "a", 1, 2)
+		time.Sleep(time.Millisecond)
+		b.send(succeed, "b", 3, 4)
+		time.Sleep(time.Millisecond)
+		b.send(succeed, "a", 5) // now b is idle longest
+		synctest.Wait()
+		for seq := uint64(1); seq <= 5; seq++ {
+			o, _ := b.final(seq)
+			if out := len(b.outcomes[seq]) > 0; out != (seq == 3) || out && o.Action != GiveBack {
+				t.Errorf("message %d was given back: %v", seq, out)
+			}
+		}
+		if s := b.g.Status(); s.StashMessages != 4 || s.StashBytes != 400 || s.Counts.Evicted != 1 {
+			t.Errorf("status %+v", s)
+		}
+		b.close()
+	})
+}
+
+func TestStash_evictedMessagesAreHandledInTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{StashMessages: 10, StashBytes: 700, Config: Config{RouteTripAfter: new(0)}})
+		var down atomic.Bool
+		down.Store(true)
+		for k := range uint64(5) {
+			b.send(func(context.Context, *Message, int) Verdict {
+				if down.Load() {
+					return failed
+				}
+				return ok
+			}, fmt.Sprint("k", k), seq(1+k*100, 100+k*100)...)
+		}
+		time.Sleep(time.Hour)
+		down.Store(false)
+		time.Sleep(2 * time.Hour)
+		for s := range uint64(500) {
+			b.wantFinal(s+1, AckMessage)
+		}
+		if b.g.Status().Counts.Evicted == 0 {
+			t.Error("nothing was evicted")
+		}
+		b.close()
+	})
+}
+
+func TestStash_overflowStaysAwayLongerEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{})
+		k := &key{name: "k"}
+		now := time.Now()
+		for returns, want := range map[int]time.Duration{
+			-1: time.Minute, 0: time.Minute, 1: 2 * time.Minute, 3: 8 * time.Minute, 4: 15 * time.Minute, 1000: 15 * time.Minute,
+		} {
+			for range 100 {
+				if d := b.g.overflow(k, &Message{Returns: returns}, now); d < want/2 || d > want*3/2 {
+					t.Errorf("after %d returns: %v, want %v, half each way", returns, d, want)
+				}
+			}
+		}
+		k.state, k.until = Waiting, now.Add(time.Hour)
+		if d := b.g.overflow(k, &Message{}, now); d < time.Hour/2 {
+			t.Errorf("%v, and its key waits for 1h", d)
+		}
+		b.close()
+	})
+}
+
+// Free counted messages only: with a stash full of large ones the pull loop fetched more, to give them back.
+func TestStash_regressionNothingIsAskedForWhenItsBytesAreUsedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{StashBytes: 450, Config: Config{RouteTripAfter: new(3)}})
+		for i := range uint64(3) {
+			b.send(failing, fmt.Sprint("k", i), 1+i)
+		}
+		synctest.Wait()
+		if n, flows := b.g.Free(); n == 0 || flows {
+			t.Errorf("free %d, flows %v, want some for the stash", n, flows)
+		}
+		b.send(succeed, "x", 10, 11, 12, 13)
+		if n, _ := b.g.Free(); n != 0 {
+			t.Errorf("free %d with 400 of 450 bytes used by messages of 100", n)
+		}
+		b.close()
+	})
+}
+
+func TestStash_anEarlyMessageIsHeldOrGivenBackForTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{})
+		b.redeliver = false
+		for i, early := range []time.Duration{time.Second, time.Minute} {
+			m := &Message{Key: "k", Sequence: uint64(i + 1), Attempts: 1, Due: time.Now().Add(early)}
+			b.add(m, succeed)
+			b.g.Deliver(m)
+		}
+		time.Sleep(10 * time.Second)
+		b.wantStarts(1, time.Second)
+		b.wantStarts(2)
+		if o := b.wantLast(2, GiveBack); !o.Due.Equal(b.began.Add(time.Minute)) || o.Attempts != 1 {
+			t.Errorf("outcome %+v", o)
+		}
+		b.close()
+	})
+}
