@@ -76,6 +76,7 @@ type Relay struct {
 	dead    *dlq.Store
 
 	started time.Time
+	serving atomic.Bool   // messages are pulled
 	obeyed  atomic.Uint64 // revision of the last order of an operator
 
 	mu       sync.Mutex
@@ -191,8 +192,11 @@ func (r *Relay) serve(ctx context.Context) error {
 	// The sessions and the slow paths outlive ctx: settlements go on during the drain.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	// The slow paths end with the drain, whatever they are waiting for.
+	slow, stopSlow := context.WithCancel(work)
+	defer stopSlow()
 	for _, rt := range r.routes {
-		rt.work = work
+		rt.work = slow
 	}
 	var running sync.WaitGroup
 	for _, s := range r.sources {
@@ -202,10 +206,12 @@ func (r *Relay) serve(ctx context.Context) error {
 	running.Go(func() { r.housekeep(work) })
 	running.Go(func() { r.tellings.run(work) })
 	running.Go(func() { r.watchUsage(work) })
+	r.serving.Store(true)
 	<-ctx.Done()
 
 	deadline, cancel := context.WithTimeout(work, r.cfg.Drain)
 	defer cancel()
+	context.AfterFunc(deadline, stopSlow)
 	interrupted := r.drain(deadline)
 	stop()
 	running.Wait()
@@ -266,7 +272,10 @@ func (r *Relay) proveContact(ctx context.Context) {
 		case <-tick.C:
 		}
 		sent := time.Now()
-		if r.nc.FlushTimeout(setupTimeout) == nil {
+		flush, cancel := context.WithTimeout(ctx, setupTimeout)
+		err := r.nc.FlushWithContext(flush)
+		cancel()
+		if err == nil {
 			for _, s := range r.sources {
 				s.contact(sent)
 			}
@@ -311,7 +320,7 @@ func (r *Relay) Ready() error {
 			errs = append(errs, fmt.Errorf("route %s: %w", rt.cfg.Name, err))
 		}
 	}
-	if len(sources) == 0 && len(errs) == 0 {
+	if !r.serving.Load() && len(errs) == 0 {
 		errs = append(errs, errors.New("starting"))
 	}
 	return errors.Join(errs...)

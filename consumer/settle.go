@@ -36,8 +36,12 @@ func (m *message) retry(o supervisor.Outcome) {
 		m.delivery.Release()
 		return
 	}
-	if m.delivery.Nak(o.Due) == nil {
-		rt.count.naked.Add(1)
+	if m.delivery.Nak(o.Due) != nil {
+		return // fenced: somebody else has it
+	}
+	rt.count.naked.Add(1)
+	if o.Suspended {
+		rt.sentAway(m)
 	}
 }
 

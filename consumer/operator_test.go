@@ -1,0 +1,126 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/micro"
+)
+
+// order stores what an operator says, and waits until every relay has applied it.
+func (w *world) order(o Order, relays ...*Relay) {
+	w.t.Helper()
+	orders, err := OpenOrders(w.t.Context(), w.js, "", 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	revision, err := orders.Give(w.t.Context(), o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, r := range relays {
+		w.eventually("the order is applied", func() bool { return r.Status().Orders >= revision })
+	}
+}
+
+func countingRoute(l *ledger) Route {
+	return Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+		l.note(m)
+		return nil
+	})}
+}
+
+func TestOrders_pausedRouteLeavesItsMessagesInTheStreamUntilResumed(t *testing.T) {
+	w := newWorld(t)
+	l := newLedger()
+	r, _ := w.start(Config{}, countingRoute(l))
+	w.order(Order{Route: "billing", State: OrderPaused, Why: "migration"}, r)
+	w.publish("orders.eu", 20)
+	if s := r.Status().Routes[0]; s.State != "paused" || s.Why != "migration" {
+		t.Errorf("status %+v", s)
+	}
+	if r.Ready() != nil {
+		t.Errorf("a paused route is not ready: %v", r.Ready())
+	}
+	w.order(Order{Route: "billing", State: OrderRunning}, r)
+	w.settled("ORDERS", "billing")
+	if l.len() != 20 {
+		t.Errorf("%d messages handled after resume, want 20", l.len())
+	}
+}
+
+func TestOrders_resumedKeyGetsItsMessagesBackAtOnceAndNotInAnHour(t *testing.T) {
+	w := newWorld(t)
+	l := newLedger()
+	route := countingRoute(l)
+	route.AckWait = 2 * time.Second
+	r, _ := w.start(Config{}, route)
+	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: OrderPaused}, r)
+	w.publish("orders.us", 5)
+	w.publish("orders.eu", 5)
+	w.eventually("the other key flows, the paused one is given back", func() bool {
+		return l.len() == 5 && w.info("ORDERS", "billing").NumAckPending == 5 && r.Status().Routes[0].Stash == 0
+	})
+	keys := r.Status().Routes[0].Waiting
+	if len(keys) != 1 || keys[0].Key != "orders.us" || keys[0].State != "suspended" {
+		t.Errorf("waiting keys %+v", keys)
+	}
+	began := time.Now()
+	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: OrderRunning}, r)
+	w.settled("ORDERS", "billing")
+	if l.len() != 10 {
+		t.Errorf("%d messages handled, want 10", l.len())
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the messages came back after %v", took)
+	}
+}
+
+func TestOrders_holdOverARestartAndOnEveryInstance(t *testing.T) {
+	w := newWorld(t)
+	l := newLedger()
+	_, stop := w.start(Config{Instance: "a"}, countingRoute(l))
+	w.order(Order{Route: "billing", State: OrderPaused})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := w.start(Config{Instance: "b"}, countingRoute(l))
+	c, _ := w.start(Config{Instance: "c"}, countingRoute(l))
+	w.publish("orders.eu", 3)
+	for _, r := range []*Relay{b, c} {
+		if s := r.Status(); s.Routes[0].State != "paused" {
+			t.Errorf("%s is %s after a restart", s.Instance, s.Routes[0].State)
+		}
+	}
+	list, err := AskStatus(t.Context(), w.nc, "relay")
+	if err != nil || len(list) != 2 {
+		t.Errorf("status of %d instances, %v, want 2", len(list), err)
+	}
+	w.order(Order{Route: "billing", State: OrderRunning}, b, c)
+	w.settled("ORDERS", "billing")
+	if l.len() != 3 {
+		t.Errorf("%d messages handled, want 3", l.len())
+	}
+}
+
+func TestStatus_isAMicroServiceToo(t *testing.T) {
+	w := newWorld(t)
+	w.start(Config{Instance: "a"}, countingRoute(newLedger()))
+	m, err := w.nc.Request("$SRV.INFO.relay", nil, 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info micro.Info
+	if err := json.Unmarshal(m.Data, &info); err != nil || info.Name != "relay" || info.Metadata["instance"] != "a" || len(info.Endpoints) != 1 {
+		t.Errorf("info %+v, %v", info, err)
+	}
+}
+
+func TestAskStatus_nobody(t *testing.T) {
+	w := newWorld(t)
+	if _, err := AskStatus(t.Context(), w.nc, "relay"); err != ErrNobody {
+		t.Errorf("got %v, want ErrNobody", err)
+	}
+}
