@@ -26,6 +26,9 @@ type message struct {
 	origin   *ack.Origin
 	recorded bool // it has a record of attempts, to be deleted when it is done
 	hasTold  bool // its replay job knows its first verdict; guarded by tellings.mu
+	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
+	first Msg
+	began bool
 }
 
 var _ supervisor.Work = (*message)(nil)
@@ -48,11 +51,21 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	if m.delivery.Fenced() {
 		return supervisor.Verdict{Kind: supervisor.Lost}
 	}
-	o := m.from()
+	msg := &m.first
+	if m.began {
+		msg = new(Msg)
+	}
+	m.began = true
 	deadline, _ := ctx.Deadline()
-	msg := &Msg{
-		ID: o.ID(), Route: rt.cfg.Name, Subject: m.subject, Data: m.data, Header: m.header, Attempt: number,
-		Stream: o.Stream, Consumer: o.Consumer, Sequence: o.Sequence, Time: o.Time, Replay: o.Replay, Deadline: deadline,
+	*msg = Msg{
+		Route: rt.cfg.Name, Subject: m.subject, Data: m.data, Header: m.header, Attempt: number, Deadline: deadline,
+		Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.delivery.Sequence, Time: m.delivery.Time,
+	}
+	if o := m.origin; o != nil {
+		msg.Stream, msg.Consumer, msg.Sequence, msg.Time, msg.Replay = o.Stream, o.Consumer, o.Sequence, o.Time, o.Replay
+		msg.ID = o.ID()
+	} else {
+		msg.ID = m.source.id(msg.Sequence)
 	}
 	if !rt.cfg.OwnBytes {
 		msg.Data, msg.Header = slices.Clone(m.data), cloneHeader(m.header)
@@ -98,10 +111,15 @@ func (m *message) Settle(o supervisor.Outcome) {
 	case supervisor.LetGo:
 		m.delivery.Release()
 	case supervisor.RetryLater:
-		rt.slow.Go(func() { m.retry(o) })
+		m.slowly(o, (*message).retry)
 	case supervisor.DeadLetter:
-		rt.slow.Go(func() { m.deadLetter(o) })
+		m.slowly(o, (*message).deadLetter)
 	}
+}
+
+// slowly settles on the route's slow path. It is a function of its own so that only here the outcome is on the heap.
+func (m *message) slowly(o supervisor.Outcome, settle func(*message, supervisor.Outcome)) {
+	m.route.slow.Go(func() { settle(m, o) })
 }
 
 func why(o supervisor.Outcome) string {

@@ -3,10 +3,13 @@ package consumer
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/relaymq/relay/ack"
 )
 
 // order stores what an operator says, and waits until every relay has applied it.
@@ -122,5 +125,17 @@ func TestAskStatus_nobody(t *testing.T) {
 	w := newWorld(t)
 	if _, err := AskStatus(t.Context(), w.nc, "relay"); err != ErrNobody {
 		t.Errorf("got %v, want ErrNobody", err)
+	}
+}
+
+func TestSource_idIsThatOfTheOrigin(t *testing.T) {
+	for _, stream := range []string{"ORDERS", "0", "a.b"} {
+		s := newSource(&Relay{log: slog.New(slog.DiscardHandler)}, stream, "d0", false)
+		for _, seq := range []uint64{0, 1, 10, 1<<64 - 1} {
+			want := ack.Origin{Stream: stream, Consumer: "d0", Sequence: seq}.ID()
+			if got := s.id(seq); got != want {
+				t.Errorf("id %q, want %q", got, want)
+			}
+		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +26,7 @@ type source struct {
 	log      *slog.Logger
 	stream   string
 	durable  string
+	idPrefix string     // of the ids of its messages
 	due      bool       // on the retry stream
 	patterns []dispatch // most specific first
 	routes   []*route
@@ -68,7 +71,8 @@ const arrivedSize = 32 << 10
 
 func newSource(r *Relay, stream, durable string, due bool) *source {
 	return &source{
-		relay: r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
+		idPrefix: strings.TrimSuffix(ack.Origin{Stream: stream, Consumer: durable}.ID(), "0"),
+		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
 		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}),
 		inOrder: pool.New(1),
 	}
@@ -152,6 +156,11 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 		s.doubt.Store(true)
 	}
 	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
+}
+
+// id is ack.Origin.ID for a message of this durable, without its cost.
+func (s *source) id(seq uint64) string {
+	return string(strconv.AppendUint(append(make([]byte, 0, 64), s.idPrefix...), seq, 10))
 }
 
 // trouble is why the durable gives nothing, if so.
