@@ -33,7 +33,6 @@ type bench struct {
 	returns  map[uint64]int
 	pending  map[*testWork]struct{} // deliveries that were not settled
 	live     map[*Message]time.Time
-	stopped  []string // children
 	faults   []string
 	// redeliver is off when a test looks at outcomes only.
 	redeliver bool

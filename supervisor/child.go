@@ -100,18 +100,25 @@ func (g *Group) adopt() {
 	}
 }
 
+// roomForChild tells whether a child can be made now, if need be in the place of an idle one.
+func (g *Group) roomForChild() bool {
+	return g.kids < g.cfg.MaxChildren || g.alive.first != nil
+}
+
 // make begins to make a child for k; it takes a slot meanwhile. A shared child is there at once. When there are as many
 // children as there may be, the one idle longest makes room, or k waits until there is such a one.
 func (g *Group) make(k *key) {
-	if k.birth != nil || k.orphan {
+	if k.birth != nil {
 		return
 	}
-	if g.kids >= g.cfg.MaxChildren && g.shared == nil {
-		if g.alive.first == nil {
+	if !g.roomForChild() {
+		if !k.orphan {
 			k.orphan = true
 			g.orphans.push(k)
-			return
 		}
+		return
+	}
+	if g.kids >= g.cfg.MaxChildren {
 		g.retire(g.alive.first)
 	}
 	k.children++

@@ -139,11 +139,11 @@ func (g *Group) settleKey(k *key, now time.Time) {
 
 // forgettable tells whether nothing about an idle key matters any more, or from when on.
 func (g *Group) forgettable(k *key, now time.Time) (bool, time.Time) {
-	if k.failures == 0 && k.restarts == 0 {
+	if k.failures == 0 && k.restarts == 0 && !k.tripped {
 		return true, time.Time{}
 	}
 	// The longest pause that the policy knows, and the window, say how long a failure is of interest.
-	at := k.failedAt.Add(max(g.cfg.Window, 2*min(g.cfg.Restart.Max, math.MaxInt64/2)))
+	at := later(k.failedAt, k.until).Add(max(g.cfg.Window, 2*min(g.cfg.Restart.Max, math.MaxInt64/2)))
 	if k.restarts > 0 && g.cfg.Reset == ResetNever {
 		return false, time.Time{}
 	}

@@ -73,7 +73,7 @@ type Outcome struct {
 	Stack []byte
 	// Reason of a DeadLetter.
 	Reason string
-	// Suspended says that a GiveBack is for a key that waits for an operator.
+	// Suspended says that the message goes away because its key waits for an operator.
 	Suspended bool
 	// Why it is given back, in a few words.
 	Why string

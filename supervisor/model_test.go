@@ -328,7 +328,7 @@ func (m *model) heal(next uint64) {
 	}
 	b.g.mu.Lock()
 	defer b.g.mu.Unlock()
-	if n := b.keys(); n > 0 && m.c.opts.Config.Reset != ResetNever {
+	if len(b.g.keys) > 0 && m.c.opts.Config.Reset != ResetNever {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, k := range b.g.keys {

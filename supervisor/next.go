@@ -41,7 +41,10 @@ func (g *Group) next(now time.Time) *run {
 			g.makeReady(k)
 			return r
 		}
-		// k is queued again when what keeps it from starting changes.
+		// k is queued again when what keeps it from starting changes. If it was its turn for a child, it is another's now.
+		if g.orphans.len() > 0 && g.roomForChild() {
+			g.adopt()
+		}
 	}
 	return nil
 }

@@ -118,8 +118,11 @@ func (g *Group) attendRoute(now time.Time, fx *effects) {
 	}
 }
 
-// chooseRouteProbe picks one message over all keys; nil when none may start.
+// chooseRouteProbe picks one message over all keys; nil when none may start. When there are as many children as there may
+// be, none of them idle, it is a message of a key that has one: its child waits for nothing else.
 func (g *Group) chooseRouteProbe(now time.Time) (of *key, best *Message) {
+	var owner *key
+	var owned *Message
 	for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
 		if k.runs >= g.limit(k, now) {
 			continue // of before the wait
@@ -134,9 +137,19 @@ func (g *Group) chooseRouteProbe(now time.Time) (of *key, best *Message) {
 		default:
 			m = fewest(nil, k.stash.first)
 		}
-		if m != nil && (best == nil || before(m, best)) {
+		if m == nil {
+			g.mayRetire(k, now)
+			continue
+		}
+		if best == nil || before(m, best) {
 			of, best = k, m
 		}
+		if k.child != nil && (owned == nil || before(m, owned)) {
+			owner, owned = k, m
+		}
+	}
+	if best != nil && of.child == nil && of.birth == nil && owned != nil && !g.roomForChild() {
+		return owner, owned
 	}
 	return of, best
 }

@@ -32,7 +32,10 @@ func TestRoute_tripsAfterFailuresInARowOverThreeKeys(t *testing.T) {
 }
 
 func TestRoute_twoHoursOfOutageBehind20000Subjects(t *testing.T) {
-	const n = 20_000
+	n := uint64(20_000)
+	if raceEnabled {
+		n = 8000 // the race detector takes ten times as long
+	}
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{MaxAttempts: 20, MaxAge: 24 * time.Hour, Config: Config{Restart: Backoff{Jitter: new(0.2)}}})
 		var down atomic.Bool
@@ -43,7 +46,7 @@ func TestRoute_twoHoursOfOutageBehind20000Subjects(t *testing.T) {
 			}
 			return ok
 		}
-		for s := range uint64(n) {
+		for s := range n {
 			b.send(handle, fmt.Sprint("k", s), s+1)
 		}
 		time.Sleep(2 * time.Hour)
@@ -52,7 +55,7 @@ func TestRoute_twoHoursOfOutageBehind20000Subjects(t *testing.T) {
 		}
 		down.Store(false)
 		time.Sleep(time.Hour)
-		for s := range uint64(n) {
+		for s := range n {
 			if o := b.wantFinal(s+1, AckMessage); o.Attempts > 2 {
 				t.Fatalf("message %d spent %d attempts", s+1, o.Attempts)
 			}
@@ -137,11 +140,14 @@ func TestRoute_probesWithAChildOfItsOwn(t *testing.T) {
 		opts := Options{Concurrency: 2, Config: Config{RouteTripAfter: new(3), MaxChildren: 1}}
 		newFamily(&opts)
 		b := newBench(t, opts)
-		for i := range uint64(5) {
-			b.send(first(3, failing, succeed), fmt.Sprint("k", i), i+1)
+		for i := range uint64(50) {
+			b.send(first(1, failing, succeed), fmt.Sprint("k", i%10), i+1)
+			if i%5 == 4 {
+				time.Sleep(100 * time.Millisecond)
+			}
 		}
-		time.Sleep(time.Hour)
-		for i := range uint64(5) {
+		time.Sleep(3 * time.Hour)
+		for i := range uint64(50) {
 			b.wantFinal(i+1, AckMessage)
 		}
 		b.close()

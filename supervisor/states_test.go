@@ -237,7 +237,7 @@ func TestStates_aPanicIsAStopWhateverItsValue(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t, Options{MaxAttempts: 1})
 				b.send(func(context.Context, *Message, int) Verdict { panic(value) }, "k", 1)
-				b.send(func(context.Context, *Message, int) Verdict { var m map[int]int; m[0] = 1; return ok }, "l", 2)
+				b.send(func(_ context.Context, _ *Message, n int) Verdict { var l []int; return Verdict{Kind: Kind(l[n])} }, "l", 2)
 				synctest.Wait()
 				for _, seq := range []uint64{1, 2} {
 					o := b.wantFinal(seq, DeadLetter)
