@@ -3,8 +3,18 @@ BIN := bin/relay
 TOOLS := -modfile=.ci/tools/go.mod
 LDFLAGS = -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 FUZZTIME ?= 30s
+SEED ?= 0
+SEEDS ?= 1
+ROW ?=
+SOAK ?= 1h
+BENCHFLAGS ?=
+BENCHBASE ?= HEAD
+BENCHPKGS ?= ack supervisor consumer dlq
+BENCHCOUNT ?= 6
+BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test check build fuzz
+.PHONY: help run test check build fuzz chaos soak
+.PHONY: bench bench-diff profile
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -22,6 +32,7 @@ test: ## run all tests, with the race detector
 check: ## gofmt, vet, staticcheck and build: what CI wants before the tests
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these"; exit 1; }
 	$(GO) vet ./...
+	cd bench && $(GO) vet ./...
 	$(GO) tool $(TOOLS) staticcheck ./...
 	$(GO) build ./...
 
@@ -31,3 +42,39 @@ fuzz: ## fuzz every fuzz target for FUZZTIME each
 			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
 		done; \
 	done
+
+bench: build ## compare relay with plain nats.go and Watermill: about 25 minutes on a quiet machine; BENCHFLAGS=-quick for a look
+	cd bench && $(GO) build -trimpath -o ../bin/bench . && ../bin/bench -relay ../$(BIN) $(BENCHFLAGS)
+
+bench-diff: ## Go benchmarks of the hot path, against those of BENCHBASE, the last commit
+	@set -e; base=$$(mktemp -d); trap 'rm -rf "$$base"' EXIT; mkdir -p bin; git archive $(BENCHBASE) | tar -x -C "$$base"; \
+		for f in $$(grep -l '^func Benchmark' $(BENCHPKGS:%=%/*bench_test.go)); do \
+			[ ! -e "$$base/$$f" ] || continue; cp "$$f" "$$base/$$f"; \
+			(cd "$$base" && $(GO) vet ./$$(dirname "$$f") 2>/dev/null) || { echo "$$f does not build at $(BENCHBASE)"; rm "$$base/$$f"; }; \
+		done; \
+		: > bin/bench-old.txt; : > bin/bench-new.txt; \
+		for i in $$(seq $(BENCHCOUNT)); do \
+			(cd "$$base" && $(GO) test $(BENCHARGS) $(BENCHPKGS:%=./%)) >> "$(CURDIR)/bin/bench-old.txt"; \
+			$(GO) test $(BENCHARGS) $(BENCHPKGS:%=./%) >> bin/bench-new.txt; \
+		done
+	$(GO) tool -modfile=bench/tools/go.mod benchstat old=bin/bench-old.txt new=bin/bench-new.txt
+
+profile: build ## CPU, allocation and mutex profiles of a drain by the library, and a flame graph, in bin/profile
+	cd bench && $(GO) build -o ../bin/bench . && ../bin/bench -relay ../$(BIN) -jobs drain-128 -contestants library -rounds 1 -profile ../bin/profile -out ''
+	bin/bench -flame bin/profile/cpu.pprof > bin/profile/flame.svg
+	$(GO) tool pprof -top -nodecount 40 bin/profile/cpu.pprof
+	$(GO) tool pprof -sample_index alloc_objects -lines -top -nodecount 30 bin/profile/allocs.pprof
+	$(GO) tool pprof -top -nodecount 15 bin/profile/mutex.pprof
+
+chaos: SHELL := /bin/bash
+chaos: ## break things at full figures and see that nothing is lost; SEED=n repeats a run, ROW=F01 picks a row, SEEDS=10 runs ten
+	@set -o pipefail; for i in $$(seq 0 $$(($(SEEDS) - 1))); do \
+		seed=$$(($(SEED) == 0 ? 0 : $(SEED) + i)); \
+		$(GO) test -tags chaos -count=1 -timeout 120m -v -run '^Test$(ROW)$(if $(ROW),_)' ./internal/chaos -chaos.seed=$$seed \
+			| grep -v '^=== ' || exit 1; \
+	done
+
+soak: SHELL := /bin/bash
+soak: ## the random nemesis for SOAK (1h); SEED=n repeats a run
+	@set -o pipefail; $(GO) test -tags chaos -count=1 -timeout 0 -v -run '^TestF105_soak' ./internal/chaos -chaos.seed=$(SEED) -chaos.soak=$(SOAK) \
+		| grep -v '^=== '

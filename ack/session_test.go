@@ -31,7 +31,7 @@ func TestDelivery_wireBytes(t *testing.T) {
 				if c.after > 0 {
 					time.Sleep(c.after - 1)
 					w.nothing()
-					time.Sleep(1)
+					time.Sleep(time.Nanosecond)
 				}
 				m := w.one(c.payload)
 				if m.to != reply(7, 1, storedAt) || !strings.HasPrefix(m.reply, inbox+".a.") {
@@ -433,7 +433,7 @@ func TestSession_ageCountsFromContact(t *testing.T) {
 		if d.Fenced() {
 			t.Error("fenced too early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if !d.Fenced() {
 			t.Error("the answer proved more than it can")
 		}
@@ -540,7 +540,6 @@ func TestDelivery_recall(t *testing.T) {
 		d, soon := w.arrive(1, 1), w.arrive(2, 1)
 		w.check(d.Nak(time.Now().Add(time.Hour)), nil)
 		w.check(soon.Nak(time.Now().Add(5*time.Second)), nil)
-		d.Recall() // not away yet
 		w.confirmAll(4 * time.Second)
 		d.Recall()
 		soon.Recall() // about to come by itself
@@ -556,6 +555,32 @@ func TestDelivery_recall(t *testing.T) {
 		d.Recall() // it is back
 		time.Sleep(100 * time.Millisecond)
 		w.nothing()
+	})
+}
+
+// A key may be resumed in the moment in which its messages leave.
+func TestDelivery_recallBeforeItsNakIsConfirmed(t *testing.T) {
+	bubble(t, 3*time.Second, func(w *world) {
+		waiting, sent := w.arrive(1, 1), w.arrive(2, 1)
+		w.check(sent.Nak(time.Now().Add(time.Hour)), nil)
+		time.Sleep(100 * time.Millisecond)
+		if out := w.taken(); len(out) != 1 {
+			t.Fatalf("sent %v, want one NAK", out)
+		}
+		w.check(waiting.Nak(time.Now().Add(time.Hour)), nil)
+		waiting.Recall() // before its burst
+		sent.Recall()    // after it, unconfirmed
+		time.Sleep(100 * time.Millisecond)
+		out := w.taken()
+		if len(out) != 2 {
+			t.Fatalf("sent %v, want two NAKs", out)
+		}
+		for _, m := range out {
+			if m.payload != `-NAK {"delay":10000000}` {
+				t.Errorf("sent %s", m.payload)
+			}
+			w.confirm(m)
+		}
 	})
 }
 

@@ -254,7 +254,7 @@ func (r *Relay) drain(ctx context.Context) (interrupted int) {
 }
 
 // confirmTimeout is how long a drain waits for the confirmation of the last settlements.
-const confirmTimeout = 500 * time.Millisecond
+const confirmTimeout = 200 * time.Millisecond
 
 // proveContact asks for a sign of life once a second, so that the leases of messages that arrive on an idle connection
 // count from lately.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -37,6 +38,9 @@ func (r *Relay) setUp(ctx context.Context) error {
 	}
 	var opened []*source
 	for _, s := range sources {
+		if s.due && s.routes[0].trouble() != nil {
+			continue // its route does not run: leave the due durable to whoever won
+		}
 		err := r.openSource(ctx, s)
 		var differs *DurableDiffers
 		switch {
@@ -216,6 +220,9 @@ func (r *Relay) openSource(ctx context.Context, s *source) error {
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", s.stream, err)
 	}
+	for _, risk := range s.risks(stream.CachedInfo().Config) {
+		s.log.Warn("the stream can lose messages that wait: " + risk)
+	}
 	want := s.wanted(stream.CachedInfo().Config.Subjects)
 	consumer, err := stream.Consumer(ctx, s.durable)
 	switch {
@@ -285,7 +292,7 @@ const maxWaiting = 512
 // create makes the durable. When messages are waiting already, where it starts must have been chosen.
 func (s *source) create(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	if s.due {
-		return stream.CreateConsumer(ctx, want)
+		return s.makeOrCompare(ctx, stream, want)
 	}
 	waiting, err := s.waiting(ctx, stream, want)
 	if err != nil {
@@ -297,11 +304,33 @@ func (s *source) create(ctx context.Context, stream jetstream.Stream, want jetst
 			s.stream, waiting.all, strings.Join(s.subjects(), ", "), s.durable)
 	}
 	s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", waiting.chosen)
+	return s.makeOrCompare(ctx, stream, want)
+}
+
+// makeOrCompare makes the durable, unless another instance was faster: then that one's counts.
+func (s *source) makeOrCompare(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	consumer, err := stream.CreateConsumer(ctx, want)
+	if errors.Is(err, jetstream.ErrConsumerExists) {
+		if consumer, err = stream.Consumer(ctx, s.durable); err == nil {
+			return s.compare(ctx, stream, consumer, want)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("making durable %s on stream %s: %w", s.durable, s.stream, err)
 	}
 	return consumer, nil
+}
+
+// risks are those of the stream for the route whose messages may wait longest. The retry stream is relay's own.
+func (s *source) risks(c jetstream.StreamConfig) []string {
+	if s.due {
+		return nil
+	}
+	span := time.Duration(0)
+	for _, rt := range s.routes {
+		span = max(span, rt.cfg.Retry.MaxAge)
+	}
+	return risks(c, span)
 }
 
 func (s *source) subjects() (list []string) {

@@ -114,11 +114,18 @@ func (s *source) open(ctx context.Context, consumer jetstream.Consumer, streamCr
 	s.session = ack.NewSession(ack.Config{
 		Inbox: s.inbox, Conn: s.relay.nc, AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
+	if len(s.routes) == 1 && info.NumAckPending > 0 {
+		// Ordered routes only: what an earlier life had in hand comes back after AckWait, and new messages at once.
+		s.routes[0].group.HoldNew(info.Delivered.Stream, info.NumAckPending, time.Now().Add(info.Config.AckWait+gateSlack))
+	}
 	if s.answers, err = s.relay.nc.ChanSubscribe(s.inbox+".a.*", s.arrived); err != nil {
 		return err
 	}
 	return s.subscribe()
 }
+
+// gateSlack is how much later than AckWait the server may deliver again.
+const gateSlack = 2 * time.Second
 
 // close ends the subscriptions.
 func (s *source) close() {

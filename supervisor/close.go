@@ -38,15 +38,19 @@ func (g *Group) quiet() {
 	}
 }
 
+// closeGrace is how long handlers may take to return once they are cancelled at the end, and a quarter of it the children
+// to stop. Both together leave time for the last settlements within a second.
+const closeGrace = 640 * time.Millisecond
+
 // Close drains the group, lets the handlers finish until ctx is done, then cancels them and gives up those that do not
-// return within a second. Children are stopped. It returns how many messages were interrupted; they spend no attempt.
+// return soon. Children are stopped. It returns how many messages were interrupted; they spend no attempt.
 func (g *Group) Close(ctx context.Context) (interrupted int) {
 	g.Drain()
 	select {
 	case <-g.idleNow:
 	case <-ctx.Done():
 		interrupted = g.interrupt()
-		grace := time.NewTimer(hangGrace)
+		grace := time.NewTimer(closeGrace)
 		defer grace.Stop()
 		select {
 		case <-g.idleNow:
@@ -66,7 +70,7 @@ func (g *Group) Close(ctx context.Context) (interrupted int) {
 		g.goes.Wait()
 		close(stopped)
 	}()
-	limit := time.NewTimer(hangGrace)
+	limit := time.NewTimer(closeGrace / 4)
 	defer limit.Stop()
 	select {
 	case <-stopped:

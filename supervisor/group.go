@@ -68,6 +68,7 @@ type Group struct {
 	// lowWater is at how many messages More is called, when asked for.
 	lowWater int
 	asked    bool
+	gate     gate
 	recent   recentKeys
 	paused   bool
 	failed   error
@@ -147,6 +148,7 @@ func (g *Group) deliver(m *Message, now time.Time, fx *effects) {
 	}
 	k.outside.back(m.Sequence)
 	g.admit(k, m, now, fx)
+	g.pass(m)
 	g.attend(k, now, fx)
 }
 

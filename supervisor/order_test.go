@@ -187,3 +187,36 @@ func TestOrder_survivesASuspension(t *testing.T) {
 		b.close()
 	})
 }
+
+func TestOrder_atStartNewMessagesWaitForThoseOfTheLifeBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.g.HoldNew(2, 2, time.Now().Add(30*time.Second))
+		b.send(succeed, "a", 3)
+		b.send(succeed, "b", 4)
+		time.Sleep(10 * time.Second)
+		b.send(succeed, "a", 1)
+		b.send(succeed, "a", 1) // delivered twice, counted once
+		time.Sleep(10 * time.Second)
+		if n := len(b.startsOf(3)) + len(b.startsOf(4)); n != 0 {
+			t.Errorf("%d new messages started before the old ones were back", n)
+		}
+		b.send(succeed, "a", 2)
+		synctest.Wait()
+		b.wantStarts(3, 20*time.Second)
+		b.wantStarts(4, 20*time.Second)
+		b.close()
+	})
+}
+
+func TestOrder_atStartNewMessagesWaitNoLongerThanTheyMust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.g.HoldNew(2, 2, time.Now().Add(30*time.Second))
+		b.send(succeed, "a", 1, 3)
+		time.Sleep(time.Minute) // 2 went to another instance
+		b.wantStarts(1, 0)
+		b.wantStarts(3, 30*time.Second)
+		b.close()
+	})
+}
