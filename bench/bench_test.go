@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+var built = flag.String("relay", "", "the relay program; built when left out")
+
+func TestMain(m *testing.M) {
+	playRole()
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+// Every job is run tiny, with all its contestants, so that none of them rots.
+func TestJobs(t *testing.T) {
+	relay := *built
+	if relay == "" {
+		relay = filepath.Join(t.TempDir(), "relay")
+		build := exec.Command("go", "build", "-o", relay, "./cmd/relay")
+		build.Dir = ".."
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	b := &bench{
+		relay: relay, rounds: 1, n: 600, most: 50, seed: 7, limit: 5 * time.Second, last: 200 * time.Millisecond,
+		quiet: 200 * time.Millisecond, quietly: true, peak: 2000,
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	all := jobs()
+	for _, j := range all {
+		begun := time.Now()
+		if err := j.run(b, ctx, j); err != nil {
+			t.Error(err)
+		}
+		for _, who := range j.contestants {
+			if n := len(b.of(j.name, who)); n != 1 {
+				t.Errorf("%s: %s has %d samples, want 1", j.name, who, n)
+			}
+		}
+		t.Logf("%s took %v", j.name, time.Since(begun).Round(time.Millisecond))
+	}
+	for _, s := range b.samples {
+		if !s.Idle && (s.Messages <= 0 || s.Seconds <= 0) || s.CPU < 0 || s.RSS <= 0 {
+			t.Errorf("nothing measured: %+v", s)
+		}
+	}
+	text := b.report(ctx, all, time.Now()).text(true)
+	for _, j := range all {
+		if !strings.Contains(text, "## "+j.name+"\n") {
+			t.Errorf("the report lacks %s", j.name)
+		}
+		for _, tg := range j.targets {
+			if b.check(j.name, tg) == "" {
+				t.Errorf("%s: the target %q was not checked", j.name, tg)
+			}
+		}
+	}
+	left, err := os.ReadDir(temp)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+func TestFind_prefixesAndFaults(t *testing.T) {
+	some, err := find("drain,idle")
+	if err != nil || len(some) != 4 {
+		t.Errorf("%d jobs, %v", len(some), err)
+	}
+	if _, err := find("drain,nothing"); err == nil {
+		t.Error("an unknown job was accepted")
+	}
+}
+
+func TestHistogram_isExactToItsBuckets(t *testing.T) {
+	h := newHistogram()
+	for i := range 1000 {
+		h.add(time.Duration(i+1) * time.Microsecond)
+	}
+	q := h.quantiles()
+	for _, c := range []struct{ got, want time.Duration }{
+		{q.P50, 501 * time.Microsecond}, {q.P99, 991 * time.Microsecond}, {q.P999, time.Millisecond}, {q.Max, time.Millisecond},
+	} {
+		if off := math.Abs(float64(c.got-c.want)) / float64(c.want); off > 0.017 {
+			t.Errorf("%v, want %v", c.got, c.want)
+		}
+	}
+	h.add(-time.Second) // clocks
+	h.add(time.Hour)
+	if got := h.quantiles().Max; got > time.Hour || got < 59*time.Minute {
+		t.Errorf("the greatest is %v", got)
+	}
+}
+
+func TestChosen_isAShareOfAll(t *testing.T) {
+	n := 0
+	for i := range uint64(100_000) {
+		if chosen(3, i, 10) {
+			n++
+		}
+	}
+	if n < 9_500 || n > 10_500 {
+		t.Errorf("%d of 100,000 at 10 %%", n)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for f, want := range map[float64]string{
+		1234567: "1,234,567", -1234: "-1,234", 999.6: "1000", 12.34: "12.3", 0.123: "0.12", math.NaN(): "-",
+	} {
+		if got := number(f); got != want {
+			t.Errorf("%v: %s, want %s", f, got, want)
+		}
+	}
+}
+
+func TestDrain_saysWhyAContestantCannotBegin(t *testing.T) {
+	w, err := newWorld(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	b := &bench{quietly: true}
+	s := &spec{Contestant: "plain", URL: w.url, Stream: "MISSING", Run: "x", Routes: [][]string{{"a"}}, Handler: handlerSpec{Kind: "discard"}}
+	if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: streamName, Subjects: []string{"bench.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.drain(t.Context(), w, s, 10, 0, time.Second); err == nil || !strings.Contains(err.Error(), "stream not found") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFlame(t *testing.T) {
+	dir := t.TempDir()
+	finish, err := beginProfile(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(300 * time.Millisecond); time.Now().Before(until); {
+		_ = fmt.Sprint(until)
+	}
+	if err := finish(); err != nil {
+		t.Fatal(err)
+	}
+	var svg bytes.Buffer
+	if err := drawFlame(&svg, filepath.Join(dir, "cpu.pprof")); err != nil || !strings.Contains(svg.String(), "TestFlame") {
+		t.Errorf("%v\n%.500s", err, svg.String())
+	}
+}

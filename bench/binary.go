@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// program is `relay run` with a YAML file.
+type program struct {
+	*process
+	dir   string
+	admin string
+}
+
+// startBinary runs the program at path for the spec.
+func startBinary(ctx context.Context, path string, s *spec) (b *program, err error) {
+	b = &program{}
+	if b.dir, err = os.MkdirTemp("", "relay-bench-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(b.dir)
+		}
+	}()
+	if b.admin, err = freeAddress(); err != nil {
+		return nil, err
+	}
+	text, err := configOf(s, b.admin)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(b.dir, "relay.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, path, "run", "-c", file)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Dir = b.dir
+	b.process, err = start(cmd)
+	return b, err
+}
+
+// configOf is the file that a user would write for the job.
+func configOf(s *spec, admin string) ([]byte, error) {
+	type object = map[string]any
+	var handler any
+	switch s.Handler.Kind {
+	case "discard":
+		handler = "discard"
+	case "http":
+		handler = object{"http": object{"url": s.Handler.URL}}
+	case "exec":
+		handler = object{"exec": object{"command": s.Handler.Command}}
+	default:
+		return nil, fmt.Errorf("relay's file has no handler %q", s.Handler.Kind)
+	}
+	var routes []any
+	for i, subjects := range s.Routes {
+		routes = append(routes, object{
+			"name": fmt.Sprintf("%s-%d", s.Run, i), "subjects": subjects, "stream": s.Stream, "durable": s.Run, "start": "all",
+			"concurrency": s.Concurrency, "handler": handler,
+		})
+	}
+	return yaml.Marshal(object{
+		"nats": object{"url": s.URL}, "admin": object{"listen": admin}, "log": object{"level": "warn"}, "routes": routes,
+	})
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// result is what relay's metrics say.
+func (b *program) result(ctx context.Context) (r result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.admin+"/metrics", nil)
+	if err != nil {
+		return r, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return r, err
+	}
+	defer resp.Body.Close()
+	scan := bufio.NewScanner(resp.Body)
+	for scan.Scan() {
+		if rest, ok := strings.CutPrefix(scan.Text(), "go_memstats_mallocs_total "); ok {
+			f, err := strconv.ParseFloat(rest, 64)
+			if err != nil {
+				return r, err
+			}
+			r.Mallocs = uint64(f)
+		}
+	}
+	return r, scan.Err()
+}
+
+func (b *program) end() {
+	b.stop(syscall.SIGTERM)
+	_ = os.RemoveAll(b.dir)
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"time"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler/discard"
+	relayexec "github.com/relaymq/relay/consumer/handler/exec"
+	relayhttp "github.com/relaymq/relay/consumer/handler/http"
+)
+
+var errFails = errors.New("fails as it was told to")
+
+// handle is the work of the plain contestants and of Watermill, by hand.
+func (t *turn) handle() (func(subject string, body []byte) error, error) {
+	switch h := t.Handler; h.Kind {
+	case "discard":
+		return func(string, []byte) error { t.count(); return nil }, nil
+	case "sleep":
+		return func(string, []byte) error { time.Sleep(h.Sleep); t.count(); return nil }, nil
+	case "latency":
+		return func(_ string, body []byte) error { t.arrived(body); return nil }, nil
+	case "failonce":
+		return func(_ string, body []byte) error {
+			_, n := stampOf(body)
+			if chosen(t.Seed, n, h.Percent) {
+				if _, again := t.failed.LoadOrStore(n, true); !again {
+					return errFails
+				}
+			}
+			t.count()
+			return nil
+		}, nil
+	case "http":
+		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: t.Concurrency, DisableCompression: true}}
+		return func(_ string, body []byte) error {
+			resp, err := client.Post(h.URL, "application/octet-stream", bytes.NewReader(body))
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+				return err
+			}
+			if resp.StatusCode/100 != 2 {
+				return fmt.Errorf("status %d", resp.StatusCode)
+			}
+			t.count()
+			return nil
+		}, nil
+	case "exec":
+		return func(_ string, body []byte) error {
+			c := exec.Command(h.Command[0], h.Command[1:]...)
+			c.Stdin = bytes.NewReader(body)
+			if err := c.Run(); err != nil {
+				return err
+			}
+			t.count()
+			return nil
+		}, nil
+	}
+	return nil, fmt.Errorf("%s: no handler %q", t.Contestant, t.Handler.Kind)
+}
+
+func (t *turn) arrived(body []byte) {
+	now := time.Now()
+	if at, _ := stampOf(body); at.After(t.Handler.Warm) {
+		t.latency.add(now.Sub(at))
+	}
+	t.count()
+}
+
+// relayHandler is the same with relay's own handlers.
+func (t *turn) relayHandler() (consumer.Handler, error) {
+	switch h := t.Handler; h.Kind {
+	case "discard":
+		return discard.New(), nil
+	case "sleep":
+		return consumer.HandlerFunc(func(context.Context, *consumer.Msg) error { time.Sleep(h.Sleep); return nil }), nil
+	case "latency":
+		return consumer.HandlerFunc(func(_ context.Context, m *consumer.Msg) error { t.arrived(m.Data); return nil }), nil
+	case "failonce":
+		return consumer.HandlerFunc(func(_ context.Context, m *consumer.Msg) error {
+			if _, n := stampOf(m.Data); m.Attempt == 1 && chosen(t.Seed, n, h.Percent) {
+				return errFails
+			}
+			t.count()
+			return nil
+		}), nil
+	case "refuse":
+		return consumer.HandlerFunc(func(context.Context, *consumer.Msg) error { t.count(); return errFails }), nil
+	case "http":
+		return relayhttp.New(relayhttp.Config{URL: h.URL}, t.Concurrency)
+	case "exec":
+		return relayexec.New(relayexec.Config{Command: h.Command})
+	}
+	return nil, fmt.Errorf("no handler %q", t.Handler.Kind)
+}

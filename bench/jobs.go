@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// job is something that all its contestants do in turns.
+type job struct {
+	name, title string
+	// The first contestant is what the others are compared with.
+	contestants []string
+	n           int // messages, before -n and -quick
+	subjects    int
+	size        int
+	routes      [][]string // all of the stream when nil
+	concurrency int
+	handler     handlerSpec
+	atMost      time.Duration // for one turn
+	waiting     int           // messages that wait for their retry
+	percent     float64       // latency: of the peak
+	run         func(b *bench, ctx context.Context, j *job) error
+	targets     []target
+}
+
+// target is what the project wants of a job.
+type target struct {
+	contestant, what string // what: rate, cpu, allocs, rss, p50, p99, idle
+	than             string // the contestant it is compared with; empty: absolute
+	bound            float64
+}
+
+func (t target) String() string {
+	switch t.what {
+	case "rate":
+		return fmt.Sprintf("%s ≥ %.2f × %s", t.contestant, t.bound, t.than)
+	case "cpu":
+		return fmt.Sprintf("%s ≤ %.2f × the CPU of %s", t.contestant, t.bound, t.than)
+	case "allocs":
+		return fmt.Sprintf("%s ≤ %.0f allocations a message", t.contestant, t.bound)
+	case "rss":
+		return fmt.Sprintf("%s ≤ %.0f MiB", t.contestant, t.bound)
+	case "idle":
+		return fmt.Sprintf("%s ≤ %.1f %% of a core", t.contestant, t.bound)
+	}
+	return fmt.Sprintf("%s %s ≤ %.0f µs over %s", t.contestant, t.what, t.bound, t.than)
+}
+
+var everybody = []string{"plain", "pool", "confirmed", "watermill-async", "watermill", "library", "binary"}
+
+// jobs are all there are, in their order.
+func jobs() []*job {
+	discard := handlerSpec{Kind: "discard"}
+	all := []*job{
+		{name: "drain-128", title: "drain a backlog of 128 B, discard, 100 subjects", contestants: everybody,
+			n: 1_000_000, subjects: 100, size: 128, handler: discard, targets: []target{
+				{"library", "rate", "plain", 0.90}, {"library", "cpu", "plain", 1.6}, {"library", "allocs", "", 8},
+				{"binary", "rate", "plain", 0.85},
+			}},
+		{name: "drain-1k", title: "the same with 1 KiB", contestants: everybody, n: 500_000, subjects: 100, size: 1 << 10, handler: discard},
+		{name: "drain-64k", title: "the same with 64 KiB", contestants: everybody, n: 16_000, subjects: 100, size: 64 << 10, handler: discard},
+	}
+	for _, subjects := range []int{1, 100, 10_000, 1_000_000} {
+		all = append(all, &job{
+			name: fmt.Sprintf("subjects-%d", subjects), title: fmt.Sprintf("drain 128 B over %d subjects", subjects),
+			contestants: []string{"plain", "library", "binary"}, n: 1_000_000, subjects: subjects, size: 128, handler: discard,
+			targets: []target{{"library", "rss", "", 256}, {"binary", "rss", "", 256}},
+		})
+	}
+	all = append(all,
+		&job{name: "routes", title: "four routes that cover a stream of 10,000 subjects: one durable against four filtered ones",
+			contestants: []string{"plain", "library", "binary"}, n: 400_000, subjects: 10_000, size: 128, handler: discard, routes: fourRoutes(),
+			targets: []target{{"library", "rate", "plain", 3}, {"binary", "rate", "plain", 3}}},
+		&job{name: "handler-1ms", title: "a handler of 1 ms, 64 at once", contestants: []string{"pool", "library"},
+			n: 200_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "sleep", Sleep: time.Millisecond},
+			targets: []target{{"library", "rate", "pool", 0.97}}},
+		&job{name: "webhook", title: "a webhook on an endpoint in a process of its own, 64 at once", contestants: []string{"pool", "library", "binary"},
+			n: 150_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "http"},
+			targets: []target{{"library", "rate", "pool", 0.90}, {"binary", "rate", "pool", 0.90}}},
+		&job{name: "exec", title: "a command, 16 at once", contestants: []string{"pool", "library", "binary"},
+			n: 2000, subjects: 100, size: 128, concurrency: 16, handler: handlerSpec{Kind: "exec", Command: []string{"true"}}},
+		&job{name: "failing", title: "10 % of the messages fail once and come again after 500 ms", contestants: []string{"pool", "library"},
+			n: 200_000, subjects: 100, size: 128, atMost: 20 * time.Second,
+			handler: handlerSpec{Kind: "failonce", Percent: 10, Delay: 500 * time.Millisecond}},
+	)
+	for _, w := range []int{0, 1000, 10_000, 100_000, 1_000_000} {
+		j := &job{name: fmt.Sprintf("waiting-%d", w), title: fmt.Sprintf("fresh messages beside %d that wait for their retry", w),
+			contestants: []string{"plain", "nak", "library"}, n: 500_000, subjects: 100, size: 128, handler: discard, waiting: w, run: (*bench).besideWaiting}
+		if w >= 100_000 {
+			j.targets = []target{{"library", "rate", "plain", 0.95}}
+		}
+		all = append(all, j)
+	}
+	for _, p := range []float64{10, 50, 90} {
+		j := &job{name: fmt.Sprintf("latency-%.0f", p), title: fmt.Sprintf("end to end at %.0f %% of the peak rate", p),
+			contestants: []string{"plain", "library"}, n: 1, subjects: 100, size: 128, percent: p, run: (*bench).latency}
+		if p == 50 {
+			j.targets = []target{{"library", "p50", "plain", 50}, {"library", "p99", "plain", 1000}}
+		}
+		all = append(all, j)
+	}
+	all = append(all, &job{name: "idle", title: "a service with four routes and nothing to do", contestants: []string{"plain", "binary"},
+		n: 1, subjects: 1, routes: fourRoutes(), handler: discard, run: (*bench).idle,
+		targets: []target{{"binary", "idle", "", 0.2}, {"binary", "rss", "", 32}}})
+	for _, j := range all {
+		if j.run == nil {
+			j.run = (*bench).backlog
+		}
+		if j.routes == nil {
+			j.routes = [][]string{{"bench.>"}}
+		}
+		if j.concurrency == 0 {
+			j.concurrency = 64
+		}
+		if j.atMost == 0 {
+			j.atMost = 8 * time.Second
+		}
+	}
+	return all
+}
+
+func fourRoutes() (routes [][]string) {
+	for _, s := range allSubjects() {
+		routes = append(routes, []string{s})
+	}
+	return routes
+}
+
+// streamSubjects are those of the job's stream. A durable of all routes needs no filter, for relay and for the others.
+func (j *job) streamSubjects() []string {
+	if len(j.routes) == 1 {
+		return j.routes[0]
+	}
+	return allSubjects()
+}
+
+// spec of one turn.
+func (b *bench) spec(w *world, j *job, who string, round int) *spec {
+	return &spec{
+		Contestant: who, URL: w.url, Stream: streamName, Run: fmt.Sprintf("%s-r%d", who, round), Routes: j.routes,
+		MaxAckPending: defaultMaxAckPending, Concurrency: j.concurrency, Handler: j.handler, Seed: b.seed + uint64(round), Profile: b.profile,
+	}
+}
+
+// inTurns calls each contestant of the job once a round, in an order that changes.
+func (b *bench) inTurns(ctx context.Context, j *job, turn func(who string, round int) (sample, error)) error {
+	var errs []error
+	for round := range b.rounds {
+		order := b.chosen(j)
+		rand.New(rand.NewPCG(b.seed, uint64(round))).Shuffle(len(order), func(i, k int) { order[i], order[k] = order[k], order[i] })
+		for _, who := range order {
+			r, err := turn(who, round)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				// The others go on; the table shows what is missing.
+				errs = append(errs, fmt.Errorf("%s, %s, round %d: %w", j.name, who, round+1, err))
+				b.note(errs[len(errs)-1].Error())
+				continue
+			}
+			r.Job, r.Contestant, r.Round = j.name, who, round
+			b.take(&r)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// chosen are the contestants of the job that were asked for. The one they are compared with is always among them, but for
+// a profile, which is of one contestant.
+func (b *bench) chosen(j *job) []string {
+	var c []string
+	for i, who := range j.contestants {
+		if i == 0 && b.profile == "" || len(b.contestants) == 0 || slices.Contains(b.contestants, who) {
+			c = append(c, who)
+		}
+	}
+	return c
+}
+
+// backlog drains a stream that was filled before. All contestants drain the same one, each with durables of its own.
+func (b *bench) backlog(ctx context.Context, j *job) error {
+	w, err := newWorld(ctx)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	if err := w.stream(ctx, j.streamSubjects()...); err != nil {
+		return err
+	}
+	n := b.size(j.n)
+	if err := w.fill(ctx, n, min(j.subjects, n), j.size, b.seed); err != nil {
+		return err
+	}
+	h := j.handler
+	switch h.Kind {
+	case "http":
+		p, err := play(ctx, "endpoint", nil)
+		if err != nil {
+			return err
+		}
+		defer p.stop(nil)
+		if err := p.hear(&h.URL, 10*time.Second); err != nil {
+			return err
+		}
+	case "failonce":
+		h.Until = n
+	}
+	return b.inTurns(ctx, j, func(who string, round int) (sample, error) {
+		s := b.spec(w, j, who, round)
+		s.Handler = h
+		r, err := b.drain(ctx, w, s, n, 0, b.atMost(j.atMost))
+		durables, _ := s.durables()
+		return r, errors.Join(err, w.forget(ctx, durables))
+	})
+}
+
+// find returns the jobs that a list of names and prefixes selects.
+func find(list string) ([]*job, error) {
+	all := jobs()
+	if list == "" {
+		return all, nil
+	}
+	var chosen []*job
+	for _, name := range strings.Split(list, ",") {
+		n := len(chosen)
+		for _, j := range all {
+			if (j.name == name || strings.HasPrefix(j.name, name+"-")) && !slices.Contains(chosen, j) {
+				chosen = append(chosen, j)
+			}
+		}
+		if len(chosen) == n {
+			return nil, fmt.Errorf("no job %q", name)
+		}
+	}
+	return chosen, nil
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// serveNATS is a nats-server with JetStream on a file store of its own.
+func serveNATS(string) error {
+	dir, err := os.MkdirTemp("", "relay-bench-nats-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true,
+	})
+	if err != nil {
+		return err
+	}
+	go s.Start()
+	if !s.ReadyForConnections(10 * time.Second) {
+		return errors.New("nats-server is not ready")
+	}
+	if err := say(s.ClientURL()); err != nil {
+		return err
+	}
+	untilAsked()
+	s.Shutdown()
+	s.WaitForShutdown()
+	return nil
+}
+
+// serveEndpoint is the peer of a webhook: it reads the body and says 200.
+func serveEndpoint(string) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	})}
+	go func() { _ = s.Serve(l) }()
+	if err := say("http://" + l.Addr().String() + "/hook"); err != nil {
+		return err
+	}
+	untilAsked()
+	return s.Close()
+}
+
+// pace is what a publisher does: so many messages a second for so long, or as many as it can with a rate of zero.
+type pace struct {
+	URL      string
+	Subjects int
+	Size     int
+	Rate     float64
+	For      time.Duration
+	Seed     uint64
+}
+
+// paced is what it did.
+type paced struct {
+	Sent    int
+	Seconds float64
+	Late    time.Duration // the furthest it was behind its schedule
+}
+
+// publish publishes at a pace that does not depend on who consumes, each message with its time. At most publishWindow are
+// unconfirmed: more would be dropped by the server one day.
+func publish(arg string) error {
+	var p pace
+	if err := json.Unmarshal([]byte(arg), &p); err != nil {
+		return err
+	}
+	nc, err := nats.Connect(p.URL)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	pub, err := newPublisher(nc, p.Subjects, p.Size, p.Seed)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	var r paced
+	for now := begin; now.Sub(begin) < p.For; now = time.Now() {
+		due := int(now.Sub(begin).Seconds() * p.Rate)
+		if p.Rate == 0 {
+			due = r.Sent + 1
+		}
+		if r.Sent >= due {
+			next := time.Duration(float64(r.Sent+1) / p.Rate * float64(time.Second))
+			time.Sleep(max(next-now.Sub(begin), 20*time.Microsecond))
+			continue
+		}
+		if p.Rate > 0 {
+			r.Late = max(r.Late, now.Sub(begin)-time.Duration(float64(r.Sent)/p.Rate*float64(time.Second)))
+		}
+		if err := pub.send(time.Now()); err != nil {
+			return err
+		}
+		r.Sent++
+	}
+	r.Seconds = time.Since(begin).Seconds()
+	if err := pub.wait(10 * time.Second); err != nil {
+		return err
+	}
+	return say(r)
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const streamName = "BENCH"
+
+// world is a nats-server in a process of its own, and a connection to it.
+type world struct {
+	server *process
+	url    string
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	stored int // messages that were published here
+}
+
+func newWorld(ctx context.Context) (w *world, err error) {
+	w = &world{}
+	if w.server, err = play(ctx, "server", nil); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	if err := w.server.hear(&w.url, 15*time.Second); err != nil {
+		return nil, fmt.Errorf("nats-server: %w", err)
+	}
+	if w.nc, err = nats.Connect(w.url); err != nil {
+		return nil, err
+	}
+	w.js, err = jetstream.New(w.nc)
+	return w, err
+}
+
+func (w *world) close() {
+	if w.nc != nil {
+		w.nc.Close()
+	}
+	w.server.stop(nil)
+}
+
+// allSubjects are those of the stream; a route for each of them covers it.
+func allSubjects() []string {
+	var all []string
+	for i := range routesOf {
+		all = append(all, fmt.Sprintf("bench.%d.>", i))
+	}
+	return all
+}
+
+// stream makes the stream with these subjects.
+func (w *world) stream(ctx context.Context, subjects ...string) error {
+	_, err := w.js.CreateStream(ctx, jetstream.StreamConfig{Name: streamName, Subjects: subjects})
+	return err
+}
+
+// fill stores n messages over so many subjects.
+func (w *world) fill(ctx context.Context, n, subjects, size int, seed uint64) error {
+	p, err := newPublisher(w.nc, subjects, size, seed)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = p.answers.Unsubscribe() }()
+	for i := 0; i < n && ctx.Err() == nil; i++ {
+		if err := p.send(time.Now()); err != nil {
+			return err
+		}
+	}
+	if err := p.wait(30 * time.Second); err != nil {
+		return err
+	}
+	w.stored += n
+	return ctx.Err()
+}
+
+// state is that of all durables of a turn together.
+type state struct {
+	pending   int // not delivered yet
+	out       int // delivered and not settled; redeliveries are among them
+	delivered int // how many deliveries there ever were
+}
+
+func (s state) left() int { return s.pending + s.out }
+
+// state asks the server. A durable that was made this moment may say that nothing is pending.
+func (w *world) state(ctx context.Context, durables []string) (s state, err error) {
+	for _, d := range durables {
+		c, err := w.js.Consumer(ctx, streamName, d)
+		if err != nil {
+			return state{}, err
+		}
+		info := c.CachedInfo()
+		s.pending += int(info.NumPending)
+		s.out += info.NumAckPending
+		s.delivered += int(info.Delivered.Consumer)
+	}
+	return s, nil
+}
+
+// forget removes the durables of a turn, those of relay on its retry stream as well.
+func (w *world) forget(ctx context.Context, durables []string) error {
+	var errs []error
+	for _, d := range durables {
+		if err := w.js.DeleteConsumer(ctx, streamName, d); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			errs = append(errs, err)
+		}
+	}
+	retry, err := w.js.Stream(ctx, "RELAY_RETRY")
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return errors.Join(errs...)
+	}
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	names := retry.ConsumerNames(ctx)
+	for name := range names.Name() {
+		errs = append(errs, w.js.DeleteConsumer(ctx, "RELAY_RETRY", name))
+	}
+	return errors.Join(append(errs, names.Err())...)
+}
