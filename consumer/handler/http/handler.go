@@ -262,13 +262,14 @@ func (h *Handler) send(ctx context.Context, data []byte, header nethttp.Header) 
 }
 
 func (h *Handler) verdict(r *reply) error {
-	err := h.failure(r)
-	switch {
-	case h.ack.has(r.status):
+	if h.ack.has(r.status) {
 		if r.err != nil {
 			return &transportError{at: fmt.Sprintf("%s %s: read reply of status %d", h.cfg.Method, h.target, r.status), err: r.err}
 		}
 		return nil
+	}
+	err := h.failure(r)
+	switch {
 	case h.dead.has(r.status): // ack went first
 		return consumer.Dead(err)
 	case r.status == nethttp.StatusTooManyRequests || r.status == nethttp.StatusServiceUnavailable:
