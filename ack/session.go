@@ -171,16 +171,17 @@ func (s *Session) Abandon() {
 // Receive begins the lease of an arrived message. It returns nil without an error when the message needs no handling:
 // it was handled and only its ack is unconfirmed (it is acked again), it is still being handled here (its lease is
 // renewed), or the session was abandoned. An error says that the message did not come from a consumer.
-func (s *Session) Receive(m *nats.Msg) (*Delivery, error) {
+func (s *Session) Receive(m *nats.Msg) (*Delivery, error) { return s.ReceiveInto(new(Delivery), m) }
+
+// ReceiveInto is Receive with the memory for the delivery, which must be zero and must not be moved.
+func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	d := &Delivery{
-		s: s, reply: m.Reply, slot: noSlot,
-		Msg: m, Sequence: meta.Sequence.Stream, Deliveries: meta.NumDelivered, Time: meta.Timestamp, Received: now,
-	}
+	d.s, d.reply, d.slot, d.Msg = s, m.Reply, noSlot, m
+	d.Sequence, d.Deliveries, d.Time, d.Received = meta.Sequence.Stream, meta.NumDelivered, meta.Timestamp, now
 	s.mu.Lock()
 	if s.abandoned {
 		s.mu.Unlock()

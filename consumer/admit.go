@@ -43,7 +43,8 @@ const unroutedDelay = 15 * time.Minute
 // admit begins the lease of a delivery and finds out what is known of it. What needs the server for that comes to its
 // route a little later; the rest is added to the batch.
 func (s *source) admit(ctx context.Context, raw *nats.Msg, b *batch) {
-	d, err := s.session.Receive(raw)
+	m := &message{source: s, subject: raw.Subject, header: raw.Header, data: raw.Data}
+	d, err := s.session.ReceiveInto(&m.arrival, raw)
 	if err != nil {
 		s.log.Error("a message that is no delivery arrived", "error", err)
 		return
@@ -57,7 +58,7 @@ func (s *source) admit(ctx context.Context, raw *nats.Msg, b *batch) {
 		d.Release()
 		return
 	}
-	m := &message{source: s, delivery: d, subject: raw.Subject, header: raw.Header, data: raw.Data}
+	m.delivery = d
 	if s.due {
 		m.route = s.routes[0]
 		origin, header, err := ack.Unwrap(raw.Header)

@@ -18,6 +18,7 @@ type message struct {
 	route    *route
 	source   *source
 	delivery *ack.Delivery
+	arrival  ack.Delivery // what delivery points to, without an allocation of its own
 	// What was published. For a message from the retry stream these are not the delivery's.
 	subject string
 	header  nats.Header

@@ -20,7 +20,8 @@ func (rt *route) sentAway(m *message) {
 	if rt.away == nil {
 		rt.away = make(map[string][]*ack.Delivery)
 	}
-	m.delivery.Msg = nil // its bytes are not needed, and there may be many
+	// Its bytes are not needed, and there may be many.
+	m.delivery.Msg, m.data, m.header, m.first = nil, nil, nil, Msg{}
 	rt.away[m.Key] = append(rt.away[m.Key], m.delivery)
 	rt.awayCount++
 }

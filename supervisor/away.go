@@ -46,7 +46,7 @@ func (g *Group) refuse(k *key, m *Message, now time.Time, fx *effects) {
 	}
 	away := time.Duration(float64(suspendedFor) * (1 - 0.1*rand.Float64()))
 	g.giveBack(m, now.Add(away), now, "its key is suspended", k.lastErr, fx)
-	fx.settlements[len(fx.settlements)-1].outcome.Suspended = true
+	fx.last().Suspended = true
 }
 
 const (

@@ -20,10 +20,11 @@ type Event struct {
 
 // effects is what is to be done once the lock is released.
 type effects struct {
-	settlements []settlement
-	events      []Event
-	calls       []func()
-	one         [1]settlement // most often there is one, and it needs no allocation
+	settles bool
+	first   settlement // most often there is one, and it needs no allocation
+	rest    []settlement
+	events  []Event
+	calls   []func()
 }
 
 type settlement struct {
@@ -38,17 +39,30 @@ func (fx *effects) settle(m *Message, o Outcome) {
 	if o.FirstFailure.IsZero() {
 		o.FirstFailure = m.FirstFailure
 	}
-	if fx.settlements == nil {
-		fx.settlements = fx.one[:0]
+	s := settlement{m.Work, o}
+	if !fx.settles {
+		fx.settles, fx.first = true, s
+		return
 	}
-	fx.settlements = append(fx.settlements, settlement{m.Work, o})
+	fx.rest = append(fx.rest, s)
+}
+
+// last is the outcome that was settled last.
+func (fx *effects) last() *Outcome {
+	if n := len(fx.rest); n > 0 {
+		return &fx.rest[n-1].outcome
+	}
+	return &fx.first.outcome
 }
 
 // unlock releases the group's lock and does what was gathered.
 func (g *Group) unlock(fx *effects) {
 	g.mu.Unlock()
-	for i := range fx.settlements {
-		fx.settlements[i].work.Settle(fx.settlements[i].outcome)
+	if fx.settles {
+		fx.first.work.Settle(fx.first.outcome)
+	}
+	for i := range fx.rest {
+		fx.rest[i].work.Settle(fx.rest[i].outcome)
 	}
 	for _, e := range fx.events {
 		g.opts.Event(e)

@@ -38,6 +38,18 @@ type Message struct {
 	arrived    time.Time
 	in         *list
 	prev, next *Message
+	// first is the run of the first attempt here. A run outlives its attempt, as the context that the handler may keep, so
+	// that a later attempt has another.
+	first run
+	ran   bool
+}
+
+func (m *Message) newRun() *run {
+	if m.ran {
+		return new(run)
+	}
+	m.ran = true
+	return &m.first
 }
 
 // Action is what is to become of a message that leaves the group.

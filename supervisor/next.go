@@ -149,7 +149,8 @@ func before(a, b *Message) bool {
 // start takes m out of where it waits and gives it a slot.
 func (g *Group) start(k *key, m *Message, now time.Time) *run {
 	g.take(k, m)
-	r := &run{g: g, k: k, m: m, child: k.child, number: m.Attempts + 1, deadline: now.Add(g.opts.Timeout)}
+	r := m.newRun()
+	r.g, r.k, r.m, r.child, r.number, r.deadline = g, k, m, k.child, m.Attempts+1, now.Add(g.opts.Timeout)
 	if k.state == Probing {
 		r.probe, k.probe = true, r
 	}
