@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -116,19 +117,31 @@ func TestRelay_serverRestartsInMidStream(t *testing.T) {
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			l.note(m)
 			last.Store(time.Now().UnixNano())
-			time.Sleep(2 * time.Millisecond) // work, so that the stream lasts
+			time.Sleep(2 * time.Millisecond) // work, so that some of it is in hand
 			return nil
 		}),
 	})
-	const messages = 6000
-	for i := range messages {
-		if _, err := w.js.PublishAsync(fmt.Sprintf("orders.%d", i%50), nil); err != nil {
-			t.Fatal(err)
+	// Published throughout, each until it is confirmed: the stream never runs dry,
+	// so that handlers have something to start on after each restart.
+	var enough atomic.Bool
+	published := make(chan int, 1)
+	go func() {
+		messages := 0
+		defer func() { published <- messages }()
+		for ; !enough.Load(); messages++ {
+			for {
+				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+				_, err := w.js.Publish(ctx, fmt.Sprintf("orders.%d", messages%50), nil, jetstream.WithMsgID(strconv.Itoa(messages)))
+				cancel()
+				if err == nil {
+					break
+				}
+				if t.Context().Err() != nil {
+					return
+				}
+			}
 		}
-		if i%1000 == 999 {
-			<-w.js.PublishAsyncComplete()
-		}
-	}
+	}()
 	for n := range 3 {
 		w.eventually("it runs", func() bool { return l.len() > 100+n*200 })
 		w.s.Restart()
@@ -140,6 +153,8 @@ func TestRelay_serverRestartsInMidStream(t *testing.T) {
 			t.Logf("restart %d: handling again within %v", n, time.Since(back).Round(time.Millisecond))
 		}
 	}
+	enough.Store(true)
+	messages := <-published
 	w.eventually("all are handled", func() bool { return l.len() == messages })
 	w.settled("ORDERS", "billing")
 	w.eventually("ready", func() bool { return r.Ready() == nil })

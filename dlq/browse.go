@@ -276,15 +276,14 @@ func (s *Store) listOn(ctx context.Context, f Filter, subjects []string, info *j
 		q := query{
 			after: f.After,
 			last:  info.State.LastSeq,
-			page:  1000,
-			ahead: f.Limit == 0,
+			page:  200,
 		}
 		if f.After == 0 {
 			q.since = f.Since
 		}
 		withBody := f.WithBody || len(f.Body) > 0
 		if withBody {
-			q.page = int(min(max(pageBytes/max(s.js.Conn().MaxPayload(), 1), 1), 1000))
+			q.page = int(min(max(pageBytes/max(s.js.Conn().MaxPayload(), 1), 1), 200))
 		} else {
 			q.headersOnly = true
 		}

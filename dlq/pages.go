@@ -31,7 +31,6 @@ type query struct {
 	last        uint64    // the last sequence to read; 0: to the end
 	headersOnly bool
 	page        int
-	ahead       bool // ask for a page while the one before is read
 }
 
 // pageBytes is about how much a page with bodies may hold.
@@ -144,63 +143,53 @@ func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yie
 		return false, classify(err)
 	}
 	defer remove()
-	var next jetstream.MessageBatch
-	missing := false
-	for received := uint64(0); ctx.Err() == nil; {
-		batch := next
-		if batch == nil {
-			if batch, err = consumer.FetchNoWait(q.page); err != nil {
-				return false, err
-			}
+	received := uint64(0)
+	take := func(m jetstream.Msg) (done bool, err error) {
+		md, err := m.Metadata()
+		if err != nil {
+			return false, err
 		}
-		if next = nil; q.ahead {
-			if next, err = consumer.FetchNoWait(q.page); err != nil {
-				return false, err
-			}
+		if md.Sequence.Consumer != received+1 {
+			return false, errIncomplete
 		}
-		got := 0
+		received++
+		if q.last != 0 && md.Sequence.Stream > q.last {
+			return true, nil
+		}
+		q.after = md.Sequence.Stream
+		sm := stored{subject: m.Subject(), sequence: md.Sequence.Stream, time: md.Timestamp, header: m.Headers(), data: m.Data(), size: len(m.Data())}
+		if q.headersOnly {
+			sm.size, _ = strconv.Atoi(sm.header.Get(nats.MsgSize))
+		}
+		return !yield(sm) || q.after == q.last, nil
+	}
+	// ended tells whether the consumer has sent everything and all of it arrived.
+	ended := func() (bool, error) {
+		info, err := consumer.Info(ctx)
+		if err == nil && info.Delivered.Consumer != received {
+			err = errIncomplete
+		}
+		return err == nil && info.NumPending == 0, err
+	}
+	for ctx.Err() == nil {
+		batch, err := consumer.FetchNoWait(q.page)
+		if err != nil {
+			return false, err
+		}
+		got := received
 		for m := range batch.Messages() {
-			md, err := m.Metadata()
-			if err != nil {
-				return false, err
-			}
-			if md.Sequence.Consumer != received+1 {
-				return false, errIncomplete
-			}
-			got++
-			received++
-			if q.last != 0 && md.Sequence.Stream > q.last {
-				return true, nil
-			}
-			q.after = md.Sequence.Stream
-			sm := stored{subject: m.Subject(), sequence: md.Sequence.Stream, time: md.Timestamp, header: m.Headers(), data: m.Data(), size: len(m.Data())}
-			if q.headersOnly {
-				sm.size, _ = strconv.Atoi(sm.header.Get(nats.MsgSize))
-			}
-			if !yield(sm) || q.after == q.last {
-				return true, nil
+			if done, err := take(m); done || err != nil {
+				return done, err
 			}
 		}
 		if err := batch.Error(); err != nil {
 			return false, err
 		}
-		if got > 0 {
-			missing = false
+		if got != received {
 			continue
 		}
-		info, err := consumer.Info(ctx)
-		if err != nil {
-			return false, err
-		}
-		if info.Delivered.Consumer != received {
-			if next == nil || missing {
-				return false, errIncomplete
-			}
-			missing = true // they may be in the page that was asked for ahead
-			continue
-		}
-		if info.NumPending == 0 {
-			return true, nil
+		if done, err := ended(); done || err != nil {
+			return done, err
 		}
 	}
 	return false, context.Cause(ctx)

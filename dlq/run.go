@@ -49,6 +49,8 @@ type Run struct {
 
 	beat, stall time.Duration // for tests; zero: the defaults
 
+	spec Job // what it is to do; nobody changes it after take
+
 	telling  sync.Mutex // one call of Refused at a time
 	mu       sync.Mutex
 	changed  chan struct{} // closed at each change of what follows
@@ -58,7 +60,7 @@ type Run struct {
 	unseen   int    // handled, but their verdicts are lost
 	sent     uint64 // handed over by this run
 	waiting  bool
-	stage    int
+	judging  bool // the verdicts of earlier runs are known
 }
 
 // Progress is how far a job is.
@@ -166,22 +168,22 @@ func (r *Run) take(ctx context.Context) error {
 		}
 		return classify(err)
 	}
-	r.job, *r.Job = job, job
+	r.spec, r.job, *r.Job = job, job, job
 	return nil
 }
 
 // begin reads the verdicts there are, and goes on reading.
 func (r *Run) begin(beside context.Context, others *sync.WaitGroup, stop context.CancelCauseFunc) error {
-	if !r.job.Waits() {
+	if !r.spec.Waits() {
 		return nil
 	}
 	known := make(chan struct{})
 	failed := make(chan error, 1)
 	others.Go(func() {
-		err := r.Jobs.follow(beside, r.job.ID, func(v Verdict) { r.verdict(v, stop) }, func() {
+		err := r.Jobs.follow(beside, r.spec.ID, func(v Verdict) { r.verdict(v, stop) }, func() {
 			r.mu.Lock()
 			// What failed before the operator resumed it is known, and accepted.
-			r.job.Before = r.verdicts
+			r.job.Before, r.judging = r.verdicts, true
 			r.mu.Unlock()
 			close(known)
 		})
@@ -207,7 +209,7 @@ func (r *Run) verdict(v Verdict, stop context.CancelCauseFunc) {
 	}
 	r.seen[h] = struct{}{}
 	r.verdicts.count(v)
-	if err := r.tooMany(minSample); err != nil {
+	if err := r.tooMany(minSample); err != nil && r.judging {
 		stop(err)
 	}
 	r.notify()
@@ -223,32 +225,33 @@ func (r *Run) notify() {
 func (r *Run) tooMany(sample int) error {
 	n := r.verdicts.N() - r.job.Before.N()
 	failed := r.verdicts.Failed - r.job.Before.Failed
-	if r.job.StopAfter <= 0 || n == 0 || float64(failed)*100 <= r.job.StopAfter*float64(max(n, sample)) {
+	if r.spec.StopAfter <= 0 || n == 0 || float64(failed)*100 <= r.spec.StopAfter*float64(max(n, sample)) {
 		return nil
 	}
-	return fmt.Errorf("%w: %d of %d replayed messages failed at their first attempt (the limit is %g %%)", ErrTooManyFailures, failed, n, r.job.StopAfter)
+	return fmt.Errorf("%w: %d of %d replayed messages failed at their first attempt (the limit is %g %%)", ErrTooManyFailures, failed, n, r.spec.StopAfter)
 }
 
 // stages hands over everything.
 func (r *Run) stages(ctx context.Context, stop context.CancelCauseFunc) error {
 	limit := rate.NewLimiter(rate.Inf, 0)
-	if r.job.Rate > 0 {
-		limit = rate.NewLimiter(rate.Limit(r.job.Rate), max(1, int(r.job.Rate/50)))
+	if r.spec.Rate > 0 {
+		// A quarter of a second is made up for after a pause.
+		limit = rate.NewLimiter(rate.Limit(r.spec.Rate), max(1, int(r.spec.Rate/4)))
 	}
 	items := r.Plan.items
-	for stage := r.job.Stage; len(items) > 0; stage++ {
+	for stage := r.spec.Stage; len(items) > 0; stage++ {
 		n := len(items)
-		if r.job.Staged && stage < len(stageSizes) {
+		if r.spec.Staged && stage < len(stageSizes) {
 			n = min(n, stageSizes[stage])
 		}
 		r.mu.Lock()
-		r.stage, r.job.Stage = stage, stage
+		r.job.Stage = stage
 		r.mu.Unlock()
 		if err := r.handOver(ctx, items[:n], limit, stop); err != nil {
 			return err
 		}
 		items = items[n:]
-		if r.job.Waits() {
+		if r.spec.Waits() {
 			if err := r.await(ctx, 0); err != nil {
 				return err
 			}
@@ -345,7 +348,7 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 	work.Go(func() {
 		defer close(prepared)
 		for _, it := range items {
-			if limit.Wait(ctx) != nil || r.job.StopAfter > 0 && r.await(ctx, maxOpen) != nil {
+			if limit.Wait(ctx) != nil || r.spec.StopAfter > 0 && r.await(ctx, maxOpen) != nil {
 				return
 			}
 			f := &flight{item: it, ready: make(chan struct{}), confirmed: make(chan struct{})}
@@ -439,7 +442,7 @@ func refusal(err error) bool {
 }
 
 func (r *Run) target() Target {
-	return Target{Subject: r.job.Subject, Job: r.job.ID, Edited: r.Edited}
+	return Target{Subject: r.spec.Subject, Job: r.spec.ID, Edited: r.Edited}
 }
 
 func (r *Run) prepare(ctx context.Context, it item) (h handOver, err error) {
@@ -465,7 +468,7 @@ func (r *Run) confirm(ctx, finish context.Context, f *flight, future jetstream.P
 		}
 	}
 	err = f.handOver.confirmed(nil, err)
-	if final(err) || r.job.Subject != "" && errors.Is(err, ErrNoStream) {
+	if final(err) || r.spec.Subject != "" && errors.Is(err, ErrNoStream) {
 		return err
 	}
 	return r.stubborn(ctx, finish, func(ctx context.Context) error {
@@ -494,7 +497,7 @@ func (r *Run) settle(f *flight, err error) error {
 	case errors.Is(err, ErrNotFound):
 		r.job.Gone++
 		err = nil
-	case refusal(err), errors.As(err, &bad), r.job.Subject != "" && errors.Is(err, ErrNoStream):
+	case refusal(err), errors.As(err, &bad), r.spec.Subject != "" && errors.Is(err, ErrNoStream):
 		told = &Refusal{f.item.number, err.Error()}
 		r.job.Refused++
 		if len(r.job.Refusals) < maxRefusals {

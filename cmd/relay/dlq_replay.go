@@ -158,10 +158,10 @@ func (r *replayer) choice() dlq.Choice {
 
 // start plans the job, asks, and runs it.
 func (r *replayer) start(ctx context.Context, dry, yes bool) error {
-	plan, err := r.store.Plan(ctx, r.choice())
-	if errors.Is(err, dlq.ErrNotFound) {
-		return fmt.Errorf("%w (relay dlq ls shows those there are)", err)
+	if err := present(ctx, r.store, r.job.Numbers); err != nil {
+		return err
 	}
+	plan, err := r.store.Plan(ctx, r.choice())
 	if err != nil {
 		return err
 	}

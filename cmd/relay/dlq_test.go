@@ -1,0 +1,102 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+)
+
+func TestDLQ_filters(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	fill(t, w.js, 40, 4)
+	for args, want := range map[string]string{
+		"":                                    "40",
+		"--route billing":                     "40",
+		"--route shipping":                    "0",
+		"--subject orders.3.*":                "10",
+		"--reason dead":                       "4",
+		"--attempts 20":                       "2",
+		"--attempts 19-":                      "4",
+		"--attempts -2":                       "4",
+		"--attempts 2-3":                      "4",
+		"--error upstream":                    "40",
+		"--error-match upstream.1$":           "1",
+		"--body .customer.id=7":               "1",
+		"--body .n>=30":                       "10",
+		"--body .n>=30 --body .total<35":      "5",
+		"--body .customer.id=7 --reason dead": "0",
+		"--since 1h":                          "40",
+		"--until 1h":                          "0",
+		"--after 38":                          "2",
+		"--like 7":                            "40",
+	} {
+		if out := must(t, w.dir, append([]string{"dlq", "ls", "--count"}, strings.Fields(args)...)...); out != want+"\n" {
+			t.Errorf("%s: got %s, want %s", args, out, want)
+		}
+	}
+	groups := must(t, w.dir, "dlq", "ls", "--group-by", "error")
+	if !strings.Contains(groups, "POST http://<addr>/hook: 503 Service Unavailable: upstream <n>") || !strings.Contains(groups, "\n40 ") {
+		t.Errorf("groups:\n%s", groups)
+	}
+	for _, args := range []string{"--attempts x", "--attempts 5-3", "--attempts 0", "--body id=1", "--group-by route", "--limit -1", "--like x"} {
+		if code, _, stderr := relay(t, w.dir, append([]string{"dlq", "ls"}, strings.Fields(args)...)...); code != 2 {
+			t.Errorf("%s: exit %d, %s", args, code, stderr)
+		}
+	}
+}
+
+// What is exported, discarded and imported again is byte for byte the same.
+func TestDLQ_exportAndImport(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	w.hook.answers(func(request) (int, string) { return 422, "no <such> customer" })
+	w.run()
+	w.publish("orders.eu.created", []byte{0xff, 0, 'x'}, nats.Header{"Trace": {"a", "b"}})
+	w.publish("orders.eu.created", []byte("<b>\u2028"), nil)
+	w.publish("orders.eu.created", nil, nil)
+	eventually(t, "dead letters", func() bool { return len(deadLetters(t, w.js)) == 3 })
+	first := must(t, w.dir, "dlq", "export")
+	file := filepath.Join(w.dir, "out.jsonl")
+	if err := os.WriteFile(file, []byte(first), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := must(t, w.dir, "dlq", "import", file); out != "0 imported, 3 there already\n" {
+		t.Errorf("import over what is there: %s", out)
+	}
+	must(t, w.dir, "dlq", "discard", "--all", "--yes")
+	if out := must(t, w.dir, "dlq", "import", file); out != "3 imported, 0 there already\n" {
+		t.Errorf("import: %s", out)
+	}
+	same := func(lines string) (all map[float64]string) {
+		all = make(map[float64]string)
+		for line := range strings.Lines(lines) {
+			var m map[string]any
+			if err := json.Unmarshal([]byte(line), &m); err != nil {
+				t.Fatal(err)
+			}
+			delete(m, "number")
+			delete(m, "stored")
+			b, _ := json.Marshal(m)
+			all[m["sequence"].(float64)] = string(b)
+		}
+		return all
+	}
+	a, b := same(first), same(must(t, w.dir, "dlq", "export"))
+	for seq, line := range a {
+		if b[seq] != line {
+			t.Errorf("%v\n was %s\n  is %s", seq, line, b[seq])
+		}
+	}
+	if len(a) != 3 || len(b) != 3 {
+		t.Errorf("%d and %d lines", len(a), len(b))
+	}
+	p := spawn(t, w.dir, strings.NewReader("{\"format\":9}\n"), "dlq", "import")
+	if code := p.wait(); code != 1 || !strings.Contains(p.err.String(), "line 1: format 9") {
+		t.Errorf("another format: exit %d, %s", code, p.err.String())
+	}
+}

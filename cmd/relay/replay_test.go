@@ -1,0 +1,298 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/dlq"
+)
+
+// fill stores n dead letters of the route billing, on as many subjects as subjects says.
+func fill(t testing.TB, js jetstream.JetStream, n, subjects int) *dlq.Store {
+	t.Helper()
+	store, err := dlq.Open(t.Context(), js, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := make(chan int, 1000)
+	var work sync.WaitGroup
+	at := time.Now().Add(-time.Hour)
+	for range 32 {
+		work.Go(func() {
+			for i := range next {
+				e := dlq.Entry{
+					Origin: ack.Origin{
+						Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: uint64(i + 1), Time: at.Add(time.Duration(i)),
+						Subject: fmt.Sprintf("orders.%d.created", i%subjects), Attempts: 1 + i%20, Deliveries: 20,
+						FirstFailure: at, LastFailure: at.Add(time.Minute),
+						LastError: fmt.Sprintf("POST http://10.0.0.%d:9000/hook: 503 Service Unavailable: upstream %d", i%250, i),
+					},
+					Header: nats.Header{"Trace-Id": {fmt.Sprint(i)}, "Content-Type": {"application/json"}},
+					Data:   fmt.Appendf(nil, `{"n":%d,"customer":{"id":%d},"total":%d.5}`, i, i%1000, i%500),
+					Reason: dlq.Exhausted, Instance: "host-1",
+				}
+				if i%10 == 0 {
+					e.Reason = dlq.Rejected
+				}
+				if err := store.Put(t.Context(), "", e); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	work.Wait()
+	return store
+}
+
+// jobID finds the id in what relay dlq replay said.
+func jobID(t testing.TB, out string) string {
+	t.Helper()
+	_, after, _ := strings.Cut(out, "\njob ")
+	id, _, ok := strings.Cut(after, "\n")
+	if !ok {
+		t.Fatalf("no job in %q", out)
+	}
+	return id
+}
+
+// forwarding is a route that hands each message on to a stream, where all of them can be counted.
+const forwarding = `
+routes:
+  - name: billing
+    subjects: [orders.>]
+    start: all
+    handler: {forward: {subject: done.orders}}
+`
+
+func left(t testing.TB, js jetstream.JetStream, stream string) int {
+	t.Helper()
+	s, err := js.Stream(t.Context(), stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(s.CachedInfo().State.Msgs)
+}
+
+// replayUnderKills replays n dead letters with a relay at work, kills the command at random moments and resumes it, and makes
+// sure that each message was handled exactly once and reached nobody else. It returns the time from the creation of the job to its end.
+func replayUnderKills(t *testing.T, n int, rate float64, kills int, rnd *rand.Rand) time.Duration {
+	w := newWorld(t, forwarding)
+	if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DONE", Subjects: []string{"done.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	other, err := w.js.CreateConsumer(t.Context(), "ORDERS", jetstream.ConsumerConfig{Durable: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, w.js, n, 100)
+	args := []string{"dlq", "replay", "--yes", "--rate", fmt.Sprint(rate)}
+	id := ""
+	began := time.Now()
+	for range kills {
+		p := spawn(t, w.dir, nil, args...)
+		eventually(t, "the job begins", func() bool {
+			select {
+			case <-p.exited:
+				return true
+			default:
+				return strings.Contains(p.out.String(), "job ")
+			}
+		})
+		before := left(t, w.js, "RELAY_DLQ")
+		if before == 0 {
+			break
+		}
+		// Killed once it got through a random part of what there would be for each life.
+		target := before - 1 - rnd.IntN(max(1, 2*n/(kills+1)))
+		eventually(t, "it is at work", func() bool { return left(t, w.js, "RELAY_DLQ") <= max(0, target) })
+		p.kill()
+		if id == "" {
+			id = jobID(t, "\n"+p.out.String())
+		}
+		args = []string{"replay", "resume", id}
+	}
+	out := ""
+	if code, stdout, stderr := relay(t, w.dir, args...); code != 0 && !strings.Contains(stderr, "is done") {
+		t.Fatalf("relay %v: exit %d\n%s%s", args, code, stdout, stderr)
+	} else {
+		out = stdout
+	}
+	whole := time.Since(began)
+	if id == "" {
+		id = jobID(t, out)
+	}
+	eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= n })
+	settled(t, w.js, "RELAY_RETRY", "billing")
+	if got := left(t, w.js, "DONE"); got != n {
+		t.Errorf("%d messages handled, want %d", got, n)
+	}
+	if got := left(t, w.js, "RELAY_DLQ"); got != 0 {
+		t.Errorf("%d dead letters are left", got)
+	}
+	if info, err := other.Info(t.Context()); err != nil || info.NumPending != 0 {
+		t.Errorf("another durable sees %d messages, %v", info.NumPending, err)
+	}
+	var job dlq.Job
+	if err := json.Unmarshal([]byte(must(t, w.dir, "replay", "show", id, "--json")), &job); err != nil || job.State != dlq.JobDone || job.Handed != n {
+		t.Errorf("job %+v, %v", job, err)
+	}
+	t.Logf("%v with process starts and plans", whole.Round(time.Millisecond))
+	return job.Updated.Sub(job.Created)
+}
+
+// I-19, scaled down; the full figures are under the build tag chaos.
+func TestReplay_killedAndResumed(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	replayUnderKills(t, 1500, 500, 2, rand.New(rand.NewPCG(seed, 0)))
+}
+
+// I-20: a replayed message that fails comes back as one entry with its history and a fresh budget.
+func TestReplay_failsAgain(t *testing.T) {
+	t.Parallel()
+	// One key with failures only would trip, and its probes spend no attempts.
+	w := newWorld(t, billing+"    supervisor: {trip_after: 0, route_trip_after: 0}\n")
+	w.hook.answers(func(request) (int, string) { return 503, "down" })
+	w.run()
+	w.publish("orders.eu.created", []byte("{}"), nil)
+	for replays := range 3 {
+		eventually(t, "dead letter", func() bool { l := deadLetters(t, w.js); return len(l) == 1 && l[0].Replay == replays })
+		if replays == 2 {
+			break
+		}
+		code, out, stderr := relay(t, w.dir, "dlq", "replay", "--yes", "--wait")
+		if code != 0 || !strings.Contains(out, "1 replayed: 0 succeeded, 1 failed") {
+			t.Fatalf("exit %d\n%s%s", code, out, stderr)
+		}
+	}
+	e := deadLetters(t, w.js)[0]
+	if e.Attempts != 2 || len(e.Past) != 2 || e.Past[0].Job != "" || e.Past[1].Job == "" || e.Past[1].Replay != 1 || e.Job == e.Past[1].Job {
+		t.Errorf("entry %+v", e.Origin)
+	}
+	if n := w.hook.count(); n != 6 {
+		t.Errorf("%d attempts, want 3 times 2", n)
+	}
+	show := must(t, w.dir, "dlq", "show", fmt.Sprint(e.StoredSequence))
+	if strings.Count(show, "before ") != 2 || !strings.Contains(show, "replayed     2 times") {
+		t.Errorf("show:\n%s", show)
+	}
+}
+
+// A stage that fails stops the job; mended, it goes on from another machine.
+func TestReplay_stagedStopsAndResumes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	w.hook.answers(func(request) (int, string) { return 422, "no" })
+	w.run()
+	fill(t, w.js, 40, 40)
+	code, out, stderr := relay(t, w.dir, "dlq", "replay", "--staged", "--yes")
+	if code != 1 || !strings.Contains(stderr, "relay: stopped: too many failures: 1 of 1") || !strings.Contains(out, "1 replayed: 0 succeeded, 1 failed") {
+		t.Fatalf("exit %d\n%s%s", code, out, stderr)
+	}
+	id := jobID(t, out)
+	w.hook.answers(nil)
+	must(t, w.dir, "replay", "cancel", id)
+	if out := must(t, w.dir, "replay", "ls"); !strings.Contains(out, "cancelled  1") {
+		t.Errorf("ls:\n%s", out)
+	}
+	if out := must(t, t.TempDir(), "replay", "resume", id, "--server", w.s.URL()); !strings.Contains(out, "40 replayed: 39 succeeded, 1 failed") {
+		t.Errorf("resume:\n%s", out)
+	}
+	if out := must(t, w.dir, "replay", "show", id); !strings.Contains(out, "422 Unprocessable Entity: no") || !strings.Contains(out, "state     done") {
+		t.Errorf("show:\n%s", out)
+	}
+	if code, _, stderr := relay(t, w.dir, "replay", "resume", id); code != 1 || !strings.Contains(stderr, "is done") {
+		t.Errorf("resume of what is done: %d %s", code, stderr)
+	}
+}
+
+// Ctrl-C stops a job between two messages.
+func TestReplay_interrupted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, forwarding)
+	if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DONE", Subjects: []string{"done.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	fill(t, w.js, 1000, 10)
+	p := spawn(t, w.dir, nil, "dlq", "replay", "--yes", "--rate", "100")
+	eventually(t, "it is at work", func() bool { return left(t, w.js, "RELAY_DLQ") < 990 })
+	p.signal(syscall.SIGINT)
+	if code := p.wait(); code != 1 || !strings.Contains(p.err.String(), "stopped: interrupted") {
+		t.Fatalf("exit %d\n%s%s", code, p.out.String(), p.err.String())
+	}
+	must(t, w.dir, "replay", "resume", jobID(t, p.out.String()), "--rate", "0")
+	eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= 1000 })
+	settled(t, w.js, "RELAY_RETRY", "billing")
+	if n := left(t, w.js, "DONE"); n != 1000 {
+		t.Errorf("%d handled", n)
+	}
+}
+
+// F96: no instance has the route any more.
+func TestReplay_unknownRouteIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, strings.ReplaceAll(billing, "billing", "shipping"))
+	w.run()
+	fill(t, w.js, 3, 3)
+	code, out, stderr := relay(t, w.dir, "dlq", "replay", "--yes")
+	if code != 1 || !strings.Contains(out, "3 stay, because\n  3: no running instance has a route billing") || !strings.Contains(stderr, "all 3 stay") {
+		t.Errorf("exit %d\n%s%s", code, out, stderr)
+	}
+	if n := left(t, w.js, "RELAY_DLQ"); n != 3 {
+		t.Errorf("%d entries, want 3", n)
+	}
+}
+
+func TestReplay_edit(t *testing.T) {
+	w := newWorld(t, billing)
+	w.run()
+	w.hook.answers(func(r request) (int, string) {
+		if strings.Contains(r.body, "Vienna") {
+			return 200, ""
+		}
+		return 422, "no address"
+	})
+	w.publish("orders.eu.created", []byte(`{"address":null}`), nil)
+	eventually(t, "dead letter", func() bool { return len(deadLetters(t, w.js)) == 1 })
+	script := filepath.Join(w.dir, "edit")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nprintf '%s' \"$BODY\" > \"$1\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("EDITOR", script)
+	t.Setenv("VISUAL", "")
+	edit := func(body string) string {
+		t.Setenv("BODY", body)
+		return must(t, w.dir, "dlq", "replay", fmt.Sprint(deadLetters(t, w.js)[0].StoredSequence), "--edit", "--wait", "--yes")
+	}
+	first := jobID(t, edit(`{"address":"Graz"}`))
+	eventually(t, "it failed again", func() bool { l := deadLetters(t, w.js); return len(l) == 1 && l[0].Replay == 1 })
+	n := fmt.Sprint(deadLetters(t, w.js)[0].StoredSequence)
+	if out := must(t, w.dir, "dlq", "show", n); !strings.Contains(out, "edited       by job "+first) || !strings.Contains(out, "Graz") {
+		t.Errorf("show:\n%s", out)
+	}
+	if out := must(t, w.dir, "dlq", "show", n, "--original", "--raw"); out != `{"address":null}` {
+		t.Errorf("original: %s", out)
+	}
+	if out := edit(`{"address":"Vienna"}`); !strings.Contains(out, "1 succeeded") {
+		t.Errorf("second edit:\n%s", out)
+	}
+}
