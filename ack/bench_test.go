@@ -11,6 +11,10 @@ import (
 // nowhere is a connection of which only the last reply subject is kept.
 type nowhere struct{ reply string }
 
+func noLink() uint64 { return 0 }
+
+func (n *nowhere) Publish(string, []byte) error { return nil }
+
 func (n *nowhere) PublishRequest(_, reply string, _ []byte) error {
 	n.reply = reply
 	return nil
@@ -21,10 +25,9 @@ func BenchmarkSession(b *testing.B) {
 	for _, inFlight := range []int{1, 64, 4096} {
 		b.Run(fmt.Sprintf("%d in flight", inFlight), func(b *testing.B) {
 			conn := &nowhere{}
-			s := NewSession(Config{Inbox: "_INBOX.0123456789012345678901", Conn: conn, AckWait: 30 * time.Second})
+			s := NewSession(Config{Inbox: "_INBOX.0123456789012345678901", Conn: conn, Link: noLink, AckWait: 30 * time.Second})
 			sub := &nats.Subscription{}
 			deliveries := make([]*Delivery, inFlight)
-			replies := make([]string, inFlight)
 			stored := time.Now().UnixNano()
 			arriving := make([]*nats.Msg, b.N)
 			for i := range arriving {
@@ -46,11 +49,11 @@ func BenchmarkSession(b *testing.B) {
 					if err := deliveries[j].Ack(nil); err != nil {
 						b.Fatal(err)
 					}
-					replies[j] = conn.reply
 				}
-				for j := range n {
-					answer.Subject = replies[j]
+				for s.Stats().Unconfirmed > 0 {
+					answer.Subject = conn.reply
 					s.Reply(answer)
+					s.closeUp()
 				}
 			}
 			b.StopTimer()
@@ -64,7 +67,7 @@ func BenchmarkSession(b *testing.B) {
 // BenchmarkSession_contended has handlers ack while the pull loop receives and confirms.
 func BenchmarkSession_contended(b *testing.B) {
 	conn := &publishedTo{answers: make(chan string, 1<<20)}
-	s := NewSession(Config{Inbox: "_INBOX.0123456789012345678901", Conn: conn, AckWait: 30 * time.Second})
+	s := NewSession(Config{Inbox: "_INBOX.0123456789012345678901", Conn: conn, Link: noLink, AckWait: 30 * time.Second})
 	sub := &nats.Subscription{}
 	stored := time.Now().UnixNano()
 	arriving := make([]*nats.Msg, b.N)
@@ -82,11 +85,7 @@ func BenchmarkSession_contended(b *testing.B) {
 	defer close(work)
 	b.ReportAllocs()
 	b.ResetTimer()
-	confirmed := 0
-	confirm := func(reply string) {
-		s.Reply(&nats.Msg{Subject: reply})
-		confirmed++
-	}
+	confirm := func(reply string) { s.Reply(&nats.Msg{Subject: reply}) }
 	for i := range arriving {
 		d, err := s.Receive(arriving[i])
 		if err != nil {
@@ -101,12 +100,19 @@ func BenchmarkSession_contended(b *testing.B) {
 			}
 		}
 	}
-	for confirmed < b.N {
-		confirm(<-conn.answers)
+	for s.Stats().Confirmed < uint64(b.N) {
+		select {
+		case r := <-conn.answers:
+			confirm(r)
+		default:
+			s.closeUp()
+		}
 	}
 }
 
 type publishedTo struct{ answers chan string }
+
+func (p *publishedTo) Publish(string, []byte) error { return nil }
 
 func (p *publishedTo) PublishRequest(_, reply string, _ []byte) error {
 	p.answers <- reply

@@ -23,7 +23,6 @@ type Delivery struct {
 	Sequence   uint64    // in the stream
 	Time       time.Time // when the stream stored the message
 	Deliveries uint64    // by the server's count, which is not a count of attempts
-	Received   time.Time // by the local clock
 
 	s *Session
 	// fence is the moment from which another instance may have the message. Written under the session's lock.
@@ -32,11 +31,12 @@ type Delivery struct {
 	state      state
 	plain      bool   // a NAK without a delay
 	unsent     bool   // its settlement has certainly not reached the server
-	slot       int32  // of its unconfirmed settlement
+	counted    bool   // among the unconfirmed
+	slot       int32  // of its unconfirmed settlement, or where that is otherwise
 	reply      string // where its settlement is sent
 	due        time.Time
 	confirmed  func()    // of an ack
-	beat       moment    // the last +WPI, or the arrival
+	beat       moment    // the last +WPI, or the arrival; of an ack, when it was sent
 	prev, next *Delivery // in the list of leases
 }
 
@@ -64,10 +64,10 @@ func (d *Delivery) Ack(then func()) error {
 		return ErrFenced
 	}
 	d.state, d.confirmed = acked, then
-	to, reply := d.reply, s.sending(d, s.now())
+	s.count(d)
 	s.stats.Acked++
-	s.mu.Unlock()
-	s.publish(to, reply, ackPayload)
+	s.queue(d)
+	s.flush()
 	return nil
 }
 
@@ -125,26 +125,24 @@ func (d *Delivery) Fenced() bool { return d.fencedAt(d.s.now()) }
 
 func (d *Delivery) fencedAt(now moment) bool { return int64(now) >= d.fence.Load() }
 
-// sending takes a slot for the settlement of d and returns the reply subject.
+// sending takes a slot for the NAK of d and returns the reply subject.
 func (s *Session) sending(d *Delivery, now moment) string {
 	d.slot = s.slots.use(d, true, now)
 	d.unsent = false
 	return s.slots.token(s.prefix, d.slot)
 }
 
-// resend is sending once more.
-func (s *Session) resend(d *Delivery, now moment) string {
-	s.slots.free(d.slot)
-	s.stats.Resent++
-	return s.sending(d, now)
+// count has d be unconfirmed until it is forgotten.
+func (s *Session) count(d *Delivery) {
+	if !d.counted {
+		d.counted = true
+		s.unconfirmed++
+	}
 }
 
-// payload is what settles d at this time.
-func (d *Delivery) payload(now time.Time) []byte {
-	switch {
-	case d.state == acked:
-		return ackPayload
-	case d.plain:
+// nak is the payload of d's NAK at this time.
+func (d *Delivery) nak(now time.Time) []byte {
+	if d.plain {
 		return nakPayload
 	}
 	// The server takes a delay of zero or less to mean now, and loses a NAK without a delay at a leader change.
@@ -157,7 +155,7 @@ func (d *Delivery) payload(now time.Time) []byte {
 type outgoing struct {
 	to, reply string
 	payload   []byte
-	d         *Delivery // that it settles; nil for a +WPI
+	d         *Delivery // whose NAK it is; nil for a +WPI
 }
 
 // burst sends the NAKs that have gathered.
@@ -178,7 +176,8 @@ func (s *Session) burst() {
 			s.forget(d)
 			continue
 		}
-		out = append(out, outgoing{d.reply, s.sending(d, sent), d.payload(now), d})
+		s.count(d)
+		out = append(out, outgoing{d.reply, s.sending(d, sent), d.nak(now), d})
 	}
 	s.stats.Naked += uint64(len(out))
 	s.settledUp()
@@ -191,6 +190,7 @@ func (s *Session) resendDue(now time.Time) {
 	var out []outgoing
 	s.mu.Lock()
 	before := s.overdue(s.at(now))
+	s.requeue(before)
 	for s.slots.sentBefore(before) {
 		i := s.slots.oldest()
 		p := s.slots.table[i]
@@ -198,15 +198,17 @@ func (s *Session) resendDue(now time.Time) {
 		switch {
 		case !p.settlement:
 			s.slots.free(i) // a +WPI: the next one is on its way
-		case d.state == naked && !s.mayRepeat(d, p.sent, now):
+		case !s.mayRepeat(d, p.sent, now):
 			s.slots.free(i)
 			s.stats.Forgotten++
 			s.forget(d)
 		default:
-			out = append(out, outgoing{d.reply, s.resend(d, s.at(now)), d.payload(now), d})
+			s.slots.free(i)
+			s.stats.Resent++
+			out = append(out, outgoing{d.reply, s.sending(d, s.at(now)), d.nak(now), d})
 		}
 	}
-	s.mu.Unlock()
+	s.flush()
 	s.post(out)
 }
 

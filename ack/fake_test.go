@@ -33,6 +33,7 @@ type world struct {
 	mu    sync.Mutex
 	wire  []sent
 	down  bool // publishing fails
+	links uint64
 	asked int
 	mute  bool // Info fails
 	lost  bool // Info gets no answer
@@ -45,7 +46,7 @@ var errDown = errors.New("down")
 func newWorld(t *testing.T, ackWait time.Duration) *world {
 	w := &world{t: t, began: time.Now(), created: time.Unix(1_700_000_000, 0)}
 	w.s = NewSession(Config{
-		Inbox: inbox, Conn: w, AckWait: ackWait, Info: w.info,
+		Inbox: inbox, Conn: w, Link: w.link, AckWait: ackWait, Info: w.info,
 		Identity: Identity{StreamCreated: w.created, ConsumerCreated: w.created},
 	})
 	return w
@@ -66,6 +67,8 @@ func bubble(t *testing.T, ackWait time.Duration, f func(w *world)) {
 	})
 }
 
+func (w *world) Publish(to string, payload []byte) error { return w.PublishRequest(to, "", payload) }
+
 func (w *world) PublishRequest(to, reply string, payload []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -74,6 +77,18 @@ func (w *world) PublishRequest(to, reply string, payload []byte) error {
 	}
 	w.wire = append(w.wire, sent{time.Since(w.began), to, reply, string(payload)})
 	return nil
+}
+
+func (w *world) link() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.links
+}
+
+// reconnect is what a new connection means to the session.
+func (w *world) reconnect() {
+	w.set(func() { w.links++ })
+	w.s.Reconnected()
 }
 
 func (w *world) info(ctx context.Context) (Info, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -40,7 +41,7 @@ type move struct {
 
 var moveKinds = []string{
 	"deliver", "deliver", "deliver", "ack", "ack", "nak", "nak", "give back", "release", "time", "time", "time", "time",
-	"pause", "stall", "heal", "cut", "drop", "drop",
+	"pause", "stall", "heal", "cut", "change leader", "change leader",
 }
 
 const modelAckWait = 6 * time.Second
@@ -67,6 +68,7 @@ type packet struct {
 	to, reply, payload string
 	delivery           *nats.Msg
 	ping               time.Time // when it was sent, also in its answer
+	changed            bool      // the leader of the durable
 }
 
 type model struct {
@@ -81,7 +83,7 @@ type model struct {
 	naked    map[string]bool // reply subjects of deliveries that were NAKed
 
 	stalled  bool
-	drop     int // so many of our messages are lost at the server
+	links    uint64
 	up, down []packet
 	steps    int
 	err      error
@@ -89,7 +91,7 @@ type model struct {
 
 func newModel(seed int64) *model {
 	m := &model{rand: rand.New(rand.NewSource(seed)), messages: map[uint64]*modelled{}, acked: map[uint64]bool{}, naked: map[string]bool{}}
-	m.s = NewSession(Config{Inbox: inbox, Conn: m, AckWait: modelAckWait, Info: m.info})
+	m.s = NewSession(Config{Inbox: inbox, Conn: m, Link: func() uint64 { return m.links }, AckWait: modelAckWait, Info: m.info})
 	return m
 }
 
@@ -98,6 +100,8 @@ func (m *model) fail(format string, args ...any) {
 		m.err = fmt.Errorf("after %d steps: "+format, append([]any{m.steps}, args...)...)
 	}
 }
+
+func (m *model) Publish(to string, payload []byte) error { return m.PublishRequest(to, "", payload) }
 
 // PublishRequest is where the session sends. That is the moment at which it must be right.
 func (m *model) PublishRequest(to, reply string, payload []byte) error {
@@ -132,7 +136,7 @@ func (m *model) play(moves []move) error {
 		m.check()
 	}
 	// All is well again: every message must be handled in the end, and nothing stay unconfirmed.
-	m.stalled, m.drop, m.others = false, 0, us
+	m.stalled, m.others = false, us
 	for i := 0; i < 600 && !m.quiet(); i++ {
 		for _, d := range m.live {
 			m.ack(d)
@@ -192,9 +196,11 @@ func (m *model) move(mv move) {
 		m.stalled = false
 	case "cut":
 		m.up, m.down, m.stalled = nil, nil, false
+		m.links++
 		m.s.Reconnected()
-	case "drop":
-		m.drop += mv.n%3 + 1
+	case "change leader": // it forgets what it has not taken yet
+		m.up = slices.DeleteFunc(m.up, func(p packet) bool { return p.ping.IsZero() })
+		m.down = append(m.down, packet{changed: true})
 	case "ack":
 		m.ack(d)
 	case "nak":
@@ -304,6 +310,8 @@ func (m *model) flow() {
 				continue
 			}
 			m.live = append(m.live, d)
+		case p.changed:
+			m.s.LeaderChanged()
 		case !p.ping.IsZero():
 			m.s.Contact(p.ping)
 		default:
@@ -330,10 +338,6 @@ func (m *model) arriveAtServer() {
 			m.down = append(m.down, packet{ping: p.ping})
 			continue
 		}
-		if m.drop > 0 { // a leader change: it was in the queue of acks
-			m.drop--
-			continue
-		}
 		msg := m.messages[sequenceOf(p.to)]
 		switch {
 		case msg.done:
@@ -348,7 +352,9 @@ func (m *model) arriveAtServer() {
 			_, _ = fmt.Sscanf(p.payload, `-NAK {"delay":%d}`, &delay)
 			msg.holder, msg.until = nobody, time.Now().Add(delay)
 		}
-		m.down = append(m.down, packet{to: p.reply})
+		if p.reply != "" {
+			m.down = append(m.down, packet{to: p.reply})
+		}
 	}
 }
 

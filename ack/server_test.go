@@ -25,14 +25,20 @@ type puller struct {
 	s        *Session
 	consumer jetstream.Consumer
 	arrived  chan *nats.Msg
-	got      chan *Delivery
+	got      chan received
+	at       time.Time // when what next returned had arrived
+}
+
+type received struct {
+	*Delivery
+	at time.Time
 }
 
 // pull makes stream and durable, and hands out what is delivered. The session's connection is made with url, when that is
 // not empty.
 func pull(t *testing.T, srv *natstest.Server, url string, replicas int, ackWait time.Duration) *puller {
 	t.Helper()
-	p := &puller{t: t, js: srv.JetStream(t), arrived: make(chan *nats.Msg, 1<<16), got: make(chan *Delivery, 1<<16)}
+	p := &puller{t: t, js: srv.JetStream(t), arrived: make(chan *nats.Msg, 1<<16), got: make(chan received, 1<<16)}
 	ctx := t.Context()
 	st, err := p.js.CreateStream(ctx, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, Replicas: replicas})
 	if err != nil {
@@ -56,7 +62,7 @@ func pull(t *testing.T, srv *natstest.Server, url string, replicas int, ackWait 
 	created := p.consumer.CachedInfo().Created
 	identity := Identity{StreamCreated: st.CachedInfo().Created, ConsumerCreated: created}
 	box := p.nc.NewInbox()
-	p.s = NewSession(Config{Inbox: box, Conn: p.nc, AckWait: ackWait, Identity: identity, Info: func(ctx context.Context) (Info, error) {
+	p.s = NewSession(Config{Inbox: box, Conn: p.nc, Link: func() uint64 { return p.nc.Stats().Reconnects }, AckWait: ackWait, Identity: identity, Info: func(ctx context.Context) (Info, error) {
 		info, err := p.consumer.Info(ctx)
 		if err != nil {
 			return Info{}, err
@@ -94,7 +100,7 @@ func (p *puller) loop(ctx context.Context) {
 				if d, err := p.s.Receive(m); err != nil {
 					p.t.Error(err)
 				} else if d != nil {
-					p.got <- d
+					p.got <- received{d, time.Now()}
 				}
 			case p.s.Reply(m):
 			case m.Header.Get("Status") != "": // of a pull
@@ -119,8 +125,9 @@ func (p *puller) publish(n int) {
 func (p *puller) next() *Delivery {
 	p.t.Helper()
 	select {
-	case d := <-p.got:
-		return d
+	case r := <-p.got:
+		p.at = r.at
+		return r.Delivery
 	case <-time.After(patience):
 		p.t.Fatalf("nothing is delivered: %+v", p.s.Stats())
 		return nil
@@ -261,7 +268,7 @@ func TestSession_naksOf5000MessagesComeBackInTime(t *testing.T) {
 	late := make([]time.Duration, 0, n)
 	for range n {
 		d := p.next()
-		late = append(late, d.Received.Sub(due[d.Sequence]))
+		late = append(late, p.at.Sub(due[d.Sequence]))
 		_ = d.Ack(nil)
 	}
 	slices.Sort(late)

@@ -11,8 +11,10 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Publisher is what a session needs of a connection; *nats.Conn is one. It must not buffer while disconnected.
+// Publisher is what a session needs of a connection; *nats.Conn is one. It sends in the order of the calls, and must not
+// buffer while disconnected.
 type Publisher interface {
+	Publish(subject string, data []byte) error
 	PublishRequest(subject, reply string, data []byte) error
 }
 
@@ -35,8 +37,10 @@ type Info struct {
 // Config makes a Session. All fields but Logger are required.
 type Config struct {
 	// Inbox is the subject under which answers arrive; whoever pulls subscribes to Inbox.>.
-	Inbox    string
-	Conn     Publisher
+	Inbox string
+	Conn  Publisher
+	// Link is another number after every reconnect, from before anything is sent on the new connection.
+	Link     func() uint64
 	AckWait  time.Duration
 	Identity Identity
 	// Info asks the server. It may block until ctx is done. An error leaves everything as it is.
@@ -59,6 +63,8 @@ type Session struct {
 	leases      leaseList
 	naks        []*Delivery // claimed, waiting for the burst
 	slots       slots
+	acks        acks
+	unconfirmed int    // settled and sent, or in the outbox
 	contact     moment // proof of contact: sent then, and answered
 	reconnected moment // what was sent before may have been lost, and so may its answer
 	abandoned   bool
@@ -105,6 +111,7 @@ func NewSession(cfg Config) *Session {
 		hurried: make(chan struct{}, 1),
 		bySeq:   make(map[uint64]*Delivery),
 		slots:   newSlots(),
+		acks:    acks{waiting: noSlot, link: cfg.Link()},
 	}
 }
 
@@ -113,7 +120,7 @@ func (s *Session) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
-	st.Live, st.Unconfirmed, st.AckPending = s.leases.n, s.slots.settlements+len(s.naks), s.pending
+	st.Live, st.Unconfirmed, st.AckPending = s.leases.n, s.unconfirmed+len(s.naks), s.pending
 	return st
 }
 
@@ -140,6 +147,14 @@ func (s *Session) Reconnected() {
 	}
 }
 
+// LeaderChanged says that another server leads the durable now. Acks that the former leader had not taken from its queue
+// are lost (nats-server consumer.go, setLeader), with nothing that tells; what is unconfirmed is sent again.
+func (s *Session) LeaderChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.distrust()
+}
+
 // Abandon ends the session: stream or durable were deleted or made anew, and whatever is still to be sent would settle a
 // stranger that has the sequence now. Deliveries that are live can no longer be settled.
 func (s *Session) Abandon() {
@@ -155,14 +170,15 @@ func (s *Session) Abandon() {
 	s.stats.Released += uint64(len(s.naks))
 	s.naks = nil
 	for i := s.slots.oldest(); i != 0; i = s.slots.oldest() {
-		if s.slots.table[i].settlement {
-			s.stats.Forgotten++
-		}
 		s.slots.free(i)
 	}
-	for seq, d := range s.bySeq {
+	s.acks = acks{waiting: noSlot, sending: s.acks.sending, link: s.acks.link}
+	for _, d := range s.bySeq {
 		if d.state != live {
-			delete(s.bySeq, seq)
+			if d.counted {
+				s.stats.Forgotten++
+			}
+			s.forget(d)
 		}
 	}
 	s.settledUp()
@@ -175,13 +191,12 @@ func (s *Session) Receive(m *nats.Msg) (*Delivery, error) { return s.ReceiveInto
 
 // ReceiveInto is Receive with the memory for the delivery, which must be zero and must not be moved.
 func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
-	meta, err := m.Metadata()
+	a, err := parseReply(m.Reply)
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
 	d.s, d.reply, d.slot, d.Msg = s, m.Reply, noSlot, m
-	d.Sequence, d.Deliveries, d.Time, d.Received = meta.Sequence.Stream, meta.NumDelivered, meta.Timestamp, now
+	d.Sequence, d.Deliveries, d.Time = a.sequence, a.deliveries, a.time
 	s.mu.Lock()
 	if s.abandoned {
 		s.mu.Unlock()
@@ -203,10 +218,10 @@ func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 			return nil, nil
 		case old.state == acked:
 			old.reply = m.Reply
-			reply := s.resend(old, s.at(now))
 			s.stats.Absorbed++
-			s.mu.Unlock()
-			s.publish(m.Reply, reply, ackPayload)
+			s.stats.Resent++
+			s.queue(old)
+			s.flush()
 			return nil, nil
 		default: // a NAK whose confirmation is not here yet: this is the retry it asked for
 			s.disown(old)
@@ -227,6 +242,8 @@ func (s *Session) disown(d *Delivery) {
 		d.state = released
 		d.fence.Store(0)
 		s.stats.Released++
+	case d.state == acked:
+		s.stats.Forgotten++
 	case d.slot == noSlot: // a NAK that waits for its burst, and would take the message away that has just come
 		s.naks = slices.DeleteFunc(s.naks, func(o *Delivery) bool { return o == d })
 		s.stats.Released++
@@ -244,30 +261,52 @@ func (s *Session) Reply(m *nats.Msg) bool {
 		return false
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	i := s.slots.find(token)
-	if i == noSlot {
-		return true // an answer to what was sent again, or was forgotten
+	if i != noSlot { // else an answer to what was sent again, or was forgotten
+		s.answered(i, m)
 	}
+	hurry := s.settled != nil
+	s.mu.Unlock()
+	if hurry {
+		s.closeUp()
+	}
+	return true
+}
+
+// answered takes the answer to what is in the slot.
+func (s *Session) answered(i int32, m *nats.Msg) {
 	p := &s.slots.table[i]
 	d := p.delivery
 	if m.Header != nil && m.Header.Get("Status") == "503" {
 		// No responders: nobody leads the consumer just now. It is sent again.
-		d.unsent = d.unsent || p.settlement
-		return true
+		if i == s.acks.waiting {
+			s.distrust()
+		} else {
+			d.unsent = d.unsent || p.settlement
+		}
+		return
 	}
 	s.contact = max(s.contact, p.sent)
-	s.slots.free(i)
-	if !p.settlement {
+	switch {
+	case i == s.acks.waiting:
+		for _, d := range s.uncover(i) {
+			s.confirm(d)
+		}
+	case p.settlement:
+		s.slots.free(i)
+		s.confirm(d)
+	default:
+		s.slots.free(i)
 		s.extended(d, p.sent)
-		return true
 	}
+}
+
+func (s *Session) confirm(d *Delivery) {
 	s.stats.Confirmed++
 	s.forget(d)
 	if d.confirmed != nil {
 		d.confirmed()
 	}
-	return true
 }
 
 // forget ends a settled delivery.
@@ -276,12 +315,16 @@ func (s *Session) forget(d *Delivery) {
 		delete(s.bySeq, d.Sequence)
 	}
 	d.slot = noSlot
+	if d.counted {
+		d.counted = false
+		s.unconfirmed--
+	}
 	s.settledUp()
 }
 
 // settledUp wakes those who wait for that.
 func (s *Session) settledUp() {
-	if s.settled != nil && s.slots.settlements == 0 && len(s.naks) == 0 {
+	if s.settled != nil && s.unconfirmed == 0 && len(s.naks) == 0 {
 		close(s.settled)
 		s.settled = nil
 	}
@@ -290,7 +333,7 @@ func (s *Session) settledUp() {
 // Wait blocks until no settlement is unconfirmed, or ctx is done.
 func (s *Session) Wait(ctx context.Context) error {
 	s.mu.Lock()
-	if s.slots.settlements == 0 && len(s.naks) == 0 {
+	if s.unconfirmed == 0 && len(s.naks) == 0 {
 		s.mu.Unlock()
 		return nil
 	}
@@ -299,6 +342,7 @@ func (s *Session) Wait(ctx context.Context) error {
 	}
 	done := s.settled
 	s.mu.Unlock()
+	s.closeUp()
 	select {
 	case <-done:
 		return nil
@@ -309,7 +353,12 @@ func (s *Session) Wait(ctx context.Context) error {
 
 // publish returns false when the message has certainly not left.
 func (s *Session) publish(subject, reply string, payload []byte) bool {
-	err := s.cfg.Conn.PublishRequest(subject, reply, payload)
+	var err error
+	if reply == "" {
+		err = s.cfg.Conn.Publish(subject, payload)
+	} else {
+		err = s.cfg.Conn.PublishRequest(subject, reply, payload)
+	}
 	if err != nil {
 		s.cfg.Logger.Debug("settlement not sent; it is sent again", "error", err)
 	}
@@ -346,9 +395,11 @@ func (s *Session) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			s.burst()
+			s.closeUp()
 			return
 		case <-tick.C:
 			s.burst()
+			s.closeUp()
 			s.extend(s.now())
 		}
 	}
@@ -371,7 +422,8 @@ func (s *Session) inspect(ctx context.Context) {
 
 func (s *Session) look(ctx context.Context) {
 	s.mu.Lock()
-	due := s.slots.sentBefore(s.overdue(s.now()))
+	before := s.overdue(s.now())
+	due := s.slots.sentBefore(before) || s.overdueAcks(before)
 	wanted := !s.abandoned && (due || s.delayed || s.pending > 0)
 	s.delayed = false
 	ctx, cancel := context.WithCancel(ctx)

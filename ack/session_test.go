@@ -134,7 +134,7 @@ func TestSession_reconnectSendsAgainAtOnce(t *testing.T) {
 		if n := len(w.taken()); n != 2 {
 			t.Fatalf("sent %d", n)
 		}
-		w.s.Reconnected()
+		w.reconnect()
 		list := w.taken()
 		if len(list) != 2 || list[0].payload != "+ACK" || !strings.HasPrefix(list[1].payload, `-NAK {"delay":35998`) {
 			t.Fatalf("sent %v", list)
@@ -151,7 +151,7 @@ func TestSession_reconnectEndsALostQuestion(t *testing.T) {
 		time.Sleep(resendAfter + infoEvery)
 		w.one("+ACK")
 		w.set(func() { w.lost = false })
-		w.s.Reconnected()
+		w.reconnect()
 		w.one("+ACK")
 	})
 }
@@ -247,7 +247,7 @@ func TestSession_unconfirmedNak(t *testing.T) {
 		"is sent again if a later answer shows it was lost": {soon, func(w *world, _ []sent) { w.s.Contact(time.Now()) }, true},
 		"is not sent again if its answer may be lost": {soon, func(w *world, _ []sent) {
 			w.set(func() { w.mute = true })
-			w.s.Reconnected()
+			w.reconnect()
 			time.Sleep(time.Millisecond)
 			w.s.Contact(time.Now())
 			w.set(func() { w.mute = false })
@@ -277,7 +277,7 @@ func TestSession_nakThatNeverLeftIsSentAfterTheReconnect(t *testing.T) {
 		w.check(w.arrive(1, 1).Nak(time.Now().Add(200*time.Millisecond)), nil)
 		time.Sleep(time.Second)
 		w.set(func() { w.down = false })
-		w.s.Reconnected()
+		w.reconnect()
 		w.one(`-NAK {"delay":10000000}`)
 	})
 }

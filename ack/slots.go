@@ -2,8 +2,6 @@ package ack
 
 import "strconv"
 
-const noSlot = -1
-
 // slot is something sent to the server and not answered yet.
 type slot struct {
 	delivery   *Delivery
@@ -11,14 +9,15 @@ type slot struct {
 	generation uint32
 	settlement bool  // an ack or a NAK; otherwise a +WPI
 	prev, next int32 // in the order of sent
+	// covers are the acks without a reply that an answer to this one confirms; see acks.
+	covers []*Delivery
 }
 
 // slots is a table of what is unanswered: found by the token of its reply subject, kept in the order it was sent. A token
 // names the place in the table and the generation of its use, so that a late answer to an earlier use finds nothing.
 type slots struct {
-	table       []slot // table[0] is the ring's head
-	unused      []int32
-	settlements int
+	table  []slot // table[0] is the ring's head
+	unused []int32
 }
 
 func newSlots() slots { return slots{table: make([]slot, 1)} }
@@ -35,9 +34,6 @@ func (t *slots) use(d *Delivery, settlement bool, now moment) int32 {
 	p := &t.table[i]
 	p.generation++
 	p.delivery, p.sent, p.settlement = d, now, settlement
-	if settlement {
-		t.settlements++
-	}
 	last := t.table[0].prev
 	p.prev, p.next = last, 0
 	t.table[last].next, t.table[0].prev = i, i
@@ -71,9 +67,6 @@ func (t *slots) free(i int32) {
 	}
 	p := &t.table[i]
 	t.table[p.prev].next, t.table[p.next].prev = p.next, p.prev
-	if p.settlement {
-		t.settlements--
-	}
 	if p.delivery.slot == i {
 		p.delivery.slot = noSlot
 	}

@@ -16,19 +16,34 @@ import (
 type acksKept struct {
 	mu      sync.Mutex
 	replies []string
+	sent    int
 	want    int
 	all     chan struct{} // has room for one; told when there are as many as wanted
 }
 
+func (a *acksKept) Publish(string, []byte) error { return a.PublishRequest("", "", nil) }
+
 func (a *acksKept) PublishRequest(_, reply string, _ []byte) error {
 	a.mu.Lock()
-	a.replies = append(a.replies, reply)
-	last := len(a.replies) == a.want
+	if reply != "" {
+		a.replies = append(a.replies, reply)
+	}
+	a.sent++
+	last := a.sent == a.want
 	a.mu.Unlock()
 	if last {
 		a.all <- struct{}{}
 	}
 	return nil
+}
+
+// answers returns the reply subjects since it was last called.
+func (a *acksKept) answers() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list := a.replies
+	a.replies = nil
+	return list
 }
 
 // BenchmarkPath is the whole way of a message that succeeds at once, without a server: it has arrived, is admitted, taken
@@ -62,7 +77,7 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 		defer rt.group.Close(context.Background())
 	}
 	conn := &acksKept{all: make(chan struct{}, 1)}
-	s.session = ack.NewSession(ack.Config{Inbox: "_INBOX.0123456789012345678901", Conn: conn, AckWait: 30 * time.Second})
+	s.session = ack.NewSession(ack.Config{Inbox: "_INBOX.0123456789012345678901", Conn: conn, Link: func() uint64 { return 0 }, AckWait: 30 * time.Second})
 
 	const batch = 256
 	arriving := make([]*nats.Msg, 4*batch)
@@ -74,19 +89,26 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 		}
 	}
 	answer := &nats.Msg{}
+	over, cancel := context.WithCancel(b.Context())
+	cancel()
 	b.ReportAllocs()
 	b.ResetTimer()
 	for i := 0; i < b.N; i += batch {
 		n := min(batch, b.N-i)
-		conn.replies, conn.want = conn.replies[:0], n
+		conn.sent, conn.want = 0, n
 		for j := 1; j < n; j++ {
 			s.arrived <- arriving[(i+j)%len(arriving)]
 		}
 		s.take(b.Context(), arriving[i%len(arriving)])
 		<-conn.all
-		for _, reply := range conn.replies {
-			answer.Subject = reply
-			s.session.Reply(answer)
+		for {
+			for _, reply := range conn.answers() {
+				answer.Subject = reply
+				s.session.Reply(answer)
+			}
+			if s.session.Wait(over) == nil { // it has the last ones confirmed
+				break
+			}
 		}
 	}
 	b.StopTimer()

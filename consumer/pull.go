@@ -278,9 +278,12 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	}
 	s.asked.over(id)
 	s.log.Debug("pull refused", "status", code, "description", text)
-	if code == "409" && strings.EqualFold(text, "Leadership Change") && s.refused == 0 {
-		s.refused++ // ask the new leader at once
-		return
+	if code == "409" && strings.EqualFold(text, "Leadership Change") {
+		s.session.LeaderChanged()
+		if s.refused == 0 {
+			s.refused++ // ask the new leader at once
+			return
+		}
 	}
 	s.backOff(now)
 	s.doubt.Store(true)

@@ -112,7 +112,8 @@ func (s *source) open(ctx context.Context, consumer jetstream.Consumer, streamCr
 	s.inbox = s.relay.nc.NewInbox()
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
-		Inbox: s.inbox, Conn: s.relay.nc, AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
+		Inbox: s.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
+		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
 	if len(s.routes) == 1 && info.NumAckPending > 0 {
 		// Ordered routes only: what an earlier life had in hand comes back after AckWait, and new messages at once.

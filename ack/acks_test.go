@@ -1,0 +1,136 @@
+package ack
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// ackAll acks each of the messages as they arrive, and returns what was sent.
+func (w *world) ackAll(sequences ...uint64) []sent {
+	w.t.Helper()
+	for _, seq := range sequences {
+		w.check(w.arrive(seq, 1).Ack(nil), nil)
+	}
+	list := w.taken()
+	if len(list) != len(sequences) {
+		w.t.Fatalf("sent %v for %d acks", list, len(sequences))
+	}
+	return list
+}
+
+func TestSession_oneAnswerConfirmsTheAcksBeforeIt(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		first := w.ackAll(1, 2, 3, 4)
+		if first[0].reply == "" || first[1].reply != "" || first[2].reply != "" || first[3].reply != "" {
+			t.Fatalf("sent %v, want that only the first one asks for an answer", first)
+		}
+		w.confirm(first[0])
+		w.stats("Confirmed:1 Unconfirmed:3")
+		second := w.ackAll(5)
+		w.stats("Confirmed:1 Unconfirmed:4")
+		w.confirm(second[0])
+		w.stats("Confirmed:5 Unconfirmed:0 Resent:0")
+	})
+}
+
+func TestSession_lastAcksAreConfirmedWithoutAFurtherOne(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		w.confirm(w.ackAll(1, 3, 2)[0])
+		w.nothing()
+		time.Sleep(burstEvery)
+		last := w.one("+ACK")
+		if last.to != reply(3, 1, storedAt) || last.reply == "" {
+			t.Errorf("asked with %v, want with the highest sequence", last)
+		}
+		w.confirm(last)
+		w.stats("Confirmed:3 Unconfirmed:0 Resent:0")
+		time.Sleep(time.Second)
+		w.nothing()
+	})
+}
+
+// A leader that has just been elected drops without a word the ack of a sequence that it believes was never delivered.
+func TestSession_answerDoesNotConfirmAHigherSequence(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		w.confirm(w.ackAll(1, 9, 2)[0])
+		w.confirm(w.ackAll(5)[0])
+		w.stats("Confirmed:3 Unconfirmed:1")
+		w.confirm(w.ackAll(10)[0])
+		w.stats("Confirmed:5 Unconfirmed:0")
+	})
+}
+
+// What the old connection had in its buffers is lost, whatever is answered on the new one.
+func TestSession_answerOnAnotherConnectionConfirmsNothingElse(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		w.confirm(w.ackAll(1, 2, 3)[0])
+		w.set(func() { w.links++ }) // nats.go knows before the session is told
+		w.confirm(w.ackAll(4)[0])
+		w.stats("Confirmed:1 Unconfirmed:3")
+		w.s.Reconnected()
+		again := w.taken()
+		if len(again) != 3 {
+			t.Fatalf("sent %v, want the three acks again", again)
+		}
+		w.confirm(again[2])
+		w.stats("Confirmed:4 Unconfirmed:0 Resent:3")
+	})
+}
+
+// A leader that resigns throws away the acks in its queue, and no connection breaks.
+func TestSession_acksBeforeALeaderChangeAreSentAgain(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		list := w.ackAll(1, 2, 3)
+		w.confirm(list[0])
+		w.s.LeaderChanged()
+		w.confirm(w.ackAll(4)[0])
+		w.stats("Confirmed:2 Unconfirmed:2")
+		again := w.confirmAll(2 * infoEvery)
+		if len(again) != 2 || again[0].to != list[1].to && again[0].to != list[2].to {
+			t.Errorf("sent %v, want 2 and 3 again", again)
+		}
+		w.stats("Confirmed:4 Unconfirmed:0 Resent:2")
+	})
+}
+
+// Nobody leads the durable: whatever was sent lately is lost with the ack that was refused.
+func TestSession_refusedAckTakesThoseBeforeItAlong(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		w.refuse(w.ackAll(1, 2, 3)[0])
+		w.stats("Confirmed:0 Unconfirmed:3")
+		if again := w.confirmAll(2 * infoEvery); len(again) != 3 {
+			t.Errorf("sent %v, want the three acks again", again)
+		}
+		w.stats("Confirmed:3 Unconfirmed:0 Resent:3")
+	})
+}
+
+// An ack that fails to leave is sent again, and so are those that a later answer would have been taken to confirm.
+func TestSession_acksThatDidNotLeaveAreSentAgain(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		w.confirm(w.ackAll(1, 2)[0])
+		w.set(func() { w.down = true })
+		w.check(w.arrive(3, 1).Ack(nil), nil)
+		w.set(func() { w.down = false })
+		w.confirm(w.ackAll(4)[0])
+		w.stats("Confirmed:2 Unconfirmed:2")
+		w.confirmAll(2 * infoEvery)
+		w.stats("Confirmed:4 Unconfirmed:0")
+	})
+}
+
+func TestSession_waitHasTheLastAcksConfirmed(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		first := w.ackAll(1, 2, 3)
+		done := make(chan error)
+		go func() { done <- w.s.Wait(context.Background()) }()
+		w.nothing() // the first is not answered yet
+		w.confirm(first[0])
+		w.confirm(w.one("+ACK")) // at once, not with the next burst
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		w.stats("Confirmed:3 Unconfirmed:0")
+	})
+}
