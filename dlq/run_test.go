@@ -324,7 +324,11 @@ func TestRun_takesOverFromACrash(t *testing.T) {
 	run := newRun(t, s, jobs, Job{}, Choice{})
 	// It had handed one over, and had not removed its entry.
 	e := collect(t, s, Filter{Limit: 1})[0]
-	h, err := s.prepare(t.Context(), e.StoredSequence, e.isAt, Target{Job: run.Job.ID})
+	m, err := s.get(t.Context(), e.StoredSequence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := s.prepare(t.Context(), m, e.isAt, Target{Job: run.Job.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
