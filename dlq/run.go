@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,8 +18,9 @@ import (
 // # Steps
 //
 // An entry is read from the stream's leader, published under a message id of origin and replay count, and removed once that
-// is confirmed. Those of the next tenth of a second are read together, see [Store.getTogether]. Many are under way at once, published in the order of the plan; one that shares its key with another waits
-// until the other's hand-over is confirmed, so that a key keeps its order even when a publish has to be tried again.
+// is confirmed. Those of the next tenth of a second are read together, see [Store.getTogether]. Many are under way at once; one
+// that shares its key with another waits until the other's hand-over is confirmed, so that a key keeps its order even when a
+// publish has to be tried again.
 //
 // # Crashes
 //
@@ -79,7 +79,7 @@ const (
 	beatsLost = 4                      // silence after which another may take the job
 	inFlight  = 1024                   // hand-overs and removals that are not confirmed yet
 	readAhead = 32                     // entries that are prepared before their turn
-	// maxTogether is how many entries one request reads, readFor for how long at the most.
+	// maxTogether is how many entries are read together, and readFor how long before their turn, about.
 	maxTogether = 500
 	readFor     = 100 * time.Millisecond
 	turnEvery   = 5 * time.Millisecond // at most: what this much time allows is handed over without a pause
@@ -417,8 +417,7 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 	return context.Cause(ctx)
 }
 
-// feed yields items when it is their turn, until yield returns false or ctx ends. Those of the next moment are read together:
-// what has to be read for a second at --rate 5000 takes two requests instead of 5,000.
+// feed yields items when it is their turn, until yield returns false or ctx ends. Those of the next moment are read together.
 func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, yield func(*flight) bool) {
 	together, turn := maxTogether, 1
 	if r.spec.Rate > 0 {
@@ -440,7 +439,14 @@ func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, yield
 	defer done()
 	reader.Go(func() {
 		defer close(batches)
-		for chunk := range slices.Chunk(items, together) {
+		for len(items) > 0 {
+			n, size := 1, int(items[0].size)
+			for n < min(together, len(items)) && size+int(items[n].size) <= pageBytes {
+				size += int(items[n].size)
+				n++
+			}
+			chunk := items[:n]
+			items = items[n:]
 			select {
 			case batches <- batch{chunk, r.Store.getTogether(reading, chunk)}:
 			case <-reading.Done():
