@@ -202,7 +202,7 @@ func TestRun_stagesStopAtFailuresAndGoOn(t *testing.T) {
 	}
 	jobs := openJobs(t, js)
 	r := serve(t, js, jobs)
-	r.fail = func(o ack.Origin) bool { return o.Sequence >= 5 && o.Sequence <= 9 } // in the stage of 10
+	r.fail = func(o ack.Origin) bool { return o.Sequence >= 7 && o.Sequence <= 11 } // the end of the stage of 10
 	run := newRun(t, s, jobs, Job{Staged: true, StopAfter: 20}, Choice{})
 	var stages []int
 	run.StageDone = func(p Progress) { stages = append(stages, p.Handed) }
