@@ -140,6 +140,8 @@ const (
 	// pullsAhead is how many pages are asked for before they are needed, so that the server has one ready while the last one is
 	// looked at.
 	pullsAhead = 2
+	// firstPull is the size of the first requests; the later ones are larger, up to a page. Many a caller wants the first entry only.
+	firstPull = 32
 	// pullExpiry is how long the server keeps a request that it cannot fill.
 	pullExpiry = 30 * time.Second
 	// pullIdle is the silence after which the consumer is asked whether it is at its end.
@@ -154,7 +156,7 @@ const (
 // error is [ErrNoStream] only if no consumer could be made: nobody answers for a consumer that is gone, either.
 //
 // The requests are its own. Fetch of nats.go has one at a time, so that server and client take turns, and two goroutines and
-// a timer for each message: a million of them took it twice as long.
+// a timer for each message: a million of them took it half as long again.
 func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yield func(stored) bool) (done bool, err error) {
 	consumer, remove, err := s.reader(ctx, stream, *q)
 	if err != nil {
@@ -175,24 +177,27 @@ func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yie
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	call := s.apiPrefix() + "CONSUMER.MSG.NEXT." + info.Stream + "." + info.Name
-	pull := pullRequest{Batch: q.page, Expires: pullExpiry}
+	request := pullRequest{Batch: min(q.page, firstPull), Expires: pullExpiry}
 	if !q.headersOnly {
-		pull.MaxBytes = max(pageBytes, int(nc.MaxPayload())+64<<10) // one message fits always
-	}
-	request, err := json.Marshal(pull)
-	if err != nil {
-		return false, err
+		request.MaxBytes = max(pageBytes, int(nc.MaxPayload())+64<<10) // one message fits always
 	}
 	received, wanted := uint64(0), 0 // wanted is how many are under way, at most
 	idle := time.NewTimer(pullIdle)
 	defer idle.Stop()
 	silences, statuses := 0, 0 // since the last message
 	for {
-		for wanted <= (pullsAhead-1)*q.page {
-			if err := nc.PublishRequest(call, inbox, request); err != nil {
+		if received >= uint64(pullsAhead*request.Batch) {
+			request.Batch = min(q.page, 4*request.Batch)
+		}
+		for wanted <= (pullsAhead-1)*request.Batch {
+			data, err := json.Marshal(request)
+			if err == nil {
+				err = nc.PublishRequest(call, inbox, data)
+			}
+			if err != nil {
 				return false, err
 			}
-			wanted += q.page
+			wanted += request.Batch
 		}
 		var m *nats.Msg
 		select {
