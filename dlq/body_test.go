@@ -136,7 +136,11 @@ func TestDiscard_leavesTheBodyThatAReplayNeeds(t *testing.T) {
 	s, js := setup(t, Config{})
 	put(t, s, largeEntry(1))
 	e := collect(t, s, Filter{})[0]
-	h, err := s.prepare(t.Context(), e.StoredSequence, e.isAt, Target{})
+	m, err := s.get(t.Context(), e.StoredSequence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := s.prepare(t.Context(), m, e.isAt, Target{})
 	if err != nil {
 		t.Fatal(err)
 	}

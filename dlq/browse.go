@@ -276,17 +276,13 @@ func (s *Store) listOn(ctx context.Context, f Filter, subjects []string, info *j
 		q := query{
 			after: f.After,
 			last:  info.State.LastSeq,
-			page:  200,
+			page:  1000,
 		}
 		if f.After == 0 {
 			q.since = f.Since
 		}
 		withBody := f.WithBody || len(f.Body) > 0
-		if withBody {
-			q.page = int(min(max(pageBytes/max(s.js.Conn().MaxPayload(), 1), 1), 200))
-		} else {
-			q.headersOnly = true
-		}
+		q.headersOnly = !withBody
 		if f.Limit > 0 {
 			q.page = min(q.page, max(f.Limit, 8))
 		}

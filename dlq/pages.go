@@ -2,7 +2,9 @@ package dlq
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"strconv"
@@ -108,11 +110,10 @@ func (s *Store) sequence(ctx context.Context, stream jetstream.Stream, q query) 
 
 // pages reads a stream in order and calls yield until it returns false.
 //
-// nats.go has no batches of direct gets, and those cannot leave out bodies, so this pulls from a consumer without acks. Such
-// a consumer forgets what it sent: a message that was lost on the way to a client that reconnected would be missing without
-// a sign. So the consumer's own numbering must be without gaps, its last number must have arrived, and otherwise a new
-// consumer goes on after the last message that did. The same heals a consumer that the server removed while yield took
-// its time.
+// It pulls from a consumer without acks, which can leave out bodies. Such a consumer forgets what it sent: a message that was
+// lost on the way to a client that reconnected would be missing without a sign. So the consumer's own numbering must be
+// without gaps, its last number must have arrived, and otherwise a new consumer goes on after the last message that did. The
+// same heals a consumer that the server removed while yield took its time.
 func (s *Store) pages(ctx context.Context, stream jetstream.Stream, q query, yield func(stored) bool) error {
 	for tries := 0; ; {
 		before := q.after
@@ -135,16 +136,109 @@ func (s *Store) pages(ctx context.Context, stream jetstream.Stream, q query, yie
 
 var errIncomplete = errors.New("messages were lost between server and client")
 
+const (
+	// pullsAhead is how many pages are asked for before they are needed, so that the server has one ready while the last one is
+	// looked at.
+	pullsAhead = 2
+	// firstPull is the size of the first requests; the later ones are larger, up to a page. Many a caller wants the first entry only.
+	firstPull = 32
+	// pullExpiry is how long the server keeps a request that it cannot fill.
+	pullExpiry = 30 * time.Second
+	// pullIdle is the silence after which the consumer is asked whether it is at its end.
+	pullIdle = 200 * time.Millisecond
+	// maxSilences is how often it may say in a row that it is not; on a stream of millions it may look for the next message for a while.
+	maxSilences = 150
+	// maxStatuses is how many requests may come to nothing in a row.
+	maxStatuses = 10
+)
+
 // pull reads with one consumer and moves q.after. done means that there is no more to read or that yield had enough. An
 // error is [ErrNoStream] only if no consumer could be made: nobody answers for a consumer that is gone, either.
+//
+// The requests are its own. Fetch of nats.go has one at a time, so that server and client take turns, and two goroutines and
+// a timer for each message: a million of them took it half as long again.
 func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yield func(stored) bool) (done bool, err error) {
 	consumer, remove, err := s.reader(ctx, stream, *q)
 	if err != nil {
 		return false, classify(err)
 	}
 	defer remove()
-	received := uint64(0)
-	take := func(m jetstream.Msg) (done bool, err error) {
+	info := consumer.CachedInfo()
+	if info.NumPending == 0 {
+		return true, nil
+	}
+	nc := s.js.Conn()
+	inbox := nc.NewInbox()
+	// What does not fit is lost and noticed. Room for what may come of requests that are thought to have ended.
+	incoming := make(chan *nats.Msg, 2*pullsAhead*q.page+16)
+	sub, err := nc.ChanSubscribe(inbox, incoming)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	call := s.apiPrefix() + "CONSUMER.MSG.NEXT." + info.Stream + "." + info.Name
+	request := pullRequest{Batch: min(q.page, firstPull), Expires: pullExpiry}
+	if !q.headersOnly {
+		request.MaxBytes = max(pageBytes, int(nc.MaxPayload())+64<<10) // one message fits always
+	}
+	received, wanted := uint64(0), 0 // wanted is how many are under way, at most
+	idle := time.NewTimer(pullIdle)
+	defer idle.Stop()
+	silences, statuses := 0, 0 // since the last message
+	for {
+		if received >= uint64(pullsAhead*request.Batch) {
+			request.Batch = min(q.page, 4*request.Batch)
+		}
+		for wanted <= (pullsAhead-1)*request.Batch {
+			data, err := json.Marshal(request)
+			if err == nil {
+				err = nc.PublishRequest(call, inbox, data)
+			}
+			if err != nil {
+				return false, err
+			}
+			wanted += request.Batch
+		}
+		var m *nats.Msg
+		select {
+		case m = <-incoming:
+		default:
+			idle.Reset(pullIdle)
+			select {
+			case m = <-incoming:
+			case <-ctx.Done():
+				return false, context.Cause(ctx)
+			case <-idle.C:
+				// The last ones were removed meanwhile, or something was lost.
+				info, err := consumer.Info(ctx)
+				switch {
+				case err != nil:
+					return false, err
+				case len(incoming) > 0:
+				case info.Delivered.Consumer != received:
+					return false, errIncomplete
+				case info.NumPending == 0:
+					return true, nil
+				default:
+					if silences++; silences > maxSilences {
+						return false, nats.ErrTimeout
+					}
+				}
+				continue
+			}
+		}
+		if m.Reply == "" { // a status: a request came to its end, mostly by its time or its bytes
+			status := m.Header.Get("Status")
+			if statuses++; status != "408" && status != "409" || statuses > maxStatuses {
+				return false, fmt.Errorf("pull: %s %s", status, m.Header.Get("Description"))
+			}
+			if left, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); err == nil {
+				wanted -= left // 0 of a batch that was completed with bytes to spare
+			} else {
+				wanted = 0
+			}
+			continue
+		}
 		md, err := m.Metadata()
 		if err != nil {
 			return false, err
@@ -153,46 +247,27 @@ func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yie
 			return false, errIncomplete
 		}
 		received++
+		wanted--
+		silences, statuses = 0, 0
 		if q.last != 0 && md.Sequence.Stream > q.last {
 			return true, nil
 		}
 		q.after = md.Sequence.Stream
-		sm := stored{subject: m.Subject(), sequence: md.Sequence.Stream, time: md.Timestamp, header: m.Headers(), data: m.Data(), size: len(m.Data())}
+		sm := stored{subject: m.Subject, sequence: md.Sequence.Stream, time: md.Timestamp, header: m.Header, data: m.Data, size: len(m.Data)}
 		if q.headersOnly {
 			sm.size, _ = strconv.Atoi(sm.header.Get(nats.MsgSize))
 		}
-		return !yield(sm) || q.after == q.last, nil
-	}
-	// ended tells whether the consumer has sent everything and all of it arrived.
-	ended := func() (bool, error) {
-		info, err := consumer.Info(ctx)
-		if err == nil && info.Delivered.Consumer != received {
-			err = errIncomplete
-		}
-		return err == nil && info.NumPending == 0, err
-	}
-	for ctx.Err() == nil {
-		batch, err := consumer.FetchNoWait(q.page)
-		if err != nil {
-			return false, err
-		}
-		got := received
-		for m := range batch.Messages() {
-			if done, err := take(m); done || err != nil {
-				return done, err
-			}
-		}
-		if err := batch.Error(); err != nil {
-			return false, err
-		}
-		if got != received {
-			continue
-		}
-		if done, err := ended(); done || err != nil {
-			return done, err
+		if !yield(sm) || q.after == q.last || md.NumPending == 0 {
+			return true, nil
 		}
 	}
-	return false, context.Cause(ctx)
+}
+
+// pullRequest is what CONSUMER.MSG.NEXT takes.
+type pullRequest struct {
+	Batch    int           `json:"batch"`
+	Expires  time.Duration `json:"expires"`
+	MaxBytes int           `json:"max_bytes,omitempty"`
 }
 
 // reader makes a consumer for a query, and returns how to remove it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"time"
 )
@@ -32,6 +33,7 @@ type item struct {
 	sequence uint64
 	replay   int32
 	stream   int32
+	size     int32 // of the body, at most 64 MiB as max_payload is
 }
 
 // Choice says what to replay.
@@ -76,7 +78,7 @@ func (s *Store) Plan(ctx context.Context, c Choice) (*Plan, error) {
 		}
 		p.items = append(p.items, item{
 			number: e.StoredSequence, stored: hash(e.StoredSubject), key: hash(e.Route + " " + key), sequence: e.Sequence,
-			replay: int32(e.Replay), stream: stream,
+			replay: int32(e.Replay), stream: stream, size: int32(min(e.Size, math.MaxInt32)),
 		})
 		p.Total++
 		p.Routes[e.Route]++

@@ -45,7 +45,11 @@ type Target struct {
 // [ErrNoBody] say that it cannot be replayed this way, [ErrNotRemoved] that only its removal failed. After any error but
 // the last one the entry is still there, and the message may or may not have been delivered.
 func (s *Store) Replay(ctx context.Context, e Entry, to Target) error {
-	h, err := s.prepare(ctx, e.StoredSequence, e.isAt, to)
+	m, err := s.get(ctx, e.StoredSequence)
+	if err != nil {
+		return or(ctx, err)
+	}
+	h, err := s.prepare(ctx, m, e.isAt, to)
 	if err != nil {
 		return or(ctx, err)
 	}
@@ -71,18 +75,14 @@ func (e Entry) isAt(storedSubject string, now Entry) bool {
 	return storedSubject == e.StoredSubject && same(now.Origin, e.Origin)
 }
 
-// prepare reads an entry again and builds the message of its replay, if it is still the one that is meant.
-func (s *Store) prepare(ctx context.Context, seq uint64, meant func(storedSubject string, now Entry) bool, to Target) (handOver, error) {
-	m, err := s.get(ctx, seq)
-	if err != nil {
-		return handOver{}, err
-	}
+// prepare builds the message of the replay of what is stored, if it is still the entry that is meant.
+func (s *Store) prepare(ctx context.Context, m stored, meant func(storedSubject string, now Entry) bool, to Target) (handOver, error) {
 	now, err := s.read(ctx, m, to.Subject != "")
 	if err != nil {
 		return handOver{}, err
 	}
 	if !meant(m.subject, now) {
-		return handOver{}, fmt.Errorf("%w: sequence %d holds another one now", ErrNotFound, seq)
+		return handOver{}, fmt.Errorf("%w: sequence %d holds another one now", ErrNotFound, m.sequence)
 	}
 	h := handOver{seq: now.StoredSequence, edited: to.Edited != nil}
 	if to.Subject != "" {

@@ -18,8 +18,9 @@ import (
 // # Steps
 //
 // An entry is read from the stream's leader, published under a message id of origin and replay count, and removed once that
-// is confirmed. Many are under way at once, published in the order of the plan; one that shares its key with another waits
-// until the other's hand-over is confirmed, so that a key keeps its order even when a publish has to be tried again.
+// is confirmed. Those of the next tenth of a second are read together, see [Store.getTogether]. Many are under way at once; one
+// that shares its key with another waits until the other's hand-over is confirmed, so that a key keeps its order even when a
+// publish has to be tried again.
 //
 // # Crashes
 //
@@ -76,8 +77,12 @@ type Progress struct {
 const (
 	beatEvery = 500 * time.Millisecond // the job is written
 	beatsLost = 4                      // silence after which another may take the job
-	inFlight  = 256                    // hand-overs that are not confirmed yet
-	readAhead = 32                     // entries whose bodies are read before their turn
+	inFlight  = 1024                   // hand-overs and removals that are not confirmed yet
+	readAhead = 32                     // entries that are prepared before their turn
+	// maxTogether is how many entries are read together, and readFor how long before their turn, about.
+	maxTogether = 500
+	readFor     = 100 * time.Millisecond
+	turnEvery   = 5 * time.Millisecond // at most: what this much time allows is handed over without a pause
 	// maxOpen is how many messages without a verdict a job with a threshold has out: a threshold that could be seen only
 	// when everything is handed over would protect nobody.
 	maxOpen = 1000
@@ -332,6 +337,7 @@ func (r *Run) findLost(ctx context.Context) error {
 // flight is one hand-over under way.
 type flight struct {
 	item      item
+	read      *stored       // the entry, when it was read with others; nil: it is to be read
 	ready     chan struct{} // closed when it is prepared
 	handOver  handOver
 	err       error
@@ -347,25 +353,22 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 	finish := context.WithoutCancel(ctx)
 	work.Go(func() {
 		defer close(prepared)
-		for _, it := range items {
-			if limit.Wait(ctx) != nil || r.spec.StopAfter > 0 && r.await(ctx, maxOpen) != nil {
-				return
-			}
-			f := &flight{item: it, ready: make(chan struct{}), confirmed: make(chan struct{})}
+		r.feed(ctx, items, limit, func(f *flight) bool {
 			select {
 			case prepared <- f: // bounds what is read ahead
 			case <-ctx.Done():
-				return
+				return false
 			}
 			work.Go(func() {
 				defer close(f.ready)
-				f.handOver, f.err = r.prepare(ctx, it)
+				f.handOver, f.err = r.prepare(ctx, f)
 			})
-		}
+			return true
+		})
 	})
 	slots := make(chan struct{}, inFlight)
-	last := make(map[uint64]*flight)
-	var mu sync.Mutex // of last
+	last := make(map[uint64]*flight) // of each key
+	var mu sync.Mutex                // of last
 	for f := range prepared {
 		<-f.ready
 		if ctx.Err() != nil {
@@ -381,23 +384,27 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 		before := last[f.item.key]
 		last[f.item.key] = f
 		mu.Unlock()
-		if before != nil {
-			<-before.confirmed
-			if ctx.Err() != nil {
-				continue
-			}
-		}
 		slots <- struct{}{}
-		future, err := r.Store.js.PublishMsgAsync(f.handOver.msg)
 		work.Go(func() {
 			defer func() { <-slots }()
-			err := r.confirm(ctx, finish, f, future, err)
+			if before != nil {
+				<-before.confirmed // which was begun earlier, so nobody waits for one that waits for a slot
+			}
+			err := context.Cause(ctx) // nothing new
+			began := err == nil
+			if began {
+				future, failed := r.Store.js.PublishMsgAsync(f.handOver.msg)
+				err = r.confirm(ctx, finish, f, future, failed)
+			}
 			mu.Lock()
 			if last[f.item.key] == f {
 				delete(last, f.item.key)
 			}
 			mu.Unlock()
 			close(f.confirmed)
+			if !began {
+				return
+			}
 			if err == nil {
 				err = r.remove(ctx, finish, f)
 			}
@@ -408,6 +415,66 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 	}
 	work.Wait()
 	return context.Cause(ctx)
+}
+
+// feed yields items when it is their turn, until yield returns false or ctx ends. Those of the next moment are read together.
+func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, yield func(*flight) bool) {
+	together, turn := maxTogether, 1
+	if r.spec.Rate > 0 {
+		// No entry is read much longer than that before its turn: somebody else may replay or discard it meanwhile.
+		together = min(together, max(1, int(r.spec.Rate*readFor.Seconds())))
+		// A timer for each entry would cost more than the entry.
+		turn = max(1, int(r.spec.Rate*turnEvery.Seconds()))
+	}
+	granted := 0
+	// The next ones are read while these are handed over.
+	type batch struct {
+		items []item
+		read  map[uint64]stored
+	}
+	batches := make(chan batch)
+	reading, done := context.WithCancel(ctx)
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	defer done()
+	reader.Go(func() {
+		defer close(batches)
+		for len(items) > 0 {
+			n, size := 1, int(items[0].size)
+			for n < min(together, len(items)) && size+int(items[n].size) <= pageBytes {
+				size += int(items[n].size)
+				n++
+			}
+			chunk := items[:n]
+			items = items[n:]
+			select {
+			case batches <- batch{chunk, r.Store.getTogether(reading, chunk)}:
+			case <-reading.Done():
+				return
+			}
+		}
+	})
+	for chunk := range batches {
+		for i, it := range chunk.items {
+			if r.spec.StopAfter > 0 && r.await(ctx, maxOpen) != nil {
+				return
+			}
+			if granted == 0 {
+				granted = min(turn, len(chunk.items)-i)
+				if limit.WaitN(ctx, granted) != nil {
+					return
+				}
+			}
+			granted--
+			f := &flight{item: it, ready: make(chan struct{}), confirmed: make(chan struct{})}
+			if m, ok := chunk.read[it.number]; ok {
+				f.read = &m
+			}
+			if !yield(f) {
+				return
+			}
+		}
+	}
 }
 
 // stubborn repeats what the server could not do just now.
@@ -445,10 +512,19 @@ func (r *Run) target() Target {
 	return Target{Subject: r.spec.Subject, Job: r.spec.ID, Edited: r.Edited}
 }
 
-func (r *Run) prepare(ctx context.Context, it item) (h handOver, err error) {
-	meant := func(storedSubject string, _ Entry) bool { return hash(storedSubject) == it.stored }
+func (r *Run) prepare(ctx context.Context, f *flight) (h handOver, err error) {
+	meant := func(storedSubject string, _ Entry) bool { return hash(storedSubject) == f.item.stored }
 	err = r.stubborn(ctx, ctx, func(ctx context.Context) error {
-		h, err = r.Store.prepare(ctx, it.number, meant, r.target())
+		m := f.read
+		if m == nil {
+			now, err := r.Store.get(ctx, f.item.number)
+			if err != nil {
+				return err
+			}
+			m = &now
+		}
+		f.read = nil // a second try reads it again
+		h, err = r.Store.prepare(ctx, *m, meant, r.target())
 		return err
 	})
 	return h, err

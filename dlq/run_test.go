@@ -202,7 +202,7 @@ func TestRun_stagesStopAtFailuresAndGoOn(t *testing.T) {
 	}
 	jobs := openJobs(t, js)
 	r := serve(t, js, jobs)
-	r.fail = func(o ack.Origin) bool { return o.Sequence >= 5 && o.Sequence <= 9 } // in the stage of 10
+	r.fail = func(o ack.Origin) bool { return o.Sequence >= 7 && o.Sequence <= 11 } // the end of the stage of 10
 	run := newRun(t, s, jobs, Job{Staged: true, StopAfter: 20}, Choice{})
 	var stages []int
 	run.StageDone = func(p Progress) { stages = append(stages, p.Handed) }
@@ -324,7 +324,11 @@ func TestRun_takesOverFromACrash(t *testing.T) {
 	run := newRun(t, s, jobs, Job{}, Choice{})
 	// It had handed one over, and had not removed its entry.
 	e := collect(t, s, Filter{Limit: 1})[0]
-	h, err := s.prepare(t.Context(), e.StoredSequence, e.isAt, Target{Job: run.Job.ID})
+	m, err := s.get(t.Context(), e.StoredSequence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := s.prepare(t.Context(), m, e.isAt, Target{Job: run.Job.ID})
 	if err != nil {
 		t.Fatal(err)
 	}

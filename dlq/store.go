@@ -314,23 +314,27 @@ func (s *Store) Name() string { return streamName(s.service) }
 // Bucket is the name of the object store with the large bodies.
 func (s *Store) Bucket() string { return bucketName(s.service) }
 
-// api calls the JetStream API of the stream's leader, which nats.go would ask only for streams without direct access.
-func (s *Store) api(ctx context.Context, call, stream string, request, response any) error {
+// apiPrefix is what the subjects of the JetStream API begin with.
+func (s *Store) apiPrefix() string {
 	opts := s.js.Options()
-	prefix := jetstream.DefaultAPIPrefix
 	switch {
 	case opts.APIPrefix != "":
-		prefix = strings.TrimSuffix(opts.APIPrefix, ".") + "."
+		return strings.TrimSuffix(opts.APIPrefix, ".") + "."
 	case opts.Domain != "":
-		prefix = "$JS." + opts.Domain + ".API."
+		return "$JS." + opts.Domain + ".API."
 	}
+	return jetstream.DefaultAPIPrefix
+}
+
+// api calls the JetStream API of the stream's leader, which nats.go would ask only for streams without direct access.
+func (s *Store) api(ctx context.Context, call, stream string, request, response any) error {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	m, err := s.js.Conn().RequestWithContext(ctx, prefix+call+"."+stream, body)
+	m, err := s.js.Conn().RequestWithContext(ctx, s.apiPrefix()+call+"."+stream, body)
 	if err != nil {
 		return err
 	}

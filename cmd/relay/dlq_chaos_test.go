@@ -6,11 +6,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/natstest"
 )
@@ -76,10 +81,26 @@ func TestChaos_millionDeadLetters(t *testing.T) {
 	}
 }
 
-// I-19 and the figures of issue 5: 100,000 dead letters at 5,000 a second.
+// I-19 and the figures of issue 5: 100,000 dead letters at 5,000 a second, beside live traffic of which at least nine tenths
+// must go on as before.
 func TestChaos_replayRate(t *testing.T) {
 	const n, rate = 100_000, 5000
-	took := replayUnderKills(t, n, rate, 0, nil)
+	w := newReplays(t)
+	l := newLive(t, w, 2000)
+	r := replays{n: n, subjects: 100, rate: rate}
+	var alone, beside lived
+	r.during = func(w *world, running func() bool) {
+		eventually(t, "the replay is at work", func() bool { return left(t, w.js, "RELAY_DLQ") < n })
+		beside = l.measure(t, func(began time.Time) bool { return running() })
+	}
+	took := r.do(t, w)
+	alone = l.measure(t, func(began time.Time) bool { return time.Since(began) < 15*time.Second })
+	l.stop()
+	t.Logf("live traffic alone:             %v", alone)
+	t.Logf("live traffic beside the replay: %v", beside)
+	if ratio := beside.rate / alone.rate; ratio < 0.9 {
+		t.Errorf("live traffic keeps %.2f", ratio)
+	}
 	got := n / took.Seconds()
 	t.Logf("%.0f a second", got)
 	if got < 0.9*rate || got > 1.1*rate {
@@ -90,5 +111,115 @@ func TestChaos_replayRate(t *testing.T) {
 func TestChaos_replayKilledTenTimes(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	replayUnderKills(t, 100_000, 5000, 10, rand.New(rand.NewPCG(seed, 0)))
+	replays{n: 100_000, subjects: 100, rate: 5000, killCommand: 10, rnd: rand.New(rand.NewPCG(seed, 0))}.do(t, newReplays(t))
+}
+
+func TestChaos_replayRelayKilledTenTimes(t *testing.T) {
+	const n, rate = 100_000, 5000
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	took := replays{n: n, subjects: 100, rate: rate, killRelay: 10, rnd: rand.New(rand.NewPCG(seed, 0))}.do(t, newReplays(t))
+	got := n / took.Seconds()
+	t.Logf("%.0f a second", got)
+	if got < 0.9*rate || got > 1.1*rate {
+		t.Errorf("%.0f a second, want %d", got, rate)
+	}
+}
+
+// live is traffic at a steady rate through a route of its own.
+type live struct {
+	w     *world
+	end   chan struct{}
+	work  sync.WaitGroup
+	sent  atomic.Int64
+	mu    sync.Mutex
+	delay []time.Duration // from the publish to the hand-over by the route, of what was handled since it was last taken
+}
+
+// lived is what became of live traffic in a while.
+type lived struct {
+	rate, published float64 // a second
+	p50, p99        time.Duration
+}
+
+func (l lived) String() string {
+	return fmt.Sprintf("%.0f handled a second of %.0f published, p50 %v, p99 %v", l.rate, l.published, l.p50.Round(time.Millisecond), l.p99.Round(time.Millisecond))
+}
+
+func newLive(t *testing.T, w *world, rate int) *live {
+	l := &live{w: w, end: make(chan struct{})}
+	c, err := w.js.CreateConsumer(t.Context(), "LIVED", jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	consuming, err := c.Consume(func(m jetstream.Msg) {
+		at, err := strconv.ParseInt(string(m.Data()), 10, 64)
+		if err != nil {
+			t.Error(err)
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.delay = append(l.delay, time.Since(time.Unix(0, at)))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.work.Go(func() {
+		defer func() {
+			consuming.Stop()
+			<-consuming.Closed()
+		}()
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		began := time.Now()
+		for n := 0; ; {
+			select {
+			case <-l.end:
+				return
+			case <-tick.C:
+			}
+			for ; n < int(time.Since(began).Seconds()*float64(rate)); n++ {
+				if _, err := w.js.PublishAsync(fmt.Sprintf("live.%d", n%50), strconv.AppendInt(nil, time.Now().UnixNano(), 10)); err != nil {
+					t.Error(err)
+					return
+				}
+				l.sent.Add(1)
+			}
+		}
+	})
+	t.Cleanup(l.stop)
+	return l
+}
+
+func (l *live) stop() {
+	select {
+	case <-l.end:
+	default:
+		close(l.end)
+	}
+	l.work.Wait()
+}
+
+// measure watches the traffic while more says so.
+func (l *live) measure(t *testing.T, more func(began time.Time) bool) (got lived) {
+	t.Helper()
+	began := time.Now()
+	sent := l.sent.Load()
+	l.mu.Lock()
+	l.delay = nil
+	l.mu.Unlock()
+	for more(began) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	took := time.Since(began).Seconds()
+	l.mu.Lock()
+	all := slices.Sorted(slices.Values(l.delay))
+	l.mu.Unlock()
+	if len(all) == 0 {
+		t.Fatal("no live traffic")
+	}
+	return lived{
+		rate: float64(len(all)) / took, published: float64(l.sent.Load()-sent) / took,
+		p50: all[len(all)/2], p99: all[len(all)*99/100],
+	}
 }

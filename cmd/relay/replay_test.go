@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -71,13 +72,18 @@ func jobID(t testing.TB, out string) string {
 	return id
 }
 
-// forwarding is a route that hands each message on to a stream, where all of them can be counted.
+// forwarding are routes that hand each message on to a stream, where all of them can be counted.
 const forwarding = `
 routes:
   - name: billing
     subjects: [orders.>]
     start: all
+    ack_wait: 3s
     handler: {forward: {subject: done.orders}}
+  - name: live
+    subjects: [live.>]
+    start: all
+    handler: {forward: {subject: lived.all}}
 `
 
 func left(t testing.TB, js jetstream.JetStream, stream string) int {
@@ -89,71 +95,139 @@ func left(t testing.TB, js jetstream.JetStream, stream string) int {
 	return int(s.CachedInfo().State.Msgs)
 }
 
-// replayUnderKills replays n dead letters with a relay at work, kills the command at random moments and resumes it, and makes
-// sure that each message was handled exactly once and reached nobody else. It returns the time from the creation of the job to its end.
-func replayUnderKills(t *testing.T, n int, rate float64, kills int, rnd *rand.Rand) time.Duration {
+// replays is a replay of many dead letters, with a relay at work.
+type replays struct {
+	n, subjects int
+	rate        float64
+	// How often the command and the relay are killed at random moments. The command is resumed, the relay started again.
+	killCommand, killRelay int
+	rnd                    *rand.Rand
+	// during is called once while the replay runs, and the replay is waited for. It may be nil.
+	during func(w *world, running func() bool)
+}
+
+// newReplays is a world with n dead letters of the route billing.
+func newReplays(t *testing.T) *world {
 	w := newWorld(t, forwarding)
-	if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DONE", Subjects: []string{"done.>"}}); err != nil {
-		t.Fatal(err)
+	for _, cfg := range []jetstream.StreamConfig{
+		// Relay's forwarding has a message id, which would hide that a message was handled twice.
+		{Name: "DONE", Subjects: []string{"done.>"}, Duplicates: 100 * time.Millisecond},
+		{Name: "LIVE", Subjects: []string{"live.>"}},
+		{Name: "LIVED", Subjects: []string{"lived.>"}},
+	} {
+		if _, err := w.js.CreateStream(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
 	}
-	w.run()
+	return w
+}
+
+// do makes sure that each message was handed over and handled exactly once and reached nobody else. It returns the time from the
+// creation of the job to its end.
+func (r replays) do(t *testing.T, w *world) time.Duration {
+	if r.killRelay > 0 { // what was handled but not acknowledged at a kill is handled again: at least once
+		done, err := w.js.Stream(t.Context(), "DONE")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := done.CachedInfo().Config
+		cfg.Duplicates = 5 * time.Minute
+		if _, err := w.js.UpdateStream(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	service := w.run()
 	other, err := w.js.CreateConsumer(t.Context(), "ORDERS", jetstream.ConsumerConfig{Durable: "other"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	fill(t, w.js, n, 100)
-	args := []string{"dlq", "replay", "--yes", "--rate", fmt.Sprint(rate)}
-	id := ""
+	fill(t, w.js, r.n, r.subjects)
+	// Of what there is, how much is left at each kill. Two of them may come close to each other: then the second one hits the
+	// start of the command, its plan, or its wait for the silence of the one before.
+	var at []int
+	for range r.killCommand {
+		at = append(at, r.n/20+r.rnd.IntN(r.n*9/10))
+	}
+	slices.Sort(at)
+	slices.Reverse(at)
+	args := []string{"dlq", "replay", "--yes", "--rate", fmt.Sprint(r.rate)}
+	id, killed := "", 0
 	began := time.Now()
-	for range kills {
+	for _, target := range at {
 		p := spawn(t, w.dir, nil, args...)
-		eventually(t, "the job begins", func() bool {
+		eventually(t, "it is at work", func() bool {
 			select {
 			case <-p.exited:
-				return true
+				t.Fatalf("relay %v ended by itself: %s%s", p.args, p.out.String(), p.err.String())
 			default:
-				return strings.Contains(p.out.String(), "job ")
 			}
+			return (id != "" || strings.Contains(p.out.String(), "job ")) && left(t, w.js, "RELAY_DLQ") <= target
 		})
-		before := left(t, w.js, "RELAY_DLQ")
-		if before == 0 {
-			break
-		}
-		// Killed once it got through a random part of what there would be for each life.
-		target := before - 1 - rnd.IntN(max(1, 2*n/(kills+1)))
-		eventually(t, "it is at work", func() bool { return left(t, w.js, "RELAY_DLQ") <= max(0, target) })
-		p.kill()
 		if id == "" {
 			id = jobID(t, "\n"+p.out.String())
 		}
+		p.kill()
+		if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
+			t.Fatalf("relay %v was not killed: %v", p.args, p.cmd.ProcessState)
+		}
+		killed++
 		args = []string{"replay", "resume", id}
 	}
-	out := ""
-	if code, stdout, stderr := relay(t, w.dir, args...); code != 0 && !strings.Contains(stderr, "is done") {
-		t.Fatalf("relay %v: exit %d\n%s%s", args, code, stdout, stderr)
-	} else {
-		out = stdout
+	if killed != r.killCommand {
+		t.Fatalf("the command was killed %d times, want %d", killed, r.killCommand)
+	}
+	p := spawn(t, w.dir, strings.NewReader(""), args...)
+	running := func() bool {
+		select {
+		case <-p.exited:
+			return false
+		default:
+			return true
+		}
+	}
+	if r.during != nil {
+		r.during(w, running)
+	}
+	for killed = 0; killed < r.killRelay; killed++ {
+		eventually(t, "the job is at work", func() bool { return !running() || left(t, w.js, "RELAY_DLQ") < r.n })
+		time.Sleep(time.Duration(r.rnd.Int64N(int64(1500 * time.Millisecond))))
+		if !running() {
+			t.Fatalf("the job was over after %d kills of relay", killed)
+		}
+		service.kill()
+		service = w.run()
+	}
+	if code := p.wait(); code != 0 {
+		t.Fatalf("relay %v: exit %d\n%s%s", args, code, p.out.String(), p.err.String())
 	}
 	whole := time.Since(began)
 	if id == "" {
-		id = jobID(t, out)
+		id = jobID(t, p.out.String())
 	}
-	eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= n })
+	eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= r.n })
 	settled(t, w.js, "RELAY_RETRY", "billing")
-	if got := left(t, w.js, "DONE"); got != n {
-		t.Errorf("%d messages handled, want %d", got, n)
+	if got := left(t, w.js, "DONE"); got != r.n {
+		t.Errorf("%d messages handled, want %d", got, r.n)
 	}
 	if got := left(t, w.js, "RELAY_DLQ"); got != 0 {
 		t.Errorf("%d dead letters are left", got)
 	}
-	if info, err := other.Info(t.Context()); err != nil || info.NumPending != 0 {
+	retry, err := w.js.Stream(t.Context(), "RELAY_RETRY")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := retry.CachedInfo().State.LastSeq; got != uint64(r.n) {
+		t.Errorf("%d hand-overs were stored, want %d", got, r.n)
+	}
+	if info, err := other.Info(t.Context()); err != nil || info.NumPending != 0 || info.Delivered.Consumer != 0 {
 		t.Errorf("another durable sees %d messages, %v", info.NumPending, err)
 	}
 	var job dlq.Job
-	if err := json.Unmarshal([]byte(must(t, w.dir, "replay", "show", id, "--json")), &job); err != nil || job.State != dlq.JobDone || job.Handed != n {
+	if err := json.Unmarshal([]byte(must(t, w.dir, "replay", "show", id, "--json")), &job); err != nil || job.State != dlq.JobDone || job.Handed != r.n {
 		t.Errorf("job %+v, %v", job, err)
 	}
-	t.Logf("%v with process starts and plans", whole.Round(time.Millisecond))
+	state := p.cmd.ProcessState
+	t.Logf("%v with process starts and plans; CPU of the command %v", whole.Round(time.Millisecond), (state.UserTime() + state.SystemTime()).Round(time.Millisecond))
 	return job.Updated.Sub(job.Created)
 }
 
@@ -162,7 +236,14 @@ func TestReplay_killedAndResumed(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	replayUnderKills(t, 1500, 500, 2, rand.New(rand.NewPCG(seed, 0)))
+	replays{n: 1500, subjects: 100, rate: 1000, killCommand: 2, rnd: rand.New(rand.NewPCG(seed, 0))}.do(t, newReplays(t))
+}
+
+func TestReplay_relayKilled(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	replays{n: 1500, subjects: 100, rate: 300, killRelay: 1, rnd: rand.New(rand.NewPCG(seed, 0))}.do(t, newReplays(t))
 }
 
 // I-20: a replayed message that fails comes back as one entry with its history and a fresh budget.
@@ -227,10 +308,7 @@ func TestReplay_stagedStopsAndResumes(t *testing.T) {
 // Ctrl-C stops a job between two messages.
 func TestReplay_interrupted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, forwarding)
-	if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DONE", Subjects: []string{"done.>"}}); err != nil {
-		t.Fatal(err)
-	}
+	w := newReplays(t)
 	w.run()
 	fill(t, w.js, 1000, 10)
 	p := spawn(t, w.dir, nil, "dlq", "replay", "--yes", "--rate", "100")
