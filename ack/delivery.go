@@ -35,7 +35,8 @@ type Delivery struct {
 	slot       int32  // of its unconfirmed settlement, or where that is otherwise
 	reply      string // where its settlement is sent
 	due        time.Time
-	confirmed  func()    // of an ack
+	confirmed  Confirmed // of an ack; may be nil
+	twice      bool      // it may be in more than one list of the session
 	beat       moment    // the last +WPI, or the arrival; of an ack, when it was sent
 	prev, next *Delivery // in the list of leases
 }
@@ -46,11 +47,16 @@ var (
 	nakPayload      = []byte("-NAK")
 )
 
-// Ack says that the message is done. It does not wait for the server: then, when not nil, is called once the server has
-// confirmed, with the session's lock held, so it must return at once and call nothing of the session. It returns
+// Confirmed is told that the server has confirmed an ack: in a call of Session.Reply, with the session's lock held, so it
+// must return at once and call nothing of the session. With free the session holds the delivery no more, and its memory
+// may be used for another one.
+type Confirmed interface{ Confirmed(free bool) }
+
+// Ack says that the message is done. It does not wait for the server: then, when not nil, is told once the server has
+// confirmed. It returns
 // [ErrSettled], and sends nothing, if the delivery was settled before, and [ErrFenced] if the session was abandoned. An
 // ack is sent even when the lease may be lost: the message was handled.
-func (d *Delivery) Ack(then func()) error {
+func (d *Delivery) Ack(then Confirmed) error {
 	s := d.s
 	s.mu.Lock()
 	if d.state != live {

@@ -190,3 +190,7 @@ func (w *world) stats(want string) {
 		}
 	}
 }
+
+type told func()
+
+func (f told) Confirmed(bool) { f() }

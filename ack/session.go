@@ -220,6 +220,7 @@ func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 			old.reply = m.Reply
 			s.stats.Absorbed++
 			s.stats.Resent++
+			old.twice = true
 			s.queue(old)
 			s.flush()
 			return nil, nil
@@ -305,7 +306,7 @@ func (s *Session) confirm(d *Delivery) {
 	s.stats.Confirmed++
 	s.forget(d)
 	if d.confirmed != nil {
-		d.confirmed()
+		d.confirmed.Confirmed(!d.twice)
 	}
 }
 

@@ -104,7 +104,7 @@ func TestSession_naksLeaveInBursts(t *testing.T) {
 func TestSession_unconfirmedAckIsSentAgain(t *testing.T) {
 	bubble(t, 30*time.Second, func(w *world) {
 		confirmed := 0
-		w.check(w.arrive(1, 1).Ack(func() { confirmed++ }), nil)
+		w.check(w.arrive(1, 1).Ack(told(func() { confirmed++ })), nil)
 		first := w.one("+ACK")
 		time.Sleep(resendAfter)
 		w.nothing()
@@ -463,7 +463,7 @@ func TestSession_redeliveryOfWhatIsHandledHere(t *testing.T) {
 func TestSession_redeliveryOfUnconfirmedAck(t *testing.T) {
 	bubble(t, 3*time.Second, func(w *world) {
 		confirmed := 0
-		w.check(w.arrive(1, 1).Ack(func() { confirmed++ }), nil)
+		w.check(w.arrive(1, 1).Ack(told(func() { confirmed++ })), nil)
 		first := w.one("+ACK")
 		if w.arrive(1, 2) != nil {
 			t.Fatal("started again")

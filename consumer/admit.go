@@ -43,7 +43,7 @@ const unroutedDelay = 15 * time.Minute
 // admit begins the lease of a delivery and finds out what is known of it. What needs the server for that comes to its
 // route a little later; the rest is added to the batch.
 func (s *source) admit(ctx context.Context, raw *nats.Msg, b *batch) {
-	m := &message{source: s, subject: raw.Subject, header: raw.Header, data: raw.Data}
+	m := s.newMessage(raw)
 	d, err := s.session.ReceiveInto(&m.arrival, raw)
 	if err != nil {
 		s.log.Error("a message that is no delivery arrived", "error", err)
@@ -154,8 +154,10 @@ func (m *message) known(rec ack.Record, b *batch) {
 	if o := m.origin; o != nil && !m.recorded {
 		attempts, first = o.Attempts, o.FirstFailure
 	}
+	m.first = new(handed)
 	m.Message = supervisor.Message{
-		Work: m, Key: rt.keyOf(m.subject), Sequence: d.Sequence, Size: len(m.data) + d.Msg.Size() - len(d.Msg.Data),
+		First: &m.first.attempt,
+		Work:  m, Key: rt.keyOf(m.subject), Sequence: d.Sequence, Size: len(m.data) + d.Msg.Size() - len(d.Msg.Data),
 		Attempts: attempts, FirstFailure: first, Due: rec.Due,
 		Returns: max(0, int(min(d.Deliveries, 1<<20))-1-attempts),
 	}

@@ -26,10 +26,16 @@ type message struct {
 	// origin of a message from the retry stream; nil for one that comes straight from its stream.
 	origin   *ack.Origin
 	recorded bool // it has a record of attempts, to be deleted when it is done
+	plain    bool // it succeeded at once: whoever had it is through with it
 	hasTold  bool // its replay job knows its first verdict; guarded by tellings.mu
 	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
-	first Msg
-	began bool
+	first *handed
+}
+
+// handed is what a handler gets and may keep: the context and the message of one attempt, in one piece.
+type handed struct {
+	attempt supervisor.Attempt
+	msg     Msg
 }
 
 var _ supervisor.Work = (*message)(nil)
@@ -52,11 +58,12 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	if m.delivery.Fenced() {
 		return supervisor.Verdict{Kind: supervisor.Lost}
 	}
-	msg := &m.first
-	if m.began {
+	var msg *Msg
+	if m.first != nil {
+		msg, m.first = &m.first.msg, nil
+	} else {
 		msg = new(Msg)
 	}
-	m.began = true
 	deadline, _ := ctx.Deadline()
 	*msg = Msg{
 		Route: rt.cfg.Name, Subject: m.subject, Data: m.data, Header: m.header, Attempt: number, Deadline: deadline,
@@ -101,6 +108,7 @@ func (m *message) Settle(o supervisor.Outcome) {
 	m.toldBySettlement(o)
 	switch o.Action {
 	case supervisor.AckMessage:
+		m.plain = m.origin == nil && o.Attempts == 0
 		m.done()
 	case supervisor.DropMessage:
 		rt.log.Info("message dropped", m.attrs("why", why(o))...)
@@ -139,14 +147,19 @@ func (m *message) giveBack(due time.Time) {
 	_ = m.delivery.Nak(due)
 }
 
-// done acknowledges the message, and has its record deleted once the server has confirmed.
+// done acknowledges the message. Nothing may be done with it afterwards.
 func (m *message) done() {
-	var then func()
+	_ = m.delivery.Ack(m) // settled before: a bug that has no effect here
+}
+
+// Confirmed has the record of a message deleted that is done for good, and its memory used again.
+func (m *message) Confirmed(free bool) {
 	if m.recorded {
 		rt, src, seq := m.route, m.source, m.delivery.Sequence
-		then = func() { rt.slow.Go(func() { src.forget(rt.work, seq) }) }
+		rt.slow.Go(func() { src.forget(rt.work, seq) })
+	} else if free && m.plain {
+		m.source.recycle(m)
 	}
-	_ = m.delivery.Ack(then) // settled before: a bug that has no effect here
 }
 
 // attrs describe the message in the log.

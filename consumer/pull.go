@@ -145,6 +145,7 @@ func (s *source) run(ctx context.Context) {
 			busy = false
 			s.checked(found, time.Now())
 		case now := <-tick.C:
+			s.release(now)
 			if !busy && s.suspicious(now) {
 				busy = true
 				go func() { checking <- s.check(ctx) }()

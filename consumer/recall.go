@@ -21,7 +21,7 @@ func (rt *route) sentAway(m *message) {
 		rt.away = make(map[string][]*ack.Delivery)
 	}
 	// Its bytes are not needed, and there may be many.
-	m.delivery.Msg, m.data, m.header, m.first = nil, nil, nil, Msg{}
+	m.delivery.Msg, m.data, m.header, m.first, m.First = nil, nil, nil, nil, nil
 	rt.away[m.Key] = append(rt.away[m.Key], m.delivery)
 	rt.awayCount++
 }

@@ -52,6 +52,7 @@ type source struct {
 	retryPull time.Time    // no pull before then
 	refused   int          // pulls in a row
 	checkedAt time.Time    // when the watchdog last asked the server
+	unused    []*message
 
 	mu       sync.Mutex
 	draining bool

@@ -31,6 +31,8 @@ type Message struct {
 	Due time.Time
 	// Returns counts how often the message came and went without a start.
 	Returns int
+	// First is used for the first attempt here; without it, or for a later one, memory is allocated.
+	First *Attempt
 
 	probes     int   // failed probes, which spend no attempt
 	unsaved    bool  // Attempts or FirstFailure changed here, and the owner has not heard of it
@@ -38,18 +40,17 @@ type Message struct {
 	arrived    time.Time
 	in         *list
 	prev, next *Message
-	// first is the run of the first attempt here. A run outlives its attempt, as the context that the handler may keep, so
-	// that a later attempt has another.
-	first run
-	ran   bool
 }
 
+// Attempt is memory for one attempt, whose context it is. Handlers may keep that, so it must not be used for another.
+type Attempt struct{ run run }
+
 func (m *Message) newRun() *run {
-	if m.ran {
-		return new(run)
+	if a := m.First; a != nil {
+		m.First = nil
+		return &a.run
 	}
-	m.ran = true
-	return &m.first
+	return new(run)
 }
 
 // Action is what is to become of a message that leaves the group.
