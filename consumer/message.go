@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -26,7 +27,10 @@ type message struct {
 	// origin of a message from the retry stream; nil for one that comes straight from its stream.
 	origin   *ack.Origin
 	recorded bool // it has a record of attempts, to be deleted when it is done
-	hasTold  bool // its replay job knows its first verdict; guarded by tellings.mu
+	accused  bool // its record says that it runs alone
+	// suspect is the record of a message that may have ended a process, and must run alone; nil for all others.
+	suspect *ack.Record
+	hasTold bool // its replay job knows its first verdict; guarded by tellings.mu
 	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
 	first Msg
 	began bool
@@ -51,6 +55,15 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	// By its age since receipt a delivery could look young that a stalled link has brought late.
 	if m.delivery.Fenced() {
 		return supervisor.Verdict{Kind: supervisor.Lost}
+	}
+	if m.suspect != nil {
+		switch err := m.accuse(); {
+		case errors.Is(err, ack.ErrElsewhere):
+			return supervisor.Verdict{Kind: supervisor.Lost, Err: err}
+		case err != nil:
+			return supervisor.Verdict{Kind: supervisor.Snooze, Delay: time.Second, Err: err}
+		}
+		defer m.acquit()
 	}
 	msg := &m.first
 	if m.began {
@@ -110,6 +123,9 @@ func (m *message) Settle(o supervisor.Outcome) {
 			rt.sentAway(m)
 		}
 	case supervisor.LetGo:
+		if m.suspect != nil {
+			m.route.slow.Go(m.acquit) // its handler was given up: that is no crash
+		}
 		m.delivery.Release()
 	case supervisor.RetryLater:
 		m.slowly(o, (*message).retry)
@@ -132,6 +148,9 @@ func why(o supervisor.Outcome) string {
 
 // giveBack returns a message that spent no attempt; zero means at once.
 func (m *message) giveBack(due time.Time) {
+	if m.route.guarded && !m.recorded {
+		m.source.records.Returned(m.delivery.Sequence, m.delivery.Deliveries, m.suspect != nil)
+	}
 	if due.IsZero() {
 		_ = m.delivery.GiveBack() // fenced: somebody else has it
 		return

@@ -214,6 +214,9 @@ func (s *source) pull(now time.Time) {
 func (s *source) reconnected() {
 	s.asked.giveUp()
 	s.refused, s.retryPull = 0, time.Time{}
+	if l := s.relay.lives; l != nil {
+		l.reconnected.Store(time.Now().UnixNano())
+	}
 	s.session.Reconnected()
 }
 

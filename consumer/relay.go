@@ -67,6 +67,8 @@ type Relay struct {
 	sources []*source
 	metrics *metrics
 
+	solo      *solo
+	lives     *lives // nil when no handler runs in this process
 	tellings  *tellings
 	retention retention
 
@@ -89,7 +91,7 @@ type Relay struct {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: newSolo()}
 	var err error
 	if cfg.Domain == "" {
 		r.js, err = jetstream.New(nc)
@@ -171,8 +173,20 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.closeSources()
 		return unlessStopped(ctx, &SetupError{Err: err})
 	}
+	if r.lives != nil {
+		if err := r.lives.begin(setup); err != nil {
+			_ = control.Stop()
+			r.closeSources()
+			return unlessStopped(ctx, &SetupError{Err: err})
+		}
+	}
 	err = r.serve(ctx)
 	_ = control.Stop()
+	if r.lives != nil {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+		r.lives.end(end)
+		cancel()
+	}
 	if cause := context.Cause(ctx); errors.Is(cause, ErrEscalated) {
 		return cause
 	}
@@ -206,6 +220,7 @@ func (r *Relay) serve(ctx context.Context) error {
 	running.Go(func() { r.housekeep(work) })
 	running.Go(func() { r.tellings.run(work) })
 	running.Go(func() { r.watchUsage(work) })
+	running.Go(func() { r.solo.run(ctx) })
 	r.serving.Store(true)
 	<-ctx.Done()
 
@@ -293,6 +308,9 @@ func (r *Relay) housekeep(ctx context.Context) {
 		}
 		if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {
 			r.log.Info("removed bodies of dead letters that are gone", "count", n)
+		}
+		if r.lives != nil {
+			r.lives.housekeep(ctx)
 		}
 		select {
 		case <-ctx.Done():

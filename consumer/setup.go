@@ -128,6 +128,11 @@ func (r *Relay) ownStreams(ctx context.Context) (err error) {
 	if r.records, err = ack.OpenBucket(ctx, r.js, r.attemptsName(), r.cfg.Replicas); err != nil {
 		return err
 	}
+	if len(r.solo.groups) > 0 {
+		if r.lives, err = openLives(ctx, r); err != nil {
+			return err
+		}
+	}
 	var prefixes []string
 	for _, rt := range r.routes {
 		if p := rt.cfg.DeadLetter.Prefix; p != "" && p != r.cfg.Service+".dlq" && !slices.Contains(prefixes, p) {

@@ -31,6 +31,8 @@ type Message struct {
 	Due time.Time
 	// Returns counts how often the message came and went without a start.
 	Returns int
+	// Alone messages start only while nothing else runs; see Group.StartAlone.
+	Alone bool
 
 	probes     int   // failed probes, which spend no attempt
 	unsaved    bool  // Attempts or FirstFailure changed here, and the owner has not heard of it
@@ -70,6 +72,7 @@ const (
 	ReasonDead      = "dead"
 	ReasonExpired   = "expired"
 	ReasonGaveUp    = "gave_up"
+	ReasonCrash     = "crash" // the owner's: it ends the process it runs in
 )
 
 // Outcome is how a message leaves the group.
