@@ -79,6 +79,7 @@ type Relay struct {
 
 	started time.Time
 	serving atomic.Bool   // messages are pulled
+	trouble atomic.Int64  // when something could not be stored, in Unix nanoseconds; 0: not since the last search
 	obeyed  atomic.Uint64 // revision of the last order of an operator
 
 	mu       sync.Mutex
@@ -218,6 +219,7 @@ func (r *Relay) serve(ctx context.Context) error {
 	}
 	running.Go(func() { r.proveContact(work) })
 	running.Go(func() { r.housekeep(work) })
+	running.Go(func() { r.unstick(work) })
 	running.Go(func() { r.tellings.run(work) })
 	running.Go(func() { r.watchUsage(work) })
 	running.Go(func() { r.solo.run(ctx) })
@@ -319,6 +321,44 @@ func (r *Relay) housekeep(ctx context.Context) {
 		}
 	}
 }
+
+// After trouble with storing something, schedules are looked for that got stuck, once there was none for unstickCalm: what
+// was due meanwhile is late enough by then to be told from what is about to fire.
+const (
+	unstickEvery = time.Hour
+	unstickCalm  = 15 * time.Second
+)
+
+// unstick frees what is stuck in the retry stream: at the start, hourly, and after trouble.
+func (r *Relay) unstick(ctx context.Context) {
+	tick := time.NewTicker(unstickCalm / 5)
+	defer tick.Stop()
+	var last time.Time
+	for {
+		trouble := r.trouble.Load()
+		if time.Since(last) >= unstickEvery || trouble != 0 && time.Since(time.Unix(0, trouble)) >= unstickCalm {
+			n, err := r.retries.Unstick(ctx)
+			if n > 0 {
+				r.log.Warn("schedules that were stuck in the retry stream are published again", "count", n)
+			}
+			switch {
+			case err == nil:
+				last = time.Now()
+				r.trouble.CompareAndSwap(trouble, 0)
+			case ctx.Err() == nil:
+				r.log.Debug("the retry stream could not be searched for stuck schedules; tried again soon", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// notStored notes that something could not be stored: schedules that were due at that time may be stuck.
+func (r *Relay) notStored() { r.trouble.Store(time.Now().UnixNano()) }
 
 // Ready returns nil while everything works, and otherwise what does not: the connection, a route that stopped, dead letters
 // that cannot be stored, a durable that stalls.

@@ -30,6 +30,7 @@ func (m *message) retry(o supervisor.Outcome) {
 			return
 		}
 		if !errors.Is(err, ack.ErrParkFull) {
+			rt.relay.notStored()
 			rt.log.Warn("message not parked; it waits in its consumer", m.attrs("error", err)...)
 		}
 	}
@@ -80,6 +81,7 @@ func (m *message) record(rec ack.Record) bool {
 		if m.delivery.Fenced() || rt.work.Err() != nil {
 			return false
 		}
+		rt.relay.notStored()
 		rt.log.Warn("attempts not recorded yet", m.attrs("error", err)...)
 		pause(rt.work, time.Second)
 	}
@@ -113,6 +115,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 		m.done()
 		return
 	}
+	rt.relay.notStored()
 	due := time.Now().Add(dlqBackoff.Delay(tries - 1))
 	rt.log.Error("dead letter not stored; the message stays and is tried again", m.attrs("error", err)...)
 	rec := ack.Record{

@@ -69,6 +69,9 @@ const (
 	// others may be on their way back too.
 	askAgain = 400 * time.Millisecond
 	settling = 5 * time.Second
+	// dying is how long a process that ran a suspect may take to be gone: a stack overflow first fills a gigabyte, and then
+	// writes what it did.
+	dying = 30 * time.Second
 	// comesLate is how much later than AckWait messages may come that wait for room.
 	comesLate = 10 * time.Second
 	// longest bounds how long a death makes suspects, whatever is still to be run alone.
@@ -297,13 +300,16 @@ func (l *lives) alive(ctx context.Context, id string) (bool, error) {
 	return false, err
 }
 
+// errAsleep says that a process is connected and does not answer: it sleeps, or it is dying, which may take seconds.
+var errAsleep = errors.New("the process that ran it does not answer, and is not gone yet")
+
 // ended tells whether a process is certainly gone, or at least cut off from the servers.
 func (l *lives) ended(ctx context.Context, id string) (bool, error) {
 	for try := 0; ; try++ {
 		answers, err := l.alive(ctx, id)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			return false, nil // it is connected, and sleeps
+			return false, errAsleep
 		case err != nil || answers || try == 1:
 			return err == nil && !answers, err
 		}
@@ -343,8 +349,12 @@ func (m *message) judge(ctx context.Context, rec ack.Record) (_ ack.Record, err 
 	switch {
 	case rec.Solo != "":
 		var ended bool
-		if ended, err = l.ended(ctx, rec.Solo); err != nil {
-			return rec, err
+		ended, err = l.ended(ctx, rec.Solo)
+		if errors.Is(err, errAsleep) && time.Since(m.delivery.Received) > dying {
+			err = nil // it sleeps: nobody is charged
+		}
+		if err != nil {
+			return rec, err // it is asked again, in a second
 		}
 		if ended {
 			now := time.Now()
