@@ -54,7 +54,7 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	rt := m.route
 	// By its age since receipt a delivery could look young that a stalled link has brought late.
 	if m.delivery.Fenced() {
-		return supervisor.Verdict{Kind: supervisor.Lost}
+		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 	}
 	if m.suspect != nil {
 		switch err := m.accuse(); {

@@ -64,7 +64,7 @@ type Relay struct {
 	log *slog.Logger
 
 	routes  []*route
-	sources []*source
+	sources atomic.Pointer[[]*source] // those that are open; a new slice at each change
 	metrics *metrics
 
 	solo      *solo
@@ -214,8 +214,8 @@ func (r *Relay) serve(ctx context.Context) error {
 		rt.work = slow
 	}
 	var running sync.WaitGroup
-	for _, s := range r.sources {
-		running.Go(func() { s.run(work) })
+	for _, s := range r.openSources() {
+		running.Go(func() { r.keepOpen(work, s) })
 	}
 	running.Go(func() { r.proveContact(work) })
 	running.Go(func() { r.housekeep(work) })
@@ -241,7 +241,7 @@ func (r *Relay) serve(ctx context.Context) error {
 // drain ends all routes side by side.
 func (r *Relay) drain(ctx context.Context) (interrupted int) {
 	var pulls sync.WaitGroup
-	for _, s := range r.sources {
+	for _, s := range r.openSources() {
 		pulls.Go(s.stopPulling)
 	}
 	for _, rt := range r.routes {
@@ -261,7 +261,7 @@ func (r *Relay) drain(ctx context.Context) (interrupted int) {
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
 	r.tellings.flush(confirm)
-	for _, s := range r.sources {
+	for _, s := range r.openSources() {
 		_ = s.session.Wait(confirm)
 	}
 	for _, n := range counts {
@@ -293,7 +293,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 		err := r.nc.FlushWithContext(flush)
 		cancel()
 		if err == nil {
-			for _, s := range r.sources {
+			for _, s := range r.openSources() {
 				s.contact(sent)
 			}
 		}
@@ -305,7 +305,7 @@ func (r *Relay) housekeep(ctx context.Context) {
 	tick := time.NewTicker(time.Hour)
 	defer tick.Stop()
 	for {
-		for _, s := range r.sources {
+		for _, s := range r.openSources() {
 			s.sweep(ctx)
 		}
 		if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {

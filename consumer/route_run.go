@@ -105,7 +105,7 @@ func (rt *route) keyOf(literal string) string {
 
 // more asks the pull loops of the route to look again.
 func (rt *route) more() {
-	for _, s := range rt.relay.sources {
+	for _, s := range rt.relay.openSources() {
 		if s.serves(rt) {
 			s.wake()
 		}

@@ -73,7 +73,9 @@ func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 		}
 	case v.Kind == Lost:
 		fx.settle(m, Outcome{Action: LetGo, Why: "its lease is lost"})
-		g.away(m, now)
+		if !v.Gone {
+			g.away(m, now)
+		}
 	case v.FailRoute:
 		g.comeBack(k, m, now, fx)
 		g.failRoute(v.Err, now, fx)
