@@ -24,7 +24,19 @@ type Record struct {
 	LastError    string    `json:"error,omitempty"`
 	// Dead is why the message is to be dead-lettered, when its entry could not be stored yet.
 	Dead string `json:"dead,omitempty"`
+	// Deliveries is the server's count when the record was written. One that comes with more than the next was away
+	// once without a word. Zero in records of earlier versions.
+	Deliveries uint64 `json:"deliveries,omitempty"`
+	// Crashes is how often the message ended the process that ran it, and nothing else.
+	Crashes int `json:"crashes,omitempty"`
+	// Solo is the life of the process that runs the message just now, and no other message; see Mark.
+	Solo string `json:"solo,omitempty"`
+	// Suspect says that the message may have been in a process when it died. It is known here only.
+	Suspect bool `json:"-"`
 }
+
+// Known tells whether anything ever happened to the message: the zero Record says that it never failed.
+func (r Record) Known() bool { return !r.LastFailure.IsZero() || r.Crashes > 0 || r.Solo != "" }
 
 // merge keeps the greater count; both instances' failures happened.
 func (r Record) merge(other Record) Record {
@@ -34,6 +46,8 @@ func (r Record) merge(other Record) Record {
 	if !other.FirstFailure.IsZero() && (r.FirstFailure.IsZero() || other.FirstFailure.Before(r.FirstFailure)) {
 		r.FirstFailure = other.FirstFailure
 	}
+	r.Crashes = max(r.Crashes, other.Crashes)
+	r.Deliveries = max(r.Deliveries, other.Deliveries)
 	return r
 }
 
@@ -145,6 +159,7 @@ func (r *Records) read(ctx context.Context, seq, deliveries uint64) (stored, err
 // instance has written one meanwhile, the greater count wins.
 func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) error {
 	s, _ := r.cache.Get(seq)
+	rec.Deliveries, rec.Suspect = deliveries, false
 	for {
 		value, err := json.Marshal(rec)
 		if err != nil {
@@ -173,6 +188,44 @@ func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) e
 	}
 }
 
+// Mark writes the record of a message that is here for the nth time as it is, for a handler that is about to run alone or has
+// just done so. It returns [ErrElsewhere] if another instance has written one meanwhile.
+func (r *Records) Mark(ctx context.Context, seq, deliveries uint64, rec Record) error {
+	s, _ := r.cache.Get(seq)
+	rec.Deliveries, rec.Suspect = deliveries, false
+	value, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	var revision uint64
+	if s.revision == 0 {
+		revision, err = r.bucket.kv.Create(ctx, r.key(seq), value)
+	} else {
+		revision, err = r.bucket.kv.Update(ctx, r.key(seq), value, s.revision)
+	}
+	switch {
+	case err == nil:
+		r.cache.Add(seq, stored{rec, revision, deliveries})
+		return nil
+	case errors.Is(err, jetstream.ErrKeyExists) || isWrongSequence(err):
+		// Perhaps it is our own, whose answer was lost. Whoever asks next reads it.
+		r.cache.Remove(seq)
+		return ErrElsewhere
+	}
+	return err
+}
+
+// ErrElsewhere says that the record of a message is not the one that was read: somebody else has the message too.
+var ErrElsewhere = errors.New("the record was changed by another instance")
+
+// Returned remembers, here only, that a message without a record was given back by this instance: nothing happened to it
+// since, if it comes again next.
+func (r *Records) Returned(seq, deliveries uint64, suspect bool) {
+	if s, known := r.cache.Get(seq); !known || s.revision == 0 {
+		r.cache.Add(seq, stored{Record: Record{Suspect: suspect}, deliveries: deliveries})
+	}
+}
+
 func isWrongSequence(err error) bool {
 	var api *jetstream.APIError
 	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
@@ -182,7 +235,7 @@ func isWrongSequence(err error) bool {
 func (r *Records) Delete(ctx context.Context, seq uint64) error {
 	s, ok := r.cache.Get(seq)
 	r.cache.Remove(seq)
-	if !ok {
+	if !ok || s.revision == 0 {
 		entry, err := r.bucket.kv.Get(ctx, r.key(seq))
 		if errors.Is(err, jetstream.ErrKeyNotFound) {
 			return nil

@@ -108,8 +108,9 @@ func (m *message) enter(rec ack.Record) {
 
 // lookUp asks the server for what is not known of the message. It blocks.
 func (m *message) lookUp(ctx context.Context, elsewhere bool) {
+	began := time.Now()
 	for tries := 0; ; tries++ {
-		rec, err := m.ask(ctx, elsewhere)
+		rec, err := m.ask(ctx, elsewhere, began)
 		if err == nil {
 			m.enter(rec)
 			return
@@ -127,7 +128,7 @@ func (m *message) lookUp(ctx context.Context, elsewhere bool) {
 	}
 }
 
-func (m *message) ask(ctx context.Context, elsewhere bool) (ack.Record, error) {
+func (m *message) ask(ctx context.Context, elsewhere bool, began time.Time) (ack.Record, error) {
 	if elsewhere {
 		// As long as Store.Body may take; the lease is extended meanwhile.
 		body, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -141,15 +142,19 @@ func (m *message) ask(ctx context.Context, elsewhere bool) (ack.Record, error) {
 	if m.delivery.Deliveries <= 1 {
 		return ack.Record{}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	return m.source.records.Get(ctx, m.delivery.Sequence, m.delivery.Deliveries)
+	read, cancel := context.WithTimeout(ctx, settleTimeout)
+	rec, err := m.source.records.Get(read, m.delivery.Sequence, m.delivery.Deliveries)
+	cancel()
+	if err != nil {
+		return rec, err
+	}
+	return m.judge(ctx, rec, began)
 }
 
 // known completes the message and adds it to the batch.
 func (m *message) known(rec ack.Record, b *batch) {
 	d, rt := m.delivery, m.route
-	m.recorded = !rec.LastFailure.IsZero()
+	m.recorded = rec.Known()
 	attempts, first := rec.Attempts, rec.FirstFailure
 	if o := m.origin; o != nil && !m.recorded {
 		attempts, first = o.Attempts, o.FirstFailure
@@ -160,6 +165,15 @@ func (m *message) known(rec ack.Record, b *batch) {
 		Work:  m, Key: rt.keyOf(m.subject), Sequence: d.Sequence, Size: len(m.data) + d.Msg.Size() - len(d.Msg.Data),
 		Attempts: attempts, FirstFailure: first, Due: rec.Due,
 		Returns: max(0, int(min(d.Deliveries, 1<<20))-1-attempts),
+	}
+	if rt.guarded && (rec.Suspect || rec.Crashes > 0) {
+		suspect := rec // the parameter itself must not escape
+		suspect.Solo = ""
+		m.suspect, m.Alone = &suspect, true
+	}
+	if rec.Dead == "" && rec.Crashes >= rt.cfg.Retry.MaxCrashes {
+		rec.Dead = supervisor.ReasonCrash
+		attempts += rec.Crashes // each was a start
 	}
 	if rec.Dead != "" {
 		// It had its verdict; only its entry could not be stored.

@@ -23,6 +23,13 @@ type Handler interface {
 	Handle(ctx context.Context, m *Msg) error
 }
 
+// Outside is implemented by handlers whose work is done in another process: no message can end this one through them, so
+// that the cost of finding such messages is saved. See suspects.go.
+type Outside interface {
+	// OutOfProcess is never called.
+	OutOfProcess()
+}
+
 // HandlerFunc is a function as a [Handler].
 type HandlerFunc func(ctx context.Context, m *Msg) error
 

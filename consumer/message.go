@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -27,7 +28,10 @@ type message struct {
 	origin   *ack.Origin
 	recorded bool // it has a record of attempts, to be deleted when it is done
 	plain    bool // it succeeded at once: whoever had it is through with it
-	hasTold  bool // its replay job knows its first verdict; guarded by tellings.mu
+	accused  bool // its record says that it runs alone
+	// suspect is the record of a message that may have ended a process, and must run alone; nil for all others.
+	suspect *ack.Record
+	hasTold bool // its replay job knows its first verdict; guarded by tellings.mu
 	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
 	first *handed
 }
@@ -56,7 +60,16 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	rt := m.route
 	// By its age since receipt a delivery could look young that a stalled link has brought late.
 	if m.delivery.Fenced() {
-		return supervisor.Verdict{Kind: supervisor.Lost}
+		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
+	}
+	if m.suspect != nil {
+		switch err := m.accuse(); {
+		case errors.Is(err, ack.ErrElsewhere):
+			return supervisor.Verdict{Kind: supervisor.Lost, Err: err}
+		case err != nil:
+			return supervisor.Verdict{Kind: supervisor.Snooze, Delay: time.Second, Err: err}
+		}
+		defer m.acquit()
 	}
 	var msg *Msg
 	if m.first != nil {
@@ -108,7 +121,7 @@ func (m *message) Settle(o supervisor.Outcome) {
 	m.toldBySettlement(o)
 	switch o.Action {
 	case supervisor.AckMessage:
-		m.plain = m.origin == nil && o.Attempts == 0
+		m.plain = m.origin == nil && o.Attempts == 0 && m.suspect == nil
 		m.done()
 	case supervisor.DropMessage:
 		rt.log.Info("message dropped", m.attrs("why", why(o))...)
@@ -118,6 +131,9 @@ func (m *message) Settle(o supervisor.Outcome) {
 			rt.sentAway(m)
 		}
 	case supervisor.LetGo:
+		if m.suspect != nil {
+			m.route.slow.Go(m.acquit) // its handler was given up: that is no crash
+		}
 		m.delivery.Release()
 	case supervisor.RetryLater:
 		m.slowly(o, (*message).retry)
@@ -140,6 +156,9 @@ func why(o supervisor.Outcome) string {
 
 // giveBack returns a message that spent no attempt; zero means at once.
 func (m *message) giveBack(due time.Time) {
+	if m.route.guarded && !m.recorded {
+		m.source.records.Returned(m.delivery.Sequence, m.delivery.Deliveries, m.suspect != nil)
+	}
 	if due.IsZero() {
 		_ = m.delivery.GiveBack() // fenced: somebody else has it
 		return

@@ -40,6 +40,9 @@ func (r *Relay) checkPermissions(ctx context.Context, sources []*source) (faults
 	try("parking messages", &nats.Msg{Subject: r.cfg.Service + ".park.preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
 	if r.cfg.Domain == "" { // else they go by the API's prefix, which other requests have tried
 		try("counting attempts", &nats.Msg{Subject: "$KV." + r.attemptsName() + ".preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
+		if r.lives != nil {
+			try("saying that this process lives", &nats.Msg{Subject: "$KV." + r.instancesName() + ".preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
+		}
 		try("storing large dead letters", &nats.Msg{Subject: "$O." + r.dead.Bucket() + ".M.preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
 	}
 	return faults

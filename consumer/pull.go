@@ -112,16 +112,26 @@ func (s *source) unsubscribe() {
 	}
 }
 
-// run pulls messages and hands them out until ctx is done. The session runs beside it.
-func (s *source) run(ctx context.Context) {
+// run pulls messages and hands them out until ctx is done, or until a durable that was lost is there again: then it returns
+// the source that takes over. The session runs beside it.
+func (s *source) run(ctx context.Context) (next *source) {
+	ctx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		s.session.Run(ctx)
 	}()
 	connected := s.relay.nc.StatusChanged(nats.CONNECTED)
+	checking := make(chan finding, 1)
+	busy := false
 	defer func() {
 		s.relay.nc.RemoveStatusListener(connected)
+		stop()
+		if busy {
+			if found := <-checking; found.next != nil {
+				found.next.close()
+			}
+		}
 		<-done // with it ends what it asks of the server
 		s.inOrder.Wait()
 		s.close()
@@ -129,13 +139,11 @@ func (s *source) run(ctx context.Context) {
 	s.lastHeard, s.lastGot = time.Now(), time.Now()
 	tick := time.NewTicker(pullHeartbeat)
 	defer tick.Stop()
-	checking := make(chan finding, 1)
-	busy := false
 	for {
 		s.pull(time.Now())
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case m := <-s.arrived:
 			s.take(ctx, m)
 		case <-s.woken:
@@ -143,6 +151,9 @@ func (s *source) run(ctx context.Context) {
 			s.reconnected()
 		case found := <-checking:
 			busy = false
+			if found.next != nil {
+				return found.next
+			}
 			s.checked(found, time.Now())
 		case now := <-tick.C:
 			s.release(now)
@@ -215,6 +226,9 @@ func (s *source) pull(now time.Time) {
 func (s *source) reconnected() {
 	s.asked.giveUp()
 	s.refused, s.retryPull = 0, time.Time{}
+	if l := s.relay.lives; l != nil {
+		l.reconnected.Store(time.Now().UnixNano())
+	}
 	s.session.Reconnected()
 }
 

@@ -64,9 +64,11 @@ type Relay struct {
 	log *slog.Logger
 
 	routes  []*route
-	sources []*source
+	sources atomic.Pointer[[]*source] // those that are open; a new slice at each change
 	metrics *metrics
 
+	solo      *solo
+	lives     *lives // nil when no handler runs in this process
 	tellings  *tellings
 	retention retention
 
@@ -77,6 +79,7 @@ type Relay struct {
 
 	started time.Time
 	serving atomic.Bool   // messages are pulled
+	trouble atomic.Int64  // when something could not be stored, in Unix nanoseconds; 0: not since the last search
 	obeyed  atomic.Uint64 // revision of the last order of an operator
 
 	mu       sync.Mutex
@@ -89,7 +92,7 @@ type Relay struct {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: newSolo()}
 	var err error
 	if cfg.Domain == "" {
 		r.js, err = jetstream.New(nc)
@@ -171,8 +174,20 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.closeSources()
 		return unlessStopped(ctx, &SetupError{Err: err})
 	}
+	if r.lives != nil {
+		if err := r.lives.begin(setup); err != nil {
+			_ = control.Stop()
+			r.closeSources()
+			return unlessStopped(ctx, &SetupError{Err: err})
+		}
+	}
 	err = r.serve(ctx)
 	_ = control.Stop()
+	if r.lives != nil {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+		r.lives.end(end)
+		cancel()
+	}
 	if cause := context.Cause(ctx); errors.Is(cause, ErrEscalated) {
 		return cause
 	}
@@ -199,13 +214,15 @@ func (r *Relay) serve(ctx context.Context) error {
 		rt.work = slow
 	}
 	var running sync.WaitGroup
-	for _, s := range r.sources {
-		running.Go(func() { s.run(work) })
+	for _, s := range r.openSources() {
+		running.Go(func() { r.keepOpen(work, s) })
 	}
 	running.Go(func() { r.proveContact(work) })
 	running.Go(func() { r.housekeep(work) })
+	running.Go(func() { r.unstick(work) })
 	running.Go(func() { r.tellings.run(work) })
 	running.Go(func() { r.watchUsage(work) })
+	running.Go(func() { r.solo.run(ctx) })
 	r.serving.Store(true)
 	<-ctx.Done()
 
@@ -224,7 +241,7 @@ func (r *Relay) serve(ctx context.Context) error {
 // drain ends all routes side by side.
 func (r *Relay) drain(ctx context.Context) (interrupted int) {
 	var pulls sync.WaitGroup
-	for _, s := range r.sources {
+	for _, s := range r.openSources() {
 		pulls.Go(s.stopPulling)
 	}
 	for _, rt := range r.routes {
@@ -244,7 +261,7 @@ func (r *Relay) drain(ctx context.Context) (interrupted int) {
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
 	r.tellings.flush(confirm)
-	for _, s := range r.sources {
+	for _, s := range r.openSources() {
 		_ = s.session.Wait(confirm)
 	}
 	for _, n := range counts {
@@ -276,7 +293,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 		err := r.nc.FlushWithContext(flush)
 		cancel()
 		if err == nil {
-			for _, s := range r.sources {
+			for _, s := range r.openSources() {
 				s.contact(sent)
 			}
 		}
@@ -288,11 +305,14 @@ func (r *Relay) housekeep(ctx context.Context) {
 	tick := time.NewTicker(time.Hour)
 	defer tick.Stop()
 	for {
-		for _, s := range r.sources {
+		for _, s := range r.openSources() {
 			s.sweep(ctx)
 		}
 		if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {
 			r.log.Info("removed bodies of dead letters that are gone", "count", n)
+		}
+		if r.lives != nil {
+			r.lives.housekeep(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -301,6 +321,44 @@ func (r *Relay) housekeep(ctx context.Context) {
 		}
 	}
 }
+
+// After trouble with storing something, schedules are looked for that got stuck, once there was none for unstickCalm: what
+// was due meanwhile is late enough by then to be told from what is about to fire.
+const (
+	unstickEvery = time.Hour
+	unstickCalm  = 15 * time.Second
+)
+
+// unstick frees what is stuck in the retry stream: at the start, hourly, and after trouble.
+func (r *Relay) unstick(ctx context.Context) {
+	tick := time.NewTicker(unstickCalm / 5)
+	defer tick.Stop()
+	var last time.Time
+	for {
+		trouble := r.trouble.Load()
+		if time.Since(last) >= unstickEvery || trouble != 0 && time.Since(time.Unix(0, trouble)) >= unstickCalm {
+			n, err := r.retries.Unstick(ctx)
+			if n > 0 {
+				r.log.Warn("schedules that were stuck in the retry stream are published again", "count", n)
+			}
+			switch {
+			case err == nil:
+				last = time.Now()
+				r.trouble.CompareAndSwap(trouble, 0)
+			case ctx.Err() == nil:
+				r.log.Debug("the retry stream could not be searched for stuck schedules; tried again soon", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// notStored notes that something could not be stored: schedules that were due at that time may be stuck.
+func (r *Relay) notStored() { r.trouble.Store(time.Now().UnixNano()) }
 
 // Ready returns nil while everything works, and otherwise what does not: the connection, a route that stopped, dead letters
 // that cannot be stored, a durable that stalls.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +20,13 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(killedURL); url != "" {
+		runKilled(url)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // world is a server with a stream, and relays on it.
 type world struct {

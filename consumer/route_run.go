@@ -26,6 +26,8 @@ type route struct {
 	key   subject.Template
 	work  context.Context // of the slow path; set by serve
 	count counters
+	// guarded: its handlers run in this process, and a message may end it.
+	guarded bool
 
 	mu      sync.Mutex
 	stopped error  // it failed for good
@@ -39,6 +41,9 @@ type route struct {
 
 func newRoute(r *Relay, cfg Route) *route {
 	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths)}
+	if _, outside := cfg.Handler.(Outside); !outside {
+		rt.guarded = true
+	}
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
@@ -49,12 +54,18 @@ func newRoute(r *Relay, cfg Route) *route {
 		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, cfg.Name, err)) },
 		More:     rt.more,
 	}
+	if rt.guarded {
+		opts.Alone = r.solo.kick
+	}
 	if cfg.Handler != nil {
 		opts.Shared = cfg.Handler
 	} else {
 		opts.New, opts.Stop = rt.newChild, stopChild
 	}
 	rt.group = supervisor.New(opts)
+	if rt.guarded {
+		r.solo.groups = append(r.solo.groups, rt.group)
+	}
 	return rt
 }
 
@@ -94,7 +105,7 @@ func (rt *route) keyOf(literal string) string {
 
 // more asks the pull loops of the route to look again.
 func (rt *route) more() {
-	for _, s := range rt.relay.sources {
+	for _, s := range rt.relay.openSources() {
 		if s.serves(rt) {
 			s.wake()
 		}

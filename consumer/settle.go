@@ -20,6 +20,7 @@ func (m *message) retry(o supervisor.Outcome) {
 	rec := ack.Record{
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: time.Now(), Due: o.Due, LastError: errorText(o.Err),
 	}
+	rec.Crashes = m.crashes()
 	rt.log.Warn("attempt failed", m.attrs("attempt", o.Attempts, "delay", time.Until(o.Due).Round(time.Millisecond), "error", rec.LastError)...)
 	if m.shouldPark(o.Due) {
 		err := m.park(rec)
@@ -29,6 +30,7 @@ func (m *message) retry(o supervisor.Outcome) {
 			return
 		}
 		if !errors.Is(err, ack.ErrParkFull) {
+			rt.relay.notStored()
 			rt.log.Warn("message not parked; it waits in its consumer", m.attrs("error", err)...)
 		}
 	}
@@ -48,7 +50,7 @@ func (m *message) retry(o supervisor.Outcome) {
 // shouldPark tells whether the message should wait outside its consumer. Those of ordered keys never do.
 func (m *message) shouldPark(due time.Time) bool {
 	rt := m.route
-	if rt.cfg.Order == supervisor.OrderKey || m.delivery.Fenced() {
+	if rt.cfg.Order == supervisor.OrderKey || m.delivery.Fenced() || m.crashes() > 0 { // parked, they would not be known
 		return false
 	}
 	return time.Until(due) > rt.cfg.Retry.ParkAfter || m.source.session.AckPending() > maxAckPending/2
@@ -79,6 +81,7 @@ func (m *message) record(rec ack.Record) bool {
 		if m.delivery.Fenced() || rt.work.Err() != nil {
 			return false
 		}
+		rt.relay.notStored()
 		rt.log.Warn("attempts not recorded yet", m.attrs("error", err)...)
 		pause(rt.work, time.Second)
 	}
@@ -112,11 +115,12 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 		m.done()
 		return
 	}
+	rt.relay.notStored()
 	due := time.Now().Add(dlqBackoff.Delay(tries - 1))
 	rt.log.Error("dead letter not stored; the message stays and is tried again", m.attrs("error", err)...)
 	rec := ack.Record{
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
-		LastError: e.LastError, Dead: o.Reason,
+		LastError: e.LastError, Dead: o.Reason, Crashes: m.crashes(),
 	}
 	if !m.record(rec) {
 		m.delivery.Release()
@@ -143,12 +147,22 @@ func (rt *route) deadLettered(err error) int {
 	return rt.dlqFail
 }
 
+// crashes is how often the message ended its process.
+func (m *message) crashes() int {
+	if m.suspect == nil {
+		return 0
+	}
+	return m.suspect.Crashes
+}
+
 func (m *message) entry(o supervisor.Outcome) dlq.Entry {
 	origin := m.from()
 	origin.Attempts, origin.FirstFailure = o.Attempts, o.FirstFailure
 	switch rec, known := m.source.records.Cached(m.delivery.Sequence, m.delivery.Deliveries); {
 	case o.Err != nil:
 		origin.LastError, origin.LastFailure = errorText(o.Err), time.Now()
+	case m.crashes() > 0:
+		origin.LastError, origin.LastFailure = m.suspect.LastError, m.suspect.LastFailure
 	case known:
 		origin.LastError, origin.LastFailure = rec.LastError, rec.LastFailure
 	}

@@ -65,9 +65,7 @@ func (r *Relay) setUp(ctx context.Context) error {
 			faults = append(faults, &SetupError{rt.cfg.Name, rt.trouble()})
 		}
 	}
-	r.mu.Lock()
-	r.sources = opened
-	r.mu.Unlock()
+	r.sources.Store(&opened)
 	if len(faults) > 0 {
 		r.closeSources()
 	}
@@ -79,16 +77,15 @@ func (r *Relay) closeSources() {
 	for _, s := range r.openSources() {
 		s.close()
 	}
-	r.mu.Lock()
-	r.sources = nil
-	r.mu.Unlock()
+	r.sources.Store(nil)
 }
 
 // openSources are those that are running; none before set-up is done.
 func (r *Relay) openSources() []*source {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.sources
+	if list := r.sources.Load(); list != nil {
+		return *list
+	}
+	return nil
 }
 
 // CheckJetStream asks whether there is JetStream for this account. The error is a *[SetupError] that says what to do.
@@ -127,6 +124,11 @@ func (r *Relay) ownStreams(ctx context.Context) (err error) {
 	}
 	if r.records, err = ack.OpenBucket(ctx, r.js, r.attemptsName(), r.cfg.Replicas); err != nil {
 		return err
+	}
+	if len(r.solo.groups) > 0 {
+		if r.lives, err = openLives(ctx, r); err != nil {
+			return err
+		}
 	}
 	var prefixes []string
 	for _, rt := range r.routes {

@@ -40,7 +40,7 @@ type source struct {
 	woken   chan struct{}
 	drained chan struct{} // closed when nothing more arrives, and what did is with the routes
 	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon
-	count   sourceCounters
+	count   *sourceCounters
 	// Messages of ordered keys of which something must be asked first, and those behind them.
 	inOrder *pool.Pool
 	behind  atomic.Int64 // how many there are
@@ -75,7 +75,7 @@ func newSource(r *Relay, stream, durable string, due bool) *source {
 		idPrefix: strings.TrimSuffix(ack.Origin{Stream: stream, Consumer: durable}.ID(), "0"),
 		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
 		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}),
-		inOrder: pool.New(1),
+		inOrder: pool.New(1), count: new(sourceCounters),
 	}
 }
 
@@ -193,7 +193,7 @@ func (s *source) lose(err error) {
 	s.lost = err
 	s.mu.Unlock()
 	if !known {
-		s.log.Error("nothing can be pulled any more; restart relay once it is mended", "error", err)
+		s.log.Error("nothing can be pulled any more; make it again, or restart relay to have it made", "error", err)
 	}
 }
 

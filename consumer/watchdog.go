@@ -27,6 +27,7 @@ type finding struct {
 	paused   bool
 	full     bool // as many deliveries as it allows wait for their settlement
 	err      error
+	next     *source // for a durable that was lost and is there again
 }
 
 // suspicious tells whether to ask the server about the durable.
@@ -47,6 +48,10 @@ func (s *source) suspicious(now time.Time) bool {
 
 // check asks the server. It blocks for some seconds at most.
 func (s *source) check(ctx context.Context) finding {
+	if s.isLost() {
+		s.doubt.Store(true) // it is looked for until it is there
+		return s.again(ctx)
+	}
 	identity, info, err := s.ask(ctx)
 	if err != nil {
 		return finding{err: err}
@@ -59,10 +64,16 @@ func (s *source) check(ctx context.Context) finding {
 // checked acts on what the server said.
 func (s *source) checked(f finding, now time.Time) {
 	switch {
+	case s.isLost() && (errors.Is(f.err, jetstream.ErrStreamNotFound) || errors.Is(f.err, jetstream.ErrConsumerNotFound)):
+		// As before.
 	case errors.Is(f.err, jetstream.ErrStreamNotFound):
 		s.lose(fmt.Errorf("stream %s was deleted", s.stream))
 	case errors.Is(f.err, jetstream.ErrConsumerNotFound):
 		s.lose(fmt.Errorf("durable %s was deleted", s.durable))
+	case s.isLost():
+		if f.err != nil {
+			s.stayLost(f.err)
+		}
 	case f.err != nil:
 		// Not reachable: the connection says so itself.
 	case !f.identity.StreamCreated.Equal(s.identity.StreamCreated):

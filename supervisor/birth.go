@@ -65,9 +65,7 @@ func (g *Group) begun(b *birth, value any, err error) {
 		}
 	}
 	g.attend(k, now, &fx)
-	if g.closing && g.busy() == 0 {
-		g.quiet()
-	}
+	g.calm()
 	g.startAll(now)
 	g.unlock(&fx)
 	g.leave()
@@ -99,7 +97,5 @@ func (g *Group) hangBirth(b *birth, now time.Time, fx *effects) {
 	}
 	g.countStuck(now, fx)
 	g.attend(k, now, fx)
-	if g.closing && g.busy() == 0 {
-		g.quiet()
-	}
+	g.calm()
 }

@@ -111,7 +111,7 @@ func (g *Group) make(k *key) {
 	if k.birth != nil {
 		return
 	}
-	if !g.roomForChild() {
+	if !g.roomForChild() || g.held && !g.freed {
 		if !k.orphan {
 			k.orphan = true
 			g.orphans.push(k)

@@ -20,9 +20,7 @@ func (g *Group) complete(r *run, res *result) *run {
 	g.judge(r, res, now, &fx)
 	r.cancel(context.Canceled) // whatever was derived from it
 	g.attend(r.k, now, &fx)
-	if g.closing && g.busy() == 0 {
-		g.quiet()
-	}
+	g.calm()
 	next := g.next(now)
 	g.startAll(now)
 	g.tellMore(&fx)
@@ -75,7 +73,9 @@ func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 		}
 	case v.Kind == Lost:
 		fx.settle(m, Outcome{Action: LetGo, Why: "its lease is lost"})
-		g.away(m, now)
+		if !v.Gone {
+			g.away(m, now)
+		}
 	case v.FailRoute:
 		g.comeBack(k, m, now, fx)
 		g.failRoute(v.Err, now, fx)
@@ -294,7 +294,5 @@ func (g *Group) hang(r *run, now time.Time, fx *effects) {
 	}
 	g.countStuck(now, fx)
 	g.attend(r.k, now, fx)
-	if g.closing && g.busy() == 0 {
-		g.quiet()
-	}
+	g.calm()
 }

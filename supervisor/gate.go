@@ -42,3 +42,17 @@ func (g *Group) pass(m *Message) {
 		}
 	}
 }
+
+// Renumbered says that sequences begin anew: what an ordered group expects to come again never will.
+func (g *Group) Renumbered() {
+	now := time.Now()
+	var fx effects
+	g.mu.Lock()
+	g.gate = gate{}
+	for _, k := range g.keys {
+		k.outside = outside{}
+		g.attend(k, now, &fx)
+	}
+	g.startAll(now)
+	g.unlock(&fx)
+}

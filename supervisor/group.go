@@ -36,6 +36,10 @@ type Options struct {
 	Escalate func(error)
 	// More is told that Free has grown. It must not block. May be nil.
 	More func()
+	// Alone is told that a message waits which may only run alone, and, while the group is held, that nothing runs any
+	// more. It is called with the group's lock held: it must neither block nor call the group. Without it such messages
+	// start like others.
+	Alone func()
 }
 
 // Group supervises the messages of one route. Its methods are safe for concurrent use.
@@ -71,6 +75,9 @@ type Group struct {
 	gate     gate
 	recent   recentKeys
 	paused   bool
+	held     bool     // for messages that run alone: nothing else starts
+	freed    bool     // while one of these is chosen
+	alone    keyQueue // keys whose next message must run alone
 	failed   error
 	closing  bool
 	ended    bool          // closed: the timer stays off
@@ -246,7 +253,7 @@ func (g *Group) Free() (n int, flows bool) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.unlock(&fx)
-	if g.closing || g.paused || g.failed != nil {
+	if g.closing || g.paused || g.held || g.failed != nil {
 		return 0, false
 	}
 	if g.route.state != Flowing {

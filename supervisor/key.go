@@ -39,6 +39,7 @@ type key struct {
 	gaveUp    bool        // suspended by on_give_up: dead_letter
 
 	queued     [2]bool // in the group's queues of ready keys
+	alone      bool    // in the group's queue of keys whose next message must run alone
 	wake       time.Time
 	wakeIndex  int // in the heap; -1: not
 	lastActive time.Time

@@ -33,6 +33,8 @@ type Message struct {
 	Returns int
 	// First is used for the first attempt here; without it, or for a later one, memory is allocated.
 	First *Attempt
+	// Alone messages start only while nothing else runs; see Group.StartAlone.
+	Alone bool
 
 	probes     int   // failed probes, which spend no attempt
 	unsaved    bool  // Attempts or FirstFailure changed here, and the owner has not heard of it
@@ -71,6 +73,7 @@ const (
 	ReasonDead      = "dead"
 	ReasonExpired   = "expired"
 	ReasonGaveUp    = "gave_up"
+	ReasonCrash     = "crash" // the owner's: it ends the process it runs in
 )
 
 // Outcome is how a message leaves the group.

@@ -16,7 +16,7 @@ func (g *Group) leave() { g.goes.Done() }
 // next takes the message that is to start now, and a slot for it; nil when there is none. Keys take turns, and so do
 // first deliveries and those that were here before.
 func (g *Group) next(now time.Time) *run {
-	if g.closing || g.paused || g.failed != nil {
+	if g.closing || g.paused || g.held || g.failed != nil {
 		return nil
 	}
 	switch g.route.state {
@@ -35,7 +35,11 @@ func (g *Group) next(now time.Time) *run {
 		}
 		k := q.pop()
 		k.queued[side] = false
-		if m := g.choose(k, side, now); m != nil {
+		m := g.choose(k, side, now)
+		if m != nil && g.apart(k, m) {
+			continue
+		}
+		if m != nil {
 			g.turn = 1 - side
 			r := g.start(k, m, now)
 			g.makeReady(k)

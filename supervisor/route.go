@@ -160,7 +160,7 @@ func (g *Group) startRouteProbe(now time.Time) *run {
 		return nil
 	}
 	k, m := g.chooseRouteProbe(now)
-	if m == nil {
+	if m == nil || g.held && !m.Alone || !g.held && g.apart(k, m) {
 		return nil
 	}
 	if k.child == nil {

@@ -9,6 +9,14 @@ import (
 )
 
 // New returns the handler. It has no state and may be shared.
-func New() consumer.Handler {
-	return consumer.HandlerFunc(func(context.Context, *consumer.Msg) error { return nil })
-}
+func New() consumer.Handler { return handler{} }
+
+type handler struct{}
+
+var _ consumer.Outside = handler{}
+
+// Handle does nothing.
+func (handler) Handle(context.Context, *consumer.Msg) error { return nil }
+
+// OutOfProcess says that no message can harm the process here.
+func (handler) OutOfProcess() {}

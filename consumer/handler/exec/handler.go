@@ -90,7 +90,11 @@ type Handler struct {
 var (
 	_ consumer.Handler = (*Handler)(nil)
 	_ consumer.Checker = (*Handler)(nil)
+	_ consumer.Outside = (*Handler)(nil)
 )
+
+// OutOfProcess says that the work is done in a process of its own.
+func (*Handler) OutOfProcess() {}
 
 // New finds the program and makes the handler. The error joins all faults of the config, or says why the program cannot
 // be run. All descriptors of the process above 2 are marked close-on-exec.

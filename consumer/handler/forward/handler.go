@@ -56,7 +56,11 @@ type Handler struct {
 var (
 	_ consumer.Handler = (*Handler)(nil)
 	_ consumer.Checker = (*Handler)(nil)
+	_ consumer.Outside = (*Handler)(nil)
 )
+
+// OutOfProcess says that the work is done by whoever consumes the other stream.
+func (*Handler) OutOfProcess() {}
 
 // New returns the handler. It does not ask the server anything.
 func New(cfg Config, js jetstream.JetStream) (*Handler, error) {

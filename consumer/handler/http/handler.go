@@ -85,8 +85,12 @@ type Handler struct {
 var (
 	_ consumer.Handler = (*Handler)(nil)
 	_ consumer.Checker = (*Handler)(nil)
+	_ consumer.Outside = (*Handler)(nil)
 	_ consumer.Stopper = (*Handler)(nil)
 )
+
+// OutOfProcess says that the work is done in the process that answers.
+func (*Handler) OutOfProcess() {}
 
 // New returns the handler of a route that runs concurrency attempts at once. It reads the TLS files, and opens no
 // connection. The error joins all faults of the config.

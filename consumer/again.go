@@ -1,0 +1,95 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A durable that was deleted, or whose stream was, is not made again while relay runs: where it is to begin is for people to
+// say, and on a stream that keeps its messages the beginning would have everything handled once more. Its routes say what
+// became of it. When somebody has made it, with the settings that relay needs, another source takes over, with a session
+// of its own: the old one was abandoned, so that what was in hand can settle nothing in the new stream.
+
+// keepOpen runs a source, and those that take over from it, until ctx is done.
+func (r *Relay) keepOpen(ctx context.Context, s *source) {
+	for s != nil {
+		next := s.run(ctx)
+		if next != nil && ctx.Err() == nil {
+			r.replace(s, next)
+		} else if next != nil {
+			next.close()
+			next = nil
+		}
+		s = next
+	}
+}
+
+// replace puts a source in the place of another.
+func (r *Relay) replace(old, next *source) {
+	list := slices.Clone(r.openSources())
+	for {
+		if i := slices.Index(list, old); i >= 0 {
+			list[i] = next
+		}
+		was := r.sources.Load()
+		if r.sources.CompareAndSwap(was, &list) {
+			return
+		}
+		list = slices.Clone(r.openSources())
+	}
+}
+
+func (s *source) isLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost != nil && !s.draining
+}
+
+// stayLost notes why a durable that is there again cannot be used.
+func (s *source) stayLost(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var differs *DurableDiffers
+	if errors.As(err, &differs) {
+		s.lost = fmt.Errorf("durable %s was deleted and made anew: %w", s.durable, err)
+	}
+}
+
+// again opens a durable that was lost and is there again. It never makes or changes one.
+func (s *source) again(ctx context.Context) finding {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	stream, err := s.relay.js.Stream(ctx, s.stream)
+	if err != nil {
+		return finding{err: err}
+	}
+	consumer, err := stream.Consumer(ctx, s.durable)
+	if errors.Is(err, jetstream.ErrNotPullConsumer) {
+		err = &DurableDiffers{s.stream, s.durable, []string{"it is a push consumer"}}
+	}
+	if err != nil {
+		return finding{err: err}
+	}
+	info := consumer.CachedInfo()
+	changeable, fixed := differences(info.Config, s.wanted(stream.CachedInfo().Config.Subjects))
+	if len(changeable)+len(fixed) > 0 {
+		return finding{err: &DurableDiffers{s.stream, s.durable, append(fixed, changeable...)}}
+	}
+	next := newSource(s.relay, s.stream, s.durable, s.due)
+	next.routes, next.patterns, next.count = s.routes, s.patterns, s.count
+	for _, rt := range next.routes {
+		rt.group.Renumbered()
+	}
+	if err := next.open(ctx, consumer, stream.CachedInfo().Created); err != nil {
+		if next.session != nil && next.answers != nil {
+			next.close()
+		}
+		return finding{err: err}
+	}
+	s.log.Warn("the durable was made anew by somebody else; going on with it", "at", info.Delivered.Stream, "waiting", info.NumPending)
+	return finding{next: next}
+}

@@ -1,0 +1,117 @@
+package consumer
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/supervisor"
+)
+
+// anew is a world in which a durable is made again.
+type anew struct {
+	*world
+	relay *Relay
+}
+
+func (w *anew) do(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *anew) makeDurable(c jetstream.ConsumerConfig) {
+	w.t.Helper()
+	_, err := w.js.CreateOrUpdateConsumer(w.t.Context(), "ORDERS", c)
+	w.do(err)
+}
+
+func (w *anew) purge() {
+	w.t.Helper()
+	st, err := w.js.Stream(w.t.Context(), "ORDERS")
+	w.do(err)
+	w.do(st.Purge(w.t.Context()))
+}
+
+// F22, F23: what was deleted and is made again by an operator goes on by itself. What was in hand settles nothing in the
+// new stream, whose sequences are the same.
+func TestRelay_durableOrStreamMadeAnewGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, order := range []string{supervisor.OrderNone, supervisor.OrderKey} {
+		for name, replaced := range map[string]func(w *anew, config jetstream.ConsumerConfig){
+			"durable": func(w *anew, config jetstream.ConsumerConfig) {
+				w.do(w.js.DeleteConsumer(w.t.Context(), "ORDERS", "billing"))
+				w.purge()
+				w.makeDurable(config)
+			},
+			"stream": func(w *anew, config jetstream.ConsumerConfig) {
+				w.do(w.js.DeleteStream(w.t.Context(), "ORDERS"))
+				w.stream("ORDERS", "orders.>")
+				w.makeDurable(config)
+			},
+			"durable, at first with other settings": func(w *anew, config jetstream.ConsumerConfig) {
+				w.do(w.js.DeleteStream(w.t.Context(), "ORDERS"))
+				w.stream("ORDERS", "orders.>")
+				other := config
+				other.AckWait = 9 * time.Second
+				w.makeDurable(other)
+				w.eventually("the difference is said", func() bool {
+					err := w.relay.Ready()
+					return err != nil && strings.Contains(err.Error(), "ack_wait is 9s")
+				})
+				w.makeDurable(config)
+			},
+		} {
+			t.Run(order+" "+name, func(t *testing.T) {
+				t.Parallel()
+				w := &anew{world: newWorld(t)}
+				old, fresh := newLedger(), newLedger()
+				var second atomic.Bool
+				release := make(chan struct{})
+				w.relay, _ = w.start(Config{Logger: quiet}, Route{
+					Name: "billing", Subjects: []string{"orders.>"}, AckWait: 2 * time.Second, Concurrency: 8, Order: order, Start: Start{Policy: "all"},
+					Handler: HandlerFunc(func(ctx context.Context, m *Msg) error {
+						if string(m.Data) == "new" {
+							fresh.note(m)
+							return nil
+						}
+						old.note(m)
+						if !second.Load() {
+							<-release // they end once the new ones are there
+						}
+						return nil
+					}),
+				})
+				config := w.info("ORDERS", "billing").Config
+				for _, subject := range []string{"orders.a", "orders.b", "orders.c"} {
+					w.publish(subject, 10)
+				}
+				w.eventually("handlers run", func() bool { return old.len() >= 3 })
+				replaced(w, config)
+				const n = 30
+				for range n {
+					if _, err := w.js.Publish(t.Context(), "orders.a", []byte("new")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				second.Store(true)
+				close(release)
+				w.eventually("the new ones are handled without a restart", func() bool { return fresh.len() == n })
+				w.settled("ORDERS", "billing")
+				w.eventually("ready", func() bool { return w.relay.Ready() == nil })
+				fresh.mu.Lock()
+				defer fresh.mu.Unlock()
+				for id, times := range fresh.seen {
+					if times > 1 {
+						t.Errorf("%s was handled %d times", id, times)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/relaymq/relay/supervisor"
+)
+
+type soloWork struct {
+	do      func()
+	settled *atomic.Int64
+}
+
+func (w soloWork) Do(context.Context, int, any) supervisor.Verdict {
+	w.do()
+	return supervisor.Verdict{Kind: supervisor.Ack}
+}
+func (w soloWork) Settle(supervisor.Outcome) { w.settled.Add(1) }
+
+// Suspects of any route wait for the handlers of all routes, and take no more than half of the time.
+func TestSolo_suspectsRunAloneInTheProcessAndOthersGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSolo()
+		for range 3 {
+			s.groups = append(s.groups, supervisor.New(supervisor.Options{Concurrency: 8, Alone: s.kick}))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.run(ctx); close(done) }()
+
+		var running, alone, fresh, suspects, settled atomic.Int64
+		other := func() {
+			running.Add(1)
+			if alone.Load() > 0 {
+				t.Error("a suspect is not alone")
+			}
+			time.Sleep(5 * time.Millisecond)
+			running.Add(-1)
+			fresh.Add(1)
+		}
+		suspect := func() {
+			if alone.Add(1) != 1 || running.Load() != 0 || !s.certain.Load() {
+				t.Errorf("%d suspects and %d others run", alone.Load(), running.Load())
+			}
+			time.Sleep(50 * time.Millisecond)
+			alone.Add(-1)
+			suspects.Add(1)
+		}
+		const n = 200 // ten seconds by themselves
+		for i := range uint64(n) {
+			s.groups[i%3].Deliver(&supervisor.Message{
+				Work: soloWork{suspect, &settled}, Key: fmt.Sprint(i), Sequence: i + 1, Returns: 1, Alone: true,
+			})
+		}
+		began := time.Now()
+		total, slow := int64(n), time.Duration(0)
+		for i := uint64(0); suspects.Load() < n && time.Since(began) < time.Minute; i++ {
+			// A hundred a second, which alone would be done at once.
+			sent, was := time.Now(), fresh.Load()
+			s.groups[i%3].Deliver(&supervisor.Message{Work: soloWork{other, &settled}, Key: "k", Sequence: n + i + 1})
+			total++
+			time.Sleep(10 * time.Millisecond)
+			if fresh.Load() == was && alone.Load() > 0 {
+				slow = max(slow, time.Since(sent))
+			}
+		}
+		if took := time.Since(began); took > 25*time.Second || suspects.Load() != n {
+			t.Errorf("%d of %d suspects after %v", suspects.Load(), n, took)
+		}
+		time.Sleep(5 * time.Second)
+		if settled.Load() != total {
+			t.Errorf("%d of %d settled", settled.Load(), total)
+		}
+		// Afterwards nothing is held.
+		was := fresh.Load()
+		s.groups[0].Deliver(&supervisor.Message{Work: soloWork{other, &settled}, Key: "k", Sequence: 1 << 40})
+		time.Sleep(6 * time.Millisecond)
+		if fresh.Load() != was+1 {
+			t.Error("a fresh message waits although no suspect is left")
+		}
+		cancel()
+		<-done
+		for _, g := range s.groups {
+			g.Close(t.Context())
+		}
+	})
+}
+
+// A handler that ignored its timeout may end the process at any time: then nobody is charged.
+func TestSolo_isNotCertainBesideAHandlerThatWasGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSolo()
+		g := supervisor.New(supervisor.Options{Concurrency: 2, Timeout: time.Second, Alone: s.kick})
+		s.groups = []*supervisor.Group{g}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.run(ctx); close(done) }()
+		var settled atomic.Int64
+		forever := make(chan struct{})
+		g.Deliver(&supervisor.Message{Work: soloWork{func() { <-forever }, &settled}, Key: "k", Sequence: 1})
+		certain := make(chan bool, 2)
+		for i := range uint64(2) {
+			g.Deliver(&supervisor.Message{
+				Work: soloWork{func() { certain <- s.certain.Load() }, &settled}, Key: fmt.Sprint(i), Sequence: i + 2, Returns: 1, Alone: true,
+			})
+			time.Sleep(3 * time.Second)
+			if i == 0 {
+				close(forever)
+				time.Sleep(time.Second)
+			}
+		}
+		if first, second := <-certain, <-certain; first || !second {
+			t.Errorf("certain: %v, then %v, want it once the handler has returned", first, second)
+		}
+		cancel()
+		<-done
+		g.Close(t.Context())
+	})
+}

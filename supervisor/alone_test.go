@@ -1,0 +1,171 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// warden plays the owner: it holds the group, waits until nothing runs, and starts what must run alone.
+func warden(ctx context.Context, g *Group, kicked <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-kicked:
+		}
+		g.Hold()
+		for {
+			for n, _ := g.Busy(); n > 0; n, _ = g.Busy() {
+				<-kicked
+			}
+			if !g.StartAlone() {
+				break
+			}
+		}
+		g.Release()
+	}
+}
+
+func (b *bench) sendAlone(handle handlerFunc, key string, seq uint64) {
+	b.mu.Lock()
+	m := &Message{Key: key, Sequence: seq, Size: 100, Returns: 1, Alone: true}
+	b.add(m, handle)
+	b.mu.Unlock()
+	b.g.Deliver(m)
+}
+
+func TestAlone_nothingElseRunsBesideIt(t *testing.T) {
+	made := func(context.Context, string) (any, error) {
+		time.Sleep(10 * time.Millisecond)
+		return "child", nil
+	}
+	for name, opts := range map[string]Options{
+		"shared":                {},
+		"children":              {New: made},
+		"children, few":         {New: made, Config: Config{MaxChildren: 2}},
+		"ordered":               {Ordered: true},
+		"ordered with children": {Ordered: true, New: made},
+		"one slot":              {Concurrency: 1},
+		"small stash":           {StashMessages: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				kicked := make(chan struct{}, 1)
+				opts.Alone = func() {
+					select {
+					case kicked <- struct{}{}:
+					default:
+					}
+				}
+				b := newBench(t, opts)
+				ctx, cancel := context.WithCancel(t.Context())
+				go warden(ctx, b.g, kicked)
+				var running, alone atomic.Int64
+				other := func(context.Context, *Message, int) Verdict {
+					running.Add(1)
+					defer running.Add(-1)
+					if n := alone.Load(); n > 0 {
+						t.Errorf("%d run that should run alone", n)
+					}
+					time.Sleep(30 * time.Millisecond)
+					return ok
+				}
+				suspect := func(_ context.Context, m *Message, n int) Verdict {
+					if alone.Add(1) > 1 || running.Load() > 0 {
+						t.Errorf("%d others run", running.Load())
+					}
+					defer alone.Add(-1)
+					time.Sleep(20 * time.Millisecond)
+					if running.Load() > 0 {
+						t.Errorf("%d others run", running.Load())
+					}
+					if m.Sequence%3 == 0 && n == 1 {
+						panic("it ends its child")
+					}
+					return ok
+				}
+				const n = 60
+				for i := uint64(1); i <= n; i++ {
+					key := fmt.Sprintf("k%d", i%4)
+					if i%5 == 0 {
+						b.sendAlone(suspect, key, i)
+					} else {
+						b.send(other, key, i)
+					}
+					if i%7 == 0 {
+						time.Sleep(15 * time.Millisecond)
+					}
+				}
+				time.Sleep(time.Hour)
+				for i := uint64(1); i <= n; i++ {
+					b.wantFinal(i, AckMessage)
+				}
+				cancel()
+				b.close()
+			})
+		})
+	}
+}
+
+// A message that must run alone may be what a key, or the whole route, probes with.
+func TestAlone_probes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kicked := make(chan struct{}, 1)
+		b := newBench(t, Options{
+			Config: Config{RouteTripAfter: new(3), TripAfter: new(0), Restart: Backoff{Min: time.Second}},
+			Alone: func() {
+				select {
+				case kicked <- struct{}{}:
+				default:
+				}
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		go warden(ctx, b.g, kicked)
+		b.redeliver = false // what failed stays away
+		for i := range uint64(3) {
+			b.send(failing, fmt.Sprintf("k%d", i), i+1)
+		}
+		synctest.Wait()
+		if s := b.g.Status().State; s != Waiting {
+			t.Fatalf("the route is %v", s)
+		}
+		b.sendAlone(succeed, "k9", 9)
+		synctest.Wait()
+		b.wantStarts(9)
+		time.Sleep(time.Minute)
+		b.wantFinal(9, AckMessage)
+		if s := b.g.Status().State; s != Flowing {
+			t.Errorf("the route is %v", s)
+		}
+		cancel()
+		b.close()
+	})
+}
+
+// While the group is held nothing is asked for; afterwards it is again.
+func TestHold_nothingStartsAndNothingIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var more atomic.Int64
+		b := newBench(t, Options{More: func() { more.Add(1) }})
+		b.g.Hold()
+		b.send(succeed, "k", 1, 2, 3)
+		time.Sleep(time.Hour)
+		if free, flows := b.g.Free(); free != 0 || flows || len(b.allStarts()) > 0 {
+			t.Errorf("held: %d free (%v), %d started", free, flows, len(b.allStarts()))
+		}
+		b.g.Release()
+		synctest.Wait()
+		for i := range uint64(3) {
+			b.wantFinal(i+1, AckMessage)
+		}
+		if more.Load() == 0 {
+			t.Error("nobody is told that there is room again")
+		}
+		b.close()
+	})
+}
