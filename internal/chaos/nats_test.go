@@ -292,7 +292,6 @@ func TestF25_durableDiffers(t *testing.T) {
 		{"filter", func(c *jetstream.ConsumerConfig) { c.FilterSubjects = []string{"t.1", "t.2"} }},
 		{"inactive", func(c *jetstream.ConsumerConfig) { c.InactiveThreshold = time.Hour }},
 		{"headers_only", func(c *jetstream.ConsumerConfig) { c.HeadersOnly = true }},
-		{"rate_limit", func(c *jetstream.ConsumerConfig) { c.RateLimit = 1000 }},
 		{"max_batch", func(c *jetstream.ConsumerConfig) { c.MaxRequestBatch = 5 }},
 		{"max_expires", func(c *jetstream.ConsumerConfig) { c.MaxRequestExpires = 2 * time.Second }},
 		{"max_bytes", func(c *jetstream.ConsumerConfig) { c.MaxRequestMaxBytes = 4096 }},

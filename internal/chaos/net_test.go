@@ -70,6 +70,32 @@ func TestF35_oneWay(t *testing.T) {
 	t.Run("relay cannot receive", func(t *testing.T) { partitioned(t, false, true, lengths) })
 }
 
+func TestF35_acksLost(t *testing.T) { acksLost(begin(t), of(1, 20)) }
+
+// acksLost loses what relay answers, and then its connection. The handlers have succeeded: relay must ack again, and start
+// nothing twice, whichever of the ack and the redelivery is first.
+func acksLost(w *World, rounds int) {
+	h := simple(w)
+	p := NewProxy(w.T, w.nats.Addr())
+	w.StartRelay("r1", h, RelayConfig{URL: p.URL(), Route: M{"ack_wait": "1s"}})
+	const n = 60
+	for range rounds {
+		before := w.Ends()
+		w.Produce(Load{Count: n, Script: sleeping(300)})
+		w.Eventually(5*time.Second, "handlers run", func() bool { return w.Running() >= n/2 })
+		w.Cut("acks lost")
+		p.Stall(true, false)
+		w.Eventually(5*time.Second, "handlers have ended", func() bool { return w.Ends() >= before+n/2 })
+		time.Sleep(w.Between(100*ms, 300*ms)) // their acks are on their way
+		p.Cut()
+		p.Resume()
+		w.Eventually(20*time.Second, "rest", func() bool { return w.rest().done() })
+	}
+	zero := 0
+	r := w.Check(Expect{Bound: &zero})
+	w.Figure("%d times the acks of ≥ %d handlers lost with their connection: 0 lost of %d, %d duplicates", rounds, n/2, r.Published, r.Duplicates)
+}
+
 // F38: the link goes silent without an end. Readiness asks for a sign of life; the connection finds out by its pings.
 func TestF38_halfOpen(t *testing.T) {
 	w := begin(t)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -78,7 +79,7 @@ func (w *World) StartRelay(name string, h *Handler, c RelayConfig) *Relay {
 		w.T.Fatal(err)
 	}
 	argv := append([]string{orText(c.Binary, w.Bin.Relay), "run", "-c", r.conf}, c.Args...)
-	r.Proc = w.startProc(name, procOptions{netns: c.Netns, env: c.Env, cgroup: c.Cgroup}, argv...)
+	r.Proc = w.startProc(name, procOptions{netns: c.Netns, env: slices.Concat(w.env, c.Env), cgroup: c.Cgroup}, argv...)
 	if !c.NoWait {
 		r.WaitReady(20 * time.Second)
 	}

@@ -31,6 +31,7 @@ type World struct {
 	Rand *rand.Rand
 	Dir  string
 	Bin  Binaries
+	env  []string // of every relay
 
 	began  time.Time
 	stream string
