@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -75,6 +76,7 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	// Counted here and not after the call: a panic does not return.
 	defer func() { rt.count.took(time.Since(began)) }()
 	v := verdictOf(child.(Handler).Handle(ctx, msg))
+	failpoint.At("handled")
 	m.told(ctx, number, v)
 	rt.count.verdicts[v.Kind].Add(1)
 	if rt.log.Enabled(ctx, slog.LevelDebug) {
@@ -106,6 +108,7 @@ func (m *message) Settle(o supervisor.Outcome) {
 		rt.log.Info("message dropped", m.attrs("why", why(o))...)
 		m.done()
 	case supervisor.GiveBack:
+		failpoint.At("giving back")
 		if m.giveBack(o.Due); o.Suspended {
 			rt.sentAway(m)
 		}
@@ -147,6 +150,7 @@ func (m *message) done() {
 		then = func() { rt.slow.Go(func() { src.forget(rt.work, seq) }) }
 	}
 	_ = m.delivery.Ack(then) // settled before: a bug that has no effect here
+	failpoint.At("acked")
 }
 
 // attrs describe the message in the log.

@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/time/rate"
+
+	"github.com/relaymq/relay/internal/failpoint"
 )
 
 // Run is a replay job under way.
@@ -388,6 +390,7 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 			}
 		}
 		slots <- struct{}{}
+		failpoint.At("handing over")
 		future, err := r.Store.js.PublishMsgAsync(f.handOver.msg)
 		work.Go(func() {
 			defer func() { <-slots }()
@@ -399,7 +402,9 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 			mu.Unlock()
 			close(f.confirmed)
 			if err == nil {
+				failpoint.At("handed over")
 				err = r.remove(ctx, finish, f)
+				failpoint.At("removed")
 			}
 			if err := r.settle(f, err); err != nil {
 				stop(err)
