@@ -204,6 +204,7 @@ func (w *World) Check(e Expect) *Report {
 			return calm > 2
 		}); !ok {
 			r.wrong(NotDrained, "after %v: %s", e.Within, last)
+			w.askEmbedded()
 		}
 	}
 	r.RestAfter = time.Since(began)

@@ -256,6 +256,19 @@ func (w *World) StartEmbedded(name string, conf M) *Embedded {
 	return e
 }
 
+// askEmbedded has the embedding programs write their status to their logs, for whoever looks into a failure.
+func (w *World) askEmbedded() {
+	w.mu.Lock()
+	procs := slices.Clone(w.procs)
+	w.mu.Unlock()
+	for _, p := range procs {
+		if len(p.argv) > 1 && p.argv[1] == "embed" {
+			p.Signal(syscall.SIGUSR1)
+		}
+	}
+	time.Sleep(200 * time.Millisecond)
+}
+
 // Embedded starts an instance with its own server, connects the harness to it, and makes the stream.
 func (w *World) Embedded(h *Handler, store string) *Relay {
 	w.T.Helper()
