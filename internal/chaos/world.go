@@ -129,6 +129,9 @@ func (w *World) Log() []string {
 
 // Figure reports what was measured; docs/reliability.md is made of these lines.
 func (w *World) Figure(format string, args ...any) {
+	if w.T.Failed() {
+		format = "RED, what follows is not true: " + format
+	}
 	w.T.Logf("FIGURE %s seed=%d: %s", row(w.T.Name()), w.Seed, fmt.Sprintf(format, args...))
 }
 
