@@ -116,7 +116,7 @@ func TestF38_halfOpen(t *testing.T) {
 	found := time.Duration(0)
 	if Full {
 		// Two pings, 10s apart, go unanswered: found at the third.
-		found, ok = w.Within(35*time.Second, func() bool { return contains(r1.LogText(), "disconnected from nats") })
+		_, ok = w.Within(35*time.Second, func() bool { return contains(r1.LogText(), "disconnected from nats") })
 		found = time.Since(at)
 		if !ok || found > 31*time.Second {
 			t.Errorf("F38: the dead connection was found after %v (%v)", found, ok)
