@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -95,6 +96,7 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	// Counted here and not after the call: a panic does not return.
 	defer func() { rt.count.took(time.Since(began)) }()
 	v := verdictOf(child.(Handler).Handle(ctx, msg))
+	failpoint.At("handled")
 	m.told(ctx, number, v)
 	rt.count.verdicts[v.Kind].Add(1)
 	if rt.log.Enabled(ctx, slog.LevelDebug) {
@@ -127,6 +129,7 @@ func (m *message) Settle(o supervisor.Outcome) {
 		rt.log.Info("message dropped", m.attrs("why", why(o))...)
 		m.done()
 	case supervisor.GiveBack:
+		failpoint.At("giving back")
 		if m.giveBack(o.Due); o.Suspended {
 			rt.sentAway(m)
 		}
@@ -169,6 +172,7 @@ func (m *message) giveBack(due time.Time) {
 // done acknowledges the message. Nothing may be done with it afterwards.
 func (m *message) done() {
 	_ = m.delivery.Ack(m) // settled before: a bug that has no effect here
+	failpoint.At("acked")
 }
 
 // Confirmed has the record of a message deleted that is done for good, and its memory used again.

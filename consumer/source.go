@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -216,6 +217,7 @@ var epoch = time.Now()
 func (s *source) forget(ctx context.Context, seq uint64) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
+	failpoint.At("forgetting")
 	if err := s.records.Delete(ctx, seq); err != nil {
 		s.log.Debug("record not deleted; the next sweep does it", "seq", seq, "error", err)
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/teeth"
 )
 
 // callTimeout is longer than a leader election usually takes.
@@ -113,7 +115,9 @@ func (s *Store) entryMsg(ctx context.Context, subj string, e Entry) (*nats.Msg, 
 	build := func() *nats.Msg {
 		m := &nats.Msg{Subject: subj, Header: encode(e), Data: e.Data}
 		m.Header.Set(jetstream.ExpectedStreamHeader, s.Name())
-		m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
+		if !teeth.Expect() {
+			m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
+		}
 		return m
 	}
 	m := build()

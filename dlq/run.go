@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/time/rate"
+
+	"github.com/relaymq/relay/internal/failpoint"
 )
 
 // Run is a replay job under way.
@@ -393,6 +395,7 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 			err := context.Cause(ctx) // nothing new
 			began := err == nil
 			if began {
+				failpoint.At("handing over")
 				future, failed := r.Store.js.PublishMsgAsync(f.handOver.msg)
 				err = r.confirm(ctx, finish, f, future, failed)
 			}
@@ -406,7 +409,9 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 				return
 			}
 			if err == nil {
+				failpoint.At("handed over")
 				err = r.remove(ctx, finish, f)
+				failpoint.At("removed")
 			}
 			if err := r.settle(f, err); err != nil {
 				stop(err)

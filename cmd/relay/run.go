@@ -80,13 +80,13 @@ func (s *service) run(ctx context.Context) error {
 
 	inProcess, err := s.startServer(ctx)
 	if err != nil {
-		return cannotStart(err)
+		return whileStarting(ctx, cannotStart(err))
 	}
 	if s.natsd != nil {
 		defer s.natsd.Shutdown()
 	}
 	if s.conn, err = connect(ctx, s.cfg, s.cfg.Service, inProcess, s.log); err != nil {
-		return cannotStart(err)
+		return whileStarting(ctx, cannotStart(err))
 	}
 	defer s.conn.Close()
 	stopAdmin, err := s.startAdmin(ctx)
@@ -95,10 +95,7 @@ func (s *service) run(ctx context.Context) error {
 	}
 	defer stopAdmin()
 	if err := s.newRelay(ctx); err != nil {
-		if errors.Is(context.Cause(ctx), context.Canceled) {
-			return nil // told to stop while starting
-		}
-		return err
+		return whileStarting(ctx, err)
 	}
 	go s.watch(ctx, cancel)
 	if s.demo != "" {
@@ -110,6 +107,14 @@ func (s *service) run(ctx context.Context) error {
 	}
 	if err == nil {
 		s.log.Info("drained; bye")
+	}
+	return err
+}
+
+// whileStarting is err, or nothing if relay was told to stop meanwhile: then what it was about to do has not failed.
+func whileStarting(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), context.Canceled) {
+		return nil
 	}
 	return err
 }

@@ -61,6 +61,28 @@ func TestRun_sigtermDrainsAndExitsWith0(t *testing.T) {
 	}
 }
 
+// F09. Relay used to say that it could not connect, with exit 1.
+func TestRun_regressionSigtermWhileConnectingExitsWith0(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes the connection and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	w := newWorld(t, billing)
+	w.configure("nats: {url: \"nats://" + silent.Addr().String() + "\"}\n" + billing)
+	p := spawn(t, w.dir, nil, "run")
+	c, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit %d, want 0", code)
+	}
+}
+
 // F07: whatever a handler does, relay ends a second after the drain, and says by 3 that somebody was interrupted.
 func TestRun_handlerBeyondTheDrainIsExit3(t *testing.T) {
 	t.Parallel()

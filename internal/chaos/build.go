@@ -46,6 +46,29 @@ func binaries(t testing.TB) Binaries {
 	return built.bin
 }
 
+var weak struct {
+	once sync.Once
+	file string
+	err  error
+}
+
+// weakRelay is the program built with the test-only switches: in a full run every build has them.
+func weakRelay(t testing.TB) string {
+	t.Helper()
+	bin := binaries(t)
+	if Full {
+		return bin.Relay
+	}
+	weak.once.Do(func() {
+		weak.file = filepath.Join(built.dir, "relay-chaos")
+		weak.err = build(weak.file, "./cmd/relay", "-tags=chaos")
+	})
+	if weak.err != nil {
+		t.Fatalf("chaos: %v", weak.err)
+	}
+	return weak.file
+}
+
 func build(out, pkg string, flags ...string) error {
 	args := append([]string{"build", "-o", out}, buildTags...)
 	c := exec.Command("go", append(append(args, flags...), pkg)...)

@@ -37,6 +37,7 @@ const (
 	Leaked     Class = "leaked"              // records, files or memory that do not come back
 	Misplaced  Class = "dead letter missing" // a message that only fails is not among the dead letters
 	Early      Class = "early"               // a retry before its delay was over
+	NotFenced  Class = "not fenced"          // an instance that had lost its lease settled nevertheless
 )
 
 // Fault is one thing that was done, and what it may cost.
@@ -203,6 +204,7 @@ func (w *World) Check(e Expect) *Report {
 			return calm > 2
 		}); !ok {
 			r.wrong(NotDrained, "after %v: %s", e.Within, last)
+			w.askEmbedded()
 		}
 	}
 	r.RestAfter = time.Since(began)
@@ -224,6 +226,12 @@ func (w *World) Check(e Expect) *Report {
 		say("%s: %d\n  %s", c, len(list), strings.Join(list[:min(len(list), 10)], "\n  "))
 	}
 	return r
+}
+
+// Wrong fails the run with something that only its row can see.
+func (w *World) Wrong(c Class, format string, args ...any) {
+	w.T.Helper()
+	w.T.Errorf("%s: %s", c, fmt.Sprintf(format, args...))
 }
 
 func (r *Report) wrong(c Class, format string, args ...any) {

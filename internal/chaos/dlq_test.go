@@ -173,6 +173,44 @@ func TestF91_confirmationLost(t *testing.T) {
 	w.Figure("%d cuts that lose confirmations, %d dead letters: each stored once, 0 lost", cuts, r.Dead)
 }
 
+func TestF91_killBeforeConfirmation(t *testing.T) { killBeforeConfirmation(begin(t), of(1, 20)) }
+
+// killBeforeConfirmation has relay die when its dead letters are stored and it has not heard of it.
+func killBeforeConfirmation(w *World, rounds int) {
+	h := simple(w)
+	p := NewProxy(w.T, w.nats.Addr())
+	r1 := w.StartRelay("r1", h, RelayConfig{URL: p.URL(), Route: M{"ack_wait": "1s"}})
+	const n = 60
+	least := n
+	stored := func() int {
+		s, err := w.js.Stream(w.T.Context(), "RELAY_DLQ")
+		if err != nil {
+			return 0
+		}
+		return int(s.CachedInfo().State.Msgs)
+	}
+	for range rounds {
+		before, had := w.Starts(), stored()
+		w.Produce(Load{Count: n, Script: func(int) ledger.Script { return ledger.Script{Do: "dead", Sleep: 400} }})
+		w.Eventually(5*time.Second, "handlers run", func() bool { return w.Starts() >= before+n })
+		p.Stall(false, true) // what relay sends arrives, what it would hear does not
+		// As many as relay stores at once; the others wait for theirs.
+		w.Eventually(5*time.Second, "dead letters are stored while relay hears nothing", func() bool { return stored() >= had+n/3 })
+		least = min(least, stored()-had)
+		w.KillRelay(r1)
+		p.Cut()
+		p.Resume()
+		r1.Start()
+		r1.WaitReady(10 * time.Second)
+		w.Eventually(20*time.Second, "rest", func() bool { return w.rest().done() })
+	}
+	r := w.Check(Expect{ExtraStarts: 1})
+	if r.Dead != r.Published {
+		w.T.Errorf("I-02: %d dead letters of %d messages", r.Dead, r.Published)
+	}
+	w.Figure("relay killed %d times with at least %d dead letters stored and unconfirmed: %d dead letters of %d messages", rounds, least, r.Dead, r.Published)
+}
+
 // F92: two instances hold the same message, and both find it hopeless.
 func TestF92_twoInstances(t *testing.T) {
 	w := begin(t)

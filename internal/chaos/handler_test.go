@@ -42,8 +42,9 @@ func TestF51_panics(t *testing.T) {
 	kinds := []string{"panic", "panicerror", "panicnil", "panicruntime", "panicpanic"}
 	n := of(200, 20_000)
 	w.Produce(Load{
-		Count:   n,
-		Subject: func(i int) string { return fmt.Sprintf("t.%d", i%50) },
+		Count: n,
+		// Few panics for each key: one whose every message ends its child waits longer each time, as it should.
+		Subject: func(i int) string { return fmt.Sprintf("t.%d", i%5003) },
 		Script: func(i int) ledger.Script {
 			if i%10 == 0 {
 				return ledger.Script{Do: kinds[i/10%len(kinds)], Until: 1}
@@ -149,6 +150,23 @@ func TestF58_longHandlers(t *testing.T) {
 		t.Errorf("I-15: %d starts of %d messages", r.Starts, n)
 	}
 	w.Figure("%d handlers of %d × AckWait: %d starts, %d duplicates", n, of(3, 10), r.Starts, r.Duplicates)
+}
+
+// F73: the endpoint answers 200 when the timeout is over. That is one failure and one duplicate, under the same id.
+func TestF73_lateAnswer(t *testing.T) {
+	w := begin(t)
+	h := simple(w)
+	w.StartRelay("r1", h, RelayConfig{Route: M{"timeout": "400ms", "ack_wait": "2s"}})
+	n := of(40, 1000)
+	w.Produce(Load{Count: n, Subject: func(i int) string { return fmt.Sprintf("t.%d", i) }, Script: func(int) ledger.Script {
+		return ledger.Script{Do: "late", Once: true, Sleep: 600, SleepOK: 5}
+	}})
+	w.Eventually(time.Minute, "the late answers are given", func() bool { return w.Ends() >= 2*n })
+	r := w.Check(Expect{Within: time.Minute, Bound: &n})
+	if r.Starts != 2*n || r.Dead > 0 {
+		t.Errorf("F73: %d starts of %d messages, %d dead letters", r.Starts, n, r.Dead)
+	}
+	w.Figure("%d answers after 1.5 × timeout: %d starts, %d duplicates, %d dead letters", n, r.Starts, r.Duplicates, r.Dead)
 }
 
 // F60: exec handlers that leave children behind.

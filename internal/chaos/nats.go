@@ -194,6 +194,26 @@ func (w *World) Leader(stream, durable string) *Node {
 	return nil
 }
 
+// led tells whether stream and durable have leaders, neither of them the one that is gone.
+func (w *World) led(stream, durable, gone string) bool {
+	ctx, cancel := w.ctx(300 * time.Millisecond)
+	defer cancel()
+	s, err := w.js.Stream(ctx, stream)
+	if err != nil {
+		return false
+	}
+	c, err := s.Consumer(ctx, durable)
+	if err != nil || s.CachedInfo().Cluster == nil || c.CachedInfo().Cluster == nil {
+		return false
+	}
+	for _, leader := range []string{s.CachedInfo().Cluster.Leader, c.CachedInfo().Cluster.Leader} {
+		if leader == "" || leader == gone {
+			return false
+		}
+	}
+	return true
+}
+
 // StepDown asks the leader of a stream or consumer to give up.
 func (w *World) StepDown(stream, durable string) {
 	subject := "$JS.API.STREAM.LEADER.STEPDOWN." + stream

@@ -38,6 +38,7 @@ type procOptions struct {
 	cgroup string // directory of a memory cgroup
 	env    []string
 	first  func(line string) // called with the first line of stdout
+	stderr *os.File          // instead of the log, for the first start only
 }
 
 // startProc starts a process, which ends with the run at the latest.
@@ -65,6 +66,9 @@ func (p *Proc) start() error {
 	}
 	defer log.Close()
 	cmd.Stderr = log
+	if p.opts.stderr != nil {
+		cmd.Stderr, p.opts.stderr = p.opts.stderr, nil
+	}
 	cmd.Env = append(os.Environ(), p.opts.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var stdout io.ReadCloser

@@ -74,6 +74,23 @@ func (p *Proxy) Cut() {
 	clear(p.conns)
 }
 
+// Inject sends text to the target on every connection, as if the client had.
+func (p *Proxy) Inject(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		if c.RemoteAddr().String() == p.target {
+			_, _ = c.Write([]byte(text))
+		}
+	}
+}
+
+// Delay holds each piece back for d, both ways.
+func (p *Proxy) Delay(d time.Duration) {
+	p.up.delay.Store(int64(d))
+	p.down.delay.Store(int64(d))
+}
+
 // Flip damages the next n bytes that go down, towards relay.
 func (p *Proxy) Flip(n int64) { p.down.flip.Store(n) }
 

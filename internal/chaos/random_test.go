@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -132,21 +131,20 @@ func random(t *testing.T, servers, count, rate int, length time.Duration) {
 	w.Connect()
 	w.Stream()
 	n := &nemesis{w: w, h: w.StartHandler(""), count: make(map[string]int)}
-	var wg sync.WaitGroup
 	n.relays, n.proxies = make([]*Relay, 3), make([]*Proxy, 3)
 	for i := range 3 {
 		n.proxies[i] = NewProxy(t, strings.TrimPrefix(w.nats.Nodes[i%servers].url(), "nats://"))
-		wg.Go(func() {
-			n.relays[i] = w.StartRelay(fmt.Sprintf("r%d", i+1), n.h, RelayConfig{URL: n.proxies[i].URL(), Route: M{
-				"timeout": "3s", "concurrency": 32, "retry": M{"max_attempts": of(8, 20), "min": "100ms", "max": "1s", "jitter": 0.2},
-				// Keys that trip spend no attempts on probes, so that messages which only fail would not come to an end in
-				// the time of a run.
-				"supervisor": M{"trip_after": 0, "route_trip_after": 0},
-			}})
-			n.relays[i].Keep() // what cannot start because NATS is away ends, and is started again
-		})
+		n.relays[i] = w.StartRelay(fmt.Sprintf("r%d", i+1), n.h, RelayConfig{URL: n.proxies[i].URL(), NoWait: true, Route: M{
+			"timeout": "3s", "concurrency": 32, "retry": M{"max_attempts": of(8, 20), "min": "100ms", "max": "1s", "jitter": 0.2},
+			// Keys that trip spend no attempts on probes, so that messages which only fail would not come to an end in the
+			// time of a run.
+			"supervisor": M{"trip_after": 0, "route_trip_after": 0},
+		}})
+		n.relays[i].Keep() // what cannot start because NATS is away, or slow, ends and is started again
 	}
-	wg.Wait()
+	for _, r := range n.relays {
+		r.WaitReady(time.Minute)
+	}
 	n.watch = NewWatch(w)
 	stop := make(chan struct{})
 	produced := make(chan struct{})

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -78,7 +79,7 @@ func (w *World) StartRelay(name string, h *Handler, c RelayConfig) *Relay {
 		w.T.Fatal(err)
 	}
 	argv := append([]string{orText(c.Binary, w.Bin.Relay), "run", "-c", r.conf}, c.Args...)
-	r.Proc = w.startProc(name, procOptions{netns: c.Netns, env: c.Env, cgroup: c.Cgroup}, argv...)
+	r.Proc = w.startProc(name, procOptions{netns: c.Netns, env: slices.Concat(w.env, c.Env), cgroup: c.Cgroup}, argv...)
 	if !c.NoWait {
 		r.WaitReady(20 * time.Second)
 	}
@@ -253,6 +254,19 @@ func (w *World) StartEmbedded(name string, conf M) *Embedded {
 	w.ledgers.Add(e.Ledger)
 	e.Proc = w.startProc(name, procOptions{}, w.Bin.Chaosd, "embed", "-config", file)
 	return e
+}
+
+// askEmbedded has the embedding programs write their status to their logs, for whoever looks into a failure.
+func (w *World) askEmbedded() {
+	w.mu.Lock()
+	procs := slices.Clone(w.procs)
+	w.mu.Unlock()
+	for _, p := range procs {
+		if len(p.argv) > 1 && p.argv[1] == "embed" {
+			p.Signal(syscall.SIGUSR1)
+		}
+	}
+	time.Sleep(200 * time.Millisecond)
 }
 
 // Embedded starts an instance with its own server, connects the harness to it, and makes the stream.

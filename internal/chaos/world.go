@@ -31,6 +31,7 @@ type World struct {
 	Rand *rand.Rand
 	Dir  string
 	Bin  Binaries
+	env  []string // of every relay
 
 	began  time.Time
 	stream string
@@ -128,6 +129,9 @@ func (w *World) Log() []string {
 
 // Figure reports what was measured; docs/reliability.md is made of these lines.
 func (w *World) Figure(format string, args ...any) {
+	if w.T.Failed() {
+		format = "RED, what follows is not true: " + format
+	}
 	w.T.Logf("FIGURE %s seed=%d: %s", row(w.T.Name()), w.Seed, fmt.Sprintf(format, args...))
 }
 

@@ -85,6 +85,14 @@ func runEmbed(args []string) error {
 	if report != nil {
 		go report(ctx)
 	}
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGUSR1)
+	go func() {
+		for range asked {
+			text, _ := json.Marshal(r.Status())
+			fmt.Fprintf(os.Stderr, "status: %s\n", text)
+		}
+	}()
 	err = r.Run(ctx)
 	if errors.Is(err, consumer.ErrForcedDrain) {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,0 +1,9 @@
+// Package teeth switches parts of relay's safety off, one at a time, so that the fault harness can prove that it notices.
+// In every normal build the functions of this package are constants, which the compiler removes. A build with the tag
+// chaos, which only the harness makes, reads the environment variable CHAOS_PULLED: a comma-separated list of
+//
+//	acks    an ack that was sent is taken for confirmed: never sent again, and a redelivery is started anew
+//	fence   a lease that may be lost is taken for a good one: late NAKs, parks and dead letters are sent
+//	record  the attempts of a message that failed are not written down
+//	expect  a dead letter is stored whether it is there already or not
+package teeth

@@ -1,0 +1,15 @@
+//go:build !chaos
+
+package teeth
+
+// Acks tells whether unconfirmed acks are taken for confirmed.
+func Acks() bool { return false }
+
+// Fence tells whether lost leases go unnoticed.
+func Fence() bool { return false }
+
+// Record tells whether attempts are not written down.
+func Record() bool { return false }
+
+// Expect tells whether dead letters are stored unconditionally.
+func Expect() bool { return false }

@@ -1,0 +1,27 @@
+//go:build chaos
+
+package teeth
+
+import (
+	"os"
+	"slices"
+	"strings"
+)
+
+var pulled = strings.Split(os.Getenv("CHAOS_PULLED"), ",")
+
+var acks, fence, record, expect = has("acks"), has("fence"), has("record"), has("expect")
+
+func has(name string) bool { return slices.Contains(pulled, name) }
+
+// Acks tells whether unconfirmed acks are taken for confirmed.
+func Acks() bool { return acks }
+
+// Fence tells whether lost leases go unnoticed.
+func Fence() bool { return fence }
+
+// Record tells whether attempts are not written down.
+func Record() bool { return record }
+
+// Expect tells whether dead letters are stored unconditionally.
+func Expect() bool { return expect }
