@@ -86,13 +86,14 @@ func (s *source) admit(ctx context.Context, raw *nats.Msg, b *batch) {
 		// settlements and leases come this way too.
 		b.deliver()
 		s.behind.Add(1)
+		enter := func() { m.lookUp(ctx, elsewhere) }
+		if known {
+			rec := rec // the other one must not escape
+			enter = func() { m.enter(rec) }
+		}
 		s.inOrder.Go(func() {
 			defer s.behind.Add(-1)
-			if known {
-				m.enter(rec)
-			} else {
-				m.lookUp(ctx, elsewhere)
-			}
+			enter()
 		})
 	default:
 		m.route.slow.Go(func() { m.lookUp(ctx, elsewhere) })
