@@ -41,6 +41,7 @@ type Delivery struct {
 	twice      bool      // it may be in more than one list of the session
 	beat       moment    // the last +WPI, or the arrival; of an ack, when it was sent
 	prev, next *Delivery // in the list of leases
+	sameBucket *Delivery // of sequences
 }
 
 var (
@@ -134,6 +135,9 @@ func (s *Session) release(d *Delivery) {
 // Fenced tells whether the lease may be lost. Nothing should be started, and no dead letter written, for a delivery that
 // is; the answer may be outdated a moment later. It takes no lock.
 func (d *Delivery) Fenced() bool { return d.fencedAt(d.s.now()) }
+
+// FencedAt is Fenced for who knows the time.
+func (d *Delivery) FencedAt(now time.Time) bool { return d.fencedAt(d.s.at(now)) }
 
 func (d *Delivery) fencedAt(now moment) bool { return int64(now) >= d.fence.Load() && !teeth.Fence() }
 

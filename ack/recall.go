@@ -13,7 +13,7 @@ func (d *Delivery) Recall() {
 	if d.state != naked || d.plain || s.abandoned || d.due.Sub(now) < s.cfg.AckWait {
 		return
 	}
-	current := s.bySeq[d.Sequence]
+	current := s.bySeq.get(d.Sequence)
 	if current != nil && current != d {
 		return // it is back
 	}
@@ -24,6 +24,6 @@ func (d *Delivery) Recall() {
 		return
 	}
 	s.slots.free(d.slot) // of the NAK with the long delay, if that is not confirmed yet
-	s.bySeq[d.Sequence] = d
+	s.bySeq.put(d)
 	s.naks = append(s.naks, d)
 }

@@ -59,7 +59,7 @@ type Session struct {
 	hurried chan struct{} // a reconnect: do not wait to send again
 
 	mu          sync.Mutex
-	bySeq       map[uint64]*Delivery // live, or settled and unconfirmed
+	bySeq       sequences // live, or settled and unconfirmed
 	leases      leaseList
 	naks        []*Delivery // claimed, waiting for the burst
 	slots       slots
@@ -109,7 +109,7 @@ func NewSession(cfg Config) *Session {
 		prefix:  cfg.Inbox + ".a.",
 		epoch:   time.Now(),
 		hurried: make(chan struct{}, 1),
-		bySeq:   make(map[uint64]*Delivery),
+		bySeq:   newSequences(),
 		slots:   newSlots(),
 		acks:    acks{waiting: noSlot, link: cfg.Link()},
 	}
@@ -173,7 +173,7 @@ func (s *Session) Abandon() {
 		s.slots.free(i)
 	}
 	s.acks = acks{waiting: noSlot, sending: s.acks.sending, link: s.acks.link}
-	for _, d := range s.bySeq {
+	for _, d := range s.bySeq.all() {
 		if d.state != live {
 			if d.counted {
 				s.stats.Forgotten++
@@ -202,7 +202,7 @@ func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 		s.mu.Unlock()
 		return nil, nil
 	}
-	if old := s.bySeq[d.Sequence]; old != nil {
+	if old := s.bySeq.get(d.Sequence); old != nil {
 		switch {
 		case !old.Time.Equal(d.Time):
 			// The stream was made anew: this is another message, which what is known of the old one must not touch.
@@ -228,7 +228,7 @@ func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 			s.disown(old)
 		}
 	}
-	s.bySeq[d.Sequence] = d
+	s.bySeq.put(d)
 	s.lease(d)
 	s.stats.Received++
 	s.mu.Unlock()
@@ -312,9 +312,7 @@ func (s *Session) confirm(d *Delivery) {
 
 // forget ends a settled delivery.
 func (s *Session) forget(d *Delivery) {
-	if s.bySeq[d.Sequence] == d {
-		delete(s.bySeq, d.Sequence)
-	}
+	s.bySeq.remove(d)
 	d.slot = noSlot
 	if d.counted {
 		d.counted = false

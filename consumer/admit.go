@@ -42,7 +42,7 @@ const unroutedDelay = 15 * time.Minute
 
 // admit begins the lease of a delivery and finds out what is known of it. What needs the server for that comes to its
 // route a little later; the rest is added to the batch.
-func (s *source) admit(ctx context.Context, raw *nats.Msg, b *batch) {
+func (s *source) admit(ctx context.Context, raw *nats.Msg, now time.Time, b *batch) {
 	m := s.newMessage(raw)
 	d, err := s.session.ReceiveInto(&m.arrival, raw)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *source) admit(ctx context.Context, raw *nats.Msg, b *batch) {
 		return
 	}
 	s.count.delivered.Add(1)
-	if d.Fenced() {
+	if d.FencedAt(now) {
 		// It comes from a link that stalled for longer than AckWait: another instance has it by now.
 		d.Release()
 		return

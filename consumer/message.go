@@ -59,8 +59,9 @@ func (m *message) from() ack.Origin {
 // Do is one attempt.
 func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verdict {
 	rt := m.route
+	began := time.Now()
 	// By its age since receipt a delivery could look young that a stalled link has brought late.
-	if m.delivery.Fenced() {
+	if m.delivery.FencedAt(began) {
 		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 	}
 	if m.suspect != nil {
@@ -92,7 +93,6 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	if !rt.cfg.OwnBytes {
 		msg.Data, msg.Header = slices.Clone(m.data), cloneHeader(m.header)
 	}
-	began := time.Now()
 	// Counted here and not after the call: a panic does not return.
 	defer func() { rt.count.took(time.Since(began)) }()
 	v := verdictOf(child.(Handler).Handle(ctx, msg))

@@ -248,7 +248,7 @@ func (s *source) take(ctx context.Context, first *nats.Msg) {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
 			s.asked.got(m.Sub)
 			s.lastHeard, s.lastGot, s.refused = now, now, 0
-			s.admit(ctx, m, &batch)
+			s.admit(ctx, m, now, &batch)
 		case s.session.Reply(m):
 		case m.Subject == contactMark:
 			if d, err := time.ParseDuration(string(m.Data)); err == nil {

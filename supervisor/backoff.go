@@ -173,8 +173,11 @@ func fibonacci(n int) float64 {
 }
 
 func times(d time.Duration, f float64) time.Duration {
-	if d == 0 || f == 0 {
+	switch {
+	case d == 0 || f == 0:
 		return 0
+	case f == 1:
+		return d // exactly: a float64 has 53 bits
 	}
 	return saturate(float64(d) * f)
 }

@@ -205,3 +205,12 @@ func TestBackoff_validateRejects(t *testing.T) {
 		t.Errorf("the zero value: %v", err)
 	}
 }
+
+// A float64 does not hold every duration.
+func TestBackoff_regressionTheFirstDelayIsExactlyMin(t *testing.T) {
+	none := 0.0
+	b := Backoff{Policy: Exponential, Min: 1<<53 + 1, Max: math.MaxInt64, Jitter: &none}
+	if d := b.Base(0); d != b.Min {
+		t.Errorf("the first delay is %d ns, min is %d", d, b.Min)
+	}
+}

@@ -14,6 +14,7 @@ func TestClose_givesBackWhatDidNotStartAndLetsTheRestFinish(t *testing.T) {
 		b := newBench(t, Options{Concurrency: 1})
 		b.redeliver = false
 		b.send(takes(time.Second), "a", 1)
+		synctest.Wait()
 		b.send(succeed, "a", 2)
 		b.send(succeed, "b", 3)
 		b.g.Drain()

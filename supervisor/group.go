@@ -51,6 +51,7 @@ type Group struct {
 	keys    map[string]*key
 	ready   [2]keyQueue // keys with fresh messages, and with messages that were here before
 	turn    int         // which of the two is next
+	waking  bool        // a goroutine was started that has not taken a message yet
 	running runList
 	overdue runList  // past their deadline, with a little time left to return
 	births  []*birth // children that are being made, each on a slot; in the order they began
@@ -253,7 +254,7 @@ func (g *Group) Free() (n int, flows bool) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.unlock(&fx)
-	if g.closing || g.paused || g.held || g.failed != nil {
+	if g.standsStill() {
 		return 0, false
 	}
 	if g.route.state != Flowing {

@@ -2,12 +2,44 @@ package supervisor
 
 import "time"
 
-// startAll starts what may start, each on a goroutine of its own.
+// startAll starts what may start. While the route flows it wakes one goroutine, which takes a message and wakes the next
+// one before it runs: handlers that return at once keep few goroutines busy, and those that block get one each.
 func (g *Group) startAll(now time.Time) {
-	for r := g.next(now); r != nil; r = g.next(now) {
-		g.goes.Add(1)
-		go g.work(r)
+	if g.route.state != Flowing {
+		for r := g.next(now); r != nil; r = g.next(now) {
+			g.goes.Add(1)
+			go g.work(r)
+		}
+		return
 	}
+	if g.waking || g.ready[0].len()+g.ready[1].len() == 0 || g.busy() >= g.slots() || g.standsStill() {
+		return
+	}
+	g.waking = true
+	g.goes.Add(1)
+	go g.awake()
+}
+
+// awake takes the first message of a goroutine.
+func (g *Group) awake() {
+	now := time.Now()
+	g.mu.Lock()
+	g.waking = false
+	r := g.next(now)
+	if r != nil {
+		g.startAll(now)
+	}
+	g.mu.Unlock()
+	if r == nil {
+		g.leave()
+		return
+	}
+	g.work(r)
+}
+
+// standsStill tells whether nothing may start, whatever waits.
+func (g *Group) standsStill() bool {
+	return g.closing || g.paused || g.held || g.failed != nil
 }
 
 // leave is the end of a goroutine that Close waits for.
@@ -16,7 +48,7 @@ func (g *Group) leave() { g.goes.Done() }
 // next takes the message that is to start now, and a slot for it; nil when there is none. Keys take turns, and so do
 // first deliveries and those that were here before.
 func (g *Group) next(now time.Time) *run {
-	if g.closing || g.paused || g.held || g.failed != nil {
+	if g.standsStill() {
 		return nil
 	}
 	switch g.route.state {

@@ -190,6 +190,7 @@ func TestStates_pauseHoldsAndResumeGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{})
 		b.send(takes(time.Second), "k", 1)
+		synctest.Wait()
 		b.g.Pause()
 		b.send(succeed, "k", 2)
 		if n, flows := b.g.Free(); n != 0 || flows {
