@@ -26,4 +26,5 @@ func (d *Delivery) Recall() {
 	s.slots.free(d.slot) // of the NAK with the long delay, if that is not confirmed yet
 	s.bySeq.put(d)
 	s.naks = append(s.naks, d)
+	s.rouse()
 }

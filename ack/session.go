@@ -57,6 +57,7 @@ type Session struct {
 
 	epoch   time.Time     // moments are counted from here
 	hurried chan struct{} // a reconnect: do not wait to send again
+	woken   chan struct{} // there is something to look after again
 
 	mu          sync.Mutex
 	bySeq       sequences // live, or settled and unconfirmed
@@ -68,6 +69,7 @@ type Session struct {
 	contact     moment // proof of contact: sent then, and answered
 	reconnected moment // what was sent before may have been lost, and so may its answer
 	abandoned   bool
+	resting     bool               // Run waits for woken
 	asking      context.CancelFunc // of what is asked of the server just now
 	delayed     bool               // a NAK was sent since AckPending was asked
 	pending     int                // AckPending as the server last said
@@ -109,6 +111,7 @@ func NewSession(cfg Config) *Session {
 		prefix:  cfg.Inbox + ".a.",
 		epoch:   time.Now(),
 		hurried: make(chan struct{}, 1),
+		woken:   make(chan struct{}, 1),
 		bySeq:   newSequences(),
 		slots:   newSlots(),
 		acks:    acks{waiting: noSlot, link: cfg.Link()},
@@ -228,6 +231,7 @@ func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 			s.disown(old)
 		}
 	}
+	s.rouse()
 	s.bySeq.put(d)
 	s.lease(d)
 	s.stats.Received++
@@ -400,7 +404,28 @@ func (s *Session) Run(ctx context.Context) {
 			s.burst()
 			s.closeUp()
 			s.extend(s.now())
+			if s.rest() {
+				tick.Stop()
+			}
+		case <-s.woken:
+			tick.Reset(burstEvery)
 		}
+	}
+}
+
+// rest tells whether there is nothing to look after, until woken says otherwise.
+func (s *Session) rest() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resting = s.leases.n == 0 && s.unconfirmed == 0 && len(s.naks) == 0
+	return s.resting
+}
+
+// rouse ends a rest; the lock is held.
+func (s *Session) rouse() {
+	if s.resting {
+		s.resting = false
+		s.woken <- struct{}{}
 	}
 }
 

@@ -64,12 +64,13 @@ const (
 	maxShown       = 256
 	maxResends     = 3
 	deadlineFormat = "2006-01-02T15:04:05.000Z07:00"
-	userAgent      = "relay"
 
 	// idleTimeout is below the shortest keep-alive time-out in common use, the 5s of Node.js, so that relay drops a
 	// connection before the server does.
 	idleTimeout = 4 * time.Second
 )
+
+var userAgent = []string{"relay"}
 
 // Handler sends messages to one URL. It may be shared by all keys of a route and called from any number of goroutines.
 type Handler struct {
@@ -201,14 +202,20 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 func (h *Handler) header(m *consumer.Msg) nethttp.Header {
 	header := make(nethttp.Header, 8+len(h.fixed)+len(h.forwarded))
 	forward(header, m.Header, h.forwarded)
-	header.Set("User-Agent", userAgent)
-	header.Set("Content-Type", contentType(m.Header))
-	header.Set("Relay-Id", escape(m.ID))
-	header.Set("Relay-Attempt", strconv.Itoa(m.Attempt))
-	header.Set("Relay-Route", escape(m.Route))
-	header.Set("Relay-Subject", escape(m.Subject))
+	// One allocation for all values; Set makes one each. No value has room to be appended to.
+	values := make([]string, 0, 6)
+	set := func(name, value string) {
+		values = append(values, value)
+		header[name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	header["User-Agent"] = userAgent
+	set("Content-Type", contentType(m.Header))
+	set("Relay-Id", escape(m.ID))
+	set("Relay-Attempt", strconv.Itoa(m.Attempt))
+	set("Relay-Route", escape(m.Route))
+	set("Relay-Subject", escape(m.Subject))
 	if !m.Deadline.IsZero() {
-		header.Set("Relay-Deadline", m.Deadline.UTC().Format(deadlineFormat))
+		set("Relay-Deadline", m.Deadline.UTC().Format(deadlineFormat))
 	}
 	for name, values := range h.fixed {
 		header[name] = values
