@@ -14,14 +14,16 @@
 //
 // # Settling once, confirmed
 //
-// A delivery is claimed first and sent second; a second settlement is [ErrSettled] and sends nothing. Acks and NAKs carry
-// a reply subject under the session's inbox. Nobody waits for the answer: it is matched when it comes. What is still
-// unconfirmed after two seconds, or after a reconnect, is sent again, because a leader change drops queued acks without any
-// disconnect (nats-server consumer.go, the inbound ack queue is drained). It is not sent again when stream or consumer were
-// made anew meanwhile: sequences start over there, and an old ack would settle a stranger. Then the whole session is
-// abandoned. A NAK whose due is over is sent again only if it has certainly not been taken, for the message may be with
-// another instance by then. A redelivery of a message whose success is unconfirmed is acknowledged with its new reply
-// subject and not handed out.
+// A delivery is claimed first and sent second; a second settlement is [ErrSettled] and sends nothing. NAKs carry a reply
+// subject under the session's inbox, and so does one ack at a time; nobody waits for the answer, which is matched when it
+// comes. The answer to an ack also confirms the acks that were sent before it on the same connection, for the server takes
+// them in order; see acks.go for when it does not. The last acks before a pause are confirmed by the next tick. What is
+// still unconfirmed after two seconds, after a reconnect or after a change of leader is sent again, because such a change
+// drops queued acks without any disconnect (nats-server consumer.go, the inbound ack queue is drained). It is not sent
+// again when stream or consumer were made anew meanwhile: sequences start over there, and an old ack would settle a
+// stranger. Then the whole session is abandoned. A NAK whose due is over is sent again only if it has certainly not been
+// taken, for the message may be with another instance by then. A redelivery of a message whose success is unconfirmed is
+// acknowledged with its new reply subject and not handed out.
 //
 // # Leases
 //
