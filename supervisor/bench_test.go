@@ -139,7 +139,7 @@ func (w *testWork) Settle(o Outcome) {
 	}
 	delete(b.pending, w)
 	b.outcomes[w.m.Sequence] = append(b.outcomes[w.m.Sequence], o)
-	m := &Message{Key: w.m.Key, Sequence: w.m.Sequence, Size: w.m.Size, Attempts: o.Attempts, FirstFailure: o.FirstFailure}
+	m := &Message{Key: w.m.Key, Sequence: w.m.Sequence, Size: w.m.Size, Attempts: o.Attempts, FirstFailure: o.FirstFailure, Alone: w.m.Alone}
 	due := o.Due
 	switch o.Action {
 	case RetryLater:
