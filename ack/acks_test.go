@@ -134,3 +134,25 @@ func TestSession_waitHasTheLastAcksConfirmed(t *testing.T) {
 		w.stats("Confirmed:3 Unconfirmed:0")
 	})
 }
+
+type freed []bool
+
+func (f *freed) Confirmed(free bool) { *f = append(*f, free) }
+
+// The answer to a +WPI may come after the ack is confirmed, and finds the delivery through its slot.
+func TestSession_regressionDeliveryWithAnExtensionOnItsWayIsNotFree(t *testing.T) {
+	bubble(t, 6*time.Second, func(w *world) {
+		var free freed
+		w.check(w.arrive(1, 1).Ack(&free), nil)
+		w.confirm(w.one("+ACK"))
+		d := w.arrive(2, 1)
+		time.Sleep(2 * time.Second)
+		extension := w.one("+WPI")
+		w.check(d.Ack(&free), nil)
+		w.confirm(w.one("+ACK"))
+		w.confirm(extension)
+		if len(free) != 2 || !free[0] || free[1] {
+			t.Errorf("free %v, want only the first", free)
+		}
+	})
+}

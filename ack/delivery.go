@@ -38,7 +38,7 @@ type Delivery struct {
 	reply      string // where its settlement is sent
 	due        time.Time
 	confirmed  Confirmed // of an ack; may be nil
-	twice      bool      // it may be in more than one list of the session
+	twice      bool      // more than one list or slot of the session may hold it
 	beat       moment    // the last +WPI, or the arrival; of an ack, when it was sent
 	prev, next *Delivery // in the list of leases
 	sameBucket *Delivery // of sequences

@@ -67,6 +67,7 @@ func (s *Session) extend(now moment) {
 		next := d.next
 		if !d.fencedAt(now) {
 			i := s.slots.use(d, false, now)
+			d.twice = true
 			out = append(out, outgoing{to: d.reply, reply: s.slots.token(s.prefix, i), payload: progressPayload})
 		}
 		s.leases.remove(d)

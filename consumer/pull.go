@@ -125,6 +125,9 @@ func (s *source) run(ctx context.Context) (next *source) {
 	checking := make(chan finding, 1)
 	busy := false
 	defer func() {
+		if v := recover(); v != nil {
+			panic(v) // waiting for the session, which goes on, would hide it for ever
+		}
 		s.relay.nc.RemoveStatusListener(connected)
 		stop()
 		if busy {

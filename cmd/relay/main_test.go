@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -304,6 +305,16 @@ func publishMany(t testing.TB, js jetstream.JetStream, n int, subject func(i int
 // settled waits until nothing of the durable is left to do.
 func settled(t testing.TB, js jetstream.JetStream, stream, durable string) {
 	t.Helper()
+	defer func() {
+		if t.Failed() { // is it slow, or does it stand still?
+			for range 2 {
+				if c, err := js.Consumer(context.Background(), stream, durable); err == nil {
+					t.Logf("the durable: %+v", *c.CachedInfo())
+				}
+				time.Sleep(time.Second)
+			}
+		}
+	}()
 	eventually(t, durable+" is settled", func() bool {
 		c, err := js.Consumer(t.Context(), stream, durable)
 		return err == nil && c.CachedInfo().NumPending == 0 && c.CachedInfo().NumAckPending == 0
