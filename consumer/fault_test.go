@@ -87,7 +87,8 @@ func TestRelay_panicsByTheTenThousand(t *testing.T) {
 	if n < 1000 { // on a busy machine; 100,000 take half a minute on an idle one
 		t.Errorf("only %d panics", n)
 	}
-	if got := r.routes[0].group.Status().Counts.Panics; int64(got) > panics.Load() || int64(got) < n-256 {
+	// A panic in a run that another one's panic has cancelled already is no stop and no attempt, and is not counted.
+	if got := r.routes[0].group.Status().Counts.Panics; int64(got) > panics.Load() || int64(got) < n*95/100-256 {
 		t.Errorf("%d panics counted, %d happened", got, n)
 	}
 	if err := stop(); err != nil {
