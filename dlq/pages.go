@@ -148,6 +148,8 @@ const (
 	pullIdle = 200 * time.Millisecond
 	// maxSilences is how often it may say in a row that it is not; on a stream of millions it may look for the next message for a while.
 	maxSilences = 150
+	// askAgain is after how many the requests count as lost, with a leader that was killed perhaps.
+	askAgain = 15
 	// maxStatuses is how many requests may come to nothing in a row.
 	maxStatuses = 10
 )
@@ -220,8 +222,11 @@ func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yie
 				case info.NumPending == 0:
 					return true, nil
 				default:
-					if silences++; silences > maxSilences {
+					switch silences++; {
+					case silences > maxSilences:
 						return false, nats.ErrTimeout
+					case silences == askAgain:
+						wanted = 0 // there is room for what comes if they were not
 					}
 				}
 				continue
