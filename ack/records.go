@@ -64,9 +64,13 @@ const remembered = 100_000
 
 // Bucket is the key-value bucket that holds the records of all durables of a service.
 type Bucket struct {
-	kv     jetstream.KeyValue
-	stream jetstream.Stream
+	kv      jetstream.KeyValue
+	stream  jetstream.Stream
+	markers bool // it takes markers that expire
 }
+
+// markerTTL is how long a deleted record leaves a marker behind; a second is the least that the server takes.
+const markerTTL = time.Second
 
 // OpenBucket makes the bucket when it is missing.
 func OpenBucket(ctx context.Context, js jetstream.JetStream, name string, replicas int) (*Bucket, error) {
@@ -74,7 +78,8 @@ func OpenBucket(ctx context.Context, js jetstream.JetStream, name string, replic
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 			Bucket: name, Replicas: replicas,
-			Description: "relay: attempts of messages that failed and are not settled",
+			Description:    "relay: attempts of messages that failed and are not settled",
+			LimitMarkerTTL: markerTTL,
 		})
 	}
 	if err != nil {
@@ -84,7 +89,7 @@ func OpenBucket(ctx context.Context, js jetstream.JetStream, name string, replic
 	if err != nil {
 		return nil, fmt.Errorf("stream of bucket %s: %w", name, err)
 	}
-	return &Bucket{kv, stream}, nil
+	return &Bucket{kv, stream, stream.CachedInfo().Config.AllowMsgTTL}, nil
 }
 
 // Records keeps the attempts of one durable's messages. Safe for concurrent use; every method blocks on the server.
@@ -231,7 +236,7 @@ func isWrongSequence(err error) bool {
 	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }
 
-// Delete removes the record of a message that is settled. It leaves no marker behind.
+// Delete removes the record of a message that is settled. What marks the deletion is gone after a second.
 func (r *Records) Delete(ctx context.Context, seq uint64) error {
 	s, ok := r.cache.Get(seq)
 	r.cache.Remove(seq)
@@ -248,9 +253,17 @@ func (r *Records) Delete(ctx context.Context, seq uint64) error {
 	return r.bucket.remove(ctx, r.key(seq), s.revision)
 }
 
-// remove ends a key up to the revision that was seen; a later one by another instance stays. Deleting a key the usual way
-// would leave a marker behind for ever, and deleting messages is denied on the streams of buckets.
+// remove ends a key up to the revision that was seen; a later one by another instance stays. A marker that expires is a
+// publish like any other; the API, which a bucket without them needs, takes some thousand requests a second from all clients
+// together.
 func (b *Bucket) remove(ctx context.Context, key string, revision uint64) error {
+	if b.markers {
+		err := b.kv.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(markerTTL))
+		if isWrongSequence(err) {
+			return nil
+		}
+		return err
+	}
 	return b.stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+b.kv.Bucket()+"."+key), jetstream.WithPurgeSequence(revision+1))
 }
 

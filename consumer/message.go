@@ -179,7 +179,7 @@ func (m *message) done() {
 func (m *message) Confirmed(free bool) {
 	if m.recorded {
 		rt, src, seq := m.route, m.source, m.delivery.Sequence
-		rt.slow.Go(func() { src.forget(rt.work, seq) })
+		src.tidying.Go(func() { src.forget(rt.work, seq) })
 	} else if free && m.plain {
 		m.source.recycle(m)
 	}

@@ -257,6 +257,9 @@ func (r *Relay) drain(ctx context.Context) (interrupted int) {
 		})
 	}
 	routes.Wait()
+	for _, s := range r.openSources() {
+		s.tidying.Wait()
+	}
 	// What is not confirmed by now comes again, and is acknowledged then if nobody handled it in between.
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()

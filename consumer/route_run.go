@@ -13,8 +13,9 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// slowPaths is how many settlements of a route that block on the server run at once.
-const slowPaths = 32
+// slowPaths is how many settlements of a route that block on the server run at once, and how many records of a durable are
+// deleted at once.
+const slowPaths = 256
 
 // route is a running Route.
 type route struct {

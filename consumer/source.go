@@ -44,6 +44,8 @@ type source struct {
 	count   *sourceCounters
 	// Messages of ordered keys of which something must be asked first, and those behind them.
 	inOrder *pool.Pool
+	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
+	tidying *pool.Pool
 	behind  atomic.Int64 // how many there are
 
 	// Of the pull loop only:
@@ -76,7 +78,7 @@ func newSource(r *Relay, stream, durable string, due bool) *source {
 		idPrefix: strings.TrimSuffix(ack.Origin{Stream: stream, Consumer: durable}.ID(), "0"),
 		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
 		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}),
-		inOrder: pool.New(1), count: new(sourceCounters),
+		inOrder: pool.New(1), tidying: pool.New(slowPaths), count: new(sourceCounters),
 	}
 }
 
