@@ -40,6 +40,9 @@ func (g *Group) endRun(r *run, now time.Time) {
 	}
 	k := r.k
 	k.runs--
+	if r.child != k.child {
+		k.stale--
+	}
 	k.lastDone = now
 	g.meter.done++
 	r.child.release(g, k)

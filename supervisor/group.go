@@ -51,6 +51,7 @@ type Group struct {
 	keys    map[string]*key
 	ready   [2]keyQueue // keys with fresh messages, and with messages that were here before
 	turn    int         // which of the two is next
+	crowded keyQueue    // keys that have slots and may not have one of the last
 	waking  bool        // a goroutine was started that has not taken a message yet
 	running runList
 	overdue runList  // past their deadline, with a little time left to return

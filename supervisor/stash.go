@@ -71,7 +71,7 @@ func (g *Group) spill(now time.Time, fx *effects) {
 		k := r.k
 		started := r.deadline.Add(-g.opts.Timeout)
 		if k.fresh.n+k.due.n > 0 && now.Sub(started) >= stalledAfter && now.Sub(k.lastDone) >= stalledAfter &&
-			k.runs >= g.limit(k, now) {
+			g.full(k, now) {
 			g.stashWindow(k)
 		}
 	}
