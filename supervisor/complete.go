@@ -259,7 +259,7 @@ func (g *Group) keep(k *key, m *Message, now time.Time, fx *effects) {
 	case k.state == Suspended:
 		g.refuse(k, m, now, fx)
 	default:
-		g.putStash(k, m)
+		g.putStash(k, m, now, fx)
 		g.bound(now, fx)
 	}
 }

@@ -18,7 +18,7 @@ type Options struct {
 
 	Concurrency   int // how many messages run at once
 	StashMessages int
-	StashBytes    int
+	StashBytes    int  // a larger message cannot wait here, nor be a probe: it is given back
 	Ordered       bool // one message of a key at a time, by sequence
 	Timeout       time.Duration
 
@@ -181,7 +181,7 @@ func (g *Group) admit(k *key, m *Message, now time.Time, fx *effects) {
 	case g.waits(k) && g.cfg.Forward != ForwardStash && !g.isProbe(k, m, now):
 		g.turnAway(k, m, now, fx)
 	case g.waits(k), g.paused, g.opts.Ordered && (k.stash.n > 0 || g.blocked(k, m, now)):
-		g.putStash(k, m)
+		g.putStash(k, m, now, fx)
 		g.bound(now, fx)
 	default:
 		g.putWindow(k, m)
@@ -224,7 +224,7 @@ func (g *Group) expired(m *Message, now time.Time) bool {
 
 // hold keeps a message that came back before its own delay was over, or gives it back for what is left.
 func (g *Group) hold(k *key, m *Message, now time.Time, fx *effects) {
-	if m.Due.Sub(now) > holdEarly {
+	if m.Due.Sub(now) > holdEarly || g.neverFits(m) {
 		g.giveBack(m, m.Due, now, "came back early", nil, fx)
 		return
 	}
