@@ -29,6 +29,7 @@ type load struct {
 	status func() consumer.Status
 
 	mu     sync.Mutex
+	made   time.Time
 	down   time.Time            // the outage began
 	seen   []uint64             // a bit for each sequence that was handled
 	failed map[uint64]time.Time // by sequence: the last failure
@@ -63,7 +64,7 @@ type LoadStats struct {
 func newLoad(c embedConfig) *load {
 	return &load{
 		file: c.Load, delay: c.RetryMin, takes: c.Takes, outage: c.Outage, after: c.OutageAfter,
-		failed: make(map[uint64]time.Time), starts: make(map[uint64]int),
+		made: time.Now(), failed: make(map[uint64]time.Time), starts: make(map[uint64]int),
 	}
 }
 
@@ -133,9 +134,11 @@ func (l *load) good(m *consumer.Msg) error {
 	}
 	l.handled(m.Sequence)
 	if strings.Contains(m.Subject, ".fresh") {
-		sent, _ := strconv.ParseInt(string(m.Data), 10, 64)
-		l.fresh = append(l.fresh, now.Sub(time.Unix(0, sent)))
-		l.stats.Fresh++
+		ns, _ := strconv.ParseInt(string(m.Data), 10, 64)
+		if sent := time.Unix(0, ns); sent.After(l.made) { // else it is of an earlier process, and no longer fresh
+			l.fresh = append(l.fresh, now.Sub(sent))
+			l.stats.Fresh++
+		}
 		return nil
 	}
 	if l.stats.OK++; l.stats.OK == 1 {
