@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
@@ -36,8 +37,8 @@ type world struct {
 	js jetstream.JetStream
 }
 
-func newWorld(t *testing.T) *world {
-	s := natstest.Start(t)
+func newWorld(t *testing.T, opts ...natstest.Option) *world {
+	s := natstest.Start(t, opts...)
 	nc := s.Conn(t)
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -353,4 +354,25 @@ func TestRelay_panicsLeaveTheProcessAlone(t *testing.T) {
 	if len(w.deadLetters()) != 0 {
 		t.Error("dead letters")
 	}
+}
+
+// A message that is larger than stash.bytes could never be the probe of its key, which waited until it expired.
+func TestRelay_regressionAMessageLargerThanTheStashIsAProbe(t *testing.T) {
+	w := newWorld(t, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = 4 << 20 }))
+	l := newLedger()
+	w.start(Config{Logger: quiet}, Route{
+		Name: "billing", Subjects: []string{"orders.>"}, Stash: Stash{Bytes: 1 << 20},
+		Retry: Retry{Backoff: supervisor.Backoff{Min: 100 * time.Millisecond}},
+		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+			if l.note(m) == 1 {
+				panic("boom")
+			}
+			return nil
+		}),
+	})
+	if _, err := w.js.Publish(t.Context(), "orders.eu", make([]byte, 3<<20)); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("it is handled", func() bool { return l.len() == 1 })
+	w.settled("ORDERS", "billing")
 }

@@ -78,7 +78,7 @@ type Retry struct {
 type Stash struct {
 	// Messages: zero means 1000.
 	Messages int `koanf:"messages"`
-	// Bytes counts bodies and headers. Zero means 64MiB.
+	// Bytes counts bodies and headers. Zero means 64MiB. A message of the server's max_payload fits always.
 	Bytes Bytes `koanf:"bytes"`
 }
 

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
@@ -48,7 +50,7 @@ func newRoute(r *Relay, cfg Route) *route {
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
-		Concurrency: cfg.Concurrency, StashMessages: cfg.Stash.Messages, StashBytes: int(cfg.Stash.Bytes),
+		Concurrency: cfg.Concurrency, StashMessages: cfg.Stash.Messages, StashBytes: max(int(cfg.Stash.Bytes), largest(r.nc)),
 		Ordered: cfg.Order == supervisor.OrderKey, Timeout: cfg.Timeout,
 		Event:    rt.event,
 		Failed:   rt.fail,
@@ -69,6 +71,10 @@ func newRoute(r *Relay, cfg Route) *route {
 	}
 	return rt
 }
+
+// largest is the size of the largest message, with its subjects. Probes are taken from the stash: one that never fits
+// would keep its key waiting until it is too old.
+func largest(nc *nats.Conn) int { return int(nc.MaxPayload()) + 8<<10 }
 
 func (rt *route) newChild(ctx context.Context, key string) (any, error) {
 	h, err := rt.cfg.Factory(key)

@@ -54,7 +54,7 @@ func (g *Group) mayRetire(k *key, now time.Time) {
 // retire ends k's child once its runs have returned; a shared value lives on.
 func (g *Group) retire(k *key) {
 	c := k.child
-	k.child = nil
+	k.child, k.stale = nil, k.runs
 	if c == nil || c.shared {
 		return
 	}

@@ -76,9 +76,9 @@ func TestChildren_aFreshOneAfterAStopAndTheOldOneIsStoppedOnce(t *testing.T) {
 		b.send(takes(2*time.Second), "a", 1)
 		b.send(first(1, panicking, succeed), "a", 2)
 		time.Sleep(time.Second)
-		f.want(t, "a:1", "") // a run of it has not returned, and has the one slot of a key that failed
-		time.Sleep(5 * time.Second)
+		f.want(t, "a:2", "") // a run of the old one has not returned
 		b.wantFinal(2, AckMessage)
+		time.Sleep(5 * time.Second)
 		f.want(t, "a:2", "a-1:1")
 		b.close()
 		f.want(t, "a:2", "a-1:1 a-2:1")

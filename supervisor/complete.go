@@ -40,6 +40,9 @@ func (g *Group) endRun(r *run, now time.Time) {
 	}
 	k := r.k
 	k.runs--
+	if r.child != k.child {
+		k.stale--
+	}
 	k.lastDone = now
 	g.meter.done++
 	r.child.release(g, k)
@@ -256,7 +259,7 @@ func (g *Group) keep(k *key, m *Message, now time.Time, fx *effects) {
 	case k.state == Suspended:
 		g.refuse(k, m, now, fx)
 	default:
-		g.putStash(k, m)
+		g.putStash(k, m, now, fx)
 		g.bound(now, fx)
 	}
 }

@@ -18,7 +18,7 @@ type Options struct {
 
 	Concurrency   int // how many messages run at once
 	StashMessages int
-	StashBytes    int
+	StashBytes    int  // a larger message cannot wait here, nor be a probe: it is given back
 	Ordered       bool // one message of a key at a time, by sequence
 	Timeout       time.Duration
 
@@ -51,6 +51,7 @@ type Group struct {
 	keys    map[string]*key
 	ready   [2]keyQueue // keys with fresh messages, and with messages that were here before
 	turn    int         // which of the two is next
+	crowded keyQueue    // keys that have slots and may not have one of the last
 	waking  bool        // a goroutine was started that has not taken a message yet
 	running runList
 	overdue runList  // past their deadline, with a little time left to return
@@ -180,7 +181,7 @@ func (g *Group) admit(k *key, m *Message, now time.Time, fx *effects) {
 	case g.waits(k) && g.cfg.Forward != ForwardStash && !g.isProbe(k, m, now):
 		g.turnAway(k, m, now, fx)
 	case g.waits(k), g.paused, g.opts.Ordered && (k.stash.n > 0 || g.blocked(k, m, now)):
-		g.putStash(k, m)
+		g.putStash(k, m, now, fx)
 		g.bound(now, fx)
 	default:
 		g.putWindow(k, m)
@@ -223,7 +224,7 @@ func (g *Group) expired(m *Message, now time.Time) bool {
 
 // hold keeps a message that came back before its own delay was over, or gives it back for what is left.
 func (g *Group) hold(k *key, m *Message, now time.Time, fx *effects) {
-	if m.Due.Sub(now) > holdEarly {
+	if m.Due.Sub(now) > holdEarly || g.neverFits(m) {
 		g.giveBack(m, m.Due, now, "came back early", nil, fx)
 		return
 	}

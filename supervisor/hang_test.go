@@ -124,3 +124,29 @@ func TestHang_100000PanicsLeaveNoGoroutine(t *testing.T) {
 		b.close()
 	})
 }
+
+// The runs that a stop cancels counted as the key's own: one that did not heed it had the slot of the probe until it was
+// given up, a second after its timeout.
+func TestHang_regressionCancelledRunsDoNotHoldUpTheProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := newBench(t, Options{Concurrency: 8, Timeout: 30 * time.Second})
+		b.send(first(1, ignoring(release), succeed), "k", 1, 2)
+		synctest.Wait()
+		b.send(first(1, panicking, succeed), "k", 3)
+		synctest.Wait()
+		b.wantState("k", Waiting)
+		b.send(takes(time.Second), "k", seq(4, 20)...)
+		time.Sleep(10 * time.Second)
+		b.wantState("k", Flowing)
+		for s := uint64(3); s <= 20; s++ {
+			b.wantFinal(s, AckMessage)
+		}
+		time.Sleep(time.Minute)
+		for s := uint64(1); s <= 2; s++ { // they come again with their own bytes
+			b.wantFinal(s, AckMessage)
+		}
+		close(release)
+		b.close()
+	})
+}

@@ -16,6 +16,7 @@ type key struct {
 	stash      list // in the stash and ready to start, oldest first
 	later      list // in the stash, by when their own delay is over
 	runs       int  // of this key, hung ones not counted
+	stale      int  // of these, runs of earlier children
 	lastDone   time.Time
 
 	child     *child
@@ -40,6 +41,7 @@ type key struct {
 
 	queued     [2]bool // in the group's queues of ready keys
 	alone      bool    // in the group's queue of keys whose next message must run alone
+	crowded    bool    // in the group's queue of keys that may not have the last slots
 	wake       time.Time
 	wakeIndex  int // in the heap; -1: not
 	lastActive time.Time

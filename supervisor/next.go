@@ -12,7 +12,7 @@ func (g *Group) startAll(now time.Time) {
 		}
 		return
 	}
-	if g.waking || g.ready[0].len()+g.ready[1].len() == 0 || g.busy() >= g.slots() || g.standsStill() {
+	if g.waking || g.ready[0].len()+g.ready[1].len() == 0 && !g.roomForCrowded() || g.busy() >= g.slots() || g.standsStill() {
 		return
 	}
 	g.waking = true
@@ -58,6 +58,11 @@ func (g *Group) next(now time.Time) *run {
 		return g.startRouteProbe(now)
 	}
 	for side := g.turn; g.busy() < g.slots(); {
+		if g.roomForCrowded() {
+			k := g.crowded.pop()
+			k.crowded = false
+			g.makeReady(k)
+		}
 		q := &g.ready[side]
 		if q.len() == 0 {
 			side = 1 - side
@@ -104,26 +109,57 @@ func (g *Group) limit(k *key, now time.Time) int {
 	if k.failures > 0 && now.Sub(k.failedAt) >= g.cfg.Window {
 		k.failures, k.several = 0, false
 	}
-	if g.opts.Ordered || k.failures > 0 || k.state == Probing {
+	if g.opts.Ordered {
 		return 1
+	}
+	// Runs of earlier children were cancelled. Whether they heed it must not keep the fresh one from its probe.
+	one := k.stale + 1
+	if k.failures > 0 || k.state == Probing {
+		return one
 	}
 	n := g.opts.Concurrency
 	switch {
 	case g.recent.others(k.name, now, sharesWithin):
-		n = max(1, n/2)
+		n /= 2
 	case g.recent.several:
 		// It is alone now, but one slot stays free: its handlers might hang just when another key has a message.
-		n = max(1, n-1)
+		n--
 	}
 	if k.ramp > 0 {
-		n = min(n, k.ramp)
+		n = min(n, k.stale+k.ramp)
 	}
-	return n
+	return max(n, one)
+}
+
+// lastSlots is how many slots are left to keys that hold none: an eighth. Without them two keys whose handlers hang, half
+// of the slots each, would have them all.
+func (g *Group) lastSlots() int { return max(1, g.slots()/8) }
+
+// mayCrowd tells whether k, which may hold more slots by itself, would take one of the last.
+func (g *Group) mayCrowd(k *key, now time.Time) bool {
+	return k.runs > 0 && g.slots()-g.busy() <= g.lastSlots() && k.state == Flowing && g.recent.others(k.name, now, sharesWithin)
+}
+
+// roomForCrowded tells whether a key that was kept from the last slots may try again: others were freed.
+func (g *Group) roomForCrowded() bool {
+	return g.crowded.len() > 0 && g.slots()-g.busy() > g.lastSlots()
+}
+
+// full tells whether k holds as many slots as it may now.
+func (g *Group) full(k *key, now time.Time) bool {
+	return k.runs >= g.limit(k, now) || g.mayCrowd(k, now)
 }
 
 // choose picks the message of k that starts now, if one may.
 func (g *Group) choose(k *key, side int, now time.Time) *Message {
 	if g.keys[k.name] != k || k.runs >= g.limit(k, now) {
+		return nil
+	}
+	if g.mayCrowd(k, now) {
+		if !k.crowded { // the end of a run of another key lets it go on, too
+			k.crowded = true
+			g.crowded.push(k)
+		}
 		return nil
 	}
 	var m *Message

@@ -97,7 +97,7 @@ func (g *Group) routeWait(delay time.Duration, why string, now time.Time, fx *ef
 		for q := &g.ready[side]; q.len() > 0; {
 			k := q.pop()
 			k.queued[side] = false
-			g.stashWindow(k)
+			g.stashWindow(k, now, fx)
 		}
 	}
 	// Keys at their limit, or without a child yet, are in no queue.
@@ -105,7 +105,7 @@ func (g *Group) routeWait(delay time.Duration, why string, now time.Time, fx *ef
 		if g.window == 0 {
 			break
 		}
-		g.stashWindow(k)
+		g.stashWindow(k, now, fx)
 	}
 	g.bound(now, fx)
 	g.arm(rs.until)

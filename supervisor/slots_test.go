@@ -115,3 +115,53 @@ func TestSlots_freshAndDueAlternate(t *testing.T) {
 		b.close()
 	})
 }
+
+// Each had half of the slots before it began to hang, which together was all of them.
+func TestSlots_regressionTwoHangingKeysDoNotDelayAHealthyOne(t *testing.T) {
+	for _, concurrency := range []int{8, 64} {
+		t.Run(fmt.Sprint(concurrency), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, Options{Concurrency: concurrency, Timeout: 30 * time.Second})
+				b.send(succeed, "healthy", 10_000)
+				b.send(succeed, "a", 1)
+				b.send(succeed, "b", 2)
+				synctest.Wait()
+				next, healthy := uint64(3), uint64(10_001)
+				for range 120 {
+					time.Sleep(500 * time.Millisecond)
+					for n, _ := b.g.Free(); n > 0; n-- {
+						b.send(obeying, []string{"a", "b"}[n%2], next)
+						next++
+					}
+					sent := time.Since(b.began)
+					b.send(succeed, "healthy", healthy)
+					time.Sleep(500 * time.Millisecond)
+					if at := b.startsOf(healthy); len(at) == 0 || at[0]-sent > 2*time.Second {
+						t.Fatalf("sent at %v, started at %v", sent, at)
+					}
+					healthy++
+				}
+				b.close()
+			})
+		})
+	}
+}
+
+func TestSlots_theLastOnesAreForKeysThatHaveNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 8})
+		b.send(takes(time.Second), "a", seq(1, 4)...)
+		b.send(takes(time.Minute), "b", seq(11, 13)...)
+		b.send(succeed, "b", 14)
+		synctest.Wait()
+		b.wantStarts(14) // the eighth slot is not for b, which may have half of them
+		b.send(takes(time.Minute), "c", 20)
+		synctest.Wait()
+		b.wantStarts(20, 0)
+		// Slots that another key frees are b's, although none of its own runs ends.
+		time.Sleep(1100 * time.Millisecond)
+		b.wantStarts(14, time.Second)
+		time.Sleep(time.Hour)
+		b.close()
+	})
+}

@@ -3,14 +3,18 @@ package supervisor
 import "time"
 
 // putStash holds a message because its key waits. The caller sees to the bound.
-func (g *Group) putStash(k *key, m *Message) {
+func (g *Group) putStash(k *key, m *Message, now time.Time, fx *effects) {
 	if g.opts.Ordered {
-		g.stashWindow(k) // one line only, or a later message would find itself at the head of the other
+		g.stashWindow(k, now, fx) // one line only, or a later message would find itself at the head of the other
 	}
-	g.pushStash(k, m)
+	g.pushStash(k, m, now, fx)
 }
 
-func (g *Group) pushStash(k *key, m *Message) {
+func (g *Group) pushStash(k *key, m *Message, now time.Time, fx *effects) {
+	if g.neverFits(m) {
+		g.evict(k, m, now, fx) // all others would have to go before it
+		return
+	}
 	if g.opts.Ordered {
 		k.stash.pushBySequence(m)
 	} else {
@@ -29,12 +33,12 @@ func (g *Group) stashes(k *key, m *Message) {
 }
 
 // stashWindow moves what k has in the window to the stash, because it will not start soon.
-func (g *Group) stashWindow(k *key) {
+func (g *Group) stashWindow(k *key, now time.Time, fx *effects) {
 	for _, l := range []*list{&k.due, &k.fresh} {
 		for l.first != nil {
 			m := l.first
 			g.take(k, m)
-			g.pushStash(k, m)
+			g.pushStash(k, m, now, fx)
 		}
 	}
 }
@@ -52,8 +56,19 @@ func (g *Group) bound(now time.Time, fx *effects) {
 			m = k.stash.first
 		}
 		g.take(k, m)
-		g.counts.Evicted++
-		g.giveBack(m, now.Add(g.overflow(k, m, now)), now, "the stash is full", k.lastErr, fx)
+		g.evict(k, m, now, fx)
+	}
+}
+
+// neverFits tells whether the stash cannot hold m, whatever else is in it.
+func (g *Group) neverFits(m *Message) bool { return m.Size > g.opts.StashBytes }
+
+// evict gives back what the stash has no room for.
+func (g *Group) evict(k *key, m *Message, now time.Time, fx *effects) {
+	g.counts.Evicted++
+	g.giveBack(m, now.Add(g.overflow(k, m, now)), now, "the stash is full", k.lastErr, fx)
+	if k.messages() == 0 {
+		g.wakeAt(k, now) // it may be forgotten, but not by the one who is at work on it
 	}
 }
 
@@ -71,13 +86,13 @@ func (g *Group) spill(now time.Time, fx *effects) {
 		k := r.k
 		started := r.deadline.Add(-g.opts.Timeout)
 		if k.fresh.n+k.due.n > 0 && now.Sub(started) >= stalledAfter && now.Sub(k.lastDone) >= stalledAfter &&
-			k.runs >= g.limit(k, now) {
-			g.stashWindow(k)
+			g.full(k, now) {
+			g.stashWindow(k, now, fx)
 		}
 	}
 	for _, b := range g.births {
 		if now.Sub(b.began()) >= stalledAfter {
-			g.stashWindow(b.k)
+			g.stashWindow(b.k, now, fx)
 		}
 	}
 	g.bound(now, fx)

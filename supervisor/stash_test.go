@@ -123,3 +123,49 @@ func TestStash_anEarlyMessageIsHeldOrGivenBackForTheRest(t *testing.T) {
 		b.close()
 	})
 }
+
+// A key of which the last message was evicted was remembered until that came again: for ever, if it went to another
+// instance.
+func TestStash_regressionKeysWhoseMessagesWereEvictedAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 4, StashMessages: 10, Config: Config{RouteTripAfter: new(3)}})
+		b.redeliver = false
+		for i := range uint64(1000) {
+			b.send(failing, fmt.Sprint("k", i), i)
+		}
+		time.Sleep(24 * time.Hour)
+		if n := b.keys(); n > 20 {
+			t.Errorf("%d keys are remembered", n)
+		}
+		b.close()
+	})
+}
+
+// It stays within the bounds by going away itself: all others were given back before it was.
+func TestStash_regressionAMessageLargerThanTheStashLeavesTheOthersThere(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		t.Run(fmt.Sprint("ordered ", ordered), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, Options{StashBytes: 1000, Ordered: ordered})
+				b.send(first(1, panicking, succeed), "a", 1)
+				b.send(first(1, panicking, succeed), "b", 2)
+				synctest.Wait() // both wait
+				b.send(succeed, "a", 3, 4, 5)
+				huge := &Message{Key: "b", Sequence: 6, Size: 1001}
+				b.mu.Lock()
+				b.add(huge, succeed)
+				b.mu.Unlock()
+				b.g.Deliver(huge)
+				b.wantLast(6, GiveBack)
+				if s := b.g.Status(); s.Counts.Evicted != 1 || s.StashMessages < 3 {
+					t.Errorf("status %+v", s)
+				}
+				time.Sleep(time.Hour)
+				for s := range uint64(6) {
+					b.wantFinal(s+1, AckMessage)
+				}
+				b.close()
+			})
+		})
+	}
+}

@@ -109,7 +109,7 @@ func (g *Group) wait(k *key, delay time.Duration, why string, now time.Time, fx 
 	k.probe, k.ramp = nil, 0
 	g.move(k, Waiting, why, delay, now, fx)
 	if g.cfg.Forward == ForwardStash {
-		g.stashWindow(k)
+		g.stashWindow(k, now, fx)
 		g.bound(now, fx)
 	} else {
 		for _, l := range []*list{&k.stash, &k.due, &k.fresh} {

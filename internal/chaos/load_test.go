@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -18,6 +17,14 @@ type loadStats struct {
 	OK, Failed, Retried, Recovered, Waiting int
 	P50, P99, Max, Early                    int64
 	At                                      time.Time
+	FirstOK, LastOK                         time.Time
+	Hung, HangingNow                        int
+	Fresh                                   int
+	FreshP50, FreshP99, FreshMax            int64
+	Handled, Again                          int
+	Starts                                  map[int]int
+	Stash                                   int
+	MaxRSS                                  int64
 }
 
 func readStats(file string) (s loadStats) {
@@ -30,7 +37,7 @@ func readStats(file string) (s loadStats) {
 
 // pour publishes n messages at a rate, confirmed but without a ledger: the rows about rates count. It returns the rate it
 // reached.
-func pour(w *World, rate, n int, subject func(i int) string, body string) float64 {
+func pour(w *World, rate, n int, subject func(i int) string, body func() string) float64 {
 	nc, _ := w.dial()
 	defer nc.Close()
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4000))
@@ -46,7 +53,7 @@ func pour(w *World, rate, n int, subject func(i int) string, body string) float6
 		}
 		var err error
 		for range 100 { // the server may be busy for a moment
-			if _, err = js.PublishMsgAsync(&nats.Msg{Subject: subject(i), Data: []byte(body)}); !errors.Is(err, jetstream.ErrTooManyStalledMsgs) {
+			if _, err = js.PublishMsgAsync(&nats.Msg{Subject: subject(i), Data: []byte(body())}); !errors.Is(err, jetstream.ErrTooManyStalledMsgs) {
 				break
 			}
 		}
@@ -58,6 +65,9 @@ func pour(w *World, rate, n int, subject func(i int) string, body string) float6
 	<-js.PublishAsyncComplete()
 	return float64(n) / time.Since(began).Seconds()
 }
+
+// says is the same body for all.
+func says(body string) func() string { return func() string { return body } }
 
 // failing runs the same load twice on one durable, without failing messages and with them, beside so many that wait.
 // A slice only sees gross starvation: it shares the machine with other rows. The figures need make chaos, and a machine
@@ -77,7 +87,7 @@ func failing(t *testing.T, waiting int) {
 	healthy, bad, length := of(3000, 20_000), of(500, 5000), of(2*time.Second, 30*time.Second)
 	ok := func(i int) string { return fmt.Sprintf("t.ok.%d", i%1000) }
 	if waiting > 0 {
-		pour(w, 0, waiting, func(i int) string { return fmt.Sprintf("t.bad.w%d", i%1000) }, "wait")
+		pour(w, 0, waiting, func(i int) string { return fmt.Sprintf("t.bad.w%d", i%1000) }, says("wait"))
 		took := w.Eventually(10*time.Minute, "they wait", func() bool { return readStats(stats).Waiting >= waiting })
 		w.Note("%d wait, after %v", waiting, took)
 	}
@@ -88,10 +98,10 @@ func failing(t *testing.T, waiting int) {
 		wait := func() {}
 		if withBad {
 			wait = background(func() {
-				pour(w, bad, int(length.Seconds()*float64(bad)), func(i int) string { return fmt.Sprintf("t.bad.%d", i%1000) }, strconv.Itoa(1))
+				pour(w, bad, int(length.Seconds()*float64(bad)), func(i int) string { return fmt.Sprintf("t.bad.%d", i%1000) }, says("1"))
 			})
 		}
-		offered := pour(w, healthy, n, ok, "")
+		offered := pour(w, healthy, n, ok, says(""))
 		w.Within(time.Minute, func() bool { return readStats(stats).OK-before.OK >= n })
 		took := time.Since(began)
 		wait()

@@ -31,8 +31,12 @@ type embedConfig struct {
 	RetryMin, RetryMax             time.Duration
 	TripAfter, RouteTripAfter      int
 	MaxStuck                       int
-	// Load handles without ledgers, for the rows about rates: see load.go.
-	Load string
+	// Load handles without ledgers, for the rows about rates: see load.go. What succeeds takes as long as Takes. Once
+	// OutageAfter messages were handled, all fail for as long as Outage.
+	Load          string
+	Takes, Outage time.Duration
+	OutageAfter   int
+	Stash         int
 }
 
 func runEmbed(args []string) error {
@@ -58,7 +62,7 @@ func runEmbed(args []string) error {
 	for !nc.IsConnected() && ctx.Err() == nil {
 		time.Sleep(20 * time.Millisecond)
 	}
-	h, report, err := c.handler()
+	h, l, err := c.handler()
 	if err != nil {
 		return err
 	}
@@ -78,12 +82,14 @@ func runEmbed(args []string) error {
 	}
 	route.Supervisor.TripAfter, route.Supervisor.RouteTripAfter = &c.TripAfter, &c.RouteTripAfter
 	route.Supervisor.MaxStuck = c.MaxStuck
+	route.Stash.Messages = c.Stash
 	r, err := consumer.New(nc, consumer.Config{Service: c.Service, Instance: c.Instance, Drain: c.Drain, Logger: log}, route)
 	if err != nil {
 		return err
 	}
-	if report != nil {
-		go report(ctx)
+	if l != nil {
+		l.status = r.Status
+		go l.report(ctx)
 	}
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGUSR1)
@@ -101,10 +107,10 @@ func runEmbed(args []string) error {
 	return err
 }
 
-func (c embedConfig) handler() (consumer.Handler, func(context.Context), error) {
+func (c embedConfig) handler() (consumer.Handler, *load, error) {
 	if c.Load != "" {
 		l := newLoad(c)
-		return consumer.HandlerFunc(l.handle), l.report, nil
+		return consumer.HandlerFunc(l.handle), l, nil
 	}
 	book, err := ledger.Open(c.Ledger)
 	if err != nil {

@@ -1,0 +1,6 @@
+//go:build !chaos
+
+package consumer
+
+// fullFigures is false: a slice.
+const fullFigures = false
