@@ -131,9 +131,9 @@ func (g *Group) limit(k *key, now time.Time) int {
 	return max(n, one)
 }
 
-// lastSlots is how many slots are left to keys that hold none: an eighth. Without them two keys whose handlers hang, half
-// of the slots each, would have them all.
-func (g *Group) lastSlots() int { return max(1, g.slots()/8) }
+// lastSlots is how many slots are left to keys that hold none: one of each 64. Without them two keys whose handlers hang,
+// half of the slots each, would have them all. More would cost the few busy keys of a healthy route too much.
+func (g *Group) lastSlots() int { return max(1, g.slots()/64) }
 
 // mayCrowd tells whether k, which may hold more slots by itself, would take one of the last.
 func (g *Group) mayCrowd(k *key, now time.Time) bool {

@@ -154,7 +154,7 @@ func TestSlots_theLastOnesAreForKeysThatHaveNone(t *testing.T) {
 		b.send(takes(time.Minute), "b", seq(11, 13)...)
 		b.send(succeed, "b", 14)
 		synctest.Wait()
-		b.wantStarts(14) // the eighth slot is not for b, which may have half of them
+		b.wantStarts(14) // the last slot is not for b, which may have half of them
 		b.send(takes(time.Minute), "c", 20)
 		synctest.Wait()
 		b.wantStarts(20, 0)
