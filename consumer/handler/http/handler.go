@@ -189,7 +189,7 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 		if err == nil {
 			return h.verdict(reply)
 		}
-		err = &transportError{at: fmt.Sprintf("%s %s: %v", h.cfg.Method, h.target, phase(t.phase.Load())), err: err}
+		err = &transportError{at: fmt.Sprintf("%s %s: %s", h.cfg.Method, h.target, t.where(err)), err: err}
 		if ctx.Err() != nil || !t.used.Load().untouched() {
 			return err
 		}
@@ -239,7 +239,7 @@ func (e *transportError) Unwrap() error { return e.err }
 type reply struct {
 	status     int
 	retryAfter []string
-	body       []byte // at most maxReply
+	body       []byte // at most maxReply; none when the status acknowledges
 	err        error  // what ended the body early
 }
 
@@ -268,8 +268,14 @@ func (h *Handler) send(ctx context.Context, data []byte, header nethttp.Header) 
 		// The body is now the bare connection, and reading it would not end with ctx.
 		return &reply{status: resp.StatusCode}, nil
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
-	return &reply{status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After"), body: body, err: err}, nil
+	r := &reply{status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After")}
+	limited := io.LimitReader(resp.Body, maxReply)
+	if h.ack.has(r.status) {
+		_, r.err = io.Copy(io.Discard, limited)
+	} else {
+		r.body, r.err = io.ReadAll(limited)
+	}
+	return r, nil
 }
 
 func (h *Handler) verdict(r *reply) error {
