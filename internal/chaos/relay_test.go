@@ -234,7 +234,7 @@ func TestF08_secondSignal(t *testing.T) {
 		before := w.Starts()
 		r1 := w.StartRelay("r1", h, RelayConfig{Route: M{"ack_wait": "1s"}, Top: M{"drain": "30s"}})
 		w.Produce(Load{Count: 100, Script: func(int) ledger.Script { return ledger.Script{Do: "hang", On: "r1"} }})
-		w.Eventually(5*time.Second, "handlers run", func() bool { return w.Starts()-before >= 64 })
+		w.Eventually(5*time.Second, "handlers run", func() bool { return w.Starts()-before >= 60 }) // of 64, one is kept free
 		r1.Signal(syscall.SIGTERM)
 		time.Sleep(w.Between(10*ms, 200*ms))
 		at := time.Now()
