@@ -194,15 +194,16 @@ func Wrap(o Origin, original nats.Header) nats.Header {
 func Unwrap(h nats.Header) (Origin, nats.Header, error) {
 	r := reader{h: h}
 	o := r.origin()
-	original := r.original()
+	original := r.original(h)
 	if r.err != nil {
 		return Origin{}, nil, r.err
 	}
 	return o, original, nil
 }
 
-// UnwrapOrigin is Unwrap for those who do not want the original headers, which cost more than all the rest.
-func UnwrapOrigin(h nats.Header) (Origin, error) {
+// UnwrapOrigin is Unwrap for those who do not want the original headers, which cost more than all the rest. Any set of
+// headers will do that a [nats.Header] would be: Values returns those of a name, in their order.
+func UnwrapOrigin(h interface{ Values(name string) []string }) (Origin, error) {
 	r := reader{h: h}
 	o := r.origin()
 	if r.err != nil {
@@ -212,30 +213,32 @@ func UnwrapOrigin(h nats.Header) (Origin, error) {
 }
 
 func (r *reader) origin() Origin {
-	if v := r.text(headerFormat); r.err == nil && v != format {
+	if v := r.text(headerFormat, headerFormat+suffix64); r.err == nil && v != format {
 		r.fail(headerFormat, fmt.Errorf("%q was written by another version of relay, this one reads %s", v, format))
 	}
 	o := Origin{
-		Route:        r.text(headerRoute),
-		Stream:       r.text(headerStream),
-		Consumer:     r.text(headerConsumer),
+		Route:        r.text(headerRoute, headerRoute+suffix64),
+		Stream:       r.text(headerStream, headerStream+suffix64),
+		Consumer:     r.text(headerConsumer, headerConsumer+suffix64),
 		Sequence:     r.uint(headerSequence),
 		Time:         r.time(headerTime, true),
-		Subject:      r.text(headerSubject),
+		Subject:      r.text(headerSubject, headerSubject+suffix64),
 		Attempts:     r.count(headerAttempts, true),
 		Deliveries:   r.uint(headerDeliveries),
 		FirstFailure: r.time(headerFirstFailure, false),
 		LastFailure:  r.time(headerLastFailure, false),
-		LastError:    CleanText(r.optional(headerLastError), MaxErrorLen),
 		Replay:       r.count(headerReplay, false),
 	}
-	if r.has(headerJob) {
-		o.Job = r.text(headerJob)
+	if text, ok := r.value(headerLastError); ok {
+		o.LastError = CleanText(text, MaxErrorLen)
 	}
-	if r.has(headerEdited) {
-		o.Edited = r.text(headerEdited)
+	if r.has(headerJob, headerJob+suffix64) {
+		o.Job = r.text(headerJob, headerJob+suffix64)
 	}
-	for _, v := range r.h[headerPast] {
+	if r.has(headerEdited, headerEdited+suffix64) {
+		o.Edited = r.text(headerEdited, headerEdited+suffix64)
+	}
+	for _, v := range r.h.Values(headerPast) {
 		var p Past
 		if err := json.Unmarshal([]byte(v), &p); err != nil {
 			r.fail(headerPast, err)
@@ -247,8 +250,7 @@ func (r *reader) origin() Origin {
 	return o
 }
 
-func (r *reader) original() (original nats.Header) {
-	h := r.h
+func (r *reader) original(h nats.Header) (original nats.Header) {
 	set := func(name string, values []string) {
 		if original == nil {
 			original = make(nats.Header, len(h))
@@ -276,6 +278,9 @@ func (r *reader) original() (original nats.Header) {
 // CleanText makes s fit for a header and a log line: at most limit bytes of valid UTF-8, cut between runes, every
 // control byte and run of invalid bytes replaced by one space or one U+FFFD, no white space around it.
 func CleanText(s string, limit int) string {
+	if len(s) <= limit && isPrintable(s) { // as nearly always
+		return s
+	}
 	if len(s) > 2*limit {
 		s = s[:2*limit] // an error may be megabytes long; this is more than is kept
 	}
@@ -329,12 +334,21 @@ func setTime(h nats.Header, name string, t time.Time) {
 
 // setText writes printable ASCII as it is, so that other tools can show it, and anything else in base64.
 func setText(h nats.Header, name, value string) {
-	printable := strings.Trim(value, " ") == value && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' })
-	if printable {
+	if isPrintable(value) {
 		h.Set(name, value)
 		return
 	}
 	h.Set(name+suffix64, encode64(value))
+}
+
+// isPrintable tells whether s is printable ASCII without spaces around it.
+func isPrintable(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return strings.Trim(s, " ") == s
 }
 
 func encode64(s string) string { return base64.RawStdEncoding.EncodeToString([]byte(s)) }
@@ -358,7 +372,7 @@ func decodeRaw(s string) (name, value string, err error) {
 
 // reader reads relay's headers and keeps the first error.
 type reader struct {
-	h   nats.Header
+	h   interface{ Values(name string) []string }
 	err error
 }
 
@@ -368,32 +382,36 @@ func (r *reader) fail(name string, err error) {
 	}
 }
 
-func (r *reader) has(name string) bool { return len(r.h[name]) > 0 || len(r.h[name+suffix64]) > 0 }
-
-func (r *reader) optional(name string) string {
-	switch v := r.h[name]; len(v) {
-	case 0:
-		return ""
-	case 1:
-		return v[0]
-	}
-	r.fail(name, errRepeated)
-	return ""
+func (r *reader) has(name, name64 string) bool {
+	return len(r.h.Values(name)) > 0 || len(r.h.Values(name64)) > 0
 }
 
-func (r *reader) text(name string) string {
-	plain, coded := len(r.h[name]), len(r.h[name+suffix64])
+// value tells whether there is one.
+func (r *reader) value(name string) (value string, ok bool) {
+	switch v := r.h.Values(name); len(v) {
+	case 0:
+		return "", false
+	case 1:
+		return v[0], true
+	}
+	r.fail(name, errRepeated)
+	return "", true
+}
+
+// text is what setText wrote. The second name is that of its form in base64.
+func (r *reader) text(name, name64 string) string {
+	plain, coded := r.h.Values(name), r.h.Values(name64)
 	switch {
-	case plain+coded == 0:
+	case len(plain)+len(coded) == 0:
 		r.fail(name, errMissing)
-	case plain+coded > 1:
+	case len(plain)+len(coded) > 1:
 		r.fail(name, errRepeated)
-	case plain == 1:
-		return r.h[name][0]
+	case len(plain) == 1:
+		return plain[0]
 	default:
-		s, err := decode64(r.h[name+suffix64][0])
+		s, err := decode64(coded[0])
 		if err != nil {
-			r.fail(name+suffix64, err)
+			r.fail(name64, err)
 		}
 		return s
 	}
@@ -401,8 +419,8 @@ func (r *reader) text(name string) string {
 }
 
 func (r *reader) uint(name string) uint64 {
-	s := r.optional(name)
-	if len(r.h[name]) == 0 {
+	s, ok := r.value(name)
+	if !ok {
 		r.fail(name, errMissing)
 		return 0
 	}
@@ -414,8 +432,8 @@ func (r *reader) uint(name string) uint64 {
 }
 
 func (r *reader) count(name string, required bool) int {
-	s := r.optional(name)
-	if len(r.h[name]) == 0 {
+	s, ok := r.value(name)
+	if !ok {
 		if required {
 			r.fail(name, errMissing)
 		}
@@ -432,8 +450,8 @@ func (r *reader) count(name string, required bool) int {
 }
 
 func (r *reader) time(name string, required bool) time.Time {
-	s := r.optional(name)
-	if len(r.h[name]) == 0 {
+	s, ok := r.value(name)
+	if !ok {
 		if required {
 			r.fail(name, errMissing)
 		}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/subject"
@@ -94,17 +93,17 @@ func (f Filter) matches(e Entry) bool {
 }
 
 // plausible looks at single headers of an entry before all of it is decoded, which takes several times as long.
-func (f Filter) plausible(h nats.Header) bool {
-	if v := h[headerReason]; f.Reason != "" && len(v) == 1 && v[0] != string(f.Reason) {
+func (f Filter) plausible(h headers) bool {
+	if v := h.Values(headerReason); f.Reason != "" && len(v) == 1 && v[0] != string(f.Reason) {
 		return false
 	}
-	if v := h["Relay-Attempts"]; f.MinAttempts+f.MaxAttempts > 0 && len(v) == 1 {
+	if v := h.Values("Relay-Attempts"); f.MinAttempts+f.MaxAttempts > 0 && len(v) == 1 {
 		n, err := strconv.Atoi(v[0])
 		if err == nil && (n < f.MinAttempts || f.MaxAttempts != 0 && n > f.MaxAttempts) {
 			return false
 		}
 	}
-	if v := h["Relay-Last-Error"]; len(v) == 1 && (!strings.Contains(v[0], f.Text) || f.Match != nil && !f.Match.MatchString(v[0])) {
+	if v := h.Values("Relay-Last-Error"); len(v) == 1 && (!strings.Contains(v[0], f.Text) || f.Match != nil && !f.Match.MatchString(v[0])) {
 		return false
 	}
 	return true
@@ -249,8 +248,13 @@ func (s *Store) read(ctx context.Context, m stored, withBody bool) (Entry, error
 // untilGrace is how far past Until a listing reads on: a new leader's clock may be behind the old one's.
 const untilGrace = time.Minute
 
+// smallEntry is up to which size, on average, entries are read whole even when no bodies are wanted: it takes the server a
+// quarter of its time to leave them out, and most of such an entry are headers.
+const smallEntry = 1 << 10
+
 // List yields the entries that match, oldest first, up to the newest one at the time of the call. It reads page by page
-// in bounded memory and transfers no bodies unless f asks for them.
+// in bounded memory and returns no bodies unless f asks for them; large ones are not transferred then. When there are many
+// entries it reads over a second connection, opened with the options of the first, unless that one has TLS or is a websocket.
 //
 // A stored message that is no entry, or whose body cannot be had, yields an [*EntryError], and the listing goes on; any
 // other error ends it. It uses a consumer in the server's memory, which goes with the iteration, and it may stop between
@@ -282,7 +286,7 @@ func (s *Store) listOn(ctx context.Context, f Filter, subjects []string, info *j
 			q.since = f.Since
 		}
 		withBody := f.WithBody || len(f.Body) > 0
-		q.headersOnly = !withBody
+		q.headersOnly = !withBody && info.State.Bytes > info.State.Msgs*smallEntry
 		if f.Limit > 0 {
 			q.page = min(q.page, max(f.Limit, 8))
 		}

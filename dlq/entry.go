@@ -88,18 +88,18 @@ func (r ref) set(h nats.Header) {
 	h.Set(headerBodySize, strconv.Itoa(r.size))
 }
 
-func readRef(h nats.Header) (ref, error) {
-	if len(h[headerBody]) == 0 {
+func readRef(h headers) (ref, error) {
+	if len(h.Values(headerBody)) == 0 {
 		return ref{}, nil
 	}
-	r := ref{name: h.Get(headerBody), sum: h.Get(headerBodySum)}
+	r := ref{name: first(h, headerBody), sum: first(h, headerBodySum)}
 	if !isSum(r.name) {
 		return ref{}, &ack.HeaderError{Header: headerBody, Err: errors.New("is not the name of an object")}
 	}
 	if !isSum(r.sum) {
 		return ref{}, &ack.HeaderError{Header: headerBodySum, Err: errors.New("is not a SHA-256 in hex")}
 	}
-	n, err := strconv.Atoi(h.Get(headerBodySize))
+	n, err := strconv.Atoi(first(h, headerBodySize))
 	if err != nil || n < 0 {
 		return ref{}, &ack.HeaderError{Header: headerBodySize, Err: errors.New("is not a size")}
 	}
@@ -136,23 +136,23 @@ func encode(e Entry) nats.Header {
 func decode(h nats.Header) (Entry, error) { return decodeWith(h, true) }
 
 // decodeWith leaves the original headers out unless they are wanted.
-func decodeWith(h nats.Header, headers bool) (Entry, error) {
+func decodeWith(h headers, withHeader bool) (Entry, error) {
 	var o ack.Origin
 	var original nats.Header
 	var err error
-	if headers {
-		o, original, err = ack.Unwrap(h)
+	if withHeader {
+		o, original, err = ack.Unwrap(asHeader(h))
 	} else {
 		o, err = ack.UnwrapOrigin(h)
 	}
 	if err != nil {
 		return Entry{}, err
 	}
-	e := Entry{Origin: o, Header: original, Reason: Reason(h.Get(headerReason)), Instance: h.Get(headerInstance)}
+	e := Entry{Origin: o, Header: original, Reason: Reason(first(h, headerReason)), Instance: first(h, headerInstance)}
 	if e.Reason == "" {
 		return Entry{}, &ack.HeaderError{Header: headerReason, Err: errors.New("missing")}
 	}
-	if s := h.Get(headerStack); s != "" {
+	if s := first(h, headerStack); s != "" {
 		if e.Stack, err = base64.StdEncoding.DecodeString(s); err != nil {
 			return Entry{}, &ack.HeaderError{Header: headerStack, Err: err}
 		}

@@ -154,11 +154,10 @@ func uuid(w string) bool {
 }
 
 func ipv4(w string) bool {
-	parts := strings.Split(w, ".")
-	if len(parts) != 4 {
+	if strings.Count(w, ".") != 3 {
 		return false
 	}
-	for _, p := range parts {
+	for p := range strings.SplitSeq(w, ".") {
 		if !number(p) || len(p) > 3 {
 			return false
 		}

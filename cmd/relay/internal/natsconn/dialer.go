@@ -56,9 +56,11 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		nc.Opts.Nkey = public
+		if nc.Opts.Nkey != public { // others may read it
+			nc.Opts.Nkey = public
+		}
 	}
-	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
+	conn, err := d.DialContext(ctx, network, address)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.err = err
@@ -66,6 +68,11 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 		d.stops = append(d.stops, context.AfterFunc(d.start, func() { conn.Close() }))
 	}
 	return conn, err
+}
+
+// DialContext is what package dlq uses, for a connection beside this one, whose key is not to be changed by it.
+func (d *dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
 }
 
 // seed reads the key of a user from a file, each time anew.
