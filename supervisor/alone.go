@@ -1,7 +1,5 @@
 package supervisor
 
-import "time"
-
 // A handler can end the whole process, and then nobody is left to say whose message it was. Messages under that suspicion
 // (Message.Alone) start only while the group is held and nothing else runs in it; whoever holds all groups of a process
 // starts them one at a time.
@@ -19,8 +17,7 @@ func (g *Group) Hold() {
 // Release ends a Hold.
 func (g *Group) Release() {
 	var fx effects
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	g.held = false
 	for g.alone.len() > 0 {
 		k := g.alone.pop()
@@ -45,8 +42,7 @@ func (g *Group) Busy() (running, stuck int) {
 // StartAlone starts one of the messages that must run alone, or the making of its child, if the group is held and
 // nothing runs in it. It reports whether it did. Options.Alone is told when that is over.
 func (g *Group) StartAlone() bool {
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	defer g.mu.Unlock()
 	if !g.held || g.closing || g.paused || g.failed != nil || g.busy() > 0 || g.route.state == Waiting {
 		return false

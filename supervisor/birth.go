@@ -34,9 +34,8 @@ func (g *Group) begin(b *birth) {
 
 func (g *Group) begun(b *birth, value any, err error) {
 	var fx effects
-	now := time.Now()
 	b.cancel()
-	g.mu.Lock()
+	now := g.lock()
 	if b.hung {
 		g.stuck--
 		g.unlock(&fx)

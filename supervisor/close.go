@@ -8,8 +8,7 @@ import (
 // Drain begins the end: nothing starts any more, and what has not started is given back at once.
 func (g *Group) Drain() {
 	var fx effects
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	if !g.closing {
 		g.closing = true
 		g.idleNow = make(chan struct{})
@@ -100,8 +99,7 @@ func (g *Group) interrupt() int {
 // abandon lets go of the messages whose handlers do not return: somebody else gets them after AckWait.
 func (g *Group) abandon() {
 	var fx effects
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	for _, l := range []*runList{&g.running, &g.overdue} {
 		for l.first != nil {
 			r := l.first

@@ -9,8 +9,7 @@ import (
 // complete takes the end of a run, and returns what its goroutine is to run next. With nil the goroutine ends.
 func (g *Group) complete(r *run, res *result) *run {
 	var fx effects
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	if r.hung {
 		g.stuck--
 		g.mu.Unlock()

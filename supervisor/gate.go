@@ -45,9 +45,8 @@ func (g *Group) pass(m *Message) {
 
 // Renumbered says that sequences begin anew: what an ordered group expects to come again never will.
 func (g *Group) Renumbered() {
-	now := time.Now()
 	var fx effects
-	g.mu.Lock()
+	now := g.lock()
 	g.gate = gate{}
 	for _, k := range g.keys {
 		k.outside = outside{}

@@ -131,8 +131,7 @@ func New(opts Options) *Group {
 // Deliver takes messages in. Each will be settled once: when it was handled, when it has to wait elsewhere, or at the end.
 func (g *Group) Deliver(messages ...*Message) {
 	var fx effects
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	for _, m := range messages {
 		g.deliver(m, now, &fx)
 	}
@@ -252,8 +251,7 @@ func (g *Group) waitOf(k *key) time.Time {
 // the stash has room for, and nothing when it is full: the messages are better off where they are.
 func (g *Group) Free() (n int, flows bool) {
 	var fx effects
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	defer g.unlock(&fx)
 	if g.standsStill() {
 		return 0, false

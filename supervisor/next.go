@@ -22,8 +22,7 @@ func (g *Group) startAll(now time.Time) {
 
 // awake takes the first message of a goroutine.
 func (g *Group) awake() {
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	g.waking = false
 	r := g.next(now)
 	if r != nil {

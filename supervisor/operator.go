@@ -1,7 +1,5 @@
 package supervisor
 
-import "time"
-
 // Pause lets nothing of the route start until Resume. What runs goes on; Free is zero.
 func (g *Group) Pause() {
 	g.mu.Lock()
@@ -12,8 +10,7 @@ func (g *Group) Pause() {
 // Resume ends a Pause.
 func (g *Group) Resume() {
 	var fx effects
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	if g.paused {
 		g.paused = false
 		for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
@@ -28,8 +25,7 @@ func (g *Group) Resume() {
 // SuspendKey sends everything of a key away until ResumeKey, whether or not it has messages now.
 func (g *Group) SuspendKey(name, why string) {
 	var fx effects
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	k := g.keys[name]
 	if k == nil {
 		k = g.newKey(name)
@@ -49,8 +45,7 @@ func (g *Group) SuspendKey(name, why string) {
 // ResumeKey lets a suspended key probe. It reports whether the key was suspended.
 func (g *Group) ResumeKey(name string) bool {
 	var fx effects
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	k := g.keys[name]
 	suspended := k != nil && k.state == Suspended
 	if suspended {

@@ -58,11 +58,17 @@ func (g *Group) arm(t time.Time) {
 	}
 }
 
+// lock returns the time under the lock. Read before it, the time might be earlier than that of the one who had the lock
+// meanwhile and queued a key because its grace was over: the key would be taken from the queue, and not start.
+func (g *Group) lock() (now time.Time) {
+	g.mu.Lock()
+	return time.Now()
+}
+
 // tick does all that waits for time, and arms the timer for what is next.
 func (g *Group) tick() {
 	var fx effects
-	now := time.Now()
-	g.mu.Lock()
+	now := g.lock()
 	if g.ended {
 		g.mu.Unlock()
 		return

@@ -1,0 +1,51 @@
+package supervisor
+
+import (
+	"container/heap"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// A worker that waits for the lock while the grace of a key ends finds the key queued when it has the lock. It once looked at
+// the clock before that, found that the grace was not over yet, and dropped the key: its messages waited for ever. On the
+// real clock, because time stands still in a bubble while a lock is waited for.
+func TestGroup_regressionAKeyQueuedWhileAWorkerWaitsForTheLockStarts(t *testing.T) {
+	b := newBench(t, Options{Config: Config{Restart: Backoff{Min: time.Millisecond}}})
+	b.redeliver = false
+	b.send(panicking, "a", 1)
+	g := b.g
+	within := time.Now().Add(10 * time.Second)
+	await := func(what string, ok func() bool) {
+		for !ok() {
+			if time.Now().After(within) {
+				t.Fatalf("not within 10s: %s", what)
+			}
+			runtime.Gosched()
+		}
+	}
+	await("the key waits", func() bool { s := b.state("a"); return s == Waiting || s == Probing })
+	b.send(succeed, "a", 2)
+	await("the key may probe", func() bool {
+		g.mu.Lock()
+		if g.keys["a"].state == Probing {
+			return true // with the lock
+		}
+		g.mu.Unlock()
+		return false
+	})
+	g.waking = true
+	g.goes.Add(1)
+	go g.awake()
+	k := g.keys["a"]
+	await("the grace ends", func() bool { return time.Now().After(k.until) })
+	var fx effects
+	now := time.Now()
+	for len(g.wakes) > 0 && !g.wakes[0].wake.After(now) { // as tick does
+		g.attend(heap.Pop(&g.wakes).(*key), now, &fx)
+	}
+	g.startAll(now)
+	g.unlock(&fx)
+	await("the probe starts", func() bool { return len(b.startsOf(2)) == 1 })
+	g.Close(t.Context())
+}
