@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/subject"
@@ -140,9 +141,9 @@ func (s *Store) Count(ctx context.Context, f Filter) (entries, unreadable int, e
 
 // countPending asks consumers how much they would deliver.
 func (s *Store) countPending(ctx context.Context, f Filter) (entries, unreadable int, err error) {
-	info, err := s.stream.Info(ctx)
+	info, err := s.info(ctx)
 	if err != nil {
-		return 0, 0, or(ctx, classify(err))
+		return 0, 0, or(ctx, err)
 	}
 	subjects := f.subjects(info.Config.Subjects)
 	if len(subjects) == 0 {
@@ -265,9 +266,9 @@ func (s *Store) List(ctx context.Context, f Filter) iter.Seq2[Entry, error] {
 			yield(Entry{}, err)
 			return
 		}
-		info, err := s.stream.Info(ctx)
+		info, err := s.info(ctx)
 		if err != nil {
-			yield(Entry{}, or(ctx, classify(err)))
+			yield(Entry{}, or(ctx, err))
 			return
 		}
 		s.listOn(ctx, f, f.subjects(info.Config.Subjects), info)(yield)
@@ -321,6 +322,17 @@ func (s *Store) listOn(ctx context.Context, f Filter, subjects []string, info *j
 			yield(Entry{}, or(ctx, err))
 		}
 	}
+}
+
+// info asks for the state of the stream, and again when no answer comes.
+func (s *Store) info(ctx context.Context) (info *jetstream.StreamInfo, err error) {
+	for range listTries {
+		info, err = answered(ctx, s.timeout, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.stream.Info(ctx) })
+		if ctx.Err() != nil || !errors.Is(err, nats.ErrTimeout) {
+			break
+		}
+	}
+	return info, classify(err)
 }
 
 // Discard removes one entry, readable or not, and its body. It returns an error that is [ErrNotFound] when it is gone. A

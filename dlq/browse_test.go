@@ -5,11 +5,13 @@ import (
 	"errors"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 func sequences(list []Entry) []uint64 {
@@ -255,4 +257,58 @@ func FuzzDecode(f *testing.F) {
 		}
 		_, _, _ = decodeBody([]byte(k1 + "\n" + v1))
 	})
+}
+
+// Requests that a leader took before it was killed are never answered: the first two of each kind are lost here, and asked again.
+func TestList_regressionARequestThatIsNeverAnsweredIsAskedAgain(t *testing.T) {
+	s, js := setup(t, Config{})
+	put(t, s, entry(1), entry(2), entry(3))
+	nc := js.Conn()
+	var mu sync.Mutex
+	lossy, lost := false, make(map[string]int)
+	if _, err := nc.Subscribe("lossy.>", func(m *nats.Msg) {
+		call := strings.TrimPrefix(m.Subject, "lossy.")
+		kind := strings.Join(strings.Split(call, ".")[:2], ".")
+		mu.Lock()
+		defer mu.Unlock()
+		if lossy && lost[kind] < 2 {
+			lost[kind]++
+			return
+		}
+		if err := nc.PublishRequest(jetstream.DefaultAPIPrefix+call, m.Reply, m.Data); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	behind, err := jetstream.NewWithAPIPrefix(nc, "lossy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = Attach(t.Context(), behind, ""); err != nil {
+		t.Fatal(err)
+	}
+	s.timeout = 50 * time.Millisecond
+	mu.Lock()
+	lossy = true
+	mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	seen := 0
+	for _, err := range s.List(ctx, Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen++
+	}
+	if seen != 3 {
+		t.Errorf("%d entries, want 3", seen)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, kind := range []string{"STREAM.INFO", "CONSUMER.CREATE", "CONSUMER.MSG", "CONSUMER.INFO"} {
+		if lost[kind] == 0 {
+			t.Errorf("no %s was lost", kind)
+		}
+	}
 }

@@ -220,7 +220,7 @@ func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yie
 				return false, context.Cause(ctx)
 			case <-idle.C:
 				// The last ones were removed meanwhile, or something was lost.
-				info, err := consumer.Info(ctx)
+				info, err := answered(ctx, s.timeout, consumer.Info)
 				switch {
 				case err != nil:
 					return false, err
@@ -290,6 +290,18 @@ type pullRequest struct {
 	MaxBytes int           `json:"max_bytes,omitempty"`
 }
 
+// answered is a call to the server that ends after timeout. A request that a leader took before it was lost is never answered,
+// and nats.go waits for the answer as long as ctx allows.
+func answered[T any](ctx context.Context, timeout time.Duration, call func(context.Context) (T, error)) (T, error) {
+	one, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	v, err := call(one)
+	if ctx.Err() == nil && one.Err() != nil && err != nil {
+		err = fmt.Errorf("no answer in %v: %w", timeout, nats.ErrTimeout)
+	}
+	return v, err
+}
+
 // reader makes a consumer for a query, and returns how to remove it.
 func (s *Store) reader(ctx context.Context, stream jetstream.Stream, q query) (consumer jetstream.Consumer, remove func(), err error) {
 	cfg := jetstream.ConsumerConfig{
@@ -310,7 +322,7 @@ func (s *Store) reader(ctx context.Context, stream jetstream.Stream, q query) (c
 	case !q.since.IsZero():
 		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &q.since
 	}
-	consumer, err = stream.CreateConsumer(ctx, cfg)
+	consumer, err = answered(ctx, s.timeout, func(ctx context.Context) (jetstream.Consumer, error) { return stream.CreateConsumer(ctx, cfg) })
 	if err != nil {
 		return nil, nil, err
 	}
