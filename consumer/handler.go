@@ -23,8 +23,9 @@ type Handler interface {
 	Handle(ctx context.Context, m *Msg) error
 }
 
-// Outside is implemented by handlers whose work is done in another process: no message can end this one through them, so
-// that the cost of finding such messages is saved. See suspects.go.
+// Outside is implemented by handlers whose work is done in another process: no message can end this one through them, and
+// they neither change nor keep Msg.Data and Msg.Header. So relay saves the cost of finding messages that end processes
+// (see suspects.go) and of copies, as with [Route.OwnBytes].
 type Outside interface {
 	// OutOfProcess is never called.
 	OutOfProcess()

@@ -43,10 +43,9 @@ type route struct {
 }
 
 func newRoute(r *Relay, cfg Route) *route {
-	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths)}
-	if _, outside := cfg.Handler.(Outside); !outside {
-		rt.guarded = true
-	}
+	_, outside := cfg.Handler.(Outside)
+	cfg.OwnBytes = cfg.OwnBytes || outside
+	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), guarded: !outside}
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,

@@ -221,7 +221,7 @@ func before(a, b *Message) bool {
 func (g *Group) start(k *key, m *Message, now time.Time) *run {
 	g.take(k, m)
 	r := m.newRun()
-	r.g, r.k, r.m, r.child, r.number, r.deadline = g, k, m, k.child, m.Attempts+1, now.Add(g.opts.Timeout)
+	r.k, r.m, r.child, r.number, r.deadline = k, m, k.child, m.Attempts+1, now.Add(g.opts.Timeout)
 	if k.state == Probing {
 		r.probe, k.probe = true, r
 	}

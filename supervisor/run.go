@@ -55,7 +55,6 @@ func newPanicError(value any, goexit bool) *PanicError {
 
 // run is one attempt, and its context.
 type run struct {
-	g     *Group
 	k     *key
 	m     *Message
 	child *child
@@ -74,7 +73,7 @@ type run struct {
 	mu    sync.Mutex
 	done  chan struct{}
 	err   error
-	after map[*afterFunc]struct{}
+	after *afterFunc // the last one; mostly there is one at most
 }
 
 var _ context.Context = (*run)(nil)
@@ -103,7 +102,10 @@ func (r *run) Err() error {
 	return r.err
 }
 
-type afterFunc struct{ f func() }
+type afterFunc struct {
+	f    func()
+	next *afterFunc
+}
 
 // AfterFunc lets the context package derive contexts without a goroutine each.
 func (r *run) AfterFunc(f func()) (stop func() bool) {
@@ -113,17 +115,18 @@ func (r *run) AfterFunc(f func()) (stop func() bool) {
 		go f()
 		return func() bool { return false }
 	}
-	if r.after == nil {
-		r.after = make(map[*afterFunc]struct{})
-	}
-	a := &afterFunc{f}
-	r.after[a] = struct{}{}
+	a := &afterFunc{f, r.after}
+	r.after = a
 	return func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		_, registered := r.after[a]
-		delete(r.after, a)
-		return registered
+		for p := &r.after; *p != nil; p = &(*p).next {
+			if *p == a {
+				*p = a.next
+				return true
+			}
+		}
+		return false
 	}
 }
 
@@ -138,7 +141,7 @@ func (r *run) cancel(cause error) {
 	if r.done != nil {
 		close(r.done)
 	}
-	for a := range r.after {
+	for a := r.after; a != nil; a = a.next {
 		go a.f()
 	}
 	r.after = nil

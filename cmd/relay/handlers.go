@@ -22,8 +22,7 @@ func routes(cfg *config.Config, js jetstream.JetStream) ([]consumer.Route, error
 		if err != nil {
 			return nil, &consumer.SetupError{Route: rt.Name, Err: fmt.Errorf("handler: %w", err)}
 		}
-		// The handlers of a configuration neither change nor keep what they are given.
-		rt.Handler, rt.OwnBytes = h, true
+		rt.Handler = h
 		list = append(list, rt)
 	}
 	return list, nil

@@ -49,7 +49,6 @@ import (
 	"io"
 	nethttp "net/http"
 	"net/textproto"
-	"net/url"
 	"os"
 	"strconv"
 	"time"
@@ -75,8 +74,8 @@ var userAgent = []string{"relay"}
 // Handler sends messages to one URL. It may be shared by all keys of a route and called from any number of goroutines.
 type Handler struct {
 	cfg       Config
-	url       *url.URL
-	target    string // for errors
+	request   nethttp.Request // what all have in common
+	target    string          // for errors
 	fixed     nethttp.Header
 	forwarded map[string]bool
 	ack, dead *statuses
@@ -106,16 +105,17 @@ func New(cfg Config, concurrency int) (*Handler, error) {
 	}
 	h := &Handler{cfg: cfg, fixed: nethttp.Header{}, forwarded: map[string]bool{}}
 	// Validate has parsed all three.
-	h.url, _ = parseURL(cfg.URL)
+	u, _ := parseURL(cfg.URL)
 	h.ack, _ = parseStatuses(cfg.Ack)
 	h.dead, _ = parseStatuses(cfg.Dead)
-	h.target = h.url.Scheme + "://" + h.url.Host
-	if user := h.url.User; user != nil {
+	h.target = u.Scheme + "://" + u.Host
+	if user := u.User; user != nil {
 		password, _ := user.Password()
 		r := nethttp.Request{Header: h.fixed}
 		r.SetBasicAuth(user.Username(), password)
-		h.url.User = nil
+		u.User = nil
 	}
+	h.request = nethttp.Request{Method: cfg.Method, URL: u, Host: u.Host, Body: nethttp.NoBody}
 	for name, value := range cfg.Headers {
 		h.fixed.Set(name, value)
 	}
@@ -246,14 +246,8 @@ type reply struct {
 // send makes one round trip. It goes to the transport and not through a Client, which would follow redirects, keep
 // cookies and put the URL into its errors.
 func (h *Handler) send(ctx context.Context, data []byte, header nethttp.Header) (*reply, error) {
-	req := (&nethttp.Request{
-		Method:        h.cfg.Method,
-		URL:           h.url,
-		Host:          h.url.Host,
-		Header:        header,
-		Body:          nethttp.NoBody,
-		ContentLength: int64(len(data)),
-	}).WithContext(ctx)
+	req := h.request.WithContext(ctx) // a copy
+	req.Header, req.ContentLength = header, int64(len(data))
 	if len(data) > 0 {
 		// With GetBody net/http itself can move on from a dead connection that it has written nothing to.
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }

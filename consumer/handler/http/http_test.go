@@ -1031,3 +1031,54 @@ func TestConfig_faults(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// afterFuncContext is a context like the one of an attempt: none of the context package's own.
+type afterFuncContext struct {
+	context.Context
+	done  chan struct{}
+	after atomic.Pointer[func()]
+}
+
+func (c *afterFuncContext) Done() <-chan struct{} { return c.done }
+func (c *afterFuncContext) Value(any) any         { return nil }
+func (c *afterFuncContext) Err() error {
+	select {
+	case <-c.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+func (c *afterFuncContext) AfterFunc(f func()) func() bool {
+	c.after.Store(&f)
+	return func() bool { return true }
+}
+
+// net/http starts a goroutine for each request that waits for the end of a context without an AfterFunc.
+func TestHandle_contextOfARequestHasAnAfterFunc(t *testing.T) {
+	arrived := make(chan struct{})
+	s := httptest.NewServer(nethttp.HandlerFunc(func(_ nethttp.ResponseWriter, r *nethttp.Request) {
+		close(arrived)
+		_, _ = io.Copy(io.Discard, r.Body) // the server notices only then that the client has gone
+		<-r.Context().Done()
+	}))
+	defer s.Close()
+	h, err := New(Config{URL: s.URL}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.transport.CloseIdleConnections()
+	ctx := &afterFuncContext{Context: t.Context(), done: make(chan struct{})}
+	ended := make(chan error)
+	go func() { ended <- h.Handle(ctx, &consumer.Msg{Data: []byte("x")}) }()
+	<-arrived
+	close(ctx.done)
+	if f := ctx.after.Load(); f == nil {
+		t.Error("nobody asked to be told")
+	} else {
+		(*f)()
+	}
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the context's error", err)
+	}
+}

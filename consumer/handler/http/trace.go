@@ -26,11 +26,26 @@ func (p phase) String() string {
 // trace follows one request. net/http calls the hooks from several goroutines, and a dial that lost the race against an
 // idle connection calls them late, so that a phase is only ever left forwards.
 type trace struct {
+	ctx   traced
 	hooks httptrace.ClientTrace
 	phase atomic.Int32
 	// used is the connection that the request was given last.
 	used atomic.Pointer[usedConn]
 }
+
+// traced is the context of a request: one that only had the hooks would hide the AfterFunc of the one it is made from, and
+// net/http would start a goroutine for each request that waits for the end of it.
+type traced struct {
+	context.Context
+	parent afterFuncer
+}
+
+// afterFuncer is a context as context.AfterFunc describes it.
+type afterFuncer interface {
+	AfterFunc(f func()) (stop func() bool)
+}
+
+func (c *traced) AfterFunc(f func()) (stop func() bool) { return c.parent.AfterFunc(f) }
 
 type usedConn struct {
 	reused bool
@@ -85,5 +100,11 @@ func (t *trace) attach(ctx context.Context) context.Context {
 			}
 		},
 	}
-	return httptrace.WithClientTrace(ctx, &t.hooks)
+	withHooks := httptrace.WithClientTrace(ctx, &t.hooks)
+	parent, ok := ctx.(afterFuncer)
+	if !ok {
+		return withHooks
+	}
+	t.ctx = traced{withHooks, parent}
+	return &t.ctx
 }
