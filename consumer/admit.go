@@ -29,12 +29,15 @@ func (b *batch) add(m *message) {
 	b.messages = append(b.messages, []*supervisor.Message{&m.Message})
 }
 
-// deliver hands the messages to their routes, and empties the batch.
+// deliver hands the messages to their routes, and empties the batch, whose memory is used again.
 func (b *batch) deliver() {
 	for i, rt := range b.routes {
-		rt.group.Deliver(b.messages[i]...)
+		if len(b.messages[i]) > 0 {
+			rt.group.Deliver(b.messages[i]...)
+		}
+		clear(b.messages[i])
+		b.messages[i] = b.messages[i][:0]
 	}
-	*b = batch{}
 }
 
 // unroutedDelay is how long a message stays away that matches no route: somebody changed the stream or the routes.

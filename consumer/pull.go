@@ -243,7 +243,6 @@ func (s *source) backOff(now time.Time) {
 
 // take handles what has arrived, a batch at a time so that the routes' locks are taken once for many.
 func (s *source) take(ctx context.Context, first *nats.Msg) {
-	var batch batch
 	now := time.Now()
 	drained := false
 	for n, m := 0, first; ; n++ {
@@ -251,7 +250,7 @@ func (s *source) take(ctx context.Context, first *nats.Msg) {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
 			s.asked.got(m.Sub)
 			s.lastHeard, s.lastGot, s.refused = now, now, 0
-			s.admit(ctx, m, now, &batch)
+			s.admit(ctx, m, now, &s.batch)
 		case s.session.Reply(m):
 		case m.Subject == contactMark:
 			if d, err := time.ParseDuration(string(m.Data)); err == nil {
@@ -272,7 +271,7 @@ func (s *source) take(ctx context.Context, first *nats.Msg) {
 		}
 		break
 	}
-	batch.deliver()
+	s.batch.deliver()
 	if drained {
 		close(s.drained)
 	}

@@ -56,6 +56,7 @@ type source struct {
 	refused   int          // pulls in a row
 	checkedAt time.Time    // when the watchdog last asked the server
 	unused    []*message
+	batch     batch // of take
 
 	mu       sync.Mutex
 	draining bool
