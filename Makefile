@@ -26,8 +26,9 @@ run: build ## run relay with its embedded server and the example configuration, 
 build: ## build bin/relay
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/relay
 
-test: ## run all tests, with the race detector
+test: ## run all tests, with the race detector, and every job of the bench in small
 	$(GO) test -race -timeout 15m ./...
+	cd bench && $(GO) test ./...
 
 check: ## gofmt, vet, staticcheck and build: what CI wants before the tests
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these"; exit 1; }

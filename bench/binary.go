@@ -46,6 +46,9 @@ func startBinary(ctx context.Context, path string, s *spec) (b *program, err err
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return nil, err
 	}
+	if path, err = filepath.Abs(path); err != nil { // it may be relative, and starts elsewhere
+		return nil, err
+	}
 	cmd := exec.CommandContext(ctx, path, "run", "-c", file)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Dir = b.dir
