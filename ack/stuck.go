@@ -26,10 +26,13 @@ const (
 	stuckPage      = 256
 	stuckPageBytes = 4 << 20
 	stuckPatience  = 5 * time.Second
+	// stuckRest times what a page took is the pause after it: a million parked messages take some seconds of the server's and
+	// of relay's time, which fresh ones would miss.
+	stuckRest = 20
 )
 
 // Unstick publishes the schedules again that are past due, and returns how many these were. It reads all that is parked,
-// without haste; it blocks until it is through.
+// and rests most of the time; it blocks until it is through, which takes minutes when a million are.
 func (r *RetryStream) Unstick(ctx context.Context) (freed int, err error) {
 	return r.unstick(ctx, time.Now().Add(-stuckAfter))
 }
@@ -41,10 +44,12 @@ func (r *RetryStream) unstick(ctx context.Context, before time.Time) (freed int,
 	}
 	last := stream.CachedInfo().State.LastSeq // what is published again comes behind it
 	for next := uint64(1); next > 0 && next <= last; {
+		began := time.Now()
 		var page []*nats.Msg
 		if page, next, err = r.parkedFrom(ctx, next); err != nil {
 			return freed, err
 		}
+		took := time.Since(began)
 		for _, m := range page {
 			at, ok := strings.CutPrefix(m.Header.Get("Nats-Schedule"), "@at ")
 			due, err := time.Parse(time.RFC3339Nano, at)
@@ -57,6 +62,13 @@ func (r *RetryStream) unstick(ctx context.Context, before time.Time) (freed int,
 			}
 			if again {
 				freed++
+			}
+		}
+		if next > 0 && next <= last {
+			select {
+			case <-ctx.Done():
+				return freed, ctx.Err()
+			case <-time.After(stuckRest * took):
 			}
 		}
 	}
