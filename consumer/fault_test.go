@@ -384,8 +384,12 @@ func TestRelay_countersAreTrue(t *testing.T) {
 	}
 	r, _ := w.start(Config{Logger: quiet}, Route{
 		Name: "billing", Subjects: []string{"orders.>"},
-		Retry:      Retry{MaxAttempts: 3, Backoff: supervisor.Backoff{Policy: supervisor.Constant, Min: 20 * time.Millisecond}},
-		Supervisor: supervisor.Config{Restart: supervisor.Backoff{Policy: supervisor.Constant, Min: 10 * time.Millisecond}},
+		Retry: Retry{MaxAttempts: 3, Backoff: supervisor.Backoff{Policy: supervisor.Constant, Min: 20 * time.Millisecond}},
+		// Without trips: enough of these fail in a row to look like an outage, in which no attempts are spent.
+		Supervisor: supervisor.Config{
+			Restart:        supervisor.Backoff{Policy: supervisor.Constant, Min: 10 * time.Millisecond},
+			RouteTripAfter: new(0), TripAfter: new(0),
+		},
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			switch {
 			case strings.HasPrefix(m.Subject, "orders.fail"):

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/supervisor"
 )
 
 const (
@@ -30,8 +32,13 @@ type lane struct {
 	sub     *nats.Subscription
 	id      int // of the pull; later ones are greater
 	left    int // what the server may still send for it
+	bytes   int // of these, as the server counts them; it ends the pull before a message that is too many
+	asked   int // bytes, at the beginning
 	expires time.Time
 }
+
+// end says that nothing more comes.
+func (l *lane) end() { l.left, l.bytes = 0, 0 }
 
 // pullRequests are the pulls that the server has not answered in full.
 type pullRequests struct {
@@ -42,11 +49,12 @@ type pullRequests struct {
 // preflightPull is the id of what is no pull at all.
 const preflightPull = 0
 
-func (p *pullRequests) outstanding() (n int) {
+func (p *pullRequests) outstanding() (n, bytes int) {
 	for i := range p.lanes {
 		n += p.lanes[i].left
+		bytes += p.lanes[i].bytes
 	}
-	return n
+	return n, bytes
 }
 
 // free is a lane without a pull; nil when there is none.
@@ -60,29 +68,36 @@ func (p *pullRequests) free() *lane {
 }
 
 // got counts a delivery.
-func (p *pullRequests) got(sub *nats.Subscription) {
+func (p *pullRequests) got(m *nats.Msg) {
 	for i := range p.lanes {
-		if l := &p.lanes[i]; l.sub == sub {
-			l.left = max(0, l.left-1) // of a pull that was given up, it may be one too many
+		if l := &p.lanes[i]; l.sub == m.Sub {
+			l.left, l.bytes = l.left-1, l.bytes-m.Size()
+			if l.left <= 0 || l.bytes <= 0 { // below, of a pull that was given up
+				l.end()
+			}
 			return
 		}
 	}
 }
 
-// over ends the pull with this id.
-func (p *pullRequests) over(id int) {
+// over ends the pull with this id. It returns how many bytes it was for if none of them came, and 0 otherwise.
+func (p *pullRequests) over(id int) (unused int) {
 	for i := range p.lanes {
 		if l := &p.lanes[i]; l.id == id {
-			l.left = 0
+			if l.bytes == l.asked {
+				unused = l.asked
+			}
+			l.end()
 		}
 	}
+	return unused
 }
 
 // expire ends those whose answer is overdue.
 func (p *pullRequests) expire(now time.Time) {
 	for i := range p.lanes {
 		if l := &p.lanes[i]; l.left > 0 && now.After(l.expires) {
-			l.left = 0
+			l.end()
 		}
 	}
 }
@@ -90,7 +105,7 @@ func (p *pullRequests) expire(now time.Time) {
 // giveUp ends all of them.
 func (p *pullRequests) giveUp() {
 	for i := range p.lanes {
-		p.lanes[i].left = 0
+		p.lanes[i].end()
 	}
 }
 
@@ -176,26 +191,34 @@ func (s *source) wake() {
 	}
 }
 
-// room is how many messages the routes could use. A route that waits for time does not hold back the others that share
-// the durable.
-func (s *source) room() int {
-	room, waiting := -1, 0
+// room is what the routes could use. A route that waits for time does not hold back the others that share the durable.
+func (s *source) room() (room supervisor.Room) {
+	flowing := false
 	for _, rt := range s.routes {
 		switch free, flows := rt.group.Free(); {
-		case !flows:
-			waiting = max(waiting, free)
-		case room < 0 || free < room:
-			room = free
+		case flows && flowing:
+			room.Messages, room.Bytes = min(room.Messages, free.Messages), min(room.Bytes, free.Bytes)
+		case flows:
+			room, flowing = free, true
+		case !flowing:
+			room.Messages, room.Bytes = max(room.Messages, free.Messages), max(room.Bytes, free.Bytes)
 		}
-	}
-	if room < 0 {
-		return waiting
 	}
 	return room
 }
 
-// maxUnconfirmed keeps a server that confirms slowly from being asked for more.
-const maxUnconfirmed = 8192
+func (s *source) hasRoom() bool {
+	room := s.room()
+	return room.Messages > 0 && room.Bytes > 0
+}
+
+const (
+	// maxUnconfirmed keeps a server that confirms slowly from being asked for more.
+	maxUnconfirmed = 8192
+	// maxComing bounds the bytes that all durables together have asked for. The server breaks a connection off for which
+	// it holds more than its max_pending, by default 64 MiB; it sends as fast as it can read.
+	maxComing = 32 << 20
+)
 
 // pull asks for what there is room for, once half of it is worth asking.
 func (s *source) pull(now time.Time) {
@@ -206,13 +229,19 @@ func (s *source) pull(now time.Time) {
 		return
 	}
 	s.asked.expire(now)
-	free, out, room := s.asked.free(), s.asked.outstanding(), s.room()
-	if free == nil || room <= out || room < 2*out || s.session.Stats().Unconfirmed > maxUnconfirmed {
+	free, room := s.asked.free(), s.room()
+	out, outBytes := s.asked.outstanding()
+	room.Bytes = min(room.Bytes, max(maxComing/max(1, len(s.relay.openSources())), 2*s.largest))
+	if free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes ||
+		s.session.Stats().Unconfirmed > maxUnconfirmed {
 		return
 	}
 	s.asked.next++
-	id, batch := s.asked.next, room-out
-	body := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, batch, pullExpires, pullHeartbeat)
+	id, batch := s.asked.next, room.Messages-out
+	// What the messages may need twice over, but half of the bytes at most: the next pull is made before this one has come
+	// in full.
+	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), s.largest)
+	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d}`, batch, bytes, pullExpires, pullHeartbeat)
 	to := s.relay.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable
 	if err := s.relay.nc.PublishRequest(to, strings.TrimSuffix(free.sub.Subject, "*")+strconv.Itoa(id), body); err != nil {
 		s.backOff(now) // disconnected
@@ -221,7 +250,7 @@ func (s *source) pull(now time.Time) {
 	if out == 0 {
 		s.lastHeard = now
 	}
-	free.id, free.left, free.expires = id, batch, now.Add(pullExpires+time.Second)
+	free.id, free.left, free.bytes, free.asked, free.expires = id, batch, bytes, bytes, now.Add(pullExpires+time.Second)
 }
 
 // reconnected forgets what the server has forgotten, and asks anew at once. A pull that survived because the server did
@@ -237,8 +266,10 @@ func (s *source) reconnected() {
 
 // backOff waits before the next pull, up to a second: a server that is electing a leader must not be hammered.
 func (s *source) backOff(now time.Time) {
-	s.retryPull = now.Add(min(50*time.Millisecond<<min(s.refused, 5), time.Second))
+	wait := min(50*time.Millisecond<<min(s.refused, 5), time.Second)
+	s.retryPull = now.Add(wait)
 	s.refused++
+	time.AfterFunc(wait, s.wake)
 }
 
 // take handles what has arrived, a batch at a time so that the routes' locks are taken once for many.
@@ -248,7 +279,8 @@ func (s *source) take(ctx context.Context, first *nats.Msg) {
 	for n, m := 0, first; ; n++ {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
-			s.asked.got(m.Sub)
+			s.asked.got(m)
+			s.mean += (m.Size() - s.mean) / 8
 			s.lastHeard, s.lastGot, s.refused = now, now, 0
 			s.admit(ctx, m, now, &s.batch)
 		case s.session.Reply(m):
@@ -293,7 +325,16 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		s.asked.over(id)
 		return
 	}
-	s.asked.over(id)
+	unused := s.asked.over(id)
+	if code == "409" && text == "Batch Completed" { // with bytes to spare
+		s.refused = 0
+		return
+	}
+	if code == "409" && strings.HasSuffix(text, "MaxBytes") {
+		// The next message did not fit any more. If it is larger than all that was asked for, max_payload was larger once.
+		s.refused, s.largest = 0, max(s.largest, 2*unused)
+		return
+	}
 	s.log.Debug("pull refused", "status", code, "description", text)
 	if code == "409" && strings.EqualFold(text, "Leadership Change") {
 		s.session.LeaderChanged()

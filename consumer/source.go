@@ -55,6 +55,8 @@ type source struct {
 	retryPull time.Time    // no pull before then
 	refused   int          // pulls in a row
 	checkedAt time.Time    // when the watchdog last asked the server
+	largest   int          // bytes, of a message
+	mean      int          // bytes, of the latest messages
 	unused    []*message
 	batch     batch // of take
 
@@ -115,6 +117,7 @@ func (s *source) open(ctx context.Context, consumer jetstream.Consumer, streamCr
 	}
 	s.identity = ack.Identity{StreamCreated: streamCreated, ConsumerCreated: info.Created}
 	s.inbox = s.relay.nc.NewInbox()
+	s.largest = largest(s.relay.nc)
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
 		Inbox: s.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },

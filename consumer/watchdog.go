@@ -32,7 +32,7 @@ type finding struct {
 
 // suspicious tells whether to ask the server about the durable.
 func (s *source) suspicious(now time.Time) bool {
-	if s.asked.outstanding() > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
+	if out, _ := s.asked.outstanding(); out > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
 		s.log.Debug("heartbeats missed; pulling anew")
 		s.asked.giveUp()
 		s.backOff(now)
@@ -80,7 +80,7 @@ func (s *source) checked(f finding, now time.Time) {
 		s.lose(fmt.Errorf("stream %s was deleted and made anew", s.stream))
 	case !f.identity.ConsumerCreated.Equal(s.identity.ConsumerCreated):
 		s.lose(fmt.Errorf("durable %s was deleted and made anew", s.durable))
-	case f.pending > 0 && !f.paused && !f.full && s.room() > 0 && now.Sub(s.lastGot) >= quietFor && now.Sub(s.lastHeard) < quietFor:
+	case f.pending > 0 && !f.paused && !f.full && s.hasRoom() && now.Sub(s.lastGot) >= quietFor && now.Sub(s.lastHeard) < quietFor:
 		s.rebuild(f.pending, now)
 	}
 }

@@ -155,7 +155,7 @@ func TestHold_nothingStartsAndNothingIsAskedFor(t *testing.T) {
 		b.g.Hold()
 		b.send(succeed, "k", 1, 2, 3)
 		time.Sleep(time.Hour)
-		if free, flows := b.g.Free(); free != 0 || flows || len(b.allStarts()) > 0 {
+		if free, flows := b.g.Free(); free != (Room{}) || flows || len(b.allStarts()) > 0 {
 			t.Errorf("held: %d free (%v), %d started", free, flows, len(b.allStarts()))
 		}
 		b.g.Release()

@@ -57,7 +57,7 @@ type Group struct {
 	overdue runList  // past their deadline, with a little time left to return
 	births  []*birth // children that are being made, each on a slot; in the order they began
 	stuck   int      // hung runs whose goroutine has not returned
-	window  int      // messages in window
+	window  usage    // what was not started yet, but for the stash
 	stash   usage
 	stashed keyList  // keys with a stash, least recently active first
 	idle    keyList  // keys without messages that are remembered for their failures
@@ -247,23 +247,31 @@ func (g *Group) waitOf(k *key) time.Time {
 	return t
 }
 
-// Free is how many more messages the group could use now, and whether it starts any. While the route waits that is what
-// the stash has room for, and nothing when it is full: the messages are better off where they are.
-func (g *Group) Free() (n int, flows bool) {
+// Free is how many more messages, of how many bytes in all, the group could use now, and whether it starts any. While the
+// route waits that is what the stash has room for, and nothing when it is full: the messages are better off where they are.
+func (g *Group) Free() (room Room, flows bool) {
 	var fx effects
 	now := g.lock()
 	defer g.unlock(&fx)
 	if g.standsStill() {
-		return 0, false
+		return Room{}, false
 	}
 	if g.route.state != Flowing {
-		return max(0, min(g.stashRoom(), 2*g.opts.Concurrency)), false
+		return Room{max(0, min(g.stashRoom(), 2*g.opts.Concurrency)), max(0, g.opts.StashBytes-g.stash.bytes)}, false
 	}
 	size := g.meter.window(now, g.opts.Concurrency)
 	g.spill(now, &fx)
 	g.lowWater = size / 2
 	g.asked = true
-	return max(0, size-g.window-g.running.n), true
+	return Room{max(0, size-g.window.messages-g.running.n), max(0, maxWindowBytes-g.window.bytes)}, true
+}
+
+// Room is for what there is room.
+type Room struct{ Messages, Bytes int }
+
+// windowFull tells whether the window keeps more messages from coming, or soon will.
+func (g *Group) windowFull(now time.Time) bool {
+	return g.window.messages+g.running.n >= g.meter.window(now, g.opts.Concurrency) || g.window.bytes >= maxWindowBytes/2
 }
 
 // stashRoom is for how many more messages the stash has room, if they are as large as those in it.
@@ -278,7 +286,7 @@ func (g *Group) stashRoom() int {
 
 // tellMore asks for more messages once half of what Free told last has been used.
 func (g *Group) tellMore(fx *effects) {
-	if g.asked && g.window+g.running.n <= g.lowWater {
+	if g.asked && g.window.messages+g.running.n <= g.lowWater {
 		g.asked = false
 		fx.calls = append(fx.calls, g.opts.More)
 	}
@@ -294,6 +302,8 @@ type meter struct {
 const (
 	meterPeriod = 250 * time.Millisecond
 	maxWindow   = 8192
+	// maxWindowBytes is some hundred messages of 64 KiB. More would cost memory, and nothing is faster for it.
+	maxWindowBytes = 16 << 20
 )
 
 func (m *meter) window(now time.Time, concurrency int) int {

@@ -66,8 +66,8 @@ func TestHang_moreThanMaxStuckStopTheRoute(t *testing.T) {
 		}
 		b.send(succeed, "e", 5)
 		b.wantLast(5, GiveBack)
-		if n, flows := b.g.Free(); n != 0 || flows {
-			t.Errorf("free %d, %v", n, flows)
+		if room, flows := b.g.Free(); room != (Room{}) || flows {
+			t.Errorf("free %+v, %v", room, flows)
 		}
 		close(release)
 		b.close()

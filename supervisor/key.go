@@ -90,7 +90,8 @@ func (g *Group) putWindow(k *key, m *Message) {
 	default:
 		k.fresh.push(m)
 	}
-	g.window++
+	g.window.messages++
+	g.window.bytes += m.Size
 }
 
 func (k *key) messages() int { return k.fresh.n + k.due.n + k.stash.n + k.later.n }

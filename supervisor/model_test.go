@@ -346,9 +346,14 @@ func (m *model) verify() {
 	defer g.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	window, stash, kids := 0, usage{}, len(g.births)
+	window, stash, kids := usage{}, usage{}, len(g.births)
 	for _, k := range g.keys {
-		window += k.fresh.n + k.due.n
+		window.messages += k.fresh.n + k.due.n
+		for _, l := range []*list{&k.fresh, &k.due} {
+			for m := l.first; m != nil; m = m.next {
+				window.bytes += m.Size
+			}
+		}
 		stash.messages += k.stash.n + k.later.n
 		for _, l := range []*list{&k.stash, &k.later} {
 			for m := l.first; m != nil; m = m.next {
@@ -363,7 +368,7 @@ func (m *model) verify() {
 		}
 	}
 	if window != g.window || stash != g.stash || kids > g.kids {
-		b.fault("counted %d, %+v, %d; the group says %d, %+v, %d", window, stash, kids, g.window, g.stash, g.kids)
+		b.fault("counted %+v, %+v, %d; the group says %+v, %+v, %d", window, stash, kids, g.window, g.stash, g.kids)
 	}
 }
 

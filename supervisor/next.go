@@ -241,7 +241,8 @@ func (g *Group) take(k *key, m *Message) {
 	in := m.in
 	in.remove(m)
 	if in == &k.fresh || in == &k.due {
-		g.window--
+		g.window.messages--
+		g.window.bytes -= m.Size
 		return
 	}
 	g.stash.messages--

@@ -102,7 +102,7 @@ func (g *Group) routeWait(delay time.Duration, why string, now time.Time, fx *ef
 	}
 	// Keys at their limit, or without a child yet, are in no queue.
 	for _, k := range g.keys {
-		if g.window == 0 {
+		if g.window.messages == 0 {
 			break
 		}
 		g.stashWindow(k, now, fx)

@@ -59,9 +59,10 @@ func TestSlots_aHangingKeyDoesNotDelayAHealthyOne(t *testing.T) {
 				next, healthy := uint64(1), uint64(10_001)
 				for range 120 { // two minutes, the pull loop looks twice a second
 					time.Sleep(500 * time.Millisecond)
-					if n, _ := b.g.Free(); n > 0 {
-						b.send(obeying, "k", seq(next, next+uint64(n)-1)...)
-						next += uint64(n)
+					if room, _ := b.g.Free(); room.Messages > 0 {
+						n := uint64(room.Messages)
+						b.send(obeying, "k", seq(next, next+n-1)...)
+						next += n
 					}
 					sent := time.Since(b.began)
 					b.send(succeed, "healthy", healthy)
@@ -81,12 +82,13 @@ func TestSlots_aStalledKeyDoesNotFillTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{Concurrency: 8, Timeout: 30 * time.Second})
 		b.send(succeed, "healthy", 10_000)
-		n, _ := b.g.Free()
+		room, _ := b.g.Free()
+		n := room.Messages
 		b.send(obeying, "k", seq(1, uint64(n)+1)...)
 		synctest.Wait()
 		time.Sleep(2 * time.Second)
-		if n, flows := b.g.Free(); n < 8 || !flows {
-			t.Errorf("room for %d more, flows %v", n, flows)
+		if room, flows := b.g.Free(); room.Messages < 8 || !flows {
+			t.Errorf("room for %+v more, flows %v", room, flows)
 		}
 		b.close()
 	})
@@ -129,7 +131,8 @@ func TestSlots_regressionTwoHangingKeysDoNotDelayAHealthyOne(t *testing.T) {
 				next, healthy := uint64(3), uint64(10_001)
 				for range 120 {
 					time.Sleep(500 * time.Millisecond)
-					for n, _ := b.g.Free(); n > 0; n-- {
+					room, _ := b.g.Free()
+					for n := range room.Messages {
 						b.send(obeying, []string{"a", "b"}[n%2], next)
 						next++
 					}
@@ -162,6 +165,29 @@ func TestSlots_theLastOnesAreForKeysThatHaveNone(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond)
 		b.wantStarts(14, time.Second)
 		time.Sleep(time.Hour)
+		b.close()
+	})
+}
+
+// Large messages fill the window by their bytes.
+func TestSlots_largeMessagesOfAStalledKeyDoNotFillTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 16, Timeout: 30 * time.Second})
+		b.send(succeed, "healthy", 10_000)
+		synctest.Wait()
+		before, _ := b.g.Free()
+		for s := uint64(1); s <= 24; s++ {
+			m := &Message{Key: "k", Sequence: s, Size: 1 << 20}
+			b.add(m, obeying)
+			b.g.Deliver(m)
+		}
+		if room, _ := b.g.Free(); before.Bytes != maxWindowBytes || room.Bytes != 0 || room.Messages == 0 {
+			t.Errorf("room for %+v, then %+v", before, room)
+		}
+		time.Sleep(2 * time.Second)
+		if room, flows := b.g.Free(); room.Bytes != maxWindowBytes || !flows {
+			t.Errorf("room for %+v once the key has stalled, flows %v", room, flows)
+		}
 		b.close()
 	})
 }

@@ -78,7 +78,7 @@ const stalledAfter = time.Second
 // spill moves the messages of stalled keys from a full window to the stash: a key whose handlers, or whose factory, hang
 // must not keep the pull loop from fetching the messages of others.
 func (g *Group) spill(now time.Time, fx *effects) {
-	if g.window+g.running.n < g.meter.window(now, g.opts.Concurrency) || now.Sub(g.spilled) < meterPeriod {
+	if !g.windowFull(now) || now.Sub(g.spilled) < meterPeriod {
 		return
 	}
 	g.spilled = now

@@ -94,12 +94,12 @@ func TestStash_regressionNothingIsAskedForWhenItsBytesAreUsedUp(t *testing.T) {
 			b.send(failing, fmt.Sprint("k", i), 1+i)
 		}
 		synctest.Wait()
-		if n, flows := b.g.Free(); n == 0 || flows {
-			t.Errorf("free %d, flows %v, want some for the stash", n, flows)
+		if room, flows := b.g.Free(); room.Messages == 0 || flows {
+			t.Errorf("free %+v, flows %v, want some for the stash", room, flows)
 		}
 		b.send(succeed, "x", 10, 11, 12, 13)
-		if n, _ := b.g.Free(); n != 0 {
-			t.Errorf("free %d with 400 of 450 bytes used by messages of 100", n)
+		if room, _ := b.g.Free(); room.Messages != 0 {
+			t.Errorf("free %+v with 400 of 450 bytes used by messages of 100", room)
 		}
 		b.close()
 	})

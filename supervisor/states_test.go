@@ -193,8 +193,8 @@ func TestStates_pauseHoldsAndResumeGoesOn(t *testing.T) {
 		synctest.Wait()
 		b.g.Pause()
 		b.send(succeed, "k", 2)
-		if n, flows := b.g.Free(); n != 0 || flows {
-			t.Errorf("free %d, flows %v while paused", n, flows)
+		if room, flows := b.g.Free(); room != (Room{}) || flows {
+			t.Errorf("free %+v, flows %v while paused", room, flows)
 		}
 		time.Sleep(time.Minute)
 		b.wantFinal(1, AckMessage) // it ran

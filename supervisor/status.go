@@ -45,7 +45,7 @@ func (g *Group) Status() Status {
 	defer g.mu.Unlock()
 	s := Status{
 		State: g.route.state, Paused: g.paused, Failed: g.failed, Why: g.route.why, Since: g.route.since, Until: g.route.until,
-		Running: g.running.n + g.overdue.n, Stuck: g.stuck, Window: g.window, StashMessages: g.stash.messages,
+		Running: g.running.n + g.overdue.n, Stuck: g.stuck, Window: g.window.messages, StashMessages: g.stash.messages,
 		StashBytes: g.stash.bytes, Children: g.kids, Keys: make(map[State]int), Counts: g.counts,
 	}
 	for _, k := range g.keys {

@@ -1,0 +1,38 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+)
+
+func TestRun_isAContextWithAfterFunc(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(run)
+		var called [4]int
+		var stop [3]func() bool
+		for i := range stop {
+			stop[i] = r.AfterFunc(func() { called[i]++ })
+		}
+		if !stop[1]() || stop[1]() {
+			t.Error("the second one is not stopped once")
+		}
+		derived, cancel := context.WithCancel(r)
+		defer cancel()
+		cause := errors.New("over")
+		r.cancel(cause)
+		r.cancel(errors.New("another"))
+		stopLate := r.AfterFunc(func() { called[3]++ })
+		synctest.Wait()
+		if called != [4]int{1, 0, 1, 1} {
+			t.Errorf("called %v, want the stopped one not, the others once", called)
+		}
+		if stop[0]() || stopLate() {
+			t.Error("stopped after it was called")
+		}
+		if !errors.Is(r.Err(), cause) || derived.Err() == nil {
+			t.Errorf("%v, and %v of the derived one", r.Err(), derived.Err())
+		}
+	})
+}
