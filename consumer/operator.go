@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/kvwatch"
 )
 
 // What operators decide holds on every instance and over restarts: it is a value in the bucket <SERVICE>_STATE, which
@@ -88,7 +90,7 @@ func (r *Relay) follow(setup, ctx context.Context) (wait func(), err error) {
 	for {
 		select {
 		case <-setup.Done():
-			_ = watcher.Stop()
+			kvwatch.Stop(watcher)
 			return nil, setup.Err()
 		case entry := <-watcher.Updates():
 			if entry != nil {
@@ -101,7 +103,7 @@ func (r *Relay) follow(setup, ctx context.Context) (wait func(), err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer func() { _ = watcher.Stop() }()
+		defer kvwatch.Stop(watcher)
 		for {
 			select {
 			case <-ctx.Done():

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/kvwatch"
 )
 
 // JobState is what becomes of a replay job.
@@ -193,7 +194,7 @@ func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 	if err != nil {
 		return nil, classify(err)
 	}
-	defer func() { _ = w.Stop() }()
+	defer kvwatch.Stop(w)
 	var all []Job
 	for {
 		select {
@@ -276,7 +277,7 @@ func (j *Jobs) follow(ctx context.Context, job string, f func(Verdict), known fu
 	if err != nil {
 		return classify(err)
 	}
-	defer func() { _ = w.Stop() }()
+	defer kvwatch.Stop(w)
 	for {
 		select {
 		case <-ctx.Done():
