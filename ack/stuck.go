@@ -26,9 +26,9 @@ const (
 	stuckPage      = 256
 	stuckPageBytes = 4 << 20
 	stuckPatience  = 5 * time.Second
-	// stuckRest times what a page took is the pause after it: a million parked messages take some seconds of the server's and
-	// of relay's time, which fresh ones would miss.
-	stuckRest = 20
+	// stuckRest times what a page took is the pause after it: to read a million parked messages takes half a minute of the
+	// server's and of relay's time, which fresh ones would miss.
+	stuckRest = 100
 )
 
 // Unstick publishes the schedules again that are past due, and returns how many these were. It reads all that is parked,
