@@ -97,7 +97,7 @@ func TestHang_regressionAnOrderedHeadComesAgainWithItsOwnBytes(t *testing.T) {
 
 func TestHang_100000PanicsLeaveNoGoroutine(t *testing.T) {
 	// Under the race detector a panic's stack takes ten times as long, and so many timers in one bubble now and then crash the
-	// detector itself (golang/go#78156).
+	// detector itself (perhaps golang/go#78156).
 	panics := uint64(100_000)
 	if raceEnabled {
 		panics = 2000
