@@ -32,7 +32,7 @@ const (
 )
 
 // Unstick publishes the schedules again that are past due, and returns how many these were. It reads all that is parked,
-// and rests most of the time; it blocks until it is through, which takes minutes when a million are.
+// and rests most of the time; it blocks until it is through, which takes half an hour when a million are.
 func (r *RetryStream) Unstick(ctx context.Context) (freed int, err error) {
 	return r.unstick(ctx, time.Now().Add(-stuckAfter))
 }
