@@ -49,6 +49,7 @@ type Group struct {
 
 	mu      sync.Mutex
 	keys    map[string]*key
+	unused  sync.Pool   // of *key
 	ready   [2]keyQueue // keys with fresh messages, and with messages that were here before
 	turn    int         // which of the two is next
 	crowded keyQueue    // keys that have slots and may not have one of the last

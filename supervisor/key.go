@@ -49,7 +49,11 @@ type key struct {
 }
 
 func (g *Group) newKey(name string) *key {
-	k := &key{name: name, wakeIndex: -1}
+	k, _ := g.unused.Get().(*key)
+	if k == nil {
+		k = new(key)
+	}
+	*k = key{name: name, wakeIndex: -1}
 	if g.shared != nil {
 		k.child, k.children = g.shared, 1
 	}
@@ -162,6 +166,16 @@ func (g *Group) forget(k *key) {
 	g.stashed.remove(k)
 	g.unwake(k)
 	delete(g.keys, k.name)
+	if k.unknown(g.shared) {
+		g.unused.Put(k)
+	}
+}
+
+// unknown tells whether nobody refers to k any more, so that its memory can serve another key: most keys come and go
+// with a message that succeeds at once. One whose child stopped may have runs that were given up.
+func (k *key) unknown(shared *child) bool {
+	return k.child != nil && k.child == shared && k.children == 1 && k.runs == 0 && k.birth == nil &&
+		!k.queued[0] && !k.queued[1] && !k.alone && !k.crowded && !k.orphan
 }
 
 // keyQueue is a first-in-first-out queue of keys.
