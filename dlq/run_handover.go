@@ -1,0 +1,274 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/time/rate"
+
+	"github.com/relaymq/relay/internal/failpoint"
+)
+
+// flight is one hand-over under way.
+type flight struct {
+	item      item
+	read      *stored       // the entry, when it was read with others; nil: it is to be read
+	ready     chan struct{} // closed when it is prepared
+	handOver  handOver
+	err       error
+	confirmed chan struct{} // closed when it is confirmed or given up
+}
+
+// handOver hands items over in their order, and returns when all of them are settled.
+func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, stop context.CancelCauseFunc) error {
+	prepared := make(chan *flight, readAhead)
+	var work sync.WaitGroup
+	defer work.Wait()
+	// What was begun is completed: each step has its own time-out.
+	finish := context.WithoutCancel(ctx)
+	work.Go(func() {
+		defer close(prepared)
+		r.feed(ctx, items, limit, func(f *flight) bool {
+			select {
+			case prepared <- f: // bounds what is read ahead
+			case <-ctx.Done():
+				return false
+			}
+			work.Go(func() {
+				defer close(f.ready)
+				f.handOver, f.err = r.prepare(ctx, f)
+			})
+			return true
+		})
+	})
+	slots := make(chan struct{}, inFlight)
+	last := make(map[uint64]*flight) // of each key
+	var mu sync.Mutex                // of last
+	for f := range prepared {
+		<-f.ready
+		if ctx.Err() != nil {
+			continue // nothing new
+		}
+		if f.err != nil {
+			if err := r.settle(f, f.err); err != nil {
+				stop(err)
+			}
+			continue
+		}
+		mu.Lock()
+		before := last[f.item.key]
+		last[f.item.key] = f
+		mu.Unlock()
+		slots <- struct{}{}
+		work.Go(func() {
+			defer func() { <-slots }()
+			if before != nil {
+				<-before.confirmed // which was begun earlier, so nobody waits for one that waits for a slot
+			}
+			err := context.Cause(ctx) // nothing new
+			began := err == nil
+			if began {
+				failpoint.At("handing over")
+				future, failed := r.Store.js.PublishMsgAsync(f.handOver.msg)
+				err = r.confirm(ctx, finish, f, future, failed)
+			}
+			mu.Lock()
+			if last[f.item.key] == f {
+				delete(last, f.item.key)
+			}
+			mu.Unlock()
+			close(f.confirmed)
+			if !began {
+				return
+			}
+			if err == nil {
+				failpoint.At("handed over")
+				err = r.remove(ctx, finish, f)
+				failpoint.At("removed")
+			}
+			if err := r.settle(f, err); err != nil {
+				stop(err)
+			}
+		})
+	}
+	work.Wait()
+	return context.Cause(ctx)
+}
+
+// feed yields items when it is their turn, until yield returns false or ctx ends. Those of the next moment are read together.
+func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, yield func(*flight) bool) {
+	together, turn := maxTogether, 1
+	if r.spec.Rate > 0 {
+		// No entry is read much longer than that before its turn: somebody else may replay or discard it meanwhile.
+		together = min(together, max(1, int(r.spec.Rate*readFor.Seconds())))
+		// A timer for each entry would cost more than the entry.
+		turn = max(1, int(r.spec.Rate*turnEvery.Seconds()))
+	}
+	granted := 0
+	// The next ones are read while these are handed over.
+	type batch struct {
+		items []item
+		read  map[uint64]stored
+	}
+	batches := make(chan batch)
+	reading, done := context.WithCancel(ctx)
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	defer done()
+	reader.Go(func() {
+		defer close(batches)
+		for len(items) > 0 {
+			n, size := 1, int(items[0].size)
+			for n < min(together, len(items)) && size+int(items[n].size) <= pageBytes {
+				size += int(items[n].size)
+				n++
+			}
+			chunk := items[:n]
+			items = items[n:]
+			select {
+			case batches <- batch{chunk, r.Store.getTogether(reading, chunk)}:
+			case <-reading.Done():
+				return
+			}
+		}
+	})
+	for chunk := range batches {
+		for i, it := range chunk.items {
+			if r.spec.StopAfter > 0 && r.await(ctx, maxOpen) != nil {
+				return
+			}
+			if granted == 0 {
+				granted = min(turn, len(chunk.items)-i)
+				if limit.WaitN(ctx, granted) != nil {
+					return
+				}
+			}
+			granted--
+			f := &flight{item: it, ready: make(chan struct{}), confirmed: make(chan struct{})}
+			if m, ok := chunk.read[it.number]; ok {
+				f.read = &m
+			}
+			if !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// stubborn repeats what the server could not do just now.
+func (r *Run) stubborn(ctx, finish context.Context, f func(context.Context) error) error {
+	pause := 100 * time.Millisecond
+	for tries := 0; ; tries++ {
+		err := f(finish)
+		if err == nil || final(err) || tries >= maxTries || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 2*time.Second)
+	}
+}
+
+// maxTries with their pauses take half a minute: longer than an election, or a restart of the server.
+const maxTries = 16
+
+// final tells whether trying again would give the same.
+func final(err error) bool {
+	var bad *EntryError
+	return refusal(err) || errors.As(err, &bad) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrWrongStream)
+}
+
+// refusal tells whether an entry cannot be handed over while others can.
+func refusal(err error) bool {
+	var bad *EntryError
+	return errors.Is(err, ErrRefused) || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrNoBody) || errors.As(err, &bad) && errors.Is(err, ErrNoBody)
+}
+
+func (r *Run) target() Target {
+	return Target{Subject: r.spec.Subject, Job: r.spec.ID, Edited: r.Edited}
+}
+
+func (r *Run) prepare(ctx context.Context, f *flight) (h handOver, err error) {
+	meant := func(storedSubject string, _ Entry) bool { return hash(storedSubject) == f.item.stored }
+	err = r.stubborn(ctx, ctx, func(ctx context.Context) error {
+		m := f.read
+		if m == nil {
+			now, err := r.Store.get(ctx, f.item.number)
+			if err != nil {
+				return err
+			}
+			m = &now
+		}
+		f.read = nil // a second try reads it again
+		h, err = r.Store.prepare(ctx, *m, meant, r.target())
+		return err
+	})
+	return h, err
+}
+
+// confirm waits for the answer to a publish, and publishes again when there is none.
+func (r *Run) confirm(ctx, finish context.Context, f *flight, future jetstream.PubAckFuture, err error) error {
+	if err == nil {
+		timer := time.NewTimer(r.Store.timeout)
+		defer timer.Stop()
+		select {
+		case got := <-future.Ok():
+			return f.handOver.confirmed(got, nil)
+		case err = <-future.Err():
+		case <-timer.C:
+			err = nats.ErrTimeout
+		}
+	}
+	err = f.handOver.confirmed(nil, err)
+	if final(err) || r.spec.Subject != "" && errors.Is(err, ErrNoStream) {
+		return err
+	}
+	return r.stubborn(ctx, finish, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, r.Store.timeout)
+		defer cancel()
+		// The message id makes it the same message.
+		return f.handOver.confirmed(r.Store.js.PublishMsg(ctx, f.handOver.msg))
+	})
+}
+
+func (r *Run) remove(ctx, finish context.Context, f *flight) error {
+	return r.stubborn(ctx, finish, func(ctx context.Context) error { return r.Store.handedOver(ctx, f.handOver) })
+}
+
+// settle notes what became of an entry. An error is one that ends the job.
+func (r *Run) settle(f *flight, err error) error {
+	var told *Refusal
+	r.mu.Lock()
+	var bad *EntryError
+	switch {
+	case err == nil:
+		r.job.Handed++
+		r.sent++
+	case errors.Is(err, ErrNotRemoved):
+		r.job.Handed++
+	case errors.Is(err, ErrNotFound):
+		r.job.Gone++
+		err = nil
+	case refusal(err), errors.As(err, &bad), r.spec.Subject != "" && errors.Is(err, ErrNoStream):
+		told = &Refusal{f.item.number, err.Error()}
+		r.job.Refused++
+		if len(r.job.Refusals) < maxRefusals {
+			r.job.Refusals = append(r.job.Refusals, *told)
+		}
+		err = nil
+	}
+	r.notify()
+	r.mu.Unlock()
+	if told != nil && r.Refused != nil {
+		r.telling.Lock()
+		defer r.telling.Unlock()
+		r.Refused(*told)
+	}
+	return err
+}
