@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(beRelay) != "" {
 		main()
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, natstest.PutLeak())
 }
 
 // patience is for what takes a moment on an idle machine.

@@ -178,7 +178,7 @@ func TestF60_orphans(t *testing.T) {
 	book := w.path("exec.ledger")
 	w.ledgers.Add(book)
 	r1 := w.StartRelay("r1", nil, RelayConfig{Route: M{
-		"handler": M{"exec": M{"command": []string{w.Bin.Chaosd, "exec", "-ledger", book, "-instance", "r1"}}}, "timeout": "1s", "concurrency": 8,
+		"handler": M{"exec": M{"command": []string{w.Bin.Chaosd, "exec", "-ledger", book, "-instance", "r1"}}}, "timeout": "5s", "concurrency": 8,
 	}})
 	w.Produce(Load{Count: of(20, 500), Script: func(i int) ledger.Script { return ledger.Script{Do: []string{"daemon", "ok", "fail", "ok"}[i%4]} }})
 	r := w.Check(Expect{Within: of(15*time.Second, time.Minute)})
