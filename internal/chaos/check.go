@@ -277,6 +277,9 @@ func (w *World) join(r *Report, e Expect) {
 		}
 		runs[p] = append(runs[p], run)
 	}
+	for _, of := range runs { // each instance has a ledger of its own
+		slices.SortStableFunc(of, func(a, b *ledger.Run) int { return a.Start.Compare(b.Start) })
+	}
 	r.Published, r.Unsure, r.Recovered, r.Starts = len(pubs), len(unsure), len(appeared), len(w.ledgers.Runs)
 	letters := make(map[*Pub][]Letter)
 	for _, l := range w.Letters() {
@@ -331,6 +334,24 @@ func (p *Pub) doomed() bool {
 	return p.Script.Do != "" && p.Script.Do != "ok" && p.Script.Do != "daemon" && p.Script.Until == 0 && p.Script.On == "" && !p.Script.Once
 }
 
+// longestElection is how long a cluster may be without a leader for what relay remembers of a failure.
+const longestElection = 10 * time.Second
+
+// hit tells whether a message was in flight at the fault, which costs a start then: it ran, within a second, or it had
+// failed and did not come again before. Its attempt may have waited for its record to be stored.
+func (f *Fault) hit(runs []*ledger.Run) bool {
+	for i, run := range runs {
+		switch {
+		case !run.Start.Before(f.At.Add(time.Second)):
+		case run.End.IsZero(), run.End.After(f.At.Add(-time.Second)):
+			return true
+		case !run.OK && run.End.After(f.At.Add(-longestElection)) && (i == len(runs)-1 || runs[i+1].Start.After(f.At)):
+			return true
+		}
+	}
+	return false
+}
+
 // judge looks at one message.
 func (w *World) judge(r *Report, e Expect, p *Pub, runs []*ledger.Run, letters []Letter, faults []*Fault) {
 	ok, bad := 0, 0
@@ -377,10 +398,7 @@ func (w *World) judge(r *Report, e Expect, p *Pub, runs []*ledger.Run, letters [
 	}
 	extra := e.ExtraStarts
 	for _, f := range faults {
-		// A fault costs a start only of what was in flight at it.
-		if slices.ContainsFunc(runs, func(run *ledger.Run) bool {
-			return run.Start.Before(f.At.Add(time.Second)) && (run.End.IsZero() || run.End.After(f.At.Add(-time.Second)))
-		}) {
+		if f.hit(runs) {
 			extra++
 			if f.Acks {
 				// Its last ack may be forgotten, and its record is gone by then: it begins anew.
