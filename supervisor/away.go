@@ -54,12 +54,16 @@ const (
 	overflowMax = 15 * time.Minute
 )
 
+// inVain is how long a message stays away that came in vain: a minute, and twice as long each time.
+func inVain(m *Message) time.Duration {
+	return min(overflowMin<<max(0, min(m.Returns, 4)), overflowMax)
+}
+
 // overflow is how long a message stays away that found no place: the rest of the wait, at least a minute, twice as long
 // each time it comes in vain, so that the backlog of a dead dependency does not churn; half of it either way at random,
 // so that it does not come at once.
 func (g *Group) overflow(k *key, m *Message, now time.Time) time.Duration {
-	d := min(overflowMin<<max(0, min(m.Returns, 4)), overflowMax)
-	d = max(d, g.waitOf(k).Sub(now))
+	d := max(inVain(m), g.waitOf(k).Sub(now))
 	return time.Duration(float64(d) * (0.5 + rand.Float64()))
 }
 

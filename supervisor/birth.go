@@ -14,10 +14,20 @@ type birth struct {
 	timeout  time.Duration
 	ctx      context.Context
 	cancel   context.CancelFunc
-	hung     bool // given up; only its goroutine remains
+	overdue  bool
+	late     time.Duration // how long after its deadline that was noticed
+	hung     bool          // given up; only its goroutine remains
 }
 
 func (b *birth) began() time.Time { return b.deadline.Add(-b.timeout) }
+
+// next is when b wants attention: at its deadline, and when it counts as hung.
+func (b *birth) next() time.Time {
+	if !b.overdue {
+		return b.deadline
+	}
+	return b.deadline.Add(b.late + hangGrace)
+}
 
 // begin makes a child on its own goroutine.
 func (g *Group) begin(b *birth) {

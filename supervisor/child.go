@@ -132,7 +132,7 @@ func (g *Group) make(k *key) {
 	b.ctx, b.cancel = context.WithDeadline(context.Background(), b.deadline)
 	k.birth = b
 	g.births = append(g.births, b)
-	g.arm(b.deadline.Add(hangGrace))
+	g.arm(b.next())
 	g.goes.Add(1)
 	go g.begin(b)
 }

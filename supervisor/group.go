@@ -148,7 +148,7 @@ func (g *Group) deliver(m *Message, now time.Time, fx *effects) {
 		g.giveBack(m, time.Time{}, now, "shutting down", nil, fx)
 		return
 	case g.failed != nil:
-		g.giveBack(m, now.Add(overflowMax), now, "the route has stopped", nil, fx)
+		g.giveBack(m, now.Add(inVain(m)), now, "the route has stopped", nil, fx)
 		return
 	}
 	k := g.keys[m.Key]

@@ -95,6 +95,62 @@ func TestHang_regressionAnOrderedHeadComesAgainWithItsOwnBytes(t *testing.T) {
 	})
 }
 
+// A process that was stopped for longer than timeout and grace took all its handlers for hung the moment it went on, and
+// with more than max_stuck of them stopped the route for good.
+func TestHang_regressionAPausedProcessGivesItsHandlersTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 8, Timeout: 5 * time.Second, Config: Config{MaxStuck: 2, TripAfter: new(0), RouteTripAfter: new(0)}})
+		for s := range uint64(8) {
+			b.send(first(1, func(ctx context.Context, _ *Message, _ int) Verdict {
+				<-ctx.Done()
+				time.Sleep(900 * time.Millisecond)
+				return Verdict{Kind: Retry, Err: ctx.Err()}
+			}, succeed), fmt.Sprint("k", s), s+1)
+		}
+		synctest.Wait()
+		b.g.timer.Stop() // as SIGSTOP does
+		time.Sleep(time.Minute)
+		b.g.tick()
+		time.Sleep(time.Hour)
+		if s := b.g.Status(); s.Failed != nil || s.Counts.Hangs != 0 {
+			t.Errorf("status %+v", s)
+		}
+		for s := range uint64(8) {
+			b.wantFinal(s+1, AckMessage)
+		}
+		b.close()
+	})
+}
+
+func TestHang_regressionAPausedProcessGivesItsFactoriesTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := true
+		b := newBench(t, Options{Timeout: 5 * time.Second, New: func(ctx context.Context, _ string) (any, error) {
+			if slow {
+				slow = false
+				<-ctx.Done()
+				time.Sleep(900 * time.Millisecond)
+				return nil, ctx.Err()
+			}
+			return nil, nil
+		}})
+		b.send(succeed, "k", 1)
+		synctest.Wait()
+		b.g.timer.Stop()
+		time.Sleep(5*time.Second - time.Millisecond)
+		b.g.mu.Lock()
+		b.g.births[0].deadline = time.Now().Add(-time.Minute) // its own timer cannot be stopped
+		b.g.mu.Unlock()
+		b.g.tick()
+		time.Sleep(time.Hour)
+		if s := b.g.Status(); s.Counts.Hangs != 0 {
+			t.Errorf("status %+v", s)
+		}
+		b.wantFinal(1, AckMessage)
+		b.close()
+	})
+}
+
 func TestHang_100000PanicsLeaveNoGoroutine(t *testing.T) {
 	// Under the race detector a panic's stack takes ten times as long, and so many timers in one bubble now and then crash the
 	// detector itself (perhaps golang/go#78156).

@@ -201,7 +201,7 @@ func (g *Group) failRoute(err error, now time.Time, fx *effects) {
 			for l.first != nil {
 				m := l.first
 				g.take(k, m)
-				g.giveBack(m, now.Add(overflowMin), now, "the route has stopped", nil, fx)
+				g.giveBack(m, now.Add(inVain(m)), now, "the route has stopped", nil, fx)
 			}
 		}
 	}

@@ -64,8 +64,9 @@ type run struct {
 	cancelled  bool // by a stop of the child or by the end of the group: it spends no attempt
 	probe      bool // of the key
 	routeProbe bool
-	hung       bool // settled and given up; only its goroutine remains
-	overdue    bool // past its deadline and cancelled for that
+	hung       bool          // settled and given up; only its goroutine remains
+	overdue    bool          // past its deadline and cancelled for that
+	late       time.Duration // how long after its deadline it was cancelled: the process may have stood still
 	prev, next *run
 
 	deadline time.Time
@@ -75,6 +76,9 @@ type run struct {
 	err   error
 	after *afterFunc // the last one; mostly there is one at most
 }
+
+// hangs is from when on r counts as hung, once it is overdue.
+func (r *run) hangs() time.Time { return r.deadline.Add(r.late + hangGrace) }
 
 var _ context.Context = (*run)(nil)
 

@@ -90,10 +90,10 @@ func (g *Group) tick() {
 		g.arm(g.running.first.deadline)
 	}
 	if g.overdue.first != nil {
-		g.arm(g.overdue.first.deadline.Add(hangGrace))
+		g.arm(g.overdue.first.hangs())
 	}
-	if len(g.births) > 0 {
-		g.arm(g.births[0].deadline.Add(hangGrace))
+	for _, b := range g.births {
+		g.arm(b.next())
 	}
 	if g.route.state == Waiting {
 		g.arm(g.route.until)
@@ -102,7 +102,8 @@ func (g *Group) tick() {
 	g.unlock(&fx)
 }
 
-// hangGrace is how long a handler may take to return after its context ended.
+// hangGrace is how long a handler may take to return after its context ended. It begins when that was noticed: a process that
+// was stopped for longer (SIGSTOP, a virtual machine that moves) would take all its handlers for hung.
 const hangGrace = time.Second
 
 // endOverdue cancels the runs that are past their deadline and gives up those that did not care, and the factories.
@@ -110,13 +111,18 @@ func (g *Group) endOverdue(now time.Time, fx *effects) {
 	for r := g.running.first; r != nil && !now.Before(r.deadline); r = g.running.first {
 		g.running.remove(r)
 		g.overdue.push(r)
-		r.overdue = true
+		r.overdue, r.late = true, now.Sub(r.deadline)
 		r.cancel(context.DeadlineExceeded)
 	}
-	for r := g.overdue.first; r != nil && !now.Before(r.deadline.Add(hangGrace)); r = g.overdue.first {
+	for r := g.overdue.first; r != nil && !now.Before(r.hangs()); r = g.overdue.first {
 		g.hang(r, now, fx)
 	}
-	for len(g.births) > 0 && !now.Before(g.births[0].deadline.Add(hangGrace)) {
+	for _, b := range g.births {
+		if !b.overdue && !now.Before(b.deadline) {
+			b.overdue, b.late = true, now.Sub(b.deadline)
+		}
+	}
+	for len(g.births) > 0 && g.births[0].overdue && !now.Before(g.births[0].next()) {
 		g.hangBirth(g.births[0], now, fx)
 	}
 }

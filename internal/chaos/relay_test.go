@@ -117,6 +117,26 @@ func pauseBeyondLease(w *World, rounds int) {
 		rounds, r.Published, late, r.Dead, most)
 }
 
+// F04, too: handlers that ran into their timeout while relay was stopped were not told before it woke up. They must not
+// count as hung, or max_stuck stops the route for good.
+func TestF04_pauseBeyondTimeout(t *testing.T) {
+	w := begin(t)
+	r1 := w.StartRelay("r1", simple(w), RelayConfig{Route: M{"timeout": "1s", "concurrency": 64}})
+	rounds, n := of(1, 10), 60
+	for round := range rounds {
+		before := w.Starts()
+		subject := func(i int) string { return fmt.Sprintf("t.%d.%d", round, i) }
+		w.Produce(Load{Count: n, Subject: subject, Script: func(int) ledger.Script { return ledger.Script{Do: "hang", Once: true} }})
+		w.Eventually(5*time.Second, "handlers run", func() bool { return w.Starts()-before >= n })
+		w.Pause(r1.Proc, 2500*ms)
+		if _, ok := w.Within(20*time.Second, func() bool { return w.rest().done() }); !ok {
+			w.T.Fatalf("%s: %s", NotDrained, w.rest())
+		}
+	}
+	r := w.Check(Expect{})
+	w.Figure("%d pauses beyond timeout and grace, %d handlers running at each: %d handled, the route goes on", rounds, n, r.Handled)
+}
+
 func TestF05_pauseWithinLease(t *testing.T) {
 	w := begin(t)
 	h := simple(w)
