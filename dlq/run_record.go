@@ -32,8 +32,15 @@ func (r *Run) take(ctx context.Context) error {
 		job = now
 	}
 	left := r.Plan
+	// What is not there any more was handed over, or taken by somebody else. A run that stopped has written what it did; of one
+	// that crashed the last moments are not known.
+	if away := max(0, job.Total-left.Total-left.Refused); job.State == JobRunning {
+		job.Handed = max(0, away-job.Gone)
+	} else {
+		job.Handed = min(job.Handed, away)
+		job.Gone = away - job.Handed
+	}
 	job.State, job.Why, job.Runner = JobRunning, "", r.Runner
-	job.Handed = max(0, job.Total-job.Gone-left.Total-left.Refused)
 	job.Refused, job.Refusals = left.Refused, left.Refusals
 	if err := r.Jobs.update(ctx, &job); err != nil {
 		if lostRace(err) {

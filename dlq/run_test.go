@@ -290,6 +290,45 @@ func TestRun_cancelledFromElsewhereAndResumed(t *testing.T) {
 	}
 }
 
+// What somebody else replayed or discarded while a job was stopped was counted as handed over by it.
+func TestRun_regressionWhatWentWhileItWasStoppedIsGone(t *testing.T) {
+	s, js := setup(t, Config{})
+	const n = 200
+	for i := range uint64(n) {
+		put(t, s, entry(i+1))
+	}
+	jobs := openJobs(t, js)
+	serve(t, js, jobs)
+	run := newRun(t, s, jobs, Job{Rate: 100}, Choice{})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run.Do(ctx) }()
+	eventually(t, "some are handed over", func() bool { return messages(t, js, s.Name()) < n-10 })
+	stop()
+	if err := <-done; err == nil {
+		t.Fatal("it ran to its end")
+	}
+	handed := run.Job.Handed
+	left, err := s.Plan(t.Context(), Choice{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const discarded = 5
+	for _, number := range slices.Collect(left.Numbers())[:discarded] {
+		if err := s.Discard(t.Context(), number); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := again(t, run, "you")
+	next.Job.Rate = 0
+	if err := next.Do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if j := next.Job; j.Gone != discarded || j.Handed != n-discarded || handed == 0 {
+		t.Errorf("%d of %d were handed over, then %d discarded; job %+v", handed, n, discarded, j)
+	}
+}
+
 func TestRun_oneRunnerAtATime(t *testing.T) {
 	s, js := setup(t, Config{})
 	for i := range uint64(200) {

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/subject"
 )
 
 func newDLQ(o *options) *cobra.Command {
@@ -36,10 +37,12 @@ type dlqFilter struct {
 	like                                uint64
 	limit                               int
 	after                               uint64
+	given                               func(flag string) bool
 }
 
 func (f *dlqFilter) flags(c *cobra.Command) {
 	s := c.Flags()
+	f.given = s.Changed
 	s.StringVar(&f.route, "route", "", "only this route's")
 	s.StringVar(&f.subject, "subject", "", "only subjects that match this pattern (* and >)")
 	s.StringVar(&f.reason, "reason", "", "only this reason: exhausted, dead, crash, expired or gave_up")
@@ -70,6 +73,11 @@ func (f *dlqFilter) filter(now time.Time) (dlq.Filter, error) {
 		errs = append(errs, fmt.Errorf("--reason %q: must be exhausted, dead, crash, expired or gave_up", f.reason))
 	}
 	var err error
+	if f.subject != "" {
+		if err := subject.ValidatePattern(f.subject); err != nil {
+			errs = append(errs, fmt.Errorf("--subject: %w", err))
+		}
+	}
 	if f.match != "" {
 		if out.Match, err = regexp.Compile(f.match); err != nil {
 			errs = append(errs, fmt.Errorf("--error-match: %w", err))
@@ -91,7 +99,7 @@ func (f *dlqFilter) filter(now time.Time) (dlq.Filter, error) {
 		}
 		out.Body = append(out.Body, m)
 	}
-	if f.limit < 0 {
+	if f.limit <= 0 && f.given("limit") {
 		errs = append(errs, fmt.Errorf("--limit %d: must be above 0", f.limit))
 	}
 	if err := errors.Join(errs...); err != nil {

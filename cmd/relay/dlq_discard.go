@@ -58,7 +58,7 @@ func newDLQDiscard(o *options) *cobra.Command {
 					fmt.Fprintln(c.OutOrStdout(), "no dead letters match")
 					return nil
 				}
-				if err := confirm(c, yes, fmt.Sprintf("Remove %d dead %s for good?", len(named), plural(len(named), "letter"))); err != nil {
+				if err := confirm(ctx, c, yes, fmt.Sprintf("Remove %d dead %s for good?", len(named), plural(len(named), "letter"))); err != nil {
 					return err
 				}
 				return discardAll(ctx, c, store, named)

@@ -74,17 +74,20 @@ func newDLQImport(o *options) *cobra.Command {
 		Long: `Import stores the dead letters of an export. An entry that is there already, because it never went or because the import
 is repeated, is not stored a second time. Numbers and stored times are new.`,
 		RunE: func(c *cobra.Command, a []string) error {
-			in := c.InOrStdin()
+			in, name := c.InOrStdin(), "standard input"
 			if len(a) == 1 && a[0] != "-" {
 				file, err := os.Open(a[0])
 				if err != nil {
 					return err
 				}
 				defer file.Close()
-				in = file
+				in, name = file, a[0]
 			}
 			return o.withDLQ(c, func(ctx context.Context, store *dlq.Store) error {
-				return importLines(ctx, in, c.OutOrStdout(), store)
+				if err := importLines(ctx, in, c.OutOrStdout(), store); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				return nil
 			})
 		},
 	}
@@ -116,7 +119,7 @@ func importLines(ctx context.Context, in io.Reader, out io.Writer, store *dlq.St
 		}
 		var e dlq.Entry
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			bad = fmt.Errorf("line %d: %w", n, err)
+			bad = fmt.Errorf("line %d: not a line of relay dlq export: %w", n, err)
 			break
 		}
 		work.Go(func() error {

@@ -30,7 +30,7 @@ type replayFlags struct {
 
 func (f *replayFlags) flags(c *cobra.Command) {
 	s := c.Flags()
-	s.Float64Var(&f.rate, "rate", 0, "at most this many a second (default as fast as it goes)")
+	s.Float64Var(&f.rate, "rate", 0, "at most this many a second; 0: as fast as it goes")
 	s.BoolVar(&f.staged, "staged", false, "hand over 1, then 10, then 100, then the rest, and wait for the verdicts of each stage")
 	s.StringVar(&f.stopAfter, "stop-after", "", "stop when more than this share fails at its first attempt: 5% (default 10% with --staged)")
 	s.BoolVar(&f.wait, "wait", false, "wait until each message had its first attempt")
@@ -59,7 +59,7 @@ func (f *replayFlags) apply(c *cobra.Command, job *dlq.Job) error {
 	}
 	switch {
 	case job.Rate < 0:
-		return fmt.Errorf("%w: --rate %g: must be above 0", errUsage, job.Rate)
+		return fmt.Errorf("%w: --rate %g: must not be below 0 (0: no bound)", errUsage, job.Rate)
 	case job.Subject != "" && (job.Staged || job.StopAfter > 0 || job.Wait):
 		return fmt.Errorf("%w: --staged, --stop-after and --wait need the verdicts of a route: they cannot go with --to-subject", errUsage)
 	}
@@ -104,6 +104,11 @@ that has the same key.
 			job := &dlq.Job{Numbers: named, Filter: filter, Subject: to, Edited: edit}
 			if err := how.apply(c, job); err != nil {
 				return err
+			}
+			if to != "" && to != "original" {
+				if err := subject.ValidateLiteral(to); err != nil {
+					return fmt.Errorf("%w: --to-subject: %w", errUsage, err)
+				}
 			}
 			return o.withClient(c, func(ctx context.Context, cl *client) error {
 				r, err := newReplayer(ctx, c, cl, job)
@@ -182,7 +187,7 @@ func (r *replayer) start(ctx context.Context, dry, yes bool) error {
 			return err
 		}
 	}
-	if err := confirm(r.c, yes, fmt.Sprintf("Replay %d dead %s?", plan.Total, plural(plan.Total, "letter"))); err != nil {
+	if err := confirm(ctx, r.c, yes, fmt.Sprintf("Replay %d dead %s?", plan.Total, plural(plan.Total, "letter"))); err != nil {
 		return err
 	}
 	if job.Edited {

@@ -21,7 +21,7 @@ func newExplain(o *options) *cobra.Command {
 		Use: "explain SUBJECT", Short: "the route a subject takes, its policy, and the timeline of its retries", Args: args(cobra.ExactArgs(1)),
 		Long: `Explain says which route of the configuration handles a subject and what happens to a message on it that keeps
 failing: when each attempt starts, when its key waits, and where it ends. It does not talk to a server. Delays are
-shown without jitter.`,
+those without jitter, which may add as much as its column says, up to retry.max, or take it away.`,
 		RunE: func(c *cobra.Command, a []string) error {
 			if err := subject.ValidateLiteral(a[0]); err != nil {
 				return fmt.Errorf("%w: subject: %w", errUsage, err)

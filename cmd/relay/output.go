@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -88,8 +90,8 @@ func when(t time.Time) string {
 	return t.Local().Format("2006-01-02 15:04:05")
 }
 
-// confirm asks before something large or destructive. Without a terminal --yes is required.
-func confirm(c *cobra.Command, yes bool, question string) error {
+// confirm asks before something large or destructive. Without a terminal --yes is required. The end of ctx is a no.
+func confirm(ctx context.Context, c *cobra.Command, yes bool, question string) error {
 	if yes {
 		return nil
 	}
@@ -98,10 +100,19 @@ func confirm(c *cobra.Command, yes bool, question string) error {
 		return fmt.Errorf("%w: %s: there is no terminal to ask on, so --yes is required", errUsage, question)
 	}
 	fmt.Fprintf(c.OutOrStderr(), "%s [y/N] ", question)
-	var answer string
-	_, _ = fmt.Fscanln(in, &answer)
-	if a := strings.ToLower(answer); a != "y" && a != "yes" {
-		return fmt.Errorf("not done")
+	answer := make(chan string, 1)
+	go func() { // a read from a terminal does not end with ctx; this goroutine ends with the program
+		var a string
+		_, _ = fmt.Fscanln(in, &a)
+		answer <- strings.ToLower(a)
+	}()
+	select {
+	case a := <-answer:
+		if a == "y" || a == "yes" {
+			return nil
+		}
+	case <-ctx.Done():
+		fmt.Fprintln(c.OutOrStderr())
 	}
-	return nil
+	return errors.New("not done")
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -128,7 +129,7 @@ func (s *service) startServer(ctx context.Context) (nats.InProcessConnProvider, 
 	srv, err := natsd.Start(ctx, natsd.Config{
 		Listen: e.Listen, StoreDir: e.StoreDir, Sync: e.Sync, Monitor: e.Monitor, Logger: s.serverLog(), AnyPortIfTaken: s.demo != "",
 	})
-	if errors.Is(err, natsd.ErrPortTaken) {
+	if errors.Is(err, natsd.ErrPortTaken) && strings.HasPrefix(err.Error(), "nats.embedded.listen") {
 		return nil, fmt.Errorf("%w; set nats.embedded.listen, or nats.url to use the server that is there", err)
 	}
 	if err != nil {
@@ -211,7 +212,11 @@ func (s *service) makeStreams(ctx context.Context, js jetstream.JetStream) error
 	defer stop()
 	err := consumer.CheckJetStream(ctx, js)
 	if err == nil {
-		err = ensureStreams(ctx, js, s.cfg.Streams, s.log)
+		embedded := ""
+		if s.natsd != nil {
+			embedded = s.natsd.ClientURL()
+		}
+		err = ensureStreams(ctx, js, s.cfg.Streams, embedded, s.log)
 	}
 	if cause := permission.Cause(ctx, err); cause != err {
 		return cannotStart(fmt.Errorf("streams: %w", cause))

@@ -16,8 +16,12 @@ import (
 )
 
 // ensureStreams makes the streams of the configuration that are missing and compares those that are there; it never
-// changes one.
-func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config.Stream, log *slog.Logger) error {
+// changes one. With the embedded server at embedded, which ends with relay, an error says how to change one there.
+func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config.Stream, embedded string, log *slog.Logger) error {
+	edit := "change the configuration, or the stream with: nats stream edit "
+	if embedded != "" {
+		edit = "change the configuration back, start relay, and change the stream first, with: nats --server " + embedded + " stream edit "
+	}
 	var faults []error
 	for _, s := range streams {
 		have, err := js.Stream(ctx, s.Name)
@@ -27,7 +31,9 @@ func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config
 				log.Info("made stream", "stream", s.Name, "subjects", s.Subjects)
 			}
 		case err == nil:
-			err = compareStream(have.CachedInfo().Config, s)
+			if differs := compareStream(have.CachedInfo().Config, s); differs != "" {
+				err = fmt.Errorf("it exists with other settings: %s; %s%s", differs, edit, s.Name)
+			}
 		}
 		if err != nil {
 			faults = append(faults, &consumer.SetupError{Err: fmt.Errorf("stream %s: %w", s.Name, err)})
@@ -57,7 +63,7 @@ func streamConfig(s config.Stream) jetstream.StreamConfig {
 }
 
 // compareStream lists what is not as the configuration says; what it does not say is not compared.
-func compareStream(have jetstream.StreamConfig, s config.Stream) error {
+func compareStream(have jetstream.StreamConfig, s config.Stream) string {
 	want := streamConfig(s)
 	var differs []string
 	note := func(said, same bool, name string, has, wants any) {
@@ -74,11 +80,7 @@ func compareStream(have jetstream.StreamConfig, s config.Stream) error {
 	note(s.MaxAge != 0, have.MaxAge == want.MaxAge, "max_age", have.MaxAge, want.MaxAge)
 	note(s.MaxBytes != 0, have.MaxBytes == want.MaxBytes, "max_bytes", have.MaxBytes, want.MaxBytes)
 	note(s.MaxMsgs != 0, have.MaxMsgs == want.MaxMsgs, "max_msgs", have.MaxMsgs, want.MaxMsgs)
-	if len(differs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("it exists with other settings: %s; change the configuration, or the stream with: nats stream edit %s",
-		strings.Join(differs, ", "), s.Name)
+	return strings.Join(differs, ", ")
 }
 
 // streamsTimeout bounds making and comparing them.

@@ -131,6 +131,8 @@ func parseURL(s string) (*url.URL, error) {
 	}
 	u, err := url.Parse(s)
 	switch {
+	case err != nil && !strings.Contains(s, "://"): // 127.0.0.1:8080 is no scheme
+		return nil, errors.New("must begin with http:// or https://")
 	case err != nil:
 		return nil, errors.New("is not a URL (special characters in user info must be percent-encoded)")
 	case u.Scheme != "http" && u.Scheme != "https":

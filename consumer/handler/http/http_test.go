@@ -991,6 +991,7 @@ func TestConfig_faults(t *testing.T) {
 		"url: is required":                            {},
 		"url: must begin with http":                   {URL: "ftp://h"},
 		"url: must begin with http:":                  {URL: "127.0.0.1/x"},
+		"url: must begin with http:/":                 {URL: "127.0.0.1:80/x"},
 		"url: has no host":                            {URL: "http://:80/"},
 		"url: holds {":                                {URL: "http://h/{1}"},
 		"url: has a fragment":                         {URL: "http://h/#x"},

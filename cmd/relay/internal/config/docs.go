@@ -66,11 +66,11 @@ var docs = map[string]doc{
 	"routes.retry.ceiling":         {text: "for policy slots: the largest exponent, 1 to 62"},
 	"routes.retry.stay_at_ceiling": {text: "for policy slots: stay there; false: begin again"},
 	"routes.retry.max_age":         {text: "time from the first failure to the dead letters"},
-	"routes.retry.park_after":      {text: "delay from which a message waits in the retry stream"},
+	"routes.retry.park_after":      {text: "delay beyond which a message waits in the retry stream"},
 	"routes.retry.park_max":        {text: "messages that may wait there"},
 	"routes.retry.max_crashes":     {text: "times a message may end its process before the dead letters"},
 
-	"routes.supervisor":                         {text: "keys that fail"},
+	"routes.supervisor":                         {text: "keys that fail: each has one slot until a message succeeds"},
 	"routes.supervisor.trip_after":              {text: "failures in a row that make a key wait; 0: never; 1: the first"},
 	"routes.supervisor.route_trip_after":        {text: "failures in a row, over three keys, that make the route wait; 0: never"},
 	"routes.supervisor.retry_after":             {text: "what a handler's Retry-After pauses", values: []string{"route", "key"}},

@@ -18,6 +18,7 @@ func (c *collector) forwards(cfg *Config, routes []claim, own []reserved) {
 		if f == nil || f.Validate() != nil {
 			continue
 		}
+		c.reaches(i, *f, r.Subjects)
 		for _, target := range targets(*f, r.Subjects) {
 			for _, o := range own {
 				if subject.Overlaps(target, o.pattern) {
@@ -37,6 +38,19 @@ func (c *collector) forwards(cfg *Config, routes []claim, own []reserved) {
 			names = append(names, cfg.Routes[i].Name)
 		}
 		c.fault(fmt.Sprintf("routes[%d].handler.forward.subject", ring[0]), "messages go round: %s", strings.Join(names, " → "))
+	}
+}
+
+// reaches refuses a template with a token that a subject of the route never has.
+func (c *collector) reaches(route int, f forward.Config, subjects []string) {
+	template, err := subject.ParseTemplate(f.Subject)
+	if err != nil {
+		return
+	}
+	for _, s := range subjects {
+		if _, err := template.Expand(s); err != nil && !strings.HasSuffix(s, ">") {
+			c.fault(fmt.Sprintf("routes[%d].handler.forward.subject", route), "%q: %q has too few tokens for it", f.Subject, s)
+		}
 	}
 }
 
