@@ -168,22 +168,24 @@ func (s *Session) cover(batch []*Delivery) (reply string) {
 // gone, or to a leader that is none any more.
 func (s *Session) distrust() {
 	a := &s.acks
-	doubt := func(d *Delivery) {
-		d.slot = inUnsure
-		a.unsure = append(a.unsure, d)
-	}
 	for _, d := range a.open {
 		if d.slot == inOpen {
-			doubt(d)
+			s.doubt(d)
 		}
 	}
 	clear(a.open)
 	a.open = a.open[:0]
 	if i := a.waiting; i != noSlot {
 		for _, d := range s.uncover(i) {
-			doubt(d)
+			s.doubt(d)
 		}
 	}
+}
+
+// doubt has an ack sent again.
+func (s *Session) doubt(d *Delivery) {
+	d.slot = inUnsure
+	s.acks.unsure = append(s.acks.unsure, d)
 }
 
 // uncover frees a slot of acks, and returns those that it covers, the one that waits for an answer included.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // ackAll acks each of the messages as they arrive, and returns what was sent.
@@ -155,4 +157,34 @@ func TestSession_regressionDeliveryWithAnExtensionOnItsWayIsNotFree(t *testing.T
 			t.Errorf("free %v, want only the first", free)
 		}
 	})
+}
+
+// instant answers what asks for an answer before the publish returns, as if the goroutine that flushes were slow to look at
+// the link.
+type instant struct {
+	*world
+	on bool
+}
+
+func (i *instant) PublishRequest(to, reply string, payload []byte) error {
+	err := i.world.PublishRequest(to, reply, payload)
+	if i.on && reply != "" {
+		i.world.s.Reply(&nats.Msg{Subject: reply})
+	}
+	return err
+}
+
+func TestAcks_regressionAnAnswerRightAfterAReconnectConfirmsNothingOfBefore(t *testing.T) {
+	w := newWorld(t, 30*time.Second)
+	i := &instant{world: w}
+	w.s.cfg.Conn = i
+	for _, seq := range []uint64{1, 2, 3} {
+		w.check(w.arrive(seq, 1).Ack(nil), nil)
+	}
+	w.confirm(w.wire[0])
+	w.stats("Confirmed:1 Unconfirmed:2") // 2 and 3 went out on the old connection, without a reply
+	w.set(func() { w.links++ })          // a new connection
+	i.on = true
+	w.check(w.arrive(4, 1).Ack(nil), nil) // the only ack that was sent on it
+	w.stats("Confirmed:2 Unconfirmed:2")
 }

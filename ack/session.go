@@ -294,8 +294,14 @@ func (s *Session) answered(i int32, m *nats.Msg) {
 	s.contact = max(s.contact, p.sent)
 	switch {
 	case i == s.acks.waiting:
-		for _, d := range s.uncover(i) {
-			s.confirm(d)
+		// Without a reconnect that flush has not noticed yet, it confirms all that it covers.
+		sure := s.cfg.Link() == s.acks.link
+		for _, c := range s.uncover(i) {
+			if sure || c == d {
+				s.confirm(c)
+			} else {
+				s.doubt(c)
+			}
 		}
 	case p.settlement:
 		s.slots.free(i)

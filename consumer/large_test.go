@@ -2,8 +2,10 @@ package consumer
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
@@ -54,4 +56,69 @@ func TestRelay_messageLargerThanMaxPayloadIsHandled(t *testing.T) {
 	w.start(Config{}, Route{Name: "r", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"},
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error { handled.Add(1); bytes.Add(int64(len(m.Data))); return nil })})
 	w.eventually("all are handled", func() bool { return handled.Load() == 5 && bytes.Load() == 6<<20+30 })
+}
+
+// A replicated durable says that a pull is over before the messages of it come. They were taken for never coming, and what
+// was on its way had no bound.
+func TestRelay_regressionPullsOfAReplicatedDurableAreBounded(t *testing.T) {
+	const count, size = 250, 300_000
+	nodes := natstest.Cluster(t, 3)
+	js, err := jetstream.New(nodes[0].Conn(t), jetstream.WithPublishAsyncMaxPending(32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, s: nodes[0], js: js}
+	w.eventually("the stream is made", func() bool {
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}, Replicas: 3})
+		return err == nil
+	})
+	for range count {
+		if _, err := js.PublishAsync("orders.x", make([]byte, size), jetstream.WithStallWait(30*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
+	var handled atomic.Int64
+	handler := HandlerFunc(func(context.Context, *Msg) error { time.Sleep(50 * time.Millisecond); handled.Add(1); return nil })
+	r, _ := w.start(Config{Logger: quiet}, Route{
+		Name: "r", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, OwnBytes: true, Key: "route", Concurrency: 64, Handler: handler,
+	})
+	most := 0
+	w.eventually("all are handled", func() bool {
+		most = max(most, r.routes[0].group.Status().Window)
+		return handled.Load() >= count
+	})
+	if limit := 16<<20/size + 1; most > limit {
+		t.Errorf("%d messages of %d bytes waited, more than %d", most, size, limit)
+	}
+}
+
+// With many durables each asked for a message of max_payload at least: more in all than the server keeps for a connection.
+func TestRelay_regressionManyRoutesWithABacklogDoNotCostTheConnection(t *testing.T) {
+	const routes, each, size = 10, 5, 4_000_000
+	w := newWorld(t, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = 8 << 20 }))
+	js, err := jetstream.New(w.s.Conn(t), jetstream.WithPublishAsyncMaxPending(8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var handled atomic.Int64
+	handler := HandlerFunc(func(context.Context, *Msg) error { handled.Add(1); return nil })
+	var list []Route
+	for i := range routes {
+		subject := fmt.Sprintf("orders.r%d", i)
+		for range each {
+			if _, err := js.PublishAsync(subject, make([]byte, size), jetstream.WithStallWait(30*time.Second)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list = append(list, Route{
+			Name: fmt.Sprintf("r%d", i), Subjects: []string{subject}, Start: Start{Policy: "all"}, OwnBytes: true, Handler: handler,
+		})
+	}
+	<-js.PublishAsyncComplete()
+	r, _ := w.start(Config{Logger: quiet}, list...)
+	w.eventually("all are handled", func() bool { return handled.Load() >= routes*each })
+	if slow, again := w.s.Native().NumSlowConsumers(), r.nc.Stats().Reconnects; slow != 0 || again != 0 {
+		t.Errorf("the server broke %d connections off, relay reconnected %d times", slow, again)
+	}
 }

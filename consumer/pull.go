@@ -80,14 +80,27 @@ func (p *pullRequests) got(m *nats.Msg) {
 	}
 }
 
-// over ends the pull with this id. It returns how many bytes it was for if none of them came, and 0 otherwise.
-func (p *pullRequests) over(id int) (unused int) {
+// over ends the pull with this id.
+func (p *pullRequests) over(id int) {
 	for i := range p.lanes {
 		if l := &p.lanes[i]; l.id == id {
-			if l.bytes == l.asked {
-				unused = l.asked
-			}
 			l.end()
+		}
+	}
+}
+
+// cut takes off what the server will not send of the pull with this id, by what it says is pending. The rest may still come:
+// of a replicated durable messages wait for a quorum, and a status does not (nats-server, consumer.go, deliverMsg). It returns
+// how many bytes the pull was for if nothing comes of it, and 0 otherwise.
+func (p *pullRequests) cut(id, messages, bytes int) (unused int) {
+	for i := range p.lanes {
+		if l := &p.lanes[i]; l.id == id && l.left > 0 {
+			if bytes == l.asked {
+				unused = bytes
+			}
+			if l.left, l.bytes = l.left-messages, l.bytes-bytes; l.left <= 0 || l.bytes <= 0 {
+				l.end()
+			}
 		}
 	}
 	return unused
@@ -175,6 +188,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.checked(found, time.Now())
 		case now := <-tick.C:
 			s.release(now)
+			s.least = max(minLeast, s.least/2)
 			if !busy && s.suspicious(now) {
 				busy = true
 				go func() { checking <- s.check(ctx) }()
@@ -218,6 +232,9 @@ const (
 	// maxComing bounds the bytes that all durables together have asked for. The server breaks a connection off for which
 	// it holds more than its max_pending, by default 64 MiB; it sends as fast as it can read.
 	maxComing = 32 << 20
+	// minLeast is how many bytes each pull is for, even when there are more durables than maxComing has room for. A larger
+	// message takes a round trip or a few more, and its neighbours do not.
+	minLeast = 128 << 10
 )
 
 // pull asks for what there is room for, once half of it is worth asking.
@@ -231,7 +248,7 @@ func (s *source) pull(now time.Time) {
 	s.asked.expire(now)
 	free, room := s.asked.free(), s.room()
 	out, outBytes := s.asked.outstanding()
-	room.Bytes = min(room.Bytes, max(maxComing/max(1, len(s.relay.openSources())), 2*s.largest))
+	room.Bytes = min(room.Bytes, max(maxComing/max(1, len(s.relay.openSources())), 2*s.least))
 	if free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes ||
 		s.session.Stats().Unconfirmed > maxUnconfirmed {
 		return
@@ -240,7 +257,7 @@ func (s *source) pull(now time.Time) {
 	id, batch := s.asked.next, room.Messages-out
 	// What the messages may need twice over, but half of the bytes at most: the next pull is made before this one has come
 	// in full.
-	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), s.largest)
+	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), s.least)
 	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d}`, batch, bytes, pullExpires, pullHeartbeat)
 	to := s.relay.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable
 	if err := s.relay.nc.PublishRequest(to, strings.TrimSuffix(free.sub.Subject, "*")+strconv.Itoa(id), body); err != nil {
@@ -325,16 +342,19 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		s.asked.over(id)
 		return
 	}
-	unused := s.asked.over(id)
-	if code == "409" && text == "Batch Completed" { // with bytes to spare
-		s.refused = 0
+	if code == "409" && (text == "Batch Completed" || strings.HasSuffix(text, "MaxBytes")) {
+		// There were bytes to spare, or the next message did not fit any more.
+		messages, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
+		bytes, err2 := strconv.Atoi(m.Header.Get("Nats-Pending-Bytes"))
+		if err != nil || err2 != nil {
+			s.asked.over(id)
+			return
+		}
+		unused := s.asked.cut(id, messages, bytes)
+		s.refused, s.least = 0, max(s.least, 2*unused) // it is larger than all that was asked for
 		return
 	}
-	if code == "409" && strings.HasSuffix(text, "MaxBytes") {
-		// The next message did not fit any more. If it is larger than all that was asked for, max_payload was larger once.
-		s.refused, s.largest = 0, max(s.largest, 2*unused)
-		return
-	}
+	s.asked.over(id)
 	s.log.Debug("pull refused", "status", code, "description", text)
 	if code == "409" && strings.EqualFold(text, "Leadership Change") {
 		s.session.LeaderChanged()

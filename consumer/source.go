@@ -55,7 +55,7 @@ type source struct {
 	retryPull time.Time    // no pull before then
 	refused   int          // pulls in a row
 	checkedAt time.Time    // when the watchdog last asked the server
-	largest   int          // bytes, of a message
+	least     int          // bytes that a pull is for, or the next message would not fit
 	mean      int          // bytes, of the latest messages
 	unused    []*message
 	batch     batch // of take
@@ -117,7 +117,7 @@ func (s *source) open(ctx context.Context, consumer jetstream.Consumer, streamCr
 	}
 	s.identity = ack.Identity{StreamCreated: streamCreated, ConsumerCreated: info.Created}
 	s.inbox = s.relay.nc.NewInbox()
-	s.largest = largest(s.relay.nc)
+	s.least = minLeast
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
 		Inbox: s.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },

@@ -202,3 +202,34 @@ func TestChildren_regressionAHangingFactoryLosesItsSlot(t *testing.T) {
 		b.close()
 	})
 }
+
+// With all children in use, messages that were turned away kept an idle child alive for ever, in the place of the one whose
+// message the route wanted to probe with.
+func TestChildren_regressionTurnedAwayMessagesKeepNoIdleChild(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{
+			Config: Config{Forward: ForwardGiveBack, MaxChildren: 1}, StashMessages: 1, Concurrency: 2,
+			New: func(context.Context, string) (any, error) { time.Sleep(500 * time.Millisecond); return "child", nil },
+		})
+		b.redeliver = false // the first message goes to another instance
+		b.send(func(context.Context, *Message, int) Verdict {
+			return Verdict{Kind: Retry, Err: errDown, Delay: time.Second, Pause: true}
+		}, "k0", 1)
+		time.Sleep(1600 * time.Millisecond) // the route probes
+		b.mu.Lock()
+		b.redeliver = true
+		b.mu.Unlock()
+		b.send(succeed, "k1", 2) // the probe; its child is being made
+		time.Sleep(100 * time.Millisecond)
+		m := &Message{Key: "k2", Sequence: 3, Size: 100, Due: time.Now().Add(time.Second)}
+		b.mu.Lock()
+		b.add(m, succeed)
+		b.mu.Unlock()
+		b.g.Deliver(m) // came back early: is held, and evicts k1's message
+		time.Sleep(2 * time.Second)
+		b.send(succeed, "k1", 4)
+		time.Sleep(10 * time.Minute)
+		b.wantFinal(3, AckMessage)
+		b.close()
+	})
+}

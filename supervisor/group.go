@@ -171,15 +171,20 @@ func (g *Group) admit(k *key, m *Message, now time.Time, fx *effects) {
 		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired})
 		return
 	}
-	g.touch(k, now)
 	g.recent.saw(m.Key, now)
+	early := m.Due.After(now) && !g.opts.Ordered
 	switch {
 	case k.state == Suspended:
 		g.refuse(k, m, now, fx)
-	case m.Due.After(now) && !g.opts.Ordered:
-		g.hold(k, m, now, fx)
-	case g.waits(k) && g.cfg.Forward != ForwardStash && !g.isProbe(k, m, now):
+		return
+	case !early && g.waits(k) && g.cfg.Forward != ForwardStash && !g.isProbe(k, m, now):
 		g.turnAway(k, m, now, fx)
+		return
+	}
+	g.touch(k, now) // not for a message that goes away: it would keep an idle child in the place of one that is needed
+	switch {
+	case early:
+		g.hold(k, m, now, fx)
 	case g.waits(k), g.paused, g.opts.Ordered && (k.stash.n > 0 || g.blocked(k, m, now)):
 		g.putStash(k, m, now, fx)
 		g.bound(now, fx)
@@ -210,8 +215,9 @@ func (g *Group) isProbe(k *key, m *Message, now time.Time) bool {
 	if g.route.state == Flowing {
 		return true
 	}
-	_, other := g.chooseRouteProbe(now)
-	return g.route.state == Probing && g.route.probe == nil && other == nil
+	of, other := g.chooseRouteProbe(now)
+	return g.route.state == Probing && g.route.probe == nil &&
+		(other == nil || g.opts.Ordered && of == k && m.Sequence < other.Sequence) // other would have to wait for m
 }
 
 func (g *Group) spent(m *Message) bool {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -217,6 +218,26 @@ func TestOrder_atStartNewMessagesWaitNoLongerThanTheyMust(t *testing.T) {
 		time.Sleep(time.Minute) // 2 went to another instance
 		b.wantStarts(1, 0)
 		b.wantStarts(3, 30*time.Second)
+		b.close()
+	})
+}
+
+// While the route waits, an earlier message of an ordered key arrives: it came and went every 100 ms ever after, and kept the
+// one in the stash, which the route would have probed with, from starting.
+func TestOrder_regressionAnEarlierMessageIsTheProbeOfItsRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Config: Config{Forward: ForwardGiveBack}, Ordered: true, Concurrency: 2})
+		handle := func(_ context.Context, m *Message, n int) Verdict {
+			if m.Sequence == 2 && n == 1 {
+				return Verdict{Kind: Retry, Err: errDown, Delay: time.Second, Pause: true}
+			}
+			return ok
+		}
+		b.send(handle, "k", 2, 3)
+		time.Sleep(300 * time.Millisecond)
+		b.send(handle, "k", 1)
+		time.Sleep(time.Minute)
+		b.wantOrder(2, 1, 2, 3)
 		b.close()
 	})
 }

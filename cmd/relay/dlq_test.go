@@ -96,7 +96,7 @@ func TestDLQ_exportAndImport(t *testing.T) {
 		t.Errorf("%d and %d lines", len(a), len(b))
 	}
 	p := spawn(t, w.dir, strings.NewReader("{\"format\":9}\n"), "dlq", "import")
-	if code := p.wait(); code != 1 || !strings.Contains(p.err.String(), "line 1: format 9") {
+	if code := p.wait(); code != 1 || !strings.Contains(p.err.String(), "line 1: not a line of relay dlq export: format 9") {
 		t.Errorf("another format: exit %d, %s", code, p.err.String())
 	}
 }
