@@ -40,15 +40,17 @@ func pull(t *testing.T, srv *natstest.Server, url string, replicas int, ackWait 
 	t.Helper()
 	p := &puller{t: t, js: srv.JetStream(t), arrived: make(chan *nats.Msg, 1<<16), got: make(chan received, 1<<16)}
 	ctx := t.Context()
-	st, err := p.js.CreateStream(ctx, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, Replicas: replicas})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p.consumer, err = st.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: 65_536,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	var st jetstream.Stream
+	var err error
+	eventually(t, "stream and durable are made", func() bool { // a request that comes during an election is not answered
+		st, err = p.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, Replicas: replicas})
+		if err == nil {
+			p.consumer, err = st.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+				Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: 65_536,
+			})
+		}
+		return err == nil
+	})
 	again := nats.ReconnectHandler(func(*nats.Conn) { p.s.Reconnected(); p.pull() })
 	opts := []nats.Option{nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), again}
 	if url == "" {
@@ -104,8 +106,13 @@ func (p *puller) loop(ctx context.Context) {
 				}
 			case p.s.Reply(m):
 			case m.Header.Get("Status") != "": // of a pull
+				if m.Header.Get("Description") == "Leadership Change" {
+					p.s.LeaderChanged()
+				}
 				p.pull()
 			}
+		case <-time.After(2 * time.Second): // a pull that comes during an election is not answered
+			p.pull()
 		}
 	}
 }
