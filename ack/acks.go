@@ -17,6 +17,7 @@ type acks struct {
 	unsure []*Delivery // sent perhaps; nothing will confirm them but an ack that is sent again
 
 	sending bool   // somebody empties the outbox
+	held    bool   // nobody does for the moment; see quiet.go
 	waiting int32  // the slot of the ack that waits for an answer; noSlot if none does
 	link    uint64 // which connection it was when the last ack with a reply had been sent
 
@@ -52,15 +53,15 @@ func (s *Session) queue(d *Delivery) {
 	a.outbox = append(a.outbox, d)
 }
 
-// flush sends what is in the outbox, unless somebody is at it. It is called with the lock, and returns without it.
+// flush sends what is in the outbox, unless somebody is at it, or nobody may be. It is called with the lock, and returns without it.
 func (s *Session) flush() {
 	a := &s.acks
-	if a.sending {
+	if a.sending || a.held {
 		s.mu.Unlock()
 		return
 	}
 	a.sending = true
-	for sent := 0; len(a.outbox) > 0; {
+	for sent := 0; len(a.outbox) > 0 && !a.held; {
 		if sent > mostSent {
 			a.sending = false
 			s.mu.Unlock()

@@ -208,6 +208,9 @@ func (s *Session) burst() {
 		out = append(out, outgoing{d.reply, s.sending(d, sent), d.nak(now), d})
 	}
 	s.stats.Naked += uint64(len(out))
+	if len(out) > 0 {
+		s.expectQuiet(out[len(out)-1].d)
+	}
 	s.settledUp()
 	s.mu.Unlock()
 	s.post(out)

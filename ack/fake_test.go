@@ -37,6 +37,8 @@ type world struct {
 	asked int
 	mute  bool // Info fails
 	lost  bool // Info gets no answer
+	// pending is what Info tells of it.
+	pending int
 }
 
 const inbox = "_INBOX.test"
@@ -56,15 +58,22 @@ func newWorld(t *testing.T, ackWait time.Duration) *world {
 func bubble(t *testing.T, ackWait time.Duration, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ackWait)
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { w.s.Run(ctx) })
-		// Ticks of the session fall on full tenths of a second; the test looks between them.
-		time.Sleep(time.Millisecond)
-		f(w)
-		cancel()
-		running.Wait()
+		w.run(func() {
+			// Ticks of the session fall on full tenths of a second; the test looks between them.
+			time.Sleep(time.Millisecond)
+			f(w)
+		})
 	})
+}
+
+// run calls f beside the session's own loop, and ends that.
+func (w *world) run(f func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { w.s.Run(ctx) })
+	f()
+	cancel()
+	running.Wait()
 }
 
 func (w *world) Publish(to string, payload []byte) error { return w.PublishRequest(to, "", payload) }
@@ -104,7 +113,7 @@ func (w *world) info(ctx context.Context) (Info, error) {
 	if w.mute {
 		return Info{}, errDown
 	}
-	return Info{Identity: Identity{StreamCreated: w.created, ConsumerCreated: w.created}}, nil
+	return Info{Identity: Identity{StreamCreated: w.created, ConsumerCreated: w.created}, AckPending: w.pending}, nil
 }
 
 func (w *world) set(f func()) {

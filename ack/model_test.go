@@ -41,7 +41,7 @@ type move struct {
 
 var moveKinds = []string{
 	"deliver", "deliver", "deliver", "ack", "ack", "nak", "nak", "give back", "release", "time", "time", "time", "time",
-	"pause", "stall", "heal", "cut", "change leader", "change leader",
+	"pause", "stall", "heal", "cut", "change leader", "change leader", "hush", "speak",
 }
 
 const modelAckWait = 6 * time.Second
@@ -108,6 +108,9 @@ func (m *model) PublishRequest(to, reply string, payload []byte) error {
 	msg := m.messages[sequenceOf(to)]
 	switch {
 	case string(payload) == "+ACK":
+		if m.s.acks.held {
+			m.fail("+ACK of message %d while the server looks for what is due", sequenceOf(to))
+		}
 	case msg.holder == another:
 		m.fail("%s of message %d, which another instance has", payload, sequenceOf(to))
 	case msg.done:
@@ -137,6 +140,7 @@ func (m *model) play(moves []move) error {
 	}
 	// All is well again: every message must be handled in the end, and nothing stay unconfirmed.
 	m.stalled, m.others = false, us
+	m.s.hush(false)
 	for i := 0; i < 600 && !m.quiet(); i++ {
 		for _, d := range m.live {
 			m.ack(d)
@@ -201,6 +205,8 @@ func (m *model) move(mv move) {
 	case "change leader": // it forgets what it has not taken yet
 		m.up = slices.DeleteFunc(m.up, func(p packet) bool { return p.ping.IsZero() })
 		m.down = append(m.down, packet{changed: true})
+	case "hush", "speak":
+		m.s.hush(mv.kind == "hush")
 	case "ack":
 		m.ack(d)
 	case "nak":

@@ -58,11 +58,13 @@ type Session struct {
 	epoch   time.Time     // moments are counted from here
 	hurried chan struct{} // a reconnect: do not wait to send again
 	woken   chan struct{} // there is something to look after again
+	quiet   chan struct{} // the server is about to look for what is due
 
 	mu          sync.Mutex
 	bySeq       sequences // live, or settled and unconfirmed
 	leases      leaseList
 	naks        []*Delivery // claimed, waiting for the burst
+	lastNak     *Delivery   // of the last burst; see quiet.go
 	slots       slots
 	acks        acks
 	unconfirmed int    // settled and sent, or in the outbox
@@ -112,6 +114,7 @@ func NewSession(cfg Config) *Session {
 		epoch:   time.Now(),
 		hurried: make(chan struct{}, 1),
 		woken:   make(chan struct{}, 1),
+		quiet:   make(chan struct{}, 1),
 		bySeq:   newSequences(),
 		slots:   newSlots(),
 		acks:    acks{waiting: noSlot, link: cfg.Link()},
@@ -305,6 +308,7 @@ func (s *Session) answered(i int32, m *nats.Msg) {
 		}
 	case p.settlement:
 		s.slots.free(i)
+		s.mayBeQuiet(d)
 		s.confirm(d)
 	default:
 		s.slots.free(i)
@@ -400,12 +404,22 @@ func (s *Session) Run(ctx context.Context) {
 	defer inspection.Wait()
 	tick := time.NewTicker(burstEvery)
 	defer tick.Stop()
+	quiet, held := time.NewTimer(time.Hour), false
+	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			s.hush(false)
 			s.burst()
 			s.closeUp()
 			return
+		case <-s.quiet:
+			quiet.Reset(quietAfter)
+		case <-quiet.C:
+			if held = !held; held {
+				quiet.Reset(quietFor)
+			}
+			s.hush(held)
 		case <-tick.C:
 			s.burst()
 			s.closeUp()

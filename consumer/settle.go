@@ -57,7 +57,7 @@ func (m *message) retry(o supervisor.Outcome) {
 // soon is a wait that is better spent in the consumer: parking costs the server several times as much as a delayed NAK,
 // and one that parks thousands a second falls behind. Longer waits leave the consumer earlier, because the server looks
 // through all that is outstanding to find what is due, and begins anew when an ack arrives meanwhile (consumer.go,
-// checkPending): beside 30,000 that wait and 20,000 acks a second, retries came up to a second late.
+// checkPending). Acks are kept back when it looks, but those of other instances are not.
 const soon = 5 * time.Second
 
 // shouldPark tells whether the message should wait outside its consumer. Those of ordered keys never do.
