@@ -62,7 +62,6 @@ const (
 	maxReplyHeader = 64 << 10
 	maxShown       = 256
 	maxResends     = 3
-	deadlineFormat = "2006-01-02T15:04:05.000Z07:00"
 
 	// idleTimeout is below the shortest keep-alive time-out in common use, the 5s of Node.js, so that relay drops a
 	// connection before the server does.
@@ -185,9 +184,9 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	header := h.header(m)
 	for resends := 0; ; resends++ {
 		t := new(trace)
-		reply, err := h.send(t.attach(ctx), m.Data, header)
+		reply, err := h.send(t.attach(ctx), &t.body, m.Data, header)
 		if err == nil {
-			return h.verdict(reply)
+			return h.verdict(&reply)
 		}
 		err = &transportError{at: fmt.Sprintf("%s %s: %s", h.cfg.Method, h.target, t.where(err)), err: err}
 		if ctx.Err() != nil || !t.used.Load().untouched() {
@@ -215,7 +214,7 @@ func (h *Handler) header(m *consumer.Msg) nethttp.Header {
 	set("Relay-Route", escape(m.Route))
 	set("Relay-Subject", escape(m.Subject))
 	if !m.Deadline.IsZero() {
-		set("Relay-Deadline", m.Deadline.UTC().Format(deadlineFormat))
+		set("Relay-Deadline", deadline(m.Deadline))
 	}
 	for name, values := range h.fixed {
 		header[name] = values
@@ -245,29 +244,31 @@ type reply struct {
 
 // send makes one round trip. It goes to the transport and not through a Client, which would follow redirects, keep
 // cookies and put the URL into its errors.
-func (h *Handler) send(ctx context.Context, data []byte, header nethttp.Header) (*reply, error) {
+func (h *Handler) send(ctx context.Context, body *bytes.Reader, data []byte, header nethttp.Header) (r reply, err error) {
 	req := h.request.WithContext(ctx) // a copy
 	req.Header, req.ContentLength = header, int64(len(data))
 	if len(data) > 0 {
 		// With GetBody net/http itself can move on from a dead connection that it has written nothing to.
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
-		req.Body, _ = req.GetBody()
+		body.Reset(data)
+		req.Body = io.NopCloser(body) // a type that net/http knows: it writes headers and body in one go
 	}
 	resp, err := h.transport.RoundTrip(req)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	defer resp.Body.Close() // what is left unread costs the connection, not the time
 	if resp.StatusCode == nethttp.StatusSwitchingProtocols {
 		// The body is now the bare connection, and reading it would not end with ctx.
-		return &reply{status: resp.StatusCode}, nil
+		return reply{status: resp.StatusCode}, nil
 	}
-	r := &reply{status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After")}
-	limited := io.LimitReader(resp.Body, maxReply)
-	if h.ack.has(r.status) {
-		_, r.err = io.Copy(io.Discard, limited)
-	} else {
-		r.body, r.err = io.ReadAll(limited)
+	r = reply{status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After")}
+	switch {
+	case resp.Body == nethttp.NoBody:
+	case h.ack.has(r.status):
+		_, r.err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxReply))
+	default:
+		r.body, r.err = io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	}
 	return r, nil
 }

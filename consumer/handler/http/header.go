@@ -7,6 +7,7 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -43,16 +44,26 @@ func forward(to nethttp.Header, from nats.Header, allowed map[string]bool) {
 // contentType is the message's own Content-Type when that is a media type, and application/octet-stream otherwise. The
 // body is not looked at: its type would change with its content.
 func contentType(h nats.Header) string {
-	for _, name := range sortedKeys(h) {
-		if textproto.CanonicalMIMEHeaderKey(name) != "Content-Type" || len(h[name]) == 0 {
+	best, typ := "", "application/octet-stream"
+	for name, values := range h {
+		if len(values) == 0 || !strings.EqualFold(name, "Content-Type") || best != "" && name > best {
 			continue
 		}
-		value := h[name][0]
+		value := values[0]
 		if _, _, err := mime.ParseMediaType(value); err == nil && len(value) <= maxForwardedValue && validValue(value) {
-			return value
+			best, typ = name, value // the same one in every attempt
 		}
 	}
-	return "application/octet-stream"
+	return typ
+}
+
+// deadline is t as RFC 3339 in UTC with milliseconds. That layout is no case of its own for the package time, and takes it
+// three times as long as the one with whole seconds.
+func deadline(t time.Time) string {
+	t = t.UTC()
+	b := t.AppendFormat(make([]byte, 0, len("2006-01-02T15:04:05.000Z")), time.RFC3339)
+	ms := t.Nanosecond() / int(time.Millisecond)
+	return string(append(b[:len(b)-1], '.', byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10), 'Z'))
 }
 
 // escape makes any bytes a header value that can be turned back: what is not printable ASCII, and the percent sign, is

@@ -28,6 +28,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
@@ -1081,5 +1082,24 @@ func TestHandle_contextOfARequestHasAnAfterFunc(t *testing.T) {
 	}
 	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want the context's error", err)
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		at := time.Unix(rapid.Int64Range(0, 1<<33).Draw(t, "s"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns"))
+		at = at.In(time.FixedZone("", rapid.IntRange(-12, 12).Draw(t, "hours")*3600))
+		if got, want := deadline(at), at.UTC().Format("2006-01-02T15:04:05.000Z07:00"); got != want {
+			t.Fatalf("%s, want %s", got, want)
+		}
+	})
+}
+
+func TestContentType_isTheSameOneOfSeveralSpellings(t *testing.T) {
+	h := nats.Header{"content-type": {"text/c"}, "Content-Type": {"text/a"}, "CONTENT-TYPE": {"broken;;="}, "Content-type": {}}
+	for range 100 { // in whatever order the map is read
+		if got := contentType(h); got != "text/a" {
+			t.Fatalf("%s, want text/a", got)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -29,8 +30,11 @@ type trace struct {
 	ctx   traced
 	hooks httptrace.ClientTrace
 	phase atomic.Int32
-	// used is the connection that the request was given last.
-	used atomic.Pointer[usedConn]
+	// used is the connection that the request was given last, first the memory of the first one.
+	used  atomic.Pointer[usedConn]
+	first usedConn
+	given atomic.Int32 // connections
+	body  bytes.Reader
 }
 
 // traced is the context of a request: one that only had the hooks would hide the AfterFunc of the one it is made from, and
@@ -87,7 +91,11 @@ func (t *trace) attach(ctx context.Context) context.Context {
 		},
 		TLSHandshakeStart: func() { t.reached(phaseTLS) },
 		GotConn: func(info httptrace.GotConnInfo) {
-			u := &usedConn{reused: info.Reused, conn: counted(info.Conn)}
+			u := &t.first
+			if t.given.Add(1) > 1 {
+				u = new(usedConn)
+			}
+			*u = usedConn{reused: info.Reused, conn: counted(info.Conn)}
 			if u.conn != nil {
 				u.before = u.conn.written.Load()
 			}
