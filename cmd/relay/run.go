@@ -68,6 +68,7 @@ type service struct {
 
 // run starts everything from the bottom up, and ends it from the top down.
 func (s *service) run(ctx context.Context) error {
+	defer keepHeadroom()()
 	out := logging.NewWriter(os.Stderr)
 	defer out.Close()
 	var err error
