@@ -17,7 +17,7 @@ type acks struct {
 	unsure []*Delivery // sent perhaps; nothing will confirm them but an ack that is sent again
 
 	sending bool   // somebody empties the outbox
-	held    bool   // nobody does for the moment; see quiet.go
+	held    bool   // nobody may for the moment; see quiet.go
 	waiting int32  // the slot of the ack that waits for an answer; noSlot if none does
 	link    uint64 // which connection it was when the last ack with a reply had been sent
 

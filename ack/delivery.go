@@ -206,11 +206,11 @@ func (s *Session) burst() {
 		}
 		s.count(d)
 		out = append(out, outgoing{d.reply, s.sending(d, sent), d.nak(now), d})
+		if !d.plain {
+			s.expectQuiet(d)
+		}
 	}
 	s.stats.Naked += uint64(len(out))
-	if len(out) > 0 {
-		s.expectQuiet(out[len(out)-1].d)
-	}
 	s.settledUp()
 	s.mu.Unlock()
 	s.post(out)

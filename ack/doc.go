@@ -39,7 +39,7 @@
 // Each NAK-with-delay resets the one redelivery timer of the consumer to 10 ms, so NAKs that follow each other faster
 // than that hold back every redelivery of the durable for as long as they last. A session therefore sends its NAKs in
 // one burst every 100 ms; each carries what is then left of its delay. While the server looks for what is due after such a
-// burst, acks are kept back for some milliseconds, if more messages are outstanding than it looks through in one go: an
+// burst, acks are kept back for some milliseconds, if more messages are outstanding than it looks through undisturbed: an
 // ack that arrives meanwhile has it give up for 100 ms.
 //
 // # Where attempts are counted

@@ -41,7 +41,7 @@ type move struct {
 
 var moveKinds = []string{
 	"deliver", "deliver", "deliver", "ack", "ack", "nak", "nak", "give back", "release", "time", "time", "time", "time",
-	"pause", "stall", "heal", "cut", "change leader", "change leader", "hush", "speak",
+	"pause", "stall", "heal", "cut", "change leader", "change leader", "quiet", "end quiet",
 }
 
 const modelAckWait = 6 * time.Second
@@ -140,7 +140,7 @@ func (m *model) play(moves []move) error {
 	}
 	// All is well again: every message must be handled in the end, and nothing stay unconfirmed.
 	m.stalled, m.others = false, us
-	m.s.hush(false)
+	m.s.endQuiet()
 	for i := 0; i < 600 && !m.quiet(); i++ {
 		for _, d := range m.live {
 			m.ack(d)
@@ -205,8 +205,10 @@ func (m *model) move(mv move) {
 	case "change leader": // it forgets what it has not taken yet
 		m.up = slices.DeleteFunc(m.up, func(p packet) bool { return p.ping.IsZero() })
 		m.down = append(m.down, packet{changed: true})
-	case "hush", "speak":
-		m.s.hush(mv.kind == "hush")
+	case "quiet":
+		m.s.acks.held = true
+	case "end quiet":
+		m.s.endQuiet()
 	case "ack":
 		m.ack(d)
 	case "nak":

@@ -3,6 +3,7 @@ package ack
 import (
 	"context"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -58,13 +59,14 @@ type Session struct {
 	epoch   time.Time     // moments are counted from here
 	hurried chan struct{} // a reconnect: do not wait to send again
 	woken   chan struct{} // there is something to look after again
-	quiet   chan struct{} // the server is about to look for what is due
+	quiet   chan struct{} // acks are kept back from now on; see quiet.go
 
 	mu          sync.Mutex
 	bySeq       sequences // live, or settled and unconfirmed
 	leases      leaseList
 	naks        []*Delivery // claimed, waiting for the burst
-	lastNak     *Delivery   // of the last burst; see quiet.go
+	lastNak     *Delivery   // of the last burst, while its answer is expected
+	nearest     moment      // the shortest time that such an answer took on this connection
 	slots       slots
 	acks        acks
 	unconfirmed int    // settled and sent, or in the outbox
@@ -118,6 +120,7 @@ func NewSession(cfg Config) *Session {
 		bySeq:   newSequences(),
 		slots:   newSlots(),
 		acks:    acks{waiting: noSlot, link: cfg.Link()},
+		nearest: math.MaxInt64,
 	}
 }
 
@@ -142,7 +145,7 @@ func (s *Session) Contact(sent time.Time) {
 // soon as the server has told that stream and durable are the same.
 func (s *Session) Reconnected() {
 	s.mu.Lock()
-	s.reconnected = s.now()
+	s.reconnected, s.nearest = s.now(), math.MaxInt64
 	if s.asking != nil {
 		s.asking() // its answer may be lost
 	}
@@ -308,7 +311,7 @@ func (s *Session) answered(i int32, m *nats.Msg) {
 		}
 	case p.settlement:
 		s.slots.free(i)
-		s.mayBeQuiet(d)
+		s.mayBeQuiet(d, p.sent)
 		s.confirm(d)
 	default:
 		s.slots.free(i)
@@ -404,22 +407,19 @@ func (s *Session) Run(ctx context.Context) {
 	defer inspection.Wait()
 	tick := time.NewTicker(burstEvery)
 	defer tick.Stop()
-	quiet, held := time.NewTimer(time.Hour), false
+	quiet := time.NewTimer(quietFor)
 	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			s.hush(false)
 			s.burst()
+			s.endQuiet()
 			s.closeUp()
 			return
 		case <-s.quiet:
-			quiet.Reset(quietAfter)
+			quiet.Reset(quietFor)
 		case <-quiet.C:
-			if held = !held; held {
-				quiet.Reset(quietFor)
-			}
-			s.hush(held)
+			s.endQuiet()
 		case <-tick.C:
 			s.burst()
 			s.closeUp()

@@ -254,6 +254,32 @@ func TestRelay_failedMessageIsRetriedByPolicyAndDeadLettered(t *testing.T) {
 	})
 }
 
+func TestRelay_timeoutIsNamedInTheDeadLetter(t *testing.T) {
+	w := newWorld(t)
+	w.start(Config{}, Route{
+		Name: "slow", Subjects: []string{"orders.slow"}, Timeout: 20 * time.Millisecond, Retry: Retry{MaxAttempts: 1},
+		Handler: HandlerFunc(func(ctx context.Context, m *Msg) error {
+			<-ctx.Done()
+			return fmt.Errorf("call billing: %w", ctx.Err())
+		}),
+	}, Route{
+		Name: "own", Subjects: []string{"orders.own"}, Retry: Retry{MaxAttempts: 1},
+		Handler: HandlerFunc(func(ctx context.Context, m *Msg) error { return context.DeadlineExceeded }), // of something in the handler
+	})
+	w.publish("orders.slow", 1)
+	w.publish("orders.own", 1)
+	w.eventually("dead letters", func() bool { return len(w.deadLetters()) == 2 })
+	for _, e := range w.deadLetters() {
+		want := map[string]string{
+			"orders.slow": "timeout of 20ms: call billing: context deadline exceeded",
+			"orders.own":  "context deadline exceeded",
+		}[e.Subject]
+		if e.LastError != want {
+			t.Errorf("%s: %q, want %q", e.Subject, e.LastError, want)
+		}
+	}
+}
+
 func TestRelay_replayReachesTheRouteThatFailedAndNobodyElse(t *testing.T) {
 	w := newWorld(t)
 	var broken sync.Map

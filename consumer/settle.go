@@ -57,7 +57,7 @@ func (m *message) retry(o supervisor.Outcome) {
 // soon is a wait that is better spent in the consumer: parking costs the server several times as much as a delayed NAK,
 // and one that parks thousands a second falls behind. Longer waits leave the consumer earlier, because the server looks
 // through all that is outstanding to find what is due, and begins anew when an ack arrives meanwhile (consumer.go,
-// checkPending). Acks are kept back when it looks, but those of other instances are not.
+// checkPending). Acks are kept back when it looks after a burst of NAKs, but not otherwise, and not those of other instances.
 const soon = 5 * time.Second
 
 // shouldPark tells whether the message should wait outside its consumer. Those of ordered keys never do.

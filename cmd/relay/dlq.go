@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -183,7 +185,18 @@ func (o *options) withClient(c *cobra.Command, f func(context.Context, *client) 
 		return err
 	}
 	defer cl.close()
+	if route := c.Flags().Lookup("route"); route != nil {
+		noteUnknownRoute(c.ErrOrStderr(), cl.cfg, route.Value.String())
+	}
 	return f(ctx, cl)
+}
+
+// noteUnknownRoute tells of what is perhaps a typing mistake. It is no error: dead letters outlive the route they are of.
+func noteUnknownRoute(w io.Writer, cfg *config.Config, name string) {
+	known := slices.ContainsFunc(cfg.Routes, func(r config.Route) bool { return r.Name == name })
+	if name != "" && len(cfg.Routes) > 0 && !known {
+		fmt.Fprintf(w, "relay: note: the configuration has no route %s\n", printable(name))
+	}
 }
 
 // pageSize is how many entries ls shows unless told otherwise.

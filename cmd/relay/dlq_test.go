@@ -50,6 +50,20 @@ func TestDLQ_filters(t *testing.T) {
 	}
 }
 
+func TestDLQ_unknownRouteIsNoted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	fill(t, w.js, 1, 0)
+	for _, command := range []string{"ls", "export"} {
+		if code, _, stderr := relay(t, w.dir, "dlq", command, "--route", "biling"); code != 0 || stderr != "relay: note: the configuration has no route biling\n" {
+			t.Errorf("%s: exit %d, %q", command, code, stderr)
+		}
+	}
+	if _, _, stderr := relay(t, w.dir, "dlq", "ls", "--route", "billing"); stderr != "" {
+		t.Errorf("a known route: %q", stderr)
+	}
+}
+
 // What is exported, discarded and imported again is byte for byte the same.
 func TestDLQ_exportAndImport(t *testing.T) {
 	t.Parallel()
