@@ -57,8 +57,8 @@ func contentType(h nats.Header) string {
 	return typ
 }
 
-// deadline is t as RFC 3339 in UTC with milliseconds. That layout is no case of its own for the package time, and takes it
-// three times as long as the one with whole seconds.
+// deadline is t as RFC 3339 in UTC with milliseconds. That layout is no case of its own for the package time, which
+// takes longer to format it than the one with whole seconds.
 func deadline(t time.Time) string {
 	t = t.UTC()
 	b := t.AppendFormat(make([]byte, 0, len("2006-01-02T15:04:05.000Z")), time.RFC3339)
