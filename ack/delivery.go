@@ -111,7 +111,7 @@ func (d *Delivery) giveBack(due time.Time, plain bool) error {
 	}
 	d.state, d.due, d.plain = naked, due, plain
 	s.naks = append(s.naks, d)
-	s.delayed = true
+	s.nakedSince++
 	return nil
 }
 

@@ -28,6 +28,8 @@ type Origin struct {
 	// Attempts counts the handler starts that failed, Deliveries the arrivals from JetStream in Consumer.
 	Attempts   int
 	Deliveries uint64
+	// Returns counts how often the message was parked without an attempt.
+	Returns int
 	// FirstFailure and LastFailure are zero when no attempt failed.
 	FirstFailure, LastFailure time.Time
 	// LastError is at most [MaxErrorLen] bytes of UTF-8 without control bytes once it was wrapped.
@@ -90,6 +92,7 @@ const (
 	headerSubject      = "Relay-Subject"
 	headerAttempts     = "Relay-Attempts"
 	headerDeliveries   = "Relay-Deliveries"
+	headerReturns      = "Relay-Returns"
 	headerFirstFailure = "Relay-First-Failure"
 	headerLastFailure  = "Relay-Last-Failure"
 	headerLastError    = "Relay-Last-Error"
@@ -148,6 +151,9 @@ func Wrap(o Origin, original nats.Header) nats.Header {
 	setText(h, headerSubject, o.Subject)
 	h.Set(headerAttempts, strconv.Itoa(o.Attempts))
 	h.Set(headerDeliveries, strconv.FormatUint(o.Deliveries, 10))
+	if o.Returns != 0 {
+		h.Set(headerReturns, strconv.Itoa(o.Returns))
+	}
 	if !o.FirstFailure.IsZero() {
 		setTime(h, headerFirstFailure, o.FirstFailure)
 	}
@@ -225,6 +231,7 @@ func (r *reader) origin() Origin {
 		Subject:      r.text(headerSubject, headerSubject+suffix64),
 		Attempts:     r.count(headerAttempts, true),
 		Deliveries:   r.uint(headerDeliveries),
+		Returns:      r.count(headerReturns, false),
 		FirstFailure: r.time(headerFirstFailure, false),
 		LastFailure:  r.time(headerLastFailure, false),
 		Replay:       r.count(headerReplay, false),

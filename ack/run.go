@@ -82,8 +82,8 @@ func (s *Session) look(ctx context.Context) {
 	s.mu.Lock()
 	before := s.overdue(s.now())
 	due := s.slots.sentBefore(before) || s.overdueAcks(before)
-	wanted := !s.abandoned && (due || s.delayed || s.pending > 0)
-	s.delayed = false
+	wanted := !s.abandoned && (due || s.nakedSince > 0 || s.pending > 0)
+	naked := s.nakedSince
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.asking = cancel
@@ -101,6 +101,7 @@ func (s *Session) look(ctx context.Context) {
 	}
 	s.mu.Lock()
 	s.pending = info.AckPending
+	s.nakedSince -= naked
 	s.mu.Unlock()
 	if due {
 		s.resendDue(time.Now())
@@ -113,9 +114,10 @@ func (s *Session) overdue(now moment) moment {
 }
 
 // AckPending is how many deliveries of the durable wait for their settlement, delayed NAKs included, on all instances,
-// as the server said within about a second.
+// as the server said within about a second, and what was given back here since: a flood can fill the durable in less than
+// that.
 func (s *Session) AckPending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pending
+	return s.pending + s.nakedSince
 }

@@ -75,8 +75,8 @@ type Session struct {
 	abandoned   bool
 	resting     bool               // Run waits for woken
 	asking      context.CancelFunc // of what is asked of the server just now
-	delayed     bool               // a NAK was sent since AckPending was asked
 	pending     int                // AckPending as the server last said
+	nakedSince  int                // NAKs since it was asked
 	stats       Stats
 	settled     chan struct{} // closed when nothing is unconfirmed any more; nil while nobody waits
 }

@@ -160,15 +160,19 @@ func (m *message) known(rec ack.Record, b *batch) {
 	d, rt := m.delivery, m.route
 	m.recorded = rec.Known()
 	attempts, first := rec.Attempts, rec.FirstFailure
-	if o := m.origin; o != nil && !m.recorded {
-		attempts, first = o.Attempts, o.FirstFailure
+	before := ack.Origin{}
+	if m.origin != nil {
+		before = *m.origin
+	}
+	if !m.recorded {
+		attempts, first = before.Attempts, before.FirstFailure
 	}
 	m.first = new(handed)
 	m.Message = supervisor.Message{
 		First: &m.first.attempt,
 		Work:  m, Key: rt.keyOf(m.subject), Sequence: d.Sequence, Size: len(m.data) + d.Msg.Size() - len(d.Msg.Data),
 		Attempts: attempts, FirstFailure: first, Due: rec.Due,
-		Returns: max(0, int(min(d.Deliveries, 1<<20))-1-attempts),
+		Returns: before.Returns + max(0, int(min(d.Deliveries, 1<<20))-1-(attempts-before.Attempts)),
 	}
 	if rt.guarded && (rec.Suspect || rec.Crashes > 0) {
 		suspect := rec // the parameter itself must not escape

@@ -16,6 +16,7 @@ type counters struct {
 	moves    [5]atomic.Uint64 // of keys and the route, by supervisor.State
 	naked    atomic.Uint64
 	parked   atomic.Uint64
+	aside    atomic.Uint64
 	notDead  atomic.Uint64 // dead letters that could not be stored
 	letters  [5]atomic.Uint64
 	seconds  prometheus.Histogram
@@ -45,7 +46,7 @@ type metrics struct {
 	r       *Relay
 	seconds *prometheus.HistogramVec
 
-	connected, deliveries, rebuilds, verdicts, settlements, retries, dead, notDead,
+	connected, deliveries, rebuilds, verdicts, settlements, retries, aside, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, unconfirmed, ackPending *prometheus.Desc
 }
 
@@ -67,6 +68,7 @@ func newMetrics(r *Relay) *metrics {
 		verdicts:    desc("verdicts_total", "What handlers said of attempts; a panic or a hang says nothing.", "route", "verdict"),
 		settlements: desc("settlements_total", "How messages left their route.", "route", "how"),
 		retries:     desc("retries_total", "Failed messages by where they wait: nak or parked.", "route", "where"),
+		aside:       desc("put_aside_total", "Messages of keys that wait, parked without an attempt because their durable fills.", "route"),
 		dead:        desc("dead_letters_total", "Messages in the dead letters by reason.", "route", "reason"),
 		notDead:     desc("dead_letter_failures_total", "Dead letters that could not be stored; the messages stay where they are.", "route"),
 		keys:        desc("keys", "Keys by state.", "route", "state"),
@@ -126,6 +128,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		counter(m.retries, c.naked.Load(), name, "nak")
 		counter(m.retries, c.parked.Load(), name, "parked")
+		counter(m.aside, c.aside.Load(), name)
 		for i, reason := range reasons {
 			counter(m.dead, c.letters[i].Load(), name, reason)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -26,9 +27,12 @@ type route struct {
 	log   *slog.Logger
 	group *supervisor.Group
 	slow  *pool.Pool
+	aside *pool.Pool // see putAside
 	key   subject.Template
 	work  context.Context // of the slow path; set by serve
-	count counters
+	// asideWas: a pull loop waits until fewer messages wait to be put aside.
+	asideWas atomic.Bool
+	count    counters
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 
@@ -45,7 +49,7 @@ type route struct {
 func newRoute(r *Relay, cfg Route) *route {
 	_, outside := cfg.Handler.(Outside)
 	cfg.OwnBytes = cfg.OwnBytes || outside
-	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), guarded: !outside}
+	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), aside: pool.New(asidePaths), guarded: !outside}
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,

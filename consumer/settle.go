@@ -26,7 +26,10 @@ func (m *message) retry(o supervisor.Outcome) {
 	rt.log.Warn("attempt failed", m.attrs("attempt", o.Attempts, "delay", time.Until(o.Due).Round(time.Millisecond), "error", rec.LastError)...)
 	if m.shouldPark(o.Due) {
 		failpoint.At("parking")
-		err := m.park(rec)
+		origin := m.from()
+		origin.Attempts, origin.Returns, origin.FirstFailure, origin.LastFailure, origin.LastError =
+			rec.Attempts, m.Returns, rec.FirstFailure, rec.LastFailure, rec.LastError
+		err := m.park(origin, rec.Due)
 		if err == nil {
 			failpoint.At("parked")
 			rt.count.parked.Add(1)
@@ -73,14 +76,11 @@ func (m *message) shouldPark(due time.Time) bool {
 	return wait > rt.cfg.Retry.ParkAfter || m.source.session.AckPending() > room
 }
 
-func (m *message) park(rec ack.Record) error {
+func (m *message) park(origin ack.Origin, due time.Time) error {
 	rt := m.route
-	origin := m.from()
-	origin.Attempts, origin.FirstFailure, origin.LastFailure, origin.LastError =
-		rec.Attempts, rec.FirstFailure, rec.LastFailure, rec.LastError
 	ctx, cancel := context.WithTimeout(rt.work, settleTimeout)
 	defer cancel()
-	return rt.relay.retries.Park(ctx, origin, m.header, m.data, rec.Due, rt.cfg.Retry.ParkMax)
+	return rt.relay.retries.Park(ctx, origin, m.header, m.data, due, rt.cfg.Retry.ParkMax)
 }
 
 // record stores what is to be remembered of the message, before it is given back. It tries for as long as the lease
@@ -179,7 +179,7 @@ func (m *message) crashes() int {
 
 func (m *message) entry(o supervisor.Outcome) dlq.Entry {
 	origin := m.from()
-	origin.Attempts, origin.FirstFailure = o.Attempts, o.FirstFailure
+	origin.Attempts, origin.Returns, origin.FirstFailure = o.Attempts, 0, o.FirstFailure
 	switch rec, known := m.source.records.Cached(m.delivery.Sequence, m.delivery.Deliveries); {
 	case o.Err != nil:
 		origin.LastError, origin.LastFailure = errorText(o.Err), time.Now()

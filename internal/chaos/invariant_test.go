@@ -81,7 +81,8 @@ type isolation struct {
 
 // phase is one process that drains a stream, and then handles fresh messages at a moderate rate.
 type phase struct {
-	rate       float64       // healthy messages a second, from the first to the last
+	rate       float64       // healthy messages a second, while the bad ones wait: without the first tenth
+	whole      float64       // with it
 	reached    time.Duration // until the first one was handled
 	p99, worst time.Duration // of fresh ones
 	hung       int
@@ -113,11 +114,13 @@ func (c isolation) run(t *testing.T) {
 			}
 		}
 	}
-	var ratios []float64
+	var ratios, wholes []float64
 	for i := range base {
 		ratios = append(ratios, beside[i].rate/base[i].rate)
+		wholes = append(wholes, beside[i].whole/base[i].whole)
 	}
-	ratio := median(ratios, func(r float64) float64 { return r })
+	itself := func(r float64) float64 { return r }
+	ratio := median(ratios, itself)
 	rate := func(p phase) float64 { return p.rate }
 	p99 := func(p phase) time.Duration { return p.p99 }
 	worst := func(p phase) time.Duration { return p.worst }
@@ -134,8 +137,8 @@ func (c isolation) run(t *testing.T) {
 	if Full && p99Beside > max(2*p99Base, 10*ms) {
 		t.Errorf("I-08: p99 of fresh healthy messages is %v, without the bad subject %v", p99Beside, p99Base)
 	}
-	w.Figure("%d messages of one %s subject wait beside 99 healthy ones: healthy %.0f/s of %.0f/s (medians), ratios %.3f, median %.3f; first one after %v; fresh ones p99 %v of %v, slowest %v of %v, over all rounds %v; %d timeouts",
-		c.waiting, c.bad, median(beside, rate), median(base, rate), ratios, ratio, median(beside, func(p phase) time.Duration { return p.reached }).Round(ms),
+	w.Figure("%d messages of one %s subject wait beside 99 healthy ones: healthy %.0f/s of %.0f/s (medians), ratios %.3f, median %.3f, with the first tenth, in which the bad ones fail and go away, %.3f, median %.3f; first one after %v; fresh ones p99 %v of %v, slowest %v of %v, over all rounds %v; %d timeouts",
+		c.waiting, c.bad, median(beside, rate), median(base, rate), ratios, ratio, wholes, median(wholes, itself), median(beside, func(p phase) time.Duration { return p.reached }).Round(ms),
 		p99Beside, p99Base, median(beside, worst), median(base, worst), slowest, median(beside, func(p phase) int { return p.hung }))
 }
 
@@ -143,7 +146,8 @@ func (c isolation) phase(w *World, stream string, round int) phase {
 	w.T.Helper()
 	name := fmt.Sprintf("%s%d", stream, round)
 	stats := w.path(name + ".json")
-	conf := M{"Load": stats, "Subjects": []string{stream + ".>"}, "Stream": stream, "AckWait": 30 * time.Second, "Drain": 300 * ms,
+	mark := c.healthy / 10
+	conf := M{"Mark": mark, "Load": stats, "Subjects": []string{stream + ".>"}, "Stream": stream, "AckWait": 30 * time.Second, "Drain": 300 * ms,
 		"MaxAttempts": 20, "RetryMin": 500 * ms, "RetryMax": 10 * time.Minute, "TripAfter": 5, "RouteTripAfter": 20}
 	for k, v := range c.conf {
 		conf[k] = v
@@ -181,7 +185,8 @@ func (c isolation) phase(w *World, stream string, round int) phase {
 	})
 	us := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 	p := phase{
-		rate: float64(c.healthy-1) / s.LastOK.Sub(s.FirstOK).Seconds(), reached: s.FirstOK.Sub(began), p99: us(s.FreshP99), worst: us(s.FreshMax), hung: s.Hung,
+		rate: float64(c.healthy-mark) / s.LastOK.Sub(s.MarkOK).Seconds(), whole: float64(c.healthy-1) / s.LastOK.Sub(s.FirstOK).Seconds(),
+		reached: s.FirstOK.Sub(began), p99: us(s.FreshP99), worst: us(s.FreshMax), hung: s.Hung,
 	}
 	w.Note("%s: %+v, handled %d, again %d, failed %d", name, p, s.Handled, s.Again, s.Failed)
 	return p
@@ -207,6 +212,55 @@ func TestI08_hanging(t *testing.T) {
 	isolation{bad: "hang", waiting: of(1000, 10_000), healthy: of(3000, 40_000), conf: M{
 		"Concurrency": 64, "Takes": 5 * ms, "Timeout": 2 * time.Second,
 	}}.run(t)
+}
+
+// I-08, when more messages of the bad subject wait than the durable may have outstanding.
+func TestI08_beyondMaxAckPending(t *testing.T) {
+	w := beginAlone(t)
+	w.StartNATS(NATSConfig{})
+	w.Connect()
+	w.Stream()
+	stats := w.path("load.json")
+	bad, healthy, fresh := of(70_000, 10*65_536), of(1000, 100_000), of(300, 30_000)
+	pour(w, 0, bad, func(int) string { return "t.bad.1" }, says(""))
+	pour(w, 0, healthy, func(i int) string { return fmt.Sprintf("t.ok.%d", i%99) }, says(""))
+	began := time.Now()
+	w.StartEmbedded("e1", M{
+		"Load": stats, "Concurrency": 64, "AckWait": 30 * time.Second, "MaxAttempts": 20, "RetryMin": 500 * ms,
+		"RetryMax": 10 * time.Minute, "TripAfter": 5, "RouteTripAfter": 20,
+	})
+	w.Eventually(3*time.Minute, "the healthy messages are handled", func() bool { return readStats(stats).OK >= healthy })
+	took, s := time.Since(began), readStats(stats)
+	pour(w, of(100, 1000), fresh, func(i int) string { return fmt.Sprintf("t.fresh.%d", i%99) }, func() string {
+		return strconv.FormatInt(time.Now().UnixNano(), 10)
+	})
+	w.Eventually(time.Minute, "fresh messages are handled", func() bool { return readStats(stats).Fresh >= fresh })
+	f := readStats(stats)
+	if most := of(10*time.Second, 2*time.Second); time.Duration(f.FreshMax)*time.Microsecond > most {
+		t.Errorf("I-08: a fresh healthy message took %d µs, want ≤ %v", f.FreshMax, most)
+	}
+	// Nothing is lost of those that wait: they are in the stream, or parked.
+	var kept uint64
+	w.must("look at the streams", func(ctx context.Context) error {
+		durable, err := w.durableInfo(ctx, w.stream, "work")
+		if err != nil {
+			return err
+		}
+		stream, err := w.js.Stream(ctx, "RELAY_RETRY")
+		if err != nil {
+			return err
+		}
+		kept = durable.NumPending + uint64(durable.NumAckPending) + stream.CachedInfo().State.Msgs
+		return nil
+	})
+	if kept < uint64(bad) {
+		t.Errorf("I-08: only %d of %d bad messages are left", kept, bad)
+	}
+	if s.MaxRSS > 256<<20 {
+		t.Errorf("I-08: %d MiB of memory, want ≤ 256", s.MaxRSS>>20)
+	}
+	w.Figure("%d messages of one bad subject ahead of %d healthy ones: the first of these after %v, all after %v; fresh ones p99 %d µs, slowest %d µs; %d bad ones are kept; RSS %d MiB",
+		bad, healthy, s.FirstOK.Sub(began).Round(ms), took.Round(ms), f.FreshP99, f.FreshMax, kept, f.MaxRSS>>20)
 }
 
 // I-10: a million subjects, and an outage in their midst in which what was fetched waits in the stash.

@@ -36,7 +36,9 @@ type embedConfig struct {
 	Load          string
 	Takes, Outage time.Duration
 	OutageAfter   int
-	Stash         int
+	// Mark is how many messages on …ok.> are handled before the rate counts.
+	Mark  int
+	Stash int
 }
 
 func runEmbed(args []string) error {
