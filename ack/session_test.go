@@ -631,3 +631,30 @@ func TestSession_whatIsNoDelivery(t *testing.T) {
 		}
 	})
 }
+
+// A flood can fill a durable in less than the second between two looks at it.
+func TestSession_ackPendingCountsWhatWasGivenBackSince(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		want := func(n int) {
+			t.Helper()
+			if got := w.s.AckPending(); got != n {
+				t.Errorf("%d outstanding, want %d", got, n)
+			}
+		}
+		for seq := range uint64(3) {
+			w.check(w.arrive(1+seq, 1).Nak(time.Now().Add(time.Hour)), nil)
+		}
+		want(3)
+		w.set(func() { w.mute = true })
+		w.confirmAll(time.Second)
+		want(3)
+		w.set(func() { w.mute, w.pending = false, 5 }) // with those of others
+		w.confirmAll(time.Second)
+		want(5)
+		w.check(w.arrive(4, 1).Nak(time.Now().Add(time.Hour)), nil)
+		want(6)
+		w.set(func() { w.pending = 0 })
+		w.confirmAll(2 * time.Second)
+		want(0)
+	})
+}

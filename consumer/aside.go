@@ -9,27 +9,55 @@ import (
 
 // A key that waits keeps what the stash has room for, and gives the rest back to come again later. As NAKs with a delay these
 // stay outstanding, and once MaxAckPending are, the server delivers nothing more on the durable: one dead dependency with
-// a backlog would stop all other keys. So they are put aside, into the retry stream, when they get many.
+// a backlog would stop all other keys. Long before, each thousand of them costs the others half a percent of a full rate.
+// So they are put aside, into the retry stream, when they get many.
 
 const (
 	// asidePaths is how many messages of a route are put aside at once.
 	asidePaths = 64
-	// asideMost is how many may wait for that, above which the pull loops of the route do not ask for more: each is in
-	// memory, and the server has them as well.
-	asideMost = 4096
+	// asideMost is how many may wait for that, and asideMostBytes their size, above which the pull loops of the route do not
+	// ask for more: each is in memory, and the server has them as well.
+	asideMost      = 4096
+	asideMostBytes = 16 << 20
+	// asideFrom is how many deliveries of the durable may be outstanding before small messages are put aside. Large ones
+	// stay for longer: the server has to write them once more each time.
+	asideFrom  = 1024
+	asideSmall = 4 << 10
 	// asideTold is after how many of them the log says so again.
 	asideTold = 10_000
 )
 
-// shouldPutAside tells whether a message that is given back unstarted should leave its durable.
-func (m *message) shouldPutAside(due time.Time) bool {
-	return !due.IsZero() && m.suspect == nil && m.shouldPark(due)
+// shouldPutAside tells whether a message that is given back unstarted should leave its durable. It does not go by park_after:
+// it is the same wait again each time.
+func (m *message) shouldPutAside(o supervisor.Outcome) bool {
+	if o.Due.IsZero() || m.suspect != nil || !m.mayPark() {
+		return false
+	}
+	room := maxAckPending / 8
+	switch {
+	case time.Until(o.Due) <= soon, o.Suspended: // these can be called back, from their durable only
+		room = maxAckPending / 2
+	case m.Size <= asideSmall:
+		room = asideFrom
+	}
+	return m.source.session.AckPending() > room
 }
 
 // putAside parks a message that spent no attempt. Where that fails it is given back after all.
 func (m *message) putAside(o supervisor.Outcome) {
+	rt, size := m.route, int64(m.Size)
+	rt.asideBytes.Add(size)
+	rt.aside.Go(func() {
+		m.parkUnstarted(o)
+		rt.asideBytes.Add(-size)
+		if rt.asideWasFull.Load() && !rt.asideAbove(2) && rt.asideWasFull.CompareAndSwap(true, false) {
+			rt.more()
+		}
+	})
+}
+
+func (m *message) parkUnstarted(o supervisor.Outcome) {
 	rt := m.route
-	defer rt.asideShrank()
 	origin := m.from()
 	origin.Attempts, origin.FirstFailure, origin.Returns = o.Attempts, o.FirstFailure, m.Returns+1
 	if m.recorded {
@@ -47,7 +75,7 @@ func (m *message) putAside(o supervisor.Outcome) {
 	}
 	failpoint.At("parked")
 	if rt.count.aside.Add(1)%asideTold == 1 {
-		rt.log.Warn("messages of keys that wait fill the durable; from an eighth of its window on they are parked",
+		rt.log.Warn("messages of keys that wait are parked, lest they fill the durable",
 			m.attrs("ack_pending", m.source.session.AckPending(), "due", o.Due)...)
 	}
 	m.done()
@@ -55,15 +83,14 @@ func (m *message) putAside(o supervisor.Outcome) {
 
 // asideFull tells whether too many wait to be put aside; the pull loops are woken when they are half as many.
 func (rt *route) asideFull() bool {
-	full := rt.aside.Len() > asideMost
-	if full {
-		rt.asideWas.Store(true)
+	if !rt.asideAbove(1) {
+		return false
 	}
-	return full
+	rt.asideWasFull.Store(true)
+	return rt.asideAbove(1) // else nobody may be left who would wake them
 }
 
-func (rt *route) asideShrank() {
-	if rt.aside.Len() <= asideMost/2 && rt.asideWas.CompareAndSwap(true, false) {
-		rt.more()
-	}
+// asideAbove tells whether more than that part of what may wait does.
+func (rt *route) asideAbove(part int) bool {
+	return rt.aside.Len() > asideMost/part || rt.asideBytes.Load() > int64(asideMostBytes/part)
 }

@@ -134,8 +134,8 @@ func (m *message) Settle(o supervisor.Outcome) {
 		m.done()
 	case supervisor.GiveBack:
 		failpoint.At("giving back")
-		if m.shouldPutAside(o.Due) {
-			rt.aside.Go(func() { m.putAside(o) })
+		if m.shouldPutAside(o) {
+			m.putAside(o)
 			return
 		}
 		if m.giveBack(o.Due); o.Suspended {

@@ -27,12 +27,13 @@ type route struct {
 	log   *slog.Logger
 	group *supervisor.Group
 	slow  *pool.Pool
-	aside *pool.Pool // see putAside
-	key   subject.Template
-	work  context.Context // of the slow path; set by serve
-	// asideWas: a pull loop waits until fewer messages wait to be put aside.
-	asideWas atomic.Bool
-	count    counters
+	// Messages on their way to the retry stream without an attempt; see aside.go.
+	aside        *pool.Pool
+	asideBytes   atomic.Int64
+	asideWasFull atomic.Bool // a pull loop waits
+	key          subject.Template
+	work         context.Context // of the slow path; set by serve
+	count        counters
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 

@@ -63,17 +63,18 @@ func (m *message) retry(o supervisor.Outcome) {
 // checkPending). Acks are kept back when it looks after a burst of NAKs, but not otherwise, and not those of other instances.
 const soon = 5 * time.Second
 
-// shouldPark tells whether the message should wait outside its consumer. Those of ordered keys never do.
+// shouldPark tells whether the message should wait outside its consumer.
 func (m *message) shouldPark(due time.Time) bool {
-	rt := m.route
-	if rt.cfg.Order == supervisor.OrderKey || m.delivery.Fenced() || m.crashes() > 0 { // parked, they would not be known
-		return false
-	}
 	wait, room := time.Until(due), maxAckPending/8
 	if wait <= soon {
 		room = maxAckPending / 2
 	}
-	return wait > rt.cfg.Retry.ParkAfter || m.source.session.AckPending() > room
+	return m.mayPark() && (wait > m.route.cfg.Retry.ParkAfter || m.source.session.AckPending() > room)
+}
+
+// mayPark is false for messages of ordered keys, and for those that would not be known any more.
+func (m *message) mayPark() bool {
+	return m.route.cfg.Order != supervisor.OrderKey && !m.delivery.Fenced() && m.crashes() == 0
 }
 
 func (m *message) park(origin ack.Origin, due time.Time) error {

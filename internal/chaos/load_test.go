@@ -17,7 +17,7 @@ type loadStats struct {
 	OK, Failed, Retried, Recovered, Waiting int
 	P50, P99, Max, Early                    int64
 	At                                      time.Time
-	FirstOK, MarkOK, LastOK                 time.Time
+	FirstOK, LastOK                         time.Time
 	Hung, HangingNow                        int
 	Fresh                                   int
 	FreshP50, FreshP99, FreshMax            int64

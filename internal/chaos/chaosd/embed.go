@@ -36,9 +36,7 @@ type embedConfig struct {
 	Load          string
 	Takes, Outage time.Duration
 	OutageAfter   int
-	// Mark is how many messages on …ok.> are handled before the rate counts.
-	Mark  int
-	Stash int
+	Stash         int
 }
 
 func runEmbed(args []string) error {

@@ -26,7 +26,6 @@ type load struct {
 	takes  time.Duration // what succeeds
 	outage time.Duration // in which everything fails, once so many messages were handled
 	after  int
-	mark   int
 	status func() consumer.Status
 
 	mu     sync.Mutex
@@ -47,9 +46,9 @@ type LoadStats struct {
 	P50, P99, Max, Early int64
 	At                   time.Time
 
-	// When the first message on …ok.> ended, the one of that number that the configuration marks, and the last one.
-	FirstOK, MarkOK, LastOK time.Time
-	Hung, HangingNow        int
+	// When the first message on …ok.> ended, and the last one.
+	FirstOK, LastOK  time.Time
+	Hung, HangingNow int
 	// Fresh messages, and how long they took, in microseconds.
 	Fresh                        int
 	FreshP50, FreshP99, FreshMax int64
@@ -64,7 +63,7 @@ type LoadStats struct {
 
 func newLoad(c embedConfig) *load {
 	return &load{
-		file: c.Load, delay: c.RetryMin, takes: c.Takes, outage: c.Outage, after: c.OutageAfter, mark: c.Mark,
+		file: c.Load, delay: c.RetryMin, takes: c.Takes, outage: c.Outage, after: c.OutageAfter,
 		made: time.Now(), failed: make(map[uint64]time.Time), starts: make(map[uint64]int),
 	}
 }
@@ -142,11 +141,8 @@ func (l *load) good(m *consumer.Msg) error {
 		}
 		return nil
 	}
-	switch l.stats.OK++; l.stats.OK {
-	case 1:
+	if l.stats.OK++; l.stats.OK == 1 {
 		l.stats.FirstOK = now
-	case l.mark:
-		l.stats.MarkOK = now
 	}
 	l.stats.LastOK = now
 	return nil

@@ -1,0 +1,107 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/ack"
+)
+
+// What the stash had no room for was NAKed, whatever its number. With MaxAckPending of them outstanding the server
+// delivered nothing more, and one failing key stopped all others.
+func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
+	for name, most := range map[string]int{"parked": 0, "the retry stream is full": 1} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			const bad, good = 12_000, 100
+			for range bad {
+				if _, err := w.js.PublishAsync("orders.bad", []byte("x")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-w.js.PublishAsyncComplete()
+			w.publish("orders.good", good)
+			var handled, others atomic.Int64
+			w.start(Config{Logger: quiet}, Route{
+				Name: "billing", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Retry: Retry{ParkMax: most},
+				Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+					if m.Subject == "orders.bad" {
+						others.Add(1)
+						return errors.New("bad")
+					}
+					handled.Add(1)
+					return nil
+				}),
+			})
+			w.eventually("the others are handled", func() bool { return handled.Load() == good })
+			w.eventually("the bad ones wait", func() bool {
+				st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
+				if err != nil {
+					t.Fatal(err)
+				}
+				info := w.info("ORDERS", "billing")
+				parked, left := int(st.CachedInfo().State.Msgs), int(info.NumPending)+info.NumAckPending
+				stay := bad - 1 // relay looks at the retry stream once a second: some thousand may be parked before it is known to be full
+				if most == 0 {
+					stay = asideFrom + 1000 + 100 // with the stash
+				}
+				return parked+left == bad && left <= stay // acks of what is parked come after it
+			})
+			st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := st.GetMsg(t.Context(), st.CachedInfo().State.FirstSeq)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, header, err := ack.Unwrap(m.Header)
+			due, _ := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Schedule")[len("@at "):])
+			if err != nil || o.Attempts != 0 || o.Returns != 1 || o.Subject != "orders.bad" || len(header) > 0 || time.Until(due) < 20*time.Second {
+				t.Errorf("parked as %+v (%v), due in %v", o, err, time.Until(due))
+			}
+			if n := others.Load(); n > 100 {
+				t.Errorf("the bad key had %d starts", n)
+			}
+		})
+	}
+}
+
+// A message that is parked unstarted has a delivery of its own afterwards, and must stay away for longer all the same.
+func TestMessage_returnsAreCountedOverParking(t *testing.T) {
+	w := newWorld(t)
+	r, err := New(w.nc, Config{}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		origin     *ack.Origin
+		record     ack.Record
+		deliveries uint64
+		want       int
+	}{
+		{nil, ack.Record{}, 1, 0},
+		{nil, ack.Record{}, 3, 2},
+		{nil, ack.Record{Attempts: 2}, 3, 0},
+		{&ack.Origin{Returns: 3}, ack.Record{}, 1, 3},
+		{&ack.Origin{Returns: 3, Attempts: 2}, ack.Record{}, 2, 4},
+		{&ack.Origin{Returns: 3, Attempts: 2}, ack.Record{Attempts: 3}, 2, 3},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			if c.record.Attempts > 0 {
+				c.record.LastFailure = time.Now()
+			}
+			m := &message{route: r.routes[0], origin: c.origin, delivery: &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}}
+			m.known(c.record, new(batch))
+			if m.Returns != c.want {
+				t.Errorf("%d returns, want %d", m.Returns, c.want)
+			}
+		})
+	}
+}
