@@ -16,10 +16,11 @@ type acks struct {
 	opened moment      // when the first of open was sent, or before
 	unsure []*Delivery // sent perhaps; nothing will confirm them but an ack that is sent again
 
-	sending bool   // somebody empties the outbox
-	held    bool   // nobody may for the moment; see quiet.go
-	waiting int32  // the slot of the ack that waits for an answer; noSlot if none does
-	link    uint64 // which connection it was when the last ack with a reply had been sent
+	sending bool        // somebody empties the outbox
+	held    bool        // nobody may for the moment; see quiet.go
+	waiting int32       // the slot of the ack that waits for an answer; noSlot if none does
+	covers  []*Delivery // what that answer confirms beside
+	link    uint64      // which connection it was when the last ack with a reply had been sent
 
 	spare    []*Delivery // outbox, while that is being sent
 	subjects []string    // of what is being sent
@@ -44,10 +45,10 @@ func (s *Session) queue(d *Delivery) {
 	}
 	if i := a.waiting; i != noSlot && d.slot == i && s.slots.table[i].delivery == d {
 		// It is acked again before the answer came: let the next ack ask for one.
-		for _, c := range s.uncover(i) {
+		s.uncover(func(c *Delivery) {
 			c.slot = inOpen
 			a.open, a.opened = append(a.open, c), min(a.opened, c.beat)
-		}
+		})
 	}
 	d.slot = inOutbox
 	a.outbox = append(a.outbox, d)
@@ -144,15 +145,13 @@ func (s *Session) cover(batch []*Delivery) (reply string) {
 	a.open = append(a.open, batch[:last]...)
 	i := s.slots.use(carrier, true, now)
 	a.waiting, carrier.slot = i, i
-	p := &s.slots.table[i]
-	p.covers = p.covers[:0]
 	rest := a.open[:0]
 	for _, d := range a.open {
 		switch {
 		case d.slot != inOpen:
 		case d.Sequence < carrier.Sequence:
 			d.slot = i
-			p.covers = append(p.covers, d)
+			a.covers = append(a.covers, d)
 		default:
 			rest = append(rest, d)
 		}
@@ -176,11 +175,7 @@ func (s *Session) distrust() {
 	}
 	clear(a.open)
 	a.open = a.open[:0]
-	if i := a.waiting; i != noSlot {
-		for _, d := range s.uncover(i) {
-			s.doubt(d)
-		}
-	}
+	s.uncover(s.doubt)
 }
 
 // doubt has an ack sent again.
@@ -189,19 +184,22 @@ func (s *Session) doubt(d *Delivery) {
 	s.acks.unsure = append(s.acks.unsure, d)
 }
 
-// uncover frees a slot of acks, and returns those that it covers, the one that waits for an answer included.
-func (s *Session) uncover(i int32) []*Delivery {
-	p := &s.slots.table[i]
-	list := p.covers
-	if p.delivery.slot == i {
-		list = append(list, p.delivery)
+// uncover frees the slot of the ack that waits for an answer, if one does, and does this to it and to all that it covers.
+func (s *Session) uncover(do func(*Delivery)) {
+	a := &s.acks
+	i := a.waiting
+	if i == noSlot {
+		return
 	}
+	list := append(a.covers, s.slots.table[i].delivery)
 	list = slices.DeleteFunc(list, func(d *Delivery) bool { return d.slot != i })
-	if s.acks.waiting == i {
-		s.acks.waiting = noSlot
-	}
+	a.waiting, a.covers = noSlot, nil
 	s.slots.free(i)
-	return list
+	for _, d := range list {
+		do(d)
+	}
+	clear(list) // it must keep nothing alive
+	a.covers = list[:0]
 }
 
 // closeUp has the last acks confirmed when no further one follows that could do it.

@@ -2,8 +2,10 @@ package ack
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/nats-io/nats.go"
 )
@@ -187,4 +189,44 @@ func TestAcks_regressionAnAnswerRightAfterAReconnectConfirmsNothingOfBefore(t *t
 	i.on = true
 	w.check(w.arrive(4, 1).Ack(nil), nil) // the only ack that was sent on it
 	w.stats("Confirmed:2 Unconfirmed:2")
+}
+
+// Each slot kept the list of what it had once covered. With many NAKs unanswered another slot carries the ack each time,
+// and hundreds of confirmed messages stayed in memory for each.
+func TestSession_regressionConfirmedAcksAreLetGo(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		const rounds, each = 20, 50
+		var settled []weak.Pointer[Delivery]
+		seq := uint64(0)
+		next := func() *Delivery { seq++; return w.arrive(seq, 1) }
+		for range rounds {
+			w.check(next().Nak(time.Now().Add(time.Hour)), nil) // stays unanswered, in a slot of its own
+			time.Sleep(burstEvery)
+			w.check(next().Ack(nil), nil)
+			for range each {
+				d := next()
+				settled = append(settled, weak.Make(d))
+				w.check(d.Ack(nil), nil)
+			}
+			for _, m := range w.taken() {
+				if m.reply != "" && m.payload == "+ACK" {
+					w.confirm(m)
+				}
+			}
+			w.check(next().Ack(nil), nil)
+			for _, m := range w.taken() {
+				w.confirm(m)
+			}
+		}
+		runtime.GC()
+		kept := 0
+		for _, p := range settled {
+			if p.Value() != nil {
+				kept++
+			}
+		}
+		if kept > 0 {
+			t.Errorf("%d of %d confirmed deliveries are still there", kept, rounds*each)
+		}
+	})
 }

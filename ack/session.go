@@ -302,13 +302,13 @@ func (s *Session) answered(i int32, m *nats.Msg) {
 	case i == s.acks.waiting:
 		// Without a reconnect that flush has not noticed yet, it confirms all that it covers.
 		sure := s.cfg.Link() == s.acks.link
-		for _, c := range s.uncover(i) {
+		s.uncover(func(c *Delivery) {
 			if sure || c == d {
 				s.confirm(c)
 			} else {
 				s.doubt(c)
 			}
-		}
+		})
 	case p.settlement:
 		s.slots.free(i)
 		s.mayBeQuiet(d, p.sent)

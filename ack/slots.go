@@ -9,8 +9,6 @@ type slot struct {
 	generation uint32
 	settlement bool  // an ack or a NAK; otherwise a +WPI
 	prev, next int32 // in the order of sent
-	// covers are the acks without a reply that an answer to this one confirms; see acks.
-	covers []*Delivery
 }
 
 // slots is a table of what is unanswered: found by the token of its reply subject, kept in the order it was sent. A token
