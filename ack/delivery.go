@@ -111,7 +111,10 @@ func (d *Delivery) giveBack(due time.Time, plain bool) error {
 	}
 	d.state, d.due, d.plain = naked, due, plain
 	s.naks = append(s.naks, d)
-	s.nakedSince++
+	s.delayed = true
+	if d.Deliveries == 1 {
+		s.nakedSince++
+	}
 	return nil
 }
 

@@ -30,6 +30,8 @@ type Origin struct {
 	Deliveries uint64
 	// Returns counts how often the message was parked without an attempt.
 	Returns int
+	// Due is what a parked message waits for, by the clock of the instance that parked it; zero when it waits for nothing.
+	Due time.Time
 	// FirstFailure and LastFailure are zero when no attempt failed.
 	FirstFailure, LastFailure time.Time
 	// LastError is at most [MaxErrorLen] bytes of UTF-8 without control bytes once it was wrapped.
@@ -93,6 +95,7 @@ const (
 	headerAttempts     = "Relay-Attempts"
 	headerDeliveries   = "Relay-Deliveries"
 	headerReturns      = "Relay-Returns"
+	headerDue          = "Relay-Due"
 	headerFirstFailure = "Relay-First-Failure"
 	headerLastFailure  = "Relay-Last-Failure"
 	headerLastError    = "Relay-Last-Error"
@@ -153,6 +156,9 @@ func Wrap(o Origin, original nats.Header) nats.Header {
 	h.Set(headerDeliveries, strconv.FormatUint(o.Deliveries, 10))
 	if o.Returns != 0 {
 		h.Set(headerReturns, strconv.Itoa(o.Returns))
+	}
+	if !o.Due.IsZero() {
+		setTime(h, headerDue, o.Due)
 	}
 	if !o.FirstFailure.IsZero() {
 		setTime(h, headerFirstFailure, o.FirstFailure)
@@ -232,6 +238,7 @@ func (r *reader) origin() Origin {
 		Attempts:     r.count(headerAttempts, true),
 		Deliveries:   r.uint(headerDeliveries),
 		Returns:      r.count(headerReturns, false),
+		Due:          r.time(headerDue, false),
 		FirstFailure: r.time(headerFirstFailure, false),
 		LastFailure:  r.time(headerLastFailure, false),
 		Replay:       r.count(headerReplay, false),

@@ -125,8 +125,8 @@ func anyOrigin(t *rapid.T) Origin {
 		Route: text.Draw(t, "route"), Stream: text.Draw(t, "stream"), Consumer: text.Draw(t, "consumer"), Subject: text.Draw(t, "subject"),
 		Job: text.Draw(t, "job"), Sequence: rapid.Uint64().Draw(t, "seq"), Time: at.Draw(t, "time"),
 		Attempts: rapid.IntRange(0, math.MaxInt).Draw(t, "attempts"), Deliveries: rapid.Uint64().Draw(t, "deliveries"),
-		Returns:      rapid.IntRange(0, math.MaxInt).Draw(t, "returns"),
-		FirstFailure: maybe.Draw(t, "first"), LastFailure: maybe.Draw(t, "last"),
+		Returns: rapid.IntRange(0, math.MaxInt).Draw(t, "returns"),
+		Due:     maybe.Draw(t, "due"), FirstFailure: maybe.Draw(t, "first"), LastFailure: maybe.Draw(t, "last"),
 		LastError: CleanText(text.Draw(t, "error"), MaxErrorLen), Replay: rapid.IntRange(0, math.MaxInt).Draw(t, "replay"),
 	}
 }

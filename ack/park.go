@@ -62,7 +62,7 @@ func (r *RetryStream) DueSubjects(route string) string { return r.service + ".du
 // ErrParkFull says that as many messages wait in the retry stream as the route allows.
 var ErrParkFull = errors.New("the retry stream is full")
 
-// Park stores the message to come back on its route when due is over, and returns when the server has it. The same
+// Park stores the message to come back on its route when due is over, which becomes o.Due, and returns when the server has it. The same
 // origin parked twice replaces the first. It returns [ErrParkFull] when limit messages wait already (looked up about
 // once a second), and nats.ErrMaxPayload when the message with its headers is too large.
 func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, data []byte, due time.Time, limit int) error {
@@ -73,6 +73,7 @@ func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, da
 	if n >= int64(limit) {
 		return ErrParkFull
 	}
+	o.Due = due
 	id := fmt.Sprintf("%d-%d", o.Sequence, o.Time.UnixNano())
 	m := &nats.Msg{
 		Subject: fmt.Sprintf("%s.park.%s.%s.%s", r.service, o.Route, o.Stream, id),

@@ -95,6 +95,7 @@ func TestRetryStream_parkedMessagesComeInTime(t *testing.T) {
 		late = append(late, meta.Timestamp.Sub(dues[o.Sequence]))
 		want := originOf(o.Sequence)
 		want.Time, want.FirstFailure, want.LastFailure = want.Time.UTC(), want.FirstFailure.UTC(), want.LastFailure.UTC()
+		want.Due = dues[o.Sequence].UTC()
 		if diff := cmp.Diff(want, o); diff != "" {
 			t.Errorf("changed on the way: %s", diff)
 		}

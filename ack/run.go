@@ -82,8 +82,9 @@ func (s *Session) look(ctx context.Context) {
 	s.mu.Lock()
 	before := s.overdue(s.now())
 	due := s.slots.sentBefore(before) || s.overdueAcks(before)
-	wanted := !s.abandoned && (due || s.nakedSince > 0 || s.pending > 0)
-	naked := s.nakedSince
+	wanted := !s.abandoned && (due || s.delayed || s.pending > 0)
+	delayed, naked := s.delayed, s.nakedSince
+	s.delayed = false
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.asking = cancel
@@ -92,8 +93,11 @@ func (s *Session) look(ctx context.Context) {
 		return
 	}
 	info, err := s.cfg.Info(ctx)
-	if err != nil {
-		return // not now: nothing is sent again on a guess
+	if err != nil { // not now: nothing is sent again on a guess
+		s.mu.Lock()
+		s.delayed = s.delayed || delayed
+		s.mu.Unlock()
+		return
 	}
 	if !info.Identity.Equal(s.cfg.Identity) {
 		s.Abandon()
@@ -114,7 +118,7 @@ func (s *Session) overdue(now moment) moment {
 }
 
 // AckPending is how many deliveries of the durable wait for their settlement, delayed NAKs included, on all instances,
-// as the server said within about a second, and what was given back here since: a flood can fill the durable in less than
+// as the server said within about a second, and those given back here since: a flood can fill the durable in less than
 // that.
 func (s *Session) AckPending() int {
 	s.mu.Lock()

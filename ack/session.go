@@ -76,7 +76,8 @@ type Session struct {
 	resting     bool               // Run waits for woken
 	asking      context.CancelFunc // of what is asked of the server just now
 	pending     int                // AckPending as the server last said
-	nakedSince  int                // NAKs since it was asked
+	delayed     bool               // a NAK was sent since it was asked
+	nakedSince  int                // of these, those that cannot be in pending: of first deliveries
 	stats       Stats
 	settled     chan struct{} // closed when nothing is unconfirmed any more; nil while nobody waits
 }

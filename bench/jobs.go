@@ -98,7 +98,7 @@ func jobs() []*job {
 	}
 	for _, p := range []float64{10, 50, 90} {
 		j := &job{name: fmt.Sprintf("latency-%.0f", p), title: fmt.Sprintf("end to end at %.0f %% of the peak rate", p),
-			contestants: []string{"plain", "library"}, n: 1, subjects: 100, size: 128, percent: p, run: (*bench).latency}
+			contestants: []string{"plain", "pool", "confirmed", "library"}, n: 1, subjects: 100, size: 128, percent: p, run: (*bench).latency}
 		if p == 50 {
 			j.targets = []target{{"library", "p50", "plain", 50}, {"library", "p99", "plain", 1000}}
 		}

@@ -159,19 +159,22 @@ func (m *message) ask(ctx context.Context, elsewhere bool, began time.Time) (ack
 func (m *message) known(rec ack.Record, b *batch) {
 	d, rt := m.delivery, m.route
 	m.recorded = rec.Known()
-	attempts, first := rec.Attempts, rec.FirstFailure
-	before := ack.Origin{}
+	before := ack.Origin{} // of a message that was parked
 	if m.origin != nil {
 		before = *m.origin
 	}
+	attempts, first, due := max(rec.Attempts, before.Attempts), rec.FirstFailure, rec.Due
+	if t := before.FirstFailure; first.IsZero() || !t.IsZero() && t.Before(first) {
+		first = t
+	}
 	if !m.recorded {
-		attempts, first = before.Attempts, before.FirstFailure
+		due = before.Due
 	}
 	m.first = new(handed)
 	m.Message = supervisor.Message{
 		First: &m.first.attempt,
 		Work:  m, Key: rt.keyOf(m.subject), Sequence: d.Sequence, Size: len(m.data) + d.Msg.Size() - len(d.Msg.Data),
-		Attempts: attempts, FirstFailure: first, Due: rec.Due,
+		Attempts: attempts, FirstFailure: first, Due: due,
 		Returns: before.Returns + max(0, int(min(d.Deliveries, 1<<20))-1-(attempts-before.Attempts)),
 	}
 	if rt.guarded && (rec.Suspect || rec.Crashes > 0) {

@@ -1,9 +1,12 @@
 package consumer
 
 import (
+	"errors"
 	"time"
 
-	"github.com/relaymq/relay/internal/failpoint"
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -15,6 +18,9 @@ import (
 const (
 	// asidePaths is how many messages of a route are put aside at once.
 	asidePaths = 64
+	// asidePatience bounds one of them, and asideRest is how long none is after one that the retry stream did not take.
+	asidePatience = 2 * time.Second
+	asideRest     = 10 * time.Second
 	// asideMost is how many may wait for that, and asideMostBytes their size, above which the pull loops of the route do not
 	// ask for more: each is in memory, and the server has them as well.
 	asideMost      = 4096
@@ -23,32 +29,44 @@ const (
 	// stay for longer: the server has to write them once more each time.
 	asideFrom  = 1024
 	asideSmall = 4 << 10
+	// asideShare of park_max is for them: each costs the server up to 1 KiB of memory, and none while it is in its stream.
+	asideShare = 10
 	// asideTold is after how many of them the log says so again.
 	asideTold = 10_000
 )
 
-// shouldPutAside tells whether a message that is given back unstarted should leave its durable. It does not go by park_after:
-// it is the same wait again each time.
+// shouldPutAside tells whether a message that is given back without an attempt should leave its durable. It does not go by
+// park_after: it is the same wait again each time.
 func (m *message) shouldPutAside(o supervisor.Outcome) bool {
-	if o.Due.IsZero() || m.suspect != nil || !m.mayPark() {
+	if time.Until(o.Due) <= soon || m.suspect != nil || !m.mayPark() {
 		return false
+	}
+	if m.origin != nil && time.Until(m.origin.Due) > soon {
+		return false // the server's clock is ahead of ours: parked again, it would come at once
 	}
 	room := maxAckPending / 8
 	switch {
-	case time.Until(o.Due) <= soon, o.Suspended: // these can be called back, from their durable only
-		room = maxAckPending / 2
-	case m.Size <= asideSmall:
+	case o.Suspended:
+		room = maxAckPending / 2 // from the durable only they can be called back
+	case m.Size <= asideSmall && !o.Snoozed:
 		room = asideFrom
 	}
-	return m.source.session.AckPending() > room
+	return m.source.session.AckPending() > room && m.route.mayTryAside(time.Now())
+}
+
+// mayTryAside is true but after a failure: then one message tries, every asideRest.
+func (rt *route) mayTryAside(now time.Time) bool {
+	at := rt.asideAgain.Load()
+	return at == 0 || now.UnixNano() >= at && rt.asideAgain.CompareAndSwap(at, now.Add(asideRest).UnixNano())
 }
 
 // putAside parks a message that spent no attempt. Where that fails it is given back after all.
 func (m *message) putAside(o supervisor.Outcome) {
 	rt, size := m.route, int64(m.Size)
+	failures := rt.asideFailures.Load()
 	rt.asideBytes.Add(size)
 	rt.aside.Go(func() {
-		m.parkUnstarted(o)
+		m.parkUnstarted(o, failures)
 		rt.asideBytes.Add(-size)
 		if rt.asideWasFull.Load() && !rt.asideAbove(2) && rt.asideWasFull.CompareAndSwap(true, false) {
 			rt.more()
@@ -56,8 +74,17 @@ func (m *message) putAside(o supervisor.Outcome) {
 	})
 }
 
-func (m *message) parkUnstarted(o supervisor.Outcome) {
+// parkUnstarted does not try if others have failed since it was queued, of which there were so many then.
+func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 	rt := m.route
+	switch {
+	case m.delivery.Fenced(): // it stood in the queue for too long: another instance may have it
+		m.delivery.Release()
+		return
+	case rt.asideFailures.Load() != failures:
+		m.sendBack(o)
+		return
+	}
 	origin := m.from()
 	origin.Attempts, origin.FirstFailure, origin.Returns = o.Attempts, o.FirstFailure, m.Returns+1
 	if m.recorded {
@@ -65,20 +92,34 @@ func (m *message) parkUnstarted(o supervisor.Outcome) {
 			origin.LastFailure, origin.LastError = rec.LastFailure, rec.LastError
 		}
 	}
-	failpoint.At("parking")
-	if err := m.park(origin, o.Due); err != nil {
-		rt.log.Debug("message not put aside; it waits in its consumer", m.attrs("error", err)...)
-		if m.giveBack(o.Due); o.Suspended {
-			rt.sentAway(m)
+	switch err := m.park(origin, o.Due, max(1, rt.cfg.Retry.ParkMax/asideShare), asidePatience); {
+	case err == nil:
+		rt.asideAgain.Store(0)
+		if rt.count.aside.Add(1)%asideTold == 1 {
+			rt.log.Warn("messages that wait for their key are parked, lest they fill the durable",
+				m.attrs("ack_pending", m.source.session.AckPending(), "due", o.Due)...)
 		}
-		return
+		m.done()
+	case errors.Is(err, ack.ErrParkFull), errors.Is(err, nats.ErrMaxPayload):
+		m.sendBack(o)
+	default:
+		rt.asideFailures.Add(1)
+		rt.relay.notStored()
+		if rt.asideAgain.Swap(time.Now().Add(asideRest).UnixNano()) == 0 {
+			rt.log.Warn("messages that wait for their key cannot be parked; they stay in the durable, which they may fill",
+				m.attrs("error", err)...)
+		}
+		// It may be parked all the same. When it comes again soon, and has to wait still, it takes the place of that one.
+		o.Due = time.Now().Add(asideRest)
+		m.sendBack(o)
 	}
-	failpoint.At("parked")
-	if rt.count.aside.Add(1)%asideTold == 1 {
-		rt.log.Warn("messages of keys that wait are parked, lest they fill the durable",
-			m.attrs("ack_pending", m.source.session.AckPending(), "due", o.Due)...)
+}
+
+// sendBack gives the message back to its durable.
+func (m *message) sendBack(o supervisor.Outcome) {
+	if m.giveBack(o.Due); o.Suspended {
+		m.route.sentAway(m)
 	}
-	m.done()
 }
 
 // asideFull tells whether too many wait to be put aside; the pull loops are woken when they are half as many.

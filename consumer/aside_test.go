@@ -11,12 +11,13 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/supervisor"
 )
 
 // What the stash had no room for was NAKed, whatever its number. With MaxAckPending of them outstanding the server
 // delivered nothing more, and one failing key stopped all others.
 func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
-	for name, most := range map[string]int{"parked": 0, "the retry stream is full": 1} {
+	for name, most := range map[string]int{"parked": 0, "the retry stream is full": 10} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			const bad, good = 12_000, 100
@@ -92,16 +93,105 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 		{&ack.Origin{Returns: 3}, ack.Record{}, 1, 3},
 		{&ack.Origin{Returns: 3, Attempts: 2}, ack.Record{}, 2, 4},
 		{&ack.Origin{Returns: 3, Attempts: 2}, ack.Record{Attempts: 3}, 2, 3},
+		{&ack.Origin{Returns: 3, Attempts: 2}, ack.Record{Solo: "e1"}, 1, 3}, // the record of a suspect has no attempts
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			if c.record.Attempts > 0 {
+			attempts := c.record.Attempts
+			if attempts > 0 {
 				c.record.LastFailure = time.Now()
+			} else if c.origin != nil {
+				attempts = c.origin.Attempts
 			}
 			m := &message{route: r.routes[0], origin: c.origin, delivery: &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}}
 			m.known(c.record, new(batch))
-			if m.Returns != c.want {
-				t.Errorf("%d returns, want %d", m.Returns, c.want)
+			if m.Returns != c.want || m.Attempts != attempts {
+				t.Errorf("%d returns and %d attempts, want %d and %d", m.Returns, m.Attempts, c.want, attempts)
 			}
 		})
+	}
+}
+
+// While messages wait to be put aside their lease may be lost, and another instance has them.
+func TestMessage_aFencedMessageIsNotPutAside(t *testing.T) {
+	w := newWorld(t)
+	r, stop := w.start(Config{Logger: quiet}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
+	for _, fenced := range []bool{true, false} {
+		wait := time.Hour
+		if fenced {
+			wait = time.Nanosecond
+		}
+		session := ack.NewSession(ack.Config{
+			Inbox: w.nc.NewInbox(), Conn: w.nc, Link: func() uint64 { return 0 }, AckWait: wait,
+			Info: func(context.Context) (ack.Info, error) { return ack.Info{}, nil },
+		})
+		raw := &nats.Msg{Subject: "orders.eu", Reply: fmt.Sprintf("$JS.ACK.ORDERS.billing.1.7.7.%d.0", time.Now().UnixNano())}
+		d, err := session.Receive(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &message{route: r.routes[0], source: r.openSources()[0], delivery: d, subject: raw.Subject}
+		m.parkUnstarted(supervisor.Outcome{Due: time.Now().Add(time.Hour)}, 0)
+		st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parked := st.CachedInfo().State.Msgs; fenced != (parked == 0) || fenced != (session.Stats().Released == 1) {
+			t.Errorf("fenced %v: %d parked, %+v", fenced, parked, session.Stats())
+		}
+	}
+	_ = stop()
+}
+
+// Without the retry stream what waits stays in the durable, and the others go on.
+func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
+	w := newWorld(t)
+	var handled atomic.Int64
+	r, _ := w.start(Config{Logger: quiet}, Route{
+		Name: "billing", Subjects: []string{"orders.>"},
+		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+			if m.Subject == "orders.bad" {
+				return errors.New("bad")
+			}
+			handled.Add(1)
+			return nil
+		}),
+	})
+	if err := w.js.DeleteStream(t.Context(), "RELAY_RETRY"); err != nil {
+		t.Fatal(err)
+	}
+	const bad, good = 12_000, 100
+	for range bad {
+		if _, err := w.js.PublishAsync("orders.bad", []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-w.js.PublishAsyncComplete()
+	w.publish("orders.good", good)
+	w.eventually("the others are handled", func() bool { return handled.Load() == good })
+	if n := r.routes[0].asideFailures.Load(); n == 0 || n > 2*asidePaths {
+		t.Errorf("%d tried to park, want some, and not all of them", n)
+	}
+	w.eventually("all bad ones wait", func() bool {
+		info := w.info("ORDERS", "billing")
+		return int(info.NumPending)+info.NumAckPending == bad
+	})
+}
+
+// A schedule fires by the server's clock. When that is ahead, the message waits for the rest as a NAK.
+func TestRelay_aParkedMessageThatComesEarlyWaitsForTheRest(t *testing.T) {
+	w := newWorld(t)
+	var handled atomic.Int64
+	w.start(Config{}, Route{
+		Name: "billing", Subjects: []string{"orders.>"},
+		Handler: HandlerFunc(func(context.Context, *Msg) error { handled.Store(time.Now().UnixNano()); return nil }),
+	})
+	due := time.Now().Add(3 * time.Second)
+	o := ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "orders.eu", Attempts: 1, Due: due}
+	if _, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: "relay.due.billing.x", Header: ack.Wrap(o, nil)}); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("it is handled", func() bool { return handled.Load() > 0 })
+	if at := time.Unix(0, handled.Load()); at.Before(due) {
+		t.Errorf("handled %v before its time", due.Sub(at))
 	}
 }

@@ -138,9 +138,7 @@ func (m *message) Settle(o supervisor.Outcome) {
 			m.putAside(o)
 			return
 		}
-		if m.giveBack(o.Due); o.Suspended {
-			rt.sentAway(m)
-		}
+		m.sendBack(o)
 	case supervisor.LetGo:
 		if m.suspect != nil {
 			m.route.slow.Go(m.acquit) // its handler was given up: that is no crash

@@ -28,12 +28,14 @@ type route struct {
 	group *supervisor.Group
 	slow  *pool.Pool
 	// Messages on their way to the retry stream without an attempt; see aside.go.
-	aside        *pool.Pool
-	asideBytes   atomic.Int64
-	asideWasFull atomic.Bool // a pull loop waits
-	key          subject.Template
-	work         context.Context // of the slow path; set by serve
-	count        counters
+	aside         *pool.Pool
+	asideBytes    atomic.Int64
+	asideWasFull  atomic.Bool   // a pull loop waits
+	asideFailures atomic.Uint64 // of the retry stream
+	asideAgain    atomic.Int64  // after one: when the next one may try, in Unix nanoseconds
+	key           subject.Template
+	work          context.Context // of the slow path; set by serve
+	count         counters
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 
@@ -128,7 +130,7 @@ func (rt *route) fail(err error) {
 	rt.mu.Lock()
 	rt.stopped = err
 	rt.mu.Unlock()
-	rt.log.Error("route stopped; its messages stay in the stream until relay is restarted", "error", err)
+	rt.log.Error("route stopped; its messages wait until relay is restarted", "error", err)
 }
 
 // trouble is why the route does not work, if so.

@@ -25,13 +25,11 @@ func (m *message) retry(o supervisor.Outcome) {
 	rec.Crashes = m.crashes()
 	rt.log.Warn("attempt failed", m.attrs("attempt", o.Attempts, "delay", time.Until(o.Due).Round(time.Millisecond), "error", rec.LastError)...)
 	if m.shouldPark(o.Due) {
-		failpoint.At("parking")
 		origin := m.from()
 		origin.Attempts, origin.Returns, origin.FirstFailure, origin.LastFailure, origin.LastError =
 			rec.Attempts, m.Returns, rec.FirstFailure, rec.LastFailure, rec.LastError
-		err := m.park(origin, rec.Due)
+		err := m.park(origin, rec.Due, rt.cfg.Retry.ParkMax, settleTimeout)
 		if err == nil {
-			failpoint.At("parked")
 			rt.count.parked.Add(1)
 			m.done()
 			return
@@ -72,16 +70,21 @@ func (m *message) shouldPark(due time.Time) bool {
 	return m.mayPark() && (wait > m.route.cfg.Retry.ParkAfter || m.source.session.AckPending() > room)
 }
 
-// mayPark is false for messages of ordered keys, and for those that would not be known any more.
+// mayPark is false for messages of ordered keys, those that may be another instance's by now, and those that would not be
+// known any more.
 func (m *message) mayPark() bool {
 	return m.route.cfg.Order != supervisor.OrderKey && !m.delivery.Fenced() && m.crashes() == 0
 }
 
-func (m *message) park(origin ack.Origin, due time.Time) error {
-	rt := m.route
-	ctx, cancel := context.WithTimeout(rt.work, settleTimeout)
+func (m *message) park(origin ack.Origin, due time.Time, most int, patience time.Duration) error {
+	failpoint.At("parking")
+	ctx, cancel := context.WithTimeout(m.route.work, patience)
 	defer cancel()
-	return rt.relay.retries.Park(ctx, origin, m.header, m.data, due, rt.cfg.Retry.ParkMax)
+	err := m.route.relay.retries.Park(ctx, origin, m.header, m.data, due, most)
+	if err == nil {
+		failpoint.At("parked")
+	}
+	return err
 }
 
 // record stores what is to be remembered of the message, before it is given back. It tries for as long as the lease
@@ -180,7 +183,7 @@ func (m *message) crashes() int {
 
 func (m *message) entry(o supervisor.Outcome) dlq.Entry {
 	origin := m.from()
-	origin.Attempts, origin.Returns, origin.FirstFailure = o.Attempts, 0, o.FirstFailure
+	origin.Attempts, origin.Returns, origin.Due, origin.FirstFailure = o.Attempts, 0, time.Time{}, o.FirstFailure
 	switch rec, known := m.source.records.Cached(m.delivery.Sequence, m.delivery.Deliveries); {
 	case o.Err != nil:
 		origin.LastError, origin.LastFailure = errorText(o.Err), time.Now()

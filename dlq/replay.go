@@ -161,7 +161,7 @@ func replayed(e Entry) ack.Origin {
 	o.Remember(ack.Past{Replay: o.Replay, Job: o.Job, Time: failed, Attempts: o.Attempts, Reason: string(e.Reason), Error: o.LastError})
 	o.Replay++
 	o.Attempts, o.Deliveries, o.Returns, o.LastError = 0, 0, 0, ""
-	o.FirstFailure, o.LastFailure = time.Time{}, time.Time{}
+	o.Due, o.FirstFailure, o.LastFailure = time.Time{}, time.Time{}, time.Time{}
 	return o
 }
 

@@ -92,6 +92,7 @@ func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 			g.keep(k, m, now, fx)
 		} else {
 			g.giveBack(m, now.Add(max(v.Delay, minGiveBack)), now, "snoozed", v.Err, fx)
+			fx.last().Snoozed = true
 		}
 	default:
 		g.answered(r, v, late, now, fx)

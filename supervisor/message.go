@@ -89,6 +89,8 @@ type Outcome struct {
 	Stack []byte
 	// Reason of a DeadLetter.
 	Reason string
+	// Snoozed says that it was the handler who gave it back.
+	Snoozed bool
 	// Suspended says that the message goes away because its key waits for an operator.
 	Suspended bool
 	// Why it is given back, in a few words.
