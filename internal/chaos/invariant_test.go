@@ -104,7 +104,7 @@ func (c isolation) run(t *testing.T) {
 		pour(w, 0, c.healthy, func(i int) string { return fmt.Sprintf("%s.ok.%d", name, i%99) }, says(""))
 	}
 	var base, beside []phase
-	for round := range of(2, 5) {
+	for round := range of(2, 7) {
 		for turn := range 2 {
 			if (round+turn)%2 == 0 {
 				base = append(base, c.phase(w, "BASE", round))
