@@ -14,6 +14,17 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
+// flood is publish for many.
+func (w *world) flood(subject string, n int) {
+	w.t.Helper()
+	for range n {
+		if _, err := w.js.PublishAsync(subject, []byte("x")); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	<-w.js.PublishAsyncComplete()
+}
+
 // What the stash had no room for was NAKed, whatever its number. With MaxAckPending of them outstanding the server
 // delivered nothing more, and one failing key stopped all others.
 func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
@@ -21,12 +32,7 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			const bad, good = 12_000, 100
-			for range bad {
-				if _, err := w.js.PublishAsync("orders.bad", []byte("x")); err != nil {
-					t.Fatal(err)
-				}
-			}
-			<-w.js.PublishAsyncComplete()
+			w.flood("orders.bad", bad)
 			w.publish("orders.good", good)
 			var handled, others atomic.Int64
 			w.start(Config{Logger: quiet}, Route{
@@ -160,12 +166,7 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	const bad, good = 12_000, 100
-	for range bad {
-		if _, err := w.js.PublishAsync("orders.bad", []byte("x")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	<-w.js.PublishAsyncComplete()
+	w.flood("orders.bad", bad)
 	w.publish("orders.good", good)
 	w.eventually("the others are handled", func() bool { return handled.Load() == good })
 	if n := r.routes[0].asideFailures.Load(); n == 0 || n > 2*asidePaths {
