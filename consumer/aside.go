@@ -32,7 +32,7 @@ const (
 	// asideShare of park_max is for them: each costs the server up to 1 KiB of memory, and none while it is in its stream.
 	asideShare = 10
 	// asideTold is after how many of them the log says so again.
-	asideTold = 10_000
+	asideTold = 100_000
 )
 
 // shouldPutAside tells whether a message that is given back without an attempt should leave its durable. It does not go by
@@ -95,9 +95,9 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 	switch err := m.park(origin, o.Due, max(1, rt.cfg.Retry.ParkMax/asideShare), asidePatience); {
 	case err == nil:
 		rt.asideAgain.Store(0)
-		if rt.count.aside.Add(1)%asideTold == 1 {
+		if n := rt.count.aside.Add(1); n%asideTold == 1 {
 			rt.log.Warn("messages that wait for their key are parked, lest they fill the durable",
-				m.attrs("ack_pending", m.source.session.AckPending(), "due", o.Due)...)
+				m.attrs("ack_pending", m.source.session.AckPending(), "due", o.Due, "so_far", n)...)
 		}
 		m.done()
 	case errors.Is(err, ack.ErrParkFull), errors.Is(err, nats.ErrMaxPayload):
