@@ -2,11 +2,13 @@ package consumer
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -35,6 +37,37 @@ const (
 	asideTold = 100_000
 )
 
+// aside are the messages of a route that are on their way to the retry stream without an attempt.
+type aside struct {
+	paths    *pool.Pool
+	bytes    atomic.Int64
+	wasFull  atomic.Bool   // a pull loop waits
+	failures atomic.Uint64 // of the retry stream
+	again    atomic.Int64  // after one: when the next message may try, in Unix nanoseconds; 0 after a success
+}
+
+func newAside() aside { return aside{paths: pool.New(asidePaths)} }
+
+// mayTry is true but after a failure: then one message tries, every asideRest.
+func (a *aside) mayTry(now time.Time) bool {
+	at := a.again.Load()
+	return at == 0 || now.UnixNano() >= at && a.again.CompareAndSwap(at, now.Add(asideRest).UnixNano())
+}
+
+// full tells whether too many wait; the pull loops are woken when they are half as many.
+func (a *aside) full() bool {
+	if !a.above(1) {
+		return false
+	}
+	a.wasFull.Store(true)
+	return a.above(1) // else nobody may be left who would wake them
+}
+
+// above tells whether more than that part of what may wait does.
+func (a *aside) above(part int) bool {
+	return a.paths.Len() > asideMost/part || a.bytes.Load() > int64(asideMostBytes/part)
+}
+
 // shouldPutAside tells whether a message that is given back without an attempt should leave its durable. It does not go by
 // park_after: it is the same wait again each time.
 func (m *message) shouldPutAside(o supervisor.Outcome) bool {
@@ -51,37 +84,31 @@ func (m *message) shouldPutAside(o supervisor.Outcome) bool {
 	case m.Size <= asideSmall && !o.Snoozed:
 		room = asideFrom
 	}
-	return m.source.session.AckPending() > room && m.route.mayTryAside(time.Now())
-}
-
-// mayTryAside is true but after a failure: then one message tries, every asideRest.
-func (rt *route) mayTryAside(now time.Time) bool {
-	at := rt.asideAgain.Load()
-	return at == 0 || now.UnixNano() >= at && rt.asideAgain.CompareAndSwap(at, now.Add(asideRest).UnixNano())
+	return m.source.session.AckPending() > room && m.route.aside.mayTry(time.Now())
 }
 
 // putAside parks a message that spent no attempt. Where that fails it is given back after all.
 func (m *message) putAside(o supervisor.Outcome) {
-	rt, size := m.route, int64(m.Size)
-	failures := rt.asideFailures.Load()
-	rt.asideBytes.Add(size)
-	rt.aside.Go(func() {
+	rt, a, size := m.route, &m.route.aside, int64(m.Size)
+	failures := a.failures.Load()
+	a.bytes.Add(size)
+	a.paths.Go(func() {
 		m.parkUnstarted(o, failures)
-		rt.asideBytes.Add(-size)
-		if rt.asideWasFull.Load() && !rt.asideAbove(2) && rt.asideWasFull.CompareAndSwap(true, false) {
+		a.bytes.Add(-size)
+		if a.wasFull.Load() && !a.above(2) && a.wasFull.CompareAndSwap(true, false) {
 			rt.more()
 		}
 	})
 }
 
-// parkUnstarted does not try if others have failed since it was queued, of which there were so many then.
+// parkUnstarted gives the message back at once if another one failed since it was queued, when so many had failed.
 func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
-	rt := m.route
+	rt, a := m.route, &m.route.aside
 	switch {
 	case m.delivery.Fenced(): // it stood in the queue for too long: another instance may have it
 		m.delivery.Release()
 		return
-	case rt.asideFailures.Load() != failures:
+	case a.failures.Load() != failures:
 		m.sendBack(o)
 		return
 	}
@@ -94,7 +121,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 	}
 	switch err := m.park(origin, o.Due, max(1, rt.cfg.Retry.ParkMax/asideShare), asidePatience); {
 	case err == nil:
-		rt.asideAgain.Store(0)
+		a.again.Store(0)
 		if n := rt.count.aside.Add(1); n%asideTold == 1 {
 			rt.log.Warn("messages that wait for their key are parked, lest they fill the durable",
 				m.attrs("ack_pending", m.source.session.AckPending(), "due", o.Due, "so_far", n)...)
@@ -103,9 +130,9 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 	case errors.Is(err, ack.ErrParkFull), errors.Is(err, nats.ErrMaxPayload):
 		m.sendBack(o)
 	default:
-		rt.asideFailures.Add(1)
+		a.failures.Add(1)
 		rt.relay.notStored()
-		if rt.asideAgain.Swap(time.Now().Add(asideRest).UnixNano()) == 0 {
+		if a.again.Swap(time.Now().Add(asideRest).UnixNano()) == 0 {
 			rt.log.Warn("messages that wait for their key cannot be parked; they stay in the durable, which they may fill",
 				m.attrs("error", err)...)
 		}
@@ -120,18 +147,4 @@ func (m *message) sendBack(o supervisor.Outcome) {
 	if m.giveBack(o.Due); o.Suspended {
 		m.route.sentAway(m)
 	}
-}
-
-// asideFull tells whether too many wait to be put aside; the pull loops are woken when they are half as many.
-func (rt *route) asideFull() bool {
-	if !rt.asideAbove(1) {
-		return false
-	}
-	rt.asideWasFull.Store(true)
-	return rt.asideAbove(1) // else nobody may be left who would wake them
-}
-
-// asideAbove tells whether more than that part of what may wait does.
-func (rt *route) asideAbove(part int) bool {
-	return rt.aside.Len() > asideMost/part || rt.asideBytes.Load() > int64(asideMostBytes/part)
 }

@@ -169,7 +169,7 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	w.flood("orders.bad", bad)
 	w.publish("orders.good", good)
 	w.eventually("the others are handled", func() bool { return handled.Load() == good })
-	if n := r.routes[0].asideFailures.Load(); n == 0 || n > 2*asidePaths {
+	if n := r.routes[0].aside.failures.Load(); n == 0 || n > 2*asidePaths {
 		t.Errorf("%d tried to park, want some, and not all of them", n)
 	}
 	w.eventually("all bad ones wait", func() bool {

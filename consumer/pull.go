@@ -251,7 +251,7 @@ func (s *source) pull(now time.Time) {
 	out, outBytes := s.asked.outstanding()
 	room.Bytes = min(room.Bytes, max(maxComing/max(1, len(s.relay.openSources())), 2*s.least))
 	if free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes ||
-		s.session.Stats().Unconfirmed > maxUnconfirmed || slices.ContainsFunc(s.routes, (*route).asideFull) {
+		s.session.Stats().Unconfirmed > maxUnconfirmed || slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() }) {
 		return
 	}
 	s.asked.next++

@@ -254,7 +254,7 @@ func (r *Relay) drain(ctx context.Context) (interrupted int) {
 		routes.Go(func() {
 			counts[i] = rt.group.Close(ctx)
 			rt.slow.Wait()
-			rt.aside.Wait()
+			rt.aside.paths.Wait()
 		})
 	}
 	routes.Wait()

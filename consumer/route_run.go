@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,15 +26,10 @@ type route struct {
 	log   *slog.Logger
 	group *supervisor.Group
 	slow  *pool.Pool
-	// Messages on their way to the retry stream without an attempt; see aside.go.
-	aside         *pool.Pool
-	asideBytes    atomic.Int64
-	asideWasFull  atomic.Bool   // a pull loop waits
-	asideFailures atomic.Uint64 // of the retry stream
-	asideAgain    atomic.Int64  // after one: when the next one may try, in Unix nanoseconds
-	key           subject.Template
-	work          context.Context // of the slow path; set by serve
-	count         counters
+	aside aside
+	key   subject.Template
+	work  context.Context // of the slow path; set by serve
+	count counters
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 
@@ -52,7 +46,7 @@ type route struct {
 func newRoute(r *Relay, cfg Route) *route {
 	_, outside := cfg.Handler.(Outside)
 	cfg.OwnBytes = cfg.OwnBytes || outside
-	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), aside: pool.New(asidePaths), guarded: !outside}
+	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), aside: newAside(), guarded: !outside}
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,

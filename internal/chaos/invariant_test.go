@@ -259,8 +259,8 @@ func TestI08_beyondMaxAckPending(t *testing.T) {
 	if kept < bad {
 		t.Errorf("I-08: only %d of %d bad messages are left", kept, bad)
 	}
-	if s.MaxRSS > 256<<20 {
-		t.Errorf("I-08: %d MiB of memory, want ≤ 256", s.MaxRSS>>20)
+	if f.MaxRSS > 256<<20 {
+		t.Errorf("I-08: %d MiB of memory, want ≤ 256", f.MaxRSS>>20)
 	}
 	w.Figure("%d messages of one bad subject ahead of %d healthy ones: the first of these after %v, all after %v; fresh ones p99 %d µs, slowest %d µs; %d bad ones are kept; RSS %d MiB",
 		bad, healthy, s.FirstOK.Sub(began).Round(ms), took.Round(ms), f.FreshP99, f.FreshMax, kept, f.MaxRSS>>20)
