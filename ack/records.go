@@ -125,10 +125,11 @@ func keyToken(name string) string {
 func (r *Records) key(seq uint64) string { return r.prefix + strconv.FormatUint(seq, 10) }
 
 // Cached returns the record of a message that is here for the nth time, n being deliveries, without asking the server. It
-// knows it only if the message was here the time before too: otherwise another instance may have written since.
+// knows it only if the message was here the time before too: otherwise another instance may have written since. Nor does
+// it know that of a message that ran alone when it was read: whoever ran it will have written since.
 func (r *Records) Cached(seq, deliveries uint64) (Record, bool) {
 	s, ok := r.cache.Get(seq)
-	if !ok || deliveries != s.deliveries && deliveries != s.deliveries+1 {
+	if !ok || s.Solo != "" || deliveries != s.deliveries && deliveries != s.deliveries+1 {
 		return Record{}, false
 	}
 	return s.Record, true

@@ -300,18 +300,21 @@ func (l *lives) alive(ctx context.Context, id string) (bool, error) {
 	return false, err
 }
 
-// errAsleep says that a process is connected and does not answer: it sleeps, or it is dying, which may take seconds.
-var errAsleep = errors.New("the process that ran it does not answer, and is not gone yet")
+// errThere says that another process is connected: it still runs the message, or it sleeps, or it is dying, which may take
+// seconds, and in which it may still answer.
+var errThere = errors.New("the process that ran it is not gone yet")
 
 // ended tells whether a process is certainly gone, or at least cut off from the servers.
 func (l *lives) ended(ctx context.Context, id string) (bool, error) {
 	for try := 0; ; try++ {
 		answers, err := l.alive(ctx, id)
 		switch {
-		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			return false, errAsleep
-		case err != nil || answers || try == 1:
-			return err == nil && !answers, err
+		case id == l.id:
+			return false, nil
+		case answers, errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			return false, errThere
+		case err != nil || try == 1:
+			return err == nil, err
 		}
 		pause(ctx, askAgain)
 	}
@@ -351,8 +354,8 @@ func (m *message) judge(ctx context.Context, rec ack.Record, since time.Time) (_
 	case rec.Solo != "":
 		var ended bool
 		ended, err = l.ended(ctx, rec.Solo)
-		if errors.Is(err, errAsleep) && time.Since(since) > dying {
-			err = nil // it sleeps: nobody is charged
+		if errors.Is(err, errThere) && time.Since(since) > dying {
+			err = nil // nobody is charged
 		}
 		if err != nil {
 			return rec, err // it is asked again, in a second

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/supervisor"
@@ -234,5 +235,68 @@ func TestRelay_innocentsOfADeathAreHandled(t *testing.T) {
 	w.settled("ORDERS", "billing")
 	if together.Load() == 0 {
 		t.Error("everything still runs alone")
+	}
+}
+
+// A stack overflow takes seconds to end its process, longer than a short AckWait: the process is cut off from its lease, and
+// still answers. Its message came again elsewhere, and was started there without a charge for the first process.
+func TestRelay_regressionSuspectIsNotStartedWhileItRunsElsewhere(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		dies  bool
+		crash int
+	}{
+		"the process dies at last": {dies: true, crash: 1},
+		"the handler returns":      {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			var started, asked atomic.Int64
+			route := killedRoute(func(context.Context, *Msg) error { started.Add(1); return nil })
+			route.Retry.MaxCrashes = 1
+			_, stop := w.start(Config{Logger: quiet}, route)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			w.publish("orders.eu", 1)
+			durable, err := w.js.Consumer(t.Context(), "ORDERS", "billing")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err := durable.Next(); err != nil || m.Nak() != nil {
+				t.Fatal("not pulled")
+			}
+			const other = "OTHER"
+			answers, err := w.nc.Subscribe("relay.ctl.alive."+other, func(m *nats.Msg) { asked.Add(1); _ = m.Respond(nil) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			bucket, err := ack.OpenBucket(t.Context(), w.js, "RELAY_ATTEMPTS", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			records := bucket.Records("ORDERS", "billing", durable.CachedInfo().Created)
+			if err := records.Mark(t.Context(), 1, 1, ack.Record{Solo: other}); err != nil {
+				t.Fatal(err)
+			}
+			w.start(Config{Logger: quiet}, route)
+			w.eventually("it waits", func() bool { return asked.Load() > 1 })
+			if started.Load() > 0 {
+				t.Fatal("it was started while it may still run elsewhere")
+			}
+			if tc.dies {
+				err = answers.Unsubscribe()
+			} else {
+				err = records.Delete(t.Context(), 1)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.settled("ORDERS", "billing")
+			if letters := w.deadLetters(); len(letters) != tc.crash || int(started.Load()) != 1-tc.crash {
+				t.Errorf("%d dead letters, want %d, and %d starts", len(letters), tc.crash, started.Load())
+			}
+		})
 	}
 }
