@@ -66,7 +66,7 @@ var ErrParkFull = errors.New("the retry stream is full")
 // origin parked twice replaces the first. It returns [ErrParkFull] when limit messages wait already (looked up about
 // once a second), and nats.ErrMaxPayload when the message with its headers is too large.
 func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, data []byte, due time.Time, limit int) error {
-	n, err := r.waiting(ctx)
+	n, err := r.Messages(ctx)
 	if err != nil {
 		return err
 	}
@@ -93,8 +93,8 @@ func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, da
 	return nil
 }
 
-// waiting is the number of messages in the stream, asked at most once a second.
-func (r *RetryStream) waiting(ctx context.Context) (int64, error) {
+// Messages is the number of messages in the stream, of all routes, asked at most once a second.
+func (r *RetryStream) Messages(ctx context.Context) (int64, error) {
 	now := time.Now().UnixNano()
 	last := r.asked.Load()
 	if now-last < int64(time.Second) || !r.asked.CompareAndSwap(last, now) {

@@ -12,17 +12,18 @@ import (
 )
 
 const (
-	// usageEvery is how often an instance looks at how full the dead letters are.
+	// usageEvery is how often an instance looks at how full the dead letters are, and the retry stream.
 	usageEvery = 15 * time.Second
 	// nearlyFull is the share of dlq.max_bytes from which it warns, and repeatWarning how often it says so again.
 	nearlyFull    = 0.8
 	repeatWarning = time.Hour
 )
 
-// retention watches the room for dead letters. It does not touch readiness: a relay that is taken out of service because its
+// retention watches the room for dead letters, and what is parked. It does not touch readiness: a relay that is taken out of service because its
 // dead letters fill up would help nobody.
 type retention struct {
 	usage  atomic.Pointer[dlq.Usage]
+	parked atomic.Int64 // messages in the retry stream
 	warned time.Time
 	full   bool
 }
@@ -33,6 +34,9 @@ func (r *Relay) watchUsage(ctx context.Context) {
 	for {
 		if u, err := r.dead.Usage(ctx); err == nil {
 			r.retention.note(u, time.Now(), r.cfg.DLQ.OnFull, r.log)
+		}
+		if n, err := r.retries.Messages(ctx); err == nil {
+			r.retention.parked.Store(n)
 		}
 		select {
 		case <-ctx.Done():
@@ -62,6 +66,7 @@ func (t *retention) note(u dlq.Usage, now time.Time, onFull string, log *slog.Lo
 }
 
 var (
+	parked     = prometheus.NewDesc("relay_parked_messages", "Messages in the retry stream, waiting or due, of all routes and instances.", nil, nil)
 	dlqEntries = prometheus.NewDesc("relay_dlq_entries", "Dead letters that are stored, of all instances.", nil, nil)
 	dlqBytes   = prometheus.NewDesc("relay_dlq_bytes", "Their size: entries, and bodies that are stored apart.", []string{"part"}, nil)
 	dlqMax     = prometheus.NewDesc("relay_dlq_max_bytes", "Bound of either part (dlq.max_bytes); 0 without one.", nil, nil)
@@ -77,6 +82,7 @@ func (t *retention) collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
+	gauge(parked, float64(t.parked.Load()))
 	gauge(dlqEntries, float64(u.Entries))
 	gauge(dlqBytes, float64(u.Bytes), "entries")
 	gauge(dlqBytes, float64(u.Bodies), "bodies")

@@ -3,11 +3,13 @@ package consumer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/ack"
 )
@@ -106,6 +108,31 @@ func TestOrders_holdOverARestartAndOnEveryInstance(t *testing.T) {
 	if l.len() != 3 {
 		t.Errorf("%d messages handled, want 3", l.len())
 	}
+}
+
+// What is parked waits outside the route's durable, where nobody would look for it.
+func TestStatus_tellsWhatIsParked(t *testing.T) {
+	w := newWorld(t)
+	route := Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error {
+		return RetryIn(time.Hour, errors.New("not today"))
+	})}
+	a, _ := w.start(Config{Instance: "a"}, route)
+	w.publish("orders.eu", 3)
+	w.eventually("they are parked", func() bool { return a.routes[0].count.parked.Load() == 3 })
+	b, _ := w.start(Config{Instance: "b"}, route) // it looks at its start
+	w.eventually("the status says so", func() bool { return b.Status().Parked == 3 })
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(b.Collector())
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "relay_parked_messages" && f.GetMetric()[0].GetGauge().GetValue() == 3 {
+			return
+		}
+	}
+	t.Error("the metrics do not say so")
 }
 
 func TestStatus_isAMicroServiceToo(t *testing.T) {

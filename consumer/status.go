@@ -16,13 +16,15 @@ import (
 
 // Status is what one instance says of itself.
 type Status struct {
-	Instance string        `json:"instance"`
-	Service  string        `json:"service"`
-	Started  time.Time     `json:"started"`
-	Ready    bool          `json:"ready"`
-	Trouble  []string      `json:"trouble,omitempty"`
-	Orders   uint64        `json:"orders"` // revision of the last order of an operator that was applied
-	Routes   []RouteStatus `json:"routes"`
+	Instance string    `json:"instance"`
+	Service  string    `json:"service"`
+	Started  time.Time `json:"started"`
+	Ready    bool      `json:"ready"`
+	Trouble  []string  `json:"trouble,omitempty"`
+	Orders   uint64    `json:"orders"` // revision of the last order of an operator that was applied
+	// Parked messages are in the retry stream, waiting or due, of all routes and instances; up to 15 s old.
+	Parked int64         `json:"parked"`
+	Routes []RouteStatus `json:"routes"`
 }
 
 // RouteStatus is a route on one instance.
@@ -71,7 +73,7 @@ const maxKeysShown = 100
 
 // Status is a snapshot of this instance. It changes nothing and asks nobody.
 func (r *Relay) Status() Status {
-	s := Status{Instance: r.cfg.Instance, Service: r.cfg.Service, Started: r.started, Ready: true, Orders: r.obeyed.Load()}
+	s := Status{Instance: r.cfg.Instance, Service: r.cfg.Service, Started: r.started, Ready: true, Orders: r.obeyed.Load(), Parked: r.retention.parked.Load()}
 	if err := r.Ready(); err != nil {
 		s.Ready, s.Trouble = false, strings.Split(err.Error(), "\n")
 	}

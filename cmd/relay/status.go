@@ -61,6 +61,9 @@ func printStatus(w io.Writer, list []consumer.Status, now time.Time) {
 			ready = "NOT READY"
 		}
 		fmt.Fprintf(w, "%s  %s, up %v\n", s.Instance, ready, now.Sub(s.Started).Round(time.Second))
+		if s.Parked > 0 {
+			fmt.Fprintf(w, "  %d messages of the service are parked in the retry stream\n", s.Parked)
+		}
 		for _, t := range s.Trouble {
 			fmt.Fprintf(w, "  ! %s\n", printable(t))
 		}
