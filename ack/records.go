@@ -194,31 +194,62 @@ func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) e
 	}
 }
 
-// Mark writes the record of a message that is here for the nth time as it is, for a handler that is about to run alone or has
-// just done so. It returns [ErrElsewhere] if another instance has written one meanwhile.
-func (r *Records) Mark(ctx context.Context, seq, deliveries uint64, rec Record) error {
+// Mark writes the record of a message that is here for the nth time as it is, for a handler that is about to run alone, and
+// returns its revision. It returns [ErrElsewhere] if another instance has written one meanwhile.
+func (r *Records) Mark(ctx context.Context, seq, deliveries uint64, rec Record) (revision uint64, err error) {
 	s, _ := r.cache.Get(seq)
+	return r.mark(ctx, seq, deliveries, rec, s.revision)
+}
+
+// Marked returns the revision of the mark that a life has made, and zero if the record is another one.
+func (r *Records) Marked(ctx context.Context, seq, deliveries uint64, life string) (revision uint64, err error) {
+	s, err := r.read(ctx, seq, deliveries)
+	if err != nil || s.Solo != life {
+		return 0, err
+	}
+	return s.revision, nil
+}
+
+// Unmark ends a mark, when that handler has returned: the record becomes rec, or is deleted if there was none before. A
+// record that was written after the mark stays.
+func (r *Records) Unmark(ctx context.Context, seq, deliveries uint64, rec Record, marked uint64) error {
+	if rec.Known() {
+		_, err := r.mark(ctx, seq, deliveries, rec, marked)
+		if errors.Is(err, ErrElsewhere) {
+			return nil
+		}
+		return err
+	}
+	if s, ok := r.cache.Get(seq); ok && s.revision == marked {
+		r.cache.Remove(seq)
+	}
+	return r.bucket.remove(ctx, r.key(seq), marked)
+}
+
+// mark writes a record that follows a revision; zero means that there is none.
+func (r *Records) mark(ctx context.Context, seq, deliveries uint64, rec Record, after uint64) (revision uint64, err error) {
 	rec.Deliveries, rec.Suspect = deliveries, false
 	value, err := json.Marshal(rec)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	var revision uint64
-	if s.revision == 0 {
+	if after == 0 {
 		revision, err = r.bucket.kv.Create(ctx, r.key(seq), value)
 	} else {
-		revision, err = r.bucket.kv.Update(ctx, r.key(seq), value, s.revision)
+		revision, err = r.bucket.kv.Update(ctx, r.key(seq), value, after)
 	}
 	switch {
 	case err == nil:
 		r.cache.Add(seq, stored{rec, revision, deliveries})
-		return nil
+		return revision, nil
 	case errors.Is(err, jetstream.ErrKeyExists) || isWrongSequence(err):
 		// Perhaps it is our own, whose answer was lost. Whoever asks next reads it.
-		r.cache.Remove(seq)
-		return ErrElsewhere
+		if s, ok := r.cache.Get(seq); ok && s.revision == after {
+			r.cache.Remove(seq)
+		}
+		return 0, ErrElsewhere
 	}
-	return err
+	return 0, err
 }
 
 // ErrElsewhere says that the record of a message is not the one that was read: somebody else has the message too.

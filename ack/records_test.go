@@ -163,6 +163,53 @@ func TestRecords_deleteLeavesWhatIsNewer(t *testing.T) {
 	}
 }
 
+// A handler that was given up returned at last, and took back what had been written before it began: with that went the
+// attempt that had been recorded meanwhile.
+func TestRecords_regressionUnmarkLeavesWhatIsNewer(t *testing.T) {
+	b, _ := bucket(t)
+	for name, before := range map[string]Record{"no record": {}, "a record": failed(1)} {
+		t.Run(name, func(t *testing.T) {
+			r := b.Records("ORDERS", name, madeAt)
+			if before.Known() {
+				put(t, r, 7, 1, before)
+			}
+			mark := before
+			mark.Solo = "me"
+			first, err := r.Mark(t.Context(), 7, 1, mark)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := r.Marked(t.Context(), 7, 1, "me"); err != nil || got != first {
+				t.Errorf("marked by me at %d, %v, want %d", got, err, first)
+			}
+			if got, err := r.Marked(t.Context(), 7, 1, "other"); err != nil || got != 0 {
+				t.Errorf("marked by another at %d, %v", got, err)
+			}
+			put(t, r, 7, 1, failed(2))
+			if err := r.Unmark(t.Context(), 7, 1, before, first); err != nil {
+				t.Fatal(err)
+			}
+			fresh := b.Records("ORDERS", name, madeAt)
+			for _, r := range []*Records{r, fresh} {
+				if n := attempts(t, r, 7, 2); n != 2 {
+					t.Errorf("%d attempts are known, want 2", n)
+				}
+			}
+			// One that nobody wrote over goes.
+			second, err := r.Mark(t.Context(), 7, 2, Record{Solo: "me", Attempts: 2, LastFailure: madeAt})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Unmark(t.Context(), 7, 2, before, second); err != nil {
+				t.Fatal(err)
+			}
+			if rec, err := fresh.Get(t.Context(), 7, 9); err != nil || rec.Solo != "" || rec.Known() != before.Known() {
+				t.Errorf("left: %+v, %v", rec, err)
+			}
+		})
+	}
+}
+
 func TestRecords_sweep(t *testing.T) {
 	b, js := bucket(t)
 	now := b.Records("ORDERS", "billing", madeAt)

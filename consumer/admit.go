@@ -45,7 +45,7 @@ const unroutedDelay = 15 * time.Minute
 
 // admit begins the lease of a delivery and finds out what is known of it. What needs the server for that comes to its
 // route a little later; the rest is added to the batch.
-func (s *source) admit(ctx context.Context, raw *nats.Msg, now time.Time, b *batch) {
+func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	m := s.newMessage(raw)
 	d, err := s.session.ReceiveInto(&m.arrival, raw)
 	if err != nil {
@@ -89,17 +89,19 @@ func (s *source) admit(ctx context.Context, raw *nats.Msg, now time.Time, b *bat
 		// settlements and leases come this way too.
 		b.deliver()
 		s.behind.Add(1)
-		enter := func() { m.lookUp(ctx, elsewhere) }
+		enter := func() { m.lookUp(elsewhere) }
 		if known {
 			rec := rec // the other one must not escape
 			enter = func() { m.enter(rec) }
 		}
 		s.inOrder.Go(func() {
-			defer s.behind.Add(-1)
 			enter()
+			if s.behind.Add(-1) == maxBehind/2 {
+				s.wake()
+			}
 		})
 	default:
-		m.route.slow.Go(func() { m.lookUp(ctx, elsewhere) })
+		m.route.looks.Go(func() { m.lookUp(elsewhere) })
 	}
 }
 
@@ -110,17 +112,25 @@ func (m *message) enter(rec ack.Record) {
 	b.deliver()
 }
 
-// lookUp asks the server for what is not known of the message. It blocks.
-func (m *message) lookUp(ctx context.Context, elsewhere bool) {
-	began := time.Now()
-	for tries := 0; ; tries++ {
+// maxBehind is with how many messages of ordered keys that wait for what is asked first no more are pulled: they are not in
+// the window, which bounds all others.
+const maxBehind = 256
+
+// lookUp asks the server for what is not known of the message. It blocks for as long as the server does not tell, but not
+// longer than a drain.
+func (m *message) lookUp(elsewhere bool) {
+	ctx, began := m.route.work, time.Now()
+	for {
 		rec, err := m.ask(ctx, elsewhere, began)
-		if err == nil {
+		switch {
+		case err == nil:
 			m.enter(rec)
 			return
-		}
-		if m.delivery.Fenced() || ctx.Err() != nil {
+		case m.delivery.Fenced() || ctx.Err() != nil:
 			m.delivery.Release()
+			return
+		case m.source.isDraining():
+			_ = m.delivery.GiveBack() // fenced: somebody else has it
 			return
 		}
 		m.route.log.Warn("message waits: what is known of it cannot be read", m.attrs("error", err)...)
@@ -173,14 +183,14 @@ func (m *message) known(rec ack.Record, b *batch) {
 	m.first = new(handed)
 	m.Message = supervisor.Message{
 		First: &m.first.attempt,
-		Work:  m, Key: rt.keyOf(m.subject), Sequence: d.Sequence, Size: len(m.data) + d.Msg.Size() - len(d.Msg.Data),
+		Work:  m, Key: rt.keyOf(m.subject), Sequence: d.Sequence, Replayed: m.source.due, Size: len(m.data) + d.Msg.Size() - len(d.Msg.Data),
 		Attempts: attempts, FirstFailure: first, Due: due,
 		Returns: before.Returns + max(0, int(min(d.Deliveries, 1<<20))-1-(attempts-before.Attempts)),
 	}
 	if rt.guarded && (rec.Suspect || rec.Crashes > 0) {
-		suspect := rec // the parameter itself must not escape
-		suspect.Solo = ""
-		m.suspect, m.Alone = &suspect, true
+		s := &suspect{Record: rec}
+		s.Solo = ""
+		m.suspect, m.Alone = s, true
 	}
 	if rec.Dead == "" && rec.Crashes >= rt.cfg.Retry.MaxCrashes {
 		rec.Dead = supervisor.ReasonCrash

@@ -2,13 +2,17 @@ package consumer
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -113,5 +117,54 @@ func TestRelay_durableOrStreamMadeAnewGoesOn(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A replayed message in hand at a crash had the order of the others begin with its return: new ones were started before an
+// older one of their key, which was in hand, too, and came back later.
+func TestRelay_regressionReplaysInHandDoNotOpenTheGate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var mu sync.Mutex
+	var order []uint64
+	route := Route{
+		Name: "billing", Subjects: []string{"orders.>"}, Order: supervisor.OrderKey, AckWait: time.Second,
+		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if m.Subject == "orders.eu" {
+				order = append(order, m.Sequence)
+			}
+			return nil
+		}),
+	}
+	_, stop := w.start(Config{Logger: quiet}, route)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inHand := func(stream string, m *nats.Msg) {
+		t.Helper()
+		if _, err := w.js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		durable, err := w.js.Consumer(t.Context(), stream, "billing")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := durable.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replayed := ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 99, Time: time.Now(), Subject: "orders.us"}
+	inHand("RELAY_RETRY", &nats.Msg{Subject: "relay.due.billing.x", Header: ack.Wrap(replayed, nil)}) // it comes back first
+	time.Sleep(500 * time.Millisecond)
+	inHand("ORDERS", &nats.Msg{Subject: "orders.eu"})
+	w.publish("orders.eu", 5)
+	w.start(Config{Logger: quiet}, route)
+	w.settled("ORDERS", "billing")
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(order, []uint64{1, 2, 3, 4, 5, 6}) {
+		t.Errorf("handled in the order %d", order)
 	}
 }

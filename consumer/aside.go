@@ -145,6 +145,6 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 // sendBack gives the message back to its durable.
 func (m *message) sendBack(o supervisor.Outcome) {
 	if m.giveBack(o.Due); o.Suspended {
-		m.route.sentAway(m)
+		m.route.remember(m, o.Due)
 	}
 }

@@ -75,14 +75,14 @@ var (
 )
 
 func (t *retention) collect(ch chan<- prometheus.Metric) {
-	u := t.usage.Load()
-	if u == nil {
-		return
-	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	gauge(parked, float64(t.parked.Load()))
+	u := t.usage.Load()
+	if u == nil {
+		return
+	}
 	gauge(dlqEntries, float64(u.Entries))
 	gauge(dlqBytes, float64(u.Bytes), "entries")
 	gauge(dlqBytes, float64(u.Bodies), "bodies")

@@ -30,9 +30,8 @@ type message struct {
 	origin   *ack.Origin
 	recorded bool // it has a record of attempts, to be deleted when it is done
 	plain    bool // it succeeded at once: whoever had it is through with it
-	accused  bool // its record says that it runs alone
-	// suspect is the record of a message that may have ended a process, and must run alone; nil for all others.
-	suspect *ack.Record
+	// suspect is for a message that may have ended a process, and must run alone; nil for all others.
+	suspect *suspect
 	hasTold bool // its replay job knows its first verdict; guarded by tellings.mu
 	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
 	first *handed

@@ -99,7 +99,7 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 		for j := 1; j < n; j++ {
 			s.arrived <- arriving[(i+j)%len(arriving)]
 		}
-		s.take(b.Context(), arriving[i%len(arriving)])
+		s.take(arriving[i%len(arriving)])
 		<-conn.all
 		for {
 			for _, reply := range conn.answers() {

@@ -177,7 +177,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 		case <-ctx.Done():
 			return nil
 		case m := <-s.arrived:
-			s.take(ctx, m)
+			s.take(m)
 		case <-s.woken:
 		case <-connected:
 			s.reconnected()
@@ -243,7 +243,7 @@ func (s *source) pull(now time.Time) {
 	s.mu.Lock()
 	stop := s.draining || s.lost != nil
 	s.mu.Unlock()
-	if stop || now.Before(s.retryPull) {
+	if stop || now.Before(s.retryPull) || s.behind.Load() > maxBehind {
 		return
 	}
 	s.asked.expire(now)
@@ -291,7 +291,7 @@ func (s *source) backOff(now time.Time) {
 }
 
 // take handles what has arrived, a batch at a time so that the routes' locks are taken once for many.
-func (s *source) take(ctx context.Context, first *nats.Msg) {
+func (s *source) take(first *nats.Msg) {
 	now := time.Now()
 	drained := false
 	for n, m := 0, first; ; n++ {
@@ -300,7 +300,7 @@ func (s *source) take(ctx context.Context, first *nats.Msg) {
 			s.asked.got(m)
 			s.mean += (m.Size() - s.mean) / 8
 			s.lastHeard, s.lastGot, s.refused = now, now, 0
-			s.admit(ctx, m, now, &s.batch)
+			s.admit(m, now, &s.batch)
 		case s.session.Reply(m):
 		case m.Subject == contactMark:
 			if d, err := time.ParseDuration(string(m.Data)); err == nil {

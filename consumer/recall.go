@@ -1,6 +1,9 @@
 package consumer
 
 import (
+	"slices"
+	"time"
+
 	"github.com/relaymq/relay/ack"
 )
 
@@ -10,20 +13,37 @@ import (
 // maxAway bounds what a route remembers; what is beyond comes by itself, within the hour.
 const maxAway = 10_000
 
-// sentAway remembers a message that was given back because its key is suspended.
-func (rt *route) sentAway(m *message) {
+type sentAway struct {
+	delivery *ack.Delivery
+	due      time.Time
+}
+
+// remember notes a message that was given back until due because its key is suspended.
+func (rt *route) remember(m *message, due time.Time) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	if rt.awayCount >= maxAway {
-		return
+	// Those whose time is over came back, and perhaps went away again, as this one does each hour.
+	now, list := time.Now(), rt.away[m.Key]
+	back := 0
+	for back < len(list) && list[back].due.Before(now) {
+		back++
 	}
-	if rt.away == nil {
-		rt.away = make(map[string][]*ack.Delivery)
+	list = slices.Delete(list, 0, back)
+	rt.awayCount -= back
+	if rt.awayCount < maxAway {
+		// Its bytes are not needed, and there may be many.
+		m.delivery.Msg, m.data, m.header, m.first, m.First = nil, nil, nil, nil, nil
+		list = append(list, sentAway{m.delivery, due})
+		rt.awayCount++
 	}
-	// Its bytes are not needed, and there may be many.
-	m.delivery.Msg, m.data, m.header, m.first, m.First = nil, nil, nil, nil, nil
-	rt.away[m.Key] = append(rt.away[m.Key], m.delivery)
-	rt.awayCount++
+	switch {
+	case len(list) == 0:
+		delete(rt.away, m.Key)
+	case rt.away == nil:
+		rt.away = map[string][]sentAway{m.Key: list}
+	default:
+		rt.away[m.Key] = list
+	}
 }
 
 // recall asks for the messages of a key that was resumed.
@@ -33,7 +53,7 @@ func (rt *route) recall(key string) {
 	delete(rt.away, key)
 	rt.awayCount -= len(list)
 	rt.mu.Unlock()
-	for _, d := range list {
-		d.Recall()
+	for _, s := range list {
+		s.delivery.Recall()
 	}
 }

@@ -253,6 +253,7 @@ func (r *Relay) drain(ctx context.Context) (interrupted int) {
 	for i, rt := range r.routes {
 		routes.Go(func() {
 			counts[i] = rt.group.Close(ctx)
+			rt.looks.Wait() // before those that it submits to
 			rt.slow.Wait()
 			rt.aside.paths.Wait()
 		})

@@ -9,14 +9,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
 )
 
-// slowPaths is how many settlements of a route that block on the server run at once, and how many records of a durable are
-// deleted at once.
+// slowPaths is how many settlements of a route that block on the server run at once, how many questions about its messages,
+// and how many records of a durable are deleted at once.
 const slowPaths = 256
 
 // route is a running Route.
@@ -26,6 +25,7 @@ type route struct {
 	log   *slog.Logger
 	group *supervisor.Group
 	slow  *pool.Pool
+	looks *pool.Pool // of what is known of messages: failures must not stand behind them
 	aside aside
 	key   subject.Template
 	work  context.Context // of the slow path; set by serve
@@ -39,14 +39,14 @@ type route struct {
 	dlqFail int    // in a row
 	paused  string // by an operator: why
 	// Messages of suspended keys that were given back, by key.
-	away      map[string][]*ack.Delivery
+	away      map[string][]sentAway // in the order in which they went
 	awayCount int
 }
 
 func newRoute(r *Relay, cfg Route) *route {
 	_, outside := cfg.Handler.(Outside)
 	cfg.OwnBytes = cfg.OwnBytes || outside
-	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), aside: newAside(), guarded: !outside}
+	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), aside: newAside(), guarded: !outside}
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,

@@ -51,7 +51,7 @@ func (m *message) retry(o supervisor.Outcome) {
 	failpoint.At("given back")
 	rt.count.naked.Add(1)
 	if o.Suspended {
-		rt.sentAway(m)
+		rt.remember(m, o.Due)
 	}
 }
 

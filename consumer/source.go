@@ -123,7 +123,7 @@ func (s *source) open(ctx context.Context, consumer jetstream.Consumer, streamCr
 		Inbox: s.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
-	if len(s.routes) == 1 && info.NumAckPending > 0 {
+	if len(s.routes) == 1 && !s.due && info.NumAckPending > 0 {
 		// Ordered routes only: what an earlier life had in hand comes back after AckWait, and new messages at once.
 		s.routes[0].group.HoldNew(info.Delivered.Stream, info.NumAckPending, time.Now().Add(info.Config.AckWait+gateSlack))
 	}

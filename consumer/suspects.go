@@ -42,6 +42,7 @@ type lives struct {
 	stream  jetstream.Stream
 	answers *nats.Subscription
 	span    time.Duration // how long after a death its messages come back at most
+	every   time.Duration // for how long a look is good
 
 	looking chan struct{} // held by whoever looks; guards looked
 	looked  time.Time
@@ -60,9 +61,9 @@ type death struct {
 const (
 	// lapse is when the entry of a process that nobody asked about vanishes by itself.
 	lapse = 24 * time.Hour
-	// lookEvery bounds the looks into the bucket. A message comes again two thirds of AckWait (at least a second) after its
-	// process died, or later: a look that is younger than this has seen the death.
-	lookEvery = 250 * time.Millisecond
+	// A look into the bucket is good for a quarter of the shortest AckWait, within these bounds: a message comes again two thirds
+	// of AckWait (at least a second) after its process died, or later, so that a look that young has seen the death.
+	minLook, maxLook = 250 * time.Millisecond, 5 * time.Second
 	// answerWithin is how long a process that lives may take to answer.
 	answerWithin = time.Second
 	// askAgain is the pause before a process that does not answer is asked again. After a reconnect it is settling: the
@@ -100,10 +101,10 @@ func openLives(ctx context.Context, r *Relay) (*lives, error) {
 	if err != nil {
 		return nil, fmt.Errorf("stream of bucket %s: %w", name, err)
 	}
-	l := &lives{relay: r, id: nuid.Next(), kv: kv, stream: stream, looking: make(chan struct{}, 1), dead: make(map[string]death)}
+	l := &lives{relay: r, id: nuid.Next(), kv: kv, stream: stream, looking: make(chan struct{}, 1), dead: make(map[string]death), every: maxLook}
 	for _, rt := range r.routes {
 		if rt.guarded {
-			l.span = max(l.span, rt.cfg.AckWait)
+			l.span, l.every = max(l.span, rt.cfg.AckWait), max(minLook, min(l.every, rt.cfg.AckWait/4))
 		}
 	}
 	return l, nil
@@ -183,7 +184,7 @@ func (l *lives) recent(ctx context.Context) (bool, error) {
 		return false, ctx.Err()
 	}
 	defer func() { <-l.looking }()
-	if came.Sub(l.looked) >= lookEvery {
+	if came.Sub(l.looked) >= l.every {
 		now := time.Now()
 		if err := l.look(ctx); err != nil {
 			return false, err
@@ -275,13 +276,16 @@ func (l *lives) silent(ctx context.Context, ids []string) (list []string, err er
 		if err != nil || ctx.Err() != nil {
 			return nil, errors.Join(err, ctx.Err())
 		}
-		if len(list) == 0 || !first && time.Since(time.Unix(0, l.reconnected.Load())) > settling {
+		if len(list) == 0 || !first && !l.settles() {
 			return list, nil
 		}
 		ids = list
 		pause(ctx, askAgain)
 	}
 }
+
+// settles tells whether others that were cut off with this process may still be on their way back.
+func (l *lives) settles() bool { return time.Since(time.Unix(0, l.reconnected.Load())) <= settling }
 
 // alive asks one process. With false, a nil error means that it is not connected, and an error that nobody knows.
 func (l *lives) alive(ctx context.Context, id string) (bool, error) {
@@ -313,7 +317,7 @@ func (l *lives) ended(ctx context.Context, id string) (bool, error) {
 			return false, nil
 		case answers, errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 			return false, errThere
-		case err != nil || try == 1:
+		case err != nil || try > 0 && !l.settles():
 			return err == nil, err
 		}
 		pause(ctx, askAgain)
@@ -341,6 +345,13 @@ func later(a, b time.Time) time.Time {
 		return a
 	}
 	return b
+}
+
+// suspect is what is known of a message that may have ended a process.
+type suspect struct {
+	ack.Record
+	accused atomic.Bool // its record says that it runs alone
+	marked  uint64      // the revision that says so; 0 when it is not known
 }
 
 // judge completes the record of a message that came again: whether it is a suspect, and whether it has ended a process.
@@ -388,26 +399,26 @@ func (m *message) accuse() error {
 		rt.log.Warn("a suspect runs beside handlers that ignored their timeout: if the process ends, nobody is charged", m.attrs()...)
 		return nil
 	}
-	rec := *m.suspect
+	rec := m.suspect.Record
 	rec.Solo = l.id
 	ctx, cancel := context.WithTimeout(rt.work, settleTimeout)
 	defer cancel()
-	err := m.source.records.Mark(ctx, m.delivery.Sequence, m.delivery.Deliveries, rec)
-	m.accused = err == nil
-	if err != nil && !errors.Is(err, ack.ErrElsewhere) {
-		m.accused = true // perhaps it was stored
-		m.acquit()
+	var err error
+	m.suspect.marked, err = m.source.records.Mark(ctx, m.delivery.Sequence, m.delivery.Deliveries, rec)
+	m.suspect.accused.Store(!errors.Is(err, ack.ErrElsewhere))
+	if err != nil {
+		m.acquit() // perhaps it was stored
 	}
 	return err
 }
 
-// acquit takes that back: the handler has returned, and the process lives.
+// acquit takes that back: the handler has returned, and the process lives. What was written since stays: the attempt, when
+// the handler had been given up.
 func (m *message) acquit() {
-	if !m.accused {
+	if !m.suspect.accused.CompareAndSwap(true, false) {
 		return
 	}
-	rt, seq := m.route, m.delivery.Sequence
-	m.accused = false
+	rt, seq, here := m.route, m.delivery.Sequence, m.delivery.Deliveries
 	for {
 		// The slow paths end with the drain, but who is interrupted by that has ended nothing.
 		work, limit := rt.work, settleTimeout
@@ -416,13 +427,14 @@ func (m *message) acquit() {
 		}
 		ctx, cancel := context.WithTimeout(work, limit)
 		var err error
-		if m.suspect.Known() {
-			err = m.source.records.Mark(ctx, seq, m.delivery.Deliveries, *m.suspect)
-		} else {
-			err = m.source.records.Delete(ctx, seq)
+		if m.suspect.marked == 0 {
+			m.suspect.marked, err = m.source.records.Marked(ctx, seq, here, rt.relay.lives.id)
+		}
+		if m.suspect.marked > 0 {
+			err = m.source.records.Unmark(ctx, seq, here, m.suspect.Record, m.suspect.marked)
 		}
 		cancel()
-		if err == nil || errors.Is(err, ack.ErrElsewhere) || m.delivery.Fenced() || rt.work.Err() != nil {
+		if err == nil || m.delivery.Fenced() || rt.work.Err() != nil {
 			return
 		}
 		rt.log.Warn("it is not yet written down that a suspect is innocent", m.attrs("error", err)...)

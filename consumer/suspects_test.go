@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
@@ -238,6 +239,50 @@ func TestRelay_innocentsOfADeathAreHandled(t *testing.T) {
 	}
 }
 
+// someoneElse is a process of the service, as far as others can tell, until it is told to be gone.
+func (w *world) someoneElse(id string, asked *atomic.Int64) (gone func()) {
+	w.t.Helper()
+	answers, err := w.nc.Subscribe("relay.ctl.alive."+id, func(m *nats.Msg) { asked.Add(1); _ = m.Respond(nil) })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return func() { _ = answers.Unsubscribe() }
+}
+
+// cameAgain makes the durable of a route, and has n messages delivered that come again later to whoever is next.
+func (w *world) cameAgain(route Route, n int, later time.Duration) jetstream.Consumer {
+	w.t.Helper()
+	_, stop := w.start(Config{Logger: quiet}, route)
+	if err := stop(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.publish("orders.eu", n)
+	durable, err := w.js.Consumer(w.t.Context(), "ORDERS", route.Name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for range n {
+		if m, err := durable.Next(); err != nil || m.NakWithDelay(later) != nil {
+			w.t.Fatal("not pulled", err)
+		}
+	}
+	return durable
+}
+
+// runsElsewhere has the record of the first message say that another process runs it.
+func (w *world) runsElsewhere(durable jetstream.Consumer, id string) *ack.Records {
+	w.t.Helper()
+	bucket, err := ack.OpenBucket(w.t.Context(), w.js, "RELAY_ATTEMPTS", 1)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	records := bucket.Records("ORDERS", durable.CachedInfo().Name, durable.CachedInfo().Created)
+	if _, err := records.Mark(w.t.Context(), 1, 1, ack.Record{Solo: id}); err != nil {
+		w.t.Fatal(err)
+	}
+	return records
+}
+
 // A stack overflow takes seconds to end its process, longer than a short AckWait: the process is cut off from its lease, and
 // still answers. Its message came again elsewhere, and was started there without a charge for the first process.
 func TestRelay_regressionSuspectIsNotStartedWhileItRunsElsewhere(t *testing.T) {
@@ -255,42 +300,16 @@ func TestRelay_regressionSuspectIsNotStartedWhileItRunsElsewhere(t *testing.T) {
 			var started, asked atomic.Int64
 			route := killedRoute(func(context.Context, *Msg) error { started.Add(1); return nil })
 			route.Retry.MaxCrashes = 1
-			_, stop := w.start(Config{Logger: quiet}, route)
-			if err := stop(); err != nil {
-				t.Fatal(err)
-			}
-			w.publish("orders.eu", 1)
-			durable, err := w.js.Consumer(t.Context(), "ORDERS", "billing")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if m, err := durable.Next(); err != nil || m.Nak() != nil {
-				t.Fatal("not pulled")
-			}
-			const other = "OTHER"
-			answers, err := w.nc.Subscribe("relay.ctl.alive."+other, func(m *nats.Msg) { asked.Add(1); _ = m.Respond(nil) })
-			if err != nil {
-				t.Fatal(err)
-			}
-			bucket, err := ack.OpenBucket(t.Context(), w.js, "RELAY_ATTEMPTS", 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			records := bucket.Records("ORDERS", "billing", durable.CachedInfo().Created)
-			if err := records.Mark(t.Context(), 1, 1, ack.Record{Solo: other}); err != nil {
-				t.Fatal(err)
-			}
+			records := w.runsElsewhere(w.cameAgain(route, 1, time.Millisecond), "OTHER")
+			gone := w.someoneElse("OTHER", &asked)
 			w.start(Config{Logger: quiet}, route)
 			w.eventually("it waits", func() bool { return asked.Load() > 1 })
 			if started.Load() > 0 {
 				t.Fatal("it was started while it may still run elsewhere")
 			}
 			if tc.dies {
-				err = answers.Unsubscribe()
-			} else {
-				err = records.Delete(t.Context(), 1)
-			}
-			if err != nil {
+				gone()
+			} else if err := records.Delete(t.Context(), 1); err != nil {
 				t.Fatal(err)
 			}
 			w.settled("ORDERS", "billing")
@@ -298,5 +317,94 @@ func TestRelay_regressionSuspectIsNotStartedWhileItRunsElsewhere(t *testing.T) {
 				t.Errorf("%d dead letters, want %d, and %d starts", len(letters), tc.crash, started.Load())
 			}
 		})
+	}
+}
+
+// A drain waited for what was being asked of the server, for ever when that did not answer.
+func TestRelay_regressionDrainDoesNotWaitForALookUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var asked atomic.Int64
+	route := killedRoute(func(context.Context, *Msg) error { return nil })
+	durable := w.cameAgain(route, 1, time.Millisecond)
+	w.runsElsewhere(durable, "OTHER")
+	w.someoneElse("OTHER", &asked)
+	_, stop := w.start(Config{Logger: quiet, Drain: 20 * time.Second}, route)
+	w.eventually("it waits", func() bool { return asked.Load() > 1 })
+	began := time.Now()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the drain took %v", took)
+	}
+	w.eventually("it was given back", func() bool { return w.info("ORDERS", "billing").NumRedelivered == 1 })
+	if m, err := durable.Next(jetstream.FetchMaxWait(500 * time.Millisecond)); err != nil {
+		t.Errorf("it does not come again at once: %v", err)
+	} else {
+		_ = m.Ack()
+	}
+}
+
+// While something is asked for an ordered message all that come behind it wait, and these were pulled without a bound.
+func TestRelay_regressionWhatIsBehindALookUpIsBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var asked atomic.Int64
+	l := newLedger()
+	route := killedRoute(func(_ context.Context, m *Msg) error { l.note(m); return nil })
+	route.Key, route.Order, route.AckWait = "subject", supervisor.OrderKey, 30*time.Second
+	w.runsElsewhere(w.cameAgain(route, 1, time.Millisecond), "OTHER")
+	gone := w.someoneElse("OTHER", &asked)
+	w.flood("orders.eu", 10_000)
+	r, _ := w.start(Config{Logger: quiet}, route)
+	w.eventually("it waits", func() bool { return asked.Load() > 1 }) // for a second, in which all the others would come
+	if n := r.openSources()[0].behind.Load(); n < maxBehind || n > 8*maxBehind {
+		t.Errorf("%d messages are behind it", n)
+	}
+	gone()
+	w.settled("ORDERS", "billing")
+	if l.len() != 10_001 {
+		t.Errorf("%d messages were handled", l.len())
+	}
+}
+
+// Questions that nobody answers took all the slow paths, and failures stood behind them.
+func TestRelay_regressionFailuresDoNotStandBehindLookUps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	route := killedRoute(func(context.Context, *Msg) error { return Dead(errors.New("bad")) })
+	w.cameAgain(route, 2*slowPaths, 3*time.Second)
+	r, _ := w.start(Config{Logger: quiet}, route)
+	r.lives.looking <- struct{}{} // somebody looks, and the server does not answer
+	w.eventually("they are asked for", func() bool { return r.routes[0].looks.Len() >= slowPaths })
+	w.publish("orders.us", 1)
+	w.eventually("the failure is settled", func() bool { return len(w.deadLetters()) == 1 })
+	<-r.lives.looking
+	w.settled("ORDERS", "billing")
+}
+
+// After a restart of the server the others may take longer to reconnect: a process was charged that was on its way back.
+func TestLives_regressionWhoReconnectsIsNotCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r, _ := w.start(Config{Logger: quiet}, killedRoute(func(context.Context, *Msg) error { return nil }))
+	r.lives.reconnected.Store(time.Now().UnixNano())
+	var asked atomic.Int64
+	time.AfterFunc(2*askAgain, func() { w.someoneElse("OTHER", &asked) })
+	if ended, err := r.lives.ended(t.Context(), "OTHER"); ended || !errors.Is(err, errThere) {
+		t.Errorf("ended %v, %v", ended, err)
+	}
+}
+
+func TestLives_howLongALookIsGood(t *testing.T) {
+	t.Parallel()
+	for wait, want := range map[time.Duration]time.Duration{time.Second: minLook, 8 * time.Second: 2 * time.Second, 5 * time.Minute: maxLook} {
+		w := newWorld(t)
+		route := killedRoute(func(context.Context, *Msg) error { return nil })
+		route.AckWait = wait
+		if r, _ := w.start(Config{Logger: quiet}, route); r.lives.every != want {
+			t.Errorf("AckWait %v: %v, want %v", wait, r.lives.every, want)
+		}
 	}
 }

@@ -38,6 +38,32 @@ func (b *bench) sendAlone(handle handlerFunc, key string, seq uint64) {
 	b.g.Deliver(m)
 }
 
+// They filled the window, and nothing was fetched that could have run in the meantime: after the death of an instance with
+// much in hand, the others stood still until all of that had run, one by one.
+func TestAlone_regressionLeavesRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 4, Alone: func() {}})
+		free := func() int { room, _ := b.g.Free(); return room.Messages }
+		want := free()
+		for i := range uint64(500) {
+			b.sendAlone(succeed, fmt.Sprint(i), i+1)
+		}
+		if got := free(); got != want {
+			t.Errorf("room for %d beside 500 that must run alone, %d without them", got, want)
+		}
+		for i := uint64(500); i < 2*maxWindow; i++ {
+			b.sendAlone(succeed, fmt.Sprint(i), i+1)
+		}
+		if got := free(); got != 0 {
+			t.Errorf("room for %d beside %d that must run alone", got, 2*maxWindow)
+		}
+		if got := b.g.Status().Window; got != 2*maxWindow {
+			t.Errorf("%d messages wait, want %d", got, 2*maxWindow)
+		}
+		b.close()
+	})
+}
+
 func TestAlone_nothingElseRunsBesideIt(t *testing.T) {
 	made := func(context.Context, string) (any, error) {
 		time.Sleep(10 * time.Millisecond)

@@ -21,14 +21,14 @@ func (g *Group) HoldNew(above uint64, pending int, until time.Time) {
 	}
 }
 
-func (t *gate) holds(seq uint64, now time.Time) bool {
-	return t.left > 0 && seq > t.above && now.Before(t.until)
+func (t *gate) holds(m *Message, now time.Time) bool {
+	return t.left > 0 && m.Sequence > t.above && !m.Replayed && now.Before(t.until)
 }
 
 // pass notes a message that arrives, and lets the others go when it was the last that was expected.
 func (g *Group) pass(m *Message) {
 	t := &g.gate
-	if t.left == 0 || m.Sequence > t.above {
+	if t.left == 0 || m.Sequence > t.above || m.Replayed {
 		return
 	}
 	if _, known := t.seen[m.Sequence]; known {

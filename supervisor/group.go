@@ -59,6 +59,7 @@ type Group struct {
 	births  []*birth // children that are being made, each on a slot; in the order they began
 	stuck   int      // hung runs whose goroutine has not returned
 	window  usage    // what was not started yet, but for the stash
+	alones  usage    // of that, what must run alone
 	stash   usage
 	stashed keyList  // keys with a stash, least recently active first
 	idle    keyList  // keys without messages that are remembered for their failures
@@ -90,6 +91,8 @@ type Group struct {
 }
 
 type usage struct{ messages, bytes int }
+
+func (u *usage) add(m *Message, n int) { u.messages, u.bytes = u.messages+n, u.bytes+n*m.Size }
 
 // Counts are totals since the start.
 type Counts struct {
@@ -270,7 +273,14 @@ func (g *Group) Free() (room Room, flows bool) {
 	g.spill(now, &fx)
 	g.lowWater = size / 2
 	g.asked = true
-	return Room{max(0, size-g.window.messages-g.running.n), max(0, maxWindowBytes-g.window.bytes)}, true
+	used := g.crowding()
+	return Room{max(0, size-used.messages-g.running.n), max(0, maxWindowBytes-used.bytes)}, true
+}
+
+// crowding is what of the window keeps more messages from coming. Those that must run alone take turns with the others: as
+// many as a window may hold do not count, or nothing would come that could run in the meantime.
+func (g *Group) crowding() usage {
+	return usage{g.window.messages - min(g.alones.messages, maxWindow), g.window.bytes - min(g.alones.bytes, maxWindowBytes)}
 }
 
 // Room is for what there is room.
@@ -278,7 +288,8 @@ type Room struct{ Messages, Bytes int }
 
 // windowFull tells whether the window keeps more messages from coming, or soon will.
 func (g *Group) windowFull(now time.Time) bool {
-	return g.window.messages+g.running.n >= g.meter.window(now, g.opts.Concurrency) || g.window.bytes >= maxWindowBytes/2
+	used := g.crowding()
+	return used.messages+g.running.n >= g.meter.window(now, g.opts.Concurrency) || used.bytes >= maxWindowBytes/2
 }
 
 // stashRoom is for how many more messages the stash has room, if they are as large as those in it.
@@ -293,7 +304,7 @@ func (g *Group) stashRoom() int {
 
 // tellMore asks for more messages once half of what Free told last has been used.
 func (g *Group) tellMore(fx *effects) {
-	if g.asked && g.window.messages+g.running.n <= g.lowWater {
+	if g.asked && g.crowding().messages+g.running.n <= g.lowWater {
 		g.asked = false
 		fx.calls = append(fx.calls, g.opts.More)
 	}

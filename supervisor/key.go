@@ -94,8 +94,10 @@ func (g *Group) putWindow(k *key, m *Message) {
 	default:
 		k.fresh.push(m)
 	}
-	g.window.messages++
-	g.window.bytes += m.Size
+	g.window.add(m, 1)
+	if m.Alone {
+		g.alones.add(m, 1)
+	}
 }
 
 func (k *key) messages() int { return k.fresh.n + k.due.n + k.stash.n + k.later.n }

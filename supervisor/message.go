@@ -21,6 +21,8 @@ type Message struct {
 	Key  string
 	// Sequence orders the messages of a key.
 	Sequence uint64
+	// Replayed says that Sequence is of another stream than those of the other messages; HoldNew does not apply.
+	Replayed bool
 	// Size in bytes, for the bound of the stash.
 	Size int
 	// Attempts counts the handler starts that failed.

@@ -241,8 +241,10 @@ func (g *Group) take(k *key, m *Message) {
 	in := m.in
 	in.remove(m)
 	if in == &k.fresh || in == &k.due {
-		g.window.messages--
-		g.window.bytes -= m.Size
+		g.window.add(m, -1)
+		if m.Alone {
+			g.alones.add(m, -1)
+		}
 		return
 	}
 	g.stash.messages--

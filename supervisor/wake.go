@@ -152,7 +152,7 @@ func (g *Group) attend(k *key, now time.Time, fx *effects) {
 	if k.stash.first != nil && k.stash.first.Due.After(now) {
 		g.wakeAt(k, k.stash.first.Due) // ordered: the others wait behind it
 	}
-	if k.stash.first != nil && g.gate.holds(k.stash.first.Sequence, now) {
+	if k.stash.first != nil && g.gate.holds(k.stash.first, now) {
 		g.wakeAt(k, g.gate.until)
 	}
 	if _, until, any := k.outside.next(now); any {

@@ -53,7 +53,7 @@ routes:
 		t.Fatalf("exit %d", code)
 	}
 	w.run()
-	status("3 messages of the service are parked in the retry stream")
+	status("3 messages of the service wait in the retry stream")
 
 	if out := must(t, w.dir, "pause", "billing", "--why", "database migration"); out != "route billing is paused on 1 running instance\n" {
 		t.Errorf("pause says %q", out)

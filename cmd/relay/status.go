@@ -62,7 +62,7 @@ func printStatus(w io.Writer, list []consumer.Status, now time.Time) {
 		}
 		fmt.Fprintf(w, "%s  %s, up %v\n", s.Instance, ready, now.Sub(s.Started).Round(time.Second))
 		if s.Parked > 0 {
-			fmt.Fprintf(w, "  %d messages of the service are parked in the retry stream\n", s.Parked)
+			fmt.Fprintf(w, "  %d messages of the service wait in the retry stream\n", s.Parked)
 		}
 		for _, t := range s.Trouble {
 			fmt.Fprintf(w, "  ! %s\n", printable(t))

@@ -215,7 +215,7 @@ func median[T any, V int | float64 | time.Duration](list []T, f func(T) V) V {
 
 // I-08 with handlers that return at once: the machine is the bound.
 func TestI08_failing(t *testing.T) {
-	isolation{bad: "bad", waiting: of(1000, 10_000), healthy: of(10_000, 1_000_000), conf: M{"Concurrency": 64}}.run(t)
+	isolation{bad: "bad", waiting: of(1000, 10_000), healthy: of(10_000, 2_000_000), conf: M{"Concurrency": 64}}.run(t)
 }
 
 // I-08 with handlers of 5 ms on 64 slots: the slots are the bound, and each one that hangs is missed.
