@@ -76,17 +76,29 @@ func (w *World) durableInfo(ctx context.Context, stream, durable string) (*jetst
 // InFlight is what the route's durable has delivered and not heard of, NAKs that wait included; the last known number
 // when the server does not answer.
 func (w *World) InFlight() int {
+	for range 3 {
+		if n, err := w.inFlight(); err == nil {
+			w.lastInFlight.Store(int64(n))
+			break
+		}
+	}
+	return int(w.lastInFlight.Load())
+}
+
+func (w *World) inFlight() (total int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
-	total := 0
 	for _, d := range [][2]string{{w.stream, "work"}, {"RELAY_RETRY", "work"}} {
 		info, err := w.durableInfo(ctx, d[0], d[1])
-		if err != nil {
-			continue
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrConsumerNotFound):
+		case err != nil:
+			return 0, err
+		default:
+			total += info.NumAckPending
 		}
-		total += info.NumAckPending
 	}
-	return total
+	return total, nil
 }
 
 // rest is what is not done yet.

@@ -220,7 +220,10 @@ func TestF92_twoInstances(t *testing.T) {
 	n := 60
 	w.Produce(Load{Count: n, Script: func(int) ledger.Script { return ledger.Script{Do: "dead", Sleep: 900} }})
 	w.Eventually(5*time.Second, "handlers run on r1", func() bool { return w.Starts() >= n })
-	w.StartRelay("r2", h, RelayConfig{Route: route})
+	w.StartRelay("r2", h, RelayConfig{Route: route, NoWait: true})
+	if running := w.Running(); running < n {
+		t.Fatalf("only %d of %d handlers run at the pause: the machine is too slow for this row", running, n)
+	}
 	w.Pause(r1.Proc, 2500*ms)
 	r := w.Check(Expect{Within: 20 * time.Second, ExtraStarts: 2})
 	if r.Dead != n {
@@ -241,8 +244,10 @@ func TestF95_replay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	before := w.Starts()
 	cli := w.startProc("replay", procOptions{}, w.Bin.Relay, "dlq", "replay", "--yes", "-c", r1.conf)
-	time.Sleep(w.Between(0, 100*ms))
+	w.Eventually(10*time.Second, "a replayed message is started", func() bool { return w.Starts() > before })
+	time.Sleep(w.Between(0, 50*ms))
 	w.KillRelay(r1)
 	r1.Start()
 	if code, ok := cli.Wait(30 * time.Second); !ok || code != 0 {

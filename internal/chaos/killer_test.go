@@ -33,7 +33,7 @@ func poison(t *testing.T, k, n, instances int) {
 		list = append(list, e)
 	}
 	// Every death is a fault of its own: what was in flight may come twice.
-	r := w.Check(Expect{Within: of(20*time.Second, 5*time.Minute), ExtraStarts: -1, Unbounded: true})
+	r := w.Check(Expect{Within: of(time.Minute, 5*time.Minute), ExtraStarts: -1, Unbounded: true})
 	deaths := 0
 	for _, e := range list {
 		deaths += e.Restarts()
@@ -49,19 +49,26 @@ func poison(t *testing.T, k, n, instances int) {
 		t.Errorf("I-05: %d dead letters, %d of them not for a crash, want %d", len(letters), wrong, k)
 	}
 	perPoison := map[string]int{}
-	most := 0
+	most, beyond := 0, 0
 	for _, run := range w.ledgers.Runs {
 		if run.End.IsZero() {
 			for _, p := range w.Pubs() {
 				if p.Script.ID == run.ID && p.doomed() {
 					perPoison[run.ID]++
 					most = max(most, perPoison[run.ID])
+					limit := 4
+					if p.Script.Do == "overflow" {
+						limit++ // its first run may lose its lease long before the process is gone, and that one is not charged
+					}
+					if perPoison[run.ID] > limit {
+						beyond++
+					}
 				}
 			}
 		}
 	}
-	if most > 4 {
-		t.Errorf("I-05: one poison was started %d times, want ≤ max_crashes + 1 = 4", most)
+	if beyond > 0 {
+		t.Errorf("I-05: one poison was started %d times, want ≤ max_crashes + 1 = 4, and 5 for a stack overflow", most)
 	}
 	w.Figure("%d process-killers among %d messages, %d instances: %d dead letters for a crash, %d bystanders, %d deaths, starts per poison ≤ %d, %d duplicates",
 		k, n, instances, len(letters)-wrong, len(r.Wrong[Bystander]), deaths, most, r.Duplicates)

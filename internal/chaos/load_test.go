@@ -120,8 +120,8 @@ func failing(t *testing.T, waiting int) {
 	if !all {
 		t.Errorf("retries: %d of %d came back within %v", s.Recovered, total, took)
 	}
-	if s.P99 > 1000 {
-		t.Errorf("I-07: p99 of %d retries is %d ms late, want ≤ 1000", s.Retried, s.P99)
+	if most := of[int64](3000, 1000); s.P99 > most {
+		t.Errorf("I-07: p99 of %d retries is %d ms late, want ≤ %d", s.Retried, s.P99, most)
 	}
 	if s.Early > 0 {
 		t.Errorf("I-07: %d retries more than 50 ms early", s.Early)
@@ -129,8 +129,8 @@ func failing(t *testing.T, waiting int) {
 	if Full && alone < 0.9*float64(healthy) {
 		t.Errorf("no measurement: even without failing messages the machine handles %.0f/s of the %d/s offered", alone, healthy)
 	}
-	if Full && beside < 0.95*alone || beside < 0.8*alone {
-		t.Errorf("I-08: healthy messages at %.0f/s beside the failing ones, %.0f/s without: %.2f, want ≥ 0.95", beside, alone, beside/alone)
+	if least := of(0.5, 0.95); beside < least*alone {
+		t.Errorf("I-08: healthy messages at %.0f/s beside the failing ones, %.0f/s without: %.2f, want ≥ %.2f", beside, alone, beside/alone, least)
 	}
 	w.Figure("%d failing/s for %v beside %d waiting: retries late p50 %d ms, p99 %d ms, max %d ms; healthy %.0f/s of %.0f/s without them (offered %d/s): %.3f",
 		bad, length, waiting, s.P50, s.P99, s.Max, beside, alone, healthy, beside/alone)

@@ -142,9 +142,8 @@ func (n *Node) Up() time.Duration {
 
 // KillNATS is kill -9 of a node. What was in flight, and the acks of its last moments, may come again.
 func (w *World) KillNATS(n *Node) {
-	before := w.InFlight()
-	n.Kill()
-	at := time.Now()
+	before, at := w.InFlight(), time.Now()
+	n.Kill() // which waits for its end
 	f := w.fault("kill -9 "+n.Name, at, before)
 	f.Acks = len(w.nats.Nodes) == 1
 }

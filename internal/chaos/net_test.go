@@ -30,13 +30,14 @@ func partitioned(t *testing.T, fromRelay, fromNATS bool, lengths []time.Duration
 		w.Produce(Load{Count: 1_000_000, Rate: of(300, 150), Script: mixed(20, 20), Stop: stop})
 	})
 	var back time.Duration
-	storm := 0
+	storm, held := 0, 0
 	for _, d := range lengths {
 		time.Sleep(w.Between(400*ms, 700*ms))
 		before := w.InFlight()
 		hosts.Partition(fromRelay, fromNATS)
 		at := time.Now()
-		w.fault(fmt.Sprintf("partition for %v", d), at, max(before, w.InFlight()))
+		f := w.fault(fmt.Sprintf("partition for %v", d), at, max(before, w.InFlight()))
+		held = max(held, f.InFlight)
 		time.Sleep(d / 2)
 		started := w.Starts()
 		time.Sleep(time.Until(at.Add(d)))
@@ -52,6 +53,9 @@ func partitioned(t *testing.T, fromRelay, fromNATS bool, lengths []time.Duration
 	r := w.Check(Expect{Within: time.Minute})
 	if back > 10*time.Second {
 		t.Errorf("I-12: the first handler started %v after the heal, want ≤ 10s", back)
+	}
+	if storm > held {
+		t.Errorf("%d handlers were started in the second half of a partition, with %d messages at hand", storm, held)
 	}
 	if code, ended := r1.Wait(0); ended {
 		t.Errorf("relay ended with %d", code)

@@ -182,8 +182,9 @@ func (w *World) KillRelay(r *Relay) *Fault {
 func (w *World) Pause(p *Proc, d time.Duration) {
 	before := w.InFlight()
 	p.Signal(syscall.SIGSTOP)
-	w.fault(fmt.Sprintf("stop %s for %v", p.Name, d), time.Now(), max(before, w.InFlight()))
-	time.Sleep(d)
+	at := time.Now()
+	w.fault(fmt.Sprintf("stop %s for %v", p.Name, d), at, max(before, w.InFlight()))
+	time.Sleep(time.Until(at.Add(d)))
 	p.Signal(syscall.SIGCONT)
 	w.Note("continue %s", p.Name)
 }

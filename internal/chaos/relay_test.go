@@ -162,8 +162,8 @@ func TestF06_drain(t *testing.T) {
 		before := w.Starts()
 		// An AckWait so long that whatever is not handed back is missed.
 		r1 := w.StartRelay("r1", h, RelayConfig{Route: M{"ack_wait": "30s"}})
-		w.Produce(Load{Count: 200, Script: sleeping(of(500, 2000))})
-		w.Eventually(5*time.Second, "64 handlers run", func() bool { return w.Starts()-before >= 64 })
+		w.Produce(Load{Count: 200, Script: sleeping(2000)})
+		w.Eventually(5*time.Second, "handlers run", func() bool { return w.Starts()-before >= 60 }) // of 64, one is kept free
 		r2 := w.StartRelay("r2", h, RelayConfig{Route: M{"ack_wait": "30s", "concurrency": 256}})
 		time.Sleep(w.Between(0, 200*ms))
 		at := time.Now()
@@ -226,7 +226,9 @@ func TestF07_drainForced(t *testing.T) {
 		if !ok || code != 3 || took > 1500*ms {
 			t.Errorf("%s: exit code %d (ended %v) after %v, want 3 within 1.5s", v.name, code, ok, took)
 		}
-		time.Sleep(50 * ms)
+		if v.do != "setsid" {
+			w.Within(time.Second, func() bool { return len(w.strays()) == 0 }) // what was killed may not be reaped yet
+		}
 		if s := w.strays(); len(s) > 0 && v.do != "setsid" {
 			t.Errorf("%s: left behind: %v", v.name, s)
 		} else if len(s) > 0 {

@@ -154,8 +154,9 @@ func TestF30_connectionClosedForGood(t *testing.T) {
 	n := of(2, 20)
 	for i := range n {
 		time.Sleep(w.Between(300*ms, 500*ms))
-		w.Cut("an over-long or unknown control line in the name of relay")
+		f := w.Cut("an over-long or unknown control line in the name of relay")
 		p.Inject(kinds[i%len(kinds)])
+		f.InFlight = max(f.InFlight, w.InFlight()) // what was delivered in between
 		at := time.Now()
 		w.Eventually(10*time.Second, "a handler starts on a new connection", func() bool { return !w.FirstStart(at.Add(100 * ms)).IsZero() })
 		back = max(back, w.FirstStart(at.Add(100*ms)).Sub(at))
@@ -187,10 +188,19 @@ func TestF41_endpointAway(t *testing.T) {
 	n := of(600, 10_000)
 	rate := of(300, 500)
 	pace := func() float64 {
-		before, at := w.Ends(), time.Now()
+		before, ended := w.Starts(), w.Ends()
 		w.Produce(Load{Count: n, Rate: rate, Subject: func(i int) string { return fmt.Sprintf("t.ok.%d", i%50) }, Script: sleeping(5)})
-		w.Eventually(time.Minute, "the healthy route is done", func() bool { return w.Ends()-before >= n })
-		return float64(n) / time.Since(at).Seconds()
+		w.Eventually(time.Minute, "the healthy route is done", func() bool { return w.Ends()-ended >= n })
+		var first, last time.Time // by the handlers: the harness has pauses of its own
+		for _, run := range w.ledgers.Runs[before:] {
+			if first.IsZero() || run.Start.Before(first) {
+				first = run.Start
+			}
+			if run.End.After(last) {
+				last = run.End
+			}
+		}
+		return float64(n) / last.Sub(first).Seconds()
 	}
 	base := pace()
 	p.Stall(true, true)
@@ -202,8 +212,8 @@ func TestF41_endpointAway(t *testing.T) {
 	p.Resume()
 	w.Cut("the endpoint is back")
 	r := w.Check(Expect{Within: 90 * time.Second})
-	if beside < 0.95*base {
-		t.Errorf("I-08: %.0f/s beside a dead endpoint, %.0f/s without: %.2f, want ≥ 0.95", beside, base, beside/base)
+	if least := of(0.8, 0.95); beside < least*base { // a slice is two seconds long, beside other rows
+		t.Errorf("I-08: %.0f/s beside a dead endpoint, %.0f/s without: %.2f, want ≥ %.2f", beside, base, beside/base, least)
 	}
 	if r.Dead > 0 {
 		t.Errorf("%d dead letters", r.Dead)

@@ -37,6 +37,8 @@ type World struct {
 	stream string
 	ids    atomic.Uint64
 
+	lastInFlight atomic.Int64 // see InFlight
+
 	mu      sync.Mutex
 	log     []string
 	procs   []*Proc
