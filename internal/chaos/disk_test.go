@@ -310,7 +310,7 @@ func TestF46_clockSteps(t *testing.T) {
 			w.Connect()
 			w.Stream()
 			h := w.StartHandler("")
-			rc.Route = M{"retry": M{"max_attempts": 3, "min": "1s", "max": "1s", "jitter": 0}}
+			rc.Route = M{"retry": M{"max_attempts": 3, "min": "1s", "max": "1s", "jitter": 0, "max_age": "72h"}} // a step of max_age expires what is known by its record
 			w.StartRelay("r1", h, rc)
 			stop := make(chan struct{})
 			wait := background(func() { w.Produce(Load{Count: 1_000_000, Rate: 200, Script: mixed(100, 10), Stop: stop}) })
