@@ -224,7 +224,13 @@ func (s *source) room() (room supervisor.Room) {
 
 func (s *source) hasRoom() bool {
 	room := s.room()
-	return room.Messages > 0 && room.Bytes > 0
+	return room.Messages > 0 && room.Bytes > 0 && !s.holdsBack()
+}
+
+// holdsBack tells whether too much waits for the server already, whatever the routes could use.
+func (s *source) holdsBack() bool {
+	return s.behind.Load() > maxBehind || s.session.Stats().Unconfirmed > maxUnconfirmed ||
+		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() })
 }
 
 const (
@@ -243,15 +249,14 @@ func (s *source) pull(now time.Time) {
 	s.mu.Lock()
 	stop := s.draining || s.lost != nil
 	s.mu.Unlock()
-	if stop || now.Before(s.retryPull) || s.behind.Load() > maxBehind {
+	if stop || now.Before(s.retryPull) {
 		return
 	}
 	s.asked.expire(now)
 	free, room := s.asked.free(), s.room()
 	out, outBytes := s.asked.outstanding()
 	room.Bytes = min(room.Bytes, max(maxComing/max(1, len(s.relay.openSources())), 2*s.least))
-	if free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes ||
-		s.session.Stats().Unconfirmed > maxUnconfirmed || slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() }) {
+	if free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack() {
 		return
 	}
 	s.asked.next++
