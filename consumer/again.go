@@ -49,12 +49,6 @@ func (s *source) isLost() bool {
 	return s.lost != nil && !s.draining
 }
 
-func (s *source) isDraining() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.draining
-}
-
 // stayLost notes why a durable that is there again cannot be used.
 func (s *source) stayLost(err error) {
 	s.mu.Lock()

@@ -19,8 +19,8 @@ const (
 	repeatWarning = time.Hour
 )
 
-// retention watches the room for dead letters, and what is parked. It does not touch readiness: a relay that is taken out of service because its
-// dead letters fill up would help nobody.
+// retention watches the room for dead letters, and what is parked. It does not touch readiness: a relay that is taken out of
+// service because its dead letters fill up would help nobody.
 type retention struct {
 	usage  atomic.Pointer[dlq.Usage]
 	parked atomic.Int64 // messages in the retry stream

@@ -373,6 +373,12 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	s.doubt.Store(true)
 }
 
+func (s *source) isDraining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining
+}
+
 // drainMark is the subject of the message behind which nothing more arrives.
 const drainMark = "drained"
 

@@ -64,8 +64,7 @@ type Retry struct {
 	// Backoff is the delay by the number of failed attempts: exponential, 500ms to 10m, by default.
 	supervisor.Backoff `koanf:",squash"`
 	// MaxAge dead-letters a message, with reason expired, that fails, or comes again, later than this after its first
-	// failure. Between processes it goes by the wall clock.
-	// Zero means 24h.
+	// failure. Between processes it goes by the wall clock. Zero means 24h.
 	MaxAge time.Duration `koanf:"max_age"`
 	// ParkAfter is the delay from which a message waits in the retry stream rather than in its consumer. Zero means 10m.
 	ParkAfter time.Duration `koanf:"park_after"`
