@@ -1,0 +1,210 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// maxAckPending is set on every durable. Delayed NAKs count against it, and it holds no memory by itself.
+const maxAckPending = 65_536
+
+// wanted is the configuration of the durable.
+func (s *source) wanted(streamSubjects []string) jetstream.ConsumerConfig {
+	rt := s.routes[0].cfg
+	c := jetstream.ConsumerConfig{
+		Durable:       s.durable,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       rt.AckWait,
+		MaxDeliver:    -1,
+		MaxAckPending: maxAckPending,
+		MaxWaiting:    maxWaiting,
+		DeliverPolicy: jetstream.DeliverAllPolicy,
+	}
+	var patterns []string
+	for _, d := range s.patterns {
+		covered := slices.ContainsFunc(s.patterns, func(o dispatch) bool {
+			return o.pattern != d.pattern && subject.Covers(o.pattern, d.pattern)
+		})
+		if !covered && !slices.Contains(patterns, d.pattern) {
+			patterns = append(patterns, d.pattern)
+		}
+	}
+	slices.Sort(patterns)
+	// A filter costs nine tenths of the rate on a stream of many subjects, even one that matches everything.
+	all := !slices.ContainsFunc(streamSubjects, func(held string) bool {
+		return !slices.ContainsFunc(patterns, func(p string) bool { return subject.Covers(p, held) })
+	})
+	switch {
+	case all && len(streamSubjects) > 0 && !s.due:
+	case len(patterns) == 1:
+		c.FilterSubject = patterns[0]
+	default:
+		c.FilterSubjects = patterns
+	}
+	if !s.due {
+		switch rt.Start.Policy {
+		case "new":
+			c.DeliverPolicy = jetstream.DeliverNewPolicy
+		case "since":
+			c.DeliverPolicy, c.OptStartTime = jetstream.DeliverByStartTimePolicy, &rt.Start.Since
+		case "seq":
+			c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, rt.Start.Seq
+		}
+	}
+	return c
+}
+
+// maxWaiting pulls of all instances may be parked at once; it cannot be changed later, and above it pulls are dropped
+// without a word.
+const maxWaiting = 512
+
+// create makes the durable. When messages are waiting already, where it starts must have been chosen.
+func (s *source) create(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	if s.due {
+		return s.makeOrCompare(ctx, stream, want)
+	}
+	waiting, err := s.waiting(ctx, stream, want)
+	if err != nil {
+		return nil, err
+	}
+	if waiting.all > 0 && s.routes[0].cfg.Start.Policy == "" {
+		return nil, fmt.Errorf(
+			"start: stream %s already holds %d messages for %s, and durable %s does not exist yet: say where it begins (start: all, new, {since: <time>} or {seq: <n>})",
+			s.stream, waiting.all, strings.Join(s.subjects(), ", "), s.durable)
+	}
+	s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", waiting.chosen)
+	return s.makeOrCompare(ctx, stream, want)
+}
+
+// makeOrCompare makes the durable, unless another instance was faster: then that one's counts.
+func (s *source) makeOrCompare(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	consumer, err := stream.CreateConsumer(ctx, want)
+	if errors.Is(err, jetstream.ErrConsumerExists) {
+		if consumer, err = stream.Consumer(ctx, s.durable); err == nil {
+			return s.compare(ctx, stream, consumer, want)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making durable %s on stream %s: %w", s.durable, s.stream, err)
+	}
+	return consumer, nil
+}
+
+// risks are those of the stream for the route whose messages may wait longest. The retry stream is relay's own.
+func (s *source) risks(c jetstream.StreamConfig) []string {
+	if s.due {
+		return nil
+	}
+	span := time.Duration(0)
+	for _, rt := range s.routes {
+		span = max(span, rt.cfg.Retry.MaxAge)
+	}
+	return risks(c, span)
+}
+
+func (s *source) subjects() (list []string) {
+	for _, d := range s.patterns {
+		list = append(list, d.pattern)
+	}
+	return list
+}
+
+type waiting struct {
+	all    uint64 // messages that match in the stream
+	chosen uint64 // those from the chosen start on
+}
+
+// waiting counts the messages that a durable would get, by making consumers that deliver nothing and go away.
+func (s *source) waiting(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (w waiting, err error) {
+	if stream.CachedInfo().State.Msgs == 0 {
+		return w, nil
+	}
+	if stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy {
+		// A work queue refuses a second consumer on the same subjects, and holds only what is waiting.
+		n := stream.CachedInfo().State.Msgs
+		return waiting{n, n}, nil
+	}
+	count := func(c jetstream.ConsumerConfig) (uint64, error) {
+		c.Durable, c.MemoryStorage, c.InactiveThreshold = "", true, setupTimeout
+		consumer, err := stream.CreateConsumer(ctx, c)
+		if err != nil {
+			return 0, fmt.Errorf("counting the messages of stream %s: %w", s.stream, err)
+		}
+		info := consumer.CachedInfo()
+		return info.NumPending, stream.DeleteConsumer(ctx, info.Name)
+	}
+	if w.chosen, err = count(want); err != nil {
+		return w, err
+	}
+	all := want
+	all.DeliverPolicy, all.OptStartTime, all.OptStartSeq = jetstream.DeliverAllPolicy, nil, 0
+	w.all, err = count(all)
+	return w, err
+}
+
+// compare leaves a durable that is as wanted alone, and changes another one only when told to.
+func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	have := consumer.CachedInfo().Config
+	changeable, fixed := differences(have, want)
+	if len(changeable)+len(fixed) == 0 {
+		return consumer, nil
+	}
+	if !s.relay.cfg.Adopt || len(fixed) > 0 {
+		return nil, &DurableDiffers{s.stream, s.durable, append(fixed, changeable...)}
+	}
+	s.log.Warn("changing a durable that exists", "was", joinAnd(changeable))
+	// An update replaces the whole configuration: what relay does not care about stays.
+	have.AckWait, have.MaxDeliver, have.BackOff, have.MaxAckPending = want.AckWait, want.MaxDeliver, nil, want.MaxAckPending
+	have.FilterSubject, have.FilterSubjects, have.InactiveThreshold = want.FilterSubject, want.FilterSubjects, 0
+	have.HeadersOnly, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes = false, 0, 0, 0
+	have.RateLimit = 0
+	updated, err := stream.UpdateConsumer(ctx, have)
+	if err != nil {
+		return nil, fmt.Errorf("changing durable %s on stream %s: %w", s.durable, s.stream, err)
+	}
+	return updated, nil
+}
+
+// differences lists the settings under which relay would not work, or that are not what the configuration says; fixed
+// ones the server does not change on a durable that exists.
+func differences(have, want jetstream.ConsumerConfig) (changeable, fixed []string) {
+	note := func(list *[]string, name string, same bool, has, wants any) {
+		if !same {
+			*list = append(*list, fmt.Sprintf("%s is %v, not %v", name, has, wants))
+		}
+	}
+	note(&fixed, "ack_policy", have.AckPolicy == want.AckPolicy, have.AckPolicy, want.AckPolicy)
+	note(&fixed, "replay_policy", have.ReplayPolicy == jetstream.ReplayInstantPolicy, have.ReplayPolicy, jetstream.ReplayInstantPolicy)
+	note(&fixed, "mem_storage", !have.MemoryStorage, have.MemoryStorage, false)
+	note(&fixed, "priority_policy", have.PriorityPolicy == jetstream.PriorityPolicyNone, have.PriorityPolicy, "none")
+	note(&changeable, "ack_wait", have.AckWait == want.AckWait, have.AckWait, want.AckWait)
+	note(&changeable, "max_deliver", have.MaxDeliver == want.MaxDeliver, have.MaxDeliver, "unlimited (-1)")
+	note(&changeable, "backoff", len(have.BackOff) == 0, have.BackOff, "empty")
+	note(&changeable, "max_ack_pending", have.MaxAckPending == want.MaxAckPending, have.MaxAckPending, want.MaxAckPending)
+	has, wants := filters(have), filters(want)
+	note(&changeable, "filter_subjects", slices.Equal(has, wants), has, wants)
+	note(&changeable, "inactive_threshold", have.InactiveThreshold == 0, have.InactiveThreshold, 0)
+	note(&changeable, "headers_only", !have.HeadersOnly, have.HeadersOnly, false)
+	note(&changeable, "rate_limit_bps", have.RateLimit == 0, have.RateLimit, 0)
+	note(&changeable, "max_batch", have.MaxRequestBatch == 0, have.MaxRequestBatch, 0)
+	note(&changeable, "max_expires", have.MaxRequestExpires == 0, have.MaxRequestExpires, 0)
+	note(&changeable, "max_bytes", have.MaxRequestMaxBytes == 0, have.MaxRequestMaxBytes, 0)
+	return changeable, fixed
+}
+
+func filters(c jetstream.ConsumerConfig) []string {
+	list := slices.Clone(c.FilterSubjects)
+	if c.FilterSubject != "" {
+		list = append(list, c.FilterSubject)
+	}
+	slices.Sort(list)
+	return list
+}
