@@ -26,7 +26,7 @@ type key struct {
 	probe     *run
 	until     time.Time // waiting: when it is over; probing: when the grace is
 	since     time.Time // of the state
-	why       string
+	outage    outage
 	lastErr   error
 	failures  int // in a row
 	firstFail uint64
@@ -79,7 +79,8 @@ func (g *Group) move(k *key, to State, why string, delay time.Duration, now time
 	fx.events = append(fx.events, Event{
 		Key: k.name, From: k.state, To: to, Why: why, Delay: delay, Restarts: k.restarts, Child: k.childName(), Err: k.lastErr,
 	})
-	k.state, k.since, k.why = to, now, why
+	k.outage.moved(k.state, to, why, now)
+	k.state, k.since = to, now
 }
 
 func (k *key) childName() string { return fmt.Sprintf("child-%d", max(1, k.children)) }

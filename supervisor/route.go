@@ -10,8 +10,7 @@ import (
 type routeState struct {
 	state    State // Flowing, Waiting or Probing
 	until    time.Time
-	since    time.Time
-	why      string
+	outage   outage
 	lastErr  error
 	restarts int
 	probe    *run
@@ -37,7 +36,8 @@ func (g *Group) moveRoute(to State, why string, delay time.Duration, now time.Ti
 	fx.events = append(fx.events, Event{
 		Route: true, From: rs.state, To: to, Why: why, Delay: delay, Restarts: rs.restarts, Err: rs.lastErr,
 	})
-	rs.state, rs.since, rs.why = to, now, why
+	rs.outage.moved(rs.state, to, why, now)
+	rs.state = to
 }
 
 // routeFailed counts a failure of any key.

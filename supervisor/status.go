@@ -11,8 +11,8 @@ type Status struct {
 	State  State // of the route: flowing, waiting or probing
 	Paused bool
 	Failed error
-	Why    string
-	Since  time.Time
+	Why    string    // the last failure that it waits for; while it probes, too
+	Since  time.Time // waiting or probing: when it flowed last; flowing: since when
 	Until  time.Time // waiting: when it is over
 
 	Running, Stuck int
@@ -28,8 +28,8 @@ type Status struct {
 type KeyStatus struct {
 	Key      string
 	State    State
-	Why      string
-	Since    time.Time
+	Why      string    // the last failure that it waits for; while it probes, too
+	Since    time.Time // when it flowed last, through all waits and probes; suspended: since when
 	Until    time.Time // waiting: the next try
 	Stash    int
 	Running  int
@@ -44,7 +44,7 @@ func (g *Group) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := Status{
-		State: g.route.state, Paused: g.paused, Failed: g.failed, Why: g.route.why, Since: g.route.since, Until: g.route.until,
+		State: g.route.state, Paused: g.paused, Failed: g.failed, Why: g.route.outage.why, Since: g.route.outage.since, Until: g.route.until,
 		Running: g.running.n + g.overdue.n, Stuck: g.stuck, Window: g.window.messages, StashMessages: g.stash.messages,
 		StashBytes: g.stash.bytes, Children: g.kids, Keys: make(map[State]int), Counts: g.counts,
 	}
@@ -64,7 +64,7 @@ func (g *Group) KeyStates(limit int) []KeyStatus {
 			continue
 		}
 		list = append(list, KeyStatus{
-			Key: k.name, State: k.state, Why: k.why, Since: k.since, Until: k.until, Stash: k.stash.n + k.later.n,
+			Key: k.name, State: k.state, Why: k.outage.why, Since: k.outage.since, Until: k.until, Stash: k.stash.n + k.later.n,
 			Running: k.runs, Failures: k.failures, Restarts: k.restarts, LastErr: k.lastErr, Child: k.childName(),
 		})
 	}
