@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/relaymq/relay/internal/plain"
 )
 
 // bodyText is a body for a person: JSON indented, text as it is, anything else as a hex dump.
@@ -15,24 +16,37 @@ func bodyText(data []byte) string {
 	switch {
 	case len(data) == 0:
 		return "(empty)"
-	case json.Valid(data) && json.Indent(&pretty, data, "", "  ") == nil:
-		return printableLines(pretty.String())
+	case json.Valid(data) && indented(data) <= maxIndented(len(data)) && json.Indent(&pretty, data, "", "  ") == nil:
+		return plain.Lines(pretty.String())
 	case utf8.Valid(data) && !strings.ContainsFunc(string(data), func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' && r != '\r' }):
-		return printableLines(string(data))
+		return plain.Lines(string(data))
 	}
 	return strings.TrimRight(hex.Dump(data), "\n")
 }
 
-func printableLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, line := range lines {
-		lines[i] = printable(strings.ReplaceAll(line, "\t", "    "))
-	}
-	return strings.Join(lines, "\n")
-}
+// maxIndented is how long JSON may be when it is indented; beyond, it is shown as it is. Deep nesting, at two more spaces for
+// each level, makes 200 MB of 48 KB.
+func maxIndented(size int) int { return 8*size + 4<<10 }
 
-func printLine(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+// indented is about how many bytes json.Indent makes of JSON that is valid.
+func indented(data []byte) int {
+	size, depth, quoted := len(data), 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			depth++
+			size += 1 + 2*depth
+		case c == '}' || c == ']':
+			depth--
+			size += 1 + 2*depth
+		case c == ',':
+			size += 1 + 2*depth
+		}
+	}
+	return size
 }

@@ -12,14 +12,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/plain"
 )
 
 func newDLQShow(o *options) *cobra.Command {
 	var raw, asJSON, original bool
 	c := &cobra.Command{
 		Use: "show NUMBER", Short: "show one dead letter: where it is from, why it is here, its body", Args: args(cobra.ExactArgs(1)),
-		Long: `Show prints one dead letter. A body that is JSON is indented, other text is printed as it is, and anything else as a hex
-dump. --original prints the first body of a message that was edited for a replay (relay dlq replay --edit).`,
+		Long: `Show prints one dead letter. A body that is JSON is indented unless that would make it very long, other text is printed as
+it is, and anything else as a hex dump. Characters that could act on the terminal are escaped, but not by --raw. --original prints the first body of a message that was edited for a replay (relay dlq replay --edit).`,
 		RunE: func(c *cobra.Command, a []string) error {
 			seq, err := number(a[0])
 			if err != nil {
@@ -87,7 +88,7 @@ func showEntry(w io.Writer, e dlq.Entry) {
 	if len(e.Stack) > 0 {
 		fmt.Fprintf(w, "\nstack\n")
 		for line := range strings.Lines(string(e.Stack)) {
-			fmt.Fprintln(w, "  "+strings.ReplaceAll(printable(strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "    ")), "\n", ""))
+			fmt.Fprintln(w, "  "+plain.Lines(strings.TrimRight(line, "\n")))
 		}
 	}
 	fmt.Fprintf(w, "\nbody, %d bytes\n%s\n", e.Size, bodyText(e.Data))

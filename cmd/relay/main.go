@@ -19,6 +19,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/plain"
 )
 
 const (
@@ -32,7 +33,7 @@ func main() {
 	syscall.Umask(0o077) // the store holds other people's messages
 	err := newRoot().ExecuteContext(context.Background())
 	if err != nil && !errors.Is(err, errSaid) {
-		fmt.Fprintln(os.Stderr, "relay: "+err.Error())
+		fmt.Fprintln(os.Stderr, "relay: "+plain.Lines(err.Error())) // which may quote anybody
 	}
 	os.Exit(exitCode(err))
 }

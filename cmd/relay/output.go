@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,45 +12,24 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/relaymq/relay/internal/plain"
 )
 
-func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
+func printJSON(w io.Writer, v any) error { return plain.JSON(w, v, "  ") }
 
-// printable shows bytes from strangers without letting them act on the terminal.
-func printable(s string) string {
-	clean := func(r rune) bool {
-		return r >= ' ' && r != 0x7f && (r < 0x80 || r > 0x9f) && r != utf8.RuneError && !bidi(r)
-	}
-	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) < 0 {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		switch {
-		case clean(r):
-			b.WriteRune(r)
-		default:
-			q := fmt.Sprintf("%+q", r)
-			b.WriteString(q[1 : len(q)-1])
-		}
-	}
-	return b.String()
-}
+func printLine(w io.Writer, v any) error { return plain.JSON(w, v, "") }
 
-// bidi are the marks that turn the direction of text.
-func bidi(r rune) bool {
-	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f
-}
+// printable shows what comes from strangers on one line, without letting it act on the terminal.
+func printable(s string) string { return plain.Text(s) }
 
-// table prints rows in columns, the last of which may be long.
+// table prints rows in columns, the last of which may be long. It escapes every cell, so that no caller can forget one.
 func table(w io.Writer, rows [][]string) {
 	var widths []int
 	for _, row := range rows {
+		for i := range row {
+			row[i] = printable(row[i])
+		}
 		for i, cell := range row {
 			if i == len(widths) {
 				widths = append(widths, 0)

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/relaymq/relay/internal/plain"
 )
 
 // escaper makes everything that is logged printable before it reaches tint, which writes messages as they are and lets
@@ -52,26 +52,8 @@ func escapeAttr(a slog.Attr) slog.Attr {
 	return slog.Attr{Key: escape(a.Key), Value: v}
 }
 
-// escape writes what cannot be printed as \u and four digits, bytes that are not UTF-8 as the replacement character.
-//
-// Not \x: tint turns those four characters, \x1b, back into the escape byte when it writes colours (v1.2.1,
-// appendString). For the same reason a backslash in front of x is escaped itself.
+// escape is plain.Text for tint, which turns the four characters \x1b back into the escape byte when it writes colours
+// (v1.2.1, appendString): a backslash in front of x is escaped itself. plain.Text never writes one.
 func escape(s string) string {
-	if !strings.ContainsFunc(s, func(r rune) bool { return r == '\\' || r == utf8.RuneError || !unicode.IsPrint(r) }) {
-		return s
-	}
-	var b strings.Builder
-	for i, r := range s {
-		switch {
-		case r == '\\' && strings.HasPrefix(s[i+1:], "x"):
-			b.WriteString(`\u005c`)
-		case r > 0xffff && !unicode.IsPrint(r):
-			fmt.Fprintf(&b, `\U%08x`, r)
-		case !unicode.IsPrint(r):
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
+	return strings.ReplaceAll(plain.Text(s), `\x`, `\u005cx`)
 }
