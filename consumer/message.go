@@ -95,8 +95,8 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	}
 	// Counted here and not after the call: a panic does not return.
 	defer func() { rt.count.took(time.Since(began)) }()
-	v := verdictOf(child.(Handler).Handle(ctx, msg))
-	if v.Err != nil && errors.Is(v.Err, context.DeadlineExceeded) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	v, timedOut := verdictOf(child.(Handler).Handle(ctx, msg))
+	if timedOut && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		v.Err = fmt.Errorf("timeout of %v: %w", rt.cfg.Timeout, v.Err)
 	}
 	failpoint.At("handled")

@@ -79,11 +79,11 @@ func largest(nc *nats.Conn) int { return int(nc.MaxPayload()) + 8<<10 }
 func (rt *route) newChild(ctx context.Context, key string) (any, error) {
 	h, err := rt.cfg.Factory(key)
 	if err != nil {
-		return nil, err
+		return nil, said(err)
 	}
 	if s, ok := h.(Starter); ok {
 		if err := s.Start(ctx); err != nil {
-			return nil, err
+			return nil, said(err)
 		}
 	}
 	return h, nil

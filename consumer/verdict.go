@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -16,7 +17,7 @@ func (e *verdictError) Error() string {
 	if e.verdict.Err == nil {
 		return e.verdict.Kind.String()
 	}
-	return e.verdict.Err.Error()
+	return textOf(e.verdict.Err)
 }
 
 func (e *verdictError) Unwrap() error { return e.verdict.Err }
@@ -68,16 +69,29 @@ func FailRoute(err error) error {
 	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, NotStarted: true, FailRoute: true}}
 }
 
-// verdictOf reads the verdict out of what a handler returned.
-func verdictOf(err error) supervisor.Verdict {
+// verdictOf reads the verdict out of what a handler returned. Its Err is the text and nothing else, so that no code of the
+// handler runs later on. timedOut tells whether err says that a deadline was exceeded.
+//
+// An error whose methods panic is a failure like any other. One whose methods never return is a handler that hangs.
+func verdictOf(err error) (v supervisor.Verdict, timedOut bool) {
 	if err == nil {
-		return supervisor.Verdict{Kind: supervisor.Ack}
+		return supervisor.Verdict{Kind: supervisor.Ack}, false
 	}
-	var v *verdictError
-	if errors.As(err, &v) {
-		verdict := v.verdict
-		verdict.Err = err // with what the handler wrapped around it
-		return verdict
+	v, timedOut = sorted(err)
+	v.Err = said(err) // with what the handler wrapped around it
+	return v, timedOut
+}
+
+// sorted is verdictOf without the text.
+func sorted(err error) (v supervisor.Verdict, timedOut bool) {
+	if isNil(err) {
+		return v, false // the zero value is a retry
 	}
-	return supervisor.Verdict{Kind: supervisor.Retry, Err: err}
+	// Unwrap, Is or As panicked: err is what was found before.
+	defer func() { _ = recover() }()
+	var carrier *verdictError
+	if errors.As(err, &carrier) && carrier != nil {
+		v = carrier.verdict
+	}
+	return v, errors.Is(err, context.DeadlineExceeded)
 }

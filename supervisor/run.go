@@ -20,6 +20,7 @@ type PanicError struct {
 	Value  any // nil for Goexit
 	Goexit bool
 	Stack  []byte // at most 16 KiB
+	text   string // of Value, cut; its methods are not called again
 }
 
 // No Unwrap: a handler that panics with context.Canceled was not cancelled.
@@ -27,7 +28,7 @@ func (e *PanicError) Error() string {
 	if e.Goexit {
 		return "handler called runtime.Goexit"
 	}
-	return "panic: " + describe(e.Value)
+	return "panic: " + e.text
 }
 
 // Is makes a PanicError an ErrHandlerPanic.
@@ -46,11 +47,17 @@ func describe(value any) (text string) {
 	return fmt.Sprint(value)
 }
 
-const maxStack = 16 << 10
+const (
+	maxStack     = 16 << 10
+	maxPanicText = 4 << 10
+)
 
+// newPanicError asks value for its text where the panic was recovered: value's methods are foreign code, and whoever reads
+// the error later may hold a lock.
 func newPanicError(value any, goexit bool) *PanicError {
 	stack := debug.Stack()
-	return &PanicError{Value: value, Goexit: goexit, Stack: stack[:min(len(stack), maxStack)]}
+	text := describe(value)
+	return &PanicError{Value: value, Goexit: goexit, Stack: stack[:min(len(stack), maxStack)], text: text[:min(len(text), maxPanicText)]}
 }
 
 // run is one attempt, and its context.

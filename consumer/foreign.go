@@ -1,0 +1,61 @@
+package consumer
+
+import (
+	"fmt"
+	"reflect"
+	"runtime"
+
+	"github.com/relaymq/relay/ack"
+)
+
+// An error of a handler or a factory is foreign code: its Error, Unwrap, Is and As methods may panic, or never return. So
+// they are called where the handler itself is called, under the recover and the timeout of an attempt. What goes on from
+// there to locks, logs, records and dead letters is a saidError.
+
+// saidError is the text of a foreign error: at most [ack.MaxErrorLen] bytes, without control bytes. It unwraps to nothing.
+type saidError string
+
+func (e saidError) Error() string { return string(e) }
+
+// said asks err for its text, once.
+func said(err error) error {
+	switch err.(type) {
+	case nil, saidError:
+		return err
+	}
+	return saidError(ack.CleanText(textOf(err), ack.MaxErrorLen))
+}
+
+// textOf is the text of err, or what is wrong with err as an error.
+func textOf(err error) (text string) {
+	if isNil(err) {
+		return fmt.Sprintf("handler returned a nil %T as error", err)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			text = fmt.Sprintf("handler returned a %T as error, whose text cannot be had: %s", err, panicText(p))
+		}
+	}()
+	return err.Error()
+}
+
+// panicText describes a panic of an error's own methods.
+func panicText(p any) string {
+	switch v := p.(type) {
+	case string:
+		return "panic: " + v
+	case runtime.Error: // anybody may implement it, but fmt survives that
+		return fmt.Sprintf("panic: %v", v)
+	}
+	return fmt.Sprintf("panic of type %T", p)
+}
+
+// isNil tells whether err, which is not nil itself, holds a nil pointer, map, slice, function or channel. That is what a
+// function returns that declares a variable of its own error type, and returns it where it means that there is no error.
+func isNil(err error) bool {
+	switch v := reflect.ValueOf(err); v.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
+		return v.IsNil()
+	}
+	return false
+}
