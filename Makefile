@@ -1,7 +1,7 @@
 GO ?= go
 BIN := bin/relay
 TOOLS := -modfile=.ci/tools/go.mod
-LDFLAGS = -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS = -X github.com/relaymq/relay/internal/version.set=$(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 FUZZTIME ?= 30s
 SEED ?= 0
 SEEDS ?= 1

@@ -291,8 +291,8 @@ func (l *dlqListing) list(ctx context.Context) error {
 			return printLine(l.out, e)
 		}
 		rows = append(rows, []string{
-			strconv.FormatUint(e.StoredSequence, 10), when(e.StoredTime), e.Route, shorten(printable(e.Subject), 48), string(e.Reason),
-			strconv.Itoa(e.Attempts), shorten(printable(e.LastError), 80),
+			strconv.FormatUint(e.StoredSequence, 10), when(e.StoredTime), e.Route, printable(e.Subject), string(e.Reason),
+			strconv.Itoa(e.Attempts), printable(e.LastError),
 		})
 		if len(rows) >= flushRows {
 			table(l.out, rows)

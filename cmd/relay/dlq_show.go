@@ -84,7 +84,7 @@ func showEntry(w io.Writer, e dlq.Entry) {
 			rows = append(rows, []string{"header", printable(name) + ": " + printable(v)})
 		}
 	}
-	table(w, rows)
+	fields(w, rows)
 	if len(e.Stack) > 0 {
 		fmt.Fprintf(w, "\nstack\n")
 		for line := range strings.Lines(string(e.Stack)) {

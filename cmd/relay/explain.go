@@ -179,7 +179,7 @@ func or(a, b string) string {
 }
 
 func (e *explanation) print(w io.Writer) {
-	table(w, [][]string{
+	fields(w, [][]string{
 		{"subject", e.Subject},
 		{"route", fmt.Sprintf("%s (by %s), durable %s", e.Route, e.Pattern, e.Durable)},
 		{"handler", fmt.Sprintf("%s, timeout %s", e.Handler, e.Timeout)},

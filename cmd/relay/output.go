@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -22,44 +21,6 @@ func printLine(w io.Writer, v any) error { return plain.JSON(w, v, "") }
 
 // printable shows what comes from strangers on one line, without letting it act on the terminal.
 func printable(s string) string { return plain.Text(s) }
-
-// table prints rows in columns, the last of which may be long. It escapes every cell, so that no caller can forget one.
-func table(w io.Writer, rows [][]string) {
-	var widths []int
-	for _, row := range rows {
-		for i := range row {
-			row[i] = printable(row[i])
-		}
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			if i < len(row)-1 {
-				widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-			}
-		}
-	}
-	for _, row := range rows {
-		var b strings.Builder
-		for i, cell := range row {
-			if i > 0 {
-				b.WriteString("  ")
-			}
-			b.WriteString(cell)
-			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)))
-			}
-		}
-		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
-	}
-}
-
-func shorten(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-1]) + "…"
-}
 
 func when(t time.Time) string {
 	if t.IsZero() {
@@ -77,7 +38,7 @@ func confirm(ctx context.Context, c *cobra.Command, yes bool, question string) e
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return fmt.Errorf("%w: %s: there is no terminal to ask on, so --yes is required", errUsage, question)
 	}
-	fmt.Fprintf(c.OutOrStderr(), "%s [y/N] ", question)
+	fmt.Fprintf(c.ErrOrStderr(), "%s [y/N] ", question)
 	answer := make(chan string, 1)
 	go func() { // a read from a terminal does not end with ctx; this goroutine ends with the program
 		var a string
@@ -90,7 +51,7 @@ func confirm(ctx context.Context, c *cobra.Command, yes bool, question string) e
 			return nil
 		}
 	case <-ctx.Done():
-		fmt.Fprintln(c.OutOrStderr())
+		fmt.Fprintln(c.ErrOrStderr())
 	}
 	return errors.New("not done")
 }

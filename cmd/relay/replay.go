@@ -77,7 +77,7 @@ func newReplayList(o *options) *cobra.Command {
 				rows := [][]string{{"JOB", "STATE", "REPLAYED", "OF", "STAY", "CREATED", "BY", "WHY"}}
 				for _, j := range list {
 					rows = append(rows, []string{j.ID, jobState(j, time.Now()), fmt.Sprint(j.Handed), fmt.Sprint(j.Total), fmt.Sprint(j.Refused),
-						when(j.Created), printable(j.By), shorten(printable(j.Why), 80)})
+						when(j.Created), printable(j.By), printable(j.Why)})
 				}
 				table(c.OutOrStdout(), rows)
 				return nil
@@ -145,12 +145,12 @@ func showJob(w io.Writer, j jobReport, now time.Time) {
 	if j.Subject == "" {
 		rows = append(rows, []string{"verdicts", fmt.Sprintf("%d succeeded, %d failed at their first attempt", j.Verdicts.OK, j.Verdicts.Failed)})
 	}
-	table(w, rows)
+	fields(w, rows)
 	if len(j.Failures) > 0 {
 		fmt.Fprintln(w, "\nfailures")
 		rows = [][]string{{"COUNT", "ROUTE", "ERROR"}}
 		for _, g := range j.Failures {
-			rows = append(rows, []string{fmt.Sprint(g.Count), printable(g.Route), shorten(printable(g.Error), 120)})
+			rows = append(rows, []string{fmt.Sprint(g.Count), printable(g.Route), printable(g.Error)})
 		}
 		table(w, rows)
 	}

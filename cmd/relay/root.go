@@ -27,9 +27,13 @@ func newRoot() *cobra.Command {
 		Short: "relay supervises the consumers of NATS JetStream streams",
 		Long: `relay delivers every message of its routes to a handler, backs off when the handler fails, never loses a
 message, and keeps what could not be handled in a dead-letter queue from which you replay it.`,
+		Version:      allVersions().String(),
 		SilenceUsage: true, SilenceErrors: true,
 		Args: args(knownCommand), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	out := &screen{File: os.Stdout}
+	root.SetOut(out)
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w: %w (see %s --help)", errUsage, err, c.CommandPath())
 	})
@@ -38,6 +42,7 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	f.StringArrayVar(&o.set, "set", nil, "set a key of the configuration: --set routes.billing.concurrency=8")
 	f.StringVar(&o.server, "server", "", "NATS URL instead of the configuration's")
 	f.StringVar(&o.creds, "creds", "", "NATS credentials file instead of the configuration's")
+	f.BoolVar(&out.wide, "wide", false, "print tables whole, wider than the terminal (always so in a file or a pipe)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
 	_ = root.MarkPersistentFlagFilename("creds", "creds")
 	root.AddCommand(newRun(o), newLint(o), newPub(o), newExplain(o), newDLQ(o), newReplay(o), newStatus(o), newPause(o), newResume(o), newVersion())

@@ -72,7 +72,7 @@ func printStatus(w io.Writer, list []consumer.Status, now time.Time) {
 		for _, r := range s.Routes {
 			why := ""
 			if r.State != "flowing" {
-				why = shorten(printable(r.Why), 80) + next(r.Until, now)
+				why = printable(r.Why) + next(r.Until, now)
 			}
 			running := fmt.Sprint(r.Running)
 			if r.Stuck > 0 {
@@ -97,8 +97,8 @@ func printKeys(w io.Writer, routes []consumer.RouteStatus, now time.Time) {
 				at = "in " + max(0, k.Until.Sub(now)).Round(100*time.Millisecond).String()
 			}
 			rows = append(rows, []string{
-				shorten(printable(k.Key), 48), r.Name, k.State, when(k.Since), at, fmt.Sprint(k.Stash), fmt.Sprint(k.Restarts),
-				shorten(printable(k.Why), 100),
+				printable(k.Key), r.Name, k.State, when(k.Since), at, fmt.Sprint(k.Stash), fmt.Sprint(k.Restarts),
+				printable(k.Why),
 			})
 		}
 	}

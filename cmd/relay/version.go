@@ -3,26 +3,23 @@ package main
 import (
 	"fmt"
 	"runtime"
-	"runtime/debug"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
-)
 
-// version is set by the build: -ldflags "-X main.version=v1.2.3".
-var version = ""
+	"github.com/relaymq/relay/internal/version"
+)
 
 func newVersion() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "version", Short: "print the version and those of its parts", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			v := versions{relayVersion(), natsserver.VERSION, nats.Version, runtime.Version()}
 			if asJSON {
-				return printJSON(c.OutOrStdout(), v)
+				return printJSON(c.OutOrStdout(), allVersions())
 			}
-			_, err := fmt.Fprintf(c.OutOrStdout(), "relay %s (embedded nats-server %s, nats.go %s, %s)\n", v.Relay, v.Server, v.Client, v.Go)
+			_, err := fmt.Fprintln(c.OutOrStdout(), allVersions())
 			return err
 		},
 	}
@@ -37,12 +34,11 @@ type versions struct {
 	Go     string `json:"go"`
 }
 
-func relayVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
+func allVersions() versions {
+	return versions{version.String(), natsserver.VERSION, nats.Version, runtime.Version()}
+}
+
+// String is the line of `relay version` and of `relay --version`.
+func (v versions) String() string {
+	return fmt.Sprintf("relay %s (embedded nats-server %s, nats.go %s, %s)", v.Relay, v.Server, v.Client, v.Go)
 }
