@@ -24,6 +24,7 @@ const (
 type retention struct {
 	usage  atomic.Pointer[dlq.Usage]
 	parked atomic.Int64 // messages in the retry stream
+	dead   deadCount
 	warned time.Time
 	full   bool
 }
@@ -34,6 +35,7 @@ func (r *Relay) watchUsage(ctx context.Context) {
 	for {
 		if u, err := r.dead.Usage(ctx); err == nil {
 			r.retention.note(u, time.Now(), r.cfg.DLQ.OnFull, r.log)
+			r.countDead(ctx, u, time.Now())
 		}
 		if n, err := r.retries.Messages(ctx); err == nil {
 			r.retention.parked.Store(n)

@@ -9,6 +9,7 @@ import (
 // Usage is how much room the dead letters take.
 type Usage struct {
 	Entries uint64
+	Last    uint64 // the number of the newest there ever was
 	Bytes   uint64 // of the entries
 	Bodies  uint64 // bytes of the bucket with the bodies that are stored apart
 	Max     uint64 // bound of either, or 0
@@ -32,7 +33,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 		return Usage{}, fmt.Errorf("stream %s: %w", s.Name(), classify(err))
 	}
 	info := stream.CachedInfo()
-	u := Usage{Entries: info.State.Msgs, Bytes: info.State.Bytes, Max: uint64(max(info.Config.MaxBytes, 0)), Dropped: s.dropped.Load()}
+	u := Usage{Entries: info.State.Msgs, Last: info.State.LastSeq, Bytes: info.State.Bytes, Max: uint64(max(info.Config.MaxBytes, 0)), Dropped: s.dropped.Load()}
 	if bucket, err := s.js.Stream(ctx, s.bucketStream()); err == nil {
 		u.Bodies = bucket.CachedInfo().State.Bytes
 	}

@@ -1,0 +1,51 @@
+package consumer
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/relaymq/relay/dlq"
+)
+
+// deadCount is how many dead letters are stored, of each route: also those of earlier processes and other instances.
+type deadCount struct {
+	routes atomic.Pointer[map[string]int]
+	// Touched by watchUsage alone: what was last counted, and when it may be counted again.
+	seen struct{ entries, last uint64 }
+	next time.Time
+}
+
+// countRest times what a count took is the least pause after it: the server looks through its subjects, once for each route.
+const countRest = 20
+
+// stored is how many dead letters of a route there are; known is false before the first count.
+func (d *deadCount) stored(route string) (n int, known bool) {
+	byRoute := d.routes.Load()
+	if byRoute == nil {
+		return 0, false
+	}
+	return (*byRoute)[route], true
+}
+
+// countDead counts again if anything was stored or removed since.
+func (r *Relay) countDead(ctx context.Context, u dlq.Usage, now time.Time) {
+	d := &r.retention.dead
+	seen := struct{ entries, last uint64 }{u.Entries, u.Last}
+	if d.routes.Load() != nil && d.seen == seen || now.Before(d.next) {
+		return
+	}
+	byRoute := make(map[string]int, len(r.routes))
+	if u.Entries > 0 {
+		for _, rt := range r.routes {
+			n, _, err := r.dead.Count(ctx, dlq.Filter{Route: rt.cfg.Name})
+			if err != nil {
+				r.log.Debug("the dead letters of a route could not be counted; tried again soon", "route", rt.cfg.Name, "error", err)
+				return
+			}
+			byRoute[rt.cfg.Name] = n
+		}
+	}
+	d.routes.Store(&byRoute)
+	d.seen, d.next = seen, time.Now().Add(countRest*time.Since(now))
+}

@@ -1,0 +1,54 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/dlq"
+)
+
+// A relay that starts anew knows of the dead letters that are stored: its own counters begin at 0.
+func TestRelay_storedDeadLettersAreCountedAfterARestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	store, err := dlq.Open(t.Context(), w.js, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 7 {
+		route := "orders"
+		if i >= 5 {
+			route = "other"
+		}
+		e := dlq.Entry{Origin: ack.Origin{Route: route, Stream: "ORDERS", Consumer: "orders", Sequence: uint64(i + 1), Time: time.Now(), Subject: fmt.Sprint("orders.", i), Attempts: 1}, Reason: dlq.Rejected}
+		if err := store.Put(t.Context(), "", e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, _ := w.start(Config{}, Route{Name: "orders", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
+	w.eventually("the dead letters are counted", func() bool {
+		n, known := r.retention.dead.stored("orders")
+		return known && n == 5
+	})
+	if n, _ := r.retention.dead.stored("other"); n != 0 {
+		t.Errorf("%d of a route that this relay does not have", n)
+	}
+}
+
+// What did not change is not counted again, and a count that took long is not repeated soon.
+func TestCountDead_rests(t *testing.T) {
+	r := &Relay{}
+	now := time.Now()
+	r.countDead(t.Context(), dlq.Usage{Last: 3}, now) // no entries: nobody is asked
+	if n, known := r.retention.dead.stored("orders"); n != 0 || !known {
+		t.Errorf("%d, %v", n, known)
+	}
+	r.retention.dead.next = now.Add(time.Minute)
+	r.countDead(t.Context(), dlq.Usage{Entries: 1, Last: 4}, now)
+	if r.retention.dead.seen.last != 3 {
+		t.Error("counted again before its time")
+	}
+}
