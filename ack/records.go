@@ -62,36 +62,6 @@ type stored struct {
 // remembered bounds the records that a durable keeps in memory; older ones are read from the bucket.
 const remembered = 100_000
 
-// Bucket is the key-value bucket that holds the records of all durables of a service.
-type Bucket struct {
-	kv      jetstream.KeyValue
-	stream  jetstream.Stream
-	markers bool // it takes markers that expire
-}
-
-// markerTTL is how long a deleted record leaves a marker behind; a second is the least that the server takes.
-const markerTTL = time.Second
-
-// OpenBucket makes the bucket when it is missing.
-func OpenBucket(ctx context.Context, js jetstream.JetStream, name string, replicas int) (*Bucket, error) {
-	kv, err := js.KeyValue(ctx, name)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: name, Replicas: replicas,
-			Description:    "relay: attempts of messages that failed and are not settled",
-			LimitMarkerTTL: markerTTL,
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("bucket %s: %w", name, err)
-	}
-	stream, err := js.Stream(ctx, "KV_"+name)
-	if err != nil {
-		return nil, fmt.Errorf("stream of bucket %s: %w", name, err)
-	}
-	return &Bucket{kv, stream, stream.CachedInfo().Config.AllowMsgTTL}, nil
-}
-
 // Records keeps the attempts of one durable's messages. Safe for concurrent use; every method blocks on the server.
 type Records struct {
 	bucket *Bucket
@@ -145,7 +115,7 @@ func (r *Records) Get(ctx context.Context, seq, deliveries uint64) (Record, erro
 }
 
 func (r *Records) read(ctx context.Context, seq, deliveries uint64) (stored, error) {
-	entry, err := r.bucket.kv.Get(ctx, r.key(seq))
+	value, revision, err := r.bucket.get(ctx, r.key(seq))
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		r.cache.Remove(seq)
 		return stored{}, nil
@@ -153,8 +123,8 @@ func (r *Records) read(ctx context.Context, seq, deliveries uint64) (stored, err
 	if err != nil {
 		return stored{}, err
 	}
-	s := stored{revision: entry.Revision(), deliveries: deliveries}
-	if err := json.Unmarshal(entry.Value(), &s.Record); err != nil {
+	s := stored{revision: revision, deliveries: deliveries}
+	if err := json.Unmarshal(value, &s.Record); err != nil {
 		return stored{}, fmt.Errorf("record %s: %w", r.key(seq), err)
 	}
 	r.cache.Add(seq, s)
@@ -171,12 +141,7 @@ func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) e
 		if err != nil {
 			return err
 		}
-		var revision uint64
-		if s.revision == 0 {
-			revision, err = r.bucket.kv.Create(ctx, r.key(seq), value)
-		} else {
-			revision, err = r.bucket.kv.Update(ctx, r.key(seq), value, s.revision)
-		}
+		revision, err := r.bucket.put(ctx, r.key(seq), value, s.revision)
 		if err == nil {
 			r.cache.Add(seq, stored{rec, revision, deliveries})
 			return nil
@@ -233,11 +198,7 @@ func (r *Records) mark(ctx context.Context, seq, deliveries uint64, rec Record, 
 	if err != nil {
 		return 0, err
 	}
-	if after == 0 {
-		revision, err = r.bucket.kv.Create(ctx, r.key(seq), value)
-	} else {
-		revision, err = r.bucket.kv.Update(ctx, r.key(seq), value, after)
-	}
+	revision, err = r.bucket.put(ctx, r.key(seq), value, after)
 	switch {
 	case err == nil:
 		r.cache.Add(seq, stored{rec, revision, deliveries})
@@ -273,30 +234,16 @@ func (r *Records) Delete(ctx context.Context, seq uint64) error {
 	s, ok := r.cache.Get(seq)
 	r.cache.Remove(seq)
 	if !ok || s.revision == 0 {
-		entry, err := r.bucket.kv.Get(ctx, r.key(seq))
+		_, revision, err := r.bucket.get(ctx, r.key(seq))
 		if errors.Is(err, jetstream.ErrKeyNotFound) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		s.revision = entry.Revision()
+		s.revision = revision
 	}
 	return r.bucket.remove(ctx, r.key(seq), s.revision)
-}
-
-// remove ends a key up to the revision that was seen; a later one by another instance stays. A marker that expires is a
-// publish like any other; the API, which a bucket without them needs, takes some thousand requests a second from all clients
-// together.
-func (b *Bucket) remove(ctx context.Context, key string, revision uint64) error {
-	if b.markers {
-		err := b.kv.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(markerTTL))
-		if isWrongSequence(err) {
-			return nil
-		}
-		return err
-	}
-	return b.stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+b.kv.Bucket()+"."+key), jetstream.WithPurgeSequence(revision+1))
 }
 
 // Sweep removes the records of messages at or below the durable's ack floor, and those of earlier durables of the name.
@@ -311,9 +258,9 @@ func (r *Records) Sweep(ctx context.Context, ackFloor uint64) (removed int, err 
 		if !r.outlived(key, ackFloor) {
 			continue
 		}
-		entry, err := r.bucket.kv.Get(ctx, key)
+		_, revision, err := r.bucket.get(ctx, key)
 		if err == nil {
-			err = r.bucket.remove(ctx, key, entry.Revision())
+			err = r.bucket.remove(ctx, key, revision)
 		}
 		if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 			return removed, err

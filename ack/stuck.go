@@ -112,13 +112,7 @@ func (r *RetryStream) parkedFrom(ctx context.Context, from uint64) (page []*nats
 		return nil, 0, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	api := jetstream.DefaultAPIPrefix
-	if o := r.js.Options(); o.Domain != "" {
-		api = "$JS." + o.Domain + ".API."
-	} else if o.APIPrefix != "" {
-		api = strings.TrimSuffix(o.APIPrefix, ".") + "."
-	}
-	if err := nc.PublishRequest(api+"DIRECT.GET."+r.name, sub.Subject, request); err != nil {
+	if err := nc.PublishRequest(apiPrefix(r.js)+"DIRECT.GET."+r.name, sub.Subject, request); err != nil {
 		return nil, 0, err
 	}
 	for {

@@ -133,7 +133,9 @@ func (m *message) lookUp(elsewhere bool) {
 			_ = m.delivery.GiveBack() // fenced: somebody else has it
 			return
 		}
-		m.route.log.Warn("message waits: what is known of it cannot be read", m.attrs("error", err)...)
+		if others, ok := m.route.unread.may(time.Now()); ok {
+			m.route.log.Warn("message waits: what is known of it cannot be read", m.attrs("others", others, "error", err)...)
+		}
 		if errors.Is(err, dlq.ErrNoBody) {
 			_ = m.delivery.Nak(time.Now().Add(unroutedDelay))
 			return
@@ -200,7 +202,7 @@ func (m *message) known(rec ack.Record, b *batch) {
 		// It had its verdict; only its entry could not be stored.
 		rt.count.settled[supervisor.DeadLetter].Add(1)
 		o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: rec.Dead, Attempts: attempts, FirstFailure: first}
-		rt.slow.Go(func() { m.deadLetter(o) })
+		rt.letters.Go(func() { m.deadLetter(o) })
 		return
 	}
 	b.add(m)
@@ -210,5 +212,5 @@ func (m *message) known(rec ack.Record, b *batch) {
 func (m *message) foreign(err error) {
 	m.route.log.Error("a message on the retry stream is not relay's", "subject", m.subject, "error", err)
 	o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Err: err, Attempts: 0}
-	m.route.slow.Go(func() { m.deadLetter(o) })
+	m.route.letters.Go(func() { m.deadLetter(o) })
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/failpoint"
+	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -144,15 +145,15 @@ func (m *message) Settle(o supervisor.Outcome) {
 		}
 		m.delivery.Release()
 	case supervisor.RetryLater:
-		m.slowly(o, (*message).retry)
+		m.slowly(rt.slow, o, (*message).retry)
 	case supervisor.DeadLetter:
-		m.slowly(o, (*message).deadLetter)
+		m.slowly(rt.letters, o, (*message).deadLetter)
 	}
 }
 
-// slowly settles on the route's slow path. It is a function of its own so that only here the outcome is on the heap.
-func (m *message) slowly(o supervisor.Outcome, settle func(*message, supervisor.Outcome)) {
-	m.route.slow.Go(func() { settle(m, o) })
+// slowly settles on a slow path of the route. It is a function of its own so that only here the outcome is on the heap.
+func (m *message) slowly(path *pool.Pool, o supervisor.Outcome, settle func(*message, supervisor.Outcome)) {
+	path.Go(func() { settle(m, o) })
 }
 
 func why(o supervisor.Outcome) string {

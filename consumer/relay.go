@@ -223,6 +223,8 @@ func (r *Relay) serve(ctx context.Context) error {
 	running.Go(func() { r.tellings.run(work) })
 	running.Go(func() { r.watchUsage(work) })
 	running.Go(func() { r.solo.run(ctx) })
+	running.Go(func() { r.records.Watch(work, r.log) })
+	running.Go(func() { r.tryHeld(slow) })
 	r.serving.Store(true)
 	<-ctx.Done()
 
@@ -254,7 +256,9 @@ func (r *Relay) drain(ctx context.Context) (interrupted int) {
 		routes.Go(func() {
 			counts[i] = rt.group.Close(ctx)
 			rt.looks.Wait() // before those that it submits to
-			rt.slow.Wait()
+			rt.endHeld()
+			rt.slow.Wait() // before letters, to which it submits
+			rt.letters.Wait()
 			rt.aside.paths.Wait()
 		})
 	}
@@ -373,6 +377,11 @@ func (r *Relay) Ready() error {
 		errs = append(errs, fmt.Errorf("NATS: %s", strings.ToLower(r.nc.Status().String())))
 	}
 	sources := r.openSources()
+	if len(sources) > 0 { // else it is not known yet
+		if since, err := r.records.Trouble(); err != nil {
+			errs = append(errs, fmt.Errorf("attempts cannot be recorded since %s: %w", since.UTC().Format(time.RFC3339), err))
+		}
+	}
 	for _, s := range sources {
 		if err := s.trouble(); err != nil {
 			errs = append(errs, fmt.Errorf("durable %s on %s: %w", s.durable, s.stream, err))

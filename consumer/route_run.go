@@ -26,12 +26,18 @@ type route struct {
 	group *supervisor.Group
 	slow  *pool.Pool
 	looks *pool.Pool // of what is known of messages: failures must not stand behind them
-	aside aside
-	key   subject.Template
-	work  context.Context // of the slow path; set by serve
-	count counters
+	// Stores dead letters: failures must not stand behind those that do not answer.
+	letters *pool.Pool
+	held    held
+	aside   aside
+	key     subject.Template
+	work    context.Context // of the slow path; set by serve
+	count   counters
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
+
+	// Lines of the log, of what was said of one message for many.
+	unparked, undead, unread seldom
 
 	mu      sync.Mutex
 	stopped error  // it failed for good
@@ -46,7 +52,7 @@ type route struct {
 func newRoute(r *Relay, cfg Route) *route {
 	_, outside := cfg.Handler.(Outside)
 	cfg.OwnBytes = cfg.OwnBytes || outside
-	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), aside: newAside(), guarded: !outside}
+	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: !outside}
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/failpoint"
@@ -24,35 +26,20 @@ func (m *message) retry(o supervisor.Outcome) {
 	}
 	rec.Crashes = m.crashes()
 	rt.log.Warn("attempt failed", m.attrs("attempt", o.Attempts, "delay", time.Until(o.Due).Round(time.Millisecond), "error", rec.LastError)...)
-	if m.shouldPark(o.Due) {
-		origin := m.from()
-		origin.Attempts, origin.Returns, origin.FirstFailure, origin.LastFailure, origin.LastError =
-			rec.Attempts, m.Returns, rec.FirstFailure, rec.LastFailure, rec.LastError
-		err := m.park(origin, rec.Due, rt.cfg.Retry.ParkMax, settleTimeout)
-		if err == nil {
-			rt.count.parked.Add(1)
-			m.done()
-			return
-		}
-		if !errors.Is(err, ack.ErrParkFull) {
-			rt.relay.notStored()
-			rt.log.Warn("message not parked; it waits in its consumer", m.attrs("error", err)...)
-		}
-	}
-	failpoint.At("recording")
-	if !m.record(rec) {
-		m.delivery.Release()
+	if m.shouldPark(o.Due) && m.parkFailed(rec) {
 		return
 	}
-	failpoint.At("recorded")
-	if m.delivery.Nak(o.Due) != nil {
-		return // fenced: somebody else has it
-	}
-	failpoint.At("given back")
-	rt.count.naked.Add(1)
-	if o.Suspended {
-		rt.remember(m, o.Due)
-	}
+	m.recordThen(rec, func() {
+		failpoint.At("recorded")
+		if m.delivery.Nak(o.Due) != nil {
+			return // fenced: somebody else has it
+		}
+		failpoint.At("given back")
+		rt.count.naked.Add(1)
+		if o.Suspended {
+			rt.remember(m, o.Due)
+		}
+	})
 }
 
 // soon is a wait that is better spent in the consumer: parking costs the server several times as much as a delayed NAK,
@@ -87,28 +74,57 @@ func (m *message) park(origin ack.Origin, due time.Time, most int, patience time
 	return err
 }
 
-// record stores what is to be remembered of the message, before it is given back. It tries for as long as the lease
-// lasts; false means that it is lost.
-func (m *message) record(rec ack.Record) bool {
-	if teeth.Record() {
-		return true
-	}
+// parkFailed parks a message that failed, with its attempts, and acknowledges it. It returns false when the retry stream has
+// not taken it.
+func (m *message) parkFailed(rec ack.Record) bool {
 	rt := m.route
-	for {
-		ctx, cancel := context.WithTimeout(rt.work, settleTimeout)
-		err := m.source.records.Put(ctx, m.delivery.Sequence, m.delivery.Deliveries, rec)
-		cancel()
-		if err == nil {
-			m.recorded = true
-			return true
-		}
-		if m.delivery.Fenced() || rt.work.Err() != nil {
-			return false
-		}
+	origin := m.from()
+	origin.Attempts, origin.Returns, origin.FirstFailure, origin.LastFailure, origin.LastError =
+		rec.Attempts, m.Returns, rec.FirstFailure, rec.LastFailure, rec.LastError
+	switch err := m.park(origin, rec.Due, rt.cfg.Retry.ParkMax, settleTimeout); {
+	case err == nil:
+		rt.count.parked.Add(1)
+		m.done()
+		return true
+	case !errors.Is(err, ack.ErrParkFull) && !errors.Is(err, nats.ErrMaxPayload):
 		rt.relay.notStored()
-		rt.log.Warn("attempts not recorded yet", m.attrs("error", err)...)
-		pause(rt.work, time.Second)
+		rt.aside.again.Store(time.Now().Add(asideRest).UnixNano())
+		if others, ok := rt.unparked.may(time.Now()); ok {
+			rt.log.Warn("message not parked; it waits in its consumer", m.attrs("others", others, "error", err)...)
+		}
 	}
+	return false
+}
+
+// recordThen stores what is to be remembered of the message, and then does what gives it back. While nothing can be recorded the
+// message is parked, or held.
+func (m *message) recordThen(rec ack.Record, giveBack func()) {
+	failpoint.At("recording")
+	err := m.record(rec)
+	switch {
+	case err == nil:
+		giveBack()
+	case m.delivery.Fenced():
+		m.delivery.Release()
+	case !m.parkUnrecorded(rec, err):
+		m.hold(time.Now(), err, func() { m.recordThen(rec, giveBack) })
+	}
+}
+
+// record stores what is to be remembered of the message, before it is given back.
+func (m *message) record(rec ack.Record) error {
+	if teeth.Record() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(m.route.work, settleTimeout)
+	defer cancel()
+	err := m.source.records.Put(ctx, m.delivery.Sequence, m.delivery.Deliveries, rec)
+	if err != nil {
+		m.route.relay.notStored()
+		return err
+	}
+	m.recorded = true
+	return nil
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -143,13 +159,15 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 	}
 	rt.relay.notStored()
 	due := time.Now().Add(dlqBackoff.Delay(tries - 1))
-	rt.log.Error("dead letter not stored; the message stays and is tried again", m.attrs("error", err)...)
+	if others, ok := rt.undead.may(time.Now()); ok {
+		rt.log.Error("dead letter not stored; the message stays and is tried again", m.attrs("others", others, "error", err)...)
+	}
 	rec := ack.Record{
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
 		LastError: e.LastError, Dead: o.Reason, Crashes: m.crashes(),
 	}
-	if !m.record(rec) {
-		m.delivery.Release()
+	if err := m.record(rec); err != nil {
+		m.hold(due, err, func() { rt.letters.Go(func() { m.deadLetter(o) }) })
 		return
 	}
 	_ = m.delivery.Nak(due)

@@ -1,0 +1,175 @@
+package ack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Bucket is the key-value bucket that holds the records of all durables of a service.
+type Bucket struct {
+	js       jetstream.JetStream
+	name     string
+	replicas int // when it is made
+	kv       jetstream.KeyValue
+	stream   jetstream.Stream
+	markers  atomic.Bool // it takes markers that expire
+	single   atomic.Bool // it has one replica
+	health   health
+}
+
+// markerTTL is how long a deleted record leaves a marker behind; a second is the least that the server takes.
+const markerTTL = time.Second
+
+// OpenBucket makes the bucket when it is missing.
+func OpenBucket(ctx context.Context, js jetstream.JetStream, name string, replicas int) (*Bucket, error) {
+	b := &Bucket{js: js, name: name, replicas: replicas}
+	var err error
+	b.kv, err = js.KeyValue(ctx, name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		b.kv, err = b.make(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", name, err)
+	}
+	if b.stream, err = js.Stream(ctx, b.streamName()); err != nil {
+		return nil, fmt.Errorf("stream of bucket %s: %w", name, err)
+	}
+	b.learn(b.stream.CachedInfo())
+	return b, nil
+}
+
+func (b *Bucket) streamName() string { return "KV_" + b.name }
+
+func (b *Bucket) make(ctx context.Context) (jetstream.KeyValue, error) {
+	return b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: b.name, Replicas: b.replicas,
+		Description:    "relay: attempts of messages that failed and are not settled",
+		LimitMarkerTTL: markerTTL,
+	})
+}
+
+func (b *Bucket) learn(info *jetstream.StreamInfo) {
+	b.markers.Store(info.Config.AllowMsgTTL)
+	b.single.Store(info.Config.Replicas == 1)
+}
+
+// get returns what a key holds and its revision, or jetstream.ErrKeyNotFound. The leader is asked: a replica that lags
+// behind would answer with a count of attempts that is too low, or that there is none, and the message would be started more
+// often than it may. nats.go asks whichever replica is quickest (a direct get), which is the leader when there is one only.
+func (b *Bucket) get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	if err := b.health.usable(time.Now()); err != nil {
+		return nil, 0, err
+	}
+	defer func() {
+		if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
+			b.health.failed(err)
+		}
+	}()
+	if b.single.Load() {
+		entry, err := b.kv.Get(ctx, key)
+		if err != nil {
+			return nil, 0, err
+		}
+		return entry.Value(), entry.Revision(), nil
+	}
+	return b.fromLeader(ctx, key)
+}
+
+func (b *Bucket) fromLeader(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	request, err := json.Marshal(map[string]string{"last_by_subj": b.subject(key)})
+	if err != nil {
+		return nil, 0, err
+	}
+	m, err := b.js.Conn().RequestWithContext(ctx, apiPrefix(b.js)+"STREAM.MSG.GET."+b.streamName(), request)
+	if err != nil {
+		return nil, 0, err
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Sequence uint64 `json:"seq"`
+			Header   []byte `json:"hdrs"`
+			Data     []byte `json:"data"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return nil, 0, err
+	}
+	switch {
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return nil, 0, jetstream.ErrKeyNotFound
+	case answer.Error != nil:
+		return nil, 0, answer.Error
+	case answer.Message == nil:
+		return nil, 0, jetstream.ErrInvalidJetStreamResponse
+	}
+	if len(answer.Message.Header) > 0 {
+		header, err := nats.DecodeHeadersMsg(answer.Message.Header)
+		if err != nil {
+			return nil, 0, err
+		}
+		if header.Get("KV-Operation") != "" || header.Get(jetstream.MarkerReasonHeader) != "" {
+			return nil, 0, jetstream.ErrKeyNotFound // what is left of a key that was deleted
+		}
+	}
+	return answer.Message.Data, answer.Message.Sequence, nil
+}
+
+// put writes a key whose revision is still this one; zero means that there is none.
+func (b *Bucket) put(ctx context.Context, key string, value []byte, after uint64) (revision uint64, err error) {
+	if err := b.health.usable(time.Now()); err != nil {
+		return 0, err
+	}
+	if after == 0 {
+		revision, err = b.kv.Create(ctx, key, value)
+	} else {
+		revision, err = b.kv.Update(ctx, key, value, after)
+	}
+	if err == nil || errors.Is(err, jetstream.ErrKeyExists) || isWrongSequence(err) {
+		b.health.wrote()
+	} else {
+		b.health.failed(err)
+	}
+	return revision, err
+}
+
+// remove ends a key up to the revision that was seen; a later one by another instance stays. A marker that expires is a
+// publish like any other; the API, which a bucket without them needs, takes some thousand requests a second from all clients
+// together.
+func (b *Bucket) remove(ctx context.Context, key string, revision uint64) error {
+	if err := b.health.usable(time.Now()); err != nil {
+		return err
+	}
+	if b.markers.Load() {
+		err := b.kv.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(markerTTL))
+		if isWrongSequence(err) {
+			return nil
+		}
+		if err != nil {
+			b.health.failed(err)
+		}
+		return err
+	}
+	return b.stream.Purge(ctx, jetstream.WithPurgeSubject(b.subject(key)), jetstream.WithPurgeSequence(revision+1))
+}
+
+func (b *Bucket) subject(key string) string { return "$KV." + b.name + "." + key }
+
+// apiPrefix is what the subjects of the JetStream API begin with.
+func apiPrefix(js jetstream.JetStream) string {
+	switch o := js.Options(); {
+	case o.Domain != "":
+		return "$JS." + o.Domain + ".API."
+	case o.APIPrefix != "":
+		return strings.TrimSuffix(o.APIPrefix, ".") + "."
+	}
+	return jetstream.DefaultAPIPrefix
+}
