@@ -18,9 +18,7 @@ import (
 func (r *Relay) keepOpen(ctx context.Context, s *source) {
 	for s != nil {
 		next := s.run(ctx)
-		if next != nil && ctx.Err() == nil {
-			r.replace(s, next)
-		} else if next != nil {
+		if next != nil && !r.replace(s, next) {
 			next.close()
 			next = nil
 		}
@@ -28,19 +26,25 @@ func (r *Relay) keepOpen(ctx context.Context, s *source) {
 	}
 }
 
-// replace puts a source in the place of another.
-func (r *Relay) replace(old, next *source) {
-	list := slices.Clone(r.openSources())
-	for {
-		if i := slices.Index(list, old); i >= 0 {
-			list[i] = next
-		}
-		was := r.sources.Load()
-		if r.sources.CompareAndSwap(was, &list) {
-			return
-		}
-		list = slices.Clone(r.openSources())
+// replace puts a source in the place of another. It returns false when relay drains: then nothing is pulled any more.
+func (r *Relay) replace(old, next *source) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.draining {
+		return false
 	}
+	list := slices.Clone(r.openSources())
+	list[slices.Index(list, old)] = next
+	r.sources.Store(&list)
+	return true
+}
+
+// lastSources are the open sources when a drain begins; none is opened later.
+func (r *Relay) lastSources() []*source {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.draining = true
+	return r.openSources()
 }
 
 func (s *source) isLost() bool {

@@ -124,12 +124,34 @@ func (t *tellings) flush(ctx context.Context) {
 	for job, list := range pending {
 		for len(list) > 0 {
 			n := min(len(list), tellAtOnce)
-			if err := t.store(ctx, job, list[:n]); err != nil {
+			err := t.store(ctx, job, list[:n])
+			if ctx.Err() != nil && err != nil {
+				t.putBack(job, list)
+				break
+			}
+			if err != nil {
 				log.Warn("verdicts of replayed messages are lost", "job", job, "count", len(list), "error", err)
 				break
 			}
 			list = list[n:]
 		}
+	}
+}
+
+// putBack keeps verdicts for a later flush. Those that were stored all the same are told twice, which has no effect.
+func (t *tellings) putBack(job string, list []dlq.Verdict) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pending[job] = append(t.pending[job], list...)
+	t.n += len(list)
+}
+
+// giveUp is the end: what is not written by now never will be.
+func (t *tellings) giveUp() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for job, list := range t.pending {
+		t.relay.log.Warn("verdicts of replayed messages are lost: relay ends", "job", job, "count", len(list))
 	}
 }
 

@@ -167,6 +167,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 		<-done // with it ends what it asks of the server
 		s.inOrder.Wait()
 		s.close()
+		close(s.ended)
 	}()
 	s.lastHeard, s.lastGot = time.Now(), time.Now()
 	tick := time.NewTicker(pullHeartbeat)
@@ -397,11 +398,14 @@ func (s *source) stopPulling() {
 	defer patience.Stop()
 	select {
 	case s.arrived <- &nats.Msg{Subject: drainMark}:
+	case <-s.ended: // another source was about to take over from it
+		return
 	case <-patience.C:
 		return
 	}
 	select {
 	case <-s.drained:
+	case <-s.ended:
 	case <-patience.C:
 	}
 }

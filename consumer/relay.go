@@ -77,14 +77,15 @@ type Relay struct {
 	records *ack.Bucket
 	dead    *dlq.Store
 
-	started time.Time
 	serving atomic.Bool   // messages are pulled
 	trouble atomic.Int64  // when something could not be stored, in Unix nanoseconds; 0: not since the last search
 	obeyed  atomic.Uint64 // revision of the last order of an operator
 
-	mu       sync.Mutex
-	running  bool
-	escalate context.CancelCauseFunc
+	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
+
+	mu       sync.Mutex // also held where sources change
+	started  time.Time  // when Run began
+	draining bool       // no source is opened any more
 }
 
 // New checks the routes and makes a Relay of them. Nothing is asked of the server before Run. The connection should
@@ -142,19 +143,16 @@ const setupTimeout = 10 * time.Second
 
 // Run sets everything up, and handles messages until ctx is done. Then it drains: see [Config.Drain]. It returns nil
 // after a clean drain, an error that is [ErrForcedDrain] when handlers had to be interrupted, one that is [ErrEscalated]
-// when a key gave up under on_give_up: exit, and *[SetupError]s joined when it could not begin. It is called once.
+// when a key gave up under on_give_up: exit, one that is nats.ErrConnectionClosed when the connection was closed for good,
+// and *[SetupError]s joined when it could not begin. It is called once.
 func (r *Relay) Run(ctx context.Context) error {
-	r.mu.Lock()
-	if r.running {
-		r.mu.Unlock()
+	if !r.begin(time.Now()) {
 		return errors.New("Run was called before")
 	}
-	r.running = true
-	r.mu.Unlock()
-
 	ctx, escalate := context.WithCancelCause(ctx)
 	defer escalate(nil)
-	r.escalate, r.started = escalate, time.Now()
+	r.escalate = escalate
+	defer r.endWithConnection(ctx, escalate)()
 
 	setup, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
@@ -188,16 +186,71 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.lives.end(end)
 		cancel()
 	}
-	if cause := context.Cause(ctx); errors.Is(cause, ErrEscalated) {
+	if cause := ownCause(ctx); cause != nil {
 		return cause
 	}
 	return err
 }
 
+// begin notes when Run began. It returns false when that was before.
+func (r *Relay) begin(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.started.IsZero() {
+		return false
+	}
+	r.started = now
+	return true
+}
+
+// since is when Run began, or the zero time.
+func (r *Relay) since() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.started
+}
+
+// endWithConnection has Run end when the connection is closed for good: by whoever made it, or because it gave up
+// reconnecting. Nothing works from then on. The function that it returns stops looking, and waits for that.
+func (r *Relay) endWithConnection(ctx context.Context, end context.CancelCauseFunc) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	closed := r.nc.StatusChanged(nats.CLOSED)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer r.nc.RemoveStatusListener(closed)
+		if !r.nc.IsClosed() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-closed:
+			}
+		}
+		err := nats.ErrConnectionClosed
+		if last := r.nc.LastError(); last != nil && !errors.Is(last, err) {
+			err = fmt.Errorf("%w: %w", err, last)
+		}
+		r.log.Error("the connection to NATS was closed for good; relay ends", "error", err)
+		end(fmt.Errorf("the connection to NATS was closed for good: %w", err))
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// ownCause is why relay itself ended Run, if it did.
+func ownCause(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, ErrEscalated) || errors.Is(cause, nats.ErrConnectionClosed) {
+		return cause
+	}
+	return nil
+}
+
 // unlessStopped is what a set-up ended with. Told to stop in the middle of it, relay has nothing to complain of.
 func unlessStopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return ownCause(ctx)
 	}
 	return err
 }
@@ -220,7 +273,9 @@ func (r *Relay) serve(ctx context.Context) error {
 	running.Go(func() { r.proveContact(work) })
 	running.Go(func() { r.housekeep(work) })
 	running.Go(func() { r.unstick(work) })
-	running.Go(func() { r.tellings.run(work) })
+	telling, stopTelling := context.WithCancel(work)
+	var told sync.WaitGroup
+	told.Go(func() { r.tellings.run(telling) })
 	running.Go(func() { r.watchUsage(work) })
 	running.Go(func() { r.solo.run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
@@ -231,7 +286,10 @@ func (r *Relay) serve(ctx context.Context) error {
 	deadline, cancel := context.WithTimeout(work, r.cfg.Drain)
 	defer cancel()
 	context.AfterFunc(deadline, stopSlow)
-	interrupted := r.drain(deadline)
+	interrupted := r.drain(deadline, func() {
+		stopTelling()
+		told.Wait()
+	})
 	stop()
 	running.Wait()
 	if interrupted > 0 {
@@ -240,10 +298,10 @@ func (r *Relay) serve(ctx context.Context) error {
 	return nil
 }
 
-// drain ends all routes side by side.
-func (r *Relay) drain(ctx context.Context) (interrupted int) {
+// drain ends all routes side by side, and then what tells the jobs of replays. What follows the end of ctx takes moments.
+func (r *Relay) drain(ctx context.Context, stopTelling func()) (interrupted int) {
 	var pulls sync.WaitGroup
-	for _, s := range r.openSources() {
+	for _, s := range r.lastSources() {
 		pulls.Go(s.stopPulling)
 	}
 	for _, rt := range r.routes {
@@ -269,7 +327,9 @@ func (r *Relay) drain(ctx context.Context) (interrupted int) {
 	// What is not confirmed by now comes again, and is acknowledged then if nobody handled it in between.
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
+	stopTelling() // it may be in the middle of it, for as long as the server does not answer
 	r.tellings.flush(confirm)
+	r.tellings.giveUp()
 	for _, s := range r.openSources() {
 		_ = s.session.Wait(confirm)
 	}

@@ -40,6 +40,7 @@ type source struct {
 	answers *nats.Subscription
 	woken   chan struct{}
 	drained chan struct{} // closed when nothing more arrives, and what did is with the routes
+	ended   chan struct{} // closed when run is over
 	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon
 	count   *sourceCounters
 	// Messages of ordered keys of which something must be asked first, and those behind them.
@@ -80,7 +81,7 @@ func newSource(r *Relay, stream, durable string, due bool) *source {
 	return &source{
 		idPrefix: strings.TrimSuffix(ack.Origin{Stream: stream, Consumer: durable}.ID(), "0"),
 		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
-		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}),
+		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}), ended: make(chan struct{}),
 		inOrder: pool.New(1), tidying: pool.New(slowPaths), count: new(sourceCounters),
 	}
 }

@@ -73,7 +73,7 @@ const maxKeysShown = 100
 
 // Status is a snapshot of this instance. It changes nothing and asks nobody.
 func (r *Relay) Status() Status {
-	s := Status{Instance: r.cfg.Instance, Service: r.cfg.Service, Started: r.started, Ready: true, Orders: r.obeyed.Load(), Parked: r.retention.parked.Load()}
+	s := Status{Instance: r.cfg.Instance, Service: r.cfg.Service, Started: r.since(), Ready: true, Orders: r.obeyed.Load(), Parked: r.retention.parked.Load()}
 	if err := r.Ready(); err != nil {
 		s.Ready, s.Trouble = false, strings.Split(err.Error(), "\n")
 	}

@@ -127,7 +127,7 @@ func (l *lives) renew(ctx context.Context) error {
 	value, err := json.Marshal(struct {
 		Instance string    `json:"instance"`
 		Since    time.Time `json:"since"`
-	}{l.relay.cfg.Instance, l.relay.started.UTC()})
+	}{l.relay.cfg.Instance, l.relay.since().UTC()})
 	if err == nil {
 		_, err = l.kv.Put(ctx, l.id, value)
 	}

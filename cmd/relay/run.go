@@ -261,22 +261,15 @@ func (s *service) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// watch ends the service when what it stands on is gone for good: a process without a connection helps nobody.
+// watch ends the service when its embedded server has ended; a connection that was closed for good ends the relay itself.
 func (s *service) watch(ctx context.Context, end context.CancelCauseFunc) {
-	var died <-chan struct{}
-	if s.natsd != nil {
-		died = s.natsd.Done()
+	if s.natsd == nil {
+		return
 	}
 	select {
 	case <-ctx.Done():
-	case <-died:
+	case <-s.natsd.Done():
 		end(fmt.Errorf("the embedded nats-server ended: %w", s.natsd.Err()))
-	case <-s.conn.Closed():
-		err := s.conn.LastError()
-		if err == nil {
-			err = nats.ErrConnectionClosed
-		}
-		end(fmt.Errorf("the connection to NATS was closed for good: %w", err))
 	}
 }
 
