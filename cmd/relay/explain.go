@@ -143,14 +143,13 @@ func handlerName(h config.Handler) string {
 	return "discard"
 }
 
-// safeURL leaves out what may be secret.
+// safeURL is scheme and host: for many endpoints the rest is what permits to call them.
 func safeURL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {
 		return "(not a URL)"
 	}
-	u.User, u.RawQuery = nil, ""
-	return u.String()
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String()
 }
 
 func keyOf(key, subj string) string {

@@ -169,6 +169,19 @@ func (p *process) logged(text string) (found []map[string]any) {
 	return found
 }
 
+// saidLast returns why the service ended: what it wrote before it had a log, or the errors at the end of that.
+func (p *process) saidLast() (said []string) {
+	for _, entry := range p.logged("relay ends") {
+		said = append(said, entry["error"].(string))
+	}
+	for line := range strings.Lines(p.err.String()) {
+		if !strings.HasPrefix(line, "{") {
+			said = append(said, line)
+		}
+	}
+	return said
+}
+
 // await waits for a log entry and returns the first.
 func (p *process) await(text string) map[string]any {
 	p.t.Helper()

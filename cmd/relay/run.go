@@ -67,14 +67,20 @@ type service struct {
 }
 
 // run starts everything from the bottom up, and ends it from the top down.
-func (s *service) run(ctx context.Context) error {
+func (s *service) run(ctx context.Context) (err error) {
 	defer keepHeadroom()()
 	out := logging.NewWriter(os.Stderr)
 	defer out.Close()
-	var err error
-	if s.log, err = logging.New(out, s.cfg.Log.Level, s.cfg.Log.Format); err != nil {
+	l := s.cfg.Log
+	log, flush, err := logging.New(out, logging.Config{Level: l.Level, Format: l.Format, Burst: l.Burst})
+	if err != nil {
 		return err
 	}
+	defer flush()
+	s.log = log
+	slog.SetDefault(log) // also for what libraries write with the package log
+	defer func() { err = s.sayWhy(err, logging.JSON(out, l.Format)) }()
+	s.sayWhat()
 	s.starting = errors.New("starting")
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

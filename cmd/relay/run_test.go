@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net"
@@ -108,7 +109,7 @@ func TestRun_handlerBeyondTheDrainIsExit3(t *testing.T) {
 				t.Errorf("exit %d, want %d", code, exitForced)
 			}
 			within(t, "exit after SIGTERM with a drain of 1s", p.at.Sub(start), 2*time.Second)
-			if !strings.Contains(p.err.String(), "relay: handlers were interrupted: 1 of them after a drain of 1s") {
+			if !strings.Contains(p.err.String(), "handlers were interrupted: 1 of them after a drain of 1s") {
 				t.Errorf("it says:\n%s", p.err)
 			}
 			// The interrupted attempt is not one, and the message is where it was.
@@ -162,7 +163,7 @@ routes:
 		t.Errorf("exit %d, want %d", code, exitEscalated)
 	}
 	last := lastLine(p.err.String())
-	for _, want := range []string{"relay: a key gave up", "billing", "orders.eu", "no such table"} {
+	for _, want := range []string{"a key gave up", "billing", "orders.eu", "no such table"} {
 		if !strings.Contains(last, want) {
 			t.Errorf("the last line does not hold %q: %s", want, last)
 		}
@@ -345,14 +346,9 @@ func TestRun_preflightSaysNo(t *testing.T) {
 			if took := p.at.Sub(start); took > 10*time.Second {
 				t.Errorf("it takes %v to say no, want at most 10s", took)
 			}
-			var said []string
-			for line := range strings.Lines(p.err.String()) {
-				if !strings.HasPrefix(line, "{") { // the log
-					said = append(said, line)
-				}
-			}
+			said := p.saidLast()
 			// A fault is a line. Two of them are the same permission for the route's two durables.
-			if len(said) == 0 || len(said) > 2 || !strings.HasPrefix(said[0], "relay: ") || len(said) == 2 && !strings.Contains(said[1], "not permitted to") {
+			if len(said) == 0 || len(said) > 2 || len(said) == 2 && !strings.Contains(said[1], "not permitted to") {
 				t.Fatalf("want one line, got %q", said)
 			}
 			for _, want := range c.want {
@@ -567,6 +563,45 @@ func TestRun_logIsJSONLinesWithoutControlBytes(t *testing.T) {
 	for _, b := range p.err.String() {
 		if b < ' ' && b != '\n' {
 			t.Fatalf("control byte %q in the log", b)
+		}
+	}
+}
+
+// A log that was found somewhere said nothing of the version, the file and the routes it was of; and the error at the end
+// was plain text among JSON.
+func TestRun_logBeginsWithWhatRunsAndEndsWithWhy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	p := w.run("--set", "drain=5s")
+	first := p.await("relay starts")
+	for key, want := range map[string]any{"service": "relay", "config": "relay.yaml", "routes": 1.0, "nats": w.s.URL(), "overridden_by": []any{"--set drain"}} {
+		if fmt.Sprint(first[key]) != fmt.Sprint(want) {
+			t.Errorf("%s is %v, want %v", key, first[key], want)
+		}
+	}
+	file, err := os.ReadFile(filepath.Join(w.dir, "relay.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hash := fmt.Sprintf("%x", sha256.Sum256(file)); first["version"] == "" || !strings.HasPrefix(hash, first["config_sha256"].(string)) {
+		t.Errorf("version %v, hash %v", first["version"], first["config_sha256"])
+	}
+	route := p.await("route")
+	if route["route"] != "billing" || route["handler"] != "http "+w.hook.URL || route["concurrency"] != 64.0 || fmt.Sprint(route["subjects"]) != "[orders.>]" {
+		t.Errorf("the route is %v", route)
+	}
+	// The store of the first one's admin listener is taken: why the second one ends is a record too.
+	addr := strings.TrimSuffix(strings.TrimPrefix(p.await("admin is up")["url"].(string), "http://"), "/readyz")
+	second := spawn(t, w.dir, nil, "run", "--set", "admin.listen="+addr)
+	if code := second.wait(); code != exitUsage {
+		t.Errorf("exit %d", code)
+	}
+	if end := second.logged("relay ends"); len(end) != 1 || end[0]["exit_code"] != 2.0 || !strings.Contains(end[0]["error"].(string), addr) {
+		t.Errorf("it ends with %v", end)
+	}
+	for line := range strings.Lines(p.err.String() + second.err.String()) {
+		if !strings.HasPrefix(line, "{") {
+			t.Errorf("not JSON: %q", line)
 		}
 	}
 }

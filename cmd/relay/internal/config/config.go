@@ -25,6 +25,18 @@ type Config struct {
 	Drain    time.Duration `koanf:"drain"`
 	Admin    Admin         `koanf:"admin"`
 	Log      Log           `koanf:"log"`
+	// Source is where all of this came from.
+	Source Source `koanf:"-"`
+}
+
+// Source is what was read.
+type Source struct {
+	// File is the path of the configuration file, or empty.
+	File string
+	// Hash is the beginning of the SHA-256 of the file as it was read, as sha256sum prints it.
+	Hash string
+	// Overrides are the names of the variables and --set flags that were applied.
+	Overrides []string
 }
 
 // NATS is how relay reaches its server.
@@ -163,6 +175,8 @@ type Admin struct {
 type Log struct {
 	Level  string `koanf:"level"`
 	Format string `koanf:"format"`
+	// Burst is how often a line of the same message, route and reason is written within ten seconds. Zero is any number.
+	Burst int `koanf:"burst"`
 }
 
 // defaults is what a file that says nothing means. Routes are filled later, each by its own WithDefaults.
@@ -176,7 +190,7 @@ func defaults() Config {
 		DLQ:   DLQ{OnFull: OnFullBlock},
 		Drain: 30 * time.Second,
 		Admin: Admin{Listen: "127.0.0.1:8420"},
-		Log:   Log{Level: "info", Format: "auto"},
+		Log:   Log{Level: "info", Format: "auto", Burst: 20},
 	}
 }
 

@@ -136,6 +136,7 @@ var docs = map[string]doc{
 	"log":          {text: "what relay writes to stderr"},
 	"log.level":    {text: "least level that is written", values: []string{"debug", "info", "warn", "error"}},
 	"log.format":   {text: "auto: text on a terminal, JSON elsewhere", values: []string{"auto", "text", "json"}},
+	"log.burst":    {text: "lines of the same message, route and reason within ten seconds; then one line counts the rest; 0: any number"},
 }
 
 var backoffs = []string{"exponential", "linear", "fibonacci", "constant", "schedule", "slots"}

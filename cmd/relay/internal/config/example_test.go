@@ -26,6 +26,7 @@ func TestExample_hasTheDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := defaults()
+	want.Source = got.Source
 	want.Streams = []Stream{{Name: "ORDERS", Subjects: []string{"orders.>"}}}
 	billing := Route{
 		Route:   consumer.Route{Name: "billing", Subjects: []string{"orders.*.created"}, Start: consumer.Start{Policy: "all"}},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strconv"
 
@@ -53,7 +54,8 @@ func (c *collector) load(data []byte, opts Options) (*Config, error) {
 			}
 		}
 	}
-	for _, o := range append(environment(opts.Env), c.flags(opts.Set)...) {
+	overrides := append(environment(opts.Env), c.flags(opts.Set)...)
+	for _, o := range overrides {
 		path, value, ok := c.apply(o, l.names)
 		if !ok {
 			continue
@@ -76,7 +78,19 @@ func (c *collector) load(data []byte, opts Options) (*Config, error) {
 	if cfg.Admin.Listen == off {
 		cfg.Admin.Listen = ""
 	}
+	cfg.Source = source(data, opts.File, overrides)
 	return &cfg, nil
+}
+
+func source(data []byte, file string, overrides []override) Source {
+	s := Source{File: file}
+	if file != "" {
+		s.Hash = fmt.Sprintf("%x", sha256.Sum256(data))[:12]
+	}
+	for _, o := range overrides {
+		s.Overrides = append(s.Overrides, o.at.file)
+	}
+	return s
 }
 
 // layers merges by koanf. It keeps routes and streams as maps by position, because koanf replaces lists as a whole and an

@@ -202,7 +202,7 @@ func TestLoad_theLongerVariableWins(t *testing.T) {
 		{"RELAY_LOG={level: debug, format: json}", "RELAY_LOG__LEVEL=warn"},
 		{"RELAY_LOG__LEVEL=warn", "RELAY_LOG={level: debug, format: json}"},
 	} {
-		if got := load(t, minimal, Options{Env: env}).Log; got != (Log{Level: "warn", Format: "json"}) {
+		if got := load(t, minimal, Options{Env: env}).Log; got != (Log{Level: "warn", Format: "json", Burst: 20}) {
 			t.Errorf("%v: %+v", env, got)
 		}
 	}

@@ -43,6 +43,9 @@ func (c *collector) validate(cfg *Config) {
 	}
 	c.oneOf("log.level", "log.level", cfg.Log.Level)
 	c.oneOf("log.format", "log.format", cfg.Log.Format)
+	if cfg.Log.Burst < 0 {
+		c.fault("log.burst", "must not be negative: 0 means any number (got %d)", cfg.Log.Burst)
+	}
 	c.routes(cfg)
 }
 

@@ -1,39 +1,58 @@
 package logging
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 
 	"github.com/relaymq/relay/internal/plain"
 )
 
+// printable escapes what the JSON handler leaves in strings: DEL, C1, marks of direction. The values stay the same.
+type printable struct{ io.Writer }
+
+// Write takes one record with its line break.
+func (p printable) Write(record []byte) (int, error) {
+	line := string(bytes.TrimSuffix(record, []byte("\n")))
+	if shown := plain.Text(line); shown != line {
+		_, err := p.Writer.Write([]byte(shown + "\n"))
+		return len(record), err
+	}
+	return p.Writer.Write(record)
+}
+
 // escaper makes everything that is logged printable before it reaches tint, which writes messages as they are and lets
-// terminal sequences through on purpose. The JSON handler needs no such help.
+// terminal sequences through on purpose.
 type escaper struct{ slog.Handler }
 
 func (e escaper) Handle(ctx context.Context, r slog.Record) error {
-	out := slog.NewRecord(r.Time, r.Level, escape(r.Message), r.PC)
-	r.Attrs(func(a slog.Attr) bool {
-		out.AddAttrs(escapeAttr(a))
-		return true
-	})
-	return e.Handler.Handle(ctx, out)
+	return e.Handler.Handle(ctx, mapRecord(r, escape, escapeAttr))
 }
 
 func (e escaper) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return escaper{e.Handler.WithAttrs(escapeAttrs(attrs))}
+	return escaper{e.Handler.WithAttrs(mapAttrs(attrs, escapeAttr))}
 }
 
 func (e escaper) WithGroup(name string) slog.Handler {
 	return escaper{e.Handler.WithGroup(escape(name))}
 }
 
-func escapeAttrs(attrs []slog.Attr) []slog.Attr {
+func mapRecord(r slog.Record, message func(string) string, attr func(slog.Attr) slog.Attr) slog.Record {
+	out := slog.NewRecord(r.Time, r.Level, message(r.Message), r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		out.AddAttrs(attr(a))
+		return true
+	})
+	return out
+}
+
+func mapAttrs(attrs []slog.Attr, attr func(slog.Attr) slog.Attr) []slog.Attr {
 	out := make([]slog.Attr, len(attrs))
 	for i, a := range attrs {
-		out[i] = escapeAttr(a)
+		out[i] = attr(a)
 	}
 	return out
 }
@@ -44,7 +63,7 @@ func escapeAttr(a slog.Attr) slog.Attr {
 	case slog.KindString:
 		v = slog.StringValue(escape(v.String()))
 	case slog.KindGroup:
-		v = slog.GroupValue(escapeAttrs(v.Group())...)
+		v = slog.GroupValue(mapAttrs(v.Group(), escapeAttr)...)
 	case slog.KindAny:
 		// fmt and not the value's own method: it survives an error that is a nil pointer.
 		v = slog.StringValue(escape(fmt.Sprintf("%+v", v.Any())))
@@ -52,8 +71,8 @@ func escapeAttr(a slog.Attr) slog.Attr {
 	return slog.Attr{Key: escape(a.Key), Value: v}
 }
 
-// escape is plain.Text for tint, which turns the four characters \x1b back into the escape byte when it writes colours
-// (v1.2.1, appendString): a backslash in front of x is escaped itself. plain.Text never writes one.
+// escape also escapes a backslash in front of x: tint turns those four characters, \x1b, into the escape byte when it
+// writes colours (v1.2.1, appendString).
 func escape(s string) string {
 	return strings.ReplaceAll(plain.Text(s), `\x`, `\u005cx`)
 }

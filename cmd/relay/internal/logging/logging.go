@@ -11,13 +11,24 @@ import (
 	"golang.org/x/term"
 )
 
-// New makes a logger that writes to w, which is a [Writer] if the log must not block.
-//
-// level is debug, info, warn or error. format is json, text, or auto: text if w is a terminal, else JSON. Text has
-// colours on a terminal, unless NO_COLOR is set (no-color.org).
-func New(w io.Writer, level, format string) (*slog.Logger, error) {
+// Config says what is logged, and how.
+type Config struct {
+	// Level is debug, info, warn or error.
+	Level string
+	// Format is json, text, or auto: text if the writer is a terminal, else JSON. Text has colours on a terminal, unless
+	// NO_COLOR is set (no-color.org).
+	Format string
+	// Burst is how often the same message of the same route and reason is written within ten seconds. What is above it is
+	// counted, and the count is one line when they are over. 0 is any number. Debug lines are not counted: whoever asks
+	// for them wants them all.
+	Burst int
+}
+
+// New makes a logger that writes to w, which is a [Writer] if the log must not block. The returned flush writes the
+// counts of what was left out so far; it is called once, at the end.
+func New(w io.Writer, cfg Config) (log *slog.Logger, flush func(), err error) {
 	var min slog.Level
-	switch level {
+	switch cfg.Level {
 	case "debug":
 		min = slog.LevelDebug
 	case "info":
@@ -27,25 +38,30 @@ func New(w io.Writer, level, format string) (*slog.Logger, error) {
 	case "error":
 		min = slog.LevelError
 	default:
-		return nil, fmt.Errorf("log.level: must be debug, info, warn or error (got %q)", level)
+		return nil, nil, fmt.Errorf("log.level: must be debug, info, warn or error (got %q)", cfg.Level)
 	}
-	tty := terminal(w)
-	switch format {
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: min, ReplaceAttr: plainDurations})), nil
-	case "text":
-	case "auto":
-		if !tty {
-			return New(w, level, "json")
+	var h slog.Handler
+	switch cfg.Format {
+	case "json", "auto", "text":
+		if JSON(w, cfg.Format) {
+			h = slog.NewJSONHandler(printable{w}, &slog.HandlerOptions{Level: min, ReplaceAttr: plainDurations})
+			break
 		}
+		h = escaper{tint.NewTextHandler(w, &tint.Options{
+			Level:      min,
+			TimeFormat: time.TimeOnly,
+			NoColor:    !terminal(w) || os.Getenv("NO_COLOR") != "",
+		})}
 	default:
-		return nil, fmt.Errorf("log.format: must be auto, text or json (got %q)", format)
+		return nil, nil, fmt.Errorf("log.format: must be auto, text or json (got %q)", cfg.Format)
 	}
-	return slog.New(escaper{tint.NewTextHandler(w, &tint.Options{
-		Level:      min,
-		TimeFormat: time.TimeOnly,
-		NoColor:    !tty || os.Getenv("NO_COLOR") != "",
-	})}), nil
+	b := newBurst(bounded{h}, cfg.Burst)
+	return slog.New(b), b.storm.flush, nil
+}
+
+// JSON tells whether a log of that format on w is JSON.
+func JSON(w io.Writer, format string) bool {
+	return format == "json" || format == "auto" && !terminal(w)
 }
 
 // plainDurations writes a duration as 1.5s, as everywhere else in relay, and not as a number without a unit.
