@@ -35,10 +35,12 @@ func newRun(o *options) *cobra.Command {
 more, what was not started goes back at once, and handlers may finish within the configured drain time. A second signal
 exits at once, with code 3.`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			harden()
 			cfg, err := o.load()
 			if err != nil {
 				return err
 			}
+			forgetSettings()
 			s := &service{cfg: cfg, adopt: adopt, demo: demo, flags: o}
 			return s.run(c.Context())
 		},

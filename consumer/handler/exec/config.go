@@ -23,6 +23,11 @@ type Config struct {
 	// Grace is what a program gets between SIGTERM and SIGKILL when its time is over, at most 600ms: relay abandons a
 	// handler one second after its timeout. Zero means 500ms.
 	Grace time.Duration `koanf:"grace"`
+	// User is whom the program runs as: a name, name:group, uid or uid:gid. Empty means relay's own user; another one takes
+	// a relay that runs as root. HOME, USER and LOGNAME are then set to that user's.
+	User string `koanf:"user"`
+	// Limits bound what the program may use.
+	Limits Limits `koanf:"limits"`
 }
 
 // maxGrace leaves 400ms of the second after which a handler is abandoned for the kill itself.
@@ -67,5 +72,5 @@ func (c Config) Validate() error {
 	if c.Grace < 0 || c.Grace > maxGrace {
 		fault("grace: must be above 0 and at most %v (got %v)", maxGrace, c.Grace)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Limits.validate()...)...)
 }

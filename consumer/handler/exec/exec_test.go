@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
@@ -120,8 +121,6 @@ func TestHandle_exitStatuses(t *testing.T) {
 			ok = handlertest.Want(t, err, handlertest.Dead, "exit status 65", "why")
 		case 75:
 			ok = handlertest.Want(t, err, supervisor.Verdict{Kind: supervisor.Snooze, Delay: 30 * time.Second})
-		case 126, 127:
-			ok = handlertest.Want(t, err, handlertest.FailRoute, fmt.Sprintf("exit status %d", code), "why")
 		default:
 			ok = handlertest.Want(t, err, handlertest.Retry, fmt.Sprintf("/bin/sh: exit status %d: why", code))
 		}
@@ -348,8 +347,8 @@ func TestHandle_environment(t *testing.T) {
 	h := newHandler(t, Config{
 		Command: []string{"env", "-0"}, Dir: t.TempDir(), Env: map[string]string{"TZ": "UTC", "MINE": "a b\n\"$(id)\""},
 	})
-	h.cfg.Command = []string{"sh", "-c", "env -0 > env"}
-	h.path = "/bin/sh"
+	h.program.argv = []string{"sh", "-c", "env -0 > env"}
+	h.program.path = "/bin/sh"
 	m := message()
 	m.Subject = "odd.$(touch X).`touch X`;touch X.'\".\xff\x01"
 	m.Header = nats.Header{
@@ -434,17 +433,25 @@ func TestHandle_argumentsAreAsConfigured(t *testing.T) {
 	}
 }
 
-func TestHandle_descriptors(t *testing.T) {
-	// What relay was started with is not marked close-on-exec, unlike all that Go opens.
-	inherited, err := syscall.Open(os.DevNull, syscall.O_RDONLY, 0)
+// New used to mark every descriptor above 2 as close-on-exec, those that an embedding program passes on purpose too.
+func TestNew_regressionLeavesDescriptorsOfTheProcessAlone(t *testing.T) {
+	passedOn, err := syscall.Open(os.DevNull, syscall.O_RDONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer syscall.Close(inherited)
+	defer syscall.Close(passedOn)
+	ours, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
 	h := sh(t, `fd=0; while [ $fd -lt 512 ]; do if [ -e /proc/$$/fd/$fd ]; then printf '%s ' $fd; fi; fd=$((fd+1)); done; exit 1`)
-	err = h.Handle(t.Context(), message())
-	if got := fmt.Sprint(err); got != "/bin/sh: exit status 1: 0 1 2" {
-		t.Errorf("%s", got)
+	if flags, err := unix.FcntlInt(uintptr(passedOn), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC != 0 {
+		t.Errorf("flags %d, %v", flags, err)
+	}
+	got := fmt.Sprint(h.Handle(t.Context(), message())) + " "
+	if !strings.HasPrefix(got, "/bin/sh: exit status 1: 0 1 2 ") || strings.Contains(got, fmt.Sprintf(" %d ", ours.Fd())) {
+		t.Errorf("%s, and %d is what Go opened", got, ours.Fd())
 	}
 }
 
@@ -495,6 +502,11 @@ func TestNew_commandsThatCannotBeRun(t *testing.T) {
 		"dir is a file":      {Config{Command: []string{"/bin/sh"}, Dir: plain}, "dir: " + plain + " is not a directory", false},
 		"anybody may write":  {Config{Command: []string{open}}, "command: " + open + " may be written by everybody", true},
 		"anybody may change": {Config{Command: []string{wide + "/program"}}, "command: " + wide + " may be written by everybody", true},
+		"no such user":       {Config{Command: []string{"/bin/sh"}, User: "relay-no-such-user"}, `user: there is no user "relay-no-such-user"`, false},
+		"no such group":      {Config{Command: []string{"/bin/sh"}, User: "0:relay-no-such-group"}, `user: there is no group "relay-no-such-group"`, false},
+		"a stranger's uid":   {Config{Command: []string{"/bin/sh"}, User: "4000000000"}, `user: the system knows no user with uid 4000000000: write uid:gid`, false},
+		"nobody's uid":       {Config{Command: []string{"/bin/sh"}, User: "4294967295:0"}, `user: there is no user "4294967295"`, false},
+		"root's processes":   {Config{Command: []string{"/bin/sh"}, Limits: Limits{Processes: 9}}, "limits.processes: does not bind root: set user", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := New(tc.cfg)
@@ -529,14 +541,13 @@ func TestHandle_programGoneOrBroken(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "program")
 	for name, tc := range map[string]struct {
 		change func()
-		want   supervisor.Verdict
 		check  bool
 	}{
-		"removed":             {func() { os.Remove(program) }, handlertest.FailRoute, false},
-		"not executable":      {func() { os.Chmod(program, 0o644) }, handlertest.FailRoute, false},
-		"interpreter missing": {func() { write(t, program, "#!/no/such/shell\n", 0o755) }, handlertest.FailRoute, true},
-		"not a program":       {func() { write(t, program, "\x00\x01\x02", 0o755) }, handlertest.FailRoute, true},
-		"a directory":         {func() { os.Remove(program); os.Mkdir(program, 0o755) }, handlertest.FailRoute, false},
+		"removed":             {func() { os.Remove(program) }, false},
+		"not executable":      {func() { os.Chmod(program, 0o644) }, false},
+		"interpreter missing": {func() { write(t, program, "#!/no/such/shell\n", 0o755) }, true},
+		"not a program":       {func() { write(t, program, "\x00\x01\x02", 0o755) }, true},
+		"a directory":         {func() { os.Remove(program); os.Mkdir(program, 0o755) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			os.RemoveAll(program)
@@ -544,10 +555,19 @@ func TestHandle_programGoneOrBroken(t *testing.T) {
 			h := newHandler(t, Config{Command: []string{program}})
 			handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Ack)
 			tc.change()
-			handlertest.Want(t, h.Handle(t.Context(), message()), tc.want, "start "+program)
+			for range 3 {
+				handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.NotStarted, "start "+program)
+			}
+			h.broken.Store(time.Now().Add(-patience).UnixNano()) // as if the first of them had been that long ago
+			handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.FailRoute, "start "+program)
 			if err := h.Check(t.Context()); (err == nil) != tc.check {
 				t.Errorf("Check: %v", err)
 			}
+			os.RemoveAll(program)
+			write(t, program, "#!/bin/sh\nexit 0\n", 0o755)
+			handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Ack)
+			os.Remove(program)
+			handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.NotStarted) // it has begun anew
 		})
 	}
 	t.Run("being written", func(t *testing.T) {
@@ -563,14 +583,49 @@ func TestHandle_programGoneOrBroken(t *testing.T) {
 	})
 }
 
-func TestStartVerdict(t *testing.T) {
-	for errno, want := range map[syscall.Errno]supervisor.Verdict{
-		syscall.ENOENT: handlertest.FailRoute, syscall.EACCES: handlertest.FailRoute, syscall.EPERM: handlertest.FailRoute,
-		syscall.ENOTDIR: handlertest.FailRoute, syscall.ENOEXEC: handlertest.FailRoute, syscall.E2BIG: handlertest.FailRoute,
-		syscall.EAGAIN: handlertest.NotStarted, syscall.ENOMEM: handlertest.NotStarted, syscall.EMFILE: handlertest.NotStarted,
-		syscall.ENFILE: handlertest.NotStarted, syscall.ETXTBSY: handlertest.NotStarted, syscall.EIO: handlertest.NotStarted,
+// A shell exits with 127 for a command that one message makes it look for, and with 126 for one that may not be executed. One
+// such message stopped its route for good.
+func TestHandle_regressionOneMessageStopsTheRoute(t *testing.T) {
+	h := newHandler(t, Config{Command: []string{"/bin/sh", "-c", `"$RELAY_SUBJECT"`}})
+	m := message()
+	for subject, want := range map[string]string{"no-such-command": "exit status 127", "/etc/passwd": "exit status 126"} {
+		m.Subject = subject
+		h.broken.Store(time.Now().Add(-time.Hour).UnixNano()) // even after a long time without a start
+		handlertest.Want(t, h.Handle(t.Context(), m), handlertest.Retry, want)
+	}
+}
+
+func TestNotStarted_byErrno(t *testing.T) {
+	for errno, broken := range map[syscall.Errno]bool{
+		syscall.ENOENT: true, syscall.EACCES: true, syscall.EPERM: true, syscall.ENOTDIR: true, syscall.ENOEXEC: true, syscall.E2BIG: true,
+		syscall.EAGAIN: false, syscall.ENOMEM: false, syscall.EMFILE: false, syscall.ENFILE: false, syscall.ETXTBSY: false, syscall.EIO: false,
 	} {
-		handlertest.Want(t, startVerdict(fmt.Errorf("start x: %w", &os.PathError{Op: "fork/exec", Path: "x", Err: errno})), want, errno.Error())
+		h, now := new(Handler), time.Now()
+		err := fmt.Errorf("start x: %w", &os.PathError{Op: "fork/exec", Path: "x", Err: errno})
+		handlertest.Want(t, h.notStarted(err, now), handlertest.NotStarted, errno.Error())
+		handlertest.Want(t, h.notStarted(err, now.Add(patience-1)), handlertest.NotStarted)
+		last := handlertest.NotStarted
+		if broken {
+			last = handlertest.FailRoute
+		}
+		handlertest.Want(t, h.notStarted(err, now.Add(patience)), last)
+	}
+}
+
+// Of a program that had exited at the deadline, chance decided whether it was judged by its status or counted as stopped.
+func TestWait_regressionExitZeroAtTheDeadline(t *testing.T) {
+	pr := program{path: "/bin/sh", argv: []string{"sh", "-c", "exit 0"}}
+	for range 20 {
+		p, err := pr.start(nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-p.died
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if r := p.wait(ctx, time.Second); r.interrupted != nil || r.err != nil || r.status != 0 {
+			t.Fatalf("%+v", r)
+		}
 	}
 }
 
@@ -616,7 +671,8 @@ func helper(t *testing.T, name, dir string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := start(self, []string{self}, dir, append(os.Environ(), "EXEC_TEST_HELPER="+name), nil)
+	pr := program{path: self, argv: []string{self}, dir: dir}
+	p, err := pr.start(append(os.Environ(), "EXEC_TEST_HELPER="+name), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -713,6 +769,10 @@ func TestConfig_faults(t *testing.T) {
 		"env: the value of A holds a NUL": {Command: []string{"x"}, Env: map[string]string{"A": "secret\x00"}},
 		"grace: must be above 0":          {Command: []string{"x"}, Grace: -1},
 		"grace: must be above 0 and":      {Command: []string{"x"}, Grace: time.Second},
+		"limits.memory: must be at least": {Command: []string{"x"}, Limits: Limits{Memory: 1}},
+		"limits.cpu: must be above 0":     {Command: []string{"x"}, Limits: Limits{CPU: -1}},
+		"limits.processes: must be above": {Command: []string{"x"}, Limits: Limits{Processes: -1}},
+		"limits.files: must be at least":  {Command: []string{"x"}, Limits: Limits{Files: 2}},
 	} {
 		if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v, want %q", err, want)

@@ -17,25 +17,29 @@
 //	RELAY_HEADERS_OMITTED  how many headers were left out; not set when none was
 //
 // and then the config's env. No variable is named by a message. HOME is not passed on, since what lies there (~/.ssh,
-// ~/.config) is relay's and not the program's. The subject is as it was published, whatever bytes that is; quote it. With a
-// NUL in it, it cannot be a variable, and the message is dead. Descriptors other than 0, 1 and 2 are closed.
+// ~/.config) is relay's and not the program's; with a user of its own, the program gets that user's HOME, LOGNAME and USER. The
+// subject is as it was published, whatever bytes that is; quote it. With a NUL in it, it cannot be a variable, and the message
+// is dead. What Go opens is closed in the program. What this process inherited itself is not, unless it marked that
+// close-on-exec, as `relay run` does.
 //
 // # What its exit says
 //
 //	0         done
 //	65        the message can never be handled: dead letter (EX_DATAERR)
 //	75        not now: again after 30 seconds, without spending an attempt (EX_TEMPFAIL)
-//	126, 127  by the shells' convention, a command that could not be run: the route stops
-//	other     or killed by a signal: a failure
+//	other     or killed by a signal: a failure. So are 126 and 127, which a shell gives for a command of its own that is
+//	          missing: that may be one message's doing
 //
-// A program that is not there, or not executable, stops the route. When no process could be made for want of processes,
-// memory or descriptors, the attempt was not started. An error shows the end of what the program wrote to stderr, or to
+// When the program could not be started at all, the attempt was not started and spends nothing. For want of processes,
+// memory or descriptors that is the machine's state. When it is because the program is missing or may not be executed, and no
+// start has succeeded for 10 seconds, it is the route's ([consumer.FailRoute]). An error shows the end of what the program wrote to stderr, or to
 // stdout if that is all it wrote. Output is read to its end however long it is, and only its last bytes are kept.
 //
 // # How it ends
 //
 // Each program leads a session, and so a process group, of its own. When ctx ends the group gets SIGTERM, and after the
-// grace SIGKILL; however the program exits after SIGTERM, it was interrupted, and that is a failure. When the program exits
+// grace SIGKILL; however the program exits after SIGTERM, it was interrupted, and that is a failure. One that has exited by
+// then is judged by its exit status. When the program exits
 // by itself, what is left of its group is killed too. A descendant that made a session of its own escapes that (only a
 // cgroup would hold it: KillMode=control-group under systemd, or the container), but it cannot hold the handler up: pipes
 // that it keeps open are left to it.
@@ -44,7 +48,18 @@
 //
 // If relay itself is killed the kernel kills the program (PR_SET_PDEATHSIG). The kernel means the death of the thread that
 // started it, not of the process, and Go ends threads as it likes (golang/go#27505). So the goroutine that starts a program
-// keeps its thread to itself until the program is reaped. That costs nothing: the thread waits for the program anyway.
+// keeps its thread to itself until the program is reaped. That costs nothing: the thread waits for the program anyway. It is
+// the program alone that the kernel kills then. What the program has started lives on when relay was killed by SIGKILL, unless
+// a cgroup or a container holds it.
+//
+// # As whom, and within which limits
+//
+// With a user, the process changes to it before the program begins. Limits are set from outside on a process that ptrace(2)
+// has stopped before its first instruction, so that the program never runs without them; a program with the set-user-id bit
+// gets no other user then. Check tries both, with a process that ends before the program's first instruction.
+//
+// A relay that is root refuses a program that anybody but root, or the user that the program runs as, could replace: the file
+// itself, and every directory and link on the way to it, are looked at. What an interpreter is told to read is not.
 package exec
 
 import (
@@ -52,39 +67,40 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/snippet"
 )
 
-// What exit statuses mean; sysexits.h and the shells have them.
+// What exit statuses mean; sysexits.h has them.
 const (
-	exitDead          = 65
-	exitSnooze        = 75
-	exitNotExecutable = 126
-	exitNotFound      = 127
+	exitDead   = 65
+	exitSnooze = 75
 )
 
 const (
 	snooze   = 30 * time.Second
 	maxShown = 1 << 10
+	// patience is how long no start may succeed before a program that cannot be started is the route's trouble. A program
+	// that is being replaced is missing for less.
+	patience = 10 * time.Second
 )
 
 // Handler runs a program for each message. It may be shared by all keys of a route and called from any number of
 // goroutines.
 type Handler struct {
-	cfg  Config
-	path string
-	env  []string // what is the same for all messages
+	cfg     Config
+	program program
+	env     []string // what is the same for all messages
+	// broken is since when the program could not be started, in Unix nanoseconds. 0: the last start succeeded.
+	broken atomic.Int64
 }
 
 var (
@@ -97,7 +113,7 @@ var (
 func (*Handler) OutOfProcess() {}
 
 // New finds the program and makes the handler. The error joins all faults of the config, or says why the program cannot
-// be run. All descriptors of the process above 2 are marked close-on-exec.
+// be run.
 func New(cfg Config) (*Handler, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -111,24 +127,42 @@ func New(cfg Config) (*Handler, error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, commandError(cfg.Command[0], err)
 	}
-	// What Go opens is closed in a child by itself; what relay was started with is not. Kernels before 5.11 do not know the
-	// call, and programs there inherit what relay inherited.
-	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
-	h := &Handler{cfg: cfg, path: path, env: fixedEnv(cfg.Env)}
+	h := &Handler{cfg: cfg, program: program{path: path, argv: cfg.Command, dir: cfg.Dir, limits: cfg.Limits.rlimits()}}
+	var as *account
+	if cfg.User != "" {
+		if as, err = parseUser(cfg.User); err != nil {
+			return nil, fmt.Errorf("user: %w", err)
+		}
+		if !as.isSelf() {
+			h.program.user = as.Credential
+		}
+	}
+	if cfg.Limits.Processes > 0 && h.uid() == 0 {
+		return nil, errors.New("limits.processes: does not bind root: set user")
+	}
+	h.env = fixedEnv(cfg.Env, as)
 	if err := h.Check(context.Background()); err != nil {
 		return nil, err
 	}
 	return h, nil
 }
 
-// Check looks whether the program can still be run. It does not run it. When relay is root, a program that anybody may
+// uid is whom the program runs as.
+func (h *Handler) uid() uint32 {
+	if h.program.user != nil {
+		return h.program.user.Uid
+	}
+	return uint32(os.Geteuid())
+}
+
+// Check looks whether the program can still be run. It does not run it. When relay is root, a program that somebody else may
 // replace is refused.
 func (h *Handler) Check(context.Context) error {
 	var errs []error
-	if _, err := exec.LookPath(h.path); err != nil {
-		errs = append(errs, commandError(h.path, err))
+	if _, err := exec.LookPath(h.program.path); err != nil {
+		errs = append(errs, commandError(h.program.path, err))
 	} else if os.Geteuid() == 0 {
-		errs = append(errs, replaceable(h.path))
+		errs = append(errs, replaceable(h.program.path, h.uid()))
 	}
 	if h.cfg.Dir != "" {
 		if info, err := os.Stat(h.cfg.Dir); err != nil {
@@ -137,7 +171,13 @@ func (h *Handler) Check(context.Context) error {
 			errs = append(errs, fmt.Errorf("dir: %s is not a directory", h.cfg.Dir))
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if h.program.user == nil && len(h.program.limits) == 0 {
+		return nil
+	}
+	return h.program.tryStart()
 }
 
 func commandError(name string, err error) error {
@@ -148,46 +188,50 @@ func commandError(name string, err error) error {
 	return fmt.Errorf("command: cannot run %q: %w", name, reason)
 }
 
-// replaceable is an error when users other than root may write to the program, or swap it for another.
-func replaceable(path string) error {
-	const others = 0o002
-	if info, err := os.Stat(path); err == nil && info.Mode()&others != 0 {
-		return fmt.Errorf("command: %s may be written by everybody: relay does not run it as root", path)
-	}
-	dir := filepath.Dir(path)
-	if info, err := os.Stat(dir); err == nil && info.Mode()&others != 0 && info.Mode()&fs.ModeSticky == 0 {
-		return fmt.Errorf("command: %s may be written by everybody: relay does not run programs there as root", dir)
-	}
-	return nil
-}
-
 // Handle runs the program for m and returns the verdict of its exit. It returns within the grace and 300ms after the end
 // of ctx.
 func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	if strings.ContainsRune(m.Subject, 0) {
-		return consumer.Dead(fmt.Errorf("%s: the subject %q holds a NUL byte and cannot be passed on", h.path, m.Subject))
+		return consumer.Dead(fmt.Errorf("%s: the subject %q holds a NUL byte and cannot be passed on", h.program.path, m.Subject))
 	}
 	if ctx.Err() != nil {
-		return consumer.NotStarted(fmt.Errorf("%s: %w", h.path, context.Cause(ctx)))
+		return consumer.NotStarted(fmt.Errorf("%s: %w", h.program.path, context.Cause(ctx)))
 	}
-	p, err := start(h.path, h.cfg.Command, h.cfg.Dir, h.messageEnv(m), m.Data)
+	p, err := h.program.start(h.messageEnv(m), m.Data)
 	if err != nil {
-		return startVerdict(fmt.Errorf("start %s: %w", h.path, err))
+		return h.notStarted(fmt.Errorf("start %s: %w", h.program.path, err), time.Now())
+	}
+	if h.broken.Load() != 0 {
+		h.broken.Store(0)
 	}
 	return h.verdict(p.wait(ctx, h.cfg.Grace))
 }
 
-// startVerdict sorts the errors of starting a program by whether waiting helps.
-func startVerdict(err error) error {
-	for _, permanent := range []error{
+// notStarted is the verdict of an attempt whose program could not be started. It is never the message's doing.
+func (h *Handler) notStarted(err error, now time.Time) error {
+	if !isBroken(err) {
+		return consumer.NotStarted(err) // EAGAIN, ENOMEM, EMFILE, ETXTBSY: the machine's state
+	}
+	if h.broken.CompareAndSwap(0, now.UnixNano()) {
+		return consumer.NotStarted(err)
+	}
+	if now.Sub(time.Unix(0, h.broken.Load())) < patience {
+		return consumer.NotStarted(err)
+	}
+	return consumer.FailRoute(err)
+}
+
+// isBroken tells whether a start failed because of the program or of what the config says of it.
+func isBroken(err error) bool {
+	for _, lasting := range []error{
 		fs.ErrNotExist, fs.ErrPermission, syscall.ENOTDIR, syscall.EISDIR, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.ENOEXEC,
 		syscall.E2BIG, // what comes from a message is bounded far below: the config is too big
 	} {
-		if errors.Is(err, permanent) {
-			return consumer.FailRoute(err)
+		if errors.Is(err, lasting) {
+			return true
 		}
 	}
-	return consumer.NotStarted(err) // EAGAIN, ENOMEM, EMFILE, ETXTBSY: the machine's state, not the message's doing
+	return false
 }
 
 func (h *Handler) verdict(r result) error {
@@ -196,7 +240,7 @@ func (h *Handler) verdict(r result) error {
 		if len(r.output) > 0 {
 			text = ": " + snippet.Tail(r.output, maxShown)
 		}
-		return fmt.Errorf("%s: %w%s", h.path, fmt.Errorf(format, args...), text)
+		return fmt.Errorf("%s: %w%s", h.program.path, fmt.Errorf(format, args...), text)
 	}
 	switch {
 	case r.interrupted != nil:
@@ -213,8 +257,6 @@ func (h *Handler) verdict(r result) error {
 		return consumer.Dead(fail("exit status %d", code))
 	case exitSnooze:
 		return consumer.Snooze(snooze)
-	case exitNotExecutable, exitNotFound:
-		return consumer.FailRoute(fail("exit status %d: a command could not be run", code))
 	default:
 		return fail("exit status %d", code)
 	}

@@ -47,24 +47,33 @@ type result struct {
 	output []byte
 }
 
-// start runs the program at path. An error means that nothing ran.
-func start(path string, argv []string, dir string, env []string, stdin []byte) (*process, error) {
+// program is what is the same for all processes of a handler.
+type program struct {
+	path   string
+	argv   []string
+	dir    string
+	user   *syscall.Credential // nil: relay's own
+	limits []rlimit
+}
+
+// start runs the program. An error means that nothing ran.
+func (pr *program) start(env []string, stdin []byte) (*process, error) {
 	pipes, err := openPipes()
 	if err != nil {
 		return nil, err
 	}
-	cmd := &exec.Cmd{
-		Path: path, Args: argv, Dir: dir, Env: env,
-		// Files, not readers and writers: os/exec starts no goroutines of its own and Wait waits for the process alone.
-		Stdin: pipes.childIn, Stdout: pipes.childOut, Stderr: pipes.childErr,
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	if pr.user != nil {
+		pipes.giveTo(int(pr.user.Uid))
 	}
+	cmd := pr.cmd(env)
+	// Files, not readers and writers: os/exec starts no goroutines of its own and Wait waits for the process alone.
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = pipes.childIn, pipes.childOut, pipes.childErr
 	p := &process{
 		died: make(chan struct{}), release: make(chan struct{}), reaped: make(chan struct{}),
 		pipes: pipes,
 	}
 	started := make(chan error)
-	go p.run(cmd, started)
+	go p.run(cmd, pr.limits, started)
 	err = <-started
 	pipes.closeChildEnds()
 	if err != nil {
@@ -75,10 +84,23 @@ func start(path string, argv []string, dir string, env []string, stdin []byte) (
 	return p, nil
 }
 
-func (p *process) run(cmd *exec.Cmd, started chan<- error) {
-	runtime.LockOSThread() // see the package comment
+func (pr *program) cmd(env []string) *exec.Cmd {
+	return &exec.Cmd{
+		Path: pr.path, Args: pr.argv, Dir: pr.dir, Env: env,
+		SysProcAttr: &syscall.SysProcAttr{
+			Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: pr.user, Ptrace: len(pr.limits) > 0,
+		},
+	}
+}
+
+func (p *process) run(cmd *exec.Cmd, limits []rlimit, started chan<- error) {
+	runtime.LockOSThread() // see the package comment; and a process can be traced from one thread only
 	defer runtime.UnlockOSThread()
-	if err := cmd.Start(); err != nil {
+	err := cmd.Start()
+	if err == nil && len(limits) > 0 {
+		err = setLimits(cmd, limits)
+	}
+	if err != nil {
 		started <- err
 		return
 	}
@@ -88,7 +110,7 @@ func (p *process) run(cmd *exec.Cmd, started chan<- error) {
 	}
 	close(p.died)
 	<-p.release
-	err := cmd.Wait()
+	err = cmd.Wait()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		p.err = err
 	} else {
@@ -104,9 +126,12 @@ func (p *process) wait(ctx context.Context, grace time.Duration) result {
 	select {
 	case <-p.died:
 	case <-ctx.Done():
-		r.interrupted = context.Cause(ctx)
-		p.signalGroup(syscall.SIGTERM)
-		p.leave(grace)
+		// A program that is through has done its work, however late died is closed or select looks at it.
+		if !p.hasExited() {
+			r.interrupted = context.Cause(ctx)
+			p.signalGroup(syscall.SIGTERM)
+			p.leave(grace)
+		}
 	}
 	p.signalGroup(syscall.SIGKILL)
 	close(p.release)
@@ -125,6 +150,13 @@ func (p *process) wait(ctx context.Context, grace time.Duration) result {
 	}
 	r.output = p.pipes.finish()
 	return r
+}
+
+// hasExited asks the kernel, and leaves the process to be reaped. It must not be called after release.
+func (p *process) hasExited() bool {
+	var info unix.Siginfo // stays empty while the process runs
+	err := unix.Waitid(unix.P_PID, p.pid, &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+	return err == nil && info.Signo != 0
 }
 
 // leave gives the group the grace. That the program itself is dead does not end it: a shell dies of SIGTERM at once and
@@ -168,6 +200,14 @@ func openPipes() (*pipes, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// giveTo lets the program open its streams again by name, as a shell does for > /dev/stderr. A user may always use what it
+// was given, so an error says nothing.
+func (p *pipes) giveTo(uid int) {
+	for _, f := range []*os.File{p.childIn, p.childOut, p.childErr} {
+		_ = f.Chown(uid, -1)
+	}
 }
 
 // The Close of a nil or closed file only returns an error.

@@ -1,0 +1,211 @@
+package exec
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
+)
+
+// asRoot runs what only root can try; where the tests do not run as root, the same config must be refused.
+func asRoot(t *testing.T, cfg Config, try func(*Handler)) {
+	t.Helper()
+	h, err := New(cfg)
+	if os.Geteuid() != 0 {
+		if err == nil || !strings.HasPrefix(err.Error(), "user: cannot start ") {
+			t.Errorf("not root, and %v", err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	try(h)
+}
+
+func shell(script string) []string { return []string{"/bin/sh", "-c", script} }
+
+func TestHandle_user(t *testing.T) {
+	const who = `id -u; id -g; id -G; echo "$HOME $USER $LOGNAME" > /dev/stderr; exit 1`
+	for user, want := range map[string]string{
+		"nobody":     "65534 %s %s /nonexistent nobody nobody",
+		"65534":      "65534 %s %s /nonexistent nobody nobody",
+		"nobody:7":   "65534 7 7 /nonexistent nobody nobody",
+		"54321:1234": "54321 1234 1234",
+	} {
+		// Both streams into one, to see them together, and opened by name as scripts do.
+		asRoot(t, Config{Command: shell("{ " + who + "; } 2>&1"), User: user}, func(h *Handler) {
+			want := want
+			if strings.Contains(want, "%s") {
+				want = fmt.Sprintf(want, fmt.Sprint(h.program.user.Gid), fmt.Sprint(h.program.user.Gid))
+			}
+			handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Retry, "/bin/sh: exit status 1: "+want)
+		})
+	}
+}
+
+func TestHandle_limits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		limits Limits
+		script string
+		text   string
+	}{
+		"are set before the program begins": {
+			Limits{Memory: 64 << 20, CPU: 1500 * time.Millisecond, Files: 32},
+			`ulimit -v; ulimit -t; ulimit -n; exit 1`, "exit status 1: 65536 2 32",
+		},
+		"processor time": {Limits{CPU: time.Second}, `while :; do :; done`, "killed by signal 24"},
+		"files":          {Limits{Files: 4}, `exec 3</dev/null; exec 4</dev/null; echo no >&2; exit 3`, "exit status"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHandler(t, Config{Command: shell(tc.script), Limits: tc.limits})
+			err := h.Handle(t.Context(), message())
+			if handlertest.Want(t, err, handlertest.Retry, tc.text) && strings.Contains(err.Error(), "exit status 3") {
+				t.Errorf("not bounded: %v", err)
+			}
+		})
+	}
+	t.Run("are not relay's own", func(t *testing.T) {
+		var before, after unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Fatal(err)
+		}
+		h := newHandler(t, Config{Command: shell("exit 0"), Limits: Limits{Files: 16}})
+		for range 20 {
+			handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Ack)
+		}
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &after); err != nil || before != after {
+			t.Errorf("%v became %v, %v", before, after, err)
+		}
+	})
+}
+
+func TestHandle_userAndLimits(t *testing.T) {
+	cfg := Config{Command: shell("ulimit -n; id -u; (sleep 0 & sleep 0 & sleep 0 & wait); exit 1"), User: "54321:54321", Limits: Limits{Files: 20, Processes: 1}}
+	if os.Geteuid() == 0 && !mayLimitOthers(t) {
+		if _, err := New(cfg); err == nil || !strings.HasSuffix(err.Error(), "limits.processes: operation not permitted (to limit the processes of another user, relay needs the capability CAP_SYS_RESOURCE)") {
+			t.Errorf("%v", err)
+		}
+		return
+	}
+	asRoot(t, cfg, func(h *Handler) {
+		handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Retry, "exit status", "fork")
+	})
+}
+
+func mayLimitOthers(t *testing.T) bool {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		t.Fatal(err)
+	}
+	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+}
+
+// Check must not let the program do anything.
+func TestCheck_theProgramDoesNotRun(t *testing.T) {
+	dir := t.TempDir()
+	h := newHandler(t, Config{Command: shell("echo ran > ran"), Dir: dir, Limits: Limits{Files: 16}})
+	for range 10 {
+		if err := h.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "ran")); !os.IsNotExist(err) {
+		t.Errorf("the program ran: %v", err)
+	}
+	handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Ack)
+	if _, err := os.Stat(filepath.Join(dir, "ran")); err != nil {
+		t.Errorf("the program did not run: %v", err)
+	}
+}
+
+func TestReplaceable(t *testing.T) {
+	if os.Geteuid() != 0 {
+		// Only root can give files away, and only for root it matters.
+		if _, err := New(Config{Command: shell("exit 0")}); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	const somebody = 54321
+	type entry struct {
+		path string // / at the end: a directory; -> a symbolic link
+		uid  int
+		gid  int
+		mode uint32
+	}
+	root := func(path string, mode uint32) entry { return entry{path, 0, 0, mode} }
+	for name, tc := range map[string]struct {
+		entries []entry
+		runsAs  uint32
+		want    string // "" is nothing; %s is the temporary directory
+	}{
+		"all root's":                  {[]entry{root("a/", 0o755), root("a/p", 0o755)}, 0, ""},
+		"somebody's file":             {[]entry{root("a/", 0o755), {"a/p", somebody, 0, 0o755}}, 0, "%s/a/p belongs to uid 54321"},
+		"the user's own file":         {[]entry{root("a/", 0o755), {"a/p", somebody, 0, 0o755}}, somebody, ""},
+		"another user's file":         {[]entry{root("a/", 0o755), {"a/p", 5, 0, 0o755}}, somebody, "%s/a/p belongs to uid 5"},
+		"somebody's directory":        {[]entry{{"a/", somebody, 0, 0o755}, root("a/p", 0o755)}, 0, "%s/a belongs to uid 54321"},
+		"far above":                   {[]entry{{"a/", somebody, 0, 0o755}, root("a/b/", 0o755), root("a/b/c/", 0o755), root("a/b/c/p", 0o755)}, 0, "%s/a belongs to uid 54321"},
+		"a group's file":              {[]entry{root("a/", 0o755), {"a/p", 0, somebody, 0o775}}, 0, "%s/a/p may be written by the group with gid 54321"},
+		"root's group":                {[]entry{root("a/", 0o775), root("a/p", 0o775)}, 0, ""},
+		"everybody's directory":       {[]entry{root("a/", 0o777), root("a/p", 0o755)}, 0, "%s/a may be written by everybody"},
+		"a directory like /tmp":       {[]entry{root("a/", 0o1777), root("a/p", 0o755)}, 0, ""},
+		"somebody's in one like /tmp": {[]entry{root("a/", 0o1777), {"a/p", somebody, 0, 0o755}}, 0, "%s/a/p belongs to uid 54321"},
+		"a link that is followed":     {[]entry{root("a/", 0o755), root("z/", 0o755), root("z/q", 0o755), root("a/p->../z/q", 0)}, 0, ""},
+		"a link to somebody's":        {[]entry{root("a/", 0o755), {"z/", somebody, 0, 0o755}, root("z/q", 0o755), root("a/p->../z/q", 0)}, 0, "%s/z belongs to uid 54321"},
+		"a directory by a link":       {[]entry{root("z/", 0o777), root("z/p", 0o755), root("a->z", 0)}, 0, "%s/z may be written by everybody"},
+		"somebody's link":             {[]entry{root("a/", 0o1777), root("z/", 0o755), root("z/q", 0o755), {"a/p->../z/q", somebody, 0, 0}}, 0, "%s/a/p belongs to uid 54321"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, err := filepath.EvalSymlinks(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range tc.entries {
+				link, target, isLink := strings.Cut(e.path, "->")
+				path := filepath.Join(dir, link)
+				switch {
+				case isLink:
+					err = os.Symlink(target, path)
+				case strings.HasSuffix(e.path, "/"):
+					err = os.Mkdir(path, 0o755)
+				default:
+					err = os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755)
+				}
+				if err == nil {
+					err = os.Lchown(path, e.uid, e.gid)
+				}
+				if err == nil && !isLink {
+					err = syscall.Chmod(path, e.mode)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := filepath.Join(dir, "a/p")
+			if last := tc.entries[len(tc.entries)-1].path; strings.HasPrefix(last, "a/b/") {
+				path = filepath.Join(dir, last)
+			}
+			err = replaceable(path, tc.runsAs)
+			if tc.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if want := "command: " + strings.ReplaceAll(tc.want, "%s", dir); err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+		})
+	}
+}
