@@ -1,59 +1,184 @@
 package dlq
 
-import "strings"
+import (
+	"net/http"
+	"strconv"
+	"strings"
+)
 
 // Fingerprint is an error without what differs from message to message, so that failures with the same cause have the same
-// one: numbers become <n>, UUIDs <uuid>, hex <hex>, other words with digits <id>, addresses <addr>, and what stands in
-// quotes <text>. A status stays, for it says what went wrong: three digits from 100 to 599 that stand alone, and a number
-// after status, code, errno, exit or signal.
+// one: numbers and ids become <*>, dates and clock times <time>, durations <duration>, addresses <addr>, and what stands in
+// quotes <text>.
+//
+// A status stays, for it says what went wrong, but only where it stands as one: after a word such as HTTP, status, exit,
+// errno or answered, or before its own text (503 Service Unavailable). A number is nothing of the kind by its size: orders
+// have numbers of three digits, too.
 //
 // It is for grouping and may change between versions of relay.
 func Fingerprint(err string) string {
 	var b strings.Builder
 	b.Grow(len(err))
-	before := "" // the word before
-	for i := 0; i < len(err); {
-		switch c := err[i]; {
-		case c == '"' || c == '`' || c == '\'' && (i == 0 || !wordByte(err[i-1])): // not the apostrophe of don't
-			if n := strings.IndexByte(err[i+1:], c); n >= 0 {
-				b.WriteByte(c)
-				b.WriteString("<text>")
-				b.WriteByte(c)
-				i += n + 2
-				continue
-			}
-			b.WriteByte(c)
-			i++
-		case c == '[' && ipv6(err[i:]) > 0:
-			b.WriteString("<addr>")
-			i += ipv6(err[i:])
-		case wordByte(c):
-			n := wordLen(err[i:])
-			word := err[i : i+n]
-			switch before {
-			case "status", "code", "errno", "exit", "signal":
-				if number(word) && n <= 3 {
-					b.WriteString(word)
-					break
-				}
-				fallthrough
-			default:
-				b.WriteString(normalWord(word))
-			}
-			before = word
-			i += n
-		default:
-			b.WriteByte(c)
-			i++
-		}
+	s := scanner{text: err}
+	for s.at < len(err) {
+		b.WriteString(s.next())
 	}
 	return b.String()
 }
 
-func isDigit(c byte) bool    { return c >= '0' && c <= '9' }
-func isLetter(c byte) bool   { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80 }
-func isHexDigit(c byte) bool { return isDigit(c) || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F' }
-func wordByte(c byte) bool   { return isDigit(c) || isLetter(c) || c == '_' }
+// scanner goes through an error once.
+type scanner struct {
+	text string
+	at   int
+	// context is the word before that a number may be the status of, in lower case; else empty.
+	context string
+	// plainBefore says that the word before is any other one: in "coupon code 17" the code is no status.
+	plainBefore bool
+	digits      bool // the word before was a number
+}
+
+// next returns what stands for the next word or byte.
+func (s *scanner) next() string {
+	rest := s.text[s.at:]
+	switch c := rest[0]; {
+	case c == '"' || c == '`' || c == '\'' && (s.at == 0 || !wordByte(s.text[s.at-1])): // not the apostrophe of don't
+		if n := quoted(rest); n > 0 {
+			s.at += n
+			s.word(rest[1 : n-1]) // {"status":503}
+			return rest[:1] + "<text>" + rest[:1]
+		}
+	case c == '[' && bracketed(rest) > 0:
+		s.at += bracketed(rest)
+		s.word("")
+		return "<addr>"
+	case c == '-' && len(rest) > 1 && isDigit(rest[1]) && (s.at == 0 || !wordByte(s.text[s.at-1])):
+		s.at++ // a sign
+		return ""
+	case c == ':' || isHexDigit(c) && (s.at == 0 || !wordByte(s.text[s.at-1])):
+		if n := colons(rest); n > 0 {
+			s.at += n
+			s.word("")
+			return "<addr>"
+		}
+		if c != ':' {
+			return s.nextWord(rest)
+		}
+	case wordByte(c):
+		return s.nextWord(rest)
+	}
+	s.at++
+	switch rest[0] {
+	case ' ', '\t', '=', '/', '#':
+	case ':', '(', '[', '"', '\'', '`':
+		s.plainBefore = false
+	default:
+		s.context, s.plainBefore = "", false // the word before belongs to something else
+	}
+	return rest[:1]
+}
+
+func (s *scanner) nextWord(rest string) string {
+	n := wordLen(rest)
+	w := rest[:n]
+	// status:503 is no host with its port.
+	if head, _, ok := strings.Cut(w, ":"); ok && contexts[strings.ToLower(head)] != 0 {
+		n, w = len(head), head
+	}
+	s.at += n
+	after := s.text[s.at:]
+	if s.context == "sqlstate" && len(w) == 5 {
+		s.word("")
+		return w
+	}
+	if number(w) {
+		keep := s.isStatus(w, after)
+		if s.context == "http" && strings.HasSuffix(s.text[:s.at-n], "/") { // HTTP/2 503
+			return "<*>"
+		}
+		s.context, s.plainBefore, s.digits = "", false, true
+		if keep {
+			return w
+		}
+		// 1,234,567
+		for len(after) >= 4 && after[0] == ',' && number(after[1:4]) && (len(after) == 4 || !wordByte(after[4])) {
+			s.at += 4
+			after = after[4:]
+		}
+		return "<*>"
+	}
+	if s.context == "http" && w == "1.1" || w == "1.0" { // HTTP/1.1 503
+		return "<*>"
+	}
+	if calendar(w) && (s.digits || dateFollows(after)) {
+		s.digits = true
+		return "<time>"
+	}
+	s.word(w)
+	return normalWord(w, false)
+}
+
+// word notes a word that was read.
+func (s *scanner) word(w string) {
+	w = strings.ToLower(w)
+	s.digits = w != "" && isDigit(w[0])
+	switch contexts[w] {
+	case 'c':
+		if s.context == "" && s.plainBefore { // coupon code 17
+			return
+		}
+		if s.context == "" {
+			s.context = "code"
+		}
+	case 't':
+		// responded with 503
+	case 0:
+		s.context, s.plainBefore = "", w != ""
+	default:
+		s.context, s.plainBefore = w, false
+	}
+}
+
+// contexts are the words that a status may follow: s for any status of at most three digits, h for one of HTTP, e for one of
+// HTTP that nothing else follows; t and c, code, pass on what came before.
+var contexts = map[string]byte{
+	"status": 's', "exit": 's', "exited": 's', "errno": 's', "signal": 's', "error": 's', "statuscode": 's', "status_code": 's', "http_status": 's',
+	"http": 'h', "https": 'h', "answered": 'h', "responded": 'h', "replied": 'h', "response": 'h',
+	"returned": 'e', "got": 'e', "received": 'e',
+	"sqlstate": 'q', "with": 't', "code": 'c',
+}
+
+// isStatus tells whether a number stands as a status.
+func (s *scanner) isStatus(w, after string) bool {
+	n, err := strconv.Atoi(w)
+	if err != nil || len(w) > 3 {
+		return false
+	}
+	isHTTP := len(w) == 3 && n >= 100 && n <= 599
+	switch contexts[s.context] {
+	case 's', 'c':
+		return true
+	case 'h':
+		return isHTTP
+	case 'e':
+		if isHTTP && (after == "" || strings.IndexByte(",;:.)]\n", after[0]) >= 0) {
+			return true
+		}
+	}
+	text := http.StatusText(n)
+	return isHTTP && text != "" && !s.plainBefore && strings.HasPrefix(after, " "+text)
+}
+
+// quoted is the length of the text in quotes at the beginning of s, with them; 0 if they are never closed.
+func quoted(s string) int {
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case s[0]:
+			return i + 1
+		case '\\':
+			i++
+		}
+	}
+	return 0
+}
 
 // wordLen is the length of the word at the beginning of s. The marks of UUIDs, decimals, e-mail and IP addresses are part
 // of a word between two of its bytes.
@@ -74,128 +199,7 @@ func wordLen(s string) int {
 	return n
 }
 
-// normalWord is what stands for a word. What joins several words is taken apart unless it is something known.
-func normalWord(w string) string {
-	if strings.IndexByte(w, '@') > 0 {
-		return "<addr>"
-	}
-	if strings.IndexFunc(w, func(r rune) bool { return r >= '0' && r <= '9' }) < 0 {
-		return w
-	}
-	host, port, hasPort := strings.Cut(w, ":")
-	switch {
-	case w == "x509":
-		return w
-	case sourceFile(host) && number(port):
-		return host + ":<n>"
-	case uuid(w):
-		return "<uuid>"
-	case ipv4(host), hasPort && number(port) && !sourceFile(host) && strings.ContainsFunc(host, func(r rune) bool { return r >= 'a' && r <= 'z' }):
-		return "<addr>"
-	case number(w):
-		if len(w) == 3 && w >= "100" && w <= "599" {
-			return w
-		}
-		return "<n>"
-	case hexWord(w):
-		return "<hex>"
-	}
-	if at := strings.IndexAny(w, ".-:+"); at > 0 {
-		// 1.5s, 2026-01-02T03:04:05, order-17, app.go:12
-		return normalWord(w[:at]) + w[at:at+1] + normalWord(w[at+1:])
-	}
-	if unit := strings.TrimLeft(w, "0123456789"); len(unit) < len(w) && len(unit) <= 3 && strings.Trim(unit, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ\xc2\xb5") == "" {
-		return "<n>" + unit // 30s, 250ms, 64KiB
-	}
-	if letters := strings.TrimRight(w, "0123456789"); len(letters) < len(w) && letters == strings.TrimRight(letters, "_") && plain(letters) && len(w)-len(letters) <= 2 {
-		return w // sha256 would be too long, but utf8, x509 and http2 are names
-	}
-	return "<id>"
-}
-
-// plain tells whether s has letters only.
-func plain(s string) bool {
-	for i := range len(s) {
-		if !isLetter(s[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-// sourceFile tells app.go:12 from host.example:12.
-func sourceFile(w string) bool {
-	switch w[strings.LastIndexByte(w, '.')+1:] {
-	case "go", "py", "js", "ts", "rb", "rs", "java", "php", "sh", "c", "cc", "cpp", "ex", "kt":
-		return strings.Contains(w, ".")
-	}
-	return false
-}
-
-func number(w string) bool {
-	for i := range len(w) {
-		if !isDigit(w[i]) {
-			return false
-		}
-	}
-	return w != ""
-}
-
-func uuid(w string) bool {
-	if len(w) != 36 || w[8] != '-' || w[13] != '-' || w[18] != '-' || w[23] != '-' {
-		return false
-	}
-	for i := range len(w) {
-		if w[i] != '-' && !isHexDigit(w[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-func ipv4(w string) bool {
-	if strings.Count(w, ".") != 3 {
-		return false
-	}
-	for p := range strings.SplitSeq(w, ".") {
-		if !number(p) || len(p) > 3 {
-			return false
-		}
-	}
-	return true
-}
-
-// ipv6 is the length of an address in brackets, with its port, at the beginning of s.
-func ipv6(s string) int {
-	end := strings.IndexByte(s, ']')
-	if end < 3 || end > 60 || strings.Count(s[:end], ":") < 2 {
-		return 0
-	}
-	for _, c := range []byte(s[1:end]) {
-		if !isHexDigit(c) && c != ':' && c != '.' && c != '%' {
-			return 0
-		}
-	}
-	n := end + 1
-	if n < len(s) && s[n] == ':' {
-		for n++; n < len(s) && isDigit(s[n]); n++ {
-		}
-	}
-	return n
-}
-
-// hexWord is 0x… or at least eight digits of hex.
-func hexWord(w string) bool {
-	if strings.HasPrefix(w, "0x") || strings.HasPrefix(w, "0X") {
-		w = "0000000" + w[2:]
-	}
-	if len(w) < 8 {
-		return false
-	}
-	for i := range len(w) {
-		if !isHexDigit(w[i]) {
-			return false
-		}
-	}
-	return true
-}
+func isDigit(c byte) bool    { return c >= '0' && c <= '9' }
+func isLetter(c byte) bool   { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80 }
+func isHexDigit(c byte) bool { return isDigit(c) || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F' }
+func wordByte(c byte) bool   { return isDigit(c) || isLetter(c) || c == '_' }

@@ -119,7 +119,11 @@ func (f *dlqFilter) resolve(ctx context.Context, store *dlq.Store, filter *dlq.F
 	if err != nil {
 		return fmt.Errorf("--like: %w", entryError(f.like, err))
 	}
-	filter.Fingerprint = dlq.Fingerprint(e.LastError)
+	// A group is of one route: what ls --group-by shows as another row is not part of it.
+	if f.route != "" && f.route != e.Route {
+		return fmt.Errorf("%w: --like %d: that dead letter is of route %s, not %s", errUsage, f.like, printable(e.Route), printable(f.route))
+	}
+	filter.Route, filter.Fingerprint = e.Route, dlq.Fingerprint(e.LastError)
 	return nil
 }
 
@@ -213,7 +217,8 @@ func newDLQList(o *options) *cobra.Command {
 --body looks into bodies that are JSON. A path is made of names (.customer.id, ."odd.name"), indices (.items[0]) and [] for any
 element; alone, it asks whether it is there. A value is a number or text: .id=42 finds 42 and "42", .id="42" only the text.
 
---group-by error puts errors together that differ only in numbers, ids, addresses and quoted text. --like NUMBER chooses the
+--group-by error puts errors of a route together that differ only in numbers, ids, dates, addresses and quoted text; a status or
+an exit code makes a group of its own. --limit is then how many groups to show, the largest first. --like NUMBER chooses the
 entries of a group by one of its numbers, here and for replay, export and discard.`,
 		Example: `  relay dlq ls --route billing --since 2h
   relay dlq ls --body '.customer.id=42' --body '.total>=100'
@@ -330,11 +335,16 @@ func (l *dlqListing) count(ctx context.Context) error {
 }
 
 func (l *dlqListing) groups(ctx context.Context) error {
-	groups := dlq.NewGroups()
+	groups, show := dlq.NewGroups(), l.filter.Limit
+	l.filter.Limit = 0 // of groups, not of entries
 	if err := l.each(ctx, func(e dlq.Entry) error { groups.Add(e); return nil }); err != nil {
 		return err
 	}
 	list := groups.List()
+	hidden := 0
+	if show > 0 && len(list) > show {
+		hidden, list = len(list)-show, list[:show]
+	}
 	if l.json {
 		for _, g := range list {
 			if err := printLine(l.out, g); err != nil {
@@ -355,6 +365,9 @@ func (l *dlqListing) groups(ctx context.Context) error {
 		})
 	}
 	table(l.out, rows)
+	if hidden > 0 {
+		fmt.Fprintf(l.out, "\n%d smaller %s not shown.\n", hidden, or(map[bool]string{true: "group is"}[hidden == 1], "groups are"))
+	}
 	return nil
 }
 
