@@ -27,6 +27,9 @@ type Record struct {
 	// Deliveries is the server's count when the record was written. One that comes with more than the next was away
 	// once without a word. Zero in records of earlier versions.
 	Deliveries uint64 `json:"deliveries,omitempty"`
+	// Kept says that the message stayed where it was: its next attempt is one of the same delivery, and no instance has said
+	// anything of the message when it comes again.
+	Kept bool `json:"kept,omitempty"`
 	// Crashes is how often the message ended the process that ran it, and nothing else.
 	Crashes int `json:"crashes,omitempty"`
 	// Solo is the life of the process that runs the message just now, and no other message; see Mark.

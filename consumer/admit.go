@@ -189,6 +189,9 @@ func (m *message) known(rec ack.Record, b *batch) {
 		Attempts: attempts, FirstFailure: first, Due: due,
 		Returns: before.Returns + max(0, int(min(d.Deliveries, 1<<20))-1-(attempts-before.Attempts)),
 	}
+	if rec.LastError != "" {
+		m.LastErr = errors.New(rec.LastError)
+	}
 	if rt.guarded && (rec.Suspect || rec.Crashes > 0) {
 		s := &suspect{Record: rec}
 		s.Solo = ""

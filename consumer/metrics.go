@@ -16,6 +16,7 @@ type counters struct {
 	moves    [5]atomic.Uint64 // of keys and the route, by supervisor.State
 	naked    atomic.Uint64
 	parked   atomic.Uint64
+	kept     atomic.Uint64 // failed, and waits in the stash
 	aside    atomic.Uint64
 	notDead  atomic.Uint64 // dead letters that could not be stored
 	letters  [5]atomic.Uint64
@@ -67,7 +68,7 @@ func newMetrics(r *Relay) *metrics {
 		ackPending:  desc("ack_pending", "Deliveries of the durable that wait for their settlement, on all instances.", "stream", "durable"),
 		verdicts:    desc("verdicts_total", "What handlers said of attempts; a panic or a hang says nothing.", "route", "verdict"),
 		settlements: desc("settlements_total", "How messages left their route.", "route", "how"),
-		retries:     desc("retries_total", "Failed messages by where they wait: nak or parked.", "route", "where"),
+		retries:     desc("retries_total", "Failed messages by where they wait: nak, parked or stash.", "route", "where"),
 		aside:       desc("put_aside_total", "Messages of keys that wait, parked without an attempt because their durable fills.", "route"),
 		dead:        desc("dead_letters_total", "Messages in the dead letters by reason.", "route", "reason"),
 		notDead:     desc("dead_letter_failures_total", "Dead letters that could not be stored; the messages stay where they are.", "route"),
@@ -128,6 +129,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		counter(m.retries, c.naked.Load(), name, "nak")
 		counter(m.retries, c.parked.Load(), name, "parked")
+		counter(m.retries, c.kept.Load(), name, "stash")
 		counter(m.aside, c.aside.Load(), name)
 		for i, reason := range reasons {
 			counter(m.dead, c.letters[i].Load(), name, reason)

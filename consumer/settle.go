@@ -17,15 +17,46 @@ import (
 // settleTimeout bounds one call to the server on the slow path. A time-out proves nothing.
 const settleTimeout = 5 * time.Second
 
+// failed logs a failure, and returns what is to be remembered of the message.
+func (m *message) failed(o supervisor.Outcome) ack.Record {
+	rec := ack.Record{
+		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: time.Now(), Due: o.Due, LastError: errorText(o.Err),
+		Crashes: m.crashes(),
+	}
+	m.route.log.Warn("attempt failed", m.attrs("attempt", o.Attempts, "delay", time.Until(o.Due).Round(time.Millisecond), "error", rec.LastError)...)
+	return rec
+}
+
+// Remember stores the failure of a message that waits in the stash.
+func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
+	m.route.count.kept.Add(1)
+	m.toldBySettlement(o)
+	m.route.slow.Go(func() {
+		rec := m.failed(o)
+		rec.Kept = true
+		m.recordKept(rec, stored)
+	})
+}
+
+// recordKept tries to store the record of a message that stays until it is stored, or until somebody else may have the message.
+func (m *message) recordKept(rec ack.Record, stored func(ok bool)) {
+	failpoint.At("recording")
+	err := m.record(rec)
+	if err != nil && !m.delivery.Fenced() && !m.source.isDraining() &&
+		m.route.held.add(heldMessage{time.Now(), func() { m.recordKept(rec, stored) }}, err) {
+		return
+	}
+	if err == nil && m.suspect != nil {
+		m.suspect.Record = rec // what is written when it runs alone again
+	}
+	failpoint.At("recorded")
+	stored(err == nil)
+}
+
 // retry remembers the attempts of a message that failed, and has it come again: as a delayed NAK, or parked when the wait
 // is long or delayed messages fill the durable.
 func (m *message) retry(o supervisor.Outcome) {
-	rt := m.route
-	rec := ack.Record{
-		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: time.Now(), Due: o.Due, LastError: errorText(o.Err),
-	}
-	rec.Crashes = m.crashes()
-	rt.log.Warn("attempt failed", m.attrs("attempt", o.Attempts, "delay", time.Until(o.Due).Round(time.Millisecond), "error", rec.LastError)...)
+	rt, rec := m.route, m.failed(o)
 	if m.shouldPark(o.Due) && m.parkFailed(rec) {
 		return
 	}

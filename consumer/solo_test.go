@@ -20,7 +20,8 @@ func (w soloWork) Do(context.Context, int, any) supervisor.Verdict {
 	w.do()
 	return supervisor.Verdict{Kind: supervisor.Ack}
 }
-func (w soloWork) Settle(supervisor.Outcome) { w.settled.Add(1) }
+func (w soloWork) Remember(_ supervisor.Outcome, stored func(bool)) { stored(true) }
+func (w soloWork) Settle(supervisor.Outcome)                        { w.settled.Add(1) }
 
 // Suspects of any route wait for the handlers of all routes, and take no more than half of the time.
 func TestSolo_suspectsRunAloneInTheProcessAndOthersGoOn(t *testing.T) {

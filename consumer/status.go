@@ -89,7 +89,7 @@ func (rt *route) status() RouteStatus {
 		Name: rt.cfg.Name, Key: rt.cfg.Key, Order: rt.cfg.Order, State: g.State.String(), Why: g.Why, Since: known(g.Since), Running: g.Running, Stuck: g.Stuck,
 		Window: g.Window, Stash: g.StashMessages, Keys: map[string]int{},
 		Acked:   rt.count.settled[supervisor.AckMessage].Load(),
-		Retried: rt.count.settled[supervisor.RetryLater].Load(),
+		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),
 		Dead:    rt.count.settled[supervisor.DeadLetter].Load(),
 	}
 	if g.State == supervisor.Waiting {

@@ -383,7 +383,7 @@ func (m *message) judge(ctx context.Context, rec ack.Record, since time.Time) (_
 		rec.Solo, rec.Suspect = "", true
 	case rec.Crashes > 0 || rec.Suspect:
 		rec.Suspect = true
-	case !rec.Known() || rec.Deliveries > 0 && m.delivery.Deliveries > rec.Deliveries+1:
+	case !rec.Known() || rec.Deliveries > 0 && m.delivery.Deliveries > rec.Deliveries+1, rec.Kept && m.delivery.Deliveries > rec.Deliveries:
 		rec.Suspect, err = l.recent(ctx)
 	}
 	return rec, err

@@ -38,7 +38,7 @@ func runKilled(url string) {
 	if err != nil {
 		panic(err)
 	}
-	r, err := New(nc, Config{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}, killedRoute(func(ctx context.Context, m *Msg) error {
+	route := killedRoute(func(ctx context.Context, m *Msg) error {
 		// Every start is told, so that the test can count them.
 		_ = nc.Publish("test.started", []byte(m.ID+" "+string(m.Data)))
 		switch {
@@ -54,7 +54,11 @@ func runKilled(url string) {
 		}
 		pause(ctx, 30*time.Millisecond)
 		return nil
-	}))
+	})
+	if os.Getenv(killedOrdered) != "" {
+		route = killedHead(nc)
+	}
+	r, err := New(nc, Config{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}, route)
 	if err == nil {
 		err = r.Run(context.Background())
 	}

@@ -11,7 +11,7 @@ func (g *Group) giveBack(m *Message, due, now time.Time, why string, err error, 
 	switch {
 	case m.unsaved:
 		// What failed here is known nowhere else: without a record the message would get its attempts once more.
-		o.Action, o.Due, o.Err = RetryLater, later(later(due, now), m.Due), m.lastErr
+		o.Action, o.Due, o.Err = RetryLater, later(later(due, now), m.Due), m.LastErr
 	case !due.IsZero():
 		o.Due = later(due, m.Due)
 	}

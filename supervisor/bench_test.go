@@ -31,9 +31,12 @@ type bench struct {
 	escaped  error
 	closed   bool
 	returns  map[uint64]int
-	pending  map[*testWork]struct{} // deliveries that were not settled
-	live     map[*Message]time.Time
-	faults   []string
+	// remembered counts the failures that were stored while the message stayed, which takes as long as slowly.
+	remembered map[uint64]int
+	slowly     time.Duration
+	pending    map[*testWork]struct{} // deliveries that were not settled
+	live       map[*Message]time.Time
+	faults     []string
 	// redeliver is off when a test looks at outcomes only.
 	redeliver bool
 	// onStart and onEnd are told of each start and each return, under mu.
@@ -180,6 +183,21 @@ func (w *testWork) Settle(o Outcome) {
 	})
 }
 
+// Remember is told of failures that stay here.
+func (w *testWork) Remember(o Outcome, stored func(bool)) {
+	b := w.b
+	b.mu.Lock()
+	w.attempts, w.first = o.Attempts, o.FirstFailure
+	b.remembered[w.m.Sequence]++
+	slow := b.slowly
+	b.mu.Unlock()
+	if slow == 0 {
+		stored(true)
+		return
+	}
+	time.AfterFunc(slow, func() { stored(true) })
+}
+
 // add makes the delivery of m.
 func (b *bench) add(m *Message, handle handlerFunc) {
 	w := &testWork{b: b, m: m, handle: handle, attempts: m.Attempts, first: m.FirstFailure}
@@ -189,7 +207,7 @@ func (b *bench) add(m *Message, handle handlerFunc) {
 
 func newBench(t *testing.T, opts Options) *bench {
 	b := &bench{
-		t: t, began: time.Now(), started: map[uint64]int{}, outcomes: map[uint64][]Outcome{}, returns: map[uint64]int{},
+		t: t, began: time.Now(), started: map[uint64]int{}, outcomes: map[uint64][]Outcome{}, returns: map[uint64]int{}, remembered: map[uint64]int{},
 		pending: map[*testWork]struct{}{}, live: map[*Message]time.Time{}, redeliver: true,
 	}
 	opts.Event = func(e Event) {

@@ -219,7 +219,7 @@ func (g *Group) fail(r *run, f failure, now time.Time, fx *effects) {
 	if f.delay > 0 {
 		delay = g.named(f.delay)
 	}
-	m.unsaved, m.lastErr = true, f.err
+	m.unsaved, m.LastErr = true, f.err
 	// A probe that named a time of its own would be asked again before it.
 	stays := f.held && g.cfg.Forward == ForwardStash && (f.delay == 0 || f.paused)
 	switch {
@@ -235,6 +235,9 @@ func (g *Group) fail(r *run, f failure, now time.Time, fx *effects) {
 			m.Due = now.Add(delay)
 		}
 		g.keep(k, m, now, fx)
+		if f.spend && !f.held {
+			g.remember(m, fx)
+		}
 	default:
 		due := now.Add(delay)
 		fx.settle(m, Outcome{Action: RetryLater, Due: due, Err: f.err, Stack: f.stack})

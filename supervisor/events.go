@@ -23,6 +23,7 @@ type effects struct {
 	settles bool
 	first   settlement // most often there is one, and it needs no allocation
 	rest    []settlement
+	parting *Outcome // the last settlement, if it waits
 	events  []Event
 	calls   []func()
 }
@@ -39,6 +40,12 @@ func (fx *effects) settle(m *Message, o Outcome) {
 	if o.FirstFailure.IsZero() {
 		o.FirstFailure = m.FirstFailure
 	}
+	if m.storing {
+		fx.parting = new(o)
+		m.parting = fx.parting
+		return
+	}
+	fx.parting = nil
 	s := settlement{m.Work, o}
 	if !fx.settles {
 		fx.settles, fx.first = true, s
@@ -49,6 +56,9 @@ func (fx *effects) settle(m *Message, o Outcome) {
 
 // last is the outcome that was settled last.
 func (fx *effects) last() *Outcome {
+	if fx.parting != nil {
+		return fx.parting
+	}
 	if n := len(fx.rest); n > 0 {
 		return &fx.rest[n-1].outcome
 	}

@@ -23,6 +23,8 @@ func (w countedWork) Do(context.Context, int, any) Verdict {
 	return ok
 }
 
+func (w countedWork) Remember(_ Outcome, stored func(bool)) { stored(true) }
+
 func (w countedWork) Settle(o Outcome) {
 	if o.Action == AckMessage {
 		w.done.Add(1)

@@ -12,6 +12,10 @@ type Work interface {
 	Do(ctx context.Context, number int, child any) Verdict
 	// Settle ends the message; it is called once. It must not block.
 	Settle(Outcome)
+	// Remember stores the failure of a message that stays in the group, as if it left with RetryLater. It must not block.
+	// It calls stored once: with true when Outcome.Attempts and FirstFailure are stored, with false when the lease was lost
+	// before that. The message neither starts nor is settled until then.
+	Remember(o Outcome, stored func(ok bool))
 }
 
 // Message is one delivery on its way through a Group. The owner fills the exported fields and leaves them alone once
@@ -29,6 +33,8 @@ type Message struct {
 	Attempts int
 	// FirstFailure is zero when there was none.
 	FirstFailure time.Time
+	// LastErr is the last failure, if it is known. It is shown while the message waits.
+	LastErr error
 	// Due is when the message's own delay is over; zero means it is.
 	Due time.Time
 	// Returns counts how often the message came and went without a start.
@@ -38,9 +44,10 @@ type Message struct {
 	// Alone messages start only while nothing else runs; see Group.StartAlone.
 	Alone bool
 
-	probes     int   // failed probes, which spend no attempt
-	unsaved    bool  // Attempts or FirstFailure changed here, and the owner has not heard of it
-	lastErr    error // of what failed here
+	probes     int      // failed probes, which spend no attempt
+	unsaved    bool     // Attempts or FirstFailure changed here, and the owner has not heard of it
+	storing    bool     // the owner is storing its last failure; see remember.go
+	parting    *Outcome // its settlement, which waits for that
 	arrived    time.Time
 	in         *list
 	prev, next *Message

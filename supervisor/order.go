@@ -72,7 +72,7 @@ func (g *Group) away(m *Message, due time.Time) {
 
 // blocked tells whether a message of an ordered key has to wait for its own delay or for an earlier message.
 func (g *Group) blocked(k *key, m *Message, now time.Time) bool {
-	if m.Due.After(now) || g.gate.holds(m, now) {
+	if m.storing || m.Due.After(now) || g.gate.holds(m, now) {
 		return true
 	}
 	first, _, any := k.outside.next(now)

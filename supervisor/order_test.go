@@ -151,9 +151,8 @@ func TestOrder_regressionAHeadKeepsItsAttemptsAtTheEnd(t *testing.T) {
 		b.send(failing, "a", 1)
 		synctest.Wait()
 		b.close()
-		o := b.wantLast(1, RetryLater)
-		if wait := time.Second; o.Attempts != 1 || !o.Due.Equal(b.began.Add(wait)) {
-			t.Errorf("outcome %+v", o)
+		if o := b.wantLast(1, GiveBack); o.Attempts != 1 || b.remembered[1] != 1 {
+			t.Errorf("outcome %+v, stored %d", o, b.remembered[1])
 		}
 	})
 }
@@ -238,6 +237,77 @@ func TestOrder_regressionAnEarlierMessageIsTheProbeOfItsRoute(t *testing.T) {
 		b.send(handle, "k", 1)
 		time.Sleep(time.Minute)
 		b.wantOrder(2, 1, 2, 3)
+		b.close()
+	})
+}
+
+// A failing head waits in the stash. For that it was told to nobody: no line in the log, no count, no key that waits.
+func TestOrder_regressionAFailingHeadIsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.send(first(2, failing, succeed), "a", 1)
+		b.send(succeed, "a", 2)
+		time.Sleep(1500 * time.Millisecond)
+		b.mu.Lock()
+		n := b.remembered[1]
+		b.mu.Unlock()
+		if n != 2 {
+			t.Errorf("the owner was told of %d failures, want 2", n)
+		}
+		keys := b.g.KeyStates(10)
+		if len(keys) != 1 {
+			t.Fatalf("keys %+v", keys)
+		}
+		k := keys[0]
+		if k.State != Waiting || k.Why != "the head of the key failed: down" || !k.Since.Equal(b.began) ||
+			!k.Until.Equal(b.began.Add(3*time.Second)) || k.Stash != 2 {
+			t.Errorf("key %+v", k)
+		}
+		if s := b.g.Status(); s.Keys[Waiting] != 1 || s.Keys[Flowing] != 0 {
+			t.Errorf("status %+v", s)
+		}
+		time.Sleep(time.Minute)
+		b.wantOrder(1, 1, 1, 2)
+		if keys := b.g.KeyStates(10); len(keys) > 0 {
+			t.Errorf("keys %+v", keys)
+		}
+		b.close()
+	})
+}
+
+// The attempts of a head were in memory only: a process that was killed after every second one started it for ever.
+func TestOrder_regressionAHeadStartsAgainOnlyWhenItsFailureIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.slowly = 10 * time.Second
+		b.send(first(1, failing, succeed), "a", 1)
+		b.send(succeed, "a", 2)
+		time.Sleep(time.Minute)
+		b.wantStarts(1, 0, 10*time.Second)
+		b.wantStarts(2, 10*time.Second)
+		b.close()
+	})
+}
+
+// What is decided about a message while its failure is being stored waits for that, or two of them would be at it.
+func TestOrder_aHeadThatLeavesWhileItsFailureIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.slowly = 10 * time.Second
+		b.send(first(1, panicking, succeed), "a", 1)
+		synctest.Wait()
+		b.g.SuspendKey("a", "test")
+		time.Sleep(5 * time.Second)
+		if o, _ := b.final(1); o.Why != "" {
+			t.Errorf("it was settled before: %+v", o)
+		}
+		time.Sleep(10 * time.Second)
+		if o := b.wantLast(1, GiveBack); o.Attempts != 1 || !o.Suspended {
+			t.Errorf("outcome %+v", o)
+		}
+		b.g.ResumeKey("a")
+		time.Sleep(2 * time.Hour)
+		b.wantFinal(1, AckMessage)
 		b.close()
 	})
 }

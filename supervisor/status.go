@@ -48,25 +48,37 @@ func (g *Group) Status() Status {
 		Running: g.running.n + g.overdue.n, Stuck: g.stuck, Window: g.window.messages, StashMessages: g.stash.messages,
 		StashBytes: g.stash.bytes, Children: g.kids, Keys: make(map[State]int), Counts: g.counts,
 	}
+	now := time.Now()
 	for _, k := range g.keys {
-		s.Keys[k.state]++
+		state := k.state
+		if why, _, _ := g.standing(k, now); why != "" {
+			state = Waiting
+		}
+		s.Keys[state]++
 	}
 	return s
 }
 
-// KeyStates lists the keys that wait, probe or are suspended, those that wait longest first, at most limit of them.
+// KeyStates lists the keys that wait, probe or are suspended, those that wait longest first, at most limit of them. Among
+// them are ordered keys whose first message waits for its own delay.
 func (g *Group) KeyStates(limit int) []KeyStatus {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var list []KeyStatus
+	now := time.Now()
 	for _, k := range g.keys {
-		if k.state == Flowing {
-			continue
-		}
-		list = append(list, KeyStatus{
+		s := KeyStatus{
 			Key: k.name, State: k.state, Why: k.outage.why, Since: k.outage.since, Until: k.until, Stash: k.stash.n + k.later.n,
 			Running: k.runs, Failures: k.failures, Restarts: k.restarts, LastErr: k.lastErr, Child: k.childName(),
-		})
+		}
+		if k.state == Flowing {
+			why, since, until := g.standing(k, now)
+			if why == "" {
+				continue
+			}
+			s.State, s.Why, s.Since, s.Until = Waiting, why, since, until
+		}
+		list = append(list, s)
 	}
 	slices.SortFunc(list, func(a, b KeyStatus) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key))

@@ -1,0 +1,132 @@
+package consumer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// syncBuffer is a log that is read while it is written.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) count(text string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Count(s.b.String(), text)
+}
+
+// A head that fails waits in memory: nothing said so, for up to hours.
+func TestRelay_regressionAFailingHeadIsSeen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var log syncBuffer
+	r, _ := w.start(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, Route{
+		Name: "billing", Subjects: []string{"orders.>"}, Order: supervisor.OrderKey,
+		Retry:   Retry{Backoff: supervisor.Backoff{Min: time.Hour}},
+		Handler: HandlerFunc(func(context.Context, *Msg) error { return errors.New("gateway timeout") }),
+	})
+	w.publish("orders.eu", 2)
+	w.eventually("the head waits", func() bool { return len(r.Status().Routes[0].Waiting) == 1 })
+	s := r.Status().Routes[0]
+	k := s.Waiting[0]
+	if k.Key != "orders.eu" || k.State != "waiting" || k.Why != "the head of the key failed: gateway timeout" || k.Until == nil {
+		t.Errorf("key %+v", k)
+	}
+	if s.Retried != 1 || s.Keys["waiting"] != 1 {
+		t.Errorf("route %+v", s)
+	}
+	w.eventually("it is logged", func() bool { return log.count(`msg="attempt failed"`) == 1 })
+}
+
+// killedOrdered has the process that a test kills run killedHead.
+const killedOrdered = "RELAY_TEST_KILLED_ORDERED"
+
+func killedHead(nc *nats.Conn) Route {
+	route := killedRoute(func(_ context.Context, m *Msg) error {
+		_ = nc.Publish("test.started", []byte(m.ID))
+		return errors.New("fails")
+	})
+	route.Order = supervisor.OrderKey
+	route.Retry.MaxAttempts, route.Retry.Min, route.Retry.Max = 6, 500*time.Millisecond, 500*time.Millisecond
+	return route
+}
+
+// The attempts of an ordered head were in memory only. Killed after every second one, it was started for ever.
+func TestRelay_regressionAttemptsOfAHeadOutliveTheProcess(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, natstest.WithListen())
+	w := &world{t: t, s: s, nc: s.Conn(t), js: s.JetStream(t)}
+	w.stream("ORDERS", "orders.>")
+	_, stop := w.start(Config{Logger: quiet}, killedHead(w.nc))
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	sub, err := w.nc.SubscribeSync("test.started")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.publish("orders.eu", 1)
+	bucket, err := ack.OpenBucket(t.Context(), w.js, "RELAY_ATTEMPTS", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	durable := w.info("ORDERS", "billing")
+	kills := 0
+	for attempts := 2; attempts < 6; attempts += 2 {
+		cmd := exec.CommandContext(t.Context(), self)
+		cmd.Env = append(os.Environ(), killedURL+"="+s.URL(), killedOrdered+"=1")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w.eventually(fmt.Sprintf("%d attempts are stored", attempts), func() bool {
+			rec, err := bucket.Records("ORDERS", "billing", durable.Created).Get(t.Context(), 1, 1)
+			return err == nil && rec.Attempts >= attempts && rec.Solo == ""
+		})
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		kills++
+	}
+	w.start(Config{Logger: quiet}, killedHead(w.nc))
+	w.eventually("it is a dead letter", func() bool { return len(w.deadLetters()) == 1 })
+	if e := w.deadLetters()[0]; e.Reason != dlq.Exhausted || e.Attempts != 6 {
+		t.Errorf("%s after %d attempts", e.Reason, e.Attempts)
+	}
+	starts := 0
+	for {
+		if _, err := sub.NextMsg(100 * time.Millisecond); err != nil {
+			break
+		}
+		starts++
+	}
+	if starts < 6 || starts > 6+kills {
+		t.Errorf("it was started %d times", starts)
+	}
+}

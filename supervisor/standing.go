@@ -1,0 +1,37 @@
+package supervisor
+
+import (
+	"fmt"
+	"time"
+)
+
+// standing is why an ordered key that flows starts nothing all the same, and until when at most. Why is empty for a key that
+// goes on as soon as there is a slot.
+func (g *Group) standing(k *key, now time.Time) (why string, since, until time.Time) {
+	if !g.opts.Ordered || k.state != Flowing || k.runs > 0 {
+		return "", since, until
+	}
+	m := k.stash.first
+	if m == nil {
+		m = k.fresh.first
+	}
+	if m == nil {
+		return "", since, until
+	}
+	first, expected, any := k.outside.next(now)
+	switch {
+	case any && first < m.Sequence:
+		return fmt.Sprintf("message %d comes first, and it was given back", first), m.arrived, expected
+	case m.Due.After(now) && !m.FirstFailure.IsZero():
+		err := m.LastErr
+		if err == nil {
+			err = fmt.Errorf("%d attempts", m.Attempts)
+		}
+		return fmt.Sprintf("the head of the key failed: %v", err), m.FirstFailure, m.Due
+	case m.Due.After(now):
+		return "the head of the key was snoozed", m.arrived, m.Due
+	case m.storing:
+		return fmt.Sprintf("the head of the key failed, and its attempts are being stored: %v", m.LastErr), m.FirstFailure, m.Due
+	}
+	return "", since, until
+}
