@@ -40,7 +40,7 @@ type route struct {
 	unparked, undead, unread seldom
 
 	mu      sync.Mutex
-	stopped error  // it failed for good
+	stopped error  // no message is to blame, and none starts but to find out whether it works again
 	dlqErr  error  // the dead letters do not take its entries
 	dlqFail int    // in a row
 	paused  string // by an operator: why
@@ -125,12 +125,16 @@ func (rt *route) more() {
 	}
 }
 
-// fail is the end of the route.
+// fail notes why the route is stopped; nil says that it is not any more.
 func (rt *route) fail(err error) {
 	rt.mu.Lock()
 	rt.stopped = err
 	rt.mu.Unlock()
-	rt.log.Error("route stopped; its messages wait until relay is restarted", "error", err)
+	if err != nil {
+		rt.log.Error("route stopped; its messages wait, and it tries again by itself", "error", err)
+	} else {
+		rt.log.Info("route is not stopped any more")
+	}
 }
 
 // trouble is why the route does not work, if so.

@@ -44,7 +44,7 @@ func (g *Group) Busy() (running, stuck int) {
 func (g *Group) StartAlone() bool {
 	now := g.lock()
 	defer g.mu.Unlock()
-	if !g.held || g.closing || g.paused || g.failed != nil || g.busy() > 0 || g.route.state == Waiting {
+	if !g.held || g.closing || g.paused || g.busy() > 0 || g.route.state == Waiting {
 		return false
 	}
 	g.freed = true // for what is chosen here

@@ -51,6 +51,7 @@ func (g *Group) refuse(k *key, m *Message, now time.Time, fx *effects) {
 
 const (
 	overflowMin = time.Minute
+	unjudgedMin = 4 * time.Second
 	overflowMax = 15 * time.Minute
 )
 
@@ -61,9 +62,13 @@ func inVain(m *Message) time.Duration {
 
 // overflow is how long a message stays away that found no place: the rest of the wait, at least a minute, twice as long
 // each time it comes in vain, so that the backlog of a dead dependency does not churn; half of it either way at random,
-// so that it does not come at once.
+// so that it does not come at once. One that nobody has judged, of a key that
+// flows, comes again sooner: it is the route that waits, and such messages end its wait.
 func (g *Group) overflow(k *key, m *Message, now time.Time) time.Duration {
 	d := max(inVain(m), g.waitOf(k).Sub(now))
+	if g.route.state != Flowing && k.state == Flowing && !m.judged() {
+		d = min(d, unjudgedMin<<max(0, min(m.Returns, 8)))
+	}
 	return time.Duration(float64(d) * (0.5 + rand.Float64()))
 }
 

@@ -41,7 +41,9 @@ type Backoff struct {
 	Ceiling int `koanf:"ceiling"`
 	// StayAtCeiling keeps the exponent at the ceiling; otherwise the count starts again from 0 once it was reached.
 	StayAtCeiling bool `koanf:"stay_at_ceiling"`
-	// Func replaces the policy: the delay after n failures (n starts at 0). Max still caps it, jitter is added to it.
+	// Func replaces the policy: the delay after n failures (n starts at 0). Max still caps it, jitter is added to it. It must
+	// always return the same for the same n: it is called before the first message, for n below 64, and the last of these
+	// delays stands for all that follow. One that panics is a fault.
 	Func func(n int) time.Duration `koanf:"-"`
 }
 
@@ -93,6 +95,14 @@ func (b Backoff) Validate() error {
 	default:
 		fault("policy: unknown policy %q (exponential, linear, fibonacci, constant, schedule or slots)", b.Policy)
 	}
+	if b.Func != nil {
+		for n := range tabulated {
+			if _, err := b.call(n); err != nil {
+				errs = append(errs, err)
+				break
+			}
+		}
+	}
 	if b.Min < 0 {
 		fault("min: must be above 0 (got %v)", b.Min)
 	}
@@ -103,6 +113,32 @@ func (b Backoff) Validate() error {
 		fault("jitter: must be 0 to 1 (got %v)", j)
 	}
 	return errors.Join(errs...)
+}
+
+// tabulated is for how many failures a Func is asked.
+const tabulated = 64
+
+// call is Func, which may panic.
+func (b Backoff) call(n int) (d time.Duration, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			d, err = b.Max, fmt.Errorf("func: it panics for n = %d: %s", n, describe(v))
+		}
+	}()
+	return b.Func(n), nil
+}
+
+// table is b with what its Func says written down: no foreign code may run where delays are needed, under a lock.
+func (b Backoff) table() Backoff {
+	if b.Func == nil {
+		return b
+	}
+	var delays [tabulated]time.Duration
+	for n := range delays {
+		delays[n], _ = b.call(n) // Validate has told; Max is safe
+	}
+	b.Func = func(n int) time.Duration { return delays[min(n, tabulated-1)] }
+	return b
 }
 
 // Delay is the wait after the failure number n, which starts at 0, with jitter, inside [0, Max]. Fields must be filled

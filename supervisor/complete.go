@@ -37,6 +37,8 @@ func (g *Group) endRun(r *run, now time.Time) {
 	} else {
 		g.running.remove(r)
 	}
+	g.endProbe(r)
+	g.endRetry(r)
 	k := r.k
 	k.runs--
 	if r.child != k.child {
@@ -60,6 +62,9 @@ func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 		k.probe = nil
 	}
 	failed := res.crash != nil || v.Kind == Retry
+	if !r.cancelled && v.Kind != Lost {
+		g.judgeRetry(r, failed)
+	}
 	switch {
 	case r.cancelled && failed:
 		g.comeBack(k, m, now, fx)
@@ -70,7 +75,7 @@ func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 		if !late {
 			g.stopped(k, res.crash, fmt.Sprintf("%s: %v", k.childName(), res.crash), true, now, fx)
 		}
-		if !late || r == g.route.probe {
+		if !late || r.routeProbe > 0 {
 			g.routeFailed(r, res.crash, now, fx)
 		}
 	case v.Kind == Lost:
@@ -97,9 +102,7 @@ func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 	default:
 		g.answered(r, v, late, now, fx)
 	}
-	if r == g.route.probe {
-		g.route.probe = nil // it told nothing
-	}
+	g.endRound(r, !r.cancelled && v.Kind != Snooze && v.Kind != Lost, now, fx)
 }
 
 // answered is a success, or a verdict that is one for the key: the handler worked.
@@ -118,7 +121,7 @@ func (g *Group) answered(r *run, v Verdict, late bool, now time.Time, fx *effect
 		fx.settle(m, Outcome{Action: AckMessage})
 	}
 	if late {
-		if r == g.route.probe {
+		if r.routeProbe > 0 {
 			g.routeAnswered(r, now, fx)
 		}
 		return
@@ -148,10 +151,10 @@ func (g *Group) failedRun(r *run, v Verdict, late bool, now time.Time, fx *effec
 	k := r.k
 	f := failure{err: v.Err, delay: v.Delay, paused: v.Pause, spend: !v.NotStarted}
 	// While an outage is believed in, a probe that fails spends nothing: its message was only asked whether it is over.
-	f.held = r.routeProbe || r.probe && k.tripped
+	f.held = r.routeProbe > 0 || r.probe && k.tripped
 	g.fail(r, f, now, fx)
 	if late {
-		if r == g.route.probe {
+		if r.routeProbe > 0 {
 			g.routeFailed(r, v.Err, now, fx)
 		}
 		return
@@ -231,8 +234,12 @@ func (g *Group) fail(r *run, f failure, now time.Time, fx *effects) {
 		if f.held {
 			m.probes++
 		}
-		if !f.held || f.delay > 0 {
+		switch {
+		case !f.held || f.delay > 0:
 			m.Due = now.Add(delay)
+		case !g.opts.Ordered:
+			// Its own delay for when its key flows again. As a probe it may be asked before.
+			m.Due = now.Add(g.opts.Retry.Delay(m.Attempts + m.probes - 1))
 		}
 		g.keep(k, m, now, fx)
 		if f.spend && !f.held {
@@ -257,7 +264,7 @@ func (g *Group) comeBack(k *key, m *Message, now time.Time, fx *effects) {
 // keep puts a message that was started back to those that wait.
 func (g *Group) keep(k *key, m *Message, now time.Time, fx *effects) {
 	switch {
-	case g.closing, g.failed != nil, g.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
+	case g.closing, g.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
 		g.deliver(m, now, fx)
 	case k.state == Suspended:
 		g.refuse(k, m, now, fx)
@@ -286,6 +293,7 @@ func (g *Group) hang(r *run, now time.Time, fx *effects) {
 		r.k.probe = nil
 	}
 	err := fmt.Errorf("%w of %v", ErrHandlerHung, g.opts.Timeout)
+	g.judgeRetry(r, true)
 	if r.cancelled {
 		// The bytes may still be in use there: the message must come again with its own.
 		g.giveBack(r.m, now.Add(minGiveBack), now, "its child was stopped", err, fx)
@@ -295,10 +303,11 @@ func (g *Group) hang(r *run, now time.Time, fx *effects) {
 	if !late {
 		g.stopped(r.k, err, fmt.Sprintf("%s was abandoned: %v", r.k.childName(), err), true, now, fx)
 	}
-	if !late || r == g.route.probe {
+	if !late || r.routeProbe > 0 {
 		g.routeFailed(r, err, now, fx)
 	}
 	g.countStuck(now, fx)
+	g.endRound(r, true, now, fx)
 	g.attend(r.k, now, fx)
 	g.calm()
 }

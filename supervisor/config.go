@@ -38,10 +38,11 @@ type Config struct {
 	// TripAfter is how many failed completions in a row trip a key: its dependency is down, and its messages wait. They
 	// must be of at least two distinct messages unless it is 1. 0 means never. Nil means 5.
 	TripAfter *int `koanf:"trip_after"`
-	// RouteTripAfter is how many failures in a row, over at least three keys, trip the whole route. 0 means never. Nil
-	// means 20.
+	// RouteTrip says when the whole route waits: what all its keys depend on is down.
+	RouteTrip RouteTrip `koanf:"route_trip"`
+	// RouteTripAfter is short for RouteTrip.Of. Nil means that RouteTrip says it.
 	RouteTripAfter *int `koanf:"route_trip_after"`
-	// RetryAfter is what a handler's Retry-After pauses: route (default) or key.
+	// RetryAfter is what a handler's Retry-After pauses: key (default) or route.
 	RetryAfter string `koanf:"retry_after"`
 	// Trigger is which stops make a fresh child: any (default), failure (a clean stop ends the supervisor) or stop (a
 	// crash gives the key up at once).
@@ -74,8 +75,10 @@ type Config struct {
 // WithDefaults fills the fields that say nothing.
 func (c Config) WithDefaults() Config {
 	c.TripAfter = orDefault(c.TripAfter, 5)
-	c.RouteTripAfter = orDefault(c.RouteTripAfter, 20)
-	c.RetryAfter = cmp.Or(c.RetryAfter, ScopeRoute)
+	c.RouteTrip.Of = orDefault(c.RouteTrip.Of, *orDefault(c.RouteTripAfter, 50))
+	c.RouteTrip.Share = cmp.Or(c.RouteTrip.Share, 0.9)
+	c.RouteTrip.Keys = cmp.Or(c.RouteTrip.Keys, 3)
+	c.RetryAfter = cmp.Or(c.RetryAfter, ScopeKey)
 	c.Trigger = cmp.Or(c.Trigger, TriggerAny)
 	c.Reset = cmp.Or(c.Reset, ResetSuccess)
 	c.Forward = cmp.Or(c.Forward, ForwardStash)
@@ -90,6 +93,21 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
+// RouteTrip is what failures trip a route: of the last Of completions a share of at least Share failed, over at least Keys
+// keys, and no success came when one was due. Successes count, and of the failures the first of each message and those of
+// probes, within Config.Window.
+type RouteTrip struct {
+	// Share that must have failed, above 0 to 1. Zero means 0.9.
+	Share float64 `koanf:"share"`
+	// Of is how many completions are looked at, at most 10000. 0 means that the route never trips. Nil means 50.
+	Of *int `koanf:"of"`
+	// Keys is over how many keys the failures must be. Zero means 3.
+	Keys int `koanf:"keys"`
+}
+
+// maxRouteTrip bounds what is remembered of a route.
+const maxRouteTrip = 10_000
+
 func orDefault[T any](p *T, def T) *T {
 	if p == nil {
 		return &def
@@ -99,8 +117,11 @@ func orDefault[T any](p *T, def T) *T {
 
 // Validate returns every fault, each beginning with the config name of its field.
 func (c Config) Validate() error {
-	c = c.WithDefaults()
 	var errs []error
+	if c.RouteTrip.Of != nil && c.RouteTripAfter != nil && *c.RouteTrip.Of != *c.RouteTripAfter {
+		errs = append(errs, fmt.Errorf("route_trip_after: is short for route_trip.of, which is %d: leave one of them out (got %d)", *c.RouteTrip.Of, *c.RouteTripAfter))
+	}
+	c = c.WithDefaults()
 	oneOf := func(key, got string, known ...string) {
 		for _, k := range known {
 			if got == k {
@@ -129,7 +150,18 @@ func (c Config) Validate() error {
 		oneOf("reset", c.Reset, ResetSuccess, ResetMinStable, ResetNever, "<duration>")
 	}
 	atLeast("trip_after", *c.TripAfter, 0)
-	atLeast("route_trip_after", *c.RouteTripAfter, 0)
+	of := "route_trip.of"
+	if c.RouteTripAfter != nil {
+		of = "route_trip_after"
+	}
+	atLeast(of, *c.RouteTrip.Of, 0)
+	if n := *c.RouteTrip.Of; n > maxRouteTrip {
+		errs = append(errs, fmt.Errorf("%s: must be at most %d (got %d)", of, maxRouteTrip, n))
+	}
+	atLeast("route_trip.keys", c.RouteTrip.Keys, 1)
+	if s := c.RouteTrip.Share; !(s > 0 && s <= 1) {
+		errs = append(errs, fmt.Errorf("route_trip.share: must be above 0 and at most 1 (got %v)", s))
+	}
 	atLeast("max_restarts", c.MaxRestarts, 0)
 	atLeast("max_stuck", c.MaxStuck, 1)
 	atLeast("max_children", c.MaxChildren, 1)

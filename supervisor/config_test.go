@@ -65,7 +65,7 @@ func TestConfig_everyKnownValueIsAccepted(t *testing.T) {
 
 func TestConfig_defaults(t *testing.T) {
 	c := Config{}.WithDefaults()
-	if *c.TripAfter != 5 || *c.RouteTripAfter != 20 || c.RetryAfter != ScopeRoute || c.Trigger != TriggerAny ||
+	if *c.TripAfter != 5 || *c.RouteTrip.Of != 50 || c.RouteTrip.Share != 0.9 || c.RouteTrip.Keys != 3 || c.RetryAfter != ScopeKey || c.Trigger != TriggerAny ||
 		c.Reset != ResetSuccess || c.Forward != ForwardStash || *c.DrainGrace != 50*time.Millisecond ||
 		!*c.ForwardDuringGrace || c.MaxRestarts != 0 || c.Window != time.Minute || c.OnGiveUp != GiveUpSuspend ||
 		c.MaxStuck != 8 || c.ChildIdle != 10*time.Second || c.MaxChildren != 1000 ||

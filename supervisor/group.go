@@ -30,7 +30,8 @@ type Options struct {
 
 	// Event is told every change of state, in no particular goroutine; it must not block. May be nil.
 	Event func(Event)
-	// Failed is told once why the route stopped for good. May be nil.
+	// Failed is told why the route stopped, for a fault that no message is to blame for, and nil when it goes on. It tries
+	// again by itself. May be nil.
 	Failed func(error)
 	// Escalate is told why a key gave up under on_give_up: exit. May be nil.
 	Escalate func(error)
@@ -47,32 +48,35 @@ type Group struct {
 	opts Options
 	cfg  Config
 
-	mu      sync.Mutex
-	keys    map[string]*key
-	unused  sync.Pool   // of *key
-	ready   [2]keyQueue // keys with fresh messages, and with messages that were here before
-	turn    int         // which of the two is next
-	crowded keyQueue    // keys that have slots and may not have one of the last
-	waking  bool        // a goroutine was started that has not taken a message yet
-	running runList
-	overdue runList  // past their deadline, with a little time left to return
-	births  []*birth // children that are being made, each on a slot; in the order they began
-	stuck   int      // hung runs whose goroutine has not returned
-	window  usage    // what was not started yet, but for the stash
-	alones  usage    // of that, what must run alone
-	stash   usage
-	stashed keyList  // keys with a stash, least recently active first
-	idle    keyList  // keys without messages that are remembered for their failures
-	alive   keyList  // keys with a child of their own and no run, least recently used first
-	kids    int      // children of keys, with those that have to finish their last runs
-	orphans keyQueue // keys that wait for another key's child to end
-	wakes   wakeHeap
-	timer   *time.Timer
-	armed   time.Time
-	route   routeState
-	shared  *child
-	meter   meter
-	spilled time.Time
+	mu          sync.Mutex
+	keys        map[string]*key
+	unused      sync.Pool   // of *key
+	ready       [2]keyQueue // keys with fresh messages, and with messages that were here before
+	turn        int         // which of the two is next
+	crowded     keyQueue    // keys that have slots and may not have one of the last
+	waking      bool        // a goroutine was started that has not taken a message yet
+	running     runList
+	overdue     runList  // past their deadline, with a little time left to return
+	births      []*birth // children that are being made, each on a slot; in the order they began
+	stuck       int      // hung runs whose goroutine has not returned
+	window      usage    // what was not started yet, but for the stash
+	alones      usage    // of that, what must run alone
+	stash       usage
+	failing     usage   // of that, what failed before
+	stashed     keyList // keys with a stash, least recently active first
+	failingKeys keyList // keys with messages in the stash that failed before
+	retrying    retrying
+	idle        keyList  // keys without messages that are remembered for their failures
+	alive       keyList  // keys with a child of their own and no run, least recently used first
+	kids        int      // children of keys, with those that have to finish their last runs
+	orphans     keyQueue // keys that wait for another key's child to end
+	wakes       wakeHeap
+	timer       *time.Timer
+	armed       time.Time
+	route       routeState
+	shared      *child
+	meter       meter
+	spilled     time.Time
 	// lowWater is at how many messages More is called, when asked for.
 	lowWater int
 	asked    bool
@@ -82,7 +86,6 @@ type Group struct {
 	held     bool     // for messages that run alone: nothing else starts
 	freed    bool     // while one of these is chosen
 	alone    keyQueue // keys whose next message must run alone
-	failed   error
 	closing  bool
 	ended    bool          // closed: the timer stays off
 	idleNow  chan struct{} // while closing: closed when nothing runs any more
@@ -111,7 +114,8 @@ const remembered = 100_000
 // New makes a group with its defaults filled in.
 func New(opts Options) *Group {
 	opts.Config = opts.Config.WithDefaults()
-	opts.Retry = opts.Retry.WithRetryDefaults()
+	opts.Retry = opts.Retry.WithRetryDefaults().table()
+	opts.Config.Restart = opts.Config.Restart.table()
 	opts.Concurrency = cmp.Or(opts.Concurrency, 64)
 	opts.StashMessages = cmp.Or(opts.StashMessages, 1000)
 	opts.StashBytes = cmp.Or(opts.StashBytes, 64<<20)
@@ -123,7 +127,8 @@ func New(opts Options) *Group {
 		opts.More = func() {}
 	}
 	g := &Group{opts: opts, cfg: opts.Config, keys: make(map[string]*key)}
-	g.stashed.id, g.idle.id, g.alive.id = 0, 1, 2
+	g.stashed.id, g.idle.id, g.alive.id, g.failingKeys.id = 0, 1, 2, 3
+	g.route.evidence = newEvidence(g.cfg)
 	if opts.New == nil {
 		g.shared = &child{value: opts.Shared, number: 1, shared: true, started: time.Now()}
 	}
@@ -149,9 +154,6 @@ func (g *Group) deliver(m *Message, now time.Time, fx *effects) {
 	switch {
 	case g.closing:
 		g.giveBack(m, time.Time{}, now, "shutting down", nil, fx)
-		return
-	case g.failed != nil:
-		g.giveBack(m, now.Add(inVain(m)), now, "the route has stopped", nil, fx)
 		return
 	}
 	k := g.keys[m.Key]
@@ -183,6 +185,9 @@ func (g *Group) admit(k *key, m *Message, now time.Time, fx *effects) {
 	case !early && g.waits(k) && g.cfg.Forward != ForwardStash && !g.isProbe(k, m, now):
 		g.turnAway(k, m, now, fx)
 		return
+	}
+	if !m.judged() && k.state == Flowing {
+		g.hurryRoute(now)
 	}
 	g.touch(k, now) // not for a message that goes away: it would keep an idle child in the place of one that is needed
 	switch {
@@ -218,9 +223,11 @@ func (g *Group) isProbe(k *key, m *Message, now time.Time) bool {
 	if g.route.state == Flowing {
 		return true
 	}
-	of, other := g.chooseRouteProbe(now)
-	return g.route.state == Probing && g.route.probe == nil &&
-		(other == nil || g.opts.Ordered && of == k && m.Sequence < other.Sequence) // other would have to wait for m
+	if g.route.state != Probing || !g.route.round.wants(!m.judged(), now) {
+		return false
+	}
+	of, other := g.chooseRouteProbe(!m.judged(), now)
+	return other == nil || g.opts.Ordered && of == k && m.Sequence < other.Sequence // other would have to wait for m
 }
 
 func (g *Group) spent(m *Message) bool {
@@ -258,7 +265,7 @@ func (g *Group) waitOf(k *key) time.Time {
 }
 
 // Free is how many more messages, of how many bytes in all, the group could use now, and whether it starts any. While the
-// route waits that is what the stash has room for, and nothing when it is full: the messages are better off where they are.
+// route waits that is what the stash has room for; see roomForProbes.
 func (g *Group) Free() (room Room, flows bool) {
 	var fx effects
 	now := g.lock()
@@ -267,7 +274,7 @@ func (g *Group) Free() (room Room, flows bool) {
 		return Room{}, false
 	}
 	if g.route.state != Flowing {
-		return Room{max(0, min(g.stashRoom(), 2*g.opts.Concurrency)), max(0, g.opts.StashBytes-g.stash.bytes)}, false
+		return g.roomForProbes(now), false
 	}
 	size := g.meter.window(now, g.opts.Concurrency)
 	g.spill(now, &fx)
@@ -275,6 +282,16 @@ func (g *Group) Free() (room Room, flows bool) {
 	g.asked = true
 	used := g.crowding()
 	return Room{max(0, size-used.messages-g.running.n), max(0, maxWindowBytes-used.bytes)}, true
+}
+
+// roomForProbes is what the stash has room for while the route waits. When nothing is at hand that the next round could ask
+// and that did not fail before, there is always some: what failed, or waits for its own key, makes room.
+func (g *Group) roomForProbes(now time.Time) Room {
+	most := 2 * g.opts.Concurrency
+	if _, m := g.chooseRouteProbe(true, now); m == nil {
+		return Room{min(max(1, g.opts.StashMessages/4), most), g.opts.StashBytes}
+	}
+	return Room{max(0, min(g.stashRoom(), most)), max(0, g.opts.StashBytes-g.stash.bytes)}
 }
 
 // crowding is what of the window keeps more messages from coming. Those that must run alone take turns with the others: as

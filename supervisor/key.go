@@ -38,6 +38,9 @@ type key struct {
 	stops     []time.Time // within the window, for max_restarts
 	ramp      int         // how many may run at once after a wait; 0: no ramp
 	gaveUp    bool        // suspended by on_give_up: dead_letter
+	oldNext   bool        // the next probe is a message that failed before
+	failing   int         // messages in the stash that failed before
+	retry     bool        // in the group's queue of keys whose retries wait for those of others
 
 	queued     [2]bool // in the group's queues of ready keys
 	alone      bool    // in the group's queue of keys whose next message must run alone
@@ -45,7 +48,7 @@ type key struct {
 	wake       time.Time
 	wakeIndex  int // in the heap; -1: not
 	lastActive time.Time
-	lists      [3]keyLinks
+	lists      [4]keyLinks
 }
 
 func (g *Group) newKey(name string) *key {
@@ -109,7 +112,7 @@ func (g *Group) makeReady(k *key) {
 		k.queued[0] = true
 		g.ready[0].push(k)
 	}
-	if (k.due.n > 0 || k.stash.n > 0) && !k.queued[1] {
+	if (k.due.n > 0 || k.stash.n > 0 || k.state == Probing && k.later.n > 0) && !k.queued[1] {
 		k.queued[1] = true
 		g.ready[1].push(k)
 	}
@@ -178,7 +181,7 @@ func (g *Group) forget(k *key) {
 // with a message that succeeds at once. One whose child stopped may have runs that were given up.
 func (k *key) unknown(shared *child) bool {
 	return k.child != nil && k.child == shared && k.children == 1 && k.runs == 0 && k.birth == nil &&
-		!k.queued[0] && !k.queued[1] && !k.alone && !k.crowded && !k.orphan
+		!k.queued[0] && !k.queued[1] && !k.alone && !k.crowded && !k.retry && !k.orphan
 }
 
 // keyQueue is a first-in-first-out queue of keys.

@@ -53,6 +53,9 @@ type Message struct {
 	prev, next *Message
 }
 
+// judged tells whether a handler failed with m before.
+func (m *Message) judged() bool { return m.Attempts > 0 || m.probes > 0 || !m.FirstFailure.IsZero() }
+
 // Attempt is memory for one attempt, whose context it is. Handlers may keep that, so it must not be used for another.
 type Attempt struct{ run run }
 

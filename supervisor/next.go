@@ -38,7 +38,7 @@ func (g *Group) awake() {
 
 // standsStill tells whether nothing may start, whatever waits.
 func (g *Group) standsStill() bool {
-	return g.closing || g.paused || g.held || g.failed != nil
+	return g.closing || g.paused || g.held
 }
 
 // leave is the end of a goroutine that Close waits for.
@@ -178,6 +178,9 @@ func (g *Group) choose(k *key, side int, now time.Time) *Message {
 	switch {
 	case m == nil:
 		g.mayRetire(k, now)
+	case m.judged() && g.enoughRetries():
+		g.retrying.hold(k)
+		return nil
 	case k.child == nil:
 		if g.make(k); k.child == nil {
 			return nil // it is being made
@@ -186,25 +189,40 @@ func (g *Group) choose(k *key, side int, now time.Time) *Message {
 	return m
 }
 
-// chooseProbe picks the message with the fewest attempts, then the oldest one. Failed probes count like attempts here, or
-// one message that can never succeed would be every probe.
-func (g *Group) chooseProbe(k *key, now time.Time) *Message {
+// mayProbe tells whether k, which is probing, may start its probe now.
+func (g *Group) mayProbe(k *key, now time.Time) bool {
 	// The grace begins with the child.
 	grace := k.child != nil && now.Before(k.until)
 	alone := *g.cfg.ForwardDuringGrace && k.stash.n == 1 && k.stash.first.arrived.After(k.since)
-	if k.probe != nil || grace && !alone {
+	return k.probe == nil && (!grace || alone)
+}
+
+// chooseProbe picks in turn a message that nobody has judged yet and one that failed before, or messages that can never
+// succeed would be every probe.
+func (g *Group) chooseProbe(k *key, now time.Time) *Message {
+	if !g.mayProbe(k, now) {
 		return nil
 	}
 	if g.opts.Ordered {
 		return g.head(k, now)
 	}
-	return fewest(nil, k.stash.first)
+	fresh, old := k.askable(true), k.askable(false)
+	if fresh == nil || old != nil && k.oldNext {
+		return old
+	}
+	return fresh
 }
 
-// fewest is the best probe of the messages from m on.
-func fewest(best, m *Message) *Message {
-	for ; m != nil; m = m.next {
-		if best == nil || before(m, best) {
+// askable is the best probe of those messages of k that nobody has judged, or of those that failed: the one with the fewest
+// attempts, then the oldest one. One that failed as a probe may be asked before its own delay is over.
+func (k *key) askable(fresh bool) (best *Message) {
+	for m := k.stash.first; m != nil; m = m.next {
+		if m.judged() != fresh && (best == nil || before(m, best)) {
+			best = m
+		}
+	}
+	for m := k.later.first; m != nil && !fresh; m = m.next {
+		if m.probes > 0 && (best == nil || before(m, best)) {
 			best = m
 		}
 	}
@@ -223,10 +241,10 @@ func (g *Group) start(k *key, m *Message, now time.Time) *run {
 	r := m.newRun()
 	r.k, r.m, r.child, r.number, r.deadline = k, m, k.child, m.Attempts+1, now.Add(g.opts.Timeout)
 	if k.state == Probing {
-		r.probe, k.probe = true, r
+		r.probe, k.probe, k.oldNext = true, r, !m.judged()
 	}
-	if g.route.state == Probing {
-		r.routeProbe, g.route.probe = true, r
+	if r.first = !m.judged(); !r.first {
+		g.retrying.runs++
 	}
 	k.runs++
 	r.child.hold(g, k)
@@ -247,8 +265,13 @@ func (g *Group) take(k *key, m *Message) {
 		}
 		return
 	}
-	g.stash.messages--
-	g.stash.bytes -= m.Size
+	g.stash.add(m, -1)
+	if m.judged() {
+		g.failing.add(m, -1)
+		if k.failing--; k.failing == 0 {
+			g.failingKeys.remove(k)
+		}
+	}
 	if k.stash.n+k.later.n == 0 {
 		g.stashed.remove(k)
 	}

@@ -59,7 +59,7 @@ func (o *outside) sweep(now time.Time) {
 
 // away notes that a message of an ordered key leaves, to come again at due.
 func (g *Group) away(m *Message, due time.Time) {
-	if !g.opts.Ordered || g.closing || g.failed != nil {
+	if !g.opts.Ordered || g.closing {
 		return
 	}
 	k := g.keys[m.Key]

@@ -2,28 +2,25 @@ package supervisor
 
 import (
 	"fmt"
-	"slices"
 	"time"
 )
 
 // routeState is the supervisor of the whole route.
 type routeState struct {
 	state    State // Flowing, Waiting or Probing
-	until    time.Time
+	began    time.Time
+	until    time.Time // waiting: when it is over
+	named    bool      // waiting: for a time that a handler named
 	outage   outage
 	lastErr  error
+	stopped  error // a fault that only somebody else can mend: the handler cannot start, or does not return
 	restarts int
-	probe    *run
 	ramp     int
 
-	failures int // in a row, over all keys
-	failedAt time.Time
-	seen     [3]string // distinct keys of these failures
-	distinct int
+	evidence evidence
+	round    round
+	probes   int // that run, of this round and of earlier ones
 }
-
-// enoughKeys is over how many keys failures must be spread before they are the route's.
-const enoughKeys = 3
 
 // firstRamp is how many messages may run at once after a probe succeeded: the next ones double it.
 const firstRamp = 2
@@ -40,41 +37,32 @@ func (g *Group) moveRoute(to State, why string, delay time.Duration, now time.Ti
 	rs.state = to
 }
 
-// routeFailed counts a failure of any key.
+// routeFailed takes in a failure of any key.
 func (g *Group) routeFailed(r *run, err error, now time.Time, fx *effects) {
 	rs := &g.route
-	if r == rs.probe {
-		rs.lastErr = err
-		g.routeAgain(fmt.Sprintf("the probe failed: %v", err), now, fx)
+	rs.evidence.good.remove(r.k.name)
+	if r.routeProbe > 0 {
+		g.roundFailed(r, err)
 		return
 	}
-	if rs.state != Flowing {
-		return
-	}
-	if now.Sub(rs.failedAt) >= g.cfg.Window {
-		rs.failures, rs.distinct = 0, 0
-	}
-	rs.failures++
-	rs.failedAt, rs.lastErr = now, err
-	if rs.ramp > 0 {
-		rs.ramp = firstRamp
-	}
-	if rs.distinct < enoughKeys && !slices.Contains(rs.seen[:rs.distinct], r.k.name) {
-		rs.seen[rs.distinct] = r.k.name
-		rs.distinct++
-	}
-	if trip := *g.cfg.RouteTripAfter; trip > 0 && rs.failures >= trip && rs.distinct >= enoughKeys {
+	if rs.state == Flowing && (r.first || r.probe) && rs.evidence.fails(r.k.name, now) {
 		g.counts.RouteTrip++
-		g.routeAgain(fmt.Sprintf("%d failures in a row over several keys: %v", rs.failures, err), now, fx)
+		rs.lastErr = err
+		why := fmt.Sprintf("%d of the last %d new messages and probes failed: %v", rs.evidence.failed, rs.evidence.of, err)
+		g.routeAgain(why, now, fx)
 	}
 }
 
+// routeAgain makes the route wait for its next probes, longer each time.
 func (g *Group) routeAgain(why string, now time.Time, fx *effects) {
 	delay := g.cfg.Restart.Delay(g.route.restarts)
 	if g.route.restarts < 1<<30 {
 		g.route.restarts++
 	}
 	g.routeWait(delay, why, now, fx)
+	if _, m := g.chooseRouteProbe(true, now); m != nil {
+		g.hurryRoute(now)
+	}
 }
 
 // pauseRoute is a Retry-After that stands for the whole route.
@@ -85,13 +73,14 @@ func (g *Group) pauseRoute(pause time.Duration, err error, now time.Time, fx *ef
 		return
 	}
 	g.routeWait(pause, fmt.Sprintf("Retry-After: %v", err), now, fx)
+	rs.named = true
 }
 
 // routeWait lets nothing of the route start for so long. What is in the window moves to the stash.
 func (g *Group) routeWait(delay time.Duration, why string, now time.Time, fx *effects) {
 	rs := &g.route
-	rs.until = now.Add(delay)
-	rs.probe, rs.ramp, rs.failures, rs.distinct = nil, 0, 0, 0
+	rs.began, rs.until, rs.named, rs.ramp = now, now.Add(delay), false, 0
+	rs.evidence.clear()
 	g.moveRoute(Waiting, why, delay, now, fx)
 	for side := range g.ready {
 		for q := &g.ready[side]; q.len() > 0; {
@@ -109,80 +98,47 @@ func (g *Group) routeWait(delay time.Duration, why string, now time.Time, fx *ef
 	}
 	g.bound(now, fx)
 	g.arm(rs.until)
+	fx.calls = append(fx.calls, g.opts.More) // there may be room for messages that nobody has judged
 }
 
-// attendRoute lets a route probe whose wait is over.
+// freshProbeEvery bounds the wait of a route to which messages come that nobody has judged: one of them may well succeed,
+// whatever the others do.
+const freshProbeEvery = 5 * time.Second
+
+// hurryRoute shortens the wait of the route for messages that nobody has judged.
+func (g *Group) hurryRoute(now time.Time) {
+	rs := &g.route
+	if soonest := rs.began.Add(freshProbeEvery); rs.state == Waiting && !rs.named && soonest.Before(rs.until) {
+		rs.until = later(soonest, now)
+		g.arm(rs.until)
+	}
+}
+
+// attendRoute begins a round of probes when the route's wait is over, and ends one that nobody answers.
 func (g *Group) attendRoute(now time.Time, fx *effects) {
-	if g.route.state == Waiting && !now.Before(g.route.until) {
+	rs := &g.route
+	switch {
+	case rs.state == Waiting && !now.Before(rs.until):
+		if most := 2 * g.cfg.MaxStuck; g.stuck > most {
+			// Each probe could leave one more behind.
+			g.routeAgain(fmt.Sprintf("stopped: %d handlers ignore their timeout; the next probe is when no more than %d do", g.stuck, most), now, fx)
+			return
+		}
+		g.beginRound()
 		g.moveRoute(Probing, "its wait is over", 0, now, fx)
+		fx.calls = append(fx.calls, g.opts.More)
+	case rs.state == Probing:
+		g.attendRound(now, fx)
 	}
 }
 
-// chooseRouteProbe picks one message over all keys; nil when none may start. When there are as many children as there may
-// be, none of them idle, it is a message of a key that has one: its child waits for nothing else.
-func (g *Group) chooseRouteProbe(now time.Time) (of *key, best *Message) {
-	var owner *key
-	var owned *Message
-	for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
-		if k.runs >= g.limit(k, now) {
-			continue // of before the wait
-		}
-		var m *Message
-		switch {
-		case k.state == Probing:
-			m = g.chooseProbe(k, now)
-		case k.state != Flowing:
-		case g.opts.Ordered:
-			m = g.head(k, now)
-		default:
-			m = fewest(nil, k.stash.first)
-		}
-		if m == nil {
-			g.mayRetire(k, now)
-			continue
-		}
-		if best == nil || before(m, best) {
-			of, best = k, m
-		}
-		if k.child != nil && (owned == nil || before(m, owned)) {
-			owner, owned = k, m
-		}
-	}
-	if best != nil && of.child == nil && of.birth == nil && owned != nil && !g.roomForChild() {
-		return owner, owned
-	}
-	return of, best
-}
-
-// startRouteProbe starts the message that asks for the whole route whether the trouble is over.
-func (g *Group) startRouteProbe(now time.Time) *run {
-	if g.route.probe != nil || g.busy() >= g.slots() {
-		return nil
-	}
-	k, m := g.chooseRouteProbe(now)
-	if m == nil || g.held && !m.Alone || !g.held && g.apart(k, m) {
-		return nil
-	}
-	if k.child == nil {
-		if g.make(k); k.child == nil {
-			return nil // it is being made
-		}
-	}
-	return g.start(k, m, now)
-}
-
-// routeAnswered ends the count of failures, and a probe.
+// routeAnswered takes in a success of any key, or an answer that is one.
 func (g *Group) routeAnswered(r *run, now time.Time, fx *effects) {
 	rs := &g.route
-	rs.failures, rs.distinct = 0, 0
+	rs.evidence.succeeded(r.k.name, now)
 	switch {
-	case r == rs.probe:
-		rs.restarts = 0
-		rs.ramp = firstRamp
-		g.moveRoute(Flowing, "the probe succeeded", 0, now, fx)
-		for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
-			g.makeReady(k)
-		}
+	case r.routeProbe > 0 && rs.state != Flowing:
+		g.routeFlows("a probe succeeded", now, fx)
 	case rs.ramp > 0:
 		if rs.ramp *= 2; rs.ramp >= g.opts.Concurrency {
 			rs.ramp = 0
@@ -190,21 +146,39 @@ func (g *Group) routeAnswered(r *run, now time.Time, fx *effects) {
 	}
 }
 
-// failRoute stops the route for good.
+// routeFlows lets what waits for the route start. What failed waits for its own delay.
+func (g *Group) routeFlows(why string, now time.Time, fx *effects) {
+	rs := &g.route
+	if rs.state == Waiting { // a probe of an earlier round
+		g.moveRoute(Probing, why, 0, now, fx)
+	}
+	rs.restarts, rs.round.size = 0, 0
+	rs.ramp = firstRamp
+	g.moveRoute(Flowing, why, 0, now, fx)
+	if rs.stopped != nil {
+		rs.stopped = nil
+		g.tellFailed(nil, fx)
+	}
+	for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
+		g.makeReady(k)
+	}
+	fx.calls = append(fx.calls, g.opts.More)
+}
+
+// failRoute stops the route for a fault that no message is to blame for. It tries again by itself, like a route that
+// tripped, but says that it is stopped.
 func (g *Group) failRoute(err error, now time.Time, fx *effects) {
-	if g.failed != nil {
-		return
+	rs := &g.route
+	if rs.stopped == nil {
+		rs.stopped = err
+		g.tellFailed(err, fx)
 	}
-	g.failed = err
-	for _, k := range g.keys {
-		for _, l := range []*list{&k.stash, &k.later, &k.due, &k.fresh} {
-			for l.first != nil {
-				m := l.first
-				g.take(k, m)
-				g.giveBack(m, now.Add(inVain(m)), now, "the route has stopped", nil, fx)
-			}
-		}
+	if rs.lastErr = err; rs.state != Waiting {
+		g.routeAgain(fmt.Sprintf("stopped: %v", err), now, fx)
 	}
+}
+
+func (g *Group) tellFailed(err error, fx *effects) {
 	if g.opts.Failed != nil {
 		fx.calls = append(fx.calls, func() { g.opts.Failed(err) })
 	}

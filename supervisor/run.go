@@ -68,9 +68,10 @@ type run struct {
 	// number of the attempt. The message's own count may change when the run is given up.
 	number int
 	// Under the group's lock:
-	cancelled  bool // by a stop of the child or by the end of the group: it spends no attempt
-	probe      bool // of the key
-	routeProbe bool
+	cancelled  bool          // by a stop of the child or by the end of the group: it spends no attempt
+	probe      bool          // of the key
+	routeProbe int           // of the route: the number of its round; 0: it is none
+	first      bool          // nobody had judged its message before
 	hung       bool          // settled and given up; only its goroutine remains
 	overdue    bool          // past its deadline and cancelled for that
 	late       time.Duration // how long after its deadline it was cancelled: the process may have stood still

@@ -15,9 +15,13 @@ func (g *Group) pushStash(k *key, m *Message, now time.Time, fx *effects) {
 		g.evict(k, m, now, fx) // all others would have to go before it
 		return
 	}
-	if g.opts.Ordered {
+	switch {
+	case g.opts.Ordered:
 		k.stash.pushBySequence(m)
-	} else {
+	case m.Due.After(now):
+		k.later.pushByDue(m)
+		g.wakeAt(k, m.Due)
+	default:
 		k.stash.push(m)
 	}
 	g.stashes(k, m)
@@ -25,8 +29,13 @@ func (g *Group) pushStash(k *key, m *Message, now time.Time, fx *effects) {
 
 // stashes counts a message that was put in one of k's lists of the stash.
 func (g *Group) stashes(k *key, m *Message) {
-	g.stash.messages++
-	g.stash.bytes += m.Size
+	g.stash.add(m, 1)
+	if m.judged() {
+		g.failing.add(m, 1)
+		if k.failing++; k.failing == 1 {
+			g.failingKeys.push(k)
+		}
+	}
 	if !g.stashed.has(k) {
 		g.stashed.push(k)
 	}
@@ -43,21 +52,64 @@ func (g *Group) stashWindow(k *key, now time.Time, fx *effects) {
 	}
 }
 
-// bound gives messages back until the stash is within its bounds: of the key that has been idle longest, the oldest
-// first. Of an ordered key the newest goes first, so that the rest may go on in order.
+// bound gives messages back until the stash is within its bounds. Those that failed may hold half of it, so that there is
+// room for others, which may succeed.
 func (g *Group) bound(now time.Time, fx *effects) {
-	for g.stash.messages > g.opts.StashMessages || g.stash.bytes > g.opts.StashBytes {
-		k := g.stashed.first
-		m := k.later.last
+	for {
+		var k *key
+		var m *Message
 		switch {
-		case g.opts.Ordered:
-			m = k.stash.last
-		case k.stash.n > 0:
-			m = k.stash.first
+		case g.failing.messages > max(1, g.opts.StashMessages/2) || g.failing.bytes > g.opts.StashBytes/2 && g.failing.messages > 1:
+			k, m = g.failedVictim()
+		case g.stash.messages <= g.opts.StashMessages && g.stash.bytes <= g.opts.StashBytes:
+			return
+		case g.route.state != Flowing && g.failing.messages > 0:
+			k, m = g.failedVictim()
+		default:
+			k, m = g.idleVictim()
 		}
 		g.take(k, m)
 		g.evict(k, m, now, fx)
 	}
+}
+
+// failedVictim is a message that failed before. Of an ordered key the newest goes first, so that the rest may go on in order.
+func (g *Group) failedVictim() (*key, *Message) {
+	k := g.failingKeys.first
+	if g.opts.Ordered {
+		return k, k.stash.last
+	}
+	for m := k.later.last; m != nil; m = m.prev {
+		if m.judged() {
+			return k, m
+		}
+	}
+	m := k.stash.first
+	for !m.judged() {
+		m = m.next
+	}
+	return k, m
+}
+
+// idleVictim is the oldest message of the key that has been idle longest; while the route waits, of one that waits by itself,
+// too, if there is such a key: the others may be asked as probes.
+func (g *Group) idleVictim() (*key, *Message) {
+	k := g.stashed.first
+	if g.route.state != Flowing {
+		for other := k; other != nil; other = other.lists[g.stashed.id].next {
+			if other.state != Flowing {
+				k = other
+				break
+			}
+		}
+	}
+	switch {
+	case g.opts.Ordered:
+		return k, k.stash.last
+	case k.stash.n > 0:
+		return k, k.stash.first
+	}
+	return k, k.later.last
 }
 
 // neverFits tells whether the stash cannot hold m, whatever else is in it.

@@ -10,7 +10,7 @@ import (
 type Status struct {
 	State  State // of the route: flowing, waiting or probing
 	Paused bool
-	Failed error
+	Failed error     // the route is stopped for this reason, and tries again at Until
 	Why    string    // the last failure that it waits for; while it probes, too
 	Since  time.Time // waiting or probing: when it flowed last; flowing: since when
 	Until  time.Time // waiting: when it is over
@@ -44,7 +44,7 @@ func (g *Group) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := Status{
-		State: g.route.state, Paused: g.paused, Failed: g.failed, Why: g.route.outage.why, Since: g.route.outage.since, Until: g.route.until,
+		State: g.route.state, Paused: g.paused, Failed: g.route.stopped, Why: g.route.outage.why, Since: g.route.outage.since, Until: g.route.until,
 		Running: g.running.n + g.overdue.n, Stuck: g.stuck, Window: g.window.messages, StashMessages: g.stash.messages,
 		StashBytes: g.stash.bytes, Children: g.kids, Keys: make(map[State]int), Counts: g.counts,
 	}

@@ -43,6 +43,7 @@ type Verdict struct {
 	StopChild bool
 	// Gone says, of a Lost message, that it will not come again: what it was delivered from exists no more.
 	Gone bool
-	// FailRoute stops the whole route with Err as the reason: nothing that waits for time would help.
+	// FailRoute stops the whole route with Err as the reason: no message is to blame, and none spends an attempt. The route
+	// tries again by itself, with the backoff of restart, and goes on when a message succeeds.
 	FailRoute bool
 }

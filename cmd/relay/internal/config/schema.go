@@ -128,6 +128,9 @@ func one(name string, value map[string]any) map[string]any {
 
 // defaultOf is the default of a scalar as a file would say it. What a file need not say has none.
 func defaultOf(k *key, v reflect.Value) (any, bool) {
+	if !v.IsValid() { // a pointer whose nil is the default
+		return nil, false
+	}
 	for v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			return nil, false
