@@ -66,36 +66,33 @@ func (s *source) wanted(streamSubjects []string) jetstream.ConsumerConfig {
 // without a word.
 const maxWaiting = 512
 
-// create makes the durable. When messages are waiting already, where it starts must have been chosen.
-func (s *source) create(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+// mayCreate tells whether the durable can be made. When messages are waiting already, where it starts must have been chosen.
+func (s *source) mayCreate(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (waiting, error) {
 	if s.due {
-		return s.makeOrCompare(ctx, stream, want)
+		return waiting{}, nil
 	}
-	waiting, err := s.waiting(ctx, stream, want)
-	if err != nil {
-		return nil, err
-	}
-	if waiting.all > 0 && s.routes[0].cfg.Start.Policy == "" {
-		return nil, fmt.Errorf(
+	w, err := s.waiting(ctx, stream, want)
+	if err == nil && w.all > 0 && s.routes[0].cfg.Start.Policy == "" {
+		err = fmt.Errorf(
 			"start: stream %s already holds %d messages for %s, and durable %s does not exist yet: say where it begins (start: all, new, {since: <time>} or {seq: <n>})",
-			s.stream, waiting.all, strings.Join(s.subjects(), ", "), s.durable)
+			s.stream, w.all, strings.Join(s.subjects(), ", "), s.durable)
 	}
-	s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", waiting.chosen)
-	return s.makeOrCompare(ctx, stream, want)
+	return w, err
 }
 
 // makeOrCompare makes the durable, unless another instance was faster: then that one's counts.
-func (s *source) makeOrCompare(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+func (s *source) makeOrCompare(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (_ jetstream.Consumer, made bool, err error) {
 	consumer, err := stream.CreateConsumer(ctx, want)
 	if errors.Is(err, jetstream.ErrConsumerExists) {
 		if consumer, err = stream.Consumer(ctx, s.durable); err == nil {
-			return s.compare(ctx, stream, consumer, want)
+			consumer, err = s.compare(ctx, stream, consumer, want)
+			return consumer, false, err
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("making durable %s on stream %s: %w", s.durable, s.stream, err)
+		return nil, false, fmt.Errorf("making durable %s on stream %s: %w", s.durable, s.stream, err)
 	}
-	return consumer, nil
+	return consumer, true, nil
 }
 
 // risks are those of the stream for the route whose messages may wait longest. The retry stream is relay's own.
@@ -150,15 +147,24 @@ func (s *source) waiting(ctx context.Context, stream jetstream.Stream, want jets
 	return w, err
 }
 
+// mayUse returns a *[DurableDiffers] for a durable that is not as wanted and may not be changed to be so.
+func (s *source) mayUse(consumer jetstream.Consumer, want jetstream.ConsumerConfig) error {
+	changeable, fixed := differences(consumer.CachedInfo().Config, want)
+	if len(fixed) > 0 || len(changeable) > 0 && !s.relay.cfg.Adopt {
+		return &DurableDiffers{s.stream, s.durable, append(fixed, changeable...)}
+	}
+	return nil
+}
+
 // compare leaves a durable that is as wanted alone, and changes another one only when told to.
 func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	have := consumer.CachedInfo().Config
-	changeable, fixed := differences(have, want)
-	if len(changeable)+len(fixed) == 0 {
-		return consumer, nil
+	if err := s.mayUse(consumer, want); err != nil {
+		return nil, err
 	}
-	if !s.relay.cfg.Adopt || len(fixed) > 0 {
-		return nil, &DurableDiffers{s.stream, s.durable, append(fixed, changeable...)}
+	have := consumer.CachedInfo().Config
+	changeable, _ := differences(have, want)
+	if len(changeable) == 0 {
+		return consumer, nil
 	}
 	s.log.Warn("changing a durable that exists", "was", joinAnd(changeable))
 	// An update replaces the whole configuration: what relay does not care about stays.

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go"
@@ -9,43 +10,99 @@ import (
 	"github.com/relaymq/relay/internal/permission"
 )
 
-// checkPermissions finds the subjects that this user may not publish to. The server reports a violation out of band and
-// leaves the publisher to its time-out, so each subject that relay needs is tried with something that has no effect, and
-// the connection is asked what it was told.
-func (r *Relay) checkPermissions(ctx context.Context, sources []*source) (faults []error) {
-	try := func(what string, m *nats.Msg) {
-		if err := r.permitted(ctx, m); err != nil {
-			faults = append(faults, &SetupError{Err: fmt.Errorf("%s: %w", what, err)})
+// probe is a message that has no effect but to have the server say whether its subject is permitted.
+type probe struct {
+	what string
+	msg  *nats.Msg
+}
+
+// checkPermissions finds the subjects that this user may not publish to, of sources that were looked at, and of what they
+// share. The server reports a violation out of band and leaves the publisher to its time-out, so each subject that relay needs
+// is tried with something that has no effect, and the connection is asked what it was told. It keeps the latest violation
+// only: all are tried together, and each by itself if anything was said.
+func (r *Relay) checkPermissions(ctx context.Context, sources []*source, shared bool) error {
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	r.probing.Lock()
+	defer r.probing.Unlock()
+	var probes []probe
+	for _, s := range sources {
+		probes = append(probes, s.probes()...)
+	}
+	if shared {
+		probes = append(probes, r.sharedProbes()...)
+	}
+	old := r.nc.LastError()
+	for _, p := range probes {
+		if err := r.nc.PublishMsg(p.msg); err != nil {
+			return err
 		}
 	}
-	for _, s := range sources {
-		// Not JSON: answered with a 400.
-		try("pulling from durable "+s.durable, &nats.Msg{
-			Subject: r.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable, Reply: fmt.Sprintf("%s.p0.%d", s.inbox, preflightPull), Data: []byte("{"),
-		})
-		// Progress of a sequence that cannot be pending.
-		try("acknowledging on durable "+s.durable, &nats.Msg{
-			Subject: "$JS.ACK." + s.stream + "." + s.durable + ".1.0.0.0.0", Data: []byte("+WPI"),
-		})
+	if err := r.nc.FlushWithContext(ctx); err != nil {
+		return err
 	}
+	if last := r.nc.LastError(); last == old || permission.Of(last) == nil {
+		return nil
+	}
+	var faults []error
+	for _, p := range probes {
+		err := r.permitted(ctx, p.msg)
+		var v *permission.Error
+		switch {
+		case errors.As(err, &v):
+			faults = append(faults, &SetupError{Err: fmt.Errorf("%s: %w", p.what, v)})
+		case err != nil:
+			return err
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// probes are those of a source.
+func (s *source) probes() (list []probe) {
+	r := s.relay
+	if s.setup.have == nil {
+		to := r.api + "CONSUMER.CREATE." + s.stream + "." + s.durable
+		if f := s.setup.want.FilterSubject; f != "" {
+			to += "." + f
+		}
+		// Not JSON: answered with a 400.
+		list = append(list, probe{"making durable " + s.durable, &nats.Msg{Subject: to, Reply: r.nc.NewInbox(), Data: []byte("{")}})
+	}
+	return append(list,
+		// Neither is this.
+		probe{"pulling from durable " + s.durable, &nats.Msg{
+			Subject: r.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable, Reply: r.nc.NewInbox(), Data: []byte("{"),
+		}},
+		// Progress of a sequence that cannot be pending.
+		probe{"acknowledging on durable " + s.durable, &nats.Msg{
+			Subject: "$JS.ACK." + s.stream + "." + s.durable + ".1.0.0.0.0", Data: []byte("+WPI"),
+		}})
+}
+
+// sharedProbes are those of what routes share.
+func (r *Relay) sharedProbes() (list []probe) {
 	// Refused by the stream, which is not called so.
 	elsewhere := nats.Header{nats.ExpectedStreamHdr: {"-"}}
+	try := func(what, subject string) {
+		list = append(list, probe{what, &nats.Msg{Subject: subject, Header: elsewhere, Reply: r.nc.NewInbox()}})
+	}
 	tried := make(map[string]bool)
 	for _, rt := range r.routes {
 		if p := r.deadPrefix(rt.cfg); !tried[p] {
 			tried[p] = true
-			try("storing dead letters", &nats.Msg{Subject: p + ".preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
+			try("storing dead letters", p+".preflight")
 		}
 	}
-	try("parking messages", &nats.Msg{Subject: r.cfg.Service + ".park.preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
+	try("parking messages", r.cfg.Service+".park.preflight")
 	if r.cfg.Domain == "" { // else they go by the API's prefix, which other requests have tried
-		try("counting attempts", &nats.Msg{Subject: "$KV." + r.attemptsName() + ".preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
+		try("counting attempts", "$KV."+r.attemptsName()+".preflight")
 		if r.lives != nil {
-			try("saying that this process lives", &nats.Msg{Subject: "$KV." + r.instancesName() + ".preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
+			try("saying that this process lives", "$KV."+r.instancesName()+".preflight")
 		}
-		try("storing large dead letters", &nats.Msg{Subject: "$O." + r.dead.Bucket() + ".M.preflight", Header: elsewhere, Reply: r.nc.NewInbox()})
+		try("storing large dead letters", "$O."+r.dead.Bucket()+".M.preflight")
 	}
-	return faults
+	return list
 }
 
 // permitted publishes m and reports a violation for its subject.

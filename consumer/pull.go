@@ -47,9 +47,6 @@ type pullRequests struct {
 	next  int // id
 }
 
-// preflightPull is the id of what is no pull at all.
-const preflightPull = 0
-
 func (p *pullRequests) outstanding() (n, bytes int) {
 	for i := range p.lanes {
 		n += p.lanes[i].left
@@ -336,7 +333,7 @@ func (s *source) take(first *nats.Msg) {
 // status is what the server says about a pull.
 func (s *source) status(m *nats.Msg, now time.Time) {
 	id, err := strconv.Atoi(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
-	if err != nil || id == preflightPull {
+	if err != nil {
 		return
 	}
 	s.lastHeard = now

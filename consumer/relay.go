@@ -72,7 +72,11 @@ type Relay struct {
 	tellings  *tellings
 	retention retention
 
-	// Made by set-up:
+	troubles troubles      // what is away that routes share
+	opening  chan struct{} // holds a value for each source that is being opened late
+	probing  sync.Mutex    // one check of permissions at a time
+
+	// Made by the start:
 	retries *ack.RetryStream
 	records *ack.Bucket
 	dead    *dlq.Store
@@ -93,7 +97,8 @@ type Relay struct {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: newSolo()}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: newSolo(), opening: make(chan struct{}, atOnce)}
+	r.troubles.log = cfg.Logger
 	var err error
 	if cfg.Domain == "" {
 		r.js, err = jetstream.New(nc)
@@ -138,9 +143,6 @@ func (r *Relay) deadPrefix(rt Route) string {
 	return cmp.Or(rt.DeadLetter.Prefix, r.cfg.Service+".dlq")
 }
 
-// setupTimeout bounds everything that happens before the first message is pulled.
-const setupTimeout = 10 * time.Second
-
 // Run sets everything up, and handles messages until ctx is done. Then it drains: see [Config.Drain]. It returns nil
 // after a clean drain, an error that is [ErrForcedDrain] when handlers had to be interrupted, one that is [ErrEscalated]
 // when a key gave up under on_give_up: exit, one that is nats.ErrConnectionClosed when the connection was closed for good,
@@ -154,38 +156,48 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.escalate = escalate
 	defer r.endWithConnection(ctx, escalate)()
 
-	setup, cancel := context.WithTimeout(ctx, setupTimeout)
-	defer cancel()
-	if err := r.setUp(setup); err != nil {
+	if err := r.reach(ctx); err != nil {
+		return unlessStopped(ctx, err)
+	}
+	control, err := r.answerStatus()
+	if err != nil {
+		return unlessStopped(ctx, &SetupError{Err: err})
+	}
+	defer func() { _ = control.Stop() }()
+	// What is not permitted of that is known before the start looks for what is not.
+	_ = r.nc.FlushTimeout(settleTimeout)
+	units, err := r.start(ctx)
+	if err != nil || ctx.Err() != nil {
+		r.closeSources()
 		return unlessStopped(ctx, err)
 	}
 	// Orders are known before the first message is pulled.
-	stopFollowing, err := r.follow(setup, ctx)
+	var stopFollowing func()
+	err = r.persist(ctx, "the orders of operators", func(c context.Context) error {
+		return r.attempt(c, func(setup context.Context) (err error) {
+			stopFollowing, err = r.follow(setup, ctx)
+			return err
+		})
+	})
 	if err != nil {
 		r.closeSources()
-		return unlessStopped(ctx, &SetupError{Err: err})
+		return unlessStopped(ctx, setupError("", err))
 	}
 	defer stopFollowing()
 	defer escalate(nil) // ends the following
-	control, err := r.answerStatus()
-	if err != nil {
-		r.closeSources()
-		return unlessStopped(ctx, &SetupError{Err: err})
-	}
 	if r.lives != nil {
-		if err := r.lives.begin(setup); err != nil {
-			_ = control.Stop()
+		err := r.persist(ctx, "bucket "+r.instancesName(), func(ctx context.Context) error { return r.attempt(ctx, r.lives.begin) })
+		if err != nil {
 			r.closeSources()
-			return unlessStopped(ctx, &SetupError{Err: err})
+			return unlessStopped(ctx, setupError("", err))
 		}
+		defer func() {
+			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+			defer cancel()
+			r.lives.end(end)
+		}()
 	}
-	err = r.serve(ctx)
-	_ = control.Stop()
-	if r.lives != nil {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
-		r.lives.end(end)
-		cancel()
-	}
+	err = r.serve(ctx, units)
 	if cause := ownCause(ctx); cause != nil {
 		return cause
 	}
@@ -256,7 +268,7 @@ func unlessStopped(ctx context.Context, err error) error {
 }
 
 // serve runs the sources until ctx is done, and drains them.
-func (r *Relay) serve(ctx context.Context) error {
+func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	// The sessions and the slow paths outlive ctx: settlements go on during the drain.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -267,8 +279,8 @@ func (r *Relay) serve(ctx context.Context) error {
 		rt.work = slow
 	}
 	var running sync.WaitGroup
-	for _, s := range r.openSources() {
-		running.Go(func() { r.keepOpen(work, s) })
+	for _, u := range units {
+		running.Go(func() { r.live(work, ctx, u) })
 	}
 	running.Go(func() { r.proveContact(work) })
 	running.Go(func() { r.housekeep(work) })
@@ -435,6 +447,9 @@ func (r *Relay) Ready() error {
 	var errs []error
 	if !r.nc.IsConnected() {
 		errs = append(errs, fmt.Errorf("NATS: %s", strings.ToLower(r.nc.Status().String())))
+	}
+	if err := r.troubles.err(); err != nil {
+		errs = append(errs, err)
 	}
 	sources := r.openSources()
 	if len(sources) > 0 { // else it is not known yet

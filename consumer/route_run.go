@@ -39,6 +39,8 @@ type route struct {
 	// Lines of the log, of what was said of one message for many.
 	unparked, undead, unread seldom
 
+	troubles troubles // why its durables are not open
+
 	mu      sync.Mutex
 	stopped error  // no message is to blame, and none starts but to find out whether it works again
 	dlqErr  error  // the dead letters do not take its entries
@@ -53,6 +55,7 @@ func newRoute(r *Relay, cfg Route) *route {
 	_, outside := cfg.Handler.(Outside)
 	cfg.OwnBytes = cfg.OwnBytes || outside
 	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: !outside}
+	rt.troubles.log = rt.log
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
@@ -139,6 +142,9 @@ func (rt *route) fail(err error) {
 
 // trouble is why the route does not work, if so.
 func (rt *route) trouble() error {
+	if err := rt.troubles.err(); err != nil {
+		return err
+	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	if rt.stopped != nil {

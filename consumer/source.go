@@ -39,6 +39,7 @@ type source struct {
 	arrived chan *nats.Msg // deliveries, statuses and answers, in the order of the wire
 	answers *nats.Subscription
 	woken   chan struct{}
+	setup   setup         // until it is open
 	drained chan struct{} // closed when nothing more arrives, and what did is with the routes
 	ended   chan struct{} // closed when run is over
 	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon

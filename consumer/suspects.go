@@ -116,10 +116,13 @@ func (l *lives) begin(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := l.relay.nc.FlushWithContext(ctx); err != nil {
-		return err
+	if err = l.relay.nc.FlushWithContext(ctx); err == nil {
+		err = l.renew(ctx)
 	}
-	return l.renew(ctx)
+	if err != nil {
+		_ = l.answers.Unsubscribe()
+	}
+	return err
 }
 
 // renew writes the entry, which would lapse otherwise.

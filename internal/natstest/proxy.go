@@ -1,11 +1,14 @@
 package natstest
 
 import (
+	"bytes"
 	"net"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // Proxy passes TCP connections from a port of 127.0.0.1 to a target, until it is told not to.
@@ -19,6 +22,8 @@ type Proxy struct {
 	gate    sync.RWMutex
 	stall   sync.Mutex
 	stalled bool // under stall
+
+	delay atomic.Int64 // of each direction, in nanoseconds
 
 	mu     sync.Mutex
 	closed bool
@@ -71,6 +76,9 @@ func (p *Proxy) Resume() {
 		p.gate.Unlock()
 	}
 }
+
+// Delay makes each direction that much slower, from the next byte on: the round trip grows by twice of it.
+func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
 
 // Cut resets every connection there is. New ones are served as before.
 func (p *Proxy) Cut() {
@@ -143,18 +151,31 @@ func (p *Proxy) serve(client net.Conn) {
 
 // pipe ends both sides when one ends: NATS does not use half-closed connections.
 func (p *Proxy) pipe(dst, src net.Conn) {
-	defer dst.Close()
 	defer src.Close()
+	type chunk struct {
+		due  time.Time
+		data []byte
+	}
+	chunks := make(chan chunk, 1024)
+	defer close(chunks)
+	p.wg.Go(func() {
+		defer dst.Close()
+		failed := false
+		for c := range chunks {
+			time.Sleep(time.Until(c.due))
+			p.gate.RLock()
+			if _, err := dst.Write(c.data); err != nil && !failed {
+				failed = true
+				src.Close() // no more is read
+			}
+			p.gate.RUnlock()
+		}
+	})
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(buf)
 		if n > 0 {
-			p.gate.RLock()
-			_, werr := dst.Write(buf[:n])
-			p.gate.RUnlock()
-			if werr != nil {
-				return
-			}
+			chunks <- chunk{time.Now().Add(time.Duration(p.delay.Load())), bytes.Clone(buf[:n])}
 		}
 		if err != nil {
 			return

@@ -1,0 +1,215 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/away"
+)
+
+// The life of a source: its durable is looked at, made if it is missing, and opened; then it is pulled from, until relay
+// drains or the durable is lost, and closed. One that cannot be opened is tried again; one whose durable is lost is taken over
+// by another source when the durable is there again (again.go).
+
+// unit is what is set up together: the durable of one or more routes, and those of their replays, which are of no use without
+// it.
+type unit struct {
+	main *source
+	dues []*source
+}
+
+func sourcesOf(units []*unit) (list []*source) {
+	for _, u := range units {
+		list = append(append(list, u.main), u.dues...)
+	}
+	return list
+}
+
+// setup is what is known of a source before it is open.
+type setup struct {
+	err      error // why it is not
+	stream   jetstream.Stream
+	want     jetstream.ConsumerConfig
+	have     jetstream.Consumer // nil: it is to be made
+	waiting  waiting            // then
+	made     bool               // by this start
+	lookedAt bool               // once: what is said of a stream is said once
+}
+
+// differs is why the durable cannot be used as it is, if so.
+func (s *source) differs() *DurableDiffers {
+	var d *DurableDiffers
+	errors.As(s.setup.err, &d)
+	return d
+}
+
+// waits tells whether the source may be set up later, while others run.
+func (s *source) waits() bool { return away.Is(s.setup.err) || s.differs() != nil }
+
+// look finds out what is to be done to open the source, and whether it can work. It changes nothing.
+func (s *source) look(ctx context.Context) error {
+	stream, err := s.relay.js.Stream(ctx, s.stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("stream %s does not exist: add it under streams, or make it with: nats stream add %s", s.stream, s.stream)
+	}
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", s.stream, err)
+	}
+	s.setup.stream, s.setup.have, s.setup.want = stream, nil, s.wanted(stream.CachedInfo().Config.Subjects)
+	if !s.setup.lookedAt {
+		s.setup.lookedAt = true
+		for _, risk := range s.risks(stream.CachedInfo().Config) {
+			s.log.Warn("the stream can lose messages that wait: " + risk)
+		}
+	}
+	consumer, err := stream.Consumer(ctx, s.durable)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		s.setup.waiting, err = s.mayCreate(ctx, stream, s.setup.want)
+		return err
+	case errors.Is(err, jetstream.ErrNotPullConsumer):
+		return &DurableDiffers{s.stream, s.durable, []string{"it is a push consumer"}}
+	case err != nil:
+		return fmt.Errorf("durable %s on stream %s: %w", s.durable, s.stream, err)
+	}
+	s.setup.have = consumer
+	return s.mayUse(consumer, s.setup.want)
+}
+
+// openLooked makes the durable if it is missing, and begins its session.
+func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
+	consumer := s.setup.have
+	if consumer == nil {
+		if !s.due {
+			s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", s.setup.waiting.chosen)
+		}
+		if consumer, s.setup.made, err = s.makeOrCompare(ctx, s.setup.stream, s.setup.want); err != nil {
+			return err
+		}
+	} else if consumer, err = s.compare(ctx, s.setup.stream, consumer, s.setup.want); err != nil {
+		return err
+	}
+	if err = s.open(ctx, consumer, s.setup.stream.CachedInfo().Created); err != nil {
+		s.close()
+	}
+	return err
+}
+
+// unmake removes a durable that a start made which then failed, unless another instance uses it by now.
+func (s *source) unmake(ctx context.Context) error {
+	if !s.setup.made {
+		return nil
+	}
+	consumer, err := s.setup.stream.Consumer(ctx, s.durable)
+	if err != nil {
+		return err
+	}
+	i := consumer.CachedInfo()
+	if !i.Created.Equal(s.identity.ConsumerCreated) || i.NumWaiting > 0 || i.Delivered.Consumer > 0 {
+		return nil
+	}
+	if err = s.setup.stream.DeleteConsumer(ctx, s.durable); err == nil {
+		s.log.Info("removed the durable that was made: the start failed")
+	}
+	return err
+}
+
+// live runs the sources of a unit, each when it is open, until ctx is done. None is opened after stop is done.
+func (r *Relay) live(ctx, stop context.Context, u *unit) {
+	if !r.await(stop, u.main) {
+		return
+	}
+	var running sync.WaitGroup
+	for _, due := range u.dues {
+		running.Go(func() {
+			if r.await(stop, due) {
+				r.keepOpen(ctx, due)
+			}
+		})
+	}
+	r.keepOpen(ctx, u.main)
+	running.Wait()
+}
+
+// await opens a source that is not open yet, for as long as it takes. It returns false when ctx was done first.
+func (r *Relay) await(ctx context.Context, s *source) bool {
+	if slices.Contains(r.openSources(), s) {
+		return true
+	}
+	what := fmt.Sprintf("durable %s on stream %s", s.durable, s.stream)
+	for p := new(away.Patience); ; {
+		if err := s.setup.err; err != nil {
+			for _, rt := range s.routes {
+				rt.troubles.note(what, err, time.Now())
+			}
+			most := lookAgain
+			if away.Is(err) {
+				most = tryAgain
+			}
+			pause(ctx, p.Next(most))
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case r.opening <- struct{}{}:
+		}
+		s.setup.err = r.openLate(ctx, s)
+		<-r.opening
+		if s.setup.err != nil {
+			continue
+		}
+		for _, rt := range s.routes {
+			rt.troubles.mended(what, time.Now())
+		}
+		if !r.include(s) {
+			s.close()
+			return false
+		}
+		return true
+	}
+}
+
+// openLate is a start of one source.
+func (r *Relay) openLate(ctx context.Context, s *source) error {
+	if err := r.attempt(ctx, s.look); err != nil {
+		return err
+	}
+	if err := r.checkPermissions(ctx, []*source{s}, false); err != nil {
+		return err
+	}
+	return r.attempt(ctx, func(ctx context.Context) error { return r.openLooked(s, ctx) })
+}
+
+// include adds a source to those that are pulled from. It returns false when relay drains.
+func (r *Relay) include(s *source) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.draining {
+		return false
+	}
+	list := append(slices.Clone(r.openSources()), s)
+	r.sources.Store(&list)
+	return true
+}
+
+// closeSources ends what was opened, when Run cannot go on.
+func (r *Relay) closeSources() {
+	for _, s := range r.lastSources() {
+		s.close()
+	}
+	r.sources.Store(nil)
+}
+
+// openSources are those that are running.
+func (r *Relay) openSources() []*source {
+	if list := r.sources.Load(); list != nil {
+		return *list
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// plan finds the stream of each route, and which routes share a durable.
+func (r *Relay) plan(ctx context.Context) (units []*unit, faults []error) {
+	streams, errs := make([]string, len(r.routes)), make([]error, len(r.routes))
+	slots := make(chan struct{}, atOnce)
+	var looking sync.WaitGroup
+	for i, rt := range r.routes {
+		slots <- struct{}{}
+		looking.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = r.persist(ctx, "the stream of route "+rt.cfg.Name, func(ctx context.Context) error {
+				return r.attempt(ctx, func(ctx context.Context) (err error) {
+					streams[i], err = r.streamOf(ctx, rt.cfg)
+					return err
+				})
+			})
+		})
+	}
+	looking.Wait()
+	for i, rt := range r.routes {
+		stream := streams[i]
+		if errs[i] != nil {
+			faults = append(faults, setupError(rt.cfg.Name, errs[i]))
+			continue
+		}
+		j := slices.IndexFunc(units, func(u *unit) bool { return u.main.stream == stream && u.main.durable == rt.cfg.Durable })
+		if j < 0 {
+			j = len(units)
+			units = append(units, &unit{main: newSource(r, stream, rt.cfg.Durable, false)})
+		}
+		for _, u := range units {
+			if u.main.stream == stream {
+				faults = append(faults, overlaps(u.main, rt, u == units[j])...)
+			}
+		}
+		units[j].main.add(rt, rt.cfg.Subjects...)
+
+		due := newSource(r, r.retries.Name(), rt.cfg.Name, true)
+		due.add(rt, r.retries.DueSubjects(rt.cfg.Name))
+		units[j].dues = append(units[j].dues, due)
+	}
+	if err := setupError("", faults...); err != nil {
+		faults = []error{err}
+	}
+	return units, faults
+}
+
+// overlaps finds subjects of rt that another route of the stream handles too. Routes that share a durable may overlap,
+// since the most specific one gets the message, but not be equal.
+func overlaps(s *source, rt *route, shared bool) (faults []error) {
+	for _, d := range s.patterns {
+		for _, p := range rt.cfg.Subjects {
+			if shared && subject.Compare(d.pattern, p) != 0 || !subject.Overlaps(d.pattern, p) {
+				continue
+			}
+			faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf(
+				"subjects: %q overlaps %q of route %s on the same stream: both would handle the same messages; give them the same durable to have the more specific one handle each",
+				p, d.pattern, d.route.cfg.Name)})
+		}
+	}
+	return faults
+}
+
+// streamOf is the one stream that holds all subjects of the route.
+func (r *Relay) streamOf(ctx context.Context, rt Route) (string, error) {
+	if rt.Stream != "" {
+		return rt.Stream, nil
+	}
+	found := ""
+	for _, subj := range rt.Subjects {
+		name, err := r.js.StreamNameBySubject(ctx, subj)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			return "", fmt.Errorf("no stream holds subject %q: add one under streams, or make it with: nats stream add", subj)
+		case err != nil:
+			return "", fmt.Errorf("looking for the stream of %q: %w", subj, err)
+		case found != "" && found != name:
+			return "", fmt.Errorf("subjects are on two streams, %s and %s: make it two routes", found, name)
+		}
+		found = name
+	}
+	return found, nil
+}

@@ -1,0 +1,293 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/permission"
+)
+
+// How relay starts. What is merely away, as a server, a leader or a quorum may be, never ends a start: it is named, and tried
+// again. A fault that only people can mend ends it at once, before anything was made for the routes.
+//
+//  1. What the routes share is made, for as long as it takes: relay's own streams and buckets, the orders of operators.
+//  2. The stream of each route is found: by then the JetStream API answers, and if it does not again, it is waited for.
+//  3. All durables are looked at, side by side, and what may be done to them. Whatever cannot work is found here.
+//  4. Those that are missing are made, and all are opened. A start that fails here removes those that it made.
+//
+// A route whose stream or durable is away in step 3 or 4 is set up later, by itself (life.go), while the others run; and so is
+// one whose durable has other settings, when somebody has changed them.
+
+const (
+	// setupTimeout bounds a step of the start over all routes. Who is not through with it by then is set up later.
+	setupTimeout = 10 * time.Second
+	// atOnce bounds how many durables are set up side by side.
+	atOnce = 16
+	// tryAgain and lookAgain are the longest pauses before what is away is tried again, and before a fault is looked at again.
+	tryAgain  = 5 * time.Second
+	lookAgain = time.Minute
+)
+
+// start makes or finds everything that the routes need, until ctx is done.
+func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
+	if err := r.shared(ctx); err != nil {
+		return nil, err
+	}
+	units, faults := r.plan(ctx)
+	for _, rt := range r.routes {
+		if c, ok := rt.cfg.Handler.(Checker); ok {
+			if err := c.Check(ctx); err != nil {
+				faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("handler: %w", err)})
+			}
+		}
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	if err := r.lookAtAll(ctx, units); err != nil {
+		return nil, err
+	}
+	return units, r.openAll(ctx, units)
+}
+
+// persist tries until that succeeds, fails for a reason that does not pass by itself, or ctx is done.
+func (r *Relay) persist(ctx context.Context, what string, try func(ctx context.Context) error) error {
+	for p, list := new(away.Patience), &r.troubles; ; {
+		err := try(ctx)
+		switch {
+		case err == nil:
+			list.mended(what, time.Now())
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !away.Is(err):
+			return err
+		}
+		list.note(what, err, time.Now())
+		pause(ctx, p.Next(tryAgain))
+	}
+}
+
+// attempt bounds a try, and ends it when the server says that something is not permitted.
+func (r *Relay) attempt(ctx context.Context, f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	ctx, stop := permission.Watch(ctx, r.nc)
+	defer stop()
+	return permission.Cause(ctx, f(ctx))
+}
+
+// reach waits for JetStream.
+func (r *Relay) reach(ctx context.Context) error {
+	return setupError("", r.persist(ctx, "JetStream", func(ctx context.Context) error {
+		return r.attempt(ctx, func(ctx context.Context) error { return CheckJetStream(ctx, r.js) })
+	}))
+}
+
+// shared makes what all routes need, side by side.
+func (r *Relay) shared(ctx context.Context) error {
+	parts := []struct {
+		name string
+		make func(ctx context.Context) error
+	}{
+		{"stream " + r.retryStreamName(), func(ctx context.Context) (err error) {
+			r.retries, err = ack.OpenRetryStream(ctx, r.js, r.cfg.Service, r.retryStreamName(), r.cfg.Replicas)
+			return err
+		}},
+		{"bucket " + r.attemptsName(), func(ctx context.Context) (err error) {
+			r.records, err = ack.OpenBucket(ctx, r.js, r.attemptsName(), r.cfg.Replicas)
+			return err
+		}},
+		{"the dead letters", func(ctx context.Context) (err error) {
+			r.dead, err = dlq.Open(ctx, r.js, r.deadConfig())
+			return err
+		}},
+	}
+	if len(r.solo.groups) > 0 {
+		parts = append(parts, struct {
+			name string
+			make func(ctx context.Context) error
+		}{"bucket " + r.instancesName(), func(ctx context.Context) (err error) {
+			l, err := openLives(ctx, r)
+			if err == nil {
+				r.lives = l
+			}
+			return err
+		}})
+	}
+	faults := make([]error, len(parts))
+	var making sync.WaitGroup
+	for i, p := range parts {
+		making.Go(func() {
+			faults[i] = r.persist(ctx, p.name, func(ctx context.Context) error { return r.attempt(ctx, p.make) })
+		})
+	}
+	making.Wait()
+	return setupError("", faults...)
+}
+
+func (r *Relay) deadConfig() dlq.Config {
+	var prefixes []string
+	for _, rt := range r.routes {
+		if p := rt.cfg.DeadLetter.Prefix; p != "" && p != r.cfg.Service+".dlq" && !slices.Contains(prefixes, p) {
+			prefixes = append(prefixes, p)
+		}
+	}
+	return dlq.Config{
+		Service: r.cfg.Service, Replicas: r.cfg.Replicas, Prefixes: prefixes, Instance: r.cfg.Instance, Logger: r.log,
+		MaxAge: r.cfg.DLQ.MaxAge, MaxBytes: r.cfg.DLQ.MaxBytes, OnFull: r.cfg.DLQ.OnFull,
+	}
+}
+
+// setupError makes one of what went wrong. A missing permission stands for all of them: what came after it failed for the same
+// reason.
+func setupError(route string, errs ...error) error {
+	var list []error
+	for _, err := range errs {
+		var v *permission.Error
+		var setup *SetupError
+		switch {
+		case err == nil:
+		case errors.As(err, &v):
+			return &SetupError{Err: v}
+		case errors.As(err, &setup):
+			list = append(list, err)
+		default:
+			list = append(list, &SetupError{route, err})
+		}
+	}
+	return errors.Join(list...)
+}
+
+// CheckJetStream asks whether there is JetStream for this account. The error is a *[SetupError] that says what to do, also
+// when JetStream is only away for now.
+func CheckJetStream(ctx context.Context, js jetstream.JetStream) error {
+	_, err := js.AccountInfo(ctx)
+	if err == nil {
+		return nil
+	}
+	if here, _ := js.Conn().ConnectedServerJetStream(); errors.Is(err, jetstream.ErrJetStreamNotEnabled) &&
+		(here || js.Conn().ConnectedClusterName() != "" || js.Options().Domain != "") {
+		// Nobody listens for the account just now; it is not for a lack of JetStream.
+		err = fmt.Errorf("no server with JetStream answers: %w", nats.ErrNoResponders)
+	}
+	return &SetupError{Err: fmt.Errorf("JetStream: %w%s", err, hint(err))}
+}
+
+func hint(err error) string {
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled):
+		return " (start nats-server with -js)"
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		return " (enable it for this account)"
+	case errors.Is(err, context.DeadlineExceeded):
+		return " (no answer; is the account permitted to use $JS.API.> and _INBOX.>?)"
+	}
+	return ""
+}
+
+// lookAtAll looks at all durables side by side, and returns what only people can mend.
+func (r *Relay) lookAtAll(ctx context.Context, units []*unit) error {
+	r.sideBySide(ctx, sourcesOf(units), (*source).look)
+	var faults []error
+	for _, s := range sourcesOf(units) {
+		if s.setup.err != nil && !s.waits() {
+			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
+		}
+	}
+	if err := setupError("", faults...); err != nil || ctx.Err() != nil {
+		return err
+	}
+	// A route that differs is stopped alone, unless there is no other.
+	for _, u := range units {
+		if differs := u.main.differs(); differs != nil {
+			for _, rt := range u.main.routes {
+				faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("stopped: %w", differs)})
+			}
+		}
+	}
+	if len(faults) == len(r.routes) {
+		return errors.Join(faults...)
+	}
+	looked := slices.DeleteFunc(sourcesOf(units), func(s *source) bool { return s.setup.err != nil })
+	return r.persist(ctx, "permissions", func(ctx context.Context) error { return r.checkPermissions(ctx, looked, true) })
+}
+
+// openAll makes and opens the durables that were looked at: those of routes first, then those of their replays.
+func (r *Relay) openAll(ctx context.Context, units []*unit) error {
+	var mains, dues, opened []*source
+	for _, u := range units {
+		mains = append(mains, u.main)
+	}
+	r.sideBySide(ctx, mains, r.openLooked)
+	for _, u := range units {
+		if u.main.setup.err == nil {
+			dues = append(dues, u.dues...)
+		}
+	}
+	r.sideBySide(ctx, dues, r.openLooked)
+	var faults []error
+	for _, s := range append(mains, dues...) {
+		switch {
+		case s.setup.err == nil:
+			opened = append(opened, s)
+		case !s.waits():
+			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
+		}
+	}
+	if err := setupError("", faults...); err != nil {
+		r.undo(ctx, opened)
+		return err
+	}
+	for _, s := range opened {
+		r.include(s)
+	}
+	return nil
+}
+
+// undo closes what a start opened that failed, and removes the durables that it made.
+func (r *Relay) undo(ctx context.Context, opened []*source) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	r.sideBySide(ctx, opened, func(s *source, ctx context.Context) error {
+		s.close()
+		return s.unmake(ctx)
+	})
+}
+
+// sideBySide calls f for sources, some at once, and notes what became of each. Who has not begun when the time of the step is
+// over is as one that did not answer.
+func (r *Relay) sideBySide(ctx context.Context, list []*source, f func(s *source, ctx context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	ctx, stop := permission.Watch(ctx, r.nc)
+	defer stop()
+	slots := make(chan struct{}, atOnce)
+	var working sync.WaitGroup
+	for _, s := range list {
+		if s.setup.err != nil {
+			continue
+		}
+		slots <- struct{}{}
+		working.Go(func() {
+			defer func() { <-slots }()
+			if s.setup.err = ctx.Err(); s.setup.err == nil {
+				one, cancel := context.WithTimeout(ctx, settleTimeout)
+				s.setup.err = f(s, one)
+				cancel()
+			}
+			s.setup.err = permission.Cause(ctx, s.setup.err)
+		})
+	}
+	working.Wait()
+}

@@ -1,0 +1,66 @@
+// Package away tells the errors of a server that may be back in a moment from faults that only people can mend.
+package away
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Is tells whether err says that the server, its JetStream or the leader of a stream is not there just now: trying again later
+// may help, with nothing changed. A connection that was closed for good is a fault.
+func Is(err error) bool {
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		return slices.Contains(codes, api.ErrorCode) || api.Code == 503 && !slices.Contains(faults, api.ErrorCode)
+	}
+	for _, e := range []error{
+		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionReconnecting,
+		nats.ErrReconnectBufExceeded, nats.ErrStaleConnection, nats.ErrMaxConnectionsExceeded, jetstream.ErrNoStreamResponse,
+		jetstream.ErrNoHeartbeat, io.EOF, io.ErrUnexpectedEOF,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	var network net.Error
+	return errors.As(err, &network)
+}
+
+// codes of the server for what passes although their status is not 503 (nats-server v2.15.2, server/errors.json).
+var codes = []jetstream.ErrorCode{
+	10005, // no suitable peers for placement: a node may be away
+	10009, // the cluster cannot handle the request: no leader
+	10028, // insufficient memory resources
+	10041, // a general error of raft
+	10047, // insufficient storage resources
+	10118, // stream is offline
+	10119, // consumer is offline
+	10194, // stream is offline, with a reason
+	10195, // consumer is offline, with a reason
+}
+
+// faults have the status 503, and stay until somebody changes the server or the account.
+var faults = []jetstream.ErrorCode{
+	jetstream.JSErrCodeJetStreamNotEnabled,
+	jetstream.JSErrCodeJetStreamNotEnabledForAccount,
+	10010, // clustering is required
+	10035, // account not found
+	10036, // not supported in clustered mode
+}
+
+// Patience is the pause before each next try: it doubles, from a tenth of a second, and is up to a half shorter at random.
+type Patience struct{ wait time.Duration }
+
+// Next is the next pause, at most that long.
+func (p *Patience) Next(most time.Duration) time.Duration {
+	p.wait = min(max(2*p.wait, 100*time.Millisecond), most)
+	return p.wait - rand.N(p.wait/2+1)
+}

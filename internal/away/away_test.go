@@ -1,0 +1,44 @@
+package away
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestIs(t *testing.T) {
+	for _, err := range []error{
+		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrReconnectBufExceeded,
+		&jetstream.APIError{Code: 503, ErrorCode: 10008}, &jetstream.APIError{Code: 400, ErrorCode: 10005},
+		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
+	} {
+		if !Is(fmt.Errorf("stream ORDERS: %w", err)) {
+			t.Errorf("%v is a fault", err)
+		}
+	}
+	for _, err := range []error{
+		nil, context.Canceled, nats.ErrConnectionClosed, nats.ErrAuthorization, jetstream.ErrStreamNotFound, jetstream.ErrConsumerNotFound,
+		jetstream.ErrJetStreamNotEnabled, jetstream.ErrJetStreamNotEnabledForAccount, errors.New("other"),
+		&jetstream.APIError{Code: 500, ErrorCode: 10074},
+	} {
+		if Is(err) {
+			t.Errorf("%v passes by itself", err)
+		}
+	}
+}
+
+func TestPatience(t *testing.T) {
+	var p Patience
+	for want := 100 * time.Millisecond; want < time.Minute; want *= 2 {
+		if d := p.Next(5 * time.Second); d > min(want, 5*time.Second) || d < min(want, 5*time.Second)/2-1 {
+			t.Errorf("%v, want %v or up to a half less", d, want)
+		}
+	}
+}
