@@ -23,6 +23,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
 	"github.com/relaymq/relay/cmd/relay/internal/natsd"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/permission"
 )
 
@@ -33,7 +34,8 @@ func newRun(o *options) *cobra.Command {
 		Use: "run", Short: "run the service", Args: args(cobra.NoArgs),
 		Long: `Run delivers the messages of all routes until it is told to stop. SIGTERM or SIGINT drains: nothing is pulled any
 more, what was not started goes back at once, and handlers may finish within the configured drain time. A second signal
-exits at once, with code 3.`,
+exits at once, with code 3. What cannot work by its configuration ends the start with code 2; a server or a stream that is
+only away is waited for.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			harden()
 			cfg, err := o.load()
@@ -95,15 +97,20 @@ func (s *service) run(ctx context.Context) (err error) {
 	if s.natsd != nil {
 		defer s.natsd.Shutdown()
 	}
-	if s.conn, err = connect(ctx, s.cfg, s.cfg.Service, inProcess, s.log); err != nil {
-		return whileStarting(ctx, cannotStart(err))
-	}
-	defer s.conn.Close()
+	// Before anything is waited for: readiness says what.
 	stopAdmin, err := s.startAdmin(ctx)
 	if err != nil {
 		return cannotStart(err)
 	}
 	defer stopAdmin()
+	err = s.patiently(ctx, "NATS", func() (err error) {
+		s.conn, err = connect(ctx, s.cfg, s.cfg.Service, inProcess, s.log)
+		return err
+	})
+	if err != nil {
+		return whileStarting(ctx, cannotStart(err))
+	}
+	defer s.conn.Close()
 	if err := s.newRelay(ctx); err != nil {
 		return whileStarting(ctx, err)
 	}
@@ -120,6 +127,39 @@ func (s *service) run(ctx context.Context) (err error) {
 	}
 	return err
 }
+
+// patiently tries until that succeeds, or fails for a reason that does not pass by itself. Readiness says what is waited for,
+// and the log once a minute.
+func (s *service) patiently(ctx context.Context, what string, try func() error) error {
+	var p away.Patience
+	var since, said time.Time
+	for {
+		err := try()
+		if err == nil || ctx.Err() != nil || !away.Is(err) {
+			return err
+		}
+		now := time.Now()
+		if since.IsZero() {
+			since = now
+		}
+		if now.Sub(said) >= time.Minute {
+			said = now
+			s.log.Warn("relay waits, and tries again: "+what, "since", since.UTC(), "error", err)
+		}
+		s.mu.Lock()
+		s.starting = fmt.Errorf("%s: %w (since %s)", what, err, since.UTC().Format(time.RFC3339))
+		s.mu.Unlock()
+		next := time.NewTimer(p.Next(maxPause))
+		select {
+		case <-ctx.Done():
+		case <-next.C:
+		}
+		next.Stop()
+	}
+}
+
+// maxPause is the longest pause before what is away at the start is tried again.
+const maxPause = 5 * time.Second
 
 // whileStarting is err, or nothing if relay was told to stop meanwhile: then what it was about to do has not failed.
 func whileStarting(ctx context.Context, err error) error {
@@ -193,13 +233,11 @@ func (s *service) startAdmin(ctx context.Context) (stop func(), err error) {
 }
 
 func (s *service) newRelay(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, streamsTimeout)
-	defer cancel()
 	js, err := newJetStream(s.conn.Conn, s.cfg)
 	if err != nil {
 		return err
 	}
-	if err := s.makeStreams(ctx, js); err != nil {
+	if err := s.patiently(ctx, "streams", func() error { return s.makeStreams(ctx, js) }); err != nil {
 		return err
 	}
 	list, err := routes(s.cfg, js)
@@ -217,6 +255,8 @@ func (s *service) newRelay(ctx context.Context) error {
 }
 
 func (s *service) makeStreams(ctx context.Context, js jetstream.JetStream) error {
+	ctx, cancel := context.WithTimeout(ctx, streamsTimeout)
+	defer cancel()
 	ctx, stop := permission.Watch(ctx, s.conn.Conn)
 	defer stop()
 	err := consumer.CheckJetStream(ctx, js)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/away"
 )
 
 // ensureStreams makes the streams of the configuration that are missing and compares those that are there; it never
@@ -22,7 +23,7 @@ func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config
 	if embedded != "" {
 		edit = "change the configuration back, start relay, and change the stream first, with: nats --server " + embedded + " stream edit "
 	}
-	var faults []error
+	var faults, gone []error
 	for _, s := range streams {
 		have, err := js.Stream(ctx, s.Name)
 		switch {
@@ -35,9 +36,15 @@ func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config
 				err = fmt.Errorf("it exists with other settings: %s; %s%s", differs, edit, s.Name)
 			}
 		}
-		if err != nil {
+		switch {
+		case away.Is(err):
+			gone = append(gone, &consumer.SetupError{Err: fmt.Errorf("stream %s: %w", s.Name, err)})
+		case err != nil:
 			faults = append(faults, &consumer.SetupError{Err: fmt.Errorf("stream %s: %w", s.Name, err)})
 		}
+	}
+	if len(faults) == 0 {
+		faults = gone // else what is to be mended is not to be waited for
 	}
 	return errors.Join(faults...)
 }

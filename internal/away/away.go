@@ -24,11 +24,15 @@ func Is(err error) bool {
 	for _, e := range []error{
 		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionReconnecting,
 		nats.ErrReconnectBufExceeded, nats.ErrStaleConnection, nats.ErrMaxConnectionsExceeded, jetstream.ErrNoStreamResponse,
-		jetstream.ErrNoHeartbeat, io.EOF, io.ErrUnexpectedEOF,
+		jetstream.ErrNoHeartbeat, nats.ErrNoServers, io.EOF, io.ErrUnexpectedEOF,
 	} {
 		if errors.Is(err, e) {
 			return true
 		}
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") {
+		return false // TLS: one side does not accept the other (crypto/tls, conn.go)
 	}
 	var network net.Error
 	return errors.As(err, &network)

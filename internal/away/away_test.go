@@ -26,7 +26,7 @@ func TestIs(t *testing.T) {
 	for _, err := range []error{
 		nil, context.Canceled, nats.ErrConnectionClosed, nats.ErrAuthorization, jetstream.ErrStreamNotFound, jetstream.ErrConsumerNotFound,
 		jetstream.ErrJetStreamNotEnabled, jetstream.ErrJetStreamNotEnabledForAccount, errors.New("other"),
-		&jetstream.APIError{Code: 500, ErrorCode: 10074},
+		&jetstream.APIError{Code: 500, ErrorCode: 10074}, &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")},
 	} {
 		if Is(err) {
 			t.Errorf("%v passes by itself", err)

@@ -69,17 +69,39 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, err
 	}
 	opts = append(opts, c.handlers(log)...)
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("no answer within %v", startTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, noAnswer{})
 	defer cancel()
 	d.starting(ctx)
 	nc, err := nats.Connect(cfg.URL, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("cannot connect to NATS at %s: %w", c.where, c.cause(ctx, d, err))
+		return nil, fmt.Errorf("cannot connect to NATS at %s: %w", c.where, cfg.hint(c.cause(ctx, d, err)))
 	}
 	c.Conn = nc
 	d.started(nc)
 	log.Info("connected to NATS", "url", c.where, "server", nc.ConnectedServerName(), "version", nc.ConnectedServerVersion())
 	return c, nil
+}
+
+// noAnswer is a net.Error: the server may answer later.
+type noAnswer struct{}
+
+func (noAnswer) Error() string   { return fmt.Sprintf("no answer within %v", startTimeout) }
+func (noAnswer) Timeout() bool   { return true }
+func (noAnswer) Temporary() bool { return true }
+
+// hint says what to look at when the server refuses the user.
+func (c Config) hint(err error) error {
+	if !errors.Is(err, nats.ErrAuthorization) {
+		return err
+	}
+	for key, set := range map[string]bool{
+		"nats.creds": c.Creds != "", "nats.nkey": c.NKey != "", "nats.user and nats.password": c.User != "", "nats.token": c.Token != "",
+	} {
+		if set {
+			return fmt.Errorf("%w: the server does not accept %s; check the value, and that the server at this address knows it", err, key)
+		}
+	}
+	return fmt.Errorf("%w: the server asks who relay is, and the configuration does not say; set nats.creds, nats.nkey, nats.user and nats.password, or nats.token", err)
 }
 
 // cause puts right what the library makes of errors at the start: it swallows "connection refused", and reports a read
