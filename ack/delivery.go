@@ -26,6 +26,9 @@ type Delivery struct {
 	Time       time.Time // when the stream stored the message
 	Deliveries uint64    // by the server's count, which is not a count of attempts
 
+	// Ledger counts the delivery while it is alive. It may be set before [Session.ReceiveInto], and is nil otherwise.
+	Ledger *Ledger
+
 	s *Session
 	// fence is the moment from which another instance may have the message. Written under the session's lock.
 	fence atomic.Int64
@@ -39,6 +42,7 @@ type Delivery struct {
 	due        time.Time
 	confirmed  Confirmed // of an ack; may be nil
 	twice      bool      // more than one list or slot of the session may hold it
+	weight     int       // what Ledger has of it
 	beat       moment    // the last +WPI, or the arrival; of an ack, when it was sent
 	prev, next *Delivery // in the list of leases
 	sameBucket *Delivery // of sequences

@@ -199,7 +199,7 @@ func (s *Session) Abandon() {
 // renewed), or the session was abandoned. An error says that the message did not come from a consumer.
 func (s *Session) Receive(m *nats.Msg) (*Delivery, error) { return s.ReceiveInto(new(Delivery), m) }
 
-// ReceiveInto is Receive with the memory for the delivery, which must be zero and must not be moved.
+// ReceiveInto is Receive with the memory for the delivery, which must be zero, but for its Ledger, and must not be moved.
 func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 	a, err := parseReply(m.Reply)
 	if err != nil {
@@ -241,6 +241,7 @@ func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 	s.rouse()
 	s.bySeq.put(d)
 	s.lease(d)
+	d.enter(m.Size())
 	s.stats.Received++
 	s.mu.Unlock()
 	return d, nil
@@ -331,6 +332,7 @@ func (s *Session) confirm(d *Delivery) {
 // forget ends a settled delivery.
 func (s *Session) forget(d *Delivery) {
 	s.bySeq.remove(d)
+	d.leave()
 	d.slot = noSlot
 	if d.counted {
 		d.counted = false

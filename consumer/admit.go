@@ -47,6 +47,9 @@ const unroutedDelay = 15 * time.Minute
 // route a little later; the rest is added to the batch.
 func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	m := s.newMessage(raw)
+	if m.route = s.routeFor(raw.Subject); m.route != nil {
+		m.arrival.Ledger = m.route.ledger
+	}
 	d, err := s.session.ReceiveInto(&m.arrival, raw)
 	if err != nil {
 		s.log.Error("a message that is no delivery arrived", "error", err)
@@ -63,14 +66,13 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	}
 	m.delivery = d
 	if s.due {
-		m.route = s.routes[0]
 		origin, header, err := ack.Unwrap(raw.Header)
 		if err != nil {
 			m.foreign(err)
 			return
 		}
 		m.origin, m.subject, m.header = &origin, origin.Subject, header
-	} else if m.route = s.routeOf(raw.Subject); m.route == nil {
+	} else if m.route == nil {
 		s.log.Warn("no route for a message; it is given back", "subject", raw.Subject, "seq", d.Sequence, "delay", unroutedDelay)
 		_ = d.Nak(time.Now().Add(unroutedDelay))
 		return
@@ -147,6 +149,9 @@ func (m *message) lookUp(elsewhere bool) {
 func (m *message) ask(ctx context.Context, elsewhere bool, began time.Time) (ack.Record, error) {
 	if elsewhere {
 		// As long as Store.Body may take; the lease is extended meanwhile.
+		if err := m.reserve(ctx); err != nil {
+			return ack.Record{}, err
+		}
 		body, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
 		header, data, err := m.route.relay.dead.Body(body, m.delivery.Msg.Header)
@@ -205,7 +210,7 @@ func (m *message) known(rec ack.Record, b *batch) {
 		// It had its verdict; only its entry could not be stored.
 		rt.count.settled[supervisor.DeadLetter].Add(1)
 		o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: rec.Dead, Attempts: attempts, FirstFailure: first}
-		rt.letters.Go(func() { m.deadLetter(o) })
+		m.toLetters(o)
 		return
 	}
 	b.add(m)
@@ -215,5 +220,5 @@ func (m *message) known(rec ack.Record, b *batch) {
 func (m *message) foreign(err error) {
 	m.route.log.Error("a message on the retry stream is not relay's", "subject", m.subject, "error", err)
 	o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Err: err, Attempts: 0}
-	m.route.letters.Go(func() { m.deadLetter(o) })
+	m.toLetters(o)
 }

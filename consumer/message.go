@@ -12,7 +12,6 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/failpoint"
-	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -31,6 +30,7 @@ type message struct {
 	origin   *ack.Origin
 	recorded bool // it has a record of attempts, to be deleted when it is done
 	plain    bool // it succeeded at once: whoever had it is through with it
+	reserved bool // the ledger has its body, which was kept elsewhere
 	// suspect is for a message that may have ended a process, and must run alone; nil for all others.
 	suspect *suspect
 	hasTold bool // its replay job knows its first verdict; guarded by tellings.mu
@@ -74,6 +74,8 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 		}
 		defer m.acquit()
 	}
+	rt.handling.Add(int64(m.Size))
+	defer rt.handling.Add(-int64(m.Size))
 	var msg *Msg
 	if m.first != nil {
 		msg, m.first = &m.first.msg, nil
@@ -145,15 +147,15 @@ func (m *message) Settle(o supervisor.Outcome) {
 		}
 		m.delivery.Release()
 	case supervisor.RetryLater:
-		m.slowly(rt.slow, o, (*message).retry)
+		m.slowly(o)
 	case supervisor.DeadLetter:
-		m.slowly(rt.letters, o, (*message).deadLetter)
+		m.toLetters(o)
 	}
 }
 
-// slowly settles on a slow path of the route. It is a function of its own so that only here the outcome is on the heap.
-func (m *message) slowly(path *pool.Pool, o supervisor.Outcome, settle func(*message, supervisor.Outcome)) {
-	path.Go(func() { settle(m, o) })
+// slowly settles on the route's slow path. It is a function of its own so that only here the outcome is on the heap.
+func (m *message) slowly(o supervisor.Outcome) {
+	m.route.slow.Go(func() { m.retry(o) })
 }
 
 func why(o supervisor.Outcome) string {

@@ -48,7 +48,7 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 
 	connected, deliveries, rebuilds, verdicts, settlements, retries, aside, dead, notDead,
-	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, unconfirmed, ackPending *prometheus.Desc
+	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, heldMessages, heldBytes, heldMost, unconfirmed, ackPending *prometheus.Desc
 }
 
 func newMetrics(r *Relay) *metrics {
@@ -61,28 +61,31 @@ func newMetrics(r *Relay) *metrics {
 			Name: "relay_handler_seconds", Help: "How long attempts took.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
 		}, []string{"route"}),
-		connected:   desc("nats_connected", "1 while the connection to NATS is up."),
-		deliveries:  desc("deliveries_total", "Messages that arrived from JetStream.", "stream", "durable"),
-		rebuilds:    desc("pull_rebuilds_total", "Times the watchdog pulled anew.", "stream", "durable"),
-		unconfirmed: desc("unconfirmed_settlements", "Acks and NAKs that the server has not confirmed yet.", "stream", "durable"),
-		ackPending:  desc("ack_pending", "Deliveries of the durable that wait for their settlement, on all instances.", "stream", "durable"),
-		verdicts:    desc("verdicts_total", "What handlers said of attempts; a panic or a hang says nothing.", "route", "verdict"),
-		settlements: desc("settlements_total", "How messages left their route.", "route", "how"),
-		retries:     desc("retries_total", "Failed messages by where they wait: nak, parked or stash.", "route", "where"),
-		aside:       desc("put_aside_total", "Messages of keys that wait, parked without an attempt because their durable fills.", "route"),
-		dead:        desc("dead_letters_total", "Messages in the dead letters by reason.", "route", "reason"),
-		notDead:     desc("dead_letter_failures_total", "Dead letters that could not be stored; the messages stay where they are.", "route"),
-		keys:        desc("keys", "Keys by state.", "route", "state"),
-		stash:       desc("stash_messages", "Messages held in memory because their key waits.", "route"),
-		stashBytes:  desc("stash_bytes", "Their size.", "route"),
-		running:     desc("handlers_running", "Attempts in flight.", "route"),
-		stuck:       desc("handlers_stuck", "Handlers that ignored their timeout and have not returned.", "route"),
-		window:      desc("window_messages", "Messages that wait for a free slot.", "route"),
-		panics:      desc("handler_panics_total", "Attempts that ended in a panic.", "route"),
-		hangs:       desc("handler_hangs_total", "Attempts that were abandoned.", "route"),
-		evicted:     desc("stash_evictions_total", "Messages given back because the stash was full.", "route"),
-		moves:       desc("state_changes_total", "Changes of state of keys and of the route, by the new state.", "route", "state"),
-		up:          desc("route_up", "1 while the route works.", "route"),
+		connected:    desc("nats_connected", "1 while the connection to NATS is up."),
+		deliveries:   desc("deliveries_total", "Messages that arrived from JetStream.", "stream", "durable"),
+		rebuilds:     desc("pull_rebuilds_total", "Times the watchdog pulled anew.", "stream", "durable"),
+		unconfirmed:  desc("unconfirmed_settlements", "Acks and NAKs that the server has not confirmed yet.", "stream", "durable"),
+		ackPending:   desc("ack_pending", "Deliveries of the durable that wait for their settlement, on all instances.", "stream", "durable"),
+		verdicts:     desc("verdicts_total", "What handlers said of attempts; a panic or a hang says nothing.", "route", "verdict"),
+		settlements:  desc("settlements_total", "How messages left their route.", "route", "how"),
+		retries:      desc("retries_total", "Failed messages by where they wait: nak, parked or stash.", "route", "where"),
+		aside:        desc("put_aside_total", "Messages of keys that wait, parked without an attempt because their durable fills.", "route"),
+		dead:         desc("dead_letters_total", "Messages in the dead letters by reason.", "route", "reason"),
+		notDead:      desc("dead_letter_failures_total", "Dead letters that could not be stored; the messages stay where they are.", "route"),
+		keys:         desc("keys", "Keys by state.", "route", "state"),
+		heldMessages: desc("held_messages", "Messages in memory: from their arrival until the server has confirmed their settlement.", "route"),
+		heldBytes:    desc("held_bytes", "Their size, but for those in handlers.", "route"),
+		heldMost:     desc("held_bytes_limit", "With so many bytes no more messages are pulled.", "route"),
+		stash:        desc("stash_messages", "Messages held in memory because their key waits.", "route"),
+		stashBytes:   desc("stash_bytes", "Their size.", "route"),
+		running:      desc("handlers_running", "Attempts in flight.", "route"),
+		stuck:        desc("handlers_stuck", "Handlers that ignored their timeout and have not returned.", "route"),
+		window:       desc("window_messages", "Messages that wait for a free slot.", "route"),
+		panics:       desc("handler_panics_total", "Attempts that ended in a panic.", "route"),
+		hangs:        desc("handler_hangs_total", "Attempts that were abandoned.", "route"),
+		evicted:      desc("stash_evictions_total", "Messages given back because the stash was full.", "route"),
+		moves:        desc("state_changes_total", "Changes of state of keys and of the route, by the new state.", "route", "state"),
+		up:           desc("route_up", "1 while the route works.", "route"),
 	}
 	for _, rt := range r.routes {
 		rt.count.seconds = m.seconds.WithLabelValues(rt.cfg.Name).(prometheus.Histogram)
@@ -139,6 +142,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			gauge(m.keys, st.Keys[state], name, state.String())
 			counter(m.moves, c.moves[state].Load(), name, state.String())
 		}
+		holds := rt.holds()
+		gauge(m.heldMessages, holds.Messages, name)
+		gauge(m.heldBytes, holds.Bytes, name)
+		gauge(m.heldMost, rt.most.Bytes, name)
 		gauge(m.stash, st.StashMessages, name)
 		gauge(m.stashBytes, st.StashBytes, name)
 		gauge(m.running, st.Running, name)

@@ -208,7 +208,8 @@ func (s *source) wake() {
 func (s *source) room() (room supervisor.Room) {
 	flowing := false
 	for _, rt := range s.routes {
-		switch free, flows := rt.group.Free(); {
+		free, flows := rt.group.Free()
+		switch free = rt.within(free); {
 		case flows && flowing:
 			room.Messages, room.Bytes = min(room.Messages, free.Messages), min(room.Bytes, free.Bytes)
 		case flows:
@@ -228,7 +229,7 @@ func (s *source) hasRoom() bool {
 // holdsBack tells whether too much waits for the server already, whatever the routes could use.
 func (s *source) holdsBack() bool {
 	return s.behind.Load() > maxBehind || s.session.Stats().Unconfirmed > maxUnconfirmed ||
-		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() })
+		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() || rt.full() })
 }
 
 const (

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
@@ -27,12 +29,17 @@ type route struct {
 	slow  *pool.Pool
 	looks *pool.Pool // of what is known of messages: failures must not stand behind them
 	// Stores dead letters: failures must not stand behind those that do not answer.
-	letters *pool.Pool
-	held    held
-	aside   aside
-	key     subject.Template
-	work    context.Context // of the slow path; set by serve
-	count   counters
+	letters      *pool.Pool
+	lettersBytes atomic.Int64 // of those that wait for that
+	held         held
+	ledger       *ack.Ledger
+	handling     atomic.Int64    // bytes of the messages in handlers
+	most         supervisor.Room // of what it may hold beside these
+	reserving    chan struct{}   // held by who waits for room for a body
+	aside        aside
+	key          subject.Template
+	work         context.Context // of the slow path; set by serve
+	count        counters
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 
@@ -74,7 +81,8 @@ func newRoute(r *Relay, cfg Route) *route {
 	} else {
 		opts.New, opts.Stop = rt.newChild, stopChild
 	}
-	rt.group = supervisor.New(opts)
+	rt.group, rt.most = supervisor.New(opts), mostHeld(opts)
+	rt.ledger, rt.reserving = ack.NewLedger(rt.more), make(chan struct{}, 1)
 	if rt.guarded {
 		r.solo.groups = append(r.solo.groups, rt.group)
 	}

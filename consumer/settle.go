@@ -171,17 +171,13 @@ func pause(ctx context.Context, d time.Duration) {
 // it is and is tried again.
 func (m *message) deadLetter(o supervisor.Outcome) {
 	rt := m.route
-	if m.delivery.Fenced() {
-		m.delivery.Release()
-		return
-	}
 	e := m.entry(o)
 	ctx, cancel := context.WithTimeout(rt.work, 2*settleTimeout)
 	failpoint.At("dead-lettering")
 	err := rt.relay.dead.Put(ctx, rt.relay.deadPrefix(rt.cfg), e)
 	failpoint.At("dead-lettered")
 	cancel()
-	tries := rt.deadLettered(err)
+	rt.deadLettered(err)
 	if err == nil {
 		rt.log.Error("dead-lettered", m.attrs("reason", o.Reason, "attempts", o.Attempts, "error", e.LastError)...)
 		rt.count.dead(o.Reason)
@@ -189,16 +185,21 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 		return
 	}
 	rt.relay.notStored()
-	due := time.Now().Add(dlqBackoff.Delay(tries - 1))
 	if others, ok := rt.undead.may(time.Now()); ok {
 		rt.log.Error("dead letter not stored; the message stays and is tried again", m.attrs("others", others, "error", err)...)
 	}
+	m.postpone(o, e)
+}
+
+// postpone has a message come again that is to be dead-lettered.
+func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
+	due := time.Now().Add(dlqBackoff.Delay(max(0, m.route.undeadInARow()-1)))
 	rec := ack.Record{
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
 		LastError: e.LastError, Dead: o.Reason, Crashes: m.crashes(),
 	}
 	if err := m.record(rec); err != nil {
-		m.hold(due, err, func() { rt.letters.Go(func() { m.deadLetter(o) }) })
+		m.hold(due, err, func() { m.toLetters(o) })
 		return
 	}
 	_ = m.delivery.Nak(due)
@@ -208,8 +209,15 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 // after they can be stored again (I-18).
 var dlqBackoff = supervisor.Backoff{Min: time.Second, Max: 8 * time.Second}.WithRetryDefaults()
 
-// deadLettered notes how a dead letter fared, and returns how many in a row were not stored.
-func (rt *route) deadLettered(err error) int {
+// undeadInARow is how many dead letters in a row were not stored.
+func (rt *route) undeadInARow() int {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.dlqFail
+}
+
+// deadLettered notes how a dead letter fared.
+func (rt *route) deadLettered(err error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.dlqErr = err
@@ -219,7 +227,6 @@ func (rt *route) deadLettered(err error) int {
 		rt.dlqFail++
 		rt.count.notDead.Add(1)
 	}
-	return rt.dlqFail
 }
 
 // crashes is how often the message ended its process.

@@ -111,6 +111,14 @@ func (s *source) routeOf(literal string) *route {
 	return nil
 }
 
+// routeFor is the route of a message that arrives on this subject.
+func (s *source) routeFor(literal string) *route {
+	if s.due {
+		return s.routes[0]
+	}
+	return s.routeOf(literal)
+}
+
 // open begins the session of a durable that is there.
 func (s *source) open(ctx context.Context, consumer jetstream.Consumer, streamCreated time.Time) error {
 	info, err := consumer.Info(ctx)

@@ -44,6 +44,10 @@ type RouteStatus struct {
 	Window  int            `json:"window"`
 	Stash   int            `json:"stash"`
 	Keys    map[string]int `json:"keys,omitempty"`
+	// HeldMessages are in memory, HeldBytes their size but for those in handlers, and at HeldBytesLimit no more are pulled.
+	HeldMessages   int `json:"held_messages"`
+	HeldBytes      int `json:"held_bytes"`
+	HeldBytesLimit int `json:"held_bytes_limit"`
 	// AckPending deliveries of the route's durable wait for their settlement, on all instances.
 	AckPending int `json:"ack_pending"`
 	// Totals of this instance since its start.
@@ -92,6 +96,8 @@ func (rt *route) status() RouteStatus {
 		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),
 		Dead:    rt.count.settled[supervisor.DeadLetter].Load(),
 	}
+	holds := rt.holds()
+	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.most.Bytes
 	if g.State == supervisor.Waiting {
 		s.Until = known(g.Until)
 	}

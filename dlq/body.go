@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,6 +31,12 @@ const (
 // BodyElsewhere tells from the headers of a due message whether its body and original headers are to be fetched with
 // [Store.Body]. They count only on messages of the retry stream.
 func BodyElsewhere(h nats.Header) bool { return len(h[headerBody]) > 0 }
+
+// BodySize is how many bytes [Store.Body] will fetch, by what the headers say; 0 when they do not.
+func BodySize(h nats.Header) int {
+	n, _ := strconv.Atoi(h.Get(headerBodySize))
+	return max(0, n)
+}
 
 // Body fetches the original headers and body of a due message for which [BodyElsewhere] is true. It returns an error
 // that is [ErrNoBody] when the object is gone or is not what was stored, and an [*ack.HeaderError] when the headers name
