@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/supervisor"
@@ -18,7 +19,7 @@ import (
 func (w *world) flood(subject string, n int) {
 	w.t.Helper()
 	for range n {
-		if _, err := w.js.PublishAsync(subject, []byte("x")); err != nil {
+		if _, err := w.js.PublishAsync(subject, []byte("x"), jetstream.WithStallWait(time.Minute)); err != nil {
 			w.t.Fatal(err)
 		}
 	}
