@@ -119,7 +119,7 @@ func drawModel(t *rapid.T) modelCase {
 		Ordered:       rapid.Bool().Draw(t, "ordered"), Timeout: modelTimeout,
 	}
 	kinds := actKinds
-	ops := []string{"send", "send", "send", "sleep", "sleep", "suspend", "resume", "pause", "go on"}
+	ops := []string{"send", "send", "send", "sleep", "sleep", "suspend", "resume", "pause", "go on", "end waits"}
 	if c.calm {
 		cfg.TripAfter, cfg.RouteTripAfter, cfg.MaxRestarts, cfg.Trigger, cfg.Forward = new(0), new(0), 0, TriggerAny, ForwardStash
 		cfg.MaxStuck = 100
@@ -293,6 +293,8 @@ func (m *model) run(t *testing.T) []string {
 			b.g.Pause()
 		case "go on":
 			b.g.Resume()
+		case "end waits":
+			b.g.EndWaits()
 		}
 		m.verify()
 		b.g.Free()

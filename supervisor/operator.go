@@ -49,9 +49,7 @@ func (g *Group) ResumeKey(name string) bool {
 	k := g.keys[name]
 	suspended := k != nil && k.state == Suspended
 	if suspended {
-		k.gaveUp, k.restarts, k.failures, k.several, k.tripped = false, 0, 0, false, false
-		g.probe(k, "resumed", now, &fx)
-		g.attend(k, now, &fx)
+		g.resume(k, now, &fx)
 		g.startAll(now)
 	}
 	g.unlock(&fx)
