@@ -12,22 +12,33 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
+	"github.com/relaymq/relay/cmd/relay/internal/natsd"
 )
 
-// connect opens the connection of the configuration. With the embedded server, inProcess is its own provider; a command
-// that is not the service reaches it on the address it listens on.
-func connect(ctx context.Context, cfg *config.Config, name string, inProcess nats.InProcessConnProvider, log *slog.Logger) (*natsconn.Conn, error) {
+// connect opens the connection of the configuration. embedded is the server of this process, if it has one; a command that
+// is not the service reaches it where it listens, with the key in its store.
+func connect(ctx context.Context, cfg *config.Config, name string, embedded *natsd.Server, log *slog.Logger) (*natsconn.Conn, error) {
 	n := cfg.NATS
-	url := n.URL.String()
-	if url == "" && inProcess == nil {
-		url = "nats://" + n.Embedded.Listen
+	nc := natsconn.Config{
+		URL: n.URL.String(), Creds: n.Creds, NKey: n.NKey, User: n.User.Reveal(), Password: n.Password.Reveal(), Token: n.Token.Reveal(),
+		CA: n.TLS.CA, Cert: n.TLS.Cert, Key: n.TLS.Key, Name: name, Logger: log,
 	}
-	c, err := natsconn.Connect(ctx, natsconn.Config{
-		URL: url, Creds: n.Creds, NKey: n.NKey, User: n.User.Reveal(), Password: n.Password.Reveal(), Token: n.Token.Reveal(),
-		CA: n.TLS.CA, Cert: n.TLS.Cert, Key: n.TLS.Key, Name: name, InProcess: inProcess, Logger: log,
-	})
+	switch {
+	case embedded != nil:
+		nc.InProcess, nc.InProcessAuth = embedded.InProcess(), embedded.Option()
+	case nc.URL == "":
+		var err error
+		nc.URL, nc.NKey, err = natsd.Client(n.Embedded.StoreDir, n.Embedded.Listen)
+		if errors.Is(err, natsd.ErrNoListener) {
+			return nil, fmt.Errorf("%w: set nats.embedded.listen to 127.0.0.1:4222 for relay run and its commands, or name a server with nats.url or --server", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	c, err := natsconn.Connect(ctx, nc)
 	var op *net.OpError
-	if err != nil && len(n.URL) == 0 && inProcess == nil && errors.As(err, &op) {
+	if err != nil && len(n.URL) == 0 && embedded == nil && errors.As(err, &op) {
 		return nil, fmt.Errorf("%w\n(is relay running? The embedded server lives in it; name another server with --server)", err)
 	}
 	return c, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -378,8 +379,11 @@ routes:
 		t.Helper()
 		var nc *nats.Conn
 		eventually(t, "the embedded server takes connections", func() (ok bool) {
-			var err error
-			nc, err = nats.Connect("nats://"+addr, nats.NoReconnect())
+			key, err := nats.NkeyOptionFromSeed(filepath.Join(c.dir, "data", "client.nk"))
+			if err != nil {
+				return false
+			}
+			nc, err = nats.Connect("nats://"+addr, nats.NoReconnect(), key)
 			return err == nil
 		})
 		c.listenForAcks(nc)

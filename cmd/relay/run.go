@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -90,8 +89,7 @@ func (s *service) run(ctx context.Context) (err error) {
 	defer cancel(nil)
 	defer s.onSignals(cancel, out)()
 
-	inProcess, err := s.startServer(ctx)
-	if err != nil {
+	if err := s.startServer(ctx); err != nil {
 		return whileStarting(ctx, cannotStart(err))
 	}
 	if s.natsd != nil {
@@ -104,7 +102,7 @@ func (s *service) run(ctx context.Context) (err error) {
 	}
 	defer stopAdmin()
 	err = s.patiently(ctx, "NATS", func() (err error) {
-		s.conn, err = connect(ctx, s.cfg, s.cfg.Service, inProcess, s.log)
+		s.conn, err = connect(ctx, s.cfg, s.cfg.Service, s.natsd, s.log)
 		return err
 	})
 	if err != nil {
@@ -170,23 +168,23 @@ func whileStarting(ctx context.Context, err error) error {
 }
 
 // startServer runs the embedded server when no URL is configured.
-func (s *service) startServer(ctx context.Context) (nats.InProcessConnProvider, error) {
+func (s *service) startServer(ctx context.Context) error {
 	if len(s.cfg.NATS.URL) > 0 {
-		return nil, nil
+		return nil
 	}
 	e := s.cfg.NATS.Embedded
 	srv, err := natsd.Start(ctx, natsd.Config{
 		Listen: e.Listen, StoreDir: e.StoreDir, Sync: e.Sync, Monitor: e.Monitor, Logger: s.serverLog(), AnyPortIfTaken: s.demo != "",
 	})
 	if errors.Is(err, natsd.ErrPortTaken) && strings.HasPrefix(err.Error(), "nats.embedded.listen") {
-		return nil, fmt.Errorf("%w; set nats.embedded.listen, or nats.url to use the server that is there", err)
+		return fmt.Errorf("%w; set nats.embedded.listen, or nats.url to use the server that is there", err)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.natsd = srv
-	s.log.Info("embedded nats-server is up", "url", srv.ClientURL(), "store", e.StoreDir, "sync", e.Sync)
-	return srv.InProcess(), nil
+	s.log.Info("embedded nats-server is up", "url", or(srv.ClientURL(), "in this process only"), "store", e.StoreDir, "sync", e.Sync)
+	return nil
 }
 
 // serverLog leaves out what the server says of itself in a demo, where the messages are to be seen.
@@ -261,16 +259,21 @@ func (s *service) makeStreams(ctx context.Context, js jetstream.JetStream) error
 	defer stop()
 	err := consumer.CheckJetStream(ctx, js)
 	if err == nil {
-		embedded := ""
-		if s.natsd != nil {
-			embedded = s.natsd.ClientURL()
-		}
-		err = ensureStreams(ctx, js, s.cfg.Streams, embedded, s.log)
+		err = ensureStreams(ctx, js, s.cfg.Streams, s.stockClient(), s.log)
 	}
 	if cause := permission.Cause(ctx, err); cause != err {
 		return cannotStart(fmt.Errorf("streams: %w", cause))
 	}
 	return err
+}
+
+// stockClient is how the nats command is called for the embedded server; "nats" with another one.
+func (s *service) stockClient() string {
+	if s.natsd == nil {
+		return "nats"
+	}
+	e := s.cfg.NATS.Embedded
+	return "nats --server " + or(s.natsd.ClientURL(), "(set nats.embedded.listen)") + " --nkey " + natsd.KeyFile(e.StoreDir)
 }
 
 func consumerConfig(cfg *config.Config, adopt bool, log *slog.Logger) consumer.Config {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/natstest"
@@ -418,7 +420,7 @@ func TestRun_demo(t *testing.T) {
 	p := spawn(t, dir, nil, args...)
 
 	// What the orders show:
-	eventually(t, "all is fed", func() bool { return strings.Contains(p.out.String(), "Ctrl-C drains and stops.") })
+	p.await("the demo is over")
 	handled := func(why string, ok func(e map[string]any) bool, text string) {
 		t.Helper()
 		eventually(t, why, func() bool {
@@ -444,13 +446,13 @@ func TestRun_demo(t *testing.T) {
 	handled("the key flows again", is("key", "orders.us.created"), "key flows again")
 	handled("a dead letter", is("reason", "exhausted"), "dead-lettered")
 
-	// What it says to do next, done.
-	said := p.out.String()
+	// What it says to do next, done. In a log of JSON it is a record: nothing of it is plain text.
+	if out := p.out.String(); out != "" {
+		t.Errorf("it prints %q", out)
+	}
 	var commands []string
-	for l := range strings.Lines(said) {
-		if cmd, ok := strings.CutPrefix(l, "  "); ok {
-			commands = append(commands, strings.TrimSpace(cmd))
-		}
+	for _, c := range p.await("the demo is over")["commands"].([]any) {
+		commands = append(commands, c.(string))
 	}
 	ran := map[string]string{}
 	for _, cmd := range commands {
@@ -505,6 +507,17 @@ func TestRun_demo(t *testing.T) {
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit %d, want 0", code)
 	}
+
+	// Of the second run the handler is mended. It announced a dead letter all the same.
+	p = spawn(t, dir, nil, append(args, "--set", "log.format=text")...)
+	eventually(t, "the second run is over", func() bool { return strings.Contains(p.out.String(), "Ctrl-C drains and stops.") })
+	if out := p.out.String(); !strings.Contains(out, "no dead letters") || strings.Contains(out, "dlq ") || !strings.Contains(out, "are handled") {
+		t.Errorf("the second run says: %s", out)
+	}
+	p.signal(syscall.SIGINT)
+	if code := p.wait(); code != 0 {
+		t.Errorf("the second run: exit %d, want 0", code)
+	}
 }
 
 func copyTree(t testing.TB, from, to string) {
@@ -545,6 +558,14 @@ func TestRun_embeddedServerServesTheCommands(t *testing.T) {
 	if out := must(t, w.dir, "dlq", "show", "1", "--raw"); out != `{"id":1}` {
 		t.Errorf("body %q", out)
 	}
+	// Another user of the host, who has not the key: nothing is to be had.
+	if nc, err := nats.Connect("nats://" + addr); err == nil || !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("without the key: %v", err)
+		nc.Close()
+	}
+	if fi, err := os.Stat(filepath.Join(w.dir, "data", "client.nk")); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("the key: %v, %v", fi, err)
+	}
 	p.signal(syscall.SIGTERM)
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit %d", code)
@@ -565,6 +586,25 @@ func TestRun_embeddedServerServesTheCommands(t *testing.T) {
 	second := spawn(t, w.dir, nil, "run")
 	if code := second.wait(); code != exitUsage || !strings.Contains(lastLine(second.err.String()), "store_dir") {
 		t.Errorf("a second relay on the same store: exit %d, %s", code, second.err)
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// Unless told otherwise nobody but relay reaches the embedded server: any user of the host could delete its dead letters.
+func TestRun_embeddedServerListensOnlyWhenTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	w.configure("nats: {embedded: {store_dir: data}}\n" + billing)
+	p := w.run()
+	if url := p.await("embedded nats-server is up")["url"]; url != "in this process only" {
+		t.Errorf("it listens on %v", url)
+	}
+	code, _, said := relay(t, w.dir, "dlq", "ls")
+	if code != exitFailed || !strings.Contains(said, "takes no connections: set nats.embedded.listen") {
+		t.Errorf("exit %d, %s", code, said)
 	}
 	p.signal(syscall.SIGTERM)
 	if code := p.wait(); code != 0 {

@@ -17,11 +17,12 @@ import (
 )
 
 // ensureStreams makes the streams of the configuration that are missing and compares those that are there; it never
-// changes one. With the embedded server at embedded, which ends with relay, an error says how to change one there.
-func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config.Stream, embedded string, log *slog.Logger) error {
+// changes one. An error says how to change one, by the nats command as it is to be called; the embedded server ends with
+// relay, and has to be running for that.
+func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config.Stream, command string, log *slog.Logger) error {
 	edit := "change the configuration, or the stream with: nats stream edit "
-	if embedded != "" {
-		edit = "change the configuration back, start relay, and change the stream first, with: nats --server " + embedded + " stream edit "
+	if command != "nats" {
+		edit = "change the configuration back, start relay, and change the stream first, with: " + command + " stream edit "
 	}
 	var faults, gone []error
 	for _, s := range streams {

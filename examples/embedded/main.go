@@ -1,5 +1,5 @@
 // Command embedded runs relay inside a program of your own, with a Go function as the handler. It needs a nats-server with
-// JetStream on 127.0.0.1:4222, such as the one that `make run` starts, and a stream that holds orders.>.
+// JetStream on 127.0.0.1:4222 (nats-server -js) and a stream that holds orders.>.
 package main
 
 import (

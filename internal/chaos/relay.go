@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -281,6 +282,7 @@ func (w *World) Embedded(h *Handler, store string) *Relay {
 		"streams": []M{{"name": "T", "subjects": []string{"t.>"}}},
 	}})
 	w.nats.Nodes[0].Proc = r.Proc
+	w.nkeyFile = filepath.Join(store, "client.nk")
 	w.Connect()
 	return r
 }

@@ -47,9 +47,11 @@ type World struct {
 	faults  []*Fault
 	ledgers *ledger.Reader
 	nats    *NATS
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	after   []func() // see late
+	// nkeyFile is the key of the embedded server, when the servers of the run are that one.
+	nkeyFile string
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	after    []func() // see late
 }
 
 // New begins a run, which ends with the test. A failed run leaves its directory and prints its log.
@@ -181,6 +183,13 @@ func (w *World) dial(opts ...nats.Option) (*nats.Conn, jetstream.JetStream) {
 	}, opts...)
 	if d := w.nats.dialer(); d != nil {
 		opts = append(opts, nats.SetCustomDialer(d))
+	}
+	if w.nkeyFile != "" {
+		key, err := nats.NkeyOptionFromSeed(w.nkeyFile)
+		if err != nil {
+			w.T.Fatalf("chaos: the key of the embedded server: %v", err)
+		}
+		opts = append(opts, key)
 	}
 	nc, err := nats.Connect(w.nats.URL(), opts...)
 	if err != nil {

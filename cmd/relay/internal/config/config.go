@@ -68,6 +68,7 @@ const SyncAlways = "always"
 
 // Embedded is the server that runs inside relay when NATS.URL is empty.
 type Embedded struct {
+	// Listen is where other programs reach it, with the key in StoreDir. Empty means that only relay itself does.
 	Listen   string `koanf:"listen"`
 	StoreDir string `koanf:"store_dir"`
 	// Sync is a duration, or SyncAlways.
@@ -184,7 +185,7 @@ func defaults() Config {
 	return Config{
 		Service: "relay",
 		NATS: NATS{
-			Embedded: Embedded{Listen: "127.0.0.1:4222", StoreDir: "./relay-data", Sync: "1s"},
+			Embedded: Embedded{StoreDir: "./relay-data", Sync: "1s"},
 			Replicas: 1,
 		},
 		DLQ:   DLQ{OnFull: OnFullBlock},

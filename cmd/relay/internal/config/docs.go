@@ -24,7 +24,7 @@ var docs = map[string]doc{
 	"nats.tls.cert":           {text: "certificate of this client; with key"},
 	"nats.tls.key":            {text: "its key"},
 	"nats.embedded":           {text: "the server inside relay, used when url is empty"},
-	"nats.embedded.listen":    {text: "loopback host:port for clients; port 0: any free one"},
+	"nats.embedded.listen":    {text: "loopback host:port for other programs, which need the key in store_dir/client.nk; empty: none, only relay itself; port 0: any free one"},
 	"nats.embedded.store_dir": {text: "directory of the streams"},
 	"nats.embedded.sync":      {text: "time between fsyncs; always: one per message"},
 	"nats.embedded.monitor":   {text: "loopback host:port of the server's monitoring pages; empty: none"},

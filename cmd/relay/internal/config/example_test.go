@@ -27,6 +27,7 @@ func TestExample_hasTheDefaults(t *testing.T) {
 	}
 	want := defaults()
 	want.Source = got.Source
+	want.NATS.Embedded.Listen = "127.0.0.1:4222" // make run is for two terminals
 	want.Streams = []Stream{{Name: "ORDERS", Subjects: []string{"orders.>"}}}
 	billing := Route{
 		Route:   consumer.Route{Name: "billing", Subjects: []string{"orders.*.created"}, Start: consumer.Start{Policy: "all"}},

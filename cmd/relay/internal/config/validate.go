@@ -67,7 +67,7 @@ func orList(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// loopback refuses an address that other hosts can reach: these listeners ask nobody for a password.
+// loopback refuses an address that other hosts can reach: these listeners are for this host.
 func (c *collector) loopback(key, addr string) {
 	host, port, err := net.SplitHostPort(addr)
 	n, errPort := strconv.Atoi(port)
@@ -76,7 +76,7 @@ func (c *collector) loopback(key, addr string) {
 		return
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		c.fault(key, "must be a loopback address, such as 127.0.0.1:%d: there is no authentication (got %q)", n, addr)
+		c.fault(key, "must be a loopback address, such as 127.0.0.1:%d: it is for this host only (got %q)", n, addr)
 	}
 }
 
@@ -97,7 +97,9 @@ func (c *collector) nats(n NATS) {
 	c.readable("nats.tls.cert", n.TLS.Cert)
 	c.readable("nats.tls.key", n.TLS.Key)
 
-	c.loopback("nats.embedded.listen", n.Embedded.Listen)
+	if n.Embedded.Listen != "" {
+		c.loopback("nats.embedded.listen", n.Embedded.Listen)
+	}
 	if n.Embedded.Monitor != "" {
 		c.loopback("nats.embedded.monitor", n.Embedded.Monitor)
 	}

@@ -38,6 +38,8 @@ type Config struct {
 	Name string
 	// InProcess connects through memory to a server in this process.
 	InProcess nats.InProcessConnProvider
+	// InProcessAuth is how this process authenticates there; nil without.
+	InProcessAuth nats.Option
 	// Logger may be nil.
 	Logger *slog.Logger
 }

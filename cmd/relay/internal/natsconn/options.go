@@ -30,6 +30,9 @@ func (c Config) options(d *dialer, log *slog.Logger) ([]nats.Option, error) {
 		nats.SkipHostLookup(), // the dialer resolves names, and can be cancelled
 	}
 	if c.InProcess != nil {
+		if c.InProcessAuth != nil {
+			opts = append(opts, c.InProcessAuth)
+		}
 		return append(opts, nats.InProcessServer(c.InProcess)), nil
 	}
 	secure, err := c.checkURL()

@@ -19,6 +19,6 @@
 // What no check here can see: message blocks that were removed or cut by hand. JetStream starts without those messages
 // and says so with a warning, which is logged as an error when it comes during the start.
 //
-// The listener has no credentials: whoever may connect to loopback of this host may publish. An empty Listen has no
-// listener at all.
+// An empty Listen has no listener at all. With one, whoever connects needs the NKey that is in the store, with mode 0600
+// in a directory of mode 0700: every user of the host can reach loopback.
 package natsd

@@ -105,7 +105,7 @@ func fill(t *testing.T, dir string) {
 
 func TestStart_listensOnLoopbackOnly(t *testing.T) {
 	s := start(t, Config{StoreDir: t.TempDir(), Listen: "127.0.0.1:0", Monitor: "127.0.0.1:0"})
-	nc, err := nats.Connect(s.ClientURL())
+	nc, err := nats.Connect(s.ClientURL(), s.Option())
 	if err != nil {
 		t.Fatal(err)
 	}

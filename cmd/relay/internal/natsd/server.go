@@ -21,7 +21,8 @@ const (
 
 // Config says where the server listens and keeps its files.
 type Config struct {
-	// Listen is host:port on loopback; port 0 is any. Empty means that only this process can connect.
+	// Listen is host:port on loopback; port 0 is any. Whoever connects needs the key in the store; [Client] finds it.
+	// Empty means that only this process can connect.
 	Listen string
 	// AnyPortIfTaken takes a free port when that of Listen is in use. ClientURL tells which.
 	AnyPortIfTaken bool
@@ -39,6 +40,7 @@ type Config struct {
 type Server struct {
 	srv    *server.Server
 	store  *store
+	key    *key // nil without a listener
 	closed sync.Once
 	stop   chan struct{} // closed by Shutdown: ends the watch
 	done   chan struct{}
@@ -76,6 +78,15 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	o.StoreDir = st.dir
+	var k *key
+	if cfg.Listen != "" {
+		if k, err = st.clientKey(); err == nil {
+			err = k.secure(o)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("nats.embedded.store_dir: %w", err)
+		}
+	}
 	srv, err := server.NewServer(o)
 	if err != nil {
 		return nil, fmt.Errorf("embedded NATS server: %w", err)
@@ -99,13 +110,18 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if !srv.ReadyForConnections(readyTimeout) {
 		return nil, fmt.Errorf("embedded NATS server: not ready after %v", readyTimeout)
 	}
-	if err := want.verify(ctx, srv, l.started()); err != nil {
+	if err := want.verify(ctx, srv, k, l.started()); err != nil {
 		return nil, fmt.Errorf("nats.embedded.store_dir: %w", err)
 	}
 	if err := st.remember(); err != nil {
 		return nil, fmt.Errorf("nats.embedded.store_dir: %w", err)
 	}
-	s := &Server{srv: srv, store: st, stop: make(chan struct{}), done: make(chan struct{})}
+	s := &Server{srv: srv, store: st, key: k, stop: make(chan struct{}), done: make(chan struct{})}
+	if cfg.Listen != "" {
+		if err := st.tellURL(s.ClientURL()); err != nil {
+			return nil, fmt.Errorf("nats.embedded.store_dir: %w", err)
+		}
+	}
 	go s.watch()
 	return s, nil
 }
@@ -157,6 +173,9 @@ func (c Config) portsFree() error {
 	return err
 }
 
+// Option is what a connection of this process needs beside [Server.InProcess]: the key, when there is one.
+func (s *Server) Option() nats.Option { return s.key.option() }
+
 // InProcess connects through memory: nats.InProcessServer takes it.
 func (s *Server) InProcess() nats.InProcessConnProvider { return s.srv }
 
@@ -197,6 +216,7 @@ func (s *Server) Err() error {
 func (s *Server) watch() {
 	defer close(s.done)
 	defer s.store.close()
+	defer s.store.forgetURL()
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)

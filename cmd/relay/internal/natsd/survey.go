@@ -150,12 +150,12 @@ func ephemeral(dir string) bool {
 
 // verify asks the server for all that the survey found. It reports everything that is missing, with the warnings of the
 // start, which hold the reasons.
-func (inv *inventory) verify(ctx context.Context, srv *server.Server, warnings []string) error {
+func (inv *inventory) verify(ctx context.Context, srv *server.Server, k *key, warnings []string) error {
 	if len(inv.streams) == 0 {
 		return nil
 	}
 	closed := make(chan struct{})
-	nc, err := nats.Connect("", nats.InProcessServer(srv), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	nc, err := nats.Connect("", nats.InProcessServer(srv), k.option(), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {
 		return err
 	}
