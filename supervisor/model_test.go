@@ -348,7 +348,18 @@ func (m *model) verify() {
 	defer g.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	window, stash, kids := usage{}, usage{}, len(g.births)
+	window, stash, failing, kids := usage{}, usage{}, usage{}, len(g.births)
+	probes, retries := 0, 0
+	for _, l := range []*runList{&g.running, &g.overdue} {
+		for r := l.first; r != nil; r = r.next {
+			if r.routeProbe > 0 {
+				probes++
+			}
+			if !r.first {
+				retries++
+			}
+		}
+	}
 	for _, k := range g.keys {
 		window.messages += k.fresh.n + k.due.n
 		for _, l := range []*list{&k.fresh, &k.due} {
@@ -360,6 +371,9 @@ func (m *model) verify() {
 		for _, l := range []*list{&k.stash, &k.later} {
 			for m := l.first; m != nil; m = m.next {
 				stash.bytes += m.Size
+				if m.judged() {
+					failing.add(m, 1)
+				}
 			}
 		}
 		if k.child != nil && !k.child.shared {
@@ -368,6 +382,9 @@ func (m *model) verify() {
 		if k.stash.n+k.later.n > 0 != g.stashed.has(k) {
 			b.fault("key %s: %d messages in the stash, listed: %v", k.name, k.stash.n+k.later.n, g.stashed.has(k))
 		}
+	}
+	if failing != g.failing || probes != g.route.probes || retries != g.retrying.runs {
+		b.fault("counted %+v, %d, %d; the group says %+v, %d, %d", failing, probes, retries, g.failing, g.route.probes, g.retrying.runs)
 	}
 	if window != g.window || stash != g.stash || kids > g.kids {
 		b.fault("counted %+v, %+v, %d; the group says %+v, %+v, %d", window, stash, kids, g.window, g.stash, g.kids)
