@@ -18,7 +18,7 @@ func routes(cfg *config.Config, js jetstream.JetStream) ([]consumer.Route, error
 	var list []consumer.Route
 	for _, rc := range cfg.Routes {
 		rt := rc.Route
-		h, err := handler(rc, js)
+		h, err := handler(cfg, rc, js)
 		if err != nil {
 			return nil, &consumer.SetupError{Route: rt.Name, Err: fmt.Errorf("handler: %w", err)}
 		}
@@ -28,14 +28,14 @@ func routes(cfg *config.Config, js jetstream.JetStream) ([]consumer.Route, error
 	return list, nil
 }
 
-func handler(rc config.Route, js jetstream.JetStream) (consumer.Handler, error) {
+func handler(cfg *config.Config, rc config.Route, js jetstream.JetStream) (consumer.Handler, error) {
 	switch h := rc.Handler; {
 	case h.HTTP != nil:
 		return http.New(*h.HTTP, rc.WithDefaults().Concurrency)
 	case h.Exec != nil:
 		return exec.New(*h.Exec)
 	case h.Forward != nil:
-		return forward.New(*h.Forward, js)
+		return forward.New(*h.Forward, js, cfg.OwnSubjects()...)
 	default:
 		return discard.New(), nil
 	}

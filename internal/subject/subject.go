@@ -113,13 +113,17 @@ func ValidateLiteral(s string) error {
 	switch {
 	case strings.ContainsAny(s, "*>"):
 		return fmt.Errorf("%q holds a wildcard", s)
-	case strings.HasPrefix(s, "$") || strings.HasPrefix(s, "_INBOX"):
+	case ServersOwn(s):
 		return fmt.Errorf("%q belongs to the server", s)
 	case len(s) > MaxLen:
 		return fmt.Errorf("subject of %d bytes is longer than %d", len(s), MaxLen)
 	}
 	return nil
 }
+
+// ServersOwn tells whether a subject, or pattern, begins with a name that belongs to the server: $JS, $KV and the like, or
+// _INBOX.
+func ServersOwn(s string) bool { return strings.HasPrefix(s, "$") || strings.HasPrefix(s, "_INBOX") }
 
 // Template builds a string from the tokens of a subject: {1} is the first token, {subject} all of it, anything else
 // stands for itself.

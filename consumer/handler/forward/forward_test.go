@@ -2,6 +2,7 @@ package forward
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -36,7 +37,7 @@ func setup(t *testing.T, streams ...jetstream.StreamConfig) jetstream.JetStream 
 
 func newHandler(t *testing.T, js jetstream.JetStream, template string) *Handler {
 	t.Helper()
-	h, err := New(Config{Subject: template}, js)
+	h, err := New(Config{Subject: template, Allow: []string{">"}, ForwardHeaders: []string{"*"}}, js, "relay.due.>", "relay.park.>")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,11 +103,66 @@ func TestHandle_copies(t *testing.T) {
 		"X-Mine": {"a", "b"}, "x-mine": {"c"},
 		"Nats-Msg-Id": {"IN_route_7_1000000002_0"}, "Relay-Hops": {"1"},
 	}
-	if diff := cmp.Diff(want, got.Header); diff != "" {
+	if diff := gocmp.Diff(want, got.Header); diff != "" {
 		t.Error(diff)
 	}
 	if m.Header.Get("Nats-Msg-Id") != before || m.Header.Get("Relay-Hops") != "" {
 		t.Errorf("the message itself was changed: %v", m.Header)
+	}
+}
+
+// A publisher with the right to publish to the route's subjects had a copy of a message of its own, with headers of its own,
+// published to any subject that relay may publish to.
+func TestHandle_regressionConfusedDeputy(t *testing.T) {
+	js := setup(t, jetstream.StreamConfig{Name: "ALL", Subjects: []string{"billing.>", "other.>", "relay.due.>", "relay.park.>"}})
+	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "RELAY_STATE"}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Subject: "{2}.{3}.{4}", Allow: []string{"billing.>", "relay.>"}, ForwardHeaders: []string{"ce-*", "Trace"}}
+	h, err := New(cfg, js, "relay.due.>", "relay.park.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := nats.Header{
+		"CE-Id": {"7"}, "trace": {"t"}, "Authorization": {"forged"}, "Nats-Rollup": {"all"}, "nats-msg-id": {"forged"}, "Relay-Due": {"forged"},
+	}
+	for subj, why := range map[string]string{
+		"in.other.x.y":            "not among the subjects in allow",
+		"in.relay.due.orders":     "relay's own subjects (relay.due.>)",
+		"in.relay.park.orders":    "relay's own subjects (relay.park.>)",
+		"in.$KV.RELAY_STATE.x":    "belongs to the server",
+		"in.$JS.API.INFO":         "belongs to the server",
+		"in.$JS.ACK.x":            "belongs to the server",
+		"in.$O.bucket.x":          "belongs to the server",
+		"in.$SYS.REQ.x":           "belongs to the server",
+		"in._INBOX.someone.x":     "belongs to the server",
+		"in.billing.*.x":          "wildcard",
+		"in.billing..x":           "empty token",
+		"in.billing.x\r\nPUB a.b": "white space or a control byte",
+	} {
+		m := message(subj)
+		m.Header = header
+		wantDead(t, h.Handle(t.Context(), m), why)
+	}
+	if n := count(t, js, "ALL"); n != 0 {
+		t.Fatalf("%d messages came through", n)
+	}
+	m := message("in.billing.eu.1")
+	m.Header = header
+	if err := h.Handle(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(t.Context(), "ALL")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.GetMsg(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := nats.Header{"CE-Id": {"7"}, "trace": {"t"}, "Nats-Msg-Id": {"IN_route_7_1000000002_0"}, "Relay-Hops": {"1"}}
+	if diff := gocmp.Diff(want, got.Header); diff != "" || got.Subject != "billing.eu.1" {
+		t.Errorf("on %s: %s", got.Subject, diff)
 	}
 }
 
@@ -197,7 +253,7 @@ func TestHandle_subjectsThatCannotBe(t *testing.T) {
 func TestHandle_noStream(t *testing.T) {
 	h := newHandler(t, setup(t), "nobody.here")
 	wantRetry(t, h.Handle(t.Context(), message("in")), "no response from stream")
-	if err := h.Check(t.Context()); err == nil || !strings.Contains(err.Error(), `subject: no stream takes "nobody.here"`) {
+	if err := h.Check(t.Context()); err == nil || !strings.Contains(err.Error(), `subject: no stream takes nobody.here`) {
 		t.Fatalf("Check: %v", err)
 	}
 }
@@ -307,13 +363,29 @@ func TestCheck(t *testing.T) {
 	if err := newHandler(t, js, "out.x").Check(t.Context()); err != nil {
 		t.Errorf("with a stream: %v", err)
 	}
-	if err := newHandler(t, js, "elsewhere.{1}").Check(t.Context()); err != nil {
-		t.Errorf("with placeholders: %v", err)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for want, cfg := range map[string]Config{
+		"":                                     {Subject: "out.{1}"},
+		"subject: no stream takes elsewhere.x": {Subject: "elsewhere.x"},
+		"subject: no stream takes elsewhere.*": {Subject: "elsewhere.{1}"},
+		"subject: no stream takes a.> or b.>":  {Subject: "{1}.x", Allow: []string{"a.>", "b.>"}},
+	} {
+		h, err := New(cfg, js)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(h.Check(ctx)); got != cmp.Or(want, "<nil>") {
+			t.Errorf("%+v: %s", cfg, got)
+		}
+	}
+	if h, err := New(Config{Subject: "{1}.x", Allow: []string{"a.>", "out.>"}}, js); err != nil || h.Check(ctx) != nil {
+		t.Errorf("a stream for one of two: %v", err)
 	}
 	srv.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	down, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := newHandler(t, js, "nobody.here").Check(ctx); err != nil {
+	if err := newHandler(t, js, "nobody.here").Check(down); err != nil {
 		t.Errorf("a server that is down: %v", err)
 	}
 }
@@ -341,9 +413,26 @@ func TestConfig_faults(t *testing.T) {
 			t.Errorf("%.40q: New took it", template)
 		}
 	}
-	for _, template := range []string{"out", "{1}.copy.{2}", "copy.{subject}", "pre{1}post.x", "{subject}.copy"} {
-		if err := (Config{Subject: template}).Validate(); err != nil {
+	for template, free := range map[string]bool{"out": true, "copy.{subject}": true, "out.{1}{2}": true, "{1}.copy.{2}": false, "pre{1}post.x": false, "{subject}.copy": false} {
+		if err := (Config{Subject: template, Allow: []string{">"}}).Validate(); err != nil {
 			t.Errorf("%s: %v", template, err)
+		}
+		if err := (Config{Subject: template}).Validate(); (err == nil) != free || err != nil && !strings.Contains(err.Error(), "whoever publishes chooses where it goes") {
+			t.Errorf("%s without allow: %v", template, err)
+		}
+	}
+	for want, cfg := range map[string]Config{
+		`allow[1]: "a.>.b": > may only be`:                     {Subject: "out", Allow: []string{"out", "a.>.b"}},
+		`allow[0]: "$KV.>" belongs to the server`:              {Subject: "out", Allow: []string{"$KV.>"}},
+		`allow: none of it is a subject that "out.{1}" can`:    {Subject: "out.{1}", Allow: []string{"in.*", "out"}},
+		`forward_headers[0]: "" is not a header name`:          {Subject: "out", ForwardHeaders: []string{""}},
+		`forward_headers[1]: "a b" is not a header name`:       {Subject: "out", ForwardHeaders: []string{"a", "a b"}},
+		`forward_headers[0]: "c*e*" is not a header name`:      {Subject: "out", ForwardHeaders: []string{"c*e*"}},
+		`forward_headers[0]: nats-* may not be copied`:         {Subject: "out", ForwardHeaders: []string{"nats-*"}},
+		`forward_headers[0]: Relay-Deadline may not be copied`: {Subject: "out", ForwardHeaders: []string{"Relay-Deadline"}},
+	} {
+		if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

@@ -3,9 +3,9 @@
 //
 // # The copy
 //
-// The body is the message's, byte for byte, and so are its headers, but for those beginning with Nats- and Relay- in any
-// case: they would have their effect a second time (roll up the target, expire the copy, expect a sequence). The copy has
-// two of its own:
+// The body is the message's, byte for byte. Its headers are copied as far as the config names them, and never those beginning
+// with Nats- or Relay- in any case: they would have their effect a second time (roll up the target, expire the copy, expect a
+// sequence). The copy has two of its own:
 //
 //	Nats-Msg-Id  made of the message's id, publish time and replay count, so that an attempt whose answer got lost does
 //	             not make a second copy within the target's dedupe window
@@ -14,6 +14,12 @@
 // The time is part of the id because ids begin again in a stream that is made anew: its first messages are no duplicates
 // of the old one's.
 //
+// # Where it may go
+//
+// Tokens of the subject come from whoever published the message, who may have the right to publish to the route's subjects
+// and to no others. So a template that begins with one of them needs a list of what is allowed. What belongs to the server
+// ($JS, $KV, $SYS, $O and all others with a $, _INBOX), and relay's own subjects, are refused whatever the list says.
+//
 // # Loops
 //
 // A template that leads straight back is a matter of the config, which compares [Config.Pattern] with the subjects of
@@ -21,7 +27,7 @@
 //
 // # Verdicts
 //
-// Dead: the expanded subject cannot be published to, the copy is larger than the server or the stream takes, a header
+// Dead: the expanded subject cannot be published to, or is not allowed, the copy is larger than the server or the stream takes, a header
 // name that cannot be written, too many hops. Retry: no stream takes the subject, the stream is full, no answer in time, anything else. A permission that is
 // missing shows as no answer in time, since the server reports it to the connection and not to the publish.
 package forward
@@ -30,6 +36,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,6 +44,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -49,8 +57,10 @@ const (
 // number of goroutines.
 type Handler struct {
 	js       jetstream.JetStream
+	cfg      Config
 	template subject.Template
-	fixed    string // the subject, when the template has no placeholders
+	own      []string // patterns of relay's own subjects
+	copied   headerlist.List
 }
 
 var (
@@ -62,8 +72,9 @@ var (
 // OutOfProcess says that the work is done by whoever consumes the other stream.
 func (*Handler) OutOfProcess() {}
 
-// New returns the handler. It does not ask the server anything.
-func New(cfg Config, js jetstream.JetStream) (*Handler, error) {
+// New returns the handler. It does not ask the server anything. own are patterns of subjects that are never published to,
+// whatever the config says: relay's own.
+func New(cfg Config, js jetstream.JetStream, own ...string) (*Handler, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -72,30 +83,35 @@ func New(cfg Config, js jetstream.JetStream) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{js: js, template: template}
-	if !strings.Contains(cfg.Subject, "{") {
-		h.fixed = cfg.Subject
-	}
-	return h, nil
+	return &Handler{js: js, cfg: cfg, template: template, own: own, copied: headerlist.New(cfg.ForwardHeaders)}, nil
 }
 
-// Check asks the server whether a stream takes the subject, if it is the same for all messages. A server that does not
-// answer is no error.
+// Check asks the server whether a stream takes what will be published. A server that does not answer is no error.
 func (h *Handler) Check(ctx context.Context) error {
-	if h.fixed == "" {
-		return nil
+	pattern := h.cfg.Pattern()
+	targets := []string{pattern}
+	if strings.Contains(h.cfg.Subject, "{") && len(h.cfg.Allow) > 0 {
+		targets = slices.DeleteFunc(slices.Clone(h.cfg.Allow), func(p string) bool { return !subject.Overlaps(p, pattern) })
 	}
-	if _, err := h.js.StreamNameBySubject(ctx, h.fixed); errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("subject: no stream takes %q", h.fixed)
+	ctx, cancel := context.WithCancel(ctx) // ends a list that is not read to its end
+	defer cancel()
+	for _, target := range targets {
+		names := h.js.StreamNames(ctx, jetstream.WithStreamListSubject(target))
+		for range names.Name() {
+			return nil
+		}
+		if names.Err() != nil {
+			return nil
+		}
 	}
-	return nil
+	return fmt.Errorf("subject: no stream takes %s", strings.Join(targets, " or "))
 }
 
 // Handle publishes a copy of m and waits for the stream's answer.
 func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	to, err := h.template.Expand(m.Subject)
 	if err == nil {
-		err = subject.ValidateLiteral(to)
+		err = h.allowed(to)
 	}
 	if err != nil {
 		return consumer.Dead(fmt.Errorf("forward %q: %w", m.Subject, err))
@@ -104,7 +120,7 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	if hops >= maxHops {
 		return consumer.Dead(fmt.Errorf("forwarding loop: the message has been forwarded %d times, and would go to %s", hops, to))
 	}
-	_, err = h.js.PublishMsg(ctx, &nats.Msg{Subject: to, Data: m.Data, Header: header(m, hops+1)})
+	_, err = h.js.PublishMsg(ctx, &nats.Msg{Subject: to, Data: m.Data, Header: h.header(m, hops+1)})
 	if err == nil { // a duplicate too: an earlier attempt's copy is there
 		return nil
 	}
@@ -113,6 +129,22 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 		return consumer.Dead(err)
 	}
 	return err
+}
+
+// allowed says why nothing may be published to a subject.
+func (h *Handler) allowed(to string) error {
+	if err := subject.ValidateLiteral(to); err != nil {
+		return err
+	}
+	for _, p := range h.own {
+		if subject.Matches(p, to) {
+			return fmt.Errorf("%q is one of relay's own subjects (%s)", to, p)
+		}
+	}
+	if len(h.cfg.Allow) > 0 && !slices.ContainsFunc(h.cfg.Allow, func(p string) bool { return subject.Matches(p, to) }) {
+		return fmt.Errorf("%q is not among the subjects in allow", to)
+	}
+	return nil
 }
 
 // hopsOf reads the hop count. A stranger may have set it to anything: what is no count is none, and the copy has a true
@@ -125,16 +157,23 @@ func hopsOf(h nats.Header) int {
 	return int(n)
 }
 
-func header(m *consumer.Msg, hops int) nats.Header {
-	h := make(nats.Header, len(m.Header)+2)
-	for name, values := range m.Header {
-		if !hasPrefixFold(name, "Nats-") && !hasPrefixFold(name, "Relay-") {
-			h[name] = values
+func (h *Handler) header(m *consumer.Msg, hops int) nats.Header {
+	header := make(nats.Header, len(h.cfg.ForwardHeaders)+2)
+	if !h.copied.Empty() {
+		for name, values := range m.Header {
+			if h.copied.Has(name) && !neverCopied(name) {
+				header[name] = values
+			}
 		}
 	}
-	h.Set(nats.MsgIdHdr, fmt.Sprintf("%s_%d_%d", m.ID, m.Time.UnixNano(), m.Replay))
-	h.Set(hopsHeader, strconv.Itoa(hops))
-	return h
+	header.Set(nats.MsgIdHdr, fmt.Sprintf("%s_%d_%d", m.ID, m.Time.UnixNano(), m.Replay))
+	header.Set(hopsHeader, strconv.Itoa(hops))
+	return header
+}
+
+// neverCopied tells whether the server or relay would act on a header.
+func neverCopied(name string) bool {
+	return hasPrefixFold(name, "Nats-") || hasPrefixFold(name, "Relay-")
 }
 
 func hasPrefixFold(s, prefix string) bool {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
 )
 
 // Config is the http handler of a route. The zero value of a field is its default; only URL is required.
@@ -18,10 +20,12 @@ type Config struct {
 	URL string `koanf:"url"`
 	// Method is POST (default), PUT or PATCH.
 	Method string `koanf:"method"`
-	// Headers are sent with every request. They win over forwarded ones, and over Content-Type and User-Agent.
+	// Headers are sent with every request. They win over forwarded ones, and over User-Agent and Content-Type, which is
+	// application/octet-stream otherwise.
 	Headers map[string]string `koanf:"headers"`
-	// ForwardHeaders are the names of message headers to copy, in any case. None by default. A value that is no valid
-	// HTTP header value, is longer than 8 KiB, or comes after 32 KiB of others, is left out.
+	// ForwardHeaders are the names of message headers to copy, in any case, and beginnings of names such as ce-*. None by
+	// default. Content-Type is copied only when it is named here, and is a media type. A value that is no valid HTTP header
+	// value, is longer than 8 KiB, or comes after 32 KiB of others, is left out.
 	ForwardHeaders []string `koanf:"forward_headers"`
 	// Ack lists the statuses that acknowledge the message, as numbers and ranges. Empty means "200-299".
 	Ack string `koanf:"ack"`
@@ -86,12 +90,13 @@ func (c Config) Validate() error {
 			fault("headers: the value of %s holds a control byte", name)
 		}
 	}
-	for i, name := range c.ForwardHeaders {
+	for i, entry := range c.ForwardHeaders {
+		name, isPrefix := headerlist.Split(entry)
 		switch {
-		case !validName(name):
-			fault("forward_headers[%d]: %q is not a header name", i, name)
+		case !validName(name) && !(isPrefix && name == ""):
+			fault("forward_headers[%d]: %q is not a header name, nor the beginning of one with * at its end", i, entry)
 		case ownHeader(name) || neverForwarded(name):
-			fault("forward_headers[%d]: %s may not be copied from a message", i, name)
+			fault("forward_headers[%d]: %s may not be copied from a message", i, entry)
 		}
 	}
 	ack, err := parseStatuses(c.Ack)

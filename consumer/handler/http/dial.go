@@ -3,6 +3,7 @@ package http
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -75,6 +76,21 @@ func refused(a netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// ofThisMachine tells whether a connection was not made for want of something that this machine lacks, whatever the
+// endpoint. A name that does not exist is the endpoint's.
+func ofThisMachine(err error) bool {
+	for _, errno := range []syscall.Errno{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAGAIN,
+	} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	// Without descriptors the resolver fails so too, and keeps no more than the text of the reason.
+	var dns *net.DNSError
+	return errors.As(err, &dns) && dns.IsTemporary && !dns.IsNotFound
 }
 
 // countingConn counts the bytes handed to the kernel: the proof that a request was, or was not, begun.

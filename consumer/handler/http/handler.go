@@ -9,7 +9,7 @@
 //	Relay-Route     the route's name
 //	Relay-Subject   the subject; bytes that are not printable ASCII, and %, are percent-encoded
 //	Relay-Deadline  when this attempt times out, RFC 3339 in UTC with milliseconds
-//	Content-Type    the message's own when it is a media type, else application/octet-stream
+//	Content-Type    application/octet-stream; the message's own when that is a media type and forward_headers names it
 //	User-Agent      relay
 //
 // then the message headers that the config allows, then the config's own. Host, framing, hop-by-hop and Relay-* headers
@@ -27,6 +27,11 @@
 // The end of ctx is the time-out of the whole exchange; name resolution, connect and TLS have a shorter one. Response
 // headers are bounded by 64 KiB. There are as many idle connections as the route has slots. Proxy variables of the
 // environment are ignored. Link-local and metadata addresses are refused when dialling.
+//
+// # This machine's own trouble
+//
+// When no connection could be made for want of descriptors, memory or ports, or because the name service had no answer for
+// now, the endpoint was never asked, and the attempt was not started: it spends nothing.
 //
 // # Connections that the server closed
 //
@@ -48,12 +53,12 @@ import (
 	"fmt"
 	"io"
 	nethttp "net/http"
-	"net/textproto"
 	"os"
 	"strconv"
 	"time"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
 	"github.com/relaymq/relay/consumer/handler/internal/snippet"
 )
 
@@ -76,7 +81,8 @@ type Handler struct {
 	request   nethttp.Request // what all have in common
 	target    string          // for errors
 	fixed     nethttp.Header
-	forwarded map[string]bool
+	forwarded headerlist.List
+	typed     bool // Content-Type comes from the message
 	ack, dead *statuses
 	transport *nethttp.Transport
 }
@@ -102,7 +108,8 @@ func New(cfg Config, concurrency int) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg, fixed: nethttp.Header{}, forwarded: map[string]bool{}}
+	h := &Handler{cfg: cfg, fixed: nethttp.Header{}, forwarded: headerlist.New(cfg.ForwardHeaders)}
+	h.typed = h.forwarded.Has("Content-Type")
 	// Validate has parsed all three.
 	u, _ := parseURL(cfg.URL)
 	h.ack, _ = parseStatuses(cfg.Ack)
@@ -117,11 +124,6 @@ func New(cfg Config, concurrency int) (*Handler, error) {
 	h.request = nethttp.Request{Method: cfg.Method, URL: u, Host: u.Host, Body: nethttp.NoBody}
 	for name, value := range cfg.Headers {
 		h.fixed.Set(name, value)
-	}
-	for _, name := range cfg.ForwardHeaders {
-		if canonical := textproto.CanonicalMIMEHeaderKey(name); canonical != "Content-Type" { // always there, once
-			h.forwarded[canonical] = true
-		}
 	}
 	concurrency = max(concurrency, 1)
 	h.transport = &nethttp.Transport{
@@ -189,17 +191,21 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 			return h.verdict(&reply)
 		}
 		err = &transportError{at: fmt.Sprintf("%s %s: %s", h.cfg.Method, h.target, t.where(err)), err: err}
-		if ctx.Err() != nil || !t.used.Load().untouched() {
+		switch {
+		case ctx.Err() != nil:
 			return err
-		}
-		if resends == maxResends {
+		case t.at() == phaseConnect && ofThisMachine(err):
+			return consumer.NotStarted(err)
+		case !t.used.Load().untouched():
+			return err
+		case resends == maxResends:
 			return consumer.NotStarted(err)
 		}
 	}
 }
 
 func (h *Handler) header(m *consumer.Msg) nethttp.Header {
-	header := make(nethttp.Header, 8+len(h.fixed)+len(h.forwarded))
+	header := make(nethttp.Header, 8+len(h.fixed)+len(h.cfg.ForwardHeaders))
 	forward(header, m.Header, h.forwarded)
 	// One allocation for all values; Set makes one each. No value has room to be appended to.
 	values := make([]string, 0, 6)
@@ -208,7 +214,11 @@ func (h *Handler) header(m *consumer.Msg) nethttp.Header {
 		header[name] = values[len(values)-1 : len(values) : len(values)]
 	}
 	header["User-Agent"] = userAgent
-	set("Content-Type", contentType(m.Header))
+	if h.typed {
+		set("Content-Type", contentType(m.Header))
+	} else {
+		set("Content-Type", defaultType)
+	}
 	set("Relay-Id", escape(m.ID))
 	set("Relay-Attempt", strconv.Itoa(m.Attempt))
 	set("Relay-Route", escape(m.Route))

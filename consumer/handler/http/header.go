@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
 )
 
 // Bounds of what is copied from a message's headers.
@@ -20,14 +22,17 @@ const (
 
 // forward copies the allowed headers of a message. Names are compared without case: NATS keeps the publisher's spelling,
 // and the same header may be there in several.
-func forward(to nethttp.Header, from nats.Header, allowed map[string]bool) {
-	if len(allowed) == 0 {
+func forward(to nethttp.Header, from nats.Header, allowed headerlist.List) {
+	if allowed.Empty() {
 		return
 	}
 	room := maxForwardedAll
 	for _, name := range sortedKeys(from) { // in order, so that every attempt leaves out the same
+		if !allowed.Has(name) || !validName(name) || ownHeader(name) || neverForwarded(name) {
+			continue
+		}
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
-		if !allowed[canonical] {
+		if canonical == "Content-Type" { // always there, once
 			continue
 		}
 		for _, value := range from[name] {
@@ -41,10 +46,13 @@ func forward(to nethttp.Header, from nats.Header, allowed map[string]bool) {
 	}
 }
 
-// contentType is the message's own Content-Type when that is a media type, and application/octet-stream otherwise. The
-// body is not looked at: its type would change with its content.
+// defaultType says nothing of the body, which is not looked at: its type would change with its content.
+const defaultType = "application/octet-stream"
+
+// contentType is the message's own Content-Type when that is a media type. It is for those who have asked for it: a publisher
+// could otherwise choose how the endpoint reads a body (as a form, as XML), or pass a filter that goes by type.
 func contentType(h nats.Header) string {
-	best, typ := "", "application/octet-stream"
+	best, typ := "", defaultType
 	for name, values := range h {
 		if len(values) == 0 || !strings.EqualFold(name, "Content-Type") || best != "" && name > best {
 			continue

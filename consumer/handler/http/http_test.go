@@ -22,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -907,6 +908,46 @@ func TestHandle_refusedAddresses(t *testing.T) {
 	}
 }
 
+// Too many open files spent an attempt of every message, and dead-lettered what had nothing to do with it.
+func TestHandle_regressionNoDescriptors(t *testing.T) {
+	s := serve(t, func(nethttp.ResponseWriter, *nethttp.Request) {})
+	h := newHandler(t, Config{URL: s.URL})
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none := syscall.Rlimit{Cur: 3, Max: limit.Max} // what is open stays open
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	err := h.Handle(t.Context(), message())
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	handlertest.Want(t, err, handlertest.NotStarted, "connect: ", "too many open files")
+	handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Ack)
+}
+
+func TestOfThisMachine(t *testing.T) {
+	dial := func(err error) error { return &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", err)} }
+	for _, err := range []error{
+		dial(syscall.EMFILE), dial(syscall.ENFILE), dial(syscall.ENOBUFS), dial(syscall.EADDRNOTAVAIL), dial(syscall.ENOMEM),
+		dial(&net.DNSError{Err: "server misbehaving", IsTemporary: true}),
+	} {
+		if !ofThisMachine(err) {
+			t.Errorf("%v is taken for the endpoint's", err)
+		}
+	}
+	for _, err := range []error{
+		dial(syscall.ECONNREFUSED), dial(syscall.EHOSTUNREACH), dial(syscall.ETIMEDOUT), errors.New("EOF"),
+		dial(&net.DNSError{Err: "no such host", IsNotFound: true}),
+	} {
+		if ofThisMachine(err) {
+			t.Errorf("%v is taken for this machine's", err)
+		}
+	}
+}
+
 // The message tries to smuggle a second request, or to speak for relay.
 func TestHandle_hostileHeaders(t *testing.T) {
 	dumps := make(chan string, 1)
@@ -954,6 +995,50 @@ func TestHandle_hostileHeaders(t *testing.T) {
 	}
 	if req.ContentLength != 4 || req.Header.Get("Relay-Attempt") != "3" || req.Header.Get("Content-Type") != "application/octet-stream" {
 		t.Errorf("%+v", req)
+	}
+}
+
+// A publisher chose the Content-Type of webhooks whose owner had not asked for it, and with it how the endpoint read the body.
+func TestHandle_regressionContentTypeOfAPublisher(t *testing.T) {
+	got := make(chan nethttp.Header, 1)
+	s := serve(t, func(_ nethttp.ResponseWriter, r *nethttp.Request) { got <- r.Header })
+	m := message()
+	m.Header = nats.Header{"Content-Type": {"application/x-www-form-urlencoded"}}
+	for want, cfg := range map[string]Config{
+		"application/octet-stream":          {},
+		"application/json":                  {Headers: map[string]string{"content-type": "application/json"}},
+		"application/x-www-form-urlencoded": {ForwardHeaders: []string{"content-*"}},
+		"text/plain":                        {ForwardHeaders: []string{"Content-Type"}, Headers: map[string]string{"Content-Type": "text/plain"}},
+	} {
+		cfg.URL = s.URL
+		handlertest.Want(t, newHandler(t, cfg).Handle(t.Context(), m), handlertest.Ack)
+		if values := (<-got)["Content-Type"]; cmp.Diff([]string{want}, values) != "" {
+			t.Errorf("%q, want %s", values, want)
+		}
+	}
+}
+
+// Names by their beginning, or all: what frames a request, and what speaks in relay's name, is left out all the same.
+func TestHandle_headersByPrefix(t *testing.T) {
+	got := make(chan nethttp.Header, 1)
+	s := serve(t, func(_ nethttp.ResponseWriter, r *nethttp.Request) { got <- r.Header })
+	m := message()
+	m.Header = nats.Header{
+		"ce-id": {"7"}, "CE-Type": {"order"}, "cerberus": {"no"}, "Host": {"evil"}, "Transfer-Encoding": {"chunked"}, "content-length": {"0"}, "Relay-Id": {"evil"},
+		"Authorization": {"evil"}, "Webhook-Id": {"evil"}, "X-Forwarded-For": {"evil"}, "Proxy-Authorization": {"evil"}, "bad name": {"evil"}, "bad\r\nX-Evil": {"evil"},
+	}
+	for entry, want := range map[string][]string{"ce-*": {"Ce-Id", "Ce-Type"}, "*": {"Ce-Id", "Ce-Type", "Cerberus"}} {
+		handlertest.Want(t, newHandler(t, Config{URL: s.URL, ForwardHeaders: []string{entry}}).Handle(t.Context(), m), handlertest.Ack)
+		header := <-got
+		if strings.Contains(fmt.Sprint(header), "evil") {
+			t.Errorf("%s: %v", entry, header)
+		}
+		for _, own := range []string{"Relay-Id", "Relay-Attempt", "Relay-Route", "Relay-Subject", "Relay-Deadline", "Content-Type", "Content-Length", "User-Agent"} {
+			header.Del(own)
+		}
+		if diff := cmp.Diff(want, sortedKeys(header)); diff != "" {
+			t.Errorf("%s: %s", entry, diff)
+		}
 	}
 }
 

@@ -72,9 +72,11 @@ func (t *trace) reached(p phase) {
 	}
 }
 
+func (t *trace) at() phase { return phase(t.phase.Load()) }
+
 // where names how far the request came that ended with err.
 func (t *trace) where(err error) string {
-	p := phase(t.phase.Load())
+	p := t.at()
 	var dns *net.DNSError
 	if p == phaseConnect && errors.As(err, &dns) {
 		return "resolve"

@@ -110,7 +110,7 @@ var docs = map[string]doc{
 	"routes.handler.http.url":                      {text: "the endpoint; may hold user:password@"},
 	"routes.handler.http.method":                   {text: "method of the request", values: []string{"POST", "PUT", "PATCH"}},
 	"routes.handler.http.headers":                  {text: "sent with every request; shown nowhere"},
-	"routes.handler.http.forward_headers":          {text: "names of message headers to copy"},
+	"routes.handler.http.forward_headers":          {text: "names of message headers to copy, or beginnings such as ce-*; Content-Type too is only copied when named"},
 	"routes.handler.http.ack":                      {text: "statuses of success, numbers and ranges"},
 	"routes.handler.http.dead":                     {text: "statuses that mean never; none: no status"},
 	"routes.handler.http.connect_timeout":          {text: "name resolution and connect, and again the TLS handshake"},
@@ -133,6 +133,8 @@ var docs = map[string]doc{
 	"routes.handler.exec.limits.files":             {text: "open files, at least 3; 0: no bound"},
 	"routes.handler.forward":                       {text: "a copy to another subject, confirmed"},
 	"routes.handler.forward.subject":               {text: "template: {1} is the first token of the message's subject, {subject} all of it"},
+	"routes.handler.forward.allow":                 {text: "patterns of the only subjects allowed; empty: all, unless subject begins with a placeholder, which needs it"},
+	"routes.handler.forward.forward_headers":       {text: "names of message headers to copy, or beginnings such as ce-*"},
 	"routes.handler.discard":                       {text: "acknowledges everything; also written as a word: handler: discard"},
 
 	"dlq":           {text: "the dead-letter stream"},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/relaymq/relay/consumer/handler/forward"
@@ -21,12 +22,12 @@ func (c *collector) forwards(cfg *Config, routes []claim, own []reserved) {
 		c.reaches(i, *f, r.Subjects)
 		for _, target := range targets(*f, r.Subjects) {
 			for _, o := range own {
-				if subject.Overlaps(target, o.pattern) {
+				if subject.Overlaps(target, o.pattern) && mayPass(*f, o.pattern) {
 					c.fault(fmt.Sprintf("routes[%d].handler.forward.subject", i), "%q may publish to %q, where relay publishes %s", f.Subject, o.pattern, o.what)
 				}
 			}
 			for _, s := range routes {
-				if subject.Overlaps(target, s.pattern) {
+				if subject.Overlaps(target, s.pattern) && mayPass(*f, s.pattern) {
 					feeds[i] = append(feeds[i], s.owner)
 				}
 			}
@@ -39,6 +40,11 @@ func (c *collector) forwards(cfg *Config, routes []claim, own []reserved) {
 		}
 		c.fault(fmt.Sprintf("routes[%d].handler.forward.subject", ring[0]), "messages go round: %s", strings.Join(names, " → "))
 	}
+}
+
+// mayPass tells whether the forward's allow lets it publish to some subject of a pattern.
+func mayPass(f forward.Config, pattern string) bool {
+	return len(f.Allow) == 0 || slices.ContainsFunc(f.Allow, func(p string) bool { return subject.Overlaps(p, pattern) })
 }
 
 // reaches refuses a template with a token that a subject of the route never has.

@@ -84,6 +84,7 @@ func (c *collector) reservedSubjects(cfg *Config) []reserved {
 		{s + ".dlq.>", "dead letters"},
 		{s + ".due.>", "retries that are due"},
 		{s + ".park.>", "parked messages"},
+		{s + ".ctl.>", "questions to its instances"},
 	}
 	for i, r := range cfg.Routes {
 		p := r.DeadLetter.Prefix
@@ -102,6 +103,14 @@ func (c *collector) reservedSubjects(cfg *Config) []reserved {
 		own = append(own, mine)
 	}
 	return own
+}
+
+// OwnSubjects are patterns of what relay itself publishes to, which no message may be forwarded to.
+func (c *Config) OwnSubjects() (patterns []string) {
+	for _, o := range new(collector).reservedSubjects(c) {
+		patterns = append(patterns, o.pattern)
+	}
+	return patterns
 }
 
 // keepOut refuses sources that relay publishes to: its dead letters would come back as messages.
