@@ -40,17 +40,20 @@ func (f HandlerFunc) Handle(ctx context.Context, m *Msg) error { return f(ctx, m
 // Factory makes the handler of one child of a key. A child that stops is thrown away, and the next one is made anew. An
 // error, or a panic, is a stop of that child: it spends no attempt of any message.
 //
-// A Handler may also be a [Starter] and a [Stopper].
+// What it makes may also be a [Starter] and a [Stopper]. What [Checker] and [Outside] say of a Handler, [Route.Check] and
+// [Route.Outside] say of a Factory.
 type Factory func(key string) (Handler, error)
 
-// Starter is a Handler with something to do before its first message. An error is a stop. ctx ends at the route's
-// timeout.
+// Starter is a Handler with something to do before its first message. ctx ends at the route's timeout. Of a Factory's handler,
+// an error is a stop. One that all keys share is started with the first message, and again with a later one while Start
+// returns an error: that spends no attempt.
 type Starter interface {
 	Start(ctx context.Context) error
 }
 
 // Stopper is a Handler with something to do after its last message: the child stopped, was idle, or relay shuts down.
-// It is called once, after all calls of Handle returned, but for abandoned ones. ctx ends at the route's timeout.
+// It is called once, after all calls of Handle returned, but for abandoned ones; not for a handler that never began. ctx ends
+// at the route's timeout, and, for one that all keys share, with the drain, though not within a second.
 type Stopper interface {
 	Stop(ctx context.Context) error
 }

@@ -98,7 +98,13 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	}
 	// Counted here and not after the call: a panic does not return.
 	defer func() { rt.count.took(time.Since(began)) }()
-	v, timedOut := verdictOf(child.(Handler).Handle(ctx, msg))
+	err := rt.shared.begin(ctx)
+	if err == nil {
+		err = child.(Handler).Handle(ctx, msg)
+	} else {
+		err = NotStarted(err)
+	}
+	v, timedOut := verdictOf(err)
 	if timedOut && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		v.Err = fmt.Errorf("timeout of %v: %w", rt.cfg.Timeout, v.Err)
 	}

@@ -325,6 +325,9 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (interrupted int)
 	for i, rt := range r.routes {
 		routes.Go(func() {
 			counts[i] = rt.group.Close(ctx)
+			if err := rt.shared.end(ctx, rt.cfg.Timeout); err != nil {
+				rt.log.Warn("the handler did not stop cleanly", "error", err)
+			}
 			rt.looks.Wait() // before those that it submits to
 			rt.endHeld()
 			rt.slow.Wait() // before letters, to which it submits

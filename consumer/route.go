@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"cmp"
+	"context"
 	"encoding"
 	"errors"
 	"fmt"
@@ -54,6 +55,11 @@ type Route struct {
 	// OwnBytes promises that the handler does not change or keep Msg.Data and Msg.Header, so that relay need not copy
 	// them for each attempt.
 	OwnBytes bool `koanf:"-"`
+	// Check says of a Factory what [Checker] says of a Handler: whether it can work, before the first message. It may be nil,
+	// and is not used with a Handler.
+	Check func(ctx context.Context) error `koanf:"-"`
+	// Outside says of a Factory what [Outside] says of a Handler: that all it makes do their work in another process.
+	Outside bool `koanf:"-"`
 }
 
 // Retry is when and how often a message that failed is tried again.

@@ -40,6 +40,7 @@ type route struct {
 	key          subject.Template
 	work         context.Context // of the slow path; set by serve
 	count        counters
+	shared       *sharedLife // of a Handler that is started or stopped; else nil
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 
@@ -60,6 +61,7 @@ type route struct {
 
 func newRoute(r *Relay, cfg Route) *route {
 	_, outside := cfg.Handler.(Outside)
+	outside = outside || cfg.Outside && cfg.Factory != nil
 	cfg.OwnBytes = cfg.OwnBytes || outside
 	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: !outside}
 	rt.troubles.log = rt.log
@@ -77,7 +79,7 @@ func newRoute(r *Relay, cfg Route) *route {
 		opts.Alone = r.solo.kick
 	}
 	if cfg.Handler != nil {
-		opts.Shared = cfg.Handler
+		opts.Shared, rt.shared = cfg.Handler, newSharedLife(cfg.Handler)
 	} else {
 		opts.New, opts.Stop = rt.newChild, stopChild
 	}

@@ -45,10 +45,8 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 	}
 	units, faults := r.plan(ctx)
 	for _, rt := range r.routes {
-		if c, ok := rt.cfg.Handler.(Checker); ok {
-			if err := c.Check(ctx); err != nil {
-				faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("handler: %w", err)})
-			}
+		if err := checkHandler(ctx, rt.cfg); err != nil {
+			faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("handler: %w", err)})
 		}
 	}
 	if len(faults) > 0 {

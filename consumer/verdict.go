@@ -63,8 +63,9 @@ func StopChild(err error) error {
 	return &verdictError{supervisor.Verdict{Kind: supervisor.Ack, Err: err, StopChild: true}}
 }
 
-// FailRoute stops the whole route with err as the reason: waiting will not help (the command is not there, the
-// configuration is wrong). The message is given back and spends no attempt.
+// FailRoute stops the whole route with err as the reason: no message is to blame (the command is not there, the configuration
+// is wrong). The message is given back and spends no attempt. The route says that it is stopped, and tries again by itself, after
+// waits that grow as those of a route that tripped.
 func FailRoute(err error) error {
 	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, NotStarted: true, FailRoute: true}}
 }
