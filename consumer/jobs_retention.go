@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/away"
 )
 
 const (
@@ -19,8 +20,8 @@ const (
 	repeatWarning = time.Hour
 )
 
-// retention watches the room for dead letters, and what is parked. It does not touch readiness: a relay that is taken out of
-// service because its dead letters fill up would help nobody.
+// retention watches the room for dead letters, and what is parked. That it is there is a matter of readiness, how full it is
+// is not: a relay that is taken out of service because its dead letters fill up would help nobody.
 type retention struct {
 	usage  atomic.Pointer[dlq.Usage]
 	parked atomic.Int64 // messages in the retry stream
@@ -30,20 +31,63 @@ type retention struct {
 }
 
 func (r *Relay) watchUsage(ctx context.Context) {
-	tick := time.NewTicker(usageEvery)
-	defer tick.Stop()
+	own := ownWatch{r: r, failing: make(map[string]time.Time)}
 	for {
-		if u, err := r.dead.Usage(ctx); err == nil {
+		u, err := r.dead.Usage(ctx)
+		own.asked(ctx, "the dead letters", err)
+		if err == nil {
 			r.retention.note(u, time.Now(), r.cfg.DLQ.OnFull, r.log)
 			r.countDead(ctx, u, time.Now())
 		}
-		if n, err := r.retries.Messages(ctx); err == nil {
+		n, err := r.retries.Messages(ctx)
+		own.asked(ctx, "stream "+r.retryStreamName(), err)
+		if err == nil {
 			r.retention.parked.Store(n)
 		}
-		select {
-		case <-ctx.Done():
+		if r.lives != nil {
+			_, err := r.js.Stream(ctx, "KV_"+r.instancesName())
+			own.asked(ctx, "bucket "+r.instancesName(), err)
+		}
+		own.rest(ctx)
+		if ctx.Err() != nil {
 			return
-		case <-tick.C:
+		}
+	}
+}
+
+// ownWatch notes what of relay's own is missing, or has not answered for a while.
+type ownWatch struct {
+	r       *Relay
+	failing map[string]time.Time // since when
+}
+
+func (w *ownWatch) asked(ctx context.Context, what string, err error) {
+	now := time.Now()
+	if err == nil {
+		delete(w.failing, what)
+		w.r.troubles.mended(what, now)
+		return
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	since, known := w.failing[what]
+	if !known {
+		since = now
+		w.failing[what] = now
+	}
+	if now.Sub(since) >= silentFor || !away.Is(err) {
+		w.r.troubles.note(what, err, now)
+	}
+}
+
+// rest waits for the next look, which comes soon while something is away, or since something could not be stored.
+func (w *ownWatch) rest(ctx context.Context) {
+	for began := time.Now(); ; {
+		pause(ctx, checkAgain)
+		trouble := w.r.trouble.Load() > began.UnixNano()
+		if ctx.Err() != nil || len(w.failing) > 0 || trouble || time.Since(began) >= usageEvery {
+			return
 		}
 	}
 }

@@ -76,6 +76,7 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	}
 	rt.handling.Add(int64(m.Size))
 	defer rt.handling.Add(-int64(m.Size))
+	rt.begun.Store(began.UnixNano())
 	var msg *Msg
 	if m.first != nil {
 		msg, m.first = &m.first.msg, nil

@@ -33,6 +33,9 @@ type Config struct {
 	DLQ dlq.Config
 	// Drain is how long handlers may finish once Run is to end. Zero means 30s.
 	Drain time.Duration
+	// Stalled is for how long a route may start nothing, although messages wait and no operator paused it, before it is not
+	// ready. Zero means 1m.
+	Stalled time.Duration
 	// Adopt changes durables that exist with other settings.
 	Adopt bool
 	// Instance names this process in dead letters and logs. Empty means the host name and a random part.
@@ -45,6 +48,7 @@ func (c Config) withDefaults() Config {
 	c.Service = cmp.Or(c.Service, "relay")
 	c.Replicas = cmp.Or(c.Replicas, 1)
 	c.Drain = cmp.Or(c.Drain, 30*time.Second)
+	c.Stalled = cmp.Or(c.Stalled, time.Minute)
 	if c.Instance == "" {
 		host, _ := os.Hostname()
 		c.Instance = cmp.Or(host, "relay") + "-" + nuid.Next()[16:]
@@ -289,6 +293,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	var told sync.WaitGroup
 	told.Go(func() { r.tellings.run(telling) })
 	running.Go(func() { r.watchUsage(work) })
+	running.Go(func() { r.watchStalls(work) })
 	running.Go(func() { r.solo.run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
 	running.Go(func() { r.tryHeld(slow) })
@@ -443,35 +448,3 @@ func (r *Relay) unstick(ctx context.Context) {
 
 // notStored notes that something could not be stored: schedules that were due at that time may be stuck.
 func (r *Relay) notStored() { r.trouble.Store(time.Now().UnixNano()) }
-
-// Ready returns nil while everything works, and otherwise what does not: the connection, a route that stopped, dead letters
-// that cannot be stored, a durable that stalls.
-func (r *Relay) Ready() error {
-	var errs []error
-	if !r.nc.IsConnected() {
-		errs = append(errs, fmt.Errorf("NATS: %s", strings.ToLower(r.nc.Status().String())))
-	}
-	if err := r.troubles.err(); err != nil {
-		errs = append(errs, err)
-	}
-	sources := r.openSources()
-	if len(sources) > 0 { // else it is not known yet
-		if since, err := r.records.Trouble(); err != nil {
-			errs = append(errs, fmt.Errorf("attempts cannot be recorded since %s: %w", since.UTC().Format(time.RFC3339), err))
-		}
-	}
-	for _, s := range sources {
-		if err := s.trouble(); err != nil {
-			errs = append(errs, fmt.Errorf("durable %s on %s: %w", s.durable, s.stream, err))
-		}
-	}
-	for _, rt := range r.routes {
-		if err := rt.trouble(); err != nil {
-			errs = append(errs, fmt.Errorf("route %s: %w", rt.cfg.Name, err))
-		}
-	}
-	if !r.serving.Load() && len(errs) == 0 {
-		errs = append(errs, errors.New("starting"))
-	}
-	return errors.Join(errs...)
-}

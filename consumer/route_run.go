@@ -47,7 +47,9 @@ type route struct {
 	// Lines of the log, of what was said of one message for many.
 	unparked, undead, unread seldom
 
-	troubles troubles // why its durables are not open
+	troubles troubles     // why its durables are not open
+	begun    atomic.Int64 // when a handler was last started, in Unix nanoseconds
+	stalls   lockedStalls
 
 	mu      sync.Mutex
 	stopped error  // no message is to blame, and none starts but to find out whether it works again

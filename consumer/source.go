@@ -62,7 +62,10 @@ type source struct {
 	unused    []*message
 	batch     batch // of take
 
+	pending atomic.Uint64 // messages that the durable has not delivered, as the watchdog last heard
+
 	mu       sync.Mutex
+	silence  silence
 	draining bool
 	lost     error // why nothing can be pulled
 	rebuilt  time.Time
@@ -199,7 +202,7 @@ func (s *source) trouble() error {
 	case s.stalls > 1 && time.Since(s.rebuilt) < time.Minute:
 		return errors.New("stalled twice within a minute")
 	}
-	return nil
+	return s.silence.reason(time.Now())
 }
 
 // lose gives the durable up: it, or its stream, is not what it was, and a settlement would hit a stranger.

@@ -36,6 +36,7 @@ func (s *source) suspicious(now time.Time) bool {
 		s.log.Debug("heartbeats missed; pulling anew")
 		s.asked.giveUp()
 		s.backOff(now)
+		s.doubt.Store(true)
 	}
 	since := now.Sub(s.checkedAt)
 	if since < checkAgain || !s.doubt.Load() && (now.Sub(s.lastGot) < quietFor || since < checkEvery) {
@@ -52,10 +53,19 @@ func (s *source) check(ctx context.Context) finding {
 		s.doubt.Store(true) // it is looked for until it is there
 		return s.again(ctx)
 	}
+	asked := time.Now()
 	identity, info, err := s.ask(ctx)
 	if err != nil {
+		s.heard(err, asked)
+		s.doubt.Store(true) // it is asked again soon
 		return finding{err: err}
 	}
+	why, lasts := quorum(info.Cluster)
+	s.heard(why, asked.Add(-lasts))
+	if why != nil {
+		s.doubt.Store(true)
+	}
+	s.pending.Store(info.NumPending)
 	return finding{
 		identity: identity, pending: info.NumPending, paused: info.Paused, full: info.NumAckPending >= info.Config.MaxAckPending,
 	}
@@ -75,7 +85,7 @@ func (s *source) checked(f finding, now time.Time) {
 			s.stayLost(f.err)
 		}
 	case f.err != nil:
-		// Not reachable: the connection says so itself.
+		// Readiness says so when it lasts.
 	case !f.identity.StreamCreated.Equal(s.identity.StreamCreated):
 		s.lose(fmt.Errorf("stream %s was deleted and made anew", s.stream))
 	case !f.identity.ConsumerCreated.Equal(s.identity.ConsumerCreated):

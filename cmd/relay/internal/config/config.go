@@ -23,6 +23,7 @@ type Config struct {
 	Routes   []Route       `koanf:"routes"`
 	DLQ      DLQ           `koanf:"dlq"`
 	Drain    time.Duration `koanf:"drain"`
+	Ready    Ready         `koanf:"ready"`
 	Admin    Admin         `koanf:"admin"`
 	Log      Log           `koanf:"log"`
 	// Source is where all of this came from.
@@ -37,6 +38,12 @@ type Source struct {
 	Hash string
 	// Overrides are the names of the variables and --set flags that were applied.
 	Overrides []string
+}
+
+// Ready says when readiness fails, beside what is broken.
+type Ready struct {
+	// Stalled is for how long a route may start nothing, although messages wait and no operator paused it.
+	Stalled time.Duration `koanf:"stalled"`
 }
 
 // NATS is how relay reaches its server.
@@ -190,6 +197,7 @@ func defaults() Config {
 		},
 		DLQ:   DLQ{OnFull: OnFullBlock},
 		Drain: 30 * time.Second,
+		Ready: Ready{Stalled: time.Minute},
 		Admin: Admin{Listen: "127.0.0.1:8420"},
 		Log:   Log{Level: "info", Format: "auto", Burst: 20},
 	}

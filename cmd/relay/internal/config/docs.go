@@ -142,13 +142,15 @@ var docs = map[string]doc{
 	"dlq.max_bytes": {text: "its size, such as 10GiB; 0: no bound"},
 	"dlq.on_full":   {text: "block: messages stay in their streams and wait; drop_oldest needs max_bytes", values: []string{OnFullBlock, OnFullDropOldest}},
 
-	"drain":        {text: "time for running handlers after SIGTERM"},
-	"admin":        {text: "status, metrics and probes"},
-	"admin.listen": {text: "loopback host:port; empty or off: none"},
-	"log":          {text: "what relay writes to stderr"},
-	"log.level":    {text: "least level that is written", values: []string{"debug", "info", "warn", "error"}},
-	"log.format":   {text: "auto: text on a terminal, JSON elsewhere", values: []string{"auto", "text", "json"}},
-	"log.burst":    {text: "lines of the same message, route and reason within ten seconds; then one line counts the rest; 0: any number"},
+	"ready":         {text: "when /readyz fails, beside what is broken"},
+	"ready.stalled": {text: "a route starts nothing for that long while messages wait"},
+	"drain":         {text: "time for running handlers after SIGTERM"},
+	"admin":         {text: "status, metrics and probes"},
+	"admin.listen":  {text: "loopback host:port; empty or off: none"},
+	"log":           {text: "what relay writes to stderr"},
+	"log.level":     {text: "least level that is written", values: []string{"debug", "info", "warn", "error"}},
+	"log.format":    {text: "auto: text on a terminal, JSON elsewhere", values: []string{"auto", "text", "json"}},
+	"log.burst":     {text: "lines of the same message, route and reason within ten seconds; then one line counts the rest; 0: any number"},
 }
 
 var backoffs = []string{"exponential", "linear", "fibonacci", "constant", "schedule", "slots"}

@@ -38,6 +38,9 @@ func (c *collector) validate(cfg *Config) {
 		c.fault("dlq.on_full", "drop_oldest needs dlq.max_bytes: without a bound nothing is ever full")
 	}
 	c.notNegative("drain", cfg.Drain)
+	if cfg.Ready.Stalled < time.Second {
+		c.fault("ready.stalled", "must be at least 1s (got %v)", cfg.Ready.Stalled)
+	}
 	if cfg.Admin.Listen != "" && cfg.Admin.Listen != off {
 		c.loopback("admin.listen", cfg.Admin.Listen)
 	}

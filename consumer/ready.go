@@ -1,0 +1,197 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Readiness says whether messages that wait would be handled, and if not, why and since when.
+
+const (
+	// silentFor is how long the server may not answer for a durable: elections take a few seconds.
+	silentFor = 5 * time.Second
+	// heardEvery is how often the leader of a durable must hear of a replica, several times what it does.
+	heardEvery = 4 * time.Second
+	// stallEvery is how often routes are looked at, at most.
+	stallEvery = 5 * time.Second
+)
+
+// Ready returns nil while everything works, and otherwise what does not: the connection, something of relay's own that is away,
+// a route that has not started, stopped or stalls, a durable that the server says nothing of, dead letters that cannot be
+// stored. A relay that drains is not ready.
+func (r *Relay) Ready() error {
+	var errs []error
+	r.mu.Lock()
+	draining := r.draining
+	r.mu.Unlock()
+	if draining {
+		errs = append(errs, errors.New("draining"))
+	}
+	if !r.nc.IsConnected() {
+		errs = append(errs, fmt.Errorf("NATS: %s", strings.ToLower(r.nc.Status().String())))
+	}
+	if err := r.troubles.err(); err != nil {
+		errs = append(errs, err)
+	}
+	sources := r.openSources()
+	if len(sources) > 0 { // else it is not known yet
+		if since, err := r.records.Trouble(); err != nil {
+			errs = append(errs, fmt.Errorf("attempts cannot be recorded since %s: %w", since.UTC().Format(time.RFC3339), err))
+		}
+	}
+	for _, s := range sources {
+		if err := s.trouble(); err != nil {
+			errs = append(errs, fmt.Errorf("durable %s on %s: %w", s.durable, s.stream, err))
+		}
+	}
+	for _, rt := range r.routes {
+		err := rt.trouble()
+		if err == nil {
+			err = rt.stalls.err(r.cfg.Stalled, time.Now())
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("route %s: %w", rt.cfg.Name, err))
+		}
+	}
+	if !r.serving.Load() && len(errs) == 0 {
+		errs = append(errs, errors.New("starting"))
+	}
+	return errors.Join(errs...)
+}
+
+// silence is since when the server has not answered for a durable, or said that it has no leader or no quorum. The source's
+// lock is held for it.
+type silence struct {
+	since time.Time
+	err   error
+}
+
+// heard notes what became of a question about the durable that was asked then.
+func (s *source) heard(err error, asked time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
+		s.silence = silence{}
+	case s.silence.since.IsZero():
+		s.silence = silence{asked, err}
+	default:
+		s.silence.err = err
+	}
+}
+
+// quorum says why a durable that is replicated can store nothing, and for how long that has been so at least. A leader that has
+// lost its followers answers for many seconds before it notices (nats-server, raft.go, lostQuorumInterval); it hears of healthy
+// ones every second.
+func quorum(c *jetstream.ClusterInfo) (error, time.Duration) {
+	if c == nil {
+		return nil, 0
+	}
+	if c.Leader == "" {
+		return errors.New("it has no leader"), 0
+	}
+	there, quiet := 1, time.Duration(0)
+	for _, p := range c.Replicas {
+		if p.Offline || p.Active > heardEvery {
+			quiet = max(quiet, p.Active)
+		} else {
+			there++
+		}
+	}
+	if all := 1 + len(c.Replicas); 2*there <= all {
+		return fmt.Errorf("no quorum: %d of %d replicas are there", there, all), quiet
+	}
+	return nil, 0
+}
+
+// reason is the silence, once it has lasted.
+func (s silence) reason(now time.Time) error {
+	if s.since.IsZero() || now.Sub(s.since) < silentFor {
+		return nil
+	}
+	return fmt.Errorf("it cannot be used since %s: %w", s.since.UTC().Format(time.RFC3339), s.err)
+}
+
+// stalls tells whether a route starts nothing although messages wait.
+type stalls struct {
+	begun int64     // of the last start that was seen
+	since time.Time // it has started nothing, and messages wait
+	why   string
+}
+
+// lockedStalls are those of a route, for whoever asks.
+type lockedStalls struct {
+	mu sync.Mutex
+	stalls
+}
+
+// watchStalls looks at the routes until ctx is done.
+func (r *Relay) watchStalls(ctx context.Context) {
+	tick := time.NewTicker(min(stallEvery, r.cfg.Stalled/4))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			for _, rt := range r.routes {
+				rt.lookForStall(now)
+			}
+		}
+	}
+}
+
+// lookForStall notes whether nothing was started since the last look, nothing runs, and messages wait that no operator holds
+// back. Parked messages wait for a time of their own, as do those that were given back.
+func (rt *route) lookForStall(now time.Time) {
+	begun := rt.begun.Load()
+	g := rt.group.Status()
+	held, stream := g.StashMessages+g.Window, rt.pending(now)
+	rt.stalls.mu.Lock()
+	defer rt.stalls.mu.Unlock()
+	st := &rt.stalls.stalls
+	if began := begun != st.begun; began || g.Running > g.Stuck || g.Paused || held == 0 && stream == 0 {
+		*st = stalls{begun: begun}
+		return
+	}
+	if st.since.IsZero() {
+		st.since = now
+	}
+	st.why = fmt.Sprintf("%d messages wait here and %d in the stream", held, stream)
+	if g.Why != "" {
+		st.why += fmt.Sprintf("; the route is %v: %s", g.State, g.Why)
+	}
+}
+
+// pending is how many messages the durable of the route has not delivered, as the watchdog last heard. The server does not
+// tell whose they are: while another route of the durable starts some, none count.
+func (rt *route) pending(now time.Time) (n uint64) {
+	for _, s := range rt.relay.openSources() {
+		if !s.serves(rt) {
+			continue
+		}
+		others := false
+		for _, o := range s.routes {
+			others = others || o != rt && now.Sub(time.Unix(0, o.begun.Load())) < rt.relay.cfg.Stalled
+		}
+		if !others {
+			n += s.pending.Load()
+		}
+	}
+	return n
+}
+
+func (l *lockedStalls) err(most time.Duration, now time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.since.IsZero() || now.Sub(l.since) < most {
+		return nil
+	}
+	return fmt.Errorf("it has started nothing since %s: %s", l.since.UTC().Format(time.RFC3339), l.why)
+}
