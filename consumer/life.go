@@ -175,6 +175,26 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 	}
 }
 
+// starting is the state of a route that is not pulled from yet, why, and since when: it starts while that may pass by itself, and
+// is stopped when somebody has to mend it. It is tried again either way.
+func (rt *route) starting() (state, why string, since time.Time, yes bool) {
+	list := rt.troubles.all()
+	if len(list) == 0 {
+		list = rt.relay.troubles.all()
+		if rt.relay.serving.Load() {
+			return "", "", time.Time{}, false
+		}
+		if len(list) == 0 {
+			return "starting", "", rt.relay.since(), true
+		}
+	}
+	state = "starting"
+	if t := list[0]; !t.passes() {
+		state = "stopped"
+	}
+	return state, list[0].err.Error(), list[0].since, true
+}
+
 // openLate is a start of one source.
 func (r *Relay) openLate(ctx context.Context, s *source) error {
 	if err := r.attempt(ctx, s.look); err != nil {

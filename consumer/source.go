@@ -213,7 +213,7 @@ func (s *source) lose(err error) {
 	s.lost = err
 	s.mu.Unlock()
 	if !known {
-		s.log.Error("nothing can be pulled any more; make it again, or restart relay to have it made", "error", err)
+		s.log.Error("nothing can be pulled any more; it is looked for; make it again, or restart relay to have it made", "error", err)
 	}
 }
 

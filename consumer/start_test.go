@@ -109,6 +109,9 @@ func TestStart_regressionARouteWhoseStreamIsAwayHoldsUpNoOther(t *testing.T) {
 	if strings.Contains(r.Ready().Error(), "route main") {
 		t.Errorf("the other route is in trouble: %v", r.Ready())
 	}
+	if s := r.Status().Routes[0]; s.State != "starting" || !strings.Contains(s.Why, "SIDE") || s.Since == nil {
+		t.Errorf("status of the route: %+v", s)
+	}
 	lost.Restart()
 	w.eventually("it is ready again", func() bool { return r.Ready() == nil })
 	w.publish("side.eu", 5)
@@ -198,6 +201,9 @@ func TestStart_regressionARouteGoesOnWhenItsDurableIsMended(t *testing.T) {
 	)
 	w.publish("orders.eu", 10)
 	w.unready(r, "route billing", "ack_wait is 1h0m0s, not 30s")
+	if s := r.Status().Routes[0]; s.State != "stopped" || !strings.Contains(s.Why, "ack_wait") || s.Since == nil {
+		t.Errorf("status of the route: %+v", s)
+	}
 	made.AckWait = 30 * time.Second
 	if _, err := w.js.UpdateConsumer(t.Context(), "ORDERS", made); err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ type Status struct {
 // RouteStatus is a route on one instance.
 type RouteStatus struct {
 	Name   string     `json:"name"`
-	State  string     `json:"state"` // flowing, waiting, probing, paused or stopped
+	State  string     `json:"state"` // starting, flowing, waiting, probing, paused or stopped
 	Why    string     `json:"why,omitempty"`
 	Since  *time.Time `json:"since,omitempty"`
 	Until  *time.Time `json:"until,omitempty"` // waiting: the next try
@@ -100,6 +100,9 @@ func (rt *route) status() RouteStatus {
 	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.most.Bytes
 	if g.State == supervisor.Waiting {
 		s.Until = known(g.Until)
+	}
+	if state, why, since, yes := rt.starting(); yes {
+		s.State, s.Why, s.Since, s.Until = state, why, known(since), nil
 	}
 	rt.mu.Lock()
 	if rt.paused != "" {

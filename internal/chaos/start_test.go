@@ -69,7 +69,6 @@ func TestF14_cannotStart(t *testing.T) {
 		{"the admin port is taken", RelayConfig{Top: M{"admin": M{"listen": taken.Addr().String()}}}, "the port is taken"},
 		{"the port of the embedded server is taken", RelayConfig{Top: M{"nats": M{"embedded": M{"listen": taken.Addr().String(), "store_dir": w.path("own")}}, "streams": streamT}}, taken.Addr().String()},
 		{"the store is a file", RelayConfig{Top: M{"nats": M{"embedded": M{"listen": freeAddr(t), "store_dir": filepath.Join(notADirectory, "store")}}, "streams": streamT}}, notADirectory},
-		{"nobody listens", RelayConfig{URL: "nats://" + freeAddr(t)}, "refused"},
 		{"a server without JetStream", RelayConfig{URL: "nats://127.0.0.1:" + plain.argv[len(plain.argv)-1]}, "jetstream"},
 	}
 	for i, c := range cases {
