@@ -236,7 +236,8 @@ const (
 	// maxUnconfirmed keeps a server that confirms slowly from being asked for more.
 	maxUnconfirmed = 8192
 	// maxComing bounds the bytes that all durables together have asked for. The server breaks a connection off for which
-	// it holds more than its max_pending, by default 64 MiB; it sends as fast as it can read.
+	// it holds more than its max_pending, by default 64 MiB; it sends as fast as it can read. On a slow link it is less: see
+	// link.go.
 	maxComing = 32 << 20
 	// minLeast is how many bytes each pull is for, even when there are more durables than maxComing has room for. A larger
 	// message takes a round trip or a few more, and its neighbours do not.
@@ -254,7 +255,7 @@ func (s *source) pull(now time.Time) {
 	s.asked.expire(now)
 	free, room := s.asked.free(), s.room()
 	out, outBytes := s.asked.outstanding()
-	room.Bytes = min(room.Bytes, max(maxComing/max(1, len(s.relay.openSources())), 2*s.least))
+	room.Bytes = min(room.Bytes, max(s.relay.link.coming()/max(1, len(s.relay.openSources())), 2*s.least))
 	if free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack() {
 		return
 	}

@@ -72,6 +72,7 @@ type Relay struct {
 	metrics *metrics
 
 	solo      *solo
+	link      *link
 	lives     *lives // nil when no handler runs in this process
 	tellings  *tellings
 	retention retention
@@ -135,6 +136,11 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 		names[rt.Name] = true
 		r.routes = append(r.routes, newRoute(r, rt))
 	}
+	shortest := r.routes[0].cfg.AckWait
+	for _, rt := range r.routes {
+		shortest = min(shortest, rt.cfg.AckWait)
+	}
+	r.link = newLink(shortest)
 	r.metrics, r.tellings = newMetrics(r), newTellings(r)
 	return r, errors.Join(faults...)
 }
@@ -365,11 +371,7 @@ const confirmTimeout = 200 * time.Millisecond
 // proveContact asks for a sign of life once a second, so that the leases of messages that arrive on an idle connection
 // count from lately.
 func (r *Relay) proveContact(ctx context.Context) {
-	every := time.Second
-	for _, rt := range r.routes {
-		every = min(every, rt.cfg.AckWait/8)
-	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(min(time.Second, r.link.ackWait/8))
 	defer tick.Stop()
 	for {
 		select {
@@ -381,6 +383,9 @@ func (r *Relay) proveContact(ctx context.Context) {
 		flush, cancel := context.WithTimeout(ctx, setupTimeout)
 		err := r.nc.FlushWithContext(flush)
 		cancel()
+		if r.nc.IsConnected() {
+			r.link.measured(time.Since(sent), err == nil, r.nc.Stats().InBytes, time.Now())
+		}
 		if err == nil {
 			for _, s := range r.openSources() {
 				s.contact(sent)

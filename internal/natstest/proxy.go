@@ -24,6 +24,7 @@ type Proxy struct {
 	stalled bool // under stall
 
 	delay atomic.Int64 // of each direction, in nanoseconds
+	rate  atomic.Int64 // bytes a second from the target to each client; 0: as fast as it can
 
 	mu     sync.Mutex
 	closed bool
@@ -79,6 +80,16 @@ func (p *Proxy) Resume() {
 
 // Delay makes each direction that much slower, from the next byte on: the round trip grows by twice of it.
 func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
+
+// Throttle lets no more than so many bytes a second pass from the target to each client: a slow link. Zero ends that.
+func (p *Proxy) Throttle(bytesPerSecond int) { p.rate.Store(int64(bytesPerSecond)) }
+
+// slow waits as long as a slow link takes for n bytes.
+func (p *Proxy) slow(n int) {
+	if rate := p.rate.Load(); rate > 0 {
+		time.Sleep(time.Duration(n) * time.Second / time.Duration(rate))
+	}
+}
 
 // Cut resets every connection there is. New ones are served as before.
 func (p *Proxy) Cut() {
@@ -144,13 +155,13 @@ func (p *Proxy) serve(client net.Conn) {
 	}
 	defer p.drop(remote)
 	var both sync.WaitGroup
-	both.Go(func() { p.pipe(client, remote) })
-	both.Go(func() { p.pipe(remote, client) })
+	both.Go(func() { p.pipe(client, remote, p.slow) })
+	both.Go(func() { p.pipe(remote, client, func(int) {}) })
 	both.Wait()
 }
 
 // pipe ends both sides when one ends: NATS does not use half-closed connections.
-func (p *Proxy) pipe(dst, src net.Conn) {
+func (p *Proxy) pipe(dst, src net.Conn, passing func(n int)) {
 	defer src.Close()
 	type chunk struct {
 		due  time.Time
@@ -175,6 +186,7 @@ func (p *Proxy) pipe(dst, src net.Conn) {
 	for {
 		n, err := src.Read(buf)
 		if n > 0 {
+			passing(n)
 			chunks <- chunk{time.Now().Add(time.Duration(p.delay.Load())), bytes.Clone(buf[:n])}
 		}
 		if err != nil {
