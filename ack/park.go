@@ -19,7 +19,11 @@ const dedupeWindow = 10 * time.Minute
 // message schedules (nats-server 2.12 or later).
 //
 //	<service>.park.<route>.<stream>.<seq>-<ns>   a schedule; one a message, a second one replaces the first
-//	<service>.due.<route>.<unique>               due now, delivered by the route's own consumer
+//	<service>.due.<route>.<stream>.<unique>      due now, delivered by the consumer of the route for that stream
+//
+// The stream that a message comes from is in both: two deployments may have a route of the same name, each for a stream
+// of its own, and neither may get what the other one parked. Earlier versions had it within the last token of due
+// subjects, and one consumer for all streams; see [RetryStream.OldDueSubjects].
 //
 // The stream has no limits of its own: schedules refuse to discard new messages, and discarding old ones would lose
 // them.
@@ -56,8 +60,23 @@ func OpenRetryStream(ctx context.Context, js jetstream.JetStream, service, name 
 // Name of the stream.
 func (r *RetryStream) Name() string { return r.name }
 
-// DueSubjects is the filter of a route's own consumer on the stream.
-func (r *RetryStream) DueSubjects(route string) string { return r.service + ".due." + route + ".>" }
+// DueSubjects is the filter of the consumer from which a route gets what comes due of a stream.
+func (r *RetryStream) DueSubjects(route, stream string) string {
+	return r.service + ".due." + route + "." + stream + ".>"
+}
+
+// DueDurable is the name of that consumer.
+func DueDurable(route, stream string) string { return route + "--" + stream }
+
+// OldDueSubjects is where messages of a route come due that an earlier version parked, from whatever stream. Their
+// consumer has the name of the route.
+func (r *RetryStream) OldDueSubjects(route string) string { return r.service + ".due." + route + ".*" }
+
+// OldFilter is what earlier versions gave that consumer. In a work queue it excludes every consumer for [DueSubjects].
+func (r *RetryStream) OldFilter(route string) string { return r.service + ".due." + route + ".>" }
+
+// NoRoute stands in the place of a route's name for messages that no route wants. No route can have this name.
+const NoRoute = "~"
 
 // ErrParkFull says that as many messages wait in the retry stream as the route allows.
 var ErrParkFull = errors.New("the retry stream is full")
@@ -74,15 +93,31 @@ func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, da
 		return ErrParkFull
 	}
 	o.Due = due
+	return r.park(ctx, o, Wrap(o, header), data, due)
+}
+
+// Forward parks a message that was wrapped before, under the route and stream of o, with the headers as they are. It is
+// due at once.
+func (r *RetryStream) Forward(ctx context.Context, o Origin, wrapped nats.Header, data []byte) error {
+	header := make(nats.Header, len(wrapped)+2)
+	for name, values := range wrapped {
+		if !hasPrefixFold(name, "Nats-") { // what the server added is not the message's
+			header[name] = values
+		}
+	}
+	return r.park(ctx, o, header, data, time.Now())
+}
+
+func (r *RetryStream) park(ctx context.Context, o Origin, wrapped nats.Header, data []byte, due time.Time) error {
 	id := fmt.Sprintf("%d-%d", o.Sequence, o.Time.UnixNano())
 	m := &nats.Msg{
 		Subject: fmt.Sprintf("%s.park.%s.%s.%s", r.service, o.Route, o.Stream, id),
-		Header:  Wrap(o, header),
+		Header:  wrapped,
 		Data:    data,
 	}
 	// jetstream.WithScheduleAt truncates to seconds and fires early; the server takes nanoseconds.
 	m.Header.Set("Nats-Schedule", "@at "+due.UTC().Format(time.RFC3339Nano))
-	m.Header.Set("Nats-Schedule-Target", fmt.Sprintf("%s.due.%s.%s-%s-%d", r.service, o.Route, o.Stream, id, o.Attempts))
+	m.Header.Set("Nats-Schedule-Target", fmt.Sprintf("%s.due.%s.%s.%s-%d", r.service, o.Route, o.Stream, id, o.Attempts))
 	ack, err := r.js.PublishMsg(ctx, m, jetstream.WithExpectStream(r.name))
 	if err != nil {
 		return err

@@ -33,11 +33,16 @@ func originOf(seq uint64) Origin {
 	}
 }
 
-// due is the consumer of what is due on a route.
+// due is the consumer of what is due on a route, of the stream ORDERS.
 func due(t *testing.T, js jetstream.JetStream, r *RetryStream, route string) jetstream.Consumer {
 	t.Helper()
+	return dueOf(t, js, r, route, "ORDERS")
+}
+
+func dueOf(t *testing.T, js jetstream.JetStream, r *RetryStream, route, stream string) jetstream.Consumer {
+	t.Helper()
 	c, err := js.CreateConsumer(t.Context(), r.Name(), jetstream.ConsumerConfig{
-		Durable: route, AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: r.DueSubjects(route),
+		Durable: DueDurable(route, stream), AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: r.DueSubjects(route, stream),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -190,23 +195,26 @@ func TestRetryStream_limit(t *testing.T) {
 // Two routes and two streams share the retry stream, and none gets what is another's.
 func TestRetryStream_routesAreApart(t *testing.T) {
 	r, js := retryStream(t)
-	billing, mail := due(t, js, r, "billing"), due(t, js, r, "mail")
+	all := [][2]string{{"billing", "ORDERS"}, {"billing", "Bestellungen-größer"}, {"mail", "ORDERS"}}
+	consumers := make(map[[2]string]jetstream.Consumer)
 	o := originOf(1)
-	for _, where := range [][2]string{{"billing", "ORDERS"}, {"billing", "Bestellungen-größer"}, {"mail", "ORDERS"}} {
+	for _, where := range all {
+		consumers[where] = dueOf(t, js, r, where[0], where[1])
 		o.Route, o.Stream = where[0], where[1]
 		if err := r.Park(t.Context(), o, nil, nil, time.Now(), 1000); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for c, want := range map[jetstream.Consumer]int{billing: 2, mail: 1} {
-		for range want {
-			m, err := c.Next(jetstream.FetchMaxWait(patience))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got, _, err := Unwrap(m.Headers()); err != nil || got.Route != c.CachedInfo().Name {
-				t.Errorf("route %s got a message of %s, %v", c.CachedInfo().Name, got.Route, err)
-			}
+	for where, c := range consumers {
+		m, err := c.Next(jetstream.FetchMaxWait(patience))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := Unwrap(m.Headers()); err != nil || got.Route != where[0] || got.Stream != where[1] {
+			t.Errorf("%v got a message of %s and %s, %v", where, got.Route, got.Stream, err)
+		}
+		if n := c.CachedInfo().NumPending; n > 1 {
+			t.Errorf("%v has %d messages", where, n)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func TestRetryStream_stuckSchedulesFireOnceTheyAreFound(t *testing.T) {
 	}
 	// They bring everything with them, and come once.
 	c, err := js.CreateConsumer(t.Context(), r.Name(), jetstream.ConsumerConfig{
-		Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: r.DueSubjects("billing"),
+		Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: r.DueSubjects("billing", "ORDERS"),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -40,8 +40,8 @@ func (b *batch) deliver() {
 	}
 }
 
-// unroutedDelay is how long a message stays away that matches no route: somebody changed the stream or the routes.
-const unroutedDelay = 15 * time.Minute
+// noBodyDelay is how long a message stays away whose body is gone.
+const noBodyDelay = 15 * time.Minute
 
 // admit begins the lease of a delivery and finds out what is known of it. What needs the server for that comes to its
 // route a little later; the rest is added to the batch.
@@ -71,13 +71,20 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			m.foreign(err)
 			return
 		}
+		if origin.Stream != s.origin {
+			m.stray(&origin)
+			return
+		}
 		m.origin, m.subject, m.header = &origin, origin.Subject, header
 	} else if m.route == nil {
-		s.log.Warn("no route for a message; it is given back", "subject", raw.Subject, "seq", d.Sequence, "delay", unroutedDelay)
-		_ = d.Nak(time.Now().Add(unroutedDelay))
+		m.stray(nil)
 		return
 	}
 	elsewhere := s.due && dlq.BodyElsewhere(raw.Header)
+	if isBodyless(raw) {
+		s.doubt.Store(true)
+		elsewhere, m.bodyless = true, true
+	}
 	rec, known := ack.Record{}, true
 	if d.Deliveries > 1 {
 		rec, known = s.records.Cached(d.Sequence, d.Deliveries)
@@ -139,7 +146,7 @@ func (m *message) lookUp(elsewhere bool) {
 			m.route.log.Warn("message waits: what is known of it cannot be read", m.attrs("others", others, "error", err)...)
 		}
 		if errors.Is(err, dlq.ErrNoBody) {
-			_ = m.delivery.Nak(time.Now().Add(unroutedDelay))
+			_ = m.delivery.Nak(time.Now().Add(noBodyDelay))
 			return
 		}
 		pause(ctx, time.Second)
@@ -154,7 +161,7 @@ func (m *message) ask(ctx context.Context, elsewhere bool, began time.Time) (ack
 		}
 		body, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
-		header, data, err := m.route.relay.dead.Body(body, m.delivery.Msg.Header)
+		header, data, err := m.body(body)
 		if err != nil {
 			return ack.Record{}, err
 		}

@@ -79,16 +79,15 @@ func (s *source) again(ctx context.Context) finding {
 		return finding{err: err}
 	}
 	info := consumer.CachedInfo()
-	changeable, fixed := differences(info.Config, s.wanted(stream.CachedInfo().Config.Subjects))
-	if len(changeable)+len(fixed) > 0 {
-		return finding{err: &DurableDiffers{s.stream, s.durable, append(fixed, changeable...)}}
+	if c := s.judge(info.Config, stream.CachedInfo().Config.Subjects, false); !c.own && len(c.differs()) > 0 {
+		return finding{err: &DurableDiffers{s.stream, s.durable, c.differs()}}
 	}
 	next := newSource(s.relay, s.stream, s.durable, s.due)
-	next.routes, next.patterns, next.count = s.routes, s.patterns, s.count
+	next.routes, next.patterns, next.origin, next.count = s.routes, s.patterns, s.origin, s.count
 	for _, rt := range next.routes {
 		rt.group.Renumbered()
 	}
-	if err := next.open(ctx, consumer, stream.CachedInfo().Created); err != nil {
+	if err := next.open(ctx, stream, consumer); err != nil {
 		if next.session != nil && next.answers != nil {
 			next.close()
 		}

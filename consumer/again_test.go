@@ -142,12 +142,12 @@ func TestRelay_regressionReplaysInHandDoNotOpenTheGate(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inHand := func(stream string, m *nats.Msg) {
+	inHand := func(stream, name string, m *nats.Msg) {
 		t.Helper()
 		if _, err := w.js.PublishMsg(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
-		durable, err := w.js.Consumer(t.Context(), stream, "billing")
+		durable, err := w.js.Consumer(t.Context(), stream, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,9 +156,9 @@ func TestRelay_regressionReplaysInHandDoNotOpenTheGate(t *testing.T) {
 		}
 	}
 	replayed := ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 99, Time: time.Now(), Subject: "orders.us"}
-	inHand("RELAY_RETRY", &nats.Msg{Subject: "relay.due.billing.x", Header: ack.Wrap(replayed, nil)}) // it comes back first
+	inHand("RELAY_RETRY", "billing--ORDERS", &nats.Msg{Subject: "relay.due.billing.ORDERS.x", Header: ack.Wrap(replayed, nil)}) // it comes back first
 	time.Sleep(500 * time.Millisecond)
-	inHand("ORDERS", &nats.Msg{Subject: "orders.eu"})
+	inHand("ORDERS", "billing", &nats.Msg{Subject: "orders.eu"})
 	w.publish("orders.eu", 5)
 	w.start(Config{Logger: quiet}, route)
 	w.settled("ORDERS", "billing")

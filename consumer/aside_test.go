@@ -189,7 +189,7 @@ func TestRelay_aParkedMessageThatComesEarlyWaitsForTheRest(t *testing.T) {
 	})
 	due := time.Now().Add(3 * time.Second)
 	o := ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "orders.eu", Attempts: 1, Due: due}
-	if _, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: "relay.due.billing.x", Header: ack.Wrap(o, nil)}); err != nil {
+	if _, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: "relay.due.billing.ORDERS.x", Header: ack.Wrap(o, nil)}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("it is handled", func() bool { return handled.Load() > 0 })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,8 +17,8 @@ import (
 // maxAckPending is set on every durable. Delayed NAKs count against it, and it holds no memory by itself.
 const maxAckPending = 65_536
 
-// wanted is the configuration of the durable.
-func (s *source) wanted(streamSubjects []string) jetstream.ConsumerConfig {
+// wanted is the configuration of a durable with this mark.
+func (s *source) wanted(streamSubjects []string, m mark) jetstream.ConsumerConfig {
 	rt := s.routes[0].cfg
 	c := jetstream.ConsumerConfig{
 		Durable:       s.durable,
@@ -27,27 +28,15 @@ func (s *source) wanted(streamSubjects []string) jetstream.ConsumerConfig {
 		MaxAckPending: maxAckPending,
 		MaxWaiting:    maxWaiting,
 		DeliverPolicy: jetstream.DeliverAllPolicy,
+		Metadata:      m.over(nil),
 	}
-	var patterns []string
-	for _, d := range s.patterns {
-		covered := slices.ContainsFunc(s.patterns, func(o dispatch) bool {
-			return o.pattern != d.pattern && subject.Covers(o.pattern, d.pattern)
-		})
-		if !covered && !slices.Contains(patterns, d.pattern) {
-			patterns = append(patterns, d.pattern)
-		}
-	}
-	slices.Sort(patterns)
+	patterns := m.patterns()
 	// A filter costs nine tenths of the rate on a stream of many subjects, even one that matches everything.
 	all := !slices.ContainsFunc(streamSubjects, func(held string) bool {
 		return !slices.ContainsFunc(patterns, func(p string) bool { return subject.Covers(p, held) })
 	})
-	switch {
-	case all && len(streamSubjects) > 0 && !s.due:
-	case len(patterns) == 1:
-		c.FilterSubject = patterns[0]
-	default:
-		c.FilterSubjects = patterns
+	if !all || len(streamSubjects) == 0 || s.due {
+		setFilters(&c, patterns)
 	}
 	if !s.due {
 		switch rt.Start.Policy {
@@ -60,6 +49,15 @@ func (s *source) wanted(streamSubjects []string) jetstream.ConsumerConfig {
 		}
 	}
 	return c
+}
+
+func setFilters(c *jetstream.ConsumerConfig, patterns []string) {
+	c.FilterSubject, c.FilterSubjects = "", nil
+	if len(patterns) == 1 {
+		c.FilterSubject = patterns[0]
+	} else {
+		c.FilterSubjects = patterns
+	}
 }
 
 // maxWaiting pulls of all instances may be parked at once; it cannot be changed later, and above it pulls are dropped
@@ -85,7 +83,7 @@ func (s *source) makeOrCompare(ctx context.Context, stream jetstream.Stream, wan
 	consumer, err := stream.CreateConsumer(ctx, want)
 	if errors.Is(err, jetstream.ErrConsumerExists) {
 		if consumer, err = stream.Consumer(ctx, s.durable); err == nil {
-			consumer, err = s.compare(ctx, stream, consumer, want)
+			consumer, err = s.compare(ctx, stream, consumer)
 			return consumer, false, err
 		}
 	}
@@ -130,7 +128,7 @@ func (s *source) waiting(ctx context.Context, stream jetstream.Stream, want jets
 		return waiting{n, n}, nil
 	}
 	count := func(c jetstream.ConsumerConfig) (uint64, error) {
-		c.Durable, c.MemoryStorage, c.InactiveThreshold = "", true, setupTimeout
+		c.Durable, c.Metadata, c.MemoryStorage, c.InactiveThreshold = "", nil, true, setupTimeout
 		consumer, err := stream.CreateConsumer(ctx, c)
 		if err != nil {
 			return 0, fmt.Errorf("counting the messages of stream %s: %w", s.stream, err)
@@ -147,31 +145,82 @@ func (s *source) waiting(ctx context.Context, stream jetstream.Stream, want jets
 	return w, err
 }
 
+// comparison is how a durable differs from what it should be.
+type comparison struct {
+	want              jetstream.ConsumerConfig
+	changeable, fixed []string
+	// own says that relay made the durable, and that all that differs is which routes it is for: no person has to be asked.
+	own bool
+}
+
+func (c comparison) differs() []string { return slices.Concat(c.fixed, c.changeable) }
+
+// judge compares a durable with what it should be on a stream of these subjects. One that relay made is for the routes
+// that have been configured on it before as well, unless only those of this configuration are to count.
+func (s *source) judge(have jetstream.ConsumerConfig, streamSubjects []string, only bool) (c comparison) {
+	was, m, has := markOf(have.Metadata), s.mark(), filters(have)
+	made := was.service == m.service
+	switch {
+	case made && only:
+		m.adopted = was.adopted
+	case made:
+		m = was.join(m)
+	}
+	c.want = s.wanted(streamSubjects, m)
+	// A filter that relay gave it when the stream held more stays, and one is given when the stream brings what none of its
+	// subjects says, as one with sources does.
+	if all := m.patterns(); made && (slices.Equal(has, all) || len(has) == 0 && s.strays.unknown.Load()) {
+		setFilters(&c.want, all)
+	}
+	c.changeable, c.fixed = differences(have, c.want)
+	sameFilter := slices.Equal(has, filters(c.want))
+	written := len(has) == 0 || slices.Equal(has, was.patterns()) // by relay itself
+	others := len(c.changeable) + len(c.fixed)
+	if !sameFilter {
+		others--
+	}
+	c.own = made && others == 0 && (sameFilter && !maps.Equal(m.over(have.Metadata), have.Metadata) || !sameFilter && written)
+	if s.due && others == 0 && slices.Equal(has, []string{s.relay.retries.OldFilter(s.routes[0].cfg.Name)}) {
+		c.own = true // as an earlier version made it
+	}
+	return c
+}
+
 // mayUse returns a *[DurableDiffers] for a durable that is not as wanted and may not be changed to be so.
-func (s *source) mayUse(consumer jetstream.Consumer, want jetstream.ConsumerConfig) error {
-	changeable, fixed := differences(consumer.CachedInfo().Config, want)
-	if len(fixed) > 0 || len(changeable) > 0 && !s.relay.cfg.Adopt {
-		return &DurableDiffers{s.stream, s.durable, append(fixed, changeable...)}
+func (s *source) mayUse(stream jetstream.Stream, consumer jetstream.Consumer) error {
+	c := s.judge(consumer.CachedInfo().Config, stream.CachedInfo().Config.Subjects, s.relay.cfg.Adopt)
+	if !c.own && (len(c.fixed) > 0 || len(c.changeable) > 0 && !s.relay.cfg.Adopt) {
+		return &DurableDiffers{s.stream, s.durable, c.differs()}
 	}
 	return nil
 }
 
-// compare leaves a durable that is as wanted alone, and changes another one only when told to.
-func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	if err := s.mayUse(consumer, want); err != nil {
+// compare leaves a durable that is as wanted alone, and changes another one only when told to, or when relay made it and
+// only its routes are others.
+func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (jetstream.Consumer, error) {
+	if err := s.mayUse(stream, consumer); err != nil {
 		return nil, err
 	}
 	have := consumer.CachedInfo().Config
-	changeable, _ := differences(have, want)
-	if len(changeable) == 0 {
+	c := s.judge(have, stream.CachedInfo().Config.Subjects, s.relay.cfg.Adopt)
+	switch {
+	case !c.own && len(c.differs()) == 0:
 		return consumer, nil
+	case !s.relay.cfg.Adopt:
+		s.log.Info("the durable is given the subjects of this configuration", "was", filters(have), "is", filters(c.want))
+	default:
+		s.log.Warn("changing a durable that exists", "was", joinAnd(c.differs()), "filters", filters(c.want))
+		c.want.Metadata[markAdopted] = time.Now().UTC().Format(time.RFC3339Nano)
 	}
-	s.log.Warn("changing a durable that exists", "was", joinAnd(changeable))
-	// An update replaces the whole configuration: what relay does not care about stays.
+	return s.change(ctx, stream, have, c.want)
+}
+
+// change gives a durable what relay cares about. An update replaces the whole configuration: the rest stays.
+func (s *source) change(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	have.AckWait, have.MaxDeliver, have.BackOff, have.MaxAckPending = want.AckWait, want.MaxDeliver, nil, want.MaxAckPending
 	have.FilterSubject, have.FilterSubjects, have.InactiveThreshold = want.FilterSubject, want.FilterSubjects, 0
 	have.HeadersOnly, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes = false, 0, 0, 0
-	have.RateLimit = 0
+	have.RateLimit, have.Metadata = 0, markOf(want.Metadata).over(have.Metadata)
 	updated, err := stream.UpdateConsumer(ctx, have)
 	if err != nil {
 		return nil, fmt.Errorf("changing durable %s on stream %s: %w", s.durable, s.stream, err)

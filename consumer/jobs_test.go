@@ -70,7 +70,7 @@ func TestJobs_firstVerdicts(t *testing.T) {
 	if err := run.Do(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.settled("RELAY_RETRY", "billing")
+	w.settled("RELAY_RETRY", "billing--ORDERS")
 	tally, failures, err := jobs.Results(t.Context(), "job-1")
 	if err != nil || tally != (dlq.Tally{OK: 4, Failed: 6}) || len(failures) != 3 {
 		t.Errorf("%+v, %+v, %v", tally, failures, err)

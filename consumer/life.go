@@ -61,7 +61,7 @@ func (s *source) look(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", s.stream, err)
 	}
-	s.setup.stream, s.setup.have, s.setup.want = stream, nil, s.wanted(stream.CachedInfo().Config.Subjects)
+	s.setup.stream, s.setup.have, s.setup.want = stream, nil, s.wanted(stream.CachedInfo().Config.Subjects, s.mark())
 	if !s.setup.lookedAt {
 		s.setup.lookedAt = true
 		for _, risk := range s.risks(stream.CachedInfo().Config) {
@@ -79,23 +79,27 @@ func (s *source) look(ctx context.Context) error {
 		return fmt.Errorf("durable %s on stream %s: %w", s.durable, s.stream, err)
 	}
 	s.setup.have = consumer
-	return s.mayUse(consumer, s.setup.want)
+	return s.mayUse(stream, consumer)
 }
 
 // openLooked makes the durable if it is missing, and begins its session.
 func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 	consumer := s.setup.have
 	if consumer == nil {
-		if !s.due {
+		if s.due {
+			if err = s.relay.narrowOldDue(ctx, s.routes[0].cfg.Name); err != nil {
+				return err
+			}
+		} else {
 			s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", s.setup.waiting.chosen)
 		}
 		if consumer, s.setup.made, err = s.makeOrCompare(ctx, s.setup.stream, s.setup.want); err != nil {
 			return err
 		}
-	} else if consumer, err = s.compare(ctx, s.setup.stream, consumer, s.setup.want); err != nil {
+	} else if consumer, err = s.compare(ctx, s.setup.stream, consumer); err != nil {
 		return err
 	}
-	if err = s.open(ctx, consumer, s.setup.stream.CachedInfo().Created); err != nil {
+	if err = s.open(ctx, s.setup.stream, consumer); err != nil {
 		s.close()
 	}
 	return err

@@ -28,6 +28,7 @@ type message struct {
 	data    []byte
 	// origin of a message from the retry stream; nil for one that comes straight from its stream.
 	origin   *ack.Origin
+	bodyless bool // its body is to be fetched from the stream
 	recorded bool // it has a record of attempts, to be deleted when it is done
 	plain    bool // it succeeded at once: whoever had it is through with it
 	reserved bool // the ledger has its body, which was kept elsewhere
@@ -193,8 +194,8 @@ func (m *message) done() {
 // Confirmed has the record of a message deleted that is done for good, and its memory used again.
 func (m *message) Confirmed(free bool) {
 	if m.recorded {
-		rt, src, seq := m.route, m.source, m.delivery.Sequence
-		src.tidying.Go(func() { src.forget(rt.work, seq) })
+		src, seq := m.source, m.delivery.Sequence
+		src.tidying.Go(func() { src.forget(src.routes[0].work, seq) })
 	} else if free && m.plain {
 		m.source.recycle(m)
 	}

@@ -26,6 +26,7 @@ type counters struct {
 type sourceCounters struct {
 	delivered atomic.Uint64
 	rebuilds  atomic.Uint64
+	strays    atomic.Uint64 // messages that no route here wants
 }
 
 var reasons = [...]string{
@@ -47,7 +48,7 @@ type metrics struct {
 	r       *Relay
 	seconds *prometheus.HistogramVec
 
-	connected, deliveries, rebuilds, verdicts, settlements, retries, aside, dead, notDead,
+	connected, deliveries, rebuilds, strays, verdicts, settlements, retries, aside, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, heldMessages, heldBytes, heldMost, unconfirmed, ackPending *prometheus.Desc
 }
 
@@ -64,6 +65,7 @@ func newMetrics(r *Relay) *metrics {
 		connected:    desc("nats_connected", "1 while the connection to NATS is up."),
 		deliveries:   desc("deliveries_total", "Messages that arrived from JetStream.", "stream", "durable"),
 		rebuilds:     desc("pull_rebuilds_total", "Times the watchdog pulled anew.", "stream", "durable"),
+		strays:       desc("strays_total", "Messages that arrived where no route of this instance wants them; they go back, or are kept in the retry stream.", "stream", "durable"),
 		unconfirmed:  desc("unconfirmed_settlements", "Acks and NAKs that the server has not confirmed yet.", "stream", "durable"),
 		ackPending:   desc("ack_pending", "Deliveries of the durable that wait for their settlement, on all instances.", "stream", "durable"),
 		verdicts:     desc("verdicts_total", "What handlers said of attempts; a panic or a hang says nothing.", "route", "verdict"),
@@ -119,6 +121,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		st := s.session.Stats()
 		counter(m.deliveries, s.count.delivered.Load(), s.stream, s.durable)
 		counter(m.rebuilds, s.count.rebuilds.Load(), s.stream, s.durable)
+		counter(m.strays, s.count.strays.Load(), s.stream, s.durable)
 		gauge(m.unconfirmed, st.Unconfirmed, s.stream, s.durable)
 		gauge(m.ackPending, st.AckPending, s.stream, s.durable)
 	}

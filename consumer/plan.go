@@ -14,7 +14,7 @@ import (
 
 // plan finds the stream of each route, and which routes share a durable.
 func (r *Relay) plan(ctx context.Context) (units []*unit, faults []error) {
-	streams, errs := make([]string, len(r.routes)), make([]error, len(r.routes))
+	streams, old, errs := make([]string, len(r.routes)), make([]bool, len(r.routes)), make([]error, len(r.routes))
 	slots := make(chan struct{}, atOnce)
 	var looking sync.WaitGroup
 	for i, rt := range r.routes {
@@ -23,7 +23,9 @@ func (r *Relay) plan(ctx context.Context) (units []*unit, faults []error) {
 			defer func() { <-slots }()
 			errs[i] = r.persist(ctx, "the stream of route "+rt.cfg.Name, func(ctx context.Context) error {
 				return r.attempt(ctx, func(ctx context.Context) (err error) {
-					streams[i], err = r.streamOf(ctx, rt.cfg)
+					if streams[i], err = r.streamOf(ctx, rt.cfg); err == nil {
+						_, old[i], err = r.oldDue(ctx, rt.cfg.Name)
+					}
 					return err
 				})
 			})
@@ -48,9 +50,7 @@ func (r *Relay) plan(ctx context.Context) (units []*unit, faults []error) {
 		}
 		units[j].main.add(rt, rt.cfg.Subjects...)
 
-		due := newSource(r, r.retries.Name(), rt.cfg.Name, true)
-		due.add(rt, r.retries.DueSubjects(rt.cfg.Name))
-		units[j].dues = append(units[j].dues, due)
+		units[j].dues = append(units[j].dues, r.dueSources(rt, stream, old[i])...)
 	}
 	if err := setupError("", faults...); err != nil {
 		faults = []error{err}

@@ -187,6 +187,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.checked(found, time.Now())
 		case now := <-tick.C:
 			s.release(now)
+			s.tellStrays(now)
 			s.least = max(minLeast, s.least/2)
 			if !busy && s.suspicious(now) {
 				busy = true
@@ -228,7 +229,7 @@ func (s *source) hasRoom() bool {
 
 // holdsBack tells whether too much waits for the server already, whatever the routes could use.
 func (s *source) holdsBack() bool {
-	return s.behind.Load() > maxBehind || s.session.Stats().Unconfirmed > maxUnconfirmed ||
+	return s.behind.Load() > maxBehind || s.strays.waiting.Load() > maxStrays || s.session.Stats().Unconfirmed > maxUnconfirmed ||
 		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() || rt.full() })
 }
 
@@ -247,7 +248,7 @@ const (
 // pull asks for what there is room for, once half of it is worth asking.
 func (s *source) pull(now time.Time) {
 	s.mu.Lock()
-	stop := s.draining || s.lost != nil
+	stop := s.draining || s.lost != nil || len(s.edits.stop) > 0
 	s.mu.Unlock()
 	if stop || now.Before(s.retryPull) {
 		return

@@ -349,6 +349,7 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (interrupted int)
 	routes.Wait()
 	for _, s := range r.openSources() {
 		s.tidying.Wait()
+		s.strays.paths.Wait()
 	}
 	// What is not confirmed by now comes again, and is acknowledged then if nobody handled it in between.
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)

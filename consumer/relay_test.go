@@ -192,10 +192,8 @@ func TestRelay_messagesAreHandledAndAcked(t *testing.T) {
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error { l.note(m); return nil }),
 	})
 	w.publish("orders.eu.created", 500)
+	w.eventually("all are handled", func() bool { return l.len() == 500 }) // the server counts what is pending a little later
 	w.settled("ORDERS", "billing")
-	if l.len() != 500 {
-		t.Errorf("%d messages handled, want 500", l.len())
-	}
 	if c := w.info("ORDERS", "billing").Config; c.FilterSubject != "" || c.MaxDeliver != -1 || c.AckPolicy != jetstream.AckExplicitPolicy {
 		t.Errorf("durable made as %+v", c)
 	}
@@ -313,7 +311,7 @@ func TestRelay_replayReachesTheRouteThatFailedAndNobodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("replayed message is handled", func() bool { return l.len() == 1 })
-	w.settled("RELAY_RETRY", "billing")
+	w.settled("RELAY_RETRY", "billing--ORDERS")
 	if n := len(w.deadLetters()); n != 0 {
 		t.Errorf("%d dead letters left", n)
 	}
@@ -352,7 +350,7 @@ func TestRelay_longWaitIsParkedAndComesBack(t *testing.T) {
 		return false
 	})
 	w.settled("ORDERS", "billing")
-	w.settled("RELAY_RETRY", "billing")
+	w.settled("RELAY_RETRY", "billing--ORDERS")
 	st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
 	if err != nil || st.CachedInfo().State.Msgs != 0 {
 		t.Errorf("retry stream: %v, %+v", err, st.CachedInfo().State)

@@ -85,7 +85,8 @@ func (m *message) shouldPark(due time.Time) bool {
 	if wait <= soon {
 		room = maxAckPending / 2
 	}
-	return m.mayPark() && (wait > m.route.cfg.Retry.ParkAfter || m.source.session.AckPending() > room)
+	// A NAK may be the end of a message when somebody has given the durable a bound of deliveries.
+	return m.mayPark() && (m.source.isEdited() || wait > m.route.cfg.Retry.ParkAfter || m.source.session.AckPending() > room)
 }
 
 // mayPark is false for messages of ordered keys, those that may be another instance's by now, and those that would not be

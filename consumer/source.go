@@ -29,9 +29,11 @@ type source struct {
 	durable  string
 	idPrefix string     // of the ids of its messages
 	due      bool       // on the retry stream
+	origin   string     // of a due one: the stream whose messages come due here
 	patterns []dispatch // most specific first
 	routes   []*route
 	identity ack.Identity
+	adopted  string // what its mark said when it was opened
 	session  *ack.Session
 	records  *ack.Records
 
@@ -49,6 +51,7 @@ type source struct {
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
 	tidying *pool.Pool
 	behind  atomic.Int64 // how many there are
+	strays  strays
 
 	// Of the pull loop only:
 	asked     pullRequests // its subscriptions are fixed
@@ -70,6 +73,9 @@ type source struct {
 	lost     error // why nothing can be pulled
 	rebuilt  time.Time
 	stalls   int // within a minute
+	edits    edits
+	editedAt time.Time
+	seen     *jetstream.ConsumerConfig // when the session last asked
 }
 
 type dispatch struct {
@@ -86,7 +92,7 @@ func newSource(r *Relay, stream, durable string, due bool) *source {
 		idPrefix: strings.TrimSuffix(ack.Origin{Stream: stream, Consumer: durable}.ID(), "0"),
 		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
 		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}), ended: make(chan struct{}),
-		inOrder: pool.New(1), tidying: pool.New(slowPaths), count: new(sourceCounters),
+		inOrder: pool.New(1), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
 }
 
@@ -103,9 +109,6 @@ func (s *source) serves(rt *route) bool { return slices.Contains(s.routes, rt) }
 
 // routeOf is the route with the most specific subject that matches; nil when there is none.
 func (s *source) routeOf(literal string) *route {
-	if len(s.routes) == 1 {
-		return s.routes[0]
-	}
 	for _, d := range s.patterns {
 		if subject.Matches(d.pattern, literal) {
 			return d.route
@@ -123,12 +126,15 @@ func (s *source) routeFor(literal string) *route {
 }
 
 // open begins the session of a durable that is there.
-func (s *source) open(ctx context.Context, consumer jetstream.Consumer, streamCreated time.Time) error {
+func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) error {
 	info, err := consumer.Info(ctx)
 	if err != nil {
 		return err
 	}
-	s.identity = ack.Identity{StreamCreated: streamCreated, ConsumerCreated: info.Created}
+	s.identity = ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}
+	m := markOf(info.Config.Metadata)
+	s.adopted = m.adopted
+	s.learn(stream.CachedInfo().Config.Subjects, m)
 	s.inbox = s.relay.nc.NewInbox()
 	s.least = minLeast
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
@@ -157,18 +163,24 @@ func (s *source) close() {
 
 // ask is what the server says about the durable.
 func (s *source) ask(ctx context.Context) (ack.Identity, *jetstream.ConsumerInfo, error) {
+	identity, _, info, err := s.askBoth(ctx)
+	return identity, info, err
+}
+
+// askBoth is ask for who wants to know more of the stream.
+func (s *source) askBoth(ctx context.Context) (ack.Identity, jetstream.Stream, *jetstream.ConsumerInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	stream, err := s.relay.js.Stream(ctx, s.stream)
 	if err != nil {
-		return ack.Identity{}, nil, err
+		return ack.Identity{}, nil, nil, err
 	}
 	consumer, err := stream.Consumer(ctx, s.durable)
 	if err != nil {
-		return ack.Identity{}, nil, err
+		return ack.Identity{}, nil, nil, err
 	}
 	info := consumer.CachedInfo()
-	return ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}, info, nil
+	return ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}, stream, info, nil
 }
 
 // info is what the session asks of the server.
@@ -181,7 +193,7 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 		}
 		return ack.Info{}, err
 	}
-	if !identity.Equal(s.identity) {
+	if !identity.Equal(s.identity) || s.isNews(info.Config) {
 		s.doubt.Store(true)
 	}
 	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
@@ -201,6 +213,9 @@ func (s *source) trouble() error {
 		return s.lost
 	case s.stalls > 1 && time.Since(s.rebuilt) < time.Minute:
 		return errors.New("stalled twice within a minute")
+	}
+	if err := s.editedTrouble(); err != nil {
+		return err
 	}
 	return s.silence.reason(time.Now())
 }

@@ -81,6 +81,11 @@ func (r *Relay) Status() Status {
 	if err := r.Ready(); err != nil {
 		s.Ready, s.Trouble = false, strings.Split(err.Error(), "\n")
 	}
+	for _, src := range r.openSources() {
+		if text := src.strayTrouble(); text != "" {
+			s.Trouble = append(s.Trouble, text)
+		}
+	}
 	for _, rt := range r.routes {
 		s.Routes = append(s.Routes, rt.status())
 	}
@@ -114,6 +119,12 @@ func (rt *route) status() RouteStatus {
 	rt.mu.Unlock()
 	for _, src := range rt.relay.openSources() {
 		if src.serves(rt) && !src.due {
+			if until := src.pausedUntil(); !until.IsZero() && s.State != "stopped" {
+				s.State, s.Why, s.Until = "paused", "its durable is paused on the server (nats consumer resume ends that)", &until
+			}
+			if src.isEdited() {
+				s.State, s.Why = "stopped", "its durable was edited: see trouble"
+			}
 			s.Stream, s.AckPending = src.stream, src.session.AckPending()
 		}
 	}

@@ -23,6 +23,7 @@ const (
 // finding is what the server says of a durable.
 type finding struct {
 	identity ack.Identity
+	edits    edits
 	pending  uint64 // messages it has not delivered yet
 	paused   bool
 	full     bool // as many deliveries as it allows wait for their settlement
@@ -39,7 +40,7 @@ func (s *source) suspicious(now time.Time) bool {
 		s.doubt.Store(true)
 	}
 	since := now.Sub(s.checkedAt)
-	if since < checkAgain || !s.doubt.Load() && (now.Sub(s.lastGot) < quietFor || since < checkEvery) {
+	if since < checkAgain || !s.doubt.Load() && since < lookEvery && (now.Sub(s.lastGot) < quietFor || since < checkEvery) {
 		return false
 	}
 	s.doubt.Store(false)
@@ -54,7 +55,7 @@ func (s *source) check(ctx context.Context) finding {
 		return s.again(ctx)
 	}
 	asked := time.Now()
-	identity, info, err := s.ask(ctx)
+	identity, stream, info, err := s.askBoth(ctx)
 	if err != nil {
 		s.heard(err, asked)
 		s.doubt.Store(true) // it is asked again soon
@@ -66,13 +67,20 @@ func (s *source) check(ctx context.Context) finding {
 		s.doubt.Store(true)
 	}
 	s.pending.Store(info.NumPending)
-	return finding{
+	f := finding{
 		identity: identity, pending: info.NumPending, paused: info.Paused, full: info.NumAckPending >= info.Config.MaxAckPending,
 	}
+	if identity.Equal(s.identity) {
+		f.edits = s.inspect(ctx, stream, info)
+	}
+	return f
 }
 
 // checked acts on what the server said.
 func (s *source) checked(f finding, now time.Time) {
+	if f.err == nil && f.identity.Equal(s.identity) {
+		s.edited(f.edits)
+	}
 	switch {
 	case s.isLost() && (errors.Is(f.err, jetstream.ErrStreamNotFound) || errors.Is(f.err, jetstream.ErrConsumerNotFound)):
 		// As before.

@@ -248,7 +248,7 @@ func TestRelay_preflightLeavesNothingBehind(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	for stream, durable := range map[string]string{"ORDERS": "billing", "RELAY_RETRY": "billing"} {
+	for stream, durable := range map[string]string{"ORDERS": "billing", "RELAY_RETRY": "billing--ORDERS"} {
 		w.eventually("no pull is parked", func() bool { return w.info(stream, durable).NumWaiting == 0 })
 		if i := w.info(stream, durable); i.NumAckPending != 0 || i.NumRedelivered != 0 {
 			t.Errorf("%s: %+v", stream, i)

@@ -42,7 +42,7 @@
 // # Replay
 //
 // [Store.Replay] hands an entry to the route that failed, through the work queue <SERVICE>_RETRY on
-// <service>.due.<route>.<token>, so that no other consumer of the source stream sees the message again. The message id is
+// <service>.due.<route>.<stream>.<token>, so that no other consumer of the source stream sees the message again. The message id is
 // made of origin and replay count: a second hand-over within the stream's dedupe window is no second message. The
 // entry is removed after the hand-over is confirmed; a crash between the two leaves the entry, and its next replay
 // within the window reaches nobody twice.

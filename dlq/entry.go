@@ -187,7 +187,7 @@ func entrySubject(prefix string, o ack.Origin) (string, error) {
 // dueSubject is where a replay with the origin o is handed to its route. The r keeps it apart from parked messages,
 // whose last number counts attempts.
 func (s *Store) dueSubject(o ack.Origin) string {
-	return fmt.Sprintf("%s.due.%s.%s-%d-%d-r%d", s.service, o.Route, o.Stream, o.Sequence, o.Time.UnixNano(), o.Replay)
+	return fmt.Sprintf("%s.due.%s.%s.%d-%d-r%d", s.service, o.Route, o.Stream, o.Sequence, o.Time.UnixNano(), o.Replay)
 }
 
 // fits tells whether the server takes a message.

@@ -94,7 +94,7 @@ func TestChaos_tenThousandFailAgain(t *testing.T) {
 		for left(t, w.js, "RELAY_DLQ") < n && time.Now().Before(deadline) {
 			time.Sleep(100 * time.Millisecond)
 		}
-		settled(t, w.js, "RELAY_RETRY", "billing")
+		settled(t, w.js, "RELAY_RETRY", "billing--ORDERS")
 		seen := make(map[uint64]bool)
 		for _, e := range deadLetters(t, w.js) {
 			if e.Replay != replay || e.Attempts != 2 || len(e.Past) != replay || e.Past[replay-1].Replay != replay-1 || e.Stream != "ORDERS" || e.Subject == "" {

@@ -173,7 +173,7 @@ routes:
 			t.Errorf("replayed as attempt %s of %s with %d bytes", r.attempt, r.subject, len(r.body))
 		}
 	}
-	settled(t, w.js, "RELAY_RETRY", "billing")
+	settled(t, w.js, "RELAY_RETRY", "billing--ORDERS")
 	if n := len(deadLetters(t, w.js)); n != 0 {
 		t.Errorf("%d dead letters left", n)
 	}

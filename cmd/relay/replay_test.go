@@ -205,7 +205,7 @@ func (r replays) do(t *testing.T, w *world) time.Duration {
 		id = jobID(t, p.out.String())
 	}
 	eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= r.n })
-	settled(t, w.js, "RELAY_RETRY", "billing")
+	settled(t, w.js, "RELAY_RETRY", "billing--ORDERS")
 	if got := left(t, w.js, "DONE"); got != r.n {
 		t.Errorf("%d messages handled, want %d", got, r.n)
 	}
@@ -319,7 +319,7 @@ func TestReplay_interrupted(t *testing.T) {
 	}
 	must(t, w.dir, "replay", "resume", jobID(t, p.out.String()), "--rate", "0")
 	eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= 1000 })
-	settled(t, w.js, "RELAY_RETRY", "billing")
+	settled(t, w.js, "RELAY_RETRY", "billing--ORDERS")
 	if n := left(t, w.js, "DONE"); n != 1000 {
 		t.Errorf("%d handled", n)
 	}

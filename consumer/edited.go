@@ -1,0 +1,162 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// A durable may be edited while relay runs: by an operator, by another tool, by an instance with another configuration. The
+// watchdog compares it at each look. Under some settings messages are lost or handled wrongly, and nobody would notice;
+// then nothing is pulled until they are changed back.
+
+// look is how often the server is asked about a durable at least.
+const lookEvery = 10 * time.Second
+
+// edits are what differs on a durable while it is used.
+type edits struct {
+	stop   []string  // under these nothing may be pulled
+	slow   []string  // under these it goes on, though not as well as it should
+	paused time.Time // by the server, until then; zero: it is not
+}
+
+// harmless are the settings with which no message is lost. Under inactive_threshold the server deletes the durable once
+// nothing is pulled: to stop would be the harm.
+var harmless = []string{"max_ack_pending", "rate_limit_bps", "max_batch", "max_expires", "max_bytes", "inactive_threshold"}
+
+// inspect compares the durable with what it should be, and brings about what is for relay itself to change.
+func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo) (e edits) {
+	subjects := stream.CachedInfo().Config.Subjects
+	if info.Paused {
+		e.paused = time.Now().Add(info.PauseRemaining)
+	}
+	c := s.judge(info.Config, subjects, false)
+	m := markOf(info.Config.Metadata)
+	if adopted := m.adopted != s.adopted; c.own && !adopted {
+		s.log.Info("the durable is given the subjects that its routes want", "was", filters(info.Config), "is", filters(c.want))
+		if changed, err := s.change(ctx, stream, info.Config, c.want); err != nil {
+			s.log.Warn("the durable does not get the subjects that its routes want; tried again soon", "error", err)
+		} else {
+			m = markOf(changed.CachedInfo().Config.Metadata)
+		}
+	} else {
+		s.sort(&e, c.differs(), filters(info.Config))
+	}
+	s.learn(subjects, m)
+	return e
+}
+
+// sort tells apart what is dangerous. With a filter that lets all pass that is wanted, what else it lets pass is a stray.
+func (s *source) sort(e *edits, differs, filter []string) {
+	all := len(filter) == 0 || !slices.ContainsFunc(s.patterns, func(d dispatch) bool {
+		return !slices.ContainsFunc(filter, func(f string) bool { return subject.Covers(f, d.pattern) })
+	})
+	for _, text := range differs {
+		switch field, _, _ := strings.Cut(text, " is "); {
+		case field == "filter_subjects" && all:
+		case slices.Contains(harmless, field):
+			e.slow = append(e.slow, text)
+		default:
+			e.stop = append(e.stop, text)
+		}
+	}
+}
+
+// edited acts on what differs.
+func (s *source) edited(e edits) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.edits
+	s.edits = e
+	if slices.Equal(was.stop, e.stop) && slices.Equal(was.slow, e.slow) {
+		return
+	}
+	s.editedAt = time.Now()
+	switch {
+	case len(e.stop) > 0:
+		s.log.Error("the durable was edited while relay runs; nothing is pulled from it until that is changed back, or relay restarted with --adopt",
+			"differs", joinAnd(e.stop))
+	case len(was.stop) > 0:
+		s.log.Info("the durable is as it should be again; going on")
+		s.wake()
+	}
+	if len(e.slow) > 0 {
+		s.log.Warn("the durable was edited while relay runs; change it back, or restart relay with --adopt", "differs", joinAnd(e.slow))
+	}
+}
+
+// editedTrouble is what is wrong with how the durable was edited. It is called with the lock.
+func (s *source) editedTrouble() error {
+	since := s.editedAt.UTC().Format(time.RFC3339)
+	switch {
+	case len(s.edits.stop) > 0:
+		return fmt.Errorf("edited while relay runs: %s; nothing is pulled since %s, until it is changed back or relay restarted with --adopt", joinAnd(s.edits.stop), since)
+	case len(s.edits.slow) > 0:
+		return fmt.Errorf("edited while relay runs: %s, since %s; change it back, or restart relay with --adopt", joinAnd(s.edits.slow), since)
+	}
+	return nil
+}
+
+// isEdited tells whether messages may be lost or handled wrongly.
+func (s *source) isEdited() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.edits.stop) > 0
+}
+
+// pausedUntil is until when somebody has the server deliver nothing on the durable; zero if nobody does.
+func (s *source) pausedUntil() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.edits.paused
+}
+
+// isBodyless tells whether the server left out the body, as it does when somebody has set headers_only: it then says how
+// long the body is.
+func isBodyless(raw *nats.Msg) bool {
+	if len(raw.Data) > 0 || raw.Header == nil {
+		return false
+	}
+	size := raw.Header.Get("Nats-Msg-Size")
+	return size != "" && size != "0"
+}
+
+// body is what did not come with the delivery.
+func (m *message) body(ctx context.Context) (nats.Header, []byte, error) {
+	if !m.bodyless {
+		return m.route.relay.dead.Body(ctx, m.delivery.Msg.Header)
+	}
+	stream, err := m.route.relay.js.Stream(ctx, m.source.stream)
+	if err != nil {
+		return nil, nil, err
+	}
+	whole, err := stream.GetMsg(ctx, m.delivery.Sequence)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case m.source.due:
+		return m.header, whole.Data, nil
+	}
+	return whole.Header, whole.Data, nil
+}
+
+// isNews tells whether the configuration is another one than when this was last asked.
+func (s *source) isNews(config jetstream.ConsumerConfig) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.seen
+	s.seen = &config
+	if was == nil {
+		return false
+	}
+	changeable, fixed := differences(*was, config)
+	return len(changeable)+len(fixed) > 0 || !maps.Equal(was.Metadata, config.Metadata)
+}

@@ -1,0 +1,216 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// A stray is a message that arrives where no route of this instance wants it: while instances with different routes share a
+// durable, after a route was taken away from one, after the stream got more subjects. It is never handled here. It is
+// given back soon, for another instance may have the route. When it keeps coming, or when many do, it is kept in the retry
+// stream, where it waits for the route without filling the durable.
+
+const (
+	// A stray comes back after strayDelay, doubled each time, and is kept when it arrives for the strayTries-th time: after
+	// about three seconds.
+	strayDelay = 100 * time.Millisecond
+	strayTries = 6
+	// unkeptDelay is how long one stays away that the retry stream does not take.
+	unkeptDelay = time.Minute
+	// strayPaths is how many are being kept at once, and maxStrays how many may wait for that before no more is pulled.
+	strayPaths = 64
+	maxStrays  = 1024
+	// strayTold is how often the log tells of those of a subject, and how long after the last one nobody is told any more.
+	strayTold = time.Minute
+)
+
+// strays are those of a source.
+type strays struct {
+	paths   *pool.Pool
+	waiting atomic.Int64
+	unknown atomic.Bool // there was one that no route ever configured on the durable wants
+
+	mu          sync.Mutex
+	since, last time.Time
+	example     string
+	held        []string       // subjects of the stream
+	gone        []dispatchName // of routes that this instance does not have, most specific first
+	told        map[string]*strayCount
+}
+
+type dispatchName struct{ pattern, route string }
+
+// strayCount is what the log has not said of a subject.
+type strayCount struct {
+	n       int
+	at      time.Time // when it last said something
+	example string
+}
+
+// learn notes what the durable is for beside the routes that are here.
+func (s *source) learn(streamSubjects []string, m mark) {
+	var gone []dispatchName
+	for name, patterns := range m.routes {
+		if slices.ContainsFunc(s.relay.routes, func(rt *route) bool { return rt.cfg.Name == name }) {
+			continue
+		}
+		for _, p := range patterns {
+			gone = append(gone, dispatchName{p, name})
+		}
+	}
+	slices.SortFunc(gone, func(a, b dispatchName) int {
+		if c := subject.Compare(a.pattern, b.pattern); c != 0 {
+			return c
+		}
+		return strings.Compare(a.route, b.route)
+	})
+	s.strays.mu.Lock()
+	defer s.strays.mu.Unlock()
+	s.strays.held, s.strays.gone = streamSubjects, gone
+}
+
+// stray settles a message that no route of this instance wants. The origin of one that was wrapped is its own.
+func (m *message) stray(origin *ack.Origin) {
+	s, d := m.source, m.delivery
+	s.count.strays.Add(1)
+	to := ack.NoRoute
+	if origin != nil {
+		to = origin.Route
+		s.strays.note(fmt.Sprintf("%s of stream %s", origin.Route, origin.Stream), origin.Subject)
+	} else {
+		var pattern string
+		if pattern, to = s.strays.wantedBy(m.subject); to == ack.NoRoute && !s.strays.unknown.Swap(true) {
+			s.doubt.Store(true) // the stream may have got more subjects, which the durable need not deliver
+		}
+		s.strays.note(pattern, m.subject)
+	}
+	s.tellStrays(time.Now())
+	if d.Deliveries < strayTries && s.session.AckPending() <= asideFrom {
+		_ = d.Nak(time.Now().Add(strayDelay << (d.Deliveries - 1))) // fenced: somebody else has it
+		return
+	}
+	s.strays.waiting.Add(1)
+	s.strays.paths.Go(func() {
+		m.keep(origin, to)
+		if s.strays.waiting.Add(-1) == maxStrays/2 {
+			s.wake()
+		}
+	})
+}
+
+// keep has the retry stream keep a stray: for the route it came for, or for nobody.
+func (m *message) keep(origin *ack.Origin, to string) {
+	s, d := m.source, m.delivery
+	if d.Fenced() {
+		d.Release()
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.routes[0].work, settleTimeout)
+	defer cancel()
+	var err error
+	if origin != nil {
+		err = s.relay.retries.Forward(ctx, *origin, m.header, m.data)
+	} else {
+		err = m.keepUnwrapped(ctx, to)
+	}
+	if err != nil {
+		s.log.Debug("a message that no route here wants is not kept in the retry stream", "subject", m.subject, "seq", d.Sequence, "error", err)
+		_ = d.Nak(time.Now().Add(unkeptDelay))
+		return
+	}
+	m.done()
+}
+
+func (m *message) keepUnwrapped(ctx context.Context, to string) error {
+	s, d := m.source, m.delivery
+	rec, err := s.records.Get(ctx, d.Sequence, d.Deliveries)
+	switch {
+	case err != nil:
+		return err
+	case rec.Crashes > 0:
+		return errors.New("it may have ended a process, which would be forgotten")
+	}
+	m.recorded = rec.Known()
+	return s.relay.retries.Park(ctx, ack.Origin{
+		Route: to, Stream: s.stream, Consumer: s.durable, Sequence: d.Sequence, Time: d.Time, Subject: m.subject, Deliveries: d.Deliveries,
+		Attempts: rec.Attempts, FirstFailure: rec.FirstFailure, LastFailure: rec.LastFailure, LastError: rec.LastError,
+	}, m.header, m.data, time.Now(), s.routes[0].cfg.Retry.ParkMax)
+}
+
+// wantedBy is the route that this instance does not have and that the subject is for, and what is said of it.
+func (t *strays) wantedBy(literal string) (pattern, route string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, d := range t.gone {
+		if subject.Matches(d.pattern, literal) {
+			return d.pattern, d.route
+		}
+	}
+	for _, held := range t.held {
+		if subject.Matches(held, literal) {
+			return held, ack.NoRoute
+		}
+	}
+	return "others", ack.NoRoute
+}
+
+func (t *strays) note(pattern, literal string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	if now.Sub(t.last) > strayTold {
+		t.since = now
+	}
+	t.last, t.example = now, literal
+	if t.told == nil {
+		t.told = make(map[string]*strayCount)
+	}
+	c := t.told[pattern]
+	if c == nil {
+		c = new(strayCount)
+		t.told[pattern] = c
+	}
+	c.n++
+	c.example = literal
+}
+
+// tellStrays logs what came, once a minute for each subject.
+func (s *source) tellStrays(now time.Time) {
+	t := &s.strays
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for pattern, c := range t.told {
+		if now.Sub(c.at) < strayTold {
+			continue
+		}
+		if c.n == 0 {
+			delete(t.told, pattern)
+			continue
+		}
+		s.log.Warn("messages arrive that no route of this instance wants; they go back for another instance, and what nobody takes is kept in the retry stream",
+			"subjects", pattern, "count", c.n, "example", c.example)
+		c.n, c.at = 0, now
+	}
+}
+
+// trouble says that strays came lately, if so.
+func (s *source) strayTrouble() string {
+	t := &s.strays
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.last.IsZero() || time.Since(t.last) > strayTold {
+		return ""
+	}
+	return fmt.Sprintf("durable %s on %s: messages that no route of this instance wants, such as %q, since %s (%d in all); what no other instance takes is kept in the retry stream",
+		s.durable, s.stream, t.example, t.since.UTC().Format(time.RFC3339), s.count.strays.Load())
+}
