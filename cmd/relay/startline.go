@@ -19,6 +19,11 @@ func (s *service) sayWhat() {
 		attrs = append(attrs, "overridden_by", src.Overrides)
 	}
 	s.log.Info("relay starts", append(attrs, "nats", or(s.cfg.NATS.URL.String(), "embedded"))...)
+	for _, w := range src.Warnings {
+		if !w.Note {
+			s.log.Warn("configuration", "warning", w.Fault.String())
+		}
+	}
 	for _, rt := range s.cfg.Routes {
 		s.log.Info("route", "route", rt.Name, "subjects", rt.Subjects, "stream", or(rt.Stream, "by subject"),
 			"handler", handlerName(rt.Handler), "concurrency", rt.Concurrency)

@@ -79,7 +79,7 @@ func got(k *key, n *yaml.Node) string {
 		return "a mapping"
 	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	case k.kind == secret || k.kind == texts:
+	case k.kind == secret || k.kind == texts || k.holdsSecrets():
 		return "something else"
 	case n.ShortTag() == "!!str":
 		return strconv.Quote(n.Value)
@@ -235,6 +235,12 @@ func (c checker) texts(k *key, n *yaml.Node, path string) (any, bool) {
 	ok := c.pairs(k, n, path, func(name string, at, value *yaml.Node) {
 		below := join(path, name)
 		c.origins[below] = c.at(at)
+		if value.Kind == yaml.MappingNode {
+			if v, ok := c.secretFile(&key{kind: secret}, value, below); ok {
+				m[name] = v
+			}
+			return
+		}
 		if value.Kind != yaml.ScalarNode || value.ShortTag() == "!!null" {
 			c.refuse(c.at(at), below, "must be text")
 			return
@@ -283,6 +289,7 @@ func (c checker) secretFile(k *key, n *yaml.Node, path string) (any, bool) {
 	if !ok {
 		return nil, false
 	}
+	c.secretFileMode(c.at(n), path, file)
 	data, err := readCapped(file, maxSecret)
 	if err != nil {
 		c.refuse(c.at(n), path, "cannot read the file %q: %v", file, err)

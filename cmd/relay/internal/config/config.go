@@ -38,6 +38,8 @@ type Source struct {
 	Hash string
 	// Overrides are the names of the variables and --set flags that were applied.
 	Overrides []string
+	// Warnings are what is valid and yet should be known.
+	Warnings []Warning
 }
 
 // Ready says when readiness fails, beside what is broken.

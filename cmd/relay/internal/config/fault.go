@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	plaintext "github.com/relaymq/relay/internal/plain"
 )
 
 // Fault is one thing that is wrong with a configuration.
@@ -65,8 +67,9 @@ type origin struct {
 
 // collector gathers faults, and knows where each key came from.
 type collector struct {
-	file   string // of faults about keys that stand nowhere
-	faults []Fault
+	file     string // of faults about keys that stand nowhere
+	faults   []Fault
+	warnings []Warning
 	// origins has the place of every key that some layer set, by its path as in Fault.Key. The last layer wins.
 	origins map[string]origin
 	// bad are the keys that were refused, or are missing because they were misspelt: later stages are silent about them.
@@ -103,22 +106,25 @@ func (c *collector) fault(key, format string, args ...any) {
 }
 
 func (c *collector) add(at origin, key, msg string) {
-	if c.full() {
-		return
-	}
-	// One fault is one line, whatever a value holds.
-	msg = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, msg)
-	if len(msg) > maxMsg {
-		msg = strings.ToValidUTF8(msg[:maxMsg], "") + "…"
-	}
-	if f := (Fault{File: at.file, Line: at.line, Key: key, Msg: msg}); !slices.Contains(c.faults, f) {
+	if f := shown(at, key, msg); !c.full() && !slices.Contains(c.faults, f) {
 		c.faults = append(c.faults, f)
 	}
+}
+
+// shown is a fault as it may be printed: one line, whatever a value holds, and nothing that looks like a secret.
+func shown(at origin, key, msg string) Fault {
+	clean := func(s string) string {
+		return plaintext.Text(strings.Map(func(r rune) rune {
+			if r < ' ' || r == 0x7f {
+				return ' '
+			}
+			return r
+		}, mask(s)))
+	}
+	if msg = clean(msg); len(msg) > maxMsg {
+		msg = strings.ToValidUTF8(msg[:maxMsg], "") + "…"
+	}
+	return Fault{File: mask(at.file), Line: at.line, Key: clean(key), Msg: msg}
 }
 
 // faultsOf adds the faults joined in err, each of which begins with a key below prefix.

@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -139,6 +140,11 @@ func (k *key) field(name string) *key {
 		}
 	}
 	return nil
+}
+
+// holdsSecrets tells whether a secret stands directly below k: text in place of k may be one whose key was forgotten.
+func (k *key) holdsSecrets() bool {
+	return slices.ContainsFunc(k.fields, func(f *key) bool { return f.kind == secret })
 }
 
 // named tells whether k is a list whose entries have a name of their own: routes and streams.

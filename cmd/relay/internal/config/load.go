@@ -3,6 +3,7 @@ package config
 import (
 	"crypto/sha256"
 	"fmt"
+	"os"
 	"strconv"
 
 	"github.com/go-viper/mapstructure/v2"
@@ -31,9 +32,16 @@ func Load(opts Options) (*Config, error) {
 	c.client = opts.Client
 	var data []byte
 	if opts.File != "" {
-		var err error
-		if data, err = readCapped(opts.File, maxFile); err != nil {
-			c.refuse(origin{file: opts.File}, "", "cannot read the configuration: %v", err)
+		f, err := os.Open(opts.File)
+		if err == nil {
+			defer f.Close()
+			if !c.ownFile(f) {
+				return nil, c.err()
+			}
+			data, err = readAll(f, maxFile)
+		}
+		if err != nil {
+			c.refuse(origin{file: opts.File}, "", "cannot read the configuration: %v", plain(err))
 			return nil, c.err()
 		}
 	}
@@ -64,6 +72,7 @@ func (c *collector) load(data []byte, opts Options) (*Config, error) {
 			return nil, err
 		}
 	}
+	c.misspelt(opts.Env, overrides)
 	cfg := defaults()
 	if err := l.decode(&cfg); err != nil {
 		return nil, err
@@ -79,6 +88,7 @@ func (c *collector) load(data []byte, opts Options) (*Config, error) {
 		cfg.Admin.Listen = ""
 	}
 	cfg.Source = source(data, opts.File, overrides)
+	cfg.Source.Warnings = c.warnings
 	return &cfg, nil
 }
 

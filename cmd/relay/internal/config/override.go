@@ -19,7 +19,10 @@ type override struct {
 	fold bool
 }
 
-const envPrefix = "RELAY_"
+const (
+	envPrefix = "RELAY_"
+	setFlag   = "--set "
+)
 
 // environment picks the variables that are settings, sorted by name, so that RELAY_NATS comes before RELAY_NATS__URL and
 // the result does not depend on the order of the environment. See the package comment for the rule.
@@ -48,7 +51,7 @@ func (c *collector) flags(set []string) []override {
 	for _, s := range set {
 		path, value, ok := strings.Cut(s, "=")
 		path = strings.TrimSpace(path)
-		at := origin{file: "--set " + path}
+		at := origin{file: setFlag + path}
 		if !ok || path == "" {
 			// Without an = the argument may be a secret whose key was forgotten.
 			c.refuse(origin{file: "--set"}, "", "must be key=value, such as nats.url=nats://127.0.0.1:4222")
@@ -117,6 +120,10 @@ func (c *collector) apply(o override, names map[string][]string) (tree []string,
 	node, ok := c.node(o, k, rest, path)
 	if !ok {
 		return nil, nil, false
+	}
+	secretText := k.kind == secret && len(rest) == 0 && node.Kind == yaml.ScalarNode || k.kind == texts
+	if secretText && strings.HasPrefix(o.at.file, setFlag) {
+		c.warnAt(o.at, path, "every user of this host sees the arguments of a program: use {file: path}, or the environment")
 	}
 	value, ok = ch.value(k, node, path)
 	return tree, value, ok

@@ -75,6 +75,7 @@ func (c *collector) routes(cfg *Config) {
 	c.streamsTogether(cfg, streams)
 	c.routesTogether(cfg, routes, streams)
 	c.forwards(cfg, routes, own)
+	c.warnAbout(cfg, routes, streams)
 }
 
 // reservedSubjects are relay's own spaces, and those that routes choose for their dead letters.

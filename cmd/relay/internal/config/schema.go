@@ -88,7 +88,9 @@ func schemaOf(k *key, v reflect.Value) map[string]any {
 		s["type"], s["items"] = "array", schemaOf(k.elem, element)
 	case texts:
 		s["type"] = "object"
-		s["additionalProperties"] = map[string]any{"type": []string{"string", "number", "boolean"}}
+		s["additionalProperties"] = map[string]any{"oneOf": []any{
+			map[string]any{"type": []string{"string", "number", "boolean"}}, one("file", map[string]any{"type": "string"}),
+		}}
 	case text:
 		s["type"] = "string"
 	case textual:

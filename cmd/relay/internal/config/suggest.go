@@ -22,8 +22,17 @@ func suggest(k *key, name string) string {
 	}
 	for _, f := range k.fields {
 		for _, below := range f.fields {
-			if f.kind == object && plain(below.name) == plain(name) {
+			if plain(below.name) == plain(name) {
 				return f.name + "." + below.name
+			}
+		}
+	}
+	for _, f := range k.fields { // handler.exec.command for command
+		for _, below := range f.fields {
+			for _, deep := range below.fields {
+				if plain(deep.name) == plain(name) {
+					return f.name + "." + below.name + "." + deep.name
+				}
 			}
 		}
 	}

@@ -20,6 +20,7 @@ const off = "off"
 var (
 	serviceRule = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
 	domainRule  = regexp.MustCompile(`^[^\s.*>/\\]{1,64}$`)
+	hostRule    = regexp.MustCompile(`^[\pL\pN_]([\pL\pN._-]*[\pL\pN._])?$`)
 	streamRule  = regexp.MustCompile(`^[^\s.*>/\\[:cntrl:]]{1,255}$`)
 )
 
@@ -127,13 +128,19 @@ func (c *collector) url(s string) {
 	}
 	u, err := url.Parse(full)
 	switch {
-	case err != nil || u.Hostname() == "" || strings.ContainsAny(s, " \t"):
+	case err != nil || !hostRule.MatchString(u.Hostname()) && net.ParseIP(u.Hostname()) == nil || !portOf(u.Port()):
 		c.fault("nats.url", "must hold addresses such as nats://127.0.0.1:4222")
 	case u.User != nil:
 		c.fault("nats.url", "must not hold a user, password or token: use nats.user and nats.password, or nats.token")
 	case !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
 		c.fault("nats.url", "must begin with nats://, tls://, ws:// or wss:// (got %q)", u.Scheme)
 	}
+}
+
+// portOf tells whether a port can be connected to; url.Parse has seen to it that it is a number.
+func portOf(s string) bool {
+	n, err := strconv.Atoi(s)
+	return s == "" || err == nil && n > 0 && n <= 65535
 }
 
 // auth allows one way to authenticate, and none with the embedded server: somebody who has credentials and lost the URL

@@ -27,6 +27,10 @@ func readCapped(path string, limit int64) ([]byte, error) {
 		return nil, plain(err)
 	}
 	defer f.Close()
+	return readAll(f, limit)
+}
+
+func readAll(f *os.File, limit int64) ([]byte, error) {
 	if info, err := f.Stat(); err == nil && info.IsDir() {
 		return nil, errors.New("is a directory")
 	}
@@ -88,11 +92,15 @@ func (c *collector) parseYAML(data []byte, at origin, key string) (*yaml.Node, e
 	return root, nil
 }
 
+var unknownAnchor = regexp.MustCompile(`unknown anchor '.*' referenced`)
+
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
 // syntaxError takes the line out of an error of the parser.
 func syntaxError(err error) (line int, msg string) {
 	msg = strings.TrimPrefix(err.Error(), "yaml: ")
+	// The parser repeats the name, which is the secret when somebody pasted one that begins with *.
+	msg = unknownAnchor.ReplaceAllString(msg, "an alias of something that is not there: put a value that begins with * in quotes")
 	line = 1
 	if m := yamlLine.FindStringSubmatch(msg); m != nil {
 		line, _ = strconv.Atoi(m[1])
@@ -112,7 +120,7 @@ func forbidden(n *yaml.Node, depth int) (*yaml.Node, string) {
 	switch n.ShortTag() {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp", "!!map", "!!seq", "!!merge":
 	default:
-		return n, fmt.Sprintf("the tag %s is not allowed", n.Tag)
+		return n, "tags are not allowed: put a value that begins with ! in quotes"
 	}
 	for _, child := range n.Content {
 		if bad, msg := forbidden(child, depth+1); bad != nil {

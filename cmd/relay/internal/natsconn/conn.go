@@ -66,7 +66,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		c.where = "the embedded server"
 	}
 	d := &dialer{nkeyFile: cfg.NKey}
-	opts, err := cfg.options(d, log)
+	opts, err := cfg.options(d)
 	if err != nil {
 		return nil, err
 	}

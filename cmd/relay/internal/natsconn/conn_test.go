@@ -303,22 +303,6 @@ func TestConn_nkeyIsReadAgain(t *testing.T) {
 	eventually(t, "ready with the new key", func() bool { return c.Reconnects() == 1 && c.Ready() == nil })
 }
 
-func TestConn_warnsOfAnOpenSecret(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "seed")
-	kp, _ := nkeys.CreateUser()
-	seed, _ := kp.Seed()
-	public, _ := kp.PublicKey()
-	if err := errors.Join(os.WriteFile(file, seed, 0o600), os.Chmod(file, 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	s := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) { o.Nkeys = []*server.NkeyUser{{Nkey: public}} }))
-	var log lines
-	connect(t, Config{URL: s.URL(), NKey: file, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	if !strings.Contains(log.String(), file) {
-		t.Fatalf("log: %s", log.String())
-	}
-}
-
 // An error that the library does not know closes the connection for good, silently.
 func TestConn_closedByForce(t *testing.T) {
 	url := listen(t, func(c net.Conn) {

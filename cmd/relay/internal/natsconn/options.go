@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"os"
 	"strings"
@@ -13,7 +12,7 @@ import (
 )
 
 // options turns the configuration into the library's. An error names the key and the file.
-func (c Config) options(d *dialer, log *slog.Logger) ([]nats.Option, error) {
+func (c Config) options(d *dialer) ([]nats.Option, error) {
 	opts := []nats.Option{
 		nats.Name(c.Name),
 		nats.Timeout(dialTimeout),
@@ -39,7 +38,7 @@ func (c Config) options(d *dialer, log *slog.Logger) ([]nats.Option, error) {
 	if err != nil {
 		return nil, err
 	}
-	auth, err := c.auth(log)
+	auth, err := c.auth()
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +54,6 @@ func (c Config) options(d *dialer, log *slog.Logger) ([]nats.Option, error) {
 		opts = append(opts, wrap("nats.tls.ca", nats.RootCAs(c.CA)))
 	}
 	if c.Cert != "" {
-		warnIfOpen(log, "nats.tls.key", c.Key)
 		opts = append(opts, wrap("nats.tls.cert", nats.ClientCert(c.Cert, c.Key)))
 	}
 	return opts, nil
@@ -86,16 +84,16 @@ func (c Config) checkURL() (secure bool, err error) {
 	return secure, nil
 }
 
-func (c Config) auth(log *slog.Logger) ([]nats.Option, error) {
+func (c Config) auth() ([]nats.Option, error) {
 	var opts []nats.Option
 	if c.Creds != "" {
-		if err := check(log, "nats.creds", c.Creds); err != nil {
+		if err := check("nats.creds", c.Creds); err != nil {
 			return nil, err
 		}
 		opts = append(opts, nats.UserCredentials(c.Creds)) // read at each connect
 	}
 	if c.NKey != "" {
-		if err := check(log, "nats.nkey", c.NKey); err != nil {
+		if err := check("nats.nkey", c.NKey); err != nil {
 			return nil, err
 		}
 		public, err := publicKey(c.NKey)
@@ -117,20 +115,12 @@ func (c Config) auth(log *slog.Logger) ([]nats.Option, error) {
 }
 
 // check opens a file with a secret, so that a wrong path ends the start with its name.
-func check(log *slog.Logger, key, file string) error {
+func check(key, file string) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
-	warnIfOpen(log, key, file)
 	return f.Close()
-}
-
-// warnIfOpen warns and does not refuse: some orchestrators mount secrets readable, in a namespace of their own.
-func warnIfOpen(log *slog.Logger, key, file string) {
-	if fi, err := os.Stat(file); err == nil && fi.Mode().Perm()&0o007 != 0 {
-		log.Warn("every user of this host may read a secret: chmod it to 0600", "key", key, "file", file, "mode", fi.Mode().Perm())
-	}
 }
 
 // wrap puts the key in front of an option's error.

@@ -1,0 +1,188 @@
+package config
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// Warning is something that relay runs with and somebody should know.
+type Warning struct {
+	Fault
+	// Note says that it may well be meant: lint tells it, and the log does not.
+	Note bool
+}
+
+func (w Warning) String() string {
+	if w.Note {
+		return "note: " + w.Fault.String()
+	}
+	return "warning: " + w.Fault.String()
+}
+
+func (c *collector) warn(key, format string, args ...any) { c.warnAt(c.at(key), key, format, args...) }
+
+func (c *collector) warnAt(at origin, key, format string, args ...any) {
+	c.addWarning(Warning{Fault: shown(at, key, fmt.Sprintf(format, args...))})
+}
+
+func (c *collector) note(key, format string, args ...any) {
+	c.addWarning(Warning{Fault: shown(c.at(key), key, fmt.Sprintf(format, args...)), Note: true})
+}
+
+func (c *collector) addWarning(w Warning) {
+	if len(c.warnings) < maxFaults && !slices.Contains(c.warnings, w) {
+		c.warnings = append(c.warnings, w)
+	}
+}
+
+// secrets are what credentials look like. They are never shown, wherever somebody pasted them: seeds of NKeys, JWTs, PEM,
+// keys of webhooks.
+var secrets = regexp.MustCompile(`\bS[ACNOUX][A-Z2-7]{20,}|\beyJ[\w-]{10,}(\.[\w-]*)*|-----BEGIN(?s:.*)|\bwhs(ec|k)_[^\s"]+`)
+
+func mask(s string) string { return secrets.ReplaceAllString(s, masked) }
+
+// ownFile refuses a configuration that somebody else may change: whoever writes it says which programs relay starts. The
+// rule is that of ssh for its own, but for a group that may write, as it is where everybody has a group of their own.
+func (c *collector) ownFile(f *os.File) (ok bool) {
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() {
+		return true // a pipe or a terminal is whoever gave it
+	}
+	at, me := origin{file: c.file}, os.Geteuid()
+	mode := fi.Mode().Perm()
+	switch owner := int(fi.Sys().(*syscall.Stat_t).Uid); {
+	case owner != me && owner != 0:
+		c.refuse(at, "", "belongs to user %d, and relay runs as user %d: whoever may write the configuration says which programs relay starts. Make it yours or root's: chown %d %s", owner, me, me, c.file)
+	case mode&0o002 != 0:
+		c.refuse(at, "", "every user of this host may write it (mode %04o), and so say which programs relay starts: chmod o-w %s", mode, c.file)
+	default:
+		if mode&0o020 != 0 {
+			c.warnAt(at, "", "its group may write it (mode %04o), and so say which programs relay starts", mode)
+		}
+		return true
+	}
+	return false
+}
+
+// secretFileMode warns of a file with a secret that every user of the host may read. It does not refuse: some
+// orchestrators mount secrets readable, in a namespace of their own.
+func (c *collector) secretFileMode(at origin, key, path string) {
+	if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() && fi.Mode().Perm()&fs.FileMode(0o004) != 0 {
+		c.warnAt(at, key, "every user of this host may read the secret in %q (mode %04o): chmod it to 0600", path, fi.Mode().Perm())
+	}
+}
+
+// warnings are about values that are valid one by one.
+func (c *collector) warnAbout(cfg *Config, routes, streams []claim) {
+	for _, f := range []struct{ key, path string }{{"nats.creds", cfg.NATS.Creds}, {"nats.nkey", cfg.NATS.NKey}, {"nats.tls.key", cfg.NATS.TLS.Key}} {
+		if f.path != "" {
+			c.secretFileMode(c.at(f.key), f.key, f.path)
+		}
+	}
+	for i, r := range cfg.Routes {
+		key := fmt.Sprintf("routes[%d]", i)
+		c.keyTokens(key+".key", r)
+		if r.Order == "key" {
+			c.note(key+".order", "holds within one instance: when several run, messages of a key may be handled by two of them at once")
+		}
+		switch h := r.Handler; {
+		case h.HTTP != nil && h.HTTP.TLS.InsecureSkipVerify:
+			c.warn(key+".handler.http.tls.insecure_skip_verify", "any certificate is accepted: whoever can redirect the connection reads the messages")
+		case h.HTTP != nil && h.HTTP.TLS.Key != "":
+			k := key + ".handler.http.tls.key"
+			c.secretFileMode(c.at(k), k, h.HTTP.TLS.Key)
+		case h.Exec != nil && len(h.Exec.Command) > 0:
+			c.program(key+".handler.exec.command", h.Exec.Command[0], h.Exec.Dir)
+		case h.Forward != nil && len(cfg.Streams) > 0:
+			c.target(key+".handler.forward.subject", r, streams)
+		}
+	}
+}
+
+// program looks for it as exec will. Lint often runs on another machine, so that its absence is no fault.
+func (c *collector) program(key, name, dir string) {
+	if dir != "" && strings.Contains(name, "/") && !strings.HasPrefix(name, "/") {
+		return // relative to a directory that may be elsewhere
+	}
+	if _, err := exec.LookPath(name); err != nil {
+		c.warn(key, "the program %q is not on this machine (%v): relay run needs it", name, unwrapped(err))
+	}
+}
+
+// unwrapped takes the name off an error that repeats it.
+func unwrapped(err error) error {
+	if e, ok := err.(*exec.Error); ok {
+		return plain(e.Err)
+	}
+	return plain(err)
+}
+
+// target tells when none of the declared streams takes what is forwarded.
+func (c *collector) target(key string, r Route, streams []claim) {
+	for _, to := range targets(*r.Handler.Forward, r.Subjects) {
+		if !slices.ContainsFunc(streams, func(s claim) bool { return subject.Overlaps(to, s.pattern) }) {
+			c.note(key, "none of streams: takes %q: unless the server has a stream for it, nothing can be forwarded", to)
+		}
+	}
+}
+
+// keyTokens looks whether the subjects of a route have the tokens that its key names. A subject that has not is a key of
+// its own, which is hardly what a template is for.
+func (c *collector) keyTokens(key string, r Route) {
+	t, err := subject.ParseTemplate(r.Key)
+	if err != nil || !strings.Contains(r.Key, "{") {
+		return
+	}
+	var short []string
+	for _, s := range r.Subjects {
+		if _, err := t.Expand(s); err != nil && !strings.HasSuffix(s, ">") {
+			short = append(short, s)
+		}
+	}
+	switch {
+	case len(short) > 0 && len(short) == len(r.Subjects):
+		c.fault(key, "%q: no subject of the route has so many tokens", r.Key)
+	case len(short) > 0:
+		c.warn(key, "%q: %s has too few tokens for it: there each subject is a key of its own", r.Key, strings.Join(short, " and "))
+	}
+}
+
+// misspelt warns of variables that look like keys but have one underscore where two stand for the dot.
+func (c *collector) misspelt(env []string, read []override) {
+	names := envNames(root(), "")
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		right, ok := names[strings.TrimPrefix(name, envPrefix)]
+		if !ok || value == "" || !strings.HasPrefix(name, envPrefix) || slices.ContainsFunc(read, func(o override) bool { return o.at.file == name }) {
+			continue
+		}
+		c.warnAt(origin{file: name}, "", "is not read: did you mean %s%s? Two underscores stand for the dot", envPrefix, right)
+	}
+}
+
+// envNames are the keys outside of lists as somebody may write them who does not know the rule, with their right names.
+func envNames(k *key, right string) map[string]string {
+	all := map[string]string{}
+	for _, f := range k.fields {
+		name := strings.ToUpper(f.name)
+		if right != "" {
+			name = right + "__" + name
+		}
+		if f.kind == object {
+			for wrong, r := range envNames(f, name) {
+				all[wrong] = r
+			}
+		} else if wrong := strings.ReplaceAll(name, "__", "_"); wrong != name {
+			all[wrong] = name
+		}
+	}
+	return all
+}

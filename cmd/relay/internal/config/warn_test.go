@@ -1,0 +1,106 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const forWarnings = `
+nats: {url: "nats://127.0.0.1:4222,nats://ok_1,[::1]:4222,tls://Bücher.example:4222", token: {file: token}}
+streams: [{name: A, subjects: [a.>]}]
+routes:
+  - {name: a, subjects: [a.x.*, a.y], key: "{3}", order: key, handler: {exec: {command: [no-such-program-here]}}}
+  - {name: b, subjects: [a.b.*], handler: {http: {url: "https://127.0.0.1/", tls: {insecure_skip_verify: true}}}}
+  - {name: c, subjects: [a.c.*], handler: {forward: {subject: "copies.{2}"}}}
+  - {name: d, subjects: [a.d.*], handler: {forward: {subject: "a.copies.{2}"}}}
+`
+
+// What is valid and yet wrong was passed in silence.
+func TestLoad_warns(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for name, mode := range map[string]os.FileMode{"token": 0o644, "relay.yaml": 0o620} {
+		if err := os.WriteFile(name, []byte(forWarnings), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(name, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := Load(Options{
+		File: "relay.yaml",
+		Set:  []string{"nats.domain=d", "routes.b.handler.http.headers.Authorization=canary"},
+		Env:  []string{"RELAY_NATS_URL=nats://canary", "RELAY_LOG_LEVEL=debug", "RELAY_SERVICE_HOST=10.0.0.1", "RELAY_PORT_4222_TCP=x", "RELAY_DRAIN=5s"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, w := range cfg.Source.Warnings {
+		got = append(got, w.String())
+	}
+	all := strings.Join(got, "\n")
+	for _, want := range []string{
+		"warning: relay.yaml: its group may write it (mode 0620)",
+		`warning: relay.yaml:2: nats.token: every user of this host may read the secret in "token" (mode 0644)`,
+		"warning: --set routes.b.handler.http.headers.Authorization: routes[1].handler.http.headers: every user of this host sees",
+		"warning: RELAY_NATS_URL: is not read: did you mean RELAY_NATS__URL?",
+		"warning: RELAY_LOG_LEVEL: is not read: did you mean RELAY_LOG__LEVEL?",
+		`warning: relay.yaml:5: routes[0].key: "{3}": a.y has too few tokens`,
+		`warning: relay.yaml:5: routes[0].handler.exec.command: the program "no-such-program-here" is not on this machine`,
+		"note: relay.yaml:5: routes[0].order: holds within one instance",
+		"warning: relay.yaml:6: routes[1].handler.http.tls.insecure_skip_verify: any certificate",
+		`note: relay.yaml:7: routes[2].handler.forward.subject: none of streams: takes "copies.c"`,
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("nothing says %q:\n%s", want, all)
+		}
+	}
+	if len(got) != 10 || strings.Contains(all, "canary") {
+		t.Errorf("%d warnings:\n%s", len(got), all)
+	}
+	if o := strings.Join(cfg.Source.Overrides, " "); o != "RELAY_DRAIN --set nats.domain --set routes.b.handler.http.headers.Authorization" {
+		t.Errorf("overrides %s", o)
+	}
+}
+
+// Whoever writes the configuration says which programs relay starts.
+func TestLoad_refusesAFileThatOthersMayWrite(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "relay.yaml")
+	if err := os.WriteFile(file, []byte(minimal), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(Options{File: file}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(file, 0o602); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(Options{File: file}); err == nil || !strings.Contains(err.Error(), "chmod o-w") {
+		t.Errorf("writable by everybody: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		return // only root can give a file away
+	}
+	if err := os.Chmod(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(file, 4711, 4711); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(Options{File: file}); err == nil || !strings.Contains(err.Error(), "belongs to user 4711, and relay runs as user 0") {
+		t.Errorf("of another user: %v", err)
+	}
+}
+
+func TestLoad_headersFromFiles(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("bearer", []byte("Bearer canary\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := load(t, `routes: [{name: a, subjects: [a.*], handler: {http: {url: "http://127.0.0.1/", headers: {Authorization: {file: bearer}, X: y}}}}]`, Options{})
+	if h := cfg.Routes[0].Handler.HTTP.Headers; h["Authorization"] != "Bearer canary" || h["X"] != "y" {
+		t.Errorf("%v", h)
+	}
+}
