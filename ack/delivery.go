@@ -25,6 +25,7 @@ type Delivery struct {
 	Sequence   uint64    // in the stream
 	Time       time.Time // when the stream stored the message
 	Deliveries uint64    // by the server's count, which is not a count of attempts
+	Consumer   uint64    // the number of this delivery among all of the durable
 
 	// Ledger counts the delivery while it is alive. It may be set before [Session.ReceiveInto], and is nil otherwise.
 	Ledger *Ledger

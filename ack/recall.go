@@ -2,6 +2,10 @@ package ack
 
 import "time"
 
+// recallMargin is how long before its due a message may be called back: the server restarts with delays cut to whole seconds,
+// and what is asked for leaves with the next burst.
+const recallMargin = 2 * time.Second
+
 // Recall asks for a message that was given back with a long delay to come soon: the server lets a later NAK replace an
 // earlier one. It does nothing when the message is not away, or about to come by itself, since then another instance may
 // be at it.
@@ -10,7 +14,7 @@ func (d *Delivery) Recall() {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d.state != naked || d.plain || s.abandoned || d.due.Sub(now) < s.cfg.AckWait {
+	if d.state != naked || d.plain || s.abandoned || d.due.Sub(now) < recallMargin {
 		return
 	}
 	current := s.bySeq.get(d.Sequence)

@@ -9,6 +9,7 @@ import (
 // arrival is what the reply subject of a delivery says.
 type arrival struct {
 	sequence, deliveries uint64
+	consumer             uint64 // the number of the delivery
 	time                 time.Time
 }
 
@@ -48,11 +49,12 @@ func parseReply(reply string) (a arrival, err error) {
 	token := func(i int) string { return reply[ends[first+i-1]+1 : ends[first+i]] }
 	deliveries, ok1 := number(token(0))
 	sequence, ok2 := number(token(1))
+	consumer, ok4 := number(token(2))
 	stamp, ok3 := number(token(3))
-	if !ok1 || !ok2 || !ok3 {
+	if !ok1 || !ok2 || !ok3 || !ok4 {
 		return a, errNoDelivery
 	}
-	return arrival{sequence: sequence, deliveries: deliveries, time: time.Unix(0, int64(stamp))}, nil
+	return arrival{sequence: sequence, deliveries: deliveries, consumer: consumer, time: time.Unix(0, int64(stamp))}, nil
 }
 
 // number reads at most 19 digits.

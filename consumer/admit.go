@@ -55,16 +55,23 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		s.log.Error("a message that is no delivery arrived", "error", err)
 		return
 	}
+	if s.watch(&m.arrival, now) {
+		defer func() {
+			b.deliver()
+			s.hold(now, true)
+		}()
+	}
 	if d == nil {
 		return
 	}
 	s.count.delivered.Add(1)
+	m.delivery = d
 	if d.FencedAt(now) {
 		// It comes from a link that stalled for longer than AckWait: another instance has it by now.
-		d.Release()
+		m.route = s.routeOf(raw.Subject)
+		m.letGo()
 		return
 	}
-	m.delivery = d
 	if s.due {
 		origin, header, err := ack.Unwrap(raw.Header)
 		if err != nil {
@@ -136,7 +143,7 @@ func (m *message) lookUp(elsewhere bool) {
 			m.enter(rec)
 			return
 		case m.delivery.Fenced() || ctx.Err() != nil:
-			m.delivery.Release()
+			m.letGo()
 			return
 		case m.source.isDraining():
 			_ = m.delivery.GiveBack() // fenced: somebody else has it

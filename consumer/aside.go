@@ -144,7 +144,11 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 
 // sendBack gives the message back to its durable.
 func (m *message) sendBack(o supervisor.Outcome) {
-	if m.giveBack(o.Due); o.Suspended {
+	m.giveBack(o.Due)
+	switch {
+	case o.Suspended:
 		m.route.remember(m, o.Due)
+	case m.route.cfg.Order == supervisor.OrderKey:
+		m.forgetBytes() // it is called back, and its bytes come with it
 	}
 }

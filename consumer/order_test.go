@@ -130,3 +130,129 @@ func TestRelay_regressionAttemptsOfAHeadOutliveTheProcess(t *testing.T) {
 		t.Errorf("it was started %d times", starts)
 	}
 }
+
+// inOrder sees to it that messages of a key start in their order for the first time.
+type inOrder struct {
+	mu      sync.Mutex
+	last    map[string]uint64
+	started map[uint64]bool
+	early   []string
+}
+
+func newInOrder() *inOrder { return &inOrder{last: map[string]uint64{}, started: map[uint64]bool{}} }
+
+func (o *inOrder) Handle(ctx context.Context, m *Msg) error {
+	o.mu.Lock()
+	if !o.started[m.Sequence] && m.Sequence < o.last[m.Subject] {
+		o.early = append(o.early, fmt.Sprintf("%s: %d after %d", m.Subject, m.Sequence, o.last[m.Subject]))
+	}
+	o.started[m.Sequence] = true
+	o.last[m.Subject] = max(o.last[m.Subject], m.Sequence)
+	o.mu.Unlock()
+	pause(ctx, time.Millisecond)
+	return nil
+}
+
+func (o *inOrder) check(t *testing.T, want int) {
+	t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.early) > 0 {
+		t.Errorf("%d messages were overtaken: %v", len(o.early), o.early[:min(5, len(o.early))])
+	}
+	if len(o.started) != want {
+		t.Errorf("%d messages were started, want %d", len(o.started), want)
+	}
+}
+
+// Deliveries that a cut connection, or a stalled link, took with it came again after AckWait, and later messages at once.
+func TestRelay_regressionOrderOutlivesTheConnection(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(*natstest.Proxy){
+		"cut":   (*natstest.Proxy).Cut,
+		"stall": func(p *natstest.Proxy) { p.Stall(); time.Sleep(1500 * time.Millisecond); p.Resume() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, proxy := wired(t)
+			o := newInOrder()
+			w.startAt(proxy.URL(), Route{
+				Name: "billing", Subjects: []string{"orders.>"}, Order: supervisor.OrderKey, AckWait: time.Second, Handler: o,
+			})
+			const n = 3000
+			var publishing sync.WaitGroup
+			publishing.Go(func() {
+				for i := range n {
+					if _, err := w.js.Publish(t.Context(), fmt.Sprintf("orders.%d", i%20), nil); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+			for range 8 {
+				time.Sleep(100 * time.Millisecond)
+				fault(proxy)
+			}
+			publishing.Wait()
+			w.settled("ORDERS", "billing")
+			o.check(t, n)
+		})
+	}
+}
+
+// On a durable with several routes nobody waited for what the process before had in hand.
+func TestRelay_regressionOrderOnASharedDurableAfterACrash(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := newInOrder()
+	routes := []Route{
+		{Name: "billing", Durable: "shared", Subjects: []string{"orders.eu"}, Order: supervisor.OrderKey, AckWait: 2 * time.Second, Handler: o},
+		{Name: "shipping", Durable: "shared", Subjects: []string{"orders.us"}, AckWait: 2 * time.Second, Handler: o},
+	}
+	_, stop := w.start(Config{Logger: quiet}, routes...)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.publish("orders.eu", 1)
+	durable, err := w.js.Consumer(t.Context(), "ORDERS", "shared")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := durable.Next(); err != nil { // a process that is gone
+		t.Fatal(err)
+	}
+	w.publish("orders.eu", 2)
+	w.start(Config{Logger: quiet}, routes...)
+	w.settled("ORDERS", "shared")
+	o.check(t, 3)
+}
+
+// What the stash had no room for while an endpoint was down stayed away for ever longer: 5,000 messages on 20 keys took more than
+// half an hour after an outage of three seconds.
+func TestRelay_regressionAnOrderedBacklogDrainsAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const n, keys = 2000, 20
+	for i := range n {
+		if _, err := w.js.PublishAsync(fmt.Sprintf("orders.%d", i%keys), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-w.js.PublishAsyncComplete()
+	o := newInOrder()
+	began := time.Now()
+	r, _ := w.start(Config{Logger: quiet}, Route{
+		Name: "billing", Subjects: []string{"orders.>"}, Order: supervisor.OrderKey, Start: Start{Policy: "all"}, Stash: Stash{Messages: 100},
+		Retry:      Retry{Backoff: supervisor.Backoff{Min: 100 * time.Millisecond, Max: time.Second}},
+		Supervisor: supervisor.Config{Restart: supervisor.Backoff{Min: 100 * time.Millisecond, Max: time.Second}},
+		Handler: HandlerFunc(func(ctx context.Context, m *Msg) error {
+			if time.Since(began) < 3*time.Second {
+				return errors.New("down")
+			}
+			return o.Handle(ctx, m)
+		}),
+	})
+	w.settled("ORDERS", "billing")
+	t.Logf("settled after %v, %d given back", time.Since(began).Round(time.Millisecond), r.routes[0].group.Status().Counts.Evicted)
+	o.check(t, n)
+}

@@ -188,6 +188,9 @@ func (s *source) run(ctx context.Context) (next *source) {
 		case now := <-tick.C:
 			s.release(now)
 			s.tellStrays(now)
+			if len(s.gate.gaps) > 0 {
+				s.hold(now, true)
+			}
 			s.least = max(minLeast, s.least/2)
 			if !busy && s.suspicious(now) {
 				busy = true
@@ -281,6 +284,7 @@ func (s *source) pull(now time.Time) {
 // not notice brings some messages more than there is room for.
 func (s *source) reconnected() {
 	s.asked.giveUp()
+	s.mayHaveLost()
 	s.refused, s.retryPull = 0, time.Time{}
 	if l := s.relay.lives; l != nil {
 		l.reconnected.Store(time.Now().UnixNano())
@@ -365,6 +369,7 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	s.log.Debug("pull refused", "status", code, "description", text)
 	if code == "409" && strings.EqualFold(text, "Leadership Change") {
 		s.session.LeaderChanged()
+		s.mayHaveLost()
 		if s.refused == 0 {
 			s.refused++ // ask the new leader at once
 			return

@@ -32,7 +32,7 @@ func (rt *route) remember(m *message, due time.Time) {
 	rt.awayCount -= back
 	if rt.awayCount < maxAway {
 		// Its bytes are not needed, and there may be many.
-		m.delivery.Msg, m.data, m.header, m.first, m.First = nil, nil, nil, nil, nil
+		m.forgetBytes()
 		list = append(list, sentAway{m.delivery, due})
 		rt.awayCount++
 	}
@@ -45,6 +45,14 @@ func (rt *route) remember(m *message, due time.Time) {
 		rt.away[m.Key] = list
 	}
 }
+
+// forgetBytes lets go of what a message that was given back does not need: there may be many.
+func (m *message) forgetBytes() {
+	m.delivery.Msg, m.data, m.header, m.first, m.First = nil, nil, nil, nil, nil
+}
+
+// CallBack asks for a message that was given back because the stash was full.
+func (m *message) CallBack() { m.delivery.Recall() }
 
 // recall asks for the messages of a key that was resumed.
 func (rt *route) recall(key string) {

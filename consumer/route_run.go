@@ -71,7 +71,7 @@ func newRoute(r *Relay, cfg Route) *route {
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
 		Concurrency: cfg.Concurrency, StashMessages: cfg.Stash.Messages, StashBytes: max(int(cfg.Stash.Bytes), largest(r.nc)),
-		Ordered: cfg.Order == supervisor.OrderKey, Timeout: cfg.Timeout,
+		Ordered: cfg.Order == supervisor.OrderKey, AckWait: cfg.AckWait, Timeout: cfg.Timeout,
 		Event:    rt.event,
 		Failed:   rt.fail,
 		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, cfg.Name, err)) },

@@ -19,6 +19,7 @@ import (
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/supervisor"
 )
 
 // source is one durable, from which one or more routes get their messages.
@@ -64,6 +65,10 @@ type source struct {
 	mean      int          // bytes, of the latest messages
 	unused    []*message
 	batch     batch // of take
+	gate      gate  // of ordered routes
+
+	ordered bool          // it has some; fixed
+	held    atomic.Uint64 // how often they were told what has to wait
 
 	pending atomic.Uint64 // messages that the durable has not delivered, as the watchdog last heard
 
@@ -142,18 +147,17 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		Inbox: s.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
-	if len(s.routes) == 1 && !s.due && info.NumAckPending > 0 {
-		// Ordered routes only: what an earlier life had in hand comes back after AckWait, and new messages at once.
-		s.routes[0].group.HoldNew(info.Delivered.Stream, info.NumAckPending, time.Now().Add(info.Config.AckWait+gateSlack))
+	s.ordered = !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey })
+	if s.ordered {
+		now := time.Now()
+		s.gate.begin(info.Delivered.Consumer, info.AckFloor.Stream, info.Delivered.Stream, info.NumAckPending, info.Config.AckWait, now)
+		s.hold(now, false)
 	}
 	if s.answers, err = s.relay.nc.ChanSubscribe(s.inbox+".a.*", s.arrived); err != nil {
 		return err
 	}
 	return s.subscribe()
 }
-
-// gateSlack is how much later than AckWait the server may deliver again.
-const gateSlack = 2 * time.Second
 
 // close ends the subscriptions.
 func (s *source) close() {

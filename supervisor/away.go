@@ -27,7 +27,7 @@ func (g *Group) turnAway(k *key, m *Message, now time.Time, fx *effects) {
 	}
 	due := later(g.waitOf(k), now.Add(minGiveBack))
 	if first, until, any := k.outside.next(now); any && first < m.Sequence {
-		due = later(due, until.Add(-outsideFor)) // ordered: not before the one it waits for
+		due = later(due, until.Add(-g.outsideFor())) // ordered: not before the one it waits for
 	}
 	g.giveBack(m, due, now, "its key waits", k.lastErr, fx)
 }
@@ -66,8 +66,11 @@ func inVain(m *Message) time.Duration {
 // flows, comes again sooner: it is the route that waits, and such messages end its wait.
 func (g *Group) overflow(k *key, m *Message, now time.Time) time.Duration {
 	d := max(inVain(m), g.waitOf(k).Sub(now))
-	if g.route.state != Flowing && k.state == Flowing && !m.judged() {
+	switch {
+	case g.route.state != Flowing && k.state == Flowing && !m.judged():
 		d = min(d, unjudgedMin<<max(0, min(m.Returns, 8)))
+	case g.opts.Ordered:
+		d = max(overflowMin, g.waitOf(k).Sub(now)) // it is called back
 	}
 	return time.Duration(float64(d) * (0.5 + rand.Float64()))
 }

@@ -63,6 +63,7 @@ type testWork struct {
 	handle   handlerFunc
 	attempts int // as recorded when it arrived
 	first    time.Time
+	again    func() // delivers it again; nil while it is here
 }
 
 func (w *testWork) Do(ctx context.Context, number int, c any) (v Verdict) {
@@ -170,8 +171,14 @@ func (w *testWork) Settle(o Outcome) {
 	}
 	m.Returns = b.returns[w.m.Sequence]
 	b.add(m, w.handle)
-	time.AfterFunc(max(0, time.Until(due)), func() {
+	came := false
+	again := func() {
 		b.mu.Lock()
+		if came {
+			b.mu.Unlock()
+			return
+		}
+		came = true
 		closed := b.closed
 		if closed {
 			delete(b.pending, m.Work.(*testWork))
@@ -180,7 +187,18 @@ func (w *testWork) Settle(o Outcome) {
 		if !closed {
 			b.g.Deliver(m)
 		}
-	})
+	}
+	time.AfterFunc(max(0, time.Until(due)), again)
+	w.again = func() { time.AfterFunc(100*time.Millisecond, again) }
+}
+
+// CallBack is asked of what was given back.
+func (w *testWork) CallBack() {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	if w.again != nil {
+		w.again()
+	}
 }
 
 // Remember is told of failures that stay here.

@@ -45,6 +45,9 @@ func (g *Group) endRun(r *run, now time.Time) {
 		k.stale--
 	}
 	k.lastDone = now
+	if k.stash.n > 0 || len(k.outside.absent) > 0 {
+		g.progress = now
+	}
 	g.meter.done++
 	r.child.release(g, k)
 	g.touch(k, now)

@@ -2,45 +2,49 @@ package supervisor
 
 import "time"
 
-// gate holds new messages of an ordered route at its start, until those that an earlier life of it had in hand came back:
-// the server delivers them again only after AckWait, and new ones at once.
+// gate holds the later messages of an ordered route while earlier ones are on their way: those that a former life of the
+// process had in hand, and those whose delivery was lost. The server delivers these again only after AckWait, and later
+// ones at once.
 type gate struct {
-	above uint64 // sequences above it are new
-	left  int    // old ones still expected
+	above uint64 // sequences above it wait
+	since time.Time
 	until time.Time
-	seen  map[uint64]struct{}
 }
 
-// HoldNew makes an ordered group hold messages with a sequence above this one until as many distinct older ones as pending
-// were delivered, or until then. It is called before the first Deliver.
-func (g *Group) HoldNew(above uint64, pending int, until time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.opts.Ordered && pending > 0 {
-		g.gate = gate{above: above, left: pending, until: until, seen: make(map[uint64]struct{})}
+// HoldAbove makes an ordered group hold messages with a sequence above this one until then, or until it is told otherwise:
+// the last call counts, and a time that is over lets all of them go.
+func (g *Group) HoldAbove(above uint64, until time.Time) {
+	if !g.opts.Ordered {
+		return
 	}
+	var fx effects
+	now := g.lock()
+	if !now.Before(g.gate.until) {
+		g.gate.since = now
+	}
+	g.gate.above, g.gate.until = above, until
+	for k := g.stashed.first; k != nil; {
+		next := k.lists[g.stashed.id].next
+		g.attend(k, now, &fx)
+		k = next
+	}
+	g.startAll(now)
+	g.unlock(&fx)
 }
 
 func (t *gate) holds(m *Message, now time.Time) bool {
-	return t.left > 0 && m.Sequence > t.above && !m.Replayed && now.Before(t.until)
+	return m.Sequence > t.above && !m.Replayed && now.Before(t.until)
 }
 
-// pass notes a message that arrives, and lets the others go when it was the last that was expected.
-func (g *Group) pass(m *Message) {
-	t := &g.gate
-	if t.left == 0 || m.Sequence > t.above || m.Replayed {
+// Expect says that a message of a key is on its way although nobody here has it: its delivery was of no use, and the server
+// delivers it again. Later ones of an ordered key wait for it.
+func (g *Group) Expect(key string, sequence uint64) {
+	if !g.opts.Ordered {
 		return
 	}
-	if _, known := t.seen[m.Sequence]; known {
-		return
-	}
-	t.seen[m.Sequence] = struct{}{}
-	if t.left--; t.left == 0 {
-		t.seen = nil
-		for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
-			g.makeReady(k)
-		}
-	}
+	now := g.lock()
+	defer g.mu.Unlock()
+	g.away(&Message{Key: key, Sequence: sequence}, now)
 }
 
 // Renumbered says that sequences begin anew: what an ordered group expects to come again never will.

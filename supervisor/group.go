@@ -18,8 +18,9 @@ type Options struct {
 
 	Concurrency   int // how many messages run at once
 	StashMessages int
-	StashBytes    int  // a larger message cannot wait here, nor be a probe: it is given back
-	Ordered       bool // one message of a key at a time, by sequence
+	StashBytes    int           // a larger message cannot wait here, nor be a probe: it is given back
+	Ordered       bool          // one message of a key at a time, by sequence
+	AckWait       time.Duration // after which the server delivers again what nobody has settled
 	Timeout       time.Duration
 
 	// Shared is the child of all keys when the handler has no state; otherwise New makes one for a key, and Stop, which
@@ -81,6 +82,8 @@ type Group struct {
 	lowWater int
 	asked    bool
 	gate     gate
+	progress time.Time // ordered: when a key with messages in the stash finished one
+	glanced  time.Time // ordered: when more was asked for although the stash is full and later messages wait
 	recent   recentKeys
 	paused   bool
 	held     bool     // for messages that run alone: nothing else starts
@@ -120,6 +123,7 @@ func New(opts Options) *Group {
 	opts.StashMessages = cmp.Or(opts.StashMessages, 1000)
 	opts.StashBytes = cmp.Or(opts.StashBytes, 64<<20)
 	opts.Timeout = cmp.Or(opts.Timeout, 30*time.Second)
+	opts.AckWait = cmp.Or(opts.AckWait, 30*time.Second)
 	if opts.Event == nil {
 		opts.Event = func(Event) {}
 	}
@@ -162,7 +166,6 @@ func (g *Group) deliver(m *Message, now time.Time, fx *effects) {
 	}
 	k.outside.back(m.Sequence)
 	g.admit(k, m, now, fx)
-	g.pass(m)
 	g.attend(k, now, fx)
 }
 
@@ -281,7 +284,9 @@ func (g *Group) Free() (room Room, flows bool) {
 	g.lowWater = size / 2
 	g.asked = true
 	used := g.crowding()
-	return Room{max(0, size-used.messages-g.running.n), max(0, maxWindowBytes-used.bytes)}, true
+	room = Room{max(0, size-used.messages-g.running.n), max(0, maxWindowBytes-used.bytes)}
+	room.Messages = g.orderedRoom(room.Messages, now)
+	return room, true
 }
 
 // roomForProbes is what the stash has room for while the route waits. When nothing is at hand that the next round could ask

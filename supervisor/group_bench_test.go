@@ -12,6 +12,7 @@ type trifle struct{ done *sync.WaitGroup }
 
 func (trifle) Do(context.Context, int, any) Verdict { return Verdict{Kind: Ack} }
 func (t trifle) Settle(Outcome)                     { t.done.Done() }
+func (t trifle) CallBack()                          {}
 func (t trifle) Remember(Outcome, func(bool))       {}
 
 // BenchmarkGroup is the way of messages that succeed, from their delivery to their settlement, in batches as the pull
@@ -72,4 +73,5 @@ func (trouble) Do(context.Context, int, any) Verdict {
 	return Verdict{Kind: Retry, Err: ErrHandlerHung}
 }
 func (trouble) Settle(Outcome)               {}
+func (trouble) CallBack()                    {}
 func (trouble) Remember(Outcome, func(bool)) {}

@@ -120,7 +120,7 @@ func (g *Group) makeReady(k *key) {
 
 // settleKey forgets a key that has nothing left, or sees to it that it is forgotten in time.
 func (g *Group) settleKey(k *key, now time.Time) {
-	if k.messages() > 0 || k.runs > 0 || k.birth != nil || len(k.outside.until) > 0 {
+	if k.messages() > 0 || k.runs > 0 || k.birth != nil || len(k.outside.absent) > 0 {
 		return
 	}
 	if k.state == Suspended || k.state == Waiting {

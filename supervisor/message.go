@@ -12,6 +12,9 @@ type Work interface {
 	Do(ctx context.Context, number int, child any) Verdict
 	// Settle ends the message; it is called once. It must not block.
 	Settle(Outcome)
+	// CallBack asks for a message that was settled with GiveBack to come at once. It must not block, and does nothing when
+	// the message has come already.
+	CallBack()
 	// Remember stores the failure of a message that stays in the group, as if it left with RetryLater. It must not block.
 	// It calls stored once: with true when Outcome.Attempts and FirstFailure are stored, with false when the lease was lost
 	// before that. The message neither starts nor is settled until then.
@@ -25,7 +28,7 @@ type Message struct {
 	Key  string
 	// Sequence orders the messages of a key.
 	Sequence uint64
-	// Replayed says that Sequence is of another stream than those of the other messages; HoldNew does not apply.
+	// Replayed says that Sequence is of another stream than those of the other messages; HoldAbove does not apply.
 	Replayed bool
 	// Size in bytes, for the bound of the stash.
 	Size int

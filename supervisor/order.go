@@ -1,60 +1,137 @@
 package supervisor
 
-import "time"
+import (
+	"container/heap"
+	"time"
+)
 
 // outside are the messages of an ordered key that left without being done and have not come again, by sequence. Nothing
 // overtakes them, until they are so late that another instance must have them.
 type outside struct {
-	until map[uint64]time.Time
-	first uint64 // the smallest of them
+	absent   map[uint64]*absent
+	order    sequenceHeap // all of them, and some that are back
+	uncalled sequenceHeap // those that were not called back, likewise
+	called   int          // that many were, and are on their way
 }
 
-// outsideFor is how long an ordered key waits for a message beyond its due time.
-const outsideFor = time.Minute
-
-func (o *outside) add(seq uint64, until time.Time) {
-	if o.until == nil {
-		o.until = make(map[uint64]time.Time)
-	}
-	if len(o.until) == 0 || seq < o.first {
-		o.first = seq
-	}
-	o.until[seq] = until
+type absent struct {
+	until  time.Time
+	due    time.Time // its own delay is over; it is not called back before
+	work   Work      // nil: it was never here
+	called bool
 }
 
-// back notes that a message came again.
+type sequenceHeap []uint64
+
+func (h sequenceHeap) Len() int           { return len(h) }
+func (h sequenceHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h sequenceHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *sequenceHeap) Push(x any)        { *h = append(*h, x.(uint64)) }
+func (h *sequenceHeap) Pop() any {
+	last := len(*h) - 1
+	x := (*h)[last]
+	*h = (*h)[:last]
+	return x
+}
+
+// outsideFor is how long an ordered key waits for a message beyond its due time: it may be lost on its way once.
+func (g *Group) outsideFor() time.Duration { return max(time.Minute, 2*g.opts.AckWait) }
+
+func (o *outside) add(seq uint64, a *absent) {
+	o.back(seq)
+	if o.absent == nil {
+		o.absent = make(map[uint64]*absent)
+	}
+	o.absent[seq] = a
+	heap.Push(&o.order, seq)
+	if a.work != nil {
+		heap.Push(&o.uncalled, seq)
+	}
+}
+
+// back notes that a message came again, or is not expected any more.
 func (o *outside) back(seq uint64) {
-	if _, known := o.until[seq]; !known {
+	a := o.absent[seq]
+	if a == nil {
 		return
 	}
-	delete(o.until, seq)
-	if seq == o.first {
-		o.sweep(time.Time{})
+	if a.called {
+		o.called--
+	}
+	if delete(o.absent, seq); len(o.absent) == 0 {
+		*o = outside{}
 	}
 }
 
 // next is the smallest sequence that is still expected, and until when.
 func (o *outside) next(now time.Time) (seq uint64, until time.Time, any bool) {
-	if len(o.until) > 0 && !now.Before(o.until[o.first]) {
-		o.sweep(now)
+	for len(o.order) > 0 {
+		seq := o.order[0]
+		a := o.absent[seq]
+		if a != nil && now.Before(a.until) {
+			return seq, a.until, true
+		}
+		heap.Pop(&o.order)
+		o.back(seq)
 	}
-	if len(o.until) == 0 {
-		return 0, time.Time{}, false
-	}
-	return o.first, o.until[o.first], true
+	return 0, time.Time{}, false
 }
 
-// sweep forgets what is not expected any more, and finds the smallest again. It is called once for many, since most
-// messages of a key leave and come again together.
-func (o *outside) sweep(now time.Time) {
-	found := false
-	for seq, until := range o.until {
-		if !now.Before(until) {
-			delete(o.until, seq)
-		} else if !found || seq < o.first {
-			o.first, found = seq, true
+// call returns at most n of those that can be called back, the smallest sequences first.
+func (o *outside) call(n int) (list []Work) {
+	for len(list) < n && len(o.uncalled) > 0 {
+		if a := o.absent[heap.Pop(&o.uncalled).(uint64)]; a != nil && a.work != nil && !a.called {
+			a.called = true
+			o.called++
+			list = append(list, a.work)
 		}
 	}
+	return list
+}
+
+// maxCalled is how many messages of a key are called back at once.
+const maxCalled = 64
+
+// callBack asks for messages of an ordered key that the stash had no room for, once the key gets to them.
+func (g *Group) callBack(k *key, now time.Time, fx *effects) {
+	if len(k.outside.absent) == 0 || k.outside.called > 0 || k.state != Flowing || g.route.state != Flowing || g.standsStill() {
+		return
+	}
+	first, _, any := k.outside.next(now)
+	if m := k.stash.first; !any || m != nil && m.Sequence < first {
+		return
+	}
+	if due := k.outside.absent[first].due; due.After(now) {
+		g.wakeAt(k, due)
+		return
+	}
+	// One always: the first one lets the others go on.
+	for _, w := range k.outside.call(max(1, min(maxCalled, g.stashRoom()/2))) {
+		fx.calls = append(fx.calls, w.CallBack)
+	}
+}
+
+// progressWithin is for how long a full stash of which something was done keeps more messages from coming.
+const progressWithin = time.Second
+
+// orderedRoom bounds what an ordered group asks for by the room in its stash: what waits behind the head of its key is not in
+// the window. A stash that is full and stays so must not keep the messages of healthy keys from coming: then as many as
+// run at once are asked for, and the newest of the keys that wait are given back.
+func (g *Group) orderedRoom(messages int, now time.Time) int {
+	if !g.opts.Ordered {
+		return messages
+	}
+	least := g.opts.Concurrency
+	switch {
+	case now.Sub(g.progress) < progressWithin:
+		least = 0
+	case now.Before(g.gate.until):
+		// Nearly all that comes would have to go back. What is waited for comes first.
+		if least = 0; now.Sub(g.glanced) >= meterPeriod {
+			least, g.glanced = g.opts.Concurrency, now
+		}
+	}
+	return min(messages, max(g.stashRoom(), least))
 }
 
 // away notes that a message of an ordered key leaves, to come again at due.
@@ -66,8 +143,8 @@ func (g *Group) away(m *Message, due time.Time) {
 	if k == nil {
 		k = g.newKey(m.Key) // its key ended while it ran
 	}
-	k.outside.add(m.Sequence, due.Add(outsideFor))
-	g.wakeAt(k, due.Add(outsideFor))
+	k.outside.add(m.Sequence, &absent{until: due.Add(g.outsideFor()), due: m.Due, work: m.Work})
+	g.wakeAt(k, due.Add(g.outsideFor()))
 }
 
 // blocked tells whether a message of an ordered key has to wait for its own delay or for an earlier message.

@@ -20,6 +20,8 @@ func (g *Group) standing(k *key, now time.Time) (why string, since, until time.T
 	}
 	first, expected, any := k.outside.next(now)
 	switch {
+	case g.gate.holds(m, now):
+		return fmt.Sprintf("messages above %d were delivered and have not arrived", g.gate.above), g.gate.since, g.gate.until
 	case any && first < m.Sequence:
 		return fmt.Sprintf("message %d comes first, and it was given back", first), m.arrived, expected
 	case m.Due.After(now) && !m.FirstFailure.IsZero():

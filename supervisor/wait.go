@@ -71,7 +71,7 @@ func (g *Group) cleanStop(k *key, err error, now time.Time, fx *effects) {
 		}
 	}
 	g.forget(k)
-	if len(k.outside.until) > 0 {
+	if len(k.outside.absent) > 0 {
 		g.newKey(k.name).outside = k.outside
 	}
 	for _, m := range rest {

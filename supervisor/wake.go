@@ -157,6 +157,7 @@ func (g *Group) attend(k *key, now time.Time, fx *effects) {
 	}
 	if _, until, any := k.outside.next(now); any {
 		g.wakeAt(k, until)
+		g.callBack(k, now, fx)
 	}
 	g.makeReady(k)
 	g.settleKey(k, now)
