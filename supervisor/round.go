@@ -3,6 +3,8 @@ package supervisor
 import (
 	"fmt"
 	"time"
+
+	"github.com/relaymq/relay/internal/teeth"
 )
 
 // round is one try of a waiting route to find out whether all is well again. It asks messages that nobody has judged yet,
@@ -68,7 +70,7 @@ func (g *Group) startRouteProbe(now time.Time) *run {
 	}
 	var k *key
 	var m *Message
-	fresh := rd.wants(true, now)
+	fresh := rd.wants(true, now) && !teeth.Fresh()
 	if fresh {
 		k, m = g.chooseRouteProbe(true, now)
 	}

@@ -84,6 +84,9 @@ func (w *World) StartRelay(name string, h *Handler, c RelayConfig) *Relay {
 	if !c.NoWait {
 		r.WaitReady(20 * time.Second)
 	}
+	if w.js != nil {
+		w.watch(r)
+	}
 	return r
 }
 
@@ -284,5 +287,6 @@ func (w *World) Embedded(h *Handler, store string) *Relay {
 	w.nats.Nodes[0].Proc = r.Proc
 	w.nkeyFile = filepath.Join(store, "client.nk")
 	w.Connect()
+	w.watch(r)
 	return r
 }

@@ -52,6 +52,7 @@ type World struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	after    []func() // see late
+	witness  *witness // nil without a relay
 }
 
 // New begins a run, which ends with the test. A failed run leaves its directory and prints its log.
@@ -77,6 +78,7 @@ func New(t testing.TB) *World {
 }
 
 func (w *World) end() {
+	w.witness.end()
 	if w.nc != nil {
 		w.nc.Close()
 	}

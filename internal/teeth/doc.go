@@ -5,5 +5,6 @@
 //	acks    an ack that was sent is taken for confirmed: never sent again, and a redelivery is started anew
 //	fence   a lease that may be lost is taken for a good one: late NAKs, parks and dead letters are sent
 //	record  the attempts of a message that failed are not written down
+//	fresh   a waiting route probes only with messages that failed before
 //	expect  a dead letter is stored whether it is there already or not
 package teeth

@@ -11,5 +11,8 @@ func Fence() bool { return false }
 // Record tells whether attempts are not written down.
 func Record() bool { return false }
 
+// Fresh tells whether a waiting route asks no message that nobody has judged.
+func Fresh() bool { return false }
+
 // Expect tells whether dead letters are stored unconditionally.
 func Expect() bool { return false }

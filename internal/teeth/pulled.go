@@ -10,7 +10,7 @@ import (
 
 var pulled = strings.Split(os.Getenv("CHAOS_PULLED"), ",")
 
-var acks, fence, record, expect = has("acks"), has("fence"), has("record"), has("expect")
+var acks, fence, record, expect, fresh = has("acks"), has("fence"), has("record"), has("expect"), has("fresh")
 
 func has(name string) bool { return slices.Contains(pulled, name) }
 
@@ -22,6 +22,9 @@ func Fence() bool { return fence }
 
 // Record tells whether attempts are not written down.
 func Record() bool { return record }
+
+// Fresh tells whether a waiting route asks no message that nobody has judged.
+func Fresh() bool { return fresh }
 
 // Expect tells whether dead letters are stored unconditionally.
 func Expect() bool { return expect }
