@@ -42,7 +42,7 @@ func OpenBucket(ctx context.Context, js jetstream.JetStream, name string, replic
 	if b.stream, err = js.Stream(ctx, b.streamName()); err != nil {
 		return nil, fmt.Errorf("stream of bucket %s: %w", name, err)
 	}
-	b.learn(b.stream.CachedInfo())
+	b.Learn(b.stream.CachedInfo())
 	return b, nil
 }
 
@@ -56,7 +56,8 @@ func (b *Bucket) make(ctx context.Context) (jetstream.KeyValue, error) {
 	})
 }
 
-func (b *Bucket) learn(info *jetstream.StreamInfo) {
+// Learn notes how the bucket's stream is kept now.
+func (b *Bucket) Learn(info *jetstream.StreamInfo) {
 	b.markers.Store(info.Config.AllowMsgTTL)
 	b.single.Store(info.Config.Replicas == 1)
 }

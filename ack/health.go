@@ -127,7 +127,7 @@ func (b *Bucket) look(ctx context.Context, log *slog.Logger, prove bool) {
 		b.health.failed(err)
 		return
 	}
-	b.learn(stream.CachedInfo())
+	b.Learn(stream.CachedInfo())
 	if !prove {
 		return
 	}

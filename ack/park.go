@@ -39,22 +39,27 @@ type RetryStream struct {
 func OpenRetryStream(ctx context.Context, js jetstream.JetStream, service, name string, replicas int) (*RetryStream, error) {
 	_, err := js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = js.CreateStream(ctx, jetstream.StreamConfig{
-			Name:              name,
-			Description:       "relay: messages that wait for their retry, and replayed ones",
-			Subjects:          []string{service + ".park.>", service + ".due.>"},
-			Retention:         jetstream.WorkQueuePolicy,
-			Storage:           jetstream.FileStorage,
-			Replicas:          replicas,
-			AllowMsgSchedules: true,
-			AllowDirect:       true,
-			Duplicates:        dedupeWindow,
-		})
+		_, err = js.CreateStream(ctx, RetryConfig(service, name, replicas))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", name, err)
 	}
 	return &RetryStream{js: js, service: service, name: name}, nil
+}
+
+// RetryConfig is what the stream has to be.
+func RetryConfig(service, name string, replicas int) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:              name,
+		Description:       "relay: messages that wait for their retry, and replayed ones",
+		Subjects:          []string{service + ".park.>", service + ".due.>"},
+		Retention:         jetstream.WorkQueuePolicy,
+		Storage:           jetstream.FileStorage,
+		Replicas:          replicas,
+		AllowMsgSchedules: true,
+		AllowDirect:       true,
+		Duplicates:        dedupeWindow,
+	}
 }
 
 // Name of the stream.

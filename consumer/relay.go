@@ -300,6 +300,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	told.Go(func() { r.tellings.run(telling) })
 	running.Go(func() { r.watchUsage(work) })
 	running.Go(func() { r.watchStalls(work) })
+	running.Go(func() { r.watchOwnStreams(work) })
 	running.Go(func() { r.solo.run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
 	running.Go(func() { r.tryHeld(slow) })

@@ -7,6 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 var (
@@ -41,19 +43,9 @@ type EntryError struct {
 func (e *EntryError) Error() string { return fmt.Sprintf("dead letter %d: %v", e.Sequence, e.Err) }
 func (e *EntryError) Unwrap() error { return e.Err }
 
-// ConfigError says that a stream exists with a setting under which dead letters are not safe, or that [Config] asks for
-// what relay does not change by itself.
-type ConfigError struct {
-	Stream string
-	Field  string // as the configuration of the stream names it
-	Have   any
-	Want   any
-}
-
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("stream %s: %s is %v, but must be %v: change it with `nats stream edit`, or choose another service name",
-		e.Stream, e.Field, e.Have, e.Want)
-}
+// ConfigError says that a stream exists with a setting under which dead letters are not safe, and which the server does not
+// change.
+type ConfigError = ownstream.Error
 
 // Error codes of the server that nats.go does not name (nats-server, server/errors.json).
 const (

@@ -16,6 +16,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 // JobState is what becomes of a replay job.
@@ -128,6 +129,11 @@ func OpenJobs(ctx context.Context, js jetstream.JetStream, service string, repli
 		return nil, fmt.Errorf("bucket %s: %w", jobsName(service), classify(err))
 	}
 	return &Jobs{kv}, nil
+}
+
+// JobsStream is what the stream of the bucket has to be.
+func JobsStream(service string, replicas int) jetstream.StreamConfig {
+	return ownstream.Bucket(jobsName(service), max(replicas, 1), jobAge)
 }
 
 // AttachJobs opens the bucket. It returns an error that is [jetstream.ErrBucketNotFound] when there is none, because nobody

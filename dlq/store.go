@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -24,7 +25,7 @@ type Config struct {
 	// Service begins the names: <SERVICE>_DLQ, <SERVICE>_DLQ_BODIES, <service>.dlq.>. Letters, digits, - and _. Empty
 	// means relay.
 	Service string
-	// Replicas of the stream and the bucket. Zero means 1. Those that exist are not changed.
+	// Replicas of the stream and the bucket. Zero means 1. More of them, of a stream that exists, stay.
 	Replicas int
 	// MaxAge removes older entries. Zero means never.
 	MaxAge time.Duration
@@ -130,24 +131,27 @@ func newStore(js jetstream.JetStream, service string, stream jetstream.Stream) *
 	return &Store{js: js, service: service, stream: stream, log: slog.New(slog.DiscardHandler), timeout: callTimeout, grace: sweepGrace, long: longListing}
 }
 
-// Open returns the dead letters of cfg.Service and makes their stream and bucket when they are missing. Of a stream that
-// is there, it adds prefixes, and sets age, size, what happens when it is full, and direct access as cfg says; prefixes
-// that cfg does not name stay, for entries may be stored under them. Any other difference that matters is a
-// [*ConfigError], and a fault of cfg is an error of [Config.Validate]. Several instances may open at once.
+// Open returns the dead letters of cfg.Service and makes their stream and bucket when they are missing. One that is there is
+// changed to what cfg says; prefixes that cfg does not name stay, for entries may be stored under them, and so do more
+// replicas. A setting that the server does not change is a [*ConfigError], and a fault of cfg is an error of [Config.Validate]. Several instances may open at once.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	want := cfg.streamConfig()
-	stream, err := provision(ctx, js, want, cfg.Logger)
-	if err != nil {
-		return nil, err
+	var streams []jetstream.Stream
+	for _, want := range cfg.Streams() {
+		stream, err := ownstream.Ensure(ctx, js, want, cfg.Logger)
+		var fault *ConfigError
+		if err != nil && !errors.As(err, &fault) {
+			err = fmt.Errorf("stream %s: %w", want.Name, classify(err))
+		}
+		if err != nil {
+			return nil, err
+		}
+		streams = append(streams, stream)
 	}
-	if _, err := provision(ctx, js, cfg.bucketConfig(want), cfg.Logger); err != nil {
-		return nil, err
-	}
-	s := newStore(js, cfg.Service, stream)
+	s := newStore(js, cfg.Service, streams[0])
 	s.instance, s.log, s.dropOldest = cfg.Instance, cfg.Logger, cfg.OnFull == OnFullDropOldest
 	return s, nil
 }
@@ -217,96 +221,11 @@ func (c Config) bucketConfig(stream jetstream.StreamConfig) jetstream.StreamConf
 	}
 }
 
-// provision makes the stream, or brings the one that is there to want as far as that is safe.
-func provision(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, log *slog.Logger) (jetstream.Stream, error) {
-	fail := func(err error) (jetstream.Stream, error) {
-		return nil, fmt.Errorf("stream %s: %w", want.Name, classify(err))
-	}
-	stream, err := js.Stream(ctx, want.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		stream, err = js.CreateStream(ctx, want)
-		if err == nil {
-			return stream, nil
-		}
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another instance was faster, with other settings
-			stream, err = js.Stream(ctx, want.Name)
-		}
-	}
-	if err != nil {
-		return fail(err)
-	}
-	have := stream.CachedInfo().Config
-	if err := compare(have, want); err != nil {
-		return nil, err
-	}
-	next, changed := merge(have, want)
-	if len(changed) == 0 {
-		return stream, nil
-	}
-	if stream, err = js.UpdateStream(ctx, next); err != nil {
-		return fail(fmt.Errorf("change %s: %w", strings.Join(changed, ", "), err))
-	}
-	log.Info("dead letters: changed a stream as the configuration says", "stream", want.Name, "fields", changed)
-	return stream, nil
-}
-
-// compare returns the first setting that relay must not, or does not, change.
-func compare(have, want jetstream.StreamConfig) error {
-	for _, f := range []struct {
-		name       string
-		have, want any
-	}{
-		{"retention", have.Retention, want.Retention},
-		{"storage", have.Storage, want.Storage},
-		{"num_replicas", max(have.Replicas, 1), want.Replicas},
-		{"sealed", have.Sealed, false},
-		{"deny_delete", have.DenyDelete, false}, // an entry could not be removed after its replay
-		{"no_ack", have.NoAck, false},
-		{"mirror", have.Mirror != nil, false},
-		{"sources", len(have.Sources) > 0, false},
-		{"subject_transform", have.SubjectTransform != nil, false},
-		{"max_msg_size", max(have.MaxMsgSize, -1) > 0, false}, // a message could never be stored
-		{"max_msgs_per_subject", max(have.MaxMsgsPerSubject, 0), int64(0)},
-		{"allow_rollup_hdrs", have.AllowRollup || !want.AllowRollup, true},
-	} {
-		if f.have != f.want {
-			return &ConfigError{Stream: want.Name, Field: f.name, Have: f.have, Want: f.want}
-		}
-	}
-	return nil
-}
-
-// merge returns have with what relay may change, and the names of what differs.
-func merge(have, want jetstream.StreamConfig) (jetstream.StreamConfig, []string) {
-	next := have
-	next.Subjects = slices.Clone(have.Subjects)
-	var changed []string
-	for _, s := range want.Subjects {
-		if !slices.ContainsFunc(next.Subjects, func(h string) bool { return subject.Covers(h, s) }) {
-			next.Subjects = slices.DeleteFunc(next.Subjects, func(h string) bool { return subject.Covers(s, h) })
-			next.Subjects = append(next.Subjects, s)
-			changed = append(changed, "subjects")
-		}
-	}
-	if have.MaxAge != want.MaxAge {
-		next.MaxAge = want.MaxAge
-		// The server refuses a window above the age.
-		next.Duplicates = want.Duplicates
-		changed = append(changed, "max_age")
-	}
-	if max(have.MaxBytes, -1) != want.MaxBytes && (have.MaxBytes > 0 || want.MaxBytes > 0) {
-		next.MaxBytes = want.MaxBytes
-		changed = append(changed, "max_bytes")
-	}
-	if have.Discard != want.Discard {
-		next.Discard = want.Discard
-		changed = append(changed, "discard")
-	}
-	if !have.AllowDirect {
-		next.AllowDirect = true
-		changed = append(changed, "allow_direct")
-	}
-	return next, slices.Compact(changed)
+// Streams are those that [Open] makes: that of the entries, and that of the bucket with the large bodies.
+func (c Config) Streams() []jetstream.StreamConfig {
+	c = c.withDefaults()
+	entries := c.streamConfig()
+	return []jetstream.StreamConfig{entries, c.bucketConfig(entries)}
 }
 
 // Name of the stream.

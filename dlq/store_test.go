@@ -74,12 +74,9 @@ func TestOpen_changesWhatIsSafe(t *testing.T) {
 func TestOpen_refusesTheRest(t *testing.T) {
 	js := natstest.Start(t).JetStream(t)
 	for field, change := range map[string]func(*jetstream.StreamConfig){
-		"retention":            func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy },
-		"storage":              func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage },
-		"deny_delete":          func(c *jetstream.StreamConfig) { c.DenyDelete = true },
-		"no_ack":               func(c *jetstream.StreamConfig) { c.NoAck = true },
-		"max_msg_size":         func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1000 },
-		"max_msgs_per_subject": func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 },
+		"retention":   func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy },
+		"storage":     func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage },
+		"deny_delete": func(c *jetstream.StreamConfig) { c.DenyDelete = true },
 		"mirror": func(c *jetstream.StreamConfig) {
 			c.Mirror, c.Subjects, c.Discard = &jetstream.StreamSource{Name: "OTHER"}, nil, jetstream.DiscardOld
 		},
@@ -100,6 +97,7 @@ func TestOpen_refusesTheRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	var fault *ConfigError
+	// One server cannot have three.
 	if _, err := Open(t.Context(), js, Config{Replicas: 3}); !errors.As(err, &fault) || fault.Field != "num_replicas" {
 		t.Errorf("replicas: got %v", err)
 	}

@@ -1,0 +1,253 @@
+// Package ownstream keeps the streams that relay made for itself as they have to be. Others may edit them (nats stream edit),
+// and some edits remove parked messages or dead letters without a word.
+package ownstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// Error says that a stream of relay's own exists with a setting under which it is not safe, and which relay cannot change.
+type Error struct {
+	Stream string
+	Field  string // as the configuration of the stream names it
+	Have   any
+	Want   any
+	Err    error // why the server refused the change; nil when it never takes one
+}
+
+func (e *Error) Error() string {
+	text := fmt.Sprintf("stream %s: %s is %v, but must be %v: change it with `nats stream edit`, or choose another service name", e.Stream, e.Field, e.Have, e.Want)
+	if e.Err != nil {
+		text += fmt.Sprintf(" (relay's own change failed: %v)", e.Err)
+	}
+	return text
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// field is a setting that relay compares.
+type field struct {
+	name string
+	get  func(*jetstream.StreamConfig) any
+	// set brings it to what is wanted; nil: the server does not change it on a stream that exists.
+	set func(have, want *jetstream.StreamConfig)
+	// fine tells whether what is there will do though it is not what is wanted. It may be nil.
+	fine func(have, want *jetstream.StreamConfig) bool
+	// roomier tells whether what is there is less strict than what is wanted: nothing is lost by it. It may be nil.
+	roomier func(have, want *jetstream.StreamConfig) bool
+}
+
+// limit is a bound of which zero and -1 mean none.
+func limit[T int | int32 | int64](name string, at func(*jetstream.StreamConfig) *T) field {
+	value := func(c *jetstream.StreamConfig) T { return max(*at(c), 0) }
+	return field{
+		name: name,
+		get: func(c *jetstream.StreamConfig) any {
+			if value(c) == 0 {
+				return "unlimited"
+			}
+			return value(c)
+		},
+		set: func(have, want *jetstream.StreamConfig) { *at(have) = *at(want) },
+		roomier: func(have, want *jetstream.StreamConfig) bool {
+			return value(have) == 0 || value(want) != 0 && value(have) > value(want)
+		},
+	}
+}
+
+// may are switches that relay needs off unless it set them itself.
+func may(name string, at func(*jetstream.StreamConfig) *bool, changeable bool) field {
+	f := field{
+		name: name,
+		get:  func(c *jetstream.StreamConfig) any { return *at(c) },
+		fine: func(have, want *jetstream.StreamConfig) bool { return !*at(have) || *at(want) },
+	}
+	if changeable {
+		f.set = func(have, want *jetstream.StreamConfig) { *at(have) = *at(want) }
+	}
+	return f
+}
+
+// must are switches that relay needs on when it set them.
+func must(name string, at func(*jetstream.StreamConfig) *bool) field {
+	return field{
+		name: name,
+		get:  func(c *jetstream.StreamConfig) any { return *at(c) },
+		fine: func(have, want *jetstream.StreamConfig) bool { return *at(have) || !*at(want) },
+		set:  func(have, want *jetstream.StreamConfig) { *at(have) = *at(want) },
+	}
+}
+
+var fields = []field{
+	{name: "retention", get: func(c *jetstream.StreamConfig) any { return c.Retention }},
+	{name: "storage", get: func(c *jetstream.StreamConfig) any { return c.Storage }},
+	{name: "mirror", get: func(c *jetstream.StreamConfig) any { return c.Mirror != nil }},
+	may("sealed", func(c *jetstream.StreamConfig) *bool { return &c.Sealed }, false),
+	may("deny_delete", func(c *jetstream.StreamConfig) *bool { return &c.DenyDelete }, false),
+	may("deny_purge", func(c *jetstream.StreamConfig) *bool { return &c.DenyPurge }, false),
+	may("no_ack", func(c *jetstream.StreamConfig) *bool { return &c.NoAck }, true),
+	{
+		name: "sources", get: func(c *jetstream.StreamConfig) any { return len(c.Sources) },
+		set: func(have, want *jetstream.StreamConfig) { have.Sources = want.Sources },
+	},
+	{
+		name: "subject_transform", get: func(c *jetstream.StreamConfig) any { return c.SubjectTransform != nil },
+		set: func(have, want *jetstream.StreamConfig) { have.SubjectTransform = want.SubjectTransform },
+	},
+	{
+		// Subjects that are there already stay: entries may be stored under them.
+		name: "subjects", get: func(c *jetstream.StreamConfig) any { return c.Subjects },
+		fine: func(have, want *jetstream.StreamConfig) bool {
+			return !slices.ContainsFunc(want.Subjects, uncovered(have))
+		},
+		set: func(have, want *jetstream.StreamConfig) {
+			for _, s := range slices.DeleteFunc(slices.Clone(want.Subjects), func(s string) bool { return !uncovered(have)(s) }) {
+				have.Subjects = slices.DeleteFunc(slices.Clone(have.Subjects), func(h string) bool { return subject.Covers(s, h) })
+				have.Subjects = append(have.Subjects, s)
+			}
+		},
+	},
+	{
+		// Fewer than before are for people to choose: the default of one must not undo somebody's nats stream edit --replicas 3.
+		name: "num_replicas", get: func(c *jetstream.StreamConfig) any { return max(c.Replicas, 1) },
+		fine: func(have, want *jetstream.StreamConfig) bool { return max(have.Replicas, 1) >= max(want.Replicas, 1) },
+		set:  func(have, want *jetstream.StreamConfig) { have.Replicas = want.Replicas },
+	},
+	{
+		name: "max_age", get: func(c *jetstream.StreamConfig) any {
+			if c.MaxAge == 0 {
+				return "unlimited"
+			}
+			return c.MaxAge
+		},
+		set: func(have, want *jetstream.StreamConfig) {
+			have.MaxAge = want.MaxAge
+			have.Duplicates = want.Duplicates // the server refuses a window above the age
+		},
+		roomier: func(have, want *jetstream.StreamConfig) bool {
+			return have.MaxAge == 0 || want.MaxAge != 0 && have.MaxAge > want.MaxAge
+		},
+	},
+	limit("max_msgs", func(c *jetstream.StreamConfig) *int64 { return &c.MaxMsgs }),
+	limit("max_bytes", func(c *jetstream.StreamConfig) *int64 { return &c.MaxBytes }),
+	limit("max_msgs_per_subject", func(c *jetstream.StreamConfig) *int64 { return &c.MaxMsgsPerSubject }),
+	limit("max_msg_size", func(c *jetstream.StreamConfig) *int32 { return &c.MaxMsgSize }),
+	{
+		name: "discard", get: func(c *jetstream.StreamConfig) any { return c.Discard },
+		set: func(have, want *jetstream.StreamConfig) {
+			have.Discard, have.DiscardNewPerSubject = want.Discard, want.DiscardNewPerSubject
+		},
+	},
+	must("allow_direct", func(c *jetstream.StreamConfig) *bool { return &c.AllowDirect }),
+	must("allow_msg_schedules", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgSchedules }),
+	must("allow_rollup_hdrs", func(c *jetstream.StreamConfig) *bool { return &c.AllowRollup }),
+	{
+		// A replay that is repeated within the window reaches its route once.
+		name: "duplicate_window", get: func(c *jetstream.StreamConfig) any { return c.Duplicates },
+		fine: func(have, want *jetstream.StreamConfig) bool { return have.Duplicates >= want.Duplicates },
+		set:  func(have, want *jetstream.StreamConfig) { have.Duplicates = want.Duplicates },
+	},
+	{
+		name: "consumer_limits", get: func(c *jetstream.StreamConfig) any { return c.ConsumerLimits },
+		set: func(have, want *jetstream.StreamConfig) { have.ConsumerLimits = want.ConsumerLimits },
+	},
+}
+
+func uncovered(have *jetstream.StreamConfig) func(string) bool {
+	return func(s string) bool {
+		return !slices.ContainsFunc(have.Subjects, func(h string) bool { return subject.Covers(h, s) })
+	}
+}
+
+// differ tells whether a setting must be changed. A running relay leaves what loses nothing: another instance may have been
+// configured so a moment ago, and the two would change it for ever in turn.
+func (f field) differ(have, want *jetstream.StreamConfig, running bool) bool {
+	if f.fine != nil && f.fine(have, want) || running && f.roomier != nil && f.roomier(have, want) {
+		return false
+	}
+	return fmt.Sprint(f.get(have)) != fmt.Sprint(f.get(want))
+}
+
+// Ensure makes the stream, or brings the one that is there to what is wanted. The error is an [*Error] if a setting must be
+// changed that the server does not change, or refuses to. Several instances may call it at once.
+func Ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, log *slog.Logger) (jetstream.Stream, error) {
+	stream, err := js.Stream(ctx, want.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = js.CreateStream(ctx, want)
+		if err == nil {
+			return stream, nil
+		}
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another instance was faster, with other settings
+			stream, err = js.Stream(ctx, want.Name)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return mend(ctx, js, stream, want, false, log)
+}
+
+// Check compares a stream that is there, and changes it: at the start of relay to what is wanted, while it is running only
+// what would lose something. It never makes one: the error is [jetstream.ErrStreamNotFound] when there is none, and an
+// [*Error] as with Ensure.
+func Check(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, running bool, log *slog.Logger) (jetstream.Stream, error) {
+	stream, err := js.Stream(ctx, want.Name)
+	if err != nil {
+		return nil, err
+	}
+	return mend(ctx, js, stream, want, running, log)
+}
+
+func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, want jetstream.StreamConfig, running bool, log *slog.Logger) (jetstream.Stream, error) {
+	have := stream.CachedInfo().Config
+	next := have
+	var changed []field
+	var fault *Error
+	for _, f := range fields {
+		if !f.differ(&have, &want, running) {
+			continue
+		}
+		if f.set == nil {
+			if fault == nil {
+				fault = &Error{Stream: want.Name, Field: f.name, Have: f.get(&have), Want: f.get(&want)}
+			}
+			continue
+		}
+		f.set(&next, &want)
+		changed = append(changed, f)
+	}
+	if len(changed) == 0 || have.Mirror != nil { // a mirror has settings of its own
+		return stream, fault.orNil()
+	}
+	updated, err := js.UpdateStream(ctx, next)
+	if err != nil {
+		if fault == nil {
+			fault = &Error{Stream: want.Name, Field: changed[0].name, Have: changed[0].get(&have), Want: changed[0].get(&want), Err: err}
+		}
+		return stream, fault
+	}
+	for _, f := range changed {
+		args := []any{"stream", want.Name, "field", f.name, "was", fmt.Sprint(f.get(&have)), "now", fmt.Sprint(f.get(&next))}
+		if running {
+			log.Warn("a setting of one of relay's own streams was changed from outside and is set back", args...)
+		} else {
+			log.Info("a setting of one of relay's own streams is changed to what the configuration says", args...)
+		}
+	}
+	return updated, fault.orNil()
+}
+
+func (e *Error) orNil() error {
+	if e == nil {
+		return nil
+	}
+	return e
+}
