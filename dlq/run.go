@@ -45,6 +45,7 @@ type Run struct {
 	Refused func(Refusal)
 
 	beat, stall time.Duration // for tests; zero: the defaults
+	ahead       int64         // as well: see maxAhead
 
 	spec Job // what it is to do; nobody changes it after take
 
@@ -112,6 +113,9 @@ func (r *Run) Do(ctx context.Context) error {
 	}
 	if r.stall == 0 {
 		r.stall = 4 * beatEvery
+	}
+	if r.ahead == 0 {
+		r.ahead = maxAhead
 	}
 	r.changed, r.seen = make(chan struct{}), make(map[uint64]struct{})
 	if err := r.take(ctx); err != nil {

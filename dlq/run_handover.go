@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"github.com/relaymq/relay/internal/failpoint"
@@ -21,18 +22,40 @@ type flight struct {
 	handOver  handOver
 	err       error
 	confirmed chan struct{} // closed when it is confirmed or given up
+	free      func()        // gives back its bytes
+}
+
+// done lets go of the message, which nobody needs any more.
+func (f *flight) done() {
+	f.read, f.handOver.msg = nil, nil
+	f.free()
+}
+
+// maxAhead bounds the bytes of what is read ahead or handed over without a confirmation yet: a hundred large messages at once
+// would take gigabytes. One message is always let in.
+const maxAhead = 64 << 20
+
+// weight is what an entry counts for: its body, unless it stays in the object store, and its headers, about.
+func (r *Run) weight(it item) int64 {
+	const headers = 2 << 10
+	size := int64(it.size)
+	if r.spec.Subject == "" && r.Edited == nil && size > r.Store.js.Conn().MaxPayload() {
+		size = 0
+	}
+	return min(size+headers, r.ahead)
 }
 
 // handOver hands items over in their order, and returns when all of them are settled.
 func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, stop context.CancelCauseFunc) error {
 	prepared := make(chan *flight, readAhead)
+	room := semaphore.NewWeighted(r.ahead)
 	var work sync.WaitGroup
 	defer work.Wait()
 	// What was begun is completed: each step has its own time-out.
 	finish := context.WithoutCancel(ctx)
 	work.Go(func() {
 		defer close(prepared)
-		r.feed(ctx, items, limit, func(f *flight) bool {
+		r.feed(ctx, items, limit, room, func(f *flight) bool {
 			select {
 			case prepared <- f: // bounds what is read ahead
 			case <-ctx.Done():
@@ -54,6 +77,7 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 			continue // nothing new
 		}
 		if f.err != nil {
+			f.done()
 			if err := r.settle(f, f.err); err != nil {
 				stop(err)
 			}
@@ -81,6 +105,7 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 				delete(last, f.item.key)
 			}
 			mu.Unlock()
+			f.done()
 			close(f.confirmed)
 			if !began {
 				return
@@ -100,7 +125,7 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 }
 
 // feed yields items when it is their turn, until yield returns false or ctx ends. Those of the next moment are read together.
-func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, yield func(*flight) bool) {
+func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, room *semaphore.Weighted, yield func(*flight) bool) {
 	together, turn := maxTogether, 1
 	if r.spec.Rate > 0 {
 		// No entry is read much longer than that before its turn: somebody else may replay or discard it meanwhile.
@@ -122,13 +147,19 @@ func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, yield
 	reader.Go(func() {
 		defer close(batches)
 		for len(items) > 0 {
-			n, size := 1, int(items[0].size)
-			for n < min(together, len(items)) && size+int(items[n].size) <= pageBytes {
-				size += int(items[n].size)
+			// Half of the room: what is read waits for nothing but what is handed over already.
+			n, size := 1, r.weight(items[0])
+			for n < min(together, len(items)) && size+r.weight(items[n]) <= min(pageBytes, r.ahead/2) {
+				size += r.weight(items[n])
 				n++
 			}
 			chunk := items[:n]
 			items = items[n:]
+			for _, it := range chunk {
+				if room.Acquire(reading, r.weight(it)) != nil {
+					return
+				}
+			}
 			select {
 			case batches <- batch{chunk, r.Store.getTogether(reading, chunk)}:
 			case <-reading.Done():
@@ -149,6 +180,8 @@ func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, yield
 			}
 			granted--
 			f := &flight{item: it, ready: make(chan struct{}), confirmed: make(chan struct{})}
+			weight := r.weight(it)
+			f.free = sync.OnceFunc(func() { room.Release(weight) })
 			if m, ok := chunk.read[it.number]; ok {
 				f.read = &m
 			}
