@@ -115,6 +115,10 @@ const (
 	format   = "1"
 )
 
+// ErrOtherVersion is part of an error about something whose format this version of relay does not read. It is good for whoever
+// wrote it, and left alone.
+var ErrOtherVersion = errors.New("was written by another version of relay")
+
 // HeaderError is what [Unwrap] returns for a message that relay did not write, or that was changed since.
 type HeaderError struct {
 	Header string // the name of the header at fault
@@ -226,7 +230,7 @@ func UnwrapOrigin(h interface{ Values(name string) []string }) (Origin, error) {
 
 func (r *reader) origin() Origin {
 	if v := r.text(headerFormat, headerFormat+suffix64); r.err == nil && v != format {
-		r.fail(headerFormat, fmt.Errorf("%q was written by another version of relay, this one reads %s", v, format))
+		r.fail(headerFormat, fmt.Errorf("%q %w, this one reads %s", v, ErrOtherVersion, format))
 	}
 	o := Origin{
 		Route:        r.text(headerRoute, headerRoute+suffix64),

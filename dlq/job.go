@@ -27,14 +27,24 @@ const (
 	JobStopped   JobState = "stopped"   // it can be resumed
 	JobCancelled JobState = "cancelled" // it can be resumed, too, when somebody thinks again
 	JobDone      JobState = "done"
+	JobNewer     JobState = "of a newer version" // listed, and left alone
 )
 
 // jobAge is how long a job is remembered after its last change.
 const jobAge = 30 * 24 * time.Hour
 
+// jobFormat is that of the records that this version writes. Records without one are of versions before it.
+const jobFormat = 1
+
+// Discard as [Job.Kind] is a record of what somebody discarded, which nobody resumes.
+const Discard = "discard"
+
 // Job is a replay as the bucket <SERVICE>_JOBS has it. Whoever runs it writes it twice a second.
 type Job struct {
-	ID    string   `json:"id"`
+	ID     string `json:"id"`
+	Format int    `json:"format"`
+	// Kind is empty for a replay, or Discard.
+	Kind  string   `json:"kind,omitempty"`
 	State JobState `json:"state"`
 	// Why says why it does not run any more.
 	Why string `json:"why,omitempty"`
@@ -163,7 +173,7 @@ func (j *Jobs) Create(ctx context.Context, job *Job) error {
 	if !jobRule.MatchString(job.ID) {
 		return fmt.Errorf("%q is not the id of a job", job.ID)
 	}
-	job.Updated = time.Now().UTC()
+	job.Updated, job.Format = time.Now().UTC(), jobFormat
 	v, err := json.Marshal(job)
 	if err == nil {
 		job.revision, err = j.kv.Create(ctx, job.ID, v)
@@ -187,14 +197,27 @@ func (j *Jobs) Get(ctx context.Context, id string) (Job, error) {
 		return Job{}, fmt.Errorf("job %s: %w", id, classify(err))
 	}
 	var job Job
-	if err := json.Unmarshal(e.Value(), &job); err != nil {
+	// The other fields of a newer record may mean anything.
+	err = json.Unmarshal(e.Value(), &job)
+	if job.Format > jobFormat {
+		return Job{}, fmt.Errorf("job %s: its record, of format %d, %w, this one reads up to %d", id, job.Format, ack.ErrOtherVersion, jobFormat)
+	}
+	if err != nil {
 		return Job{}, fmt.Errorf("job %s: %w", id, err)
 	}
 	job.revision = e.Revision()
 	return job, nil
 }
 
-// List returns all jobs, oldest first.
+// Outdated says why a job cannot be resumed by this version; empty if it can.
+func (j Job) Outdated() string {
+	if j.Format < 1 && j.Filter.Fingerprint != "" {
+		return "it chose its dead letters by a group of errors, and was begun by an earlier version of relay, which formed groups otherwise: begin a new one with --like"
+	}
+	return ""
+}
+
+// List returns all jobs, oldest first. Of one that a newer version wrote only the id and the format are sure.
 func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 	w, err := j.kv.Watch(ctx, "*", jetstream.IgnoreDeletes())
 	if err != nil {
@@ -212,7 +235,12 @@ func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 				return all, nil
 			}
 			job := Job{revision: e.Revision()}
-			if json.Unmarshal(e.Value(), &job) == nil {
+			err := json.Unmarshal(e.Value(), &job)
+			if job.Format > jobFormat {
+				job = Job{ID: e.Key(), Format: job.Format, State: JobNewer, Created: e.Created()}
+				err = nil
+			}
+			if err == nil {
 				all = append(all, job)
 			}
 		}
@@ -221,7 +249,7 @@ func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 
 // update stores the job if nobody changed it since it was read.
 func (j *Jobs) update(ctx context.Context, job *Job) error {
-	job.Updated = time.Now().UTC()
+	job.Updated, job.Format = time.Now().UTC(), jobFormat
 	v, err := json.Marshal(job)
 	if err != nil {
 		return err
@@ -232,6 +260,9 @@ func (j *Jobs) update(ctx context.Context, job *Job) error {
 	}
 	return err
 }
+
+// End stores how the record of a discard ended.
+func (j *Jobs) End(ctx context.Context, job *Job) error { return classify(j.update(ctx, job)) }
 
 // Cancel stops a job wherever it runs, within about a second. What it handed over already is handled. The result is the job
 // as it is then.

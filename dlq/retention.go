@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/relaymq/relay/ack"
 )
 
 // Usage is how much room the dead letters take.
@@ -59,6 +61,9 @@ func (s *Store) putInsteadOfOldest(ctx context.Context, prefix string, e Entry, 
 		var oldest Entry
 		for old, err := range s.List(ctx, Filter{}) {
 			var bad *EntryError
+			if errors.Is(err, ack.ErrOtherVersion) {
+				continue // it is a good one for whoever wrote it
+			}
 			if errors.As(err, &bad) {
 				old, err = Entry{StoredSequence: bad.Sequence}, nil
 			}

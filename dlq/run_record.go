@@ -129,7 +129,8 @@ func (r *Run) finish(err error) error {
 			r.job.Why = "interrupted"
 		}
 		if errors.Is(err, ErrTooManyFailures) {
-			r.job.Stage = 0 // whoever resumes it begins carefully again
+			// Whoever resumes it is careful again, but not from one message on: that one may be bad for ever.
+			r.job.Stage = min(max(r.job.Stage, 1), len(stageSizes)-1)
 		}
 	}
 	job := r.job

@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -110,8 +108,11 @@ func (f *dlqFilter) filter(now time.Time) (dlq.Filter, error) {
 	return out, nil
 }
 
-// resolve asks the server for what a filter refers to.
-func (f *dlqFilter) resolve(ctx context.Context, store *dlq.Store, filter *dlq.Filter) error {
+// resolve asks the server for what a filter refers to, and refuses a route that nobody knows.
+func (f *dlqFilter) resolve(ctx context.Context, cl *client, store *dlq.Store, notes io.Writer, filter *dlq.Filter) error {
+	if err := f.known(ctx, cl, store, notes); err != nil {
+		return err
+	}
 	if f.like == 0 {
 		return nil
 	}
@@ -167,13 +168,13 @@ func parseRange(s string) (low, high int, err error) {
 }
 
 // withDLQ runs f with the dead letters of the service. Ctrl-C ends its context.
-func (o *options) withDLQ(c *cobra.Command, f func(context.Context, *dlq.Store) error) error {
+func (o *options) withDLQ(c *cobra.Command, f func(context.Context, *client, *dlq.Store) error) error {
 	return o.withClient(c, func(ctx context.Context, cl *client) error {
 		store, err := dlq.Attach(ctx, cl.js, cl.cfg.Service)
 		if err != nil {
 			return err
 		}
-		return f(ctx, store)
+		return f(ctx, cl, store)
 	})
 }
 
@@ -189,18 +190,7 @@ func (o *options) withClient(c *cobra.Command, f func(context.Context, *client) 
 		return err
 	}
 	defer cl.close()
-	if route := c.Flags().Lookup("route"); route != nil {
-		noteUnknownRoute(c.ErrOrStderr(), cl.cfg, route.Value.String())
-	}
 	return f(ctx, cl)
-}
-
-// noteUnknownRoute tells of what is perhaps a typing mistake. It is no error: dead letters outlive the route they are of.
-func noteUnknownRoute(w io.Writer, cfg *config.Config, name string) {
-	known := slices.ContainsFunc(cfg.Routes, func(r config.Route) bool { return r.Name == name })
-	if name != "" && len(cfg.Routes) > 0 && !known {
-		fmt.Fprintf(w, "relay: note: the configuration has no route %s\n", printable(name))
-	}
 }
 
 // pageSize is how many entries ls shows unless told otherwise.
@@ -234,8 +224,8 @@ entries of a group by one of its numbers, here and for replay, export and discar
 			if filter.Limit == 0 && !all && !count && groupBy == "" {
 				filter.Limit = pageSize
 			}
-			return o.withDLQ(c, func(ctx context.Context, store *dlq.Store) error {
-				if err := f.resolve(ctx, store, &filter); err != nil {
+			return o.withDLQ(c, func(ctx context.Context, cl *client, store *dlq.Store) error {
+				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
 					return err
 				}
 				l := dlqListing{store: store, out: c.OutOrStdout(), errOut: c.ErrOrStderr(), filter: filter, json: asJSON}

@@ -22,7 +22,8 @@ func newDLQDiscard(o *options) *cobra.Command {
 	var yes, all bool
 	c := &cobra.Command{
 		Use: "discard [NUMBER…]", Short: "remove dead letters for good",
-		Long: `Discard removes the chosen dead letters for good. Entries that cannot be read are removed only by their numbers.`,
+		Long: `Discard removes the chosen dead letters for good. Entries that cannot be read are removed only by their numbers. Who
+discarded what, and how many, is kept for 30 days: relay replay ls.`,
 		RunE: func(c *cobra.Command, a []string) error {
 			filter, err := f.filter(time.Now())
 			if err != nil {
@@ -38,10 +39,11 @@ func newDLQDiscard(o *options) *cobra.Command {
 			case len(a) > 0 && (all || f.any()):
 				return fmt.Errorf("%w: name the dead letters, or a filter, not both", errUsage)
 			}
-			return o.withDLQ(c, func(ctx context.Context, store *dlq.Store) error {
-				if err := f.resolve(ctx, store, &filter); err != nil {
+			return o.withDLQ(c, func(ctx context.Context, cl *client, store *dlq.Store) error {
+				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
 					return err
 				}
+				record := &dlq.Job{Kind: dlq.Discard, Filter: filter, Numbers: named}
 				if len(named) == 0 {
 					plan, err := store.Plan(ctx, dlq.Choice{Filter: filter})
 					if err != nil {
@@ -51,6 +53,7 @@ func newDLQDiscard(o *options) *cobra.Command {
 						fmt.Fprintf(c.ErrOrStderr(), "relay: left alone: dead letter %d: %s\n", r.Number, printable(r.Why))
 					}
 					named = slices.Collect(plan.Numbers())
+					record.Routes, record.Oldest, record.Newest, record.Last = plan.Routes, plan.Oldest, plan.Newest, plan.Last
 				} else if err := present(ctx, store, named); err != nil {
 					return err
 				}
@@ -61,7 +64,7 @@ func newDLQDiscard(o *options) *cobra.Command {
 				if err := confirm(ctx, c, yes, fmt.Sprintf("Remove %d dead %s for good?", len(named), plural(len(named), "letter"))); err != nil {
 					return err
 				}
-				return discardAll(ctx, c, store, named)
+				return recorded(ctx, cl, record, len(named), func() (int, error) { return discardAll(ctx, c, store, named) })
 			})
 		},
 	}
@@ -69,6 +72,29 @@ func newDLQDiscard(o *options) *cobra.Command {
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	c.Flags().BoolVar(&all, "all", false, "all of them")
 	return c
+}
+
+// recorded keeps who discards what, before the first entry goes, and how many went.
+func recorded(ctx context.Context, cl *client, record *dlq.Job, total int, discard func() (int, error)) error {
+	jobs, err := dlq.OpenJobs(ctx, cl.js, cl.cfg.Service, cl.cfg.NATS.Replicas)
+	if err != nil {
+		return fmt.Errorf("nothing is discarded, because it cannot be recorded: %w", err)
+	}
+	now := time.Now()
+	record.ID, record.State, record.By, record.Runner, record.Created, record.Total = dlq.NewJobID(now), dlq.JobRunning, caller(), runner(), now.UTC(), total
+	if err := jobs.Create(ctx, record); err != nil {
+		return fmt.Errorf("nothing is discarded, because it cannot be recorded: %w", err)
+	}
+	done, err := discard()
+	record.Handed, record.State = done, dlq.JobDone
+	if err != nil {
+		record.State, record.Why = dlq.JobStopped, err.Error()
+	} else {
+		record.Gone = total - done
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // after Ctrl-C too
+	defer cancel()
+	return errors.Join(err, jobs.End(end, record))
 }
 
 // present makes sure that nothing is asked about entries that are not there.
@@ -82,7 +108,7 @@ func present(ctx context.Context, store *dlq.Store, named []uint64) error {
 	return nil
 }
 
-func discardAll(ctx context.Context, c *cobra.Command, store *dlq.Store, named []uint64) error {
+func discardAll(ctx context.Context, c *cobra.Command, store *dlq.Store, named []uint64) (int, error) {
 	bar := newBar(c, len(named), "discarding")
 	work, group := errgroup.WithContext(ctx)
 	work.SetLimit(16)
@@ -111,9 +137,9 @@ func discardAll(ctx context.Context, c *cobra.Command, store *dlq.Store, named [
 	_ = bar.Finish()
 	fmt.Fprintf(c.OutOrStdout(), "%d discarded\n", done)
 	if ctx.Err() != nil && done < len(named) {
-		return fmt.Errorf("interrupted: %d are left", len(named)-done)
+		return done, fmt.Errorf("interrupted: %d are left", len(named)-done)
 	}
-	return err
+	return done, err
 }
 
 // newBar is a progress bar with an ETA on a terminal, and nothing elsewhere.

@@ -29,8 +29,8 @@ byte for byte. The entries stay where they are. What is not text is in fields th
 				return err
 			}
 			filter.WithBody = true
-			return o.withDLQ(c, func(ctx context.Context, store *dlq.Store) error {
-				if err := f.resolve(ctx, store, &filter); err != nil {
+			return o.withDLQ(c, func(ctx context.Context, cl *client, store *dlq.Store) error {
+				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
 					return err
 				}
 				n, bad := 0, 0
@@ -83,7 +83,7 @@ is repeated, is not stored a second time. Numbers and stored times are new.`,
 				defer file.Close()
 				in, name = file, a[0]
 			}
-			return o.withDLQ(c, func(ctx context.Context, store *dlq.Store) error {
+			return o.withDLQ(c, func(ctx context.Context, _ *client, store *dlq.Store) error {
 				if err := importLines(ctx, in, c.OutOrStdout(), store); err != nil {
 					return fmt.Errorf("%s: %w", name, err)
 				}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,7 +114,7 @@ that has the same key.
 				if err != nil {
 					return err
 				}
-				if err := f.resolve(ctx, r.store, &job.Filter); err != nil {
+				if err := f.resolve(ctx, cl, r.store, r.errOut, &job.Filter); err != nil {
 					return err
 				}
 				return r.start(ctx, dry, yes)
@@ -187,7 +186,7 @@ func (r *replayer) start(ctx context.Context, dry, yes bool) error {
 			return err
 		}
 	}
-	if err := confirm(ctx, r.c, yes, fmt.Sprintf("Replay %d dead %s?", plan.Total, plural(plan.Total, "letter"))); err != nil {
+	if err := r.confirm(ctx, plan, yes); err != nil {
 		return err
 	}
 	if job.Edited {
@@ -203,6 +202,10 @@ func (r *replayer) start(ctx context.Context, dry, yes bool) error {
 		return err
 	}
 	return r.run(ctx, jobs, plan)
+}
+
+func (r *replayer) confirm(ctx context.Context, plan *dlq.Plan, yes bool) error {
+	return confirm(ctx, r.c, yes, fmt.Sprintf("Replay %d dead %s?", plan.Total, plural(plan.Total, "letter")))
 }
 
 func runner() string { return fmt.Sprintf("%s:%d", caller(), os.Getpid()) }
@@ -241,48 +244,6 @@ func (r *replayer) print(p *dlq.Plan) {
 	if p.Total > 0 && r.job.Subject == "" && !r.routes.running {
 		fmt.Fprintln(r.out, "no instance of relay answers: the messages wait in the retry stream until one runs")
 	}
-}
-
-// edit lets the operator change the body of an entry.
-func (r *replayer) edit(ctx context.Context, n uint64) (dlq.Entry, error) {
-	e, err := r.store.Get(ctx, n)
-	if err != nil {
-		return e, entryError(n, err)
-	}
-	if r.edited, err = editor(ctx, r.c, e.Data); err != nil {
-		return e, err
-	}
-	if string(r.edited) == string(e.Data) {
-		return e, errors.New("the body is unchanged; nothing is done (replay it without --edit)")
-	}
-	fmt.Fprintf(r.out, "body edited: %d bytes instead of %d\n", len(r.edited), len(e.Data))
-	return e, nil
-}
-
-func editor(ctx context.Context, c *cobra.Command, data []byte) ([]byte, error) {
-	command := strings.Fields(or(os.Getenv("VISUAL"), os.Getenv("EDITOR")))
-	if len(command) == 0 {
-		return nil, fmt.Errorf("%w: --edit: set $EDITOR to the editor of your choice", errUsage)
-	}
-	file, err := os.CreateTemp("", "relay-dead-letter-*")
-	if err != nil {
-		return nil, err
-	}
-	defer os.Remove(file.Name())
-	_, err = file.Write(data)
-	if err = errors.Join(err, file.Close()); err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, command[0], append(command[1:], file.Name())...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr()
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s: %w; nothing is done", command[0], err)
-	}
-	edited, err := os.ReadFile(file.Name())
-	if edited == nil {
-		edited = []byte{}
-	}
-	return edited, err
 }
 
 // run runs the job to its end, its stop or its cancellation.

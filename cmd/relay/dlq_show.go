@@ -26,7 +26,7 @@ it is, and anything else as a hex dump. Characters that could act on the termina
 			if err != nil {
 				return err
 			}
-			return o.withDLQ(c, func(ctx context.Context, store *dlq.Store) error {
+			return o.withDLQ(c, func(ctx context.Context, _ *client, store *dlq.Store) error {
 				e, err := store.Get(ctx, seq)
 				if err != nil {
 					return entryError(seq, err)

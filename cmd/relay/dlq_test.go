@@ -22,7 +22,6 @@ func TestDLQ_filters(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                    "40",
 		"--route billing":                     "40",
-		"--route shipping":                    "0",
 		"--subject orders.3.*":                "10",
 		"--reason dead":                       "4",
 		"--attempts 20":                       "2",
@@ -55,17 +54,65 @@ func TestDLQ_filters(t *testing.T) {
 	}
 }
 
-func TestDLQ_unknownRouteIsNoted(t *testing.T) {
+// A typing mistake succeeded silently, with nothing.
+func TestDLQ_unknownRouteIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, billing)
-	fill(t, w.js, 4, 1)
-	for _, command := range []string{"ls", "export"} {
-		if code, _, stderr := relay(t, w.dir, "dlq", command, "--route", "biling"); code != 0 || !strings.HasPrefix(stderr, "relay: note: the configuration has no route biling\n") {
-			t.Errorf("%s: exit %d, %q", command, code, stderr)
+	store := fill(t, w.js, 4, 1)
+	for _, args := range [][]string{{"ls"}, {"ls", "--count"}, {"export"}, {"discard", "--yes"}, {"replay", "--yes"}} {
+		code, out, stderr := relay(t, w.dir, append(append([]string{"dlq"}, args...), "--route", "biling")...)
+		if code != 2 || out != "" || !strings.Contains(stderr, "--route biling: there is no such route and no dead letter of it, did you mean billing?") {
+			t.Errorf("%v: exit %d, %q, %q", args, code, out, stderr)
 		}
+	}
+	if code, _, stderr := relay(t, w.dir, "dlq", "ls", "--route", "zzz"); code != 2 || !strings.Contains(stderr, "there are billing") {
+		t.Errorf("nothing like it: exit %d, %q", code, stderr)
 	}
 	if _, _, stderr := relay(t, w.dir, "dlq", "ls", "--route", "billing"); stderr != "" {
 		t.Errorf("a known route: %q", stderr)
+	}
+	// Dead letters outlive their route.
+	e := dlq.Entry{Origin: ack.Origin{Route: "retired", Stream: "ORDERS", Consumer: "retired", Sequence: 99, Time: time.Now(), Subject: "orders.x", Attempts: 1}, Reason: dlq.Rejected}
+	if err := store.Put(t.Context(), "", e); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, stderr := relay(t, w.dir, "dlq", "ls", "--route", "retired", "--count"); code != 0 || out != "1\n" || !strings.Contains(stderr, "note: there is no route retired any more") {
+		t.Errorf("a route that was: exit %d, %q, %q", code, out, stderr)
+	}
+	if code, _, stderr := relay(t, w.dir, "dlq", "ls", "--subject", "payments.>"); code != 0 || !strings.Contains(stderr, "note: no route of the configuration handles a subject that matches payments.>") {
+		t.Errorf("a subject of nobody: exit %d, %q", code, stderr)
+	}
+	// Without a configuration and an instance nobody can tell.
+	if code, out, _ := relay(t, t.TempDir(), "dlq", "ls", "--route", "biling", "--server", w.s.URL()); code != 0 || out != "no dead letters\n" {
+		t.Errorf("without a configuration: exit %d, %q", code, out)
+	}
+}
+
+// Who discarded what leaves a record; it cannot be resumed.
+func TestDLQ_discardLeavesARecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	fill(t, w.js, 20, 4)
+	must(t, w.dir, "dlq", "discard", "--subject", "orders.1.*", "--yes")
+	jobs, err := dlq.AttachJobs(t.Context(), w.js, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := jobs.List(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%d records, %v", len(list), err)
+	}
+	if j := list[0]; j.Kind != dlq.Discard || j.State != dlq.JobDone || j.By != caller() || j.Total != 5 || j.Handed != 5 || j.Filter.Subject != "orders.1.*" || j.Format != 1 {
+		t.Errorf("%+v", j)
+	}
+	if out := must(t, w.dir, "replay", "ls"); !strings.Contains(out, "discard  done") || !strings.Contains(out, caller()) {
+		t.Errorf("ls:\n%s", out)
+	}
+	if out := must(t, w.dir, "replay", "show", list[0].ID); !strings.Contains(out, "discarded  5, gone 0") || !strings.Contains(out, "--subject orders.1.*") {
+		t.Errorf("show:\n%s", out)
+	}
+	if code, _, stderr := relay(t, w.dir, "replay", "resume", list[0].ID, "--yes"); code != 1 || !strings.Contains(stderr, "is done") {
+		t.Errorf("resume: exit %d, %s", code, stderr)
 	}
 }
 

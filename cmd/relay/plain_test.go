@@ -77,7 +77,7 @@ func TestDLQ_nothingActsOnTheTerminal(t *testing.T) {
 		{"dlq", "show", "\u202e\u009b"}, {"dlq", "export"}, {"dlq", "import", evil}, {"dlq", "import", "/no/such/\u202e\u009b"},
 		{"dlq", "replay", "--dry-run"}, {"dlq", "replay", "3", "--dry-run"}, {"dlq", "replay", "4", "--yes"},
 		{"replay", "ls"}, {"replay", "ls", "--json"}, {"replay", "show", "evil"}, {"replay", "show", "evil", "--json"},
-		{"replay", "show", "\u202e\u009b"}, {"replay", "resume", "evil"}, {"replay", "cancel", "evil"},
+		{"replay", "show", "\u202e\u009b"}, {"replay", "resume", "evil"}, {"replay", "resume", "evil", "--yes"}, {"replay", "cancel", "evil"},
 		{"dlq", "discard", "--all", "--yes"}, {"dlq", "discard", "4", "--yes"},
 	} {
 		_, out, errOut := relay(t, w.dir, args...)

@@ -53,10 +53,21 @@ func jobState(j dlq.Job, now time.Time) string {
 	return string(j.State)
 }
 
+// jobKind is what a job does.
+func jobKind(j dlq.Job) string {
+	switch {
+	case j.State == dlq.JobNewer:
+		return "-"
+	case j.Edited:
+		return "edit"
+	}
+	return or(j.Kind, "replay")
+}
+
 func newReplayList(o *options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "list replay jobs, oldest first", Args: args(cobra.NoArgs),
+		Use: "ls", Aliases: []string{"list"}, Short: "list replay jobs, and what was discarded, oldest first", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			err := o.withJobs(c, func(ctx context.Context, _ *client, jobs *dlq.Jobs) error {
 				list, err := jobs.List(ctx)
@@ -74,9 +85,9 @@ func newReplayList(o *options) *cobra.Command {
 				if len(list) == 0 {
 					return errNoJobs
 				}
-				rows := [][]string{{"JOB", "STATE", "REPLAYED", "OF", "STAY", "CREATED", "BY", "WHY"}}
+				rows := [][]string{{"JOB", "WHAT", "STATE", "DONE", "OF", "STAY", "CREATED", "BY", "WHY"}}
 				for _, j := range list {
-					rows = append(rows, []string{j.ID, jobState(j, time.Now()), fmt.Sprint(j.Handed), fmt.Sprint(j.Total), fmt.Sprint(j.Refused),
+					rows = append(rows, []string{j.ID, jobKind(j), jobState(j, time.Now()), fmt.Sprint(j.Handed), fmt.Sprint(j.Total), fmt.Sprint(j.Refused),
 						when(j.Created), printable(j.By), printable(j.Why)})
 				}
 				table(c.OutOrStdout(), rows)
@@ -141,8 +152,12 @@ func showJob(w io.Writer, j jobReport, now time.Time) {
 	for _, route := range slices.Sorted(maps.Keys(j.Routes)) {
 		rows = append(rows, []string{"route", fmt.Sprintf("%s: %d", printable(route), j.Routes[route])})
 	}
-	rows = append(rows, []string{"replayed", fmt.Sprintf("%d, gone %d, stay %d, left %d", j.Handed, j.Gone, j.Refused, max(0, j.Total-j.Handed-j.Gone-j.Refused))})
-	if j.Subject == "" {
+	verb := "replayed"
+	if j.Kind == dlq.Discard {
+		verb = "discarded"
+	}
+	rows = append(rows, []string{verb, fmt.Sprintf("%d, gone %d, stay %d, left %d", j.Handed, j.Gone, j.Refused, max(0, j.Total-j.Handed-j.Gone-j.Refused))})
+	if j.Subject == "" && j.Kind == "" {
 		rows = append(rows, []string{"verdicts", fmt.Sprintf("%d succeeded, %d failed at their first attempt", j.Verdicts.OK, j.Verdicts.Failed)})
 	}
 	fields(w, rows)
@@ -239,10 +254,14 @@ dead letters. A cancelled job can be resumed.`,
 
 func newReplayResume(o *options) *cobra.Command {
 	var how replayFlags
+	var yes bool
 	c := &cobra.Command{
 		Use: "resume JOB", Short: "go on with a job that was stopped, cancelled or cut off by a crash", Args: args(cobra.ExactArgs(1)),
 		Long: `Resume replays what a job has left. A job that somebody else runs is left to them; one whose runner crashed is taken
-over after two seconds of silence. Within ten minutes after a crash nothing is delivered twice. Flags change how it goes on.`,
+over after two seconds of silence. Within ten minutes after a crash nothing is delivered twice. Flags change how it goes on.
+
+It shows who began the job, what the job chose and where that goes, and asks: a job is a record on the server, which others may
+be able to write. A staged job that stopped because of failures goes on with the stage that stopped it, from ten messages on.`,
 		RunE: func(c *cobra.Command, a []string) error {
 			return o.withJobs(c, func(ctx context.Context, cl *client, jobs *dlq.Jobs) error {
 				job, err := jobs.Get(ctx, a[0])
@@ -251,6 +270,10 @@ over after two seconds of silence. Within ten minutes after a crash nothing is d
 					return err
 				case job.State == dlq.JobDone:
 					return fmt.Errorf("job %s is done", job.ID)
+				case job.Kind != "":
+					return fmt.Errorf("%s is the record of a %s: there is nothing to resume", job.ID, printable(job.Kind))
+				case job.Outdated() != "":
+					return fmt.Errorf("job %s cannot be resumed: %s", job.ID, job.Outdated())
 				case job.Edited:
 					return fmt.Errorf("job %s replayed an edited body, which only its first run had: edit the entry again", job.ID)
 				}
@@ -272,11 +295,19 @@ over after two seconds of silence. Within ten minutes after a crash nothing is d
 				if err != nil {
 					return err
 				}
+				fmt.Fprintf(r.out, "job %s, begun by %s on %s: %s\n", job.ID, printable(job.By), when(job.Created), chosen(job))
+				r.print(plan)
+				if plan.Total > 0 {
+					if err := r.confirm(ctx, plan, yes); err != nil {
+						return err
+					}
+				}
 				return r.run(ctx, jobs, plan)
 			})
 		},
 	}
 	how.flags(c)
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return c
 }
 

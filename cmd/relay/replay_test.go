@@ -171,7 +171,7 @@ func (r replays) do(t *testing.T, w *world) time.Duration {
 			t.Fatalf("relay %v was not killed: %v", p.args, p.cmd.ProcessState)
 		}
 		killed++
-		args = []string{"replay", "resume", id}
+		args = []string{"replay", "resume", id, "--yes"}
 	}
 	if killed != r.killCommand {
 		t.Fatalf("the command was killed %d times, want %d", killed, r.killCommand)
@@ -294,7 +294,7 @@ func TestReplay_stagedStopsAndResumes(t *testing.T) {
 	if out := must(t, w.dir, "replay", "ls"); !strings.Contains(out, "cancelled  1") {
 		t.Errorf("ls:\n%s", out)
 	}
-	if out := must(t, t.TempDir(), "replay", "resume", id, "--server", w.s.URL()); !strings.Contains(out, "40 replayed: 39 succeeded, 1 failed") {
+	if out := must(t, t.TempDir(), "replay", "resume", id, "--yes", "--server", w.s.URL()); !strings.Contains(out, "40 replayed: 39 succeeded, 1 failed") {
 		t.Errorf("resume:\n%s", out)
 	}
 	if out := must(t, w.dir, "replay", "show", id); !strings.Contains(out, "422 Unprocessable Entity: no") || !strings.Contains(out, "state     done") {
@@ -317,7 +317,7 @@ func TestReplay_interrupted(t *testing.T) {
 	if code := p.wait(); code != 1 || !strings.Contains(p.err.String(), "stopped: interrupted") {
 		t.Fatalf("exit %d\n%s%s", code, p.out.String(), p.err.String())
 	}
-	must(t, w.dir, "replay", "resume", jobID(t, p.out.String()), "--rate", "0")
+	must(t, w.dir, "replay", "resume", jobID(t, p.out.String()), "--rate", "0", "--yes")
 	eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= 1000 })
 	settled(t, w.js, "RELAY_RETRY", "billing--ORDERS")
 	if n := left(t, w.js, "DONE"); n != 1000 {
@@ -372,5 +372,114 @@ func TestReplay_edit(t *testing.T) {
 	}
 	if out := edit(`{"address":"Vienna"}`); !strings.Contains(out, "1 succeeded") {
 		t.Errorf("second edit:\n%s", out)
+	}
+}
+
+// A job is a record that others of the account may be able to write: what it would do is shown, and asked for.
+func TestReplay_resumeShowsTheJobAndAsks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	fill(t, w.js, 5, 5)
+	jobs, err := dlq.OpenJobs(t.Context(), w.js, "", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := &dlq.Job{ID: "nightly", State: dlq.JobStopped, By: "mallory@laptop", Runner: "x", Created: time.Now(), Subject: "orders.elsewhere", Total: 5, Last: 5}
+	if err := jobs.Create(t.Context(), forged); err != nil {
+		t.Fatal(err)
+	}
+	code, out, stderr := relay(t, w.dir, "replay", "resume", "nightly")
+	if code != 2 || !strings.Contains(out, "job nightly, begun by mallory@laptop on ") || !strings.Contains(out, "--to-subject orders.elsewhere") ||
+		!strings.Contains(out, "5 dead letters") || !strings.Contains(out, "to orders.elsewhere") || !strings.Contains(stderr, "--yes is required") {
+		t.Errorf("exit %d\n%s%s", code, out, stderr)
+	}
+	if n := left(t, w.js, "RELAY_DLQ"); n != 5 {
+		t.Errorf("%d entries are left of 5", n)
+	}
+}
+
+// Records of a newer version are named and left alone, and those of an older one whose group means something else now.
+func TestReplay_jobsOfOtherVersions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	fill(t, w.js, 3, 3)
+	jobs, err := dlq.OpenJobs(t.Context(), w.js, "", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = jobs
+	kv, err := w.js.KeyValue(t.Context(), "RELAY_JOBS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const newer = `{"id":"newer","format":9,"state":"stopped","filter":{"every":true},"total":"many"}`
+	for id, v := range map[string]string{"newer": newer, "older": `{"id":"older","state":"stopped","filter":{"fingerprint":"order <n> not found"},"total":3,"last":3}`} {
+		if _, err := kv.PutString(t.Context(), id, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out := must(t, w.dir, "replay", "ls"); !strings.Contains(out, "newer  -       of a newer version") {
+		t.Errorf("ls:\n%s", out)
+	}
+	for _, args := range [][]string{{"show", "newer"}, {"cancel", "newer"}, {"resume", "newer", "--yes"}} {
+		if code, _, stderr := relay(t, w.dir, append([]string{"replay"}, args...)...); code != 1 || !strings.Contains(stderr, "another version of relay") {
+			t.Errorf("%v: exit %d, %s", args, code, stderr)
+		}
+	}
+	if e, err := kv.Get(t.Context(), "newer"); err != nil || string(e.Value()) != newer {
+		t.Errorf("it was changed: %s, %v", e.Value(), err)
+	}
+	if code, _, stderr := relay(t, w.dir, "replay", "resume", "older", "--yes"); code != 1 || !strings.Contains(stderr, "begin a new one with --like") {
+		t.Errorf("older: exit %d, %s", code, stderr)
+	}
+}
+
+// A staged job that stopped because of failures began at one message again, and one that is bad for ever stopped it each time.
+func TestReplay_stagedResumeIsNotStoppedByOneBadHead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	w.hook.answers(func(request) (int, string) { return 422, "no" })
+	w.run()
+	fill(t, w.js, 60, 60)
+	code, out, _ := relay(t, w.dir, "dlq", "replay", "--staged", "--yes")
+	if code != 1 {
+		t.Fatalf("exit %d\n%s", code, out)
+	}
+	id := jobID(t, out)
+	w.hook.answers(func(r request) (int, string) {
+		if r.subject == "orders.1.created" { // the head of what is left
+			return 422, "no"
+		}
+		return 200, ""
+	})
+	out = must(t, w.dir, "replay", "resume", id, "--yes", "--stop-after", "5%")
+	if !strings.Contains(out, "stage 2: 11 of 60 replayed") || !strings.Contains(out, "60 replayed: 58 succeeded, 2 failed") {
+		t.Errorf("resume:\n%s", out)
+	}
+}
+
+// --edit took broken JSON without a word.
+func TestReplay_editKeepsJSON(t *testing.T) {
+	w := newWorld(t, billing)
+	fill(t, w.js, 1, 1)
+	script := filepath.Join(w.dir, "edit")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nprintf '%s' \"$BODY\" > \"$1\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("EDITOR", script)
+	t.Setenv("VISUAL", "")
+	t.Setenv("BODY", "{\"n\": 1,\n \"x\": }")
+	code, _, stderr := relay(t, w.dir, "dlq", "replay", "1", "--edit", "--yes")
+	_, kept, _ := strings.Cut(stderr, "what you wrote is in ")
+	if code != 1 || !strings.Contains(stderr, "line 2, column 7") || kept == "" {
+		t.Fatalf("exit %d, %s", code, stderr)
+	}
+	kept = strings.TrimSpace(kept)
+	t.Cleanup(func() { os.Remove(kept) })
+	if b, err := os.ReadFile(kept); err != nil || string(b) != os.Getenv("BODY") {
+		t.Errorf("kept: %s, %v", b, err)
+	}
+	if n := left(t, w.js, "RELAY_DLQ"); n != 1 {
+		t.Errorf("%d entries, want 1", n)
 	}
 }

@@ -2,6 +2,15 @@ package config
 
 import "strings"
 
+// Nearest is the one of names that somebody who wrote name may have meant, or "" when none is close.
+func Nearest(name string, names []string) string {
+	var k key
+	for _, n := range names {
+		k.fields = append(k.fields, &key{name: n})
+	}
+	return suggest(&k, name)
+}
+
 // suggest finds the key of k, or one further down, that somebody who wrote name may have meant. It returns "" when none
 // is close.
 func suggest(k *key, name string) string {
