@@ -21,7 +21,7 @@ func connect(ctx context.Context, cfg *config.Config, name string, embedded *nat
 	n := cfg.NATS
 	nc := natsconn.Config{
 		URL: n.URL.String(), Creds: n.Creds, NKey: n.NKey, User: n.User.Reveal(), Password: n.Password.Reveal(), Token: n.Token.Reveal(),
-		CA: n.TLS.CA, Cert: n.TLS.Cert, Key: n.TLS.Key, Name: name, Logger: log,
+		CA: n.TLS.CA, Cert: n.TLS.Cert, Key: n.TLS.Key, Name: name, InboxPrefix: n.InboxPrefix, Logger: log,
 	}
 	switch {
 	case embedded != nil:

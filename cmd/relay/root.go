@@ -17,6 +17,7 @@ type options struct {
 	file   string
 	set    []string
 	server string
+	nats   string // name of a context
 	creds  string
 }
 
@@ -41,11 +42,13 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	f.StringVarP(&o.file, "config", "c", "", "configuration file (default relay.yaml if there is one)")
 	f.StringArrayVar(&o.set, "set", nil, "set a key of the configuration: --set routes.billing.concurrency=8")
 	f.StringVar(&o.server, "server", "", "NATS URL instead of the configuration's")
+	f.StringVar(&o.nats, "context", "", "context of the nats command instead of the configuration's server; -: the selected one")
 	f.StringVar(&o.creds, "creds", "", "NATS credentials file instead of the configuration's")
 	f.BoolVar(&out.wide, "wide", false, "print tables whole, wider than the terminal (always so in a file or a pipe)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
 	_ = root.MarkPersistentFlagFilename("creds", "creds")
 	root.AddCommand(newRun(o), newLint(o), newPub(o), newExplain(o), newDLQ(o), newReplay(o), newStatus(o), newPause(o), newResume(o), newVersion())
+	completeValues(root, o)
 	return root
 }
 
@@ -69,7 +72,7 @@ func (o *options) read(client bool) (*config.Config, error) {
 	if o.creds != "" {
 		set = append(set, "nats.creds="+o.creds)
 	}
-	cfg, err := config.Load(config.Options{File: file, Set: set, Env: os.Environ(), Client: client})
+	cfg, err := config.Load(config.Options{File: file, Set: set, Env: os.Environ(), Context: o.nats, Client: client})
 	if err != nil && file == "" {
 		return nil, fmt.Errorf("%w\n(no configuration file: name one with -c, or call from a folder with a %s)", err, defaultFile)
 	}

@@ -51,8 +51,12 @@ type Ready struct {
 // NATS is how relay reaches its server.
 type NATS struct {
 	// URL lists the servers. Empty means the embedded one.
-	URL    URLs   `koanf:"url"`
-	Domain string `koanf:"domain"`
+	URL URLs `koanf:"url"`
+	// Context is a context of the nats command. It gives what the other keys leave out.
+	Context string `koanf:"context"`
+	Domain  string `koanf:"domain"`
+	// InboxPrefix begins the subjects of the answers that relay waits for. Empty means _INBOX.
+	InboxPrefix string `koanf:"inbox_prefix"`
 	// Creds and NKey are paths of files; the other ways to authenticate are values. At most one way is set.
 	Creds    string   `koanf:"creds"`
 	NKey     string   `koanf:"nkey"`

@@ -20,6 +20,8 @@ type Options struct {
 	Set []string
 	// Env is the environment as os.Environ returns it. Only RELAY_… variables count, see the package comment.
 	Env []string
+	// Context is a context of the nats command that replaces what File and Env say of the server.
+	Context string
 	// Client is for a command that only talks to the server: routes are not required.
 	Client bool
 }
@@ -77,6 +79,7 @@ func (c *collector) load(data []byte, opts Options) (*Config, error) {
 	if err := l.decode(&cfg); err != nil {
 		return nil, err
 	}
+	c.context(&cfg.NATS, opts.Context)
 	c.validate(&cfg)
 	if err := c.err(); err != nil {
 		return nil, err

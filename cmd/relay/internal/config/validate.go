@@ -21,6 +21,7 @@ var (
 	serviceRule = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
 	domainRule  = regexp.MustCompile(`^[^\s.*>/\\]{1,64}$`)
 	hostRule    = regexp.MustCompile(`^[\pL\pN_]([\pL\pN._-]*[\pL\pN._])?$`)
+	inboxRule   = regexp.MustCompile(`^[^\s.*>$[:cntrl:]]+(\.[^\s.*>[:cntrl:]]+)*$`)
 	streamRule  = regexp.MustCompile(`^[^\s.*>/\\[:cntrl:]]{1,255}$`)
 )
 
@@ -90,6 +91,9 @@ func (c *collector) nats(n NATS) {
 	}
 	if n.Domain != "" && !domainRule.MatchString(n.Domain) {
 		c.fault("nats.domain", "must be one token without dots, wildcards or white space (got %q)", n.Domain)
+	}
+	if n.InboxPrefix != "" && !inboxRule.MatchString(n.InboxPrefix) {
+		c.fault("nats.inbox_prefix", "must be a subject without wildcards, such as _INBOX_relay (got %q)", n.InboxPrefix)
 	}
 	c.auth(n)
 	if (n.TLS.Cert == "") != (n.TLS.Key == "") {

@@ -34,6 +34,8 @@ type Config struct {
 	User, Password, Token string
 	// CA, Cert and Key are PEM files. Each of them asks for TLS. Cert and Key go together.
 	CA, Cert, Key string
+	// InboxPrefix begins the subjects of answers. Empty means the library's.
+	InboxPrefix string
 	// Name is what the server's lists of connections show.
 	Name string
 	// InProcess connects through memory to a server in this process.

@@ -28,6 +28,9 @@ func (c Config) options(d *dialer) ([]nats.Option, error) {
 		nats.SetCustomDialer(d),
 		nats.SkipHostLookup(), // the dialer resolves names, and can be cancelled
 	}
+	if c.InboxPrefix != "" {
+		opts = append(opts, wrap("nats.inbox_prefix", nats.CustomInboxPrefix(c.InboxPrefix)))
+	}
 	if c.InProcess != nil {
 		if c.InProcessAuth != nil {
 			opts = append(opts, c.InProcessAuth)
