@@ -66,11 +66,11 @@ func (s *source) probes() (list []probe) {
 		if f := s.setup.want.FilterSubject; f != "" {
 			to += "." + f
 		}
-		// Not JSON: answered with a 400.
-		list = append(list, probe{"making durable " + s.durable, &nats.Msg{Subject: to, Reply: r.nc.NewInbox(), Data: []byte("{")}})
+		// For another stream than the subject names: refused. What is no JSON would be refused with a line in the server's log.
+		list = append(list, probe{"making durable " + s.durable, &nats.Msg{Subject: to, Reply: r.nc.NewInbox(), Data: []byte(`{"stream_name":"-"}`)}})
 	}
 	return append(list,
-		// Neither is this.
+		// Not JSON: answered with a 400.
 		probe{"pulling from durable " + s.durable, &nats.Msg{
 			Subject: r.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable, Reply: r.nc.NewInbox(), Data: []byte("{"),
 		}},
