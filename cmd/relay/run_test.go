@@ -446,6 +446,13 @@ func TestRun_demo(t *testing.T) {
 	handled("the key flows again", is("key", "orders.us.created"), "key flows again")
 	handled("a dead letter", is("reason", "exhausted"), "dead-lettered")
 
+	// relay's own look at what it is permitted made the server warn of it, once for each durable.
+	for _, e := range p.logged("nats-server: ") {
+		if e["level"] != "DEBUG" {
+			t.Errorf("the server says %v", e["msg"])
+		}
+	}
+
 	// What it says to do next, done. In a log of JSON it is a record: nothing of it is plain text.
 	if out := p.out.String(); out != "" {
 		t.Errorf("it prints %q", out)

@@ -45,6 +45,11 @@ func text(format string, v []any) string { return strings.TrimSpace(fmt.Sprintf(
 func (b *bridge) Noticef(format string, v ...any) { b.write(slog.LevelDebug, format, v) }
 
 func (b *bridge) Warnf(format string, v ...any) {
+	// Whoever sent the request was told, and relay sends some that cannot be valid: to see whether they are permitted.
+	if strings.Contains(text(format, v), "Invalid JetStream request ") {
+		b.write(slog.LevelDebug, format, v)
+		return
+	}
 	level := slog.LevelWarn
 	b.mu.Lock()
 	if b.starting {
