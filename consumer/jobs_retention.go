@@ -113,10 +113,9 @@ func (t *retention) note(u dlq.Usage, now time.Time, onFull string, log *slog.Lo
 
 var (
 	parked     = prometheus.NewDesc("relay_parked_messages", "Messages in the retry stream, waiting or due, of all routes and instances.", nil, nil)
-	dlqEntries = prometheus.NewDesc("relay_dlq_entries", "Dead letters that are stored, of all instances.", nil, nil)
-	dlqBytes   = prometheus.NewDesc("relay_dlq_bytes", "Their size: entries, and bodies that are stored apart.", []string{"part"}, nil)
+	dlqBytes   = prometheus.NewDesc("relay_dlq_bytes", "Size of the dead letters: entries, and bodies that are stored apart.", []string{"part"}, nil)
 	dlqMax     = prometheus.NewDesc("relay_dlq_max_bytes", "Bound of either part (dlq.max_bytes); 0 without one.", nil, nil)
-	dlqFull    = prometheus.NewDesc("relay_dlq_full_ratio", "Used share of the bound; a warning is logged from 0.8.", nil, nil)
+	dlqFull    = prometheus.NewDesc("relay_dlq_capacity_ratio", "Used share of the bound; a warning is logged from 0.8.", nil, nil)
 	dlqDropped = prometheus.NewDesc("relay_dlq_dropped_total", "Dead letters that this instance dropped to make room (dlq.on_full: drop_oldest).", nil, nil)
 )
 
@@ -129,7 +128,6 @@ func (t *retention) collect(ch chan<- prometheus.Metric) {
 	if u == nil {
 		return
 	}
-	gauge(dlqEntries, float64(u.Entries))
 	gauge(dlqBytes, float64(u.Bytes), "entries")
 	gauge(dlqBytes, float64(u.Bodies), "bodies")
 	gauge(dlqMax, float64(u.Max))

@@ -1,11 +1,13 @@
 package consumer
 
 import (
+	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/relaymq/relay/internal/version"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -48,8 +50,9 @@ type metrics struct {
 	r       *Relay
 	seconds *prometheus.HistogramVec
 
-	connected, deliveries, rebuilds, strays, verdicts, settlements, retries, aside, dead, notDead,
-	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, heldMessages, heldBytes, heldMost, unconfirmed, ackPending *prometheus.Desc
+	build, connected, deliveries, rebuilds, strays, verdicts, settlements, retries, aside, dead, notDead,
+	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
+	heldMessages, heldBytes, heldMost, unconfirmed, ackPending *prometheus.Desc
 }
 
 func newMetrics(r *Relay) *metrics {
@@ -62,6 +65,7 @@ func newMetrics(r *Relay) *metrics {
 			Name: "relay_handler_seconds", Help: "How long attempts took.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
 		}, []string{"route"}),
+		build:        desc("build_info", "1; the labels say which relay this is.", "version", "go"),
 		connected:    desc("nats_connected", "1 while the connection to NATS is up."),
 		deliveries:   desc("deliveries_total", "Messages that arrived from JetStream.", "stream", "durable"),
 		rebuilds:     desc("pull_rebuilds_total", "Times the watchdog pulled anew.", "stream", "durable"),
@@ -75,9 +79,6 @@ func newMetrics(r *Relay) *metrics {
 		dead:         desc("dead_letters_total", "Messages in the dead letters by reason.", "route", "reason"),
 		notDead:      desc("dead_letter_failures_total", "Dead letters that could not be stored; the messages stay where they are.", "route"),
 		keys:         desc("keys", "Keys by state.", "route", "state"),
-		heldMessages: desc("held_messages", "Messages in memory: from their arrival until the server has confirmed their settlement.", "route"),
-		heldBytes:    desc("held_bytes", "Their size, but for those in handlers.", "route"),
-		heldMost:     desc("held_bytes_limit", "With so many bytes no more messages are pulled.", "route"),
 		stash:        desc("stash_messages", "Messages held in memory because their key waits.", "route"),
 		stashBytes:   desc("stash_bytes", "Their size.", "route"),
 		running:      desc("handlers_running", "Attempts in flight.", "route"),
@@ -87,7 +88,15 @@ func newMetrics(r *Relay) *metrics {
 		hangs:        desc("handler_hangs_total", "Attempts that were abandoned.", "route"),
 		evicted:      desc("stash_evictions_total", "Messages given back because the stash was full.", "route"),
 		moves:        desc("state_changes_total", "Changes of state of keys and of the route, by the new state.", "route", "state"),
-		up:           desc("route_up", "1 while the route works.", "route"),
+		up:           desc("route_up", "1 while messages of the route start as they come: it flows.", "route"),
+		state:        desc("route_state", "1 for the state that the route is in, 0 for the others.", "route", "state"),
+		ready:        desc("ready", "1 while everything works; /readyz says what does not."),
+		backlog:      desc("backlog_messages", "Messages that wait for the route, on all instances: in its stream and not delivered, outstanding (delivered and not settled), parked in the retry stream. Routes that share a durable share the first two.", "route", "where"),
+		deadStored:   desc("dlq_messages", "Dead letters that are stored, of all instances; those of routes that are not configured have an empty route.", "route"),
+		oldestDead:   desc("dlq_oldest_age_seconds", "Age of the oldest dead letter; 0 without one."),
+		heldMessages: desc("held_messages", "Messages in memory: from their arrival until the server has confirmed their settlement.", "route"),
+		heldBytes:    desc("held_bytes", "Their size, but for those in handlers.", "route"),
+		heldMost:     desc("held_bytes_limit", "With so many bytes no more messages are pulled.", "route"),
 	}
 	for _, rt := range r.routes {
 		rt.count.seconds = m.seconds.WithLabelValues(rt.cfg.Name).(prometheus.Histogram)
@@ -115,7 +124,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
 	m.seconds.Collect(ch)
+	gauge(m.build, 1, version.String(), runtime.Version())
 	gauge(m.connected, one(m.r.nc.IsConnected()))
+	gauge(m.ready, one(m.r.Ready() == nil))
 	m.r.retention.collect(ch)
 	for _, s := range m.r.openSources() {
 		st := s.session.Stats()
@@ -123,8 +134,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		counter(m.rebuilds, s.count.rebuilds.Load(), s.stream, s.durable)
 		counter(m.strays, s.count.strays.Load(), s.stream, s.durable)
 		gauge(m.unconfirmed, st.Unconfirmed, s.stream, s.durable)
-		gauge(m.ackPending, st.AckPending, s.stream, s.durable)
+		if l := s.looked.Load(); l != nil && !s.isLost() {
+			gauge(m.ackPending, l.outstanding, s.stream, s.durable)
+		}
 	}
+	stored := uint64(0)
 	for _, rt := range m.r.routes {
 		name, c, st := rt.cfg.Name, &rt.count, rt.group.Status()
 		for kind := supervisor.Retry; kind < supervisor.Lost; kind++ {
@@ -157,7 +171,31 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		counter(m.panics, st.Counts.Panics, name)
 		counter(m.hangs, st.Counts.Hangs, name)
 		counter(m.evicted, st.Counts.Evicted, name)
-		gauge(m.up, one(rt.trouble() == nil), name)
+		condition, _, _ := rt.condition(st)
+		gauge(m.up, one(condition == RouteFlowing), name)
+		for _, state := range routeStates {
+			gauge(m.state, one(condition == state), name, state)
+		}
+		// What is not known is left out: 0 would say that nothing waits.
+		if b := rt.backlog(); b != nil {
+			gauge(m.backlog, int(b.Stream), name, "stream")
+			gauge(m.backlog, b.Outstanding, name, "outstanding")
+			if b.Parked != nil {
+				gauge(m.backlog, int(*b.Parked), name, "parked")
+			}
+		}
+		if n, known := m.r.retention.dead.stored(name); known {
+			gauge(m.deadStored, n, name)
+			stored += uint64(n)
+		}
+	}
+	if u := m.r.retention.usage.Load(); u != nil {
+		gauge(m.deadStored, int(u.Entries-min(stored, u.Entries)), "")
+		age := time.Duration(0)
+		if u.Entries > 0 {
+			age = max(0, time.Since(u.Oldest))
+		}
+		gauge(m.oldestDead, int(age.Seconds()))
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/relaymq/relay/internal/kvwatch"
 )
 
 // What operators decide holds on every instance and over restarts: it is a value in the bucket <SERVICE>_STATE, which
@@ -25,8 +23,23 @@ type Order struct {
 	Key   []byte    `json:"key,omitempty"`
 	State string    `json:"state"` // paused or running
 	Why   string    `json:"why,omitempty"`
-	By    string    `json:"by,omitempty"`
+	By    string    `json:"by,omitempty"`        // the operator, as he or she says: user@host
+	User  string    `json:"nats_user,omitempty"` // whom NATS took the operator for
 	At    time.Time `json:"at"`
+	// Format is what Give writes there. An instance leaves orders alone whose format is newer than its own.
+	Format int `json:"format"`
+}
+
+// orderFormat is the newest format that is understood. Orders of the first version say nothing, which is 0.
+const orderFormat = 1
+
+// reason is why a route or a key is paused, and by whom.
+func (order *Order) reason() string {
+	why := order.Why
+	if why == "" {
+		why = "paused by an operator"
+	}
+	return cut(why, maxTextLen)
 }
 
 // The states of an Order.
@@ -37,8 +50,13 @@ const (
 
 // Orders is the bucket in which they are kept.
 type Orders struct {
-	kv jetstream.KeyValue
+	kv      jetstream.KeyValue
+	created time.Time
+	last    uint64 // revision, when it was opened
 }
+
+// Created is when the bucket was made: revisions of another one say nothing about this one.
+func (o *Orders) Created() time.Time { return o.created }
 
 // OpenOrders opens the bucket of a service (empty: relay), and makes it when it is missing.
 func OpenOrders(ctx context.Context, js jetstream.JetStream, service string, replicas int) (*Orders, error) {
@@ -53,7 +71,15 @@ func OpenOrders(ctx context.Context, js jetstream.JetStream, service string, rep
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", name, err)
 	}
-	return &Orders{kv}, nil
+	status, err := kv.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", name, err)
+	}
+	o := &Orders{kv: kv}
+	if s, ok := status.(*jetstream.KeyValueBucketStatus); ok {
+		o.created, o.last = s.StreamInfo().Created, s.StreamInfo().State.LastSeq
+	}
+	return o, nil
 }
 
 // Give stores an order and returns its revision; running instances follow within moments.
@@ -61,6 +87,7 @@ func (o *Orders) Give(ctx context.Context, order Order) (revision uint64, err er
 	if !nameRule.MatchString(order.Route) {
 		return 0, fmt.Errorf("%q is not the name of a route", order.Route)
 	}
+	order.Format = orderFormat
 	value, err := json.Marshal(order)
 	if err != nil {
 		return 0, err
@@ -77,98 +104,48 @@ func (order Order) bucketKey() string {
 	return order.Route + "." + hex.EncodeToString(sum[:])
 }
 
-// follow applies the orders there are, and returns; later ones are applied until ctx is done.
-func (r *Relay) follow(setup, ctx context.Context) (wait func(), err error) {
-	orders, err := OpenOrders(setup, r.js, r.cfg.Service, r.cfg.Replicas)
-	if err != nil {
-		return nil, err
-	}
-	watcher, err := orders.kv.WatchAll(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("watching bucket %s: %w", orders.kv.Bucket(), err)
-	}
-	for {
-		select {
-		case <-setup.Done():
-			kvwatch.Stop(watcher)
-			return nil, setup.Err()
-		case entry := <-watcher.Updates():
-			if entry != nil {
-				r.obey(entry)
-				continue
-			}
-		}
-		break
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer kvwatch.Stop(watcher)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case entry, open := <-watcher.Updates():
-				if !open {
-					return
-				}
-				if entry != nil {
-					r.obey(entry)
-				}
-			}
-		}
-	}()
-	return func() { <-done }, nil
-}
-
-// obey applies one order.
-func (r *Relay) obey(entry jetstream.KeyValueEntry) {
-	defer func() { r.obeyed.Store(entry.Revision()) }()
-	var order Order
-	if entry.Operation() != jetstream.KeyValuePut {
-		return
-	}
-	if err := json.Unmarshal(entry.Value(), &order); err != nil {
-		r.log.Error("an order of an operator cannot be read", "key", entry.Key(), "error", err)
-		return
-	}
-	for _, rt := range r.routes {
-		if rt.cfg.Name == order.Route {
-			rt.obey(order)
-		}
-	}
-}
-
+// obey applies an order.
 func (rt *route) obey(order Order) {
 	pause, key := order.State == OrderPaused, string(order.Key)
-	why := order.Why
-	if why == "" {
-		why = "paused by an operator"
+	attrs := []any{"by", order.By, "nats_user", order.User, "at", order.At, "why", order.Why}
+	if order.Key != nil {
+		attrs = append(attrs, "key", key)
 	}
 	switch {
 	case order.Key == nil && pause:
-		rt.log.Warn("route is paused", "why", why, "by", order.By)
-		rt.setPaused(why)
+		rt.log.Warn("route is paused by an operator", attrs...)
+		rt.setPaused(&order)
 		rt.group.Pause()
 	case order.Key == nil:
-		if rt.setPaused("") {
-			rt.log.Info("route is resumed", "by", order.By)
+		if rt.setPaused(nil) {
+			rt.log.Info("route is resumed by an operator", attrs...)
 		}
 		rt.group.Resume()
+		rt.recallAll()
 	case pause:
-		rt.group.SuspendKey(key, why)
+		rt.log.Warn("key is paused by an operator", attrs...)
+		rt.group.SuspendKey(key, order.reason()+by(order))
 	default:
 		if rt.group.ResumeKey(key) {
+			rt.log.Info("key is resumed by an operator", attrs...)
 			rt.recall(key)
 		}
 	}
 }
 
-// setPaused notes why the route is paused; empty when it is not. It reports whether it was.
-func (rt *route) setPaused(why string) (was bool) {
+// by names the operator, behind a reason.
+func by(order Order) string {
+	if order.By == "" {
+		return ""
+	}
+	return " (by " + cut(order.By, maxKeyShown) + ")"
+}
+
+// setPaused notes the order by which the route is paused; nil when it is not. It reports whether it was.
+func (rt *route) setPaused(order *Order) (was bool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	was = rt.paused != ""
-	rt.paused = why
+	was = rt.paused != nil
+	rt.paused = order
 	return was
 }

@@ -28,7 +28,10 @@ func (w *world) order(o Order, relays ...*Relay) {
 		w.t.Fatal(err)
 	}
 	for _, r := range relays {
-		w.eventually("the order is applied", func() bool { return r.Status().Orders >= revision })
+		w.eventually("the order is applied", func() bool {
+			s := r.Status()
+			return s.Orders >= revision && s.OrdersBucket.Equal(orders.Created())
+		})
 	}
 }
 
@@ -170,7 +173,7 @@ func TestStatus_isAMicroServiceToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	var info micro.Info
-	if err := json.Unmarshal(m.Data, &info); err != nil || info.Name != "relay" || info.Metadata["instance"] != "a" || len(info.Endpoints) != 1 {
+	if err := json.Unmarshal(m.Data, &info); err != nil || info.Name != "relay" || info.Metadata["instance"] != "a" || len(info.Endpoints) != 2 {
 		t.Errorf("info %+v, %v", info, err)
 	}
 }

@@ -188,10 +188,19 @@ func (rt *route) pending(now time.Time) (n uint64) {
 }
 
 func (l *lockedStalls) err(most time.Duration, now time.Time) error {
+	since, why := l.lasting(most, now)
+	if why == "" {
+		return nil
+	}
+	return fmt.Errorf("it has started nothing since %s: %s", since.UTC().Format(time.RFC3339), why)
+}
+
+// lasting is since when and why it has lasted for that long; empty when it has not.
+func (l *lockedStalls) lasting(most time.Duration, now time.Time) (since time.Time, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.since.IsZero() || now.Sub(l.since) < most {
-		return nil
+		return time.Time{}, ""
 	}
-	return fmt.Errorf("it has started nothing since %s: %s", l.since.UTC().Format(time.RFC3339), l.why)
+	return l.since, l.why
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/relaymq/relay/ack"
 )
 
-// The messages of a suspended key are given back for an hour. When the key is resumed nobody wants to wait for that, so
-// each instance remembers what it sent away, and asks for it again.
+// The messages of a suspended key are given back for an hour, those that come although their route is paused for some
+// minutes. When the key or the route is resumed nobody wants to wait for that, so each instance remembers what it sent away,
+// and asks for it again.
 
 // maxAway bounds what a route remembers; what is beyond comes by itself, within the hour.
 const maxAway = 10_000
@@ -63,5 +64,18 @@ func (rt *route) recall(key string) {
 	rt.mu.Unlock()
 	for _, s := range list {
 		s.delivery.Recall()
+	}
+}
+
+// recallAll asks for what went away while the route was paused.
+func (rt *route) recallAll() {
+	rt.mu.Lock()
+	all := rt.away
+	rt.away, rt.awayCount = nil, 0
+	rt.mu.Unlock()
+	for _, list := range all {
+		for _, s := range list {
+			s.delivery.Recall()
+		}
 	}
 }

@@ -86,9 +86,9 @@ type Relay struct {
 	records *ack.Bucket
 	dead    *dlq.Store
 
-	serving atomic.Bool   // messages are pulled
-	trouble atomic.Int64  // when something could not be stored, in Unix nanoseconds; 0: not since the last search
-	obeyed  atomic.Uint64 // revision of the last order of an operator
+	serving atomic.Bool  // messages are pulled
+	trouble atomic.Int64 // when something could not be stored, in Unix nanoseconds; 0: not since the last search
+	obeyed  obeyed
 
 	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
 
@@ -169,7 +169,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err := r.reach(ctx); err != nil {
 		return unlessStopped(ctx, err)
 	}
-	control, err := r.answerStatus()
+	control, err := r.answerControl()
 	if err != nil {
 		return unlessStopped(ctx, &SetupError{Err: err})
 	}
@@ -301,6 +301,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.watchUsage(work) })
 	running.Go(func() { r.watchStalls(work) })
 	running.Go(func() { r.watchOwnStreams(work) })
+	running.Go(func() { r.watchCounts(work) })
 	running.Go(func() { r.solo.run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
 	running.Go(func() { r.tryHeld(slow) })

@@ -41,6 +41,8 @@ type route struct {
 	work         context.Context // of the slow path; set by serve
 	count        counters
 	shared       *sharedLife // of a Handler that is started or stopped; else nil
+	// parkedNow is what it has in the retry stream, as the server said lately.
+	parkedNow count
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 
@@ -52,10 +54,11 @@ type route struct {
 	stalls   lockedStalls
 
 	mu      sync.Mutex
-	stopped error  // no message is to blame, and none starts but to find out whether it works again
+	stopped error // no message is to blame, and none starts but to find out whether it works again
+	stopAt  time.Time
 	dlqErr  error  // the dead letters do not take its entries
 	dlqFail int    // in a row
-	paused  string // by an operator: why
+	paused  *Order // by an operator
 	// Messages of suspended keys that were given back, by key.
 	away      map[string][]sentAway // in the order in which they went
 	awayCount int
@@ -143,7 +146,7 @@ func (rt *route) more() {
 // fail notes why the route is stopped; nil says that it is not any more.
 func (rt *route) fail(err error) {
 	rt.mu.Lock()
-	rt.stopped = err
+	rt.stopped, rt.stopAt = err, time.Now()
 	rt.mu.Unlock()
 	if err != nil {
 		rt.log.Error("route stopped; its messages wait, and it tries again by itself", "error", err)

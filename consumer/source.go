@@ -47,6 +47,7 @@ type source struct {
 	ended   chan struct{} // closed when run is over
 	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon
 	count   *sourceCounters
+	looked  atomic.Pointer[look]
 	// Messages of ordered keys of which something must be asked first, and those behind them.
 	inOrder *pool.Pool
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
@@ -76,6 +77,7 @@ type source struct {
 	silence  silence
 	draining bool
 	lost     error // why nothing can be pulled
+	lostAt   time.Time
 	rebuilt  time.Time
 	stalls   int // within a minute
 	edits    edits
@@ -140,6 +142,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	m := markOf(info.Config.Metadata)
 	s.adopted = m.adopted
 	s.learn(stream.CachedInfo().Config.Subjects, m)
+	s.saw(info)
 	s.inbox = s.relay.nc.NewInbox()
 	s.least = minLeast
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
@@ -184,6 +187,7 @@ func (s *source) askBoth(ctx context.Context) (ack.Identity, jetstream.Stream, *
 		return ack.Identity{}, nil, nil, err
 	}
 	info := consumer.CachedInfo()
+	s.saw(info)
 	return ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}, stream, info, nil
 }
 
@@ -230,6 +234,9 @@ func (s *source) lose(err error) {
 	s.mu.Lock()
 	known := s.lost != nil
 	s.lost = err
+	if !known {
+		s.lostAt = time.Now()
+	}
 	s.mu.Unlock()
 	if !known {
 		s.log.Error("nothing can be pulled any more; it is looked for; make it again, or restart relay to have it made", "error", err)

@@ -1,15 +1,10 @@
 package consumer
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
+	"unicode/utf8"
 
 	"github.com/relaymq/relay/supervisor"
 )
@@ -20,21 +15,35 @@ type Status struct {
 	Service  string    `json:"service"`
 	Started  time.Time `json:"started"`
 	Ready    bool      `json:"ready"`
+	Draining bool      `json:"draining,omitempty"`
 	Trouble  []string  `json:"trouble,omitempty"`
-	Orders   uint64    `json:"orders"` // revision of the last order of an operator that was applied
-	// Parked messages are in the retry stream, waiting or due, of all routes and instances; up to 15 s old.
+	Notices  []string  `json:"notices,omitempty"` // what is wrong, and keeps nothing from working
+	// Orders is the revision of the last order of an operator that was applied, and OrdersBucket when the bucket was made in
+	// which it is: one that was made anew begins at 1.
+	Orders       uint64    `json:"orders"`
+	OrdersBucket time.Time `json:"orders_bucket,omitzero"`
+	// Parked messages are in the retry stream, waiting or due, and Stored ones in the dead letters: of all routes and instances,
+	// up to 15 s old.
 	Parked int64         `json:"parked"`
+	Stored uint64        `json:"dead_letters"`
 	Routes []RouteStatus `json:"routes"`
+
+	// Page of Pages: what is too large for one message comes in several, which AskStatus puts together.
+	Page  int `json:"page,omitempty"`
+	Pages int `json:"pages,omitempty"`
 }
 
 // RouteStatus is a route on one instance.
 type RouteStatus struct {
-	Name   string     `json:"name"`
-	State  string     `json:"state"` // starting, flowing, waiting, probing, paused or stopped
-	Why    string     `json:"why,omitempty"`
-	Since  *time.Time `json:"since,omitempty"`
-	Until  *time.Time `json:"until,omitempty"` // waiting: the next try
-	Stream string     `json:"stream"`
+	Name  string     `json:"name"`
+	State string     `json:"state"` // one of RouteFlowing and the others
+	Why   string     `json:"why,omitempty"`
+	Since *time.Time `json:"since,omitempty"` // of the outage, through all its waits and probes
+	Until *time.Time `json:"until,omitempty"` // waiting: the next try
+	// Pause is the operator's order while it holds, whatever the state.
+	Pause   *Order `json:"pause,omitempty"`
+	Stream  string `json:"stream"`
+	Durable string `json:"durable"`
 	// Key and Order are those of the configuration.
 	Key   string `json:"key"`
 	Order string `json:"order"`
@@ -48,19 +57,25 @@ type RouteStatus struct {
 	HeldMessages   int `json:"held_messages"`
 	HeldBytes      int `json:"held_bytes"`
 	HeldBytesLimit int `json:"held_bytes_limit"`
-	// AckPending deliveries of the route's durable wait for their settlement, on all instances.
-	AckPending int `json:"ack_pending"`
+	// Backlog is what waits for the route on all instances. Nil: its durable is not known.
+	Backlog *Backlog `json:"backlog,omitempty"`
 	// Totals of this instance since its start.
 	Acked   uint64 `json:"acked"`
 	Retried uint64 `json:"retried"`
 	Dead    uint64 `json:"dead"`
-	// Waiting are the keys that wait, probe or are suspended, longest first, at most 100.
-	Waiting []KeyStatus `json:"waiting,omitempty"`
+	// Stored are the route's dead letters that are stored now, of all instances. Nil: not counted yet.
+	Stored *int `json:"dead_letters,omitempty"`
+	// Waiting are the keys that wait, probe or are suspended, longest first: as many as were asked for and fit. Of the others
+	// WaitingMore is the number.
+	Waiting     []KeyStatus `json:"waiting,omitempty"`
+	WaitingMore int         `json:"waiting_more,omitempty"`
 }
 
 // KeyStatus is a key that does not simply flow.
 type KeyStatus struct {
+	// Key is cut when it is long: then KeyBytes is its length.
 	Key      string     `json:"key"`
+	KeyBytes int        `json:"key_bytes,omitempty"`
 	State    string     `json:"state"`
 	Why      string     `json:"why"`
 	Since    time.Time  `json:"since"`
@@ -72,14 +87,54 @@ type KeyStatus struct {
 	Child    string     `json:"child"`
 }
 
-// maxKeysShown bounds a status.
-const maxKeysShown = 100
+// What a status holds at most of what strangers wrote.
+const (
+	defaultKeys = 100
+	maxKeys     = 10_000
+	maxKeyShown = 256 // bytes
+	maxTextLen  = 512
+	maxTroubles = 100
+)
 
-// Status is a snapshot of this instance. It changes nothing and asks nobody.
-func (r *Relay) Status() Status {
-	s := Status{Instance: r.cfg.Instance, Service: r.cfg.Service, Started: r.since(), Ready: true, Orders: r.obeyed.Load(), Parked: r.retention.parked.Load()}
+// StatusRequest says how much to tell. The zero value asks for all routes and up to a hundred keys of each.
+type StatusRequest struct {
+	// Route is the only one to tell of; empty: all.
+	Route string `json:"route,omitempty"`
+	// Keys is how many keys of each route are told at most. Zero means 100, -1 none; more than 10,000 are not.
+	Keys int `json:"keys,omitempty"`
+}
+
+func (q StatusRequest) keys() int {
+	switch {
+	case q.Keys < 0:
+		return 0
+	case q.Keys == 0:
+		return defaultKeys
+	}
+	return min(q.Keys, maxKeys)
+}
+
+// Status is a snapshot of this instance. It changes nothing and asks nobody: counts of the server are up to some seconds old.
+func (r *Relay) Status() Status { return r.status(StatusRequest{}) }
+
+func (r *Relay) status(q StatusRequest) Status {
+	s := Status{
+		Instance: r.cfg.Instance, Service: r.cfg.Service, Started: r.since(), Ready: true, Draining: r.isDraining(),
+		Parked: r.retention.parked.Load(),
+	}
+	s.OrdersBucket, s.Orders = r.obeyed.last()
+	s.Notices = r.obeyed.unread()
+	if u := r.retention.usage.Load(); u != nil {
+		s.Stored = u.Entries
+	}
 	if err := r.Ready(); err != nil {
-		s.Ready, s.Trouble = false, strings.Split(err.Error(), "\n")
+		s.Ready = false
+		for _, line := range strings.Split(err.Error(), "\n") {
+			s.Trouble = append(s.Trouble, cut(line, maxTextLen))
+		}
+		if n := len(s.Trouble) - maxTroubles; n > 0 {
+			s.Trouble = append(s.Trouble[:maxTroubles], fmt.Sprintf("and %d more", n))
+		}
 	}
 	for _, src := range r.openSources() {
 		if text := src.strayTrouble(); text != "" {
@@ -87,45 +142,41 @@ func (r *Relay) Status() Status {
 		}
 	}
 	for _, rt := range r.routes {
-		s.Routes = append(s.Routes, rt.status())
+		if q.Route == "" || q.Route == rt.cfg.Name {
+			s.Routes = append(s.Routes, rt.status(q.keys()))
+		}
 	}
 	return s
 }
 
-func (rt *route) status() RouteStatus {
+func (rt *route) status(keys int) RouteStatus {
 	g := rt.group.Status()
+	state, why, since := rt.condition(g)
 	s := RouteStatus{
-		Name: rt.cfg.Name, Key: rt.cfg.Key, Order: rt.cfg.Order, State: g.State.String(), Why: g.Why, Since: known(g.Since), Running: g.Running, Stuck: g.Stuck,
-		Window: g.Window, Stash: g.StashMessages, Keys: map[string]int{},
+		Name: rt.cfg.Name, Durable: rt.cfg.Durable, Key: rt.cfg.Key, Order: rt.cfg.Order, State: state, Why: cut(why, maxTextLen), Since: known(since),
+		Running: g.Running, Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Keys: map[string]int{},
 		Acked:   rt.count.settled[supervisor.AckMessage].Load(),
 		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),
 		Dead:    rt.count.settled[supervisor.DeadLetter].Load(),
+		Backlog: rt.backlog(),
 	}
 	holds := rt.holds()
 	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.most.Bytes
-	if g.State == supervisor.Waiting {
+	if (state == RouteWaiting || state == RouteStopped) && g.State == supervisor.Waiting {
 		s.Until = known(g.Until)
 	}
-	if state, why, since, yes := rt.starting(); yes {
-		s.State, s.Why, s.Since, s.Until = state, why, known(since), nil
-	}
 	rt.mu.Lock()
-	if rt.paused != "" {
-		s.State, s.Why = "paused", rt.paused
-	}
-	if rt.stopped != nil {
-		s.State, s.Why = "stopped", rt.stopped.Error()
-	}
+	s.Pause = rt.paused
 	rt.mu.Unlock()
+	if n, known := rt.relay.retention.dead.stored(rt.cfg.Name); known {
+		s.Stored = &n
+	}
 	for _, src := range rt.relay.openSources() {
 		if src.serves(rt) && !src.due {
-			if until := src.pausedUntil(); !until.IsZero() && s.State != "stopped" {
-				s.State, s.Why, s.Until = "paused", "its durable is paused on the server (nats consumer resume ends that)", &until
+			if until := src.pausedUntil(); !until.IsZero() && state == RoutePaused && s.Pause == nil {
+				s.Until = &until
 			}
-			if src.isEdited() {
-				s.State, s.Why = "stopped", "its durable was edited: see trouble"
-			}
-			s.Stream, s.AckPending = src.stream, src.session.AckPending()
+			s.Stream = src.stream
 		}
 	}
 	for state, n := range g.Keys {
@@ -133,17 +184,33 @@ func (rt *route) status() RouteStatus {
 			s.Keys[state.String()] = n
 		}
 	}
-	for _, k := range rt.group.KeyStates(maxKeysShown) {
+	for _, k := range rt.group.KeyStates(keys) {
 		ks := KeyStatus{
-			Key: k.Key, State: k.State.String(), Why: k.Why, Since: k.Since, Stash: k.Stash, Failures: k.Failures,
-			Restarts: k.Restarts, Error: errorText(k.LastErr), Child: k.Child,
+			Key: cut(k.Key, maxKeyShown), State: k.State.String(), Why: cut(k.Why, maxTextLen), Since: k.Since, Stash: k.Stash, Failures: k.Failures,
+			Restarts: k.Restarts, Error: cut(errorText(k.LastErr), maxTextLen), Child: k.Child,
+		}
+		if len(k.Key) > maxKeyShown {
+			ks.KeyBytes = len(k.Key)
 		}
 		if k.State == supervisor.Waiting {
 			ks.Until = known(k.Until)
 		}
 		s.Waiting = append(s.Waiting, ks)
 	}
+	s.WaitingMore = max(0, g.NotFlowing-len(s.Waiting))
 	return s
+}
+
+// cut shortens a text to about so many bytes, and says how many it had.
+func cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	end := limit
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return fmt.Sprintf("%s… (%d bytes)", s[:end], len(s))
 }
 
 func known(t time.Time) *time.Time {
@@ -151,71 +218,4 @@ func known(t time.Time) *time.Time {
 		return nil
 	}
 	return &t
-}
-
-// statusSubject is asked by `relay status`; every instance answers.
-func statusSubject(service string) string { return service + ".ctl.status" }
-
-// answerStatus makes the instance a NATS micro service, so that `nats micro ls`, `info` and `stats` see it too. There is no
-// queue group: who asks wants to hear of every instance.
-func (r *Relay) answerStatus() (micro.Service, error) {
-	service, err := micro.AddService(r.nc, micro.Config{
-		Name: r.cfg.Service, Version: "0.1.0", Description: "relay: supervised consumers of JetStream streams",
-		Metadata:           map[string]string{"instance": r.cfg.Instance},
-		QueueGroupDisabled: true,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("micro service: %w", err)
-	}
-	err = service.AddEndpoint("status", micro.HandlerFunc(func(req micro.Request) {
-		_ = req.RespondJSON(r.Status()) // whoever asked asks again
-	}), micro.WithEndpointSubject(statusSubject(r.cfg.Service)))
-	if err != nil {
-		_ = service.Stop()
-		return nil, fmt.Errorf("micro service: %w", err)
-	}
-	return service, nil
-}
-
-// How long AskStatus waits for the first instance, and for one more.
-const (
-	firstAnswer = 2 * time.Second
-	nextAnswer  = 250 * time.Millisecond
-)
-
-// ErrNobody says that no instance is running.
-var ErrNobody = errors.New("no instance of relay answers")
-
-// AskStatus asks all instances of a service how they are. It returns [ErrNobody] when none answers within two seconds; more
-// answers are waited for as long as each comes within a quarter of a second.
-func AskStatus(ctx context.Context, nc *nats.Conn, service string) ([]Status, error) {
-	inbox := nc.NewInbox()
-	sub, err := nc.SubscribeSync(inbox)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	if err := nc.PublishRequest(statusSubject(service), inbox, nil); err != nil {
-		return nil, err
-	}
-	var list []Status
-	for wait := firstAnswer; ; wait = nextAnswer {
-		next, cancel := context.WithTimeout(ctx, wait)
-		m, err := sub.NextMsgWithContext(next)
-		cancel()
-		switch {
-		case errors.Is(err, nats.ErrNoResponders) || err != nil && next.Err() != nil && ctx.Err() == nil:
-			if len(list) == 0 {
-				return nil, ErrNobody
-			}
-			return list, nil
-		case err != nil:
-			return list, err
-		}
-		var s Status
-		if err := json.Unmarshal(m.Data, &s); err != nil {
-			return list, fmt.Errorf("an instance answers what is no status: %w", err)
-		}
-		list = append(list, s)
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/relaymq/relay/ack"
 )
@@ -11,11 +12,12 @@ import (
 // Usage is how much room the dead letters take.
 type Usage struct {
 	Entries uint64
-	Last    uint64 // the number of the newest there ever was
-	Bytes   uint64 // of the entries
-	Bodies  uint64 // bytes of the bucket with the bodies that are stored apart
-	Max     uint64 // bound of either, or 0
-	Dropped uint64 // entries that this Store dropped to make room
+	Last    uint64    // the number of the newest there ever was
+	Oldest  time.Time // when the oldest was stored
+	Bytes   uint64    // of the entries
+	Bodies  uint64    // bytes of the bucket with the bodies that are stored apart
+	Max     uint64    // bound of either, or 0
+	Dropped uint64    // entries that this Store dropped to make room
 }
 
 // Full is the share of the bound that is used, by the fuller of the two; 0 without a bound.
@@ -35,7 +37,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 		return Usage{}, fmt.Errorf("stream %s: %w", s.Name(), classify(err))
 	}
 	info := stream.CachedInfo()
-	u := Usage{Entries: info.State.Msgs, Last: info.State.LastSeq, Bytes: info.State.Bytes, Max: uint64(max(info.Config.MaxBytes, 0)), Dropped: s.dropped.Load()}
+	u := Usage{Entries: info.State.Msgs, Last: info.State.LastSeq, Oldest: info.State.FirstTime, Bytes: info.State.Bytes, Max: uint64(max(info.Config.MaxBytes, 0)), Dropped: s.dropped.Load()}
 	if bucket, err := s.js.Stream(ctx, s.bucketStream()); err == nil {
 		u.Bodies = bucket.CachedInfo().State.Bytes
 	}

@@ -267,7 +267,7 @@ func (g *Group) comeBack(k *key, m *Message, now time.Time, fx *effects) {
 // keep puts a message that was started back to those that wait.
 func (g *Group) keep(k *key, m *Message, now time.Time, fx *effects) {
 	switch {
-	case g.closing, g.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
+	case g.closing, g.paused, g.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
 		g.deliver(m, now, fx)
 	case k.state == Suspended:
 		g.refuse(k, m, now, fx)

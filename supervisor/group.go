@@ -179,6 +179,10 @@ func (g *Group) admit(k *key, m *Message, now time.Time, fx *effects) {
 		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired})
 		return
 	}
+	if g.paused {
+		g.turnAwayPaused(m, now, fx)
+		return
+	}
 	g.recent.saw(m.Key, now)
 	early := m.Due.After(now) && !g.opts.Ordered
 	switch {
@@ -196,7 +200,7 @@ func (g *Group) admit(k *key, m *Message, now time.Time, fx *effects) {
 	switch {
 	case early:
 		g.hold(k, m, now, fx)
-	case g.waits(k), g.paused, g.opts.Ordered && (k.stash.n > 0 || g.blocked(k, m, now)):
+	case g.waits(k), g.opts.Ordered && (k.stash.n > 0 || g.blocked(k, m, now)):
 		g.putStash(k, m, now, fx)
 		g.bound(now, fx)
 	default:

@@ -1,10 +1,37 @@
 package supervisor
 
-// Pause lets nothing of the route start until Resume. What runs goes on; Free is zero.
+import "time"
+
+// Pause lets nothing of the route start until Resume. What runs goes on; Free is zero. What has not started is given back, so
+// that whoever is resumed first, on whatever instance, can have it.
 func (g *Group) Pause() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.paused = true
+	var fx effects
+	now := g.lock()
+	if !g.paused {
+		g.paused = true
+		for _, k := range g.keys {
+			for _, l := range []*list{&k.stash, &k.later, &k.due, &k.fresh} {
+				for l.first != nil {
+					m := l.first
+					g.take(k, m)
+					due := m.Due
+					if !due.After(now) {
+						due = time.Time{} // at once
+					}
+					g.giveBack(m, due, now, "the route is paused", nil, &fx)
+				}
+			}
+			g.settleKey(k, now)
+		}
+	}
+	g.unlock(&fx)
+}
+
+// turnAwayPaused gives a message back that arrives although the route is paused: it was asked for before, or for another
+// route of its durable. It stays away for a while, longer each time, and Resume calls it back.
+func (g *Group) turnAwayPaused(m *Message, now time.Time, fx *effects) {
+	g.giveBack(m, now.Add(inVain(m)), now, "the route is paused", nil, fx)
+	fx.last().Suspended = true
 }
 
 // Resume ends a Pause.

@@ -199,8 +199,9 @@ func TestStates_pauseHoldsAndResumeGoesOn(t *testing.T) {
 		time.Sleep(time.Minute)
 		b.wantFinal(1, AckMessage) // it ran
 		b.wantStarts(2)
+		b.wantLast(2, GiveBack) // any instance may have it
 		b.g.Resume()
-		synctest.Wait()
+		time.Sleep(5 * time.Minute) // consumer calls it back at once
 		b.wantFinal(2, AckMessage)
 		b.close()
 	})
@@ -213,7 +214,7 @@ func TestStates_regressionAPauseDropsNothing(t *testing.T) {
 		b.g.Pause()
 		b.send(succeed, "k", 1)
 		b.g.Resume()
-		synctest.Wait()
+		time.Sleep(5 * time.Minute)
 		b.wantFinal(1, AckMessage)
 		b.close()
 	})

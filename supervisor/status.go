@@ -20,8 +20,11 @@ type Status struct {
 	StashMessages  int
 	StashBytes     int
 	Children       int // of keys
-	Keys           map[State]int
-	Counts         Counts
+	// Keys by state. While the route does not flow, those that would flow wait with it.
+	Keys map[State]int
+	// NotFlowing are the keys that KeyStates lists.
+	NotFlowing int
+	Counts     Counts
 }
 
 // KeyStatus is a snapshot of a key that is not simply flowing.
@@ -51,7 +54,14 @@ func (g *Group) Status() Status {
 	now := time.Now()
 	for _, k := range g.keys {
 		state := k.state
-		if why, _, _ := g.standing(k, now); why != "" {
+		if state == Flowing {
+			if why, _, _ := g.standing(k, now); why != "" {
+				state = Waiting
+			}
+		}
+		if state != Flowing {
+			s.NotFlowing++
+		} else if s.State != Flowing {
 			state = Waiting
 		}
 		s.Keys[state]++

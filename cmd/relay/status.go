@@ -5,120 +5,167 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"strings"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/relaymq/relay/consumer"
 )
 
+// watchEvery is how often --watch asks.
+const watchEvery = 2 * time.Second
+
+// statusFlags say what is asked and printed.
+type statusFlags struct {
+	json, instances, watch bool
+	keys                   int
+}
+
 func newStatus(o *options) *cobra.Command {
-	var asJSON bool
+	var f statusFlags
 	c := &cobra.Command{
-		Use: "status", Short: "how every instance, its routes and the keys that wait are", Args: args(cobra.NoArgs),
-		Long: `Status asks all running instances, over NATS, and prints what they say: their routes, what waits where, and each key
-that waits, probes or is suspended, with the reason and the next try.`,
-		RunE: func(c *cobra.Command, _ []string) error {
+		Use: "status [ROUTE]", Short: "how every instance, its routes and the keys that wait are", Args: args(cobra.MaximumNArgs(1)),
+		Long: `Status asks all running instances, over NATS, and prints what they say: their routes, how much waits where, and for each
+route and each key that stands still since when, why, and what happens next.
+
+  RUN       handlers at work             HELD     messages in the memory of the instances
+  BACKLOG   in the stream, not delivered yet      UNACKED  delivered and not settled: with those that wait for a retry
+  PARKED    in the retry stream          DEAD     stored dead letters (and how many the running instances added)
+
+RUN, HELD, DONE and RETRIED are sums over the instances, the last two since they started; the others are counted by the
+server. A question mark stands for what is not known yet. With a ROUTE it tells more of that route, by instance.`,
+		Example: `  relay status
+  relay status billing --keys 1000
+  relay status --watch`,
+		RunE: func(c *cobra.Command, a []string) error {
 			cl, err := o.open(c.Context())
 			if err != nil {
 				return err
 			}
 			defer cl.close()
-			list, err := askStatus(c.Context(), cl)
-			if err != nil {
-				return err
+			route := ""
+			if len(a) == 1 {
+				route = a[0]
 			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), list)
+			if f.watch {
+				return f.again(c.Context(), c, cl, route)
 			}
-			printStatus(c.OutOrStdout(), list, time.Now())
-			return nil
+			return f.once(c.Context(), c, cl, route)
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	c.Flags().BoolVar(&f.instances, "instances", false, "print each instance by itself")
+	c.Flags().BoolVar(&f.watch, "watch", false, "ask and print every two seconds, until interrupted")
+	c.Flags().IntVar(&f.keys, "keys", 20, "how many keys of each route are printed at most; 0: none")
 	return c
 }
 
-func askStatus(ctx context.Context, cl *client) ([]consumer.Status, error) {
-	list, err := consumer.AskStatus(ctx, cl.conn.Conn, cl.cfg.Service)
+func (f statusFlags) once(ctx context.Context, c *cobra.Command, cl *client, route string) error {
+	answers, err := ask(ctx, c, cl, consumer.StatusRequest{Route: route, Keys: max(f.keys, 0) - one(f.keys <= 0)})
+	if err != nil {
+		return err
+	}
+	if route != "" {
+		if err := answered(ctx, cl, answers, route); err != nil {
+			return err
+		}
+	}
+	w := c.OutOrStdout()
+	switch {
+	case f.json:
+		return printJSON(w, answers.Instances)
+	case route != "":
+		printRoute(w, answers.Instances, route, time.Now())
+	case f.instances:
+		for i := range answers.Instances {
+			if i > 0 {
+				fmt.Fprintln(w)
+			}
+			printStatus(w, answers.Instances[i:i+1], time.Now())
+		}
+	default:
+		printStatus(w, answers.Instances, time.Now())
+	}
+	return nil
+}
+
+func one(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// again prints until it is interrupted. On a terminal each print takes the place of the one before.
+func (f statusFlags) again(ctx context.Context, c *cobra.Command, cl *client, route string) error {
+	clear := ""
+	if term.IsTerminal(int(os.Stdout.Fd())) {
+		clear = "\x1b[H\x1b[2J"
+	}
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for first := true; ; first = false {
+		w := c.OutOrStdout()
+		if !f.json {
+			if !first && clear == "" {
+				fmt.Fprintln(w)
+			}
+			fmt.Fprintf(w, "%s%s\n\n", clear, when(time.Now()))
+		}
+		err := f.once(ctx, c, cl, route)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, consumer.ErrNobody):
+			fmt.Fprintln(w, printable(err.Error()))
+		case err != nil:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// ask asks all instances, and says on standard error what is wrong with answers.
+func ask(ctx context.Context, c *cobra.Command, cl *client, q consumer.StatusRequest) (consumer.Answers, error) {
+	answers, err := consumer.Ask(ctx, cl.conn.Conn, cl.cfg.Service, q)
+	complain(c.ErrOrStderr(), answers.Bad)
 	if errors.Is(err, consumer.ErrNobody) {
-		return nil, fmt.Errorf("%w: is relay run running, with service %s, on %s?", err, cl.cfg.Service, cl.conn.ConnectedUrlRedacted())
+		return answers, fmt.Errorf("%w: is relay run running, with service %s, on %s?", err, cl.cfg.Service, cl.conn.ConnectedUrlRedacted())
 	}
-	slices.SortFunc(list, func(a, b consumer.Status) int { return strings.Compare(a.Instance, b.Instance) })
-	return list, err
+	return answers, err
 }
 
-func printStatus(w io.Writer, list []consumer.Status, now time.Time) {
-	for i, s := range list {
-		if i > 0 {
-			fmt.Fprintln(w)
-		}
-		ready := "ready"
-		if !s.Ready {
-			ready = "NOT READY"
-		}
-		fmt.Fprintf(w, "%s  %s, up %v\n", s.Instance, ready, now.Sub(s.Started).Round(time.Second))
-		if s.Parked > 0 {
-			fmt.Fprintf(w, "  %d messages of the service wait in the retry stream\n", s.Parked)
-		}
-		for _, t := range s.Trouble {
-			fmt.Fprintf(w, "  ! %s\n", printable(t))
-		}
-		fmt.Fprintln(w)
-		rows := [][]string{{"ROUTE", "STATE", "RUNNING", "QUEUED", "STASH", "ACK PENDING", "ACKED", "RETRIED", "DEAD", "KEYS", ""}}
-		for _, r := range s.Routes {
-			why := ""
-			if r.State != "flowing" {
-				why = printable(r.Why) + next(r.Until, now)
-			}
-			running := fmt.Sprint(r.Running)
-			if r.Stuck > 0 {
-				running += fmt.Sprintf(" (+%d stuck)", r.Stuck)
-			}
-			rows = append(rows, []string{
-				r.Name, r.State, running, fmt.Sprint(r.Window), fmt.Sprint(r.Stash), fmt.Sprint(r.AckPending), fmt.Sprint(r.Acked),
-				fmt.Sprint(r.Retried), fmt.Sprint(r.Dead), keyCounts(r.Keys), why,
-			})
-		}
-		table(w, rows)
-		printKeys(w, s.Routes, now)
+func complain(w io.Writer, bad []string) {
+	for _, b := range bad {
+		fmt.Fprintf(w, "an answer was left out: %s\n", printable(b))
 	}
 }
 
-func printKeys(w io.Writer, routes []consumer.RouteStatus, now time.Time) {
-	rows := [][]string{{"KEY", "ROUTE", "STATE", "SINCE", "NEXT TRY", "STASH", "RESTARTS", "WHY"}}
-	for _, r := range routes {
-		for _, k := range r.Waiting {
-			at := "-"
-			if k.Until != nil {
-				at = "in " + max(0, k.Until.Sub(now)).Round(100*time.Millisecond).String()
-			}
-			rows = append(rows, []string{
-				printable(k.Key), r.Name, k.State, when(k.Since), at, fmt.Sprint(k.Stash), fmt.Sprint(k.Restarts),
-				printable(k.Why),
-			})
+// answered refuses a route that no instance has told of.
+func answered(ctx context.Context, cl *client, answers consumer.Answers, route string) error {
+	for _, s := range answers.Instances {
+		if _, ok := routeOf(s, route); ok {
+			return nil
 		}
 	}
-	if len(rows) > 1 {
-		fmt.Fprintln(w)
-		table(w, rows)
+	everything, err := consumer.Ask(ctx, cl.conn.Conn, cl.cfg.Service, consumer.StatusRequest{Keys: -1})
+	if err != nil {
+		return err
 	}
+	return knownRoute(cl, everything.Instances, route)
 }
 
-func next(until *time.Time, now time.Time) string {
-	if until == nil {
-		return ""
+func routeOf(s consumer.Status, name string) (consumer.RouteStatus, bool) {
+	for _, r := range s.Routes {
+		if r.Name == name {
+			return r, true
+		}
 	}
-	return fmt.Sprintf(" (next try in %v)", max(0, until.Sub(now)).Round(100*time.Millisecond))
-}
-
-func keyCounts(keys map[string]int) string {
-	var parts []string
-	for _, state := range slices.Sorted(maps.Keys(keys)) {
-		parts = append(parts, fmt.Sprintf("%d %s", keys[state], state))
-	}
-	return or(strings.Join(parts, ", "), "-")
+	return consumer.RouteStatus{}, false
 }

@@ -1,0 +1,163 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Backlog is what waits for a route, over all instances, as the server said. Routes that share a durable share Stream and
+// Outstanding too: the server counts by durable.
+type Backlog struct {
+	// Stream is how many messages the durable has not delivered yet.
+	Stream uint64 `json:"stream"`
+	// Outstanding deliveries were not settled: their handlers run, they are held in memory, or they were given back with a delay.
+	Outstanding int `json:"outstanding"`
+	// Parked messages are in the retry stream, waiting for their time or due. Nil: not counted yet.
+	Parked *uint64 `json:"parked,omitempty"`
+	// At is when the server said so; of what is parked up to some quarters of a minute earlier.
+	At time.Time `json:"at"`
+}
+
+// look is what the server last said of a durable.
+type look struct {
+	at          time.Time
+	pending     uint64 // not delivered yet
+	outstanding int    // delivered and not settled
+}
+
+// saw notes what the server says of the durable.
+func (s *source) saw(info *jetstream.ConsumerInfo) {
+	s.looked.Store(&look{at: time.Now(), pending: info.NumPending, outstanding: info.NumAckPending})
+}
+
+const (
+	// lookNow is the age at which somebody who asks for the status gets fresh counts, and lookPatience how long they may take.
+	lookNow      = time.Second
+	lookPatience = 200 * time.Millisecond
+)
+
+// lookAgain asks the server about all durables whose counts are old, side by side, and returns soon, with or without answers.
+func (r *Relay) lookAgain() {
+	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
+	defer cancel()
+	var asking sync.WaitGroup
+	for _, s := range r.openSources() {
+		if l := s.looked.Load(); l != nil && time.Since(l.at) < lookNow || s.isLost() {
+			continue
+		}
+		asking.Go(func() { _, _, _ = s.ask(ctx) })
+	}
+	asking.Wait()
+}
+
+// backlog is what waits for the route; nil while its durable is not known.
+func (rt *route) backlog() *Backlog {
+	var b *Backlog
+	due := uint64(0)
+	for _, s := range rt.relay.openSources() {
+		l := s.looked.Load()
+		if !s.serves(rt) || l == nil || s.isLost() {
+			continue
+		}
+		if s.due {
+			due = l.pending
+			if b != nil {
+				b.Outstanding += l.outstanding
+			}
+			continue
+		}
+		b = &Backlog{Stream: l.pending, Outstanding: l.outstanding, At: l.at}
+	}
+	if b == nil {
+		return nil
+	}
+	if c := rt.parkedNow.last.Load(); c != nil {
+		n := c.n + due
+		b.Parked = &n
+	}
+	return b
+}
+
+// counted is how many messages of one of relay's own streams a route has, and the oldest of them.
+type counted struct {
+	n      uint64
+	oldest time.Time // zero when there is none
+}
+
+// count is kept up to date, at a cost that stays below a hundredth of the time, of the server as of the link.
+type count struct {
+	last atomic.Pointer[counted]
+	next time.Time // of watchCounts only
+}
+
+// countEvery is how often the messages of a route in relay's own streams are counted, unless that takes long.
+const countEvery = 15 * time.Second
+
+// watchCounts counts, for each route, what is parked.
+func (r *Relay) watchCounts(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		for _, rt := range r.routes {
+			r.count(ctx, &rt.parkedNow, r.retries.Name(), r.cfg.Service+".park."+rt.cfg.Name+".>")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (r *Relay) count(ctx context.Context, c *count, stream, filter string) {
+	if began := time.Now(); began.After(c.next) {
+		ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+		defer cancel()
+		n, err := r.countMatching(ctx, stream, filter)
+		c.next = time.Now().Add(countEvery)
+		if err == nil {
+			c.last.Store(&n)
+			c.next = c.next.Add(100 * time.Since(began))
+		}
+	}
+}
+
+// countMatching asks for the first message that matches: with it the server says how many follow. It counts by its index of
+// subjects, without a look at the messages (nats-server, getDirectRequest and filestore.NumPending).
+func (r *Relay) countMatching(ctx context.Context, stream, filter string) (c counted, err error) {
+	request, err := json.Marshal(map[string]any{"next_by_subj": filter, "batch": 1})
+	if err != nil {
+		return c, err
+	}
+	m, err := r.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: r.api + "DIRECT.GET." + stream, Data: request})
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return c, fmt.Errorf("stream %s does not answer", stream)
+	case err != nil:
+		return c, err
+	}
+	switch status := m.Header.Get("Status"); status {
+	case "":
+	case "404":
+		return c, nil
+	default:
+		return c, errors.New(strings.TrimSpace(status + " " + m.Header.Get("Description")))
+	}
+	follow, err := strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64)
+	if err != nil {
+		return c, fmt.Errorf("stream %s: no count in the answer", stream)
+	}
+	c.n = follow + 1
+	c.oldest, _ = time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+	return c, nil
+}

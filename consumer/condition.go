@@ -1,0 +1,82 @@
+package consumer
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/relaymq/relay/supervisor"
+)
+
+// The states of a route on an instance. Only in the first do messages start as they come.
+const (
+	RouteFlowing      = "flowing"
+	RouteStarting     = "starting"     // or waiting for something that is away
+	RouteWaiting      = "waiting"      // for its backoff
+	RouteProbing      = "probing"      // one message at a time
+	RoutePaused       = "paused"       // by an operator
+	RouteStopped      = "stopped"      // something has to be mended
+	RouteStalled      = "stalled"      // messages wait, and none has started for a while
+	RouteDisconnected = "disconnected" // from NATS
+	RouteDraining     = "draining"     // the instance ends
+)
+
+// routeStates are all of them.
+var routeStates = []string{
+	RouteFlowing, RouteStarting, RouteWaiting, RouteProbing, RoutePaused, RouteStopped, RouteStalled, RouteDisconnected, RouteDraining,
+}
+
+// condition is the state of the route, why, and since when if that is known. Of several reasons for nothing to start it is
+// the one that lasts longest: a route that is stopped and paused is not mended by resume.
+func (rt *route) condition(g supervisor.Status) (state, why string, since time.Time) {
+	r := rt.relay
+	if r.isDraining() {
+		return RouteDraining, "this instance is shutting down", time.Time{}
+	}
+	rt.mu.Lock()
+	stopped, stopAt, paused := rt.stopped, rt.stopAt, rt.paused
+	rt.mu.Unlock()
+	if stopped != nil {
+		return RouteStopped, stopped.Error(), stopAt
+	}
+	if state, why, since, yes := rt.starting(); yes {
+		return state, why, since
+	}
+	for _, s := range r.openSources() {
+		if err := s.trouble(); err != nil && s.serves(rt) {
+			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.lostSince()
+		}
+		if s.serves(rt) && !s.due && s.isEdited() {
+			return RouteStopped, "its durable was edited: see trouble", time.Time{}
+		}
+	}
+	switch {
+	case !r.nc.IsConnected():
+		return RouteDisconnected, "NATS: " + strings.ToLower(r.nc.Status().String()), time.Time{}
+	case paused != nil:
+		return RoutePaused, paused.reason(), paused.At
+	}
+	for _, s := range r.openSources() {
+		if s.serves(rt) && !s.due && !s.pausedUntil().IsZero() {
+			return RoutePaused, "its durable is paused on the server (nats consumer resume ends that)", time.Time{}
+		}
+	}
+	if since, why := rt.stalls.lasting(r.cfg.Stalled, time.Now()); why != "" && g.State == supervisor.Flowing {
+		return RouteStalled, why, since
+	}
+	return g.State.String(), g.Why, g.Since
+}
+
+// lostSince is since when nothing can be pulled; zero when it can.
+func (s *source) lostSince() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lostAt
+}
+
+// isDraining tells whether the instance is shutting down.
+func (r *Relay) isDraining() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.draining
+}

@@ -1,0 +1,134 @@
+package consumer
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/relaymq/relay/internal/version"
+)
+
+// Instances answer on two families of subjects, so that who may look and who may act are two permissions of NATS:
+//
+//	<service>.ctl.view.>   what an instance says of itself
+//	<service>.ctl.act.>    what an operator wants of it at once; what is to last is an order in a bucket
+//
+// Whoever may subscribe there can answer in relay's place: whoever asks takes nothing of an answer for granted.
+
+func viewSubject(service string) string { return service + ".ctl.view.status" }
+
+// formerStatusSubject is asked by the version before; it gets what fits in one message.
+func formerStatusSubject(service string) string { return service + ".ctl.status" }
+
+const (
+	// pageBytes is how large a page of an answer gets, or less if the server takes less.
+	pageBytes = 256 << 10
+	// pageSlack is left for headers of the page.
+	pageSlack = 1 << 10
+)
+
+// answerControl makes the instance a NATS micro service, so that `nats micro ls`, `info` and `stats` see it too. There is no
+// queue group: who asks wants to hear of every instance.
+func (r *Relay) answerControl() (micro.Service, error) {
+	service, err := micro.AddService(r.nc, micro.Config{
+		Name: r.cfg.Service, Version: version.Semver(), Description: "relay: supervised consumers of JetStream streams",
+		Metadata:           map[string]string{"instance": r.cfg.Instance},
+		QueueGroupDisabled: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("micro service: %w", err)
+	}
+	for _, e := range []struct {
+		name, subject string
+		answer        func(micro.Request)
+	}{
+		{"status", viewSubject(r.cfg.Service), r.answerView},
+		{"former-status", formerStatusSubject(r.cfg.Service), r.answerFormerView},
+	} {
+		if err = service.AddEndpoint(e.name, micro.HandlerFunc(e.answer), micro.WithEndpointSubject(e.subject)); err != nil {
+			_ = service.Stop()
+			return nil, fmt.Errorf("micro service: %w", err)
+		}
+	}
+	return service, nil
+}
+
+// room is how many bytes a page may have.
+func (r *Relay) pageRoom() int { return min(pageBytes, int(r.nc.MaxPayload())) - pageSlack }
+
+// answerView answers in as many messages as it takes. Whoever asked and heard nothing asks again.
+func (r *Relay) answerView(req micro.Request) {
+	var q StatusRequest
+	if len(req.Data()) > 0 && json.Unmarshal(req.Data(), &q) != nil {
+		_ = req.Error("400", "this is no request for a status", nil)
+		return
+	}
+	r.lookAgain()
+	for _, page := range pages(r.status(q), r.pageRoom()) {
+		if req.RespondJSON(page) != nil {
+			return
+		}
+	}
+}
+
+func (r *Relay) answerFormerView(req micro.Request) {
+	r.lookAgain()
+	_ = req.RespondJSON(pages(r.Status(), r.pageRoom())[0])
+}
+
+// pages splits a status into parts of at most so many bytes each. The first has all but the keys and, if there are very many,
+// some of the routes.
+func pages(s Status, room int) (list []Status) {
+	routes := s.Routes
+	s.Routes = nil
+	page, used := s, size(s)
+	next := func() {
+		list = append(list, page)
+		page, used = Status{Instance: s.Instance, Service: s.Service, Started: s.Started}, 512
+	}
+	for _, rt := range routes {
+		rt.Waiting = nil
+		n := size(rt)
+		if used+n > room && len(page.Routes) > 0 {
+			next()
+		}
+		page.Routes = append(page.Routes, rt)
+		used += n
+	}
+	for _, rt := range routes {
+		at := -1
+		for _, k := range rt.Waiting {
+			n := size(k)
+			if used+n > room {
+				next()
+				at = -1
+			}
+			if at < 0 {
+				at = slices.IndexFunc(page.Routes, func(on RouteStatus) bool { return on.Name == rt.Name })
+			}
+			if at < 0 {
+				at = len(page.Routes)
+				page.Routes = append(page.Routes, RouteStatus{Name: rt.Name})
+				used += size(page.Routes[at])
+			}
+			page.Routes[at].Waiting = append(page.Routes[at].Waiting, k)
+			used += n
+		}
+	}
+	next()
+	for i := range list {
+		list[i].Page, list[i].Pages = i+1, len(list)
+	}
+	return list
+}
+
+// size is how many bytes v has as JSON, and the comma behind it.
+func size(v any) int {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return 0
+	}
+	return len(b) + 1
+}

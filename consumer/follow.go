@@ -1,0 +1,309 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/kvwatch"
+)
+
+// A watch of a bucket can end without a word: nats.go closes it, or goes on waiting for a bucket that was made anew. So the
+// follower asks the server every few seconds whether there is more than it has seen, and begins anew if so.
+
+const (
+	// followCheck is how often it asks.
+	followCheck = 5 * time.Second
+	// followAgain is how long it waits after it could not begin.
+	followAgain = 2 * time.Second
+)
+
+// obeyed is how far the orders of operators are followed.
+type obeyed struct {
+	mu       sync.Mutex
+	created  time.Time // of the bucket
+	revision uint64
+	left     map[string]int // formats of orders that are newer than this version, by their name in the bucket
+	away     error          // why the bucket cannot be read
+	awayAt   time.Time
+}
+
+func (o *obeyed) last() (created time.Time, revision uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.created, o.revision
+}
+
+// unread says what of the orders is not followed, and why.
+func (o *obeyed) unread() (list []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.away != nil {
+		list = append(list, fmt.Sprintf("orders of operators cannot be read since %s; those that are known hold: %v",
+			o.awayAt.UTC().Format(time.RFC3339), o.away))
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.left)) {
+		list = append(list, fmt.Sprintf("order %s has format %d, and this version knows %d: it is not followed", name, o.left[name], orderFormat))
+	}
+	return list
+}
+
+// lost notes that the bucket cannot be read, or with nil that it can. It reports whether that is new.
+func (o *obeyed) lost(err error) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	changed := (o.away == nil) != (err == nil)
+	if o.away == nil && err != nil {
+		o.awayAt = time.Now()
+	}
+	o.away = err
+	return changed
+}
+
+// follower applies the orders of operators for as long as relay runs.
+type follower struct {
+	r       *Relay
+	orders  *Orders
+	watcher jetstream.KeyWatcher
+	updates <-chan jetstream.KeyValueEntry
+	held    map[string]Order // pauses in force, by their name in the bucket
+}
+
+// follow applies the orders there are, and returns; later ones are applied until ctx is done.
+func (r *Relay) follow(setup, ctx context.Context) (wait func(), err error) {
+	f := &follower{r: r, held: make(map[string]Order)}
+	if err := f.begin(setup, ctx); err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.run(ctx)
+	}()
+	return func() { <-done }, nil
+}
+
+// begin watches the bucket, makes it if it is gone, and applies what is in it. What held before and is missing in a bucket
+// that was made anew goes there: nobody said that it ends. What is missing in the same bucket was deleted, which ends it.
+func (f *follower) begin(setup, ctx context.Context) error {
+	f.end()
+	orders, err := OpenOrders(setup, f.r.js, f.r.cfg.Service, f.r.cfg.Replicas)
+	if err != nil {
+		return err
+	}
+	watcher, err := orders.kv.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("watching bucket %s: %w", orders.kv.Bucket(), err)
+	}
+	anew := f.orders != nil && !f.orders.created.Equal(orders.created)
+	f.r.obeyed.begin(orders.created)
+	f.orders, f.watcher, f.updates = orders, watcher, watcher.Updates()
+	there := make(map[string]bool)
+	for {
+		select {
+		case <-setup.Done():
+			f.end()
+			return context.Cause(setup)
+		case entry, open := <-f.updates:
+			if !open {
+				f.updates = nil
+				return errors.New("the watch ended")
+			}
+			if entry != nil {
+				there[entry.Key()] = true
+				f.obey(entry)
+				continue
+			}
+		}
+		break
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.held)) {
+		switch order := f.held[name]; {
+		case there[name]:
+		case anew:
+			f.keep(setup, name, order)
+		default:
+			f.release(name)
+		}
+	}
+	f.r.obeyed.reach(orders.last)
+	return nil
+}
+
+// keep stores an order again, unless somebody else did.
+func (f *follower) keep(ctx context.Context, name string, order Order) {
+	value, err := json.Marshal(order)
+	if err == nil {
+		_, err = f.orders.kv.Create(ctx, name, value)
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrKeyExists) {
+		f.r.log.Error("the bucket of orders was made anew, and an order that holds here could not be stored again; pause again what is to be paused",
+			"bucket", f.orders.kv.Bucket(), "order", name, "error", err)
+		return
+	}
+	f.r.log.Warn("the bucket of orders was made anew; an order that holds is stored again", "bucket", f.orders.kv.Bucket(), "order", name)
+}
+
+// release ends an order that was deleted.
+func (f *follower) release(name string) {
+	order := f.held[name]
+	delete(f.held, name)
+	order.State, order.Why, order.By, order.User, order.At = OrderRunning, "the order was deleted from its bucket", "", "", time.Now()
+	f.r.apply(order)
+}
+
+func (f *follower) end() {
+	if f.watcher != nil {
+		kvwatch.Stop(f.watcher)
+	}
+	f.watcher, f.updates = nil, nil
+}
+
+func (f *follower) run(ctx context.Context) {
+	defer f.end()
+	tick := time.NewTicker(followCheck)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		if f.updates == nil {
+			f.again(ctx)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case entry, open := <-f.updates:
+			switch {
+			case !open:
+				f.updates = nil
+				f.r.log.Warn("the watch of the orders of operators ended; watching anew", "bucket", f.orders.kv.Bucket())
+			case entry != nil:
+				f.obey(entry)
+			}
+		case <-tick.C:
+			f.check(ctx)
+		}
+	}
+}
+
+// again begins anew, or waits a little if that fails.
+func (f *follower) again(ctx context.Context) {
+	setup, cancel := context.WithTimeout(ctx, settleTimeout)
+	err := f.begin(setup, ctx)
+	cancel()
+	if ctx.Err() != nil {
+		return
+	}
+	if f.r.obeyed.lost(err) {
+		if err != nil {
+			f.r.log.Error("orders of operators cannot be read; those that are known hold, and it is tried again", "error", err)
+		} else {
+			f.r.log.Info("orders of operators can be read again", "bucket", f.orders.kv.Bucket())
+		}
+	}
+	if err != nil {
+		f.end()
+		wait := time.NewTimer(followAgain)
+		defer wait.Stop()
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+	}
+}
+
+// check ends a watch that is not of the bucket that is there now, or did not tell what the bucket has.
+func (f *follower) check(ctx context.Context) {
+	ask, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	stream, err := f.r.js.Stream(ask, "KV_"+f.orders.kv.Bucket())
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		f.r.log.Warn("the bucket of orders was deleted; making it again", "bucket", f.orders.kv.Bucket())
+		f.end()
+		return
+	case err != nil:
+		return // the connection, or the stream's leader: the watch goes on when they do
+	}
+	info := stream.CachedInfo()
+	behind := f.orders.last // what it had at the last check must have come by now
+	f.orders.last = info.State.LastSeq
+	switch _, revision := f.r.obeyed.last(); {
+	case !info.Created.Equal(f.orders.created):
+		f.r.log.Warn("the bucket of orders was deleted and made anew; watching the new one", "bucket", f.orders.kv.Bucket())
+		f.end()
+	case revision < behind:
+		f.r.log.Warn("the watch of the orders of operators is silent; watching anew", "bucket", f.orders.kv.Bucket(), "seen", revision, "stored", behind)
+		f.end()
+	}
+}
+
+// obey applies one order.
+func (f *follower) obey(entry jetstream.KeyValueEntry) {
+	name, o := entry.Key(), &f.r.obeyed
+	defer o.reach(entry.Revision())
+	var order Order
+	if entry.Operation() != jetstream.KeyValuePut {
+		o.leave(name, 0)
+		if _, held := f.held[name]; held {
+			f.release(name)
+		}
+		return
+	}
+	if err := json.Unmarshal(entry.Value(), &order); err != nil {
+		f.r.log.Error("an order of an operator cannot be read", "order", name, "error", err)
+		return
+	}
+	if order.Format > orderFormat {
+		o.leave(name, order.Format)
+		f.r.log.Error("an order of an operator was written by a newer relay; it is not followed", "order", name, "format", order.Format, "known", orderFormat)
+		return
+	}
+	o.leave(name, 0)
+	if delete(f.held, name); order.State == OrderPaused {
+		f.held[name] = order
+	}
+	f.r.apply(order)
+}
+
+// apply hands an order to its route.
+func (r *Relay) apply(order Order) {
+	for _, rt := range r.routes {
+		if rt.cfg.Name == order.Route {
+			rt.obey(order)
+		}
+	}
+}
+
+func (o *obeyed) begin(created time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.created.Equal(created) {
+		o.created, o.revision, o.left = created, 0, nil
+	}
+}
+
+func (o *obeyed) reach(revision uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.revision = max(o.revision, revision)
+}
+
+// leave notes the format of an order that is not followed; 0: it is.
+func (o *obeyed) leave(name string, format int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case format == 0:
+		delete(o.left, name)
+	case o.left == nil:
+		o.left = map[string]int{name: format}
+	default:
+		o.left[name] = format
+	}
+}
