@@ -306,3 +306,26 @@ func TestPut_withoutServer(t *testing.T) {
 		t.Errorf("%d entries, want 1", n)
 	}
 }
+
+// A dead letter that another version of relay wrote is a good one for that version: it is named, and neither replayed nor
+// dropped to make room.
+func TestPut_dropOldestLeavesOtherVersionsAlone(t *testing.T) {
+	s, js := setup(t, Config{MaxBytes: 8 << 10, OnFull: OnFullDropOldest})
+	newer := encode(entry(1))
+	newer.Set("Relay-Format", "9")
+	if _, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "relay.dlq.billing.ORDERS.1-1-0.orders.x", Header: newer, Data: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(20) {
+		e := entry(i + 2)
+		e.Data = make([]byte, 1000)
+		put(t, s, e)
+	}
+	if m, err := s.stream.GetMsg(t.Context(), 1); err != nil || m.Header.Get("Relay-Format") != "9" {
+		t.Errorf("it is gone: %v", err)
+	}
+	plan, err := s.Plan(t.Context(), Choice{})
+	if err != nil || plan.Refused != 1 || !strings.Contains(plan.Refusals[0].Why, "another version of relay") {
+		t.Errorf("%+v, %v", plan, err)
+	}
+}
