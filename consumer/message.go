@@ -58,6 +58,22 @@ func (m *message) from() ack.Origin {
 	}
 }
 
+var _ supervisor.Preparer = (*message)(nil)
+
+// Prepare accuses a suspect before it is started.
+func (m *message) Prepare() (supervisor.Verdict, bool) {
+	if m.suspect == nil {
+		return supervisor.Verdict{}, true
+	}
+	switch err := m.accuse(); {
+	case errors.Is(err, ack.ErrElsewhere):
+		return supervisor.Verdict{Kind: supervisor.Lost, Err: err}, false
+	case err != nil:
+		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: time.Second, Err: err}, false
+	}
+	return supervisor.Verdict{}, true
+}
+
 // Do is one attempt.
 func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verdict {
 	rt := m.route
@@ -67,13 +83,8 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 	}
 	if m.suspect != nil {
-		switch err := m.accuse(); {
-		case errors.Is(err, ack.ErrElsewhere):
-			return supervisor.Verdict{Kind: supervisor.Lost, Err: err}
-		case err != nil:
-			return supervisor.Verdict{Kind: supervisor.Snooze, Delay: time.Second, Err: err}
-		}
-		defer m.acquit()
+		// Not here: the attempt's clock still runs, and a success must not become a hang because a bucket does not answer.
+		defer func() { rt.slow.Go(m.acquit) }()
 	}
 	rt.handling.Add(int64(m.Size))
 	defer rt.handling.Add(-int64(m.Size))
@@ -135,6 +146,18 @@ func (m *message) Settle(o supervisor.Outcome) {
 	rt := m.route
 	rt.count.settled[o.Action].Add(1)
 	m.toldBySettlement(o)
+	if m.suspect != nil {
+		rt.slow.Go(func() {
+			m.acquit() // its handler has returned, or was given up: that is no crash
+			m.settle(o)
+		})
+		return
+	}
+	m.settle(o)
+}
+
+func (m *message) settle(o supervisor.Outcome) {
+	rt := m.route
 	switch o.Action {
 	case supervisor.AckMessage:
 		m.plain = m.origin == nil && o.Attempts == 0 && m.suspect == nil
@@ -150,9 +173,6 @@ func (m *message) Settle(o supervisor.Outcome) {
 		}
 		m.sendBack(o)
 	case supervisor.LetGo:
-		if m.suspect != nil {
-			m.route.slow.Go(m.acquit) // its handler was given up: that is no crash
-		}
 		m.delivery.Release()
 	case supervisor.RetryLater:
 		m.slowly(o)

@@ -47,7 +47,7 @@ type route struct {
 	guarded bool
 
 	// Lines of the log, of what was said of one message for many.
-	unparked, undead, unread seldom
+	unparked, undead, unread, unacquitted seldom
 
 	troubles troubles     // why its durables are not open
 	begun    atomic.Int64 // when a handler was last started, in Unix nanoseconds

@@ -32,6 +32,9 @@ func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
 	m.route.count.kept.Add(1)
 	m.toldBySettlement(o)
 	m.route.slow.Go(func() {
+		if m.suspect != nil {
+			m.acquit()
+		}
 		rec := m.failed(o)
 		rec.Kept = true
 		m.recordKept(rec, stored)

@@ -9,13 +9,17 @@ import (
 )
 
 // soloSlice is how long suspects may keep the others waiting at a stretch, the run that is then under way apart. The others
-// get as long in turn.
+// then get as long as they waited, if they had anything to do.
 const soloSlice = time.Second
+
+// acquitPatience is how long the others wait until it is written down that the last suspect ended nothing.
+const acquitPatience = 2 * settleTimeout
 
 // solo runs the suspects of all guarded routes of the process, one at a time, while nothing else runs in it.
 type solo struct {
-	groups []*supervisor.Group
-	kicked chan struct{}
+	groups  []*supervisor.Group
+	kicked  chan struct{}
+	accused atomic.Int64 // suspects of which it is written that they run alone
 	// certain: no handler that was given up runs on, so that whatever ends the process is the message that runs.
 	certain atomic.Bool
 }
@@ -30,6 +34,12 @@ func (s *solo) kick() {
 	}
 }
 
+// acquitted says that a suspect is not accused any more.
+func (s *solo) acquitted() {
+	s.accused.Add(-1)
+	s.kick()
+}
+
 // run serves until ctx is done.
 func (s *solo) run(ctx context.Context) {
 	for {
@@ -39,17 +49,19 @@ func (s *solo) run(ctx context.Context) {
 		case <-s.kicked:
 		}
 		began := time.Now()
-		s.phase(ctx)
-		s.rest(ctx, time.Since(began))
+		started := s.phase(ctx)
+		s.rest(ctx, time.Since(began), started)
 	}
 }
 
-// phase holds all groups, waits until nothing runs, which the timeouts of the routes bound, and runs suspects for a slice.
-func (s *solo) phase(ctx context.Context) {
+// phase holds all groups, waits until nothing runs, which the timeouts of the routes bound, and runs suspects for a slice. It
+// returns how many attempts were started so far, before the others may go on.
+func (s *solo) phase(ctx context.Context) (started uint64) {
 	for _, g := range s.groups {
 		g.Hold()
 	}
 	defer func() {
+		started = s.started()
 		for _, g := range s.groups {
 			g.Release()
 		}
@@ -62,6 +74,14 @@ func (s *solo) phase(ctx context.Context) {
 			return
 		}
 	}
+	return
+}
+
+func (s *solo) started() (n uint64) {
+	for _, g := range s.groups {
+		n += g.Started()
+	}
+	return n
 }
 
 func (s *solo) start() bool {
@@ -73,12 +93,17 @@ func (s *solo) start() bool {
 	return false
 }
 
-// calm waits until nothing runs. It returns false when ctx was done first.
+// calm waits until nothing runs, and until it is written down that what ran ended nothing: else it would be charged with what
+// the others do. It returns false when ctx was done first.
 func (s *solo) calm(ctx context.Context) bool {
 	look := time.NewTicker(100 * time.Millisecond)
 	defer look.Stop()
+	began := time.Now()
 	for {
-		if running, stuck := s.busy(); running == 0 {
+		running, stuck := s.busy()
+		if running > 0 {
+			began = time.Now()
+		} else if s.accused.Load() == 0 || time.Since(began) > acquitPatience {
 			s.certain.Store(stuck == 0)
 			return true
 		}
@@ -99,13 +124,13 @@ func (s *solo) busy() (running, stuck int) {
 	return running, stuck
 }
 
-// rest leaves the process to the others for a while, unless they have nothing to do.
-func (s *solo) rest(ctx context.Context, d time.Duration) {
+// rest leaves the process to the others for as long as they waited, unless they have nothing to do: then none was started
+// since. What waited for the suspects starts when these have ended, at once.
+func (s *solo) rest(ctx context.Context, d time.Duration, started uint64) {
 	const step = 10 * time.Millisecond
-	for until := time.Now().Add(min(d, soloSlice)); time.Now().Before(until) && ctx.Err() == nil; {
-		pause(ctx, step)
-		if running, _ := s.busy(); running == 0 {
-			return
-		}
+	until := time.Now().Add(d)
+	if pause(ctx, step); s.started() == started {
+		return
 	}
+	pause(ctx, time.Until(until))
 }

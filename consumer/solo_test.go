@@ -93,6 +93,51 @@ func TestSolo_suspectsRunAloneInTheProcessAndOthersGoOn(t *testing.T) {
 	})
 }
 
+// Six suspects of three seconds each left a quarter of a second in twelve to the others: they rested for a second at most, and for
+// ten milliseconds when nothing happened to run just then.
+func TestSolo_regressionSuspectsTakeHalfOfTheTimeAtMost(t *testing.T) {
+	for name, every := range map[string]time.Duration{"busy": 10 * time.Millisecond, "now and then": 700 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSolo()
+				for range 2 {
+					s.groups = append(s.groups, supervisor.New(supervisor.Options{Concurrency: 8, Alone: s.kick}))
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { s.run(ctx); close(done) }()
+				var alone, suspects, fresh, settled atomic.Int64
+				const n, each = 6, 3 * time.Second
+				for i := range uint64(n) {
+					s.groups[0].Deliver(&supervisor.Message{Work: soloWork{func() {
+						alone.Add(1)
+						time.Sleep(each)
+						alone.Add(-1)
+						suspects.Add(1)
+					}, &settled}, Key: fmt.Sprint(i), Sequence: i + 1, Returns: 1, Alone: true})
+				}
+				began := time.Now()
+				for i := uint64(0); suspects.Load() < n; i++ {
+					s.groups[1].Deliver(&supervisor.Message{
+						Work: soloWork{func() { fresh.Add(1) }, &settled}, Key: fmt.Sprint(i), Sequence: i + 1,
+					})
+					time.Sleep(every)
+				}
+				// The rest after the last of them does not count.
+				if took := time.Since(began); took < (2*n-1)*each || took > (2*n+1)*each {
+					t.Errorf("%d suspects of %v took %v, want as long again for the others", n, each, took)
+				}
+				time.Sleep(2 * each)
+				cancel()
+				<-done
+				for _, g := range s.groups {
+					g.Close(t.Context())
+				}
+			})
+		})
+	}
+}
+
 // A handler that ignored its timeout may end the process at any time: then nobody is charged.
 func TestSolo_isNotCertainBesideAHandlerThatWasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -353,8 +353,9 @@ func later(a, b time.Time) time.Time {
 // suspect is what is known of a message that may have ended a process.
 type suspect struct {
 	ack.Record
-	accused atomic.Bool // its record says that it runs alone
-	marked  uint64      // the revision that says so; 0 when it is not known
+	mu      sync.Mutex // held while the server is asked
+	accused bool       // its record says that it runs alone
+	marked  uint64     // the revision that says so; 0 when it is not known
 }
 
 // judge completes the record of a message that came again: whether it is a suspect, and whether it has ended a process.
@@ -402,15 +403,18 @@ func (m *message) accuse() error {
 		rt.log.Warn("a suspect runs beside handlers that ignored their timeout: if the process ends, nobody is charged", m.attrs()...)
 		return nil
 	}
-	rec := m.suspect.Record
+	s := m.suspect
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rec := s.Record
 	rec.Solo = l.id
 	ctx, cancel := context.WithTimeout(rt.work, settleTimeout)
 	defer cancel()
 	var err error
-	m.suspect.marked, err = m.source.records.Mark(ctx, m.delivery.Sequence, m.delivery.Deliveries, rec)
-	m.suspect.accused.Store(!errors.Is(err, ack.ErrElsewhere))
-	if err != nil {
-		m.acquit() // perhaps it was stored
+	s.marked, err = m.source.records.Mark(ctx, m.delivery.Sequence, m.delivery.Deliveries, rec)
+	if !errors.Is(err, ack.ErrElsewhere) && !s.accused { // with another error it may be stored nevertheless
+		s.accused = true
+		rt.relay.solo.accused.Add(1)
 	}
 	return err
 }
@@ -418,10 +422,15 @@ func (m *message) accuse() error {
 // acquit takes that back: the handler has returned, and the process lives. What was written since stays: the attempt, when
 // the handler had been given up.
 func (m *message) acquit() {
-	if !m.suspect.accused.CompareAndSwap(true, false) {
+	s := m.suspect
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.accused {
 		return
 	}
+	s.accused = false
 	rt, seq, here := m.route, m.delivery.Sequence, m.delivery.Deliveries
+	defer rt.relay.solo.acquitted()
 	for {
 		// The slow paths end with the drain, but who is interrupted by that has ended nothing.
 		work, limit := rt.work, settleTimeout
@@ -430,17 +439,19 @@ func (m *message) acquit() {
 		}
 		ctx, cancel := context.WithTimeout(work, limit)
 		var err error
-		if m.suspect.marked == 0 {
-			m.suspect.marked, err = m.source.records.Marked(ctx, seq, here, rt.relay.lives.id)
+		if s.marked == 0 {
+			s.marked, err = m.source.records.Marked(ctx, seq, here, rt.relay.lives.id)
 		}
-		if m.suspect.marked > 0 {
-			err = m.source.records.Unmark(ctx, seq, here, m.suspect.Record, m.suspect.marked)
+		if s.marked > 0 {
+			err = m.source.records.Unmark(ctx, seq, here, s.Record, s.marked)
 		}
 		cancel()
 		if err == nil || m.delivery.Fenced() || rt.work.Err() != nil {
 			return
 		}
-		rt.log.Warn("it is not yet written down that a suspect is innocent", m.attrs("error", err)...)
+		if others, ok := rt.unacquitted.may(time.Now()); ok {
+			rt.log.Warn("it is not yet written down that a suspect is innocent", m.attrs("others", others, "error", err)...)
+		}
 		pause(rt.work, time.Second)
 	}
 }

@@ -324,6 +324,35 @@ func TestRelay_regressionSuspectIsNotStartedWhileItRunsElsewhere(t *testing.T) {
 	}
 }
 
+// The bucket of attempts does not answer when the handler of a suspect has returned: the attempt's clock ran on, and the success
+// was charged as a hang.
+func TestRelay_regressionSuccessOfASuspectIsNoHang(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var started atomic.Int64
+	accept := make(chan func(), 1)
+	route := killedRoute(func(context.Context, *Msg) error {
+		started.Add(1)
+		accept <- w.refuses("KV_RELAY_ATTEMPTS")
+		return nil
+	})
+	route.Timeout = time.Second
+	w.runsElsewhere(w.cameAgain(route, 1, time.Millisecond), "GONE")
+	r, _ := w.start(Config{Logger: quiet}, route)
+	again := <-accept
+	since := time.Now()
+	w.eventually("three time-outs are over", func() bool { return time.Since(since) > 3*time.Second })
+	again()
+	w.settled("ORDERS", "billing")
+	if c := r.routes[0].group.Status().Counts; c.Hangs > 0 || started.Load() != 1 {
+		t.Errorf("%d hangs, %d starts", c.Hangs, started.Load())
+	}
+	w.eventually("no record is left", func() bool {
+		st, err := w.js.Stream(t.Context(), "KV_RELAY_ATTEMPTS")
+		return err == nil && st.CachedInfo().State.Msgs == 0
+	})
+}
+
 // A drain waited for what was being asked of the server, for ever when that did not answer.
 func TestRelay_regressionDrainDoesNotWaitForALookUp(t *testing.T) {
 	t.Parallel()

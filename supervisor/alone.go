@@ -1,5 +1,7 @@
 package supervisor
 
+import "time"
+
 // A handler can end the whole process, and then nobody is left to say whose message it was. Messages under that suspicion
 // (Message.Alone) start only while the group is held and nothing else runs in it; whoever holds all groups of a process
 // starts them one at a time.
@@ -103,4 +105,40 @@ func (g *Group) calm() {
 	if g.held && g.opts.Alone != nil {
 		g.opts.Alone()
 	}
+}
+
+// preparing is how long a preparation may take before it counts as a hang: longer than whatever it asks for.
+const preparing = 30 * time.Second
+
+func (g *Group) preparer(m *Message) Preparer {
+	if !m.Alone || g.opts.Alone == nil {
+		return nil
+	}
+	p, _ := m.Work.(Preparer)
+	return p
+}
+
+// prepare returns false when r is not to be attempted. Its clock begins when it returns.
+func (g *Group) prepare(r *run, res *result) bool {
+	p := g.preparer(r.m)
+	if p == nil {
+		return true
+	}
+	v, ready := p.Prepare()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !ready || r.hung {
+		res.verdict = v
+		return false
+	}
+	r.deadline = time.Now().Add(g.opts.Timeout)
+	g.arm(r.deadline)
+	return true
+}
+
+// Started is how many attempts were started so far.
+func (g *Group) Started() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.counts.Started
 }

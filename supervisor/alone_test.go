@@ -195,3 +195,71 @@ func TestHold_nothingStartsAndNothingIsAskedFor(t *testing.T) {
 		b.close()
 	})
 }
+
+type preparedWork struct {
+	prepare func() (Verdict, bool)
+	do      func(ctx context.Context) Verdict
+	settled chan Outcome
+}
+
+func (w preparedWork) Prepare() (Verdict, bool)                     { return w.prepare() }
+func (w preparedWork) Do(ctx context.Context, _ int, _ any) Verdict { return w.do(ctx) }
+func (w preparedWork) Settle(o Outcome)                             { w.settled <- o }
+func (w preparedWork) CallBack()                                    {}
+func (w preparedWork) Remember(_ Outcome, stored func(ok bool))     { stored(true) }
+
+// A preparation that took longer than the timeout was charged to the message as a hang.
+func TestAlone_regressionTheClockOfAnAttemptBeginsAfterItsPreparation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kicked := make(chan struct{}, 1)
+		g := New(Options{Timeout: time.Second, Alone: func() {
+			select {
+			case kicked <- struct{}{}:
+			default:
+			}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go warden(ctx, g, kicked)
+		settled := make(chan Outcome, 1)
+		left := time.Duration(0)
+		g.Deliver(&Message{Key: "k", Sequence: 1, Returns: 1, Alone: true, Work: preparedWork{
+			prepare: func() (Verdict, bool) { time.Sleep(5 * time.Second); return Verdict{}, true },
+			do: func(ctx context.Context) Verdict {
+				deadline, _ := ctx.Deadline()
+				left = time.Until(deadline)
+				time.Sleep(900 * time.Millisecond)
+				if ctx.Err() != nil {
+					t.Error("cancelled before its timeout")
+				}
+				return Verdict{Kind: Ack}
+			}, settled: settled,
+		}})
+		if o := <-settled; o.Action != AckMessage || left != time.Second {
+			t.Errorf("settled %v with %v left, want an ack and the whole timeout", o.Action, left)
+		}
+		// What is not ready is no attempt.
+		g.Deliver(&Message{Key: "k", Sequence: 2, Returns: 1, Alone: true, Work: preparedWork{
+			prepare: func() (Verdict, bool) { return Verdict{Kind: Lost}, false },
+			do:      func(context.Context) Verdict { t.Error("it was started"); return Verdict{Kind: Ack} }, settled: settled,
+		}})
+		if o := <-settled; o.Action != LetGo {
+			t.Errorf("settled %v", o.Action)
+		}
+		// A handler that hangs is found as soon as without a preparation.
+		began := time.Now()
+		block := make(chan struct{})
+		g.Deliver(&Message{Key: "k", Sequence: 3, Returns: 1, Alone: true, Work: preparedWork{
+			prepare: func() (Verdict, bool) { return Verdict{}, true },
+			do:      func(context.Context) Verdict { <-block; return Verdict{Kind: Ack} }, settled: settled,
+		}})
+		<-settled
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("the hang was noticed after %v", took)
+		}
+		close(block)
+		g.Close(t.Context())
+		cancel()
+		synctest.Wait()
+	})
+}

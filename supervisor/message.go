@@ -21,6 +21,14 @@ type Work interface {
 	Remember(o Outcome, stored func(ok bool))
 }
 
+// Preparer is a Work of a message that runs alone, and before which something must be done each time. The attempt's clock does
+// not run for that.
+type Preparer interface {
+	// Prepare is called before each attempt. It may block for some seconds. With false there is no attempt, and the verdict is that
+	// of one.
+	Prepare() (Verdict, bool)
+}
+
 // Message is one delivery on its way through a Group. The owner fills the exported fields and leaves them alone once
 // it is delivered.
 type Message struct {

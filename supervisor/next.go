@@ -248,6 +248,9 @@ func (g *Group) start(k *key, m *Message, now time.Time) *run {
 	}
 	k.runs++
 	r.child.hold(g, k)
+	if g.preparer(m) != nil {
+		r.deadline = r.deadline.Add(preparing)
+	}
 	g.running.push(r)
 	g.arm(r.deadline)
 	g.counts.Started++

@@ -196,7 +196,9 @@ func (g *Group) work(r *run) {
 	}()
 	for r != nil {
 		res = result{}
-		r.attempt(&res)
+		if g.prepare(r, &res) {
+			r.attempt(&res)
+		}
 		r = g.complete(r, &res)
 	}
 	goexit = false
