@@ -46,6 +46,7 @@ func (r *Relay) answerControl() (micro.Service, error) {
 	}{
 		{"status", viewSubject(r.cfg.Service), r.answerView},
 		{"former-status", formerStatusSubject(r.cfg.Service), r.answerFormerView},
+		{"resume", wakeSubject(r.cfg.Service), r.answerWake},
 	} {
 		if err = service.AddEndpoint(e.name, micro.HandlerFunc(e.answer), micro.WithEndpointSubject(e.subject)); err != nil {
 			_ = service.Stop()

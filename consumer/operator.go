@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -95,6 +96,29 @@ func (o *Orders) Give(ctx context.Context, order Order) (revision uint64, err er
 	return o.kv.Put(ctx, order.bucketKey(), value)
 }
 
+// PausedKeys are the orders by which keys of a route are paused.
+func (o *Orders) PausedKeys(ctx context.Context, route string) (list []Order, err error) {
+	names, err := o.kv.ListKeysFiltered(ctx, route+".*")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = names.Stop() }()
+	for name := range names.Keys() {
+		entry, err := o.kv.Get(ctx, name)
+		if errors.Is(err, jetstream.ErrKeyNotFound) {
+			continue
+		}
+		var order Order
+		if err != nil {
+			return list, err
+		}
+		if json.Unmarshal(entry.Value(), &order) == nil && order.Format <= orderFormat && order.State == OrderPaused && order.Route == route && order.Key != nil {
+			list = append(list, order)
+		}
+	}
+	return list, nil
+}
+
 // bucketKey is the route's name, followed by a hash of the key, which may be long and hold anything.
 func (order Order) bucketKey() string {
 	if order.Key == nil {
@@ -102,6 +126,25 @@ func (order Order) bucketKey() string {
 	}
 	sum := sha256.Sum256(order.Key)
 	return order.Route + "." + hex.EncodeToString(sum[:])
+}
+
+// NATSUser is whom the server takes the connection for; empty when it does not say.
+func NATSUser(ctx context.Context, nc *nats.Conn) string {
+	ctx, cancel := context.WithTimeout(ctx, lookPatience*5)
+	defer cancel()
+	m, err := nc.RequestWithContext(ctx, "$SYS.REQ.USER.INFO", nil)
+	if err != nil {
+		return ""
+	}
+	var answer struct {
+		Data struct {
+			User string `json:"user"`
+		} `json:"data"`
+	}
+	if json.Unmarshal(m.Data, &answer) != nil {
+		return ""
+	}
+	return cut(answer.Data.User, maxKeyShown)
 }
 
 // obey applies an order.

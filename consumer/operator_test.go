@@ -173,7 +173,7 @@ func TestStatus_isAMicroServiceToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	var info micro.Info
-	if err := json.Unmarshal(m.Data, &info); err != nil || info.Name != "relay" || info.Metadata["instance"] != "a" || len(info.Endpoints) != 2 {
+	if err := json.Unmarshal(m.Data, &info); err != nil || info.Name != "relay" || info.Metadata["instance"] != "a" || len(info.Endpoints) != 3 {
 		t.Errorf("info %+v, %v", info, err)
 	}
 }

@@ -44,6 +44,8 @@ type RouteStatus struct {
 	Pause   *Order `json:"pause,omitempty"`
 	Stream  string `json:"stream"`
 	Durable string `json:"durable"`
+	// Subjects are those of the configuration.
+	Subjects []string `json:"subjects,omitempty"`
 	// Key and Order are those of the configuration.
 	Key   string `json:"key"`
 	Order string `json:"order"`
@@ -67,8 +69,10 @@ type RouteStatus struct {
 	Stored *int `json:"dead_letters,omitempty"`
 	// Waiting are the keys that wait, probe or are suspended, longest first: as many as were asked for and fit. Of the others
 	// WaitingMore is the number.
-	Waiting     []KeyStatus `json:"waiting,omitempty"`
-	WaitingMore int         `json:"waiting_more,omitempty"`
+	Waiting []KeyStatus `json:"waiting,omitempty"`
+	// KeyKnown answers StatusRequest.Key: the key has messages or failures, or is paused, on this instance.
+	KeyKnown    bool `json:"key_known,omitempty"`
+	WaitingMore int  `json:"waiting_more,omitempty"`
 }
 
 // KeyStatus is a key that does not simply flow.
@@ -102,6 +106,8 @@ type StatusRequest struct {
 	Route string `json:"route,omitempty"`
 	// Keys is how many keys of each route are told at most. Zero means 100, -1 none; more than 10,000 are not.
 	Keys int `json:"keys,omitempty"`
+	// Key is one of which the answer says whether it is known now.
+	Key *string `json:"key,omitempty"`
 }
 
 func (q StatusRequest) keys() int {
@@ -143,7 +149,9 @@ func (r *Relay) status(q StatusRequest) Status {
 	}
 	for _, rt := range r.routes {
 		if q.Route == "" || q.Route == rt.cfg.Name {
-			s.Routes = append(s.Routes, rt.status(q.keys()))
+			told := rt.status(q.keys())
+			told.KeyKnown = q.Key != nil && rt.group.Knows(*q.Key)
+			s.Routes = append(s.Routes, told)
 		}
 	}
 	return s
@@ -153,7 +161,7 @@ func (rt *route) status(keys int) RouteStatus {
 	g := rt.group.Status()
 	state, why, since := rt.condition(g)
 	s := RouteStatus{
-		Name: rt.cfg.Name, Durable: rt.cfg.Durable, Key: rt.cfg.Key, Order: rt.cfg.Order, State: state, Why: cut(why, maxTextLen), Since: known(since),
+		Name: rt.cfg.Name, Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: rt.cfg.Order, State: state, Why: cut(why, maxTextLen), Since: known(since),
 		Running: g.Running, Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Keys: map[string]int{},
 		Acked:   rt.count.settled[supervisor.AckMessage].Load(),
 		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),

@@ -34,6 +34,13 @@ func (g *Group) turnAwayPaused(m *Message, now time.Time, fx *effects) {
 	fx.last().Suspended = true
 }
 
+// Knows tells whether the key has messages, runs, failures or a suspension now.
+func (g *Group) Knows(key string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.keys[key] != nil
+}
+
 // Resume ends a Pause.
 func (g *Group) Resume() {
 	var fx effects

@@ -26,7 +26,7 @@ func completeValues(root *cobra.Command, o *options) {
 			_ = c.RegisterFlagCompletionFunc("reason", flagValues(reasons))
 		}
 		switch c.CommandPath() {
-		case "relay pause", "relay resume":
+		case "relay pause", "relay resume", "relay status":
 			c.ValidArgsFunction = first(o.routeNames)
 		case "relay replay show", "relay replay cancel", "relay replay resume":
 			c.ValidArgsFunction = first(o.jobIDs)

@@ -152,8 +152,8 @@ func (s *service) demoCommands(left demoOutcome) []string {
 		call("explain orders.us.created"),
 		s.stockClient() + ` pub orders.eu.created '{"id":2}'   # the stock client works as well`,
 	}
-	if s.admin != nil {
-		list = append(list, "curl http://"+s.admin.Addr()+"/readyz   # is everything well? also /metrics")
+	if l := s.listeners(); len(l) > 0 {
+		list = append(list, "curl http://"+l[0].Addr()+"/readyz   # is everything well? also /metrics")
 	}
 	if left.deadLetters > 0 {
 		list = append(list, call("dlq ls"), "touch relay-data/demo/mended", call("dlq replay --yes"))

@@ -65,19 +65,26 @@ routes:
 	}
 	handled := w.hook.count()
 	w.publish("orders.late", []byte("{}"), nil)
-	if out := must(t, w.dir, "pause", "billing", "orders.odd"); out != "key orders.odd of route billing is paused on 1 running instance\n" {
+	if out := must(t, w.dir, "pause", "billing", "orders.odd"); out != "key orders.odd of route billing is paused on 1 running instance\nnote: no instance has messages of this key now; the order holds for when they come\n" {
 		t.Errorf("pause says %q", out)
 	}
 	status("1 suspended", "orders.odd")
-	if code, _, said := relay(t, w.dir, "pause", "biling"); code != exitUsage || !strings.Contains(said, "there is no route biling; there are [billing]") {
+	if code, _, said := relay(t, w.dir, "pause", "biling"); code != exitUsage || !strings.Contains(said, "there is no route biling; did you mean billing?") {
 		t.Errorf("a misspelt route: exit %d, %s", code, said)
+	}
+	if code, _, said := relay(t, w.dir, "pause", "billing", "nosuchkey"); code != exitUsage || !strings.Contains(said, "its subjects are orders.>") {
+		t.Errorf("a key that cannot be: exit %d, %s", code, said)
 	}
 	if n := w.hook.count(); n != handled {
 		t.Errorf("%d messages were handled while the route was paused", n-handled)
 	}
-	if out := must(t, w.dir, "resume", "billing"); out != "route billing is running on 1 running instance\n" {
+	out := must(t, w.dir, "resume", "billing", "--as", "eve", "--why", "migrated")
+	if !strings.HasPrefix(out, "route billing is running on 1 running instance\n") || !strings.Contains(out, "key orders.odd was paused by ") {
 		t.Errorf("resume says %q", out)
 	}
 	eventually(t, "what waited is handled", func() bool { return w.hook.count() == handled+1 })
 	status("billing  flowing")
+	if out := must(t, w.dir, "status", "billing", "--keys", "0"); !strings.Contains(out, "durable       billing on stream ORDERS") {
+		t.Errorf("status of a route says %q", out)
+	}
 }

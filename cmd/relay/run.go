@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -63,10 +64,10 @@ type service struct {
 	relay *consumer.Relay
 	conn  *natsconn.Conn
 	natsd *natsd.Server // nil with an external server
-	admin *admin.Server // nil when it is off
 
 	mu       sync.Mutex
-	starting error // what readiness says before the relay is there
+	admins   []*admin.Server // of health and metrics; none when they are off
+	starting error           // what readiness says before the relay is there
 }
 
 // run starts everything from the bottom up, and ends it from the top down.
@@ -202,32 +203,44 @@ func (w warnings) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && w.Handler.Enabled(ctx, l)
 }
 
-// startAdmin begins to serve health and metrics; it returns how to end it.
+// startAdmin begins to serve health and metrics, for this host and, if so configured, for others; it returns how to end it.
 func (s *service) startAdmin(ctx context.Context) (stop func(), err error) {
-	if s.cfg.Admin.Listen == "" {
-		return func() {}, nil
-	}
-	s.admin, err = admin.Listen(admin.Config{
-		Listen: s.cfg.Admin.Listen, Ready: s.ready, Logger: s.log, AnyPortIfTaken: s.demo != "",
-		Collectors: []prometheus.Collector{s},
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.log.Info("admin is up", "url", "http://"+s.admin.Addr()+"/readyz")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := s.admin.Serve(context.WithoutCancel(ctx)); err != nil {
-			s.log.Error("admin listener ended", "error", err)
-		}
-	}()
-	return func() {
+	var done sync.WaitGroup
+	stop = func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = s.admin.Shutdown(ctx)
-		<-done
-	}, nil
+		for _, l := range s.listeners() {
+			_ = l.Shutdown(ctx)
+		}
+		done.Wait()
+	}
+	for _, cfg := range []admin.Config{
+		{Key: "admin.listen", Listen: s.cfg.Admin.Listen, AnyPortIfTaken: s.demo != ""},
+		{Key: "admin.probes", Listen: s.cfg.Admin.Probes, Anywhere: true},
+	} {
+		if cfg.Listen == "" {
+			continue
+		}
+		cfg.Ready, cfg.Logger, cfg.Collectors = s.ready, s.log, []prometheus.Collector{s}
+		l, err := admin.Listen(cfg)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		s.log.Info("admin is up", "key", cfg.Key, "url", "http://"+l.Addr()+"/readyz")
+		s.mu.Lock()
+		s.admins = append(s.admins, l)
+		s.mu.Unlock()
+		done.Go(func() { l.Serve(context.WithoutCancel(ctx)) })
+	}
+	return stop, nil
+}
+
+// listeners are those of health and metrics.
+func (s *service) listeners() []*admin.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.admins)
 }
 
 func (s *service) newRelay(ctx context.Context) error {
@@ -293,6 +306,9 @@ func (s *service) ready() error {
 		return starting
 	}
 	errs := []error{r.Ready(), s.conn.Ready()}
+	for _, l := range s.listeners() {
+		errs = append(errs, l.Down())
+	}
 	if s.natsd != nil {
 		errs = append(errs, s.natsd.Healthz())
 	}

@@ -6,7 +6,7 @@
 //
 // Everything else is 404, and no request is redirected. There is no pprof, no configuration and no payload.
 //
-// It listens on loopback only and needs no token: whoever is on this host may see counts. A page in a browser on this
+// It listens on loopback only, but for a listener of its own for probes (admin.probes), and needs no token: whoever is on this host may see counts. A page in a browser on this
 // host may not: its requests carry the name of its own site, also after DNS rebinding, and only loopback's names are
 // answered. What a stranger can hold is bounded: connections, header bytes, and time.
 package admin

@@ -11,8 +11,9 @@ import (
 
 // handler is a switch and not a ServeMux, which redirects what it thinks was meant.
 type handler struct {
-	ready   func() error
-	metrics http.Handler
+	ready    func() error
+	metrics  http.Handler
+	anywhere bool
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -23,7 +24,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Referrer-Policy", "no-referrer")
 	head.Set("X-Frame-Options", "DENY")
 	switch {
-	case !ourName(r.Host):
+	case !h.anywhere && !ourName(r.Host):
 		reply(w, http.StatusForbidden, "this listener answers to localhost, 127.0.0.1 and [::1]")
 	case r.URL.Path != "/livez" && r.URL.Path != "/readyz" && r.URL.Path != "/metrics":
 		reply(w, http.StatusNotFound, "not found")

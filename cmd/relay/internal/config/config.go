@@ -183,6 +183,9 @@ type DLQ struct {
 type Admin struct {
 	// Listen is host:port, or empty for no listener; the file may also say off, which is decoded as empty.
 	Listen string `koanf:"listen"`
+	// Probes is host:port of a second listener for kubelets and Prometheus, on any address, without authentication: /livez,
+	// /readyz and /metrics only. Empty or off is none.
+	Probes string `koanf:"probes"`
 }
 
 // Log is how relay logs.

@@ -149,6 +149,7 @@ var docs = map[string]doc{
 	"drain":         {text: "time for running handlers after SIGTERM"},
 	"admin":         {text: "status, metrics and probes"},
 	"admin.listen":  {text: "loopback host:port; empty or off: none"},
+	"admin.probes":  {text: "host:port of a listener that others may reach, with /livez, /readyz and /metrics only; empty or off: none"},
 	"log":           {text: "what relay writes to stderr"},
 	"log.level":     {text: "least level that is written", values: []string{"debug", "info", "warn", "error"}},
 	"log.format":    {text: "auto: text on a terminal, JSON elsewhere", values: []string{"auto", "text", "json"}},

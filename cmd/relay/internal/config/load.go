@@ -90,6 +90,9 @@ func (c *collector) load(data []byte, opts Options) (*Config, error) {
 	if cfg.Admin.Listen == off {
 		cfg.Admin.Listen = ""
 	}
+	if cfg.Admin.Probes == off {
+		cfg.Admin.Probes = ""
+	}
 	cfg.Source = source(data, opts.File, overrides)
 	cfg.Source.Warnings = c.warnings
 	return &cfg, nil

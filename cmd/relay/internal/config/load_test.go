@@ -233,8 +233,11 @@ func TestLoad_waysToWriteIt(t *testing.T) {
 }
 
 func TestLoad_adminListenOff(t *testing.T) {
-	if got := load(t, "admin: {listen: off}\n"+minimal, Options{}).Admin.Listen; got != "" {
-		t.Errorf("listen %q", got)
+	if got := load(t, "admin: {listen: off, probes: off}\n"+minimal, Options{}).Admin; got != (Admin{}) {
+		t.Errorf("%+v", got)
+	}
+	if got := load(t, "admin: {probes: '0.0.0.0:8421'}\n"+minimal, Options{}).Admin.Probes; got != "0.0.0.0:8421" {
+		t.Errorf("probes %q", got)
 	}
 }
 

@@ -46,6 +46,12 @@ func (c *collector) validate(cfg *Config) {
 	if cfg.Admin.Listen != "" && cfg.Admin.Listen != off {
 		c.loopback("admin.listen", cfg.Admin.Listen)
 	}
+	if cfg.Admin.Probes != "" && cfg.Admin.Probes != off {
+		c.hostPort("admin.probes", cfg.Admin.Probes)
+		if cfg.Admin.Probes == cfg.Admin.Listen {
+			c.fault("admin.probes", "must not be the address of admin.listen (got %q)", cfg.Admin.Probes)
+		}
+	}
 	c.oneOf("log.level", "log.level", cfg.Log.Level)
 	c.oneOf("log.format", "log.format", cfg.Log.Format)
 	if cfg.Log.Burst < 0 {
@@ -74,15 +80,23 @@ func orList(words []string) string {
 
 // loopback refuses an address that other hosts can reach: these listeners are for this host.
 func (c *collector) loopback(key, addr string) {
-	host, port, err := net.SplitHostPort(addr)
-	n, errPort := strconv.Atoi(port)
-	if err != nil || errPort != nil || n < 0 || n > 65535 {
-		c.fault(key, "must be host:port, such as 127.0.0.1:8420 (got %q)", addr)
+	host, n, ok := c.hostPort(key, addr)
+	if !ok {
 		return
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		c.fault(key, "must be a loopback address, such as 127.0.0.1:%d: it is for this host only (got %q)", n, addr)
 	}
+}
+
+func (c *collector) hostPort(key, addr string) (host string, n int, ok bool) {
+	host, port, err := net.SplitHostPort(addr)
+	n, errPort := strconv.Atoi(port)
+	if err != nil || errPort != nil || n < 0 || n > 65535 {
+		c.fault(key, "must be host:port, such as 127.0.0.1:8420 (got %q)", addr)
+		return "", 0, false
+	}
+	return host, n, true
 }
 
 func (c *collector) nats(n NATS) {
