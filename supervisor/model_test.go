@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,7 +120,7 @@ func drawModel(t *rapid.T) modelCase {
 		Ordered:       rapid.Bool().Draw(t, "ordered"), Timeout: modelTimeout,
 	}
 	kinds := actKinds
-	ops := []string{"send", "send", "send", "sleep", "sleep", "suspend", "resume", "pause", "go on", "end waits"}
+	ops := []string{"send", "send", "send", "sleep", "sleep", "suspend", "resume", "pause", "go on", "end waits", "lose", "late"}
 	if c.calm {
 		cfg.TripAfter, cfg.RouteTripAfter, cfg.MaxRestarts, cfg.Trigger, cfg.Forward = new(0), new(0), 0, TriggerAny, ForwardStash
 		cfg.MaxStuck = 100
@@ -156,6 +157,9 @@ type model struct {
 	spent  map[uint64]int       // attempts that failed
 	again  map[uint64]time.Time // calm: not before
 	alone  map[string]*Message  // ordered: what runs of a key
+	// Under holding:
+	holding sync.Mutex
+	gaps    []uint64 // below the messages that were lost, and did not come again
 }
 
 // start is called when a handler begins.
@@ -283,6 +287,10 @@ func (m *model) run(t *testing.T) []string {
 			}
 			b.mu.Unlock()
 			b.send(m.handle, o.key, seqs...)
+		case "lose", "late": // with a connection, or by a link that stalled: they come again after AckWait
+			seqs := seq(next, next+uint64(o.n)-1)
+			next += uint64(o.n)
+			m.lose(o, seqs)
 		case "sleep":
 			time.Sleep(o.wait)
 		case "suspend":
@@ -302,6 +310,48 @@ func (m *model) run(t *testing.T) []string {
 	m.heal(next)
 	b.end()
 	return b.faults
+}
+
+// lose has messages arrive after AckWait, while later ones arrive at once. The owner has noticed a gap in the numbers of the
+// deliveries, or has let them go because they were too old.
+func (m *model) lose(o op, seqs []uint64) {
+	b := m.b
+	b.mu.Lock()
+	for _, s := range seqs {
+		m.key[s] = o.key
+	}
+	b.mu.Unlock()
+	if o.kind == "lose" {
+		m.hold(func() { m.gaps = append(m.gaps, seqs[0]-1) })
+	} else {
+		for _, s := range seqs {
+			b.g.Expect(o.key, s)
+		}
+	}
+	time.AfterFunc(ackWait, func() {
+		b.mu.Lock()
+		closed := b.closed
+		b.mu.Unlock()
+		if closed {
+			return
+		}
+		b.send(m.handle, o.key, seqs...)
+		if o.kind == "lose" {
+			m.hold(func() { m.gaps = m.gaps[1:] })
+		}
+	})
+}
+
+// hold tells the group which messages have to wait.
+func (m *model) hold(change func()) {
+	m.holding.Lock()
+	defer m.holding.Unlock()
+	change()
+	if len(m.gaps) == 0 {
+		m.b.g.HoldAbove(0, time.Time{})
+		return
+	}
+	m.b.g.HoldAbove(m.gaps[0], time.Now().Add(ackWait+2*time.Second))
 }
 
 // heal has everything succeed, and waits until it has.
