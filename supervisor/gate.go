@@ -51,7 +51,7 @@ func (g *Group) Expect(key string, sequence uint64) {
 func (g *Group) Renumbered() {
 	var fx effects
 	now := g.lock()
-	g.gate = gate{}
+	g.gate, g.called = gate{}, 0
 	for _, k := range g.keys {
 		k.outside = outside{}
 		g.attend(k, now, &fx)

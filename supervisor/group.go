@@ -83,17 +83,20 @@ type Group struct {
 	asked    bool
 	gate     gate
 	progress time.Time // ordered: when a key with messages in the stash finished one
-	glanced  time.Time // ordered: when more was asked for although the stash is full and later messages wait
-	recent   recentKeys
-	paused   bool
-	held     bool     // for messages that run alone: nothing else starts
-	freed    bool     // while one of these is chosen
-	alone    keyQueue // keys whose next message must run alone
-	closing  bool
-	ended    bool          // closed: the timer stays off
-	idleNow  chan struct{} // while closing: closed when nothing runs any more
-	goes     sync.WaitGroup
-	counts   Counts
+	called   int       // ordered: messages that were called back, and are on their way
+	// callsReady is when they are ready to come.
+	callsReady time.Time
+	glanced    time.Time // ordered: when more was asked for although the stash is full and later messages wait
+	recent     recentKeys
+	paused     bool
+	held       bool     // for messages that run alone: nothing else starts
+	freed      bool     // while one of these is chosen
+	alone      keyQueue // keys whose next message must run alone
+	closing    bool
+	ended      bool          // closed: the timer stays off
+	idleNow    chan struct{} // while closing: closed when nothing runs any more
+	goes       sync.WaitGroup
+	counts     Counts
 }
 
 type usage struct{ messages, bytes int }

@@ -12,6 +12,7 @@ type outside struct {
 	order    sequenceHeap // all of them, and some that are back
 	uncalled sequenceHeap // those that were not called back, likewise
 	called   int          // that many were, and are on their way
+	all      *int         // of all keys
 }
 
 type absent struct {
@@ -37,8 +38,9 @@ func (h *sequenceHeap) Pop() any {
 // outsideFor is how long an ordered key waits for a message beyond its due time: it may be lost on its way once.
 func (g *Group) outsideFor() time.Duration { return max(time.Minute, 2*g.opts.AckWait) }
 
-func (o *outside) add(seq uint64, a *absent) {
+func (o *outside) add(seq uint64, a *absent, all *int) {
 	o.back(seq)
+	o.all = all
 	if o.absent == nil {
 		o.absent = make(map[uint64]*absent)
 	}
@@ -57,6 +59,7 @@ func (o *outside) back(seq uint64) {
 	}
 	if a.called {
 		o.called--
+		*o.all--
 	}
 	if delete(o.absent, seq); len(o.absent) == 0 {
 		*o = outside{}
@@ -83,16 +86,23 @@ func (o *outside) call(n int) (list []Work) {
 		if a := o.absent[heap.Pop(&o.uncalled).(uint64)]; a != nil && a.work != nil && !a.called {
 			a.called = true
 			o.called++
+			*o.all++
 			list = append(list, a.work)
 		}
 	}
 	return list
 }
 
-// maxCalled is how many messages of a key are called back at once.
-const maxCalled = 64
+const (
+	// maxCalled is how many messages of a key are called back at once.
+	maxCalled = 64
+	// calledFor is how long those that are called back take to be ready at the server: what is asked for before that is other
+	// messages, which would have to wait for them.
+	calledFor = 150 * time.Millisecond
+)
 
-// callBack asks for messages of an ordered key that the stash had no room for, once the key gets to them.
+// callBack asks for messages of an ordered key that the stash had no room for, once the key gets to them. They are worth more
+// than what is in the stash: their key goes on with them, and others wait behind them.
 func (g *Group) callBack(k *key, now time.Time, fx *effects) {
 	if len(k.outside.absent) == 0 || k.outside.called > 0 || k.state != Flowing || g.route.state != Flowing || g.standsStill() {
 		return
@@ -105,10 +115,17 @@ func (g *Group) callBack(k *key, now time.Time, fx *effects) {
 		g.wakeAt(k, due)
 		return
 	}
-	// One always: the first one lets the others go on.
-	for _, w := range k.outside.call(max(1, min(maxCalled, g.stashRoom()/2))) {
+	n := 1 // always: the first one lets the others go on
+	if g.called < g.opts.StashMessages/2 {
+		n = max(n, min(maxCalled, g.opts.StashMessages/2/max(1, g.stashed.n)))
+	}
+	for _, w := range k.outside.call(n) {
 		fx.calls = append(fx.calls, w.CallBack)
 	}
+	if ready := g.callsReady; now.After(ready.Add(calledFor)) {
+		g.callsReady = now.Add(calledFor)
+	}
+	g.wakeAt(k, now.Add(calledFor))
 }
 
 // progressWithin is for how long a full stash of which something was done keeps more messages from coming.
@@ -123,6 +140,10 @@ func (g *Group) orderedRoom(messages int, now time.Time) int {
 	}
 	least := g.opts.Concurrency
 	switch {
+	case now.Before(g.callsReady):
+		return 0
+	case g.called > 0 && now.Sub(g.callsReady) < progressWithin:
+		least = g.called
 	case now.Sub(g.progress) < progressWithin:
 		least = 0
 	case now.Before(g.gate.until):
@@ -143,7 +164,7 @@ func (g *Group) away(m *Message, due time.Time) {
 	if k == nil {
 		k = g.newKey(m.Key) // its key ended while it ran
 	}
-	k.outside.add(m.Sequence, &absent{until: due.Add(g.outsideFor()), due: m.Due, work: m.Work})
+	k.outside.add(m.Sequence, &absent{until: due.Add(g.outsideFor()), due: m.Due, work: m.Work}, &g.called)
 	g.wakeAt(k, due.Add(g.outsideFor()))
 }
 
