@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
@@ -40,8 +41,12 @@ func (b *batch) deliver() {
 	}
 }
 
-// noBodyDelay is how long a message stays away whose body is gone.
-const noBodyDelay = 15 * time.Minute
+const (
+	// noBodyDelay is how long a message stays away whose body is gone.
+	noBodyDelay = 15 * time.Minute
+	// bodylessDelay is how long a message stays away that came without its body and is not for a handler here.
+	bodylessDelay = time.Second
+)
 
 // admit begins the lease of a delivery and finds out what is known of it. What needs the server for that comes to its
 // route a little later; the rest is added to the batch.
@@ -72,8 +77,15 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		m.letGo()
 		return
 	}
+	if m.bodyless = isBodyless(raw); m.bodyless {
+		s.doubt.Store(true)
+	}
 	if s.due {
 		origin, header, err := ack.Unwrap(raw.Header)
+		if err != nil && m.bodyless {
+			m.returnBodyless()
+			return
+		}
 		if err != nil {
 			m.foreign(err)
 			return
@@ -87,11 +99,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		m.stray(nil)
 		return
 	}
-	elsewhere := s.due && dlq.BodyElsewhere(raw.Header)
-	if isBodyless(raw) {
-		s.doubt.Store(true)
-		elsewhere, m.bodyless = true, true
-	}
+	elsewhere := m.bodyless || s.due && dlq.BodyElsewhere(raw.Header)
 	rec, known := ack.Record{}, true
 	if d.Deliveries > 1 {
 		rec, known = s.records.Cached(d.Sequence, d.Deliveries)
@@ -136,6 +144,7 @@ const maxBehind = 256
 // longer than a drain.
 func (m *message) lookUp(elsewhere bool) {
 	ctx, began := m.route.work, time.Now()
+	var damaged *ack.HeaderError
 	for {
 		rec, err := m.ask(ctx, elsewhere, began)
 		switch {
@@ -144,6 +153,20 @@ func (m *message) lookUp(elsewhere bool) {
 			return
 		case m.delivery.Fenced() || ctx.Err() != nil:
 			m.letGo()
+			return
+		case m.bodyless && errors.Is(err, jetstream.ErrMsgNotFound):
+			// The server takes a message that is gone off the durable. If a replica was asked that lags behind, the message comes
+			// again.
+			m.route.count.settled[supervisor.LetGo].Add(1)
+			if others, ok := m.route.unread.may(time.Now()); ok {
+				m.route.log.Warn("message came without its body and was removed from the stream since: nothing is left to handle", m.attrs("others", others)...)
+			}
+			m.letGo()
+			return
+		case errors.As(err, &damaged):
+			// As it is: what its other headers say is no help without a body.
+			m.origin, m.subject, m.header = nil, m.delivery.Msg.Subject, m.delivery.Msg.Header
+			m.foreign(err)
 			return
 		case m.source.isDraining():
 			_ = m.delivery.GiveBack() // fenced: somebody else has it
@@ -228,6 +251,12 @@ func (m *message) known(rec ack.Record, b *batch) {
 		return
 	}
 	b.add(m)
+}
+
+// returnBodyless gives a message back that came without its body and is not for a handler here. It must not be stored
+// elsewhere, for it would be stored empty.
+func (m *message) returnBodyless() {
+	_ = m.delivery.Nak(time.Now().Add(bodylessDelay)) // fenced: somebody else has it
 }
 
 // foreign settles a message on the retry stream that relay did not write: it goes to the dead letters as it is.

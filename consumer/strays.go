@@ -95,6 +95,10 @@ func (m *message) stray(origin *ack.Origin) {
 		s.strays.note(pattern, m.subject)
 	}
 	s.tellStrays(time.Now())
+	if m.bodyless {
+		m.returnBodyless()
+		return
+	}
 	if d.Deliveries < strayTries && s.session.AckPending() <= asideFrom {
 		_ = d.Nak(time.Now().Add(strayDelay << (d.Deliveries - 1))) // fenced: somebody else has it
 		return
