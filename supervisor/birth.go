@@ -10,6 +10,7 @@ import (
 // birth is the making of a child, which has a slot and the route's timeout like an attempt.
 type birth struct {
 	k        *key
+	epoch    int // of the route, when it began
 	deadline time.Time
 	timeout  time.Duration
 	ctx      context.Context
@@ -84,6 +85,7 @@ func (g *Group) removeBirth(b *birth) {
 	i := slices.Index(g.births, b)
 	g.births = slices.Delete(g.births, i, i+1)
 	b.k.birth = nil
+	g.route.ended(b.epoch)
 }
 
 // endBirth gives up a factory that does not return. Its goroutine stays behind, and stops the child if there will be one.

@@ -128,7 +128,7 @@ func (g *Group) make(k *key) {
 		return
 	}
 	g.kids++
-	b := &birth{k: k, deadline: time.Now().Add(g.opts.Timeout), timeout: g.opts.Timeout}
+	b := &birth{k: k, epoch: g.route.epoch, deadline: time.Now().Add(g.opts.Timeout), timeout: g.opts.Timeout}
 	b.ctx, b.cancel = context.WithDeadline(context.Background(), b.deadline)
 	k.birth = b
 	g.births = append(g.births, b)

@@ -37,6 +37,7 @@ func (g *Group) endRun(r *run, now time.Time) {
 	} else {
 		g.running.remove(r)
 	}
+	g.route.ended(r.epoch)
 	g.endProbe(r)
 	g.endRetry(r)
 	k := r.k

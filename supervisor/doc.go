@@ -23,8 +23,9 @@
 //
 // # The route
 //
-// When every message has a subject of its own, no key would ever see an outage; so failures in a row over several keys
-// make the whole route wait in the same way, with one probe for all.
+// When every message has a subject of its own, no key would ever see an outage; so when nearly all of the last
+// completions failed, over several keys, the whole route waits in the same way, and asks in rounds: messages that nobody
+// has judged, and one that failed before.
 //
 // # Who waits where
 //

@@ -28,7 +28,7 @@ func (g *Group) EndWaits() Ended {
 		}
 	}
 	if rs.state != Flowing {
-		rs.restarts, rs.named = 0, false
+		rs.restarts, rs.notBefore = 0, time.Time{}
 		g.beginRound()
 		if rs.state == Waiting {
 			g.moveRoute(Probing, "resumed", 0, now, &fx)

@@ -53,7 +53,7 @@ func TestEndWaits_ofTripsStopsAndSuspensions(t *testing.T) {
 		}
 		b.send(succeed, "suspended", 201)
 		b.send(succeed, "other", 202)
-		time.Sleep(time.Second)
+		time.Sleep(8 * time.Second) // the message that panics may have been asked first
 		b.wantFinal(201, AckMessage)
 		b.wantFinal(202, AckMessage)
 		if ended := b.g.EndWaits(); ended.Route != Flowing {

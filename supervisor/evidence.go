@@ -21,6 +21,7 @@ type evidence struct {
 	failed int // of last
 	// Completions since the last success, and how many there usually are from one success to the next. 0: none succeeded yet.
 	since, spacing int
+	streak         int // successes in a row
 	good           goodKeys
 }
 
@@ -47,10 +48,17 @@ const (
 // succeeded notes that a handler answered.
 func (e *evidence) succeeded(key string, now time.Time) {
 	distance := e.since + 1
-	e.since = 0
-	if distance >= e.spacing {
+	if e.since = 0; distance > 1 {
+		e.streak = 0
+	}
+	e.streak++
+	switch {
+	case distance >= e.spacing:
 		e.spacing = distance
-	} else {
+	case e.streak > 4:
+		// Rare among failures, and the rule after an outage: the next one is to be noticed as soon.
+		e.spacing -= e.spacing / 2
+	default:
 		e.spacing -= (e.spacing - distance + 63) / 64
 	}
 	if e.failed > 0 { // a route without failures pays nothing for this

@@ -188,3 +188,91 @@ func TestRetrying_messagesThatHangAgainLeaveHalfOfTheSlots(t *testing.T) {
 		b.close()
 	})
 }
+
+// A recognised outage raised the threshold for the next one to eight times as many failures.
+func TestEvidence_regressionTheNextOutageIsNoticedAsSoon(t *testing.T) {
+	e, now := newTestEvidence(50), time.Now()
+	for outage := range 5 {
+		for range 40 {
+			e.succeeded("good", now)
+		}
+		n := 0
+		for !e.fails(fmt.Sprint("k", n), now) {
+			n++
+		}
+		if n > 60 {
+			t.Errorf("outage %d: noticed after %d failures", outage+1, n)
+		}
+		e.clear()
+	}
+}
+
+// After a probe had succeeded, those of earlier rounds that hung took the two slots of the ramp, and nothing started for a
+// whole timeout.
+func TestRoute_regressionHangingProbesDoNotStopTheRamp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Timeout: 30 * time.Second, MaxAttempts: 1000, Config: Config{TripAfter: new(0), RouteTripAfter: new(10)}})
+		hanging := func(ctx context.Context, _ *Message, _ int) Verdict {
+			<-ctx.Done()
+			return Verdict{Kind: Retry, Err: ctx.Err()}
+		}
+		for s := range uint64(40) {
+			b.send(hanging, fmt.Sprint("bad", s), s+1)
+		}
+		time.Sleep(50 * time.Second) // they have failed, and rounds of probes hang
+		for s := range uint64(200) {
+			b.send(succeed, fmt.Sprint("good", s), 1000+s)
+		}
+		time.Sleep(8 * time.Second)
+		for s := range uint64(200) {
+			b.wantFinal(1000+s, AckMessage)
+		}
+		b.close()
+	})
+}
+
+// Retries that had to wait for others filled the window, and nothing was pulled.
+func TestRetrying_regressionThoseThatWaitDoNotFillTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 16, Timeout: 30 * time.Second, MaxAttempts: 1000, Retry: Backoff{Min: time.Second, Max: time.Second},
+			Config: Config{RouteTripAfter: new(0), TripAfter: new(0)}})
+		hanging := func(ctx context.Context, _ *Message, _ int) Verdict {
+			<-ctx.Done()
+			return Verdict{Kind: Retry, Err: ctx.Err()}
+		}
+		s := stream{b: b}
+		for n := range uint64(200) {
+			s.publish(hanging, fmt.Sprint("bad", n), n+1)
+		}
+		s.deliver(20 * time.Minute) // each has hung once
+		for n := range uint64(50) {
+			s.publish(succeed, fmt.Sprint("good", n), 1000+n)
+		}
+		s.deliver(40 * time.Second)
+		for n := range uint64(50) {
+			b.wantFinal(1000+n, AckMessage)
+		}
+		b.close()
+	})
+}
+
+// Keys that could start nothing used up the turns of those that could.
+func TestRetrying_regressionKeysThatWaitAreNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Concurrency: 2, MaxAttempts: 2, Config: Config{RouteTripAfter: new(0), TripAfter: new(0)}})
+		b.g.retrying.failed = 1
+		slowly := func(context.Context, *Message, int) Verdict { time.Sleep(time.Second); return failed }
+		for s, key := range []string{"a", "b", "c", "d"} {
+			m := &Message{Key: key, Sequence: uint64(s + 1), Attempts: 1}
+			b.add(m, slowly)
+			b.g.Deliver(m)
+		}
+		synctest.Wait()
+		b.g.SuspendKey("b", "test")
+		b.g.SuspendKey("c", "test")
+		time.Sleep(10 * time.Second)
+		b.wantFinal(1, DeadLetter)
+		b.wantFinal(4, DeadLetter)
+		b.close()
+	})
+}

@@ -187,6 +187,9 @@ func (g *Group) admit(k *key, m *Message, now time.Time, fx *effects) {
 		return
 	}
 	g.recent.saw(m.Key, now)
+	if !m.judged() && k.state == Flowing {
+		g.hurryRoute(now)
+	}
 	early := m.Due.After(now) && !g.opts.Ordered
 	switch {
 	case k.state == Suspended:
@@ -195,9 +198,6 @@ func (g *Group) admit(k *key, m *Message, now time.Time, fx *effects) {
 	case !early && g.waits(k) && g.cfg.Forward != ForwardStash && !g.isProbe(k, m, now):
 		g.turnAway(k, m, now, fx)
 		return
-	}
-	if !m.judged() && k.state == Flowing {
-		g.hurryRoute(now)
 	}
 	g.touch(k, now) // not for a message that goes away: it would keep an idle child in the place of one that is needed
 	switch {

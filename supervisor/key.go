@@ -108,6 +108,9 @@ func (k *key) messages() int { return k.fresh.n + k.due.n + k.stash.n + k.later.
 
 // makeReady queues k for a slot if it has something to start.
 func (g *Group) makeReady(k *key) {
+	if g.route.state != Flowing {
+		return // routeFlows does it
+	}
 	if k.fresh.n > 0 && !k.queued[0] {
 		k.queued[0] = true
 		g.ready[0].push(k)

@@ -95,7 +95,7 @@ func (g *Group) busy() int { return g.running.n + g.overdue.n + len(g.births) }
 // slots is how many messages may run at once now: fewer than Concurrency while the route recovers.
 func (g *Group) slots() int {
 	if g.route.ramp > 0 {
-		return min(g.route.ramp, g.opts.Concurrency)
+		return min(g.route.ramp+g.route.old, g.opts.Concurrency)
 	}
 	return g.opts.Concurrency
 }
@@ -243,6 +243,7 @@ func (g *Group) start(k *key, m *Message, now time.Time) *run {
 	if k.state == Probing {
 		r.probe, k.probe, k.oldNext = true, r, !m.judged()
 	}
+	r.epoch = g.route.epoch
 	if r.first = !m.judged(); !r.first {
 		g.retrying.runs++
 	}

@@ -49,6 +49,22 @@ func (o *outside) add(seq uint64, a *absent, all *int) {
 	if a.work != nil {
 		heap.Push(&o.uncalled, seq)
 	}
+	if len(o.order)+len(o.uncalled) > 4*len(o.absent)+64 {
+		o.rebuild()
+	}
+}
+
+// rebuild forgets what is back: messages that come and go for hours would fill the heaps.
+func (o *outside) rebuild() {
+	o.order, o.uncalled = o.order[:0], o.uncalled[:0]
+	for seq, a := range o.absent {
+		o.order = append(o.order, seq)
+		if a.work != nil && !a.called {
+			o.uncalled = append(o.uncalled, seq)
+		}
+	}
+	heap.Init(&o.order)
+	heap.Init(&o.uncalled)
 }
 
 // back notes that a message came again, or is not expected any more.

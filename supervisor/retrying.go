@@ -1,5 +1,7 @@
 package supervisor
 
+import "time"
+
 // retrying keeps messages that failed before from taking all slots: while most of them fail again, they have half of the
 // slots. If their handlers hang until the timeout, the other half is left to messages that nobody has judged.
 type retrying struct {
@@ -18,7 +20,7 @@ func (t *retrying) hold(k *key) {
 
 // enoughRetries tells whether no more messages that failed before may start now.
 func (g *Group) enoughRetries() bool {
-	return g.retrying.failed > 0.5 && g.retrying.runs >= max(1, g.opts.Concurrency/2)
+	return g.retrying.failed > 0.5 && g.retrying.runs >= max(1, g.slots()/2)
 }
 
 // endRetry counts out a run of a message that failed before.
@@ -42,15 +44,26 @@ func (g *Group) judgeRetry(r *run, failed bool) {
 	g.releaseRetries()
 }
 
+// releaseRetries lets keys go on whose retries waited: as many as may start now.
 func (g *Group) releaseRetries() {
-	for t := &g.retrying; t.waiting.len() > 0 && !g.enoughRetries(); {
+	t := &g.retrying
+	room := max(1, g.slots()/2) - t.runs
+	for t.waiting.len() > 0 && (room > 0 || t.failed <= 0.5) {
 		k := t.waiting.pop()
 		k.retry = false
-		if g.keys[k.name] == k {
+		if g.keys[k.name] == k && k.messages() > 0 && (k.state == Flowing || k.state == Probing) {
 			g.makeReady(k)
+			room--
 		}
-		if t.failed > 0.5 {
-			return // one run ended, one may start
+	}
+}
+
+// stashRetries makes room in the window, which keeps more messages from coming: what has to wait for other retries waits in the
+// stash.
+func (g *Group) stashRetries(now time.Time, fx *effects) {
+	for _, k := range g.retrying.waiting.items[g.retrying.waiting.head:] {
+		if g.keys[k.name] == k {
+			g.stashWindow(k, now, fx)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func (g *Group) startRouteProbe(now time.Time) *run {
 		fresh = false
 		k, m = g.chooseRouteProbe(false, now)
 	}
-	if m == nil || g.held && !m.Alone || !g.held && g.apart(k, m) {
+	if m == nil || !g.held && g.apart(k, m) {
 		return nil
 	}
 	if k.child == nil {
@@ -130,6 +130,18 @@ func (g *Group) chooseRouteProbe(fresh bool, now time.Time) (of *key, best *Mess
 
 // candidate is the message of k that may be a probe of the route.
 func (g *Group) candidate(k *key, fresh bool, now time.Time) *Message {
+	m := g.firstCandidate(k, fresh, now)
+	switch {
+	case m == nil, k.child == nil && k.birth != nil: // nobody waits for a factory
+		return nil
+	case g.held && !m.Alone, !g.held && m.Alone && g.opts.Alone != nil && g.busy() > 0:
+		// What must run alone is asked when nothing else can be: all routes of the process stand still for it.
+		return nil
+	}
+	return m
+}
+
+func (g *Group) firstCandidate(k *key, fresh bool, now time.Time) *Message {
 	switch {
 	case k.runs >= g.limit(k, now): // of before the wait
 		return nil
@@ -193,6 +205,9 @@ func (g *Group) endRound(r *run, told bool, now time.Time, fx *effects) {
 		rs.round.asked--
 	default:
 		rs.round.again = false
+	}
+	if rs.round.running == 0 && !rs.round.failed {
+		rs.round.began = time.Time{} // nothing was told
 	}
 	g.attendRound(now, fx)
 }

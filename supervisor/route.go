@@ -7,15 +7,21 @@ import (
 
 // routeState is the supervisor of the whole route.
 type routeState struct {
-	state    State // Flowing, Waiting or Probing
-	began    time.Time
-	until    time.Time // waiting: when it is over
-	named    bool      // waiting: for a time that a handler named
-	outage   outage
-	lastErr  error
-	stopped  error // a fault that only somebody else can mend: the handler cannot start, or does not return
-	restarts int
-	ramp     int
+	state State // Flowing, Waiting or Probing
+	began time.Time
+	until time.Time // waiting: when it is over
+	// notBefore is what a handler named with Retry-After.
+	notBefore time.Time
+	outage    outage
+	lastErr   error
+	stopped   error // a fault that only somebody else can mend: the handler cannot start, or does not return
+	restarts  int
+	// ramp is how many of those that began since the route flows may run at once; 0: no bound. It doubles with each success,
+	// and at rampAt if there is none: those that run may hang.
+	ramp   int
+	rampAt time.Time
+	epoch  int // counts how often the route came to flow
+	old    int // of what runs, handlers and factories that began before that
 
 	evidence evidence
 	round    round
@@ -24,6 +30,9 @@ type routeState struct {
 
 // firstRamp is how many messages may run at once after a probe succeeded: the next ones double it.
 const firstRamp = 2
+
+// rampEvery is when the ramp goes on without a success.
+const rampEvery = time.Second
 
 func (g *Group) moveRoute(to State, why string, delay time.Duration, now time.Time, fx *effects) {
 	rs := &g.route
@@ -69,17 +78,16 @@ func (g *Group) routeAgain(why string, now time.Time, fx *effects) {
 func (g *Group) pauseRoute(pause time.Duration, err error, now time.Time, fx *effects) {
 	rs := &g.route
 	rs.lastErr = err
-	if rs.state == Waiting && !rs.until.Before(now.Add(pause)) {
-		return
+	rs.notBefore = later(rs.notBefore, now.Add(pause))
+	if rs.state != Waiting || rs.until.Before(rs.notBefore) {
+		g.routeWait(pause, fmt.Sprintf("Retry-After: %v", err), now, fx)
 	}
-	g.routeWait(pause, fmt.Sprintf("Retry-After: %v", err), now, fx)
-	rs.named = true
 }
 
 // routeWait lets nothing of the route start for so long. What is in the window moves to the stash.
 func (g *Group) routeWait(delay time.Duration, why string, now time.Time, fx *effects) {
 	rs := &g.route
-	rs.began, rs.until, rs.named, rs.ramp = now, now.Add(delay), false, 0
+	rs.began, rs.until, rs.ramp = now, later(now.Add(delay), rs.notBefore), 0
 	rs.evidence.clear()
 	g.moveRoute(Waiting, why, delay, now, fx)
 	for side := range g.ready {
@@ -108,7 +116,8 @@ const freshProbeEvery = 5 * time.Second
 // hurryRoute shortens the wait of the route for messages that nobody has judged.
 func (g *Group) hurryRoute(now time.Time) {
 	rs := &g.route
-	if soonest := rs.began.Add(freshProbeEvery); rs.state == Waiting && !rs.named && soonest.Before(rs.until) {
+	soonest := later(rs.began.Add(freshProbeEvery), rs.notBefore)
+	if rs.state == Waiting && soonest.Before(rs.until) {
 		rs.until = later(soonest, now)
 		g.arm(rs.until)
 	}
@@ -129,6 +138,10 @@ func (g *Group) attendRoute(now time.Time, fx *effects) {
 		fx.calls = append(fx.calls, g.opts.More)
 	case rs.state == Probing:
 		g.attendRound(now, fx)
+	case rs.ramp > 0 && !now.Before(rs.rampAt):
+		g.rampUp(now)
+	case rs.ramp > 0:
+		g.arm(rs.rampAt)
 	}
 }
 
@@ -140,9 +153,25 @@ func (g *Group) routeAnswered(r *run, now time.Time, fx *effects) {
 	case r.routeProbe > 0 && rs.state != Flowing:
 		g.routeFlows("a probe succeeded", now, fx)
 	case rs.ramp > 0:
-		if rs.ramp *= 2; rs.ramp >= g.opts.Concurrency {
-			rs.ramp = 0
-		}
+		g.rampUp(now)
+	}
+}
+
+// rampUp lets twice as many run at once.
+func (g *Group) rampUp(now time.Time) {
+	rs := &g.route
+	if rs.ramp *= 2; rs.ramp >= g.opts.Concurrency {
+		rs.ramp = 0
+		return
+	}
+	rs.rampAt = now.Add(rampEvery)
+	g.arm(rs.rampAt)
+}
+
+// ended counts out what began in another epoch.
+func (rs *routeState) ended(epoch int) {
+	if epoch != rs.epoch && rs.old > 0 {
+		rs.old--
 	}
 }
 
@@ -152,8 +181,11 @@ func (g *Group) routeFlows(why string, now time.Time, fx *effects) {
 	if rs.state == Waiting { // a probe of an earlier round
 		g.moveRoute(Probing, why, 0, now, fx)
 	}
-	rs.restarts, rs.round.size = 0, 0
-	rs.ramp = firstRamp
+	rs.restarts, rs.round.size, rs.notBefore = 0, 0, time.Time{}
+	rs.epoch++
+	rs.old = g.busy()
+	rs.ramp, rs.rampAt = firstRamp, now.Add(rampEvery)
+	g.arm(rs.rampAt)
 	g.moveRoute(Flowing, why, 0, now, fx)
 	if rs.stopped != nil {
 		rs.stopped = nil
@@ -161,6 +193,9 @@ func (g *Group) routeFlows(why string, now time.Time, fx *effects) {
 	}
 	for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
 		g.makeReady(k)
+		if g.opts.Ordered {
+			g.callBack(k, now, fx)
+		}
 	}
 	fx.calls = append(fx.calls, g.opts.More)
 }

@@ -70,6 +70,7 @@ type run struct {
 	// Under the group's lock:
 	cancelled  bool          // by a stop of the child or by the end of the group: it spends no attempt
 	probe      bool          // of the key
+	epoch      int           // of the route, when it began
 	routeProbe int           // of the route: the number of its round; 0: it is none
 	first      bool          // nobody had judged its message before
 	hung       bool          // settled and given up; only its goroutine remains

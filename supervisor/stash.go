@@ -142,6 +142,7 @@ func (g *Group) spill(now time.Time, fx *effects) {
 			g.stashWindow(k, now, fx)
 		}
 	}
+	g.stashRetries(now, fx)
 	for _, b := range g.births {
 		if now.Sub(b.began()) >= stalledAfter {
 			g.stashWindow(b.k, now, fx)

@@ -72,7 +72,9 @@ func (g *Group) cleanStop(k *key, err error, now time.Time, fx *effects) {
 	}
 	g.forget(k)
 	if len(k.outside.absent) > 0 {
-		g.newKey(k.name).outside = k.outside
+		next := g.newKey(k.name)
+		next.outside = k.outside
+		g.attend(next, now, fx)
 	}
 	for _, m := range rest {
 		g.deliver(m, now, fx)
