@@ -19,16 +19,18 @@ import (
 //
 // With other instances on the durable a gap says nothing: they have these deliveries. A gap that stays open although nothing
 // happened to the connection or the leader shows that there are others. From then on only gaps after such an event
-// count, until a minute has passed without any. There is no order over several instances anyway.
+// count, until many deliveries in a row have come without any. Time alone proves nothing: with little traffic no gap is seen for
+// minutes, because nothing is delivered. There is no order over several instances anyway.
 type gate struct {
 	last  uint64 // consumer sequence of the latest delivery
 	top   uint64 // the highest stream sequence that was delivered
 	event bool   // deliveries may have been lost since the latest one
-	gaps  []gap  // open ones, oldest first
-	gapAt time.Time
+	gaps  []gap  // open ones, oldest first; at most maxGaps
 	// shared: other instances take deliveries of the durable.
-	shared bool
-	span   time.Duration // AckWait and a little more
+	shared  bool
+	run     int           // deliveries without a gap before them since the latest gap, one for each aloneEvery
+	counted time.Time     // when run was counted up, or begun anew
+	span    time.Duration // AckWait and a little more
 }
 
 // gap is where deliveries are missing.
@@ -43,8 +45,14 @@ type gap struct {
 // gateSlack is how much later than AckWait the server may deliver again.
 const gateSlack = 2 * time.Second
 
-// alone is after how long without a gap an instance takes itself to be alone on the durable again.
-const alone = time.Minute
+const (
+	// aloneRun deliveries without a gap show that an instance is alone on the durable again. Of those that come within aloneEvery
+	// of each other one counts: a burst may come while the other instances have no room. So it takes a minute at least.
+	aloneRun   = 30
+	aloneEvery = 2 * time.Second
+	// maxGaps are kept apart. Later ones widen the last one: each delivery is compared with all of them.
+	maxGaps = 16
+)
 
 // begin is the state of a durable that is opened: pending of its deliveries are in nobody's hand, as far as is known.
 func (t *gate) begin(lastConsumer, ackFloor, delivered uint64, pending int, ackWait time.Duration, now time.Time) {
@@ -55,21 +63,27 @@ func (t *gate) begin(lastConsumer, ackFloor, delivered uint64, pending int, ackW
 }
 
 func (t *gate) add(p gap, now time.Time) {
-	p.seen, p.until = make(map[uint64]struct{}), now.Add(t.span)
+	p.until = now.Add(t.span)
+	if n := len(t.gaps); n == maxGaps {
+		l := &t.gaps[n-1]
+		l.to, l.missing, l.until, l.event = 0, l.missing+p.missing, p.until, l.event || p.event
+		return
+	}
+	p.seen = make(map[uint64]struct{})
 	t.gaps = append(t.gaps, p)
 }
 
-// delivered notes a delivery, and reports whether what has to wait has changed.
-func (t *gate) delivered(sequence, consumer, deliveries uint64, now time.Time) (changed bool) {
+// delivered notes a delivery, and reports whether more has to wait than before, and whether less may have to.
+func (t *gate) delivered(sequence, consumer, deliveries uint64, now time.Time) (more, less bool) {
 	if lost := int64(consumer - t.last - 1); lost > 0 {
-		if t.shared && now.Sub(t.gapAt) > alone {
-			t.shared = false
-		}
 		if t.event || !t.shared {
 			t.add(gap{from: t.top, missing: int(lost), event: t.event}, now)
-			changed = true
+			more = true
 		}
-		t.gapAt = now
+		t.run, t.counted = 0, now
+	} else if now.Sub(t.counted) >= aloneEvery {
+		t.run, t.counted = t.run+1, now
+		t.shared = t.shared && t.run < aloneRun
 	}
 	t.last, t.event = consumer, false
 	if deliveries == 1 {
@@ -79,16 +93,16 @@ func (t *gate) delivered(sequence, consumer, deliveries uint64, now time.Time) (
 			}
 		}
 		t.top = max(t.top, sequence)
-		return changed
+		return more, false
 	}
 	for i := range t.gaps {
 		p := &t.gaps[i]
 		if sequence > p.from && (p.to == 0 || sequence < p.to) {
 			p.seen[sequence] = struct{}{}
-			changed = changed || len(p.seen) >= p.missing
+			less = less || len(p.seen) >= p.missing
 		}
 	}
-	return changed
+	return more, less
 }
 
 // open drops the gaps that are filled or over, and returns what has to wait, and until when at most. A time that is over says
@@ -98,9 +112,9 @@ func (t *gate) open(now time.Time) (above uint64, until time.Time) {
 	for _, p := range t.gaps {
 		filled, over := len(p.seen) >= p.missing, !now.Before(p.until)
 		if over && !filled && !p.event {
-			t.shared = true
+			t.shared = true // later gaps say nothing, either
 		}
-		if !filled && !over {
+		if !filled && !over && (p.event || !t.shared) {
 			rest = append(rest, p)
 			if p.until.After(until) {
 				until = p.until
@@ -117,7 +131,11 @@ func (t *gate) open(now time.Time) (above uint64, until time.Time) {
 // hold tells the ordered routes what has to wait. Letting go takes the way of the messages, so that none of those that were
 // waited for is overtaken while something is asked about it.
 func (s *source) hold(now time.Time, letGo bool) {
+	alone := !s.gate.shared
 	above, until := s.gate.open(now)
+	if alone && s.gate.shared {
+		s.log.Info("other instances take deliveries of the durable: the ones that are missing here are not waited for any more")
+	}
 	version := s.held.Add(1)
 	tell := func() {
 		if s.held.Load() != version {
@@ -140,16 +158,16 @@ func (s *source) watch(d *ack.Delivery, now time.Time) (mayGo bool) {
 	if !s.ordered {
 		return false
 	}
-	gaps := len(s.gate.gaps)
-	if !s.gate.delivered(d.Sequence, d.Consumer, d.Deliveries, now) {
-		return false
+	held := len(s.gate.gaps) > 0
+	more, less := s.gate.delivered(d.Sequence, d.Consumer, d.Deliveries, now)
+	if !more {
+		return less
 	}
-	if len(s.gate.gaps) == gaps {
-		return true
+	if lost := s.gate.gaps[0]; !held {
+		s.log.Warn("deliveries are missing: they were lost on their way, or other instances have them; "+
+			"later messages of ordered routes wait until they come again",
+			"count", lost.missing, "above", lost.from, "until", lost.until)
 	}
-	lost := s.gate.gaps[gaps]
-	s.log.Warn("deliveries were lost on their way; later messages of ordered routes wait until they come again",
-		"count", lost.missing, "above", lost.from, "until", lost.until)
 	s.hold(now, false)
 	return false
 }

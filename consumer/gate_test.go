@@ -1,9 +1,12 @@
 package consumer
 
 import (
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/relaymq/relay/ack"
 )
 
 // A delivery is its consumer sequence, stream sequence and count.
@@ -71,8 +74,13 @@ func TestGate(t *testing.T) {
 			{consumer: 40, sequence: 36, deliveries: 1, event: true, held: true, above: 26}, // it may be that, or a loss
 			{consumer: 41, sequence: 37, deliveries: 1, after: wait + gateSlack},
 			{consumer: 50, sequence: 46, deliveries: 1},
-			{consumer: 51, sequence: 47, deliveries: 1, after: alone},
-			{consumer: 60, sequence: 56, deliveries: 1, after: time.Second, held: true, above: 47}, // they were gone
+			{consumer: 51, sequence: 47, deliveries: 1, after: time.Hour},
+			{consumer: 60, sequence: 56, deliveries: 1, after: time.Second}, // they are there still
+		}},
+		"gaps of others that follow the first one": {steps: []step{
+			{consumer: 20, sequence: 6, deliveries: 1, held: true, above: 5},
+			{consumer: 30, sequence: 16, deliveries: 1, after: wait, held: true, above: 5},
+			{consumer: 40, sequence: 26, deliveries: 1, after: gateSlack}, // only the first one was waited for
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,5 +99,101 @@ func TestGate(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Two instances share an ordered durable with a message every two minutes: a minute without a gap was taken for proof of being
+// alone, although nothing came in it, and each message after one of the other instance waited for AckWait and two seconds.
+func TestGate_regressionLittleTrafficOnTwoInstancesWaitsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate
+		g.begin(9, 5, 5, 0, 30*time.Second, time.Now())
+		consumer, waits := uint64(9), 0
+		for range 100 { // the others take one, this instance takes two
+			for range 2 {
+				time.Sleep(2 * time.Minute)
+				g.open(time.Now())
+				consumer++
+				if _, held := g.got(consumer, consumer, 1); held {
+					waits++
+				}
+			}
+			consumer++
+		}
+		if waits != 1 {
+			t.Errorf("%d messages waited, want the first one", waits)
+		}
+	})
+}
+
+// A burst that the other instances had no room for says nothing; a minute of deliveries without a gap does.
+func TestGate_isAloneAfterManyDeliveriesInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate
+		g.begin(9, 5, 5, 0, 30*time.Second, time.Now())
+		g.got(20, 20, 1)
+		time.Sleep(32 * time.Second)
+		consumer := uint64(20)
+		run := func(n int, every time.Duration) (held bool) {
+			g.open(time.Now())
+			for range n {
+				time.Sleep(every)
+				consumer++
+				g.got(consumer, consumer, 1)
+			}
+			consumer += 2
+			_, held = g.got(consumer, consumer, 1)
+			return held
+		}
+		if run(1000, time.Millisecond) {
+			t.Error("after a burst the instance takes itself to be alone")
+		}
+		if !run(70, time.Second) {
+			t.Error("after 70 deliveries in a row, one a second, the instance does not take itself to be alone")
+		}
+	})
+}
+
+// Before it is known that there are other instances, each of their deliveries is a gap.
+func TestGate_regressionGapsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate
+		g.begin(9, 5, 5, 0, 30*time.Second, time.Now())
+		for i := range uint64(1000) {
+			time.Sleep(10 * time.Millisecond)
+			if above, held := g.got(11+2*i, 11+2*i, 1); !held || above != 5 {
+				t.Fatalf("delivery %d: held %v, above %d", i, held, above)
+			}
+		}
+		if len(g.gaps) > maxGaps {
+			t.Errorf("%d gaps are kept", len(g.gaps))
+		}
+		missing := 0
+		for _, p := range g.gaps {
+			missing += p.missing
+		}
+		if missing != 1000 {
+			t.Errorf("%d deliveries are missing, want 1000", missing)
+		}
+	})
+}
+
+// Each gap that other instances made was a warning.
+func TestGate_regressionAHoldIsOneLine(t *testing.T) {
+	var log syncBuffer
+	s := &source{ordered: true, log: slog.New(slog.NewTextHandler(&log, nil))}
+	now := time.Unix(0, 0)
+	s.gate.begin(9, 5, 5, 0, 30*time.Second, now)
+	for i := range uint64(10) {
+		now = now.Add(time.Second)
+		s.watch(&ack.Delivery{Sequence: 11 + 2*i, Consumer: 11 + 2*i, Deliveries: 1}, now)
+	}
+	now = now.Add(time.Minute)
+	s.watch(&ack.Delivery{Sequence: 41, Consumer: 41, Deliveries: 1}, now)
+	if n := log.count("deliveries are missing"); n != 1 {
+		t.Errorf("%d warnings of one hold", n)
+	}
+	if n := log.count("other instances take deliveries"); n != 1 {
+		t.Errorf("%d lines say that there are other instances", n)
 	}
 }
