@@ -62,6 +62,14 @@ func RetryConfig(service, name string, replicas int) jetstream.StreamConfig {
 	}
 }
 
+// AttachRetryStream is the stream as it is. The error is jetstream.ErrStreamNotFound when there is none.
+func AttachRetryStream(ctx context.Context, js jetstream.JetStream, service, name string) (*RetryStream, error) {
+	if _, err := js.Stream(ctx, name); err != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, err)
+	}
+	return &RetryStream{js: js, service: service, name: name}, nil
+}
+
 // Name of the stream.
 func (r *RetryStream) Name() string { return r.name }
 

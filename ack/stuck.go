@@ -46,7 +46,7 @@ func (r *RetryStream) unstick(ctx context.Context, before time.Time) (freed int,
 	for next := uint64(1); next > 0 && next <= last; {
 		began := time.Now()
 		var page []*nats.Msg
-		if page, next, err = r.parkedFrom(ctx, next); err != nil {
+		if page, next, err = r.readFrom(ctx, r.service+".park.>", next); err != nil {
 			return freed, err
 		}
 		took := time.Since(began)
@@ -97,11 +97,11 @@ func parkedSequence(m *nats.Msg) uint64 {
 	return seq
 }
 
-// parkedFrom reads a page of parked messages from a sequence on, as direct gets answer them. Next is where to go on; zero
+// readFrom reads a page of messages from a sequence on, as direct gets answer them. Next is where to go on; zero
 // means that there are no more.
-func (r *RetryStream) parkedFrom(ctx context.Context, from uint64) (page []*nats.Msg, next uint64, err error) {
+func (r *RetryStream) readFrom(ctx context.Context, filter string, from uint64) (page []*nats.Msg, next uint64, err error) {
 	request, err := json.Marshal(map[string]any{
-		"seq": from, "next_by_subj": r.service + ".park.>", "batch": stuckPage, "max_bytes": stuckPageBytes,
+		"seq": from, "next_by_subj": filter, "batch": stuckPage, "max_bytes": stuckPageBytes,
 	})
 	if err != nil {
 		return nil, 0, err
@@ -120,7 +120,7 @@ func (r *RetryStream) parkedFrom(ctx context.Context, from uint64) (page []*nats
 		m, err := sub.NextMsgWithContext(wait)
 		cancel()
 		if err != nil {
-			return nil, 0, fmt.Errorf("reading what is parked: %w", err)
+			return nil, 0, fmt.Errorf("reading the retry stream: %w", err)
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "":
@@ -134,7 +134,7 @@ func (r *RetryStream) parkedFrom(ctx context.Context, from uint64) (page []*nats
 			}
 			return page, parkedSequence(page[len(page)-1]) + 1, nil
 		default:
-			return nil, 0, errors.New("reading what is parked: " + status + " " + m.Header.Get("Description"))
+			return nil, 0, errors.New("reading the retry stream: " + status + " " + m.Header.Get("Description"))
 		}
 	}
 }

@@ -102,7 +102,7 @@ func TestRetryStream_whatFiredMeanwhileIsNotRepeated(t *testing.T) {
 	if err := r.Park(t.Context(), originOf(7), nil, nil, time.Now().Add(300*time.Millisecond), 10); err != nil {
 		t.Fatal(err)
 	}
-	page, _, err := r.parkedFrom(t.Context(), 1)
+	page, _, err := r.readFrom(t.Context(), "relay.park.>", 1)
 	if err != nil || len(page) != 1 {
 		t.Fatalf("%d parked, %v", len(page), err)
 	}

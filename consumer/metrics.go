@@ -50,7 +50,7 @@ type metrics struct {
 	r       *Relay
 	seconds *prometheus.HistogramVec
 
-	build, connected, deliveries, rebuilds, strays, verdicts, settlements, retries, aside, dead, notDead,
+	build, connected, deliveries, rebuilds, strays, orphans, verdicts, settlements, retries, aside, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
 	heldMessages, heldBytes, heldMost, unconfirmed, ackPending *prometheus.Desc
 }
@@ -70,6 +70,7 @@ func newMetrics(r *Relay) *metrics {
 		deliveries:   desc("deliveries_total", "Messages that arrived from JetStream.", "stream", "durable"),
 		rebuilds:     desc("pull_rebuilds_total", "Times the watchdog pulled anew.", "stream", "durable"),
 		strays:       desc("strays_total", "Messages that arrived where no route of this instance wants them; they go back, or are kept in the retry stream.", "stream", "durable"),
+		orphans:      desc("orphaned_messages", "Messages that wait for routes which are not there, by where: retries or durable. Looked for at the start and hourly; see relay orphans ls.", "where"),
 		unconfirmed:  desc("unconfirmed_settlements", "Acks and NAKs that the server has not confirmed yet.", "stream", "durable"),
 		ackPending:   desc("ack_pending", "Deliveries of the durable that wait for their settlement, on all instances.", "stream", "durable"),
 		verdicts:     desc("verdicts_total", "What handlers said of attempts; a panic or a hang says nothing.", "route", "verdict"),
@@ -128,6 +129,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.connected, one(m.r.nc.IsConnected()))
 	gauge(m.ready, one(m.r.Ready() == nil))
 	m.r.retention.collect(ch)
+	where := map[string]int{OrphanRetries: 0, OrphanDurable: 0}
+	for _, o := range m.r.orphaned() {
+		where[o.Kind] += int(o.Messages) + o.Outstanding
+	}
+	for kind, n := range where {
+		gauge(m.orphans, n, kind)
+	}
 	for _, s := range m.r.openSources() {
 		st := s.session.Stats()
 		counter(m.deliveries, s.count.delivered.Load(), s.stream, s.durable)

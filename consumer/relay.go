@@ -76,6 +76,7 @@ type Relay struct {
 	lives     *lives // nil when no handler runs in this process
 	tellings  *tellings
 	retention retention
+	orphans   atomic.Pointer[[]Orphan]
 
 	troubles troubles      // what is away that routes share
 	opening  chan struct{} // holds a value for each source that is being opened late
@@ -295,6 +296,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.proveContact(work) })
 	running.Go(func() { r.housekeep(work) })
 	running.Go(func() { r.unstick(work) })
+	running.Go(func() { r.watchOrphans(work) })
 	telling, stopTelling := context.WithCancel(work)
 	var told sync.WaitGroup
 	told.Go(func() { r.tellings.run(telling) })

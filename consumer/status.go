@@ -142,6 +142,9 @@ func (r *Relay) status(q StatusRequest) Status {
 			s.Trouble = append(s.Trouble[:maxTroubles], fmt.Sprintf("and %d more", n))
 		}
 	}
+	for _, o := range r.orphaned() {
+		s.Trouble = append(s.Trouble, o.String())
+	}
 	for _, src := range r.openSources() {
 		if text := src.strayTrouble(); text != "" {
 			s.Trouble = append(s.Trouble, text)

@@ -1,0 +1,177 @@
+package ack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Messages wait in the retry stream under the name of their route. When that is renamed or taken away, nobody gets them any
+// more. They are found by their subjects, and moved to another route.
+
+// Kept is how many messages of a route, from one stream, are in the retry stream.
+type Kept struct {
+	Route string // [NoRoute]: of messages that no route wanted
+	// Stream that they come from. Empty: an earlier version handed them over, which did not tell streams apart.
+	Stream string
+	Parked int // wait for their time
+	Due    int // wait to be consumed
+}
+
+// Kept counts what the stream holds, by route and stream. Its cost grows with the number of messages.
+func (r *RetryStream) Kept(ctx context.Context) ([]Kept, error) {
+	type of struct{ route, stream string }
+	all := make(map[of]*Kept)
+	err := Subjects(ctx, r.js, r.name, r.service+".>", func(subject string, n int) {
+		kind, rest, _ := strings.Cut(strings.TrimPrefix(subject, r.service+"."), ".")
+		route, rest, _ := strings.Cut(rest, ".")
+		stream, _, _ := strings.Cut(rest, ".")
+		if !strings.Contains(rest, ".") {
+			stream = ""
+		}
+		k := all[of{route, stream}]
+		if k == nil {
+			k = &Kept{Route: route, Stream: stream}
+			all[of{route, stream}] = k
+		}
+		if kind == "park" {
+			k.Parked += n
+		} else {
+			k.Due += n
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	var list []Kept
+	for _, k := range all {
+		list = append(list, *k)
+	}
+	slices.SortFunc(list, func(a, b Kept) int {
+		return strings.Compare(a.Route+" "+a.Stream, b.Route+" "+b.Stream)
+	})
+	return list, nil
+}
+
+// Subjects calls f for each subject of a stream that the filter matches, with how many messages it has. They are read in pages.
+func Subjects(ctx context.Context, js jetstream.JetStream, stream, filter string, f func(subject string, n int)) error {
+	for offset := 0; ; {
+		request, err := json.Marshal(map[string]any{"subjects_filter": filter, "offset": offset})
+		if err != nil {
+			return err
+		}
+		m, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+"STREAM.INFO."+stream, request)
+		if err != nil {
+			return fmt.Errorf("listing the subjects of stream %s: %w", stream, err)
+		}
+		var page struct {
+			Error *jetstream.APIError `json:"error"`
+			Total int                 `json:"total"`
+			State struct {
+				Subjects map[string]int `json:"subjects"`
+			} `json:"state"`
+		}
+		if err := json.Unmarshal(m.Data, &page); err != nil {
+			return fmt.Errorf("listing the subjects of stream %s: %w", stream, err)
+		}
+		if page.Error != nil {
+			return fmt.Errorf("listing the subjects of stream %s: %w", stream, page.Error)
+		}
+		for subject, n := range page.State.Subjects {
+			f(subject, n)
+		}
+		if offset += len(page.State.Subjects); len(page.State.Subjects) == 0 || offset >= page.Total {
+			return nil
+		}
+	}
+}
+
+// Move says which messages go to which route.
+type Move struct {
+	From, Stream string
+	// To names the new route of a message; empty leaves it where it is.
+	To func(o Origin) string
+	// Moved, if not nil, is told of each.
+	Moved func()
+}
+
+// Move gives messages to another route. Each is stored anew, confirmed, before the old one is removed, so that nothing is lost
+// whenever this ends; a second run goes on where the first one ended. Nobody should consume what is moved.
+func (r *RetryStream) Move(ctx context.Context, m Move) (moved int, err error) {
+	stream, err := r.js.Stream(ctx, r.name)
+	if err != nil {
+		return 0, err
+	}
+	last := stream.CachedInfo().State.LastSeq // what is moved comes behind it
+	for _, filter := range []string{
+		r.service + ".park." + m.From + "." + m.Stream + ".*", r.DueSubjects(m.From, m.Stream), r.OldDueSubjects(m.From),
+	} {
+		for next := uint64(1); next > 0 && next <= last; {
+			var page []*nats.Msg
+			if page, next, err = r.readFrom(ctx, filter, next); err != nil {
+				return moved, err
+			}
+			for _, msg := range page {
+				if ctx.Err() != nil {
+					return moved, ctx.Err()
+				}
+				o, err := UnwrapOrigin(msg.Header)
+				if err != nil || o.Stream != m.Stream || parkedSequence(msg) > last {
+					continue // not relay's, of another stream, or moved just now
+				}
+				to := m.To(o)
+				if to == "" || to == m.From {
+					continue
+				}
+				if err := r.moveOne(ctx, stream, msg, o, to); err != nil {
+					return moved, err
+				}
+				moved++
+				if m.Moved != nil {
+					m.Moved()
+				}
+			}
+		}
+	}
+	return moved, nil
+}
+
+func (r *RetryStream) moveOne(ctx context.Context, stream jetstream.Stream, msg *nats.Msg, o Origin, to string) error {
+	due := time.Now()
+	if at, ok := strings.CutPrefix(msg.Header.Get("Nats-Schedule"), "@at "); ok {
+		if t, err := time.Parse(time.RFC3339Nano, at); err == nil && t.After(due) {
+			due = t
+		}
+	}
+	seq := parkedSequence(msg)
+	header := maps.Clone(msg.Header)
+	maps.DeleteFunc(header, func(name string, _ []string) bool { return hasPrefixFold(name, "Nats-") })
+	delete(header, headerRoute)
+	delete(header, headerRoute+suffix64)
+	setText(header, headerRoute, to)
+	// Two who move the same message store it once.
+	header.Set(jetstream.MsgIDHeader, fmt.Sprintf("moved-%s-%d-%d", to, seq, o.Time.UnixNano()))
+	o.Route = to
+	if err := r.park(ctx, o, header, msg.Data, due); err != nil {
+		return err
+	}
+	if err := stream.DeleteMsg(ctx, seq); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+		var api *jetstream.APIError
+		if errors.As(err, &api) && api.ErrorCode == codeDeleteFailed {
+			return nil // it is gone, or the next run moves it again
+		}
+		return fmt.Errorf("removing message %d, which is moved: %w", seq, err)
+	}
+	return nil
+}
+
+// codeDeleteFailed is what the server answers for a message that is not there (JSStreamMsgDeleteFailedF).
+const codeDeleteFailed = 10057

@@ -1,0 +1,93 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/relaymq/relay/supervisor"
+)
+
+// A route was renamed, and what it had parked was consumed by nobody: nothing counted it, nothing said so.
+func TestRelay_regressionWhatARenamedRouteLeavesIsNamedAndCanBeMoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var failed, handled atomic.Int64
+	const n = 30
+	_, stop := w.start(Config{Logger: quiet}, Route{
+		Name: "billing", Subjects: []string{"orders.>"}, Supervisor: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0)},
+		Retry:   Retry{ParkAfter: time.Millisecond, Backoff: supervisor.Backoff{Min: 2 * time.Second, Max: 2 * time.Second}},
+		Handler: HandlerFunc(func(context.Context, *Msg) error { failed.Add(1); return errors.New("not yet") }),
+	})
+	w.publish("orders.eu", n)
+	w.eventually("all are parked", func() bool { return w.kept("relay.park.billing.>") == n })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.publish("orders.eu", 3)
+	r, _ := w.start(Config{Logger: quiet}, Route{
+		Name: "invoicing", Subjects: []string{"orders.>"}, Start: Start{Policy: "new"},
+		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+			if m.Attempt < 2 {
+				t.Errorf("attempt %d: the attempts before are forgotten", m.Attempt)
+			}
+			handled.Add(1)
+			return nil
+		}),
+	})
+	w.eventually("status names the retries and the durable", func() bool {
+		text := strings.Join(r.Status().Trouble, "\n")
+		return strings.Contains(text, "30 messages of route billing from stream ORDERS") && strings.Contains(text, "durable billing on stream ORDERS of route billing: 3 messages wait")
+	})
+	list, err := Orphans(t.Context(), w.js, "", []string{"invoicing"})
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	if list, err := Orphans(t.Context(), w.js, "", []string{"invoicing", "billing"}); err != nil || len(list) != 0 {
+		t.Errorf("with the old route: %v, %v", list, err)
+	}
+	if _, err := MoveOrphans(t.Context(), w.js, "", "billing", "nobody", "ORDERS", nil); err == nil {
+		t.Error("moved to a route that was never started")
+	}
+	// Interrupted in the middle, and taken up again.
+	ctx, cancel := context.WithCancel(t.Context())
+	told := 0
+	some, err := MoveOrphans(ctx, w.js, "", "billing", "invoicing", "ORDERS", func() {
+		if told++; told == 10 {
+			cancel()
+		}
+	})
+	if err == nil || some != 10 {
+		t.Errorf("%d moved, %v", some, err)
+	}
+	rest, err := MoveOrphans(t.Context(), w.js, "", "billing", "invoicing", "ORDERS", nil)
+	if err != nil || some+rest != n {
+		t.Errorf("%d and %d moved, %v", some, rest, err)
+	}
+	w.eventually("they are handled", func() bool { return handled.Load() == n })
+	w.eventually("nothing is left", func() bool { return w.kept("relay.>") == 0 })
+}
+
+// What came before anybody wanted it is handled by the route that wants it later.
+func TestRelay_messagesThatNoRouteWantedGoToTheRouteThatComesLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var orders, payments atomic.Int64
+	billing := Route{Name: "billing", Durable: "shared", Subjects: []string{"orders.>"}, Handler: w.only("orders.", &orders), Start: Start{Policy: "all"}}
+	paying := Route{Name: "paying", Durable: "shared", Subjects: []string{"payments.>"}, Handler: w.only("payments.", &payments), Start: Start{Policy: "all"}}
+	_, stop := w.start(Config{Logger: quiet}, billing)
+	w.holds("ORDERS", "orders.>", "payments.>")
+	w.publish("payments.eu", 20)
+	w.eventually("they are kept", func() bool { return w.kept("relay.due.~.ORDERS.>") == 20 })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.start(Config{Logger: quiet}, billing, paying)
+	w.eventually("they are handled", func() bool { return payments.Load() == 20 })
+	w.publish("payments.eu", 5)
+	w.eventually("as are new ones", func() bool { return payments.Load() == 25 })
+	w.eventually("nothing is left", func() bool { return w.kept("relay.>") == 0 })
+}
