@@ -50,7 +50,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	} else {
 		s.sort(&e, c.differs(), filters(info.Config))
 	}
-	s.learn(subjects, m)
+	s.learn(stream.CachedInfo().Config, m)
 	return e
 }
 

@@ -91,6 +91,7 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 				return err
 			}
 		} else {
+			s.warnOfRepeats(ctx, s.setup.stream, s.setup.want, s.setup.waiting)
 			s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", s.setup.waiting.chosen)
 		}
 		if consumer, s.setup.made, err = s.makeOrCompare(ctx, s.setup.stream, s.setup.want); err != nil {

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -90,4 +91,43 @@ func TestRelay_messagesThatNoRouteWantedGoToTheRouteThatComesLater(t *testing.T)
 	w.publish("payments.eu", 5)
 	w.eventually("as are new ones", func() bool { return payments.Load() == 25 })
 	w.eventually("nothing is left", func() bool { return w.kept("relay.>") == 0 })
+}
+
+// A durable that was deleted and is made anew with start: all had everything handled again, and nobody was warned.
+func TestRelay_regressionADurableMadeAnewWithStartAllSaysWhatComesAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var handled atomic.Int64
+	route := Route{Name: "billing", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Handler: w.only("orders.", &handled)}
+	r, stop := w.start(Config{Logger: quiet}, route)
+	w.publish("orders.eu", 40)
+	w.settled("ORDERS", "billing")
+	w.eventually("all are handled", func() bool { return handled.Load() == 40 && w.info("ORDERS", "billing").AckFloor.Stream == 40 })
+	r.noteFloors(t.Context())
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.publish("orders.eu", 2)
+	if err := w.js.DeleteConsumer(t.Context(), "ORDERS", "billing"); err != nil {
+		t.Fatal(err)
+	}
+	lines := new(logLines)
+	w.start(Config{Logger: slog.New(slog.NewTextHandler(lines, nil))}, route)
+	if lines.count("40 messages will be handled again") != 1 || lines.count("start: {seq: 41}") != 1 {
+		t.Errorf("the log does not say it: %s", lines.text.String())
+	}
+}
+
+// A route whose stream never holds its subjects ran as flowing.
+func TestRelay_regressionARouteWhoseStreamHoldsNoneOfItsSubjectsSaysSo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r, _ := w.start(Config{Logger: quiet}, Route{
+		Name: "billing", Stream: "ORDERS", Subjects: []string{"invoices.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil }),
+	})
+	if why := r.Status().Routes[0].Why; !strings.Contains(why, "ORDERS holds none of its subjects") {
+		t.Errorf("status says %q", why)
+	}
+	w.holds("ORDERS", "orders.>", "invoices.>")
+	w.eventually("it is over", func() bool { return r.Status().Routes[0].Why == "" })
 }

@@ -297,6 +297,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.housekeep(work) })
 	running.Go(func() { r.unstick(work) })
 	running.Go(func() { r.watchOrphans(work) })
+	running.Go(func() { r.watchFloors(work) })
 	telling, stopTelling := context.WithCancel(work)
 	var told sync.WaitGroup
 	told.Go(func() { r.tellings.run(telling) })

@@ -141,7 +141,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.identity = ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}
 	m := markOf(info.Config.Metadata)
 	s.adopted = m.adopted
-	s.learn(stream.CachedInfo().Config.Subjects, m)
+	s.learn(stream.CachedInfo().Config, m)
 	s.saw(info)
 	s.inbox = s.relay.nc.NewInbox()
 	s.least = minLeast

@@ -188,6 +188,9 @@ func (rt *route) status(keys int) RouteStatus {
 				s.Until = &until
 			}
 			s.Stream = src.stream
+			if s.Why == "" && src.holdsNothingOf(rt) {
+				s.Why = "nothing can arrive: stream " + src.stream + " holds none of its subjects"
+			}
 		}
 	}
 	for state, n := range g.Keys {

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
@@ -46,6 +48,7 @@ type strays struct {
 	held        []string       // subjects of the stream
 	gone        []dispatchName // of routes that this instance does not have, most specific first
 	told        map[string]*strayCount
+	unheld      map[*route]bool // the stream holds none of its subjects
 }
 
 type dispatchName struct{ pattern, route string }
@@ -58,7 +61,7 @@ type strayCount struct {
 }
 
 // learn notes what the durable is for beside the routes that are here.
-func (s *source) learn(streamSubjects []string, m mark) {
+func (s *source) learn(c jetstream.StreamConfig, m mark) {
 	var gone []dispatchName
 	for name, patterns := range m.routes {
 		if slices.ContainsFunc(s.relay.routes, func(rt *route) bool { return rt.cfg.Name == name }) {
@@ -76,7 +79,35 @@ func (s *source) learn(streamSubjects []string, m mark) {
 	})
 	s.strays.mu.Lock()
 	defer s.strays.mu.Unlock()
-	s.strays.held, s.strays.gone = streamSubjects, gone
+	s.strays.held, s.strays.gone = c.Subjects, gone
+	for _, rt := range s.routes {
+		if s.unheld(c, rt) && !s.strays.unheld[rt] {
+			if s.strays.unheld == nil {
+				s.strays.unheld = make(map[*route]bool)
+			}
+			s.strays.unheld[rt] = true
+			rt.log.Warn("the stream holds no subject of this route: nothing can arrive", "stream", s.stream, "holds", c.Subjects, "subjects", rt.cfg.Subjects)
+		} else if !s.unheld(c, rt) {
+			delete(s.strays.unheld, rt)
+		}
+	}
+}
+
+// unheld tells whether no message of the stream can be for the route. What a stream gets from others may have any subject.
+func (s *source) unheld(c jetstream.StreamConfig, rt *route) bool {
+	if s.due || len(c.Subjects) == 0 || c.Mirror != nil || len(c.Sources) > 0 || c.SubjectTransform != nil {
+		return false
+	}
+	return !slices.ContainsFunc(rt.cfg.Subjects, func(p string) bool {
+		return slices.ContainsFunc(c.Subjects, func(held string) bool { return subject.Overlaps(p, held) })
+	})
+}
+
+// holdsNothingOf tells whether the route gets nothing, because its stream holds none of its subjects.
+func (s *source) holdsNothingOf(rt *route) bool {
+	s.strays.mu.Lock()
+	defer s.strays.mu.Unlock()
+	return s.strays.unheld[rt]
 }
 
 // stray settles a message that no route of this instance wants. The origin of one that was wrapped is its own.
