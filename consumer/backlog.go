@@ -97,7 +97,9 @@ type counted struct {
 // count is kept up to date, at a cost that stays below a hundredth of the time, of the server as of the link.
 type count struct {
 	last atomic.Pointer[counted]
-	next time.Time // of watchCounts only
+	// Of watchCounts only: when it is counted again, when that is possible at the earliest, and how many this instance had stored.
+	next, soon time.Time
+	stored     uint64
 }
 
 // countEvery is how often the messages of a route in relay's own streams are counted, unless that takes long.
@@ -109,7 +111,7 @@ func (r *Relay) watchCounts(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		for _, rt := range r.routes {
-			r.count(ctx, &rt.parkedNow, r.retries.Name(), r.cfg.Service+".park."+rt.cfg.Name+".>")
+			r.count(ctx, &rt.parkedNow, rt.count.parked.Load()+rt.count.aside.Load(), r.retries.Name(), r.cfg.Service+".park."+rt.cfg.Name+".>")
 		}
 		select {
 		case <-ctx.Done():
@@ -119,17 +121,32 @@ func (r *Relay) watchCounts(ctx context.Context) {
 	}
 }
 
-func (r *Relay) count(ctx context.Context, c *count, stream, filter string) {
-	if began := time.Now(); began.After(c.next) {
-		ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-		defer cancel()
-		n, err := r.countMatching(ctx, stream, filter)
-		c.next = time.Now().Add(countEvery)
-		if err == nil {
-			c.last.Store(&n)
-			c.next = c.next.Add(100 * time.Since(began))
+// count counts when it is time, or soon after this instance has stored more.
+func (r *Relay) count(ctx context.Context, c *count, stored uint64, stream, filter string) {
+	began := time.Now()
+	if began.Before(c.next) && (stored == c.stored || began.Before(c.soon)) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	n, err := r.countMatching(ctx, stream, filter)
+	c.stored, c.next = stored, time.Now().Add(countEvery)
+	if err == nil {
+		c.last.Store(&n)
+		c.soon = time.Now().Add(100 * time.Since(began))
+		c.next = later(c.next, c.soon)
+	}
+}
+
+// stored is how many messages this instance has put into the dead letters and the retry stream.
+func (r *Relay) stored() (n uint64) {
+	for _, rt := range r.routes {
+		n += rt.count.parked.Load() + rt.count.aside.Load()
+		for i := range rt.count.letters {
+			n += rt.count.letters[i].Load()
 		}
 	}
+	return n
 }
 
 // countMatching asks for the first message that matches: with it the server says how many follow. It counts by its index of

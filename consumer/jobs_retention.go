@@ -83,10 +83,11 @@ func (w *ownWatch) asked(ctx context.Context, what string, err error) {
 
 // rest waits for the next look, which comes soon while something is away, or since something could not be stored.
 func (w *ownWatch) rest(ctx context.Context) {
+	stored := w.r.stored()
 	for began := time.Now(); ; {
 		pause(ctx, checkAgain)
 		trouble := w.r.trouble.Load() > began.UnixNano()
-		if ctx.Err() != nil || len(w.failing) > 0 || trouble || time.Since(began) >= usageEvery {
+		if ctx.Err() != nil || len(w.failing) > 0 || trouble || w.r.stored() != stored || time.Since(began) >= usageEvery {
 			return
 		}
 	}

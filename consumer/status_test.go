@@ -150,6 +150,14 @@ func TestStatus_countsWhatIsParkedByRoute(t *testing.T) {
 	w.publish("orders.eu", 3)
 	w.publish("images.a", 2)
 	w.eventually("they are parked", func() bool { return a.routes[0].count.parked.Load() == 3 && a.routes[1].count.parked.Load() == 2 })
+	began := time.Now()
+	w.eventually("what this instance parked itself is counted soon", func() bool {
+		b := a.Status().Routes[0].Backlog
+		return b != nil && b.Parked != nil && *b.Parked == 3
+	})
+	if took := time.Since(began); took > countEvery/2 {
+		t.Errorf("counted after %v", took)
+	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
