@@ -43,7 +43,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 		return state, why, since
 	}
 	for _, s := range r.openSources() {
-		if err := s.trouble(); err != nil && s.serves(rt) {
+		if err := s.trouble(); err != nil && s.serves(rt) && !s.due && !s.merelyEdited() {
 			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.lostSince()
 		}
 		if s.serves(rt) && !s.due && s.isEdited() {

@@ -112,6 +112,13 @@ func (s *source) isEdited() bool {
 	return len(s.edits.stop) > 0
 }
 
+// merelyEdited tells whether somebody has edited the durable in a way under which relay goes on.
+func (s *source) merelyEdited() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost == nil && len(s.edits.stop) == 0 && s.editedTrouble() != nil
+}
+
 // pausedUntil is until when somebody has the server deliver nothing on the durable; zero if nobody does.
 func (s *source) pausedUntil() time.Time {
 	s.mu.Lock()

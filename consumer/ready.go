@@ -152,11 +152,11 @@ func (r *Relay) watchStalls(ctx context.Context) {
 func (rt *route) lookForStall(now time.Time) {
 	begun := rt.begun.Load()
 	g := rt.group.Status()
-	held, stream := g.StashMessages+g.Window, rt.pending(now)
+	held, stream := g.Held, rt.pending(now)
 	rt.stalls.mu.Lock()
 	defer rt.stalls.mu.Unlock()
 	st := &rt.stalls.stalls
-	if began := begun != st.begun; began || g.Running > g.Stuck || g.Paused || held == 0 && stream == 0 {
+	if began := begun != st.begun; began || g.Running > 0 || g.Paused || held == 0 && stream == 0 {
 		*st = stalls{begun: begun}
 		return
 	}
@@ -173,7 +173,7 @@ func (rt *route) lookForStall(now time.Time) {
 // tell whose they are: while another route of the durable starts some, none count.
 func (rt *route) pending(now time.Time) (n uint64) {
 	for _, s := range rt.relay.openSources() {
-		if !s.serves(rt) {
+		if !s.serves(rt) || !s.pausedUntil().IsZero() { // paused on the server: status says so
 			continue
 		}
 		others := false

@@ -56,9 +56,10 @@ type route struct {
 	mu      sync.Mutex
 	stopped error // no message is to blame, and none starts but to find out whether it works again
 	stopAt  time.Time
-	dlqErr  error  // the dead letters do not take its entries
-	dlqFail int    // in a row
-	paused  *Order // by an operator
+	dlqErr  error     // the dead letters do not take its entries
+	dlqAt   time.Time // of that
+	dlqFail int       // in a row
+	paused  *Order    // by an operator
 	// Messages of suspended keys that were given back, by key.
 	away      map[string][]sentAway // in the order in which they went
 	awayCount int
@@ -165,7 +166,7 @@ func (rt *route) trouble() error {
 	if rt.stopped != nil {
 		return fmt.Errorf("stopped: %w", rt.stopped)
 	}
-	if rt.dlqErr != nil {
+	if rt.dlqErr != nil && time.Since(rt.dlqAt) < dlqForgotten {
 		return fmt.Errorf("cannot store dead letters: %w", rt.dlqErr)
 	}
 	return nil

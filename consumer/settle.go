@@ -213,6 +213,10 @@ func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
 // after they can be stored again (I-18).
 var dlqBackoff = supervisor.Backoff{Min: time.Second, Max: 8 * time.Second}.WithRetryDefaults()
 
+// dlqForgotten is when a dead letter that could not be stored is no trouble any more: it would have been tried here again, but
+// another instance has it, or it is gone.
+const dlqForgotten = time.Minute
+
 // undeadInARow is how many dead letters in a row were not stored.
 func (rt *route) undeadInARow() int {
 	rt.mu.Lock()
@@ -224,7 +228,7 @@ func (rt *route) undeadInARow() int {
 func (rt *route) deadLettered(err error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	rt.dlqErr = err
+	rt.dlqErr, rt.dlqAt = err, time.Now()
 	if err == nil {
 		rt.dlqFail = 0
 	} else {

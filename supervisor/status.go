@@ -17,9 +17,11 @@ type Status struct {
 
 	Running, Stuck int
 	Window         int // messages that wait for a slot
-	StashMessages  int
-	StashBytes     int
-	Children       int // of keys
+	// Held are messages that wait for a slot, their key or the route, and not for a time of their own.
+	Held          int
+	StashMessages int
+	StashBytes    int
+	Children      int // of keys
 	// Keys by state. While the route does not flow, those that would flow wait with it.
 	Keys map[State]int
 	// NotFlowing are the keys that KeyStates lists.
@@ -65,6 +67,9 @@ func (g *Group) Status() Status {
 			state = Waiting
 		}
 		s.Keys[state]++
+		if m := k.stash.first; !g.opts.Ordered || m == nil || !m.Due.After(now) {
+			s.Held += k.messages() - k.later.n
+		}
 	}
 	return s
 }
