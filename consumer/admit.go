@@ -169,14 +169,16 @@ func (m *message) lookUp(elsewhere bool) {
 			m.foreign(err)
 			return
 		case m.source.isDraining():
-			_ = m.delivery.GiveBack() // fenced: somebody else has it
+			m.unlessBounded(func() bool { return m.parkUnread(elsewhere) }, func() {
+				_ = m.delivery.GiveBack() // fenced: somebody else has it
+			})
 			return
 		}
 		if others, ok := m.route.unread.may(time.Now()); ok {
 			m.route.log.Warn("message waits: what is known of it cannot be read", m.attrs("others", others, "error", err)...)
 		}
 		if errors.Is(err, dlq.ErrNoBody) {
-			_ = m.delivery.Nak(time.Now().Add(noBodyDelay))
+			m.unlessBounded(func() bool { return false }, func() { _ = m.delivery.Nak(time.Now().Add(noBodyDelay)) })
 			return
 		}
 		pause(ctx, time.Second)
@@ -256,7 +258,12 @@ func (m *message) known(rec ack.Record, b *batch) {
 // returnBodyless gives a message back that came without its body and is not for a handler here. It must not be stored
 // elsewhere, for it would be stored empty.
 func (m *message) returnBodyless() {
-	_ = m.delivery.Nak(time.Now().Add(bodylessDelay)) // fenced: somebody else has it
+	if m.route == nil {
+		m.route = m.source.routes[0] // which holds it, if it must be held
+	}
+	m.unlessBounded(func() bool { return false }, func() {
+		_ = m.delivery.Nak(time.Now().Add(bodylessDelay)) // fenced: somebody else has it
+	})
 }
 
 // foreign settles a message on the retry stream that relay did not write: it goes to the dead letters as it is.

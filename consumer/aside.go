@@ -71,6 +71,9 @@ func (a *aside) above(part int) bool {
 // shouldPutAside tells whether a message that is given back without an attempt should leave its durable. It does not go by
 // park_after: it is the same wait again each time.
 func (m *message) shouldPutAside(o supervisor.Outcome) bool {
+	if m.source.isBounded() {
+		return m.mayPark()
+	}
 	if time.Until(o.Due) <= soon || m.suspect != nil || !m.mayPark() {
 		return false
 	}
@@ -119,7 +122,11 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 			origin.LastFailure, origin.LastError = rec.LastFailure, rec.LastError
 		}
 	}
-	switch err := m.park(origin, o.Due, max(1, rt.cfg.Retry.ParkMax/asideShare), asidePatience); {
+	due := o.Due
+	if due.IsZero() {
+		due = time.Now()
+	}
+	switch err := m.park(origin, due, max(1, rt.cfg.Retry.ParkMax/asideShare), asidePatience); {
 	case err == nil:
 		a.again.Store(0)
 		if n := rt.count.aside.Add(1); n%asideTold == 1 {
@@ -144,6 +151,10 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 
 // sendBack gives the message back to its durable.
 func (m *message) sendBack(o supervisor.Outcome) {
+	if m.source.isBounded() {
+		m.hold(time.Now().Add(heldEvery), errBounded, func() { m.comeAgain(o) })
+		return
+	}
 	m.giveBack(o.Due)
 	switch {
 	case o.Suspended:

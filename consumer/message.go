@@ -167,11 +167,7 @@ func (m *message) settle(o supervisor.Outcome) {
 		m.done()
 	case supervisor.GiveBack:
 		failpoint.At("giving back")
-		if m.shouldPutAside(o) {
-			m.putAside(o)
-			return
-		}
-		m.sendBack(o)
+		m.comeAgain(o)
 	case supervisor.LetGo:
 		m.delivery.Release()
 	case supervisor.RetryLater:

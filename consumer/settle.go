@@ -65,14 +65,16 @@ func (m *message) retry(o supervisor.Outcome) {
 	}
 	m.recordThen(rec, func() {
 		failpoint.At("recorded")
-		if m.delivery.Nak(o.Due) != nil {
-			return // fenced: somebody else has it
-		}
-		failpoint.At("given back")
-		rt.count.naked.Add(1)
-		if o.Suspended {
-			rt.remember(m, o.Due)
-		}
+		m.unlessBounded(func() bool { return m.parkFailed(rec) }, func() {
+			if m.delivery.Nak(o.Due) != nil {
+				return // fenced: somebody else has it
+			}
+			failpoint.At("given back")
+			rt.count.naked.Add(1)
+			if o.Suspended {
+				rt.remember(m, o.Due)
+			}
+		})
 	})
 }
 
@@ -202,11 +204,16 @@ func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
 		LastError: e.LastError, Dead: o.Reason, Crashes: m.crashes(),
 	}
+	if m.source.isBounded() && !m.source.isDraining() {
+		m.hold(due, errBounded, func() { m.toLetters(o) })
+		return
+	}
 	if err := m.record(rec); err != nil {
 		m.hold(due, err, func() { m.toLetters(o) })
 		return
 	}
-	_ = m.delivery.Nak(due)
+	// Parked, its verdict is forgotten, and it is started once more. That is better than its end.
+	m.unlessBounded(func() bool { return m.parkFailed(rec) }, func() { _ = m.delivery.Nak(due) })
 }
 
 // dlqBackoff paces the tries while dead letters cannot be stored. Its Max is short enough that all is well ten seconds

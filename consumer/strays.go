@@ -130,7 +130,7 @@ func (m *message) stray(origin *ack.Origin) {
 		m.returnBodyless()
 		return
 	}
-	if d.Deliveries < strayTries && s.session.AckPending() <= asideFrom {
+	if d.Deliveries < strayTries && s.session.AckPending() <= asideFrom && !s.isBounded() {
 		_ = d.Nak(time.Now().Add(strayDelay << (d.Deliveries - 1))) // fenced: somebody else has it
 		return
 	}
@@ -160,6 +160,13 @@ func (m *message) keep(origin *ack.Origin, to string) {
 	}
 	if err != nil {
 		s.log.Debug("a message that no route here wants is not kept in the retry stream", "subject", m.subject, "seq", d.Sequence, "error", err)
+		if m.route == nil {
+			m.route = s.routes[0] // which holds it, if it must be held
+		}
+		if s.isBounded() {
+			m.hold(time.Now().Add(heldEvery), err, func() { m.keep(origin, to) })
+			return
+		}
 		_ = d.Nak(time.Now().Add(unkeptDelay))
 		return
 	}
