@@ -97,6 +97,8 @@ func Subjects(ctx context.Context, js jetstream.JetStream, stream, filter string
 // Move says which messages go to which route.
 type Move struct {
 	From, Stream string
+	// After is a sequence of the retry stream: what is not behind it is left alone.
+	After uint64
 	// To names the new route of a message; empty leaves it where it is.
 	To func(o Origin) string
 	// Moved, if not nil, is told of each.
@@ -114,7 +116,7 @@ func (r *RetryStream) Move(ctx context.Context, m Move) (moved int, err error) {
 	for _, filter := range []string{
 		r.service + ".park." + m.From + "." + m.Stream + ".*", r.DueSubjects(m.From, m.Stream), r.OldDueSubjects(m.From),
 	} {
-		for next := uint64(1); next > 0 && next <= last; {
+		for next := m.After + 1; next > 0 && next <= last; {
 			var page []*nats.Msg
 			if page, next, err = r.readFrom(ctx, filter, next); err != nil {
 				return moved, err

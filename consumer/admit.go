@@ -94,6 +94,11 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			m.stray(&origin)
 			return
 		}
+		if !dlq.BodyElsewhere(raw.Header) && s.othersWant(origin) {
+			origin.Route = ack.NoRoute
+			m.stray(&origin)
+			return
+		}
 		m.origin, m.subject, m.header = &origin, origin.Subject, header
 	} else if m.route == nil {
 		m.stray(nil)

@@ -33,7 +33,7 @@ type edits struct {
 var harmless = []string{"max_ack_pending", "rate_limit_bps", "max_batch", "max_expires", "max_bytes", "inactive_threshold"}
 
 // inspect compares the durable with what it should be, and brings about what is for relay itself to change.
-func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo) (e edits) {
+func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, began time.Time) (e edits) {
 	subjects := stream.CachedInfo().Config.Subjects
 	if info.Paused {
 		e.paused = time.Now().Add(info.PauseRemaining)
@@ -50,7 +50,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	} else {
 		s.sort(&e, c.differs(), filters(info.Config))
 	}
-	s.learn(stream.CachedInfo().Config, m)
+	s.learn(stream.CachedInfo().Config, m, began)
 	return e
 }
 

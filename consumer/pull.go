@@ -188,6 +188,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 		case now := <-tick.C:
 			s.release(now)
 			s.tellStrays(now)
+			s.claimSoon(now)
 			if len(s.gate.gaps) > 0 {
 				s.hold(now, true)
 			}

@@ -54,6 +54,7 @@ type source struct {
 	tidying *pool.Pool
 	behind  atomic.Int64 // how many there are
 	strays  strays
+	claims  claims
 
 	// Of the pull loop only:
 	asked     pullRequests // its subscriptions are fixed
@@ -134,6 +135,7 @@ func (s *source) routeFor(literal string) *route {
 
 // open begins the session of a durable that is there.
 func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) error {
+	began := time.Now()
 	info, err := consumer.Info(ctx)
 	if err != nil {
 		return err
@@ -141,7 +143,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.identity = ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}
 	m := markOf(info.Config.Metadata)
 	s.adopted = m.adopted
-	s.learn(stream.CachedInfo().Config, m)
+	s.learn(stream.CachedInfo().Config, m, began)
 	s.saw(info)
 	s.inbox = s.relay.nc.NewInbox()
 	s.least = minLeast

@@ -46,7 +46,8 @@ type strays struct {
 	since, last time.Time
 	example     string
 	held        []string       // subjects of the stream
-	gone        []dispatchName // of routes that this instance does not have, most specific first
+	gone        []dispatchName // what the durable is for and no route here wants, most specific first
+	looked      time.Time      // when the look began that found these
 	told        map[string]*strayCount
 	unheld      map[*route]bool // the stream holds none of its subjects
 }
@@ -60,15 +61,19 @@ type strayCount struct {
 	example string
 }
 
-// learn notes what the durable is for beside the routes that are here.
-func (s *source) learn(c jetstream.StreamConfig, m mark) {
+// learn notes what the durable is for beside the subjects of the routes that are here, by a look that began then. What another
+// instance has for a route that is here too is kept for no route: here, it would be handled by the wrong one.
+func (s *source) learn(c jetstream.StreamConfig, m mark, began time.Time) {
 	var gone []dispatchName
 	for name, patterns := range m.routes {
+		to := name
 		if slices.ContainsFunc(s.relay.routes, func(rt *route) bool { return rt.cfg.Name == name }) {
-			continue
+			to = ack.NoRoute
 		}
 		for _, p := range patterns {
-			gone = append(gone, dispatchName{p, name})
+			if !slices.ContainsFunc(s.patterns, func(d dispatch) bool { return d.route.cfg.Name == name && subject.Covers(d.pattern, p) }) {
+				gone = append(gone, dispatchName{p, to})
+			}
 		}
 	}
 	slices.SortFunc(gone, func(a, b dispatchName) int {
@@ -79,7 +84,7 @@ func (s *source) learn(c jetstream.StreamConfig, m mark) {
 	})
 	s.strays.mu.Lock()
 	defer s.strays.mu.Unlock()
-	s.strays.held, s.strays.gone = c.Subjects, gone
+	s.strays.held, s.strays.gone, s.strays.looked = c.Subjects, gone, began
 	for _, rt := range s.routes {
 		if s.unheld(c, rt) && !s.strays.unheld[rt] {
 			if s.strays.unheld == nil {
@@ -120,7 +125,8 @@ func (m *message) stray(origin *ack.Origin) {
 		s.strays.note(fmt.Sprintf("%s of stream %s", origin.Route, origin.Stream), origin.Subject)
 	} else {
 		var pattern string
-		if pattern, to = s.strays.wantedBy(m.subject); to == ack.NoRoute && !s.strays.unknown.Swap(true) {
+		var known bool
+		if pattern, to, known = s.strays.wantedBy(m.subject); !known && !s.strays.unknown.Swap(true) {
 			s.doubt.Store(true) // the stream may have got more subjects, which the durable need not deliver
 		}
 		s.strays.note(pattern, m.subject)
@@ -130,8 +136,14 @@ func (m *message) stray(origin *ack.Origin) {
 		m.returnBodyless()
 		return
 	}
-	if d.Deliveries < strayTries && s.session.AckPending() <= asideFrom && !s.isBounded() {
-		_ = d.Nak(time.Now().Add(strayDelay << (d.Deliveries - 1))) // fenced: somebody else has it
+	pending := s.session.AckPending()
+	back := d.Deliveries < strayTries && pending <= asideFrom
+	if !back && to == ack.NoRoute && pending < maxAckPending/2 && !s.strays.sure(d.Deliveries) {
+		s.doubt.Store(true)
+		back = true
+	}
+	if back && !s.isBounded() {
+		_ = d.Nak(time.Now().Add(strayDelay << (min(d.Deliveries, strayTries) - 1))) // fenced: somebody else has it
 		return
 	}
 	s.strays.waiting.Add(1)
@@ -189,21 +201,30 @@ func (m *message) keepUnwrapped(ctx context.Context, to string) error {
 	}, m.header, m.data, time.Now(), s.routes[0].cfg.Retry.ParkMax)
 }
 
-// wantedBy is the route that this instance does not have and that the subject is for, and what is said of it.
-func (t *strays) wantedBy(literal string) (pattern, route string) {
+// sure tells whether the durable was looked at since a message that comes for the nth time came for the first time. Before, another
+// instance may have given the durable the route that the message is for.
+func (t *strays) sure(deliveries uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Since(t.looked) < strayDelay*(1<<(min(deliveries, 2*strayTries)-1)-1) // what it was away
+}
+
+// wantedBy is the route that this instance does not have and that the subject is for, and what is said of it. What is not
+// known was never configured on the durable.
+func (t *strays) wantedBy(literal string) (pattern, route string, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, d := range t.gone {
 		if subject.Matches(d.pattern, literal) {
-			return d.pattern, d.route
+			return d.pattern, d.route, true
 		}
 	}
 	for _, held := range t.held {
 		if subject.Matches(held, literal) {
-			return held, ack.NoRoute
+			return held, ack.NoRoute, false
 		}
 	}
-	return "others", ack.NoRoute
+	return "others", ack.NoRoute, false
 }
 
 func (t *strays) note(pattern, literal string) {

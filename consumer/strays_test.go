@@ -236,3 +236,44 @@ func TestRelay_regressionMessagesWithoutARouteDoNotFillTheDurable(t *testing.T) 
 		t.Errorf("the log says it %d times within a minute", said)
 	}
 }
+
+// A new instance added a subject to a route. The old instance knew the route by its name, and kept what the new one wanted where
+// nobody looked.
+func TestStrays_regressionASubjectAddedToARouteReachesItsInstance(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var before, after atomic.Int64
+	narrow := Route{Name: "billing", Subjects: []string{"orders.a"}, Handler: w.only("orders.a", &before)}
+	wide := Route{Name: "billing", Subjects: []string{"orders.a", "orders.b"}, Handler: w.only("orders.", &after)}
+	w.start(Config{Instance: "old", Logger: quiet}, narrow)
+	_, leave := w.start(Config{Instance: "new", Logger: quiet}, wide)
+	if err := leave(); err != nil {
+		t.Fatal(err)
+	}
+	const count = 30
+	w.publish("orders.b", count)
+	w.eventually("they wait for an instance that wants them", func() bool { return w.kept("relay.due.~.ORDERS.>") == count })
+	w.settled("ORDERS", "billing")
+	if n := before.Load(); n > 0 {
+		t.Fatalf("%d were handled by the old instance", n)
+	}
+	w.start(Config{Instance: "new again", Logger: quiet}, wide)
+	w.start(Config{Instance: "another", Logger: quiet}, wide)
+	w.publish("orders.b", count)
+	w.eventually("the new ones handle them", func() bool { return after.Load() >= 2*count })
+	w.eventually("nothing is left", func() bool { return w.kept("relay.>") == 0 })
+	if n := after.Load(); n != 2*count {
+		t.Errorf("%d were handled, want %d", n, 2*count)
+	}
+}
+
+// Messages of a wholly new route were kept for no route until the old instance had looked at the durable again.
+func TestStrays_regressionNothingIsKeptForNoRouteBeforeALook(t *testing.T) {
+	s := strays{looked: time.Now().Add(-2 * time.Second)}
+	if s.sure(1) || s.sure(5) {
+		t.Error("sure, although the message may have come before the look")
+	}
+	if !s.sure(6) {
+		t.Error("not sure, although the message was away for longer than since the look")
+	}
+}

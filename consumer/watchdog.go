@@ -72,7 +72,7 @@ func (s *source) check(ctx context.Context) finding {
 		identity: identity, pending: info.NumPending, paused: info.Paused, full: info.NumAckPending >= info.Config.MaxAckPending,
 	}
 	if identity.Equal(s.identity) {
-		f.edits = s.inspect(ctx, stream, info)
+		f.edits = s.inspect(ctx, stream, info, asked)
 	}
 	return f
 }
