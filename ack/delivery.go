@@ -26,6 +26,7 @@ type Delivery struct {
 	Time       time.Time // when the stream stored the message
 	Deliveries uint64    // by the server's count, which is not a count of attempts
 	Consumer   uint64    // the number of this delivery among all of the durable
+	Pending    uint64    // messages that the durable had not delivered for the first time
 
 	// Ledger counts the delivery while it is alive. It may be set before [Session.ReceiveInto], and is nil otherwise.
 	Ledger *Ledger

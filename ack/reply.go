@@ -11,6 +11,7 @@ type arrival struct {
 	sequence, deliveries uint64
 	consumer             uint64 // the number of the delivery
 	time                 time.Time
+	pending              uint64 // messages that the consumer has not delivered for the first time
 }
 
 var errNoDelivery = errors.New("ack: not a delivery of a JetStream consumer")
@@ -51,10 +52,11 @@ func parseReply(reply string) (a arrival, err error) {
 	sequence, ok2 := number(token(1))
 	consumer, ok4 := number(token(2))
 	stamp, ok3 := number(token(3))
-	if !ok1 || !ok2 || !ok3 || !ok4 {
+	pending, ok5 := number(token(4))
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 {
 		return a, errNoDelivery
 	}
-	return arrival{sequence: sequence, deliveries: deliveries, consumer: consumer, time: time.Unix(0, int64(stamp))}, nil
+	return arrival{sequence: sequence, deliveries: deliveries, consumer: consumer, time: time.Unix(0, int64(stamp)), pending: pending}, nil
 }
 
 // number reads at most 19 digits.

@@ -206,7 +206,7 @@ func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 		return nil, err
 	}
 	d.s, d.reply, d.slot, d.Msg = s, m.Reply, noSlot, m
-	d.Sequence, d.Deliveries, d.Consumer, d.Time = a.sequence, a.deliveries, a.consumer, a.time
+	d.Sequence, d.Deliveries, d.Consumer, d.Time, d.Pending = a.sequence, a.deliveries, a.consumer, a.time, a.pending
 	s.mu.Lock()
 	if s.abandoned {
 		s.mu.Unlock()

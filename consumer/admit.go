@@ -66,6 +66,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			s.hold(now, true)
 		}()
 	}
+	s.backlog = m.arrival.Pending > 0 || m.arrival.Deliveries > 1
 	if d == nil {
 		return
 	}
@@ -75,8 +76,10 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		// It comes from a link that stalled for longer than AckWait: another instance has it by now.
 		m.route = s.routeOf(raw.Subject)
 		m.letGo()
+		s.cameLate(now)
 		return
 	}
+	s.late.end()
 	if m.bodyless = isBodyless(raw); m.bodyless {
 		s.doubt.Store(true)
 	}

@@ -14,6 +14,7 @@ import (
 type link struct {
 	limit   atomic.Int64
 	ackWait time.Duration // the shortest of all routes
+	turns   turns
 
 	// Of the one who proves contact:
 	nearest time.Duration // the shortest round trip so far

@@ -28,6 +28,7 @@ type counters struct {
 type sourceCounters struct {
 	delivered atomic.Uint64
 	rebuilds  atomic.Uint64
+	late      atomic.Uint64 // arrived after their AckWait
 	strays    atomic.Uint64 // messages that no route here wants
 }
 
@@ -50,7 +51,7 @@ type metrics struct {
 	r       *Relay
 	seconds *prometheus.HistogramVec
 
-	build, connected, deliveries, rebuilds, strays, orphans, verdicts, settlements, retries, aside, dead, notDead,
+	build, connected, deliveries, late, rebuilds, strays, orphans, verdicts, settlements, retries, aside, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
 	heldMessages, heldBytes, heldMost, unconfirmed, ackPending *prometheus.Desc
 }
@@ -68,6 +69,7 @@ func newMetrics(r *Relay) *metrics {
 		build:        desc("build_info", "1; the labels say which relay this is.", "version", "go"),
 		connected:    desc("nats_connected", "1 while the connection to NATS is up."),
 		deliveries:   desc("deliveries_total", "Messages that arrived from JetStream.", "stream", "durable"),
+		late:         desc("late_deliveries_total", "Messages that arrived after their ack wait and were not started; they come again.", "stream", "durable"),
 		rebuilds:     desc("pull_rebuilds_total", "Times the watchdog pulled anew.", "stream", "durable"),
 		strays:       desc("strays_total", "Messages that arrived where no route of this instance wants them; they go back, or are kept in the retry stream.", "stream", "durable"),
 		orphans:      desc("orphaned_messages", "Messages that wait for routes which are not there, by where: retries or durable. Looked for at the start and hourly; see relay orphans ls.", "where"),
@@ -139,6 +141,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range m.r.openSources() {
 		st := s.session.Stats()
 		counter(m.deliveries, s.count.delivered.Load(), s.stream, s.durable)
+		counter(m.late, s.count.late.Load(), s.stream, s.durable)
 		counter(m.rebuilds, s.count.rebuilds.Load(), s.stream, s.durable)
 		counter(m.strays, s.count.strays.Load(), s.stream, s.durable)
 		gauge(m.unconfirmed, st.Unconfirmed, s.stream, s.durable)

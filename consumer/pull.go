@@ -163,6 +163,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 		}
 		<-done // with it ends what it asks of the server
 		s.inOrder.Wait()
+		s.relay.link.turns.may(s, 0, 0, s.relay.link.coming())
 		s.close()
 		close(s.ended)
 	}()
@@ -192,7 +193,9 @@ func (s *source) run(ctx context.Context) (next *source) {
 			if len(s.gate.gaps) > 0 {
 				s.hold(now, true)
 			}
-			s.least = max(minLeast, s.least/2)
+			if !s.inLine {
+				s.least = max(minLeast, s.least/2)
+			}
 			if !busy && s.suspicious(now) {
 				busy = true
 				go func() { checking <- s.check(ctx) }()
@@ -244,8 +247,8 @@ const (
 	// it holds more than its max_pending, by default 64 MiB; it sends as fast as it can read. On a slow link it is less: see
 	// link.go.
 	maxComing = 32 << 20
-	// minLeast is how many bytes each pull is for, even when there are more durables than maxComing has room for. A larger
-	// message takes a round trip or a few more, and its neighbours do not.
+	// minLeast is how many bytes each pull is for, even when there are more durables than maxComing has room for, but for those of
+	// idle durables on a slow link. A larger message takes a round trip or a few more, and its neighbours do not.
 	minLeast = 128 << 10
 )
 
@@ -254,21 +257,25 @@ func (s *source) pull(now time.Time) {
 	s.mu.Lock()
 	stop := s.draining || s.lost != nil || len(s.edits.stop) > 0
 	s.mu.Unlock()
-	if stop || now.Before(s.retryPull) {
-		return
-	}
+	stop = stop || now.Before(s.retryPull)
 	s.asked.expire(now)
 	free, room := s.asked.free(), s.room()
 	out, outBytes := s.asked.outstanding()
-	room.Bytes = min(room.Bytes, max(s.relay.link.coming()/max(1, len(s.relay.openSources())), 2*s.least))
-	if free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack() {
+	most, least, byTurns := s.part()
+	room.Bytes = min(room.Bytes, most)
+	none := stop || free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
+	// What the messages may need twice over, but half of the bytes at most: the next pull is made before this one has come
+	// in full.
+	batch := room.Messages - out
+	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), least)
+	if none {
+		bytes = 0
+	}
+	if !s.mayAsk(byTurns, outBytes, bytes) || none {
 		return
 	}
 	s.asked.next++
-	id, batch := s.asked.next, room.Messages-out
-	// What the messages may need twice over, but half of the bytes at most: the next pull is made before this one has come
-	// in full.
-	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), s.least)
+	id := s.asked.next
 	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d}`, batch, bytes, pullExpires, pullHeartbeat)
 	to := s.relay.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable
 	if err := s.relay.nc.PublishRequest(to, strings.TrimSuffix(free.sub.Subject, "*")+strconv.Itoa(id), body); err != nil {
@@ -348,7 +355,7 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	code, text := m.Header.Get("Status"), m.Header.Get("Description")
 	switch code {
 	case "100": // heartbeat: the pull is parked
-		s.refused = 0
+		s.refused, s.backlog = 0, false
 		return
 	case "408", "404": // it is over, and nothing is wrong
 		s.asked.over(id)
@@ -363,6 +370,7 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 			return
 		}
 		unused := s.asked.cut(id, messages, bytes)
+		s.backlog = s.backlog || text != "Batch Completed"
 		s.refused, s.least = 0, max(s.least, 2*unused) // it is larger than all that was asked for
 		return
 	}

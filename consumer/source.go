@@ -48,6 +48,7 @@ type source struct {
 	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon
 	count   *sourceCounters
 	looked  atomic.Pointer[look]
+	late    late
 	// Messages of ordered keys of which something must be asked first, and those behind them.
 	inOrder *pool.Pool
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
@@ -65,6 +66,9 @@ type source struct {
 	checkedAt time.Time    // when the watchdog last asked the server
 	least     int          // bytes that a pull is for, or the next message would not fit
 	mean      int          // bytes, of the latest messages
+	backlog   bool         // more is coming, as far as the server told
+	turning   bool         // it takes turns with the other sources
+	inLine    bool         // it waits for its turn
 	unused    []*message
 	batch     batch // of take
 	gate      gate  // of ordered routes
@@ -147,6 +151,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.saw(info)
 	s.inbox = s.relay.nc.NewInbox()
 	s.least = minLeast
+	s.backlog = info.NumPending > 0
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
 		Inbox: s.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
@@ -225,6 +230,9 @@ func (s *source) trouble() error {
 		return errors.New("stalled twice within a minute")
 	}
 	if err := s.editedTrouble(); err != nil {
+		return err
+	}
+	if err := s.late.reason(s.relay.cfg.Stalled, time.Now()); err != nil {
 		return err
 	}
 	return s.silence.reason(time.Now())
