@@ -77,18 +77,23 @@ func (r *RetryStream) unstick(ctx context.Context, before time.Time) (freed int,
 
 // again publishes a schedule once more, unless it has fired or was replaced since it was read.
 func (r *RetryStream) again(ctx context.Context, m *nats.Msg) (bool, error) {
-	c := &nats.Msg{Subject: m.Header.Get(jetstream.SubjectHeader), Header: nats.Header{}, Data: m.Data}
-	for name, values := range m.Header {
-		// What a direct get adds is not the message's.
-		if !hasPrefixFold(name, "Nats-") || name == "Nats-Schedule" || name == "Nats-Schedule-Target" {
-			c.Header[name] = values
-		}
-	}
+	c := &nats.Msg{Subject: m.Header.Get(jetstream.SubjectHeader), Header: parkedHeader(m), Data: m.Data}
 	_, err := r.js.PublishMsg(ctx, c, jetstream.WithExpectStream(r.name), jetstream.WithExpectLastSequencePerSubject(parkedSequence(m)))
 	if err != nil && isWrongSequence(err) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// parkedHeader are the headers of a schedule that was read. What a direct get adds is not the message's.
+func parkedHeader(m *nats.Msg) nats.Header {
+	h := make(nats.Header, len(m.Header))
+	for name, values := range m.Header {
+		if !hasPrefixFold(name, "Nats-") || name == "Nats-Schedule" || name == "Nats-Schedule-Target" {
+			h[name] = values
+		}
+	}
+	return h
 }
 
 // parkedSequence is that of a message that was read; zero, which no message has, if it says none.

@@ -89,14 +89,14 @@ func (s *source) heard(err error, asked time.Time) {
 // quorum says why a durable that is replicated can store nothing, and for how long that has been so at least. A leader that has
 // lost its followers answers for many seconds before it notices (nats-server, raft.go, lostQuorumInterval); it hears of healthy
 // ones every second.
-func quorum(c *jetstream.ClusterInfo) (error, time.Duration) {
+func quorum(c *jetstream.ClusterInfo) (quiet time.Duration, err error) {
 	if c == nil {
-		return nil, 0
+		return 0, nil
 	}
 	if c.Leader == "" {
-		return errors.New("it has no leader"), 0
+		return 0, errors.New("it has no leader")
 	}
-	there, quiet := 1, time.Duration(0)
+	there := 1
 	for _, p := range c.Replicas {
 		if p.Offline || p.Active > heardEvery {
 			quiet = max(quiet, p.Active)
@@ -105,9 +105,9 @@ func quorum(c *jetstream.ClusterInfo) (error, time.Duration) {
 		}
 	}
 	if all := 1 + len(c.Replicas); 2*there <= all {
-		return fmt.Errorf("no quorum: %d of %d replicas are there", there, all), quiet
+		return quiet, fmt.Errorf("no quorum: %d of %d replicas are there", there, all)
 	}
-	return nil, 0
+	return 0, nil
 }
 
 // reason is the silence, once it has lasted.

@@ -62,7 +62,7 @@ func (s *source) check(ctx context.Context) finding {
 		s.doubt.Store(true) // it is asked again soon
 		return finding{err: err}
 	}
-	why, lasts := quorum(info.Cluster)
+	lasts, why := quorum(info.Cluster)
 	s.heard(why, asked.Add(-lasts))
 	if why != nil {
 		s.doubt.Store(true)

@@ -30,6 +30,7 @@ const (
 	Crash     Reason = "crash"     // it kept ending the process it ran in
 	Expired   Reason = "expired"   // its deadline or its route's max_age is over
 	GaveUp    Reason = "gave_up"   // its key gave up
+	Operator  Reason = "operator"  // somebody took it out of its retries
 )
 
 // MaxStack is how many bytes of a stack are kept, from its beginning.

@@ -36,14 +36,17 @@ const jobAge = 30 * 24 * time.Hour
 // jobFormat is that of the records that this version writes. Records without one are of versions before it.
 const jobFormat = 1
 
-// Discard as [Job.Kind] is a record of what somebody discarded, which nobody resumes.
-const Discard = "discard"
+// These are values of [Job.Kind]: records of what somebody did, which nobody resumes.
+const (
+	Discard        = "discard"         // of dead letters
+	RetriesDiscard = "retries discard" // of messages that waited for their retry
+)
 
 // Job is a replay as the bucket <SERVICE>_JOBS has it. Whoever runs it writes it twice a second.
 type Job struct {
 	ID     string `json:"id"`
 	Format int    `json:"format"`
-	// Kind is empty for a replay, or Discard.
+	// Kind is empty for a replay, Discard or RetriesDiscard.
 	Kind  string   `json:"kind,omitempty"`
 	State JobState `json:"state"`
 	// Why says why it does not run any more.

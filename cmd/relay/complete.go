@@ -70,7 +70,7 @@ func (o *options) routeNames() (names []string) {
 }
 
 func reasons() (names []string) {
-	for _, r := range []dlq.Reason{dlq.Exhausted, dlq.Rejected, dlq.Crash, dlq.Expired, dlq.GaveUp} {
+	for _, r := range []dlq.Reason{dlq.Exhausted, dlq.Rejected, dlq.Crash, dlq.Expired, dlq.GaveUp, dlq.Operator} {
 		names = append(names, string(r))
 	}
 	return names

@@ -45,7 +45,7 @@ func (f *dlqFilter) flags(c *cobra.Command) {
 	f.given = s.Changed
 	s.StringVar(&f.route, "route", "", "only this route's")
 	s.StringVar(&f.subject, "subject", "", "only subjects that match this pattern (* and >)")
-	s.StringVar(&f.reason, "reason", "", "only this reason: exhausted, dead, crash, expired or gave_up")
+	s.StringVar(&f.reason, "reason", "", "only this reason: exhausted, dead, crash, expired, gave_up or operator")
 	s.StringVar(&f.text, "error", "", "only errors that contain this text")
 	s.StringVar(&f.match, "error-match", "", "only errors that match this regular expression")
 	s.Uint64Var(&f.like, "like", 0, "only errors like that of the entry with this number: see ls --group-by error")
@@ -68,9 +68,9 @@ func (f *dlqFilter) filter(now time.Time) (dlq.Filter, error) {
 	}
 	var errs []error
 	switch out.Reason {
-	case "", dlq.Exhausted, dlq.Rejected, dlq.Crash, dlq.Expired, dlq.GaveUp:
+	case "", dlq.Exhausted, dlq.Rejected, dlq.Crash, dlq.Expired, dlq.GaveUp, dlq.Operator:
 	default:
-		errs = append(errs, fmt.Errorf("--reason %q: must be exhausted, dead, crash, expired or gave_up", f.reason))
+		errs = append(errs, fmt.Errorf("--reason %q: must be exhausted, dead, crash, expired, gave_up or operator", f.reason))
 	}
 	var err error
 	if f.subject != "" {

@@ -328,6 +328,7 @@ type routeTable struct {
 
 type routeInfo struct {
 	key, state, why string
+	durable         string
 	template        subject.Template
 }
 
@@ -342,13 +343,13 @@ func knownRoutes(ctx context.Context, cl *client) (routeTable, error) {
 		for _, rt := range s.Routes {
 			// The worst of all instances.
 			if info, ok := t.known[rt.Name]; !ok || info.state == "flowing" {
-				t.known[rt.Name] = routeInfo{key: rt.Key, state: rt.State, why: rt.Why}
+				t.known[rt.Name] = routeInfo{key: rt.Key, state: rt.State, why: rt.Why, durable: rt.Durable}
 			}
 		}
 	}
 	if !t.running {
 		for _, rt := range cl.cfg.Routes {
-			t.known[rt.Name] = routeInfo{key: rt.Key}
+			t.known[rt.Name] = routeInfo{key: rt.Key, durable: rt.Durable}
 		}
 	}
 	for name, info := range t.known {

@@ -153,7 +153,7 @@ func showJob(w io.Writer, j jobReport, now time.Time) {
 		rows = append(rows, []string{"route", fmt.Sprintf("%s: %d", printable(route), j.Routes[route])})
 	}
 	verb := "replayed"
-	if j.Kind == dlq.Discard {
+	if j.Kind != "" {
 		verb = "discarded"
 	}
 	rows = append(rows, []string{verb, fmt.Sprintf("%d, gone %d, stay %d, left %d", j.Handed, j.Gone, j.Refused, max(0, j.Total-j.Handed-j.Gone-j.Refused))})
