@@ -17,6 +17,7 @@ type acks struct {
 	unsure []*Delivery // sent perhaps; nothing will confirm them but an ack that is sent again
 
 	sending bool        // somebody empties the outbox
+	runs    bool        // Run goes on with it for others
 	held    bool        // nobody may for the moment; see quiet.go
 	waiting int32       // the slot of the ack that waits for an answer; noSlot if none does
 	covers  []*Delivery // what that answer confirms beside
@@ -63,13 +64,13 @@ func (s *Session) flush() {
 	}
 	a.sending = true
 	for sent := 0; len(a.outbox) > 0 && !a.held; {
-		if sent > mostSent {
+		if sent > mostSent && a.runs {
 			a.sending = false
 			s.mu.Unlock()
-			go func() {
-				s.mu.Lock()
-				s.flush()
-			}()
+			select {
+			case s.onward <- struct{}{}:
+			default:
+			}
 			return
 		}
 		batch := s.pack()

@@ -73,10 +73,42 @@ func (o *Origin) Remember(p Past) {
 	o.Past = past
 }
 
-// ID is the same for every attempt and every replay: <stream>_<consumer>_<sequence>. It holds no dots, whatever the
-// names are, so that it can be one token of a subject and a webhook-id.
+// ID is the same for every attempt and every replay, and no other message has it:
+//
+//	<stream>~<consumer>~<sequence>~<when the stream stored it, in Unix nanoseconds, base 36>
+//
+// A stream that was made anew counts from 1 again, hence the time. In names all but letters, digits, - and _ is percent-encoded, so that
+// the parts cannot be mistaken for one another. It holds no dots: it can be one token of a subject, and a webhook-id.
 func (o Origin) ID() string {
-	return strings.ReplaceAll(fmt.Sprintf("%s_%s_%d", o.Stream, o.Consumer, o.Sequence), ".", "_")
+	return string(AppendID(IDPrefix(o.Stream, o.Consumer), o.Sequence, o.Time))
+}
+
+// IDPrefix is what the ids of all messages of a consumer begin with, for [AppendID].
+func IDPrefix(stream, consumer string) []byte {
+	b := make([]byte, 0, 64)
+	for _, name := range [...]string{stream, consumer} {
+		for i := range len(name) {
+			c := name[i]
+			if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' {
+				b = append(b, c)
+			} else {
+				b = fmt.Appendf(b, "%%%02X", c)
+			}
+		}
+		b = append(b, '~')
+	}
+	return b
+}
+
+// AppendID completes an id.
+func AppendID(prefix []byte, sequence uint64, stored time.Time) []byte {
+	b := strconv.AppendUint(prefix, sequence, 10)
+	return strconv.AppendInt(append(b, '~'), stored.UnixNano(), 36)
+}
+
+// OldID is the id as relay 0.1 wrote it: <stream>_<consumer>_<sequence>. Two messages may have the same.
+func OldID(stream, consumer string, sequence uint64) string {
+	return strings.ReplaceAll(fmt.Sprintf("%s_%s_%d", stream, consumer, sequence), ".", "_")
 }
 
 // MaxErrorLen is how many bytes of an error travel with a message.
@@ -230,7 +262,11 @@ func UnwrapOrigin(h interface{ Values(name string) []string }) (Origin, error) {
 
 func (r *reader) origin() Origin {
 	if v := r.text(headerFormat, headerFormat+suffix64); r.err == nil && v != format {
-		r.fail(headerFormat, fmt.Errorf("%q %w, this one reads %s", v, ErrOtherVersion, format))
+		if n, err := strconv.ParseUint(v, 10, 16); err == nil && n > 0 {
+			r.fail(headerFormat, fmt.Errorf("%q %w, this one reads %s", v, ErrOtherVersion, format))
+		} else {
+			r.fail(headerFormat, fmt.Errorf("%q is not a format", v))
+		}
 	}
 	o := Origin{
 		Route:        r.text(headerRoute, headerRoute+suffix64),

@@ -28,9 +28,30 @@ func fullOrigin() Origin {
 }
 
 func TestOrigin_ID(t *testing.T) {
-	o := Origin{Stream: "ORDERS", Consumer: "bill.ing", Sequence: 7}
-	if got, want := o.ID(), "ORDERS_bill_ing_7"; got != want {
+	o := Origin{Stream: "ORDERS", Consumer: "bill.ing~%", Sequence: 7, Time: time.Unix(1, 2)}
+	if got, want := o.ID(), "ORDERS~bill%2Eing%7E%25~7~gjdgxu"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The ids of two messages were the same: of stream A_B and consumer C as of A and B_C, and of a stream that was made anew.
+func TestOrigin_regressionIDsDiffer(t *testing.T) {
+	at := time.Unix(1_700_000_000, 5)
+	ids := map[string]Origin{}
+	for _, o := range []Origin{
+		{Stream: "A_B", Consumer: "C", Sequence: 1, Time: at}, {Stream: "A", Consumer: "B_C", Sequence: 1, Time: at},
+		{Stream: "A~B", Consumer: "C", Sequence: 1, Time: at}, {Stream: "A", Consumer: "B~C", Sequence: 1, Time: at},
+		{Stream: "A%7EB", Consumer: "C", Sequence: 1, Time: at}, {Stream: "A", Consumer: "B%7EC", Sequence: 1, Time: at},
+		{Stream: "A", Consumer: "B", Sequence: 1, Time: at}, {Stream: "A", Consumer: "B", Sequence: 1, Time: at.Add(time.Nanosecond)},
+		{Stream: "A", Consumer: "B", Sequence: 11, Time: at},
+	} {
+		if other, taken := ids[o.ID()]; taken {
+			t.Errorf("%q is that of %+v and of %+v", o.ID(), o, other)
+		}
+		if strings.ContainsAny(o.ID(), ".*> /\\") {
+			t.Errorf("%q is not one token", o.ID())
+		}
+		ids[o.ID()] = o
 	}
 }
 

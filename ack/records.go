@@ -17,6 +17,8 @@ import (
 
 // Record is what is remembered of a message that failed.
 type Record struct {
+	// Format is [RecordFormat] of the version that wrote it; zero means 1.
+	Format       int       `json:"format,omitempty"`
 	Attempts     int       `json:"attempts"`
 	FirstFailure time.Time `json:"first"`
 	LastFailure  time.Time `json:"last"`
@@ -38,6 +40,10 @@ type Record struct {
 	Suspect bool `json:"-"`
 }
 
+// RecordFormat is that of the records that this version writes. A record of a newer one is left alone, with its message: what its fields
+// mean is not known here.
+const RecordFormat = 1
+
 // Known tells whether anything ever happened to the message: the zero Record says that it never failed.
 func (r Record) Known() bool { return !r.LastFailure.IsZero() || r.Crashes > 0 || r.Solo != "" }
 
@@ -49,6 +55,7 @@ func (r Record) merge(other Record) Record {
 	if !other.FirstFailure.IsZero() && (r.FirstFailure.IsZero() || other.FirstFailure.Before(r.FirstFailure)) {
 		r.FirstFailure = other.FirstFailure
 	}
+	r.Format = RecordFormat
 	r.Crashes = max(r.Crashes, other.Crashes)
 	r.Deliveries = max(r.Deliveries, other.Deliveries)
 	return r
@@ -127,9 +134,14 @@ func (r *Records) read(ctx context.Context, seq, deliveries uint64) (stored, err
 		return stored{}, err
 	}
 	s := stored{revision: revision, deliveries: deliveries}
+	var written struct{ Format int }
+	if json.Unmarshal(value, &written) == nil && written.Format > RecordFormat { // its other fields may be of any kind
+		return stored{}, fmt.Errorf("record %s: format %d %w, this one reads %d", r.key(seq), written.Format, ErrOtherVersion, RecordFormat)
+	}
 	if err := json.Unmarshal(value, &s.Record); err != nil {
 		return stored{}, fmt.Errorf("record %s: %w", r.key(seq), err)
 	}
+	s.Format = RecordFormat
 	r.cache.Add(seq, s)
 	return s, nil
 }
@@ -138,7 +150,7 @@ func (r *Records) read(ctx context.Context, seq, deliveries uint64) (stored, err
 // instance has written one meanwhile, the greater count wins.
 func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) error {
 	s, _ := r.cache.Get(seq)
-	rec.Deliveries, rec.Suspect = deliveries, false
+	rec.Format, rec.Deliveries, rec.Suspect = RecordFormat, deliveries, false
 	for {
 		value, err := json.Marshal(rec)
 		if err != nil {
@@ -196,7 +208,7 @@ func (r *Records) Unmark(ctx context.Context, seq, deliveries uint64, rec Record
 
 // mark writes a record that follows a revision; zero means that there is none.
 func (r *Records) mark(ctx context.Context, seq, deliveries uint64, rec Record, after uint64) (revision uint64, err error) {
-	rec.Deliveries, rec.Suspect = deliveries, false
+	rec.Format, rec.Deliveries, rec.Suspect = RecordFormat, deliveries, false
 	value, err := json.Marshal(rec)
 	if err != nil {
 		return 0, err

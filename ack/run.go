@@ -16,6 +16,9 @@ const (
 // Run sends the NAKs, extends the leases and sends again what stays unconfirmed, until ctx is done. It sends a last burst
 // before it returns.
 func (s *Session) Run(ctx context.Context) {
+	s.mu.Lock()
+	s.acks.runs = true
+	s.mu.Unlock()
 	var inspection sync.WaitGroup
 	inspection.Go(func() { s.inspect(ctx) })
 	defer inspection.Wait()
@@ -26,10 +29,16 @@ func (s *Session) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			s.mu.Lock()
+			s.acks.runs = false
+			s.mu.Unlock()
 			s.burst()
-			s.endQuiet()
+			s.endQuiet() // and what is in the outbox
 			s.closeUp()
 			return
+		case <-s.onward:
+			s.mu.Lock()
+			s.flush()
 		case <-s.quiet:
 			quiet.Reset(quietFor)
 		case <-quiet.C:

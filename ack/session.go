@@ -59,6 +59,7 @@ type Session struct {
 	epoch   time.Time     // moments are counted from here
 	hurried chan struct{} // a reconnect: do not wait to send again
 	woken   chan struct{} // there is something to look after again
+	onward  chan struct{} // there are acks to be sent for others
 	quiet   chan struct{} // acks are kept back from now on; see quiet.go
 
 	mu          sync.Mutex
@@ -118,6 +119,7 @@ func NewSession(cfg Config) *Session {
 		hurried: make(chan struct{}, 1),
 		woken:   make(chan struct{}, 1),
 		quiet:   make(chan struct{}, 1),
+		onward:  make(chan struct{}, 1),
 		bySeq:   newSequences(),
 		slots:   newSlots(),
 		acks:    acks{waiting: noSlot, link: cfg.Link()},
@@ -182,7 +184,7 @@ func (s *Session) Abandon() {
 	for i := s.slots.oldest(); i != 0; i = s.slots.oldest() {
 		s.slots.free(i)
 	}
-	s.acks = acks{waiting: noSlot, sending: s.acks.sending, link: s.acks.link}
+	s.acks = acks{waiting: noSlot, sending: s.acks.sending, runs: s.acks.runs, link: s.acks.link}
 	for _, d := range s.bySeq.all() {
 		if d.state != live {
 			if d.counted {
@@ -275,8 +277,17 @@ func (s *Session) Reply(m *nats.Msg) bool {
 	}
 	s.mu.Lock()
 	i := s.slots.find(token)
+	waiting := i != noSlot && i == s.acks.waiting
+	s.mu.Unlock()
+	var link uint64
+	if waiting {
+		// Not under the lock: this asks the connection, which may be held by somebody who writes to a link that is stuck.
+		link = s.cfg.Link()
+	}
+	s.mu.Lock()
+	i = s.slots.find(token)
 	if i != noSlot { // else an answer to what was sent again, or was forgotten
-		s.answered(i, m)
+		s.answered(i, m, link)
 	}
 	hurry := s.settled != nil
 	s.mu.Unlock()
@@ -286,8 +297,8 @@ func (s *Session) Reply(m *nats.Msg) bool {
 	return true
 }
 
-// answered takes the answer to what is in the slot.
-func (s *Session) answered(i int32, m *nats.Msg) {
+// answered takes the answer to what is in the slot. Link is that of now, if it is the ack that waits.
+func (s *Session) answered(i int32, m *nats.Msg, link uint64) {
 	p := &s.slots.table[i]
 	d := p.delivery
 	if m.Header != nil && m.Header.Get("Status") == "503" {
@@ -303,7 +314,7 @@ func (s *Session) answered(i int32, m *nats.Msg) {
 	switch {
 	case i == s.acks.waiting:
 		// Without a reconnect that flush has not noticed yet, it confirms all that it covers.
-		sure := s.cfg.Link() == s.acks.link
+		sure := link == s.acks.link
 		s.uncover(func(c *Delivery) {
 			if sure || c == d {
 				s.confirm(c)

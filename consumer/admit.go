@@ -89,6 +89,10 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			m.returnBodyless()
 			return
 		}
+		if errors.Is(err, ack.ErrOtherVersion) {
+			m.newer(err)
+			return
+		}
 		if err != nil {
 			m.foreign(err)
 			return
@@ -180,6 +184,10 @@ func (m *message) lookUp(elsewhere bool) {
 			m.unlessBounded(func() bool { return m.parkUnread(elsewhere) }, func() {
 				_ = m.delivery.GiveBack() // fenced: somebody else has it
 			})
+			return
+		}
+		if errors.Is(err, ack.ErrOtherVersion) {
+			m.newer(err)
 			return
 		}
 		if others, ok := m.route.unread.may(time.Now()); ok {

@@ -78,6 +78,7 @@ func (r *Relay) tryHeld(ctx context.Context) {
 		case now := <-tick.C:
 			for _, rt := range r.routes {
 				rt.sayHeld(now)
+				rt.forgetNewer(now)
 				for _, try := range rt.held.take(now) {
 					rt.slow.Go(try)
 				}

@@ -104,7 +104,7 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 		msg.Stream, msg.Consumer, msg.Sequence, msg.Time, msg.Replay = o.Stream, o.Consumer, o.Sequence, o.Time, o.Replay
 		msg.ID = o.ID()
 	} else {
-		msg.ID = m.source.id(msg.Sequence)
+		msg.ID = m.source.id(m.delivery)
 	}
 	if !rt.cfg.OwnBytes {
 		msg.Data, msg.Header = slices.Clone(m.data), cloneHeader(m.header)

@@ -189,8 +189,9 @@ func TestSource_idIsThatOfTheOrigin(t *testing.T) {
 	for _, stream := range []string{"ORDERS", "0", "a.b"} {
 		s := newSource(&Relay{log: slog.New(slog.DiscardHandler)}, stream, "d0", false)
 		for _, seq := range []uint64{0, 1, 10, 1<<64 - 1} {
-			want := ack.Origin{Stream: stream, Consumer: "d0", Sequence: seq}.ID()
-			if got := s.id(seq); got != want {
+			at := time.Unix(1_700_000_000, int64(seq>>1))
+			want := ack.Origin{Stream: stream, Consumer: "d0", Sequence: seq, Time: at}.ID()
+			if got := s.id(&ack.Delivery{Sequence: seq, Time: at}); got != want {
 				t.Errorf("id %q, want %q", got, want)
 			}
 		}

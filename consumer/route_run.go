@@ -35,6 +35,7 @@ type route struct {
 	ledger       *ack.Ledger
 	handling     atomic.Int64    // bytes of the messages in handlers
 	most         supervisor.Room // of what it may hold beside these
+	newerSeen    atomic.Int64    // when a message came that a newer version wrote, in Unix nanoseconds
 	reserving    chan struct{}   // held by who waits for room for a body
 	aside        aside
 	key          subject.Template

@@ -45,7 +45,7 @@ func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
 func (m *message) recordKept(rec ack.Record, stored func(ok bool)) {
 	failpoint.At("recording")
 	err := m.record(rec)
-	if err != nil && !m.delivery.Fenced() && !m.source.isDraining() &&
+	if err != nil && !errors.Is(err, ack.ErrOtherVersion) && !m.delivery.Fenced() && !m.source.isDraining() &&
 		m.route.held.add(heldMessage{time.Now(), func() { m.recordKept(rec, stored) }}, err) {
 		return
 	}
@@ -141,6 +141,8 @@ func (m *message) recordThen(rec ack.Record, giveBack func()) {
 	switch {
 	case err == nil:
 		giveBack()
+	case errors.Is(err, ack.ErrOtherVersion):
+		m.newer(err)
 	case m.delivery.Fenced():
 		m.delivery.Release()
 	case !m.parkUnrecorded(rec, err):

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,7 +26,7 @@ type source struct {
 	log      *slog.Logger
 	stream   string
 	durable  string
-	idPrefix string     // of the ids of its messages
+	idPrefix []byte     // of the ids of its messages
 	due      bool       // on the retry stream
 	origin   string     // of a due one: the stream whose messages come due here
 	patterns []dispatch // most specific first
@@ -101,7 +99,7 @@ const arrivedSize = 32 << 10
 
 func newSource(r *Relay, stream, durable string, due bool) *source {
 	return &source{
-		idPrefix: strings.TrimSuffix(ack.Origin{Stream: stream, Consumer: durable}.ID(), "0"),
+		idPrefix: ack.IDPrefix(stream, durable),
 		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
 		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}), ended: make(chan struct{}),
 		inOrder: pool.New(1), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
@@ -215,8 +213,8 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 }
 
 // id is ack.Origin.ID for a message of this durable, without its cost.
-func (s *source) id(seq uint64) string {
-	return string(strconv.AppendUint(append(make([]byte, 0, 64), s.idPrefix...), seq, 10))
+func (s *source) id(d *ack.Delivery) string {
+	return string(ack.AppendID(append(make([]byte, 0, 96), s.idPrefix...), d.Sequence, d.Time))
 }
 
 // trouble is why the durable gives nothing, if so.

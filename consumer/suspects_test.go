@@ -40,7 +40,7 @@ func runKilled(url string) {
 	}
 	route := killedRoute(func(ctx context.Context, m *Msg) error {
 		// Every start is told, so that the test can count them.
-		_ = nc.Publish("test.started", []byte(m.ID+" "+string(m.Data)))
+		_ = nc.Publish("test.started", fmt.Appendf(nil, "%d %s", m.Sequence, m.Data))
 		switch {
 		case string(m.Data) == "kill", string(m.Data) == "fail, then kill" && m.Attempt > 1:
 			_ = nc.Flush()
@@ -133,7 +133,7 @@ func TestRelay_messagesThatEndTheirProcess(t *testing.T) {
 		t.Errorf("%d dead letters, want %d", len(letters), len(killers))
 	}
 	for seq, body := range killers {
-		id := fmt.Sprintf("ORDERS_billing_%d %s", seq+1, body)
+		id := fmt.Sprintf("%d %s", seq+1, body)
 		most := 4
 		if body == "fail, then kill" {
 			most++ // the failure

@@ -46,6 +46,7 @@ func (h *Handler) messageEnv(m *consumer.Msg) []string {
 	headers, omitted := encodeHeaders(m.Header, maxHeaders)
 	env := append(slices.Clone(h.env),
 		"RELAY_ID="+m.ID,
+		"RELAY_ID_OLD="+m.OldID(),
 		"RELAY_ATTEMPT="+strconv.Itoa(m.Attempt),
 		"RELAY_ROUTE="+m.Route,
 		"RELAY_SUBJECT="+m.Subject,

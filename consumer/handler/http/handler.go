@@ -5,6 +5,7 @@
 // The body is the message's, byte for byte. Headers:
 //
 //	Relay-Id        the same for every attempt and replay; endpoints deduplicate by it
+//	Relay-Id-Old    the form of relay 0.1, with which messages arrived that are retried since; it goes with the next version
 //	Relay-Attempt   1 for the first
 //	Relay-Route     the route's name
 //	Relay-Subject   the subject; bytes that are not printable ASCII, and %, are percent-encoded
@@ -208,7 +209,7 @@ func (h *Handler) header(m *consumer.Msg) nethttp.Header {
 	header := make(nethttp.Header, 8+len(h.fixed)+len(h.cfg.ForwardHeaders))
 	forward(header, m.Header, h.forwarded)
 	// One allocation for all values; Set makes one each. No value has room to be appended to.
-	values := make([]string, 0, 6)
+	values := make([]string, 0, 7)
 	set := func(name, value string) {
 		values = append(values, value)
 		header[name] = values[len(values)-1 : len(values) : len(values)]
@@ -220,6 +221,7 @@ func (h *Handler) header(m *consumer.Msg) nethttp.Header {
 		set("Content-Type", defaultType)
 	}
 	set("Relay-Id", escape(m.ID))
+	set("Relay-Id-Old", escape(m.OldID()))
 	set("Relay-Attempt", strconv.Itoa(m.Attempt))
 	set("Relay-Route", escape(m.Route))
 	set("Relay-Subject", escape(m.Subject))

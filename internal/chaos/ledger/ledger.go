@@ -114,9 +114,13 @@ func (w *Writer) write(line []byte) {
 	}
 }
 
-// Seq is the last number of a Relay-Id, <stream>_<consumer>_<seq>.
+// Seq is the sequence in a Relay-Id, <stream>~<consumer>~<seq>~<time>.
 func Seq(relayID string) uint64 {
-	n, _ := strconv.ParseUint(relayID[strings.LastIndexByte(relayID, '_')+1:], 10, 64)
+	parts := strings.Split(relayID, "~")
+	if len(parts) != 4 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(parts[2], 10, 64)
 	return n
 }
 

@@ -69,7 +69,7 @@ func Want(t testing.TB, err error, want supervisor.Verdict, texts ...string) boo
 // Message is a message that has everything.
 func Message(subject string, data []byte) *consumer.Msg {
 	return &consumer.Msg{
-		ID: "ORDERS_billing_42", Route: "billing", Subject: subject, Data: data, Attempt: 3,
+		ID: "ORDERS~billing~42~1", Route: "billing", Subject: subject, Data: data, Attempt: 3,
 		Stream: "ORDERS", Consumer: "billing", Sequence: 42, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
 		Replay: 1, Deadline: time.Date(2026, 1, 2, 3, 4, 35, 0, time.UTC),
 	}
