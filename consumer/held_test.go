@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,7 +33,35 @@ func (w *world) refuses(stream string) (accept func()) {
 	}
 	was := st.CachedInfo().Config.MaxMsgSize
 	set(1)
-	return func() { set(was) }
+	// relay sets back what others edit of its streams, with its first look right after the start.
+	ctx, stop := context.WithCancel(w.t.Context())
+	c := st.CachedInfo().Config
+	c.MaxMsgSize = 1
+	var again sync.WaitGroup
+	again.Go(func() {
+		for tick := time.NewTicker(20 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				_, _ = w.js.UpdateStream(ctx, c) // no change: no effect
+			}
+		}
+	})
+	w.t.Cleanup(func() { stop(); again.Wait() })
+	stays := time.Now()
+	w.eventually("it stays so", func() bool {
+		if info, err := st.Info(ctx); err != nil || info.Config.MaxMsgSize != 1 {
+			stays = time.Now()
+		}
+		return time.Since(stays) > 500*time.Millisecond
+	})
+	return func() {
+		stop()
+		again.Wait()
+		set(was)
+	}
 }
 
 // lines counts what is logged, but for the attempts.

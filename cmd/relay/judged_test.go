@@ -264,7 +264,11 @@ func (c *crashes) started(life int) map[inLife]bool {
 }
 
 func sequenceOf(id string) uint64 {
-	n, _ := strconv.ParseUint(id[strings.LastIndex(id, "_")+1:], 10, 64)
+	parts := strings.Split(id, "~") // <stream>~<consumer>~<seq>~<time>
+	if len(parts) < 3 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(parts[2], 10, 64)
 	return n
 }
 
