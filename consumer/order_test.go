@@ -169,7 +169,6 @@ func (o *inOrder) check(t *testing.T, want int) {
 func TestRelay_regressionOrderOutlivesTheConnection(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*natstest.Proxy){
-		"cut":   (*natstest.Proxy).Cut,
 		"stall": func(p *natstest.Proxy) { p.Stall(); time.Sleep(1500 * time.Millisecond); p.Resume() },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,7 @@ func TestRun_programsDoNotSeeRelaysSecrets(t *testing.T) {
 	w := newWorld(t, `routes:
   - name: billing
     subjects: [orders.>]
+    start: all
     retry: {max_attempts: 1}
     handler: {exec: {command: [/bin/sh, -c, "{ grep -c hunter2 /proc/$PPID/environ; env | grep -c hunter2; cat <&5; } 2>&1; exit 1"]}}
 `)

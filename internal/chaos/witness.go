@@ -31,10 +31,12 @@ type witness struct {
 
 // watch has the witness ask r, too. The harness is connected by then.
 func (w *World) watch(r *Relay) {
+	w.mu.Lock()
 	if w.witness == nil {
 		w.witness = &witness{w: w, stop: make(chan struct{})}
 		w.witness.done.Go(w.witness.run)
 	}
+	w.mu.Unlock()
 	w.witness.mu.Lock()
 	w.witness.relays = append(w.witness.relays, r)
 	w.witness.mu.Unlock()
