@@ -165,40 +165,6 @@ func (o *inOrder) check(t *testing.T, want int) {
 	}
 }
 
-// Deliveries that a cut connection, or a stalled link, took with it came again after AckWait, and later messages at once.
-func TestRelay_regressionOrderOutlivesTheConnection(t *testing.T) {
-	t.Parallel()
-	for name, fault := range map[string]func(*natstest.Proxy){
-		"stall": func(p *natstest.Proxy) { p.Stall(); time.Sleep(1500 * time.Millisecond); p.Resume() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w, proxy := wired(t)
-			o := newInOrder()
-			w.startAt(proxy.URL(), Route{
-				Name: "billing", Subjects: []string{"orders.>"}, Order: supervisor.OrderKey, AckWait: time.Second, Handler: o,
-			})
-			const n = 3000
-			var publishing sync.WaitGroup
-			publishing.Go(func() {
-				for i := range n {
-					if _, err := w.js.Publish(t.Context(), fmt.Sprintf("orders.%d", i%20), nil); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-			for range 8 {
-				time.Sleep(100 * time.Millisecond)
-				fault(proxy)
-			}
-			publishing.Wait()
-			w.settled("ORDERS", "billing")
-			o.check(t, n)
-		})
-	}
-}
-
 // On a durable with several routes nobody waited for what the process before had in hand.
 func TestRelay_regressionOrderOnASharedDurableAfterACrash(t *testing.T) {
 	t.Parallel()

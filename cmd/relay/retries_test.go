@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestRetries(t *testing.T) {
 	if l := list("--route", "quick"); len(l) != 1 || l[0]["where"] != "durable" || l[0]["id"] != "ORDERS/4" || l[0]["attempts"] != 1.0 || l[0]["due"] == nil {
 		t.Errorf("quick: %v", l)
 	}
-	if l := list("--route", "slow", "--limit", "2"); len(l) != 2 || l[0]["where"] != "parked" || l[0]["subject"] != "orders.slow.a" {
+	if l := list("--route", "slow", "--limit", "2"); len(l) != 2 || l[0]["where"] != "parked" || !strings.HasPrefix(fmt.Sprint(l[0]["subject"]), "orders.slow.") {
 		t.Errorf("slow: %v", l)
 	}
 	if out := must(t, w.dir, "retries", "ls", "--limit", "2"); !strings.Contains(out, "There are more") || strings.Contains(out, "\u202e") {
