@@ -13,7 +13,7 @@ BENCHPKGS ?= ack supervisor consumer dlq
 BENCHCOUNT ?= 6
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test check build fuzz chaos soak
+.PHONY: help run test test-relay test-bench check build fuzz chaos soak
 .PHONY: bench bench-diff profile
 
 help: ## list the targets
@@ -26,8 +26,12 @@ run: build ## run relay with its embedded server and the example configuration, 
 build: ## build bin/relay
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/relay
 
-test: ## run all tests, with the race detector, and every job of the bench in small
+test: test-relay test-bench ## run all tests, with the race detector, and every job of the bench in small
+
+test-relay:
 	$(GO) test -race -timeout 15m ./...
+
+test-bench:
 	cd bench && $(GO) test ./...
 
 check: ## gofmt, vet, staticcheck and build: what CI wants before the tests

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		runKilled(url)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, natstest.Leaks()...)
 }
 
 // world is a server with a stream, and relays on it.

@@ -19,7 +19,7 @@ import (
 	"github.com/relaymq/relay/internal/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.PutLeak()) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 
 // setup is a server, its dead letters and the retry stream that belongs to them.
 func setup(t *testing.T, cfg Config, opts ...natstest.Option) (*Store, jetstream.JetStream) {

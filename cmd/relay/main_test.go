@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(beRelay) != "" {
 		main()
 	}
-	goleak.VerifyTestMain(m, natstest.PutLeak())
+	goleak.VerifyTestMain(m, natstest.Leaks()...)
 }
 
 // patience is for what takes a moment on an idle machine.

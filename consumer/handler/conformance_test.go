@@ -34,7 +34,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, natstest.Leaks()...)
 }
 
 // returnBound is what the contract gives a handler after the end of ctx, before it is abandoned.

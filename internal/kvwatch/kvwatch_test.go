@@ -11,7 +11,7 @@ import (
 	"github.com/relaymq/relay/internal/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 
 func TestStop_regressionUpdatesThatNobodyReadsLeaveNoGoroutine(t *testing.T) {
 	js := natstest.Start(t).JetStream(t)

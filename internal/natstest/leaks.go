@@ -2,9 +2,19 @@ package natstest
 
 import "go.uber.org/goleak"
 
-// PutLeak is for the goleak of tests that store large bodies. Each Put of an object store in nats.go 1.55 starts a goroutine
-// that looks for its channel (jetstream/publish.go, resetPendingAcksOnReconnect) and takes that channel away at its end
-// (object.go, cleanupReplySub): one that is not scheduled in between, on a busy machine, finds nil and waits for ever.
-func PutLeak() goleak.Option {
-	return goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect")
+// Leaks are goroutines that the server and the client of these tests leave behind by faults of their own, for goleak in tests
+// that start servers:
+//
+//   - Each Put of an object store in nats.go 1.55 starts a goroutine that looks for its channel (jetstream/publish.go,
+//     resetPendingAcksOnReconnect) and takes that channel away at its end (object.go, cleanupReplySub): one that is not
+//     scheduled in between, on a busy machine, finds nil and waits for ever.
+//   - A stream or consumer that is being made while its server stops: nats-server 2.15.2 opens the store, with its loops, before
+//     the stream is known to its account (server/stream.go, setupStore), so that the shutdown does not see it.
+func Leaks() []goleak.Option {
+	return []goleak.Option{
+		goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*consumerFileStore).flushLoop"),
+	}
 }

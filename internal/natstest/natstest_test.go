@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, Leaks()...) }
 
 // checkLeaks fails the test if anything is left after its cleanups. It must be called first.
 func checkLeaks(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 
 const patience = 20 * time.Second
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 
 func connect(t *testing.T, cfg Config) *Conn {
 	t.Helper()

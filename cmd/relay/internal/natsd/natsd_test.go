@@ -24,6 +24,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
+
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 const patience = 20 * time.Second
@@ -36,7 +38,7 @@ func TestMain(m *testing.M) {
 	case "full":
 		full(dir)
 	default:
-		goleak.VerifyTestMain(m)
+		goleak.VerifyTestMain(m, natstest.Leaks()...)
 	}
 }
 
