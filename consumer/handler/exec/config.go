@@ -3,12 +3,9 @@ package exec
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"maps"
-	"regexp"
-	"slices"
-	"strings"
 	"time"
+
+	"github.com/relaymq/relay/consumer/handler/internal/process"
 )
 
 // Config is the exec handler of a route. Only Command is required.
@@ -30,47 +27,22 @@ type Config struct {
 	Limits Limits `koanf:"limits"`
 }
 
-// maxGrace leaves 400ms of the second after which a handler is abandoned for the kill itself.
-const maxGrace = 600 * time.Millisecond
+// Limits bound what one program may use (setrlimit(2)).
+type Limits = process.Limits
 
 // WithDefaults fills the fields that say nothing.
 func (c Config) WithDefaults() Config {
-	c.Grace = cmp.Or(c.Grace, 500*time.Millisecond)
+	c.Grace = cmp.Or(c.Grace, process.DefaultGrace)
 	return c
 }
-
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // Validate returns every fault, each beginning with the config name of its field. It does not look at the file system:
 // [New] does. Values of Env may be secrets and are not repeated.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
-	var errs []error
-	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if len(c.Command) == 0 || c.Command[0] == "" {
-		fault("command: is required, as a list of the program and its arguments")
-	}
-	for i, arg := range c.Command {
-		if strings.ContainsRune(arg, 0) {
-			fault("command[%d]: holds a NUL byte", i)
-		}
-	}
-	if strings.ContainsRune(c.Dir, 0) {
-		fault("dir: holds a NUL byte")
-	}
-	names := slices.Sorted(maps.Keys(c.Env))
-	for _, name := range names {
-		switch {
-		case !envName.MatchString(name):
-			fault("env: %q is not a variable name", name)
-		case strings.HasPrefix(name, "RELAY_"):
-			fault("env: %s: names with RELAY_ are relay's own", name)
-		case strings.ContainsRune(c.Env[name], 0):
-			fault("env: the value of %s holds a NUL byte", name)
-		}
-	}
-	if c.Grace < 0 || c.Grace > maxGrace {
-		fault("grace: must be above 0 and at most %v (got %v)", maxGrace, c.Grace)
-	}
-	return errors.Join(append(errs, c.Limits.validate()...)...)
+	return errors.Join(append(c.process().Faults(), process.GraceFault(c.Grace))...)
+}
+
+func (c Config) process() process.Config {
+	return process.Config{Command: c.Command, Dir: c.Dir, Env: c.Env, User: c.User, Limits: c.Limits}
 }

@@ -3,7 +3,6 @@ package exec
 import (
 	"encoding/json"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -16,47 +15,21 @@ import (
 // maxHeaders bounds RELAY_HEADERS. Linux takes 128 KiB for one variable; what a program can bear is less certain.
 const maxHeaders = 32 << 10
 
-// inherited are the variables of relay's own environment that programs get.
-var inherited = []string{"PATH", "LANG", "TZ"}
-
-func fixedEnv(added map[string]string, as *account) []string {
-	var env []string
-	give := func(name, value string) {
-		if _, overridden := added[name]; !overridden {
-			env = append(env, name+"="+value)
-		}
-	}
-	for _, name := range inherited {
-		if value, ok := os.LookupEnv(name); ok {
-			give(name, value)
-		}
-	}
-	if as != nil && as.name != "" {
-		give("HOME", as.home)
-		give("LOGNAME", as.name)
-		give("USER", as.name)
-	}
-	for _, name := range slices.Sorted(maps.Keys(added)) {
-		env = append(env, name+"="+added[name])
-	}
-	return env
-}
-
-func (h *Handler) messageEnv(m *consumer.Msg) []string {
+func messageEnv(m *consumer.Msg) []string {
 	headers, omitted := encodeHeaders(m.Header, maxHeaders)
-	env := append(slices.Clone(h.env),
-		"RELAY_ID="+m.ID,
-		"RELAY_ID_OLD="+m.OldID(),
-		"RELAY_ATTEMPT="+strconv.Itoa(m.Attempt),
-		"RELAY_ROUTE="+m.Route,
-		"RELAY_SUBJECT="+m.Subject,
-		"RELAY_STREAM="+m.Stream,
-		"RELAY_CONSUMER="+m.Consumer,
-		"RELAY_SEQUENCE="+strconv.FormatUint(m.Sequence, 10),
-		"RELAY_TIME="+m.Time.UTC().Format(time.RFC3339Nano),
-		"RELAY_REPLAY="+strconv.Itoa(m.Replay),
-		"RELAY_HEADERS="+headers,
-	)
+	env := []string{
+		"RELAY_ID=" + m.ID,
+		"RELAY_ID_OLD=" + m.OldID(),
+		"RELAY_ATTEMPT=" + strconv.Itoa(m.Attempt),
+		"RELAY_ROUTE=" + m.Route,
+		"RELAY_SUBJECT=" + m.Subject,
+		"RELAY_STREAM=" + m.Stream,
+		"RELAY_CONSUMER=" + m.Consumer,
+		"RELAY_SEQUENCE=" + strconv.FormatUint(m.Sequence, 10),
+		"RELAY_TIME=" + m.Time.UTC().Format(time.RFC3339Nano),
+		"RELAY_REPLAY=" + strconv.Itoa(m.Replay),
+		"RELAY_HEADERS=" + headers,
+	}
 	if omitted > 0 {
 		env = append(env, "RELAY_HEADERS_OMITTED="+strconv.Itoa(omitted))
 	}

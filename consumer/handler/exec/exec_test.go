@@ -25,6 +25,7 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
+	"github.com/relaymq/relay/consumer/handler/internal/process"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -292,7 +293,7 @@ func TestHandle_timeout(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v is not the cause of the context", err)
 			}
-			if took > grace+killWait+pipeWait+slack {
+			if took > grace+process.KillWait+pipeWait+slack {
 				t.Errorf("returned %v after the end of ctx", took)
 			}
 			up.closed(t)
@@ -345,10 +346,8 @@ func TestHandle_environment(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	h := newHandler(t, Config{
-		Command: []string{"env", "-0"}, Dir: t.TempDir(), Env: map[string]string{"TZ": "UTC", "MINE": "a b\n\"$(id)\""},
+		Command: shell("env -0 > env"), Dir: t.TempDir(), Env: map[string]string{"TZ": "UTC", "MINE": "a b\n\"$(id)\""},
 	})
-	h.program.argv = []string{"sh", "-c", "env -0 > env"}
-	h.program.path = "/bin/sh"
 	m := message()
 	m.Subject = "odd.$(touch X).`touch X`;touch X.'\".\xff\x01"
 	m.Header = nats.Header{
@@ -558,7 +557,8 @@ func TestHandle_programGoneOrBroken(t *testing.T) {
 			for range 3 {
 				handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.NotStarted, "start "+program)
 			}
-			h.broken.Store(time.Now().Add(-patience).UnixNano()) // as if the first of them had been that long ago
+			h.starts.Succeeded()
+			_ = h.starts.Failed(fmt.Errorf("start: %w", syscall.ENOENT), time.Now().Add(-process.Patience)) // as if the first had been that long ago
 			handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.FailRoute, "start "+program)
 			if err := h.Check(t.Context()); (err == nil) != tc.check {
 				t.Errorf("Check: %v", err)
@@ -590,37 +590,21 @@ func TestHandle_regressionOneMessageStopsTheRoute(t *testing.T) {
 	m := message()
 	for subject, want := range map[string]string{"no-such-command": "exit status 127", "/etc/passwd": "exit status 126"} {
 		m.Subject = subject
-		h.broken.Store(time.Now().Add(-time.Hour).UnixNano()) // even after a long time without a start
+		// Even when no start has succeeded for long.
+		_ = h.starts.Failed(fmt.Errorf("start: %w", syscall.ENOENT), time.Now().Add(-time.Hour))
 		handlertest.Want(t, h.Handle(t.Context(), m), handlertest.Retry, want)
-	}
-}
-
-func TestNotStarted_byErrno(t *testing.T) {
-	for errno, broken := range map[syscall.Errno]bool{
-		syscall.ENOENT: true, syscall.EACCES: true, syscall.EPERM: true, syscall.ENOTDIR: true, syscall.ENOEXEC: true, syscall.E2BIG: true,
-		syscall.EAGAIN: false, syscall.ENOMEM: false, syscall.EMFILE: false, syscall.ENFILE: false, syscall.ETXTBSY: false, syscall.EIO: false,
-	} {
-		h, now := new(Handler), time.Now()
-		err := fmt.Errorf("start x: %w", &os.PathError{Op: "fork/exec", Path: "x", Err: errno})
-		handlertest.Want(t, h.notStarted(err, now), handlertest.NotStarted, errno.Error())
-		handlertest.Want(t, h.notStarted(err, now.Add(patience-1)), handlertest.NotStarted)
-		last := handlertest.NotStarted
-		if broken {
-			last = handlertest.FailRoute
-		}
-		handlertest.Want(t, h.notStarted(err, now.Add(patience)), last)
 	}
 }
 
 // Of a program that had exited at the deadline, chance decided whether it was judged by its status or counted as stopped.
 func TestWait_regressionExitZeroAtTheDeadline(t *testing.T) {
-	pr := program{path: "/bin/sh", argv: []string{"sh", "-c", "exit 0"}}
+	h := sh(t, "exit 0")
 	for range 20 {
-		p, err := pr.start(nil, nil)
+		p, err := start(h.program, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-p.died
+		<-p.Died()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if r := p.wait(ctx, time.Second); r.interrupted != nil || r.err != nil || r.status != 0 {
@@ -671,8 +655,8 @@ func helper(t *testing.T, name, dir string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pr := program{path: self, argv: []string{self}, dir: dir}
-	p, err := pr.start(append(os.Environ(), "EXEC_TEST_HELPER="+name), nil)
+	h := newHandler(t, Config{Command: []string{self}, Dir: dir, Env: map[string]string{"EXEC_TEST_HELPER": name}})
+	p, err := start(h.program, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -784,23 +768,5 @@ func TestConfig_faults(t *testing.T) {
 	}
 	if got := (Config{}).WithDefaults().Grace; got != 500*time.Millisecond {
 		t.Errorf("grace %v", got)
-	}
-}
-
-func TestTail(t *testing.T) {
-	var all []byte
-	var tl tail
-	for i := range 2000 {
-		b := bytes.Repeat([]byte{byte(i)}, i%37)
-		if i == 1500 {
-			b = bytes.Repeat([]byte("long"), keepOutput)
-		}
-		all = append(all, b...)
-		if n, err := tl.Write(b); n != len(b) || err != nil {
-			t.Fatal(n, err)
-		}
-		if want := all[max(0, len(all)-keepOutput):]; !bytes.Equal(tl.kept, want) {
-			t.Fatalf("after %d writes", i+1)
-		}
 	}
 }

@@ -38,45 +38,20 @@
 //
 // # How it ends
 //
-// Each program leads a session, and so a process group, of its own. When ctx ends the group gets SIGTERM, and after the
-// grace SIGKILL; however the program exits after SIGTERM, it was interrupted, and that is a failure. One that has exited by
-// then is judged by its exit status. When the program exits
-// by itself, what is left of its group is killed too. A descendant that made a session of its own escapes that (only a
-// cgroup would hold it: KillMode=control-group under systemd, or the container), but it cannot hold the handler up: pipes
-// that it keeps open are left to it.
-//
-// The group is killed between the program's exit and its reaping, while its process id cannot have become anybody else's.
-//
-// If relay itself is killed the kernel kills the program (PR_SET_PDEATHSIG). The kernel means the death of the thread that
-// started it, not of the process, and Go ends threads as it likes (golang/go#27505). So the goroutine that starts a program
-// keeps its thread to itself until the program is reaped. That costs nothing: the thread waits for the program anyway. It is
-// the program alone that the kernel kills then. What the program has started lives on when relay was killed by SIGKILL, unless
-// a cgroup or a container holds it.
-//
-// # As whom, and within which limits
-//
-// With a user, the process changes to it before the program begins. Limits are set from outside on a process that ptrace(2)
-// has stopped before its first instruction, so that the program never runs without them; a program with the set-user-id bit
-// gets no other user then. Check tries both, with a process that ends before the program's first instruction.
-//
-// A relay that is root refuses a program that anybody but root, or the user that the program runs as, could replace: the file
-// itself, and every directory and link on the way to it, are looked at. What an interpreter is told to read is not.
+// When ctx ends the program's group gets SIGTERM, and after the grace SIGKILL; however the program exits after SIGTERM, it was
+// interrupted, and that is a failure. One that has exited by then is judged by its exit status. Pipes that an escaped descendant
+// keeps open are left to it: it cannot hold the handler up. How processes are held together, and what user and limits do, is in
+// the comment of the package process.
 package exec
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler/internal/process"
 	"github.com/relaymq/relay/consumer/handler/internal/snippet"
 )
 
@@ -89,19 +64,14 @@ const (
 const (
 	snooze   = 30 * time.Second
 	maxShown = 1 << 10
-	// patience is how long no start may succeed before a program that cannot be started is the route's trouble. A program
-	// that is being replaced is missing for less.
-	patience = 10 * time.Second
 )
 
 // Handler runs a program for each message. It may be shared by all keys of a route and called from any number of
 // goroutines.
 type Handler struct {
 	cfg     Config
-	program program
-	env     []string // what is the same for all messages
-	// broken is since when the program could not be started, in Unix nanoseconds. 0: the last start succeeded.
-	broken atomic.Int64
+	program *process.Program
+	starts  process.Starts
 }
 
 var (
@@ -120,119 +90,32 @@ func New(cfg Config) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	path, err := exec.LookPath(cfg.Command[0])
+	program, err := process.New(cfg.process())
 	if err != nil {
-		return nil, commandError(cfg.Command[0], err)
-	}
-	// Fixed now: neither a change of relay's directory nor the program's own Dir may make it another program later.
-	if path, err = filepath.Abs(path); err != nil {
-		return nil, commandError(cfg.Command[0], err)
-	}
-	h := &Handler{cfg: cfg, program: program{path: path, argv: cfg.Command, dir: cfg.Dir, limits: cfg.Limits.rlimits()}}
-	var as *account
-	if cfg.User != "" {
-		if as, err = parseUser(cfg.User); err != nil {
-			return nil, fmt.Errorf("user: %w", err)
-		}
-		if !as.isSelf() {
-			h.program.user = as.Credential
-		}
-	}
-	if cfg.Limits.Processes > 0 && h.uid() == 0 {
-		return nil, errors.New("limits.processes: does not bind root: set user")
-	}
-	h.env = fixedEnv(cfg.Env, as)
-	if err := h.Check(context.Background()); err != nil {
 		return nil, err
 	}
-	return h, nil
-}
-
-// uid is whom the program runs as.
-func (h *Handler) uid() uint32 {
-	if h.program.user != nil {
-		return h.program.user.Uid
-	}
-	return uint32(os.Geteuid())
+	return &Handler{cfg: cfg, program: program}, nil
 }
 
 // Check looks whether the program can still be run. It does not run it. When relay is root, a program that somebody else may
 // replace is refused.
-func (h *Handler) Check(context.Context) error {
-	var errs []error
-	if _, err := exec.LookPath(h.program.path); err != nil {
-		errs = append(errs, commandError(h.program.path, err))
-	} else if os.Geteuid() == 0 {
-		errs = append(errs, replaceable(h.program.path, h.uid()))
-	}
-	if h.cfg.Dir != "" {
-		if info, err := os.Stat(h.cfg.Dir); err != nil {
-			errs = append(errs, fmt.Errorf("dir: %w", err))
-		} else if !info.IsDir() {
-			errs = append(errs, fmt.Errorf("dir: %s is not a directory", h.cfg.Dir))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	if h.program.user == nil && len(h.program.limits) == 0 {
-		return nil
-	}
-	return h.program.tryStart()
-}
-
-func commandError(name string, err error) error {
-	reason := err
-	if wrapped := (*exec.Error)(nil); errors.As(err, &wrapped) {
-		reason = wrapped.Err // without "exec:" and the name, which is there already
-	}
-	return fmt.Errorf("command: cannot run %q: %w", name, reason)
-}
+func (h *Handler) Check(ctx context.Context) error { return h.program.Check(ctx) }
 
 // Handle runs the program for m and returns the verdict of its exit. It returns within the grace and 300ms after the end
 // of ctx.
 func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	if strings.ContainsRune(m.Subject, 0) {
-		return consumer.Dead(fmt.Errorf("%s: the subject %q holds a NUL byte and cannot be passed on", h.program.path, m.Subject))
+		return consumer.Dead(fmt.Errorf("%s: the subject %q holds a NUL byte and cannot be passed on", h.program.Path, m.Subject))
 	}
 	if ctx.Err() != nil {
-		return consumer.NotStarted(fmt.Errorf("%s: %w", h.program.path, context.Cause(ctx)))
+		return consumer.NotStarted(fmt.Errorf("%s: %w", h.program.Path, context.Cause(ctx)))
 	}
-	p, err := h.program.start(h.messageEnv(m), m.Data)
+	p, err := start(h.program, messageEnv(m), m.Data)
 	if err != nil {
-		return h.notStarted(fmt.Errorf("start %s: %w", h.program.path, err), time.Now())
+		return h.starts.Failed(fmt.Errorf("start %s: %w", h.program.Path, err), time.Now())
 	}
-	if h.broken.Load() != 0 {
-		h.broken.Store(0)
-	}
+	h.starts.Succeeded()
 	return h.verdict(p.wait(ctx, h.cfg.Grace))
-}
-
-// notStarted is the verdict of an attempt whose program could not be started. It is never the message's doing.
-func (h *Handler) notStarted(err error, now time.Time) error {
-	if !isBroken(err) {
-		return consumer.NotStarted(err) // EAGAIN, ENOMEM, EMFILE, ETXTBSY: the machine's state
-	}
-	if h.broken.CompareAndSwap(0, now.UnixNano()) {
-		return consumer.NotStarted(err)
-	}
-	if now.Sub(time.Unix(0, h.broken.Load())) < patience {
-		return consumer.NotStarted(err)
-	}
-	return consumer.FailRoute(err)
-}
-
-// isBroken tells whether a start failed because of the program or of what the config says of it.
-func isBroken(err error) bool {
-	for _, lasting := range []error{
-		fs.ErrNotExist, fs.ErrPermission, syscall.ENOTDIR, syscall.EISDIR, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.ENOEXEC,
-		syscall.E2BIG, // what comes from a message is bounded far below: the config is too big
-	} {
-		if errors.Is(err, lasting) {
-			return true
-		}
-	}
-	return false
 }
 
 func (h *Handler) verdict(r result) error {
@@ -241,7 +124,7 @@ func (h *Handler) verdict(r result) error {
 		if len(r.output) > 0 {
 			text = ": " + snippet.Tail(r.output, maxShown)
 		}
-		return fmt.Errorf("%s: %w%s", h.program.path, fmt.Errorf(format, args...), text)
+		return fmt.Errorf("%s: %w%s", h.program.Path, fmt.Errorf(format, args...), text)
 	}
 	switch {
 	case r.interrupted != nil:

@@ -1,4 +1,4 @@
-package exec
+package process
 
 import (
 	"fmt"

@@ -1,11 +1,9 @@
-package exec
+package process
 
 import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"runtime"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +26,8 @@ type Limits struct {
 	Files int `koanf:"files"`
 }
 
-func (l Limits) validate() (errs []error) {
+// faults are what is wrong, each beginning with the config name of its field.
+func (l Limits) faults() (errs []error) {
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if l.Memory != 0 && l.Memory < 1<<20 {
 		fault("limits.memory: must be at least 1MiB, or 0 for no bound (got %v)", l.Memory)
@@ -134,34 +133,4 @@ func (l rlimit) set(pid int) error {
 		return fmt.Errorf("limits.%s: %w", l.name, err)
 	}
 	return nil
-}
-
-// tryStart makes a process of the program, and ends it before its first instruction: for what only shows then, the rights
-// that user and limits need.
-func (pr *program) tryStart() error {
-	tried := make(chan error)
-	go func() {
-		runtime.LockOSThread() // a process can be traced from one thread only
-		defer runtime.UnlockOSThread()
-		cmd := pr.cmd(nil)
-		cmd.SysProcAttr.Ptrace = true
-		if err := cmd.Start(); err != nil {
-			tried <- pr.startError(err)
-			return
-		}
-		err := limitStopped(cmd.Process.Pid, pr.limits)
-		kill(cmd)
-		tried <- err
-	}()
-	return <-tried
-}
-
-func (pr *program) startError(err error) error {
-	switch {
-	case errors.Is(err, syscall.EPERM) && pr.user != nil:
-		return fmt.Errorf("user: cannot start %s as uid %d, gid %d: %w (only root may run programs as another user)", pr.path, pr.user.Uid, pr.user.Gid, err)
-	case errors.Is(err, syscall.EPERM) && len(pr.limits) > 0:
-		return fmt.Errorf("limits: cannot start %s under them: %w (they are set by ptrace(2), which this system forbids)", pr.path, err)
-	}
-	return commandError(pr.path, err)
 }
