@@ -93,6 +93,8 @@ type Msg struct {
 	Replay int
 	// Deadline is when this attempt times out.
 	Deadline time.Time
+
+	result *Result // nil: nobody waits for it
 }
 
 // OldID is the id as relay 0.1 gave it to handlers: a receiver that has seen a message under this one knows it again. It goes with the

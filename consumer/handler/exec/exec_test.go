@@ -153,6 +153,29 @@ func TestHandle_bodyAndOutput(t *testing.T) {
 	}
 }
 
+// stdout is the result, from its beginning up to what the route allows, and nothing of it is lost for the error.
+func TestHandle_stdoutIsTheResult(t *testing.T) {
+	for script, want := range map[string]struct {
+		text string
+		cut  bool
+	}{
+		"true": {"", false}, "printf 1234; printf 5678; echo noise >&2": {"12345678", false}, "printf 123456789": {"12345678", true},
+		"head -c 1000000 /dev/zero | tr '\\0' x": {"xxxxxxxx", true},
+	} {
+		m := message()
+		r := consumer.RecordReply(m, 8)
+		if err := sh(t, script).Handle(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		if got, cut := r.Data(); string(got) != want.text || cut != want.cut {
+			t.Errorf("%s: got %q, cut %v", script, got, cut)
+		}
+	}
+	m := message()
+	consumer.RecordReply(m, 8)
+	handlertest.Want(t, sh(t, "printf 123456789; exit 1").Handle(t.Context(), m), handlertest.Retry, "exit status 1: 123456789")
+}
+
 func TestHandle_errorsShowTheEndOfTheOutput(t *testing.T) {
 	for name, tc := range map[string]struct{ script, want string }{
 		"stderr first":    {`echo out; echo err >&2; exit 1`, "exit status 1: err"},
@@ -600,7 +623,7 @@ func TestHandle_regressionOneMessageStopsTheRoute(t *testing.T) {
 func TestWait_regressionExitZeroAtTheDeadline(t *testing.T) {
 	h := sh(t, "exit 0")
 	for range 20 {
-		p, err := start(h.program, nil, nil)
+		p, err := start(h.program, nil, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -656,7 +679,7 @@ func helper(t *testing.T, name, dir string) (string, error) {
 		t.Fatal(err)
 	}
 	h := newHandler(t, Config{Command: []string{self}, Dir: dir, Env: map[string]string{"EXEC_TEST_HELPER": name}})
-	p, err := start(h.program, nil, nil)
+	p, err := start(h.program, nil, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,9 @@
 // start has succeeded for 10 seconds, it is the route's ([consumer.FailRoute]). An error shows the end of what the program wrote to stderr, or to
 // stdout if that is all it wrote. Output is read to its end however long it is, and only its last bytes are kept.
 //
+// When a caller waits for the result, what the program wrote to stdout is the result, once it has exited with 0. The caller gets
+// the first bytes of it, as many as the route allows.
+//
 // # How it ends
 //
 // When ctx ends the program's group gets SIGTERM, and after the grace SIGKILL; however the program exits after SIGTERM, it was
@@ -110,12 +113,18 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	if ctx.Err() != nil {
 		return consumer.NotStarted(fmt.Errorf("%s: %w", h.program.Path, context.Cause(ctx)))
 	}
-	p, err := start(h.program, messageEnv(m), m.Data)
+	keep := 0
+	if m.WantsReply() {
+		keep = m.MaxReply() + 1 // one more tells that it is cut
+	}
+	p, err := start(h.program, messageEnv(m), m.Data, keep)
 	if err != nil {
 		return h.starts.Failed(fmt.Errorf("start %s: %w", h.program.Path, err), time.Now())
 	}
 	h.starts.Succeeded()
-	return h.verdict(p.wait(ctx, h.cfg.Grace))
+	r := p.wait(ctx, h.cfg.Grace)
+	m.Reply(r.stdout) // it counts when the verdict is an ack
+	return h.verdict(r)
 }
 
 func (h *Handler) verdict(r result) error {

@@ -25,25 +25,27 @@ type result struct {
 	interrupted error
 	// err is set when the status is not known.
 	err    error
-	output []byte
+	output []byte // the end of it, for an error
+	stdout []byte // the beginning of it, as a result
 }
 
 // running is a process and its streams.
 type running struct {
 	*process.Process
 	outTail, errTail process.Tail
+	outHead          head
 	drained          chan struct{} // closed at the end of both stdout and stderr
 	copied           chan struct{} // closed when stdin is written, or refused, too
 }
 
-// start runs the program. An error means that nothing ran.
-func start(pr *process.Program, env []string, stdin []byte) (*running, error) {
+// start runs the program, and keeps the first bytes of its stdout, up to keep. An error means that nothing ran.
+func start(pr *process.Program, env []string, stdin []byte, keep int) (*running, error) {
 	p, err := pr.Start(env...)
 	if err != nil {
 		return nil, err
 	}
 	r := &running{
-		Process: p, outTail: process.Tail{Keep: keepOutput}, errTail: process.Tail{Keep: keepOutput},
+		Process: p, outTail: process.Tail{Keep: keepOutput}, errTail: process.Tail{Keep: keepOutput}, outHead: head{most: keep},
 		drained: make(chan struct{}), copied: make(chan struct{}),
 	}
 	r.copy(stdin)
@@ -67,6 +69,7 @@ func (p *running) wait(ctx context.Context, grace time.Duration) result {
 	}
 	r.status, r.err = p.Reap(death)
 	r.output = p.finish()
+	r.stdout = p.outHead.kept
 	return r
 }
 
@@ -92,7 +95,11 @@ func (p *running) copy(stdin []byte) {
 		_, _ = p.In.Write(stdin) // EPIPE: the program does not want it
 		p.In.Close()
 	})
-	outputs.Go(func() { _, _ = io.Copy(&p.outTail, p.Out) })
+	var out io.Writer = &p.outTail
+	if p.outHead.most > 0 {
+		out = io.MultiWriter(&p.outTail, &p.outHead)
+	}
+	outputs.Go(func() { _, _ = io.Copy(out, p.Out) })
 	outputs.Go(func() { _, _ = io.Copy(&p.errTail, p.Err) })
 	all.Go(func() { outputs.Wait(); close(p.drained) })
 	go func() { all.Wait(); close(p.copied) }()
@@ -113,4 +120,15 @@ func (p *running) finish() []byte {
 		return kept
 	}
 	return p.outTail.Bytes()
+}
+
+// head is the first bytes written to it.
+type head struct {
+	kept []byte
+	most int
+}
+
+func (h *head) Write(b []byte) (int, error) {
+	h.kept = append(h.kept, b[:min(len(b), h.most-len(h.kept))]...)
+	return len(b), nil
 }

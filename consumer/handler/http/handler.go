@@ -21,7 +21,8 @@
 // The status alone decides, by two tables of the config (ack, dead); every other status is a retry, 3xx too, since
 // redirects are never followed. 429 and 503 may name the pause in Retry-After. The reply must end, or pass 64 KiB, before
 // an acknowledging status counts: a server that breaks off in the middle of its answer has not said that it is done. No
-// more than those 64 KiB is read, nothing is decompressed, and the text of an error shows the first 256 bytes.
+// more than those 64 KiB is read, unless a caller waits for the result, which is the body of an acknowledging answer: then as
+// much as the route's caller.max_result. Nothing is decompressed, and the text of an error shows the first 256 bytes.
 //
 // # Bounds
 //
@@ -187,8 +188,10 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	header := h.header(m)
 	for resends := 0; ; resends++ {
 		t := new(trace)
-		reply, err := h.send(t.attach(ctx), &t.body, m.Data, header)
+		reply, err := h.send(t.attach(ctx), &t.body, m.Data, header, m.MaxReply())
 		if err == nil {
+			m.Reply(reply.result)
+			m.ReplyHeader("Content-Type", reply.resultType)
 			return h.verdict(&reply)
 		}
 		err = &transportError{at: fmt.Sprintf("%s %s: %s", h.cfg.Method, h.target, t.where(err)), err: err}
@@ -251,12 +254,14 @@ type reply struct {
 	status     int
 	retryAfter []string
 	body       []byte // at most maxReply; none when the status acknowledges
-	err        error  // what ended the body early
+	result     []byte // for a caller, when the status acknowledges
+	resultType string
+	err        error // what ended the body early
 }
 
 // send makes one round trip. It goes to the transport and not through a Client, which would follow redirects, keep
-// cookies and put the URL into its errors.
-func (h *Handler) send(ctx context.Context, body *bytes.Reader, data []byte, header nethttp.Header) (r reply, err error) {
+// cookies and put the URL into its errors. With most above 0 a caller waits for that much of an acknowledging answer.
+func (h *Handler) send(ctx context.Context, body *bytes.Reader, data []byte, header nethttp.Header, most int) (r reply, err error) {
 	req := h.request.WithContext(ctx) // a copy
 	req.Header, req.ContentLength = header, int64(len(data))
 	if len(data) > 0 {
@@ -274,9 +279,14 @@ func (h *Handler) send(ctx context.Context, body *bytes.Reader, data []byte, hea
 		// The body is now the bare connection, and reading it would not end with ctx.
 		return reply{status: resp.StatusCode}, nil
 	}
-	r = reply{status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After")}
+	r = reply{status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After"), resultType: resp.Header.Get("Content-Type")}
 	switch {
 	case resp.Body == nethttp.NoBody:
+	case h.ack.has(r.status) && most > 0:
+		r.result, r.err = io.ReadAll(io.LimitReader(resp.Body, int64(most)+1)) // one more tells that it is cut
+		if rest := int64(maxReply - len(r.result)); rest > 0 && r.err == nil && len(r.result) > most {
+			_, r.err = io.Copy(io.Discard, io.LimitReader(resp.Body, rest))
+		}
 	case h.ack.has(r.status):
 		_, r.err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxReply))
 	default:

@@ -1188,3 +1188,36 @@ func TestContentType_isTheSameOneOfSeveralSpellings(t *testing.T) {
 		}
 	}
 }
+
+// The body of an acknowledging answer is the result, up to what the route allows; that of a failure is none.
+func TestHandle_bodyIsTheResult(t *testing.T) {
+	body, status := "", 200
+	s := serve(t, func(w nethttp.ResponseWriter, _ *nethttp.Request) {
+		w.Header().Set("Content-Type", "text/csv")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	})
+	h := newHandler(t, Config{URL: s.URL})
+	for _, c := range []struct {
+		status int
+		body   string
+		want   string
+		cut    bool
+	}{
+		{200, "", "", false}, {200, "ok", "ok", false}, {202, "12345678", "12345678", false}, {200, "123456789", "12345678", true},
+		{200, strings.Repeat("x", 1<<20), "xxxxxxxx", true}, {500, "why", "", false},
+	} {
+		status, body = c.status, c.body
+		m := message()
+		r := consumer.RecordReply(m, 8)
+		if err := h.Handle(t.Context(), m); (err == nil) != (c.status < 300) {
+			t.Fatalf("%d: %v", c.status, err)
+		}
+		if got, cut := r.Data(); string(got) != c.want || cut != c.cut {
+			t.Errorf("%d, %d bytes: got %q, cut %v", c.status, len(c.body), got, cut)
+		}
+		if got := r.Header().Get("Content-Type"); c.status < 300 && got != "text/csv" {
+			t.Errorf("Content-Type: %q", got)
+		}
+	}
+}
