@@ -11,66 +11,65 @@ import "time"
 
 // Hold lets nothing start until Release but by StartAlone. What runs goes on. Free is zero meanwhile.
 func (g *Group) Hold() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.held = true
+	t := g.lock()
+	defer t.unlock()
+	t.held = true
 }
 
 // Release ends a Hold.
 func (g *Group) Release() {
-	var fx effects
-	now := g.lock()
-	g.held = false
-	for g.alone.len() > 0 {
-		k := g.alone.pop()
+	t := g.lock()
+	t.held = false
+	for t.alone.len() > 0 {
+		k := t.alone.pop()
 		k.alone = false
-		g.makeReady(k)
+		t.makeReady(k)
 	}
-	for n := g.orphans.len(); n > 0; n-- {
-		g.adopt()
+	for n := t.orphans.len(); n > 0; n-- {
+		t.adopt()
 	}
-	g.startAll(now)
-	fx.calls = append(fx.calls, g.opts.More)
-	g.unlock(&fx)
+	t.startAll()
+	t.call(t.opts.More)
+	t.unlock()
 }
 
 // Busy is how many handlers and factories run now, and how many were given up and run nevertheless.
 func (g *Group) Busy() (running, stuck int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.busy(), g.stuck
+	t := g.lock()
+	defer t.unlock()
+	return t.busy(), t.stuck
 }
 
 // StartAlone starts one of the messages that must run alone, or the making of its child, if the group is held and
 // nothing runs in it. It reports whether it did. Options.Alone is told when that is over.
 func (g *Group) StartAlone() bool {
-	now := g.lock()
-	defer g.mu.Unlock()
-	if !g.held || g.closing || g.paused || g.busy() > 0 || g.route.state == Waiting {
+	t := g.lock()
+	defer t.unlock()
+	if !t.held || t.closing || t.paused || t.busy() > 0 || t.route.state == Waiting {
 		return false
 	}
-	g.freed = true // for what is chosen here
-	defer func() { g.freed = false }()
+	t.freed = true // for what is chosen here
+	defer func() { t.freed = false }()
 	var r *run
-	if g.route.state == Probing {
-		r = g.startRouteProbe(now)
+	if t.route.state == Probing {
+		r = t.startRouteProbe()
 	}
-	for r == nil && g.route.state == Flowing && g.alone.len() > 0 {
-		k := g.alone.pop()
+	for r == nil && t.route.state == Flowing && t.alone.len() > 0 {
+		k := t.alone.pop()
 		k.alone = false
-		switch m := g.choose(k, 1, now); {
+		switch m := t.choose(k, 1); {
 		case m != nil && m.Alone:
-			r = g.start(k, m, now)
-			g.holdBack(k) // there may be more behind it
+			r = t.start(k, m)
+			t.holdBack(k) // there may be more behind it
 		case k.birth != nil:
-			g.holdBack(k)
+			t.holdBack(k)
 			return true
 		default:
-			g.makeReady(k)
+			t.makeReady(k)
 		}
 	}
 	if r == nil {
-		return len(g.births) > 0
+		return len(t.births) > 0
 	}
 	g.goes.Add(1)
 	go g.work(r)
@@ -78,32 +77,32 @@ func (g *Group) StartAlone() bool {
 }
 
 // apart tells whether m has to wait until it can run alone, and if so sees to it.
-func (g *Group) apart(k *key, m *Message) bool {
-	if !m.Alone || g.opts.Alone == nil {
+func (t *turn) apart(k *key, m *Message) bool {
+	if !m.Alone || t.opts.Alone == nil {
 		return false
 	}
-	g.holdBack(k)
-	g.opts.Alone()
+	t.holdBack(k)
+	t.opts.Alone()
 	return true
 }
 
-func (g *Group) holdBack(k *key) {
+func (t *turn) holdBack(k *key) {
 	if !k.alone {
 		k.alone = true
-		g.alone.push(k)
+		t.alone.push(k)
 	}
 }
 
 // calm tells those who wait for it that nothing runs any more.
-func (g *Group) calm() {
-	if g.busy() > 0 {
+func (t *turn) calm() {
+	if t.busy() > 0 {
 		return
 	}
-	if g.closing {
-		g.quiet()
+	if t.closing {
+		t.tellQuiet()
 	}
-	if g.held && g.opts.Alone != nil {
-		g.opts.Alone()
+	if t.held && t.opts.Alone != nil {
+		t.opts.Alone()
 	}
 }
 
@@ -125,20 +124,20 @@ func (g *Group) prepare(r *run, res *result) bool {
 		return true
 	}
 	v, ready := p.Prepare()
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	t := g.lock()
+	defer t.unlock()
 	if !ready || r.hung {
 		res.verdict = v
 		return false
 	}
-	r.deadline = time.Now().Add(g.opts.Timeout)
-	g.arm(r.deadline)
+	r.deadline = t.now.Add(t.opts.Timeout)
+	t.arm(r.deadline)
 	return true
 }
 
 // Started is how many attempts were started so far.
 func (g *Group) Started() uint64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.counts.Started
+	t := g.lock()
+	defer t.unlock()
+	return t.counts.Started
 }

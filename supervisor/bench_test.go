@@ -117,9 +117,9 @@ func (b *bench) fault(format string, args ...any) {
 // check looks at the bounds of the group.
 func (b *bench) check() {
 	g := b.g
-	g.mu.Lock()
-	stash, running, kids := g.stash, g.running.n+g.overdue.n, g.kids
-	g.mu.Unlock()
+	t := g.lock()
+	stash, running, kids := t.stash, t.running.n+t.overdue.n, t.kids
+	t.unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if stash.messages > g.opts.StashMessages || stash.bytes > g.opts.StashBytes {
@@ -128,8 +128,8 @@ func (b *bench) check() {
 	if running > g.opts.Concurrency {
 		b.fault("%d slots of %d in use", running, g.opts.Concurrency)
 	}
-	if kids > g.cfg.MaxChildren {
-		b.fault("%d children, at most %d may be", kids, g.cfg.MaxChildren)
+	if kids > g.opts.Config.MaxChildren {
+		b.fault("%d children, at most %d may be", kids, g.opts.Config.MaxChildren)
 	}
 }
 
@@ -374,9 +374,9 @@ func (b *bench) wantLast(seq uint64, action Action) Outcome {
 
 // keys is how many the group remembers.
 func (b *bench) keys() int {
-	b.g.mu.Lock()
-	defer b.g.mu.Unlock()
-	return len(b.g.keys)
+	t := b.g.lock()
+	defer t.unlock()
+	return len(t.keys)
 }
 
 // state of a key; a key that is not remembered flows.

@@ -44,69 +44,68 @@ func (g *Group) begin(b *birth) {
 }
 
 func (g *Group) begun(b *birth, value any, err error) {
-	var fx effects
 	b.cancel()
-	now := g.lock()
+	t := g.lock()
 	if b.hung {
-		g.stuck--
-		g.unlock(&fx)
+		t.stuck--
+		t.unlock()
 		if err == nil {
 			g.stopValue(value)
 		}
 		return
 	}
 	k := b.k
-	g.removeBirth(b)
-	c := &child{value: value, number: k.children, started: now}
+	t.removeBirth(b)
+	c := &child{value: value, number: k.children, started: t.now}
 	switch {
 	case err != nil:
-		g.kids--
-		g.adopt()
-		if k.state != Suspended && !g.closing {
-			g.stopped(k, err, fmt.Sprintf("%s did not start: %v", k.childName(), err), true, now, &fx)
+		t.kids--
+		t.adopt()
+		if k.state != Suspended && !t.closing {
+			t.stopped(k, err, fmt.Sprintf("%s did not start: %v", k.childName(), err), true)
 		}
-	case g.closing, k.state == Suspended:
-		g.endChild(c)
+	case t.closing, k.state == Suspended:
+		t.endChild(c)
 	default:
 		k.child = c
-		g.touch(k, now)
+		t.touch(k)
 		if k.state == Probing {
-			k.until = now.Add(*g.cfg.DrainGrace)
+			k.until = t.now.Add(*t.cfg.DrainGrace)
 		}
 	}
-	g.attend(k, now, &fx)
-	g.calm()
-	g.startAll(now)
-	g.unlock(&fx)
+	t.attend(k)
+	t.calm()
+	t.startAll()
+	t.unlock()
 	g.leave()
 }
 
-func (g *Group) removeBirth(b *birth) {
-	i := slices.Index(g.births, b)
-	g.births = slices.Delete(g.births, i, i+1)
+func (t *turn) removeBirth(b *birth) {
+	i := slices.Index(t.births, b)
+	t.births = slices.Delete(t.births, i, i+1)
 	b.k.birth = nil
-	g.route.ended(b.epoch)
+	t.route.ended(b.epoch)
 }
 
 // endBirth gives up a factory that does not return. Its goroutine stays behind, and stops the child if there will be one.
-func (g *Group) endBirth(b *birth) {
-	g.removeBirth(b)
+func (t *turn) endBirth(b *birth) {
+	t.removeBirth(b)
 	b.hung = true
-	g.stuck++
-	g.kids--
-	g.adopt()
-	g.leave()
+	t.stuck++
+	t.kids--
+	t.adopt()
+	t.group.leave()
 }
 
 // hangBirth is the end of a factory that ignores its timeout: a stop, like one that fails.
-func (g *Group) hangBirth(b *birth, now time.Time, fx *effects) {
-	g.endBirth(b)
+func (t *turn) hangBirth(b *birth) {
+	t.endBirth(b)
 	k := b.k
-	if k.state != Suspended && !g.closing {
-		err := fmt.Errorf("%w of %v", ErrHandlerHung, g.opts.Timeout)
-		g.stopped(k, err, fmt.Sprintf("%s did not start: %v", k.childName(), err), true, now, fx)
+	if k.state != Suspended && !t.closing {
+		err := fmt.Errorf("%w of %v", ErrHandlerHung, t.opts.Timeout)
+		t.stopped(k, err, fmt.Sprintf("%s did not start: %v", k.childName(), err), true)
 	}
-	g.countStuck(now, fx)
-	g.attend(k, now, fx)
-	g.calm()
+	t.countStuck()
+	t.attend(k)
+	t.calm()
 }

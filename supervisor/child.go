@@ -16,16 +16,16 @@ type child struct {
 }
 
 // hold counts a run of a child of its own, which is then not idle.
-func (c *child) hold(g *Group, k *key) {
+func (t *turn) holdChild(c *child, k *key) {
 	if c.shared {
 		return
 	}
 	c.runs++
-	g.alive.remove(k)
+	t.alive.remove(k)
 }
 
 // release ends what hold began.
-func (c *child) release(g *Group, k *key) {
+func (t *turn) releaseChild(c *child, k *key) {
 	if c.shared {
 		return
 	}
@@ -33,49 +33,52 @@ func (c *child) release(g *Group, k *key) {
 	switch {
 	case c.runs > 0:
 	case c.over:
-		g.endChild(c)
+		t.endChild(c)
 	case k.child == c:
-		g.alive.push(k)
-		g.adopt()
+		t.alive.push(k)
+		t.adopt()
 	}
 }
 
 // mayRetire lets another key have the place of k's child, which has nothing to do now. A fresh one has until its first
 // turn, or keys that are more than there may be children would end each other's before any got a message.
-func (g *Group) mayRetire(k *key, now time.Time) {
+func (t *turn) mayRetire(k *key) {
 	c := k.child
-	if c == nil || c.shared || c.runs > 0 || g.alive.has(k) || k.state == Probing && now.Before(k.until) {
+	if c == nil || c.shared || c.runs > 0 || t.alive.has(k) || k.state == Probing && t.now.Before(k.until) {
 		return
 	}
-	g.alive.push(k)
-	g.adopt()
+	t.alive.push(k)
+	t.adopt()
 }
 
 // retire ends k's child once its runs have returned; a shared value lives on.
-func (g *Group) retire(k *key) {
+func (t *turn) retire(k *key) {
 	c := k.child
 	k.child, k.stale = nil, k.runs
 	if c == nil || c.shared {
 		return
 	}
-	g.alive.remove(k)
+	t.alive.remove(k)
 	c.over = true
 	if c.runs == 0 {
-		g.endChild(c)
+		t.endChild(c)
 	}
 }
 
-func (g *Group) endChild(c *child) {
-	g.kids--
-	g.adopt()
-	if g.opts.Stop == nil {
+func (t *turn) endChild(c *child) {
+	t.kids--
+	t.adopt()
+	if t.opts.Stop == nil {
 		return
 	}
-	g.goes.Add(1)
-	go func() {
-		defer g.leave()
-		g.stopValue(c.value)
-	}()
+	t.group.goes.Add(1)
+	go t.group.stop(c.value)
+}
+
+// stop ends the value of a child, on a goroutine of its own.
+func (g *Group) stop(value any) {
+	defer g.leave()
+	g.stopValue(value)
 }
 
 func (g *Group) stopValue(value any) {
@@ -89,50 +92,50 @@ func (g *Group) stopValue(value any) {
 }
 
 // adopt lets the next key that waits for a child try again: one ended or is idle.
-func (g *Group) adopt() {
-	for g.orphans.len() > 0 {
-		k := g.orphans.pop()
+func (t *turn) adopt() {
+	for t.orphans.len() > 0 {
+		k := t.orphans.pop()
 		k.orphan = false
-		if g.keys[k.name] == k && k.child == nil && k.messages() > 0 {
-			g.makeReady(k)
+		if t.keys[k.name] == k && k.child == nil && k.messages() > 0 {
+			t.makeReady(k)
 			return
 		}
 	}
 }
 
 // roomForChild tells whether a child can be made now, if need be in the place of an idle one.
-func (g *Group) roomForChild() bool {
-	return g.kids < g.cfg.MaxChildren || g.alive.first != nil
+func (t *turn) roomForChild() bool {
+	return t.kids < t.cfg.MaxChildren || t.alive.first != nil
 }
 
 // make begins to make a child for k; it takes a slot meanwhile. A shared child is there at once. When there are as many
 // children as there may be, the one idle longest makes room, or k waits until there is such a one.
-func (g *Group) make(k *key) {
+func (t *turn) make(k *key) {
 	if k.birth != nil {
 		return
 	}
-	if !g.roomForChild() || g.held && !g.freed {
+	if !t.roomForChild() || t.held && !t.freed {
 		if !k.orphan {
 			k.orphan = true
-			g.orphans.push(k)
+			t.orphans.push(k)
 		}
 		return
 	}
-	if g.kids >= g.cfg.MaxChildren {
-		g.retire(g.alive.first)
+	if t.kids >= t.cfg.MaxChildren {
+		t.retire(t.alive.first)
 	}
 	k.children++
-	g.counts.Children++
-	if g.shared != nil {
-		k.child = &child{value: g.shared.value, number: k.children, shared: true, started: time.Now()}
+	t.counts.Children++
+	if t.shared != nil {
+		k.child = &child{value: t.shared.value, number: k.children, shared: true, started: time.Now()}
 		return
 	}
-	g.kids++
-	b := &birth{k: k, epoch: g.route.epoch, deadline: time.Now().Add(g.opts.Timeout), timeout: g.opts.Timeout}
+	t.kids++
+	b := &birth{k: k, epoch: t.route.epoch, deadline: time.Now().Add(t.opts.Timeout), timeout: t.opts.Timeout}
 	b.ctx, b.cancel = context.WithDeadline(context.Background(), b.deadline)
 	k.birth = b
-	g.births = append(g.births, b)
-	g.arm(b.next())
-	g.goes.Add(1)
-	go g.begin(b)
+	t.births = append(t.births, b)
+	t.arm(b.next())
+	t.group.goes.Add(1)
+	go t.group.begin(b)
 }

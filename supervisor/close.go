@@ -7,33 +7,31 @@ import (
 
 // Drain begins the end: nothing starts any more, and what has not started is given back at once.
 func (g *Group) Drain() {
-	var fx effects
-	now := g.lock()
-	if !g.closing {
-		g.closing = true
-		g.idleNow = make(chan struct{})
-		for _, k := range g.keys {
+	t := g.lock()
+	if !t.closing {
+		t.closing = true
+		for _, k := range t.keys {
 			for _, l := range []*list{&k.stash, &k.later, &k.due, &k.fresh} {
 				for l.first != nil {
 					m := l.first
-					g.take(k, m)
-					g.giveBack(m, time.Time{}, now, "shutting down", nil, &fx)
+					t.take(k, m)
+					t.giveBack(m, time.Time{}, "shutting down", nil)
 				}
 			}
 		}
-		if g.busy() == 0 {
-			g.quiet()
+		if t.busy() == 0 {
+			t.tellQuiet()
 		}
 	}
-	g.unlock(&fx)
+	t.unlock()
 }
 
-// quiet says that nothing runs any more.
-func (g *Group) quiet() {
+// tellQuiet says that nothing runs any more.
+func (t *turn) tellQuiet() {
 	select {
-	case <-g.idleNow:
+	case <-t.group.quiet:
 	default:
-		close(g.idleNow)
+		close(t.group.quiet)
 	}
 }
 
@@ -46,24 +44,24 @@ const closeGrace = 640 * time.Millisecond
 func (g *Group) Close(ctx context.Context) (interrupted int) {
 	g.Drain()
 	select {
-	case <-g.idleNow:
+	case <-g.quiet:
 	case <-ctx.Done():
 		interrupted = g.interrupt()
 		grace := time.NewTimer(closeGrace)
 		defer grace.Stop()
 		select {
-		case <-g.idleNow:
+		case <-g.quiet:
 		case <-grace.C:
 			g.abandon()
 		}
 	}
-	g.mu.Lock()
-	g.ended = true
-	g.timer.Stop()
-	for _, k := range g.keys {
-		g.retire(k)
+	t := g.lock()
+	t.ended = true
+	t.timer.Stop()
+	for _, k := range t.keys {
+		t.retire(k)
 	}
-	g.mu.Unlock()
+	t.unlock()
 	stopped := make(chan struct{})
 	go func() {
 		g.goes.Wait()
@@ -80,17 +78,17 @@ func (g *Group) Close(ctx context.Context) (interrupted int) {
 
 // interrupt cancels all that still runs, and returns how many messages that is.
 func (g *Group) interrupt() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	t := g.lock()
+	defer t.unlock()
 	n := 0
-	for _, l := range []*runList{&g.running, &g.overdue} {
+	for _, l := range []*runList{&t.running, &t.overdue} {
 		for r := l.first; r != nil; r = r.next {
 			r.cancelled = true
 			r.cancel(context.Canceled)
 			n++
 		}
 	}
-	for _, b := range g.births {
+	for _, b := range t.births {
 		b.cancel()
 	}
 	return n
@@ -98,20 +96,19 @@ func (g *Group) interrupt() int {
 
 // abandon lets go of the messages whose handlers do not return: somebody else gets them after AckWait.
 func (g *Group) abandon() {
-	var fx effects
-	now := g.lock()
-	for _, l := range []*runList{&g.running, &g.overdue} {
+	t := g.lock()
+	for _, l := range []*runList{&t.running, &t.overdue} {
 		for l.first != nil {
 			r := l.first
-			g.endRun(r, now)
+			t.endRun(r)
 			r.hung = true
-			g.stuck++
+			t.stuck++
 			g.leave()
-			fx.settle(r.m, Outcome{Action: LetGo, Why: "its handler did not return"})
+			t.settle(r.m, Outcome{Action: LetGo, Why: "its handler did not return"})
 		}
 	}
-	for len(g.births) > 0 {
-		g.endBirth(g.births[0])
+	for len(t.births) > 0 {
+		t.endBirth(t.births[0])
 	}
-	g.unlock(&fx)
+	t.unlock()
 }

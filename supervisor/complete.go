@@ -8,22 +8,21 @@ import (
 
 // complete takes the end of a run, and returns what its goroutine is to run next. With nil the goroutine ends.
 func (g *Group) complete(r *run, res *result) *run {
-	var fx effects
-	now := g.lock()
+	t := g.lock()
 	if r.hung {
-		g.stuck--
-		g.mu.Unlock()
+		t.stuck--
+		t.unlock()
 		return nil // it was counted out before
 	}
-	g.endRun(r, now)
-	g.judge(r, res, now, &fx)
+	t.endRun(r)
+	t.judge(r, res)
 	r.cancel(context.Canceled) // whatever was derived from it
-	g.attend(r.k, now, &fx)
-	g.calm()
-	next := g.next(now)
-	g.startAll(now)
-	g.tellMore(&fx)
-	g.unlock(&fx)
+	t.attend(r.k)
+	t.calm()
+	next := t.next()
+	t.startAll()
+	t.tellMore()
+	t.unlock()
 	if next == nil {
 		g.leave()
 	}
@@ -31,31 +30,31 @@ func (g *Group) complete(r *run, res *result) *run {
 }
 
 // endRun gives the slot back.
-func (g *Group) endRun(r *run, now time.Time) {
+func (t *turn) endRun(r *run) {
 	if r.overdue {
-		g.overdue.remove(r)
+		t.overdue.remove(r)
 	} else {
-		g.running.remove(r)
+		t.running.remove(r)
 	}
-	g.route.ended(r.epoch)
-	g.endProbe(r)
-	g.endRetry(r)
+	t.route.ended(r.epoch)
+	t.endProbe(r)
+	t.endRetry(r)
 	k := r.k
 	k.runs--
 	if r.child != k.child {
 		k.stale--
 	}
-	k.lastDone = now
+	k.lastDone = t.now
 	if k.stash.n > 0 || len(k.outside.absent) > 0 {
-		g.progress = now
+		t.progress = t.now
 	}
-	g.meter.done++
-	r.child.release(g, k)
-	g.touch(k, now)
+	t.meter.done++
+	t.releaseChild(r.child, k)
+	t.touch(k)
 }
 
 // judge decides what the end of a run means for its message, its key and its route.
-func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
+func (t *turn) judge(r *run, res *result) {
 	k, m, v := r.k, r.m, res.verdict
 	if v.Kind > Lost {
 		v = Verdict{Kind: Retry, Err: fmt.Errorf("unknown verdict %v", v.Kind)} // loses nothing
@@ -67,140 +66,140 @@ func (g *Group) judge(r *run, res *result, now time.Time, fx *effects) {
 	}
 	failed := res.crash != nil || v.Kind == Retry
 	if !r.cancelled && v.Kind != Lost {
-		g.judgeRetry(r, failed)
+		t.judgeRetry(r, failed)
 	}
 	switch {
 	case r.cancelled && failed:
-		g.comeBack(k, m, now, fx)
+		t.comeBack(k, m)
 	case res.crash != nil:
-		g.counts.Panics++
+		t.counts.Panics++
 		panicked, _ := res.crash.(*PanicError)
-		g.fail(r, failure{err: res.crash, stack: panicked.Stack, spend: true}, now, fx)
+		t.fail(r, failure{err: res.crash, stack: panicked.Stack, spend: true})
 		if !late {
-			g.stopped(k, res.crash, fmt.Sprintf("%s: %v", k.childName(), res.crash), true, now, fx)
+			t.stopped(k, res.crash, fmt.Sprintf("%s: %v", k.childName(), res.crash), true)
 		}
 		if !late || r.routeProbe > 0 {
-			g.routeFailed(r, res.crash, now, fx)
+			t.routeFailed(r, res.crash)
 		}
 	case v.Kind == Lost:
-		fx.settle(m, Outcome{Action: LetGo, Why: "its lease is lost"})
+		t.settle(m, Outcome{Action: LetGo, Why: "its lease is lost"})
 		if !v.Gone {
-			g.away(m, now)
+			t.away(m, t.now)
 		}
 	case v.FailRoute:
-		g.comeBack(k, m, now, fx)
-		g.failRoute(v.Err, now, fx)
+		t.comeBack(k, m)
+		t.failRoute(v.Err)
 	case v.Kind == Retry:
 		if v.Err == nil {
 			v.Err = r.Err()
 		}
-		g.failedRun(r, v, late, now, fx)
+		t.failedRun(r, v, late)
 	case v.Kind == Snooze:
-		if g.opts.Ordered {
-			m.Due = now.Add(v.Delay)
-			g.keep(k, m, now, fx)
+		if t.opts.Ordered {
+			m.Due = t.now.Add(v.Delay)
+			t.keep(k, m)
 		} else {
-			g.giveBack(m, now.Add(max(v.Delay, minGiveBack)), now, "snoozed", v.Err, fx)
-			fx.last().Snoozed = true
+			t.giveBack(m, t.now.Add(max(v.Delay, minGiveBack)), "snoozed", v.Err)
+			t.last().Snoozed = true
 		}
 	default:
-		g.answered(r, v, late, now, fx)
+		t.answered(r, v, late)
 	}
-	g.endRound(r, !r.cancelled && v.Kind != Snooze && v.Kind != Lost, now, fx)
+	t.endRound(r, !r.cancelled && v.Kind != Snooze && v.Kind != Lost)
 }
 
 // answered is a success, or a verdict that is one for the key: the handler worked.
-func (g *Group) answered(r *run, v Verdict, late bool, now time.Time, fx *effects) {
+func (t *turn) answered(r *run, v Verdict, late bool) {
 	k, m := r.k, r.m
 	switch v.Kind {
 	case Dead:
 		m.Attempts++
 		if m.FirstFailure.IsZero() {
-			m.FirstFailure = now
+			m.FirstFailure = t.now
 		}
-		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonDead, Err: v.Err})
+		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonDead, Err: v.Err})
 	case Drop:
-		fx.settle(m, Outcome{Action: DropMessage, Err: v.Err})
+		t.settle(m, Outcome{Action: DropMessage, Err: v.Err})
 	default:
-		fx.settle(m, Outcome{Action: AckMessage})
+		t.settle(m, Outcome{Action: AckMessage})
 	}
 	if late {
 		if r.routeProbe > 0 {
-			g.routeAnswered(r, now, fx)
+			t.routeAnswered(r)
 		}
 		return
 	}
 	k.failures, k.several = 0, false
-	if g.cfg.Reset == ResetSuccess {
+	if t.cfg.Reset == ResetSuccess {
 		k.restarts = 0
 	}
 	switch {
 	case k.state == Probing:
 		k.tripped = false
 		k.ramp = firstRamp
-		g.move(k, Flowing, "the probe succeeded", 0, now, fx)
+		t.move(k, Flowing, "the probe succeeded", 0)
 	case k.ramp > 0:
-		if k.ramp *= 2; k.ramp >= g.opts.Concurrency || k.stash.n == 0 {
+		if k.ramp *= 2; k.ramp >= t.opts.Concurrency || k.stash.n == 0 {
 			k.ramp = 0
 		}
 	}
-	g.routeAnswered(r, now, fx)
+	t.routeAnswered(r)
 	if v.StopChild {
-		g.cleanStop(k, v.Err, now, fx)
+		t.cleanStop(k, v.Err)
 	}
 }
 
 // failedRun is an error that a handler returned.
-func (g *Group) failedRun(r *run, v Verdict, late bool, now time.Time, fx *effects) {
+func (t *turn) failedRun(r *run, v Verdict, late bool) {
 	k := r.k
 	f := failure{err: v.Err, delay: v.Delay, paused: v.Pause, spend: !v.NotStarted}
 	// While an outage is believed in, a probe that fails spends nothing: its message was only asked whether it is over.
 	f.held = r.routeProbe > 0 || r.probe && k.tripped
-	g.fail(r, f, now, fx)
+	t.fail(r, f)
 	if late {
 		if r.routeProbe > 0 {
-			g.routeFailed(r, v.Err, now, fx)
+			t.routeFailed(r, v.Err)
 		}
 		return
 	}
-	if k.failures == 0 || now.Sub(k.failedAt) >= g.cfg.Window {
+	if k.failures == 0 || t.now.Sub(k.failedAt) >= t.cfg.Window {
 		k.failures, k.several, k.firstFail = 0, false, r.m.Sequence
 	}
 	k.failures++
 	k.several = k.several || r.m.Sequence != k.firstFail
-	k.failedAt, k.lastErr = now, v.Err
+	k.failedAt, k.lastErr = t.now, v.Err
 	if k.ramp > 0 {
 		k.ramp = 1
 	}
 
 	pause := time.Duration(0)
 	if v.Pause && v.Delay > 0 {
-		pause = g.named(v.Delay)
+		pause = t.named(v.Delay)
 	}
-	trip := *g.cfg.TripAfter
+	trip := *t.cfg.TripAfter
 	switch {
-	case pause > 0 && g.cfg.RetryAfter == ScopeKey:
+	case pause > 0 && t.cfg.RetryAfter == ScopeKey:
 		k.tripped = true // the handler itself says that it is not the message
-		g.wait(k, pause, fmt.Sprintf("Retry-After: %v", v.Err), now, fx)
+		t.wait(k, pause, fmt.Sprintf("Retry-After: %v", v.Err))
 	case r.probe:
-		g.again(k, fmt.Sprintf("the probe failed: %v", v.Err), now, fx)
+		t.again(k, fmt.Sprintf("the probe failed: %v", v.Err))
 	case k.state == Flowing && trip > 0 && k.failures >= trip && (k.several || trip == 1):
-		g.counts.Trips++
+		t.counts.Trips++
 		k.tripped = k.several
-		g.again(k, fmt.Sprintf("%d failures in a row: %v", k.failures, v.Err), now, fx)
+		t.again(k, fmt.Sprintf("%d failures in a row: %v", k.failures, v.Err))
 	}
-	if pause > 0 && g.cfg.RetryAfter == ScopeRoute {
-		g.pauseRoute(pause, v.Err, now, fx)
+	if pause > 0 && t.cfg.RetryAfter == ScopeRoute {
+		t.pauseRoute(pause, v.Err)
 		return
 	}
-	g.routeFailed(r, v.Err, now, fx)
+	t.routeFailed(r, v.Err)
 }
 
 // maxNamed clamps a delay that a handler names.
 const maxNamed = time.Hour
 
-func (g *Group) named(d time.Duration) time.Duration {
-	return max(min(d, maxNamed), min(g.opts.Retry.Min, maxNamed))
+func (t *turn) named(d time.Duration) time.Duration {
+	return max(min(d, maxNamed), min(t.opts.Retry.Min, maxNamed))
 }
 
 type failure struct {
@@ -214,104 +213,104 @@ type failure struct {
 }
 
 // fail settles a message that failed, or keeps it.
-func (g *Group) fail(r *run, f failure, now time.Time, fx *effects) {
+func (t *turn) fail(r *run, f failure) {
 	k, m := r.k, r.m
 	if f.spend && !f.held {
 		m.Attempts++
 	}
 	if m.FirstFailure.IsZero() {
-		m.FirstFailure = now
+		m.FirstFailure = t.now
 	}
-	delay := g.opts.Retry.Delay(max(0, m.Attempts-1))
+	delay := t.opts.Retry.Delay(max(0, m.Attempts-1))
 	if f.delay > 0 {
-		delay = g.named(f.delay)
+		delay = t.named(f.delay)
 	}
 	m.unsaved, m.LastErr = true, f.err
 	// A probe that named a time of its own would be asked again before it.
-	stays := f.held && g.cfg.Forward == ForwardStash && (f.delay == 0 || f.paused)
+	stays := f.held && t.cfg.Forward == ForwardStash && (f.delay == 0 || f.paused)
 	switch {
-	case g.spent(m):
-		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: f.err, Stack: f.stack})
-	case g.expired(m, now):
-		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: f.err, Stack: f.stack})
-	case (stays || g.opts.Ordered) && !f.hung:
+	case t.spent(m):
+		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: f.err, Stack: f.stack})
+	case t.expired(m):
+		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: f.err, Stack: f.stack})
+	case (stays || t.opts.Ordered) && !f.hung:
 		if f.held {
 			m.probes++
 		}
 		switch {
 		case !f.held || f.delay > 0:
-			m.Due = now.Add(delay)
-		case !g.opts.Ordered:
+			m.Due = t.now.Add(delay)
+		case !t.opts.Ordered:
 			// Its own delay for when its key flows again. As a probe it may be asked before.
-			m.Due = now.Add(g.opts.Retry.Delay(m.Attempts + m.probes - 1))
+			m.Due = t.now.Add(t.opts.Retry.Delay(m.Attempts + m.probes - 1))
 		}
-		g.keep(k, m, now, fx)
+		t.keep(k, m)
 		if f.spend && !f.held {
-			g.remember(m, fx)
+			t.remember(m)
 		}
 	default:
-		due := now.Add(delay)
-		fx.settle(m, Outcome{Action: RetryLater, Due: due, Err: f.err, Stack: f.stack})
-		g.away(m, due)
+		due := t.now.Add(delay)
+		t.settle(m, Outcome{Action: RetryLater, Due: due, Err: f.err, Stack: f.stack})
+		t.away(m, due)
 	}
 }
 
 // comeBack takes in a message whose run was cancelled: no attempt is spent.
-func (g *Group) comeBack(k *key, m *Message, now time.Time, fx *effects) {
-	if k.state == Waiting && g.cfg.Forward != ForwardStash {
-		g.giveBack(m, k.until, now, "its child was stopped", k.lastErr, fx)
+func (t *turn) comeBack(k *key, m *Message) {
+	if k.state == Waiting && t.cfg.Forward != ForwardStash {
+		t.giveBack(m, k.until, "its child was stopped", k.lastErr)
 		return
 	}
-	g.keep(k, m, now, fx)
+	t.keep(k, m)
 }
 
 // keep puts a message that was started back to those that wait.
-func (g *Group) keep(k *key, m *Message, now time.Time, fx *effects) {
+func (t *turn) keep(k *key, m *Message) {
 	switch {
-	case g.closing, g.paused, g.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
-		g.deliver(m, now, fx)
+	case t.closing, t.paused, t.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
+		t.deliver(m)
 	case k.state == Suspended:
-		g.refuse(k, m, now, fx)
+		t.refuse(k, m)
 	default:
-		g.putStash(k, m, now, fx)
-		g.bound(now, fx)
+		t.putStash(k, m)
+		t.bound()
 	}
 }
 
 // countStuck stops the route when too many goroutines do not come back.
-func (g *Group) countStuck(now time.Time, fx *effects) {
-	g.counts.Hangs++
-	if g.stuck > g.cfg.MaxStuck {
-		g.failRoute(fmt.Errorf("%d handlers ignore their timeout (max_stuck is %d)", g.stuck, g.cfg.MaxStuck), now, fx)
+func (t *turn) countStuck() {
+	t.counts.Hangs++
+	if t.stuck > t.cfg.MaxStuck {
+		t.failRoute(fmt.Errorf("%d handlers ignore their timeout (max_stuck is %d)", t.stuck, t.cfg.MaxStuck))
 	}
 }
 
 // hang gives up a run whose handler ignores the end of its context. Its goroutine stays behind.
-func (g *Group) hang(r *run, now time.Time, fx *effects) {
+func (t *turn) hang(r *run) {
 	late := r.child != r.k.child
-	g.endRun(r, now)
+	t.endRun(r)
 	r.hung = true
-	g.stuck++
-	g.leave()
+	t.stuck++
+	t.group.leave()
 	if r.probe && r.k.probe == r {
 		r.k.probe = nil
 	}
-	err := fmt.Errorf("%w of %v", ErrHandlerHung, g.opts.Timeout)
-	g.judgeRetry(r, true)
+	err := fmt.Errorf("%w of %v", ErrHandlerHung, t.opts.Timeout)
+	t.judgeRetry(r, true)
 	if r.cancelled {
 		// The bytes may still be in use there: the message must come again with its own.
-		g.giveBack(r.m, now.Add(minGiveBack), now, "its child was stopped", err, fx)
+		t.giveBack(r.m, t.now.Add(minGiveBack), "its child was stopped", err)
 	} else {
-		g.fail(r, failure{err: err, spend: true, hung: true}, now, fx)
+		t.fail(r, failure{err: err, spend: true, hung: true})
 	}
 	if !late {
-		g.stopped(r.k, err, fmt.Sprintf("%s was abandoned: %v", r.k.childName(), err), true, now, fx)
+		t.stopped(r.k, err, fmt.Sprintf("%s was abandoned: %v", r.k.childName(), err), true)
 	}
 	if !late || r.routeProbe > 0 {
-		g.routeFailed(r, err, now, fx)
+		t.routeFailed(r, err)
 	}
-	g.countStuck(now, fx)
-	g.endRound(r, true, now, fx)
-	g.attend(r.k, now, fx)
-	g.calm()
+	t.countStuck()
+	t.endRound(r, true)
+	t.attend(r.k)
+	t.calm()
 }

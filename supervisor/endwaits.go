@@ -15,12 +15,11 @@ type Ended struct {
 // EndWaits has the route and all its keys probe now, whatever they wait for: a trip, a Retry-After, a fault that stopped the
 // route, or an operator who suspended the key. Messages that wait outside the group for their own delay still do.
 func (g *Group) EndWaits() Ended {
-	var fx effects
-	now := g.lock()
-	rs := &g.route
+	t := g.lock()
+	rs := &t.route
 	ended := Ended{Route: rs.state, Why: rs.outage.why, Since: rs.outage.since}
-	for _, k := range g.keys {
-		switch g.endWait(k, now, &fx) {
+	for _, k := range t.keys {
+		switch t.endWait(k) {
 		case Waiting:
 			ended.Waiting++
 		case Suspended:
@@ -29,45 +28,44 @@ func (g *Group) EndWaits() Ended {
 	}
 	if rs.state != Flowing {
 		rs.restarts, rs.notBefore = 0, time.Time{}
-		g.beginRound()
+		t.beginRound()
 		if rs.state == Waiting {
-			g.moveRoute(Probing, "resumed", 0, now, &fx)
+			t.moveRoute(Probing, "resumed", 0)
 		}
-		fx.calls = append(fx.calls, g.opts.More)
+		t.call(t.opts.More)
 	}
-	g.startAll(now)
-	g.unlock(&fx)
+	t.startAll()
+	t.unlock()
 	return ended
 }
 
 // EndWait is EndWaits for one key. It returns the key's state before; Flowing means that there was nothing to end.
 func (g *Group) EndWait(name string) State {
-	var fx effects
-	now := g.lock()
+	t := g.lock()
 	was := Flowing
-	if k := g.keys[name]; k != nil {
-		was = g.endWait(k, now, &fx)
-		g.startAll(now)
+	if k := t.keys[name]; k != nil {
+		was = t.endWait(k)
+		t.startAll()
 	}
-	g.unlock(&fx)
+	t.unlock()
 	return was
 }
 
-func (g *Group) endWait(k *key, now time.Time, fx *effects) (was State) {
+func (t *turn) endWait(k *key) (was State) {
 	switch was = k.state; was {
 	case Waiting:
 		k.restarts = 0
-		g.probe(k, "resumed", now, fx)
-		g.attend(k, now, fx)
+		t.probe(k, "resumed")
+		t.attend(k)
 	case Suspended:
-		g.resume(k, now, fx)
+		t.resume(k)
 	}
 	return was
 }
 
 // resume lets a suspended key probe.
-func (g *Group) resume(k *key, now time.Time, fx *effects) {
+func (t *turn) resume(k *key) {
 	k.gaveUp, k.restarts, k.failures, k.several, k.tripped = false, 0, 0, false, false
-	g.probe(k, "resumed", now, fx)
-	g.attend(k, now, fx)
+	t.probe(k, "resumed")
+	t.attend(k)
 }

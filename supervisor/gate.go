@@ -17,19 +17,18 @@ func (g *Group) HoldAbove(above uint64, until time.Time) {
 	if !g.opts.Ordered {
 		return
 	}
-	var fx effects
-	now := g.lock()
-	if !now.Before(g.gate.until) {
-		g.gate.since = now
+	t := g.lock()
+	if !t.now.Before(t.gate.until) {
+		t.gate.since = t.now
 	}
-	g.gate.above, g.gate.until = above, until
-	for k := g.stashed.first; k != nil; {
-		next := k.lists[g.stashed.id].next
-		g.attend(k, now, &fx)
+	t.gate.above, t.gate.until = above, until
+	for k := t.stashed.first; k != nil; {
+		next := k.lists[t.stashed.id].next
+		t.attend(k)
 		k = next
 	}
-	g.startAll(now)
-	g.unlock(&fx)
+	t.startAll()
+	t.unlock()
 }
 
 func (t *gate) holds(m *Message, now time.Time) bool {
@@ -42,20 +41,19 @@ func (g *Group) Expect(key string, sequence uint64) {
 	if !g.opts.Ordered {
 		return
 	}
-	now := g.lock()
-	defer g.mu.Unlock()
-	g.away(&Message{Key: key, Sequence: sequence}, now)
+	t := g.lock()
+	defer t.unlock()
+	t.away(&Message{Key: key, Sequence: sequence}, t.now)
 }
 
 // Renumbered says that sequences begin anew: what an ordered group expects to come again never will.
 func (g *Group) Renumbered() {
-	var fx effects
-	now := g.lock()
-	g.gate, g.called = gate{}, 0
-	for _, k := range g.keys {
+	t := g.lock()
+	t.gate, t.called = gate{}, 0
+	for _, k := range t.keys {
 		k.outside = outside{}
-		g.attend(k, now, &fx)
+		t.attend(k)
 	}
-	g.startAll(now)
-	g.unlock(&fx)
+	t.startAll()
+	t.unlock()
 }

@@ -46,10 +46,19 @@ type Options struct {
 
 // Group supervises the messages of one route. Its methods are safe for concurrent use.
 type Group struct {
-	opts Options
-	cfg  Config
+	opts    Options        // not changed any more
+	goes    sync.WaitGroup // its goroutines
+	quiet   chan struct{}  // closed when the group is closing and nothing runs any more
+	mu      sync.Mutex
+	guarded guarded
+}
 
-	mu          sync.Mutex
+// guarded is what a group's lock guards; see turn.
+type guarded struct {
+	group *Group
+	opts  *Options
+	cfg   *Config
+
 	keys        map[string]*key
 	unused      sync.Pool   // of *key
 	ready       [2]keyQueue // keys with fresh messages, and with messages that were here before
@@ -93,9 +102,7 @@ type Group struct {
 	freed      bool     // while one of these is chosen
 	alone      keyQueue // keys whose next message must run alone
 	closing    bool
-	ended      bool          // closed: the timer stays off
-	idleNow    chan struct{} // while closing: closed when nothing runs any more
-	goes       sync.WaitGroup
+	ended      bool // closed: the timer stays off
 	counts     Counts
 }
 
@@ -133,209 +140,210 @@ func New(opts Options) *Group {
 	if opts.More == nil {
 		opts.More = func() {}
 	}
-	g := &Group{opts: opts, cfg: opts.Config, keys: make(map[string]*key)}
-	g.stashed.id, g.idle.id, g.alive.id, g.failingKeys.id = 0, 1, 2, 3
-	g.route.evidence = newEvidence(g.cfg)
+	g := &Group{opts: opts, quiet: make(chan struct{})}
+	t := g.lock()
+	*t.guarded = guarded{group: g, opts: &g.opts, cfg: &g.opts.Config, keys: make(map[string]*key)}
+	t.stashed.id, t.idle.id, t.alive.id, t.failingKeys.id = 0, 1, 2, 3
+	t.route.evidence = newEvidence(opts.Config)
 	if opts.New == nil {
-		g.shared = &child{value: opts.Shared, number: 1, shared: true, started: time.Now()}
+		t.shared = &child{value: opts.Shared, number: 1, shared: true, started: t.now}
 	}
-	g.timer = time.AfterFunc(time.Hour, g.tick)
-	g.timer.Stop()
+	t.timer = time.AfterFunc(time.Hour, g.tick)
+	t.timer.Stop()
+	t.unlock()
 	return g
 }
 
 // Deliver takes messages in. Each will be settled once: when it was handled, when it has to wait elsewhere, or at the end.
 func (g *Group) Deliver(messages ...*Message) {
-	var fx effects
-	now := g.lock()
+	t := g.lock()
 	for _, m := range messages {
-		g.deliver(m, now, &fx)
+		t.deliver(m)
 	}
-	g.spill(now, &fx)
-	g.startAll(now)
-	g.unlock(&fx)
+	t.spill()
+	t.startAll()
+	t.unlock()
 }
 
-func (g *Group) deliver(m *Message, now time.Time, fx *effects) {
-	m.arrived = now
+func (t *turn) deliver(m *Message) {
+	m.arrived = t.now
 	switch {
-	case g.closing:
-		g.giveBack(m, time.Time{}, now, "shutting down", nil, fx)
+	case t.closing:
+		t.giveBack(m, time.Time{}, "shutting down", nil)
 		return
 	}
-	k := g.keys[m.Key]
+	k := t.keys[m.Key]
 	if k == nil {
-		k = g.newKey(m.Key)
+		k = t.newKey(m.Key)
 	}
 	k.outside.back(m.Sequence)
-	g.admit(k, m, now, fx)
-	g.attend(k, now, fx)
+	t.admit(k, m)
+	t.attend(k)
 }
 
 // admit finds the place of a message that arrived.
-func (g *Group) admit(k *key, m *Message, now time.Time, fx *effects) {
+func (t *turn) admit(k *key, m *Message) {
 	switch {
-	case g.spent(m):
-		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExhausted})
+	case t.spent(m):
+		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExhausted})
 		return
-	case g.expired(m, now):
-		fx.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired})
-		return
-	}
-	if g.paused {
-		g.turnAwayPaused(m, now, fx)
+	case t.expired(m):
+		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired})
 		return
 	}
-	g.recent.saw(m.Key, now)
+	if t.paused {
+		t.turnAwayPaused(m)
+		return
+	}
+	t.recent.saw(m.Key, t.now)
 	if !m.judged() && k.state == Flowing {
-		g.hurryRoute(now)
+		t.hurryRoute()
 	}
-	early := m.Due.After(now) && !g.opts.Ordered
+	early := m.Due.After(t.now) && !t.opts.Ordered
 	switch {
 	case k.state == Suspended:
-		g.refuse(k, m, now, fx)
+		t.refuse(k, m)
 		return
-	case !early && g.waits(k) && g.cfg.Forward != ForwardStash && !g.isProbe(k, m, now):
-		g.turnAway(k, m, now, fx)
+	case !early && t.waits(k) && t.cfg.Forward != ForwardStash && !t.isProbe(k, m):
+		t.turnAway(k, m)
 		return
 	}
-	g.touch(k, now) // not for a message that goes away: it would keep an idle child in the place of one that is needed
+	t.touch(k) // not for a message that goes away: it would keep an idle child in the place of one that is needed
 	switch {
 	case early:
-		g.hold(k, m, now, fx)
-	case g.waits(k), g.opts.Ordered && (k.stash.n > 0 || g.blocked(k, m, now)):
-		g.putStash(k, m, now, fx)
-		g.bound(now, fx)
+		t.hold(k, m)
+	case t.waits(k), t.opts.Ordered && (k.stash.n > 0 || t.blocked(k, m)):
+		t.putStash(k, m)
+		t.bound()
 	default:
-		g.putWindow(k, m)
+		t.putWindow(k, m)
 	}
 }
 
 // waits tells whether a message of k that arrives now has to wait for its key or its route. An operator's pause is no
 // such wait: nothing failed, and forward does not apply to it.
-func (g *Group) waits(k *key) bool { return k.state != Flowing || g.route.state != Flowing }
+func (t *turn) waits(k *key) bool { return k.state != Flowing || t.route.state != Flowing }
 
 // isProbe tells whether a message that arrives now is what k, the route, or both wait for to probe with. Without it, no
 // probe would ever be found where forward keeps no stash.
-func (g *Group) isProbe(k *key, m *Message, now time.Time) bool {
-	if g.opts.Ordered && g.blocked(k, m, now) {
+func (t *turn) isProbe(k *key, m *Message) bool {
+	if t.opts.Ordered && t.blocked(k, m) {
 		return false // it could not start, and would keep out the one that can
 	}
 	switch k.state {
 	case Flowing:
 	case Probing:
-		if k.probe != nil || k.messages() > 0 && !(g.opts.Ordered && m.Sequence < k.stash.first.Sequence) || !*g.cfg.ForwardDuringGrace && now.Before(k.until) {
+		if k.probe != nil || k.messages() > 0 && !(t.opts.Ordered && m.Sequence < k.stash.first.Sequence) || !*t.cfg.ForwardDuringGrace && t.now.Before(k.until) {
 			return false
 		}
 	default:
 		return false
 	}
-	if g.route.state == Flowing {
+	if t.route.state == Flowing {
 		return true
 	}
-	if g.route.state != Probing || !g.route.round.wants(!m.judged(), now) {
+	if t.route.state != Probing || !t.route.round.wants(!m.judged(), t.now) {
 		return false
 	}
-	of, other := g.chooseRouteProbe(!m.judged(), now)
-	return other == nil || g.opts.Ordered && of == k && m.Sequence < other.Sequence // other would have to wait for m
+	of, other := t.chooseRouteProbe(!m.judged())
+	return other == nil || t.opts.Ordered && of == k && m.Sequence < other.Sequence // other would have to wait for m
 }
 
-func (g *Group) spent(m *Message) bool {
-	return g.opts.MaxAttempts > 0 && m.Attempts >= g.opts.MaxAttempts
+func (t *turn) spent(m *Message) bool {
+	return t.opts.MaxAttempts > 0 && m.Attempts >= t.opts.MaxAttempts
 }
 
-func (g *Group) expired(m *Message, now time.Time) bool {
-	return g.opts.MaxAge > 0 && !m.FirstFailure.IsZero() && now.Sub(m.FirstFailure) > g.opts.MaxAge
+func (t *turn) expired(m *Message) bool {
+	return t.opts.MaxAge > 0 && !m.FirstFailure.IsZero() && t.now.Sub(m.FirstFailure) > t.opts.MaxAge
 }
 
 // hold keeps a message that came back before its own delay was over, or gives it back for what is left.
-func (g *Group) hold(k *key, m *Message, now time.Time, fx *effects) {
-	if m.Due.Sub(now) > holdEarly || g.neverFits(m) {
-		g.giveBack(m, m.Due, now, "came back early", nil, fx)
+func (t *turn) hold(k *key, m *Message) {
+	if m.Due.Sub(t.now) > holdEarly || t.neverFits(m) {
+		t.giveBack(m, m.Due, "came back early", nil)
 		return
 	}
 	k.later.pushByDue(m)
-	g.stashes(k, m)
-	g.bound(now, fx)
+	t.stashes(k, m)
+	t.bound()
 }
 
 // holdEarly is how early a message may come back and be held; the server restarts with delays cut to whole seconds.
 const holdEarly = 2 * time.Second
 
 // waitOf is when the key's and the route's wait are both over.
-func (g *Group) waitOf(k *key) time.Time {
-	var t time.Time
+func (t *turn) waitOf(k *key) time.Time {
+	var until time.Time
 	if k.state == Waiting || k.state == Probing {
-		t = k.until
+		until = k.until
 	}
-	if g.route.state != Flowing {
-		t = later(t, g.route.until)
+	if t.route.state != Flowing {
+		until = later(until, t.route.until)
 	}
-	return t
+	return until
 }
 
 // Free is how many more messages, of how many bytes in all, the group could use now, and whether it starts any. While the
 // route waits that is what the stash has room for; see roomForProbes.
 func (g *Group) Free() (room Room, flows bool) {
-	var fx effects
-	now := g.lock()
-	defer g.unlock(&fx)
-	if g.standsStill() {
+	t := g.lock()
+	defer t.unlock()
+	if t.standsStill() {
 		return Room{}, false
 	}
-	if g.route.state != Flowing {
-		return g.roomForProbes(now), false
+	if t.route.state != Flowing {
+		return t.roomForProbes(), false
 	}
-	size := g.meter.window(now, g.opts.Concurrency)
-	g.spill(now, &fx)
-	g.lowWater = size / 2
-	g.asked = true
-	used := g.crowding()
-	room = Room{max(0, size-used.messages-g.running.n), max(0, maxWindowBytes-used.bytes)}
-	room.Messages = g.orderedRoom(room.Messages, now)
+	size := t.meter.window(t.now, t.opts.Concurrency)
+	t.spill()
+	t.lowWater = size / 2
+	t.asked = true
+	used := t.crowding()
+	room = Room{max(0, size-used.messages-t.running.n), max(0, maxWindowBytes-used.bytes)}
+	room.Messages = t.orderedRoom(room.Messages)
 	return room, true
 }
 
 // roomForProbes is what the stash has room for while the route waits. When nothing is at hand that the next round could ask
 // and that did not fail before, there is always some: what failed, or waits for its own key, makes room.
-func (g *Group) roomForProbes(now time.Time) Room {
-	most := 2 * g.opts.Concurrency
-	if _, m := g.chooseRouteProbe(true, now); m == nil {
-		return Room{min(max(1, g.opts.StashMessages/4), most), g.opts.StashBytes}
+func (t *turn) roomForProbes() Room {
+	most := 2 * t.opts.Concurrency
+	if _, m := t.chooseRouteProbe(true); m == nil {
+		return Room{min(max(1, t.opts.StashMessages/4), most), t.opts.StashBytes}
 	}
-	return Room{max(0, min(g.stashRoom(), most)), max(0, g.opts.StashBytes-g.stash.bytes)}
+	return Room{max(0, min(t.stashRoom(), most)), max(0, t.opts.StashBytes-t.stash.bytes)}
 }
 
 // crowding is what of the window keeps more messages from coming. Those that must run alone take turns with the others: as
 // many as a window may hold do not count, or nothing would come that could run in the meantime.
-func (g *Group) crowding() usage {
-	return usage{g.window.messages - min(g.alones.messages, maxWindow), g.window.bytes - min(g.alones.bytes, maxWindowBytes)}
+func (t *turn) crowding() usage {
+	return usage{t.window.messages - min(t.alones.messages, maxWindow), t.window.bytes - min(t.alones.bytes, maxWindowBytes)}
 }
 
 // Room is for what there is room.
 type Room struct{ Messages, Bytes int }
 
 // windowFull tells whether the window keeps more messages from coming, or soon will.
-func (g *Group) windowFull(now time.Time) bool {
-	used := g.crowding()
-	return used.messages+g.running.n >= g.meter.window(now, g.opts.Concurrency) || used.bytes >= maxWindowBytes/2
+func (t *turn) windowFull() bool {
+	used := t.crowding()
+	return used.messages+t.running.n >= t.meter.window(t.now, t.opts.Concurrency) || used.bytes >= maxWindowBytes/2
 }
 
 // stashRoom is for how many more messages the stash has room, if they are as large as those in it.
-func (g *Group) stashRoom() int {
-	n := g.opts.StashMessages - g.stash.messages
-	if g.stash.bytes > 0 {
-		mean := max(1, g.stash.bytes/g.stash.messages)
-		n = min(n, (g.opts.StashBytes-g.stash.bytes)/mean)
+func (t *turn) stashRoom() int {
+	n := t.opts.StashMessages - t.stash.messages
+	if t.stash.bytes > 0 {
+		mean := max(1, t.stash.bytes/t.stash.messages)
+		n = min(n, (t.opts.StashBytes-t.stash.bytes)/mean)
 	}
 	return n
 }
 
 // tellMore asks for more messages once half of what Free told last has been used.
-func (g *Group) tellMore(fx *effects) {
-	if g.asked && g.crowding().messages+g.running.n <= g.lowWater {
-		g.asked = false
-		fx.calls = append(fx.calls, g.opts.More)
+func (t *turn) tellMore() {
+	if t.asked && t.crowding().messages+t.running.n <= t.lowWater {
+		t.asked = false
+		t.call(t.opts.More)
 	}
 }
 

@@ -134,7 +134,7 @@ func TestHang_regressionAPausedProcessGivesItsHandlersTheGrace(t *testing.T) {
 			}, succeed), fmt.Sprint("k", s), s+1)
 		}
 		synctest.Wait()
-		b.g.timer.Stop() // as SIGSTOP does
+		b.g.guarded.timer.Stop() // as SIGSTOP does
 		time.Sleep(time.Minute)
 		b.g.tick()
 		time.Sleep(time.Hour)
@@ -162,11 +162,11 @@ func TestHang_regressionAPausedProcessGivesItsFactoriesTheGrace(t *testing.T) {
 		}})
 		b.send(succeed, "k", 1)
 		synctest.Wait()
-		b.g.timer.Stop()
+		b.g.guarded.timer.Stop()
 		time.Sleep(5*time.Second - time.Millisecond)
-		b.g.mu.Lock()
-		b.g.births[0].deadline = time.Now().Add(-time.Minute) // its own timer cannot be stopped
-		b.g.mu.Unlock()
+		turn := b.g.lock()
+		turn.births[0].deadline = time.Now().Add(-time.Minute) // its own timer cannot be stopped
+		turn.unlock()
 		b.g.tick()
 		time.Sleep(time.Hour)
 		if s := b.g.Status(); s.Counts.Hangs != 0 {

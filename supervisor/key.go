@@ -51,132 +51,132 @@ type key struct {
 	lists      [4]keyLinks
 }
 
-func (g *Group) newKey(name string) *key {
-	k, _ := g.unused.Get().(*key)
+func (t *turn) newKey(name string) *key {
+	k, _ := t.unused.Get().(*key)
 	if k == nil {
 		k = new(key)
 	}
 	*k = key{name: name, wakeIndex: -1}
-	if g.shared != nil {
-		k.child, k.children = g.shared, 1
+	if t.shared != nil {
+		k.child, k.children = t.shared, 1
 	}
-	g.keys[name] = k
+	t.keys[name] = k
 	return k
 }
 
 // touch notes that k is active.
-func (g *Group) touch(k *key, now time.Time) {
-	k.lastActive = now
-	if g.stashed.has(k) {
-		g.stashed.remove(k)
-		g.stashed.push(k)
+func (t *turn) touch(k *key) {
+	k.lastActive = t.now
+	if t.stashed.has(k) {
+		t.stashed.remove(k)
+		t.stashed.push(k)
 	}
-	g.idle.remove(k)
+	t.idle.remove(k)
 }
 
 // move is the only way from one state to another.
-func (g *Group) move(k *key, to State, why string, delay time.Duration, now time.Time, fx *effects) {
+func (t *turn) move(k *key, to State, why string, delay time.Duration) {
 	if !mayMove(k.state, to) {
 		panic(fmt.Sprintf("supervisor: key %q: no move from %v to %v", k.name, k.state, to))
 	}
-	fx.events = append(fx.events, Event{
+	t.tell(Event{
 		Key: k.name, From: k.state, To: to, Why: why, Delay: delay, Restarts: k.restarts, Child: k.childName(), Err: k.lastErr,
 	})
-	k.outage.moved(k.state, to, why, now)
-	k.state, k.since = to, now
+	k.outage.moved(k.state, to, why, t.now)
+	k.state, k.since = to, t.now
 }
 
 func (k *key) childName() string { return fmt.Sprintf("child-%d", max(1, k.children)) }
 
 // putWindow queues a message that may start at once.
-func (g *Group) putWindow(k *key, m *Message) {
+func (t *turn) putWindow(k *key, m *Message) {
 	switch {
-	case g.opts.Ordered:
+	case t.opts.Ordered:
 		k.fresh.pushBySequence(m)
 	case m.Attempts > 0 || m.Returns > 0:
 		k.due.push(m)
 	default:
 		k.fresh.push(m)
 	}
-	g.window.add(m, 1)
+	t.window.add(m, 1)
 	if m.Alone {
-		g.alones.add(m, 1)
+		t.alones.add(m, 1)
 	}
 }
 
 func (k *key) messages() int { return k.fresh.n + k.due.n + k.stash.n + k.later.n }
 
 // makeReady queues k for a slot if it has something to start.
-func (g *Group) makeReady(k *key) {
-	if g.route.state != Flowing {
+func (t *turn) makeReady(k *key) {
+	if t.route.state != Flowing {
 		return // routeFlows does it
 	}
 	if k.fresh.n > 0 && !k.queued[0] {
 		k.queued[0] = true
-		g.ready[0].push(k)
+		t.ready[0].push(k)
 	}
 	if (k.due.n > 0 || k.stash.n > 0 || k.state == Probing && k.later.n > 0) && !k.queued[1] {
 		k.queued[1] = true
-		g.ready[1].push(k)
+		t.ready[1].push(k)
 	}
 }
 
 // settleKey forgets a key that has nothing left, or sees to it that it is forgotten in time.
-func (g *Group) settleKey(k *key, now time.Time) {
+func (t *turn) settleKey(k *key) {
 	if k.messages() > 0 || k.runs > 0 || k.birth != nil || len(k.outside.absent) > 0 {
 		return
 	}
 	if k.state == Suspended || k.state == Waiting {
 		return // until it is resumed, or its wait is over
 	}
-	if k.failures > 0 && now.Sub(k.failedAt) >= g.cfg.Window {
+	if k.failures > 0 && t.now.Sub(k.failedAt) >= t.cfg.Window {
 		k.failures = 0
 	}
 	if k.child != nil && !k.child.shared {
-		if idle := k.lastActive.Add(g.cfg.ChildIdle); now.Before(idle) {
-			g.wakeAt(k, idle)
+		if idle := k.lastActive.Add(t.cfg.ChildIdle); t.now.Before(idle) {
+			t.wakeAt(k, idle)
 			return
 		}
-		g.retire(k)
+		t.retire(k)
 	}
-	if forget, at := g.forgettable(k, now); !forget {
-		if !g.idle.has(k) {
-			g.idle.push(k)
+	if forget, at := t.forgettable(k); !forget {
+		if !t.idle.has(k) {
+			t.idle.push(k)
 		}
 		if !at.IsZero() {
-			g.wakeAt(k, at)
+			t.wakeAt(k, at)
 		}
-		if g.idle.n > remembered {
-			g.forget(g.idle.first)
+		if t.idle.n > remembered {
+			t.forget(t.idle.first)
 		}
 		return
 	}
-	g.forget(k)
+	t.forget(k)
 }
 
 // forgettable tells whether nothing about an idle key matters any more, or from when on.
-func (g *Group) forgettable(k *key, now time.Time) (bool, time.Time) {
+func (t *turn) forgettable(k *key) (bool, time.Time) {
 	if k.failures == 0 && k.restarts == 0 && !k.tripped {
 		return true, time.Time{}
 	}
 	// The longest pause that the policy knows, and the window, say how long a failure is of interest.
-	at := later(k.failedAt, k.until).Add(max(g.cfg.Window, 2*min(g.cfg.Restart.Max, math.MaxInt64/2)))
-	if k.restarts > 0 && g.cfg.Reset == ResetNever {
+	at := later(k.failedAt, k.until).Add(max(t.cfg.Window, 2*min(t.cfg.Restart.Max, math.MaxInt64/2)))
+	if k.restarts > 0 && t.cfg.Reset == ResetNever {
 		return false, time.Time{}
 	}
-	return !now.Before(at), at
+	return !t.now.Before(at), at
 }
 
-func (g *Group) forget(k *key) {
+func (t *turn) forget(k *key) {
 	if k.child != nil && !k.child.shared {
-		g.retire(k)
+		t.retire(k)
 	}
-	g.idle.remove(k)
-	g.stashed.remove(k)
-	g.unwake(k)
-	delete(g.keys, k.name)
-	if k.unknown(g.shared) {
-		g.unused.Put(k)
+	t.idle.remove(k)
+	t.stashed.remove(k)
+	t.unwake(k)
+	delete(t.keys, k.name)
+	if k.unknown(t.shared) {
+		t.unused.Put(k)
 	}
 }
 

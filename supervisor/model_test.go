@@ -378,12 +378,12 @@ func (m *model) heal(next uint64) {
 			b.mu.Unlock()
 		}
 	}
-	b.g.mu.Lock()
-	defer b.g.mu.Unlock()
-	if len(b.g.keys) > 0 && m.c.opts.Config.Reset != ResetNever {
+	t := b.g.lock()
+	defer t.unlock()
+	if len(t.keys) > 0 && m.c.opts.Config.Reset != ResetNever {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		for _, k := range b.g.keys {
+		for _, k := range t.keys {
 			b.fault("key %s is left: %v, %d failures, %d restarts", k.name, k.state, k.failures, k.restarts)
 		}
 	}
@@ -393,14 +393,14 @@ func (m *model) heal(next uint64) {
 func (m *model) verify() {
 	synctest.Wait()
 	m.b.check()
-	g, b := m.b.g, m.b
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	b := m.b
+	t := b.g.lock()
+	defer t.unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	window, stash, failing, kids := usage{}, usage{}, usage{}, len(g.births)
+	window, stash, failing, kids := usage{}, usage{}, usage{}, len(t.births)
 	probes, retries := 0, 0
-	for _, l := range []*runList{&g.running, &g.overdue} {
+	for _, l := range []*runList{&t.running, &t.overdue} {
 		for r := l.first; r != nil; r = r.next {
 			if r.routeProbe > 0 {
 				probes++
@@ -410,7 +410,7 @@ func (m *model) verify() {
 			}
 		}
 	}
-	for _, k := range g.keys {
+	for _, k := range t.keys {
 		window.messages += k.fresh.n + k.due.n
 		for _, l := range []*list{&k.fresh, &k.due} {
 			for m := l.first; m != nil; m = m.next {
@@ -429,15 +429,15 @@ func (m *model) verify() {
 		if k.child != nil && !k.child.shared {
 			kids++
 		}
-		if k.stash.n+k.later.n > 0 != g.stashed.has(k) {
-			b.fault("key %s: %d messages in the stash, listed: %v", k.name, k.stash.n+k.later.n, g.stashed.has(k))
+		if k.stash.n+k.later.n > 0 != t.stashed.has(k) {
+			b.fault("key %s: %d messages in the stash, listed: %v", k.name, k.stash.n+k.later.n, t.stashed.has(k))
 		}
 	}
-	if failing != g.failing || probes != g.route.probes || retries != g.retrying.runs {
-		b.fault("counted %+v, %d, %d; the group says %+v, %d, %d", failing, probes, retries, g.failing, g.route.probes, g.retrying.runs)
+	if failing != t.failing || probes != t.route.probes || retries != t.retrying.runs {
+		b.fault("counted %+v, %d, %d; the group says %+v, %d, %d", failing, probes, retries, t.failing, t.route.probes, t.retrying.runs)
 	}
-	if window != g.window || stash != g.stash || kids > g.kids {
-		b.fault("counted %+v, %+v, %d; the group says %+v, %+v, %d", window, stash, kids, g.window, g.stash, g.kids)
+	if window != t.window || stash != t.stash || kids > t.kids {
+		b.fault("counted %+v, %+v, %d; the group says %+v, %+v, %d", window, stash, kids, t.window, t.stash, t.kids)
 	}
 }
 

@@ -36,7 +36,7 @@ func (h *sequenceHeap) Pop() any {
 }
 
 // outsideFor is how long an ordered key waits for a message beyond its due time: it may be lost on its way once.
-func (g *Group) outsideFor() time.Duration { return max(time.Minute, 2*g.opts.AckWait) }
+func (t *turn) outsideFor() time.Duration { return max(time.Minute, 2*t.opts.AckWait) }
 
 func (o *outside) add(seq uint64, a *absent, all *int) {
 	o.back(seq)
@@ -119,29 +119,29 @@ const (
 
 // callBack asks for messages of an ordered key that the stash had no room for, once the key gets to them. They are worth more
 // than what is in the stash: their key goes on with them, and others wait behind them.
-func (g *Group) callBack(k *key, now time.Time, fx *effects) {
-	if len(k.outside.absent) == 0 || k.outside.called > 0 || k.state != Flowing || g.route.state != Flowing || g.standsStill() {
+func (t *turn) callBack(k *key) {
+	if len(k.outside.absent) == 0 || k.outside.called > 0 || k.state != Flowing || t.route.state != Flowing || t.standsStill() {
 		return
 	}
-	first, _, any := k.outside.next(now)
+	first, _, any := k.outside.next(t.now)
 	if m := k.stash.first; !any || m != nil && m.Sequence < first {
 		return
 	}
-	if due := k.outside.absent[first].due; due.After(now) {
-		g.wakeAt(k, due)
+	if due := k.outside.absent[first].due; due.After(t.now) {
+		t.wakeAt(k, due)
 		return
 	}
 	n := 1 // always: the first one lets the others go on
-	if g.called < g.opts.StashMessages/2 {
-		n = max(n, min(maxCalled, g.opts.StashMessages/2/max(1, g.stashed.n)))
+	if t.called < t.opts.StashMessages/2 {
+		n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stashed.n)))
 	}
 	for _, w := range k.outside.call(n) {
-		fx.calls = append(fx.calls, w.CallBack)
+		t.call(w.CallBack)
 	}
-	if ready := g.callsReady; now.After(ready.Add(calledFor)) {
-		g.callsReady = now.Add(calledFor)
+	if ready := t.callsReady; t.now.After(ready.Add(calledFor)) {
+		t.callsReady = t.now.Add(calledFor)
 	}
-	g.wakeAt(k, now.Add(calledFor))
+	t.wakeAt(k, t.now.Add(calledFor))
 }
 
 // progressWithin is for how long a full stash of which something was done keeps more messages from coming.
@@ -150,56 +150,56 @@ const progressWithin = time.Second
 // orderedRoom bounds what an ordered group asks for by the room in its stash: what waits behind the head of its key is not in
 // the window. A stash that is full and stays so must not keep the messages of healthy keys from coming: then as many as
 // run at once are asked for, and the newest of the keys that wait are given back.
-func (g *Group) orderedRoom(messages int, now time.Time) int {
-	if !g.opts.Ordered {
+func (t *turn) orderedRoom(messages int) int {
+	if !t.opts.Ordered {
 		return messages
 	}
-	least := g.opts.Concurrency
+	least := t.opts.Concurrency
 	switch {
-	case now.Before(g.callsReady):
+	case t.now.Before(t.callsReady):
 		return 0
-	case g.called > 0 && now.Sub(g.callsReady) < progressWithin:
-		least = g.called
-	case now.Sub(g.progress) < progressWithin:
+	case t.called > 0 && t.now.Sub(t.callsReady) < progressWithin:
+		least = t.called
+	case t.now.Sub(t.progress) < progressWithin:
 		least = 0
-	case now.Before(g.gate.until):
+	case t.now.Before(t.gate.until):
 		// Nearly all that comes would have to go back. What is waited for comes first.
-		if least = 0; now.Sub(g.glanced) >= meterPeriod {
-			least, g.glanced = g.opts.Concurrency, now
+		if least = 0; t.now.Sub(t.glanced) >= meterPeriod {
+			least, t.glanced = t.opts.Concurrency, t.now
 		}
 	}
-	return min(messages, max(g.stashRoom(), least))
+	return min(messages, max(t.stashRoom(), least))
 }
 
 // away notes that a message of an ordered key leaves, to come again at due.
-func (g *Group) away(m *Message, due time.Time) {
-	if !g.opts.Ordered || g.closing {
+func (t *turn) away(m *Message, due time.Time) {
+	if !t.opts.Ordered || t.closing {
 		return
 	}
-	k := g.keys[m.Key]
+	k := t.keys[m.Key]
 	if k == nil {
-		k = g.newKey(m.Key) // its key ended while it ran
+		k = t.newKey(m.Key) // its key ended while it ran
 	}
-	k.outside.add(m.Sequence, &absent{until: due.Add(g.outsideFor()), due: m.Due, work: m.Work}, &g.called)
-	g.wakeAt(k, due.Add(g.outsideFor()))
+	k.outside.add(m.Sequence, &absent{until: due.Add(t.outsideFor()), due: m.Due, work: m.Work}, &t.called)
+	t.wakeAt(k, due.Add(t.outsideFor()))
 }
 
 // blocked tells whether a message of an ordered key has to wait for its own delay or for an earlier message.
-func (g *Group) blocked(k *key, m *Message, now time.Time) bool {
-	if m.storing || m.Due.After(now) || g.gate.holds(m, now) {
+func (t *turn) blocked(k *key, m *Message) bool {
+	if m.storing || m.Due.After(t.now) || t.gate.holds(m, t.now) {
 		return true
 	}
-	first, _, any := k.outside.next(now)
+	first, _, any := k.outside.next(t.now)
 	return any && first < m.Sequence
 }
 
 // head is the first message of an ordered key, if it may start.
-func (g *Group) head(k *key, now time.Time) *Message {
+func (t *turn) head(k *key) *Message {
 	m := k.stash.first
 	if m == nil {
 		m = k.fresh.first
 	}
-	if m == nil || g.blocked(k, m, now) {
+	if m == nil || t.blocked(k, m) {
 		return nil
 	}
 	return m

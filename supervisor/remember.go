@@ -5,19 +5,19 @@ package supervisor
 // count first, and the message does not start again before that is confirmed.
 
 // remember has the owner store the failure of a message that stays.
-func (g *Group) remember(m *Message, fx *effects) {
+func (t *turn) remember(m *Message) {
 	if m.in == nil {
 		return // it left after all
 	}
 	m.storing = true
 	o := Outcome{Action: RetryLater, Due: m.Due, Attempts: m.Attempts, FirstFailure: m.FirstFailure, Err: m.LastErr}
-	fx.calls = append(fx.calls, func() { m.Work.Remember(o, func(ok bool) { g.remembered(m, ok) }) })
+	group := t.group
+	t.call(func() { m.Work.Remember(o, func(ok bool) { group.remembered(m, ok) }) })
 }
 
 // remembered lets the message go on, or sends it away if that was decided meanwhile.
 func (g *Group) remembered(m *Message, ok bool) {
-	var fx effects
-	now := g.lock()
+	t := g.lock()
 	m.storing = false
 	if ok {
 		m.unsaved = false
@@ -27,10 +27,10 @@ func (g *Group) remembered(m *Message, ok bool) {
 		if ok && o.Action == RetryLater {
 			o.Action = GiveBack // what is to be remembered is stored
 		}
-		fx.settle(m, *o)
-	} else if k := g.keys[m.Key]; k != nil {
-		g.attend(k, now, &fx)
-		g.startAll(now)
+		t.settle(m, *o)
+	} else if k := t.keys[m.Key]; k != nil {
+		t.attend(k)
+		t.startAll()
 	}
-	g.unlock(&fx)
+	t.unlock()
 }

@@ -30,10 +30,10 @@ const (
 	probePatience = 2 * time.Second
 )
 
-func (g *Group) beginRound() {
-	last := g.route.round
-	g.route.round = round{
-		number: last.number + 1, size: max(1, min(2*last.size, g.opts.Concurrency/2)), newest: last.newest,
+func (t *turn) beginRound() {
+	last := t.route.round
+	t.route.round = round{
+		number: last.number + 1, size: max(1, min(2*last.size, t.opts.Concurrency/2)), newest: last.newest,
 	}
 }
 
@@ -62,27 +62,27 @@ func (rd *round) over(now time.Time) (bool, time.Time) {
 }
 
 // startRouteProbe starts the next message of the round, if there is one.
-func (g *Group) startRouteProbe(now time.Time) *run {
-	rs := &g.route
+func (t *turn) startRouteProbe() *run {
+	rs := &t.route
 	rd := &rs.round
-	if g.busy() >= g.slots() || rs.probes >= max(1, g.opts.Concurrency/2) {
+	if t.busy() >= t.slots() || rs.probes >= max(1, t.opts.Concurrency/2) {
 		return nil
 	}
 	var k *key
 	var m *Message
-	fresh := rd.wants(true, now) && !teeth.Fresh()
+	fresh := rd.wants(true, t.now) && !teeth.Fresh()
 	if fresh {
-		k, m = g.chooseRouteProbe(true, now)
+		k, m = t.chooseRouteProbe(true)
 	}
-	if m == nil && rd.wants(false, now) {
+	if m == nil && rd.wants(false, t.now) {
 		fresh = false
-		k, m = g.chooseRouteProbe(false, now)
+		k, m = t.chooseRouteProbe(false)
 	}
-	if m == nil || !g.held && g.apart(k, m) {
+	if m == nil || !t.held && t.apart(k, m) {
 		return nil
 	}
 	if k.child == nil {
-		if g.make(k); k.child == nil {
+		if t.make(k); k.child == nil {
 			return nil // it is being made
 		}
 	}
@@ -92,13 +92,13 @@ func (g *Group) startRouteProbe(now time.Time) *run {
 	} else {
 		rd.again = true
 	}
-	r := g.start(k, m, now)
+	r := t.start(k, m)
 	if rd.began.IsZero() {
-		rd.began = now
+		rd.began = t.now
 	}
 	rd.running++
 	rs.probes++
-	g.arm(rd.began.Add(probePatience))
+	t.arm(rd.began.Add(probePatience))
 	r.routeProbe = rd.number
 	return r
 }
@@ -106,54 +106,54 @@ func (g *Group) startRouteProbe(now time.Time) *run {
 // chooseRouteProbe picks one message over all keys, of those that nobody has judged or of the others; nil when none may
 // start. When there are as many children as there may be, none of them idle, it is a message of a key that has one: its
 // child waits for nothing else.
-func (g *Group) chooseRouteProbe(fresh bool, now time.Time) (of *key, best *Message) {
+func (t *turn) chooseRouteProbe(fresh bool) (of *key, best *Message) {
 	var owner *key
 	var owned *Message
-	for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
-		m := g.candidate(k, fresh, now)
+	for k := t.stashed.first; k != nil; k = k.lists[t.stashed.id].next {
+		m := t.candidate(k, fresh)
 		if m == nil {
-			g.mayRetire(k, now)
+			t.mayRetire(k)
 			continue
 		}
-		if best == nil || g.better(k, m, of, best, fresh) {
+		if best == nil || t.better(k, m, of, best, fresh) {
 			of, best = k, m
 		}
-		if k.child != nil && (owned == nil || g.better(k, m, owner, owned, fresh)) {
+		if k.child != nil && (owned == nil || t.better(k, m, owner, owned, fresh)) {
 			owner, owned = k, m
 		}
 	}
-	if best != nil && of.child == nil && of.birth == nil && owned != nil && !g.roomForChild() {
+	if best != nil && of.child == nil && of.birth == nil && owned != nil && !t.roomForChild() {
 		return owner, owned
 	}
 	return of, best
 }
 
 // candidate is the message of k that may be a probe of the route.
-func (g *Group) candidate(k *key, fresh bool, now time.Time) *Message {
-	m := g.firstCandidate(k, fresh, now)
+func (t *turn) candidate(k *key, fresh bool) *Message {
+	m := t.firstCandidate(k, fresh)
 	switch {
 	case m == nil, k.child == nil && k.birth != nil: // nobody waits for a factory
 		return nil
-	case g.held && !m.Alone, !g.held && m.Alone && g.opts.Alone != nil && g.busy() > 0:
+	case t.held && !m.Alone, !t.held && m.Alone && t.opts.Alone != nil && t.busy() > 0:
 		// What must run alone is asked when nothing else can be: all routes of the process stand still for it.
 		return nil
 	}
 	return m
 }
 
-func (g *Group) firstCandidate(k *key, fresh bool, now time.Time) *Message {
+func (t *turn) firstCandidate(k *key, fresh bool) *Message {
 	switch {
-	case k.runs >= g.limit(k, now): // of before the wait
+	case k.runs >= t.limit(k): // of before the wait
 		return nil
 	case k.state == Probing:
-		if !g.mayProbe(k, now) {
+		if !t.mayProbe(k) {
 			return nil
 		}
 	case k.state != Flowing:
 		return nil
 	}
-	if g.opts.Ordered {
-		if m := g.head(k, now); m != nil && m.judged() != fresh {
+	if t.opts.Ordered {
+		if m := t.head(k); m != nil && m.judged() != fresh {
 			return m
 		}
 		return nil
@@ -162,22 +162,22 @@ func (g *Group) firstCandidate(k *key, fresh bool, now time.Time) *Message {
 }
 
 // better tells whether a, of the key x, makes the better probe than b, of the key y.
-func (g *Group) better(x *key, a *Message, y *key, b *Message, fresh bool) bool {
+func (t *turn) better(x *key, a *Message, y *key, b *Message, fresh bool) bool {
 	if !fresh {
 		return before(a, b)
 	}
-	if p, q := g.route.evidence.good.has(x.name), g.route.evidence.good.has(y.name); p != q {
+	if p, q := t.route.evidence.good.has(x.name), t.route.evidence.good.has(y.name); p != q {
 		return p
 	}
-	return a.Sequence < b.Sequence != g.route.round.newest
+	return a.Sequence < b.Sequence != t.route.round.newest
 }
 
 // endProbe counts a probe of the route out, when its run is over.
-func (g *Group) endProbe(r *run) {
+func (t *turn) endProbe(r *run) {
 	if r.routeProbe == 0 {
 		return
 	}
-	rs := &g.route
+	rs := &t.route
 	rs.probes--
 	if rs.state == Probing && r.routeProbe == rs.round.number {
 		rs.round.running--
@@ -185,8 +185,8 @@ func (g *Group) endProbe(r *run) {
 }
 
 // roundFailed takes in the failure of a probe of the route.
-func (g *Group) roundFailed(r *run, err error) {
-	rs := &g.route
+func (t *turn) roundFailed(r *run, err error) {
+	rs := &t.route
 	if rs.state != Probing || r.routeProbe != rs.round.number {
 		return
 	}
@@ -194,8 +194,8 @@ func (g *Group) roundFailed(r *run, err error) {
 }
 
 // endRound comes after what the end of r means was decided.
-func (g *Group) endRound(r *run, told bool, now time.Time, fx *effects) {
-	rs := &g.route
+func (t *turn) endRound(r *run, told bool) {
+	rs := &t.route
 	if r.routeProbe == 0 || rs.state != Probing || r.routeProbe != rs.round.number {
 		return
 	}
@@ -209,19 +209,19 @@ func (g *Group) endRound(r *run, told bool, now time.Time, fx *effects) {
 	if rs.round.running == 0 && !rs.round.failed {
 		rs.round.began = time.Time{} // nothing was told
 	}
-	g.attendRound(now, fx)
+	t.attendRound()
 }
 
 // attendRound ends the round if it failed, or asks for more messages.
-func (g *Group) attendRound(now time.Time, fx *effects) {
-	rs := &g.route
-	switch over, next := rs.round.over(now); {
+func (t *turn) attendRound() {
+	rs := &t.route
+	switch over, next := rs.round.over(t.now); {
 	case over && rs.round.running > 0:
-		g.routeAgain(fmt.Sprintf("the probes have not returned for %v", probePatience), now, fx)
+		t.routeAgain(fmt.Sprintf("the probes have not returned for %v", probePatience))
 	case over:
-		g.routeAgain(fmt.Sprintf("the probe failed: %v", rs.lastErr), now, fx)
+		t.routeAgain(fmt.Sprintf("the probe failed: %v", rs.lastErr))
 	case !next.IsZero():
-		g.arm(next)
-		fx.calls = append(fx.calls, g.opts.More)
+		t.arm(next)
+		t.call(t.opts.More)
 	}
 }

@@ -34,79 +34,79 @@ const firstRamp = 2
 // rampEvery is when the ramp goes on without a success.
 const rampEvery = time.Second
 
-func (g *Group) moveRoute(to State, why string, delay time.Duration, now time.Time, fx *effects) {
-	rs := &g.route
+func (t *turn) moveRoute(to State, why string, delay time.Duration) {
+	rs := &t.route
 	if !mayMove(rs.state, to) {
 		panic(fmt.Sprintf("supervisor: route: no move from %v to %v", rs.state, to))
 	}
-	fx.events = append(fx.events, Event{
+	t.tell(Event{
 		Route: true, From: rs.state, To: to, Why: why, Delay: delay, Restarts: rs.restarts, Err: rs.lastErr,
 	})
-	rs.outage.moved(rs.state, to, why, now)
+	rs.outage.moved(rs.state, to, why, t.now)
 	rs.state = to
 }
 
 // routeFailed takes in a failure of any key.
-func (g *Group) routeFailed(r *run, err error, now time.Time, fx *effects) {
-	rs := &g.route
+func (t *turn) routeFailed(r *run, err error) {
+	rs := &t.route
 	rs.evidence.good.remove(r.k.name)
 	if r.routeProbe > 0 {
-		g.roundFailed(r, err)
+		t.roundFailed(r, err)
 		return
 	}
-	if rs.state == Flowing && (r.first || r.probe) && rs.evidence.fails(r.k.name, now) {
-		g.counts.RouteTrip++
+	if rs.state == Flowing && (r.first || r.probe) && rs.evidence.fails(r.k.name, t.now) {
+		t.counts.RouteTrip++
 		rs.lastErr = err
 		why := fmt.Sprintf("%d of the last %d new messages and probes failed: %v", rs.evidence.failed, rs.evidence.of, err)
-		g.routeAgain(why, now, fx)
+		t.routeAgain(why)
 	}
 }
 
 // routeAgain makes the route wait for its next probes, longer each time.
-func (g *Group) routeAgain(why string, now time.Time, fx *effects) {
-	delay := g.cfg.Restart.Delay(g.route.restarts)
-	if g.route.restarts < 1<<30 {
-		g.route.restarts++
+func (t *turn) routeAgain(why string) {
+	delay := t.cfg.Restart.Delay(t.route.restarts)
+	if t.route.restarts < 1<<30 {
+		t.route.restarts++
 	}
-	g.routeWait(delay, why, now, fx)
-	if _, m := g.chooseRouteProbe(true, now); m != nil {
-		g.hurryRoute(now)
+	t.routeWait(delay, why)
+	if _, m := t.chooseRouteProbe(true); m != nil {
+		t.hurryRoute()
 	}
 }
 
 // pauseRoute is a Retry-After that stands for the whole route.
-func (g *Group) pauseRoute(pause time.Duration, err error, now time.Time, fx *effects) {
-	rs := &g.route
+func (t *turn) pauseRoute(pause time.Duration, err error) {
+	rs := &t.route
 	rs.lastErr = err
-	rs.notBefore = later(rs.notBefore, now.Add(pause))
+	rs.notBefore = later(rs.notBefore, t.now.Add(pause))
 	if rs.state != Waiting || rs.until.Before(rs.notBefore) {
-		g.routeWait(pause, fmt.Sprintf("Retry-After: %v", err), now, fx)
+		t.routeWait(pause, fmt.Sprintf("Retry-After: %v", err))
 	}
 }
 
 // routeWait lets nothing of the route start for so long. What is in the window moves to the stash.
-func (g *Group) routeWait(delay time.Duration, why string, now time.Time, fx *effects) {
-	rs := &g.route
-	rs.began, rs.until, rs.ramp = now, later(now.Add(delay), rs.notBefore), 0
+func (t *turn) routeWait(delay time.Duration, why string) {
+	rs := &t.route
+	rs.began, rs.until, rs.ramp = t.now, later(t.now.Add(delay), rs.notBefore), 0
 	rs.evidence.clear()
-	g.moveRoute(Waiting, why, delay, now, fx)
-	for side := range g.ready {
-		for q := &g.ready[side]; q.len() > 0; {
+	t.moveRoute(Waiting, why, delay)
+	for side := range t.ready {
+		for q := &t.ready[side]; q.len() > 0; {
 			k := q.pop()
 			k.queued[side] = false
-			g.stashWindow(k, now, fx)
+			t.stashWindow(k)
 		}
 	}
 	// Keys at their limit, or without a child yet, are in no queue.
-	for _, k := range g.keys {
-		if g.window.messages == 0 {
+	for _, k := range t.keys {
+		if t.window.messages == 0 {
 			break
 		}
-		g.stashWindow(k, now, fx)
+		t.stashWindow(k)
 	}
-	g.bound(now, fx)
-	g.arm(rs.until)
-	fx.calls = append(fx.calls, g.opts.More) // there may be room for messages that nobody has judged
+	t.bound()
+	t.arm(rs.until)
+	t.call(t.opts.More) // there may be room for messages that nobody has judged
 }
 
 // freshProbeEvery bounds the wait of a route to which messages come that nobody has judged: one of them may well succeed,
@@ -114,58 +114,58 @@ func (g *Group) routeWait(delay time.Duration, why string, now time.Time, fx *ef
 const freshProbeEvery = 5 * time.Second
 
 // hurryRoute shortens the wait of the route for messages that nobody has judged.
-func (g *Group) hurryRoute(now time.Time) {
-	rs := &g.route
+func (t *turn) hurryRoute() {
+	rs := &t.route
 	soonest := later(rs.began.Add(freshProbeEvery), rs.notBefore)
 	if rs.state == Waiting && soonest.Before(rs.until) {
-		rs.until = later(soonest, now)
-		g.arm(rs.until)
+		rs.until = later(soonest, t.now)
+		t.arm(rs.until)
 	}
 }
 
 // attendRoute begins a round of probes when the route's wait is over, and ends one that nobody answers.
-func (g *Group) attendRoute(now time.Time, fx *effects) {
-	rs := &g.route
+func (t *turn) attendRoute() {
+	rs := &t.route
 	switch {
-	case rs.state == Waiting && !now.Before(rs.until):
-		if most := 2 * g.cfg.MaxStuck; g.stuck > most {
+	case rs.state == Waiting && !t.now.Before(rs.until):
+		if most := 2 * t.cfg.MaxStuck; t.stuck > most {
 			// Each probe could leave one more behind.
-			g.routeAgain(fmt.Sprintf("stopped: %d handlers ignore their timeout; the next probe is when no more than %d do", g.stuck, most), now, fx)
+			t.routeAgain(fmt.Sprintf("stopped: %d handlers ignore their timeout; the next probe is when no more than %d do", t.stuck, most))
 			return
 		}
-		g.beginRound()
-		g.moveRoute(Probing, "its wait is over", 0, now, fx)
-		fx.calls = append(fx.calls, g.opts.More)
+		t.beginRound()
+		t.moveRoute(Probing, "its wait is over", 0)
+		t.call(t.opts.More)
 	case rs.state == Probing:
-		g.attendRound(now, fx)
-	case rs.ramp > 0 && !now.Before(rs.rampAt):
-		g.rampUp(now)
+		t.attendRound()
+	case rs.ramp > 0 && !t.now.Before(rs.rampAt):
+		t.rampUp()
 	case rs.ramp > 0:
-		g.arm(rs.rampAt)
+		t.arm(rs.rampAt)
 	}
 }
 
 // routeAnswered takes in a success of any key, or an answer that is one.
-func (g *Group) routeAnswered(r *run, now time.Time, fx *effects) {
-	rs := &g.route
-	rs.evidence.succeeded(r.k.name, now)
+func (t *turn) routeAnswered(r *run) {
+	rs := &t.route
+	rs.evidence.succeeded(r.k.name, t.now)
 	switch {
 	case r.routeProbe > 0 && rs.state != Flowing:
-		g.routeFlows("a probe succeeded", now, fx)
+		t.routeFlows("a probe succeeded")
 	case rs.ramp > 0:
-		g.rampUp(now)
+		t.rampUp()
 	}
 }
 
 // rampUp lets twice as many run at once.
-func (g *Group) rampUp(now time.Time) {
-	rs := &g.route
-	if rs.ramp *= 2; rs.ramp >= g.opts.Concurrency {
+func (t *turn) rampUp() {
+	rs := &t.route
+	if rs.ramp *= 2; rs.ramp >= t.opts.Concurrency {
 		rs.ramp = 0
 		return
 	}
-	rs.rampAt = now.Add(rampEvery)
-	g.arm(rs.rampAt)
+	rs.rampAt = t.now.Add(rampEvery)
+	t.arm(rs.rampAt)
 }
 
 // ended counts out what began in another epoch.
@@ -176,45 +176,45 @@ func (rs *routeState) ended(epoch int) {
 }
 
 // routeFlows lets what waits for the route start. What failed waits for its own delay.
-func (g *Group) routeFlows(why string, now time.Time, fx *effects) {
-	rs := &g.route
+func (t *turn) routeFlows(why string) {
+	rs := &t.route
 	if rs.state == Waiting { // a probe of an earlier round
-		g.moveRoute(Probing, why, 0, now, fx)
+		t.moveRoute(Probing, why, 0)
 	}
 	rs.restarts, rs.round.size, rs.notBefore = 0, 0, time.Time{}
 	rs.epoch++
-	rs.old = g.busy()
-	rs.ramp, rs.rampAt = firstRamp, now.Add(rampEvery)
-	g.arm(rs.rampAt)
-	g.moveRoute(Flowing, why, 0, now, fx)
+	rs.old = t.busy()
+	rs.ramp, rs.rampAt = firstRamp, t.now.Add(rampEvery)
+	t.arm(rs.rampAt)
+	t.moveRoute(Flowing, why, 0)
 	if rs.stopped != nil {
 		rs.stopped = nil
-		g.tellFailed(nil, fx)
+		t.tellFailed(nil)
 	}
-	for k := g.stashed.first; k != nil; k = k.lists[g.stashed.id].next {
-		g.makeReady(k)
-		if g.opts.Ordered {
-			g.callBack(k, now, fx)
+	for k := t.stashed.first; k != nil; k = k.lists[t.stashed.id].next {
+		t.makeReady(k)
+		if t.opts.Ordered {
+			t.callBack(k)
 		}
 	}
-	fx.calls = append(fx.calls, g.opts.More)
+	t.call(t.opts.More)
 }
 
 // failRoute stops the route for a fault that no message is to blame for. It tries again by itself, like a route that
 // tripped, but says that it is stopped.
-func (g *Group) failRoute(err error, now time.Time, fx *effects) {
-	rs := &g.route
+func (t *turn) failRoute(err error) {
+	rs := &t.route
 	if rs.stopped == nil {
 		rs.stopped = err
-		g.tellFailed(err, fx)
+		t.tellFailed(err)
 	}
 	if rs.lastErr = err; rs.state != Waiting {
-		g.routeAgain(fmt.Sprintf("stopped: %v", err), now, fx)
+		t.routeAgain(fmt.Sprintf("stopped: %v", err))
 	}
 }
 
-func (g *Group) tellFailed(err error, fx *effects) {
-	if g.opts.Failed != nil {
-		fx.calls = append(fx.calls, func() { g.opts.Failed(err) })
+func (t *turn) tellFailed(err error) {
+	if tell := t.opts.Failed; tell != nil {
+		t.call(func() { tell(err) })
 	}
 }

@@ -7,8 +7,8 @@ import (
 
 // standing is why an ordered key that flows starts nothing all the same, and until when at most. Why is empty for a key that
 // goes on as soon as there is a slot.
-func (g *Group) standing(k *key, now time.Time) (why string, since, until time.Time) {
-	if !g.opts.Ordered || k.state != Flowing || k.runs > 0 {
+func (t *turn) standing(k *key) (why string, since, until time.Time) {
+	if !t.opts.Ordered || k.state != Flowing || k.runs > 0 {
 		return "", since, until
 	}
 	m := k.stash.first
@@ -18,19 +18,19 @@ func (g *Group) standing(k *key, now time.Time) (why string, since, until time.T
 	if m == nil {
 		return "", since, until
 	}
-	first, expected, any := k.outside.next(now)
+	first, expected, any := k.outside.next(t.now)
 	switch {
-	case g.gate.holds(m, now):
-		return fmt.Sprintf("messages above %d were delivered and have not arrived", g.gate.above), g.gate.since, g.gate.until
+	case t.gate.holds(m, t.now):
+		return fmt.Sprintf("messages above %d were delivered and have not arrived", t.gate.above), t.gate.since, t.gate.until
 	case any && first < m.Sequence:
 		return fmt.Sprintf("message %d comes first, and it was given back", first), m.arrived, expected
-	case m.Due.After(now) && !m.FirstFailure.IsZero():
+	case m.Due.After(t.now) && !m.FirstFailure.IsZero():
 		err := m.LastErr
 		if err == nil {
 			err = fmt.Errorf("%d attempts", m.Attempts)
 		}
 		return fmt.Sprintf("the head of the key failed: %v", err), m.FirstFailure, m.Due
-	case m.Due.After(now):
+	case m.Due.After(t.now):
 		return "the head of the key was snoozed", m.arrived, m.Due
 	case m.storing:
 		return fmt.Sprintf("the head of the key failed, and its attempts are being stored: %v", m.LastErr), m.FirstFailure, m.Due

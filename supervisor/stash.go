@@ -3,80 +3,80 @@ package supervisor
 import "time"
 
 // putStash holds a message because its key waits. The caller sees to the bound.
-func (g *Group) putStash(k *key, m *Message, now time.Time, fx *effects) {
-	if g.opts.Ordered {
-		g.stashWindow(k, now, fx) // one line only, or a later message would find itself at the head of the other
+func (t *turn) putStash(k *key, m *Message) {
+	if t.opts.Ordered {
+		t.stashWindow(k) // one line only, or a later message would find itself at the head of the other
 	}
-	g.pushStash(k, m, now, fx)
+	t.pushStash(k, m)
 }
 
-func (g *Group) pushStash(k *key, m *Message, now time.Time, fx *effects) {
-	if g.neverFits(m) {
-		g.evict(k, m, now, fx) // all others would have to go before it
+func (t *turn) pushStash(k *key, m *Message) {
+	if t.neverFits(m) {
+		t.evict(k, m) // all others would have to go before it
 		return
 	}
 	switch {
-	case g.opts.Ordered:
+	case t.opts.Ordered:
 		k.stash.pushBySequence(m)
-	case m.Due.After(now):
+	case m.Due.After(t.now):
 		k.later.pushByDue(m)
-		g.wakeAt(k, m.Due)
+		t.wakeAt(k, m.Due)
 	default:
 		k.stash.push(m)
 	}
-	g.stashes(k, m)
+	t.stashes(k, m)
 }
 
 // stashes counts a message that was put in one of k's lists of the stash.
-func (g *Group) stashes(k *key, m *Message) {
-	g.stash.add(m, 1)
+func (t *turn) stashes(k *key, m *Message) {
+	t.stash.add(m, 1)
 	if m.judged() {
-		g.failing.add(m, 1)
+		t.failing.add(m, 1)
 		if k.failing++; k.failing == 1 {
-			g.failingKeys.push(k)
+			t.failingKeys.push(k)
 		}
 	}
-	if !g.stashed.has(k) {
-		g.stashed.push(k)
+	if !t.stashed.has(k) {
+		t.stashed.push(k)
 	}
 }
 
 // stashWindow moves what k has in the window to the stash, because it will not start soon.
-func (g *Group) stashWindow(k *key, now time.Time, fx *effects) {
+func (t *turn) stashWindow(k *key) {
 	for _, l := range []*list{&k.due, &k.fresh} {
 		for l.first != nil {
 			m := l.first
-			g.take(k, m)
-			g.pushStash(k, m, now, fx)
+			t.take(k, m)
+			t.pushStash(k, m)
 		}
 	}
 }
 
 // bound gives messages back until the stash is within its bounds. Those that failed may hold half of it, so that there is
 // room for others, which may succeed.
-func (g *Group) bound(now time.Time, fx *effects) {
+func (t *turn) bound() {
 	for {
 		var k *key
 		var m *Message
 		switch {
-		case g.failing.messages > max(1, g.opts.StashMessages/2) || g.failing.bytes > g.opts.StashBytes/2 && g.failing.messages > 1:
-			k, m = g.failedVictim()
-		case g.stash.messages <= g.opts.StashMessages && g.stash.bytes <= g.opts.StashBytes:
+		case t.failing.messages > max(1, t.opts.StashMessages/2) || t.failing.bytes > t.opts.StashBytes/2 && t.failing.messages > 1:
+			k, m = t.failedVictim()
+		case t.stash.messages <= t.opts.StashMessages && t.stash.bytes <= t.opts.StashBytes:
 			return
-		case g.route.state != Flowing && g.failing.messages > 0:
-			k, m = g.failedVictim()
+		case t.route.state != Flowing && t.failing.messages > 0:
+			k, m = t.failedVictim()
 		default:
-			k, m = g.idleVictim()
+			k, m = t.idleVictim()
 		}
-		g.take(k, m)
-		g.evict(k, m, now, fx)
+		t.take(k, m)
+		t.evict(k, m)
 	}
 }
 
 // failedVictim is a message that failed before. Of an ordered key the newest goes first, so that the rest may go on in order.
-func (g *Group) failedVictim() (*key, *Message) {
-	k := g.failingKeys.first
-	if g.opts.Ordered {
+func (t *turn) failedVictim() (*key, *Message) {
+	k := t.failingKeys.first
+	if t.opts.Ordered {
 		return k, k.stash.last
 	}
 	for m := k.later.last; m != nil; m = m.prev {
@@ -93,10 +93,10 @@ func (g *Group) failedVictim() (*key, *Message) {
 
 // idleVictim is the oldest message of the key that has been idle longest; while the route waits, of one that waits by itself,
 // too, if there is such a key: the others may be asked as probes.
-func (g *Group) idleVictim() (*key, *Message) {
-	k := g.stashed.first
-	if g.route.state != Flowing {
-		for other := k; other != nil; other = other.lists[g.stashed.id].next {
+func (t *turn) idleVictim() (*key, *Message) {
+	k := t.stashed.first
+	if t.route.state != Flowing {
+		for other := k; other != nil; other = other.lists[t.stashed.id].next {
 			if other.state != Flowing {
 				k = other
 				break
@@ -104,7 +104,7 @@ func (g *Group) idleVictim() (*key, *Message) {
 		}
 	}
 	switch {
-	case g.opts.Ordered:
+	case t.opts.Ordered:
 		return k, k.stash.last
 	case k.stash.n > 0:
 		return k, k.stash.first
@@ -113,14 +113,14 @@ func (g *Group) idleVictim() (*key, *Message) {
 }
 
 // neverFits tells whether the stash cannot hold m, whatever else is in it.
-func (g *Group) neverFits(m *Message) bool { return m.Size > g.opts.StashBytes }
+func (t *turn) neverFits(m *Message) bool { return m.Size > t.opts.StashBytes }
 
 // evict gives back what the stash has no room for.
-func (g *Group) evict(k *key, m *Message, now time.Time, fx *effects) {
-	g.counts.Evicted++
-	g.giveBack(m, now.Add(g.overflow(k, m, now)), now, "the stash is full", k.lastErr, fx)
+func (t *turn) evict(k *key, m *Message) {
+	t.counts.Evicted++
+	t.giveBack(m, t.now.Add(t.overflow(k, m)), "the stash is full", k.lastErr)
 	if k.messages() == 0 {
-		g.wakeAt(k, now) // it may be forgotten, but not by the one who is at work on it
+		t.wakeAt(k, t.now) // it may be forgotten, but not by the one who is at work on it
 	}
 }
 
@@ -129,24 +129,24 @@ const stalledAfter = time.Second
 
 // spill moves the messages of stalled keys from a full window to the stash: a key whose handlers, or whose factory, hang
 // must not keep the pull loop from fetching the messages of others.
-func (g *Group) spill(now time.Time, fx *effects) {
-	if !g.windowFull(now) || now.Sub(g.spilled) < meterPeriod {
+func (t *turn) spill() {
+	if !t.windowFull() || t.now.Sub(t.spilled) < meterPeriod {
 		return
 	}
-	g.spilled = now
-	for r := g.running.first; r != nil; r = r.next {
+	t.spilled = t.now
+	for r := t.running.first; r != nil; r = r.next {
 		k := r.k
-		started := r.deadline.Add(-g.opts.Timeout)
-		if k.fresh.n+k.due.n > 0 && now.Sub(started) >= stalledAfter && now.Sub(k.lastDone) >= stalledAfter &&
-			g.full(k, now) {
-			g.stashWindow(k, now, fx)
+		started := r.deadline.Add(-t.opts.Timeout)
+		if k.fresh.n+k.due.n > 0 && t.now.Sub(started) >= stalledAfter && t.now.Sub(k.lastDone) >= stalledAfter &&
+			t.full(k) {
+			t.stashWindow(k)
 		}
 	}
-	g.stashRetries(now, fx)
-	for _, b := range g.births {
-		if now.Sub(b.began()) >= stalledAfter {
-			g.stashWindow(b.k, now, fx)
+	t.stashRetries()
+	for _, b := range t.births {
+		if t.now.Sub(b.began()) >= stalledAfter {
+			t.stashWindow(b.k)
 		}
 	}
-	g.bound(now, fx)
+	t.bound()
 }

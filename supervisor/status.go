@@ -46,18 +46,17 @@ type KeyStatus struct {
 
 // Status looks at the group and changes nothing.
 func (g *Group) Status() Status {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	t := g.lock()
+	defer t.unlock()
 	s := Status{
-		State: g.route.state, Paused: g.paused, Failed: g.route.stopped, Why: g.route.outage.why, Since: g.route.outage.since, Until: g.route.until,
-		Running: g.running.n + g.overdue.n, Stuck: g.stuck, Window: g.window.messages, StashMessages: g.stash.messages,
-		StashBytes: g.stash.bytes, Children: g.kids, Keys: make(map[State]int), Counts: g.counts,
+		State: t.route.state, Paused: t.paused, Failed: t.route.stopped, Why: t.route.outage.why, Since: t.route.outage.since, Until: t.route.until,
+		Running: t.running.n + t.overdue.n, Stuck: t.stuck, Window: t.window.messages, StashMessages: t.stash.messages,
+		StashBytes: t.stash.bytes, Children: t.kids, Keys: make(map[State]int), Counts: t.counts,
 	}
-	now := time.Now()
-	for _, k := range g.keys {
+	for _, k := range t.keys {
 		state := k.state
 		if state == Flowing {
-			if why, _, _ := g.standing(k, now); why != "" {
+			if why, _, _ := t.standing(k); why != "" {
 				state = Waiting
 			}
 		}
@@ -67,7 +66,7 @@ func (g *Group) Status() Status {
 			state = Waiting
 		}
 		s.Keys[state]++
-		if m := k.stash.first; !g.opts.Ordered || m == nil || !m.Due.After(now) {
+		if m := k.stash.first; !t.opts.Ordered || m == nil || !m.Due.After(t.now) {
 			s.Held += k.messages() - k.later.n
 		}
 	}
@@ -77,17 +76,16 @@ func (g *Group) Status() Status {
 // KeyStates lists the keys that wait, probe or are suspended, those that wait longest first, at most limit of them. Among
 // them are ordered keys whose first message waits for its own delay.
 func (g *Group) KeyStates(limit int) []KeyStatus {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	t := g.lock()
+	defer t.unlock()
 	var list []KeyStatus
-	now := time.Now()
-	for _, k := range g.keys {
+	for _, k := range t.keys {
 		s := KeyStatus{
 			Key: k.name, State: k.state, Why: k.outage.why, Since: k.outage.since, Until: k.until, Stash: k.stash.n + k.later.n,
 			Running: k.runs, Failures: k.failures, Restarts: k.restarts, LastErr: k.lastErr, Child: k.childName(),
 		}
 		if k.state == Flowing {
-			why, since, until := g.standing(k, now)
+			why, since, until := t.standing(k)
 			if why == "" {
 				continue
 			}

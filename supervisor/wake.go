@@ -29,77 +29,69 @@ func (h *wakeHeap) Pop() any {
 	return k
 }
 
-// wakeAt sees to it that k gets attention at t or before.
-func (g *Group) wakeAt(k *key, t time.Time) {
+// wakeAt sees to it that k gets attention at that time or before.
+func (t *turn) wakeAt(k *key, at time.Time) {
 	switch {
 	case k.wakeIndex < 0:
-		k.wake = t
-		heap.Push(&g.wakes, k)
-	case t.Before(k.wake):
-		k.wake = t
-		heap.Fix(&g.wakes, k.wakeIndex)
+		k.wake = at
+		heap.Push(&t.wakes, k)
+	case at.Before(k.wake):
+		k.wake = at
+		heap.Fix(&t.wakes, k.wakeIndex)
 	default:
 		return
 	}
-	g.arm(t)
+	t.arm(at)
 }
 
-func (g *Group) unwake(k *key) {
+func (t *turn) unwake(k *key) {
 	if k.wakeIndex >= 0 {
-		heap.Remove(&g.wakes, k.wakeIndex)
+		heap.Remove(&t.wakes, k.wakeIndex)
 	}
 }
 
-// arm makes the timer fire at t or before.
-func (g *Group) arm(t time.Time) {
-	if !g.ended && (g.armed.IsZero() || t.Before(g.armed)) {
-		g.armed = t
-		g.timer.Reset(time.Until(t))
+// arm makes the timer fire at that time or before.
+func (t *turn) arm(at time.Time) {
+	if !t.ended && (t.armed.IsZero() || at.Before(t.armed)) {
+		t.armed = at
+		t.timer.Reset(time.Until(at))
 	}
-}
-
-// lock returns the time under the lock. Read before it, the time might be earlier than that of the one who had the lock
-// meanwhile and queued a key because its grace was over: the key would be taken from the queue, and not start.
-func (g *Group) lock() (now time.Time) {
-	g.mu.Lock()
-	return time.Now()
 }
 
 // tick does all that waits for time, and arms the timer for what is next.
 func (g *Group) tick() {
-	var fx effects
-	now := g.lock()
-	if g.ended {
-		g.mu.Unlock()
+	t := g.lock()
+	if t.ended {
+		t.unlock()
 		return
 	}
 	g.goes.Add(1) // Close waits for what is settled here
 	defer g.leave()
-	g.armed = time.Time{}
-	g.endOverdue(now, &fx)
-	g.attendRoute(now, &fx)
-	for len(g.wakes) > 0 && !g.wakes[0].wake.After(now) {
-		k := heap.Pop(&g.wakes).(*key)
-		g.attend(k, now, &fx)
+	t.armed = time.Time{}
+	t.endOverdue()
+	t.attendRoute()
+	for len(t.wakes) > 0 && !t.wakes[0].wake.After(t.now) {
+		k := heap.Pop(&t.wakes).(*key)
+		t.attend(k)
 	}
-	g.startAll(now)
-	if len(g.wakes) > 0 {
-		g.arm(g.wakes[0].wake)
+	t.startAll()
+	if len(t.wakes) > 0 {
+		t.arm(t.wakes[0].wake)
 	}
-	if g.running.first != nil {
-		g.arm(g.running.first.deadline)
+	if t.running.first != nil {
+		t.arm(t.running.first.deadline)
 	}
-	if g.overdue.first != nil {
-		g.arm(g.overdue.first.hangs())
+	if t.overdue.first != nil {
+		t.arm(t.overdue.first.hangs())
 	}
-	for _, b := range g.births {
-		g.arm(b.next())
+	for _, b := range t.births {
+		t.arm(b.next())
 	}
-	if g.route.state == Waiting {
-		g.arm(g.route.until)
+	if t.route.state == Waiting {
+		t.arm(t.route.until)
 	}
-	g.tellMore(&fx)
-	g.unlock(&fx)
+	t.tellMore()
+	t.unlock()
 }
 
 // hangGrace is how long a handler may take to return after its context ended. It begins when that was noticed: a process that
@@ -107,58 +99,58 @@ func (g *Group) tick() {
 const hangGrace = time.Second
 
 // endOverdue cancels the runs that are past their deadline and gives up those that did not care, and the factories.
-func (g *Group) endOverdue(now time.Time, fx *effects) {
-	for r := g.running.first; r != nil && !now.Before(r.deadline); r = g.running.first {
-		g.running.remove(r)
-		g.overdue.push(r)
-		r.overdue, r.late = true, now.Sub(r.deadline)
+func (t *turn) endOverdue() {
+	for r := t.running.first; r != nil && !t.now.Before(r.deadline); r = t.running.first {
+		t.running.remove(r)
+		t.overdue.push(r)
+		r.overdue, r.late = true, t.now.Sub(r.deadline)
 		r.cancel(context.DeadlineExceeded)
 	}
-	for r := g.overdue.first; r != nil && !now.Before(r.hangs()); r = g.overdue.first {
-		g.hang(r, now, fx)
+	for r := t.overdue.first; r != nil && !t.now.Before(r.hangs()); r = t.overdue.first {
+		t.hang(r)
 	}
-	for _, b := range g.births {
-		if !b.overdue && !now.Before(b.deadline) {
-			b.overdue, b.late = true, now.Sub(b.deadline)
+	for _, b := range t.births {
+		if !b.overdue && !t.now.Before(b.deadline) {
+			b.overdue, b.late = true, t.now.Sub(b.deadline)
 		}
 	}
-	for len(g.births) > 0 && g.births[0].overdue && !now.Before(g.births[0].next()) {
-		g.hangBirth(g.births[0], now, fx)
+	for len(t.births) > 0 && t.births[0].overdue && !t.now.Before(t.births[0].next()) {
+		t.hangBirth(t.births[0])
 	}
 }
 
 // attend does what is due for k: its wait, its grace, messages whose own delay is over, its end.
-func (g *Group) attend(k *key, now time.Time, fx *effects) {
-	if g.keys[k.name] != k {
+func (t *turn) attend(k *key) {
+	if t.keys[k.name] != k {
 		return
 	}
 	if k.state == Waiting {
-		if now.Before(k.until) {
-			g.wakeAt(k, k.until)
+		if t.now.Before(k.until) {
+			t.wakeAt(k, k.until)
 		} else {
-			g.probe(k, "its wait is over", now, fx)
+			t.probe(k, "its wait is over")
 		}
 	}
-	for m := k.later.first; m != nil && !m.Due.After(now); m = k.later.first {
+	for m := k.later.first; m != nil && !m.Due.After(t.now); m = k.later.first {
 		k.later.remove(m)
 		k.stash.push(m) // still counted
 	}
 	if k.later.first != nil {
-		g.wakeAt(k, k.later.first.Due)
+		t.wakeAt(k, k.later.first.Due)
 	}
-	if k.state == Probing && now.Before(k.until) {
-		g.wakeAt(k, k.until)
+	if k.state == Probing && t.now.Before(k.until) {
+		t.wakeAt(k, k.until)
 	}
-	if k.stash.first != nil && k.stash.first.Due.After(now) {
-		g.wakeAt(k, k.stash.first.Due) // ordered: the others wait behind it
+	if k.stash.first != nil && k.stash.first.Due.After(t.now) {
+		t.wakeAt(k, k.stash.first.Due) // ordered: the others wait behind it
 	}
-	if k.stash.first != nil && g.gate.holds(k.stash.first, now) {
-		g.wakeAt(k, g.gate.until)
+	if k.stash.first != nil && t.gate.holds(k.stash.first, t.now) {
+		t.wakeAt(k, t.gate.until)
 	}
-	if _, until, any := k.outside.next(now); any {
-		g.wakeAt(k, until)
-		g.callBack(k, now, fx)
+	if _, until, any := k.outside.next(t.now); any {
+		t.wakeAt(k, until)
+		t.callBack(k)
 	}
-	g.makeReady(k)
-	g.settleKey(k, now)
+	t.makeReady(k)
+	t.settleKey(k)
 }

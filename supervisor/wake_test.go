@@ -26,26 +26,26 @@ func TestGroup_regressionAKeyQueuedWhileAWorkerWaitsForTheLockStarts(t *testing.
 	}
 	await("the key waits", func() bool { s := b.state("a"); return s == Waiting || s == Probing })
 	b.send(succeed, "a", 2)
+	var held turn
 	await("the key may probe", func() bool {
-		g.mu.Lock()
-		if g.keys["a"].state == Probing {
+		held = g.lock()
+		if held.keys["a"].state == Probing {
 			return true // with the lock
 		}
-		g.mu.Unlock()
+		held.unlock()
 		return false
 	})
-	g.waking = true
+	held.waking = true
 	g.goes.Add(1)
 	go g.awake()
-	k := g.keys["a"]
+	k := held.keys["a"]
 	await("the grace ends", func() bool { return time.Now().After(k.until) })
-	var fx effects
-	now := time.Now()
-	for len(g.wakes) > 0 && !g.wakes[0].wake.After(now) { // as tick does
-		g.attend(heap.Pop(&g.wakes).(*key), now, &fx)
+	held.now = time.Now()
+	for len(held.wakes) > 0 && !held.wakes[0].wake.After(held.now) { // as tick does
+		held.attend(heap.Pop(&held.wakes).(*key))
 	}
-	g.startAll(now)
-	g.unlock(&fx)
+	held.startAll()
+	held.unlock()
 	await("the probe starts", func() bool { return len(b.startsOf(2)) == 1 })
 	g.Close(t.Context())
 }
