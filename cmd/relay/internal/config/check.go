@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/relaymq/relay/consumer/handler"
 )
 
 // checker compares one layer with the keys that exist, and turns it into plain values. What is at fault is left out.
@@ -30,7 +32,7 @@ func (c checker) value(k *key, n *yaml.Node, path string) (any, bool) {
 	switch k.kind {
 	case object:
 		return c.object(k, n, path)
-	case handler:
+	case handlers:
 		return c.handler(k, n, path)
 	case list:
 		return c.list(k, n, path)
@@ -68,7 +70,7 @@ func (c checker) wrong(k *key, n *yaml.Node, path string) (any, bool) {
 			hint = `: put it in quotes, as in "{2}"`
 		}
 	}
-	c.refuse(c.at(n), path, "must be %s%s (got %s)", k.kind.what(), hint, got(k, n))
+	c.refuse(c.at(n), path, "must be %s%s (got %s)", k.what(), hint, got(k, n))
 	return nil, false
 }
 
@@ -236,7 +238,7 @@ func (c checker) texts(k *key, n *yaml.Node, path string) (any, bool) {
 		below := join(path, name)
 		c.origins[below] = c.at(at)
 		if value.Kind == yaml.MappingNode {
-			if v, ok := c.secretFile(&key{kind: secret}, value, below); ok {
+			if _, v, ok := c.readSecret(&key{kind: secret}, value, below); ok {
 				m[name] = v
 			}
 			return
@@ -284,34 +286,39 @@ func (c checker) start(k *key, n *yaml.Node, path string) (any, bool) {
 	return c.scalar(k, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: name + ":" + value, Line: n.Line}, path)
 }
 
+// secretFile checks {file: path}. The decoder reads the file.
 func (c checker) secretFile(k *key, n *yaml.Node, path string) (any, bool) {
-	_, file, ok := c.only(k, n, path, "file")
-	if !ok {
-		return nil, false
-	}
-	c.secretFileMode(c.at(n), path, file)
-	data, err := readCapped(file, maxSecret)
-	if err != nil {
-		c.refuse(c.at(n), path, "cannot read the file %q: %v", file, err)
-		return nil, false
-	}
-	s := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
-	if s == "" {
-		c.refuse(c.at(n), path, "the file %q is empty", file)
-		return nil, false
-	}
-	return s, true
+	file, _, ok := c.readSecret(k, n, path)
+	return map[string]any{"file": file}, ok
 }
 
-// planned are handlers whose place is kept.
-var planned = map[string]bool{"worker": true, "request": true}
+// readSecret returns what {file: path} says.
+func (c checker) readSecret(k *key, n *yaml.Node, path string) (file, value string, ok bool) {
+	_, file, ok = c.only(k, n, path, "file")
+	if !ok {
+		return "", "", false
+	}
+	c.secretFileMode(c.at(n), path, file)
+	c.files = append(c.files, file)
+	value, err := handler.ReadSecret(file)
+	if err != nil {
+		c.refuse(c.at(n), path, "cannot read the file %q: %v", file, err)
+		return "", "", false
+	}
+	return file, value, true
+}
+
+// planned tells whether that is a kind of handler whose place is kept.
+func (k *key) planned(name string) bool {
+	return k.field(name) == nil && (name == "worker" || name == "request")
+}
 
 func (c checker) handler(k *key, n *yaml.Node, path string) (any, bool) {
 	switch {
-	case n.Kind == yaml.ScalarNode && n.Value == "discard":
-		return map[string]any{"discard": map[string]any{}}, true
-	case n.Kind != yaml.MappingNode && planned[n.Value]:
-		c.refuse(c.at(n), path, "%s", plannedMsg(n.Value))
+	case n.Kind == yaml.ScalarNode && k.field(n.Value) != nil && k.field(n.Value).kind == empty:
+		return map[string]any{n.Value: map[string]any{}}, true
+	case n.Kind == yaml.ScalarNode && k.planned(n.Value):
+		c.refuse(c.at(n), path, "%s", k.plannedMsg(n.Value))
 		return nil, false
 	case n.Kind == yaml.ScalarNode && k.field(n.Value) != nil:
 		c.refuse(c.at(n), path, "%s needs settings: {%s: {…}}", n.Value, n.Value)
@@ -323,8 +330,8 @@ func (c checker) handler(k *key, n *yaml.Node, path string) (any, bool) {
 	known.Content = nil
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name := n.Content[i]
-		if planned[name.Value] {
-			c.refuse(c.at(name), join(path, name.Value), "%s", plannedMsg(name.Value))
+		if k.planned(name.Value) {
+			c.refuse(c.at(name), join(path, name.Value), "%s", k.plannedMsg(name.Value))
 			continue
 		}
 		known.Content = append(known.Content, name, n.Content[i+1])
@@ -332,6 +339,6 @@ func (c checker) handler(k *key, n *yaml.Node, path string) (any, bool) {
 	return c.object(k, &known, path)
 }
 
-func plannedMsg(name string) string {
-	return fmt.Sprintf("the %s handler is planned, and not in this version: use http, exec, forward or discard", name)
+func (k *key) plannedMsg(name string) string {
+	return fmt.Sprintf("the %s handler is planned, and not in this version: use %s", name, k.kindNames("or"))
 }

@@ -6,9 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/consumer/handler/exec"
-	"github.com/relaymq/relay/consumer/handler/forward"
-	"github.com/relaymq/relay/consumer/handler/http"
+	"github.com/relaymq/relay/consumer/handler"
 )
 
 // Config is a configuration that passed every check. Everything that has a default is filled in, but for the limits of
@@ -47,6 +45,9 @@ type Ready struct {
 	// Stalled is for how long a route may start nothing, although messages wait and no operator paused it.
 	Stalled time.Duration `koanf:"stalled"`
 }
+
+// Secret is a value that prints as ***.
+type Secret = handler.Secret
 
 // NATS is how relay reaches its server.
 type NATS struct {
@@ -107,52 +108,6 @@ type Stream struct {
 type Route struct {
 	consumer.Route `koanf:",squash"`
 	Handler        Handler `koanf:"handler"`
-}
-
-// Handler has exactly one field set.
-type Handler struct {
-	HTTP    *http.Config    `koanf:"http"`
-	Exec    *exec.Config    `koanf:"exec"`
-	Forward *forward.Config `koanf:"forward"`
-	Discard *struct{}       `koanf:"discard"`
-}
-
-// kinds are the names of the handlers that are set.
-func (h Handler) kinds() (kinds []string) {
-	for _, k := range []struct {
-		name string
-		set  bool
-	}{{"http", h.HTTP != nil}, {"exec", h.Exec != nil}, {"forward", h.Forward != nil}, {"discard", h.Discard != nil}} {
-		if k.set {
-			kinds = append(kinds, k.name)
-		}
-	}
-	return kinds
-}
-
-func (h Handler) validate() error {
-	switch {
-	case h.HTTP != nil:
-		return h.HTTP.Validate()
-	case h.Exec != nil:
-		return h.Exec.Validate()
-	case h.Forward != nil:
-		return h.Forward.Validate()
-	}
-	return nil
-}
-
-func (h Handler) withDefaults() Handler {
-	if h.HTTP != nil {
-		h.HTTP = new(h.HTTP.WithDefaults())
-	}
-	if h.Exec != nil {
-		h.Exec = new(h.Exec.WithDefaults())
-	}
-	if h.Forward != nil {
-		h.Forward = new(h.Forward.WithDefaults())
-	}
-	return h
 }
 
 // withDefaults fills the route, and the prefix of its dead letters, which depends on the service.

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/relaymq/relay/consumer/handler"
 )
 
 // natsContext is a file of the nats command that says how a server is reached: what of it relay knows, and what it does
@@ -153,13 +155,13 @@ func (c *collector) context(n *NATS, flag string) {
 		// The nats command takes the first of these.
 		switch {
 		case from.User != "":
-			n.User, n.Password = Secret{&from.User}, Secret{&from.Password}
+			n.User, n.Password = handler.SecretText(from.User), handler.SecretText(from.Password)
 		case from.Creds != "":
 			n.Creds = atHome(from.Creds)
 		case from.NKey != "":
 			n.NKey = atHome(from.NKey)
 		case from.Token != "":
-			n.Token = Secret{&from.Token}
+			n.Token = handler.SecretText(from.Token)
 		}
 	}
 	if n.TLS == (TLS{}) {

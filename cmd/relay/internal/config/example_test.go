@@ -19,6 +19,15 @@ const exampleFile = "../../../../config.example.yaml"
 
 var sameSecret = cmp.Comparer(func(a, b Secret) bool { return a.Reveal() == b.Reveal() })
 
+func execHandler(t *testing.T, c exec.Config) Handler {
+	t.Helper()
+	s, err := exec.Kind.Decode(func(into any) error { *into.(*exec.Config) = c; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Handler{Settings: s, given: []string{"exec"}}
+}
+
 // What the example writes out is what relay does without it.
 func TestExample_hasTheDefaults(t *testing.T) {
 	got, err := Load(Options{File: exampleFile})
@@ -31,7 +40,7 @@ func TestExample_hasTheDefaults(t *testing.T) {
 	want.Streams = []Stream{{Name: "ORDERS", Subjects: []string{"orders.>"}}}
 	billing := Route{
 		Route:   consumer.Route{Name: "billing", Subjects: []string{"orders.*.created"}, Start: consumer.Start{Policy: "all"}},
-		Handler: Handler{Exec: &exec.Config{Command: []string{"sh", "testdata/demo/handler.sh", "billing"}}},
+		Handler: execHandler(t, exec.Config{Command: []string{"sh", "testdata/demo/handler.sh", "billing"}}),
 	}
 	want.Routes = append([]Route{billing.withDefaults("relay")}, got.Routes[1:]...)
 	if diff := cmp.Diff(&want, got, sameSecret, cmpopts.EquateEmpty()); diff != "" {
@@ -39,7 +48,7 @@ func TestExample_hasTheDefaults(t *testing.T) {
 	}
 	var names []string
 	for _, r := range got.Routes {
-		names = append(names, r.Name+" "+strings.Join(r.Handler.kinds(), " "))
+		names = append(names, r.Name+" "+strings.Join(r.Handler.given, " "))
 	}
 	if diff := cmp.Diff([]string{"billing exec", "shipping exec", "audit discard"}, names); diff != "" {
 		t.Errorf("the routes of the demo: %s", diff)
@@ -122,8 +131,8 @@ func paths(k *key) (all []string) {
 
 func TestExample_hasEveryKeyOnceWithItsComment(t *testing.T) {
 	want := map[string]string{}
-	for _, p := range paths(root()) {
-		d := docs[p]
+	for _, p := range paths(newBook(nil).root) {
+		d := newBook(nil).docs[p]
 		want[p] = d.text
 		if d.values != nil {
 			want[p] += " (" + orList(d.values) + ")"
@@ -177,8 +186,8 @@ func TestExample_commentedOutKeysWork(t *testing.T) {
 }
 
 func TestDocs_areOfKeys(t *testing.T) {
-	known := paths(root())
-	for p, d := range docs {
+	known := paths(newBook(nil).root)
+	for p, d := range newBook(nil).docs {
 		if !slices.Contains(known, p) {
 			t.Errorf("%s is no key", p)
 		}
@@ -190,7 +199,7 @@ func TestDocs_areOfKeys(t *testing.T) {
 
 // The values that docs.go lists are those that validation takes: each one loads, and any other is refused.
 func TestDocs_valuesAreTheOnesAllowed(t *testing.T) {
-	for path, d := range docs {
+	for path, d := range newBook(nil).docs {
 		if d.values == nil {
 			continue
 		}

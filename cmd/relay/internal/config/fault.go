@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/relaymq/relay/consumer/handler"
 	plaintext "github.com/relaymq/relay/internal/plain"
 )
 
@@ -67,6 +68,7 @@ type origin struct {
 
 // collector gathers faults, and knows where each key came from.
 type collector struct {
+	*book
 	file     string // of faults about keys that stand nowhere
 	faults   []Fault
 	warnings []Warning
@@ -74,12 +76,14 @@ type collector struct {
 	origins map[string]origin
 	// bad are the keys that were refused, or are missing because they were misspelt: later stages are silent about them.
 	bad map[string]bool
+	// files are those with secrets that the configuration names.
+	files []string
 	// client is for a command that only talks to the server, and needs no routes.
 	client bool
 }
 
-func newCollector(file string) *collector {
-	return &collector{file: file, origins: map[string]origin{}, bad: map[string]bool{}}
+func newCollector(file string, extra ...handler.Kind) *collector {
+	return &collector{book: newBook(extra), file: file, origins: map[string]origin{}, bad: map[string]bool{}}
 }
 
 func (c *collector) full() bool { return len(c.faults) >= maxFaults }

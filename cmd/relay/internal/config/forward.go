@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/relaymq/relay/consumer/handler/forward"
+	"github.com/relaymq/relay/consumer/handler"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -13,21 +13,25 @@ import (
 // that really occur, so a ring may be one that no message would go round; a loop that patterns do not show is found by
 // the hop count at run time.
 func (c *collector) forwards(cfg *Config, routes []claim, own []reserved) {
-	feeds := make([][]int, len(cfg.Routes))
+	feeds, keys := make([][]int, len(cfg.Routes)), make([]string, len(cfg.Routes))
 	for i, r := range cfg.Routes {
-		f := r.Handler.Forward
-		if f == nil || f.Validate() != nil {
+		if r.Handler.Settings == nil || r.Handler.Validate() != nil {
 			continue
 		}
-		c.reaches(i, *f, r.Subjects)
-		for _, target := range targets(*f, r.Subjects) {
+		p := r.Handler.Publishes()
+		if p.Template == "" {
+			continue
+		}
+		keys[i] = fmt.Sprintf("routes[%d].handler.%s.%s", i, r.Handler.Kind(), p.Key)
+		c.reaches(keys[i], p, r.Subjects)
+		for _, target := range targets(p, r.Subjects) {
 			for _, o := range own {
-				if subject.Overlaps(target, o.pattern) && mayPass(*f, o.pattern) {
-					c.fault(fmt.Sprintf("routes[%d].handler.forward.subject", i), "%q may publish to %q, where relay publishes %s", f.Subject, o.pattern, o.what)
+				if subject.Overlaps(target, o.pattern) && mayPass(p, o.pattern) {
+					c.fault(keys[i], "%q may publish to %q, where relay publishes %s", p.Template, o.pattern, o.what)
 				}
 			}
 			for _, s := range routes {
-				if subject.Overlaps(target, s.pattern) && mayPass(*f, s.pattern) {
+				if subject.Overlaps(target, s.pattern) && mayPass(p, s.pattern) {
 					feeds[i] = append(feeds[i], s.owner)
 				}
 			}
@@ -38,40 +42,40 @@ func (c *collector) forwards(cfg *Config, routes []claim, own []reserved) {
 		for _, i := range append(ring, ring[0]) {
 			names = append(names, cfg.Routes[i].Name)
 		}
-		c.fault(fmt.Sprintf("routes[%d].handler.forward.subject", ring[0]), "messages go round: %s", strings.Join(names, " → "))
+		c.fault(keys[ring[0]], "messages go round: %s", strings.Join(names, " → "))
 	}
 }
 
-// mayPass tells whether the forward's allow lets it publish to some subject of a pattern.
-func mayPass(f forward.Config, pattern string) bool {
+// mayPass tells whether a handler's allow lets it publish to some subject of a pattern.
+func mayPass(f handler.Publishing, pattern string) bool {
 	return len(f.Allow) == 0 || slices.ContainsFunc(f.Allow, func(p string) bool { return subject.Overlaps(p, pattern) })
 }
 
 // reaches refuses a template with a token that a subject of the route never has.
-func (c *collector) reaches(route int, f forward.Config, subjects []string) {
-	template, err := subject.ParseTemplate(f.Subject)
+func (c *collector) reaches(key string, f handler.Publishing, subjects []string) {
+	template, err := subject.ParseTemplate(f.Template)
 	if err != nil {
 		return
 	}
 	for _, s := range subjects {
 		if _, err := template.Expand(s); err != nil && !strings.HasSuffix(s, ">") {
-			c.fault(fmt.Sprintf("routes[%d].handler.forward.subject", route), "%q: %q has too few tokens for it", f.Subject, s)
+			c.fault(key, "%q: %q has too few tokens for it", f.Template, s)
 		}
 	}
 }
 
-// targets are the patterns of where a forward publishes for each subject of its route. Known tokens of the subject are
+// targets are the patterns of where a handler publishes for each subject of its route. Known tokens of the subject are
 // known in the target: {1}.done of orders.* is orders.done and not *.done.
-func targets(f forward.Config, subjects []string) []string {
-	template, err := subject.ParseTemplate(f.Subject)
+func targets(f handler.Publishing, subjects []string) []string {
+	template, err := subject.ParseTemplate(f.Template)
 	if err != nil {
-		return []string{f.Pattern()}
+		return []string{">"}
 	}
 	out := make([]string, 0, len(subjects))
 	for _, s := range subjects {
 		filled, err := template.Expand(s)
 		if err != nil { // a token after a >
-			filled = f.Pattern()
+			filled = template.Pattern()
 		}
 		out = append(out, widen(filled))
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/relaymq/relay/consumer/handler/forward"
+	"github.com/relaymq/relay/consumer/handler"
 )
 
 func TestTargets(t *testing.T) {
@@ -20,7 +20,7 @@ func TestTargets(t *testing.T) {
 		{"{2}.x", "orders.>", ">"},   // wider than need be, never narrower
 		{"{x}", "orders.>", ">"},
 	} {
-		got := targets(forward.Config{Subject: c.template}, []string{c.subject})
+		got := targets(handler.Publishing{Template: c.template}, []string{c.subject})
 		if diff := cmp.Diff([]string{c.want}, got); diff != "" {
 			t.Errorf("%s of %s (-want +got):\n%s", c.template, c.subject, diff)
 		}

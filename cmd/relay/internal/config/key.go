@@ -6,10 +6,10 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler"
 )
 
 // kind is how the value of a key is written.
@@ -24,7 +24,7 @@ const (
 	urls                 // a list, or a string with commas
 	secret               // a string, or {file: path}
 	start                // all, new, {since: …} or {seq: …}
-	handler              // an object, or the word discard
+	handlers             // an object with a key for each kind of handler, or a word
 	empty                // {}
 	duration             //
 	integer              //
@@ -32,14 +32,17 @@ const (
 	boolean              //
 )
 
-// what says how to write a value of this kind; it follows "must be".
-func (k kind) what() string {
+// what says how to write a value of this key; it follows "must be".
+func (k *key) what() string {
+	if k.kind == handlers {
+		return "one of " + k.kindNames("and") + ", such as {http: {url: …}}"
+	}
 	return [...]string{
 		object: "a mapping of keys", list: "a list", texts: "a mapping of names to text", text: "text", textual: "text",
 		urls: "a list of URLs", secret: "text or {file: path}", start: "all, new, {since: <time>} or {seq: <number>}",
-		handler: "one of http, exec, forward and discard, such as {http: {url: …}}", empty: "empty: {}",
+		empty:    "empty: {}",
 		duration: "a duration such as 30s, 5m or 1h30m", integer: "a whole number", number: "a number", boolean: "true or false",
-	}[k]
+	}[k.kind]
 }
 
 // key is one key of the configuration, and those below it. The tree is made from the koanf tags of [Config].
@@ -52,12 +55,9 @@ type key struct {
 	index  []int // of the field in its struct
 	fields []*key
 	elem   *key // of a list
+	// hkind is the kind of handler of a key directly below handler.
+	hkind handler.Kind
 }
-
-// root is the whole file. The keys under defaults are those of a route, with the paths of a route.
-var root = sync.OnceValue(func() *key {
-	return keyOf(reflect.TypeFor[Config](), "")
-})
 
 var (
 	textType    = reflect.TypeFor[encoding.TextUnmarshaler]()
@@ -66,11 +66,12 @@ var (
 		reflect.TypeFor[consumer.Start](): start,
 		reflect.TypeFor[Secret]():         secret,
 		reflect.TypeFor[URLs]():           urls,
-		reflect.TypeFor[struct{}]():       empty,
 	}
 )
 
-func keyOf(t reflect.Type, path string) *key {
+// keyOf is the key of a value of type t, with those below it. The keys under defaults are those of a route, with the paths
+// of a route.
+func (b *book) keyOf(t reflect.Type, path string) *key {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -85,14 +86,17 @@ func keyOf(t reflect.Type, path string) *key {
 	}
 	switch t.Kind() {
 	case reflect.Struct:
-		k.kind = object
-		if t == reflect.TypeFor[Handler]() {
-			k.kind = handler
+		switch {
+		case t == reflect.TypeFor[Handler]():
+			k.kind, k.fields = handlers, b.kindKeys(path)
+		case t.NumField() == 0:
+			k.kind = empty
+		default:
+			k.kind, k.fields = object, b.fieldsOf(t, path, nil)
 		}
-		k.fields = fieldsOf(t, path, nil)
 	case reflect.Slice:
 		k.kind = list
-		k.elem = keyOf(t.Elem(), path)
+		k.elem = b.keyOf(t.Elem(), path)
 	case reflect.Map:
 		k.kind = texts
 	case reflect.String:
@@ -110,21 +114,21 @@ func keyOf(t reflect.Type, path string) *key {
 	return k
 }
 
-func fieldsOf(t reflect.Type, path string, index []int) (fields []*key) {
+func (b *book) fieldsOf(t reflect.Type, path string, index []int) (fields []*key) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, option, _ := strings.Cut(f.Tag.Get("koanf"), ",")
 		at := append(index[:len(index):len(index)], i)
 		switch {
 		case option == "squash":
-			fields = append(fields, fieldsOf(f.Type, path, at)...)
+			fields = append(fields, b.fieldsOf(f.Type, path, at)...)
 		case name == "-":
 		default:
 			below := join(path, name)
 			if below == "defaults" {
 				below = "routes"
 			}
-			k := keyOf(f.Type, below)
+			k := b.keyOf(f.Type, below)
 			k.name, k.index = name, at
 			fields = append(fields, k)
 		}
@@ -140,6 +144,15 @@ func (k *key) field(name string) *key {
 		}
 	}
 	return nil
+}
+
+// kindNames lists the kinds of handler below k: "http, exec and discard".
+func (k *key) kindNames(last string) string {
+	var names []string
+	for _, f := range k.fields {
+		names = append(names, f.name)
+	}
+	return listed(names, last)
 }
 
 // holdsSecrets tells whether a secret stands directly below k: text in place of k may be one whose key was forgotten.

@@ -6,10 +6,11 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/go-viper/mapstructure/v2"
 	"github.com/knadh/koanf/providers/confmap"
 	"github.com/knadh/koanf/v2"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/relaymq/relay/consumer/handler"
 )
 
 // Options says where a configuration comes from.
@@ -22,6 +23,8 @@ type Options struct {
 	Env []string
 	// Context is a context of the nats command that replaces what File and Env say of the server.
 	Context string
+	// Kinds are kinds of handler beside the stock ones.
+	Kinds []handler.Kind
 	// Client is for a command that only talks to the server: routes are not required.
 	Client bool
 }
@@ -30,7 +33,7 @@ type Options struct {
 // the files that secrets name, and looks whether those of credentials and certificates are there; it does not talk to a
 // server.
 func Load(opts Options) (*Config, error) {
-	c := newCollector(opts.File)
+	c := newCollector(opts.File, opts.Kinds...)
 	c.client = opts.Client
 	var data []byte
 	if opts.File != "" {
@@ -55,16 +58,16 @@ func (c *collector) load(data []byte, opts Options) (*Config, error) {
 	if err != nil {
 		return nil, c.err()
 	}
-	l := layers{ko: koanf.New("."), names: map[string][]string{}}
+	l := layers{book: c.book, ko: koanf.New("."), names: map[string][]string{}}
 	if node != nil {
 		ch := checker{collector: c, at: func(n *yaml.Node) origin { return origin{file: c.file, line: n.Line} }}
-		if tree, ok := ch.value(root(), node, ""); ok {
+		if tree, ok := ch.value(c.root, node, ""); ok {
 			if err := l.add(nil, tree); err != nil {
 				return nil, err
 			}
 		}
 	}
-	overrides := append(environment(opts.Env), c.flags(opts.Set)...)
+	overrides := append(c.environment(opts.Env), c.flags(opts.Set)...)
 	for _, o := range overrides {
 		path, value, ok := c.apply(o, l.names)
 		if !ok {
@@ -112,6 +115,7 @@ func source(data []byte, file string, overrides []override) Source {
 // layers merges by koanf. It keeps routes and streams as maps by position, because koanf replaces lists as a whole and an
 // override may name one key of one route.
 type layers struct {
+	book  *book
 	ko    *koanf.Koanf
 	names map[string][]string // of the entries of routes and streams
 }
@@ -177,16 +181,7 @@ func (l layers) decode(cfg *Config) error {
 	if err := final.Load(confmap.Provider(tree, ""), nil); err != nil {
 		return fmt.Errorf("config: merging: %w", err)
 	}
-	// After the check nothing of this can fail; strict all the same, so that a gap in the check shows.
-	err := final.UnmarshalWithConf("", cfg, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
-		ErrorUnused: true,
-		MatchName:   func(key, field string) bool { return key == field },
-		DecodeHook: mapstructure.ComposeDecodeHookFunc(
-			mapstructure.StringToTimeDurationHookFunc(),
-			mapstructure.TextUnmarshallerHookFunc(),
-		),
-	}})
-	if err != nil {
+	if err := l.book.decode(final.Raw(), cfg); err != nil {
 		return fmt.Errorf("config: decoding: %w", err)
 	}
 	return nil

@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler/exec"
+	"github.com/relaymq/relay/consumer/handler/http"
 )
 
 // write makes a file and returns its path.
@@ -61,7 +63,7 @@ func TestLoad_fillsWhatIsLeftOut(t *testing.T) {
 	if r.Durable != "billing" || r.Concurrency != 64 || r.DeadLetter.Prefix != "shop.dlq" || *r.Supervisor.TripAfter != 5 {
 		t.Errorf("route %+v", r)
 	}
-	if got := cfg.Routes[1].Handler.Exec.Grace; got != 500*time.Millisecond {
+	if got := cfg.Routes[1].Handler.Config().(exec.Config).Grace; got != 500*time.Millisecond {
 		t.Errorf("grace of the exec handler: %v", got)
 	}
 }
@@ -101,13 +103,13 @@ routes:
 	if *a.Supervisor.TripAfter != 1 || *b.Supervisor.TripAfter != 0 || *a.Supervisor.ForwardDuringGrace {
 		t.Errorf("supervisor: %+v", a.Supervisor)
 	}
-	if diff := cmp.Diff(map[string]string{"A": "1", "B": "2"}, a.Handler.Exec.Env); diff != "" {
+	if diff := cmp.Diff(map[string]string{"A": "1", "B": "2"}, a.Handler.Config().(exec.Config).Env); diff != "" {
 		t.Errorf("env: %s", diff)
 	}
-	if got := b.Handler.HTTP.ConnectTimeout; got != time.Second {
+	if got := b.Handler.Config().(http.Config).ConnectTimeout; got != time.Second {
 		t.Errorf("connect_timeout of the http route: %v", got)
 	}
-	if got := c.Handler.kinds(); len(got) != 1 || got[0] != "discard" {
+	if got := c.Handler.given; len(got) != 1 || got[0] != "discard" {
 		t.Errorf("handlers of c: %v", got)
 	}
 }
@@ -167,8 +169,8 @@ func TestLoad_overrideValues(t *testing.T) {
 		{"routes.0.stream", r.Stream, "S2"},
 		{"routes.1.start", q.Start.String(), "seq:5"},
 		{"routes.1.stash.bytes", q.Stash.Bytes, consumer.Bytes(2 << 20)},
-		{"routes.1.handler.exec.env", q.Handler.Exec.Env, map[string]string{"A": "x=y", "PATH": "/bin"}},
-		{"routes.1.handler.exec.command", q.Handler.Exec.Command, []string{"sh", "-c", "a,b"}},
+		{"routes.1.handler.exec.env", q.Handler.Config().(exec.Config).Env, map[string]string{"A": "x=y", "PATH": "/bin"}},
+		{"routes.1.handler.exec.command", q.Handler.Config().(exec.Config).Command, []string{"sh", "-c", "a,b"}},
 		{"admin.listen", cfg.Admin.Listen, ""},
 	} {
 		if diff := cmp.Diff(c.want, c.got); diff != "" {
@@ -181,7 +183,7 @@ func TestLoad_overrideValues(t *testing.T) {
 func TestLoad_dotsInNames(t *testing.T) {
 	cfg := load(t, `routes: [{name: a, subjects: [a], handler: {http: {url: "http://127.0.0.1/", headers: {X.One: 1}}}}]`,
 		Options{Set: []string{"routes.a.handler.http.headers.X.Two=2"}})
-	if diff := cmp.Diff(map[string]string{"X.One": "1", "X.Two": "2"}, cfg.Routes[0].Handler.HTTP.Headers); diff != "" {
+	if diff := cmp.Diff(map[string]string{"X.One": "1", "X.Two": "2"}, cfg.Routes[0].Handler.Config().(http.Config).Headers); diff != "" {
 		t.Error(diff)
 	}
 }

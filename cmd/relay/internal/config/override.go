@@ -26,13 +26,13 @@ const (
 
 // environment picks the variables that are settings, sorted by name, so that RELAY_NATS comes before RELAY_NATS__URL and
 // the result does not depend on the order of the environment. See the package comment for the rule.
-func environment(env []string) []override {
+func (b *book) environment(env []string) []override {
 	vars := map[string]string{}
 	for _, e := range env {
 		name, value, _ := strings.Cut(e, "=")
 		if rest, ok := strings.CutPrefix(name, envPrefix); ok && value != "" {
 			first, _, nested := strings.Cut(rest, "__")
-			if nested || root().field(strings.ToLower(first)) != nil {
+			if nested || b.root.field(strings.ToLower(first)) != nil {
 				vars[name] = value
 			}
 		}
@@ -84,7 +84,7 @@ func (o override) position(segment string, names []string) int {
 // are those of the entries of each list that has names. ok is false after a fault.
 func (c *collector) apply(o override, names map[string][]string) (tree []string, value any, ok bool) {
 	ch := checker{collector: c, at: func(*yaml.Node) origin { return o.at }}
-	k, path, rest := root(), "", o.segments
+	k, path, rest := c.root, "", o.segments
 	for len(rest) > 0 {
 		segment := rest[0]
 		if k.named() {
@@ -98,7 +98,7 @@ func (c *collector) apply(o override, names map[string][]string) (tree []string,
 			k, rest = k.elem, rest[1:]
 			continue
 		}
-		if k.kind != object && k.kind != handler {
+		if k.kind != object && k.kind != handlers {
 			break
 		}
 		if o.fold {
@@ -106,8 +106,8 @@ func (c *collector) apply(o override, names map[string][]string) (tree []string,
 		}
 		f := k.field(segment)
 		switch {
-		case f == nil && k.kind == handler && planned[segment]:
-			c.refuse(o.at, join(path, segment), "%s", plannedMsg(segment))
+		case f == nil && k.kind == handlers && k.planned(segment):
+			c.refuse(o.at, join(path, segment), "%s", k.plannedMsg(segment))
 			return nil, nil, false
 		case f == nil:
 			ch.unknown(k, o.at, path, segment)

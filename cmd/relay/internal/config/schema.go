@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/relaymq/relay/consumer/handler/exec"
-	"github.com/relaymq/relay/consumer/handler/forward"
-	"github.com/relaymq/relay/consumer/handler/http"
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler"
 )
 
 const (
@@ -20,9 +19,9 @@ const (
 
 // Schema returns a JSON Schema (draft 2020-12) of the file, for editors: keys, types, allowed values, defaults and
 // descriptions. What keys mean together is for [Load] to check.
-func Schema() ([]byte, error) {
-	cfg := documented()
-	s := schemaOf(root(), reflect.ValueOf(cfg))
+func Schema(kinds ...handler.Kind) ([]byte, error) {
+	b, cfg := newBook(kinds), documented()
+	s := b.schemaOf(b.root, reflect.ValueOf(cfg))
 	properties := s["properties"].(map[string]any)
 
 	// Routes and defaults have the same keys, written once.
@@ -32,7 +31,7 @@ func Schema() ([]byte, error) {
 	route["required"] = []string{"name", "subjects"}
 	properties["routes"].(map[string]any)["items"] = route
 	properties["defaults"] = ref()
-	properties["defaults"].(map[string]any)["description"] = docs["defaults"].text
+	properties["defaults"].(map[string]any)["description"] = b.docs["defaults"].text
 
 	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	s["title"] = "relay configuration"
@@ -44,33 +43,41 @@ func Schema() ([]byte, error) {
 	return out, nil
 }
 
-// documented is a configuration that holds every default there is.
+// documented is a configuration that holds every default there is, but for those of handlers.
 func documented() Config {
 	cfg := defaults()
-	r := Route{Handler: Handler{HTTP: &http.Config{}, Exec: &exec.Config{}, Forward: &forward.Config{}, Discard: &struct{}{}}}
-	cfg.Routes = []Route{r.withDefaults(cfg.Service)}
+	cfg.Routes = []Route{Route{}.withDefaults(cfg.Service)}
 	cfg.Defaults = cfg.Routes[0]
 	cfg.Streams = []Stream{{}}
 	return cfg
 }
 
 // schemaOf describes a key; v is its default.
-func schemaOf(k *key, v reflect.Value) map[string]any {
+func (b *book) schemaOf(k *key, v reflect.Value) map[string]any {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
+	if !v.IsValid() && (k.kind == object || k.kind == list) {
+		v = reflect.Zero(k.typ)
+	}
 	s := map[string]any{}
 	if k.name != "" {
-		s["description"] = docs[k.path].text
+		s["description"] = b.docs[k.path].text
 		if d, ok := defaultOf(k, v); ok {
 			s["default"] = d
 		}
 	}
 	switch k.kind {
-	case object, handler:
+	case object, handlers:
 		properties := map[string]any{}
 		for _, f := range k.fields {
-			properties[f.name] = schemaOf(f, v.FieldByIndex(f.index))
+			at := reflect.Value{}
+			if f.hkind != nil {
+				at = defaultsOf(f.hkind)
+			} else {
+				at = v.FieldByIndex(f.index)
+			}
+			properties[f.name] = b.schemaOf(f, at)
 		}
 		o := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
 		if k.kind == object {
@@ -79,13 +86,19 @@ func schemaOf(k *key, v reflect.Value) map[string]any {
 			}
 			break
 		}
-		s["oneOf"] = []any{map[string]any{"const": "discard"}, o}
+		words := []any{}
+		for _, f := range k.fields {
+			if f.kind == empty {
+				words = append(words, map[string]any{"const": f.name})
+			}
+		}
+		s["oneOf"] = append(words, o)
 	case list:
 		element := reflect.Zero(k.elem.typ)
 		if v.Len() > 0 {
 			element = v.Index(0)
 		}
-		s["type"], s["items"] = "array", schemaOf(k.elem, element)
+		s["type"], s["items"] = "array", b.schemaOf(k.elem, element)
 	case texts:
 		s["type"] = "object"
 		s["additionalProperties"] = map[string]any{"oneOf": []any{
@@ -94,7 +107,10 @@ func schemaOf(k *key, v reflect.Value) map[string]any {
 	case text:
 		s["type"] = "string"
 	case textual:
-		s["type"], s["pattern"] = []string{"string", "integer"}, sizePattern
+		s["type"] = []string{"string", "integer"}
+		if k.typ == reflect.TypeFor[consumer.Bytes]() {
+			s["pattern"] = sizePattern
+		}
 	case urls:
 		s["type"], s["items"] = []string{"string", "array"}, map[string]any{"type": "string"}
 	case secret:
@@ -117,10 +133,19 @@ func schemaOf(k *key, v reflect.Value) map[string]any {
 	case boolean:
 		s["type"] = "boolean"
 	}
-	if values := docs[k.path].values; values != nil && k.kind == text {
+	if values := b.docs[k.path].values; values != nil && k.kind == text {
 		s["enum"] = values
 	}
 	return s
+}
+
+// defaultsOf are the settings of a kind of handler of which nothing is said.
+func defaultsOf(k handler.Kind) reflect.Value {
+	s, err := k.Decode(func(any) error { return nil })
+	if err != nil {
+		panic(err) // of a kind that makes an error of nothing
+	}
+	return reflect.ValueOf(s.WithDefaults().Config())
 }
 
 // one is an object with exactly one known key.

@@ -182,13 +182,13 @@ func TestSchema_hasEveryKeyWithItsDefault(t *testing.T) {
 	}
 	walk("", s)
 	defaultValues := map[string]any{}
-	for _, p := range paths(root()) {
+	for _, p := range paths(newBook(nil).root) {
 		node := byPath[p]
 		if node == nil {
 			t.Errorf("%s is missing", p)
 			continue
 		}
-		if node["description"] != docs[p].text {
+		if node["description"] != newBook(nil).docs[p].text {
 			t.Errorf("%s: description %v", p, node["description"])
 		}
 		defaultValues[p] = node["default"]

@@ -8,7 +8,7 @@ import (
 )
 
 func TestSuggest(t *testing.T) {
-	route := root().field("routes").elem
+	route := newBook(nil).root.field("routes").elem
 	for name, want := range map[string]string{
 		"subject": "subjects", "ackWait": "ack_wait", "ack-wait": "ack_wait", "timout": "timeout", "TIMEOUT": "timeout",
 		"conccurency": "concurrency", "max_attempts": "retry.max_attempts", "maxAttempts": "retry.max_attempts",
@@ -41,5 +41,5 @@ func TestKeyOf_refusesOtherTypes(t *testing.T) {
 			t.Error("no panic")
 		}
 	}()
-	keyOf(reflect.TypeFor[chan int](), "x")
+	newBook(nil).keyOf(reflect.TypeFor[chan int](), "x")
 }

@@ -68,14 +68,22 @@ func (c *collector) notNegative(key string, d time.Duration) {
 
 // oneOf compares with the values that docs lists for the key.
 func (c *collector) oneOf(key, doc, got string) {
-	if known := docs[doc].values; !slices.Contains(known, got) {
+	if known := c.docs[doc].values; !slices.Contains(known, got) {
 		c.fault(key, "must be %s (got %q)", orList(known), got)
 	}
 }
 
 func orList(words []string) string {
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
+	return listed(words, "or")
+}
+
+// listed is "a, b and c", with that last word between.
+func listed(words []string, last string) string {
+	n := len(words) - 1
+	if n < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:n], ", ") + " " + last + " " + words[n]
 }
 
 // loopback refuses an address that other hosts can reach: these listeners are for this host.

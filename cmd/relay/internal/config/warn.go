@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/relaymq/relay/consumer/handler"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -47,7 +47,7 @@ func (c *collector) addWarning(w Warning) {
 // keys of webhooks.
 var secrets = regexp.MustCompile(`\bS[ACNOUX][A-Z2-7]{20,}|\beyJ[\w-]{10,}(\.[\w-]*)*|-----BEGIN(?s:.*)|\bwhs(ec|k)_[^\s"]+`)
 
-func mask(s string) string { return secrets.ReplaceAllString(s, masked) }
+func mask(s string) string { return secrets.ReplaceAllString(s, "***") }
 
 // ownFile refuses a configuration that somebody else may change: whoever writes it says which programs relay starts. The
 // rule is that of ssh for its own, but for a group that may write, as it is where everybody has a group of their own.
@@ -93,41 +93,20 @@ func (c *collector) warnAbout(cfg *Config, routes, streams []claim) {
 		if r.Order == "key" {
 			c.note(key+".order", "holds within one instance: when several run, messages of a key may be handled by two of them at once")
 		}
-		switch h := r.Handler; {
-		case h.HTTP != nil && h.HTTP.TLS.InsecureSkipVerify:
-			c.warn(key+".handler.http.tls.insecure_skip_verify", "any certificate is accepted: whoever can redirect the connection reads the messages")
-		case h.HTTP != nil && h.HTTP.TLS.Key != "":
-			k := key + ".handler.http.tls.key"
-			c.secretFileMode(c.at(k), k, h.HTTP.TLS.Key)
-		case h.Exec != nil && len(h.Exec.Command) > 0:
-			c.program(key+".handler.exec.command", h.Exec.Command[0], h.Exec.Dir)
-		case h.Forward != nil && len(cfg.Streams) > 0:
-			c.target(key+".handler.forward.subject", r, streams)
+		if r.Handler.Settings == nil {
+			continue
+		}
+		at := report{c, key + ".handler." + r.Handler.Kind() + "."}
+		r.Handler.Lint(at)
+		if p := r.Handler.Publishes(); p.Stored && len(cfg.Streams) > 0 {
+			c.target(at.prefix+p.Key, p, r.Subjects, streams)
 		}
 	}
 }
 
-// program looks for it as exec will. Lint often runs on another machine, so that its absence is no fault.
-func (c *collector) program(key, name, dir string) {
-	if dir != "" && strings.Contains(name, "/") && !strings.HasPrefix(name, "/") {
-		return // relative to a directory that may be elsewhere
-	}
-	if _, err := exec.LookPath(name); err != nil {
-		c.warn(key, "the program %q is not on this machine (%v): relay run needs it", name, unwrapped(err))
-	}
-}
-
-// unwrapped takes the name off an error that repeats it.
-func unwrapped(err error) error {
-	if e, ok := err.(*exec.Error); ok {
-		return plain(e.Err)
-	}
-	return plain(err)
-}
-
 // target tells when none of the declared streams takes what is forwarded.
-func (c *collector) target(key string, r Route, streams []claim) {
-	for _, to := range targets(*r.Handler.Forward, r.Subjects) {
+func (c *collector) target(key string, p handler.Publishing, subjects []string, streams []claim) {
+	for _, to := range targets(p, subjects) {
 		if !slices.ContainsFunc(streams, func(s claim) bool { return subject.Overlaps(to, s.pattern) }) {
 			c.note(key, "none of streams: takes %q: unless the server has a stream for it, nothing can be forwarded", to)
 		}
@@ -157,7 +136,7 @@ func (c *collector) keyTokens(key string, r Route) {
 
 // misspelt warns of variables that look like keys but have one underscore where two stand for the dot.
 func (c *collector) misspelt(env []string, read []override) {
-	names := envNames(root(), "")
+	names := envNames(c.root, "")
 	for _, e := range env {
 		name, value, _ := strings.Cut(e, "=")
 		right, ok := names[strings.TrimPrefix(name, envPrefix)]

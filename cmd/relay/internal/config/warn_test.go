@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/relaymq/relay/consumer/handler/http"
 )
 
 const forWarnings = `
@@ -100,7 +102,7 @@ func TestLoad_headersFromFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := load(t, `routes: [{name: a, subjects: [a.*], handler: {http: {url: "http://127.0.0.1/", headers: {Authorization: {file: bearer}, X: y}}}}]`, Options{})
-	if h := cfg.Routes[0].Handler.HTTP.Headers; h["Authorization"] != "Bearer canary" || h["X"] != "y" {
+	if h := cfg.Routes[0].Handler.Config().(http.Config).Headers; h["Authorization"] != "Bearer canary" || h["X"] != "y" {
 		t.Errorf("%v", h)
 	}
 }

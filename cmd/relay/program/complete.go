@@ -1,0 +1,100 @@
+package program
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/cmd/relay/internal/config"
+	"github.com/relaymq/relay/dlq"
+)
+
+// completeTimeout is how long a shell waits for what only the server knows.
+const completeTimeout = 2 * time.Second
+
+// completeValues gives shells the values of arguments and flags: routes of the configuration, reasons, contexts, and the jobs
+// that the server has. What cannot be had completes nothing.
+func completeValues(root *cobra.Command, o *options) {
+	_ = root.RegisterFlagCompletionFunc("context", flagValues(config.Contexts))
+	walk(root, func(c *cobra.Command) {
+		if c.Flags().Lookup("route") != nil {
+			_ = c.RegisterFlagCompletionFunc("route", flagValues(o.routeNames))
+		}
+		if c.Flags().Lookup("reason") != nil {
+			_ = c.RegisterFlagCompletionFunc("reason", flagValues(reasons))
+		}
+		switch c.CommandPath() {
+		case "relay pause", "relay resume", "relay status":
+			c.ValidArgsFunction = first(o.routeNames)
+		case "relay replay show", "relay replay cancel", "relay replay resume":
+			c.ValidArgsFunction = first(o.jobIDs)
+		}
+	})
+}
+
+func walk(c *cobra.Command, f func(*cobra.Command)) {
+	f(c)
+	for _, sub := range c.Commands() {
+		walk(sub, f)
+	}
+}
+
+// flagValues completes a flag.
+func flagValues(list func() []string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return list(), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// first completes the first argument.
+func first(list func() []string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, a []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(a) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return list(), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func (o *options) routeNames() (names []string) {
+	cfg, err := o.read(true)
+	if err != nil {
+		return nil
+	}
+	for _, rt := range cfg.Routes {
+		names = append(names, rt.Name)
+	}
+	return names
+}
+
+func reasons() (names []string) {
+	for _, r := range []dlq.Reason{dlq.Exhausted, dlq.Rejected, dlq.Crash, dlq.Expired, dlq.GaveUp, dlq.Operator} {
+		names = append(names, string(r))
+	}
+	return names
+}
+
+// jobIDs are the replay jobs, with what a shell shows beside them.
+func (o *options) jobIDs() (ids []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
+	defer cancel()
+	cl, err := o.open(ctx)
+	if err != nil {
+		return nil
+	}
+	defer cl.close()
+	jobs, err := dlq.AttachJobs(ctx, cl.js, cl.cfg.Service)
+	if err != nil {
+		return nil
+	}
+	list, err := jobs.List(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, j := range list {
+		ids = append(ids, cobra.CompletionWithDesc(j.ID, fmt.Sprintf("%s, %d of %d", j.State, j.Handed, j.Total)))
+	}
+	return ids
+}

@@ -1,0 +1,187 @@
+package program
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/cmd/relay/internal/config"
+	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/supervisor"
+)
+
+func newExplain(o *options) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "explain SUBJECT", Short: "the route a subject takes, its policy, and the timeline of its retries", Args: args(cobra.ExactArgs(1)),
+		Long: `Explain says which route of the configuration handles a subject and what happens to a message on it that keeps
+failing: when each attempt starts, when its key waits, and where it ends. It does not talk to a server. Delays are
+those without jitter, which may add as much as its column says, up to retry.max, or take it away.`,
+		RunE: func(c *cobra.Command, a []string) error {
+			if err := subject.ValidateLiteral(a[0]); err != nil {
+				return fmt.Errorf("%w: subject: %w", errUsage, err)
+			}
+			cfg, err := o.load()
+			if err != nil {
+				return err
+			}
+			e, ok := explain(cfg, a[0])
+			if !ok {
+				return fmt.Errorf("no route handles %s: its messages stay in their stream untouched", a[0])
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), e)
+			}
+			e.print(c.OutOrStdout())
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// explanation is what explain knows of a subject.
+type explanation struct {
+	Subject  string    `json:"subject"`
+	Route    string    `json:"route"`
+	Pattern  string    `json:"pattern"`
+	Stream   string    `json:"stream,omitempty"`
+	Durable  string    `json:"durable"`
+	Handler  string    `json:"handler"`
+	Key      string    `json:"key"`
+	Order    string    `json:"order"`
+	Timeout  string    `json:"timeout"`
+	Attempts int       `json:"max_attempts"`
+	MaxAge   string    `json:"max_age"`
+	Timeline []attempt `json:"timeline"`
+	Trip     int       `json:"trip_after"`
+	Restarts []string  `json:"restart_delays"`
+	Dead     string    `json:"dead_letter_subject"`
+}
+
+type attempt struct {
+	Number int    `json:"attempt"`
+	After  string `json:"after"`         // the failure before
+	Total  string `json:"total"`         // since the first attempt
+	Where  string `json:"waits_in"`      // the consumer or the retry stream
+	Jitter string `json:"jitter"`        // each way
+	End    string `json:"end,omitempty"` // why there is no attempt after this one
+}
+
+// shownDelays is how many steps of a policy are shown.
+const shownDelays = 10
+
+func explain(cfg *config.Config, subj string) (*explanation, bool) {
+	best, pattern := config.Route{}, ""
+	for _, rt := range cfg.Routes {
+		for _, p := range rt.Subjects {
+			if subject.Matches(p, subj) && (pattern == "" || subject.Compare(p, pattern) < 0) {
+				best, pattern = rt, p
+			}
+		}
+	}
+	if pattern == "" {
+		return nil, false
+	}
+	rt := best.WithDefaults()
+	e := &explanation{
+		Subject: subj, Route: rt.Name, Pattern: pattern, Stream: rt.Stream, Durable: rt.Durable, Handler: best.Handler.String(),
+		Key: keyOf(rt.Key, subj), Order: rt.Order, Timeout: rt.Timeout.String(), Attempts: rt.Retry.MaxAttempts,
+		MaxAge: rt.Retry.MaxAge.String(), Trip: *rt.Supervisor.TripAfter,
+		Dead: fmt.Sprintf("%s.%s.<stream>.<seq>-<time>-<replay>.%s", or(rt.DeadLetter.Prefix, cfg.Service+".dlq"), rt.Name, subj),
+	}
+	e.Timeline = timeline(rt.Retry.Backoff, rt.Retry.MaxAttempts, rt.Retry.MaxAge, rt.Retry.ParkAfter)
+	for n := range shownDelays {
+		e.Restarts = append(e.Restarts, rt.Supervisor.Restart.Base(n).String())
+	}
+	return e, true
+}
+
+// timeline is when the attempts of a message start that always fails at once.
+func timeline(b supervisor.Backoff, attempts int, maxAge, parkAfter time.Duration) (list []attempt) {
+	total := time.Duration(0)
+	list = append(list, attempt{Number: 1, After: "0s", Total: "0s"})
+	for n := 1; ; n++ {
+		last := &list[len(list)-1]
+		if attempts > 0 && n == attempts {
+			last.End = "its attempts are spent: dead letter (exhausted)"
+			return list
+		}
+		delay := b.Base(n - 1)
+		if total += delay; total > maxAge || total < 0 {
+			last.End = fmt.Sprintf("an attempt after %v would be too late: dead letter (expired)", maxAge)
+			return list
+		}
+		if n > 1000 {
+			return list
+		}
+		a := attempt{Number: n + 1, After: delay.String(), Total: total.String(), Where: "consumer"}
+		if delay > parkAfter {
+			a.Where = "retry stream"
+		}
+		if b.Jitter != nil && *b.Jitter > 0 && b.Policy != supervisor.Slots {
+			a.Jitter = time.Duration(float64(delay) * *b.Jitter).String()
+		}
+		list = append(list, a)
+	}
+}
+
+func keyOf(key, subj string) string {
+	switch key {
+	case "subject":
+		return subj
+	case "route":
+		return "(the whole route)"
+	}
+	t, err := subject.ParseTemplate(key)
+	if err != nil {
+		return subj
+	}
+	k, err := t.Expand(subj)
+	if err != nil {
+		return subj + " (too few tokens for " + key + ")"
+	}
+	return k
+}
+
+func or(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func (e *explanation) print(w io.Writer) {
+	fields(w, [][]string{
+		{"subject", e.Subject},
+		{"route", fmt.Sprintf("%s (by %s), durable %s", e.Route, e.Pattern, e.Durable)},
+		{"handler", fmt.Sprintf("%s, timeout %s", e.Handler, e.Timeout)},
+		{"key", fmt.Sprintf("%s, order %s", e.Key, e.Order)},
+		{"dead letter", e.Dead},
+	})
+	fmt.Fprintf(w, "\nA message that keeps failing (delays before jitter):\n\n")
+	rows := [][]string{{"ATTEMPT", "AFTER", "±JITTER", "IN TOTAL", "WAITS IN", ""}}
+	for i, a := range e.Timeline {
+		if len(e.Timeline) > 2*shownDelays && i == shownDelays {
+			rows = append(rows, []string{"…", "", "", "", "", ""})
+		}
+		if len(e.Timeline) > 2*shownDelays && i >= shownDelays && i < len(e.Timeline)-1 {
+			continue
+		}
+		rows = append(rows, []string{fmt.Sprint(a.Number), a.After, or(a.Jitter, "-"), a.Total, or(a.Where, "-"), a.End})
+	}
+	table(w, rows)
+	switch e.Trip {
+	case 0:
+		fmt.Fprintf(w, "\nFailures never make the key wait (trip_after is 0); a panic or a hang does, before the next child, for:\n")
+	case 1:
+		fmt.Fprintf(w, "\nEach failure makes the key wait (trip_after is 1), and so does a panic or a hang, for:\n")
+	default:
+		fmt.Fprintf(w, "\nAfter %d failures in a row of at least two messages, or a panic or a hang, the key waits, for:\n", e.Trip)
+	}
+	fmt.Fprintf(w, "\n%s\n", strings.Join(slices.Concat(e.Restarts, []string{"…"}), "  "))
+}

@@ -1,0 +1,90 @@
+package program
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/relaymq/relay/consumer"
+)
+
+// Status, pause and resume as somebody uses them at three in the morning.
+func TestOperate_statusPauseResume(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+routes:
+  - name: billing
+    subjects: [orders.>]
+    handler: {http: {url: "$HOOK"}}
+    retry: {max_attempts: 5, policy: constant, min: 1h, max: 1h}
+    supervisor: {trip_after: 0}
+`)
+	status := func(want ...string) {
+		t.Helper()
+		var out string
+		eventually(t, fmt.Sprintf("status says %q", want), func() bool {
+			out = must(t, w.dir, "status")
+			for _, text := range want {
+				if !strings.Contains(out, text) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	if code, _, said := relay(t, w.dir, "status"); code != exitFailed || !strings.Contains(said, "is relay run running") {
+		t.Errorf("without an instance: exit %d, %s", code, said)
+	}
+	w.hook.answers(func(request) (int, string) { return 500, "down" })
+	p := w.run()
+	status("  ready, up ", "billing  flowing  0 ")
+	for i := range 3 {
+		w.publish(fmt.Sprintf("orders.%d", i), []byte("{}"), nil)
+	}
+	eventually(t, "they are parked", func() bool {
+		st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
+		return err == nil && st.CachedInfo().State.Msgs == 3
+	})
+	// An instance looks when it starts, and every 15 s.
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Fatalf("exit %d", code)
+	}
+	w.run()
+	status("3 messages of the service wait in the retry stream")
+
+	if out := must(t, w.dir, "pause", "billing", "--why", "database migration"); out != "route billing is paused on 1 running instance\n" {
+		t.Errorf("pause says %q", out)
+	}
+	status("billing  paused", "database migration")
+	var list []consumer.Status
+	if err := json.Unmarshal([]byte(must(t, w.dir, "status", "--json")), &list); err != nil || len(list) != 1 || list[0].Parked != 3 || list[0].Routes[0].State != "paused" {
+		t.Errorf("status as JSON: %v, %+v", err, list)
+	}
+	handled := w.hook.count()
+	w.publish("orders.late", []byte("{}"), nil)
+	if out := must(t, w.dir, "pause", "billing", "orders.odd"); out != "key orders.odd of route billing is paused on 1 running instance\nnote: no instance has messages of this key now; the order holds for when they come\n" {
+		t.Errorf("pause says %q", out)
+	}
+	status("1 suspended", "orders.odd")
+	if code, _, said := relay(t, w.dir, "pause", "biling"); code != exitUsage || !strings.Contains(said, "there is no route biling; did you mean billing?") {
+		t.Errorf("a misspelt route: exit %d, %s", code, said)
+	}
+	if code, _, said := relay(t, w.dir, "pause", "billing", "nosuchkey"); code != exitUsage || !strings.Contains(said, "its subjects are orders.>") {
+		t.Errorf("a key that cannot be: exit %d, %s", code, said)
+	}
+	if n := w.hook.count(); n != handled {
+		t.Errorf("%d messages were handled while the route was paused", n-handled)
+	}
+	out := must(t, w.dir, "resume", "billing", "--as", "eve", "--why", "migrated")
+	if !strings.HasPrefix(out, "route billing is running on 1 running instance\n") || !strings.Contains(out, "key orders.odd was paused by ") {
+		t.Errorf("resume says %q", out)
+	}
+	eventually(t, "what waited is handled", func() bool { return w.hook.count() == handled+1 })
+	status("billing  flowing")
+	if out := must(t, w.dir, "status", "billing", "--keys", "0"); !strings.Contains(out, "durable       billing on stream ORDERS") {
+		t.Errorf("status of a route says %q", out)
+	}
+}

@@ -1,0 +1,147 @@
+package program
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/consumer"
+)
+
+func newOrphans(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "orphans", Short: "what waits for a route that was renamed or taken away", Args: args(knownCommand),
+		Long: `When a route, its durable or its stream gets another name, what waits under the old one is consumed by nobody: retries that
+were parked, a durable with what it has not delivered, dead letters. Orphans finds and moves it. What an instance with the old
+configuration still pulls is none.`,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newOrphansLs(o), newOrphansMove(o))
+	return c
+}
+
+func newOrphansLs(o *options) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "ls", Short: "list what waits for routes that the configuration does not have", Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := o.open(c.Context())
+			if err != nil {
+				return err
+			}
+			defer cl.close()
+			var names []string
+			for _, rt := range cl.cfg.Routes {
+				names = append(names, rt.Name)
+			}
+			list, err := consumer.Orphans(c.Context(), cl.js, cl.cfg.Service, names)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				if list == nil {
+					list = []consumer.Orphan{}
+				}
+				return printJSON(c.OutOrStdout(), list)
+			}
+			if len(list) == 0 {
+				fmt.Fprintln(c.OutOrStdout(), "nothing waits for a route that is not there")
+				return nil
+			}
+			rows := [][]string{{"KIND", "ROUTE", "STREAM", "DURABLE", "MESSAGES", "OUTSTANDING", "NEXT"}}
+			for _, of := range list {
+				rows = append(rows, []string{
+					of.Kind, of.Route, of.Stream, of.Durable, strconv.FormatUint(of.Messages, 10), strconv.Itoa(of.Outstanding), of.Next,
+				})
+			}
+			table(c.OutOrStdout(), rows)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func newOrphansMove(o *options) *cobra.Command {
+	var from, to, stream string
+	var yes, dry, asJSON bool
+	c := &cobra.Command{
+		Use: "move --from ROUTE --to ROUTE", Short: "give the retries of a route that is not there to another one of the same stream", Args: args(cobra.NoArgs),
+		Long: `Move takes what waits in the retry stream for one route to another route of the same stream, with its attempts and its time.
+Each message is stored for the new route before the old one is removed: nothing is lost when this is interrupted, and another
+run goes on. The old route must run nowhere, and the new one must have been started once.`,
+		Example: `  relay orphans move --from billing --to invoicing --dry-run
+  relay orphans move --from billing --to invoicing`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if from == "" || to == "" {
+				return fmt.Errorf("%w: --from and --to are required", errUsage)
+			}
+			cl, err := o.open(c.Context())
+			if err != nil {
+				return err
+			}
+			defer cl.close()
+			var others []string
+			known := len(cl.cfg.Routes) == 0
+			for _, rt := range cl.cfg.Routes {
+				known = known || rt.Name == to
+				if rt.Name != from {
+					others = append(others, rt.Name)
+				}
+			}
+			if !known {
+				return fmt.Errorf("%w: --to: the configuration has no route %s", errUsage, printable(to))
+			}
+			list, err := consumer.Orphans(c.Context(), cl.js, cl.cfg.Service, others)
+			if err != nil {
+				return err
+			}
+			var chosen []consumer.Orphan
+			total := 0
+			for _, of := range list {
+				if of.Kind == consumer.OrphanRetries && of.Route == from && of.Stream != "" && (stream == "" || of.Stream == stream) {
+					chosen = append(chosen, of)
+					total += int(of.Messages)
+				}
+			}
+			if stream != "" && len(chosen) == 0 { // those of an earlier version do not say their stream
+				chosen = []consumer.Orphan{{Route: from, Stream: stream}}
+			}
+			out := c.OutOrStdout()
+			moved := 0
+			if !dry && len(chosen) > 0 {
+				if err := confirm(c.Context(), c, yes, fmt.Sprintf("Give %d waiting %s of route %s to route %s?", total, plural(total, "message"), printable(from), printable(to))); err != nil {
+					return err
+				}
+				bar := newBar(c, total, "moving")
+				for _, of := range chosen {
+					n, err := consumer.MoveOrphans(c.Context(), cl.js, cl.cfg.Service, from, to, of.Stream, func() { _ = bar.Add(1) })
+					moved += n
+					if err != nil {
+						_ = bar.Finish()
+						return fmt.Errorf("%d moved, the others wait as before: %w", moved, err)
+					}
+				}
+				_ = bar.Finish()
+			}
+			if asJSON {
+				return printJSON(out, map[string]any{"from": from, "to": to, "found": total, "moved": moved, "dry_run": dry})
+			}
+			if dry {
+				fmt.Fprintf(out, "%d would be moved\n", total)
+				return nil
+			}
+			fmt.Fprintf(out, "%d moved\n", moved)
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&from, "from", "", "the route whose messages wait")
+	f.StringVar(&to, "to", "", "the route that gets them")
+	f.StringVar(&stream, "stream", "", "only those of this stream")
+	f.BoolVar(&dry, "dry-run", false, "say how many there are, and move none")
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}

@@ -1,0 +1,57 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/relaymq/relay/internal/plain"
+)
+
+func printJSON(w io.Writer, v any) error { return plain.JSON(w, v, "  ") }
+
+func printLine(w io.Writer, v any) error { return plain.JSON(w, v, "") }
+
+// printable shows what comes from strangers on one line, without letting it act on the terminal.
+func printable(s string) string { return plain.Text(s) }
+
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format("2006-01-02 15:04:05")
+}
+
+// confirm asks before something large or destructive. Without a terminal --yes is required. The end of ctx is a no.
+func confirm(ctx context.Context, c *cobra.Command, yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	in, ok := c.InOrStdin().(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return fmt.Errorf("%w: %s: there is no terminal to ask on, so --yes is required", errUsage, question)
+	}
+	fmt.Fprintf(c.ErrOrStderr(), "%s [y/N] ", question)
+	answer := make(chan string, 1)
+	go func() { // a read from a terminal does not end with ctx; this goroutine ends with the program
+		var a string
+		_, _ = fmt.Fscanln(in, &a)
+		answer <- strings.ToLower(a)
+	}()
+	select {
+	case a := <-answer:
+		if a == "y" || a == "yes" {
+			return nil
+		}
+	case <-ctx.Done():
+		fmt.Fprintln(c.ErrOrStderr())
+	}
+	return errors.New("not done")
+}

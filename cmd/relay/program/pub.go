@@ -1,0 +1,79 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/subject"
+)
+
+func newPub(o *options) *cobra.Command {
+	var headers []string
+	var timeout time.Duration
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "pub SUBJECT [BODY|-]", Short: "publish a message, confirmed by its stream", Args: args(cobra.RangeArgs(1, 2)),
+		Long: `Pub publishes one message and waits until a stream has stored it. Without BODY, or with -, the body is read from
+standard input. A stream that is full is tried again, with backoff, until --timeout.`,
+		Example: `  relay pub orders.eu.created '{"id":1}'
+  relay pub orders.eu.created - -H 'Content-Type: application/json' < order.json`,
+		RunE: func(c *cobra.Command, a []string) error {
+			// JetStream would store orders.* as a subject of that name, which nobody means.
+			if err := subject.ValidateLiteral(a[0]); err != nil {
+				return fmt.Errorf("%w: subject: %w", errUsage, err)
+			}
+			m := nats.NewMsg(a[0])
+			for _, h := range headers {
+				name, value, ok := strings.Cut(h, ":")
+				if !ok {
+					return fmt.Errorf("%w: header %q: must be 'Name: value'", errUsage, h)
+				}
+				m.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+			}
+			if len(a) == 2 && a[1] != "-" {
+				m.Data = []byte(a[1])
+			} else {
+				body, err := io.ReadAll(c.InOrStdin())
+				if err != nil {
+					return err
+				}
+				m.Data = body
+			}
+			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt)
+			defer stop()
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			cl, err := o.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer cl.close()
+			ack, err := consumer.Publish(ctx, cl.js, m)
+			switch {
+			case errors.Is(err, nats.ErrNoResponders), errors.Is(err, consumer.ErrNoStream):
+				return fmt.Errorf("no stream holds subject %s: nothing was stored", printable(m.Subject))
+			case err != nil:
+				return err
+			case asJSON:
+				return printJSON(c.OutOrStdout(), ack)
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "stored in %s as %d\n", ack.Stream, ack.Sequence)
+			return err
+		},
+	}
+	f := c.Flags()
+	f.StringArrayVarP(&headers, "header", "H", nil, "header as 'Name: value'; may be given more than once")
+	f.DurationVar(&timeout, "timeout", 30*time.Second, "give up after this long")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}

@@ -1,0 +1,343 @@
+package program
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/relaymq/relay/consumer"
+)
+
+// over is a route on all its instances.
+type over struct {
+	name      string
+	on        []consumer.RouteStatus // one of each instance
+	instances []string
+}
+
+func routesOver(list []consumer.Status) (routes []over) {
+	for _, s := range list {
+		for _, r := range s.Routes {
+			i := slices.IndexFunc(routes, func(o over) bool { return o.name == r.Name })
+			if i < 0 {
+				i = len(routes)
+				routes = append(routes, over{name: r.Name})
+			}
+			routes[i].on = append(routes[i].on, r)
+			routes[i].instances = append(routes[i].instances, s.Instance)
+		}
+	}
+	return routes
+}
+
+func (o over) sum(of func(consumer.RouteStatus) int) (n int) {
+	for _, r := range o.on {
+		n += of(r)
+	}
+	return n
+}
+
+// states says how many instances are in which state, if they differ.
+func (o over) states() string {
+	count := make(map[string]int)
+	for _, r := range o.on {
+		count[r.State]++
+	}
+	if len(count) == 1 {
+		return o.on[0].State
+	}
+	return keyCounts(count)
+}
+
+// latest is the server's count that is the youngest; nil: no instance knows.
+func (o over) latest() (b *consumer.Backlog) {
+	for _, r := range o.on {
+		if r.Backlog != nil && (b == nil || r.Backlog.At.After(b.At)) {
+			b = r.Backlog
+		}
+	}
+	return b
+}
+
+func (o over) row() []string {
+	backlog, unacked, parked := "?", "?", "?"
+	if b := o.latest(); b != nil {
+		backlog, unacked = fmt.Sprint(b.Stream), fmt.Sprint(b.Outstanding)
+		if b.Parked != nil {
+			parked = fmt.Sprint(*b.Parked)
+		}
+	}
+	run := fmt.Sprint(o.sum(func(r consumer.RouteStatus) int { return r.Running }))
+	if n := o.sum(func(r consumer.RouteStatus) int { return r.Stuck }); n > 0 {
+		run += fmt.Sprintf("+%d stuck", n)
+	}
+	keys := make(map[string]int)
+	for _, r := range o.on {
+		for state, n := range r.Keys {
+			keys[state] += n
+		}
+	}
+	return []string{
+		o.name, o.states(), run, fmt.Sprint(o.sum(func(r consumer.RouteStatus) int { return r.Window + r.Stash })), backlog, unacked, parked,
+		fmt.Sprint(o.sum(func(r consumer.RouteStatus) int { return int(r.Acked) })),
+		fmt.Sprint(o.sum(func(r consumer.RouteStatus) int { return int(r.Retried) })), o.dead(), keyCounts(keys),
+	}
+}
+
+func (o over) dead() string {
+	stored := "?"
+	for _, r := range o.on {
+		if r.Stored != nil {
+			stored = fmt.Sprint(*r.Stored)
+		}
+	}
+	if n := o.sum(func(r consumer.RouteStatus) int { return int(r.Dead) }); n > 0 {
+		stored += fmt.Sprintf(" (+%d)", n)
+	}
+	return stored
+}
+
+// printStatus prints instances as one: each, with its trouble, then the routes in total, then what stands still.
+func printStatus(w io.Writer, list []consumer.Status, now time.Time) {
+	printInstances(w, list, now)
+	fmt.Fprintln(w)
+	routes := routesOver(list)
+	rows := [][]string{{"ROUTE", "STATE", "RUN", "HELD", "BACKLOG", "UNACKED", "PARKED", "DONE", "RETRIED", "DEAD", "KEYS"}}
+	for _, o := range routes {
+		rows = append(rows, o.row())
+	}
+	table(w, rows)
+	for _, o := range routes {
+		printStill(w, o, len(list), now)
+	}
+	printKeys(w, routes, now)
+}
+
+func printInstances(w io.Writer, list []consumer.Status, now time.Time) {
+	var parked int64
+	stored := uint64(0)
+	for _, s := range list {
+		ready := "ready"
+		switch {
+		case s.Draining:
+			ready = "DRAINING"
+		case !s.Ready:
+			ready = "NOT READY"
+		}
+		fmt.Fprintf(w, "%s  %s, up %v\n", printable(s.Instance), ready, now.Sub(s.Started).Round(time.Second))
+		for _, t := range slices.Concat(s.Trouble, s.Notices) {
+			fmt.Fprintf(w, "  ! %s\n", printable(t))
+		}
+		parked, stored = max(parked, s.Parked), max(stored, s.Stored)
+	}
+	if parked > 0 {
+		fmt.Fprintf(w, "%d %s of the service wait in the retry stream\n", parked, plural(int(parked), "message"))
+	}
+	if stored > 0 {
+		fmt.Fprintf(w, "%d dead %s of the service %s stored: relay dlq ls --group-by error\n", stored, plural(int(stored), "letter"), areIs(stored))
+	}
+}
+
+func areIs(n uint64) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+// printStill says of a route that does not flow since when, why, and what happens next.
+func printStill(w io.Writer, o over, instances int, now time.Time) {
+	type still struct{ state, why, next string }
+	var list []still
+	since, on := map[still]time.Time{}, map[still]int{}
+	for _, r := range o.on {
+		if r.State == consumer.RouteFlowing {
+			continue
+		}
+		s := still{r.State, r.Why, ""}
+		if r.State != consumer.RouteWaiting {
+			s.next = nextOf(o.name, r, now)
+		}
+		if r.State == consumer.RouteWaiting && len(o.on) == 1 {
+			s.next = nextOf(o.name, r, now)
+		}
+		if on[s]++; on[s] == 1 {
+			list = append(list, s)
+		}
+		if r.Since != nil && (since[s].IsZero() || r.Since.Before(since[s])) {
+			since[s] = *r.Since
+		}
+	}
+	for _, s := range list {
+		fmt.Fprintf(w, "\n%s is %s", printable(o.name), printable(s.state))
+		if at := since[s]; !at.IsZero() {
+			fmt.Fprintf(w, " since %s (%v)", when(at), short(now.Sub(at)))
+		}
+		if instances > 1 {
+			fmt.Fprintf(w, " on %d of %d instances", on[s], instances)
+		}
+		fmt.Fprintln(w)
+		if s.why != "" {
+			fmt.Fprintf(w, "  why   %s\n", printable(s.why))
+		}
+		for _, r := range o.on {
+			if r.State == s.state && r.Pause != nil {
+				fmt.Fprintf(w, "  by    %s\n", printable(whoPaused(*r.Pause)))
+				break
+			}
+		}
+		if s.next == "" {
+			s.next = "each instance tries one message when its own wait is over; all flow when it succeeds"
+		}
+		fmt.Fprintf(w, "  next  %s\n", printable(s.next))
+	}
+}
+
+// whoPaused names the operator, and whom NATS took the operator for.
+func whoPaused(order consumer.Order) string {
+	by := or(order.By, "an operator")
+	if order.User != "" {
+		by += ", NATS user " + order.User
+	}
+	return by + ", " + when(order.At)
+}
+
+// nextOf is what happens next to a route that stands still.
+func nextOf(name string, r consumer.RouteStatus, now time.Time) string {
+	switch r.State {
+	case consumer.RouteWaiting:
+		return fmt.Sprintf("one message is tried %s; all flow when it succeeds, or now with: relay resume %s", in(r.Until, now), name)
+	case consumer.RouteProbing:
+		return "one message is tried; all flow when it succeeds, and else it waits longer"
+	case consumer.RoutePaused:
+		return fmt.Sprintf("nothing, until: relay resume %s", name)
+	case consumer.RouteStopped:
+		return fmt.Sprintf("mend what it says; then it goes on by itself, or now with: relay resume %s", name)
+	case consumer.RouteDraining:
+		return "handlers that run may finish; the other messages are back in the stream"
+	case consumer.RouteDisconnected:
+		return "it goes on when the connection is back"
+	case consumer.RouteStarting:
+		return "it flows when everything is set up"
+	}
+	return ""
+}
+
+func in(until *time.Time, now time.Time) string {
+	if until == nil {
+		return "soon"
+	}
+	return "in " + short(max(0, until.Sub(now)))
+}
+
+// short is a duration as people say it.
+func short(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+}
+
+// printKeys prints the keys that do not flow, those in trouble longest first.
+func printKeys(w io.Writer, routes []over, now time.Time) {
+	rows := [][]string{{"KEY", "ROUTE", "STATE", "FOR", "NEXT TRY", "HELD", "WHY"}}
+	type row struct {
+		since time.Time
+		cells []string
+	}
+	var list []row
+	more := 0
+	for _, o := range routes {
+		for _, r := range o.on {
+			more += r.WaitingMore
+			for _, k := range r.Waiting {
+				at := "-"
+				switch {
+				case k.Until != nil:
+					at = in(k.Until, now)
+				case k.State == "suspended":
+					at = "at resume"
+				}
+				list = append(list, row{k.Since, []string{
+					keyName(k.Key), o.name, k.State, short(now.Sub(k.Since)), at, fmt.Sprint(k.Stash), k.Why,
+				}})
+			}
+		}
+	}
+	if len(list) == 0 && more == 0 {
+		return
+	}
+	slices.SortStableFunc(list, func(a, b row) int { return cmp.Compare(a.since.UnixNano(), b.since.UnixNano()) })
+	fmt.Fprintln(w)
+	for _, r := range list {
+		rows = append(rows, r.cells)
+	}
+	if len(list) > 0 {
+		table(w, rows)
+	}
+	if more > 0 {
+		fmt.Fprintf(w, "… and %d more; --keys %d prints them\n", more, roundUp(more+len(list)))
+	}
+}
+
+// keyName shows the key of a route that has one key for all.
+func keyName(key string) string { return or(key, "(all)") }
+
+func roundUp(n int) int {
+	for _, step := range []int{100, 1000, 10_000} {
+		if n <= step {
+			return step
+		}
+	}
+	return 10_000
+}
+
+func keyCounts(keys map[string]int) string {
+	var parts []string
+	for _, state := range slices.Sorted(maps.Keys(keys)) {
+		parts = append(parts, fmt.Sprintf("%d %s", keys[state], state))
+	}
+	return or(strings.Join(parts, ", "), "-")
+}
+
+// printRoute tells all of one route.
+func printRoute(w io.Writer, list []consumer.Status, name string, now time.Time) {
+	for _, o := range routesOver(list) {
+		if o.name != name {
+			continue
+		}
+		r := o.on[0]
+		rows := [][]string{
+			{"route", o.name}, {"state", o.states()}, {"durable", or(r.Durable, "?") + " on stream " + or(r.Stream, "?")},
+			{"key, order", r.Key + ", " + r.Order},
+		}
+		if b := o.latest(); b != nil {
+			parked := "?"
+			if b.Parked != nil {
+				parked = fmt.Sprint(*b.Parked)
+			}
+			rows = append(rows, []string{"waiting", fmt.Sprintf("%d in the stream, %d delivered and not settled, %s parked; counted %s ago",
+				b.Stream, b.Outstanding, parked, short(now.Sub(b.At)))})
+		}
+		rows = append(rows, []string{"dead letters", o.dead()})
+		fields(w, rows)
+		printStill(w, o, len(list), now)
+		fmt.Fprintln(w)
+		rows = [][]string{{"INSTANCE", "STATE", "RUN", "QUEUED", "STASH", "DONE", "RETRIED", "DEAD", "KEYS"}}
+		for i, r := range o.on {
+			rows = append(rows, []string{
+				o.instances[i], r.State, fmt.Sprint(r.Running), fmt.Sprint(r.Window), fmt.Sprint(r.Stash),
+				fmt.Sprint(r.Acked), fmt.Sprint(r.Retried), fmt.Sprint(r.Dead), keyCounts(r.Keys),
+			})
+		}
+		table(w, rows)
+		printKeys(w, []over{o}, now)
+	}
+}

@@ -1,0 +1,20 @@
+// Package stock lists the kinds of handler that relay comes with.
+package stock
+
+import (
+	"github.com/relaymq/relay/consumer/handler"
+	"github.com/relaymq/relay/consumer/handler/discard"
+	"github.com/relaymq/relay/consumer/handler/exec"
+	"github.com/relaymq/relay/consumer/handler/forward"
+	"github.com/relaymq/relay/consumer/handler/http"
+)
+
+// Kinds are all of them, in the order in which errors name them.
+func Kinds() []handler.Kind {
+	return []handler.Kind{
+		http.Kind,
+		exec.Kind,
+		forward.Kind,
+		discard.Kind,
+	}
+}
