@@ -36,7 +36,9 @@ func (r *Relay) watchUsage(ctx context.Context) {
 		u, err := r.dead.Usage(ctx)
 		own.asked(ctx, "the dead letters", err)
 		if err == nil {
-			r.retention.note(u, time.Now(), r.cfg.DLQ.OnFull, r.log)
+			if r.retention.note(u, time.Now(), r.cfg.DLQ.OnFull, r.log) {
+				r.reportFilling(u)
+			}
 			r.countDead(ctx, u, time.Now())
 		}
 		n, err := r.retries.Messages(ctx)
@@ -93,8 +95,8 @@ func (w *ownWatch) rest(ctx context.Context) {
 	}
 }
 
-// note keeps the usage for the metrics, and warns when it is due.
-func (t *retention) note(u dlq.Usage, now time.Time, onFull string, log *slog.Logger) {
+// note keeps the usage for the metrics, and warns when it is due: then it returns true.
+func (t *retention) note(u dlq.Usage, now time.Time, onFull string, log *slog.Logger) (warned bool) {
 	t.usage.Store(&u)
 	full := u.Full() >= nearlyFull
 	if full && (!t.full || now.Sub(t.warned) >= repeatWarning) {
@@ -104,12 +106,13 @@ func (t *retention) note(u dlq.Usage, now time.Time, onFull string, log *slog.Lo
 		}
 		log.Warn("dead letters are nearly full", "percent", int(100*u.Full()), "entries", u.Entries, "bytes", u.Bytes,
 			"bodies", u.Bodies, "max_bytes", u.Max, "next", next)
-		t.warned = now
+		t.warned, warned = now, true
 	}
 	if t.full && !full {
 		log.Info("dead letters have room again", "percent", int(100*u.Full()))
 	}
 	t.full = full
+	return warned
 }
 
 var (

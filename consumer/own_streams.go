@@ -10,6 +10,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/ownstream"
 )
 
@@ -21,6 +22,9 @@ const ownEvery = 30 * time.Second
 func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 	service := r.cfg.Service
 	list := append([]jetstream.StreamConfig{ack.RetryConfig(service, r.retryStreamName(), r.cfg.Replicas)}, r.deadConfig().Streams()...)
+	if r.cfg.Events.Store {
+		list = append(list, event.Stream(service, r.cfg.Replicas, r.cfg.Events.MaxAge))
+	}
 	return append(list,
 		ownstream.Bucket(r.attemptsName(), r.cfg.Replicas, 0), ownstream.Bucket(strings.ToUpper(service)+"_STATE", r.cfg.Replicas, 0),
 		ownstream.Bucket(r.instancesName(), r.cfg.Replicas, lapse), dlq.JobsStream(service, r.cfg.Replicas))

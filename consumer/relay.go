@@ -18,6 +18,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/event"
 )
 
 // Config is what the routes of a [Relay] share. Its zero value works.
@@ -31,6 +32,8 @@ type Config struct {
 	// DLQ says how long, how much, and what happens when the dead letters are full; see [dlq.Config], of which only MaxAge,
 	// MaxBytes and OnFull are used.
 	DLQ dlq.Config
+	// Events says whether events are stored.
+	Events Events
 	// Drain is how long handlers may finish once Run is to end. Zero means 30s.
 	Drain time.Duration
 	// Stalled is for how long a route may start nothing, although messages wait and no operator paused it, before it is not
@@ -49,6 +52,7 @@ func (c Config) withDefaults() Config {
 	c.Replicas = cmp.Or(c.Replicas, 1)
 	c.Drain = cmp.Or(c.Drain, 30*time.Second)
 	c.Stalled = cmp.Or(c.Stalled, time.Minute)
+	c.Events.MaxAge = cmp.Or(c.Events.MaxAge, defaultEventsAge)
 	if c.Instance == "" {
 		host, _ := os.Hostname()
 		c.Instance = cmp.Or(host, "relay") + "-" + nuid.Next()[16:]
@@ -75,6 +79,7 @@ type Relay struct {
 	link      *link
 	lives     *lives // nil when no handler runs in this process
 	tellings  *tellings
+	events    *event.Bus
 	retention retention
 	orphans   atomic.Pointer[[]Orphan]
 
@@ -105,6 +110,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
 	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: newSolo(), opening: make(chan struct{}, atOnce)}
 	r.troubles.log = cfg.Logger
+	r.troubles.report = func(what string, err error) { r.reportTrouble("", what, err) }
 	var err error
 	if cfg.Domain == "" {
 		r.js, err = jetstream.New(nc)
@@ -142,7 +148,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 		shortest = min(shortest, rt.cfg.AckWait)
 	}
 	r.link = newLink(shortest)
-	r.metrics, r.tellings = newMetrics(r), newTellings(r)
+	r.metrics, r.tellings, r.events = newMetrics(r), newTellings(r), r.newEvents()
 	return r, errors.Join(faults...)
 }
 
@@ -165,6 +171,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	ctx, escalate := context.WithCancelCause(ctx)
 	defer escalate(nil)
 	r.escalate = escalate
+	defer r.runEvents()()
 	defer r.endWithConnection(ctx, escalate)()
 
 	if err := r.reach(ctx); err != nil {

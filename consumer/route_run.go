@@ -72,6 +72,7 @@ func newRoute(r *Relay, cfg Route) *route {
 	cfg.OwnBytes = cfg.OwnBytes || outside
 	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: !outside}
 	rt.troubles.log = rt.log
+	rt.troubles.report = func(what string, err error) { r.reportTrouble(cfg.Name, what, err) }
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
@@ -152,6 +153,7 @@ func (rt *route) fail(err error) {
 	rt.mu.Unlock()
 	if err != nil {
 		rt.log.Error("route stopped; its messages wait, and it tries again by itself", "error", err)
+		rt.reportStopped(err)
 	} else {
 		rt.log.Info("route is not stopped any more")
 	}
@@ -173,9 +175,10 @@ func (rt *route) trouble() error {
 	return nil
 }
 
-// event logs what happened to a key or to the route.
+// event logs and reports what happened to a key or to the route.
 func (rt *route) event(e supervisor.Event) {
 	rt.count.moves[e.To].Add(1)
+	rt.report(e)
 	attrs := []any{"from", e.From, "to", e.To, "why", e.Why}
 	what := "route"
 	if !e.Route {

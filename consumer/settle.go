@@ -189,6 +189,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 	if err == nil {
 		rt.log.Error("dead-lettered", m.attrs("reason", o.Reason, "attempts", o.Attempts, "error", e.LastError)...)
 		rt.count.dead(o.Reason)
+		rt.reportDead(e)
 		m.done()
 		return
 	}

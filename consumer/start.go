@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/permission"
 )
@@ -110,6 +111,12 @@ func (r *Relay) shared(ctx context.Context) error {
 			r.dead, err = dlq.Open(ctx, r.js, r.deadConfig())
 			return err
 		}},
+	}
+	if r.cfg.Events.Store {
+		parts = append(parts, struct {
+			name string
+			make func(ctx context.Context) error
+		}{"stream " + event.StreamName(r.cfg.Service), r.ensureEvents})
 	}
 	if len(r.solo.groups) > 0 {
 		parts = append(parts, struct {

@@ -16,6 +16,8 @@ import (
 // begins, one a minute while it lasts, and one when it is over.
 type troubles struct {
 	log *slog.Logger
+	// report is told when one begins, and when it is over: then err is nil.
+	report func(what string, err error)
 
 	mu   sync.Mutex
 	list []*trouble
@@ -46,7 +48,8 @@ func (t *trouble) passes() bool { return away.Is(t.err) }
 func (t *troubles) note(what string, err error, now time.Time) {
 	t.mu.Lock()
 	i := t.index(what)
-	if i < 0 {
+	begins := i < 0
+	if begins {
 		i = len(t.list)
 		t.list = append(t.list, &trouble{what: what, since: now})
 	}
@@ -58,6 +61,9 @@ func (t *troubles) note(what string, err error, now time.Time) {
 	}
 	t.list[i] = &tr
 	t.mu.Unlock()
+	if begins {
+		t.report(what, err)
+	}
 	if say {
 		t.log.Warn("relay waits, and tries again: "+what, "since", tr.since.UTC(), "error", err)
 	}
@@ -74,6 +80,7 @@ func (t *troubles) mended(what string, now time.Time) {
 	was := t.list[i]
 	t.list = slices.Delete(slices.Clone(t.list), i, i+1)
 	t.mu.Unlock()
+	t.report(what, nil)
 	t.log.Info("relay waits no longer: "+what, "after", now.Sub(was.since).Round(time.Millisecond))
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/event"
 )
 
 func newDLQDiscard(o *options) *cobra.Command {
@@ -86,6 +87,11 @@ func recorded(ctx context.Context, cl *client, record *dlq.Job, total int, disca
 		return fmt.Errorf("nothing is discarded, because it cannot be recorded: %w", err)
 	}
 	done, err := discard()
+	what := "discarded from the dead letters"
+	if record.Kind == dlq.RetriesDiscard {
+		what = "discarded while they waited for their retry"
+	}
+	cl.tell(event.Audit, event.Data{By: record.By, Job: record.ID, Text: fmt.Sprintf("%d of %d %s", done, total, what)})
 	record.Handed, record.State = done, dlq.JobDone
 	if err != nil {
 		record.State, record.Why = dlq.JobStopped, err.Error()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -275,7 +276,23 @@ func (r *replayer) run(ctx context.Context, jobs *dlq.Jobs, plan *dlq.Plan) erro
 	run.Runner = runner()
 	err := run.Do(ctx)
 	_ = bar.Finish()
+	r.report(last, err)
 	return r.end(last, err)
+}
+
+// report publishes how it ended.
+func (r *replayer) report(p dlq.Progress, err error) {
+	d := event.Data{Job: r.job.ID, By: r.job.Runner, Text: fmt.Sprintf("replay %s is done: %d of %d replayed%s", r.job.ID, p.Handed, p.Total, tally(p))}
+	kind := event.ReplayDone
+	if err != nil {
+		kind, d.Why = event.ReplayStopped, err.Error()
+		d.Text = fmt.Sprintf("replay %s stopped after %d of %d: %v", r.job.ID, p.Handed, p.Total, err)
+	}
+	if len(r.job.Routes) == 1 {
+		for d.Route = range r.job.Routes {
+		}
+	}
+	r.cl.tell(kind, d)
 }
 
 // tally says what the first attempts gave.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -143,6 +144,7 @@ func (a act) do(o *options, c *cobra.Command, names []string) error {
 		}
 		out.Ended = woken
 	}
+	cl.tell(event.Audit, event.Data{Route: order.Route, Key: out.Key, Why: order.Why, By: order.By, Text: out.what() + " is " + order.State})
 	if a.json {
 		err = printJSON(c.OutOrStdout(), out)
 	} else {
@@ -181,11 +183,17 @@ func (out *outcome) follow(ctx context.Context, cl *client, orders *consumer.Ord
 	}
 }
 
-func (out *outcome) print(w io.Writer) {
+// what names what the order is about.
+func (out *outcome) what() string {
 	what := "route " + out.Order.Route
 	if out.Order.Key != nil {
-		what = "key " + printable(out.Key) + " of " + what
+		what = "key " + out.Key + " of " + what
 	}
+	return what
+}
+
+func (out *outcome) print(w io.Writer) {
+	what := printable(out.what())
 	if n := len(out.Follow); n > 0 || len(out.Behind) > 0 {
 		fmt.Fprintf(w, "%s is %s on %d running %s\n", what, out.Order.State, n, plural(n, "instance"))
 	} else {

@@ -17,13 +17,14 @@ type Config struct {
 	NATS    NATS     `koanf:"nats"`
 	Streams []Stream `koanf:"streams"`
 	// Defaults is what the file has under defaults:, as it stands. Routes have it merged in already.
-	Defaults Route         `koanf:"defaults"`
-	Routes   []Route       `koanf:"routes"`
-	DLQ      DLQ           `koanf:"dlq"`
-	Drain    time.Duration `koanf:"drain"`
-	Ready    Ready         `koanf:"ready"`
-	Admin    Admin         `koanf:"admin"`
-	Log      Log           `koanf:"log"`
+	Defaults Route           `koanf:"defaults"`
+	Routes   []Route         `koanf:"routes"`
+	DLQ      DLQ             `koanf:"dlq"`
+	Events   consumer.Events `koanf:"events"`
+	Drain    time.Duration   `koanf:"drain"`
+	Ready    Ready           `koanf:"ready"`
+	Admin    Admin           `koanf:"admin"`
+	Log      Log             `koanf:"log"`
 	// Source is where all of this came from.
 	Source Source `koanf:"-"`
 }
@@ -159,11 +160,12 @@ func defaults() Config {
 			Embedded: Embedded{StoreDir: "./relay-data", Sync: "1s"},
 			Replicas: 1,
 		},
-		DLQ:   DLQ{OnFull: OnFullBlock},
-		Drain: 30 * time.Second,
-		Ready: Ready{Stalled: time.Minute},
-		Admin: Admin{Listen: "127.0.0.1:8420"},
-		Log:   Log{Level: "info", Format: "auto", Burst: 20},
+		DLQ:    DLQ{OnFull: OnFullBlock},
+		Events: consumer.Events{MaxAge: 168 * time.Hour},
+		Drain:  30 * time.Second,
+		Ready:  Ready{Stalled: time.Minute},
+		Admin:  Admin{Listen: "127.0.0.1:8420"},
+		Log:    Log{Level: "info", Format: "auto", Burst: 20},
 	}
 }
 

@@ -112,6 +112,10 @@ var docs = map[string]doc{
 	"dlq.max_bytes": {text: "its size, such as 10GiB; 0: no bound"},
 	"dlq.on_full":   {text: "block: messages stay in their streams and wait; drop_oldest needs max_bytes", values: []string{OnFullBlock, OnFullDropOldest}},
 
+	"events":         {text: "what an operator may want to know, published on <service>.event.>"},
+	"events.store":   {text: "keep them in the stream <SERVICE>_EVENTS, at most 100,000"},
+	"events.max_age": {text: "age at which stored events go"},
+
 	"ready":         {text: "when /readyz fails, beside what is broken"},
 	"ready.stalled": {text: "a route starts nothing for that long while messages wait"},
 	"drain":         {text: "time for running handlers after SIGTERM"},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -72,6 +73,11 @@ func (c *collector) routes(cfg *Config) {
 
 	own := c.reservedSubjects(cfg)
 	c.keepOut(append(slices.Clone(streams), routes...), own)
+	events := reserved{event.Prefix(cfg.Service) + ".>", "events"} // which routes may handle
+	own = append(own, events)
+	if cfg.Events.Store {
+		c.keepOut(streams, []reserved{{events.pattern, "events, which events.store keeps in a stream of its own"}})
+	}
 	c.streamsTogether(cfg, streams)
 	c.routesTogether(cfg, routes, streams)
 	c.forwards(cfg, routes, own)
@@ -108,6 +114,7 @@ func (c *collector) reservedSubjects(cfg *Config) []reserved {
 
 // OwnSubjects are patterns of what relay itself publishes to, which no message may be forwarded to.
 func (c *Config) OwnSubjects() (patterns []string) {
+	patterns = append(patterns, event.Prefix(c.Service)+".>")
 	for _, o := range new(collector).reservedSubjects(c) {
 		patterns = append(patterns, o.pattern)
 	}
@@ -129,7 +136,7 @@ func (c *collector) keepOut(sources []claim, own []reserved) {
 // ownStream tells whether relay makes a stream of that name itself.
 func ownStream(service, name string) bool {
 	upper := strings.ToUpper(service)
-	return name == upper+"_DLQ" || name == upper+"_RETRY" || strings.HasPrefix(name, "KV_") || strings.HasPrefix(name, "OBJ_")
+	return name == upper+"_DLQ" || name == upper+"_RETRY" || name == event.StreamName(service) || strings.HasPrefix(name, "KV_") || strings.HasPrefix(name, "OBJ_")
 }
 
 func (c *collector) streamsTogether(cfg *Config, claims []claim) {

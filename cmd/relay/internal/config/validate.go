@@ -39,6 +39,9 @@ func (c *collector) validate(cfg *Config) {
 	if cfg.DLQ.OnFull == OnFullDropOldest && cfg.DLQ.MaxBytes == 0 {
 		c.fault("dlq.on_full", "drop_oldest needs dlq.max_bytes: without a bound nothing is ever full")
 	}
+	if cfg.Events.MaxAge < time.Minute {
+		c.fault("events.max_age", "must be at least 1m (got %v)", cfg.Events.MaxAge)
+	}
 	c.notNegative("drain", cfg.Drain)
 	if cfg.Ready.Stalled < time.Second {
 		c.fault("ready.stalled", "must be at least 1s (got %v)", cfg.Ready.Stalled)

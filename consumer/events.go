@@ -1,0 +1,127 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// Events says what becomes of events beside that they are published: see package event.
+type Events struct {
+	// Store keeps them in the stream <SERVICE>_EVENTS.
+	Store bool `koanf:"store"`
+	// MaxAge is how long they are kept there. Zero means 168h.
+	MaxAge time.Duration `koanf:"max_age"`
+}
+
+// defaultEventsAge is how long events are kept when they are.
+const defaultEventsAge = 168 * time.Hour
+
+// Events are those that this instance publishes, with those of a minute that are alike gathered into one. There is one channel,
+// whoever asks: what does not fit into its 256 while nobody takes it is dropped. It is closed when Run returns.
+func (r *Relay) Events() <-chan event.Event { return r.events.Events() }
+
+func (r *Relay) newEvents() *event.Bus {
+	var muted []string
+	for _, rt := range r.routes {
+		if slices.ContainsFunc(rt.cfg.Subjects, func(p string) bool { return subject.Overlaps(p, event.Prefix(r.cfg.Service)+".>") }) {
+			muted = append(muted, rt.cfg.Name)
+		}
+	}
+	return event.NewBus(r.cfg.Service, r.cfg.Instance, muted, dlq.Fingerprint, func(e event.Event) error { return event.Publish(r.nc, e) })
+}
+
+// runEvents publishes events until the function is called that it returns, which waits for the last ones.
+func (r *Relay) runEvents() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.events.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func (r *Relay) ensureEvents(ctx context.Context) error {
+	_, err := ownstream.Ensure(ctx, r.js, event.Stream(r.cfg.Service, r.cfg.Replicas, r.cfg.Events.MaxAge), r.log)
+	if err != nil {
+		return fmt.Errorf("stream %s, for events.store: %w", event.StreamName(r.cfg.Service), err)
+	}
+	return nil
+}
+
+// report says what happened to a key or to the route. Of what waits, only the begin and the end are events: each probe that fails
+// makes it wait again.
+func (rt *route) report(e supervisor.Event) {
+	d := event.Data{Route: rt.cfg.Name, Key: e.Key, Why: e.Why}
+	if e.To == supervisor.Waiting {
+		d.Until = time.Now().Add(e.Delay).UTC()
+	}
+	name := "route " + rt.cfg.Name
+	if !e.Route {
+		name = fmt.Sprintf("key %q of %s", cut(e.Key, maxKeyShown), name)
+	}
+	kind := func(ofKey, ofRoute event.Kind) event.Kind {
+		if e.Route {
+			return ofRoute
+		}
+		return ofKey
+	}
+	switch {
+	case e.From == supervisor.Flowing && e.To == supervisor.Waiting:
+		d.Text = name + " waits: " + e.Why
+		rt.relay.events.Report(kind(event.KeyWaiting, event.RouteWaiting), d)
+	case e.To == supervisor.Flowing:
+		d.Text = name + " flows again: " + e.Why
+		rt.relay.events.Report(kind(event.KeyFlowing, event.RouteFlowing), d)
+	case e.To == supervisor.Suspended:
+		d.Text = fmt.Sprintf("%s is suspended: %s; when it is mended: relay resume %s", name, e.Why, rt.cfg.Name)
+		rt.relay.events.Report(kind(event.KeySuspended, event.RouteSuspended), d)
+	}
+}
+
+func (rt *route) reportStopped(err error) {
+	rt.relay.events.Report(event.RouteStopped, event.Data{
+		Route: rt.cfg.Name, Why: err.Error(), Text: "route " + rt.cfg.Name + " stopped; its messages wait, and it tries again by itself: " + err.Error(),
+	})
+}
+
+func (rt *route) reportDead(e dlq.Entry) {
+	why := e.LastError
+	if why == "" {
+		why = string(e.Reason)
+	}
+	rt.relay.events.Report(event.DeadLetter, event.Data{
+		Route: rt.cfg.Name, Subject: e.Subject, Message: e.ID(), Reason: string(e.Reason), Why: why,
+		Text: fmt.Sprintf("dead-lettered by route %s (%s): %s", rt.cfg.Name, e.Reason, why),
+	})
+}
+
+// reportTrouble says of a trouble of this route, or of none, that it began; err nil: that it is over.
+func (r *Relay) reportTrouble(route, what string, err error) {
+	if err == nil {
+		r.events.Report(event.StreamMended, event.Data{Route: route, Why: what, Text: "relay waits no longer: " + what})
+		return
+	}
+	r.events.Report(event.StreamTrouble, event.Data{Route: route, Why: what + ": " + err.Error(), Text: "relay waits, and tries again: " + what + ": " + err.Error()})
+}
+
+func (r *Relay) reportFilling(u dlq.Usage) {
+	next := "new ones will be refused, and their messages stay in their streams"
+	if r.cfg.DLQ.OnFull == dlq.OnFullDropOldest {
+		next = "the oldest will be dropped"
+	}
+	r.events.Report(event.DLQFilling, event.Data{
+		Text: fmt.Sprintf("the dead letters have used %d %% of dlq.max_bytes (%d of them); then %s", int(100*u.Full()), u.Entries, next),
+	})
+}

@@ -1,0 +1,184 @@
+package event
+
+import (
+	"context"
+	"encoding/json"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	queued    = 1024 // events that wait to be published
+	listening = 256  // events that whoever listens in this process has not taken yet
+	maxGroups = 1000 // that are gathered at once: a group more is published with what has no group
+	window    = time.Minute
+)
+
+// Bus gathers events and publishes them. Create it with [NewBus].
+type Bus struct {
+	service, instance string
+	publish           func(Event) error
+	group             func(why string) string
+
+	queue   chan Event
+	out     chan Event
+	muted   map[string]bool
+	counts  map[Kind]*atomic.Uint64
+	dropped atomic.Uint64
+	unsent  atomic.Uint64
+}
+
+// NewBus returns one that is not running yet. Events of muted routes are not published. group makes one of errors that are
+// alike.
+func NewBus(service, instance string, muted []string, group func(why string) string, publish func(Event) error) *Bus {
+	b := &Bus{
+		service: service, instance: instance, publish: publish, group: group, muted: make(map[string]bool), counts: make(map[Kind]*atomic.Uint64),
+		queue: make(chan Event, queued), out: make(chan Event, listening),
+	}
+	for _, name := range muted {
+		b.muted[name] = true
+	}
+	for _, k := range Kinds() {
+		b.counts[k] = new(atomic.Uint64)
+	}
+	return b
+}
+
+// Report notes that something happened just now. It never blocks; what does not fit is dropped and counted. Text is a line for people, of one
+// event; when several are gathered, their number is told beside it.
+func (b *Bus) Report(kind Kind, d Data) {
+	if b.muted[d.Route] {
+		return
+	}
+	now := time.Now()
+	d.Count, d.First = 1, now.UTC()
+	select {
+	case b.queue <- Event{Kind: kind, Service: b.service, Instance: b.instance, Time: now, Data: d}:
+	default:
+		b.dropped.Add(1)
+	}
+}
+
+// Events are those that are published, also while nobody takes them: what does not fit into the channel's 256 is dropped. It is closed
+// when Run returns.
+func (b *Bus) Events() <-chan Event { return b.out }
+
+// gathered are events of one group that follow the first one.
+type gathered struct {
+	event Event // the last of them, with their number; Count 0: none followed
+	ends  time.Time
+}
+
+type group struct {
+	kind       Kind
+	route, why string
+}
+
+// Run publishes until ctx is done. Then it publishes what is queued and gathered, and returns.
+func (b *Bus) Run(ctx context.Context) {
+	defer close(b.out)
+	groups := make(map[group]*gathered)
+	tick := time.NewTicker(window / 60)
+	defer tick.Stop()
+	for {
+		select {
+		case e := <-b.queue:
+			b.take(groups, e)
+		case now := <-tick.C:
+			b.flush(groups, now)
+		case <-ctx.Done():
+			for len(b.queue) > 0 {
+				b.take(groups, <-b.queue)
+			}
+			b.flush(groups, time.Now().Add(2*window))
+			return
+		}
+	}
+}
+
+// take publishes the first event of a group, and gathers the others.
+func (b *Bus) take(groups map[group]*gathered, e Event) {
+	e.Data = e.bounded()
+	if e.Kind == Audit || e.Kind == ReplayDone || e.Kind == ReplayStopped {
+		b.send(e) // each of them counts
+		return
+	}
+	g := group{e.Kind, e.Route, b.group(e.Why)}
+	have := groups[g]
+	switch {
+	case have == nil && len(groups) >= maxGroups:
+		g.why = ""
+		if have = groups[g]; have == nil {
+			have = &gathered{ends: e.Time.Add(window)}
+			groups[g] = have
+		}
+	case have == nil:
+		groups[g] = &gathered{ends: e.Time.Add(window)}
+		b.send(e)
+		return
+	}
+	if have.event.Count > 0 {
+		e.Count, e.First = have.event.Count+1, have.event.First
+	}
+	have.event = e
+}
+
+// flush publishes the groups whose minute is over. One of which nothing followed is forgotten; of the others the next minute begins.
+func (b *Bus) flush(groups map[group]*gathered, now time.Time) {
+	for g, have := range groups {
+		switch {
+		case now.Before(have.ends):
+		case have.event.Count == 0:
+			delete(groups, g)
+		default:
+			b.send(have.event)
+			have.event, have.ends = Event{}, now.Add(window)
+		}
+	}
+}
+
+func (b *Bus) send(e Event) {
+	e.ID = nuid.Next()
+	if n := b.counts[e.Kind]; n != nil {
+		n.Add(1)
+	}
+	select {
+	case b.out <- e:
+	default:
+	}
+	if b.publish(e) != nil {
+		b.unsent.Add(1)
+	}
+}
+
+// Publish sends an event to the server. It does not wait: whether anybody hears it is not known.
+func Publish(nc *nats.Conn, e Event) error {
+	if e.ID == "" {
+		e.ID = nuid.Next()
+	}
+	e.Data = e.bounded()
+	body, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	return nc.PublishMsg(&nats.Msg{
+		Subject: e.Subject(), Data: body, Header: nats.Header{"Content-Type": {ContentType}, nats.MsgIdHdr: {e.ID}},
+	})
+}
+
+var (
+	published = prometheus.NewDesc("relay_events_total", "Events that this instance published, by kind; those that were gathered into one count as one.", []string{"kind"}, nil)
+	dropped   = prometheus.NewDesc("relay_events_dropped_total", "Events that were not published: too many at once, or the connection was away.", nil, nil)
+)
+
+// Collect gives the bus's metrics.
+func (b *Bus) Collect(ch chan<- prometheus.Metric) {
+	for kind, n := range b.counts {
+		ch <- prometheus.MustNewConstMetric(published, prometheus.CounterValue, float64(n.Load()), string(kind))
+	}
+	ch <- prometheus.MustNewConstMetric(dropped, prometheus.CounterValue, float64(b.dropped.Load()+b.unsent.Load()))
+}
