@@ -1,0 +1,145 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"hash/fnv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Holder says who has a resource.
+type Holder struct {
+	Instance string `json:"instance"`
+	Session  string `json:"session"`
+	Fence    uint64 `json:"fence"` // grows with each holder
+	Mine     bool   `json:"-"`
+}
+
+// Holder of a resource; ok is false while it is free, or its holder's session is over.
+func (f *Fleet) Holder(resource string) (h Holder, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o, claimed := f.view.claims[resource]
+	if _, lives := f.view.sessions[o.Session]; !claimed || !lives {
+		return Holder{}, false
+	}
+	return Holder{
+		Instance: o.Instance, Session: o.Session, Fence: o.revision,
+		Mine: f.session != nil && f.session.id == o.Session && f.session.valid(),
+	}, true
+}
+
+// Hold runs work whenever this instance has the resource, until ctx is done. One instance of the fleet runs it at a time; when it ends, by
+// itself or because the lease is lost, the resource is free for the others, and Hold stands by again. The context of work ends with the
+// cause [ErrLost] when the lease is over; fence is the number that grew with this holder.
+func (f *Fleet) Hold(ctx context.Context, resource string, work func(ctx context.Context, fence uint64)) {
+	var resting time.Time // somebody else may have it first, after this instance let it go
+	for ctx.Err() == nil {
+		changed := f.await()
+		s, free := f.mayTake(resource)
+		if !free {
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			case <-time.After(f.cfg.Lease): // a change that was missed
+			}
+			continue
+		}
+		pause := time.Duration(f.rank(resource, s.id)) * standAside
+		if rest := time.Until(resting); rest > pause {
+			pause = rest
+		}
+		if pause > 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+			if _, free := f.mayTake(resource); !free {
+				continue
+			}
+		}
+		if fence, ok := f.take(ctx, s, resource); ok {
+			held, end := context.WithCancelCause(ctx)
+			stop := context.AfterFunc(s.ctx, func() { end(ErrLost) })
+			work(held, fence)
+			stop()
+			end(nil)
+			f.release(s, resource, fence)
+			resting = time.Now().Add(f.cfg.Lease)
+		}
+	}
+}
+
+// standAside is what each place in the order of preference waits, so that resources spread over the instances and few writes meet.
+const standAside = 50 * time.Millisecond
+
+// mayTake returns the session to take the resource with.
+func (f *Fleet) mayTake(resource string) (*session, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.session == nil || !f.session.valid() || !f.view.whole {
+		return nil, false
+	}
+	holder := f.view.claims[resource].Session
+	_, taken := f.view.sessions[holder]
+	return f.session, !taken || holder == f.session.id
+}
+
+// rank is the place of a session among those that live in the order of preference for a resource (rendezvous hashing).
+func (f *Fleet) rank(resource, id string) (place int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	own := weight(resource, id)
+	for other := range f.view.sessions {
+		if other != id && weight(resource, other) > own {
+			place++
+		}
+	}
+	return place
+}
+
+func weight(resource, id string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(resource))
+	_, _ = h.Write([]byte{0})
+	_, _ = h.Write([]byte(id))
+	return h.Sum64()
+}
+
+// take makes the resource this instance's. A claim that names its session already is its own: the answer to an earlier write was lost, or that
+// to a release.
+func (f *Fleet) take(ctx context.Context, s *session, resource string) (fence uint64, ok bool) {
+	f.mu.Lock()
+	last := f.view.claims[resource]
+	f.mu.Unlock()
+	if last.Session == s.id {
+		return last.revision, true
+	}
+	data, _ := json.Marshal(owner{Format: 1, Session: s.id, Instance: f.cfg.Instance})
+	call, cancel := context.WithTimeout(ctx, f.cfg.Lease)
+	defer cancel()
+	fence, err := f.kv.Update(call, claimKey(resource), data, last.revision)
+	if err != nil {
+		select { // another instance was faster, or the bucket is away: the watch tells which
+		case <-ctx.Done():
+		case <-time.After(standAside):
+		}
+		return 0, false
+	}
+	return fence, true
+}
+
+// release lets the others have the resource at once. When that fails, it is this instance's until its session ends.
+func (f *Fleet) release(s *session, resource string, fence uint64) {
+	if !s.valid() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, f.cfg.Lease)
+	defer cancel()
+	if err := f.kv.Delete(ctx, claimKey(resource), jetstream.LastRevision(fence)); err != nil {
+		f.cfg.Logger.Info("a claim could not be given back", "resource", resource, "error", err)
+	}
+}

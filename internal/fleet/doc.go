@@ -1,0 +1,18 @@
+// Package fleet lets the instances of a service know of each other, and agree on who works on what only one may work on.
+//
+// # Sessions
+//
+// Each instance keeps a session, a key of the bucket <SERVICE>_FLEET: the instance writes it again every quarter of the lease, with the
+// lease as its TTL and with the revision of its last write as the expected one. When the instance stops doing so, the server
+// removes the session, and every other instance sees that.
+//
+// An instance trusts its own session until the time just before the last confirmed write was sent, plus the lease, less a guard. So it
+// stops before the server lets others in, whatever its link, its scheduler or its server do, as long as the clocks of NATS servers agree
+// within the guard when the bucket changes its leader. Only a write that was confirmed counts: raft had a quorum for it. A read proves
+// nothing: a server that was cut off from the others goes on answering reads.
+//
+// # Claims
+//
+// A claim says which session has a resource. An instance writes a claim once, when the session named in it is gone, and it holds for as
+// long as its session does. The revision of a claim grows with each owner: it is the fencing token, which a receiver can compare.
+package fleet

@@ -1,0 +1,158 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/relaymq/relay/internal/ownstream"
+)
+
+// Config makes a Fleet.
+type Config struct {
+	Service  string
+	Domain   string // of JetStream, or empty
+	Replicas int
+	// Instance and Version are told to the others.
+	Instance, Version string
+	// Lease is after what time without a confirmed write a session ends: whole seconds, since the server cuts TTLs to these. Zero
+	// means 2s, below that is an error: a pause of the scheduler would end sessions.
+	Lease time.Duration
+	// State is what else the others are told with each write of the session. It must be JSON and may be nil.
+	State func() json.RawMessage
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// MinLease is the shortest lease, and the default.
+const MinLease = 2 * time.Second
+
+// ErrLost is the cause that ends the context of whoever worked under a session or a claim that is no longer this instance's.
+var ErrLost = errors.New("the lease of this instance is over: the bucket of the fleet did not confirm it in time")
+
+// Fleet is this instance's part in the fleet. Its methods are safe for concurrent use.
+type Fleet struct {
+	cfg     Config
+	js      jetstream.JetStream
+	kv      jetstream.KeyValue
+	prefix  string // of the subjects of the bucket's keys
+	guard   time.Duration
+	now     func() time.Duration // time since some moment, which also goes on while the machine sleeps
+	renewal chan struct{}        // a value asks for a write at once
+
+	mu      sync.Mutex
+	view    view
+	session *session // nil: none at the moment
+	changed chan struct{}
+	trouble error // why there is no session
+	since   time.Time
+}
+
+// Stream is what the stream of the bucket has to be.
+func Stream(service string, replicas int) jetstream.StreamConfig {
+	c := ownstream.Bucket(bucketName(service), replicas, 0)
+	c.AllowMsgTTL = true
+	c.SubjectDeleteMarkerTTL = time.Hour // so that watchers hear of sessions that ended
+	return c
+}
+
+func bucketName(service string) string { return strings.ToUpper(service) + "_FLEET" }
+
+// Join makes the bucket if it is not there, and a Fleet that takes part once [Fleet.Run] runs.
+func Join(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, error) {
+	cfg.Lease = cmp.Or(cfg.Lease, MinLease)
+	if cfg.Lease < MinLease || cfg.Lease%time.Second != 0 {
+		return nil, fmt.Errorf("fleet.lease: must be whole seconds, at least %v (got %v)", MinLease, cfg.Lease)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if _, err := ownstream.Ensure(ctx, js, Stream(cfg.Service, cfg.Replicas), cfg.Logger); err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", bucketName(cfg.Service), err)
+	}
+	kv, err := js.KeyValue(ctx, bucketName(cfg.Service))
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", bucketName(cfg.Service), err)
+	}
+	prefix := "$KV." + bucketName(cfg.Service) + "."
+	if cfg.Domain != "" {
+		prefix = "$JS." + cfg.Domain + ".API." + prefix
+	}
+	return &Fleet{
+		cfg: cfg, js: js, kv: kv, prefix: prefix, guard: max(cfg.Lease/8, 250*time.Millisecond), now: sinceBoot,
+		renewal: make(chan struct{}, 1), changed: make(chan struct{}), view: newView(), since: time.Now(),
+	}, nil
+}
+
+// Run keeps a session until ctx is done, gives it back then, and returns when both are done. When a session is lost, a new one is made.
+func (f *Fleet) Run(ctx context.Context) {
+	watched := make(chan struct{})
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer close(watched)
+		f.watch(watching)
+	}()
+	for ctx.Err() == nil {
+		f.keep(ctx)
+		select {
+		case <-ctx.Done():
+		case <-time.After(f.cfg.Lease / 4):
+		}
+	}
+	stop()
+	<-watched
+}
+
+// Renew writes the session at once, so that the others learn of a changed state.
+func (f *Fleet) Renew() {
+	select {
+	case f.renewal <- struct{}{}:
+	default:
+	}
+}
+
+// Valid tells whether this instance has a session that no other can have outlived. It costs a lock and a look at the clock.
+func (f *Fleet) Valid() bool {
+	s := f.current()
+	return s != nil && s.valid()
+}
+
+// Trouble says why this instance has no session, and since when; nil when it has one.
+func (f *Fleet) Trouble() (since time.Time, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.session != nil && f.session.valid() {
+		return f.since, nil
+	}
+	return f.since, cmp.Or(f.trouble, ErrLost)
+}
+
+func (f *Fleet) current() *session {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.session
+}
+
+// signal wakes everybody who waits for a change. f.mu is held.
+func (f *Fleet) signal() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// await returns a channel that is closed at the next change.
+func (f *Fleet) await() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+func newID() string { return nuid.Next() }

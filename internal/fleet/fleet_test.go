@@ -1,0 +1,303 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/relaymq/relay/internal/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// instance is one of the fleet, on a link of its own that can be stalled.
+type instance struct {
+	*Fleet
+	link *natstest.Proxy
+	stop func() // gives the session back and waits
+	die  func() // cuts the link for good: to the others it is a kill
+}
+
+func join(t *testing.T, s *natstest.Server, name string) *instance {
+	t.Helper()
+	link := natstest.NewProxy(t, s.Native().Addr().String())
+	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := Join(t.Context(), js, Config{Service: "relay", Instance: name, Version: "v1", State: func() json.RawMessage {
+		return json.RawMessage(`{"routes":["orders"]}`)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.Run(ctx)
+	}()
+	i := &instance{Fleet: f, link: link}
+	i.stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+		nc.Close()
+	})
+	i.die = sync.OnceFunc(func() {
+		link.Stall()
+		nc.Close()
+		i.stop()
+	})
+	t.Cleanup(i.stop)
+	return i
+}
+
+// until waits for what the fleet comes to know.
+func (i *instance) until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	over := time.After(30 * time.Second)
+	for {
+		changed := i.await()
+		if ok() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-over:
+			members, whole := i.Members()
+			t.Fatalf("%s: not in 30 s; members %v (whole: %v)", what, members, whole)
+		}
+	}
+}
+
+func (i *instance) living() (names string) {
+	members, _ := i.Members()
+	for _, m := range members {
+		if m.Gone.IsZero() {
+			names += m.Instance
+		}
+	}
+	return names
+}
+
+func TestFleet_membersComeAndGo(t *testing.T) {
+	s := natstest.Start(t, natstest.WithListen())
+	a, b, c := join(t, s, "a"), join(t, s, "b"), join(t, s, "c")
+	a.until(t, "all three", func() bool { return a.living() == "abc" })
+	members, whole := a.Members()
+	if !whole || members[1].Version != "v1" || string(members[1].State) != `{"routes":["orders"]}` {
+		t.Errorf("whole %v, members %+v", whole, members)
+	}
+
+	b.stop()
+	a.until(t, "b stopped", func() bool { return a.living() == "ac" })
+	c.die()
+	a.until(t, "c died", func() bool { return a.living() == "a" })
+	members, _ = a.Members()
+	if len(members) != 3 || members[1].Gone.IsZero() || members[2].Gone.IsZero() {
+		t.Errorf("those that are gone are not told of: %+v", members)
+	}
+	b2 := join(t, s, "b")
+	a.until(t, "b is back", func() bool { return a.living() == "ab" })
+	if members, _ := a.Members(); len(members) != 3 {
+		t.Errorf("b is told of twice: %+v", members)
+	}
+	b2.until(t, "b's own session", func() bool { _, err := b2.Trouble(); return err == nil && b2.Valid() })
+}
+
+func TestJoin_refusesALeaseThatTheServerWouldCut(t *testing.T) {
+	for _, lease := range []time.Duration{time.Second, 2500 * time.Millisecond, -time.Second} {
+		if _, err := Join(t.Context(), nil, Config{Lease: lease}); err == nil {
+			t.Errorf("%v was taken", lease)
+		}
+	}
+}
+
+// work notes who works at the same time.
+type work struct {
+	t       *testing.T
+	running atomic.Int32
+	mu      sync.Mutex
+	fences  []uint64
+	who     []string
+	started chan string
+}
+
+func newWork(t *testing.T) *work { return &work{t: t, started: make(chan string, 100)} }
+
+func (w *work) nextNumber() int {
+	n, err := strconv.Atoi(w.next())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+func (w *work) hold(ctx context.Context, i *instance, name string) (wait func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		i.Hold(ctx, "route.orders", func(ctx context.Context, fence uint64) {
+			if n := w.running.Add(1); n != 1 {
+				w.t.Errorf("%d hold it at the same time", n)
+			}
+			w.mu.Lock()
+			if n := len(w.fences); n > 0 && fence <= w.fences[n-1] {
+				w.t.Errorf("fence %d after %v", fence, w.fences)
+			}
+			w.fences, w.who = append(w.fences, fence), append(w.who, name)
+			w.mu.Unlock()
+			w.started <- name
+			<-ctx.Done()
+			w.running.Add(-1)
+		})
+	}()
+	return func() { <-done }
+}
+
+func (w *work) next() string {
+	w.t.Helper()
+	select {
+	case name := <-w.started:
+		return name
+	case <-time.After(30 * time.Second):
+		w.t.Fatal("nobody took it in 30 s")
+		return ""
+	}
+}
+
+func TestHold_oneAtATimeAndTheNextAfterADeath(t *testing.T) {
+	s := natstest.Start(t, natstest.WithListen())
+	all := map[string]*instance{"a": join(t, s, "a"), "b": join(t, s, "b"), "c": join(t, s, "c")}
+	w := newWork(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	for name, i := range all {
+		defer w.hold(ctx, i, name)()
+	}
+	defer cancel()
+
+	first := w.next()
+	if h, ok := all[first].Holder("route.orders"); ok && !h.Mine {
+		t.Errorf("holder %+v in the eyes of %s", h, first)
+	}
+	died := time.Now()
+	all[first].die()
+	second := w.next()
+	if took := time.Since(died); second == first || took < MinLease-250*time.Millisecond-MinLease/4 {
+		t.Errorf("%s after %s, %v after its death: before the lease was over", second, first, took)
+	}
+	all[second].until(t, "the others see the holder", func() bool {
+		h, ok := all[second].Holder("route.orders")
+		return ok && h.Instance == second && h.Mine
+	})
+
+	// A stalled link: the holder must stop by itself before somebody else begins, which hold checks.
+	all[second].link.Stall()
+	third := w.next()
+	if third == second {
+		t.Errorf("%s had it again while its link was stalled", third)
+	}
+	all[second].link.Resume()
+}
+
+func TestHold_theNextOneAtOnceAfterACleanEnd(t *testing.T) {
+	s := natstest.Start(t, natstest.WithListen())
+	a, b := join(t, s, "a"), join(t, s, "b")
+	w := newWork(t)
+	ctxA, cancelA := context.WithCancel(t.Context())
+	ctxB, cancelB := context.WithCancel(t.Context())
+	waitA, waitB := w.hold(ctxA, a, "a"), w.hold(ctxB, b, "b")
+	cancel, other, fleet := cancelA, "b", a
+	if w.next() == "b" {
+		cancel, other, fleet = cancelB, "a", b
+	}
+	fleet.until(t, "its own claim", func() bool { h, ok := fleet.Holder("route.orders"); return ok && h.Mine })
+	cancel()
+	if got := w.next(); got != other {
+		t.Errorf("%s took it", got)
+	}
+	cancelA()
+	cancelB()
+	waitA()
+	waitB()
+}
+
+func TestHold_regressionADeletedSessionEndsItsWork(t *testing.T) {
+	s := natstest.Start(t, natstest.WithListen())
+	a := join(t, s, "a")
+	cause := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.Hold(ctx, "x", func(ctx context.Context, _ uint64) {
+			select {
+			case cause <- nil:
+			default:
+			}
+			<-ctx.Done()
+			select {
+			case cause <- context.Cause(ctx):
+			default:
+			}
+		})
+	}()
+	<-cause
+	if err := a.js.DeleteStream(t.Context(), "KV_RELAY_FLEET"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-cause; !errors.Is(err, ErrLost) {
+		t.Errorf("ended with %v", err)
+	}
+	a.until(t, "no session", func() bool { return !a.Valid() })
+	if since, err := a.Trouble(); err == nil || since.IsZero() {
+		t.Errorf("nothing is said: %v since %v", err, since)
+	}
+	cancel()
+	<-done
+}
+
+// Whatever stalls: never two at a time, and always somebody in the end.
+func TestHold_neverTwoUnderRandomStalls(t *testing.T) {
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	s := natstest.Start(t, natstest.WithListen())
+	var all []*instance
+	w := newWork(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	for n := range 4 {
+		i := join(t, s, fmt.Sprint(n))
+		all = append(all, i)
+		defer w.hold(ctx, i, fmt.Sprint(n))()
+	}
+	defer cancel()
+	for range 3 {
+		holder := all[w.nextNumber()]
+		holder.until(t, "its own claim", func() bool { h, ok := holder.Holder("route.orders"); return ok && h.Mine })
+		holder.link.Stall()
+		other := all[rnd.IntN(len(all))]
+		if other != holder {
+			other.link.Stall()
+		}
+		next := w.next()
+		w.started <- next // for the next round
+		holder.link.Resume()
+		other.link.Resume()
+	}
+	t.Logf("seed %d: held by %v", seed, w.who)
+}

@@ -1,0 +1,164 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// session is this instance's lease. A lost one is never taken up again: the next has another id.
+type session struct {
+	id       string
+	now      func() time.Duration
+	revision uint64
+	until    atomic.Int64 // by now
+	ctx      context.Context
+	end      context.CancelCauseFunc
+}
+
+func (s *session) valid() bool {
+	return s.ctx.Err() == nil && s.now() < time.Duration(s.until.Load())
+}
+
+// record is a session as it is stored.
+type record struct {
+	Format   int             `json:"format"`
+	Instance string          `json:"instance"`
+	Version  string          `json:"version"`
+	Since    time.Time       `json:"since"`
+	State    json.RawMessage `json:"state,omitempty"`
+}
+
+// keep makes a session and renews it until it is lost or ctx is done.
+func (f *Fleet) keep(ctx context.Context) {
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx)) // outlives ctx for as long as it takes to give it back
+	defer end(ErrLost)
+	s := &session{id: newID(), now: f.now, ctx: life, end: end}
+	if err := f.write(life, s); err != nil {
+		f.without(err)
+		return
+	}
+	f.mu.Lock()
+	f.session, f.trouble, f.since = s, nil, time.Now()
+	f.signal()
+	f.mu.Unlock()
+	defer f.without(ErrLost)
+
+	defer f.fence(s).Stop()
+	tick := time.NewTicker(f.cfg.Lease / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			f.leave(s)
+			return
+		case <-life.Done():
+			f.cfg.Logger.Warn("the session of this instance is over: no write was confirmed in time", "session", s.id, "lease", f.cfg.Lease)
+			return
+		case <-tick.C:
+		case <-f.renewal:
+		}
+		if err := f.write(life, s); errors.Is(err, errTaken) {
+			f.cfg.Logger.Warn("the session of this instance was ended from outside", "session", s.id)
+			return
+		}
+	}
+}
+
+// fence ends the session when its time is over, whatever a write is waiting for at that moment.
+func (f *Fleet) fence(s *session) *time.Timer {
+	var timer *time.Timer
+	ready := make(chan struct{})
+	timer = time.AfterFunc(f.left(s), func() {
+		<-ready
+		if left := f.left(s); left > 0 { // it was renewed meanwhile
+			timer.Reset(left)
+			return
+		}
+		s.end(ErrLost)
+	})
+	close(ready)
+	return timer
+}
+
+// left is how long the session may still be trusted.
+func (f *Fleet) left(s *session) time.Duration { return time.Duration(s.until.Load()) - f.now() }
+
+// without notes that there is no session, and why.
+func (f *Fleet) without(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.session != nil || f.trouble == nil {
+		f.since = time.Now()
+	}
+	if s := f.session; s != nil {
+		s.end(ErrLost)
+	}
+	f.session, f.trouble = nil, err
+	f.signal()
+}
+
+// errTaken says that the key of the session has another revision than the instance's last write.
+var errTaken = errors.New("the session was ended from outside")
+
+// write stores the session, at most for as long as the rest of the lease. Only a confirmed write moves the end of the lease: an error of any
+// kind leaves it where it is.
+func (f *Fleet) write(ctx context.Context, s *session) error {
+	var state json.RawMessage
+	if f.cfg.State != nil {
+		state = f.cfg.State()
+	}
+	f.mu.Lock()
+	since := f.since
+	f.mu.Unlock()
+	data, err := json.Marshal(record{Format: 1, Instance: f.cfg.Instance, Version: f.cfg.Version, Since: since, State: state})
+	if err != nil {
+		return fmt.Errorf("the state of this instance: %w", err)
+	}
+	m := nats.NewMsg(f.prefix + sessionKey(s.id))
+	m.Data = data
+	m.Header.Set(jetstream.MsgTTLHeader, f.cfg.Lease.String())
+	call, cancel := context.WithTimeout(ctx, f.cfg.Lease/2)
+	defer cancel()
+	sent := f.now()
+	ack, err := f.js.PublishMsg(call, m, jetstream.WithExpectLastSequencePerSubject(s.revision), jetstream.WithRetryAttempts(0))
+	switch {
+	case err == nil:
+		s.revision = ack.Sequence
+		s.until.Store(int64(sent + f.cfg.Lease - f.guard))
+		return nil
+	case wrongSequence(err):
+		// The answer to the last write may have been lost. Nobody else writes this key, so a revision that the watch has seen is this
+		// instance's own; it says nothing of when it was written.
+		if seen := f.seen(s.id); seen > s.revision {
+			s.revision = seen
+			return err
+		}
+		if s.revision == 0 {
+			return err
+		}
+		return errTaken
+	}
+	return err
+}
+
+// leave ends the session at once, so that its claims are free.
+func (f *Fleet) leave(s *session) {
+	defer s.end(ErrLost)
+	ctx, cancel := context.WithTimeout(s.ctx, f.cfg.Lease)
+	defer cancel()
+	if err := f.kv.Purge(ctx, sessionKey(s.id), jetstream.LastRevision(s.revision), jetstream.PurgeTTL(remembered)); err != nil {
+		f.cfg.Logger.Info("the session ends by itself: it could not be given back", "after", f.cfg.Lease, "error", err)
+	}
+}
+
+func wrongSequence(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164)
+}

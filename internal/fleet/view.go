@@ -1,0 +1,169 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/kvwatch"
+)
+
+// Member is an instance of the fleet.
+type Member struct {
+	Session  string          `json:"session"`
+	Instance string          `json:"instance"`
+	Version  string          `json:"version"`
+	Since    time.Time       `json:"since"` // of the session
+	State    json.RawMessage `json:"state,omitempty"`
+	// Gone is when the session ended; zero while it lives. Those that ended are remembered for an hour.
+	Gone time.Time `json:"gone,omitzero"`
+
+	revision uint64
+}
+
+// owner is a claim as it is stored.
+type owner struct {
+	Format   int    `json:"format"`
+	Session  string `json:"session"`
+	Instance string `json:"instance"`
+
+	revision uint64
+}
+
+// view is what the watch of the bucket has told.
+type view struct {
+	sessions map[string]Member
+	gone     []Member
+	claims   map[string]owner // by resource
+	whole    bool             // everything that was there when the watch began has come
+}
+
+func newView() view { return view{sessions: make(map[string]Member), claims: make(map[string]owner)} }
+
+// remembered is for how long a member that is gone is told of.
+const remembered = time.Hour
+
+const (
+	sessionPrefix = "s."
+	claimPrefix   = "c."
+)
+
+func sessionKey(id string) string     { return sessionPrefix + id }
+func claimKey(resource string) string { return claimPrefix + resource }
+
+// watch follows the bucket until ctx is done. A watch can end without a word, or wait for a bucket that was made anew, so its end
+// and the silence of the instance's own writes begin a new one.
+func (f *Fleet) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		if w, err := f.kv.WatchAll(ctx); err == nil {
+			f.read(ctx, w)
+			kvwatch.Stop(w)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(f.cfg.Lease / 4):
+		}
+	}
+}
+
+func (f *Fleet) read(ctx context.Context, w jetstream.KeyWatcher) {
+	next := newView()
+	silence := time.NewTimer(2 * f.cfg.Lease)
+	defer silence.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-silence.C: // not even this instance's session came
+			return
+		case entry, open := <-w.Updates():
+			if !open {
+				return
+			}
+			silence.Reset(2 * f.cfg.Lease)
+			f.mu.Lock()
+			switch {
+			case entry == nil: // all that was there has come
+				next.whole = true
+				next.gone = f.view.gone
+				for id, m := range f.view.sessions {
+					if _, lives := next.sessions[id]; !lives {
+						next.leave(m)
+					}
+				}
+				f.view = next
+			case next.whole:
+				f.view.apply(entry)
+			default:
+				next.apply(entry)
+			}
+			if next.whole {
+				f.signal()
+			}
+			f.mu.Unlock()
+		}
+	}
+}
+
+func (v *view) apply(entry jetstream.KeyValueEntry) {
+	put := entry.Operation() == jetstream.KeyValuePut
+	if id, ok := strings.CutPrefix(entry.Key(), sessionPrefix); ok {
+		if !put {
+			if m, lived := v.sessions[id]; lived {
+				delete(v.sessions, id)
+				v.leave(m)
+			}
+			return
+		}
+		var r record
+		_ = json.Unmarshal(entry.Value(), &r) // one that cannot be read lives all the same
+		v.sessions[id] = Member{Session: id, Instance: r.Instance, Version: r.Version, Since: r.Since, State: r.State, revision: entry.Revision()}
+	}
+	if resource, ok := strings.CutPrefix(entry.Key(), claimPrefix); ok {
+		o := owner{revision: entry.Revision()}
+		if put {
+			_ = json.Unmarshal(entry.Value(), &o) // one that cannot be read names no session that lives, and is free
+			o.revision = entry.Revision()
+		}
+		v.claims[resource] = o
+	}
+}
+
+func (v *view) leave(m Member) {
+	m.Gone = time.Now()
+	v.gone = slices.DeleteFunc(append(v.gone, m), func(m Member) bool { return time.Since(m.Gone) > remembered })
+	if over := len(v.gone) - 100; over > 0 {
+		v.gone = slices.Delete(v.gone, 0, over)
+	}
+}
+
+// seen is the revision of a session that the watch told of last, 0 for none.
+func (f *Fleet) seen(id string) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.view.sessions[id].revision
+}
+
+// Members are the instances with a session, by name, and after them those whose session ended within the last hour, the latest first, but for
+// instances that are back. whole is false while the bucket has not told of all of them.
+func (f *Fleet) Members() (members []Member, whole bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	back := make(map[string]bool)
+	for _, m := range f.view.sessions {
+		members = append(members, m)
+		back[m.Instance] = true
+	}
+	slices.SortFunc(members, func(a, b Member) int { return strings.Compare(a.Instance+" "+a.Session, b.Instance+" "+b.Session) })
+	for _, m := range slices.Backward(f.view.gone) {
+		if !back[m.Instance] && time.Since(m.Gone) < remembered {
+			members = append(members, m)
+			back[m.Instance] = true
+		}
+	}
+	return members, f.view.whole
+}
