@@ -20,12 +20,10 @@ func (g *Group) Hold() {
 func (g *Group) Release() {
 	t := g.lock()
 	t.held = false
-	for t.alone.len() > 0 {
-		k := t.alone.pop()
-		k.alone = false
-		t.makeReady(k)
+	for t.slots.alone.len() > 0 {
+		t.makeReady(t.slots.alone.pop())
 	}
-	for n := t.orphans.len(); n > 0; n-- {
+	for n := t.nursery.childless.len(); n > 0; n-- {
 		t.adopt()
 	}
 	t.startAll()
@@ -37,7 +35,7 @@ func (g *Group) Release() {
 func (g *Group) Busy() (running, stuck int) {
 	t := g.lock()
 	defer t.unlock()
-	return t.busy(), t.stuck
+	return t.busy(), t.slots.stuck
 }
 
 // StartAlone starts one of the messages that must run alone, or the making of its child, if the group is held and
@@ -45,31 +43,30 @@ func (g *Group) Busy() (running, stuck int) {
 func (g *Group) StartAlone() bool {
 	t := g.lock()
 	defer t.unlock()
-	if !t.held || t.closing || t.paused || t.busy() > 0 || t.route.state == Waiting {
+	if !t.held || t.closing || t.paused || t.busy() > 0 || t.route.is() == Waiting {
 		return false
 	}
 	t.freed = true // for what is chosen here
 	defer func() { t.freed = false }()
 	var r *run
-	if t.route.state == Probing {
-		r = t.startRouteProbe()
+	if t.route.is() == Probing {
+		r = t.route.state.next(t)
 	}
-	for r == nil && t.route.state == Flowing && t.alone.len() > 0 {
-		k := t.alone.pop()
-		k.alone = false
-		switch m := t.choose(k, 1); {
+	for r == nil && t.route.flows() && t.slots.alone.len() > 0 {
+		k := t.slots.alone.pop()
+		switch m := t.choose(k, returned); {
 		case m != nil && m.Alone:
 			r = t.start(k, m)
-			t.holdBack(k) // there may be more behind it
+			t.slots.alone.push(k) // there may be more behind it
 		case k.birth != nil:
-			t.holdBack(k)
+			t.slots.alone.push(k)
 			return true
 		default:
 			t.makeReady(k)
 		}
 	}
 	if r == nil {
-		return len(t.births) > 0
+		return len(t.nursery.births) > 0
 	}
 	g.goes.Add(1)
 	go g.work(r)
@@ -81,16 +78,9 @@ func (t *turn) apart(k *key, m *Message) bool {
 	if !m.Alone || t.opts.Alone == nil {
 		return false
 	}
-	t.holdBack(k)
+	t.slots.alone.push(k)
 	t.opts.Alone()
 	return true
-}
-
-func (t *turn) holdBack(k *key) {
-	if !k.alone {
-		k.alone = true
-		t.alone.push(k)
-	}
 }
 
 // calm tells those who wait for it that nothing runs any more.
@@ -131,7 +121,7 @@ func (g *Group) prepare(r *run, res *result) bool {
 		return false
 	}
 	r.deadline = t.now.Add(t.opts.Timeout)
-	t.arm(r.deadline)
+	t.alarm.arm(r.deadline)
 	return true
 }
 

@@ -51,14 +51,14 @@ func TestAlone_regressionLeavesRoomForOthers(t *testing.T) {
 		if got := free(); got != want {
 			t.Errorf("room for %d beside 500 that must run alone, %d without them", got, want)
 		}
-		for i := uint64(500); i < 2*maxWindow; i++ {
+		for i := uint64(500); i < 2*MaxWindow; i++ {
 			b.sendAlone(succeed, fmt.Sprint(i), i+1)
 		}
 		if got := free(); got != 0 {
-			t.Errorf("room for %d beside %d that must run alone", got, 2*maxWindow)
+			t.Errorf("room for %d beside %d that must run alone", got, 2*MaxWindow)
 		}
-		if got := b.g.Status().Window; got != 2*maxWindow {
-			t.Errorf("%d messages wait, want %d", got, 2*maxWindow)
+		if got := b.g.Status().Window; got != 2*MaxWindow {
+			t.Errorf("%d messages wait, want %d", got, 2*MaxWindow)
 		}
 		b.close()
 	})

@@ -40,7 +40,7 @@ const suspendedFor = time.Hour
 
 // refuse settles a message of a suspended key.
 func (t *turn) refuse(k *key, m *Message) {
-	if k.gaveUp {
+	if k.state.(*suspended).deadLetters {
 		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonGaveUp, Err: k.lastErr})
 		return
 	}
@@ -67,7 +67,7 @@ func inVain(m *Message) time.Duration {
 func (t *turn) overflow(k *key, m *Message) time.Duration {
 	d := max(inVain(m), t.waitOf(k).Sub(t.now))
 	switch {
-	case t.route.state != Flowing && k.state == Flowing && !m.judged():
+	case !t.route.flows() && k.flows() && !m.judged():
 		d = min(d, unjudgedMin<<max(0, min(m.Returns, 8)))
 	case t.opts.Ordered:
 		d = max(overflowMin, t.waitOf(k).Sub(t.now)) // it is called back
@@ -81,3 +81,6 @@ func later(a, b time.Time) time.Time {
 	}
 	return b
 }
+
+// waitOf is when the key's and the route's wait are both over.
+func (t *turn) waitOf(k *key) time.Time { return later(k.state.until(), t.route.until()) }

@@ -118,7 +118,7 @@ func (b *bench) fault(format string, args ...any) {
 func (b *bench) check() {
 	g := b.g
 	t := g.lock()
-	stash, running, kids := t.stash, t.running.n+t.overdue.n, t.kids
+	stash, running, kids := t.stash.usage, t.slots.running.n+t.slots.overdue.n, t.nursery.kids
 	t.unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()

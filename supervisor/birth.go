@@ -10,7 +10,7 @@ import (
 // birth is the making of a child, which has a slot and the route's timeout like an attempt.
 type birth struct {
 	k        *key
-	epoch    int // of the route, when it began
+	epoch    int32 // of the route, when it began
 	deadline time.Time
 	timeout  time.Duration
 	ctx      context.Context
@@ -37,7 +37,7 @@ func (g *Group) begin(b *birth) {
 	defer func() { g.begun(b, value, err) }() // runs after Goexit too
 	defer func() {
 		if v := recover(); v != nil {
-			err = newPanicError(v, false)
+			err = newPanicError(v)
 		}
 	}()
 	value, err = g.opts.New(b.ctx, b.k.name)
@@ -47,7 +47,7 @@ func (g *Group) begun(b *birth, value any, err error) {
 	b.cancel()
 	t := g.lock()
 	if b.hung {
-		t.stuck--
+		t.slots.stuck--
 		t.unlock()
 		if err == nil {
 			g.stopValue(value)
@@ -59,19 +59,15 @@ func (g *Group) begun(b *birth, value any, err error) {
 	c := &child{value: value, number: k.children, started: t.now}
 	switch {
 	case err != nil:
-		t.kids--
+		t.nursery.kids--
 		t.adopt()
-		if k.state != Suspended && !t.closing {
-			t.stopped(k, err, fmt.Sprintf("%s did not start: %v", k.childName(), err), true)
-		}
-	case t.closing, k.state == Suspended:
+		t.birthFailed(k, err)
+	case t.closing, k.is(Suspended):
 		t.endChild(c)
 	default:
 		k.child = c
 		t.touch(k)
-		if k.state == Probing {
-			k.until = t.now.Add(*t.cfg.DrainGrace)
-		}
+		k.state.born(t, k)
 	}
 	t.attend(k)
 	t.calm()
@@ -80,9 +76,16 @@ func (g *Group) begun(b *birth, value any, err error) {
 	g.leave()
 }
 
+// birthFailed is a stop of a child that never was.
+func (t *turn) birthFailed(k *key, err error) {
+	if !k.is(Suspended) && !t.closing {
+		t.stopped(k, crashed, err, fmt.Sprintf("%s did not start: %v", k.childName(), err))
+	}
+}
+
 func (t *turn) removeBirth(b *birth) {
-	i := slices.Index(t.births, b)
-	t.births = slices.Delete(t.births, i, i+1)
+	i := slices.Index(t.nursery.births, b)
+	t.nursery.births = slices.Delete(t.nursery.births, i, i+1)
 	b.k.birth = nil
 	t.route.ended(b.epoch)
 }
@@ -91,8 +94,8 @@ func (t *turn) removeBirth(b *birth) {
 func (t *turn) endBirth(b *birth) {
 	t.removeBirth(b)
 	b.hung = true
-	t.stuck++
-	t.kids--
+	t.slots.stuck++
+	t.nursery.kids--
 	t.adopt()
 	t.group.leave()
 }
@@ -100,12 +103,8 @@ func (t *turn) endBirth(b *birth) {
 // hangBirth is the end of a factory that ignores its timeout: a stop, like one that fails.
 func (t *turn) hangBirth(b *birth) {
 	t.endBirth(b)
-	k := b.k
-	if k.state != Suspended && !t.closing {
-		err := fmt.Errorf("%w of %v", ErrHandlerHung, t.opts.Timeout)
-		t.stopped(k, err, fmt.Sprintf("%s did not start: %v", k.childName(), err), true)
-	}
+	t.birthFailed(b.k, fmt.Errorf("%w of %v", ErrHandlerHung, t.opts.Timeout))
 	t.countStuck()
-	t.attend(k)
+	t.attend(b.k)
 	t.calm()
 }

@@ -194,7 +194,7 @@ func TestChildren_regressionAHangingFactoryLosesItsSlot(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		b.mu.Lock()
-		if !errors.Is(b.g.guarded.route.stopped, b.failed) || b.failed == nil {
+		if !errors.Is(b.g.turn.route.stopped, b.failed) || b.failed == nil {
 			t.Errorf("three factories hang, max_stuck is 2: %v", b.failed)
 		}
 		b.mu.Unlock()

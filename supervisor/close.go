@@ -11,13 +11,7 @@ func (g *Group) Drain() {
 	if !t.closing {
 		t.closing = true
 		for _, k := range t.keys {
-			for _, l := range []*list{&k.stash, &k.later, &k.due, &k.fresh} {
-				for l.first != nil {
-					m := l.first
-					t.take(k, m)
-					t.giveBack(m, time.Time{}, "shutting down", nil)
-				}
-			}
+			t.emptyAll(k, t.shutOut)
 		}
 		if t.busy() == 0 {
 			t.tellQuiet()
@@ -25,6 +19,9 @@ func (g *Group) Drain() {
 	}
 	t.unlock()
 }
+
+// shutOut gives a message back at once.
+func (t *turn) shutOut(_ *key, m *Message) { t.giveBack(m, time.Time{}, "shutting down", nil) }
 
 // tellQuiet says that nothing runs any more.
 func (t *turn) tellQuiet() {
@@ -52,12 +49,11 @@ func (g *Group) Close(ctx context.Context) (interrupted int) {
 		select {
 		case <-g.quiet:
 		case <-grace.C:
-			g.abandon()
+			g.letGo()
 		}
 	}
 	t := g.lock()
-	t.ended = true
-	t.timer.Stop()
+	t.alarm.stop()
 	for _, k := range t.keys {
 		t.retire(k)
 	}
@@ -81,34 +77,30 @@ func (g *Group) interrupt() int {
 	t := g.lock()
 	defer t.unlock()
 	n := 0
-	for _, l := range []*runList{&t.running, &t.overdue} {
-		for r := l.first; r != nil; r = r.next {
+	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {
+		for r := range runs.all() {
 			r.cancelled = true
 			r.cancel(context.Canceled)
 			n++
 		}
 	}
-	for _, b := range t.births {
+	for _, b := range t.nursery.births {
 		b.cancel()
 	}
 	return n
 }
 
-// abandon lets go of the messages whose handlers do not return: somebody else gets them after AckWait.
-func (g *Group) abandon() {
+// letGo gives up the messages whose handlers do not return: somebody else gets them after AckWait.
+func (g *Group) letGo() {
 	t := g.lock()
-	for _, l := range []*runList{&t.running, &t.overdue} {
-		for l.first != nil {
-			r := l.first
-			t.endRun(r)
-			r.hung = true
-			t.stuck++
-			g.leave()
+	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {
+		for r := range runs.all() {
+			t.abandon(r)
 			t.settle(r.m, Outcome{Action: LetGo, Why: "its handler did not return"})
 		}
 	}
-	for len(t.births) > 0 {
-		t.endBirth(t.births[0])
+	for len(t.nursery.births) > 0 {
+		t.endBirth(t.nursery.births[0])
 	}
 	t.unlock()
 }

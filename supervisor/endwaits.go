@@ -17,7 +17,7 @@ type Ended struct {
 func (g *Group) EndWaits() Ended {
 	t := g.lock()
 	rs := &t.route
-	ended := Ended{Route: rs.state, Why: rs.outage.why, Since: rs.outage.since}
+	ended := Ended{Route: rs.is(), Why: rs.outage.why, Since: rs.outage.since}
 	for _, k := range t.keys {
 		switch t.endWait(k) {
 		case Waiting:
@@ -26,12 +26,9 @@ func (g *Group) EndWaits() Ended {
 			ended.Suspended++
 		}
 	}
-	if rs.state != Flowing {
+	if !rs.flows() {
 		rs.restarts, rs.notBefore = 0, time.Time{}
-		t.beginRound()
-		if rs.state == Waiting {
-			t.moveRoute(Probing, "resumed", 0)
-		}
+		t.beginRound("resumed")
 		t.call(t.opts.More)
 	}
 	t.startAll()
@@ -52,7 +49,7 @@ func (g *Group) EndWait(name string) State {
 }
 
 func (t *turn) endWait(k *key) (was State) {
-	switch was = k.state; was {
+	switch was = k.state.is(); was {
 	case Waiting:
 		k.restarts = 0
 		t.probe(k, "resumed")
@@ -61,11 +58,4 @@ func (t *turn) endWait(k *key) (was State) {
 		t.resume(k)
 	}
 	return was
-}
-
-// resume lets a suspended key probe.
-func (t *turn) resume(k *key) {
-	k.gaveUp, k.restarts, k.failures, k.several, k.tripped = false, 0, 0, false, false
-	t.probe(k, "resumed")
-	t.attend(k)
 }

@@ -260,7 +260,7 @@ func TestRetrying_regressionThoseThatWaitDoNotFillTheWindow(t *testing.T) {
 func TestRetrying_regressionKeysThatWaitAreNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{Concurrency: 2, MaxAttempts: 2, Config: Config{RouteTripAfter: new(0), TripAfter: new(0)}})
-		b.g.guarded.retrying.failed = 1
+		b.g.turn.slots.retries.failed = 1
 		slowly := func(context.Context, *Message, int) Verdict { time.Sleep(time.Second); return failed }
 		for s, key := range []string{"a", "b", "c", "d"} {
 			m := &Message{Key: key, Sequence: uint64(s + 1), Attempts: 1}

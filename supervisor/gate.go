@@ -18,21 +18,20 @@ func (g *Group) HoldAbove(above uint64, until time.Time) {
 		return
 	}
 	t := g.lock()
-	if !t.now.Before(t.gate.until) {
-		t.gate.since = t.now
+	gate := &t.order.gate
+	if !t.now.Before(gate.until) {
+		gate.since = t.now
 	}
-	t.gate.above, t.gate.until = above, until
-	for k := t.stashed.first; k != nil; {
-		next := k.lists[t.stashed.id].next
+	gate.above, gate.until = above, until
+	for k := range t.stash.keys.all() {
 		t.attend(k)
-		k = next
 	}
 	t.startAll()
 	t.unlock()
 }
 
-func (t *gate) holds(m *Message, now time.Time) bool {
-	return m.Sequence > t.above && !m.Replayed && now.Before(t.until)
+func (g *gate) holds(m *Message, now time.Time) bool {
+	return m.Sequence > g.above && !m.Replayed && now.Before(g.until)
 }
 
 // Expect says that a message of a key is on its way although nobody here has it: its delivery was of no use, and the server
@@ -49,7 +48,7 @@ func (g *Group) Expect(key string, sequence uint64) {
 // Renumbered says that sequences begin anew: what an ordered group expects to come again never will.
 func (g *Group) Renumbered() {
 	t := g.lock()
-	t.gate, t.called = gate{}, 0
+	t.order.gate, t.order.called = gate{}, 0
 	for _, k := range t.keys {
 		k.outside = outside{}
 		t.attend(k)

@@ -58,7 +58,7 @@ func BenchmarkGroup_besideFailures(b *testing.B) {
 		done.Add(1)
 		batch := []*Message{{Work: flows, Key: "good", Sequence: uint64(2 * i), Size: 128}}
 		if i%10 == 0 {
-			batch = append(batch, &Message{Work: trouble{}, Key: "bad", Sequence: uint64(2*i + 1), Size: 128})
+			batch = append(batch, &Message{Work: troubling{}, Key: "bad", Sequence: uint64(2*i + 1), Size: 128})
 		}
 		g.Deliver(batch...)
 		done.Wait()
@@ -66,12 +66,12 @@ func BenchmarkGroup_besideFailures(b *testing.B) {
 	b.StopTimer()
 }
 
-// trouble is work that fails.
-type trouble struct{}
+// troubling is work that fails.
+type troubling struct{}
 
-func (trouble) Do(context.Context, int, any) Verdict {
+func (troubling) Do(context.Context, int, any) Verdict {
 	return Verdict{Kind: Retry, Err: ErrHandlerHung}
 }
-func (trouble) Settle(Outcome)               {}
-func (trouble) CallBack()                    {}
-func (trouble) Remember(Outcome, func(bool)) {}
+func (troubling) Settle(Outcome)               {}
+func (troubling) CallBack()                    {}
+func (troubling) Remember(Outcome, func(bool)) {}

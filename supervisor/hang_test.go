@@ -134,7 +134,7 @@ func TestHang_regressionAPausedProcessGivesItsHandlersTheGrace(t *testing.T) {
 			}, succeed), fmt.Sprint("k", s), s+1)
 		}
 		synctest.Wait()
-		b.g.guarded.timer.Stop() // as SIGSTOP does
+		b.g.turn.alarm.timer.Stop() // as SIGSTOP does
 		time.Sleep(time.Minute)
 		b.g.tick()
 		time.Sleep(time.Hour)
@@ -162,10 +162,10 @@ func TestHang_regressionAPausedProcessGivesItsFactoriesTheGrace(t *testing.T) {
 		}})
 		b.send(succeed, "k", 1)
 		synctest.Wait()
-		b.g.guarded.timer.Stop()
+		b.g.turn.alarm.timer.Stop()
 		time.Sleep(5*time.Second - time.Millisecond)
 		turn := b.g.lock()
-		turn.births[0].deadline = time.Now().Add(-time.Minute) // its own timer cannot be stopped
+		turn.nursery.births[0].deadline = time.Now().Add(-time.Minute) // its own timer cannot be stopped
 		turn.unlock()
 		b.g.tick()
 		time.Sleep(time.Hour)

@@ -9,47 +9,71 @@ import (
 // key is the supervisor of what belongs together. It exists while it has messages, runs, a child of its own, or failures
 // to remember.
 type key struct {
-	name  string
-	state State
+	name   string
+	state  keyState
+	flow   flowing // its state while nothing is wrong, which so costs no memory of its own
+	outage outage
+	trouble
 
-	fresh, due list // in the window: first deliveries, and redeliveries
-	stash      list // in the stash and ready to start, oldest first
-	later      list // in the stash, by when their own delay is over
-	runs       int  // of this key, hung ones not counted
-	stale      int  // of these, runs of earlier children
+	// Its messages: in the window those that are here for the first time, and the others; in the stash those that only wait for
+	// the key or the route, oldest first, and those whose own delay is not over, by when it is. The lines of an ordered key are
+	// in the order of the stream, and it has no others than fresh and held.
+	fresh, returned, held, later list[Message]
+	failedHeld                   int // in the stash, of those that failed before
+	outside                      outside
+
+	runs       int // hung ones not counted
+	stale      int // of these, runs of earlier children
 	lastDone   time.Time
-
-	child     *child
-	birth     *birth // a child is being made
-	orphan    bool   // waits for another key's child to end
-	children  int    // made so far
-	probe     *run
-	until     time.Time // waiting: when it is over; probing: when the grace is
-	since     time.Time // of the state
-	outage    outage
-	lastErr   error
-	failures  int // in a row
-	firstFail uint64
-	several   bool // the failures are of more than one message
-	outside   outside
-	failedAt  time.Time // the last failure, stop or trip
-	tripped   bool      // waits because of failures of several messages: a probe's error spends no attempt
-	restarts  int
-	stops     []time.Time // within the window, for max_restarts
-	ramp      int         // how many may run at once after a wait; 0: no ramp
-	gaveUp    bool        // suspended by on_give_up: dead_letter
-	oldNext   bool        // the next probe is a message that failed before
-	failing   int         // messages in the stash that failed before
-	retry     bool        // in the group's queue of keys whose retries wait for those of others
-
-	queued     [2]bool // in the group's queues of ready keys
-	alone      bool    // in the group's queue of keys whose next message must run alone
-	crowded    bool    // in the group's queue of keys that may not have the last slots
-	wake       time.Time
-	wakeIndex  int // in the heap; -1: not
 	lastActive time.Time
-	lists      [4]keyLinks
+	asked      past // of the last probe
+
+	child    *child
+	birth    *birth // a child is being made
+	children int    // made so far
+
+	marks                              mark // for the queues that it is in
+	wakeAt                             time.Time
+	wakeIndex                          int // among those that want attention; -1: it wants none
+	inStash, inFailed, inIdle, idleKey node[key]
 }
+
+// trouble is what is remembered of a key's failures.
+type trouble struct {
+	lastErr  error
+	failedAt time.Time // the last failure, stop or trip
+	failures int       // in a row
+	first    uint64    // the message of the first of them
+	several  bool      // they are of more than one message
+	tripped  bool      // the key waits because several messages failed: a probe's error spends no attempt
+	restarts int
+	stops    []time.Time // within the window, for max_restarts
+	until    time.Time   // when the last wait was over
+}
+
+// failed counts a failure of a message.
+func (f *trouble) failed(m *Message, err error, now time.Time, window time.Duration) {
+	f.lapse(now, window)
+	if f.failures == 0 {
+		f.several, f.first = false, m.Sequence
+	}
+	f.failures++
+	f.several = f.several || m.Sequence != f.first
+	f.failedAt, f.lastErr = now, err
+}
+
+// lapse forgets failures that are too old.
+func (f *trouble) lapse(now time.Time, window time.Duration) {
+	if f.failures > 0 && now.Sub(f.failedAt) >= window {
+		f.endRow()
+	}
+}
+
+// endRow forgets the failures in a row.
+func (f *trouble) endRow() { f.failures, f.several = 0, false }
+
+// remembered bounds the keys without messages that are kept because they failed lately.
+const remembered = 100_000
 
 func (t *turn) newKey(name string) *key {
 	k, _ := t.unused.Get().(*key)
@@ -57,97 +81,63 @@ func (t *turn) newKey(name string) *key {
 		k = new(key)
 	}
 	*k = key{name: name, wakeIndex: -1}
-	if t.shared != nil {
-		k.child, k.children = t.shared, 1
+	k.state = &k.flow
+	if shared := t.nursery.shared; shared != nil {
+		k.child, k.children = shared, 1
 	}
 	t.keys[name] = k
 	return k
 }
 
-// touch notes that k is active.
-func (t *turn) touch(k *key) {
-	k.lastActive = t.now
-	if t.stashed.has(k) {
-		t.stashed.remove(k)
-		t.stashed.push(k)
-	}
-	t.idle.remove(k)
-}
+func (k *key) is(s State) bool { return k.state.is() == s }
 
-// move is the only way from one state to another.
-func (t *turn) move(k *key, to State, why string, delay time.Duration) {
-	if !mayMove(k.state, to) {
-		panic(fmt.Sprintf("supervisor: key %q: no move from %v to %v", k.name, k.state, to))
-	}
-	t.tell(Event{
-		Key: k.name, From: k.state, To: to, Why: why, Delay: delay, Restarts: k.restarts, Child: k.childName(), Err: k.lastErr,
-	})
-	k.outage.moved(k.state, to, why, t.now)
-	k.state, k.since = to, t.now
-}
+func (k *key) flows() bool { return k.state == &k.flow }
 
 func (k *key) childName() string { return fmt.Sprintf("child-%d", max(1, k.children)) }
 
-// putWindow queues a message that may start at once.
-func (t *turn) putWindow(k *key, m *Message) {
-	switch {
-	case t.opts.Ordered:
-		k.fresh.pushBySequence(m)
-	case m.Attempts > 0 || m.Returns > 0:
-		k.due.push(m)
-	default:
-		k.fresh.push(m)
-	}
-	t.window.add(m, 1)
-	if m.Alone {
-		t.alones.add(m, 1)
-	}
+// messages is how many wait here.
+func (k *key) messages() int { return k.fresh.n + k.returned.n + k.held.n + k.later.n }
+
+func (k *key) pushBySequence(line *list[Message], m *Message) {
+	line.pushBehind(&m.place, m, func(other *Message) bool { return other.Sequence > m.Sequence })
 }
 
-func (k *key) messages() int { return k.fresh.n + k.due.n + k.stash.n + k.later.n }
-
-// makeReady queues k for a slot if it has something to start.
-func (t *turn) makeReady(k *key) {
-	if t.route.state != Flowing {
-		return // routeFlows does it
-	}
-	if k.fresh.n > 0 && !k.queued[0] {
-		k.queued[0] = true
-		t.ready[0].push(k)
-	}
-	if (k.due.n > 0 || k.stash.n > 0 || k.state == Probing && k.later.n > 0) && !k.queued[1] {
-		k.queued[1] = true
-		t.ready[1].push(k)
-	}
+func (k *key) pushLater(m *Message) {
+	k.later.pushBehind(&m.place, m, func(other *Message) bool { return other.Due.After(m.Due) })
 }
 
-// settleKey forgets a key that has nothing left, or sees to it that it is forgotten in time.
-func (t *turn) settleKey(k *key) {
+// touch notes that k is active.
+func (t *turn) touch(k *key) {
+	k.lastActive = t.now
+	t.stash.touch(k)
+	t.idle.remove(&k.idleKey)
+}
+
+// finish forgets a key that has nothing left, or sees to it that it is forgotten in time.
+func (t *turn) finish(k *key) {
 	if k.messages() > 0 || k.runs > 0 || k.birth != nil || len(k.outside.absent) > 0 {
 		return
 	}
-	if k.state == Suspended || k.state == Waiting {
+	if k.is(Suspended) || k.is(Waiting) {
 		return // until it is resumed, or its wait is over
 	}
-	if k.failures > 0 && t.now.Sub(k.failedAt) >= t.cfg.Window {
-		k.failures = 0
-	}
+	k.lapse(t.now, t.cfg.Window)
 	if k.child != nil && !k.child.shared {
 		if idle := k.lastActive.Add(t.cfg.ChildIdle); t.now.Before(idle) {
-			t.wakeAt(k, idle)
+			t.alarm.wake(k, idle)
 			return
 		}
 		t.retire(k)
 	}
 	if forget, at := t.forgettable(k); !forget {
-		if !t.idle.has(k) {
-			t.idle.push(k)
+		if !t.idle.has(&k.idleKey) {
+			t.idle.push(&k.idleKey, k)
 		}
 		if !at.IsZero() {
-			t.wakeAt(k, at)
+			t.alarm.wake(k, at)
 		}
 		if t.idle.n > remembered {
-			t.forget(t.idle.first)
+			t.forget(t.idle.first())
 		}
 		return
 	}
@@ -171,86 +161,32 @@ func (t *turn) forget(k *key) {
 	if k.child != nil && !k.child.shared {
 		t.retire(k)
 	}
-	t.idle.remove(k)
-	t.stashed.remove(k)
-	t.unwake(k)
+	t.idle.remove(&k.idleKey)
+	t.stash.keys.remove(&k.inStash)
+	t.alarm.forget(k)
 	delete(t.keys, k.name)
-	if k.unknown(t.shared) {
+	if t.unknown(k) {
 		t.unused.Put(k)
 	}
 }
 
 // unknown tells whether nobody refers to k any more, so that its memory can serve another key: most keys come and go
 // with a message that succeeds at once. One whose child stopped may have runs that were given up.
-func (k *key) unknown(shared *child) bool {
-	return k.child != nil && k.child == shared && k.children == 1 && k.runs == 0 && k.birth == nil &&
-		!k.queued[0] && !k.queued[1] && !k.alone && !k.crowded && !k.retry && !k.orphan
+func (t *turn) unknown(k *key) bool {
+	return k.child != nil && k.child == t.nursery.shared && k.children == 1 && k.runs == 0 && k.birth == nil && k.marks == 0
 }
 
-// keyQueue is a first-in-first-out queue of keys.
-type keyQueue struct {
-	items []*key
-	head  int
-}
-
-func (q *keyQueue) push(k *key) { q.items = append(q.items, k) }
-
-func (q *keyQueue) len() int { return len(q.items) - q.head }
-
-func (q *keyQueue) pop() *key {
-	k := q.items[q.head]
-	q.items[q.head] = nil
-	q.head++
-	if q.head == len(q.items) {
-		q.items, q.head = q.items[:0], 0
-	} else if q.head > 1024 && q.head*2 > len(q.items) {
-		n := copy(q.items, q.items[q.head:])
-		clear(q.items[n:])
-		q.items, q.head = q.items[:n], 0
+// emptyAll takes all messages of k out of where they wait.
+func (t *turn) emptyAll(k *key, each func(*key, *Message)) {
+	for _, line := range []*list[Message]{&k.held, &k.later, &k.returned, &k.fresh} {
+		t.empty(line, k, each)
 	}
-	return k
 }
 
-// keyList is an intrusive list of keys; a key is in each list at most once.
-type keyList struct {
-	id          int // which of a key's links it uses
-	first, last *key
-	n           int
-}
-
-type keyLinks struct {
-	prev, next *key
-	in         bool
-}
-
-func (l *keyList) has(k *key) bool { return k.lists[l.id].in }
-
-func (l *keyList) push(k *key) {
-	k.lists[l.id] = keyLinks{prev: l.last, in: true}
-	if l.last == nil {
-		l.first = k
-	} else {
-		l.last.lists[l.id].next = k
+// empty takes all messages out of a line of k.
+func (t *turn) empty(line *list[Message], k *key, each func(*key, *Message)) {
+	for m := line.first(); m != nil; m = line.first() {
+		t.take(k, m)
+		each(k, m)
 	}
-	l.last = k
-	l.n++
-}
-
-func (l *keyList) remove(k *key) {
-	links := k.lists[l.id]
-	if !links.in {
-		return
-	}
-	if links.prev == nil {
-		l.first = links.next
-	} else {
-		links.prev.lists[l.id].next = links.next
-	}
-	if links.next == nil {
-		l.last = links.prev
-	} else {
-		links.next.lists[l.id].prev = links.prev
-	}
-	k.lists[l.id] = keyLinks{}
-	l.n--
 }

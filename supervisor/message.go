@@ -55,17 +55,31 @@ type Message struct {
 	// Alone messages start only while nothing else runs; see Group.StartAlone.
 	Alone bool
 
-	probes     int      // failed probes, which spend no attempt
-	unsaved    bool     // Attempts or FirstFailure changed here, and the owner has not heard of it
-	storing    bool     // the owner is storing its last failure; see remember.go
-	parting    *Outcome // its settlement, which waits for that
-	arrived    time.Time
-	in         *list
-	prev, next *Message
+	probes  int      // failed probes, which spend no attempt
+	unsaved bool     // Attempts or FirstFailure changed here, and the owner has not heard of it
+	storing bool     // the owner is storing its last failure; see remember.go
+	parting *Outcome // its settlement, which waits for that
+	arrived time.Time
+	place   node[Message] // in a line of its key
 }
 
 // judged tells whether a handler failed with m before.
 func (m *Message) judged() bool { return m.Attempts > 0 || m.probes > 0 || !m.FirstFailure.IsZero() }
+
+// past is what is known of a message from its earlier attempts.
+type past uint8
+
+const (
+	unjudged past = iota + 1 // nobody has judged it yet
+	failedBefore
+)
+
+func (m *Message) past() past {
+	if m.judged() {
+		return failedBefore
+	}
+	return unjudged
+}
 
 // Attempt is memory for one attempt, whose context it is. Handlers may keep that, so it must not be used for another.
 type Attempt struct{ run run }
@@ -118,60 +132,4 @@ type Outcome struct {
 	Suspended bool
 	// Why it is given back, in a few words.
 	Why string
-}
-
-// list is an intrusive list of messages.
-type list struct {
-	first, last *Message
-	n           int
-}
-
-func (l *list) insertAfter(m, after *Message) {
-	m.in, m.prev = l, after
-	if after == nil {
-		m.next, l.first = l.first, m
-	} else {
-		m.next, after.next = after.next, m
-	}
-	if m.next == nil {
-		l.last = m
-	} else {
-		m.next.prev = m
-	}
-	l.n++
-}
-
-func (l *list) push(m *Message) { l.insertAfter(m, l.last) }
-
-// pushBySequence keeps a list in the order of the stream.
-func (l *list) pushBySequence(m *Message) {
-	after := l.last
-	for after != nil && after.Sequence > m.Sequence {
-		after = after.prev
-	}
-	l.insertAfter(m, after)
-}
-
-// pushByDue keeps a list in the order of when its messages may start.
-func (l *list) pushByDue(m *Message) {
-	after := l.last
-	for after != nil && after.Due.After(m.Due) {
-		after = after.prev
-	}
-	l.insertAfter(m, after)
-}
-
-func (l *list) remove(m *Message) {
-	if m.prev == nil {
-		l.first = m.next
-	} else {
-		m.prev.next = m.next
-	}
-	if m.next == nil {
-		l.last = m.prev
-	} else {
-		m.next.prev = m.prev
-	}
-	m.in, m.prev, m.next = nil, nil, nil
-	l.n--
 }

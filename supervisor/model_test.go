@@ -384,7 +384,7 @@ func (m *model) heal(next uint64) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, k := range t.keys {
-			b.fault("key %s is left: %v, %d failures, %d restarts", k.name, k.state, k.failures, k.restarts)
+			b.fault("key %s is left: %v, %d failures, %d restarts", k.name, k.state.is(), k.failures, k.restarts)
 		}
 	}
 }
@@ -398,46 +398,44 @@ func (m *model) verify() {
 	defer t.unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	window, stash, failing, kids := usage{}, usage{}, usage{}, len(t.births)
+	window, stash, failing, kids := usage{}, usage{}, usage{}, len(t.nursery.births)
 	probes, retries := 0, 0
-	for _, l := range []*runList{&t.running, &t.overdue} {
-		for r := l.first; r != nil; r = r.next {
-			if r.routeProbe > 0 {
+	for _, l := range []*list[run]{&t.slots.running, &t.slots.overdue} {
+		for r := range l.all() {
+			if r.round > 0 {
 				probes++
 			}
-			if !r.first {
+			if r.past == failedBefore {
 				retries++
 			}
 		}
 	}
 	for _, k := range t.keys {
-		window.messages += k.fresh.n + k.due.n
-		for _, l := range []*list{&k.fresh, &k.due} {
-			for m := l.first; m != nil; m = m.next {
-				window.bytes += m.Size
+		for _, l := range []*list[Message]{&k.fresh, &k.returned} {
+			for m := range l.all() {
+				window.add(m)
 			}
 		}
-		stash.messages += k.stash.n + k.later.n
-		for _, l := range []*list{&k.stash, &k.later} {
-			for m := l.first; m != nil; m = m.next {
-				stash.bytes += m.Size
+		for _, l := range []*list[Message]{&k.held, &k.later} {
+			for m := range l.all() {
+				stash.add(m)
 				if m.judged() {
-					failing.add(m, 1)
+					failing.add(m)
 				}
 			}
 		}
 		if k.child != nil && !k.child.shared {
 			kids++
 		}
-		if k.stash.n+k.later.n > 0 != t.stashed.has(k) {
-			b.fault("key %s: %d messages in the stash, listed: %v", k.name, k.stash.n+k.later.n, t.stashed.has(k))
+		if k.held.n+k.later.n > 0 != t.stash.keys.has(&k.inStash) {
+			b.fault("key %s: %d messages in the stash, listed: %v", k.name, k.held.n+k.later.n, t.stash.keys.has(&k.inStash))
 		}
 	}
-	if failing != t.failing || probes != t.route.probes || retries != t.retrying.runs {
-		b.fault("counted %+v, %d, %d; the group says %+v, %d, %d", failing, probes, retries, t.failing, t.route.probes, t.retrying.runs)
+	if failing != t.stash.failed || probes != t.route.probes || retries != t.slots.retries.runs {
+		b.fault("counted %+v, %d, %d; the group says %+v, %d, %d", failing, probes, retries, t.stash.failed, t.route.probes, t.slots.retries.runs)
 	}
-	if window != t.window || stash != t.stash || kids > t.kids {
-		b.fault("counted %+v, %+v, %d; the group says %+v, %+v, %d", window, stash, kids, t.window, t.stash, t.kids)
+	if window != t.window.usage || stash != t.stash.usage || kids > t.nursery.kids {
+		b.fault("counted %+v, %+v, %d; the group says %+v, %+v, %d", window, stash, kids, t.window.usage, t.stash.usage, t.nursery.kids)
 	}
 }
 

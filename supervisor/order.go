@@ -5,6 +5,15 @@ import (
 	"time"
 )
 
+// order is what a group knows of all its keys together when their messages start in the order of the stream.
+type order struct {
+	gate       gate
+	called     int       // messages that were called back, and are on their way
+	callsReady time.Time // when they are ready to come
+	progress   time.Time // when a key with messages in the stash finished one
+	glanced    time.Time // when more was asked for although the stash is full and later messages wait
+}
+
 // outside are the messages of an ordered key that left without being done and have not come again, by sequence. Nothing
 // overtakes them, until they are so late that another instance must have them.
 type outside struct {
@@ -120,28 +129,28 @@ const (
 // callBack asks for messages of an ordered key that the stash had no room for, once the key gets to them. They are worth more
 // than what is in the stash: their key goes on with them, and others wait behind them.
 func (t *turn) callBack(k *key) {
-	if len(k.outside.absent) == 0 || k.outside.called > 0 || k.state != Flowing || t.route.state != Flowing || t.standsStill() {
+	if len(k.outside.absent) == 0 || k.outside.called > 0 || !k.flows() || !t.route.flows() || t.standsStill() {
 		return
 	}
 	first, _, any := k.outside.next(t.now)
-	if m := k.stash.first; !any || m != nil && m.Sequence < first {
+	if m := k.held.first(); !any || m != nil && m.Sequence < first {
 		return
 	}
 	if due := k.outside.absent[first].due; due.After(t.now) {
-		t.wakeAt(k, due)
+		t.alarm.wake(k, due)
 		return
 	}
 	n := 1 // always: the first one lets the others go on
-	if t.called < t.opts.StashMessages/2 {
-		n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stashed.n)))
+	if t.order.called < t.opts.StashMessages/2 {
+		n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stash.keys.n)))
 	}
 	for _, w := range k.outside.call(n) {
 		t.call(w.CallBack)
 	}
-	if ready := t.callsReady; t.now.After(ready.Add(calledFor)) {
-		t.callsReady = t.now.Add(calledFor)
+	if ready := t.order.callsReady; t.now.After(ready.Add(calledFor)) {
+		t.order.callsReady = t.now.Add(calledFor)
 	}
-	t.wakeAt(k, t.now.Add(calledFor))
+	t.alarm.wake(k, t.now.Add(calledFor))
 }
 
 // progressWithin is for how long a full stash of which something was done keeps more messages from coming.
@@ -156,19 +165,19 @@ func (t *turn) orderedRoom(messages int) int {
 	}
 	least := t.opts.Concurrency
 	switch {
-	case t.now.Before(t.callsReady):
+	case t.now.Before(t.order.callsReady):
 		return 0
-	case t.called > 0 && t.now.Sub(t.callsReady) < progressWithin:
-		least = t.called
-	case t.now.Sub(t.progress) < progressWithin:
+	case t.order.called > 0 && t.now.Sub(t.order.callsReady) < progressWithin:
+		least = t.order.called
+	case t.now.Sub(t.order.progress) < progressWithin:
 		least = 0
-	case t.now.Before(t.gate.until):
+	case t.now.Before(t.order.gate.until):
 		// Nearly all that comes would have to go back. What is waited for comes first.
-		if least = 0; t.now.Sub(t.glanced) >= meterPeriod {
-			least, t.glanced = t.opts.Concurrency, t.now
+		if least = 0; t.now.Sub(t.order.glanced) >= meterPeriod {
+			least, t.order.glanced = t.opts.Concurrency, t.now
 		}
 	}
-	return min(messages, max(t.stashRoom(), least))
+	return min(messages, max(t.stash.room(), least))
 }
 
 // away notes that a message of an ordered key leaves, to come again at due.
@@ -180,13 +189,13 @@ func (t *turn) away(m *Message, due time.Time) {
 	if k == nil {
 		k = t.newKey(m.Key) // its key ended while it ran
 	}
-	k.outside.add(m.Sequence, &absent{until: due.Add(t.outsideFor()), due: m.Due, work: m.Work}, &t.called)
-	t.wakeAt(k, due.Add(t.outsideFor()))
+	k.outside.add(m.Sequence, &absent{until: due.Add(t.outsideFor()), due: m.Due, work: m.Work}, &t.order.called)
+	t.alarm.wake(k, due.Add(t.outsideFor()))
 }
 
 // blocked tells whether a message of an ordered key has to wait for its own delay or for an earlier message.
 func (t *turn) blocked(k *key, m *Message) bool {
-	if m.storing || m.Due.After(t.now) || t.gate.holds(m, t.now) {
+	if m.storing || m.Due.After(t.now) || t.order.gate.holds(m, t.now) {
 		return true
 	}
 	first, _, any := k.outside.next(t.now)
@@ -195,9 +204,9 @@ func (t *turn) blocked(k *key, m *Message) bool {
 
 // head is the first message of an ordered key, if it may start.
 func (t *turn) head(k *key) *Message {
-	m := k.stash.first
+	m := k.held.first()
 	if m == nil {
-		m = k.fresh.first
+		m = k.fresh.first()
 	}
 	if m == nil || t.blocked(k, m) {
 		return nil

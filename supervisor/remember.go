@@ -6,7 +6,7 @@ package supervisor
 
 // remember has the owner store the failure of a message that stays.
 func (t *turn) remember(m *Message) {
-	if m.in == nil {
+	if m.place.in == nil {
 		return // it left after all
 	}
 	m.storing = true

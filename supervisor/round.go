@@ -13,14 +13,20 @@ import (
 // that fails makes the next one twice as large, up to half of the slots, so that many bad ones do not stand before a good
 // one for long.
 type round struct {
-	number  int
+	number  int32
 	began   time.Time // with its first probe
 	size    int       // messages that nobody has judged
 	asked   int       // of these
+	again   bool      // one that had failed before was asked
 	failed  bool
-	again   bool // one that had failed before was asked
-	running int  // probes of this round
-	newest  bool // the next one is the newest, not the oldest
+	running int // probes of this round
+}
+
+// rounds is what a round knows of those before it.
+type rounds struct {
+	number int32
+	size   int
+	newest bool // the next message that nobody has judged is the newest, not the oldest
 }
 
 const (
@@ -30,11 +36,11 @@ const (
 	probePatience = 2 * time.Second
 )
 
-func (t *turn) beginRound() {
-	last := t.route.round
-	t.route.round = round{
-		number: last.number + 1, size: max(1, min(2*last.size, t.opts.Concurrency/2)), newest: last.newest,
-	}
+// next is a round after the others.
+func (s *rounds) next(concurrency int) round {
+	s.number++
+	s.size = max(1, min(2*s.size, concurrency/2))
+	return round{number: s.number, size: s.size}
 }
 
 // open tells whether the round takes more messages.
@@ -42,9 +48,15 @@ func (rd *round) open(now time.Time) bool {
 	return rd.began.IsZero() || !rd.failed || now.Before(rd.began.Add(probeOpen))
 }
 
-// wants tells whether the round still asks messages of a kind.
-func (rd *round) wants(fresh bool, now time.Time) bool {
-	return rd.open(now) && (fresh && rd.asked < rd.size || !fresh && !rd.again)
+// wants tells whether the round still asks messages with such a past.
+func (rd *round) wants(with past, now time.Time) bool {
+	if !rd.open(now) {
+		return false
+	}
+	if with == unjudged {
+		return rd.asked < rd.size
+	}
+	return !rd.again
 }
 
 // over tells whether the round has failed, or if not, when to look again; the zero time is never.
@@ -61,22 +73,72 @@ func (rd *round) over(now time.Time) (bool, time.Time) {
 	return rd.asked >= rd.size || !rd.open(now), rd.began.Add(probeOpen)
 }
 
-// startRouteProbe starts the next message of the round, if there is one.
-func (t *turn) startRouteProbe() *run {
-	rs := &t.route
-	rd := &rs.round
-	if t.busy() >= t.slots() || rs.probes >= max(1, t.opts.Concurrency/2) {
+// retract is for a probe that told nothing: another one may be asked instead.
+func (rd *round) retract(of past) {
+	if of == unjudged {
+		rd.asked--
+	} else {
+		rd.again = false
+	}
+}
+
+// routeProbing: the route asks a round of messages whether all is well again.
+type routeProbing struct{ round }
+
+func (*routeProbing) is() State { return Probing }
+
+// beginRound asks anew, whatever an earlier round told.
+func (t *turn) beginRound(why string) {
+	s := &routeProbing{t.route.rounds.next(t.opts.Concurrency)}
+	if t.route.is() == Probing {
+		t.route.state = s
+		return
+	}
+	t.moveRoute(s, why, 0)
+}
+
+// roundOf is the round that r is a probe of, if that is not over.
+func (t *turn) roundOf(r *run) *routeProbing {
+	s, ok := t.route.state.(*routeProbing)
+	if !ok || r.round == 0 || r.round != s.number {
+		return nil
+	}
+	return s
+}
+
+func (s *routeProbing) accepts(t *turn, k *key, m *Message) bool {
+	if !s.wants(m.past(), t.now) {
+		return false
+	}
+	of, other := t.chooseRouteProbe(m.past())
+	return other == nil || t.opts.Ordered && of == k && m.Sequence < other.Sequence // other would have to wait for m
+}
+
+// failed takes in the failure of a probe of the route.
+func (*routeProbing) failed(t *turn, r *run, err error) {
+	if s := t.roundOf(r); s != nil {
+		t.route.lastErr, s.round.failed = err, true
+	}
+}
+
+func (*routeProbing) answered(t *turn, r *run) {
+	if r.round > 0 {
+		t.routeFlows("a probe succeeded")
+	}
+}
+
+// next starts the next message of the round, if there is one.
+func (s *routeProbing) next(t *turn) *run {
+	if t.busy() >= t.open() || t.route.probes >= max(1, t.opts.Concurrency/2) {
 		return nil
 	}
 	var k *key
 	var m *Message
-	fresh := rd.wants(true, t.now) && !teeth.Fresh()
-	if fresh {
-		k, m = t.chooseRouteProbe(true)
+	if s.wants(unjudged, t.now) && !teeth.Fresh() {
+		k, m = t.chooseRouteProbe(unjudged)
 	}
-	if m == nil && rd.wants(false, t.now) {
-		fresh = false
-		k, m = t.chooseRouteProbe(false)
+	if m == nil && s.wants(failedBefore, t.now) {
+		k, m = t.chooseRouteProbe(failedBefore)
 	}
 	if m == nil || !t.held && t.apart(k, m) {
 		return nil
@@ -86,51 +148,53 @@ func (t *turn) startRouteProbe() *run {
 			return nil // it is being made
 		}
 	}
-	if fresh {
-		rd.asked++
-		rd.newest = !rd.newest
+	if m.past() == unjudged {
+		s.asked++
+		t.route.rounds.newest = !t.route.rounds.newest
 	} else {
-		rd.again = true
+		s.again = true
 	}
 	r := t.start(k, m)
-	if rd.began.IsZero() {
-		rd.began = t.now
+	if s.began.IsZero() {
+		s.began = t.now
 	}
-	rd.running++
-	rs.probes++
-	t.arm(rd.began.Add(probePatience))
-	r.routeProbe = rd.number
+	s.running++
+	t.route.probes++
+	t.alarm.arm(s.began.Add(probePatience))
+	r.round = s.number
 	return r
 }
 
-// chooseRouteProbe picks one message over all keys, of those that nobody has judged or of the others; nil when none may
-// start. When there are as many children as there may be, none of them idle, it is a message of a key that has one: its
-// child waits for nothing else.
-func (t *turn) chooseRouteProbe(fresh bool) (of *key, best *Message) {
+// chooseRouteProbe picks one message over all keys, of those with such a past; nil when none may start. When there are as
+// many children as there may be, none of them idle, it is a message of a key that has one: its child waits for nothing else.
+func (t *turn) chooseRouteProbe(with past) (of *key, best *Message) {
 	var owner *key
 	var owned *Message
-	for k := t.stashed.first; k != nil; k = k.lists[t.stashed.id].next {
-		m := t.candidate(k, fresh)
+	for k := range t.stash.keys.all() {
+		m := t.candidate(k, with)
 		if m == nil {
 			t.mayRetire(k)
 			continue
 		}
-		if best == nil || t.better(k, m, of, best, fresh) {
+		if best == nil || t.better(k, m, of, best, with) {
 			of, best = k, m
 		}
-		if k.child != nil && (owned == nil || t.better(k, m, owner, owned, fresh)) {
+		if k.child != nil && (owned == nil || t.better(k, m, owner, owned, with)) {
 			owner, owned = k, m
 		}
 	}
-	if best != nil && of.child == nil && of.birth == nil && owned != nil && !t.roomForChild() {
+	if best != nil && of.child == nil && of.birth == nil && owned != nil && !t.nursery.room() {
 		return owner, owned
 	}
 	return of, best
 }
 
 // candidate is the message of k that may be a probe of the route.
-func (t *turn) candidate(k *key, fresh bool) *Message {
-	m := t.firstCandidate(k, fresh)
+func (t *turn) candidate(k *key, with past) *Message {
+	if k.runs >= t.limit(k) { // of before the wait
+		return nil
+	}
+	m := k.state.candidate(t, k, with)
 	switch {
 	case m == nil, k.child == nil && k.birth != nil: // nobody waits for a factory
 		return nil
@@ -141,87 +205,61 @@ func (t *turn) candidate(k *key, fresh bool) *Message {
 	return m
 }
 
-func (t *turn) firstCandidate(k *key, fresh bool) *Message {
-	switch {
-	case k.runs >= t.limit(k): // of before the wait
-		return nil
-	case k.state == Probing:
-		if !t.mayProbe(k) {
-			return nil
-		}
-	case k.state != Flowing:
-		return nil
-	}
-	if t.opts.Ordered {
-		if m := t.head(k); m != nil && m.judged() != fresh {
-			return m
-		}
-		return nil
-	}
-	return k.askable(fresh)
-}
-
 // better tells whether a, of the key x, makes the better probe than b, of the key y.
-func (t *turn) better(x *key, a *Message, y *key, b *Message, fresh bool) bool {
-	if !fresh {
+func (t *turn) better(x *key, a *Message, y *key, b *Message, with past) bool {
+	if with == failedBefore {
 		return before(a, b)
 	}
-	if p, q := t.route.evidence.good.has(x.name), t.route.evidence.good.has(y.name); p != q {
+	good := &t.route.evidence.good
+	if p, q := good.has(x.name), good.has(y.name); p != q {
 		return p
 	}
-	return a.Sequence < b.Sequence != t.route.round.newest
+	return a.Sequence < b.Sequence != t.route.rounds.newest
 }
 
 // endProbe counts a probe of the route out, when its run is over.
 func (t *turn) endProbe(r *run) {
-	if r.routeProbe == 0 {
+	if r.round == 0 {
 		return
 	}
-	rs := &t.route
-	rs.probes--
-	if rs.state == Probing && r.routeProbe == rs.round.number {
-		rs.round.running--
+	t.route.probes--
+	if s := t.roundOf(r); s != nil {
+		s.running--
 	}
 }
 
-// roundFailed takes in the failure of a probe of the route.
-func (t *turn) roundFailed(r *run, err error) {
-	rs := &t.route
-	if rs.state != Probing || r.routeProbe != rs.round.number {
+// endRound comes after what the end of r means was decided. What it told is an answer, a failure, or nothing.
+func (t *turn) endRound(r *run, what telling) {
+	s := t.roundOf(r)
+	if s == nil {
 		return
 	}
-	rs.lastErr, rs.round.failed = err, true
+	if what == nothing {
+		s.retract(r.past)
+	}
+	if s.running == 0 && !s.round.failed {
+		s.began = time.Time{} // nothing was told
+	}
+	s.attend(t)
 }
 
-// endRound comes after what the end of r means was decided.
-func (t *turn) endRound(r *run, told bool) {
-	rs := &t.route
-	if r.routeProbe == 0 || rs.state != Probing || r.routeProbe != rs.round.number {
-		return
-	}
-	switch { // instead of a probe that told nothing another one may be asked
-	case told:
-	case r.first:
-		rs.round.asked--
-	default:
-		rs.round.again = false
-	}
-	if rs.round.running == 0 && !rs.round.failed {
-		rs.round.began = time.Time{} // nothing was told
-	}
-	t.attendRound()
-}
+// telling is what the end of a run says of the route.
+type telling uint8
 
-// attendRound ends the round if it failed, or asks for more messages.
-func (t *turn) attendRound() {
-	rs := &t.route
-	switch over, next := rs.round.over(t.now); {
-	case over && rs.round.running > 0:
+const (
+	something telling = iota
+	nothing           // it was cancelled, put off, or taken away
+)
+
+// attend ends the round if it failed, or asks for more messages.
+func (s *routeProbing) attend(t *turn) {
+	switch over, next := s.over(t.now); {
+	case over && s.running > 0:
 		t.routeAgain(fmt.Sprintf("the probes have not returned for %v", probePatience))
 	case over:
-		t.routeAgain(fmt.Sprintf("the probe failed: %v", rs.lastErr))
+		t.routeAgain(fmt.Sprintf("the probe failed: %v", t.route.lastErr))
 	case !next.IsZero():
-		t.arm(next)
+		t.alarm.arm(next)
 		t.call(t.opts.More)
 	}
 }

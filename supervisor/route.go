@@ -5,210 +5,95 @@ import (
 	"time"
 )
 
-// routeState is the supervisor of the whole route.
-type routeState struct {
-	state State // Flowing, Waiting or Probing
-	began time.Time
-	until time.Time // waiting: when it is over
-	// notBefore is what a handler named with Retry-After.
-	notBefore time.Time
+// route is the supervisor of the whole route: it waits, like a key, when what all its keys depend on is down.
+type route struct {
+	state     routeState
 	outage    outage
 	lastErr   error
-	stopped   error // a fault that only somebody else can mend: the handler cannot start, or does not return
+	stopped   error     // a fault that only somebody else can mend: the handler cannot start, or does not return
+	notBefore time.Time // named by a handler with Retry-After
 	restarts  int
-	// ramp is how many of those that began since the route flows may run at once; 0: no bound. It doubles with each success,
-	// and at rampAt if there is none: those that run may hang.
-	ramp   int
-	rampAt time.Time
-	epoch  int // counts how often the route came to flow
-	old    int // of what runs, handlers and factories that began before that
-
-	evidence evidence
-	round    round
-	probes   int // that run, of this round and of earlier ones
+	evidence  evidence
+	rounds    rounds
+	probes    int   // that run, of this round and of earlier ones
+	epoch     int32 // counts how often the route came to flow
+	old       int   // of what runs, handlers and factories that began before that
 }
 
-// firstRamp is how many messages may run at once after a probe succeeded: the next ones double it.
-const firstRamp = 2
+// routeState is what a route is in. Each state is a type with what belongs to it: routeFlowing, routeWaiting, routeProbing.
+type routeState interface {
+	is() State
+	// attend does what time brings.
+	attend(t *turn)
+	// next takes the message that is to start now; nil when none may.
+	next(t *turn) *run
+	// accepts tells whether a message of k that arrives now may start, as far as the route is concerned.
+	accepts(t *turn, k *key, m *Message) bool
+	// failed and answered are told of a run that the route's evidence may count.
+	failed(t *turn, r *run, err error)
+	answered(t *turn, r *run)
+}
 
-// rampEvery is when the ramp goes on without a success.
-const rampEvery = time.Second
+func (s *route) is() State { return s.state.is() }
 
-func (t *turn) moveRoute(to State, why string, delay time.Duration) {
-	rs := &t.route
-	if !mayMove(rs.state, to) {
-		panic(fmt.Sprintf("supervisor: route: no move from %v to %v", rs.state, to))
+func (s *route) flows() bool { return s.state.is() == Flowing }
+
+// until is when a waiting route goes on.
+func (s *route) until() time.Time {
+	if w, ok := s.state.(*routeWaiting); ok {
+		return w.until
 	}
-	t.tell(Event{
-		Route: true, From: rs.state, To: to, Why: why, Delay: delay, Restarts: rs.restarts, Err: rs.lastErr,
-	})
-	rs.outage.moved(rs.state, to, why, t.now)
-	rs.state = to
+	return time.Time{}
+}
+
+// slots is how many of so many may be used now: fewer while the route recovers.
+func (s *route) slots(all int) int {
+	if f, ok := s.state.(*routeFlowing); ok && f.ramp > 0 {
+		return min(f.ramp+s.old, all)
+	}
+	return all
+}
+
+// ended counts out what began in another epoch.
+func (s *route) ended(epoch int32) {
+	if epoch != s.epoch && s.old > 0 {
+		s.old--
+	}
+}
+
+// moveRoute is the only way of the route from one state to another.
+func (t *turn) moveRoute(to routeState, why string, delay time.Duration) {
+	s := &t.route
+	from := s.is()
+	if !mayMove(from, to.is()) {
+		panic(fmt.Sprintf("supervisor: route: no move from %v to %v", from, to.is()))
+	}
+	t.tell(Event{Route: true, From: from, To: to.is(), Why: why, Delay: delay, Restarts: s.restarts, Err: s.lastErr})
+	s.outage.moved(from, to.is(), why, t.now)
+	s.state = to
 }
 
 // routeFailed takes in a failure of any key.
 func (t *turn) routeFailed(r *run, err error) {
-	rs := &t.route
-	rs.evidence.good.remove(r.k.name)
-	if r.routeProbe > 0 {
-		t.roundFailed(r, err)
-		return
-	}
-	if rs.state == Flowing && (r.first || r.probe) && rs.evidence.fails(r.k.name, t.now) {
-		t.counts.RouteTrip++
-		rs.lastErr = err
-		why := fmt.Sprintf("%d of the last %d new messages and probes failed: %v", rs.evidence.failed, rs.evidence.of, err)
-		t.routeAgain(why)
-	}
-}
-
-// routeAgain makes the route wait for its next probes, longer each time.
-func (t *turn) routeAgain(why string) {
-	delay := t.cfg.Restart.Delay(t.route.restarts)
-	if t.route.restarts < 1<<30 {
-		t.route.restarts++
-	}
-	t.routeWait(delay, why)
-	if _, m := t.chooseRouteProbe(true); m != nil {
-		t.hurryRoute()
-	}
-}
-
-// pauseRoute is a Retry-After that stands for the whole route.
-func (t *turn) pauseRoute(pause time.Duration, err error) {
-	rs := &t.route
-	rs.lastErr = err
-	rs.notBefore = later(rs.notBefore, t.now.Add(pause))
-	if rs.state != Waiting || rs.until.Before(rs.notBefore) {
-		t.routeWait(pause, fmt.Sprintf("Retry-After: %v", err))
-	}
-}
-
-// routeWait lets nothing of the route start for so long. What is in the window moves to the stash.
-func (t *turn) routeWait(delay time.Duration, why string) {
-	rs := &t.route
-	rs.began, rs.until, rs.ramp = t.now, later(t.now.Add(delay), rs.notBefore), 0
-	rs.evidence.clear()
-	t.moveRoute(Waiting, why, delay)
-	for side := range t.ready {
-		for q := &t.ready[side]; q.len() > 0; {
-			k := q.pop()
-			k.queued[side] = false
-			t.stashWindow(k)
-		}
-	}
-	// Keys at their limit, or without a child yet, are in no queue.
-	for _, k := range t.keys {
-		if t.window.messages == 0 {
-			break
-		}
-		t.stashWindow(k)
-	}
-	t.bound()
-	t.arm(rs.until)
-	t.call(t.opts.More) // there may be room for messages that nobody has judged
-}
-
-// freshProbeEvery bounds the wait of a route to which messages come that nobody has judged: one of them may well succeed,
-// whatever the others do.
-const freshProbeEvery = 5 * time.Second
-
-// hurryRoute shortens the wait of the route for messages that nobody has judged.
-func (t *turn) hurryRoute() {
-	rs := &t.route
-	soonest := later(rs.began.Add(freshProbeEvery), rs.notBefore)
-	if rs.state == Waiting && soonest.Before(rs.until) {
-		rs.until = later(soonest, t.now)
-		t.arm(rs.until)
-	}
-}
-
-// attendRoute begins a round of probes when the route's wait is over, and ends one that nobody answers.
-func (t *turn) attendRoute() {
-	rs := &t.route
-	switch {
-	case rs.state == Waiting && !t.now.Before(rs.until):
-		if most := 2 * t.cfg.MaxStuck; t.stuck > most {
-			// Each probe could leave one more behind.
-			t.routeAgain(fmt.Sprintf("stopped: %d handlers ignore their timeout; the next probe is when no more than %d do", t.stuck, most))
-			return
-		}
-		t.beginRound()
-		t.moveRoute(Probing, "its wait is over", 0)
-		t.call(t.opts.More)
-	case rs.state == Probing:
-		t.attendRound()
-	case rs.ramp > 0 && !t.now.Before(rs.rampAt):
-		t.rampUp()
-	case rs.ramp > 0:
-		t.arm(rs.rampAt)
-	}
+	t.route.evidence.good.remove(r.k.name)
+	t.route.state.failed(t, r, err)
 }
 
 // routeAnswered takes in a success of any key, or an answer that is one.
 func (t *turn) routeAnswered(r *run) {
-	rs := &t.route
-	rs.evidence.succeeded(r.k.name, t.now)
-	switch {
-	case r.routeProbe > 0 && rs.state != Flowing:
-		t.routeFlows("a probe succeeded")
-	case rs.ramp > 0:
-		t.rampUp()
-	}
-}
-
-// rampUp lets twice as many run at once.
-func (t *turn) rampUp() {
-	rs := &t.route
-	if rs.ramp *= 2; rs.ramp >= t.opts.Concurrency {
-		rs.ramp = 0
-		return
-	}
-	rs.rampAt = t.now.Add(rampEvery)
-	t.arm(rs.rampAt)
-}
-
-// ended counts out what began in another epoch.
-func (rs *routeState) ended(epoch int) {
-	if epoch != rs.epoch && rs.old > 0 {
-		rs.old--
-	}
-}
-
-// routeFlows lets what waits for the route start. What failed waits for its own delay.
-func (t *turn) routeFlows(why string) {
-	rs := &t.route
-	if rs.state == Waiting { // a probe of an earlier round
-		t.moveRoute(Probing, why, 0)
-	}
-	rs.restarts, rs.round.size, rs.notBefore = 0, 0, time.Time{}
-	rs.epoch++
-	rs.old = t.busy()
-	rs.ramp, rs.rampAt = firstRamp, t.now.Add(rampEvery)
-	t.arm(rs.rampAt)
-	t.moveRoute(Flowing, why, 0)
-	if rs.stopped != nil {
-		rs.stopped = nil
-		t.tellFailed(nil)
-	}
-	for k := t.stashed.first; k != nil; k = k.lists[t.stashed.id].next {
-		t.makeReady(k)
-		if t.opts.Ordered {
-			t.callBack(k)
-		}
-	}
-	t.call(t.opts.More)
+	t.route.evidence.succeeded(r.k.name, t.now)
+	t.route.state.answered(t, r)
 }
 
 // failRoute stops the route for a fault that no message is to blame for. It tries again by itself, like a route that
 // tripped, but says that it is stopped.
 func (t *turn) failRoute(err error) {
-	rs := &t.route
-	if rs.stopped == nil {
-		rs.stopped = err
+	s := &t.route
+	if s.stopped == nil {
+		s.stopped = err
 		t.tellFailed(err)
 	}
-	if rs.lastErr = err; rs.state != Waiting {
+	if s.lastErr = err; s.is() != Waiting {
 		t.routeAgain(fmt.Sprintf("stopped: %v", err))
 	}
 }
@@ -217,4 +102,82 @@ func (t *turn) tellFailed(err error) {
 	if tell := t.opts.Failed; tell != nil {
 		t.call(func() { tell(err) })
 	}
+}
+
+// routeFlowing: keys start their messages by themselves.
+type routeFlowing struct {
+	// ramp is how many of those that began since the route flows may run at once; 0: no bound. It doubles with each success,
+	// and at rampAt if there is none: those that run may hang.
+	ramp   int
+	rampAt time.Time
+}
+
+// rampEvery is when the ramp goes on without a success.
+const rampEvery = time.Second
+
+func (*routeFlowing) is() State { return Flowing }
+
+func (s *routeFlowing) attend(t *turn) {
+	switch {
+	case s.ramp == 0:
+	case !t.now.Before(s.rampAt):
+		s.rampUp(t)
+	default:
+		t.alarm.arm(s.rampAt)
+	}
+}
+
+// rampUp lets twice as many run at once.
+func (s *routeFlowing) rampUp(t *turn) {
+	if s.ramp *= 2; s.ramp >= t.opts.Concurrency {
+		s.ramp = 0
+		return
+	}
+	s.rampAt = t.now.Add(rampEvery)
+	t.alarm.arm(s.rampAt)
+}
+
+func (*routeFlowing) next(t *turn) *run                  { return t.nextReady() }
+func (*routeFlowing) accepts(*turn, *key, *Message) bool { return true }
+
+// failed trips the route when nearly all failed lately.
+func (*routeFlowing) failed(t *turn, r *run, err error) {
+	s := &t.route
+	if r.round > 0 || r.past == failedBefore && !r.probe || !s.evidence.fails(r.k.name, t.now) {
+		return
+	}
+	t.counts.RouteTrip++
+	s.lastErr = err
+	t.routeAgain(fmt.Sprintf("%d of the last %d new messages and probes failed: %v", s.evidence.failed, s.evidence.of, err))
+}
+
+func (s *routeFlowing) answered(t *turn, _ *run) {
+	if s.ramp > 0 {
+		s.rampUp(t)
+	}
+}
+
+// routeFlows lets what waits for the route start. What failed waits for its own delay.
+func (t *turn) routeFlows(why string) {
+	s := &t.route
+	if s.is() == Waiting { // a probe of an earlier round
+		t.moveRoute(new(routeProbing), why, 0)
+	}
+	s.restarts, s.rounds.size, s.notBefore = 0, 0, time.Time{}
+	s.epoch++
+	s.old = t.busy()
+	f := &routeFlowing{ramp: firstRamp, rampAt: t.now.Add(rampEvery)}
+	t.alarm.arm(f.rampAt)
+	t.moveRoute(f, why, 0)
+	if s.stopped != nil {
+		s.stopped = nil
+		t.tellFailed(nil)
+	}
+	for k := range t.stash.keys.all() {
+		t.makeReady(k)
+		if t.opts.Ordered {
+			t.callBack(k)
+		}
+	}
+	t.call(t.opts.More)
 }

@@ -54,10 +54,14 @@ const (
 
 // newPanicError asks value for its text where the panic was recovered: value's methods are foreign code, and whoever reads
 // the error later may hold a lock.
-func newPanicError(value any, goexit bool) *PanicError {
-	stack := debug.Stack()
+func newPanicError(value any) *PanicError {
 	text := describe(value)
-	return &PanicError{Value: value, Goexit: goexit, Stack: stack[:min(len(stack), maxStack)], text: text[:min(len(text), maxPanicText)]}
+	return &PanicError{Value: value, Stack: cutStack(), text: text[:min(len(text), maxPanicText)]}
+}
+
+func cutStack() []byte {
+	stack := debug.Stack()
+	return stack[:min(len(stack), maxStack)]
 }
 
 // run is one attempt, and its context.
@@ -65,18 +69,17 @@ type run struct {
 	k     *key
 	m     *Message
 	child *child
-	// number of the attempt. The message's own count may change when the run is given up.
-	number int
 	// Under the group's lock:
-	cancelled  bool          // by a stop of the child or by the end of the group: it spends no attempt
-	probe      bool          // of the key
-	epoch      int           // of the route, when it began
-	routeProbe int           // of the route: the number of its round; 0: it is none
-	first      bool          // nobody had judged its message before
-	hung       bool          // settled and given up; only its goroutine remains
-	overdue    bool          // past its deadline and cancelled for that
-	late       time.Duration // how long after its deadline it was cancelled: the process may have stood still
-	prev, next *run
+	place     node[run]     // among those that run
+	noticed   time.Duration // how long after its deadline it was cancelled: the process may have stood still
+	number    int32         // of the attempt; the message's own count may change when the run is given up
+	epoch     int32         // of the route, when it began
+	round     int32         // of the route, of which it is a probe; 0: it is none
+	past      past          // of its message, when it began
+	probe     bool          // of the key
+	cancelled bool          // by a stop of the child or by the end of the group: it spends no attempt
+	late      bool          // it ended after its child had
+	hung      bool          // settled and given up; only its goroutine remains
 
 	deadline time.Time
 	// Under mu:
@@ -87,7 +90,7 @@ type run struct {
 }
 
 // hangs is from when on r counts as hung, once it is overdue.
-func (r *run) hangs() time.Time { return r.deadline.Add(r.late + hangGrace) }
+func (r *run) hangs() time.Time { return r.deadline.Add(r.noticed + hangGrace) }
 
 var _ context.Context = (*run)(nil)
 
@@ -174,12 +177,12 @@ func (r *run) attempt(res *result) {
 			return
 		}
 		if value := recover(); value != nil {
-			res.crash = newPanicError(value, false)
+			res.crash = newPanicError(value)
 		} else {
-			res.crash = newPanicError(nil, true)
+			res.crash = &PanicError{Goexit: true, Stack: cutStack()}
 		}
 	}()
-	res.verdict = r.m.Work.Do(r, r.number, r.child.value)
+	res.verdict = r.m.Work.Do(r, int(r.number), r.child.value)
 	finished = true
 }
 
@@ -203,36 +206,4 @@ func (g *Group) work(r *run) {
 		r = g.complete(r, &res)
 	}
 	goexit = false
-}
-
-// runList holds runs in the order they started, which is that of their deadlines.
-type runList struct {
-	first, last *run
-	n           int
-}
-
-func (l *runList) push(r *run) {
-	r.prev, r.next = l.last, nil
-	if l.last == nil {
-		l.first = r
-	} else {
-		l.last.next = r
-	}
-	l.last = r
-	l.n++
-}
-
-func (l *runList) remove(r *run) {
-	if r.prev == nil {
-		l.first = r.next
-	} else {
-		r.prev.next = r.next
-	}
-	if r.next == nil {
-		l.last = r.prev
-	} else {
-		r.next.prev = r.prev
-	}
-	r.prev, r.next = nil, nil
-	l.n--
 }

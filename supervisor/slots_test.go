@@ -181,11 +181,11 @@ func TestSlots_largeMessagesOfAStalledKeyDoNotFillTheWindow(t *testing.T) {
 			b.add(m, obeying)
 			b.g.Deliver(m)
 		}
-		if room, _ := b.g.Free(); before.Bytes != maxWindowBytes || room.Bytes != 0 || room.Messages == 0 {
+		if room, _ := b.g.Free(); before.Bytes != MaxWindowBytes || room.Bytes != 0 || room.Messages == 0 {
 			t.Errorf("room for %+v, then %+v", before, room)
 		}
 		time.Sleep(2 * time.Second)
-		if room, flows := b.g.Free(); room.Bytes != maxWindowBytes || !flows {
+		if room, flows := b.g.Free(); room.Bytes != MaxWindowBytes || !flows {
 			t.Errorf("room for %+v once the key has stalled, flows %v", room, flows)
 		}
 		b.close()

@@ -8,20 +8,20 @@ import (
 // standing is why an ordered key that flows starts nothing all the same, and until when at most. Why is empty for a key that
 // goes on as soon as there is a slot.
 func (t *turn) standing(k *key) (why string, since, until time.Time) {
-	if !t.opts.Ordered || k.state != Flowing || k.runs > 0 {
+	if !t.opts.Ordered || !k.flows() || k.runs > 0 {
 		return "", since, until
 	}
-	m := k.stash.first
+	m := k.held.first()
 	if m == nil {
-		m = k.fresh.first
+		m = k.fresh.first()
 	}
 	if m == nil {
 		return "", since, until
 	}
 	first, expected, any := k.outside.next(t.now)
 	switch {
-	case t.gate.holds(m, t.now):
-		return fmt.Sprintf("messages above %d were delivered and have not arrived", t.gate.above), t.gate.since, t.gate.until
+	case t.order.gate.holds(m, t.now):
+		return fmt.Sprintf("messages above %d were delivered and have not arrived", t.order.gate.above), t.order.gate.since, t.order.gate.until
 	case any && first < m.Sequence:
 		return fmt.Sprintf("message %d comes first, and it was given back", first), m.arrived, expected
 	case m.Due.After(t.now) && !m.FirstFailure.IsZero():

@@ -1,6 +1,140 @@
 package supervisor
 
-import "time"
+// stash counts the messages that wait: for their key or their route in the lines held, for their own time in the lines later
+// of their keys. It is bounded in messages and bytes over all keys. When it is full, the key that has been idle longest gives
+// a message back; and messages that failed may hold half of it, so that there is room for others, which may succeed.
+type stash struct {
+	usage
+	most   usage
+	failed usage     // of them, those that failed before
+	keys   list[key] // with messages in it, least recently active first
+	// failedKeys are those with messages in it that failed before.
+	failedKeys list[key]
+}
+
+// put counts a message that was put in one of k's lines.
+func (s *stash) put(k *key, m *Message) {
+	s.add(m)
+	if m.judged() {
+		s.failed.add(m)
+		if k.failedHeld++; k.failedHeld == 1 {
+			s.failedKeys.push(&k.inFailed, k)
+		}
+	}
+	if !s.keys.has(&k.inStash) {
+		s.keys.push(&k.inStash, k)
+	}
+}
+
+// take counts a message out.
+func (s *stash) take(k *key, m *Message) {
+	s.took(m)
+	if m.judged() {
+		s.failed.took(m)
+		if k.failedHeld--; k.failedHeld == 0 {
+			s.failedKeys.remove(&k.inFailed)
+		}
+	}
+	if k.held.n+k.later.n == 0 {
+		s.keys.remove(&k.inStash)
+	}
+}
+
+// touch notes that k is active.
+func (s *stash) touch(k *key) {
+	if s.keys.has(&k.inStash) {
+		s.keys.remove(&k.inStash)
+		s.keys.push(&k.inStash, k)
+	}
+}
+
+// neverFits tells whether the stash cannot hold m, whatever else is in it.
+func (s *stash) neverFits(m *Message) bool { return m.Size > s.most.bytes }
+
+func (s *stash) full() bool { return s.messages > s.most.messages || s.bytes > s.most.bytes }
+
+// failedFull tells whether messages that failed hold more than their half. There is always room for one.
+func (s *stash) failedFull() bool {
+	return s.failed.messages > max(1, s.most.messages/2) || s.failed.bytes > s.most.bytes/2 && s.failed.messages > 1
+}
+
+// room is for how many more messages there is room, if they are as large as those in it.
+func (s *stash) room() int {
+	n := s.most.messages - s.messages
+	if s.bytes > 0 {
+		mean := max(1, s.bytes/s.messages)
+		n = min(n, (s.most.bytes-s.bytes)/mean)
+	}
+	return n
+}
+
+// idlest is the key that has been idle longest; of those that wait by themselves, if there are any and only these may do.
+func (s *stash) idlest(route State) *key {
+	if route != Flowing {
+		for k := range s.keys.all() {
+			if !k.flows() {
+				return k // the others may be asked as probes
+			}
+		}
+	}
+	return s.keys.first()
+}
+
+// oldest is the message that k gives back first.
+func (k *key) oldest() *Message {
+	if m := k.held.first(); m != nil {
+		return m
+	}
+	return k.later.last()
+}
+
+// oldestFailed is the message, of those that failed, that k gives back first.
+func (k *key) oldestFailed() *Message {
+	for n := k.later.back; n != nil; n = n.prev {
+		if n.of.judged() {
+			return n.of
+		}
+	}
+	for m := range k.held.all() {
+		if m.judged() {
+			return m
+		}
+	}
+	return nil
+}
+
+// boundStash gives messages back until the stash is within its bounds. Of an ordered key the newest goes first, so that the
+// rest may go on in order.
+func (t *turn) boundStash() {
+	for {
+		var k *key
+		var m *Message
+		switch s := &t.stash; {
+		case s.failedFull(), s.full() && !t.route.flows() && s.failed.messages > 0:
+			k = s.failedKeys.first()
+			m = k.oldestFailed()
+		case s.full():
+			k = s.idlest(t.route.is())
+			m = k.oldest()
+		default:
+			return
+		}
+		if t.opts.Ordered {
+			m = k.held.last()
+		}
+		t.take(k, m)
+		t.evict(k, m)
+	}
+}
+
+// evict gives back what the stash has no room for.
+func (t *turn) evict(k *key, m *Message) {
+	t.counts.Evicted++
+	t.giveBack(m, t.now.Add(t.overflow(k, m)), "the stash is full", k.trouble.lastErr)
+	if k.messages() == 0 {
+		t.alarm.wake(k, t.now) // it may be forgotten, but not by the one who is at work on it
+	}
+}
 
 // putStash holds a message because its key waits. The caller sees to the bound.
 func (t *turn) putStash(k *key, m *Message) {
@@ -11,142 +145,28 @@ func (t *turn) putStash(k *key, m *Message) {
 }
 
 func (t *turn) pushStash(k *key, m *Message) {
-	if t.neverFits(m) {
+	if t.stash.neverFits(m) {
 		t.evict(k, m) // all others would have to go before it
 		return
 	}
 	switch {
 	case t.opts.Ordered:
-		k.stash.pushBySequence(m)
+		k.pushBySequence(&k.held, m)
 	case m.Due.After(t.now):
-		k.later.pushByDue(m)
-		t.wakeAt(k, m.Due)
+		k.pushLater(m)
+		t.alarm.wake(k, m.Due)
 	default:
-		k.stash.push(m)
+		k.held.push(&m.place, m)
 	}
-	t.stashes(k, m)
-}
-
-// stashes counts a message that was put in one of k's lists of the stash.
-func (t *turn) stashes(k *key, m *Message) {
-	t.stash.add(m, 1)
-	if m.judged() {
-		t.failing.add(m, 1)
-		if k.failing++; k.failing == 1 {
-			t.failingKeys.push(k)
-		}
-	}
-	if !t.stashed.has(k) {
-		t.stashed.push(k)
-	}
+	t.stash.put(k, m)
 }
 
 // stashWindow moves what k has in the window to the stash, because it will not start soon.
 func (t *turn) stashWindow(k *key) {
-	for _, l := range []*list{&k.due, &k.fresh} {
-		for l.first != nil {
-			m := l.first
+	for _, line := range []*list[Message]{&k.returned, &k.fresh} {
+		for m := line.first(); m != nil; m = line.first() {
 			t.take(k, m)
 			t.pushStash(k, m)
 		}
 	}
-}
-
-// bound gives messages back until the stash is within its bounds. Those that failed may hold half of it, so that there is
-// room for others, which may succeed.
-func (t *turn) bound() {
-	for {
-		var k *key
-		var m *Message
-		switch {
-		case t.failing.messages > max(1, t.opts.StashMessages/2) || t.failing.bytes > t.opts.StashBytes/2 && t.failing.messages > 1:
-			k, m = t.failedVictim()
-		case t.stash.messages <= t.opts.StashMessages && t.stash.bytes <= t.opts.StashBytes:
-			return
-		case t.route.state != Flowing && t.failing.messages > 0:
-			k, m = t.failedVictim()
-		default:
-			k, m = t.idleVictim()
-		}
-		t.take(k, m)
-		t.evict(k, m)
-	}
-}
-
-// failedVictim is a message that failed before. Of an ordered key the newest goes first, so that the rest may go on in order.
-func (t *turn) failedVictim() (*key, *Message) {
-	k := t.failingKeys.first
-	if t.opts.Ordered {
-		return k, k.stash.last
-	}
-	for m := k.later.last; m != nil; m = m.prev {
-		if m.judged() {
-			return k, m
-		}
-	}
-	m := k.stash.first
-	for !m.judged() {
-		m = m.next
-	}
-	return k, m
-}
-
-// idleVictim is the oldest message of the key that has been idle longest; while the route waits, of one that waits by itself,
-// too, if there is such a key: the others may be asked as probes.
-func (t *turn) idleVictim() (*key, *Message) {
-	k := t.stashed.first
-	if t.route.state != Flowing {
-		for other := k; other != nil; other = other.lists[t.stashed.id].next {
-			if other.state != Flowing {
-				k = other
-				break
-			}
-		}
-	}
-	switch {
-	case t.opts.Ordered:
-		return k, k.stash.last
-	case k.stash.n > 0:
-		return k, k.stash.first
-	}
-	return k, k.later.last
-}
-
-// neverFits tells whether the stash cannot hold m, whatever else is in it.
-func (t *turn) neverFits(m *Message) bool { return m.Size > t.opts.StashBytes }
-
-// evict gives back what the stash has no room for.
-func (t *turn) evict(k *key, m *Message) {
-	t.counts.Evicted++
-	t.giveBack(m, t.now.Add(t.overflow(k, m)), "the stash is full", k.lastErr)
-	if k.messages() == 0 {
-		t.wakeAt(k, t.now) // it may be forgotten, but not by the one who is at work on it
-	}
-}
-
-// stalledAfter is how long a key may hold its slots without finishing anything before its messages make room for others.
-const stalledAfter = time.Second
-
-// spill moves the messages of stalled keys from a full window to the stash: a key whose handlers, or whose factory, hang
-// must not keep the pull loop from fetching the messages of others.
-func (t *turn) spill() {
-	if !t.windowFull() || t.now.Sub(t.spilled) < meterPeriod {
-		return
-	}
-	t.spilled = t.now
-	for r := t.running.first; r != nil; r = r.next {
-		k := r.k
-		started := r.deadline.Add(-t.opts.Timeout)
-		if k.fresh.n+k.due.n > 0 && t.now.Sub(started) >= stalledAfter && t.now.Sub(k.lastDone) >= stalledAfter &&
-			t.full(k) {
-			t.stashWindow(k)
-		}
-	}
-	t.stashRetries()
-	for _, b := range t.births {
-		if t.now.Sub(b.began()) >= stalledAfter {
-			t.stashWindow(b.k)
-		}
-	}
-	t.bound()
 }

@@ -67,7 +67,7 @@ func TestStash_evictedMessagesAreHandledInTheEnd(t *testing.T) {
 func TestStash_overflowStaysAwayLongerEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{})
-		k := &key{name: "k"}
+		k := &key{name: "k", state: new(flowing)}
 		now := time.Now()
 		overflow := func(m *Message) time.Duration {
 			turn := b.g.lock()
@@ -83,7 +83,7 @@ func TestStash_overflowStaysAwayLongerEachTime(t *testing.T) {
 				}
 			}
 		}
-		k.state, k.until = Waiting, now.Add(time.Hour)
+		k.state = &waiting{end: now.Add(time.Hour)}
 		if d := overflow(&Message{}); d < time.Hour/2 {
 			t.Errorf("%v, and its key waits for 1h", d)
 		}

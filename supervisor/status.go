@@ -49,12 +49,12 @@ func (g *Group) Status() Status {
 	t := g.lock()
 	defer t.unlock()
 	s := Status{
-		State: t.route.state, Paused: t.paused, Failed: t.route.stopped, Why: t.route.outage.why, Since: t.route.outage.since, Until: t.route.until,
-		Running: t.running.n + t.overdue.n, Stuck: t.stuck, Window: t.window.messages, StashMessages: t.stash.messages,
-		StashBytes: t.stash.bytes, Children: t.kids, Keys: make(map[State]int), Counts: t.counts,
+		State: t.route.is(), Paused: t.paused, Failed: t.route.stopped, Why: t.route.outage.why, Since: t.route.outage.since, Until: t.route.until(),
+		Running: t.slots.running.n + t.slots.overdue.n, Stuck: t.slots.stuck, Window: t.window.messages, StashMessages: t.stash.messages,
+		StashBytes: t.stash.bytes, Children: t.nursery.kids, Keys: make(map[State]int), Counts: t.counts,
 	}
 	for _, k := range t.keys {
-		state := k.state
+		state := k.state.is()
 		if state == Flowing {
 			if why, _, _ := t.standing(k); why != "" {
 				state = Waiting
@@ -66,7 +66,7 @@ func (g *Group) Status() Status {
 			state = Waiting
 		}
 		s.Keys[state]++
-		if m := k.stash.first; !t.opts.Ordered || m == nil || !m.Due.After(t.now) {
+		if m := k.held.first(); !t.opts.Ordered || m == nil || !m.Due.After(t.now) {
 			s.Held += k.messages() - k.later.n
 		}
 	}
@@ -81,10 +81,10 @@ func (g *Group) KeyStates(limit int) []KeyStatus {
 	var list []KeyStatus
 	for _, k := range t.keys {
 		s := KeyStatus{
-			Key: k.name, State: k.state, Why: k.outage.why, Since: k.outage.since, Until: k.until, Stash: k.stash.n + k.later.n,
+			Key: k.name, State: k.state.is(), Why: k.outage.why, Since: k.outage.since, Until: k.state.until(), Stash: k.held.n + k.later.n,
 			Running: k.runs, Failures: k.failures, Restarts: k.restarts, LastErr: k.lastErr, Child: k.childName(),
 		}
-		if k.state == Flowing {
+		if k.flows() {
 			why, since, until := t.standing(k)
 			if why == "" {
 				continue

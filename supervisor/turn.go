@@ -2,28 +2,34 @@ package supervisor
 
 import "time"
 
-// turn is the group while its lock is held. Only lock gives one, so whoever has a turn may look at the group's state and
+// turn is the group while its lock is held. Only lock gives it, so whoever has a turn may look at the group's state and
 // change it. A turn has one time, that of its beginning, and gathers what has to be told to others; unlock does that after
 // the lock is released, so that nobody else's code ever runs under it.
 //
 // A turn ends with unlock and must not be kept: not in a struct, not in a function that is called later.
 type turn struct {
-	*guarded
+	state
 	now time.Time
 	effects
 }
 
 // lock begins a turn. The time is read under the lock: read before it, the time might be earlier than that of the one who had
 // the lock meanwhile and queued a key because its grace was over. The key would be taken from the queue, and not start.
-func (g *Group) lock() turn {
+func (g *Group) lock() *turn {
 	g.mu.Lock()
-	return turn{guarded: &g.guarded, now: time.Now()}
+	g.turn.now = time.Now()
+	return &g.turn
 }
 
 // unlock ends the turn, and does what was gathered.
 func (t *turn) unlock() {
-	t.group.mu.Unlock()
-	t.do(t.opts.Event)
+	g := t.group
+	fx := t.effects
+	if !fx.none() {
+		t.effects = effects{}
+	}
+	g.mu.Unlock()
+	fx.do(g.opts.Event)
 }
 
 // effects is what is to be done once the lock is released.
@@ -39,6 +45,10 @@ type effects struct {
 type settlement struct {
 	work    Work
 	outcome Outcome
+}
+
+func (fx *effects) none() bool {
+	return !fx.settles && fx.parting == nil && fx.events == nil && fx.calls == nil
 }
 
 // settle ends a message once the lock is released, or once its last failure is stored (see remember.go).
@@ -74,7 +84,7 @@ func (fx *effects) last() *Outcome {
 	return &fx.first.outcome
 }
 
-// later has f called once the lock is released. It must not block.
+// call has f called once the lock is released. It must not block.
 func (fx *effects) call(f func()) { fx.calls = append(fx.calls, f) }
 
 // tell has the owner told of a change of state.

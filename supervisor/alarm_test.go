@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"container/heap"
 	"runtime"
 	"testing"
 	"time"
@@ -26,23 +25,23 @@ func TestGroup_regressionAKeyQueuedWhileAWorkerWaitsForTheLockStarts(t *testing.
 	}
 	await("the key waits", func() bool { s := b.state("a"); return s == Waiting || s == Probing })
 	b.send(succeed, "a", 2)
-	var held turn
+	var held *turn
 	await("the key may probe", func() bool {
 		held = g.lock()
-		if held.keys["a"].state == Probing {
+		if held.keys["a"].is(Probing) {
 			return true // with the lock
 		}
 		held.unlock()
 		return false
 	})
-	held.waking = true
+	held.slots.waking = true
 	g.goes.Add(1)
 	go g.awake()
 	k := held.keys["a"]
-	await("the grace ends", func() bool { return time.Now().After(k.until) })
+	await("the grace ends", func() bool { return time.Now().After(k.state.until()) })
 	held.now = time.Now()
-	for len(held.wakes) > 0 && !held.wakes[0].wake.After(held.now) { // as tick does
-		held.attend(heap.Pop(&held.wakes).(*key))
+	for k := held.alarm.due(held.now); k != nil; k = held.alarm.due(held.now) { // as tick does
+		held.attend(k)
 	}
 	held.startAll()
 	held.unlock()

@@ -5,6 +5,16 @@ import (
 	"time"
 )
 
+// nursery has the children of keys: one that all share, or one for each key, of which there are at most so many.
+type nursery struct {
+	shared    *child // nil: each key has its own
+	most      int
+	kids      int       // children of keys, with those that are being made and those that have to finish their last runs
+	births    []*birth  // children that are being made, each on a slot; in the order they began
+	idle      list[key] // keys with a child of their own that does nothing, least recently used first
+	childless queue     // keys that wait for another key's child to end
+}
+
 // child is one incarnation of the handler for a key.
 type child struct {
 	value   any
@@ -15,16 +25,27 @@ type child struct {
 	over    bool // no new runs; it is stopped when runs is 0
 }
 
-// hold counts a run of a child of its own, which is then not idle.
+func newNursery(opts Options, now time.Time) nursery {
+	n := nursery{most: opts.Config.MaxChildren, childless: queue{mark: markChildless}}
+	if opts.New == nil {
+		n.shared = &child{value: opts.Shared, number: 1, shared: true, started: now}
+	}
+	return n
+}
+
+// room tells whether a child can be made now, if need be in the place of an idle one.
+func (n *nursery) room() bool { return n.kids < n.most || n.idle.n > 0 }
+
+// holdChild counts a run of a child of k's own, which is then not idle.
 func (t *turn) holdChild(c *child, k *key) {
 	if c.shared {
 		return
 	}
 	c.runs++
-	t.alive.remove(k)
+	t.nursery.idle.remove(&k.inIdle)
 }
 
-// release ends what hold began.
+// releaseChild ends what holdChild began.
 func (t *turn) releaseChild(c *child, k *key) {
 	if c.shared {
 		return
@@ -35,7 +56,7 @@ func (t *turn) releaseChild(c *child, k *key) {
 	case c.over:
 		t.endChild(c)
 	case k.child == c:
-		t.alive.push(k)
+		t.nursery.idle.push(&k.inIdle, k)
 		t.adopt()
 	}
 }
@@ -44,10 +65,10 @@ func (t *turn) releaseChild(c *child, k *key) {
 // turn, or keys that are more than there may be children would end each other's before any got a message.
 func (t *turn) mayRetire(k *key) {
 	c := k.child
-	if c == nil || c.shared || c.runs > 0 || t.alive.has(k) || k.state == Probing && t.now.Before(k.until) {
+	if c == nil || c.shared || c.runs > 0 || t.nursery.idle.has(&k.inIdle) || k.is(Probing) && t.now.Before(k.state.until()) {
 		return
 	}
-	t.alive.push(k)
+	t.nursery.idle.push(&k.inIdle, k)
 	t.adopt()
 }
 
@@ -58,7 +79,7 @@ func (t *turn) retire(k *key) {
 	if c == nil || c.shared {
 		return
 	}
-	t.alive.remove(k)
+	t.nursery.idle.remove(&k.inIdle)
 	c.over = true
 	if c.runs == 0 {
 		t.endChild(c)
@@ -66,16 +87,15 @@ func (t *turn) retire(k *key) {
 }
 
 func (t *turn) endChild(c *child) {
-	t.kids--
+	t.nursery.kids--
 	t.adopt()
-	if t.opts.Stop == nil {
-		return
+	if t.opts.Stop != nil {
+		t.group.goes.Add(1)
+		go t.group.stop(c.value)
 	}
-	t.group.goes.Add(1)
-	go t.group.stop(c.value)
 }
 
-// stop ends the value of a child, on a goroutine of its own.
+// stop ends the value of a child on a goroutine of its own.
 func (g *Group) stop(value any) {
 	defer g.leave()
 	g.stopValue(value)
@@ -93,9 +113,8 @@ func (g *Group) stopValue(value any) {
 
 // adopt lets the next key that waits for a child try again: one ended or is idle.
 func (t *turn) adopt() {
-	for t.orphans.len() > 0 {
-		k := t.orphans.pop()
-		k.orphan = false
+	for t.nursery.childless.len() > 0 {
+		k := t.nursery.childless.pop()
 		if t.keys[k.name] == k && k.child == nil && k.messages() > 0 {
 			t.makeReady(k)
 			return
@@ -103,39 +122,32 @@ func (t *turn) adopt() {
 	}
 }
 
-// roomForChild tells whether a child can be made now, if need be in the place of an idle one.
-func (t *turn) roomForChild() bool {
-	return t.kids < t.cfg.MaxChildren || t.alive.first != nil
-}
-
 // make begins to make a child for k; it takes a slot meanwhile. A shared child is there at once. When there are as many
 // children as there may be, the one idle longest makes room, or k waits until there is such a one.
 func (t *turn) make(k *key) {
+	n := &t.nursery
 	if k.birth != nil {
 		return
 	}
-	if !t.roomForChild() || t.held && !t.freed {
-		if !k.orphan {
-			k.orphan = true
-			t.orphans.push(k)
-		}
+	if !n.room() || t.held && !t.freed {
+		n.childless.push(k)
 		return
 	}
-	if t.kids >= t.cfg.MaxChildren {
-		t.retire(t.alive.first)
+	if n.kids >= n.most {
+		t.retire(n.idle.first())
 	}
 	k.children++
 	t.counts.Children++
-	if t.shared != nil {
-		k.child = &child{value: t.shared.value, number: k.children, shared: true, started: time.Now()}
+	if n.shared != nil {
+		k.child = &child{value: n.shared.value, number: k.children, shared: true, started: t.now}
 		return
 	}
-	t.kids++
-	b := &birth{k: k, epoch: t.route.epoch, deadline: time.Now().Add(t.opts.Timeout), timeout: t.opts.Timeout}
+	n.kids++
+	b := &birth{k: k, epoch: t.route.epoch, deadline: t.now.Add(t.opts.Timeout), timeout: t.opts.Timeout}
 	b.ctx, b.cancel = context.WithDeadline(context.Background(), b.deadline)
 	k.birth = b
-	t.births = append(t.births, b)
-	t.arm(b.next())
+	n.births = append(n.births, b)
+	t.alarm.arm(b.next())
 	t.group.goes.Add(1)
 	go t.group.begin(b)
 }

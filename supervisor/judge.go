@@ -10,7 +10,7 @@ import (
 func (g *Group) complete(r *run, res *result) *run {
 	t := g.lock()
 	if r.hung {
-		t.stuck--
+		t.slots.stuck--
 		t.unlock()
 		return nil // it was counted out before
 	}
@@ -31,56 +31,50 @@ func (g *Group) complete(r *run, res *result) *run {
 
 // endRun gives the slot back.
 func (t *turn) endRun(r *run) {
-	if r.overdue {
-		t.overdue.remove(r)
-	} else {
-		t.running.remove(r)
-	}
+	r.place.in.remove(&r.place)
 	t.route.ended(r.epoch)
 	t.endProbe(r)
-	t.endRetry(r)
+	if r.past == failedBefore {
+		t.slots.retries.runs--
+		t.releaseRetries()
+	}
 	k := r.k
 	k.runs--
-	if r.child != k.child {
+	if r.late = r.child != k.child; r.late {
 		k.stale--
 	}
+	k.probeEnded(r)
 	k.lastDone = t.now
-	if k.stash.n > 0 || len(k.outside.absent) > 0 {
-		t.progress = t.now
+	if k.held.n > 0 || len(k.outside.absent) > 0 {
+		t.order.progress = t.now
 	}
-	t.meter.done++
+	t.window.meter.done++
 	t.releaseChild(r.child, k)
 	t.touch(k)
 }
 
-// judge decides what the end of a run means for its message, its key and its route.
+// judge decides what the end of a run means for its message, its key and its route. The run of an earlier child settles its
+// own message and moves nothing, unless it is a probe of the route.
 func (t *turn) judge(r *run, res *result) {
 	k, m, v := r.k, r.m, res.verdict
 	if v.Kind > Lost {
 		v = Verdict{Kind: Retry, Err: fmt.Errorf("unknown verdict %v", v.Kind)} // loses nothing
 	}
-	// A run of an earlier child settles its own message and moves nothing.
-	late := r.child != k.child
-	if r.probe && k.probe == r {
-		k.probe = nil
+	if res.crash != nil {
+		v.Kind = Retry
 	}
-	failed := res.crash != nil || v.Kind == Retry
 	if !r.cancelled && v.Kind != Lost {
-		t.judgeRetry(r, failed)
+		t.judgeRetry(r, v.Kind)
+	}
+	told := something
+	if r.cancelled || v.Kind == Snooze || v.Kind == Lost {
+		told = nothing
 	}
 	switch {
-	case r.cancelled && failed:
+	case r.cancelled && v.Kind == Retry:
 		t.comeBack(k, m)
 	case res.crash != nil:
-		t.counts.Panics++
-		panicked, _ := res.crash.(*PanicError)
-		t.fail(r, failure{err: res.crash, stack: panicked.Stack, spend: true})
-		if !late {
-			t.stopped(k, res.crash, fmt.Sprintf("%s: %v", k.childName(), res.crash), true)
-		}
-		if !late || r.routeProbe > 0 {
-			t.routeFailed(r, res.crash)
-		}
+		t.crashedRun(r, res.crash)
 	case v.Kind == Lost:
 		t.settle(m, Outcome{Action: LetGo, Why: "its lease is lost"})
 		if !v.Gone {
@@ -93,23 +87,48 @@ func (t *turn) judge(r *run, res *result) {
 		if v.Err == nil {
 			v.Err = r.Err()
 		}
-		t.failedRun(r, v, late)
+		t.failedRun(r, v)
 	case v.Kind == Snooze:
-		if t.opts.Ordered {
-			m.Due = t.now.Add(v.Delay)
-			t.keep(k, m)
-		} else {
-			t.giveBack(m, t.now.Add(max(v.Delay, minGiveBack)), "snoozed", v.Err)
-			t.last().Snoozed = true
-		}
+		t.snooze(k, m, v)
 	default:
-		t.answered(r, v, late)
+		t.answered(r, v)
 	}
-	t.endRound(r, !r.cancelled && v.Kind != Snooze && v.Kind != Lost)
+	t.endRound(r, told)
+}
+
+// judgeRetry notes how the run of a message that failed before ended.
+func (t *turn) judgeRetry(r *run, how Kind) {
+	if r.past == failedBefore {
+		t.slots.retries.ended(how)
+		t.releaseRetries()
+	}
+}
+
+// crashedRun is a panic, or a runtime.Goexit: the child stopped.
+func (t *turn) crashedRun(r *run, err error) {
+	t.counts.Panics++
+	panicked, _ := err.(*PanicError)
+	t.fail(r, failure{err: err, stack: panicked.Stack, spend: true})
+	if !r.late {
+		t.stopped(r.k, crashed, err, fmt.Sprintf("%s: %v", r.k.childName(), err))
+	}
+	if !r.late || r.round > 0 {
+		t.routeFailed(r, err)
+	}
+}
+
+func (t *turn) snooze(k *key, m *Message, v Verdict) {
+	if t.opts.Ordered {
+		m.Due = t.now.Add(v.Delay)
+		t.keep(k, m)
+		return
+	}
+	t.giveBack(m, t.now.Add(max(v.Delay, minGiveBack)), "snoozed", v.Err)
+	t.last().Snoozed = true
 }
 
 // answered is a success, or a verdict that is one for the key: the handler worked.
-func (t *turn) answered(r *run, v Verdict, late bool) {
+func (t *turn) answered(r *run, v Verdict) {
 	k, m := r.k, r.m
 	switch v.Kind {
 	case Dead:
@@ -123,26 +142,17 @@ func (t *turn) answered(r *run, v Verdict, late bool) {
 	default:
 		t.settle(m, Outcome{Action: AckMessage})
 	}
-	if late {
-		if r.routeProbe > 0 {
+	if r.late {
+		if r.round > 0 {
 			t.routeAnswered(r)
 		}
 		return
 	}
-	k.failures, k.several = 0, false
+	k.endRow()
 	if t.cfg.Reset == ResetSuccess {
 		k.restarts = 0
 	}
-	switch {
-	case k.state == Probing:
-		k.tripped = false
-		k.ramp = firstRamp
-		t.move(k, Flowing, "the probe succeeded", 0)
-	case k.ramp > 0:
-		if k.ramp *= 2; k.ramp >= t.opts.Concurrency || k.stash.n == 0 {
-			k.ramp = 0
-		}
-	}
+	k.state.answered(t, k)
 	t.routeAnswered(r)
 	if v.StopChild {
 		t.cleanStop(k, v.Err)
@@ -150,43 +160,28 @@ func (t *turn) answered(r *run, v Verdict, late bool) {
 }
 
 // failedRun is an error that a handler returned.
-func (t *turn) failedRun(r *run, v Verdict, late bool) {
+func (t *turn) failedRun(r *run, v Verdict) {
 	k := r.k
 	f := failure{err: v.Err, delay: v.Delay, paused: v.Pause, spend: !v.NotStarted}
 	// While an outage is believed in, a probe that fails spends nothing: its message was only asked whether it is over.
-	f.held = r.routeProbe > 0 || r.probe && k.tripped
+	f.held = r.round > 0 || r.probe && k.tripped
 	t.fail(r, f)
-	if late {
-		if r.routeProbe > 0 {
+	if r.late {
+		if r.round > 0 {
 			t.routeFailed(r, v.Err)
 		}
 		return
 	}
-	if k.failures == 0 || t.now.Sub(k.failedAt) >= t.cfg.Window {
-		k.failures, k.several, k.firstFail = 0, false, r.m.Sequence
-	}
-	k.failures++
-	k.several = k.several || r.m.Sequence != k.firstFail
-	k.failedAt, k.lastErr = t.now, v.Err
-	if k.ramp > 0 {
-		k.ramp = 1
-	}
-
+	k.failed(r.m, v.Err, t.now, t.cfg.Window)
 	pause := time.Duration(0)
 	if v.Pause && v.Delay > 0 {
 		pause = t.named(v.Delay)
 	}
-	trip := *t.cfg.TripAfter
-	switch {
-	case pause > 0 && t.cfg.RetryAfter == ScopeKey:
+	if pause > 0 && t.cfg.RetryAfter == ScopeKey {
 		k.tripped = true // the handler itself says that it is not the message
 		t.wait(k, pause, fmt.Sprintf("Retry-After: %v", v.Err))
-	case r.probe:
-		t.again(k, fmt.Sprintf("the probe failed: %v", v.Err))
-	case k.state == Flowing && trip > 0 && k.failures >= trip && (k.several || trip == 1):
-		t.counts.Trips++
-		k.tripped = k.several
-		t.again(k, fmt.Sprintf("%d failures in a row: %v", k.failures, v.Err))
+	} else {
+		k.state.failed(t, k, v.Err)
 	}
 	if pause > 0 && t.cfg.RetryAfter == ScopeRoute {
 		t.pauseRoute(pause, v.Err)
@@ -257,8 +252,8 @@ func (t *turn) fail(r *run, f failure) {
 
 // comeBack takes in a message whose run was cancelled: no attempt is spent.
 func (t *turn) comeBack(k *key, m *Message) {
-	if k.state == Waiting && t.cfg.Forward != ForwardStash {
-		t.giveBack(m, k.until, "its child was stopped", k.lastErr)
+	if k.is(Waiting) && t.cfg.Forward != ForwardStash {
+		t.giveBack(m, k.state.until(), "its child was stopped", k.lastErr)
 		return
 	}
 	t.keep(k, m)
@@ -269,48 +264,10 @@ func (t *turn) keep(k *key, m *Message) {
 	switch {
 	case t.closing, t.paused, t.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
 		t.deliver(m)
-	case k.state == Suspended:
+	case k.is(Suspended):
 		t.refuse(k, m)
 	default:
 		t.putStash(k, m)
-		t.bound()
+		t.boundStash()
 	}
-}
-
-// countStuck stops the route when too many goroutines do not come back.
-func (t *turn) countStuck() {
-	t.counts.Hangs++
-	if t.stuck > t.cfg.MaxStuck {
-		t.failRoute(fmt.Errorf("%d handlers ignore their timeout (max_stuck is %d)", t.stuck, t.cfg.MaxStuck))
-	}
-}
-
-// hang gives up a run whose handler ignores the end of its context. Its goroutine stays behind.
-func (t *turn) hang(r *run) {
-	late := r.child != r.k.child
-	t.endRun(r)
-	r.hung = true
-	t.stuck++
-	t.group.leave()
-	if r.probe && r.k.probe == r {
-		r.k.probe = nil
-	}
-	err := fmt.Errorf("%w of %v", ErrHandlerHung, t.opts.Timeout)
-	t.judgeRetry(r, true)
-	if r.cancelled {
-		// The bytes may still be in use there: the message must come again with its own.
-		t.giveBack(r.m, t.now.Add(minGiveBack), "its child was stopped", err)
-	} else {
-		t.fail(r, failure{err: err, spend: true, hung: true})
-	}
-	if !late {
-		t.stopped(r.k, err, fmt.Sprintf("%s was abandoned: %v", r.k.childName(), err), true)
-	}
-	if !late || r.routeProbe > 0 {
-		t.routeFailed(r, err)
-	}
-	t.countStuck()
-	t.endRound(r, true)
-	t.attend(r.k)
-	t.calm()
 }

@@ -1,0 +1,139 @@
+package supervisor
+
+import "time"
+
+// Deliver takes messages in. Each will be settled once: when it was handled, when it has to wait elsewhere, or at the end.
+func (g *Group) Deliver(messages ...*Message) {
+	t := g.lock()
+	for _, m := range messages {
+		t.deliver(m)
+	}
+	t.spill()
+	t.startAll()
+	t.unlock()
+}
+
+func (t *turn) deliver(m *Message) {
+	m.arrived = t.now
+	if t.closing {
+		t.giveBack(m, time.Time{}, "shutting down", nil)
+		return
+	}
+	k := t.keys[m.Key]
+	if k == nil {
+		k = t.newKey(m.Key)
+	}
+	k.outside.back(m.Sequence)
+	t.admit(k, m)
+	t.attend(k)
+}
+
+// admit finds the place of a message that arrived.
+func (t *turn) admit(k *key, m *Message) {
+	switch {
+	case t.spent(m):
+		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExhausted})
+		return
+	case t.expired(m):
+		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired})
+		return
+	case t.paused:
+		t.turnAwayPaused(m)
+		return
+	}
+	t.slots.recent.saw(m.Key, t.now)
+	if !m.judged() && k.flows() {
+		t.hurryRoute()
+	}
+	if k.is(Suspended) {
+		t.refuse(k, m)
+		return
+	}
+	early := m.Due.After(t.now) && !t.opts.Ordered
+	if !early && t.waits(k) && t.cfg.Forward != ForwardStash && !t.isProbe(k, m) {
+		t.turnAway(k, m)
+		return
+	}
+	t.touch(k) // not for a message that goes away: it would keep an idle child in the place of one that is needed
+	switch {
+	case early:
+		t.hold(k, m)
+	case t.waits(k), t.opts.Ordered && (k.held.n > 0 || t.blocked(k, m)):
+		t.putStash(k, m)
+		t.boundStash()
+	default:
+		t.putWindow(k, m)
+	}
+}
+
+// waits tells whether a message of k that arrives now has to wait for its key or its route. An operator's pause is no
+// such wait: nothing failed, and forward does not apply to it.
+func (t *turn) waits(k *key) bool { return !k.flows() || !t.route.flows() }
+
+// isProbe tells whether a message that arrives now is what k, the route, or both wait for to probe with. Without it, no
+// probe would ever be found where forward keeps no stash.
+func (t *turn) isProbe(k *key, m *Message) bool {
+	if t.opts.Ordered && t.blocked(k, m) {
+		return false // it could not start, and would keep out the one that can
+	}
+	return k.state.accepts(t, k, m) && t.route.state.accepts(t, k, m)
+}
+
+func (t *turn) spent(m *Message) bool {
+	return t.opts.MaxAttempts > 0 && m.Attempts >= t.opts.MaxAttempts
+}
+
+func (t *turn) expired(m *Message) bool {
+	return t.opts.MaxAge > 0 && !m.FirstFailure.IsZero() && t.now.Sub(m.FirstFailure) > t.opts.MaxAge
+}
+
+// hold keeps a message that came back before its own delay was over, or gives it back for what is left.
+func (t *turn) hold(k *key, m *Message) {
+	if m.Due.Sub(t.now) > holdEarly || t.stash.neverFits(m) {
+		t.giveBack(m, m.Due, "came back early", nil)
+		return
+	}
+	k.pushLater(m)
+	t.stash.put(k, m)
+	t.boundStash()
+}
+
+// holdEarly is how early a message may come back and be held; the server restarts with delays cut to whole seconds.
+const holdEarly = 2 * time.Second
+
+// putWindow queues a message that may start at once.
+func (t *turn) putWindow(k *key, m *Message) {
+	switch {
+	case t.opts.Ordered:
+		k.pushBySequence(&k.fresh, m)
+	case m.Attempts > 0 || m.Returns > 0:
+		k.returned.push(&m.place, m)
+	default:
+		k.fresh.push(&m.place, m)
+	}
+	t.window.put(m)
+}
+
+// take removes m from the window or the stash.
+func (t *turn) take(k *key, m *Message) {
+	in := m.place.in
+	in.remove(&m.place)
+	if in == &k.fresh || in == &k.returned {
+		t.window.take(m)
+	} else {
+		t.stash.take(k, m)
+	}
+}
+
+// makeReady queues k for a slot if it has something to start.
+func (t *turn) makeReady(k *key) {
+	if !t.route.flows() {
+		return // routeFlows does it
+	}
+	if k.fresh.n > 0 {
+		t.slots.ready[fresh].push(k)
+	}
+	if k.returned.n > 0 || k.held.n > 0 || k.is(Probing) && k.later.n > 0 {
+		t.slots.ready[returned].push(k)
+	}
+}

@@ -1,0 +1,138 @@
+package supervisor
+
+import "iter"
+
+// list is a doubly linked list whose nodes are fields of what it lists: nothing is allocated for it, and anything can be taken
+// out of its middle. What can be in several lists at once has a node for each of them.
+type list[T any] struct {
+	front, back *node[T]
+	n           int
+}
+
+type node[T any] struct {
+	of         *T
+	in         *list[T] // nil: in none
+	prev, next *node[T]
+}
+
+// first is nil when the list is empty; so is last.
+func (l *list[T]) first() *T {
+	if l.front == nil {
+		return nil
+	}
+	return l.front.of
+}
+
+func (l *list[T]) last() *T {
+	if l.back == nil {
+		return nil
+	}
+	return l.back.of
+}
+
+func (l *list[T]) has(n *node[T]) bool { return n.in == l }
+
+// push puts of, whose node n is, at the end.
+func (l *list[T]) push(n *node[T], of *T) { l.insert(n, of, l.back) }
+
+// pushBehind puts of behind the last one that need not come after it.
+func (l *list[T]) pushBehind(n *node[T], of *T, comesAfter func(other *T) bool) {
+	behind := l.back
+	for behind != nil && comesAfter(behind.of) {
+		behind = behind.prev
+	}
+	l.insert(n, of, behind)
+}
+
+func (l *list[T]) insert(n *node[T], of *T, behind *node[T]) {
+	n.of, n.in, n.prev = of, l, behind
+	if behind == nil {
+		n.next, l.front = l.front, n
+	} else {
+		n.next, behind.next = behind.next, n
+	}
+	if n.next == nil {
+		l.back = n
+	} else {
+		n.next.prev = n
+	}
+	l.n++
+}
+
+// remove takes n out of the list. It does nothing when n is not in it.
+func (l *list[T]) remove(n *node[T]) {
+	if n.in != l {
+		return
+	}
+	if n.prev == nil {
+		l.front = n.next
+	} else {
+		n.prev.next = n.next
+	}
+	if n.next == nil {
+		l.back = n.prev
+	} else {
+		n.next.prev = n.prev
+	}
+	*n = node[T]{}
+	l.n--
+}
+
+// all are the things in the list, the first one first. The one at hand may be removed meanwhile.
+func (l *list[T]) all() iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for n := l.front; n != nil; {
+			next := n.next
+			if !yield(n.of) {
+				return
+			}
+			n = next
+		}
+	}
+}
+
+// queue is a first-in-first-out queue of keys, in which each of them is once at most.
+type queue struct {
+	mark  mark
+	items []*key
+	head  int
+}
+
+// mark is a bit of key.marks, for each queue that the key is in.
+type mark uint8
+
+const (
+	markFresh     mark = 1 << iota // to start a message that is here for the first time
+	markReturned                   // to start another one
+	markCrowded                    // to have one of the last slots
+	markAlone                      // to run a message alone
+	markRetry                      // to start a message that failed before
+	markChildless                  // to have a child
+)
+
+func (q *queue) push(k *key) {
+	if k.marks&q.mark == 0 {
+		k.marks |= q.mark
+		q.items = append(q.items, k)
+	}
+}
+
+func (q *queue) len() int { return len(q.items) - q.head }
+
+// waiting are the keys in the queue.
+func (q *queue) waiting() []*key { return q.items[q.head:] }
+
+func (q *queue) pop() *key {
+	k := q.items[q.head]
+	k.marks &^= q.mark
+	q.items[q.head] = nil
+	q.head++
+	if q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	} else if q.head > 1024 && q.head*2 > len(q.items) {
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	return k
+}

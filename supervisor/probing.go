@@ -1,0 +1,130 @@
+package supervisor
+
+import (
+	"fmt"
+	"time"
+)
+
+// probing: the key has a fresh child, or will have one when there is a slot and a message. After a grace it gets one message;
+// what becomes of that decides whether the key flows again.
+type probing struct {
+	since time.Time
+	grace time.Time // until then the fresh child is left alone; it begins anew when the child is there
+	probe *run      // that runs
+}
+
+// probe lets k have a fresh child, which then gets one message.
+func (t *turn) probe(k *key, why string) {
+	s := &probing{since: t.now, grace: t.now.Add(*t.cfg.DrainGrace)}
+	k.until = s.grace
+	if t.nursery.shared != nil {
+		t.make(k)
+	}
+	t.move(k, s, why, 0)
+	t.alarm.wake(k, s.grace)
+}
+
+func (*probing) is() State          { return Probing }
+func (s *probing) until() time.Time { return s.grace }
+
+func (s *probing) attend(t *turn, k *key) {
+	if t.now.Before(s.grace) {
+		t.alarm.wake(k, s.grace)
+	}
+}
+
+func (s *probing) born(t *turn, k *key) {
+	s.grace = t.now.Add(*t.cfg.DrainGrace)
+	k.until = s.grace
+}
+
+// accepts a message when there is none that could be the probe in its place.
+func (s *probing) accepts(t *turn, k *key, m *Message) bool {
+	if s.probe != nil || !*t.cfg.ForwardDuringGrace && t.now.Before(s.grace) {
+		return false
+	}
+	first := k.held.first()
+	return k.messages() == 0 || t.opts.Ordered && first != nil && m.Sequence < first.Sequence
+}
+
+// mayProbe tells whether the probe may start now.
+func (s *probing) mayProbe(t *turn, k *key) bool {
+	grace := k.child != nil && t.now.Before(s.grace)
+	alone := *t.cfg.ForwardDuringGrace && k.held.n == 1 && k.held.first().arrived.After(s.since)
+	return s.probe == nil && (!grace || alone)
+}
+
+// choose picks in turn a message that nobody has judged yet and one that failed before, or messages that can never
+// succeed would be every probe.
+func (s *probing) choose(t *turn, k *key, _ line) *Message {
+	switch {
+	case !s.mayProbe(t, k):
+		return nil
+	case t.opts.Ordered:
+		return t.head(k)
+	}
+	fresh, old := t.askable(k, unjudged), t.askable(k, failedBefore)
+	if fresh == nil || old != nil && k.asked == unjudged {
+		return old
+	}
+	return fresh
+}
+
+func (s *probing) candidate(t *turn, k *key, with past) *Message {
+	if !s.mayProbe(t, k) {
+		return nil
+	}
+	return t.askable(k, with)
+}
+
+func (s *probing) started(k *key, r *run) {
+	s.probe, r.probe, k.asked = r, true, r.past
+}
+
+func (s *probing) answered(t *turn, k *key) {
+	k.tripped = false
+	k.flow = flowing{ramp: firstRamp}
+	t.move(k, &k.flow, "the probe succeeded", 0)
+}
+
+func (s *probing) failed(t *turn, k *key, err error) {
+	t.again(k, fmt.Sprintf("the probe failed: %v", err))
+}
+
+// probeEnded makes room for another probe.
+func (k *key) probeEnded(r *run) {
+	if s, ok := k.state.(*probing); ok && s.probe == r {
+		s.probe = nil
+	}
+}
+
+// askable is the best probe of the messages of k with such a past: the one with the fewest attempts, then the oldest one. One
+// that failed as a probe may be asked before its own delay is over. Of an ordered key it can be the first message only.
+func (t *turn) askable(k *key, with past) (best *Message) {
+	if t.opts.Ordered {
+		if m := t.head(k); m != nil && m.past() == with {
+			return m
+		}
+		return nil
+	}
+	for m := range k.held.all() {
+		if m.past() == with && (best == nil || before(m, best)) {
+			best = m
+		}
+	}
+	if with == unjudged {
+		return best
+	}
+	for m := range k.later.all() {
+		if m.probes > 0 && (best == nil || before(m, best)) {
+			best = m
+		}
+	}
+	return best
+}
+
+// before tells whether a makes the better probe.
+func before(a, b *Message) bool {
+	x, y := a.Attempts+a.probes, b.Attempts+b.probes
+	return x < y || x == y && a.Sequence < b.Sequence
+}

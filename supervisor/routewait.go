@@ -1,0 +1,95 @@
+package supervisor
+
+import (
+	"fmt"
+	"time"
+)
+
+// routeWaiting: nothing of the route starts until the wait is over. A probe of an earlier round that still runs may end it.
+type routeWaiting struct{ began, until time.Time }
+
+func (*routeWaiting) is() State                          { return Waiting }
+func (*routeWaiting) next(*turn) *run                    { return nil }
+func (*routeWaiting) accepts(*turn, *key, *Message) bool { return false }
+func (*routeWaiting) failed(*turn, *run, error)          {}
+
+func (*routeWaiting) answered(t *turn, r *run) {
+	if r.round > 0 {
+		t.routeFlows("a probe succeeded")
+	}
+}
+
+// attend begins a round of probes when the wait is over.
+func (s *routeWaiting) attend(t *turn) {
+	if t.now.Before(s.until) {
+		return
+	}
+	if most := 2 * t.cfg.MaxStuck; t.slots.stuck > most {
+		// Each probe could leave one more behind.
+		t.routeAgain(fmt.Sprintf("stopped: %d handlers ignore their timeout; the next probe is when no more than %d do", t.slots.stuck, most))
+		return
+	}
+	t.beginRound("its wait is over")
+	t.call(t.opts.More)
+}
+
+// routeAgain makes the route wait for its next probes, longer each time.
+func (t *turn) routeAgain(why string) {
+	s := &t.route
+	delay := t.cfg.Restart.Delay(s.restarts)
+	if s.restarts < 1<<30 {
+		s.restarts++
+	}
+	t.routeWait(delay, why)
+	if _, m := t.chooseRouteProbe(unjudged); m != nil {
+		t.hurryRoute()
+	}
+}
+
+// pauseRoute is a Retry-After that stands for the whole route.
+func (t *turn) pauseRoute(pause time.Duration, err error) {
+	s := &t.route
+	s.lastErr = err
+	s.notBefore = later(s.notBefore, t.now.Add(pause))
+	if s.is() != Waiting || s.until().Before(s.notBefore) {
+		t.routeWait(pause, fmt.Sprintf("Retry-After: %v", err))
+	}
+}
+
+// routeWait lets nothing of the route start for so long. What is in the window moves to the stash.
+func (t *turn) routeWait(delay time.Duration, why string) {
+	w := &routeWaiting{began: t.now, until: later(t.now.Add(delay), t.route.notBefore)}
+	t.route.evidence.clear()
+	t.moveRoute(w, why, delay)
+	for i := range t.slots.ready {
+		for q := &t.slots.ready[i]; q.len() > 0; {
+			t.stashWindow(q.pop())
+		}
+	}
+	// Keys at their limit, or without a child yet, are in no queue.
+	for _, k := range t.keys {
+		if t.window.messages == 0 {
+			break
+		}
+		t.stashWindow(k)
+	}
+	t.boundStash()
+	t.alarm.arm(w.until)
+	t.call(t.opts.More) // there may be room for messages that nobody has judged
+}
+
+// freshProbeEvery bounds the wait of a route to which messages come that nobody has judged: one of them may well succeed,
+// whatever the others do.
+const freshProbeEvery = 5 * time.Second
+
+// hurryRoute shortens the wait of the route for messages that nobody has judged.
+func (t *turn) hurryRoute() {
+	w, ok := t.route.state.(*routeWaiting)
+	if !ok {
+		return
+	}
+	if soonest := later(w.began.Add(freshProbeEvery), t.route.notBefore); soonest.Before(w.until) {
+		w.until = later(soonest, t.now)
+		t.alarm.arm(w.until)
+	}
+}

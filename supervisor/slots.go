@@ -1,0 +1,244 @@
+package supervisor
+
+import "time"
+
+// slots are the places in which handlers run and factories make children, and the keys that wait for one. Keys take turns,
+// and so do first deliveries and messages that were here before.
+type slots struct {
+	all     int
+	running list[run] // in the order in which they began, which is that of their deadlines
+	overdue list[run] // past their deadline, with a little time left to return
+	stuck   int       // given up, and their goroutines have not returned; they have no slot
+
+	ready   [2]queue // keys with something to start, by line
+	turn    line     // whose turn it is
+	crowded queue    // keys that have slots and may not have one of the last
+	alone   queue    // keys whose next message must run alone
+	retries retries
+	recent  recentKeys
+
+	waking  bool      // a goroutine was started that has not taken a message yet
+	spilled time.Time // when stalled keys were looked for
+}
+
+// line is where the messages of a key that may start are queued.
+type line uint8
+
+const (
+	fresh    line = iota // those that are here for the first time
+	returned             // all others
+)
+
+func (l line) other() line { return 1 - l }
+
+func newSlots(n int) slots {
+	s := slots{all: n}
+	s.ready[fresh].mark, s.ready[returned].mark = markFresh, markReturned
+	s.crowded.mark, s.alone.mark, s.retries.keys.mark = markCrowded, markAlone, markRetry
+	return s
+}
+
+// pop is the next key that is ready, and the line that it has to be taken from; nil when there is none.
+func (s *slots) pop() (*key, line) {
+	from := s.turn
+	if s.ready[from].len() == 0 {
+		if from = from.other(); s.ready[from].len() == 0 {
+			return nil, from
+		}
+	}
+	return s.ready[from].pop(), from
+}
+
+// recentKeys remembers the last two distinct keys that had a message.
+type recentKeys struct {
+	last, other     string
+	lastAt, otherAt time.Time
+	several         bool // there were ever two
+}
+
+func (r *recentKeys) saw(key string, now time.Time) {
+	if r.last != key {
+		r.several = r.several || !r.lastAt.IsZero()
+		r.other, r.otherAt, r.last = r.last, r.lastAt, key
+	}
+	r.lastAt = now
+}
+
+// others tells whether a key other than this one had a message lately.
+func (r *recentKeys) others(key string, now time.Time) bool {
+	at := r.lastAt
+	if r.last == key {
+		at = r.otherAt
+	}
+	return now.Sub(at) < sharesWithin
+}
+
+// sharesWithin is how long a key remembers that it is not alone on the route.
+const sharesWithin = 10 * time.Second
+
+// busy counts the slots in use.
+func (t *turn) busy() int { return t.slots.running.n + t.slots.overdue.n + len(t.nursery.births) }
+
+// open is how many slots there are now: fewer than Concurrency while the route recovers.
+func (t *turn) open() int { return t.route.slots(t.slots.all) }
+
+// limit is how many slots k may hold now.
+func (t *turn) limit(k *key) int {
+	k.trouble.lapse(t.now, t.cfg.Window)
+	if t.opts.Ordered {
+		return 1
+	}
+	// Runs of earlier children were cancelled. Whether they heed it must not keep the fresh one from its probe.
+	one := k.stale + 1
+	if k.trouble.failures > 0 || k.is(Probing) {
+		return one
+	}
+	n := t.slots.all
+	switch {
+	case t.slots.recent.others(k.name, t.now):
+		n /= 2
+	case t.slots.recent.several:
+		// It is alone now, but one slot stays free: its handlers might hang just when another key has a message.
+		n--
+	}
+	if ramp := k.flow.ramp; ramp > 0 && k.flows() {
+		n = min(n, k.stale+ramp)
+	}
+	return max(n, one)
+}
+
+// lastSlots is how many slots are left to keys that hold none: one of each 64. Without them two keys whose handlers hang,
+// half of the slots each, would have them all. More would cost the few busy keys of a healthy route too much.
+func (t *turn) lastSlots() int { return max(1, t.open()/64) }
+
+// mayCrowd tells whether k, which may hold more slots by itself, would take one of the last.
+func (t *turn) mayCrowd(k *key) bool {
+	return k.runs > 0 && t.open()-t.busy() <= t.lastSlots() && k.flows() && t.slots.recent.others(k.name, t.now)
+}
+
+// roomForCrowded tells whether a key that was kept from the last slots may try again: others were freed.
+func (t *turn) roomForCrowded() bool {
+	return t.slots.crowded.len() > 0 && t.open()-t.busy() > t.lastSlots()
+}
+
+// full tells whether k holds as many slots as it may now.
+func (t *turn) full(k *key) bool {
+	return k.runs >= t.limit(k) || t.mayCrowd(k)
+}
+
+// startAll starts what may start. While the route flows it wakes one goroutine, which takes a message and wakes the next
+// one before it runs: handlers that return at once keep few goroutines busy, and those that block get one each.
+func (t *turn) startAll() {
+	if !t.route.flows() {
+		for r := t.next(); r != nil; r = t.next() {
+			t.group.goes.Add(1)
+			go t.group.work(r)
+		}
+		return
+	}
+	s := &t.slots
+	if s.waking || s.ready[fresh].len()+s.ready[returned].len() == 0 && !t.roomForCrowded() || t.busy() >= t.open() || t.standsStill() {
+		return
+	}
+	s.waking = true
+	t.group.goes.Add(1)
+	go t.group.awake()
+}
+
+// awake takes the first message of a goroutine.
+func (g *Group) awake() {
+	t := g.lock()
+	t.slots.waking = false
+	r := t.next()
+	if r != nil {
+		t.startAll()
+	}
+	t.unlock()
+	if r == nil {
+		g.leave()
+		return
+	}
+	g.work(r)
+}
+
+// next takes the message that is to start now, and a slot for it; nil when there is none.
+func (t *turn) next() *run {
+	if t.standsStill() {
+		return nil
+	}
+	return t.route.state.next(t)
+}
+
+// nextReady is next while the route flows.
+func (t *turn) nextReady() *run {
+	s := &t.slots
+	for t.busy() < t.open() {
+		if t.roomForCrowded() {
+			t.makeReady(s.crowded.pop())
+		}
+		k, from := s.pop()
+		if k == nil {
+			return nil
+		}
+		m := t.choose(k, from)
+		if m != nil && t.apart(k, m) {
+			continue
+		}
+		if m != nil {
+			s.turn = from.other()
+			r := t.start(k, m)
+			t.makeReady(k)
+			return r
+		}
+		// k is queued again when what keeps it from starting changes. If it was its turn for a child, it is another's now.
+		if t.nursery.childless.len() > 0 && t.nursery.room() {
+			t.adopt()
+		}
+	}
+	return nil
+}
+
+// choose picks the message of k that starts now, if one may.
+func (t *turn) choose(k *key, from line) *Message {
+	if t.keys[k.name] != k || k.runs >= t.limit(k) {
+		return nil
+	}
+	if t.mayCrowd(k) {
+		t.slots.crowded.push(k) // the end of a run of another key lets it go on, too
+		return nil
+	}
+	m := k.state.choose(t, k, from)
+	switch {
+	case m == nil:
+		t.mayRetire(k)
+	case m.judged() && t.enoughRetries():
+		t.slots.retries.keys.push(k)
+		return nil
+	case k.child == nil:
+		if t.make(k); k.child == nil {
+			return nil // it is being made
+		}
+	}
+	return m
+}
+
+// start takes m out of where it waits and gives it a slot.
+func (t *turn) start(k *key, m *Message) *run {
+	t.take(k, m)
+	r := m.newRun()
+	r.k, r.m, r.child, r.number, r.deadline = k, m, k.child, int32(m.Attempts+1), t.now.Add(t.opts.Timeout)
+	r.epoch, r.past = t.route.epoch, m.past()
+	k.state.started(k, r)
+	if r.past == failedBefore {
+		t.slots.retries.runs++
+	}
+	k.runs++
+	t.holdChild(r.child, k)
+	if t.group.preparer(m) != nil {
+		r.deadline = r.deadline.Add(preparing)
+	}
+	t.slots.running.push(&r.place, r)
+	t.alarm.arm(r.deadline)
+	t.counts.Started++
+	return r
+}

@@ -1,0 +1,109 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// ending is how a child ended.
+type ending uint8
+
+const (
+	crashed ending = iota
+	cleanly        // by its own wish
+)
+
+// stopped is the end of k's child: its other runs are cancelled, and what comes next is up to the trigger.
+func (t *turn) stopped(k *key, how ending, err error, why string) {
+	if err != nil {
+		k.lastErr = err
+	}
+	t.cancelRuns(k)
+	k.endRow()
+	k.tripped = false
+	if how == crashed && t.cfg.Trigger == TriggerStop {
+		t.giveUp(k, why)
+		return
+	}
+	t.again(k, why)
+}
+
+// stable tells whether a child that lived this long resets the restart count.
+func (t *turn) stable(lived time.Duration) bool {
+	switch t.cfg.Reset {
+	case ResetSuccess, ResetNever:
+		return false
+	case ResetMinStable:
+		return lived >= t.cfg.Restart.Min
+	}
+	d, err := time.ParseDuration(t.cfg.Reset)
+	return err == nil && lived >= d
+}
+
+// cancelRuns ends the contexts of what k's child is still doing.
+func (t *turn) cancelRuns(k *key) {
+	if k.child == nil {
+		return
+	}
+	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {
+		for r := range runs.all() {
+			if r.k == k && r.child == k.child {
+				r.cancelled = true
+				r.cancel(context.Canceled)
+			}
+		}
+	}
+}
+
+// cleanStop is the end that a child asked for.
+func (t *turn) cleanStop(k *key, err error) {
+	why := fmt.Sprintf("%s stopped cleanly", k.childName())
+	if err != nil {
+		why += ": " + err.Error()
+	}
+	if t.cfg.Trigger != TriggerFailure {
+		t.stopped(k, cleanly, nil, why)
+		return
+	}
+	t.cancelRuns(k)
+	t.retire(k)
+	t.move(k, stopped{}, why, 0)
+	// What is still there makes a new supervisor.
+	var rest []*Message
+	for _, line := range []*list[Message]{&k.held, &k.returned, &k.fresh, &k.later} {
+		t.empty(line, k, func(_ *key, m *Message) { rest = append(rest, m) })
+	}
+	t.forget(k)
+	if len(k.outside.absent) > 0 {
+		next := t.newKey(k.name)
+		next.outside = k.outside
+		t.attend(next)
+	}
+	for _, m := range rest {
+		t.deliver(m)
+	}
+}
+
+// again makes k wait for its next child, longer each time, or gives it up.
+func (t *turn) again(k *key, why string) {
+	if limit := t.cfg.MaxRestarts; limit > 0 {
+		k.stops = append(k.stops, t.now)
+		for len(k.stops) > 0 && t.now.Sub(k.stops[0]) > t.cfg.Window {
+			k.stops = k.stops[1:]
+		}
+		if len(k.stops) > limit {
+			t.giveUp(k, fmt.Sprintf("more than %d restarts within %v: %s", limit, t.cfg.Window, why))
+			return
+		}
+	}
+	if k.child != nil && t.stable(t.now.Sub(k.child.started)) {
+		k.restarts = 0
+	}
+	k.failedAt = t.now
+	delay := t.cfg.Restart.Delay(k.restarts)
+	if k.restarts < 1<<30 {
+		k.restarts++
+	}
+	t.wait(k, delay, why)
+}

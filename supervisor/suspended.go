@@ -1,0 +1,75 @@
+package supervisor
+
+import "fmt"
+
+// suspended: everything of the key is sent away until an operator resumes it.
+type suspended struct {
+	still
+	// deadLetters says that what comes goes to the dead letters, and not back: on_give_up says so.
+	deadLetters bool
+}
+
+func (*suspended) is() State { return Suspended }
+
+// stopped: the child stopped cleanly under trigger: failure, and that was that. The next message begins anew.
+type stopped struct{ still }
+
+func (stopped) is() State { return Stopped }
+
+// suspend sends everything of k away until it is resumed.
+func (t *turn) suspend(k *key, how suspended, why string) {
+	k.flow, k.stops = flowing{}, nil
+	t.move(k, &how, why, 0)
+	t.emptyAll(k, t.refuse)
+}
+
+// giveUp ends the restarts of k, as on_give_up says.
+func (t *turn) giveUp(k *key, why string) {
+	t.retire(k)
+	t.suspend(k, suspended{deadLetters: t.cfg.OnGiveUp == GiveUpDeadLetter}, "gave up: "+why)
+	if escalate := t.opts.Escalate; escalate != nil && t.cfg.OnGiveUp == GiveUpExit {
+		err := fmt.Errorf("key %q gave up: %s", k.name, why)
+		t.call(func() { escalate(err) })
+	}
+}
+
+// resume lets a suspended key probe.
+func (t *turn) resume(k *key) {
+	k.restarts, k.tripped = 0, false
+	k.endRow()
+	t.probe(k, "resumed")
+	t.attend(k)
+}
+
+// SuspendKey sends everything of a key away until ResumeKey, whether or not it has messages now.
+func (g *Group) SuspendKey(name, why string) {
+	t := g.lock()
+	defer t.unlock()
+	k := t.keys[name]
+	if k == nil {
+		k = t.newKey(name)
+	}
+	if s, ok := k.state.(*suspended); ok {
+		s.deadLetters = false
+		return
+	}
+	t.cancelRuns(k)
+	t.retire(k)
+	t.suspend(k, suspended{}, why)
+	t.idle.remove(&k.idleKey) // never forgotten
+	t.startAll()
+	t.tellMore()
+}
+
+// ResumeKey lets a suspended key probe. It reports whether the key was suspended.
+func (g *Group) ResumeKey(name string) bool {
+	t := g.lock()
+	defer t.unlock()
+	k := t.keys[name]
+	if k == nil || !k.is(Suspended) {
+		return false
+	}
+	t.resume(k)
+	t.startAll()
+	return true
+}
