@@ -26,25 +26,17 @@ func (r *Relay) keepOpen(ctx context.Context, s *source) {
 	}
 }
 
-// replace puts a source in the place of another. It returns false when relay drains: then nothing is pulled any more.
+// replace puts a source in the place of another. It returns false when relay or the unit drains: then nothing is pulled any more.
 func (r *Relay) replace(old, next *source) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.draining {
+	if r.draining || old.unit.closing {
 		return false
 	}
 	list := slices.Clone(r.openSources())
 	list[slices.Index(list, old)] = next
 	r.sources.Store(&list)
 	return true
-}
-
-// lastSources are the open sources when a drain begins; none is opened later.
-func (r *Relay) lastSources() []*source {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.draining = true
-	return r.openSources()
 }
 
 func (s *source) isLost() bool {
@@ -83,7 +75,7 @@ func (s *source) again(ctx context.Context) finding {
 		return finding{err: &DurableDiffers{s.stream, s.durable, c.differs()}}
 	}
 	next := newSource(s.relay, s.stream, s.durable, s.due)
-	next.routes, next.patterns, next.origin, next.count = s.routes, s.patterns, s.origin, s.count
+	next.unit, next.routes, next.patterns, next.origin, next.count = s.unit, s.routes, s.patterns, s.origin, s.count
 	for _, rt := range next.routes {
 		rt.group.Renumbered()
 	}

@@ -109,7 +109,7 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 			} else if c.origin != nil {
 				attempts = c.origin.Attempts
 			}
-			m := &message{route: r.routes[0], source: new(source), origin: c.origin, delivery: &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}}
+			m := &message{route: r.all()[0], source: new(source), origin: c.origin, delivery: &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}}
 			m.known(c.record, new(batch))
 			if m.Returns != c.want || m.Attempts != attempts {
 				t.Errorf("%d returns and %d attempts, want %d and %d", m.Returns, m.Attempts, c.want, attempts)
@@ -136,7 +136,7 @@ func TestMessage_aFencedMessageIsNotPutAside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &message{route: r.routes[0], source: r.openSources()[0], delivery: d, subject: raw.Subject}
+		m := &message{route: r.all()[0], source: r.openSources()[0], delivery: d, subject: raw.Subject}
 		m.parkUnstarted(supervisor.Outcome{Due: time.Now().Add(time.Hour)}, 0)
 		st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
 		if err != nil {
@@ -170,7 +170,7 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	w.flood("orders.bad", bad)
 	w.publish("orders.good", good)
 	w.eventually("the others are handled", func() bool { return handled.Load() == good })
-	if n := r.routes[0].aside.failures.Load(); n == 0 || n > 2*asidePaths {
+	if n := r.all()[0].aside.failures.Load(); n == 0 || n > 2*asidePaths {
 		t.Errorf("%d tried to park, want some, and not all of them", n)
 	}
 	w.eventually("all bad ones wait", func() bool {

@@ -110,7 +110,7 @@ func (r *Relay) watchCounts(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		for _, rt := range r.routes {
+		for _, rt := range r.all() {
 			r.count(ctx, &rt.parkedNow, rt.count.parked.Load()+rt.count.aside.Load(), r.retries.Name(), r.cfg.Service+".park."+rt.cfg.Name+".>")
 		}
 		select {
@@ -140,7 +140,7 @@ func (r *Relay) count(ctx context.Context, c *count, stored uint64, stream, filt
 
 // stored is how many messages this instance has put into the dead letters and the retry stream.
 func (r *Relay) stored() (n uint64) {
-	for _, rt := range r.routes {
+	for _, rt := range r.all() {
 		n += rt.count.parked.Load() + rt.count.aside.Load()
 		for i := range rt.count.letters {
 			n += rt.count.letters[i].Load()

@@ -86,7 +86,7 @@ func TestStrays_regressionAFailureIsHeldWhileADurableIsBoundedAndNothingCanBePar
 	w.eventually("it is said", func() bool { return r.Ready() != nil })
 	accept := w.refuses("RELAY_RETRY")
 	close(fail)
-	held := &r.routes[0].held
+	held := &r.all()[0].held
 	w.eventually("they are held", func() bool {
 		held.mu.Lock()
 		defer held.mu.Unlock()

@@ -35,9 +35,9 @@ func (r *Relay) countDead(ctx context.Context, u dlq.Usage, now time.Time) {
 	if d.routes.Load() != nil && d.seen == seen || now.Before(d.next) {
 		return
 	}
-	byRoute := make(map[string]int, len(r.routes))
+	byRoute := make(map[string]int, len(r.all()))
 	if u.Entries > 0 {
-		for _, rt := range r.routes {
+		for _, rt := range r.all() {
 			n, _, err := r.dead.Count(ctx, dlq.Filter{Route: rt.cfg.Name})
 			if err != nil {
 				r.log.Debug("the dead letters of a route could not be counted; tried again soon", "route", rt.cfg.Name, "error", err)

@@ -97,10 +97,12 @@ func TestRun_regressionStatusBesideItsBeginIsNoDataRace(t *testing.T) {
 // A durable that was made anew as the drain began was pulled from for as long as the drain lasted.
 func TestRelay_regressionNoSourceTakesOverDuringADrain(t *testing.T) {
 	r := &Relay{}
-	old, next := &source{}, &source{}
+	u := &unit{relay: r}
+	old, next := &source{unit: u}, &source{unit: u}
+	r.units = []*unit{u}
 	r.sources.Store(&[]*source{old})
-	if last := r.lastSources(); len(last) != 1 || last[0] != old {
-		t.Fatalf("last sources %v", last)
+	if last := r.lastUnits(); len(last) != 1 || len(last[0].open()) != 1 {
+		t.Fatalf("last units %v", last)
 	}
 	if r.replace(old, next) || r.openSources()[0] != old {
 		t.Error("a source took over")

@@ -29,13 +29,14 @@ const defaultEventsAge = 168 * time.Hour
 func (r *Relay) Events() <-chan event.Event { return r.events.Events() }
 
 func (r *Relay) newEvents() *event.Bus {
-	var muted []string
-	for _, rt := range r.routes {
-		if slices.ContainsFunc(rt.cfg.Subjects, func(p string) bool { return subject.Overlaps(p, event.Prefix(r.cfg.Service)+".>") }) {
-			muted = append(muted, rt.cfg.Name)
-		}
-	}
-	return event.NewBus(r.cfg.Service, r.cfg.Instance, muted, dlq.Fingerprint, func(e event.Event) error { return event.Publish(r.nc, e) })
+	return event.NewBus(r.cfg.Service, r.cfg.Instance, dlq.Fingerprint, func(e event.Event) error { return event.Publish(r.nc, e) })
+}
+
+// handlesEvents tells whether messages of the route are events: those about it are not published.
+func (rt *route) handlesEvents() bool {
+	return slices.ContainsFunc(rt.cfg.Subjects, func(p string) bool {
+		return subject.Overlaps(p, event.Prefix(rt.relay.cfg.Service)+".>")
+	})
 }
 
 // runEvents publishes events until the function is called that it returns, which waits for the last ones.

@@ -73,7 +73,9 @@ type follower struct {
 	orders  *Orders
 	watcher jetstream.KeyWatcher
 	updates <-chan jetstream.KeyValueEntry
-	held    map[string]Order // pauses in force, by their name in the bucket
+
+	mu   sync.Mutex       // held where orders are applied
+	held map[string]Order // pauses in force, by their name in the bucket
 }
 
 // follow applies the orders there are, and returns; later ones are applied until ctx is done.
@@ -82,6 +84,7 @@ func (r *Relay) follow(setup, ctx context.Context) (wait func(), err error) {
 	if err := f.begin(setup, ctx); err != nil {
 		return nil, err
 	}
+	r.follower = f
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -153,10 +156,23 @@ func (f *follower) keep(ctx context.Context, name string, order Order) {
 
 // release ends an order that was deleted.
 func (f *follower) release(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	order := f.held[name]
 	delete(f.held, name)
 	order.State, order.Why, order.By, order.User, order.At = OrderRunning, "the order was deleted from its bucket", "", "", time.Now()
 	f.r.apply(order)
+}
+
+// join applies the orders that hold to a route that is new. Later ones find it by themselves.
+func (f *follower) join(rt *route) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, order := range f.held {
+		if order.Route == rt.cfg.Name {
+			rt.obey(order)
+		}
+	}
 }
 
 func (f *follower) end() {
@@ -265,6 +281,8 @@ func (f *follower) obey(entry jetstream.KeyValueEntry) {
 		return
 	}
 	o.leave(name, 0)
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if delete(f.held, name); order.State == OrderPaused {
 		f.held[name] = order
 	}
@@ -273,7 +291,7 @@ func (f *follower) obey(entry jetstream.KeyValueEntry) {
 
 // apply hands an order to its route.
 func (r *Relay) apply(order Order) {
-	for _, rt := range r.routes {
+	for _, rt := range r.all() {
 		if rt.cfg.Name == order.Route {
 			rt.obey(order)
 		}

@@ -76,7 +76,7 @@ func (r *Relay) tryHeld(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			for _, rt := range r.routes {
+			for _, rt := range r.all() {
 				rt.sayHeld(now)
 				rt.forgetNewer(now)
 				for _, try := range rt.held.take(now) {

@@ -136,7 +136,7 @@ func TestRelay_failuresThatCanNeitherBeRecordedNorParkedAreHeld(t *testing.T) {
 		w.publish(fmt.Sprintf("orders.%d", i), 1)
 	}
 	held := func() int {
-		h := &r.routes[0].held
+		h := &r.all()[0].held
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return len(h.list)

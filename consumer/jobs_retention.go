@@ -46,7 +46,7 @@ func (r *Relay) watchUsage(ctx context.Context) {
 		if err == nil {
 			r.retention.parked.Store(n)
 		}
-		if r.lives != nil {
+		if r.lives.Load() != nil {
 			_, err := r.js.Stream(ctx, "KV_"+r.instancesName())
 			own.asked(ctx, "bucket "+r.instancesName(), err)
 		}

@@ -17,13 +17,6 @@ import (
 // drains or the durable is lost, and closed. One that cannot be opened is tried again; one whose durable is lost is taken over
 // by another source when the durable is there again (again.go).
 
-// unit is what is set up together: the durable of one or more routes, and those of their replays, which are of no use without
-// it.
-type unit struct {
-	main *source
-	dues []*source
-}
-
 func sourcesOf(units []*unit) (list []*source) {
 	for _, u := range units {
 		list = append(append(list, u.main), u.dues...)
@@ -144,6 +137,7 @@ func (r *Relay) live(ctx, stop context.Context, u *unit) {
 
 // await opens a source that is not open yet, for as long as it takes. It returns false when ctx was done first.
 func (r *Relay) await(ctx context.Context, s *source) bool {
+	defer s.unit.wasTried(s)
 	if slices.Contains(r.openSources(), s) {
 		return true
 	}
@@ -166,6 +160,7 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 		}
 		s.setup.err = r.openLate(ctx, s)
 		<-r.opening
+		s.unit.wasTried(s)
 		if s.setup.err != nil {
 			continue
 		}
@@ -185,6 +180,9 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 	list := rt.troubles.all()
 	if len(list) == 0 {
+		if follows := rt.follows.Load(); follows != 0 {
+			return "starting", "it was changed, and handlers of what it was before end first", time.Unix(0, follows), true
+		}
 		list = rt.relay.troubles.all()
 		if rt.relay.serving.Load() {
 			return "", "", time.Time{}, false
@@ -211,11 +209,11 @@ func (r *Relay) openLate(ctx context.Context, s *source) error {
 	return r.attempt(ctx, func(ctx context.Context) error { return r.openLooked(s, ctx) })
 }
 
-// include adds a source to those that are pulled from. It returns false when relay drains.
+// include adds a source to those that are pulled from. It returns false when relay or the unit drains.
 func (r *Relay) include(s *source) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.draining {
+	if r.draining || s.unit != nil && s.unit.closing {
 		return false
 	}
 	list := append(slices.Clone(r.openSources()), s)
@@ -225,7 +223,7 @@ func (r *Relay) include(s *source) bool {
 
 // closeSources ends what was opened, when Run cannot go on.
 func (r *Relay) closeSources() {
-	for _, s := range r.lastSources() {
+	for _, s := range r.openSources() {
 		s.close()
 	}
 	r.sources.Store(nil)

@@ -13,7 +13,7 @@ import (
 // link bounds the bytes that all durables together may have asked for.
 type link struct {
 	limit   atomic.Int64
-	ackWait time.Duration // the shortest of all routes
+	ackWait atomic.Int64 // the shortest of all routes so far
 	turns   turns
 
 	// Of the one who proves contact:
@@ -30,10 +30,17 @@ const (
 )
 
 func newLink(ackWait time.Duration) *link {
-	l := &link{ackWait: ackWait}
+	l := new(link)
+	l.ackWait.Store(int64(ackWait))
 	l.limit.Store(min(maxComing, max(minLeast, int64(ackWait.Seconds()*firstComing))))
 	return l
 }
+
+// within is the shortest AckWait.
+func (l *link) within() time.Duration { return time.Duration(l.ackWait.Load()) }
+
+// cover takes the AckWait of another route into account.
+func (l *link) cover(ackWait time.Duration) { l.ackWait.Store(min(l.ackWait.Load(), int64(ackWait))) }
 
 // coming is how many bytes may be on their way.
 func (l *link) coming() int { return int(l.limit.Load()) }
@@ -46,7 +53,7 @@ func (l *link) measured(trip time.Duration, ended bool, bytes uint64, now time.T
 	since, brought := now.Sub(l.at), bytes-l.bytes
 	first := l.at.IsZero()
 	l.at, l.bytes = now, bytes
-	part := l.ackWait / linkPart
+	part := l.within() / linkPart
 	switch queued := trip - l.nearest; {
 	case queued < part/2:
 		l.limit.Store(min(maxComing, 2*l.limit.Load()))

@@ -56,12 +56,11 @@ type metrics struct {
 	heldMessages, heldBytes, heldMost, unconfirmed, ackPending *prometheus.Desc
 }
 
-func newMetrics(r *Relay) *metrics {
+func newMetrics() *metrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("relay_"+name, help, labels, nil)
 	}
 	m := &metrics{
-		r: r,
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "relay_handler_seconds", Help: "How long attempts took.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
@@ -101,11 +100,19 @@ func newMetrics(r *Relay) *metrics {
 		heldBytes:    desc("held_bytes", "Their size, but for those in handlers.", "route"),
 		heldMost:     desc("held_bytes_limit", "With so many bytes no more messages are pulled.", "route"),
 	}
-	for _, rt := range r.routes {
-		rt.count.seconds = m.seconds.WithLabelValues(rt.cfg.Name).(prometheus.Histogram)
-	}
 	return m
 }
+
+// of has a route counted, from what was counted of it before.
+func (m *metrics) of(rt *route) {
+	if rt.count.seconds != nil {
+		return
+	}
+	rt.count.seconds = m.seconds.WithLabelValues(rt.cfg.Name).(prometheus.Histogram)
+}
+
+// forget takes out a route that is there no more.
+func (m *metrics) forget(route string) { m.seconds.DeleteLabelValues(route) }
 
 // Collector gives the metrics of all routes; register it with a prometheus.Registerer.
 func (r *Relay) Collector() prometheus.Collector { return r.metrics }
@@ -151,8 +158,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	stored := uint64(0)
-	for _, rt := range m.r.routes {
-		name, c, st := rt.cfg.Name, &rt.count, rt.group.Status()
+	for _, rt := range m.r.all() {
+		name, c, st := rt.cfg.Name, rt.count, rt.group.Status()
 		for kind := supervisor.Retry; kind < supervisor.Lost; kind++ {
 			counter(m.verdicts, c.verdicts[kind].Load(), name, kind.String())
 		}

@@ -95,7 +95,7 @@ func TestRoute_regressionWhatCameBackIsForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rt := r.routes[0]
+	rt := r.all()[0]
 	away := func(key string, n int, due time.Time) {
 		for range n {
 			rt.remember(&message{delivery: &ack.Delivery{}, Message: supervisor.Message{Key: key}}, due)
@@ -148,7 +148,7 @@ func TestStatus_tellsWhatIsParked(t *testing.T) {
 	})}
 	a, _ := w.start(Config{Instance: "a"}, route)
 	w.publish("orders.eu", 3)
-	w.eventually("they are parked", func() bool { return a.routes[0].count.parked.Load() == 3 })
+	w.eventually("they are parked", func() bool { return a.all()[0].count.parked.Load() == 3 })
 	b, _ := w.start(Config{Instance: "b"}, route) // it looks at its start
 	w.eventually("the status says so", func() bool { return b.Status().Parked == 3 })
 	reg := prometheus.NewPedanticRegistry()

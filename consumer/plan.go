@@ -12,16 +12,24 @@ import (
 	"github.com/relaymq/relay/internal/subject"
 )
 
+// trying calls f until that is through with what it is for: [Relay.persist], or [Relay.once].
+type trying func(ctx context.Context, what string, f func(ctx context.Context) error) error
+
+// once tries once.
+func (r *Relay) once(ctx context.Context, _ string, f func(ctx context.Context) error) error {
+	return f(ctx)
+}
+
 // plan finds the stream of each route, and which routes share a durable.
-func (r *Relay) plan(ctx context.Context) (units []*unit, faults []error) {
-	streams, old, errs := make([]string, len(r.routes)), make([]bool, len(r.routes)), make([]error, len(r.routes))
+func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []*unit, faults []error) {
+	streams, old, errs := make([]string, len(routes)), make([]bool, len(routes)), make([]error, len(routes))
 	slots := make(chan struct{}, atOnce)
 	var looking sync.WaitGroup
-	for i, rt := range r.routes {
+	for i, rt := range routes {
 		slots <- struct{}{}
 		looking.Go(func() {
 			defer func() { <-slots }()
-			errs[i] = r.persist(ctx, "the stream of route "+rt.cfg.Name, func(ctx context.Context) error {
+			errs[i] = try(ctx, "the stream of route "+rt.cfg.Name, func(ctx context.Context) error {
 				return r.attempt(ctx, func(ctx context.Context) (err error) {
 					if streams[i], err = r.streamOf(ctx, rt.cfg); err == nil {
 						_, old[i], err = r.oldDue(ctx, rt.cfg.Name)
@@ -32,7 +40,7 @@ func (r *Relay) plan(ctx context.Context) (units []*unit, faults []error) {
 		})
 	}
 	looking.Wait()
-	for i, rt := range r.routes {
+	for i, rt := range routes {
 		stream := streams[i]
 		if errs[i] != nil {
 			faults = append(faults, setupError(rt.cfg.Name, errs[i]))
@@ -41,7 +49,7 @@ func (r *Relay) plan(ctx context.Context) (units []*unit, faults []error) {
 		j := slices.IndexFunc(units, func(u *unit) bool { return u.main.stream == stream && u.main.durable == rt.cfg.Durable })
 		if j < 0 {
 			j = len(units)
-			units = append(units, &unit{main: newSource(r, stream, rt.cfg.Durable, false)})
+			units = append(units, newUnit(newSource(r, stream, rt.cfg.Durable, false)))
 		}
 		for _, u := range units {
 			if u.main.stream == stream {

@@ -88,7 +88,7 @@ func (r *Relay) sharedProbes() (list []probe) {
 		list = append(list, probe{what, &nats.Msg{Subject: subject, Header: elsewhere, Reply: r.nc.NewInbox()}})
 	}
 	tried := make(map[string]bool)
-	for _, rt := range r.routes {
+	for _, rt := range r.all() {
 		if p := r.deadPrefix(rt.cfg); !tried[p] {
 			tried[p] = true
 			try("storing dead letters", p+".preflight")
@@ -97,7 +97,7 @@ func (r *Relay) sharedProbes() (list []probe) {
 	try("parking messages", r.cfg.Service+".park.preflight")
 	if r.cfg.Domain == "" { // else they go by the API's prefix, which other requests have tried
 		try("counting attempts", "$KV."+r.attemptsName()+".preflight")
-		if r.lives != nil {
+		if r.lives.Load() != nil {
 			try("saying that this process lives", "$KV."+r.instancesName()+".preflight")
 		}
 		try("storing large dead letters", "$O."+r.dead.Bucket()+".M.preflight")

@@ -294,7 +294,7 @@ func (s *source) reconnected() {
 	s.asked.giveUp()
 	s.mayHaveLost()
 	s.refused, s.retryPull = 0, time.Time{}
-	if l := s.relay.lives; l != nil {
+	if l := s.relay.lives.Load(); l != nil {
 		l.reconnected.Store(time.Now().UnixNano())
 	}
 	s.session.Reconnected()

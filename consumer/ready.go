@@ -50,7 +50,7 @@ func (r *Relay) Ready() error {
 			errs = append(errs, fmt.Errorf("durable %s on %s: %w", s.durable, s.stream, err))
 		}
 	}
-	for _, rt := range r.routes {
+	for _, rt := range r.all() {
 		err := rt.trouble()
 		if err == nil {
 			err = rt.stalls.err(r.cfg.Stalled, time.Now())
@@ -140,7 +140,7 @@ func (r *Relay) watchStalls(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			for _, rt := range r.routes {
+			for _, rt := range r.all() {
 				rt.lookForStall(now)
 			}
 		}

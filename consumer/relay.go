@@ -71,13 +71,13 @@ type Relay struct {
 	api string // prefix of the JetStream API's subjects
 	log *slog.Logger
 
-	routes  []*route
+	routes  atomic.Pointer[[]*route]  // those that there are; a new slice at each change
 	sources atomic.Pointer[[]*source] // those that are open; a new slice at each change
 	metrics *metrics
 
 	solo      *solo
 	link      *link
-	lives     *lives // nil when no handler runs in this process
+	lives     atomic.Pointer[lives] // nil while no handler runs in this process
 	tellings  *tellings
 	events    *event.Bus
 	retention retention
@@ -98,9 +98,25 @@ type Relay struct {
 
 	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
 
-	mu       sync.Mutex // also held where sources change
+	changing chan struct{}   // held by who changes the routes
+	changes  sync.WaitGroup  // changes under way
+	ends     context.Context // of the start: when it is done, relay is to end
+	work     context.Context // of what outlives that until the drain is over
+	slow     context.Context // of the slow paths, which end with the drain
+	follower *follower
+
+	mu       sync.Mutex // also held where routes, units and sources change
+	units    []*unit    // those that run, or end
 	started  time.Time  // when Run began
 	draining bool       // no source is opened any more
+}
+
+// all are the routes that there are, but for those that are ending.
+func (r *Relay) all() []*route {
+	if list := r.routes.Load(); list != nil {
+		return *list
+	}
+	return nil
 }
 
 // New checks the routes and makes a Relay of them. Nothing is asked of the server before Run. The connection should
@@ -108,7 +124,7 @@ type Relay struct {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: newSolo(), opening: make(chan struct{}, atOnce)}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: newSolo(), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1)}
 	r.troubles.log = cfg.Logger
 	r.troubles.report = func(what string, err error) { r.reportTrouble("", what, err) }
 	var err error
@@ -129,27 +145,41 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	}
 	var faults []error
 	names := make(map[string]bool)
-	for _, rt := range routes {
-		rt = rt.WithDefaults()
-		if err := rt.Validate(); err != nil {
-			faults = append(faults, &SetupError{rt.Name, err})
+	var list []*route
+	shortest := routes[0].WithDefaults().AckWait
+	for _, cfg := range routes {
+		cfg, err := checked(cfg)
+		if err != nil {
+			faults = append(faults, err)
 		}
-		if (rt.Handler == nil) == (rt.Factory == nil) {
-			faults = append(faults, &SetupError{rt.Name, errors.New("exactly one of Handler and Factory must be set")})
+		if names[cfg.Name] {
+			faults = append(faults, &SetupError{cfg.Name, errors.New("two routes have this name")})
 		}
-		if names[rt.Name] {
-			faults = append(faults, &SetupError{rt.Name, errors.New("two routes have this name")})
-		}
-		names[rt.Name] = true
-		r.routes = append(r.routes, newRoute(r, rt))
+		names[cfg.Name] = true
+		shortest = min(shortest, cfg.AckWait)
+		list = append(list, newRoute(r, cfg))
 	}
-	shortest := r.routes[0].cfg.AckWait
-	for _, rt := range r.routes {
-		shortest = min(shortest, rt.cfg.AckWait)
-	}
+	r.routes.Store(&list)
 	r.link = newLink(shortest)
-	r.metrics, r.tellings, r.events = newMetrics(r), newTellings(r), r.newEvents()
+	r.metrics, r.tellings, r.events = newMetrics(), newTellings(r), r.newEvents()
+	r.metrics.r = r
+	for _, rt := range list {
+		r.enter(rt)
+	}
 	return r, errors.Join(faults...)
+}
+
+// checked is a route with its defaults, and what is wrong with it by itself.
+func checked(cfg Route) (Route, error) {
+	cfg = cfg.WithDefaults()
+	var faults []error
+	if err := cfg.Validate(); err != nil {
+		faults = append(faults, &SetupError{cfg.Name, err})
+	}
+	if (cfg.Handler == nil) == (cfg.Factory == nil) {
+		faults = append(faults, &SetupError{cfg.Name, errors.New("exactly one of Handler and Factory must be set")})
+	}
+	return cfg, errors.Join(faults...)
 }
 
 // The names of what relay makes on the server.
@@ -203,18 +233,20 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	defer stopFollowing()
 	defer escalate(nil) // ends the following
-	if r.lives != nil {
-		err := r.persist(ctx, "bucket "+r.instancesName(), func(ctx context.Context) error { return r.attempt(ctx, r.lives.begin) })
+	if l := r.lives.Load(); l != nil {
+		err := r.persist(ctx, "bucket "+r.instancesName(), func(ctx context.Context) error { return r.attempt(ctx, l.begin) })
 		if err != nil {
 			r.closeSources()
 			return unlessStopped(ctx, setupError("", err))
 		}
-		defer func() {
+	}
+	defer func() {
+		if l := r.lives.Load(); l != nil { // also of a route that was added
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 			defer cancel()
-			r.lives.end(end)
-		}()
-	}
+			l.end(end)
+		}
+	}()
 	err = r.serve(ctx, units)
 	if cause := ownCause(ctx); cause != nil {
 		return cause
@@ -293,12 +325,11 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	// The slow paths end with the drain, whatever they are waiting for.
 	slow, stopSlow := context.WithCancel(work)
 	defer stopSlow()
-	for _, rt := range r.routes {
-		rt.work = slow
-	}
+	r.ends, r.work, r.slow = ctx, work, slow
 	var running sync.WaitGroup
 	for _, u := range units {
-		running.Go(func() { r.live(work, ctx, u) })
+		u.prepare()
+		u.begin()
 	}
 	running.Go(func() { r.proveContact(work) })
 	running.Go(func() { r.housekeep(work) })
@@ -315,17 +346,21 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.solo.run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
 	running.Go(func() { r.tryHeld(slow) })
-	r.serving.Store(true)
+	r.serving.Store(true) // from here on routes may change
 	<-ctx.Done()
 
 	deadline, cancel := context.WithTimeout(work, r.cfg.Drain)
 	defer cancel()
 	context.AfterFunc(deadline, stopSlow)
-	interrupted := r.drain(deadline, func() {
+	ended, interrupted := r.drain(deadline, func() {
 		stopTelling()
 		told.Wait()
 	})
+	r.changes.Wait()
 	stop()
+	for _, u := range ended {
+		u.end()
+	}
 	running.Wait()
 	if interrupted > 0 {
 		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.cfg.Drain)
@@ -334,48 +369,30 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 }
 
 // drain ends all routes side by side, and then what tells the jobs of replays. What follows the end of ctx takes moments.
-func (r *Relay) drain(ctx context.Context, stopTelling func()) (interrupted int) {
+func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, interrupted int) {
+	units = r.lastUnits()
 	var pulls sync.WaitGroup
-	for _, s := range r.lastSources() {
-		pulls.Go(s.stopPulling)
-	}
-	for _, rt := range r.routes {
-		rt.group.Drain()
+	for _, u := range units {
+		pulls.Go(u.stopPulling)
 	}
 	pulls.Wait()
-	counts := make([]int, len(r.routes))
-	var routes sync.WaitGroup
-	for i, rt := range r.routes {
-		routes.Go(func() {
-			counts[i] = rt.group.Close(ctx)
-			if err := rt.shared.end(ctx, rt.cfg.Timeout); err != nil {
-				rt.log.Warn("the handler did not stop cleanly", "error", err)
-			}
-			rt.looks.Wait() // before those that it submits to
-			rt.endHeld()
-			rt.slow.Wait() // before letters, to which it submits
-			rt.letters.Wait()
-			rt.aside.paths.Wait()
-		})
+	counts := make([]int, len(units))
+	var ending sync.WaitGroup
+	for i, u := range units {
+		ending.Go(func() { counts[i] = u.drain(ctx) })
 	}
-	routes.Wait()
-	for _, s := range r.openSources() {
-		s.tidying.Wait()
-		s.strays.paths.Wait()
-	}
+	ending.Wait()
 	// What is not confirmed by now comes again, and is acknowledged then if nobody handled it in between.
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
 	stopTelling() // it may be in the middle of it, for as long as the server does not answer
 	r.tellings.flush(confirm)
 	r.tellings.giveUp()
-	for _, s := range r.openSources() {
-		_ = s.session.Wait(confirm)
+	for i, u := range units {
+		interrupted += counts[i]
+		u.confirm(confirm)
 	}
-	for _, n := range counts {
-		interrupted += n
-	}
-	return interrupted
+	return units, interrupted
 }
 
 // confirmTimeout is how long a drain waits for the confirmation of the last settlements.
@@ -384,7 +401,7 @@ const confirmTimeout = 200 * time.Millisecond
 // proveContact asks for a sign of life once a second, so that the leases of messages that arrive on an idle connection
 // count from lately.
 func (r *Relay) proveContact(ctx context.Context) {
-	tick := time.NewTicker(min(time.Second, r.link.ackWait/8))
+	tick := time.NewTicker(min(time.Second, r.link.within()/8))
 	defer tick.Stop()
 	for {
 		select {
@@ -418,8 +435,8 @@ func (r *Relay) housekeep(ctx context.Context) {
 		if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {
 			r.log.Info("removed bodies of dead letters that are gone", "count", n)
 		}
-		if r.lives != nil {
-			r.lives.housekeep(ctx)
+		if l := r.lives.Load(); l != nil {
+			l.housekeep(ctx)
 		}
 		select {
 		case <-ctx.Done():

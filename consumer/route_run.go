@@ -40,7 +40,7 @@ type route struct {
 	aside        aside
 	key          subject.Template
 	work         context.Context // of the slow path; set by serve
-	count        counters
+	count        *counters
 	shared       *sharedLife // of a Handler that is started or stopped; else nil
 	// parkedNow is what it has in the retry stream, as the server said lately.
 	parkedNow count
@@ -51,6 +51,7 @@ type route struct {
 	unparked, undead, unread, unacquitted seldom
 
 	troubles troubles     // why its durables are not open
+	follows  atomic.Int64 // since when it waits for the end of the route that it replaces, in Unix nanoseconds; 0: it does not
 	begun    atomic.Int64 // when a handler was last started, in Unix nanoseconds
 	stalls   lockedStalls
 
@@ -70,7 +71,7 @@ func newRoute(r *Relay, cfg Route) *route {
 	_, outside := cfg.Handler.(Outside)
 	outside = outside || cfg.Outside && cfg.Factory != nil
 	cfg.OwnBytes = cfg.OwnBytes || outside
-	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: !outside}
+	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: !outside, count: new(counters)}
 	rt.troubles.log = rt.log
 	rt.troubles.report = func(what string, err error) { r.reportTrouble(cfg.Name, what, err) }
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
@@ -93,9 +94,6 @@ func newRoute(r *Relay, cfg Route) *route {
 	}
 	rt.group, rt.most = supervisor.New(opts), mostHeld(opts)
 	rt.ledger, rt.reserving = ack.NewLedger(rt.more), make(chan struct{}, 1)
-	if rt.guarded {
-		r.solo.groups = append(r.solo.groups, rt.group)
-	}
 	return rt
 }
 

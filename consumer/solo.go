@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +19,10 @@ const acquitPatience = 2 * settleTimeout
 
 // solo runs the suspects of all guarded routes of the process, one at a time, while nothing else runs in it.
 type solo struct {
+	mu      sync.Mutex // held for the two below; never where a group's lock is held
 	groups  []*supervisor.Group
+	holding bool // the groups are held
+
 	kicked  chan struct{}
 	accused atomic.Int64 // suspects of which it is written that they run alone
 	// certain: no handler that was given up runs on, so that whatever ends the process is the message that runs.
@@ -25,6 +30,44 @@ type solo struct {
 }
 
 func newSolo() *solo { return &solo{kicked: make(chan struct{}, 1)} }
+
+// add has the suspects of a group run alone, and the group wait for those of others.
+func (s *solo) add(g *supervisor.Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.groups = append(slices.Clip(s.groups), g)
+	if s.holding {
+		g.Hold()
+	}
+}
+
+// remove takes out a group that has ended.
+func (s *solo) remove(g *supervisor.Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.groups = slices.DeleteFunc(slices.Clone(s.groups), func(o *supervisor.Group) bool { return o == g })
+}
+
+// all are the groups that there are. The slice is not changed any more.
+func (s *solo) all() []*supervisor.Group {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.groups
+}
+
+// hold holds all groups, or lets them go on.
+func (s *solo) hold(yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holding = yes
+	for _, g := range s.groups {
+		if yes {
+			g.Hold()
+		} else {
+			g.Release()
+		}
+	}
+}
 
 // kick says that a suspect waits, or that nothing runs any more. It does not block.
 func (s *solo) kick() {
@@ -57,14 +100,10 @@ func (s *solo) run(ctx context.Context) {
 // phase holds all groups, waits until nothing runs, which the timeouts of the routes bound, and runs suspects for a slice. It
 // returns how many attempts were started so far, before the others may go on.
 func (s *solo) phase(ctx context.Context) (started uint64) {
-	for _, g := range s.groups {
-		g.Hold()
-	}
+	s.hold(true)
 	defer func() {
 		started = s.started()
-		for _, g := range s.groups {
-			g.Release()
-		}
+		s.hold(false)
 	}()
 	if !s.calm(ctx) {
 		return
@@ -78,14 +117,14 @@ func (s *solo) phase(ctx context.Context) (started uint64) {
 }
 
 func (s *solo) started() (n uint64) {
-	for _, g := range s.groups {
+	for _, g := range s.all() {
 		n += g.Started()
 	}
 	return n
 }
 
 func (s *solo) start() bool {
-	for _, g := range s.groups {
+	for _, g := range s.all() {
 		if g.StartAlone() {
 			return true
 		}
@@ -117,7 +156,7 @@ func (s *solo) calm(ctx context.Context) bool {
 }
 
 func (s *solo) busy() (running, stuck int) {
-	for _, g := range s.groups {
+	for _, g := range s.all() {
 		r, st := g.Busy()
 		running, stuck = running+r, stuck+st
 	}

@@ -23,6 +23,7 @@ import (
 // source is one durable, from which one or more routes get their messages.
 type source struct {
 	relay    *Relay
+	unit     *unit // nil until its unit begins
 	log      *slog.Logger
 	stream   string
 	durable  string

@@ -44,8 +44,8 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 	if err := r.shared(ctx); err != nil {
 		return nil, err
 	}
-	units, faults := r.plan(ctx)
-	for _, rt := range r.routes {
+	units, faults := r.plan(ctx, r.all(), r.persist)
+	for _, rt := range r.all() {
 		if err := checkHandler(ctx, rt.cfg); err != nil {
 			faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("handler: %w", err)})
 		}
@@ -118,14 +118,14 @@ func (r *Relay) shared(ctx context.Context) error {
 			make func(ctx context.Context) error
 		}{"stream " + event.StreamName(r.cfg.Service), r.ensureEvents})
 	}
-	if len(r.solo.groups) > 0 {
+	if len(r.solo.all()) > 0 {
 		parts = append(parts, struct {
 			name string
 			make func(ctx context.Context) error
 		}{"bucket " + r.instancesName(), func(ctx context.Context) (err error) {
 			l, err := openLives(ctx, r)
 			if err == nil {
-				r.lives = l
+				r.lives.Store(l)
 			}
 			return err
 		}})
@@ -141,9 +141,11 @@ func (r *Relay) shared(ctx context.Context) error {
 	return setupError("", faults...)
 }
 
-func (r *Relay) deadConfig() dlq.Config {
+func (r *Relay) deadConfig() dlq.Config { return r.deadConfigOf(r.all()) }
+
+func (r *Relay) deadConfigOf(routes []*route) dlq.Config {
 	var prefixes []string
-	for _, rt := range r.routes {
+	for _, rt := range routes {
 		if p := rt.cfg.DeadLetter.Prefix; p != "" && p != r.cfg.Service+".dlq" && !slices.Contains(prefixes, p) {
 			prefixes = append(prefixes, p)
 		}
@@ -221,7 +223,7 @@ func (r *Relay) lookAtAll(ctx context.Context, units []*unit) error {
 			}
 		}
 	}
-	if len(faults) == len(r.routes) {
+	if len(faults) == len(r.all()) {
 		return errors.Join(faults...)
 	}
 	looked := slices.DeleteFunc(sourcesOf(units), func(s *source) bool { return s.setup.err != nil })

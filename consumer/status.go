@@ -150,7 +150,7 @@ func (r *Relay) status(q StatusRequest) Status {
 			s.Trouble = append(s.Trouble, text)
 		}
 	}
-	for _, rt := range r.routes {
+	for _, rt := range r.all() {
 		if q.Route == "" || q.Route == rt.cfg.Name {
 			told := rt.status(q.keys())
 			told.KeyKnown = q.Key != nil && rt.group.Knows(*q.Key)

@@ -149,7 +149,7 @@ func TestStatus_countsWhatIsParkedByRoute(t *testing.T) {
 	a, stop := w.start(Config{}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: later}, Route{Name: "thumbs", Subjects: []string{"images.>"}, Handler: later})
 	w.publish("orders.eu", 3)
 	w.publish("images.a", 2)
-	w.eventually("they are parked", func() bool { return a.routes[0].count.parked.Load() == 3 && a.routes[1].count.parked.Load() == 2 })
+	w.eventually("they are parked", func() bool { return a.all()[0].count.parked.Load() == 3 && a.all()[1].count.parked.Load() == 2 })
 	began := time.Now()
 	w.eventually("what this instance parked itself is counted soon", func() bool {
 		b := a.Status().Routes[0].Backlog
@@ -175,7 +175,7 @@ func TestAsk_regressionKeysThatBlindOperatorsComeInPages(t *testing.T) {
 	r, _ := w.start(Config{Logger: quiet}, countingRoute(newLedger()))
 	const n = 3600
 	for i := range n {
-		r.routes[0].group.SuspendKey(strings.Repeat("\x01", 1000)+fmt.Sprint(i), strings.Repeat("\x02", 5000))
+		r.all()[0].group.SuspendKey(strings.Repeat("\x01", 1000)+fmt.Sprint(i), strings.Repeat("\x02", 5000))
 	}
 	for keys, want := range map[int]int{-1: 0, 0: 100, 50: 50, maxKeys: n} {
 		a, err := Ask(t.Context(), w.nc, "relay", StatusRequest{Keys: keys})

@@ -67,7 +67,7 @@ func (s *source) learn(c jetstream.StreamConfig, m mark, began time.Time) {
 	var gone []dispatchName
 	for name, patterns := range m.routes {
 		to := name
-		if slices.ContainsFunc(s.relay.routes, func(rt *route) bool { return rt.cfg.Name == name }) {
+		if slices.ContainsFunc(s.relay.all(), func(rt *route) bool { return rt.cfg.Name == name }) {
 			to = ack.NoRoute
 		}
 		for _, p := range patterns {

@@ -102,12 +102,27 @@ func openLives(ctx context.Context, r *Relay) (*lives, error) {
 		return nil, fmt.Errorf("stream of bucket %s: %w", name, err)
 	}
 	l := &lives{relay: r, id: nuid.Next(), kv: kv, stream: stream, looking: make(chan struct{}, 1), dead: make(map[string]death), every: maxLook}
-	for _, rt := range r.routes {
-		if rt.guarded {
-			l.span, l.every = max(l.span, rt.cfg.AckWait), max(minLook, min(l.every, rt.cfg.AckWait/4))
-		}
+	for _, rt := range r.all() {
+		l.cover(rt)
 	}
 	return l, nil
+}
+
+// cover has lives look as often, and remember as long, as a route needs.
+func (l *lives) cover(rt *route) {
+	if !rt.guarded {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.span, l.every = max(l.span, rt.cfg.AckWait), max(minLook, min(l.every, rt.cfg.AckWait/4))
+}
+
+// pace is how often it looks.
+func (l *lives) pace() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.every
 }
 
 // begin is called before the first message is pulled.
@@ -187,7 +202,7 @@ func (l *lives) recent(ctx context.Context) (bool, error) {
 		return false, ctx.Err()
 	}
 	defer func() { <-l.looking }()
-	if came.Sub(l.looked) >= l.every {
+	if came.Sub(l.looked) >= l.pace() {
 		now := time.Now()
 		if err := l.look(ctx); err != nil {
 			return false, err
@@ -361,7 +376,7 @@ type suspect struct {
 // judge completes the record of a message that came again: whether it is a suspect, and whether it has ended a process.
 // It is asked since then.
 func (m *message) judge(ctx context.Context, rec ack.Record, since time.Time) (_ ack.Record, err error) {
-	l := m.route.relay.lives
+	l := m.route.relay.lives.Load()
 	if !m.route.guarded || l == nil {
 		return rec, nil
 	}
@@ -397,7 +412,7 @@ func (m *message) judge(ctx context.Context, rec ack.Record, since time.Time) (_
 // may block for some seconds.
 func (m *message) accuse() error {
 	rt := m.route
-	l := rt.relay.lives
+	l := rt.relay.lives.Load()
 	l.more()
 	if !rt.relay.solo.certain.Load() {
 		rt.log.Warn("a suspect runs beside handlers that ignored their timeout: if the process ends, nobody is charged", m.attrs()...)
@@ -440,7 +455,7 @@ func (m *message) acquit() {
 		ctx, cancel := context.WithTimeout(work, limit)
 		var err error
 		if s.marked == 0 {
-			s.marked, err = m.source.records.Marked(ctx, seq, here, rt.relay.lives.id)
+			s.marked, err = m.source.records.Marked(ctx, seq, here, rt.relay.lives.Load().id)
 		}
 		if s.marked > 0 {
 			err = m.source.records.Unmark(ctx, seq, here, s.Record, s.marked)

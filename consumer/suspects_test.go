@@ -164,7 +164,7 @@ func TestRelay_noSuspectsWithoutADeath(t *testing.T) {
 	route := killedRoute(func(context.Context, *Msg) error { <-block; return nil })
 	a, stopA := w.start(Config{Logger: quiet, Drain: time.Millisecond}, route)
 	w.publish("orders.eu", 40)
-	w.eventually("handlers run", func() bool { return a.routes[0].group.Status().Running == 16 })
+	w.eventually("handlers run", func() bool { return a.all()[0].group.Status().Running == 16 })
 	// An interrupted drain is a clean end too.
 	if err := stopA(); !errors.Is(err, ErrForcedDrain) {
 		t.Fatal(err)
@@ -175,13 +175,13 @@ func TestRelay_noSuspectsWithoutADeath(t *testing.T) {
 	}))
 	w.settled("ORDERS", "billing")
 	close(block)
-	if ids := b.lives.entries(t); len(ids) != 1 || ids[0] != b.lives.id {
-		t.Errorf("entries %v, mine is %s", ids, b.lives.id)
+	if ids := b.lives.Load().entries(t); len(ids) != 1 || ids[0] != b.lives.Load().id {
+		t.Errorf("entries %v, mine is %s", ids, b.lives.Load().id)
 	}
-	b.lives.mu.Lock()
-	defer b.lives.mu.Unlock()
-	if len(b.lives.dead) > 0 {
-		t.Errorf("deaths: %v", b.lives.dead)
+	b.lives.Load().mu.Lock()
+	defer b.lives.Load().mu.Unlock()
+	if len(b.lives.Load().dead) > 0 {
+		t.Errorf("deaths: %v", b.lives.Load().dead)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestRelay_innocentsOfADeathAreHandled(t *testing.T) {
 	defer close(block)
 	died, _ := w.start(Config{Logger: quiet, Drain: time.Millisecond}, killedRoute(func(context.Context, *Msg) error { <-block; return nil }))
 	w.publish("orders.eu", 40)
-	w.eventually("handlers run", func() bool { return died.routes[0].group.Status().Running == 16 })
+	w.eventually("handlers run", func() bool { return died.all()[0].group.Status().Running == 16 })
 	died.nc.Close() // all that the others see of a death
 	inHand := w.info("ORDERS", "billing").Delivered.Stream
 	var beside, crowded, together atomic.Int64
@@ -344,7 +344,7 @@ func TestRelay_regressionSuccessOfASuspectIsNoHang(t *testing.T) {
 	w.eventually("three time-outs are over", func() bool { return time.Since(since) > 3*time.Second })
 	again()
 	w.settled("ORDERS", "billing")
-	if c := r.routes[0].group.Status().Counts; c.Hangs > 0 || started.Load() != 1 {
+	if c := r.all()[0].group.Status().Counts; c.Hangs > 0 || started.Load() != 1 {
 		t.Errorf("%d hangs, %d starts", c.Hangs, started.Load())
 	}
 	w.eventually("no record is left", func() bool {
@@ -409,11 +409,11 @@ func TestRelay_regressionFailuresDoNotStandBehindLookUps(t *testing.T) {
 	route := killedRoute(func(context.Context, *Msg) error { return Dead(errors.New("bad")) })
 	w.cameAgain(route, 2*slowPaths, 3*time.Second)
 	r, _ := w.start(Config{Logger: quiet}, route)
-	r.lives.looking <- struct{}{} // somebody looks, and the server does not answer
-	w.eventually("they are asked for", func() bool { return r.routes[0].looks.Len() >= slowPaths })
+	r.lives.Load().looking <- struct{}{} // somebody looks, and the server does not answer
+	w.eventually("they are asked for", func() bool { return r.all()[0].looks.Len() >= slowPaths })
 	w.publish("orders.us", 1)
 	w.eventually("the failure is settled", func() bool { return len(w.deadLetters()) == 1 })
-	<-r.lives.looking
+	<-r.lives.Load().looking
 	w.settled("ORDERS", "billing")
 }
 
@@ -422,10 +422,10 @@ func TestLives_regressionWhoReconnectsIsNotCharged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r, _ := w.start(Config{Logger: quiet}, killedRoute(func(context.Context, *Msg) error { return nil }))
-	r.lives.reconnected.Store(time.Now().UnixNano())
+	r.lives.Load().reconnected.Store(time.Now().UnixNano())
 	var asked atomic.Int64
 	time.AfterFunc(2*askAgain, func() { w.someoneElse("OTHER", &asked) })
-	if ended, err := r.lives.ended(t.Context(), "OTHER"); ended || !errors.Is(err, errThere) {
+	if ended, err := r.lives.Load().ended(t.Context(), "OTHER"); ended || !errors.Is(err, errThere) {
 		t.Errorf("ended %v, %v", ended, err)
 	}
 }
@@ -436,8 +436,8 @@ func TestLives_howLongALookIsGood(t *testing.T) {
 		w := newWorld(t)
 		route := killedRoute(func(context.Context, *Msg) error { return nil })
 		route.AckWait = wait
-		if r, _ := w.start(Config{Logger: quiet}, route); r.lives.every != want {
-			t.Errorf("AckWait %v: %v, want %v", wait, r.lives.every, want)
+		if r, _ := w.start(Config{Logger: quiet}, route); r.lives.Load().every != want {
+			t.Errorf("AckWait %v: %v, want %v", wait, r.lives.Load().every, want)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (r *Relay) answerWake(req micro.Request) {
 		return
 	}
 	w := Woken{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
-	for _, rt := range r.routes {
+	for _, rt := range r.all() {
 		if rt.cfg.Name == order.Route {
 			w.Known = true
 			rt.endWaits(order, &w)

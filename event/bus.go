@@ -3,6 +3,7 @@ package event
 import (
 	"context"
 	"encoding/json"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,21 +27,18 @@ type Bus struct {
 
 	queue   chan Event
 	out     chan Event
-	muted   map[string]bool
+	muted   sync.Map // routes
 	counts  map[Kind]*atomic.Uint64
 	dropped atomic.Uint64
 	unsent  atomic.Uint64
 }
 
-// NewBus returns one that is not running yet. Events of muted routes are not published. group makes one of errors that are
+// NewBus returns one that is not running yet. group makes one of errors that are
 // alike.
-func NewBus(service, instance string, muted []string, group func(why string) string, publish func(Event) error) *Bus {
+func NewBus(service, instance string, group func(why string) string, publish func(Event) error) *Bus {
 	b := &Bus{
-		service: service, instance: instance, publish: publish, group: group, muted: make(map[string]bool), counts: make(map[Kind]*atomic.Uint64),
+		service: service, instance: instance, publish: publish, group: group, counts: make(map[Kind]*atomic.Uint64),
 		queue: make(chan Event, queued), out: make(chan Event, listening),
-	}
-	for _, name := range muted {
-		b.muted[name] = true
 	}
 	for _, k := range Kinds() {
 		b.counts[k] = new(atomic.Uint64)
@@ -48,10 +46,13 @@ func NewBus(service, instance string, muted []string, group func(why string) str
 	return b
 }
 
+// Mute has events of a route not published, or published again.
+func (b *Bus) Mute(route string, yes bool) { b.muted.Store(route, yes) }
+
 // Report notes that something happened just now. It never blocks; what does not fit is dropped and counted. Text is a line for people, of one
 // event; when several are gathered, their number is told beside it.
 func (b *Bus) Report(kind Kind, d Data) {
-	if b.muted[d.Route] {
+	if muted, _ := b.muted.Load(d.Route); muted == true {
 		return
 	}
 	now := time.Now()

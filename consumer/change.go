@@ -1,0 +1,454 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/relaymq/relay/dlq"
+)
+
+// How routes change while relay runs. A change is checked in full first: the routes by themselves and with those that stay, their
+// handlers, their streams and durables on the server, what may be done to them. Until then nothing has changed. Then it is
+// made, and from there on nothing can fail that does not pass by itself. Handlers in flight are not waited for before, nor are
+// routes that do not change.
+//
+// A unit is what begins and ends (unit.go): routes that share a durable begin and end together.
+
+// ErrNotRunning says that routes cannot change now: Run has not got that far, or is ending.
+var ErrNotRunning = errors.New("relay is not running")
+
+// Change is what changes of the routes of a running [Relay], at once. Zero changes nothing.
+type Change struct {
+	// Add are routes of names that are not there.
+	Add []Route
+	// Update are routes of names that are there: each ends, and begins anew as it is here.
+	Update []Route
+	// Remove are names of routes that end.
+	Remove []string
+}
+
+func (c Change) names() (list []string) {
+	for _, rt := range slices.Concat(c.Add, c.Update) {
+		list = append(list, rt.Name)
+	}
+	return append(list, c.Remove...)
+}
+
+// Changed is what became of a [Change].
+type Changed struct {
+	Added   []string `json:"added,omitempty"`
+	Updated []string `json:"updated,omitempty"`
+	// Restarted routes began anew because they share a durable with one that changed.
+	Restarted []string  `json:"restarted,omitempty"`
+	Removed   []Removed `json:"removed,omitempty"`
+	// Waiting are routes that changed and are not pulled from yet, and why: they go on by themselves.
+	Waiting map[string]string `json:"waiting,omitempty"`
+	// Interrupted handlers of routes that ended did not end within the drain. They spent no attempt.
+	Interrupted int `json:"interrupted,omitempty"`
+}
+
+// Removed is a route that has ended, and what is left of it: nothing is removed from the server.
+type Removed struct {
+	Route   string `json:"route"`
+	Stream  string `json:"stream,omitempty"`
+	Durable string `json:"durable"`
+	// Backlog is what waited for it when it ended; nil when that is not known.
+	Backlog *Backlog `json:"backlog,omitempty"`
+	// DeadLetters of it are stored; nil when that is not known.
+	DeadLetters *int `json:"dead_letters,omitempty"`
+}
+
+// Add begins a route while the others go on. See [Relay.Change].
+func (r *Relay) Add(ctx context.Context, rt Route) error {
+	_, err := r.Change(ctx, Change{Add: []Route{rt}})
+	return err
+}
+
+// Update ends the route of that name and begins it anew as it is given. Messages that wait are given back, and come again. The handler may be the same
+// object; it is stopped and started if it can be. See [Relay.Change].
+func (r *Relay) Update(ctx context.Context, rt Route) (Changed, error) {
+	return r.Change(ctx, Change{Update: []Route{rt}})
+}
+
+// Remove ends a route. Its durable, its parked messages and its dead letters stay, and are named. See [Relay.Change].
+func (r *Relay) Remove(ctx context.Context, name string) (Removed, error) {
+	done, err := r.Change(ctx, Change{Remove: []string{name}})
+	if err != nil {
+		return Removed{}, err
+	}
+	return done.Removed[0], nil
+}
+
+// Check tells what is wrong with a change, and changes nothing. It is what [Relay.Change] does first.
+func (r *Relay) Check(ctx context.Context, c Change) error {
+	leave, err := r.enterChange(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	_, err = r.plot(ctx, c)
+	return err
+}
+
+// Change changes routes. An error means that nothing has changed: one that is [ErrNotRunning], or *[SetupError]s joined. Until
+// it is made, ctx bounds the change. Then routes that end drain as relay does at its end, at most for [Config.Drain], and
+// those that begin wait for those that they replace. Change returns when that is done and the durables of the routes that began are open, or
+// were tried once. It is safe for concurrent use; changes are made one after the other.
+func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
+	leave, err := r.enterChange(ctx)
+	if err != nil {
+		return Changed{}, err
+	}
+	defer leave()
+	p, err := r.plot(ctx, c)
+	if err != nil {
+		return Changed{}, err
+	}
+	if !r.commit(p) {
+		return Changed{}, ErrNotRunning
+	}
+	return p.run(), nil
+}
+
+// enterChange waits for the change before this one.
+func (r *Relay) enterChange(ctx context.Context) (leave func(), err error) {
+	r.mu.Lock()
+	ok := r.serving.Load() && !r.draining
+	if ok {
+		r.changes.Add(1)
+	}
+	r.mu.Unlock()
+	if !ok {
+		return nil, ErrNotRunning
+	}
+	select {
+	case r.changing <- struct{}{}:
+	case <-ctx.Done():
+		r.changes.Done()
+		return nil, fmt.Errorf("another change is not through: %w", context.Cause(ctx))
+	case <-r.ends.Done():
+		r.changes.Done()
+		return nil, ErrNotRunning
+	}
+	return func() {
+		<-r.changing
+		r.changes.Done()
+	}, nil
+}
+
+// plot is a change that was checked.
+type plot struct {
+	relay   *Relay
+	change  Change
+	ends    []*unit
+	begins  []*unit
+	before  map[string]*route // those that end
+	after   map[string]*route // those that begin
+	removed []Removed
+}
+
+// plot checks a change. What it makes on the server is of no effect by itself: a subject more of the dead letters, and the entry of
+// this process among those that run Go handlers.
+func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.ends, cancel)()
+	p := &plot{relay: r, change: c, before: map[string]*route{}, after: map[string]*route{}}
+	cfgs, err := r.together(c)
+	if err != nil {
+		return nil, err
+	}
+	// The durables that the routes are to read, which may be those of others.
+	places := make(map[string]string) // of the durable, by route
+	for name, cfg := range cfgs {
+		var stream string
+		err := r.attempt(ctx, func(ctx context.Context) (err error) {
+			stream, err = r.streamOf(ctx, cfg)
+			return err
+		})
+		if err != nil {
+			return nil, setupError(name, err)
+		}
+		places[name] = stream + "/" + cfg.Durable
+	}
+	names := c.names()
+	r.mu.Lock()
+	for _, u := range r.units {
+		shares := slices.ContainsFunc(u.main.routes, func(rt *route) bool { return slices.Contains(names, rt.cfg.Name) })
+		for _, place := range places {
+			shares = shares || place == u.main.String()
+		}
+		if shares {
+			p.ends = append(p.ends, u)
+		}
+	}
+	r.mu.Unlock()
+	for _, u := range p.ends {
+		for _, rt := range u.main.routes {
+			p.before[rt.cfg.Name] = rt
+			if _, given := cfgs[rt.cfg.Name]; !given && !slices.Contains(c.Remove, rt.cfg.Name) {
+				cfgs[rt.cfg.Name] = rt.cfg
+			}
+		}
+	}
+	var list []*route
+	for _, name := range slices.Sorted(maps.Keys(cfgs)) {
+		rt := newRoute(r, cfgs[name])
+		if old := p.before[name]; old != nil {
+			rt.count = old.count
+		}
+		p.after[name] = rt
+		list = append(list, rt)
+	}
+	units, faults := r.plan(ctx, list, r.once)
+	for _, rt := range list {
+		if slices.Contains(names, rt.cfg.Name) {
+			if err := checkHandler(ctx, rt.cfg); err != nil {
+				faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("handler: %w", err)})
+			}
+		}
+		for _, u := range r.staying(p) {
+			for _, n := range units {
+				if n.main.serves(rt) && n.main.stream == u.main.stream {
+					faults = append(faults, overlaps(u.main, rt, false)...)
+				}
+			}
+		}
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	p.begins = units
+	return p, p.preflight(ctx, list)
+}
+
+// together checks the routes of a change by themselves and returns those that are given, by name.
+func (r *Relay) together(c Change) (map[string]Route, error) {
+	there := make(map[string]bool)
+	for _, rt := range r.all() {
+		there[rt.cfg.Name] = true
+	}
+	cfgs, seen := make(map[string]Route), make(map[string]bool)
+	var faults []error
+	fault := func(name, format string, args ...any) {
+		faults = append(faults, &SetupError{name, fmt.Errorf(format, args...)})
+	}
+	for i, cfg := range slices.Concat(c.Add, c.Update) {
+		cfg, err := checked(cfg)
+		if err != nil {
+			faults = append(faults, err)
+		}
+		if add := i < len(c.Add); add && there[cfg.Name] {
+			fault(cfg.Name, "is there already: update it, or remove it first")
+		} else if !add && !there[cfg.Name] {
+			fault(cfg.Name, "is not there: add it")
+		}
+		cfgs[cfg.Name] = cfg
+	}
+	for _, name := range c.Remove {
+		if !there[name] {
+			fault(name, "is not there")
+		}
+	}
+	for _, name := range c.names() {
+		if seen[name] {
+			fault(name, "is named twice in one change")
+		}
+		seen[name] = true
+	}
+	return cfgs, errors.Join(faults...)
+}
+
+// staying are the units that a change leaves alone.
+func (r *Relay) staying(p *plot) []*unit {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(r.units), func(u *unit) bool { return slices.Contains(p.ends, u) })
+}
+
+// preflight looks at what is on the server.
+func (p *plot) preflight(ctx context.Context, list []*route) error {
+	r := p.relay
+	sources := sourcesOf(p.begins)
+	r.sideBySide(ctx, sources, (*source).look)
+	var faults []error
+	for _, s := range sources {
+		if s.setup.err != nil {
+			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
+		}
+	}
+	if err := setupError("", faults...); err != nil || ctx.Err() != nil {
+		return cmp.Or(err, context.Cause(ctx))
+	}
+	if err := r.checkPermissions(ctx, sources, false); err != nil {
+		return setupError("", err)
+	}
+	if all, here := r.deadConfigOf(append(slices.Clone(r.all()), list...)), r.deadConfig(); len(all.Prefixes) > len(here.Prefixes) {
+		if _, err := dlq.Open(ctx, r.js, all); err != nil {
+			return setupError("", err)
+		}
+	}
+	if r.lives.Load() == nil && slices.ContainsFunc(list, func(rt *route) bool { return rt.guarded }) {
+		l, err := openLives(ctx, r)
+		if err == nil {
+			err = r.attempt(ctx, l.begin)
+		}
+		if err != nil {
+			return setupError("", err)
+		}
+		r.lives.Store(l)
+	}
+	return nil
+}
+
+// enter has the parts that all routes share know of a route.
+func (r *Relay) enter(rt *route) {
+	r.metrics.of(rt)
+	r.link.cover(rt.cfg.AckWait)
+	r.events.Mute(rt.cfg.Name, rt.handlesEvents())
+	if l := r.lives.Load(); l != nil {
+		l.cover(rt)
+	}
+	if rt.guarded {
+		r.solo.add(rt.group)
+	}
+}
+
+// commit makes a change. It returns false, and does nothing, when relay drains.
+func (r *Relay) commit(p *plot) bool {
+	for _, u := range p.begins {
+		u.prepare()
+		for _, s := range u.sources() {
+			for _, old := range sourcesOf(p.ends) {
+				if s.String() == old.String() {
+					s.count = old.count
+				}
+			}
+		}
+	}
+	for _, name := range p.change.Remove {
+		p.removed = append(p.removed, p.before[name].rest())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.draining {
+		return false
+	}
+	for _, u := range p.ends {
+		u.closing = true
+	}
+	for name := range p.before {
+		if rt := p.after[name]; rt != nil {
+			rt.follows.Store(time.Now().UnixNano())
+		}
+	}
+	left, list := maps.Clone(p.after), []*route(nil)
+	for _, rt := range r.all() {
+		name := rt.cfg.Name
+		switch next := left[name]; {
+		case next != nil:
+			list = append(list, next)
+			delete(left, name)
+		case p.before[name] == nil:
+			list = append(list, rt)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		list = append(list, left[name])
+	}
+	r.routes.Store(&list)
+	return true
+}
+
+// run ends what ends and begins what begins.
+func (p *plot) run() Changed {
+	r := p.relay
+	for _, rt := range p.after {
+		r.enter(rt)
+		r.follower.join(rt)
+	}
+	counts := make([]int, len(p.ends))
+	ended := make(map[*unit]chan struct{})
+	var work sync.WaitGroup
+	for i, u := range p.ends {
+		ended[u] = make(chan struct{})
+		work.Go(func() {
+			defer close(ended[u])
+			counts[i] = u.close()
+		})
+	}
+	for _, u := range p.begins {
+		work.Go(func() {
+			for _, old := range p.ends {
+				if u.main.String() == old.main.String() || slices.ContainsFunc(old.main.routes, func(rt *route) bool { return u.main.serves(p.after[rt.cfg.Name]) }) {
+					<-ended[old]
+				}
+			}
+			u.begin()
+			<-u.tried
+			for _, rt := range u.main.routes {
+				rt.follows.Store(0)
+			}
+		})
+	}
+	work.Wait()
+	done := Changed{Removed: p.removed, Waiting: map[string]string{}}
+	for _, rt := range p.change.Add {
+		done.Added = append(done.Added, rt.Name)
+	}
+	for _, rt := range p.change.Update {
+		done.Updated = append(done.Updated, rt.Name)
+	}
+	names := p.change.names()
+	for _, name := range slices.Sorted(maps.Keys(p.after)) {
+		if !slices.Contains(names, name) {
+			done.Restarted = append(done.Restarted, name)
+		}
+		if err := p.after[name].troubles.err(); err != nil {
+			done.Waiting[name] = err.Error()
+		}
+	}
+	for _, n := range counts {
+		done.Interrupted += n
+	}
+	for _, name := range p.change.Remove {
+		r.metrics.forget(name)
+	}
+	r.log.Info("routes changed", "added", done.Added, "updated", done.Updated, "restarted", done.Restarted, "removed", p.change.Remove,
+		"interrupted", done.Interrupted)
+	return done
+}
+
+// close ends a unit while others run. It returns how many handlers were interrupted.
+func (u *unit) close() int {
+	ctx, cancel := context.WithTimeout(u.work, u.relay.cfg.Drain)
+	defer cancel()
+	u.stopPulling()
+	interrupted := u.drain(ctx)
+	// Nobody waits for it, and what is not confirmed stays away for AckWait.
+	confirm, cancelConfirm := context.WithTimeout(u.work, settleTimeout)
+	defer cancelConfirm()
+	u.confirm(confirm)
+	u.end()
+	return interrupted
+}
+
+// rest is what is left of the route once it has ended.
+func (rt *route) rest() Removed {
+	left := Removed{Route: rt.cfg.Name, Durable: rt.cfg.Durable, Stream: rt.cfg.Stream, Backlog: rt.backlog()}
+	for _, s := range rt.relay.openSources() {
+		if s.serves(rt) && !s.due {
+			left.Stream = s.stream
+		}
+	}
+	if n, known := rt.relay.retention.dead.stored(rt.cfg.Name); known {
+		left.DeadLetters = &n
+	}
+	return left
+}

@@ -1,0 +1,147 @@
+package consumer
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// unit is what is set up and ended together: the durable of one or more routes, and those of their replays, which are of no use
+// without it. Units come and go while others run.
+type unit struct {
+	relay *Relay
+	main  *source
+	dues  []*source
+
+	opening, work, slow             context.Context // it may be opened; it runs; its slow paths run
+	stopOpening, stopWork, stopSlow context.CancelFunc
+	living                          sync.WaitGroup
+	tried                           chan struct{} // closed when its durable was opened, or could not be
+	once                            sync.Once
+
+	closing bool // Relay.mu is held for it
+}
+
+func newUnit(main *source) *unit {
+	return &unit{relay: main.relay, main: main, tried: make(chan struct{})}
+}
+
+// prepare gives the unit what it needs to run. It comes before anybody knows of its routes.
+func (u *unit) prepare() {
+	r := u.relay
+	u.opening, u.stopOpening = context.WithCancel(r.ends)
+	u.work, u.stopWork = context.WithCancel(r.work)
+	u.slow, u.stopSlow = context.WithCancel(r.slow)
+	for _, rt := range u.main.routes {
+		rt.work = u.slow
+	}
+	for _, s := range u.sources() {
+		s.unit = u
+	}
+}
+
+// begin runs a unit that was prepared, unless relay drains.
+func (u *unit) begin() {
+	r := u.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.draining {
+		u.once.Do(func() { close(u.tried) })
+		return
+	}
+	r.units = append(r.units, u)
+	u.living.Go(func() { r.live(u.work, u.opening, u) })
+}
+
+// wasTried notes that the main source was opened, or could not be, for whoever waits for that.
+func (u *unit) wasTried(s *source) {
+	if u != nil && s == u.main {
+		u.once.Do(func() { close(u.tried) })
+	}
+}
+
+func (u *unit) sources() []*source { return append([]*source{u.main}, u.dues...) }
+
+// open are the sources of the unit that are running.
+func (u *unit) open() []*source {
+	return slices.DeleteFunc(slices.Clone(u.relay.openSources()), func(s *source) bool { return s.unit != u })
+}
+
+// lastUnits are the units when relay drains, but for those that end already; nothing is opened later.
+func (r *Relay) lastUnits() []*unit {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.draining = true
+	list := slices.DeleteFunc(slices.Clone(r.units), func(u *unit) bool { return u.closing })
+	for _, u := range list {
+		u.closing = true
+	}
+	return list
+}
+
+// The end of a unit that is closing, in this order: nothing is pulled any more and what was not started goes back (stopPulling);
+// handlers end (drain); settlements are confirmed (confirm); everything of it has ended (end).
+
+func (u *unit) stopPulling() {
+	u.stopOpening()
+	var pulls sync.WaitGroup
+	for _, s := range u.open() {
+		pulls.Go(s.stopPulling)
+	}
+	for _, rt := range u.main.routes {
+		rt.group.Drain()
+	}
+	pulls.Wait()
+}
+
+// drain lets handlers finish until ctx is done. It returns how many were interrupted.
+func (u *unit) drain(ctx context.Context) (interrupted int) {
+	stop := context.AfterFunc(ctx, u.stopSlow)
+	defer stop()
+	counts := make([]int, len(u.main.routes))
+	var routes sync.WaitGroup
+	for i, rt := range u.main.routes {
+		routes.Go(func() {
+			counts[i] = rt.group.Close(ctx)
+			if err := rt.shared.end(ctx, rt.cfg.Timeout); err != nil {
+				rt.log.Warn("the handler did not stop cleanly", "error", err)
+			}
+			rt.looks.Wait() // before those that it submits to
+			rt.endHeld()
+			rt.slow.Wait() // before letters, to which it submits
+			rt.letters.Wait()
+			rt.aside.paths.Wait()
+		})
+	}
+	routes.Wait()
+	for _, s := range u.open() {
+		s.tidying.Wait()
+		s.strays.paths.Wait()
+	}
+	for _, n := range counts {
+		interrupted += n
+	}
+	return interrupted
+}
+
+func (u *unit) confirm(ctx context.Context) {
+	for _, s := range u.open() {
+		_ = s.session.Wait(ctx)
+	}
+}
+
+// end waits until nothing of the unit runs, and takes it out.
+func (u *unit) end() {
+	u.stopSlow()
+	u.stopWork()
+	u.living.Wait()
+	r := u.relay
+	for _, rt := range u.main.routes {
+		r.solo.remove(rt.group)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.units = slices.DeleteFunc(r.units, func(o *unit) bool { return o == u })
+	list := slices.DeleteFunc(slices.Clone(r.openSources()), func(s *source) bool { return s.unit == u })
+	r.sources.Store(&list)
+}
