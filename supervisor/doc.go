@@ -17,15 +17,20 @@
 //	                           │
 //	                           └── clean stop under trigger failure ──▶ stopped (the next message begins anew)
 //
+// Each state is a type of this name, in a file of this name, with what belongs to it and to no other state (a [stopped] key
+// has nothing, and is beside [suspended]); what they have in common is [keyState]. A key changes its state through one
+// method, move. What leads from one state to another (a stop, a trip, a wait) is in stops.go.
+//
 // A panic is a stop of the child. Its other runs are cancelled and spend no attempt, a fresh child is made after the
-// restart backoff, and gets one message as a probe. Making a child takes a slot, and as long as an attempt may. An error is a failure of one message: the key flows on, unless
-// failures follow each other without a success (a trip). Every change goes through one function, [key.move].
+// restart backoff, and gets one message as a probe. Making a child takes a slot, and as long as an attempt may. An error is
+// a failure of one message: the key flows on, unless failures follow each other without a success (a trip).
 //
 // # The route
 //
 // When every message has a subject of its own, no key would ever see an outage; so when nearly all of the last
-// completions failed, over several keys, the whole route waits in the same way, and asks in rounds: messages that nobody
-// has judged, and one that failed before.
+// completions failed, over several keys ([evidence]), the whole route waits in the same way, and asks in rounds: messages
+// that nobody has judged, and one that failed before ([round]). Its states are [routeFlowing], [routeWaiting] and
+// [routeProbing].
 //
 // # Who waits where
 //
@@ -36,8 +41,34 @@
 //	later    messages of the stash whose own delay is not over
 //	outside  sequences of an ordered key that left and have not come again; nothing of the key overtakes them
 //
-// # Locking
+// # The lock
 //
-// All state is under one lock, held for a few lines. What has to be told to others (settlements, events, starts) is
-// gathered meanwhile and done after it is released. There is one timer for everything that waits for time.
+// All state is under one lock, held for a few lines. Only locking gives a [turn], and whatever needs the lock is a method of
+// it, so nothing can be called without. A turn has one time. What has to be told to others (settlements, events, calls) is
+// gathered in it and done when the lock is released. There is one timer for everything that waits for time ([alarm]).
+//
+// # The parts
+//
+// A [Group] consists of parts that can be read one by one. They count and queue, and know nothing of each other; what
+// concerns several of them is a method of the turn, beside the part it is mostly about.
+//
+//	window    what may start at once, and how much more to ask for
+//	stash     what waits, its bounds, and who gives back first
+//	slots     what runs, which key is next, and how many slots it may hold; retries: at most half for what failed before
+//	nursery   the children of keys: made, idle, ended; birth: the making of one
+//	route     whether anything starts at all
+//	order     for routes whose keys keep the order of the stream; outside and gate are what they wait for
+//	alarm     the timer, and the keys that want attention at a time
+//	list      the lists and queues that all of these are made of
+//
+// # The way of a message
+//
+//	Deliver     intake.go   admit finds its place: settled at once, the window, or the stash
+//	startAll    slots.go    wakes one goroutine, if there is a slot and a key that is ready
+//	next        slots.go    the state of the route says who is next; while it flows, the key whose turn it is. The state of the
+//	                        key chooses the message, and start gives it a slot and a child
+//	attempt     run.go      calls Work.Do, without the lock, and catches what it throws; hang.go ends what does not return
+//	complete    judge.go    endRun frees the slot, judge tells message, key and route what the end means, and the goroutine
+//	                        takes the next message in the same turn
+//	unlock      turn.go     Work.Settle: done, given back (away.go), to be retried, or dead
 package supervisor

@@ -60,17 +60,17 @@ type state struct {
 	opts  *Options
 	cfg   *Config
 
-	keys    map[string]*key
-	unused  sync.Pool // of *key
-	window  window    // what may start as soon as there is a slot
-	stash   stash     // what waits for its key, its route or its time
-	slots   slots     // what runs, and who is next
-	nursery nursery   // the children of keys
-	route   route     // whether anything starts at all
-	order   order     // of keys whose messages start in the order of the stream
-	alarm   alarm     // what waits for time
-	idle    list[key] // keys without messages that are remembered for their failures
-	counts  Counts
+	keys      map[string]*key
+	unused    sync.Pool // of *key
+	window    window    // what may start as soon as there is a slot
+	stash     stash     // what waits for its key, its route or its time
+	slots     slots     // what runs, and who is next
+	nursery   nursery   // the children of keys
+	route     route     // whether anything starts at all
+	order     order     // of keys whose messages start in the order of the stream
+	alarm     alarm     // what waits for time
+	lingering list[key] // keys without messages that are remembered for their failures
+	counts    Counts
 
 	paused  bool // by an operator
 	held    bool // for messages that run alone: nothing else starts

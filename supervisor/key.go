@@ -32,10 +32,10 @@ type key struct {
 	birth    *birth // a child is being made
 	children int    // made so far
 
-	marks                              mark // for the queues that it is in
-	wakeAt                             time.Time
-	wakeIndex                          int // among those that want attention; -1: it wants none
-	inStash, inFailed, inIdle, idleKey node[key]
+	marks                                  mark // for the queues that it is in
+	wakeAt                                 time.Time
+	wakeIndex                              int // among those that want attention; -1: it wants none
+	inStash, inFailed, inIdle, inLingering node[key]
 }
 
 // trouble is what is remembered of a key's failures.
@@ -110,7 +110,7 @@ func (k *key) pushLater(m *Message) {
 func (t *turn) touch(k *key) {
 	k.lastActive = t.now
 	t.stash.touch(k)
-	t.idle.remove(&k.idleKey)
+	t.lingering.remove(&k.inLingering)
 }
 
 // finish forgets a key that has nothing left, or sees to it that it is forgotten in time.
@@ -130,14 +130,14 @@ func (t *turn) finish(k *key) {
 		t.retire(k)
 	}
 	if forget, at := t.forgettable(k); !forget {
-		if !t.idle.has(&k.idleKey) {
-			t.idle.push(&k.idleKey, k)
+		if !t.lingering.has(&k.inLingering) {
+			t.lingering.push(&k.inLingering, k)
 		}
 		if !at.IsZero() {
 			t.alarm.wake(k, at)
 		}
-		if t.idle.n > remembered {
-			t.forget(t.idle.first())
+		if t.lingering.n > remembered {
+			t.forget(t.lingering.first())
 		}
 		return
 	}
@@ -161,7 +161,7 @@ func (t *turn) forget(k *key) {
 	if k.child != nil && !k.child.shared {
 		t.retire(k)
 	}
-	t.idle.remove(&k.idleKey)
+	t.lingering.remove(&k.inLingering)
 	t.stash.keys.remove(&k.inStash)
 	t.alarm.forget(k)
 	delete(t.keys, k.name)

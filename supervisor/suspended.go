@@ -56,7 +56,7 @@ func (g *Group) SuspendKey(name, why string) {
 	t.cancelRuns(k)
 	t.retire(k)
 	t.suspend(k, suspended{}, why)
-	t.idle.remove(&k.idleKey) // never forgotten
+	t.lingering.remove(&k.inLingering) // never forgotten
 	t.startAll()
 	t.tellMore()
 }

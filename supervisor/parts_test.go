@@ -1,0 +1,238 @@
+package supervisor
+
+import (
+	"testing"
+	"time"
+)
+
+// The parts of a group, each by itself.
+
+func TestWindow_asksForMoreOnceWhenHalfIsUsed(t *testing.T) {
+	var w window
+	now := time.Now()
+	room := w.free(0, 64, now)
+	if room.Messages != 128 || room.Bytes != MaxWindowBytes {
+		t.Fatalf("room for %+v beside 64 slots, want 128 messages: as many as run, and as many in front of them", room)
+	}
+	for range room.Messages {
+		w.put(&Message{Size: 10})
+	}
+	if !w.full(0, 64, now) || w.low(0) {
+		t.Error("a full window asks for more")
+	}
+	for range 64 {
+		w.take(&Message{Size: 10})
+	}
+	if !w.low(0) || w.low(0) {
+		t.Error("a half full window asks for more once")
+	}
+	w.meter.done = 5000 // within the last quarter of a second
+	if room := w.free(0, 64, now); room.Messages != 5000 {
+		t.Errorf("room for %d messages beside 64 when 5000 were handled, want 5000", room.Messages)
+	}
+}
+
+func TestWindow_messagesThatRunAloneDoNotKeepOthersOut(t *testing.T) {
+	var w window
+	for range 1000 {
+		w.put(&Message{Size: 10, Alone: true})
+	}
+	if used := w.crowding(); used != (usage{}) {
+		t.Errorf("they take the room of %+v", used)
+	}
+	w.put(&Message{Size: 10})
+	if used := w.crowding(); used != (usage{1, 10}) {
+		t.Errorf("one other message takes the room of %+v", used)
+	}
+}
+
+func TestStash_boundsAndWhoGoesFirst(t *testing.T) {
+	s := stash{most: usage{4, 1000}}
+	hold := func(k *key, m *Message) *Message {
+		k.held.push(&m.place, m)
+		s.put(k, m)
+		return m
+	}
+	a, b := &key{}, &key{}
+	a.state, b.state = &a.flow, &waiting{}
+	first := hold(a, &Message{Size: 100})
+	failed := hold(a, &Message{Size: 100, Attempts: 1})
+	hold(b, &Message{Size: 100, Attempts: 1})
+	if s.full() || s.failedFull() || s.room() != 1 {
+		t.Errorf("3 of 4 messages, 2 of them failed: full %v, of failed ones %v, room for %d", s.full(), s.failedFull(), s.room())
+	}
+	hold(b, &Message{Size: 900, Attempts: 1})
+	if !s.full() || !s.failedFull() || s.neverFits(&Message{Size: 1000}) || !s.neverFits(&Message{Size: 1001}) {
+		t.Error("1200 of 1000 bytes, 3 failed ones of 2: it is full either way")
+	}
+	if s.idlest(Flowing) != a || s.idlest(Waiting) != b {
+		t.Error("the key that came first gives back first, but for one that waits by itself while the route waits")
+	}
+	if a.oldest() != first || a.oldestFailed() != failed {
+		t.Error("the oldest message goes first, and of those that failed the oldest of these")
+	}
+	s.touch(a)
+	if s.idlest(Flowing) != b {
+		t.Error("a key that is active is not the idlest")
+	}
+	for _, k := range []*key{a, b} {
+		for m := range k.held.all() {
+			k.held.remove(&m.place)
+			s.take(k, m)
+		}
+	}
+	if s.usage != (usage{}) || s.failed != (usage{}) || s.keys.n+s.failedKeys.n > 0 {
+		t.Errorf("an empty stash holds %+v, of these failed %+v, of %d keys", s.usage, s.failed, s.keys.n)
+	}
+}
+
+func TestSlots_firstDeliveriesAndOthersTakeTurns(t *testing.T) {
+	s := newSlots(8)
+	a, b := &key{name: "a"}, &key{name: "b"}
+	s.ready[fresh].push(a)
+	s.ready[fresh].push(b)
+	s.ready[returned].push(a)
+	order := ""
+	for k, from := s.pop(); k != nil; k, from = s.pop() {
+		order += k.name
+		s.turn = from.other()
+	}
+	if order != "aab" {
+		t.Errorf("in the order %s, want a new message of a, an old one of a, a new one of b", order)
+	}
+}
+
+func TestNursery_hasRoomWhileAChildIsIdle(t *testing.T) {
+	n := newNursery(Options{Config: Config{MaxChildren: 1}, New: nil}, time.Now())
+	if n.shared == nil || !n.room() {
+		t.Error("without a factory all keys share a child")
+	}
+	n.kids = 1
+	if n.room() {
+		t.Error("there is room for a second child of one")
+	}
+	k := new(key)
+	if n.idle.push(&k.inIdle, k); !n.room() {
+		t.Error("an idle child makes no room")
+	}
+}
+
+func TestAlarm_wakesKeysInTheOrderOfTheirTimes(t *testing.T) {
+	now := time.Now()
+	a := alarm{timer: time.NewTimer(time.Hour)}
+	defer a.stop()
+	keys := map[string]*key{}
+	for _, name := range []string{"a", "b", "c"} {
+		keys[name] = &key{name: name, wakeIndex: -1}
+	}
+	a.wake(keys["a"], now.Add(3*time.Second))
+	a.wake(keys["b"], now.Add(2*time.Second))
+	a.wake(keys["c"], now.Add(time.Second))
+	a.wake(keys["a"], now)                    // sooner counts
+	a.wake(keys["b"], now.Add(5*time.Second)) // later does not
+	a.forget(keys["c"])
+	if !a.armed.Equal(now) {
+		t.Errorf("armed for %v from now", a.armed.Sub(now))
+	}
+	order := ""
+	for k := a.due(now.Add(2 * time.Second)); k != nil; k = a.due(now.Add(2 * time.Second)) {
+		order += k.name
+	}
+	if order != "ab" || len(a.keys) > 0 {
+		t.Errorf("woken %q, %d are left", order, len(a.keys))
+	}
+}
+
+func TestRetries_mostFailWhenTheyDid(t *testing.T) {
+	var q retries
+	for range 6 {
+		q.ended(Retry)
+	}
+	if !q.mostFail() {
+		t.Error("six failed")
+	}
+	q.ended(Ack)
+	if q.ended(Dead); q.mostFail() {
+		t.Error("two answers after six failures")
+	}
+}
+
+func TestRound_growsAsksBothKindsAndEnds(t *testing.T) {
+	now := time.Now()
+	var all rounds
+	for i, want := range []int{1, 2, 4, 8, 8} {
+		if rd := all.next(16); rd.size != want || int(rd.number) != i+1 {
+			t.Errorf("round %d is %+v, want %d messages", i+1, rd, want)
+		}
+	}
+	rd := round{number: 1, size: 1}
+	if over, _ := rd.over(now); over || !rd.wants(unjudged, now) || !rd.wants(failedBefore, now) {
+		t.Error("a round that asked nobody wants a message of both kinds")
+	}
+	rd.began, rd.asked, rd.running = now, 1, 1
+	if over, next := rd.over(now); over || !next.Equal(now.Add(probePatience)) || rd.wants(unjudged, now) {
+		t.Errorf("while its probe runs: over %v, to be looked at in %v", over, next.Sub(now))
+	}
+	if over, _ := rd.over(now.Add(probePatience)); !over {
+		t.Error("its probe has not returned for two seconds, and it is not over")
+	}
+	rd.running, rd.failed = 0, true
+	if over, _ := rd.over(now); !over {
+		t.Error("its probe failed, and it is not over")
+	}
+	if rd.retract(unjudged); !rd.wants(unjudged, now) || rd.wants(unjudged, now.Add(probeOpen)) {
+		t.Error("a probe that told nothing is asked again, for a quarter of a second")
+	}
+}
+
+// The states, as far as time and messages that arrive are concerned.
+func TestKeyStates_whatTheyAccept(t *testing.T) {
+	g := New(Options{Config: Config{ForwardDuringGrace: new(false)}})
+	defer g.Close(t.Context())
+	turn := g.lock()
+	defer turn.unlock()
+	k := turn.newKey("k")
+	m := &Message{Key: "k"}
+	grace := &probing{grace: turn.now.Add(time.Second)}
+	for _, tt := range []struct {
+		what  string
+		state keyState
+		want  bool
+	}{
+		{"flowing", &k.flow, true},
+		{"waiting", &waiting{end: turn.now.Add(time.Second)}, false},
+		{"probing", &probing{grace: turn.now}, true},
+		{"in the grace", grace, false},
+		{"with a probe", &probing{probe: new(run)}, false},
+		{"suspended", &suspended{}, false},
+		{"stopped", stopped{}, false},
+	} {
+		if got := tt.state.accepts(turn, k, m); got != tt.want {
+			t.Errorf("%s: a message may start: %v, want %v", tt.what, got, tt.want)
+		}
+	}
+	if grace.until() != grace.grace || !(&suspended{}).until().IsZero() {
+		t.Error("a grace ends by itself, a suspension does not")
+	}
+}
+
+// Every move between states is drawn in the package comment, and no other one is made.
+func TestKeyStates_moves(t *testing.T) {
+	g := New(Options{})
+	defer g.Close(t.Context())
+	turn := g.lock()
+	defer turn.unlock()
+	states := []keyState{new(flowing), new(waiting), new(probing), new(suspended), stopped{}}
+	for _, from := range states {
+		for _, to := range states {
+			allowed := func() (ok bool) {
+				defer func() { ok = recover() == nil }()
+				turn.move(&key{state: from}, to, "test", 0)
+				return true
+			}()
+			if allowed != mayMove(from.is(), to.is()) {
+				t.Errorf("from %v to %v: %v", from.is(), to.is(), allowed)
+			}
+		}
+	}
+}
