@@ -261,11 +261,23 @@ func (m *message) known(rec ack.Record, b *batch) {
 		rec.Dead = supervisor.ReasonCrash
 		attempts += rec.Crashes // each was a start
 	}
+	if m.header != nil {
+		stored := d.Time
+		if m.origin != nil {
+			stored = m.origin.Time
+		}
+		m.readCall(stored)
+	}
 	if rec.Dead != "" {
 		// It had its verdict; only its entry could not be stored.
 		rt.count.settled[supervisor.DeadLetter].Add(1)
 		o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: rec.Dead, Attempts: attempts, FirstFailure: first}
 		m.toLetters(o)
+		return
+	}
+	if m.isOver(time.Now()) {
+		m.stopAt(outcomeExpired)
+		m.Settle(supervisor.Outcome{Action: supervisor.LetGo, Attempts: attempts, FirstFailure: first})
 		return
 	}
 	b.add(m)

@@ -28,10 +28,11 @@ type message struct {
 	data    []byte
 	// origin of a message from the retry stream; nil for one that comes straight from its stream.
 	origin   *ack.Origin
-	bodyless bool // its body is to be fetched from the stream
-	recorded bool // it has a record of attempts, to be deleted when it is done
-	plain    bool // it succeeded at once: whoever had it is through with it
-	reserved bool // the ledger has its body, which was kept elsewhere
+	bodyless bool  // its body is to be fetched from the stream
+	recorded bool  // it has a record of attempts, to be deleted when it is done
+	plain    bool  // it succeeded at once: whoever had it is through with it
+	reserved bool  // the ledger has its body, which was kept elsewhere
+	call     *call // nil: its publisher asked for nothing
 	// suspect is for a message that may have ended a process, and must run alone; nil for all others.
 	suspect *suspect
 	hasTold bool // its replay job knows its first verdict; guarded by tellings.mu
@@ -82,6 +83,12 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	if m.delivery.FencedAt(began) {
 		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 	}
+	if m.call != nil {
+		if v, may := m.mayStart(ctx); !may {
+			return v
+		}
+		began = time.Now()
+	}
 	if m.suspect != nil {
 		// Not here: the attempt's clock still runs, and a success must not become a hang because a bucket does not answer.
 		defer func() { rt.slow.Go(m.acquit) }()
@@ -94,6 +101,11 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 		msg, m.first = &m.first.msg, nil
 	} else {
 		msg = new(Msg)
+	}
+	if rt.cfg.asks() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rt.cfg.Timeout)
+		defer cancel()
 	}
 	deadline, _ := ctx.Deadline()
 	*msg = Msg{
@@ -109,6 +121,11 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	if !rt.cfg.OwnBytes {
 		msg.Data, msg.Header = slices.Clone(m.data), cloneHeader(m.header)
 	}
+	if m.call != nil {
+		var stop func()
+		ctx, stop = m.attempt(ctx, msg)
+		defer stop()
+	}
 	// Counted here and not after the call: a panic does not return.
 	defer func() { rt.count.took(time.Since(began)) }()
 	err := rt.shared.begin(ctx)
@@ -122,6 +139,9 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 		v.Err = fmt.Errorf("timeout of %v: %w", rt.cfg.Timeout, v.Err)
 	}
 	failpoint.At("handled")
+	if m.call != nil && forgotten(ctx, v) {
+		return m.stopAt(outcomeForgotten)
+	}
 	m.told(ctx, number, v)
 	rt.count.verdicts[v.Kind].Add(1)
 	if rt.log.Enabled(ctx, slog.LevelDebug) {
@@ -144,6 +164,9 @@ func cloneHeader(h nats.Header) nats.Header {
 // Settle ends the message. What may block goes to the route's slow path.
 func (m *message) Settle(o supervisor.Outcome) {
 	rt := m.route
+	if m.call != nil {
+		o = m.gated(o)
+	}
 	rt.count.settled[o.Action].Add(1)
 	m.toldBySettlement(o)
 	if m.suspect != nil {
@@ -160,11 +183,15 @@ func (m *message) settle(o supervisor.Outcome) {
 	rt := m.route
 	switch o.Action {
 	case supervisor.AckMessage:
-		m.plain = m.origin == nil && o.Attempts == 0 && m.suspect == nil
-		m.done()
+		m.plain = m.origin == nil && o.Attempts == 0 && m.suspect == nil && m.call == nil
+		m.finish(o)
 	case supervisor.DropMessage:
-		rt.log.Info("message dropped", m.attrs("why", why(o))...)
-		m.done()
+		level := slog.LevelInfo
+		if o.Err == ErrForgotten || o.Err == errExpired {
+			level = slog.LevelDebug // counted; it is no event
+		}
+		rt.log.Log(rt.work, level, "message dropped", m.attrs("why", why(o))...)
+		m.finish(o)
 	case supervisor.GiveBack:
 		failpoint.At("giving back")
 		m.comeAgain(o)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/version"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -23,6 +24,10 @@ type counters struct {
 	notDead  atomic.Uint64 // dead letters that could not be stored
 	letters  [5]atomic.Uint64
 	seconds  prometheus.Histogram
+	// Of callers:
+	expired, forgotten, refused atomic.Uint64
+	answers                     [answerKinds]atomic.Uint64
+	replies                     [3]atomic.Uint64 // by caller.Told
 }
 
 type sourceCounters struct {
@@ -53,7 +58,7 @@ type metrics struct {
 
 	build, connected, deliveries, late, rebuilds, strays, orphans, verdicts, settlements, retries, aside, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
-	heldMessages, heldBytes, heldMost, unconfirmed, ackPending *prometheus.Desc
+	heldMessages, heldBytes, heldMost, unconfirmed, ackPending, expired, forgotten, refused, questions, replies *prometheus.Desc
 }
 
 func newMetrics() *metrics {
@@ -98,6 +103,11 @@ func newMetrics() *metrics {
 		oldestDead:   desc("dlq_oldest_age_seconds", "Age of the oldest dead letter; 0 without one."),
 		heldMessages: desc("held_messages", "Messages in memory: from their arrival until the server has confirmed their settlement.", "route"),
 		heldBytes:    desc("held_bytes", "Their size, but for those in handlers.", "route"),
+		expired:      desc("expired_total", "Messages whose deadline was over before they started; they were not.", "route"),
+		forgotten:    desc("forgotten_total", "Messages that their callers did not want any more, before they started or while they ran.", "route"),
+		questions:    desc("questions_total", "Callers asked before an attempt whether the message is still wanted, by answer; again: it said nothing, and is asked once more.", "route", "answer"),
+		replies:      desc("replies_total", "Callers told what became of their message, by result: delivered, nobody (was there), failed.", "route", "result"),
+		refused:      desc("caller_headers_refused_total", "Headers of callers that did not count: not permitted, malformed, or given more than once.", "route"),
 		heldMost:     desc("held_bytes_limit", "With so many bytes no more messages are pulled.", "route"),
 	}
 	return m
@@ -182,6 +192,15 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(m.heldMessages, holds.Messages, name)
 		gauge(m.heldBytes, holds.Bytes, name)
 		gauge(m.heldMost, rt.most.Bytes, name)
+		counter(m.expired, c.expired.Load(), name)
+		counter(m.forgotten, c.forgotten.Load(), name)
+		counter(m.refused, c.refused.Load(), name)
+		for i, answer := range answerNames {
+			counter(m.questions, c.answers[i].Load(), name, answer)
+		}
+		for told := caller.Delivered; told <= caller.GaveUp; told++ {
+			counter(m.replies, c.replies[told].Load(), name, told.String())
+		}
 		gauge(m.stash, st.StashMessages, name)
 		gauge(m.stashBytes, st.StashBytes, name)
 		gauge(m.running, st.Running, name)

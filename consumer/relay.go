@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 )
@@ -77,6 +78,7 @@ type Relay struct {
 
 	solo      *solo
 	link      *link
+	line      *caller.Line          // to the callers of messages
 	lives     atomic.Pointer[lives] // nil while no handler runs in this process
 	tellings  *tellings
 	events    *event.Bus
@@ -160,7 +162,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 		list = append(list, newRoute(r, cfg))
 	}
 	r.routes.Store(&list)
-	r.link = newLink(shortest)
+	r.link, r.line = newLink(shortest), caller.New(nc)
 	r.metrics, r.tellings, r.events = newMetrics(), newTellings(r), r.newEvents()
 	r.metrics.r = r
 	for _, rt := range list {
@@ -362,6 +364,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 		u.end()
 	}
 	running.Wait()
+	r.line.Close()
 	if interrupted > 0 {
 		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.cfg.Drain)
 	}
@@ -370,6 +373,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 
 // drain ends all routes side by side, and then what tells the jobs of replays. What follows the end of ctx takes moments.
 func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, interrupted int) {
+	r.line.Drain()
 	units = r.lastUnits()
 	var pulls sync.WaitGroup
 	for _, u := range units {
@@ -409,6 +413,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		r.line.Look(time.Now())
 		sent := time.Now()
 		flush, cancel := context.WithTimeout(ctx, setupTimeout)
 		err := r.nc.FlushWithContext(flush)

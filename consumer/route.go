@@ -47,6 +47,9 @@ type Route struct {
 	Supervisor supervisor.Config `koanf:"supervisor"`
 	Stash      Stash             `koanf:"stash"`
 	DeadLetter DeadLetter        `koanf:"dead_letter"`
+	Caller     Caller            `koanf:"caller"`
+	Deadline   Deadline          `koanf:"deadline"`
+	Interest   Interest          `koanf:"interest"`
 
 	// Handler has no state that a stop would have to throw away: all keys share it. Either it or Factory is set.
 	Handler Handler `koanf:"-"`
@@ -111,6 +114,10 @@ func (r Route) WithDefaults() Route {
 	r.Supervisor = r.Supervisor.WithDefaults()
 	r.Stash.Messages = cmp.Or(r.Stash.Messages, 1000)
 	r.Stash.Bytes = cmp.Or(r.Stash.Bytes, 64<<20)
+	r.Caller.MaxResult = cmp.Or(r.Caller.MaxResult, 256<<10)
+	r.Deadline.OnExpired = cmp.Or(r.Deadline.OnExpired, ExpiredDrop)
+	r.Interest.Timeout = cmp.Or(r.Interest.Timeout, 250*time.Millisecond)
+	r.Interest.Unknown = cmp.Or(r.Interest.Unknown, UnknownStart)
 	return r
 }
 
@@ -193,6 +200,7 @@ func (r Route) Validate() error {
 		fault("retry.max_crashes: must be at least 1 (got %d)", r.Retry.MaxCrashes)
 	}
 	under("supervisor.", r.Supervisor.Validate())
+	r.validateCallers(fault)
 	if r.Stash.Messages < 1 {
 		fault("stash.messages: must be at least 1 (got %d)", r.Stash.Messages)
 	}

@@ -41,6 +41,7 @@ type route struct {
 	key          subject.Template
 	work         context.Context // of the slow path; set by serve
 	count        *counters
+	callers      callers
 	shared       *sharedLife // of a Handler that is started or stopped; else nil
 	// parkedNow is what it has in the retry stream, as the server said lately.
 	parkedNow count
@@ -72,13 +73,14 @@ func newRoute(r *Relay, cfg Route) *route {
 	outside = outside || cfg.Outside && cfg.Factory != nil
 	cfg.OwnBytes = cfg.OwnBytes || outside
 	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: !outside, count: new(counters)}
+	rt.callers.policy, rt.callers.replies = cfg.callerPolicy(r.cfg.Service, r.deadPrefix(cfg)), pool.New(slowPaths)
 	rt.troubles.log = rt.log
 	rt.troubles.report = func(what string, err error) { r.reportTrouble(cfg.Name, what, err) }
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
 		Concurrency: cfg.Concurrency, StashMessages: cfg.Stash.Messages, StashBytes: max(int(cfg.Stash.Bytes), largest(r.nc)),
-		Ordered: cfg.Order == supervisor.OrderKey, AckWait: cfg.AckWait, Timeout: cfg.Timeout,
+		Ordered: cfg.Order == supervisor.OrderKey, AckWait: cfg.AckWait, Timeout: cfg.slotTime(),
 		Event:    rt.event,
 		Failed:   rt.fail,
 		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, cfg.Name, err)) },

@@ -190,7 +190,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 		rt.log.Error("dead-lettered", m.attrs("reason", o.Reason, "attempts", o.Attempts, "error", e.LastError)...)
 		rt.count.dead(o.Reason)
 		rt.reportDead(e)
-		m.done()
+		m.finish(o)
 		return
 	}
 	rt.relay.notStored()

@@ -110,6 +110,7 @@ func (u *unit) drain(ctx context.Context) (interrupted int) {
 			rt.endHeld()
 			rt.slow.Wait() // before letters, to which it submits
 			rt.letters.Wait()
+			rt.callers.replies.Wait() // after whatever settles
 			rt.aside.paths.Wait()
 		})
 	}

@@ -6,5 +6,6 @@
 //	fence   a lease that may be lost is taken for a good one: late NAKs, parks and dead letters are sent
 //	record  the attempts of a message that failed are not written down
 //	fresh   a waiting route probes only with messages that failed before
+//	question  callers are not asked whether they still want a message
 //	expect  a dead letter is stored whether it is there already or not
 package teeth

@@ -16,3 +16,6 @@ func Fresh() bool { return false }
 
 // Expect tells whether dead letters are stored unconditionally.
 func Expect() bool { return false }
+
+// Question tells whether callers are not asked.
+func Question() bool { return false }

@@ -10,7 +10,7 @@ import (
 
 var pulled = strings.Split(os.Getenv("CHAOS_PULLED"), ",")
 
-var acks, fence, record, expect, fresh = has("acks"), has("fence"), has("record"), has("expect"), has("fresh")
+var acks, fence, record, expect, fresh, question = has("acks"), has("fence"), has("record"), has("expect"), has("fresh"), has("question")
 
 func has(name string) bool { return slices.Contains(pulled, name) }
 
@@ -28,3 +28,6 @@ func Fresh() bool { return fresh }
 
 // Expect tells whether dead letters are stored unconditionally.
 func Expect() bool { return expect }
+
+// Question tells whether callers are not asked.
+func Question() bool { return question }

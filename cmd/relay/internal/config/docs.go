@@ -101,6 +101,17 @@ var docs = map[string]doc{
 	"routes.supervisor.restart.ceiling":         {text: "for policy slots: the largest exponent, 1 to 62"},
 	"routes.supervisor.restart.stay_at_ceiling": {text: "for policy slots: stay there; false: begin again"},
 
+	"routes.caller":              {text: "what publishers may have relay do by their headers; see docs/callers.md"},
+	"routes.caller.reply":        {text: "patterns of the subjects to which Relay-Reply-To may have results sent, such as _INBOX.>; none by default"},
+	"routes.caller.interest":     {text: "patterns of the subjects that Relay-Interest may have asked, such as _INBOX.>; none by default"},
+	"routes.caller.max_result":   {text: "size of a result that is sent; more is cut"},
+	"routes.deadline":            {text: "messages that are past their Relay-Deadline before they start"},
+	"routes.deadline.on_expired": {text: "acknowledge and count them, or keep them", values: []string{"drop", "dead_letter"}},
+	"routes.interest":            {text: "callers with Relay-Interest are asked before each attempt whether the message is still wanted"},
+	"routes.interest.timeout":    {text: "time for the answer, 10ms to 10s; the attempt's timeout begins after it"},
+	"routes.interest.unknown":    {text: "without an answer: start the message, or forget it", values: []string{"start", "drop"}},
+	"routes.interest.every":      {text: "asked again that often while the handler runs, which a no cancels, at least 100ms; 0s: not at all"},
+
 	"routes.stash":              {text: "messages held in memory while their key waits"},
 	"routes.stash.messages":     {text: "how many, over all keys"},
 	"routes.stash.bytes":        {text: "size of bodies and headers, at least 1MiB"},

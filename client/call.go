@@ -1,0 +1,219 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// storeTimeout is how long the stream may take to say that it has the message. Then it is published again: the message id keeps it
+	// from being stored twice.
+	storeTimeout = 2 * time.Second
+	// The pauses of a stream that is full or away.
+	minPause = 50 * time.Millisecond
+	maxPause = 2 * time.Second
+	// noStreamFor is for how long nobody may answer before it is believed that there is no such stream: one whose leader is gone has
+	// nobody who answers either.
+	noStreamFor = 5 * time.Second
+)
+
+// call is one message on its way. It lives in Client.calls until it is over.
+type call struct {
+	c      *Client
+	ctx    context.Context
+	number uint64
+	msg    *nats.Msg
+	done   func(*Result, error)
+
+	publishOnly, hasDeadline, hasID bool
+
+	mu      sync.Mutex
+	over    bool
+	isThere bool // the stream has it
+	ack     pubAck
+	tries   int
+	began   time.Time
+	last    error       // why it was not stored
+	timer   *time.Timer // the next try, or the end of the patience with this one
+	unhook  func() bool // from ctx
+}
+
+// pubAck is what a stream says of a publish.
+type pubAck struct {
+	Stream string `json:"stream"`
+	Seq    uint64 `json:"seq"`
+	Error  *struct {
+		Code        int    `json:"code"`
+		ErrCode     int    `json:"err_code"`
+		Description string `json:"description"`
+	} `json:"error"`
+}
+
+// errStreamFull is the server's code for "maximum messages exceeded" and its like.
+const errStreamFull = 10077
+
+func (k *call) subject(kind string) string {
+	return k.c.prefix + strconv.FormatUint(k.number, 36) + "." + kind
+}
+
+func (k *call) start() {
+	if !k.hasID {
+		k.msg.Header.Set("Nats-Msg-Id", k.c.prefix+strconv.FormatUint(k.number, 36))
+	}
+	k.msg.Reply = k.subject(kindStored)
+	k.mu.Lock()
+	k.began = time.Now()
+	k.unhook = context.AfterFunc(k.ctx, func() { k.finish(nil, nil) })
+	k.mu.Unlock()
+	k.publish()
+}
+
+// publish sends the message, and looks after it until the stream has it.
+func (k *call) publish() {
+	k.mu.Lock()
+	if k.over || k.isThere {
+		k.mu.Unlock()
+		return
+	}
+	if until, ok := k.ctx.Deadline(); ok && !k.hasDeadline && !k.publishOnly {
+		// From when it is stored, by the server's clock: the clocks of callers are nobody's business.
+		k.msg.Header.Set("Relay-Expires-In", max(time.Until(until), time.Millisecond).Round(time.Millisecond).String())
+	}
+	k.tries++
+	k.again(storeTimeout)
+	msg := *k.msg
+	msg.Header = maps.Clone(k.msg.Header) // the next try writes to it
+	k.mu.Unlock()
+	if err := k.c.nc.PublishMsg(&msg); err != nil {
+		if errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionReconnecting) {
+			k.retry(err)
+			return
+		}
+		k.finish(nil, err)
+	}
+}
+
+// again sets the timer; with the lock.
+func (k *call) again(d time.Duration) {
+	if k.timer == nil {
+		k.timer = time.AfterFunc(d, k.publish)
+	} else {
+		k.timer.Reset(d)
+	}
+}
+
+// retry publishes again a little later.
+func (k *call) retry(why error) {
+	k.mu.Lock()
+	if k.over || k.isThere {
+		k.mu.Unlock()
+		return
+	}
+	k.last = why
+	d := min(minPause<<min(k.tries-1, 10), maxPause)
+	d = d/2 + rand.N(d/2+1)
+	k.again(d)
+	k.mu.Unlock()
+	k.c.waiting(k.msg.Subject, why, d)
+}
+
+// stored is the stream's answer.
+func (k *call) stored(m *nats.Msg) {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		if time.Since(k.began) >= noStreamFor {
+			k.finish(nil, fmt.Errorf("%w: %s", ErrNoStream, k.msg.Subject))
+			return
+		}
+		k.retry(ErrNoStream)
+		return
+	}
+	var ack pubAck
+	if err := json.Unmarshal(m.Data, &ack); err != nil {
+		return // not a stream's: somebody else listens on the subject
+	}
+	if e := ack.Error; e != nil {
+		err := fmt.Errorf("%s (%d)", e.Description, e.ErrCode)
+		switch {
+		case e.ErrCode == errStreamFull:
+			k.retry(fmt.Errorf("%w: %w", ErrFull, err))
+		case e.Code == 503: // no leader, or the server shuts down
+			k.retry(err)
+		default:
+			k.finish(nil, err)
+		}
+		return
+	}
+	if ack.Stream == "" {
+		return
+	}
+	k.mu.Lock()
+	k.isThere, k.ack = true, ack
+	k.timer.Stop()
+	k.mu.Unlock()
+	if k.publishOnly {
+		k.finish(nil, nil)
+	}
+}
+
+// outcome is relay's.
+func (k *call) outcome(m *nats.Msg) {
+	attempts, _ := strconv.Atoi(m.Header.Get("Relay-Attempts"))
+	id := m.Header.Get("Relay-Id")
+	switch outcome := m.Header.Get("Relay-Outcome"); outcome {
+	case "":
+		return // not relay's
+	case "done":
+		k.finish(&Result{ID: id, Data: m.Data, Header: m.Header, Attempts: attempts, Truncated: m.Header.Get("Relay-Result-Truncated") != ""}, nil)
+	default:
+		k.finish(nil, &OutcomeError{ID: id, Outcome: outcome, Attempts: attempts, Text: m.Header.Get("Relay-Error")})
+	}
+}
+
+// finish ends the call, once. With neither, of a call that waits for an outcome, its context has ended.
+func (k *call) finish(r *Result, err error) {
+	k.mu.Lock()
+	if k.over {
+		k.mu.Unlock()
+		return
+	}
+	k.over = true
+	stored, last := k.isThere, k.last
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+	if k.unhook != nil {
+		k.unhook()
+	}
+	k.mu.Unlock()
+	k.c.mu.Lock()
+	delete(k.c.calls, k.number)
+	k.c.mu.Unlock()
+	if r == nil && err == nil && !(k.publishOnly && stored) {
+		if stored {
+			last = nil
+		}
+		err = ended(k.ctx, last)
+	}
+	k.done(r, err)
+}
+
+// ended is the error of a call whose context is over. It is also the context's.
+func ended(ctx context.Context, notStored error) error {
+	err := context.Cause(ctx)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", ErrTimedOut, err)
+	}
+	if notStored != nil {
+		return fmt.Errorf("%w; not stored: %w", err, notStored)
+	}
+	return err
+}

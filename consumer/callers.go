@@ -1,0 +1,368 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/teeth"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// Work that nobody wants any more is not started, and whoever asked for it learns what became of it. A message says who that is by
+// its headers; see the package caller. The gates stand where the message arrives (its deadline), and before each attempt:
+//
+//	Do ── deadline over? ── still wanted? ── Handle ── verdict ─▶ Settle ── reply ── ack
+//	          └ expired          └ forgotten, or asked again later
+//
+// A gate says nothing of the key: what is expired or forgotten leaves its group as if its lease were lost, and is settled here.
+// A replay is an operator's decision: it is started whatever its deadline is, and without a question.
+
+// ErrForgotten is the cause with which the context of a handler is cancelled when the caller of its message does not want it any
+// more; see [Interest]. What the handler returns then does not count, unless it is a success, [Dead] or [Drop].
+var ErrForgotten = errors.New("its caller does not want the message any more")
+
+var errExpired = errors.New("its deadline was over before it started")
+
+// call is the caller of a message on its way.
+type call struct {
+	caller.Call
+	// end is set by a gate: the outcome of the message.
+	end atomic.Pointer[string]
+	// Of the attempt that was started last. They are read once it succeeded, and not after one that was given up.
+	number int
+	result *Result
+}
+
+// What a caller is told became of its message.
+const (
+	outcomeDone      = "done"
+	outcomeDead      = "dead"
+	outcomeDropped   = "dropped"
+	outcomeExpired   = "expired"
+	outcomeForgotten = "forgotten"
+)
+
+// callers is what a route has to do with callers.
+type callers struct {
+	policy caller.Policy
+	// replies are sent on goroutines of their own: whoever takes his time holds up nobody's settlement.
+	replies *pool.Pool
+	bytes   atomic.Int64 // of results that are not delivered yet
+	silent  atomic.Int32 // slots with a question that is not answered at once
+	refused seldom
+}
+
+func (r Route) callerPolicy(own ...string) caller.Policy {
+	return caller.Policy{Reply: r.Caller.Reply, Interest: r.Caller.Interest, Own: own}
+}
+
+const (
+	// promptly is how long a question may be unanswered in any slot. Those that take longer have half of the slots at most.
+	promptly = 20 * time.Millisecond
+	// maxReplying and maxReplyingBytes bound the replies that wait for being delivered. Those beyond are sent once.
+	maxReplying      = 4096
+	maxReplyingBytes = 16 << 20
+	// replyHeaders is room for the headers of a reply in the server's max_payload.
+	replyHeaders = 8<<10 + maxResultHeaderBytes
+)
+
+// asks tells whether messages of the route may have a question asked.
+func (r Route) asks() bool { return len(r.Caller.Interest) > 0 }
+
+// slotTime is how long an attempt may hold its slot: a question does not spend the attempt's time.
+func (r Route) slotTime() time.Duration {
+	if r.asks() {
+		return r.Timeout + r.Interest.Timeout
+	}
+	return r.Timeout
+}
+
+// readCall finds out what the headers of the message ask for.
+func (m *message) readCall(stored time.Time) {
+	rt := m.route
+	c, refused := rt.callers.policy.Read(m.header, stored)
+	if c != nil {
+		m.call = &call{Call: *c}
+	}
+	for _, r := range refused {
+		rt.count.refused.Add(1)
+		if others, ok := rt.callers.refused.may(time.Now()); ok {
+			rt.log.Warn("header of a caller refused; the message runs without", m.attrs("header", r.Header, "error", r.Err, "others", others)...)
+		}
+	}
+}
+
+// isReplay tells whether an operator had the message replayed.
+func (m *message) isReplay() bool { return m.origin != nil && m.origin.Replay > 0 }
+
+// isOver tells whether the deadline of the message is over.
+func (m *message) isOver(now time.Time) bool {
+	c := m.call
+	return c != nil && !c.Deadline.IsZero() && !now.Before(c.Deadline) && !m.isReplay()
+}
+
+// stopAt has the message leave its group without a start, for good.
+func (m *message) stopAt(outcome string) supervisor.Verdict {
+	m.call.end.Store(&outcome)
+	return supervisor.Verdict{Kind: supervisor.Lost, Gone: true}
+}
+
+// askLater has the question asked once more, soon.
+func askLater() supervisor.Verdict {
+	return supervisor.Verdict{Kind: supervisor.Snooze, Delay: caller.AskAgain, Err: errors.New("its caller is asked again")}
+}
+
+// mayStart asks the gates that stand before an attempt. With false the message is not started, and the verdict says why.
+func (m *message) mayStart(ctx context.Context) (supervisor.Verdict, bool) {
+	if m.isOver(time.Now()) {
+		return m.stopAt(outcomeExpired), false
+	}
+	if m.call.Interest == "" || m.isReplay() || teeth.Question() {
+		return supervisor.Verdict{}, true
+	}
+	rt, line := m.route, m.route.relay.line
+	asked, err := line.Ask(m.call.Interest, m.id(), m.subject)
+	if err != nil {
+		rt.count.answers[answerAgain].Add(1)
+		return askLater(), false
+	}
+	defer asked.Close()
+	answer, ok := asked.Wait(ctx, min(promptly, rt.cfg.Interest.Timeout))
+	if rest := rt.cfg.Interest.Timeout - promptly; !ok && rest > 0 && ctx.Err() == nil {
+		// Callers who never answer must leave slots to the others.
+		if n := rt.callers.silent.Add(1); int(n) > max(1, rt.cfg.Concurrency/2) {
+			rt.callers.silent.Add(-1)
+			rt.count.answers[answerAgain].Add(1)
+			return askLater(), false
+		}
+		answer, ok = asked.Wait(ctx, rest)
+		rt.callers.silent.Add(-1)
+	}
+	switch now := time.Now(); {
+	case ctx.Err() != nil:
+		return supervisor.Verdict{Kind: supervisor.Retry, Err: context.Cause(ctx), NotStarted: true}, false
+	case ok && answer == caller.Yes:
+		rt.count.answers[answerYes].Add(1)
+		line.There(m.id())
+		return supervisor.Verdict{}, true
+	case ok && answer == caller.No:
+		rt.count.answers[answerNo].Add(1)
+		return m.stopAt(outcomeForgotten), false
+	case ok && line.Gone(m.id(), now.Sub(m.from().Time), now):
+		rt.count.answers[answerNobody].Add(1)
+		return m.stopAt(outcomeForgotten), false
+	case ok || asked.Interrupted():
+		rt.count.answers[answerAgain].Add(1)
+		return askLater(), false
+	}
+	rt.count.answers[answerUnknown].Add(1)
+	if rt.cfg.Interest.Unknown == UnknownDrop {
+		return m.stopAt(outcomeForgotten), false
+	}
+	return supervisor.Verdict{}, true
+}
+
+// attempt prepares an attempt whose caller may want its result, or want it no more. stop is called at its end.
+func (m *message) attempt(ctx context.Context, msg *Msg) (watched context.Context, stop func()) {
+	c, unwatch := m.call, func() {}
+	c.number = msg.Attempt
+	if c.Interest != "" && m.route.cfg.Interest.Every > 0 && !m.isReplay() {
+		ctx, unwatch = m.watch(ctx)
+	}
+	if c.ReplyTo == "" {
+		return ctx, unwatch
+	}
+	result := RecordReply(msg, m.maxResult())
+	c.result = result
+	return ctx, func() {
+		result.close()
+		unwatch()
+	}
+}
+
+// How questions were answered. Again are those that said nothing: they are asked once more.
+const (
+	answerYes = iota
+	answerNo
+	answerNobody
+	answerUnknown
+	answerAgain
+	answerKinds
+)
+
+var answerNames = [answerKinds]string{"yes", "no", "nobody", "unknown", "again"}
+
+// watch asks the caller now and then while the handler runs, and ends the returned context when it does not want the message any
+// more. stop ends the asking, and waits for that.
+func (m *message) watch(ctx context.Context) (watched context.Context, stop func()) {
+	watched, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(m.route.cfg.Interest.Every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-watched.Done():
+				return
+			case <-tick.C:
+			}
+			if m.isForgotten(watched) {
+				cancel(ErrForgotten)
+				return
+			}
+		}
+	}()
+	return watched, func() {
+		cancel(nil)
+		<-done
+	}
+}
+
+// isForgotten asks whether the message that runs is still wanted. No answer means that it is.
+func (m *message) isForgotten(ctx context.Context) bool {
+	line := m.route.relay.line
+	for first := true; ; first = false {
+		asked, err := line.Ask(m.call.Interest, m.id(), m.subject)
+		if err != nil {
+			return false
+		}
+		answer, ok := asked.Wait(ctx, m.route.cfg.Interest.Timeout)
+		asked.Close()
+		switch now := time.Now(); {
+		case !ok || answer == caller.Yes:
+			return false
+		case answer == caller.No:
+			return true
+		case !line.Gone(m.id(), now.Sub(m.from().Time), now):
+			return false
+		case !first:
+			return true
+		}
+		// Once is enough for what has not begun. What runs is only cancelled when nobody is there a second time.
+		pause(ctx, caller.AskAgain)
+	}
+}
+
+// forgotten tells whether an attempt ended because its caller did not want it any more. A handler that came to an answer all the
+// same is believed.
+func forgotten(ctx context.Context, v supervisor.Verdict) bool {
+	return (v.Kind == supervisor.Retry || v.Kind == supervisor.Snooze) && context.Cause(ctx) == ErrForgotten
+}
+
+// gated is what becomes of a message that leaves its group: what a gate said, if one did.
+func (m *message) gated(o supervisor.Outcome) supervisor.Outcome {
+	end := m.call.end.Load()
+	if end == nil || o.Action != supervisor.LetGo {
+		return o
+	}
+	o.Action, o.Err, o.Why = supervisor.DropMessage, ErrForgotten, ""
+	if *end == outcomeExpired {
+		o.Err = errExpired
+		if m.route.cfg.Deadline.OnExpired == ExpiredDeadLetter {
+			o.Action, o.Reason = supervisor.DeadLetter, supervisor.ReasonExpired
+		}
+		m.route.count.expired.Add(1)
+	} else {
+		m.route.count.forgotten.Add(1)
+	}
+	return o
+}
+
+// finish ends a message of which it is settled what becomes of it: its caller is told, if one waits, and it is acknowledged.
+func (m *message) finish(o supervisor.Outcome) {
+	if m.call == nil || m.call.ReplyTo == "" {
+		m.done()
+		return
+	}
+	rt, line := m.route, m.route.relay.line
+	reply, outcome := m.reply(o)
+	cs, size := &rt.callers, int64(len(reply.Data))
+	if outcome == outcomeForgotten || cs.replies.Len() > maxReplying || cs.bytes.Load()+size > maxReplyingBytes {
+		told := caller.Delivered
+		if line.Send(reply) != nil {
+			told = caller.GaveUp
+		}
+		rt.count.replies[told].Add(1)
+		m.done()
+		return
+	}
+	cs.bytes.Add(size)
+	cs.replies.Go(func() {
+		defer cs.bytes.Add(-size)
+		// For as long as nobody else has the message. A reply that cannot be delivered does not fail it.
+		ctx, cancel := context.WithTimeout(rt.work, rt.cfg.AckWait)
+		told := line.Tell(ctx, reply, m.id(), m.from().Time)
+		cancel()
+		rt.count.replies[told].Add(1)
+		if told != caller.Delivered {
+			rt.log.Debug("a caller was not told what became of its message", m.attrs("outcome", outcome, "why", told.String())...)
+		}
+		m.done()
+	})
+}
+
+// reply is what the caller is told.
+func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) {
+	c, id, attempts := m.call, m.id(), o.Attempts
+	reply = &nats.Msg{Subject: c.ReplyTo}
+	switch {
+	case o.Err == ErrForgotten:
+		outcome = outcomeForgotten
+	case o.Err == errExpired || o.Reason == supervisor.ReasonExpired && m.isOver(time.Now()):
+		outcome = outcomeExpired
+	case o.Action == supervisor.AckMessage:
+		outcome, attempts = outcomeDone, max(c.number, 1)
+		if c.result != nil {
+			reply.Header = c.result.Header()
+			var cut bool
+			if reply.Data, cut = c.result.Data(); cut {
+				if reply.Header == nil {
+					reply.Header = nats.Header{}
+				}
+				reply.Header.Set(caller.HeaderTruncated, "true")
+			}
+		}
+	case o.Action == supervisor.DeadLetter:
+		outcome = outcomeDead
+	default:
+		outcome = outcomeDropped
+	}
+	if reply.Header == nil {
+		reply.Header = nats.Header{}
+	}
+	copyID := id + "." + outcome
+	if m.isReplay() {
+		copyID += "." + strconv.Itoa(m.origin.Replay) // the outcome of a replay is no copy of that of the first delivery
+	}
+	h := reply.Header
+	h.Set(caller.HeaderID, id)
+	h.Set(caller.HeaderOutcome, outcome)
+	h.Set(caller.HeaderAttempts, strconv.Itoa(attempts))
+	h.Set("Nats-Msg-Id", copyID)
+	if text := ack.CleanText(why(o), maxTextLen); outcome != outcomeDone && text != "" {
+		h.Set(caller.HeaderError, text)
+	}
+	return reply, outcome
+}
+
+// maxResult is how many bytes of a result go to the caller.
+func (m *message) maxResult() int {
+	return min(int(m.route.cfg.Caller.MaxResult), max(0, int(m.route.relay.nc.MaxPayload())-replyHeaders))
+}
+
+// id is the message's Relay-Id.
+func (m *message) id() string {
+	if m.origin != nil {
+		return m.origin.ID()
+	}
+	return m.source.id(m.delivery)
+}
