@@ -354,6 +354,37 @@ func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) 
 	return reply, outcome
 }
 
+// CallersStatus is what one instance had to do with callers since its start.
+type CallersStatus struct {
+	// Expired messages were past their deadline before they started; Forgotten ones were not wanted any more.
+	Expired   uint64 `json:"expired"`
+	Forgotten uint64 `json:"forgotten"`
+	// Asking are slots whose question has not been answered for a while, now. They start nothing until then.
+	Asking int `json:"asking,omitempty"`
+	// Again are questions that said nothing: their messages went back, to be asked for again.
+	Again uint64 `json:"asked_again,omitempty"`
+	// Silent are questions without an answer in time.
+	Silent uint64 `json:"silent,omitempty"`
+	// Replied are outcomes that were passed on, Undelivered those that nobody took, or that could not be sent.
+	Replied     uint64 `json:"replied"`
+	Undelivered uint64 `json:"undelivered,omitempty"`
+	// Refused are headers that did not count.
+	Refused uint64 `json:"refused,omitempty"`
+}
+
+func (rt *route) callersStatus() *CallersStatus {
+	c := rt.count
+	s := CallersStatus{
+		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: int(rt.callers.silent.Load()), Again: c.answers[answerAgain].Load(),
+		Silent: c.answers[answerUnknown].Load(), Replied: c.replies[caller.Delivered].Load(),
+		Undelivered: c.replies[caller.NotThere].Load() + c.replies[caller.GaveUp].Load(), Refused: c.refused.Load(),
+	}
+	if s == (CallersStatus{}) && c.answers[answerYes].Load() == 0 {
+		return nil
+	}
+	return &s
+}
+
 // maxResult is how many bytes of a result go to the caller.
 func (m *message) maxResult() int {
 	return min(int(m.route.cfg.Caller.MaxResult), max(0, int(m.route.relay.nc.MaxPayload())-replyHeaders))

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
+	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -61,6 +62,8 @@ type explanation struct {
 	Trip     int       `json:"trip_after"`
 	Restarts []string  `json:"restart_delays"`
 	Dead     string    `json:"dead_letter_subject"`
+	// Gates are what is asked before a message starts, in that order.
+	Gates []string `json:"gates"`
 }
 
 type attempt struct {
@@ -95,10 +98,38 @@ func explain(cfg *config.Config, subj string) (*explanation, bool) {
 		Dead: fmt.Sprintf("%s.%s.<stream>.<seq>-<time>-<replay>.%s", or(rt.DeadLetter.Prefix, cfg.Service+".dlq"), rt.Name, subj),
 	}
 	e.Timeline = timeline(rt.Retry.Backoff, rt.Retry.MaxAttempts, rt.Retry.MaxAge, rt.Retry.ParkAfter)
+	e.Gates = gates(rt)
 	for n := range shownDelays {
 		e.Restarts = append(e.Restarts, rt.Supervisor.Restart.Base(n).String())
 	}
 	return e, true
+}
+
+// gates says in words what the headers of a message may have the route do.
+func gates(rt consumer.Route) []string {
+	expired := "acknowledged and counted"
+	if rt.Deadline.OnExpired == consumer.ExpiredDeadLetter {
+		expired = "dead-lettered (expired)"
+	}
+	list := []string{"deadline: past its Relay-Deadline or Relay-Expires-In a message is not started, but " + expired}
+	if patterns := rt.Caller.Interest; len(patterns) == 0 {
+		list = append(list, "interest: Relay-Interest is refused (caller.interest permits no subject)")
+	} else {
+		unknown := "it starts"
+		if rt.Interest.Unknown == consumer.UnknownDrop {
+			unknown = "it is forgotten"
+		}
+		text := fmt.Sprintf("interest: Relay-Interest under %s is asked before each attempt; no: forgotten; no answer in %v: %s", strings.Join(patterns, ", "), rt.Interest.Timeout, unknown)
+		if rt.Interest.Every > 0 {
+			text += fmt.Sprintf("; asked every %v while it runs, which a no cancels", rt.Interest.Every)
+		}
+		list = append(list, text)
+	}
+	if patterns := rt.Caller.Reply; len(patterns) == 0 {
+		return append(list, "reply: Relay-Reply-To is refused (caller.reply permits no subject)")
+	} else {
+		return append(list, fmt.Sprintf("reply: Relay-Reply-To under %s gets the outcome, with at most %v of the result", strings.Join(patterns, ", "), rt.Caller.MaxResult))
+	}
 }
 
 // timeline is when the attempts of a message start that always fails at once.
@@ -163,6 +194,10 @@ func (e *explanation) print(w io.Writer) {
 		{"key", fmt.Sprintf("%s, order %s", e.Key, e.Order)},
 		{"dead letter", e.Dead},
 	})
+	fmt.Fprintf(w, "\nWhat its publisher may ask for:\n\n")
+	for _, g := range e.Gates {
+		fmt.Fprintf(w, "  %s\n", printable(g))
+	}
 	fmt.Fprintf(w, "\nA message that keeps failing (delays before jitter):\n\n")
 	rows := [][]string{{"ATTEMPT", "AFTER", "±JITTER", "IN TOTAL", "WAITS IN", ""}}
 	for i, a := range e.Timeline {

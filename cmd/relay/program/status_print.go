@@ -114,7 +114,40 @@ func printStatus(w io.Writer, list []consumer.Status, now time.Time) {
 	for _, o := range routes {
 		printStill(w, o, len(list), now)
 	}
+	for _, o := range routes {
+		printCallers(w, o)
+	}
 	printKeys(w, routes, now)
+}
+
+// printCallers says what became of messages whose publishers asked for something.
+func printCallers(w io.Writer, o over) {
+	var all consumer.CallersStatus
+	any := false
+	for _, r := range o.on {
+		if c := r.Callers; c != nil {
+			any = true
+			all.Expired, all.Forgotten, all.Asking = all.Expired+c.Expired, all.Forgotten+c.Forgotten, all.Asking+c.Asking
+			all.Again, all.Silent, all.Refused = all.Again+c.Again, all.Silent+c.Silent, all.Refused+c.Refused
+			all.Replied, all.Undelivered = all.Replied+c.Replied, all.Undelivered+c.Undelivered
+		}
+	}
+	if !any {
+		return
+	}
+	fmt.Fprintf(w, "\ncallers of %s: %d told, %d not reached, %d forgotten, %d expired\n", printable(o.name), all.Replied, all.Undelivered, all.Forgotten, all.Expired)
+	if all.Asking > 0 {
+		fmt.Fprintf(w, "  %d %s of the route wait for callers who do not answer; each for interest.timeout\n", all.Asking, plural(all.Asking, "slot"))
+	}
+	if all.Again > 0 {
+		fmt.Fprintf(w, "  %d questions said nothing (the caller may be reconnecting, or too many do not answer): their messages went back, and are asked for again\n", all.Again)
+	}
+	if all.Silent > 0 {
+		fmt.Fprintf(w, "  %d questions were not answered in time\n", all.Silent)
+	}
+	if all.Refused > 0 {
+		fmt.Fprintf(w, "  %d %s of callers did not count: the log says why, and caller.reply and caller.interest what is permitted\n", all.Refused, plural(int(all.Refused), "header"))
+	}
 }
 
 func printInstances(w io.Writer, list []consumer.Status, now time.Time) {
