@@ -63,6 +63,12 @@ func StopChild(err error) error {
 	return &verdictError{supervisor.Verdict{Kind: supervisor.Ack, Err: err, StopChild: true}}
 }
 
+// Crashed says that the child is gone, as after a panic, and err why: one that is a process has exited. The message counts one failed
+// attempt, and the key gets a fresh child after its backoff.
+func Crashed(err error) error {
+	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, Crashed: true}}
+}
+
 // FailRoute stops the whole route with err as the reason: no message is to blame (the command is not there, the configuration
 // is wrong). The message is given back and spends no attempt. The route says that it is stopped, and tries again by itself, after
 // waits that grow as those of a route that tripped.

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,24 +16,30 @@ var ErrHandlerPanic = errors.New("handler panicked")
 // ErrHandlerHung says that a handler ignored the end of its context.
 var ErrHandlerHung = errors.New("handler ignored its timeout")
 
-// PanicError is the stop of a child by a panic or by runtime.Goexit.
+var errGone = errors.New("the child is gone")
+
+// PanicError is the stop of a child by a panic, by runtime.Goexit, or by its own word ([Verdict.Crashed]).
 type PanicError struct {
 	Value  any // nil for Goexit
 	Goexit bool
-	Stack  []byte // at most 16 KiB
+	Exit   error  // why the child is gone; nil for a panic and Goexit
+	Stack  []byte // at most 16 KiB; none with Exit
 	text   string // of Value, cut; its methods are not called again
 }
 
 // No Unwrap: a handler that panics with context.Canceled was not cancelled.
 func (e *PanicError) Error() string {
+	if e.Exit != nil {
+		return e.Exit.Error()
+	}
 	if e.Goexit {
 		return "handler called runtime.Goexit"
 	}
 	return "panic: " + e.text
 }
 
-// Is makes a PanicError an ErrHandlerPanic.
-func (e *PanicError) Is(target error) bool { return target == ErrHandlerPanic }
+// Is makes a PanicError an ErrHandlerPanic, unless it has Exit.
+func (e *PanicError) Is(target error) bool { return target == ErrHandlerPanic && e.Exit == nil }
 
 // describe formats a panic's value, whose own Error or String method may panic again.
 func describe(value any) (text string) {
@@ -183,6 +190,9 @@ func (r *run) attempt(res *result) {
 		}
 	}()
 	res.verdict = r.m.Work.Do(r, int(r.number), r.child.value)
+	if v := res.verdict; v.Crashed && v.Kind == Retry {
+		res.crash = &PanicError{Exit: cmp.Or(v.Err, errGone)}
+	}
 	finished = true
 }
 

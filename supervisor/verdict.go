@@ -41,6 +41,8 @@ type Verdict struct {
 	NotStarted bool
 	// StopChild ends the child after this attempt: a clean stop that it asked for.
 	StopChild bool
+	// Crashed says, of a Retry, that the child is gone, as after a panic: it was a process, and that has ended.
+	Crashed bool
 	// Gone says, of a Lost message, that it will not come again: what it was delivered from exists no more.
 	Gone bool
 	// FailRoute stops the whole route with Err as the reason: no message is to blame, and none spends an attempt. The route

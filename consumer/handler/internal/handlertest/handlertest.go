@@ -32,6 +32,7 @@ func Verdict(err error) supervisor.Verdict {
 			NotStarted: v.FieldByName("NotStarted").Bool(),
 			StopChild:  v.FieldByName("StopChild").Bool(),
 			FailRoute:  v.FieldByName("FailRoute").Bool(),
+			Crashed:    v.FieldByName("Crashed").Bool(),
 			Err:        err,
 		}
 	}
@@ -44,6 +45,7 @@ var (
 	Retry      = supervisor.Verdict{Kind: supervisor.Retry}
 	Dead       = supervisor.Verdict{Kind: supervisor.Dead}
 	NotStarted = supervisor.Verdict{Kind: supervisor.Retry, NotStarted: true}
+	Crashed    = supervisor.Verdict{Kind: supervisor.Retry, Crashed: true}
 	FailRoute  = supervisor.Verdict{Kind: supervisor.Retry, NotStarted: true, FailRoute: true}
 )
 

@@ -1,0 +1,263 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler/internal/process"
+	"github.com/relaymq/relay/consumer/handler/internal/snippet"
+)
+
+// shared is what all pools of a route have in common; with per: pool there is one.
+type shared struct {
+	cfg      Config
+	program  *process.Program
+	log      *slog.Logger
+	starts   process.Starts
+	suspects suspects
+}
+
+// pool is processes that take any of its messages.
+type pool struct {
+	*shared
+	places chan *slot // one for each message that the processes take at once, in turns
+	solo   chan *slot // one: for suspects, which run alone
+
+	mu       sync.Mutex
+	slots    []*slot
+	children map[*child]bool // that are not gone
+}
+
+// slot is the place of a process.
+type slot struct {
+	mu    sync.Mutex
+	child *child // nil: none was needed yet
+}
+
+func newPool(s *shared, processes int) *pool {
+	p := &pool{shared: s, places: make(chan *slot, processes*s.cfg.InFlight), solo: make(chan *slot, 1), children: make(map[*child]bool)}
+	for range processes {
+		p.slots = append(p.slots, new(slot))
+	}
+	for range s.cfg.InFlight {
+		for _, sl := range p.slots {
+			p.places <- sl
+		}
+	}
+	alone := new(slot)
+	p.slots = append(p.slots, alone)
+	p.solo <- alone
+	return p
+}
+
+// current is the process of a slot, a new one when that is needed.
+func (p *pool) current(sl *slot) *child {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if sl.child == nil || !sl.child.usable() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		sl.child = newChild(p)
+		p.children[sl.child] = true
+	}
+	return sl.child
+}
+
+// gone is called at the end of a child.
+func (p *pool) gone(c *child) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.children, c)
+}
+
+// OutOfProcess says that the work is done in processes of its own.
+func (p *pool) OutOfProcess() {}
+
+// Check looks whether the program can still be run. It does not run it.
+func (p *pool) Check(ctx context.Context) error { return p.program.Check(ctx) }
+
+// maxTries bounds how many processes a message is given to that end before they have read it.
+const maxTries = 3
+
+// Handle gives m to a process and returns its verdict. While all are busy it waits.
+func (p *pool) Handle(ctx context.Context, m *consumer.Msg) error {
+	places := p.places
+	suspect := p.suspects.has(m.ID)
+	if suspect {
+		places = p.solo
+	}
+	sl, err := place(ctx, places)
+	if err != nil {
+		return consumer.NotStarted(fmt.Errorf("%s: no process was free: %w", p.program.Path, err))
+	}
+	defer func() { places <- sl }()
+	if suspect {
+		defer p.leaveSolo(sl)
+	}
+	for try := 1; ; try++ {
+		c := p.current(sl)
+		if err := begins(ctx, c); err != nil {
+			return consumer.NotStarted(fmt.Errorf("%s: the process is still starting: %w", p.program.Path, err))
+		}
+		a, err := c.do(ctx, m)
+		if err == nil {
+			if suspect && a.Verdict != "retry" && a.Verdict != "snooze" {
+				p.suspects.acquit(m.ID)
+			}
+			return p.verdict(ctx, m, &a)
+		}
+		if again := p.failed(ctx, c, m, err, suspect, try); again != nil {
+			return again
+		}
+	}
+}
+
+func place(ctx context.Context, places chan *slot) (*slot, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case sl := <-places:
+		return sl, nil
+	default:
+	}
+	select {
+	case sl := <-places:
+		return sl, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// begins waits until a process has started.
+func begins(ctx context.Context, c *child) error {
+	select {
+	case <-c.begun:
+		return nil
+	default:
+	}
+	select {
+	case <-c.begun:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// failed is the verdict of an attempt without an answer. With nil the message is to be given to the next process.
+func (p *pool) failed(ctx context.Context, c *child, m *consumer.Msg, err error, suspect bool, try int) error {
+	switch {
+	case errors.Is(err, errHung):
+		return fmt.Errorf("%s: %w: %w", p.program.Path, c.why(), causeOf(ctx))
+	case errors.Is(err, errUnsent):
+		return consumer.NotStarted(fmt.Errorf("%s: %w: %w", p.program.Path, err, causeOf(ctx)))
+	case errors.Is(err, errSame):
+		return consumer.NotStarted(fmt.Errorf("%s: %w", p.program.Path, err))
+	}
+	<-c.ended
+	switch {
+	case c.stillborn:
+		return p.starts.Failed(fmt.Errorf("%w: %w", process.ErrBroken, c.death), time.Now())
+	case errors.Is(err, errTaken), !c.hasRead(m.ID):
+		if try < maxTries && ctx.Err() == nil {
+			return nil
+		}
+		return consumer.NotStarted(c.death)
+	case c.beside:
+		return consumer.NotStarted(fmt.Errorf("beside another message: %w", c.death))
+	case c.several:
+		p.suspects.add(m.ID)
+		return consumer.NotStarted(fmt.Errorf("%w (it had several messages in hand, and each runs alone next)", c.death))
+	}
+	if p.cfg.InFlight > 1 && !suspect {
+		p.suspects.add(m.ID)
+	}
+	return consumer.Crashed(c.death)
+}
+
+// hasRead tells of a child that has ended whether it had read any of a message's line.
+func (c *child) hasRead(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cl := c.calls[id]
+	return cl != nil && cl.from < c.read
+}
+
+func causeOf(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return context.DeadlineExceeded // the clock of the write was ahead
+}
+
+// verdict is an answer as an error.
+func (p *pool) verdict(ctx context.Context, m *consumer.Msg, a *answer) error {
+	text := a.Error
+	if text == "" {
+		text = "the worker gave no reason"
+	}
+	err := errors.New(text)
+	if cause := context.Cause(ctx); cause != nil && a.Verdict == "retry" {
+		err = fmt.Errorf("%w (%s)", cause, text)
+	}
+	switch a.Verdict {
+	case "ack":
+		return nil
+	case "snooze":
+		return consumer.Snooze(a.delay)
+	case "dead":
+		return consumer.Dead(err)
+	case "drop":
+		return consumer.Drop(text)
+	}
+	if a.delay > 0 {
+		return consumer.RetryIn(a.delay, err)
+	}
+	return err
+}
+
+// progress notes how far a message is.
+func (p *pool) progress(id string, text *string) {
+	p.log.Debug("progress", "id", id, "text", snippet.Head([]byte(*text), maxShown))
+}
+
+// leaveSolo ends the process for suspects when there are none.
+func (p *pool) leaveSolo(sl *slot) {
+	if !p.suspects.none() {
+		return
+	}
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if sl.child != nil {
+		sl.child.leave()
+		sl.child = nil
+	}
+}
+
+// Stop ends the processes. The pool can be used again after it.
+func (p *pool) Stop(ctx context.Context) error {
+	p.mu.Lock()
+	var all []*child
+	for c := range p.children {
+		all = append(all, c)
+	}
+	p.mu.Unlock()
+	for _, c := range all {
+		c.leave()
+	}
+	for _, c := range all {
+		select {
+		case <-c.ended:
+			continue
+		case <-ctx.Done():
+		}
+		c.breaks(errors.New("did not leave in time: killed"), nil)
+		<-c.ended
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package worker
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/relaymq/relay/consumer/handler/internal/process"
+	"github.com/relaymq/relay/consumer/handler/internal/snippet"
+)
+
+const (
+	maxLogged = 4 << 10 // of a line; the rest of it is not logged
+	// A process may log maxLines lines in each linesPer. What is more is counted.
+	maxLines = 100
+	linesPer = 10 * time.Second
+)
+
+// stderr brings what a process writes to stderr to the log, line by line, and keeps the end of it.
+type stderr struct {
+	log   *slog.Logger
+	tail  process.Tail
+	done  chan struct{} // closed at the end
+	began time.Time     // of the period
+	lines int           // in it
+}
+
+func newStderr(log *slog.Logger) *stderr {
+	return &stderr{log: log, tail: process.Tail{Keep: 2 * maxShown}, done: make(chan struct{})}
+}
+
+// copy reads to the end.
+func (s *stderr) copy(from io.Reader) {
+	defer close(s.done)
+	r := bufio.NewReaderSize(io.TeeReader(from, &s.tail), maxLogged)
+	cut := false // the line began before
+	for {
+		line, err := r.ReadSlice('\n')
+		if len(line) > 0 && !cut {
+			s.say(line)
+		}
+		cut = errors.Is(err, bufio.ErrBufferFull)
+		if err != nil && !cut {
+			s.tell()
+			return
+		}
+	}
+}
+
+func (s *stderr) say(line []byte) {
+	if now := time.Now(); now.Sub(s.began) >= linesPer {
+		s.tell()
+		s.began, s.lines = now, 0
+	}
+	if s.lines++; s.lines > maxLines {
+		return
+	}
+	if text := snippet.Head(line, maxLogged); text != "" {
+		s.log.Info("worker: " + text)
+	}
+}
+
+// tell says how many lines were left out.
+func (s *stderr) tell() {
+	if n := s.lines - maxLines; n > 0 {
+		s.log.Warn("a worker writes too much to stderr: lines were left out", "lines", n, "within", linesPer)
+	}
+}
