@@ -5,9 +5,11 @@ package handler_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	nethttp "net/http"
 	"net/http/httptest"
 	"os"
@@ -30,10 +32,15 @@ import (
 	"github.com/relaymq/relay/consumer/handler/forward"
 	"github.com/relaymq/relay/consumer/handler/http"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
+	"github.com/relaymq/relay/consumer/handler/worker"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv("HANDLER_TEST_WORKER"); dir != "" {
+		beWorker(dir)
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m, natstest.Leaks()...)
 }
 
@@ -57,6 +64,7 @@ var peers = map[string]func(*testing.T) peer{
 	"http":    httpPeer,
 	"exec":    execPeer,
 	"forward": forwardPeer,
+	"worker":  workerPeer,
 }
 
 func httpPeer(t *testing.T) peer {
@@ -108,36 +116,10 @@ func execPeer(t *testing.T) peer {
 		return h
 	}
 	return peer{
-		handler: script(t, `cat > body.$$`),
-		received: func() [][]byte {
-			names, err := filepath.Glob(filepath.Join(dir, "body.*"))
-			if err != nil {
-				t.Error(err)
-			}
-			var bodies [][]byte
-			for _, name := range names {
-				body, err := os.ReadFile(name)
-				if err != nil {
-					t.Error(err)
-				}
-				bodies = append(bodies, body)
-				os.Remove(name)
-			}
-			return bodies
-		},
+		handler:  script(t, `cat > body.$$`),
+		received: func() [][]byte { return bodiesIn(t, dir) },
 		hanging: func(t *testing.T, hangs func()) consumer.Handler {
-			up := filepath.Join(dir, "up")
-			if err := syscall.Mkfifo(up, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				if _, err := os.ReadFile(up); err != nil { // ends when the script has written and closed it
-					t.Error(err)
-				}
-				hangs()
-			})
-			t.Cleanup(wg.Wait)
+			awaitUp(t, filepath.Join(dir, "up"), hangs)
 			return script(t, `trap '' TERM; echo up > up; while :; do sleep 1; done`) // the hardest way to hang
 		},
 	}
@@ -191,6 +173,96 @@ func forwardPeer(t *testing.T) peer {
 			return to(t, "silent")
 		},
 	}
+}
+
+// hangs says so to a pipe, if there is one.
+func hangs(up string) bool {
+	f, err := os.OpenFile(up, os.O_WRONLY, 0)
+	if err != nil {
+		return false
+	}
+	fmt.Fprintln(f, "up")
+	f.Close()
+	return true
+}
+
+// beWorker keeps the bodies that it gets in files. With a pipe named up it hangs.
+func beWorker(dir string) {
+	in := json.NewDecoder(os.Stdin)
+	for {
+		var m struct {
+			ID, Data string
+			Base64   []byte `json:"data_base64"`
+		}
+		if err := in.Decode(&m); err != nil {
+			return
+		}
+		if hangs(filepath.Join(dir, "up")) {
+			select {}
+		}
+		body := append(m.Base64, m.Data...)
+		if err := os.WriteFile(filepath.Join(dir, "body."+m.ID), body, 0o600); err != nil {
+			panic(err)
+		}
+		fmt.Printf("{\"id\":%q,\"verdict\":\"ack\"}\n", m.ID)
+	}
+}
+
+func workerPeer(t *testing.T) peer {
+	start := func(t *testing.T, dir string) consumer.Handler {
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := worker.New(worker.Config{Command: []string{self}, Env: map[string]string{"HANDLER_TEST_WORKER": dir, "GORACE": "atexit_sleep_ms=0"}}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = h.Stop(context.Background()) })
+		return h
+	}
+	dir := t.TempDir()
+	return peer{
+		handler:  start(t, dir),
+		received: func() [][]byte { return bodiesIn(t, dir) },
+		hanging: func(t *testing.T, hangs func()) consumer.Handler {
+			dir := t.TempDir()
+			awaitUp(t, filepath.Join(dir, "up"), hangs)
+			return start(t, dir)
+		},
+	}
+}
+
+// bodiesIn takes the bodies that processes have written.
+func bodiesIn(t *testing.T, dir string) (bodies [][]byte) {
+	names, err := filepath.Glob(filepath.Join(dir, "body.*"))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, name := range names {
+		body, err := os.ReadFile(name)
+		if err != nil {
+			t.Error(err)
+		}
+		bodies = append(bodies, body)
+		os.Remove(name)
+	}
+	return bodies
+}
+
+// awaitUp calls hangs when a process has written to a pipe.
+func awaitUp(t *testing.T, up string, hangs func()) {
+	if err := syscall.Mkfifo(up, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := os.ReadFile(up); err != nil { // ends when the process has written and closed it
+			t.Error(err)
+		}
+		hangs()
+	})
+	t.Cleanup(wg.Wait)
 }
 
 func TestHandlers(t *testing.T) {

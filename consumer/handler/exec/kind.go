@@ -1,13 +1,11 @@
 package exec
 
 import (
-	"errors"
-	"io/fs"
-	"os/exec"
 	"strings"
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler"
+	"github.com/relaymq/relay/consumer/handler/internal/process"
 )
 
 // Kind is handler: {exec: {…}} in a configuration.
@@ -31,25 +29,5 @@ var Kind = handler.Define(handler.Definition[Config]{
 		return err
 	},
 	Describe: func(c Config) string { return strings.Join(c.Command, " ") },
-	Lint:     lint,
+	Lint:     func(c Config, r handler.Report) { process.Lint(c.Command, c.Dir, r) },
 })
-
-// lint looks for the program as exec will. Lint often runs on another machine, so that its absence is no fault.
-func lint(c Config, r handler.Report) {
-	if len(c.Command) == 0 {
-		return
-	}
-	name := c.Command[0]
-	if c.Dir != "" && strings.Contains(name, "/") && !strings.HasPrefix(name, "/") {
-		return // relative to a directory that may be elsewhere
-	}
-	if _, err := exec.LookPath(name); err != nil {
-		if e := (*exec.Error)(nil); errors.As(err, &e) {
-			err = e.Err // which does not repeat the name
-		}
-		if e := (*fs.PathError)(nil); errors.As(err, &e) {
-			err = e.Err
-		}
-		r.Warn("command", "the program %q is not on this machine (%v): relay run needs it", name, err)
-	}
-}

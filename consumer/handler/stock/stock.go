@@ -7,6 +7,7 @@ import (
 	"github.com/relaymq/relay/consumer/handler/exec"
 	"github.com/relaymq/relay/consumer/handler/forward"
 	"github.com/relaymq/relay/consumer/handler/http"
+	"github.com/relaymq/relay/consumer/handler/worker"
 )
 
 // Kinds are all of them, in the order in which errors name them.
@@ -14,6 +15,7 @@ func Kinds() []handler.Kind {
 	return []handler.Kind{
 		http.Kind,
 		exec.Kind,
+		worker.Kind,
 		forward.Kind,
 		discard.Kind,
 	}

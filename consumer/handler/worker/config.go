@@ -32,7 +32,8 @@ type Config struct {
 	// Grace is what a process gets to answer a message that was cancelled, and to leave when it is stopped, at most 600ms:
 	// relay abandons a handler one second after its timeout. Zero means 500ms.
 	Grace time.Duration `koanf:"grace"`
-	// MaxResult bounds the result of a message. A longer one is cut. Zero means 256KiB.
+	// MaxResult is what is always taken as the result of a message: a line may have six times as much, and 64KiB more, since that
+	// is what JSON makes of it at most. A longer line ends the process. Zero means 256KiB.
 	MaxResult consumer.Bytes `koanf:"max_result"`
 	// User is whom the program runs as: a name, name:group, uid or uid:gid. Empty means relay's own user; another one takes
 	// a relay that runs as root. HOME, USER and LOGNAME are then set to that user's.
@@ -99,8 +100,10 @@ func (c Config) process() process.Config {
 	return process.Config{Command: c.Command, Dir: c.Dir, Env: c.Env, User: c.User, Limits: c.Limits}
 }
 
-// Places is how many messages the processes of a pool take at once; 0 for per: key.
-func (c Config) Places() int {
+// Concurrency is how many messages of a route with a pool may be on their way at once. More than the processes take would wait for
+// one of them, with their timeout running; a few more are at hand when a process has answered.
+func (c Config) Concurrency() int {
 	c = c.WithDefaults()
-	return c.Processes * c.InFlight
+	places := c.Processes * c.InFlight
+	return places + places/4 + 2
 }

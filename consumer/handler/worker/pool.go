@@ -207,6 +207,9 @@ func (p *pool) verdict(ctx context.Context, m *consumer.Msg, a *answer) error {
 	}
 	switch a.Verdict {
 	case "ack":
+		if a.result != nil {
+			m.Reply(a.result)
+		}
 		return nil
 	case "snooze":
 		return consumer.Snooze(a.delay)

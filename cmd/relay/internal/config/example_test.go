@@ -212,6 +212,9 @@ func TestDocs_valuesAreTheOnesAllowed(t *testing.T) {
 			if strings.HasPrefix(path, "routes.handler.http.") {
 				set[1] = "routes=[{name: a, subjects: [s.*], handler: {http: {url: 'http://127.0.0.1/'}}}]"
 			}
+			if strings.HasPrefix(path, "routes.handler.worker.") {
+				set[1] = "routes=[{name: a, subjects: [s.*], handler: {worker: {command: [x]}}}]"
+			}
 			path := strings.Replace(strings.Replace(path, "routes.", "routes.0.", 1), "streams.", "streams.0.", 1)
 			_, err := Load(Options{Set: append(set, fmt.Sprintf("%s=%s", path, value))})
 			if known := value != "neither"; known != (err == nil) {
