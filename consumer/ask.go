@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/permission"
 )
 
 // How long whoever asks the instances waits for the first answer, for one more, and in all.
@@ -112,6 +114,7 @@ func gather(ctx context.Context, nc *nats.Conn, subject string, request []byte, 
 	if err := sub.SetPendingLimits(maxAnswers, maxAnswerBytes); err != nil {
 		return err
 	}
+	old := nc.LastError()
 	if err := nc.PublishRequest(subject, sub.Subject, request); err != nil {
 		return err
 	}
@@ -144,6 +147,10 @@ func gather(ctx context.Context, nc *nats.Conn, subject string, request []byte, 
 		case err != nil && next.Err() != nil:
 			if all.Err() != nil {
 				refuse(fmt.Sprintf("answers still come after %v", allAnswers))
+			}
+			// The server tells of a violation out of band, and whoever asked waits in vain.
+			if v := permission.Of(nc.LastError()); n == 0 && v != nil && nc.LastError() != old && (v.Subject == subject || v.Subject == sub.Subject) {
+				return v
 			}
 			return nil
 		case err != nil:

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -43,8 +45,8 @@ func Of(err error) *Error {
 const lookEvery = 20 * time.Millisecond
 
 // Watch returns a context that ends, with an *Error as its cause, when the server tells nc of a violation. cancel must be
-// called, and waits for the watch to end.
-func Watch(ctx context.Context, nc *nats.Conn) (watched context.Context, cancel func()) {
+// called, and waits for the watch to end. Subjects that begin with one of those in but do not count: what is sent there may fail.
+func Watch(ctx context.Context, nc *nats.Conn, but ...string) (watched context.Context, cancel func()) {
 	watched, end := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	old := nc.LastError()
@@ -58,10 +60,13 @@ func Watch(ctx context.Context, nc *nats.Conn) (watched context.Context, cancel 
 				return
 			case <-tick.C:
 			}
-			if err := nc.LastError(); err != old {
-				if v := Of(err); v != nil {
-					end(v)
-				}
+			err := nc.LastError()
+			if err == old {
+				continue
+			}
+			old = err
+			if v := Of(err); v != nil && !slices.ContainsFunc(but, func(prefix string) bool { return strings.HasPrefix(v.Subject, prefix) }) {
+				end(v)
 			}
 		}
 	}()

@@ -60,6 +60,28 @@ func Overlaps(a, b string) bool {
 	}
 }
 
+// Intersect is the pattern of the subjects that match both patterns; ok is false when there are none.
+func Intersect(a, b string) (both string, ok bool) {
+	if !Overlaps(a, b) {
+		return "", false
+	}
+	x, y := strings.Split(a, "."), strings.Split(b, ".")
+	var out []string
+	for i := 0; i < len(x) && i < len(y); i++ {
+		switch {
+		case x[i] == ">":
+			return strings.Join(append(out, y[i:]...), "."), true
+		case y[i] == ">":
+			return strings.Join(append(out, x[i:]...), "."), true
+		case x[i] == "*":
+			out = append(out, y[i])
+		default:
+			out = append(out, x[i])
+		}
+	}
+	return strings.Join(out, "."), true
+}
+
 // Compare orders patterns by how specific they are: negative when a is the more specific one. Tokens are compared from
 // the left: a literal goes before *, and * before >.
 func Compare(a, b string) int {

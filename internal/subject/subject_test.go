@@ -89,13 +89,17 @@ func pattern() *rapid.Generator[string] {
 	})
 }
 
-// Covers and Overlaps say about sets of subjects what Matches says about each.
+// Covers, Overlaps and Intersect say about sets of subjects what Matches says about each.
 func TestPatterns_agreeWithTheLiteralsTheyMatch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := pattern().Draw(t, "a"), pattern().Draw(t, "b")
 		covers, overlaps := true, false
+		both, some := Intersect(a, b)
 		for _, l := range literals {
 			inA, inB := Matches(a, l), Matches(b, l)
+			if (inA && inB) != (some && Matches(both, l)) {
+				t.Fatalf("%q is where %q and %q meet: %s", both, a, b, l)
+			}
 			covers = covers && (inA || !inB)
 			overlaps = overlaps || inA && inB
 		}

@@ -13,6 +13,8 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
 	"github.com/relaymq/relay/cmd/relay/internal/natsd"
+	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/permission"
 )
 
 // connect opens the connection of the configuration. embedded is the server of this process, if it has one; a command that
@@ -70,6 +72,19 @@ func (o *options) open(ctx context.Context) (*client, error) {
 }
 
 func (c *client) close() { c.conn.Close() }
+
+// permitted calls f with a context that ends when the server refuses a subject, and then names that one and the role that has it.
+// Requests to instances say so themselves; events, and who the server takes the operator for, are no reason to fail.
+func (c *client) permitted(ctx context.Context, role string, f func(context.Context) error) error {
+	ctx, stop := permission.Watch(ctx, c.conn.Conn, c.cfg.Service+".ctl.", event.Prefix(c.cfg.Service)+".", "$SYS.")
+	defer stop()
+	err := permission.Cause(ctx, f(ctx))
+	var v *permission.Error
+	if errors.As(err, &v) {
+		return fmt.Errorf("%w (relay nats permissions --for %s prints all that such a user needs)", err, role)
+	}
+	return err
+}
 
 func newJetStream(nc *nats.Conn, cfg *config.Config) (jetstream.JetStream, error) {
 	if cfg.NATS.Domain != "" {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -190,7 +191,7 @@ func (o *options) withClient(c *cobra.Command, f func(context.Context, *client) 
 		return err
 	}
 	defer cl.close()
-	return f(ctx, cl)
+	return cl.permitted(ctx, access.Operator, func(ctx context.Context) error { return f(ctx, cl) })
 }
 
 // pageSize is how many entries ls shows unless told otherwise.

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 
@@ -26,16 +27,15 @@ func newOrphansLs(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls", Short: "list what waits for routes that the configuration does not have", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := o.open(c.Context())
-			if err != nil {
+			var list []consumer.Orphan
+			err := o.withClient(c, func(ctx context.Context, cl *client) (err error) {
+				var names []string
+				for _, rt := range cl.cfg.Routes {
+					names = append(names, rt.Name)
+				}
+				list, err = consumer.Orphans(ctx, cl.js, cl.cfg.Service, names)
 				return err
-			}
-			defer cl.close()
-			var names []string
-			for _, rt := range cl.cfg.Routes {
-				names = append(names, rt.Name)
-			}
-			list, err := consumer.Orphans(c.Context(), cl.js, cl.cfg.Service, names)
+			})
 			if err != nil {
 				return err
 			}
@@ -77,63 +77,60 @@ run goes on. The old route must run nowhere, and the new one must have been star
 			if from == "" || to == "" {
 				return fmt.Errorf("%w: --from and --to are required", errUsage)
 			}
-			cl, err := o.open(c.Context())
-			if err != nil {
-				return err
-			}
-			defer cl.close()
-			var others []string
-			known := len(cl.cfg.Routes) == 0
-			for _, rt := range cl.cfg.Routes {
-				known = known || rt.Name == to
-				if rt.Name != from {
-					others = append(others, rt.Name)
-				}
-			}
-			if !known {
-				return fmt.Errorf("%w: --to: the configuration has no route %s", errUsage, printable(to))
-			}
-			list, err := consumer.Orphans(c.Context(), cl.js, cl.cfg.Service, others)
-			if err != nil {
-				return err
-			}
-			var chosen []consumer.Orphan
-			total := 0
-			for _, of := range list {
-				if of.Kind == consumer.OrphanRetries && of.Route == from && of.Stream != "" && (stream == "" || of.Stream == stream) {
-					chosen = append(chosen, of)
-					total += int(of.Messages)
-				}
-			}
-			if stream != "" && len(chosen) == 0 { // those of an earlier version do not say their stream
-				chosen = []consumer.Orphan{{Route: from, Stream: stream}}
-			}
-			out := c.OutOrStdout()
-			moved := 0
-			if !dry && len(chosen) > 0 {
-				if err := confirm(c.Context(), c, yes, fmt.Sprintf("Give %d waiting %s of route %s to route %s?", total, plural(total, "message"), printable(from), printable(to))); err != nil {
-					return err
-				}
-				bar := newBar(c, total, "moving")
-				for _, of := range chosen {
-					n, err := consumer.MoveOrphans(c.Context(), cl.js, cl.cfg.Service, from, to, of.Stream, func() { _ = bar.Add(1) })
-					moved += n
-					if err != nil {
-						_ = bar.Finish()
-						return fmt.Errorf("%d moved, the others wait as before: %w", moved, err)
+			return o.withClient(c, func(ctx context.Context, cl *client) error {
+				var others []string
+				known := len(cl.cfg.Routes) == 0
+				for _, rt := range cl.cfg.Routes {
+					known = known || rt.Name == to
+					if rt.Name != from {
+						others = append(others, rt.Name)
 					}
 				}
-				_ = bar.Finish()
-			}
-			if asJSON {
-				return printJSON(out, map[string]any{"from": from, "to": to, "found": total, "moved": moved, "dry_run": dry})
-			}
-			if dry {
-				fmt.Fprintf(out, "%d would be moved\n", total)
+				if !known {
+					return fmt.Errorf("%w: --to: the configuration has no route %s", errUsage, printable(to))
+				}
+				list, err := consumer.Orphans(ctx, cl.js, cl.cfg.Service, others)
+				if err != nil {
+					return err
+				}
+				var chosen []consumer.Orphan
+				total := 0
+				for _, of := range list {
+					if of.Kind == consumer.OrphanRetries && of.Route == from && of.Stream != "" && (stream == "" || of.Stream == stream) {
+						chosen = append(chosen, of)
+						total += int(of.Messages)
+					}
+				}
+				if stream != "" && len(chosen) == 0 { // those of an earlier version do not say their stream
+					chosen = []consumer.Orphan{{Route: from, Stream: stream}}
+				}
+				out := c.OutOrStdout()
+				moved := 0
+				if !dry && len(chosen) > 0 {
+					if err := confirm(ctx, c, yes, fmt.Sprintf("Give %d waiting %s of route %s to route %s?", total, plural(total, "message"), printable(from), printable(to))); err != nil {
+						return err
+					}
+					bar := newBar(c, total, "moving")
+					for _, of := range chosen {
+						n, err := consumer.MoveOrphans(ctx, cl.js, cl.cfg.Service, from, to, of.Stream, func() { _ = bar.Add(1) })
+						moved += n
+						if err != nil {
+							_ = bar.Finish()
+							return fmt.Errorf("%d moved, the others wait as before: %w", moved, err)
+						}
+					}
+					_ = bar.Finish()
+				}
+				if asJSON {
+					return printJSON(out, map[string]any{"from": from, "to": to, "found": total, "moved": moved, "dry_run": dry})
+				}
+				if dry {
+					fmt.Fprintf(out, "%d would be moved\n", total)
+					return nil
+				}
+				fmt.Fprintf(out, "%d moved\n", moved)
 				return nil
-			}
-			fmt.Fprintf(out, "%d moved\n", moved)
-			return nil
+			})
 		},
 	}
 	f := c.Flags()

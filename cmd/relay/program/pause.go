@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
@@ -90,6 +91,10 @@ func (a act) do(o *options, c *cobra.Command, names []string) error {
 		return err
 	}
 	defer cl.close()
+	return cl.permitted(ctx, access.Operator, func(ctx context.Context) error { return a.on(ctx, cl, c, names) })
+}
+
+func (a act) on(ctx context.Context, cl *client, c *cobra.Command, names []string) error {
 	order := consumer.Order{
 		Route: names[0], State: a.state, Why: a.why, By: or(a.as, caller()), User: consumer.NATSUser(ctx, cl.conn.Conn), At: time.Now().UTC(),
 	}

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -58,7 +60,11 @@ standard input. A stream that is full is tried again, with backoff, until --time
 				return err
 			}
 			defer cl.close()
-			ack, err := consumer.Publish(ctx, cl.js, m)
+			var ack *jetstream.PubAck
+			err = cl.permitted(ctx, access.Publisher, func(ctx context.Context) (err error) {
+				ack, err = consumer.Publish(ctx, cl.js, m)
+				return err
+			})
 			switch {
 			case errors.Is(err, nats.ErrNoResponders), errors.Is(err, consumer.ErrNoStream):
 				return fmt.Errorf("no stream holds subject %s: nothing was stored", printable(m.Subject))

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/consumer"
 )
 
@@ -49,10 +50,12 @@ server. A question mark stands for what is not known yet. With a ROUTE it tells 
 			if len(a) == 1 {
 				route = a[0]
 			}
-			if f.watch {
-				return f.again(c.Context(), c, cl, route)
-			}
-			return f.once(c.Context(), c, cl, route)
+			return cl.permitted(c.Context(), access.Viewer, func(ctx context.Context) error {
+				if f.watch {
+					return f.again(ctx, c, cl, route)
+				}
+				return f.once(ctx, c, cl, route)
+			})
 		},
 	}
 	c.Flags().BoolVar(&f.json, "json", false, "print JSON")

@@ -82,6 +82,28 @@ func targets(f handler.Publishing, subjects []string) []string {
 	return out
 }
 
+// Targets are patterns of all that the handler of the route may publish to.
+func (r Route) Targets() (patterns []string) {
+	if r.Handler.Settings == nil {
+		return nil
+	}
+	p := r.Handler.Publishes()
+	if p.Template == "" {
+		return nil
+	}
+	for _, target := range targets(p, r.Subjects) {
+		if len(p.Allow) == 0 {
+			patterns = append(patterns, target)
+		}
+		for _, allowed := range p.Allow {
+			if both, ok := subject.Intersect(target, allowed); ok {
+				patterns = append(patterns, both)
+			}
+		}
+	}
+	return patterns
+}
+
 // widen makes a pattern of a template filled with wildcards: x* is *, and what follows a > is lost in it.
 func widen(s string) string {
 	tokens := strings.Split(s, ".")

@@ -1,0 +1,277 @@
+// Package access computes, from a configuration, the subjects that each kind of user of relay needs, so that a NATS server
+// can deny everything else. The lists follow what the program really uses: the tests run it under them.
+package access
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/relaymq/relay/cmd/relay/internal/config"
+	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// The roles. A user may have several.
+const (
+	// Service is `relay run`.
+	Service = "service"
+	// Operator is who looks at messages and acts: every command but run and pub.
+	Operator = "operator"
+	// Viewer sees status and events, and no message.
+	Viewer = "viewer"
+	// Publisher publishes what routes handle.
+	Publisher = "publisher"
+)
+
+// Roles are all of them.
+func Roles() []string { return []string{Service, Operator, Viewer, Publisher} }
+
+// Permissions are what a user may do. Everything else is to be denied.
+type Permissions struct {
+	Publish   []string `json:"publish"`
+	Subscribe []string `json:"subscribe"`
+	// Notes say what the lists leave open, and how to narrow it.
+	Notes []string `json:"notes"`
+}
+
+// For returns what a user with these roles needs. It panics on an unknown one.
+func For(cfg *config.Config, roles ...string) Permissions {
+	b := &builder{cfg: cfg, api: "$JS.API."}
+	if d := cfg.NATS.Domain; d != "" {
+		b.api = "$JS." + d + ".API."
+	}
+	for _, role := range roles {
+		switch role {
+		case Service:
+			b.service()
+		case Operator:
+			b.operator()
+		case Viewer:
+			b.viewer()
+		case Publisher:
+			b.publisher()
+		default:
+			panic(fmt.Sprintf("access: unknown role %q", role))
+		}
+	}
+	b.Publish, b.Subscribe = compact(b.Publish), compact(b.Subscribe)
+	if b.Notes == nil {
+		b.Notes = []string{}
+	}
+	return b.Permissions
+}
+
+// compact sorts, and leaves out what another pattern of the list covers.
+func compact(list []string) []string {
+	kept := []string{}
+	for i, s := range list {
+		covered := slices.ContainsFunc(list[:i], func(o string) bool { return subject.Covers(o, s) }) ||
+			slices.ContainsFunc(list[i+1:], func(o string) bool { return o != s && subject.Covers(o, s) })
+		if !covered {
+			kept = append(kept, s)
+		}
+	}
+	slices.Sort(kept)
+	return kept
+}
+
+type builder struct {
+	Permissions
+	cfg *config.Config
+	api string // prefix of the JetStream API
+}
+
+func (b *builder) publish(subjects ...string)   { b.Publish = append(b.Publish, subjects...) }
+func (b *builder) subscribe(subjects ...string) { b.Subscribe = append(b.Subscribe, subjects...) }
+func (b *builder) note(format string, args ...any) {
+	if n := fmt.Sprintf(format, args...); !slices.Contains(b.Notes, n) {
+		b.Notes = append(b.Notes, n)
+	}
+}
+
+// ask permits calls of the JetStream API.
+func (b *builder) ask(calls ...string) {
+	for _, c := range calls {
+		b.publish(b.api + c)
+	}
+}
+
+// answers permits to get answers to requests.
+func (b *builder) answers() { b.subscribe(b.inbox()) }
+
+// inbox is where relay gets its answers.
+func (b *builder) inbox() string {
+	if p := b.cfg.NATS.InboxPrefix; p != "" {
+		return p + ".>"
+	}
+	return "_INBOX.>"
+}
+
+// own are the names of relay's own streams, and of those of its buckets.
+func (b *builder) own() (list []string) {
+	for _, s := range []string{"RETRY", "DLQ"} {
+		list = append(list, b.upper()+s)
+	}
+	if b.cfg.Events.Store {
+		list = append(list, event.StreamName(b.cfg.Service))
+	}
+	for _, s := range []string{"ATTEMPTS", "STATE", "JOBS", "INSTANCES"} {
+		list = append(list, "KV_"+b.upper()+s)
+	}
+	return append(list, "OBJ_"+b.upper()+"DLQ_BODIES")
+}
+
+// upper begins the names of relay's own streams and buckets.
+func (b *builder) upper() string { return strings.ToUpper(b.cfg.Service) + "_" }
+
+// read permits to look at a stream and to read it, also through consumers that are gone when that is done.
+func (b *builder) read(stream string) {
+	b.ask("STREAM.INFO."+stream, "STREAM.MSG.GET."+stream, "DIRECT.GET."+stream, "DIRECT.GET."+stream+".>")
+	b.ask("CONSUMER.CREATE."+stream, "CONSUMER.CREATE."+stream+".>", "CONSUMER.INFO."+stream+".*", "CONSUMER.DELETE."+stream+".*", "CONSUMER.MSG.NEXT."+stream+".*")
+	b.publish("$JS.FC." + stream + ".>") // answers to the server's flow control
+}
+
+// remove permits to take messages out of a stream.
+func (b *builder) remove(stream string) {
+	b.ask("STREAM.MSG.DELETE."+stream, "STREAM.PURGE."+stream)
+}
+
+// acknowledge permits to settle deliveries of a durable, in both forms that the server may give them.
+func (b *builder) acknowledge(stream, durable string) {
+	b.publish("$JS.ACK."+stream+"."+durable+".>", "$JS.ACK.*.*."+stream+"."+durable+".>")
+}
+
+// bucket permits to write a key-value bucket or an object store. With a domain the client goes by the API's prefix.
+func (b *builder) bucket(prefix string) {
+	b.publish(prefix + ".>")
+	if b.cfg.NATS.Domain != "" {
+		b.publish(b.api + prefix + ".>")
+	}
+}
+
+func (b *builder) buckets(names ...string) {
+	for _, n := range names {
+		b.bucket("$KV." + b.upper() + n)
+	}
+}
+
+// deadPrefixes are where dead letters are published.
+func (b *builder) deadPrefixes() (list []string) {
+	list = []string{b.cfg.Service + ".dlq.>"}
+	for _, rt := range b.cfg.Routes {
+		if p := rt.DeadLetter.Prefix; p != "" {
+			list = append(list, p+".>")
+		}
+	}
+	return list
+}
+
+// service is what an instance does.
+func (b *builder) service() {
+	s := b.cfg.Service
+	b.ask("INFO", "STREAM.NAMES")
+	for _, stream := range b.own() {
+		b.read(stream)
+		b.remove(stream)
+		b.ask("STREAM.CREATE."+stream, "STREAM.UPDATE."+stream)
+	}
+	for _, stream := range b.cfg.Streams {
+		b.ask("STREAM.INFO."+stream.Name, "STREAM.CREATE."+stream.Name)
+	}
+	for _, rt := range b.cfg.Routes {
+		stream := b.streamOf(rt)
+		b.read(stream)
+		b.ask("CONSUMER.LIST." + stream) // relay tells of durables whose routes are gone
+		b.acknowledge(stream, durableOf(rt))
+		for _, target := range rt.Targets() {
+			b.publish(target)
+		}
+	}
+	b.acknowledge(b.upper()+"RETRY", "*")
+	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", event.Prefix(s)+".>")
+	b.publish(b.deadPrefixes()...)
+	b.buckets("ATTEMPTS", "STATE", "JOBS", "INSTANCES")
+	b.bucket("$O." + b.upper() + "DLQ_BODIES")
+	b.publish(b.inbox()) // answers to operators, and to whoever lists NATS services
+	b.subscribe(s+".ctl.>", "$SRV.>")
+	b.answers()
+	b.warnOfInbox()
+}
+
+// operator is what the commands do.
+func (b *builder) operator() {
+	s := b.cfg.Service
+	b.viewer()
+	b.ask("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.*", "CONSUMER.LIST.*", "CONSUMER.INFO."+b.upper()+"RETRY.*")
+	for _, stream := range b.own() {
+		b.read(stream)
+	}
+	for _, stream := range []string{b.upper() + "DLQ", b.upper() + "RETRY", "OBJ_" + b.upper() + "DLQ_BODIES", "KV_" + b.upper() + "JOBS"} {
+		b.remove(stream)
+	}
+	// Orders and jobs can be given before an instance ever ran.
+	b.ask("STREAM.CREATE.KV_"+b.upper()+"STATE", "STREAM.CREATE.KV_"+b.upper()+"JOBS")
+	for _, rt := range b.cfg.Routes {
+		// A retry is shown with the message that waits.
+		b.ask("STREAM.MSG.GET."+b.streamOf(rt), "DIRECT.GET."+b.streamOf(rt), "DIRECT.GET."+b.streamOf(rt)+".>")
+	}
+	b.publish(s+".park.>", s+".due.>", s+".ctl.act.>", event.Prefix(s)+".>", "$SYS.REQ.USER.INFO")
+	b.publish(b.deadPrefixes()...)
+	b.buckets("STATE", "JOBS")
+	b.bucket("$O." + b.upper() + "DLQ_BODIES")
+	b.note("an operator needs more for: relay pub (the role publisher), relay dlq replay --to-subject and replay jobs with a subject (to publish there)")
+}
+
+// viewer sees what instances say of themselves.
+func (b *builder) viewer() {
+	b.publish(b.cfg.Service + ".ctl.view.>")
+	b.subscribe(event.Prefix(b.cfg.Service) + ".>")
+	b.answers()
+}
+
+// publisher fills the streams.
+func (b *builder) publisher() {
+	events := event.Prefix(b.cfg.Service) + ".>"
+	for _, rt := range b.cfg.Routes {
+		for _, p := range rt.Subjects {
+			if !subject.Overlaps(p, events) { // what happens to relay is for relay to say
+				b.publish(p)
+			}
+		}
+	}
+	b.subscribe("_INBOX.>")
+	if p := b.cfg.NATS.InboxPrefix; p != "" {
+		b.note("publishers use _INBOX.>, and not relay's %s.>: relay pub needs --set nats.inbox_prefix=_INBOX", p)
+	}
+	b.warnOfInbox()
+}
+
+func (b *builder) warnOfInbox() {
+	if b.cfg.NATS.InboxPrefix == "" {
+		b.note("service and publishers share _INBOX.>: who may subscribe there reads what relay pulls. Set nats.inbox_prefix, to a prefix that only relay and its operators may use, and let publishers keep _INBOX.>")
+	}
+}
+
+// streamOf is the name of a route's stream, or * when only the server knows it.
+func (b *builder) streamOf(rt config.Route) string {
+	if rt.Stream != "" {
+		return rt.Stream
+	}
+	for _, s := range b.cfg.Streams {
+		for _, p := range s.Subjects {
+			if slices.ContainsFunc(rt.Subjects, func(r string) bool { return subject.Overlaps(p, r) }) {
+				return s.Name
+			}
+		}
+	}
+	b.note("route %s names no stream, so that its permissions are for all streams: set stream in the route", rt.Name)
+	return "*"
+}
+
+func durableOf(rt config.Route) string {
+	if rt.Durable != "" {
+		return rt.Durable
+	}
+	return rt.Name
+}

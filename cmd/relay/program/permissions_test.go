@@ -1,0 +1,349 @@
+package program
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/internal/natstest"
+)
+
+// permittedRoutes use all that relay does to a server: parking, dead letters, stored events, forwarding, a prefix of its own.
+const permittedRoutes = `
+events: {store: true}
+routes:
+  - name: billing
+    subjects: [orders.billing.>]
+    handler: {http: {url: "$HOOK"}}
+    retry: {max_attempts: 2, policy: constant, min: 50ms}
+  - name: slow
+    subjects: [orders.slow.>]
+    handler: {http: {url: "$HOOK"}}
+    dead_letter: {prefix: broken}
+    retry: {max_attempts: 5, policy: constant, min: 2h, max: 2h, park_after: 1m}
+    supervisor: {trip_after: 0, route_trip_after: 0}
+  - name: quick
+    subjects: [orders.quick.>]
+    handler: {http: {url: "$HOOK"}}
+  - name: copy
+    subjects: [orders.copy.*]
+    handler: {forward: {subject: "copies.{3}"}}
+`
+
+// denying is a world whose server denies everything that relay nats permissions does not print.
+type denying struct {
+	*world
+	log *violations
+}
+
+// violations are what the server refused.
+type violations struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (v *violations) Errorf(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); strings.Contains(text, "Violation") {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.list = append(v.list, text)
+	}
+}
+
+func (*violations) Noticef(string, ...any) {}
+func (*violations) Warnf(string, ...any)   {}
+func (*violations) Fatalf(string, ...any)  {}
+func (*violations) Debugf(string, ...any)  {}
+func (*violations) Tracef(string, ...any)  {}
+
+func (v *violations) all() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Clone(v.list)
+}
+
+// serverUsers has the server's own parser read what relay prints, one user for each role, whose password is its name.
+func serverUsers(t *testing.T, dir string) []*server.User {
+	t.Helper()
+	conf := "authorization: {users: [\n"
+	for _, role := range access.Roles() {
+		text := must(t, dir, "nats", "permissions", "--for", role)
+		if err := os.WriteFile(filepath.Join(dir, role+".conf"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		conf += fmt.Sprintf("  {user: %s, password: %[1]s, include ./%[1]s.conf}\n", role)
+	}
+	file := filepath.Join(dir, "server.conf")
+	if err := os.WriteFile(file, []byte(conf+"]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opts, err := server.ProcessConfigFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(opts.Users) != len(access.Roles()) {
+		t.Fatalf("the server reads %d users", len(opts.Users))
+	}
+	return opts.Users
+}
+
+func newDenying(t *testing.T, routes string) *denying {
+	t.Helper()
+	const inbox = "inbox_prefix: _INBOX_relay"
+	dir := t.TempDir()
+	config := "streams: [{name: ORDERS, subjects: [orders.>]}, {name: COPIES, subjects: [copies.>]}]\nnats: {url: nats://127.0.0.1:1, " + inbox + "}\n" +
+		strings.ReplaceAll(routes, "$HOOK", "http://127.0.0.1:1")
+	if err := os.WriteFile(filepath.Join(dir, "relay.yaml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	users := serverUsers(t, dir)
+	d := &denying{log: &violations{}}
+	d.world = newWorld(t, "", natstest.WithOptions(func(o *server.Options) {
+		o.Users = append([]*server.User{{Username: "test", Password: "test"}}, users...)
+		o.NoAuthUser = "test"
+	}))
+	d.s.Native().SetLoggerV2(d.log, false, false, false)
+	text := "admin: {listen: 127.0.0.1:0}\nstreams: [{name: ORDERS, subjects: [orders.>]}, {name: COPIES, subjects: [copies.>]}]\n" +
+		fmt.Sprintf("nats: {url: %q, user: service, password: service, %s}\n", d.s.URL(), inbox) + strings.ReplaceAll(routes, "$HOOK", d.hook.URL)
+	if err := os.WriteFile(filepath.Join(d.dir, "relay.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// as are flags by which a command is run as a user of that role.
+func as(role string) []string {
+	flags := []string{"--set", "nats.user=" + role, "--set", "nats.password=" + role}
+	if role == access.Publisher {
+		flags = append(flags, "--set", "nats.inbox_prefix=_INBOX")
+	}
+	return flags
+}
+
+func (d *denying) by(role string, args ...string) string {
+	d.t.Helper()
+	return must(d.t, d.dir, append(args, as(role)...)...)
+}
+
+// Everything that relay does, and every command, under exactly the permissions that relay prints.
+func TestPermissions_everythingWorks(t *testing.T) {
+	t.Parallel()
+	d := newDenying(t, permittedRoutes)
+	d.hook.answers(func(r request) (int, string) { return 503, "gateway down" })
+	p := d.run()
+	defer func() {
+		if list := d.log.all(); len(list) > 0 {
+			t.Errorf("the server refused:\n%s", strings.Join(slices.Compact(list), "\n"))
+		}
+	}()
+
+	d.by(access.Publisher, "pub", "orders.copy.one", "x")
+	d.by(access.Publisher, "pub", "orders.billing.eu", `{"id":1}`)
+	d.by(access.Publisher, "pub", "orders.billing.us", `{"id":2}`)
+	// Too large for an entry: its body goes to the object store.
+	large := make([]byte, 1<<20-200)
+	d.publish("orders.billing.large", large, nil)
+	for i := range 4 {
+		d.by(access.Publisher, "pub", fmt.Sprintf("orders.slow.%d", i), "{}")
+	}
+	eventually(t, "three dead letters, four parked", func() bool {
+		return left(t, d.js, "RELAY_DLQ") == 3 && left(t, d.js, "RELAY_RETRY") == 4
+	})
+	eventually(t, "forwarded", func() bool { return left(t, d.js, "COPIES") == 1 })
+
+	for _, role := range []string{access.Viewer, access.Operator} {
+		if out := d.by(role, "status"); !strings.Contains(out, "billing") {
+			t.Errorf("status as %s: %s", role, out)
+		}
+	}
+	d.by(access.Operator, "status", "slow")
+	if out := d.by(access.Operator, "dlq", "ls"); !strings.Contains(out, "orders.billing.large") {
+		t.Errorf("dlq ls: %s", out)
+	}
+	d.by(access.Operator, "dlq", "ls", "--group-by", "error")
+	for n := 1; n <= 3; n++ {
+		d.by(access.Operator, "dlq", "show", fmt.Sprint(n))
+	}
+	exported := d.by(access.Operator, "dlq", "export")
+	if n := strings.Count(exported, "\n"); n != 3 {
+		t.Errorf("exported %d", n)
+	}
+	if err := os.WriteFile(filepath.Join(d.dir, "dead.jsonl"), []byte(exported), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.by(access.Operator, "retries", "ls")
+	d.by(access.Operator, "retries", "show", "ORDERS/5")
+	if out := d.by(access.Operator, "retries", "discard", "ORDERS/5", "--yes"); !strings.Contains(out, "1 discarded") {
+		t.Errorf("retries discard: %s", out)
+	}
+	d.by(access.Operator, "dlq", "discard", "4", "--yes")
+	d.by(access.Operator, "orphans", "ls")
+	for _, args := range [][]string{{"billing", "--why", "a test"}, {"billing", "orders.billing.eu"}} {
+		d.by(access.Operator, append([]string{"pause"}, args...)...)
+		d.by(access.Operator, append([]string{"resume"}, args...)...)
+	}
+
+	d.hook.answers(nil)
+	d.by(access.Operator, "retries", "now", "ORDERS/6")
+	eventually(t, "hastened", func() bool { return left(t, d.js, "RELAY_RETRY") == 2 })
+	if out := d.by(access.Operator, "dlq", "replay", "--yes", "--wait"); !strings.Contains(out, "3 succeeded") {
+		t.Errorf("replay: %s", out)
+	}
+	if out := d.by(access.Operator, "dlq", "import", "dead.jsonl"); !strings.Contains(out, "3") {
+		t.Errorf("import: %s", out)
+	}
+	d.by(access.Operator, "dlq", "discard", "--route", "billing", "--yes")
+	var jobs []struct{ ID, Kind string }
+	for line := range strings.Lines(d.by(access.Operator, "replay", "ls", "--json")) {
+		var j struct{ ID, Kind string }
+		if err := json.Unmarshal([]byte(line), &j); err == nil {
+			jobs = append(jobs, j)
+		}
+	}
+	for _, j := range jobs {
+		d.by(access.Operator, "replay", "show", j.ID)
+	}
+	d.by(access.Operator, "events", "--limit", "5")
+
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	if out := d.by(access.Operator, "orphans", "move", "--from", "slow", "--to", "quick", "--yes"); out != "2 moved\n" {
+		t.Errorf("orphans move: %s", out)
+	}
+	// A second start finds everything.
+	p = d.run()
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// Who may publish to the routes, and nothing else, has no way into relay.
+func TestPermissions_publisherAttacks(t *testing.T) {
+	t.Parallel()
+	d := newDenying(t, permittedRoutes)
+	release := make(chan struct{})
+	d.hook.answers(func(r request) (int, string) {
+		if r.body == "held" {
+			<-release
+		}
+		return 200, ""
+	})
+	free := sync.OnceFunc(func() { close(release) })
+	defer free()
+	d.run()
+	seq := d.publish("orders.billing.eu", []byte("held"), nil)
+	eventually(t, "the message is in hand", func() bool { return d.hook.count() == 1 })
+
+	nc, err := nats.Connect(d.s.URL(), nats.UserInfo("publisher", "publisher"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	order, _ := json.Marshal(map[string]any{"route": "billing", "state": "paused", "at": "2026-01-01T00:00:00Z", "format": 1})
+	attacks := map[string]string{
+		fmt.Sprintf("$JS.ACK.ORDERS.billing.1.%d.1.0.0", seq):           "+ACK",
+		fmt.Sprintf("$JS.ACK._.ACCOUNT.ORDERS.billing.1.%d.1.0.0", seq): "+TERM",
+		"$KV.RELAY_STATE.billing":                                       string(order),
+		"$KV.RELAY_ATTEMPTS.x":                                          "{}",
+		"$KV.RELAY_INSTANCES.x":                                         "{}",
+		"$KV.RELAY_JOBS.forged":                                         `{"id":"forged","state":"running","subject":"elsewhere"}`,
+		"$O.RELAY_DLQ_BODIES.M.x":                                       "{}",
+		"relay.due.billing.ORDERS.forged":                               "forged",
+		"relay.park.billing.ORDERS.1-1":                                 "forged",
+		"relay.dlq.billing.ORDERS.1-1-0.orders.x":                       "forged",
+		"broken.slow.ORDERS.1-1-0.orders.x":                             "forged",
+		"relay.ctl.act.resume":                                          string(order),
+		"relay.ctl.view.status":                                         "{}",
+		"relay.event.audit.billing":                                     "{}",
+		"copies.eu":                                                     "forged",
+		"$JS.API.STREAM.CREATE.EVIL":                                    `{"name":"EVIL","subjects":["evil.>"],"republish":{"src":">","dest":"relay.due.billing.ORDERS.x"}}`,
+		"$JS.API.STREAM.UPDATE.RELAY_RETRY":                             `{"name":"RELAY_RETRY","sources":[{"name":"ORDERS"}]}`,
+		"$JS.API.CONSUMER.CREATE.ORDERS.evil":                           `{"stream_name":"ORDERS","config":{"name":"evil","deliver_subject":"relay.due.billing.ORDERS.x"}}`,
+		"$JS.API.STREAM.DELETE.RELAY_DLQ":                               "",
+		"$JS.API.STREAM.PURGE.ORDERS":                                   "",
+		"$JS.API.CONSUMER.DELETE.ORDERS.billing":                        "",
+		"$JS.API.STREAM.MSG.GET.RELAY_DLQ":                              `{"seq":1}`,
+		"_INBOX_relay.x":                                                "forged",
+	}
+	for subject, body := range attacks {
+		if err := nc.Publish(subject, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listen := []string{"_INBOX_relay.>", "relay.>", "$JS.>", "$KV.>", "orders.>", ">"}
+	for _, subject := range listen {
+		if _, err := nc.Subscribe(subject, func(m *nats.Msg) { t.Errorf("heard %s", m.Subject) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for subject := range attacks {
+		if !slices.ContainsFunc(d.log.all(), func(v string) bool {
+			return strings.Contains(v, "Publish Violation") && strings.Contains(v, `"`+subject+`"`)
+		}) {
+			t.Errorf("the server lets a publisher use %s", subject)
+		}
+	}
+	if n := strings.Count(strings.Join(d.log.all(), "\n"), "Subscription Violation"); n != len(listen) {
+		t.Errorf("%d subscriptions of %d refused", n, len(listen))
+	}
+	free()
+	settled(t, d.js, "ORDERS", "billing")
+	d.publish("orders.billing.us", []byte("after"), nil) // and the route works
+	eventually(t, "the next message", func() bool { return d.hook.count() == 2 })
+	settled(t, d.js, "ORDERS", "billing")
+	for _, r := range d.hook.all() {
+		if r.body != "held" && r.body != "after" || r.attempt != "1" {
+			t.Errorf("handled: %+v", r)
+		}
+	}
+	for stream, want := range map[string]int{"RELAY_DLQ": 0, "RELAY_RETRY": 0, "COPIES": 0, "KV_RELAY_STATE": 0} {
+		if n := left(t, d.js, stream); n != want {
+			t.Errorf("%s holds %d", stream, n)
+		}
+	}
+}
+
+// A command that lacks a right says which.
+func TestPermissions_whatLacksIsSaid(t *testing.T) {
+	t.Parallel()
+	d := newDenying(t, permittedRoutes)
+	d.hook.answers(func(r request) (int, string) { return 422, "no" })
+	d.run()
+	d.publish("orders.billing.eu", []byte("{}"), nil)
+	eventually(t, "a dead letter", func() bool { return left(t, d.js, "RELAY_DLQ") == 1 })
+	for _, c := range []struct{ role, command, want string }{
+		{access.Viewer, "dlq ls", "publish to $JS.API.STREAM.INFO.RELAY_DLQ"},
+		{access.Viewer, "dlq replay --yes", "publish to $JS.API.STREAM.INFO.RELAY_DLQ"},
+		{access.Viewer, "retries ls", "publish to $JS.API.STREAM."},
+		{access.Viewer, "pause billing", "publish to $JS.API.STREAM.INFO.KV_RELAY_STATE"},
+		{access.Viewer, "events", "publish to $JS.API.STREAM.INFO.RELAY_EVENTS"},
+		{access.Viewer, "pub orders.billing.eu x", "publish to orders.billing.eu"},
+		{access.Publisher, "status", "publish to relay.ctl.view.status"},
+		{access.Operator, "pub orders.billing.eu x", "publish to orders.billing.eu"},
+		{access.Operator, "dlq replay --yes --to-subject orders.elsewhere.eu", "publish to orders.elsewhere.eu"},
+	} {
+		code, out, stderr := relay(t, d.dir, append(strings.Fields(c.command), as(c.role)...)...)
+		if code == 0 || !strings.Contains(stderr, "not permitted to "+c.want) || !strings.Contains(stderr, "relay nats permissions --for") {
+			t.Errorf("%s as %s: exit %d\n%s%s", c.command, c.role, code, out, stderr)
+		}
+	}
+	if n := left(t, d.js, "RELAY_DLQ"); n != 1 {
+		t.Errorf("%d dead letters", n)
+	}
+}
