@@ -13,7 +13,7 @@ BENCHPKGS ?= ack supervisor consumer dlq
 BENCHCOUNT ?= 6
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test test-relay test-bench check build fuzz chaos soak
+.PHONY: help run test test-relay test-bench check build fuzz vuln notice chaos soak
 .PHONY: bench bench-diff profile
 
 help: ## list the targets
@@ -47,6 +47,12 @@ fuzz: ## fuzz every fuzz target for FUZZTIME each
 			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
 		done; \
 	done
+
+vuln: ## ask for known vulnerabilities in what relay calls; it needs the network
+	$(GO) tool -modfile=.ci/tools/vuln.mod govulncheck ./...
+
+notice: ## write NOTICE, with the licences of what the program is built of
+	$(GO) test ./internal/repo -run TestLicences -update
 
 bench: build ## compare relay with plain nats.go and Watermill: about 25 minutes on a quiet machine; BENCHFLAGS=-quick for a look
 	cd bench && $(GO) build -trimpath -o ../bin/bench . && ../bin/bench -relay ../$(BIN) $(BENCHFLAGS)
