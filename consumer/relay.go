@@ -192,6 +192,9 @@ func (r *Relay) deadPrefix(rt Route) string {
 	return cmp.Or(rt.DeadLetter.Prefix, r.cfg.Service+".dlq")
 }
 
+// Instance is the name of this process: that of the Config, or one that was made.
+func (r *Relay) Instance() string { return r.cfg.Instance }
+
 // Run sets everything up, and handles messages until ctx is done. Then it drains: see [Config.Drain]. It returns nil
 // after a clean drain, an error that is [ErrForcedDrain] when handlers had to be interrupted, one that is [ErrEscalated]
 // when a key gave up under on_give_up: exit, one that is nats.ErrConnectionClosed when the connection was closed for good,

@@ -82,7 +82,7 @@ func recorded(ctx context.Context, cl *client, record *dlq.Job, total int, disca
 		return fmt.Errorf("nothing is discarded, because it cannot be recorded: %w", err)
 	}
 	now := time.Now()
-	record.ID, record.State, record.By, record.Runner, record.Created, record.Total = dlq.NewJobID(now), dlq.JobRunning, caller(), runner(), now.UTC(), total
+	record.ID, record.State, record.By, record.Runner, record.Created, record.Total = dlq.NewJobID(now), dlq.JobRunning, or(record.By, caller()), runner(), now.UTC(), total
 	if err := jobs.Create(ctx, record); err != nil {
 		return fmt.Errorf("nothing is discarded, because it cannot be recorded: %w", err)
 	}
@@ -116,6 +116,14 @@ func present(ctx context.Context, store *dlq.Store, named []uint64) error {
 
 func discardAll(ctx context.Context, c *cobra.Command, store *dlq.Store, named []uint64) (int, error) {
 	bar := newBar(c, len(named), "discarding")
+	done, err := discardEach(ctx, store, named, func() { _ = bar.Add(1) })
+	_ = bar.Finish()
+	fmt.Fprintf(c.OutOrStdout(), "%d discarded\n", done)
+	return done, err
+}
+
+// discardEach removes entries, and calls one after each, from one goroutine at a time.
+func discardEach(ctx context.Context, store *dlq.Store, named []uint64, one func()) (int, error) {
 	work, group := errgroup.WithContext(ctx)
 	work.SetLimit(16)
 	var mu sync.Mutex
@@ -128,7 +136,7 @@ func discardAll(ctx context.Context, c *cobra.Command, store *dlq.Store, named [
 			err := store.Discard(group, n)
 			mu.Lock()
 			defer mu.Unlock()
-			_ = bar.Add(1)
+			one()
 			switch {
 			case err == nil:
 				done++
@@ -140,8 +148,6 @@ func discardAll(ctx context.Context, c *cobra.Command, store *dlq.Store, named [
 		})
 	}
 	err := work.Wait()
-	_ = bar.Finish()
-	fmt.Fprintf(c.OutOrStdout(), "%d discarded\n", done)
 	if ctx.Err() != nil && done < len(named) {
 		return done, fmt.Errorf("interrupted: %d are left", len(named)-done)
 	}

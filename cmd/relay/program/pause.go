@@ -81,8 +81,7 @@ const (
 	followTimeout = 15 * time.Second
 )
 
-// do stores the order and waits until the running instances follow it. What they answer may be missing or wrong: the order
-// is stored all the same.
+// do gives the order.
 func (a act) do(o *options, c *cobra.Command, names []string) error {
 	ctx, cancel := context.WithTimeout(c.Context(), actTimeout)
 	defer cancel()
@@ -95,61 +94,14 @@ func (a act) do(o *options, c *cobra.Command, names []string) error {
 }
 
 func (a act) on(ctx context.Context, cl *client, c *cobra.Command, names []string) error {
-	order := consumer.Order{
-		Route: names[0], State: a.state, Why: a.why, By: or(a.as, caller()), User: consumer.NATSUser(ctx, cl.conn.Conn), At: time.Now().UTC(),
-	}
-	q := consumer.StatusRequest{Keys: -1}
+	order := consumer.Order{Route: names[0], State: a.state, Why: a.why, By: or(a.as, caller())}
 	if len(names) == 2 {
-		order.Key, q.Key = []byte(names[1]), &names[1]
+		order.Key = []byte(names[1])
 	}
-	answers, err := consumer.Ask(ctx, cl.conn.Conn, cl.cfg.Service, q)
-	complain(c.ErrOrStderr(), answers.Bad)
-	if err != nil && ctx.Err() != nil {
-		return err
-	}
-	if err := knownRoute(cl, answers.Instances, order.Route); err != nil {
-		return err
-	}
-	out := outcome{Order: order, Follow: []string{}, Behind: []string{}}
-	if len(names) == 2 {
-		out.Key = names[1]
-		note, err := knownKey(answers.Instances, order.Route, out.Key)
-		if err != nil {
-			return err
-		}
-		if note != "" && a.state == consumer.OrderPaused {
-			out.Notes = append(out.Notes, note)
-		}
-	}
-	orders, err := consumer.OpenOrders(ctx, cl.js, cl.cfg.Service, cl.cfg.NATS.Replicas)
+	out, err := cl.give(ctx, order, c.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	if a.state == consumer.OrderRunning && order.Key == nil {
-		if out.Keys, err = orders.PausedKeys(ctx, order.Route); err != nil {
-			return err
-		}
-		for _, paused := range out.Keys {
-			resume := order
-			resume.Key = paused.Key
-			if _, err := orders.Give(ctx, resume); err != nil {
-				return err
-			}
-		}
-	}
-	if out.Revision, err = orders.Give(ctx, order); err != nil {
-		return err
-	}
-	out.follow(ctx, cl, orders)
-	if a.state == consumer.OrderRunning {
-		woken, bad, err := consumer.Wake(ctx, cl.conn.Conn, cl.cfg.Service, order)
-		complain(c.ErrOrStderr(), bad)
-		if err != nil && !errors.Is(err, consumer.ErrNobody) {
-			return fmt.Errorf("the order is stored, but waits could not be ended: %w", err)
-		}
-		out.Ended = woken
-	}
-	cl.tell(event.Audit, event.Data{Route: order.Route, Key: out.Key, Why: order.Why, By: order.By, Text: out.what() + " is " + order.State})
 	if a.json {
 		err = printJSON(c.OutOrStdout(), out)
 	} else {
@@ -159,6 +111,65 @@ func (a act) on(ctx context.Context, cl *client, c *cobra.Command, names []strin
 		err = fmt.Errorf("the order is stored, but is not followed on %d %s; see relay status", len(out.Behind), plural(len(out.Behind), "instance"))
 	}
 	return err
+}
+
+// give stores the order and waits until the running instances follow it. What they answer may be missing or wrong: the order
+// is stored all the same.
+func (c *client) give(ctx context.Context, order consumer.Order, notes io.Writer) (*outcome, error) {
+	order.User, order.At = consumer.NATSUser(ctx, c.conn.Conn), time.Now().UTC()
+	out := &outcome{Order: order, Follow: []string{}, Behind: []string{}}
+	q := consumer.StatusRequest{Keys: -1}
+	if order.Key != nil {
+		out.Key = string(order.Key)
+		q.Key = &out.Key
+	}
+	answers, err := consumer.Ask(ctx, c.conn.Conn, c.cfg.Service, q)
+	complain(notes, answers.Bad)
+	if err != nil && ctx.Err() != nil {
+		return nil, err
+	}
+	if err := knownRoute(c, answers.Instances, order.Route); err != nil {
+		return nil, err
+	}
+	if order.Key != nil {
+		note, err := knownKey(answers.Instances, order.Route, out.Key)
+		if err != nil {
+			return nil, err
+		}
+		if note != "" && order.State == consumer.OrderPaused {
+			out.Notes = append(out.Notes, note)
+		}
+	}
+	orders, err := consumer.OpenOrders(ctx, c.js, c.cfg.Service, c.cfg.NATS.Replicas)
+	if err != nil {
+		return nil, err
+	}
+	if order.State == consumer.OrderRunning && order.Key == nil {
+		if out.Keys, err = orders.PausedKeys(ctx, order.Route); err != nil {
+			return nil, err
+		}
+		for _, paused := range out.Keys {
+			resume := order
+			resume.Key = paused.Key
+			if _, err := orders.Give(ctx, resume); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if out.Revision, err = orders.Give(ctx, order); err != nil {
+		return nil, err
+	}
+	c.tell(event.Audit, event.Data{Route: order.Route, Key: out.Key, Why: order.Why, By: order.By, Text: out.what() + " is " + order.State})
+	out.follow(ctx, c, orders)
+	if order.State == consumer.OrderRunning {
+		woken, bad, err := consumer.Wake(ctx, c.conn.Conn, c.cfg.Service, order)
+		complain(notes, bad)
+		if err != nil && !errors.Is(err, consumer.ErrNobody) {
+			return nil, fmt.Errorf("the order is stored, but waits could not be ended: %w", err)
+		}
+		out.Ended = woken
+	}
+	return out, nil
 }
 
 // follow waits until every instance that answers follows the order: by its revision, in the same bucket.

@@ -265,17 +265,11 @@ be able to write. A staged job that stopped because of failures goes on with the
 		RunE: func(c *cobra.Command, a []string) error {
 			return o.withJobs(c, func(ctx context.Context, cl *client, jobs *dlq.Jobs) error {
 				job, err := jobs.Get(ctx, a[0])
-				switch {
-				case err != nil:
+				if err == nil {
+					err = resumable(job)
+				}
+				if err != nil {
 					return err
-				case job.State == dlq.JobDone:
-					return fmt.Errorf("job %s is done", job.ID)
-				case job.Kind != "":
-					return fmt.Errorf("%s is the record of a %s: there is nothing to resume", job.ID, printable(job.Kind))
-				case job.Outdated() != "":
-					return fmt.Errorf("job %s cannot be resumed: %s", job.ID, job.Outdated())
-				case job.Edited:
-					return fmt.Errorf("job %s replayed an edited body, which only its first run had: edit the entry again", job.ID)
 				}
 				if err := how.apply(c, &job); err != nil {
 					return err
@@ -284,14 +278,7 @@ be able to write. A staged job that stopped because of failures goes on with the
 				if err != nil {
 					return err
 				}
-				choice := r.choice()
-				choice.Numbers = nil
-				var plan *dlq.Plan
-				if len(job.Numbers) > 0 {
-					plan, err = r.planNumbers(ctx, choice)
-				} else {
-					plan, err = r.store.Plan(ctx, choice)
-				}
+				plan, err := r.left(ctx)
 				if err != nil {
 					return err
 				}
@@ -309,6 +296,21 @@ be able to write. A staged job that stopped because of failures goes on with the
 	how.flags(c)
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return c
+}
+
+// resumable says why a job cannot be resumed.
+func resumable(job dlq.Job) error {
+	switch {
+	case job.State == dlq.JobDone:
+		return fmt.Errorf("job %s is done", job.ID)
+	case job.Kind != "":
+		return fmt.Errorf("%s is the record of a %s: there is nothing to resume", job.ID, printable(job.Kind))
+	case job.Outdated() != "":
+		return fmt.Errorf("job %s cannot be resumed: %s", job.ID, job.Outdated())
+	case job.Edited:
+		return fmt.Errorf("job %s replayed an edited body, which only its first run had: edit the entry again", job.ID)
+	}
+	return nil
 }
 
 // planNumbers plans those of the job's numbers that are still there.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/admin"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
+	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/cmd/relay/internal/logging"
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
 	"github.com/relaymq/relay/cmd/relay/internal/natsd"
@@ -64,6 +65,9 @@ type service struct {
 	relay *consumer.Relay
 	conn  *natsconn.Conn
 	natsd *natsd.Server // nil with an external server
+
+	console     *console.Console // nil: off
+	consoleAddr string
 
 	mu       sync.Mutex
 	admins   []*admin.Server // of health and metrics; none when they are off
@@ -113,6 +117,11 @@ func (s *service) run(ctx context.Context) (err error) {
 	if err := s.newRelay(ctx); err != nil {
 		return whileStarting(ctx, err)
 	}
+	stopConsole, err := s.showConsole()
+	if err != nil {
+		return err
+	}
+	defer stopConsole()
 	go s.watch(ctx, cancel)
 	if s.demo != "" {
 		go s.runDemo(ctx)
@@ -209,13 +218,23 @@ func (s *service) startAdmin(ctx context.Context) (stop func(), err error) {
 	stop = func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
+		if s.console != nil {
+			s.console.Close()
+		}
 		for _, l := range s.listeners() {
 			_ = l.Shutdown(ctx)
 		}
 		done.Wait()
 	}
+	main := admin.Config{Key: "admin.listen", Listen: s.cfg.Admin.Listen, AnyPortIfTaken: s.demo != ""}
+	if s.cfg.Admin.Listen != "" && s.cfg.Admin.UI != config.UIOff {
+		s.console = console.New(console.Config{
+			Service: s.cfg.Service, Most: console.Role(s.cfg.Admin.UI), ShowBodies: s.cfg.Admin.ShowBodies, Logger: s.log,
+		})
+		main.Console = s.console
+	}
 	for _, cfg := range []admin.Config{
-		{Key: "admin.listen", Listen: s.cfg.Admin.Listen, AnyPortIfTaken: s.demo != ""},
+		main,
 		{Key: "admin.probes", Listen: s.cfg.Admin.Probes, Anywhere: true},
 	} {
 		if cfg.Listen == "" {
@@ -226,6 +245,9 @@ func (s *service) startAdmin(ctx context.Context) (stop func(), err error) {
 		if err != nil {
 			stop()
 			return nil, err
+		}
+		if cfg.Console != nil {
+			s.consoleAddr = l.Addr()
 		}
 		s.log.Info("admin is up", "key", cfg.Key, "url", "http://"+l.Addr()+"/readyz")
 		s.mu.Lock()
@@ -263,6 +285,28 @@ func (s *service) newRelay(ctx context.Context) error {
 	s.relay, s.starting = r, nil
 	s.mu.Unlock()
 	return nil
+}
+
+// showConsole gives the console what it shows. It returns how to end that.
+func (s *service) showConsole() (stop func(), err error) {
+	if s.console == nil {
+		return func() {}, nil
+	}
+	js, err := newJetStream(s.conn.Conn, s.cfg)
+	if err != nil {
+		return nil, err
+	}
+	behind := newBehindConsole(&client{s.cfg, s.conn, js}, s.log)
+	s.console.Show(behind)
+	stopCodes, err := s.answerCodes(s.relay.Instance())
+	if err != nil {
+		behind.close()
+		return nil, err
+	}
+	return func() {
+		stopCodes()
+		behind.close()
+	}, nil
 }
 
 func (s *service) makeStreams(ctx context.Context, js jetstream.JetStream) error {

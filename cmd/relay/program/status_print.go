@@ -182,49 +182,61 @@ func areIs(n uint64) string {
 	return "are"
 }
 
-// printStill says of a route that does not flow since when, why, and what happens next.
-func printStill(w io.Writer, o over, instances int, now time.Time) {
-	type still struct{ state, why, next string }
-	var list []still
-	since, on := map[still]time.Time{}, map[still]int{}
+// still says of a route that does not flow since when, why, and what happens next.
+type still struct {
+	state, why, by, next string
+	since, until         time.Time
+	on                   int // instances
+}
+
+// stills are the ways in which a route does not flow.
+func (o over) stills(now time.Time) (list []still) {
+	type way struct{ state, why, next string }
+	at := make(map[way]int)
 	for _, r := range o.on {
 		if r.State == consumer.RouteFlowing {
 			continue
 		}
-		s := still{r.State, r.Why, ""}
-		if r.State != consumer.RouteWaiting {
-			s.next = nextOf(o.name, r, now)
+		w := way{r.State, r.Why, ""}
+		if r.State != consumer.RouteWaiting || len(o.on) == 1 {
+			w.next = nextOf(o.name, r, now)
 		}
-		if r.State == consumer.RouteWaiting && len(o.on) == 1 {
-			s.next = nextOf(o.name, r, now)
+		i, known := at[w]
+		if !known {
+			i = len(list)
+			at[w] = i
+			list = append(list, still{state: w.state, why: w.why, next: or(w.next, "each instance tries one message when its own wait is over; all flow when it succeeds")})
 		}
-		if on[s]++; on[s] == 1 {
-			list = append(list, s)
+		s := &list[i]
+		s.on++
+		if r.Since != nil && (s.since.IsZero() || r.Since.Before(s.since)) {
+			s.since = *r.Since
 		}
-		if r.Since != nil && (since[s].IsZero() || r.Since.Before(since[s])) {
-			since[s] = *r.Since
+		if r.Until != nil && (s.until.IsZero() || r.Until.Before(s.until)) {
+			s.until = *r.Until
+		}
+		if r.Pause != nil && s.by == "" {
+			s.by = whoPaused(*r.Pause)
 		}
 	}
-	for _, s := range list {
+	return list
+}
+
+func printStill(w io.Writer, o over, instances int, now time.Time) {
+	for _, s := range o.stills(now) {
 		fmt.Fprintf(w, "\n%s is %s", printable(o.name), printable(s.state))
-		if at := since[s]; !at.IsZero() {
-			fmt.Fprintf(w, " since %s (%v)", when(at), short(now.Sub(at)))
+		if !s.since.IsZero() {
+			fmt.Fprintf(w, " since %s (%v)", when(s.since), short(now.Sub(s.since)))
 		}
 		if instances > 1 {
-			fmt.Fprintf(w, " on %d of %d instances", on[s], instances)
+			fmt.Fprintf(w, " on %d of %d instances", s.on, instances)
 		}
 		fmt.Fprintln(w)
 		if s.why != "" {
 			fmt.Fprintf(w, "  why   %s\n", printable(s.why))
 		}
-		for _, r := range o.on {
-			if r.State == s.state && r.Pause != nil {
-				fmt.Fprintf(w, "  by    %s\n", printable(whoPaused(*r.Pause)))
-				break
-			}
-		}
-		if s.next == "" {
-			s.next = "each instance tries one message when its own wait is over; all flow when it succeeds"
+		if s.by != "" {
+			fmt.Fprintf(w, "  by    %s\n", printable(s.by))
 		}
 		fmt.Fprintf(w, "  next  %s\n", printable(s.next))
 	}

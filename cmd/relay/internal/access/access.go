@@ -193,6 +193,10 @@ func (b *builder) service() {
 	b.publish(b.deadPrefixes()...)
 	b.buckets("ATTEMPTS", "STATE", "JOBS", "INSTANCES")
 	b.bucket("$O." + b.upper() + "DLQ_BODIES")
+	if b.cfg.Admin.Listen != "" && b.cfg.Admin.UI != config.UIOff { // the console is an operator, with the connection of the service
+		b.publish(s+".ctl.view.>", s+".ctl.act.>", "$SYS.REQ.USER.INFO")
+		b.ask("CONSUMER.INFO." + b.upper() + "RETRY.*")
+	}
 	b.publish(b.inbox()) // answers to operators, and to whoever lists NATS services
 	b.subscribe(s+".ctl.>", "$SRV.>")
 	b.answers()

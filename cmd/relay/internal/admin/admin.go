@@ -49,6 +49,8 @@ type Config struct {
 	// Ready is nil, or says why relay cannot work now: each line of its text is a reason. It is called for each request
 	// for /readyz, several at once.
 	Ready func() error
+	// Console serves everything but health and metrics; nil: there is nothing else. The name of the host was checked.
+	Console http.Handler
 	// Collectors are relay's metrics. Those of the Go runtime and the process are added.
 	Collectors []prometheus.Collector
 	// Logger may be nil.
@@ -90,7 +92,7 @@ func Listen(cfg Config) (*Server, error) {
 	}
 	errlog := slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	h := &handler{
-		ready: cfg.Ready, anywhere: cfg.Anywhere,
+		ready: cfg.Ready, anywhere: cfg.Anywhere, console: cfg.Console,
 		metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{
 			// One collector's fault must not hide the others: what is wrong with it is counted.
 			ErrorHandling:       promhttp.ContinueOnError,

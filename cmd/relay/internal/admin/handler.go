@@ -14,6 +14,7 @@ type handler struct {
 	ready    func() error
 	metrics  http.Handler
 	anywhere bool
+	console  http.Handler
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -26,7 +27,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !h.anywhere && !ourName(r.Host):
 		reply(w, http.StatusForbidden, "this listener answers to localhost, 127.0.0.1 and [::1]")
-	case r.URL.Path != "/livez" && r.URL.Path != "/readyz" && r.URL.Path != "/metrics":
+	case h.console != nil && !probe(r.URL.Path):
+		h.console.ServeHTTP(w, r)
+	case !probe(r.URL.Path):
 		reply(w, http.StatusNotFound, "not found")
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		head.Set("Allow", "GET, HEAD")
@@ -39,6 +42,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.metrics.ServeHTTP(w, r)
 	}
 }
+
+func probe(path string) bool { return path == "/livez" || path == "/readyz" || path == "/metrics" }
 
 func (h *handler) readyz(w http.ResponseWriter) {
 	if h.ready != nil {

@@ -135,6 +135,13 @@ type DLQ struct {
 	OnFull string `koanf:"on_full"`
 }
 
+// What Admin.UI says.
+const (
+	UIOff     = "off"
+	UIView    = "view"
+	UIOperate = "operate"
+)
+
 // Admin is the listener of status, metrics and probes.
 type Admin struct {
 	// Listen is host:port, or empty for no listener; the file may also say off, which is decoded as empty.
@@ -142,6 +149,10 @@ type Admin struct {
 	// Probes is host:port of a second listener for kubelets and Prometheus, on any address, without authentication: /livez,
 	// /readyz and /metrics only. Empty or off is none.
 	Probes string `koanf:"probes"`
+	// UI is the console on Listen: UIOff, UIView or UIOperate, which is the most that a session of it may do.
+	UI string `koanf:"ui"`
+	// ShowBodies lets sessions that may only view see bodies and headers of messages.
+	ShowBodies bool `koanf:"show_bodies"`
 }
 
 // Log is how relay logs.
@@ -164,7 +175,7 @@ func defaults() Config {
 		Events: consumer.Events{MaxAge: 168 * time.Hour},
 		Drain:  30 * time.Second,
 		Ready:  Ready{Stalled: time.Minute},
-		Admin:  Admin{Listen: "127.0.0.1:8420"},
+		Admin:  Admin{Listen: "127.0.0.1:8420", UI: UIOperate},
 		Log:    Log{Level: "info", Format: "auto", Burst: 20},
 	}
 }

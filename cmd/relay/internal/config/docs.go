@@ -127,16 +127,18 @@ var docs = map[string]doc{
 	"events.store":   {text: "keep them in the stream <SERVICE>_EVENTS, at most 100,000"},
 	"events.max_age": {text: "age at which stored events go"},
 
-	"ready":         {text: "when /readyz fails, beside what is broken"},
-	"ready.stalled": {text: "a route starts nothing for that long while messages wait"},
-	"drain":         {text: "time for running handlers after SIGTERM"},
-	"admin":         {text: "status, metrics and probes"},
-	"admin.listen":  {text: "loopback host:port; empty or off: none"},
-	"admin.probes":  {text: "host:port of a listener that others may reach, with /livez, /readyz and /metrics only; empty or off: none"},
-	"log":           {text: "what relay writes to stderr"},
-	"log.level":     {text: "least level that is written", values: []string{"debug", "info", "warn", "error"}},
-	"log.format":    {text: "auto: text on a terminal, JSON elsewhere", values: []string{"auto", "text", "json"}},
-	"log.burst":     {text: "lines of the same message, route and reason within ten seconds; then one line counts the rest; 0: any number"},
+	"ready":             {text: "when /readyz fails, beside what is broken"},
+	"ready.stalled":     {text: "a route starts nothing for that long while messages wait"},
+	"drain":             {text: "time for running handlers after SIGTERM"},
+	"admin":             {text: "status, metrics and probes"},
+	"admin.listen":      {text: "loopback host:port; empty or off: none"},
+	"admin.probes":      {text: "host:port of a listener that others may reach, with /livez, /readyz and /metrics only; empty or off: none"},
+	"admin.ui":          {text: "the console on listen, and the most that its sessions may do", values: []string{UIOff, UIView, UIOperate}},
+	"admin.show_bodies": {text: "let sessions that may only view see bodies and headers of messages"},
+	"log":               {text: "what relay writes to stderr"},
+	"log.level":         {text: "least level that is written", values: []string{"debug", "info", "warn", "error"}},
+	"log.format":        {text: "auto: text on a terminal, JSON elsewhere", values: []string{"auto", "text", "json"}},
+	"log.burst":         {text: "lines of the same message, route and reason within ten seconds; then one line counts the rest; 0: any number"},
 }
 
 var backoffs = []string{"exponential", "linear", "fibonacci", "constant", "schedule", "slots"}

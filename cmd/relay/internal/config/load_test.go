@@ -235,7 +235,7 @@ func TestLoad_waysToWriteIt(t *testing.T) {
 }
 
 func TestLoad_adminListenOff(t *testing.T) {
-	if got := load(t, "admin: {listen: off, probes: off}\n"+minimal, Options{}).Admin; got != (Admin{}) {
+	if got := load(t, "admin: {listen: off, probes: off}\n"+minimal, Options{}).Admin; got != (Admin{UI: UIOperate}) {
 		t.Errorf("%+v", got)
 	}
 	if got := load(t, "admin: {probes: '0.0.0.0:8421'}\n"+minimal, Options{}).Admin.Probes; got != "0.0.0.0:8421" {

@@ -49,6 +49,7 @@ func (c *collector) validate(cfg *Config) {
 	if cfg.Admin.Listen != "" && cfg.Admin.Listen != off {
 		c.loopback("admin.listen", cfg.Admin.Listen)
 	}
+	c.oneOf("admin.ui", "admin.ui", cfg.Admin.UI)
 	if cfg.Admin.Probes != "" && cfg.Admin.Probes != off {
 		c.hostPort("admin.probes", cfg.Admin.Probes)
 		if cfg.Admin.Probes == cfg.Admin.Listen {

@@ -1,0 +1,392 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/net/html"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/dlq"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hostile is put wherever strangers can write.
+const hostile = `"><script>alert(1)</script><img src=x onerror=alert(2)>'` + "`" + `{{.}}</textarea></title><svg/onload=alert(3)>javascript:alert(4)` + "\x1b[31m\u202e\x00\xff"
+
+// fake shows hostile texts everywhere and counts acts.
+type fake struct {
+	acts  atomic.Int64
+	asked atomic.Int64
+}
+
+func (f *fake) Status(context.Context) (consumer.Answers, error) {
+	f.asked.Add(1)
+	s := consumer.Status{
+		Instance: hostile, Service: "relay", Trouble: []string{hostile}, Notices: []string{hostile}, Parked: 3, Stored: 2,
+		Routes: []consumer.RouteStatus{{Name: "billing", State: consumer.RouteWaiting, Why: hostile, Stream: hostile, Durable: hostile}},
+	}
+	return consumer.Answers{Instances: []consumer.Status{s}, Bad: []string{hostile}}, nil
+}
+
+func (f *fake) Routes(list []consumer.Status, now time.Time) []Route {
+	until := now.Add(time.Minute)
+	r := list[0].Routes[0]
+	return []Route{{
+		Name: "billing", State: r.State, First: r, Keys: map[string]int{"waiting": 1}, On: []On{{hostile, r}}, Backlog: &consumer.Backlog{Stream: 7},
+		Still:   []Still{{State: r.State, Since: &now, Until: &until, Why: hostile, By: hostile, Next: hostile, On: 1}},
+		Waiting: []Key{{hostile, consumer.KeyStatus{Key: hostile, State: "waiting", Why: hostile, Since: now, Until: &until}}},
+	}}
+}
+
+func (f *fake) Order(context.Context, consumer.Order) (string, error) {
+	f.acts.Add(1)
+	return hostile, nil
+}
+func (f *fake) Retries(context.Context, string, int) ([]Retry, bool, error) {
+	return []Retry{{ID: hostile, Where: "parked", Subject: hostile, Error: hostile}}, true, nil
+}
+func (f *fake) DeadLetters(context.Context) (*dlq.Store, error) { return nil, nil }
+func (f *fake) Filter(_ context.Context, q url.Values) (dlq.Filter, []string, error) {
+	if q.Get("reason") != "" {
+		return dlq.Filter{}, nil, &UsageError{errors.New("--reason " + q.Get("reason"))}
+	}
+	return dlq.Filter{}, []string{"--error", q.Get("error")}, nil
+}
+func (f *fake) Plan(context.Context, *dlq.Job) (*dlq.Plan, []string, error) {
+	return &dlq.Plan{Total: 2, Last: 9, Routes: map[string]int{hostile: 2}, Refused: 1, Reasons: map[string]int{hostile: 1}}, []string{hostile}, nil
+}
+func (f *fake) Start(_ context.Context, job *dlq.Job, _ []byte) error {
+	f.acts.Add(1)
+	job.ID = "j1"
+	return nil
+}
+func (f *fake) Resume(context.Context, string, string) error { f.acts.Add(1); return nil }
+func (f *fake) Discard(context.Context, *dlq.Job) (int, error) {
+	f.acts.Add(1)
+	return 2, nil
+}
+func (f *fake) Jobs(context.Context) (*dlq.Jobs, error) { return nil, nil }
+func (f *fake) Settings() Settings {
+	return Settings{Service: "relay", Warnings: []string{hostile}, Values: []Setting{{"k", hostile}}, Routes: []RouteSetting{{"billing", []Setting{{"handler", hostile}}}}}
+}
+func (f *fake) Audit(string, string, string) {}
+
+// visit is a console with somebody logged in.
+type visit struct {
+	t      *testing.T
+	c      *Console
+	f      *fake
+	cookie *http.Cookie
+}
+
+func newVisit(t *testing.T, role Role) *visit {
+	v := &visit{t: t, c: New(Config{Service: "relay"}), f: &fake{}}
+	t.Cleanup(v.c.Close)
+	v.c.Show(v.f)
+	code, err := v.c.Code(role, hostile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := v.do("POST", "/login", url.Values{"code": {code}}, nil)
+	if w.Code != http.StatusSeeOther || len(w.Result().Cookies()) != 1 {
+		t.Fatalf("login: %d %s", w.Code, w.Body)
+	}
+	v.cookie = w.Result().Cookies()[0]
+	if !v.cookie.HttpOnly || v.cookie.SameSite != http.SameSiteStrictMode || v.cookie.Name != "relay_8420" {
+		t.Errorf("cookie %v", v.cookie)
+	}
+	if w := v.do("POST", "/login", url.Values{"code": {code}}, nil); w.Code != http.StatusForbidden {
+		t.Errorf("the code is good twice: %d", w.Code)
+	}
+	return v
+}
+
+func (v *visit) do(method, target string, form url.Values, head http.Header) *httptest.ResponseRecorder {
+	var body io.Reader
+	if form != nil {
+		body = strings.NewReader(form.Encode())
+	}
+	r := httptest.NewRequestWithContext(v.t.Context(), method, target, body)
+	r.Host = "127.0.0.1:8420"
+	for name, values := range head {
+		r.Header[name] = values
+	}
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	if v.cookie != nil {
+		r.AddCookie(v.cookie)
+	}
+	w := httptest.NewRecorder()
+	v.c.ServeHTTP(w, r)
+	return w
+}
+
+// safe refuses a page in which something of a stranger became more than text.
+func safe(t *testing.T, what, page string) {
+	t.Helper()
+	doc, err := html.Parse(strings.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unseen := func(s string) {
+		if strings.ContainsAny(s, "\x1b\x00\u202e") {
+			t.Errorf("%s: %q holds what cannot be seen", what, s)
+		}
+	}
+	for n := range doc.Descendants() {
+		if n.Type == html.TextNode && n.Parent.Data != "textarea" { // an editor gets a body as it is
+			unseen(n.Data)
+		}
+		if n.Type != html.ElementNode {
+			continue
+		}
+		if slices.Contains([]string{"img", "svg", "iframe", "object", "embed", "base", "style"}, n.Data) {
+			t.Errorf("%s: <%s>", what, n.Data)
+		}
+		if n.Data == "script" && n.FirstChild != nil {
+			t.Errorf("%s: a script with text", what)
+		}
+		for _, a := range n.Attr {
+			if a.Key != "value" { // which comes back as it was
+				unseen(a.Val)
+			}
+			value := strings.ToLower(strings.TrimSpace(a.Val))
+			if strings.HasPrefix(a.Key, "on") || a.Key == "style" || (a.Key == "href" || a.Key == "src" || a.Key == "action") && !strings.HasPrefix(value, "/") {
+				t.Errorf("%s: <%s %s=%q>", what, n.Data, a.Key, a.Val)
+			}
+		}
+	}
+}
+
+// Stored XSS: names, reasons, errors and queries of strangers are text on every page, for browsers and as JSON; the policy of each
+// page allows nothing but the console's own files.
+func TestConsole_hostileTextsAreText(t *testing.T) {
+	v := newVisit(t, Operate)
+	q := "?error=" + url.QueryEscape(hostile) + "&like=3&number=" + url.QueryEscape(hostile)
+	for _, path := range []string{
+		"/", "/routes/billing", "/routes/" + url.PathEscape(hostile), "/dlq", "/dlq" + q, "/dlq?reason=" + url.QueryEscape(hostile), "/dlq/plan?error=" + url.QueryEscape(hostile),
+		"/dlq/plan" + q, "/dlq/plan?act=" + url.QueryEscape(hostile), "/dlq/5", "/jobs", "/jobs/" + url.PathEscape(hostile), "/retries?route=" + url.QueryEscape(hostile), "/config", "/login",
+		"/" + url.PathEscape(hostile),
+	} {
+		w := v.do("GET", path, nil, nil)
+		if w.Header().Get("Content-Security-Policy") != policy || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/html") {
+			t.Errorf("%s: %d %v", path, w.Code, w.Header())
+		}
+		safe(t, path, w.Body.String())
+		j := v.do("GET", path, nil, http.Header{"Accept": {"application/json"}})
+		if path != "/login" && (!json.Valid(j.Body.Bytes()) || j.Header().Get("Content-Type") != "application/json" || j.Code != w.Code) {
+			t.Errorf("%s as JSON: %d %s", path, j.Code, j.Body)
+		}
+	}
+	v.do("POST", "/routes/billing/pause", url.Values{"why": {hostile}}, nil)
+	if w := v.do("GET", "/", nil, nil); !strings.Contains(w.Body.String(), `class="flash"`) {
+		t.Error("what came of an act is not said")
+	} else {
+		safe(t, "what came of an act", w.Body.String())
+	}
+	if w := v.do("GET", "/", nil, nil); strings.Contains(w.Body.String(), `class="flash"`) {
+		t.Error("what came of an act is said twice")
+	}
+	e := dlq.Entry{Data: []byte(hostile), Reason: hostile, Stack: []byte(hostile)}
+	e.Route, e.Subject, e.LastError, e.Stream, e.Instance = hostile, hostile, hostile, hostile, hostile
+	b := show([]byte(`{"` + "<script>" + `": ["<img src=x onerror=1>", 12345678901234567890]}`))
+	r := httptest.NewRequestWithContext(t.Context(), "GET", "/dlq/1", nil)
+	w := httptest.NewRecorder()
+	v.c.render(w, r, &session{role: Operate}, 200, &answer{template: "letter", data: deadLetter{Entry: e, Headers: []header{{hostile, hostile}}, Body: b, Editable: true, Text: hostile}})
+	if !strings.Contains(w.Body.String(), "12345678901234567890") {
+		t.Error("a number lost its digits")
+	}
+	safe(t, "a dead letter", w.Body.String())
+}
+
+// Who has no session sees nothing, who may view changes nothing, and no page of another site acts for somebody who may.
+func TestConsole_rolesAndOrigins(t *testing.T) {
+	v := newVisit(t, View)
+	nobody := &visit{t: t, c: v.c, f: v.f}
+	fill := strings.NewReplacer("{route}", "billing", "{number}", "5", "{job}", "j1")
+	form := url.Values{"last": {"9"}, "total": {"2"}}
+	for _, p := range v.c.pages() {
+		path := fill.Replace(p.path)
+		if p.open {
+			continue
+		}
+		head := http.Header{"Accept": {"application/json"}}
+		if w := nobody.do(p.method, path, form, head); w.Code != http.StatusUnauthorized {
+			t.Errorf("%s %s without a session: %d", p.method, path, w.Code)
+		}
+		if p.role == Operate {
+			if w := v.do(p.method, path, form, head); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "may view") {
+				t.Errorf("%s %s by who may view: %d %s", p.method, path, w.Code, w.Body)
+			}
+		}
+		if p.method == "POST" && p.role == View && path != "/logout" {
+			t.Errorf("%s is for those who may view", path)
+		}
+	}
+	if w := nobody.do("GET", "/", nil, nil); w.Code != http.StatusSeeOther || w.Header().Get("Location") != "/login" {
+		t.Errorf("a browser without a session: %d", w.Code)
+	}
+	op := newVisit(t, Operate)
+	for _, head := range []http.Header{
+		{"Sec-Fetch-Site": {"cross-site"}}, {"Sec-Fetch-Site": {"same-site"}}, {"Origin": {"http://evil.test"}}, {"Origin": {"http://127.0.0.1:9999"}},
+	} {
+		if w := op.do("POST", "/routes/billing/pause", form, head); w.Code != http.StatusForbidden {
+			t.Errorf("from another site, %v: %d", head, w.Code)
+		}
+	}
+	if n := op.f.acts.Load() + v.f.acts.Load(); n != 0 {
+		t.Fatalf("%d acts went through", n)
+	}
+	for _, path := range []string{"/routes/billing/pause", "/routes/billing/resume", "/dlq/replay", "/dlq/discard", "/jobs/j1/resume"} {
+		if w := op.do("POST", path, form, http.Header{"Origin": {"http://127.0.0.1:8420"}}); w.Code != http.StatusSeeOther {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	if n := op.f.acts.Load(); n != 5 {
+		t.Errorf("%d acts, want 5", n)
+	}
+	// An act is bound to what was shown.
+	for _, f := range []url.Values{{}, {"last": {"9"}}, {"last": {"9"}, "total": {"1"}}, {"last": {"x"}, "total": {"2"}}} {
+		if w := op.do("POST", "/dlq/discard", f, nil); w.Code != http.StatusBadRequest && w.Code != http.StatusConflict {
+			t.Errorf("discard with %v: %d", f, w.Code)
+		}
+	}
+	if n := op.f.acts.Load(); n != 5 {
+		t.Errorf("%d acts after those that are not bound", n)
+	}
+	op.do("POST", "/logout", form, nil)
+	if w := op.do("GET", "/dlq", nil, nil); w.Code != http.StatusSeeOther {
+		t.Errorf("after logging out: %d", w.Code)
+	}
+	if _, err := New(Config{Most: View}).Code(Operate, "eve"); err == nil {
+		t.Error("a console for viewing gives a code to operate")
+	}
+}
+
+func TestConsole_otherPathsAndFiles(t *testing.T) {
+	v := newVisit(t, Operate)
+	for target, want := range map[string]int{
+		"/dlq/": 404, "//dlq": 404, "/./dlq": 404, "/x": 404, "/assets/console.css": 404, "/assets/" + assetsHash + "/../console.go": 404,
+		"/assets/" + assetsHash + "/console.css": 200, "/assets/" + assetsHash + "/console.js": 200, "/routes/nosuch": 404, "/dlq/5": 404, "/jobs/j9": 404, "/dlq/x": 404,
+	} {
+		if w := v.do("GET", target, nil, nil); w.Code != want {
+			t.Errorf("%s: %d, want %d", target, w.Code, want)
+		}
+	}
+	if w := v.do("DELETE", "/dlq", nil, nil); w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("DELETE: %d", w.Code)
+	}
+	starting := New(Config{})
+	code, _ := starting.Code(View, "x")
+	v = &visit{t: t, c: starting}
+	v.cookie = v.do("POST", "/login", url.Values{"code": {code}}, nil).Result().Cookies()[0]
+	if w := v.do("GET", "/", nil, nil); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "starting") {
+		t.Errorf("while relay starts: %d", w.Code)
+	}
+}
+
+// Twenty pages that are open for a minute ask once a second together, and hear of nothing when nothing changes.
+func TestConsole_manyPagesAskOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVisit(t, View)
+		ctx, cancel := context.WithCancel(t.Context())
+		var bodies []*httptest.ResponseRecorder
+		for range 20 {
+			r := httptest.NewRequestWithContext(ctx, "GET", "/events?topic=status", nil)
+			r.Host = "127.0.0.1:8420"
+			r.AddCookie(v.cookie)
+			w := httptest.NewRecorder()
+			bodies = append(bodies, w)
+			go v.c.ServeHTTP(w, r)
+		}
+		time.Sleep(time.Minute)
+		cancel()
+		synctest.Wait()
+		if n := v.f.asked.Load(); n > 62 {
+			t.Errorf("asked %d times in a minute", n)
+		}
+		for _, w := range bodies {
+			if n := strings.Count(w.Body.String(), "event: changed"); n != 1 {
+				t.Errorf("%d changes: %s", n, w.Body)
+			}
+		}
+	})
+}
+
+// Sessions end, and there is a bound on codes and sessions.
+func TestSessions_end(t *testing.T) {
+	s, now := newSessions(), time.Now()
+	code := s.code(View, "eve", now)
+	if _, ok := s.login(code, now.Add(codeLife+1)); ok {
+		t.Error("an old code is good")
+	}
+	secret, _ := s.login(s.code(View, "eve", now), now)
+	if s.get(secret, now.Add(sessionLife-1)) == nil || s.get(secret, now.Add(sessionLife)) != nil {
+		t.Error("a session does not end in time")
+	}
+	for range 2 * maxSessions {
+		if _, ok := s.login(s.code(View, "eve", now), now); !ok {
+			t.Fatal("a new code is not good")
+		}
+	}
+	for range 2 * maxCodes {
+		s.code(View, "eve", now)
+	}
+	if len(s.open) > maxSessions || len(s.codes) > maxCodes {
+		t.Errorf("%d sessions, %d codes", len(s.open), len(s.codes))
+	}
+}
+
+// docs/openapi.json has what there is, and nothing else.
+func TestPages_areDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../../../docs/openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		OpenAPI string
+		Paths   map[string]map[string]struct{ Summary string }
+	}
+	if err := json.Unmarshal(b, &doc); err != nil || !strings.HasPrefix(doc.OpenAPI, "3.") {
+		t.Fatal(err, doc.OpenAPI)
+	}
+	n := 0
+	for _, p := range New(Config{}).pages() {
+		n++
+		if got := doc.Paths[p.path][strings.ToLower(p.method)].Summary; got != p.summary {
+			t.Errorf("%s %s: summary %q, want %q", p.method, p.path, got, p.summary)
+		}
+	}
+	for _, methods := range doc.Paths {
+		n -= len(methods)
+	}
+	if n != 0 {
+		t.Errorf("docs/openapi.json has %d more than there are", -n)
+	}
+}
+
+func TestQuote_canBePasted(t *testing.T) {
+	for in, want := range map[string]string{
+		"orders.eu": "orders.eu", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(rm -rf /)": "'$(rm -rf /)'", "a\nb": `$'a\x0ab'`, "\u202e'": `$'\xe2\x80\xae\x27'`, "\xff": `$'\xff'`,
+	} {
+		if got := quote(in); got != want {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/cmd/relay/internal/console"
+	"github.com/relaymq/relay/consumer"
+)
+
+// Whoever may publish on these subjects gets a session of the console. They belong to the two families of seeing and acting.
+func codeSubject(service string, role console.Role) string {
+	if role == console.Operate {
+		return service + ".ctl.act.console"
+	}
+	return service + ".ctl.view.console"
+}
+
+type codeRequest struct {
+	By string `json:"by"`
+}
+
+// codeAnswer is what an instance answers.
+type codeAnswer struct {
+	Instance string `json:"instance"`
+	Host     string `json:"host"`
+	URL      string `json:"url,omitempty"` // with the code
+	Error    string `json:"error,omitempty"`
+}
+
+// answerCodes gives codes for the console to whoever may ask for them. It returns how to stop.
+func (s *service) answerCodes(instance string) (stop func(), err error) {
+	host, _ := os.Hostname()
+	var subs []*nats.Subscription
+	stop = func() {
+		for _, sub := range subs {
+			_ = sub.Unsubscribe()
+		}
+	}
+	for _, role := range []console.Role{console.View, console.Operate} {
+		sub, err := s.conn.Subscribe(codeSubject(s.cfg.Service, role), func(m *nats.Msg) {
+			var q codeRequest
+			if m.Reply == "" || json.Unmarshal(m.Data, &q) != nil || q.By == "" || len(q.By) > 256 {
+				return
+			}
+			a := codeAnswer{Instance: instance, Host: host}
+			code, err := s.console.Code(role, q.By)
+			if err != nil {
+				a.Error = err.Error()
+			} else {
+				a.URL = "http://" + s.consoleAddr + "/login#" + code
+				s.log.Info("a code for the console is given", "by", q.By, "role", role)
+			}
+			b, _ := json.Marshal(a)
+			_ = m.Respond(b)
+		})
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		subs = append(subs, sub)
+	}
+	return stop, nil
+}
+
+func newUI(o *options) *cobra.Command {
+	var role, instance, as string
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "ui", Short: "a link to the console, for a browser", Args: args(cobra.NoArgs),
+		Long: `Ui asks the running instances for links to their console and prints them. A link holds a code that is good once, for a
+minute. Whether you may view or operate is a matter of NATS: a code to operate is asked for on <service>.ctl.act.console, one
+to view on <service>.ctl.view.console. The console of another host is reached through a tunnel, such as ssh -L.`,
+		Example: "  relay ui\n  relay ui --role view",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if role != string(console.View) && role != string(console.Operate) {
+				return fmt.Errorf("%w: --role %q: must be view or operate", errUsage, role)
+			}
+			return o.withClient(c, func(ctx context.Context, cl *client) error {
+				list, err := cl.codes(ctx, console.Role(role), or(as, caller()))
+				if err != nil {
+					return err
+				}
+				if instance != "" {
+					kept := list[:0]
+					for _, a := range list {
+						if a.Instance == instance {
+							kept = append(kept, a)
+						}
+					}
+					if list = kept; len(list) == 0 {
+						return fmt.Errorf("no instance %s answers with a console", printable(instance))
+					}
+				}
+				if asJSON {
+					return printJSON(c.OutOrStdout(), list)
+				}
+				return printCodes(c, list)
+			})
+		},
+	}
+	c.Flags().StringVar(&role, "role", string(console.Operate), "what you want to do: view or operate")
+	c.Flags().StringVar(&instance, "instance", "", "only this instance's console")
+	c.Flags().StringVar(&as, "as", "", "who you are, for the log and what is audited (default user@host)")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// codes asks all instances. Whoever may subscribe there can answer: only what a console would say is taken.
+func (c *client) codes(ctx context.Context, role console.Role, by string) (list []codeAnswer, err error) {
+	request, err := json.Marshal(codeRequest{by})
+	if err != nil {
+		return nil, err
+	}
+	sub, err := c.conn.SubscribeSync(c.conn.NewInbox())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := c.conn.PublishRequest(codeSubject(c.cfg.Service, role), sub.Subject, request); err != nil {
+		return nil, err
+	}
+	for wait := 2 * time.Second; len(list) < 100; wait = 300 * time.Millisecond {
+		next, cancel := context.WithTimeout(ctx, wait)
+		m, err := sub.NextMsgWithContext(next)
+		cancel()
+		var a codeAnswer
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, nats.ErrNoResponders), err != nil && next.Err() != nil:
+			if len(list) == 0 {
+				return nil, fmt.Errorf("%w with a console: is relay run running, with service %s, and admin.listen and admin.ui not off?", consumer.ErrNobody, c.cfg.Service)
+			}
+			return list, nil
+		case err != nil:
+			return nil, err
+		case json.Unmarshal(m.Data, &a) != nil || a.Error == "" && !localURL(a.URL):
+			continue
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+// localURL tells whether a link is to a console, which listens on loopback.
+func localURL(u string) bool {
+	rest, ok := strings.CutPrefix(u, "http://")
+	addr, code, hasPath := strings.Cut(rest, "/login#")
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return ok && hasPath && err == nil && ip != nil && ip.IsLoopback() && strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
+}
+
+func printCodes(c *cobra.Command, list []codeAnswer) error {
+	w, good := c.OutOrStdout(), 0
+	here, _ := os.Hostname()
+	for _, a := range list {
+		if a.Error != "" {
+			fmt.Fprintf(c.ErrOrStderr(), "relay: %s: %s\n", printable(a.Instance), printable(a.Error))
+			continue
+		}
+		good++
+		if a.Host != here {
+			addr := strings.TrimPrefix(strings.SplitN(a.URL, "/login", 2)[0], "http://")
+			_, port, _ := net.SplitHostPort(addr)
+			fmt.Fprintf(w, "%s is on %s: ssh -L %s:%s %s, then\n", printable(a.Instance), printable(a.Host), port, addr, printable(a.Host))
+		} else if len(list) > 1 {
+			fmt.Fprintf(w, "%s\n", printable(a.Instance))
+		}
+		fmt.Fprintln(w, a.URL)
+	}
+	if good == 0 {
+		return errors.New("no console gives you a session")
+	}
+	return nil
+}
