@@ -79,6 +79,9 @@ type Env struct {
 	JetStream jetstream.JetStream
 	// Own are patterns of what relay itself publishes to. No handler may publish there.
 	Own []string
+	// Listeners returns, as host:port, where relay itself and its servers listen: nothing that a message has a part in may
+	// connect there. It may be nil.
+	Listeners func() []string
 	// Logger is relay's. Add the route: Logger.With("route", rt.Name).
 	Logger *slog.Logger
 }

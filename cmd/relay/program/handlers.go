@@ -3,6 +3,8 @@ package program
 import (
 	"fmt"
 	"log/slog"
+	"net/url"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,7 +16,7 @@ import (
 
 // routes gives each route of the configuration its handler.
 func routes(cfg *config.Config, nc *nats.Conn, js jetstream.JetStream, log *slog.Logger) ([]consumer.Route, error) {
-	env := handler.Env{Service: cfg.Service, Conn: nc, JetStream: js, Own: cfg.OwnSubjects(), Logger: log}
+	env := handler.Env{Service: cfg.Service, Conn: nc, JetStream: js, Own: cfg.OwnSubjects(), Listeners: listeners(cfg, nc), Logger: log}
 	var list []consumer.Route
 	for _, rc := range cfg.Routes {
 		rt := rc.Route
@@ -24,4 +26,21 @@ func routes(cfg *config.Config, nc *nats.Conn, js jetstream.JetStream, log *slog
 		list = append(list, rt)
 	}
 	return list, nil
+}
+
+// listeners are the addresses of relay's own listeners, and of the NATS servers that it knows of at the time.
+func listeners(cfg *config.Config, nc *nats.Conn) func() []string {
+	own := []string{cfg.Admin.Listen, cfg.Admin.Probes, cfg.NATS.Embedded.Listen, cfg.NATS.Embedded.Monitor}
+	return func() []string {
+		all := slices.Clone(own)
+		if nc == nil {
+			return all
+		}
+		for _, server := range nc.Servers() {
+			if u, err := url.Parse(server); err == nil {
+				all = append(all, u.Host)
+			}
+		}
+		return all
+	}
 }

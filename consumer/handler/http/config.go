@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/textproto"
 	"net/url"
 	"slices"
@@ -15,8 +16,9 @@ import (
 
 // Config is the http handler of a route. The zero value of a field is its default; only URL is required.
 type Config struct {
-	// URL is where every message goes, as it stands: no part of it is made from a message. It may hold user info (sent
-	// as basic authentication) and a query; neither is ever shown in an error.
+	// URL is where messages go. It may hold user info (sent as basic authentication) and a query; neither is ever shown in an
+	// error. {1}, {2}, … stand for tokens of the subject and {subject} for all of it: in the path and the query, escaped, and
+	// tokens also in labels of the host, when Hosts or Egress.Allow say what may come of that.
 	URL string `koanf:"url"`
 	// Method is POST (default), PUT or PATCH.
 	Method string `koanf:"method"`
@@ -39,6 +41,37 @@ type Config struct {
 	HeaderTimeout time.Duration `koanf:"response_header_timeout"`
 	// TLS is for https only.
 	TLS TLS `koanf:"tls"`
+	// CloudEvents is off (default: messages go as they are), pass (messages that are CloudEvents 1.0 go as such, and others as they
+	// are), or binary (others are made events).
+	CloudEvents string `koanf:"cloudevents"`
+	// EventType is the type of events that are made, a template over tokens of the subject: com.example.{2}. Empty means {subject}.
+	EventType string `koanf:"event_type"`
+	// EventSource is their source, a URI reference. Empty means /nats/<stream>.
+	EventSource string `koanf:"event_source"`
+	// Hosts are the only hosts that placeholders may make; * stands for one label.
+	Hosts []string `koanf:"hosts"`
+	// Egress bounds what is connected to.
+	Egress Egress `koanf:"egress"`
+	// Proxy is the URL (http, https or socks5) of a proxy for all requests. It connects in relay's place, and what Egress refuses
+	// by default is then for the proxy to refuse. Empty means none: the environment is never read.
+	Proxy string `koanf:"proxy"`
+	// Own returns addresses as host:port that are refused always, as relay's own listeners are. It may be nil.
+	Own func() []string `koanf:"-"`
+	// Auth adds the header Authorization.
+	Auth Auth `koanf:"auth"`
+	// Sign adds the headers of Standard Webhooks.
+	Sign Sign `koanf:"sign"`
+}
+
+// Sign is with what requests are signed.
+type Sign struct {
+	// Keys sign each request, all of them; none means that requests are not signed.
+	Keys []File `koanf:"keys"`
+}
+
+// File is something secret that stands in a file, which is read again while relay runs.
+type File struct {
+	File string `koanf:"file"`
 }
 
 // TLS is how an https endpoint is verified. The files are read when the handler is made.
@@ -62,6 +95,8 @@ func (c Config) WithDefaults() Config {
 	c.Method = cmp.Or(c.Method, "POST")
 	c.Ack = cmp.Or(c.Ack, defaultAck)
 	c.Dead = cmp.Or(c.Dead, defaultDead)
+	c.CloudEvents = cmp.Or(c.CloudEvents, eventsOff)
+	c.EventType = cmp.Or(c.EventType, "{subject}")
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 5*time.Second)
 	return c
 }
@@ -73,7 +108,7 @@ func (c Config) Validate() error {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
-	u, err := parseURL(c.URL)
+	to, err := parseTarget(c.URL)
 	if err != nil {
 		fault("url: %w", err)
 	}
@@ -86,6 +121,8 @@ func (c Config) Validate() error {
 			fault("headers: %q is not a header name", name)
 		case ownHeader(name):
 			fault("headers: %s is set by relay itself", name)
+		case len(c.Sign.Keys) > 0 && hasPrefix(name, "webhook-"):
+			fault("headers: %s is set by sign", name)
 		case !validValue(c.Headers[name]):
 			fault("headers: the value of %s holds a control byte", name)
 		}
@@ -122,34 +159,77 @@ func (c Config) Validate() error {
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		fault("tls: cert and key go together")
 	}
-	if c.TLS != (TLS{}) && u != nil && u.Scheme != "https" {
+	if c.TLS != (TLS{}) && to != nil && to.scheme != "https" {
 		fault("tls: the url is not https")
+	}
+	errs = append(errs, c.whereTo(to)...)
+	errs = append(errs, c.authFaults(to)...)
+	errs = append(errs, c.eventFaults()...)
+	for i, k := range c.Sign.Keys {
+		if k.File == "" {
+			fault("sign.keys[%d].file: is required", i)
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// parseURL says what is wrong with a URL without repeating any of it: net/url quotes the part that it cannot parse, which
-// may be half a password.
-func parseURL(s string) (*url.URL, error) {
-	if s == "" {
-		return nil, errors.New("is required")
+// whereTo returns what is wrong with hosts, egress and proxy. The target is nil when it could not be read.
+func (c Config) whereTo(to *target) (errs []error) {
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for i, h := range c.Hosts {
+		labels := strings.Split(strings.ToLower(h), ".")
+		for j := range labels {
+			if labels[j] == "*" {
+				labels[j] = "x"
+			}
+		}
+		if checkHost(strings.Join(labels, ".")) != nil {
+			fault("hosts[%d]: must be a host name, in which * stands for a whole label (got %q)", i, h)
+		}
 	}
-	u, err := url.Parse(s)
+	strict := ofOperator
 	switch {
-	case err != nil && !strings.Contains(s, "://"): // 127.0.0.1:8080 is no scheme
-		return nil, errors.New("must begin with http:// or https://")
-	case err != nil:
-		return nil, errors.New("is not a URL (special characters in user info must be percent-encoded)")
-	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, errors.New("must begin with http:// or https://")
-	case u.Hostname() == "":
-		return nil, errors.New("has no host")
-	case u.Fragment != "":
-		return nil, errors.New("has a fragment, which is never sent")
-	case strings.ContainsAny(u.Host+u.Path+u.RawQuery, "{}"):
-		return nil, errors.New("holds { or }: placeholders are not expanded here (write %7B and %7D for the characters)")
+	case to == nil:
+	case to.hostChosen() && len(c.Hosts) == 0 && (len(c.Egress.Allow) == 0 || c.Proxy != ""):
+		fault("url: messages choose part of the host, so hosts must say which hosts there may be, such as [\"*.hooks.example.com\"]%s",
+			map[bool]string{true: ", or egress.allow which addresses"}[c.Proxy == ""])
+	case to.hostChosen():
+		strict = ofMessages
+	case len(c.Hosts) > 0 && !slices.ContainsFunc(c.Hosts, func(h string) bool { return hostMatches(h, strings.ToLower(to.host[0].text)) }):
+		fault("hosts: the host of the url is not among them")
+	}
+	g, err := c.Egress.guard(strict, nil)
+	if err != nil {
+		fault("%w", err)
+	}
+	if c.Proxy == "" {
+		return errs
+	}
+	if _, err := parseProxy(c.Proxy); err != nil {
+		fault("proxy: %w", err)
+	}
+	if len(c.Egress.Deny)+len(c.Egress.Allow) > 0 {
+		fault("egress: has no effect with a proxy, which connects in relay's place: leave it out, and bound the proxy")
+	} else if g != nil && to != nil && !to.hostChosen() {
+		if a, err := netip.ParseAddr(to.host[0].text); err == nil && g.judge(a) != nil {
+			fault("url: %w", g.judge(a))
+		}
+	}
+	return errs
+}
+
+// parseProxy repeats nothing of the URL, which may hold a password.
+func parseProxy(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil || !slices.Contains([]string{"http", "https", "socks5"}, u.Scheme) || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" {
+		return nil, errors.New("must be a URL such as http://proxy.example.com:3128 (http, https or socks5)")
 	}
 	return u, nil
+}
+
+// hasPrefix compares without case.
+func hasPrefix(name, prefix string) bool {
+	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
 }
 
 // ownHeader names the headers that frame the request or that relay sets from the message. One of them from elsewhere

@@ -1,4 +1,4 @@
-// Package http is the handler that sends each message to one URL.
+// Package http is the handler that sends each message to a URL.
 //
 // # The request
 //
@@ -16,6 +16,15 @@
 // then the message headers that the config allows, then the config's own. Host, framing, hop-by-hop and Relay-* headers
 // can come from neither, so that no message can smuggle a second request.
 //
+// With sign, these too, by the Standard Webhooks specification:
+//
+//	webhook-id         Relay-Id
+//	webhook-timestamp  the seconds of this attempt
+//	webhook-signature  one signature by each key, of id, timestamp and body
+//
+// and Authorization with auth; a 401 has the token renewed and the request sent once more. Without a token nothing is sent: that
+// spends no attempt, and the route waits, with the token endpoint's answer as its reason.
+//
 // # The answer
 //
 // The status alone decides, by two tables of the config (ack, dead); every other status is a retry, 3xx too, since
@@ -28,7 +37,12 @@
 //
 // The end of ctx is the time-out of the whole exchange; name resolution, connect and TLS have a shorter one. Response
 // headers are bounded by 64 KiB. There are as many idle connections as the route has slots. Proxy variables of the
-// environment are ignored. Link-local and metadata addresses are refused when dialling.
+// environment are ignored.
+//
+// # Where it goes
+//
+// Each address is judged when it is about to be connected, see [Egress]. What a subject puts into a URL is escaped by its place;
+// a subject of which no permitted URL can be made is dead.
 //
 // # This machine's own trouble
 //
@@ -54,14 +68,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	nethttp "net/http"
+	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
 	"github.com/relaymq/relay/consumer/handler/internal/snippet"
+	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/webhook"
 )
 
 const (
@@ -77,15 +96,19 @@ const (
 
 var userAgent = []string{"relay"}
 
-// Handler sends messages to one URL. It may be shared by all keys of a route and called from any number of goroutines.
+// Handler sends messages to a URL. It may be shared by all keys of a route and called from any number of goroutines.
 type Handler struct {
 	cfg       Config
 	request   nethttp.Request // what all have in common
-	target    string          // for errors
-	fixed     nethttp.Header
+	to        *target
+	fixed     *endpoint // nil when it depends on the subject
+	always    nethttp.Header
 	forwarded headerlist.List
 	typed     bool // Content-Type comes from the message
 	ack, dead *statuses
+	keys      *webhook.Keys // nil: requests are not signed
+	auth      credential    // nil: none
+	events    events
 	transport *nethttp.Transport
 }
 
@@ -110,27 +133,44 @@ func New(cfg Config, concurrency int) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg, fixed: nethttp.Header{}, forwarded: headerlist.New(cfg.ForwardHeaders)}
+	keys, err := cfg.Sign.open()
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{cfg: cfg, keys: keys, always: nethttp.Header{}, forwarded: headerlist.New(cfg.ForwardHeaders)}
 	h.typed = h.forwarded.Has("Content-Type")
-	// Validate has parsed all three.
-	u, _ := parseURL(cfg.URL)
+	// Validate has parsed all of these.
+	h.to, _ = parseTarget(cfg.URL)
 	h.ack, _ = parseStatuses(cfg.Ack)
 	h.dead, _ = parseStatuses(cfg.Dead)
-	h.target = u.Scheme + "://" + u.Host
-	if user := u.User; user != nil {
-		password, _ := user.Password()
-		r := nethttp.Request{Header: h.fixed}
-		r.SetBasicAuth(user.Username(), password)
-		u.User = nil
+	h.events = events{mode: cfg.CloudEvents, source: cfg.EventSource}
+	h.events.typ, _ = subject.ParseTemplate(cfg.EventType)
+	strict := ofOperator
+	if h.to.hostChosen() && cfg.Proxy == "" { // a proxy is the operator's
+		strict = ofMessages
 	}
-	h.request = nethttp.Request{Method: cfg.Method, URL: u, Host: u.Host, Body: nethttp.NoBody}
+	guard, _ := cfg.Egress.guard(strict, cfg.Own)
+	var proxy func(*nethttp.Request) (*url.URL, error) // nil: none, not even from the environment
+	if cfg.Proxy != "" {
+		u, _ := parseProxy(cfg.Proxy)
+		proxy = nethttp.ProxyURL(u)
+	}
+	if user := h.to.user; user != nil {
+		password, _ := user.Password()
+		r := nethttp.Request{Header: h.always}
+		r.SetBasicAuth(user.Username(), password)
+	}
+	if u := h.to.fixed; u != nil {
+		h.fixed = new(h.named(u))
+	}
+	h.request = nethttp.Request{Method: cfg.Method, Body: nethttp.NoBody}
 	for name, value := range cfg.Headers {
-		h.fixed.Set(name, value)
+		h.always.Set(name, value)
 	}
 	concurrency = max(concurrency, 1)
 	h.transport = &nethttp.Transport{
-		Proxy:                  nil, // not even from the environment
-		DialContext:            dialer(cfg.ConnectTimeout),
+		Proxy:                  proxy,
+		DialContext:            dialer(cfg.ConnectTimeout, guard),
 		TLSClientConfig:        tlsConfig,
 		TLSHandshakeTimeout:    cfg.ConnectTimeout,
 		ResponseHeaderTimeout:  cfg.HeaderTimeout,
@@ -144,7 +184,19 @@ func New(cfg Config, concurrency int) (*Handler, error) {
 		// TCP gives it up, a quarter of an hour later.
 		HTTP2: &nethttp.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
 	}
+	h.auth = newCredential(cfg, tokenTransport(cfg, tlsConfig, proxy))
 	return h, nil
+}
+
+// tokenTransport is for the token endpoint: the same way out, but for what is about the endpoint of the messages alone.
+func tokenTransport(cfg Config, tlsConfig *tls.Config, proxy func(*nethttp.Request) (*url.URL, error)) *nethttp.Transport {
+	guard, _ := Egress{Deny: cfg.Egress.Deny}.guard(ofOperator, cfg.Own)
+	tlsConfig = tlsConfig.Clone()
+	tlsConfig.InsecureSkipVerify = false
+	return &nethttp.Transport{
+		Proxy: proxy, DialContext: dialer(cfg.ConnectTimeout, guard), TLSClientConfig: tlsConfig, TLSHandshakeTimeout: cfg.ConnectTimeout,
+		MaxResponseHeaderBytes: maxReplyHeader, DisableCompression: true, ForceAttemptHTTP2: true, IdleConnTimeout: idleTimeout,
+	}
 }
 
 // load reads the files. The error joins what is wrong with each.
@@ -171,6 +223,25 @@ func (t TLS) load() (*tls.Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
+// open reads the keys. It returns nil without any.
+func (s Sign) open() (*webhook.Keys, error) {
+	if len(s.Keys) == 0 {
+		return nil, nil
+	}
+	paths := make([]string, len(s.Keys))
+	for i, k := range s.Keys {
+		paths[i] = k.File
+		some, err := webhook.ReadFile(k.File)
+		if err != nil {
+			return nil, fmt.Errorf("sign.keys[%d]: %w", i, err)
+		}
+		if slices.ContainsFunc(some, func(k *webhook.Key) bool { return !k.Signs() }) {
+			return nil, fmt.Errorf("sign.keys[%d]: %s holds a public key (whpk_…), which cannot sign", i, k.File)
+		}
+	}
+	return webhook.Open(paths...)
+}
+
 // Check reads the TLS files again. It does not connect: an endpoint that is down comes back.
 func (h *Handler) Check(context.Context) error {
 	_, err := h.cfg.TLS.load()
@@ -180,21 +251,50 @@ func (h *Handler) Check(context.Context) error {
 // Stop closes idle connections. The handler can be used again after it.
 func (h *Handler) Stop(context.Context) error {
 	h.transport.CloseIdleConnections()
+	if h.auth != nil {
+		h.auth.stop()
+	}
 	return nil
 }
 
 // Handle sends m and returns the verdict of the endpoint's answer.
 func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
+	to, err := h.endpoint(m.Subject)
+	if err != nil {
+		return consumer.Dead(err)
+	}
 	header := h.header(m)
+	token := ""
+	if h.auth != nil {
+		if token, err = h.auth.token(ctx, ""); err != nil {
+			return err
+		}
+		header["Authorization"] = []string{"Bearer " + token}
+	}
+	renewed := false
 	for resends := 0; ; resends++ {
 		t := new(trace)
-		reply, err := h.send(t.attach(ctx), &t.body, m.Data, header, m.MaxReply())
+		reply, err := h.send(t.attach(ctx), to.url, &t.body, m.Data, header, m.MaxReply())
+		if err == nil && reply.status == nethttp.StatusUnauthorized && h.auth != nil && !renewed {
+			renewed = true
+			other, err := h.auth.token(ctx, token)
+			if err != nil {
+				return err
+			}
+			if other != token {
+				token = other
+				header = maps.Clone(header) // the former request may still be written
+				header["Authorization"] = []string{"Bearer " + token}
+				continue
+			}
+		}
+		reply.body = without(reply.body, token)
 		if err == nil {
 			m.Reply(reply.result)
 			m.ReplyHeader("Content-Type", reply.resultType)
-			return h.verdict(&reply)
+			return h.verdict(to, &reply)
 		}
-		err = &transportError{at: fmt.Sprintf("%s %s: %s", h.cfg.Method, h.target, t.where(err)), err: err}
+		err = &transportError{at: to.name + ": " + t.where(err), err: err}
 		switch {
 		case ctx.Err() != nil:
 			return err
@@ -208,11 +308,33 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	}
 }
 
+// endpoint is where a message goes.
+type endpoint struct {
+	url  *url.URL
+	name string // for errors: method, scheme and host
+}
+
+// endpoint returns an error for a subject from which no URL can be made, or none that is permitted.
+func (h *Handler) endpoint(subj string) (endpoint, error) {
+	if h.fixed != nil {
+		return *h.fixed, nil
+	}
+	u, err := h.to.expand(subj, h.cfg.Hosts)
+	if err != nil {
+		return endpoint{}, fmt.Errorf("%s: no URL for this subject: %w", h.cfg.Method, err)
+	}
+	return h.named(u), nil
+}
+
+func (h *Handler) named(u *url.URL) endpoint {
+	return endpoint{u, h.cfg.Method + " " + u.Scheme + "://" + u.Host}
+}
+
 func (h *Handler) header(m *consumer.Msg) nethttp.Header {
-	header := make(nethttp.Header, 8+len(h.fixed)+len(h.cfg.ForwardHeaders))
+	header := make(nethttp.Header, 8+len(h.always)+len(h.cfg.ForwardHeaders))
 	forward(header, m.Header, h.forwarded)
 	// One allocation for all values; Set makes one each. No value has room to be appended to.
-	values := make([]string, 0, 7)
+	values := make([]string, 0, 10)
 	set := func(name, value string) {
 		values = append(values, value)
 		header[name] = values[len(values)-1 : len(values) : len(values)]
@@ -223,6 +345,7 @@ func (h *Handler) header(m *consumer.Msg) nethttp.Header {
 	} else {
 		set("Content-Type", defaultType)
 	}
+	h.events.header(header, m)
 	set("Relay-Id", escape(m.ID))
 	set("Relay-Id-Old", escape(m.OldID()))
 	set("Relay-Attempt", strconv.Itoa(m.Attempt))
@@ -231,8 +354,15 @@ func (h *Handler) header(m *consumer.Msg) nethttp.Header {
 	if !m.Deadline.IsZero() {
 		set("Relay-Deadline", deadline(m.Deadline))
 	}
-	for name, values := range h.fixed {
+	for name, values := range h.always {
 		header[name] = values
+	}
+	if h.keys != nil {
+		now := time.Now()
+		timestamp, signature := webhook.Sign(h.keys.Current(now), m.ID, now, m.Data)
+		set(webhook.HeaderID, m.ID)
+		set(webhook.HeaderTimestamp, timestamp)
+		set(webhook.HeaderSignature, signature)
 	}
 	return header
 }
@@ -261,8 +391,9 @@ type reply struct {
 
 // send makes one round trip. It goes to the transport and not through a Client, which would follow redirects, keep
 // cookies and put the URL into its errors. With most above 0 a caller waits for that much of an acknowledging answer.
-func (h *Handler) send(ctx context.Context, body *bytes.Reader, data []byte, header nethttp.Header, most int) (r reply, err error) {
+func (h *Handler) send(ctx context.Context, to *url.URL, body *bytes.Reader, data []byte, header nethttp.Header, most int) (r reply, err error) {
 	req := h.request.WithContext(ctx) // a copy
+	req.URL, req.Host = to, to.Host
 	req.Header, req.ContentLength = header, int64(len(data))
 	if len(data) > 0 {
 		// With GetBody net/http itself can move on from a dead connection that it has written nothing to.
@@ -295,14 +426,14 @@ func (h *Handler) send(ctx context.Context, body *bytes.Reader, data []byte, hea
 	return r, nil
 }
 
-func (h *Handler) verdict(r *reply) error {
+func (h *Handler) verdict(to endpoint, r *reply) error {
 	if h.ack.has(r.status) {
 		if r.err != nil {
-			return &transportError{at: fmt.Sprintf("%s %s: read reply of status %d", h.cfg.Method, h.target, r.status), err: r.err}
+			return &transportError{at: fmt.Sprintf("%s: read reply of status %d", to.name, r.status), err: r.err}
 		}
 		return nil
 	}
-	err := h.failure(r)
+	err := h.failure(to, r)
 	switch {
 	case h.dead.has(r.status): // ack went first
 		return consumer.Dead(err)
@@ -315,7 +446,7 @@ func (h *Handler) verdict(r *reply) error {
 }
 
 // failure is the answer as an error.
-func (h *Handler) failure(r *reply) error {
+func (h *Handler) failure(to endpoint, r *reply) error {
 	text := strconv.Itoa(r.status)
 	if name := nethttp.StatusText(r.status); name != "" {
 		text += " " + name
@@ -326,5 +457,5 @@ func (h *Handler) failure(r *reply) error {
 	if shown := snippet.Head(r.body, maxShown); shown != "" {
 		text += ": " + shown
 	}
-	return fmt.Errorf("%s %s: %s", h.cfg.Method, h.target, text)
+	return fmt.Errorf("%s: %s", to.name, text)
 }

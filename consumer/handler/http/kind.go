@@ -1,7 +1,9 @@
 package http
 
 import (
-	"net/url"
+	"fmt"
+	"net/netip"
+	"strings"
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler"
@@ -11,22 +13,42 @@ import (
 var Kind = handler.Define(handler.Definition[Config]{
 	Name: "http",
 	Docs: map[string]handler.Doc{
-		"":                         {Text: "a request to an endpoint"},
-		"url":                      {Text: "the endpoint; may hold user:password@"},
-		"method":                   {Text: "method of the request", Values: []string{"POST", "PUT", "PATCH"}},
-		"headers":                  {Text: "sent with every request, each a text or {file: path}; shown nowhere"},
-		"forward_headers":          {Text: "names of message headers to copy, or beginnings such as ce-*; Content-Type too is only copied when named"},
-		"ack":                      {Text: "statuses of success, numbers and ranges"},
-		"dead":                     {Text: "statuses that mean never; none: no status"},
-		"connect_timeout":          {Text: "name resolution and connect, and again the TLS handshake"},
-		"response_header_timeout":  {Text: "wait for the response headers; 0s: up to the route's timeout"},
-		"tls":                      {Text: "of an https endpoint, PEM files"},
-		"tls.ca":                   {Text: "the only authorities to trust; empty: the system's"},
-		"tls.cert":                 {Text: "certificate of this client; with key"},
-		"tls.key":                  {Text: "its key"},
-		"tls.insecure_skip_verify": {Text: "accept any certificate: whoever can redirect the connection reads the messages"},
+		"":                          {Text: "a request to an endpoint"},
+		"url":                       {Text: "the endpoint; may hold user:password@, and {1}, {2}, … for tokens of the subject: in the path and the query, in the host with hosts or egress.allow"},
+		"method":                    {Text: "method of the request", Values: []string{"POST", "PUT", "PATCH"}},
+		"headers":                   {Text: "sent with every request, each a text or {file: path}; shown nowhere"},
+		"forward_headers":           {Text: "names of message headers to copy, or beginnings such as ce-*; Content-Type too is only copied when named"},
+		"ack":                       {Text: "statuses of success, numbers and ranges"},
+		"dead":                      {Text: "statuses that mean never; none: no status"},
+		"connect_timeout":           {Text: "name resolution and connect, and again the TLS handshake"},
+		"response_header_timeout":   {Text: "wait for the response headers; 0s: up to the route's timeout"},
+		"tls":                       {Text: "of an https endpoint, PEM files"},
+		"tls.ca":                    {Text: "the only authorities to trust; empty: the system's"},
+		"tls.cert":                  {Text: "certificate of this client; with key"},
+		"tls.key":                   {Text: "its key"},
+		"tls.insecure_skip_verify":  {Text: "accept any certificate: whoever can redirect the connection reads the messages"},
+		"cloudevents":               {Text: "messages that are CloudEvents 1.0 go as such (pass), and others are made events (binary); their attributes are headers", Values: []string{eventsOff, eventsPass, eventsBinary}},
+		"event_type":                {Text: "for cloudevents binary: the type of what is made an event, such as com.example.{2}"},
+		"event_source":              {Text: "for cloudevents binary: its source; empty: /nats/<stream>"},
+		"hosts":                     {Text: "the only hosts that tokens in url may make; * stands for one label"},
+		"egress":                    {Text: "addresses that may be connected to, asked after resolution; metadata services, link-local and the like never are"},
+		"egress.deny":               {Text: "addresses and ranges that are never connected to"},
+		"egress.allow":              {Text: "the only ones that are; an entry within a range that is refused by default opens that part"},
+		"proxy":                     {Text: "URL of a proxy (http, https, socks5), which egress then is up to; empty: none, the environment is never read"},
+		"auth":                      {Text: "who sends the requests, in the header Authorization: bearer or oauth2"},
+		"auth.bearer":               {Text: "a token, or {file: path}, which is read again when it changes and after a 401"},
+		"auth.oauth2":               {Text: "tokens by client credentials (RFC 6749, 4.4); a 401 renews one once"},
+		"auth.oauth2.token_url":     {Text: "the token endpoint; while it has none to give, no attempt is spent and the route waits"},
+		"auth.oauth2.client_id":     {Text: "who relay is there"},
+		"auth.oauth2.client_secret": {Text: "text, or {file: path}, which is read for each token"},
+		"auth.oauth2.scopes":        {Text: "what the token shall be good for"},
+		"auth.oauth2.audience":      {Text: "whom it shall be for; empty: not said"},
+		"sign":                      {Text: "sign requests by Standard Webhooks"},
+		"sign.keys":                 {Text: "files with keys, one on a line, that all sign; read again when they change; see relay webhook keygen"},
+		"sign.keys.file":            {Text: "whsec_… or whsk_… keys"},
 	},
-	Build: func(c Config, _ handler.Env, rt *consumer.Route) (err error) {
+	Build: func(c Config, env handler.Env, rt *consumer.Route) (err error) {
+		c.Own = env.Listeners
 		rt.Handler, err = New(c, rt.Concurrency)
 		return err
 	},
@@ -38,14 +60,46 @@ var Kind = handler.Define(handler.Definition[Config]{
 		case c.TLS.Key != "":
 			r.SecretFile("tls.key", c.TLS.Key)
 		}
+		warnPlain(c, r)
+		for i, k := range c.Sign.Keys {
+			r.SecretFile(fmt.Sprintf("sign.keys[%d].file", i), k.File)
+		}
 	},
 })
 
+// warnPlain warns of secrets that everybody on the way could read.
+func warnPlain(c Config, r handler.Report) {
+	plain := func(s string) bool {
+		t, err := parseTarget(s)
+		if err != nil || t.scheme != "http" || t.hostChosen() {
+			return err == nil && t.scheme == "http"
+		}
+		a, err := netip.ParseAddr(t.host[0].text)
+		return t.host[0].text != "localhost" && (err != nil || !a.IsLoopback())
+	}
+	switch {
+	case c.Auth.OAuth2.set() && plain(c.Auth.OAuth2.TokenURL):
+		r.Warn("auth.oauth2.token_url", "is not https: whoever is on the way reads the client secret")
+	case (c.Auth.OAuth2.set() || c.Auth.Bearer.Reveal() != "") && plain(c.URL):
+		r.Warn("url", "is not https: whoever is on the way reads the token of auth")
+	}
+}
+
 // safeURL is scheme and host: for many endpoints the rest is what permits to call them.
 func safeURL(s string) string {
-	u, err := url.Parse(s)
+	t, err := parseTarget(s)
 	if err != nil {
 		return "(not a URL)"
 	}
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String()
+	var host strings.Builder
+	for _, p := range t.host {
+		if p.token > 0 {
+			fmt.Fprintf(&host, "{%d}", p.token)
+		}
+		host.WriteString(p.text)
+	}
+	if strings.Contains(host.String(), ":") {
+		return t.scheme + "://[" + host.String() + "]" + t.port
+	}
+	return t.scheme + "://" + host.String() + t.port
 }

@@ -56,7 +56,7 @@ func TestExample_hasTheDefaults(t *testing.T) {
 }
 
 // line is one key of the example, which may be commented out: #key: value   # comment
-var line = regexp.MustCompile(`^( *)(- )?(#)?([a-z_]+):(?: (.*?))?(?: +# (.*))?$`)
+var line = regexp.MustCompile(`^( *)(#)?(- )?([a-z][a-z_0-9]*):(?: (.*?))?(?: +# (.*))?$`)
 
 type exampleKey struct {
 	path, value, comment string
@@ -90,7 +90,7 @@ func exampleKeys(t *testing.T) []exampleKey {
 		case m == nil:
 			above = nil
 			continue
-		case m[1] == "" && m[3] == "":
+		case m[1] == "" && m[2] == "":
 			demo = false
 		case m[4] == "name" && m[5] == "shipping":
 			demo = true
@@ -98,7 +98,7 @@ func exampleKeys(t *testing.T) []exampleKey {
 		if demo {
 			continue
 		}
-		indent := len(m[1]) + len(m[2])
+		indent := len(m[1]) + len(m[3])
 		for len(indents) > 0 && indents[len(indents)-1] >= indent {
 			indents, names = indents[:len(indents)-1], names[:len(names)-1]
 		}
@@ -158,7 +158,7 @@ func TestExample_commentedOutKeysWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text := range strings.Lines(string(data)) {
-		if m := line.FindStringSubmatch(strings.TrimRight(text, "\n")); m != nil && m[3] != "" {
+		if m := line.FindStringSubmatch(strings.TrimRight(text, "\n")); m != nil && m[2] != "" {
 			text = strings.Replace(text, "#", "", 1)
 		}
 		file.WriteString(text)

@@ -161,7 +161,7 @@ func (k *key) holdsSecrets() bool {
 }
 
 // named tells whether k is a list whose entries have a name of their own: routes and streams.
-func (k *key) named() bool { return k.kind == list && k.elem.kind == object }
+func (k *key) named() bool { return k.kind == list && k.elem.field("name") != nil }
 
 func join(path, name string) string {
 	if path == "" {

@@ -1,0 +1,248 @@
+package program
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/relaymq/relay/internal/webhook"
+)
+
+// docCommands are those behind <!-- run --> in a page of the docs, up to the first line that belongs to neither.
+func docCommands(t *testing.T, page string) (commands []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../../docs", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, ok := strings.Cut(string(text), "<!-- run -->\n\n")
+	if !ok {
+		t.Fatalf("%s has no commands", page)
+	}
+	for line := range strings.Lines(after) {
+		if c, ok := strings.CutPrefix(line, "    $ "); ok {
+			commands = append(commands, c)
+		} else if c, ok := strings.CutPrefix(line, "    "); ok && len(commands) > 0 {
+			commands[len(commands)-1] += c
+		} else {
+			break
+		}
+	}
+	return commands
+}
+
+// freePort is one that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// The commands of docs/webhooks.md, from an empty folder: both messages arrive with signatures that hold, the second one by the new key
+// alone.
+func TestDocs_webhooksCommandsWork(t *testing.T) {
+	t.Parallel()
+	dir, bin := t.TempDir(), t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n%s=1 GORACE=atexit_sleep_ms=0 exec %q \"$@\"\n", beRelay, self)
+	if err := os.WriteFile(filepath.Join(bin, "relay"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ports := strings.NewReplacer(":9000", ":"+freePort(t), ":4222", ":"+freePort(t))
+	env := append(clean(os.Environ()), "PATH="+bin+":"+os.Getenv("PATH"), "RELAY_ADMIN__LISTEN=off")
+	command := func(text string) (*exec.Cmd, *output) {
+		c := exec.Command("sh", "-c", text)
+		c.Dir, c.Env, c.WaitDelay = dir, env, time.Second
+		out := &output{}
+		c.Stdout, c.Stderr = out, out
+		return c, out
+	}
+	commands := docCommands(t, "webhooks.md")
+	if len(commands) != 10 {
+		t.Fatalf("%d commands: %q", len(commands), commands)
+	}
+	var listen *output
+	for _, text := range commands {
+		text = ports.Replace(strings.TrimSpace(text))
+		if background, ok := strings.CutSuffix(text, " &"); ok {
+			c, out := command("exec " + background)
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() { _ = c.Wait(); close(ended) }()
+			t.Cleanup(func() {
+				_ = c.Process.Signal(os.Interrupt)
+				select {
+				case <-ended:
+				case <-time.After(patience):
+					_ = c.Process.Kill()
+					<-ended
+					t.Errorf("%s does not end", background)
+				}
+				if t.Failed() {
+					t.Logf("$ %s\n%s", text, tail(out.String()))
+				}
+			})
+			says := "making durable"
+			if strings.Contains(background, "listen") {
+				listen, says = out, "listening on"
+			}
+			eventually(t, says, func() bool { return strings.Contains(out.String(), says) })
+			continue
+		}
+		c, out := command(text)
+		if err := c.Run(); err != nil {
+			t.Fatalf("$ %s\n%s%v", text, out, err)
+		}
+		if strings.Contains(text, "relay pub") {
+			_, body, _ := strings.Cut(text, "'")
+			eventually(t, "the endpoint gets it", func() bool { return strings.Contains(listen.String(), strings.Trim(body, "'")) })
+		}
+	}
+	keys, err := webhook.ReadFile(filepath.Join(dir, "hook.key"))
+	if err != nil || len(keys) != 1 {
+		t.Fatal(err, keys)
+	}
+	said := listen.String()
+	if strings.Count(said, "200  POST /hook/acme  signature holds, by v1:") != 2 || strings.Contains(said, "REFUSED") {
+		t.Errorf("the endpoint said:\n%s", said)
+	}
+}
+
+// Keys go into files that nobody else reads, and printed keys are files of keys themselves.
+func TestWebhookKeygen(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, kind := range [][]string{nil, {"--ed25519"}} {
+		printed := filepath.Join(dir, "printed")
+		if err := os.WriteFile(printed, []byte(must(t, dir, append([]string{"webhook", "keygen"}, kind...)...)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if keys, err := webhook.ReadFile(printed); err != nil || len(keys) != 1 || !keys[0].Signs() {
+			t.Errorf("what keygen %v prints: %v %v", kind, keys, err)
+		}
+	}
+	path := filepath.Join(dir, "keys")
+	must(t, dir, "webhook", "keygen", "--out", path)
+	old, err := webhook.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := must(t, dir, "webhook", "keygen", "--out", path, "--ed25519")
+	both, err := webhook.ReadFile(path)
+	if err != nil || len(both) != 2 || both[1].Fingerprint() != old[0].Fingerprint() || !strings.Contains(said, both[0].Public()) {
+		t.Errorf("%v %v\n%s", both, err, said)
+	}
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", fi.Mode(), err)
+	}
+	must(t, dir, "webhook", "keygen", "--out", path, "--retire")
+	if one, err := webhook.ReadFile(path); err != nil || len(one) != 1 || one[0].Fingerprint() != both[0].Fingerprint() {
+		t.Errorf("%v %v", one, err)
+	}
+	// What is no file of keys is not written to.
+	other := filepath.Join(dir, "relay.yaml")
+	if err := os.WriteFile(other, []byte("routes: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, a := range map[string][]string{
+		"line 1: is no webhook key": {"--out", other}, "no such file": {"--out", filepath.Join(dir, "none"), "--retire"}, "needs --out": {"--retire"},
+	} {
+		if code, _, stderr := relay(t, dir, append([]string{"webhook", "keygen"}, a...)...); code == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("%v: %d %s", a, code, stderr)
+		}
+	}
+}
+
+// What listen accepts verify accepts, and neither takes what was changed. Answers are those that were asked for.
+func TestWebhookListenAndVerify(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "keys")
+	must(t, dir, "webhook", "keygen", "--out", path, "--ed25519")
+	keys, err := webhook.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := spawn(t, dir, nil, "webhook", "listen", "127.0.0.1:0", "--key", path, "--json", "--status", "418", "--retry-after", "7s", "--delay", "1ms")
+	url := ""
+	eventually(t, "it listens", func() bool {
+		_, after, _ := strings.Cut(p.out.String(), "listening on ")
+		url, _, _ = strings.Cut(after, "\n")
+		return url != ""
+	})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	request := func(signed, sent string) *http.Request {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", url+"/a?b", strings.NewReader(sent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		timestamp, signature := webhook.Sign(keys, "id", time.Now(), []byte(signed))
+		r.Header = http.Header{
+			webhook.HeaderID: {"id"}, webhook.HeaderTimestamp: {timestamp}, webhook.HeaderSignature: {signature}, "Relay-Subject": {"a.b"},
+		}
+		return r
+	}
+	for n, c := range []struct {
+		sent      string
+		status    int
+		signature string
+	}{{"body", 418, "holds, by " + keys[0].Fingerprint()}, {"other", 401, "REFUSED: "}} {
+		resp, err := client.Do(request("body", c.sent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != c.status || resp.Header.Get("Retry-After") != "7" {
+			t.Errorf("%s: %d, Retry-After %q", c.sent, resp.StatusCode, resp.Header.Get("Retry-After"))
+		}
+		var lines []string // the first says where it listens
+		eventually(t, "it prints the request", func() bool {
+			lines = strings.Split(strings.TrimSuffix(p.out.String(), "\n"), "\n")
+			return len(lines) == n+2 && strings.HasSuffix(p.out.String(), "\n")
+		})
+		var got received
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got.Path != "/a?b" || got.Subject != "a.b" || got.Body != c.sent || got.Status != c.status || !strings.HasPrefix(got.Signature, c.signature) {
+			t.Errorf("%+v", got)
+		}
+		var wire bytes.Buffer
+		if err := request("body", c.sent).Write(&wire); err != nil {
+			t.Fatal(err)
+		}
+		v := spawn(t, dir, &wire, "webhook", "verify", "--key", path)
+		if code := v.wait(); (code == 0) != (c.status == 418) {
+			t.Errorf("verify of %s: %d %s%s", c.sent, code, v.out, v.err)
+		}
+	}
+	v := spawn(t, dir, strings.NewReader("hello"), "webhook", "verify", "--key", path)
+	if code := v.wait(); code != 1 || !strings.Contains(v.err.String(), "no HTTP/1.1 request") {
+		t.Errorf("%d %s", code, v.err)
+	}
+	p.signal(syscall.SIGINT)
+	if code := p.wait(); code != 0 {
+		t.Errorf("listen ends with %d", code)
+	}
+}
