@@ -170,13 +170,18 @@ func (m *message) Settle(o supervisor.Outcome) {
 	rt.count.settled[o.Action].Add(1)
 	m.toldBySettlement(o)
 	if m.suspect != nil {
-		rt.slow.Go(func() {
-			m.acquit() // its handler has returned, or was given up: that is no crash
-			m.settle(o)
-		})
+		m.settleSuspect(o)
 		return
 	}
 	m.settle(o)
+}
+
+// settleSuspect settles on the route's slow path. It is a function of its own so that only here the outcome is on the heap.
+func (m *message) settleSuspect(o supervisor.Outcome) {
+	m.route.slow.Go(func() {
+		m.acquit() // its handler has returned, or was given up: that is no crash
+		m.settle(o)
+	})
 }
 
 func (m *message) settle(o supervisor.Outcome) {

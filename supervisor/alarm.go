@@ -95,6 +95,7 @@ func (g *Group) tick() {
 	for k := t.alarm.due(t.now); k != nil; k = t.alarm.due(t.now) {
 		t.attend(k)
 	}
+	t.slots.pace.look(t.counts.Started)
 	t.startAll()
 	t.rearm()
 	t.tellMore()

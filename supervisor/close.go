@@ -80,7 +80,7 @@ func (g *Group) interrupt() int {
 	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {
 		for r := range runs.all() {
 			r.cancelled = true
-			r.cancel(context.Canceled)
+			r.cancel(cancelled)
 			n++
 		}
 	}

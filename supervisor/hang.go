@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"context"
 	"fmt"
 	"time"
 )
@@ -16,8 +15,8 @@ func (t *turn) endOverdue() {
 	for r := running.first(); r != nil && !t.now.Before(r.deadline); r = running.first() {
 		running.remove(&r.place)
 		overdue.push(&r.place, r)
-		r.noticed = t.now.Sub(r.deadline)
-		r.cancel(context.DeadlineExceeded)
+		r.wasLate(t.now.Sub(r.deadline))
+		r.cancel(timedOut)
 	}
 	for r := overdue.first(); r != nil && !t.now.Before(r.hangs()); r = overdue.first() {
 		t.hang(r)

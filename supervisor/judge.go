@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"context"
 	"fmt"
 	"time"
 )
@@ -16,7 +15,7 @@ func (g *Group) complete(r *run, res *result) *run {
 	}
 	t.endRun(r)
 	t.judge(r, res)
-	r.cancel(context.Canceled) // whatever was derived from it
+	r.cancel(cancelled) // whatever was derived from it
 	t.attend(r.k)
 	t.calm()
 	next := t.next()
@@ -49,6 +48,7 @@ func (t *turn) endRun(r *run) {
 		t.order.progress = t.now
 	}
 	t.window.meter.done++
+	t.slots.pace.ran(t.now.Sub(r.deadline) + t.opts.Timeout)
 	t.releaseChild(r.child, k)
 	t.touch(k)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -337,7 +338,8 @@ func (m *model) lose(o op, seqs []uint64) {
 		}
 		b.send(m.handle, o.key, seqs...)
 		if o.kind == "lose" {
-			m.hold(func() { m.gaps = m.gaps[1:] })
+			// Several may end at the same moment, in any order.
+			m.hold(func() { m.gaps = slices.DeleteFunc(m.gaps, func(gap uint64) bool { return gap == seqs[0]-1 }) })
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -77,27 +78,45 @@ type run struct {
 	m     *Message
 	child *child
 	// Under the group's lock:
-	place     node[run]     // among those that run
-	noticed   time.Duration // how long after its deadline it was cancelled: the process may have stood still
-	number    int32         // of the attempt; the message's own count may change when the run is given up
-	epoch     int32         // of the route, when it began
-	round     int32         // of the route, of which it is a probe; 0: it is none
-	past      past          // of its message, when it began
-	probe     bool          // of the key
-	cancelled bool          // by a stop of the child or by the end of the group: it spends no attempt
-	late      bool          // it ended after its child had
-	hung      bool          // settled and given up; only its goroutine remains
-
-	deadline time.Time
+	place     node[run] // among those that run
+	number    int32     // of the attempt; the message's own count may change when the run is given up
+	epoch     int32     // of the route, when it began
+	round     int32     // of the route, of which it is a probe; 0: it is none
+	noticed   int32     // how many milliseconds after its deadline it was cancelled: the process may have stood still
+	past      past      // of its message, when it began
+	probe     bool      // of the key
+	cancelled bool      // by a stop of the child or by the end of the group: it spends no attempt
+	late      bool      // it ended after its child had
+	hung      bool      // settled and given up; only its goroutine remains
 	// Under mu:
+	cause cause
 	mu    sync.Mutex
 	done  chan struct{}
-	err   error
 	after *afterFunc // the last one; mostly there is one at most
+
+	deadline time.Time
 }
 
+// A run is part of what each message allocates, whose size is rounded up to steps of 32 bytes; see TestRun_isSmall.
+
+// cause is why a run's context ended.
+type cause uint8
+
+const (
+	goesOn cause = iota
+	cancelled
+	timedOut
+)
+
+var causes = [...]error{nil, context.Canceled, context.DeadlineExceeded}
+
+// wasLate notes how long after its deadline r is cancelled.
+func (r *run) wasLate(by time.Duration) { r.noticed = int32(min(by.Milliseconds(), math.MaxInt32)) }
+
 // hangs is from when on r counts as hung, once it is overdue.
-func (r *run) hangs() time.Time { return r.deadline.Add(r.noticed + hangGrace) }
+func (r *run) hangs() time.Time {
+	return r.deadline.Add(time.Duration(r.noticed)*time.Millisecond + hangGrace)
+}
 
 var _ context.Context = (*run)(nil)
 
@@ -112,7 +131,7 @@ func (r *run) Done() <-chan struct{} {
 	defer r.mu.Unlock()
 	if r.done == nil {
 		r.done = make(chan struct{})
-		if r.err != nil {
+		if r.cause != goesOn {
 			close(r.done)
 		}
 	}
@@ -122,7 +141,7 @@ func (r *run) Done() <-chan struct{} {
 func (r *run) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.err
+	return causes[r.cause]
 }
 
 type afterFunc struct {
@@ -134,7 +153,7 @@ type afterFunc struct {
 func (r *run) AfterFunc(f func()) (stop func() bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err != nil {
+	if r.cause != goesOn {
 		go f()
 		return func() bool { return false }
 	}
@@ -154,13 +173,13 @@ func (r *run) AfterFunc(f func()) (stop func() bool) {
 }
 
 // cancel ends the context; the first cause stays.
-func (r *run) cancel(cause error) {
+func (r *run) cancel(why cause) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err != nil {
+	if r.cause != goesOn {
 		return
 	}
-	r.err = cause
+	r.cause = why
 	if r.done != nil {
 		close(r.done)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"unsafe"
 )
 
 func TestRun_isAContextWithAfterFunc(t *testing.T) {
@@ -20,9 +21,8 @@ func TestRun_isAContextWithAfterFunc(t *testing.T) {
 		}
 		derived, cancel := context.WithCancel(r)
 		defer cancel()
-		cause := errors.New("over")
-		r.cancel(cause)
-		r.cancel(errors.New("another"))
+		r.cancel(timedOut)
+		r.cancel(cancelled)
 		stopLate := r.AfterFunc(func() { called[3]++ })
 		synctest.Wait()
 		if called != [4]int{1, 0, 1, 1} {
@@ -31,8 +31,15 @@ func TestRun_isAContextWithAfterFunc(t *testing.T) {
 		if stop[0]() || stopLate() {
 			t.Error("stopped after it was called")
 		}
-		if !errors.Is(r.Err(), cause) || derived.Err() == nil {
+		if !errors.Is(r.Err(), context.DeadlineExceeded) || derived.Err() == nil {
 			t.Errorf("%v, and %v of the derived one", r.Err(), derived.Err())
 		}
 	})
+}
+
+// Attempt is a part of what a consumer allocates for each message, with 192 bytes of its own; the next size is a step up.
+func TestRun_isSmall(t *testing.T) {
+	if n := unsafe.Sizeof(Attempt{}); n > 128 {
+		t.Errorf("an attempt has %d bytes, 128 are meant", n)
+	}
 }

@@ -17,7 +17,8 @@ type slots struct {
 	retries retries
 	recent  recentKeys
 
-	waking  bool      // a goroutine was started that has not taken a message yet
+	waking  bool // a goroutine was started that has not taken a message yet
+	pace    pace
 	spilled time.Time // when stalled keys were looked for
 }
 
@@ -127,7 +128,8 @@ func (t *turn) full(k *key) bool {
 }
 
 // startAll starts what may start. While the route flows it wakes one goroutine, which takes a message and wakes the next
-// one before it runs: handlers that return at once keep few goroutines busy, and those that block get one each.
+// one before it runs: handlers that return at once keep few goroutines busy, and those that block get one each. While
+// handlers are quick, one goroutine is enough; see pace.
 func (t *turn) startAll() {
 	if !t.route.flows() {
 		for r := t.next(); r != nil; r = t.next() {
@@ -138,6 +140,12 @@ func (t *turn) startAll() {
 	}
 	s := &t.slots
 	if s.waking || s.ready[fresh].len()+s.ready[returned].len() == 0 && !t.roomForCrowded() || t.busy() >= t.open() || t.standsStill() {
+		return
+	}
+	if s.running.n > 0 && s.pace.quick() {
+		if s.pace.watch(t.counts.Started) {
+			t.alarm.arm(t.now.Add(patience))
+		}
 		return
 	}
 	s.waking = true

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"context"
 	"fmt"
 	"time"
 )
@@ -50,7 +49,7 @@ func (t *turn) cancelRuns(k *key) {
 		for r := range runs.all() {
 			if r.k == k && r.child == k.child {
 				r.cancelled = true
-				r.cancel(context.Canceled)
+				r.cancel(cancelled)
 			}
 		}
 	}
