@@ -90,7 +90,8 @@ func (b *behindConsole) Routes(instances []consumer.Status, now time.Time) (list
 		}
 		list = append(list, r)
 	}
-	slices.SortStableFunc(list, func(x, y console.Route) int { return one(x.Flows()) - one(y.Flows()) })
+	wrong := func(r console.Route) int { return 2*one(!r.Flows()) + one(len(r.Waiting) > 0) }
+	slices.SortStableFunc(list, func(x, y console.Route) int { return wrong(y) - wrong(x) })
 	return list
 }
 
@@ -216,20 +217,21 @@ func (r *replayer) left(ctx context.Context) (*dlq.Plan, error) {
 	return r.store.Plan(ctx, choice)
 }
 
-func (b *behindConsole) Start(ctx context.Context, job *dlq.Job, body []byte) error {
+func (b *behindConsole) Start(ctx context.Context, wanted dlq.Job, body []byte) (id string, err error) {
+	job := &wanted // which the run writes to
 	if job.Staged && job.StopAfter == 0 {
 		job.StopAfter = 10
 	}
 	r, err := b.replayer(ctx, job)
 	if err != nil {
-		return err
+		return "", err
 	}
 	plan, err := r.left(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if plan.Total == 0 {
-		return &console.UsageError{Err: errors.New("nothing is left of what was chosen, or all of it has to stay")}
+		return "", &console.UsageError{Err: errors.New("nothing is left of what was chosen, or all of it has to stay")}
 	}
 	now := time.Now()
 	job.ID, job.State, job.Runner, job.Created = dlq.NewJobID(now), dlq.JobRunning, runner(), now.UTC()
@@ -240,19 +242,20 @@ func (b *behindConsole) Start(ctx context.Context, job *dlq.Job, body []byte) er
 			err = r.store.KeepOriginal(ctx, job.ID, original)
 		}
 		if err != nil {
-			return err
+			return "", err
 		}
 		r.edited = body
 	}
 	jobs, err := dlq.OpenJobs(ctx, b.cl.js, b.cl.cfg.Service, b.cl.cfg.NATS.Replicas)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := jobs.Create(ctx, job); err != nil {
-		return err
+		return "", err
 	}
+	id = job.ID
 	b.run(r, jobs, plan)
-	return nil
+	return id, nil
 }
 
 // run runs a job to its end, or to that of the process.

@@ -26,9 +26,9 @@ type Backend interface {
 	Filter(ctx context.Context, query url.Values) (f dlq.Filter, flags []string, err error)
 	// Plan says what a replay (subject may name another target) or a discard would do.
 	Plan(ctx context.Context, job *dlq.Job) (*dlq.Plan, []string, error)
-	// Start begins a planned job, and returns when it runs. It ends with the process; then it can be resumed. A body takes
+	// Start begins a planned job, and returns its id when it runs. It ends with the process; then it can be resumed. A body takes
 	// the place of that of the one entry; nil: none does.
-	Start(ctx context.Context, job *dlq.Job, body []byte) error
+	Start(ctx context.Context, job dlq.Job, body []byte) (id string, err error)
 	// Resume goes on with a job that stopped.
 	Resume(ctx context.Context, id, by string) error
 	// Discard removes what a filter finds, up to a number, and returns how many went.

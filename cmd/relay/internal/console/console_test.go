@@ -70,10 +70,9 @@ func (f *fake) Filter(_ context.Context, q url.Values) (dlq.Filter, []string, er
 func (f *fake) Plan(context.Context, *dlq.Job) (*dlq.Plan, []string, error) {
 	return &dlq.Plan{Total: 2, Last: 9, Routes: map[string]int{hostile: 2}, Refused: 1, Reasons: map[string]int{hostile: 1}}, []string{hostile}, nil
 }
-func (f *fake) Start(_ context.Context, job *dlq.Job, _ []byte) error {
+func (f *fake) Start(context.Context, dlq.Job, []byte) (string, error) {
 	f.acts.Add(1)
-	job.ID = "j1"
-	return nil
+	return "j1", nil
 }
 func (f *fake) Resume(context.Context, string, string) error { f.acts.Add(1); return nil }
 func (f *fake) Discard(context.Context, *dlq.Job) (int, error) {

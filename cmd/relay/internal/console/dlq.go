@@ -307,12 +307,13 @@ func (c *Console) replay(r *request) (*answer, error) {
 }
 
 func (c *Console) begin(r *request, job *dlq.Job, body []byte, what string) (*answer, error) {
-	if err := c.behind().Start(r.Context(), job, body); err != nil {
+	id, err := c.behind().Start(r.Context(), *job, body)
+	if err != nil {
 		return nil, err
 	}
 	c.acted()
-	c.behind().Audit(r.session.by, "", what+", job "+job.ID)
-	return &answer{done: "job " + job.ID + " runs", next: "/jobs/" + job.ID}, nil
+	c.behind().Audit(r.session.by, "", what+", job "+id)
+	return &answer{done: "job " + id + " runs", next: "/jobs/" + id}, nil
 }
 
 func (c *Console) discard(r *request) (*answer, error) {

@@ -82,6 +82,7 @@ type overview struct {
 	Routes  []Route  `json:"-"`
 	Nobody  string   `json:"-"`
 	Wrong   int      `json:"-"` // routes that do not flow
+	Keys    int      `json:"-"` // that do not flow, of routes that do
 	Parked  int64    `json:"-"`
 	Dead    uint64   `json:"-"`
 }
@@ -100,6 +101,8 @@ func (c *Console) state(r *request) (o overview, err error) {
 	for _, rt := range o.Routes {
 		if !rt.Flows() {
 			o.Wrong++
+		} else {
+			o.Keys += len(rt.Waiting) + rt.More
 		}
 	}
 	for _, s := range a.Instances {
