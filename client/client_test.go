@@ -1,0 +1,304 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// world is a server with a stream, and a client on it.
+type world struct {
+	t *testing.T
+	s *natstest.Server
+	c *Client
+}
+
+func newWorld(t *testing.T, stream jetstream.StreamConfig, opts ...Option) *world {
+	t.Helper()
+	s := natstest.Start(t, natstest.WithListen())
+	w := &world{t: t, s: s}
+	nc := s.Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream.Name, stream.Subjects = "ORDERS", []string{"orders.>"}
+	if _, err := js.CreateStream(t.Context(), stream); err != nil {
+		t.Fatal(err)
+	}
+	if w.c, err = New(nc, opts...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.c.Close)
+	return w
+}
+
+// relay runs a route over the stream until the test ends.
+func (w *world) relay(handle consumer.HandlerFunc) {
+	w.t.Helper()
+	r, err := consumer.New(w.s.Conn(w.t, nats.ReconnectBufSize(-1)), consumer.Config{}, consumer.Route{
+		Name: "billing", Subjects: []string{"orders.>"}, Start: consumer.Start{Policy: "all"}, Handler: handle,
+		Caller: consumer.Caller{Reply: []string{"_INBOX.>"}, Interest: []string{"_INBOX.>"}},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+func (w *world) patient() context.Context {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	w.t.Cleanup(cancel)
+	return ctx
+}
+
+func msg(subject, body string) *nats.Msg { return &nats.Msg{Subject: subject, Data: []byte(body)} }
+
+// Each way in which a call can end is told apart.
+func TestClient_Do(t *testing.T) {
+	w := newWorld(t, jetstream.StreamConfig{})
+	w.relay(func(_ context.Context, m *consumer.Msg) error {
+		switch string(m.Data) {
+		case "dead":
+			return consumer.Dead(errors.New("it cannot be"))
+		case "drop":
+			return consumer.Drop("nobody needs it")
+		}
+		m.Reply([]byte("result of " + string(m.Data)))
+		return nil
+	})
+	r, err := w.c.Do(w.patient(), msg("orders.1", "this"))
+	if err != nil || string(r.Data) != "result of this" || r.Attempts != 1 || r.ID == "" || r.Truncated {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	all := []error{ErrDead, ErrDropped, ErrExpired, ErrForgotten, ErrTimedOut}
+	for body, want := range map[string]error{"dead": ErrDead, "drop": ErrDropped, "expired": ErrExpired} {
+		m := msg("orders.2", body)
+		if body == "expired" {
+			m.Header = nats.Header{"Relay-Expires-In": {"0s"}}
+		}
+		_, err := w.c.Do(w.patient(), m)
+		for _, e := range all {
+			if errors.Is(err, e) != (e == want) {
+				t.Errorf("%s: %v is %v: %v", body, err, e, errors.Is(err, e))
+			}
+		}
+		var told *OutcomeError
+		if !errors.As(err, &told) || told.ID == "" || told.Text == "" {
+			t.Errorf("%s: %#v", body, err)
+		}
+		if len(m.Header) > 1 {
+			t.Errorf("the message was changed: %v", m.Header)
+		}
+	}
+}
+
+// Without anybody who handles the message Do ends with its context, and says which of the ends that was.
+func TestClient_Do_endsWithItsContext(t *testing.T) {
+	w := newWorld(t, jetstream.StreamConfig{})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := w.c.Do(ctx, msg("orders.1", "")); !errors.Is(err, ErrTimedOut) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("timed out: %v", err)
+	}
+	mind := errors.New("changed it")
+	changed, change := context.WithCancelCause(t.Context())
+	time.AfterFunc(50*time.Millisecond, func() { change(mind) })
+	if _, err := w.c.Do(changed, msg("orders.1", "")); !errors.Is(err, mind) || errors.Is(err, ErrTimedOut) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if _, err := w.c.Do(changed, msg("orders.1", "")); !errors.Is(err, mind) {
+		t.Errorf("over before: %v", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := w.c.Do(ctx, msg("nowhere", "")); !errors.Is(err, ErrTimedOut) || !errors.Is(err, ErrNoStream) {
+		t.Errorf("no stream: %v", err)
+	}
+}
+
+// A message whose caller gave up before it could start is never started; one that runs goes on when its caller does not ask for more.
+func TestClient_giveUpBeforeTheStart(t *testing.T) {
+	w := newWorld(t, jetstream.StreamConfig{})
+	ctx, cancel := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	if err := w.c.Start(ctx, msg("orders.1", "unwanted"), func(_ *Result, err error) { gaveUp <- err }); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.c.Publish(w.patient(), msg("orders.1", "behind it")); err != nil { // so the first one is stored too
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	started := make(chan string, 10)
+	w.relay(func(_ context.Context, m *consumer.Msg) error { started <- string(m.Data); return nil })
+	if _, err := w.c.Do(w.patient(), msg("orders.2", "wanted")); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{<-started: true, <-started: true}
+	if !got["behind it"] || !got["wanted"] || len(started) > 0 {
+		t.Errorf("started: %v and %d more", got, len(started))
+	}
+}
+
+// Ten thousand calls cost no goroutine and no subscription each, and leave nothing behind, though their results come too late.
+func TestClient_manyCalls(t *testing.T) {
+	w := newWorld(t, jetstream.StreamConfig{})
+	const n = 10_000
+	before, subs := runtime.NumGoroutine(), w.c.nc.NumSubscriptions()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var over sync.WaitGroup
+	over.Add(n)
+	for i := range n {
+		if err := w.c.Start(ctx, msg(fmt.Sprintf("orders.%d", i), ""), func(_ *Result, err error) {
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			over.Done()
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if more := runtime.NumGoroutine() - before; more > 100 {
+		t.Errorf("%d more goroutines", more)
+	}
+	if got := w.c.nc.NumSubscriptions(); got != subs {
+		t.Errorf("%d subscriptions, %d before", got, subs)
+	}
+	cancel()
+	over.Wait()
+	late := &nats.Msg{Subject: w.c.prefix + "1." + kindOutcome, Header: nats.Header{"Relay-Outcome": {"done"}}}
+	if err := w.c.nc.PublishMsg(late); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.c.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	if len(w.c.calls) > 0 {
+		t.Errorf("%d calls are left", len(w.c.calls))
+	}
+}
+
+// A full stream slows the sender down, and says so; when there is room the message is stored, once.
+func TestClient_Publish_fullStream(t *testing.T) {
+	waits := make(chan error, 100)
+	w := newWorld(t, jetstream.StreamConfig{MaxMsgs: 1, Discard: jetstream.DiscardNew}, OnWait(func(subject string, why error, next time.Duration) {
+		if subject != "orders.1" || next <= 0 || next > maxPause {
+			t.Errorf("waits for %s, %v", subject, next)
+		}
+		select {
+		case waits <- why:
+		default:
+		}
+	}))
+	if stream, seq, err := w.c.Publish(w.patient(), msg("orders.1", "")); err != nil || stream != "ORDERS" || seq != 1 {
+		t.Fatal(stream, seq, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, _, err := w.c.Publish(ctx, msg("orders.1", "")); !errors.Is(err, ErrFull) || !errors.Is(err, ErrTimedOut) {
+		t.Errorf("full: %v", err)
+	}
+	for len(waits) > 0 {
+		<-waits
+	}
+	js, err := jetstream.New(w.c.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := js.Stream(t.Context(), "ORDERS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := w.c.Publish(w.patient(), msg("orders.1", "later"))
+		done <- err
+	}()
+	if err := <-waits; !errors.Is(err, ErrFull) {
+		t.Errorf("waits because %v", err)
+	}
+	if err := st.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if info, err := st.Info(t.Context()); err != nil || info.State.Msgs != 1 {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+// A call outlives a restart of the server: whoever waits gets the result.
+func TestClient_Do_overARestart(t *testing.T) {
+	w := newWorld(t, jetstream.StreamConfig{})
+	running, release := make(chan struct{}, 100), make(chan struct{})
+	w.relay(func(ctx context.Context, m *consumer.Msg) error {
+		running <- struct{}{}
+		select {
+		case <-release:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		m.Reply([]byte("it came"))
+		return nil
+	})
+	done := make(chan error, 1)
+	go func() {
+		r, err := w.c.Do(w.patient(), msg("orders.1", ""))
+		if err == nil && string(r.Data) != "it came" {
+			err = fmt.Errorf("%q", r.Data)
+		}
+		done <- err
+	}()
+	<-running
+	w.s.Stop()
+	close(release) // the result is there while nobody can be told
+	w.s.Restart()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Close ends what waits.
+func TestClient_Close(t *testing.T) {
+	w := newWorld(t, jetstream.StreamConfig{})
+	done := make(chan error, 1)
+	if err := w.c.Start(t.Context(), msg("orders.1", ""), func(_ *Result, err error) { done <- err }); err != nil {
+		t.Fatal(err)
+	}
+	w.c.Close()
+	w.c.Close()
+	if err := <-done; !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if _, err := w.c.Do(t.Context(), msg("orders.1", "")); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
