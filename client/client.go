@@ -59,7 +59,10 @@ type OutcomeError struct {
 // Error names the outcome, and why.
 func (e *OutcomeError) Error() string {
 	text := e.Outcome
-	if e.Attempts > 0 {
+	switch {
+	case e.Attempts == 1:
+		text += " after 1 attempt"
+	case e.Attempts > 1:
 		text += fmt.Sprintf(" after %d attempts", e.Attempts)
 	}
 	if e.Text != "" {

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -34,22 +32,9 @@ standard input. A stream that is full is tried again, with backoff, until --time
 			if err := subject.ValidateLiteral(a[0]); err != nil {
 				return fmt.Errorf("%w: subject: %w", errUsage, err)
 			}
-			m := nats.NewMsg(a[0])
-			for _, h := range headers {
-				name, value, ok := strings.Cut(h, ":")
-				if !ok {
-					return fmt.Errorf("%w: header %q: must be 'Name: value'", errUsage, h)
-				}
-				m.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
-			}
-			if len(a) == 2 && a[1] != "-" {
-				m.Data = []byte(a[1])
-			} else {
-				body, err := io.ReadAll(c.InOrStdin())
-				if err != nil {
-					return err
-				}
-				m.Data = body
+			m, err := messageOf(c.InOrStdin(), a, headers)
+			if err != nil {
+				return err
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt)
 			defer stop()

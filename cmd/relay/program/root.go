@@ -51,6 +51,7 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	_ = root.MarkPersistentFlagFilename("creds", "creds")
 	root.AddCommand(newRun(o), newLint(o), newPub(o), newExplain(o), newDLQ(o), newReplay(o), newRetries(o), newOrphans(o), newStatus(o), newUI(o), newEvents(o), newPause(o), newResume(o), newNATS(o), newVersion())
 	root.AddCommand(newWebhook())
+	root.AddCommand(newCall(o))
 	completeValues(root, o)
 	return root
 }

@@ -187,6 +187,8 @@ func (b *builder) service() {
 		for _, target := range rt.Targets() {
 			b.publish(target)
 		}
+		b.publish(rt.Caller.Reply...) // results, to whoever asked for them
+		b.publish(rt.Caller.Interest...)
 	}
 	b.acknowledge(b.upper()+"RETRY", "*")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", event.Prefix(s)+".>")
@@ -243,6 +245,9 @@ func (b *builder) publisher() {
 				b.publish(p)
 			}
 		}
+	}
+	if slices.ContainsFunc(b.cfg.Routes, func(rt config.Route) bool { return len(rt.Caller.Interest) > 0 }) {
+		b.publish(b.inbox()) // a caller answers relay's question whether its message is still wanted
 	}
 	b.subscribe("_INBOX.>")
 	if p := b.cfg.NATS.InboxPrefix; p != "" {
