@@ -32,6 +32,7 @@ type Line struct {
 	since time.Time
 	// absent is when nobody was there first, by message.
 	absent map[string]time.Time
+	swept  time.Time
 }
 
 // reconnecting is the grace of a new Line.
@@ -189,15 +190,16 @@ func (l *Line) Gone(id string, age time.Duration, now time.Time) bool {
 	if known && now.Sub(first) < absentTwice {
 		return false
 	}
-	if !known && len(l.absent) >= maxAbsent {
+	if !known && len(l.absent) >= maxAbsent && now.Sub(l.swept) >= absentOld {
+		l.swept = now
 		for old, at := range l.absent {
 			if now.Sub(at) >= absentOld {
 				delete(l.absent, old)
 			}
 		}
-		if len(l.absent) >= maxAbsent {
-			return false
-		}
+	}
+	if !known && len(l.absent) >= maxAbsent {
+		return false
 	}
 	l.absent[id] = now
 	return false
