@@ -13,7 +13,7 @@ BENCHPKGS ?= ack supervisor consumer dlq
 BENCHCOUNT ?= 6
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test test-relay test-bench check build fuzz vuln notice chaos soak
+.PHONY: help run test test-relay test-bench check build rules fuzz vuln notice chaos soak
 .PHONY: bench bench-diff profile
 
 help: ## list the targets
@@ -40,6 +40,10 @@ check: ## gofmt, vet, staticcheck and build: what CI wants before the tests
 	cd bench && $(GO) vet ./...
 	$(GO) tool $(TOOLS) staticcheck ./...
 	$(GO) build ./...
+
+rules: ## check the alert rules of deploy/prometheus and run their tests; needs promtool (Debian: prometheus)
+	promtool check rules deploy/prometheus/relay.rules.yaml
+	promtool test rules deploy/prometheus/relay.rules.test.yaml
 
 fuzz: ## fuzz every fuzz target for FUZZTIME each
 	@for pkg in $$($(GO) list ./...); do \
