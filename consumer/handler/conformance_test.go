@@ -32,6 +32,7 @@ import (
 	"github.com/relaymq/relay/consumer/handler/forward"
 	"github.com/relaymq/relay/consumer/handler/http"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
+	"github.com/relaymq/relay/consumer/handler/request"
 	"github.com/relaymq/relay/consumer/handler/worker"
 	"github.com/relaymq/relay/internal/natstest"
 )
@@ -65,6 +66,7 @@ var peers = map[string]func(*testing.T) peer{
 	"exec":    execPeer,
 	"forward": forwardPeer,
 	"worker":  workerPeer,
+	"request": requestPeer,
 }
 
 func httpPeer(t *testing.T) peer {
@@ -121,6 +123,45 @@ func execPeer(t *testing.T) peer {
 		hanging: func(t *testing.T, hangs func()) consumer.Handler {
 			awaitUp(t, filepath.Join(dir, "up"), hangs)
 			return script(t, `trap '' TERM; echo up > up; while :; do sleep 1; done`) // the hardest way to hang
+		},
+	}
+}
+
+func requestPeer(t *testing.T) peer {
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := func(t *testing.T, subject string, f func(*nats.Msg)) consumer.Handler {
+		sub, err := nc.Subscribe(subject, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = sub.Unsubscribe() })
+		h, err := request.New(request.Config{Subject: subject, ForwardHeaders: []string{"*"}}, nc, js)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	var mu sync.Mutex
+	var bodies [][]byte
+	return peer{
+		handler: serve(t, "svc.takes", func(m *nats.Msg) {
+			mu.Lock()
+			defer mu.Unlock()
+			bodies = append(bodies, m.Data)
+			_ = m.Respond(nil)
+		}),
+		received: func() [][]byte {
+			mu.Lock()
+			defer mu.Unlock()
+			defer func() { bodies = nil }()
+			return bodies
+		},
+		hanging: func(t *testing.T, hangs func()) consumer.Handler {
+			return serve(t, "svc.hangs", func(*nats.Msg) { hangs() })
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/relaymq/relay/consumer/handler/exec"
 	"github.com/relaymq/relay/consumer/handler/forward"
 	"github.com/relaymq/relay/consumer/handler/http"
+	"github.com/relaymq/relay/consumer/handler/request"
 	"github.com/relaymq/relay/consumer/handler/worker"
 )
 
@@ -16,6 +17,7 @@ func Kinds() []handler.Kind {
 		http.Kind,
 		exec.Kind,
 		worker.Kind,
+		request.Kind,
 		forward.Kind,
 		discard.Kind,
 	}

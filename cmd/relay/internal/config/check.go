@@ -310,7 +310,7 @@ func (c checker) readSecret(k *key, n *yaml.Node, path string) (file, value stri
 
 // planned tells whether that is a kind of handler whose place is kept.
 func (k *key) planned(name string) bool {
-	return k.field(name) == nil && (name == "remote" || name == "request")
+	return k.field(name) == nil && name == "remote"
 }
 
 func (c checker) handler(k *key, n *yaml.Node, path string) (any, bool) {
