@@ -427,7 +427,7 @@ func (p *plot) run() Changed {
 
 // close ends a unit while others run. It returns how many handlers were interrupted.
 func (u *unit) close() int {
-	ctx, cancel := context.WithTimeout(u.work, u.relay.cfg.Drain)
+	ctx, cancel := context.WithTimeout(u.work, u.relay.drainTime())
 	defer cancel()
 	u.stopPulling()
 	interrupted := u.drain(ctx)

@@ -100,6 +100,9 @@ type Relay struct {
 
 	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
 
+	config   atomic.Pointer[ConfigStatus]
+	drainFor atomic.Int64 // Config.Drain, as it is now
+
 	changing chan struct{}   // held by who changes the routes
 	changes  sync.WaitGroup  // changes under way
 	ends     context.Context // of the start: when it is done, relay is to end
@@ -128,6 +131,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
 	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: newSolo(), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1)}
 	r.troubles.log = cfg.Logger
+	r.drainFor.Store(int64(cfg.Drain))
 	r.troubles.report = func(what string, err error) { r.reportTrouble("", what, err) }
 	var err error
 	if cfg.Domain == "" {
@@ -354,7 +358,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	r.serving.Store(true) // from here on routes may change
 	<-ctx.Done()
 
-	deadline, cancel := context.WithTimeout(work, r.cfg.Drain)
+	deadline, cancel := context.WithTimeout(work, r.drainTime())
 	defer cancel()
 	context.AfterFunc(deadline, stopSlow)
 	ended, interrupted := r.drain(deadline, func() {
@@ -369,7 +373,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Wait()
 	r.line.Close()
 	if interrupted > 0 {
-		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.cfg.Drain)
+		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.drainTime())
 	}
 	return nil
 }

@@ -14,10 +14,12 @@ type Status struct {
 	Instance string    `json:"instance"`
 	Service  string    `json:"service"`
 	Started  time.Time `json:"started"`
-	Ready    bool      `json:"ready"`
-	Draining bool      `json:"draining,omitempty"`
-	Trouble  []string  `json:"trouble,omitempty"`
-	Notices  []string  `json:"notices,omitempty"` // what is wrong, and keeps nothing from working
+	// Config is the configuration that the instance runs; nil when it was made by a program.
+	Config   *ConfigStatus `json:"config,omitempty"`
+	Ready    bool          `json:"ready"`
+	Draining bool          `json:"draining,omitempty"`
+	Trouble  []string      `json:"trouble,omitempty"`
+	Notices  []string      `json:"notices,omitempty"` // what is wrong, and keeps nothing from working
 	// Orders is the revision of the last order of an operator that was applied, and OrdersBucket when the bucket was made in
 	// which it is: one that was made anew begins at 1.
 	Orders       uint64    `json:"orders"`
@@ -128,7 +130,7 @@ func (r *Relay) Status() Status { return r.status(StatusRequest{}) }
 func (r *Relay) status(q StatusRequest) Status {
 	s := Status{
 		Instance: r.cfg.Instance, Service: r.cfg.Service, Started: r.since(), Ready: true, Draining: r.isDraining(),
-		Parked: r.retention.parked.Load(),
+		Parked: r.retention.parked.Load(), Config: r.config.Load(),
 	}
 	s.OrdersBucket, s.Orders = r.obeyed.last()
 	s.Notices = r.obeyed.unread()

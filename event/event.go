@@ -27,6 +27,8 @@ const (
 	StreamTrouble  Kind = "stream.trouble"  // a stream, a durable or a bucket is away, or not as it has to be
 	StreamMended   Kind = "stream.mended"   // it is there again
 	DLQFilling     Kind = "dlq.filling"     // the dead letters have used 80 % of dlq.max_bytes
+	ReloadDone     Kind = "reload.done"     // an instance runs another configuration
+	ReloadFailed   Kind = "reload.failed"   // it was told to, and goes on with the one it had
 	Audit          Kind = "audit"           // an operator did something
 )
 
@@ -34,7 +36,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		KeyWaiting, KeyFlowing, KeySuspended, RouteWaiting, RouteFlowing, RouteSuspended, RouteStopped, DeadLetter,
-		ReplayDone, ReplayStopped, StreamTrouble, StreamMended, DLQFilling, Audit,
+		ReplayDone, ReplayStopped, StreamTrouble, StreamMended, DLQFilling, ReloadDone, ReloadFailed, Audit,
 	}
 }
 

@@ -58,7 +58,7 @@ func exitCode(err error) int {
 		return exitForced
 	case errors.Is(err, consumer.ErrEscalated):
 		return exitEscalated
-	case errors.As(err, &faults), errors.As(err, &setup), errors.Is(err, errUsage), errors.Is(err, errCannotStart):
+	case errors.As(err, &faults), errors.As(err, &setup), errors.Is(err, errUsage), errors.Is(err, errCannotStart), errors.Is(err, errInvalid):
 		return exitUsage
 	}
 	return exitFailed

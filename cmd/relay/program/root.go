@@ -20,6 +20,7 @@ type options struct {
 	server string
 	nats   string // name of a context
 	creds  string
+	env    []string       // nil: that of the process
 	kinds  []handler.Kind // beside the stock ones
 }
 
@@ -40,6 +41,7 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w: %w (see %s --help)", errUsage, err, c.CommandPath())
 	})
+	root.AddCommand(newReload(o))
 	f := root.PersistentFlags()
 	f.StringVarP(&o.file, "config", "c", "", "configuration file (default relay.yaml if there is one)")
 	f.StringArrayVar(&o.set, "set", nil, "set a key of the configuration: --set routes.billing.concurrency=8")
@@ -76,7 +78,11 @@ func (o *options) read(client bool) (*config.Config, error) {
 	if o.creds != "" {
 		set = append(set, "nats.creds="+o.creds)
 	}
-	cfg, err := config.Load(config.Options{File: file, Set: set, Env: os.Environ(), Context: o.nats, Client: client, Kinds: o.kinds})
+	env := o.env
+	if env == nil {
+		env = os.Environ()
+	}
+	cfg, err := config.Load(config.Options{File: file, Set: set, Env: env, Context: o.nats, Client: client, Kinds: o.kinds})
 	if err != nil && file == "" {
 		return nil, fmt.Errorf("%w\n(no configuration file: name one with -c, or call from a folder with a %s)", err, defaultFile)
 	}

@@ -43,6 +43,7 @@ only away is waited for.`,
 			if err != nil {
 				return err
 			}
+			o.env = os.Environ() // a reload reads it again
 			forgetSettings()
 			s := &service{cfg: cfg, adopt: adopt, demo: demo, flags: o}
 			return s.run(c.Context())
@@ -61,10 +62,13 @@ type service struct {
 	adopt bool
 	demo  string
 
-	log   *slog.Logger
-	relay *consumer.Relay
-	conn  *natsconn.Conn
-	natsd *natsd.Server // nil with an external server
+	log    *slog.Logger
+	level  slog.LevelVar
+	notify notifier
+	relay  *consumer.Relay
+	conn   *natsconn.Conn
+	reload *reloader
+	natsd  *natsd.Server // nil with an external server
 
 	console     *console.Console // nil: off
 	consoleAddr string
@@ -80,7 +84,7 @@ func (s *service) run(ctx context.Context) (err error) {
 	out := logging.NewWriter(os.Stderr)
 	defer out.Close()
 	l := s.cfg.Log
-	log, flush, err := logging.New(out, logging.Config{Level: l.Level, Format: l.Format, Burst: l.Burst})
+	log, flush, err := logging.New(out, logging.Config{Level: l.Level, Dynamic: &s.level, Format: l.Format, Burst: l.Burst})
 	if err != nil {
 		return err
 	}
@@ -93,6 +97,9 @@ func (s *service) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer s.onSignals(cancel, out)()
+	s.reload = newReloader(s)
+	defer s.reload.stop()
+	defer s.notify.begin(s.ready)()
 
 	if err := s.startServer(ctx); err != nil {
 		return whileStarting(ctx, cannotStart(err))
@@ -123,6 +130,12 @@ func (s *service) run(ctx context.Context) (err error) {
 	}
 	defer stopConsole()
 	go s.watch(ctx, cancel)
+	var reloads sync.WaitGroup
+	reloads.Go(func() { s.reload.run(ctx) })
+	defer func() {
+		cancel(nil)
+		reloads.Wait()
+	}()
 	if s.demo != "" {
 		go s.runDemo(ctx)
 	}
@@ -273,7 +286,7 @@ func (s *service) newRelay(ctx context.Context) error {
 	if err := s.patiently(ctx, "streams", func() error { return s.makeStreams(ctx, js) }); err != nil {
 		return err
 	}
-	list, err := routes(s.cfg, s.conn.Conn, js, s.log)
+	list, err := routes(s.cfg, s.conn.Conn, js, s.log, func(string) bool { return true })
 	if err != nil {
 		return err
 	}
@@ -370,6 +383,7 @@ func (s *service) Collect(ch chan<- prometheus.Metric) {
 	if r != nil {
 		r.Collector().Collect(ch)
 	}
+	s.reload.collect(ch)
 }
 
 // watch ends the service when its embedded server has ended; a connection that was closed for good ends the relay itself.
@@ -390,6 +404,7 @@ func (s *service) onSignals(end context.CancelCauseFunc, out *logging.Writer) (s
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
 		if sig, ok := <-signals; ok {
+			s.notify.stopping()
 			s.log.Info("draining; a second signal exits at once", "signal", sig.String(), "drain", s.cfg.Drain)
 			end(context.Canceled)
 		}

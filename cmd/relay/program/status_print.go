@@ -165,13 +165,46 @@ func printInstances(w io.Writer, list []consumer.Status, now time.Time) {
 		for _, t := range slices.Concat(s.Trouble, s.Notices) {
 			fmt.Fprintf(w, "  ! %s\n", printable(t))
 		}
+		printConfig(w, s, now)
 		parked, stored = max(parked, s.Parked), max(stored, s.Stored)
 	}
+	printDrift(w, list)
 	if parked > 0 {
 		fmt.Fprintf(w, "%d %s of the service wait in the retry stream\n", parked, plural(int(parked), "message"))
 	}
 	if stored > 0 {
 		fmt.Fprintf(w, "%d dead %s of the service %s stored: relay dlq ls --group-by error\n", stored, plural(int(stored), "letter"), areIs(stored))
+	}
+}
+
+// printConfig says of an instance what its configuration wants and does not get.
+func printConfig(w io.Writer, s consumer.Status, now time.Time) {
+	c := s.Config
+	if c == nil {
+		return
+	}
+	if c.Failed != "" {
+		fmt.Fprintf(w, "  ! the last reload changed nothing, %v ago: %s\n", now.Sub(c.FailedAt).Round(time.Second), printable(c.Failed))
+	}
+	if len(c.NeedsRestart) > 0 {
+		fmt.Fprintf(w, "  ! these keys changed and count after a restart of relay: %s\n", printable(strings.Join(c.NeedsRestart, ", ")))
+	}
+}
+
+// printDrift says when instances run different configurations.
+func printDrift(w io.Writer, list []consumer.Status) {
+	by := make(map[string][]string)
+	for _, s := range list {
+		if s.Config != nil {
+			by[s.Config.Hash] = append(by[s.Config.Hash], printable(s.Instance))
+		}
+	}
+	if len(by) < 2 {
+		return
+	}
+	fmt.Fprintln(w, "! instances run different configurations:")
+	for _, hash := range slices.Sorted(maps.Keys(by)) {
+		fmt.Fprintf(w, "    %s  %s\n", or(printable(hash), "no file"), strings.Join(by[hash], ", "))
 	}
 }
 

@@ -22,11 +22,18 @@ type Config struct {
 	DLQ      DLQ             `koanf:"dlq"`
 	Events   consumer.Events `koanf:"events"`
 	Drain    time.Duration   `koanf:"drain"`
+	Reload   Reload          `koanf:"reload"`
 	Ready    Ready           `koanf:"ready"`
 	Admin    Admin           `koanf:"admin"`
 	Log      Log             `koanf:"log"`
 	// Source is where all of this came from.
 	Source Source `koanf:"-"`
+}
+
+// Reload says when the configuration is read again without being told to.
+type Reload struct {
+	// Watch is how often the content of the file, and of the files that it names, is compared. Zero is never.
+	Watch time.Duration `koanf:"watch"`
 }
 
 // Source is what was read.
@@ -35,6 +42,8 @@ type Source struct {
 	File string
 	// Hash is the beginning of the SHA-256 of the file as it was read, as sha256sum prints it.
 	Hash string
+	// Files are those that the configuration names: credentials, certificates, secrets.
+	Files []string
 	// Overrides are the names of the variables and --set flags that were applied.
 	Overrides []string
 	// Warnings are what is valid and yet should be known.

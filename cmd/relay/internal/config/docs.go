@@ -139,6 +139,8 @@ var docs = map[string]doc{
 	"log.level":         {text: "least level that is written", values: []string{"debug", "info", "warn", "error"}},
 	"log.format":        {text: "auto: text on a terminal, JSON elsewhere", values: []string{"auto", "text", "json"}},
 	"log.burst":         {text: "lines of the same message, route and reason within ten seconds; then one line counts the rest; 0: any number"},
+	"reload":            {text: "reading this file again while relay runs: relay reload, SIGHUP, or by itself"},
+	"reload.watch":      {text: "how often the content of this file, and of those that it names, is compared; 0s: never"},
 }
 
 var backoffs = []string{"exponential", "linear", "fibonacci", "constant", "schedule", "slots"}

@@ -133,5 +133,6 @@ type report struct {
 func (r report) Warn(key, format string, args ...any) { r.warn(r.prefix+key, format, args...) }
 func (r report) Note(key, format string, args ...any) { r.note(r.prefix+key, format, args...) }
 func (r report) SecretFile(key, path string) {
+	r.files = append(r.files, path)
 	r.secretFileMode(r.at(r.prefix+key), r.prefix+key, path)
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"github.com/knadh/koanf/providers/confmap"
@@ -98,6 +99,8 @@ func (c *collector) load(data []byte, opts Options) (*Config, error) {
 	}
 	cfg.Source = source(data, opts.File, overrides)
 	cfg.Source.Warnings = c.warnings
+	slices.Sort(c.files)
+	cfg.Source.Files = slices.Compact(c.files)
 	return &cfg, nil
 }
 

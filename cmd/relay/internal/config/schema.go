@@ -63,6 +63,9 @@ func (b *book) schemaOf(k *key, v reflect.Value) map[string]any {
 	s := map[string]any{}
 	if k.name != "" {
 		s["description"] = b.docs[k.path].text
+		if k.kind != object && k.kind != handlers {
+			s["x-reload"] = classOf(k.path)
+		}
 		if d, ok := defaultOf(k, v); ok {
 			s["default"] = d
 		}

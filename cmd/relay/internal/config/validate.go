@@ -43,6 +43,9 @@ func (c *collector) validate(cfg *Config) {
 		c.fault("events.max_age", "must be at least 1m (got %v)", cfg.Events.MaxAge)
 	}
 	c.notNegative("drain", cfg.Drain)
+	if w := cfg.Reload.Watch; w < 0 || w > 0 && w < time.Second {
+		c.fault("reload.watch", "must be at least 1s, or 0s for never (got %v)", w)
+	}
 	if cfg.Ready.Stalled < time.Second {
 		c.fault("ready.stalled", "must be at least 1s (got %v)", cfg.Ready.Stalled)
 	}
@@ -209,6 +212,7 @@ func (c *collector) readable(key, path string) {
 	if path == "" {
 		return
 	}
+	c.files = append(c.files, path)
 	switch info, err := os.Stat(path); {
 	case err != nil:
 		c.fault(key, "cannot read the file %q: %v", path, plain(err))

@@ -15,6 +15,8 @@ import (
 type Config struct {
 	// Level is debug, info, warn or error.
 	Level string
+	// Dynamic, when it is not nil, is set to Level, and may be changed later.
+	Dynamic *slog.LevelVar
 	// Format is json, text, or auto: text if the writer is a terminal, else JSON. Text has colours on a terminal, unless
 	// NO_COLOR is set (no-color.org).
 	Format string
@@ -27,19 +29,15 @@ type Config struct {
 // New makes a logger that writes to w, which is a [Writer] if the log must not block. The returned flush writes the
 // counts of what was left out so far; it is called once, at the end.
 func New(w io.Writer, cfg Config) (log *slog.Logger, flush func(), err error) {
-	var min slog.Level
-	switch cfg.Level {
-	case "debug":
-		min = slog.LevelDebug
-	case "info":
-		min = slog.LevelInfo
-	case "warn":
-		min = slog.LevelWarn
-	case "error":
-		min = slog.LevelError
-	default:
-		return nil, nil, fmt.Errorf("log.level: must be debug, info, warn or error (got %q)", cfg.Level)
+	level, err := Level(cfg.Level)
+	if err != nil {
+		return nil, nil, err
 	}
+	min := cfg.Dynamic
+	if min == nil {
+		min = new(slog.LevelVar)
+	}
+	min.Set(level)
 	var h slog.Handler
 	switch cfg.Format {
 	case "json", "auto", "text":
@@ -57,6 +55,21 @@ func New(w io.Writer, cfg Config) (log *slog.Logger, flush func(), err error) {
 	}
 	b := newBurst(bounded{h}, cfg.Burst)
 	return slog.New(b), b.storm.flush, nil
+}
+
+// Level reads debug, info, warn or error.
+func Level(name string) (slog.Level, error) {
+	switch name {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	}
+	return 0, fmt.Errorf("log.level: must be debug, info, warn or error (got %q)", name)
 }
 
 // JSON tells whether a log of that format on w is JSON.

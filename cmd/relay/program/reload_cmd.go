@@ -1,0 +1,223 @@
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/consumer"
+)
+
+// reloadFlags say who is asked.
+type reloadFlags struct {
+	all, json bool
+	instance  string
+	timeout   time.Duration
+}
+
+func newReload(o *options) *cobra.Command {
+	var f reloadFlags
+	c := &cobra.Command{
+		Use: "reload", Short: "have running instances read their configuration again", Args: args(cobra.NoArgs),
+		Long: `Reload has the instances on this host read their own configuration file again, waits, and prints what changed. Everything is
+checked first, on the server too; when something is wrong, nothing changes and the instance goes on with what it has. Routes that
+change begin anew by themselves, and others are not disturbed. Keys that count only once the process is started again are
+listed. The exit code is 0 when all instances did it, 1 when one refused or did not answer, 2 when a configuration is invalid.`,
+		Example: `  relay reload
+  relay reload --all`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := o.open(c.Context())
+			if err != nil {
+				return err
+			}
+			defer cl.close()
+			reports, err := f.ask(c.Context(), cl.conn.Conn, cl.cfg.Service)
+			if err != nil {
+				return err
+			}
+			return f.print(c.OutOrStdout(), reports)
+		},
+	}
+	c.Flags().BoolVar(&f.all, "all", false, "all instances of the service, on any host: each reads its own file")
+	c.Flags().StringVar(&f.instance, "instance", "", "only this instance, on any host")
+	c.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long to wait for instances that have begun")
+	c.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	return c
+}
+
+// reloadHeard is how long to wait for instances to say that they begin.
+const reloadHeard = time.Second
+
+// ask has instances reload, and waits for those that said that they begin. Who says nothing in the end has no outcome.
+func (f reloadFlags) ask(ctx context.Context, nc *nats.Conn, service string) ([]reloadReport, error) {
+	q := reloadRequest{Instance: f.instance, By: caller()}
+	if !f.all && f.instance == "" {
+		q.Host, _ = os.Hostname()
+	}
+	data, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	inbox := nc.NewInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := nc.PublishRequest(reloadSubject(service), inbox, data); err != nil {
+		return nil, err
+	}
+	reports := make(map[string]reloadReport)
+	heard, all := time.Now().Add(reloadHeard), time.Now().Add(f.timeout)
+	for {
+		waiting := false
+		for _, rep := range reports {
+			waiting = waiting || rep.Outcome == ""
+		}
+		until := heard
+		if waiting {
+			until = all
+		} else if time.Now().After(heard) {
+			break
+		}
+		next, cancel := context.WithDeadline(ctx, until)
+		m, err := sub.NextMsgWithContext(next)
+		cancel()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if errors.Is(err, nats.ErrNoResponders) || err != nil && !waiting || time.Now().After(all) {
+			break
+		}
+		var rep reloadReport
+		if err != nil || json.Unmarshal(m.Data, &rep) != nil || rep.Instance == "" || reports[rep.Instance].Outcome != "" {
+			continue
+		}
+		reports[rep.Instance] = rep
+	}
+	if len(reports) == 0 {
+		switch {
+		case f.instance != "":
+			return nil, fmt.Errorf("no instance %s of service %s answers: relay status names those that run", f.instance, service)
+		case q.Host != "":
+			return nil, fmt.Errorf("no instance of service %s on this host (%s) answers: relay status names those that run; --all asks those on other hosts", service, q.Host)
+		}
+		return nil, fmt.Errorf("no instance of service %s answers: is relay running?", service)
+	}
+	var list []reloadReport
+	for _, name := range slices.Sorted(maps.Keys(reports)) {
+		list = append(list, reports[name])
+	}
+	return list, nil
+}
+
+// errInvalid is a configuration that an instance found to be at fault.
+var errInvalid = errors.New("the configuration of an instance is invalid")
+
+func (f reloadFlags) print(w io.Writer, reports []reloadReport) error {
+	var refused, invalid int
+	for i := range reports {
+		rep := &reports[i]
+		switch rep.Outcome {
+		case reloadDone:
+		case reloadInvalid:
+			invalid++
+		default:
+			refused++
+		}
+	}
+	if f.json {
+		if err := printJSON(w, reports); err != nil {
+			return err
+		}
+	} else {
+		for _, rep := range reports {
+			rep.print(w)
+		}
+	}
+	switch {
+	case invalid > 0:
+		return fmt.Errorf("%w%w", errSaid, errInvalid)
+	case refused > 0:
+		return errSaid
+	}
+	return nil
+}
+
+func (rep reloadReport) print(w io.Writer) {
+	name := printable(rep.Instance)
+	switch rep.Outcome {
+	case reloadDone:
+		fmt.Fprintf(w, "%s  done in %s: generation %d, configuration %s\n", name, printable(rep.Took), rep.Generation, or(printable(rep.Hash), "without a file"))
+	case "":
+		fmt.Fprintf(w, "%s  began, and has not said what became of it: see relay status and its log\n", name)
+	default:
+		fmt.Fprintf(w, "%s  %s; nothing changed, generation %d goes on\n", name, printable(rep.Outcome), rep.Generation)
+	}
+	for _, line := range slices.Concat(rep.Faults, rep.Warnings) {
+		fmt.Fprintf(w, "  ! %s\n", printable(line))
+	}
+	said := false
+	list := func(what string, names []string) {
+		if len(names) > 0 {
+			said = true
+			fmt.Fprintf(w, "  %s: %s\n", what, printable(strings.Join(names, ", ")))
+		}
+	}
+	would := ""
+	if rep.Outcome != reloadDone {
+		would = "to be "
+	}
+	list(would+"added", rep.Added)
+	list(would+"changed", rep.Changed)
+	list("began anew with them, on the same durable", rep.Routes.Restarted)
+	list(would+"removed", rep.Removed)
+	for _, left := range rep.Routes.Removed {
+		fmt.Fprintf(w, "    what stays of %s: durable %s on %s%s\n", printable(left.Route), printable(left.Durable), printable(left.Stream), remains(left))
+	}
+	list("counts from now on", rep.Live)
+	list("needs a restart of relay", rep.NeedsRestart)
+	for _, route := range slices.Sorted(maps.Keys(rep.Routes.Waiting)) {
+		fmt.Fprintf(w, "  %s waits, and goes on by itself: %s\n", printable(route), printable(rep.Routes.Waiting[route]))
+	}
+	if n := rep.Routes.Interrupted; n > 0 {
+		fmt.Fprintf(w, "  %d %s did not end within the drain and spent no attempt\n", n, plural(n, "handler"))
+	}
+	if rep.Outcome == reloadDone && !said {
+		fmt.Fprintln(w, "  nothing differs")
+	}
+}
+
+// remains says how much is left of a route that was removed.
+func remains(left consumer.Removed) string {
+	var parts []string
+	count := func(n uint64, what string) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	if b := left.Backlog; b != nil {
+		count(b.Stream, "not delivered")
+		count(uint64(b.Outstanding), "outstanding")
+		if b.Parked != nil {
+			count(*b.Parked, "parked")
+		}
+	}
+	if left.DeadLetters != nil {
+		count(uint64(*left.DeadLetters), "dead letters")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return ", " + strings.Join(parts, ", ")
+}

@@ -1,0 +1,222 @@
+package program
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/relaymq/relay/consumer"
+)
+
+// reloaded runs relay reload, and returns what the only instance said.
+func (w *world) reloaded(wantCode int, args ...string) reloadReport {
+	w.t.Helper()
+	code, stdout, stderr := relay(w.t, w.dir, append([]string{"reload", "--json"}, args...)...)
+	var list []reloadReport
+	if err := json.Unmarshal([]byte(stdout), &list); err != nil || len(list) != 1 || code != wantCode {
+		w.t.Fatalf("exit %d, not %d: %v\n%s%s", code, wantCode, err, stdout, stderr)
+	}
+	return list[0]
+}
+
+// arrives publishes to a subject and waits for the copy elsewhere.
+func (w *world) arrives(subject, copied string) {
+	w.t.Helper()
+	sub, err := w.nc.SubscribeSync(copied)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	w.publish(subject, []byte("{}"), nil)
+	if _, err := sub.NextMsg(patience); err != nil {
+		w.t.Fatalf("no copy of %s on %s: %v", subject, copied, err)
+	}
+}
+
+// A reload adds, changes and removes routes and nothing else; one that is invalid or refused changes nothing, and is told of by
+// the command, the status and the metrics; instances with different files are named.
+func TestReload(t *testing.T) {
+	w := newWorld(t, "")
+	server := "nats: {url: \"" + w.s.URL() + "\"}\n"
+	out := "streams: [{name: ORDERS, subjects: [orders.>]}, {name: OUT, subjects: [out.>]}]\n"
+	write := func(name, yaml string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(w.dir, name), []byte("admin: {listen: 127.0.0.1:0}\n"+server+out+yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("relay.yaml", `routes:
+  - {name: a, subjects: [orders.a], start: all, handler: {forward: {subject: out.a}}}
+  - {name: stays, subjects: [orders.stays], start: all, handler: {forward: {subject: out.stays}}}
+`)
+	p := w.run()
+	w.arrives("orders.a", "out.a")
+
+	changed := `log: {level: debug}
+nats: {replicas: 1, inbox_prefix: _INBOX_x}
+routes:
+  - {name: a, subjects: [orders.a], start: all, handler: {forward: {subject: out.x}}}
+  - {name: b, subjects: [orders.b], start: all, handler: {forward: {subject: out.b}}}
+  - {name: stays, subjects: [orders.stays], start: all, handler: {forward: {subject: out.stays}}}
+`
+	server = ""
+	changed = strings.Replace(changed, "nats: {", "nats: {url: \""+w.s.URL()+"\", ", 1)
+	write("relay.yaml", changed)
+	rep := w.reloaded(0)
+	if !slices.Equal(rep.Added, []string{"b"}) || !slices.Equal(rep.Changed, []string{"a"}) || len(rep.Removed) != 0 || len(rep.Routes.Restarted) != 0 ||
+		!slices.Equal(rep.Live, []string{"log.level"}) || !slices.Equal(rep.NeedsRestart, []string{"nats.inbox_prefix"}) || rep.Generation != 2 {
+		t.Errorf("%+v", rep)
+	}
+	w.arrives("orders.a", "out.x")
+	w.arrives("orders.b", "out.b")
+	w.arrives("orders.stays", "out.stays")
+	if rep = w.reloaded(0); rep.Generation != 3 || len(rep.Changed) != 0 || len(rep.NeedsRestart) != 1 {
+		t.Errorf("what needs the process is still told: %+v", rep)
+	}
+
+	// The file of the instance is at fault; the command reads another one, which says where the server is.
+	write("client.yaml", changed)
+	write("relay.yaml", changed+"  - {name: c, subjects: [orders.c], handler: discrad}\n")
+	if rep = w.reloaded(2, "-c", "client.yaml"); rep.Outcome != reloadInvalid || !strings.Contains(strings.Join(rep.Faults, " "), "relay.yaml:9: routes[3].handler") {
+		t.Errorf("%+v", rep)
+	}
+	write("relay.yaml", changed+"  - {name: c, subjects: [orders.b.c], stream: NONE, handler: discard}\n")
+	if rep = w.reloaded(1); rep.Outcome != reloadRefused || !strings.Contains(strings.Join(rep.Faults, " "), "stream NONE does not exist") || rep.Generation != 3 {
+		t.Errorf("%+v", rep)
+	}
+	if status := must(t, w.dir, "status"); !strings.Contains(status, "the last reload changed nothing") || !strings.Contains(status, "count after a restart of relay: nats.inbox_prefix") {
+		t.Errorf("status:\n%s", status)
+	}
+	_, metrics := p.get("/metrics")
+	for _, want := range []string{"relay_config_last_reload_successful 0", `relay_config_reloads_total{result="done"} 2`, `relay_config_reloads_total{result="refused"} 1`, `relay_config_info{generation="3"`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	w.arrives("orders.b", "out.b")
+
+	// SIGHUP does the same.
+	gone := strings.Replace(changed, "  - {name: b,", "  #- {name: b,", 1)
+	write("relay.yaml", gone)
+	p.signal(syscall.SIGHUP)
+	eventually(t, "the route is removed", func() bool { return len(p.logged("the configuration was reloaded")) == 3 })
+	if _, err := w.js.Consumer(t.Context(), "ORDERS", "b"); err != nil {
+		t.Errorf("its durable: %v", err)
+	}
+	var status []consumer.Status
+	if err := json.Unmarshal([]byte(must(t, w.dir, "status", "--json")), &status); err != nil || len(status) != 1 || len(status[0].Routes) != 2 ||
+		status[0].Config == nil || status[0].Config.Generation != 4 || status[0].Config.Failed != "" {
+		t.Errorf("%+v %v", status, err)
+	}
+
+	// Another instance with another file.
+	write("other.yaml", gone+"# another\n")
+	w.run("-c", "other.yaml")
+	if status := must(t, w.dir, "status"); !strings.Contains(status, "instances run different configurations") {
+		t.Errorf("status:\n%s", status)
+	}
+	if code, _, stderr := relay(t, w.dir, "reload", "--instance", "nobody"); code != 1 || !strings.Contains(stderr, "no instance nobody of service relay answers") {
+		t.Errorf("%d %s", code, stderr)
+	}
+}
+
+// reload.watch goes by content: of the file, and of the files that it names.
+func TestReload_watch(t *testing.T) {
+	w := newWorld(t, "")
+	tokens := make(chan string, 100)
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { tokens <- r.Header.Get("X-Token") }))
+	defer hook.Close()
+	if err := os.WriteFile(filepath.Join(w.dir, "token"), []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.configure("nats: {url: \"" + w.s.URL() + `"}
+reload: {watch: 1s}
+routes: [{name: a, subjects: [orders.a], start: all, handler: {http: {url: "` + hook.URL + `", headers: {X-Token: {file: token}}}}}]
+`)
+	p := w.run()
+	if err := os.WriteFile(filepath.Join(w.dir, "token"), []byte("two"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reloaded := p.await("the configuration was reloaded")
+	if reloaded["by"] != "reload.watch" || len(reloaded["changed"].([]any)) != 1 {
+		t.Errorf("%v", reloaded)
+	}
+	w.publish("orders.a", []byte("{}"), nil)
+	select {
+	case token := <-tokens:
+		if token != "two" {
+			t.Errorf("the token is %q", token)
+		}
+	case <-time.After(patience):
+		t.Error("the message is not handled")
+	}
+}
+
+// systemd hears when the service works, reloads and stops, and that it lives.
+func TestNotify(t *testing.T) {
+	w := newWorld(t, "routes: [{name: a, subjects: [orders.a], start: all, handler: discard}]\n")
+	dir, err := os.MkdirTemp("", "n") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var (
+		mu   sync.Mutex
+		said []string
+		done = make(chan struct{})
+	)
+	go func() {
+		defer close(done)
+		buf := make([]byte, 4096)
+		for {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			said = append(said, string(buf[:n]))
+			mu.Unlock()
+		}
+	}()
+	defer func() { _ = conn.Close(); <-done }()
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "s"))
+	t.Setenv("WATCHDOG_USEC", "1000000")
+	heard := func(after int, words ...string) (at int) {
+		t.Helper()
+		eventually(t, strings.Join(words, " and "), func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			at = after + slices.IndexFunc(said[after:], func(s string) bool {
+				return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(s, word) })
+			})
+			return at >= after
+		})
+		return at
+	}
+	p := w.run()
+	at := heard(0, "READY=1", "STATUS=all routes work")
+	heard(at, "WATCHDOG=1")
+	if out := must(t, w.dir, "reload"); !strings.Contains(out, "nothing differs") {
+		t.Errorf("reload: %s", out)
+	}
+	at = heard(at, "RELOADING=1", "MONOTONIC_USEC=")
+	heard(at, "READY=1")
+	p.signal(syscall.SIGTERM)
+	heard(at, "STOPPING=1")
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
