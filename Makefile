@@ -13,7 +13,7 @@ BENCHPKGS ?= ack supervisor consumer dlq
 BENCHCOUNT ?= 6
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test test-relay test-bench check build rules fuzz vuln notice chaos soak
+.PHONY: help run test test-relay test-bench check build rules console fuzz vuln notice chaos soak
 .PHONY: bench bench-diff profile
 
 help: ## list the targets
@@ -44,6 +44,9 @@ check: ## gofmt, vet, staticcheck and build: what CI wants before the tests
 rules: ## check the alert rules of deploy/prometheus and run their tests; needs promtool (Debian: prometheus)
 	promtool check rules deploy/prometheus/relay.rules.yaml
 	promtool test rules deploy/prometheus/relay.rules.test.yaml
+
+console: build ## drive the console in a real browser; needs chromium (Debian: chromium)
+	cd testdata/browser && $(GO) test -count=1 ./...
 
 fuzz: ## fuzz every fuzz target for FUZZTIME each
 	@for pkg in $$($(GO) list ./...); do \
