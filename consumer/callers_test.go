@@ -386,3 +386,72 @@ func TestCallers_hostileHeaders(t *testing.T) {
 		}
 	}
 }
+
+// The result comes also from a message that waited in the retry stream, which has another arrival and the same caller.
+func TestCallers_parked(t *testing.T) {
+	w := newWorld(t)
+	r, _ := w.start(Config{}, permitted(Route{
+		Retry: Retry{ParkAfter: time.Millisecond, Backoff: supervisor.Backoff{Policy: supervisor.Constant, Min: time.Second}},
+		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+			if m.Attempt == 1 {
+				return errors.New("not yet")
+			}
+			m.Reply(m.Data)
+			return nil
+		}),
+	}))
+	a := w.caller(sayYes)
+	a.publish("orders.1", "the body", nil)
+	if got := a.reply("done"); string(got.Data) != "the body" || got.Header.Get("Relay-Attempts") != "2" {
+		t.Errorf("%q %v", got.Data, got.Header)
+	}
+	if n := r.all()[0].count.parked.Load(); n != 1 {
+		t.Errorf("parked %d times", n)
+	}
+}
+
+// A message that is forgotten says nothing of its key: it is no success that ends an outage, and it holds up nobody behind it.
+func TestCallers_forgottenIsNoVerdict(t *testing.T) {
+	for _, order := range []string{supervisor.OrderNone, supervisor.OrderKey} {
+		t.Run(order, func(t *testing.T) {
+			w := newWorld(t)
+			var last atomic.Bool
+			r, _ := w.start(Config{}, permitted(Route{
+				Order: order, Key: "route", Retry: Retry{Backoff: soonAgain, MaxAttempts: -1},
+				Supervisor: supervisor.Config{TripAfter: new(1), Restart: supervisor.Backoff{Policy: supervisor.Constant, Min: 100 * time.Millisecond}},
+				Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+					if string(m.Data) == "unwanted" {
+						return Dead(errors.New("started for nobody"))
+					}
+					if !last.Load() {
+						return errors.New("down")
+					}
+					return nil
+				}),
+			}))
+			rt := r.all()[0]
+			wanted, unwanted := w.caller(sayYes), w.caller(sayNo)
+			if order == supervisor.OrderKey {
+				unwanted.publish("orders.0", "unwanted", nil)
+			}
+			wanted.publish("orders.1", "wanted", nil)
+			w.eventually("the key waits", func() bool { return rt.count.moves[supervisor.Waiting].Load() > 0 })
+			if order == supervisor.OrderNone {
+				for i := range 5 {
+					unwanted.publish(fmt.Sprintf("orders.%d", i+2), "unwanted", nil)
+				}
+				for range 5 {
+					unwanted.reply("forgotten")
+				}
+				if n := rt.count.moves[supervisor.Flowing].Load(); n > 0 {
+					t.Errorf("what was never started ended the outage %d times", n)
+				}
+			} else {
+				unwanted.reply("forgotten")
+			}
+			last.Store(true)
+			wanted.reply("done")
+			w.settled("ORDERS", "billing")
+		})
+	}
+}

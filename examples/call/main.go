@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -29,13 +30,18 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, nats.DefaultURL, "127.0.0.1:8080"); err != nil {
+	listener, err := net.Listen("tcp", "127.0.0.1:8080")
+	if err == nil {
+		err = run(ctx, nats.DefaultURL, listener)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run serves until ctx is done.
-func run(ctx context.Context, url, listen string) error {
+// run serves until ctx is done, and closes the listener.
+func run(ctx context.Context, url string, listener net.Listener) error {
+	defer listener.Close()
 	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))
 	if err != nil {
 		return err
@@ -49,7 +55,7 @@ func run(ctx context.Context, url, listen string) error {
 		return err
 	}
 	worker, err := consumer.New(nc, consumer.Config{}, consumer.Route{
-		Name: "quotes", Subjects: []string{"quotes.>"}, Start: consumer.Start{Policy: "new"}, Handler: consumer.HandlerFunc(quote),
+		Name: "quotes", Subjects: []string{"quotes.>"}, Start: consumer.Start{Policy: "all"}, Handler: consumer.HandlerFunc(quote),
 		// Whom relay may ask and answer: the inboxes of callers.
 		Caller:   consumer.Caller{Reply: []string{"_INBOX.>"}, Interest: []string{"_INBOX.>"}},
 		Interest: consumer.Interest{Every: 500 * time.Millisecond},
@@ -62,9 +68,9 @@ func run(ctx context.Context, url, listen string) error {
 		return err
 	}
 	defer calls.Close()
-	server := &http.Server{Addr: listen, Handler: front(calls), ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: front(calls), ReadHeaderTimeout: 5 * time.Second}
 	served := make(chan error, 1)
-	go func() { served <- server.ListenAndServe() }()
+	go func() { served <- server.Serve(listener) }()
 	err = worker.Run(ctx)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()

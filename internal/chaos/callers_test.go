@@ -37,7 +37,7 @@ type callersLoad struct {
 func TestCallers_giveUpAtRandom(t *testing.T) {
 	callers(begin(t), of(
 		callersLoad{calls: 300, every: 5 * ms, slots: 8, work: 60, kills: 2, timeout: 5 * time.Second, slack: 5 * time.Second},
-		callersLoad{calls: 100_000, every: ms, slots: 64, work: 70, kills: 10, timeout: 250 * ms, slack: 500 * ms}))
+		callersLoad{calls: 100_000, every: ms, slots: 64, work: 110, kills: 10, timeout: 250 * ms, slack: 500 * ms}))
 }
 
 // Without the question the whole backlog is worked off, long after its callers are gone.
