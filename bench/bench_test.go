@@ -49,7 +49,7 @@ func TestJobs(t *testing.T) {
 		relay: relay, rounds: 1, n: 600, most: 50, seed: 7, limit: 5 * time.Second, last: 200 * time.Millisecond,
 		quiet: 200 * time.Millisecond, quietly: true, peak: 2000,
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	all := jobs()
 	for _, j := range all {

@@ -67,6 +67,10 @@ func configOf(s *spec, admin string) ([]byte, error) {
 		handler = object{"http": object{"url": s.Handler.URL}}
 	case "exec":
 		handler = object{"exec": object{"command": s.Handler.Command}}
+	case "worker":
+		handler = object{"worker": object{"command": s.Handler.Command, "processes": workerProcesses}}
+	case "request":
+		handler = object{"request": object{"subject": serviceSubject}}
 	default:
 		return nil, fmt.Errorf("relay's file has no handler %q", s.Handler.Kind)
 	}

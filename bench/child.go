@@ -25,6 +25,7 @@ const roleVar = "RELAY_BENCH_ROLE"
 var roles = map[string]func(arg string) error{
 	"server":     serveNATS,
 	"endpoint":   serveEndpoint,
+	"service":    serveRequests,
 	"publisher":  publish,
 	"contestant": compete,
 }

@@ -6,14 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os/exec"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/discard"
 	relayexec "github.com/relaymq/relay/consumer/handler/exec"
 	relayhttp "github.com/relaymq/relay/consumer/handler/http"
+	"github.com/relaymq/relay/consumer/handler/request"
+	"github.com/relaymq/relay/consumer/handler/worker"
 )
 
 var errFails = errors.New("fails as it was told to")
@@ -55,6 +60,10 @@ func (t *turn) handle() (func(subject string, body []byte) error, error) {
 			t.count()
 			return nil
 		}, nil
+	case "worker":
+		return t.workerPool(h.Command)
+	case "request":
+		return t.ask, nil
 	case "exec":
 		return func(_ string, body []byte) error {
 			c := exec.Command(h.Command[0], h.Command[1:]...)
@@ -100,6 +109,14 @@ func (t *turn) relayHandler() (consumer.Handler, error) {
 		return relayhttp.New(relayhttp.Config{URL: h.URL}, t.Concurrency)
 	case "exec":
 		return relayexec.New(relayexec.Config{Command: h.Command})
+	case "worker":
+		return worker.New(worker.Config{Command: h.Command, Processes: workerProcesses}, slog.New(slog.DiscardHandler))
+	case "request":
+		js, err := jetstream.New(t.nc)
+		if err != nil {
+			return nil, err
+		}
+		return request.New(request.Config{Subject: serviceSubject}, t.nc, js)
 	}
 	return nil, fmt.Errorf("no handler %q", t.Handler.Kind)
 }

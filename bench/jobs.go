@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -84,10 +85,18 @@ func jobs() []*job {
 			targets: []target{{"library", "rate", "pool", 0.90}, {"binary", "rate", "pool", 0.90}}},
 		&job{name: "exec", title: "a command, 16 at once", contestants: []string{"pool", "library", "binary"},
 			n: 2000, subjects: 100, size: 128, concurrency: 16, handler: handlerSpec{Kind: "exec", Command: []string{"true"}}},
+		&job{name: "request", title: "a request to a NATS service in a process of its own, 64 at once", contestants: []string{"pool", "library", "binary"},
+			n: 300_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "request"},
+			targets: []target{{"library", "rate", "pool", 0.90}, {"binary", "rate", "pool", 0.90}}},
 		&job{name: "failing", title: "10 % of the messages fail once and come again after 500 ms", contestants: []string{"pool", "library"},
 			n: 200_000, subjects: 100, size: 128, atMost: 20 * time.Second,
 			handler: handlerSpec{Kind: "failonce", Percent: 10, Delay: 500 * time.Millisecond}},
 	)
+	if _, err := exec.LookPath(pythonWorker[0]); err == nil { // the others go on where there is no Python
+		all = append(all, &job{name: "worker", title: "four processes in Python that live on, a line of JSON for each message", contestants: []string{"pool", "library", "binary"},
+			n: 300_000, subjects: 100, size: 128, concurrency: workerProcesses + 3, handler: handlerSpec{Kind: "worker", Command: pythonWorker},
+			targets: []target{{"library", "rate", "pool", 0.90}, {"binary", "rate", "pool", 0.90}}})
+	}
 	for _, w := range []int{0, 1000, 10_000, 100_000, 1_000_000} {
 		j := &job{name: fmt.Sprintf("waiting-%d", w), title: fmt.Sprintf("fresh messages beside %d that wait for their retry", w),
 			contestants: []string{"plain", "nak", "library"}, n: 500_000, subjects: 100, size: 128, handler: discard, waiting: w, run: (*bench).besideWaiting}
@@ -206,6 +215,16 @@ func (b *bench) backlog(ctx context.Context, j *job) error {
 		}
 		defer p.stop(nil)
 		if err := p.hear(&h.URL, 10*time.Second); err != nil {
+			return err
+		}
+	case "request":
+		p, err := play(ctx, "service", w.url)
+		if err != nil {
+			return err
+		}
+		defer p.stop(nil)
+		var subject string
+		if err := p.hear(&subject, 10*time.Second); err != nil {
 			return err
 		}
 	case "failonce":

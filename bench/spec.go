@@ -26,7 +26,7 @@ type spec struct {
 
 // handlerSpec is what is done with each message.
 type handlerSpec struct {
-	Kind    string // discard, sleep, http, exec, failonce, refuse, latency
+	Kind    string // discard, sleep, http, exec, worker, request, failonce, refuse, latency
 	Sleep   time.Duration
 	URL     string
 	Command []string
