@@ -15,6 +15,7 @@ const (
 	RouteWaiting      = "waiting"      // for its backoff
 	RouteProbing      = "probing"      // one message at a time
 	RoutePaused       = "paused"       // by an operator
+	RouteSuspended    = "suspended"    // nearly all was dead: until an operator resumes it
 	RouteStopped      = "stopped"      // something has to be mended
 	RouteStalled      = "stalled"      // messages wait, and none has started for a while
 	RouteDisconnected = "disconnected" // from NATS
@@ -23,7 +24,7 @@ const (
 
 // routeStates are all of them.
 var routeStates = []string{
-	RouteFlowing, RouteStarting, RouteWaiting, RouteProbing, RoutePaused, RouteStopped, RouteStalled, RouteDisconnected, RouteDraining,
+	RouteFlowing, RouteStarting, RouteWaiting, RouteProbing, RoutePaused, RouteSuspended, RouteStopped, RouteStalled, RouteDisconnected, RouteDraining,
 }
 
 // condition is the state of the route, why, and since when if that is known. Of several reasons for nothing to start it is

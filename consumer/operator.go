@@ -27,6 +27,8 @@ type Order struct {
 	By    string    `json:"by,omitempty"`        // the operator, as he or she says: user@host
 	User  string    `json:"nats_user,omitempty"` // whom NATS took the operator for
 	At    time.Time `json:"at"`
+	// Trial, for [Wake], lets a route that is suspended start one message first; see [supervisor.Trial].
+	Trial bool `json:"trial,omitempty"`
 	// Format is what Give writes there. An instance leaves orders alone whose format is newer than its own.
 	Format int `json:"format"`
 }

@@ -89,7 +89,11 @@ func (rt *route) endWaits(order Order, w *Woken) {
 	}
 	before := rt.group.Status()
 	w.State, w.Why, _ = rt.condition(before)
-	ended := rt.group.EndWaits()
+	how := supervisor.AtOnce
+	if order.Trial {
+		how = supervisor.Trial
+	}
+	ended := rt.group.EndWaits(how)
 	rt.recallAll()
 	w.Why, w.Waiting, w.Suspended = cut(w.Why, maxTextLen), ended.Waiting, ended.Suspended
 	if ended.Route != supervisor.Flowing {

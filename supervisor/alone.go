@@ -43,7 +43,7 @@ func (g *Group) Busy() (running, stuck int) {
 func (g *Group) StartAlone() bool {
 	t := g.lock()
 	defer t.unlock()
-	if !t.held || t.closing || t.paused || t.busy() > 0 || t.route.is() == Waiting {
+	if !t.held || t.closing || t.paused || t.busy() > 0 || t.route.is() == Waiting || t.route.is() == Suspended {
 		return false
 	}
 	t.freed = true // for what is chosen here

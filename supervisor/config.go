@@ -42,6 +42,8 @@ type Config struct {
 	RouteTrip RouteTrip `koanf:"route_trip"`
 	// RouteTripAfter is short for RouteTrip.Of. Nil means that RouteTrip says it.
 	RouteTripAfter *int `koanf:"route_trip_after"`
+	// DeadTrip says when the route is suspended because what answers dead is not to be believed.
+	DeadTrip DeadTrip `koanf:"dead_trip"`
 	// RetryAfter is what a handler's Retry-After pauses: key (default) or route.
 	RetryAfter string `koanf:"retry_after"`
 	// Trigger is which stops make a fresh child: any (default), failure (a clean stop ends the supervisor) or stop (a
@@ -78,6 +80,8 @@ func (c Config) WithDefaults() Config {
 	c.RouteTrip.Of = orDefault(c.RouteTrip.Of, *orDefault(c.RouteTripAfter, 50))
 	c.RouteTrip.Share = cmp.Or(c.RouteTrip.Share, 0.9)
 	c.RouteTrip.Keys = cmp.Or(c.RouteTrip.Keys, 3)
+	c.DeadTrip.Of = orDefault(c.DeadTrip.Of, 0)
+	c.DeadTrip.Share = cmp.Or(c.DeadTrip.Share, 0.9)
 	c.RetryAfter = cmp.Or(c.RetryAfter, ScopeKey)
 	c.Trigger = cmp.Or(c.Trigger, TriggerAny)
 	c.Reset = cmp.Or(c.Reset, ResetSuccess)
@@ -103,6 +107,15 @@ type RouteTrip struct {
 	Of *int `koanf:"of"`
 	// Keys is over how many keys the failures must be. Zero means 3.
 	Keys int `koanf:"keys"`
+}
+
+// DeadTrip is what verdicts suspend a route: of its last Of completions a share of at least Share was dead, over at least three
+// keys. Messages then wait until an operator resumes the route.
+type DeadTrip struct {
+	// Share that must have been dead, above 0 to 1. Zero means 0.9.
+	Share float64 `koanf:"share"`
+	// Of is how many completions are looked at, at most 10000. 0, or nil, means that the route is never suspended.
+	Of *int `koanf:"of"`
 }
 
 // maxRouteTrip bounds what is remembered of a route.
@@ -161,6 +174,13 @@ func (c Config) Validate() error {
 	atLeast("route_trip.keys", c.RouteTrip.Keys, 1)
 	if s := c.RouteTrip.Share; !(s > 0 && s <= 1) {
 		errs = append(errs, fmt.Errorf("route_trip.share: must be above 0 and at most 1 (got %v)", s))
+	}
+	atLeast("dead_trip.of", *c.DeadTrip.Of, 0)
+	if n := *c.DeadTrip.Of; n > maxRouteTrip {
+		errs = append(errs, fmt.Errorf("dead_trip.of: must be at most %d (got %d)", maxRouteTrip, n))
+	}
+	if s := c.DeadTrip.Share; !(s > 0 && s <= 1) {
+		errs = append(errs, fmt.Errorf("dead_trip.share: must be above 0 and at most 1 (got %v)", s))
 	}
 	atLeast("max_restarts", c.MaxRestarts, 0)
 	atLeast("max_stuck", c.MaxStuck, 1)

@@ -14,7 +14,9 @@ type Ended struct {
 
 // EndWaits has the route and all its keys probe now, whatever they wait for: a trip, a Retry-After, a fault that stopped the
 // route, or an operator who suspended the key. Messages that wait outside the group for their own delay still do.
-func (g *Group) EndWaits() Ended {
+//
+// A route that is suspended goes on as how says; all others try one message first in any case.
+func (g *Group) EndWaits(how Resumption) Ended {
 	t := g.lock()
 	rs := &t.route
 	ended := Ended{Route: rs.is(), Why: rs.outage.why, Since: rs.outage.since}
@@ -26,7 +28,11 @@ func (g *Group) EndWaits() Ended {
 			ended.Suspended++
 		}
 	}
-	if !rs.flows() {
+	switch rs.is() {
+	case Suspended:
+		t.resumeRoute(how)
+		t.call(t.opts.More)
+	case Waiting, Probing:
 		rs.restarts, rs.notBefore = 0, time.Time{}
 		t.beginRound("resumed")
 		t.call(t.opts.More)

@@ -20,7 +20,7 @@ func TestEndWaits_endsEveryWaitAtOnce(t *testing.T) {
 				time.Sleep(time.Minute)
 				b.send(succeed, "k", 2)
 				time.Sleep(time.Minute)
-				ended := b.g.EndWaits()
+				ended := b.g.EndWaits(AtOnce)
 				if ended.Route == Flowing && ended.Waiting == 0 {
 					t.Errorf("ended %+v", ended)
 				}
@@ -47,7 +47,7 @@ func TestEndWaits_ofTripsStopsAndSuspensions(t *testing.T) {
 		if s := b.g.Status(); s.State != Waiting {
 			t.Fatalf("status %+v", s)
 		}
-		ended := b.g.EndWaits()
+		ended := b.g.EndWaits(AtOnce)
 		if ended.Route != Waiting || ended.Suspended != 1 || ended.Why == "" {
 			t.Errorf("ended %+v", ended)
 		}
@@ -56,7 +56,7 @@ func TestEndWaits_ofTripsStopsAndSuspensions(t *testing.T) {
 		time.Sleep(8 * time.Second) // the message that panics may have been asked first
 		b.wantFinal(201, AckMessage)
 		b.wantFinal(202, AckMessage)
-		if ended := b.g.EndWaits(); ended.Route != Flowing {
+		if ended := b.g.EndWaits(AtOnce); ended.Route != Flowing {
 			t.Errorf("ended %+v of a route that flows", ended)
 		}
 		if was := b.g.EndWait("nobody"); was != Flowing {

@@ -115,13 +115,14 @@ func New(opts Options) *Group {
 	t.nursery = newNursery(opts, t.now)
 	t.route.state = new(routeFlowing)
 	t.route.evidence = newEvidence(opts.Config)
+	t.route.flood = newFlood(opts.Config)
 	t.alarm.timer = time.AfterFunc(time.Hour, g.tick)
 	t.alarm.timer.Stop()
 	return g
 }
 
 // standsStill tells whether nothing may start, whatever waits.
-func (t *turn) standsStill() bool { return t.closing || t.paused || t.held }
+func (t *turn) standsStill() bool { return t.closing || t.turnsAway() || t.held }
 
 // leave is the end of a goroutine that Close waits for.
 func (g *Group) leave() { g.goes.Done() }

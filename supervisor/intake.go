@@ -37,7 +37,7 @@ func (t *turn) admit(k *key, m *Message) {
 	case t.expired(m):
 		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired})
 		return
-	case t.paused:
+	case t.turnsAway():
 		t.turnAwayPaused(m)
 		return
 	}

@@ -90,8 +90,14 @@ func (t *turn) judge(r *run, res *result) {
 		t.failedRun(r, v)
 	case v.Kind == Snooze:
 		t.snooze(k, m, v)
+	case v.Kind == Dead && t.distrusts(r):
+		told = nothing
+		t.doubted(r, v.Err)
 	default:
 		t.answered(r, v)
+	}
+	if told == something {
+		t.watchFlood(r, v)
 	}
 	t.endRound(r, told)
 }
@@ -262,7 +268,7 @@ func (t *turn) comeBack(k *key, m *Message) {
 // keep puts a message that was started back to those that wait.
 func (t *turn) keep(k *key, m *Message) {
 	switch {
-	case t.closing, t.paused, t.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
+	case t.closing, t.turnsAway(), t.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
 		t.deliver(m)
 	case k.is(Suspended):
 		t.refuse(k, m)

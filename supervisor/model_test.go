@@ -99,6 +99,7 @@ func drawModel(t *rapid.T) modelCase {
 	cfg := Config{
 		TripAfter:          new(rapid.SampledFrom([]int{0, 1, 2, 5}).Draw(t, "trip_after")),
 		RouteTripAfter:     new(rapid.SampledFrom([]int{0, 3, 5}).Draw(t, "route_trip_after")),
+		DeadTrip:           DeadTrip{Of: new(rapid.SampledFrom([]int{0, 4, 50}).Draw(t, "dead_trip"))},
 		RetryAfter:         rapid.SampledFrom([]string{ScopeKey, ScopeRoute}).Draw(t, "retry_after"),
 		Trigger:            rapid.SampledFrom([]string{TriggerAny, TriggerAny, TriggerFailure, TriggerStop}).Draw(t, "trigger"),
 		Reset:              rapid.SampledFrom([]string{ResetSuccess, ResetMinStable, ResetNever, "3s"}).Draw(t, "reset"),
@@ -121,7 +122,7 @@ func drawModel(t *rapid.T) modelCase {
 		Ordered:       rapid.Bool().Draw(t, "ordered"), Timeout: modelTimeout,
 	}
 	kinds := actKinds
-	ops := []string{"send", "send", "send", "sleep", "sleep", "suspend", "resume", "pause", "go on", "end waits", "lose", "late"}
+	ops := []string{"send", "send", "send", "sleep", "sleep", "suspend", "resume", "pause", "go on", "end waits", "trial", "lose", "late"}
 	if c.calm {
 		cfg.TripAfter, cfg.RouteTripAfter, cfg.MaxRestarts, cfg.Trigger, cfg.Forward = new(0), new(0), 0, TriggerAny, ForwardStash
 		cfg.MaxStuck = 100
@@ -155,6 +156,7 @@ type model struct {
 	healed bool
 	key    map[uint64]string
 	done   map[uint64]bool      // by a verdict
+	dead   map[uint64]bool      // of these, by one that is not believed when the route is suspended
 	spent  map[uint64]int       // attempts that failed
 	again  map[uint64]time.Time // calm: not before
 	alone  map[string]*Message  // ordered: what runs of a key
@@ -167,7 +169,10 @@ type model struct {
 func (m *model) start(msg *Message, number int) {
 	b, seq, now := m.b, msg.Sequence, time.Now()
 	if m.done[seq] {
-		b.fault("message %d starts again after it was done", seq)
+		if os := b.outcomes[seq]; !m.dead[seq] || os[len(os)-1].Action != GiveBack {
+			b.fault("message %d starts again after it was done", seq)
+		}
+		m.done[seq], m.dead[seq] = false, false // what said so is not believed
 	}
 	if m.c.opts.Ordered {
 		if other := m.alone[msg.Key]; other != nil && now.Before(b.live[other]) {
@@ -211,7 +216,7 @@ func (m *model) end(ctx context.Context, msg *Message, v Verdict, returned bool)
 		m.alone[msg.Key] = nil
 	}
 	if returned && (v.Kind == Ack || v.Kind == Dead || v.Kind == Drop) {
-		m.done[seq] = true
+		m.done[seq], m.dead[seq] = true, v.Kind == Dead
 	} else {
 		m.fail(msg, returned && v.NotStarted)
 	}
@@ -303,7 +308,9 @@ func (m *model) run(t *testing.T) []string {
 		case "go on":
 			b.g.Resume()
 		case "end waits":
-			b.g.EndWaits()
+			b.g.EndWaits(AtOnce)
+		case "trial":
+			b.g.EndWaits(Trial)
 		}
 		m.verify()
 		b.g.Free()
@@ -366,6 +373,9 @@ func (m *model) heal(next uint64) {
 	for range 60 {
 		for k := range m.c.maxKeys {
 			b.g.ResumeKey(fmt.Sprint("k", k+1))
+		}
+		if b.g.Status().State == Suspended {
+			b.g.EndWaits(AtOnce)
 		}
 		time.Sleep(time.Hour)
 		m.verify()
@@ -450,7 +460,7 @@ func TestModel_nothingIsLost(t *testing.T) {
 func checkModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{
-			c: drawModel(rt), key: map[uint64]string{}, done: map[uint64]bool{}, spent: map[uint64]int{},
+			c: drawModel(rt), key: map[uint64]string{}, done: map[uint64]bool{}, dead: map[uint64]bool{}, spent: map[uint64]int{},
 			again: map[uint64]time.Time{}, alone: map[string]*Message{},
 		}
 		var faults []string

@@ -1,7 +1,5 @@
 package supervisor
 
-import "time"
-
 // Pause lets nothing of the route start until Resume. What runs goes on; Free is zero. What has not started is given back, so
 // that whoever is resumed first, on whatever instance, can have it.
 func (g *Group) Pause() {
@@ -18,17 +16,23 @@ func (g *Group) Pause() {
 
 // sendAwayPaused gives a message back that waited here: at once, or when its own delay is over.
 func (t *turn) sendAwayPaused(_ *key, m *Message) {
-	due := m.Due
-	if !due.After(t.now) {
-		due = time.Time{} // at once
-	}
-	t.giveBack(m, due, "the route is paused", nil)
+	t.giveBack(m, t.awayUntil(m), t.whyAway(), nil)
 }
 
-// turnAwayPaused gives a message back that arrives although the route is paused: it was asked for before, or for another
+func (t *turn) whyAway() string {
+	if t.paused {
+		return "the route is paused"
+	}
+	return "the route is suspended"
+}
+
+// turnsAway tells whether all that arrives goes back, for an operator paused the route or has to resume it.
+func (t *turn) turnsAway() bool { return t.paused || t.route.is() == Suspended }
+
+// turnAwayPaused gives a message back that arrives although the route is paused, or suspended: it was asked for before, or for another
 // route of its durable. It stays away for a while, longer each time, and Resume calls it back.
 func (t *turn) turnAwayPaused(m *Message) {
-	t.giveBack(m, t.now.Add(inVain(m)), "the route is paused", nil)
+	t.giveBack(m, t.now.Add(inVain(m)), t.whyAway(), nil)
 	t.last().Suspended = true
 }
 

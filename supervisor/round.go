@@ -19,7 +19,8 @@ type round struct {
 	asked   int       // of these
 	again   bool      // one that had failed before was asked
 	failed  bool
-	running int // probes of this round
+	trial   bool // of an operator: one message, and dead is no answer
+	running int  // probes of this round
 }
 
 // rounds is what a round knows of those before it.
@@ -53,7 +54,10 @@ func (rd *round) wants(with past, now time.Time) bool {
 	if !rd.open(now) {
 		return false
 	}
-	if with == unjudged {
+	switch {
+	case rd.trial:
+		return rd.asked == 0 && !rd.again
+	case with == unjudged:
 		return rd.asked < rd.size
 	}
 	return !rd.again

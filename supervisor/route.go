@@ -14,6 +14,7 @@ type route struct {
 	notBefore time.Time // named by a handler with Retry-After
 	restarts  int
 	evidence  evidence
+	flood     flood
 	rounds    rounds
 	probes    int   // that run, of this round and of earlier ones
 	epoch     int32 // counts how often the route came to flow
@@ -160,7 +161,7 @@ func (s *routeFlowing) answered(t *turn, _ *run) {
 // routeFlows lets what waits for the route start. What failed waits for its own delay.
 func (t *turn) routeFlows(why string) {
 	s := &t.route
-	if s.is() == Waiting { // a probe of an earlier round
+	if s.is() != Probing { // a probe of an earlier round, or an operator
 		t.moveRoute(new(routeProbing), why, 0)
 	}
 	s.restarts, s.rounds.size, s.notBefore = 0, 0, time.Time{}

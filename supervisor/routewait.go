@@ -56,8 +56,12 @@ func (t *turn) pauseRoute(pause time.Duration, err error) {
 	}
 }
 
-// routeWait lets nothing of the route start for so long. What is in the window moves to the stash.
+// routeWait lets nothing of the route start for so long. What is in the window moves to the stash. A route that is suspended
+// waits for an operator already.
 func (t *turn) routeWait(delay time.Duration, why string) {
+	if t.route.is() == Suspended {
+		return
+	}
 	w := &routeWaiting{began: t.now, until: later(t.now.Add(delay), t.route.notBefore)}
 	t.route.evidence.clear()
 	t.moveRoute(w, why, delay)

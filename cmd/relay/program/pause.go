@@ -23,7 +23,7 @@ import (
 // act is what an operator wants of a route, or of one of its keys.
 type act struct {
 	state, why, as string
-	json           bool
+	json, trial    bool
 }
 
 func newPause(o *options) *cobra.Command {
@@ -48,12 +48,22 @@ func newResume(o *options) *cobra.Command {
 		Long: `Resume ends at once whatever keeps the messages of a route, or of one of its keys, from starting: a pause, the wait after
 failures, a Retry-After, the suspension of keys that gave up, the stop of a route that failed. It says what it ended on each
 instance. What waited is tried with one message first; if that fails, it waits again. With a ROUTE alone, keys that operators
-paused are resumed, too, and named. The delays of single messages go on.`,
+paused are resumed, too, and named. The delays of single messages go on.
+
+A route that was suspended because nearly all was answered with dead (dead_trip) flows at once. With --trial it starts one message
+first: when that is dead, too, the message stays and the route is suspended again.`,
 		Example: `  relay resume billing
+  relay resume billing --trial
   relay resume billing orders.us.created`,
-		RunE: func(c *cobra.Command, names []string) error { return a.do(o, c, names) },
+		RunE: func(c *cobra.Command, names []string) error {
+			if a.trial && len(names) == 2 {
+				return fmt.Errorf("%w: --trial is for a route: name no key", errUsage)
+			}
+			return a.do(o, c, names)
+		},
 	}
 	a.flags(c)
+	c.Flags().BoolVar(&a.trial, "trial", false, "start one message of a suspended route first")
 	return c
 }
 
@@ -94,7 +104,7 @@ func (a act) do(o *options, c *cobra.Command, names []string) error {
 }
 
 func (a act) on(ctx context.Context, cl *client, c *cobra.Command, names []string) error {
-	order := consumer.Order{Route: names[0], State: a.state, Why: a.why, By: or(a.as, caller())}
+	order := consumer.Order{Route: names[0], State: a.state, Why: a.why, By: or(a.as, caller()), Trial: a.trial}
 	if len(names) == 2 {
 		order.Key = []byte(names[1])
 	}

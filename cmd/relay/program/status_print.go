@@ -293,6 +293,8 @@ func nextOf(name string, r consumer.RouteStatus, now time.Time) string {
 		return "one message is tried; all flow when it succeeds, and else it waits longer"
 	case consumer.RoutePaused:
 		return fmt.Sprintf("nothing, until: relay resume %s", name)
+	case consumer.RouteSuspended:
+		return fmt.Sprintf("nothing, until: relay resume %s (with --trial one message first)", name)
 	case consumer.RouteStopped:
 		return fmt.Sprintf("mend what it says; then it goes on by itself, or now with: relay resume %s", name)
 	case consumer.RouteDraining:
