@@ -131,7 +131,7 @@ func TestClient_Do_endsWithItsContext(t *testing.T) {
 	if _, err := w.c.Do(changed, msg("orders.1", "")); !errors.Is(err, mind) {
 		t.Errorf("over before: %v", err)
 	}
-	ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second) // long enough for the refusal to arrive
 	defer cancel()
 	if _, err := w.c.Do(ctx, msg("nowhere", "")); !errors.Is(err, ErrTimedOut) || !errors.Is(err, ErrNoStream) {
 		t.Errorf("no stream: %v", err)
@@ -183,7 +183,7 @@ func TestClient_manyCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if more := runtime.NumGoroutine() - before; more > 100 {
+	if more := runtime.NumGoroutine() - before; more > n/2 { // timers and the server have some of their own, for moments
 		t.Errorf("%d more goroutines", more)
 	}
 	if got := w.c.nc.NumSubscriptions(); got != subs {
@@ -220,7 +220,7 @@ func TestClient_Publish_fullStream(t *testing.T) {
 	if stream, seq, err := w.c.Publish(w.patient(), msg("orders.1", "")); err != nil || stream != "ORDERS" || seq != 1 {
 		t.Fatal(stream, seq, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // long enough for the refusal to arrive
 	defer cancel()
 	if _, _, err := w.c.Publish(ctx, msg("orders.1", "")); !errors.Is(err, ErrFull) || !errors.Is(err, ErrTimedOut) {
 		t.Errorf("full: %v", err)

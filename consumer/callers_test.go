@@ -255,7 +255,7 @@ func TestCallers_unknown(t *testing.T) {
 				}
 				return nil
 			})})
-			rt.Timeout, rt.Interest = time.Second, Interest{Unknown: unknown, Timeout: time.Second}
+			rt.Timeout, rt.Interest = 2*time.Second, Interest{Unknown: unknown, Timeout: 2 * time.Second}
 			r, _ := w.start(Config{}, rt)
 			a := w.caller(func(*nats.Msg) {})
 			a.publish("orders.1", "", nil)
@@ -317,8 +317,8 @@ func TestCallers_questionsLeaveSlots(t *testing.T) {
 		a.publish(fmt.Sprintf("orders.well.%d", i), "", nil)
 		a.reply("done")
 	}
-	if n := r.all()[0].count.forgotten.Load(); n > 0 {
-		t.Errorf("the others had to wait until %d silent ones were given up", n)
+	if n := r.all()[0].count.answers[answerAgain].Load(); n == 0 {
+		t.Error("silent ones may hold all slots")
 	}
 }
 
