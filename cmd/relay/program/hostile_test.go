@@ -29,7 +29,7 @@ func odd() (list []nats.Msg) {
 	for _, h := range []nats.Header{
 		{"Empty": {""}}, {"Twice": {"a", "b"}, "twice": {"c"}, "TWICE": {"d"}}, {"Nul": {"a\x00b"}}, {"Latin": {"caf\xe9"}}, {"Emoji": {"🦑"}},
 		{"Host": {"evil.example"}, "Transfer-Encoding": {"chunked"}, "Content-Length": {"7"}, "Connection": {"close"}},
-		{"Relay-Attempt": {"99"}, "Relay-Id": {"forged"}, "Relay-Reason": {"forged"}, "Relay-Deadline": {"1970-01-01T00:00:00Z"}},
+		{"Relay-Attempt": {"99"}, "Relay-Id": {"forged"}, "Relay-Reason": {"forged"}, "Relay-Deadline": {"no time"}, "Relay-Reply-To": {"$JS.API.STREAM.DELETE.ORDERS"}},
 		{strings.Repeat("K", 60_000): {"v"}}, {"Big": {strings.Repeat("v", 60_000)}}, many, {"Content-Type": {"text/html; charset=\"\x01"}},
 		{"LD_PRELOAD": {"/tmp/x"}, "() { :;}": {"x"}},
 	} {
