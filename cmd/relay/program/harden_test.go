@@ -58,6 +58,7 @@ func TestRun_programsDoNotSeeRelaysSecrets(t *testing.T) {
 		}
 	})
 	eventually(t, "a stream", func() bool { _, err := w.js.Publish(t.Context(), "orders.1", nil); return err == nil })
+	eventually(t, "the dead letters' stream", func() bool { _, err := w.js.Stream(t.Context(), "RELAY_DLQ"); return err == nil })
 	eventually(t, "a dead letter", func() bool { return len(deadLetters(t, w.js)) == 1 })
 	got := deadLetters(t, w.js)[0].LastError
 	for _, want := range []string{"environ: Permission denied 0 ", "5: Bad file descriptor"} {
