@@ -52,6 +52,41 @@ func TestHandle_user(t *testing.T) {
 	}
 }
 
+// Who was made nobody must not become root by a program with the set-user-id bit; and threads that started one such program start
+// no others.
+func TestHandle_userGainsNoRights(t *testing.T) {
+	const rights = "grep NoNewPrivs /proc/self/status; exit 1"
+	asRoot(t, Config{Command: shell(rights), User: "54321:54321"}, func(h *Handler) {
+		handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Retry, "NoNewPrivs: 1")
+		others := newHandler(t, Config{Command: shell(rights)})
+		for range 20 {
+			handlertest.Want(t, others.Handle(t.Context(), message()), handlertest.Retry, "NoNewPrivs: 0")
+		}
+		id, err := os.ReadFile("/usr/bin/id")
+		if err != nil {
+			t.Skip(err)
+		}
+		dir := t.TempDir()
+		bait := filepath.Join(dir, "id")
+		if err := os.WriteFile(bait, id, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{dir, filepath.Dir(dir)} {
+			if err := os.Chmod(path, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(bait, 0o755|os.ModeSetuid); err != nil {
+			t.Fatal(err)
+		}
+		h, err = New(Config{Command: shell(bait + " -u; exit 1"), User: "54321:54321"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Retry, "exit status 1: 54321")
+	})
+}
+
 func TestHandle_limits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		limits Limits

@@ -43,7 +43,7 @@ func (pr *Program) Start(env ...string) (*Process, error) {
 	// Files, not readers and writers: os/exec starts no goroutines of its own and Wait waits for the process alone.
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = child[0], child[1], child[2]
 	started := make(chan error)
-	go p.run(cmd, pr.limits, started)
+	go p.run(cmd, pr, started)
 	err = <-started
 	for _, f := range child {
 		f.Close()
@@ -74,12 +74,19 @@ func (p *Process) openPipes() (child [3]*os.File, err error) {
 // Close closes the three streams, which ends reads and writes that wait.
 func (p *Process) Close() { p.In.Close(); p.Out.Close(); p.Err.Close() }
 
-func (p *Process) run(cmd *exec.Cmd, limits []rlimit, started chan<- error) {
+func (p *Process) run(cmd *exec.Cmd, pr *Program, started chan<- error) {
 	runtime.LockOSThread() // see the package comment; and a process can be traced from one thread only
-	defer runtime.UnlockOSThread()
-	err := cmd.Start()
-	if err == nil && len(limits) > 0 {
-		err = setLimits(cmd, limits)
+	err := error(nil)
+	if pr.user != nil {
+		err = noNewPrivileges() // of this thread, which the process gets from it; the thread ends with this goroutine
+	} else {
+		defer runtime.UnlockOSThread()
+	}
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err == nil && len(pr.limits) > 0 {
+		err = setLimits(cmd, pr.limits)
 	}
 	if err != nil {
 		started <- err

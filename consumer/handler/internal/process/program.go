@@ -17,7 +17,8 @@
 //
 // # As whom, and within which limits
 //
-// With a user, the process changes to it before the program begins. Limits are set from outside on a process that ptrace(2)
+// With a user, the process changes to it before the program begins, and neither it nor what it starts can get other rights
+// (no_new_privs): sudo and programs with the set-user-id bit do not work there. Limits are set from outside on a process that ptrace(2)
 // has stopped before its first instruction, so that the program never runs without them; a program with the set-user-id bit
 // gets no other user then. Check tries both, with a process that ends before the program's first instruction.
 //

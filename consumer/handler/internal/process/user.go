@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // account is whom a program runs as.
@@ -72,6 +74,15 @@ func parseID(s string) (uint32, error) {
 		err = strconv.ErrRange
 	}
 	return uint32(n), err
+}
+
+// noNewPrivileges keeps what this thread starts from gaining rights that it was not given, as by a program with the set-user-id
+// bit (PR_SET_NO_NEW_PRIVS). It cannot be undone.
+func noNewPrivileges() error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no_new_privs: %w", err)
+	}
+	return nil
 }
 
 // isSelf tells whether a is what relay runs as already, so that no right is needed.
