@@ -30,6 +30,8 @@ type Load struct {
 	// Subject and Script of message i. Nil means t.<i mod 10> and a script that succeeds.
 	Subject func(i int) string
 	Script  func(i int) ledger.Script
+	// Header of message i. Nil means none.
+	Header func(i int) nats.Header
 	// Stop ends it before Count.
 	Stop <-chan struct{}
 }
@@ -68,8 +70,12 @@ func (w *World) Produce(l Load) {
 				break
 			}
 			p := w.pub(l, n)
+			m := &nats.Msg{Subject: p.Subject, Data: p.Script.Body()}
+			if l.Header != nil {
+				m.Header = l.Header(n)
+			}
 			n++
-			future, err := async.PublishMsgAsync(&nats.Msg{Subject: p.Subject, Data: p.Script.Body()}, jetstream.WithRetryAttempts(0))
+			future, err := async.PublishMsgAsync(m, jetstream.WithRetryAttempts(0))
 			if err != nil {
 				w.mu.Lock()
 				w.unsure = append(w.unsure, p)
