@@ -76,6 +76,9 @@ func printPermissions(w io.Writer, p access.Permissions, roles []string) {
 		fmt.Fprintf(w, "# note: %s\n", n)
 	}
 	fmt.Fprintln(w, "permissions: {")
+	if p.AllowResponses {
+		fmt.Fprintln(w, "  allow_responses: true")
+	}
 	for _, part := range []struct {
 		name     string
 		subjects []string
@@ -100,6 +103,9 @@ func printNSC(w io.Writer, p access.Permissions, service string, roles []string)
 	}
 	for _, s := range p.Subscribe {
 		fmt.Fprintf(w, " \\\n  --allow-sub %s", quoted(s))
+	}
+	if p.AllowResponses {
+		fmt.Fprint(w, " \\\n  --allow-pub-response")
 	}
 	fmt.Fprintln(w)
 }

@@ -35,6 +35,10 @@ routes:
   - name: quick
     subjects: [orders.quick.>]
     handler: {http: {url: "$HOOK"}}
+  - name: call
+    subjects: [orders.call.>]
+    handler: {http: {url: "$HOOK"}}
+    caller: {reply: [_INBOX.>], interest: [_INBOX.>]}
   - name: copy
     subjects: [orders.copy.*]
     handler: {forward: {subject: "copies.{3}"}}
@@ -214,6 +218,9 @@ func TestPermissions_everythingWorks(t *testing.T) {
 		d.by(access.Operator, "replay", "show", j.ID)
 	}
 	d.by(access.Operator, "events", "--limit", "5")
+	d.by(access.Operator, "ui")
+	d.by(access.Viewer, "ui", "--role", "view")
+	d.call()
 
 	p.signal(syscall.SIGTERM)
 	if code := p.wait(); code != 0 {
@@ -227,6 +234,37 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit %d", code)
+	}
+}
+
+// call is a publisher that waits for the result, and is asked whether it does.
+func (d *denying) call() {
+	d.t.Helper()
+	nc, err := nats.Connect(d.s.URL(), nats.UserInfo(access.Publisher, access.Publisher))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer nc.Close()
+	reply, err := nc.SubscribeSync(nc.NewInbox())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	asked := make(chan struct{}, 16)
+	interest, err := nc.Subscribe(nc.NewInbox(), func(m *nats.Msg) {
+		asked <- struct{}{}
+		_ = m.Respond(nil)
+	})
+	if err == nil {
+		err = nc.PublishMsg(&nats.Msg{Subject: "orders.call.x", Header: nats.Header{"Relay-Reply-To": {reply.Subject}, "Relay-Interest": {interest.Subject}}})
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if m, err := reply.NextMsg(patience); err != nil || m.Header.Get("Relay-Outcome") != "done" {
+		d.t.Errorf("the caller hears %+v, %v", m, err)
+	}
+	if len(asked) == 0 {
+		d.t.Error("the caller was not asked")
 	}
 }
 

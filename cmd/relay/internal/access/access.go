@@ -31,6 +31,8 @@ func Roles() []string { return []string{Service, Operator, Viewer, Publisher} }
 type Permissions struct {
 	Publish   []string `json:"publish"`
 	Subscribe []string `json:"subscribe"`
+	// AllowResponses permits to answer requests, wherever the answer is to go: publishers are asked whether they still want a result.
+	AllowResponses bool `json:"allow_responses"`
 	// Notes say what the lists leave open, and how to narrow it.
 	Notes []string `json:"notes"`
 }
@@ -47,6 +49,7 @@ func For(cfg *config.Config, roles ...string) Permissions {
 			b.service()
 		case Operator:
 			b.operator()
+			b.note("an operator needs more for: relay pub (the role publisher), relay dlq replay --to-subject and replay jobs with a subject (to publish there)")
 		case Viewer:
 			b.viewer()
 		case Publisher:
@@ -184,9 +187,7 @@ func (b *builder) service() {
 		b.read(stream)
 		b.ask("CONSUMER.LIST." + stream) // relay tells of durables whose routes are gone
 		b.acknowledge(stream, durableOf(rt))
-		for _, target := range rt.Targets() {
-			b.publish(target)
-		}
+		b.publish(rt.Targets()...)
 		b.publish(rt.Caller.Reply...) // results, to whoever asked for them
 		b.publish(rt.Caller.Interest...)
 	}
@@ -201,6 +202,9 @@ func (b *builder) service() {
 	}
 	b.publish(b.inbox()) // answers to operators, and to whoever lists NATS services
 	b.subscribe(s+".ctl.>", "$SRV.>")
+	if b.cfg.Admin.Listen != "" && b.cfg.Admin.UI != "off" {
+		b.operator() // the console does as its user what the commands do
+	}
 	b.answers()
 	b.warnOfInbox()
 }
@@ -226,7 +230,6 @@ func (b *builder) operator() {
 	b.publish(b.deadPrefixes()...)
 	b.buckets("STATE", "JOBS")
 	b.bucket("$O." + b.upper() + "DLQ_BODIES")
-	b.note("an operator needs more for: relay pub (the role publisher), relay dlq replay --to-subject and replay jobs with a subject (to publish there)")
 }
 
 // viewer sees what instances say of themselves.
@@ -245,9 +248,7 @@ func (b *builder) publisher() {
 				b.publish(p)
 			}
 		}
-	}
-	if slices.ContainsFunc(b.cfg.Routes, func(rt config.Route) bool { return len(rt.Caller.Interest) > 0 }) {
-		b.publish(b.inbox()) // a caller answers relay's question whether its message is still wanted
+		b.AllowResponses = b.AllowResponses || len(rt.Caller.Interest) > 0
 	}
 	b.subscribe("_INBOX.>")
 	if p := b.cfg.NATS.InboxPrefix; p != "" {
