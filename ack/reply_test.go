@@ -36,8 +36,8 @@ func FuzzParseReply(f *testing.F) {
 	})
 }
 
-// plain has numbers where they belong. What is none, nats.go takes for some other number.
-var plain = regexp.MustCompile(`^\$JS\.ACK\.([^.]*\.[^.]*\.)?[^.]*\.[^.]*\.\d{1,19}\.\d{1,19}\.[^.]*\.\d{1,19}\.[^.]*$`)
+// plain has names and numbers where they belong. What is no number, nats.go takes for some other number, and it takes an empty name.
+var plain = regexp.MustCompile(`^\$JS\.ACK\.([^.]*\.[^.]*\.)?[^.]+\.[^.]+\.\d{1,19}\.\d{1,19}\.[^.]*\.\d{1,19}\.[^.]*$`)
 
 func BenchmarkParseReply(b *testing.B) {
 	reply := fmt.Sprintf("$JS.ACK.ORDERS.billing.1.%d.%d.%d.0", 123456, 123456, 1_700_000_000_000_000_000)
