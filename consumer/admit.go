@@ -63,7 +63,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	if s.watch(&m.arrival, now) {
 		defer func() {
 			b.deliver()
-			s.hold(now, true)
+			s.hold(now)
 		}()
 	}
 	s.backlog = m.arrival.Pending > 0 || m.arrival.Deliveries > 1

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"sync"
 	"time"
 
 	"github.com/relaymq/relay/ack"
@@ -14,7 +15,8 @@ import (
 // The server numbers the deliveries of a durable without gaps (the consumer sequence), redeliveries too. Whoever is alone on
 // a durable sees every number, so a gap tells exactly how many deliveries were lost. What was lost since the delivery
 // before the gap is above the highest stream sequence until then, or was a redelivery: so nothing above that sequence
-// starts until as many messages of the gap as were lost have come, or AckWait and a little more is over. What a former
+// starts until as many messages of the gap as were lost have come, or AckWait and a little more is over. While they come, the time
+// is prolonged: a stash that is full of what waits for them lets them in slowly. What a former
 // life had in hand is such a gap, too: from the ack floor to what was delivered.
 //
 // With other instances on the durable a gap says nothing: they have these deliveries. A gap that stays open although nothing
@@ -22,15 +24,18 @@ import (
 // count, until many deliveries in a row have come without any. Time alone proves nothing: with little traffic no gap is seen for
 // minutes, because nothing is delivered. There is no order over several instances anyway.
 type gate struct {
-	last  uint64 // consumer sequence of the latest delivery
-	top   uint64 // the highest stream sequence that was delivered
-	event bool   // deliveries may have been lost since the latest one
-	gaps  []gap  // open ones, oldest first; at most maxGaps
+	last uint64 // consumer sequence of the latest delivery
+	top  uint64 // the highest stream sequence that was delivered
+	// event is when deliveries may have been lost. The gap that shows it comes a little later, or was seen before: what the old
+	// connection brought, what the new one brings, and the word that it is a new one have no order.
+	event time.Time
+	gaps  []gap // open ones, oldest first; at most maxGaps
 	// shared: other instances take deliveries of the durable.
 	shared  bool
 	run     int           // deliveries without a gap before them since the latest gap, one for each aloneEvery
 	counted time.Time     // when run was counted up, or begun anew
 	span    time.Duration // AckWait and a little more
+	cameAt  time.Time     // when something of a gap came
 }
 
 // gap is where deliveries are missing.
@@ -50,9 +55,32 @@ const (
 	// of each other one counts: a burst may come while the other instances have no room. So it takes a minute at least.
 	aloneRun   = 30
 	aloneEvery = 2 * time.Second
+	// heldOn is for how long ordered routes hold what they may let go as soon as the messages before it are with them: until
+	// they are told so.
+	heldOn = time.Hour
+	// maxComingBack is how many of the missing messages are asked for at once, whatever the stash has room for.
+	maxComingBack = 256
 	// maxGaps are kept apart. Later ones widen the last one: each delivery is compared with all of them.
 	maxGaps = 16
 )
+
+// mayHaveLost says that something happened that loses deliveries. Gaps that are open may be of that, and what was to fill them may
+// be lost once more.
+func (t *gate) mayHaveLost(now time.Time) {
+	t.event = now
+	for i := range t.gaps {
+		t.gaps[i].event = true
+	}
+	t.prolong(now.Add(t.span))
+}
+
+func (t *gate) prolong(until time.Time) {
+	for i := range t.gaps {
+		if p := &t.gaps[i]; p.until.Before(until) {
+			p.until = until
+		}
+	}
+}
 
 // begin is the state of a durable that is opened: pending of its deliveries are in nobody's hand, as far as is known.
 func (t *gate) begin(lastConsumer, ackFloor, delivered uint64, pending int, ackWait time.Duration, now time.Time) {
@@ -76,16 +104,20 @@ func (t *gate) add(p gap, now time.Time) {
 // delivered notes a delivery, and reports whether more has to wait than before, and whether less may have to.
 func (t *gate) delivered(sequence, consumer, deliveries uint64, now time.Time) (more, less bool) {
 	if lost := int64(consumer - t.last - 1); lost > 0 {
-		if t.event || !t.shared {
-			t.add(gap{from: t.top, missing: int(lost), event: t.event}, now)
+		event := !t.event.IsZero() && now.Sub(t.event) < t.span
+		if event || !t.shared {
+			t.add(gap{from: t.top, missing: int(lost), event: event}, now)
 			more = true
+		}
+		if t.shared {
+			t.event = time.Time{} // the next one is of the others
 		}
 		t.run, t.counted = 0, now
 	} else if now.Sub(t.counted) >= aloneEvery {
 		t.run, t.counted = t.run+1, now
 		t.shared = t.shared && t.run < aloneRun
 	}
-	t.last, t.event = consumer, false
+	t.last = consumer
 	if deliveries == 1 {
 		for i := range t.gaps {
 			if t.gaps[i].to == 0 {
@@ -98,11 +130,30 @@ func (t *gate) delivered(sequence, consumer, deliveries uint64, now time.Time) (
 	for i := range t.gaps {
 		p := &t.gaps[i]
 		if sequence > p.from && (p.to == 0 || sequence < p.to) {
+			before := len(p.seen)
 			p.seen[sequence] = struct{}{}
 			less = less || len(p.seen) >= p.missing
+			if len(p.seen) > before {
+				if t.cameAt = now; p.until.Sub(now) < gateSlack {
+					p.until = now.Add(2 * gateSlack)
+					more = true
+				}
+			}
 		}
 	}
-	return more, less
+	return more && !less, less
+}
+
+// coming is how many messages are sure to come that are waited for: nothing can start before them, so there is always room for a
+// few of them.
+func (t *gate) coming(now time.Time) (n int) {
+	if now.Sub(t.cameAt) > gateSlack {
+		return 0
+	}
+	for _, p := range t.gaps {
+		n += p.missing - len(p.seen)
+	}
+	return min(n, maxComingBack)
 }
 
 // open drops the gaps that are filled or over, and returns what has to wait, and until when at most. A time that is over says
@@ -128,27 +179,53 @@ func (t *gate) open(now time.Time) (above uint64, until time.Time) {
 	return above, until
 }
 
+// told is what the ordered routes of a source were told to hold.
+type told struct {
+	mu      sync.Mutex
+	version int // counts the changes; what was decided before the latest one is outdated
+	above   uint64
+	until   time.Time
+}
+
 // hold tells the ordered routes what has to wait. Letting go takes the way of the messages, so that none of those that were
-// waited for is overtaken while something is asked about it.
-func (s *source) hold(now time.Time, letGo bool) {
+// waited for is overtaken while something is asked about it; until then what was held is held on.
+func (s *source) hold(now time.Time) {
 	alone := !s.gate.shared
 	above, until := s.gate.open(now)
 	if alone && s.gate.shared {
 		s.log.Info("other instances take deliveries of the durable: the ones that are missing here are not waited for any more")
 	}
-	version := s.held.Add(1)
-	tell := func() {
-		if s.held.Load() != version {
-			return // outdated
-		}
-		for _, rt := range s.routes {
-			rt.group.HoldAbove(above, until)
-		}
+	t := &s.told
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.version++
+	if !now.Before(t.until) || !until.Before(t.until) && above <= t.above {
+		s.tell(above, until)
+		return
 	}
-	if letGo {
-		s.inOrder.Go(tell)
-	} else {
-		tell()
+	meanwhile := t.above
+	if !until.IsZero() {
+		meanwhile = min(meanwhile, above)
+	}
+	s.tell(meanwhile, now.Add(heldOn))
+	version := t.version
+	s.inOrder.Go(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if version == t.version {
+			s.tell(above, until)
+		}
+	})
+}
+
+// tell is called with s.told locked.
+func (s *source) tell(above uint64, until time.Time) {
+	if t := &s.told; above == t.above && until.Equal(t.until) {
+		return
+	}
+	s.told.above, s.told.until = above, until
+	for _, rt := range s.routes {
+		rt.group.HoldAbove(above, until)
 	}
 }
 
@@ -168,12 +245,28 @@ func (s *source) watch(d *ack.Delivery, now time.Time) (mayGo bool) {
 			"later messages of ordered routes wait until they come again",
 			"count", lost.missing, "above", lost.from, "until", lost.until)
 	}
-	s.hold(now, false)
+	s.hold(now)
 	return false
 }
 
 // mayHaveLost says that something happened that loses deliveries.
-func (s *source) mayHaveLost() { s.gate.event = true }
+func (s *source) mayHaveLost(now time.Time) {
+	if s.gate.mayHaveLost(now); len(s.gate.gaps) > 0 {
+		s.hold(now)
+	}
+}
+
+// attendGate looks, every pullHeartbeat, whether ordered routes still have to wait. The time in which nothing can come does not
+// count: without a connection, or while what came before is being looked up.
+func (s *source) attendGate(now time.Time) {
+	if len(s.gate.gaps) == 0 {
+		return
+	}
+	if !s.relay.nc.IsConnected() || s.behind.Load() > 0 {
+		s.gate.prolong(now.Add(2 * pullHeartbeat))
+	}
+	s.hold(now)
+}
 
 // letGo releases a delivery that is of no use. Its message comes again, and ordered keys wait for it.
 func (m *message) letGo() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/pool"
 )
 
 // A delivery is its consumer sequence, stream sequence and count.
@@ -91,7 +92,7 @@ func TestGate(t *testing.T) {
 					time.Sleep(s.after)
 					g.open(time.Now())
 					if s.event {
-						g.event = true
+						g.mayHaveLost(time.Now())
 					}
 					if above, held := g.got(s.consumer, s.sequence, s.deliveries); held != s.held || above != s.above {
 						t.Errorf("after delivery %d: held %v, above %d; want %v, %d", s.consumer, held, above, s.held, s.above)
@@ -99,6 +100,85 @@ func TestGate(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What is missing came slowly, because the stash was full of what waited for it; the time was over before all of it was there.
+func TestGate_regressionTheTimeIsProlongedWhileMissingOnesCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate
+		g.begin(9, 5, 5, 0, 30*time.Second, time.Now())
+		g.got(110, 106, 1) // 6 to 105 are lost
+		time.Sleep(30 * time.Second)
+		for n := range uint64(99) {
+			if above, held := g.got(111+n, 6+n, 2); !held || above != 5 {
+				t.Fatalf("after %d of 100 missing ones: held %v, above %d", n+1, held, above)
+			}
+			if n := g.coming(time.Now()); n == 0 {
+				t.Fatal("there is no room for those that are missing")
+			}
+			time.Sleep(time.Second)
+		}
+		if _, held := g.got(210, 105, 2); held {
+			t.Error("all of them came, and others are held")
+		}
+	})
+}
+
+// Several cuts within one AckWait: the word that the connection is a new one came after its first delivery, or before the last
+// one of the old connection. The gap was then taken for deliveries of other instances, and later gaps for nothing.
+func TestGate_regressionAnEventAndItsGapHaveNoOrder(t *testing.T) {
+	for name, steps := range map[string]func(g *gate){
+		"the word comes after the gap": func(g *gate) {
+			g.got(20, 16, 1)
+			g.mayHaveLost(time.Now())
+		},
+		"the word comes before the last delivery of the old connection": func(g *gate) {
+			g.mayHaveLost(time.Now())
+			g.got(10, 6, 1)
+			g.got(20, 16, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var g gate
+				g.begin(9, 5, 5, 0, 30*time.Second, time.Now())
+				steps(&g)
+				time.Sleep(time.Minute)
+				g.open(time.Now())
+				if g.shared {
+					t.Error("a lost delivery is taken for another instance")
+				}
+			})
+		})
+	}
+}
+
+// While what came again was looked up at the server, the time was over, and later messages overtook it.
+func TestGate_regressionNothingIsLetGoBeforeWhatCameAgainIsWithItsRoute(t *testing.T) {
+	s := &source{ordered: true, log: quiet, inOrder: pool.New(1)}
+	now := time.Unix(0, 0)
+	s.gate.begin(9, 5, 5, 0, 30*time.Second, now)
+	s.watch(&ack.Delivery{Sequence: 7, Consumer: 11, Deliveries: 1}, now)
+	if s.told.above != 5 {
+		t.Fatalf("held above %d", s.told.above)
+	}
+	answer := make(chan struct{})
+	s.inOrder.Go(func() { <-answer })
+	now = now.Add(31 * time.Second)
+	if !s.watch(&ack.Delivery{Sequence: 6, Consumer: 12, Deliveries: 2}, now) {
+		t.Fatal("the gap is not filled")
+	}
+	s.hold(now)
+	s.told.mu.Lock()
+	if now = now.Add(time.Minute); s.told.above != 5 || !now.Before(s.told.until) {
+		t.Errorf("held above %d until %v", s.told.above, s.told.until)
+	}
+	s.told.mu.Unlock()
+	close(answer)
+	s.inOrder.Wait()
+	if now.Before(s.told.until) {
+		t.Error("held for ever")
 	}
 }
 

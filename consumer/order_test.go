@@ -165,6 +165,33 @@ func (o *inOrder) check(t *testing.T, want int) {
 	}
 }
 
+// Deliveries that cut connections took with them came again after AckWait, and later messages at once.
+func TestRelay_regressionOrderOutlivesTheConnection(t *testing.T) {
+	t.Parallel()
+	w, proxy := wired(t)
+	o := newInOrder()
+	w.startAt(proxy.URL(), Route{
+		Name: "billing", Subjects: []string{"orders.>"}, Order: supervisor.OrderKey, AckWait: 3 * time.Second, Handler: o,
+	})
+	const n = 900
+	var publishing sync.WaitGroup
+	publishing.Go(func() {
+		for i := range n {
+			if _, err := w.js.Publish(t.Context(), fmt.Sprintf("orders.%d", i%20), nil); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for cut := range uint64(8) {
+		w.eventually("some more were published", func() bool { return w.info("ORDERS", "billing").Delivered.Stream >= cut*n/10 })
+		proxy.Cut()
+	}
+	publishing.Wait()
+	w.settled("ORDERS", "billing")
+	o.check(t, n)
+}
+
 // On a durable with several routes nobody waited for what the process before had in hand.
 func TestRelay_regressionOrderOnASharedDurableAfterACrash(t *testing.T) {
 	t.Parallel()

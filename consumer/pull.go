@@ -190,9 +190,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.release(now)
 			s.tellStrays(now)
 			s.claimSoon(now)
-			if len(s.gate.gaps) > 0 {
-				s.hold(now, true)
-			}
+			s.attendGate(now)
 			if !s.inLine {
 				s.least = max(minLeast, s.least/2)
 			}
@@ -214,9 +212,12 @@ func (s *source) wake() {
 
 // room is what the routes could use. A route that waits for time does not hold back the others that share the durable.
 func (s *source) room() (room supervisor.Room) {
-	flowing := false
+	flowing, missing := false, s.gate.coming(time.Now())
 	for _, rt := range s.routes {
 		free, flows := rt.group.Free()
+		if flows && rt.cfg.Order == supervisor.OrderKey {
+			free.Messages = max(free.Messages, missing)
+		}
 		switch free = rt.within(free); {
 		case flows && flowing:
 			room.Messages, room.Bytes = min(room.Messages, free.Messages), min(room.Bytes, free.Bytes)
@@ -292,7 +293,7 @@ func (s *source) pull(now time.Time) {
 // not notice brings some messages more than there is room for.
 func (s *source) reconnected() {
 	s.asked.giveUp()
-	s.mayHaveLost()
+	s.mayHaveLost(time.Now())
 	s.refused, s.retryPull = 0, time.Time{}
 	if l := s.relay.lives.Load(); l != nil {
 		l.reconnected.Store(time.Now().UnixNano())
@@ -378,7 +379,7 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	s.log.Debug("pull refused", "status", code, "description", text)
 	if code == "409" && strings.EqualFold(text, "Leadership Change") {
 		s.session.LeaderChanged()
-		s.mayHaveLost()
+		s.mayHaveLost(time.Now())
 		if s.refused == 0 {
 			s.refused++ // ask the new leader at once
 			return

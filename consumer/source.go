@@ -72,8 +72,8 @@ type source struct {
 	batch     batch // of take
 	gate      gate  // of ordered routes
 
-	ordered bool          // it has some; fixed
-	held    atomic.Uint64 // how often they were told what has to wait
+	ordered bool // it has some; fixed
+	told    told // what they were told to hold
 
 	pending atomic.Uint64 // messages that the durable has not delivered, as the watchdog last heard
 
@@ -160,7 +160,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	if s.ordered {
 		now := time.Now()
 		s.gate.begin(info.Delivered.Consumer, info.AckFloor.Stream, info.Delivered.Stream, info.NumAckPending, info.Config.AckWait, now)
-		s.hold(now, false)
+		s.hold(now)
 	}
 	if s.answers, err = s.relay.nc.ChanSubscribe(s.inbox+".a.*", s.arrived); err != nil {
 		return err

@@ -36,7 +36,7 @@ func (s *source) suspicious(now time.Time) bool {
 	if out, _ := s.asked.outstanding(); out > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
 		s.log.Debug("heartbeats missed; pulling anew")
 		s.asked.giveUp()
-		s.mayHaveLost()
+		s.mayHaveLost(now)
 		s.backOff(now)
 		s.doubt.Store(true)
 	}
