@@ -51,7 +51,7 @@ func (t *turn) refuse(k *key, m *Message) {
 
 const (
 	overflowMin = time.Minute
-	unjudgedMin = 4 * time.Second
+	unjudgedMin = 2 * time.Second
 	overflowMax = 15 * time.Minute
 )
 
