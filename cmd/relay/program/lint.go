@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,6 +35,13 @@ variables and flags that changed the file; they do not change the exit code. Wit
 				return err
 			}
 			fmt.Fprintf(c.OutOrStdout(), "ok: %d %s\n", len(cfg.Routes), plural(len(cfg.Routes), "route"))
+			for _, sc := range cfg.Schedules {
+				next, err := sc.Next(time.Now())
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(c.OutOrStdout(), "schedule %s: next run %s\n", sc.Name, inZone(sc, next))
+			}
 			if len(cfg.Source.Overrides) > 0 {
 				fmt.Fprintf(c.OutOrStdout(), "changed by %s\n", strings.Join(cfg.Source.Overrides, ", "))
 			}

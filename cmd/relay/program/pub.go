@@ -21,11 +21,17 @@ func newPub(o *options) *cobra.Command {
 	var headers []string
 	var timeout time.Duration
 	var asJSON bool
+	var later delay
 	c := &cobra.Command{
 		Use: "pub SUBJECT [BODY|-]", Short: "publish a message, confirmed by its stream", Args: args(cobra.RangeArgs(1, 2)),
 		Long: `Pub publishes one message and waits until a stream has stored it. Without BODY, or with -, the body is read from
-standard input. A stream that is full is tried again, with backoff, until --timeout.`,
+standard input. A stream that is full is tried again, with backoff, until --timeout.
+
+With --in or --at the message waits in a stream of relay's own, and a running relay publishes it when it is due. --id names it: a
+second one of the same id and subject replaces the first while that waits, and the id is the Nats-Msg-Id of what is published.
+relay schedule ls shows what waits, and relay schedule rm takes it back.`,
 		Example: `  relay pub orders.eu.created '{"id":1}'
+  relay pub orders.eu.remind '{"id":1}' --in 10m --id remind-1
   relay pub orders.eu.created - -H 'Content-Type: application/json' < order.json`,
 		RunE: func(c *cobra.Command, a []string) error {
 			// JetStream would store orders.* as a subject of that name, which nobody means.
@@ -35,6 +41,13 @@ standard input. A stream that is full is tried again, with backoff, until --time
 			m, err := messageOf(c.InOrStdin(), a, headers)
 			if err != nil {
 				return err
+			}
+			due, err := later.due(time.Now())
+			if err != nil {
+				return err
+			}
+			if !due.IsZero() {
+				return later.store(o, c, m, due, timeout, asJSON)
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt)
 			defer stop()
@@ -65,6 +78,7 @@ standard input. A stream that is full is tried again, with backoff, until --time
 	f := c.Flags()
 	f.StringArrayVarP(&headers, "header", "H", nil, "header as 'Name: value'; may be given more than once")
 	f.DurationVar(&timeout, "timeout", 30*time.Second, "give up after this long")
+	later.flags(c)
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }

@@ -54,6 +54,7 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	root.AddCommand(newRun(o), newLint(o), newPub(o), newExplain(o), newDLQ(o), newReplay(o), newRetries(o), newOrphans(o), newStatus(o), newUI(o), newEvents(o), newPause(o), newResume(o), newNATS(o), newVersion())
 	root.AddCommand(newWebhook())
 	root.AddCommand(newCall(o))
+	root.AddCommand(newSchedule(o))
 	completeValues(root, o)
 	return root
 }

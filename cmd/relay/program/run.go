@@ -26,6 +26,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/permission"
+	"github.com/relaymq/relay/schedule"
 )
 
 func newRun(o *options) *cobra.Command {
@@ -66,6 +67,7 @@ type service struct {
 	level  slog.LevelVar
 	notify notifier
 	relay  *consumer.Relay
+	later  *schedule.Runner
 	conn   *natsconn.Conn
 	reload *reloader
 	natsd  *natsd.Server // nil with an external server
@@ -139,7 +141,12 @@ func (s *service) run(ctx context.Context) (err error) {
 	if s.demo != "" {
 		go s.runDemo(ctx)
 	}
+	publishing, stopPublishing := context.WithCancel(ctx)
+	var later sync.WaitGroup
+	later.Go(func() { s.later.Run(publishing) })
 	err = s.relay.Run(ctx)
+	stopPublishing()
+	later.Wait()
 	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
 		err = cause
 	}
@@ -296,6 +303,9 @@ func (s *service) newRelay(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	s.relay, s.starting = r, nil
+	s.later = schedule.New(js, schedule.Config{
+		Service: s.cfg.Service, Instance: r.Instance(), Replicas: s.cfg.NATS.Replicas, Schedules: s.cfg.Schedules, Logger: s.log,
+	})
 	s.mu.Unlock()
 	return nil
 }
@@ -357,12 +367,12 @@ func consumerConfig(cfg *config.Config, adopt bool, log *slog.Logger) consumer.C
 // ready is what /readyz says.
 func (s *service) ready() error {
 	s.mu.Lock()
-	r, starting := s.relay, s.starting
+	r, later, starting := s.relay, s.later, s.starting
 	s.mu.Unlock()
 	if starting != nil {
 		return starting
 	}
-	errs := []error{r.Ready(), s.conn.Ready()}
+	errs := []error{r.Ready(), later.Ready(), s.conn.Ready()}
 	for _, l := range s.listeners() {
 		errs = append(errs, l.Down())
 	}
@@ -378,10 +388,11 @@ func (s *service) Describe(chan<- *prometheus.Desc) {}
 // Collect passes on the relay's metrics.
 func (s *service) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
-	r := s.relay
+	r, later := s.relay, s.later
 	s.mu.Unlock()
 	if r != nil {
 		r.Collector().Collect(ch)
+		later.Collector().Collect(ch)
 	}
 	s.reload.collect(ch)
 }

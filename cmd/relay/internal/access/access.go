@@ -10,6 +10,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/schedule"
 )
 
 // The roles. A user may have several.
@@ -122,6 +123,7 @@ func (b *builder) own() (list []string) {
 	for _, s := range []string{"ATTEMPTS", "STATE", "JOBS", "INSTANCES"} {
 		list = append(list, "KV_"+b.upper()+s)
 	}
+	list = append(list, schedule.LaterStream(b.cfg.Service), "KV_"+schedule.Bucket(b.cfg.Service))
 	return append(list, "OBJ_"+b.upper()+"DLQ_BODIES")
 }
 
@@ -192,6 +194,15 @@ func (b *builder) service() {
 		b.publish(rt.Caller.Interest...)
 	}
 	b.acknowledge(b.upper()+"RETRY", "*")
+	b.acknowledge(schedule.LaterStream(s), "relay")
+	for _, sc := range b.cfg.Schedules {
+		b.publish(sc.Subject)
+	}
+	for _, p := range b.cfg.Routes { // delayed messages
+		b.publish(p.Subjects...)
+	}
+	b.publish(s + ".later.wait.>") // a delayed message that is stuck is stored again
+	b.buckets("SCHEDULES")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", event.Prefix(s)+".>")
 	b.publish(b.deadPrefixes()...)
 	b.buckets("ATTEMPTS", "STATE", "JOBS", "INSTANCES")
@@ -217,18 +228,18 @@ func (b *builder) operator() {
 	for _, stream := range b.own() {
 		b.read(stream)
 	}
-	for _, stream := range []string{b.upper() + "DLQ", b.upper() + "RETRY", "OBJ_" + b.upper() + "DLQ_BODIES", "KV_" + b.upper() + "JOBS"} {
+	for _, stream := range []string{b.upper() + "DLQ", b.upper() + "RETRY", schedule.LaterStream(s), "OBJ_" + b.upper() + "DLQ_BODIES", "KV_" + b.upper() + "JOBS"} {
 		b.remove(stream)
 	}
 	// Orders and jobs can be given before an instance ever ran.
-	b.ask("STREAM.CREATE.KV_"+b.upper()+"STATE", "STREAM.CREATE.KV_"+b.upper()+"JOBS")
+	b.ask("STREAM.CREATE.KV_"+b.upper()+"STATE", "STREAM.CREATE.KV_"+b.upper()+"JOBS", "STREAM.CREATE.KV_"+schedule.Bucket(s))
 	for _, rt := range b.cfg.Routes {
 		// A retry is shown with the message that waits.
 		b.ask("STREAM.MSG.GET."+b.streamOf(rt), "DIRECT.GET."+b.streamOf(rt), "DIRECT.GET."+b.streamOf(rt)+".>")
 	}
 	b.publish(s+".park.>", s+".due.>", s+".ctl.act.>", event.Prefix(s)+".>", "$SYS.REQ.USER.INFO")
 	b.publish(b.deadPrefixes()...)
-	b.buckets("STATE", "JOBS")
+	b.buckets("STATE", "JOBS", "SCHEDULES")
 	b.bucket("$O." + b.upper() + "DLQ_BODIES")
 }
 
@@ -245,11 +256,13 @@ func (b *builder) publisher() {
 	for _, rt := range b.cfg.Routes {
 		for _, p := range rt.Subjects {
 			if !subject.Overlaps(p, events) { // what happens to relay is for relay to say
-				b.publish(p)
+				b.publish(p, b.cfg.Service+".later.wait.*."+p)
 			}
 		}
 		b.AllowResponses = b.AllowResponses || len(rt.Caller.Interest) > 0
 	}
+	// The first delayed message makes the stream.
+	b.ask("STREAM.INFO."+schedule.LaterStream(b.cfg.Service), "STREAM.CREATE."+schedule.LaterStream(b.cfg.Service))
 	b.subscribe("_INBOX.>")
 	if p := b.cfg.NATS.InboxPrefix; p != "" {
 		b.note("publishers use _INBOX.>, and not relay's %s.>: relay pub needs --set nats.inbox_prefix=_INBOX", p)

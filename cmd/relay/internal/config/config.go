@@ -7,6 +7,7 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler"
+	"github.com/relaymq/relay/schedule"
 )
 
 // Config is a configuration that passed every check. Everything that has a default is filled in, but for the limits of
@@ -17,15 +18,17 @@ type Config struct {
 	NATS    NATS     `koanf:"nats"`
 	Streams []Stream `koanf:"streams"`
 	// Defaults is what the file has under defaults:, as it stands. Routes have it merged in already.
-	Defaults Route           `koanf:"defaults"`
-	Routes   []Route         `koanf:"routes"`
-	DLQ      DLQ             `koanf:"dlq"`
-	Events   consumer.Events `koanf:"events"`
-	Drain    time.Duration   `koanf:"drain"`
-	Reload   Reload          `koanf:"reload"`
-	Ready    Ready           `koanf:"ready"`
-	Admin    Admin           `koanf:"admin"`
-	Log      Log             `koanf:"log"`
+	Defaults Route   `koanf:"defaults"`
+	Routes   []Route `koanf:"routes"`
+	// Schedules are messages that relay publishes again and again.
+	Schedules []schedule.Schedule `koanf:"schedules"`
+	DLQ       DLQ                 `koanf:"dlq"`
+	Events    consumer.Events     `koanf:"events"`
+	Drain     time.Duration       `koanf:"drain"`
+	Reload    Reload              `koanf:"reload"`
+	Ready     Ready               `koanf:"ready"`
+	Admin     Admin               `koanf:"admin"`
+	Log       Log                 `koanf:"log"`
 	// Source is where all of this came from.
 	Source Source `koanf:"-"`
 }

@@ -1,5 +1,7 @@
 package config
 
+import "github.com/relaymq/relay/schedule"
+
 // doc describes a key. The texts are the descriptions of the JSON Schema and the comments of config.example.yaml, where
 // a test compares them. They do not repeat the default: it stands next to them.
 type doc struct {
@@ -120,6 +122,16 @@ var docs = map[string]doc{
 	"routes.stash.bytes":        {text: "size of bodies and headers, at least 1MiB"},
 	"routes.dead_letter":        {text: "what could not be handled"},
 	"routes.dead_letter.prefix": {text: "prefix of its subjects; empty: <service>.dlq; another one is added to the dead-letter stream"},
+
+	"schedules":          {text: "messages that relay publishes again and again; see docs/schedules.md"},
+	"schedules.name":     {text: "name of the schedule: letters, digits, - and _"},
+	"schedules.cron":     {text: "minute, hour, day of the month, month, day of the week; either this or every"},
+	"schedules.every":    {text: "interval in whole seconds; its runs are at multiples of it since 1970"},
+	"schedules.tz":       {text: "time zone of cron, such as Europe/Vienna; left out: UTC"},
+	"schedules.subject":  {text: "where the message is published; a stream must hold it"},
+	"schedules.body":     {text: "body of the message"},
+	"schedules.headers":  {text: "headers of the message"},
+	"schedules.catch_up": {text: "runs that were missed: publish the latest, or leave out what is over a minute late", values: []string{schedule.CatchUpOne, schedule.CatchUpNone}},
 
 	"dlq":           {text: "the dead-letter stream"},
 	"dlq.max_age":   {text: "age at which dead letters go; 0s: never"},

@@ -208,6 +208,7 @@ func TestDocs_valuesAreTheOnesAllowed(t *testing.T) {
 				"streams=[{name: S, subjects: [s.>]}]",
 				"routes=[{name: a, subjects: [s.*], handler: discard, retry: {delays: [1s]}, supervisor: {restart: {delays: [1s]}}}]",
 				"dlq.max_bytes=1GiB",
+				"schedules=[{name: a, every: 1s, subject: s.a}]",
 			}
 			if strings.HasPrefix(path, "routes.handler.http.") {
 				set[1] = "routes=[{name: a, subjects: [s.*], handler: {http: {url: 'http://127.0.0.1/'}}}]"
@@ -216,6 +217,7 @@ func TestDocs_valuesAreTheOnesAllowed(t *testing.T) {
 				set[1] = "routes=[{name: a, subjects: [s.*], handler: {worker: {command: [x]}}}]"
 			}
 			path := strings.Replace(strings.Replace(path, "routes.", "routes.0.", 1), "streams.", "streams.0.", 1)
+			path = strings.Replace(path, "schedules.", "schedules.0.", 1)
 			_, err := Load(Options{Set: append(set, fmt.Sprintf("%s=%s", path, value))})
 			if known := value != "neither"; known != (err == nil) {
 				t.Errorf("%s: %s: %v", path, value, err)

@@ -115,17 +115,17 @@ func source(data []byte, file string, overrides []override) Source {
 	return s
 }
 
-// layers merges by koanf. It keeps routes and streams as maps by position, because koanf replaces lists as a whole and an
+// layers merges by koanf. It keeps routes, streams and schedules as maps by position, because koanf replaces lists as a whole and an
 // override may name one key of one route.
 type layers struct {
 	book  *book
 	ko    *koanf.Koanf
-	names map[string][]string // of the entries of routes and streams
+	names map[string][]string // of the entries of each
 }
 
 // add lays a checked value over what is there, at a path of the tree.
 func (l layers) add(path []string, value any) error {
-	for _, list := range []string{"routes", "streams"} {
+	for _, list := range []string{"routes", "streams", "schedules"} {
 		if len(path) == 0 {
 			if tree := value.(map[string]any); tree[list] != nil {
 				tree[list] = l.byPosition(list, tree[list])
@@ -178,7 +178,7 @@ func (l layers) decode(cfg *Config) error {
 		}
 		routes[i] = merged.Raw()
 	}
-	tree["routes"], tree["streams"] = routes, entries(tree["streams"])
+	tree["routes"], tree["streams"], tree["schedules"] = routes, entries(tree["streams"]), entries(tree["schedules"])
 
 	final := koanf.New(".")
 	if err := final.Load(confmap.Provider(tree, ""), nil); err != nil {

@@ -69,7 +69,7 @@ func (o override) matches(name, segment string) bool {
 	return strings.EqualFold(strings.ReplaceAll(name, "-", "_"), segment)
 }
 
-// position finds an entry of routes or streams. A number is a position; anything else is a name.
+// position finds an entry of routes, streams or schedules. A number is a position; anything else is a name.
 func (o override) position(segment string, names []string) int {
 	if i, err := strconv.Atoi(segment); err == nil {
 		if i >= 0 && i < len(names) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler"
+	"github.com/relaymq/relay/schedule"
 )
 
 const (
@@ -49,6 +50,7 @@ func documented() Config {
 	cfg.Routes = []Route{Route{}.withDefaults(cfg.Service)}
 	cfg.Defaults = cfg.Routes[0]
 	cfg.Streams = []Stream{{}}
+	cfg.Schedules = []schedule.Schedule{schedule.Schedule{}.WithDefaults()}
 	return cfg
 }
 

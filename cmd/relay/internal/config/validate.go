@@ -34,6 +34,7 @@ func (c *collector) validate(cfg *Config) {
 	for i, s := range cfg.Streams {
 		c.stream(fmt.Sprintf("streams[%d]", i), s)
 	}
+	c.schedules(cfg)
 	c.notNegative("dlq.max_age", cfg.DLQ.MaxAge)
 	c.oneOf("dlq.on_full", "dlq.on_full", cfg.DLQ.OnFull)
 	if cfg.DLQ.OnFull == OnFullDropOldest && cfg.DLQ.MaxBytes == 0 {
@@ -65,6 +66,21 @@ func (c *collector) validate(cfg *Config) {
 		c.fault("log.burst", "must not be negative: 0 means any number (got %d)", cfg.Log.Burst)
 	}
 	c.routes(cfg)
+}
+
+func (c *collector) schedules(cfg *Config) {
+	names := map[string]int{}
+	for i, s := range cfg.Schedules {
+		key := fmt.Sprintf("schedules[%d]", i)
+		s = s.WithDefaults()
+		cfg.Schedules[i] = s
+		if before, twice := names[s.Name]; twice {
+			c.fault(key+".name", "%q is the name of schedules[%d], too: each has its own", s.Name, before)
+		}
+		names[s.Name] = i
+		s.Validate(cfg.Service, func(field string, err error) { c.fault(key+"."+field, "%v", err) })
+		c.oneOf(key+".catch_up", "schedules.catch_up", s.CatchUp)
+	}
 }
 
 func (c *collector) notNegative(key string, d time.Duration) {

@@ -1,0 +1,98 @@
+package program
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/schedule"
+)
+
+// delay is when pub is to publish.
+type delay struct {
+	in time.Duration
+	at string
+	id string
+}
+
+func (d *delay) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.DurationVar(&d.in, "in", 0, "publish after this long")
+	f.StringVar(&d.at, "at", "", "publish at this time, such as 2026-11-30T08:00:00+01:00")
+	f.StringVar(&d.id, "id", "", "id of a delayed message (default one of its own)")
+}
+
+// due is when; zero is at once.
+func (d *delay) due(now time.Time) (time.Time, error) {
+	switch {
+	case d.in != 0 && d.at != "":
+		return time.Time{}, fmt.Errorf("%w: set --in or --at, and not both", errUsage)
+	case d.in < 0:
+		return time.Time{}, fmt.Errorf("%w: --in must not be negative (got %v)", errUsage, d.in)
+	case d.in > 0:
+		return now.Add(d.in), nil
+	case d.at != "":
+		t, err := time.Parse(time.RFC3339, d.at)
+		if err != nil {
+			return t, fmt.Errorf("%w: --at must be a time with its zone, such as 2026-11-30T08:00:00+01:00 or 2026-11-30T07:00:00Z (got %q)", errUsage, d.at)
+		}
+		if t.Before(now) {
+			return t, fmt.Errorf("%w: --at is over (%s): leave it out to publish now", errUsage, when(t))
+		}
+		return t, nil
+	case d.id != "":
+		return time.Time{}, fmt.Errorf("%w: --id is for --in and --at; use -H 'Nats-Msg-Id: %s' otherwise", errUsage, printable(d.id))
+	}
+	return time.Time{}, nil
+}
+
+// store has the message wait.
+func (d *delay) store(o *options, c *cobra.Command, m *nats.Msg, due time.Time, timeout time.Duration, asJSON bool) error {
+	id := or(d.id, nuid.Next())
+	if err := schedule.ValidateID(id); err != nil {
+		return fmt.Errorf("%w: --id %w", errUsage, err)
+	}
+	for name := range m.Header {
+		if err := schedule.ValidateHeader(name); err != nil {
+			return fmt.Errorf("%w: %w", errUsage, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), timeout)
+	defer cancel()
+	cl, err := o.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	if err := schedule.ValidateSubject(cl.cfg.Service, m.Subject); err != nil {
+		return fmt.Errorf("%w: subject: %w", errUsage, err)
+	}
+	var ack *jetstream.PubAck
+	err = cl.permitted(ctx, access.Publisher, func(ctx context.Context) error {
+		l, err := schedule.OpenLater(ctx, cl.js, cl.cfg.Service, cl.cfg.NATS.Replicas)
+		if err == nil {
+			ack, err = l.Delay(ctx, id, m, due)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(c.OutOrStdout(), struct {
+			ID       string    `json:"id"`
+			Subject  string    `json:"subject"`
+			Due      time.Time `json:"due"`
+			Stream   string    `json:"stream"`
+			Sequence uint64    `json:"seq"`
+		}{id, m.Subject, due.UTC(), ack.Stream, ack.Sequence})
+	}
+	_, err = fmt.Fprintf(c.OutOrStdout(), "%s waits in %s until %s\n", id, ack.Stream, when(due))
+	return err
+}

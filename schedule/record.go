@@ -1,0 +1,145 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// format of records. An instance that meets a greater one leaves the schedule alone, and says so.
+const format = 1
+
+// Record is what the instances agree on about a schedule.
+type Record struct {
+	Format int `json:"format"`
+	// Timing is what Next was computed from: another one begins anew.
+	Timing string    `json:"timing,omitempty"`
+	Next   time.Time `json:"next,omitzero"`
+	// Claim is the run that an instance publishes just now.
+	Claim *Claim `json:"claim,omitempty"`
+	Last  *Run   `json:"last,omitempty"`
+	// Asked is a run that an operator asked for, beside the others.
+	Asked  *Order `json:"asked,omitempty"`
+	Paused *Order `json:"paused,omitempty"`
+}
+
+// Claim says who publishes a run.
+type Claim struct {
+	Run      time.Time `json:"run"`
+	Instance string    `json:"instance"`
+}
+
+// Run is what became of a run.
+type Run struct {
+	Run      time.Time `json:"run"`
+	At       time.Time `json:"at"` // when it was published
+	Result   string    `json:"result"`
+	Instance string    `json:"instance"`
+	Stream   string    `json:"stream,omitempty"`
+	Sequence uint64    `json:"sequence,omitempty"`
+}
+
+// Order is what an operator wanted.
+type Order struct {
+	By  string    `json:"by"`
+	Why string    `json:"why,omitempty"`
+	At  time.Time `json:"at"`
+}
+
+// Records is the bucket of all schedules of a service.
+type Records struct{ kv jetstream.KeyValue }
+
+// Bucket is its name.
+func Bucket(service string) string { return strings.ToUpper(service) + "_SCHEDULES" }
+
+// OpenRecords makes the bucket when it is missing.
+func OpenRecords(ctx context.Context, js jetstream.JetStream, service string, replicas int) (*Records, error) {
+	kv, err := js.KeyValue(ctx, Bucket(service))
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: Bucket(service), Replicas: replicas, Description: "relay: runs of schedules"})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", Bucket(service), err)
+	}
+	return &Records{kv}, nil
+}
+
+// Get returns the record of a schedule with its revision, 0 when there is none yet.
+func (r *Records) Get(ctx context.Context, name string) (rec Record, revision uint64, err error) {
+	e, err := r.kv.Get(ctx, name)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return Record{Format: format}, 0, nil
+	}
+	if err != nil {
+		return rec, 0, err
+	}
+	if err := json.Unmarshal(e.Value(), &rec); err != nil {
+		return rec, 0, fmt.Errorf("the record of schedule %s cannot be read: %w (relay schedule rm %s makes a new one)", name, err, name)
+	}
+	if rec.Format > format {
+		return rec, 0, fmt.Errorf("the record of schedule %s has format %d, and this version knows %d: use a newer version of relay", name, rec.Format, format)
+	}
+	return rec, e.Revision(), nil
+}
+
+// errRaced says that somebody else wrote the record first.
+var errRaced = errors.New("another instance was first")
+
+// put stores the record if nobody wrote since revision.
+func (r *Records) put(ctx context.Context, name string, rec Record, revision uint64) (uint64, error) {
+	rec.Format = format
+	value, err := json.Marshal(rec)
+	if err != nil {
+		return 0, err
+	}
+	if revision == 0 {
+		revision, err = r.kv.Create(ctx, name, value)
+	} else {
+		revision, err = r.kv.Update(ctx, name, value, revision)
+	}
+	var api *jetstream.APIError
+	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		return 0, errRaced
+	}
+	return revision, err
+}
+
+// Change changes a record by compare-and-set, again when somebody else was first.
+func (r *Records) Change(ctx context.Context, name string, change func(*Record)) (Record, error) {
+	for {
+		rec, revision, err := r.Get(ctx, name)
+		if err != nil {
+			return rec, err
+		}
+		change(&rec)
+		if _, err = r.put(ctx, name, rec, revision); !errors.Is(err, errRaced) {
+			return rec, err
+		}
+		if err := ctx.Err(); err != nil {
+			return rec, err
+		}
+	}
+}
+
+// Names are the schedules that have a record.
+func (r *Records) Names(ctx context.Context) ([]string, error) {
+	names, err := r.kv.Keys(ctx)
+	if errors.Is(err, jetstream.ErrNoKeysFound) {
+		return nil, nil
+	}
+	return names, err
+}
+
+// Remove takes a record away: a schedule that still runs begins anew.
+func (r *Records) Remove(ctx context.Context, name string) error { return r.kv.Purge(ctx, name) }
+
+// AttachRecords is the bucket as it is. The error is jetstream.ErrBucketNotFound when there is none.
+func AttachRecords(ctx context.Context, js jetstream.JetStream, service string) (*Records, error) {
+	kv, err := js.KeyValue(ctx, Bucket(service))
+	return &Records{kv}, err
+}

@@ -1,0 +1,462 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/relaymq/relay/internal/kvwatch"
+)
+
+// Results of runs, as records, metrics and the log name them.
+const (
+	Published = "published"
+	Duplicate = "duplicate" // its stream had it already: another instance was first
+	Missed    = "missed"    // nobody ran when it was due, and catch_up left it out
+	Failed    = "failed"    // one try failed; it is tried again
+)
+
+// DelayedName stands for all delayed messages where a schedule is named. No schedule can have this name.
+const DelayedName = "~"
+
+const (
+	look = 5 * time.Second // the longest time between two looks at the records, and at whether the stream of delayed messages is there
+	// patience is how long the claim of another instance stands before this one takes it for dead.
+	patience = 10 * time.Second
+	// late is how late a run may be before catch_up: none leaves it out.
+	late     = time.Minute
+	request  = 10 * time.Second
+	ackWait  = 30 * time.Second
+	atOnce   = 64
+	mostWait = time.Minute
+	longest  = 48 * time.Hour // of missed runs that are counted one by one
+)
+
+// Config is what a [Runner] works with.
+type Config struct {
+	Service   string
+	Instance  string // names this process among those that share the records
+	Replicas  int    // of the stream and the bucket
+	Schedules []Schedule
+	Logger    *slog.Logger
+}
+
+// Runner publishes what is due: the runs of its schedules, and delayed messages of the service.
+type Runner struct {
+	cfg  Config
+	js   jetstream.JetStream
+	runs *prometheus.CounterVec
+	now  func() time.Time // for tests
+
+	patience time.Duration
+
+	mu       sync.Mutex
+	troubles map[string]trouble
+}
+
+type trouble struct {
+	err    error
+	since  time.Time
+	logged time.Time
+}
+
+// New makes a runner. [Runner.Run] starts it.
+func New(js jetstream.JetStream, cfg Config) *Runner {
+	for i := range cfg.Schedules {
+		cfg.Schedules[i] = cfg.Schedules[i].WithDefaults()
+	}
+	return &Runner{
+		cfg: cfg, js: js, now: time.Now, patience: patience, troubles: map[string]trouble{},
+		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "relay_schedule_runs_total", Help: `Runs of schedules by result; delayed messages have the schedule "~".`,
+		}, []string{"schedule", "result"}),
+	}
+}
+
+// Collector has the metrics.
+func (r *Runner) Collector() prometheus.Collector { return r.runs }
+
+// Run publishes until ctx is done. What does not work is tried again; see [Runner.Ready].
+func (r *Runner) Run(ctx context.Context) {
+	var all sync.WaitGroup
+	all.Go(func() { r.delayed(ctx) })
+	if len(r.cfg.Schedules) > 0 {
+		all.Go(func() { r.records(ctx) })
+	}
+	all.Wait()
+}
+
+// Ready is nil, or what does not work of the schedules, with since when. Delayed messages that cannot be published are in the log and
+// the metrics only: whoever may publish one must not be able to make relay unready.
+func (r *Runner) Ready() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, what := range slices.Sorted(maps.Keys(r.troubles)) {
+		t := r.troubles[what]
+		if what == laterTrouble || what == delayedTrouble {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("%s: %w (since %s)", what, t.err, t.since.UTC().Format(time.RFC3339)))
+	}
+	return errors.Join(errs...)
+}
+
+// What delayed messages wait for: their stream, and whoever is to get them.
+const (
+	laterTrouble   = "delayed messages"
+	delayedTrouble = "a delayed message"
+)
+
+// note says that what does not work, and nil that it works.
+func (r *Runner) note(ctx context.Context, what string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t, there := r.troubles[what]
+	switch {
+	case err == nil && there:
+		delete(r.troubles, what)
+		r.cfg.Logger.Info("relay waits no longer: "+what, "after", time.Since(t.since).Round(time.Millisecond))
+	case err != nil:
+		if !there {
+			t.since = time.Now()
+		}
+		t.err = err
+		if time.Since(t.logged) >= time.Minute {
+			t.logged = time.Now()
+			r.cfg.Logger.Warn("relay waits, and tries again: "+what, "since", t.since.UTC(), "error", err)
+		}
+		r.troubles[what] = t
+	}
+}
+
+// watching is what this instance knows of a record that others may write.
+type watching struct {
+	revision uint64
+	seen     time.Time // when the revision was first seen
+}
+
+// records publishes the runs of schedules.
+func (r *Runner) records(ctx context.Context) {
+	var records *Records
+	var changed <-chan jetstream.KeyValueEntry
+	known := make(map[string]*watching)
+	for ctx.Err() == nil {
+		if records == nil {
+			open, err := bounded(ctx, func(ctx context.Context) (*Records, error) {
+				return OpenRecords(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
+			})
+			if r.note(ctx, "schedules", err); err != nil {
+				sleep(ctx, time.Second)
+				continue
+			}
+			records = open
+			if w, err := records.kv.WatchAll(ctx, jetstream.UpdatesOnly()); err == nil { // without it the next look is in time
+				defer kvwatch.Stop(w)
+				changed = w.Updates()
+			}
+		}
+		wake := r.now().Add(look)
+		for _, s := range r.cfg.Schedules {
+			if known[s.Name] == nil {
+				known[s.Name] = &watching{}
+			}
+			next, err := bounded(ctx, func(ctx context.Context) (time.Time, error) { return r.turn(ctx, records, s, known[s.Name]) })
+			if errors.Is(err, errRaced) {
+				next, err = r.now().Add(100*time.Millisecond), nil
+			}
+			if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+				records = nil // somebody deleted it: it is made anew
+			}
+			if r.note(ctx, "schedule "+s.Name, err); err != nil {
+				next = r.now().Add(time.Second)
+			}
+			if next.Before(wake) {
+				wake = next
+			}
+			if records == nil {
+				break
+			}
+		}
+		timer := time.NewTimer(max(wake.Sub(r.now()), 0))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case _, open := <-changed:
+			if !open {
+				changed = nil
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// turn does what is to be done about a schedule now, and returns when to look again at the latest.
+func (r *Runner) turn(ctx context.Context, records *Records, s Schedule, known *watching) (time.Time, error) {
+	now := r.now()
+	rec, revision, err := records.Get(ctx, s.Name)
+	if err != nil {
+		return now, err
+	}
+	if revision != known.revision {
+		*known = watching{revision, time.Now()}
+	}
+	if rec.Asked != nil {
+		return now, r.asked(ctx, records, s, rec, revision)
+	}
+	if rec.Paused != nil {
+		return now.Add(look), nil
+	}
+	if rec.Next.IsZero() || rec.Timing != s.timing() {
+		next, err := s.Next(now)
+		if err != nil {
+			return now, err
+		}
+		rec.Timing, rec.Next, rec.Claim = s.timing(), next, nil
+		_, err = records.put(ctx, s.Name, rec, revision)
+		return next, err
+	}
+	if now.Before(rec.Next) {
+		return rec.Next, nil
+	}
+	if rec.Claim != nil && rec.Claim.Instance != r.cfg.Instance {
+		if free := known.seen.Add(r.patience); time.Now().Before(free) {
+			return now.Add(time.Until(free)), nil
+		}
+		r.cfg.Logger.Warn("a schedule is taken over: the instance that published its run did not finish", "schedule", s.Name, "run", rec.Claim.Run, "from", rec.Claim.Instance)
+	}
+	return r.due(ctx, records, s, rec, revision)
+}
+
+// due publishes the run that is due. When several are, it is the latest of them, unless one was claimed already.
+func (r *Runner) due(ctx context.Context, records *Records, s Schedule, rec Record, revision uint64) (time.Time, error) {
+	run, after, missed, err := s.latest(rec.Next, r.now())
+	if err != nil {
+		return r.now(), err
+	}
+	if rec.Claim != nil {
+		run = rec.Claim.Run // it may be stored already, and its id must be the same
+	}
+	leftOut := s.CatchUp == CatchUpNone && r.now().Sub(run) > late && rec.Claim == nil
+	if leftOut {
+		rec.Last = &Run{Run: run, At: r.now().UTC(), Result: Missed, Instance: r.cfg.Instance}
+		missed++
+	} else {
+		rec.Claim = &Claim{Run: run, Instance: r.cfg.Instance}
+		if _, err = records.put(ctx, s.Name, rec, revision); err != nil {
+			return r.now(), err
+		}
+		if rec.Last, err = r.publish(ctx, s, run, fmt.Sprintf("%s.%s@%s", r.cfg.Service, s.Name, run.UTC().Format(time.RFC3339))); err != nil {
+			return r.now(), err
+		}
+	}
+	last := rec.Last
+	_, err = records.Change(ctx, s.Name, func(rec *Record) { // an operator may have paused it meanwhile
+		if rec.Timing == s.timing() && rec.Next.Before(after) && (rec.Claim == nil || rec.Claim.Instance == r.cfg.Instance) {
+			rec.Claim, rec.Next, rec.Last = nil, after, last
+		}
+	})
+	if err != nil {
+		return r.now(), err
+	}
+	if missed > 0 {
+		r.runs.WithLabelValues(s.Name, Missed).Add(float64(missed))
+		r.cfg.Logger.Warn("runs of a schedule were missed: no instance ran, or nothing could be published", "schedule", s.Name, "missed", missed, "next", after)
+	}
+	return after, nil
+}
+
+// asked publishes the run that an operator asked for.
+func (r *Runner) asked(ctx context.Context, records *Records, s Schedule, rec Record, revision uint64) error {
+	at := rec.Asked.At
+	done, err := r.publish(ctx, s, at, fmt.Sprintf("%s.%s@%s-asked", r.cfg.Service, s.Name, at.UTC().Format(time.RFC3339Nano)))
+	if err != nil {
+		return err
+	}
+	rec.Asked, rec.Last = nil, done
+	_, err = records.put(ctx, s.Name, rec, revision)
+	return err
+}
+
+// latest is the last run from first on that is not after now, the one that follows, and how many before it were missed.
+func (s Schedule) latest(first, now time.Time) (run, after time.Time, missed int, err error) {
+	run = first
+	if recent, err := s.Next(now.Add(-longest)); err == nil && s.Every == 0 && recent.After(first) && !recent.After(now) {
+		run, missed = recent, 1 // of a year of minutes nobody needs the number
+	}
+	if s.Every > 0 {
+		step := int64(s.Every / time.Second)
+		if behind := (now.Unix() - first.Unix()) / step; behind > 0 {
+			run, missed = first.Add(time.Duration(behind)*s.Every), int(behind)
+		}
+	}
+	for {
+		if after, err = s.Next(run); err != nil || after.After(now) {
+			return run, after, missed, err
+		}
+		run, missed = after, missed+1
+	}
+}
+
+func (r *Runner) publish(ctx context.Context, s Schedule, run time.Time, id string) (*Run, error) {
+	m := &nats.Msg{Subject: s.Subject, Header: nats.Header{}, Data: []byte(s.Body)}
+	for name, value := range s.Headers {
+		m.Header.Set(name, value)
+	}
+	m.Header.Set("Relay-Schedule", s.Name)
+	m.Header.Set("Relay-Schedule-Run", run.UTC().Format(time.RFC3339))
+	ack, err := r.hand(ctx, m, id, s.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &Run{Run: run, At: r.now().UTC(), Result: result(ack), Instance: r.cfg.Instance, Stream: ack.Stream, Sequence: ack.Sequence}, nil
+}
+
+func result(ack *jetstream.PubAck) string {
+	if ack.Duplicate {
+		return Duplicate
+	}
+	return Published
+}
+
+// hand publishes a message on its real subject, and counts it.
+func (r *Runner) hand(ctx context.Context, m *nats.Msg, id, name string) (*jetstream.PubAck, error) {
+	ack, err := r.js.PublishMsg(ctx, m, jetstream.WithMsgID(id))
+	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
+		err = fmt.Errorf("no stream holds subject %s: make one, or change the subject", m.Subject)
+	}
+	if err != nil {
+		r.runs.WithLabelValues(name, Failed).Inc()
+		return nil, err
+	}
+	r.runs.WithLabelValues(name, result(ack)).Inc()
+	return ack, nil
+}
+
+// delayed publishes delayed messages that are due, once there is a stream of them.
+func (r *Runner) delayed(ctx context.Context) {
+	for ctx.Err() == nil {
+		later, err := bounded(ctx, func(ctx context.Context) (*Later, error) {
+			if _, err := AttachLater(ctx, r.js, r.cfg.Service); err != nil {
+				return nil, err
+			}
+			return OpenLater(ctx, r.js, r.cfg.Service, r.cfg.Replicas) // whoever made it may have made it wrong
+		})
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			r.note(ctx, laterTrouble, nil) // nobody ever delayed a message
+			sleep(ctx, look)
+			continue
+		}
+		if err == nil {
+			err = r.pull(ctx, later)
+		}
+		r.note(ctx, laterTrouble, err)
+		sleep(ctx, time.Second)
+	}
+}
+
+// pull hands over what is due until something fails.
+func (r *Runner) pull(ctx context.Context, l *Later) error {
+	c, err := bounded(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return r.js.CreateOrUpdateConsumer(ctx, l.name, jetstream.ConsumerConfig{
+			Durable: "relay", FilterSubject: l.service + ".later.due.>", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
+		})
+	})
+	if err != nil {
+		return err
+	}
+	var freed time.Time
+	for ctx.Err() == nil {
+		if time.Since(freed) > time.Hour {
+			n, err := l.unstick(ctx)
+			if err != nil {
+				return err
+			}
+			if freed = time.Now(); n > 0 {
+				r.cfg.Logger.Warn("delayed messages were past due and are published again: the storage was full when they were due", "count", n)
+			}
+		}
+		wait, cancel := context.WithTimeout(ctx, look)
+		batch, err := c.Fetch(atOnce, jetstream.FetchContext(wait))
+		if err != nil {
+			cancel()
+			return err
+		}
+		for m := range batch.Messages() {
+			r.handDelayed(ctx, l, m)
+		}
+		cancel()
+		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+			return err
+		}
+		r.note(ctx, laterTrouble, nil)
+	}
+	return nil
+}
+
+// handDelayed publishes a due message on its real subject, and then removes it.
+func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg) {
+	if ctx.Err() != nil {
+		_ = m.Nak()
+		return
+	}
+	id, subj, err := l.realSubject(m.Headers())
+	if err != nil {
+		r.runs.WithLabelValues(DelayedName, Failed).Inc()
+		r.cfg.Logger.Error("a delayed message is removed: it cannot be published", "subject", m.Subject(), "error", err)
+		_ = m.TermWithReason(err.Error())
+		return
+	}
+	out := &nats.Msg{Subject: subj, Header: nats.Header{}, Data: m.Data()}
+	for name, values := range m.Headers() {
+		if ValidateHeader(name) == nil {
+			out.Header[name] = values
+		}
+	}
+	_, err = bounded(ctx, func(ctx context.Context) (*jetstream.PubAck, error) { return r.hand(ctx, out, id, DelayedName) })
+	if err != nil {
+		err = fmt.Errorf("on subject %s, with id %s: %w", subj, id, err)
+	}
+	r.note(ctx, delayedTrouble, err)
+	if err != nil {
+		tries := uint64(1)
+		if meta, err := m.Metadata(); err == nil {
+			tries = meta.NumDelivered
+		}
+		_ = m.NakWithDelay(min(time.Second<<min(tries, 6), mostWait))
+		return
+	}
+	// Without the confirmation it comes again, and its stream knows its id.
+	_, err = bounded(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, m.DoubleAck(ctx) })
+	if err != nil {
+		r.cfg.Logger.Warn("a delayed message was published, and could not be removed: it is tried again", "id", id, "error", err)
+	}
+}
+
+// bounded calls f with the time that a request may take.
+func bounded[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, request)
+	defer cancel()
+	return f(ctx)
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

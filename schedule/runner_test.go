@@ -1,0 +1,336 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
+
+	"github.com/relaymq/relay/internal/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// clock is moved by tests.
+type clock struct{ at atomic.Int64 }
+
+func (c *clock) now() time.Time  { return time.Unix(0, c.at.Load()) }
+func (c *clock) set(t time.Time) { c.at.Store(t.UnixNano()) }
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+// start runs a runner until the test, or the returned function, ends it.
+func start(t *testing.T, r *Runner) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { r.Run(ctx) })
+	stop = sync.OnceFunc(func() { cancel(); done.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+func runner(js jetstream.JetStream, instance string, c *clock, list ...Schedule) *Runner {
+	r := New(js, Config{Service: "relay", Instance: instance, Replicas: 1, Schedules: list, Logger: slog.New(slog.DiscardHandler)})
+	if c != nil {
+		r.now = c.now
+	}
+	return r
+}
+
+func jobs(t *testing.T, js jetstream.JetStream) jetstream.Stream {
+	t.Helper()
+	s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "JOBS", Subjects: []string{"jobs.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func count(t *testing.T, s jetstream.Stream) int {
+	t.Helper()
+	info, err := s.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(info.State.Msgs)
+}
+
+func records(t *testing.T, js jetstream.JetStream) *Records {
+	t.Helper()
+	r, err := OpenRecords(t.Context(), js, "relay", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func record(t *testing.T, js jetstream.JetStream, name string) Record {
+	t.Helper()
+	rec, _, err := records(t, js).Get(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+func counted(r *Runner, name, result string) float64 {
+	var m dto.Metric
+	if err := r.runs.WithLabelValues(name, result).Write(&m); err != nil {
+		return -1
+	}
+	return m.GetCounter().GetValue()
+}
+
+var noon = time.Date(2026, 11, 22, 12, 0, 30, 0, time.UTC)
+
+func TestRunner_instancesPublishEachRunOnce(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	stream := jobs(t, js)
+	c := &clock{}
+	c.set(noon)
+	s := Schedule{Name: "minutely", Cron: "* * * * *", Subject: "jobs.minutely", Body: "go", Headers: map[string]string{"Kind": "tick"}}
+	for i := range 3 {
+		start(t, runner(js, fmt.Sprintf("i%d", i), c, s))
+	}
+	r := records(t, js)
+	for n := range 10 {
+		eventually(t, "the next run is recorded", func() bool {
+			rec := record(t, js, "minutely")
+			return rec.Claim == nil && rec.Next.Equal(noon.Truncate(time.Minute).Add(time.Duration(n+1)*time.Minute))
+		})
+		c.set(noon.Add(time.Duration(n+1) * time.Minute))
+		if _, err := r.Change(t.Context(), "minutely", func(*Record) {}); err != nil { // wakes the instances, whose clock does not
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "10 runs", func() bool { return count(t, stream) == 10 && record(t, js, "minutely").Claim == nil })
+	m, err := stream.GetMsg(t.Context(), 1)
+	if err != nil || string(m.Data) != "go" || m.Header.Get("Kind") != "tick" || m.Header.Get("Relay-Schedule-Run") != "2026-11-22T12:01:00Z" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if n := count(t, stream); n != 10 {
+		t.Errorf("%d messages, want 10", n)
+	}
+}
+
+// An instance that was killed after it published, and before it wrote that down.
+func TestRunner_takesOverFromAnInstanceThatDied(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	stream := jobs(t, js)
+	c := &clock{}
+	c.set(noon)
+	s := Schedule{Name: "minutely", Cron: "* * * * *", Subject: "jobs.minutely"}
+	run := noon.Truncate(time.Minute)
+	dead := runner(js, "dead", c)
+	if _, err := dead.publish(t.Context(), s, run, "relay.minutely@"+run.Format(time.RFC3339)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := records(t, js).Change(t.Context(), s.Name, func(r *Record) {
+		r.Timing, r.Next, r.Claim = s.timing(), run, &Claim{Run: run, Instance: "dead"}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := runner(js, "next", c, s)
+	r.patience = 50 * time.Millisecond
+	start(t, r)
+	eventually(t, "the run is finished by the other instance", func() bool {
+		rec := record(t, js, s.Name)
+		return rec.Claim == nil && rec.Last != nil && rec.Last.Result == Duplicate && rec.Last.Instance == "next" && rec.Next.After(noon)
+	})
+	if n := count(t, stream); n != 1 {
+		t.Errorf("%d messages, want 1", n)
+	}
+	if n := counted(r, s.Name, Duplicate); n != 1 {
+		t.Errorf("%v duplicates are counted, want 1", n)
+	}
+}
+
+func TestRunner_catchUp(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]int{CatchUpOne: 1, CatchUpNone: 0} {
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			js := natstest.Start(t).JetStream(t)
+			stream := jobs(t, js)
+			c := &clock{}
+			c.set(noon)
+			s := Schedule{Name: "hourly", Cron: "0 * * * *", Subject: "jobs.hourly", CatchUp: word}
+			_, err := records(t, js).Change(t.Context(), s.Name, func(r *Record) {
+				r.Timing, r.Next = s.timing(), time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.set(noon.Add(10 * time.Minute))
+			r := runner(js, "i", c, s)
+			start(t, r)
+			eventually(t, "the next run is at 13", func() bool {
+				return record(t, js, s.Name).Next.Equal(time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC))
+			})
+			if n := count(t, stream); n != want {
+				t.Errorf("%d messages, want %d", n, want)
+			}
+			eventually(t, "the others are counted", func() bool {
+				return counted(r, s.Name, Missed) == float64(5-want)
+			})
+		})
+	}
+}
+
+func TestRunner_pauseSurvivesARestartAndRunIsBesideIt(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	stream := jobs(t, js)
+	c := &clock{}
+	c.set(noon)
+	s := Schedule{Name: "minutely", Cron: "* * * * *", Subject: "jobs.minutely"}
+	stop := start(t, runner(js, "before", c, s))
+	eventually(t, "it has begun", func() bool { return !record(t, js, s.Name).Next.IsZero() })
+	r := records(t, js)
+	change := func(f func(*Record)) {
+		t.Helper()
+		if _, err := r.Change(t.Context(), s.Name, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change(func(r *Record) { r.Paused = &Order{By: "ann"} })
+	stop()
+	c.set(noon.Add(time.Hour))
+	start(t, runner(js, "after", c, s))
+	change(func(r *Record) { r.Asked = &Order{By: "ann", At: noon} })
+	eventually(t, "the run that was asked for", func() bool { return record(t, js, s.Name).Asked == nil })
+	if n := count(t, stream); n != 1 {
+		t.Errorf("%d messages, want only the one that was asked for", n)
+	}
+	change(func(r *Record) { r.Paused, r.Next = nil, time.Time{} })
+	eventually(t, "it goes on after the pause", func() bool { return record(t, js, s.Name).Next.After(c.now()) })
+	if n := count(t, stream); n != 1 {
+		t.Errorf("%d messages: runs of the pause were published", n)
+	}
+}
+
+func TestRunner_saysThatNoStreamHoldsTheSubject(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	s := Schedule{Name: "secondly", Every: time.Second, Subject: "jobs.secondly"}
+	r := runner(js, "i", nil, s)
+	start(t, r)
+	eventually(t, "it is said", func() bool {
+		err := r.Ready()
+		return err != nil && strings.Contains(err.Error(), "schedule secondly: no stream holds subject jobs.secondly") && strings.Contains(err.Error(), "(since ")
+	})
+	stream := jobs(t, js)
+	eventually(t, "it is published after all", func() bool { return count(t, stream) > 0 && r.Ready() == nil })
+}
+
+func TestLater_isPublishedOnceWhenDue(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	stream := jobs(t, js)
+	l, err := OpenLater(t.Context(), js, "relay", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		start(t, runner(js, "i", nil))
+	}
+	delay := func(id, body string, in time.Duration) {
+		t.Helper()
+		m := &nats.Msg{Subject: "jobs.remind", Header: nats.Header{"Kind": {"a", "b"}}, Data: []byte(body)}
+		if _, err := l.Delay(t.Context(), id, m, time.Now().Add(in)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delay("first", "old", time.Hour)
+	delay("taken-back", "never", time.Hour)
+	if list, more, err := l.List(t.Context(), 1); err != nil || !more || len(list) != 1 || list[0].ID != "first" || list[0].Subject != "jobs.remind" {
+		t.Errorf("%+v, more %v, %v", list, more, err)
+	}
+	if n, err := l.Remove(t.Context(), "taken-back"); n != 1 || err != nil {
+		t.Errorf("%d removed, %v", n, err)
+	}
+	began := time.Now()
+	delay("first", "new", 300*time.Millisecond)
+	eventually(t, "published", func() bool { return count(t, stream) == 1 })
+	if took := time.Since(began); took < 300*time.Millisecond {
+		t.Errorf("published after %v", took)
+	}
+	delay("first", "again", 0) // its stream knows the id
+	eventually(t, "nothing waits", func() bool {
+		s, err := js.Stream(t.Context(), LaterStream("relay"))
+		return err == nil && s.CachedInfo().State.Msgs == 0
+	})
+	m, err := stream.GetMsg(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(m.Data) != "new" || len(m.Header.Values("Kind")) != 2 || m.Header.Get("Nats-Msg-Id") != "first" || m.Header.Get("Nats-Scheduler") != "" {
+		t.Errorf("%s %v", m.Data, m.Header)
+	}
+	if n := count(t, stream); n != 1 {
+		t.Errorf("%d messages, want 1", n)
+	}
+}
+
+// A publisher may name any target for its schedule, and any header.
+func TestLater_goesWhereItWaitedForAndNowhereElse(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	stream := jobs(t, js)
+	if _, err := OpenLater(t.Context(), js, "relay", 1); err != nil {
+		t.Fatal(err)
+	}
+	r := runner(js, "i", nil)
+	start(t, r)
+	now := "@at " + time.Now().UTC().Format(time.RFC3339Nano)
+	for _, m := range []*nats.Msg{
+		{Subject: "relay.later.wait.a.jobs.mine", Header: nats.Header{"Nats-Schedule": {now}, "Nats-Schedule-Target": {"relay.later.due.a.jobs.theirs"}}},
+		{Subject: "relay.later.wait.b.relay.due.billing.ORDERS.1", Header: nats.Header{"Nats-Schedule": {now}, "Nats-Schedule-Target": {"relay.later.due.b.x"}}},
+		{Subject: "relay.later.wait.c.$JS.API.STREAM.DELETE.JOBS", Header: nats.Header{"Nats-Schedule": {now}, "Nats-Schedule-Target": {"relay.later.due.c.x"}}},
+		{Subject: "relay.later.due.d.jobs.theirs"},
+	} {
+		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "one is published, and three are refused", func() bool {
+		return counted(r, DelayedName, Failed) == 3 && count(t, stream) == 1
+	})
+	if m, err := stream.GetMsg(t.Context(), 1); err != nil || m.Subject != "jobs.mine" {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+func TestLater_unstickLeavesWhatIsNotDue(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	l, err := OpenLater(t.Context(), js, "relay", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Delay(t.Context(), "a", &nats.Msg{Subject: "jobs.a"}, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := l.unstick(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}
