@@ -27,11 +27,14 @@
 //
 // As with the handler forward: tokens come from whoever published, so that a template that begins with one needs a list of what is
 // allowed, and what belongs to the server, and relay's own subjects, are refused whatever the list says. A subject that a stream
-// takes is refused at start: the stream's confirmation would be taken for the answer.
+// takes is refused at start: the stream's confirmation would come before the answer. Should that change later, a reply without
+// headers that is a JSON object with stream and seq is a failure. A service that answers so sends Relay-Verdict too.
 package request
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -47,6 +50,7 @@ import (
 	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
 	"github.com/relaymq/relay/consumer/handler/internal/snippet"
 	"github.com/relaymq/relay/consumer/handler/internal/status"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -99,14 +103,25 @@ func (h *Handler) Check(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx) // ends a list that is not read to its end
 	defer cancel()
 	for _, target := range targets {
-		for name := range h.js.StreamNames(ctx, jetstream.WithStreamListSubject(target)).Name() {
-			if s, err := h.js.Stream(ctx, name); err == nil && !s.CachedInfo().Config.NoAck {
+		names := h.js.StreamNames(ctx, jetstream.WithStreamListSubject(target))
+		for name := range names.Name() {
+			s, err := h.js.Stream(ctx, name)
+			switch {
+			case err == nil && !s.CachedInfo().Config.NoAck:
 				return fmt.Errorf("subject: the stream %s takes %s, and its confirmation would be taken for the answer of the service", name, target)
+			case err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) && !passes(err):
+				return fmt.Errorf("subject: the stream %s takes %s, and whether it confirms cannot be read: %w", name, target, err)
 			}
+		}
+		if err := names.Err(); err != nil && !passes(err) {
+			return fmt.Errorf("subject: whether a stream takes %s cannot be read: %w", target, err)
 		}
 	}
 	return nil
 }
+
+// passes tells of an error that says nothing of the streams.
+func passes(err error) bool { return away.Is(err) || errors.Is(err, context.Canceled) }
 
 // Handle asks, and returns the verdict of the answer.
 func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
@@ -120,6 +135,9 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	reply, err := h.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: to, Data: m.Data, Header: h.header(m)})
 	if err != nil {
 		return failed(fmt.Errorf("request %s: %w", to, err))
+	}
+	if stream := streamOf(reply); stream != "" {
+		return fmt.Errorf("request %s: no service answered: the stream %s takes this subject, and its confirmation came first", to, stream)
 	}
 	if err := h.verdict(reply); err != nil {
 		return err
@@ -223,6 +241,22 @@ func (h *Handler) verdict(reply *nats.Msg) error {
 		}
 	}
 	return err
+}
+
+// streamOf names the stream whose answer to a publisher this is, a refusal too; "" when it is none. A stream may have been made
+// after Check. It sets no headers.
+func streamOf(reply *nats.Msg) string {
+	if len(reply.Header) > 0 || !bytes.HasPrefix(reply.Data, []byte(`{"`)) || !bytes.Contains(reply.Data, []byte(`"seq"`)) {
+		return ""
+	}
+	var ack struct {
+		Stream string
+		Seq    *uint64
+	}
+	if err := json.Unmarshal(reply.Data, &ack); err != nil || ack.Seq == nil {
+		return ""
+	}
+	return ack.Stream
 }
 
 // ownWords is a verdict that the service names itself.

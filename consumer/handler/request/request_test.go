@@ -209,6 +209,71 @@ func TestCheck_aStreamTakesTheSubject(t *testing.T) {
 	}
 }
 
+// What cannot be read at start must not be taken for no stream; a server that is away is no fault.
+func TestCheck_regressionErrorsAreSeen(t *testing.T) {
+	w := setup(t)
+	js, err := jetstream.NewWithAPIPrefix(w.relay, "FAKE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var names, info string
+	answer := func(text *string) func(*nats.Msg) {
+		return func(m *nats.Msg) {
+			mu.Lock()
+			defer mu.Unlock()
+			_ = m.Respond([]byte(*text))
+		}
+	}
+	w.serve(t, "FAKE.STREAM.NAMES", answer(&names))
+	w.serve(t, "FAKE.STREAM.INFO.ALL", answer(&info))
+	h, err := New(Config{Subject: "svc"}, w.relay, js)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const all = `{"total":1,"offset":0,"limit":1024,"streams":["ALL"]}`
+	fails := func(code, errCode int) string {
+		return fmt.Sprintf(`{"error":{"code":%d,"err_code":%d,"description":"so it is"}}`, code, errCode)
+	}
+	for _, tc := range []struct{ names, info, want string }{
+		{all, fails(404, 10059), ""}, // deleted meanwhile
+		{all, fails(503, 10008), ""},
+		{fails(503, 10008), "", ""},
+		{all, fails(400, 10003), "subject: the stream ALL takes svc, and whether it confirms cannot be read: "},
+		{fails(400, 10003), "", "subject: whether a stream takes svc cannot be read: "},
+	} {
+		mu.Lock()
+		names, info = tc.names, tc.info
+		mu.Unlock()
+		if err := h.Check(t.Context()); tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.want)) {
+			t.Errorf("%v, want %q", err, tc.want)
+		}
+	}
+}
+
+// A stream that is made after Check confirms, or refuses, what no service has seen.
+func TestHandle_regressionConfirmationOfAStreamIsNoAnswer(t *testing.T) {
+	w := setup(t)
+	h := w.handler(t, Config{Subject: "svc.{2}"})
+	if err := h.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.serve(t, "svc.own", func(m *nats.Msg) { _ = m.Respond([]byte(`{"stream":"mine","seq":"first"}`)) })
+	w.serve(t, "svc.words", func(m *nats.Msg) {
+		_ = m.RespondMsg(&nats.Msg{Header: nats.Header{"Relay-Verdict": {"ack"}}, Data: []byte(`{"stream":"mine","seq":1}`)})
+	})
+	for _, subject := range []string{"a.own", "a.words"} {
+		handlertest.Want(t, h.Handle(t.Context(), message(subject)), handlertest.Ack)
+	}
+	cfg := jetstream.StreamConfig{Name: "LATE", Subjects: []string{"svc.paid"}, MaxMsgs: 1, Discard: jetstream.DiscardNew}
+	if _, err := w.js.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second is refused: the stream is full
+		handlertest.Want(t, h.Handle(t.Context(), message("a.paid")), handlertest.Retry, "request svc.paid: no service answered: the stream LATE takes")
+	}
+}
+
 func TestConfig_faults(t *testing.T) {
 	for want, cfg := range map[string]Config{
 		"subject: is required":                {},
