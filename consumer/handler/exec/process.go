@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// pipeWait is how long the pipes get to run empty after the process died: no time at all, unless a descendant that
-	// escaped the kill keeps them open.
+	// pipeWait is how long the pipes get to end after the process died: no time at all, unless a descendant that escaped the
+	// kill keeps them open. What is in them then is read still: nothing of what the program wrote is lost.
 	pipeWait = 100 * time.Millisecond
 	// keepOutput is what is kept of each stream: what an error shows, and room for its text to be cleaned.
 	keepOutput = 2 * maxShown
@@ -95,15 +95,22 @@ func (p *running) copy(stdin []byte) {
 		_, _ = p.In.Write(stdin) // EPIPE: the program does not want it
 		p.In.Close()
 	})
-	var out io.Writer = &p.outTail
-	if p.outHead.most > 0 {
-		out = io.MultiWriter(&p.outTail, &p.outHead)
-	}
-	outputs.Go(func() { _, _ = io.Copy(out, p.Out) })
+	outputs.Go(func() { _, _ = io.Copy(p.out(), p.Out) })
 	outputs.Go(func() { _, _ = io.Copy(&p.errTail, p.Err) })
 	all.Go(func() { outputs.Wait(); close(p.drained) })
 	go func() { all.Wait(); close(p.copied) }()
 }
+
+// out is where stdout goes.
+func (p *running) out() io.Writer {
+	if p.outHead.most > 0 {
+		return io.MultiWriter(&p.outTail, &p.outHead)
+	}
+	return &p.outTail
+}
+
+// past is a deadline that is over.
+var past = time.Unix(1, 0)
 
 // finish waits for the copying to end, ends it if that takes long, and returns the end of stderr, or of stdout if there
 // was nothing on stderr.
@@ -114,8 +121,12 @@ func (p *running) finish() []byte {
 	case <-timer.C:
 	}
 	timer.Stop()
-	p.Close() // ends reads and writes that wait
+	// Ends reads and writes that wait.
+	_, _, _ = p.In.SetWriteDeadline(past), p.Out.SetReadDeadline(past), p.Err.SetReadDeadline(past)
 	<-p.copied
+	process.CopyRest(p.out(), p.Out)
+	process.CopyRest(&p.errTail, p.Err)
+	p.Close()
 	if kept := p.errTail.Bytes(); len(kept) > 0 {
 		return kept
 	}

@@ -114,7 +114,7 @@ func (c *child) send(ctx context.Context, cl *call, m *consumer.Msg) error {
 	}
 	c.line = appendRequest(c.line[:0], m)
 	n, err := c.process.In.Write(c.line)
-	c.written += int64(n)
+	c.written.Add(int64(n))
 	if cap(c.line) > 1<<20 {
 		c.line = nil
 	}
@@ -154,7 +154,7 @@ func (c *child) take(cl *call) error {
 	case c.calls[cl.id] != nil:
 		return errSame
 	}
-	c.calls[cl.id], cl.from, c.writer = cl, c.written, cl
+	c.calls[cl.id], cl.from, c.writer = cl, c.written.Load(), cl
 	if c.writeUntil {
 		c.writeUntil = false
 		_ = c.process.In.SetWriteDeadline(time.Time{})
@@ -231,13 +231,21 @@ func (c *child) lead(cl *call) {
 	err := c.readFor(cl)
 	c.mu.Lock()
 	c.reader = nil
-	for _, other := range c.calls {
-		other.rouse() // who reads next
-		break
-	}
+	c.passOn(cl)
 	c.mu.Unlock()
 	if err != nil {
 		c.breaks(err, nil)
+	}
+}
+
+// passOn rouses who reads next. It must be one that waits: who still writes may have to wait for the process to write, and looks for
+// itself when it has written, and so does cl.
+func (c *child) passOn(cl *call) {
+	for _, other := range c.calls {
+		if other != cl && other != c.writer {
+			other.rouse()
+			return
+		}
 	}
 }
 
@@ -312,7 +320,7 @@ func (c *child) cancel(cl *call) {
 	_ = c.process.In.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 	c.mu.Unlock()
 	n, err := c.process.In.Write(appendCancel(nil, cl.id))
-	c.written += int64(n)
+	c.written.Add(int64(n))
 	if err != nil && n > 0 {
 		c.breaks(errors.New("did not read its stdin: killed"), cl)
 	}

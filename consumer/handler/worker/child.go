@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,8 +18,8 @@ import (
 const (
 	// maxShown is what an error shows of a line, and of the end of stderr.
 	maxShown = 512
-	// lastWords is how long a process that has closed its stdout may take to be gone, and how long the stderr of one that is gone
-	// is read: a descendant that escaped the kill may hold it.
+	// lastWords is how long a process that has closed its stdout may take to be gone, and how long the end of the stderr of one that
+	// is gone is awaited: a descendant that escaped the kill may hold it. What is in the pipe then is read still.
 	lastWords = 100 * time.Millisecond
 )
 
@@ -35,6 +36,7 @@ var past = time.Unix(1, 0)
 type child struct {
 	pool      *pool
 	process   *process.Process
+	started   time.Time
 	begun     chan struct{} // closed when it takes messages, or never will
 	quit      chan struct{} // closed when it is to leave
 	kill      chan struct{} // closed when it is to be killed
@@ -45,9 +47,9 @@ type child struct {
 	beside    bool          // it was ended for another's time, or was asked to leave
 	stillborn bool          // it has said nothing, and read nothing
 
-	turn    chan struct{} // held by who writes to its stdin; guards line and written
+	turn    chan struct{} // held by who writes to its stdin; guards line
 	line    []byte
-	written int64
+	written atomic.Int64 // changed by who holds turn
 
 	out lines // belongs to the reader
 
@@ -66,7 +68,7 @@ type child struct {
 
 func newChild(p *pool) *child {
 	c := &child{
-		pool: p, begun: make(chan struct{}), ended: make(chan struct{}), quit: make(chan struct{}), kill: make(chan struct{}),
+		pool: p, started: time.Now(), begun: make(chan struct{}), ended: make(chan struct{}), quit: make(chan struct{}), kill: make(chan struct{}),
 		turn: make(chan struct{}, 1), calls: make(map[string]*call, p.cfg.InFlight),
 	}
 	c.out.max = 6*int(p.cfg.MaxResult) + 64<<10 // \u0000 is the longest way to write a byte
@@ -145,8 +147,10 @@ func (c *child) keep() {
 	status, err := p.Reap(death)
 	c.settle(asked)
 	wait(said.done, lastWords)
-	p.Close()
+	_ = p.Err.SetReadDeadline(past)
 	<-said.done
+	said.rest(p.Err)
+	p.Close()
 	c.death = c.describe(death, status, err, said.tail.Bytes())
 	if !asked {
 		c.pool.log.Warn("a worker process ended", "pid", p.Pid(), "error", c.death)
@@ -184,7 +188,7 @@ func (c *child) settle(asked bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.read = c.written - unread(c.process.In)
+	c.read = c.written.Load() - unread(c.process.In)
 	n := 0
 	for _, cl := range c.calls {
 		if cl.from < c.read {
@@ -192,7 +196,20 @@ func (c *child) settle(asked bool) {
 		}
 	}
 	c.several, c.beside = n > 1, asked || c.guilty != nil
+	if c.read > 0 {
+		c.pool.starts.SucceededAt(c.started)
+	}
 	c.stillborn = !c.alive && c.read == 0 && !asked
+}
+
+// reads tells of a child that lives whether it has read anything.
+func (c *child) reads() bool {
+	select {
+	case <-c.begun:
+		return c.usable() && c.written.Load() > unread(c.process.In)
+	default:
+		return false
+	}
 }
 
 // unread is how many bytes are in a pipe.

@@ -162,7 +162,7 @@ func (p *pool) failed(ctx context.Context, c *child, m *consumer.Msg, err error,
 	<-c.ended
 	switch {
 	case c.stillborn:
-		return p.starts.Failed(fmt.Errorf("%w: %w", process.ErrBroken, c.death), time.Now())
+		return p.unbegun(c)
 	case errors.Is(err, errTaken), !c.hasRead(m.ID):
 		if try < maxTries && ctx.Err() == nil {
 			return nil
@@ -178,6 +178,22 @@ func (p *pool) failed(ctx context.Context, c *child, m *consumer.Msg, err error,
 		p.suspects.add(m.ID)
 	}
 	return consumer.Crashed(c.death)
+}
+
+// unbegun is the verdict of an attempt whose process did not begin to work. Why it could not be started may be the machine's doing.
+func (p *pool) unbegun(c *child) error {
+	err := c.death
+	if c.process != nil {
+		err = fmt.Errorf("%w: %w", process.ErrBroken, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for other := range p.children {
+		if other.reads() { // its answer may be far away
+			p.starts.SucceededAt(other.started)
+		}
+	}
+	return p.starts.Failed(err, time.Now())
 }
 
 // hasRead tells of a child that has ended whether it had read any of a message's line.

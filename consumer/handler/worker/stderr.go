@@ -2,9 +2,11 @@ package worker
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/relaymq/relay/consumer/handler/internal/process"
@@ -31,9 +33,20 @@ func newStderr(log *slog.Logger) *stderr {
 	return &stderr{log: log, tail: process.Tail{Keep: 2 * maxShown}, done: make(chan struct{})}
 }
 
-// copy reads to the end.
+// copy reads to the end, or to the read deadline.
 func (s *stderr) copy(from io.Reader) {
 	defer close(s.done)
+	s.read(from)
+}
+
+// rest takes what is in the pipe of a dead process after copy has ended.
+func (s *stderr) rest(pipe *os.File) {
+	var left bytes.Buffer
+	process.CopyRest(&left, pipe)
+	s.read(&left)
+}
+
+func (s *stderr) read(from io.Reader) {
 	r := bufio.NewReaderSize(io.TeeReader(from, &s.tail), maxLogged)
 	cut := false // the line began before
 	for {

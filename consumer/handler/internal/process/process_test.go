@@ -113,6 +113,28 @@ func TestStarts_failByErrno(t *testing.T) {
 	}
 }
 
+// Nothing of what the dead wrote is lost because another still holds the pipe.
+func TestCopyRest(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	for _, n := range []int{0, 1, 60_000, 0} {
+		text := bytes.Repeat([]byte("x"), n)
+		if _, err := w.Write(text); err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		if CopyRest(&got, r); !bytes.Equal(got.Bytes(), text) {
+			t.Errorf("%d bytes of %d", got.Len(), n)
+		}
+	}
+	r.Close()
+	CopyRest(io.Discard, r)
+}
+
 func TestTail(t *testing.T) {
 	const keepOutput = 100
 	var all []byte

@@ -27,6 +27,13 @@ func (s *Starts) Succeeded() {
 	}
 }
 
+// SucceededAt notes a start that is found only later to have been one. It says nothing of starts that failed after it.
+func (s *Starts) SucceededAt(when time.Time) {
+	if since := s.broken.Load(); since != 0 && when.UnixNano() >= since {
+		s.broken.CompareAndSwap(since, 0)
+	}
+}
+
 // Failed is the verdict of an attempt whose program could not be started, which is never the message's doing: not started, and
 // after [Patience] the route is stopped.
 func (s *Starts) Failed(err error, now time.Time) error {
