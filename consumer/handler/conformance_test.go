@@ -255,7 +255,9 @@ func workerPeer(t *testing.T) peer {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := worker.New(worker.Config{Command: []string{self}, Env: map[string]string{"HANDLER_TEST_WORKER": dir, "GORACE": "atexit_sleep_ms=0"}}, slog.New(slog.DiscardHandler))
+		h, err := worker.New(worker.Config{
+			Command: []string{self}, Env: map[string]string{"HANDLER_TEST_WORKER": dir, "GORACE": "atexit_sleep_ms=0"}, Grace: 50 * time.Millisecond,
+		}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

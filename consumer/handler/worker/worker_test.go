@@ -260,6 +260,7 @@ func TestHandle_cancel(t *testing.T) {
 		cfg := config(t, "")
 		cfg.Env["WORKER_HEEDS_CANCEL"] = verdict
 		h := newHandler(t, cfg)
+		h.cfg.Grace = long // a process may take its time to begin
 		ctx, cancel := context.WithCancelCause(t.Context())
 		go func() { inHand(t, h, 1); cancel(errors.New("nobody wants it")) }()
 		err := h.Handle(ctx, message("say:"))
