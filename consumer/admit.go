@@ -270,12 +270,14 @@ func (m *message) known(rec ack.Record, b *batch) {
 	}
 	if rec.Dead != "" {
 		// It had its verdict; only its entry could not be stored.
+		rt.group.Ended(m.Key, m.Sequence)
 		rt.count.settled[supervisor.DeadLetter].Add(1)
 		o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: rec.Dead, Attempts: attempts, FirstFailure: first}
 		m.toLetters(o)
 		return
 	}
 	if m.isOver(time.Now()) {
+		rt.group.Ended(m.Key, m.Sequence)
 		m.stopAt(outcomeExpired)
 		m.Settle(supervisor.Outcome{Action: supervisor.LetGo, Attempts: attempts, FirstFailure: first})
 		return

@@ -45,6 +45,21 @@ func (g *Group) Expect(key string, sequence uint64) {
 	t.away(&Message{Key: key, Sequence: sequence}, t.now)
 }
 
+// Ended says that a message of a key came again and that its owner ends it: it will not be delivered to the group. Later ones of an
+// ordered key that wait for it go on.
+func (g *Group) Ended(key string, sequence uint64) {
+	if !g.opts.Ordered {
+		return
+	}
+	t := g.lock()
+	defer t.unlock()
+	if k := t.keys[key]; k != nil && !t.closing {
+		k.outside.back(sequence)
+		t.attend(k)
+		t.startAll()
+	}
+}
+
 // Renumbered says that sequences begin anew: what an ordered group expects to come again never will.
 func (g *Group) Renumbered() {
 	t := g.lock()

@@ -74,6 +74,23 @@ func TestOrder_theNewestIsGivenBackFirstAndNothingOvertakesIt(t *testing.T) {
 	})
 }
 
+// A message whose deadline was over when it came again blocked its key for a minute: it was ended before the group heard of it.
+func TestOrder_regressionWhatEndsOutsideIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.g.Expect("a", 5)
+		b.send(succeed, "a", 6, 7)
+		b.g.Ended("b", 5)
+		b.g.Ended("a", 4)
+		time.Sleep(time.Second)
+		b.wantOrder()
+		b.g.Ended("a", 5)
+		synctest.Wait()
+		b.wantOrder(6, 7)
+		b.close()
+	})
+}
+
 func TestOrder_whatAnotherInstanceHasIsNotWaitedForForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opts := ordered
