@@ -83,15 +83,19 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	if m.delivery.FencedAt(began) {
 		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 	}
+	if m.suspect != nil {
+		// Not here: the attempt's clock still runs, and a success must not become a hang because a bucket does not answer.
+		// Also for what does not start: a message of an ordered key stays in its group until it is asked again.
+		defer func() { rt.slow.Go(m.acquit) }()
+	}
 	if m.call != nil {
 		if v, may := m.mayStart(ctx); !may {
 			return v
 		}
-		began = time.Now()
-	}
-	if m.suspect != nil {
-		// Not here: the attempt's clock still runs, and a success must not become a hang because a bucket does not answer.
-		defer func() { rt.slow.Go(m.acquit) }()
+		// The question took time.
+		if began = time.Now(); m.delivery.FencedAt(began) {
+			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
+		}
 	}
 	rt.handling.Add(int64(m.Size))
 	defer rt.handling.Add(-int64(m.Size))
