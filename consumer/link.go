@@ -13,7 +13,8 @@ import (
 // link bounds the bytes that all durables together may have asked for.
 type link struct {
 	limit   atomic.Int64
-	ackWait atomic.Int64 // the shortest of all routes so far
+	ackWait atomic.Int64  // the shortest of all routes so far
+	shorter chan struct{} // holds a value when ackWait became shorter
 	turns   turns
 
 	// Of the one who proves contact:
@@ -30,7 +31,7 @@ const (
 )
 
 func newLink(ackWait time.Duration) *link {
-	l := new(link)
+	l := &link{shorter: make(chan struct{}, 1)}
 	l.ackWait.Store(int64(ackWait))
 	l.limit.Store(min(maxComing, max(minLeast, int64(ackWait.Seconds()*firstComing))))
 	return l
@@ -39,8 +40,20 @@ func newLink(ackWait time.Duration) *link {
 // within is the shortest AckWait.
 func (l *link) within() time.Duration { return time.Duration(l.ackWait.Load()) }
 
+// every is how often contact is proven: leases count from the last proof.
+func (l *link) every() time.Duration { return min(time.Second, l.within()/8) }
+
 // cover takes the AckWait of another route into account.
-func (l *link) cover(ackWait time.Duration) { l.ackWait.Store(min(l.ackWait.Load(), int64(ackWait))) }
+func (l *link) cover(ackWait time.Duration) {
+	if ackWait >= l.within() {
+		return
+	}
+	l.ackWait.Store(int64(ackWait))
+	select {
+	case l.shorter <- struct{}{}:
+	default:
+	}
+}
 
 // coming is how many bytes may be on their way.
 func (l *link) coming() int { return int(l.limit.Load()) }

@@ -39,6 +39,21 @@ func TestLink_limitFollowsWhatComes(t *testing.T) {
 	}
 }
 
+// A route that was added with a short AckWait got leases that were nearly over: contact was proven as seldom as before.
+func TestLink_regressionAShorterAckWaitHasContactProvenMoreOften(t *testing.T) {
+	l := newLink(30 * time.Second)
+	l.cover(30 * time.Second)
+	if l.every() != time.Second || len(l.shorter) != 0 {
+		t.Errorf("every %v, told %d times", l.every(), len(l.shorter))
+	}
+	for _, ackWait := range []time.Duration{4 * time.Second, 2 * time.Second, time.Hour} {
+		l.cover(ackWait)
+	}
+	if l.every() != 250*time.Millisecond || len(l.shorter) != 1 {
+		t.Errorf("every %v, told %d times", l.every(), len(l.shorter))
+	}
+}
+
 // More was asked for than the link brings within AckWait: what came was fenced, and came again, for ever (512 KB/s, 110 of 300
 // messages after five minutes).
 func TestRelay_slowLinkBringsWhatItCan(t *testing.T) {

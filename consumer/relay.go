@@ -365,7 +365,6 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 		stopTelling()
 		told.Wait()
 	})
-	r.changes.Wait()
 	stop()
 	for _, u := range ended {
 		u.end()
@@ -393,6 +392,7 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, i
 		ending.Go(func() { counts[i] = u.drain(ctx) })
 	}
 	ending.Wait()
+	r.changes.Wait() // the routes that end by one have verdicts to tell too
 	// What is not confirmed by now comes again, and is acknowledged then if nobody handled it in between.
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
@@ -409,15 +409,17 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, i
 // confirmTimeout is how long a drain waits for the confirmation of the last settlements.
 const confirmTimeout = 200 * time.Millisecond
 
-// proveContact asks for a sign of life once a second, so that the leases of messages that arrive on an idle connection
-// count from lately.
+// proveContact asks for a sign of life once a second, or more often where AckWait is short, so that the leases of messages that
+// arrive on an idle connection count from lately.
 func (r *Relay) proveContact(ctx context.Context) {
-	tick := time.NewTicker(min(time.Second, r.link.within()/8))
+	tick := time.NewTicker(r.link.every())
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-r.link.shorter: // a route was added
+			tick.Reset(r.link.every())
 		case <-tick.C:
 		}
 		r.line.Look(time.Now())
