@@ -431,6 +431,10 @@ func (u *unit) close() int {
 	defer cancel()
 	u.stopPulling()
 	interrupted := u.drain(ctx)
+	// What was sent away, for up to an hour, is remembered here only: its successor gets it at once, and sends it away again if it must.
+	for _, rt := range u.main.routes {
+		rt.recallAll()
+	}
 	// Nobody waits for it, and what is not confirmed stays away for AckWait.
 	confirm, cancelConfirm := context.WithTimeout(u.work, settleTimeout)
 	defer cancelConfirm()

@@ -241,6 +241,33 @@ func TestChange_orderHoldsAndDrainEnds(t *testing.T) {
 	}
 }
 
+// What the route had sent away for an hour was forgotten with it: resumed, its key waited for the rest of that.
+func TestChange_regressionWhatASuspendedKeySentAwayComesToTheSuccessor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	l := newLedger()
+	route := countingRoute(l)
+	r, _ := w.start(Config{}, route)
+	away := func() int {
+		rt := r.all()[0]
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		return rt.awayCount
+	}
+	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: OrderPaused}, r)
+	w.publish("orders.us", 5)
+	w.eventually("they are sent away", func() bool { return away() == 5 })
+	if _, err := r.Update(t.Context(), route); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the successor has sent them away", func() bool { return away() == 5 })
+	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: OrderRunning}, r)
+	w.settled("ORDERS", "billing")
+	if l.len() != 5 {
+		t.Errorf("%d messages handled, want 5", l.len())
+	}
+}
+
 // A relay that ends in the middle of a change ends; after that, and before it runs, nothing can change.
 func TestChange_whileRelayEnds(t *testing.T) {
 	t.Parallel()
