@@ -19,9 +19,10 @@ const acquitPatience = 2 * settleTimeout
 
 // solo runs the suspects of all guarded routes of the process, one at a time, while nothing else runs in it.
 type solo struct {
-	mu      sync.Mutex // held for the two below; never where a group's lock is held
+	mu      sync.Mutex // held for the three below; never where a group's lock is held
 	groups  []*supervisor.Group
-	holding bool // the groups are held
+	removed []*supervisor.Group // those in which handlers that were given up still run
+	holding bool                // the groups are held
 
 	kicked  chan struct{}
 	accused atomic.Int64 // suspects of which it is written that they run alone
@@ -41,11 +42,26 @@ func (s *solo) add(g *supervisor.Group) {
 	}
 }
 
-// remove takes out a group that has ended.
+// remove takes out a group that has ended. Its handlers that were given up may run on, and end the process.
 func (s *solo) remove(g *supervisor.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !slices.Contains(s.groups, g) {
+		return // its handlers work in another process
+	}
 	s.groups = slices.DeleteFunc(slices.Clone(s.groups), func(o *supervisor.Group) bool { return o == g })
+	s.removed = append(s.removed, g)
+	s.left()
+}
+
+// left is how many handlers of removed groups were given up and run nevertheless. Groups without are forgotten. s.mu is held.
+func (s *solo) left() (stuck int) {
+	s.removed = slices.DeleteFunc(s.removed, func(g *supervisor.Group) bool {
+		_, n := g.Busy()
+		stuck += n
+		return n == 0
+	})
+	return stuck
 }
 
 // all are the groups that there are. The slice is not changed any more.
@@ -160,7 +176,9 @@ func (s *solo) busy() (running, stuck int) {
 		r, st := g.Busy()
 		running, stuck = running+r, stuck+st
 	}
-	return running, stuck
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return running, stuck + s.left()
 }
 
 // rest leaves the process to the others for as long as they waited, unless they have nothing to do: then none was started

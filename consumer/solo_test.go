@@ -169,3 +169,26 @@ func TestSolo_isNotCertainBesideAHandlerThatWasGivenUp(t *testing.T) {
 		g.Close(t.Context())
 	})
 }
+
+// The route of a stuck handler was updated: its group was forgotten, and suspects of other routes were charged.
+func TestSolo_regressionIsNotCertainBesideAStuckHandlerOfARouteThatEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSolo()
+		g := supervisor.New(supervisor.Options{Timeout: time.Second})
+		s.add(g)
+		var settled atomic.Int64
+		forever := make(chan struct{})
+		g.Deliver(&supervisor.Message{Work: soloWork{func() { <-forever }, &settled}, Key: "k", Sequence: 1})
+		time.Sleep(time.Minute)
+		g.Close(t.Context())
+		s.remove(g)
+		if running, stuck := s.busy(); running != 0 || stuck != 1 {
+			t.Errorf("%d run and %d are stuck", running, stuck)
+		}
+		close(forever)
+		synctest.Wait()
+		if running, stuck := s.busy(); running != 0 || stuck != 0 || len(s.removed) != 0 {
+			t.Errorf("after it returned %d run, %d are stuck", running, stuck)
+		}
+	})
+}
