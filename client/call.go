@@ -21,8 +21,8 @@ const (
 	// The pauses of a stream that is full or away.
 	minPause = 50 * time.Millisecond
 	maxPause = 2 * time.Second
-	// noStreamFor is for how long nobody may answer before it is believed that there is no such stream: one whose leader is gone has
-	// nobody who answers either.
+	// noStreamFor is for how long nobody may answer, try after try, before it is believed that there is no such stream: one whose
+	// leader is gone has nobody who answers either.
 	noStreamFor = 5 * time.Second
 )
 
@@ -41,7 +41,7 @@ type call struct {
 	isThere bool // the stream has it
 	ack     pubAck
 	tries   int
-	began   time.Time
+	absent  absence
 	last    error       // why it was not stored
 	timer   *time.Timer // the next try, or the end of the patience with this one
 	unhook  func() bool // from ctx
@@ -71,7 +71,6 @@ func (k *call) start() {
 	}
 	k.msg.Reply = k.subject(kindStored)
 	k.mu.Lock()
-	k.began = time.Now()
 	k.unhook = context.AfterFunc(k.ctx, func() { k.finish(nil, nil) })
 	k.mu.Unlock()
 	k.publish()
@@ -126,10 +125,29 @@ func (k *call) retry(why error) {
 	k.c.waiting(k.msg.Subject, why, d)
 }
 
+// absence is for how long nobody has answered publishes. The zero absence is none.
+type absence struct {
+	since      time.Time
+	reconnects uint64 // of the connection, then
+}
+
+// nobody notes that nobody answered, and returns for how long that is so. On another connection it begins anew: what was heard on
+// the one before says nothing of the server on this one.
+func (a *absence) nobody(now time.Time, reconnects uint64) time.Duration {
+	if a.since.IsZero() || a.reconnects != reconnects {
+		*a = absence{now, reconnects}
+	}
+	return now.Sub(a.since)
+}
+
 // stored is the stream's answer.
 func (k *call) stored(m *nats.Msg) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		if time.Since(k.began) >= noStreamFor {
+		reconnects := k.c.nc.Stats().Reconnects
+		k.mu.Lock()
+		gone := k.absent.nobody(time.Now(), reconnects)
+		k.mu.Unlock()
+		if gone >= noStreamFor {
 			k.finish(nil, fmt.Errorf("%w: %s", ErrNoStream, k.msg.Subject))
 			return
 		}
@@ -140,10 +158,13 @@ func (k *call) stored(m *nats.Msg) {
 	if err := json.Unmarshal(m.Data, &ack); err != nil {
 		return // not a stream's: somebody else listens on the subject
 	}
+	k.mu.Lock()
+	k.absent = absence{} // somebody answers
+	k.mu.Unlock()
 	if e := ack.Error; e != nil {
 		err := fmt.Errorf("%s (%d)", e.Description, e.ErrCode)
 		switch {
-		case e.ErrCode == errStreamFull:
+		case e.ErrCode == errStreamFull, e.Code == 429: // 429: the server holds too many messages that the stream has yet to store
 			k.retry(fmt.Errorf("%w: %w", ErrFull, err))
 		case e.Code == 503: // no leader, or the server shuts down
 			k.retry(err)

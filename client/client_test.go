@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -252,6 +254,57 @@ func TestClient_Publish_fullStream(t *testing.T) {
 	}
 	if info, err := st.Info(t.Context()); err != nil || info.State.Msgs != 1 {
 		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+// A server that says "too many requests" is asked again.
+func TestClient_Publish_busyServer(t *testing.T) {
+	waits := make(chan error, 100)
+	w := newWorld(t, jetstream.StreamConfig{}, OnWait(func(_ string, why error, _ time.Duration) { waits <- why }))
+	var asked atomic.Int64
+	if _, err := w.c.nc.Subscribe("busy.1", func(m *nats.Msg) {
+		answer := `{"error": {"code": 429, "err_code": 10167, "description": "too many requests"}}`
+		if asked.Add(1) == 3 {
+			answer = `{"stream": "BUSY", "seq": 7}`
+		}
+		_ = m.Respond([]byte(answer))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if stream, seq, err := w.c.Publish(w.patient(), msg("busy.1", "")); err != nil || stream != "BUSY" || seq != 7 {
+		t.Errorf("%s %d %v", stream, seq, err)
+	}
+	if len(waits) < 2 {
+		t.Fatalf("waited %d times", len(waits))
+	}
+	if err := <-waits; !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "10167") {
+		t.Errorf("waits because %v", err)
+	}
+}
+
+// That there is no stream is believed when nobody has answered for a while, not when one try of a long call finds nobody.
+func TestCall_absence(t *testing.T) {
+	var a absence
+	start := time.Now()
+	for _, look := range []struct {
+		after      time.Duration
+		reconnects uint64
+		answered   bool // before
+		want       time.Duration
+	}{
+		{after: time.Minute, want: 0},
+		{after: time.Minute + 3*time.Second, want: 3 * time.Second},
+		{after: 2 * time.Minute, answered: true, want: 0},
+		{after: 2*time.Minute + noStreamFor, want: noStreamFor},
+		{after: 3 * time.Minute, reconnects: 1, want: 0},
+		{after: 3*time.Minute + time.Second, reconnects: 1, want: time.Second},
+	} {
+		if look.answered {
+			a = absence{}
+		}
+		if got := a.nobody(start.Add(look.after), look.reconnects); got != look.want {
+			t.Errorf("%+v: nobody for %v", look, got)
+		}
 	}
 }
 
