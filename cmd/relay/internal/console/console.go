@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,9 +47,9 @@ type Console struct {
 	usage  shared[dlq.Usage]
 	jobs   shared[[]dlq.Job]
 
-	streams chan struct{} // holds a value for each open one
-	closed  chan struct{}
-	close   sync.Once
+	streams chan struct{}   // holds a value for each open one
+	ctx     context.Context // of questions, which nobody in particular asks
+	end     context.CancelFunc
 }
 
 // New returns a console that says that relay is starting until Show is called.
@@ -63,8 +62,10 @@ func New(cfg Config) *Console {
 	}
 	c := &Console{
 		cfg: cfg, log: cfg.Logger, sessions: newSessions(), origin: http.NewCrossOriginProtection(), mux: http.NewServeMux(),
-		streams: make(chan struct{}, maxStreams), closed: make(chan struct{}),
+		streams: make(chan struct{}, maxStreams),
 	}
+	c.ctx, c.end = context.WithCancel(context.Background())
+	c.status.ctx, c.usage.ctx, c.jobs.ctx = c.ctx, c.ctx, c.ctx
 	c.status.ask = func(ctx context.Context) (consumer.Answers, error) { return c.behind().Status(ctx) }
 	c.usage.ask = func(ctx context.Context) (dlq.Usage, error) {
 		store, err := c.behind().DeadLetters(ctx)
@@ -99,12 +100,12 @@ func (c *Console) Code(role Role, by string) (string, error) {
 	return c.sessions.code(role, by, time.Now()), nil
 }
 
-// Close ends the pages' streams, and waits for the questions under way.
+// Close ends the pages' streams and the questions under way, and waits for these. There are no others afterwards.
 func (c *Console) Close() {
-	c.close.Do(func() { close(c.closed) })
-	c.status.done.Wait()
-	c.usage.done.Wait()
-	c.jobs.done.Wait()
+	c.end()
+	c.status.close()
+	c.usage.close()
+	c.jobs.close()
 }
 
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -251,7 +252,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, s *session, err e
 		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, ErrNotFound), errors.Is(err, dlq.ErrNotFound), errors.Is(err, dlq.ErrNoJob):
 		status = http.StatusNotFound
-	case errors.Is(err, consumer.ErrNobody), errors.Is(err, context.DeadlineExceeded), errors.Is(err, dlq.ErrNoStream):
+	case errors.Is(err, consumer.ErrNobody), errors.Is(err, context.DeadlineExceeded), errors.Is(err, dlq.ErrNoStream), errors.Is(err, errClosed):
 		status = http.StatusServiceUnavailable
 	}
 	if wantsJSON(r) {

@@ -16,14 +16,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 	"golang.org/x/net/html"
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 
 // hostile is put wherever strangers can write.
 const hostile = `"><script>alert(1)</script><img src=x onerror=alert(2)>'` + "`" + `{{.}}</textarea></title><svg/onload=alert(3)>javascript:alert(4)` + "\x1b[31m\u202e\x00\xff"
@@ -32,6 +35,7 @@ const hostile = `"><script>alert(1)</script><img src=x onerror=alert(2)>'` + "`"
 type fake struct {
 	acts  atomic.Int64
 	asked atomic.Int64
+	store *dlq.Store // nil: there are no dead letters
 }
 
 func (f *fake) Status(context.Context) (consumer.Answers, error) {
@@ -60,7 +64,7 @@ func (f *fake) Order(context.Context, consumer.Order) (string, error) {
 func (f *fake) Retries(context.Context, string, int) ([]Retry, bool, error) {
 	return []Retry{{ID: hostile, Where: "parked", Subject: hostile, Error: hostile}}, true, nil
 }
-func (f *fake) DeadLetters(context.Context) (*dlq.Store, error) { return nil, nil }
+func (f *fake) DeadLetters(context.Context) (*dlq.Store, error) { return f.store, nil }
 func (f *fake) Filter(_ context.Context, q url.Values) (dlq.Filter, []string, error) {
 	if q.Get("reason") != "" {
 		return dlq.Filter{}, nil, &UsageError{errors.New("--reason " + q.Get("reason"))}
@@ -276,6 +280,75 @@ func TestConsole_rolesAndOrigins(t *testing.T) {
 	if _, err := New(Config{Most: View}).Code(Operate, "eve"); err == nil {
 		t.Error("a console for viewing gives a code to operate")
 	}
+}
+
+// Who may only view gets nothing of a body, headers or a stack: not by a page, not as JSON, and not by asking what matches.
+func TestConsole_viewersReadNoBodies(t *testing.T) {
+	js, err := jetstream.New(natstest.Start(t).Conn(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := dlq.Open(t.Context(), js, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const secret = "4111-1111"
+	e := dlq.Entry{Header: nats.Header{"X-Card": {secret}}, Data: []byte(secret), Stack: []byte("panic: " + secret), Reason: dlq.Crash}
+	e.Stream, e.Consumer, e.Sequence, e.Subject, e.Route, e.Attempts, e.LastError = "ORDERS", "billing", 1, "orders.1", "billing", 1, "it panicked"
+	if err := store.Put(t.Context(), "", e); err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range []Role{View, Operate} {
+		v := newVisit(t, role)
+		v.f.store = store
+		for _, accept := range []string{"text/html", "application/json"} {
+			for path, want := range map[string]int{"/dlq": 200, "/dlq/1": 200, "/dlq?body=.card~^4": 403, "/dlq?body=": 200} {
+				if role == Operate {
+					want = 200
+				}
+				w := v.do("GET", path, nil, http.Header{"Accept": {accept}})
+				if w.Code != want {
+					t.Errorf("%s gets %s as %s: %d %s", role, path, accept, w.Code, w.Body)
+				}
+				if role == View && strings.Contains(w.Body.String(), secret) {
+					t.Errorf("%s sees in %s as %s: %s", role, path, accept, w.Body)
+				}
+				if role == Operate && path == "/dlq/1" && !strings.Contains(w.Body.String(), secret) {
+					t.Errorf("%s does not see it in %s as %s: %s", role, path, accept, w.Body)
+				}
+				if w.Code == 200 && !strings.Contains(w.Body.String(), "it panicked") {
+					t.Errorf("%s sees no error in %s as %s: %s", role, path, accept, w.Body)
+				}
+			}
+		}
+	}
+}
+
+// Close ends the question under way, and no other begins.
+func TestConsole_Close(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, c := time.Now(), New(Config{})
+		asked := 0
+		c.status.ask = func(ctx context.Context) (consumer.Answers, error) {
+			asked++
+			<-ctx.Done()
+			return consumer.Answers{}, ctx.Err()
+		}
+		said := make(chan error, 1)
+		go func() {
+			_, _, err := c.status.get(t.Context(), time.Time{})
+			said <- err
+		}()
+		synctest.Wait()
+		c.Close()
+		if err := <-said; !errors.Is(err, errClosed) {
+			t.Errorf("who waits hears %v", err)
+		}
+		time.Sleep(2 * fresh)
+		if _, _, err := c.status.get(t.Context(), time.Now()); !errors.Is(err, errClosed) || asked != 1 || time.Since(began) != 2*fresh {
+			t.Errorf("afterwards: %v, asked %d times, after %v", err, asked, time.Since(began))
+		}
+	})
 }
 
 func TestConsole_otherPathsAndFiles(t *testing.T) {

@@ -62,7 +62,10 @@ type deadLetters struct {
 }
 
 func (c *Console) deadLetters(r *request) (*answer, error) {
-	q := filterOf(r.URL.Query())
+	q, bodies := filterOf(r.URL.Query()), c.mayReadBodies(r.session)
+	if q.Has("body") && !bodies { // whether a body matches says what is in it
+		return nil, &httpError{http.StatusForbidden, "body: bodies are hidden from sessions that may only view (admin.show_bodies); filter by another key"}
+	}
 	d := deadLetters{Query: q, Chosen: len(q) > 0, Groups: []dlq.Group{}, Entries: []dlq.Entry{}}
 	store, err := c.behind().DeadLetters(r.Context())
 	if err != nil {
@@ -81,6 +84,11 @@ func (c *Console) deadLetters(r *request) (*answer, error) {
 		after, _ := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
 		if err := d.look(r.Context(), store, f, after); err != nil {
 			return nil, err
+		}
+	}
+	if !bodies {
+		for i := range d.Entries {
+			hide(&d.Entries[i])
 		}
 	}
 	return &answer{title: "Dead letters", topic: "dlq", template: "dlq", data: d}, nil
@@ -121,6 +129,9 @@ func (d *deadLetters) look(ctx context.Context, store *dlq.Store, f dlq.Filter, 
 	return nil
 }
 
+// hide takes out of an entry what those who may not read bodies do not see.
+func hide(e *dlq.Entry) { e.Header, e.Data, e.Stack = nil, nil, nil }
+
 // header is one of a message, as it is shown.
 type header struct{ Name, Value string }
 
@@ -159,7 +170,7 @@ func (c *Console) deadLetter(r *request) (*answer, error) {
 	}
 	d := deadLetter{Entry: e, Command: command("relay", "dlq", "show", fmt.Sprint(e.StoredSequence))}
 	if !c.mayReadBodies(r.session) {
-		d.Entry.Header, d.Entry.Data, d.Entry.Stack = nil, nil, nil
+		hide(&d.Entry)
 	} else {
 		d.Headers, d.Body = headers(e.Header), show(e.Data)
 		d.Editable, d.Text = editable(e.Data), string(e.Data)

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -12,11 +13,16 @@ const (
 	askFor = 10 * time.Second
 )
 
+// errClosed is the answer to a question that the end of the console cut short.
+var errClosed = errors.New("relay is stopping")
+
 // shared asks a question at most once a second, however many want to know, and not while nobody does.
 type shared[T any] struct {
+	ctx context.Context // when it is done, the question under way ends
 	ask func(ctx context.Context) (T, error)
 
 	mu     sync.Mutex
+	closed bool
 	answer T
 	err    error
 	asked  time.Time     // when the question was put that answer answers
@@ -34,6 +40,11 @@ func (s *shared[T]) get(ctx context.Context, since time.Time) (T, time.Time, err
 			answer, at, err := s.answer, s.asked, s.err
 			s.mu.Unlock()
 			return answer, at, err
+		}
+		if s.closed {
+			s.mu.Unlock()
+			var none T
+			return none, time.Time{}, errClosed
 		}
 		if s.doing == nil {
 			s.doing, s.at = make(chan struct{}), now
@@ -60,11 +71,22 @@ func (s *shared[T]) get(ctx context.Context, since time.Time) (T, time.Time, err
 
 func (s *shared[T]) run(at time.Time, doing chan struct{}) {
 	defer s.done.Done()
-	ctx, cancel := context.WithTimeout(context.Background(), askFor)
+	ctx, cancel := context.WithTimeout(s.ctx, askFor)
 	defer cancel()
 	answer, err := s.ask(ctx)
+	if err != nil && s.ctx.Err() != nil {
+		err = errClosed
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer, s.err, s.asked, s.doing = answer, err, at, nil
 	close(doing)
+}
+
+// close lets no question begin any more, and waits for the one under way, which s.ctx has to end.
+func (s *shared[T]) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.done.Wait()
 }

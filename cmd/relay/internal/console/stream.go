@@ -63,7 +63,7 @@ func (c *Console) events(r *request) (*answer, error) {
 		select {
 		case <-r.Context().Done():
 			return nil, nil
-		case <-c.closed:
+		case <-c.ctx.Done():
 			return nil, nil
 		case <-tick.C:
 		}
