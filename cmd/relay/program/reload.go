@@ -75,6 +75,7 @@ type reloader struct {
 
 	current    *config.Config // of run only
 	digest     string         // of the files of the last reload, done or not; of run only
+	seen       string         // another digest, at the last look of reload.watch; of run only
 	generation int            // of run only
 
 	mu     sync.Mutex
@@ -136,11 +137,19 @@ func (r *reloader) run(ctx context.Context) {
 		case a := <-r.asks:
 			a.told(r.reload(ctx, a.by))
 		case <-look.C:
-			if r.files(r.current) != r.digest {
+			if r.settled() {
 				r.reload(ctx, "reload.watch")
 			}
 		}
 	}
+}
+
+// settled looks at the files, and tells whether they have another content, which was there at the last look already: a file that
+// somebody still writes may be valid, with fewer routes.
+func (r *reloader) settled() bool {
+	now, before := r.files(r.current), r.seen
+	r.seen = now
+	return now != r.digest && now == before
 }
 
 // answer takes a request of an operator. It does not block.
@@ -168,7 +177,7 @@ func (r *reloader) reload(ctx context.Context, by string) reloadReport {
 	began := time.Now()
 	rep := reloadReport{Instance: r.instance, Host: r.host}
 	r.s.notify.reloading()
-	digest := r.files(r.current)
+	digest := r.files(r.current) // before they are read: what is written from now on is another content
 	cfg, err := r.s.flags.load()
 	var faults config.Faults
 	switch {
@@ -180,13 +189,13 @@ func (r *reloader) reload(ctx context.Context, by string) reloadReport {
 	case err != nil:
 		rep.Outcome, rep.Faults = reloadInvalid, []string{err.Error()}
 	default:
+		if !slices.Equal(cfg.Source.Files, r.current.Source.Files) {
+			digest = r.files(cfg) // before the change, which may take a while
+		}
 		r.change(ctx, cfg, &rep)
 	}
-	switch rep.Outcome {
-	case reloadDone:
-		r.digest = r.files(r.current)
-	case reloadInvalid:
-		r.digest = digest // it is read again when it has changed; what was refused may work later
+	if rep.Outcome != reloadRefused { // which may work later, with the same content
+		r.digest = digest
 	}
 	rep.Generation, rep.Hash, rep.Took = r.generation, r.current.Source.Hash, time.Since(began).Round(time.Millisecond).String()
 	r.note(rep, by)

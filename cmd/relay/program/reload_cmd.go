@@ -55,8 +55,12 @@ listed. The exit code is 0 when all instances did it, 1 when one refused or did 
 	return c
 }
 
-// reloadHeard is how long to wait for instances to say that they begin.
-const reloadHeard = time.Second
+const (
+	// reloadFirst is how long to wait for the first instance to say that it begins: a host may be busy.
+	reloadFirst = 5 * time.Second
+	// reloadOthers is how long to wait for others after that.
+	reloadOthers = time.Second
+)
 
 // ask has instances reload, and waits for those that said that they begin. Who says nothing in the end has no outcome.
 func (f reloadFlags) ask(ctx context.Context, nc *nats.Conn, service string) ([]reloadReport, error) {
@@ -78,7 +82,7 @@ func (f reloadFlags) ask(ctx context.Context, nc *nats.Conn, service string) ([]
 		return nil, err
 	}
 	reports := make(map[string]reloadReport)
-	heard, all := time.Now().Add(reloadHeard), time.Now().Add(f.timeout)
+	heard, all := time.Now().Add(reloadFirst), time.Now().Add(f.timeout)
 	for {
 		waiting := false
 		for _, rep := range reports {
@@ -102,6 +106,9 @@ func (f reloadFlags) ask(ctx context.Context, nc *nats.Conn, service string) ([]
 		var rep reloadReport
 		if err != nil || json.Unmarshal(m.Data, &rep) != nil || rep.Instance == "" || reports[rep.Instance].Outcome != "" {
 			continue
+		}
+		if len(reports) == 0 {
+			heard = time.Now().Add(reloadOthers)
 		}
 		reports[rep.Instance] = rep
 	}

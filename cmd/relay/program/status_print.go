@@ -161,7 +161,11 @@ func printInstances(w io.Writer, list []consumer.Status, now time.Time) {
 		case !s.Ready:
 			ready = "NOT READY"
 		}
-		fmt.Fprintf(w, "%s  %s, up %v\n", printable(s.Instance), ready, now.Sub(s.Started).Round(time.Second))
+		up := ""
+		if !s.Started.IsZero() { // an answer that is not relay's has none
+			up = fmt.Sprintf(", up %v", now.Sub(s.Started).Round(time.Second))
+		}
+		fmt.Fprintf(w, "%s  %s%s\n", printable(s.Instance), ready, up)
 		for _, t := range slices.Concat(s.Trouble, s.Notices) {
 			fmt.Fprintf(w, "  ! %s\n", printable(t))
 		}
