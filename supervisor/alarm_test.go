@@ -1,8 +1,11 @@
 package supervisor
 
 import (
+	"context"
+	"fmt"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -47,4 +50,54 @@ func TestGroup_regressionAKeyQueuedWhileAWorkerWaitsForTheLockStarts(t *testing.
 	held.unlock()
 	await("the probe starts", func() bool { return len(b.startsOf(2)) == 1 })
 	g.Close(t.Context())
+}
+
+// A probe failed while an operator had paused the route: its message went back, its key was forgotten as one that nothing is left
+// of, and then put among those that wait. Its memory served another key by then, or soon.
+func TestAlarm_regressionAKeyThatFailsDuringAPauseIsForgottenOnce(t *testing.T) {
+	for what, cfg := range map[string]Config{
+		"trips":        {TripAfter: new(1)},
+		"names a time": {RetryAfter: ScopeKey},
+		"panics":       {},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg.RouteTripAfter = new(3)
+				b := newBench(t, Options{Config: cfg})
+				for i := range uint64(3) {
+					b.send(first(1, failing, succeed), fmt.Sprint("k", i), i+1)
+				}
+				synctest.Wait()
+				fails := map[string]handlerFunc{"trips": failing, "names a time": retryAfter(time.Minute), "panics": panicking}[what]
+				b.send(first(1, func(ctx context.Context, m *Message, n int) Verdict {
+					time.Sleep(time.Second)
+					return fails(ctx, m, n)
+				}, succeed), "new", 10)
+				for len(b.startsOf(10)) == 0 {
+					time.Sleep(100 * time.Millisecond)
+				}
+				if s := b.g.Status(); s.State != Probing {
+					t.Fatalf("the route is %v", s.State)
+				}
+				b.g.Pause()
+				time.Sleep(2 * time.Second)
+				turn := b.g.lock()
+				for _, k := range turn.alarm.keys {
+					if turn.keys[k.name] != k {
+						t.Errorf("key %q is forgotten, and is to be woken at %v", k.name, k.wakeAt)
+					}
+				}
+				turn.unlock()
+				if b.state("new") == Flowing {
+					t.Error("its failure is forgotten")
+				}
+				b.g.Resume()
+				time.Sleep(time.Hour)
+				for _, seq := range []uint64{1, 2, 3, 10} {
+					b.wantFinal(seq, AckMessage)
+				}
+				b.close()
+			})
+		})
+	}
 }

@@ -15,7 +15,8 @@ type Ended struct {
 // EndWaits has the route and all its keys probe now, whatever they wait for: a trip, a Retry-After, a fault that stopped the
 // route, or an operator who suspended the key. Messages that wait outside the group for their own delay still do.
 //
-// A route that is suspended goes on as how says; all others try one message first in any case.
+// A route that is suspended goes on as how says; all others try one message first in any case. AtOnce ends a trial: dead is an
+// answer again.
 func (g *Group) EndWaits(how Resumption) Ended {
 	t := g.lock()
 	rs := &t.route
@@ -34,6 +35,9 @@ func (g *Group) EndWaits(how Resumption) Ended {
 		t.call(t.opts.More)
 	case Waiting, Probing:
 		rs.restarts, rs.notBefore = 0, time.Time{}
+		if how == AtOnce {
+			rs.trial = false
+		}
 		t.beginRound("resumed")
 		t.call(t.opts.More)
 	}

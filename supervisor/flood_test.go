@@ -145,3 +145,100 @@ func TestFlood_resumeGoesOnAndIsSuspendedAnew(t *testing.T) {
 		b.close()
 	})
 }
+
+// A trial that took more than two seconds, or that failed, was over, and the next one was none: its dead letters were believed, and
+// the route flowed for as many more as dead_trip takes. What arrived meanwhile was dropped under forward: drop.
+func TestFlood_regressionATrialIsBelievedOnlyWhenItSucceeds(t *testing.T) {
+	for what, trial := range map[string]handlerFunc{
+		"takes long":      func(context.Context, *Message, int) Verdict { time.Sleep(3 * time.Second); return Verdict{Kind: Dead} },
+		"fails":           failing,
+		"panics":          panicking,
+		"hangs":           obeying,
+		"ignores its end": func(context.Context, *Message, int) Verdict { time.Sleep(time.Minute); return ok },
+		"names a time":    retryAfter(time.Minute),
+		"is dead after 50ms": func(context.Context, *Message, int) Verdict {
+			time.Sleep(50 * time.Millisecond)
+			return Verdict{Kind: Dead}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, Options{
+					Timeout: 10 * time.Second,
+					Config:  Config{DeadTrip: DeadTrip{Of: new(10)}, Forward: ForwardDrop, RetryAfter: ScopeRoute},
+				})
+				b.redeliver = false
+				for i := range uint64(10) {
+					b.send(deadly, fmt.Sprint("key ", i), i+1)
+				}
+				synctest.Wait()
+				if s := b.g.Status(); s.State != Suspended {
+					t.Fatalf("the route is %v", s.State)
+				}
+				before := b.deadLetters()
+				b.g.EndWaits(Trial)
+				b.send(trial, "trial", 100)
+				b.send(deadly, "early", 101)
+				for i := range uint64(300) {
+					time.Sleep(time.Second)
+					b.send(deadly, fmt.Sprint("later ", i), 200+i)
+				}
+				if n := b.deadLetters() - before; n > 0 || b.g.Status().State != Suspended {
+					t.Errorf("%d dead letters, the route is %v", n, b.g.Status().State)
+				}
+				if n := len(b.allStarts()) - 10; n > 3 { // the first one, once more, and one that is dead
+					t.Errorf("%d messages were tried", n)
+				}
+				for _, seq := range append(seq(200, 499), 101) {
+					if o, ended := b.final(seq); ended {
+						t.Errorf("message %d: %+v", seq, o)
+						break
+					}
+				}
+				b.close()
+			})
+		})
+	}
+}
+
+// A handler that ran since before the suspension is not the trial, and its dead was believed.
+func TestFlood_regressionAnOldRunIsNotTheTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Timeout: time.Hour, Config: Config{DeadTrip: DeadTrip{Of: new(10)}}})
+		b.send(first(1, func(context.Context, *Message, int) Verdict { time.Sleep(30 * time.Second); return Verdict{Kind: Dead} }, succeed), "old", 100)
+		for i := range uint64(10) {
+			b.send(deadly, fmt.Sprint("key ", i), i+1)
+		}
+		time.Sleep(20 * time.Second)
+		b.g.EndWaits(Trial)
+		b.send(takes(20*time.Second), "trial", 101)
+		time.Sleep(15 * time.Second)
+		if s := b.g.Status(); s.State != Probing {
+			t.Errorf("the route is %v: %s", s.State, s.Why)
+		}
+		time.Sleep(time.Minute)
+		b.wantFinal(101, AckMessage)
+		b.wantFinal(100, AckMessage)
+		if s := b.g.Status(); s.State != Flowing {
+			t.Errorf("the route is %v: %s", s.State, s.Why)
+		}
+		b.close()
+	})
+}
+
+func TestFlood_endWaitsAtOnceEndsATrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Config: Config{DeadTrip: DeadTrip{Of: new(10)}}})
+		b.redeliver = false
+		for i := range uint64(10) {
+			b.send(deadly, fmt.Sprint("key ", i), i+1)
+		}
+		synctest.Wait()
+		b.g.EndWaits(Trial)
+		b.g.EndWaits(AtOnce)
+		b.send(deadly, "k", 100)
+		synctest.Wait()
+		b.wantFinal(100, DeadLetter)
+		b.close()
+	})
+}

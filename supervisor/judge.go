@@ -90,7 +90,7 @@ func (t *turn) judge(r *run, res *result) {
 		t.failedRun(r, v)
 	case v.Kind == Snooze:
 		t.snooze(k, m, v)
-	case v.Kind == Dead && t.distrusts(r):
+	case v.Kind == Dead && t.distrusts():
 		told = nothing
 		t.doubted(r, v.Err)
 	default:
@@ -268,8 +268,10 @@ func (t *turn) comeBack(k *key, m *Message) {
 // keep puts a message that was started back to those that wait.
 func (t *turn) keep(k *key, m *Message) {
 	switch {
-	case t.closing, t.turnsAway(), t.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
+	case t.closing, t.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
 		t.deliver(m)
+	case t.turnsAway():
+		t.admit(k, m) // k is not forgotten by the one who is at work on it
 	case k.is(Suspended):
 		t.refuse(k, m)
 	default:

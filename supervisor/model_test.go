@@ -169,7 +169,7 @@ type model struct {
 func (m *model) start(msg *Message, number int) {
 	b, seq, now := m.b, msg.Sequence, time.Now()
 	if m.done[seq] {
-		if os := b.outcomes[seq]; !m.dead[seq] || os[len(os)-1].Action != GiveBack {
+		if os := b.outcomes[seq]; !m.dead[seq] || len(os) > 0 && os[len(os)-1].Action == DeadLetter {
 			b.fault("message %d starts again after it was done", seq)
 		}
 		m.done[seq], m.dead[seq] = false, false // what said so is not believed

@@ -48,6 +48,7 @@ func (g *Group) Resume() {
 	t := g.lock()
 	if t.paused {
 		t.paused = false
+		t.expectAbsent()
 		for k := range t.stash.keys.all() {
 			t.makeReady(k)
 		}

@@ -105,6 +105,24 @@ func (o *outside) next(now time.Time) (seq uint64, until time.Time, any bool) {
 	return 0, time.Time{}, false
 }
 
+// expect prolongs the wait for all of them.
+func (o *outside) expect(until time.Time) {
+	for _, a := range o.absent {
+		a.until = later(a.until, until)
+	}
+}
+
+// expectAbsent is for the end of a pause or a suspension: what was turned away meanwhile is as likely to come as ever.
+func (t *turn) expectAbsent() {
+	until := t.now.Add(t.outsideFor())
+	for _, k := range t.keys {
+		if len(k.outside.absent) > 0 {
+			k.outside.expect(until)
+			t.alarm.wake(k, until)
+		}
+	}
+}
+
 // call returns at most n of those that can be called back, the smallest sequences first.
 func (o *outside) call(n int) (list []Work) {
 	for len(list) < n && len(o.uncalled) > 0 {

@@ -19,7 +19,7 @@ type round struct {
 	asked   int       // of these
 	again   bool      // one that had failed before was asked
 	failed  bool
-	trial   bool // of an operator: one message, and dead is no answer
+	trial   bool // of an operator: one message, for however long it runs
 	running int  // probes of this round
 }
 
@@ -68,6 +68,8 @@ func (rd *round) over(now time.Time) (bool, time.Time) {
 	switch {
 	case rd.began.IsZero():
 		return false, time.Time{}
+	case rd.running > 0 && rd.trial:
+		return false, time.Time{} // its answer decides
 	case rd.running > 0:
 		end := rd.began.Add(probePatience)
 		return !now.Before(end), end
@@ -94,6 +96,7 @@ func (*routeProbing) is() State { return Probing }
 // beginRound asks anew, whatever an earlier round told.
 func (t *turn) beginRound(why string) {
 	s := &routeProbing{t.route.rounds.next(t.opts.Concurrency)}
+	s.trial = t.route.trial
 	if t.route.is() == Probing {
 		t.route.state = s
 		return

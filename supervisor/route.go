@@ -16,6 +16,7 @@ type route struct {
 	evidence  evidence
 	flood     flood
 	rounds    rounds
+	trial     bool  // resumed for one: until it flows, or is suspended again, one message is tried at a time, and dead is no answer
 	probes    int   // that run, of this round and of earlier ones
 	epoch     int32 // counts how often the route came to flow
 	old       int   // of what runs, handlers and factories that began before that
@@ -164,7 +165,7 @@ func (t *turn) routeFlows(why string) {
 	if s.is() != Probing { // a probe of an earlier round, or an operator
 		t.moveRoute(new(routeProbing), why, 0)
 	}
-	s.restarts, s.rounds.size, s.notBefore = 0, 0, time.Time{}
+	s.restarts, s.rounds.size, s.notBefore, s.trial = 0, 0, time.Time{}, false
 	s.epoch++
 	s.old = t.busy()
 	f := &routeFlowing{ramp: firstRamp, rampAt: t.now.Add(rampEvery)}

@@ -18,6 +18,7 @@ func (*routeSuspended) answered(*turn, *run)               {}
 func (t *turn) suspendRoute(why string) {
 	t.route.evidence.clear()
 	t.route.flood.clear()
+	t.route.trial = false
 	t.moveRoute(new(routeSuspended), why, 0)
 	for _, k := range t.keys {
 		t.emptyAll(k, t.sendAwayPaused)
@@ -25,24 +26,16 @@ func (t *turn) suspendRoute(why string) {
 	}
 }
 
-// onTrial tells whether one message is tried on behalf of an operator; the others wait.
-func (t *turn) onTrial() bool {
-	s, ok := t.route.state.(*routeProbing)
-	return ok && s.trial
-}
+// onTrial tells whether one message at a time is tried on behalf of an operator; the others wait. A trial that fails goes on
+// after a wait.
+func (t *turn) onTrial() bool { return t.route.trial }
 
-// distrusts tells whether the verdict of a run that says dead is not believed: its message stays.
-func (t *turn) distrusts(r *run) bool {
-	if t.route.is() == Suspended {
-		return true
-	}
-	s := t.roundOf(r)
-	return s != nil && s.trial
-}
+// distrusts tells whether the verdict dead is not believed, whenever the run began: its message stays.
+func (t *turn) distrusts() bool { return t.route.is() == Suspended || t.onTrial() }
 
-// doubted takes in a run whose verdict dead is not believed.
+// doubted takes in a run whose verdict dead is not believed. One that began before the suspension does not end the trial.
 func (t *turn) doubted(r *run, err error) {
-	if t.route.is() != Suspended {
+	if t.route.is() != Suspended && r.round > 0 {
 		t.route.lastErr = err
 		t.suspendRoute("the trial was answered with dead: " + text(err))
 	}
@@ -62,10 +55,10 @@ func (t *turn) watchFlood(r *run, v Verdict) {
 // resumeRoute lets a suspended route flow, or try one message first.
 func (t *turn) resumeRoute(how Resumption) {
 	t.route.flood.clear()
+	t.expectAbsent()
 	if how == Trial {
+		t.route.trial = true
 		t.beginRound("resumed for a trial")
-		s := t.route.state.(*routeProbing)
-		s.trial = true
 		return
 	}
 	t.routeFlows("resumed")
@@ -78,7 +71,7 @@ const (
 	// AtOnce lets all messages start.
 	AtOnce Resumption = iota
 	// Trial lets one message start first. When it is answered with dead the route is suspended again, and the message stays; any
-	// other answer lets the route flow.
+	// other answer lets the route flow. When it fails, the route waits and tries one again.
 	Trial
 )
 
