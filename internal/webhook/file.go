@@ -93,6 +93,7 @@ const reread = time.Second
 // where orchestrators change a symbolic link.
 type Keys struct {
 	paths   []string
+	toSign  bool // a public key is an error
 	current atomic.Pointer[[]*Key]
 	next    atomic.Int64 // Unix nanoseconds
 
@@ -101,9 +102,13 @@ type Keys struct {
 	said string // what was wrong last
 }
 
-// Open reads the files, in their order.
-func Open(paths ...string) (*Keys, error) {
-	k := &Keys{paths: paths}
+// Open reads the files, in their order, for keys to verify by.
+func Open(paths ...string) (*Keys, error) { return (&Keys{paths: paths}).open() }
+
+// OpenToSign is Open for keys to sign by: a file with a public key is an error, now and when it is read again.
+func OpenToSign(paths ...string) (*Keys, error) { return (&Keys{paths: paths, toSign: true}).open() }
+
+func (k *Keys) open() (*Keys, error) {
 	if _, err := k.read(); err != nil {
 		return nil, err
 	}
@@ -112,7 +117,7 @@ func Open(paths ...string) (*Keys, error) {
 }
 
 // Current returns the keys. At most once a second it reads the files first; who comes meanwhile gets those of before. What cannot be
-// read, or is no key, changes nothing: the keys of before are used on, and the log says so once.
+// read, is no key, or is a public one among keys to sign by, changes nothing: the keys of before are used on, and the log says so once.
 func (k *Keys) Current(now time.Time) []*Key {
 	if now.UnixNano() >= k.next.Load() && k.mu.TryLock() {
 		k.next.Store(now.Add(reread).UnixNano())
@@ -120,10 +125,10 @@ func (k *Keys) Current(now time.Time) []*Key {
 		switch text := fmt.Sprint(err); {
 		case err != nil && text != k.said:
 			k.said = text
-			slog.Warn("a key file cannot be read again: the keys of before sign on", "err", err)
+			slog.Warn("a key file cannot be used: the keys of before are used on", "err", err)
 		case err == nil && (changed || k.said != ""):
 			k.said = ""
-			slog.Info("signing keys were read again", "keys", fmt.Sprint(*k.current.Load()))
+			slog.Info("webhook keys were read again", "keys", fmt.Sprint(*k.current.Load()))
 		}
 		k.mu.Unlock()
 	}
@@ -151,6 +156,9 @@ func (k *Keys) readLocked() (changed bool, err error) {
 		some, err := parseFile(path, all[i])
 		if err != nil {
 			return false, err
+		}
+		if k.toSign && slices.ContainsFunc(some, func(k *Key) bool { return !k.Signs() }) {
+			return false, fmt.Errorf("%s holds a public key (whpk_…), which cannot sign", path)
 		}
 		keys = append(keys, some...)
 	}

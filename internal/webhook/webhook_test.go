@@ -193,6 +193,31 @@ func TestKeys_areReadAgain(t *testing.T) {
 	}
 }
 
+// A public key in place of the private one would leave requests unsigned.
+func TestOpenToSign_publicKey(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	own := parse(t, NewPrivate())
+	if err := WriteFile(path, own); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := OpenToSign(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(own[0].Public()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := keys.Current(time.Now().Add(2 * reread)); len(got) != 1 || !got[0].Signs() {
+		t.Errorf("signs by %v after a public key was put there", got)
+	}
+	if _, err := OpenToSign(path); err == nil || !strings.Contains(err.Error(), path+" holds a public key") {
+		t.Error(err)
+	}
+	if _, err := Open(path); err != nil {
+		t.Error("to verify:", err)
+	}
+}
+
 // A signature costs its own text and nothing of the body's size.
 func TestSign_copiesNoBody(t *testing.T) {
 	body := make([]byte, 8<<20)

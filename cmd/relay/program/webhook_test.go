@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,16 +43,18 @@ func docCommands(t *testing.T, page string) (commands []string) {
 	return commands
 }
 
-// freePort is one that nobody listens on.
+// freePort is one that nobody listens on, and that the kernel hands out to nobody who leaves the choice to it.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		port := strconv.Itoa(11000 + rand.IntN(21000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
+	t.Fatal("no port is free")
+	return ""
 }
 
 // The commands of docs/webhooks.md, from an empty folder: both messages arrive with signatures that hold, the second one by the new key
@@ -66,7 +70,7 @@ func TestDocs_webhooksCommandsWork(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bin, "relay"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ports := strings.NewReplacer(":9000", ":"+freePort(t), ":4222", ":"+freePort(t))
+	server, endpoint := ":"+freePort(t), ":0" // until listen says which
 	env := append(clean(os.Environ()), "PATH="+bin+":"+os.Getenv("PATH"), "RELAY_ADMIN__LISTEN=off")
 	command := func(text string) (*exec.Cmd, *output) {
 		c := exec.Command("sh", "-c", text)
@@ -81,7 +85,7 @@ func TestDocs_webhooksCommandsWork(t *testing.T) {
 	}
 	var listen *output
 	for _, text := range commands {
-		text = ports.Replace(strings.TrimSpace(text))
+		text = strings.NewReplacer(":9000", endpoint, ":4222", server).Replace(strings.TrimSpace(text))
 		if background, ok := strings.CutSuffix(text, " &"); ok {
 			c, out := command("exec " + background)
 			if err := c.Start(); err != nil {
@@ -107,6 +111,10 @@ func TestDocs_webhooksCommandsWork(t *testing.T) {
 				listen, says = out, "listening on"
 			}
 			eventually(t, says, func() bool { return strings.Contains(out.String(), says) })
+			if out == listen {
+				_, after, _ := strings.Cut(out.String(), "http://127.0.0.1")
+				endpoint, _, _ = strings.Cut(after, "\n")
+			}
 			continue
 		}
 		c, out := command(text)

@@ -3,9 +3,12 @@ package http
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	nethttp "net/http"
 	"net/url"
 	"slices"
@@ -285,8 +288,11 @@ func (t *tokens) ask(ctx context.Context) (*lent, error) {
 		return nil, fail("%s", text)
 	case asking.Err() != nil:
 		return nil, fail("no answer within %v", limit.Round(time.Millisecond))
-	case errors.As(err, &sent): // its URL is not shown
-		return nil, fail("%s", snippet.Head(without([]byte(sent.Err.Error()), secret), maxShown))
+	case errors.As(err, &sent):
+		if known := ofConnection(sent); known != nil {
+			return nil, fail("%s", snippet.Head([]byte(known.Error()), maxShown))
+		}
+		return nil, fail("gave no HTTP answer")
 	case err != nil:
 		return nil, fail("its answer is no token")
 	case !validToken(token.AccessToken):
@@ -302,6 +308,32 @@ func (t *tokens) ask(ctx context.Context) (*lent, error) {
 		l.renew = began.Add(token.Expiry.Sub(began) / 10 * 9)
 	}
 	return l, nil
+}
+
+// ofConnection finds the part of an error that tells of a connection, which may be shown: what surrounds it has the URL. It returns nil
+// for any other error, since net/http quotes an answer that it cannot read.
+func ofConnection(err error) error {
+	var op *net.OpError // also of the guard, and of alerts of TLS
+	var dns *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	switch {
+	case errors.As(err, &op):
+		return op
+	case errors.As(err, &dns):
+		return dns
+	case errors.As(err, &certificate):
+		return certificate
+	case errors.As(err, &record):
+		return record
+	case errors.Is(err, nethttp.ErrSchemeMismatch):
+		return nethttp.ErrSchemeMismatch
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return io.ErrUnexpectedEOF
+	case errors.Is(err, io.EOF):
+		return io.EOF
+	}
+	return nil
 }
 
 // grantErrors are those of RFC 6749, 5.2: anything else is the endpoint's own text.

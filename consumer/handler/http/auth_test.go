@@ -2,6 +2,7 @@ package http
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	nethttp "net/http"
@@ -103,7 +104,23 @@ func TestHandle_oauth2Failures(t *testing.T) {
 			_, _ = io.WriteString(w, body)
 		}
 	}
+	// What net/http quotes of an answer that it cannot read, in the forms in which the endpoint got the secret.
+	coded := base64.StdEncoding.EncodeToString([]byte("relay:" + clientSecret))
+	raw := func(answer string) nethttp.HandlerFunc {
+		return func(w nethttp.ResponseWriter, r *nethttp.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			c, _, err := nethttp.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.WriteString(c, answer)
+			_ = c.Close()
+		}
+	}
 	for want, answer := range map[string]nethttp.HandlerFunc{
+		"gave no HTTP answer":                    raw(coded + "\r\n\r\n"),
+		"gave no HTTP":                           raw("HTTP/1.1 200 OK\r\n" + coded + "\r\n\r\n"),
 		"500 Internal Server Error":              say(500, "text/plain", clientSecret),
 		"307 Temporary Redirect (redirects are ": say(307, "text/plain", clientSecret),
 		"302 Found":                              say(302, "text/html", clientSecret),
@@ -122,7 +139,7 @@ func TestHandle_oauth2Failures(t *testing.T) {
 		for range 3 {
 			err := h.Handle(t.Context(), message())
 			handlertest.Want(t, err, handlertest.FailRoute, "token endpoint http://127.0.0.1:", want)
-			if strings.Contains(fmt.Sprint(err), "canary") {
+			if text := fmt.Sprint(err); strings.Contains(text, "canary") || strings.Contains(text, coded) {
 				t.Errorf("a secret is in %v", err)
 			}
 		}
@@ -141,7 +158,7 @@ func TestHandle_oauth2SilentOrGone(t *testing.T) {
 	})
 	p.answer.Store(&hang)
 	h := newHandler(t, p.Config)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	handlertest.Want(t, h.Handle(ctx, message()), handlertest.FailRoute, "no answer within ")
 	if ctx.Err() != nil {

@@ -269,7 +269,7 @@ func TestHandle_templates(t *testing.T) {
 		"orders.evil:80.eu":    "letters, digits and hyphens",
 		"orders.é.eu":          "letters, digits and hyphens",
 		"orders.-a.eu":         "hyphen",
-		"orders." + strings.Repeat("a", 64) + ".x": "1 to 63",
+		"orders." + strings.Repeat("a", 64) + ".x": "longer than 63",
 	} {
 		m := message()
 		m.Subject = subj
@@ -291,16 +291,21 @@ func TestHandle_templates(t *testing.T) {
 func TestConfig_templates(t *testing.T) {
 	allow := Egress{Allow: []string{"1.1.1.1"}}
 	for want, c := range map[string]Config{
-		"url: messages choose part of the host":    {URL: "http://{1}.h/"},
-		"url: has {subject} in its host":           {URL: "http://{subject}/", Egress: allow},
-		"url: has a placeholder in its user info":  {URL: "http://{1}:canary@h/"},
-		"url: must begin with":                     {URL: "{1}://h/"},
-		"url: is not a URL":                        {URL: "http://h:{1}/"},
-		"url: has a fragment":                      {URL: "http://h/#{1}"},
-		"url: has an unknown placeholder":          {URL: "http://h/{canary}"},
-		"url: has an unknown placeholder: use":     {URL: "http://h/{01}"},
-		"url: holds { or }":                        {URL: "http://h/}"},
-		"url: has a host with a placeholder":       {URL: "http://{1}_x.h/", Egress: allow},
+		"url: messages choose part of the host":   {URL: "http://{1}.h/"},
+		"url: has {subject} in its host":          {URL: "http://{subject}/", Egress: allow},
+		"url: has a placeholder in its user info": {URL: "http://{1}:canary@h/"},
+		"url: must begin with":                    {URL: "{1}://h/"},
+		"url: is not a URL":                       {URL: "http://h:{1}/"},
+		"url: has a fragment":                     {URL: "http://h/#{1}"},
+		"url: has an unknown placeholder":         {URL: "http://h/{canary}"},
+		"url: has an unknown placeholder: use":    {URL: "http://h/{01}"},
+		"url: holds { or }":                       {URL: "http://h/}"},
+		"url: has a host with a placeholder":      {URL: "http://{1}_x.h/", Egress: allow},
+		"url: has a host with a placeholder that no token makes valid: the host has an empty label":   {URL: "http://{1}.h./", Egress: allow},
+		"url: has a host with a placeholder that no token makes valid: a label of the host begins":    {URL: "http://-{1}.h/", Egress: allow},
+		"url: has a host with a placeholder that no token makes valid: a label of the host begins or": {URL: "http://{1}-.h/", Egress: allow},
+		"url: has a host with a placeholder that no token makes valid: a label of the host is longer": {URL: "http://{1}" + strings.Repeat("x", 63) + ".h/", Egress: allow},
+		"url: has a host with a placeholder that no token makes valid: the host is a number":          {URL: "http://{1}.1/", Egress: allow},
 		"hosts[0]: must be a host name":            {URL: "http://{1}.h", Hosts: []string{"*x.h"}},
 		"hosts[1]: must be a host name":            {URL: "http://{1}.h", Hosts: []string{"x.h", "x_.h"}},
 		"hosts: the host of the url is not among ": {URL: "http://h", Hosts: []string{"*.h"}},
@@ -315,6 +320,23 @@ func TestConfig_templates(t *testing.T) {
 	} {
 		if err := c.Validate(); err != nil {
 			t.Errorf("%s: %v", c.URL, err)
+		}
+	}
+}
+
+// The host of a URL with placeholders may be written in capitals.
+func TestTarget_capitalsInHost(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://{2}.Hooks.Example.com/A/{1}": "https://acme.hooks.example.com/A/a",
+		"https://[fe80::1%25Eth0]/{1}":        "https://[fe80::1%25Eth0]/a",
+	} {
+		to, err := parseTarget(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hosts := []string{"*.Hooks.example.com"}
+		if got, err := to.expand("a.Acme", hosts); err != nil || got.String() != want {
+			t.Errorf("%s: %v %v", url, got, err)
 		}
 	}
 }

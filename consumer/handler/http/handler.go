@@ -72,7 +72,6 @@ import (
 	nethttp "net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"time"
 
@@ -231,15 +230,11 @@ func (s Sign) open() (*webhook.Keys, error) {
 	paths := make([]string, len(s.Keys))
 	for i, k := range s.Keys {
 		paths[i] = k.File
-		some, err := webhook.ReadFile(k.File)
-		if err != nil {
+		if _, err := webhook.OpenToSign(k.File); err != nil { // to name it
 			return nil, fmt.Errorf("sign.keys[%d]: %w", i, err)
 		}
-		if slices.ContainsFunc(some, func(k *webhook.Key) bool { return !k.Signs() }) {
-			return nil, fmt.Errorf("sign.keys[%d]: %s holds a public key (whpk_…), which cannot sign", i, k.File)
-		}
 	}
-	return webhook.Open(paths...)
+	return webhook.OpenToSign(paths...)
 }
 
 // Check reads the TLS files again. It does not connect: an endpoint that is down comes back.

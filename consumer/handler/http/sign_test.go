@@ -2,6 +2,7 @@ package http
 
 import (
 	"context"
+	"fmt"
 	"io"
 	nethttp "net/http"
 	"os"
@@ -114,10 +115,12 @@ func TestHandle_signingKeysRotateUnderLoad(t *testing.T) {
 	h := newHandler(t, Config{URL: s.URL, Sign: Sign{Keys: []File{{sender}}}})
 	ctx, cancel := context.WithCancel(t.Context())
 	var load sync.WaitGroup
-	for range 4 {
+	var rounds [4]atomic.Int64 // requests that each has had answered
+	for i := range rounds {
 		load.Go(func() {
 			for ctx.Err() == nil && !t.Failed() {
 				handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Ack)
+				rounds[i].Add(1)
 				time.Sleep(time.Millisecond)
 			}
 		})
@@ -131,8 +134,14 @@ func TestHandle_signingKeysRotateUnderLoad(t *testing.T) {
 			}
 		}
 	}
-	signatures := func(n int) func() bool {
-		return func() bool { s := signed.Load(); return s != nil && len(strings.Fields(*s)) == n }
+	// Every request that goes on from here is signed by so many: those that were on their way have been answered.
+	signedBy := func(n int) {
+		t.Helper()
+		until(fmt.Sprint(n, " sign"), func() bool { s := signed.Load(); return s != nil && len(strings.Fields(*s)) == n })
+		for i := range rounds {
+			before := rounds[i].Load()
+			until("the others are answered", func() bool { return rounds[i].Load() > before })
+		}
 	}
 	put := func(path string, keys ...string) {
 		t.Helper()
@@ -151,12 +160,12 @@ func TestHandle_signingKeysRotateUnderLoad(t *testing.T) {
 	old := first
 	for _, young := range []string{webhook.NewPrivate(), webhook.NewSecret()} {
 		put(sender, young, old)
-		until("both sign", signatures(2))
+		signedBy(2)
 		put(receiver, young)
 		key, _ := webhook.ParseKey(young)
 		until("the receiver has the new key", func() bool { return trusted.Current(time.Now())[0].Fingerprint() == key.Fingerprint() })
 		put(sender, young)
-		until("the new one signs alone", signatures(1))
+		signedBy(1)
 		old = young
 	}
 	before := handled.Load()

@@ -77,6 +77,9 @@ func parseTarget(s string) (*target, error) {
 		return pieces
 	}
 	host := u.Hostname()
+	if strings.Contains(host, word) {
+		host = strings.ToLower(host) // as the tokens in it
+	}
 	t.host, t.path, t.query = cut(host), cut(u.EscapedPath()), cut(u.RawQuery)
 	if !t.hostChosen() {
 		if _, err := netip.ParseAddr(host); err != nil && isNumber(host) {
@@ -86,10 +89,9 @@ func parseTarget(s string) (*target, error) {
 		if slices.ContainsFunc(t.host, func(p piece) bool { return p.token < 0 }) {
 			return nil, errors.New("has {subject} in its host: only tokens, such as {2}, may stand there")
 		}
-		for _, p := range t.host {
-			if p.token == 0 && strings.Trim(strings.ToLower(p.text), labels+".") != "" {
-				return nil, errors.New("has a host with a placeholder, and besides it something other than letters, digits, hyphens and dots")
-			}
+		// What is wrong with the shortest token, which makes no number, is wrong with every message.
+		if err := checkHost(strings.ReplaceAll(host, word, "n")); err != nil {
+			return nil, fmt.Errorf("has a host with a placeholder that no token makes valid: %w", err)
 		}
 	}
 	if next == 0 {
@@ -197,8 +199,10 @@ func checkHost(host string) error {
 	}
 	for label := range strings.SplitSeq(host, ".") {
 		switch {
-		case label == "" || len(label) > 63:
-			return errors.New("a label of the host has not 1 to 63 bytes")
+		case label == "":
+			return errors.New("the host has an empty label (a dot at its beginning or end, or two in a row)")
+		case len(label) > 63:
+			return errors.New("a label of the host is longer than 63 bytes")
 		case strings.Trim(label, labels) != "":
 			return errors.New("a label of the host may hold letters, digits and hyphens only")
 		case label[0] == '-' || label[len(label)-1] == '-':
