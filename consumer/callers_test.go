@@ -221,6 +221,21 @@ func TestCallers_deadline(t *testing.T) {
 	}
 }
 
+// An ordered message expired while it was away: its key waited for it for a minute or more.
+func TestCallers_regressionAnExpiredMessageDoesNotBlockItsKey(t *testing.T) {
+	w := newWorld(t)
+	r, _ := w.start(Config{}, permitted(Route{
+		Order: supervisor.OrderKey, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil }),
+	}))
+	rt := r.all()[0]
+	rt.group.Expect(rt.keyOf("orders.eu"), 1)
+	a := w.caller(nil)
+	a.publish("orders.eu", "", nats.Header{"Relay-Expires-In": {"0s"}})
+	a.reply("expired")
+	a.publish("orders.eu", "", nil)
+	a.reply("done")
+}
+
 // A caller who says no, or is gone for good, has its message forgotten: it never starts, spends nothing and is no dead letter.
 func TestCallers_forgottenBeforeTheStart(t *testing.T) {
 	w := newWorld(t)
