@@ -77,7 +77,7 @@ func callers(w *World, l callersLoad) {
 	}
 	patient, enough := context.WithTimeout(w.T.Context(), 5*time.Minute)
 	defer enough()
-	var over sync.WaitGroup
+	var over, gone sync.WaitGroup
 	over.Add(l.calls)
 	calling := background(func() {
 		for i := range fates {
@@ -89,7 +89,9 @@ func callers(w *World, l callersLoad) {
 				over.Done()
 				end()
 			} else if f.givesUp > 0 {
+				gone.Add(1)
 				time.AfterFunc(f.givesUp, func() {
+					defer gone.Done()
 					end()
 					f.gone = time.Now()
 				})
@@ -116,7 +118,7 @@ func callers(w *World, l callersLoad) {
 	calling()
 	over.Wait()
 	w.Eventually(time.Minute, "rest", func() bool { return w.rest().done() })
-	time.Sleep(10 * ms) // for the last of those who gave up to note when
+	gone.Wait() // the last of those who give up, perhaps after they had their result
 	judgeCallers(w, l, fates)
 }
 
