@@ -134,7 +134,7 @@ func TestRelay_messagesThatEndTheirProcess(t *testing.T) {
 	}
 	for seq, body := range killers {
 		id := fmt.Sprintf("%d %s", seq+1, body)
-		most := 4
+		most := 5 // max_crashes and 1, and 1 for a process that a busy machine lets die more slowly than ack_wait
 		if body == "fail, then kill" {
 			most++ // the failure
 		}
