@@ -66,7 +66,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			s.hold(now)
 		}()
 	}
-	s.backlog = m.arrival.Pending > 0 || m.arrival.Deliveries > 1
+	s.puller.Backlog = m.arrival.Pending > 0 || m.arrival.Deliveries > 1
 	if d == nil {
 		return
 	}

@@ -310,7 +310,7 @@ func (p *plot) preflight(ctx context.Context, list []*route) error {
 // enter has the parts that all routes share know of a route.
 func (r *Relay) enter(rt *route) {
 	r.metrics.of(rt)
-	r.link.cover(rt.cfg.AckWait)
+	r.link.Cover(rt.cfg.AckWait)
 	r.events.Mute(rt.cfg.Name, rt.handlesEvents())
 	if l := r.lives.Load(); l != nil {
 		l.cover(rt)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -163,7 +164,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 		}
 		<-done // with it ends what it asks of the server
 		s.inOrder.Wait()
-		s.relay.link.turns.may(s, 0, 0, s.relay.link.coming())
+		s.relay.link.Leave(&s.puller)
 		s.close()
 		close(s.ended)
 	}()
@@ -191,8 +192,8 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.tellStrays(now)
 			s.claimSoon(now)
 			s.attendGate(now)
-			if !s.inLine {
-				s.least = max(minLeast, s.least/2)
+			if !s.puller.InLine() {
+				s.puller.Least = max(link.LeastPull, s.puller.Least/2)
 			}
 			if !busy && s.suspicious(now) {
 				busy = true
@@ -241,17 +242,8 @@ func (s *source) holdsBack() bool {
 		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() || rt.full() })
 }
 
-const (
-	// maxUnconfirmed keeps a server that confirms slowly from being asked for more.
-	maxUnconfirmed = 8192
-	// maxComing bounds the bytes that all durables together have asked for. The server breaks a connection off for which
-	// it holds more than its max_pending, by default 64 MiB; it sends as fast as it can read. On a slow link it is less: see
-	// link.go.
-	maxComing = 32 << 20
-	// minLeast is how many bytes each pull is for, even when there are more durables than maxComing has room for, but for those of
-	// idle durables on a slow link. A larger message takes a round trip or a few more, and its neighbours do not.
-	minLeast = 128 << 10
-)
+// maxUnconfirmed keeps a server that confirms slowly from being asked for more.
+const maxUnconfirmed = 8192
 
 // pull asks for what there is room for, once half of it is worth asking.
 func (s *source) pull(now time.Time) {
@@ -262,17 +254,17 @@ func (s *source) pull(now time.Time) {
 	s.asked.expire(now)
 	free, room := s.asked.free(), s.room()
 	out, outBytes := s.asked.outstanding()
-	most, least, byTurns := s.part()
-	room.Bytes = min(room.Bytes, most)
+	part := s.relay.link.Part(&s.puller, len(s.relay.openSources()))
+	room.Bytes = min(room.Bytes, part.Most)
 	none := stop || free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
 	// What the messages may need twice over, but half of the bytes at most: the next pull is made before this one has come
 	// in full.
 	batch := room.Messages - out
-	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), least)
+	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), part.Least)
 	if none {
 		bytes = 0
 	}
-	if !s.mayAsk(byTurns, outBytes, bytes) || none {
+	if !s.relay.link.MayAsk(&s.puller, part, outBytes, bytes) || none {
 		return
 	}
 	s.asked.next++
@@ -356,7 +348,7 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	code, text := m.Header.Get("Status"), m.Header.Get("Description")
 	switch code {
 	case "100": // heartbeat: the pull is parked
-		s.refused, s.backlog = 0, false
+		s.refused, s.puller.Backlog = 0, false
 		return
 	case "408", "404": // it is over, and nothing is wrong
 		s.asked.over(id)
@@ -371,8 +363,8 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 			return
 		}
 		unused := s.asked.cut(id, messages, bytes)
-		s.backlog = s.backlog || text != "Batch Completed"
-		s.refused, s.least = 0, max(s.least, 2*unused) // it is larger than all that was asked for
+		s.puller.Backlog = s.puller.Backlog || text != "Batch Completed"
+		s.refused, s.puller.Least = 0, max(s.puller.Least, 2*unused) // it is larger than all that was asked for
 		return
 	}
 	s.asked.over(id)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 )
@@ -77,7 +78,7 @@ type Relay struct {
 	metrics *metrics
 
 	solo      *solo
-	link      *link
+	link      *link.Link
 	line      *caller.Line          // to the callers of messages
 	lives     atomic.Pointer[lives] // nil while no handler runs in this process
 	tellings  *tellings
@@ -166,7 +167,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 		list = append(list, newRoute(r, cfg))
 	}
 	r.routes.Store(&list)
-	r.link, r.line = newLink(shortest), caller.New(nc)
+	r.link, r.line = link.New(shortest), caller.New(nc)
 	r.metrics, r.tellings, r.events = newMetrics(), newTellings(r), r.newEvents()
 	r.metrics.r = r
 	for _, rt := range list {
@@ -412,14 +413,14 @@ const confirmTimeout = 200 * time.Millisecond
 // proveContact asks for a sign of life once a second, or more often where AckWait is short, so that the leases of messages that
 // arrive on an idle connection count from lately.
 func (r *Relay) proveContact(ctx context.Context) {
-	tick := time.NewTicker(r.link.every())
+	tick := time.NewTicker(r.link.Every())
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.link.shorter: // a route was added
-			tick.Reset(r.link.every())
+		case <-r.link.Shorter(): // a route was added
+			tick.Reset(r.link.Every())
 		case <-tick.C:
 		}
 		r.line.Look(time.Now())
@@ -428,7 +429,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 		err := r.nc.FlushWithContext(flush)
 		cancel()
 		if r.nc.IsConnected() {
-			r.link.measured(time.Since(sent), err == nil, r.nc.Stats().InBytes, time.Now())
+			r.link.Measured(time.Since(sent), err == nil, r.nc.Stats().InBytes, time.Now())
 		}
 		if err == nil {
 			for _, s := range r.openSources() {

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
@@ -63,11 +64,8 @@ type source struct {
 	retryPull time.Time    // no pull before then
 	refused   int          // pulls in a row
 	checkedAt time.Time    // when the watchdog last asked the server
-	least     int          // bytes that a pull is for, or the next message would not fit
+	puller    link.Puller  // its part of what the link brings
 	mean      int          // bytes, of the latest messages
-	backlog   bool         // more is coming, as far as the server told
-	turning   bool         // it takes turns with the other sources
-	inLine    bool         // it waits for its turn
 	unused    []*message
 	batch     batch // of take
 	gate      gate  // of ordered routes
@@ -149,8 +147,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.learn(stream.CachedInfo().Config, m, began)
 	s.saw(info)
 	s.inbox = s.relay.nc.NewInbox()
-	s.least = minLeast
-	s.backlog = info.NumPending > 0
+	s.puller = link.Puller{Wake: s.wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
 		Inbox: s.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
