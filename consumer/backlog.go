@@ -88,6 +88,13 @@ func (rt *route) backlog() *Backlog {
 	return b
 }
 
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // counted is how many messages of one of relay's own streams a route has, and the oldest of them.
 type counted struct {
 	n      uint64

@@ -295,9 +295,9 @@ func (p *plot) preflight(ctx context.Context, list []*route) error {
 		}
 	}
 	if r.lives.Load() == nil && slices.ContainsFunc(list, func(rt *route) bool { return rt.guarded }) {
-		l, err := openLives(ctx, r)
+		l, err := r.openLives(ctx)
 		if err == nil {
-			err = r.attempt(ctx, l.begin)
+			err = r.attempt(ctx, l.Begin)
 		}
 		if err != nil {
 			return setupError("", err)
@@ -312,11 +312,11 @@ func (r *Relay) enter(rt *route) {
 	r.metrics.of(rt)
 	r.link.Cover(rt.cfg.AckWait)
 	r.events.Mute(rt.cfg.Name, rt.handlesEvents())
-	if l := r.lives.Load(); l != nil {
-		l.cover(rt)
-	}
 	if rt.guarded {
-		r.solo.add(rt.group)
+		if l := r.lives.Load(); l != nil {
+			l.Cover(rt.cfg.AckWait)
+		}
+		r.solo.Add(rt.group)
 	}
 }
 

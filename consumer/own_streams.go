@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/ownstream"
@@ -27,7 +28,7 @@ func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 	}
 	return append(list,
 		ownstream.Bucket(r.attemptsName(), r.cfg.Replicas, 0), ownstream.Bucket(strings.ToUpper(service)+"_STATE", r.cfg.Replicas, 0),
-		ownstream.Bucket(r.instancesName(), r.cfg.Replicas, lapse), dlq.JobsStream(service, r.cfg.Replicas))
+		ownstream.Bucket(r.instancesName(), r.cfg.Replicas, suspects.Lapse), dlq.JobsStream(service, r.cfg.Replicas))
 }
 
 // watchOwnStreams compares them at the start, when what the configuration says wins, and then again and again, when only

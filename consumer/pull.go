@@ -288,7 +288,7 @@ func (s *source) reconnected() {
 	s.mayHaveLost(time.Now())
 	s.refused, s.retryPull = 0, time.Time{}
 	if l := s.relay.lives.Load(); l != nil {
-		l.reconnected.Store(time.Now().UnixNano())
+		l.Reconnected(time.Now())
 	}
 	s.session.Reconnected()
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/link"
+	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 )
@@ -77,10 +78,10 @@ type Relay struct {
 	sources atomic.Pointer[[]*source] // those that are open; a new slice at each change
 	metrics *metrics
 
-	solo      *solo
+	solo      *suspects.Solo
 	link      *link.Link
-	line      *caller.Line          // to the callers of messages
-	lives     atomic.Pointer[lives] // nil while no handler runs in this process
+	line      *caller.Line                   // to the callers of messages
+	lives     atomic.Pointer[suspects.Lives] // nil while no handler runs in this process
 	tellings  *tellings
 	events    *event.Bus
 	retention retention
@@ -130,7 +131,7 @@ func (r *Relay) all() []*route {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: newSolo(), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1)}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1)}
 	r.troubles.log = cfg.Logger
 	r.drainFor.Store(int64(cfg.Drain))
 	r.troubles.report = func(what string, err error) { r.reportTrouble("", what, err) }
@@ -244,7 +245,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer stopFollowing()
 	defer escalate(nil) // ends the following
 	if l := r.lives.Load(); l != nil {
-		err := r.persist(ctx, "bucket "+r.instancesName(), func(ctx context.Context) error { return r.attempt(ctx, l.begin) })
+		err := r.persist(ctx, "bucket "+r.instancesName(), func(ctx context.Context) error { return r.attempt(ctx, l.Begin) })
 		if err != nil {
 			r.closeSources()
 			return unlessStopped(ctx, setupError("", err))
@@ -254,7 +255,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		if l := r.lives.Load(); l != nil { // also of a route that was added
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 			defer cancel()
-			l.end(end)
+			l.End(end)
 		}
 	}()
 	err = r.serve(ctx, units)
@@ -353,7 +354,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.watchStalls(work) })
 	running.Go(func() { r.watchOwnStreams(work) })
 	running.Go(func() { r.watchCounts(work) })
-	running.Go(func() { r.solo.run(ctx) })
+	running.Go(func() { r.solo.Run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
 	running.Go(func() { r.tryHeld(slow) })
 	r.serving.Store(true) // from here on routes may change
@@ -451,7 +452,7 @@ func (r *Relay) housekeep(ctx context.Context) {
 			r.log.Info("removed bodies of dead letters that are gone", "count", n)
 		}
 		if l := r.lives.Load(); l != nil {
-			l.housekeep(ctx)
+			l.Housekeep(ctx)
 		}
 		select {
 		case <-ctx.Done():

@@ -87,7 +87,7 @@ func newRoute(r *Relay, cfg Route) *route {
 		More:     rt.more,
 	}
 	if rt.guarded {
-		opts.Alone = r.solo.kick
+		opts.Alone = r.solo.Kick
 	}
 	if cfg.Handler != nil {
 		opts.Shared, rt.shared = cfg.Handler, newSharedLife(cfg.Handler)

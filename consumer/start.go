@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/away"
@@ -118,12 +119,12 @@ func (r *Relay) shared(ctx context.Context) error {
 			make func(ctx context.Context) error
 		}{"stream " + event.StreamName(r.cfg.Service), r.ensureEvents})
 	}
-	if len(r.solo.all()) > 0 {
+	if r.solo.Any() {
 		parts = append(parts, struct {
 			name string
 			make func(ctx context.Context) error
 		}{"bucket " + r.instancesName(), func(ctx context.Context) (err error) {
-			l, err := openLives(ctx, r)
+			l, err := r.openLives(ctx)
 			if err == nil {
 				r.lives.Store(l)
 			}
@@ -139,6 +140,24 @@ func (r *Relay) shared(ctx context.Context) error {
 	}
 	making.Wait()
 	return setupError("", faults...)
+}
+
+func (r *Relay) instancesName() string { return suspects.Bucket(r.cfg.Service) }
+
+// openLives makes the bucket in which processes with Go handlers say that they live.
+func (r *Relay) openLives(ctx context.Context) (*suspects.Lives, error) {
+	l, err := suspects.Open(ctx, suspects.Config{
+		Conn: r.nc, JS: r.js, Service: r.cfg.Service, Instance: r.cfg.Instance, Began: r.since(), Replicas: r.cfg.Replicas, Logger: r.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, rt := range r.all() {
+		if rt.guarded {
+			l.Cover(rt.cfg.AckWait)
+		}
+	}
+	return l, nil
 }
 
 func (r *Relay) deadConfig() dlq.Config { return r.deadConfigOf(r.all()) }

@@ -175,21 +175,24 @@ func TestRelay_noSuspectsWithoutADeath(t *testing.T) {
 	}))
 	w.settled("ORDERS", "billing")
 	close(block)
-	if ids := b.lives.Load().entries(t); len(ids) != 1 || ids[0] != b.lives.Load().id {
-		t.Errorf("entries %v, mine is %s", ids, b.lives.Load().id)
+	if ids := w.instances(); len(ids) != 1 || ids[0] != b.lives.Load().ID() {
+		t.Errorf("entries %v, mine is %s", ids, b.lives.Load().ID())
 	}
-	b.lives.Load().mu.Lock()
-	defer b.lives.Load().mu.Unlock()
-	if len(b.lives.Load().dead) > 0 {
-		t.Errorf("deaths: %v", b.lives.Load().dead)
+	if died, err := b.lives.Load().Recent(t.Context()); died || err != nil {
+		t.Errorf("a process died: %v, %v", died, err)
 	}
 }
 
-func (l *lives) entries(t *testing.T) (ids []string) {
-	t.Helper()
-	lister, err := l.kv.ListKeys(t.Context())
+// instances are the entries of processes that have not said that they end.
+func (w *world) instances() (ids []string) {
+	w.t.Helper()
+	kv, err := w.js.KeyValue(w.t.Context(), "RELAY_INSTANCES")
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
+	}
+	lister, err := kv.ListKeys(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
 	}
 	for id := range lister.Keys() {
 		ids = append(ids, id)
@@ -409,35 +412,13 @@ func TestRelay_regressionFailuresDoNotStandBehindLookUps(t *testing.T) {
 	route := killedRoute(func(context.Context, *Msg) error { return Dead(errors.New("bad")) })
 	w.cameAgain(route, 2*slowPaths, 3*time.Second)
 	r, _ := w.start(Config{Logger: quiet}, route)
-	r.lives.Load().looking <- struct{}{} // somebody looks, and the server does not answer
+	done, err := r.lives.Load().Turn(t.Context()) // somebody looks, and the server does not answer
+	if err != nil {
+		t.Fatal(err)
+	}
 	w.eventually("they are asked for", func() bool { return r.all()[0].looks.Len() >= slowPaths })
 	w.publish("orders.us", 1)
 	w.eventually("the failure is settled", func() bool { return len(w.deadLetters()) == 1 })
-	<-r.lives.Load().looking
+	done()
 	w.settled("ORDERS", "billing")
-}
-
-// After a restart of the server the others may take longer to reconnect: a process was charged that was on its way back.
-func TestLives_regressionWhoReconnectsIsNotCharged(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	r, _ := w.start(Config{Logger: quiet}, killedRoute(func(context.Context, *Msg) error { return nil }))
-	r.lives.Load().reconnected.Store(time.Now().UnixNano())
-	var asked atomic.Int64
-	time.AfterFunc(2*askAgain, func() { w.someoneElse("OTHER", &asked) })
-	if ended, err := r.lives.Load().ended(t.Context(), "OTHER"); ended || !errors.Is(err, errThere) {
-		t.Errorf("ended %v, %v", ended, err)
-	}
-}
-
-func TestLives_howLongALookIsGood(t *testing.T) {
-	t.Parallel()
-	for wait, want := range map[time.Duration]time.Duration{time.Second: minLook, 8 * time.Second: 2 * time.Second, 5 * time.Minute: maxLook} {
-		w := newWorld(t)
-		route := killedRoute(func(context.Context, *Msg) error { return nil })
-		route.AckWait = wait
-		if r, _ := w.start(Config{Logger: quiet}, route); r.lives.Load().every != want {
-			t.Errorf("AckWait %v: %v, want %v", wait, r.lives.Load().every, want)
-		}
-	}
 }

@@ -138,7 +138,7 @@ func (u *unit) end() {
 	u.living.Wait()
 	r := u.relay
 	for _, rt := range u.main.routes {
-		r.solo.remove(rt.group)
+		r.solo.Remove(rt.group)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

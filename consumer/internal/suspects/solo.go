@@ -1,4 +1,4 @@
-package consumer
+package suspects
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 const soloSlice = time.Second
 
 // acquitPatience is how long the others wait until it is written down that the last suspect ended nothing.
-const acquitPatience = 2 * settleTimeout
+const acquitPatience = 2 * patience
 
-// solo runs the suspects of all guarded routes of the process, one at a time, while nothing else runs in it.
-type solo struct {
+// Solo runs the suspects of all guarded routes of the process, one at a time, while nothing else runs in it.
+type Solo struct {
 	mu      sync.Mutex // held for the three below; never where a group's lock is held
 	groups  []*supervisor.Group
 	removed []*supervisor.Group // those in which handlers that were given up still run
@@ -30,10 +30,11 @@ type solo struct {
 	certain atomic.Bool
 }
 
-func newSolo() *solo { return &solo{kicked: make(chan struct{}, 1)} }
+// NewSolo has no groups.
+func NewSolo() *Solo { return &Solo{kicked: make(chan struct{}, 1)} }
 
-// add has the suspects of a group run alone, and the group wait for those of others.
-func (s *solo) add(g *supervisor.Group) {
+// Add has the suspects of a group run alone, and the group wait for those of others.
+func (s *Solo) Add(g *supervisor.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.groups = append(slices.Clip(s.groups), g)
@@ -42,8 +43,8 @@ func (s *solo) add(g *supervisor.Group) {
 	}
 }
 
-// remove takes out a group that has ended. Its handlers that were given up may run on, and end the process.
-func (s *solo) remove(g *supervisor.Group) {
+// Remove takes out a group that has ended. Its handlers that were given up may run on, and end the process.
+func (s *Solo) Remove(g *supervisor.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !slices.Contains(s.groups, g) {
@@ -55,7 +56,7 @@ func (s *solo) remove(g *supervisor.Group) {
 }
 
 // left is how many handlers of removed groups were given up and run nevertheless. Groups without are forgotten. s.mu is held.
-func (s *solo) left() (stuck int) {
+func (s *Solo) left() (stuck int) {
 	s.removed = slices.DeleteFunc(s.removed, func(g *supervisor.Group) bool {
 		_, n := g.Busy()
 		stuck += n
@@ -65,14 +66,14 @@ func (s *solo) left() (stuck int) {
 }
 
 // all are the groups that there are. The slice is not changed any more.
-func (s *solo) all() []*supervisor.Group {
+func (s *Solo) all() []*supervisor.Group {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.groups
 }
 
 // hold holds all groups, or lets them go on.
-func (s *solo) hold(yes bool) {
+func (s *Solo) hold(yes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.holding = yes
@@ -85,22 +86,31 @@ func (s *solo) hold(yes bool) {
 	}
 }
 
-// kick says that a suspect waits, or that nothing runs any more. It does not block.
-func (s *solo) kick() {
+// Kick says that a suspect waits, or that nothing runs any more. It does not block.
+func (s *Solo) Kick() {
 	select {
 	case s.kicked <- struct{}{}:
 	default:
 	}
 }
 
-// acquitted says that a suspect is not accused any more.
-func (s *solo) acquitted() {
+// Accused says that a suspect is about to run alone, and that this is written down.
+func (s *Solo) Accused() { s.accused.Add(1) }
+
+// Certain tells whether no handler that was given up runs on, so that whatever ends the process now is the suspect that runs.
+func (s *Solo) Certain() bool { return s.certain.Load() }
+
+// Any tells whether there are groups.
+func (s *Solo) Any() bool { return len(s.all()) > 0 }
+
+// Acquitted says that a suspect is not accused any more.
+func (s *Solo) Acquitted() {
 	s.accused.Add(-1)
-	s.kick()
+	s.Kick()
 }
 
-// run serves until ctx is done.
-func (s *solo) run(ctx context.Context) {
+// Run serves until ctx is done.
+func (s *Solo) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -115,7 +125,7 @@ func (s *solo) run(ctx context.Context) {
 
 // phase holds all groups, waits until nothing runs, which the timeouts of the routes bound, and runs suspects for a slice. It
 // returns how many attempts were started so far, before the others may go on.
-func (s *solo) phase(ctx context.Context) (started uint64) {
+func (s *Solo) phase(ctx context.Context) (started uint64) {
 	s.hold(true)
 	defer func() {
 		started = s.started()
@@ -132,14 +142,14 @@ func (s *solo) phase(ctx context.Context) (started uint64) {
 	return
 }
 
-func (s *solo) started() (n uint64) {
+func (s *Solo) started() (n uint64) {
 	for _, g := range s.all() {
 		n += g.Started()
 	}
 	return n
 }
 
-func (s *solo) start() bool {
+func (s *Solo) start() bool {
 	for _, g := range s.all() {
 		if g.StartAlone() {
 			return true
@@ -150,7 +160,7 @@ func (s *solo) start() bool {
 
 // calm waits until nothing runs, and until it is written down that what ran ended nothing: else it would be charged with what
 // the others do. It returns false when ctx was done first.
-func (s *solo) calm(ctx context.Context) bool {
+func (s *Solo) calm(ctx context.Context) bool {
 	look := time.NewTicker(100 * time.Millisecond)
 	defer look.Stop()
 	began := time.Now()
@@ -171,7 +181,7 @@ func (s *solo) calm(ctx context.Context) bool {
 	}
 }
 
-func (s *solo) busy() (running, stuck int) {
+func (s *Solo) busy() (running, stuck int) {
 	for _, g := range s.all() {
 		r, st := g.Busy()
 		running, stuck = running+r, stuck+st
@@ -183,7 +193,7 @@ func (s *solo) busy() (running, stuck int) {
 
 // rest leaves the process to the others for as long as they waited, unless they have nothing to do: then none was started
 // since. What waited for the suspects starts when these have ended, at once.
-func (s *solo) rest(ctx context.Context, d time.Duration, started uint64) {
+func (s *Solo) rest(ctx context.Context, d time.Duration, started uint64) {
 	const step = 10 * time.Millisecond
 	until := time.Now().Add(d)
 	if pause(ctx, step); s.started() == started {

@@ -1,4 +1,4 @@
-package consumer
+package suspects
 
 import (
 	"context"
@@ -27,13 +27,13 @@ func (w soloWork) Settle(supervisor.Outcome)                        { w.settled.
 // Suspects of any route wait for the handlers of all routes, and take no more than half of the time.
 func TestSolo_suspectsRunAloneInTheProcessAndOthersGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSolo()
+		s := NewSolo()
 		for range 3 {
-			s.groups = append(s.groups, supervisor.New(supervisor.Options{Concurrency: 8, Alone: s.kick}))
+			s.groups = append(s.groups, supervisor.New(supervisor.Options{Concurrency: 8, Alone: s.Kick}))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { s.run(ctx); close(done) }()
+		go func() { s.Run(ctx); close(done) }()
 
 		var running, alone, fresh, suspects, settled atomic.Int64
 		other := func() {
@@ -46,7 +46,7 @@ func TestSolo_suspectsRunAloneInTheProcessAndOthersGoOn(t *testing.T) {
 			fresh.Add(1)
 		}
 		suspect := func() {
-			if alone.Add(1) != 1 || running.Load() != 0 || !s.certain.Load() {
+			if alone.Add(1) != 1 || running.Load() != 0 || !s.Certain() {
 				t.Errorf("%d suspects and %d others run", alone.Load(), running.Load())
 			}
 			time.Sleep(50 * time.Millisecond)
@@ -99,13 +99,13 @@ func TestSolo_regressionSuspectsTakeHalfOfTheTimeAtMost(t *testing.T) {
 	for name, every := range map[string]time.Duration{"busy": 10 * time.Millisecond, "now and then": 700 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newSolo()
+				s := NewSolo()
 				for range 2 {
-					s.groups = append(s.groups, supervisor.New(supervisor.Options{Concurrency: 8, Alone: s.kick}))
+					s.groups = append(s.groups, supervisor.New(supervisor.Options{Concurrency: 8, Alone: s.Kick}))
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
-				go func() { s.run(ctx); close(done) }()
+				go func() { s.Run(ctx); close(done) }()
 				var alone, suspects, fresh, settled atomic.Int64
 				const n, each = 6, 3 * time.Second
 				for i := range uint64(n) {
@@ -141,19 +141,19 @@ func TestSolo_regressionSuspectsTakeHalfOfTheTimeAtMost(t *testing.T) {
 // A handler that ignored its timeout may end the process at any time: then nobody is charged.
 func TestSolo_isNotCertainBesideAHandlerThatWasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSolo()
-		g := supervisor.New(supervisor.Options{Concurrency: 2, Timeout: time.Second, Alone: s.kick})
+		s := NewSolo()
+		g := supervisor.New(supervisor.Options{Concurrency: 2, Timeout: time.Second, Alone: s.Kick})
 		s.groups = []*supervisor.Group{g}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { s.run(ctx); close(done) }()
+		go func() { s.Run(ctx); close(done) }()
 		var settled atomic.Int64
 		forever := make(chan struct{})
 		g.Deliver(&supervisor.Message{Work: soloWork{func() { <-forever }, &settled}, Key: "k", Sequence: 1})
 		certain := make(chan bool, 2)
 		for i := range uint64(2) {
 			g.Deliver(&supervisor.Message{
-				Work: soloWork{func() { certain <- s.certain.Load() }, &settled}, Key: fmt.Sprint(i), Sequence: i + 2, Returns: 1, Alone: true,
+				Work: soloWork{func() { certain <- s.Certain() }, &settled}, Key: fmt.Sprint(i), Sequence: i + 2, Returns: 1, Alone: true,
 			})
 			time.Sleep(3 * time.Second)
 			if i == 0 {
@@ -173,15 +173,15 @@ func TestSolo_isNotCertainBesideAHandlerThatWasGivenUp(t *testing.T) {
 // The route of a stuck handler was updated: its group was forgotten, and suspects of other routes were charged.
 func TestSolo_regressionIsNotCertainBesideAStuckHandlerOfARouteThatEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSolo()
+		s := NewSolo()
 		g := supervisor.New(supervisor.Options{Timeout: time.Second})
-		s.add(g)
+		s.Add(g)
 		var settled atomic.Int64
 		forever := make(chan struct{})
 		g.Deliver(&supervisor.Message{Work: soloWork{func() { <-forever }, &settled}, Key: "k", Sequence: 1})
 		time.Sleep(time.Minute)
 		g.Close(t.Context())
-		s.remove(g)
+		s.Remove(g)
 		if running, stuck := s.busy(); running != 0 || stuck != 1 {
 			t.Errorf("%d run and %d are stuck", running, stuck)
 		}
