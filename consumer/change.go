@@ -312,6 +312,9 @@ func (r *Relay) enter(rt *route) {
 	r.metrics.of(rt)
 	r.link.Cover(rt.cfg.AckWait)
 	r.events.Mute(rt.cfg.Name, rt.handlesEvents())
+	if rt.cfg.Leased() {
+		r.grid.need()
+	}
 	if rt.guarded {
 		if l := r.lives.Load(); l != nil {
 			l.Cover(rt.cfg.AckWait)

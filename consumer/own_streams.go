@@ -12,6 +12,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/ownstream"
 )
 
@@ -25,6 +26,9 @@ func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 	list := append([]jetstream.StreamConfig{ack.RetryConfig(service, r.retryStreamName(), r.cfg.Replicas)}, r.deadConfig().Streams()...)
 	if r.cfg.Events.Store {
 		list = append(list, event.Stream(service, r.cfg.Replicas, r.cfg.Events.MaxAge))
+	}
+	if r.grid.needed() {
+		list = append(list, fleet.Stream(service, r.cfg.Replicas))
 	}
 	return append(list,
 		ownstream.Bucket(r.attemptsName(), r.cfg.Replicas, 0), ownstream.Bucket(strings.ToUpper(service)+"_STATE", r.cfg.Replicas, 0),

@@ -44,6 +44,8 @@ type Config struct {
 	Stalled time.Duration
 	// Adopt changes durables that exist with other settings.
 	Adopt bool
+	// Fleet says how the instances know of each other, where routes need that.
+	Fleet Fleet
 	// Instance names this process in dead letters and logs. Empty means the host name and a random part.
 	Instance string
 	// Logger may be nil.
@@ -80,6 +82,7 @@ type Relay struct {
 
 	solo      *suspects.Solo
 	link      *link.Link
+	grid      *grid
 	line      *caller.Line                   // to the callers of messages
 	lives     atomic.Pointer[suspects.Lives] // nil while no handler runs in this process
 	tellings  *tellings
@@ -144,6 +147,10 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	r.grid = newGrid(r)
+	if err := cfg.Fleet.Validate(); err != nil {
+		return nil, fmt.Errorf("fleet.%w", err)
 	}
 	if !nameRule.MatchString(cfg.Service) {
 		return nil, fmt.Errorf("service: must be 1 to 64 letters, digits, - or _ (got %q)", cfg.Service)
@@ -343,6 +350,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 		u.begin()
 	}
 	running.Go(func() { r.proveContact(work) })
+	running.Go(func() { r.grid.run(work) })
 	running.Go(func() { r.housekeep(work) })
 	running.Go(func() { r.unstick(work) })
 	running.Go(func() { r.watchOrphans(work) })

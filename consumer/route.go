@@ -37,6 +37,9 @@ type Route struct {
 	Key string `koanf:"key"`
 	// Order is none (default), or key: one message of a key at a time, in stream order, within one instance.
 	Order string `koanf:"order"`
+	// Instances is how many instances of the service handle messages of the route at a time: all (default), or one, with the others standing
+	// by. Routes that share a Durable have the same.
+	Instances string `koanf:"instances"`
 	// Timeout ends an attempt. Zero means 30s.
 	Timeout time.Duration `koanf:"timeout"`
 	// AckWait is after what time without a sign of life JetStream gives the message to somebody else. Zero means 30s;
@@ -97,12 +100,22 @@ type DeadLetter struct {
 	Prefix string `koanf:"prefix"`
 }
 
+// What Route.Instances says.
+const (
+	InstancesAll = "all"
+	InstancesOne = "one"
+)
+
+// Leased tells whether one instance at a time handles messages of the route.
+func (r Route) Leased() bool { return r.Instances == InstancesOne }
+
 // WithDefaults fills the fields that say nothing. Prefixes depend on the service and stay empty.
 func (r Route) WithDefaults() Route {
 	r.Durable = cmp.Or(r.Durable, r.Name)
 	r.Concurrency = cmp.Or(r.Concurrency, 64)
 	r.Key = cmp.Or(r.Key, "subject")
 	r.Order = cmp.Or(r.Order, supervisor.OrderNone)
+	r.Instances = cmp.Or(r.Instances, InstancesAll)
 	r.Timeout = cmp.Or(r.Timeout, 30*time.Second)
 	r.AckWait = cmp.Or(r.AckWait, 30*time.Second)
 	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, 20)
@@ -173,6 +186,9 @@ func (r Route) Validate() error {
 	}
 	if r.Order != supervisor.OrderNone && r.Order != supervisor.OrderKey {
 		fault("order: must be none or key (got %q)", r.Order)
+	}
+	if r.Instances != InstancesAll && r.Instances != InstancesOne {
+		fault("instances: must be all or one (got %q)", r.Instances)
 	}
 	if r.Concurrency < 1 || r.Concurrency > 65_536 {
 		fault("concurrency: must be 1 to 65536 (got %d)", r.Concurrency)

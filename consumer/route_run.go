@@ -164,6 +164,11 @@ func (rt *route) trouble() error {
 	if err := rt.troubles.err(); err != nil {
 		return err
 	}
+	if rt.cfg.Leased() {
+		if since, err := rt.relay.grid.reason(); err != nil {
+			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), err)
+		}
+	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	if rt.stopped != nil {

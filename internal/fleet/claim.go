@@ -31,10 +31,24 @@ func (f *Fleet) Holder(resource string) (h Holder, ok bool) {
 	}, true
 }
 
+// Lease is a resource in the hands of this instance.
+type Lease struct {
+	// Fence is the number that grew with this holder.
+	Fence uint64
+
+	s *session
+}
+
+// Valid tells whether no other instance can have the resource yet. It costs a look at the clock.
+func (l Lease) Valid() bool { return l.s.valid() }
+
+// Lost is closed when the lease is over.
+func (l Lease) Lost() <-chan struct{} { return l.s.ctx.Done() }
+
 // Hold runs work whenever this instance has the resource, until ctx is done. One instance of the fleet runs it at a time; when it ends, by
-// itself or because the lease is lost, the resource is free for the others, and Hold stands by again. The context of work ends with the
-// cause [ErrLost] when the lease is over; fence is the number that grew with this holder.
-func (f *Fleet) Hold(ctx context.Context, resource string, work func(ctx context.Context, fence uint64)) {
+// itself or because the lease is lost, the resource is free for the others, and Hold stands by again. The context of work ends with
+// ctx, and with the cause [ErrLost] when the lease is over.
+func (f *Fleet) Hold(ctx context.Context, resource string, work func(ctx context.Context, l Lease)) {
 	var resting time.Time // somebody else may have it first, after this instance let it go
 	for ctx.Err() == nil {
 		changed := f.await()
@@ -64,7 +78,7 @@ func (f *Fleet) Hold(ctx context.Context, resource string, work func(ctx context
 		if fence, ok := f.take(ctx, s, resource); ok {
 			held, end := context.WithCancelCause(ctx)
 			stop := context.AfterFunc(s.ctx, func() { end(ErrLost) })
-			work(held, fence)
+			work(held, Lease{Fence: fence, s: s})
 			stop()
 			end(nil)
 			f.release(s, resource, fence)
@@ -83,9 +97,18 @@ func (f *Fleet) mayTake(resource string) (*session, bool) {
 	if f.session == nil || !f.session.valid() || !f.view.whole {
 		return nil, false
 	}
+	if time.Now().Before(f.anew) || time.Now().Before(f.yielded[resource]) {
+		return nil, false
+	}
 	holder := f.view.claims[resource].Session
-	_, taken := f.view.sessions[holder]
-	return f.session, !taken || holder == f.session.id
+	return f.session, holder == "" || holder == f.session.id || f.view.over(holder, f.cfg.Lease, time.Now())
+}
+
+// Yield has this instance leave a resource to others for a while, if it gets free.
+func (f *Fleet) Yield(resource string, until time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.yielded[resource] = until
 }
 
 // rank is the place of a session among those that live in the order of preference for a resource (rendezvous hashing).
@@ -109,15 +132,12 @@ func weight(resource, id string) uint64 {
 	return h.Sum64()
 }
 
-// take makes the resource this instance's. A claim that names its session already is its own: the answer to an earlier write was lost, or that
-// to a release.
+// take makes the resource this instance's. It writes also when the claim names its session already: the answer to an earlier write may have
+// been lost, or a release may be on its way to the watch.
 func (f *Fleet) take(ctx context.Context, s *session, resource string) (fence uint64, ok bool) {
 	f.mu.Lock()
 	last := f.view.claims[resource]
 	f.mu.Unlock()
-	if last.Session == s.id {
-		return last.revision, true
-	}
 	data, _ := json.Marshal(owner{Format: 1, Session: s.id, Instance: f.cfg.Instance})
 	call, cancel := context.WithTimeout(ctx, f.cfg.Lease)
 	defer cancel()

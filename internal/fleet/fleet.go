@@ -55,17 +55,21 @@ type Fleet struct {
 	changed chan struct{}
 	trouble error // why there is no session
 	since   time.Time
+	created time.Time            // of the bucket
+	anew    time.Time            // nothing is claimed before
+	yielded map[string]time.Time // resources that are left to others, until then
 }
 
 // Stream is what the stream of the bucket has to be.
 func Stream(service string, replicas int) jetstream.StreamConfig {
-	c := ownstream.Bucket(bucketName(service), replicas, 0)
+	c := ownstream.Bucket(Bucket(service), replicas, 0)
 	c.AllowMsgTTL = true
 	c.SubjectDeleteMarkerTTL = time.Hour // so that watchers hear of sessions that ended
 	return c
 }
 
-func bucketName(service string) string { return strings.ToUpper(service) + "_FLEET" }
+// Bucket is the name of the bucket of a service.
+func Bucket(service string) string { return strings.ToUpper(service) + "_FLEET" }
 
 // Join makes the bucket if it is not there, and a Fleet that takes part once [Fleet.Run] runs.
 func Join(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, error) {
@@ -76,21 +80,53 @@ func Join(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, erro
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if _, err := ownstream.Ensure(ctx, js, Stream(cfg.Service, cfg.Replicas), cfg.Logger); err != nil {
-		return nil, fmt.Errorf("bucket %s: %w", bucketName(cfg.Service), err)
-	}
-	kv, err := js.KeyValue(ctx, bucketName(cfg.Service))
+	created, err := ensure(ctx, js, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("bucket %s: %w", bucketName(cfg.Service), err)
+		return nil, err
 	}
-	prefix := "$KV." + bucketName(cfg.Service) + "."
+	kv, err := js.KeyValue(ctx, Bucket(cfg.Service))
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", Bucket(cfg.Service), err)
+	}
+	prefix := "$KV." + Bucket(cfg.Service) + "."
 	if cfg.Domain != "" {
 		prefix = "$JS." + cfg.Domain + ".API." + prefix
 	}
 	return &Fleet{
 		cfg: cfg, js: js, kv: kv, prefix: prefix, guard: max(cfg.Lease/8, 250*time.Millisecond), now: sinceBoot,
-		renewal: make(chan struct{}, 1), changed: make(chan struct{}), view: newView(), since: time.Now(),
+		renewal: make(chan struct{}, 1), changed: make(chan struct{}), view: newView(), since: time.Now(), created: created,
+		yielded: make(map[string]time.Time),
 	}, nil
+}
+
+// ensure makes the bucket if it is not there, and returns when it was made.
+func ensure(ctx context.Context, js jetstream.JetStream, cfg Config) (created time.Time, err error) {
+	c := Stream(cfg.Service, cfg.Replicas)
+	// A bucket that was deleted and is made anew must not give fencing tokens that were given before. Less is written than once in a
+	// millisecond.
+	c.FirstSeq = uint64(time.Now().UnixMilli())
+	stream, err := ownstream.Ensure(ctx, js, c, cfg.Logger)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("bucket %s: %w", Bucket(cfg.Service), err)
+	}
+	return stream.CachedInfo().Created, nil
+}
+
+// mend makes a bucket again that was deleted. Whoever held something by the old one may not have noticed yet: nothing is claimed in the new one
+// for as long as a lease lasts.
+func (f *Fleet) mend(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, f.cfg.Lease)
+	defer cancel()
+	created, err := ensure(call, f.js, f.cfg)
+	if err != nil {
+		return // said by the next write
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !created.Equal(f.created) {
+		f.created, f.anew = created, time.Now().Add(f.cfg.Lease)
+		f.cfg.Logger.Warn("the bucket of the fleet was deleted, and made anew", "bucket", Bucket(f.cfg.Service))
+	}
 }
 
 // Run keeps a session until ctx is done, gives it back then, and returns when both are done. When a session is lost, a new one is made.
@@ -106,6 +142,7 @@ func (f *Fleet) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(f.cfg.Lease / 4):
+			f.mend(ctx)
 		}
 	}
 	stop()

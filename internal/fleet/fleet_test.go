@@ -152,7 +152,8 @@ func (w *work) hold(ctx context.Context, i *instance, name string) (wait func())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		i.Hold(ctx, "route.orders", func(ctx context.Context, fence uint64) {
+		i.Hold(ctx, "route.orders", func(ctx context.Context, l Lease) {
+			fence := l.Fence
 			if n := w.running.Add(1); n != 1 {
 				w.t.Errorf("%d hold it at the same time", n)
 			}
@@ -245,7 +246,7 @@ func TestHold_regressionADeletedSessionEndsItsWork(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		a.Hold(ctx, "x", func(ctx context.Context, _ uint64) {
+		a.Hold(ctx, "x", func(ctx context.Context, _ Lease) {
 			select {
 			case cause <- nil:
 			default:
@@ -300,4 +301,19 @@ func TestHold_neverTwoUnderRandomStalls(t *testing.T) {
 		other.link.Resume()
 	}
 	t.Logf("seed %d: held by %v", seed, w.who)
+}
+
+func TestHold_regressionABucketThatWasMadeAnewGivesGreaterFences(t *testing.T) {
+	s := natstest.Start(t, natstest.WithListen())
+	a := join(t, s, "a")
+	w := newWork(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer w.hold(ctx, a, "a")()
+	defer cancel()
+	w.next()
+	if err := a.js.DeleteStream(t.Context(), "KV_RELAY_FLEET"); err != nil {
+		t.Fatal(err)
+	}
+	w.next() // hold compares the fences
+	a.until(t, "the holder", func() bool { h, ok := a.Holder("route.orders"); return ok && h.Mine })
 }

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -38,11 +39,25 @@ type owner struct {
 type view struct {
 	sessions map[string]Member
 	gone     []Member
-	claims   map[string]owner // by resource
-	whole    bool             // everything that was there when the watch began has come
+	claims   map[string]owner     // by resource
+	ended    map[string]time.Time // sessions of which the bucket said that they are over, and when it did
+	whole    bool                 // everything that was there when the watch began has come
+	since    time.Time            // of that
 }
 
-func newView() view { return view{sessions: make(map[string]Member), claims: make(map[string]owner)} }
+func newView() view {
+	return view{sessions: make(map[string]Member), claims: make(map[string]owner), ended: make(map[string]time.Time)}
+}
+
+// over tells whether a session has ended. What is there when a watch begins may lack a session that was written again at that moment: of
+// one that is missing without a word, a renewal would come within a lease.
+func (v *view) over(id string, lease time.Duration, now time.Time) bool {
+	if _, lives := v.sessions[id]; lives {
+		return false
+	}
+	_, told := v.ended[id]
+	return told || now.Sub(v.since) >= lease
+}
 
 // remembered is for how long a member that is gone is told of.
 const remembered = time.Hour
@@ -88,7 +103,7 @@ func (f *Fleet) read(ctx context.Context, w jetstream.KeyWatcher) {
 			f.mu.Lock()
 			switch {
 			case entry == nil: // all that was there has come
-				next.whole = true
+				next.whole, next.since = true, time.Now()
 				next.gone = f.view.gone
 				for id, m := range f.view.sessions {
 					if _, lives := next.sessions[id]; !lives {
@@ -113,6 +128,7 @@ func (v *view) apply(entry jetstream.KeyValueEntry) {
 	put := entry.Operation() == jetstream.KeyValuePut
 	if id, ok := strings.CutPrefix(entry.Key(), sessionPrefix); ok {
 		if !put {
+			v.ended[id] = time.Now()
 			if m, lived := v.sessions[id]; lived {
 				delete(v.sessions, id)
 				v.leave(m)
@@ -135,6 +151,7 @@ func (v *view) apply(entry jetstream.KeyValueEntry) {
 
 func (v *view) leave(m Member) {
 	m.Gone = time.Now()
+	maps.DeleteFunc(v.ended, func(_ string, at time.Time) bool { return time.Since(at) > remembered })
 	v.gone = slices.DeleteFunc(append(v.gone, m), func(m Member) bool { return time.Since(m.Gone) > remembered })
 	if over := len(v.gone) - 100; over > 0 {
 		v.gone = slices.Delete(v.gone, 0, over)

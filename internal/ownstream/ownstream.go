@@ -148,6 +148,7 @@ var fields = []field{
 	},
 	must("allow_direct", func(c *jetstream.StreamConfig) *bool { return &c.AllowDirect }),
 	must("allow_msg_schedules", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgSchedules }),
+	must("allow_msg_ttl", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgTTL }),
 	must("allow_rollup_hdrs", func(c *jetstream.StreamConfig) *bool { return &c.AllowRollup }),
 	{
 		// A replay that is repeated within the window reaches its route once.

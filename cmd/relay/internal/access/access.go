@@ -120,7 +120,7 @@ func (b *builder) own() (list []string) {
 	if b.cfg.Events.Store {
 		list = append(list, event.StreamName(b.cfg.Service))
 	}
-	for _, s := range []string{"ATTEMPTS", "STATE", "JOBS", "INSTANCES"} {
+	for _, s := range []string{"ATTEMPTS", "STATE", "JOBS", "INSTANCES", "FLEET"} {
 		list = append(list, "KV_"+b.upper()+s)
 	}
 	list = append(list, schedule.LaterStream(b.cfg.Service), "KV_"+schedule.Bucket(b.cfg.Service))
@@ -189,6 +189,9 @@ func (b *builder) service() {
 		b.read(stream)
 		b.ask("CONSUMER.LIST." + stream) // relay tells of durables whose routes are gone
 		b.acknowledge(stream, durableOf(rt))
+		if rt.Leased() {
+			b.ask("CONSUMER.UNPIN."+stream+"."+durableOf(rt), "CONSUMER.UNPIN."+b.upper()+"RETRY.*")
+		}
 		b.publish(rt.Targets()...)
 		b.publish(rt.Caller.Reply...) // results, to whoever asked for them
 		b.publish(rt.Caller.Interest...)
@@ -205,7 +208,7 @@ func (b *builder) service() {
 	b.buckets("SCHEDULES")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", event.Prefix(s)+".>")
 	b.publish(b.deadPrefixes()...)
-	b.buckets("ATTEMPTS", "STATE", "JOBS", "INSTANCES")
+	b.buckets("ATTEMPTS", "STATE", "JOBS", "INSTANCES", "FLEET")
 	b.bucket("$O." + b.upper() + "DLQ_BODIES")
 	if b.cfg.Admin.Listen != "" && b.cfg.Admin.UI != config.UIOff { // the console is an operator, with the connection of the service
 		b.publish(s+".ctl.view.>", s+".ctl.act.>", "$SYS.REQ.USER.INFO")

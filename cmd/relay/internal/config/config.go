@@ -7,6 +7,7 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler"
+	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/schedule"
 )
 
@@ -24,6 +25,7 @@ type Config struct {
 	Schedules []schedule.Schedule `koanf:"schedules"`
 	DLQ       DLQ                 `koanf:"dlq"`
 	Events    consumer.Events     `koanf:"events"`
+	Fleet     consumer.Fleet      `koanf:"fleet"`
 	Drain     time.Duration       `koanf:"drain"`
 	Reload    Reload              `koanf:"reload"`
 	Ready     Ready               `koanf:"ready"`
@@ -185,6 +187,7 @@ func defaults() Config {
 		},
 		DLQ:    DLQ{OnFull: OnFullBlock},
 		Events: consumer.Events{MaxAge: 168 * time.Hour},
+		Fleet:  consumer.Fleet{Lease: fleet.MinLease},
 		Drain:  30 * time.Second,
 		Ready:  Ready{Stalled: time.Minute},
 		Admin:  Admin{Listen: "127.0.0.1:8420", UI: UIOperate},

@@ -56,6 +56,7 @@ var docs = map[string]doc{
 	"routes.concurrency": {text: "handlers at once"},
 	"routes.key":         {text: "what is supervised together: subject, route, or a template over tokens such as \"{2}\""},
 	"routes.order":       {text: "key: one message of a key at a time, in order", values: []string{"none", "key"}},
+	"routes.instances":   {text: "how many instances handle messages of the route at a time; one: the others stand by", values: []string{"all", "one"}},
 	"routes.timeout":     {text: "ends an attempt"},
 	"routes.ack_wait":    {text: "silence after which the server gives the message to somebody else, at least 1s; relay extends it while a handler runs"},
 
@@ -141,6 +142,9 @@ var docs = map[string]doc{
 	"events":         {text: "what an operator may want to know, published on <service>.event.>"},
 	"events.store":   {text: "keep them in the stream <SERVICE>_EVENTS, at most 100,000"},
 	"events.max_age": {text: "age at which stored events go"},
+
+	"fleet":       {text: "how instances know of each other, once a route needs it"},
+	"fleet.lease": {text: "silence after which an instance has lost what only one may have: whole seconds, at least 2s"},
 
 	"ready":             {text: "when /readyz fails, beside what is broken"},
 	"ready.stalled":     {text: "a route starts nothing for that long while messages wait"},

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -42,6 +43,9 @@ func (c *collector) validate(cfg *Config) {
 	}
 	if cfg.Events.MaxAge < time.Minute {
 		c.fault("events.max_age", "must be at least 1m (got %v)", cfg.Events.MaxAge)
+	}
+	if l := cfg.Fleet.Lease; l < fleet.MinLease || l%time.Second != 0 {
+		c.fault("fleet.lease", "must be whole seconds, at least %v (got %v)", fleet.MinLease, l)
 	}
 	c.notNegative("drain", cfg.Drain)
 	if w := cfg.Reload.Watch; w < 0 || w > 0 && w < time.Second {
