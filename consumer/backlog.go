@@ -33,11 +33,12 @@ type look struct {
 	at          time.Time
 	pending     uint64 // not delivered yet
 	outstanding int    // delivered and not settled
+	floor       uint64 // nothing up to this sequence waits
 }
 
 // saw notes what the server says of the durable.
 func (s *source) saw(info *jetstream.ConsumerInfo) {
-	s.looked.Store(&look{at: time.Now(), pending: info.NumPending, outstanding: info.NumAckPending})
+	s.looked.Store(&look{at: time.Now(), pending: info.NumPending, outstanding: info.NumAckPending, floor: info.AckFloor.Stream})
 }
 
 const (
@@ -95,10 +96,10 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// counted is how many messages of one of relay's own streams a route has, and the oldest of them.
+// counted is how many messages of one of relay's own streams a route has.
 type counted struct {
 	n      uint64
-	oldest time.Time // zero when there is none
+	oldest time.Time // when the first of them was published; zero when there is none
 }
 
 // count is kept up to date, at a cost that stays below a hundredth of the time, of the server as of the link.
@@ -112,13 +113,18 @@ type count struct {
 // countEvery is how often the messages of a route in relay's own streams are counted, unless that takes long.
 const countEvery = 15 * time.Second
 
-// watchCounts counts, for each route, what is parked.
+// watchCounts counts, for each route, what is parked, and finds the oldest message that waits.
 func (r *Relay) watchCounts(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		for _, rt := range r.all() {
 			r.count(ctx, &rt.parkedNow, rt.count.parked.Load()+rt.count.aside.Load(), r.retries.Name(), r.cfg.Service+".park."+rt.cfg.Name+".>")
+		}
+		for _, s := range r.openSources() {
+			if !s.due {
+				s.findOldest(ctx)
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -182,6 +188,6 @@ func (r *Relay) countMatching(ctx context.Context, stream, filter string) (c cou
 		return c, fmt.Errorf("stream %s: no count in the answer", stream)
 	}
 	c.n = follow + 1
-	c.oldest, _ = time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+	c.oldest = publishedAt(m.Header)
 	return c, nil
 }

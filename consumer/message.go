@@ -59,6 +59,14 @@ func (m *message) from() ack.Origin {
 	}
 }
 
+// published is when the message was first stored. A replay does not change that.
+func (m *message) published() time.Time {
+	if m.origin != nil {
+		return m.origin.Time
+	}
+	return m.delivery.Time
+}
+
 var _ supervisor.Preparer = (*message)(nil)
 
 // Prepare accuses a suspect before it is started.

@@ -24,6 +24,7 @@ type counters struct {
 	notDead  atomic.Uint64 // dead letters that could not be stored
 	letters  [5]atomic.Uint64
 	seconds  prometheus.Histogram
+	ages     prometheus.Histogram
 	// Of callers:
 	expired, forgotten, refused atomic.Uint64
 	answers                     [answerKinds]atomic.Uint64
@@ -55,8 +56,9 @@ func (c *counters) took(d time.Duration) { c.seconds.Observe(d.Seconds()) }
 type metrics struct {
 	r       *Relay
 	seconds *prometheus.HistogramVec
+	ages    *prometheus.HistogramVec
 
-	build, connected, deliveries, late, rebuilds, strays, orphans, verdicts, settlements, retries, aside, dead, notDead,
+	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, verdicts, settlements, retries, aside, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
 	heldMessages, heldBytes, heldMost, unconfirmed, ackPending, expired, forgotten, refused, questions, replies *prometheus.Desc
 }
@@ -66,10 +68,9 @@ func newMetrics() *metrics {
 		return prometheus.NewDesc("relay_"+name, help, labels, nil)
 	}
 	m := &metrics{
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "relay_handler_seconds", Help: "How long attempts took.",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
-		}, []string{"route"}),
+		seconds: histogram("handler_seconds", "How long attempts took.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
+		ages: histogram("message_age_seconds", "From the time when a message was published until it was through: done, dropped or dead-lettered.",
+			prometheus.ExponentialBuckets(0.001, 4, 15)),
 		build:        desc("build_info", "1; the labels say which relay this is.", "version", "go"),
 		connected:    desc("nats_connected", "1 while the connection to NATS is up."),
 		deliveries:   desc("deliveries_total", "Messages that arrived from JetStream.", "stream", "durable"),
@@ -83,6 +84,7 @@ func newMetrics() *metrics {
 		settlements:  desc("settlements_total", "How messages left their route.", "route", "how"),
 		retries:      desc("retries_total", "Failed messages by where they wait: nak, parked or stash.", "route", "where"),
 		aside:        desc("put_aside_total", "Messages of keys that wait, parked without an attempt because their durable fills.", "route"),
+		oldest:       desc("oldest_message_age_seconds", "Age of the oldest message that waits for the route, by the time when it was published; 0 when none does.", "route"),
 		dead:         desc("dead_letters_total", "Messages in the dead letters by reason.", "route", "reason"),
 		notDead:      desc("dead_letter_failures_total", "Dead letters that could not be stored; the messages stay where they are.", "route"),
 		keys:         desc("keys", "Keys by state.", "route", "state"),
@@ -119,10 +121,22 @@ func (m *metrics) of(rt *route) {
 		return
 	}
 	rt.count.seconds = m.seconds.WithLabelValues(rt.cfg.Name).(prometheus.Histogram)
+	rt.count.ages = m.ages.WithLabelValues(rt.cfg.Name).(prometheus.Histogram)
 }
 
 // forget takes out a route that is there no more.
-func (m *metrics) forget(route string) { m.seconds.DeleteLabelValues(route) }
+func (m *metrics) forget(route string) {
+	m.seconds.DeleteLabelValues(route)
+	m.ages.DeleteLabelValues(route)
+}
+
+// histogram has the buckets of every Prometheus, and native ones beside them for those that ask for these.
+func histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "relay_" + name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+	}, []string{"route"})
+}
 
 // Collector gives the metrics of all routes; register it with a prometheus.Registerer.
 func (r *Relay) Collector() prometheus.Collector { return r.metrics }
@@ -144,6 +158,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
 	m.seconds.Collect(ch)
+	m.ages.Collect(ch)
+	m.r.replays.collect(ch)
 	gauge(m.build, 1, version.String(), runtime.Version())
 	gauge(m.connected, one(m.r.nc.IsConnected()))
 	gauge(m.ready, one(m.r.Ready() == nil))
@@ -221,6 +237,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			if b.Parked != nil {
 				gauge(m.backlog, int(*b.Parked), name, "parked")
 			}
+		}
+		if oldest, known := rt.oldest(); known {
+			age := time.Duration(0)
+			if !oldest.IsZero() {
+				age = max(0, time.Since(oldest))
+			}
+			gauge(m.oldest, int(age.Seconds()), name)
 		}
 		if n, known := m.r.retention.dead.stored(name); known {
 			gauge(m.deadStored, n, name)

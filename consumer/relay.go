@@ -88,6 +88,7 @@ type Relay struct {
 	tellings  *tellings
 	events    *event.Bus
 	retention retention
+	replays   replays
 	orphans   atomic.Pointer[[]Orphan]
 
 	troubles troubles      // what is away that routes share
@@ -362,6 +363,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.watchStalls(work) })
 	running.Go(func() { r.watchOwnStreams(work) })
 	running.Go(func() { r.watchCounts(work) })
+	running.Go(func() { r.replays.watch(work, r) })
 	running.Go(func() { r.solo.Run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
 	running.Go(func() { r.tryHeld(slow) })

@@ -48,6 +48,7 @@ type source struct {
 	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon
 	count   *sourceCounters
 	looked  atomic.Pointer[look]
+	oldest  oldest
 	late    late
 	// Messages of ordered keys of which something must be asked first, and those behind them.
 	inOrder *pool.Pool

@@ -256,7 +256,8 @@ func TestMetrics_docsHaveThemAll(t *testing.T) {
 	w.settled("ORDERS", "billing")
 	w.eventually("everything was counted once", func() bool {
 		s := r.Status().Routes[0]
-		return s.Stored != nil && s.Backlog != nil && s.Backlog.Parked != nil
+		_, oldest := r.all()[0].oldest()
+		return s.Stored != nil && s.Backlog != nil && s.Backlog.Parked != nil && oldest && r.replays.states.Load() != nil
 	})
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(r.Collector())
