@@ -29,6 +29,7 @@ func (w *world) flood(subject string, n int) {
 // What the stash had no room for was NAKed, whatever its number. With MaxAckPending of them outstanding the server
 // delivered nothing more, and one failing key stopped all others.
 func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
+	t.Parallel()
 	for name, most := range map[string]int{"parked": 0, "the retry stream is full": 10} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -83,6 +84,7 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 
 // A message that is parked unstarted has a delivery of its own afterwards, and must stay away for longer all the same.
 func TestMessage_returnsAreCountedOverParking(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r, err := New(w.nc, Config{}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
 	if err != nil {
@@ -120,6 +122,7 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 
 // While messages wait to be put aside their lease may be lost, and another instance has them.
 func TestMessage_aFencedMessageIsNotPutAside(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r, stop := w.start(Config{Logger: quiet}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
 	for _, fenced := range []bool{true, false} {
@@ -151,6 +154,7 @@ func TestMessage_aFencedMessageIsNotPutAside(t *testing.T) {
 
 // Without the retry stream what waits stays in the durable, and the others go on.
 func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var handled atomic.Int64
 	r, _ := w.start(Config{Logger: quiet}, Route{
@@ -181,6 +185,7 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 
 // A schedule fires by the server's clock. When that is ahead, the message waits for the rest as a NAK.
 func TestRelay_aParkedMessageThatComesEarlyWaitsForTheRest(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var handled atomic.Int64
 	w.start(Config{}, Route{

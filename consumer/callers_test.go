@@ -90,6 +90,7 @@ func (a *asker) reply(outcome string) *nats.Msg {
 
 // The caller of a message gets its result, also after attempts that failed, and a message that nobody asked for has none.
 func TestCallers_theResultComesBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r, _ := w.start(Config{}, permitted(Route{
 		Retry: Retry{Backoff: soonAgain},
@@ -127,6 +128,7 @@ func TestCallers_theResultComesBack(t *testing.T) {
 
 // Each way in which a message can end is told to its caller.
 func TestCallers_everyOutcome(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.start(Config{}, permitted(Route{
 		Retry: Retry{Backoff: soonAgain, MaxAttempts: 2},
@@ -157,6 +159,7 @@ func TestCallers_everyOutcome(t *testing.T) {
 
 // What is past its deadline is not started, and its caller learns it; whether it is kept is the route's.
 func TestCallers_deadline(t *testing.T) {
+	t.Parallel()
 	for _, onExpired := range []string{ExpiredDrop, ExpiredDeadLetter} {
 		t.Run(onExpired, func(t *testing.T) {
 			w := newWorld(t)
@@ -223,6 +226,7 @@ func TestCallers_deadline(t *testing.T) {
 
 // An ordered message expired while it was away: its key waited for it for a minute or more.
 func TestCallers_regressionAnExpiredMessageDoesNotBlockItsKey(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r, _ := w.start(Config{}, permitted(Route{
 		Order: supervisor.OrderKey, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil }),
@@ -238,6 +242,7 @@ func TestCallers_regressionAnExpiredMessageDoesNotBlockItsKey(t *testing.T) {
 
 // A caller who says no, or is gone for good, has its message forgotten: it never starts, spends nothing and is no dead letter.
 func TestCallers_forgottenBeforeTheStart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := newLedger()
 	r, _ := w.start(Config{}, permitted(Route{
@@ -261,6 +266,7 @@ func TestCallers_forgottenBeforeTheStart(t *testing.T) {
 
 // A caller who does not answer in time: unknown says what that means.
 func TestCallers_unknown(t *testing.T) {
+	t.Parallel()
 	for unknown, want := range map[string]string{UnknownStart: "done", UnknownDrop: "forgotten"} {
 		t.Run(unknown, func(t *testing.T) {
 			w := newWorld(t)
@@ -284,6 +290,7 @@ func TestCallers_unknown(t *testing.T) {
 
 // A handler is cancelled, with the cause, when its caller does not want the message any more, and that is no failure.
 func TestCallers_forgottenWhileItRuns(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	cause := make(chan error, 1)
 	rt := permitted(Route{Handler: HandlerFunc(func(ctx context.Context, _ *Msg) error {
@@ -318,6 +325,7 @@ func TestCallers_forgottenWhileItRuns(t *testing.T) {
 
 // Callers who never answer hold half of the slots at most: the others' messages start meanwhile.
 func TestCallers_questionsLeaveSlots(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	rt := permitted(Route{Concurrency: 4, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
 	rt.Interest = Interest{Timeout: 10 * time.Second, Unknown: UnknownDrop}
@@ -339,6 +347,7 @@ func TestCallers_questionsLeaveSlots(t *testing.T) {
 
 // A message that must not be forgotten for want of a caller: one that was cut off while relay's own connection was away comes back.
 func TestCallers_absenceAfterAReconnect(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r, _ := w.start(Config{}, permitted(Route{Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })}))
 	inbox := nats.NewInbox()
@@ -356,6 +365,7 @@ func TestCallers_absenceAfterAReconnect(t *testing.T) {
 
 // Nobody borrows relay's voice: what a route does not permit is refused and counted, and the message runs without.
 func TestCallers_hostileHeaders(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r, _ := w.start(Config{}, permitted(Route{
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error { m.Reply([]byte("secret")); return nil }),
@@ -404,6 +414,7 @@ func TestCallers_hostileHeaders(t *testing.T) {
 
 // The result comes also from a message that waited in the retry stream, which has another arrival and the same caller.
 func TestCallers_parked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r, _ := w.start(Config{}, permitted(Route{
 		Retry: Retry{ParkAfter: time.Millisecond, Backoff: supervisor.Backoff{Policy: supervisor.Constant, Min: time.Second}},
@@ -427,6 +438,7 @@ func TestCallers_parked(t *testing.T) {
 
 // A message that is forgotten says nothing of its key: it is no success that ends an outage, and it holds up nobody behind it.
 func TestCallers_forgottenIsNoVerdict(t *testing.T) {
+	t.Parallel()
 	for _, order := range []string{supervisor.OrderNone, supervisor.OrderKey} {
 		t.Run(order, func(t *testing.T) {
 			w := newWorld(t)

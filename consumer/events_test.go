@@ -20,6 +20,7 @@ import (
 // What an operator may want to know is heard by a stock client, kept in the stream, handled by a route, and told to the program
 // itself; the route that handles events adds none, though it fails.
 func TestEvents_areHeardStoredAndHandled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var mu sync.Mutex
 	heard := map[event.Kind][]event.Event{}
@@ -119,6 +120,7 @@ func TestEvents_areHeardStoredAndHandled(t *testing.T) {
 
 // A stream of somebody else's that has the events already is a fault that the start names.
 func TestEvents_cannotBeStoredTwice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.stream("MINE", "relay.event.>")
 	r, err := New(w.s.Conn(t, nats.ReconnectBufSize(-1)), Config{Events: Events{Store: true}}, Route{

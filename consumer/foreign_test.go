@@ -80,6 +80,7 @@ func TestVerdictOf_foreignErrors(t *testing.T) {
 
 // The text of a typed nil was asked for where nobody recovered: one message ended the process, again at each start.
 func TestRelay_regressionATypedNilErrorEndsTheProcess(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	bad := map[string]func() error{
 		"orders.nil":     func() error { var none *declined; return none },
@@ -121,6 +122,7 @@ func TestRelay_regressionATypedNilErrorEndsTheProcess(t *testing.T) {
 
 // The child's number and its key are logged with why it did not start.
 func TestRelay_factoriesThatReturnATypedNil(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.publish("orders.1", 1)
 	made, good := 0, newLedger()

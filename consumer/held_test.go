@@ -50,12 +50,9 @@ func (w *world) refuses(stream string) (accept func()) {
 		}
 	})
 	w.t.Cleanup(func() { stop(); again.Wait() })
-	stays := time.Now()
-	w.eventually("it stays so", func() bool {
-		if info, err := st.Info(ctx); err != nil || info.Config.MaxMsgSize != 1 {
-			stays = time.Now()
-		}
-		return time.Since(stays) > 500*time.Millisecond
+	w.stays("it takes nothing", func() bool {
+		info, err := st.Info(ctx)
+		return err == nil && info.Config.MaxMsgSize == 1
 	})
 	return func() {
 		stop()
@@ -82,6 +79,7 @@ var often = supervisor.Backoff{Policy: supervisor.Constant, Min: 20 * time.Milli
 // Without the bucket of attempts no failure was settled, and no dead letter stored: they stood on the slow paths behind failures
 // that could not be recorded, each of which wrote a line a second, and relay was ready all the time.
 func TestRelay_withoutTheBucketOfAttemptsFailuresAreParkedAndDeadLettersStored(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const messages, most = 400, 3
 	var starts atomic.Int64
@@ -118,6 +116,7 @@ func TestRelay_withoutTheBucketOfAttemptsFailuresAreParkedAndDeadLettersStored(t
 
 // Nothing at all can be stored: the messages stay with their leases, are not started again, and go their way afterwards.
 func TestRelay_failuresThatCanNeitherBeRecordedNorParkedAreHeld(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const messages, most = 300, 2
 	var starts atomic.Int64
@@ -174,6 +173,7 @@ func TestRelay_failuresThatCanNeitherBeRecordedNorParkedAreHeld(t *testing.T) {
 
 // Somebody deletes the bucket: it is made again, and the attempts that this instance remembers still count.
 func TestRelay_deletedBucketOfAttemptsIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const most = 12
 	var starts atomic.Int64

@@ -16,6 +16,7 @@ import (
 
 // Every way in which a first attempt ends is told to the job, once for each message.
 func TestJobs_firstVerdicts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	broken := make(chan struct{})
 	w.start(Config{}, Route{
@@ -93,6 +94,7 @@ func TestRetention_warnsOnce(t *testing.T) {
 
 // I-18: without a place for a dead letter its message stays, other routes go on, and all is well soon after.
 func TestRelay_noDeadLetterStreamKeepsTheMessage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.stream("PARCELS", "parcels.>")
 	l := newLedger()

@@ -27,7 +27,7 @@ func TestRelay_regressionLargeMessagesAfterSmallOnesDoNotCostTheConnection(t *te
 		if i >= small {
 			size = 64 << 10
 		}
-		if _, err := js.PublishAsync("orders.x", make([]byte, size)); err != nil {
+		if _, err := js.PublishAsync("orders.x", make([]byte, size), jetstream.WithStallWait(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,6 +43,7 @@ func TestRelay_regressionLargeMessagesAfterSmallOnesDoNotCostTheConnection(t *te
 
 // Pulls name how many bytes they are for. A message that was stored when max_payload was larger is more than any of them.
 func TestRelay_messageLargerThanMaxPayloadIsHandled(t *testing.T) {
+	t.Parallel()
 	limit := int32(4 << 20)
 	w := newWorld(t, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = limit }))
 	for _, size := range []int{10, 3 << 20, 10, 3 << 20, 10} {
@@ -73,7 +74,7 @@ func TestRelay_regressionPullsOfAReplicatedDurableAreBounded(t *testing.T) {
 		return err == nil
 	})
 	for range count {
-		if _, err := js.PublishAsync("orders.x", make([]byte, size), jetstream.WithStallWait(30*time.Second)); err != nil {
+		if _, err := js.PublishAsync("orders.x", make([]byte, size), jetstream.WithStallWait(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,7 +108,7 @@ func TestRelay_regressionManyRoutesWithABacklogDoNotCostTheConnection(t *testing
 	for i := range routes {
 		subject := fmt.Sprintf("orders.r%d", i)
 		for range each {
-			if _, err := js.PublishAsync(subject, make([]byte, size), jetstream.WithStallWait(30*time.Second)); err != nil {
+			if _, err := js.PublishAsync(subject, make([]byte, size), jetstream.WithStallWait(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 
 // An older instance, while others are updated already: what a newer one wrote was dead-lettered, or misread.
 func TestRelay_whatANewerVersionWroteWaits(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var started atomic.Int64
 	route := Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { started.Add(1); return nil })}

@@ -43,6 +43,7 @@ func countingRoute(l *ledger) Route {
 }
 
 func TestOrders_pausedRouteLeavesItsMessagesInTheStreamUntilResumed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := newLedger()
 	r, _ := w.start(Config{}, countingRoute(l))
@@ -62,6 +63,7 @@ func TestOrders_pausedRouteLeavesItsMessagesInTheStreamUntilResumed(t *testing.T
 }
 
 func TestOrders_resumedKeyGetsItsMessagesBackAtOnceAndNotInAnHour(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := newLedger()
 	route := countingRoute(l)
@@ -114,6 +116,7 @@ func TestRoute_regressionWhatCameBackIsForgotten(t *testing.T) {
 }
 
 func TestOrders_holdOverARestartAndOnEveryInstance(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := newLedger()
 	_, stop := w.start(Config{Instance: "a"}, countingRoute(l))
@@ -142,6 +145,7 @@ func TestOrders_holdOverARestartAndOnEveryInstance(t *testing.T) {
 
 // What is parked waits outside the route's durable, where nobody would look for it.
 func TestStatus_tellsWhatIsParked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	route := Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error {
 		return RetryIn(time.Hour, errors.New("not today"))
@@ -166,6 +170,7 @@ func TestStatus_tellsWhatIsParked(t *testing.T) {
 }
 
 func TestStatus_isAMicroServiceToo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.start(Config{Instance: "a"}, countingRoute(newLedger()))
 	m, err := w.nc.Request("$SRV.INFO.relay", nil, 5*time.Second)
@@ -179,6 +184,7 @@ func TestStatus_isAMicroServiceToo(t *testing.T) {
 }
 
 func TestAskStatus_nobody(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	if _, err := AskStatus(t.Context(), w.nc, "relay"); err != ErrNobody {
 		t.Errorf("got %v, want ErrNobody", err)

@@ -118,16 +118,28 @@ func (l testLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// eventually polls what the server or another goroutine brings about.
+// eventually polls what the server or another goroutine brings about. Its patience is for a busy machine.
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("never: %s", what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// stays waits until something has been so for half a second: when relay and the server may change it a few times more.
+func (w *world) stays(what string, ok func() bool) {
+	w.t.Helper()
+	since := time.Now()
+	w.eventually(what+", and stays so", func() bool {
+		if !ok() {
+			since = time.Now()
+		}
+		return time.Since(since) > 500*time.Millisecond
+	})
 }
 
 func (w *world) info(stream, durable string) *jetstream.ConsumerInfo {
@@ -185,6 +197,7 @@ func (l *ledger) len() int {
 }
 
 func TestRelay_messagesAreHandledAndAcked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := newLedger()
 	_, stop := w.start(Config{}, Route{
@@ -203,6 +216,7 @@ func TestRelay_messagesAreHandledAndAcked(t *testing.T) {
 }
 
 func TestRelay_failedMessageIsRetriedByPolicyAndDeadLettered(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var mu sync.Mutex
 	var starts []time.Time
@@ -253,6 +267,7 @@ func TestRelay_failedMessageIsRetriedByPolicyAndDeadLettered(t *testing.T) {
 }
 
 func TestRelay_timeoutIsNamedInTheDeadLetter(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.start(Config{}, Route{
 		Name: "slow", Subjects: []string{"orders.slow"}, Timeout: 20 * time.Millisecond, Retry: Retry{MaxAttempts: 1},
@@ -279,6 +294,7 @@ func TestRelay_timeoutIsNamedInTheDeadLetter(t *testing.T) {
 }
 
 func TestRelay_replayReachesTheRouteThatFailedAndNobodyElse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var broken sync.Map
 	broken.Store("yes", true)
@@ -321,6 +337,7 @@ func TestRelay_replayReachesTheRouteThatFailedAndNobodyElse(t *testing.T) {
 }
 
 func TestRelay_longWaitIsParkedAndComesBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := newLedger()
 	w.start(Config{}, Route{
@@ -358,6 +375,7 @@ func TestRelay_longWaitIsParkedAndComesBack(t *testing.T) {
 }
 
 func TestRelay_panicsLeaveTheProcessAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := newLedger()
 	w.start(Config{}, Route{
@@ -382,6 +400,7 @@ func TestRelay_panicsLeaveTheProcessAlone(t *testing.T) {
 
 // A message that is larger than stash.bytes could never be the probe of its key, which waited until it expired.
 func TestRelay_regressionAMessageLargerThanTheStashIsAProbe(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = 4 << 20 }))
 	l := newLedger()
 	w.start(Config{Logger: quiet}, Route{

@@ -31,6 +31,7 @@ func fine(context.Context, int64) error { return nil }
 
 // Start and Stop of a handler that all keys share were never called.
 func TestRelay_regressionSharedHandlersAreStartedAndStopped(t *testing.T) {
+	t.Parallel()
 	released := make(chan struct{})
 	t.Cleanup(func() { close(released) })
 	for name, h := range map[string]*lived{
@@ -73,6 +74,7 @@ func TestRelay_regressionSharedHandlersAreStartedAndStopped(t *testing.T) {
 }
 
 func TestRelay_checksOfFactories(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	route := Route{
 		Name: "billing", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Outside: true,

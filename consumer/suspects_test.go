@@ -102,7 +102,8 @@ func TestRelay_messagesThatEndTheirProcess(t *testing.T) {
 		count := 0
 		for !over.Load() {
 			cmd := exec.CommandContext(t.Context(), self)
-			cmd.Env = append(os.Environ(), killedURL+"="+s.URL())
+			// Without the second that the race detector waits at each exit: as long as ack_wait.
+			cmd.Env = append(os.Environ(), killedURL+"="+s.URL(), "GORACE=atexit_sleep_ms=0")
 			_ = cmd.Run() // it ends by its messages, or by the end of the test
 			count++
 		}

@@ -202,6 +202,7 @@ func TestRelay_durableThatIsGoneOrAnother(t *testing.T) {
 
 // What is in flight when an instance leaves is with the next one at once, not after AckWait.
 func TestRelay_drainLosesNothingOnTheWay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := newLedger()
 	route := Route{
@@ -237,6 +238,7 @@ func TestRelay_drainLosesNothingOnTheWay(t *testing.T) {
 
 // The preflight tries every subject with something that has no effect.
 func TestRelay_preflightLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l := newLedger()
 	w.publish("orders.eu", 1)
@@ -267,6 +269,7 @@ func TestRelay_preflightLeavesNothingBehind(t *testing.T) {
 
 // Two instances with a message that always fails: together they start it as often as one would.
 func TestRelay_attemptsAreCountedOverInstances(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var starts atomic.Int64
 	route := Route{
