@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/consumer/internal/provision"
 )
 
 // A durable that was deleted, or whose stream was, is not made again while relay runs: where it is to begin is for people to
@@ -71,8 +73,8 @@ func (s *source) again(ctx context.Context) finding {
 		return finding{err: err}
 	}
 	info := consumer.CachedInfo()
-	if c := s.judge(info.Config, stream.CachedInfo().Config.Subjects, false); !c.own && len(c.differs()) > 0 {
-		return finding{err: &DurableDiffers{s.stream, s.durable, c.differs()}}
+	if c := s.judge(info.Config, stream, provision.Ever); !c.Own && len(c.Differs()) > 0 {
+		return finding{err: &DurableDiffers{s.stream, s.durable, c.Differs()}}
 	}
 	next := newSource(s.relay, s.stream, s.durable, s.due)
 	next.unit, next.routes, next.patterns, next.origin, next.count = s.unit, s.routes, s.patterns, s.origin, s.count

@@ -4,65 +4,54 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/consumer/internal/provision"
 )
 
-// maxAckPending is set on every durable. Delayed NAKs count against it, and it holds no memory by itself.
-const maxAckPending = 65_536
+const maxAckPending = provision.MaxAckPending
 
-// wanted is the configuration of a durable with this mark.
-func (s *source) wanted(streamSubjects []string, m mark) jetstream.ConsumerConfig {
-	rt := s.routes[0].cfg
-	c := jetstream.ConsumerConfig{
-		Durable:       s.durable,
-		AckPolicy:     jetstream.AckExplicitPolicy,
-		AckWait:       rt.AckWait,
-		MaxDeliver:    -1,
-		MaxAckPending: maxAckPending,
-		MaxWaiting:    maxWaiting,
-		DeliverPolicy: jetstream.DeliverAllPolicy,
-		Metadata:      m.over(nil),
+// provided is what this configuration says of the durable.
+func (s *source) provided() provision.Durable {
+	d := provision.Durable{
+		Name: s.durable, AckWait: s.routes[0].cfg.AckWait,
+		Mark: provision.Mark{Service: s.relay.cfg.Service, Routes: make(map[string][]string)},
 	}
-	patterns := m.patterns()
-	// A filter costs nine tenths of the rate on a stream of many subjects, even one that matches everything.
-	all := !slices.ContainsFunc(streamSubjects, func(held string) bool {
-		return !slices.ContainsFunc(patterns, func(p string) bool { return subject.Covers(p, held) })
-	})
-	if !all || len(streamSubjects) == 0 || s.due {
-		setFilters(&c, patterns)
+	for _, p := range s.patterns {
+		name := p.route.cfg.Name
+		d.Mark.Routes[name] = append(d.Mark.Routes[name], p.pattern)
 	}
-	if !s.due {
-		switch rt.Start.Policy {
-		case "new":
-			c.DeliverPolicy = jetstream.DeliverNewPolicy
-		case "since":
-			c.DeliverPolicy, c.OptStartTime = jetstream.DeliverByStartTimePolicy, &rt.Start.Since
-		case "seq":
-			c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, rt.Start.Seq
-		}
+	if s.due {
+		d.Filtered, d.Former = true, s.relay.retries.OldFilter(s.routes[0].cfg.Name)
+		return d
 	}
-	return c
+	switch start := s.routes[0].cfg.Start; start.Policy {
+	case "new":
+		d.Start.Policy = jetstream.DeliverNewPolicy
+	case "since":
+		d.Start = provision.Start{Policy: jetstream.DeliverByStartTimePolicy, Since: &start.Since}
+	case "seq":
+		d.Start = provision.Start{Policy: jetstream.DeliverByStartSequencePolicy, Seq: start.Seq}
+	}
+	return d
 }
 
-func setFilters(c *jetstream.ConsumerConfig, patterns []string) {
-	c.FilterSubject, c.FilterSubjects = "", nil
-	if len(patterns) == 1 {
-		c.FilterSubject = patterns[0]
-	} else {
-		c.FilterSubjects = patterns
-	}
+// judge compares a durable with what it should be. One that relay made is for the routes that have been configured on it
+// before as well, unless only those of this configuration are to count.
+func (s *source) judge(have jetstream.ConsumerConfig, stream jetstream.Stream, which provision.Routes) provision.Comparison {
+	return s.provided().Judge(have, provision.Stream{Subjects: stream.CachedInfo().Config.Subjects, Unknown: s.strays.unknown.Load()}, which)
 }
 
-// maxWaiting pulls of all instances may be parked at once; it cannot be changed later, and above it pulls are dropped
-// without a word.
-const maxWaiting = 512
+// whichRoutes of a durable count at the start.
+func (r *Relay) whichRoutes() provision.Routes {
+	if r.cfg.Adopt {
+		return provision.Only
+	}
+	return provision.Ever
+}
 
 // mayCreate tells whether the durable can be made. When messages are waiting already, where it starts must have been chosen.
 func (s *source) mayCreate(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (waiting, error) {
@@ -102,7 +91,7 @@ func (s *source) risks(c jetstream.StreamConfig) []string {
 	for _, rt := range s.routes {
 		span = max(span, rt.cfg.Retry.MaxAge)
 	}
-	return risks(c, span)
+	return provision.Risks(c, span)
 }
 
 func (s *source) subjects() (list []string) {
@@ -145,52 +134,11 @@ func (s *source) waiting(ctx context.Context, stream jetstream.Stream, want jets
 	return w, err
 }
 
-// comparison is how a durable differs from what it should be.
-type comparison struct {
-	want              jetstream.ConsumerConfig
-	changeable, fixed []string
-	// own says that relay made the durable, and that all that differs is which routes it is for: no person has to be asked.
-	own bool
-}
-
-func (c comparison) differs() []string { return slices.Concat(c.fixed, c.changeable) }
-
-// judge compares a durable with what it should be on a stream of these subjects. One that relay made is for the routes
-// that have been configured on it before as well, unless only those of this configuration are to count.
-func (s *source) judge(have jetstream.ConsumerConfig, streamSubjects []string, only bool) (c comparison) {
-	was, m, has := markOf(have.Metadata), s.mark(), filters(have)
-	made := was.service == m.service
-	switch {
-	case made && only:
-		m.adopted = was.adopted
-	case made:
-		m = was.join(m)
-	}
-	c.want = s.wanted(streamSubjects, m)
-	// A filter that relay gave it when the stream held more stays, and one is given when the stream brings what none of its
-	// subjects says, as one with sources does.
-	if all := m.patterns(); made && (slices.Equal(has, all) || len(has) == 0 && s.strays.unknown.Load()) {
-		setFilters(&c.want, all)
-	}
-	c.changeable, c.fixed = differences(have, c.want)
-	sameFilter := slices.Equal(has, filters(c.want))
-	written := len(has) == 0 || slices.Equal(has, was.patterns()) // by relay itself
-	others := len(c.changeable) + len(c.fixed)
-	if !sameFilter {
-		others--
-	}
-	c.own = made && others == 0 && (sameFilter && !maps.Equal(m.over(have.Metadata), have.Metadata) || !sameFilter && written)
-	if s.due && others == 0 && slices.Equal(has, []string{s.relay.retries.OldFilter(s.routes[0].cfg.Name)}) {
-		c.own = true // as an earlier version made it
-	}
-	return c
-}
-
 // mayUse returns a *[DurableDiffers] for a durable that is not as wanted and may not be changed to be so.
 func (s *source) mayUse(stream jetstream.Stream, consumer jetstream.Consumer) error {
-	c := s.judge(consumer.CachedInfo().Config, stream.CachedInfo().Config.Subjects, s.relay.cfg.Adopt)
-	if !c.own && (len(c.fixed) > 0 || len(c.changeable) > 0 && !s.relay.cfg.Adopt) {
-		return &DurableDiffers{s.stream, s.durable, c.differs()}
+	c := s.judge(consumer.CachedInfo().Config, stream, s.relay.whichRoutes())
+	if !c.Own && (len(c.Fixed) > 0 || len(c.Changeable) > 0 && !s.relay.cfg.Adopt) {
+		return &DurableDiffers{s.stream, s.durable, c.Differs()}
 	}
 	return nil
 }
@@ -202,64 +150,24 @@ func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer 
 		return nil, err
 	}
 	have := consumer.CachedInfo().Config
-	c := s.judge(have, stream.CachedInfo().Config.Subjects, s.relay.cfg.Adopt)
+	c := s.judge(have, stream, s.relay.whichRoutes())
 	switch {
-	case !c.own && len(c.differs()) == 0:
+	case !c.Own && len(c.Differs()) == 0:
 		return consumer, nil
 	case !s.relay.cfg.Adopt:
-		s.log.Info("the durable is given the subjects of this configuration", "was", filters(have), "is", filters(c.want))
+		s.log.Info("the durable is given the subjects of this configuration", "was", provision.Filters(have), "is", provision.Filters(c.Want))
 	default:
-		s.log.Warn("changing a durable that exists", "was", joinAnd(c.differs()), "filters", filters(c.want))
-		c.want.Metadata[markAdopted] = time.Now().UTC().Format(time.RFC3339Nano)
+		s.log.Warn("changing a durable that exists", "was", joinAnd(c.Differs()), "filters", provision.Filters(c.Want))
+		return s.change(ctx, stream, have, c.Adopted(time.Now()))
 	}
-	return s.change(ctx, stream, have, c.want)
+	return s.change(ctx, stream, have, c.Want)
 }
 
-// change gives a durable what relay cares about. An update replaces the whole configuration: the rest stays.
+// change gives a durable what relay cares about.
 func (s *source) change(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	have.AckWait, have.MaxDeliver, have.BackOff, have.MaxAckPending = want.AckWait, want.MaxDeliver, nil, want.MaxAckPending
-	have.FilterSubject, have.FilterSubjects, have.InactiveThreshold = want.FilterSubject, want.FilterSubjects, 0
-	have.HeadersOnly, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes = false, 0, 0, 0
-	have.RateLimit, have.Metadata = 0, markOf(want.Metadata).over(have.Metadata)
-	updated, err := stream.UpdateConsumer(ctx, have)
+	updated, err := stream.UpdateConsumer(ctx, provision.Changed(have, want))
 	if err != nil {
 		return nil, fmt.Errorf("changing durable %s on stream %s: %w", s.durable, s.stream, err)
 	}
 	return updated, nil
-}
-
-// differences lists the settings under which relay would not work, or that are not what the configuration says; fixed
-// ones the server does not change on a durable that exists.
-func differences(have, want jetstream.ConsumerConfig) (changeable, fixed []string) {
-	note := func(list *[]string, name string, same bool, has, wants any) {
-		if !same {
-			*list = append(*list, fmt.Sprintf("%s is %v, not %v", name, has, wants))
-		}
-	}
-	note(&fixed, "ack_policy", have.AckPolicy == want.AckPolicy, have.AckPolicy, want.AckPolicy)
-	note(&fixed, "replay_policy", have.ReplayPolicy == jetstream.ReplayInstantPolicy, have.ReplayPolicy, jetstream.ReplayInstantPolicy)
-	note(&fixed, "mem_storage", !have.MemoryStorage, have.MemoryStorage, false)
-	note(&fixed, "priority_policy", have.PriorityPolicy == jetstream.PriorityPolicyNone, have.PriorityPolicy, "none")
-	note(&changeable, "ack_wait", have.AckWait == want.AckWait, have.AckWait, want.AckWait)
-	note(&changeable, "max_deliver", have.MaxDeliver == want.MaxDeliver, have.MaxDeliver, "unlimited (-1)")
-	note(&changeable, "backoff", len(have.BackOff) == 0, have.BackOff, "empty")
-	note(&changeable, "max_ack_pending", have.MaxAckPending == want.MaxAckPending, have.MaxAckPending, want.MaxAckPending)
-	has, wants := filters(have), filters(want)
-	note(&changeable, "filter_subjects", slices.Equal(has, wants), has, wants)
-	note(&changeable, "inactive_threshold", have.InactiveThreshold == 0, have.InactiveThreshold, 0)
-	note(&changeable, "headers_only", !have.HeadersOnly, have.HeadersOnly, false)
-	note(&changeable, "rate_limit_bps", have.RateLimit == 0, have.RateLimit, 0)
-	note(&changeable, "max_batch", have.MaxRequestBatch == 0, have.MaxRequestBatch, 0)
-	note(&changeable, "max_expires", have.MaxRequestExpires == 0, have.MaxRequestExpires, 0)
-	note(&changeable, "max_bytes", have.MaxRequestMaxBytes == 0, have.MaxRequestMaxBytes, 0)
-	return changeable, fixed
-}
-
-func filters(c jetstream.ConsumerConfig) []string {
-	list := slices.Clone(c.FilterSubjects)
-	if c.FilterSubject != "" {
-		list = append(list, c.FilterSubject)
-	}
-	slices.Sort(list)
-	return list
 }

@@ -3,14 +3,13 @@ package consumer
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -28,27 +27,22 @@ type edits struct {
 	paused time.Time // by the server, until then; zero: it is not
 }
 
-// harmless are the settings with which no message is lost. Under inactive_threshold the server deletes the durable once
-// nothing is pulled: to stop would be the harm.
-var harmless = []string{"max_ack_pending", "rate_limit_bps", "max_batch", "max_expires", "max_bytes", "inactive_threshold"}
-
 // inspect compares the durable with what it should be, and brings about what is for relay itself to change.
 func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, began time.Time) (e edits) {
-	subjects := stream.CachedInfo().Config.Subjects
 	if info.Paused {
 		e.paused = time.Now().Add(info.PauseRemaining)
 	}
-	c := s.judge(info.Config, subjects, false)
-	m := markOf(info.Config.Metadata)
-	if adopted := m.adopted != s.adopted; c.own && !adopted {
-		s.log.Info("the durable is given the subjects that its routes want", "was", filters(info.Config), "is", filters(c.want))
-		if changed, err := s.change(ctx, stream, info.Config, c.want); err != nil {
+	c := s.judge(info.Config, stream, provision.Ever)
+	m := provision.MarkOf(info.Config.Metadata)
+	if adopted := m.Adopted != s.adopted; c.Own && !adopted {
+		s.log.Info("the durable is given the subjects that its routes want", "was", provision.Filters(info.Config), "is", provision.Filters(c.Want))
+		if changed, err := s.change(ctx, stream, info.Config, c.Want); err != nil {
 			s.log.Warn("the durable does not get the subjects that its routes want; tried again soon", "error", err)
 		} else {
-			m = markOf(changed.CachedInfo().Config.Metadata)
+			m = provision.MarkOf(changed.CachedInfo().Config.Metadata)
 		}
 	} else {
-		s.sort(&e, c.differs(), filters(info.Config))
+		s.sort(&e, c.Differs(), provision.Filters(info.Config))
 	}
 	s.learn(stream.CachedInfo().Config, m, began)
 	return e
@@ -60,9 +54,9 @@ func (s *source) sort(e *edits, differs, filter []string) {
 		return !slices.ContainsFunc(filter, func(f string) bool { return subject.Covers(f, d.pattern) })
 	})
 	for _, text := range differs {
-		switch field, _, _ := strings.Cut(text, " is "); {
-		case field == "filter_subjects" && all:
-		case slices.Contains(harmless, field):
+		switch {
+		case provision.Setting(text) == "filter_subjects" && all:
+		case provision.IsHarmless(text):
 			e.slow = append(e.slow, text)
 		default:
 			e.stop = append(e.stop, text)
@@ -161,9 +155,5 @@ func (s *source) isNews(config jetstream.ConsumerConfig) bool {
 	defer s.mu.Unlock()
 	was := s.seen
 	s.seen = &config
-	if was == nil {
-		return false
-	}
-	changeable, fixed := differences(*was, config)
-	return len(changeable)+len(fixed) > 0 || !maps.Equal(was.Metadata, config.Metadata)
+	return was != nil && !provision.Same(*was, config)
 }

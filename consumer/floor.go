@@ -3,38 +3,20 @@ package consumer
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/provision"
 )
 
 // A durable that is deleted takes with it how far its messages were handled, and one that is made anew with start: all has the
 // whole stream handled once more. So its ack floor is noted from time to time where the accident does not reach: in the
 // metadata of the durable on the retry stream that belongs to it.
 
-const (
-	markFloor = "relay.floor" // as floor writes it
-	// floorEvery is how old a floor may be.
-	floorEvery = 10 * time.Minute
-)
-
-// floor is how far a durable was acknowledged.
-type floor struct {
-	durable string
-	stream  int64 // when the stream was made, in Unix nanoseconds: the sequences of another one mean nothing
-	seq     uint64
-	at      int64 // in Unix seconds
-}
-
-func (f floor) String() string { return fmt.Sprintf("%s %d %d %d", f.durable, f.stream, f.seq, f.at) }
-
-func floorOf(metadata map[string]string) (f floor, ok bool) {
-	n, _ := fmt.Sscan(metadata[markFloor], &f.durable, &f.stream, &f.seq, &f.at)
-	return f, n == 4
-}
+// floorEvery is how old a floor may be.
+const floorEvery = 10 * time.Minute
 
 // noteFloor writes down how far the durable is.
 func (s *source) noteFloor(ctx context.Context) {
@@ -48,16 +30,11 @@ func (s *source) noteFloor(ctx context.Context) {
 			continue
 		}
 		c := due.CachedInfo().Config
-		was, has := floorOf(c.Metadata)
-		now := floor{s.durable, identity.StreamCreated.UnixNano(), info.AckFloor.Stream, time.Now().Unix()}
-		if has && was.durable == now.durable && was.stream == now.stream && was.seq == now.seq {
+		now := provision.Floor{Durable: s.durable, Stream: identity.StreamCreated.UnixNano(), Seq: info.AckFloor.Stream, At: time.Now().Unix()}
+		if was, has := provision.FloorOf(c.Metadata); has && was.Same(now) {
 			continue
 		}
-		c.Metadata = maps.Clone(c.Metadata)
-		if c.Metadata == nil {
-			c.Metadata = make(map[string]string)
-		}
-		c.Metadata[markFloor] = now.String()
+		c.Metadata = now.Over(c.Metadata)
 		if _, err := s.relay.js.UpdateConsumer(ctx, s.relay.retries.Name(), c); err != nil {
 			s.log.Debug("how far the durable is was not written down", "error", err)
 		}
@@ -65,13 +42,13 @@ func (s *source) noteFloor(ctx context.Context) {
 }
 
 // before is how far a durable was that is not there any more.
-func (s *source) before(ctx context.Context, stream jetstream.Stream) (f floor, ok bool) {
+func (s *source) before(ctx context.Context, stream jetstream.Stream) (f provision.Floor, ok bool) {
 	due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), ack.DueDurable(s.routes[0].cfg.Name, s.stream))
 	if err != nil {
 		return f, false
 	}
-	f, ok = floorOf(due.CachedInfo().Config.Metadata)
-	return f, ok && f.durable == s.durable && f.stream == stream.CachedInfo().Created.UnixNano()
+	f, ok = provision.FloorOf(due.CachedInfo().Config.Metadata)
+	return f, ok && f.Durable == s.durable && f.Stream == stream.CachedInfo().Created.UnixNano()
 }
 
 // warnOfRepeats says what a durable that was there before will have handled again.
@@ -83,13 +60,13 @@ func (s *source) warnOfRepeats(ctx context.Context, stream jetstream.Stream, wan
 	if !ok {
 		return
 	}
-	want.DeliverPolicy, want.OptStartSeq = jetstream.DeliverByStartSequencePolicy, f.seq+1
+	want.DeliverPolicy, want.OptStartSeq = jetstream.DeliverByStartSequencePolicy, f.Seq+1
 	after, err := s.waiting(ctx, stream, want)
 	if err != nil || after.chosen >= w.chosen {
 		return
 	}
 	s.log.Warn(fmt.Sprintf("the durable was there before and is made anew with start: all: %d messages will be handled again; to go on where it was, stop relay, delete the durable and begin with start: {seq: %d}",
-		w.chosen-after.chosen, f.seq+1), "handled_up_to", f.seq, "as_of", time.Unix(f.at, 0).UTC().Format(time.RFC3339))
+		w.chosen-after.chosen, f.Seq+1), "handled_up_to", f.Seq, "as_of", time.Unix(f.At, 0).UTC().Format(time.RFC3339))
 }
 
 // watchFloors notes how far the durables are.

@@ -54,7 +54,7 @@ func (s *source) look(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", s.stream, err)
 	}
-	s.setup.stream, s.setup.have, s.setup.want = stream, nil, s.wanted(stream.CachedInfo().Config.Subjects, s.mark())
+	s.setup.stream, s.setup.have, s.setup.want = stream, nil, s.provided().Wanted(stream.CachedInfo().Config.Subjects)
 	if !s.setup.lookedAt {
 		s.setup.lookedAt = true
 		for _, risk := range s.risks(stream.CachedInfo().Config) {

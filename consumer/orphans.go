@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/provision"
 )
 
 // Orphan is something of relay's that waits for a route which is not there: one that was renamed, taken away, or given another
@@ -141,13 +142,13 @@ func consumed(ctx context.Context, js jetstream.JetStream, stream string, k ack.
 func orphanedDurables(ctx context.Context, stream jetstream.Stream, service string, known func(route, durable string) bool) (list []Orphan, err error) {
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {
-		m := markOf(info.Config.Metadata)
-		if m.service != service || info.NumWaiting > 0 {
+		m := provision.MarkOf(info.Config.Metadata)
+		if m.Service != service || info.NumWaiting > 0 {
 			continue
 		}
 		var names []string
 		alive := false
-		for name := range m.routes {
+		for name := range m.Routes {
 			names = append(names, name)
 			alive = alive || known(name, info.Name)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/link"
+	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
@@ -143,8 +144,8 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		return err
 	}
 	s.identity = ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}
-	m := markOf(info.Config.Metadata)
-	s.adopted = m.adopted
+	m := provision.MarkOf(info.Config.Metadata)
+	s.adopted = m.Adopted
 	s.learn(stream.CachedInfo().Config, m, began)
 	s.saw(info)
 	s.inbox = s.relay.nc.NewInbox()

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -63,9 +64,9 @@ type strayCount struct {
 
 // learn notes what the durable is for beside the subjects of the routes that are here, by a look that began then. What another
 // instance has for a route that is here too is kept for no route: here, it would be handled by the wrong one.
-func (s *source) learn(c jetstream.StreamConfig, m mark, began time.Time) {
+func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Time) {
 	var gone []dispatchName
-	for name, patterns := range m.routes {
+	for name, patterns := range m.Routes {
 		to := name
 		if slices.ContainsFunc(s.relay.all(), func(rt *route) bool { return rt.cfg.Name == name }) {
 			to = ack.NoRoute

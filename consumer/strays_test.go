@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -85,7 +86,7 @@ func TestRelay_regressionTheHandlerOfALoneRouteGetsOnlyItsSubjects(t *testing.T)
 	var handled atomic.Int64
 	route := Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: w.only("orders.", &handled), Start: Start{Policy: "all"}}
 	r, stop := w.start(Config{}, route)
-	if f := filters(w.info("ORDERS", "billing").Config); len(f) > 0 {
+	if f := provision.Filters(w.info("ORDERS", "billing").Config); len(f) > 0 {
 		t.Errorf("made with filters %q although its routes cover the stream", f)
 	}
 	w.holds("ORDERS", "orders.>", "payments.>")
@@ -93,7 +94,7 @@ func TestRelay_regressionTheHandlerOfALoneRouteGetsOnlyItsSubjects(t *testing.T)
 	w.publish("orders.eu", 20)
 	w.eventually("the route's own are handled", func() bool { return handled.Load() == 20 })
 	w.eventually("the durable asks for nothing else any more", func() bool {
-		return slices.Equal(filters(w.info("ORDERS", "billing").Config), []string{"orders.>"})
+		return slices.Equal(provision.Filters(w.info("ORDERS", "billing").Config), []string{"orders.>"})
 	})
 	if text := strings.Join(r.Status().Trouble, "\n"); !strings.Contains(text, "payments.eu") {
 		t.Errorf("status says %q", text)
@@ -126,7 +127,7 @@ func TestRelay_regressionRollingChangeOfASharedDurable(t *testing.T) {
 	w.eventually("the old one works", func() bool { return eu.Load() == 50 })
 
 	joined, leave := w.start(Config{Instance: "new", Logger: quiet}, billing, printing)
-	if f := filters(w.info("ORDERS", "shared").Config); !slices.Equal(f, []string{"orders.eu.>", "orders.us.>"}) {
+	if f := provision.Filters(w.info("ORDERS", "shared").Config); !slices.Equal(f, []string{"orders.eu.>", "orders.us.>"}) {
 		t.Fatalf("filters %q", f)
 	}
 	for range 100 {
@@ -155,7 +156,7 @@ func TestRelay_regressionRollingChangeOfASharedDurable(t *testing.T) {
 
 	// Told to, relay has the durable deliver the subjects of its own configuration only.
 	w.start(Config{Instance: "adopting", Logger: quiet, Adopt: true}, billing)
-	if f := filters(w.info("ORDERS", "shared").Config); !slices.Equal(f, []string{"orders.eu.>"}) {
+	if f := provision.Filters(w.info("ORDERS", "shared").Config); !slices.Equal(f, []string{"orders.eu.>"}) {
 		t.Errorf("adopted with filters %q", f)
 	}
 }

@@ -1,4 +1,4 @@
-package consumer
+package provision
 
 import (
 	"maps"
@@ -19,58 +19,50 @@ const (
 	markRoute   = "relay.route."  // followed by its name; the value is its subjects with spaces between
 )
 
-type mark struct {
-	service string
-	adopted string
-	routes  map[string][]string
+// Mark is what a durable's metadata says of whom it is for.
+type Mark struct {
+	Service string
+	Adopted string              // when --adopt set the routes; empty: never
+	Routes  map[string][]string // the subjects of each
 }
 
-func markOf(metadata map[string]string) mark {
-	m := mark{service: metadata[markService], adopted: metadata[markAdopted], routes: map[string][]string{}}
+// MarkOf reads it; that of another program's durable has no service.
+func MarkOf(metadata map[string]string) Mark {
+	m := Mark{Service: metadata[markService], Adopted: metadata[markAdopted], Routes: map[string][]string{}}
 	for name, value := range metadata {
 		if route, ok := strings.CutPrefix(name, markRoute); ok {
-			m.routes[route] = strings.Fields(value)
+			m.Routes[route] = strings.Fields(value)
 		}
 	}
 	return m
 }
 
-// mark is that of this configuration.
-func (s *source) mark() mark {
-	m := mark{service: s.relay.cfg.Service, routes: map[string][]string{}}
-	for _, d := range s.patterns {
-		name := d.route.cfg.Name
-		m.routes[name] = append(m.routes[name], d.pattern)
-	}
-	return m
-}
-
 // join has the routes and subjects of both.
-func (m mark) join(o mark) mark {
-	joined := mark{m.service, m.adopted, maps.Clone(m.routes)}
-	for name, patterns := range o.routes {
-		joined.routes[name] = reduce(slices.Concat(m.routes[name], patterns))
+func (m Mark) join(o Mark) Mark {
+	joined := Mark{m.Service, m.Adopted, maps.Clone(m.Routes)}
+	for name, patterns := range o.Routes {
+		joined.Routes[name] = reduce(slices.Concat(m.Routes[name], patterns))
 	}
 	return joined
 }
 
-func (m mark) patterns() []string {
-	return reduce(slices.Concat(slices.Collect(maps.Values(m.routes))...))
+func (m Mark) patterns() []string {
+	return reduce(slices.Concat(slices.Collect(maps.Values(m.Routes))...))
 }
 
 // over is metadata with this mark in the place of the one that it has.
-func (m mark) over(metadata map[string]string) map[string]string {
+func (m Mark) over(metadata map[string]string) map[string]string {
 	next := make(map[string]string)
 	for name, value := range metadata {
 		if name != markService && name != markAdopted && !strings.HasPrefix(name, markRoute) {
 			next[name] = value
 		}
 	}
-	next[markService] = m.service
-	if m.adopted != "" {
-		next[markAdopted] = m.adopted
+	next[markService] = m.Service
+	if m.Adopted != "" {
+		next[markAdopted] = m.Adopted
 	}
-	for name, patterns := range m.routes {
+	for name, patterns := range m.Routes {
 		next[markRoute+name] = strings.Join(reduce(patterns), " ")
 	}
 	return next

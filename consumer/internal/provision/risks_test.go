@@ -1,4 +1,4 @@
-package consumer
+package provision
 
 import (
 	"strings"
@@ -10,7 +10,7 @@ import (
 
 func TestRisks_eachSettingThatCanLoseAWaitingMessageIsNamedWithItsRemedy(t *testing.T) {
 	safe := jetstream.StreamConfig{Storage: jetstream.FileStorage}
-	if list := risks(safe, 24*time.Hour); len(list) != 0 {
+	if list := Risks(safe, 24*time.Hour); len(list) != 0 {
 		t.Errorf("a stream without limits: %q", list)
 	}
 	for name, test := range map[string]struct {
@@ -31,7 +31,7 @@ func TestRisks_eachSettingThatCanLoseAWaitingMessageIsNamedWithItsRemedy(t *test
 		t.Run(name, func(t *testing.T) {
 			c := safe
 			test.change(&c)
-			list := risks(c, 24*time.Hour)
+			list := Risks(c, 24*time.Hour)
 			if test.want == "" && len(list) > 0 || test.want != "" && (len(list) != 1 || !strings.Contains(list[0], test.want)) {
 				t.Errorf("risks %q, want %q", list, test.want)
 			}

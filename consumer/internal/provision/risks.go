@@ -1,4 +1,4 @@
-package consumer
+package provision
 
 import (
 	"fmt"
@@ -7,10 +7,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// risks names the settings of a stream under which a message that waits for its retry can vanish, each with its remedy.
+// Risks names the settings of a stream under which a message that waits for its retry can vanish, each with its remedy.
 // The server removes it without asking whether anybody still has to handle it; the only trace is an advisory. span is how
 // long a message may wait.
-func risks(c jetstream.StreamConfig, span time.Duration) (list []string) {
+func Risks(c jetstream.StreamConfig, span time.Duration) (list []string) {
 	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	if c.MaxAge > 0 && c.MaxAge < span {
 		warn("max_age is %v, and a failing message may wait for %v (retry.max_age): raise the one or lower the other", c.MaxAge, span)
