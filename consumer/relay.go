@@ -48,6 +48,8 @@ type Config struct {
 	Fleet Fleet
 	// Instance names this process in dead letters and logs. Empty means the host name and a random part.
 	Instance string
+	// Use are middleware around the handlers of all routes. The first is the outermost.
+	Use []Middleware
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -106,6 +108,7 @@ type Relay struct {
 
 	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
 
+	values   atomic.Pointer[context.Context] // of Run, without its end
 	config   atomic.Pointer[ConfigStatus]
 	drainFor atomic.Int64 // Config.Drain, as it is now
 
@@ -159,7 +162,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if len(routes) == 0 {
 		return nil, errors.New("at least one route is required")
 	}
-	var faults []error
+	faults := noNil("Use", cfg.Use)
 	names := make(map[string]bool)
 	var list []*route
 	shortest := routes[0].WithDefaults().AckWait
@@ -195,6 +198,9 @@ func checked(cfg Route) (Route, error) {
 	if (cfg.Handler == nil) == (cfg.Factory == nil) {
 		faults = append(faults, &SetupError{cfg.Name, errors.New("exactly one of Handler and Factory must be set")})
 	}
+	for _, err := range noNil("Use", cfg.Use) {
+		faults = append(faults, &SetupError{cfg.Name, err})
+	}
 	return cfg, errors.Join(faults...)
 }
 
@@ -212,11 +218,12 @@ func (r *Relay) Instance() string { return r.cfg.Instance }
 // Run sets everything up, and handles messages until ctx is done. Then it drains: see [Config.Drain]. It returns nil
 // after a clean drain, an error that is [ErrForcedDrain] when handlers had to be interrupted, one that is [ErrEscalated]
 // when a key gave up under on_give_up: exit, one that is nats.ErrConnectionClosed when the connection was closed for good,
-// and *[SetupError]s joined when it could not begin. It is called once.
+// and *[SetupError]s joined when it could not begin. It is called once. The contexts of handlers have the values of ctx.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.begin(time.Now()) {
 		return errors.New("Run was called before")
 	}
+	r.setValues(ctx)
 	ctx, escalate := context.WithCancelCause(ctx)
 	defer escalate(nil)
 	r.escalate = escalate

@@ -58,6 +58,8 @@ type Route struct {
 	Handler Handler `koanf:"-"`
 	// Factory makes a handler for each key, and a new one after each stop.
 	Factory Factory `koanf:"-"`
+	// Use are middleware around the handler, within those of [Config.Use]. The first is the outermost.
+	Use []Middleware `koanf:"-"`
 	// OwnBytes promises that the handler does not change or keep Msg.Data and Msg.Header, so that relay need not copy
 	// them for each attempt.
 	OwnBytes bool `koanf:"-"`
@@ -230,7 +232,7 @@ func (r Route) Validate() error {
 }
 
 // Start is where a new durable begins: "all" the messages of the stream, only "new" ones, those "since" a time, or from
-// a sequence. The zero value chooses nothing.
+// a sequence. The zero value chooses nothing. [StartAll], [StartNew], [Since] and [FromSeq] make one.
 type Start struct {
 	Policy string    // "", "all", "new", "since" or "seq"
 	Since  time.Time // for since

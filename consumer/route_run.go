@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -71,7 +72,8 @@ type route struct {
 func newRoute(r *Relay, cfg Route) *route {
 	_, outside := cfg.Handler.(Outside)
 	outside = outside || cfg.Outside && cfg.Factory != nil
-	cfg.OwnBytes = cfg.OwnBytes || outside
+	// A middleware runs here, and may change what it gets.
+	cfg.OwnBytes = cfg.OwnBytes || outside && len(r.cfg.Use)+len(cfg.Use) == 0
 	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: !outside, count: new(counters)}
 	rt.callers.policy, rt.callers.replies = cfg.callerPolicy(r.cfg.Service, r.deadPrefix(cfg)), pool.New(slowPaths)
 	rt.troubles.log = rt.log
@@ -81,6 +83,7 @@ func newRoute(r *Relay, cfg Route) *route {
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
 		Concurrency: cfg.Concurrency, StashMessages: cfg.Stash.Messages, StashBytes: max(int(cfg.Stash.Bytes), largest(r.nc)),
 		Ordered: cfg.Order == supervisor.OrderKey, AckWait: cfg.AckWait, Timeout: cfg.slotTime(),
+		Values:   r.value,
 		Event:    rt.event,
 		Failed:   rt.fail,
 		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, cfg.Name, err)) },
@@ -90,7 +93,7 @@ func newRoute(r *Relay, cfg Route) *route {
 		opts.Alone = r.solo.Kick
 	}
 	if cfg.Handler != nil {
-		opts.Shared, rt.shared = cfg.Handler, newSharedLife(cfg.Handler)
+		opts.Shared, rt.shared = rt.wrap(cfg.Handler), newSharedLife(cfg.Handler)
 	} else {
 		opts.New, opts.Stop = rt.newChild, stopChild
 	}
@@ -108,16 +111,19 @@ func (rt *route) newChild(ctx context.Context, key string) (any, error) {
 	if err != nil {
 		return nil, said(err)
 	}
+	if h == nil {
+		return nil, errors.New("the factory made no handler")
+	}
 	if s, ok := h.(Starter); ok {
 		if err := s.Start(ctx); err != nil {
 			return nil, said(err)
 		}
 	}
-	return h, nil
+	return wrapped{rt.wrap(h), h}, nil
 }
 
 func stopChild(ctx context.Context, child any) {
-	if s, ok := child.(Stopper); ok {
+	if s, ok := child.(wrapped).made.(Stopper); ok {
 		_ = s.Stop(ctx) // it is gone either way
 	}
 }

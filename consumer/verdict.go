@@ -8,9 +8,73 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
+// VerdictKind is the word for what a handler said of an attempt. The zero value is VerdictRetry: an answer that nobody understood
+// loses nothing.
+type VerdictKind uint8
+
+// The kinds of verdicts.
+const (
+	VerdictRetry  VerdictKind = iota // later; spends an attempt, unless [Verdict.NotStarted]
+	VerdictAck                       // done
+	VerdictSnooze                    // later, after the delay; spends no attempt
+	VerdictDead                      // never: to the dead letters now
+	VerdictDrop                      // never: acknowledged and counted
+)
+
+var verdictKinds = [...]supervisor.Kind{supervisor.Retry, supervisor.Ack, supervisor.Snooze, supervisor.Dead, supervisor.Drop}
+
+// String is retry, ack, snooze, dead or drop.
+func (k VerdictKind) String() string { return k.inside().String() }
+
+// MarshalText is String.
+func (k VerdictKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// inside is the kind as the supervisor has it.
+func (k VerdictKind) inside() supervisor.Kind {
+	if int(k) < len(verdictKinds) {
+		return verdictKinds[k]
+	}
+	return supervisor.Retry
+}
+
+// Verdict is what a handler said of an attempt. [VerdictOf] reads it out of the error that the handler returned.
+type Verdict struct {
+	Kind VerdictKind
+	// Err says why; nil for a plain ack. It holds the text of the error only: at most 4 KiB, without control bytes.
+	Err error
+	// Delay is how long to wait before the next attempt: of a snooze always, of a retry when above zero (the route's policy says
+	// it otherwise).
+	Delay time.Duration
+	// Pause asks that the key, or the route, by the route's supervisor.retry_after, starts nothing until Delay is over.
+	Pause bool
+	// NotStarted: the work never began, so that a retry spends no attempt.
+	NotStarted bool
+	// StopChild: the child ends cleanly after this attempt.
+	StopChild bool
+	// Crashed: the child is gone, as after a panic.
+	Crashed bool
+	// FailRoute: the whole route stops, with Err as the reason.
+	FailRoute bool
+}
+
+// VerdictOf tells what relay makes of what a handler returned: for a test of the handler, or a middleware that measures. An error
+// that says nothing of itself is a retry. Where err holds several verdicts, the first counts that errors.As finds.
+func VerdictOf(err error) Verdict {
+	v, _ := verdictAs(err)
+	return v
+}
+
+// inside is the verdict as the supervisor has it.
+func (v Verdict) inside() supervisor.Verdict {
+	return supervisor.Verdict{
+		Kind: v.Kind.inside(), Err: v.Err, Delay: v.Delay, Pause: v.Pause, NotStarted: v.NotStarted, StopChild: v.StopChild,
+		Crashed: v.Crashed, FailRoute: v.FailRoute,
+	}
+}
+
 // verdictError carries a verdict through the error that a handler returns.
 type verdictError struct {
-	verdict supervisor.Verdict
+	verdict Verdict
 }
 
 func (e *verdictError) Error() string {
@@ -24,12 +88,12 @@ func (e *verdictError) Unwrap() error { return e.verdict.Err }
 
 // Dead says that the message can never be handled: it goes to the dead letters now.
 func Dead(err error) error {
-	return &verdictError{supervisor.Verdict{Kind: supervisor.Dead, Err: err}}
+	return &verdictError{Verdict{Kind: VerdictDead, Err: err}}
 }
 
 // Drop says that nobody wants the message: it is acknowledged and counted as dropped.
 func Drop(why string) error {
-	return &verdictError{supervisor.Verdict{Kind: supervisor.Drop, Err: errors.New(why)}}
+	return &verdictError{Verdict{Kind: VerdictDrop, Err: errors.New(why)}}
 }
 
 // Snooze asks for the message again after d, without spending an attempt. A d of zero or less means one second.
@@ -37,60 +101,66 @@ func Snooze(d time.Duration) error {
 	if d <= 0 {
 		d = time.Second
 	}
-	return &verdictError{supervisor.Verdict{Kind: supervisor.Snooze, Delay: d}}
+	return &verdictError{Verdict{Kind: VerdictSnooze, Delay: d}}
 }
 
 // RetryIn is a failure that names its own delay instead of the policy's; zero or less leaves it to the policy, and more
 // than an hour means an hour.
 func RetryIn(d time.Duration, err error) error {
-	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, Delay: d}}
+	return &verdictError{Verdict{Kind: VerdictRetry, Err: err, Delay: d}}
 }
 
 // RetryAfter is RetryIn that also pauses the route (or only the key, by the route's supervisor.retry_after) until d is
 // over: what HTTP says with 429 or 503 and Retry-After.
 func RetryAfter(d time.Duration, err error) error {
-	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, Delay: d, Pause: true}}
+	return &verdictError{Verdict{Kind: VerdictRetry, Err: err, Delay: d, Pause: true}}
 }
 
 // NotStarted is a failure in which the work never began (no process could be forked, the request was never sent): it is
 // retried like any other, but spends no attempt.
 func NotStarted(err error) error {
-	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, NotStarted: true}}
+	return &verdictError{Verdict{Kind: VerdictRetry, Err: err, NotStarted: true}}
 }
 
 // StopChild acknowledges the message and ends the child cleanly. What happens next is the route's supervisor.trigger.
 func StopChild(err error) error {
-	return &verdictError{supervisor.Verdict{Kind: supervisor.Ack, Err: err, StopChild: true}}
+	return &verdictError{Verdict{Kind: VerdictAck, Err: err, StopChild: true}}
 }
 
 // Crashed says that the child is gone, as after a panic, and err why: one that is a process has exited. The message counts one failed
 // attempt, and the key gets a fresh child after its backoff.
 func Crashed(err error) error {
-	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, Crashed: true}}
+	return &verdictError{Verdict{Kind: VerdictRetry, Err: err, Crashed: true}}
 }
 
 // FailRoute stops the whole route with err as the reason: no message is to blame (the command is not there, the configuration
 // is wrong). The message is given back and spends no attempt. The route says that it is stopped, and tries again by itself, after
 // waits that grow as those of a route that tripped.
 func FailRoute(err error) error {
-	return &verdictError{supervisor.Verdict{Kind: supervisor.Retry, Err: err, NotStarted: true, FailRoute: true}}
+	return &verdictError{Verdict{Kind: VerdictRetry, Err: err, NotStarted: true, FailRoute: true}}
 }
 
-// verdictOf reads the verdict out of what a handler returned. Its Err is the text and nothing else, so that no code of the
-// handler runs later on. timedOut tells whether err says that a deadline was exceeded.
+// verdictOf is [VerdictOf] for the supervisor. timedOut tells whether err says that a deadline was exceeded.
+func verdictOf(err error) (v supervisor.Verdict, timedOut bool) {
+	own, timedOut := verdictAs(err)
+	return own.inside(), timedOut
+}
+
+// verdictAs reads the verdict out of what a handler returned. Its Err is the text and nothing else, so that no code of the
+// handler runs later on.
 //
 // An error whose methods panic is a failure like any other. One whose methods never return is a handler that hangs.
-func verdictOf(err error) (v supervisor.Verdict, timedOut bool) {
+func verdictAs(err error) (v Verdict, timedOut bool) {
 	if err == nil {
-		return supervisor.Verdict{Kind: supervisor.Ack}, false
+		return Verdict{Kind: VerdictAck}, false
 	}
 	v, timedOut = sorted(err)
 	v.Err = said(err) // with what the handler wrapped around it
 	return v, timedOut
 }
 
-// sorted is verdictOf without the text.
-func sorted(err error) (v supervisor.Verdict, timedOut bool) {
+// sorted is verdictAs without the text.
+func sorted(err error) (v Verdict, timedOut bool) {
 	if isNil(err) {
 		return v, false // the zero value is a retry
 	}

@@ -56,7 +56,7 @@ func (g *Group) begun(b *birth, value any, err error) {
 	}
 	k := b.k
 	t.removeBirth(b)
-	c := &child{value: value, number: k.children, started: t.now}
+	c := &child{value: value, values: t.opts.Values, number: k.children, started: t.now}
 	switch {
 	case err != nil:
 		t.nursery.kids--

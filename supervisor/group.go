@@ -29,6 +29,9 @@ type Options struct {
 	New    func(ctx context.Context, key string) (any, error)
 	Stop   func(ctx context.Context, child any)
 
+	// Values are what the contexts of handlers, and of New and Stop, give for a key. It must not block. May be nil.
+	Values func(key any) any
+
 	// Event is told every change of state, in no particular goroutine; it must not block. May be nil.
 	Event func(Event)
 	// Failed is told why the route stopped, for a fault that no message is to blame for, and nil when it goes on. It tries

@@ -18,6 +18,7 @@ type nursery struct {
 // child is one incarnation of the handler for a key.
 type child struct {
 	value   any
+	values  values
 	number  int
 	started time.Time
 	shared  bool // the value belongs to all keys
@@ -28,7 +29,7 @@ type child struct {
 func newNursery(opts Options, now time.Time) nursery {
 	n := nursery{most: opts.Config.MaxChildren, childless: queue{mark: markChildless}}
 	if opts.New == nil {
-		n.shared = &child{value: opts.Shared, number: 1, shared: true, started: now}
+		n.shared = &child{value: opts.Shared, values: opts.Values, number: 1, shared: true, started: now}
 	}
 	return n
 }
@@ -105,7 +106,7 @@ func (g *Group) stopValue(value any) {
 	if g.opts.Stop == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), g.opts.Timeout)
+	ctx, cancel := context.WithTimeout(g.background(), g.opts.Timeout)
 	defer cancel()
 	defer func() { _ = recover() }() // it is over anyway
 	g.opts.Stop(ctx, value)
@@ -139,12 +140,12 @@ func (t *turn) make(k *key) {
 	k.children++
 	t.counts.Children++
 	if n.shared != nil {
-		k.child = &child{value: n.shared.value, number: k.children, shared: true, started: t.now}
+		k.child = &child{value: n.shared.value, values: n.shared.values, number: k.children, shared: true, started: t.now}
 		return
 	}
 	n.kids++
 	b := &birth{k: k, epoch: t.route.epoch, deadline: t.now.Add(t.opts.Timeout), timeout: t.opts.Timeout}
-	b.ctx, b.cancel = context.WithDeadline(context.Background(), b.deadline)
+	b.ctx, b.cancel = context.WithDeadline(t.group.background(), b.deadline)
 	k.birth = b
 	n.births = append(n.births, b)
 	t.alarm.arm(b.next())

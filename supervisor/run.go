@@ -124,7 +124,7 @@ var _ context.Context = (*run)(nil)
 // group's one timer ends it.
 
 func (r *run) Deadline() (time.Time, bool) { return r.deadline, true }
-func (r *run) Value(any) any               { return nil }
+func (r *run) Value(key any) any           { return r.child.values.of(key) }
 
 func (r *run) Done() <-chan struct{} {
 	r.mu.Lock()

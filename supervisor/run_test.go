@@ -10,7 +10,7 @@ import (
 
 func TestRun_isAContextWithAfterFunc(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := new(run)
+		r := &run{child: new(child)}
 		var called [4]int
 		var stop [3]func() bool
 		for i := range stop {

@@ -1,0 +1,69 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Middleware makes a handler that is called instead of next and may call it: to measure, to log, to add to the context, to turn an
+// error into a verdict. It is called once for each route with a Handler, and once for each child of a route with a Factory.
+//
+// A middleware wraps Handle only. What the route's own handler is beside that, a [Starter], a [Stopper], a [Checker] or an [Outside],
+// relay asks of that handler itself, whatever is around it. So a middleware has nothing to pass on, and relay does not look for these
+// interfaces on what it returns.
+//
+// A middleware may change the fields of the message that it passes on, its Data and Header included.
+type Middleware func(next Handler) Handler
+
+// wrap puts the middleware of relay and of the route around a handler.
+func (rt *route) wrap(h Handler) Handler {
+	for _, list := range [][]Middleware{rt.cfg.Use, rt.relay.cfg.Use} {
+		for i := len(list) - 1; i >= 0; i-- {
+			if list[i] == nil {
+				continue // New has refused it
+			}
+			if h = list[i](h); h == nil {
+				h = failing{fmt.Errorf("middleware Use[%d] returned no handler", i)}
+			}
+		}
+	}
+	return h
+}
+
+// wrapped is a child of a factory: what is called, and what was made, which is to be stopped.
+type wrapped struct {
+	Handler
+	made Handler
+}
+
+// failing stops its route.
+type failing struct{ why error }
+
+func (f failing) Handle(context.Context, *Msg) error { return FailRoute(f.why) }
+
+// noNil finds middleware that is none.
+func noNil(field string, list []Middleware) (faults []error) {
+	for i, m := range list {
+		if m == nil {
+			faults = append(faults, fmt.Errorf("%s[%d]: %w", field, i, errNil))
+		}
+	}
+	return faults
+}
+
+var errNil = errors.New("is nil")
+
+// setValues has the contexts of handlers give the values of ctx, and not its end.
+func (r *Relay) setValues(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	r.values.Store(&ctx)
+}
+
+// value is what the context of a handler gives for a key.
+func (r *Relay) value(key any) any {
+	if ctx := r.values.Load(); ctx != nil {
+		return (*ctx).Value(key)
+	}
+	return nil
+}
