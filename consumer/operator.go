@@ -121,6 +121,20 @@ func (o *Orders) PausedKeys(ctx context.Context, route string) (list []Order, er
 	return list, nil
 }
 
+// GiveToPausedKeys gives the order to each key of its route that is paused by itself, and returns the orders by which they were.
+func (o *Orders) GiveToPausedKeys(ctx context.Context, order Order) (paused []Order, err error) {
+	if paused, err = o.PausedKeys(ctx, order.Route); err != nil {
+		return nil, err
+	}
+	for _, p := range paused {
+		order.Key = p.Key
+		if _, err := o.Give(ctx, order); err != nil {
+			return nil, err
+		}
+	}
+	return paused, nil
+}
+
 // bucketKey is the route's name, followed by a hash of the key, which may be long and hold anything.
 func (order Order) bucketKey() string {
 	if order.Key == nil {

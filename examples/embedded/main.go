@@ -14,6 +14,37 @@ import (
 	"github.com/relaymq/relay/consumer"
 )
 
+type Order struct{ ID, Cents int }
+
+func charge(_ context.Context, o Order, m *consumer.Msg) error {
+	if o.Cents <= 0 {
+		return consumer.Dead(fmt.Errorf("order %d costs nothing", o.ID)) // any other error is tried again
+	}
+	fmt.Printf("order %d: %d cents, attempt %d\n", o.ID, o.Cents, m.Attempt)
+	return nil
+}
+
+func logged(next consumer.Handler) consumer.Handler {
+	return consumer.HandlerFunc(func(ctx context.Context, m *consumer.Msg) error {
+		err := next.Handle(ctx, m)
+		log.Println(m.Subject, consumer.VerdictOf(err).Kind, err)
+		return err
+	})
+}
+
+var billing = consumer.Route{
+	Name: "billing", Subjects: []string{"orders.>"}, Start: consumer.StartAll,
+	Handler: consumer.JSON(charge), Use: []consumer.Middleware{logged},
+}
+
+func run(ctx context.Context, nc *nats.Conn) error {
+	r, err := consumer.New(nc, consumer.Config{}, billing)
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -22,19 +53,7 @@ func main() {
 		log.Fatal(err)
 	}
 	defer nc.Close()
-	r, err := consumer.New(nc, consumer.Config{}, consumer.Route{
-		Name:     "printer",
-		Subjects: []string{"orders.>"},
-		Start:    consumer.Start{Policy: "all"},
-		Handler: consumer.HandlerFunc(func(_ context.Context, m *consumer.Msg) error {
-			fmt.Printf("%s, attempt %d: %s\n", m.Subject, m.Attempt, m.Data)
-			return nil
-		}),
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := r.Run(ctx); err != nil {
+	if err := run(ctx, nc); err != nil {
 		log.Fatal(err)
 	}
 }

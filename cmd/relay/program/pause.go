@@ -155,15 +155,8 @@ func (c *client) give(ctx context.Context, order consumer.Order, notes io.Writer
 		return nil, err
 	}
 	if order.State == consumer.OrderRunning && order.Key == nil {
-		if out.Keys, err = orders.PausedKeys(ctx, order.Route); err != nil {
+		if out.Keys, err = orders.GiveToPausedKeys(ctx, order); err != nil {
 			return nil, err
-		}
-		for _, paused := range out.Keys {
-			resume := order
-			resume.Key = paused.Key
-			if _, err := orders.Give(ctx, resume); err != nil {
-				return nil, err
-			}
 		}
 	}
 	if out.Revision, err = orders.Give(ctx, order); err != nil {

@@ -1,0 +1,143 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/relaymq/relay/dlq"
+)
+
+// What operators do with commands, for programs.
+
+// Pause lets nothing of a route start until [Relay.Resume], or with a key nothing of that key: on every instance, and over restarts, as
+// the command relay pause does. Handlers that run finish. An empty key means the whole route. It returns when the order is stored and
+// this instance follows it.
+func (r *Relay) Pause(ctx context.Context, route, key string) error {
+	_, err := r.operate(ctx, route, key, OrderPaused)
+	return err
+}
+
+// Resume ends at once, on every instance, whatever keeps the messages of a route from starting, as the command relay resume does: a
+// pause, also of single keys, the wait after failures, a suspension, a stop. With a key it does so for that key alone. It returns when
+// the order is stored and this instance follows it.
+func (r *Relay) Resume(ctx context.Context, route, key string) error {
+	order, err := r.operate(ctx, route, key, OrderRunning)
+	if err != nil {
+		return err
+	}
+	if _, _, err = Wake(ctx, r.nc, r.cfg.Service, order); err != nil && !errors.Is(err, ErrNobody) {
+		return fmt.Errorf("the order is stored, but waits could not be ended: %w", err)
+	}
+	return nil
+}
+
+// operate gives an order, and waits until this instance follows it.
+func (r *Relay) operate(ctx context.Context, route, key, state string) (Order, error) {
+	order := Order{Route: route, State: state, By: "the program of " + r.cfg.Instance, At: time.Now().UTC()}
+	if key != "" {
+		order.Key = []byte(key)
+	}
+	if r.route(route) == nil {
+		return order, fmt.Errorf("there is no route %q here", route)
+	}
+	if !r.serving.Load() {
+		return order, ErrNotRunning
+	}
+	orders, err := OpenOrders(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
+	if err != nil {
+		return order, err
+	}
+	if state == OrderRunning && key == "" {
+		if _, err = orders.GiveToPausedKeys(ctx, order); err != nil {
+			return order, err
+		}
+	}
+	revision, err := orders.Give(ctx, order)
+	if err != nil {
+		return order, err
+	}
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for {
+		if created, last := r.obeyed.last(); created.Equal(orders.Created()) && last >= revision {
+			return order, nil
+		}
+		select {
+		case <-look.C:
+		case <-r.ends.Done():
+			return order, fmt.Errorf("the order is stored: %w", ErrNotRunning)
+		case <-ctx.Done():
+			return order, fmt.Errorf("the order is stored, but this instance does not follow it yet: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// route is that of the name, or nil.
+func (r *Relay) route(name string) *route {
+	list := r.all()
+	if i := slices.IndexFunc(list, func(rt *route) bool { return rt.cfg.Name == name }); i >= 0 {
+		return list[i]
+	}
+	return nil
+}
+
+// Replay hands dead letters back to the routes of this relay that failed, as the command relay dlq replay does, and returns when all
+// are handed over and, where the job waits for verdicts, those are there. What job says of Filter, Numbers, Subject, Rate, Staged,
+// StopAfter and Wait is what is done; the rest is filled in. Dead letters of routes that this relay does not have stay, and count as
+// Refused. Without any that match, nothing is done and the id of the job is empty.
+//
+// The job is recorded, so that the command relay replay shows and cancels it; whatever stops it loses nothing. The error is one of those
+// of [dlq.Run.Do], beside those of the server.
+func (r *Relay) Replay(ctx context.Context, job dlq.Job) (dlq.Progress, error) {
+	store, err := dlq.Attach(ctx, r.js, r.cfg.Service)
+	if err != nil {
+		return dlq.Progress{}, err
+	}
+	choice := dlq.Choice{Filter: job.Filter, Numbers: job.Numbers, Last: job.Last, Key: r.keyOfEntry}
+	if job.Subject == "" {
+		choice.Refuse = r.refuseEntry
+	}
+	plan, err := store.Plan(ctx, choice)
+	if err != nil {
+		return dlq.Progress{}, err
+	}
+	now := time.Now()
+	job.State, job.Created = dlq.JobRunning, now.UTC()
+	job.By, job.Runner = "the program of "+r.cfg.Instance, r.cfg.Instance
+	job.Total, job.Routes, job.Oldest, job.Newest, job.Last = plan.Total+plan.Refused, plan.Routes, plan.Oldest, plan.Newest, plan.Last
+	last := dlq.Progress{Job: job}
+	if plan.Total == 0 {
+		last.Refused, last.Refusals = plan.Refused, plan.Refusals
+		return last, nil
+	}
+	job.ID = dlq.NewJobID(now)
+	jobs, err := dlq.OpenJobs(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
+	if err != nil {
+		return dlq.Progress{}, err
+	}
+	if err = jobs.Create(ctx, &job); err != nil {
+		return dlq.Progress{}, err
+	}
+	run := dlq.Run{Store: store, Jobs: jobs, Job: &job, Plan: plan, Runner: job.Runner, Progress: func(p dlq.Progress) { last = p }}
+	err = run.Do(ctx)
+	return last, err
+}
+
+// refuseEntry says why a dead letter cannot be replayed here, or nothing.
+func (r *Relay) refuseEntry(e dlq.Entry) string {
+	if r.route(e.Route) == nil {
+		return "this relay has no route " + e.Route
+	}
+	return ""
+}
+
+// keyOfEntry is what the route of a dead letter supervises together.
+func (r *Relay) keyOfEntry(e dlq.Entry) string {
+	if rt := r.route(e.Route); rt != nil {
+		return rt.keyOf(e.Subject)
+	}
+	return e.Subject
+}
