@@ -291,7 +291,7 @@ func TestHandle_timeout(t *testing.T) {
 		"ignores TERM":                {`trap '' TERM; exec 9>up; echo up >&9; while :; do sleep 1; done`},
 		"exits 0 on TERM":             {`trap 'exit 0' TERM; exec 9>up; echo up >&9; while :; do sleep 0.01; done`},
 		"exits 65 on TERM":            {`trap 'exit 65' TERM; exec 9>up; echo up >&9; while :; do sleep 0.01; done`},
-		"dies of TERM":                {`exec 9>up; echo up >&9; exec sleep 1000`},
+		"dies of TERM":                {`exec 9>up; sleep 1000 & cat > /dev/null; echo up >&9; wait`},
 		"stopped":                     {`exec 9>up; echo up >&9; kill -STOP $$`},
 		"a child ignores TERM":        {`exec 9>up; (trap '' TERM; echo up >&9; while :; do sleep 1; done); exit 0`},
 		"forks without end":           {`exec 9>up; echo up >&9; while :; do (sleep 1000 & ); sleep 0.01; done`},
@@ -691,7 +691,7 @@ func helper(t *testing.T, name, dir string) (string, error) {
 }
 
 func parentDies() {
-	h, err := New(Config{Command: []string{"/bin/sh", "-c", `exec 9>up; echo up >&9; exec sleep 1000`}})
+	h, err := New(Config{Command: []string{"/bin/sh", "-c", `exec 9>up; sleep 1000 & cat > /dev/null; echo up >&9; wait`}})
 	if err != nil {
 		panic(err)
 	}
@@ -706,6 +706,7 @@ func parentDies() {
 	_ = h.Handle(context.Background(), &consumer.Msg{})
 }
 
+// The program is killed by the kernel, and what the program has started by the reaper.
 func TestHandle_relayIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	up := newFIFO(t, &Handler{cfg: Config{Dir: dir}}, "up")

@@ -42,6 +42,7 @@ func (pr *Program) Start(env ...string) (*Process, error) {
 	cmd := pr.cmd(env)
 	// Files, not readers and writers: os/exec starts no goroutines of its own and Wait waits for the process alone.
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = child[0], child[1], child[2]
+	living.begins()
 	started := make(chan error)
 	go p.run(cmd, pr, started)
 	err = <-started
@@ -93,6 +94,7 @@ func (p *Process) run(cmd *exec.Cmd, pr *Program, started chan<- error) {
 		return
 	}
 	p.pid = cmd.Process.Pid
+	living.began(p.pid)
 	started <- nil
 	for errors.Is(unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
@@ -129,6 +131,7 @@ func (p *Process) Signal(s syscall.Signal) {
 // as died says: then its status is worth waiting for. It is called once.
 func (p *Process) Reap(died Death) (status syscall.WaitStatus, err error) {
 	p.Signal(syscall.SIGKILL)
+	living.ended(p.pid)
 	close(p.release)
 	if died == ByItself {
 		<-p.reaped

@@ -12,8 +12,8 @@
 // If relay itself is killed the kernel kills the program (PR_SET_PDEATHSIG). The kernel means the death of the thread that
 // started it, not of the process, and Go ends threads as it likes (golang/go#27505). So the goroutine that starts a program
 // keeps its thread to itself until the program is reaped. That costs nothing: the thread waits for the program anyway. It is
-// the program alone that the kernel kills then. What the program has started lives on when relay was killed by SIGKILL, unless
-// a cgroup or a container holds it.
+// the program alone that the kernel kills then. What is left of its group is killed by a reaper: one more process, beside relay,
+// that is told of each group, and reads from a pipe that ends with relay.
 //
 // # As whom, and within which limits
 //
