@@ -149,5 +149,6 @@ func (t *turn) attend(k *key) {
 		}
 	}
 	t.makeReady(k)
+	t.offer(k)
 	t.finish(k)
 }

@@ -35,7 +35,7 @@ func (g *Group) Release() {
 func (g *Group) Busy() (running, stuck int) {
 	t := g.lock()
 	defer t.unlock()
-	return t.busy(), t.slots.stuck
+	return t.atWork(), t.slots.stuck
 }
 
 // StartAlone starts one of the messages that must run alone, or the making of its child, if the group is held and
@@ -43,7 +43,7 @@ func (g *Group) Busy() (running, stuck int) {
 func (g *Group) StartAlone() bool {
 	t := g.lock()
 	defer t.unlock()
-	if !t.held || t.closing || t.paused || t.busy() > 0 || t.route.is() == Waiting || t.route.is() == Suspended {
+	if !t.held || t.closing || t.paused || t.atWork() > 0 || t.route.is() == Waiting || t.route.is() == Suspended {
 		return false
 	}
 	t.freed = true // for what is chosen here
@@ -85,7 +85,7 @@ func (t *turn) apart(k *key, m *Message) bool {
 
 // calm tells those who wait for it that nothing runs any more.
 func (t *turn) calm() {
-	if t.busy() > 0 {
+	if t.atWork() > 0 {
 		return
 	}
 	if t.closing {

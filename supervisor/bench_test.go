@@ -37,6 +37,7 @@ type bench struct {
 	pending    map[*testWork]struct{} // deliveries that were not settled
 	live       map[*Message]time.Time
 	faults     []string
+	substitute substituteBench
 	// redeliver is off when a test looks at outcomes only.
 	redeliver bool
 	// onStart and onEnd are told of each start and each return, under mu.

@@ -13,8 +13,11 @@ func (g *Group) Drain() {
 		for _, k := range t.keys {
 			t.emptyAll(k, t.shutOut)
 		}
-		if t.busy() == 0 {
+		if t.atWork() == 0 {
 			t.tellQuiet()
+		}
+		if f := t.fallback.group; f != nil {
+			t.call(f.Drain)
 		}
 	}
 	t.unlock()
@@ -40,6 +43,7 @@ const closeGrace = 640 * time.Millisecond
 // return soon. Children are stopped. It returns how many messages were interrupted; they spend no attempt.
 func (g *Group) Close(ctx context.Context) (interrupted int) {
 	g.Drain()
+	returned := g.closeFallback(ctx)
 	select {
 	case <-g.quiet:
 	case <-ctx.Done():
@@ -52,6 +56,7 @@ func (g *Group) Close(ctx context.Context) (interrupted int) {
 			g.letGo()
 		}
 	}
+	interrupted += <-returned
 	t := g.lock()
 	t.alarm.stop()
 	for _, k := range t.keys {
@@ -70,6 +75,21 @@ func (g *Group) Close(ctx context.Context) (interrupted int) {
 	case <-limit.C:
 	}
 	return interrupted
+}
+
+// closeFallback closes the fallback beside the main handler. The channel tells, once it has nothing any more, how many of its
+// messages were interrupted.
+func (g *Group) closeFallback(ctx context.Context) <-chan int {
+	returned := make(chan int, 1)
+	t := g.lock()
+	inner := t.fallback.group
+	t.unlock()
+	if inner == nil {
+		returned <- 0
+		return returned
+	}
+	go func() { returned <- inner.Close(ctx) }()
+	return returned
 }
 
 // interrupt cancels all that still runs, and returns how many messages that is.

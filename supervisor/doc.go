@@ -58,6 +58,7 @@
 //	nursery   the children of keys: made, idle, ended; birth: the making of one
 //	route     whether anything starts at all
 //	order     for routes whose keys keep the order of the stream; outside and gate are what they wait for
+//	fallback  a second handler, for what waits or is spent, and what it has
 //	alarm     the timer, and the keys that want attention at a time
 //	list      the lists and queues that all of these are made of
 //

@@ -45,6 +45,8 @@ type Options struct {
 	// more. It is called with the group's lock held: it must neither block nor call the group. Without it such messages
 	// start like others.
 	Alone func()
+	// Fallback has messages that wait, or that are spent. Nil: there is none.
+	Fallback *Fallback
 }
 
 // Group supervises the messages of one route. Its methods are safe for concurrent use.
@@ -71,6 +73,7 @@ type state struct {
 	nursery   nursery   // the children of keys
 	route     route     // whether anything starts at all
 	order     order     // of keys whose messages start in the order of the stream
+	fallback  fallback  // the second handler, and what it has
 	alarm     alarm     // what waits for time
 	lingering list[key] // keys without messages that are remembered for their failures
 	counts    Counts
@@ -119,6 +122,7 @@ func New(opts Options) *Group {
 	t.route.state = new(routeFlowing)
 	t.route.evidence = newEvidence(opts.Config)
 	t.route.flood = newFlood(opts.Config)
+	t.fallback = newFallback(opts.Fallback, &opts)
 	t.alarm.timer = time.AfterFunc(time.Hour, g.tick)
 	t.alarm.timer.Stop()
 	return g

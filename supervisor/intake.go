@@ -32,10 +32,10 @@ func (t *turn) deliver(m *Message) {
 func (t *turn) admit(k *key, m *Message) {
 	switch {
 	case t.spent(m):
-		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExhausted})
+		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: m.LastErr})
 		return
 	case t.expired(m):
-		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired})
+		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: m.LastErr})
 		return
 	case t.turnsAway():
 		t.turnAwayPaused(m)

@@ -231,9 +231,9 @@ func (t *turn) fail(r *run, f failure) {
 	stays := f.held && t.cfg.Forward == ForwardStash && (f.delay == 0 || f.paused)
 	switch {
 	case t.spent(m):
-		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: f.err, Stack: f.stack})
+		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: f.err, Stack: f.stack})
 	case t.expired(m):
-		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: f.err, Stack: f.stack})
+		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: f.err, Stack: f.stack})
 	case (stays || t.opts.Ordered) && !f.hung:
 		if f.held {
 			m.probes++
@@ -249,6 +249,10 @@ func (t *turn) fail(r *run, f failure) {
 		if f.spend && !f.held {
 			t.remember(m)
 		}
+	case t.lendsProbe(r, f):
+		m.Due = t.now.Add(delay)
+		t.keep(k, m)
+		t.remember(m)
 	default:
 		due := t.now.Add(delay)
 		t.settle(m, Outcome{Action: RetryLater, Due: due, Err: f.err, Stack: f.stack})

@@ -24,6 +24,7 @@ type key struct {
 
 	runs       int // hung ones not counted
 	stale      int // of these, runs of earlier children
+	lent       int // messages that the fallback has
 	lastDone   time.Time
 	lastActive time.Time
 	asked      past // of the last probe
@@ -115,7 +116,7 @@ func (t *turn) touch(k *key) {
 
 // finish forgets a key that has nothing left, or sees to it that it is forgotten in time.
 func (t *turn) finish(k *key) {
-	if k.messages() > 0 || k.runs > 0 || k.birth != nil || len(k.outside.absent) > 0 {
+	if k.messages() > 0 || k.runs > 0 || k.lent > 0 || k.birth != nil || len(k.outside.absent) > 0 {
 		return
 	}
 	if k.is(Suspended) || k.is(Waiting) {
@@ -173,7 +174,7 @@ func (t *turn) forget(k *key) {
 // unknown tells whether nobody refers to k any more, so that its memory can serve another key: most keys come and go
 // with a message that succeeds at once. One whose child stopped may have runs that were given up.
 func (t *turn) unknown(k *key) bool {
-	return k.child != nil && k.child == t.nursery.shared && k.children == 1 && k.runs == 0 && k.birth == nil && k.marks == 0
+	return k.child != nil && k.child == t.nursery.shared && k.children == 1 && k.runs == 0 && k.lent == 0 && k.birth == nil && k.marks == 0
 }
 
 // emptyAll takes all messages of k out of where they wait.

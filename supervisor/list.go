@@ -108,6 +108,7 @@ const (
 	markAlone                      // to run a message alone
 	markRetry                      // to start a message that failed before
 	markChildless                  // to have a child
+	markFallback                   // to have a message handled by the fallback
 )
 
 func (q *queue) push(k *key) {

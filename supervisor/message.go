@@ -60,6 +60,7 @@ type Message struct {
 	storing bool     // the owner is storing its last failure; see remember.go
 	parting *Outcome // its settlement, which waits for that
 	arrived time.Time
+	refused *refusal      // the fallback failed it, or put it off
 	place   node[Message] // in a line of its key
 }
 
@@ -130,6 +131,8 @@ type Outcome struct {
 	Snoozed bool
 	// Suspended says that the message goes away because its key waits for an operator.
 	Suspended bool
+	// Fallback says that it was the fallback who acknowledged or dropped it.
+	Fallback bool
 	// Why it is given back, in a few words.
 	Why string
 }

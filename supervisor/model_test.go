@@ -80,13 +80,15 @@ type op struct {
 }
 
 type modelCase struct {
-	opts    Options
-	own     bool // children of keys
-	births  []string
-	ops     []op
-	acts    []act
-	calm    bool // nothing but the message's own policy delays it: trips, stops of others and operators are out
-	maxKeys int
+	opts   Options
+	own    bool // children of keys
+	births []string
+	ops    []op
+	acts   []act
+	// fallback is what the second handler does; nil: there is none.
+	fallback []act
+	calm     bool // nothing but the message's own policy delays it: trips, stops of others and operators are out
+	maxKeys  int
 }
 
 func duration(t *rapid.T, name string, ds ...time.Duration) time.Duration {
@@ -140,6 +142,15 @@ func drawModel(t *rapid.T) modelCase {
 			duration(t, "after", 0, 0, 100*time.Millisecond, 1500*time.Millisecond),
 		}
 	}), 1, 12).Draw(t, "acts")
+	if rapid.Bool().Draw(t, "fallback") {
+		c.opts.Fallback = &Fallback{
+			Waiting: cfg.Forward == ForwardStash && rapid.Bool().Draw(t, "waiting"), Exhausted: rapid.Bool().Draw(t, "exhausted"),
+			Concurrency: rapid.IntRange(1, 4).Draw(t, "fallback concurrency"), Timeout: modelTimeout,
+		}
+		c.fallback = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) act {
+			return act{rapid.SampledFrom(actKinds).Draw(t, "fallback act"), duration(t, "after", 0, 100*time.Millisecond, 1500*time.Millisecond)}
+		}), 1, 8).Draw(t, "fallback acts")
+	}
 	c.ops = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) op {
 		return op{
 			rapid.SampledFrom(ops).Draw(t, "op"), fmt.Sprint("k", rapid.IntRange(1, c.maxKeys).Draw(t, "key")),
@@ -174,17 +185,7 @@ func (m *model) start(msg *Message, number int) {
 		}
 		m.done[seq], m.dead[seq] = false, false // what said so is not believed
 	}
-	if m.c.opts.Ordered {
-		if other := m.alone[msg.Key]; other != nil && now.Before(b.live[other]) {
-			b.fault("message %d starts while %d of its key runs", seq, other.Sequence)
-		}
-		m.alone[msg.Key] = msg
-		for s, key := range m.key {
-			if key == msg.Key && s < seq && !m.done[s] && m.spent[s] < m.c.opts.MaxAttempts && !m.ended(s) {
-				b.fault("message %d overtakes %d", seq, s)
-			}
-		}
-	}
+	m.inOrder(msg, now)
 	if !m.c.calm {
 		return
 	}
@@ -194,6 +195,54 @@ func (m *model) start(msg *Message, number int) {
 	if now.Before(m.again[seq]) {
 		b.fault("message %d starts %v too early", seq, m.again[seq].Sub(now))
 	}
+}
+
+// inOrder checks that no message of an ordered key starts beside another one, or before an earlier one.
+func (m *model) inOrder(msg *Message, now time.Time) {
+	b, seq := m.b, msg.Sequence
+	if !m.c.opts.Ordered {
+		return
+	}
+	if other := m.alone[msg.Key]; other != nil && (now.Before(b.live[other]) || now.Before(b.substitute.live[other])) {
+		b.fault("message %d starts while %d of its key runs", seq, other.Sequence)
+	}
+	m.alone[msg.Key] = msg
+	for s, key := range m.key {
+		if key == msg.Key && s < seq && !m.done[s] && m.spent[s] < m.c.opts.MaxAttempts && !m.ended(s) {
+			b.fault("message %d overtakes %d", seq, s)
+		}
+	}
+}
+
+// startSubstitute is start for the fallback.
+func (m *model) startSubstitute(msg *Message) {
+	if m.done[msg.Sequence] && !m.dead[msg.Sequence] {
+		m.b.fault("message %d starts in the fallback after it was done", msg.Sequence)
+	}
+	m.inOrder(msg, time.Now())
+}
+
+// endSubstitute is end for the fallback: what it fails is as if nothing had been.
+func (m *model) endSubstitute(ctx context.Context, msg *Message, v Verdict, returned bool) {
+	if deadline, _ := ctx.Deadline(); !time.Now().Before(deadline.Add(hangGrace)) {
+		return // it was given up before
+	}
+	if m.alone[msg.Key] == msg {
+		m.alone[msg.Key] = nil
+	}
+	if returned && (v.Kind == Ack || v.Kind == Drop) {
+		m.done[msg.Sequence] = true
+	}
+}
+
+func (m *model) substitute(ctx context.Context, msg *Message, n int) Verdict {
+	m.b.mu.Lock()
+	healed := m.healed
+	m.b.mu.Unlock()
+	if healed {
+		return ok
+	}
+	return m.c.fallback[(int(msg.Sequence)*5+n)%len(m.c.fallback)].do(ctx)
 }
 
 // ended tells whether a message left for good without a verdict: it was dropped, or its key gave up.
@@ -281,6 +330,7 @@ func (m *model) run(t *testing.T) []string {
 	b := newBench(t, c.opts)
 	m.b = b
 	b.onStart, b.onEnd = m.start, m.end
+	b.substitute.handle, b.substitute.onStart, b.substitute.onEnd = m.substitute, m.startSubstitute, m.endSubstitute
 	next := uint64(1)
 	for _, o := range c.ops {
 		switch o.kind {
@@ -411,7 +461,7 @@ func (m *model) verify() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	window, stash, failing, kids := usage{}, usage{}, usage{}, len(t.nursery.births)
-	probes, retries := 0, 0
+	probes, retries, lent := 0, 0, 0
 	for _, l := range []*list[run]{&t.slots.running, &t.slots.overdue} {
 		for r := range l.all() {
 			if r.round > 0 {
@@ -423,6 +473,7 @@ func (m *model) verify() {
 		}
 	}
 	for _, k := range t.keys {
+		lent += k.lent
 		for _, l := range []*list[Message]{&k.fresh, &k.returned} {
 			for m := range l.all() {
 				window.add(m)
@@ -445,6 +496,9 @@ func (m *model) verify() {
 	}
 	if failing != t.stash.failed || probes != t.route.probes || retries != t.slots.retries.runs {
 		b.fault("counted %+v, %d, %d; the group says %+v, %d, %d", failing, probes, retries, t.stash.failed, t.route.probes, t.slots.retries.runs)
+	}
+	if lent > t.fallback.lent || t.fallback.lent > t.fallback.Concurrency {
+		b.fault("keys have lent %d messages, the group %d, the fallback has %d slots", lent, t.fallback.lent, t.fallback.Concurrency)
 	}
 	if window != t.window.usage || stash != t.stash.usage || kids > t.nursery.kids {
 		b.fault("counted %+v, %+v, %d; the group says %+v, %+v, %d", window, stash, kids, t.window.usage, t.stash.usage, t.nursery.kids)

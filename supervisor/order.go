@@ -213,7 +213,7 @@ func (t *turn) away(m *Message, due time.Time) {
 
 // blocked tells whether a message of an ordered key has to wait for its own delay or for an earlier message.
 func (t *turn) blocked(k *key, m *Message) bool {
-	if m.storing || m.Due.After(t.now) || t.order.gate.holds(m, t.now) {
+	if k.lent > 0 || m.storing || m.Due.After(t.now) || t.order.gate.holds(m, t.now) {
 		return true
 	}
 	first, _, any := k.outside.next(t.now)

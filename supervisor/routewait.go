@@ -78,6 +78,7 @@ func (t *turn) routeWait(delay time.Duration, why string) {
 		t.stashWindow(k)
 	}
 	t.boundStash()
+	t.offerAll()
 	t.alarm.arm(w.until)
 	t.call(t.opts.More) // there may be room for messages that nobody has judged
 }

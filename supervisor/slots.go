@@ -127,10 +127,16 @@ func (t *turn) full(k *key) bool {
 	return k.runs >= t.limit(k) || t.mayCrowd(k)
 }
 
-// startAll starts what may start. While the route flows it wakes one goroutine, which takes a message and wakes the next
+// startAll starts what may start, and lends the rest to the fallback. While the route flows it wakes one goroutine, which takes a message and wakes the next
 // one before it runs: handlers that return at once keep few goroutines busy, and those that block get one each. While
 // handlers are quick, one goroutine is enough; see pace.
 func (t *turn) startAll() {
+	t.startMain()
+	t.lend()
+}
+
+// startMain starts what the main handler may have.
+func (t *turn) startMain() {
 	if !t.route.flows() {
 		for r := t.next(); r != nil; r = t.next() {
 			t.group.goes.Add(1)

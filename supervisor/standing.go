@@ -8,7 +8,7 @@ import (
 // standing is why an ordered key that flows starts nothing all the same, and until when at most. Why is empty for a key that
 // goes on as soon as there is a slot.
 func (t *turn) standing(k *key) (why string, since, until time.Time) {
-	if !t.opts.Ordered || !k.flows() || k.runs > 0 {
+	if !t.opts.Ordered || !k.flows() || k.runs+k.lent > 0 {
 		return "", since, until
 	}
 	m := k.held.first()

@@ -159,6 +159,7 @@ func (t *turn) pushStash(k *key, m *Message) {
 		k.held.push(&m.place, m)
 	}
 	t.stash.put(k, m)
+	t.offer(k)
 }
 
 // stashWindow moves what k has in the window to the stash, because it will not start soon.

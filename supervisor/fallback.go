@@ -1,0 +1,409 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// A route may have a second handler, its fallback. While a key or the route waits, what would only be held is lent to it: what it
+// acknowledges is done, and what it fails comes back and waits as if there were none. It may also be the last resort of messages
+// before they are dead-lettered. It changes nothing about the main handler: no attempt is spent, nothing trips, and probes are
+// asked of the main handler only.
+//
+//	stash ── offer ▶ keys ── lend ▶ lent ── Settle ▶ returned ─┬─ done
+//	                                                            ├─ keep: it waits, and may be lent again after a while
+//	   spent ── dies ───────────────▶ lent ── Settle ▶ returned ┴─ dead letter
+//
+// The fallback is a Group of its own, with its slots, its timeout and its children, so that a panic or a hang of it is contained
+// like that of any handler. A message that it has is in no line of its key: at most as many are lent as it has slots.
+
+// Fallback is the second handler of a route.
+type Fallback struct {
+	// Waiting lends it messages whose key or route waits. It needs Config.Forward to be stash.
+	Waiting bool
+	// Exhausted lends it messages whose attempts, or whose time, are spent.
+	Exhausted bool
+	// Concurrency is how many messages it has at once. Zero means 8.
+	Concurrency int
+	// Timeout of its attempts. Zero means that of the route.
+	Timeout time.Duration
+	// Child is handed to [Substitute.DoFallback].
+	Child any
+	// Failing is told when several attempts in a row failed, with the last error, and nil when one succeeds again. It must not
+	// block. May be nil.
+	Failing func(error)
+}
+
+// Substitute is a Work that a fallback can handle.
+type Substitute interface {
+	// DoFallback is Work.Do with the fallback's child. Number is the attempt of the fallback, the first one being 1.
+	DoFallback(ctx context.Context, number int, child any) Verdict
+}
+
+// failingAfter is how many attempts of a fallback must fail in a row before its owner is told.
+const failingAfter = 5
+
+// fallback is what a group knows of its fallback.
+type fallback struct {
+	Fallback
+	group *Group // nil: there is none
+	keys  queue  // with messages that it may have
+	lent  int
+	// What became of those that it had.
+	done, failed uint64
+	row          int       // failures since the last success
+	since        time.Time // of the first of them
+	err          error     // of the last one
+}
+
+// refusal is what is known of a message that the fallback failed.
+type refusal struct {
+	times int
+	again time.Time // it may be lent from then on
+	never bool      // the fallback said that it never can
+}
+
+func newFallback(f *Fallback, opts *Options) fallback {
+	if f == nil {
+		return fallback{keys: queue{mark: markFallback}}
+	}
+	all := fallback{Fallback: *f, keys: queue{mark: markFallback}}
+	if all.Concurrency == 0 {
+		all.Concurrency = 8
+	}
+	if all.Timeout == 0 {
+		all.Timeout = opts.Timeout
+	}
+	all.group = New(Options{
+		// What it fails goes back at once, and what it did is soon forgotten: there is no outage of its own to wait for.
+		Config: Config{
+			TripAfter: new(0), RouteTripAfter: new(0), Forward: ForwardGiveBack, MaxStuck: opts.Config.MaxStuck, Window: time.Second,
+			Restart: Backoff{Min: 200 * time.Millisecond, Max: time.Second},
+		},
+		Retry: opts.Retry, Concurrency: all.Concurrency, Timeout: all.Timeout, AckWait: opts.AckWait, StashBytes: opts.StashBytes,
+		Shared: all.Child,
+	})
+	return all
+}
+
+// loan is a message that the fallback has.
+type loan struct {
+	group *Group
+	k     *key
+	m     *Message
+	death *Outcome // what becomes of it when the fallback fails, too; nil: it waits
+	gone  bool     // of a Lost verdict: it will not come again
+}
+
+// Do calls the fallback.
+func (l *loan) Do(ctx context.Context, number int, child any) Verdict {
+	w, ok := l.m.Work.(Substitute)
+	if !ok {
+		return Verdict{Kind: Retry, Err: fmt.Errorf("a %T has no fallback", l.m.Work), NotStarted: true}
+	}
+	v := w.DoFallback(ctx, number, child)
+	l.gone = v.Gone
+	v.FailRoute = false // its own fault, whatever it is, and the message must not wait for it to be mended
+	return v
+}
+
+// Settle takes the message back.
+func (l *loan) Settle(o Outcome) { l.group.returned(l, o) }
+
+// CallBack does nothing: what the fallback gives back is here already.
+func (*loan) CallBack() {}
+
+// Remember is not called: the fallback keeps no order.
+func (*loan) Remember(_ Outcome, stored func(bool)) { stored(true) }
+
+// offer notes that k may have messages for the fallback.
+func (t *turn) offer(k *key) {
+	if t.fallback.Waiting && t.waits(k) && k.held.n+k.later.n > 0 {
+		t.fallback.keys.push(k)
+	}
+}
+
+// offerAll is offer for all keys: the route began to wait.
+func (t *turn) offerAll() {
+	if t.fallback.Waiting {
+		for k := range t.stash.keys.all() {
+			t.offer(k)
+		}
+	}
+}
+
+// lend gives the fallback what it has slots for. It comes after startAll, so that the main handler has its probes first.
+func (t *turn) lend() {
+	f := &t.fallback
+	if f.keys.len() == 0 || t.standsStill() || t.onTrial() {
+		return
+	}
+	for f.keys.len() > 0 && f.lent < f.Concurrency {
+		k := f.keys.pop()
+		if t.keys[k.name] != k || !t.waits(k) || k.is(Suspended) || !t.mayLend(k) {
+			continue // it is offered again when that changes
+		}
+		m := t.lendable(k)
+		if m == nil {
+			continue
+		}
+		t.take(k, m)
+		t.lendTo(&loan{group: t.group, k: k, m: m})
+		f.keys.push(k)
+		if n := t.stash.messages; n == 0 || n == t.stash.most.messages/2 {
+			t.call(t.opts.More)
+		}
+	}
+}
+
+// mayLend tells whether the fallback may have one more message of k. Like a slot of the main handler, a key has at most half of
+// its slots while others are busy, and one message at a time when its order is kept.
+func (t *turn) mayLend(k *key) bool {
+	f := &t.fallback
+	switch {
+	case f.lent >= f.Concurrency:
+		return false
+	case t.opts.Ordered:
+		return k.lent == 0 && k.runs == 0
+	case t.slots.recent.others(k.name, t.now):
+		return k.lent < max(1, f.Concurrency/2)
+	}
+	return true
+}
+
+// lendable is the next message of k that the fallback may have; nil when there is none. The delay of one that failed does not
+// count: it is for the main handler. That of one that was put off does.
+func (t *turn) lendable(k *key) *Message {
+	keep := t.reserved(k)
+	var soonest time.Time
+	may := func(m *Message) bool {
+		switch r := m.refused; {
+		case m == keep, m.storing, t.keptApart(m), m.Due.After(t.now) && !m.judged(), r != nil && r.never:
+			return false
+		case r != nil && r.again.After(t.now):
+			if soonest.IsZero() || r.again.Before(soonest) {
+				soonest = r.again
+			}
+			return false
+		}
+		return true
+	}
+	defer func() {
+		if !soonest.IsZero() {
+			t.alarm.wake(k, soonest)
+		}
+	}()
+	if t.opts.Ordered {
+		m := k.held.first()
+		if m == nil || !t.isFirst(k, m) || !may(m) {
+			return nil
+		}
+		return m
+	}
+	for m := range k.held.all() {
+		if may(m) {
+			return m
+		}
+	}
+	for m := range k.later.all() {
+		if may(m) {
+			return m
+		}
+	}
+	return nil
+}
+
+// reserved is the message of k that the main handler is about to be asked with; nil when there is none.
+func (t *turn) reserved(k *key) *Message {
+	switch {
+	case t.route.flows() && k.is(Probing) && t.busy() < t.open():
+		return k.state.choose(t, k, returned)
+	case t.route.is() == Probing && k.birth != nil: // its child is made for that
+		if m := k.state.candidate(t, k, unjudged); m != nil {
+			return m
+		}
+		return k.state.candidate(t, k, failedBefore)
+	}
+	return nil
+}
+
+// keptApart tells whether m may run only alone: the fallback does not have such messages.
+func (t *turn) keptApart(m *Message) bool { return m.Alone && t.opts.Alone != nil }
+
+// lendTo gives the fallback a message that is in no line.
+func (t *turn) lendTo(l *loan) {
+	f := &t.fallback
+	f.lent++
+	l.k.lent++
+	times := 0
+	if l.m.refused != nil {
+		times = l.m.refused.times
+	}
+	m := &Message{Work: l, Key: l.m.Key, Sequence: l.m.Sequence, Size: l.m.Size, Attempts: times}
+	t.call(func() { f.group.Deliver(m) })
+}
+
+// returned takes in what the fallback has done with a message.
+func (g *Group) returned(l *loan, o Outcome) {
+	t := g.lock()
+	f, k, m := &t.fallback, l.k, l.m
+	f.lent--
+	k.lent--
+	t.window.meter.done++
+	t.order.progress = t.now
+	switch o.Action {
+	case AckMessage, DropMessage:
+		t.fallbackWorked()
+		t.settle(m, Outcome{Action: o.Action, Err: o.Err, Why: o.Why, Fallback: true})
+	case LetGo:
+		t.settle(m, Outcome{Action: LetGo, Why: o.Why})
+		if !l.gone {
+			t.away(m, t.now)
+		}
+	case GiveBack: // it did not start, or said that it wants it later
+		t.putOff(l, later(o.Due, t.now.Add(minGiveBack)))
+	default:
+		t.refusedBy(l, o)
+	}
+	t.attend(k)
+	t.calm()
+	t.startAll()
+	t.unlock()
+}
+
+// putOff takes back a message of which the fallback has said nothing.
+func (t *turn) putOff(l *loan, again time.Time) {
+	m := l.m
+	if l.death != nil {
+		t.giveBack(m, again, "its fallback was not ready", nil)
+		return
+	}
+	if m.refused == nil {
+		m.refused = new(refusal)
+	}
+	m.refused.again = again
+	t.keep(l.k, m)
+}
+
+// lendsProbe tells whether a message that failed as a probe, and is charged for it, stays for the fallback rather than go away for
+// its delay: it would come again to be the next probe, and the fallback would never have it.
+func (t *turn) lendsProbe(r *run, f failure) bool {
+	return t.fallback.Waiting && (r.probe || r.round > 0) && f.spend && !f.held && !f.hung && !t.keptApart(r.m)
+}
+
+// refusedBy takes back a message that the fallback failed.
+func (t *turn) refusedBy(l *loan, o Outcome) {
+	f, m := &t.fallback, l.m
+	t.fallbackFailed(o.Err)
+	hung := errors.Is(o.Err, ErrHandlerHung) // the bytes may still be in use there: it must come again with its own
+	switch {
+	case l.death != nil:
+		death := *l.death
+		death.Err = fmt.Errorf("%s; the fallback failed, too: %s", text(death.Err), text(o.Err))
+		t.settle(m, death)
+		return
+	case m.refused == nil:
+		m.refused = new(refusal)
+	}
+	m.refused.times++
+	m.refused.again, m.refused.never = o.Due, o.Action == DeadLetter
+	if hung {
+		t.giveBack(m, later(o.Due, t.now.Add(minGiveBack)), "its fallback did not return", f.err)
+		return
+	}
+	t.keep(l.k, m)
+}
+
+func (t *turn) fallbackWorked() {
+	f := &t.fallback
+	f.done++
+	if f.row >= failingAfter {
+		t.tellFailing(nil)
+	}
+	f.row, f.since, f.err = 0, time.Time{}, nil
+}
+
+func (t *turn) fallbackFailed(err error) {
+	f := &t.fallback
+	f.failed++
+	if f.row++; f.row == 1 {
+		f.since = t.now
+	}
+	f.err = err
+	if f.row == failingAfter {
+		t.tellFailing(err)
+	}
+}
+
+func (t *turn) tellFailing(err error) {
+	if tell := t.fallback.Failing; tell != nil {
+		t.call(func() { tell(err) })
+	}
+}
+
+// dies settles a message whose attempts or whose time are spent: it is dead, unless the fallback is its last resort. It goes away
+// first, so that its attempts are stored, and when it comes again while the fallback has no slot for it.
+func (t *turn) dies(k *key, m *Message, o Outcome) {
+	switch {
+	case !t.fallback.Exhausted, t.keptApart(m):
+		t.settle(m, o)
+	case t.turnsAway():
+		t.turnAwayPaused(m)
+	case t.closing:
+		t.giveBack(m, time.Time{}, "shutting down", nil)
+	case m.unsaved:
+		t.giveBack(m, t.now.Add(minGiveBack), "its last resort is the fallback", nil)
+	case t.held, !t.mayLend(k), t.opts.Ordered && !t.isFirst(k, m):
+		away := lastResortMin << max(0, min(m.Returns, 4))
+		t.giveBack(m, t.now.Add(time.Duration(float64(away)*(1+rand.Float64()))), "its fallback is busy", nil)
+	default:
+		t.lendTo(&loan{group: t.group, k: k, m: m, death: new(o)})
+	}
+}
+
+// lastResortMin is how long a message stays away at least for which the fallback had no slot.
+const lastResortMin = 500 * time.Millisecond
+
+// isFirst tells whether no message of its ordered key comes before m, here or outside.
+func (t *turn) isFirst(k *key, m *Message) bool {
+	if first := k.held.first(); first != nil && first.Sequence < m.Sequence {
+		return false
+	}
+	if first := k.fresh.first(); first != nil && first.Sequence < m.Sequence {
+		return false
+	}
+	first, _, any := k.outside.next(t.now)
+	return (!any || m.Sequence < first) && !t.order.gate.holds(m, t.now)
+}
+
+// atWork is how many handlers and factories run now, with the messages that the fallback has.
+func (t *turn) atWork() int { return t.busy() + t.fallback.lent }
+
+// FallbackStatus is a snapshot of a fallback.
+type FallbackStatus struct {
+	Running int // messages that it has now
+	Stuck   int // of its handlers, those that ignore their timeout
+	// Done and Failed count its attempts.
+	Done, Failed uint64
+	// Row is how many failed since the last one that succeeded, Since when the first of these did, and Err why the last one did.
+	Row   int
+	Since time.Time
+	Err   error
+}
+
+// Fallback looks at the fallback; ok is false when there is none.
+func (g *Group) Fallback() (s FallbackStatus, ok bool) {
+	t := g.lock()
+	f := &t.fallback
+	inner := f.group
+	s = FallbackStatus{Running: f.lent, Done: f.done, Failed: f.failed, Row: f.row, Since: f.since, Err: f.err}
+	t.unlock()
+	if inner == nil {
+		return s, false
+	}
+	_, s.Stuck = inner.Busy()
+	return s, true
+}
