@@ -210,7 +210,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	for _, rt := range list {
 		if slices.Contains(names, rt.cfg.Name) {
 			if err := checkHandler(ctx, rt.cfg); err != nil {
-				faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("handler: %w", err)})
+				faults = append(faults, &SetupError{rt.cfg.Name, err})
 			}
 		}
 		for _, u := range r.staying(p) {

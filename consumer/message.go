@@ -35,6 +35,7 @@ type message struct {
 	call     *call // nil: its publisher asked for nothing
 	// suspect is for a message that may have ended a process, and must run alone; nil for all others.
 	suspect *suspect
+	lent    bool // the fallback had it, and may still have its bytes
 	hasTold bool // its replay job knows its first verdict; guarded by tellings.mu
 	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
 	first *handed
@@ -86,6 +87,12 @@ func (m *message) Prepare() (supervisor.Verdict, bool) {
 // Do is one attempt.
 func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verdict {
 	rt := m.route
+	return m.do(ctx, number, part{handler: child.(Handler), shared: rt.shared, timeout: rt.cfg.Timeout, ownBytes: rt.cfg.OwnBytes})
+}
+
+// do is one attempt of the route's handler or of its fallback.
+func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict {
+	rt := m.route
 	began := time.Now()
 	// By its age since receipt a delivery could look young that a stalled link has brought late.
 	if m.delivery.FencedAt(began) {
@@ -116,7 +123,7 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	}
 	if rt.cfg.asks() {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, rt.cfg.Timeout)
+		ctx, cancel = context.WithTimeout(ctx, p.timeout)
 		defer cancel()
 	}
 	deadline, _ := ctx.Deadline()
@@ -130,7 +137,7 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 	} else {
 		msg.ID = m.source.id(m.delivery)
 	}
-	if !rt.cfg.OwnBytes {
+	if !p.ownBytes {
 		msg.Data, msg.Header = slices.Clone(m.data), cloneHeader(m.header)
 	}
 	if m.call != nil {
@@ -139,25 +146,31 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 		defer stop()
 	}
 	// Counted here and not after the call: a panic does not return.
-	defer func() { rt.count.took(time.Since(began)) }()
-	err := rt.shared.begin(ctx)
+	defer func() {
+		if !p.fallback {
+			rt.count.took(time.Since(began))
+		}
+	}()
+	err := p.shared.begin(ctx)
 	if err == nil {
-		err = child.(Handler).Handle(ctx, msg)
+		err = p.handler.Handle(ctx, msg)
 	} else {
 		err = NotStarted(err)
 	}
 	v, timedOut := verdictOf(err)
 	if timedOut && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		v.Err = fmt.Errorf("timeout of %v: %w", rt.cfg.Timeout, v.Err)
+		v.Err = fmt.Errorf("timeout of %v: %w", p.timeout, v.Err)
 	}
 	failpoint.At("handled")
 	if m.call != nil && forgotten(ctx, v) {
 		return m.stopAt(outcomeForgotten)
 	}
-	m.told(ctx, number, v)
-	rt.count.verdicts[v.Kind].Add(1)
+	if !p.fallback {
+		m.told(ctx, number, v)
+		rt.count.verdicts[v.Kind].Add(1)
+	}
 	if rt.log.Enabled(ctx, slog.LevelDebug) {
-		rt.log.Debug("handled", m.attrs("attempt", number, "verdict", v.Kind.String(), "took", time.Since(began).Round(time.Microsecond))...)
+		rt.log.Debug("handled", m.attrs("attempt", number, "fallback", p.fallback, "verdict", v.Kind.String(), "took", time.Since(began).Round(time.Microsecond))...)
 	}
 	return v
 }
@@ -179,7 +192,11 @@ func (m *message) Settle(o supervisor.Outcome) {
 	if m.call != nil {
 		o = m.gated(o)
 	}
-	rt.count.settled[o.Action].Add(1)
+	if o.Fallback && o.Action == supervisor.AckMessage {
+		rt.count.fallback.Add(1)
+	} else {
+		rt.count.settled[o.Action].Add(1)
+	}
 	m.toldBySettlement(o)
 	if m.suspect != nil {
 		m.settleSuspect(o)
@@ -200,7 +217,7 @@ func (m *message) settle(o supervisor.Outcome) {
 	rt := m.route
 	switch o.Action {
 	case supervisor.AckMessage:
-		m.plain = m.origin == nil && o.Attempts == 0 && m.suspect == nil && m.call == nil
+		m.plain = m.origin == nil && o.Attempts == 0 && m.suspect == nil && m.call == nil && !m.lent
 		m.finish(o)
 	case supervisor.DropMessage:
 		level := slog.LevelInfo

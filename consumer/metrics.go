@@ -19,6 +19,7 @@ type counters struct {
 	moves    [5]atomic.Uint64 // of keys and the route, by supervisor.State
 	naked    atomic.Uint64
 	parked   atomic.Uint64
+	fallback atomic.Uint64 // acknowledged by the fallback
 	kept     atomic.Uint64 // failed, and waits in the stash
 	aside    atomic.Uint64
 	notDead  atomic.Uint64 // dead letters that could not be stored
@@ -60,7 +61,8 @@ type metrics struct {
 
 	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, verdicts, settlements, retries, aside, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
-	heldMessages, heldBytes, heldMost, unconfirmed, ackPending, expired, forgotten, refused, questions, replies *prometheus.Desc
+	heldMessages, heldBytes, heldMost, unconfirmed, ackPending, expired, forgotten, refused, questions, replies, fallback,
+	substitutes *prometheus.Desc
 }
 
 func newMetrics() *metrics {
@@ -110,6 +112,8 @@ func newMetrics() *metrics {
 		questions:    desc("questions_total", "Callers asked before an attempt whether the message is still wanted, by answer; again: it said nothing, and is asked once more.", "route", "answer"),
 		replies:      desc("replies_total", "Callers told what became of their message, by result: delivered, nobody (was there), failed.", "route", "result"),
 		refused:      desc("caller_headers_refused_total", "Headers of callers that did not count: not permitted, malformed, or given more than once.", "route"),
+		fallback:     desc("fallback_attempts_total", "Attempts of the route's fallback, by result: done or failed.", "route", "result"),
+		substitutes:  desc("fallback_running", "Messages that the route's fallback has now.", "route"),
 		heldMost:     desc("held_bytes_limit", "With so many bytes no more messages are pulled.", "route"),
 	}
 	return m
@@ -192,6 +196,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		for action, how := range actionNames {
 			counter(m.settlements, c.settled[action].Load(), name, how)
 		}
+		counter(m.settlements, c.fallback.Load(), name, "fallback")
+		f, _ := rt.group.Fallback()
+		counter(m.fallback, f.Done, name, "done")
+		counter(m.fallback, f.Failed, name, "failed")
+		gauge(m.substitutes, f.Running, name)
 		counter(m.retries, c.naked.Load(), name, "nak")
 		counter(m.retries, c.parked.Load(), name, "parked")
 		counter(m.retries, c.kept.Load(), name, "stash")

@@ -201,6 +201,9 @@ func checked(cfg Route) (Route, error) {
 	for _, err := range noNil("Use", cfg.Use) {
 		faults = append(faults, &SetupError{cfg.Name, err})
 	}
+	if f := cfg.Fallback; f != nil && f.Handler == nil {
+		faults = append(faults, &SetupError{cfg.Name, errors.New("fallback: Handler must be set")})
+	}
 	return cfg, errors.Join(faults...)
 }
 

@@ -54,6 +54,8 @@ type Route struct {
 	Deadline   Deadline          `koanf:"deadline"`
 	Interest   Interest          `koanf:"interest"`
 
+	// Fallback is a second handler, for messages that wait or are spent. Nil: there is none.
+	Fallback *Fallback `koanf:"-"`
 	// Handler has no state that a stop would have to throw away: all keys share it. Either it or Factory is set.
 	Handler Handler `koanf:"-"`
 	// Factory makes a handler for each key, and a new one after each stop.
@@ -133,6 +135,9 @@ func (r Route) WithDefaults() Route {
 	r.Deadline.OnExpired = cmp.Or(r.Deadline.OnExpired, ExpiredDrop)
 	r.Interest.Timeout = cmp.Or(r.Interest.Timeout, 250*time.Millisecond)
 	r.Interest.Unknown = cmp.Or(r.Interest.Unknown, UnknownStart)
+	if r.Fallback != nil {
+		r.Fallback = new(r.Fallback.WithDefaults(r.Timeout))
+	}
 	return r
 }
 
@@ -219,6 +224,7 @@ func (r Route) Validate() error {
 	}
 	under("supervisor.", r.Supervisor.Validate())
 	r.validateCallers(fault)
+	r.validateFallback(fault)
 	if r.Stash.Messages < 1 {
 		fault("stash.messages: must be at least 1 (got %d)", r.Stash.Messages)
 	}

@@ -44,6 +44,7 @@ type route struct {
 	count        *counters
 	callers      callers
 	shared       *sharedLife // of a Handler that is started or stopped; else nil
+	fallback     *part       // nil: there is none
 	// parkedNow is what it has in the retry stream, as the server said lately.
 	parkedNow count
 	// guarded: its handlers run in this process, and a message may end it.
@@ -89,6 +90,7 @@ func newRoute(r *Relay, cfg Route) *route {
 		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, cfg.Name, err)) },
 		More:     rt.more,
 	}
+	opts.Fallback = rt.fallbackOptions()
 	if rt.guarded {
 		opts.Alone = r.solo.Kick
 	}

@@ -89,18 +89,27 @@ func (l *sharedLife) end(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// checkHandler asks a route's handler whether it can work.
+// checkHandler asks a route's handler, and its fallback, whether they can work.
 func checkHandler(ctx context.Context, cfg Route) error {
 	check := cfg.Check
 	if c, ok := cfg.Handler.(Checker); ok {
 		check = c.Check
 	}
-	if check == nil {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	return recovered(func() error { return check(ctx) })
+	if check != nil {
+		if err := recovered(func() error { return check(ctx) }); err != nil {
+			return fmt.Errorf("handler: %w", err)
+		}
+	}
+	if f := cfg.Fallback; f != nil {
+		if c, ok := f.Handler.(Checker); ok {
+			if err := recovered(func() error { return c.Check(ctx) }); err != nil {
+				return fmt.Errorf("fallback.handler: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // recovered calls foreign code. What it returns, or panics with, comes back as plain text.

@@ -69,6 +69,8 @@ type RouteStatus struct {
 	Dead    uint64 `json:"dead"`
 	// Callers is what became of messages whose publishers asked for something. Nil: there was none.
 	Callers *CallersStatus `json:"callers,omitempty"`
+	// Fallback is the second handler. Nil: there is none.
+	Fallback *FallbackStatus `json:"fallback,omitempty"`
 	// Stored are the route's dead letters that are stored now, of all instances. Nil: not counted yet.
 	Stored *int `json:"dead_letters,omitempty"`
 	// Waiting are the keys that wait, probe or are suspended, longest first: as many as were asked for and fit. Of the others
@@ -170,8 +172,8 @@ func (rt *route) status(keys int) RouteStatus {
 	s := RouteStatus{
 		Name: rt.cfg.Name, Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: rt.cfg.Order, State: state, Why: cut(why, maxTextLen), Since: known(since),
 		Running: g.Running, Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Keys: map[string]int{},
-		Callers: rt.callersStatus(),
-		Acked:   rt.count.settled[supervisor.AckMessage].Load(),
+		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(),
+		Acked:   rt.count.settled[supervisor.AckMessage].Load() + rt.count.fallback.Load(),
 		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),
 		Dead:    rt.count.settled[supervisor.DeadLetter].Load(),
 		Backlog: rt.backlog(),

@@ -106,6 +106,11 @@ func (u *unit) drain(ctx context.Context) (interrupted int) {
 			if err := rt.shared.end(ctx, rt.cfg.Timeout); err != nil {
 				rt.log.Warn("the handler did not stop cleanly", "error", err)
 			}
+			if f := rt.fallback; f != nil {
+				if err := f.shared.end(ctx, f.timeout); err != nil {
+					rt.log.Warn("the fallback did not stop cleanly", "error", err)
+				}
+			}
 			rt.looks.Wait() // before those that it submits to
 			rt.endHeld()
 			rt.slow.Wait() // before letters, to which it submits

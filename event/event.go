@@ -21,21 +21,25 @@ const (
 	RouteFlowing   Kind = "route.flowing"   // it flows again
 	RouteSuspended Kind = "route.suspended" // it waits for an operator
 	RouteStopped   Kind = "route.stopped"   // no message is to blame: a program is missing, handlers do not return
-	DeadLetter     Kind = "dead_letter"     // a message was dead-lettered
-	ReplayDone     Kind = "replay.done"     // a replay handed over all it had to
-	ReplayStopped  Kind = "replay.stopped"  // a replay stopped or was cancelled, and can be resumed
-	StreamTrouble  Kind = "stream.trouble"  // a stream, a durable or a bucket is away, or not as it has to be
-	StreamMended   Kind = "stream.mended"   // it is there again
-	DLQFilling     Kind = "dlq.filling"     // the dead letters have used 80 % of dlq.max_bytes
-	ReloadDone     Kind = "reload.done"     // an instance runs another configuration
-	ReloadFailed   Kind = "reload.failed"   // it was told to, and goes on with the one it had
-	Audit          Kind = "audit"           // an operator did something
+	// A second handler fails all it gets, or works again.
+	FallbackFailing Kind = "fallback.failing"
+	FallbackWorking Kind = "fallback.working"
+
+	DeadLetter    Kind = "dead_letter"    // a message was dead-lettered
+	ReplayDone    Kind = "replay.done"    // a replay handed over all it had to
+	ReplayStopped Kind = "replay.stopped" // a replay stopped or was cancelled, and can be resumed
+	StreamTrouble Kind = "stream.trouble" // a stream, a durable or a bucket is away, or not as it has to be
+	StreamMended  Kind = "stream.mended"  // it is there again
+	DLQFilling    Kind = "dlq.filling"    // the dead letters have used 80 % of dlq.max_bytes
+	ReloadDone    Kind = "reload.done"    // an instance runs another configuration
+	ReloadFailed  Kind = "reload.failed"  // it was told to, and goes on with the one it had
+	Audit         Kind = "audit"          // an operator did something
 )
 
 // Kinds are all of them.
 func Kinds() []Kind {
 	return []Kind{
-		KeyWaiting, KeyFlowing, KeySuspended, RouteWaiting, RouteFlowing, RouteSuspended, RouteStopped, DeadLetter,
+		KeyWaiting, KeyFlowing, KeySuspended, RouteWaiting, RouteFlowing, RouteSuspended, RouteStopped, FallbackFailing, FallbackWorking, DeadLetter,
 		ReplayDone, ReplayStopped, StreamTrouble, StreamMended, DLQFilling, ReloadDone, ReloadFailed, Audit,
 	}
 }

@@ -365,7 +365,7 @@ func (b *behindConsole) Settings() console.Settings {
 			{Key: "attempts", Value: attempts + ", within " + r.Retry.MaxAge.String()}, {Key: "retries after", Value: strings.Join(delays, ", ") + ", …"},
 			{Key: "key waits after", Value: fmt.Sprintf("%d failures in a row", *r.Supervisor.TripAfter)},
 			{Key: "route waits when", Value: fmt.Sprintf("%g %% of %d fail, over %d keys", 100*trip.Share, *trip.Of, trip.Keys)},
-			{Key: "stash", Value: fmt.Sprintf("%d messages", r.Stash.Messages)},
+			{Key: "stash", Value: fmt.Sprintf("%d messages", r.Stash.Messages)}, {Key: "fallback", Value: fallbackOf(rt)},
 		}})
 	}
 	return s

@@ -62,6 +62,8 @@ type explanation struct {
 	Trip     int       `json:"trip_after"`
 	Restarts []string  `json:"restart_delays"`
 	Dead     string    `json:"dead_letter_subject"`
+	// Fallback is the second handler, and when it is used.
+	Fallback string `json:"fallback,omitempty"`
 	// Gates are what is asked before a message starts, in that order.
 	Gates []string `json:"gates"`
 }
@@ -99,10 +101,22 @@ func explain(cfg *config.Config, subj string) (*explanation, bool) {
 	}
 	e.Timeline = timeline(rt.Retry.Backoff, rt.Retry.MaxAttempts, rt.Retry.MaxAge, rt.Retry.ParkAfter)
 	e.Gates = gates(rt)
+	if best.Fallback != nil {
+		e.Fallback = fallbackOf(best)
+	}
 	for n := range shownDelays {
 		e.Restarts = append(e.Restarts, rt.Supervisor.Restart.Base(n).String())
 	}
 	return e, true
+}
+
+// fallbackOf says in a line what the second handler of a route is.
+func fallbackOf(rt config.Route) string {
+	f := rt.Fallback
+	if f == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%s, %d at once, timeout %s, when %s", f.Handler.String(), f.Concurrency, f.Timeout, strings.Join(f.When, ", "))
 }
 
 // gates says in words what the headers of a message may have the route do.
@@ -187,19 +201,21 @@ func or(a, b string) string {
 }
 
 func (e *explanation) print(w io.Writer) {
-	fields(w, [][]string{
+	rows := [][]string{
 		{"subject", e.Subject},
 		{"route", fmt.Sprintf("%s (by %s), durable %s", e.Route, e.Pattern, e.Durable)},
 		{"handler", fmt.Sprintf("%s, timeout %s", e.Handler, e.Timeout)},
-		{"key", fmt.Sprintf("%s, order %s", e.Key, e.Order)},
-		{"dead letter", e.Dead},
-	})
+	}
+	if e.Fallback != "" {
+		rows = append(rows, []string{"fallback", e.Fallback})
+	}
+	fields(w, append(rows, []string{"key", fmt.Sprintf("%s, order %s", e.Key, e.Order)}, []string{"dead letter", e.Dead}))
 	fmt.Fprintf(w, "\nWhat its publisher may ask for:\n\n")
 	for _, g := range e.Gates {
 		fmt.Fprintf(w, "  %s\n", printable(g))
 	}
 	fmt.Fprintf(w, "\nA message that keeps failing (delays before jitter):\n\n")
-	rows := [][]string{{"ATTEMPT", "AFTER", "±JITTER", "IN TOTAL", "WAITS IN", ""}}
+	rows = [][]string{{"ATTEMPT", "AFTER", "±JITTER", "IN TOTAL", "WAITS IN", ""}}
 	for i, a := range e.Timeline {
 		if len(e.Timeline) > 2*shownDelays && i == shownDelays {
 			rows = append(rows, []string{"…", "", "", "", "", ""})

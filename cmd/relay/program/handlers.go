@@ -26,9 +26,30 @@ func routes(cfg *config.Config, nc *nats.Conn, js jetstream.JetStream, log *slog
 		if err := rc.Handler.Build(env, &rt); err != nil {
 			return nil, &consumer.SetupError{Route: rt.Name, Err: fmt.Errorf("handler: %w", err)}
 		}
+		if rc.Fallback != nil {
+			if err := buildFallback(rc, env, &rt); err != nil {
+				return nil, &consumer.SetupError{Route: rt.Name, Err: fmt.Errorf("fallback.handler: %w", err)}
+			}
+		}
 		list = append(list, rt)
 	}
 	return list, nil
+}
+
+// buildFallback gives a route the fallback that the file names. Its handler is made for a route with its concurrency and timeout.
+func buildFallback(rc config.Route, env handler.Env, rt *consumer.Route) error {
+	f := rc.Fallback.Fallback
+	like := rc.Route
+	like.Concurrency, like.Timeout = f.Concurrency, f.Timeout
+	if err := rc.Fallback.Handler.Build(env, &like); err != nil {
+		return err
+	}
+	if like.Handler == nil {
+		return fmt.Errorf("%s makes a handler for each key, and the fallback is one for all: use another kind, or per: pool", rc.Fallback.Handler)
+	}
+	f.Handler, f.Concurrency = like.Handler, like.Concurrency // a worker has no more than its processes
+	rt.Fallback = &f
+	return nil
 }
 
 // listeners are the addresses of relay's own listeners, and of the NATS servers that it knows of at the time.

@@ -25,8 +25,11 @@ func (s *service) sayWhat() {
 		}
 	}
 	for _, rt := range s.cfg.Routes {
-		s.log.Info("route", "route", rt.Name, "subjects", rt.Subjects, "stream", or(rt.Stream, "by subject"),
-			"handler", rt.Handler.String(), "concurrency", rt.Concurrency)
+		attrs := []any{"route", rt.Name, "subjects", rt.Subjects, "stream", or(rt.Stream, "by subject"), "handler", rt.Handler.String(), "concurrency", rt.Concurrency}
+		if rt.Fallback != nil {
+			attrs = append(attrs, "fallback", rt.Fallback.Handler.String())
+		}
+		s.log.Info("route", attrs...)
 	}
 }
 

@@ -116,6 +116,7 @@ func printStatus(w io.Writer, list []consumer.Status, now time.Time) {
 	}
 	for _, o := range routes {
 		printCallers(w, o)
+		printFallback(w, o, now)
 	}
 	printKeys(w, routes, now)
 }

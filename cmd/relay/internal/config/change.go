@@ -57,7 +57,7 @@ func Compare(started, running, next *Config) (d Difference) {
 		switch {
 		case !there:
 			d.Added = append(d.Added, rt.Name)
-		case !reflect.DeepEqual(old.Route, rt.Route) || !old.Handler.Equal(rt.Handler):
+		case !reflect.DeepEqual(old.Route, rt.Route) || !old.Handler.Equal(rt.Handler) || !old.Fallback.Equal(rt.Fallback):
 			d.Changed = append(d.Changed, rt.Name)
 		}
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding"
+	"reflect"
 	"strings"
 	"time"
 
@@ -123,11 +124,56 @@ type Stream struct {
 type Route struct {
 	consumer.Route `koanf:",squash"`
 	Handler        Handler `koanf:"handler"`
+	// Fallback is nil when the file has none.
+	Fallback *Fallback `koanf:"fallback"`
+}
+
+// Fallback is a [consumer.Fallback] with the handler that the file names.
+type Fallback struct {
+	consumer.Fallback `koanf:",squash"`
+	Handler           Handler `koanf:"handler"`
+}
+
+// Equal tells whether both say the same.
+func (f *Fallback) Equal(other *Fallback) bool {
+	if f == nil || other == nil {
+		return f == other
+	}
+	return reflect.DeepEqual(f.Fallback, other.Fallback) && f.Handler.Equal(other.Handler)
+}
+
+// check is Validate with the fallback.
+func (r Route) check() error {
+	if r.Fallback != nil {
+		r.Route.Fallback = &r.Fallback.Fallback
+	}
+	return r.Validate()
+}
+
+// parts are the handlers of the route that the file names, with their keys below the route.
+func (r Route) parts() (list []routePart) {
+	list = append(list, routePart{"handler", r.Handler})
+	if r.Fallback != nil {
+		list = append(list, routePart{"fallback.handler", r.Fallback.Handler})
+	}
+	return list
+}
+
+type routePart struct {
+	key string
+	Handler
 }
 
 // withDefaults fills the route, and the prefix of its dead letters, which depends on the service.
 func (r Route) withDefaults(service string) Route {
+	if r.Fallback != nil {
+		r.Route.Fallback = &r.Fallback.Fallback
+	}
 	r.Route = r.Route.WithDefaults()
+	if r.Fallback != nil {
+		r.Fallback = &Fallback{*r.Route.Fallback, r.Fallback.Handler.withDefaults()}
+		r.Route.Fallback = nil // Build puts it there
+	}
 	if r.DeadLetter.Prefix == "" {
 		r.DeadLetter.Prefix = service + ".dlq"
 	}

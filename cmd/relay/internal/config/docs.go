@@ -118,6 +118,11 @@ var docs = map[string]doc{
 	"routes.interest.unknown":    {text: "without an answer: start the message, or forget it", values: []string{"start", "drop"}},
 	"routes.interest.every":      {text: "asked again that often while the handler runs, which a no cancels, at least 100ms; 0s: not at all"},
 
+	"routes.fallback":             {text: "a second handler, beside the route's; what it fails waits as if there were none"},
+	"routes.fallback.when":        {text: "waiting: the key or the route waits; exhausted: attempts or max_age are spent, before the dead letters"},
+	"routes.fallback.concurrency": {text: "its handlers at once"},
+	"routes.fallback.timeout":     {text: "ends an attempt of it; left out: as the route's"},
+
 	"routes.stash":              {text: "messages held in memory while their key waits"},
 	"routes.stash.messages":     {text: "how many, over all keys"},
 	"routes.stash.bytes":        {text: "size of bodies and headers, at least 1MiB"},

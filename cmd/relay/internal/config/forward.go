@@ -15,26 +15,13 @@ import (
 func (c *collector) forwards(cfg *Config, routes []claim, own []reserved) {
 	feeds, keys := make([][]int, len(cfg.Routes)), make([]string, len(cfg.Routes))
 	for i, r := range cfg.Routes {
-		if r.Handler.Settings == nil || r.Handler.Validate() != nil {
-			continue
-		}
-		p := r.Handler.Publishes()
-		if p.Template == "" {
-			continue
-		}
-		keys[i] = fmt.Sprintf("routes[%d].handler.%s.%s", i, r.Handler.Kind(), p.Key)
-		c.reaches(keys[i], p, r.Subjects)
-		for _, target := range targets(p, r.Subjects) {
-			for _, o := range own {
-				if subject.Overlaps(target, o.pattern) && mayPass(p, o.pattern) {
-					c.fault(keys[i], "%q may publish to %q, where relay publishes %s", p.Template, o.pattern, o.what)
-				}
+		for _, h := range r.parts() {
+			if h.Settings == nil || h.Validate() != nil || h.Publishes().Template == "" {
+				continue
 			}
-			for _, s := range routes {
-				if subject.Overlaps(target, s.pattern) && mayPass(p, s.pattern) {
-					feeds[i] = append(feeds[i], s.owner)
-				}
-			}
+			p := h.Publishes()
+			keys[i] = fmt.Sprintf("routes[%d].%s.%s.%s", i, h.key, h.Kind(), p.Key)
+			feeds[i] = append(feeds[i], c.feeds(keys[i], p, r.Subjects, routes, own)...)
 		}
 	}
 	for _, ring := range rings(feeds) {
@@ -44,6 +31,24 @@ func (c *collector) forwards(cfg *Config, routes []claim, own []reserved) {
 		}
 		c.fault(keys[ring[0]], "messages go round: %s", strings.Join(names, " → "))
 	}
+}
+
+// feeds are the routes that get what a handler publishes, of messages with such subjects.
+func (c *collector) feeds(key string, p handler.Publishing, subjects []string, routes []claim, own []reserved) (list []int) {
+	c.reaches(key, p, subjects)
+	for _, target := range targets(p, subjects) {
+		for _, o := range own {
+			if subject.Overlaps(target, o.pattern) && mayPass(p, o.pattern) {
+				c.fault(key, "%q may publish to %q, where relay publishes %s", p.Template, o.pattern, o.what)
+			}
+		}
+		for _, s := range routes {
+			if subject.Overlaps(target, s.pattern) && mayPass(p, s.pattern) {
+				list = append(list, s.owner)
+			}
+		}
+	}
+	return list
 }
 
 // mayPass tells whether a handler's allow lets it publish to some subject of a pattern.
@@ -82,22 +87,21 @@ func targets(f handler.Publishing, subjects []string) []string {
 	return out
 }
 
-// Targets are patterns of all that the handler of the route may publish to.
+// Targets are patterns of all that the handlers of the route may publish to.
 func (r Route) Targets() (patterns []string) {
-	if r.Handler.Settings == nil {
-		return nil
-	}
-	p := r.Handler.Publishes()
-	if p.Template == "" {
-		return nil
-	}
-	for _, target := range targets(p, r.Subjects) {
-		if len(p.Allow) == 0 {
-			patterns = append(patterns, target)
+	for _, h := range r.parts() {
+		if h.Settings == nil || h.Publishes().Template == "" {
+			continue
 		}
-		for _, allowed := range p.Allow {
-			if both, ok := subject.Intersect(target, allowed); ok {
-				patterns = append(patterns, both)
+		p := h.Publishes()
+		for _, target := range targets(p, r.Subjects) {
+			if len(p.Allow) == 0 {
+				patterns = append(patterns, target)
+			}
+			for _, allowed := range p.Allow {
+				if both, ok := subject.Intersect(target, allowed); ok {
+					patterns = append(patterns, both)
+				}
 			}
 		}
 	}

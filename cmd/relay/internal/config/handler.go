@@ -56,7 +56,9 @@ func newBook(extra []handler.Kind) *book {
 		}
 	}
 	b.root = b.keyOf(reflect.TypeFor[Config](), "")
-	b.docs["routes.handler"] = doc{text: "exactly one of " + b.root.field("routes").elem.field("handler").kindNames("and")}
+	names := b.root.field("routes").elem.field("handler").kindNames("and")
+	b.docs["routes.handler"] = doc{text: "exactly one of " + names}
+	b.docs["routes.fallback.handler"] = doc{text: "exactly one of " + names + ", with the same keys as handler"}
 	return b
 }
 

@@ -88,7 +88,7 @@ func (b *book) keyOf(t reflect.Type, path string) *key {
 	case reflect.Struct:
 		switch {
 		case t == reflect.TypeFor[Handler]():
-			k.kind, k.fields = handlers, b.kindKeys(path)
+			k.kind, k.fields = handlers, b.kindKeys("routes.handler") // which are the same wherever a handler stands
 		case t.NumField() == 0:
 			k.kind = empty
 		default:

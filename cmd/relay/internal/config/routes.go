@@ -60,14 +60,17 @@ func (c *collector) routes(cfg *Config) {
 	}
 	for i, r := range cfg.Routes {
 		key := fmt.Sprintf("routes[%d]", i)
-		c.faultsOf(key, r.Validate())
-		switch kinds := r.Handler.given; len(kinds) {
-		case 0:
-			c.fault(key+".handler", "is required: one of %s", c.root.field("routes").elem.field("handler").kindNames("and"))
-		case 1:
-			c.faultsOf(key+".handler."+kinds[0], r.Handler.Validate())
-		default:
-			c.fault(key+".handler", "exactly one is allowed (got %s)", strings.Join(kinds, " and "))
+		c.faultsOf(key, r.check())
+		for _, p := range r.parts() {
+			at := key + "." + p.key
+			switch kinds := p.given; len(kinds) {
+			case 0:
+				c.fault(at, "is required: one of %s", c.root.field("routes").elem.field("handler").kindNames("and"))
+			case 1:
+				c.faultsOf(at+"."+kinds[0], p.Validate())
+			default:
+				c.fault(at, "exactly one is allowed (got %s)", strings.Join(kinds, " and "))
+			}
 		}
 	}
 

@@ -47,7 +47,7 @@ func Schema(kinds ...handler.Kind) ([]byte, error) {
 // documented is a configuration that holds every default there is, but for those of handlers.
 func documented() Config {
 	cfg := defaults()
-	cfg.Routes = []Route{Route{}.withDefaults(cfg.Service)}
+	cfg.Routes = []Route{Route{Fallback: new(Fallback)}.withDefaults(cfg.Service)}
 	cfg.Defaults = cfg.Routes[0]
 	cfg.Streams = []Stream{{}}
 	cfg.Schedules = []schedule.Schedule{schedule.Schedule{}.WithDefaults()}

@@ -93,13 +93,15 @@ func (c *collector) warnAbout(cfg *Config, routes, streams []claim) {
 		if r.Order == "key" {
 			c.note(key+".order", "holds within one instance: when several run, messages of a key may be handled by two of them at once")
 		}
-		if r.Handler.Settings == nil {
-			continue
-		}
-		at := report{c, key + ".handler." + r.Handler.Kind() + "."}
-		r.Handler.Lint(at)
-		if p := r.Handler.Publishes(); p.Stored && len(cfg.Streams) > 0 {
-			c.target(at.prefix+p.Key, p, r.Subjects, streams)
+		for _, h := range r.parts() {
+			if h.Settings == nil {
+				continue
+			}
+			at := report{c, key + "." + h.key + "." + h.Kind() + "."}
+			h.Lint(at)
+			if p := h.Publishes(); p.Stored && len(cfg.Streams) > 0 {
+				c.target(at.prefix+p.Key, p, r.Subjects, streams)
+			}
 		}
 	}
 }

@@ -1,0 +1,152 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// Fallback is a second handler of a route. What it acknowledges is done, and a caller gets its result. What it fails waits as if
+// there were no fallback: no attempt is spent, and nothing of the route trips. Probes are asked of the route's own handler only. A
+// deadline and a caller are asked for before it, too.
+type Fallback struct {
+	// When are the cases in which it is used: [FallbackWaiting], [FallbackExhausted]. Empty means both.
+	When []string `koanf:"when"`
+	// Concurrency is how many of its handlers run at once, beside those of the route. Zero means 8.
+	Concurrency int `koanf:"concurrency"`
+	// Timeout ends an attempt of it. Zero means that of the route.
+	Timeout time.Duration `koanf:"timeout"`
+	// Handler is required. All keys share it. It may be a [Starter], a [Stopper], a [Checker] and [Outside].
+	Handler Handler `koanf:"-"`
+}
+
+// Values of Fallback.When.
+const (
+	// FallbackWaiting: the key of a message waits, or its whole route does. It needs supervisor.forward: stash.
+	FallbackWaiting = "waiting"
+	// FallbackExhausted: a message would be dead-lettered because its attempts or its retry.max_age are spent. What says [Dead] is not.
+	FallbackExhausted = "exhausted"
+)
+
+// WithDefaults fills the fields that say nothing, for a route with such a timeout.
+func (f Fallback) WithDefaults(timeout time.Duration) Fallback {
+	if len(f.When) == 0 {
+		f.When = []string{FallbackWaiting, FallbackExhausted}
+	}
+	if f.Concurrency == 0 {
+		f.Concurrency = 8
+	}
+	if f.Timeout == 0 {
+		f.Timeout = timeout
+	}
+	return f
+}
+
+// validateFallback says what is wrong with the fallback, but for its handler.
+func (r Route) validateFallback(fault func(format string, args ...any)) {
+	f := r.Fallback
+	if f == nil {
+		return
+	}
+	for i, when := range f.When {
+		switch {
+		case when != FallbackWaiting && when != FallbackExhausted:
+			fault("fallback.when[%d]: must be %s or %s (got %q)", i, FallbackWaiting, FallbackExhausted, when)
+		case slices.Contains(f.When[:i], when):
+			fault("fallback.when[%d]: %s is there twice", i, when)
+		case when == FallbackWaiting && r.Supervisor.Forward != supervisor.ForwardStash:
+			fault("fallback.when[%d]: %s needs supervisor.forward: stash, or nothing is kept that the fallback could have (got %q)", i, when, r.Supervisor.Forward)
+		}
+	}
+	if f.Concurrency < 1 || f.Concurrency > 65_536 {
+		fault("fallback.concurrency: must be 1 to 65536 (got %d)", f.Concurrency)
+	}
+	if f.Timeout <= 0 {
+		fault("fallback.timeout: must be above 0 (got %v)", f.Timeout)
+	}
+}
+
+// part is which handler of a route has an attempt: its own, or the fallback.
+type part struct {
+	handler  Handler
+	shared   *sharedLife // nil: it need not be started
+	timeout  time.Duration
+	ownBytes bool
+	fallback bool
+}
+
+// slotTime is how long an attempt of the fallback may hold its slot.
+func (f Fallback) slotTime(r Route) time.Duration {
+	r.Timeout = f.Timeout
+	return r.slotTime()
+}
+
+// fallbackOptions are those of the route's group; nil without a fallback.
+func (rt *route) fallbackOptions() *supervisor.Fallback {
+	f := rt.cfg.Fallback
+	if f == nil {
+		return nil
+	}
+	_, outside := f.Handler.(Outside)
+	p := &part{handler: f.Handler, shared: newSharedLife(f.Handler), timeout: f.Timeout, ownBytes: outside, fallback: true}
+	rt.fallback = p
+	rt.guarded = rt.guarded || !outside
+	return &supervisor.Fallback{
+		Waiting: slices.Contains(f.When, FallbackWaiting), Exhausted: slices.Contains(f.When, FallbackExhausted),
+		Concurrency: f.Concurrency, Timeout: f.slotTime(rt.cfg), Child: p, Failing: rt.fallbackFailing,
+	}
+}
+
+var _ supervisor.Substitute = (*message)(nil)
+
+// DoFallback is one attempt of the fallback.
+func (m *message) DoFallback(ctx context.Context, number int, child any) supervisor.Verdict {
+	m.lent = true
+	return m.do(ctx, number, *child.(*part))
+}
+
+// fallbackFailing says that the fallback fails all it gets, or, with nil, that it works again.
+func (rt *route) fallbackFailing(err error) {
+	name := "the fallback of route " + rt.cfg.Name
+	if err == nil {
+		rt.log.Info("fallback works again")
+		rt.relay.events.Report(event.FallbackWorking, event.Data{Route: rt.cfg.Name, Text: name + " works again"})
+		return
+	}
+	rt.log.Error("fallback fails what it gets; that waits as if there were none", "error", err)
+	rt.relay.events.Report(event.FallbackFailing, event.Data{
+		Route: rt.cfg.Name, Why: err.Error(), Text: fmt.Sprintf("%s fails what it gets, which waits as if there were none: %v", name, err),
+	})
+}
+
+// FallbackStatus is the second handler of a route on one instance.
+type FallbackStatus struct {
+	// When are the cases in which it is used.
+	When []string `json:"when"`
+	// Running are messages that it has now, Stuck its handlers that ignore their timeout.
+	Running int `json:"running"`
+	Stuck   int `json:"stuck,omitempty"`
+	// Done and Failed count its attempts since the route began.
+	Done   uint64 `json:"done"`
+	Failed uint64 `json:"failed"`
+	// FailedInRow are those since its last success, the first of them at FailingSince, and Error is why the last one failed.
+	FailedInRow  int        `json:"failed_in_row,omitempty"`
+	FailingSince *time.Time `json:"failing_since,omitempty"`
+	Error        string     `json:"error,omitempty"`
+}
+
+// fallbackStatus is nil without a fallback.
+func (rt *route) fallbackStatus() *FallbackStatus {
+	s, ok := rt.group.Fallback()
+	if !ok {
+		return nil
+	}
+	return &FallbackStatus{
+		When: rt.cfg.Fallback.When, Running: s.Running, Stuck: s.Stuck, Done: s.Done, Failed: s.Failed, FailedInRow: s.Row,
+		FailingSince: known(s.Since), Error: cut(errorText(s.Err), maxTextLen),
+	}
+}
