@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/relaymq/relay/internal/teeth"
 )
 
 // A route may have a second handler, its fallback. While a key or the route waits, what would only be held is lent to it: what it
@@ -138,7 +140,7 @@ func (t *turn) offerAll() {
 // lend gives the fallback what it has slots for. It comes after startAll, so that the main handler has its probes first.
 func (t *turn) lend() {
 	f := &t.fallback
-	if f.keys.len() == 0 || t.standsStill() || t.onTrial() {
+	if f.keys.len() == 0 || t.standsStill() || t.onTrial() || teeth.Lend() {
 		return
 	}
 	for f.keys.len() > 0 && f.lent < f.Concurrency {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,7 +111,9 @@ func TestFallback_handlesWhatWaits(t *testing.T) {
 					}
 				}
 				send(1, 3000) // a minute
+				b.mu.Lock()
 				asked := probes
+				b.mu.Unlock()
 				if asked > 300 {
 					t.Errorf("the main handler was asked %d times while it was down", asked)
 				}
@@ -141,16 +144,16 @@ func TestFallback_handlesWhatWaits(t *testing.T) {
 // What the fallback fails, panics with or hangs on waits as if there were none, and spends no attempt; it is asked again later.
 func TestFallback_failuresAreContained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []error
+		var told []error // read after synctest.Wait
+		var up atomic.Bool
 		b := newBench(t, Options{
 			Config: Config{TripAfter: new(1), RouteTripAfter: new(0), Restart: Backoff{Min: time.Hour, Max: time.Hour}},
 			Retry:  Backoff{Min: time.Second, Max: time.Second}, MaxAttempts: 3,
 			Fallback: &Fallback{Waiting: true, Timeout: time.Second, Failing: func(err error) { told = append(told, err) }},
 		})
 		defer b.close()
-		up := false
 		b.substitute.handle = func(ctx context.Context, m *Message, n int) Verdict {
-			if up {
+			if up.Load() {
 				return ok
 			}
 			switch m.Sequence % 4 {
@@ -167,6 +170,7 @@ func TestFallback_failuresAreContained(t *testing.T) {
 		main := func(context.Context, *Message, int) Verdict { return failed }
 		b.send(main, "k", 1, 2, 3, 4, 5, 6, 7, 8)
 		time.Sleep(30 * time.Second)
+		synctest.Wait()
 		s, _ := b.g.Fallback()
 		if s.Done != 0 || s.Failed < 10 || s.Err == nil || s.Since.IsZero() || len(told) != 1 || told[0] == nil {
 			t.Errorf("%+v, told %v", s, told)
@@ -176,8 +180,9 @@ func TestFallback_failuresAreContained(t *testing.T) {
 				t.Errorf("the main handler was asked during its wait: %+v", st)
 			}
 		}
-		up = true
+		up.Store(true)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if len(told) != 2 || told[1] != nil {
 			t.Errorf("told %v", told)
 		}
@@ -231,8 +236,8 @@ func TestFallback_keepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{Ordered: true, Config: Config{TripAfter: new(1)}, Fallback: &Fallback{Waiting: true}})
 		defer b.close()
-		down := true
-		var all []uint64
+		var up atomic.Bool
+		var all []uint64 // by one handler at a time; read after synctest.Wait
 		b.substitute.handle = func(_ context.Context, m *Message, n int) Verdict {
 			time.Sleep(30 * time.Millisecond)
 			if m.Sequence == 5 && n == 1 {
@@ -242,14 +247,15 @@ func TestFallback_keepsTheOrder(t *testing.T) {
 			return ok
 		}
 		b.send(func(_ context.Context, m *Message, _ int) Verdict {
-			if down {
+			if !up.Load() {
 				return failed
 			}
 			all = append(all, m.Sequence)
 			return ok
 		}, "k", seq(1, 200)...)
-		time.AfterFunc(2*time.Second, func() { down = false })
+		time.AfterFunc(2*time.Second, func() { up.Store(true) })
 		time.Sleep(5 * time.Minute)
+		synctest.Wait()
 		if !slices.Equal(all, seq(1, 200)) || len(b.substituted()) < 5 || len(b.startsOf(200)) == 0 {
 			t.Errorf("done %v, by the fallback %v", all, b.substituted())
 		}

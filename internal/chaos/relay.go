@@ -203,12 +203,14 @@ type Handler struct {
 }
 
 // StartHandler runs an http handler.
-func (w *World) StartHandler(netns string) *Handler {
+func (w *World) StartHandler(netns string) *Handler { return w.startHandler("http", netns) }
+
+func (w *World) startHandler(name, netns string) *Handler {
 	w.T.Helper()
-	h := &Handler{w: w, Ledger: w.path("http.ledger"), netns: netns}
+	h := &Handler{w: w, Ledger: w.path(name + ".ledger"), netns: netns}
 	first := make(chan string, 1)
 	w.ledgers.Add(h.Ledger)
-	h.Proc = w.startProc("http", procOptions{netns: netns, first: func(line string) { first <- line }}, w.Bin.Chaosd, "http", "-ledger", h.Ledger)
+	h.Proc = w.startProc(name, procOptions{netns: netns, first: func(line string) { first <- line }}, w.Bin.Chaosd, "http", "-ledger", h.Ledger)
 	select {
 	case h.addr = <-first:
 	case <-time.After(10 * time.Second):

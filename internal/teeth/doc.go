@@ -7,5 +7,6 @@
 //	record  the attempts of a message that failed are not written down
 //	fresh   a waiting route probes only with messages that failed before
 //	question  callers are not asked whether they still want a message
+//	lend    the fallback of a route gets nothing of what waits
 //	expect  a dead letter is stored whether it is there already or not
 package teeth

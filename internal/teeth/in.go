@@ -19,3 +19,6 @@ func Expect() bool { return false }
 
 // Question tells whether callers are not asked.
 func Question() bool { return false }
+
+// Lend tells whether a fallback gets no message that waits.
+func Lend() bool { return false }

@@ -10,7 +10,7 @@ import (
 
 var pulled = strings.Split(os.Getenv("CHAOS_PULLED"), ",")
 
-var acks, fence, record, expect, fresh, question = has("acks"), has("fence"), has("record"), has("expect"), has("fresh"), has("question")
+var acks, fence, record, expect, fresh, question, lend = has("acks"), has("fence"), has("record"), has("expect"), has("fresh"), has("question"), has("lend")
 
 func has(name string) bool { return slices.Contains(pulled, name) }
 
@@ -31,3 +31,6 @@ func Expect() bool { return expect }
 
 // Question tells whether callers are not asked.
 func Question() bool { return question }
+
+// Lend tells whether a fallback gets no message that waits.
+func Lend() bool { return lend }
