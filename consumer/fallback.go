@@ -92,7 +92,10 @@ func (rt *route) fallbackOptions() *supervisor.Fallback {
 		return nil
 	}
 	_, outside := f.Handler.(Outside)
-	p := &part{handler: f.Handler, shared: newSharedLife(f.Handler), timeout: f.Timeout, ownBytes: outside, fallback: true}
+	p := &part{
+		handler: rt.wrap(f.Handler), shared: newSharedLife(f.Handler), timeout: f.Timeout, fallback: true,
+		ownBytes: outside && len(rt.relay.cfg.Use)+len(rt.cfg.Use) == 0,
+	}
 	rt.fallback = p
 	rt.guarded = rt.guarded || !outside
 	return &supervisor.Fallback{

@@ -86,7 +86,7 @@ func newFallback(f *Fallback, opts *Options) fallback {
 			Restart: Backoff{Min: 200 * time.Millisecond, Max: time.Second},
 		},
 		Retry: opts.Retry, Concurrency: all.Concurrency, Timeout: all.Timeout, AckWait: opts.AckWait, StashBytes: opts.StashBytes,
-		Shared: all.Child,
+		Shared: all.Child, Values: opts.Values,
 	})
 	return all
 }
