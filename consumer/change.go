@@ -31,6 +31,8 @@ type Change struct {
 	Update []Route
 	// Remove are names of routes that end.
 	Remove []string
+	// Limits are those that hold from then on; nil: as before.
+	Limits map[string]Limit
 }
 
 func (c Change) names() (list []string) {
@@ -160,7 +162,11 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	defer cancel()
 	defer context.AfterFunc(r.ends, cancel)()
 	p := &plot{relay: r, change: c, before: map[string]*route{}, after: map[string]*route{}}
-	cfgs, err := r.together(c)
+	limits := c.Limits
+	if limits == nil {
+		limits = r.Limits()
+	}
+	cfgs, err := r.together(c, limits)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +205,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	}
 	var list []*route
 	for _, name := range slices.Sorted(maps.Keys(cfgs)) {
-		rt := newRoute(r, cfgs[name])
+		rt := newRoute(r, cfgs[name], limits)
 		if old := p.before[name]; old != nil {
 			rt.count = old.count
 		}
@@ -229,13 +235,13 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 }
 
 // together checks the routes of a change by themselves and returns those that are given, by name.
-func (r *Relay) together(c Change) (map[string]Route, error) {
+func (r *Relay) together(c Change, limits map[string]Limit) (map[string]Route, error) {
 	there := make(map[string]bool)
 	for _, rt := range r.all() {
 		there[rt.cfg.Name] = true
 	}
 	cfgs, seen := make(map[string]Route), make(map[string]bool)
-	var faults []error
+	faults := checkedLimits(limits)
 	fault := func(name, format string, args ...any) {
 		faults = append(faults, &SetupError{name, fmt.Errorf(format, args...)})
 	}
@@ -243,6 +249,9 @@ func (r *Relay) together(c Change) (map[string]Route, error) {
 		cfg, err := checked(cfg)
 		if err != nil {
 			faults = append(faults, err)
+		}
+		if err := cfg.CheckLimits(limits); err != nil {
+			faults = append(faults, &SetupError{cfg.Name, err})
 		}
 		if add := i < len(c.Add); add && there[cfg.Name] {
 			fault(cfg.Name, "is there already: update it, or remove it first")
@@ -261,6 +270,14 @@ func (r *Relay) together(c Change) (map[string]Route, error) {
 			fault(name, "is named twice in one change")
 		}
 		seen[name] = true
+	}
+	for _, rt := range r.all() {
+		if slices.Contains(c.names(), rt.cfg.Name) {
+			continue
+		}
+		if err := rt.cfg.CheckLimits(limits); err != nil {
+			faults = append(faults, &SetupError{rt.cfg.Name, err})
+		}
 	}
 	return cfgs, errors.Join(faults...)
 }
@@ -310,6 +327,7 @@ func (p *plot) preflight(ctx context.Context, list []*route) error {
 // enter has the parts that all routes share know of a route.
 func (r *Relay) enter(rt *route) {
 	r.metrics.of(rt)
+	r.enterLimits(rt.cfg)
 	r.link.Cover(rt.cfg.AckWait)
 	r.events.Mute(rt.cfg.Name, rt.handlesEvents())
 	if rt.cfg.Leased() {
@@ -366,6 +384,9 @@ func (r *Relay) commit(p *plot) bool {
 		list = append(list, left[name])
 	}
 	r.routes.Store(&list)
+	if p.change.Limits != nil {
+		r.setLimits(p.change.Limits)
+	}
 	return true
 }
 
@@ -422,6 +443,7 @@ func (p *plot) run() Changed {
 	}
 	for _, name := range p.change.Remove {
 		r.metrics.forget(name)
+		r.book.Remove(ownLimit(name))
 	}
 	r.log.Info("routes changed", "added", done.Added, "updated", done.Updated, "restarted", done.Restarted, "removed", p.change.Remove,
 		"interrupted", done.Interrupted)

@@ -8,7 +8,7 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// The states of a route on an instance. Only in the first do messages start as they come.
+// The states of a route on an instance. Only in the first do all messages start as they come.
 const (
 	RouteFlowing      = "flowing"
 	RouteStarting     = "starting"     // or waiting for something that is away
@@ -19,12 +19,13 @@ const (
 	RouteStopped      = "stopped"      // something has to be mended
 	RouteStalled      = "stalled"      // messages wait, and none has started for a while
 	RouteDisconnected = "disconnected" // from NATS
+	RouteLimited      = "limited"      // messages wait for room in a limit; as many as it allows start
 	RouteDraining     = "draining"     // the instance ends
 )
 
 // routeStates are all of them.
 var routeStates = []string{
-	RouteFlowing, RouteStarting, RouteWaiting, RouteProbing, RoutePaused, RouteSuspended, RouteStopped, RouteStalled, RouteDisconnected, RouteDraining,
+	RouteFlowing, RouteStarting, RouteWaiting, RouteProbing, RoutePaused, RouteSuspended, RouteStopped, RouteStalled, RouteDisconnected, RouteLimited, RouteDraining,
 }
 
 // condition is the state of the route, why, and since when if that is known. Of several reasons for nothing to start it is
@@ -64,6 +65,9 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 	}
 	if since, why := rt.stalls.lasting(r.cfg.Stalled, time.Now()); why != "" && g.State == supervisor.Flowing {
 		return RouteStalled, why, since
+	}
+	if why, since := r.limitedBy(g); why != "" {
+		return RouteLimited, why, since
 	}
 	return g.State.String(), g.Why, g.Since
 }

@@ -61,6 +61,7 @@ type metrics struct {
 
 	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, verdicts, settlements, retries, aside, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
+	limitPlaces, limitRate, limitRunning, limitWaiting *prometheus.Desc
 	heldMessages, heldBytes, heldMost, unconfirmed, ackPending, expired, forgotten, refused, questions, replies, fallback,
 	substitutes *prometheus.Desc
 }
@@ -99,7 +100,7 @@ func newMetrics() *metrics {
 		hangs:        desc("handler_hangs_total", "Attempts that were abandoned.", "route"),
 		evicted:      desc("stash_evictions_total", "Messages given back because the stash was full.", "route"),
 		moves:        desc("state_changes_total", "Changes of state of keys and of the route, by the new state.", "route", "state"),
-		up:           desc("route_up", "1 while messages of the route start as they come: it flows.", "route"),
+		up:           desc("route_up", "1 while messages of the route start as they come, or as a limit lets them: it flows, or is limited.", "route"),
 		state:        desc("route_state", "1 for the state that the route is in, 0 for the others.", "route", "state"),
 		ready:        desc("ready", "1 while everything works; /readyz says what does not."),
 		backlog:      desc("backlog_messages", "Messages that wait for the route, on all instances: in its stream and not delivered, outstanding (delivered and not settled), parked in the retry stream. Routes that share a durable share the first two.", "route", "where"),
@@ -115,6 +116,10 @@ func newMetrics() *metrics {
 		fallback:     desc("fallback_attempts_total", "Attempts of the route's fallback, by result: done or failed.", "route", "result"),
 		substitutes:  desc("fallback_running", "Messages that the route's fallback has now.", "route"),
 		heldMost:     desc("held_bytes_limit", "With so many bytes no more messages are pulled.", "route"),
+		limitPlaces:  desc("limit_concurrency", "How many handlers a limit lets run at once on this instance; 0: no bound.", "limit"),
+		limitRate:    desc("limit_rate", "How many attempts a limit lets start in a second on this instance; 0: no bound.", "limit"),
+		limitRunning: desc("limit_running", "Handlers that run under a limit on this instance.", "limit", "route"),
+		limitWaiting: desc("limit_waiting_messages", "Messages that wait for room in a limit on this instance.", "limit", "route"),
 	}
 	return m
 }
@@ -187,6 +192,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			gauge(m.ackPending, l.outstanding, s.stream, s.durable)
 		}
 	}
+	for _, l := range m.r.book.Status() {
+		gauge(m.limitPlaces, l.Bounds.Places, l.Name)
+		ch <- prometheus.MustNewConstMetric(m.limitRate, prometheus.GaugeValue, l.Bounds.Rate, l.Name)
+		for route, n := range l.Holders {
+			gauge(m.limitRunning, n, l.Name, route)
+		}
+	}
 	stored := uint64(0)
 	for _, rt := range m.r.all() {
 		name, c, st := rt.cfg.Name, rt.count, rt.group.Status()
@@ -233,9 +245,19 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(m.window, st.Window, name)
 		counter(m.panics, st.Counts.Panics, name)
 		counter(m.hangs, st.Counts.Hangs, name)
+		waiting := make(map[string]int)
+		for _, l := range rt.cfg.limitNames() {
+			waiting[l] = 0
+		}
+		for _, l := range st.Limited {
+			waiting[l.Limit] += l.Held
+		}
+		for limit, n := range waiting {
+			gauge(m.limitWaiting, n, limit, name)
+		}
 		counter(m.evicted, st.Counts.Evicted, name)
 		condition, _, _ := rt.condition(st)
-		gauge(m.up, one(condition == RouteFlowing), name)
+		gauge(m.up, one(condition == RouteFlowing || condition == RouteLimited), name)
 		for _, state := range routeStates {
 			gauge(m.state, one(condition == state), name, state)
 		}

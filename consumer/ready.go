@@ -153,10 +153,11 @@ func (rt *route) lookForStall(now time.Time) {
 	begun := rt.begun.Load()
 	g := rt.group.Status()
 	held, stream := g.Held, rt.pending(now)
+	limited := len(g.Limited) > 0 // status says by what
 	rt.stalls.mu.Lock()
 	defer rt.stalls.mu.Unlock()
 	st := &rt.stalls.stalls
-	if began := begun != st.begun; began || g.Running > 0 || g.Paused || held == 0 && stream == 0 {
+	if began := begun != st.begun; began || g.Running > 0 || g.Paused || limited || held == 0 && stream == 0 {
 		*st = stalls{begun: begun}
 		return
 	}

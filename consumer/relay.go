@@ -22,6 +22,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/limit"
 )
 
 // Config is what the routes of a [Relay] share. Its zero value works.
@@ -37,6 +38,8 @@ type Config struct {
 	DLQ dlq.Config
 	// Events says whether events are stored.
 	Events Events
+	// Limits are bounds that routes share, by name.
+	Limits map[string]Limit
 	// Drain is how long handlers may finish once Run is to end. Zero means 30s.
 	Drain time.Duration
 	// Stalled is for how long a route may start nothing, although messages wait and no operator paused it, before it is not
@@ -91,6 +94,9 @@ type Relay struct {
 	events    *event.Bus
 	retention retention
 	replays   replays
+	book      *limit.Book
+	limitMu   sync.Mutex
+	limits    map[string]Limit // guarded by limitMu
 	orphans   atomic.Pointer[[]Orphan]
 
 	troubles troubles      // what is away that routes share
@@ -138,7 +144,7 @@ func (r *Relay) all() []*route {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1)}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), book: limit.NewBook(), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1)}
 	r.troubles.log = cfg.Logger
 	r.drainFor.Store(int64(cfg.Drain))
 	r.troubles.report = func(what string, err error) { r.reportTrouble("", what, err) }
@@ -162,7 +168,8 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if len(routes) == 0 {
 		return nil, errors.New("at least one route is required")
 	}
-	faults := noNil("Use", cfg.Use)
+	faults := append(noNil("Use", cfg.Use), checkedLimits(cfg.Limits)...)
+	r.setLimits(cfg.Limits)
 	names := make(map[string]bool)
 	var list []*route
 	shortest := routes[0].WithDefaults().AckWait
@@ -176,7 +183,10 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 		}
 		names[cfg.Name] = true
 		shortest = min(shortest, cfg.AckWait)
-		list = append(list, newRoute(r, cfg))
+		if err := cfg.CheckLimits(r.cfg.Limits); err != nil {
+			faults = append(faults, &SetupError{cfg.Name, err})
+		}
+		list = append(list, newRoute(r, cfg, r.cfg.Limits))
 	}
 	r.routes.Store(&list)
 	r.link, r.line = link.New(shortest), caller.New(nc)

@@ -33,6 +33,12 @@ type Route struct {
 	Start Start `koanf:"start"`
 	// Concurrency is how many handlers run at once. Zero means 64.
 	Concurrency int `koanf:"concurrency"`
+	// Limits names those of [Config.Limits] that the messages of the route need room in.
+	Limits []string `koanf:"limits"`
+	// Rate is how many attempts of the route start in a time on each instance, and Burst how many may start at once after a while with
+	// fewer; zero means a twentieth of a second's, and at least 1. Zero Rate is no bound.
+	Rate  Rate `koanf:"rate"`
+	Burst int  `koanf:"burst"`
 	// Key is what is supervised together: subject (default), route, or a template over the subject's tokens such as {2}.
 	Key string `koanf:"key"`
 	// Order is none (default), or key: one message of a key at a time, in stream order, within one instance.
@@ -200,6 +206,7 @@ func (r Route) Validate() error {
 	if r.Concurrency < 1 || r.Concurrency > 65_536 {
 		fault("concurrency: must be 1 to 65536 (got %d)", r.Concurrency)
 	}
+	errs = append(errs, validateRate(r.Rate, r.Burst)...)
 	if r.Timeout <= 0 {
 		fault("timeout: must be above 0 (got %v)", r.Timeout)
 	}

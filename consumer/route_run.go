@@ -70,7 +70,8 @@ type route struct {
 	awayCount int
 }
 
-func newRoute(r *Relay, cfg Route) *route {
+// newRoute makes a route. The limits are those that are to hold.
+func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	_, outside := cfg.Handler.(Outside)
 	outside = outside || cfg.Outside && cfg.Factory != nil
 	// A middleware runs here, and may change what it gets.
@@ -94,6 +95,7 @@ func newRoute(r *Relay, cfg Route) *route {
 	if rt.guarded {
 		opts.Alone = r.solo.Kick
 	}
+	opts.Limits = r.limitsFor(cfg, limits)
 	if cfg.Handler != nil {
 		opts.Shared, rt.shared = rt.wrap(cfg.Handler), newSharedLife(cfg.Handler)
 	} else {

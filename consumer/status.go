@@ -29,6 +29,8 @@ type Status struct {
 	Parked int64         `json:"parked"`
 	Stored uint64        `json:"dead_letters"`
 	Routes []RouteStatus `json:"routes"`
+	// Limits are those that hold on this instance, by name.
+	Limits []LimitStatus `json:"limits,omitempty"`
 
 	// Page of Pages: what is too large for one message comes in several, which AskStatus puts together.
 	Page  int `json:"page,omitempty"`
@@ -156,6 +158,7 @@ func (r *Relay) status(q StatusRequest) Status {
 			s.Trouble = append(s.Trouble, text)
 		}
 	}
+	s.Limits = r.limitStatus()
 	for _, rt := range r.all() {
 		if q.Route == "" || q.Route == rt.cfg.Name {
 			told := rt.status(q.keys())
@@ -212,6 +215,9 @@ func (rt *route) status(keys int) RouteStatus {
 		}
 		if len(k.Key) > maxKeyShown {
 			ks.KeyBytes = len(k.Key)
+		}
+		if k.Limit != "" {
+			ks.State = RouteLimited
 		}
 		if k.State == supervisor.Waiting {
 			ks.Until = known(k.Until)

@@ -251,7 +251,9 @@ func TestAsk_regressionBadAnswersAreLeftOutAndNamed(t *testing.T) {
 func TestMetrics_docsHaveThemAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	r, _ := w.start(Config{}, countingRoute(newLedger()))
+	rt := countingRoute(newLedger())
+	rt.Limits = []string{"gateway"}
+	r, _ := w.start(Config{Limits: map[string]Limit{"gateway": {Concurrency: 100}}}, rt)
 	w.publish("orders.eu", 1)
 	w.settled("ORDERS", "billing")
 	w.eventually("everything was counted once", func() bool {

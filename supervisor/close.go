@@ -19,6 +19,7 @@ func (g *Group) Drain() {
 		if f := t.fallback.group; f != nil {
 			t.call(f.Drain)
 		}
+		t.endLimits()
 	}
 	t.unlock()
 }

@@ -23,6 +23,9 @@ type Options struct {
 	AckWait       time.Duration // after which the server delivers again what nobody has settled
 	Timeout       time.Duration
 
+	// Limits are bounds that it shares with other groups; nil: none.
+	Limits *Limits
+
 	// Shared is the child of all keys when the handler has no state; otherwise New makes one for a key, and Stop, which
 	// may be nil, ends it. Both get the route's timeout, may block and may panic.
 	Shared any
@@ -74,6 +77,7 @@ type state struct {
 	route     route     // whether anything starts at all
 	order     order     // of keys whose messages start in the order of the stream
 	fallback  fallback  // the second handler, and what it has
+	limits    *limited  // bounds that are shared with others; nil: none
 	alarm     alarm     // what waits for time
 	lingering list[key] // keys without messages that are remembered for their failures
 	counts    Counts
@@ -118,6 +122,7 @@ func New(opts Options) *Group {
 	t.keys = make(map[string]*key)
 	t.stash.most = usage{opts.StashMessages, opts.StashBytes}
 	t.slots = newSlots(opts.Concurrency)
+	t.limits = newLimited(opts.Limits, g.offer)
 	t.nursery = newNursery(opts, t.now)
 	t.route.state = new(routeFlowing)
 	t.route.evidence = newEvidence(opts.Config)

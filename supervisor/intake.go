@@ -127,8 +127,8 @@ func (t *turn) take(k *key, m *Message) {
 
 // makeReady queues k for a slot if it has something to start.
 func (t *turn) makeReady(k *key) {
-	if !t.route.flows() {
-		return // routeFlows does it
+	if !t.route.flows() || k.waitsForLimit() {
+		return // routeFlows does it, or whoever gives a place back
 	}
 	if k.fresh.n > 0 {
 		t.slots.ready[fresh].push(k)

@@ -38,6 +38,7 @@ func (t *turn) endRun(r *run) {
 		t.releaseRetries()
 	}
 	k := r.k
+	t.givePlaces(k)
 	k.runs--
 	if r.late = r.child != k.child; r.late {
 		k.stale--

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/relaymq/relay/internal/limit"
 )
 
 // key is the supervisor of what belongs together. It exists while it has messages, runs, a child of its own, or failures
@@ -29,6 +31,7 @@ type key struct {
 	lastActive time.Time
 	asked      past // of the last probe
 
+	places   *limit.Places // that its messages need to start; nil: not known yet, or none
 	child    *child
 	birth    *birth // a child is being made
 	children int    // made so far
@@ -165,6 +168,7 @@ func (t *turn) forget(k *key) {
 	t.lingering.remove(&k.inLingering)
 	t.stash.keys.remove(&k.inStash)
 	t.alarm.forget(k)
+	t.dropPlaces(k)
 	delete(t.keys, k.name)
 	if t.unknown(k) {
 		t.unused.Put(k)

@@ -109,6 +109,7 @@ const (
 	markRetry                      // to start a message that failed before
 	markChildless                  // to have a child
 	markFallback                   // to have a message handled by the fallback
+	markLimited                    // to have room in a limit
 )
 
 func (q *queue) push(k *key) {

@@ -139,14 +139,7 @@ func (s *routeProbing) next(t *turn) *run {
 	if t.busy() >= t.open() || t.route.probes >= max(1, t.opts.Concurrency/2) {
 		return nil
 	}
-	var k *key
-	var m *Message
-	if s.wants(unjudged, t.now) && !teeth.Fresh() {
-		k, m = t.chooseRouteProbe(unjudged)
-	}
-	if m == nil && s.wants(failedBefore, t.now) {
-		k, m = t.chooseRouteProbe(failedBefore)
-	}
+	k, m := s.choose(t)
 	if m == nil || !t.held && t.apart(k, m) {
 		return nil
 	}
@@ -154,6 +147,9 @@ func (s *routeProbing) next(t *turn) *run {
 		if t.make(k); k.child == nil {
 			return nil // it is being made
 		}
+	}
+	if !t.takes(k, m) {
+		return s.next(t) // k is no candidate any more
 	}
 	if m.past() == unjudged {
 		s.asked++
@@ -170,6 +166,17 @@ func (s *routeProbing) next(t *turn) *run {
 	t.alarm.arm(s.began.Add(probePatience))
 	r.round = s.number
 	return r
+}
+
+// choose picks the next message of the round.
+func (s *routeProbing) choose(t *turn) (k *key, m *Message) {
+	if s.wants(unjudged, t.now) && !teeth.Fresh() {
+		k, m = t.chooseRouteProbe(unjudged)
+	}
+	if m == nil && s.wants(failedBefore, t.now) {
+		k, m = t.chooseRouteProbe(failedBefore)
+	}
+	return k, m
 }
 
 // chooseRouteProbe picks one message over all keys, of those with such a past; nil when none may start. When there are as
@@ -198,7 +205,7 @@ func (t *turn) chooseRouteProbe(with past) (of *key, best *Message) {
 
 // candidate is the message of k that may be a probe of the route.
 func (t *turn) candidate(k *key, with past) *Message {
-	if k.runs >= t.limit(k) { // of before the wait
+	if k.runs >= t.limit(k) || k.waitsForLimit() { // of before the wait
 		return nil
 	}
 	m := k.state.candidate(t, k, with)

@@ -198,6 +198,9 @@ func (t *turn) nextReady() *run {
 		if m != nil && t.apart(k, m) {
 			continue
 		}
+		if m != nil && !t.takes(k, m) {
+			continue
+		}
 		if m != nil {
 			s.turn = from.other()
 			r := t.start(k, m)

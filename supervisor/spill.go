@@ -24,6 +24,7 @@ func (t *turn) spill() {
 			t.stashWindow(k)
 		}
 	}
+	t.spillLimited()
 	for _, b := range t.nursery.births {
 		if t.now.Sub(b.began()) >= stalledAfter {
 			t.stashWindow(b.k)

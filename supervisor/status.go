@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/relaymq/relay/internal/limit"
 )
 
 // Status is a snapshot of a group.
@@ -27,6 +29,8 @@ type Status struct {
 	// NotFlowing are the keys that KeyStates lists.
 	NotFlowing int
 	Counts     Counts
+	// Limited is what waits for room in limits, longest first.
+	Limited []Limited
 }
 
 // KeyStatus is a snapshot of a key that is not simply flowing.
@@ -42,6 +46,8 @@ type KeyStatus struct {
 	Restarts int
 	LastErr  error
 	Child    string
+	// Limit is the bucket of a limit that has no room for the key, which flows otherwise; empty: it is none.
+	Limit string
 }
 
 // Status looks at the group and changes nothing.
@@ -51,8 +57,9 @@ func (g *Group) Status() Status {
 	s := Status{
 		State: t.route.is(), Paused: t.paused, Failed: t.route.stopped, Why: t.route.outage.why, Since: t.route.outage.since, Until: t.route.until(),
 		Running: t.slots.running.n + t.slots.overdue.n, Stuck: t.slots.stuck, Window: t.window.messages, StashMessages: t.stash.messages,
-		StashBytes: t.stash.bytes, Children: t.nursery.kids, Keys: make(map[State]int), Counts: t.counts,
+		StashBytes: t.stash.bytes, Children: t.nursery.kids, Keys: make(map[State]int), Counts: t.counts, Limited: t.limitedNow(),
 	}
+	t.limitedKeys(func(*key, *limit.Bucket, time.Time) { s.NotFlowing++ })
 	for _, k := range t.keys {
 		state := k.state.is()
 		if state == Flowing {
@@ -73,9 +80,9 @@ func (g *Group) Status() Status {
 	return s
 }
 
-// KeyStates lists the keys that wait, probe or are suspended, those that wait longest first, at most limit of them. Among
+// KeyStates lists the keys that wait, probe or are suspended, those that wait longest first, at most so many of them. Among
 // them are ordered keys whose first message waits for its own delay.
-func (g *Group) KeyStates(limit int) []KeyStatus {
+func (g *Group) KeyStates(most int) []KeyStatus {
 	t := g.lock()
 	defer t.unlock()
 	var list []KeyStatus
@@ -93,8 +100,14 @@ func (g *Group) KeyStates(limit int) []KeyStatus {
 		}
 		list = append(list, s)
 	}
+	t.limitedKeys(func(k *key, b *limit.Bucket, since time.Time) {
+		list = append(list, KeyStatus{
+			Key: k.name, State: Flowing, Limit: b.Name(), Why: "limit " + b.Name() + " has no room", Since: since, Stash: k.held.n + k.later.n,
+			Running: k.runs, Failures: k.failures, Restarts: k.restarts, LastErr: k.lastErr, Child: k.childName(),
+		})
+	})
 	slices.SortFunc(list, func(a, b KeyStatus) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key))
 	})
-	return list[:min(len(list), limit)]
+	return list[:min(len(list), most)]
 }

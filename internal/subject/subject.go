@@ -228,6 +228,16 @@ func (t Template) Expand(literal string) (string, error) {
 	return b.String(), nil
 }
 
+// Tokens are the positions of the tokens that the template names, the first being 1; -1 stands for the whole subject.
+func (t Template) Tokens() (list []int) {
+	for _, p := range t.parts {
+		if p.token != 0 {
+			list = append(list, p.token)
+		}
+	}
+	return list
+}
+
 // Pattern is the template as a subject pattern: a placeholder in a token makes that token *, and {subject}, or a token
 // that could hold dots, makes the rest >.
 func (t Template) Pattern() string {

@@ -66,6 +66,8 @@ type explanation struct {
 	Fallback string `json:"fallback,omitempty"`
 	// Gates are what is asked before a message starts, in that order.
 	Gates []string `json:"gates"`
+	// Limits are what it needs room in.
+	Limits []string `json:"limits,omitempty"`
 }
 
 type attempt struct {
@@ -100,7 +102,7 @@ func explain(cfg *config.Config, subj string) (*explanation, bool) {
 		Dead: fmt.Sprintf("%s.%s.<stream>.<seq>-<time>-<replay>.%s", or(rt.DeadLetter.Prefix, cfg.Service+".dlq"), rt.Name, subj),
 	}
 	e.Timeline = timeline(rt.Retry.Backoff, rt.Retry.MaxAttempts, rt.Retry.MaxAge, rt.Retry.ParkAfter)
-	e.Gates = gates(rt)
+	e.Gates, e.Limits = gates(rt), limitsOf(cfg, rt, subj)
 	if best.Fallback != nil {
 		e.Fallback = fallbackOf(best)
 	}
@@ -117,6 +119,29 @@ func fallbackOf(rt config.Route) string {
 		return "none"
 	}
 	return fmt.Sprintf("%s, %d at once, timeout %s, when %s", f.Handler.String(), f.Concurrency, f.Timeout, strings.Join(f.When, ", "))
+}
+
+// limitsOf says in words what the route needs room in.
+func limitsOf(cfg *config.Config, rt consumer.Route, subj string) (list []string) {
+	for _, name := range rt.Limits {
+		l := cfg.Limits[name].WithDefaults()
+		text := name + ":"
+		if l.Concurrency > 0 {
+			text += fmt.Sprintf(" %d at once", l.Concurrency)
+		}
+		if l.Rate.Count > 0 {
+			text += fmt.Sprintf(" %v, bursts of %d", l.Rate, l.Burst)
+		}
+		if l.Per != "" {
+			text += fmt.Sprintf(", for all of %s = %s", l.Per, keyOf(l.Per, subj))
+		}
+		list = append(list, text+", scope "+l.Scope)
+	}
+	if rt.Rate.Count > 0 {
+		own := consumer.Limit{Rate: rt.Rate, Burst: rt.Burst}.WithDefaults()
+		list = append(list, fmt.Sprintf("rate of the route: %v, bursts of %d, scope instance", own.Rate, own.Burst))
+	}
+	return list
 }
 
 // gates says in words what the headers of a message may have the route do.
@@ -213,6 +238,12 @@ func (e *explanation) print(w io.Writer) {
 	fmt.Fprintf(w, "\nWhat its publisher may ask for:\n\n")
 	for _, g := range e.Gates {
 		fmt.Fprintf(w, "  %s\n", printable(g))
+	}
+	if len(e.Limits) > 0 {
+		fmt.Fprintf(w, "\nWhat it needs room in before it starts:\n\n")
+		for _, l := range e.Limits {
+			fmt.Fprintf(w, "  %s\n", printable(l))
+		}
 	}
 	fmt.Fprintf(w, "\nA message that keeps failing (delays before jitter):\n\n")
 	rows = [][]string{{"ATTEMPT", "AFTER", "±JITTER", "IN TOTAL", "WAITS IN", ""}}

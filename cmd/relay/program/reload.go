@@ -236,7 +236,10 @@ func (r *reloader) change(ctx context.Context, cfg *config.Config, rep *reloadRe
 		refuse(err)
 		return
 	}
-	c := consumer.Change{Remove: d.Removed}
+	c := consumer.Change{Remove: d.Removed, Limits: cfg.Limits}
+	if c.Limits == nil {
+		c.Limits = map[string]consumer.Limit{} // none any more
+	}
 	for _, rt := range built {
 		if slices.Contains(d.Added, rt.Name) {
 			c.Add = append(c.Add, rt)
@@ -250,7 +253,7 @@ func (r *reloader) change(ctx context.Context, cfg *config.Config, rep *reloadRe
 			return
 		}
 	}
-	if len(built)+len(d.Removed) > 0 {
+	if len(built)+len(d.Removed) > 0 || slices.Contains(d.Live, "limits") {
 		if rep.Routes, err = r.s.relay.Change(limited, c); err != nil {
 			refuse(err)
 			return

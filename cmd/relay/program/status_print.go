@@ -308,6 +308,8 @@ func nextOf(name string, r consumer.RouteStatus, now time.Time) string {
 		return "it goes on when the connection is back"
 	case consumer.RouteStarting:
 		return "it flows when everything is set up"
+	case consumer.RouteLimited:
+		return "as many start as the limit allows; the others wait, and spend no attempt"
 	}
 	return ""
 }

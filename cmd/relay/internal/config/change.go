@@ -27,7 +27,7 @@ func classOf(path string) Class {
 	switch {
 	case section == "routes" || section == "defaults":
 		return Restart
-	case section == "streams" || section == "drain" || path == "log.level" || section == "reload":
+	case section == "streams" || section == "drain" || section == "limits" || path == "log.level" || section == "reload":
 		return Live
 	}
 	return Process

@@ -38,6 +38,8 @@ func (c checker) value(k *key, n *yaml.Node, path string) (any, bool) {
 		return c.list(k, n, path)
 	case texts:
 		return c.texts(k, n, path)
+	case table:
+		return c.table(k, n, path)
 	case urls:
 		if n.Kind == yaml.SequenceNode {
 			return c.urls(k, n, path)
@@ -248,6 +250,24 @@ func (c checker) texts(k *key, n *yaml.Node, path string) (any, bool) {
 			return
 		}
 		m[name] = value.Value // 8080 and true are text here: variables and headers hold nothing else
+	})
+	return m, ok
+}
+
+func (c checker) table(k *key, n *yaml.Node, path string) (any, bool) {
+	if len(n.Content)/2 > maxEntries {
+		c.refuse(c.at(n), path, "has %d entries: at most %d are allowed", len(n.Content)/2, maxEntries)
+		return nil, false
+	}
+	m := map[string]any{}
+	ok := c.pairs(k, n, path, func(name string, at, value *yaml.Node) {
+		below := join(path, name)
+		if value.ShortTag() == "!!null" {
+			c.refuse(c.at(value), below, "must be %s", k.elem.what())
+		} else if v, ok := c.value(k.elem, value, below); ok {
+			m[name] = v
+		}
+		c.origins[below] = c.at(at)
 	})
 	return m, ok
 }

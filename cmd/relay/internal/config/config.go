@@ -22,6 +22,8 @@ type Config struct {
 	// Defaults is what the file has under defaults:, as it stands. Routes have it merged in already.
 	Defaults Route   `koanf:"defaults"`
 	Routes   []Route `koanf:"routes"`
+	// Limits are bounds that routes share, by name.
+	Limits map[string]consumer.Limit `koanf:"limits"`
 	// Schedules are messages that relay publishes again and again.
 	Schedules []schedule.Schedule `koanf:"schedules"`
 	DLQ       DLQ                 `koanf:"dlq"`

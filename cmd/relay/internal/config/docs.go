@@ -1,6 +1,9 @@
 package config
 
-import "github.com/relaymq/relay/schedule"
+import (
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/schedule"
+)
 
 // doc describes a key. The texts are the descriptions of the JSON Schema and the comments of config.example.yaml, where
 // a test compares them. They do not repeat the default: it stands next to them.
@@ -54,6 +57,9 @@ var docs = map[string]doc{
 	"routes.durable":     {text: "consumer on the stream; empty: the route's name; routes may share one"},
 	"routes.start":       {text: "where a new durable begins: all, new, {since: 2026-01-31T00:00:00Z} or {seq: 1}; required when the stream already holds messages"},
 	"routes.concurrency": {text: "handlers at once"},
+	"routes.limits":      {text: "names of limits that its messages need room in"},
+	"routes.rate":        {text: "attempts that start in a time on each instance, such as 50/s"},
+	"routes.burst":       {text: "attempts that may start at once after a while with fewer; 0: a twentieth of a second's, at least 1"},
 	"routes.key":         {text: "what is supervised together: subject, route, or a template over tokens such as \"{2}\""},
 	"routes.order":       {text: "key: one message of a key at a time, in order", values: []string{"none", "key"}},
 	"routes.instances":   {text: "how many instances handle messages of the route at a time; one: the others stand by", values: []string{"all", "one"}},
@@ -128,6 +134,13 @@ var docs = map[string]doc{
 	"routes.stash.bytes":        {text: "size of bodies and headers, at least 1MiB"},
 	"routes.dead_letter":        {text: "what could not be handled"},
 	"routes.dead_letter.prefix": {text: "prefix of its subjects; empty: <service>.dlq; another one is added to the dead-letter stream"},
+
+	"limits":             {text: "bounds that routes share, by names that routes list under limits; see docs/limits.md"},
+	"limits.concurrency": {text: "handlers at once; 0: no bound"},
+	"limits.rate":        {text: "attempts that start in a time, such as 100/s, 30/m, 1000/h or 5000/d; left out: no bound"},
+	"limits.burst":       {text: "attempts that may start at once after a while with fewer; 0: a twentieth of a second's, at least 1"},
+	"limits.per":         {text: "template over tokens such as \"{1}\": the bounds hold for each value; empty: for all together"},
+	"limits.scope":       {text: "for whom the bounds hold: each instance by itself", values: []string{consumer.ScopeInstance}},
 
 	"schedules":          {text: "messages that relay publishes again and again; see docs/schedules.md"},
 	"schedules.name":     {text: "name of the schedule: letters, digits, - and _"},

@@ -108,6 +108,13 @@ func exampleKeys(t *testing.T) []exampleKey {
 			comment = strings.Join(above, " ")
 		}
 		above = nil
+		if names[0] == "limits" && len(names) > 1 {
+			if len(names) == 2 {
+				continue // a name that somebody chose
+			}
+			keys = append(keys, exampleKey{"limits." + names[2], strings.TrimSpace(m[5]), comment})
+			continue
+		}
 		keys = append(keys, exampleKey{strings.Join(names, "."), strings.TrimSpace(m[5]), comment})
 	}
 	return keys
@@ -209,6 +216,7 @@ func TestDocs_valuesAreTheOnesAllowed(t *testing.T) {
 				"routes=[{name: a, subjects: [s.*], handler: discard, retry: {delays: [1s]}, supervisor: {restart: {delays: [1s]}}}]",
 				"dlq.max_bytes=1GiB",
 				"schedules=[{name: a, every: 1s, subject: s.a}]",
+				"limits={x: {concurrency: 1}}",
 			}
 			if strings.HasPrefix(path, "routes.handler.http.") {
 				set[1] = "routes=[{name: a, subjects: [s.*], handler: {http: {url: 'http://127.0.0.1/'}}}]"
@@ -218,6 +226,7 @@ func TestDocs_valuesAreTheOnesAllowed(t *testing.T) {
 			}
 			path := strings.Replace(strings.Replace(path, "routes.", "routes.0.", 1), "streams.", "streams.0.", 1)
 			path = strings.Replace(path, "schedules.", "schedules.0.", 1)
+			path = strings.Replace(path, "limits.", "limits.x.", 1)
 			_, err := Load(Options{Set: append(set, fmt.Sprintf("%s=%s", path, value))})
 			if known := value != "neither"; known != (err == nil) {
 				t.Errorf("%s: %s: %v", path, value, err)

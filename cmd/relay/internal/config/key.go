@@ -19,6 +19,7 @@ const (
 	object   kind = iota // a mapping with known keys
 	list                 // of elem
 	texts                // a mapping of any names to text
+	table                // a mapping of any names to elem
 	text                 // a string
 	textual              // a string that a type reads by UnmarshalText
 	urls                 // a list, or a string with commas
@@ -38,7 +39,7 @@ func (k *key) what() string {
 		return "one of " + k.kindNames("and") + ", such as {http: {url: …}}"
 	}
 	return [...]string{
-		object: "a mapping of keys", list: "a list", texts: "a mapping of names to text", text: "text", textual: "text",
+		object: "a mapping of keys", list: "a list", texts: "a mapping of names to text", table: "a mapping of names to mappings", text: "text", textual: "text",
 		urls: "a list of URLs", secret: "text or {file: path}", start: "all, new, {since: <time>} or {seq: <number>}",
 		empty:    "empty: {}",
 		duration: "a duration such as 30s, 5m or 1h30m", integer: "a whole number", number: "a number", boolean: "true or false",
@@ -54,7 +55,7 @@ type key struct {
 	typ    reflect.Type
 	index  []int // of the field in its struct
 	fields []*key
-	elem   *key // of a list
+	elem   *key // of a list, or a table
 	// hkind is the kind of handler of a key directly below handler.
 	hkind handler.Kind
 }
@@ -98,7 +99,9 @@ func (b *book) keyOf(t reflect.Type, path string) *key {
 		k.kind = list
 		k.elem = b.keyOf(t.Elem(), path)
 	case reflect.Map:
-		k.kind = texts
+		if k.kind = texts; t.Elem().Kind() == reflect.Struct && !reflect.PointerTo(t.Elem()).Implements(textType) && t.Elem() != reflect.TypeFor[Secret]() {
+			k.kind, k.elem = table, b.keyOf(t.Elem(), path)
+		}
 	case reflect.String:
 		k.kind = text
 	case reflect.Bool:

@@ -98,6 +98,14 @@ func (c *collector) apply(o override, names map[string][]string) (tree []string,
 			k, rest = k.elem, rest[1:]
 			continue
 		}
+		if k.kind == table {
+			if o.fold {
+				segment = strings.ToLower(segment)
+			}
+			path, tree = join(path, short(segment)), append(tree, segment)
+			k, rest = k.elem, rest[1:]
+			continue
+		}
 		if k.kind != object && k.kind != handlers {
 			break
 		}

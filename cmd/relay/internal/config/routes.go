@@ -61,6 +61,7 @@ func (c *collector) routes(cfg *Config) {
 	for i, r := range cfg.Routes {
 		key := fmt.Sprintf("routes[%d]", i)
 		c.faultsOf(key, r.check())
+		c.faultsOf(key, r.CheckLimits(cfg.Limits))
 		for _, p := range r.parts() {
 			at := key + "." + p.key
 			switch kinds := p.given; len(kinds) {

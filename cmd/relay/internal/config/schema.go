@@ -15,6 +15,7 @@ import (
 
 const (
 	durationPattern = `^[+-]?(0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+$`
+	ratePattern     = `^[0-9]+\s*/\s*[smhd]$`
 	sizePattern     = `^[0-9]+(\.[0-9]+)?\s*([KMGT]iB|[kKMGT]B|B)?$`
 )
 
@@ -104,6 +105,8 @@ func (b *book) schemaOf(k *key, v reflect.Value) map[string]any {
 			element = v.Index(0)
 		}
 		s["type"], s["items"] = "array", b.schemaOf(k.elem, element)
+	case table:
+		s["type"], s["additionalProperties"] = "object", b.schemaOf(k.elem, reflect.ValueOf(consumer.Limit{}.WithDefaults()))
 	case texts:
 		s["type"] = "object"
 		s["additionalProperties"] = map[string]any{"oneOf": []any{
@@ -113,8 +116,11 @@ func (b *book) schemaOf(k *key, v reflect.Value) map[string]any {
 		s["type"] = "string"
 	case textual:
 		s["type"] = []string{"string", "integer"}
-		if k.typ == reflect.TypeFor[consumer.Bytes]() {
+		switch k.typ {
+		case reflect.TypeFor[consumer.Bytes]():
 			s["pattern"] = sizePattern
+		case reflect.TypeFor[consumer.Rate]():
+			s["type"], s["pattern"] = "string", ratePattern
 		}
 	case urls:
 		s["type"], s["items"] = []string{"string", "array"}, map[string]any{"type": "string"}
@@ -175,7 +181,7 @@ func defaultOf(k *key, v reflect.Value) (any, bool) {
 	case textual:
 		if m, ok := v.Interface().(encoding.TextMarshaler); ok {
 			text, err := m.MarshalText()
-			return string(text), err == nil
+			return string(text), err == nil && len(text) > 0
 		}
 	case text:
 		return v.String(), v.String() != ""

@@ -175,6 +175,9 @@ func TestSchema_hasEveryKeyWithItsDefault(t *testing.T) {
 		if items, ok := node["items"].(map[string]any); ok {
 			walk(path, items)
 		}
+		if entries, ok := node["additionalProperties"].(map[string]any); ok && path == "limits" {
+			walk(path, entries)
+		}
 		properties, _ := node["properties"].(map[string]any)
 		for name, below := range properties {
 			walk(join(path, name), below.(map[string]any))
@@ -195,7 +198,7 @@ func TestSchema_hasEveryKeyWithItsDefault(t *testing.T) {
 	}
 	// The example says the same, where a line is not an example of its own.
 	own := []string{
-		"streams.replicas", "streams.max_age", "streams.max_bytes", "streams.max_msgs", // what a user sets instead of zero
+		"streams.replicas", "streams.max_age", "streams.max_bytes", "streams.max_msgs", "limits.concurrency", // what a user sets instead of zero
 		"routes.durable", "routes.dead_letter.prefix", "routes.retry.slot", "routes.supervisor.restart.slot", // made of other keys
 	}
 	for _, k := range exampleKeys(t) {

@@ -23,6 +23,7 @@ var (
 	domainRule  = regexp.MustCompile(`^[^\s.*>/\\]{1,64}$`)
 	hostRule    = regexp.MustCompile(`^[\pL\pN_]([\pL\pN._-]*[\pL\pN._])?$`)
 	inboxRule   = regexp.MustCompile(`^[^\s.*>$[:cntrl:]]+(\.[^\s.*>[:cntrl:]]+)*$`)
+	limitRule   = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 	streamRule  = regexp.MustCompile(`^[^\s.*>/\\[:cntrl:]]{1,255}$`)
 )
 
@@ -36,6 +37,7 @@ func (c *collector) validate(cfg *Config) {
 		c.stream(fmt.Sprintf("streams[%d]", i), s)
 	}
 	c.schedules(cfg)
+	c.limits(cfg)
 	c.notNegative("dlq.max_age", cfg.DLQ.MaxAge)
 	c.oneOf("dlq.on_full", "dlq.on_full", cfg.DLQ.OnFull)
 	if cfg.DLQ.OnFull == OnFullDropOldest && cfg.DLQ.MaxBytes == 0 {
@@ -84,6 +86,20 @@ func (c *collector) schedules(cfg *Config) {
 		names[s.Name] = i
 		s.Validate(cfg.Service, func(field string, err error) { c.fault(key+"."+field, "%v", err) })
 		c.oneOf(key+".catch_up", "schedules.catch_up", s.CatchUp)
+	}
+}
+
+func (c *collector) limits(cfg *Config) {
+	for name, l := range cfg.Limits {
+		key := "limits." + name
+		if !limitRule.MatchString(name) {
+			c.fault(key, "must be 1 to 64 letters, digits, - or _")
+		}
+		c.faultsOf(key, l.Validate())
+		cfg.Limits[name] = l.WithDefaults()
+		if !slices.ContainsFunc(cfg.Routes, func(r Route) bool { return slices.Contains(r.Limits, name) }) {
+			c.note(key, "no route names it: list it under limits of a route")
+		}
 	}
 }
 

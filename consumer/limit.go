@@ -1,0 +1,397 @@
+package consumer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/relaymq/relay/internal/limit"
+	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// Limit is a bound that routes share: how many messages of theirs run at once, how many start in a time, or both. Routes name it in
+// [Route.Limits]. A message that finds no room waits, and spends no attempt.
+type Limit struct {
+	// Concurrency is how many handlers run at once. A handler that ignores its timeout and was given up does not count. Zero is no bound.
+	Concurrency int `koanf:"concurrency"`
+	// Rate is how many attempts start in a time. Zero is no bound.
+	Rate Rate `koanf:"rate"`
+	// Burst is how many attempts may start at once after a while with fewer. Zero means a twentieth of a second's, and at least 1.
+	Burst int `koanf:"burst"`
+	// Per is a template over the tokens of a message's subject, such as {1}: the bounds hold for each value of it. It may only name
+	// tokens that the key of the route has. Empty: they hold for all messages together.
+	Per string `koanf:"per"`
+	// Scope is for whom the bounds hold: instance (default), for each instance by itself.
+	Scope string `koanf:"scope"`
+}
+
+// What Limit.Scope says.
+const ScopeInstance = "instance"
+
+// WithDefaults fills the fields that say nothing.
+func (l Limit) WithDefaults() Limit {
+	l.Scope = cmp.Or(l.Scope, ScopeInstance)
+	if l.Rate.Count > 0 {
+		l.Burst = cmp.Or(l.Burst, max(1, int(l.Rate.PerSecond()/20)))
+	}
+	return l
+}
+
+// Validate returns every fault of the limit by itself, each beginning with the config name of its field.
+func (l Limit) Validate() error {
+	l = l.WithDefaults()
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if l.Concurrency < 0 || l.Concurrency > 1_000_000 {
+		fault("concurrency: must be 1 to 1000000 (got %d)", l.Concurrency)
+	}
+	if l.Concurrency == 0 && l.Rate.Count == 0 {
+		fault("concurrency: or rate is required: without one of them there is no limit")
+	}
+	errs = append(errs, validateRate(l.Rate, l.Burst)...)
+	if l.Scope != ScopeInstance {
+		fault("scope: must be instance (got %q)", l.Scope)
+	}
+	if l.Per != "" {
+		if _, err := subject.ParseTemplate(l.Per); err != nil {
+			fault("per: %w", err)
+		} else if !strings.Contains(l.Per, "{") {
+			fault("per: must be a template over tokens of the subject, such as {1} (got %q)", l.Per)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// validateRate says what is wrong with a rate and its burst; a rate that is not given is a zero.
+func validateRate(r Rate, burst int) (errs []error) {
+	if r.Count < 0 || r.Count > 0 && r.Per <= 0 {
+		errs = append(errs, fmt.Errorf("rate: must be above 0 (got %v)", r))
+	}
+	if burst < 0 || burst > 1_000_000 {
+		errs = append(errs, fmt.Errorf("burst: must be 1 to 1000000 (got %d)", burst))
+	}
+	if burst > 0 && r.Count == 0 {
+		errs = append(errs, errors.New("burst: is of no use without rate"))
+	}
+	return errs
+}
+
+// Rate is so many in a time, written as 100/s, 30/m, 1000/h or 5000/d. The zero value is none.
+type Rate struct {
+	Count int
+	Per   time.Duration
+}
+
+var rateUnits = []struct {
+	name string
+	per  time.Duration
+}{{"s", time.Second}, {"m", time.Minute}, {"h", time.Hour}, {"d", 24 * time.Hour}}
+
+// UnmarshalText reads a rate.
+func (r *Rate) UnmarshalText(text []byte) error {
+	count, unit, _ := strings.Cut(strings.TrimSpace(string(text)), "/")
+	n, err := strconv.Atoi(strings.TrimSpace(count))
+	for _, u := range rateUnits {
+		if err == nil && u.name == strings.TrimSpace(unit) && n <= 10_000_000 {
+			if n < 1 {
+				return fmt.Errorf("rate %q: must be above 0; leave it out for no bound, and pause the route for none at all", text)
+			}
+			*r = Rate{n, u.per}
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not a rate: write so many in a second, minute, hour or day, such as 100/s, 30/m, 1000/h or 5000/d", text)
+}
+
+// MarshalText is the reverse of UnmarshalText.
+func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+func (r Rate) String() string {
+	if r.Count == 0 {
+		return ""
+	}
+	for _, u := range rateUnits {
+		if u.per == r.Per {
+			return fmt.Sprintf("%d/%s", r.Count, u.name)
+		}
+	}
+	return fmt.Sprintf("%d/%v", r.Count, r.Per)
+}
+
+// PerSecond is the rate in a second.
+func (r Rate) PerSecond() float64 {
+	if r.Count == 0 {
+		return 0
+	}
+	return float64(r.Count) / r.Per.Seconds()
+}
+
+func (l Limit) bounds() limit.Bounds {
+	l = l.WithDefaults()
+	return limit.Bounds{Places: l.Concurrency, Rate: l.Rate.PerSecond(), Burst: l.Burst}
+}
+
+// CheckLimits says what is wrong with the limits that a route names, each fault beginning with the config name of its field.
+func (r Route) CheckLimits(limits map[string]Limit) error {
+	var errs []error
+	for i, name := range r.Limits {
+		l, known := limits[name]
+		switch {
+		case !known:
+			errs = append(errs, fmt.Errorf("limits[%d]: there is no limit %q: limits: lists them", i, name))
+		case slices.Contains(r.Limits[:i], name):
+			errs = append(errs, fmt.Errorf("limits[%d]: %q is there twice", i, name))
+		case l.Per != "":
+			if err := r.checkPer(l.Per); err != nil {
+				errs = append(errs, fmt.Errorf("limits[%d]: limit %q: per %q: %w", i, name, l.Per, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkPer says why a limit cannot be kept per that template for the messages of a route.
+func (r Route) checkPer(per string) error {
+	t, err := subject.ParseTemplate(per)
+	if err != nil {
+		return err
+	}
+	for _, s := range r.Subjects {
+		// > stands for one token at least.
+		if _, err := t.Expand(s); err != nil {
+			return fmt.Errorf("subject %q has not so many tokens", s)
+		}
+	}
+	key := cmp.Or(r.Key, "subject")
+	if key == "subject" || key == per {
+		return nil
+	}
+	k, _ := subject.ParseTemplate(key)
+	for _, token := range t.Tokens() {
+		if key == "route" || !slices.Contains(k.Tokens(), token) && !slices.Contains(k.Tokens(), -1) {
+			return fmt.Errorf("the key of the route is %q: messages of one key would have different limits; name the token in key, too", key)
+		}
+	}
+	return nil
+}
+
+// checkedLimits is what is wrong with limits by themselves.
+func checkedLimits(limits map[string]Limit) (faults []error) {
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if !nameRule.MatchString(name) {
+			faults = append(faults, fmt.Errorf("limits.%s: a name must be 1 to 64 letters, digits, - or _", name))
+		}
+		if err := limits[name].Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("limits.%s.%w", name, err))
+		}
+	}
+	return faults
+}
+
+// ownLimit is the name of the limit that is a route's own rate.
+func ownLimit(route string) string { return "rate of " + route }
+
+func (r Route) ownBounds() limit.Bounds { return Limit{Rate: r.Rate, Burst: r.Burst}.bounds() }
+
+// limitNames are those of the limits of the route, with that of its own rate.
+func (r Route) limitNames() []string {
+	if r.Rate.Count == 0 {
+		return r.Limits
+	}
+	return append(slices.Clip(r.Limits), ownLimit(r.Name))
+}
+
+// enterLimits has the rate of a route hold that begins.
+func (r *Relay) enterLimits(cfg Route) {
+	if cfg.Rate.Count > 0 {
+		r.book.Set(ownLimit(cfg.Name), cfg.ownBounds())
+	} else {
+		r.book.Remove(ownLimit(cfg.Name))
+	}
+}
+
+// setLimits makes the limits of the configuration those that hold.
+func (r *Relay) setLimits(limits map[string]Limit) {
+	r.limitMu.Lock()
+	defer r.limitMu.Unlock()
+	for name := range r.limits {
+		if _, stays := limits[name]; !stays {
+			r.book.Remove(name)
+		}
+	}
+	for name, l := range limits {
+		r.book.Set(name, l.bounds())
+	}
+	r.limits = limits
+}
+
+// Limits are those that hold now.
+func (r *Relay) Limits() map[string]Limit {
+	r.limitMu.Lock()
+	defer r.limitMu.Unlock()
+	return r.limits
+}
+
+// limitsFor is what the group of a route is bounded by, beside its concurrency; nil for nothing.
+func (r *Relay) limitsFor(cfg Route, limits map[string]Limit) *supervisor.Limits {
+	if len(cfg.Limits) == 0 && cfg.Rate.Count == 0 {
+		return nil
+	}
+	opts := &supervisor.Limits{Book: r.book, Name: cfg.Name}
+	type template struct {
+		limit *limit.Limit
+		per   subject.Template
+	}
+	var per []template
+	for _, name := range cfg.Limits {
+		l, known := limits[name]
+		if !known {
+			continue // a fault, which New tells
+		}
+		in := r.book.Get(name)
+		if in == nil {
+			in = r.book.Set(name, l.bounds())
+		}
+		if l.Per == "" {
+			opts.Always = append(opts.Always, limit.Need{Limit: in})
+			continue
+		}
+		t, _ := subject.ParseTemplate(l.Per) // validated
+		per = append(per, template{in, t})
+	}
+	if cfg.Rate.Count > 0 {
+		own := r.book.Get(ownLimit(cfg.Name)) // which changes when the route is entered
+		if own == nil {
+			own = r.book.Set(ownLimit(cfg.Name), cfg.ownBounds())
+		}
+		opts.Always = append(opts.Always, limit.Need{Limit: own})
+	}
+	if len(per) > 0 {
+		opts.Also = func(w supervisor.Work) (needs []limit.Need) {
+			for _, p := range per {
+				value, err := p.per.Expand(w.(*message).subject)
+				if err != nil {
+					value = w.(*message).subject // replayed from another route
+				}
+				needs = append(needs, limit.Need{Limit: p.limit, Value: value})
+			}
+			return needs
+		}
+	}
+	return opts
+}
+
+// LimitStatus is a limit on one instance.
+type LimitStatus struct {
+	// Name is that of the configuration, or "rate of ROUTE" for the rate of a route.
+	Name        string `json:"name"`
+	Concurrency int    `json:"concurrency,omitempty"`
+	// Rate is in a second.
+	Rate  float64 `json:"rate,omitempty"`
+	Burst int     `json:"burst,omitempty"`
+	Per   string  `json:"per,omitempty"`
+	Scope string  `json:"scope"`
+	// Used are the messages that run under it, and Holders those of each route.
+	Used    int            `json:"used"`
+	Holders map[string]int `json:"holders,omitempty"`
+	// Pace is the lower rate in a second that an endpoint asked for, until then, and Why; nil: none did.
+	Pace  *float64   `json:"pace,omitempty"`
+	Until *time.Time `json:"until,omitempty"`
+	Why   string     `json:"why,omitempty"`
+	// Waiting are the buckets that messages wait for, longest first, at most 20, and WaitingMore how many others there are.
+	Waiting     []LimitWaiting `json:"waiting,omitempty"`
+	WaitingMore int            `json:"waiting_more,omitempty"`
+}
+
+// LimitWaiting is a bucket of a limit that messages wait for.
+type LimitWaiting struct {
+	// Value is that of Limit.Per; empty for a limit without.
+	Value  string    `json:"value,omitempty"`
+	Used   int       `json:"used"`
+	Since  time.Time `json:"since"`
+	Routes []string  `json:"routes"`
+}
+
+// maxLimitsWaiting is how many values of a limit a status lists.
+const maxLimitsWaiting = 20
+
+func (r *Relay) limitStatus() (list []LimitStatus) {
+	limits := r.Limits()
+	for _, in := range r.book.Status() {
+		l := limits[in.Name].WithDefaults()
+		s := LimitStatus{
+			Name: in.Name, Concurrency: in.Bounds.Places, Rate: in.Bounds.Rate, Burst: in.Bounds.Burst, Per: l.Per, Scope: l.Scope,
+			Used: in.Used, Holders: in.Holders,
+		}
+		if !in.Until.IsZero() {
+			s.Pace, s.Until, s.Why = &in.Pace, &in.Until, cut(in.Why, maxTextLen)
+		}
+		for _, w := range in.Waiting {
+			if len(s.Waiting) == maxLimitsWaiting {
+				s.WaitingMore++
+				continue
+			}
+			s.Waiting = append(s.Waiting, LimitWaiting{Value: cut(w.Value, maxKeyShown), Used: w.Used, Since: w.Since, Routes: w.Waiting})
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// limitedBy says what limit keeps messages of the route from starting, and since when; an empty text says that none does.
+func (r *Relay) limitedBy(g supervisor.Status) (why string, since time.Time) {
+	if g.State != supervisor.Flowing || len(g.Limited) == 0 {
+		return "", time.Time{}
+	}
+	first := g.Limited[0]
+	for _, l := range g.Limited {
+		if l.Shared {
+			first = l
+			break
+		}
+	}
+	if !first.Shared {
+		return "", time.Time{} // of keys: others flow
+	}
+	in := r.book.Get(first.Limit)
+	if in == nil {
+		return "limit " + first.Limit, first.Since
+	}
+	return describeLimit(in.Status()), first.Since
+}
+
+// describeLimit says what a limit allows and who holds how much of it.
+func describeLimit(s limit.Status) string {
+	text := "limit " + s.Name
+	switch {
+	case s.Closed != "":
+		return text + ": " + s.Closed
+	case !s.Until.IsZero() && s.Pace == 0:
+		return fmt.Sprintf("%s: nothing until %s: %s", text, s.Until.UTC().Format(time.RFC3339), s.Why)
+	case !s.Until.IsZero():
+		return fmt.Sprintf("%s: %.3g a second until %s: %s", text, s.Pace, s.Until.UTC().Format(time.RFC3339), s.Why)
+	}
+	if s.Bounds.Places > 0 {
+		text += fmt.Sprintf(": %d of %d run", s.Used, s.Bounds.Places)
+		var who []string
+		for name, n := range s.Holders {
+			if n > 0 {
+				who = append(who, fmt.Sprintf("%d of %s", n, name))
+			}
+		}
+		slices.Sort(who)
+		if len(who) > 0 {
+			text += " (" + strings.Join(who, ", ") + ")"
+		}
+	}
+	if s.Bounds.Rate > 0 {
+		text += fmt.Sprintf("; %.6g start in a second", s.Bounds.Rate)
+	}
+	return strings.Replace(text, s.Name+";", s.Name+":", 1)
+}

@@ -1,0 +1,155 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// crowd counts how many of its handlers run at once, and holds them until they are let go.
+type crowd struct {
+	mu       sync.Mutex
+	now, max int
+	done     atomic.Int64
+	hold     chan struct{} // nil: they return by themselves
+}
+
+func (a *crowd) Handle(ctx context.Context, _ *Msg) error {
+	a.mu.Lock()
+	a.now++
+	a.max = max(a.max, a.now)
+	hold := a.hold
+	a.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+		}
+	}
+	a.mu.Lock()
+	a.now--
+	a.mu.Unlock()
+	a.done.Add(1)
+	return nil
+}
+
+func (a *crowd) running() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.now
+}
+
+// Two routes share a limit of three: as many run and no more, status and metrics say who waits for what and who has it, a larger
+// limit counts at once, and in the end all is handled in the first attempt.
+func TestLimits_ofTwoRoutesAreSeenAndChangeLive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.publish("orders.a.x", 20)
+	w.publish("orders.b.x", 20)
+	h := &crowd{hold: make(chan struct{})}
+	route := func(name string) Route {
+		return Route{Name: name, Subjects: []string{"orders." + name + ".*"}, Start: Start{Policy: "all"}, Limits: []string{"gateway"}, Handler: h}
+	}
+	r, stop := w.start(Config{Logger: quiet, Limits: map[string]Limit{"gateway": {Concurrency: 3}}}, route("a"), route("b"))
+	w.eventually("three run, and both routes are limited", func() bool {
+		s := r.Status()
+		return h.running() == 3 && s.Routes[0].State == RouteLimited && s.Routes[1].State == RouteLimited
+	})
+	s := r.Status()
+	if why := s.Routes[0].Why; !strings.Contains(why, "limit gateway: 3 of 3 run (") || s.Routes[0].Since == nil {
+		t.Errorf("why: %q since %v", why, s.Routes[0].Since)
+	}
+	if l := s.Limits; len(l) != 1 || l[0].Used != 3 || l[0].Concurrency != 3 || len(l[0].Waiting) != 1 || len(l[0].Waiting[0].Routes) == 0 {
+		t.Errorf("the limit in the status: %+v", l)
+	}
+	m := gathered(t, r)
+	if m["relay_limit_running{gateway,a}"]+m["relay_limit_running{gateway,b}"] != 3 || m["relay_limit_waiting_messages{gateway,a}"] == 0 || m["relay_route_up{a}"] != 1 {
+		t.Errorf("metrics of the limit: %v, %v run; %v wait; up %v", m["relay_limit_running{gateway,a}"], m["relay_limit_running{gateway,b}"], m["relay_limit_waiting_messages{gateway,a}"], m["relay_route_up{a}"])
+	}
+	if _, err := r.Change(t.Context(), Change{Limits: map[string]Limit{"other": {Concurrency: 3}}}); err == nil || !strings.Contains(err.Error(), `no limit "gateway"`) {
+		t.Errorf("a limit that routes name was taken away: %v", err)
+	}
+	if _, err := r.Change(t.Context(), Change{Limits: map[string]Limit{"gateway": {Concurrency: 5}}}); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("five run", func() bool { return h.running() == 5 })
+	close(h.hold)
+	w.eventually("all are handled", func() bool { return h.done.Load() == 40 })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if h.max != 5 {
+		t.Errorf("%d ran at once, 5 were allowed", h.max)
+	}
+}
+
+func TestLimits_refused(t *testing.T) {
+	t.Parallel()
+	limits := map[string]Limit{"tenant": {Concurrency: 1, Per: "{2}"}, "gateway": {Concurrency: 1}}
+	for _, c := range []struct {
+		route Route
+		want  string
+	}{
+		{Route{Limits: []string{"gatway"}}, `there is no limit "gatway"`},
+		{Route{Limits: []string{"gateway", "gateway"}}, "there twice"},
+		{Route{Subjects: []string{"orders"}, Limits: []string{"tenant"}}, "has not so many tokens"},
+		{Route{Subjects: []string{"orders.*.*"}, Key: "{3}", Limits: []string{"tenant"}}, "messages of one key would have different limits"},
+		{Route{Subjects: []string{"orders.*.*"}, Key: "route", Limits: []string{"tenant"}}, "messages of one key would have different limits"},
+	} {
+		if err := c.route.CheckLimits(limits); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.route.Limits, err, c.want)
+		}
+	}
+	for _, ok := range []Route{
+		{Subjects: []string{"orders.>"}, Limits: []string{"tenant", "gateway"}},
+		{Subjects: []string{"orders.*.*"}, Key: "{2}.{3}", Limits: []string{"tenant"}},
+	} {
+		if err := ok.CheckLimits(limits); err != nil {
+			t.Errorf("%v: %v", ok.Subjects, err)
+		}
+	}
+	for _, text := range []string{"0/s", "-1/s", "5", "5/w", "1.5/s", "/s", "99999999999/s"} {
+		if err := new(Rate).UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("rate %q was taken", text)
+		}
+	}
+	for i, l := range []Limit{{}, {Concurrency: -1}, {Burst: 3, Concurrency: 1}, {Concurrency: 1, Per: "x"}, {Concurrency: 1, Per: "{0}"}, {Concurrency: 1, Scope: "cluster"}} {
+		if l.Validate() == nil {
+			t.Errorf("limit %d was taken: %+v", i, l)
+		}
+	}
+	for _, r := range []Rate{{100, time.Second}, {30, time.Minute}, {1000, time.Hour}, {5000, 24 * time.Hour}} {
+		var back Rate
+		if err := back.UnmarshalText([]byte(r.String())); err != nil || back != r {
+			t.Errorf("%v came back as %v: %v", r, back, err)
+		}
+	}
+}
+
+// A rate of a route is kept over messages of many keys.
+func TestLimits_rateOfARoute(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 30 {
+		w.publish(fmt.Sprintf("orders.%d.x", i), 1)
+	}
+	h := new(crowd)
+	r, stop := w.start(Config{Logger: quiet}, Route{
+		Name: "a", Subjects: []string{"orders.*.*"}, Start: Start{Policy: "all"}, Rate: Rate{20, time.Second}, Burst: 5, Handler: h,
+	})
+	began := time.Now()
+	w.eventually("all are handled", func() bool { return h.done.Load() == 30 })
+	if took := time.Since(began); took < 800*time.Millisecond { // 25 after the burst, 50 ms each; relay began before began
+		t.Errorf("30 in %v", took)
+	}
+	if l := r.Status().Limits; len(l) != 1 || l[0].Name != "rate of a" || l[0].Rate != 20 {
+		t.Errorf("the rate in the status: %+v", l)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}

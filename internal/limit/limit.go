@@ -1,0 +1,329 @@
+package limit
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Bounds are what a limit allows. Zero of a field is no bound.
+type Bounds struct {
+	Places int     // at once
+	Rate   float64 // starts a second
+	Burst  int     // starts that may come at once; at least 1 with a rate
+}
+
+// Book holds the limits of a process.
+type Book struct {
+	mu     sync.Mutex
+	limits map[string]*Limit
+}
+
+// NewBook returns an empty book.
+func NewBook() *Book { return &Book{limits: make(map[string]*Limit)} }
+
+// Limit is a named bound.
+type Limit struct {
+	book    *Book
+	name    string
+	bounds  Bounds
+	buckets map[string]*Bucket
+	swept   int // buckets that were left by the last sweep
+	slow    *slow
+	closed  string // why there is no room at all; empty: there may be
+	changed func() // told, with the lock held, that something changed; may be nil
+}
+
+// Bucket is where places are taken.
+type Bucket struct {
+	limit  *Limit
+	value  string
+	used   int
+	tokens *rate.Limiter // nil: no rate
+	seats  []*seat
+	line   []*seat // who waits
+	since  time.Time
+	timer  *time.Timer // for the next token, or the end of a slower pace
+	// passing is set while somebody offers what there is; again asks for one more look.
+	passing, again bool
+}
+
+// seat is a member's part in a bucket.
+type seat struct {
+	bucket *Bucket
+	member *Member
+	used   int
+	refs   int // Places that have it
+}
+
+// slow is a pace below the configured one.
+type slow struct {
+	until  time.Time
+	pace   float64 // starts a second; 0: none
+	tokens *rate.Limiter
+	why    string
+}
+
+// Member takes places: it is a route.
+type Member struct {
+	Name string
+	// Offer is told that there may be room in a bucket in whose line the member stands first. It starts one thing that waits for
+	// the bucket, if it can, and tells whether more wait. It is called without the lock of the book.
+	Offer func(*Bucket) (more bool)
+}
+
+// Get is the limit of that name; nil when there is none.
+func (b *Book) Get(name string) *Limit {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.limits[name]
+}
+
+// Set makes the limit of that name, or changes what it allows. What is taken stays taken.
+func (b *Book) Set(name string, bounds Bounds) *Limit {
+	b.mu.Lock()
+	l := b.limits[name]
+	if l == nil {
+		l = &Limit{book: b, name: name, buckets: make(map[string]*Bucket)}
+		b.limits[name] = l
+	}
+	b.mu.Unlock()
+	l.Bound(bounds)
+	return l
+}
+
+// Remove forgets a limit. Whoever still uses it is bounded by it until that ends.
+func (b *Book) Remove(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.limits, name)
+}
+
+// Name of the limit.
+func (l *Limit) Name() string { return l.name }
+
+// Bound changes what the limit allows from now on.
+func (l *Limit) Bound(bounds Bounds) {
+	l.book.mu.Lock()
+	l.bounds = bounds
+	for _, b := range l.buckets {
+		b.bound(bounds)
+	}
+	l.book.mu.Unlock()
+	l.pass()
+}
+
+// Close lets nothing start any more, with the reason; an empty one ends that.
+func (l *Limit) Close(why string) {
+	l.book.mu.Lock()
+	changed := l.closed != why
+	l.closed = why
+	l.book.mu.Unlock()
+	if changed && why == "" {
+		l.pass()
+	}
+}
+
+// Slow lowers the pace to so many starts a second until then; zero is none at all. It is never above the configured rate. A stop
+// that was asked for before stays for as long as it says.
+func (l *Limit) Slow(pace float64, until time.Time, why string) {
+	l.book.mu.Lock()
+	defer l.book.mu.Unlock()
+	now := time.Now()
+	if s := l.slow; s != nil && s.pace == 0 && s.until.After(now) && (pace > 0 || s.until.After(until)) {
+		return
+	}
+	next := &slow{until: until, pace: pace, why: why}
+	if pace > 0 {
+		if s := l.slow; s != nil && s.tokens != nil && s.until.After(now) {
+			next.tokens = s.tokens // or each report would be good for one more start
+			next.tokens.SetLimitAt(now, rate.Limit(pace))
+		} else {
+			next.tokens = rate.NewLimiter(rate.Limit(pace), 1)
+			next.tokens.AllowN(now, 1) // the one that was just answered
+		}
+	}
+	l.slow = next
+	for _, b := range l.buckets {
+		if len(b.line) > 0 {
+			b.arm(now)
+		}
+	}
+}
+
+// Watch has f called whenever a place is taken or given back, or a member begins to wait, with the lock of the book held: it must neither
+// block nor call the limit.
+func (l *Limit) Watch(f func()) {
+	l.book.mu.Lock()
+	defer l.book.mu.Unlock()
+	l.changed = f
+}
+
+// pass offers what there is in all buckets.
+func (l *Limit) pass() {
+	l.book.mu.Lock()
+	var list []*Bucket
+	for _, b := range l.buckets {
+		if len(b.line) > 0 {
+			list = append(list, b)
+		}
+	}
+	l.book.mu.Unlock()
+	for _, b := range list {
+		b.Pass()
+	}
+}
+
+// bucket is that of a value. The lock is held.
+func (l *Limit) bucket(value string, now time.Time) *Bucket {
+	b := l.buckets[value]
+	if b == nil {
+		if len(l.buckets) > 2*l.swept+64 {
+			l.sweep(now)
+		}
+		b = &Bucket{limit: l, value: value}
+		b.bound(l.bounds)
+		l.buckets[value] = b
+	}
+	return b
+}
+
+// sweep forgets buckets that nobody uses and that would be made anew as they are: strangers may choose their values.
+func (l *Limit) sweep(now time.Time) {
+	for value, b := range l.buckets {
+		if len(b.seats) == 0 && (b.tokens == nil || b.tokens.TokensAt(now) >= float64(b.tokens.Burst())) {
+			delete(l.buckets, value)
+		}
+	}
+	l.swept = len(l.buckets)
+}
+
+func (b *Bucket) bound(to Bounds) {
+	switch {
+	case to.Rate <= 0:
+		b.tokens = nil
+	case b.tokens == nil:
+		b.tokens = rate.NewLimiter(rate.Limit(to.Rate), max(1, to.Burst))
+	default:
+		b.tokens.SetLimit(rate.Limit(to.Rate))
+		b.tokens.SetBurst(max(1, to.Burst))
+	}
+}
+
+// Name is that of its limit, with the value of the bucket if it has one.
+func (b *Bucket) Name() string {
+	if b.value == "" {
+		return b.limit.name
+	}
+	return b.limit.name + "[" + b.value + "]"
+}
+
+// Limit is the name of the limit.
+func (b *Bucket) Limit() string { return b.limit.name }
+
+// Shared tells whether all of a member's messages need this bucket, and not only those of a value.
+func (b *Bucket) Shared() bool { return b.value == "" }
+
+// room tells whether one more may start now; if not, from when on it may be as far as time is concerned, or the zero time. The lock is held.
+func (b *Bucket) room(now time.Time) (ok bool, at time.Time) {
+	l := b.limit
+	if l.closed != "" || l.bounds.Places > 0 && b.used >= l.bounds.Places {
+		return false, time.Time{}
+	}
+	ok = true
+	if b.tokens != nil && !b.full(b.tokens, now, &at) {
+		ok = false
+	}
+	if s := l.slow; s != nil {
+		switch {
+		case !now.Before(s.until):
+			l.slow = nil
+		case s.pace == 0:
+			ok, at = false, s.until
+		case !b.full(s.tokens, now, &at):
+			ok = false
+			if at.After(s.until) {
+				at = s.until
+			}
+		}
+	}
+	return ok, at
+}
+
+// full tells whether there is a token; if not, it moves at to when there is one.
+func (b *Bucket) full(tokens *rate.Limiter, now time.Time, at *time.Time) bool {
+	n := tokens.TokensAt(now)
+	if n >= 1 {
+		return true
+	}
+	// A nanosecond more: the wait is rounded, and a timer that fires before there is a token would fire again and again.
+	next := now.Add(time.Duration((1-n)/float64(tokens.Limit())*float64(time.Second)) + 1)
+	if next.After(*at) {
+		*at = next
+	}
+	return false
+}
+
+// arm sees to it that the line is looked at when the next token is there. The lock is held.
+func (b *Bucket) arm(now time.Time) {
+	ok, at := b.room(now)
+	if ok {
+		at = now
+	}
+	if at.IsZero() {
+		return // whoever gives a place back looks
+	}
+	if b.timer == nil {
+		b.timer = time.AfterFunc(at.Sub(now), b.Pass)
+		return
+	}
+	b.timer.Reset(at.Sub(now))
+}
+
+// Pass offers what there is to those who wait, one after the other.
+func (b *Bucket) Pass() {
+	mu := &b.limit.book.mu
+	mu.Lock()
+	defer mu.Unlock()
+	if b.passing {
+		b.again = true
+		return
+	}
+	b.passing = true
+	defer func() { b.passing = false }()
+	for {
+		b.again = false
+		for now := time.Now(); len(b.line) > 0; now = time.Now() {
+			if ok, _ := b.room(now); !ok {
+				b.arm(now)
+				break
+			}
+			first := b.line[0]
+			mu.Unlock()
+			more := first.member.Offer(b)
+			mu.Lock()
+			if i := slices.Index(b.line, first); i >= 0 {
+				b.line = slices.Delete(b.line, i, i+1)
+				if more {
+					b.line = append(b.line, first)
+				}
+			}
+		}
+		if !b.again {
+			return
+		}
+	}
+}
+
+// stand puts a seat in the line. The lock is held.
+func (b *Bucket) stand(s *seat, now time.Time) {
+	if slices.Contains(b.line, s) {
+		return
+	}
+	if len(b.line) == 0 {
+		b.since = now
+	}
+	b.line = append(b.line, s)
+}

@@ -1,0 +1,195 @@
+package supervisor
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/relaymq/relay/internal/limit"
+)
+
+// Limits are bounds that a group shares with others: what starts needs a place in each, beside a slot.
+type Limits struct {
+	Book *limit.Book
+	// Name of the route, which status names as the holder of places.
+	Name string
+	// Always is what each message needs.
+	Always []limit.Need
+	// Also is what a message needs beside that: the same for all messages of its key. It must not block. May be nil.
+	Also func(Work) []limit.Need
+}
+
+// limited is what a group knows of its limits, and the keys that wait for room in them. A key that finds none waits at the first bucket
+// that is full, and is in no other queue for slots meanwhile; the group stands in the line of that bucket.
+type limited struct {
+	Limits
+	member  *limit.Member
+	common  *limit.Places // of all keys; nil with Also
+	waiting map[*limit.Bucket]*parked
+}
+
+// parked are keys that wait for room in a bucket.
+type parked struct {
+	keys  queue
+	since time.Time
+}
+
+func newLimited(opts *Limits, offer func(*limit.Bucket) bool) *limited {
+	if opts == nil {
+		return nil
+	}
+	l := &limited{Limits: *opts, member: &limit.Member{Name: opts.Name, Offer: offer}, waiting: make(map[*limit.Bucket]*parked)}
+	if opts.Also == nil {
+		l.common = opts.Book.Places(l.member, opts.Always...)
+	}
+	return l
+}
+
+// takes tells whether a message of k may start as far as limits are concerned, and takes its places. If not, k waits for room.
+func (t *turn) takes(k *key, m *Message) bool {
+	l := t.limits
+	if l == nil {
+		return true
+	}
+	if k.places == nil {
+		if k.places = l.common; k.places == nil {
+			k.places = l.Book.Places(l.member, append(slices.Clip(l.Always), l.Also(m.Work)...)...)
+		}
+	}
+	full, pass := k.places.Take(t.now)
+	if pass {
+		t.call(full.Pass)
+	}
+	if full == nil {
+		return true
+	}
+	p := l.waiting[full]
+	if p == nil {
+		p = &parked{queue{mark: markLimited}, t.now}
+		l.waiting[full] = p
+	}
+	p.keys.push(k)
+	return false
+}
+
+// givePlaces gives back what a run had taken.
+func (t *turn) givePlaces(k *key) {
+	if t.limits == nil {
+		return
+	}
+	for _, b := range k.places.Free(nil) {
+		t.call(b.Pass)
+	}
+}
+
+// dropPlaces is for a key that is forgotten.
+func (t *turn) dropPlaces(k *key) {
+	if k.places != nil && k.places != t.limits.common {
+		k.places.Drop() // its runs give back what they have
+	}
+}
+
+// waitsForLimit tells whether k is not asked because a limit has no room for it.
+func (k *key) waitsForLimit() bool { return k.marks&markLimited != 0 }
+
+// offer starts one message that waits for room in the bucket, if it can now. It tells whether more wait; those that cannot start for
+// another reason are asked again when that changes.
+func (g *Group) offer(b *limit.Bucket) (more bool) {
+	t := g.lock()
+	var r *run
+	if p := t.limits.waiting[b]; p != nil {
+		for n := p.keys.len(); n > 0 && r == nil; n-- { // not until there are none: room may be gone by now, and a key wait again
+			k := p.keys.pop()
+			if t.keys[k.name] == k {
+				t.makeReady(k)
+			}
+			if !t.standsStill() && t.busy() < t.open() {
+				r = t.next()
+			}
+		}
+		if more = p.keys.len() > 0; !more {
+			delete(t.limits.waiting, b)
+		}
+	}
+	if r != nil {
+		g.goes.Add(1)
+	}
+	t.tellMore()
+	t.unlock()
+	if r != nil {
+		go g.work(r)
+	}
+	return more
+}
+
+// endLimits is for a group that starts nothing any more.
+func (t *turn) endLimits() {
+	if l := t.limits; l != nil {
+		t.call(func() { l.Book.Leave(l.member) })
+	}
+}
+
+// spillLimited moves messages that wait for a bucket of theirs from a full window to the stash, so that those of others can come. A limit that all
+// messages of the route need is another matter: whatever came would have to wait, too.
+func (t *turn) spillLimited() {
+	if t.limits == nil {
+		return
+	}
+	for b, p := range t.limits.waiting {
+		if b.Shared() {
+			continue
+		}
+		for _, k := range p.keys.waiting() {
+			if t.keys[k.name] == k {
+				t.stashWindow(k)
+			}
+		}
+	}
+}
+
+// Limited is what waits for room in a bucket of a limit.
+type Limited struct {
+	Limit  string // its name
+	Bucket string // the name with the value, if all messages of the route do not need the same one
+	Shared bool   // all messages of the route need it
+	Since  time.Time
+	Keys   int
+	Held   int // messages of these
+}
+
+// limitedNow lists the buckets that keys wait for, longest first.
+func (t *turn) limitedNow() (list []Limited) {
+	if t.limits == nil {
+		return nil
+	}
+	for b, p := range t.limits.waiting {
+		s := Limited{Limit: b.Limit(), Bucket: b.Name(), Shared: b.Shared(), Since: p.since}
+		for _, k := range p.keys.waiting() {
+			if n := k.messages(); n > 0 && t.keys[k.name] == k {
+				s.Keys++
+				s.Held += n
+			}
+		}
+		if s.Keys > 0 {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(x, y Limited) int {
+		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.Bucket, y.Bucket))
+	})
+	return list
+}
+
+// limitedKeys are the keys that wait for a bucket which not all messages of the route need.
+func (t *turn) limitedKeys(each func(*key, *limit.Bucket, time.Time)) {
+	if t.limits == nil {
+		return
+	}
+	for b, p := range t.limits.waiting {
+		for _, k := range p.keys.waiting() {
+			if !b.Shared() && t.keys[k.name] == k && k.flows() && k.messages() > 0 {
+				each(k, b, p.since)
+			}
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/relaymq/relay/internal/limit"
+)
+
+// gauge counts what runs at once.
+type gauge struct {
+	mu       sync.Mutex
+	now, max int
+	ran      map[string]int
+}
+
+func (g *gauge) handler(name string, takes time.Duration) handlerFunc {
+	return func(ctx context.Context, _ *Message, _ int) Verdict {
+		g.mu.Lock()
+		g.now++
+		g.max = max(g.max, g.now)
+		if g.ran == nil {
+			g.ran = make(map[string]int)
+		}
+		g.ran[name]++
+		g.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(takes):
+		}
+		g.mu.Lock()
+		g.now--
+		g.mu.Unlock()
+		return Verdict{Kind: Ack}
+	}
+}
+
+func (g *gauge) of(name string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ran[name]
+}
+
+// Two routes of many keys share a limit of 4: never more run at once, the limit is used fully, and each route has its part,
+// also the one that came later.
+func TestLimits_sharedByRoutesAndFair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := limit.NewBook()
+		four := book.Set("four", limit.Bounds{Places: 4})
+		need := []limit.Need{{Limit: four}}
+		var ran gauge
+		a := newBench(t, Options{Concurrency: 16, Limits: &Limits{Book: book, Name: "a", Always: need}})
+		defer a.close()
+		b := newBench(t, Options{Concurrency: 16, Limits: &Limits{Book: book, Name: "b", Always: need}})
+		defer b.close()
+		for i := range 200 {
+			a.send(ran.handler("a", 10*time.Millisecond), fmt.Sprint("k", i%20), uint64(i+1))
+		}
+		time.Sleep(50 * time.Millisecond)
+		for i := range 200 {
+			b.send(ran.handler("b", 10*time.Millisecond), fmt.Sprint("k", i%20), uint64(i+1))
+		}
+		time.Sleep(200*time.Millisecond + time.Millisecond)
+		synctest.Wait()
+		// 25 rounds of 10 ms, 4 each: 20 alone, then half each.
+		if x, y := ran.of("a"), ran.of("b"); x+y < 100 || y < 38 {
+			t.Errorf("after 250 ms: %d and %d ran, want over 100 together, half of those since b began", x, y)
+		}
+		if s := b.g.Status(); len(s.Limited) != 1 || s.Limited[0].Limit != "four" || !s.Limited[0].Shared || s.Limited[0].Held == 0 {
+			t.Errorf("status does not say that b waits for the limit: %+v", s.Limited)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if ran.max != 4 || ran.of("a") != 200 || ran.of("b") != 200 {
+			t.Errorf("at most %d at once, %d and %d handled; want 4, 200, 200", ran.max, ran.of("a"), ran.of("b"))
+		}
+		if s := four.Status(); s.Used != 0 || len(s.Waiting) != 0 {
+			t.Errorf("places are left taken: %+v", s)
+		}
+		if s := b.g.Status(); len(s.Limited) != 0 {
+			t.Errorf("nothing waits any more: %+v", s.Limited)
+		}
+	})
+}
+
+// One tenant has far more than its limit lets run: another one starts at once, although the first one's messages filled the window.
+func TestLimits_perValueKeepNobodyElseWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := limit.NewBook()
+		tenant := book.Set("tenant", limit.Bounds{Places: 2})
+		also := func(w Work) []limit.Need { return []limit.Need{{Limit: tenant, Value: w.(*testWork).m.Key}} }
+		var ran gauge
+		b := newBench(t, Options{Concurrency: 8, Limits: &Limits{Book: book, Name: "r", Also: also}})
+		defer b.close()
+		for i := range 16 {
+			b.send(ran.handler("big", time.Minute), "big", uint64(i+1))
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if room, _ := b.g.Free(); room.Messages == 0 {
+			t.Error("the window is full of messages that may not start")
+		}
+		b.send(ran.handler("small", time.Millisecond), "small", 17)
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		if ran.of("small") != 1 || ran.of("big") != 2 {
+			t.Errorf("%d of small and %d of big ran, want 1 and 2", ran.of("small"), ran.of("big"))
+		}
+		states := b.g.KeyStates(10)
+		if len(states) != 1 || states[0].Key != "big" || states[0].Limit != "tenant[big]" {
+			t.Errorf("the key that waits for its limit is not told: %+v", states)
+		}
+	})
+}
+
+// A rate is kept for a second and for any other time, its burst included, and used fully; so is a lower pace that somebody
+// asked for, and after that the rate again.
+func TestLimits_rateAndALowerPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := limit.NewBook()
+		l := book.Set("rate", limit.Bounds{Rate: 100, Burst: 5})
+		var ran gauge
+		b := newBench(t, Options{Concurrency: 8, Timeout: time.Hour, Limits: &Limits{Book: book, Name: "r", Always: []limit.Need{{Limit: l}}}})
+		defer b.close()
+		for i := range 2000 {
+			b.send(ran.handler("r", 0), fmt.Sprint("k", i%7), uint64(i+1))
+		}
+		counts := func(d time.Duration) int {
+			before := ran.of("r")
+			time.Sleep(d)
+			synctest.Wait()
+			return ran.of("r") - before
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := ran.of("r"); n < 103 || n > 105 {
+			t.Errorf("%d in the first second, want 100 and the burst of 5", n)
+		}
+		if n := counts(5 * time.Second); n < 498 || n > 501 {
+			t.Errorf("%d in the next 5 seconds, want 500", n)
+		}
+		l.Slow(10, time.Now().Add(3*time.Second), "the endpoint says so")
+		if n := counts(3*time.Second - 1); n < 28 || n > 31 {
+			t.Errorf("%d in 3 seconds at 10 a second", n)
+		}
+		l.Slow(0, time.Now().Add(2*time.Second), "stop")
+		l.Slow(50, time.Now().Add(time.Minute), "too early: a stop stays")
+		if n := counts(2*time.Second - 1); n > 1 {
+			t.Errorf("%d while nothing may start", n)
+		}
+		if n := counts(time.Second); n < 98 || n > 106 {
+			t.Errorf("%d in the second after that, want the rate and the burst", n)
+		}
+	})
+}
