@@ -17,7 +17,7 @@ import (
 // the server keeps for a connection (max_pending, 64 MiB by default), or it breaks the connection off.
 func TestRelay_regressionLargeMessagesAfterSmallOnesDoNotCostTheConnection(t *testing.T) {
 	w := newWorld(t)
-	const small, large = 40_000, 1500
+	const small, large = 10_000, 1500
 	js, err := jetstream.New(w.s.Conn(t), jetstream.WithPublishAsyncMaxPending(256))
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestRelay_messageLargerThanMaxPayloadIsHandled(t *testing.T) {
 // A replicated durable says that a pull is over before the messages of it come. They were taken for never coming, and what
 // was on its way had no bound.
 func TestRelay_regressionPullsOfAReplicatedDurableAreBounded(t *testing.T) {
-	const count, size = 250, 300_000
+	const count, size = 150, 300_000
 	nodes := natstest.Cluster(t, 3)
 	js, err := jetstream.New(nodes[0].Conn(t), jetstream.WithPublishAsyncMaxPending(32))
 	if err != nil {
@@ -96,7 +96,7 @@ func TestRelay_regressionPullsOfAReplicatedDurableAreBounded(t *testing.T) {
 
 // With many durables each asked for a message of max_payload at least: more in all than the server keeps for a connection.
 func TestRelay_regressionManyRoutesWithABacklogDoNotCostTheConnection(t *testing.T) {
-	const routes, each, size = 10, 5, 4_000_000
+	const routes, each, size = 10, 3, 4_000_000
 	w := newWorld(t, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = 8 << 20 }))
 	js, err := jetstream.New(w.s.Conn(t), jetstream.WithPublishAsyncMaxPending(8))
 	if err != nil {

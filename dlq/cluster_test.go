@@ -12,9 +12,6 @@ import (
 // Replicated streams refuse differently: 10164 while a rival's copy is only proposed, and reads may come from a replica
 // that lags.
 func TestPut_onceInACluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a cluster takes seconds to start")
-	}
 	nodes := natstest.Cluster(t, 3)
 	var stores []*Store
 	var js jetstream.JetStream

@@ -171,7 +171,7 @@ func FuzzEvent_UnmarshalJSON(f *testing.F) {
 		}
 		again, err := json.Marshal(e)
 		if err != nil {
-			t.Skip() // a time beyond year 9999
+			return // a time beyond year 9999 has no text
 		}
 		var back Event
 		if err := back.UnmarshalJSON(again); err != nil {

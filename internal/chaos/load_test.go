@@ -139,10 +139,3 @@ func failing(t *testing.T, waiting int) {
 func TestFailing_none(t *testing.T) { failing(t, 0) }
 
 func TestFailing_100000Waiting(t *testing.T) { failing(t, of(3000, 100_000)) }
-
-func TestFailing_1000000Waiting(t *testing.T) {
-	if !Full {
-		t.Skip("a slice is in TestFailing_100000Waiting")
-	}
-	failing(t, 1_000_000)
-}

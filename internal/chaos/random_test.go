@@ -183,13 +183,6 @@ func random(t *testing.T, servers, count, rate int, length time.Duration) {
 
 func TestRandom_oneServer(t *testing.T) { random(t, 1, of(2000, 50_000), of(500, 600), 0) }
 
-func TestRandom_cluster(t *testing.T) {
-	if !Full {
-		t.Skip("a slice of the cluster is in F18 and F19")
-	}
-	random(t, 3, 20_000, 250, 0)
-}
-
 // F105 runs as long as it is told: make soak.
 func TestF105_soak(t *testing.T) {
 	if *soakFlag == 0 {

@@ -9,6 +9,7 @@ import (
 
 // relay call prints what the handler returned, or says why there is nothing, and loses its interest with Ctrl-C.
 func TestCall(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, `
 routes:
   - name: quote

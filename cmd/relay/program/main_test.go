@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is for what takes a moment on an idle machine.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // eventually polls what another process or the server brings about.
 func eventually(t testing.TB, what string, ok func() bool) {

@@ -46,6 +46,7 @@ func (w *world) arrives(subject, copied string) {
 // A reload adds, changes and removes routes and nothing else; one that is invalid or refused changes nothing, and is told of by
 // the command, the status and the metrics; instances with different files are named.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "")
 	server := "nats: {url: \"" + w.s.URL() + "\"}\n"
 	out := "streams: [{name: ORDERS, subjects: [orders.>]}, {name: OUT, subjects: [out.>]}]\n"
@@ -132,6 +133,7 @@ routes:
 
 // reload.watch goes by content: of the file, and of the files that it names.
 func TestReload_watch(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "")
 	tokens := make(chan string, 100)
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { tokens <- r.Header.Get("X-Token") }))
