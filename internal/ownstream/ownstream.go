@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -168,13 +169,35 @@ func uncovered(have *jetstream.StreamConfig) func(string) bool {
 	}
 }
 
-// differ tells whether a setting must be changed. A running relay leaves what loses nothing: another instance may have been
-// configured so a moment ago, and the two would change it for ever in turn.
+// differ tells whether a setting must be changed. A running relay leaves what loses nothing, and what the configuration of another
+// instance says: in a rolling change of dlq.max_age the instances that still run with the old one would undo it.
 func (f field) differ(have, want *jetstream.StreamConfig, running bool) bool {
-	if f.fine != nil && f.fine(have, want) || running && f.roomier != nil && f.roomier(have, want) {
+	if f.fine != nil && f.fine(have, want) || running && f.roomier != nil && (f.roomier(have, want) || f.ours(have)) {
 		return false
 	}
 	return fmt.Sprint(f.get(have)) != fmt.Sprint(f.get(want))
+}
+
+// mark is the name in the stream's metadata under which relay notes to what it has changed a bound.
+func (f field) mark() string { return "relay-" + f.name }
+
+// ours tells whether the value that is there is one that an instance set by its configuration. One that somebody else set since differs
+// from what was noted.
+func (f field) ours(have *jetstream.StreamConfig) bool {
+	noted, ok := have.Metadata[f.mark()]
+	return ok && noted == fmt.Sprint(f.get(have))
+}
+
+// note writes down to what the bound was changed.
+func (f field) note(next *jetstream.StreamConfig) {
+	if f.roomier == nil {
+		return
+	}
+	next.Metadata = maps.Clone(next.Metadata)
+	if next.Metadata == nil {
+		next.Metadata = make(map[string]string)
+	}
+	next.Metadata[f.mark()] = fmt.Sprint(f.get(next))
 }
 
 // Ensure makes the stream, or brings the one that is there to what is wanted. The error is an [*Error] if a setting must be
@@ -223,6 +246,7 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 			continue
 		}
 		f.set(&next, &want)
+		f.note(&next)
 		changed = append(changed, f)
 	}
 	if len(changed) == 0 || have.Mirror != nil { // a mirror has settings of its own
