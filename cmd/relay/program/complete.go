@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
+	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 )
 
@@ -22,12 +23,21 @@ func completeValues(root *cobra.Command, o *options) {
 		if c.Flags().Lookup("route") != nil {
 			_ = c.RegisterFlagCompletionFunc("route", flagValues(o.routeNames))
 		}
+		for _, flag := range []string{"from", "to"} {
+			if c.CommandPath() == "relay orphans move" {
+				_ = c.RegisterFlagCompletionFunc(flag, flagValues(o.routeNames))
+			}
+		}
 		if c.Flags().Lookup("reason") != nil {
 			_ = c.RegisterFlagCompletionFunc("reason", flagValues(reasons))
 		}
 		switch c.CommandPath() {
-		case "relay pause", "relay resume", "relay status":
+		case "relay status":
 			c.ValidArgsFunction = first(o.routeNames)
+		case "relay pause", "relay resume":
+			c.ValidArgsFunction = o.routeAndKey
+		case "relay schedule show", "relay schedule run", "relay schedule pause", "relay schedule resume", "relay schedule rm":
+			c.ValidArgsFunction = first(o.scheduleNames)
 		case "relay replay show", "relay replay cancel", "relay replay resume":
 			c.ValidArgsFunction = first(o.jobIDs)
 		}
@@ -65,6 +75,55 @@ func (o *options) routeNames() (names []string) {
 	}
 	for _, rt := range cfg.Routes {
 		names = append(names, rt.Name)
+	}
+	return names
+}
+
+// routeAndKey completes a route, and then the keys of it that wait somewhere, with why.
+func (o *options) routeAndKey(_ *cobra.Command, a []string, _ string) ([]string, cobra.ShellCompDirective) {
+	switch len(a) {
+	case 0:
+		return o.routeNames(), cobra.ShellCompDirectiveNoFileComp
+	case 1:
+		return o.waitingKeys(a[0]), cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}
+
+// waitingKeys are the keys of a route that wait, as the running instances say.
+func (o *options) waitingKeys(route string) (keys []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
+	defer cancel()
+	cl, err := o.open(ctx)
+	if err != nil {
+		return nil
+	}
+	defer cl.close()
+	answers, _ := consumer.Ask(ctx, cl.conn.Conn, cl.cfg.Service, consumer.StatusRequest{Route: route}) // what came until then
+	seen := make(map[string]bool)
+	for _, s := range answers.Instances {
+		rt, ok := routeOf(s, route)
+		if !ok {
+			continue
+		}
+		for _, k := range rt.Waiting {
+			// A shell takes what it completes: control bytes would be typed.
+			if k.Key != "" && k.KeyBytes == 0 && !seen[k.Key] && printable(k.Key) == k.Key {
+				seen[k.Key] = true
+				keys = append(keys, cobra.CompletionWithDesc(k.Key, shorten(printable(k.State+": "+k.Why), 60)))
+			}
+		}
+	}
+	return keys
+}
+
+func (o *options) scheduleNames() (names []string) {
+	cfg, err := o.read(true)
+	if err != nil {
+		return nil
+	}
+	for _, s := range cfg.Schedules {
+		names = append(names, s.Name)
 	}
 	return names
 }

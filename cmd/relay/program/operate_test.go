@@ -68,6 +68,9 @@ routes:
 	if out := must(t, w.dir, "pause", "billing", "orders.odd"); out != "key orders.odd of route billing is paused on 1 running instance\nnote: no instance has messages of this key now; the order holds for when they come\n" {
 		t.Errorf("pause says %q", out)
 	}
+	if out := must(t, w.dir, "__complete", "resume", "billing", ""); !strings.Contains(out, "orders.odd\tsuspended: paused by an operator") {
+		t.Errorf("a shell completes the keys that wait as %q", out)
+	}
 	status("1 suspended", "orders.odd")
 	if code, _, said := relay(t, w.dir, "pause", "biling"); code != exitUsage || !strings.Contains(said, "there is no route biling; did you mean billing?") {
 		t.Errorf("a misspelt route: exit %d, %s", code, said)
