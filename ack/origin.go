@@ -249,9 +249,8 @@ func Unwrap(h nats.Header) (Origin, nats.Header, error) {
 	return o, original, nil
 }
 
-// UnwrapOrigin is Unwrap for those who do not want the original headers, which cost more than all the rest. Any set of
-// headers will do that a [nats.Header] would be: Values returns those of a name, in their order.
-func UnwrapOrigin(h interface{ Values(name string) []string }) (Origin, error) {
+// UnwrapOrigin is Unwrap for those who do not want the original headers, which cost more than all the rest.
+func UnwrapOrigin(h nats.Header) (Origin, error) {
 	r := reader{h: h}
 	o := r.origin()
 	if r.err != nil {
@@ -426,7 +425,7 @@ func decodeRaw(s string) (name, value string, err error) {
 
 // reader reads relay's headers and keeps the first error.
 type reader struct {
-	h   interface{ Values(name string) []string }
+	h   nats.Header
 	err error
 }
 

@@ -94,7 +94,7 @@ func (f Filter) matches(e Entry) bool {
 }
 
 // plausible looks at single headers of an entry before all of it is decoded, which takes several times as long.
-func (f Filter) plausible(h headers) bool {
+func (f Filter) plausible(h nats.Header) bool {
 	if v := h.Values(headerReason); f.Reason != "" && len(v) == 1 && v[0] != string(f.Reason) {
 		return false
 	}

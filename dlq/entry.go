@@ -89,18 +89,18 @@ func (r ref) set(h nats.Header) {
 	h.Set(headerBodySize, strconv.Itoa(r.size))
 }
 
-func readRef(h headers) (ref, error) {
+func readRef(h nats.Header) (ref, error) {
 	if len(h.Values(headerBody)) == 0 {
 		return ref{}, nil
 	}
-	r := ref{name: first(h, headerBody), sum: first(h, headerBodySum)}
+	r := ref{name: h.Get(headerBody), sum: h.Get(headerBodySum)}
 	if !isSum(r.name) {
 		return ref{}, &ack.HeaderError{Header: headerBody, Err: errors.New("is not the name of an object")}
 	}
 	if !isSum(r.sum) {
 		return ref{}, &ack.HeaderError{Header: headerBodySum, Err: errors.New("is not a SHA-256 in hex")}
 	}
-	n, err := strconv.Atoi(first(h, headerBodySize))
+	n, err := strconv.Atoi(h.Get(headerBodySize))
 	if err != nil || n < 0 {
 		return ref{}, &ack.HeaderError{Header: headerBodySize, Err: errors.New("is not a size")}
 	}
@@ -137,23 +137,23 @@ func encode(e Entry) nats.Header {
 func decode(h nats.Header) (Entry, error) { return decodeWith(h, true) }
 
 // decodeWith leaves the original headers out unless they are wanted.
-func decodeWith(h headers, withHeader bool) (Entry, error) {
+func decodeWith(h nats.Header, withHeader bool) (Entry, error) {
 	var o ack.Origin
 	var original nats.Header
 	var err error
 	if withHeader {
-		o, original, err = ack.Unwrap(asHeader(h))
+		o, original, err = ack.Unwrap(h)
 	} else {
 		o, err = ack.UnwrapOrigin(h)
 	}
 	if err != nil {
 		return Entry{}, err
 	}
-	e := Entry{Origin: o, Header: original, Reason: Reason(first(h, headerReason)), Instance: first(h, headerInstance)}
+	e := Entry{Origin: o, Header: original, Reason: Reason(h.Get(headerReason)), Instance: h.Get(headerInstance)}
 	if e.Reason == "" {
 		return Entry{}, &ack.HeaderError{Header: headerReason, Err: errors.New("missing")}
 	}
-	if s := first(h, headerStack); s != "" {
+	if s := h.Get(headerStack); s != "" {
 		if e.Stack, err = base64.StdEncoding.DecodeString(s); err != nil {
 			return Entry{}, &ack.HeaderError{Header: headerStack, Err: err}
 		}

@@ -94,7 +94,7 @@ func (s *Store) prepare(ctx context.Context, m stored, meant func(storedSubject 
 	}
 	switch {
 	case now.body.name == "": // its headers and body came with it
-		_, now.Header, err = ack.Unwrap(asHeader(m.header))
+		_, now.Header, err = ack.Unwrap(m.header)
 		now.Data = m.data
 	case h.edited:
 		now.Header, _, err = s.loadBody(ctx, now.body)

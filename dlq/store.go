@@ -117,7 +117,6 @@ type Store struct {
 	stream   jetstream.Stream // its cached information is from when it was opened
 	timeout  time.Duration    // bounds one exchange with the server, within the caller's context
 	grace    time.Duration    // Sweep leaves younger objects alone
-	long     uint64           // longListing
 
 	dropOldest bool
 	dropped    atomic.Uint64
@@ -128,7 +127,7 @@ func bucketName(service string) string { return strings.ToUpper(service) + "_DLQ
 func retryName(service string) string  { return strings.ToUpper(service) + "_RETRY" }
 
 func newStore(js jetstream.JetStream, service string, stream jetstream.Stream) *Store {
-	return &Store{js: js, service: service, stream: stream, log: slog.New(slog.DiscardHandler), timeout: callTimeout, grace: sweepGrace, long: longListing}
+	return &Store{js: js, service: service, stream: stream, log: slog.New(slog.DiscardHandler), timeout: callTimeout, grace: sweepGrace}
 }
 
 // Open returns the dead letters of cfg.Service and makes their stream and bucket when they are missing. One that is there is
