@@ -145,6 +145,9 @@ type Expect struct {
 	// ExtraStarts is how many starts more than MaxAttempts a message may have beside those that faults explain; negative
 	// means any number.
 	ExtraStarts int
+	// Each holds every message that is handled to the bound of starts, not only those that always fail. It is for rows whose
+	// handlers do what the scripts say and nothing else.
+	Each bool
 	// Delay checks that no retry starts sooner than this after its last failure.
 	Delay time.Duration
 	// Replayed messages may be dead-lettered again.
@@ -364,6 +367,50 @@ func (f *Fault) hit(runs []*ledger.Run) bool {
 	return false
 }
 
+// longestFault is how long a fault may go on after it began.
+const longestFault = 30 * time.Second
+
+// met tells whether a fault may have cost a message a start: whether it began before the last start, and was not over before the
+// first. It is generous to messages that a fault did not touch, and never unjust.
+func (f *Fault) met(runs []*ledger.Run) bool {
+	return f.At.Before(runs[len(runs)-1].Start) && f.At.After(runs[0].Start.Add(-longestFault))
+}
+
+// starts is how often a message starts that is handled in the end and meets no fault; 0 is for those of which its script alone
+// does not say it.
+func (p *Pub) starts() int {
+	switch s := p.Script; {
+	case s.On != "" || s.Once || p.Raw:
+		return 0
+	case s.Do == "" || s.Do == "ok":
+		return 1
+	case s.Do == "fail" && s.Until > 0:
+		return s.Until + 1
+	}
+	return 0
+}
+
+// judgeStarts holds a message that is handled in the end to the bound of starts of docs/reliability.md.
+func (r *Report) judgeStarts(e Expect, p *Pub, runs []*ledger.Run, faults []*Fault) {
+	want := p.starts()
+	if want == 0 || len(runs) == 0 {
+		return
+	}
+	most := want + e.ExtraStarts
+	for _, f := range faults {
+		if !f.met(runs) {
+			continue
+		}
+		most++
+		if f.Acks { // its record is gone with its ack: it begins anew
+			most += want
+		}
+	}
+	if len(runs) > most {
+		r.wrong(Attempts, "%s: %d starts, want %d, and %d for faults at most: %s", p, len(runs), want, most-want, describe(runs))
+	}
+}
+
 // judge looks at one message.
 func (w *World) judge(r *Report, e Expect, p *Pub, runs []*ledger.Run, letters []Letter, faults []*Fault) {
 	ok, bad := 0, 0
@@ -420,6 +467,9 @@ func (w *World) judge(r *Report, e Expect, p *Pub, runs []*ledger.Run, letters [
 	}
 	if want > 0 && !e.NoRest && (len(runs) < want || len(runs) > want+extra) {
 		r.wrong(Attempts, "%s: %d starts, want %d (and at most %d for faults): %s", p, len(runs), want, extra, describe(runs))
+	}
+	if e.Each {
+		r.judgeStarts(e, p, runs, faults)
 	}
 	if want > 0 && len(letters) == 1 && len(faults) == 0 && letters[0].Attempts != want {
 		r.wrong(Attempts, "%s: the dead letter says %d attempts, there were %d", p, letters[0].Attempts, want)

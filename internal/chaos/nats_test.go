@@ -38,7 +38,7 @@ func TestF15_natsKilled(t *testing.T) {
 		back = max(back, w.FirstStart(at).Sub(at))
 	}
 	wait()
-	r := w.Check(Expect{Within: time.Minute})
+	r := w.Check(Expect{Within: time.Minute, Each: true})
 	if back > 5*time.Second {
 		t.Errorf("I-12: the first handler started %v after nats-server was back, want ≤ 5s", back)
 	}
@@ -67,7 +67,7 @@ func TestF16_natsTerminated(t *testing.T) {
 	}
 	wait()
 	zero := 0
-	r := w.Check(Expect{Bound: &zero})
+	r := w.Check(Expect{Bound: &zero, Each: true})
 	w.Figure("%d restarts of nats-server by TERM, %d messages: %d duplicates", of(1, 10), r.Published, r.Duplicates)
 }
 
@@ -99,7 +99,7 @@ func TestF17_natsPaused(t *testing.T) {
 		back = max(back, w.FirstStart(up).Sub(up))
 	}
 	wait()
-	r := w.Check(Expect{Within: time.Minute})
+	r := w.Check(Expect{Within: time.Minute, Each: true})
 	if back > 5*time.Second {
 		t.Errorf("I-12: the first handler started %v after nats-server went on, want ≤ 5s", back)
 	}

@@ -18,7 +18,7 @@ func faultFree(w *World, n int, within time.Duration) {
 	h := simple(w)
 	w.StartRelay("r1", h, RelayConfig{})
 	w.Produce(Load{Count: n, Script: mixed(0, 10)})
-	r := w.Check(Expect{Delay: 200 * ms, Within: within})
+	r := w.Check(Expect{Delay: 200 * ms, Within: within, Each: true})
 	w.Figure("%d messages, %d starts, %d duplicates, %d dead letters, attempts exact", r.Published, r.Starts, r.Duplicates, r.Dead)
 }
 
@@ -47,7 +47,7 @@ func TestF01_killMidBatch(t *testing.T) {
 	last := w.KillRelay(r1).At
 	kills = append(kills, last)
 	r1.Start()
-	r := w.Check(Expect{Within: time.Minute})
+	r := w.Check(Expect{Within: time.Minute, Each: true})
 	handOver := w.HandOver(last)
 	if handOver == 0 {
 		t.Error("I-14: nothing ran at the last kill")

@@ -1,0 +1,49 @@
+package chaos
+
+import (
+	"testing"
+	"time"
+
+	"github.com/relaymq/relay/internal/chaos/ledger"
+)
+
+// The checker bites when one message among many is started once more than its script and the faults that it met explain, whatever
+// the sum of all messages is.
+func TestCheck_startsOfEachMessage(t *testing.T) {
+	t.Parallel()
+	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
+	kill, late, before := &Fault{At: at(1)}, &Fault{At: at(100)}, &Fault{At: at(-100)}
+	forgets := &Fault{At: at(1), Acks: true}
+	for name, tc := range map[string]struct {
+		script ledger.Script
+		starts int
+		faults []*Fault
+		wrong  bool
+	}{
+		"once":                                     {ledger.Script{}, 1, nil, false},
+		"twice, without a fault":                   {ledger.Script{}, 2, nil, true},
+		"twice, with a kill":                       {ledger.Script{Do: "ok"}, 2, []*Fault{kill}, false},
+		"three times, with one kill":               {ledger.Script{}, 3, []*Fault{kill}, true},
+		"three times, with two":                    {ledger.Script{}, 3, []*Fault{kill, kill}, false},
+		"twice, with a fault after its last":       {ledger.Script{}, 2, []*Fault{late}, true},
+		"twice, with a fault long before":          {ledger.Script{}, 2, []*Fault{before}, true},
+		"fails once":                               {ledger.Script{Do: "fail", Until: 1}, 2, nil, false},
+		"fails once, and starts three times":       {ledger.Script{Do: "fail", Until: 1}, 3, nil, true},
+		"what the server forgot begins anew":       {ledger.Script{Do: "fail", Until: 1}, 5, []*Fault{forgets}, false},
+		"but not more often":                       {ledger.Script{Do: "fail", Until: 1}, 6, []*Fault{forgets}, true},
+		"a script that says nothing of its starts": {ledger.Script{Do: "exit"}, 9, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &Pub{Script: tc.script}
+			var runs []*ledger.Run
+			for i := range tc.starts {
+				runs = append(runs, &ledger.Run{Start: at(2 * i), End: at(2*i + 1), OK: i == tc.starts-1})
+			}
+			r := &Report{Wrong: map[Class][]string{}}
+			new(World).judge(r, Expect{Each: true, MaxAttempts: 3}, p, runs, nil, tc.faults)
+			if bites := len(r.Wrong[Attempts]) > 0; bites != tc.wrong {
+				t.Errorf("%d starts, faults %d: %v", tc.starts, len(tc.faults), r.Wrong)
+			}
+		})
+	}
+}
