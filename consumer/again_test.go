@@ -46,7 +46,7 @@ func (w *anew) purge() {
 // new stream, whose sequences are the same.
 func TestRelay_durableOrStreamMadeAnewGoesOn(t *testing.T) {
 	t.Parallel()
-	for _, order := range []string{supervisor.OrderNone, supervisor.OrderKey} {
+	for _, order := range []supervisor.Order{supervisor.OrderNone, supervisor.OrderKey} {
 		for name, replaced := range map[string]func(w *anew, config jetstream.ConsumerConfig){
 			"durable": func(w *anew, config jetstream.ConsumerConfig) {
 				w.do(w.js.DeleteConsumer(w.t.Context(), "ORDERS", "billing"))
@@ -71,7 +71,7 @@ func TestRelay_durableOrStreamMadeAnewGoesOn(t *testing.T) {
 				w.makeDurable(config)
 			},
 		} {
-			t.Run(order+" "+name, func(t *testing.T) {
+			t.Run(string(order)+" "+name, func(t *testing.T) {
 				t.Parallel()
 				w := &anew{world: newWorld(t)}
 				old, fresh := newLedger(), newLedger()

@@ -439,8 +439,8 @@ func TestCallers_parked(t *testing.T) {
 // A message that is forgotten says nothing of its key: it is no success that ends an outage, and it holds up nobody behind it.
 func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 	t.Parallel()
-	for _, order := range []string{supervisor.OrderNone, supervisor.OrderKey} {
-		t.Run(order, func(t *testing.T) {
+	for _, order := range []supervisor.Order{supervisor.OrderNone, supervisor.OrderKey} {
+		t.Run(string(order), func(t *testing.T) {
 			w := newWorld(t)
 			var last atomic.Bool
 			r, _ := w.start(Config{}, permitted(Route{

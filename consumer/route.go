@@ -42,7 +42,7 @@ type Route struct {
 	// Key is what is supervised together: subject (default), route, or a template over the subject's tokens such as {2}.
 	Key string `koanf:"key"`
 	// Order is none (default), or key: one message of a key at a time, in stream order, within one instance.
-	Order string `koanf:"order"`
+	Order supervisor.Order `koanf:"order"`
 	// Instances is how many instances of the service handle messages of the route at a time: all (default), or one, with the others standing
 	// by. Routes that share a Durable have the same.
 	Instances string `koanf:"instances"`

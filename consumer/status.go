@@ -173,7 +173,7 @@ func (rt *route) status(keys int) RouteStatus {
 	g := rt.group.Status()
 	state, why, since := rt.condition(g)
 	s := RouteStatus{
-		Name: rt.cfg.Name, Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: rt.cfg.Order, State: state, Why: cut(why, maxTextLen), Since: known(since),
+		Name: rt.cfg.Name, Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: string(rt.cfg.Order), State: state, Why: cut(why, maxTextLen), Since: known(since),
 		Running: g.Running, Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Keys: map[string]int{},
 		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(),
 		Acked:   rt.count.settled[supervisor.AckMessage].Load() + rt.count.fallback.Load(),

@@ -9,14 +9,17 @@ import (
 	"time"
 )
 
+// Policy is how the delays of a [Backoff] grow.
+type Policy string
+
 // The names of the backoff policies.
 const (
-	Exponential = "exponential" // min·2ⁿ up to max
-	Linear      = "linear"      // min·(n+1) up to max
-	Fibonacci   = "fibonacci"   // min·1, 1, 2, 3, 5, … up to max
-	Constant    = "constant"    // min
-	Schedule    = "schedule"    // the delays listed, the last one for ever
-	Slots       = "slots"       // slot·(2^rand(0..n) − 1): the truncated binary exponential backoff of Ethernet
+	Exponential Policy = "exponential" // min·2ⁿ up to max
+	Linear      Policy = "linear"      // min·(n+1) up to max
+	Fibonacci   Policy = "fibonacci"   // min·1, 1, 2, 3, 5, … up to max
+	Constant    Policy = "constant"    // min
+	Schedule    Policy = "schedule"    // the delays listed, the last one for ever
+	Slots       Policy = "slots"       // slot·(2^rand(0..n) − 1): the truncated binary exponential backoff of Ethernet
 )
 
 // Backoff says how long to wait after the n-th failure. It is an immutable value: a delay is a pure function of the
@@ -25,7 +28,7 @@ const (
 // The zero value is exponential from 500ms to 10m with a jitter of 0.2.
 type Backoff struct {
 	// Policy is one of the names above. Empty means exponential.
-	Policy string `koanf:"policy"`
+	Policy Policy `koanf:"policy"`
 	// Min is the first delay. Zero means 500ms.
 	Min time.Duration `koanf:"min"`
 	// Max caps every delay, jitter included. Zero means 10m.

@@ -4,33 +4,54 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+)
+
+// The words of Config are types of their own, so that a program cannot put one where another belongs. Each is spelled as in the
+// configuration file; the empty word is the default.
+type (
+	// Scope is what a Retry-After pauses.
+	Scope string
+	// Trigger is which stops make a fresh child.
+	Trigger string
+	// Forward is what happens to the messages of a key that waits.
+	Forward string
+	// GiveUp is what happens to a key that gave up.
+	GiveUp string
+	// Reset is when the restart count starts again from zero: one of the words below, or a duration, see [ResetAfter].
+	Reset string
+	// Order is whether the messages of a key start in the order of the stream.
+	Order string
 )
 
 // What a setting of Config may say.
 const (
-	ScopeRoute = "route"
-	ScopeKey   = "key"
+	ScopeRoute Scope = "route"
+	ScopeKey   Scope = "key" // default
 
-	TriggerAny     = "any"
-	TriggerFailure = "failure"
-	TriggerStop    = "stop"
+	TriggerAny     Trigger = "any" // default
+	TriggerFailure Trigger = "failure"
+	TriggerStop    Trigger = "stop"
 
-	ForwardStash    = "stash"
-	ForwardGiveBack = "giveback"
-	ForwardDrop     = "drop"
+	ForwardStash    Forward = "stash" // default
+	ForwardGiveBack Forward = "giveback"
+	ForwardDrop     Forward = "drop"
 
-	GiveUpSuspend    = "suspend"
-	GiveUpDeadLetter = "dead_letter"
-	GiveUpExit       = "exit"
+	GiveUpSuspend    GiveUp = "suspend" // default
+	GiveUpDeadLetter GiveUp = "dead_letter"
+	GiveUpExit       GiveUp = "exit"
 
-	ResetSuccess   = "success"
-	ResetMinStable = "after_min_stable"
-	ResetNever     = "never"
+	ResetSuccess   Reset = "success" // default
+	ResetMinStable Reset = "after_min_stable"
+	ResetNever     Reset = "never"
 
-	OrderNone = "none"
-	OrderKey  = "key"
+	OrderNone Order = "none" // default
+	OrderKey  Order = "key"
 )
+
+// ResetAfter has the restart count start again once the child has lived for d.
+func ResetAfter(d time.Duration) Reset { return Reset(d.String()) }
 
 // Config is how the keys of a route are supervised. The zero value of a field is its default; for the counts whose zero
 // means never, a nil pointer is the default.
@@ -45,15 +66,15 @@ type Config struct {
 	// DeadTrip says when the route is suspended because what answers dead is not to be believed.
 	DeadTrip DeadTrip `koanf:"dead_trip"`
 	// RetryAfter is what a handler's Retry-After pauses: key (default) or route.
-	RetryAfter string `koanf:"retry_after"`
+	RetryAfter Scope `koanf:"retry_after"`
 	// Trigger is which stops make a fresh child: any (default), failure (a clean stop ends the supervisor) or stop (a
 	// crash gives the key up at once).
-	Trigger string `koanf:"trigger"`
+	Trigger Trigger `koanf:"trigger"`
 	// Reset is when the restart count starts again from zero: success (default), after_min_stable (the child lived at
 	// least restart.min), a duration (the child lived as long as that), or never.
-	Reset string `koanf:"reset"`
+	Reset Reset `koanf:"reset"`
 	// Forward is what happens to the messages of a key that waits: stash (default), giveback or drop.
-	Forward string `koanf:"forward"`
+	Forward Forward `koanf:"forward"`
 	// DrainGrace is how long a fresh child is left alone before it gets a message. Nil means 50ms.
 	DrainGrace *time.Duration `koanf:"drain_grace"`
 	// ForwardDuringGrace lets a message that arrives during the grace be the probe. Nil means true.
@@ -63,7 +84,7 @@ type Config struct {
 	// Window is how long a restart counts, and how long a key's failures are remembered. Zero means 1m.
 	Window time.Duration `koanf:"window"`
 	// OnGiveUp is what happens to a key that gave up: suspend (default), dead_letter or exit.
-	OnGiveUp string `koanf:"on_give_up"`
+	OnGiveUp GiveUp `koanf:"on_give_up"`
 	// MaxStuck is how many handlers may ignore their timeout before the route stops. Zero means 8.
 	MaxStuck int `koanf:"max_stuck"`
 	// ChildIdle is how long a child of a key without messages lives on. Zero means 10s.
@@ -135,14 +156,6 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("route_trip_after: is short for route_trip.of, which is %d: leave one of them out (got %d)", *c.RouteTrip.Of, *c.RouteTripAfter))
 	}
 	c = c.WithDefaults()
-	oneOf := func(key, got string, known ...string) {
-		for _, k := range known {
-			if got == k {
-				return
-			}
-		}
-		errs = append(errs, fmt.Errorf("%s: unknown value %q (one of %q)", key, got, known))
-	}
 	atLeast := func(key string, got, least int) {
 		if got < least {
 			errs = append(errs, fmt.Errorf("%s: must be at least %d (got %d)", key, least, got))
@@ -153,14 +166,14 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: must be above 0 (got %v)", key, d))
 		}
 	}
-	oneOf("retry_after", c.RetryAfter, ScopeRoute, ScopeKey)
-	oneOf("trigger", c.Trigger, TriggerAny, TriggerFailure, TriggerStop)
-	oneOf("forward", c.Forward, ForwardStash, ForwardGiveBack, ForwardDrop)
-	oneOf("on_give_up", c.OnGiveUp, GiveUpSuspend, GiveUpDeadLetter, GiveUpExit)
-	if d, err := time.ParseDuration(c.Reset); err == nil {
+	oneOf(&errs, "retry_after", c.RetryAfter, ScopeRoute, ScopeKey)
+	oneOf(&errs, "trigger", c.Trigger, TriggerAny, TriggerFailure, TriggerStop)
+	oneOf(&errs, "forward", c.Forward, ForwardStash, ForwardGiveBack, ForwardDrop)
+	oneOf(&errs, "on_give_up", c.OnGiveUp, GiveUpSuspend, GiveUpDeadLetter, GiveUpExit)
+	if d, err := time.ParseDuration(string(c.Reset)); err == nil {
 		positive("reset", d)
 	} else {
-		oneOf("reset", c.Reset, ResetSuccess, ResetMinStable, ResetNever, "<duration>")
+		oneOf(&errs, "reset", c.Reset, ResetSuccess, ResetMinStable, ResetNever, "<duration>")
 	}
 	atLeast("trip_after", *c.TripAfter, 0)
 	of := "route_trip.of"
@@ -194,6 +207,13 @@ func (c Config) Validate() error {
 		errs = append(errs, prefixed("restart.", err)...)
 	}
 	return errors.Join(errs...)
+}
+
+// oneOf adds a fault unless got is a known word.
+func oneOf[W ~string](errs *[]error, key string, got W, known ...W) {
+	if !slices.Contains(known, got) {
+		*errs = append(*errs, fmt.Errorf("%s: unknown value %q (one of %q)", key, got, known))
+	}
 }
 
 // prefixed puts the name of the enclosing key before each of the faults joined in err.

@@ -46,19 +46,19 @@ func TestConfig_everyKnownValueIsAccepted(t *testing.T) {
 	}
 	accept(Config{})
 	accept(Config{TripAfter: new(0), RouteTripAfter: new(0), DrainGrace: new(time.Duration(0))})
-	for _, v := range []string{ScopeRoute, ScopeKey} {
+	for _, v := range []Scope{ScopeRoute, ScopeKey} {
 		accept(Config{RetryAfter: v})
 	}
-	for _, v := range []string{TriggerAny, TriggerFailure, TriggerStop} {
+	for _, v := range []Trigger{TriggerAny, TriggerFailure, TriggerStop} {
 		accept(Config{Trigger: v})
 	}
-	for _, v := range []string{ResetSuccess, ResetMinStable, ResetNever, "90s"} {
+	for _, v := range []Reset{ResetSuccess, ResetMinStable, ResetNever, "90s"} {
 		accept(Config{Reset: v})
 	}
-	for _, v := range []string{ForwardStash, ForwardGiveBack, ForwardDrop} {
+	for _, v := range []Forward{ForwardStash, ForwardGiveBack, ForwardDrop} {
 		accept(Config{Forward: v})
 	}
-	for _, v := range []string{GiveUpSuspend, GiveUpDeadLetter, GiveUpExit} {
+	for _, v := range []GiveUp{GiveUpSuspend, GiveUpDeadLetter, GiveUpExit} {
 		accept(Config{OnGiveUp: v})
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func giveUp(t *testing.T, on string) *bench {
+func giveUp(t *testing.T, on GiveUp) *bench {
 	b := newBench(t, Options{Config: Config{
 		OnGiveUp: on, MaxRestarts: 2, Window: time.Minute, Restart: Backoff{Policy: Constant, Min: time.Second},
 	}})

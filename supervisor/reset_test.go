@@ -14,7 +14,7 @@ func TestReset_ofTheRestartCount(t *testing.T) {
 		return func(context.Context, *Message, int) Verdict { time.Sleep(after); panic("boom") }
 	}
 	for _, tt := range []struct {
-		reset        string
+		reset        Reset
 		lives        time.Duration
 		success      bool
 		first, again time.Duration

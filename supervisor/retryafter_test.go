@@ -9,7 +9,7 @@ import (
 
 func TestRetryAfter_pausesTheRouteOrTheKeyClamped(t *testing.T) {
 	for _, tt := range []struct {
-		scope       string
+		scope       Scope
 		named, want time.Duration
 	}{
 		{ScopeRoute, 30 * time.Second, 30 * time.Second},
@@ -43,8 +43,8 @@ func TestRetryAfter_pausesTheRouteOrTheKeyClamped(t *testing.T) {
 }
 
 func TestRetryAfter_forDaysSpendsOneAttempt(t *testing.T) {
-	for _, scope := range []string{ScopeRoute, ScopeKey} {
-		t.Run(scope, func(t *testing.T) {
+	for _, scope := range []Scope{ScopeRoute, ScopeKey} {
+		t.Run(string(scope), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t, Options{MaxAttempts: 5, Config: Config{RetryAfter: scope}})
 				b.send(first(30, retryAfter(time.Hour), succeed), "k", 1)

@@ -74,8 +74,8 @@ func tripRoute(b *bench, keys int) {
 // With forward: giveback or drop no message was ever let in while the route probed: it stayed so for ever, giving all
 // back, or worse.
 func TestRoute_regressionItFindsAProbeWithoutAStash(t *testing.T) {
-	for _, forward := range []string{ForwardGiveBack, ForwardDrop} {
-		t.Run(forward, func(t *testing.T) {
+	for _, forward := range []Forward{ForwardGiveBack, ForwardDrop} {
+		t.Run(string(forward), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t, Options{Config: Config{RouteTripAfter: new(3), Forward: forward}})
 				b.redeliver = false

@@ -9,8 +9,8 @@ import (
 )
 
 func TestStates_waitingAsForwardSays(t *testing.T) {
-	for forward, want := range map[string]Action{ForwardGiveBack: GiveBack, ForwardDrop: DropMessage} {
-		t.Run(forward, func(t *testing.T) {
+	for forward, want := range map[Forward]Action{ForwardGiveBack: GiveBack, ForwardDrop: DropMessage} {
+		t.Run(string(forward), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t, Options{Config: Config{Forward: forward, Restart: Backoff{Min: 10 * time.Second}}})
 				b.redeliver = false
@@ -26,7 +26,7 @@ func TestStates_waitingAsForwardSays(t *testing.T) {
 			})
 		})
 	}
-	t.Run(ForwardStash, func(t *testing.T) {
+	t.Run(string(ForwardStash), func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, Options{Config: Config{Restart: Backoff{Min: 10 * time.Second}}})
 			b.send(panicking, "k", 1)

@@ -36,7 +36,7 @@ func (t *turn) stable(lived time.Duration) bool {
 	case ResetMinStable:
 		return lived >= t.cfg.Restart.Min
 	}
-	d, err := time.ParseDuration(t.cfg.Reset)
+	d, err := time.ParseDuration(string(t.cfg.Reset))
 	return err == nil && lived >= d
 }
 

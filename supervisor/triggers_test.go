@@ -10,7 +10,7 @@ import (
 
 func TestTriggers_afterACleanStopAndAfterACrash(t *testing.T) {
 	for _, tt := range []struct {
-		trigger      string
+		trigger      Trigger
 		clean, crash State
 	}{
 		{TriggerAny, Waiting, Waiting},
@@ -18,7 +18,7 @@ func TestTriggers_afterACleanStopAndAfterACrash(t *testing.T) {
 		{TriggerStop, Waiting, Suspended},
 	} {
 		for name, stop := range map[string]handlerFunc{"clean": stopping, "crash": panicking} {
-			t.Run(tt.trigger+" "+name, func(t *testing.T) {
+			t.Run(string(tt.trigger)+" "+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := newBench(t, Options{Config: Config{Trigger: tt.trigger}})
 					b.redeliver = false

@@ -361,7 +361,7 @@ func (b *behindConsole) Settings() console.Settings {
 		trip := r.Supervisor.RouteTrip
 		s.Routes = append(s.Routes, console.RouteSetting{Name: r.Name, Values: []console.Setting{
 			{Key: "handler", Value: rt.Handler.String()}, {Key: "subjects", Value: strings.Join(r.Subjects, ", ")}, {Key: "concurrency", Value: strconv.Itoa(r.Concurrency)},
-			{Key: "key, order", Value: r.Key + ", " + r.Order}, {Key: "timeout, ack_wait", Value: r.Timeout.String() + ", " + r.AckWait.String()},
+			{Key: "key, order", Value: r.Key + ", " + string(r.Order)}, {Key: "timeout, ack_wait", Value: r.Timeout.String() + ", " + r.AckWait.String()},
 			{Key: "attempts", Value: attempts + ", within " + r.Retry.MaxAge.String()}, {Key: "retries after", Value: strings.Join(delays, ", ") + ", …"},
 			{Key: "key waits after", Value: fmt.Sprintf("%d failures in a row", *r.Supervisor.TripAfter)},
 			{Key: "route waits when", Value: fmt.Sprintf("%g %% of %d fail, over %d keys", 100*trip.Share, *trip.Of, trip.Keys)},

@@ -97,7 +97,7 @@ func explain(cfg *config.Config, subj string) (*explanation, bool) {
 	rt := best.WithDefaults()
 	e := &explanation{
 		Subject: subj, Route: rt.Name, Pattern: pattern, Stream: rt.Stream, Durable: rt.Durable, Handler: best.Handler.String(),
-		Key: keyOf(rt.Key, subj), Order: rt.Order, Timeout: rt.Timeout.String(), Attempts: rt.Retry.MaxAttempts,
+		Key: keyOf(rt.Key, subj), Order: string(rt.Order), Timeout: rt.Timeout.String(), Attempts: rt.Retry.MaxAttempts,
 		MaxAge: rt.Retry.MaxAge.String(), Trip: *rt.Supervisor.TripAfter,
 		Dead: fmt.Sprintf("%s.%s.<stream>.<seq>-<time>-<replay>.%s", or(rt.DeadLetter.Prefix, cfg.Service+".dlq"), rt.Name, subj),
 	}
