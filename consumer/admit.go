@@ -60,6 +60,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		s.log.Error("a message that is no delivery arrived", "error", err)
 		return
 	}
+	s.tallied(m.route, &m.arrival, raw.Subject)
 	if s.watch(&m.arrival, now) {
 		defer func() {
 			b.deliver()
@@ -299,6 +300,9 @@ func (m *message) returnBodyless() {
 // foreign settles a message on the retry stream that relay did not write: it goes to the dead letters as it is.
 func (m *message) foreign(err error) {
 	m.route.log.Error("a message on the retry stream is not relay's", "subject", m.subject, "error", err)
+	if m.delivery.Deliveries == 1 && !isReplay(m.delivery.Msg.Subject) {
+		m.route.count.replayed.Add(1) // it came from nowhere that the ledger knows
+	}
 	o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Err: err, Attempts: 0}
 	m.toLetters(o)
 }

@@ -2,17 +2,13 @@ package consumer
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/audit"
 )
 
 // Backlog is what waits for a route, over all instances, as the server said. Routes that share a durable share Stream and
@@ -162,32 +158,11 @@ func (r *Relay) stored() (n uint64) {
 	return n
 }
 
-// countMatching asks for the first message that matches: with it the server says how many follow. It counts by its index of
-// subjects, without a look at the messages (nats-server, getDirectRequest and filestore.NumPending).
+// countMatching is how many messages of a stream match, and the oldest.
 func (r *Relay) countMatching(ctx context.Context, stream, filter string) (c counted, err error) {
-	request, err := json.Marshal(map[string]any{"next_by_subj": filter, "batch": 1})
-	if err != nil {
+	n, header, err := audit.Matching(ctx, r.nc, r.api, stream, filter)
+	if err != nil || n == 0 {
 		return c, err
 	}
-	m, err := r.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: r.api + "DIRECT.GET." + stream, Data: request})
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return c, fmt.Errorf("stream %s does not answer", stream)
-	case err != nil:
-		return c, err
-	}
-	switch status := m.Header.Get("Status"); status {
-	case "":
-	case "404":
-		return c, nil
-	default:
-		return c, errors.New(strings.TrimSpace(status + " " + m.Header.Get("Description")))
-	}
-	follow, err := strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64)
-	if err != nil {
-		return c, fmt.Errorf("stream %s: no count in the answer", stream)
-	}
-	c.n = follow + 1
-	c.oldest = publishedAt(m.Header)
-	return c, nil
+	return counted{n, publishedAt(header)}, nil
 }

@@ -280,6 +280,7 @@ func (m *message) gated(o supervisor.Outcome) supervisor.Outcome {
 // finish ends a message of which it is settled what becomes of it: its caller is told, if one waits, and it is acknowledged.
 func (m *message) finish(o supervisor.Outcome) {
 	m.route.count.ages.Observe(time.Since(m.published()).Seconds())
+	m.route.count.ended(o)
 	if m.call == nil || m.call.ReplyTo == "" {
 		m.done()
 		return

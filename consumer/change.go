@@ -464,6 +464,7 @@ func (u *unit) close() int {
 	confirm, cancelConfirm := context.WithTimeout(u.work, settleTimeout)
 	defer cancelConfirm()
 	u.confirm(confirm)
+	lastTallies([]*unit{u}, settleTimeout)
 	u.end()
 	return interrupted
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/version"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -30,6 +31,11 @@ type counters struct {
 	expired, forgotten, refused atomic.Uint64
 	answers                     [answerKinds]atomic.Uint64
 	replies                     [3]atomic.Uint64 // by caller.Told
+	// For the ledger; what was written is guarded by tally.writing.
+	received, replayed atomic.Uint64
+	outcomes           struct{ dropped, expired, forgotten, unsure atomic.Uint64 }
+	written            audit.Counts
+	unsureWritten      uint64
 }
 
 type sourceCounters struct {
@@ -37,6 +43,10 @@ type sourceCounters struct {
 	rebuilds  atomic.Uint64
 	late      atomic.Uint64 // arrived after their AckWait
 	strays    atomic.Uint64 // messages that no route here wants
+	// For the ledger; what was written is guarded by tally.writing.
+	arrived, firsts, unrouted atomic.Uint64
+	written                   audit.Deliveries
+	unroutedWritten           uint64
 }
 
 var reasons = [...]string{
@@ -59,7 +69,7 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 	ages    *prometheus.HistogramVec
 
-	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, verdicts, settlements, retries, aside, dead, notDead,
+	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, audited, unexplained, verdicts, settlements, retries, aside, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
 	limitPlaces, limitRate, limitRunning, limitWaiting *prometheus.Desc
 	heldMessages, heldBytes, heldMost, unconfirmed, ackPending, expired, forgotten, refused, questions, replies, fallback,
@@ -87,6 +97,8 @@ func newMetrics() *metrics {
 		settlements:  desc("settlements_total", "How messages left their route.", "route", "how"),
 		retries:      desc("retries_total", "Failed messages by where they wait: nak, parked or stash.", "route", "where"),
 		aside:        desc("put_aside_total", "Messages of keys that wait, parked without an attempt because their durable fills.", "route"),
+		audited:      desc("audit_messages", "The ledger of a durable: came and through are relay's counts, of all instances since it began; waiting is the server's.", "stream", "durable", "side"),
+		unexplained:  desc("audit_unexplained_messages", "Messages by which the ledger and the server differ, beyond what crashes explain; see relay audit.", "stream", "durable"),
 		oldest:       desc("oldest_message_age_seconds", "Age of the oldest message that waits for the route, by the time when it was published; 0 when none does.", "route"),
 		dead:         desc("dead_letters_total", "Messages in the dead letters by reason.", "route", "reason"),
 		notDead:      desc("dead_letter_failures_total", "Dead letters that could not be stored; the messages stay where they are.", "route"),
@@ -199,6 +211,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			gauge(m.limitRunning, n, l.Name, route)
 		}
 	}
+	m.collectAudits(ch)
 	stored := uint64(0)
 	for _, rt := range m.r.all() {
 		name, c, st := rt.cfg.Name, rt.count, rt.group.Status()

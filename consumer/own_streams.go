@@ -12,6 +12,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/ownstream"
 )
@@ -31,7 +32,8 @@ func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 		list = append(list, fleet.Stream(service, r.cfg.Replicas))
 	}
 	return append(list,
-		ownstream.Bucket(r.attemptsName(), r.cfg.Replicas, 0), ownstream.Bucket(strings.ToUpper(service)+"_STATE", r.cfg.Replicas, 0),
+		ownstream.Bucket(r.attemptsName(), r.cfg.Replicas, 0), ownstream.Bucket(audit.Bucket(service), r.cfg.Replicas, 0),
+		ownstream.Bucket(strings.ToUpper(service)+"_STATE", r.cfg.Replicas, 0),
 		ownstream.Bucket(r.instancesName(), r.cfg.Replicas, suspects.Lapse), dlq.JobsStream(service, r.cfg.Replicas))
 }
 

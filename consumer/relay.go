@@ -22,6 +22,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/limit"
 )
 
@@ -107,6 +108,7 @@ type Relay struct {
 	retries *ack.RetryStream
 	records *ack.Bucket
 	dead    *dlq.Store
+	ledgers *audit.Book
 
 	serving atomic.Bool  // messages are pulled
 	trouble atomic.Int64 // when something could not be stored, in Unix nanoseconds; 0: not since the last search
@@ -383,6 +385,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.watchStalls(work) })
 	running.Go(func() { r.watchOwnStreams(work) })
 	running.Go(func() { r.watchCounts(work) })
+	running.Go(func() { r.keepTallies(work) })
 	running.Go(func() { r.replays.watch(work, r) })
 	running.Go(func() { r.solo.Run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
@@ -435,6 +438,7 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, i
 		interrupted += counts[i]
 		u.confirm(confirm)
 	}
+	lastTallies(units, tallyPatience)
 	return units, interrupted
 }
 

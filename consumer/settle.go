@@ -105,6 +105,7 @@ func (m *message) park(origin ack.Origin, due time.Time, most int, patience time
 	ctx, cancel := context.WithTimeout(m.route.work, patience)
 	defer cancel()
 	err := m.route.relay.retries.Park(ctx, origin, m.header, m.data, due, most)
+	m.route.count.notParked(err)
 	if err == nil {
 		failpoint.At("parked")
 	}

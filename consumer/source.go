@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
@@ -50,7 +51,10 @@ type source struct {
 	count   *sourceCounters
 	looked  atomic.Pointer[look]
 	oldest  oldest
-	late    late
+	base    base
+
+	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
+	late         late
 	// Messages of ordered keys of which something must be asked first, and those behind them.
 	inOrder *pool.Pool
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
@@ -148,6 +152,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.adopted = m.Adopted
 	s.learn(stream.CachedInfo().Config, m, began)
 	s.saw(info)
+	s.base = base{audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}, info.NumAckPending, began}
 	s.inbox = s.relay.nc.NewInbox()
 	s.puller = link.Puller{Wake: s.wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)

@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/permission"
 )
@@ -106,6 +107,10 @@ func (r *Relay) shared(ctx context.Context) error {
 		}},
 		{"bucket " + r.attemptsName(), func(ctx context.Context) (err error) {
 			r.records, err = ack.OpenBucket(ctx, r.js, r.attemptsName(), r.cfg.Replicas)
+			return err
+		}},
+		{"bucket " + audit.Bucket(r.cfg.Service), func(ctx context.Context) (err error) {
+			r.ledgers, err = audit.Open(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
 			return err
 		}},
 		{"the dead letters", func(ctx context.Context) (err error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -256,10 +257,16 @@ func TestMetrics_docsHaveThemAll(t *testing.T) {
 	r, _ := w.start(Config{Limits: map[string]Limit{"gateway": {Concurrency: 100}}}, rt)
 	w.publish("orders.eu", 1)
 	w.settled("ORDERS", "billing")
+	audited := func() *audit.Balance {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.units[0].tally.balance.Load()
+	}
 	w.eventually("everything was counted once", func() bool {
 		s := r.Status().Routes[0]
 		_, oldest := r.all()[0].oldest()
-		return s.Stored != nil && s.Backlog != nil && s.Backlog.Parked != nil && oldest && r.replays.states.Load() != nil
+		return s.Stored != nil && s.Backlog != nil && s.Backlog.Parked != nil && oldest && r.replays.states.Load() != nil &&
+			audited() != nil
 	})
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(r.Collector())

@@ -18,12 +18,15 @@ type unit struct {
 	living                          sync.WaitGroup
 	tried                           chan struct{} // closed when its durable was opened, or could not be
 	once                            sync.Once
+	tally                           tally
 
 	closing bool // Relay.mu is held for it
 }
 
 func newUnit(main *source) *unit {
-	return &unit{relay: main.relay, main: main, tried: make(chan struct{})}
+	u := &unit{relay: main.relay, main: main, tried: make(chan struct{})}
+	u.tally.u = u
+	return u
 }
 
 // prepare gives the unit what it needs to run. It comes before anybody knows of its routes.

@@ -120,7 +120,7 @@ func (b *builder) own() (list []string) {
 	if b.cfg.Events.Store {
 		list = append(list, event.StreamName(b.cfg.Service))
 	}
-	for _, s := range []string{"ATTEMPTS", "STATE", "JOBS", "INSTANCES", "FLEET"} {
+	for _, s := range []string{"ATTEMPTS", "STATE", "JOBS", "INSTANCES", "LEDGER", "FLEET"} {
 		list = append(list, "KV_"+b.upper()+s)
 	}
 	list = append(list, schedule.LaterStream(b.cfg.Service), "KV_"+schedule.Bucket(b.cfg.Service))
@@ -208,7 +208,7 @@ func (b *builder) service() {
 	b.buckets("SCHEDULES")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", event.Prefix(s)+".>")
 	b.publish(b.deadPrefixes()...)
-	b.buckets("ATTEMPTS", "STATE", "JOBS", "INSTANCES", "FLEET")
+	b.buckets("ATTEMPTS", "STATE", "JOBS", "INSTANCES", "LEDGER", "FLEET")
 	b.bucket("$O." + b.upper() + "DLQ_BODIES")
 	if b.cfg.Admin.Listen != "" && b.cfg.Admin.UI != config.UIOff { // the console is an operator, with the connection of the service
 		b.publish(s+".ctl.view.>", s+".ctl.act.>", "$SYS.REQ.USER.INFO")

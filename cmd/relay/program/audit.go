@@ -1,0 +1,175 @@
+package program
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/audit"
+)
+
+// auditPatience is how long an audit looks again while a ledger does not balance: an instance writes what it counted every five
+// seconds.
+const auditPatience = 8 * time.Second
+
+func newAudit(o *options) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "audit [ROUTE]", Short: "compare what came in with what became of it, and both with what the server says", Args: args(cobra.MaximumNArgs(1)),
+		Long: `Each durable has a ledger: how many messages were delivered for the first time, came back from the dead letters, were handled,
+dead-lettered, dropped, and so on, counted by all instances since the ledger began. Audit compares it with what the server says waits:
+
+  came = through + waits
+
+It exits with 1 when there is a difference, and says how large one the crashes of instances can explain. While messages come and go the
+counts cannot be compared to the message: audit looks again for some seconds, and then says so and exits with 0.`,
+		Example: "  relay audit\n  relay audit billing --json",
+		RunE: func(c *cobra.Command, a []string) error {
+			var list []audit.Balance
+			var bad map[string]error
+			err := o.withClient(c, func(ctx context.Context, cl *client) (err error) {
+				list, bad, err = auditAll(ctx, cl, a)
+				return err
+			})
+			switch {
+			case err != nil:
+				return err
+			case asJSON:
+				if list == nil {
+					list = []audit.Balance{}
+				}
+				err = printJSON(c.OutOrStdout(), list)
+			default:
+				printAudit(c.OutOrStdout(), list)
+			}
+			if err != nil {
+				return err
+			}
+			return auditError(list, bad)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// auditAll compares all ledgers, or those that have the route.
+func auditAll(ctx context.Context, cl *client, routes []string) (list []audit.Balance, bad map[string]error, err error) {
+	service := cl.cfg.Service
+	book, err := audit.Attach(ctx, cl.js, service)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		return nil, nil, fmt.Errorf("there is no ledger yet: no instance of service %s has run that keeps one", printable(service))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	records, bad, err := book.List(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	names := map[string]bool{}
+	if answer, err := consumer.Ask(ctx, cl.conn.Conn, service, consumer.StatusRequest{}); err == nil {
+		for _, i := range answer.Instances {
+			names[i.Instance] = true
+		}
+	}
+	api := jetstream.DefaultAPIPrefix
+	if d := cl.cfg.NATS.Domain; d != "" {
+		api = "$JS." + d + ".API."
+	}
+	a := audit.Auditor{
+		JS: cl.js, API: api, Service: service, Retry: strings.ToUpper(service) + "_RETRY", Book: book,
+		Lives: func(name string) bool { return names[name] },
+	}
+	slices.SortFunc(records, func(a, b *audit.Record) int {
+		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Durable, b.Durable))
+	})
+	streams := map[string]int{}
+	for _, r := range records {
+		streams[r.Stream]++
+	}
+	until := time.Now().Add(auditPatience)
+	for _, r := range records {
+		if _, has := r.Routes[strings.Join(routes, "")]; len(routes) > 0 && !has {
+			continue
+		}
+		b, err := a.Audit(ctx, r.Stream, r.Durable, streams[r.Stream] == 1, max(0, time.Until(until)))
+		if err != nil {
+			return nil, nil, fmt.Errorf("durable %s on stream %s: %w", printable(r.Durable), printable(r.Stream), err)
+		}
+		list = append(list, b)
+	}
+	if len(routes) > 0 && len(list) == 0 {
+		return nil, nil, fmt.Errorf("no ledger has a route %s: it is written some seconds after the route began", printable(routes[0]))
+	}
+	return list, bad, nil
+}
+
+// auditError is what the audit ends with.
+func auditError(list []audit.Balance, bad map[string]error) error {
+	var differ []string
+	for _, b := range list {
+		if b.Verdict == audit.Explained || b.Verdict == audit.Unexplained {
+			differ = append(differ, fmt.Sprintf("%s (%s)", printable(b.Durable), b.Verdict))
+		}
+	}
+	var errs []error
+	if len(differ) > 0 {
+		errs = append(errs, fmt.Errorf("the ledger and the server differ: %s", strings.Join(differ, ", ")))
+	}
+	for _, key := range slices.Sorted(maps.Keys(bad)) {
+		errs = append(errs, fmt.Errorf("the ledger %s cannot be read: %w", printable(key), bad[key]))
+	}
+	return errors.Join(errs...)
+}
+
+func printAudit(w io.Writer, list []audit.Balance) {
+	if len(list) == 0 {
+		fmt.Fprintln(w, "no durable has a ledger yet: it is written some seconds after a route began")
+	}
+	for i, b := range list {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		since := when(b.Since)
+		if b.Whole {
+			since += ", before the first delivery"
+		}
+		t := b.Total
+		came := fmt.Sprintf("%d: %d received, %d replayed", b.Carried+t.In(), t.Received, t.Replayed)
+		if b.Carried > 0 {
+			came += fmt.Sprintf(", %d waited when the counting began", b.Carried)
+		}
+		fields(w, [][]string{
+			{"durable", b.Durable + " on stream " + b.Stream},
+			{"counted since", since},
+			{"came", came},
+			{"through", fmt.Sprintf("%d: %d done, %d by the fallback, %d dead, %d dropped, %d expired, %d forgotten", t.Ended(), t.Done, t.Fallback, t.Dead, t.Dropped, t.Expired, t.Forgotten)},
+			{"waits", fmt.Sprintf("%d: %d outstanding, %d parked, as the server says", uint64(b.Outstanding)+b.Parked, b.Outstanding, b.Parked)},
+			{"not delivered", strconv.FormatUint(b.NotDelivered, 10)},
+			{"difference", strconv.FormatInt(b.Difference, 10)},
+			{b.Verdict, b.Text},
+		})
+		if len(b.Routes) > 1 {
+			rows := [][]string{{"ROUTE", "RECEIVED", "REPLAYED", "DONE", "FALLBACK", "DEAD", "DROPPED", "EXPIRED", "FORGOTTEN"}}
+			for _, name := range slices.Sorted(maps.Keys(b.Routes)) {
+				c, row := b.Routes[name], []string{name}
+				for _, n := range []uint64{c.Received, c.Replayed, c.Done, c.Fallback, c.Dead, c.Dropped, c.Expired, c.Forgotten} {
+					row = append(row, strconv.FormatUint(n, 10))
+				}
+				rows = append(rows, row)
+			}
+			table(w, rows)
+		}
+	}
+}

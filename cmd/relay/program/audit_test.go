@@ -1,0 +1,64 @@
+package program
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/relaymq/relay/internal/audit"
+)
+
+// What came is through or waits; an ack of somebody else is found, and is the exit code.
+func TestAudit_findsAStrangersAck(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+routes:
+  - name: billing
+    subjects: [orders.>]
+    start: all
+    handler: {http: {url: "$HOOK"}}
+    retry: {max_attempts: 5, policy: constant, min: 1m, max: 1m}
+    supervisor: {trip_after: 0}
+`)
+	if code, _, said := relay(t, w.dir, "audit"); code != exitFailed || !strings.Contains(said, "there is no ledger yet") {
+		t.Errorf("before the first start: exit %d, %s", code, said)
+	}
+	w.hook.answers(func(r request) (int, string) {
+		if r.subject == "orders.eu" {
+			return 200, ""
+		}
+		return 500, "down"
+	})
+	p := w.run()
+	for _, subject := range []string{"orders.eu", "orders.eu", "orders.us"} {
+		w.publish(subject, []byte("{}"), nil)
+	}
+	eventually(t, "one waits", func() bool {
+		c, err := w.js.Consumer(t.Context(), "ORDERS", "billing")
+		return err == nil && c.CachedInfo().NumPending == 0 && c.CachedInfo().NumAckPending == 1
+	})
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Fatalf("exit %d", code)
+	}
+	var list []audit.Balance
+	if err := json.Unmarshal([]byte(must(t, w.dir, "audit", "billing", "--json")), &list); err != nil || len(list) != 1 ||
+		list[0].Verdict != audit.Balanced || list[0].Total.Done != 2 || list[0].Outstanding != 1 || !list[0].Whole {
+		t.Fatalf("%v, %+v", err, list)
+	}
+	t.Log(must(t, w.dir, "audit"))
+	forged := fmt.Sprintf("$JS.ACK.ORDERS.billing.1.3.3.%d.0", time.Now().UnixNano())
+	if _, err := w.nc.Request(forged, []byte("+ACK"), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	code, out, said := relay(t, w.dir, "audit")
+	if code != exitFailed || !strings.Contains(out, "unexplained") || !strings.Contains(out, "of 1 messages no end was counted") || !strings.Contains(said, "billing (unexplained)") {
+		t.Errorf("exit %d, %s, %s", code, out, said)
+	}
+	if code, _, said := relay(t, w.dir, "audit", "nobody"); code != exitFailed || !strings.Contains(said, "no ledger has a route nobody") {
+		t.Errorf("exit %d, %s", code, said)
+	}
+}

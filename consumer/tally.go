@@ -1,0 +1,324 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/supervisor"
+)
+
+const (
+	// tallyEvery is how often a unit writes what it counted, and tallyQuiet how often while nothing changes but messages are in
+	// hand: an instance that says nothing for longer counts as killed.
+	tallyEvery = 5 * time.Second
+	tallyQuiet = 15 * time.Second
+	// tallyRest is the pause between the writes of two units: an instance with a thousand durables writes fifty a second at most.
+	tallyRest = 20 * time.Millisecond
+	// tallyPatience bounds what the begin of a unit waits for its ledger.
+	tallyPatience = 2 * time.Second
+	// auditEvery is how often the ledger of a unit is compared with the server for the metrics.
+	auditEvery = time.Minute
+)
+
+// unrouted stands for a route in the ledger: messages that no route of the instance that got them wants.
+const unrouted = ack.NoRoute
+
+// tally is what a unit counted, on its way to the ledger of its durable.
+type tally struct {
+	u       *unit
+	writing sync.Mutex // held by who writes
+
+	writer  *audit.Writer
+	created time.Time // of the durable
+	opening audit.Opening
+	told    bool // the record has its routes
+	hand    int
+	wrote   time.Time
+	next    time.Time // of keepTallies only
+	audited time.Time // of keepTallies only
+	balance atomic.Pointer[audit.Balance]
+	failed  seldom
+}
+
+// base is what the server said of a durable when it was opened, before anything was pulled.
+type base struct {
+	audit.Start
+	outstanding int
+	at          time.Time
+}
+
+// tallied counts a delivery for the ledger.
+func (s *source) tallied(rt *route, d *ack.Delivery, subject string) {
+	s.count.arrived.Add(1)
+	if d.Deliveries != 1 {
+		return
+	}
+	s.count.firsts.Add(1)
+	switch {
+	case s.due:
+		if isReplay(subject) {
+			rt.count.replayed.Add(1)
+		}
+	case rt != nil:
+		rt.count.received.Add(1)
+	default:
+		s.count.unrouted.Add(1)
+	}
+}
+
+// isReplay tells whether a due subject is one on which the dead letters hand over, <seq>-<ns>-r<count>.
+func isReplay(subject string) bool {
+	i := strings.LastIndexByte(subject, '-')
+	return i >= 0 && strings.HasPrefix(subject[i+1:], "r")
+}
+
+// ended counts what becomes of a message for good, but for those that are done or dead, which others count.
+func (c *counters) ended(o supervisor.Outcome) {
+	switch {
+	case o.Action != supervisor.DropMessage:
+	case o.Err == errExpired:
+		c.outcomes.expired.Add(1)
+	case o.Err == ErrForgotten:
+		c.outcomes.forgotten.Add(1)
+	default:
+		c.outcomes.dropped.Add(1)
+	}
+}
+
+// counts are those of the route for the ledger.
+func (c *counters) counts() audit.Counts {
+	n := audit.Counts{
+		Done: c.settled[supervisor.AckMessage].Load(), Fallback: c.fallback.Load(), Dropped: c.outcomes.dropped.Load(),
+		Expired: c.outcomes.expired.Load(), Forgotten: c.outcomes.forgotten.Load(),
+	}
+	for i := range c.letters {
+		n.Dead += c.letters[i].Load()
+	}
+	return n
+}
+
+// notParked counts an error of parking that does not prove that the message is not stored.
+func (c *counters) notParked(err error) {
+	var refused *jetstream.APIError
+	if err != nil && !errors.Is(err, ack.ErrParkFull) && !errors.Is(err, nats.ErrMaxPayload) && !errors.As(err, &refused) {
+		c.outcomes.unsure.Add(1)
+	}
+}
+
+// main is the unit's source that is open now; nil when there is none.
+func (t *tally) main() *source {
+	for _, s := range t.u.open() {
+		if !s.due {
+			return s
+		}
+	}
+	return nil
+}
+
+// gather is what was counted since the last time; nil when that is nothing.
+//
+// Deliveries are read first, then what is in hand, then how messages ended: a message whose delivery is in the addition is in
+// hand, or its end is in the addition too.
+func (t *tally) gather() *audit.Addition {
+	a := &audit.Addition{Routes: map[string]audit.Counts{}, Durables: map[string]audit.Durable{}, Opening: t.opening}
+	change := !t.told
+	for _, s := range t.u.open() {
+		now := audit.Deliveries{Arrived: s.count.arrived.Load(), First: s.count.firsts.Load()}
+		naked := s.session.Stats().Naked
+		d := now.Sub(s.count.written)
+		d.Naked = naked - s.nakedWritten
+		s.count.written, s.nakedWritten = now, naked
+		a.Durables[audit.Name(s.stream, s.durable)] = audit.Durable{Start: s.base.Start, Deliveries: d}
+		change = change || d != audit.Deliveries{}
+		if n := s.count.unrouted.Load(); !s.due && n > s.count.unroutedWritten {
+			a.Routes[unrouted] = audit.Counts{Received: n - s.count.unroutedWritten}
+			s.count.unroutedWritten = n
+		}
+	}
+	routes := t.u.main.routes
+	received := make([]audit.Counts, len(routes))
+	for i, rt := range routes {
+		received[i] = audit.Counts{Received: rt.count.received.Load(), Replayed: rt.count.replayed.Load()}
+	}
+	for _, rt := range routes {
+		messages, _ := rt.ledger.Held()
+		a.Hand += messages
+	}
+	for i, rt := range routes {
+		now := rt.count.counts().Add(received[i])
+		c := now.Sub(rt.count.written)
+		rt.count.written = now
+		if c != (audit.Counts{}) || !t.told {
+			a.Routes[rt.cfg.Name], change = c, true
+		}
+		unsure := rt.count.outcomes.unsure.Load()
+		a.Unsure += unsure - rt.count.unsureWritten
+		rt.count.unsureWritten = unsure
+	}
+	if !change && a.Unsure == 0 && a.Hand == t.hand && (a.Hand == 0 || time.Since(t.wrote) < tallyQuiet) {
+		return nil
+	}
+	return a
+}
+
+// begin opens the ledger before the first message is pulled, if the server answers soon.
+func (t *tally) begin(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, tallyPatience)
+	defer cancel()
+	_ = t.write(ctx, false)
+}
+
+// write adds to the ledger what was counted since the last time. With last nothing follows.
+func (t *tally) write(ctx context.Context, last bool) error {
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	main := t.main()
+	if main == nil {
+		return nil
+	}
+	r := t.u.relay
+	if !t.created.Equal(main.base.Created) {
+		if !t.created.IsZero() {
+			t.gather() // that was of a durable which is there no more
+		}
+		t.created, t.told = main.base.Created, false
+		t.writer = audit.NewWriter(main.stream, main.durable, nuid.Next(), r.cfg.Instance)
+		t.opening = audit.Opening{}
+	}
+	if t.opening.At.IsZero() {
+		opening, err := t.open(ctx, main)
+		if err != nil {
+			return t.problem(err)
+		}
+		t.opening = opening
+	}
+	if a := t.writer.Pending(); a != nil {
+		if err := t.writer.Write(ctx, r.ledgers, a, false); err != nil {
+			return t.problem(err)
+		}
+	}
+	a := t.gather()
+	if a == nil && !last {
+		return nil
+	}
+	if a == nil {
+		a = &audit.Addition{Opening: t.opening, Durables: map[string]audit.Durable{audit.Name(main.stream, main.durable): {Start: main.base.Start}}}
+	}
+	t.told, t.hand, t.wrote = true, a.Hand, time.Now()
+	return t.problem(t.writer.Write(ctx, r.ledgers, a, last))
+}
+
+// open is what waited before the ledger began.
+func (t *tally) open(ctx context.Context, main *source) (o audit.Opening, err error) {
+	r := t.u.relay
+	o = audit.Opening{At: main.base.at.UTC(), Carried: uint64(main.base.outstanding)}
+	if _, err := r.ledgers.Get(ctx, main.stream, main.durable); err == nil {
+		return o, nil // it began already, and this one began later
+	}
+	for _, rt := range t.u.main.routes {
+		for _, kind := range []string{".park.", ".due."} {
+			n, _, err := audit.Matching(ctx, r.nc, r.api, r.retries.Name(), r.cfg.Service+kind+rt.cfg.Name+"."+main.stream+".>")
+			if err != nil {
+				return o, err
+			}
+			o.Carried += n
+		}
+	}
+	return o, nil
+}
+
+// problem tells of an error now and then. The ledger is nobody's condition for handling messages.
+func (t *tally) problem(err error) error {
+	if others, ok := t.failed.may(time.Now()); err != nil && ok {
+		t.u.main.log.Warn("what was counted is not in the ledger yet; it is tried again", "others", others, "error", err)
+	}
+	return err
+}
+
+// keepTallies has all units write what they counted, until ctx is done.
+func (r *Relay) keepTallies(ctx context.Context) {
+	for ctx.Err() == nil {
+		pause(ctx, time.Second)
+		r.mu.Lock()
+		units := slices.Clone(r.units)
+		r.mu.Unlock()
+		for _, u := range units {
+			t, now := &u.tally, time.Now()
+			if ctx.Err() != nil {
+				return
+			}
+			if now.Before(t.next) {
+				continue
+			}
+			t.next = now.Add(tallyEvery)
+			call, cancel := context.WithTimeout(ctx, settleTimeout)
+			err := t.write(call, false)
+			if err == nil && now.Sub(t.audited) >= auditEvery {
+				t.audited = now
+				t.audit(call, units)
+			}
+			cancel()
+			pause(ctx, tallyRest)
+		}
+	}
+}
+
+// audit compares the ledger with the server, for the metrics.
+func (t *tally) audit(ctx context.Context, units []*unit) {
+	main := t.main()
+	if main == nil {
+		return
+	}
+	alone := true
+	for _, u := range units {
+		alone = alone && (u == t.u || u.main.stream != main.stream)
+	}
+	r := t.u.relay
+	a := audit.Auditor{JS: r.js, API: r.api, Service: r.cfg.Service, Retry: r.retries.Name(), Book: r.ledgers}
+	if b, err := a.Audit(ctx, main.stream, main.durable, alone, 0); err == nil {
+		t.balance.Store(&b)
+	}
+}
+
+// lastTallies writes what the units counted when they are through.
+func lastTallies(units []*unit, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var writing sync.WaitGroup
+	for _, u := range units {
+		writing.Go(func() { _ = u.tally.write(ctx, true) })
+	}
+	writing.Wait()
+}
+
+// collectAudits gives what the last audits said.
+func (m *metrics) collectAudits(ch chan<- prometheus.Metric) {
+	m.r.mu.Lock()
+	units := slices.Clone(m.r.units)
+	m.r.mu.Unlock()
+	for _, u := range units {
+		b := u.tally.balance.Load()
+		if b == nil || b.Verdict == audit.Unknown {
+			continue
+		}
+		gauge := func(d *prometheus.Desc, v uint64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), append([]string{b.Stream, b.Durable}, labels...)...)
+		}
+		gauge(m.audited, b.Carried+b.Total.In(), "came")
+		gauge(m.audited, b.Total.Ended(), "through")
+		gauge(m.audited, uint64(b.Outstanding)+b.Parked, "waiting")
+		gauge(m.unexplained, b.Unexplained())
+	}
+}

@@ -1,0 +1,62 @@
+package audit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/relaymq/relay/internal/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// An addition of which no answer came is made once, whoever else writes in between; and a durable that was made anew begins anew.
+func TestWriter_oncePerAddition(t *testing.T) {
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	book, err := Open(t.Context(), js, "relay", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := time.Now().UTC()
+	const stream, durable = "A stream", "billing"
+	add := func(w *Writer, n uint64, created time.Time, delivered uint64, last bool) {
+		t.Helper()
+		a := &Addition{
+			Routes:   map[string]Counts{"billing": {Received: n, Done: n}},
+			Durables: map[string]Durable{Name(stream, durable): {Start{created, delivered}, Deliveries{Arrived: n, First: n}}},
+			Hand:     1, Opening: Opening{At: made, Carried: delivered},
+		}
+		if err := w.Write(t.Context(), book, a, last); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func() *Record {
+		t.Helper()
+		r, err := book.Get(t.Context(), stream, durable)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	w := NewWriter(stream, durable, "one", "a")
+	add(w, 3, made, 7, false)
+	w.number-- // as if the answer had been lost
+	add(NewWriter(stream, durable, "two", "b"), 5, made, 2, false)
+	add(w, 3, made, 7, false)
+	add(w, 1, made, 7, true)
+	r := get()
+	if c := r.Total(); c.Received != 9 || c.Done != 9 || r.Carried != 2 || r.Durables[Name(stream, durable)].Delivered != 2 || r.Whole ||
+		len(r.Instances) != 1 || r.Instances["two"].Hand != 1 {
+		t.Errorf("%+v", r)
+	}
+	add(NewWriter(stream, durable, "three", "c"), 1, made.Add(time.Hour), 0, false)
+	if r := get(); r.Total().Received != 1 || !r.Whole {
+		t.Errorf("made anew: %+v", r)
+	}
+}

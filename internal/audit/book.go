@@ -1,0 +1,159 @@
+package audit
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/kvwatch"
+)
+
+// Book is the bucket <SERVICE>_LEDGER.
+type Book struct {
+	kv jetstream.KeyValue
+}
+
+// Bucket is its name.
+func Bucket(service string) string { return strings.ToUpper(service) + "_LEDGER" }
+
+// Open opens the bucket, and makes it when it is missing.
+func Open(ctx context.Context, js jetstream.JetStream, service string, replicas int) (*Book, error) {
+	b, err := Attach(ctx, js, service)
+	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return b, err
+	}
+	kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: Bucket(service), Replicas: max(replicas, 1), Description: "relay: what came in and what became of it, for each durable",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", Bucket(service), err)
+	}
+	return &Book{kv}, nil
+}
+
+// Attach opens the bucket. The error is [jetstream.ErrBucketNotFound] when no instance ever ran.
+func Attach(ctx context.Context, js jetstream.JetStream, service string) (*Book, error) {
+	kv, err := js.KeyValue(ctx, Bucket(service))
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", Bucket(service), err)
+	}
+	return &Book{kv}, nil
+}
+
+var plain = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// key is that of a durable's record. Streams may have names that keys may not.
+func key(stream, durable string) string {
+	if !plain.MatchString(stream) {
+		stream = "=" + base64.RawURLEncoding.EncodeToString([]byte(stream))
+	}
+	return stream + "." + durable
+}
+
+// Get is the record of a durable. The error is [jetstream.ErrKeyNotFound] when there is none, and [ErrNewer].
+func (b *Book) Get(ctx context.Context, stream, durable string) (*Record, error) {
+	e, err := b.kv.Get(ctx, key(stream, durable))
+	if err != nil {
+		return nil, err
+	}
+	r, err := parse(e.Value())
+	if err != nil {
+		return nil, err
+	}
+	r.revision = e.Revision()
+	return r, nil
+}
+
+// List is all records but those that cannot be read, which bad names, with why.
+func (b *Book) List(ctx context.Context) (all []*Record, bad map[string]error, err error) {
+	w, err := b.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil, nil, err
+	}
+	defer kvwatch.Stop(w)
+	bad = map[string]error{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case e := <-w.Updates():
+			if e == nil {
+				return all, bad, nil
+			}
+			r, err := parse(e.Value())
+			if err != nil {
+				bad[e.Key()] = err
+				continue
+			}
+			all = append(all, r)
+		}
+	}
+}
+
+// Writer makes the additions of one process to one record. It is used by one goroutine at a time.
+type Writer struct {
+	stream, durable, process, name string
+
+	number  uint64    // of the last addition that is certainly in the record
+	pending *Addition // of which that is not known
+}
+
+// NewWriter is that of a process, which must have a name of its own, for people called name.
+func NewWriter(stream, durable, process, name string) *Writer {
+	return &Writer{stream: stream, durable: durable, process: process, name: name}
+}
+
+// Pending is the addition that has to be written again, because it is not known whether it was; nil: there is none.
+func (w *Writer) Pending() *Addition { return w.pending }
+
+// Write makes an addition. After an error it is pending, and the next call must be with it. last says that the process adds
+// nothing more.
+func (w *Writer) Write(ctx context.Context, b *Book, a *Addition, last bool) error {
+	w.pending = a
+	number := w.number + 1
+	for {
+		r, err := b.Get(ctx, w.stream, w.durable)
+		switch {
+		case errors.Is(err, jetstream.ErrKeyNotFound):
+			r = begin(w.stream, w.durable, *a)
+		case err != nil:
+			return err
+		case r.stale(*a):
+			revision := r.revision
+			r = begin(w.stream, w.durable, *a)
+			r.revision = revision
+		}
+		if r.add(w.process, w.name, number, *a, time.Now()) || last {
+			if last {
+				delete(r.Instances, w.process)
+			}
+			value, err := json.Marshal(r)
+			if err != nil {
+				return err
+			}
+			// Revision 0: it must not be there.
+			if _, err = b.kv.Update(ctx, key(w.stream, w.durable), value, r.revision); isConflict(err) {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				continue
+			} else if err != nil {
+				return err
+			}
+		}
+		w.number, w.pending = number, nil
+		return nil
+	}
+}
+
+func isConflict(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || errors.Is(err, jetstream.ErrKeyExists)
+}

@@ -1,0 +1,103 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/ack"
+)
+
+// Auditor asks the server.
+type Auditor struct {
+	JS      jetstream.JetStream
+	API     string // prefix of the JetStream API's subjects
+	Service string
+	Retry   string // the retry stream
+	Book    *Book
+	// Lives is that of [Compare].
+	Lives func(name string) bool
+}
+
+// again is how long after a look the next one is, while it does not balance.
+const again = 300 * time.Millisecond
+
+// Audit compares the record of a durable with the server, again and again until it balances or patience is over: an instance may
+// have counted what it has not written yet. alone says that the record's routes are all that have messages of the stream in the
+// retry stream, so that those of routes that are gone count too.
+func (a *Auditor) Audit(ctx context.Context, stream, durable string, alone bool, patience time.Duration) (Balance, error) {
+	for began := time.Now(); ; {
+		b, err := a.once(ctx, stream, durable, alone)
+		if err != nil || b.Verdict == Balanced && b.Uncounted == 0 || b.Verdict == Unknown || time.Since(began) >= patience {
+			return b, err
+		}
+		select {
+		case <-ctx.Done():
+			return b, ctx.Err()
+		case <-time.After(again):
+		}
+	}
+}
+
+func (a *Auditor) once(ctx context.Context, stream, durable string, alone bool) (Balance, error) {
+	r, err := a.Book.Get(ctx, stream, durable)
+	if err != nil {
+		return Balance{}, err
+	}
+	before, err := a.server(ctx, r, alone)
+	if err != nil {
+		return Balance{}, err
+	}
+	if r, err = a.Book.Get(ctx, stream, durable); err != nil {
+		return Balance{}, err
+	}
+	after, err := a.server(ctx, r, alone)
+	if err != nil {
+		return Balance{}, err
+	}
+	return Compare(r, before, after, a.Lives), nil
+}
+
+// server asks for all that the record is compared with.
+func (a *Auditor) server(ctx context.Context, r *Record, alone bool) (s Server, err error) {
+	s.Durables = map[string]Counted{}
+	ask := func(stream, durable string) error {
+		c, err := a.JS.Consumer(ctx, stream, durable)
+		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		info := c.CachedInfo()
+		s.Durables[Name(stream, durable)] = Counted{info.Created, info.Delivered.Consumer, info.NumAckPending, info.NumPending}
+		return nil
+	}
+	if err := ask(r.Stream, r.Durable); err != nil {
+		return s, err
+	}
+	routes := []string{"*"}
+	if !alone {
+		routes = nil
+	}
+	for route := range r.Routes {
+		if err := ask(a.Retry, ack.DueDurable(route, r.Stream)); err != nil {
+			return s, err
+		}
+		if !alone {
+			routes = append(routes, route)
+		}
+	}
+	for _, route := range routes {
+		for _, kind := range []string{".park.", ".due."} {
+			n, _, err := Matching(ctx, a.JS.Conn(), a.API, a.Retry, a.Service+kind+route+"."+r.Stream+".>")
+			if err != nil {
+				return s, err
+			}
+			s.Parked += n
+		}
+	}
+	return s, nil
+}
