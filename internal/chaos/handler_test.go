@@ -52,6 +52,7 @@ func TestF51_panics(t *testing.T) {
 			return ledger.Script{}
 		},
 	})
+	w.Eventually(30*time.Second, "a handler starts, so that all that stays open is", func() bool { return w.Starts() > 0 })
 	before := list[0].fds()
 	r := w.Check(Expect{Within: time.Minute})
 	noRestarts(w, list)

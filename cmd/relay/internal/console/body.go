@@ -41,10 +41,14 @@ func show(b []byte) body {
 	if !shown.Cut {
 		shown.Tree = tree(b)
 	}
+	text := b
+	if shown.Cut { // a body that ends in the midst of a character by itself is no text, and all of it is shown
+		text = trimPart(b)
+	}
 	switch {
 	case len(b) == 0:
-	case utf8.Valid(trimPart(b)) && !bytes.ContainsFunc(b, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' && r != '\r' }):
-		shown.Text = string(trimPart(b))
+	case utf8.Valid(text) && !bytes.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' && r != '\r' }):
+		shown.Text = string(text)
 	default:
 		b = b[:min(len(b), maxShown/4)] // a dump is more than four times as long
 		shown.Cut = shown.Cut || len(b) < shown.Size

@@ -10,6 +10,7 @@ func TestShow_bodies(t *testing.T) {
 		`{"a": 1}`: {tree: true}, `[1]`: {tree: true}, `"text"`: {}, `{"a": 1} x`: {}, "plain": {}, "\xff\x00": {hex: true}, "": {},
 		strings.Repeat("[", 200) + strings.Repeat("]", 200): {}, strings.Repeat("é", maxShown): {cut: true}, strings.Repeat("\x00", maxShown): {hex: true, cut: true},
 		"[" + strings.Repeat("1,", maxNodes) + "1]": {},
+		"name: \xc3": {hex: true}, // its last byte was not shown
 	} {
 		if b := show([]byte(in)); (b.Tree != nil) != want.tree || b.Hex != want.hex || b.Cut != want.cut || b.Size != len(in) {
 			t.Errorf("%.20q: tree %v, hex %v, cut %v, %d bytes", in, b.Tree != nil, b.Hex, b.Cut, b.Size)
