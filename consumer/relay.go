@@ -213,6 +213,9 @@ func checked(cfg Route) (Route, error) {
 	for _, err := range noNil("Use", cfg.Use) {
 		faults = append(faults, &SetupError{cfg.Name, err})
 	}
+	if _, ok := cfg.Handler.(BatchHandler); cfg.Batch != nil && !ok {
+		faults = append(faults, &SetupError{cfg.Name, errors.New("batch: Handler must be a BatchHandler: of the stock ones http is")})
+	}
 	if f := cfg.Fallback; f != nil && f.Handler == nil {
 		faults = append(faults, &SetupError{cfg.Name, errors.New("fallback: Handler must be set")})
 	}

@@ -60,6 +60,8 @@ type Route struct {
 	Deadline   Deadline          `koanf:"deadline"`
 	Interest   Interest          `koanf:"interest"`
 
+	// Batch hands several messages at once to Handler, which must be a [BatchHandler]. Nil: one at a time.
+	Batch *Batch `koanf:"batch"`
 	// Fallback is a second handler, for messages that wait or are spent. Nil: there is none.
 	Fallback *Fallback `koanf:"-"`
 	// Handler has no state that a stop would have to throw away: all keys share it. Either it or Factory is set.
@@ -122,6 +124,10 @@ func (r Route) Leased() bool { return r.Instances == InstancesOne }
 // WithDefaults fills the fields that say nothing. Prefixes depend on the service and stay empty.
 func (r Route) WithDefaults() Route {
 	r.Durable = cmp.Or(r.Durable, r.Name)
+	if r.Batch != nil {
+		r.Batch = new(r.Batch.WithDefaults())
+		r.Concurrency = cmp.Or(r.Concurrency, r.Batch.concurrency())
+	}
 	r.Concurrency = cmp.Or(r.Concurrency, 64)
 	r.Key = cmp.Or(r.Key, "subject")
 	r.Order = cmp.Or(r.Order, supervisor.OrderNone)
@@ -232,6 +238,7 @@ func (r Route) Validate() error {
 	under("supervisor.", r.Supervisor.Validate())
 	r.validateCallers(fault)
 	r.validateFallback(fault)
+	r.validateBatch(fault)
 	if r.Stash.Messages < 1 {
 		fault("stash.messages: must be at least 1 (got %d)", r.Stash.Messages)
 	}

@@ -97,7 +97,11 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	}
 	opts.Limits = r.limitsFor(cfg, limits)
 	if cfg.Handler != nil {
-		opts.Shared, rt.shared = rt.wrap(cfg.Handler), newSharedLife(cfg.Handler)
+		h := cfg.Handler
+		if bh, ok := h.(BatchHandler); ok && cfg.Batch != nil {
+			h = newBatcher(bh, *cfg.Batch, cfg.Concurrency)
+		}
+		opts.Shared, rt.shared = rt.wrap(h), newSharedLife(cfg.Handler)
 	} else {
 		opts.New, opts.Stop = rt.newChild, stopChild
 	}

@@ -62,6 +62,8 @@ type explanation struct {
 	Trip     int       `json:"trip_after"`
 	Restarts []string  `json:"restart_delays"`
 	Dead     string    `json:"dead_letter_subject"`
+	// Batch is how messages are handed over together.
+	Batch string `json:"batch,omitempty"`
 	// Fallback is the second handler, and when it is used.
 	Fallback string `json:"fallback,omitempty"`
 	// Gates are what is asked before a message starts, in that order.
@@ -103,6 +105,9 @@ func explain(cfg *config.Config, subj string) (*explanation, bool) {
 	}
 	e.Timeline = timeline(rt.Retry.Backoff, rt.Retry.MaxAttempts, rt.Retry.MaxAge, rt.Retry.ParkAfter)
 	e.Gates, e.Limits = gates(rt), limitsOf(cfg, rt, subj)
+	if b := rt.Batch; b != nil {
+		e.Batch = fmt.Sprintf("%d messages or %v at once, after %v at most", b.Size, b.Bytes, b.Wait)
+	}
 	if best.Fallback != nil {
 		e.Fallback = fallbackOf(best)
 	}
@@ -230,6 +235,9 @@ func (e *explanation) print(w io.Writer) {
 		{"subject", e.Subject},
 		{"route", fmt.Sprintf("%s (by %s), durable %s", e.Route, e.Pattern, e.Durable)},
 		{"handler", fmt.Sprintf("%s, timeout %s", e.Handler, e.Timeout)},
+	}
+	if e.Batch != "" {
+		rows = append(rows, []string{"batch", e.Batch})
 	}
 	if e.Fallback != "" {
 		rows = append(rows, []string{"fallback", e.Fallback})

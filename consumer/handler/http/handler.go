@@ -116,6 +116,8 @@ var (
 	_ consumer.Checker = (*Handler)(nil)
 	_ consumer.Outside = (*Handler)(nil)
 	_ consumer.Stopper = (*Handler)(nil)
+
+	_ consumer.BatchHandler = (*Handler)(nil)
 )
 
 // OutOfProcess says that the work is done in the process that answers.
@@ -266,15 +268,27 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 		}
 		header["Authorization"] = []string{"Bearer " + token}
 	}
+	reply, err := h.exchange(ctx, to, m.Data, header, token, m.MaxReply())
+	if err != nil {
+		return err
+	}
+	m.Reply(reply.result)
+	m.ReplyHeader("Content-Type", reply.resultType)
+	return h.verdict(to, &reply)
+}
+
+// exchange sends a request until there is an answer, or none is to be expected. Token is what header has, if there is one. With
+// most above 0, that much of an acknowledging answer is kept.
+func (h *Handler) exchange(ctx context.Context, to endpoint, data []byte, header nethttp.Header, token string, most int) (reply, error) {
 	renewed := false
 	for resends := 0; ; resends++ {
 		t := new(trace)
-		reply, err := h.send(t.attach(ctx), to.url, &t.body, m.Data, header, m.MaxReply())
+		reply, err := h.send(t.attach(ctx), to.url, &t.body, data, header, most)
 		if err == nil && reply.status == nethttp.StatusUnauthorized && h.auth != nil && !renewed {
 			renewed = true
 			other, err := h.auth.token(ctx, token)
 			if err != nil {
-				return err
+				return reply, err
 			}
 			if other != token {
 				token = other
@@ -285,20 +299,18 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 		}
 		reply.body = without(reply.body, token)
 		if err == nil {
-			m.Reply(reply.result)
-			m.ReplyHeader("Content-Type", reply.resultType)
-			return h.verdict(to, &reply)
+			return reply, nil
 		}
 		err = &transportError{at: to.name + ": " + t.where(err), err: err}
 		switch {
 		case ctx.Err() != nil:
-			return err
+			return reply, err
 		case t.at() == phaseConnect && ofThisMachine(err):
-			return consumer.NotStarted(err)
+			return reply, consumer.NotStarted(err)
 		case !t.used.Load().untouched():
-			return err
+			return reply, err
 		case resends == maxResends:
-			return consumer.NotStarted(err)
+			return reply, consumer.NotStarted(err)
 		}
 	}
 }

@@ -124,6 +124,11 @@ var docs = map[string]doc{
 	"routes.interest.unknown":    {text: "without an answer: start the message, or forget it", values: []string{"start", "drop"}},
 	"routes.interest.every":      {text: "asked again that often while the handler runs, which a no cancels, at least 100ms; 0s: not at all"},
 
+	"routes.batch":       {text: "several messages at once, as lines of JSON in one request; for http; not with order: key"},
+	"routes.batch.size":  {text: "messages of a batch, 2 to 10000, no more than concurrency, which is four times as many when it is left out"},
+	"routes.batch.wait":  {text: "how long the first one waits for the others, at most half of the timeout"},
+	"routes.batch.bytes": {text: "size of the bodies of a batch, at least 1KiB; a larger message goes alone"},
+
 	"routes.fallback":             {text: "a second handler, beside the route's; what it fails waits as if there were none"},
 	"routes.fallback.when":        {text: "waiting: the key or the route waits; exhausted: attempts or max_age are spent, before the dead letters"},
 	"routes.fallback.concurrency": {text: "its handlers at once"},

@@ -62,6 +62,7 @@ func (c *collector) routes(cfg *Config) {
 		key := fmt.Sprintf("routes[%d]", i)
 		c.faultsOf(key, r.check())
 		c.faultsOf(key, r.CheckLimits(cfg.Limits))
+		c.batch(key, r)
 		for _, p := range r.parts() {
 			at := key + "." + p.key
 			switch kinds := p.given; len(kinds) {

@@ -49,6 +49,7 @@ func Schema(kinds ...handler.Kind) ([]byte, error) {
 func documented() Config {
 	cfg := defaults()
 	cfg.Routes = []Route{Route{Fallback: new(Fallback)}.withDefaults(cfg.Service)}
+	cfg.Routes[0].Batch = new(consumer.Batch{}.WithDefaults()) // which would change the default of concurrency
 	cfg.Defaults = cfg.Routes[0]
 	cfg.Streams = []Stream{{}}
 	cfg.Schedules = []schedule.Schedule{schedule.Schedule{}.WithDefaults()}

@@ -1,0 +1,91 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/relaymq/relay/supervisor"
+)
+
+// Batch hands several messages at once to a [BatchHandler]. Each of them has a slot of the route while it waits for the others, and
+// so everything that stands before an attempt has been asked for it: keys, deadlines, callers.
+//
+// What fails as a whole is halved within the same attempt until what fails is alone: only that is charged. Three in a row that fail
+// alone are taken for an outage: the others come again and spend no attempt. When a batch panics, does not return or runs out of time,
+// each of its messages comes again at once and runs alone, and only then is charged.
+type Batch struct {
+	// Size is how many messages are in a batch at most, and no more than the route's Concurrency. Zero means 100; 2 to 10,000.
+	Size int `koanf:"size"`
+	// Wait is how long the first message of a batch waits for the others. Zero means 200ms; at most half of the route's timeout.
+	Wait time.Duration `koanf:"wait"`
+	// Bytes of the bodies of a batch. Zero means 1MiB. A larger message goes alone.
+	Bytes Bytes `koanf:"bytes"`
+}
+
+// WithDefaults fills the fields that say nothing.
+func (b Batch) WithDefaults() Batch {
+	if b.Size == 0 {
+		b.Size = 100
+	}
+	if b.Wait == 0 {
+		b.Wait = 200 * time.Millisecond
+	}
+	if b.Bytes == 0 {
+		b.Bytes = 1 << 20
+	}
+	return b
+}
+
+// concurrency of a route with batches that does not say it: several batches are gathered or handled at once.
+func (b Batch) concurrency() int { return min(4*b.WithDefaults().Size, 65_536) }
+
+// validateBatch says what is wrong with the batches, but for their handler.
+func (r Route) validateBatch(fault func(format string, args ...any)) {
+	b := r.Batch
+	if b == nil {
+		return
+	}
+	if b.Size < 2 || b.Size > 10_000 {
+		fault("batch.size: must be 2 to 10000 (got %d)", b.Size)
+	}
+	if b.Wait <= 0 || b.Wait > r.Timeout/2 {
+		fault("batch.wait: must be above 0 and at most half of the timeout, %v (got %v)", r.Timeout/2, b.Wait)
+	}
+	if b.Bytes < 1<<10 {
+		fault("batch.bytes: must be at least 1KiB (got %v)", b.Bytes)
+	}
+	if r.Order == supervisor.OrderKey {
+		fault("batch: does not go with order: key, which starts one message of a key after the other; leave out one of them")
+	}
+}
+
+// BatchHandler is a [Handler] that can handle several messages at once; see [Route.Batch].
+type BatchHandler interface {
+	Handler
+	// HandleBatch handles the messages. It returns an error for each of them, nil or with the verdicts that [Handler] knows, or no
+	// errors at all when all succeeded. With err the batch failed as a whole, and nothing is known of the single messages.
+	//
+	// ctx ends when the first of their attempts times out, or when nobody wants any of them any more. A handler that ignores that is
+	// given up after half a second; too many of those stop the route.
+	HandleBatch(ctx context.Context, batch []*Msg) (errs []error, err error)
+}
+
+// BatchFunc is a function as a [BatchHandler]. A message that goes alone is a batch of one.
+type BatchFunc func(ctx context.Context, batch []*Msg) (errs []error, err error)
+
+// HandleBatch calls f.
+func (f BatchFunc) HandleBatch(ctx context.Context, batch []*Msg) ([]error, error) {
+	return f(ctx, batch)
+}
+
+// Handle calls f with one message.
+func (f BatchFunc) Handle(ctx context.Context, m *Msg) error { return handleOne(ctx, f, m) }
+
+// handleOne is the verdict of a batch of one.
+func handleOne(ctx context.Context, h BatchHandler, m *Msg) error {
+	errs, err := h.HandleBatch(ctx, []*Msg{m})
+	if err == nil && len(errs) > 0 {
+		err = errs[0]
+	}
+	return err
+}

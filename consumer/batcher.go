@@ -1,0 +1,301 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/relaymq/relay/supervisor"
+)
+
+// batcher stands between the slots of a route and its BatchHandler. Each attempt that it is called for joins the batch that is being
+// gathered, and waits for its end.
+type batcher struct {
+	handler BatchHandler
+	cfg     Batch
+
+	mu    sync.Mutex
+	open  *gathering      // nil: the next message begins one
+	alone map[string]bool // messages, by id, that may have ended a batch
+	stuck int             // batches that were given up and have not returned
+}
+
+// gathering is a batch to which messages may come.
+type gathering struct {
+	members []*member
+	bytes   int
+	timer   *time.Timer
+}
+
+// member is a message of a batch.
+type member struct {
+	ctx  context.Context
+	m    *Msg
+	done chan struct{} // closed when err is its verdict
+	err  error
+}
+
+func (mb *member) end(err error) {
+	mb.err = err
+	close(mb.done)
+}
+
+const (
+	// batchGrace is how long a batch may take to return once its context has ended: less than a handler, for its messages wait for it.
+	batchGrace = 500 * time.Millisecond
+	// batchOutage is how many messages in a row must fail alone for the others of their batch not to be tried.
+	batchOutage = 3
+	// maxStuckBatches is how many batches may ignore the end of their context before the route stops.
+	maxStuckBatches = 8
+	// maxAlone bounds the messages that are remembered to run alone.
+	maxAlone = 10_000
+	// aloneAfter is when a message comes again that is to run alone.
+	aloneAfter = 100 * time.Millisecond
+)
+
+// newBatcher is for a route with so many slots: more messages than that never come together.
+func newBatcher(h BatchHandler, cfg Batch, concurrency int) *batcher {
+	cfg.Size = min(cfg.Size, concurrency)
+	return &batcher{handler: h, cfg: cfg, alone: make(map[string]bool)}
+}
+
+// Handle has m handled with others, or alone.
+func (b *batcher) Handle(ctx context.Context, m *Msg) error {
+	mb, err := b.join(ctx, m)
+	switch {
+	case err != nil:
+		return err
+	case mb == nil:
+		if err = handleOne(ctx, b.handler, m); err == nil {
+			b.mu.Lock()
+			delete(b.alone, m.ID)
+			b.mu.Unlock()
+		}
+		return err
+	}
+	select {
+	case <-mb.done:
+	case <-ctx.Done():
+		if b.leave(mb) {
+			return NotStarted(context.Cause(ctx))
+		}
+		<-mb.done // soon: its batch ends with the context of the last of its messages
+	}
+	return mb.err
+}
+
+// join returns nil for a message that goes alone.
+func (b *batcher) join(ctx context.Context, m *Msg) (*member, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.stuck > maxStuckBatches:
+		return nil, FailRoute(fmt.Errorf("%d batches ignore their timeout", b.stuck))
+	case b.alone[m.ID], len(m.Data) >= int(b.cfg.Bytes):
+		return nil, nil
+	}
+	if b.open != nil && b.open.bytes+len(m.Data) > int(b.cfg.Bytes) {
+		b.close(b.open)
+	}
+	if b.open == nil {
+		g := new(gathering)
+		g.timer = time.AfterFunc(b.cfg.Wait, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if b.open == g {
+				b.close(g)
+			}
+		})
+		b.open = g
+	}
+	mb, g := &member{ctx: ctx, m: m, done: make(chan struct{})}, b.open
+	g.members, g.bytes = append(g.members, mb), g.bytes+len(m.Data)
+	if len(g.members) >= b.cfg.Size {
+		b.close(g)
+	}
+	return mb, nil
+}
+
+// leave takes a message out of the batch that is being gathered. It returns false when that has begun.
+func (b *batcher) leave(mb *member) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open == nil {
+		return false
+	}
+	for i, other := range b.open.members {
+		if other == mb {
+			b.open.members = append(b.open.members[:i], b.open.members[i+1:]...)
+			b.open.bytes -= len(mb.m.Data)
+			return true
+		}
+	}
+	return false
+}
+
+// close begins a batch. The lock is held.
+func (b *batcher) close(g *gathering) {
+	g.timer.Stop()
+	b.open = nil
+	if len(g.members) > 0 {
+		go b.run(g.members)
+	}
+}
+
+// run handles a batch, and ends each of its messages.
+func (b *batcher) run(list []*member) {
+	ctx, cancel := together(list)
+	defer cancel()
+	t := &tries{batcher: b, ctx: ctx}
+	t.halve(list)
+}
+
+// together is a context that ends when the first attempt times out, or when all of them were cancelled.
+func together(list []*member) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(list[0].ctx))
+	var first time.Time
+	left := make(chan struct{}, len(list))
+	var stops []func() bool
+	for _, mb := range list {
+		if at, ok := mb.ctx.Deadline(); ok && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+		stops = append(stops, context.AfterFunc(mb.ctx, func() {
+			if left <- struct{}{}; len(left) == cap(left) {
+				cancel()
+			}
+		}))
+	}
+	timed := func() {}
+	if !first.IsZero() {
+		ctx, timed = context.WithDeadline(ctx, first)
+	}
+	return ctx, func() {
+		timed()
+		cancel()
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+// tries is one batch on its way to the messages that fail.
+type tries struct {
+	*batcher
+	ctx context.Context
+	row int   // messages that failed alone since something succeeded
+	err error // of the last one
+}
+
+// halve tries a batch, and its halves when it fails as a whole.
+func (t *tries) halve(list []*member) {
+	if t.row >= batchOutage {
+		t.endAll(list, NotStarted(fmt.Errorf("not tried, since %d messages of its batch failed one by one: %w", t.row, t.err)))
+		return
+	}
+	if t.ctx.Err() != nil {
+		t.apart(list, context.Cause(t.ctx))
+		return
+	}
+	errs, err, ended := t.call(list)
+	v, _ := verdictOf(err)
+	switch {
+	case ended, err != nil && t.ctx.Err() != nil:
+		t.apart(list, err)
+	case err == nil:
+		t.row = 0
+		for i, mb := range list {
+			if len(errs) > 0 {
+				mb.err = errs[i]
+			}
+			mb.end(mb.err)
+		}
+	case v.FailRoute, v.NotStarted, v.Pause, v.Kind == supervisor.Snooze: // it is about no message
+		t.endAll(list, err)
+	case len(list) == 1:
+		t.row, t.err = t.row+1, err
+		list[0].end(err)
+	default:
+		t.halve(list[:len(list)/2])
+		t.halve(list[len(list)/2:])
+	}
+}
+
+func (t *tries) endAll(list []*member, err error) {
+	for _, mb := range list {
+		mb.end(err)
+	}
+}
+
+// apart has each message come again at once, to run alone.
+func (t *tries) apart(list []*member, err error) {
+	t.mu.Lock()
+	if len(t.alone)+len(list) > maxAlone {
+		clear(t.alone)
+	}
+	for _, mb := range list {
+		t.alone[mb.m.ID] = true
+	}
+	t.mu.Unlock()
+	again := &verdictError{Verdict{
+		Kind: VerdictSnooze, Delay: aloneAfter, Err: fmt.Errorf("its batch of %d ended without an answer, and it runs alone next: %w", len(list), err),
+	}}
+	t.endAll(list, again)
+}
+
+var errBatchHung = errors.New("the batch ignores its timeout")
+
+// call hands a batch over. Ended says that it gave no answer: it panicked, called runtime.Goexit or did not return.
+func (t *tries) call(list []*member) (errs []error, err error, ended bool) {
+	type answer struct {
+		errs  []error
+		err   error
+		ended bool
+	}
+	batch := make([]*Msg, len(list))
+	for i, mb := range list {
+		batch[i] = mb.m
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		a := answer{err: &supervisor.PanicError{Goexit: true}, ended: true}
+		defer func() { answered <- a }()
+		defer func() {
+			if p := recover(); p != nil {
+				a.err = saidError("panic: " + panicText(p))
+			}
+		}()
+		errs, err := t.handler.HandleBatch(t.ctx, batch)
+		if err == nil && len(errs) != 0 && len(errs) != len(batch) {
+			err = fmt.Errorf("HandleBatch returned %d errors for %d messages", len(errs), len(batch))
+		}
+		a = answer{errs: errs, err: err}
+	}()
+	select {
+	case a := <-answered:
+		return a.errs, a.err, a.ended
+	case <-t.ctx.Done():
+	}
+	grace := time.NewTimer(batchGrace)
+	defer grace.Stop()
+	select {
+	case a := <-answered:
+		return a.errs, a.err, a.ended
+	case <-grace.C:
+	}
+	b := t.batcher
+	b.count(1)
+	go func() {
+		<-answered
+		b.count(-1)
+	}()
+	return nil, errBatchHung, true
+}
+
+func (b *batcher) count(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stuck += n
+}

@@ -1,0 +1,96 @@
+package http
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	nethttp "net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/consumer"
+)
+
+// A batch is one request, a line for each message; the answer says which of them failed, and how.
+func TestBatch_isOneRequestOfLines(t *testing.T) {
+	var lines []batchLine
+	answer, status := "", 200
+	s := httptest.NewServer(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		lines = nil
+		if r.Header.Get("Content-Type") != "application/x-ndjson" || r.Header.Get("Relay-Batch") != "3" || r.Header.Get("Relay-Subject") != "" ||
+			!strings.HasPrefix(r.Header.Get("Relay-Id"), "batch-") {
+			t.Errorf("headers: %v", r.Header)
+		}
+		for in := bufio.NewScanner(r.Body); in.Scan(); {
+			var l batchLine
+			if err := json.Unmarshal(in.Bytes(), &l); err != nil {
+				t.Errorf("%s: %v", in.Text(), err)
+			}
+			lines = append(lines, l)
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, answer)
+	}))
+	defer s.Close()
+	h, err := New(Config{URL: s.URL, ForwardHeaders: []string{"X-Good"}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Stop(context.Background()) }()
+	batch := []*consumer.Msg{
+		{ID: "a", Subject: "orders.1", Data: []byte("line\nbreak <&>"), Attempt: 1, Stream: "S", Sequence: 7, Time: time.Unix(1, 0), Header: nats.Header{"X-Good": {"1"}, "X-Bad": {"2"}}},
+		{ID: "b", Data: []byte{0xff, 0}, Attempt: 2},
+		{ID: "c"},
+	}
+	kinds := func(errs []error) (list []string) {
+		for _, err := range errs {
+			list = append(list, consumer.VerdictOf(err).Kind.String())
+		}
+		return list
+	}
+	for _, tt := range []struct{ answer, want string }{
+		{"", ""}, {"thanks", ""}, {"{}", "ack ack ack"},
+		{`{"failed":[{"id":"b","error":"no"}]}`, "ack retry ack"},
+		{`{"failed":[{"id":"a","verdict":"dead"},{"id":"b","verdict":"drop"},{"id":"c","verdict":"what"}]}`, "dead drop retry"},
+		{`{"failed":[{"id":"stranger"}]}`, "names"}, {`{"failed":`, "not understood"}, {strings.Repeat(" ", maxBatchAnswer+1), "longer"},
+	} {
+		answer = tt.answer
+		errs, err := h.HandleBatch(t.Context(), batch)
+		got := strings.Join(kinds(errs), " ")
+		if err != nil {
+			got = err.Error()
+		}
+		if err != nil && (len(errs) > 0 || !strings.Contains(got, tt.want) || tt.want == "") || err == nil && got != tt.want {
+			t.Errorf("%.40q: %s, want %s", tt.answer, got, tt.want)
+		}
+	}
+	if len(lines) != 3 || *lines[0].Data != "line\nbreak <&>" || lines[0].Sequence != 7 || len(lines[0].Headers) != 1 || string(lines[1].Base64) != "\xff\x00" || lines[1].Attempt != 2 {
+		t.Errorf("%+v", lines)
+	}
+	status = 400
+	if errs, err := h.HandleBatch(t.Context(), batch); errs != nil || consumer.VerdictOf(err).Kind != consumer.VerdictDead {
+		t.Errorf("as a whole: %v, %v", errs, err)
+	}
+}
+
+func FuzzBatchAnswer(f *testing.F) {
+	for _, s := range []string{"", "{}", "null", `{"failed":[{"id":"a"}]}`, `{"failed":[{"id":"b","verdict":"dead","error":"\u0000"}]}`, `{"failed":null}`, `{"failed":[{}]}`, "{\xff"} {
+		f.Add([]byte(s))
+	}
+	batch := []*consumer.Msg{{ID: "a"}, {ID: "b"}}
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		errs, err := failedOf(batch, answer)
+		if err != nil && errs != nil || errs != nil && len(errs) != len(batch) {
+			t.Errorf("%q: %v, %v", answer, errs, err)
+		}
+		if err := errors.Join(append(errs, err)...); err != nil && len(err.Error()) > 4<<10 {
+			t.Errorf("%q: an error of %d bytes", answer, len(err.Error()))
+		}
+	})
+}
