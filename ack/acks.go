@@ -45,7 +45,7 @@ func (s *Session) queue(d *Delivery) {
 		return
 	}
 	if i := a.waiting; i != noSlot && d.slot == i && s.slots.table[i].delivery == d {
-		// It is acked again before the answer came: let the next ack ask for one.
+		// The delivery is acked again before the server answered its first ack, so the next ack asks for an answer instead.
 		s.uncover(func(c *Delivery) {
 			c.slot = inOpen
 			a.open, a.opened = append(a.open, c), min(a.opened, c.beat)

@@ -150,8 +150,8 @@ func (d *Delivery) FencedAt(now time.Time) bool { return d.fencedAt(d.s.at(now))
 
 func (d *Delivery) fencedAt(now moment) bool { return int64(now) >= d.fence.Load() && !teeth.Fence() }
 
-// believe sends an ack and takes it for confirmed: what the fault harness must notice. Nothing of the product calls it.
-// It is called with the lock, and returns without it.
+// believe sends an ack and takes it for confirmed, which the fault harness must notice as a fault. Only builds of the harness call it.
+// The caller holds the lock; believe releases it.
 func (s *Session) believe(d *Delivery) {
 	to := d.reply
 	s.forget(d)

@@ -143,7 +143,8 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 			rt.log.Warn("messages that wait for their key cannot be parked; they stay in the durable, which they may fill",
 				m.attrs("error", err)...)
 		}
-		// It may be parked all the same. When it comes again soon, and has to wait still, it takes the place of that one.
+		// The parked copy may be stored although the confirmation failed. If the message comes again and must still wait, its new copy
+		// replaces that one.
 		o.Due = time.Now().Add(asideRest)
 		m.sendBack(o)
 	}

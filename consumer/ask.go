@@ -110,7 +110,7 @@ func gather(ctx context.Context, nc *nats.Conn, subject string, request []byte, 
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	// What is too much is dropped by the client before it takes memory.
+	// The NATS client drops answers beyond these limits before they take memory.
 	if err := sub.SetPendingLimits(maxAnswers, maxAnswerBytes); err != nil {
 		return err
 	}

@@ -456,11 +456,11 @@ func (u *unit) close() int {
 	defer cancel()
 	u.stopPulling()
 	interrupted := u.drain(ctx)
-	// What was sent away, for up to an hour, is remembered here only: its successor gets it at once, and sends it away again if it must.
+	// Only this route knows the messages that it gave back for up to an hour. Its successor gets them at once, and may give them back again.
 	for _, rt := range u.main.routes {
 		rt.recallAll()
 	}
-	// Nobody waits for it, and what is not confirmed stays away for AckWait.
+	// Messages whose give-back is not confirmed come again only after AckWait.
 	confirm, cancelConfirm := context.WithTimeout(u.work, settleTimeout)
 	defer cancelConfirm()
 	u.confirm(confirm)

@@ -15,7 +15,7 @@ import (
 //	<service>.ctl.view.>   what an instance says of itself
 //	<service>.ctl.act.>    what an operator wants of it at once; what is to last is an order in a bucket
 //
-// Whoever may subscribe there can answer in relay's place: whoever asks takes nothing of an answer for granted.
+// Any client that may subscribe to these subjects can answer in relay's place, so the asking side checks every answer.
 
 func viewSubject(service string) string { return service + ".ctl.view.status" }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // What a route parked, and what is replayed to it, comes due on the retry stream, on a durable for each route and stream.
-// Earlier versions had one for each route, whatever the stream: two deployments with a route of the same name, each on a
-// stream of its own, got one another's messages. That durable is kept for what was parked before.
+// Earlier versions had one durable for each route, whatever the stream: two deployments with a route of the same name, each on a
+// stream of its own, got one another's messages. The durable of the earlier version is kept for messages that it parked.
 
 // dueSources are those from which a route gets what comes due of its stream.
 func (r *Relay) dueSources(rt *route, stream string, old bool) []*source {

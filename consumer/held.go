@@ -8,8 +8,8 @@ import (
 	"github.com/relaymq/relay/ack"
 )
 
-// What became of a message must be stored before the message is given back. While it cannot be stored, the message stays here
-// with its lease, which the session extends, and storing it is tried again. Such messages wait in a list and not on the slow
+// The outcome of a message must be stored before relay gives the message back. While the server does not store it, the message stays
+// here, the session extends its lease, and relay tries again to store the outcome. Such messages wait in a list and not on the slow
 // paths, where they would stand in the way of others: a dead letter needs no bucket of attempts, and a parked message
 // carries its attempts itself.
 

@@ -22,7 +22,7 @@ type message struct {
 	source   *source
 	delivery *ack.Delivery
 	arrival  ack.Delivery // what delivery points to, without an allocation of its own
-	// What was published. For a message from the retry stream these are not the delivery's.
+	// As they were published. For a message from the retry stream they differ from those of the delivery.
 	subject string
 	header  nats.Header
 	data    []byte

@@ -10,7 +10,7 @@ import (
 	"github.com/relaymq/relay/dlq"
 )
 
-// What operators do with commands, for programs.
+// The commands of operators, for programs.
 
 // Pause lets nothing of a route start until [Relay.Resume], or with a key nothing of that key: on every instance, and over restarts, as
 // the command relay pause does. Handlers that run finish. An empty key means the whole route. It returns when the order is stored and

@@ -257,8 +257,8 @@ func (s *source) pull(now time.Time) {
 	part := s.relay.link.Part(&s.puller, len(s.relay.openSources()))
 	room.Bytes = min(room.Bytes, part.Most)
 	none := stop || free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
-	// What the messages may need twice over, but half of the bytes at most: the next pull is made before this one has come
-	// in full.
+	// Twice the bytes that so many messages of mean size have, but at most half of the room: the next pull is sent before all
+	// messages of this one are there.
 	batch := room.Messages - out
 	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), part.Least)
 	if none {

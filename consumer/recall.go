@@ -23,7 +23,7 @@ type sentAway struct {
 func (rt *route) remember(m *message, due time.Time) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	// Those whose time is over came back, and perhaps went away again, as this one does each hour.
+	// Messages whose time is over have come back. They may have been given back again, as this message is once an hour.
 	now, list := time.Now(), rt.away[m.Key]
 	back := 0
 	for back < len(list) && list[back].due.Before(now) {

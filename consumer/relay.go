@@ -256,7 +256,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return unlessStopped(ctx, &SetupError{Err: err})
 	}
 	defer func() { _ = control.Stop() }()
-	// What is not permitted of that is known before the start looks for what is not.
+	// The flush has the server report subscriptions that it does not permit, before the start asks which permissions are missing.
 	_ = r.nc.FlushTimeout(settleTimeout)
 	units, err := r.start(ctx)
 	if err != nil || ctx.Err() != nil {
@@ -431,7 +431,7 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, i
 	}
 	ending.Wait()
 	r.changes.Wait() // the routes that end by one have verdicts to tell too
-	// What is not confirmed by now comes again, and is acknowledged then if nobody handled it in between.
+	// A message whose ack is not confirmed by now is delivered again. It is acknowledged then, unless somebody handled it meanwhile.
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
 	stopTelling() // it may be in the middle of it, for as long as the server does not answer

@@ -209,7 +209,7 @@ func CheckJetStream(ctx context.Context, js jetstream.JetStream) error {
 	}
 	if here, _ := js.Conn().ConnectedServerJetStream(); errors.Is(err, jetstream.ErrJetStreamNotEnabled) &&
 		(here || js.Conn().ConnectedClusterName() != "" || js.Options().Domain != "") {
-		// Nobody listens for the account just now; it is not for a lack of JetStream.
+		// JetStream is enabled, but no server answers for the account at the moment.
 		err = fmt.Errorf("no server with JetStream answers: %w", nats.ErrNoResponders)
 	}
 	return &SetupError{Err: fmt.Errorf("JetStream: %w%s", err, hint(err))}

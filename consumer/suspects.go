@@ -27,7 +27,7 @@ type suspect struct {
 }
 
 // judge completes the record of a message that came again: whether it is a suspect, and whether it has ended a process.
-// It is asked since then.
+// since is when the question was first asked.
 func (m *message) judge(ctx context.Context, rec ack.Record, since time.Time) (_ ack.Record, err error) {
 	l := m.route.relay.lives.Load()
 	if !m.route.guarded || l == nil {

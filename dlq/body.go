@@ -165,7 +165,7 @@ func (s *Store) touch(ctx context.Context, name string, replay bool) error {
 		_, err = s.js.PublishMsg(pub, m, jetstream.WithExpectStream(s.bucketStream()),
 			jetstream.WithExpectLastSequencePerSubject(o.sequence))
 		cancel()
-		// Whoever changed the description in between made progress, so this ends.
+		// When the write lost a race, another writer made progress, so the loop ends.
 		if err == nil || !lostRace(err) {
 			return classify(err)
 		}

@@ -172,7 +172,7 @@ func (s *Store) pull(ctx context.Context, stream jetstream.Stream, q *query, yie
 	}
 	nc := s.js.Conn()
 	inbox := nc.NewInbox()
-	// What does not fit is lost and noticed. Room for what may come of requests that are thought to have ended.
+	// A message that does not fit is lost, and the loss is noticed. There is room for late answers to requests that were given up.
 	messages := make(chan *nats.Msg, 2*pullsAhead*q.page+16)
 	sub, err := nc.ChanSubscribe(inbox, messages)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 func (r *Run) take(ctx context.Context) error {
 	job := *r.Job
 	for silent := 0; job.State == JobRunning && job.Runner != "" && job.Runner != r.Runner; {
-		// It may have crashed. Its clock is not ours, so what counts is whether the record changes.
+		// The other runner may have crashed. Its clock may differ from ours, so the job is free when its record no longer changes.
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -32,8 +32,8 @@ func (r *Run) take(ctx context.Context) error {
 		job = now
 	}
 	left := r.Plan
-	// What is not there any more was handed over, or taken by somebody else. A run that stopped has written what it did; of one
-	// that crashed the last moments are not known.
+	// Entries that are gone were handed over by the earlier run, or taken by somebody else. A run that stopped has recorded how many
+	// it handed over; a run that crashed has not recorded its last moments.
 	if away := max(0, job.Total-left.Total-left.Refused); job.State == JobRunning {
 		job.Handed = max(0, away-job.Gone)
 	} else {
@@ -129,7 +129,7 @@ func (r *Run) finish(err error) error {
 			r.job.Why = "interrupted"
 		}
 		if errors.Is(err, ErrTooManyFailures) {
-			// Whoever resumes it is careful again, but not from one message on: that one may be bad for ever.
+			// A resumed job begins with the second stage: in the first, of one message, it might meet the same bad message for ever.
 			r.job.Stage = min(max(r.job.Stage, 1), len(stageSizes)-1)
 		}
 	}

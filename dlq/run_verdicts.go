@@ -21,7 +21,7 @@ func (r *Run) begin(beside context.Context, others *sync.WaitGroup, stop context
 	others.Go(func() {
 		err := r.Jobs.follow(beside, r.spec.ID, func(v Verdict) { r.verdict(v, stop) }, func() {
 			r.mu.Lock()
-			// What failed before the operator resumed it is known, and accepted.
+			// The operator knew of the failures so far when resuming the job, and accepted them.
 			r.job.Before, r.judging = r.verdicts, true
 			r.mu.Unlock()
 			close(known)

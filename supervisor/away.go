@@ -10,7 +10,7 @@ func (t *turn) giveBack(m *Message, due time.Time, why string, err error) {
 	o := Outcome{Action: GiveBack, Due: due, Why: why, Err: err}
 	switch {
 	case m.unsaved:
-		// What failed here is known nowhere else: without a record the message would get its attempts once more.
+		// Only this instance knows the attempts so far. Without a record the message would get all its attempts once more.
 		o.Action, o.Due, o.Err = RetryLater, later(later(due, t.now), m.Due), m.LastErr
 	case !due.IsZero():
 		o.Due = later(due, m.Due)

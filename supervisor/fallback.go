@@ -54,7 +54,7 @@ type fallback struct {
 	group *Group // nil: there is none
 	keys  queue  // with messages that it may have
 	lent  int
-	// What became of those that it had.
+	// How many of its messages succeeded, and how many failed.
 	done, failed uint64
 	row          int       // failures since the last success
 	since        time.Time // of the first of them

@@ -213,7 +213,7 @@ func (t *turn) candidate(k *key, with past) *Message {
 	case m == nil, k.child == nil && k.birth != nil: // nobody waits for a factory
 		return nil
 	case t.held && !m.Alone, !t.held && m.Alone && t.opts.Alone != nil && t.busy() > 0:
-		// What must run alone is asked when nothing else can be: all routes of the process stand still for it.
+		// A message that must run alone is probed only when no other can be, because all routes of the process wait meanwhile.
 		return nil
 	}
 	return m

@@ -68,7 +68,7 @@ func (t *turn) cleanStop(k *key, err error) {
 	t.cancelRuns(k)
 	t.retire(k)
 	t.move(k, stopped{}, why, 0)
-	// What is still there makes a new supervisor.
+	// Messages that are still in the key begin a new supervisor.
 	var rest []*Message
 	for _, line := range []*list[Message]{&k.held, &k.returned, &k.fresh, &k.later} {
 		t.empty(line, k, func(_ *key, m *Message) { rest = append(rest, m) })
