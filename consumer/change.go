@@ -414,6 +414,11 @@ func (p *plot) run() Changed {
 					<-ended[old]
 				}
 			}
+			for _, rt := range u.main.routes {
+				if old := p.before[rt.cfg.Name]; old != nil {
+					rt.group.Inherit(old.group)
+				}
+			}
 			u.begin()
 			<-u.tried
 			for _, rt := range u.main.routes {

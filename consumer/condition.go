@@ -15,7 +15,7 @@ const (
 	RouteWaiting      = "waiting"      // for its backoff
 	RouteProbing      = "probing"      // one message at a time
 	RoutePaused       = "paused"       // by an operator
-	RouteSuspended    = "suspended"    // nearly all was dead: until an operator resumes it
+	RouteSuspended    = "suspended"    // nearly all was dead: it asks with a few messages, until one succeeds
 	RouteStopped      = "stopped"      // something has to be mended
 	RouteStalled      = "stalled"      // messages wait, and none has started for a while
 	RouteDisconnected = "disconnected" // from NATS

@@ -85,9 +85,12 @@ func (rt *route) report(e supervisor.Event) {
 	case e.To == supervisor.Flowing:
 		d.Text = name + " flows again: " + e.Why
 		rt.relay.events.Report(kind(event.KeyFlowing, event.RouteFlowing), d)
+	case e.To == supervisor.Suspended && e.Route:
+		d.Text = fmt.Sprintf("%s is suspended: %s; its messages wait, and it flows when one succeeds, or now with: relay resume %s", name, e.Why, rt.cfg.Name)
+		rt.relay.events.Report(event.RouteSuspended, d)
 	case e.To == supervisor.Suspended:
 		d.Text = fmt.Sprintf("%s is suspended: %s; when it is mended: relay resume %s", name, e.Why, rt.cfg.Name)
-		rt.relay.events.Report(kind(event.KeySuspended, event.RouteSuspended), d)
+		rt.relay.events.Report(event.KeySuspended, d)
 	}
 }
 

@@ -142,7 +142,7 @@ func (t *turn) attend(k *key) {
 			t.alarm.wake(k, t.order.gate.until)
 		}
 	}
-	if !t.turnsAway() { // nothing can overtake them, and when the operator resumes they still come first
+	if !t.paused { // nothing can overtake them, and when the operator resumes they still come first
 		if _, until, any := k.outside.next(t.now); any {
 			t.alarm.wake(k, until)
 			t.callBack(k)

@@ -21,7 +21,7 @@ func (t *turn) giveBack(m *Message, due time.Time, why string, err error) {
 
 // turnAway settles a message of a key that waits as forward says.
 func (t *turn) turnAway(k *key, m *Message) {
-	if t.cfg.Forward == ForwardDrop && !t.onTrial() {
+	if t.cfg.Forward == ForwardDrop && !t.route.doubt {
 		t.settle(m, Outcome{Action: DropMessage, Why: "its key waits and forward is drop", Err: k.lastErr})
 		return
 	}

@@ -130,12 +130,14 @@ type RouteTrip struct {
 	Keys int `koanf:"keys"`
 }
 
-// DeadTrip is what verdicts suspend a route: of its last Of completions a share of at least Share was dead, over at least three
-// keys. Messages then wait until an operator resumes the route.
+// DeadTrip is what verdicts suspend a route: of its last Of answers a share of at least Share was dead, over at least three keys, and
+// no success came when one was due. Then dead is not believed: messages wait, the route asks with a few of them whether that has
+// changed, and it flows when one succeeds, or when an operator resumes it.
 type DeadTrip struct {
 	// Share that must have been dead, above 0 to 1. Zero means 0.9.
 	Share float64 `koanf:"share"`
-	// Of is how many completions are looked at, at most 10000. 0, or nil, means that the route is never suspended.
+	// Of is how many answers are looked at, at most 10000, and how many dead letters there are at most from one success to the
+	// next. 0, or nil, means that the route is never suspended.
 	Of *int `koanf:"of"`
 }
 

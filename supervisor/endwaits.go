@@ -15,12 +15,11 @@ type Ended struct {
 // EndWaits has the route and all its keys probe now, whatever they wait for: a trip, a Retry-After, a fault that stopped the
 // route, or an operator who suspended the key. Messages that wait outside the group for their own delay still do.
 //
-// A route that is suspended goes on as how says; all others try one message first in any case. AtOnce ends a trial: dead is an
-// answer again.
+// A route that is suspended goes on as how says; all others ask first in any case.
 func (g *Group) EndWaits(how Resumption) Ended {
 	t := g.lock()
 	rs := &t.route
-	ended := Ended{Route: rs.is(), Why: rs.outage.why, Since: rs.outage.since}
+	ended := Ended{Route: rs.shown(), Why: rs.outage.why, Since: rs.outage.since}
 	for _, k := range t.keys {
 		switch t.endWait(k) {
 		case Waiting:
@@ -29,15 +28,12 @@ func (g *Group) EndWaits(how Resumption) Ended {
 			ended.Suspended++
 		}
 	}
-	switch rs.is() {
+	switch rs.shown() {
 	case Suspended:
 		t.resumeRoute(how)
 		t.call(t.opts.More)
 	case Waiting, Probing:
 		rs.restarts, rs.notBefore = 0, time.Time{}
-		if how == AtOnce {
-			rs.trial = false
-		}
 		t.beginRound("resumed")
 		t.call(t.opts.More)
 	}

@@ -19,10 +19,8 @@ type evidence struct {
 	last   []completion // a ring, begun by a failure
 	next   int
 	failed int // of last
-	// Completions since the last success, and how many there usually are from one success to the next. 0: none succeeded yet.
-	since, spacing int
-	streak         int // successes in a row
-	good           goodKeys
+	rhythm rhythm
+	good   goodKeys
 }
 
 type completion struct {
@@ -38,32 +36,11 @@ func newEvidence(c Config) evidence {
 	}
 }
 
-const (
-	// overdueFactor is how many usual distances without a success are an outage: chance makes one of eight once in 3,000.
-	overdueFactor = 8
-	// maxOverdue bounds it, so that an outage after an attack costs no more attempts than this.
-	maxOverdue = 5000
-)
-
 // succeeded notes that a handler answered.
 func (e *evidence) succeeded(key string, now time.Time) {
-	distance := e.since + 1
-	if e.since = 0; distance > 1 {
-		e.streak = 0
-	}
-	e.streak++
-	switch {
-	case distance >= e.spacing:
-		e.spacing = distance
-	case e.streak > 4:
-		// Rare among failures, and the rule after an outage: the next one is to be noticed as soon.
-		e.spacing -= e.spacing / 2
-	default:
-		e.spacing -= (e.spacing - distance + 63) / 64
-	}
+	e.rhythm.succeeded()
 	if e.failed > 0 { // a route without failures pays nothing for this
 		e.add(completion{key, false, now})
-		e.good.add(key)
 	}
 }
 
@@ -72,13 +49,10 @@ func (e *evidence) fails(key string, now time.Time) bool {
 	if e.of == 0 {
 		return false
 	}
-	e.since = min(e.since+1, maxOverdue)
+	e.rhythm.failed()
 	e.add(completion{key, true, now})
-	return len(e.last) == e.of && e.failed >= e.need && e.since >= e.overdue() && e.recent(now) && e.distinct()
+	return len(e.last) == e.of && e.failed >= e.need && e.rhythm.overdue(maxOverdue) && e.recent(now) && e.distinct()
 }
-
-// overdue is how many completions without a success are more than chance.
-func (e *evidence) overdue() int { return min(overdueFactor*max(0, e.spacing-1), maxOverdue) }
 
 func (e *evidence) add(c completion) {
 	if c.failed {
@@ -124,7 +98,7 @@ func (e *evidence) clear() {
 	e.last, e.next, e.failed = e.last[:0], 0, 0
 }
 
-// goodKeys are the keys that succeeded lately while others failed: the best ones to ask whether all is well again.
+// goodKeys are keys that succeeded lately, while others failed or often: the best ones to ask whether all is well again.
 type goodKeys struct {
 	known map[string]struct{}
 	names []string // a ring
@@ -155,7 +129,7 @@ func (g *goodKeys) add(key string) {
 	g.next = (g.next + 1) % maxGoodKeys
 }
 
-// remove is for a key that failed.
+// remove is for a key that failed, or whose message was dead.
 func (g *goodKeys) remove(key string) {
 	delete(g.known, key) // its name in the ring makes room for another one in its turn
 }

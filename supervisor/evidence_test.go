@@ -54,10 +54,10 @@ func TestEvidence_forgetsWhatIsOlderThanTheWindow(t *testing.T) {
 
 // However large the share of keys that fail, the route does not trip while successes come as often as before.
 func TestEvidence_aSteadyFewSuccessesKeepTheRouteFlowing(t *testing.T) {
-	e, now, trips := newTestEvidence(50), time.Now(), 0
+	e, now, trips, chance := newTestEvidence(50), time.Now(), 0, rand.New(rand.NewPCG(1, 2))
 	e.succeeded("good", now)
 	for i := range 100_000 {
-		if rand.IntN(100) == 0 {
+		if chance.IntN(100) == 0 {
 			e.succeeded("good", now)
 		} else if e.fails(fmt.Sprint("bad", i), now) {
 			trips++

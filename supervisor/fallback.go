@@ -140,7 +140,7 @@ func (t *turn) offerAll() {
 // lend gives the fallback what it has slots for. It comes after startAll, so that the main handler has its probes first.
 func (t *turn) lend() {
 	f := &t.fallback
-	if f.keys.len() == 0 || t.standsStill() || t.onTrial() || teeth.Lend() {
+	if f.keys.len() == 0 || t.standsStill() || t.route.doubt || teeth.Lend() {
 		return
 	}
 	for f.keys.len() > 0 && f.lent < f.Concurrency {
@@ -352,7 +352,7 @@ func (t *turn) dies(k *key, m *Message, o Outcome) {
 	switch {
 	case !t.fallback.Exhausted, t.keptApart(m):
 		t.settle(m, o)
-	case t.turnsAway():
+	case t.paused:
 		t.turnAwayPaused(m)
 	case t.closing:
 		t.giveBack(m, time.Time{}, "shutting down", nil)

@@ -95,6 +95,7 @@ type Counts struct {
 	Hangs     uint64
 	Trips     uint64 // of keys
 	RouteTrip uint64
+	DeadTrip  uint64 // suspensions of the route
 	Evicted   uint64 // given back because the stash was full
 	Children  uint64 // made
 }
@@ -134,7 +135,7 @@ func New(opts Options) *Group {
 }
 
 // standsStill tells whether nothing may start, whatever waits.
-func (t *turn) standsStill() bool { return t.closing || t.turnsAway() || t.held }
+func (t *turn) standsStill() bool { return t.closing || t.paused || t.held }
 
 // leave is the end of a goroutine that Close waits for.
 func (g *Group) leave() { g.goes.Done() }

@@ -37,13 +37,13 @@ func (t *turn) admit(k *key, m *Message) {
 	case t.expired(m):
 		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: m.LastErr})
 		return
-	case t.turnsAway():
+	case t.paused:
 		t.turnAwayPaused(m)
 		return
 	}
 	t.slots.recent.saw(m.Key, t.now)
 	if !m.judged() && k.flows() {
-		t.hurryRoute()
+		t.hurryRoute(m.Key)
 	}
 	if k.is(Suspended) {
 		t.refuse(k, m)

@@ -92,14 +92,13 @@ func (t *turn) judge(r *run, res *result) {
 	case v.Kind == Snooze:
 		t.snooze(k, m, v)
 	case v.Kind == Dead && t.distrusts():
-		told = nothing
 		t.doubted(r, v.Err)
+		t.endRound(r, told)
+		return
 	default:
 		t.answered(r, v)
 	}
-	if told == something {
-		t.watchFlood(r, v)
-	}
+	t.watchFlood(r, v)
 	t.endRound(r, told)
 }
 
@@ -151,7 +150,7 @@ func (t *turn) answered(r *run, v Verdict) {
 	}
 	if r.late {
 		if r.round > 0 {
-			t.routeAnswered(r)
+			t.routeAnswered(r, v.Kind)
 		}
 		return
 	}
@@ -160,7 +159,7 @@ func (t *turn) answered(r *run, v Verdict) {
 		k.restarts = 0
 	}
 	k.state.answered(t, k)
-	t.routeAnswered(r)
+	t.routeAnswered(r, v.Kind)
 	if v.StopChild {
 		t.cleanStop(k, v.Err)
 	}
@@ -275,7 +274,7 @@ func (t *turn) keep(k *key, m *Message) {
 	switch {
 	case t.closing, t.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
 		t.deliver(m)
-	case t.turnsAway():
+	case t.paused:
 		t.admit(k, m) // k is not forgotten by the one who is at work on it
 	case k.is(Suspended):
 		t.refuse(k, m)

@@ -424,9 +424,6 @@ func (m *model) heal(next uint64) {
 		for k := range m.c.maxKeys {
 			b.g.ResumeKey(fmt.Sprint("k", k+1))
 		}
-		if b.g.Status().State == Suspended {
-			b.g.EndWaits(AtOnce)
-		}
 		time.Sleep(time.Hour)
 		m.verify()
 	}

@@ -1,5 +1,7 @@
 package supervisor
 
+import "time"
+
 // Pause lets nothing of the route start until Resume. What runs goes on; Free is zero. What has not started is given back, so
 // that whoever is resumed first, on whatever instance, can have it.
 func (g *Group) Pause() {
@@ -16,23 +18,13 @@ func (g *Group) Pause() {
 
 // sendAwayPaused gives a message back that waited here: at once, or when its own delay is over.
 func (t *turn) sendAwayPaused(_ *key, m *Message) {
-	t.giveBack(m, t.awayUntil(m), t.whyAway(), nil)
+	t.giveBack(m, t.awayUntil(m), "the route is paused", nil)
 }
 
-func (t *turn) whyAway() string {
-	if t.paused {
-		return "the route is paused"
-	}
-	return "the route is suspended"
-}
-
-// turnsAway tells whether all that arrives goes back, for an operator paused the route or has to resume it.
-func (t *turn) turnsAway() bool { return t.paused || t.route.is() == Suspended }
-
-// turnAwayPaused gives a message back that arrives although the route is paused, or suspended: it was asked for before, or for another
+// turnAwayPaused gives a message back that arrives although the route is paused: it was asked for before, or for another
 // route of its durable. It stays away for a while, longer each time, and Resume calls it back.
 func (t *turn) turnAwayPaused(m *Message) {
-	t.giveBack(m, t.now.Add(inVain(m)), t.whyAway(), nil)
+	t.giveBack(m, t.now.Add(inVain(m)), "the route is paused", nil)
 	t.last().Suspended = true
 }
 
@@ -56,4 +48,12 @@ func (g *Group) Resume() {
 		t.call(t.opts.More)
 	}
 	t.unlock()
+}
+
+// awayUntil is zero, for at once, or when the message's own delay is over.
+func (t *turn) awayUntil(m *Message) time.Time {
+	if m.Due.After(t.now) {
+		return m.Due
+	}
+	return time.Time{}
 }

@@ -112,7 +112,7 @@ func (o *outside) expect(until time.Time) {
 	}
 }
 
-// expectAbsent is for the end of a pause or a suspension: what was turned away meanwhile is as likely to come as ever.
+// expectAbsent is for the end of a pause: what was turned away meanwhile is as likely to come as ever.
 func (t *turn) expectAbsent() {
 	until := t.now.Add(t.outsideFor())
 	for _, k := range t.keys {

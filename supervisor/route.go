@@ -2,12 +2,14 @@ package supervisor
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"time"
 )
 
 // route is the supervisor of the whole route: it waits, like a key, when what all its keys depend on is down.
 type route struct {
 	state     routeState
+	told      State // what others were told last
 	outage    outage
 	lastErr   error
 	stopped   error     // a fault that only somebody else can mend: the handler cannot start, or does not return
@@ -16,7 +18,8 @@ type route struct {
 	evidence  evidence
 	flood     flood
 	rounds    rounds
-	trial     bool  // resumed for one: until it flows, or is suspended again, one message is tried at a time, and dead is no answer
+	doubt     bool  // it is suspended: dead is not believed
+	trial     bool  // an operator has it ask one message now, for however long that runs
 	probes    int   // that run, of this round and of earlier ones
 	epoch     int32 // counts how often the route came to flow
 	old       int   // of what runs, handlers and factories that began before that
@@ -37,6 +40,14 @@ type routeState interface {
 }
 
 func (s *route) is() State { return s.state.is() }
+
+// shown is the state that others see.
+func (s *route) shown() State {
+	if s.doubt {
+		return Suspended
+	}
+	return s.is()
+}
 
 func (s *route) flows() bool { return s.state.is() == Flowing }
 
@@ -70,9 +81,13 @@ func (t *turn) moveRoute(to routeState, why string, delay time.Duration) {
 	if !mayMove(from, to.is()) {
 		panic(fmt.Sprintf("supervisor: route: no move from %v to %v", from, to.is()))
 	}
-	t.tell(Event{Route: true, From: from, To: to.is(), Why: why, Delay: delay, Restarts: s.restarts, Err: s.lastErr})
-	s.outage.moved(from, to.is(), why, t.now)
 	s.state = to
+	was := s.told
+	if s.told = s.shown(); s.told == Suspended && was == Suspended {
+		return // how it waits and asks meanwhile is its own business
+	}
+	t.tell(Event{Route: true, From: was, To: s.told, Why: why, Delay: delay, Restarts: s.restarts, Err: s.lastErr})
+	s.outage.moved(was, s.told, why, t.now)
 }
 
 // routeFailed takes in a failure of any key.
@@ -82,10 +97,20 @@ func (t *turn) routeFailed(r *run, err error) {
 }
 
 // routeAnswered takes in a success of any key, or an answer that is one.
-func (t *turn) routeAnswered(r *run) {
-	t.route.evidence.succeeded(r.k.name, t.now)
+func (t *turn) routeAnswered(r *run, how Kind) {
+	e := &t.route.evidence
+	e.succeeded(r.k.name, t.now)
+	switch {
+	case how == Dead:
+		e.good.remove(r.k.name)
+	case e.failed > 0, t.route.flood.deads > 0, rand.Uint32()%goodEvery == 0:
+		e.good.add(r.k.name)
+	}
 	t.route.state.answered(t, r)
 }
+
+// goodEvery is of how many successes one, by chance, tells of a good key while nothing is wrong.
+const goodEvery = 8
 
 // failRoute stops the route for a fault that no message is to blame for. It tries again by itself, like a route that
 // tripped, but says that it is stopped.
@@ -165,7 +190,7 @@ func (t *turn) routeFlows(why string) {
 	if s.is() != Probing { // a probe of an earlier round, or an operator
 		t.moveRoute(new(routeProbing), why, 0)
 	}
-	s.restarts, s.rounds.size, s.notBefore, s.trial = 0, 0, time.Time{}, false
+	s.restarts, s.rounds.size, s.notBefore, s.doubt, s.trial = 0, 0, time.Time{}, false, false
 	s.epoch++
 	s.old = t.busy()
 	f := &routeFlowing{ramp: firstRamp, rampAt: t.now.Add(rampEvery)}

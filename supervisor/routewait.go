@@ -36,13 +36,14 @@ func (s *routeWaiting) attend(t *turn) {
 // routeAgain makes the route wait for its next probes, longer each time.
 func (t *turn) routeAgain(why string) {
 	s := &t.route
+	s.trial = false
 	delay := t.cfg.Restart.Delay(s.restarts)
 	if s.restarts < 1<<30 {
 		s.restarts++
 	}
 	t.routeWait(delay, why)
-	if _, m := t.chooseRouteProbe(unjudged); m != nil {
-		t.hurryRoute()
+	if k, _ := t.chooseRouteProbe(unjudged); k != nil {
+		t.hurryRoute(k.name)
 	}
 }
 
@@ -56,12 +57,8 @@ func (t *turn) pauseRoute(pause time.Duration, err error) {
 	}
 }
 
-// routeWait lets nothing of the route start for so long. What is in the window moves to the stash. A route that is suspended
-// waits for an operator already.
+// routeWait lets nothing of the route start for so long. What is in the window moves to the stash.
 func (t *turn) routeWait(delay time.Duration, why string) {
-	if t.route.is() == Suspended {
-		return
-	}
 	w := &routeWaiting{began: t.now, until: later(t.now.Add(delay), t.route.notBefore)}
 	t.route.evidence.clear()
 	t.moveRoute(w, why, delay)
@@ -87,13 +84,17 @@ func (t *turn) routeWait(delay time.Duration, why string) {
 // whatever the others do.
 const freshProbeEvery = 5 * time.Second
 
-// hurryRoute shortens the wait of the route for messages that nobody has judged.
-func (t *turn) hurryRoute() {
+// hurryRoute shortens the wait of the route for a message of the key that nobody has judged.
+func (t *turn) hurryRoute(key string) {
 	w, ok := t.route.state.(*routeWaiting)
 	if !ok {
 		return
 	}
-	if soonest := later(w.began.Add(freshProbeEvery), t.route.notBefore); soonest.Before(w.until) {
+	most := freshProbeEvery
+	if t.route.doubt && t.route.evidence.good.has(key) {
+		most = min(most, t.cfg.Restart.Delay(0)) // bad messages of others may be all that the route waits for
+	}
+	if soonest := later(w.began.Add(most), t.route.notBefore); soonest.Before(w.until) {
 		w.until = later(soonest, t.now)
 		t.alarm.arm(w.until)
 	}

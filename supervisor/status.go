@@ -10,12 +10,12 @@ import (
 
 // Status is a snapshot of a group.
 type Status struct {
-	State  State // of the route: flowing, waiting or probing
+	State  State // of the route: flowing, waiting, probing or suspended
 	Paused bool
 	Failed error     // the route is stopped for this reason, and tries again at Until
 	Why    string    // the last failure that it waits for; while it probes, too
 	Since  time.Time // waiting or probing: when it flowed last; flowing: since when
-	Until  time.Time // waiting: when it is over
+	Until  time.Time // waiting, suspended: when the next messages are asked; zero when that is now
 
 	Running, Stuck int
 	Window         int // messages that wait for a slot
@@ -55,7 +55,7 @@ func (g *Group) Status() Status {
 	t := g.lock()
 	defer t.unlock()
 	s := Status{
-		State: t.route.is(), Paused: t.paused, Failed: t.route.stopped, Why: t.route.outage.why, Since: t.route.outage.since, Until: t.route.until(),
+		State: t.route.shown(), Paused: t.paused, Failed: t.route.stopped, Why: t.route.outage.why, Since: t.route.outage.since, Until: t.route.until(),
 		Running: t.slots.running.n + t.slots.overdue.n, Stuck: t.slots.stuck, Window: t.window.messages, StashMessages: t.stash.messages,
 		StashBytes: t.stash.bytes, Children: t.nursery.kids, Keys: make(map[State]int), Counts: t.counts, Limited: t.limitedNow(),
 	}

@@ -53,7 +53,7 @@ nats: {url: "%s"}
 routes:
   - {name: discard, subjects: [orders.discard.>], handler: discard}
   - {name: hook, subjects: [orders.hook.>], handler: {http: {url: "$HOOK", forward_headers: [Twice, Nul, Big, Many, Latin]}}}
-  - {name: dead, subjects: [orders.dead.>], handler: {http: {url: "$HOOK"}}}
+  - {name: dead, subjects: [orders.dead.>], handler: {http: {url: "$HOOK"}}, supervisor: {dead_trip: {of: 0}}}
 `, w.s.URL()))
 	w.hook.answers(func(r request) (int, string) {
 		if strings.HasPrefix(r.subject, "orders.dead.") {

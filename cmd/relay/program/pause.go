@@ -50,8 +50,8 @@ failures, a Retry-After, the suspension of keys that gave up, the stop of a rout
 instance. What waited is tried with one message first; if that fails, it waits again. With a ROUTE alone, keys that operators
 paused are resumed, too, and named. The delays of single messages go on.
 
-A route that was suspended because nearly all was answered with dead (dead_trip) flows at once. With --trial it starts one message
-first: when that is dead, too, the message stays and the route is suspended again.`,
+A route that was suspended because nearly all was answered with dead (dead_trip) flows at once, and believes it again. With --trial it asks
+one message now: when that is dead, too, the message stays, and so does the suspension.`,
 		Example: `  relay resume billing
   relay resume billing --trial
   relay resume billing orders.us.created`,

@@ -299,7 +299,7 @@ func nextOf(name string, r consumer.RouteStatus, now time.Time) string {
 	case consumer.RoutePaused:
 		return fmt.Sprintf("nothing, until: relay resume %s", name)
 	case consumer.RouteSuspended:
-		return fmt.Sprintf("nothing, until: relay resume %s (with --trial one message first)", name)
+		return fmt.Sprintf("messages are asked %s, and none of them is dead-lettered; all flow when one succeeds. One is asked now with: relay resume %s --trial; without --trial all flow, and dead is believed again", in(r.Until, now), name)
 	case consumer.RouteStopped:
 		return fmt.Sprintf("mend what it says; then it goes on by itself, or now with: relay resume %s", name)
 	case consumer.RouteDraining:

@@ -82,6 +82,7 @@ func runEmbed(args []string) error {
 		route.Retry.Policy = "constant"
 	}
 	route.Supervisor.TripAfter, route.Supervisor.RouteTripAfter = &c.TripAfter, &c.RouteTripAfter
+	route.Supervisor.DeadTrip.Of = new(0)
 	route.Supervisor.MaxStuck = c.MaxStuck
 	route.Stash.Messages = c.Stash
 	r, err := consumer.New(nc, consumer.Config{Service: c.Service, Instance: c.Instance, Drain: c.Drain, Logger: log}, route)

@@ -1,0 +1,88 @@
+package supervisor
+
+import "time"
+
+// A route is suspended when it got nearly nothing but dead for an answer (see flood.go). What answers is not believed any more: a
+// message that is answered so stays, whenever its run began, and so a broken endpoint costs no more dead letters than DeadTrip
+// says, however many messages are in flight and however often it is asked.
+//
+// It waits and asks in rounds like a route that tripped, so that publishers of bad messages cannot stop the others: the first
+// round at once, and a message of a key that succeeded lately first. The first success ends it. To others all of that is one
+// state, Suspended.
+
+// suspendRoute lets nothing of the route start but what it asks with, until a message succeeds or an operator resumes it.
+func (t *turn) suspendRoute(why string) {
+	t.counts.DeadTrip++
+	t.route.flood.clear()
+	t.route.doubt = true
+	t.routeWait(0, why)
+}
+
+// distrusts tells whether the verdict dead is not believed, whenever the run began: its message stays.
+func (t *turn) distrusts() bool { return t.route.doubt }
+
+// doubted takes in a run whose verdict dead is not believed.
+func (t *turn) doubted(r *run, err error) {
+	r.m.probes++ // others are asked before it
+	t.route.evidence.good.remove(r.k.name)
+	t.route.state.failed(t, r, err)
+	t.keep(r.k, r.m)
+}
+
+// watchFlood suspends the route when dead letters would flood it.
+func (t *turn) watchFlood(r *run, v Verdict) {
+	f := &t.route.flood
+	switch v.Kind {
+	case Ack, Drop:
+		f.succeeded(t.began(r))
+	case Dead:
+		if f.died(r.k.name, t.began(r)) {
+			t.route.lastErr = v.Err
+			t.suspendRoute(f.why(v.Err))
+		}
+	}
+}
+
+// began is when r did, roughly.
+func (t *turn) began(r *run) time.Time { return r.deadline.Add(-t.opts.Timeout) }
+
+// resumeRoute lets a suspended route flow, or try one message now.
+func (t *turn) resumeRoute(how Resumption) {
+	if how == AtOnce {
+		t.routeFlows("resumed")
+		return
+	}
+	t.route.restarts, t.route.notBefore, t.route.trial = 0, time.Time{}, true
+	t.beginRound("resumed for a trial")
+}
+
+// Resumption is how a suspended route goes on.
+type Resumption uint8
+
+const (
+	// AtOnce lets all messages start, and dead is an answer again.
+	AtOnce Resumption = iota
+	// Trial lets one message start now. When it succeeds the route flows; otherwise the route stays suspended, and so does the
+	// message, whatever the answer.
+	Trial
+)
+
+// Inherit has g go on where old, the group of the same route before it began anew, has ended: suspended if old was, and with the
+// answers that old got. It is called before the first message is delivered.
+func (g *Group) Inherit(old *Group) {
+	o := old.lock()
+	f, doubt, outage, err := o.route.flood, o.route.doubt, o.route.outage, o.route.lastErr
+	o.unlock()
+	t := g.lock()
+	defer t.unlock()
+	if mine := t.route.flood; f.of != mine.of || f.need != mine.need {
+		f = mine
+	}
+	t.route.flood = f
+	if !doubt || f.of == 0 {
+		return
+	}
+	t.route.lastErr = err
+	t.suspendRoute(outage.why)
+	t.route.outage.since = outage.since
+}
