@@ -71,6 +71,9 @@ type Balance struct {
 	Bound   uint64 `json:"bound"`
 	Verdict string `json:"verdict"`
 	Text    string `json:"text"`
+
+	// final: nothing moves, and no instance has anything to add.
+	final bool
 }
 
 // Compare sets a record beside what the server said before and after the record was read. lives tells whether an instance
@@ -114,7 +117,9 @@ func Compare(r *Record, before, after Server, lives func(name string) bool) Bala
 	} else {
 		b.Bound = lost + b.Twice + undelivered + r.Unsure
 	}
-	b.judge(before.same(after))
+	quiet := before.same(after)
+	b.final = quiet && len(r.Instances) == 0
+	b.judge(quiet)
 	return b
 }
 

@@ -30,7 +30,7 @@ const again = 300 * time.Millisecond
 func (a *Auditor) Audit(ctx context.Context, stream, durable string, alone bool, patience time.Duration) (Balance, error) {
 	for began := time.Now(); ; {
 		b, err := a.once(ctx, stream, durable, alone)
-		if err != nil || b.Verdict == Balanced && b.Uncounted == 0 || b.Verdict == Unknown || time.Since(began) >= patience {
+		if err != nil || b.Verdict == Balanced && b.Uncounted == 0 || b.Verdict == Unknown || b.final || time.Since(began) >= patience {
 			return b, err
 		}
 		select {

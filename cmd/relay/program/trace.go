@@ -1,0 +1,375 @@
+package program
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/subject"
+)
+
+func newTrace(o *options) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "trace ID|STREAM/SEQUENCE", Short: "the life of one message: when it was published, each failure, where it is, what happens next", Args: args(cobra.ExactArgs(1)),
+		Long: `Trace gathers what is stored of a message: in its stream, in its durables, the record of its attempts, the retry stream, the
+dead letters with the failures before each replay, and what instances say of its key. The ID is that of the log, of handlers (Relay-Id)
+and of dead letters. A message that was done leaves no record: trace says that its durable is through with it.`,
+		Example: "  relay trace ORDERS/17\n  relay trace 'ORDERS~billing~17~djeyvh9o2bcd' --json",
+		RunE: func(c *cobra.Command, a []string) error {
+			l, err := parseTraced(a[0])
+			if err != nil {
+				return err
+			}
+			return o.withClient(c, func(ctx context.Context, cl *client) error {
+				if err := l.gather(ctx, cl); err != nil {
+					return err
+				}
+				if asJSON {
+					return printJSON(c.OutOrStdout(), l)
+				}
+				l.print(c.OutOrStdout())
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// life is what is known of one message, as --json prints it.
+type life struct {
+	Stream    string     `json:"stream"`
+	Sequence  uint64     `json:"sequence"`
+	Consumer  string     `json:"consumer,omitempty"` // of the id, if one was given
+	Published *time.Time `json:"published,omitempty"`
+	Subject   string     `json:"subject,omitempty"`
+	// Stored tells whether the message is in its stream still.
+	Stored bool        `json:"stored"`
+	Past   []happening `json:"past"`
+	Places []place     `json:"places"`
+}
+
+// happening is something that is over.
+type happening struct {
+	Time  *time.Time `json:"time,omitempty"`
+	What  string     `json:"what"`
+	Error string     `json:"error,omitempty"`
+}
+
+// place is where the message is, or was last seen.
+type place struct {
+	Where string     `json:"where"` // stream, durable, parked, dead, through
+	Text  string     `json:"text"`
+	Route string     `json:"route,omitempty"`
+	Due   *time.Time `json:"due,omitempty"`
+	Next  string     `json:"next"`
+}
+
+// parseTraced reads an id, or stream and sequence.
+func parseTraced(s string) (*life, error) {
+	parts := strings.Split(s, "~")
+	if len(parts) != 4 {
+		stream, seq, err := parseRetryID(s)
+		if err != nil {
+			return nil, fmt.Errorf("%w; or its id", err)
+		}
+		return &life{Stream: stream, Sequence: seq}, nil
+	}
+	stream, err1 := url.PathUnescape(parts[0])
+	durable, err2 := url.PathUnescape(parts[1])
+	seq, err3 := strconv.ParseUint(parts[2], 10, 64)
+	ns, err4 := strconv.ParseInt(parts[3], 36, 64)
+	if err := errors.Join(err1, err2, err3, err4); err != nil || stream == "" || durable == "" || seq == 0 {
+		return nil, fmt.Errorf("%w: %q is no id of a message (STREAM~CONSUMER~SEQUENCE~TIME, or STREAM/SEQUENCE)", errUsage, s)
+	}
+	at := time.Unix(0, ns).UTC()
+	return &life{Stream: stream, Consumer: durable, Sequence: seq, Published: &at}, nil
+}
+
+// gather asks for all that is stored.
+func (l *life) gather(ctx context.Context, cl *client) error {
+	if err := l.inStream(ctx, cl); err != nil {
+		return err
+	}
+	r, err := openRetries(ctx, cl)
+	if err != nil {
+		return err
+	}
+	err = r.each(ctx, "", func(m retry) bool {
+		if m.stream == l.Stream && m.sequence == l.Sequence && l.same(m.parked) {
+			l.waits(m)
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	if err := l.deadLetters(ctx, cl); err != nil {
+		return err
+	}
+	if err := l.durables(ctx, cl, r); err != nil {
+		return err
+	}
+	slices.SortStableFunc(l.Past, func(a, b happening) int {
+		if a.Time == nil || b.Time == nil {
+			return 0
+		}
+		return a.Time.Compare(*b.Time)
+	})
+	return nil
+}
+
+// same tells whether a parked message is this one, and not one that had the sequence before the stream was made anew.
+func (l *life) same(p *ack.Parked) bool {
+	return p == nil || l.Published == nil || p.Time.Equal(*l.Published)
+}
+
+// inStream looks for the message itself.
+func (l *life) inStream(ctx context.Context, cl *client) error {
+	stream, err := cl.js.Stream(ctx, l.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("there is no stream %s", printable(l.Stream))
+	}
+	if err != nil {
+		return err
+	}
+	m, err := stream.GetMsg(ctx, l.Sequence)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		if last := stream.CachedInfo().State.LastSeq; l.Sequence > last {
+			return fmt.Errorf("stream %s has no message %d yet: its last one is %d", printable(l.Stream), l.Sequence, last)
+		}
+	case err != nil:
+		return err
+	case l.Published != nil && !m.Time.Equal(*l.Published):
+		// Another one has its place: the stream was made anew.
+	default:
+		at := m.Time.UTC()
+		l.Stored, l.Published, l.Subject = true, &at, m.Subject
+	}
+	return nil
+}
+
+// waits notes that the message failed and waits.
+func (l *life) waits(m retry) {
+	l.Subject = or(l.Subject, m.Subject)
+	p := place{Where: m.Where, Route: strings.Join(m.Routes, ", "), Due: m.Due}
+	p.Text = fmt.Sprintf("waits in durable %s after %d %s", m.Durable, m.Attempts, plural(m.Attempts, "attempt"))
+	if m.parked != nil {
+		p.Text = fmt.Sprintf("is parked in the retry stream after %d %s", m.Attempts, plural(m.Attempts, "attempt"))
+		l.learn(m.parked.Origin)
+	}
+	p.Next = "its next attempt is due " + whenever(m.Due) + "; relay resume ROUTE ends the waits of a route"
+	if m.parked != nil {
+		p.Next = "it comes back to its route " + whenever(m.Due) + "; relay retries now hastens it"
+	}
+	if m.Dead != "" {
+		p.Text, p.Next = "is to be dead-lettered ("+m.Dead+"), which was not possible yet", "its dead letter is tried again by itself"
+	}
+	l.failures(m.First, m.Last, m.Attempts, or(m.Fault, m.Error))
+	l.Places = append(l.Places, p)
+}
+
+// learn takes over what travels with a message.
+func (l *life) learn(o ack.Origin) {
+	if l.Published == nil && !o.Time.IsZero() {
+		at := o.Time.UTC()
+		l.Published = &at
+	}
+	l.Subject = or(l.Subject, o.Subject)
+	for _, p := range o.Past {
+		at, job := p.Time.UTC(), ""
+		if p.Job != "" {
+			job = ", replayed by job " + p.Job
+		}
+		l.Past = append(l.Past, happening{&at, fmt.Sprintf("was dead-lettered (%s) after %d %s, and replayed since%s", p.Reason, p.Attempts, plural(p.Attempts, "attempt"), job), p.Error})
+	}
+	if o.Edited != "" {
+		l.Past = append(l.Past, happening{nil, "its body was edited by job " + o.Edited, ""})
+	}
+}
+
+// failures notes the first failure and the last one: of those between them nothing is stored.
+func (l *life) failures(first, last *time.Time, attempts int, why string) {
+	if attempts > 1 && first != nil && (last == nil || !first.Equal(*last)) {
+		l.Past = append(l.Past, happening{first, "failed for the first time", ""})
+	}
+	if last != nil {
+		l.Past = append(l.Past, happening{last, fmt.Sprintf("failed, attempt %d", attempts), why})
+	}
+}
+
+// deadLetters looks for the message there.
+func (l *life) deadLetters(ctx context.Context, cl *client) error {
+	store, err := dlq.Attach(ctx, cl.js, cl.cfg.Service)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f := dlq.Filter{}
+	if subject.ValidateLiteral(l.Subject) == nil {
+		f.Subject = l.Subject // which the server matches
+	}
+	for e, err := range store.List(ctx, f) {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil || e.Stream != l.Stream || e.Sequence != l.Sequence || l.Published != nil && !e.Time.Equal(*l.Published) {
+			continue // one that cannot be read is nobody's
+		}
+		l.learn(e.Origin)
+		l.failures(known(e.FirstFailure), known(e.LastFailure), e.Attempts, e.LastError)
+		at := e.StoredTime.UTC()
+		l.Past = append(l.Past, happening{&at, fmt.Sprintf("was dead-lettered (%s) by instance %s", e.Reason, e.Instance), ""})
+		l.Places = append(l.Places, place{
+			Where: "dead", Route: e.Route, Text: fmt.Sprintf("is dead letter %d of route %s", e.StoredSequence, e.Route),
+			Next: fmt.Sprintf("nothing, until somebody replays it: relay dlq show %d", e.StoredSequence),
+		})
+	}
+	return nil
+}
+
+// durables says how far those are that may have the message, when nothing else is known.
+func (l *life) durables(ctx context.Context, cl *client, r *retries) error {
+	routes := cl.cfg.Routes
+	seen := map[string]bool{}
+	for durable, names := range r.routes {
+		if seen[durable] || l.Consumer != "" && durable != l.Consumer {
+			continue
+		}
+		seen[durable] = true
+		c, err := cl.js.Consumer(ctx, l.Stream, durable)
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		info, mine := c.CachedInfo(), names
+		if l.Subject != "" && len(routes) > 0 {
+			mine = nil
+			for _, rt := range routes {
+				if slices.Contains(names, rt.Name) && slices.ContainsFunc(rt.Subjects, func(p string) bool { return subject.Matches(p, l.Subject) }) {
+					mine = append(mine, rt.Name)
+				}
+			}
+			if len(mine) == 0 {
+				continue
+			}
+		}
+		l.inDurable(ctx, cl, info, strings.Join(mine, ", "), mine)
+	}
+	if len(l.Places) == 0 {
+		l.Places = append(l.Places, place{Where: "nowhere", Text: "waits nowhere that relay knows", Next: "nothing: no route of the configuration has its subject, or it was through before a durable was made anew"})
+	}
+	return nil
+}
+
+// inDurable is where the message stands in a durable.
+func (l *life) inDurable(ctx context.Context, cl *client, info *jetstream.ConsumerInfo, route string, names []string) {
+	p := place{Where: "durable", Route: route}
+	switch {
+	case l.Sequence > info.Delivered.Stream && !l.Stored:
+		p.Text, p.Next = "was removed from its stream before durable "+info.Name+" had delivered it", "nothing: it is gone"
+	case l.Sequence > info.Delivered.Stream:
+		p.Where = "stream"
+		p.Text = fmt.Sprintf("was not delivered yet: durable %s is at %d, and %d wait in it", info.Name, info.Delivered.Stream, info.NumPending)
+		p.Next = "it is delivered when those before it are; " + l.standing(ctx, cl, names)
+	case len(l.Places) > 0:
+		return // where it is is known
+	case l.Sequence <= info.AckFloor.Stream:
+		p.Where = "through"
+		p.Text = "is settled: durable " + info.Name + " is through with all up to " + strconv.FormatUint(info.AckFloor.Stream, 10)
+		p.Next = "nothing: it was done, dropped, expired or forgotten, or a dead letter that was discarded or replayed since"
+	default:
+		p.Text = fmt.Sprintf("was delivered by durable %s: it is in a handler, in the memory of an instance, or done while an earlier one is not", info.Name)
+		p.Next = l.standing(ctx, cl, names)
+	}
+	l.Places = append(l.Places, p)
+}
+
+// standing is what instances say of the route and key of the message.
+func (l *life) standing(ctx context.Context, cl *client, names []string) string {
+	a, err := consumer.Ask(ctx, cl.conn.Conn, cl.cfg.Service, consumer.StatusRequest{Keys: 1000})
+	if err != nil {
+		return "no instance answers: relay run is not running, or cannot be reached"
+	}
+	for _, s := range a.Instances {
+		for _, rt := range s.Routes {
+			if !slices.Contains(names, rt.Name) {
+				continue
+			}
+			for _, k := range rt.Waiting {
+				if k.Key == keyFor(rt.Key, l.Subject) {
+					return fmt.Sprintf("its key %q is %s since %s on %s: %s; next try %s", k.Key, k.State, when(k.Since), s.Instance, or(k.Why, "-"), whenever(k.Until))
+				}
+			}
+			if rt.State != consumer.RouteFlowing {
+				return fmt.Sprintf("route %s is %s on %s: %s", rt.Name, rt.State, s.Instance, or(rt.Why, "-"))
+			}
+		}
+	}
+	return "its route flows"
+}
+
+// keyFor is the key of a message by the route's setting.
+func keyFor(setting, literal string) string {
+	switch setting {
+	case "subject":
+		return literal
+	case "route":
+		return ""
+	}
+	t, err := subject.ParseTemplate(setting)
+	if err != nil {
+		return literal
+	}
+	key, err := t.Expand(literal)
+	if err != nil {
+		return literal
+	}
+	return key
+}
+
+func (l *life) print(w io.Writer) {
+	stored := "it is in its stream"
+	if !l.Stored {
+		stored = "it is not in its stream any more"
+	}
+	fields(w, [][]string{
+		{"message", retryID(l.Stream, l.Sequence)}, {"subject", or(l.Subject, "?")},
+		{"published", whenever(l.Published) + "; " + stored},
+	})
+	rows := [][]string{}
+	for _, h := range l.Past {
+		text := h.What
+		if h.Error != "" {
+			text += ": " + h.Error
+		}
+		rows = append(rows, []string{whenever(h.Time), text})
+	}
+	if len(rows) > 0 {
+		fmt.Fprintln(w)
+		fields(w, rows)
+	}
+	for _, p := range l.Places {
+		fmt.Fprintln(w)
+		fields(w, [][]string{{"now", "it " + p.Text}, {"route", cmp.Or(p.Route, "-")}, {"next", p.Next}})
+	}
+}

@@ -1,0 +1,78 @@
+package program
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The life of messages: one that is through, one that failed and waits, one that is dead and was dead before, and one with hostile bytes.
+func TestTrace_livesOfMessages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+routes:
+  - name: billing
+    subjects: [orders.>]
+    start: all
+    handler: {http: {url: "$HOOK"}}
+    retry: {max_attempts: 5, policy: constant, min: 1m, max: 1m}
+    supervisor: {trip_after: 0}
+`)
+	w.hook.answers(func(r request) (int, string) {
+		switch r.subject {
+		case "orders.ok":
+			return 200, ""
+		case "orders.dead":
+			return 422, "no such \x1b[31morder"
+		}
+		return 500, "down"
+	})
+	w.run()
+	ok := w.publish("orders.ok", []byte("{}"), nil)
+	dead := w.publish("orders.dead", []byte("{}"), nil)
+	waits := w.publish("orders.us", []byte("{}"), nil)
+	trace := func(what any) (l life) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(must(t, w.dir, "trace", fmt.Sprint(what), "--json")), &l); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	where := func(seq uint64, place string) (found life) {
+		t.Helper()
+		eventually(t, place, func() bool {
+			found = trace(fmt.Sprintf("ORDERS/%d", seq))
+			return len(found.Places) == 1 && found.Places[0].Where == place
+		})
+		return found
+	}
+	where(ok, "through")
+	if l := where(waits, "durable"); !strings.Contains(l.Places[0].Text, "after 1 attempt") || l.Places[0].Due == nil || len(l.Past) != 1 || !strings.Contains(l.Past[0].Error, "down") {
+		t.Errorf("one that waits: %+v", l)
+	}
+	where(dead, "dead")
+	must(t, w.dir, "dlq", "replay", "--yes", "--wait")
+	var again life
+	eventually(t, "it is dead again, with its past", func() bool {
+		again = where(dead, "dead")
+		return len(again.Past) == 3 && strings.Contains(again.Past[0].What, "replayed since")
+	})
+	if again.Places[0].Route != "billing" || again.Published == nil {
+		t.Errorf("one that was replayed: %+v", again)
+	}
+	out := must(t, w.dir, "trace", fmt.Sprintf("ORDERS~billing~%d~%s", dead, base36(*again.Published)))
+	if strings.Contains(out, "\x1b") || !strings.Contains(out, "is dead letter") || !strings.Contains(out, "relay dlq show") {
+		t.Errorf("printed %q", out)
+	}
+	t.Log(out)
+	for arg, want := range map[string]string{"ORDERS/99": "has no message 99 yet", "NONE/1": "there is no stream NONE", "ORDERS": "names no message"} {
+		if code, _, said := relay(t, w.dir, "trace", arg); code == 0 || !strings.Contains(said, want) {
+			t.Errorf("%s: exit %d, %s", arg, code, said)
+		}
+	}
+}
+
+func base36(at time.Time) string { return strconv.FormatInt(at.UnixNano(), 36) }
