@@ -113,6 +113,7 @@ func (g *Group) offer(b *limit.Bucket) (more bool) {
 	}
 	if r != nil {
 		g.goes.Add(1)
+		t.startAll() // its key is not among those that wait any more, and there may be more room
 	}
 	t.tellMore()
 	t.unlock()

@@ -157,3 +157,30 @@ func TestLimits_rateAndALowerPace(t *testing.T) {
 		}
 	})
 }
+
+// A limit that had room for one is raised to four while all its messages are of one key: three more start at once. The key was asked
+// once only, and stood in no line any more.
+func TestLimits_regressionAKeyUsesAllTheRoomOfALargerLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := limit.NewBook()
+		l := book.Set("one", limit.Bounds{Places: 1})
+		var ran gauge
+		b := newBench(t, Options{Concurrency: 16, Limits: &Limits{Book: book, Name: "r", Always: []limit.Need{{Limit: l}}}})
+		defer b.close()
+		for i := range 20 {
+			b.send(ran.handler("r", time.Second), "key", uint64(i+1))
+		}
+		time.Sleep(500 * time.Millisecond)
+		l.Bound(limit.Bounds{Places: 4})
+		time.Sleep(400 * time.Millisecond)
+		synctest.Wait()
+		if n := ran.of("r"); n != 4 {
+			t.Errorf("%d have started, want 4", n)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if ran.max != 4 || ran.of("r") != 20 {
+			t.Errorf("%d ran, at most %d at once; want 20 and 4", ran.of("r"), ran.max)
+		}
+	})
+}

@@ -56,6 +56,7 @@ type seat struct {
 	member *Member
 	used   int
 	refs   int // Places that have it
+	asks   int // how often it was put in the line, also when it stood there
 }
 
 // slow is a pace below the configured one.
@@ -301,12 +302,13 @@ func (b *Bucket) Pass() {
 				break
 			}
 			first := b.line[0]
+			asks := first.asks
 			mu.Unlock()
 			more := first.member.Offer(b)
 			mu.Lock()
 			if i := slices.Index(b.line, first); i >= 0 {
 				b.line = slices.Delete(b.line, i, i+1)
-				if more {
+				if more || first.asks != asks { // it may have asked anew since it answered
 					b.line = append(b.line, first)
 				}
 			}
@@ -319,6 +321,7 @@ func (b *Bucket) Pass() {
 
 // stand puts a seat in the line. The lock is held.
 func (b *Bucket) stand(s *seat, now time.Time) {
+	s.asks++
 	if slices.Contains(b.line, s) {
 		return
 	}
