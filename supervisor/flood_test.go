@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,9 +192,12 @@ func TestFlood_badMessagesOfManyKeysSlowNobody(t *testing.T) {
 		seq, slow := uint64(0), 0
 		var sent []uint64
 		at := map[uint64]time.Duration{}
-		for i := range 4_000 { // 40 seconds: 100 messages a second, and one of them is good
+		const before = 1000             // so many that all good keys are known
+		for i := range before + 4_000 { // 40 seconds: 100 messages a second, and one of them is good
 			seq++
-			if i%100 == 99 || i < 100 {
+			if i < before {
+				b.send(succeed, fmt.Sprint("good", i%7), seq)
+			} else if i%100 == 99 {
 				at[seq] = time.Since(b.began)
 				sent = append(sent, seq)
 				b.send(succeed, fmt.Sprint("good", i%7), seq)
@@ -329,10 +333,10 @@ func TestFlood_aTrialIsOneMessage(t *testing.T) {
 func TestFlood_isOneStateForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{Config: Config{DeadTrip: DeadTrip{Of: new(10)}}})
-		works := false
+		var works atomic.Bool
 		for i := range uint64(100) {
 			b.send(func(context.Context, *Message, int) Verdict {
-				if works {
+				if works.Load() {
 					return ok
 				}
 				return Verdict{Kind: Dead, Err: errDown}
@@ -348,8 +352,9 @@ func TestFlood_isOneStateForOthers(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		works = true
+		works.Store(true)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		var told []string
 		for _, e := range b.events {
 			if e.Route {
