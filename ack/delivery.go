@@ -257,7 +257,7 @@ func (s *Session) resendDue(now time.Time) {
 // started a third time. It was certainly not taken if it never left, or if something sent later on the same connection
 // was answered.
 func (s *Session) mayRepeat(d *Delivery, sent moment, now time.Time) bool {
-	if d.fencedAt(s.at(now)) {
+	if s.fenced || d.fencedAt(s.at(now)) {
 		return false
 	}
 	return d.due.After(now) || d.unsent || sent > s.reconnected && s.contact > sent

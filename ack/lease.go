@@ -43,7 +43,9 @@ func (l *leaseList) remove(d *Delivery) {
 
 // lease begins a lease that was certainly young at the last proof of contact.
 func (s *Session) lease(d *Delivery) {
-	d.fence.Store(int64(s.contact) + int64(s.cfg.AckWait))
+	if d.fence.Store(int64(s.contact) + int64(s.cfg.AckWait)); s.fenced {
+		d.fence.Store(0)
+	}
 	d.beat = s.contact
 	s.leases.push(d)
 }

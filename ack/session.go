@@ -74,6 +74,7 @@ type Session struct {
 	contact     moment // proof of contact: sent then, and answered
 	reconnected moment // what was sent before may have been lost, and so may its answer
 	abandoned   bool
+	fenced      bool               // see Fence
 	resting     bool               // Run waits for woken
 	asking      context.CancelFunc // of what is asked of the server just now
 	pending     int                // AckPending as the server last said
@@ -194,6 +195,19 @@ func (s *Session) Abandon() {
 		}
 	}
 	s.settledUp()
+}
+
+// Fence says that others may have all deliveries from now on: nothing is sent for them any more but acks of what was handled.
+func (s *Session) Fence() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fenced = true
+	for d := s.leases.first; d != nil; d = d.next {
+		d.fence.Store(0)
+	}
+	for _, d := range s.naks {
+		d.fence.Store(0) // the next burst drops it
+	}
 }
 
 // Receive begins the lease of an arrived message. It returns nil without an error when the message needs no handling:

@@ -20,12 +20,13 @@ const (
 	RouteStalled      = "stalled"      // messages wait, and none has started for a while
 	RouteDisconnected = "disconnected" // from NATS
 	RouteLimited      = "limited"      // messages wait for room in a limit; as many as it allows start
+	RouteStandby      = "standby"      // another instance has it
 	RouteDraining     = "draining"     // the instance ends
 )
 
 // routeStates are all of them.
 var routeStates = []string{
-	RouteFlowing, RouteStarting, RouteWaiting, RouteProbing, RoutePaused, RouteSuspended, RouteStopped, RouteStalled, RouteDisconnected, RouteLimited, RouteDraining,
+	RouteFlowing, RouteStarting, RouteWaiting, RouteProbing, RoutePaused, RouteSuspended, RouteStopped, RouteStalled, RouteDisconnected, RouteLimited, RouteStandby, RouteDraining,
 }
 
 // condition is the state of the route, why, and since when if that is known. Of several reasons for nothing to start it is
@@ -42,6 +43,9 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 		return RouteStopped, stopped.Error(), stopAt
 	}
 	if state, why, since, yes := rt.starting(); yes {
+		return state, why, since
+	}
+	if state, why, since, yes := rt.standing(); yes && r.nc.IsConnected() {
 		return state, why, since
 	}
 	for _, s := range r.openSources() {

@@ -17,7 +17,7 @@ const maxAckPending = provision.MaxAckPending
 // provided is what this configuration says of the durable.
 func (s *source) provided() provision.Durable {
 	d := provision.Durable{
-		Name: s.durable, AckWait: s.routes[0].cfg.AckWait,
+		Name: s.durable, Pinned: s.leased(), AckWait: s.routes[0].cfg.AckWait,
 		Mark: provision.Mark{Service: s.relay.cfg.Service, Routes: make(map[string][]string)},
 	}
 	for _, p := range s.patterns {
@@ -155,7 +155,7 @@ func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer 
 	case !c.Own && len(c.Differs()) == 0:
 		return consumer, nil
 	case !s.relay.cfg.Adopt:
-		s.log.Info("the durable is given the subjects of this configuration", "was", provision.Filters(have), "is", provision.Filters(c.Want))
+		s.log.Info("the durable is changed to what this configuration says", "was", joinAnd(c.Differs()), "filters", provision.Filters(c.Want))
 	default:
 		s.log.Warn("changing a durable that exists", "was", joinAnd(c.Differs()), "filters", provision.Filters(c.Want))
 		return s.change(ctx, stream, have, c.Adopted(time.Now()))
@@ -165,6 +165,12 @@ func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer 
 
 // change gives a durable what relay cares about.
 func (s *source) change(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	if have.PriorityPolicy == jetstream.PriorityPolicyPinned && want.PriorityPolicy == jetstream.PriorityPolicyNone && len(have.PriorityGroups) > 0 {
+		// The server goes on with a pin that is set when the policy is none, and serves nobody until its time is over.
+		if err := stream.UnpinConsumer(ctx, s.durable, have.PriorityGroups[0]); err != nil {
+			return nil, fmt.Errorf("changing durable %s on stream %s: %w", s.durable, s.stream, err)
+		}
+	}
 	updated, err := stream.UpdateConsumer(ctx, provision.Changed(have, want))
 	if err != nil {
 		return nil, fmt.Errorf("changing durable %s on stream %s: %w", s.durable, s.stream, err)

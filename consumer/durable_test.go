@@ -52,7 +52,7 @@ func TestRelay_durableThatDiffersIsNeverAlteredSilently(t *testing.T) {
 		{"mem_storage", func(c *jetstream.ConsumerConfig) { c.MemoryStorage = true }, false},
 		{"priority_policy", func(c *jetstream.ConsumerConfig) {
 			c.PriorityPolicy, c.PriorityGroups = jetstream.PriorityPolicyPinned, []string{"a"}
-		}, false},
+		}, true},
 	} {
 		have := plain()
 		c.change(&have)

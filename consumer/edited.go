@@ -34,7 +34,8 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	}
 	c := s.judge(info.Config, stream, provision.Ever)
 	m := provision.MarkOf(info.Config.Metadata)
-	if adopted := m.Adopted != s.adopted; c.Own && !adopted {
+	// Whether one instance pulls or all do is decided at the start: two with different configurations would change it for ever in turn.
+	if adopted := m.Adopted != s.adopted; c.Own && !c.Policy && !adopted {
 		s.log.Info("the durable is given the subjects that its routes want", "was", provision.Filters(info.Config), "is", provision.Filters(c.Want))
 		if changed, err := s.change(ctx, stream, info.Config, c.Want); err != nil {
 			s.log.Warn("the durable does not get the subjects that its routes want; tried again soon", "error", err)

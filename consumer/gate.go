@@ -32,6 +32,7 @@ type gate struct {
 	gaps  []gap // open ones, oldest first; at most maxGaps
 	// shared: other instances take deliveries of the durable.
 	shared  bool
+	alone   bool          // the route is this instance's: nobody else takes deliveries
 	run     int           // deliveries without a gap before them since the latest gap, one for each aloneEvery
 	counted time.Time     // when run was counted up, or begun anew
 	span    time.Duration // AckWait and a little more
@@ -84,7 +85,7 @@ func (t *gate) prolong(until time.Time) {
 
 // begin is the state of a durable that is opened: pending of its deliveries are in nobody's hand, as far as is known.
 func (t *gate) begin(lastConsumer, ackFloor, delivered uint64, pending int, ackWait time.Duration, now time.Time) {
-	*t = gate{last: lastConsumer, top: delivered, span: ackWait + gateSlack}
+	*t = gate{last: lastConsumer, top: delivered, span: ackWait + gateSlack, alone: t.alone}
 	if pending > 0 {
 		t.add(gap{from: ackFloor, to: delivered + 1, missing: pending, event: true}, now)
 	}
@@ -162,7 +163,7 @@ func (t *gate) open(now time.Time) (above uint64, until time.Time) {
 	rest := t.gaps[:0]
 	for _, p := range t.gaps {
 		filled, over := len(p.seen) >= p.missing, !now.Before(p.until)
-		if over && !filled && !p.event {
+		if over && !filled && !p.event && !t.alone {
 			t.shared = true // later gaps say nothing, either
 		}
 		if !filled && !over && (p.event || !t.shared) {
@@ -177,6 +178,12 @@ func (t *gate) open(now time.Time) (above uint64, until time.Time) {
 		above = rest[0].from
 	}
 	return above, until
+}
+
+// fill says that nothing is missing any more.
+func (t *gate) fill() {
+	clear(t.gaps)
+	t.gaps = t.gaps[:0]
 }
 
 // told is what the ordered routes of a source were told to hold.

@@ -64,6 +64,16 @@ func (g *grid) needed() bool {
 // now is the fleet, or nil: nothing needs it, or it could not be joined yet.
 func (g *grid) now() *fleet.Fleet { return g.fleet.Load() }
 
+// await returns the fleet when it is joined, or nil when ctx is done first.
+func (g *grid) await(ctx context.Context) *fleet.Fleet {
+	select {
+	case <-g.joined:
+		return g.now()
+	case <-ctx.Done():
+		return nil
+	}
+}
+
 // reason says why this instance can hold nothing, and since when; nil when it can, or when nothing needs that.
 func (g *grid) reason() (since time.Time, err error) {
 	if f := g.now(); f != nil {

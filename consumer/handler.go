@@ -93,6 +93,9 @@ type Msg struct {
 	Replay int
 	// Deadline is when this attempt times out.
 	Deadline time.Time
+	// Fence, of a route with instances: one, is a number that grows with each instance that gets the route. Who keeps the greatest one that it
+	// has seen can refuse what comes late from an instance that lost the route. Zero: all instances handle messages of the route.
+	Fence uint64
 
 	result *Result // nil: nobody waits for it
 }

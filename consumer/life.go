@@ -93,6 +93,14 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 	} else if consumer, err = s.compare(ctx, s.setup.stream, consumer); err != nil {
 		return err
 	}
+	if s.leased() {
+		if s.unit == nil || s.unit.tenure.lease.Load() == nil {
+			return nil // when this instance has the claim
+		}
+		if err = s.takeOver(ctx, s.setup.stream); err != nil {
+			return err
+		}
+	}
 	if err = s.open(ctx, s.setup.stream, consumer); err != nil {
 		s.close()
 	}

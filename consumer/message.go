@@ -95,7 +95,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	rt := m.route
 	began := time.Now()
 	// By its age since receipt a delivery could look young that a stalled link has brought late.
-	if m.delivery.FencedAt(began) {
+	if m.delivery.FencedAt(began) || !m.source.mayStart() {
 		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 	}
 	if m.suspect != nil {
@@ -108,7 +108,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 			return v
 		}
 		// The question took time.
-		if began = time.Now(); m.delivery.FencedAt(began) {
+		if began = time.Now(); m.delivery.FencedAt(began) || !m.source.mayStart() {
 			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 		}
 	}
@@ -130,6 +130,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	*msg = Msg{
 		Route: rt.cfg.Name, Subject: m.subject, Data: m.data, Header: m.header, Attempt: number, Deadline: deadline,
 		Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.delivery.Sequence, Time: m.delivery.Time,
+		Fence: m.source.fence(),
 	}
 	if o := m.origin; o != nil {
 		msg.Stream, msg.Consumer, msg.Sequence, msg.Time, msg.Replay = o.Stream, o.Consumer, o.Sequence, o.Time, o.Replay

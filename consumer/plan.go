@@ -56,6 +56,10 @@ func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []
 				faults = append(faults, overlaps(u.main, rt, u == units[j])...)
 			}
 		}
+		if on := units[j].main.routes; len(on) > 0 && on[0].cfg.Leased() != rt.cfg.Leased() {
+			faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("instances: is %s, and %s of route %s, which has the same durable: make them the same",
+				rt.cfg.Instances, on[0].cfg.Instances, on[0].cfg.Name)})
+		}
 		units[j].main.add(rt, rt.cfg.Subjects...)
 
 		units[j].dues = append(units[j].dues, r.dueSources(rt, stream, old[i])...)

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/link"
+	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -32,10 +33,11 @@ const lanes = 8
 // the window for as long as messages keep coming.
 type lane struct {
 	sub     *nats.Subscription
-	id      int // of the pull; later ones are greater
-	left    int // what the server may still send for it
-	bytes   int // of these, as the server counts them; it ends the pull before a message that is too many
-	asked   int // bytes, at the beginning
+	id      int    // of the pull; later ones are greater
+	pin     string // under which it was made
+	left    int    // what the server may still send for it
+	bytes   int    // of these, as the server counts them; it ends the pull before a message that is too many
+	asked   int    // bytes, at the beginning
 	expires time.Time
 }
 
@@ -250,7 +252,7 @@ func (s *source) pull(now time.Time) {
 	s.mu.Lock()
 	stop := s.draining || s.lost != nil || len(s.edits.stop) > 0
 	s.mu.Unlock()
-	stop = stop || now.Before(s.retryPull)
+	stop = stop || now.Before(s.retryPull) || !s.mayStart()
 	s.asked.expire(now)
 	free, room := s.asked.free(), s.room()
 	out, outBytes := s.asked.outstanding()
@@ -267,9 +269,21 @@ func (s *source) pull(now time.Time) {
 	if !s.relay.link.MayAsk(&s.puller, part, outBytes, bytes) || none {
 		return
 	}
+	expires, group := pullExpires, ""
+	if s.leased() {
+		if s.pin == "" { // the server tells it with the first message
+			if out > 0 {
+				return
+			}
+			batch = 1
+		}
+		// What is parked for longer than a lease would get messages when this instance may not start them any more.
+		expires = min(expires, s.relay.cfg.Fleet.lease())
+		group = fmt.Sprintf(`,"group":%q,"id":%q`, provision.PinGroup, s.pin)
+	}
 	s.asked.next++
 	id := s.asked.next
-	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d}`, batch, bytes, pullExpires, pullHeartbeat)
+	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d%s}`, batch, bytes, expires, pullHeartbeat, group)
 	to := s.relay.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable
 	if err := s.relay.nc.PublishRequest(to, strings.TrimSuffix(free.sub.Subject, "*")+strconv.Itoa(id), body); err != nil {
 		s.backOff(now) // disconnected
@@ -278,7 +292,7 @@ func (s *source) pull(now time.Time) {
 	if out == 0 {
 		s.lastHeard = now
 	}
-	free.id, free.left, free.bytes, free.asked, free.expires = id, batch, bytes, bytes, now.Add(pullExpires+time.Second)
+	free.id, free.pin, free.left, free.bytes, free.asked, free.expires = id, s.pin, batch, bytes, bytes, now.Add(expires+time.Second)
 }
 
 // reconnected forgets what the server has forgotten, and asks anew at once. A pull that survived because the server did
@@ -309,6 +323,9 @@ func (s *source) take(first *nats.Msg) {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
 			s.asked.got(m)
+			if s.leased() {
+				s.notePin(m)
+			}
 			s.mean += (m.Size() - s.mean) / 8
 			s.lastHeard, s.lastGot, s.refused = now, now, 0
 			s.admit(m, now, &s.batch)
@@ -367,7 +384,11 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		s.refused, s.puller.Least = 0, max(s.puller.Least, 2*unused) // it is larger than all that was asked for
 		return
 	}
+	pin := s.asked.pinOf(id)
 	s.asked.over(id)
+	if code == "423" || code == "409" && strings.EqualFold(text, "Leadership Change") {
+		s.losePin(pin)
+	}
 	s.log.Debug("pull refused", "status", code, "description", text)
 	if code == "409" && strings.EqualFold(text, "Leadership Change") {
 		s.session.LeaderChanged()

@@ -73,7 +73,7 @@ func (s *source) again(ctx context.Context) finding {
 		return finding{err: err}
 	}
 	info := consumer.CachedInfo()
-	if c := s.judge(info.Config, stream, provision.Ever); !c.Own && len(c.Differs()) > 0 {
+	if c := s.judge(info.Config, stream, provision.Ever); (!c.Own || c.Policy) && len(c.Differs()) > 0 {
 		return finding{err: &DurableDiffers{s.stream, s.durable, c.Differs()}}
 	}
 	next := newSource(s.relay, s.stream, s.durable, s.due)

@@ -40,7 +40,8 @@ type route struct {
 	reserving    chan struct{}   // held by who waits for room for a body
 	aside        aside
 	key          subject.Template
-	work         context.Context // of the slow path; set by serve
+	work         context.Context      // of the slow path; set by serve
+	unit         atomic.Pointer[unit] // likewise
 	count        *counters
 	callers      callers
 	shared       *sharedLife // of a Handler that is started or stopped; else nil
@@ -180,7 +181,7 @@ func (rt *route) trouble() error {
 	}
 	if rt.cfg.Leased() {
 		if since, err := rt.relay.grid.reason(); err != nil {
-			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), err)
+			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), noSession(err))
 		}
 	}
 	rt.mu.Lock()

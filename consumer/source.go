@@ -72,6 +72,7 @@ type source struct {
 	checkedAt time.Time    // when the watchdog last asked the server
 	puller    link.Puller  // its part of what the link brings
 	mean      int          // bytes, of the latest messages
+	pin       string       // of a leased one: what the server knows this instance by
 	unused    []*message
 	batch     batch // of take
 	gate      gate  // of ordered routes
@@ -163,13 +164,17 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.ordered = !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey })
 	if s.ordered {
 		now := time.Now()
+		s.gate.alone = s.leased()
 		s.gate.begin(info.Delivered.Consumer, info.AckFloor.Stream, info.Delivered.Stream, info.NumAckPending, info.Config.AckWait, now)
 		s.hold(now)
 	}
 	if s.answers, err = s.relay.nc.ChanSubscribe(s.inbox+".a.*", s.arrived); err != nil {
 		return err
 	}
-	return s.subscribe()
+	if err = s.subscribe(); err == nil && s.leased() {
+		s.takeBack(info)
+	}
+	return err
 }
 
 // close ends the subscriptions.

@@ -281,7 +281,9 @@ func (r *Relay) openAll(ctx context.Context, units []*unit) error {
 		return err
 	}
 	for _, s := range opened {
-		r.include(s)
+		if !s.leased() {
+			r.include(s)
+		}
 	}
 	return nil
 }

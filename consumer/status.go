@@ -53,6 +53,8 @@ type RouteStatus struct {
 	// Key and Order are those of the configuration.
 	Key   string `json:"key"`
 	Order string `json:"order"`
+	// Holder says which instance has the route; nil: all instances handle its messages.
+	Holder *HolderStatus `json:"holder,omitempty"`
 	// Running handlers, those that ignore their timeout, messages that wait for a slot, and for their key.
 	Running int            `json:"running"`
 	Stuck   int            `json:"stuck,omitempty"`
@@ -175,7 +177,7 @@ func (rt *route) status(keys int) RouteStatus {
 	s := RouteStatus{
 		Name: rt.cfg.Name, Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: string(rt.cfg.Order), State: state, Why: cut(why, maxTextLen), Since: known(since),
 		Running: g.Running, Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Keys: map[string]int{},
-		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(),
+		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(), Holder: rt.holder(),
 		Acked:   rt.count.settled[supervisor.AckMessage].Load() + rt.count.fallback.Load(),
 		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),
 		Dead:    rt.count.settled[supervisor.DeadLetter].Load(),

@@ -20,6 +20,11 @@ type unit struct {
 	once                            sync.Once
 	tally                           tally
 
+	tenure      tenure // of a leased one
+	noPulls     sync.Once
+	drained     sync.Once
+	interrupted int // of the drain
+
 	closing bool // Relay.mu is held for it
 }
 
@@ -35,8 +40,11 @@ func (u *unit) prepare() {
 	u.opening, u.stopOpening = context.WithCancel(r.ends)
 	u.work, u.stopWork = context.WithCancel(r.work)
 	u.slow, u.stopSlow = context.WithCancel(r.slow)
+	u.tenure.over, u.tenure.lose = context.WithCancel(u.work)
+	u.tenure.settled = make(chan struct{})
 	for _, rt := range u.main.routes {
 		rt.work = u.slow
+		rt.unit.Store(u)
 	}
 	for _, s := range u.sources() {
 		s.unit = u
@@ -53,6 +61,11 @@ func (u *unit) begin() {
 		return
 	}
 	r.units = append(r.units, u)
+	if u.leased() {
+		u.once.Do(func() { close(u.tried) }) // it was looked at, and is opened when this instance has the claim
+		u.living.Go(u.lead)
+		return
+	}
 	u.living.Go(func() { r.live(u.work, u.opening, u) })
 }
 
@@ -85,7 +98,9 @@ func (r *Relay) lastUnits() []*unit {
 // The end of a unit that is closing, in this order: nothing is pulled any more and what was not started goes back (stopPulling);
 // handlers end (drain); settlements are confirmed (confirm); everything of it has ended (end).
 
-func (u *unit) stopPulling() {
+func (u *unit) stopPulling() { u.noPulls.Do(u.endPulls) }
+
+func (u *unit) endPulls() {
 	u.stopOpening()
 	var pulls sync.WaitGroup
 	for _, s := range u.open() {
@@ -99,6 +114,18 @@ func (u *unit) stopPulling() {
 
 // drain lets handlers finish until ctx is done. It returns how many were interrupted.
 func (u *unit) drain(ctx context.Context) (interrupted int) {
+	u.drained.Do(func() { u.interrupted = u.endHandlers(ctx) })
+	return u.interrupted
+}
+
+func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
+	if u.leased() {
+		defer u.finish()
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(u.tenure.over, cancel)()
+	}
 	stop := context.AfterFunc(ctx, u.stopSlow)
 	defer stop()
 	counts := make([]int, len(u.main.routes))
@@ -143,6 +170,7 @@ func (u *unit) confirm(ctx context.Context) {
 func (u *unit) end() {
 	u.stopSlow()
 	u.stopWork()
+	u.tenure.lose()
 	u.living.Wait()
 	r := u.relay
 	for _, rt := range u.main.routes {

@@ -26,6 +26,7 @@ type finding struct {
 	edits    edits
 	pending  uint64 // messages it has not delivered yet
 	paused   bool
+	inHand   int  // deliveries that wait for their settlement
 	full     bool // as many deliveries as it allows wait for their settlement
 	err      error
 	next     *source // for a durable that was lost and is there again
@@ -41,6 +42,10 @@ func (s *source) suspicious(now time.Time) bool {
 		s.doubt.Store(true)
 	}
 	since := now.Sub(s.checkedAt)
+	if s.leased() && len(s.gate.gaps) > 0 {
+		s.checkedAt = now // settlements of the holder before may have been on their way
+		return true
+	}
 	if since < checkAgain || !s.doubt.Load() && since < lookEvery && (now.Sub(s.lastGot) < quietFor || since < checkEvery) {
 		return false
 	}
@@ -69,7 +74,7 @@ func (s *source) check(ctx context.Context) finding {
 	}
 	s.pending.Store(info.NumPending)
 	f := finding{
-		identity: identity, pending: info.NumPending, paused: info.Paused, full: info.NumAckPending >= info.Config.MaxAckPending,
+		identity: identity, pending: info.NumPending, paused: info.Paused, inHand: info.NumAckPending, full: info.NumAckPending >= info.Config.MaxAckPending,
 	}
 	if identity.Equal(s.identity) {
 		f.edits = s.inspect(ctx, stream, info, asked)
@@ -81,6 +86,10 @@ func (s *source) check(ctx context.Context) finding {
 func (s *source) checked(f finding, now time.Time) {
 	if f.err == nil && f.identity.Equal(s.identity) {
 		s.edited(f.edits)
+		if s.leased() && len(s.gate.gaps) > 0 && f.inHand <= s.session.Stats().Live {
+			s.gate.fill()
+			s.hold(now)
+		}
 	}
 	switch {
 	case s.isLost() && (errors.Is(f.err, jetstream.ErrStreamNotFound) || errors.Is(f.err, jetstream.ErrConsumerNotFound)):

@@ -20,6 +20,7 @@ const (
 	RouteWaiting   Kind = "route.waiting"   // a whole route stopped flowing
 	RouteFlowing   Kind = "route.flowing"   // it flows again
 	RouteSuspended Kind = "route.suspended" // it waits for an operator
+	RouteHolder    Kind = "route.holder"    // another instance has a route of which one instance at a time handles messages
 	RouteStopped   Kind = "route.stopped"   // no message is to blame: a program is missing, handlers do not return
 	// A second handler fails all it gets, or works again.
 	FallbackFailing Kind = "fallback.failing"
@@ -39,7 +40,7 @@ const (
 // Kinds are all of them.
 func Kinds() []Kind {
 	return []Kind{
-		KeyWaiting, KeyFlowing, KeySuspended, RouteWaiting, RouteFlowing, RouteSuspended, RouteStopped, FallbackFailing, FallbackWorking, DeadLetter,
+		KeyWaiting, KeyFlowing, KeySuspended, RouteWaiting, RouteFlowing, RouteSuspended, RouteHolder, RouteStopped, FallbackFailing, FallbackWorking, DeadLetter,
 		ReplayDone, ReplayStopped, StreamTrouble, StreamMended, DLQFilling, ReloadDone, ReloadFailed, Audit,
 	}
 }

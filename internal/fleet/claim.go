@@ -97,18 +97,11 @@ func (f *Fleet) mayTake(resource string) (*session, bool) {
 	if f.session == nil || !f.session.valid() || !f.view.whole {
 		return nil, false
 	}
-	if time.Now().Before(f.anew) || time.Now().Before(f.yielded[resource]) {
+	if time.Now().Before(f.anew) {
 		return nil, false
 	}
 	holder := f.view.claims[resource].Session
 	return f.session, holder == "" || holder == f.session.id || f.view.over(holder, f.cfg.Lease, time.Now())
-}
-
-// Yield has this instance leave a resource to others for a while, if it gets free.
-func (f *Fleet) Yield(resource string, until time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.yielded[resource] = until
 }
 
 // rank is the place of a session among those that live in the order of preference for a resource (rendezvous hashing).
@@ -159,7 +152,7 @@ func (f *Fleet) release(s *session, resource string, fence uint64) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, f.cfg.Lease)
 	defer cancel()
-	if err := f.kv.Delete(ctx, claimKey(resource), jetstream.LastRevision(fence)); err != nil {
+	if err := f.kv.Delete(ctx, claimKey(resource), jetstream.LastRevision(fence)); err != nil && s.ctx.Err() == nil { // else it went with the session
 		f.cfg.Logger.Info("a claim could not be given back", "resource", resource, "error", err)
 	}
 }

@@ -55,9 +55,8 @@ type Fleet struct {
 	changed chan struct{}
 	trouble error // why there is no session
 	since   time.Time
-	created time.Time            // of the bucket
-	anew    time.Time            // nothing is claimed before
-	yielded map[string]time.Time // resources that are left to others, until then
+	created time.Time // of the bucket
+	anew    time.Time // nothing is claimed before
 }
 
 // Stream is what the stream of the bucket has to be.
@@ -95,7 +94,6 @@ func Join(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, erro
 	return &Fleet{
 		cfg: cfg, js: js, kv: kv, prefix: prefix, guard: max(cfg.Lease/8, 250*time.Millisecond), now: sinceBoot,
 		renewal: make(chan struct{}, 1), changed: make(chan struct{}), view: newView(), since: time.Now(), created: created,
-		yielded: make(map[string]time.Time),
 	}, nil
 }
 

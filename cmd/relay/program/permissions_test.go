@@ -34,6 +34,7 @@ routes:
     supervisor: {trip_after: 0, route_trip_after: 0}
   - name: quick
     subjects: [orders.quick.>]
+    instances: one
     handler: {http: {url: "$HOOK"}}
   - name: call
     subjects: [orders.call.>]

@@ -30,6 +30,9 @@ func messageEnv(m *consumer.Msg) []string {
 		"RELAY_REPLAY=" + strconv.Itoa(m.Replay),
 		"RELAY_HEADERS=" + headers,
 	}
+	if m.Fence != 0 {
+		env = append(env, "RELAY_FENCE="+strconv.FormatUint(m.Fence, 10))
+	}
 	if omitted > 0 {
 		env = append(env, "RELAY_HEADERS_OMITTED="+strconv.Itoa(omitted))
 	}

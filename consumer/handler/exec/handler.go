@@ -12,6 +12,7 @@
 //	RELAY_ROUTE, RELAY_SUBJECT, RELAY_STREAM, RELAY_CONSUMER, RELAY_SEQUENCE
 //	RELAY_TIME        when the message was published, RFC 3339
 //	RELAY_DEADLINE    when this attempt times out, RFC 3339
+//	RELAY_FENCE       with instances: one, a number that grows with each instance that gets the route; else not set
 //	RELAY_REPLAY      how often the message was replayed from the dead letters
 //	RELAY_HEADERS     the message headers as a JSON object of lists, {"Name":["value"]}, at most 32 KiB: headers that do
 //	                  not fit are left out, in the order of their names, and bytes that are not UTF-8 become U+FFFD

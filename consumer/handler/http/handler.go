@@ -9,6 +9,7 @@
 //	Relay-Attempt   1 for the first
 //	Relay-Route     the route's name
 //	Relay-Subject   the subject; bytes that are not printable ASCII, and %, are percent-encoded
+//	Relay-Fence     with instances: one, a number that grows with each instance that gets the route
 //	Relay-Deadline  when this attempt times out, RFC 3339 in UTC with milliseconds
 //	Content-Type    application/octet-stream; the message's own when that is a media type and forward_headers names it
 //	User-Agent      relay
@@ -341,7 +342,7 @@ func (h *Handler) header(m *consumer.Msg) nethttp.Header {
 	header := make(nethttp.Header, 8+len(h.always)+len(h.cfg.ForwardHeaders))
 	forward(header, m.Header, h.forwarded)
 	// One allocation for all values; Set makes one each. No value has room to be appended to.
-	values := make([]string, 0, 10)
+	values := make([]string, 0, 11)
 	set := func(name, value string) {
 		values = append(values, value)
 		header[name] = values[len(values)-1 : len(values) : len(values)]
@@ -358,6 +359,9 @@ func (h *Handler) header(m *consumer.Msg) nethttp.Header {
 	set("Relay-Attempt", strconv.Itoa(m.Attempt))
 	set("Relay-Route", escape(m.Route))
 	set("Relay-Subject", escape(m.Subject))
+	if m.Fence != 0 {
+		set("Relay-Fence", strconv.FormatUint(m.Fence, 10))
+	}
 	if !m.Deadline.IsZero() {
 		set("Relay-Deadline", deadline(m.Deadline))
 	}

@@ -10,6 +10,7 @@
 //	Relay-Attempt   1 for the first
 //	Relay-Route     the route's name
 //	Relay-Subject   the subject of the message
+//	Relay-Fence     with instances: one, a number that grows with each instance that gets the route
 //	Relay-Deadline  when this attempt times out, RFC 3339
 //
 // All requests of relay share one subscription for the answers.
@@ -199,7 +200,7 @@ func (h *Handler) header(m *consumer.Msg) nats.Header {
 		header[name] = []string{value}
 	}
 	// One allocation for all values. None has room to be appended to.
-	values := make([]string, 0, 5)
+	values := make([]string, 0, 6)
 	set := func(name, value string) {
 		values = append(values, value)
 		header[name] = values[len(values)-1 : len(values) : len(values)]
@@ -208,6 +209,9 @@ func (h *Handler) header(m *consumer.Msg) nats.Header {
 	set("Relay-Attempt", strconv.Itoa(m.Attempt))
 	set("Relay-Route", m.Route)
 	set("Relay-Subject", m.Subject)
+	if m.Fence != 0 {
+		set("Relay-Fence", strconv.FormatUint(m.Fence, 10))
+	}
 	if !m.Deadline.IsZero() {
 		set("Relay-Deadline", m.Deadline.UTC().Format(time.RFC3339Nano))
 	}

@@ -5,9 +5,9 @@
 // A process gets one JSON object a line on stdin for each message:
 //
 //	{"id":"…","attempt":1,"subject":"orders.eu","data":"…","headers":{"Name":["value"]},"stream":"ORDERS","sequence":7,
-//	 "time":"…","route":"billing","replay":1,"deadline":"…"}
+//	 "time":"…","route":"billing","fence":1795387200000,"replay":1,"deadline":"…"}
 //
-// The body is data when it is UTF-8, and data_base64 otherwise. Times are RFC 3339; replay is left out when it is 0, and deadline
+// The body is data when it is UTF-8, and data_base64 otherwise. Times are RFC 3339; replay is left out when it is 0, fence without instances: one, and deadline
 // when there is none. Bytes of subject and headers that are not UTF-8 become U+FFFD. The process writes one for each on stdout:
 //
 //	{"id":"…","verdict":"ack|retry|snooze|dead|drop","delay":"30s","error":"why","result":"…","result_base64":"…"}

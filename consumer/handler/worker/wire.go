@@ -54,6 +54,10 @@ func appendRequest(b []byte, m *consumer.Msg) []byte {
 	b = m.Time.UTC().AppendFormat(b, time.RFC3339Nano)
 	b = append(b, `","route":`...)
 	b = appendString(b, m.Route)
+	if m.Fence > 0 {
+		b = append(b, `,"fence":`...)
+		b = strconv.AppendUint(b, m.Fence, 10)
+	}
 	if m.Replay > 0 {
 		b = append(b, `,"replay":`...)
 		b = strconv.AppendInt(b, int64(m.Replay), 10)

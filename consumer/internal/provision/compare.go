@@ -32,7 +32,9 @@ type Comparison struct {
 	Want jetstream.ConsumerConfig
 	// Changeable settings are those that the server changes on a durable that exists. Each is "name is this, not that".
 	Changeable, Fixed []string
-	// Own says that relay made the durable, and that all that differs is which routes it is for: no person has to be asked.
+	// Policy says that one of them is for the pulls of one instance, and the other for those of all.
+	Policy bool
+	// Own says that relay made the durable, and that all that differs is which routes it is for, or Policy: no person has to be asked.
 	Own bool
 }
 
@@ -70,7 +72,11 @@ func (d Durable) Judge(have jetstream.ConsumerConfig, on Stream, which Routes) (
 	if !sameFilter {
 		others--
 	}
-	c.Own = made && others == 0 && (sameFilter && !maps.Equal(m.over(have.Metadata), have.Metadata) || !sameFilter && written)
+	if c.Policy = !samePolicy(have, c.Want); c.Policy {
+		others--
+	}
+	sameMarks := maps.Equal(m.over(have.Metadata), have.Metadata)
+	c.Own = made && others == 0 && (sameFilter || written) && (c.Policy || !sameFilter || !sameMarks)
 	if d.Former != "" && others == 0 && slices.Equal(has, []string{d.Former}) {
 		c.Own = true
 	}
@@ -82,6 +88,7 @@ func Changed(have, want jetstream.ConsumerConfig) jetstream.ConsumerConfig {
 	have.AckWait, have.MaxDeliver, have.BackOff, have.MaxAckPending = want.AckWait, want.MaxDeliver, nil, want.MaxAckPending
 	have.FilterSubject, have.FilterSubjects, have.InactiveThreshold = want.FilterSubject, want.FilterSubjects, 0
 	have.HeadersOnly, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes = false, 0, 0, 0
+	have.PriorityPolicy, have.PriorityGroups, have.PinnedTTL = want.PriorityPolicy, want.PriorityGroups, want.PinnedTTL
 	have.RateLimit, have.Metadata = 0, MarkOf(want.Metadata).over(have.Metadata)
 	return have
 }
@@ -119,7 +126,7 @@ func differences(have, want jetstream.ConsumerConfig) (changeable, fixed []strin
 	note(&fixed, "ack_policy", have.AckPolicy == want.AckPolicy, have.AckPolicy, want.AckPolicy)
 	note(&fixed, "replay_policy", have.ReplayPolicy == jetstream.ReplayInstantPolicy, have.ReplayPolicy, jetstream.ReplayInstantPolicy)
 	note(&fixed, "mem_storage", !have.MemoryStorage, have.MemoryStorage, false)
-	note(&fixed, "priority_policy", have.PriorityPolicy == jetstream.PriorityPolicyNone, have.PriorityPolicy, "none")
+	note(&changeable, "priority_policy", samePolicy(have, want), policyOf(have), policyOf(want))
 	note(&changeable, "ack_wait", have.AckWait == want.AckWait, have.AckWait, want.AckWait)
 	note(&changeable, "max_deliver", have.MaxDeliver == want.MaxDeliver, have.MaxDeliver, "unlimited (-1)")
 	note(&changeable, "backoff", len(have.BackOff) == 0, have.BackOff, "empty")

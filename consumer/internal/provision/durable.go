@@ -21,6 +21,8 @@ const (
 type Durable struct {
 	Name    string
 	AckWait time.Duration
+	// Pinned durables serve the pulls of one client at a time.
+	Pinned bool
 	// Mark has the routes of this configuration, with their subjects.
 	Mark Mark
 	// Start is where it begins when it is made.
@@ -55,6 +57,9 @@ func (d Durable) wanted(streamSubjects []string, m Mark) jetstream.ConsumerConfi
 		OptStartSeq:   d.Start.Seq,
 		OptStartTime:  d.Start.Since,
 		Metadata:      m.over(nil),
+	}
+	if d.Pinned {
+		pin(&c)
 	}
 	patterns := m.patterns()
 	// A filter costs nine tenths of the rate on a stream of many subjects, even one that matches everything.

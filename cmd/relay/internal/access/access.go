@@ -189,9 +189,7 @@ func (b *builder) service() {
 		b.read(stream)
 		b.ask("CONSUMER.LIST." + stream) // relay tells of durables whose routes are gone
 		b.acknowledge(stream, durableOf(rt))
-		if rt.Leased() {
-			b.ask("CONSUMER.UNPIN."+stream+"."+durableOf(rt), "CONSUMER.UNPIN."+b.upper()+"RETRY.*")
-		}
+		b.ask("CONSUMER.UNPIN."+stream+"."+durableOf(rt), "CONSUMER.UNPIN."+b.upper()+"RETRY.*") // instances: one, and back
 		b.publish(rt.Targets()...)
 		b.publish(rt.Caller.Reply...) // results, to whoever asked for them
 		b.publish(rt.Caller.Interest...)

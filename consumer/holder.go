@@ -1,0 +1,75 @@
+package consumer
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/relaymq/relay/internal/fleet"
+)
+
+// HolderStatus says which instance has a route of which one instance at a time handles messages.
+type HolderStatus struct {
+	// Instance that has it; empty: none has.
+	Instance string `json:"instance,omitempty"`
+	// Fence is the number that handlers get as Relay-Fence.
+	Fence uint64 `json:"fence,omitempty"`
+	// Here tells whether that is the instance that says so.
+	Here bool `json:"here,omitempty"`
+	// Standbys are the other instances that would take it.
+	Standbys []string `json:"standbys,omitempty"`
+}
+
+// holder says who has the route; nil: all instances do.
+func (rt *route) holder() *HolderStatus {
+	if !rt.cfg.Leased() {
+		return nil
+	}
+	h := new(HolderStatus)
+	f, u := rt.relay.grid.now(), rt.unit.Load()
+	if f == nil || u == nil {
+		return h
+	}
+	if claim, ok := f.Holder(u.resource()); ok {
+		h.Instance, h.Fence, h.Here = claim.Instance, claim.Fence, claim.Mine
+	}
+	members, _ := f.Members()
+	for _, m := range members {
+		if m.Gone.IsZero() && m.Instance != h.Instance && stateOf(m).has(rt.cfg.Name) {
+			h.Standbys = append(h.Standbys, m.Instance)
+		}
+	}
+	return h
+}
+
+// stateOf is what a member says of itself. One that cannot be read says nothing.
+func stateOf(m fleet.Member) (s memberState) {
+	_ = json.Unmarshal(m.State, &s)
+	return s
+}
+
+func (s memberState) has(route string) bool { return slices.Contains(s.Routes, route) }
+
+// standing says that nothing starts here because another instance has the route, or because nobody can.
+func (rt *route) standing() (state, why string, since time.Time, yes bool) {
+	u := rt.unit.Load()
+	if !rt.cfg.Leased() || u == nil {
+		return "", "", time.Time{}, false
+	}
+	if l := u.tenure.lease.Load(); l != nil && l.Valid() {
+		return "", "", time.Time{}, false
+	}
+	if since, err := rt.relay.grid.reason(); err != nil {
+		return RouteStopped, noSession(err).Error(), since, true
+	}
+	if h := rt.holder(); h.Instance != "" {
+		return RouteStandby, fmt.Sprintf("instance %s has the route; this one takes it when that one ends or does not answer", h.Instance), time.Time{}, true
+	}
+	return RouteStandby, "no instance has the route yet", time.Time{}, true
+}
+
+// noSession is why a route that only one instance may have cannot be had.
+func noSession(err error) error {
+	return fmt.Errorf("this instance cannot say that it lives, so it may not have the route: %w; it is tried again", err)
+}

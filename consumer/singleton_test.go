@@ -1,0 +1,320 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// single is a service of several instances with one route of which one instance at a time handles messages, each on a link of its own. Its
+// handlers compare what they see with what must be.
+type single struct {
+	*world
+	route Route
+
+	mu     sync.Mutex
+	who    map[string]int    // starts by instance
+	starts map[uint64]int    // by sequence
+	last   map[string]uint64 // sequence that was handled last, by key
+	fence  uint64
+	faults []string
+	hold   atomic.Pointer[chan struct{}] // handlers wait for it, if it is set
+	begun  chan uint64                   // sequences of handlers that wait
+}
+
+func newSingle(t *testing.T) *single {
+	return &single{
+		world: newWorld(t, natstest.WithListen()), who: map[string]int{}, starts: map[uint64]int{}, last: map[string]uint64{}, begun: make(chan uint64, 1000),
+		route: Route{Name: "billing", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Instances: InstancesOne, Concurrency: 4, AckWait: 20 * time.Second},
+	}
+}
+
+func (s *single) fault(format string, args ...any) {
+	if len(s.faults) < 10 {
+		s.faults = append(s.faults, fmt.Sprintf(format, args...))
+	}
+}
+
+// handler is that of an instance.
+func (s *single) handler(instance string) Handler {
+	return HandlerFunc(func(ctx context.Context, m *Msg) error {
+		s.mu.Lock()
+		if m.Fence < s.fence || m.Fence == 0 {
+			s.fault("%s starts %d with fence %d after %d", instance, m.Sequence, m.Fence, s.fence)
+		}
+		s.fence = m.Fence
+		s.starts[m.Sequence]++
+		s.who[instance]++
+		if s.route.Order == supervisor.OrderKey && m.Sequence < s.last[m.Subject] {
+			s.fault("%s starts %d of %s after %d", instance, m.Sequence, m.Subject, s.last[m.Subject])
+		}
+		if m.Header != nil {
+			s.fault("headers %v", m.Header)
+		}
+		hold := s.hold.Load()
+		s.mu.Unlock()
+		if hold != nil {
+			s.begun <- m.Sequence
+			select {
+			case <-*hold:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		s.mu.Lock()
+		s.last[m.Subject] = max(s.last[m.Subject], m.Sequence)
+		s.mu.Unlock()
+		return nil
+	})
+}
+
+// instance runs one, on a link that can be stalled.
+func (s *single) instance(name string) (r *Relay, link *natstest.Proxy, stop func() error) {
+	s.t.Helper()
+	link = natstest.NewProxy(s.t, s.s.Native().Addr().String())
+	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	route := s.route
+	route.Handler = s.handler(name)
+	r, err = New(nc, Config{Instance: name, Logger: slog.New(slog.NewTextHandler(testLog{s.t}, &slog.HandlerOptions{Level: slog.LevelDebug})).With("at", name), Drain: 5 * time.Second}, route)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		err := <-done
+		nc.Close()
+		return err
+	})
+	s.t.Cleanup(func() {
+		link.Resume()
+		_ = stop()
+	})
+	return r, link, stop
+}
+
+// holder waits until all agree on who has the route.
+func (s *single) holder(all map[string]*Relay) (name string) {
+	s.t.Helper()
+	s.eventually("one has the route", func() bool {
+		names := map[string]bool{}
+		for _, r := range all {
+			h := r.Status().Routes[0].Holder
+			names[h.Instance] = true
+			if h.Here {
+				name = h.Instance
+			}
+			if len(h.Standbys) != len(all)-1 {
+				return false
+			}
+		}
+		return len(names) == 1 && name != ""
+	})
+	return name
+}
+
+func (s *single) handled() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.starts)
+}
+
+func (s *single) check() {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.faults {
+		s.t.Error(f)
+	}
+}
+
+func TestSingleton_oneHandlesAndAStandbyTakesOver(t *testing.T) {
+	t.Parallel()
+	s := newSingle(t)
+	s.publish("orders.eu", 50)
+	all, links, stops := map[string]*Relay{}, map[string]*natstest.Proxy{}, map[string]func() error{}
+	for _, name := range []string{"a", "b", "c"} {
+		all[name], links[name], stops[name] = s.instance(name)
+	}
+	first := s.holder(all)
+	s.eventually("all are handled", func() bool { return s.handled() == 50 })
+	s.settled("ORDERS", "billing")
+	for name, r := range all {
+		st := r.Status().Routes[0]
+		want := RouteStandby
+		if name == first {
+			want = RouteFlowing
+		} else if err := r.Ready(); err != nil {
+			t.Errorf("a standby is not ready: %v", err)
+		}
+		if st.State != want {
+			t.Errorf("%s is %s: %s", name, st.State, st.Why)
+		}
+	}
+
+	// A clean end: the next one at once, and nothing twice.
+	began := time.Now()
+	if err := stops[first](); err != nil {
+		t.Error(err)
+	}
+	delete(all, first)
+	second := s.holder(all)
+	t.Logf("%s after %s in %v", second, first, time.Since(began))
+	s.publish("orders.eu", 50)
+	s.eventually("all are handled", func() bool { return s.handled() == 100 })
+	s.settled("ORDERS", "billing")
+
+	// A holder that is cut off with handlers at work: they are cancelled, and what it had in hand comes to the next at once and not after
+	// AckWait.
+	hold := make(chan struct{})
+	s.hold.Store(&hold)
+	s.publish("orders.eu", 4)
+	for range 4 {
+		<-s.begun
+	}
+	began = time.Now()
+	links[second].Stall()
+	s.hold.Store(nil)
+	delete(all, second)
+	third := s.holder(all)
+	s.eventually("what the second had in hand is handled", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.who[third] == 4
+	})
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	t.Logf("%s after %s in %v", third, second, time.Since(began))
+	s.settled("ORDERS", "billing")
+	links[second].Resume()
+	close(hold)
+	s.publish("orders.eu", 10)
+	s.eventually("all are handled", func() bool { return s.handled() == 114 })
+	s.check()
+	for seq, n := range s.starts {
+		if n > 1 && (seq <= 100 || seq > 104) || n > 2 {
+			t.Errorf("message %d was started %d times", seq, n)
+		}
+	}
+}
+
+// The durables of a route that changes from all instances to one and back are relay's own: nobody has to be asked.
+func TestSingleton_durablesAreChangedByThemselves(t *testing.T) {
+	t.Parallel()
+	s := newSingle(t)
+	for n, instances := range []string{InstancesAll, InstancesOne, InstancesAll} {
+		route := s.route
+		route.Instances = instances
+		var count atomic.Int64
+		route.Handler = HandlerFunc(func(context.Context, *Msg) error { count.Add(1); return nil })
+		_, stop := s.start(Config{}, route)
+		s.publish("orders.eu", 5)
+		s.eventually("all are handled", func() bool { return count.Load() == 5 })
+		for stream, durable := range map[string]string{"ORDERS": "billing", "RELAY_RETRY": "billing--ORDERS"} {
+			want := jetstream.PriorityPolicyNone
+			if instances == InstancesOne {
+				want = jetstream.PriorityPolicyPinned
+			}
+			if got := s.info(stream, durable).Config.PriorityPolicy; got != want {
+				t.Errorf("round %d: durable %s on %s has the policy %v", n, durable, stream, got)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// While one instance pulls alone, one with an older configuration must not pull beside it, and says why.
+func TestSingleton_anInstanceThatPullsLikeAllStops(t *testing.T) {
+	t.Parallel()
+	s := newSingle(t)
+	route := s.route
+	var before atomic.Int64 // by what the older one had asked for
+	route.Instances, route.Handler = InstancesAll, HandlerFunc(func(context.Context, *Msg) error { before.Add(1); return nil })
+	old, _ := s.start(Config{}, route)
+	a, _, _ := s.instance("a")
+	s.holder(map[string]*Relay{"a": a})
+	s.unready(old, "priority_policy is pinned_client (relay), not none")
+	s.publish("orders.eu", 20)
+	s.eventually("all are handled", func() bool { return s.handled()+int(before.Load()) == 20 && s.handled() > 0 })
+	s.check()
+}
+
+// A service whose bucket is gone: the route stops and says so, the others go on, and it heals by itself.
+func TestSingleton_withoutTheBucket(t *testing.T) {
+	t.Parallel()
+	s := newSingle(t)
+	s.stream("OTHER", "other.>")
+	var others atomic.Int64
+	route := s.route
+	route.Handler = s.handler("a")
+	r, _ := s.start(Config{Instance: "a"}, route, Route{Name: "other", Subjects: []string{"other.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error {
+		others.Add(1)
+		return nil
+	})})
+	s.holder(map[string]*Relay{"a": r})
+	sub, err := s.nc.SubscribeSync("$JS.API.STREAM.CREATE.KV_RELAY_FLEET") // there is nobody to make it again meanwhile
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := s.js.DeleteStream(t.Context(), "KV_RELAY_FLEET"); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("it is said", func() bool { return r.Ready() != nil && r.Status().Routes[0].State == RouteStopped })
+	s.publish("other.x", 3)
+	s.eventually("the other route goes on", func() bool { return others.Load() == 3 })
+	s.publish("orders.eu", 3)
+	s.eventually("the bucket is made again, and all are handled", func() bool { return s.handled() == 3 })
+	s.eventually("it is ready again", func() bool { return r.Ready() == nil })
+	s.check()
+}
+
+// What a holder left unfinished comes to the next one before later messages of its key, and at once.
+func TestSingleton_orderHoldsOverATakeover(t *testing.T) {
+	t.Parallel()
+	s := newSingle(t)
+	s.route.Order, s.route.Concurrency = supervisor.OrderKey, 16
+	all, links := map[string]*Relay{}, map[string]*natstest.Proxy{}
+	for _, name := range []string{"a", "b"} {
+		all[name], links[name], _ = s.instance(name)
+	}
+	first := s.holder(all)
+	hold := make(chan struct{})
+	defer close(hold)
+	s.hold.Store(&hold)
+	for range 10 {
+		for key := range 8 {
+			s.publish(fmt.Sprintf("orders.%d", key), 1)
+		}
+	}
+	for range 8 {
+		<-s.begun
+	}
+	began := time.Now()
+	links[first].Stall()
+	s.hold.Store(nil)
+	s.eventually("all are handled", func() bool { return s.handled() == 80 })
+	s.settled("ORDERS", "billing")
+	if took := time.Since(began); took > 15*time.Second { // AckWait is 20 s
+		t.Errorf("it took %v", took)
+	}
+	s.check()
+}
