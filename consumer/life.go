@@ -15,7 +15,7 @@ import (
 
 // The life of a source: its durable is looked at, made if it is missing, and opened; then it is pulled from, until relay
 // drains or the durable is lost, and closed. One that cannot be opened is tried again; one whose durable is lost is taken over
-// by another source when the durable is there again (again.go).
+// by another source when the durable is there again (reopen.go).
 
 func sourcesOf(units []*unit) (list []*source) {
 	for _, u := range units {

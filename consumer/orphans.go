@@ -147,12 +147,12 @@ func orphanedDurables(ctx context.Context, stream jetstream.Stream, service stri
 			continue
 		}
 		var names []string
-		alive := false
+		wanted := false
 		for name := range m.Routes {
 			names = append(names, name)
-			alive = alive || known(name, info.Name)
+			wanted = wanted || known(name, info.Name)
 		}
-		if alive {
+		if wanted {
 			continue
 		}
 		list = append(list, Orphan{

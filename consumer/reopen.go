@@ -57,8 +57,8 @@ func (s *source) stayLost(err error) {
 	}
 }
 
-// again opens a durable that was lost and is there again. It never makes or changes one.
-func (s *source) again(ctx context.Context) finding {
+// reopen opens a durable that was lost and is there again. It never makes or changes one.
+func (s *source) reopen(ctx context.Context) finding {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	stream, err := s.relay.js.Stream(ctx, s.stream)

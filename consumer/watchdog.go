@@ -58,7 +58,7 @@ func (s *source) suspicious(now time.Time) bool {
 func (s *source) check(ctx context.Context) finding {
 	if s.isLost() {
 		s.doubt.Store(true) // it is looked for until it is there
-		return s.again(ctx)
+		return s.reopen(ctx)
 	}
 	asked := time.Now()
 	identity, stream, info, err := s.askBoth(ctx)
