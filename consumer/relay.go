@@ -371,8 +371,10 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	defer stopSlow()
 	r.ends, r.work, r.slow = ctx, work, slow
 	var running sync.WaitGroup
-	for _, u := range units {
+	for _, u := range units { // all of them before the first begins, which looks at the sources of all
 		u.prepare()
+	}
+	for _, u := range units {
 		u.begin()
 	}
 	running.Go(func() { r.proveContact(work) })
