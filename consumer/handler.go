@@ -98,6 +98,7 @@ type Msg struct {
 	Fence uint64
 
 	result *Result // nil: nobody waits for it
+	paced  *route  // which Slow is for; nil: none
 }
 
 // OldID is the id as relay 0.1 gave it to handlers: a receiver that has seen a message under this one knows it again. It goes with the

@@ -197,6 +197,9 @@ func checkedLimits(limits map[string]Limit) (faults []error) {
 // ownLimit is the name of the limit that is a route's own rate.
 func ownLimit(route string) string { return "rate of " + route }
 
+// ownLimit is the limit that is the route's own rate; nil without one.
+func (rt *route) ownLimit() *limit.Limit { return rt.relay.book.Get(ownLimit(rt.cfg.Name)) }
+
 func (r Route) ownBounds() limit.Bounds { return Limit{Rate: r.Rate, Burst: r.Burst}.bounds() }
 
 // limitNames are those of the limits of the route, with that of its own rate.
@@ -300,8 +303,8 @@ type LimitStatus struct {
 	// Used are the messages that run under it, and Holders those of each route.
 	Used    int            `json:"used"`
 	Holders map[string]int `json:"holders,omitempty"`
-	// Pace is the lower rate in a second that an endpoint asked for, until then, and Why; nil: none did.
-	Pace  *float64   `json:"pace,omitempty"`
+	// Left is how many more start until Until, because an endpoint asked for that with the words of Why; nil: none did.
+	Left  *int       `json:"left,omitempty"`
 	Until *time.Time `json:"until,omitempty"`
 	Why   string     `json:"why,omitempty"`
 	// Waiting are the buckets that messages wait for, longest first, at most 20, and WaitingMore how many others there are.
@@ -330,7 +333,7 @@ func (r *Relay) limitStatus() (list []LimitStatus) {
 			Used: in.Used, Holders: in.Holders,
 		}
 		if !in.Until.IsZero() {
-			s.Pace, s.Until, s.Why = &in.Pace, &in.Until, cut(in.Why, maxTextLen)
+			s.Left, s.Until, s.Why = &in.Left, &in.Until, cut(in.Why, maxTextLen)
 		}
 		for _, w := range in.Waiting {
 			if len(s.Waiting) == maxLimitsWaiting {
@@ -372,10 +375,8 @@ func describeLimit(s limit.Status) string {
 	switch {
 	case s.Closed != "":
 		return text + ": " + s.Closed
-	case !s.Until.IsZero() && s.Pace == 0:
+	case !s.Until.IsZero() && s.Left == 0:
 		return fmt.Sprintf("%s: nothing until %s: %s", text, s.Until.UTC().Format(time.RFC3339), s.Why)
-	case !s.Until.IsZero():
-		return fmt.Sprintf("%s: %.3g a second until %s: %s", text, s.Pace, s.Until.UTC().Format(time.RFC3339), s.Why)
 	}
 	if s.Bounds.Places > 0 {
 		text += fmt.Sprintf(": %d of %d run", s.Used, s.Bounds.Places)

@@ -138,6 +138,9 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	} else {
 		msg.ID = m.source.id(m.delivery)
 	}
+	if !p.fallback {
+		msg.paced = rt
+	}
 	if !p.ownBytes {
 		msg.Data, msg.Header = slices.Clone(m.data), cloneHeader(m.header)
 	}

@@ -43,7 +43,7 @@ type RouteStatus struct {
 	State string     `json:"state"` // one of RouteFlowing and the others
 	Why   string     `json:"why,omitempty"`
 	Since *time.Time `json:"since,omitempty"` // of the outage, through all its waits and probes
-	Until *time.Time `json:"until,omitempty"` // waiting, suspended: the next try
+	Until *time.Time `json:"until,omitempty"` // waiting, suspended: the next try; limited: when an endpoint permits more
 	// Pause is the operator's order while it holds, whatever the state.
 	Pause   *Order `json:"pause,omitempty"`
 	Stream  string `json:"stream"`
@@ -187,6 +187,11 @@ func (rt *route) status(keys int) RouteStatus {
 	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.most.Bytes
 	if (state == RouteWaiting || state == RouteStopped) && g.State == supervisor.Waiting || state == RouteSuspended {
 		s.Until = known(g.Until)
+	}
+	if own := rt.ownLimit(); own != nil && state == RouteLimited {
+		if l := own.Status(); l.Left == 0 {
+			s.Until = known(l.Until)
+		}
 	}
 	rt.mu.Lock()
 	s.Pause = rt.paused

@@ -34,7 +34,7 @@ type Woken struct {
 }
 
 // Wake has all instances end at once what a route waits for by itself, or with order.Key what that key waits for: the wait
-// after a trip, a stop or a Retry-After, a suspension after giving up, and the stop of a route that failed. It is an act and
+// after a trip, a stop or a Retry-After, what [Msg.Slow] asked for, a suspension after giving up, and the stop of a route that failed. It is an act and
 // no order: an instance that starts later knows nothing of it. [ErrNobody] says that no instance has answered.
 func Wake(ctx context.Context, nc *nats.Conn, service string, order Order) (list []Woken, bad []string, err error) {
 	order.Format = orderFormat
@@ -88,16 +88,23 @@ func (rt *route) endWaits(order Order, w *Woken) {
 		return
 	}
 	before := rt.group.Status()
-	w.State, w.Why, _ = rt.condition(before)
+	var since time.Time
+	w.State, w.Why, since = rt.condition(before)
 	how := supervisor.AtOnce
 	if order.Trial {
 		how = supervisor.Trial
 	}
 	ended := rt.group.EndWaits(how)
+	if own := rt.ownLimit(); own != nil {
+		own.EndSlow()
+	}
 	rt.recallAll()
 	w.Why, w.Waiting, w.Suspended = cut(w.Why, maxTextLen), ended.Waiting, ended.Suspended
-	if ended.Route != supervisor.Flowing {
+	switch {
+	case ended.Route != supervisor.Flowing:
 		w.Since = known(ended.Since)
+	case w.State == RouteLimited:
+		w.Since = known(since)
 	}
 	rt.log.Info("an operator ended the waits of the route", append(attrs, "was", w.State, "keys_waiting", ended.Waiting, "keys_suspended", ended.Suspended)...)
 }

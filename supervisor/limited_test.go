@@ -117,9 +117,9 @@ func TestLimits_perValueKeepNobodyElseWaiting(t *testing.T) {
 	})
 }
 
-// A rate is kept for a second and for any other time, its burst included, and used fully; so is a lower pace that somebody
-// asked for, and after that the rate again.
-func TestLimits_rateAndALowerPace(t *testing.T) {
+// A rate is kept for a second and for any other time, its burst included, and used fully; so is what
+// somebody permits for a time, which nobody can raise, and after that the rate again: at its time, or when an operator ends it.
+func TestLimits_rateAndWhatSlowsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		book := limit.NewBook()
 		l := book.Set("rate", limit.Bounds{Rate: 100, Burst: 5})
@@ -144,8 +144,9 @@ func TestLimits_rateAndALowerPace(t *testing.T) {
 			t.Errorf("%d in the next 5 seconds, want 500", n)
 		}
 		l.Slow(10, time.Now().Add(3*time.Second), "the endpoint says so")
-		if n := counts(3*time.Second - 1); n < 28 || n > 31 {
-			t.Errorf("%d in 3 seconds at 10 a second", n)
+		l.Slow(40, time.Now().Add(time.Minute), "another answer of the same time")
+		if n := counts(3*time.Second - 1); n != 10 {
+			t.Errorf("%d in 3 seconds in which 10 were permitted", n)
 		}
 		l.Slow(0, time.Now().Add(2*time.Second), "stop")
 		l.Slow(50, time.Now().Add(time.Minute), "too early: a stop stays")
@@ -154,6 +155,18 @@ func TestLimits_rateAndALowerPace(t *testing.T) {
 		}
 		if n := counts(time.Second); n < 98 || n > 106 {
 			t.Errorf("%d in the second after that, want the rate and the burst", n)
+		}
+		l.Slow(1000, time.Now().Add(time.Hour), "more than the rate")
+		if n := counts(time.Second); n < 99 || n > 101 {
+			t.Errorf("%d in a second: the rate holds", n)
+		}
+		l.Slow(0, time.Now().Add(time.Hour), "stop")
+		if n := counts(time.Minute); n != 0 {
+			t.Errorf("%d while nothing may start", n)
+		}
+		l.EndSlow()
+		if n := counts(time.Second); n < 98 || n > 106 {
+			t.Errorf("%d in the second after the end, want the rate and the burst", n)
 		}
 	})
 }

@@ -45,7 +45,7 @@ type Bucket struct {
 	seats  []*seat
 	line   []*seat // who waits
 	since  time.Time
-	timer  *time.Timer // for the next token, or the end of a slower pace
+	timer  *time.Timer // for the next token, or the end of what Slow began
 	// passing is set while somebody offers what there is; again asks for one more look.
 	passing, again bool
 }
@@ -59,12 +59,11 @@ type seat struct {
 	asks   int // how often it was put in the line, also when it stood there
 }
 
-// slow is a pace below the configured one.
+// slow is a bound below the configured one, for a time.
 type slow struct {
-	until  time.Time
-	pace   float64 // starts a second; 0: none
-	tokens *rate.Limiter
-	why    string
+	until time.Time
+	left  int // starts
+	why   string
 }
 
 // Member takes places: it is a route.
@@ -127,31 +126,24 @@ func (l *Limit) Close(why string) {
 	}
 }
 
-// Slow lowers the pace to so many starts a second until then; zero is none at all. It is never above the configured rate. A stop
-// that was asked for before stays for as long as it says.
-func (l *Limit) Slow(pace float64, until time.Time, why string) {
+// Slow lets so many more start until then, and no more; zero is none at all. While an earlier word holds, it can only be made
+// stricter: by a smaller number, or by a longer time for the same number. So many that answer at once allow no more than one of them.
+func (l *Limit) Slow(starts int, until time.Time, why string) {
 	l.book.mu.Lock()
 	defer l.book.mu.Unlock()
 	now := time.Now()
-	if s := l.slow; s != nil && s.pace == 0 && s.until.After(now) && (pace > 0 || s.until.After(until)) {
+	if s := l.slow; s != nil && now.Before(s.until) && (starts > s.left || starts == s.left && until.Before(s.until)) {
 		return
 	}
-	next := &slow{until: until, pace: pace, why: why}
-	if pace > 0 {
-		if s := l.slow; s != nil && s.tokens != nil && s.until.After(now) {
-			next.tokens = s.tokens // or each report would be good for one more start
-			next.tokens.SetLimitAt(now, rate.Limit(pace))
-		} else {
-			next.tokens = rate.NewLimiter(rate.Limit(pace), 1)
-			next.tokens.AllowN(now, 1) // the one that was just answered
-		}
-	}
-	l.slow = next
-	for _, b := range l.buckets {
-		if len(b.line) > 0 {
-			b.arm(now)
-		}
-	}
+	l.slow = &slow{until: until, left: max(0, starts), why: why}
+}
+
+// EndSlow ends what Slow began.
+func (l *Limit) EndSlow() {
+	l.book.mu.Lock()
+	l.slow = nil
+	l.book.mu.Unlock()
+	l.pass()
 }
 
 // Watch has f called whenever a place is taken or given back, or a member begins to wait, with the lock of the book held: it must neither
@@ -241,13 +233,8 @@ func (b *Bucket) room(now time.Time) (ok bool, at time.Time) {
 		switch {
 		case !now.Before(s.until):
 			l.slow = nil
-		case s.pace == 0:
+		case s.left == 0:
 			ok, at = false, s.until
-		case !b.full(s.tokens, now, &at):
-			ok = false
-			if at.After(s.until) {
-				at = s.until
-			}
 		}
 	}
 	return ok, at

@@ -88,8 +88,8 @@ func (p *Places) Take(now time.Time) (full *Bucket, pass bool) {
 		if b.tokens != nil {
 			b.tokens.AllowN(now, 1)
 		}
-		if l := b.limit.slow; l != nil && l.tokens != nil {
-			l.tokens.AllowN(now, 1)
+		if l := b.limit.slow; l != nil && l.left > 0 {
+			l.left--
 		}
 		if len(b.line) > 1 { // s is the first, and others want some, too
 			b.line = append(b.line[1:], s)

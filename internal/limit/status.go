@@ -11,8 +11,8 @@ type Status struct {
 	Name    string
 	Bounds  Bounds
 	Closed  string
-	Pace    float64 // while it is lowered
-	Until   time.Time
+	Left    int       // how many more may start until Until, with Why
+	Until   time.Time // zero: no such bound holds
 	Why     string
 	Used    int // in all buckets
 	Buckets int
@@ -51,7 +51,7 @@ func (l *Limit) Status() Status {
 func (l *Limit) status() Status {
 	s := Status{Name: l.name, Bounds: l.bounds, Closed: l.closed, Buckets: len(l.buckets), Holders: make(map[string]int)}
 	if slow := l.slow; slow != nil && time.Now().Before(slow.until) {
-		s.Pace, s.Until, s.Why = slow.pace, slow.until, slow.why
+		s.Left, s.Until, s.Why = slow.left, slow.until, slow.why
 	}
 	for _, b := range l.buckets {
 		s.Used += b.used

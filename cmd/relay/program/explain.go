@@ -144,7 +144,7 @@ func limitsOf(cfg *config.Config, rt consumer.Route, subj string) (list []string
 	}
 	if rt.Rate.Count > 0 {
 		own := consumer.Limit{Rate: rt.Rate, Burst: rt.Burst}.WithDefaults()
-		list = append(list, fmt.Sprintf("rate of the route: %v, bursts of %d, scope instance", own.Rate, own.Burst))
+		list = append(list, fmt.Sprintf("rate of the route: %v, bursts of %d, scope instance; RateLimit headers of an http endpoint lower it", own.Rate, own.Burst))
 	}
 	return list
 }

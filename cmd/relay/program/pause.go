@@ -46,7 +46,7 @@ func newResume(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "resume ROUTE [KEY]", Short: "end a pause and every wait, and try again now", Args: args(cobra.RangeArgs(1, 2)),
 		Long: `Resume ends at once whatever keeps the messages of a route, or of one of its keys, from starting: a pause, the wait after
-failures, a Retry-After, the suspension of keys that gave up, the stop of a route that failed. It says what it ended on each
+failures, a Retry-After, what RateLimit headers asked for, the suspension of keys that gave up, the stop of a route that failed. It says what it ended on each
 instance. What waited is tried with one message first; if that fails, it waits again. With a ROUTE alone, keys that operators
 paused are resumed, too, and named. The delays of single messages go on.
 

@@ -309,6 +309,9 @@ func nextOf(name string, r consumer.RouteStatus, now time.Time) string {
 	case consumer.RouteStarting:
 		return "it flows when everything is set up"
 	case consumer.RouteLimited:
+		if r.Until != nil {
+			return fmt.Sprintf("messages start again %s, or now with: relay resume %s; they spend no attempt meanwhile", in(r.Until, now), name)
+		}
 		return "as many start as the limit allows; the others wait, and spend no attempt"
 	}
 	return ""

@@ -69,6 +69,7 @@ func (h *Handler) HandleBatch(ctx context.Context, batch []*consumer.Msg) ([]err
 	}
 	reply, err := h.exchange(ctx, *h.fixed, body, header, token, maxBatchAnswer)
 	if err == nil {
+		h.heed(*h.fixed, &reply, batch[0])
 		err = h.verdict(*h.fixed, &reply)
 	}
 	if err != nil {

@@ -29,7 +29,8 @@
 // # The answer
 //
 // The status alone decides, by two tables of the config (ack, dead); every other status is a retry, 3xx too, since
-// redirects are never followed. 429 and 503 may name the pause in Retry-After. The reply must end, or pass 64 KiB, before
+// redirects are never followed. 429 and 503 may name the pause in Retry-After. With any status, RateLimit headers say how many more
+// requests the endpoint permits, see [consumer.Msg.Slow]. The reply must end, or pass 64 KiB, before
 // an acknowledging status counts: a server that breaks off in the middle of its answer has not said that it is done. No
 // more than those 64 KiB is read, unless a caller waits for the result, which is the body of an acknowledging answer: then as
 // much as the route's caller.max_result. Nothing is decompressed, and the text of an error shows the first 256 bytes.
@@ -273,6 +274,7 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	if err != nil {
 		return err
 	}
+	h.heed(to, &reply, m)
 	m.Reply(reply.result)
 	m.ReplyHeader("Content-Type", reply.resultType)
 	return h.verdict(to, &reply)
@@ -394,6 +396,7 @@ func (e *transportError) Unwrap() error { return e.err }
 type reply struct {
 	status     int
 	retryAfter []string
+	quota      quota
 	body       []byte // at most maxReply; none when the status acknowledges
 	result     []byte // for a caller, when the status acknowledges
 	resultType string
@@ -422,6 +425,7 @@ func (h *Handler) send(ctx context.Context, to *url.URL, body *bytes.Reader, dat
 		return reply{status: resp.StatusCode}, nil
 	}
 	r = reply{status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After"), resultType: resp.Header.Get("Content-Type")}
+	r.quota = quotaOf(resp.Header, time.Now())
 	switch {
 	case resp.Body == nethttp.NoBody:
 	case h.ack.has(r.status) && most > 0:
