@@ -55,6 +55,8 @@ type Verdict struct {
 	Crashed bool
 	// FailRoute: the whole route stops, with Err as the reason.
 	FailRoute bool
+	// Suspend: the route is suspended, with Err as the reason.
+	Suspend bool
 }
 
 // VerdictOf tells what relay makes of what a handler returned: for a test of the handler, or a middleware that measures. An error
@@ -68,7 +70,7 @@ func VerdictOf(err error) Verdict {
 func (v Verdict) inside() supervisor.Verdict {
 	return supervisor.Verdict{
 		Kind: v.Kind.inside(), Err: v.Err, Delay: v.Delay, Pause: v.Pause, NotStarted: v.NotStarted, StopChild: v.StopChild,
-		Crashed: v.Crashed, FailRoute: v.FailRoute,
+		Crashed: v.Crashed, FailRoute: v.FailRoute, Suspend: v.Suspend,
 	}
 }
 
@@ -138,6 +140,13 @@ func Crashed(err error) error {
 // waits that grow as those of a route that tripped.
 func FailRoute(err error) error {
 	return &verdictError{Verdict{Kind: VerdictRetry, Err: err, NotStarted: true, FailRoute: true}}
+}
+
+// Suspend is a failure that says that what answers wants no messages any more, as an endpoint does with the status 410: the route is
+// suspended with err as the reason. It asks by itself, with a message now and then, and goes on when one succeeds, or when an
+// operator resumes it.
+func Suspend(err error) error {
+	return &verdictError{Verdict{Kind: VerdictRetry, Err: err, Suspend: true}}
 }
 
 // verdictOf is [VerdictOf] for the supervisor. timedOut tells whether err says that a deadline was exceeded.

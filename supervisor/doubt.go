@@ -2,7 +2,8 @@ package supervisor
 
 import "time"
 
-// A route is suspended when it got nearly nothing but dead for an answer (see flood.go). What answers is not believed any more: a
+// A route is suspended when it got nearly nothing but dead for an answer (see flood.go), or when what answers says that it wants no
+// more. What answers is not believed any more: a
 // message that is answered so stays, whenever its run began, and so a broken endpoint costs no more dead letters than DeadTrip
 // says, however many messages are in flight and however often it is asked.
 //
@@ -79,7 +80,7 @@ func (g *Group) Inherit(old *Group) {
 		f = mine
 	}
 	t.route.flood = f
-	if !doubt || f.of == 0 {
+	if !doubt {
 		return
 	}
 	t.route.lastErr = err

@@ -172,6 +172,10 @@ func (t *turn) failedRun(r *run, v Verdict) {
 	// While an outage is believed in, a probe that fails spends nothing: its message was only asked whether it is over.
 	f.held = r.round > 0 || r.probe && k.tripped
 	t.fail(r, f)
+	if v.Suspend && !t.route.doubt {
+		t.route.lastErr = v.Err
+		t.suspendRoute(text(v.Err))
+	}
 	if r.late {
 		if r.round > 0 {
 			t.routeFailed(r, v.Err)

@@ -48,4 +48,7 @@ type Verdict struct {
 	// FailRoute stops the whole route with Err as the reason: no message is to blame, and none spends an attempt. The route
 	// tries again by itself, with the backoff of restart, and goes on when a message succeeds.
 	FailRoute bool
+	// Suspend says, of a Retry, that what answers wants no messages any more. The route is suspended, with Err as the reason, until
+	// a message succeeds or an operator resumes it.
+	Suspend bool
 }

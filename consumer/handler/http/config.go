@@ -31,9 +31,12 @@ type Config struct {
 	ForwardHeaders []string `koanf:"forward_headers"`
 	// Ack lists the statuses that acknowledge the message, as numbers and ranges. Empty means "200-299".
 	Ack string `koanf:"ack"`
-	// Dead lists the statuses that say the message can never be handled. Empty means "400,410,413,414,415,422,431";
-	// "none" is an empty list. A status of the default list that Ack names too is an ack.
+	// Dead lists the statuses that say the message can never be handled. Empty means "400,413,414,415,422,431";
+	// "none" is an empty list. A status of the default list that Ack names too is an ack. What 410 does, Gone says.
 	Dead string `koanf:"dead"`
+	// Gone is what 410 does that neither Ack nor Dead names: suspend the route, or dead. Empty means suspend, and dead where
+	// messages have a part in the URL: what is gone is then a matter of the message.
+	Gone string `koanf:"gone"`
 	// ConnectTimeout bounds name resolution with the TCP connect, and again the TLS handshake. Zero means 5s.
 	ConnectTimeout time.Duration `koanf:"connect_timeout"`
 	// HeaderTimeout bounds the wait for the response headers after the request was written. Zero leaves it to the
@@ -63,6 +66,13 @@ type Config struct {
 	Sign Sign `koanf:"sign"`
 }
 
+const statusGone = 410
+
+// suspendsGone tells whether 410, when neither ack nor dead names it, suspends the route.
+func (c Config) suspendsGone(to *target) bool {
+	return c.Gone != goneDead && to.fixed != nil
+}
+
 // Sign is with what requests are signed.
 type Sign struct {
 	// Keys sign each request, all of them; none means that requests are not signed.
@@ -87,7 +97,10 @@ type TLS struct {
 
 const (
 	defaultAck  = "200-299"
-	defaultDead = "400,410,413,414,415,422,431"
+	defaultDead = "400,413,414,415,422,431"
+
+	goneSuspend = "suspend"
+	goneDead    = "dead"
 )
 
 // WithDefaults fills the fields that say nothing.
@@ -149,6 +162,15 @@ func (c Config) Validate() error {
 	}
 	if both := ack.common(dead); len(both) > 0 && c.Dead != defaultDead {
 		fault("dead: %d is in ack too", both[0])
+	}
+	switch {
+	case c.Gone == "", c.Gone == goneDead:
+	case c.Gone != goneSuspend:
+		fault("gone: must be suspend or dead (got %q)", c.Gone)
+	case ack.has(statusGone), dead.has(statusGone):
+		fault("gone: 410 is in ack or dead already: leave one of them out")
+	case to != nil && to.fixed == nil:
+		fault("gone: messages have a part in the url, and one whose URL is gone would suspend all: leave it out, or write dead")
 	}
 	if c.ConnectTimeout < 0 {
 		fault("connect_timeout: must be above 0 (got %v)", c.ConnectTimeout)

@@ -32,6 +32,7 @@ func Verdict(err error) supervisor.Verdict {
 			NotStarted: v.FieldByName("NotStarted").Bool(),
 			StopChild:  v.FieldByName("StopChild").Bool(),
 			FailRoute:  v.FieldByName("FailRoute").Bool(),
+			Suspend:    v.FieldByName("Suspend").Bool(),
 			Crashed:    v.FieldByName("Crashed").Bool(),
 			Err:        err,
 		}
