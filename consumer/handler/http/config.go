@@ -217,6 +217,9 @@ func (c Config) whereTo(to *target) (errs []error) {
 			map[bool]string{true: ", or egress.allow which addresses"}[c.Proxy == ""])
 	case to.hostChosen():
 		strict = ofMessages
+		if len(c.Hosts) > 0 && !slices.ContainsFunc(c.Hosts, to.mayBe) {
+			fault("hosts: no host that the url can make is among them, so every message would be dead-lettered")
+		}
 	case len(c.Hosts) > 0 && !slices.ContainsFunc(c.Hosts, func(h string) bool { return hostMatches(h, strings.ToLower(to.host[0].text)) }):
 		fault("hosts: the host of the url is not among them")
 	}

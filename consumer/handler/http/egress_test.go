@@ -306,9 +306,11 @@ func TestConfig_templates(t *testing.T) {
 		"url: has a host with a placeholder that no token makes valid: a label of the host begins or": {URL: "http://{1}-.h/", Egress: allow},
 		"url: has a host with a placeholder that no token makes valid: a label of the host is longer": {URL: "http://{1}" + strings.Repeat("x", 63) + ".h/", Egress: allow},
 		"url: has a host with a placeholder that no token makes valid: the host is a number":          {URL: "http://{1}.1/", Egress: allow},
-		"hosts[0]: must be a host name":            {URL: "http://{1}.h", Hosts: []string{"*x.h"}},
-		"hosts[1]: must be a host name":            {URL: "http://{1}.h", Hosts: []string{"x.h", "x_.h"}},
-		"hosts: the host of the url is not among ": {URL: "http://h", Hosts: []string{"*.h"}},
+		"hosts[0]: must be a host name":                       {URL: "http://{1}.h", Hosts: []string{"*x.h"}},
+		"hosts[1]: must be a host name":                       {URL: "http://{1}.h", Hosts: []string{"x.h", "x_.h"}},
+		"hosts: the host of the url is not among ":            {URL: "http://h", Hosts: []string{"*.h"}},
+		"hosts: no host that the url can make is among them":  {URL: "https://{2}.a.com", Hosts: []string{"*.b.com", "a.com", "*.*.a.com"}},
+		"hosts: no host that the url can make is among them,": {URL: "https://x-{2}.a.com", Hosts: []string{"x.a.com", "y-z.a.com"}},
 	} {
 		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%v, want %q", err, want)
@@ -316,7 +318,7 @@ func TestConfig_templates(t *testing.T) {
 	}
 	for _, c := range []Config{
 		{URL: "http://h/{1}?x={subject}"}, {URL: "http://{1}/", Egress: allow}, {URL: "http://{1}.{2}:80/", Hosts: []string{"*.*", "a.b"}},
-		{URL: "http://h", Hosts: []string{"H"}}, {URL: "http://placeholder/{1}"}, {URL: "https://me:p%40ss@[2606:4700::1]:80/{1}"},
+		{URL: "http://h", Hosts: []string{"H"}}, {URL: "http://x-{1}.a.com", Hosts: []string{"b.com", "X-y.A.com"}}, {URL: "http://placeholder/{1}"}, {URL: "https://me:p%40ss@[2606:4700::1]:80/{1}"},
 	} {
 		if err := c.Validate(); err != nil {
 			t.Errorf("%s: %v", c.URL, err)

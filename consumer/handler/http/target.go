@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -233,6 +234,28 @@ func hostMatches(entry, host string) bool {
 	}
 	for i := range want {
 		if want[i] != "*" && want[i] != got[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// mayBe tells whether some token makes a host of an entry of hosts. A token is at least one character of one label.
+func (t *target) mayBe(entry string) bool {
+	var host strings.Builder
+	for _, p := range t.host {
+		if p.token != 0 {
+			host.WriteString("?*")
+		} else {
+			host.WriteString(p.text)
+		}
+	}
+	want, made := strings.Split(strings.ToLower(entry), "."), strings.Split(host.String(), ".")
+	if len(want) != len(made) {
+		return false
+	}
+	for i := range want {
+		if ok, _ := path.Match(made[i], want[i]); !ok && want[i] != "*" {
 			return false
 		}
 	}
