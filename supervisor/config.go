@@ -101,7 +101,7 @@ func (c Config) WithDefaults() Config {
 	c.RouteTrip.Of = orDefault(c.RouteTrip.Of, *orDefault(c.RouteTripAfter, 50))
 	c.RouteTrip.Share = cmp.Or(c.RouteTrip.Share, 0.9)
 	c.RouteTrip.Keys = cmp.Or(c.RouteTrip.Keys, 3)
-	c.DeadTrip.Of = orDefault(c.DeadTrip.Of, 0)
+	c.DeadTrip.Of = orDefault(c.DeadTrip.Of, 50)
 	c.DeadTrip.Share = cmp.Or(c.DeadTrip.Share, 0.9)
 	c.RetryAfter = cmp.Or(c.RetryAfter, ScopeKey)
 	c.Trigger = cmp.Or(c.Trigger, TriggerAny)
@@ -137,7 +137,7 @@ type DeadTrip struct {
 	// Share that must have been dead, above 0 to 1. Zero means 0.9.
 	Share float64 `koanf:"share"`
 	// Of is how many answers are looked at, at most 10000, and how many dead letters there are at most from one success to the
-	// next. 0, or nil, means that the route is never suspended.
+	// next. Nil means 50, and 0 that the route is never suspended.
 	Of *int `koanf:"of"`
 }
 

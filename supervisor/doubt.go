@@ -3,9 +3,8 @@ package supervisor
 import "time"
 
 // A route is suspended when it got nearly nothing but dead for an answer (see flood.go), or when what answers says that it wants no
-// more. What answers is not believed any more: a
-// message that is answered so stays, whenever its run began, and so a broken endpoint costs no more dead letters than DeadTrip
-// says, however many messages are in flight and however often it is asked.
+// more (Verdict.Suspend). What answers is not believed any more: a message that is answered so stays, whenever its run began. So a
+// broken endpoint costs no more dead letters than DeadTrip says, however many messages are in flight and however often it is asked.
 //
 // It waits and asks in rounds like a route that tripped, so that publishers of bad messages cannot stop the others: the first
 // round at once, and a message of a key that succeeded lately first. The first success ends it. To others all of that is one

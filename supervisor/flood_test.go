@@ -434,3 +434,38 @@ func TestFlood_endWaitsAtOnceEndsTheSuspension(t *testing.T) {
 		b.close()
 	})
 }
+
+// What answers says that it wants no more, once: nothing is started but what the route asks with, no attempt of these is spent, and
+// it goes on by itself when one succeeds.
+func TestFlood_oneAnswerSuspends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var open atomic.Bool
+		var asked atomic.Int64
+		b := newBench(t, Options{MaxAttempts: 3, Retry: Backoff{Policy: Constant, Min: time.Second}})
+		defer b.close()
+		gone := func(context.Context, *Message, int) Verdict {
+			asked.Add(1)
+			if open.Load() {
+				return Verdict{Kind: Ack}
+			}
+			return Verdict{Kind: Retry, Err: errDown, Suspend: true}
+		}
+		b.send(gone, "key 0", 1)
+		synctest.Wait()
+		for i := range uint64(500) {
+			b.send(gone, fmt.Sprint("key ", i+1), i+2)
+		}
+		time.Sleep(10 * time.Minute)
+		if s := b.g.Status(); s.State != Suspended || !strings.Contains(s.Why, errDown.Error()) {
+			t.Errorf("the route is %v: %s", s.State, s.Why)
+		}
+		if n := asked.Load(); n > 5000 || b.deadLetters() > 0 {
+			t.Errorf("asked %d times in ten minutes, %d dead letters", n, b.deadLetters())
+		}
+		open.Store(true)
+		time.Sleep(time.Minute)
+		if s := b.g.Status(); s.State != Flowing || b.deadLetters() > 0 {
+			t.Errorf("the route is %v: %s, %d dead letters", s.State, s.Why, b.deadLetters())
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	nethttp "net/http"
 	"net/netip"
 	"net/textproto"
 	"net/url"
@@ -65,8 +66,6 @@ type Config struct {
 	// Sign adds the headers of Standard Webhooks.
 	Sign Sign `koanf:"sign"`
 }
-
-const statusGone = 410
 
 // suspendsGone tells whether 410, when neither ack nor dead names it, suspends the route.
 func (c Config) suspendsGone(to *target) bool {
@@ -167,7 +166,7 @@ func (c Config) Validate() error {
 	case c.Gone == "", c.Gone == goneDead:
 	case c.Gone != goneSuspend:
 		fault("gone: must be suspend or dead (got %q)", c.Gone)
-	case ack.has(statusGone), dead.has(statusGone):
+	case ack.has(nethttp.StatusGone), dead.has(nethttp.StatusGone):
 		fault("gone: 410 is in ack or dead already: leave one of them out")
 	case to != nil && to.fixed == nil:
 		fault("gone: messages have a part in the url, and one whose URL is gone would suspend all: leave it out, or write dead")

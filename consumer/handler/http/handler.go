@@ -30,6 +30,7 @@
 //
 // The status alone decides, by two tables of the config (ack, dead); every other status is a retry, 3xx too, since
 // redirects are never followed. 410 suspends the route, with the answer as its reason (gone). 429 and 503 may name the pause in
+// redirects are never followed. 410 suspends the route, with the answer as its reason (gone). 429 and 503 may name the pause in
 // Retry-After. With any status, RateLimit headers say how many more requests the endpoint permits, see [consumer.Msg.Slow]. The reply
 // must end, or pass 64 KiB, before
 // an acknowledging status counts: a server that breaks off in the middle of its answer has not said that it is done. No
@@ -453,9 +454,9 @@ func (h *Handler) verdict(to endpoint, r *reply) error {
 	switch {
 	case h.dead.has(r.status): // ack went first
 		return consumer.Dead(err)
-	case r.status == statusGone && h.cfg.suspendsGone(h.to):
+	case r.status == nethttp.StatusGone && h.cfg.suspendsGone(h.to):
 		return consumer.Suspend(err)
-	case r.status == statusGone:
+	case r.status == nethttp.StatusGone:
 		return consumer.Dead(err)
 	case r.status == nethttp.StatusTooManyRequests || r.status == nethttp.StatusServiceUnavailable:
 		if d := retryAfter(r.retryAfter, time.Now()); d > 0 {

@@ -167,7 +167,7 @@ func TestHandle_everyStatus(t *testing.T) {
 		}
 	})
 	h := newHandler(t, Config{URL: u})
-	deadByDefault := map[int]bool{400: true, 410: true, 413: true, 414: true, 415: true, 422: true, 431: true}
+	deadByDefault := map[int]bool{400: true, 413: true, 414: true, 415: true, 422: true, 431: true}
 	for status := 100; status < 1000; status++ {
 		current.Store(int64(status))
 		err := h.Handle(t.Context(), message())
@@ -177,6 +177,8 @@ func TestHandle_everyStatus(t *testing.T) {
 			texts = []string{"418"}
 		case status >= 200 && status <= 299:
 			want, texts = handlertest.Ack, nil
+		case status == 410:
+			want.Suspend = true
 		case deadByDefault[status]:
 			want = handlertest.Dead
 		case status >= 300 && status <= 399:
@@ -204,12 +206,14 @@ func TestHandle_tables(t *testing.T) {
 	}
 	check(Config{Ack: "200-204, 409,410", Dead: ""}, map[int]supervisor.Verdict{
 		200: handlertest.Ack, 204: handlertest.Ack, 205: handlertest.Retry, 409: handlertest.Ack,
-		410: handlertest.Ack, 400: handlertest.Dead, // 410 is dead by default only
+		410: handlertest.Ack, 400: handlertest.Dead,
 	})
 	check(Config{Dead: "404,500-599"}, map[int]supervisor.Verdict{
 		200: handlertest.Ack, 400: handlertest.Retry, 404: handlertest.Dead, 503: handlertest.Dead, 599: handlertest.Dead,
 	})
-	check(Config{Dead: "none"}, map[int]supervisor.Verdict{400: handlertest.Retry, 410: handlertest.Retry})
+	check(Config{Dead: "none"}, map[int]supervisor.Verdict{400: handlertest.Retry, 410: {Kind: supervisor.Retry, Suspend: true}})
+	check(Config{Gone: "dead"}, map[int]supervisor.Verdict{400: handlertest.Dead, 410: handlertest.Dead})
+	check(Config{Dead: "410"}, map[int]supervisor.Verdict{400: handlertest.Retry, 410: handlertest.Dead})
 }
 
 func TestHandle_answersOfOddForm(t *testing.T) {

@@ -20,6 +20,7 @@ var Kind = handler.Define(handler.Definition[Config]{
 		"forward_headers":           {Text: "names of message headers to copy, or beginnings such as ce-*; Content-Type too is only copied when named"},
 		"ack":                       {Text: "statuses of success, numbers and ranges"},
 		"dead":                      {Text: "statuses that mean never; none: no status"},
+		"gone":                      {Text: "what 410 does that neither of them names: suspend the route, or dead", Values: []string{goneSuspend, goneDead}},
 		"connect_timeout":           {Text: "name resolution and connect, and again the TLS handshake"},
 		"response_header_timeout":   {Text: "wait for the response headers; 0s: up to the route's timeout"},
 		"tls":                       {Text: "of an https endpoint, PEM files"},

@@ -1,0 +1,85 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/relaymq/relay/supervisor"
+)
+
+// An endpoint breaks in the middle of its messages and answers everything with dead. While it is broken an operator tries one
+// message, and a neighbour on the same durable changes, which begins the route anew; before, that made it flow. Then it is mended,
+// and nobody says so. That costs 50 dead letters; all other messages are handled.
+func TestRelay_aBrokenEndpointCostsFiftyDeadLetters(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var broken atomic.Bool
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	route := Route{
+		Name: "hooks", Subjects: []string{"orders.>"}, Durable: "d",
+		Supervisor: supervisor.Config{DeadTrip: supervisor.DeadTrip{Of: new(50)}, Restart: supervisor.Backoff{Max: 200 * time.Millisecond}},
+		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+			if broken.Load() {
+				return Dead(errors.New("HTTP 400 Bad Request"))
+			}
+			mu.Lock()
+			seen[m.Subject] = true
+			mu.Unlock()
+			return nil
+		}),
+	}
+	neighbour := Route{Name: "eu", Subjects: []string{"orders.eu"}, Durable: "d", Handler: new(handled)}
+	r, _ := w.start(Config{Logger: quiet}, route, neighbour)
+	const half = 200
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(seen)
+	}
+	publish := func(from int) {
+		for i := range half {
+			w.publish(fmt.Sprintf("orders.%d", from+i), 1)
+		}
+	}
+	publish(0)
+	w.eventually("the first half is handled", func() bool { return count() == half })
+	broken.Store(true)
+	publish(half)
+	state := func() RouteStatus {
+		for _, s := range r.Status().Routes {
+			if s.Name == "hooks" {
+				return s
+			}
+		}
+		return RouteStatus{}
+	}
+	const before = 45 // the share of dead_trip
+	w.eventually("it is suspended", func() bool { s := state(); return s.State == RouteSuspended && s.Dead == before })
+	since := *state().Since
+	if list, _, err := Wake(t.Context(), w.nc, "relay", Order{Route: "hooks", Trial: true}); err != nil || len(list) != 1 || list[0].State != RouteSuspended {
+		t.Fatalf("%+v %v", list, err)
+	}
+	neighbour.Concurrency = 3
+	if done, err := r.Update(t.Context(), neighbour); err != nil || len(done.Restarted) != 1 {
+		t.Fatalf("%+v %v", done, err)
+	}
+	asked := func() uint64 {
+		return r.all()[0].group.Status().Counts.Started + r.all()[1].group.Status().Counts.Started
+	}
+	w.eventually("it asks", func() bool { return asked() > 20 })
+	if s := state(); s.State != RouteSuspended || !s.Since.Equal(since) || s.Dead != before {
+		t.Errorf("after a neighbour changed: %s since %v (%v), %d dead letters more: %s", s.State, s.Since, since, s.Dead-before, s.Why)
+	}
+	broken.Store(false)
+	w.eventually("all others are handled", func() bool { return count() == 2*half-before })
+	if s := state(); s.State != RouteFlowing || s.Dead != before || len(w.deadLetters()) != before {
+		t.Errorf("%s, %d dead letters more: %s", s.State, s.Dead-before, s.Why)
+	}
+	w.settled("ORDERS", "d")
+}
