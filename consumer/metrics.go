@@ -164,8 +164,12 @@ func histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
 // Collector gives the metrics of all routes; register it with a prometheus.Registerer.
 func (r *Relay) Collector() prometheus.Collector { return r.metrics }
 
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, ch) }
+// Describe implements prometheus.Collector. What it collects now is described, and what it begins to collect later.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	prometheus.DescribeByCollect(m, ch)
+	ch <- m.audited
+	ch <- m.unexplained
+}
 
 var actionNames = [...]string{
 	supervisor.GiveBack: "given_back", supervisor.RetryLater: "retried", supervisor.AckMessage: "acked",
