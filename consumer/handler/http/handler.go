@@ -30,11 +30,9 @@
 //
 // The status alone decides, by two tables of the config (ack, dead); every other status is a retry, 3xx too, since
 // redirects are never followed. 410 suspends the route, with the answer as its reason (gone). 429 and 503 may name the pause in
-// redirects are never followed. 410 suspends the route, with the answer as its reason (gone). 429 and 503 may name the pause in
 // Retry-After. With any status, RateLimit headers say how many more requests the endpoint permits, see [consumer.Msg.Slow]. The reply
-// must end, or pass 64 KiB, before
-// an acknowledging status counts: a server that breaks off in the middle of its answer has not said that it is done. No
-// more than those 64 KiB is read, unless a caller waits for the result, which is the body of an acknowledging answer: then as
+// must end, or pass 64 KiB, before an acknowledging status counts: a server that breaks off in the middle of its answer has not said
+// that it is done. No more than those 64 KiB is read, unless a caller waits for the result, which is the body of an acknowledging answer: then as
 // much as the route's caller.max_result. Nothing is decompressed, and the text of an error shows the first 256 bytes.
 //
 // # Bounds
