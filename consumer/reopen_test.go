@@ -22,13 +22,6 @@ type anew struct {
 	relay *Relay
 }
 
-func (w *anew) do(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 func (w *anew) makeDurable(c jetstream.ConsumerConfig) {
 	w.t.Helper()
 	_, err := w.js.CreateOrUpdateConsumer(w.t.Context(), "ORDERS", c)

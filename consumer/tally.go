@@ -44,6 +44,8 @@ type tally struct {
 	created time.Time // of the durable
 	opening audit.Opening
 	told    bool // the record has its routes
+	pulling bool // messages may have come that the opening would have to know
+	done    bool // the last addition is in the record
 	hand    int
 	wrote   time.Time
 	next    time.Time // of keepTallies only
@@ -178,14 +180,17 @@ func (t *tally) begin(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, tallyPatience)
 	defer cancel()
 	_ = t.write(ctx, false)
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	t.pulling = true
 }
 
-// write adds to the ledger what was counted since the last time. With last nothing follows.
+// write adds to the ledger what was counted since the last time. With last nothing follows, whoever calls it.
 func (t *tally) write(ctx context.Context, last bool) error {
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	main := t.main()
-	if main == nil {
+	if main == nil || t.done {
 		return nil
 	}
 	r := t.u.relay
@@ -217,26 +222,87 @@ func (t *tally) write(ctx context.Context, last bool) error {
 		a = &audit.Addition{Opening: t.opening, Durables: map[string]audit.Durable{audit.Name(main.stream, main.durable): {Start: main.base.Start}}}
 	}
 	t.told, t.hand, t.wrote = true, a.Hand, time.Now()
-	return t.problem(t.writer.Write(ctx, r.ledgers, a, last))
+	err := t.writer.Write(ctx, r.ledgers, a, last)
+	t.done = last && err == nil
+	return t.problem(err)
 }
 
 // open is what waited before the ledger began.
-func (t *tally) open(ctx context.Context, main *source) (o audit.Opening, err error) {
-	r := t.u.relay
-	o = audit.Opening{At: main.base.at.UTC(), Carried: uint64(main.base.outstanding)}
-	if _, err := r.ledgers.Get(ctx, main.stream, main.durable); err == nil {
-		return o, nil // it began already, and this one began later
+func (t *tally) open(ctx context.Context, main *source) (audit.Opening, error) {
+	o := audit.Opening{At: main.base.at.UTC(), Carried: uint64(main.base.outstanding)}
+	record, err := t.u.relay.ledgers.Get(ctx, main.stream, main.durable)
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound):
+	case err != nil:
+		return o, err
+	case record.Began(main.base.Start):
+		return o, nil // without this instance, which looked later
 	}
+	if t.pulling {
+		return t.openLate(ctx, main)
+	}
+	n, err := t.parked(ctx, main)
+	o.Carried += n
+	return o, err
+}
+
+// openLate is open while messages come and go: at the start the server did not answer soon enough, or the durable was made anew.
+// What was counted until now is left out, so that the ledger begins at this moment.
+func (t *tally) openLate(ctx context.Context, main *source) (o audit.Opening, err error) {
+	open, now := t.u.open(), time.Now()
+	starts := make([]audit.Start, len(open))
+	outstanding := 0
+	for i, s := range open {
+		identity, info, err := s.ask(ctx)
+		if err != nil {
+			return o, err
+		}
+		if !identity.Equal(s.identity) {
+			return o, errors.New("durable " + s.durable + " was made anew just now")
+		}
+		starts[i] = audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}
+		if s == main {
+			outstanding = info.NumAckPending
+		}
+	}
+	parked, err := t.parked(ctx, main)
+	if err != nil {
+		return o, err
+	}
+	t.gather()
+	_, after, err := main.ask(ctx)
+	if err != nil {
+		return o, err
+	}
+	parkedAfter, err := t.parked(ctx, main)
+	if err != nil {
+		return o, err
+	}
+	for i, s := range open {
+		s.base.Start = starts[i]
+		if s == main {
+			s.base.outstanding, s.base.at = outstanding, now
+		}
+	}
+	delivered := int64(after.Delivered.Consumer - main.base.Delivered)
+	settled := delivered - int64(after.NumAckPending-outstanding)
+	moved := max(delivered, 0) + max(settled, 0) + max(int64(parkedAfter-parked), int64(parked-parkedAfter))
+	return audit.Opening{At: now.UTC(), Carried: uint64(outstanding) + parked, Moved: uint64(moved)}, nil
+}
+
+// parked is what the retry stream has for the routes, waiting or due.
+func (t *tally) parked(ctx context.Context, main *source) (sum uint64, err error) {
+	r := t.u.relay
 	for _, rt := range t.u.main.routes {
 		for _, kind := range []string{".park.", ".due."} {
 			n, _, err := audit.Matching(ctx, r.nc, r.api, r.retries.Name(), r.cfg.Service+kind+rt.cfg.Name+"."+main.stream+".>")
 			if err != nil {
-				return o, err
+				return 0, err
 			}
-			o.Carried += n
+			sum += n
 		}
 	}
-	return o, nil
+	return sum, nil
 }
 
 // problem tells of an error now and then. The ledger is nobody's condition for handling messages.

@@ -59,4 +59,11 @@ func TestWriter_oncePerAddition(t *testing.T) {
 	if r := get(); r.Total().Received != 1 || !r.Whole {
 		t.Errorf("made anew: %+v", r)
 	}
+	// An instance that has the old durable still, and is at its end.
+	late := NewWriter(stream, durable, "one", "a")
+	add(late, 7, made, 7, false)
+	add(late, 7, made, 7, true)
+	if r := get(); r.Total().Received != 1 || len(r.Instances) != 1 || r.Instances["three"].Name != "c" || late.Pending() != nil {
+		t.Errorf("after an addition of the old durable: %+v", r)
+	}
 }

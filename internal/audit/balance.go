@@ -72,6 +72,7 @@ type Balance struct {
 	Verdict string `json:"verdict"`
 	Text    string `json:"text"`
 
+	moved uint64
 	// final: nothing moves, and no instance has anything to add.
 	final bool
 }
@@ -111,7 +112,8 @@ func Compare(r *Record, before, after Server, lives func(name string) bool) Bala
 		}
 	}
 	b.Difference = int64(b.Carried+b.Total.In()) - int64(b.Total.Ended()) - int64(b.Outstanding) - int64(b.Parked)
-	lost := uint64(max(b.Uncounted, -b.Uncounted))
+	b.moved = r.Moved
+	lost := uint64(max(b.Uncounted, -b.Uncounted)) + r.Moved
 	if b.Difference > 0 {
 		b.Bound = lost + b.Killed
 	} else {
@@ -175,6 +177,7 @@ func (b *Balance) reasons() string {
 	}
 	say(uint64(max(0, b.Uncounted)), "%d deliveries were counted by nobody")
 	say(uint64(max(0, -b.Uncounted)), "the server went back by %d deliveries")
+	say(b.moved, "%d messages moved while the counting began")
 	if b.Difference > 0 {
 		say(b.Killed, "instances that were killed had %d messages in hand")
 	} else {

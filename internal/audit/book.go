@@ -125,7 +125,10 @@ func (w *Writer) Write(ctx context.Context, b *Book, a *Addition, last bool) err
 			r = begin(w.stream, w.durable, *a)
 		case err != nil:
 			return err
-		case r.stale(*a):
+		case r.age(*a) < 0:
+			w.number, w.pending = number, nil
+			return nil // the instance has not noticed yet that the durable was made anew
+		case r.age(*a) > 0:
 			revision := r.revision
 			r = begin(w.stream, w.durable, *a)
 			r.revision = revision
@@ -138,8 +141,7 @@ func (w *Writer) Write(ctx context.Context, b *Book, a *Addition, last bool) err
 			if err != nil {
 				return err
 			}
-			// Revision 0: it must not be there.
-			if _, err = b.kv.Update(ctx, key(w.stream, w.durable), value, r.revision); isConflict(err) {
+			if err = b.put(ctx, key(w.stream, w.durable), value, r.revision); isConflict(err) {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
@@ -151,6 +153,16 @@ func (w *Writer) Write(ctx context.Context, b *Book, a *Addition, last bool) err
 		w.number, w.pending = number, nil
 		return nil
 	}
+}
+
+// put writes a record that follows a revision. With 0 it must not be there, but somebody may have deleted it.
+func (b *Book) put(ctx context.Context, key string, value []byte, after uint64) (err error) {
+	if after == 0 {
+		_, err = b.kv.Create(ctx, key, value)
+	} else {
+		_, err = b.kv.Update(ctx, key, value, after)
+	}
+	return err
 }
 
 func isConflict(err error) bool {

@@ -114,6 +114,8 @@ type Record struct {
 	Killed uint64 `json:"killed,omitempty"`
 	// Unsure is how many messages may be stored twice: no answer came when they were parked.
 	Unsure uint64 `json:"unsure,omitempty"`
+	// Moved is how many messages may be counted once too often, or not at all: they moved while the counting began.
+	Moved uint64 `json:"moved,omitempty"`
 
 	revision uint64
 }
@@ -156,6 +158,8 @@ type Addition struct {
 type Opening struct {
 	At      time.Time
 	Carried uint64
+	// Moved is how many messages were delivered, settled or parked while the instance looked.
+	Moved uint64
 }
 
 // forgetAfter is how long an instance that says nothing is remembered by its name.
@@ -163,16 +167,22 @@ const forgetAfter = time.Hour
 
 // begin is the record of a durable of which there is none yet.
 func begin(stream, durable string, a Addition) *Record {
-	r := &Record{Stream: stream, Durable: durable, Since: a.Opening.At, Carried: a.Opening.Carried,
+	r := &Record{Stream: stream, Durable: durable, Since: a.Opening.At, Carried: a.Opening.Carried, Moved: a.Opening.Moved,
 		Routes: map[string]Counts{}, Durables: map[string]Durable{}, Instances: map[string]Instance{}}
 	r.Whole = a.Durables[r.main()].Delivered == 0
 	return r
 }
 
-// stale tells whether the record is of a durable that is there no more.
-func (r *Record) stale(a Addition) bool {
-	have, want := r.Durables[r.main()], a.Durables[r.main()]
-	return !have.Created.Equal(want.Created)
+// Began tells whether the record is of this durable, and was begun by one who looked no later; or it is of a later durable, so that
+// nothing of this one is added any more.
+func (r *Record) Began(s Start) bool {
+	have := r.Durables[r.main()]
+	return have.Created.Equal(s.Created) && have.Delivered <= s.Delivered || have.Created.After(s.Created)
+}
+
+// age is above 0 when the durable of the addition was made after that of the record, and below 0 when before it.
+func (r *Record) age(a Addition) int {
+	return a.Durables[r.main()].Created.Compare(r.Durables[r.main()].Created)
 }
 
 // add makes an addition of the process, which calls itself name. It returns false when the record has it already.
@@ -188,7 +198,7 @@ func (r *Record) add(process, name string, number uint64, a Addition, now time.T
 			have = Durable{Start: d.Start} // one on the retry stream may be made anew
 		case key == r.main() && d.Delivered < have.Delivered:
 			// Two began at a time, and the record is of the one that looked later.
-			r.Since, r.Carried, r.Whole = a.Opening.At, a.Opening.Carried, d.Delivered == 0
+			r.Since, r.Carried, r.Moved, r.Whole = a.Opening.At, a.Opening.Carried, a.Opening.Moved, d.Delivered == 0
 			have.Start = d.Start
 		case d.Delivered < have.Delivered:
 			have.Start = d.Start

@@ -1,0 +1,137 @@
+package consumer
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/relaymq/relay/internal/audit"
+)
+
+// onlyUnit is the unit of a relay that runs.
+func (w *world) onlyUnit(r *Relay) (u *unit) {
+	w.t.Helper()
+	w.eventually("its unit runs", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.units) == 0 {
+			return false
+		}
+		u = r.units[0]
+		return true
+	})
+	return u
+}
+
+func (w *world) do(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// parks publishes n messages that are parked, and waits until they are.
+func (w *world) parks(n int) {
+	w.t.Helper()
+	w.publish("orders.park", n)
+	w.settled("ORDERS", "billing")
+}
+
+// A durable is made anew while messages are parked: the new ledger knows of them.
+func TestLedger_regressionParkedMessagesOfADurableMadeAnew(t *testing.T) {
+	t.Parallel()
+	route := everyEnd(func() bool { return false })
+	route.Start = Start{Policy: "new"}
+	for name, again := range map[string]func(w *world, r *Relay, stop func() error) func() error{
+		"while nothing runs": func(w *world, _ *Relay, stop func() error) func() error {
+			w.do(stop())
+			w.do(w.js.DeleteConsumer(w.t.Context(), "ORDERS", "billing"))
+			_, stop = w.start(Config{Instance: "b", Logger: quiet}, route)
+			return stop
+		},
+		"while it runs": func(w *world, r *Relay, stop func() error) func() error {
+			u, config := w.onlyUnit(r), w.info("ORDERS", "billing").Config
+			old := u.tally.main()
+			w.do(w.js.DeleteConsumer(w.t.Context(), "ORDERS", "billing"))
+			st, err := w.js.Stream(w.t.Context(), "ORDERS")
+			w.do(err)
+			w.do(st.Purge(w.t.Context()))
+			_, err = w.js.CreateConsumer(w.t.Context(), "ORDERS", config)
+			w.do(err)
+			w.eventually("another source took over", func() bool { return u.tally.main() != old })
+			w.do(u.tally.write(w.t.Context(), false))
+			return stop
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			r, stop := w.start(Config{Instance: "a", Logger: quiet}, route)
+			w.parks(5)
+			w.do(w.onlyUnit(r).tally.write(t.Context(), false)) // the old durable has a ledger
+			stop = again(w, r, stop)
+			w.publish("orders.ok", 3)
+			w.eventually("these are through too", func() bool {
+				i := w.info("ORDERS", "billing")
+				return i.Delivered.Consumer > 0 && i.NumPending+uint64(i.NumAckPending) == 0
+			})
+			w.do(stop())
+			if b := w.audit(0); b.Verdict != audit.Balanced || b.Carried != 5 || b.Parked != 5 || b.Total.Received < 3 || b.Uncounted != 0 {
+				t.Errorf("%+v", b)
+			}
+		})
+	}
+}
+
+// The server does not answer soon enough for the ledger to begin before the first message. Those that came meanwhile count once.
+func TestLedger_regressionABeginningThatIsLateCountsNothingTwice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, err := audit.Open(t.Context(), w.js, "relay", 1)
+	w.do(err)
+	kv, err := w.js.KeyValue(t.Context(), audit.Bucket("relay"))
+	w.do(err)
+	_, err = kv.Put(t.Context(), "ORDERS.billing", []byte(`{"format":99}`)) // which the instance leaves alone
+	w.do(err)
+	route := everyEnd(func() bool { return true })
+	r, stop := w.start(Config{Instance: "a", Logger: quiet}, route)
+	w.publish("orders.dead", 4)
+	w.publish("orders.wait", 2)
+	w.publish("orders.park", 5)
+	w.eventually("all but those that wait are through", func() bool {
+		i := w.info("ORDERS", "billing")
+		return i.NumPending == 0 && i.NumAckPending == 2
+	})
+	w.do(kv.Purge(t.Context(), "ORDERS.billing"))
+	w.do(w.onlyUnit(r).tally.write(t.Context(), false))
+	w.publish("orders.park", 1)
+	w.eventually("it is parked", func() bool {
+		i := w.info("ORDERS", "billing")
+		return i.Delivered.Consumer >= 12 && i.NumAckPending == 2
+	})
+	w.do(stop())
+	want := audit.Counts{Received: 1}
+	if b := w.audit(0); b.Verdict != audit.Balanced || b.Carried != 7 || b.Parked != 6 || b.Outstanding != 2 || b.Total != want || b.Uncounted != 0 || b.Whole {
+		t.Errorf("%+v", b)
+	}
+}
+
+// Whoever writes after the last addition leaves the record as it is: a process that ended cleanly is not in it.
+func TestLedger_regressionNothingFollowsTheLastAddition(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r, stop := w.start(Config{Instance: "a", Logger: quiet}, everyEnd(func() bool { return false }))
+	u := w.onlyUnit(r)
+	lastTallies([]*unit{u}, 30*time.Second)
+	w.publish("orders.wait", 1)
+	w.eventually("it is in hand", func() bool { return w.info("ORDERS", "billing").NumAckPending == 1 })
+	w.do(u.tally.write(t.Context(), false))
+	book, err := audit.Attach(t.Context(), w.js, "relay")
+	w.do(err)
+	record, err := book.Get(t.Context(), "ORDERS", "billing")
+	w.do(err)
+	if text, _ := json.Marshal(record); len(record.Instances) != 0 {
+		t.Errorf("%s", text)
+	}
+	w.do(stop())
+}
