@@ -27,12 +27,16 @@ type Limit struct {
 	// Per is a template over the tokens of a message's subject, such as {1}: the bounds hold for each value of it. It may only name
 	// tokens that the key of the route has. Empty: they hold for all messages together.
 	Per string `koanf:"per"`
-	// Scope is for whom the bounds hold: instance (default), for each instance by itself.
+	// Scope is for whom the bounds hold: instance (default), for each by itself, or service, for all instances together. With Per they hold for
+	// the service only on routes of one instance at a time.
 	Scope string `koanf:"scope"`
 }
 
 // What Limit.Scope says.
-const ScopeInstance = "instance"
+const (
+	ScopeInstance = "instance"
+	ScopeService  = "service"
+)
 
 // WithDefaults fills the fields that say nothing.
 func (l Limit) WithDefaults() Limit {
@@ -55,8 +59,8 @@ func (l Limit) Validate() error {
 		fault("concurrency: or rate is required: without one of them there is no limit")
 	}
 	errs = append(errs, validateRate(l.Rate, l.Burst)...)
-	if l.Scope != ScopeInstance {
-		fault("scope: must be instance (got %q)", l.Scope)
+	if l.Scope != ScopeInstance && l.Scope != ScopeService {
+		fault("scope: must be instance or service (got %q)", l.Scope)
 	}
 	if l.Per != "" {
 		if _, err := subject.ParseTemplate(l.Per); err != nil {
@@ -147,6 +151,8 @@ func (r Route) CheckLimits(limits map[string]Limit) error {
 			errs = append(errs, fmt.Errorf("limits[%d]: there is no limit %q: limits: lists them", i, name))
 		case slices.Contains(r.Limits[:i], name):
 			errs = append(errs, fmt.Errorf("limits[%d]: %q is there twice", i, name))
+		case l.Per != "" && l.Scope == ScopeService && !r.Leased():
+			errs = append(errs, fmt.Errorf("limits[%d]: limit %q: per %q holds over all instances only on routes with instances: one; give the limit scope: instance, or the route instances: one", i, name, l.Per))
 		case l.Per != "":
 			if err := r.checkPer(l.Per); err != nil {
 				errs = append(errs, fmt.Errorf("limits[%d]: limit %q: per %q: %w", i, name, l.Per, err))
@@ -229,10 +235,33 @@ func (r *Relay) setLimits(limits map[string]Limit) {
 		}
 	}
 	for name, l := range limits {
-		r.book.Set(name, l.bounds())
+		r.setLimit(name, l)
 	}
 	r.limits = limits
+	select {
+	case r.limitsSet <- struct{}{}:
+	default:
+	}
 }
+
+// setLimit makes a limit, or changes it. Of one that all instances share this one has nothing at first, and then its part: see shareLimits.
+func (r *Relay) setLimit(name string, l Limit) *limit.Limit {
+	in := r.book.Get(name)
+	if !l.divided() {
+		in = r.book.Set(name, l.bounds())
+		in.Fence(nil)
+		in.Allot(l.bounds(), "", "")
+	} else if in == nil {
+		in = r.book.Set(name, l.bounds())
+		in.Close(noPart)
+	} else if !r.limits[name].divided() {
+		in.Allot(l.bounds(), noPart, "")
+	}
+	return in
+}
+
+// divided tells whether instances have parts of the limit.
+func (l Limit) divided() bool { return l.Scope == ScopeService && l.Per == "" }
 
 // Limits are those that hold now.
 func (r *Relay) Limits() map[string]Limit {
@@ -259,7 +288,7 @@ func (r *Relay) limitsFor(cfg Route, limits map[string]Limit) *supervisor.Limits
 		}
 		in := r.book.Get(name)
 		if in == nil {
-			in = r.book.Set(name, l.bounds())
+			in = r.setLimit(name, l)
 		}
 		if l.Per == "" {
 			opts.Always = append(opts.Always, limit.Need{Limit: in})
@@ -301,7 +330,13 @@ type LimitStatus struct {
 	Per   string  `json:"per,omitempty"`
 	Scope string  `json:"scope"`
 	// Used are the messages that run under it, and Holders those of each route.
-	Used    int            `json:"used"`
+	Used int `json:"used"`
+	// Part and PartRate are what this instance has of a limit of the service, and Others what the others have, in words.
+	Part     int     `json:"part,omitempty"`
+	PartRate float64 `json:"part_rate,omitempty"`
+	Others   string  `json:"others,omitempty"`
+	// Closed is why nothing may start under it on this instance now.
+	Closed  string         `json:"closed,omitempty"`
 	Holders map[string]int `json:"holders,omitempty"`
 	// Left is how many more start until Until, because an endpoint asked for that with the words of Why; nil: none did.
 	Left  *int       `json:"left,omitempty"`
@@ -327,10 +362,19 @@ const maxLimitsWaiting = 20
 func (r *Relay) limitStatus() (list []LimitStatus) {
 	limits := r.Limits()
 	for _, in := range r.book.Status() {
-		l := limits[in.Name].WithDefaults()
+		l, named := limits[in.Name]
+		if l = l.WithDefaults(); !named {
+			l.Scope = ScopeInstance // the rate of a route
+		}
 		s := LimitStatus{
 			Name: in.Name, Concurrency: in.Bounds.Places, Rate: in.Bounds.Rate, Burst: in.Bounds.Burst, Per: l.Per, Scope: l.Scope,
-			Used: in.Used, Holders: in.Holders,
+			Used: in.Used, Holders: in.Holders, Closed: cut(in.Closed, maxTextLen),
+		}
+		if l.divided() {
+			if s.Part, s.Others = in.Bounds.Places, cut(in.Note, maxTextLen); in.Closed == "" {
+				s.PartRate = in.Bounds.Rate
+			}
+			s.Concurrency, s.Rate, s.Burst = l.Concurrency, l.Rate.PerSecond(), l.Burst
 		}
 		if !in.Until.IsZero() {
 			s.Left, s.Until, s.Why = &in.Left, &in.Until, cut(in.Why, maxTextLen)
@@ -371,6 +415,13 @@ func (r *Relay) limitedBy(g supervisor.Status) (why string, since time.Time) {
 
 // describeLimit says what a limit allows and who holds how much of it.
 func describeLimit(s limit.Status) string {
+	if s.Note == "" {
+		return describeHere(s)
+	}
+	return describeHere(s) + "; " + s.Note
+}
+
+func describeHere(s limit.Status) string {
 	text := "limit " + s.Name
 	switch {
 	case s.Closed != "":

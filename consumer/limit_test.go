@@ -19,16 +19,23 @@ type crowd struct {
 }
 
 func (a *crowd) Handle(ctx context.Context, _ *Msg) error {
+	may := a.hold
+	if may == nil {
+		may = make(chan struct{})
+		close(may)
+	}
+	return a.handle(ctx, may)
+}
+
+// handle counts one more, until it may end.
+func (a *crowd) handle(ctx context.Context, may <-chan struct{}) error {
 	a.mu.Lock()
 	a.now++
 	a.max = max(a.max, a.now)
-	hold := a.hold
 	a.mu.Unlock()
-	if hold != nil {
-		select {
-		case <-hold:
-		case <-ctx.Done():
-		}
+	select {
+	case <-may:
+	case <-ctx.Done():
 	}
 	a.mu.Lock()
 	a.now--
@@ -89,13 +96,14 @@ func TestLimits_ofTwoRoutesAreSeenAndChangeLive(t *testing.T) {
 
 func TestLimits_refused(t *testing.T) {
 	t.Parallel()
-	limits := map[string]Limit{"tenant": {Concurrency: 1, Per: "{2}"}, "gateway": {Concurrency: 1}}
+	limits := map[string]Limit{"tenant": {Concurrency: 1, Per: "{2}"}, "everywhere": {Concurrency: 1, Per: "{2}", Scope: ScopeService}, "gateway": {Concurrency: 1}}
 	for _, c := range []struct {
 		route Route
 		want  string
 	}{
 		{Route{Limits: []string{"gatway"}}, `there is no limit "gatway"`},
 		{Route{Limits: []string{"gateway", "gateway"}}, "there twice"},
+		{Route{Subjects: []string{"orders.*"}, Limits: []string{"everywhere"}}, "instances: one"},
 		{Route{Subjects: []string{"orders"}, Limits: []string{"tenant"}}, "has not so many tokens"},
 		{Route{Subjects: []string{"orders.*.*"}, Key: "{3}", Limits: []string{"tenant"}}, "messages of one key would have different limits"},
 		{Route{Subjects: []string{"orders.*.*"}, Key: "route", Limits: []string{"tenant"}}, "messages of one key would have different limits"},

@@ -98,6 +98,7 @@ type Relay struct {
 	book      *limit.Book
 	limitMu   sync.Mutex
 	limits    map[string]Limit // guarded by limitMu
+	limitsSet chan struct{}    // holds a value when they changed
 	orphans   atomic.Pointer[[]Orphan]
 
 	troubles troubles      // what is away that routes share
@@ -146,7 +147,7 @@ func (r *Relay) all() []*route {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), book: limit.NewBook(), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1)}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), book: limit.NewBook(), limitsSet: make(chan struct{}, 1), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1)}
 	r.troubles.log = cfg.Logger
 	r.drainFor.Store(int64(cfg.Drain))
 	r.troubles.report = func(what string, err error) { r.reportTrouble("", what, err) }
@@ -383,6 +384,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.unstick(work) })
 	running.Go(func() { r.watchOrphans(work) })
 	running.Go(func() { r.watchFloors(work) })
+	running.Go(func() { r.shareLimits(work) })
 	telling, stopTelling := context.WithCancel(work)
 	var told sync.WaitGroup
 	told.Go(func() { r.tellings.run(telling) })

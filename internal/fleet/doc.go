@@ -15,4 +15,11 @@
 //
 // A claim says which session has a resource. An instance writes a claim once, when the session named in it is gone, and it holds for as
 // long as its session does. The revision of a claim grows with each owner: it is the fencing token, which a receiver can compare.
+//
+// # Limits
+//
+// The parts that instances have of a limit are in one document for each limit, by session ([Parts]). An instance changes it for itself only, and takes
+// out sessions that are over. It stops using parts before it gives them back, and uses others only once the document says that it has them; a write
+// of which nobody knows whether it counts leaves it with the fewer. What each wants is in its session, and all compute
+// the same fair shares of that. An instance gives back only what others want.
 package fleet

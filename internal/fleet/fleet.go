@@ -48,6 +48,7 @@ type Fleet struct {
 	guard   time.Duration
 	now     func() time.Duration // time since some moment, which also goes on while the machine sleeps
 	renewal chan struct{}        // a value asks for a write at once
+	rewatch chan struct{}        // a value asks for a new watch
 
 	mu      sync.Mutex
 	view    view
@@ -55,8 +56,9 @@ type Fleet struct {
 	changed chan struct{}
 	trouble error // why there is no session
 	since   time.Time
-	created time.Time // of the bucket
-	anew    time.Time // nothing is claimed before
+	created time.Time      // of the bucket
+	anew    time.Time      // nothing is claimed before, and no part of a limit used
+	wants   map[string]int // of limits, for the others
 }
 
 // Stream is what the stream of the bucket has to be.
@@ -93,7 +95,8 @@ func Join(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, erro
 	}
 	return &Fleet{
 		cfg: cfg, js: js, kv: kv, prefix: prefix, guard: max(cfg.Lease/8, 250*time.Millisecond), now: sinceBoot,
-		renewal: make(chan struct{}, 1), changed: make(chan struct{}), view: newView(), since: time.Now(), created: created,
+		renewal: make(chan struct{}, 1), rewatch: make(chan struct{}, 1), changed: make(chan struct{}), view: newView(), since: time.Now(), created: created,
+		wants: make(map[string]int),
 	}, nil
 }
 
@@ -123,6 +126,11 @@ func (f *Fleet) mend(ctx context.Context) {
 	defer f.mu.Unlock()
 	if !created.Equal(f.created) {
 		f.created, f.anew = created, time.Now().Add(f.cfg.Lease)
+		f.view.whole = false // it tells of the old one
+		select {
+		case f.rewatch <- struct{}{}:
+		default:
+		}
 		f.cfg.Logger.Warn("the bucket of the fleet was deleted, and made anew", "bucket", Bucket(f.cfg.Service))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,7 @@ type record struct {
 	Version  string          `json:"version"`
 	Since    time.Time       `json:"since"`
 	State    json.RawMessage `json:"state,omitempty"`
+	Wants    map[string]int  `json:"wants,omitempty"`
 }
 
 // keep makes a session and renews it until it is lost or ctx is done.
@@ -115,9 +117,9 @@ func (f *Fleet) write(ctx context.Context, s *session) error {
 		state = f.cfg.State()
 	}
 	f.mu.Lock()
-	since := f.since
+	since, wants := f.since, maps.Clone(f.wants)
 	f.mu.Unlock()
-	data, err := json.Marshal(record{Format: 1, Instance: f.cfg.Instance, Version: f.cfg.Version, Since: since, State: state})
+	data, err := json.Marshal(record{Format: 1, Instance: f.cfg.Instance, Version: f.cfg.Version, Since: since, State: state, Wants: wants})
 	if err != nil {
 		return fmt.Errorf("the state of this instance: %w", err)
 	}

@@ -20,6 +20,7 @@ type Member struct {
 	Version  string          `json:"version"`
 	Since    time.Time       `json:"since"` // of the session
 	State    json.RawMessage `json:"state,omitempty"`
+	Wants    map[string]int  `json:"wants,omitempty"` // parts of limits
 	// Gone is when the session ended; zero while it lives. Those that ended are remembered for an hour.
 	Gone time.Time `json:"gone,omitzero"`
 
@@ -39,14 +40,15 @@ type owner struct {
 type view struct {
 	sessions map[string]Member
 	gone     []Member
-	claims   map[string]owner     // by resource
+	claims   map[string]owner // by resource
+	limits   map[string]allotments
 	ended    map[string]time.Time // sessions of which the bucket said that they are over, and when it did
 	whole    bool                 // everything that was there when the watch began has come
 	since    time.Time            // of that
 }
 
 func newView() view {
-	return view{sessions: make(map[string]Member), claims: make(map[string]owner), ended: make(map[string]time.Time)}
+	return view{sessions: make(map[string]Member), claims: make(map[string]owner), limits: make(map[string]allotments), ended: make(map[string]time.Time)}
 }
 
 // over tells whether a session has ended. What is there when a watch begins may lack a session that was written again at that moment: of
@@ -65,6 +67,7 @@ const remembered = time.Hour
 const (
 	sessionPrefix = "s."
 	claimPrefix   = "c."
+	limitPrefix   = "l."
 )
 
 func sessionKey(id string) string     { return sessionPrefix + id }
@@ -94,6 +97,8 @@ func (f *Fleet) read(ctx context.Context, w jetstream.KeyWatcher) {
 		case <-ctx.Done():
 			return
 		case <-silence.C: // not even this instance's session came
+			return
+		case <-f.rewatch:
 			return
 		case entry, open := <-w.Updates():
 			if !open {
@@ -137,7 +142,7 @@ func (v *view) apply(entry jetstream.KeyValueEntry) {
 		}
 		var r record
 		_ = json.Unmarshal(entry.Value(), &r) // one that cannot be read lives all the same
-		v.sessions[id] = Member{Session: id, Instance: r.Instance, Version: r.Version, Since: r.Since, State: r.State, revision: entry.Revision()}
+		v.sessions[id] = Member{Session: id, Instance: r.Instance, Version: r.Version, Since: r.Since, State: r.State, Wants: r.Wants, revision: entry.Revision()}
 	}
 	if resource, ok := strings.CutPrefix(entry.Key(), claimPrefix); ok {
 		o := owner{revision: entry.Revision()}
@@ -146,6 +151,15 @@ func (v *view) apply(entry jetstream.KeyValueEntry) {
 			o.revision = entry.Revision()
 		}
 		v.claims[resource] = o
+	}
+	if limit, ok := strings.CutPrefix(entry.Key(), limitPrefix); ok {
+		var a allotments
+		if put {
+			_ = json.Unmarshal(entry.Value(), &a) // of one that cannot be read nobody has anything
+			maps.DeleteFunc(a.Have, func(_ string, n int) bool { return n < 1 })
+		}
+		a.revision = entry.Revision()
+		v.limits[limit] = a
 	}
 }
 

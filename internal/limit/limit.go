@@ -32,8 +32,11 @@ type Limit struct {
 	buckets map[string]*Bucket
 	swept   int // buckets that were left by the last sweep
 	slow    *slow
-	closed  string // why there is no room at all; empty: there may be
-	changed func() // told, with the lock held, that something changed; may be nil
+	stood   time.Time   // when a member was last refused
+	valid   func() bool // whether what it allows may be used; nil: always
+	note    string      // for status
+	closed  string      // why there is no room at all; empty: there may be
+	changed func()      // told, with the lock held, that something changed; may be nil
 }
 
 // Bucket is where places are taken.
@@ -124,6 +127,24 @@ func (l *Limit) Close(why string) {
 	if changed && why == "" {
 		l.pass()
 	}
+}
+
+// Allot gives the limit a part of what several processes share: the bounds, or with a reason why nothing may start, and a note for status.
+func (l *Limit) Allot(bounds Bounds, closed, note string) {
+	l.book.mu.Lock()
+	l.bounds, l.closed, l.note = bounds, closed, note
+	for _, b := range l.buckets {
+		b.bound(bounds)
+	}
+	l.book.mu.Unlock()
+	l.pass()
+}
+
+// Fence has f asked before each start whether what the limit allows may still be used; nil ends that. F must not block nor call the limit.
+func (l *Limit) Fence(f func() bool) {
+	l.book.mu.Lock()
+	defer l.book.mu.Unlock()
+	l.valid = f
 }
 
 // Slow lets so many more start until then, and no more; zero is none at all. While an earlier word holds, it can only be made
@@ -222,7 +243,7 @@ func (b *Bucket) Shared() bool { return b.value == "" }
 // room tells whether one more may start now; if not, from when on it may be as far as time is concerned, or the zero time. The lock is held.
 func (b *Bucket) room(now time.Time) (ok bool, at time.Time) {
 	l := b.limit
-	if l.closed != "" || l.bounds.Places > 0 && b.used >= l.bounds.Places {
+	if l.closed != "" || l.valid != nil && !l.valid() || l.bounds.Places > 0 && b.used >= l.bounds.Places {
 		return false, time.Time{}
 	}
 	ok = true

@@ -74,6 +74,7 @@ func (p *Places) Take(now time.Time) (full *Bucket, pass bool) {
 			continue
 		}
 		alone := len(b.line) == 0
+		b.limit.stood = now
 		b.stand(s, now)
 		if !ok && alone {
 			b.arm(now)

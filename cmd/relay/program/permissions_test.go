@@ -21,9 +21,11 @@ import (
 // permittedRoutes use all that relay does to a server: parking, dead letters, stored events, forwarding, a prefix of its own.
 const permittedRoutes = `
 events: {store: true}
+limits: {gateway: {concurrency: 20, scope: service}}
 routes:
   - name: billing
     subjects: [orders.billing.>]
+    limits: [gateway]
     handler: {http: {url: "$HOOK"}}
     retry: {max_attempts: 2, policy: constant, min: 50ms}
   - name: slow

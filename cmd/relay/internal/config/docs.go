@@ -145,7 +145,7 @@ var docs = map[string]doc{
 	"limits.rate":        {text: "attempts that start in a time, such as 100/s, 30/m, 1000/h or 5000/d; left out: no bound"},
 	"limits.burst":       {text: "attempts that may start at once after a while with fewer; 0: a twentieth of a second's, at least 1"},
 	"limits.per":         {text: "template over tokens such as \"{1}\": the bounds hold for each value; empty: for all together"},
-	"limits.scope":       {text: "for whom the bounds hold: each instance by itself", values: []string{consumer.ScopeInstance}},
+	"limits.scope":       {text: "for whom the bounds hold: each instance by itself, or all together", values: []string{consumer.ScopeInstance, consumer.ScopeService}},
 
 	"schedules":          {text: "messages that relay publishes again and again; see docs/schedules.md"},
 	"schedules.name":     {text: "name of the schedule: letters, digits, - and _"},
