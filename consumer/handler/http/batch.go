@@ -10,6 +10,7 @@ import (
 	"fmt"
 	nethttp "net/http"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -75,7 +76,7 @@ func (h *Handler) HandleBatch(ctx context.Context, batch []*consumer.Msg) ([]err
 	if err != nil {
 		return nil, err
 	}
-	errs, err := failedOf(batch, reply.result)
+	errs, err := failedOf(batch, &reply)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", h.fixed.name, err)
 	}
@@ -108,19 +109,24 @@ func (h *Handler) batchBody(batch []*consumer.Msg) (body []byte, id string, err 
 	return lines.Bytes(), "batch-" + hex.EncodeToString(ids.Sum(nil)[:16]), nil
 }
 
-// failedOf reads an acknowledging answer. One that is no JSON object says nothing more: all succeeded. One that names a message that
-// was not sent is not understood, and nothing is taken for done.
-func failedOf(batch []*consumer.Msg, answer []byte) ([]error, error) {
-	if len(answer) > maxBatchAnswer {
+// failedOf reads an acknowledging answer. Plain text says nothing more: all succeeded. What may name messages and is no JSON object is
+// not understood, nor is what names a message that was not sent, and then nothing is taken for done.
+func failedOf(batch []*consumer.Msg, r *reply) ([]error, error) {
+	shown := func(s string) string { return snippet.Head(without([]byte(s), r.token), maxShown) }
+	if len(r.result) > maxBatchAnswer {
 		return nil, fmt.Errorf("the answer to the batch is longer than %d bytes", maxBatchAnswer)
 	}
-	answer = bytes.TrimSpace(answer)
-	if len(answer) == 0 || answer[0] != '{' {
+	answer := bytes.TrimSpace(bytes.TrimPrefix(r.result, []byte("\ufeff"))) // a byte order mark
+	switch {
+	case len(answer) == 0, answer[0] != '{' && !mayName(answer, r):
 		return nil, nil
+	case answer[0] != '{':
+		return nil, fmt.Errorf("the answer to the batch is not understood: it is no JSON object (Content-Type %q, Content-Encoding %q)",
+			shown(r.resultType), shown(r.resultCoding))
 	}
 	var a batchAnswer
 	if err := json.Unmarshal(answer, &a); err != nil {
-		return nil, fmt.Errorf("the answer to the batch is not understood: %s", snippet.Head([]byte(err.Error()), maxShown))
+		return nil, fmt.Errorf("the answer to the batch is not understood: %s", shown(err.Error()))
 	}
 	at := make(map[string]int, len(batch))
 	for i, m := range batch {
@@ -130,9 +136,9 @@ func failedOf(batch []*consumer.Msg, answer []byte) ([]error, error) {
 	for _, f := range a.Failed {
 		i, ok := at[f.ID]
 		if !ok {
-			return nil, fmt.Errorf("the answer to the batch names %q, which is not in it", snippet.Head([]byte(f.ID), maxShown))
+			return nil, fmt.Errorf("the answer to the batch names %q, which is not in it", shown(f.ID))
 		}
-		text := snippet.Head([]byte(f.Error), maxShown)
+		text := shown(f.Error)
 		if text == "" {
 			text = "the answer to the batch says that it failed"
 		}
@@ -144,8 +150,14 @@ func failedOf(batch []*consumer.Msg, answer []byte) ([]error, error) {
 		case "retry", "":
 			errs[i] = errors.New(text)
 		default:
-			errs[i] = fmt.Errorf("%s (unknown verdict %q)", text, snippet.Head([]byte(f.Verdict), maxShown))
+			errs[i] = fmt.Errorf("%s (unknown verdict %q)", text, shown(f.Verdict))
 		}
 	}
 	return errs, nil
+}
+
+// mayName tells whether an answer that is no JSON object may name messages all the same: as JSON of another form, or compressed.
+func mayName(answer []byte, r *reply) bool {
+	const gzip = 0x1f
+	return answer[0] == '[' || answer[0] == gzip || r.resultCoding != "" || strings.Contains(strings.ToLower(r.resultType), "json")
 }

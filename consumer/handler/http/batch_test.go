@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/consumer/handler"
 )
 
 // A batch is one request, a line for each message; the answer says which of them failed, and how.
@@ -85,7 +86,7 @@ func FuzzBatchAnswer(f *testing.F) {
 	}
 	batch := []*consumer.Msg{{ID: "a"}, {ID: "b"}}
 	f.Fuzz(func(t *testing.T, answer []byte) {
-		errs, err := failedOf(batch, answer)
+		errs, err := failedOf(batch, &reply{result: answer})
 		if err != nil && errs != nil || errs != nil && len(errs) != len(batch) {
 			t.Errorf("%q: %v, %v", answer, errs, err)
 		}
@@ -93,4 +94,53 @@ func FuzzBatchAnswer(f *testing.F) {
 			t.Errorf("%q: an error of %d bytes", answer, len(err.Error()))
 		}
 	})
+}
+
+// An answer that was no JSON object acknowledged every message, also when it named some behind a byte order mark, in an array, or
+// compressed.
+func TestBatch_regressionAnswerThatIsNotUnderstood(t *testing.T) {
+	t.Parallel()
+	const failed = `{"failed":[{"id":"a"}]}`
+	for _, tt := range []struct{ answer, typ, coding, want string }{
+		{answer: "\ufeff" + failed, want: "named"}, {answer: "\ufeff"}, {answer: "thanks", typ: "text/plain"},
+		{answer: `[{"id":"a"}]`, want: "not understood"}, {answer: "\x1f\x8b\b", want: "not understood"}, {answer: "x\x9c", coding: "deflate", want: "not understood"},
+		{answer: `null`, typ: "application/json", want: "not understood"}, {answer: `"a"`, typ: "Application/Problem+JSON", want: "not understood"},
+		{answer: " ", typ: "application/json"}, {answer: failed, typ: "application/x-ndjson", want: "named"},
+	} {
+		errs, err := failedOf([]*consumer.Msg{{ID: "a"}}, &reply{result: []byte(tt.answer), resultType: tt.typ, resultCoding: tt.coding})
+		got := ""
+		switch {
+		case err != nil && strings.Contains(err.Error(), "not understood"):
+			got = "not understood"
+		case err != nil:
+			got = err.Error()
+		case len(errs) == 1 && errs[0] != nil:
+			got = "named"
+		}
+		if got != tt.want {
+			t.Errorf("%q (%s, %s): %q, want %q", tt.answer, tt.typ, tt.coding, got, tt.want)
+		}
+	}
+}
+
+// The token came back in the errors of an answer, and from there into the log and the dead letters.
+func TestBatch_regressionAnswerGivesTheTokenBack(t *testing.T) {
+	t.Parallel()
+	answer := ""
+	s := httptest.NewServer(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, _ *nethttp.Request) { _, _ = io.WriteString(w, answer) }))
+	defer s.Close()
+	h, err := New(Config{URL: s.URL, Auth: Auth{Bearer: handler.SecretText("hush-hush")}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Stop(context.Background()) }()
+	for _, answer = range []string{
+		`{"failed":[{"id":"a","error":"hush-hush is no good","verdict":"hush-hush"}]}`, `{"failed":[{"id":"hush-hush"}]}`,
+		`{"failed":[{"id":"a","error":"\u0068ush-hush"}]}`,
+	} {
+		errs, err := h.HandleBatch(t.Context(), []*consumer.Msg{{ID: "a"}})
+		if err = errors.Join(append(errs, err)...); err == nil || strings.Contains(err.Error(), "hush-hush") || !strings.Contains(err.Error(), "***") {
+			t.Errorf("%s: %v", answer, err)
+		}
+	}
 }

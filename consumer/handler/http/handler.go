@@ -300,7 +300,7 @@ func (h *Handler) exchange(ctx context.Context, to endpoint, data []byte, header
 				continue
 			}
 		}
-		reply.body = without(reply.body, token)
+		reply.body, reply.token = without(reply.body, token), token
 		if err == nil {
 			return reply, nil
 		}
@@ -400,7 +400,10 @@ type reply struct {
 	body       []byte // at most maxReply; none when the status acknowledges
 	result     []byte // for a caller, when the status acknowledges
 	resultType string
-	err        error // what ended the body early
+	// resultCoding is how it is compressed, say; empty: not.
+	resultCoding string
+	token        string // that was sent
+	err          error  // what ended the body early
 }
 
 // send makes one round trip. It goes to the transport and not through a Client, which would follow redirects, keep
@@ -424,8 +427,11 @@ func (h *Handler) send(ctx context.Context, to *url.URL, body *bytes.Reader, dat
 		// The body is now the bare connection, and reading it would not end with ctx.
 		return reply{status: resp.StatusCode}, nil
 	}
-	r = reply{status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After"), resultType: resp.Header.Get("Content-Type")}
-	r.quota = quotaOf(resp.Header, time.Now())
+	r = reply{
+		status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After"),
+		resultType: resp.Header.Get("Content-Type"), resultCoding: resp.Header.Get("Content-Encoding"),
+		quota: quotaOf(resp.Header, time.Now()),
+	}
 	switch {
 	case resp.Body == nethttp.NoBody:
 	case h.ack.has(r.status) && most > 0:
