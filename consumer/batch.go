@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/relaymq/relay/supervisor"
@@ -63,7 +64,9 @@ func (r Route) validateBatch(fault func(format string, args ...any)) {
 type BatchHandler interface {
 	Handler
 	// HandleBatch handles the messages. It returns an error for each of them, nil or with the verdicts that [Handler] knows, or no
-	// errors at all when all succeeded. With err the batch failed as a whole, and nothing is known of the single messages.
+	// errors at all when all succeeded. With err the batch failed as a whole, and nothing is known of the single messages. An err that
+	// is [Drop] or [StopChild] ends all of them. [Dead] is believed of a message that ran alone: a batch that is dead as a whole is
+	// halved like one that failed.
 	//
 	// ctx ends when the first of their attempts times out, or when nobody wants any of them any more. A handler that ignores that is
 	// given up after half a second; too many of those stop the route.
@@ -81,9 +84,18 @@ func (f BatchFunc) HandleBatch(ctx context.Context, batch []*Msg) ([]error, erro
 // Handle calls f with one message.
 func (f BatchFunc) Handle(ctx context.Context, m *Msg) error { return handleOne(ctx, f, m) }
 
+// handleAll calls h. An answer that is not for as many messages as were sent says nothing of any of them.
+func handleAll(ctx context.Context, h BatchHandler, batch []*Msg) ([]error, error) {
+	errs, err := h.HandleBatch(ctx, batch)
+	if err == nil && len(errs) != 0 && len(errs) != len(batch) {
+		err = fmt.Errorf("HandleBatch returned %d errors for %d messages", len(errs), len(batch))
+	}
+	return errs, err
+}
+
 // handleOne is the verdict of a batch of one.
 func handleOne(ctx context.Context, h BatchHandler, m *Msg) error {
-	errs, err := h.HandleBatch(ctx, []*Msg{m})
+	errs, err := handleAll(ctx, h, []*Msg{m})
 	if err == nil && len(errs) > 0 {
 		err = errs[0]
 	}

@@ -187,7 +187,66 @@ func TestBatcher(t *testing.T) {
 			if v := VerdictOf(b.Handle(t.Context(), msg(1000, 1))); !v.FailRoute {
 				t.Errorf("with so many that hang: %+v", v)
 			}
+			if n := b.hung(); n != maxStuckBatches+1 {
+				t.Errorf("%d are counted as hung", n)
+			}
 			close(release)
+			synctest.Wait()
+			if n := b.hung(); n != 0 {
+				t.Errorf("%d are counted as hung after they returned", n)
+			}
 		})
 	})
+}
+
+// batchVerdicts hands n messages to b at once.
+func batchVerdicts(t *testing.T, b *batcher, n int) []Verdict {
+	list := make([]Verdict, n)
+	var calls sync.WaitGroup
+	for i := range n {
+		calls.Go(func() { list[i] = VerdictOf(b.Handle(t.Context(), &Msg{ID: fmt.Sprint(i)})) })
+	}
+	calls.Wait()
+	return list
+}
+
+// Three messages that were dead on their own were taken for an outage, and the others of their batch were not tried.
+func TestBatcher_regressionDeadOnesAreNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBatcher(BatchFunc(func(context.Context, []*Msg) ([]error, error) { return nil, Dead(errors.New("no")) }), Batch{Size: 64}.WithDefaults(), 64)
+		for i, v := range batchVerdicts(t, b, 64) {
+			if v.Kind != VerdictDead {
+				t.Errorf("message %d: %+v", i, v)
+			}
+		}
+	})
+}
+
+// A batch that was dropped, or done by a child that then stops, was halved, and the work done again for each message.
+func TestBatcher_regressionDoneAsAWhole(t *testing.T) {
+	for _, said := range []error{Drop("nobody wants them"), StopChild(errors.New("enough"))} {
+		synctest.Test(t, func(t *testing.T) {
+			runs := 0
+			b := newBatcher(BatchFunc(func(context.Context, []*Msg) ([]error, error) { runs++; return nil, said }), Batch{Size: 64}.WithDefaults(), 64)
+			for i, v := range batchVerdicts(t, b, 64) {
+				if want := VerdictOf(said); v.Kind != want.Kind || v.StopChild != want.StopChild {
+					t.Errorf("message %d: %+v, want %+v", i, v, want)
+				}
+			}
+			if runs != 1 {
+				t.Errorf("%v: the batch ran %d times", said, runs)
+			}
+		})
+	}
+}
+
+// A message that ran alone was done when the handler returned several errors for it, the first of them nil.
+func TestBatcher_regressionErrorsOfOneThatRunsAlone(t *testing.T) {
+	f := BatchFunc(func(context.Context, []*Msg) ([]error, error) { return []error{nil, errors.New("no")}, nil })
+	b := newBatcher(f, Batch{Bytes: 1 << 10}.WithDefaults(), 64)
+	for _, h := range []Handler{f, b} {
+		if v := VerdictOf(h.Handle(t.Context(), &Msg{ID: "a", Data: make([]byte, 2<<10)})); v.Kind != VerdictRetry {
+			t.Errorf("%T: %+v", h, v)
+		}
+	}
 }

@@ -202,7 +202,7 @@ func (t *tries) halve(list []*member) {
 	errs, err, ended := t.call(list)
 	v, _ := verdictOf(err)
 	switch {
-	case ended, err != nil && t.ctx.Err() != nil:
+	case ended:
 		t.apart(list, err)
 	case err == nil:
 		t.row = 0
@@ -212,8 +212,16 @@ func (t *tries) halve(list []*member) {
 			}
 			mb.end(mb.err)
 		}
+	case v.Kind == supervisor.Ack, v.Kind == supervisor.Drop: // it is done with all of them
+		t.row = 0
+		t.endAll(list, err)
+	case t.ctx.Err() != nil:
+		t.apart(list, err)
 	case v.FailRoute, v.NotStarted, v.Pause, v.Kind == supervisor.Snooze: // it is about no message
 		t.endAll(list, err)
+	case len(list) == 1 && v.Kind == supervisor.Dead: // an answer: there is no outage
+		t.row = 0
+		list[0].end(err)
 	case len(list) == 1:
 		t.row, t.err = t.row+1, err
 		list[0].end(err)
@@ -267,10 +275,7 @@ func (t *tries) call(list []*member) (errs []error, err error, ended bool) {
 				a.err = saidError("panic: " + panicText(p))
 			}
 		}()
-		errs, err := t.handler.HandleBatch(t.ctx, batch)
-		if err == nil && len(errs) != 0 && len(errs) != len(batch) {
-			err = fmt.Errorf("HandleBatch returned %d errors for %d messages", len(errs), len(batch))
-		}
+		errs, err := handleAll(t.ctx, t.handler, batch)
 		a = answer{errs: errs, err: err}
 	}()
 	select {
@@ -292,6 +297,13 @@ func (t *tries) call(list []*member) (errs []error, err error, ended bool) {
 		b.count(-1)
 	}()
 	return nil, errBatchHung, true
+}
+
+// hung is how many batches were given up and have not returned.
+func (b *batcher) hung() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stuck
 }
 
 func (b *batcher) count(n int) {

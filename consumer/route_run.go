@@ -100,7 +100,8 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	if cfg.Handler != nil {
 		h := cfg.Handler
 		if bh, ok := h.(BatchHandler); ok && cfg.Batch != nil {
-			h = newBatcher(bh, *cfg.Batch, cfg.Concurrency)
+			b := newBatcher(bh, *cfg.Batch, cfg.Concurrency)
+			h, opts.Stuck = b, b.hung
 		}
 		opts.Shared, rt.shared = rt.wrap(h), newSharedLife(cfg.Handler)
 	} else {

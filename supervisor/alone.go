@@ -31,11 +31,20 @@ func (g *Group) Release() {
 	t.unlock()
 }
 
-// Busy is how many handlers and factories run now, and how many were given up and run nevertheless.
+// Busy is how many handlers and factories run now, and how many were given up and run nevertheless, with those of the fallback.
 func (g *Group) Busy() (running, stuck int) {
 	t := g.lock()
-	defer t.unlock()
-	return t.atWork(), t.slots.stuck
+	running, stuck = t.atWork(), t.slots.stuck
+	inner := t.fallback.group
+	t.unlock()
+	if inner != nil {
+		_, more := inner.Busy()
+		stuck += more
+	}
+	if g.opts.Stuck != nil {
+		stuck += g.opts.Stuck()
+	}
+	return running, stuck
 }
 
 // StartAlone starts one of the messages that must run alone, or the making of its child, if the group is held and

@@ -48,6 +48,9 @@ type Options struct {
 	// more. It is called with the group's lock held: it must neither block nor call the group. Without it such messages
 	// start like others.
 	Alone func()
+	// Stuck is how many calls of the handler were given up before their attempts were, and run nevertheless. It must not block and not
+	// call the group. May be nil.
+	Stuck func() int
 	// Fallback has messages that wait, or that are spent. Nil: there is none.
 	Fallback *Fallback
 }
