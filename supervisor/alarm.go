@@ -119,6 +119,9 @@ func (t *turn) rearm() {
 	if t.route.is() == Waiting {
 		t.alarm.arm(t.route.until())
 	}
+	if t.fallback.spare(t.now) > 0 {
+		t.alarm.arm(t.fallback.kept)
+	}
 }
 
 // attend does what is due for k: its wait, its grace, messages whose own delay is over, its end.

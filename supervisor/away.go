@@ -40,7 +40,7 @@ const suspendedFor = time.Hour
 
 // refuse settles a message of a suspended key.
 func (t *turn) refuse(k *key, m *Message) {
-	if k.state.(*suspended).deadLetters {
+	if k.gaveUp() {
 		t.settle(m, Outcome{Action: DeadLetter, Reason: ReasonGaveUp, Err: k.lastErr})
 		return
 	}

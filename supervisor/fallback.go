@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/relaymq/relay/internal/teeth"
@@ -54,6 +55,8 @@ type fallback struct {
 	group *Group // nil: there is none
 	keys  queue  // with messages that it may have
 	lent  int
+	// Until then a slot is kept from messages that wait: a spent one found none.
+	kept time.Time
 	// How many of its messages succeeded, and how many failed.
 	done, failed uint64
 	row          int       // failures since the last success
@@ -97,7 +100,8 @@ type loan struct {
 	k     *key
 	m     *Message
 	death *Outcome // what becomes of it when the fallback fails, too; nil: it waits
-	gone  bool     // of a Lost verdict: it will not come again
+	// Of a Lost verdict: it will not come again. A handler that was given up may still set it.
+	gone atomic.Bool
 }
 
 // Do calls the fallback.
@@ -107,7 +111,7 @@ func (l *loan) Do(ctx context.Context, number int, child any) Verdict {
 		return Verdict{Kind: Retry, Err: fmt.Errorf("a %T has no fallback", l.m.Work), NotStarted: true}
 	}
 	v := w.DoFallback(ctx, number, child)
-	l.gone = v.Gone
+	l.gone.Store(v.Gone)
 	v.FailRoute = false // its own fault, whatever it is, and the message must not wait for it to be mended
 	return v
 }
@@ -143,10 +147,14 @@ func (t *turn) lend() {
 	if f.keys.len() == 0 || t.standsStill() || t.route.doubt || teeth.Lend() {
 		return
 	}
-	for f.keys.len() > 0 && f.lent < f.Concurrency {
+	for f.keys.len() > 0 && f.lent+f.spare(t.now) < f.Concurrency {
 		k := f.keys.pop()
 		if t.keys[k.name] != k || !t.waits(k) || k.is(Suspended) || !t.mayLend(k) {
 			continue // it is offered again when that changes
+		}
+		if k.notLent.After(t.now) {
+			t.alarm.wake(k, k.notLent)
+			continue
 		}
 		m := t.lendable(k)
 		if m == nil {
@@ -161,19 +169,36 @@ func (t *turn) lend() {
 	}
 }
 
-// mayLend tells whether the fallback may have one more message of k. Like a slot of the main handler, a key has at most half of
-// its slots while others are busy, and one message at a time when its order is kept.
+// mayLend tells whether the fallback may have one more message of k that waits. Like a slot of the main handler, a key has at most
+// half of its slots while others are busy, and one message at a time when its order is kept.
 func (t *turn) mayLend(k *key) bool {
 	f := &t.fallback
+	return f.lent+f.spare(t.now) < f.Concurrency && t.hasShare(k, f.Concurrency/2)
+}
+
+// mayLendSpent is mayLend for a message that is spent: the slot that is kept for it is also beyond the share of its key.
+func (t *turn) mayLendSpent(k *key) bool {
+	f := &t.fallback
+	return f.lent < f.Concurrency && t.hasShare(k, max(1, f.Concurrency/2)+f.spare(t.now))
+}
+
+// hasShare tells whether k may lend one more, when a key that is not alone may lend so many.
+func (t *turn) hasShare(k *key, share int) bool {
 	switch {
-	case f.lent >= f.Concurrency:
-		return false
 	case t.opts.Ordered:
 		return k.lent == 0 && k.runs == 0
 	case t.slots.recent.others(k.name, t.now):
-		return k.lent < max(1, f.Concurrency/2)
+		return k.lent < max(1, share)
 	}
 	return true
+}
+
+// spare is how many slots are kept from messages that wait.
+func (f *fallback) spare(now time.Time) int {
+	if now.Before(f.kept) {
+		return 1
+	}
+	return 0
 }
 
 // lendable is the next message of k that the fallback may have; nil when there is none. The delay of one that failed does not
@@ -221,7 +246,7 @@ func (t *turn) lendable(k *key) *Message {
 // reserved is the message of k that the main handler is about to be asked with; nil when there is none.
 func (t *turn) reserved(k *key) *Message {
 	switch {
-	case t.route.flows() && k.is(Probing) && t.busy() < t.open():
+	case t.route.flows() && k.is(Probing): // also while all slots are taken, or a busy route would never probe it
 		return k.state.choose(t, k, returned)
 	case t.route.is() == Probing && k.birth != nil: // its child is made for that
 		if m := k.state.candidate(t, k, unjudged); m != nil {
@@ -262,10 +287,13 @@ func (g *Group) returned(l *loan, o Outcome) {
 		t.settle(m, Outcome{Action: o.Action, Err: o.Err, Why: o.Why, Fallback: true})
 	case LetGo:
 		t.settle(m, Outcome{Action: LetGo, Why: o.Why})
-		if !l.gone {
+		if !l.gone.Load() {
 			t.away(m, t.now)
 		}
 	case GiveBack: // it did not start, or said that it wants it later
+		if !o.Snoozed {
+			k.notLent = o.Due // the key waits there, too: all of its messages would come back at once
+		}
 		t.putOff(l, later(o.Due, t.now.Add(minGiveBack)))
 	default:
 		t.refusedBy(l, o)
@@ -350,24 +378,41 @@ func (t *turn) tellFailing(err error) {
 // first, so that its attempts are stored, and when it comes again while the fallback has no slot for it.
 func (t *turn) dies(k *key, m *Message, o Outcome) {
 	switch {
-	case !t.fallback.Exhausted, t.keptApart(m):
+	case !t.fallback.Exhausted, t.keptApart(m), k.gaveUp():
 		t.settle(m, o)
 	case t.paused:
 		t.turnAwayPaused(m)
 	case t.closing:
 		t.giveBack(m, time.Time{}, "shutting down", nil)
+	case k.is(Suspended):
+		t.refuse(k, m)
+	case t.route.doubt:
+		t.giveBack(m, t.now.Add(inVain(m)), "the route is suspended", nil)
 	case m.unsaved:
 		t.giveBack(m, t.now.Add(minGiveBack), "its last resort is the fallback", nil)
-	case t.held, !t.mayLend(k), t.opts.Ordered && !t.isFirst(k, m):
-		away := lastResortMin << max(0, min(m.Returns, 4))
-		t.giveBack(m, t.now.Add(time.Duration(float64(away)*(1+rand.Float64()))), "its fallback is busy", nil)
+	case t.held, t.opts.Ordered && !t.isFirst(k, m):
+		t.fallbackBusy(m)
+	case !t.mayLendSpent(k):
+		t.fallback.kept = t.now.Add(keptFor)
+		t.alarm.arm(t.fallback.kept)
+		t.fallbackBusy(m)
 	default:
+		t.fallback.kept = time.Time{}
 		t.lendTo(&loan{group: t.group, k: k, m: m, death: new(o)})
 	}
 }
 
+// fallbackBusy gives back a spent message for which the fallback had no slot.
+func (t *turn) fallbackBusy(m *Message) {
+	away := lastResortMin << max(0, min(m.Returns, 4))
+	t.giveBack(m, t.now.Add(time.Duration(float64(away)*(1+rand.Float64()))), "its fallback is busy", nil)
+}
+
 // lastResortMin is how long a message stays away at least for which the fallback had no slot.
 const lastResortMin = 500 * time.Millisecond
+
+// keptFor is how long a slot is kept for a message that found none: longer than such a message stays away.
+const keptFor = 20 * time.Second
 
 // isFirst tells whether no message of its ordered key comes before m, here or outside.
 func (t *turn) isFirst(k *key, m *Message) bool {

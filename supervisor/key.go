@@ -24,9 +24,10 @@ type key struct {
 	failedHeld                   int // in the stash, of those that failed before
 	outside                      outside
 
-	runs       int // hung ones not counted
-	stale      int // of these, runs of earlier children
-	lent       int // messages that the fallback has
+	runs       int       // hung ones not counted
+	stale      int       // of these, runs of earlier children
+	lent       int       // messages that the fallback has
+	notLent    time.Time // until then the fallback has no more of them: they would come back
 	lastDone   time.Time
 	lastActive time.Time
 	asked      past // of the last probe

@@ -16,6 +16,12 @@ type stopped struct{ still }
 
 func (stopped) is() State { return Stopped }
 
+// gaveUp tells whether what comes goes to the dead letters.
+func (k *key) gaveUp() bool {
+	s, ok := k.state.(*suspended)
+	return ok && s.deadLetters
+}
+
 // suspend sends everything of k away until it is resumed.
 func (t *turn) suspend(k *key, how suspended, why string) {
 	k.flow, k.stops = flowing{}, nil
