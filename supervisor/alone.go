@@ -64,7 +64,7 @@ func (g *Group) StartAlone() bool {
 	for r == nil && t.route.flows() && t.slots.alone.len() > 0 {
 		k := t.slots.alone.pop()
 		switch m := t.choose(k, returned); {
-		case m != nil && m.Alone && !t.takes(k, m):
+		case m != nil && m.Alone && t.takes(k, m) != nil:
 		case m != nil && m.Alone:
 			r = t.start(k, m)
 			t.slots.alone.push(k) // there may be more behind it

@@ -45,11 +45,12 @@ func newLimited(opts *Limits, offer func(*limit.Bucket) bool) *limited {
 	return l
 }
 
-// takes tells whether a message of k may start as far as limits are concerned, and takes its places. If not, k waits for room.
-func (t *turn) takes(k *key, m *Message) bool {
+// takes takes the places that a message of k needs to start. If there is no room, it returns the first bucket that is full, for
+// which k waits from now on.
+func (t *turn) takes(k *key, m *Message) (full *limit.Bucket) {
 	l := t.limits
 	if l == nil {
-		return true
+		return nil
 	}
 	if k.places == nil {
 		if k.places = l.common; k.places == nil {
@@ -61,7 +62,7 @@ func (t *turn) takes(k *key, m *Message) bool {
 		t.call(full.Pass)
 	}
 	if full == nil {
-		return true
+		return nil
 	}
 	p := l.waiting[full]
 	if p == nil {
@@ -69,7 +70,7 @@ func (t *turn) takes(k *key, m *Message) bool {
 		l.waiting[full] = p
 	}
 	p.keys.push(k)
-	return false
+	return full
 }
 
 // givePlaces gives back what a run had taken.
@@ -82,8 +83,18 @@ func (t *turn) givePlaces(k *key) {
 	}
 }
 
-// dropPlaces is for a key that is forgotten.
+// dropPlaces is for a key that is forgotten. It waits for no room any more.
 func (t *turn) dropPlaces(k *key) {
+	if k.waitsForLimit() {
+		for b := range k.places.Buckets() {
+			if p := t.limits.waiting[b]; p != nil && p.keys.remove(k) {
+				if p.keys.len() == 0 {
+					delete(t.limits.waiting, b)
+				}
+				break
+			}
+		}
+	}
 	if k.places != nil && k.places != t.limits.common {
 		k.places.Drop() // its runs give back what they have
 	}
@@ -98,7 +109,7 @@ func (g *Group) offer(b *limit.Bucket) (more bool) {
 	t := g.lock()
 	var r *run
 	if p := t.limits.waiting[b]; p != nil {
-		for n := p.keys.len(); n > 0 && r == nil; n-- { // not until there are none: room may be gone by now, and a key wait again
+		for n := p.keys.len(); n > 0 && p.keys.len() > 0 && r == nil; n-- { // not until there are none: room may be gone by now, and a key wait again
 			k := p.keys.pop()
 			if t.keys[k.name] == k {
 				t.makeReady(k)

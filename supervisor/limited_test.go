@@ -197,3 +197,101 @@ func TestLimits_regressionAKeyUsesAllTheRoomOfALargerLimit(t *testing.T) {
 		}
 	})
 }
+
+// Keys that wait for room of their own value lose their messages, because the stash is full, and are forgotten: nothing of them is left
+// behind, however many values a publisher makes up.
+func TestLimits_regressionAForgottenKeyLeavesNoQueueBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := limit.NewBook()
+		one := book.Set("one", limit.Bounds{Places: 1})
+		also := func(w Work) []limit.Need { return []limit.Need{{Limit: one, Value: w.(*testWork).m.Key}} }
+		var ran gauge
+		b := newBench(t, Options{Concurrency: 8, StashMessages: 4, Limits: &Limits{Book: book, Name: "r", Also: also}})
+		b.redeliver = false
+		defer b.close()
+		for i := range uint64(100) {
+			b.send(ran.handler("r", time.Second), fmt.Sprint("k", i), 2*i+1, 2*i+2)
+			time.Sleep(50 * time.Millisecond)
+			b.g.Free() // as the pull loop asks: a full window goes to the stash
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		turn := b.g.lock()
+		evicted, keys, waiting := turn.counts.Evicted, len(turn.keys), len(turn.limits.waiting)
+		turn.unlock()
+		if evicted == 0 || keys > 0 || waiting > 0 {
+			t.Errorf("%d were given back, %d keys and %d queues are left; want some, and none", evicted, keys, waiting)
+		}
+	})
+}
+
+// A route that probes finds the limit of all its messages full: the one key that it asks waits, and no other is looked at; when
+// there is room, the route goes on.
+func TestLimits_regressionAProbingRouteParksOneKeyOfAFullLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := limit.NewBook()
+		gate := book.Set("gate", limit.Bounds{Places: 1})
+		need := []limit.Need{{Limit: gate}}
+		other := book.Places(&limit.Member{Name: "other", Offer: func(*limit.Bucket) bool { return false }}, need...)
+		defer other.Drop()
+		var ran gauge
+		b := newBench(t, Options{Concurrency: 64, Limits: &Limits{Book: book, Name: "r", Always: need}})
+		defer b.close()
+		if full, _ := other.Take(time.Now()); full != nil {
+			t.Fatal("the limit is full")
+		}
+		turn := b.g.lock()
+		turn.route.state = &routeProbing{turn.route.rounds.next(64)}
+		turn.unlock()
+		for i := range 50 {
+			b.send(ran.handler("r", time.Millisecond), fmt.Sprint("k", i), uint64(i+1))
+		}
+		turn = b.g.lock()
+		parked := 0
+		for _, p := range turn.limits.waiting {
+			parked += p.keys.len()
+		}
+		before := parked
+		turn.startAll()
+		for _, p := range turn.limits.waiting {
+			parked += p.keys.len()
+		}
+		turn.unlock()
+		if parked-2*before > 1 {
+			t.Errorf("one look for a probe parked %d keys, want 1 at most", parked-2*before)
+		}
+		for _, bucket := range other.Free(nil) {
+			bucket.Pass()
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := ran.of("r"); n != 50 {
+			t.Errorf("%d of 50 were handled once there was room", n)
+		}
+	})
+}
+
+// A group that ends leaves nothing in its limits, whatever runs and waits when it ends: a route that is changed begins anew each time.
+func TestLimits_regressionAGroupThatEndedLeavesNoSeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := limit.NewBook()
+		l := book.Set("one", limit.Bounds{Places: 1})
+		need := []limit.Need{{Limit: l}}
+		for _, limits := range []*Limits{
+			{Book: book, Name: "common", Always: need},
+			{Book: book, Name: "also", Always: need, Also: func(Work) []limit.Need { return nil }},
+		} {
+			var ran gauge
+			b := newBench(t, Options{Concurrency: 8, Limits: limits})
+			for i := range 20 {
+				b.send(ran.handler("r", time.Hour), fmt.Sprint("k", i), uint64(i+1))
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			b.close()
+			if s := l.Status(); s.Used > 0 || len(s.Holders) > 0 || len(s.Waiting) > 0 {
+				t.Errorf("%s: left behind: %+v", limits.Name, s)
+			}
+		}
+	})
+}

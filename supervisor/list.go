@@ -1,6 +1,9 @@
 package supervisor
 
-import "iter"
+import (
+	"iter"
+	"slices"
+)
 
 // list is a doubly linked list whose nodes are fields of what it lists: nothing is allocated for it, and anything can be taken
 // out of its middle. What can be in several lists at once has a node for each of them.
@@ -123,6 +126,21 @@ func (q *queue) len() int { return len(q.items) - q.head }
 
 // waiting are the keys in the queue.
 func (q *queue) waiting() []*key { return q.items[q.head:] }
+
+// remove takes k out of the queue, and tells whether it was in it. A key near the head costs little.
+func (q *queue) remove(k *key) bool {
+	i := slices.Index(q.waiting(), k)
+	switch {
+	case i < 0:
+		return false
+	case i == 0:
+		q.pop()
+	default:
+		k.marks &^= q.mark
+		q.items = slices.Delete(q.items, q.head+i, q.head+i+1)
+	}
+	return true
+}
 
 func (q *queue) pop() *key {
 	k := q.items[q.head]

@@ -3,7 +3,8 @@ package supervisor
 // rhythm is how often successes come among what does not succeed: a share of bad messages that has been there all along is no
 // sign that what all messages depend on is down.
 type rhythm struct {
-	// Completions since the last success, and how many there usually are from one success to the next. 0: none succeeded yet.
+	// Completions since the last success, at most maxRouteTrip, and how many there usually are from one success to the next. 0: none
+	// succeeded yet.
 	since, spacing int
 	streak         int // successes in a row
 }
@@ -11,14 +12,15 @@ type rhythm struct {
 const (
 	// overdueFactor is how many usual distances without a success are an outage: chance makes one of eight once in 3,000.
 	overdueFactor = 8
-	// maxOverdue bounds it, so that an outage after an attack costs no more attempts than this.
+	// maxOverdue bounds it, so that an outage after an attack costs no more attempts than this. It bounds the spacing, not the count:
+	// dead_trip may ask for more.
 	maxOverdue = 5000
 )
 
-func (r *rhythm) failed() { r.since = min(r.since+1, maxOverdue) }
+func (r *rhythm) failed() { r.since = min(r.since+1, maxRouteTrip) }
 
 func (r *rhythm) succeeded() {
-	distance := r.since + 1
+	distance := min(r.since, maxOverdue) + 1
 	if r.since = 0; distance > 1 {
 		r.streak = 0
 	}
@@ -34,7 +36,7 @@ func (r *rhythm) succeeded() {
 	}
 }
 
-// overdue tells whether no success has come for more completions than chance explains, or for so many.
+// overdue tells whether no success has come for more completions than chance explains, or for so many, at most maxRouteTrip.
 func (r *rhythm) overdue(most int) bool {
 	return r.since >= min(overdueFactor*max(0, r.spacing-1), most)
 }

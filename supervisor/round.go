@@ -139,17 +139,9 @@ func (s *routeProbing) next(t *turn) *run {
 	if t.busy() >= t.open() || t.route.probes >= max(1, t.opts.Concurrency/2) {
 		return nil
 	}
-	k, m := s.choose(t)
-	if m == nil || !t.held && t.apart(k, m) {
+	k, m := s.ready(t)
+	if m == nil {
 		return nil
-	}
-	if k.child == nil {
-		if t.make(k); k.child == nil {
-			return nil // it is being made
-		}
-	}
-	if !t.takes(k, m) {
-		return s.next(t) // k is no candidate any more
 	}
 	if m.past() == unjudged {
 		s.asked++
@@ -166,6 +158,29 @@ func (s *routeProbing) next(t *turn) *run {
 	t.alarm.arm(s.began.Add(probePatience))
 	r.round = s.number
 	return r
+}
+
+// ready chooses the next message of the round and takes its places; it returns nil when none can start.
+func (s *routeProbing) ready(t *turn) (*key, *Message) {
+	for {
+		k, m := s.choose(t)
+		if m == nil || !t.held && t.apart(k, m) {
+			return nil, nil
+		}
+		if k.child == nil {
+			if t.make(k); k.child == nil {
+				return nil, nil // it is being made
+			}
+		}
+		full := t.takes(k, m)
+		if full == nil {
+			return k, m
+		}
+		if full.Shared() {
+			return nil, nil // which no other key gets past; k waits for all of them
+		}
+		// k is no candidate any more
+	}
 }
 
 // choose picks the next message of the round.

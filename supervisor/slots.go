@@ -198,7 +198,7 @@ func (t *turn) nextReady() *run {
 		if m != nil && t.apart(k, m) {
 			continue
 		}
-		if m != nil && !t.takes(k, m) {
+		if m != nil && t.takes(k, m) != nil {
 			continue
 		}
 		if m != nil {

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -40,12 +41,23 @@ func (b *Book) Places(m *Member, needs ...Need) *Places {
 	return p
 }
 
+// Buckets are those of the places.
+func (p *Places) Buckets() iter.Seq[*Bucket] {
+	return func(yield func(*Bucket) bool) {
+		for _, s := range p.seats { // which do not change any more
+			if !yield(s.bucket) {
+				return
+			}
+		}
+	}
+}
+
 // Drop gives the places up for good. None is taken.
 func (p *Places) Drop() {
 	p.book.mu.Lock()
 	defer p.book.mu.Unlock()
 	for _, s := range p.seats {
-		if s.refs--; s.refs == 0 && s.used == 0 {
+		if s.refs--; s.refs <= 0 && s.used == 0 {
 			s.leave()
 		}
 	}
@@ -107,7 +119,7 @@ func (p *Places) Free(wanted []*Bucket) []*Bucket {
 	for _, s := range p.seats {
 		b := s.bucket
 		b.used--
-		if s.used--; s.refs == 0 && s.used == 0 {
+		if s.used--; s.refs <= 0 && s.used == 0 {
 			s.leave()
 		}
 		if len(b.line) > 0 && b.limit.bounds.Places > 0 {
@@ -118,14 +130,23 @@ func (p *Places) Free(wanted []*Bucket) []*Bucket {
 	return wanted
 }
 
-// Leave takes a member out of all lines: it will start nothing any more.
+// Leave ends a member, which takes nothing any more: it is in no line, and none of its places keeps a bucket. What it has taken stays taken
+// until it is given back.
 func (b *Book) Leave(m *Member) {
 	b.mu.Lock()
 	var pass []*Bucket
 	for _, l := range b.limits {
 		for _, bucket := range l.buckets {
-			n := len(bucket.line)
-			bucket.line = slices.DeleteFunc(bucket.line, func(s *seat) bool { return s.member == m })
+			i := slices.IndexFunc(bucket.seats, func(s *seat) bool { return s.member == m })
+			if i < 0 {
+				continue
+			}
+			s, n := bucket.seats[i], len(bucket.line)
+			if s.refs = 0; s.used == 0 {
+				s.leave()
+			} else {
+				bucket.line = slices.DeleteFunc(bucket.line, func(o *seat) bool { return o == s })
+			}
 			if len(bucket.line) < n && len(bucket.line) > 0 {
 				pass = append(pass, bucket)
 			}
