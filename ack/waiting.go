@@ -22,6 +22,7 @@ import (
 // Waiting is a message that failed and waits in its durable.
 type Waiting struct {
 	Stream, Durable string
+	Made            time.Time // when the durable was made: one of the same name may be there by now
 	Sequence        uint64
 	Record
 	Err error // the record cannot be read: that is all that is known
@@ -69,6 +70,9 @@ func ListWaiting(ctx context.Context, js jetstream.JetStream, bucket, stream, du
 func waiting(e jetstream.KeyValueEntry) (w Waiting) {
 	parts := strings.Split(e.Key(), ".")
 	w.Stream, w.Durable = tokenName(parts[0]), tokenName(parts[1])
+	if ns, err := strconv.ParseInt(parts[2], 36, 64); err == nil {
+		w.Made = time.Unix(0, ns).UTC()
+	}
 	if w.Sequence, w.Err = strconv.ParseUint(parts[3], 10, 64); w.Err == nil {
 		w.Err = json.Unmarshal(e.Value(), &w.Record)
 	}

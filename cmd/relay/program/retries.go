@@ -47,6 +47,7 @@ type retry struct {
 
 	stream   string
 	sequence uint64
+	made     time.Time // of one in its durable: when that was made
 	parked   *ack.Parked
 }
 
@@ -105,7 +106,7 @@ func (r *retries) each(ctx context.Context, route string, f func(retry) bool) er
 		}
 		m := retry{
 			ID: retryID(w.Stream, w.Sequence), Where: inDurable, Routes: names, Durable: w.Durable, Attempts: w.Attempts, First: known(w.FirstFailure),
-			Last: known(w.LastFailure), Due: known(w.Due), Error: w.LastError, Dead: w.Dead, stream: w.Stream, sequence: w.Sequence,
+			Last: known(w.LastFailure), Due: known(w.Due), Error: w.LastError, Dead: w.Dead, stream: w.Stream, sequence: w.Sequence, made: w.Made,
 		}
 		if w.Err != nil {
 			m.Fault = w.Err.Error()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -58,9 +59,11 @@ type life struct {
 	Published *time.Time `json:"published,omitempty"`
 	Subject   string     `json:"subject,omitempty"`
 	// Stored tells whether the message is in its stream still.
-	Stored bool        `json:"stored"`
-	Past   []happening `json:"past"`
-	Places []place     `json:"places"`
+	Stored bool `json:"stored"`
+	// Replaced says that the stream was made anew since: another message has the sequence, or will have it.
+	Replaced bool        `json:"replaced,omitempty"`
+	Past     []happening `json:"past"`
+	Places   []place     `json:"places"`
 }
 
 // happening is something that is over.
@@ -72,11 +75,12 @@ type happening struct {
 
 // place is where the message is, or was last seen.
 type place struct {
-	Where string     `json:"where"` // stream, durable, parked, dead, through
-	Text  string     `json:"text"`
-	Route string     `json:"route,omitempty"`
-	Due   *time.Time `json:"due,omitempty"`
-	Next  string     `json:"next"`
+	Where   string     `json:"where"` // stream, durable, parked, dead, through
+	Text    string     `json:"text"`
+	Durable string     `json:"durable,omitempty"`
+	Route   string     `json:"route,omitempty"`
+	Due     *time.Time `json:"due,omitempty"`
+	Next    string     `json:"next"`
 }
 
 // parseTraced reads an id, or stream and sequence.
@@ -109,13 +113,18 @@ func (l *life) gather(ctx context.Context, cl *client) error {
 	if err != nil {
 		return err
 	}
+	var failed error
 	err = r.each(ctx, "", func(m retry) bool {
-		if m.stream == l.Stream && m.sequence == l.Sequence && l.same(m.parked) {
+		if m.stream != l.Stream || m.sequence != l.Sequence {
+			return true
+		}
+		var mine bool
+		if mine, failed = l.same(ctx, cl, m); mine {
 			l.waits(m)
 		}
-		return true
+		return failed == nil
 	})
-	if err != nil {
+	if err := errors.Join(err, failed); err != nil {
 		return err
 	}
 	if err := l.deadLetters(ctx, cl); err != nil {
@@ -133,9 +142,20 @@ func (l *life) gather(ctx context.Context, cl *client) error {
 	return nil
 }
 
-// same tells whether a parked message is this one, and not one that had the sequence before the stream was made anew.
-func (l *life) same(p *ack.Parked) bool {
-	return p == nil || l.Published == nil || p.Time.Equal(*l.Published)
+// same tells whether what waits is this message, and not one that had the sequence before the stream or the durable was made anew, or
+// has it since.
+func (l *life) same(ctx context.Context, cl *client, m retry) (bool, error) {
+	if m.parked != nil {
+		return l.Published == nil || m.parked.Time.Equal(*l.Published), nil
+	}
+	if l.Replaced {
+		return false, nil
+	}
+	c, err := cl.js.Consumer(ctx, l.Stream, m.Durable)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return false, nil
+	}
+	return err == nil && c.CachedInfo().Created.Equal(m.made), err
 }
 
 // inStream looks for the message itself.
@@ -150,13 +170,15 @@ func (l *life) inStream(ctx context.Context, cl *client) error {
 	m, err := stream.GetMsg(ctx, l.Sequence)
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
-		if last := stream.CachedInfo().State.LastSeq; l.Sequence > last {
+		last := stream.CachedInfo().State.LastSeq
+		l.Replaced = l.Sequence > last && l.Published != nil
+		if l.Sequence > last && !l.Replaced {
 			return fmt.Errorf("stream %s has no message %d yet: its last one is %d", printable(l.Stream), l.Sequence, last)
 		}
 	case err != nil:
 		return err
 	case l.Published != nil && !m.Time.Equal(*l.Published):
-		// Another one has its place: the stream was made anew.
+		l.Replaced = true
 	default:
 		at := m.Time.UTC()
 		l.Stored, l.Published, l.Subject = true, &at, m.Subject
@@ -167,7 +189,7 @@ func (l *life) inStream(ctx context.Context, cl *client) error {
 // waits notes that the message failed and waits.
 func (l *life) waits(m retry) {
 	l.Subject = or(l.Subject, m.Subject)
-	p := place{Where: m.Where, Route: strings.Join(m.Routes, ", "), Due: m.Due}
+	p := place{Where: m.Where, Durable: m.Durable, Route: strings.Join(m.Routes, ", "), Due: m.Due}
 	p.Text = fmt.Sprintf("waits in durable %s after %d %s", m.Durable, m.Attempts, plural(m.Attempts, "attempt"))
 	if m.parked != nil {
 		p.Text = fmt.Sprintf("is parked in the retry stream after %d %s", m.Attempts, plural(m.Attempts, "attempt"))
@@ -230,15 +252,21 @@ func (l *life) deadLetters(ctx context.Context, cl *client) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err != nil || e.Stream != l.Stream || e.Sequence != l.Sequence || l.Published != nil && !e.Time.Equal(*l.Published) {
-			continue // one that cannot be read is nobody's
+		if bad := (*dlq.EntryError)(nil); errors.As(err, &bad) {
+			continue // it is nobody's
+		}
+		if err != nil {
+			return fmt.Errorf("the dead letters: %w", err)
+		}
+		if e.Stream != l.Stream || e.Sequence != l.Sequence || l.Published != nil && !e.Time.Equal(*l.Published) {
+			continue
 		}
 		l.learn(e.Origin)
 		l.failures(known(e.FirstFailure), known(e.LastFailure), e.Attempts, e.LastError)
 		at := e.StoredTime.UTC()
 		l.Past = append(l.Past, happening{&at, fmt.Sprintf("was dead-lettered (%s) by instance %s", e.Reason, e.Instance), ""})
 		l.Places = append(l.Places, place{
-			Where: "dead", Route: e.Route, Text: fmt.Sprintf("is dead letter %d of route %s", e.StoredSequence, e.Route),
+			Where: "dead", Durable: e.Consumer, Route: e.Route, Text: fmt.Sprintf("is dead letter %d of route %s", e.StoredSequence, e.Route),
 			Next: fmt.Sprintf("nothing, until somebody replays it: relay dlq show %d", e.StoredSequence),
 		})
 	}
@@ -247,13 +275,18 @@ func (l *life) deadLetters(ctx context.Context, cl *client) error {
 
 // durables says how far those are that may have the message, when nothing else is known.
 func (l *life) durables(ctx context.Context, cl *client, r *retries) error {
+	if l.Replaced {
+		if len(l.Places) == 0 {
+			l.Places = append(l.Places, place{Where: "nowhere", Text: "is gone: stream " + l.Stream + " was made anew", Next: "nothing"})
+		}
+		return nil // they have other messages
+	}
 	routes := cl.cfg.Routes
-	seen := map[string]bool{}
-	for durable, names := range r.routes {
-		if seen[durable] || l.Consumer != "" && durable != l.Consumer {
+	for _, durable := range slices.Sorted(maps.Keys(r.routes)) {
+		names := r.routes[durable]
+		if l.Consumer != "" && durable != l.Consumer {
 			continue
 		}
-		seen[durable] = true
 		c, err := cl.js.Consumer(ctx, l.Stream, durable)
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			continue
@@ -283,16 +316,16 @@ func (l *life) durables(ctx context.Context, cl *client, r *retries) error {
 
 // inDurable is where the message stands in a durable.
 func (l *life) inDurable(ctx context.Context, cl *client, info *jetstream.ConsumerInfo, route string, names []string) {
-	p := place{Where: "durable", Route: route}
+	p := place{Where: "durable", Durable: info.Name, Route: route}
 	switch {
-	case l.Sequence > info.Delivered.Stream && !l.Stored:
-		p.Text, p.Next = "was removed from its stream before durable "+info.Name+" had delivered it", "nothing: it is gone"
-	case l.Sequence > info.Delivered.Stream:
+	case l.Sequence > info.Delivered.Stream && l.Stored:
 		p.Where = "stream"
 		p.Text = fmt.Sprintf("was not delivered yet: durable %s is at %d, and %d wait in it", info.Name, info.Delivered.Stream, info.NumPending)
 		p.Next = "it is delivered when those before it are; " + l.standing(ctx, cl, names)
-	case len(l.Places) > 0:
+	case slices.ContainsFunc(l.Places, func(o place) bool { return o.Durable == info.Name }):
 		return // where it is is known
+	case l.Sequence > info.Delivered.Stream:
+		p.Text, p.Next = "was removed from its stream before durable "+info.Name+" had delivered it", "nothing: it is gone"
 	case l.Sequence <= info.AckFloor.Stream:
 		p.Where = "through"
 		p.Text = "is settled: durable " + info.Name + " is through with all up to " + strconv.FormatUint(info.AckFloor.Stream, 10)
@@ -349,7 +382,10 @@ func keyFor(setting, literal string) string {
 
 func (l *life) print(w io.Writer) {
 	stored := "it is in its stream"
-	if !l.Stored {
+	switch {
+	case l.Replaced:
+		stored = "its stream was made anew since, and another message has its place"
+	case !l.Stored:
 		stored = "it is not in its stream any more"
 	}
 	fields(w, [][]string{
