@@ -79,7 +79,6 @@ var often = supervisor.Backoff{Policy: supervisor.Constant, Min: 20 * time.Milli
 // Without the bucket of attempts no failure was settled, and no dead letter stored: they stood on the slow paths behind failures
 // that could not be recorded, each of which wrote a line a second, and relay was ready all the time.
 func TestRelay_withoutTheBucketOfAttemptsFailuresAreParkedAndDeadLettersStored(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	const messages, most = 400, 3
 	var starts atomic.Int64
@@ -117,7 +116,6 @@ func TestRelay_withoutTheBucketOfAttemptsFailuresAreParkedAndDeadLettersStored(t
 
 // Nothing at all can be stored: the messages stay with their leases, are not started again, and go their way afterwards.
 func TestRelay_failuresThatCanNeitherBeRecordedNorParkedAreHeld(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	const messages, most = 300, 2
 	var starts atomic.Int64
@@ -174,7 +172,6 @@ func TestRelay_failuresThatCanNeitherBeRecordedNorParkedAreHeld(t *testing.T) {
 
 // Somebody deletes the bucket: it is made again, and the attempts that this instance remembers still count.
 func TestRelay_deletedBucketOfAttemptsIsMadeAgain(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	const most = 12
 	var starts atomic.Int64
