@@ -6,15 +6,18 @@ import "time"
 // and what is asked for leaves with the next burst.
 const recallMargin = 2 * time.Second
 
-// Recall asks for a message that was given back with a long delay to come soon: the server lets a later NAK replace an
-// earlier one. It does nothing when the message is not away, or about to come by itself, since then another instance may
+// Recall asks for a message that was given back with a long delay to come at due, or at once when that is over: the server lets a later
+// NAK replace an earlier one. It does nothing when the message is not away, or about to come by itself, since then another instance may
 // be at it.
-func (d *Delivery) Recall() {
+func (d *Delivery) Recall(due time.Time) {
 	s := d.s
 	now := time.Now()
+	if due.Before(now) {
+		due = now
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d.state != naked || d.plain || s.abandoned || d.due.Sub(now) < recallMargin {
+	if d.state != naked || d.plain || s.abandoned || d.due.Sub(due) < recallMargin {
 		return
 	}
 	current := s.bySeq.get(d.Sequence)
@@ -23,7 +26,7 @@ func (d *Delivery) Recall() {
 	}
 	waiting := current == d && d.slot == noSlot // for the burst
 	d.fence.Store(int64(s.at(d.due)))           // until then nobody else can have it
-	d.due = now
+	d.due = due
 	if waiting {
 		return
 	}

@@ -198,7 +198,7 @@ func TestSession_recreatedDurableGetsNoOldSettlements(t *testing.T) {
 		}
 		w.check(running.Ack(nil), ErrFenced)
 		w.check(failing.Nak(time.Now()), ErrFenced)
-		away.Recall()
+		away.Recall(time.Time{})
 		if w.arrive(9, 1) != nil {
 			t.Error("a delivery was handed out")
 		}
@@ -541,8 +541,8 @@ func TestDelivery_recall(t *testing.T) {
 		w.check(d.Nak(time.Now().Add(time.Hour)), nil)
 		w.check(soon.Nak(time.Now().Add(5*time.Second)), nil)
 		w.confirmAll(4 * time.Second)
-		d.Recall()
-		soon.Recall() // about to come by itself
+		d.Recall(time.Time{})
+		soon.Recall(time.Time{}) // about to come by itself
 		time.Sleep(100 * time.Millisecond)
 		m := w.one(`-NAK {"delay":10000000}`)
 		if m.to != reply(1, 1, storedAt) {
@@ -552,7 +552,7 @@ func TestDelivery_recall(t *testing.T) {
 		if w.arrive(1, 2) == nil {
 			t.Fatal("not handed out")
 		}
-		d.Recall() // it is back
+		d.Recall(time.Time{}) // it is back
 		time.Sleep(100 * time.Millisecond)
 		w.nothing()
 	})
@@ -568,8 +568,8 @@ func TestDelivery_recallBeforeItsNakIsConfirmed(t *testing.T) {
 			t.Fatalf("sent %v, want one NAK", out)
 		}
 		w.check(waiting.Nak(time.Now().Add(time.Hour)), nil)
-		waiting.Recall() // before its burst
-		sent.Recall()    // after it, unconfirmed
+		waiting.Recall(time.Time{}) // before its burst
+		sent.Recall(time.Time{})    // after it, unconfirmed
 		time.Sleep(100 * time.Millisecond)
 		out := w.taken()
 		if len(out) != 2 {

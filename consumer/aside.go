@@ -82,7 +82,7 @@ func (m *message) shouldPutAside(o supervisor.Outcome) bool {
 	}
 	room := maxAckPending / 8
 	switch {
-	case o.Suspended:
+	case o.Aside:
 		room = maxAckPending / 2 // from the durable only they can be called back
 	case m.Size <= asideSmall && !o.Snoozed:
 		room = asideFrom
@@ -134,6 +134,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 				m.attrs("ack_pending", m.source.session.AckPending(), "due", o.Due, "so_far", n)...)
 		}
 		m.done()
+		m.gone(o)
 	case errors.Is(err, ack.ErrParkFull), errors.Is(err, nats.ErrMaxPayload):
 		m.sendBack(o)
 	default:
@@ -156,11 +157,15 @@ func (m *message) sendBack(o supervisor.Outcome) {
 		m.hold(time.Now().Add(heldEvery), errBounded, func() { m.comeAgain(o) })
 		return
 	}
-	m.giveBack(o.Due)
-	switch {
-	case o.Suspended:
-		m.route.remember(m, o.Due)
-	case m.route.cfg.Order == supervisor.OrderKey:
+	if o.Aside || m.route.cfg.Order == supervisor.OrderKey {
 		m.forgetBytes() // it is called back, and its bytes come with it
+	}
+	m.giveBack(o.Due)
+}
+
+// gone tells the group that a message that it has in mind is not in its durable any more.
+func (m *message) gone(o supervisor.Outcome) {
+	if o.Aside {
+		m.route.group.Gone(&m.Message)
 	}
 }

@@ -33,7 +33,7 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 	for name, most := range map[string]int{"parked": 0, "the retry stream is full": 10} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			const bad, good = 12_000, 100
+			const bad, good = supervisor.MaxAside + 6000, 100
 			w.flood("orders.bad", bad)
 			w.publish("orders.good", good)
 			var handled, others atomic.Int64
@@ -58,7 +58,7 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 				parked, left := int(st.CachedInfo().State.Msgs), int(info.NumPending)+info.NumAckPending
 				stay := bad - 1 // relay looks at the retry stream once a second: some thousand may be parked before it is known to be full
 				if most == 0 {
-					stay = asideFrom + 1000 + 100 // with the stash
+					stay = supervisor.MaxAside + asideFrom + 1000 + 100 // with the stash
 				}
 				return parked+left == bad && left <= stay // acks of what is parked come after it
 			})
@@ -72,7 +72,7 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 			}
 			o, header, err := ack.Unwrap(m.Header)
 			due, _ := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Schedule")[len("@at "):])
-			if err != nil || o.Attempts != 0 || o.Returns != 1 || o.Subject != "orders.bad" || len(header) > 0 || time.Until(due) < 20*time.Second {
+			if err != nil || o.Attempts != 0 || o.Returns != 1 || o.Subject != "orders.bad" || len(header) > 0 || time.Until(due) < 5*time.Second {
 				t.Errorf("parked as %+v (%v), due in %v", o, err, time.Until(due))
 			}
 			if n := others.Load(); n > 100 {
@@ -170,7 +170,7 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	if err := w.js.DeleteStream(t.Context(), "RELAY_RETRY"); err != nil {
 		t.Fatal(err)
 	}
-	const bad, good = 12_000, 100
+	const bad, good = supervisor.MaxAside + 6000, 100
 	w.flood("orders.bad", bad)
 	w.publish("orders.good", good)
 	w.eventually("the others are handled", func() bool { return handled.Load() == good })

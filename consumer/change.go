@@ -461,9 +461,9 @@ func (u *unit) close() int {
 	defer cancel()
 	u.stopPulling()
 	interrupted := u.drain(ctx)
-	// Only this route knows the messages that it gave back for up to an hour. Its successor gets them at once, and may give them back again.
+	// Only this route knows the messages that it put aside. Its successor gets them at once, and may put them aside again.
 	for _, rt := range u.main.routes {
-		rt.recallAll()
+		rt.group.CallBackAll()
 	}
 	// Messages whose give-back is not confirmed come again only after AckWait.
 	confirm, cancelConfirm := context.WithTimeout(u.work, settleTimeout)

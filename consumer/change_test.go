@@ -248,12 +248,7 @@ func TestChange_regressionWhatASuspendedKeySentAwayComesToTheSuccessor(t *testin
 	l := newLedger()
 	route := countingRoute(l)
 	r, _ := w.start(Config{}, route)
-	away := func() int {
-		rt := r.all()[0]
-		rt.mu.Lock()
-		defer rt.mu.Unlock()
-		return rt.awayCount
-	}
+	away := func() int { return r.all()[0].group.Status().Aside }
 	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: OrderPaused}, r)
 	w.publish("orders.us", 5)
 	w.eventually("they are sent away", func() bool { return away() == 5 })

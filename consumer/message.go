@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -35,8 +36,9 @@ type message struct {
 	call     *call // nil: its publisher asked for nothing
 	// suspect is for a message that may have ended a process, and must run alone; nil for all others.
 	suspect *suspect
-	lent    bool // the fallback had it, and may still have its bytes
-	hasTold bool // its replay job knows its first verdict; guarded by tellings.mu
+	called  atomic.Pointer[time.Time] // the group called it back, to come then
+	lent    bool                      // the fallback had it, and may still have its bytes
+	hasTold bool                      // its replay job knows its first verdict; guarded by tellings.mu
 	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
 	first *handed
 }
@@ -264,6 +266,7 @@ func (m *message) giveBack(due time.Time) {
 		return
 	}
 	_ = m.delivery.Nak(due)
+	m.givenBack()
 }
 
 // done acknowledges the message. Nothing may be done with it afterwards.

@@ -180,14 +180,12 @@ func (rt *route) obey(order Order) {
 			rt.log.Info("route is resumed by an operator", attrs...)
 		}
 		rt.group.Resume()
-		rt.recallAll()
 	case pause:
 		rt.log.Warn("key is paused by an operator", attrs...)
 		rt.group.SuspendKey(key, order.reason()+by(order))
 	default:
 		if rt.group.ResumeKey(key) {
 			rt.log.Info("key is resumed by an operator", attrs...)
-			rt.recall(key)
 		}
 	}
 }

@@ -8,12 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/supervisor"
 )
 
 // order stores what an operator says, and waits until every relay has applied it.
@@ -87,31 +85,6 @@ func TestOrders_resumedKeyGetsItsMessagesBackAtOnceAndNotInAnHour(t *testing.T) 
 	}
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("the messages came back after %v", took)
-	}
-}
-
-// Each hourly return of a suspended key's message was remembered anew: after some hours there was no room for those that
-// are away now, and resume called back what had long been back.
-func TestRoute_regressionWhatCameBackIsForgotten(t *testing.T) {
-	r, err := New(&nats.Conn{}, Config{}, countingRoute(newLedger()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rt := r.all()[0]
-	away := func(key string, n int, due time.Time) {
-		for range n {
-			rt.remember(&message{delivery: &ack.Delivery{}, Message: supervisor.Message{Key: key}}, due)
-		}
-	}
-	away("k", maxAway, time.Now().Add(-time.Second))
-	away("k", 5, time.Now().Add(time.Hour))
-	if n := len(rt.away["k"]); n != 5 || rt.awayCount != 5 {
-		t.Errorf("%d are remembered, counted %d, want 5", n, rt.awayCount)
-	}
-	away("other", 2*maxAway, time.Now().Add(time.Hour))
-	away("third", 5, time.Now().Add(time.Hour))
-	if _, empty := rt.away["third"]; empty || rt.awayCount != maxAway {
-		t.Errorf("%d are remembered, want %d", rt.awayCount, maxAway)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/supervisor"
 )
 
 // Readiness says whether messages that wait would be handled, and if not, why and since when.
@@ -118,10 +120,11 @@ func (s silence) reason(now time.Time) error {
 	return fmt.Errorf("it cannot be used since %s: %w", s.since.UTC().Format(time.RFC3339), s.err)
 }
 
-// stalls tells whether a route starts nothing although messages wait.
+// stalls tells whether a route starts nothing, or only what fails, although messages wait.
 type stalls struct {
 	begun int64     // of the last start that was seen
-	since time.Time // it has started nothing, and messages wait
+	since time.Time // it has started nothing, or only what fails, and messages wait
+	what  string    // which of the two
 	why   string
 }
 
@@ -157,6 +160,13 @@ func (rt *route) lookForStall(now time.Time) {
 	rt.stalls.mu.Lock()
 	defer rt.stalls.mu.Unlock()
 	st := &rt.stalls.stalls
+	if wait := g.Window + g.StashMessages + g.Aside; g.State != supervisor.Flowing && !g.Paused && wait > 0 {
+		*st = stalls{
+			begun: begun, since: g.Since, what: "it has started only what fails",
+			why: fmt.Sprintf("%d messages wait; the route is %v: %s", wait, g.State, g.Why),
+		}
+		return
+	}
 	if began := begun != st.begun; began || g.Running > 0 || g.Paused || limited || held == 0 && stream == 0 {
 		*st = stalls{begun: begun}
 		return
@@ -164,6 +174,7 @@ func (rt *route) lookForStall(now time.Time) {
 	if st.since.IsZero() {
 		st.since = now
 	}
+	st.what = "it has started nothing"
 	st.why = fmt.Sprintf("%d messages wait here and %d in the stream", held, stream)
 	if g.Why != "" {
 		st.why += fmt.Sprintf("; the route is %v: %s", g.State, g.Why)
@@ -193,7 +204,9 @@ func (l *lockedStalls) err(most time.Duration, now time.Time) error {
 	if why == "" {
 		return nil
 	}
-	return fmt.Errorf("it has started nothing since %s: %s", since.UTC().Format(time.RFC3339), why)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fmt.Errorf("%s since %s: %s", l.what, since.UTC().Format(time.RFC3339), why)
 }
 
 // lasting is since when and why it has lasted for that long; empty when it has not.

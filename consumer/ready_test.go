@@ -3,7 +3,9 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,6 +67,28 @@ func TestReady_regressionARouteThatStartsNothingAlthoughMessagesWait(t *testing.
 		t.Fatal(err)
 	}
 	w.eventually("an operator wants it so", func() bool { return r.Ready() == nil })
+}
+
+// A route of which nothing but failures started was ready, for as long as it asked.
+func TestReady_regressionARouteThatStartsOnlyWhatFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var up atomic.Bool
+	r, _ := w.start(Config{Logger: quiet, Stalled: time.Second}, Route{
+		Name: "billing", Subjects: []string{"orders.>"},
+		Handler: HandlerFunc(func(context.Context, *Msg) error {
+			if up.Load() {
+				return nil
+			}
+			return errors.New("status 503")
+		}),
+	})
+	for i := range 200 {
+		w.publish(fmt.Sprint("orders.", i), 1)
+	}
+	w.unready(r, "route billing: it has started only what fails since")
+	up.Store(true)
+	w.eventually("it is ready again", func() bool { return r.Ready() == nil })
 }
 
 // A route that has nothing to do, or whose handler takes long, does not stall.

@@ -66,9 +66,6 @@ type route struct {
 	dlqAt   time.Time // of that
 	dlqFail int       // in a row
 	paused  *Order    // by an operator
-	// Messages of suspended keys that were given back, by key.
-	away      map[string][]sentAway // in the order in which they went
-	awayCount int
 }
 
 // newRoute makes a route. The limits are those that are to hold.

@@ -23,6 +23,9 @@ func (m *message) failed(o supervisor.Outcome) ack.Record {
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: time.Now(), Due: o.Due, LastError: errorText(o.Err),
 		Crashes: m.crashes(),
 	}
+	if o.Aside {
+		rec.Due = o.Own
+	}
 	m.route.log.Warn("attempt failed", m.attrs("attempt", o.Attempts, "delay", time.Until(o.Due).Round(time.Millisecond), "error", rec.LastError)...)
 	return rec
 }
@@ -60,7 +63,8 @@ func (m *message) recordKept(rec ack.Record, stored func(ok bool)) {
 // is long or delayed messages fill the durable.
 func (m *message) retry(o supervisor.Outcome) {
 	rt, rec := m.route, m.failed(o)
-	if m.shouldPark(o.Due) && m.parkFailed(rec) {
+	if m.shouldPark(o) && m.parkFailed(rec) {
+		m.gone(o)
 		return
 	}
 	m.recordThen(rec, func() {
@@ -71,9 +75,10 @@ func (m *message) retry(o supervisor.Outcome) {
 			}
 			failpoint.At("given back")
 			rt.count.naked.Add(1)
-			if o.Suspended {
-				rt.remember(m, o.Due)
+			if o.Aside {
+				m.forgetBytes()
 			}
+			m.givenBack()
 		})
 	})
 }
@@ -85,13 +90,17 @@ func (m *message) retry(o supervisor.Outcome) {
 const soon = 5 * time.Second
 
 // shouldPark tells whether the message should wait outside its consumer.
-func (m *message) shouldPark(due time.Time) bool {
-	wait, room := time.Until(due), maxAckPending/8
-	if wait <= soon {
+func (m *message) shouldPark(o supervisor.Outcome) bool {
+	wait, room := time.Until(o.Due), maxAckPending/8
+	long := wait > m.route.cfg.Retry.ParkAfter
+	switch {
+	case o.Aside:
+		room, long = maxAckPending/2, false // it is called back, from the durable only
+	case wait <= soon:
 		room = maxAckPending / 2
 	}
 	// A NAK may be the end of a message when somebody has given the durable a bound of deliveries.
-	return m.mayPark() && (m.source.isEdited() || wait > m.route.cfg.Retry.ParkAfter || m.source.session.AckPending() > room)
+	return m.mayPark() && (m.source.isEdited() || long || m.source.session.AckPending() > room)
 }
 
 // mayPark is false for messages of ordered keys, those that may be another instance's by now, and those that would not be

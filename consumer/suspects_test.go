@@ -411,6 +411,7 @@ func TestRelay_regressionFailuresDoNotStandBehindLookUps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	route := killedRoute(func(context.Context, *Msg) error { return Dead(errors.New("bad")) })
+	route.Supervisor.DeadTrip.Of = new(0)
 	w.cameAgain(route, 2*slowPaths, 3*time.Second)
 	r, _ := w.start(Config{Logger: quiet}, route)
 	done, err := r.lives.Load().Turn(t.Context()) // somebody looks, and the server does not answer

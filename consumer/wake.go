@@ -83,7 +83,6 @@ func (rt *route) endWaits(order Order, w *Woken) {
 	if order.Key != nil {
 		key := string(order.Key)
 		w.State = rt.group.EndWait(key).String()
-		rt.recall(key)
 		rt.log.Info("an operator ended the waits of a key", append(attrs, "key", key, "was", w.State)...)
 		return
 	}
@@ -98,7 +97,6 @@ func (rt *route) endWaits(order Order, w *Woken) {
 	if own := rt.ownLimit(); own != nil {
 		own.EndSlow()
 	}
-	rt.recallAll()
 	w.Why, w.Waiting, w.Suspended = cut(w.Why, maxTextLen), ended.Waiting, ended.Suspended
 	switch {
 	case ended.Route != supervisor.Flowing:

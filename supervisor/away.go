@@ -29,7 +29,10 @@ func (t *turn) turnAway(k *key, m *Message) {
 	if first, until, any := k.outside.next(t.now); any && first < m.Sequence {
 		due = later(due, until.Add(-t.outsideFor())) // ordered: not before the one it waits for
 	}
-	t.giveBack(m, due, "its key waits", k.lastErr)
+	if !k.is(Waiting) && !t.opts.near {
+		due = later(due, t.asideUntil(k, m)) // it is called back when it may be asked, or its key flows
+	}
+	t.putAside(k, m, due, "its key waits", k.lastErr)
 }
 
 // minGiveBack keeps a message whose key is about to go on from coming and going.
@@ -45,34 +48,17 @@ func (t *turn) refuse(k *key, m *Message) {
 		return
 	}
 	away := time.Duration(float64(suspendedFor) * (1 - 0.1*rand.Float64()))
-	t.giveBack(m, t.now.Add(away), "its key is suspended", k.lastErr)
-	t.last().Suspended = true
+	t.putAside(k, m, t.now.Add(away), "its key is suspended", k.lastErr)
 }
 
 const (
 	overflowMin = time.Minute
-	unjudgedMin = 2 * time.Second
 	overflowMax = 15 * time.Minute
 )
 
 // inVain is how long a message stays away that came in vain: a minute, and twice as long each time.
 func inVain(m *Message) time.Duration {
 	return min(overflowMin<<max(0, min(m.Returns, 4)), overflowMax)
-}
-
-// overflow is how long a message stays away that found no place: the rest of the wait, at least a minute, twice as long
-// each time it comes in vain, so that the backlog of a dead dependency does not churn; half of it either way at random,
-// so that it does not come at once. One that nobody has judged, of a key that
-// flows, comes again sooner: it is the route that waits, and such messages end its wait.
-func (t *turn) overflow(k *key, m *Message) time.Duration {
-	d := max(inVain(m), t.waitOf(k).Sub(t.now))
-	switch {
-	case !t.route.flows() && k.flows() && !m.judged():
-		d = min(d, unjudgedMin<<max(0, min(m.Returns, 8)))
-	case t.opts.Ordered:
-		d = max(overflowMin, t.waitOf(k).Sub(t.now)) // it is called back
-	}
-	return time.Duration(float64(d) * (0.5 + rand.Float64()))
 }
 
 func later(a, b time.Time) time.Time {

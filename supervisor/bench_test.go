@@ -64,7 +64,7 @@ type testWork struct {
 	handle   handlerFunc
 	attempts int // as recorded when it arrived
 	first    time.Time
-	again    func() // delivers it again; nil while it is here
+	again    func(at time.Time) // delivers it again; nil while it is here
 }
 
 func (w *testWork) Do(ctx context.Context, number int, c any) (v Verdict) {
@@ -190,15 +190,15 @@ func (w *testWork) Settle(o Outcome) {
 		}
 	}
 	time.AfterFunc(max(0, time.Until(due)), again)
-	w.again = func() { time.AfterFunc(100*time.Millisecond, again) }
+	w.again = func(at time.Time) { time.AfterFunc(max(100*time.Millisecond, time.Until(at)), again) }
 }
 
 // CallBack is asked of what was given back.
-func (w *testWork) CallBack() {
+func (w *testWork) CallBack(due time.Time) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	if w.again != nil {
-		w.again()
+		w.again(due)
 	}
 }
 

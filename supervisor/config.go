@@ -130,9 +130,9 @@ type RouteTrip struct {
 	Keys int `koanf:"keys"`
 }
 
-// DeadTrip is what verdicts suspend a route: of its last Of answers a share of at least Share was dead, over at least three keys, and
-// no success came when one was due. Then dead is not believed: messages wait, the route asks with a few of them whether that has
-// changed, and it flows when one succeeds, or when an operator resumes it.
+// DeadTrip is what verdicts suspend a route: of its last Of answers a share of at least Share was dead, over at least three keys (or
+// all keys that had answers in the last minute or two), and no success came when one was due. Then dead is not believed: messages wait,
+// the route asks with a few of them whether that has changed, and it flows when one succeeds, or when an operator resumes it.
 type DeadTrip struct {
 	// Share that must have been dead, above 0 to 1. Zero means 0.9.
 	Share float64 `koanf:"share"`

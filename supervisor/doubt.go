@@ -6,9 +6,9 @@ import "time"
 // more (Verdict.Suspend). What answers is not believed any more: a message that is answered so stays, whenever its run began. So a
 // broken endpoint costs no more dead letters than DeadTrip says, however many messages are in flight and however often it is asked.
 //
-// It waits and asks in rounds like a route that tripped, so that publishers of bad messages cannot stop the others: the first
-// round at once, and a message of a key that succeeded lately first. The first success ends it. To others all of that is one
-// state, Suspended.
+// It asks like a route that tripped (see asking.go), so that publishers of bad messages cannot stop the others: at once, and a message
+// of a key that succeeded lately first. The first success ends it. To others all of that is one state, Suspended. When what answers said
+// that it wants no more, or when an operator asked for a trial, it asks one message at a time, after waits that grow.
 
 // suspendRoute lets nothing of the route start but what it asks with, until a message succeeds or an operator resumes it.
 func (t *turn) suspendRoute(why string) {
@@ -34,9 +34,9 @@ func (t *turn) watchFlood(r *run, v Verdict) {
 	f := &t.route.flood
 	switch v.Kind {
 	case Ack, Drop:
-		f.succeeded(t.began(r))
+		f.succeeded(r.k.name, t.began(r), t.now)
 	case Dead:
-		if f.died(r.k.name, t.began(r)) {
+		if f.died(r.k.name, t.began(r), t.now) {
 			t.route.lastErr = v.Err
 			t.suspendRoute(f.why(v.Err))
 		}
@@ -52,7 +52,7 @@ func (t *turn) resumeRoute(how Resumption) {
 		t.routeFlows("resumed")
 		return
 	}
-	t.route.restarts, t.route.notBefore, t.route.trial = 0, time.Time{}, true
+	t.route.restarts, t.route.notBefore, t.route.inquiry.careful = 0, time.Time{}, true
 	t.beginRound("resumed for a trial")
 }
 
@@ -63,7 +63,7 @@ const (
 	// AtOnce lets all messages start, and dead is an answer again.
 	AtOnce Resumption = iota
 	// Trial lets one message start now. When it succeeds the route flows; otherwise the route stays suspended, and so does the
-	// message, whatever the answer.
+	// message, whatever the answer. From then on the route asks one message at a time, after waits that grow to five seconds.
 	Trial
 )
 

@@ -34,6 +34,7 @@ func (g *Group) EndWaits(how Resumption) Ended {
 		t.call(t.opts.More)
 	case Waiting, Probing:
 		rs.restarts, rs.notBefore = 0, time.Time{}
+		rs.inquiry.restart(t.now)
 		t.beginRound("resumed")
 		t.call(t.opts.More)
 	}

@@ -89,7 +89,7 @@ func newFallback(f *Fallback, opts *Options) fallback {
 			Restart: Backoff{Min: 200 * time.Millisecond, Max: time.Second},
 		},
 		Retry: opts.Retry, Concurrency: all.Concurrency, Timeout: all.Timeout, AckWait: opts.AckWait, StashBytes: opts.StashBytes,
-		Shared: all.Child, Values: opts.Values,
+		Shared: all.Child, Values: opts.Values, near: true,
 	})
 	return all
 }
@@ -120,7 +120,7 @@ func (l *loan) Do(ctx context.Context, number int, child any) Verdict {
 func (l *loan) Settle(o Outcome) { l.group.returned(l, o) }
 
 // CallBack does nothing: what the fallback gives back is here already.
-func (*loan) CallBack() {}
+func (*loan) CallBack(time.Time) {}
 
 // Remember is not called: the fallback keeps no order.
 func (*loan) Remember(_ Outcome, stored func(bool)) { stored(true) }
@@ -381,13 +381,13 @@ func (t *turn) dies(k *key, m *Message, o Outcome) {
 	case !t.fallback.Exhausted, t.keptApart(m), k.gaveUp():
 		t.settle(m, o)
 	case t.paused:
-		t.turnAwayPaused(m)
+		t.turnAwayPaused(k, m)
 	case t.closing:
 		t.giveBack(m, time.Time{}, "shutting down", nil)
 	case k.is(Suspended):
 		t.refuse(k, m)
 	case t.route.doubt:
-		t.giveBack(m, t.now.Add(inVain(m)), "the route is suspended", nil)
+		t.putAside(k, m, t.asideUntil(k, m), "the route is suspended", nil)
 	case m.unsaved:
 		t.giveBack(m, t.now.Add(minGiveBack), "its last resort is the fallback", nil)
 	case t.held, t.opts.Ordered && !t.isFirst(k, m):

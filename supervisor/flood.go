@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// flood guards the dead letters: when nearly all of the last answers of a route were dead, over several keys, and no success came
-// when one was due, it is rather what answers that is broken than the messages. Then dead is not believed (see doubt.go). Since
+// flood guards the dead letters: when nearly all of the last answers of a route were dead, over several keys if there are several, and
+// no success came when one was due, it is rather what answers that is broken than the messages. Then dead is not believed (see doubt.go). Since
 // the last success at most as many are believed as are looked at, however seldom successes come. Failures are no answers.
 type flood struct {
 	need, of int
@@ -18,10 +18,33 @@ type flood struct {
 	rhythm   rhythm
 	keys     []string  // of the dead ones since the last success, up to deadTripKeys of them
 	began    time.Time // the first of these
+	lately   distinct  // keys that had an answer
 }
 
-// deadTripKeys is over how many keys the dead ones must be: one producer of bad messages is not the endpoint.
+// deadTripKeys is over how many keys the dead ones must be, if so many have answers: one producer of bad messages is not the endpoint.
 const deadTripKeys = 3
+
+// distinct counts the keys of the last minute or two, up to deadTripKeys.
+type distinct struct {
+	keys  []string // since then
+	since time.Time
+	was   int // in the minute before
+}
+
+func (d *distinct) saw(key string, now time.Time) {
+	if age := now.Sub(d.since); age >= time.Minute {
+		d.was = len(d.keys)
+		if age >= 2*time.Minute {
+			d.was = 0
+		}
+		d.keys, d.since = d.keys[:0], now
+	}
+	if len(d.keys) < deadTripKeys && !slices.Contains(d.keys, key) {
+		d.keys = append(d.keys, key)
+	}
+}
+
+func (d *distinct) n() int { return max(d.was, len(d.keys)) }
 
 func newFlood(c Config) flood {
 	of := *c.DeadTrip.Of
@@ -29,10 +52,11 @@ func newFlood(c Config) flood {
 }
 
 // died notes a message that is dead, and reports whether that is to be believed no longer.
-func (f *flood) died(key string, began time.Time) bool {
+func (f *flood) died(key string, began, now time.Time) bool {
 	if f.of == 0 {
 		return false
 	}
+	f.lately.saw(key, now)
 	if f.rhythm.since == 0 {
 		f.keys, f.began = f.keys[:0], began
 	}
@@ -41,11 +65,12 @@ func (f *flood) died(key string, began time.Time) bool {
 	if len(f.keys) < deadTripKeys && !slices.Contains(f.keys, key) {
 		f.keys = append(f.keys, key)
 	}
-	return f.deads >= f.need && len(f.keys) == deadTripKeys && f.rhythm.overdue(f.of)
+	return f.deads >= f.need && len(f.keys) >= min(deadTripKeys, f.lately.n()) && f.rhythm.overdue(f.of)
 }
 
 // succeeded notes a success. One that began before the dead ones is of another time: what answers has changed since.
-func (f *flood) succeeded(began time.Time) {
+func (f *flood) succeeded(key string, began, now time.Time) {
+	f.lately.saw(key, now)
 	if f.rhythm.since > 0 && began.Before(f.began) {
 		return
 	}
@@ -75,7 +100,11 @@ func (f *flood) clear() { f.last, f.next, f.deads = f.last[:0], 0, 0 }
 
 // why says what the flood was, before it is cleared.
 func (f *flood) why(err error) string {
-	return fmt.Sprintf("%d of the last %d answers were dead, over %d keys or more (dead_trip): %s", f.deads, len(f.last), len(f.keys), text(err))
+	over := fmt.Sprintf("over %d keys or more", len(f.keys))
+	if len(f.keys) == 1 {
+		over = "all of one key"
+	}
+	return fmt.Sprintf("%d of the last %d answers were dead, %s (dead_trip): %s", f.deads, len(f.last), over, text(err))
 }
 
 func text(err error) string {

@@ -30,7 +30,7 @@ func (b *bench) deadLetters() (n int) {
 	return n
 }
 
-func TestFlood_needsNearlyAllOverThreeKeys(t *testing.T) {
+func TestFlood_needsNearlyAllOverThreeKeysIfThereAre(t *testing.T) {
 	config := guarded.WithDefaults()
 	for _, tt := range []struct {
 		what       string
@@ -39,7 +39,9 @@ func TestFlood_needsNearlyAllOverThreeKeys(t *testing.T) {
 	}{
 		{"all dead, of many keys", 10, 10, true},
 		{"all dead, of three keys", 3, 10, true},
-		{"all dead, of two keys", 2, 10, false},
+		{"all dead, of two keys, and there are others", 2, 9, false},
+		{"all dead, of two keys, and there are no others", 2, 10, true},
+		{"all dead, of the only key", 1, 10, true},
 		{"nine of ten dead, as ever", 10, 9, false},
 		{"eight of ten dead", 10, 8, false},
 	} {
@@ -47,9 +49,9 @@ func TestFlood_needsNearlyAllOverThreeKeys(t *testing.T) {
 		trips := false
 		for i := range 1000 {
 			if i%10 < tt.dead {
-				trips = f.died(fmt.Sprint(i%tt.keys), time.Time{}) || trips
+				trips = f.died(fmt.Sprint(i%tt.keys), time.Time{}, time.Time{}) || trips
 			} else {
-				f.succeeded(time.Time{})
+				f.succeeded(fmt.Sprint("good", i%30), time.Time{}, time.Time{})
 			}
 		}
 		if trips != tt.want {
@@ -59,7 +61,7 @@ func TestFlood_needsNearlyAllOverThreeKeys(t *testing.T) {
 }
 
 // However seldom successes came before, and whatever ran when the endpoint broke, at most as many are dead after the last success
-// as dead_trip says: of three keys or more; and never fewer than its share.
+// as dead_trip says: of three keys or more, or of all that there are; and never fewer than its share.
 func TestFlood_believesNoMoreThanItSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		of := rapid.IntRange(1, 60).Draw(t, "of")
@@ -67,18 +69,18 @@ func TestFlood_believesNoMoreThanItSays(t *testing.T) {
 		now, row, keys := time.Unix(0, 0), 0, map[string]bool{}
 		step := func(dead bool, key string) {
 			if now = now.Add(time.Second); !dead {
-				f.succeeded(now)
+				f.succeeded(key, now, now)
 				row, keys = 0, map[string]bool{}
 				return
 			}
 			row, keys[key] = row+1, true
-			trips := f.died(key, now)
-			if !trips && row >= of && len(keys) >= deadTripKeys || trips && (len(keys) < deadTripKeys || f.deads < f.need) {
+			trips := f.died(key, now, now)
+			if need := min(deadTripKeys, f.lately.n()); !trips && row >= of && len(keys) >= need || trips && (len(keys) < need || f.deads < f.need) {
 				t.Fatalf("%d dead in a row of %d keys, %d of the last %d: suspended %v", row, len(keys), f.deads, len(f.last), trips)
 			}
 			if trips {
 				f.clear()
-				f.succeeded(now.Add(time.Second))
+				f.succeeded(key, now.Add(time.Second), now)
 				row, keys = 0, map[string]bool{}
 			}
 		}
@@ -167,6 +169,23 @@ func TestFlood_oneBadProducerAmongHealthyKeysSuspendsNothing(t *testing.T) {
 	})
 }
 
+// On a route with one key, 3,000 of 3,000 messages were dead-lettered: the rule of three keys never applied.
+func TestFlood_regressionARouteWithOneKeyIsGuardedToo(t *testing.T) {
+	for _, keys := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, Options{Config: guarded})
+			for i := range uint64(3000) {
+				b.send(deadly, fmt.Sprint("key ", i%uint64(keys)), i+1)
+			}
+			time.Sleep(time.Hour)
+			if n := b.deadLetters(); n > 50 || b.g.Status().State != Suspended {
+				t.Errorf("%d keys: %d dead letters, the route is %v", keys, n, b.g.Status().State)
+			}
+			b.close()
+		})
+	}
+}
+
 func TestFlood_resumeGoesOnAndIsSuspendedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{Config: Config{DeadTrip: DeadTrip{Of: new(10)}}})
@@ -253,6 +272,33 @@ func TestFlood_messagesOfNewKeysAreAskedSoon(t *testing.T) {
 	}
 }
 
+// A trial at an endpoint that is still broken was one request, and then rounds of 33.
+func TestFlood_regressionATrialThatFailsAsksOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{Config: guarded})
+		for i := range uint64(3000) {
+			b.send(deadly, fmt.Sprint("key ", i), i+1)
+		}
+		time.Sleep(time.Minute)
+		b.g.EndWaits(Trial)
+		synctest.Wait()
+		began := time.Since(b.began)
+		time.Sleep(20 * time.Second)
+		var gaps []time.Duration
+		last := began
+		for _, s := range b.allStarts() {
+			if s.at > began {
+				gaps = append(gaps, s.at-last)
+				last = s.at
+			}
+		}
+		if len(gaps) < 4 || len(gaps) > 8 || !slices.IsSorted(gaps) || gaps[0] < 100*time.Millisecond {
+			t.Errorf("after a trial it asked after %v", gaps)
+		}
+		b.close()
+	})
+}
+
 // What a question is answered with: only a success ends the suspension, however long it takes.
 func TestFlood_onlyASuccessEndsTheSuspension(t *testing.T) {
 	for what, tt := range map[string]struct {
@@ -317,12 +363,14 @@ func TestFlood_aTrialIsOneMessage(t *testing.T) {
 			b.send(deadly, fmt.Sprint("key ", i), i+1)
 		}
 		synctest.Wait()
+		b.g.EndWaits(Trial)
+		synctest.Wait() // one that was dead before is still so
+		asked := len(b.allStarts())
 		for i := range uint64(100) {
 			b.send(takes(30*time.Second), fmt.Sprint("later ", i), 100+i)
 		}
-		b.g.EndWaits(Trial)
 		time.Sleep(29 * time.Second)
-		if n := len(b.allStarts()) - 10; n != 1 {
+		if n := len(b.allStarts()) - asked; n != 1 {
 			t.Errorf("%d messages were tried", n)
 		}
 		time.Sleep(2 * time.Second)

@@ -53,6 +53,9 @@ type Options struct {
 	Stuck func() int
 	// Fallback has messages that wait, or that are spent. Nil: there is none.
 	Fallback *Fallback
+
+	// near says that what is given back is soon here again, and cannot be called back.
+	near bool
 }
 
 // Group supervises the messages of one route. Its methods are safe for concurrent use.
@@ -78,6 +81,7 @@ type state struct {
 	slots     slots     // what runs, and who is next
 	nursery   nursery   // the children of keys
 	route     route     // whether anything starts at all
+	aside     aside     // what was given back, and is called back when what it waits for is over
 	order     order     // of keys whose messages start in the order of the stream
 	fallback  fallback  // the second handler, and what it has
 	limits    *limited  // bounds that are shared with others; nil: none

@@ -36,6 +36,9 @@ func (t *turn) hang(r *run) {
 	t.abandon(r)
 	err := fmt.Errorf("%w of %v", ErrHandlerHung, t.opts.Timeout)
 	t.judgeRetry(r, Retry)
+	if !r.cancelled {
+		t.hear(r, Verdict{NotStarted: true})
+	}
 	if r.cancelled {
 		// The bytes may still be in use there: the message must come again with its own.
 		t.giveBack(r.m, t.now.Add(minGiveBack), "its child was stopped", err)

@@ -24,6 +24,7 @@ func (t *turn) deliver(m *Message) {
 		k = t.newKey(m.Key)
 	}
 	k.outside.back(m.Sequence)
+	t.aside.back(asideID{m.Replayed, m.Sequence})
 	t.admit(k, m)
 	t.attend(k)
 }
@@ -31,14 +32,17 @@ func (t *turn) deliver(m *Message) {
 // admit finds the place of a message that arrived.
 func (t *turn) admit(k *key, m *Message) {
 	switch {
+	case t.spent(m) && t.route.doubt && t.fallback.Exhausted && !k.gaveUp():
+		// Nobody is asked for a last resort now. It may be what the route asks, for others of its key may wait behind it.
 	case t.spent(m):
 		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: m.LastErr})
 		return
 	case t.expired(m):
 		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: m.LastErr})
 		return
-	case t.paused:
-		t.turnAwayPaused(m)
+	}
+	if t.paused {
+		t.turnAwayPaused(k, m)
 		return
 	}
 	t.slots.recent.saw(m.Key, t.now)
@@ -127,8 +131,13 @@ func (t *turn) take(k *key, m *Message) {
 
 // makeReady queues k for a slot if it has something to start.
 func (t *turn) makeReady(k *key) {
-	if !t.route.flows() || k.waitsForLimit() {
-		return // routeFlows does it, or whoever gives a place back
+	if !t.route.flows() {
+		t.line(k) // routeFlows does the rest
+		return
+	}
+	t.offerShelf(k.name)
+	if k.waitsForLimit() {
+		return // whoever gives a place back does it
 	}
 	if k.fresh.n > 0 {
 		t.slots.ready[fresh].push(k)

@@ -37,6 +37,7 @@ func (t *turn) endRun(r *run) {
 		t.slots.retries.runs--
 		t.releaseRetries()
 	}
+	t.endHang(r)
 	k := r.k
 	t.givePlaces(k)
 	k.runs--
@@ -70,6 +71,8 @@ func (t *turn) judge(r *run, res *result) {
 	told := something
 	if r.cancelled || v.Kind == Snooze || v.Kind == Lost {
 		told = nothing
+	} else {
+		t.hear(r, v)
 	}
 	switch {
 	case r.cancelled && v.Kind == Retry:
@@ -175,6 +178,7 @@ func (t *turn) failedRun(r *run, v Verdict) {
 	if v.Suspend && !t.route.doubt {
 		t.route.lastErr = v.Err
 		t.suspendRoute(text(v.Err))
+		t.route.inquiry.quiet = true
 	}
 	if r.late {
 		if r.round > 0 {
@@ -189,8 +193,8 @@ func (t *turn) failedRun(r *run, v Verdict) {
 	}
 	if pause > 0 && t.cfg.RetryAfter == ScopeKey {
 		k.tripped = true // the handler itself says that it is not the message
-		t.wait(k, pause, fmt.Sprintf("Retry-After: %v", v.Err))
-	} else {
+		t.waitNamed(k, pause, fmt.Sprintf("Retry-After: %v", v.Err))
+	} else if r.round == 0 || !k.flows() { // what the whole route waits for is no trouble of the key's
 		k.state.failed(t, k, v.Err)
 	}
 	if pause > 0 && t.cfg.RetryAfter == ScopeRoute {
@@ -245,6 +249,8 @@ func (t *turn) fail(r *run, f failure) {
 		switch {
 		case !f.held || f.delay > 0:
 			m.Due = t.now.Add(delay)
+		case r.round > 0 && !t.opts.Ordered:
+			m.Due = t.now.Add(t.opts.Retry.Delay(max(0, m.Attempts-1))) // that the route waited says nothing of the message
 		case !t.opts.Ordered:
 			// Its own delay for when its key flows again. As a probe it may be asked before.
 			m.Due = t.now.Add(t.opts.Retry.Delay(m.Attempts + m.probes - 1))
@@ -258,9 +264,9 @@ func (t *turn) fail(r *run, f failure) {
 		t.keep(k, m)
 		t.remember(m)
 	default:
-		due := t.now.Add(delay)
-		t.settle(m, Outcome{Action: RetryLater, Due: due, Err: f.err, Stack: f.stack})
-		t.away(m, due)
+		m.Due = t.now.Add(delay) // it is not called back before
+		t.settle(m, Outcome{Action: RetryLater, Due: m.Due, Err: f.err, Stack: f.stack})
+		t.away(m, m.Due)
 	}
 }
 

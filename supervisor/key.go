@@ -37,10 +37,12 @@ type key struct {
 	birth    *birth // a child is being made
 	children int    // made so far
 
+	hung                                   bool // its last run got no answer in time
 	marks                                  mark // for the queues that it is in
 	wakeAt                                 time.Time
 	wakeIndex                              int // among those that want attention; -1: it wants none
 	inStash, inFailed, inIdle, inLingering node[key]
+	inAsked, inJudged                      node[key] // among those that a route in doubt may ask
 }
 
 // trouble is what is remembered of a key's failures.
@@ -168,9 +170,12 @@ func (t *turn) forget(k *key) {
 	}
 	t.lingering.remove(&k.inLingering)
 	t.stash.keys.remove(&k.inStash)
+	k.inAsked.moveTo(nil, k)
+	k.inJudged.moveTo(nil, k)
 	t.alarm.forget(k)
 	t.dropPlaces(k)
 	delete(t.keys, k.name)
+	t.offerShelf(k.name)
 	if t.unknown(k) {
 		t.unused.Put(k)
 	}

@@ -81,6 +81,36 @@ func (l *list[T]) remove(n *node[T]) {
 	l.n--
 }
 
+// moveTo takes n out of the list that it is in and puts it at the end of another one; nil is none. It stays where it is in a list that it
+// is in already.
+func (n *node[T]) moveTo(l *list[T], of *T) {
+	if n.in == l {
+		return
+	}
+	if n.in != nil {
+		n.in.remove(n)
+	}
+	if l != nil {
+		l.push(n, of)
+	}
+}
+
+// from is all, or with backward its reverse.
+func (l *list[T]) from(backward bool) iter.Seq[*T] {
+	if !backward {
+		return l.all()
+	}
+	return func(yield func(*T) bool) {
+		for n := l.back; n != nil; {
+			next := n.prev
+			if !yield(n.of) {
+				return
+			}
+			n = next
+		}
+	}
+}
+
 // all are the things in the list, the first one first. The one at hand may be removed meanwhile.
 func (l *list[T]) all() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
@@ -102,7 +132,7 @@ type queue struct {
 }
 
 // mark is a bit of key.marks, for each queue that the key is in.
-type mark uint8
+type mark uint16
 
 const (
 	markFresh     mark = 1 << iota // to start a message that is here for the first time
@@ -113,6 +143,7 @@ const (
 	markChildless                  // to have a child
 	markFallback                   // to have a message handled by the fallback
 	markLimited                    // to have room in a limit
+	markHung                       // to start a message although its key hung before
 )
 
 func (q *queue) push(k *key) {

@@ -12,9 +12,9 @@ type Work interface {
 	Do(ctx context.Context, number int, child any) Verdict
 	// Settle ends the message; it is called once. It must not block.
 	Settle(Outcome)
-	// CallBack asks for a message that was settled with GiveBack to come at once. It must not block, and does nothing when
-	// the message has come already.
-	CallBack()
+	// CallBack asks for a message that was given back to come at that time already; the zero time is now. It must not block, and does
+	// nothing when the message has come already.
+	CallBack(due time.Time)
 	// Remember stores the failure of a message that stays in the group, as if it left with RetryLater. It must not block.
 	// It calls stored once: with true when Outcome.Attempts and FirstFailure are stored, with false when the lease was lost
 	// before that. The message neither starts nor is settled until then.
@@ -129,8 +129,10 @@ type Outcome struct {
 	Reason string
 	// Snoozed says that it was the handler who gave it back.
 	Snoozed bool
-	// Suspended says that the message goes away because its key waits for an operator.
-	Suspended bool
+	// Aside says that the message goes away because something else waits, and that it will be called back when that is over.
+	Aside bool
+	// Own is when the message's own delay is over, of one that goes aside: it may start from then on, also before Due.
+	Own time.Time
 	// Fallback says that it was the fallback who acknowledged or dropped it.
 	Fallback bool
 	// Why it is given back, in a few words.

@@ -23,9 +23,8 @@ func (t *turn) sendAwayPaused(_ *key, m *Message) {
 
 // turnAwayPaused gives a message back that arrives although the route is paused: it was asked for before, or for another
 // route of its durable. It stays away for a while, longer each time, and Resume calls it back.
-func (t *turn) turnAwayPaused(m *Message) {
-	t.giveBack(m, t.now.Add(inVain(m)), "the route is paused", nil)
-	t.last().Suspended = true
+func (t *turn) turnAwayPaused(k *key, m *Message) {
+	t.putAside(k, m, t.now.Add(inVain(m)), "the route is paused", nil)
 }
 
 // Knows tells whether the key has messages, runs, failures or a suspension now.

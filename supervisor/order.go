@@ -147,7 +147,20 @@ const (
 // callBack asks for messages of an ordered key that the stash had no room for, once the key gets to them. They are worth more
 // than what is in the stash: their key goes on with them, and others wait behind them.
 func (t *turn) callBack(k *key) {
-	if len(k.outside.absent) == 0 || k.outside.called > 0 || !k.flows() || !t.route.flows() || t.standsStill() {
+	if t.route.flows() {
+		n := 1 // always: the first one lets the others go on
+		if t.order.called < t.opts.StashMessages/2 {
+			n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stash.keys.n)))
+		}
+		t.callSome(k, n)
+	}
+}
+
+// callHead is callBack for the first of them only, also while the route asks.
+func (t *turn) callHead(k *key) { t.callSome(k, 1) }
+
+func (t *turn) callSome(k *key, n int) {
+	if len(k.outside.absent) == 0 || k.outside.called > 0 || k.is(Waiting) || k.is(Suspended) || t.standsStill() {
 		return
 	}
 	first, _, any := k.outside.next(t.now)
@@ -158,12 +171,8 @@ func (t *turn) callBack(k *key) {
 		t.alarm.wake(k, due)
 		return
 	}
-	n := 1 // always: the first one lets the others go on
-	if t.order.called < t.opts.StashMessages/2 {
-		n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stash.keys.n)))
-	}
 	for _, w := range k.outside.call(n) {
-		t.call(w.CallBack)
+		t.call(func() { w.CallBack(time.Time{}) })
 	}
 	if ready := t.order.callsReady; t.now.After(ready.Add(calledFor)) {
 		t.order.callsReady = t.now.Add(calledFor)

@@ -337,7 +337,7 @@ func TestOrder_aHeadThatLeavesWhileItsFailureIsStored(t *testing.T) {
 			t.Errorf("it was settled before: %+v", o)
 		}
 		time.Sleep(10 * time.Second)
-		if o := b.wantLast(1, GiveBack); o.Attempts != 1 || !o.Suspended {
+		if o := b.wantLast(1, GiveBack); o.Attempts != 1 || !o.Aside {
 			t.Errorf("outcome %+v", o)
 		}
 		b.g.ResumeKey("a")

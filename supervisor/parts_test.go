@@ -58,11 +58,11 @@ func TestStash_boundsAndWhoGoesFirst(t *testing.T) {
 	first := hold(a, &Message{Size: 100})
 	failed := hold(a, &Message{Size: 100, Attempts: 1})
 	hold(b, &Message{Size: 100, Attempts: 1})
-	if s.full() || s.failedFull() || s.room() != 1 {
-		t.Errorf("3 of 4 messages, 2 of them failed: full %v, of failed ones %v, room for %d", s.full(), s.failedFull(), s.room())
+	if s.full() || s.failedFull(Flowing) || s.room() != 1 {
+		t.Errorf("3 of 4 messages, 2 of them failed: full %v, of failed ones %v, room for %d", s.full(), s.failedFull(Flowing), s.room())
 	}
 	hold(b, &Message{Size: 900, Attempts: 1})
-	if !s.full() || !s.failedFull() || s.neverFits(&Message{Size: 1000}) || !s.neverFits(&Message{Size: 1001}) {
+	if !s.full() || !s.failedFull(Flowing) || s.neverFits(&Message{Size: 1000}) || !s.neverFits(&Message{Size: 1001}) {
 		t.Error("1200 of 1000 bytes, 3 failed ones of 2: it is full either way")
 	}
 	if s.idlest(Flowing) != a || s.idlest(Waiting) != b {
@@ -157,31 +157,32 @@ func TestRetries_mostFailWhenTheyDid(t *testing.T) {
 	}
 }
 
-func TestRound_growsAsksBothKindsAndEnds(t *testing.T) {
+// The pace begins with hundreds a second and falls; the oldest and the newest take turns.
+func TestInquiry_itsPaceFalls(t *testing.T) {
 	now := time.Now()
-	var all rounds
-	for i, want := range []int{1, 2, 4, 8, 8} {
-		if rd := all.next(16); rd.size != want || int(rd.number) != i+1 {
-			t.Errorf("round %d is %+v, want %d messages", i+1, rd, want)
+	q := inquiry{since: now}
+	asked := func(d time.Duration) (n int) {
+		for end := now.Add(d); now.Before(end); now = now.Add(time.Millisecond) {
+			for !now.Before(q.next) {
+				newest := q.newest
+				if q.took(now); q.newest == newest {
+					t.Fatal("they do not take turns")
+				}
+				n++
+			}
 		}
+		return n
 	}
-	rd := round{number: 1, size: 1}
-	if over, _ := rd.over(now); over || !rd.wants(unjudged, now) || !rd.wants(failedBefore, now) {
-		t.Error("a round that asked nobody wants a message of both kinds")
-	}
-	rd.began, rd.asked, rd.running = now, 1, 1
-	if over, next := rd.over(now); over || !next.Equal(now.Add(probePatience)) || rd.wants(unjudged, now) {
-		t.Errorf("while its probe runs: over %v, to be looked at in %v", over, next.Sub(now))
-	}
-	if over, _ := rd.over(now.Add(probePatience)); !over {
-		t.Error("its probe has not returned for two seconds, and it is not over")
-	}
-	rd.running, rd.failed = 0, true
-	if over, _ := rd.over(now); !over {
-		t.Error("its probe failed, and it is not over")
-	}
-	if rd.retract(unjudged); !rd.wants(unjudged, now) || rd.wants(unjudged, now.Add(probeOpen)) {
-		t.Error("a probe that told nothing is asked again, for a quarter of a second")
+	for _, tt := range []struct {
+		for_        time.Duration
+		least, most int
+	}{
+		{time.Second, 380, 420}, {9 * time.Second, 2900, 3500}, {50 * time.Second, 7000, 9000}, {4 * time.Minute, 5000, 7500},
+		{time.Minute, 1190, 1210}, {5 * time.Minute, 5900, 6100},
+	} {
+		if n := asked(tt.for_); n < tt.least || n > tt.most {
+			t.Errorf("%d in the next %v, want %d to %d", n, tt.for_, tt.least, tt.most)
+		}
 	}
 }
 

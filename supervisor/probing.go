@@ -97,34 +97,3 @@ func (k *key) probeEnded(r *run) {
 		s.probe = nil
 	}
 }
-
-// askable is the best probe of the messages of k with such a past: the one with the fewest attempts, then the oldest one. One
-// that failed as a probe may be asked before its own delay is over. Of an ordered key it can be the first message only.
-func (t *turn) askable(k *key, with past) (best *Message) {
-	if t.opts.Ordered {
-		if m := t.head(k); m != nil && m.past() == with {
-			return m
-		}
-		return nil
-	}
-	for m := range k.held.all() {
-		if m.past() == with && (best == nil || before(m, best)) {
-			best = m
-		}
-	}
-	if with == unjudged {
-		return best
-	}
-	for m := range k.later.all() {
-		if m.probes > 0 && (best == nil || before(m, best)) {
-			best = m
-		}
-	}
-	return best
-}
-
-// before tells whether a makes the better probe.
-func before(a, b *Message) bool {
-	x, y := a.Attempts+a.probes, b.Attempts+b.probes
-	return x < y || x == y && a.Sequence < b.Sequence
-}

@@ -17,10 +17,10 @@ type route struct {
 	restarts  int
 	evidence  evidence
 	flood     flood
-	rounds    rounds
+	inquiry   inquiry
+	mute      int   // runs in a row that got no answer
 	doubt     bool  // it is suspended: dead is not believed
-	trial     bool  // an operator has it ask one message now, for however long that runs
-	probes    int   // that run, of this round and of earlier ones
+	probes    int   // that run: questions of this state and of earlier ones
 	epoch     int32 // counts how often the route came to flow
 	old       int   // of what runs, handlers and factories that began before that
 }
@@ -131,6 +131,16 @@ func (t *turn) tellFailed(err error) {
 	}
 }
 
+// endTrips has the keys probe that wait because several of their messages failed: that was the outage that is over.
+func (t *turn) endTrips() {
+	for _, k := range t.keys {
+		if w, waits := k.state.(*waiting); waits && k.tripped && !w.named {
+			t.probe(k, "its route flows again")
+			t.attend(k)
+		}
+	}
+}
+
 // routeFlowing: keys start their messages by themselves.
 type routeFlowing struct {
 	// ramp is how many of those that began since the route flows may run at once; 0: no bound. It doubles with each success,
@@ -190,10 +200,15 @@ func (t *turn) routeFlows(why string) {
 	if s.is() != Probing { // a probe of an earlier round, or an operator
 		t.moveRoute(new(routeProbing), why, 0)
 	}
-	s.restarts, s.rounds.size, s.notBefore, s.doubt, s.trial = 0, 0, time.Time{}, false, false
+	t.unlineAll()
+	f := &routeFlowing{ramp: firstRamp, rampAt: t.now.Add(rampEvery)}
+	if half := t.opts.Concurrency / 2; s.inquiry.asked >= half {
+		f.ramp = max(firstRamp, half) // so many ran at once while it asked
+	}
+	s.restarts, s.notBefore, s.doubt = 0, time.Time{}, false
+	s.inquiry = inquiry{number: s.inquiry.number, newest: s.inquiry.newest}
 	s.epoch++
 	s.old = t.busy()
-	f := &routeFlowing{ramp: firstRamp, rampAt: t.now.Add(rampEvery)}
 	t.alarm.arm(f.rampAt)
 	t.moveRoute(f, why, 0)
 	if s.stopped != nil {
@@ -206,5 +221,6 @@ func (t *turn) routeFlows(why string) {
 			t.callBack(k)
 		}
 	}
+	t.endTrips()
 	t.call(t.opts.More)
 }

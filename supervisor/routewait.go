@@ -8,10 +8,14 @@ import (
 // routeWaiting: nothing of the route starts until the wait is over. A probe of an earlier round that still runs may end it.
 type routeWaiting struct{ began, until time.Time }
 
-func (*routeWaiting) is() State                          { return Waiting }
-func (*routeWaiting) next(*turn) *run                    { return nil }
-func (*routeWaiting) accepts(*turn, *key, *Message) bool { return false }
-func (*routeWaiting) failed(*turn, *run, error)          {}
+func (*routeWaiting) is() State                 { return Waiting }
+func (*routeWaiting) next(*turn) *run           { return nil }
+func (*routeWaiting) failed(*turn, *run, error) {}
+
+// accepts what is to be asked when the wait is over.
+func (*routeWaiting) accepts(t *turn, k *key, m *Message) bool {
+	return !t.dropsWhatWaits() && t.mayBeAsked(k, m, t.readyToAsk())
+}
 
 func (*routeWaiting) answered(t *turn, r *run) {
 	if r.round > 0 {
@@ -33,17 +37,22 @@ func (s *routeWaiting) attend(t *turn) {
 	t.call(t.opts.More)
 }
 
-// routeAgain makes the route wait for its next probes, longer each time.
+// routeAgain makes the route wait for its next question, longer each time.
 func (t *turn) routeAgain(why string) {
 	s := &t.route
-	s.trial = false
 	delay := t.cfg.Restart.Delay(s.restarts)
+	most := max(judgedEvery, t.cfg.Restart.Min)
+	if s.inquiry.quiet || s.inquiry.careful {
+		most = rudeEvery
+	}
 	if s.restarts < 1<<30 {
 		s.restarts++
 	}
-	t.routeWait(delay, why)
-	if k, _ := t.chooseRouteProbe(unjudged); k != nil {
+	t.routeWait(min(delay, most), why)
+	if k := t.askableNow(unjudged); k != nil {
 		t.hurryRoute(k.name)
+	} else if t.aside.fresh.n > 0 {
+		t.hurryRoute("")
 	}
 }
 
@@ -60,6 +69,7 @@ func (t *turn) pauseRoute(pause time.Duration, err error) {
 // routeWait lets nothing of the route start for so long. What is in the window moves to the stash.
 func (t *turn) routeWait(delay time.Duration, why string) {
 	w := &routeWaiting{began: t.now, until: later(t.now.Add(delay), t.route.notBefore)}
+	flowed := t.route.flows()
 	t.route.evidence.clear()
 	t.moveRoute(w, why, delay)
 	for i := range t.slots.ready {
@@ -76,13 +86,14 @@ func (t *turn) routeWait(delay time.Duration, why string) {
 	}
 	t.boundStash()
 	t.offerAll()
+	if flowed {
+		for k := range t.stash.keys.all() {
+			t.line(k)
+		}
+	}
 	t.alarm.arm(w.until)
 	t.call(t.opts.More) // there may be room for messages that nobody has judged
 }
-
-// freshProbeEvery bounds the wait of a route to which messages come that nobody has judged: one of them may well succeed,
-// whatever the others do.
-const freshProbeEvery = 5 * time.Second
 
 // hurryRoute shortens the wait of the route for a message of the key that nobody has judged.
 func (t *turn) hurryRoute(key string) {
@@ -90,8 +101,10 @@ func (t *turn) hurryRoute(key string) {
 	if !ok {
 		return
 	}
-	most := freshProbeEvery
-	if t.route.doubt && t.route.evidence.good.has(key) {
+	most := askEvery
+	if q := &t.route.inquiry; q.quiet || q.careful {
+		most = rudeEvery
+	} else if t.route.doubt && t.route.evidence.good.has(key) {
 		most = min(most, t.cfg.Restart.Delay(0)) // bad messages of others may be all that the route waits for
 	}
 	if soonest := later(w.began.Add(most), t.route.notBefore); soonest.Before(w.until) {

@@ -85,6 +85,7 @@ type run struct {
 	noticed   int32     // how many milliseconds after its deadline it was cancelled: the process may have stood still
 	past      past      // of its message, when it began
 	probe     bool      // of the key
+	again     bool      // its key hung before
 	cancelled bool      // by a stop of the child or by the end of the group: it spends no attempt
 	late      bool      // it ended after its child had
 	hung      bool      // settled and given up; only its goroutine remains

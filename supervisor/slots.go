@@ -15,6 +15,7 @@ type slots struct {
 	crowded queue    // keys that have slots and may not have one of the last
 	alone   queue    // keys whose next message must run alone
 	retries retries
+	hangs   hangs
 	recent  recentKeys
 
 	waking  bool // a goroutine was started that has not taken a message yet
@@ -35,7 +36,7 @@ func (l line) other() line { return 1 - l }
 func newSlots(n int) slots {
 	s := slots{all: n}
 	s.ready[fresh].mark, s.ready[returned].mark = markFresh, markReturned
-	s.crowded.mark, s.alone.mark, s.retries.keys.mark = markCrowded, markAlone, markRetry
+	s.crowded.mark, s.alone.mark, s.retries.keys.mark, s.hangs.keys.mark = markCrowded, markAlone, markRetry, markHung
 	return s
 }
 
@@ -133,6 +134,7 @@ func (t *turn) full(k *key) bool {
 func (t *turn) startAll() {
 	t.startMain()
 	t.lend()
+	t.recall()
 }
 
 // startMain starts what the main handler may have.
@@ -230,6 +232,11 @@ func (t *turn) choose(k *key, from line) *Message {
 		t.mayRetire(k)
 	case m.judged() && t.enoughRetries():
 		t.slots.retries.keys.push(k)
+		t.leaveWindow(k)
+		return nil
+	case k.hung && t.enoughHangs():
+		t.slots.hangs.keys.push(k)
+		t.leaveWindow(k)
 		return nil
 	case k.child == nil:
 		if t.make(k); k.child == nil {
@@ -248,6 +255,9 @@ func (t *turn) start(k *key, m *Message) *run {
 	k.state.started(k, r)
 	if r.past == failedBefore {
 		t.slots.retries.runs++
+	}
+	if r.again = k.hung; r.again {
+		t.slots.hangs.runs++
 	}
 	k.runs++
 	t.holdChild(r.child, k)

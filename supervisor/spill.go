@@ -19,11 +19,6 @@ func (t *turn) spill() {
 			t.stashWindow(k)
 		}
 	}
-	for _, k := range t.slots.retries.keys.waiting() {
-		if t.keys[k.name] == k {
-			t.stashWindow(k)
-		}
-	}
 	t.spillLimited()
 	for _, b := range t.nursery.births {
 		if t.now.Sub(b.began()) >= stalledAfter {

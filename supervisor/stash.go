@@ -53,10 +53,18 @@ func (s *stash) neverFits(m *Message) bool { return m.Size > s.most.bytes }
 
 func (s *stash) full() bool { return s.messages > s.most.messages || s.bytes > s.most.bytes }
 
-// failedFull tells whether messages that failed hold more than their half. There is always room for one.
-func (s *stash) failedFull() bool {
-	return s.failed.messages > max(1, s.most.messages/2) || s.failed.bytes > s.most.bytes/2 && s.failed.messages > 1
+// failedFull tells whether messages that failed hold more than their half. There is always room for one. While the route asks they are
+// in the way of those that nobody has judged, and few are needed.
+func (s *stash) failedFull(route State) bool {
+	most := s.most.messages / 2
+	if route != Flowing {
+		most = min(most/2, maxFailedAsked)
+	}
+	return s.failed.messages > max(1, most) || s.failed.bytes > s.most.bytes/2 && s.failed.messages > 1
 }
+
+// maxFailedAsked is how many messages that failed are held while the route asks.
+const maxFailedAsked = 64
 
 // room is for how many more messages there is room, if they are as large as those in it.
 func (s *stash) room() int {
@@ -110,7 +118,7 @@ func (t *turn) boundStash() {
 		var k *key
 		var m *Message
 		switch s := &t.stash; {
-		case s.failedFull(), s.full() && !t.route.flows() && s.failed.messages > 0:
+		case s.failedFull(t.route.is()), s.full() && !t.route.flows() && s.failed.messages > 0:
 			k = s.failedKeys.first()
 			m = k.oldestFailed()
 		case s.full():
@@ -130,7 +138,7 @@ func (t *turn) boundStash() {
 // evict gives back what the stash has no room for.
 func (t *turn) evict(k *key, m *Message) {
 	t.counts.Evicted++
-	t.giveBack(m, t.now.Add(t.overflow(k, m)), "the stash is full", k.trouble.lastErr)
+	t.putAside(k, m, t.asideUntil(k, m), "the stash is full", k.trouble.lastErr)
 	if k.messages() == 0 {
 		t.alarm.wake(k, t.now) // it may be forgotten, but not by the one who is at work on it
 	}
@@ -160,6 +168,17 @@ func (t *turn) pushStash(k *key, m *Message) {
 	}
 	t.stash.put(k, m)
 	t.offer(k)
+	if !t.route.flows() {
+		t.line(k)
+	}
+}
+
+// leaveWindow has the messages of k that cannot start now make room in the window for others.
+func (t *turn) leaveWindow(k *key) {
+	if k.fresh.n+k.returned.n > 0 {
+		t.stashWindow(k)
+		t.boundStash()
+	}
 }
 
 // stashWindow moves what k has in the window to the stash, because it will not start soon.

@@ -64,7 +64,7 @@ func TestStash_evictedMessagesAreHandledInTheEnd(t *testing.T) {
 	})
 }
 
-func TestStash_overflowStaysAwayLongerEachTime(t *testing.T) {
+func TestAside_staysAwayLongerEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{})
 		k := &key{name: "k", state: new(flowing)}
@@ -72,10 +72,10 @@ func TestStash_overflowStaysAwayLongerEachTime(t *testing.T) {
 		overflow := func(m *Message) time.Duration {
 			turn := b.g.lock()
 			defer turn.unlock()
-			return turn.overflow(k, m)
+			return turn.asideUntil(k, m).Sub(turn.now)
 		}
 		for returns, want := range map[int]time.Duration{
-			-1: time.Minute, 0: time.Minute, 1: 2 * time.Minute, 3: 8 * time.Minute, 4: 15 * time.Minute, 1000: 15 * time.Minute,
+			-1: asideFor, 0: asideFor, 1: 2 * asideFor, 3: 8 * asideFor, 4: asideMost, 1000: asideMost,
 		} {
 			for range 100 {
 				if d := overflow(&Message{Returns: returns}); d < want/2 || d > want*3/2 {
@@ -91,20 +91,24 @@ func TestStash_overflowStaysAwayLongerEachTime(t *testing.T) {
 	})
 }
 
-// Free counted messages only: with a stash full of large ones the pull loop fetched more, to give them back.
-func TestStash_regressionNothingIsAskedForWhenItsBytesAreUsedUp(t *testing.T) {
+// What a route that waits has no room for goes aside, so that what is behind it comes. When as much is aside as it keeps in mind, it asks
+// for no more than it could ask with.
+func TestAside_aRouteThatWaitsAsksForMoreUntilManyAreAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{StashBytes: 450, Config: Config{RouteTripAfter: new(3)}})
-		for i := range uint64(3) {
-			b.send(failing, fmt.Sprint("k", i), 1+i)
+		b := newBench(t, Options{Concurrency: 4, StashMessages: 10, Config: Config{RouteTripAfter: new(8)}})
+		b.redeliver = false
+		tripAway(b, 8)
+		for n := range uint64(MaxAside + 10) {
+			if room, flows := b.g.Free(); len(b.g.turn.aside.all) < MaxAside && room.Messages < 100 || flows {
+				t.Fatalf("free %+v, flows %v, after %d messages", room, flows, n)
+			}
+			b.send(succeed, fmt.Sprint("x", n), 100+n)
+			b.mu.Lock()
+			b.outcomes = map[uint64][]Outcome{}
+			b.mu.Unlock()
 		}
-		synctest.Wait()
-		if room, flows := b.g.Free(); room.Messages == 0 || flows {
-			t.Errorf("free %+v, flows %v, want some for the stash", room, flows)
-		}
-		b.send(succeed, "x", 10, 11, 12, 13)
-		if room, _ := b.g.Free(); room.Messages != 0 {
-			t.Errorf("free %+v with 400 of 450 bytes used by messages of 100", room)
+		if room, _ := b.g.Free(); room.Messages > 0 {
+			t.Errorf("free %+v, with %d aside", room, len(b.g.turn.aside.all))
 		}
 		b.close()
 	})

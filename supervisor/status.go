@@ -23,6 +23,7 @@ type Status struct {
 	Held          int
 	StashMessages int
 	StashBytes    int
+	Aside         int // messages that were given back, and are called back when what they wait for is over
 	Children      int // of keys
 	// Keys by state. While the route does not flow, those that would flow wait with it.
 	Keys map[State]int
@@ -57,7 +58,7 @@ func (g *Group) Status() Status {
 	s := Status{
 		State: t.route.shown(), Paused: t.paused, Failed: t.route.stopped, Why: t.route.outage.why, Since: t.route.outage.since, Until: t.route.until(),
 		Running: t.slots.running.n + t.slots.overdue.n, Stuck: t.slots.stuck, Window: t.window.messages, StashMessages: t.stash.messages,
-		StashBytes: t.stash.bytes, Children: t.nursery.kids, Keys: make(map[State]int), Counts: t.counts, Limited: t.limitedNow(),
+		StashBytes: t.stash.bytes, Aside: len(t.aside.all), Children: t.nursery.kids, Keys: make(map[State]int), Counts: t.counts, Limited: t.limitedNow(),
 	}
 	t.limitedKeys(func(*key, *limit.Bucket, time.Time) { s.NotFlowing++ })
 	for _, k := range t.keys {

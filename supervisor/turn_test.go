@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 )
 
 // told is a Work that notes what it is told.
@@ -15,7 +16,7 @@ type told struct {
 
 func (told) Do(context.Context, int, any) Verdict { return ok }
 func (w told) Settle(o Outcome)                   { w.say(fmt.Sprint(w.name, " ", o.Why)) }
-func (told) CallBack()                            {}
+func (told) CallBack(time.Time)                   {}
 func (told) Remember(Outcome, func(bool))         {}
 
 func TestTurn_othersAreToldInOrderOnceTheLockIsReleased(t *testing.T) {

@@ -5,7 +5,8 @@ import "time"
 // waiting: nothing of the key starts until its backoff is over. Its child has ended.
 type waiting struct {
 	still
-	end time.Time
+	end   time.Time
+	named bool // by a handler
 }
 
 func (*waiting) is() State          { return Waiting }
@@ -17,6 +18,14 @@ func (s *waiting) attend(t *turn, k *key) {
 		return
 	}
 	t.probe(k, "its wait is over")
+}
+
+// waitNamed is wait for as long as a handler says, which the end of an outage does not end.
+func (t *turn) waitNamed(k *key, delay time.Duration, why string) {
+	t.wait(k, delay, why)
+	if w, waits := k.state.(*waiting); waits {
+		w.named = true
+	}
 }
 
 // wait lets nothing of k start for so long.

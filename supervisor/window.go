@@ -114,15 +114,20 @@ func (g *Group) Free() (room Room, flows bool) {
 	return room, true
 }
 
-// roomForProbes is what the stash has room for while the route waits. When nothing is at hand that the next round could ask
-// and that did not fail before, there is always some: what failed, or waits for its own key, makes room.
+// roomForProbes is what is asked for while the route waits. What the stash has no room for is put aside, so that what is behind comes
+// too: it may be what succeeds. When as much is aside as the group keeps in mind, as many are asked for as would be asked.
 func (t *turn) roomForProbes() Room {
-	most := 2 * t.opts.Concurrency
-	if _, m := t.chooseRouteProbe(unjudged); m == nil {
-		return Room{min(max(1, t.opts.StashMessages/4), most), t.opts.StashBytes}
+	if len(t.aside.all) < MaxAside {
+		return Room{max(roomToAsk, 2*t.opts.Concurrency), t.opts.StashBytes}
 	}
-	return Room{max(0, min(t.stash.room(), most)), max(0, t.opts.StashBytes-t.stash.bytes)}
+	if t.askableNow(unjudged) == nil && t.aside.fresh.n == 0 {
+		return Room{2 * t.opts.Concurrency, t.opts.StashBytes}
+	}
+	return Room{}
 }
+
+// roomToAsk is for how many messages a route that waits asks at once.
+const roomToAsk = 1024
 
 // tellMore asks for more messages once half of what Free told last has been used.
 func (t *turn) tellMore() {

@@ -1,0 +1,304 @@
+package supervisor
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// What cannot start now must not stand in the way of what can. So a message for which the stash has no room, because its route or its
+// key waits, is put aside: it goes back to its stream for a while, and the group keeps in mind where it is. When what it waited for is
+// over it is called back; the while is only how long it stays away if it is never called.
+//
+//	stash ── no room ──▶ aside ── call ▶ called ── Deliver ─▶ it is here again
+//	                       └── its time is over, or nobody keeps it in mind ──▶ Deliver
+//
+// Messages that wait for the route are called back while it asks, as fast as it asks, and all of them when it flows. Those of a key
+// that waits are called back when the key flows, or needs one to probe with. No more are called at once than would soon start, so
+// that what is called does not stand before what comes for the first time.
+type aside struct {
+	all    map[asideID]*absentee
+	fresh  shelf // that wait for the route, and that nobody has judged
+	judged shelf // likewise, that failed
+	keys   map[string]*shelf
+	open   []*shelf // of keys, from which messages may be called
+	called list[absentee]
+	bytes  int       // of those that are called
+	swept  time.Time // when those were last forgotten whose time is over
+}
+
+// asideID tells the messages of a group apart.
+type asideID struct {
+	replayed bool
+	sequence uint64
+}
+
+// absentee is a message that is aside.
+type absentee struct {
+	id    asideID
+	key   string
+	size  int
+	due   time.Time // its own delay is over
+	back  time.Time // it comes by itself
+	until time.Time // called: it is not waited for any more
+	work  Work
+	place node[absentee]
+	on    *shelf
+}
+
+// shelf is what waits for the same thing.
+type shelf struct {
+	list[absentee]
+	key    string // empty: for the route
+	called int
+	opened bool // it is in aside.open
+}
+
+const (
+	// MaxAside is how many messages a group keeps in mind. While so many are aside because the route waits it asks for no more.
+	MaxAside = 30_000
+	// asideFor is how long a message stays aside that is not called back: half of it either way at random, and twice as long each time
+	// that it came in vain, up to asideMost.
+	asideFor  = 30 * time.Second
+	asideMost = 8 * time.Minute
+	// calledWithin is how long a message that was called may take to come.
+	calledWithin = 1500 * time.Millisecond
+	// notWorthIt is how soon a message must come by itself that is not called back.
+	notWorthIt = 3 * time.Second
+)
+
+// putAside gives back a message that cannot start now, and keeps it in mind.
+func (t *turn) putAside(k *key, m *Message, due time.Time, why string, err error) {
+	keep := t.keepInMind(k, m, due)
+	t.giveBack(m, due, why, err)
+	if keep {
+		t.last().Aside, t.last().Own = true, m.Due
+	}
+}
+
+// asideUntil is when a message comes by itself that is aside.
+func (t *turn) asideUntil(k *key, m *Message) time.Time {
+	d := min(asideFor<<max(0, min(m.Returns, 8)), asideMost)
+	if t.opts.Ordered {
+		d = max(d, overflowMin) // later messages of its key wait for it, and have it called back
+	}
+	d = max(d, t.waitOf(k).Sub(t.now))
+	return t.now.Add(time.Duration(float64(d) * (0.5 + rand.Float64())))
+}
+
+// keepInMind notes that m goes away until then; false means that it is not called back.
+func (t *turn) keepInMind(k *key, m *Message, until time.Time) bool {
+	a := &t.aside
+	if t.closing || t.opts.near || until.Sub(t.now) < notWorthIt || t.opts.Ordered && k.is(Waiting) {
+		return false // of an ordered key that waits: see callBack
+	}
+	if len(a.all) >= MaxAside {
+		if t.now.Sub(a.swept) < asideFor {
+			return false
+		}
+		if a.sweep(t.now); len(a.all) >= MaxAside {
+			return false
+		}
+	}
+	e := &absentee{id: asideID{m.Replayed, m.Sequence}, key: m.Key, size: m.Size, due: m.Due, back: until, work: m.Work}
+	a.back(e.id)
+	switch {
+	case !k.flows() || t.route.flows() && !t.paused:
+		e.on = a.shelfOf(m.Key)
+	case m.judged():
+		e.on = &a.judged
+	default:
+		e.on = &a.fresh
+	}
+	e.on.push(&e.place, e)
+	if a.all == nil {
+		a.all = make(map[asideID]*absentee)
+	}
+	a.all[e.id] = e
+	return true
+}
+
+func (a *aside) shelfOf(key string) *shelf {
+	s := a.keys[key]
+	if s == nil {
+		if a.keys == nil {
+			a.keys = make(map[string]*shelf)
+		}
+		s = &shelf{key: key}
+		a.keys[key] = s
+	}
+	return s
+}
+
+// back forgets a message: it is here again, or it is known not to come.
+func (a *aside) back(id asideID) {
+	if len(a.all) == 0 {
+		return
+	}
+	if e := a.all[id]; e != nil {
+		a.drop(e)
+	}
+}
+
+func (a *aside) drop(e *absentee) {
+	delete(a.all, e.id)
+	if e.place.in == &a.called {
+		a.bytes -= e.size
+		e.on.called--
+	}
+	e.place.in.remove(&e.place)
+	if s := e.on; s.key != "" && s.n+s.called == 0 {
+		delete(a.keys, s.key)
+	}
+}
+
+// sweep forgets those whose time is over: they have come, here or elsewhere.
+func (a *aside) sweep(now time.Time) {
+	a.swept = now
+	for _, e := range a.all {
+		if e.back.Before(now) {
+			a.drop(e)
+		}
+	}
+}
+
+// expire stops waiting for those that were called and have not come.
+func (a *aside) expire(now time.Time) {
+	for e := a.called.first(); e != nil && !now.Before(e.until); e = a.called.first() {
+		a.drop(e)
+	}
+}
+
+// offerShelf lets messages of k be called back, if some are aside.
+func (t *turn) offerShelf(name string) {
+	if s := t.aside.keys[name]; s != nil && !s.opened && s.n > 0 {
+		s.opened = true
+		t.aside.open = append(t.aside.open, s)
+	}
+}
+
+// recall calls back what may start soon.
+func (t *turn) recall() {
+	a := &t.aside
+	if len(a.all) == 0 || t.standsStill() {
+		return
+	}
+	a.expire(t.now)
+	if t.route.flows() {
+		t.recallAll()
+	} else {
+		t.recallToAsk()
+	}
+	if e := a.called.first(); e != nil {
+		t.alarm.arm(e.until)
+	}
+}
+
+// recallAll is recall while the route flows.
+func (t *turn) recallAll() {
+	a := &t.aside
+	most := t.window.meter.window(t.now, t.opts.Concurrency)
+	for len(a.open) > 0 && t.mayCall(most) && 4*t.stash.room() > t.stash.messages {
+		s := a.open[0]
+		a.open = a.open[1:]
+		s.opened = false
+		for n := 0; n < maxCalled && s.n > 0 && t.mayCall(most) && t.wantsMore(s); n++ {
+			t.recallOne(s, s.first())
+		}
+		if s.n > 0 && t.wantsMore(s) {
+			t.offerShelf(s.key)
+		}
+	}
+	for _, s := range []*shelf{&a.fresh, &a.judged} {
+		for s.n > 0 && t.mayCall(most) {
+			t.recallOne(s, s.first())
+		}
+	}
+}
+
+// mayCall tells whether so few messages that were here before are on their way, or wait for a slot, that one more may be called.
+func (t *turn) mayCall(most int) bool {
+	s := &t.slots
+	waiting := s.ready[returned].len() + s.retries.keys.len() + s.hangs.keys.len()
+	return t.aside.called.n+t.order.called+waiting < most && t.aside.bytes < MaxWindowBytes
+}
+
+// wantsMore tells whether a key has little enough at hand that more of it should come.
+func (t *turn) wantsMore(s *shelf) bool {
+	k := t.keys[s.key]
+	switch {
+	case k == nil:
+		return s.called < maxCalled
+	case k.flows():
+		return k.messages()+s.called < max(maxCalled, 2*t.limit(k))
+	}
+	return k.is(Probing) && k.messages()+s.called == 0
+}
+
+// recallToAsk is recall while the route asks: it calls as many as are asked until they are here.
+func (t *turn) recallToAsk() {
+	a, q := &t.aside, &t.route.inquiry
+	if t.route.is() != Probing {
+		return
+	}
+	ahead := 1
+	if !t.oneByOne() {
+		ahead = max(4, int(q.pace(t.now)/3))
+	}
+	ahead = min(ahead, max(1, t.opts.StashMessages/2))
+	called := a.fresh.called + a.judged.called + t.order.called
+	for have := q.good.n + q.fresh.n + called; have < ahead && a.fresh.n > 0; have++ {
+		e := a.fresh.first()
+		if have%2 == 1 {
+			e = a.fresh.last()
+		}
+		t.recallOne(&a.fresh, e)
+	}
+	if q.good.n+q.fresh.n+q.second.n+q.judged.n+a.fresh.n+called+t.route.probes == 0 && a.judged.n > 0 {
+		t.recallOne(&a.judged, a.judged.first())
+	}
+}
+
+// recallOne calls e back. Of an ordered key it is the first message that is called.
+func (t *turn) recallOne(s *shelf, e *absentee) {
+	a := &t.aside
+	if t.opts.Ordered {
+		a.drop(e)
+		if k := t.keys[e.key]; k != nil {
+			t.callHead(k)
+		}
+		return
+	}
+	if e.back.Sub(later(t.now, e.due)) < notWorthIt {
+		a.drop(e) // it comes by itself
+		return
+	}
+	due, work := e.due, e.work
+	t.call(func() { work.CallBack(due) })
+	if e.due.After(t.now) {
+		a.drop(e) // it comes when its own delay is over
+		return
+	}
+	s.remove(&e.place)
+	a.called.push(&e.place, e)
+	e.until = t.now.Add(calledWithin)
+	s.called++
+	a.bytes += e.size
+}
+
+// Gone says that a message that was given back will not come again under its number, so that calling it back is in vain.
+func (g *Group) Gone(m *Message) {
+	t := g.lock()
+	t.aside.back(asideID{m.Replayed, m.Sequence})
+	t.unlock()
+}
+
+// CallBackAll calls back all that the group put aside, for whoever comes after it. It is for a group that is drained.
+func (g *Group) CallBackAll() {
+	t := g.lock()
+	for _, e := range t.aside.all {
+		due, work := e.due, e.work
+		t.call(func() { work.CallBack(due) })
+	}
+	t.aside = aside{}
+	t.unlock()
+}
