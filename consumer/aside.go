@@ -31,6 +31,8 @@ const (
 	// stay for longer: the server has to write them once more each time.
 	asideFrom  = 1024
 	asideSmall = 4 << 10
+	// asideMostPending is how many may be outstanding before messages leave the durable that would be called back from there.
+	asideMostPending = maxAckPending / 4 * 3
 	// asideShare of park_max is for them: each costs the server up to 1 KiB of memory, and none while it is in its stream.
 	asideShare = 10
 	// asideTold is after how many of them the log says so again.
@@ -83,7 +85,7 @@ func (m *message) shouldPutAside(o supervisor.Outcome) bool {
 	room := maxAckPending / 8
 	switch {
 	case o.Aside:
-		room = maxAckPending / 2 // from the durable only they can be called back
+		room = asideMostPending // from the durable only they can be called back
 	case m.Size <= asideSmall && !o.Snoozed:
 		room = asideFrom
 	}

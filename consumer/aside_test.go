@@ -33,7 +33,7 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 	for name, most := range map[string]int{"parked": 0, "the retry stream is full": 10} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			const bad, good = supervisor.MaxAside + 6000, 100
+			const bad, good = asideMostPending + 5000, 100
 			w.flood("orders.bad", bad)
 			w.publish("orders.good", good)
 			var handled, others atomic.Int64
@@ -58,7 +58,7 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 				parked, left := int(st.CachedInfo().State.Msgs), int(info.NumPending)+info.NumAckPending
 				stay := bad - 1 // relay looks at the retry stream once a second: some thousand may be parked before it is known to be full
 				if most == 0 {
-					stay = supervisor.MaxAside + asideFrom + 1000 + 100 // with the stash
+					stay = asideMostPending + 2000 // with the stash
 				}
 				return parked+left == bad && left <= stay // acks of what is parked come after it
 			})
@@ -170,7 +170,7 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	if err := w.js.DeleteStream(t.Context(), "RELAY_RETRY"); err != nil {
 		t.Fatal(err)
 	}
-	const bad, good = supervisor.MaxAside + 6000, 100
+	const bad, good = asideMostPending + 5000, 100
 	w.flood("orders.bad", bad)
 	w.publish("orders.good", good)
 	w.eventually("the others are handled", func() bool { return handled.Load() == good })

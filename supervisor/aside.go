@@ -54,7 +54,8 @@ type shelf struct {
 }
 
 const (
-	// MaxAside is how many messages a group keeps in mind. While so many are aside because the route waits it asks for no more.
+	// MaxAside is how many messages may be aside before a route that waits asks for no more than it needs. A group keeps twice as many
+	// in mind.
 	MaxAside = 30_000
 	// asideFor is how long a message stays aside that is not called back: half of it either way at random, and twice as long each time
 	// that it came in vain, up to asideMost.
@@ -91,11 +92,11 @@ func (t *turn) keepInMind(k *key, m *Message, until time.Time) bool {
 	if t.closing || t.opts.near || until.Sub(t.now) < notWorthIt || t.opts.Ordered && k.is(Waiting) {
 		return false // of an ordered key that waits: see callBack
 	}
-	if len(a.all) >= MaxAside {
+	if len(a.all) >= 2*MaxAside {
 		if t.now.Sub(a.swept) < asideFor {
 			return false
 		}
-		if a.sweep(t.now); len(a.all) >= MaxAside {
+		if a.sweep(t.now); len(a.all) >= 2*MaxAside {
 			return false
 		}
 	}
@@ -190,7 +191,30 @@ func (t *turn) recall() {
 	}
 	if e := a.called.first(); e != nil {
 		t.alarm.arm(e.until)
+		if ripe := a.called.last().ripe(); t.now.Before(ripe) {
+			t.alarm.arm(ripe)
+		}
+		if !t.route.flows() && !t.now.Before(e.ripe()) {
+			t.call(t.opts.More)
+		}
 	}
+}
+
+// ripe is when a message that was called is ready to come. What is asked for before that is other messages.
+func (e *absentee) ripe() time.Time { return e.until.Add(calledFor - calledWithin) }
+
+// ripe is how many messages that were called are ready to come.
+func (t *turn) ripe() (n int) {
+	for e := range t.aside.called.all() {
+		if t.now.Before(e.ripe()) {
+			break
+		}
+		n++
+	}
+	if !t.now.Before(t.order.callsReady) {
+		n += t.order.called
+	}
+	return n
 }
 
 // recallAll is recall while the route flows.

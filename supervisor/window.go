@@ -115,7 +115,7 @@ func (g *Group) Free() (room Room, flows bool) {
 }
 
 // roomForProbes is what is asked for while the route waits. What the stash has no room for is put aside, so that what is behind comes
-// too: it may be what succeeds. When as much is aside as the group keeps in mind, as many are asked for as would be asked.
+// too: it may be what succeeds. When MaxAside are, no more are asked for than were called back, or could be asked.
 func (t *turn) roomForProbes() Room {
 	if len(t.aside.all) < MaxAside {
 		return Room{max(roomToAsk, 2*t.opts.Concurrency), t.opts.StashBytes}
@@ -123,7 +123,7 @@ func (t *turn) roomForProbes() Room {
 	if t.askableNow(unjudged) == nil && t.aside.fresh.n == 0 {
 		return Room{2 * t.opts.Concurrency, t.opts.StashBytes}
 	}
-	return Room{}
+	return Room{t.ripe(), t.opts.StashBytes}
 }
 
 // roomToAsk is for how many messages a route that waits asks at once.
