@@ -300,3 +300,43 @@ func TestPast_regressionHangingMessagesLeaveSlots(t *testing.T) {
 		t.Errorf("99 %% of the healthy messages were started within %v", p99)
 	}
 }
+
+// While only ten keys had messages, the first ten waited for three seconds and more until the fallback had them: they had left for the
+// delay of their retry before anybody knew of an outage.
+func TestPast_regressionTheFallbackHasTheFirstMessagesSoon(t *testing.T) {
+	for _, every := range []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond} {
+		t.Run(every.String(), func(t *testing.T) {
+			w := newWorld(t)
+			var mu sync.Mutex
+			published, took := map[string]time.Time{}, map[string]time.Duration{}
+			r := storm{slots: 64, stash: 1000}.route(func(context.Context, *Msg) error { return errors.New("status 503") })
+			r.Fallback = &Fallback{Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+				mu.Lock()
+				defer mu.Unlock()
+				took[string(m.Data)] = time.Since(published[string(m.Data)])
+				return nil
+			})}
+			w.start(Config{Logger: quiet}, r)
+			const messages = 60
+			for i := range messages {
+				id := fmt.Sprint(i)
+				mu.Lock()
+				published[id] = time.Now()
+				mu.Unlock()
+				if _, err := w.js.Publish(t.Context(), fmt.Sprint("orders.", i%10), []byte(id)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(every)
+			}
+			w.eventually("the fallback had all", func() bool { mu.Lock(); defer mu.Unlock(); return len(took) == messages })
+			slowest := time.Duration(0)
+			for _, d := range took {
+				slowest = max(slowest, d)
+			}
+			t.Logf("the slowest took %v", slowest)
+			if slowest > patienceFactor*2*time.Second {
+				t.Errorf("the slowest took %v", slowest)
+			}
+		})
+	}
+}

@@ -51,6 +51,7 @@ type trouble struct {
 	failedAt time.Time // the last failure, stop or trip
 	failures int       // in a row
 	first    uint64    // the message of the first of them
+	began    time.Time // when that was
 	several  bool      // they are of more than one message
 	tripped  bool      // the key waits because several messages failed: a probe's error spends no attempt
 	restarts int
@@ -62,7 +63,7 @@ type trouble struct {
 func (f *trouble) failed(m *Message, err error, now time.Time, window time.Duration) {
 	f.lapse(now, window)
 	if f.failures == 0 {
-		f.several, f.first = false, m.Sequence
+		f.several, f.first, f.began = false, m.Sequence, now
 	}
 	f.failures++
 	f.several = f.several || m.Sequence != f.first

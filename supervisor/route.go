@@ -18,6 +18,7 @@ type route struct {
 	evidence  evidence
 	flood     flood
 	inquiry   inquiry
+	succeeded time.Time
 	mute      int   // runs in a row that got no answer
 	doubt     bool  // it is suspended: dead is not believed
 	probes    int   // that run: questions of this state and of earlier ones
@@ -99,6 +100,7 @@ func (t *turn) routeFailed(r *run, err error) {
 // routeAnswered takes in a success of any key, or an answer that is one.
 func (t *turn) routeAnswered(r *run, how Kind) {
 	e := &t.route.evidence
+	t.route.succeeded = t.now
 	e.succeeded(r.k.name, t.now)
 	switch {
 	case how == Dead:
