@@ -165,6 +165,7 @@ func TestPast_regressionHealthyMessagesGetPastBadOnes(t *testing.T) {
 		{storm{slots: 16, stash: 10, bad: 30, hangs: 30, timeout: time.Second, order: none, good: 50, every: 50 * time.Millisecond, burst: true}, 10 * time.Second, 2 * time.Second},
 		{storm{slots: 4, stash: 10, bad: 400, order: key, good: 50, every: 50 * time.Millisecond, burst: true}, 15 * time.Second, 2 * time.Second},
 		{storm{slots: 64, stash: 50, bad: 120, order: none, forward: supervisor.ForwardGiveBack, good: 50, every: 50 * time.Millisecond, burst: true}, 10 * time.Second, 2 * time.Second},
+		{storm{slots: 4, stash: 1000, bad: 6000, per: 2, order: none, forward: supervisor.ForwardGiveBack, good: 50, every: 50 * time.Millisecond, burst: true}, 15 * time.Second, 2 * time.Second},
 		{storm{slots: 1, stash: 10, bad: 200, order: none, good: 30, every: 50 * time.Millisecond, burst: true}, 15 * time.Second, 2 * time.Second},
 	} {
 		t.Run(tt.String(), func(t *testing.T) {

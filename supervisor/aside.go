@@ -69,7 +69,19 @@ const (
 
 // putAside gives back a message that cannot start now, and keeps it in mind.
 func (t *turn) putAside(k *key, m *Message, due time.Time, why string, err error) {
-	keep := t.keepInMind(k, m, due)
+	s := &t.aside.fresh
+	switch {
+	case !k.flows() || t.route.flows() && !t.paused:
+		s = nil // of its key
+	case m.judged():
+		s = &t.aside.judged
+	}
+	t.putOn(s, k, m, due, why, err)
+}
+
+// putOn is putAside on a shelf; nil is that of the key.
+func (t *turn) putOn(s *shelf, k *key, m *Message, due time.Time, why string, err error) {
+	keep := t.keepInMind(s, k, m, due)
 	t.giveBack(m, due, why, err)
 	if keep {
 		t.last().Aside, t.last().Own = true, m.Due
@@ -87,7 +99,7 @@ func (t *turn) asideUntil(k *key, m *Message) time.Time {
 }
 
 // keepInMind notes that m goes away until then; false means that it is not called back.
-func (t *turn) keepInMind(k *key, m *Message, until time.Time) bool {
+func (t *turn) keepInMind(s *shelf, k *key, m *Message, until time.Time) bool {
 	a := &t.aside
 	if t.closing || t.opts.near || until.Sub(t.now) < notWorthIt || t.opts.Ordered && k.is(Waiting) {
 		return false // of an ordered key that waits: see callBack
@@ -102,15 +114,14 @@ func (t *turn) keepInMind(k *key, m *Message, until time.Time) bool {
 	}
 	e := &absentee{id: asideID{m.Replayed, m.Sequence}, key: m.Key, size: m.Size, due: m.Due, back: until, work: m.Work}
 	a.back(e.id)
-	switch {
-	case !k.flows() || t.route.flows() && !t.paused:
+	if e.on = s; s == nil {
 		e.on = a.shelfOf(m.Key)
-	case m.judged():
-		e.on = &a.judged
-	default:
-		e.on = &a.fresh
 	}
-	e.on.push(&e.place, e)
+	if m.Returns > 0 {
+		e.on.insert(&e.place, e, nil) // it was here before, and the last one is to be the newest
+	} else {
+		e.on.push(&e.place, e)
+	}
 	if a.all == nil {
 		a.all = make(map[asideID]*absentee)
 	}
@@ -232,10 +243,15 @@ func (t *turn) recallAll() {
 			t.offerShelf(s.key)
 		}
 	}
-	for _, s := range []*shelf{&a.fresh, &a.judged} {
-		for s.n > 0 && t.mayCall(most) {
-			t.recallOne(s, s.first())
+	for a.fresh.n > 0 && t.mayCall(most+t.slots.retries.keys.len()+t.slots.hangs.keys.len()) { // these do not wait for retries
+		e := a.fresh.first()
+		if a.called.n%2 == 1 { // the newest and the oldest in turn
+			e = a.fresh.last()
 		}
+		t.recallOne(&a.fresh, e)
+	}
+	for a.judged.n > 0 && t.mayCall(most) {
+		t.recallOne(&a.judged, a.judged.first())
 	}
 }
 

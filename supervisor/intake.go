@@ -10,6 +10,7 @@ func (g *Group) Deliver(messages ...*Message) {
 	}
 	t.spill()
 	t.startAll()
+	t.makeWay()
 	t.unlock()
 }
 
@@ -54,7 +55,7 @@ func (t *turn) admit(k *key, m *Message) {
 		return
 	}
 	early := m.Due.After(t.now) && !t.opts.Ordered
-	if !early && t.waits(k) && t.cfg.Forward != ForwardStash && !t.isProbe(k, m) {
+	if !early && t.waits(k) && !t.stashes(k, m) && !t.isProbe(k, m) {
 		t.turnAway(k, m)
 		return
 	}
@@ -68,6 +69,11 @@ func (t *turn) admit(k *key, m *Message) {
 	default:
 		t.putWindow(k, m)
 	}
+}
+
+// stashes tells whether a message of k that has to wait is stashed: as forward says, or because it may soon be asked.
+func (t *turn) stashes(k *key, m *Message) bool {
+	return t.cfg.Forward == ForwardStash || t.cfg.Forward == ForwardGiveBack && k.flows() && !m.judged() && !t.oneByOne()
 }
 
 // waits tells whether a message of k that arrives now has to wait for its key or its route. An operator's pause is no

@@ -167,10 +167,20 @@ func (q *queue) remove(k *key) bool {
 	case i == 0:
 		q.pop()
 	default:
-		k.marks &^= q.mark
-		q.items = slices.Delete(q.items, q.head+i, q.head+i+1)
+		q.takeAt(i)
 	}
 	return true
+}
+
+// takeAt takes out the key at that place; the first one is at 0.
+func (q *queue) takeAt(i int) *key {
+	if i == 0 {
+		return q.pop()
+	}
+	k := q.items[q.head+i]
+	k.marks &^= q.mark
+	q.items = slices.Delete(q.items, q.head+i, q.head+i+1)
+	return k
 }
 
 func (q *queue) pop() *key {

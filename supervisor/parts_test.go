@@ -93,7 +93,7 @@ func TestSlots_firstDeliveriesAndOthersTakeTurns(t *testing.T) {
 	s.ready[fresh].push(b)
 	s.ready[returned].push(a)
 	order := ""
-	for k, from := s.pop(); k != nil; k, from = s.pop() {
+	for k, from := s.pop(false); k != nil; k, from = s.pop(false) {
 		order += k.name
 		s.turn = from.other()
 	}

@@ -151,6 +151,10 @@ type routeFlowing struct {
 	rampAt time.Time
 }
 
+// succeedsWithin is how long ago the last success must be at least among many failures: thousands may fail in the meantime, while those
+// that succeed are on their way.
+const succeedsWithin = time.Second
+
 // rampEvery is when the ramp goes on without a success.
 const rampEvery = time.Second
 
@@ -184,6 +188,9 @@ func (*routeFlowing) failed(t *turn, r *run, err error) {
 	s := &t.route
 	if r.round > 0 || r.past == failedBefore && !r.probe || !s.evidence.fails(r.k.name, t.now) {
 		return
+	}
+	if s.evidence.rhythm.spacing > s.evidence.of && t.now.Sub(s.succeeded) < succeedsWithin {
+		return // among many that fail
 	}
 	t.counts.RouteTrip++
 	s.lastErr = err

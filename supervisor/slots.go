@@ -40,15 +40,20 @@ func newSlots(n int) slots {
 	return s
 }
 
-// pop is the next key that is ready, and the line that it has to be taken from; nil when there is none.
-func (s *slots) pop() (*key, line) {
+// pop is the next key that is ready, and the line that it has to be taken from; nil when there is none. With newest it is the last one
+// of those that are here for the first time.
+func (s *slots) pop(newest bool) (*key, line) {
 	from := s.turn
 	if s.ready[from].len() == 0 {
 		if from = from.other(); s.ready[from].len() == 0 {
 			return nil, from
 		}
 	}
-	return s.ready[from].pop(), from
+	q := &s.ready[from]
+	if newest && from == fresh {
+		return q.takeAt(q.len() - 1), from
+	}
+	return q.pop(), from
 }
 
 // recentKeys remembers the last two distinct keys that had a message.
@@ -192,7 +197,7 @@ func (t *turn) nextReady() *run {
 		if t.roomForCrowded() {
 			t.makeReady(s.crowded.pop())
 		}
-		k, from := s.pop()
+		k, from := s.pop(t.newestNext())
 		if k == nil {
 			return nil
 		}

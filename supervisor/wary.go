@@ -1,0 +1,43 @@
+package supervisor
+
+// A route flows as soon as one message succeeds, and nearly all others may go on to fail: what failed before is behind others, and its
+// handlers may be slow. What comes now would wait until all of that was tried. So while nearly all that is new fails and the window is
+// full, the newest message and the oldest start in turn, more is pulled than the window holds, and what is in its middle goes aside.
+
+// wary tells whether that is so.
+func (t *turn) wary() bool {
+	e := &t.route.evidence
+	return t.route.flows() && e.of > 0 && len(e.last) == e.of && 5*e.failed >= 4*e.of &&
+		t.window.full(t.slots.running.n, t.opts.Concurrency, t.now)
+}
+
+// wideWindow is how many keys with messages that are here for the first time the window holds at least while the route is wary.
+const wideWindow = 256
+
+// makeWay puts aside what is in the middle of a window that is too full.
+func (t *turn) makeWay() {
+	if !t.wary() {
+		return
+	}
+	most := max(wideWindow, 2*t.window.meter.window(t.now, t.opts.Concurrency))
+	for q := &t.slots.ready[fresh]; q.len() > most; {
+		k := q.takeAt(q.len() / 2)
+		if t.keys[k.name] != k {
+			continue
+		}
+		for m := k.fresh.last(); m != nil; m = k.fresh.last() { // of an ordered key the newest first, so that the rest may go on in order
+			t.take(k, m)
+			t.putOn(&t.aside.fresh, k, m, t.asideUntil(k, m), "nearly all before it fails", k.lastErr)
+		}
+		t.attend(k)
+	}
+}
+
+// newestNext tells whether the next message is to be the newest.
+func (t *turn) newestNext() bool {
+	if t.route.evidence.failed == 0 || !t.wary() {
+		return false
+	}
+	t.route.inquiry.newest = !t.route.inquiry.newest
+	return t.route.inquiry.newest
+}
