@@ -69,7 +69,7 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 	ages    *prometheus.HistogramVec
 
-	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, audited, unexplained, verdicts, settlements, retries, aside, dead, notDead,
+	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, audited, unexplained, verdicts, settlements, retries, aside, asideNow, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
 	holder *prometheus.Desc
 	limitPlaces, limitRate, limitRunning, limitWaiting *prometheus.Desc
@@ -111,6 +111,7 @@ func newMetrics() *metrics {
 		window:       desc("window_messages", "Messages that wait for a free slot.", "route"),
 		panics:       desc("handler_panics_total", "Attempts that ended in a panic.", "route"),
 		hangs:        desc("handler_hangs_total", "Attempts that were abandoned.", "route"),
+		asideNow:     desc("aside_messages", "Messages given back to their stream because something else waits, to be called back when that is over.", "route"),
 		evicted:      desc("stash_evictions_total", "Messages given back because the stash was full.", "route"),
 		moves:        desc("state_changes_total", "Changes of state of keys and of the route, by the new state.", "route", "state"),
 		up:           desc("route_up", "1 while messages of the route start as they come, or as a limit lets them: it flows, or is limited.", "route"),
@@ -258,6 +259,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			counter(m.replies, c.replies[told].Load(), name, told.String())
 		}
 		gauge(m.stash, st.StashMessages, name)
+		gauge(m.asideNow, st.Aside, name)
 		gauge(m.stashBytes, st.StashBytes, name)
 		gauge(m.running, st.Running, name)
 		gauge(m.stuck, st.Stuck, name)

@@ -56,11 +56,14 @@ type RouteStatus struct {
 	// Holder says which instance has the route; nil: all instances handle its messages.
 	Holder *HolderStatus `json:"holder,omitempty"`
 	// Running handlers, those that ignore their timeout, messages that wait for a slot, and for their key.
-	Running int            `json:"running"`
-	Stuck   int            `json:"stuck,omitempty"`
-	Window  int            `json:"window"`
-	Stash   int            `json:"stash"`
-	Keys    map[string]int `json:"keys,omitempty"`
+	Running int `json:"running"`
+	Stuck   int `json:"stuck,omitempty"`
+	Window  int `json:"window"`
+	Stash   int `json:"stash"`
+	// Aside are messages that were given back to their stream, because something that they wait for is not over, and that are called
+	// back when it is.
+	Aside int            `json:"aside,omitempty"`
+	Keys  map[string]int `json:"keys,omitempty"`
 	// HeldMessages are in memory, HeldBytes their size but for those in handlers, and at HeldBytesLimit no more are pulled.
 	HeldMessages   int `json:"held_messages"`
 	HeldBytes      int `json:"held_bytes"`
@@ -176,7 +179,7 @@ func (rt *route) status(keys int) RouteStatus {
 	state, why, since := rt.condition(g)
 	s := RouteStatus{
 		Name: rt.cfg.Name, Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: string(rt.cfg.Order), State: state, Why: cut(why, maxTextLen), Since: known(since),
-		Running: g.Running, Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Keys: map[string]int{},
+		Running: g.Running, Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Aside: g.Aside, Keys: map[string]int{},
 		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(), Holder: rt.holder(),
 		Acked:   rt.count.settled[supervisor.AckMessage].Load() + rt.count.fallback.Load(),
 		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),

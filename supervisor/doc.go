@@ -28,9 +28,8 @@
 // # The route
 //
 // When every message has a subject of its own, no key would ever see an outage; so when nearly all of the last
-// completions failed, over several keys ([evidence]), the whole route waits in the same way, and asks in rounds: messages
-// that nobody has judged, and one that failed before ([round]). Its states are [routeFlowing], [routeWaiting] and
-// [routeProbing].
+// completions failed, over several keys ([evidence]), the whole route is in doubt. It asks messages whether all is well again, at a
+// pace (asking.go), and flows with the first success. Its states are [routeFlowing], [routeWaiting] and [routeProbing].
 //
 // # Who waits where
 //
@@ -38,6 +37,7 @@
 //	         the pull loop asks for no more ([Group.Free])
 //	stash    messages whose key waits, or is stalled; bounded by count and bytes over all keys, never in the way of others;
 //	         when it is full the key idle longest gives its oldest message back
+//	aside    messages that were given back because something else waits, and are called back when that is over (aside.go)
 //	later    messages of the stash whose own delay is not over
 //	outside  sequences of an ordered key that left and have not come again; nothing of the key overtakes them
 //
@@ -54,9 +54,10 @@
 //
 //	window    what may start at once, and how much more to ask for
 //	stash     what waits, its bounds, and who gives back first
-//	slots     what runs, which key is next, and how many slots it may hold; retries: at most half for what failed before
+//	slots     what runs, which key is next, and how many slots it may hold; retries: at most half for what failed before; hangs: a quarter for what hung
 //	nursery   the children of keys: made, idle, ended; birth: the making of one
 //	route     whether anything starts at all
+//	aside     what was given back and is called back; wary: which messages while nearly all fail
 //	order     for routes whose keys keep the order of the stream; outside and gate are what they wait for
 //	fallback  a second handler, for what waits or is spent, and what it has
 //	alarm     the timer, and the keys that want attention at a time

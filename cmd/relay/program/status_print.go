@@ -420,10 +420,10 @@ func printRoute(w io.Writer, list []consumer.Status, name string, now time.Time)
 		fields(w, rows)
 		printStill(w, o, len(list), now)
 		fmt.Fprintln(w)
-		rows = [][]string{{"INSTANCE", "STATE", "RUN", "QUEUED", "STASH", "DONE", "RETRIED", "DEAD", "KEYS"}}
+		rows = [][]string{{"INSTANCE", "STATE", "RUN", "QUEUED", "STASH", "ASIDE", "DONE", "RETRIED", "DEAD", "KEYS"}}
 		for i, r := range o.on {
 			rows = append(rows, []string{
-				o.instances[i], r.State, fmt.Sprint(r.Running), fmt.Sprint(r.Window), fmt.Sprint(r.Stash),
+				o.instances[i], r.State, fmt.Sprint(r.Running), fmt.Sprint(r.Window), fmt.Sprint(r.Stash), fmt.Sprint(r.Aside),
 				fmt.Sprint(r.Acked), fmt.Sprint(r.Retried), fmt.Sprint(r.Dead), keyCounts(r.Keys),
 			})
 		}

@@ -170,7 +170,7 @@ var docs = map[string]doc{
 	"fleet.lease": {text: "silence after which an instance has lost what only one may have: whole seconds, at least 2s"},
 
 	"ready":             {text: "when /readyz fails, beside what is broken"},
-	"ready.stalled":     {text: "a route starts nothing for that long while messages wait"},
+	"ready.stalled":     {text: "a route starts nothing, or only what fails, for that long"},
 	"drain":             {text: "time for running handlers after SIGTERM"},
 	"admin":             {text: "status, metrics and probes"},
 	"admin.listen":      {text: "loopback host:port; empty or off: none"},
