@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -51,16 +50,29 @@ func (w *world) bystanders(rt Route) *bystanders {
 	return b
 }
 
+// burst publishes that many messages at once whose callers never answer, or that have none, and returns how long the route takes for
+// the latter.
+func (b *bystanders) burst(n int, h nats.Header) time.Duration {
+	b.w.t.Helper()
+	began, before := time.Now(), b.muted.Load()
+	for i := range n {
+		if err := b.w.nc.PublishMsg(&nats.Msg{Subject: fmt.Sprintf("orders.mute.%d", i), Data: []byte("mute"), Header: h}); err != nil {
+			b.w.t.Fatal(err)
+		}
+	}
+	if h == nil {
+		b.w.eventually("they are handled", func() bool { return b.muted.Load()-before >= int64(n) })
+		b.muted.Store(before)
+	}
+	return time.Since(began)
+}
+
 // run publishes that many messages whose callers never answer at once, and a healthy one every five milliseconds for so long.
 func (b *bystanders) run(mute int, during time.Duration) {
 	b.w.t.Helper()
 	t := b.w.t
-	for i := range mute {
-		m := &nats.Msg{Subject: fmt.Sprintf("orders.mute.%d", i), Data: []byte("mute"), Header: nats.Header{"Relay-Interest": {b.mutes.inbox + ".i"}}}
-		if err := b.w.nc.PublishMsg(m); err != nil {
-			t.Fatal(err)
-		}
-	}
+	plain := b.burst(mute, nil)
+	b.burst(mute, nats.Header{"Relay-Interest": {b.mutes.inbox + ".i"}})
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	n := 0
@@ -84,11 +96,11 @@ func (b *bystanders) run(mute int, during time.Duration) {
 		questions += n
 		most = max(most, n)
 	}
-	t.Logf("%d mute, %d healthy: p50 %v, p99 %v, last %v; %d questions about %d messages, %d at most; %d mute ones started", mute, n,
+	t.Logf("%d mute (%v without a question), %d healthy: p50 %v, p99 %v, last %v; %d questions about %d messages, %d at most; %d mute ones started", mute, plain.Round(time.Millisecond), n,
 		p50.Round(time.Millisecond), p99.Round(time.Millisecond), b.waits[len(b.waits)-1].Round(time.Millisecond), questions, len(b.asked), most, b.muted.Load())
-	// Wanted are 250 ms. The machine may be busy.
-	if p99 > 750*time.Millisecond {
-		t.Errorf("healthy messages waited %v (p99)", p99)
+	// Wanted are 250 ms. The machine may be busy: then so many messages take long by themselves.
+	if p99 > 750*time.Millisecond+4*plain {
+		t.Errorf("healthy messages waited %v (p99); as many without a caller took %v", p99, plain)
 	}
 	if questions > 2*len(b.asked) || most > 3 {
 		t.Errorf("%d questions about %d messages, %d about one of them", questions, len(b.asked), most)
@@ -110,19 +122,14 @@ func TestCallers_mutesHoldNoSlots(t *testing.T) {
 		{"500 of 8 slots, 2 s", 500, 8, 2 * time.Second, supervisor.OrderNone},
 		{"500 of 8 slots, in order", 500, 8, 250 * time.Millisecond, supervisor.OrderKey},
 		{"2000 of 64 slots, in order, 2 s", 2000, 64, 2 * time.Second, supervisor.OrderKey},
-		{"20000 of 8 slots", 20_000, 8, 250 * time.Millisecond, supervisor.OrderNone},
-		{"20000 of 8 slots, in order, 2 s", 20_000, 8, 2 * time.Second, supervisor.OrderKey},
 		{"20000 of 8 slots, 10 s", 20_000, 8, 10 * time.Second, supervisor.OrderNone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.mute > 2000 && os.Getenv("RELAY_MANY") == "" {
-				t.Skip("takes long")
-			}
 			w := newWorld(t)
 			rt := Route{Concurrency: c.slots, Order: c.order}
 			rt.Interest.Timeout = c.timeout
 			b := w.bystanders(rt)
-			b.run(c.mute, 3*time.Second)
+			b.run(c.mute, 2*time.Second)
 			if c.timeout < 10*time.Second {
 				w.eventually("the others are started, too", func() bool { return int(b.muted.Load()) >= c.mute })
 				w.settled("ORDERS", "billing")
