@@ -268,6 +268,7 @@ func (m *message) known(rec ack.Record, b *batch) {
 			stored = m.origin.Time
 		}
 		m.readCall(stored)
+		m.Asks = m.asksFirst()
 	}
 	if rec.Dead != "" {
 		// It had its verdict; only its entry could not be stored.

@@ -19,8 +19,8 @@ import (
 // Work that nobody wants any more is not started, and whoever asked for it learns what became of it. A message says who that is by
 // its headers; see the package caller. The gates stand where the message arrives (its deadline), and before each attempt:
 //
-//	Do ── deadline over? ── still wanted? ── Handle ── verdict ─▶ Settle ── reply ── ack
-//	          └ expired          └ forgotten, or asked again later
+//	still wanted? ── slot: Do ── deadline over? ── Handle ── verdict ─▶ Settle ── reply ── ack
+//	     └ forgotten (asking.go)      └ expired
 //
 // A gate says nothing of the key: what is expired or forgotten leaves its group as if its lease were lost, and is settled here.
 // A replay is an operator's decision: it is started whatever its deadline is, and without a question.
@@ -28,6 +28,8 @@ import (
 // ErrForgotten is the cause with which the context of a handler is cancelled when the caller of its message does not want it any
 // more; see [Interest]. What the handler returns then does not count, unless it is a success, [Dead] or [Drop].
 var ErrForgotten = errors.New("its caller does not want the message any more")
+
+var errCrowded = errors.New("too many messages wait for their callers")
 
 var errExpired = errors.New("its deadline was over before it started")
 
@@ -39,6 +41,9 @@ type call struct {
 	// Of the attempt that was started last. They are read once it succeeded, and not after one that was given up.
 	number int
 	result *Result
+	// What its caller said before the attempt that is to come, and whether it is one of those that are handed back a few at a time.
+	heard  heard
+	inLine atomic.Bool
 }
 
 // What a caller is told became of its message.
@@ -56,6 +61,7 @@ type callers struct {
 	// replies are sent on goroutines of their own: whoever takes his time holds up nobody's settlement.
 	replies *pool.Pool
 	bytes   atomic.Int64 // of results that are not delivered yet
+	asking  asking
 	silent  atomic.Int32 // slots with a question that is not answered at once
 	refused seldom
 }
@@ -65,7 +71,7 @@ func (r Route) callerPolicy(own ...string) caller.Policy {
 }
 
 const (
-	// promptly is how long a question may be unanswered in any slot. Those that take longer have half of the slots at most.
+	// promptly is how long a question that holds a slot may be unanswered in any of them; see askInSlot.
 	promptly = 20 * time.Millisecond
 	// maxReplying and maxReplyingBytes bound the replies that wait for being delivered. Those beyond are sent once.
 	maxReplying      = 4096
@@ -122,12 +128,25 @@ func askLater() supervisor.Verdict {
 
 // mayStart asks the gates that stand before an attempt. With false the message is not started, and the verdict says why.
 func (m *message) mayStart(ctx context.Context) (supervisor.Verdict, bool) {
-	if m.isOver(time.Now()) {
+	m.leaveLine()
+	h := m.call.heard
+	m.call.heard = heard{} // the next attempt is another one
+	switch {
+	case m.isOver(time.Now()):
 		return m.stopAt(outcomeExpired), false
-	}
-	if m.call.Interest == "" || m.isReplay() || teeth.Question() {
+	case !m.asksFirst() || teeth.Question():
 		return supervisor.Verdict{}, true
+	case h.at.IsZero():
+		return m.askInSlot(ctx, m.route.cfg.Interest.Timeout, false)
+	case h.yes && time.Since(h.at) >= heardLately:
+		return m.askInSlot(ctx, min(promptly, m.route.cfg.Interest.Timeout), true)
 	}
+	return supervisor.Verdict{}, true
+}
+
+// askInSlot asks the caller of a message that has its slot already: a probe, one that runs alone, one of the fallback's, or one whose
+// caller said yes a while ago. That yes counts when the caller does not answer at once.
+func (m *message) askInSlot(ctx context.Context, timeout time.Duration, saidYes bool) (supervisor.Verdict, bool) {
 	rt, line := m.route, m.route.relay.line
 	asked, err := line.Ask(m.call.Interest, m.id(), m.subject)
 	if err != nil {
@@ -135,8 +154,8 @@ func (m *message) mayStart(ctx context.Context) (supervisor.Verdict, bool) {
 		return askLater(), false
 	}
 	defer asked.Close()
-	answer, ok := asked.Wait(ctx, min(promptly, rt.cfg.Interest.Timeout))
-	if rest := rt.cfg.Interest.Timeout - promptly; !ok && rest > 0 && ctx.Err() == nil {
+	answer, ok := asked.Wait(ctx, min(promptly, timeout))
+	if rest := timeout - promptly; !ok && rest > 0 && ctx.Err() == nil {
 		// Callers who never answer must leave slots to the others.
 		if n := rt.callers.silent.Add(1); int(n) > max(1, rt.cfg.Concurrency/2) {
 			rt.callers.silent.Add(-1)
@@ -156,9 +175,12 @@ func (m *message) mayStart(ctx context.Context) (supervisor.Verdict, bool) {
 	case ok && answer == caller.No:
 		rt.count.answers[answerNo].Add(1)
 		return m.stopAt(outcomeForgotten), false
-	case ok && line.Gone(m.id(), now.Sub(m.from().Time), now):
+	case ok && line.Gone(m.id(), now):
 		rt.count.answers[answerNobody].Add(1)
 		return m.stopAt(outcomeForgotten), false
+	case !ok && saidYes:
+		rt.count.answers[answerUnknown].Add(1)
+		return supervisor.Verdict{}, true
 	case ok || asked.Interrupted():
 		rt.count.answers[answerAgain].Add(1)
 		return askLater(), false
@@ -237,17 +259,17 @@ func (m *message) isForgotten(ctx context.Context) bool {
 		}
 		answer, ok := asked.Wait(ctx, m.route.cfg.Interest.Timeout)
 		asked.Close()
-		switch now := time.Now(); {
-		case !ok || answer == caller.Yes:
+		switch {
+		case !ok:
 			return false
-		case answer == caller.No:
+		case answer == caller.Yes:
+			line.There(m.id())
+			return false
+		case answer == caller.No, line.Gone(m.id(), time.Now()):
 			return true
-		case !line.Gone(m.id(), now.Sub(m.from().Time), now):
-			return false
 		case !first:
-			return true
+			return false // relay has just reconnected, and so may they
 		}
-		// Once is enough for what has not begun. What runs is only cancelled when nobody is there a second time.
 		pause(ctx, caller.AskAgain)
 	}
 }
@@ -302,7 +324,7 @@ func (m *message) finish(o supervisor.Outcome) {
 		defer cs.bytes.Add(-size)
 		// For as long as nobody else has the message. A reply that cannot be delivered does not fail it.
 		ctx, cancel := context.WithTimeout(rt.work, rt.cfg.AckWait)
-		told := line.Tell(ctx, reply, m.id(), m.from().Time)
+		told := line.Tell(ctx, reply, m.id())
 		cancel()
 		rt.count.replies[told].Add(1)
 		if told != caller.Delivered {
@@ -361,9 +383,9 @@ type CallersStatus struct {
 	// Expired messages were past their deadline before they started; Forgotten ones were not wanted any more.
 	Expired   uint64 `json:"expired"`
 	Forgotten uint64 `json:"forgotten"`
-	// Asking are slots whose question has not been answered for a while, now. They start nothing until then.
+	// Asking are messages that wait for their caller now: for the answer, or, when there is none in time, for their turn to start.
 	Asking int `json:"asking,omitempty"`
-	// Again are questions that said nothing: their messages went back, to be asked for again.
+	// Again are questions that said nothing and are asked once more, and messages that went back since too many waited.
 	Again uint64 `json:"asked_again,omitempty"`
 	// Silent are questions without an answer in time.
 	Silent uint64 `json:"silent,omitempty"`
@@ -377,7 +399,7 @@ type CallersStatus struct {
 func (rt *route) callersStatus() *CallersStatus {
 	c := rt.count
 	s := CallersStatus{
-		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: int(rt.callers.silent.Load()), Again: c.answers[answerAgain].Load(),
+		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: rt.callers.asking.waits() + int(rt.callers.silent.Load()), Again: c.answers[answerAgain].Load(),
 		Silent: c.answers[answerUnknown].Load(), Replied: c.replies[caller.Delivered].Load(),
 		Undelivered: c.replies[caller.NotThere].Load() + c.replies[caller.GaveUp].Load(), Refused: c.refused.Load(),
 	}

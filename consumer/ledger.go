@@ -15,7 +15,8 @@ import (
 //
 //	stash.bytes + 16 MiB for the window + 16 MiB for what is being settled
 //
-// and the pull loops of the route ask for no more than still fits. Handlers have concurrency messages more.
+// and 16 MiB for what waits for its caller, where callers may be asked. The pull loops of the route ask for no more than still fits.
+// Handlers have concurrency messages more.
 
 const (
 	// settlingBytes and settlingMost are for messages that are being settled: those that wait to be recorded, parked or
@@ -27,11 +28,15 @@ const (
 )
 
 // mostHeld is the bound of what a route with this configuration holds.
-func mostHeld(o supervisor.Options) supervisor.Room {
-	return supervisor.Room{
+func mostHeld(o supervisor.Options, asks bool) supervisor.Room {
+	most := supervisor.Room{
 		Messages: o.StashMessages + o.Concurrency + max(o.Concurrency, supervisor.MaxWindow) + settlingMost,
 		Bytes:    o.StashBytes + supervisor.MaxWindowBytes + settlingBytes,
 	}
+	if asks {
+		most.Messages, most.Bytes = most.Messages+maxAsking, most.Bytes+maxAskingBytes
+	}
+	return most
 }
 
 // held is what the route holds, but for the bytes of what is in its handlers.
@@ -43,6 +48,9 @@ func (rt *route) holds() supervisor.Room {
 // within is as much of what the route could use as it may hold.
 func (rt *route) within(free supervisor.Room) supervisor.Room {
 	holds := rt.holds()
+	if rt.cfg.asks() {
+		free.Messages = min(free.Messages, rt.askable())
+	}
 	return supervisor.Room{
 		Messages: min(free.Messages, max(0, rt.most.Messages-holds.Messages)),
 		Bytes:    min(free.Bytes, max(0, rt.most.Bytes-holds.Bytes)),

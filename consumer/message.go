@@ -196,6 +196,7 @@ func cloneHeader(h nats.Header) nats.Header {
 func (m *message) Settle(o supervisor.Outcome) {
 	rt := m.route
 	if m.call != nil {
+		m.leaveLine()
 		o = m.gated(o)
 	}
 	if o.Fallback && o.Action == supervisor.AckMessage {

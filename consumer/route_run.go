@@ -104,7 +104,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	} else {
 		opts.New, opts.Stop = rt.newChild, stopChild
 	}
-	rt.group, rt.most = supervisor.New(opts), mostHeld(opts)
+	rt.group, rt.most = supervisor.New(opts), mostHeld(opts, cfg.asks())
 	rt.ledger, rt.reserving = ack.NewLedger(rt.more), make(chan struct{}, 1)
 	return rt
 }

@@ -108,6 +108,7 @@ func (u *unit) endPulls() {
 	}
 	for _, rt := range u.main.routes {
 		rt.group.Drain()
+		rt.endAsking()
 	}
 	pulls.Wait()
 }

@@ -54,6 +54,8 @@ type Message struct {
 	First *Attempt
 	// Alone messages start only while nothing else runs; see Group.StartAlone.
 	Alone bool
+	// Asks says that Work is an Asker.
+	Asks bool
 
 	probes  int      // failed probes, which spend no attempt
 	unsaved bool     // Attempts or FirstFailure changed here, and the owner has not heard of it

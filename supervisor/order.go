@@ -29,6 +29,7 @@ type absent struct {
 	due    time.Time // its own delay is over; it is not called back before
 	work   Work      // nil: it was never here
 	called bool
+	beside bool // its owner has it, and brings it back: however long that takes
 }
 
 type sequenceHeap []uint64
@@ -96,6 +97,9 @@ func (o *outside) next(now time.Time) (seq uint64, until time.Time, any bool) {
 	for len(o.order) > 0 {
 		seq := o.order[0]
 		a := o.absent[seq]
+		if a != nil && a.beside {
+			a.until = now.Add(time.Minute) // when to look again
+		}
 		if a != nil && now.Before(a.until) {
 			return seq, a.until, true
 		}
@@ -165,6 +169,9 @@ func (t *turn) callSome(k *key, n int) {
 	}
 	first, _, any := k.outside.next(t.now)
 	if m := k.held.first(); !any || m != nil && m.Sequence < first {
+		return
+	}
+	if k.outside.absent[first].beside {
 		return
 	}
 	if due := k.outside.absent[first].due; due.After(t.now) {

@@ -205,6 +205,9 @@ func (t *turn) nextReady() *run {
 		if m != nil && t.apart(k, m) {
 			continue
 		}
+		if m != nil && t.asks(k, m) {
+			continue
+		}
 		if m != nil && t.takes(k, m) != nil {
 			continue
 		}

@@ -37,7 +37,13 @@ func answerOf(m *nats.Msg) Answer {
 
 // Ask sends the question whether the message is still wanted. The caller of Ask closes what it returns.
 func (l *Line) Ask(interest, id, subject string) (*Asked, error) {
-	a, err := l.begin()
+	return l.AskThen(interest, id, subject, nil)
+}
+
+// AskThen is Ask for whoever does not [Asked.Wait]: then is called once with the answer, if one comes before Close, and possibly before
+// AskThen returns. It must not block.
+func (l *Line) AskThen(interest, id, subject string, then func(Answer)) (*Asked, error) {
+	a, err := l.begin(then)
 	if err != nil {
 		return nil, err
 	}

@@ -82,30 +82,29 @@ func TestLine_Gone(t *testing.T) {
 	l := New(s.Conn(t))
 	defer l.Close()
 	now := time.Now()
-	if l.Gone("old", time.Hour, now) {
+	if l.Gone("old", now) {
 		t.Error("counts although the connection has just come up, and callers may be reconnecting")
 	}
 	l.SetGrace(0)
 	for _, c := range []struct {
 		id    string
-		age   time.Duration
 		after time.Duration
 		want  bool
 	}{
-		{"old", 3 * time.Second, 0, true}, {"a", time.Second, 0, false}, {"a", time.Second, 400 * time.Millisecond, false}, {"b", time.Second, 500 * time.Millisecond, false},
-		{"a", time.Second, 500 * time.Millisecond, true}, {"a", time.Second, 600 * time.Millisecond, false}, // it was told before: a new one
-		{"b", time.Second, 2 * time.Minute, false}, // too long ago to be the first of two
+		{"a", 0, false}, {"a", 900 * time.Millisecond, false}, {"b", time.Second, false},
+		{"a", time.Second, true}, {"a", 2 * time.Second, false}, // it was told before: a new one
+		{"b", 2 * time.Minute, false}, // too long ago to be the first of two
 	} {
-		if got := l.Gone(c.id, c.age, now.Add(c.after)); got != c.want {
+		if got := l.Gone(c.id, now.Add(c.after)); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
 	l.There("b")
-	if l.Gone("b", time.Second, now.Add(2*time.Minute+time.Second)) {
+	if l.Gone("b", now.Add(2*time.Minute+time.Second)) {
 		t.Error("somebody was there in between")
 	}
 	for i := range 2 * maxAbsent {
-		l.Gone(string(rune('a'+i%26))+time.Duration(i).String(), 0, now)
+		l.Gone(string(rune('a'+i%26))+time.Duration(i).String(), now)
 	}
 	if len(l.absent) > maxAbsent {
 		t.Errorf("%d are remembered", len(l.absent))
@@ -151,16 +150,16 @@ func TestLine_answers(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, got, ok)
 		}
 	}
-	if got := l.Tell(t.Context(), &nats.Msg{Subject: "r.here", Data: []byte("result")}, "id", time.Now()); got != Delivered || string((<-told).Data) != "result" {
+	if got := l.Tell(t.Context(), &nats.Msg{Subject: "r.here", Data: []byte("result")}, "id"); got != Delivered || string((<-told).Data) != "result" {
 		t.Errorf("here: %v", got)
 	}
-	if got := l.Tell(t.Context(), &nats.Msg{Subject: "r.gone"}, "old", time.Now().Add(-time.Minute)); got != NotThere {
+	if got := l.Tell(t.Context(), &nats.Msg{Subject: "r.gone"}, "old"); got != NotThere {
 		t.Errorf("gone: %v", got)
 	}
 	l.SetGrace(time.Hour)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if got := l.Tell(ctx, &nats.Msg{Subject: "r.gone"}, "old", time.Now().Add(-time.Minute)); got != GaveUp {
+	if got := l.Tell(ctx, &nats.Msg{Subject: "r.gone"}, "old"); got != GaveUp {
 		t.Errorf("it may be reconnecting: %v", got)
 	}
 	if n := l.nc.NumSubscriptions(); n != 1 {

@@ -73,11 +73,12 @@ type Asked struct {
 	l     *Line
 	token string
 	links uint64
-	got   chan Answer // has room for one: the first answer counts
+	got   chan Answer  // has room for one: the first answer counts
+	then  func(Answer) // instead of got
 }
 
 // begin subscribes if that was not done yet, and registers an Asked.
-func (l *Line) begin() (*Asked, error) {
+func (l *Line) begin(then func(Answer)) (*Asked, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -94,7 +95,10 @@ func (l *Line) begin() (*Asked, error) {
 	l.look(time.Now())
 	// At random: whoever was asked once must not be able to answer for others.
 	token := strconv.FormatUint(rand.Uint64(), 36) + strconv.FormatUint(rand.Uint64(), 36)
-	a := &Asked{l: l, token: token, links: l.links, got: make(chan Answer, 1)}
+	a := &Asked{l: l, token: token, links: l.links, then: then}
+	if then == nil {
+		a.got = make(chan Answer, 1)
+	}
 	l.open[token] = a
 	return a, nil
 }
@@ -115,9 +119,16 @@ func (l *Line) arrived(m *nats.Msg) {
 		return
 	}
 	a := l.open[m.Subject[len(l.inbox):]]
+	if a != nil && a.then != nil {
+		delete(l.open, a.token) // the first answer counts
+	}
 	l.mu.Unlock()
 	if a == nil {
 		return // too late, or a stranger's guess
+	}
+	if a.then != nil {
+		a.then(answerOf(m))
+		return
 	}
 	select {
 	case a.got <- answerOf(m):
@@ -163,37 +174,38 @@ func (l *Line) look(now time.Time) {
 	}
 }
 
-// The absence of a caller counts when nobody was there twice, absentTwice apart, or when the message is older than absentOld: interest
-// in a subject spreads slowly over leaf nodes and gateways.
+// The absence of a caller counts when nobody was there twice, absentTwice apart, however old the message is: interest in a subject
+// spreads slowly over leaf nodes and gateways, and callers reconnect.
 const (
-	absentTwice = 500 * time.Millisecond
-	absentOld   = 2 * time.Second
+	absentTwice = time.Second
+	// absentOver is when whoever was asked about is not asked again any more, in all likelihood.
+	absentOver = 5 * time.Second
 	// absentForgotten is when an absence is too long ago to be the first of two.
 	absentForgotten = time.Minute
-	// maxAbsent bounds the memory. Messages for which there is none are gone when they are old.
+	// maxAbsent bounds the memory. Messages for which there is none are asked about until there is.
 	maxAbsent = 16 << 10
 )
 
-// Gone is told that nobody was there for a message of that age, and says whether that counts. When it does not, the question is to be
-// asked again, [AskAgain] later.
-func (l *Line) Gone(id string, age time.Duration, now time.Time) bool {
+// Gone is told that nobody was there for a message, and says whether that counts. When it does not, the question is to be asked
+// again, [AskAgain] later.
+func (l *Line) Gone(id string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.look(now); now.Sub(l.since) < l.grace {
 		return false
 	}
 	first, known := l.absent[id]
-	if age > absentOld || known && now.Sub(first) >= absentTwice && now.Sub(first) < absentForgotten {
+	if known && now.Sub(first) >= absentTwice && now.Sub(first) < absentForgotten {
 		delete(l.absent, id)
 		return true
 	}
 	if known && now.Sub(first) < absentTwice {
 		return false
 	}
-	if !known && len(l.absent) >= maxAbsent && now.Sub(l.swept) >= absentOld {
+	if !known && len(l.absent) >= maxAbsent && now.Sub(l.swept) >= absentTwice {
 		l.swept = now
 		for old, at := range l.absent {
-			if now.Sub(at) >= absentOld {
+			if now.Sub(at) >= absentOver {
 				delete(l.absent, old)
 			}
 		}

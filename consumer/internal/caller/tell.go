@@ -31,14 +31,14 @@ func (t Told) String() string { return [...]string{"delivered", "nobody", "faile
 //
 // That somebody was there is known without the caller's help: for a subject without interest the server answers with a 503 before it
 // looks at whatever is sent next on the connection, which is a PING.
-func (l *Line) Tell(ctx context.Context, m *nats.Msg, id string, stored time.Time) Told {
+func (l *Line) Tell(ctx context.Context, m *nats.Msg, id string) Told {
 	for {
 		switch answer, err := l.tell(ctx, m); {
 		case err == nil && answer != Nobody:
 			l.There(id)
 			return Delivered
 		case err == nil:
-			if now := time.Now(); l.Gone(id, now.Sub(stored), now) {
+			if l.Gone(id, time.Now()) {
 				return NotThere
 			}
 			pause(ctx, AskAgain)
@@ -70,7 +70,7 @@ func retryable(err error) bool {
 }
 
 func (l *Line) tell(ctx context.Context, m *nats.Msg) (Answer, error) {
-	a, err := l.begin()
+	a, err := l.begin(nil)
 	if err != nil {
 		return 0, err
 	}
