@@ -226,6 +226,10 @@ func TestCallers_askingKeepsTheOrder(t *testing.T) {
 					want = append(want, i+1)
 				}
 			}
+			w.eventually("all are in the stream", func() bool {
+				st, err := w.js.Stream(t.Context(), "ORDERS")
+				return err == nil && st.CachedInfo().State.LastSeq == 30
+			})
 			w.settled("ORDERS", "billing")
 			_ = stop()
 			if !slices.Equal(got, want) {
