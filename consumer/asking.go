@@ -27,6 +27,9 @@ const (
 	// maxYoung bounds the questions that were just asked: no more is pulled meanwhile. Callers who answer are so asked no faster than
 	// they can, and those who do not hold up others for twice promptly at most.
 	maxYoung = 2048
+	// crowdedMin and crowdedMax bound how long a message stays away for which there was no room, and as long again at random.
+	crowdedMin = 500 * time.Millisecond
+	crowdedMax = 30 * time.Second
 	// heardLately is how long an answer counts. A yes that is older is asked for once more when its message starts; see recheck.
 	heardLately = time.Second
 	// maxUnheard is how often a caller who does not answer is asked before one attempt.
@@ -130,9 +133,10 @@ func (m *message) Ask(g *supervisor.Group) {
 	}
 }
 
-// crowdedOut is how long a message stays away for which there was no room: longer each time, but not so long that it would be parked.
+// crowdedOut is how long a message stays away for which there was no room: twice as long each time, because the server delivers what
+// comes again before what is new, and thousands that come and go would keep that out.
 func (m *message) crowdedOut() time.Duration {
-	d := min(m.route.cfg.Interest.Timeout<<max(0, min(m.Returns, 8)), soon/2-100*time.Millisecond)
+	d := min(max(m.route.cfg.Interest.Timeout, crowdedMin)<<max(0, min(m.Returns, 8)), crowdedMax)
 	return d + rand.N(d)
 }
 
