@@ -3,6 +3,8 @@ package supervisor
 import (
 	"math/rand/v2"
 	"time"
+
+	"github.com/relaymq/relay/internal/limit"
 )
 
 // What cannot start now must not stand in the way of what can. So a message for which the stash has no room, because its route or its
@@ -12,7 +14,7 @@ import (
 //	stash ── no room ──▶ aside ── call ▶ called ── Deliver ─▶ it is here again
 //	                       └── its time is over, or nobody keeps it in mind ──▶ Deliver
 //
-// Messages that wait for the route are called back while it asks, as fast as it asks, and all of them when it flows. Those of a key
+// Messages that wait for a bucket of a limit are called back as its line gets shorter (limited_aside.go). Those that wait for the route are called back while it asks, as fast as it asks, and all of them when it flows. Those of a key
 // that waits are called back when the key flows, or needs one to probe with. No more are called at once than would soon start, so
 // that what is called does not stand before what comes for the first time.
 type aside struct {
@@ -20,10 +22,12 @@ type aside struct {
 	fresh  shelf // that wait for the route, and that nobody has judged
 	judged shelf // likewise, that failed
 	keys   map[string]*shelf
-	open   []*shelf // of keys, from which messages may be called
-	called list[absentee]
-	bytes  int       // of those that are called
-	swept  time.Time // when those were last forgotten whose time is over
+	// buckets are those of messages that wait for a limit, by the name of the bucket.
+	buckets map[string]*shelf
+	open    []*shelf // of these two, from which messages may be called
+	called  list[absentee]
+	bytes   int       // of those that are called
+	swept   time.Time // when those were last forgotten whose time is over
 }
 
 // asideID tells the messages of a group apart.
@@ -48,7 +52,9 @@ type absentee struct {
 // shelf is what waits for the same thing.
 type shelf struct {
 	list[absentee]
-	key    string // empty: for the route
+	key    string        // empty: it is not of a key
+	name   string        // of the bucket, likewise
+	bucket *limit.Bucket // with that name
 	called int
 	opened bool // it is in aside.open
 }
@@ -141,14 +147,18 @@ func (a *aside) shelfOf(key string) *shelf {
 	return s
 }
 
-// back forgets a message: it is here again, or it is known not to come.
-func (a *aside) back(id asideID) {
+// back forgets a message: it is here again, or it is known not to come. It tells whether it was called.
+func (a *aside) back(id asideID) (called bool) {
 	if len(a.all) == 0 {
-		return
+		return false
 	}
-	if e := a.all[id]; e != nil {
-		a.drop(e)
+	e := a.all[id]
+	if e == nil {
+		return false
 	}
+	called = e.place.in == &a.called
+	a.drop(e)
+	return called
 }
 
 func (a *aside) drop(e *absentee) {
@@ -158,7 +168,13 @@ func (a *aside) drop(e *absentee) {
 		e.on.called--
 	}
 	e.place.in.remove(&e.place)
-	if s := e.on; s.key != "" && s.n+s.called == 0 {
+	switch s := e.on; {
+	case s.n > 0 && s.name != "":
+		a.offer(s)
+	case s.n+s.called > 0:
+	case s.name != "":
+		delete(a.buckets, s.name)
+	case s.key != "":
 		delete(a.keys, s.key)
 	}
 }
@@ -182,9 +198,8 @@ func (a *aside) expire(now time.Time) {
 
 // offerShelf lets messages of k be called back, if some are aside.
 func (t *turn) offerShelf(name string) {
-	if s := t.aside.keys[name]; s != nil && !s.opened && s.n > 0 {
-		s.opened = true
-		t.aside.open = append(t.aside.open, s)
+	if s := t.aside.keys[name]; s != nil {
+		t.aside.offer(s)
 	}
 }
 
@@ -240,7 +255,7 @@ func (t *turn) recallAll() {
 			t.recallOne(s, s.first())
 		}
 		if s.n > 0 && t.wantsMore(s) {
-			t.offerShelf(s.key)
+			a.offer(s)
 		}
 	}
 	for a.fresh.n > 0 && t.mayCall(most+t.slots.retries.keys.len()+t.slots.hangs.keys.len()) { // these do not wait for retries
@@ -262,8 +277,11 @@ func (t *turn) mayCall(most int) bool {
 	return t.aside.called.n+t.order.called+waiting < most && t.aside.bytes < MaxWindowBytes
 }
 
-// wantsMore tells whether a key has little enough at hand that more of it should come.
+// wantsMore tells whether so little of a key, or for a bucket, is at hand that more should come.
 func (t *turn) wantsMore(s *shelf) bool {
+	if s.name != "" {
+		return t.wantsAt(s)
+	}
 	k := t.keys[s.key]
 	switch {
 	case k == nil:

@@ -25,7 +25,7 @@ func (t *turn) deliver(m *Message) {
 		k = t.newKey(m.Key)
 	}
 	k.outside.back(m.Sequence)
-	t.aside.back(asideID{m.Replayed, m.Sequence})
+	m.called = t.aside.back(asideID{m.Replayed, m.Sequence})
 	t.admit(k, m)
 	t.attend(k)
 }
@@ -67,6 +67,10 @@ func (t *turn) admit(k *key, m *Message) {
 		t.putStash(k, m)
 		t.boundStash()
 	default:
+		if b := t.standsAt(k, m); b != nil {
+			t.standAt(b, k, m)
+			return
+		}
 		t.putWindow(k, m)
 	}
 }

@@ -52,12 +52,7 @@ func (t *turn) takes(k *key, m *Message) (full *limit.Bucket) {
 	if l == nil {
 		return nil
 	}
-	if k.places == nil {
-		if k.places = l.common; k.places == nil {
-			k.places = l.Book.Places(l.member, append(slices.Clip(l.Always), l.Also(m.Work)...)...)
-		}
-	}
-	full, pass := k.places.Take(t.now)
+	full, pass := t.placesOf(k, m).Take(t.now)
 	if pass {
 		t.call(full.Pass)
 	}
@@ -71,6 +66,11 @@ func (t *turn) takes(k *key, m *Message) (full *limit.Bucket) {
 	}
 	p.keys.push(k)
 	return full
+}
+
+// places are what a message needs, which depends on it.
+func (l *limited) places(m *Message) *limit.Places {
+	return l.Book.Places(l.member, append(slices.Clip(l.Always), l.Also(m.Work)...)...)
 }
 
 // givePlaces gives back what a run had taken.
@@ -122,6 +122,7 @@ func (g *Group) offer(b *limit.Bucket) (more bool) {
 			delete(t.limits.waiting, b)
 		}
 	}
+	t.offerAt(b)
 	if r != nil {
 		g.goes.Add(1)
 		t.startAll() // its key is not among those that wait any more, and there may be more room

@@ -58,6 +58,7 @@ type Message struct {
 	Asks bool
 
 	probes  int      // failed probes, which spend no attempt
+	called  bool     // it is here because it was called back
 	unsaved bool     // Attempts or FirstFailure changed here, and the owner has not heard of it
 	storing bool     // the owner is storing its last failure; see remember.go
 	parting *Outcome // its settlement, which waits for that

@@ -73,6 +73,16 @@ func (t *turn) mayRetire(k *key) {
 	t.adopt()
 }
 
+// retireUnused lets others have the places of children that were made for a question of their key, and have nothing to do. While the
+// route flows each key has its turn and finds that out by itself.
+func (t *turn) retireUnused() {
+	for _, k := range t.keys {
+		if k.messages() == 0 {
+			t.mayRetire(k)
+		}
+	}
+}
+
 // retire ends k's child once its runs have returned; a shared value lives on.
 func (t *turn) retire(k *key) {
 	c := k.child
@@ -129,6 +139,9 @@ func (t *turn) make(k *key) {
 	n := &t.nursery
 	if k.birth != nil {
 		return
+	}
+	if !n.room() && !t.route.flows() {
+		t.retireUnused()
 	}
 	if !n.room() || t.held && !t.freed {
 		n.childless.push(k)

@@ -230,6 +230,9 @@ func (t *turn) routeFlows(why string) {
 			t.callBack(k)
 		}
 	}
+	for _, s := range t.aside.buckets {
+		t.aside.offer(s)
+	}
 	t.endTrips()
 	t.call(t.opts.More)
 }

@@ -64,12 +64,6 @@ func TestRoute_twoHoursOfOutageBehind20000Subjects(t *testing.T) {
 	})
 }
 
-func tripRoute(b *bench, keys int) {
-	for i := range keys {
-		b.send(failing, fmt.Sprint("k", i), uint64(i+1))
-	}
-	synctest.Wait()
-}
 
 // tripAway trips the route with messages that get no answer, so that it asks one at a time.
 func tripAway(b *bench, keys int) {

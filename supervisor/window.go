@@ -111,7 +111,7 @@ func (g *Group) Free() (room Room, flows bool) {
 	t.spill()
 	room = t.window.free(t.slots.running.n, t.opts.Concurrency, t.now)
 	room.Messages = t.orderedRoom(room.Messages)
-	if t.wary() && len(t.aside.all) < MaxAside {
+	if (t.wary() || len(t.aside.buckets) > 0) && len(t.aside.all) < MaxAside {
 		room.Messages = max(room.Messages, roomToAsk)
 	}
 	return room, true
