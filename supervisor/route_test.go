@@ -64,7 +64,6 @@ func TestRoute_twoHoursOfOutageBehind20000Subjects(t *testing.T) {
 	})
 }
 
-
 // tripAway trips the route with messages that get no answer, so that it asks one at a time.
 func tripAway(b *bench, keys int) {
 	for i := range keys {
