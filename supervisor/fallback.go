@@ -321,13 +321,15 @@ func (t *turn) putOff(l *loan, again time.Time) {
 // lendsProbe tells whether a message that failed as a probe, and is charged for it, stays for the fallback rather than go away for
 // its delay: it would come again to be the next probe, and the fallback would never have it.
 func (t *turn) lendsProbe(r *run, f failure) bool {
-	return t.fallback.Waiting && (r.probe || r.round > 0 || t.failsAlone(r.k)) && f.spend && !f.held && !f.hung && !t.keptApart(r.m)
+	return t.fallback.Waiting && (r.probe || r.round > 0 || t.failsAgain(r.k)) && f.spend && !f.held && !f.hung && !t.keptApart(r.m)
 }
 
-// failsAlone tells whether k failed before and nothing of the route has succeeded since. Where a fallback has what waits, that is enough
-// for k to wait: with few messages it takes long until more is known.
-func (t *turn) failsAlone(k *key) bool {
-	return t.fallback.Waiting && *t.cfg.TripAfter > 0 && k.failures > 0 && t.route.succeeded.Before(k.began)
+// failsAgain tells whether k failed before, nothing of the route has succeeded since, and messages of several keys failed. Where a
+// fallback has what waits, that is enough for k to wait: with few messages it takes long until more is known.
+func (t *turn) failsAgain(k *key) bool {
+	e := &t.route.evidence
+	return t.fallback.Waiting && *t.cfg.TripAfter > 0 && k.failures > 0 && t.route.succeeded.Before(k.began) &&
+		e.rhythm.since >= e.keys && e.distinct()
 }
 
 // refusedBy takes back a message that the fallback failed.

@@ -47,7 +47,7 @@ func (s *flowing) answered(t *turn, k *key) {
 func (s *flowing) failed(t *turn, k *key, err error) {
 	s.ramp = min(s.ramp, 1)
 	trip := *t.cfg.TripAfter
-	if (trip == 0 || k.failures < trip || !k.several && trip > 1) && (k.failures < 2 || !t.failsAlone(k)) {
+	if (trip == 0 || k.failures < trip || !k.several && trip > 1) && (k.failures < 2 || !t.failsAgain(k)) {
 		return
 	}
 	t.counts.Trips++
