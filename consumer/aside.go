@@ -85,7 +85,7 @@ func (m *message) shouldPutAside(o supervisor.Outcome) bool {
 	room := maxAckPending / 8
 	switch {
 	case o.Aside:
-		room = asideMostPending // from the durable only they can be called back
+		room = m.route.relay.cfg.asideMostPending // from the durable only they can be called back
 	case m.Size <= asideSmall && !o.Snoozed:
 		room = asideFrom
 	}

@@ -30,15 +30,15 @@ func (w *world) flood(subject string, n int) {
 // delivered nothing more, and one failing key stopped all others.
 func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 	t.Parallel()
-	for name, most := range map[string]int{"parked": 0, "the retry stream is full": 10} {
+	for name, parkMax := range map[string]int{"parked": 0, "the retry stream is full": 10} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			const bad, good = asideMostPending + 5000, 100
+			const most, bad, good = 5000, 10_000, 100
 			w.flood("orders.bad", bad)
 			w.publish("orders.good", good)
 			var handled, others atomic.Int64
-			w.start(Config{Logger: quiet}, Route{
-				Name: "billing", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Retry: Retry{ParkMax: most},
+			w.start(Config{Logger: quiet, asideMostPending: most}, Route{
+				Name: "billing", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Retry: Retry{ParkMax: parkMax},
 				Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 					if m.Subject == "orders.bad" {
 						others.Add(1)
@@ -57,8 +57,8 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 				info := w.info("ORDERS", "billing")
 				parked, left := int(st.CachedInfo().State.Msgs), int(info.NumPending)+info.NumAckPending
 				stay := bad - 1 // relay looks at the retry stream once a second: some thousand may be parked before it is known to be full
-				if most == 0 {
-					stay = asideMostPending + 2000 // with the stash
+				if parkMax == 0 {
+					stay = most + 2000 // with the stash
 				}
 				return parked+left == bad && left <= stay // acks of what is parked come after it
 			})
@@ -155,9 +155,10 @@ func TestMessage_aFencedMessageIsNotPutAside(t *testing.T) {
 // Without the retry stream what waits stays in the durable, and the others go on.
 func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
+	const most, bad, good = 5000, 10_000, 100
 	w := newWorld(t)
 	var handled atomic.Int64
-	r, _ := w.start(Config{Logger: quiet}, Route{
+	r, _ := w.start(Config{Logger: quiet, asideMostPending: most}, Route{
 		Name: "billing", Subjects: []string{"orders.>"},
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			if m.Subject == "orders.bad" {
@@ -170,7 +171,6 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	if err := w.js.DeleteStream(t.Context(), "RELAY_RETRY"); err != nil {
 		t.Fatal(err)
 	}
-	const bad, good = asideMostPending + 5000, 100
 	w.flood("orders.bad", bad)
 	w.publish("orders.good", good)
 	w.eventually("the others are handled", func() bool { return handled.Load() == good })

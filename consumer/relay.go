@@ -56,6 +56,8 @@ type Config struct {
 	Use []Middleware
 	// Logger may be nil.
 	Logger *slog.Logger
+
+	asideMostPending int // of a test that has no time for so many; zero means the constant
 }
 
 func (c Config) withDefaults() Config {
@@ -64,6 +66,7 @@ func (c Config) withDefaults() Config {
 	c.Drain = cmp.Or(c.Drain, 30*time.Second)
 	c.Stalled = cmp.Or(c.Stalled, time.Minute)
 	c.Events.MaxAge = cmp.Or(c.Events.MaxAge, defaultEventsAge)
+	c.asideMostPending = cmp.Or(c.asideMostPending, asideMostPending)
 	if c.Instance == "" {
 		host, _ := os.Hostname()
 		c.Instance = cmp.Or(host, "relay") + "-" + nuid.Next()[16:]

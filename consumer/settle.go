@@ -95,7 +95,7 @@ func (m *message) shouldPark(o supervisor.Outcome) bool {
 	long := wait > m.route.cfg.Retry.ParkAfter
 	switch {
 	case o.Aside:
-		room, long = asideMostPending, false // it is called back, from the durable only
+		room, long = m.route.relay.cfg.asideMostPending, false // it is called back, from the durable only
 	case wait <= soon:
 		room = maxAckPending / 2
 	}
