@@ -33,6 +33,7 @@ type key struct {
 	asked      past // of the last probe
 
 	places   *limit.Places // that its messages need to start; nil: not known yet, or none
+	turn     uint64        // since it last started: when it first found no room in a limit; 0: it did not
 	child    *child
 	birth    *birth // a child is being made
 	children int    // made so far

@@ -26,6 +26,7 @@ type limited struct {
 	member  *limit.Member
 	common  *limit.Places // of all keys; nil with Also
 	waiting map[*limit.Bucket]*parked
+	turns   uint64
 }
 
 // parked are keys that wait for room in a bucket.
@@ -52,11 +53,14 @@ func (t *turn) takes(k *key, m *Message) (full *limit.Bucket) {
 	if l == nil {
 		return nil
 	}
-	full, pass := t.placesOf(k, m).Take(t.now)
-	if pass {
-		t.call(full.Pass)
+	places := t.placesOf(k, m)
+	if full = l.behind(k, places); full == nil {
+		var pass []*limit.Bucket
+		full, pass = places.Take(t.now)
+		t.pass(pass)
 	}
 	if full == nil {
+		k.turn = 0
 		return nil
 	}
 	p := l.waiting[full]
@@ -64,8 +68,31 @@ func (t *turn) takes(k *key, m *Message) (full *limit.Bucket) {
 		p = &parked{queue{mark: markLimited}, t.now}
 		l.waiting[full] = p
 	}
-	p.keys.push(k)
+	l.stand(p, k)
 	return full
+}
+
+// behind is a bucket at which keys wait that are to have room before k; nil if there is none. The group stands in its line.
+func (l *limited) behind(k *key, places *limit.Places) *limit.Bucket {
+	if len(l.waiting) == 0 {
+		return nil
+	}
+	for b := range places.Buckets() {
+		if p := l.waiting[b]; p != nil && p.keys.len() > 0 && (k.turn == 0 || p.keys.waiting()[0].turn < k.turn) {
+			return b
+		}
+	}
+	return nil
+}
+
+// stand puts k among the keys that wait for room in a bucket, in the order in which they began to wait for any: whatever needs several
+// limits would else be the last one at each of them.
+func (l *limited) stand(p *parked, k *key) {
+	if k.turn == 0 {
+		l.turns++
+		k.turn = l.turns
+	}
+	p.keys.insert(k, func(x, y *key) int { return cmp.Compare(x.turn, y.turn) })
 }
 
 // places are what a message needs, which depends on it.
@@ -78,7 +105,12 @@ func (t *turn) givePlaces(k *key) {
 	if t.limits == nil {
 		return
 	}
-	for _, b := range k.places.Free(nil) {
+	t.pass(k.places.Free(nil))
+}
+
+// pass has others look whether they can start now.
+func (t *turn) pass(buckets []*limit.Bucket) {
+	for _, b := range buckets {
 		t.call(b.Pass)
 	}
 }
@@ -96,7 +128,7 @@ func (t *turn) dropPlaces(k *key) {
 		}
 	}
 	if k.places != nil && k.places != t.limits.common {
-		k.places.Drop() // its runs give back what they have
+		t.pass(k.places.Drop()) // its runs give back what they have
 	}
 }
 

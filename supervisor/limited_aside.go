@@ -49,7 +49,7 @@ func (t *turn) standAt(b *limit.Bucket, k *key, m *Message) {
 	p := t.limits.waiting[b]
 	if p != nil && (m.called || t.aside.buckets[b.Name()] == nil && 2*t.stash.messages < t.stash.most.messages) {
 		t.putStash(k, m)
-		p.keys.push(k)
+		t.limits.stand(p, k)
 		t.boundStash()
 		return
 	}

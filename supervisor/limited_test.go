@@ -295,3 +295,51 @@ func TestLimits_regressionAGroupThatEndedLeavesNoSeats(t *testing.T) {
 		}
 	})
 }
+
+// A route that needs two limits, each of which another route uses up alone, started 1 of 20 in a minute.
+func TestLimits_regressionARouteOfTwoLimitsDoesNotStarve(t *testing.T) {
+	for name, bounds := range map[string]limit.Bounds{"1 place": {Places: 1}, "20 places": {Places: 20}, "20 a second": {Rate: 20, Burst: 1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				book := limit.NewBook()
+				gpu, bank := limit.Need{Limit: book.Set("gpu", bounds)}, limit.Need{Limit: book.Set("bank", bounds)}
+				var ran gauge
+				var benches []*bench
+				for name, needs := range map[string][]limit.Need{"x": {gpu}, "y": {bank}, "z": {gpu, bank}} {
+					b := newBench(t, Options{Limits: &Limits{Book: book, Name: name, Always: needs}})
+					benches = append(benches, b)
+					for i := range 2000 {
+						b.send(ran.handler(name, 10*time.Millisecond), fmt.Sprint("k", i), uint64(i+1))
+					}
+				}
+				time.Sleep(5 * time.Second)
+				if x, y, z := ran.of("x"), ran.of("y"), ran.of("z"); z < (x+y)/2/10 || z < 20 {
+					t.Errorf("x ran %d, y %d, z %d", x, y, z)
+				}
+				for _, b := range benches {
+					b.close()
+				}
+			})
+		})
+	}
+}
+
+// Messages of a key that follow each other do not take each place that becomes free: other keys wait for one, too.
+func TestLimits_aBacklogOfOneKeyDoesNotOvertakeOthersThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := limit.NewBook()
+		var ran gauge
+		b := newBench(t, Options{Limits: &Limits{Book: book, Name: "x", Always: []limit.Need{{Limit: book.Set("one", limit.Bounds{Places: 1})}}}})
+		for i := range 500 {
+			b.send(ran.handler("first", 10*time.Millisecond), "first", uint64(i+1))
+		}
+		for i := range 10 {
+			b.send(ran.handler("other", 10*time.Millisecond), fmt.Sprint("other ", i), uint64(1000+i))
+		}
+		time.Sleep(300 * time.Millisecond)
+		if n := ran.of("other"); n != 10 {
+			t.Errorf("%d of 10 others ran", n)
+		}
+		b.close()
+	})
+}

@@ -153,6 +153,16 @@ func (q *queue) push(k *key) {
 	}
 }
 
+// insert is push for a queue that is sorted.
+func (q *queue) insert(k *key, compare func(x, y *key) int) {
+	if k.marks&q.mark != 0 {
+		return
+	}
+	k.marks |= q.mark
+	i, _ := slices.BinarySearchFunc(q.waiting(), k, compare)
+	q.items = slices.Insert(q.items, q.head+i, k)
+}
+
 func (q *queue) len() int { return len(q.items) - q.head }
 
 // waiting are the keys in the queue.

@@ -19,6 +19,7 @@ type Bounds struct {
 type Book struct {
 	mu     sync.Mutex
 	limits map[string]*Limit
+	turns  uint64
 }
 
 // NewBook returns an empty book.
@@ -41,14 +42,15 @@ type Limit struct {
 
 // Bucket is where places are taken.
 type Bucket struct {
-	limit  *Limit
-	value  string
-	used   int
-	tokens *rate.Limiter // nil: no rate
-	seats  []*seat
-	line   []*seat // who waits
-	since  time.Time
-	timer  *time.Timer // for the next token, or the end of what Slow began
+	limit    *Limit
+	value    string
+	used     int
+	tokens   *rate.Limiter // nil: no rate
+	seats    []*seat
+	line     []*seat // who waits
+	since    time.Time
+	timer    *time.Timer // for the next token, or the end of what Slow began
+	promised int         // reserved, of used: a token is kept for each
 	// passing is set while somebody offers what there is; again asks for one more look.
 	passing, again bool
 }
@@ -60,6 +62,9 @@ type seat struct {
 	used   int
 	refs   int // Places that have it
 	asks   int // how often it was put in the line, also when it stood there
+	// reserve are places in other buckets, for what stands in this line; patience is for how long the next one may be kept.
+	reserve  *reserve
+	patience time.Duration
 }
 
 // slow is a bound below the configured one, for a time.
@@ -123,7 +128,9 @@ func (l *Limit) Close(why string) {
 	l.book.mu.Lock()
 	changed := l.closed != why
 	l.closed = why
+	pass := l.letGo()
 	l.book.mu.Unlock()
+	passAll(pass)
 	if changed && why == "" {
 		l.pass()
 	}
@@ -136,7 +143,9 @@ func (l *Limit) Allot(bounds Bounds, closed, note string) {
 	for _, b := range l.buckets {
 		b.bound(bounds)
 	}
+	pass := l.letGo()
 	l.book.mu.Unlock()
+	passAll(pass)
 	l.pass()
 }
 
@@ -185,6 +194,10 @@ func (l *Limit) pass() {
 		}
 	}
 	l.book.mu.Unlock()
+	passAll(list)
+}
+
+func passAll(list []*Bucket) {
 	for _, b := range list {
 		b.Pass()
 	}
@@ -250,25 +263,35 @@ func (b *Bucket) room(now time.Time) (ok bool, at time.Time) {
 	if b.tokens != nil && !b.full(b.tokens, now, &at) {
 		ok = false
 	}
-	if s := l.slow; s != nil {
-		switch {
-		case !now.Before(s.until):
-			l.slow = nil
-		case s.left == 0:
-			ok, at = false, s.until
-		}
+	if at := l.slowUntil(now); !at.IsZero() {
+		return false, at
 	}
 	return ok, at
 }
 
+// slowUntil is until when nothing may start because of Slow; the zero time if something may. The lock is held.
+func (l *Limit) slowUntil(now time.Time) time.Time {
+	switch s := l.slow; {
+	case s == nil:
+	case !now.Before(s.until):
+		l.slow = nil
+	case s.left == 0:
+		return s.until
+	}
+	return time.Time{}
+}
+
 // full tells whether there is a token; if not, it moves at to when there is one.
 func (b *Bucket) full(tokens *rate.Limiter, now time.Time, at *time.Time) bool {
-	n := tokens.TokensAt(now)
-	if n >= 1 {
+	n, need := tokens.TokensAt(now), float64(1+b.promised)
+	if n >= need {
 		return true
 	}
+	if need > float64(tokens.Burst()) {
+		return false // whoever gives a reserved token back looks
+	}
 	// A nanosecond more: the wait is rounded, and a timer that fires before there is a token would fire again and again.
-	next := now.Add(time.Duration((1-n)/float64(tokens.Limit())*float64(time.Second)) + 1)
+	next := now.Add(time.Duration((need-n)/float64(tokens.Limit())*float64(time.Second)) + 1)
 	if next.After(*at) {
 		*at = next
 	}
@@ -319,6 +342,12 @@ func (b *Bucket) Pass() {
 				if more || first.asks != asks { // it may have asked anew since it answered
 					b.line = append(b.line, first)
 				}
+			}
+			if r := first.reserve; r != nil && !slices.Contains(b.line, first) {
+				pass := r.release(nil) // what it was for does not wait here any more
+				mu.Unlock()
+				passAll(pass)
+				mu.Lock()
 			}
 		}
 		if !b.again {

@@ -1,17 +1,21 @@
 package limit
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"strings"
 	"time"
 )
 
-// Places are what one thing needs: a place in each of some buckets. They are taken together or not at all, so that nobody holds one
-// and waits for another.
+// Places are what one thing needs: a place in each of some buckets. It starts when it has all of them.
+//
+// What needs two contended limits would hardly ever find room in both at once. So the places that it was offered are reserved for it while
+// it stands in the line of the next (reserve.go). Everybody takes places in the same order, so that no two wait for each other.
 type Places struct {
 	book  *Book
 	seats []*seat
+	turn  uint64 // since it was last taken: when it first found no room
 }
 
 // Need is a limit and the value of its bucket; empty for a limit that has one bucket only.
@@ -36,9 +40,22 @@ func (b *Book) Places(m *Member, needs ...Need) *Places {
 		bucket.seats[i].refs++
 		p.seats = append(p.seats, bucket.seats[i])
 	}
-	// One order for all: status names the first bucket that is full.
-	slices.SortStableFunc(p.seats, func(x, y *seat) int { return strings.Compare(x.bucket.limit.name, y.bucket.limit.name) })
+	slices.SortStableFunc(p.seats, func(x, y *seat) int {
+		return cmp.Or(cmp.Compare(x.bucket.rank(), y.bucket.rank()), strings.Compare(x.bucket.limit.name, y.bucket.limit.name))
+	})
 	return p
+}
+
+// rank is where a bucket stands in the order in which places are taken, which is the order of the harm that a reserved place does. One in
+// the bucket of a value keeps nobody else from starting. A token that is reserved is one that does not come again.
+func (b *Bucket) rank() int {
+	switch {
+	case !b.Shared():
+		return 0
+	case b.limit.bounds.Rate <= 0:
+		return 1
+	}
+	return 2
 }
 
 // Buckets are those of the places.
@@ -52,15 +69,19 @@ func (p *Places) Buckets() iter.Seq[*Bucket] {
 	}
 }
 
-// Drop gives the places up for good. None is taken.
-func (p *Places) Drop() {
+// Drop gives the places up for good. None is taken. The caller must call Pass of the buckets that it returns once it holds no lock.
+func (p *Places) Drop() (pass []*Bucket) {
 	p.book.mu.Lock()
 	defer p.book.mu.Unlock()
 	for _, s := range p.seats {
+		if r := s.reserve; r != nil && r.within(p) {
+			pass = r.release(pass)
+		}
 		if s.refs--; s.refs <= 0 && s.used == 0 {
 			s.leave()
 		}
 	}
+	return pass
 }
 
 // leave takes a seat out of its bucket. The lock is held.
@@ -74,16 +95,29 @@ func (s *seat) leave() {
 	}
 }
 
-// Take takes all places, or none: then it returns a bucket that has no room, in whose line the member stands from now on. With pass the
-// caller must call its Pass once it holds no lock: there is room, but somebody else is to have it first.
-func (p *Places) Take(now time.Time) (full *Bucket, pass bool) {
+// Take takes all places. If one has no room it returns its bucket, in whose line the member stands from now on. The caller must call Pass
+// of the buckets in pass once it holds no lock: there may be room that somebody else is to have.
+func (p *Places) Take(now time.Time) (full *Bucket, pass []*Bucket) {
 	p.book.mu.Lock()
 	defer p.book.mu.Unlock()
-	for _, s := range p.seats {
+	r := p.reserved()
+	for i, s := range p.seats {
 		b := s.bucket
-		ok, _ := b.room(now)
+		var ok bool
+		if r.has(s) {
+			if ok = b.roomReserved(now); ok {
+				continue
+			}
+			pass = r.release(pass)
+			r = nil
+		}
+		ok, _ = b.room(now)
 		if others := len(b.line) > 0 && b.line[0] != s; ok && !others {
 			continue
+		}
+		if p.turn == 0 {
+			p.book.turns++
+			p.turn = p.book.turns
 		}
 		alone := len(b.line) == 0
 		b.limit.stood = now
@@ -92,24 +126,50 @@ func (p *Places) Take(now time.Time) (full *Bucket, pass bool) {
 			b.arm(now)
 		}
 		b.tell()
-		return b, ok
+		if ok {
+			pass = append(pass, b)
+		}
+		return b, p.keep(i, r, now, pass)
 	}
 	for _, s := range p.seats {
 		b := s.bucket
-		b.used++
-		s.used++
+		if !r.has(s) {
+			s.occupy()
+		} else if b.promised--; len(b.line) > 0 && b.tokens != nil {
+			pass = append(pass, b) // nobody waits for a token that was reserved
+		}
 		if b.tokens != nil {
 			b.tokens.AllowN(now, 1)
 		}
 		if l := b.limit.slow; l != nil && l.left > 0 {
 			l.left--
 		}
-		if len(b.line) > 1 { // s is the first, and others want some, too
-			b.line = append(b.line[1:], s)
-		}
 		b.tell()
 	}
-	return nil, false
+	if p.turn = 0; r != nil {
+		r.end()
+		r.at.patience = 0
+	}
+	return nil, pass
+}
+
+// occupy takes a place. The lock is held.
+func (s *seat) occupy() {
+	b := s.bucket
+	b.used++
+	s.used++
+	if len(b.line) > 1 && b.line[0] == s { // others want some, too
+		b.line = append(b.line[1:], s)
+	}
+}
+
+// vacate gives a place back. The lock is held.
+func (s *seat) vacate() {
+	s.bucket.used--
+	if s.used--; s.refs <= 0 && s.used == 0 {
+		s.leave()
+	}
+	s.bucket.tell()
 }
 
 // Free gives the places back. The buckets that it returns have somebody in their line: the caller must call their Pass once it holds no lock.
@@ -117,15 +177,9 @@ func (p *Places) Free(wanted []*Bucket) []*Bucket {
 	p.book.mu.Lock()
 	defer p.book.mu.Unlock()
 	for _, s := range p.seats {
-		b := s.bucket
-		b.used--
-		if s.used--; s.refs <= 0 && s.used == 0 {
-			s.leave()
+		if s.vacate(); len(s.bucket.line) > 0 && s.bucket.limit.bounds.Places > 0 {
+			wanted = append(wanted, s.bucket)
 		}
-		if len(b.line) > 0 && b.limit.bounds.Places > 0 {
-			wanted = append(wanted, b)
-		}
-		b.tell()
 	}
 	return wanted
 }
@@ -142,6 +196,9 @@ func (b *Book) Leave(m *Member) {
 				continue
 			}
 			s, n := bucket.seats[i], len(bucket.line)
+			if s.reserve != nil {
+				pass = s.reserve.release(pass)
+			}
 			if s.refs = 0; s.used == 0 {
 				s.leave()
 			} else {
