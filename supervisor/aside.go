@@ -64,9 +64,11 @@ const (
 	// in mind.
 	MaxAside = 30_000
 	// asideFor is how long a message stays aside that is not called back: half of it either way at random, and twice as long each time
-	// that it came in vain, up to asideMost.
+	// that it came in vain, up to asideMost. It is no longer than it must be for asideRate messages a second to come by themselves: after a
+	// crash nobody knows any more what to call back.
 	asideFor  = 30 * time.Second
 	asideMost = 8 * time.Minute
+	asideRate = 300
 	// calledWithin is how long a message that was called may take to come.
 	calledWithin = 1500 * time.Millisecond
 	// notWorthIt is how soon a message must come by itself that is not called back.
@@ -96,12 +98,17 @@ func (t *turn) putOn(s *shelf, k *key, m *Message, due time.Time, why string, er
 
 // asideUntil is when a message comes by itself that is aside.
 func (t *turn) asideUntil(k *key, m *Message) time.Time {
-	d := min(asideFor<<max(0, min(m.Returns, 8)), asideMost)
+	d := min(asideFor<<max(0, min(m.Returns, 8)), asideMostOf(len(t.aside.all)))
 	if t.opts.Ordered {
 		d = max(d, overflowMin) // later messages of its key wait for it, and have it called back
 	}
 	d = max(d, t.waitOf(k).Sub(t.now))
 	return t.now.Add(time.Duration(float64(d) * (0.5 + rand.Float64())))
+}
+
+// asideMostOf is the longest time that one of n messages is to stay aside.
+func asideMostOf(n int) time.Duration {
+	return min(max(asideFor, time.Duration(n)*time.Second/asideRate), asideMost)
 }
 
 // keepInMind notes that m goes away until then; false means that it is not called back.

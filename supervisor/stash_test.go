@@ -74,8 +74,15 @@ func TestAside_staysAwayLongerEachTime(t *testing.T) {
 			defer turn.unlock()
 			return turn.asideUntil(k, m).Sub(turn.now)
 		}
+		turn := b.g.lock()
+		turn.aside.all = make(map[asideID]*absentee)
+		for n := range uint64(40_000) {
+			turn.aside.all[asideID{sequence: n}] = &absentee{}
+		}
+		turn.unlock()
+		most := 40_000 * time.Second / asideRate
 		for returns, want := range map[int]time.Duration{
-			-1: asideFor, 0: asideFor, 1: 2 * asideFor, 3: 8 * asideFor, 4: asideMost, 1000: asideMost,
+			-1: asideFor, 0: asideFor, 1: 2 * asideFor, 2: 4 * asideFor, 3: most, 1000: most,
 		} {
 			for range 100 {
 				if d := overflow(&Message{Returns: returns}); d < want/2 || d > want*3/2 {
@@ -87,6 +94,12 @@ func TestAside_staysAwayLongerEachTime(t *testing.T) {
 		if d := overflow(&Message{}); d < time.Hour/2 {
 			t.Errorf("%v, and its key waits for 1h", d)
 		}
+		if few, all := asideMostOf(10), asideMostOf(1_000_000); few != asideFor || all != asideMost {
+			t.Errorf("at most %v of ten, %v of a million", few, all)
+		}
+		turn = b.g.lock()
+		clear(turn.aside.all)
+		turn.unlock()
 		b.close()
 	})
 }
