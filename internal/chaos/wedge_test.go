@@ -210,15 +210,16 @@ func wedged(w *World, c wedge) {
 	produced()
 	p99 := c.judgeBeside(w, killed)
 	c.judgeRest(w, r, j)
-	w.Figure("%v: %d healthy messages started, the first after %v, the last after %v, bound %v; %d attempts spent before; p99 beside %v",
-		c, j.started, j.first.Round(ms), j.slowest.Round(ms), j.bound.Round(ms), j.spent, p99.Round(ms))
+	w.Figure("%v: %d healthy messages started, the first after %v, half of them after %v, the last after %v, bound %v; %d attempts spent before; p99 beside %v",
+		c, j.started, j.first.Round(ms), j.half.Round(ms), j.slowest.Round(ms), j.bound.Round(ms), j.spent, p99.Round(ms))
 }
 
 // wedgeJudged is what became of the healthy messages.
 type wedgeJudged struct {
-	started, missing      int
-	first, slowest, bound time.Duration
-	spent                 int
+	started, missing int
+	first, half      time.Duration // after that, half of them had started
+	slowest, bound   time.Duration
+	spent            int
 }
 
 // judge waits until each healthy message has started, and fails the run with those that waited for longer than their bounds.
@@ -230,6 +231,7 @@ func (c wedge) judge(w *World, r *Relay, began time.Time) (j wedgeJudged) {
 		first := w.firstStarts()
 		j, late, over = wedgeJudged{first: time.Hour}, nil, true
 		before := 0
+		var took []time.Duration
 		for _, p := range w.bySequence("t.work.") {
 			if strings.HasPrefix(p.Subject, "t.work.bad.") {
 				before++
@@ -248,6 +250,7 @@ func (c wedge) judge(w *World, r *Relay, began time.Time) (j wedgeJudged) {
 				j.first = min(j.first, at.Sub(from))
 			}
 			d, most := at.Sub(from), c.bound(before, all)
+			took = append(took, d)
 			j.slowest, j.bound = max(j.slowest, d), max(j.bound, most)
 			if d > most {
 				late = append(late, fmt.Sprintf("%s: %v, bound %v, %d bad ones before it, started %v", p, d.Round(ms), most.Round(ms), before, ok))
@@ -255,6 +258,8 @@ func (c wedge) judge(w *World, r *Relay, began time.Time) (j wedgeJudged) {
 				over = false
 			}
 		}
+		slices.Sort(took)
+		j.half = took[len(took)/2]
 		return over
 	}
 	dropped := func() bool { // what is dropped never starts
@@ -283,12 +288,15 @@ func (c wedge) judge(w *World, r *Relay, began time.Time) (j wedgeJudged) {
 	return j
 }
 
-// spendable is how many attempts an outage may cost: what a route needs to notice it, and what runs at that moment. A relay that was
-// killed has to notice it again, and what it ran may have been charged.
+// trips is how many attempts a route needs to notice an outage: of messages that fail for the first time, of as many that fail again in
+// the other half of the slots, and what runs at that moment.
+func trips(of, slots int) int { return 2*of + 2*slots + 8 }
+
+// spendable is how many attempts an outage may cost. A relay that was killed has to notice it again.
 func (w *World) spendable(of, slots int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return (of + 2*slots + 8) * (1 + len(w.faults))
+	return trips(of, slots) * (1 + len(w.faults))
 }
 
 // spentInDoubt is how many attempts the messages had spent when the first one succeeded. Where some answers are dead, and so may let a
