@@ -122,6 +122,16 @@ func (c wedge) bound(before, all int) time.Duration {
 	return d + of(4*time.Second, time.Second) // a slice shares two cores with other rows
 }
 
+// flowing is how long it may wait once the first message has succeeded, so many seconds after it was published: the route flows then, and
+// what stands before it is pulled and fails. Where some answers are dead the route may be suspended anew, and after a kill it begins anew.
+func (c wedge) flowing(before int, since time.Duration) time.Duration {
+	if !Full || c.dead > 0 || c.kills {
+		return time.Hour
+	}
+	hung := float64(before) * float64(c.hangs) / 100 * c.timeout.Seconds() / float64(c.half())
+	return max(0, since) + 3*time.Second + time.Duration((hung+float64(before)/1000)*float64(time.Second))
+}
+
 const wedgeAckWait = 2 * time.Second
 
 // isBad tells which of the messages are bad.
@@ -228,7 +238,7 @@ func (c wedge) judge(w *World, r *Relay, began time.Time) (j wedgeJudged) {
 	all := c.keys * c.perKey
 	var late []string
 	look := func() (over bool) {
-		first := w.firstStarts()
+		first, success := w.firstStarts(), w.firstSuccess()
 		j, late, over = wedgeJudged{first: time.Hour}, nil, true
 		before := 0
 		var took []time.Duration
@@ -250,6 +260,9 @@ func (c wedge) judge(w *World, r *Relay, began time.Time) (j wedgeJudged) {
 				j.first = min(j.first, at.Sub(from))
 			}
 			d, most := at.Sub(from), c.bound(before, all)
+			if !success.IsZero() {
+				most = min(most, c.flowing(before, success.Sub(from)))
+			}
 			took = append(took, d)
 			j.slowest, j.bound = max(j.slowest, d), max(j.bound, most)
 			if d > most {
@@ -305,13 +318,7 @@ func (w *World) spentInDoubt(known bool) (sum int) {
 	if !known {
 		return 0
 	}
-	var end time.Time
-	for _, run := range w.ledgers.Runs {
-		if run.OK && run.Instance == "work" && (end.IsZero() || run.End.Before(end)) {
-			end = run.End
-		}
-	}
-	most := make(map[string]int)
+	end, most := w.firstSuccess(), make(map[string]int)
 	for _, run := range w.ledgers.Runs {
 		if end.IsZero() || run.Start.Before(end) {
 			most[run.ID] = max(most[run.ID], run.Attempt-1)
@@ -321,6 +328,16 @@ func (w *World) spentInDoubt(known bool) (sum int) {
 		sum += n
 	}
 	return sum
+}
+
+// firstSuccess is when the first message of the route work had succeeded; zero when none has.
+func (w *World) firstSuccess() (end time.Time) {
+	for _, run := range w.ledgers.Runs {
+		if run.OK && run.Instance == "work" && (end.IsZero() || run.End.Before(end)) {
+			end = run.End
+		}
+	}
+	return end
 }
 
 // firstStarts are the first starts of all messages.
