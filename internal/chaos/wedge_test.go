@@ -220,8 +220,8 @@ func wedged(w *World, c wedge) {
 	produced()
 	p99 := c.judgeBeside(w, killed)
 	c.judgeRest(w, r, j)
-	w.Figure("%v: %d healthy messages started, the first after %v, half of them after %v, the last after %v, bound %v; %d attempts spent before; p99 beside %v",
-		c, j.started, j.first.Round(ms), j.half.Round(ms), j.slowest.Round(ms), j.bound.Round(ms), j.spent, p99.Round(ms))
+	w.Figure("%v: %d healthy messages started, %d dropped, the first after %v, half of them after %v, the last after %v, bound %v; %d attempts spent before; p99 beside %v",
+		c, j.started, j.missing, j.first.Round(ms), j.half.Round(ms), j.slowest.Round(ms), j.bound.Round(ms), j.spent, p99.Round(ms))
 }
 
 // wedgeJudged is what became of the healthy messages.
@@ -270,6 +270,9 @@ func (c wedge) judge(w *World, r *Relay, began time.Time) (j wedgeJudged) {
 			} else if !ok {
 				over = false
 			}
+		}
+		if j.started == 0 { // all were dropped
+			j.first = 0
 		}
 		slices.Sort(took)
 		j.half = took[len(took)/2]
