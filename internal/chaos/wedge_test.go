@@ -220,7 +220,7 @@ func wedged(w *World, c wedge) {
 	produced()
 	p99 := c.judgeBeside(w, killed)
 	c.judgeRest(w, r, j)
-	w.Figure("%v: %d healthy messages started, %d dropped, the first after %v, half of them after %v, the last after %v, bound %v; %d attempts spent before; p99 beside %v",
+	w.Figure("%v: %d healthy messages started, %d did not, the first after %v, half of them after %v, the last after %v, bound %v; %d attempts spent before; p99 beside %v",
 		c, j.started, j.missing, j.first.Round(ms), j.half.Round(ms), j.slowest.Round(ms), j.bound.Round(ms), j.spent, p99.Round(ms))
 }
 
