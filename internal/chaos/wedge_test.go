@@ -290,6 +290,9 @@ func (c wedge) judge(w *World, r *Relay, began time.Time) (j wedgeJudged) {
 		}
 		time.Sleep(50 * ms)
 	}
+	if c.forward == "drop" && len(late) == j.missing && r.dropped() >= j.missing {
+		late = nil
+	}
 	if len(late) > 0 && Full { // how late they are is worth to know
 		w.Within(3*time.Minute, func() bool { look(); return j.missing == 0 })
 	}
