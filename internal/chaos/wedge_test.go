@@ -46,6 +46,9 @@ func drawWedge(r *rand.Rand) wedge {
 		order: word("none", "key"), forward: word("stash", "giveback", "drop"), of: pick(10, 20, 50),
 		beside: r.IntN(2) == 0, kills: Full && r.IntN(3) == 0,
 	}
+	if !Full && c.order == "key" { // more ordered keys than the stash holds are red: docs/reliability.md, Red
+		c.keys, c.stash = min(c.keys, 300), 1000
+	}
 	c.perKey = 1 + r.IntN(min(3, max(1, 2*most/c.keys)))
 	switch r.IntN(4) { // one kind of trouble, or some of each
 	case 0:
