@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/internal/limit"
+	"github.com/relaymq/relay/internal/teeth"
 )
 
 // What cannot start now must not stand in the way of what can. So a message for which the stash has no room, because its route or its
@@ -213,7 +214,7 @@ func (t *turn) offerShelf(name string) {
 // recall calls back what may start soon.
 func (t *turn) recall() {
 	a := &t.aside
-	if len(a.all) == 0 || t.standsStill() {
+	if len(a.all) == 0 || t.standsStill() || teeth.Call() {
 		return
 	}
 	a.expire(t.now)

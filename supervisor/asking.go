@@ -58,6 +58,9 @@ type inquiry struct {
 
 // pace is how many are asked in a second.
 func (q *inquiry) pace(now time.Time) float64 {
+	if teeth.Pace() {
+		return 1e6
+	}
 	return max(leastPace, firstPace*math.Exp2(-float64(now.Sub(q.since))/float64(paceHalf)))
 }
 

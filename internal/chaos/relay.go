@@ -207,10 +207,21 @@ func (w *World) StartHandler(netns string) *Handler { return w.startHandler("htt
 
 func (w *World) startHandler(name, netns string) *Handler {
 	w.T.Helper()
+	return w.startHandlerAt(name, netns, "127.0.0.1:0")
+}
+
+// startHandlerAt runs an http handler that listens there.
+func (w *World) startHandlerAt(name, netns, listen string) *Handler {
+	w.T.Helper()
 	h := &Handler{w: w, Ledger: w.path(name + ".ledger"), netns: netns}
 	first := make(chan string, 1)
 	w.ledgers.Add(h.Ledger)
-	h.Proc = w.startProc(name, procOptions{netns: netns, first: func(line string) { first <- line }}, w.Bin.Chaosd, "http", "-ledger", h.Ledger)
+	h.Proc = w.startProc(name, procOptions{netns: netns, first: func(line string) {
+		select {
+		case first <- line:
+		default: // it was started again
+		}
+	}}, w.Bin.Chaosd, "http", "-ledger", h.Ledger, "-listen", listen)
 	select {
 	case h.addr = <-first:
 	case <-time.After(10 * time.Second):
@@ -224,7 +235,7 @@ func (w *World) startHandler(name, netns string) *Handler {
 // URL for one instance of relay.
 func (h *Handler) URL(instance string) string { return "http://" + h.addr + "/h/" + instance }
 
-// Mode makes the handler ok, slow, hang or down.
+// Mode makes the handler ok, slow, hang, dead or down.
 func (h *Handler) Mode(mode string) {
 	h.w.T.Helper()
 	h.w.Note("handler %s", mode)

@@ -6,6 +6,8 @@
 //	fence   a lease that may be lost is taken for a good one: late NAKs, parks and dead letters are sent
 //	record  the attempts of a message that failed are not written down
 //	fresh   a waiting route probes only with messages that failed before
+//	call    what is aside is never called back
+//	pace    a route in doubt asks as fast as its slots can
 //	question  callers are not asked whether they still want a message
 //	lend    the fallback of a route gets nothing of what waits
 //	expect  a dead letter is stored whether it is there already or not

@@ -20,5 +20,11 @@ func Expect() bool { return false }
 // Question tells whether callers are not asked.
 func Question() bool { return false }
 
+// Call tells whether nothing that is aside is called back.
+func Call() bool { return false }
+
+// Pace tells whether a route in doubt asks as fast as it can.
+func Pace() bool { return false }
+
 // Lend tells whether a fallback gets no message that waits.
 func Lend() bool { return false }

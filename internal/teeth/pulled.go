@@ -10,7 +10,10 @@ import (
 
 var pulled = strings.Split(os.Getenv("CHAOS_PULLED"), ",")
 
-var acks, fence, record, expect, fresh, question, lend = has("acks"), has("fence"), has("record"), has("expect"), has("fresh"), has("question"), has("lend")
+var (
+	acks, fence, record, expect       = has("acks"), has("fence"), has("record"), has("expect")
+	fresh, call, pace, question, lend = has("fresh"), has("call"), has("pace"), has("question"), has("lend")
+)
 
 func has(name string) bool { return slices.Contains(pulled, name) }
 
@@ -31,6 +34,12 @@ func Expect() bool { return expect }
 
 // Question tells whether callers are not asked.
 func Question() bool { return question }
+
+// Call tells whether nothing that is aside is called back.
+func Call() bool { return call }
+
+// Pace tells whether a route in doubt asks as fast as it can.
+func Pace() bool { return pace }
 
 // Lend tells whether a fallback gets no message that waits.
 func Lend() bool { return lend }

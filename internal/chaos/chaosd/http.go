@@ -16,10 +16,12 @@ import (
 	"github.com/relaymq/relay/internal/chaos/ledger"
 )
 
-// httpHandler answers POST /h/<instance of relay>. POST /mode/<mode> makes it ok, slow, hang or down for everybody.
+// httpHandler answers POST /h/<instance of relay>. POST /mode/<mode> makes it ok, slow, hang, dead or down for
+// everybody. /count is how many requests came.
 type httpHandler struct {
 	book *ledger.Writer
 	mode atomic.Pointer[string]
+	came atomic.Int64
 	seen sync.Map // ids of scripts that do something once
 }
 
@@ -46,6 +48,7 @@ func runHTTP(args []string) error {
 		mode := r.PathValue("mode")
 		h.mode.Store(&mode)
 	})
+	mux.HandleFunc("/count", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, h.came.Load()) })
 	return http.Serve(l, mux)
 }
 
@@ -54,6 +57,7 @@ func (h *httpHandler) message(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // relay was cut while it sent: no handler has started
 	}
+	h.came.Add(1)
 	mode := *h.mode.Load()
 	if mode == "down" {
 		http.Error(w, "down", http.StatusServiceUnavailable)
@@ -75,8 +79,8 @@ func (h *httpHandler) message(w http.ResponseWriter, r *http.Request) {
 	switch mode {
 	case "slow":
 		sleep += 300 * time.Millisecond
-	case "hang":
-		do = "hang"
+	case "hang", "dead":
+		do = mode
 	}
 	if sleep > 0 {
 		time.Sleep(sleep) // whatever became of relay meanwhile
@@ -90,6 +94,9 @@ func (h *httpHandler) message(w http.ResponseWriter, r *http.Request) {
 	case do == "hang":
 		<-r.Context().Done()
 		return
+	case do == "cut":
+		h.book.End(s.ID, false, run)
+		panic(http.ErrAbortHandler)
 	case strings.HasPrefix(do, "status"):
 		status, _ = strconv.Atoi(do[len("status"):])
 	}
