@@ -28,6 +28,7 @@ type aside struct {
 	open    []*shelf // of these two, from which messages may be called
 	called  list[absentee]
 	bytes   int       // of those that are called
+	turn    bool      // the newest is called next
 	swept   time.Time // when those were last forgotten whose time is over
 }
 
@@ -69,7 +70,7 @@ const (
 	// crash nobody knows any more what to call back.
 	asideFor  = 30 * time.Second
 	asideMost = 8 * time.Minute
-	asideRate = 300
+	asideRate = 100
 	// calledWithin is how long a message that was called may take to come.
 	calledWithin = 1500 * time.Millisecond
 	// notWorthIt is how soon a message must come by itself that is not called back.
@@ -266,9 +267,9 @@ func (t *turn) recallAll() {
 			a.offer(s)
 		}
 	}
-	for a.fresh.n > 0 && t.mayCall(most+t.slots.retries.keys.len()+t.slots.hangs.keys.len()) { // these do not wait for retries
+	for a.fresh.n > 0 && a.fresh.called+t.window.back < most && a.bytes < MaxWindowBytes { // whatever else is called, or waits
 		e := a.fresh.first()
-		if a.called.n%2 == 1 { // the newest and the oldest in turn
+		if a.turn = !a.turn; a.turn { // the newest and the oldest in turn
 			e = a.fresh.last()
 		}
 		t.recallOne(&a.fresh, e)
@@ -282,7 +283,9 @@ func (t *turn) recallAll() {
 func (t *turn) mayCall(most int) bool {
 	s := &t.slots
 	waiting := s.ready[returned].len() + s.retries.keys.len() + s.hangs.keys.len()
-	return t.aside.called.n+t.order.called+waiting < most && t.aside.bytes < MaxWindowBytes
+	a := &t.aside
+	others := max(a.called.n, t.order.called) - a.fresh.called
+	return others+waiting < most && a.bytes < MaxWindowBytes
 }
 
 // wantsMore tells whether so little of a key, or for a bucket, is at hand that more should come.
@@ -306,12 +309,8 @@ func (t *turn) recallToAsk() {
 	if t.route.is() != Probing {
 		return
 	}
-	ahead := 1
-	if !t.oneByOne() {
-		ahead = max(4, int(q.pace(t.now)/3))
-	}
-	ahead = min(ahead, max(1, t.opts.StashMessages/2))
-	called := a.fresh.called + a.judged.called + t.order.called
+	ahead := t.ahead()
+	called := a.judged.called + max(a.fresh.called, t.order.called)
 	for have := q.good.n + q.fresh.n + called; have < ahead && a.fresh.n > 0; have++ {
 		e := a.fresh.first()
 		if have%2 == 1 {
@@ -330,7 +329,7 @@ func (t *turn) recallOne(s *shelf, e *absentee) {
 	if t.opts.Ordered {
 		a.drop(e)
 		if k := t.keys[e.key]; k != nil {
-			t.callHead(k)
+			t.callHead(k, &s.called)
 		}
 		return
 	}

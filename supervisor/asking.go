@@ -164,7 +164,15 @@ func (t *turn) readyToAsk() int {
 	if t.oneByOne() {
 		return 1
 	}
-	return 2 * t.opts.Concurrency
+	return max(2*t.opts.Concurrency, t.ahead())
+}
+
+// ahead is how many messages are to be here, or on their way, to keep up with the pace.
+func (t *turn) ahead() int {
+	if t.oneByOne() {
+		return 1
+	}
+	return max(4, int(t.route.inquiry.pace(t.now)/3))
 }
 
 // mayBeAsked tells whether fewer than so many are at hand, and whether m could be one of them.
@@ -403,7 +411,8 @@ func (s *routeProbing) attend(t *turn) {
 	}
 }
 
-// askable is the best question of the messages of k with such a past: the one with the fewest attempts, then the oldest one. One
+// askable is the best question of the messages of k with such a past: of those that nobody has judged the one that is here for the longest time, of
+// the others the one with the fewest attempts, then the oldest one. One
 // that failed as a question may be asked before its own delay is over. Of an ordered key it can be the first message only.
 func (t *turn) askable(k *key, with past) (best *Message) {
 	if t.opts.Ordered {
@@ -412,13 +421,24 @@ func (t *turn) askable(k *key, with past) (best *Message) {
 		}
 		return nil
 	}
+	if with == unjudged {
+		if k.held.n+k.later.n == k.failedHeld {
+			return nil
+		}
+		for m := range k.held.all() {
+			if m.past() == with {
+				return m
+			}
+		}
+		return nil
+	}
+	if k.failedHeld == 0 {
+		return nil
+	}
 	for m := range k.held.all() {
 		if m.past() == with && (best == nil || before(m, best)) {
 			best = m
 		}
-	}
-	if with == unjudged {
-		return best
 	}
 	for m := range k.later.all() {
 		if m.probes > 0 && (best == nil || before(m, best)) {

@@ -63,7 +63,7 @@ func (g *Group) Ended(key string, sequence uint64) {
 // Renumbered says that sequences begin anew: what an ordered group expects to come again never will.
 func (g *Group) Renumbered() {
 	t := g.lock()
-	t.order.gate, t.order.called = gate{}, 0
+	t.order.gate, t.order.called, t.aside.fresh.called, t.aside.judged.called = gate{}, 0, 0, 0
 	for _, k := range t.keys {
 		k.outside = outside{}
 		t.attend(k)

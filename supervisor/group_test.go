@@ -160,16 +160,16 @@ func TestGroup_outageBehindManyKeysTripsTheRoute(t *testing.T) {
 			}
 			return ok
 		}
-		for seq := range uint64(3000) {
+		for seq := range uint64(800) {
 			b.send(handle, fmt.Sprint("k", seq), seq+1)
 		}
 		time.Sleep(2 * time.Hour)
-		if n := len(b.allStarts()); n > 5000 {
+		if n := len(b.allStarts()); n > 2800 {
 			t.Errorf("%d starts during the outage", n) // each message once, and then one every four seconds
 		}
 		down.Store(false)
 		time.Sleep(time.Hour)
-		for seq := range uint64(3000) {
+		for seq := range uint64(800) {
 			b.wantFinal(seq+1, AckMessage)
 		}
 		b.close()

@@ -22,6 +22,7 @@ type key struct {
 	// in the order of the stream, and it has no others than fresh and held.
 	fresh, returned, held, later list[Message]
 	failedHeld                   int // in the stash, of those that failed before
+	guests                       int // messages of it in the stash beyond its bound
 	outside                      outside
 
 	runs       int       // hung ones not counted

@@ -313,7 +313,7 @@ func TestLimits_regressionARouteOfTwoLimitsDoesNotStarve(t *testing.T) {
 					}
 				}
 				time.Sleep(5 * time.Second)
-				if x, y, z := ran.of("x"), ran.of("y"), ran.of("z"); z < (x+y)/2/10 || z < 20 {
+				if x, y, z := ran.of("x"), ran.of("y"), ran.of("z"); z < (x+y)/2/10 || z < 15 {
 					t.Errorf("x ran %d, y %d, z %d", x, y, z)
 				}
 				for _, b := range benches {

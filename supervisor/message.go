@@ -59,6 +59,7 @@ type Message struct {
 
 	probes  int      // failed probes, which spend no attempt
 	called  bool     // it is here because it was called back
+	guest   bool     // it is in the stash, beyond its bound
 	unsaved bool     // Attempts or FirstFailure changed here, and the owner has not heard of it
 	storing bool     // the owner is storing its last failure; see remember.go
 	parting *Outcome // its settlement, which waits for that

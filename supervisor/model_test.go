@@ -457,7 +457,7 @@ func (m *model) verify() {
 	defer t.unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	window, stash, failing, kids := usage{}, usage{}, usage{}, len(t.nursery.births)
+	window, stash, guests, failing, kids := usage{}, usage{}, usage{}, usage{}, len(t.nursery.births)
 	probes, retries, lent := 0, 0, 0
 	for _, l := range []*list[run]{&t.slots.running, &t.slots.overdue} {
 		for r := range l.all() {
@@ -478,7 +478,11 @@ func (m *model) verify() {
 		}
 		for _, l := range []*list[Message]{&k.held, &k.later} {
 			for m := range l.all() {
-				stash.add(m)
+				if m.guest {
+					guests.add(m)
+				} else {
+					stash.add(m)
+				}
 				if m.judged() {
 					failing.add(m)
 				}
@@ -496,6 +500,9 @@ func (m *model) verify() {
 	}
 	if lent > t.fallback.lent || t.fallback.lent > t.fallback.Concurrency {
 		b.fault("keys have lent %d messages, the group %d, the fallback has %d slots", lent, t.fallback.lent, t.fallback.Concurrency)
+	}
+	if guests != t.stash.guests || guests.messages > firstPace {
+		b.fault("counted %+v guests, the group says %+v", guests, t.stash.guests)
 	}
 	if window != t.window.usage || stash != t.stash.usage || kids > t.nursery.kids {
 		b.fault("counted %+v, %+v, %d; the group says %+v, %+v, %d", window, stash, kids, t.window.usage, t.stash.usage, t.nursery.kids)

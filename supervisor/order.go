@@ -29,6 +29,7 @@ type absent struct {
 	due    time.Time // its own delay is over; it is not called back before
 	work   Work      // nil: it was never here
 	called bool
+	count  *int // of those that were called with it; may be nil
 	beside bool // its owner has it, and brings it back: however long that takes
 }
 
@@ -86,6 +87,9 @@ func (o *outside) back(seq uint64) {
 	if a.called {
 		o.called--
 		*o.all--
+		if a.count != nil {
+			*a.count--
+		}
 	}
 	if delete(o.absent, seq); len(o.absent) == 0 {
 		*o = outside{}
@@ -127,13 +131,16 @@ func (t *turn) expectAbsent() {
 	}
 }
 
-// call returns at most n of those that can be called back, the smallest sequences first.
-func (o *outside) call(n int) (list []Work) {
+// call returns at most n of those that can be called back, the smallest sequences first. Count is how many are on their way, if it is not nil.
+func (o *outside) call(n int, count *int) (list []Work) {
 	for len(list) < n && len(o.uncalled) > 0 {
 		if a := o.absent[heap.Pop(&o.uncalled).(uint64)]; a != nil && a.work != nil && !a.called {
-			a.called = true
+			a.called, a.count = true, count
 			o.called++
 			*o.all++
+			if count != nil {
+				*count++
+			}
 			list = append(list, a.work)
 		}
 	}
@@ -156,14 +163,14 @@ func (t *turn) callBack(k *key) {
 		if t.order.called < t.opts.StashMessages/2 {
 			n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stash.keys.n)))
 		}
-		t.callSome(k, n)
+		t.callSome(k, n, nil)
 	}
 }
 
 // callHead is callBack for the first of them only, also while the route asks.
-func (t *turn) callHead(k *key) { t.callSome(k, 1) }
+func (t *turn) callHead(k *key, count *int) { t.callSome(k, 1, count) }
 
-func (t *turn) callSome(k *key, n int) {
+func (t *turn) callSome(k *key, n int, count *int) {
 	if len(k.outside.absent) == 0 || k.outside.called > 0 || k.is(Waiting) || k.is(Suspended) || t.standsStill() {
 		return
 	}
@@ -178,7 +185,7 @@ func (t *turn) callSome(k *key, n int) {
 		t.alarm.wake(k, due)
 		return
 	}
-	for _, w := range k.outside.call(n) {
+	for _, w := range k.outside.call(n, count) {
 		t.call(func() { w.CallBack(time.Time{}) })
 	}
 	if ready := t.order.callsReady; t.now.After(ready.Add(calledFor)) {
@@ -202,16 +209,29 @@ func (t *turn) orderedRoom(messages int) int {
 	case t.now.Before(t.order.callsReady):
 		return 0
 	case t.order.called > 0 && t.now.Sub(t.order.callsReady) < progressWithin:
-		least = t.order.called
+		least = t.order.called + t.glance(glanceEvery)
 	case t.now.Sub(t.order.progress) < progressWithin:
-		least = 0
+		least = t.glance(glanceEvery)
 	case t.now.Before(t.order.gate.until):
 		// Nearly all that comes would have to go back. What is waited for comes first.
-		if least = 0; t.now.Sub(t.order.glanced) >= meterPeriod {
-			least, t.order.glanced = t.opts.Concurrency, t.now
-		}
+		least = t.glance(meterPeriod)
 	}
 	return min(messages, max(t.stash.room(), least))
+}
+
+// glanceEvery is how often some messages are asked for although the stash is full and its keys go on: others may be healthy.
+const glanceEvery = 50 * time.Millisecond
+
+// glance is how many are asked for, so often.
+func (t *turn) glance(every time.Duration) int {
+	if t.now.Sub(t.order.glanced) < every {
+		return 0
+	}
+	t.order.glanced = t.now
+	if s := &t.stash; 4*s.failed.messages >= s.most.messages {
+		return max(t.opts.Concurrency, 256) // what comes again comes before what is new, and here much of it does
+	}
+	return max(t.opts.Concurrency, 32)
 }
 
 // away notes that a message of an ordered key leaves, to come again at due.

@@ -7,6 +7,7 @@ type stash struct {
 	usage
 	most   usage
 	failed usage     // of them, those that failed before
+	guests usage     // beyond that, what the route in doubt is about to ask: few, however small the stash is
 	keys   list[key] // with messages in it, least recently active first
 	// failedKeys are those with messages in it that failed before.
 	failedKeys list[key]
@@ -14,7 +15,12 @@ type stash struct {
 
 // put counts a message that was put in one of k's lines.
 func (s *stash) put(k *key, m *Message) {
-	s.add(m)
+	if m.guest {
+		s.guests.add(m)
+		k.guests++
+	} else {
+		s.add(m)
+	}
 	if m.judged() {
 		s.failed.add(m)
 		if k.failedHeld++; k.failedHeld == 1 {
@@ -28,7 +34,13 @@ func (s *stash) put(k *key, m *Message) {
 
 // take counts a message out.
 func (s *stash) take(k *key, m *Message) {
-	s.took(m)
+	if m.guest {
+		s.guests.took(m)
+		k.guests--
+		m.guest = false
+	} else {
+		s.took(m)
+	}
 	if m.judged() {
 		s.failed.took(m)
 		if k.failedHeld--; k.failedHeld == 0 {
@@ -80,20 +92,33 @@ func (s *stash) room() int {
 func (s *stash) idlest(route State) *key {
 	if route != Flowing {
 		for k := range s.keys.all() {
-			if !k.flows() {
+			if !k.flows() && k.stashed() {
 				return k // the others may be asked as probes
 			}
+		}
+	}
+	for k := range s.keys.all() {
+		if k.stashed() {
+			return k
 		}
 	}
 	return s.keys.first()
 }
 
+// stashed tells whether messages of k are in the stash that are no guests.
+func (k *key) stashed() bool { return k.held.n+k.later.n > k.guests }
+
 // oldest is the message that k gives back first.
 func (k *key) oldest() *Message {
-	if m := k.held.first(); m != nil {
+	for m := range k.held.all() {
+		if !m.guest {
+			return m
+		}
+	}
+	if m := k.later.last(); m != nil {
 		return m
 	}
-	return k.later.last()
+	return k.held.first()
 }
 
 // oldestFailed is the message, of those that failed, that k gives back first.
@@ -166,11 +191,18 @@ func (t *turn) pushStash(k *key, m *Message) {
 	default:
 		k.held.push(&m.place, m)
 	}
+	m.guest = t.asksSoon(k, m)
 	t.stash.put(k, m)
 	t.offer(k)
 	if !t.route.flows() {
 		t.line(k)
 	}
+}
+
+// asksSoon tells whether m is among those that the route in doubt keeps at hand to ask.
+func (t *turn) asksSoon(k *key, m *Message) bool {
+	g := &t.stash.guests
+	return !t.route.flows() && k.flows() && !m.judged() && g.messages < t.ahead() && g.bytes+m.Size <= MaxWindowBytes
 }
 
 // leaveWindow has the messages of k that cannot start now make room in the window for others.

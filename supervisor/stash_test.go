@@ -80,9 +80,9 @@ func TestAside_staysAwayLongerEachTime(t *testing.T) {
 			turn.aside.all[asideID{sequence: n}] = &absentee{}
 		}
 		turn.unlock()
-		most := 40_000 * time.Second / asideRate
+		most := 40_000 * time.Second / asideRate // 400 s
 		for returns, want := range map[int]time.Duration{
-			-1: asideFor, 0: asideFor, 1: 2 * asideFor, 2: 4 * asideFor, 3: most, 1000: most,
+			-1: asideFor, 0: asideFor, 1: 2 * asideFor, 3: 8 * asideFor, 4: most, 1000: most,
 		} {
 			for range 100 {
 				if d := overflow(&Message{Returns: returns}); d < want/2 || d > want*3/2 {
@@ -111,7 +111,7 @@ func TestAside_aRouteThatWaitsAsksForMoreUntilManyAreAside(t *testing.T) {
 		b := newBench(t, Options{Concurrency: 4, StashMessages: 10, Config: Config{RouteTripAfter: new(8)}})
 		b.redeliver = false
 		tripAway(b, 8)
-		for n := range uint64(MaxAside + 10) {
+		for n := range uint64(MaxAside + 20) {
 			if room, flows := b.g.Free(); len(b.g.turn.aside.all) < MaxAside && room.Messages < 100 || flows {
 				t.Fatalf("free %+v, flows %v, after %d messages", room, flows, n)
 			}

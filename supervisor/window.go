@@ -14,6 +14,7 @@ func (u *usage) took(m *Message) { u.messages, u.bytes = u.messages-1, u.bytes-m
 type window struct {
 	usage
 	alone usage // of that, what must run alone
+	back  int   // of that, what was called back
 	meter meter
 	// Free was asked, and its asker wants to know when no more than lowWater messages are left.
 	asked    bool
@@ -29,6 +30,9 @@ const (
 
 func (w *window) put(m *Message) {
 	w.add(m)
+	if m.called {
+		w.back++
+	}
 	if m.Alone {
 		w.alone.add(m)
 	}
@@ -36,6 +40,9 @@ func (w *window) put(m *Message) {
 
 func (w *window) take(m *Message) {
 	w.took(m)
+	if m.called {
+		w.back--
+	}
 	if m.Alone {
 		w.alone.took(m)
 	}
