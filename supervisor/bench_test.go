@@ -263,8 +263,9 @@ func newBench(t *testing.T, opts Options) *bench {
 }
 
 // change gives the group other options, while nothing else is under way.
-func (b *bench) change(rev Revision, child string) {
+func (b *bench) change(rev Revision, child string) (interrupt func() int) {
 	synctest.Wait()
+	rev.Retry.Jitter, rev.Config.Restart.Jitter = new(0.0), new(0.0)
 	to := rev.Options.withDefaults()
 	b.mu.Lock()
 	was := b.most
@@ -279,9 +280,10 @@ func (b *bench) change(rev Revision, child string) {
 		b.child = child
 	}
 	b.mu.Unlock()
-	b.g.Change(rev)
+	interrupt = b.g.Change(rev)
 	b.mu.Lock() // what reads the options under it comes after the change
 	defer b.mu.Unlock()
+	return interrupt
 }
 
 // settle has the bounds of now hold, for all that does not run since before a change. Nothing else may be under way.

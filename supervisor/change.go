@@ -68,16 +68,22 @@ func (t *turn) releaseHandler(h *handler) {
 	}
 }
 
-// Change gives the group other options. One change comes after the other.
-func (g *Group) Change(rev Revision) {
+// Change gives the group other options. One change comes after the other. What it returns interrupts what still runs of the handlers that
+// this change replaced, as Close does, and returns how many that are.
+func (g *Group) Change(rev Revision) (interrupt func() int) {
 	o := rev.Options.withDefaults()
 	t := g.lock()
 	t.takeOptions(o)
+	var was *handler
+	var inner func() int
+	if rev.Ended != nil {
+		was = t.nursery.handler
+	}
 	if rev.Ended != nil {
 		t.changeHandler(rev.Ended)
 	}
 	if o.Fallback != nil && t.fallback.group != nil {
-		t.changeFallback(*o.Fallback, rev.FallbackEnded)
+		t.changeFallback(*o.Fallback, rev.FallbackEnded, &inner)
 	}
 	t.boundStash()
 	for _, k := range t.keys {
@@ -88,6 +94,15 @@ func (g *Group) Change(rev Revision) {
 	t.call(t.opts.More)
 	t.rearm()
 	t.unlock()
+	return func() (n int) {
+		if was != nil {
+			n = g.interruptOf(was)
+		}
+		if inner != nil {
+			n += inner()
+		}
+		return n
+	}
 }
 
 // takeOptions has the options count from now on, with all that follows from them.
@@ -194,8 +209,8 @@ func (t *turn) changeChild(k *key) {
 	}
 }
 
-// changeFallback is Change for the second handler.
-func (t *turn) changeFallback(o Fallback, ended func()) {
+// changeFallback is Change for the second handler. It sets interrupt when the turn ends.
+func (t *turn) changeFallback(o Fallback, ended func(), interrupt *func() int) {
 	f := &t.fallback
 	failing := f.Failing
 	f.Fallback = o.withDefaults(t.opts)
@@ -213,7 +228,7 @@ func (t *turn) changeFallback(o Fallback, ended func()) {
 		f.row, f.since, f.err = 0, time.Time{}, nil
 	}
 	inner, rev := f.group, Revision{Options: f.options(t.opts), Ended: ended}
-	t.call(func() { inner.Change(rev) })
+	t.call(func() { *interrupt = inner.Change(rev) })
 }
 
 // Former is how many runs of former handlers there are, without those that were given up; with those of the fallback.
@@ -234,13 +249,13 @@ func (g *Group) Former() (n int) {
 	return n
 }
 
-// InterruptFormer cancels what former handlers still run, and gives up those that do not return within a second. That spends no
-// attempt. It returns how many they are.
-func (g *Group) InterruptFormer() (n int) {
+// interruptOf cancels what a former handler still runs, and gives up what does not return within a second. That spends no attempt.
+func (g *Group) interruptOf(h *handler) (n int) {
 	t := g.lock()
+	defer t.unlock()
 	for _, runs := range []*list[run]{&t.slots.overdue, &t.slots.running} { // in this order: those that run get there
 		for r := range runs.all() {
-			if !t.former(r) {
+			if r.child.of != h {
 				continue
 			}
 			n++
@@ -253,11 +268,6 @@ func (g *Group) InterruptFormer() (n int) {
 				t.alarm.arm(r.hangs())
 			}
 		}
-	}
-	inner := t.fallback.group
-	t.unlock()
-	if inner != nil {
-		n += inner.InterruptFormer()
 	}
 	return n
 }

@@ -102,8 +102,8 @@ func TestChange_interruptedRunsOfTheFormerHandlerSpendNoAttempt(t *testing.T) {
 		synctest.Wait()
 		opts.Shared = "new"
 		ended := false
-		b.change(Revision{Options: opts, Ended: func() { ended = true }}, "new")
-		if n := b.g.InterruptFormer(); n != 2 {
+		interrupt := b.change(Revision{Options: opts, Ended: func() { ended = true }}, "new")
+		if n := interrupt(); n != 2 {
 			t.Errorf("%d are interrupted", n)
 		}
 		time.Sleep(time.Minute)
