@@ -258,7 +258,7 @@ func (m *message) known(rec ack.Record, b *batch) {
 		s.Solo = ""
 		m.suspect, m.Alone = s, true
 	}
-	if rec.Dead == "" && rec.Crashes >= rt.cfg.Retry.MaxCrashes {
+	if rec.Dead == "" && rec.Crashes >= rt.now().Retry.MaxCrashes {
 		rec.Dead = supervisor.ReasonCrash
 		attempts += rec.Crashes // each was a start
 	}

@@ -128,7 +128,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 	if due.IsZero() {
 		due = time.Now()
 	}
-	switch err := m.park(origin, due, max(1, rt.cfg.Retry.ParkMax/asideShare), asidePatience); {
+	switch err := m.park(origin, due, max(1, rt.now().Retry.ParkMax/asideShare), asidePatience); {
 	case err == nil:
 		a.again.Store(0)
 		if n := rt.count.aside.Add(1); n%asideTold == 1 {

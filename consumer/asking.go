@@ -265,7 +265,7 @@ func (rt *route) feed() {
 	if a.feeding {
 		return // whoever feeds looks again
 	}
-	for a.feeding = true; len(a.unheard) > 0 && a.released <= rt.cfg.Concurrency; {
+	for a.feeding = true; len(a.unheard) > 0 && a.released <= rt.now().Concurrency; {
 		q := a.unheard[0]
 		a.unheard[0], a.unheard = nil, a.unheard[1:]
 		if !a.take(q) {

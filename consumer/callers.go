@@ -157,7 +157,7 @@ func (m *message) askInSlot(ctx context.Context, timeout time.Duration, saidYes 
 	answer, ok := asked.Wait(ctx, min(promptly, timeout))
 	if rest := timeout - promptly; !ok && rest > 0 && ctx.Err() == nil {
 		// Callers who never answer must leave slots to the others.
-		if n := rt.callers.silent.Add(1); int(n) > max(1, rt.cfg.Concurrency/2) {
+		if n := rt.callers.silent.Add(1); int(n) > max(1, rt.now().Concurrency/2) {
 			rt.callers.silent.Add(-1)
 			rt.count.answers[answerAgain].Add(1)
 			return askLater(), false

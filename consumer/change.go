@@ -27,7 +27,8 @@ var ErrNotRunning = errors.New("relay is not running")
 type Change struct {
 	// Add are routes of names that are not there.
 	Add []Route
-	// Update are routes of names that are there: each ends, and begins anew as it is here.
+	// Update are routes of names that are there. One that differs in nothing but Concurrency, Rate, Burst, Timeout, Retry, Supervisor, Stash,
+	// Batch, Use, and its handlers, which are of the same types, changes in place. Each other one ends, and begins anew as it is here.
 	Update []Route
 	// Remove are names of routes that end.
 	Remove []string
@@ -46,6 +47,8 @@ func (c Change) names() (list []string) {
 type Changed struct {
 	Added   []string `json:"added,omitempty"`
 	Updated []string `json:"updated,omitempty"`
+	// Live are those of Updated that changed in place: they did not stop, and handlers in flight go on.
+	Live []string `json:"live,omitempty"`
 	// Restarted routes began anew because they share a durable with one that changed.
 	Restarted []string  `json:"restarted,omitempty"`
 	Removed   []Removed `json:"removed,omitempty"`
@@ -72,8 +75,10 @@ func (r *Relay) Add(ctx context.Context, rt Route) error {
 	return err
 }
 
-// Update ends the route of that name and begins it anew as it is given. Messages that wait are given back, and come again. The handler may be the same
-// object; it is stopped and started if it can be. See [Relay.Change].
+// Update has the route of that name be as it is given: in place, or by ending it and beginning it anew, as [Change.Update] says. In place, a
+// handler that is another object is started before it is used, and the former one stopped when its last run has ended, or was interrupted after
+// [Config.Drain]. A route that ends gives back the messages that wait, which come again; its handler may be the same object, and is stopped
+// and started if it can be. See [Relay.Change].
 func (r *Relay) Update(ctx context.Context, rt Route) (Changed, error) {
 	return r.Change(ctx, Change{Update: []Route{rt}})
 }
@@ -94,7 +99,10 @@ func (r *Relay) Check(ctx context.Context, c Change) error {
 		return err
 	}
 	defer leave()
-	_, err = r.plot(ctx, c)
+	p, err := r.plot(ctx, c)
+	if err == nil {
+		p.discard()
+	}
 	return err
 }
 
@@ -112,7 +120,11 @@ func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
 	if err != nil {
 		return Changed{}, err
 	}
+	if err := p.prepareAll(ctx); err != nil {
+		return Changed{}, err
+	}
 	if !r.commit(p) {
+		p.undo(ctx)
 		return Changed{}, ErrNotRunning
 	}
 	return p.run(), nil
@@ -153,6 +165,7 @@ type plot struct {
 	before  map[string]*route // those that end
 	after   map[string]*route // those that begin
 	removed []Removed
+	lives   map[string]*becoming // what changes in place
 }
 
 // plot checks a change. What it makes on the server is of no effect by itself: a subject more of the dead letters, and the entry of
@@ -170,6 +183,10 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.lives = r.becomings(c, cfgs)
+	for name := range p.lives {
+		delete(cfgs, name)
+	}
 	// The durables that the routes are to read, which may be those of others.
 	places := make(map[string]string) // of the durable, by route
 	for name, cfg := range cfgs {
@@ -183,7 +200,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 		}
 		places[name] = stream + "/" + cfg.Durable
 	}
-	names := c.names()
+	names := slices.DeleteFunc(c.names(), func(name string) bool { return p.lives[name] != nil })
 	r.mu.Lock()
 	for _, u := range r.units {
 		shares := slices.ContainsFunc(u.main.routes, func(rt *route) bool { return slices.Contains(names, rt.cfg.Name) })
@@ -198,8 +215,13 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	for _, u := range p.ends {
 		for _, rt := range u.main.routes {
 			p.before[rt.cfg.Name] = rt
+			if b := p.lives[rt.cfg.Name]; b != nil { // it begins anew with others
+				cfgs[rt.cfg.Name] = b.cfg
+				names = append(names, rt.cfg.Name)
+				delete(p.lives, rt.cfg.Name)
+			}
 			if _, given := cfgs[rt.cfg.Name]; !given && !slices.Contains(c.Remove, rt.cfg.Name) {
-				cfgs[rt.cfg.Name] = rt.cfg
+				cfgs[rt.cfg.Name] = *rt.now()
 			}
 		}
 	}
@@ -215,7 +237,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	units, faults := r.plan(ctx, list, r.once)
 	for _, rt := range list {
 		if slices.Contains(names, rt.cfg.Name) {
-			if err := checkHandler(ctx, rt.cfg); err != nil {
+			if err := checkHandler(ctx, *rt.now()); err != nil {
 				faults = append(faults, &SetupError{rt.cfg.Name, err})
 			}
 		}
@@ -227,11 +249,20 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 			}
 		}
 	}
-	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
+	for _, name := range slices.Sorted(maps.Keys(p.lives)) {
+		if err := checkHandler(ctx, p.lives[name].cfg); err != nil {
+			faults = append(faults, &SetupError{name, err})
+		}
 	}
-	p.begins = units
-	return p, p.preflight(ctx, list)
+	err = errors.Join(faults...)
+	if p.begins = units; err == nil && len(list) > 0 {
+		err = p.preflight(ctx, list)
+	}
+	if err != nil {
+		p.discard()
+		return nil, err
+	}
+	return p, nil
 }
 
 // together checks the routes of a change by themselves and returns those that are given, by name.
@@ -364,8 +395,9 @@ func (r *Relay) commit(p *plot) bool {
 	for _, u := range p.ends {
 		u.closing = true
 	}
-	for name := range p.before {
+	for name, before := range p.before {
 		if rt := p.after[name]; rt != nil {
+			rt.former.Store(before)
 			rt.follows.Store(time.Now().UnixNano())
 		}
 	}
@@ -393,6 +425,9 @@ func (r *Relay) commit(p *plot) bool {
 // run ends what ends and begins what begins.
 func (p *plot) run() Changed {
 	r := p.relay
+	for _, name := range slices.Sorted(maps.Keys(p.lives)) {
+		p.lives[name].make()
+	}
 	for _, rt := range p.after {
 		r.enter(rt)
 		r.follower.join(rt)
@@ -423,6 +458,7 @@ func (p *plot) run() Changed {
 			<-u.tried
 			for _, rt := range u.main.routes {
 				rt.follows.Store(0)
+				rt.former.Store(nil)
 			}
 		})
 	}
@@ -434,6 +470,7 @@ func (p *plot) run() Changed {
 	for _, rt := range p.change.Update {
 		done.Updated = append(done.Updated, rt.Name)
 	}
+	done.Live = slices.Sorted(maps.Keys(p.lives))
 	names := p.change.names()
 	for _, name := range slices.Sorted(maps.Keys(p.after)) {
 		if !slices.Contains(names, name) {
@@ -450,7 +487,7 @@ func (p *plot) run() Changed {
 		r.metrics.forget(name)
 		r.book.Remove(ownLimit(name))
 	}
-	r.log.Info("routes changed", "added", done.Added, "updated", done.Updated, "restarted", done.Restarted, "removed", p.change.Remove,
+	r.log.Info("routes changed", "added", done.Added, "updated", done.Updated, "live", done.Live, "restarted", done.Restarted, "removed", p.change.Remove,
 		"interrupted", done.Interrupted)
 	return done
 }

@@ -277,6 +277,7 @@ func TestChange_whileRelayEnds(t *testing.T) {
 	w.publish("orders.a", 1)
 	<-started
 	changed := make(chan error, 1)
+	route.Subjects = []string{"orders.a", "orders.a.>"} // with which it begins anew
 	go func() {
 		_, err := r.Update(context.Background(), route)
 		changed <- err

@@ -89,7 +89,7 @@ func (s *source) risks(c jetstream.StreamConfig) []string {
 	}
 	span := time.Duration(0)
 	for _, rt := range s.routes {
-		span = max(span, rt.cfg.Retry.MaxAge)
+		span = max(span, rt.now().Retry.MaxAge)
 	}
 	return provision.Risks(c, span)
 }

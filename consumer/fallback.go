@@ -85,22 +85,31 @@ func (f Fallback) slotTime(r Route) time.Duration {
 	return r.slotTime()
 }
 
-// fallbackOptions are those of the route's group; nil without a fallback.
-func (rt *route) fallbackOptions() *supervisor.Fallback {
-	f := rt.cfg.Fallback
+// fallbackPart is what has attempts of the fallback; nil without one. A life that is given is of the same handler.
+func (rt *route) fallbackPart(cfg Route, life *sharedLife) *part {
+	f := cfg.Fallback
 	if f == nil {
 		return nil
 	}
 	_, outside := f.Handler.(Outside)
-	p := &part{
-		handler: rt.wrap(f.Handler), shared: newSharedLife(f.Handler), timeout: f.Timeout, fallback: true,
-		ownBytes: outside && len(rt.relay.cfg.Use)+len(rt.cfg.Use) == 0,
+	if life == nil {
+		life = newSharedLife(f.Handler)
 	}
-	rt.fallback = p
-	rt.guarded = rt.guarded || !outside
+	return &part{
+		handler: rt.wrap(f.Handler, cfg.Use), shared: life, timeout: f.Timeout, fallback: true,
+		ownBytes: outside && len(rt.relay.cfg.Use)+len(cfg.Use) == 0,
+	}
+}
+
+// fallbackOptions are those of the route's group; nil without a fallback.
+func (rt *route) fallbackOptions(cfg Route, p *part) *supervisor.Fallback {
+	f := cfg.Fallback
+	if f == nil {
+		return nil
+	}
 	return &supervisor.Fallback{
 		Waiting: slices.Contains(f.When, FallbackWaiting), Exhausted: slices.Contains(f.When, FallbackExhausted),
-		Concurrency: f.Concurrency, Timeout: f.slotTime(rt.cfg), Child: p, Failing: rt.fallbackFailing,
+		Concurrency: f.Concurrency, Timeout: f.slotTime(cfg), Child: p, Failing: rt.fallbackFailing,
 	}
 }
 
@@ -149,7 +158,7 @@ func (rt *route) fallbackStatus() *FallbackStatus {
 		return nil
 	}
 	return &FallbackStatus{
-		When: rt.cfg.Fallback.When, Running: s.Running, Stuck: s.Stuck, Done: s.Done, Failed: s.Failed, FailedInRow: s.Row,
+		When: rt.now().Fallback.When, Running: s.Running, Stuck: s.Stuck, Done: s.Done, Failed: s.Failed, FailedInRow: s.Row,
 		FailingSince: known(s.Since), Error: cut(errorText(s.Err), maxTextLen),
 	}
 }

@@ -65,7 +65,7 @@ func TestRelay_aBrokenEndpointCostsFiftyDeadLetters(t *testing.T) {
 	if list, _, err := Wake(t.Context(), w.nc, "relay", Order{Route: "hooks", Trial: true}); err != nil || len(list) != 1 || list[0].State != RouteSuspended {
 		t.Fatalf("%+v %v", list, err)
 	}
-	neighbour.Concurrency = 3
+	neighbour.Interest.Timeout = time.Second // with which it begins anew
 	if done, err := r.Update(t.Context(), neighbour); err != nil || len(done.Restarted) != 1 {
 		t.Fatalf("%+v %v", done, err)
 	}

@@ -48,7 +48,8 @@ type Factory func(key string) (Handler, error)
 
 // Starter is a Handler with something to do before its first message. ctx ends at the route's timeout. Of a Factory's handler,
 // an error is a stop. One that all keys share is started with the first message, and again with a later one while Start
-// returns an error: that spends no attempt.
+// returns an error: that spends no attempt. One that takes the place of another while its route goes on ([Relay.Change]) is started before: an error
+// has the change refused.
 type Starter interface {
 	Start(ctx context.Context) error
 }

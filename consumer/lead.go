@@ -163,7 +163,7 @@ func (r *Relay) restart(ctx context.Context, u *unit) error {
 	}
 	var c Change
 	for _, rt := range u.main.routes {
-		c.Update = append(c.Update, rt.cfg)
+		c.Update = append(c.Update, *rt.now())
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()

@@ -52,8 +52,8 @@ func (rt *route) within(free supervisor.Room) supervisor.Room {
 		free.Messages = min(free.Messages, rt.askable())
 	}
 	return supervisor.Room{
-		Messages: min(free.Messages, max(0, rt.most.Messages-holds.Messages)),
-		Bytes:    min(free.Bytes, max(0, rt.most.Bytes-holds.Bytes)),
+		Messages: min(free.Messages, max(0, rt.most.Load().Messages-holds.Messages)),
+		Bytes:    min(free.Bytes, max(0, rt.most.Load().Bytes-holds.Bytes)),
 	}
 }
 
@@ -61,12 +61,12 @@ func (rt *route) within(free supervisor.Room) supervisor.Room {
 func (rt *route) full() bool {
 	over := func() bool {
 		holds := rt.holds()
-		return holds.Messages >= rt.most.Messages || holds.Bytes >= rt.most.Bytes
+		return holds.Messages >= rt.most.Load().Messages || holds.Bytes >= rt.most.Load().Bytes
 	}
 	if !over() {
 		return false
 	}
-	rt.ledger.Await(rt.most.Messages/8*7, rt.most.Bytes/8*7)
+	rt.ledger.Await(rt.most.Load().Messages/8*7, rt.most.Load().Bytes/8*7)
 	return over()
 }
 
@@ -84,7 +84,7 @@ func (m *message) reserve(ctx context.Context) error {
 		return ctx.Err()
 	}
 	defer func() { <-rt.reserving }()
-	for began := time.Now(); rt.holds().Bytes+size > rt.most.Bytes && time.Since(began) < reservePatience; {
+	for began := time.Now(); rt.holds().Bytes+size > rt.most.Load().Bytes && time.Since(began) < reservePatience; {
 		if m.delivery.Fenced() || m.source.isDraining() || ctx.Err() != nil {
 			return errNoRoom
 		}

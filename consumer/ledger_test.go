@@ -56,14 +56,14 @@ func TestRelay_deadLettersThatAreNotAnsweredAreBounded(t *testing.T) {
 			most = holds.Bytes
 		}
 	}
-	w.eventually("it holds no more than it may", func() bool { look(); return most > rt.most.Bytes/2 })
+	w.eventually("it holds no more than it may", func() bool { look(); return most > rt.most.Load().Bytes/2 })
 	w.publish("orders.healthy", 10)
 	w.eventually("healthy messages are handled", func() bool { look(); return healthy.Load() == 10 })
 	// What was under way when the bound was reached is above it.
-	if bound := rt.most.Bytes + 1<<20; most > bound {
+	if bound := rt.most.Load().Bytes + 1<<20; most > bound {
 		t.Errorf("%d bytes are held, want at most %d", most, bound)
 	}
-	if holds := r.Status().Routes[0]; holds.HeldBytesLimit != rt.most.Bytes || holds.HeldMessages == 0 {
+	if holds := r.Status().Routes[0]; holds.HeldBytesLimit != rt.most.Load().Bytes || holds.HeldMessages == 0 {
 		t.Errorf("status: %+v", holds)
 	}
 	if _, err := w.js.CreateStream(t.Context(), dead.CachedInfo().Config); err != nil {
@@ -87,5 +87,5 @@ func TestRelay_deadLettersThatAreNotAnsweredAreBounded(t *testing.T) {
 	if n := bad.Load(); n != messages {
 		t.Errorf("%d attempts of %d messages", n, messages)
 	}
-	t.Logf("at most %d of %d bytes", most, rt.most.Bytes)
+	t.Logf("at most %d of %d bytes", most, rt.most.Load().Bytes)
 }

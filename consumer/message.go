@@ -89,7 +89,14 @@ func (m *message) Prepare() (supervisor.Verdict, bool) {
 // Do is one attempt.
 func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verdict {
 	rt := m.route
-	return m.do(ctx, number, part{handler: child.(Handler), shared: rt.shared, timeout: rt.cfg.Timeout, ownBytes: rt.cfg.OwnBytes})
+	var p part
+	if c, shared := child.(*part); shared {
+		p = *c
+	} else {
+		p = part{handler: child.(Handler), ownBytes: rt.now().OwnBytes}
+	}
+	p.timeout = rt.now().Timeout
+	return m.do(ctx, number, p)
 }
 
 // do is one attempt of the route's handler or of its fallback.

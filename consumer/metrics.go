@@ -248,7 +248,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		holds := rt.holds()
 		gauge(m.heldMessages, holds.Messages, name)
 		gauge(m.heldBytes, holds.Bytes, name)
-		gauge(m.heldMost, rt.most.Bytes, name)
+		gauge(m.heldMost, rt.most.Load().Bytes, name)
 		counter(m.expired, c.expired.Load(), name)
 		counter(m.forgotten, c.forgotten.Load(), name)
 		counter(m.refused, c.refused.Load(), name)

@@ -17,8 +17,8 @@ import (
 type Middleware func(next Handler) Handler
 
 // wrap puts the middleware of relay and of the route around a handler.
-func (rt *route) wrap(h Handler) Handler {
-	for _, list := range [][]Middleware{rt.cfg.Use, rt.relay.cfg.Use} {
+func (rt *route) wrap(h Handler, use []Middleware) Handler {
+	for _, list := range [][]Middleware{use, rt.relay.cfg.Use} {
 		for i := len(list) - 1; i >= 0; i-- {
 			if list[i] == nil {
 				continue // New has refused it

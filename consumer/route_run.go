@@ -24,7 +24,8 @@ const slowPaths = 256
 // route is a running Route.
 type route struct {
 	relay *Relay
-	cfg   Route
+	cfg   Route                 // as it began; of what a change may change in place, now is asked
+	live  atomic.Pointer[Route] // see now
 	log   *slog.Logger
 	group *supervisor.Group
 	slow  *pool.Pool
@@ -34,18 +35,20 @@ type route struct {
 	lettersBytes atomic.Int64 // of those that wait for that
 	held         held
 	ledger       *ack.Ledger
-	handling     atomic.Int64    // bytes of the messages in handlers
-	most         supervisor.Room // of what it may hold beside these
-	newerSeen    atomic.Int64    // when a message came that a newer version wrote, in Unix nanoseconds
-	reserving    chan struct{}   // held by who waits for room for a body
+	handling     atomic.Int64                    // bytes of the messages in handlers
+	most         atomic.Pointer[supervisor.Room] // of what it may hold beside these
+	newerSeen    atomic.Int64                    // when a message came that a newer version wrote, in Unix nanoseconds
+	reserving    chan struct{}                   // held by who waits for room for a body
 	aside        aside
 	key          subject.Template
 	work         context.Context      // of the slow path; set by serve
 	unit         atomic.Pointer[unit] // likewise
 	count        *counters
 	callers      callers
-	shared       *sharedLife // of a Handler that is started or stopped; else nil
-	fallback     *part       // nil: there is none
+	equipment    atomic.Pointer[equipment]
+	formers      sync.WaitGroup // handlers that were changed and have not ended
+	becoming     sync.Mutex     // held while it changes in place
+	over         bool           // it ends, and does not change any more; guarded by becoming
 	// parkedNow is what it has in the retry stream, as the server said lately.
 	parkedNow count
 	// guarded: its handlers run in this process, and a message may end it.
@@ -54,9 +57,10 @@ type route struct {
 	// Lines of the log, of what was said of one message for many.
 	unparked, undead, unread, unacquitted seldom
 
-	troubles troubles     // why its durables are not open
-	follows  atomic.Int64 // since when it waits for the end of the route that it replaces, in Unix nanoseconds; 0: it does not
-	begun    atomic.Int64 // when a handler was last started, in Unix nanoseconds
+	troubles troubles              // why its durables are not open
+	former   atomic.Pointer[route] // the route that it replaces, while it waits for its end
+	follows  atomic.Int64          // since when it waits for the end of the route that it replaces, in Unix nanoseconds; 0: it does not
+	begun    atomic.Int64          // when a handler was last started, in Unix nanoseconds
 	stalls   lockedStalls
 
 	mu      sync.Mutex
@@ -70,15 +74,48 @@ type route struct {
 
 // newRoute makes a route. The limits are those that are to hold.
 func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
-	_, outside := cfg.Handler.(Outside)
-	outside = outside || cfg.Outside && cfg.Factory != nil
-	// A middleware runs here, and may change what it gets.
-	cfg.OwnBytes = cfg.OwnBytes || outside && len(r.cfg.Use)+len(cfg.Use) == 0
-	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: !outside, count: new(counters)}
+	cfg = r.ownBytes(cfg)
+	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: cfg.guarded(), count: new(counters)}
+	rt.live.Store(&cfg)
 	rt.callers.policy, rt.callers.replies = cfg.callerPolicy(r.cfg.Service, r.deadPrefix(cfg)), pool.New(slowPaths)
 	rt.troubles.log = rt.log
 	rt.troubles.report = func(what string, err error) { r.reportTrouble(cfg.Name, what, err) }
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
+	e := rt.equip(cfg, nil)
+	rt.equipment.Store(e)
+	opts := rt.options(cfg, e)
+	opts.Limits = r.limitsFor(cfg, limits)
+	rt.group = supervisor.New(opts)
+	rt.most.Store(new(mostHeld(opts, cfg.asks())))
+	rt.ledger, rt.reserving = ack.NewLedger(rt.more), make(chan struct{}, 1)
+	return rt
+}
+
+// outside tells whether the handlers of the route, but for its fallback, do their work in another process.
+func (r Route) outside() bool {
+	_, outside := r.Handler.(Outside)
+	return outside || r.Outside && r.Factory != nil
+}
+
+// guarded tells whether a handler of the route may end this process.
+func (r Route) guarded() bool {
+	if f := r.Fallback; f != nil {
+		if _, outside := f.Handler.(Outside); !outside {
+			return true
+		}
+	}
+	return !r.outside()
+}
+
+// ownBytes is the route with OwnBytes as it follows from the handler. A middleware runs here, and may change what it gets.
+func (r *Relay) ownBytes(cfg Route) Route {
+	cfg.OwnBytes = cfg.OwnBytes || cfg.outside() && len(r.cfg.Use)+len(cfg.Use) == 0
+	return cfg
+}
+
+// options are those of the group of the route with that configuration, but for its limits.
+func (rt *route) options(cfg Route, e *equipment) supervisor.Options {
+	r, name := rt.relay, rt.cfg.Name
 	opts := supervisor.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
 		Concurrency: cfg.Concurrency, StashMessages: cfg.Stash.Messages, StashBytes: max(int(cfg.Stash.Bytes), largest(r.nc)),
@@ -86,47 +123,42 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 		Values:   r.value,
 		Event:    rt.event,
 		Failed:   rt.fail,
-		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, cfg.Name, err)) },
+		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, name, err)) },
 		More:     rt.more,
 	}
-	opts.Fallback = rt.fallbackOptions()
+	opts.Fallback = rt.fallbackOptions(cfg, e.fallback)
 	if rt.guarded {
 		opts.Alone = r.solo.Kick
 	}
-	opts.Limits = r.limitsFor(cfg, limits)
-	if cfg.Handler != nil {
-		h := cfg.Handler
-		if bh, ok := h.(BatchHandler); ok && cfg.Batch != nil {
-			b := newBatcher(bh, *cfg.Batch, cfg.Concurrency)
-			h, opts.Stuck = b, b.hung
-		}
-		opts.Shared, rt.shared = rt.wrap(h), newSharedLife(cfg.Handler)
+	if e.own != nil {
+		opts.Shared, opts.Stuck = e.own, e.hung
 	} else {
-		opts.New, opts.Stop = rt.newChild, stopChild
+		opts.New, opts.Stop = rt.childrenOf(cfg), stopChild
 	}
-	rt.group, rt.most = supervisor.New(opts), mostHeld(opts, cfg.asks())
-	rt.ledger, rt.reserving = ack.NewLedger(rt.more), make(chan struct{}, 1)
-	return rt
+	return opts
 }
 
 // largest is the size of the largest message, with its subjects. Probes are taken from the stash: one that never fits
 // would keep its key waiting until it is too old.
 func largest(nc *nats.Conn) int { return int(nc.MaxPayload()) + 8<<10 }
 
-func (rt *route) newChild(ctx context.Context, key string) (any, error) {
-	h, err := rt.cfg.Factory(key)
-	if err != nil {
-		return nil, said(err)
-	}
-	if h == nil {
-		return nil, errors.New("the factory made no handler")
-	}
-	if s, ok := h.(Starter); ok {
-		if err := s.Start(ctx); err != nil {
+// childrenOf makes the children of a route with that factory.
+func (rt *route) childrenOf(cfg Route) func(ctx context.Context, key string) (any, error) {
+	return func(ctx context.Context, key string) (any, error) {
+		h, err := cfg.Factory(key)
+		if err != nil {
 			return nil, said(err)
 		}
+		if h == nil {
+			return nil, errors.New("the factory made no handler")
+		}
+		if s, ok := h.(Starter); ok {
+			if err := s.Start(ctx); err != nil {
+				return nil, said(err)
+			}
+		}
+		return wrapped{rt.wrap(h, cfg.Use), h}, nil
 	}
-	return wrapped{rt.wrap(h), h}, nil
 }
 
 func stopChild(ctx context.Context, child any) {

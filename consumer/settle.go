@@ -92,7 +92,7 @@ const soon = 5 * time.Second
 // shouldPark tells whether the message should wait outside its consumer.
 func (m *message) shouldPark(o supervisor.Outcome) bool {
 	wait, room := time.Until(o.Due), maxAckPending/8
-	long := wait > m.route.cfg.Retry.ParkAfter
+	long := wait > m.route.now().Retry.ParkAfter
 	switch {
 	case o.Aside:
 		room, long = m.route.relay.cfg.asideMostPending, false // it is called back, from the durable only
@@ -128,7 +128,7 @@ func (m *message) parkFailed(rec ack.Record) bool {
 	origin := m.from()
 	origin.Attempts, origin.Returns, origin.FirstFailure, origin.LastFailure, origin.LastError =
 		rec.Attempts, m.Returns, rec.FirstFailure, rec.LastFailure, rec.LastError
-	switch err := m.park(origin, rec.Due, rt.cfg.Retry.ParkMax, settleTimeout); {
+	switch err := m.park(origin, rec.Due, rt.now().Retry.ParkMax, settleTimeout); {
 	case err == nil:
 		rt.count.parked.Add(1)
 		m.done()

@@ -48,7 +48,7 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 	}
 	units, faults := r.plan(ctx, r.all(), r.persist)
 	for _, rt := range r.all() {
-		if err := checkHandler(ctx, rt.cfg); err != nil {
+		if err := checkHandler(ctx, *rt.now()); err != nil {
 			faults = append(faults, &SetupError{rt.cfg.Name, err})
 		}
 	}

@@ -58,8 +58,10 @@ type RouteStatus struct {
 	// Running handlers, those that ignore their timeout, messages that wait for a slot, and for their key.
 	Running int `json:"running"`
 	Stuck   int `json:"stuck,omitempty"`
-	Window  int `json:"window"`
-	Stash   int `json:"stash"`
+	// Former are those of Running that are handlers of before a change of the route.
+	Former int `json:"former,omitempty"`
+	Window int `json:"window"`
+	Stash  int `json:"stash"`
 	// Aside are messages that were given back to their stream, because something that they wait for is not over, and that are called
 	// back when it is.
 	Aside int            `json:"aside,omitempty"`
@@ -179,7 +181,7 @@ func (rt *route) status(keys int) RouteStatus {
 	state, why, since := rt.condition(g)
 	s := RouteStatus{
 		Name: rt.cfg.Name, Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: string(rt.cfg.Order), State: state, Why: cut(why, maxTextLen), Since: known(since),
-		Running: g.Running, Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Aside: g.Aside, Keys: map[string]int{},
+		Running: g.Running + rt.formerlyRunning(), Former: rt.group.Former() + rt.formerlyRunning(), Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Aside: g.Aside, Keys: map[string]int{},
 		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(), Holder: rt.holder(),
 		Acked:   rt.count.settled[supervisor.AckMessage].Load() + rt.count.fallback.Load(),
 		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),
@@ -187,7 +189,7 @@ func (rt *route) status(keys int) RouteStatus {
 		Backlog: rt.backlog(),
 	}
 	holds := rt.holds()
-	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.most.Bytes
+	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.most.Load().Bytes
 	if (state == RouteWaiting || state == RouteStopped) && g.State == supervisor.Waiting || state == RouteSuspended {
 		s.Until = known(g.Until)
 	}

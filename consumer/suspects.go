@@ -50,7 +50,7 @@ func (m *message) judge(ctx context.Context, rec ack.Record, since time.Time) (_
 			if rec.FirstFailure.IsZero() {
 				rec.FirstFailure = now
 			}
-			m.route.log.Error("a message ended the process that ran it", m.attrs("crashes", rec.Crashes, "max_crashes", m.route.cfg.Retry.MaxCrashes)...)
+			m.route.log.Error("a message ended the process that ran it", m.attrs("crashes", rec.Crashes, "max_crashes", m.route.now().Retry.MaxCrashes)...)
 		}
 		rec.Solo, rec.Suspect = "", true
 	case rec.Crashes > 0 || rec.Suspect:

@@ -133,15 +133,12 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 	var routes sync.WaitGroup
 	for i, rt := range u.main.routes {
 		routes.Go(func() {
+			rt.becoming.Lock()
+			rt.over = true
+			rt.becoming.Unlock()
 			counts[i] = rt.group.Close(ctx)
-			if err := rt.shared.end(ctx, rt.cfg.Timeout); err != nil {
-				rt.log.Warn("the handler did not stop cleanly", "error", err)
-			}
-			if f := rt.fallback; f != nil {
-				if err := f.shared.end(ctx, f.timeout); err != nil {
-					rt.log.Warn("the fallback did not stop cleanly", "error", err)
-				}
-			}
+			rt.equipment.Load().end(ctx, rt)
+			rt.formers.Wait()
 			rt.looks.Wait() // before those that it submits to
 			rt.endHeld()
 			rt.slow.Wait() // before letters, to which it submits

@@ -35,14 +35,14 @@ func (g *Group) Release() {
 func (g *Group) Busy() (running, stuck int) {
 	t := g.lock()
 	running, stuck = t.atWork(), t.slots.stuck
-	inner := t.fallback.group
+	inner, given := t.fallback.group, t.opts.Stuck
 	t.unlock()
 	if inner != nil {
 		_, more := inner.Busy()
 		stuck += more
 	}
-	if g.opts.Stuck != nil {
-		stuck += g.opts.Stuck()
+	if given != nil {
+		stuck += given()
 	}
 	return running, stuck
 }
@@ -130,7 +130,7 @@ func (g *Group) prepare(r *run, res *result) bool {
 		res.verdict = v
 		return false
 	}
-	r.deadline = t.now.Add(t.opts.Timeout)
+	r.deadline = t.now.Add(t.timeout(r))
 	t.alarm.arm(r.deadline)
 	return true
 }

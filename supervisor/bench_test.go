@@ -35,6 +35,9 @@ type bench struct {
 	remembered map[uint64]int
 	slowly     time.Duration
 	pending    map[*testWork]struct{} // deliveries that were not settled
+	// most is what the group may have: more than it is configured for while what a change found still runs.
+	most       Options
+	child      string // that all keys share, after a change
 	live       map[*Message]time.Time
 	faults     []string
 	substitute substituteBench
@@ -75,6 +78,9 @@ func (w *testWork) Do(ctx context.Context, number int, c any) (v Verdict) {
 	b.starts = append(b.starts, start{w.m.Sequence, w.m.Key, number, time.Since(b.began), name})
 	b.started[w.m.Sequence]++
 	n := b.started[w.m.Sequence]
+	if b.child != "" && name != b.child {
+		b.fault("message %d starts with %q after the change to %q", w.m.Sequence, name, b.child)
+	}
 	deadline, _ := ctx.Deadline()
 	b.live[w.m] = deadline.Add(hangGrace)
 	b.count()
@@ -104,8 +110,8 @@ func (b *bench) count() {
 			n++
 		}
 	}
-	if n > b.g.opts.Concurrency {
-		b.fault("%d handlers run, concurrency is %d", n, b.g.opts.Concurrency)
+	if n > b.most.Concurrency {
+		b.fault("%d handlers run, concurrency is %d", n, b.most.Concurrency)
 	}
 }
 
@@ -123,14 +129,14 @@ func (b *bench) check() {
 	t.unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if stash.messages > g.opts.StashMessages || stash.bytes > g.opts.StashBytes {
-		b.fault("%+v in a stash of %d and %d", stash, g.opts.StashMessages, g.opts.StashBytes)
+	if stash.messages > b.most.StashMessages || stash.bytes > b.most.StashBytes {
+		b.fault("%+v in a stash of %d and %d", stash, b.most.StashMessages, b.most.StashBytes)
 	}
-	if running > g.opts.Concurrency {
-		b.fault("%d slots of %d in use", running, g.opts.Concurrency)
+	if running > b.most.Concurrency {
+		b.fault("%d slots of %d in use", running, b.most.Concurrency)
 	}
-	if kids > g.opts.Config.MaxChildren {
-		b.fault("%d children, at most %d may be", kids, g.opts.Config.MaxChildren)
+	if kids > b.most.Config.MaxChildren {
+		b.fault("%d children, at most %d may be", kids, b.most.Config.MaxChildren)
 	}
 }
 
@@ -251,8 +257,44 @@ func newBench(t *testing.T, opts Options) *bench {
 	if opts.Config.Restart.Jitter == nil {
 		opts.Config.Restart.Jitter = new(0.0)
 	}
+	b.most = opts.withDefaults()
 	b.g = New(opts)
 	return b
+}
+
+// change gives the group other options, while nothing else is under way.
+func (b *bench) change(rev Revision, child string) (interrupt func() int) {
+	synctest.Wait()
+	rev.Retry.Jitter, rev.Config.Restart.Jitter = new(0.0), new(0.0)
+	to := rev.Options.withDefaults()
+	b.mu.Lock()
+	was := b.most
+	b.most = to
+	b.most.Concurrency = max(to.Concurrency, was.Concurrency)
+	b.most.StashMessages, b.most.StashBytes = max(to.StashMessages, was.StashMessages), max(to.StashBytes, was.StashBytes)
+	b.most.Config.MaxChildren = max(to.Config.MaxChildren, was.Config.MaxChildren)
+	if f := to.Fallback; f != nil {
+		b.most.Fallback = &Fallback{Concurrency: max(f.Concurrency, was.Fallback.Concurrency)}
+	}
+	if rev.Ended != nil {
+		b.child = child
+	}
+	b.mu.Unlock()
+	interrupt = b.g.Change(rev)
+	b.mu.Lock() // what reads the options under it comes after the change
+	defer b.mu.Unlock()
+	return interrupt
+}
+
+// settle has the bounds of now hold, for all that does not run since before a change. Nothing else may be under way.
+func (b *bench) settle() {
+	t := b.g.lock()
+	to, running, kids := b.g.opts, t.slots.running.n+t.slots.overdue.n, t.nursery.kids
+	t.unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.most.StashMessages, b.most.StashBytes = to.StashMessages, to.StashBytes
+	b.most.Concurrency, b.most.Config.MaxChildren = max(to.Concurrency, min(running, b.most.Concurrency)), max(to.Config.MaxChildren, min(kids, b.most.Config.MaxChildren))
 }
 
 // close ends the group and reports what went wrong; every test calls it inside its bubble.
@@ -476,3 +518,11 @@ func retryAfter(d time.Duration) handlerFunc {
 }
 
 func stopping(context.Context, *Message, int) Verdict { return Verdict{Kind: Ack, StopChild: true} }
+
+// fallbackConcurrency is how many messages the fallback may have; 0: there is none.
+func (o Options) fallbackConcurrency() int {
+	if o.Fallback == nil {
+		return 0
+	}
+	return o.Fallback.Concurrency
+}

@@ -10,6 +10,7 @@ import (
 // birth is the making of a child, which has a slot and the route's timeout like an attempt.
 type birth struct {
 	k        *key
+	of       *handler
 	epoch    int32 // of the route, when it began
 	deadline time.Time
 	timeout  time.Duration
@@ -18,6 +19,7 @@ type birth struct {
 	overdue  bool
 	late     time.Duration // how long after its deadline that was noticed
 	hung     bool          // given up; only its goroutine remains
+	former   bool          // nobody waits for the child: its handler was changed
 }
 
 func (b *birth) began() time.Time { return b.deadline.Add(-b.timeout) }
@@ -40,7 +42,7 @@ func (g *Group) begin(b *birth) {
 			err = newPanicError(v)
 		}
 	}()
-	value, err = g.opts.New(b.ctx, b.k.name)
+	value, err = b.of.begin(b.ctx, b.k.name)
 }
 
 func (g *Group) begun(b *birth, value any, err error) {
@@ -48,16 +50,20 @@ func (g *Group) begun(b *birth, value any, err error) {
 	t := g.lock()
 	if b.hung {
 		t.slots.stuck--
+		timeout := t.opts.Timeout
 		t.unlock()
 		if err == nil {
-			g.stopValue(value)
+			g.stopValue(b.of, value, timeout)
 		}
 		return
 	}
 	k := b.k
 	t.removeBirth(b)
-	c := &child{value: value, values: t.opts.Values, number: k.children, started: t.now}
+	c := &child{value: value, of: b.of, values: t.opts.Values, number: k.children, started: t.now, former: b.former}
 	switch {
+	case b.former && err != nil:
+	case b.former:
+		t.endChild(c)
 	case err != nil:
 		t.nursery.kids--
 		t.adopt()
@@ -86,7 +92,9 @@ func (t *turn) birthFailed(k *key, err error) {
 func (t *turn) removeBirth(b *birth) {
 	i := slices.Index(t.nursery.births, b)
 	t.nursery.births = slices.Delete(t.nursery.births, i, i+1)
-	b.k.birth = nil
+	if b.k.birth == b {
+		b.k.birth = nil
+	}
 	t.route.ended(b.epoch)
 }
 
@@ -95,16 +103,20 @@ func (t *turn) endBirth(b *birth) {
 	t.removeBirth(b)
 	b.hung = true
 	t.slots.stuck++
-	t.nursery.kids--
-	t.adopt()
+	if !b.former {
+		t.nursery.kids--
+		t.adopt()
+	}
 	t.group.leave()
 }
 
 // hangBirth is the end of a factory that ignores its timeout: a stop, like one that fails.
 func (t *turn) hangBirth(b *birth) {
 	t.endBirth(b)
-	t.birthFailed(b.k, fmt.Errorf("%w of %v", ErrHandlerHung, t.opts.Timeout))
-	t.countStuck()
+	if !b.former {
+		t.birthFailed(b.k, fmt.Errorf("%w of %v", ErrHandlerHung, b.timeout))
+	}
+	t.countStuck(b.former)
 	t.attend(b.k)
 	t.calm()
 }

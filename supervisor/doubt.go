@@ -44,7 +44,7 @@ func (t *turn) watchFlood(r *run, v Verdict) {
 }
 
 // began is when r did, roughly.
-func (t *turn) began(r *run) time.Time { return r.deadline.Add(-t.opts.Timeout) }
+func (t *turn) began(r *run) time.Time { return r.deadline.Add(-t.timeout(r)) }
 
 // resumeRoute lets a suspended route flow, or try one message now.
 func (t *turn) resumeRoute(how Resumption) {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,27 +72,31 @@ type refusal struct {
 	never bool      // the fallback said that it never can
 }
 
+func (f Fallback) withDefaults(opts *Options) Fallback {
+	f.Concurrency, f.Timeout = cmp.Or(f.Concurrency, 8), cmp.Or(f.Timeout, opts.Timeout)
+	return f
+}
+
 func newFallback(f *Fallback, opts *Options) fallback {
 	if f == nil {
 		return fallback{keys: queue{mark: markFallback}}
 	}
-	all := fallback{Fallback: *f, keys: queue{mark: markFallback}}
-	if all.Concurrency == 0 {
-		all.Concurrency = 8
-	}
-	if all.Timeout == 0 {
-		all.Timeout = opts.Timeout
-	}
-	all.group = New(Options{
+	all := fallback{Fallback: f.withDefaults(opts), keys: queue{mark: markFallback}}
+	all.group = New(all.options(opts))
+	return all
+}
+
+// options are those of its group.
+func (f *fallback) options(opts *Options) Options {
+	return Options{
 		// What it fails goes back at once, and what it did is soon forgotten: there is no outage of its own to wait for.
 		Config: Config{
 			TripAfter: new(0), RouteTripAfter: new(0), Forward: ForwardGiveBack, MaxStuck: opts.Config.MaxStuck, Window: time.Second,
 			Restart: Backoff{Min: 200 * time.Millisecond, Max: time.Second},
 		},
-		Retry: opts.Retry, Concurrency: all.Concurrency, Timeout: all.Timeout, AckWait: opts.AckWait, StashBytes: opts.StashBytes,
-		Shared: all.Child, Values: opts.Values, near: true,
-	})
-	return all
+		Retry: opts.Retry, Concurrency: f.Concurrency, Timeout: f.Timeout, AckWait: opts.AckWait, StashBytes: opts.StashBytes,
+		Shared: f.Child, Values: opts.Values, near: true,
+	}
 }
 
 // loan is a message that the fallback has.

@@ -42,7 +42,7 @@ func (w *testWork) DoFallback(ctx context.Context, _ int, _ any) (v Verdict) {
 			running++
 		}
 	}
-	if most := cmp.Or(b.g.opts.Fallback.Concurrency, 8); running > most {
+	if most := cmp.Or(b.most.Fallback.Concurrency, 8); running > most {
 		b.fault("%d of the fallback run, its concurrency is %d", running, most)
 	}
 	b.mu.Unlock()

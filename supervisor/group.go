@@ -60,7 +60,7 @@ type Options struct {
 
 // Group supervises the messages of one route. Its methods are safe for concurrent use.
 type Group struct {
-	opts  Options        // with their defaults; they do not change any more
+	opts  Options        // with their defaults; what Change may change is read under mu
 	goes  sync.WaitGroup // the goroutines that Close waits for
 	quiet chan struct{}  // closed when the group is closing and nothing runs any more
 
@@ -107,16 +107,21 @@ type Counts struct {
 	Children  uint64 // made
 }
 
+func (o Options) withDefaults() Options {
+	o.Config = o.Config.WithDefaults()
+	o.Retry = o.Retry.WithRetryDefaults().table()
+	o.Config.Restart = o.Config.Restart.table()
+	o.Concurrency = cmp.Or(o.Concurrency, 64)
+	o.StashMessages = cmp.Or(o.StashMessages, 1000)
+	o.StashBytes = cmp.Or(o.StashBytes, 64<<20)
+	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
+	o.AckWait = cmp.Or(o.AckWait, 30*time.Second)
+	return o
+}
+
 // New makes a group with its defaults filled in.
 func New(opts Options) *Group {
-	opts.Config = opts.Config.WithDefaults()
-	opts.Retry = opts.Retry.WithRetryDefaults().table()
-	opts.Config.Restart = opts.Config.Restart.table()
-	opts.Concurrency = cmp.Or(opts.Concurrency, 64)
-	opts.StashMessages = cmp.Or(opts.StashMessages, 1000)
-	opts.StashBytes = cmp.Or(opts.StashBytes, 64<<20)
-	opts.Timeout = cmp.Or(opts.Timeout, 30*time.Second)
-	opts.AckWait = cmp.Or(opts.AckWait, 30*time.Second)
+	opts = opts.withDefaults()
 	if opts.Event == nil {
 		opts.Event = func(Event) {}
 	}
@@ -129,7 +134,7 @@ func New(opts Options) *Group {
 	t.group, t.opts, t.cfg = g, &g.opts, &g.opts.Config
 	t.keys = make(map[string]*key)
 	t.stash.most = usage{opts.StashMessages, opts.StashBytes}
-	t.slots = newSlots(opts.Concurrency)
+	t.slots = newSlots(opts.Concurrency, opts.Timeout)
 	t.limits = newLimited(opts.Limits, g.offer)
 	t.nursery = newNursery(opts, t.now)
 	t.route.state = new(routeFlowing)

@@ -34,9 +34,9 @@ func (t *turn) endOverdue() {
 // hang gives up a run whose handler ignores the end of its context. Its goroutine stays behind.
 func (t *turn) hang(r *run) {
 	t.abandon(r)
-	err := fmt.Errorf("%w of %v", ErrHandlerHung, t.opts.Timeout)
+	err := fmt.Errorf("%w of %v", ErrHandlerHung, t.timeout(r))
 	t.judgeRetry(r, Retry)
-	if !r.cancelled {
+	if !r.cancelled && !t.former(r) {
 		t.hear(r, Verdict{NotStarted: true})
 	}
 	if r.cancelled {
@@ -51,7 +51,7 @@ func (t *turn) hang(r *run) {
 	if !r.late || r.round > 0 {
 		t.routeFailed(r, err)
 	}
-	t.countStuck()
+	t.countStuck(t.former(r))
 	t.endRound(r, something)
 	t.attend(r.k)
 	t.calm()
@@ -65,10 +65,10 @@ func (t *turn) abandon(r *run) {
 	t.group.leave()
 }
 
-// countStuck stops the route when too many goroutines do not come back.
-func (t *turn) countStuck() {
+// countStuck stops the route when too many goroutines do not come back. What a former handler does is no reason to stop that of now.
+func (t *turn) countStuck(former bool) {
 	t.counts.Hangs++
-	if t.slots.stuck > t.cfg.MaxStuck {
+	if !former && t.slots.stuck > t.cfg.MaxStuck {
 		t.failRoute(fmt.Errorf("%d handlers ignore their timeout (max_stuck is %d)", t.slots.stuck, t.cfg.MaxStuck))
 	}
 }

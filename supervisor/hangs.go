@@ -16,10 +16,11 @@ const longRun = time.Second
 func (t *turn) roomForHangs() int {
 	room := t.slots.all / 4
 	for r := range t.slots.running.all() { // those that began first come first
-		if room <= 1 || t.now.Sub(t.began(r)) < longRun {
+		long := t.now.Sub(t.began(r)) >= longRun
+		if room <= 1 || !long && !t.slots.terms.mixed() {
 			break
 		}
-		if !r.again {
+		if long && !r.again {
 			room--
 		}
 	}

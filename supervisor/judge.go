@@ -50,7 +50,9 @@ func (t *turn) endRun(r *run) {
 		t.order.progress = t.now
 	}
 	t.window.meter.done++
-	t.slots.pace.ran(t.now.Sub(r.deadline) + t.opts.Timeout)
+	t.slots.pace.ran(t.now.Sub(t.began(r)))
+	t.slots.terms.end(r.term)
+	t.releaseHandler(r.child.of)
 	t.releaseChild(r.child, k)
 	t.touch(k)
 }
@@ -69,7 +71,7 @@ func (t *turn) judge(r *run, res *result) {
 		t.judgeRetry(r, v.Kind)
 	}
 	told := something
-	if r.cancelled || v.Kind == Snooze || v.Kind == Lost {
+	if r.cancelled || v.Kind == Snooze || v.Kind == Lost || t.former(r) {
 		told = nothing
 	} else {
 		t.hear(r, v)
@@ -86,7 +88,9 @@ func (t *turn) judge(r *run, res *result) {
 		}
 	case v.FailRoute:
 		t.comeBack(k, m)
-		t.failRoute(v.Err)
+		if !t.former(r) {
+			t.failRoute(v.Err)
+		}
 	case v.Kind == Retry:
 		if v.Err == nil {
 			v.Err = r.Err()
@@ -101,13 +105,15 @@ func (t *turn) judge(r *run, res *result) {
 	default:
 		t.answered(r, v)
 	}
-	t.watchFlood(r, v)
+	if !t.former(r) {
+		t.watchFlood(r, v)
+	}
 	t.endRound(r, told)
 }
 
 // judgeRetry notes how the run of a message that failed before ended.
 func (t *turn) judgeRetry(r *run, how Kind) {
-	if r.past == failedBefore {
+	if r.past == failedBefore && !t.former(r) {
 		t.slots.retries.ended(how)
 		t.releaseRetries()
 	}
@@ -175,7 +181,7 @@ func (t *turn) failedRun(r *run, v Verdict) {
 	// While an outage is believed in, a probe that fails spends nothing: its message was only asked whether it is over.
 	f.held = r.round > 0 || r.probe && k.tripped
 	t.fail(r, f)
-	if v.Suspend && !t.route.doubt {
+	if v.Suspend && !t.route.doubt && !t.former(r) {
 		t.route.lastErr = v.Err
 		t.suspendRoute(text(v.Err))
 		t.route.inquiry.quiet = true

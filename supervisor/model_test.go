@@ -77,6 +77,7 @@ type op struct {
 	key  string
 	n    int
 	wait time.Duration
+	to   Options // of a change
 }
 
 type modelCase struct {
@@ -95,10 +96,9 @@ func duration(t *rapid.T, name string, ds ...time.Duration) time.Duration {
 	return rapid.SampledFrom(ds).Draw(t, name)
 }
 
-func drawModel(t *rapid.T) modelCase {
-	var c modelCase
-	c.calm = rapid.IntRange(0, 3).Draw(t, "calm") == 0
-	cfg := Config{
+// drawConfig is any configuration.
+func drawConfig(t *rapid.T) Config {
+	return Config{
 		TripAfter:          new(rapid.SampledFrom([]int{0, 1, 2, 5}).Draw(t, "trip_after")),
 		RouteTripAfter:     new(rapid.SampledFrom([]int{0, 3, 5}).Draw(t, "route_trip_after")),
 		DeadTrip:           DeadTrip{Of: new(rapid.SampledFrom([]int{0, 4, 50}).Draw(t, "dead_trip"))},
@@ -114,23 +114,40 @@ func drawModel(t *rapid.T) modelCase {
 		MaxStuck:           rapid.SampledFrom([]int{1, 100, 100}).Draw(t, "max_stuck"),
 		MaxChildren:        rapid.IntRange(1, 4).Draw(t, "max_children"),
 		ChildIdle:          duration(t, "child_idle", time.Second, 10*time.Second),
-		Restart:            Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second},
+		Restart:            Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second, Jitter: new(0.0)},
 	}
-	c.opts = Options{
-		Retry: Backoff{Min: time.Second, Max: 8 * time.Second}, MaxAttempts: rapid.IntRange(1, 5).Draw(t, "max_attempts"),
+}
+
+// drawOptions are what may change of the options, but for the configuration and what is tried how often.
+func drawOptions(t *rapid.T) Options {
+	return Options{
+		Retry:         Backoff{Min: time.Second, Max: 8 * time.Second, Jitter: new(0.0)},
 		Concurrency:   rapid.IntRange(1, 8).Draw(t, "concurrency"),
 		StashMessages: rapid.SampledFrom([]int{1, 3, 1000}).Draw(t, "stash messages"),
 		StashBytes:    rapid.SampledFrom([]int{150, 500, 1 << 20}).Draw(t, "stash bytes"),
-		Ordered:       rapid.Bool().Draw(t, "ordered"), Timeout: modelTimeout,
+		Timeout:       duration(t, "timeout", modelTimeout, modelTimeout, modelTimeout-2*time.Second),
 	}
+}
+
+func calmConfig(cfg Config) Config {
+	cfg.TripAfter, cfg.RouteTripAfter, cfg.MaxRestarts, cfg.Trigger, cfg.Forward = new(0), new(0), 0, TriggerAny, ForwardStash
+	cfg.MaxStuck = 100
+	return cfg
+}
+
+func drawModel(t *rapid.T) modelCase {
+	var c modelCase
+	c.calm = rapid.IntRange(0, 3).Draw(t, "calm") == 0
+	cfg := drawConfig(t)
+	c.opts = drawOptions(t)
+	c.opts.MaxAttempts, c.opts.Ordered = rapid.IntRange(1, 5).Draw(t, "max_attempts"), rapid.Bool().Draw(t, "ordered")
 	kinds := actKinds
-	ops := []string{"send", "send", "send", "sleep", "sleep", "suspend", "resume", "pause", "go on", "end waits", "trial", "lose", "late"}
+	ops := []string{"send", "send", "send", "sleep", "sleep", "change", "change handler", "suspend", "resume", "pause", "go on", "end waits", "trial", "lose", "late"}
 	if c.calm {
-		cfg.TripAfter, cfg.RouteTripAfter, cfg.MaxRestarts, cfg.Trigger, cfg.Forward = new(0), new(0), 0, TriggerAny, ForwardStash
-		cfg.MaxStuck = 100
+		cfg = calmConfig(cfg)
 		c.opts.Concurrency = 1
 		kinds = []string{"ack", "error", "error", "error", "panic", "goexit", "not started", "hang", "ignore"}
-		ops = ops[:5]
+		ops = ops[:7]
 	}
 	c.opts.Config = cfg
 	c.own = rapid.Bool().Draw(t, "own children")
@@ -152,12 +169,68 @@ func drawModel(t *rapid.T) modelCase {
 		}), 1, 8).Draw(t, "fallback acts")
 	}
 	c.ops = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) op {
-		return op{
-			rapid.SampledFrom(ops).Draw(t, "op"), fmt.Sprint("k", rapid.IntRange(1, c.maxKeys).Draw(t, "key")),
-			rapid.IntRange(1, 6).Draw(t, "n"), duration(t, "wait", time.Millisecond, time.Second, 20*time.Second, 10*time.Minute),
+		o := op{
+			kind: rapid.SampledFrom(ops).Draw(t, "op"), key: fmt.Sprint("k", rapid.IntRange(1, c.maxKeys).Draw(t, "key")),
+			n: rapid.IntRange(1, 6).Draw(t, "n"), wait: duration(t, "wait", time.Millisecond, time.Second, 20*time.Second, 10*time.Minute),
 		}
+		if strings.HasPrefix(o.kind, "change") {
+			o.to = c.drawChange(t)
+		}
+		return o
 	}), 1, 25).Draw(t, "ops")
 	return c
+}
+
+// drawChange are other options for the same group.
+func (c *modelCase) drawChange(t *rapid.T) Options {
+	o := drawOptions(t)
+	o.Config, o.MaxAttempts, o.Ordered = drawConfig(t), c.opts.MaxAttempts, c.opts.Ordered
+	if c.opts.Config.Reset == ResetNever || o.Config.Reset == ResetNever {
+		o.Config.Reset = c.opts.Config.Reset // what it remembers for ever is looked for at the end
+	}
+	if c.calm {
+		o.Config, o.Concurrency = calmConfig(o.Config), 1
+	}
+	if f := c.opts.Fallback; f != nil {
+		o.Fallback = &Fallback{
+			Waiting: o.Config.Forward == ForwardStash && rapid.Bool().Draw(t, "waiting"), Exhausted: f.Exhausted,
+			Concurrency: f.Concurrency + rapid.IntRange(0, 2).Draw(t, "more"), Timeout: modelTimeout,
+		}
+	}
+	return o
+}
+
+// change is a step that changes the group.
+func (m *model) change(o op, n int) {
+	rev := Revision{Options: o.to}
+	rev.New = m.c.opts.New
+	rev.Shared = fmt.Sprint("handler ", m.handlers)
+	if o.kind == "change handler" {
+		m.handlers++
+		rev.Shared = fmt.Sprint("handler ", m.handlers)
+		rev.Ended = m.ends(n)
+		if o.to.Fallback != nil {
+			rev.FallbackEnded = m.ends(-n)
+		}
+	}
+	child := fmt.Sprint(rev.Shared)
+	if m.c.own {
+		child = ""
+	}
+	m.b.change(rev, child)
+}
+
+// ends notes that a handler was changed, and is told when the former one has ended.
+func (m *model) ends(n int) func() {
+	m.left[n] = true
+	return func() {
+		m.b.mu.Lock()
+		defer m.b.mu.Unlock()
+		if !m.left[n] {
+			m.b.fault("the handler before change %d ends twice", n)
+		}
+		delete(m.left, n)
+	}
 }
 
 // model knows what must hold.
@@ -171,6 +244,9 @@ type model struct {
 	spent  map[uint64]int       // attempts that failed
 	again  map[uint64]time.Time // calm: not before
 	alone  map[string]*Message  // ordered: what runs of a key
+	// How often the handler was changed, and those of which something runs, or did.
+	handlers int
+	left     map[int]bool
 	// Under holding:
 	holding sync.Mutex
 	gaps    []uint64 // below the messages that were lost, and did not come again
@@ -332,8 +408,10 @@ func (m *model) run(t *testing.T) []string {
 	b.onStart, b.onEnd = m.start, m.end
 	b.substitute.handle, b.substitute.onStart, b.substitute.onEnd = m.substitute, m.startSubstitute, m.endSubstitute
 	next := uint64(1)
-	for _, o := range c.ops {
+	for i, o := range c.ops {
 		switch o.kind {
+		case "change", "change handler":
+			m.change(o, i+1)
 		case "send":
 			seqs := seq(next, next+uint64(o.n)-1)
 			next += uint64(o.n)
@@ -367,6 +445,9 @@ func (m *model) run(t *testing.T) []string {
 	}
 	m.heal(next)
 	b.end()
+	for n := range m.left {
+		b.fault("the handler before change %d has not ended", n)
+	}
 	return b.faults
 }
 
@@ -452,15 +533,25 @@ func (m *model) heal(next uint64) {
 func (m *model) verify() {
 	synctest.Wait()
 	m.b.check()
+	m.b.settle()
+	m.b.check()
 	b := m.b
 	t := b.g.lock()
 	defer t.unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	window, stash, guests, failing, kids := usage{}, usage{}, usage{}, usage{}, len(t.nursery.births)
-	probes, retries, lent := 0, 0, 0
+	window, stash, guests, failing, kids := usage{}, usage{}, usage{}, usage{}, 0
+	probes, retries, lent, runs := 0, 0, 0, 0
+	for _, b := range t.nursery.births {
+		if !b.former {
+			kids++
+		}
+	}
 	for _, l := range []*list[run]{&t.slots.running, &t.slots.overdue} {
 		for r := range l.all() {
+			if !t.former(r) {
+				runs++
+			}
 			if r.round > 0 {
 				probes++
 			}
@@ -498,7 +589,10 @@ func (m *model) verify() {
 	if failing != t.stash.failed || probes != t.route.probes || retries != t.slots.retries.runs {
 		b.fault("counted %+v, %d, %d; the group says %+v, %d, %d", failing, probes, retries, t.stash.failed, t.route.probes, t.slots.retries.runs)
 	}
-	if lent > t.fallback.lent || t.fallback.lent > t.fallback.Concurrency {
+	if runs != t.nursery.handler.runs {
+		b.fault("%d runs of the handler, the group says %d", runs, t.nursery.handler.runs)
+	}
+	if lent > t.fallback.lent || t.fallback.lent > max(t.fallback.Concurrency, b.most.fallbackConcurrency()) {
 		b.fault("keys have lent %d messages, the group %d, the fallback has %d slots", lent, t.fallback.lent, t.fallback.Concurrency)
 	}
 	if guests != t.stash.guests || guests.messages > firstPace {
@@ -519,7 +613,7 @@ func checkModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{
 			c: drawModel(rt), key: map[uint64]string{}, done: map[uint64]bool{}, dead: map[uint64]bool{}, spent: map[uint64]int{},
-			again: map[uint64]time.Time{}, alone: map[string]*Message{},
+			again: map[uint64]time.Time{}, alone: map[string]*Message{}, left: map[int]bool{},
 		}
 		var faults []string
 		synctest.Test(t, func(t *testing.T) { faults = m.run(t) })

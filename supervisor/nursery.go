@@ -7,7 +7,8 @@ import (
 
 // nursery has the children of keys: one that all share, or one for each key, of which there are at most so many.
 type nursery struct {
-	shared    *child // nil: each key has its own
+	handler   *handler // that children are made of
+	shared    *child   // nil: each key has its own
 	most      int
 	kids      int       // children of keys, with those that are being made and those that have to finish their last runs
 	births    []*birth  // children that are being made, each on a slot; in the order they began
@@ -18,19 +19,19 @@ type nursery struct {
 // child is one incarnation of the handler for a key.
 type child struct {
 	value   any
+	of      *handler
 	values  values
 	number  int
 	started time.Time
 	shared  bool // the value belongs to all keys
 	runs    int  // not counted when shared
 	over    bool // no new runs; it is stopped when runs is 0
+	former  bool // its handler was changed: it finishes its last runs, and is not one of those that may be
 }
 
 func newNursery(opts Options, now time.Time) nursery {
 	n := nursery{most: opts.Config.MaxChildren, childless: queue{mark: markChildless}}
-	if opts.New == nil {
-		n.shared = &child{value: opts.Shared, values: opts.Values, number: 1, shared: true, started: now}
-	}
+	n.take(opts, now)
 	return n
 }
 
@@ -98,28 +99,30 @@ func (t *turn) retire(k *key) {
 }
 
 func (t *turn) endChild(c *child) {
-	t.nursery.kids--
-	t.adopt()
-	if t.opts.Stop != nil {
+	if !c.former {
+		t.nursery.kids--
+		t.adopt()
+	}
+	if c.of.end != nil {
 		t.group.goes.Add(1)
-		go t.group.stop(c.value)
+		go t.group.stop(c.of, c.value, t.opts.Timeout)
 	}
 }
 
 // stop ends the value of a child on a goroutine of its own.
-func (g *Group) stop(value any) {
+func (g *Group) stop(of *handler, value any, timeout time.Duration) {
 	defer g.leave()
-	g.stopValue(value)
+	g.stopValue(of, value, timeout)
 }
 
-func (g *Group) stopValue(value any) {
-	if g.opts.Stop == nil {
+func (g *Group) stopValue(of *handler, value any, timeout time.Duration) {
+	if of.end == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(g.background(), g.opts.Timeout)
+	ctx, cancel := context.WithTimeout(g.background(), timeout)
 	defer cancel()
 	defer func() { _ = recover() }() // it is over anyway
-	g.opts.Stop(ctx, value)
+	of.end(ctx, value)
 }
 
 // adopt lets the next key that waits for a child try again: one ended or is idle.
@@ -147,20 +150,24 @@ func (t *turn) make(k *key) {
 		n.childless.push(k)
 		return
 	}
-	if n.kids >= n.most {
+	for n.kids >= n.most && n.idle.n > 0 { // more than one when there may be fewer than before
 		t.retire(n.idle.first())
+	}
+	if n.shared == nil && n.kids >= n.most {
+		n.childless.push(k)
+		return
 	}
 	k.children++
 	t.counts.Children++
 	if n.shared != nil {
-		k.child = &child{value: n.shared.value, values: n.shared.values, number: k.children, shared: true, started: t.now}
+		k.child = n.incarnation(k.children, t.now)
 		return
 	}
 	n.kids++
-	b := &birth{k: k, epoch: t.route.epoch, deadline: t.now.Add(t.opts.Timeout), timeout: t.opts.Timeout}
+	b := &birth{k: k, of: n.handler, epoch: t.route.epoch, deadline: t.now.Add(t.opts.Timeout), timeout: t.opts.Timeout}
 	b.ctx, b.cancel = context.WithDeadline(t.group.background(), b.deadline)
 	k.birth = b
-	n.births = append(n.births, b)
+	n.expect(b)
 	t.alarm.arm(b.next())
 	t.group.goes.Add(1)
 	go t.group.begin(b)

@@ -82,13 +82,14 @@ type run struct {
 	number    int32     // of the attempt; the message's own count may change when the run is given up
 	epoch     int32     // of the route, when it began
 	round     int32     // of the route, of which it is a probe; 0: it is none
-	noticed   int32     // how many milliseconds after its deadline it was cancelled: the process may have stood still
+	noticed   int32     // how many milliseconds after its deadline it was cancelled: the process may have stood still. Below 0: before it
 	past      past      // of its message, when it began
 	probe     bool      // of the key
 	again     bool      // its key hung before
 	cancelled bool      // by a stop of the child or by the end of the group: it spends no attempt
 	late      bool      // it ended after its child had
 	hung      bool      // settled and given up; only its goroutine remains
+	term      uint8     // its timeout; see terms.go
 	// Under mu:
 	cause cause
 	mu    sync.Mutex
@@ -112,7 +113,9 @@ const (
 var causes = [...]error{nil, context.Canceled, context.DeadlineExceeded}
 
 // wasLate notes how long after its deadline r is cancelled.
-func (r *run) wasLate(by time.Duration) { r.noticed = int32(min(by.Milliseconds(), math.MaxInt32)) }
+func (r *run) wasLate(by time.Duration) {
+	r.noticed = int32(max(math.MinInt32, min(by.Milliseconds(), math.MaxInt32)))
+}
 
 // hangs is from when on r counts as hung, once it is overdue.
 func (r *run) hangs() time.Time {

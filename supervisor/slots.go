@@ -6,7 +6,7 @@ import "time"
 // and so do first deliveries and messages that were here before.
 type slots struct {
 	all     int
-	running list[run] // in the order in which they began, which is that of their deadlines
+	running list[run] // in the order of their deadlines, which is that in which they began unless the timeout changed
 	overdue list[run] // past their deadline, with a little time left to return
 	stuck   int       // given up, and their goroutines have not returned; they have no slot
 
@@ -20,6 +20,7 @@ type slots struct {
 
 	waking  bool // a goroutine was started that has not taken a message yet
 	pace    pace
+	terms   terms
 	spilled time.Time // when stalled keys were looked for
 }
 
@@ -33,8 +34,9 @@ const (
 
 func (l line) other() line { return 1 - l }
 
-func newSlots(n int) slots {
+func newSlots(n int, timeout time.Duration) slots {
 	s := slots{all: n}
+	s.terms.change(timeout)
 	s.ready[fresh].mark, s.ready[returned].mark = markFresh, markReturned
 	s.crowded.mark, s.alone.mark, s.retries.keys.mark, s.hangs.keys.mark = markCrowded, markAlone, markRetry, markHung
 	return s
@@ -259,6 +261,8 @@ func (t *turn) start(k *key, m *Message) *run {
 	t.take(k, m)
 	r := m.newRun()
 	r.k, r.m, r.child, r.number, r.deadline = k, m, k.child, int32(m.Attempts+1), t.now.Add(t.opts.Timeout)
+	r.term = t.slots.terms.begin()
+	r.child.of.runs++
 	r.epoch, r.past = t.route.epoch, m.past()
 	k.state.started(k, r)
 	if r.past == failedBefore {
@@ -272,7 +276,7 @@ func (t *turn) start(k *key, m *Message) *run {
 	if t.group.preparer(m) != nil {
 		r.deadline = r.deadline.Add(preparing)
 	}
-	t.slots.running.push(&r.place, r)
+	t.slots.running.pushBehind(&r.place, r, func(other *run) bool { return other.deadline.After(r.deadline) })
 	t.alarm.arm(r.deadline)
 	t.counts.Started++
 	return r

@@ -14,7 +14,7 @@ func (t *turn) spill() {
 	t.slots.spilled = t.now
 	for r := range t.slots.running.all() {
 		k := r.k
-		started := r.deadline.Add(-t.opts.Timeout)
+		started := t.began(r)
 		if k.fresh.n+k.returned.n > 0 && t.now.Sub(started) >= stalledAfter && t.now.Sub(k.lastDone) >= stalledAfter && t.full(k) {
 			t.stashWindow(k)
 		}

@@ -287,7 +287,7 @@ func (r *reloader) note(rep reloadReport, by string) {
 		r.s.relay.Report(event.ReloadFailed, event.Data{Text: "the configuration was not reloaded: " + rep.Outcome, Why: why, By: by})
 		return
 	}
-	r.s.log.Info("the configuration was reloaded", append(attrs, "added", rep.Added, "changed", rep.Changed, "removed", rep.Removed, "live", rep.Live, "needs_restart", rep.NeedsRestart)...)
+	r.s.log.Info("the configuration was reloaded", append(attrs, "added", rep.Added, "changed", rep.Changed, "changed_live", rep.Routes.Live, "removed", rep.Removed, "live", rep.Live, "needs_restart", rep.NeedsRestart)...)
 	r.s.relay.Report(event.ReloadDone, event.Data{Text: fmt.Sprintf("generation %d of the configuration runs", rep.Generation), By: by})
 }
 

@@ -186,7 +186,8 @@ func (rep reloadReport) print(w io.Writer) {
 		would = "to be "
 	}
 	list(would+"added", rep.Added)
-	list(would+"changed", rep.Changed)
+	list("changed live", rep.Routes.Live)
+	list(would+"changed", slices.DeleteFunc(slices.Clone(rep.Changed), func(name string) bool { return slices.Contains(rep.Routes.Live, name) }))
 	list("began anew with them, on the same durable", rep.Routes.Restarted)
 	list(would+"removed", rep.Removed)
 	for _, left := range rep.Routes.Removed {

@@ -78,6 +78,9 @@ routes:
 		!slices.Equal(rep.Live, []string{"log.level"}) || !slices.Equal(rep.NeedsRestart, []string{"nats.inbox_prefix"}) || rep.Generation != 2 {
 		t.Errorf("%+v", rep)
 	}
+	if !slices.Equal(rep.Routes.Live, []string{"a"}) {
+		t.Errorf("changed live: %v", rep.Routes.Live)
+	}
 	w.arrives("orders.a", "out.x")
 	w.arrives("orders.b", "out.b")
 	w.arrives("orders.stays", "out.stays")
@@ -129,6 +132,33 @@ routes:
 	if code, _, stderr := relay(t, w.dir, "reload", "--instance", "nobody"); code != 1 || !strings.Contains(stderr, "no instance nobody of service relay answers") {
 		t.Errorf("%d %s", code, stderr)
 	}
+}
+
+// What changes of a route in place is told apart from what makes it begin anew.
+func TestReload_saysWhatChangedLive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	write := func(routes string) {
+		t.Helper()
+		yaml := "admin: {listen: 127.0.0.1:0}\nnats: {url: \"" + w.s.URL() + "\"}\nstreams: [{name: ORDERS, subjects: [orders.>]}, {name: OUT, subjects: [out.>]}]\nroutes:\n" + routes
+		if err := os.WriteFile(filepath.Join(w.dir, "relay.yaml"), []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("  - {name: a, subjects: [orders.a], start: all, handler: {forward: {subject: out.a}}}\n  - {name: b, subjects: [orders.b], start: all, handler: {forward: {subject: out.b}}}\n")
+	p := w.run()
+	write("  - {name: a, subjects: [orders.a], start: all, concurrency: 3, timeout: 5s, handler: {forward: {subject: out.x}}}\n  - {name: b, subjects: [orders.b, orders.c], start: all, handler: {forward: {subject: out.b}}}\n")
+	out := must(t, w.dir, "reload")
+	for _, want := range []string{"  changed live: a\n", "  changed: b\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if lines := p.logged("the configuration was reloaded"); len(lines) != 1 {
+		t.Errorf("%v", lines)
+	}
+	w.arrives("orders.a", "out.x")
+	w.arrives("orders.c", "out.b")
 }
 
 // reload.watch goes by content: of the file, and of the files that it names.

@@ -21,10 +21,17 @@ const (
 	Process Class = "process" // it counts when the process is started again
 )
 
+// inPlace are the keys of a route that change while it goes on, with what is below them. A handler of another kind, a fallback, a batch or a
+// rate that comes or goes, and all changes of a route with instances: one begin the route anew.
+var inPlace = []string{"concurrency", "rate", "burst", "timeout", "retry", "supervisor", "stash", "batch", "handler", "fallback"}
+
 // classOf is the class of a key by its path in docs.
 func classOf(path string) Class {
-	section, _, _ := strings.Cut(path, ".")
+	section, rest, _ := strings.Cut(path, ".")
+	part, _, _ := strings.Cut(rest, ".")
 	switch {
+	case (section == "routes" || section == "defaults") && slices.Contains(inPlace, part):
+		return Live
 	case section == "routes" || section == "defaults":
 		return Restart
 	case section == "streams" || section == "drain" || section == "limits" || path == "log.level" || section == "reload":
