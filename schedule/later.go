@@ -66,14 +66,15 @@ func laterConfig(service string, replicas int) jetstream.StreamConfig {
 	}
 }
 
-// intakeConfig allows neither schedules nor rollups nor lifetimes: the server refuses messages with their headers.
+// intakeConfig allows neither schedules nor rollups nor lifetimes: the server refuses messages with their headers. Its duplicate window is
+// the shortest there is: with an id that another publisher uses, too, somebody could have that one's message taken for a duplicate.
 func intakeConfig(service string, replicas int, limits Limits) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: IntakeStream(service), Description: "relay: messages to publish later, as publishers sent them",
 		Subjects:  []string{service + ".later.in.>"},
 		Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: replicas, Discard: jetstream.DiscardNew,
 		MaxBytes: limits.MaxBytes, MaxMsgs: limits.MaxMsgs, MaxAge: limits.MaxAge,
-		AllowDirect: true, Duplicates: min(laterWindow, limits.MaxAge),
+		AllowDirect: true, Duplicates: 100 * time.Millisecond,
 	}
 }
 
