@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -35,6 +36,30 @@ func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 		ownstream.Bucket(r.attemptsName(), r.cfg.Replicas, 0), ownstream.Bucket(audit.Bucket(service), r.cfg.Replicas, 0),
 		ownstream.Bucket(strings.ToUpper(service)+"_STATE", r.cfg.Replicas, 0),
 		ownstream.Bucket(r.instancesName(), r.cfg.Replicas, suspects.Lapse), dlq.JobsStream(service, r.cfg.Replicas))
+}
+
+// ownStreams makes what is needed later only, so that nobody else makes it first, and sets all of them right. The error says that one
+// of them lets others read, forge or remove what relay stores there, and that relay cannot change that.
+func (r *Relay) ownStreams(ctx context.Context) error {
+	if _, err := OpenOrders(ctx, r.js, r.cfg.Service, r.cfg.Replicas); err != nil {
+		return err
+	}
+	if _, err := dlq.OpenJobs(ctx, r.js, r.cfg.Service, r.cfg.Replicas); err != nil {
+		return err
+	}
+	for _, want := range r.ownConfigs() {
+		_, err := ownstream.Check(ctx, r.js, want, false, r.log)
+		var fault *ownstream.Error
+		switch {
+		case errors.As(err, &fault):
+			if fault.Danger {
+				return fault
+			}
+		case err != nil && !errors.Is(err, jetstream.ErrStreamNotFound):
+			return fmt.Errorf("stream %s: %w", want.Name, err)
+		}
+	}
+	return nil
 }
 
 // watchOwnStreams compares them at the start, when what the configuration says wins, and then again and again, when only

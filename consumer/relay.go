@@ -46,6 +46,8 @@ type Config struct {
 	// Stalled is for how long a route may start nothing, although messages wait and no operator paused it, before it is not
 	// ready. Zero means 1m.
 	Stalled time.Duration
+	// Troubles is what else does not work of the process that the relay is part of, for the status. It may be nil.
+	Troubles func() []string
 	// Adopt changes durables that exist with other settings.
 	Adopt bool
 	// Fleet says how the instances know of each other, where routes need that.

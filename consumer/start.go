@@ -144,7 +144,10 @@ func (r *Relay) shared(ctx context.Context) error {
 		})
 	}
 	making.Wait()
-	return setupError("", faults...)
+	if err := setupError("", faults...); err != nil {
+		return err
+	}
+	return setupError("", r.persist(ctx, "relay's own streams", func(ctx context.Context) error { return r.attempt(ctx, r.ownStreams) }))
 }
 
 func (r *Relay) instancesName() string { return suspects.Bucket(r.cfg.Service) }

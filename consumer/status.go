@@ -157,6 +157,11 @@ func (r *Relay) status(q StatusRequest) Status {
 			s.Trouble = append(s.Trouble[:maxTroubles], fmt.Sprintf("and %d more", n))
 		}
 	}
+	if r.cfg.Troubles != nil {
+		for _, line := range r.cfg.Troubles() {
+			s.Trouble = append(s.Trouble, cut(line, maxTextLen))
+		}
+	}
 	for _, o := range r.orphaned() {
 		s.Trouble = append(s.Trouble, o.String())
 	}

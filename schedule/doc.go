@@ -1,7 +1,8 @@
 // Package schedule publishes messages later: once, at a time ([Later]), or again and again, by a cron line or an interval ([Runner]).
 //
-// A delayed message waits in a stream of relay's own, <SERVICE>_LATER, as a message schedule of the server. When it is due, an
-// instance publishes it on its real subject, waits for the confirmation, and only then removes it. The id of the message is the
+// A delayed message is stored in a stream of relay's own, <SERVICE>_LATER_IN, and an instance moves it to another one, <SERVICE>_LATER,
+// where it waits as a message schedule of the server. When it is due, an instance publishes it on its real subject, waits for the
+// confirmation, and only then removes it. The id of the message is the
 // Nats-Msg-Id of what is published, so that the target's stream stores it once within its duplicate window.
 //
 // The runs of a [Schedule] are published by the instances themselves. What they agree on is a record in the bucket

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 // Results of runs, as records, metrics and the log name them.
@@ -33,12 +36,14 @@ const (
 	// patience is how long the claim of another instance stands before this one takes it for dead.
 	patience = 10 * time.Second
 	// late is how late a run may be before catch_up: none leaves it out.
-	late     = time.Minute
-	request  = 10 * time.Second
-	ackWait  = 30 * time.Second
-	atOnce   = 64
-	mostWait = time.Minute
-	longest  = 48 * time.Hour // of missed runs that are counted one by one
+	late    = time.Minute
+	request = 10 * time.Second
+	ackWait = 30 * time.Second
+	// lookAtFill is the time between two looks at how full the streams of delayed messages are.
+	lookAtFill = 15 * time.Second
+	atOnce     = 64
+	mostWait   = time.Minute
+	longest    = 48 * time.Hour // of missed runs that are counted one by one
 )
 
 // Config is what a [Runner] works with.
@@ -47,6 +52,7 @@ type Config struct {
 	Instance  string // names this process among those that share the records
 	Replicas  int    // of the stream and the bucket
 	Schedules []Schedule
+	Later     Limits // of delayed messages
 	Logger    *slog.Logger
 }
 
@@ -58,6 +64,7 @@ type Runner struct {
 	now  func() time.Time // for tests
 
 	patience time.Duration
+	fills    atomic.Pointer[[]fill]
 
 	mu       sync.Mutex
 	troubles map[string]trouble
@@ -83,7 +90,35 @@ func New(js jetstream.JetStream, cfg Config) *Runner {
 }
 
 // Collector has the metrics.
-func (r *Runner) Collector() prometheus.Collector { return r.runs }
+func (r *Runner) Collector() prometheus.Collector { return collector{r} }
+
+type collector struct{ r *Runner }
+
+var (
+	descMsgs  = prometheus.NewDesc("relay_later_messages", "Delayed messages that wait, by stream.", []string{"stream"}, nil)
+	descBytes = prometheus.NewDesc("relay_later_bytes", "Size of the delayed messages that wait, by stream.", []string{"stream"}, nil)
+	descRatio = prometheus.NewDesc("relay_later_capacity_ratio", "Used share of later.max_msgs or later.max_bytes, of the one that is nearer.", []string{"stream"}, nil)
+)
+
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	c.r.runs.Describe(ch)
+	ch <- descMsgs
+	ch <- descBytes
+	ch <- descRatio
+}
+
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	c.r.runs.Collect(ch)
+	list := c.r.fills.Load()
+	if list == nil {
+		return
+	}
+	for _, f := range *list {
+		ch <- prometheus.MustNewConstMetric(descMsgs, prometheus.GaugeValue, float64(f.msgs), f.stream)
+		ch <- prometheus.MustNewConstMetric(descBytes, prometheus.GaugeValue, float64(f.bytes), f.stream)
+		ch <- prometheus.MustNewConstMetric(descRatio, prometheus.GaugeValue, f.ratio, f.stream)
+	}
+}
 
 // Run publishes until ctx is done. What does not work is tried again; see [Runner.Ready].
 func (r *Runner) Run(ctx context.Context) {
@@ -103,7 +138,8 @@ func (r *Runner) Ready() error {
 	var errs []error
 	for _, what := range slices.Sorted(maps.Keys(r.troubles)) {
 		t := r.troubles[what]
-		if what == laterTrouble || what == delayedTrouble {
+		var fault *ownstream.Error
+		if unheard(what) && !errors.As(t.err, &fault) {
 			continue
 		}
 		errs = append(errs, fmt.Errorf("%s: %w (since %s)", what, t.err, t.since.UTC().Format(time.RFC3339)))
@@ -115,7 +151,25 @@ func (r *Runner) Ready() error {
 const (
 	laterTrouble   = "delayed messages"
 	delayedTrouble = "a delayed message"
+	intakeTrouble  = "messages that are to be published later"
+	fillTrouble    = "room for delayed messages in "
 )
+
+// unheard tells whether publishers can cause it.
+func unheard(what string) bool {
+	return what == laterTrouble || what == delayedTrouble || what == intakeTrouble || strings.HasPrefix(what, fillTrouble)
+}
+
+// Troubles are all that does not work, with what publishers can cause: for the status.
+func (r *Runner) Troubles() (list []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, what := range slices.Sorted(maps.Keys(r.troubles)) {
+		t := r.troubles[what]
+		list = append(list, fmt.Sprintf("%s: %v (since %s)", what, t.err, t.since.UTC().Format(time.RFC3339)))
+	}
+	return list
+}
 
 // note says that what does not work, and nil that it works.
 func (r *Runner) note(ctx context.Context, what string, err error) {
@@ -345,26 +399,56 @@ func (r *Runner) hand(ctx context.Context, m *nats.Msg, id, name string) (*jetst
 	return ack, nil
 }
 
-// delayed publishes delayed messages that are due, once there is a stream of them.
+// delayed makes the streams of delayed messages, takes these in, and publishes those that are due. A stream that cannot be set right is
+// not used.
 func (r *Runner) delayed(ctx context.Context) {
 	for ctx.Err() == nil {
 		later, err := bounded(ctx, func(ctx context.Context) (*Later, error) {
-			if _, err := AttachLater(ctx, r.js, r.cfg.Service); err != nil {
-				return nil, err
-			}
-			return OpenLater(ctx, r.js, r.cfg.Service, r.cfg.Replicas) // whoever made it may have made it wrong
+			return openLater(ctx, r.js, r.cfg.Service, r.cfg.Replicas, r.cfg.Later, r.cfg.Logger)
 		})
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			r.note(ctx, laterTrouble, nil) // nobody ever delayed a message
-			sleep(ctx, look)
-			continue
-		}
 		if err == nil {
-			err = r.pull(ctx, later)
+			err = r.serve(ctx, later)
 		}
 		r.note(ctx, laterTrouble, err)
 		sleep(ctx, time.Second)
 	}
+}
+
+// serve works on delayed messages until something fails.
+func (r *Runner) serve(ctx context.Context, l *Later) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	all.Go(func() { cancel(r.take(ctx, l)) })
+	all.Go(func() { cancel(r.pull(ctx, l)) })
+	all.Go(func() { cancel(r.tidy(ctx, l)) })
+	all.Go(func() {
+		r.watchFill(ctx, l)
+		cancel(nil)
+	})
+	all.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// tidy sets waiting messages right, now and then.
+func (r *Runner) tidy(ctx context.Context, l *Later) error {
+	for ctx.Err() == nil {
+		freed, removed, err := l.tidy(ctx)
+		if err != nil {
+			return err
+		}
+		if removed > 0 {
+			r.cfg.Logger.Warn("schedules that relay did not build are removed: they would have stored messages for ever", "count", removed)
+		}
+		if freed > 0 {
+			r.cfg.Logger.Warn("delayed messages are stored again: the storage was full when they were due, or relay did not build them", "count", freed)
+		}
+		sleep(ctx, time.Hour)
+	}
+	return nil
 }
 
 // pull hands over what is due until something fails.
@@ -377,17 +461,7 @@ func (r *Runner) pull(ctx context.Context, l *Later) error {
 	if err != nil {
 		return err
 	}
-	var freed time.Time
 	for ctx.Err() == nil {
-		if time.Since(freed) > time.Hour {
-			n, err := l.unstick(ctx)
-			if err != nil {
-				return err
-			}
-			if freed = time.Now(); n > 0 {
-				r.cfg.Logger.Warn("delayed messages were past due and are published again: the storage was full when they were due", "count", n)
-			}
-		}
 		wait, cancel := context.WithTimeout(ctx, look)
 		batch, err := c.Fetch(atOnce, jetstream.FetchContext(wait))
 		if err != nil {

@@ -246,7 +246,7 @@ func TestLater_isPublishedOnceWhenDue(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	stream := jobs(t, js)
-	l, err := OpenLater(t.Context(), js, "relay", 1)
+	l, err := openLater(t.Context(), js, "relay", 1, Limits{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,8 +276,8 @@ func TestLater_isPublishedOnceWhenDue(t *testing.T) {
 	}
 	delay("first", "again", 0) // its stream knows the id
 	eventually(t, "nothing waits", func() bool {
-		s, err := js.Stream(t.Context(), LaterStream("relay"))
-		return err == nil && s.CachedInfo().State.Msgs == 0
+		list, _, err := l.List(t.Context(), 1)
+		return err == nil && len(list) == 0
 	})
 	m, err := stream.GetMsg(t.Context(), 1)
 	if err != nil {
@@ -296,7 +296,7 @@ func TestLater_goesWhereItWaitedForAndNowhereElse(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	stream := jobs(t, js)
-	if _, err := OpenLater(t.Context(), js, "relay", 1); err != nil {
+	if _, err := openLater(t.Context(), js, "relay", 1, Limits{}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	r := runner(js, "i", nil)
@@ -323,14 +323,14 @@ func TestLater_goesWhereItWaitedForAndNowhereElse(t *testing.T) {
 func TestLater_unstickLeavesWhatIsNotDue(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
-	l, err := OpenLater(t.Context(), js, "relay", 1)
+	l, err := openLater(t.Context(), js, "relay", 1, Limits{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Delay(t.Context(), "a", &nats.Msg{Subject: "jobs.a"}, time.Now().Add(time.Hour)); err != nil {
+	if err := l.move(t.Context(), newEntry("relay.later.in.a.jobs.a", 1, time.Now().Add(time.Hour), "")); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := l.unstick(t.Context()); n != 0 || err != nil {
-		t.Errorf("%d, %v", n, err)
+	if n, removed, err := l.tidy(t.Context()); n != 0 || removed != 0 || err != nil {
+		t.Errorf("%d, %d, %v", n, removed, err)
 	}
 }

@@ -3,12 +3,14 @@
 package ownstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -21,11 +23,15 @@ type Error struct {
 	Field  string // as the configuration of the stream names it
 	Have   any
 	Want   any
+	Do     string // what an operator can do; empty: edit the stream
+	// Danger says that whoever set it may read, forge or remove what relay stores there: the stream must not be used.
+	Danger bool
 	Err    error // why the server refused the change; nil when it never takes one
 }
 
 func (e *Error) Error() string {
-	text := fmt.Sprintf("stream %s: %s is %v, but must be %v: change it with `nats stream edit`, or choose another service name", e.Stream, e.Field, e.Have, e.Want)
+	do := cmp.Or(e.Do, "change it with `nats stream edit`, or choose another service name")
+	text := fmt.Sprintf("stream %s: %s is %v, but must be %v: %s", e.Stream, e.Field, e.Have, e.Want, do)
 	if e.Err != nil {
 		text += fmt.Sprintf(" (relay's own change failed: %v)", e.Err)
 	}
@@ -44,7 +50,14 @@ type field struct {
 	fine func(have, want *jetstream.StreamConfig) bool
 	// roomier tells whether what is there is less strict than what is wanted: nothing is lost by it. It may be nil.
 	roomier func(have, want *jetstream.StreamConfig) bool
+	// danger: whoever set it may read, forge or remove what relay stores. That it is set back is a warning.
+	danger bool
+	// do is what to do when relay cannot set it back; empty: edit the stream.
+	do string
 }
+
+// anew is what to do about a stream whose content may be somebody else's.
+const anew = "look at what is in it, and who made it, then remove it with `nats stream rm` so that relay makes its own, or choose another service name"
 
 // limit is a bound of which zero and -1 mean none.
 func limit[T int | int32 | int64](name string, at func(*jetstream.StreamConfig) *T) field {
@@ -67,9 +80,10 @@ func limit[T int | int32 | int64](name string, at func(*jetstream.StreamConfig) 
 // may are switches that relay needs off unless it set them itself.
 func may(name string, at func(*jetstream.StreamConfig) *bool, changeable bool) field {
 	f := field{
-		name: name,
-		get:  func(c *jetstream.StreamConfig) any { return *at(c) },
-		fine: func(have, want *jetstream.StreamConfig) bool { return !*at(have) || *at(want) },
+		name:   name,
+		get:    func(c *jetstream.StreamConfig) any { return *at(c) },
+		fine:   func(have, want *jetstream.StreamConfig) bool { return !*at(have) || *at(want) },
+		danger: true,
 	}
 	if changeable {
 		f.set = func(have, want *jetstream.StreamConfig) { *at(have) = *at(want) }
@@ -90,17 +104,35 @@ func must(name string, at func(*jetstream.StreamConfig) *bool) field {
 var fields = []field{
 	{name: "retention", get: func(c *jetstream.StreamConfig) any { return c.Retention }},
 	{name: "storage", get: func(c *jetstream.StreamConfig) any { return c.Storage }},
-	{name: "mirror", get: func(c *jetstream.StreamConfig) any { return c.Mirror != nil }},
+	{name: "mirror", danger: true, do: anew, get: func(c *jetstream.StreamConfig) any { return origin(c.Mirror) }},
 	may("sealed", func(c *jetstream.StreamConfig) *bool { return &c.Sealed }, false),
 	may("deny_delete", func(c *jetstream.StreamConfig) *bool { return &c.DenyDelete }, false),
 	may("deny_purge", func(c *jetstream.StreamConfig) *bool { return &c.DenyPurge }, false),
 	may("no_ack", func(c *jetstream.StreamConfig) *bool { return &c.NoAck }, true),
+	may("allow_msg_counter", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgCounter }, false),
+	may("allow_atomic", func(c *jetstream.StreamConfig) *bool { return &c.AllowAtomicPublish }, true),
+	may("allow_batched", func(c *jetstream.StreamConfig) *bool { return &c.AllowBatchPublish }, true),
 	{
-		name: "sources", get: func(c *jetstream.StreamConfig) any { return len(c.Sources) },
+		// The server publishes there with all rights.
+		name: "republish", danger: true, get: func(c *jetstream.StreamConfig) any {
+			if c.RePublish == nil {
+				return "none"
+			}
+			return fmt.Sprintf("%s to %s", c.RePublish.Source, c.RePublish.Destination)
+		},
+		set: func(have, want *jetstream.StreamConfig) { have.RePublish = want.RePublish },
+	},
+	{
+		name: "sources", danger: true, get: func(c *jetstream.StreamConfig) any { return origin(c.Sources...) },
 		set: func(have, want *jetstream.StreamConfig) { have.Sources = want.Sources },
 	},
 	{
-		name: "subject_transform", get: func(c *jetstream.StreamConfig) any { return c.SubjectTransform != nil },
+		name: "subject_transform", danger: true, get: func(c *jetstream.StreamConfig) any {
+			if c.SubjectTransform == nil {
+				return "none"
+			}
+			return fmt.Sprintf("%s to %s", c.SubjectTransform.Source, c.SubjectTransform.Destination)
+		},
 		set: func(have, want *jetstream.StreamConfig) { have.SubjectTransform = want.SubjectTransform },
 	},
 	{
@@ -142,15 +174,33 @@ var fields = []field{
 	limit("max_msgs_per_subject", func(c *jetstream.StreamConfig) *int64 { return &c.MaxMsgsPerSubject }),
 	limit("max_msg_size", func(c *jetstream.StreamConfig) *int32 { return &c.MaxMsgSize }),
 	{
-		name: "discard", get: func(c *jetstream.StreamConfig) any { return c.Discard },
+		name: "discard", get: func(c *jetstream.StreamConfig) any {
+			if c.DiscardNewPerSubject {
+				return fmt.Sprint(c.Discard, " per subject")
+			}
+			return c.Discard
+		},
 		set: func(have, want *jetstream.StreamConfig) {
 			have.Discard, have.DiscardNewPerSubject = want.Discard, want.DiscardNewPerSubject
 		},
 	},
 	must("allow_direct", func(c *jetstream.StreamConfig) *bool { return &c.AllowDirect }),
 	must("allow_msg_schedules", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgSchedules }),
+	may("allow_msg_schedules", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgSchedules }, false),
 	must("allow_msg_ttl", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgTTL }),
 	must("allow_rollup_hdrs", func(c *jetstream.StreamConfig) *bool { return &c.AllowRollup }),
+	{
+		// Where it is allowed, one message with Nats-Rollup removes all others. The server needs it for schedules and delete markers.
+		name: "allow_rollup_hdrs", danger: true, get: func(c *jetstream.StreamConfig) any { return c.AllowRollup },
+		fine: func(have, want *jetstream.StreamConfig) bool {
+			return !have.AllowRollup || want.AllowRollup || want.AllowMsgSchedules || have.SubjectDeleteMarkerTTL > 0
+		},
+		set: func(have, want *jetstream.StreamConfig) { have.AllowRollup = want.AllowRollup },
+	},
+	{
+		// Confirmed and not stored yet is lost when the server ends.
+		name: "persist_mode", get: func(c *jetstream.StreamConfig) any { return c.PersistMode },
+	},
 	{
 		// A replay that is repeated within the window reaches its route once.
 		name: "duplicate_window", get: func(c *jetstream.StreamConfig) any { return c.Duplicates },
@@ -161,6 +211,35 @@ var fields = []field{
 		name: "consumer_limits", get: func(c *jetstream.StreamConfig) any { return c.ConsumerLimits },
 		set: func(have, want *jetstream.StreamConfig) { have.ConsumerLimits = want.ConsumerLimits },
 	},
+}
+
+// left are the fields of which nothing is to be said, each with why.
+var left = map[string]string{
+	"name":                      "it is how the stream was found",
+	"description":               "a text for people",
+	"max_consumers":             "the server never changes it; a consumer too many is an error that says so",
+	"discard_new_per_subject":   "compared with discard",
+	"placement":                 "where it is stored is for those who run the servers to say; it is noted at the start",
+	"compression":               "how it is stored is for those who run the servers to say",
+	"first_seq":                 "counts when the stream is made, and not any more",
+	"mirror_direct":             "counts for mirrors only, and none of these is one",
+	"metadata":                  "relay notes there what it changed; the server writes there too",
+	"template_owner":            "the server knows no templates any more",
+	"subject_delete_marker_ttl": "only who may write the stream can make markers, and they go by themselves",
+}
+
+// origin names where messages come from.
+func origin(sources ...*jetstream.StreamSource) string {
+	var names []string
+	for _, s := range sources {
+		if s != nil {
+			names = append(names, s.Name)
+		}
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
 }
 
 func uncovered(have *jetstream.StreamConfig) func(string) bool {
@@ -235,13 +314,20 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 	next := have
 	var changed []field
 	var fault *Error
+	if have.Placement != nil && !running {
+		log.Info("one of relay's own streams is placed by somebody else, and stays where it is", "stream", want.Name, "cluster", have.Placement.Cluster, "tags", have.Placement.Tags)
+	}
+	strange, err := unknown(ctx, js, want.Name)
+	if err != nil {
+		return nil, err
+	}
 	for _, f := range fields {
 		if !f.differ(&have, &want, running) {
 			continue
 		}
 		if f.set == nil {
 			if fault == nil {
-				fault = &Error{Stream: want.Name, Field: f.name, Have: f.get(&have), Want: f.get(&want)}
+				fault = &Error{Stream: want.Name, Field: f.name, Have: f.get(&have), Want: f.get(&want), Do: f.do, Danger: f.danger}
 			}
 			continue
 		}
@@ -249,25 +335,66 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 		f.note(&next)
 		changed = append(changed, f)
 	}
-	if len(changed) == 0 || have.Mirror != nil { // a mirror has settings of its own
+	if len(changed)+len(strange) == 0 || have.Mirror != nil { // a mirror has settings of its own
 		return stream, fault.orNil()
 	}
+	// What the client does not know it leaves out, which sets it back.
 	updated, err := js.UpdateStream(ctx, next)
+	if err == nil && len(strange) > 0 {
+		err = settle(ctx, js, want.Name, strange, log)
+	}
 	if err != nil {
-		if fault == nil {
-			fault = &Error{Stream: want.Name, Field: changed[0].name, Have: changed[0].get(&have), Want: changed[0].get(&want), Err: err}
+		// The limits of the account may forbid some other change. What is dangerous does not wait for that.
+		safe, some := have, false
+		for _, f := range changed {
+			if f.danger {
+				f.set(&safe, &want)
+				some = true
+			}
+		}
+		if some {
+			if stream, again := js.UpdateStream(ctx, safe); again == nil {
+				return mend(ctx, js, stream, want, running, log)
+			}
+		}
+		if fault == nil || !fault.Danger {
+			fault = refused(want, have, changed, strange, err)
 		}
 		return stream, fault
 	}
 	for _, f := range changed {
 		args := []any{"stream", want.Name, "field", f.name, "was", fmt.Sprint(f.get(&have)), "now", fmt.Sprint(f.get(&next))}
-		if running {
+		switch {
+		case running:
 			log.Warn("a setting of one of relay's own streams was changed from outside and is set back", args...)
-		} else {
+		case f.danger:
+			log.Warn("a setting of one of relay's own streams let others read, forge or remove what is in it, and is set back: look at who set it", args...)
+		default:
 			log.Info("a setting of one of relay's own streams is changed to what the configuration says", args...)
 		}
 	}
 	return updated, fault.orNil()
+}
+
+// refused is the fault when the server refuses an update, about what is worst.
+func refused(want, have jetstream.StreamConfig, changed []field, strange []setting, err error) *Error {
+	slices.SortStableFunc(changed, func(a, b field) int {
+		switch {
+		case a.danger == b.danger:
+			return 0
+		case a.danger:
+			return -1
+		}
+		return 1
+	})
+	if len(changed) > 0 && (changed[0].danger || len(strange) == 0) {
+		f := changed[0]
+		return &Error{Stream: want.Name, Field: f.name, Have: f.get(&have), Want: f.get(&want), Do: f.do, Danger: f.danger, Err: err}
+	}
+	return &Error{
+		Stream: want.Name, Field: strange[0].name, Have: strange[0].value, Want: "unset", Err: err, Danger: true,
+		Do: "this version of relay does not know what it does: use a newer version of relay, unset it with a newer `nats stream edit`, or choose another service name",
+	}
 }
 
 func (e *Error) orNil() error {

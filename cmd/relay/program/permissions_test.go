@@ -10,9 +10,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/internal/natstest"
@@ -318,6 +320,14 @@ func TestPermissions_publisherAttacks(t *testing.T) {
 		"$JS.API.CONSUMER.DELETE.ORDERS.billing":                        "",
 		"$JS.API.STREAM.MSG.GET.RELAY_DLQ":                              `{"seq":1}`,
 		"_INBOX_relay.x":                                                "forged",
+		"$JS.API.STREAM.CREATE.RELAY_LATER":                             `{"name":"RELAY_LATER","subjects":["relay.later.wait.>"],"republish":{"src":"relay.later.wait.p.img.>","dest":"$JS.API.>"}}`,
+		"$JS.API.STREAM.CREATE.RELAY_LATER_IN":                          `{"name":"RELAY_LATER_IN","subjects":["relay.later.in.>"],"sources":[{"name":"RELAY_DLQ"},{"name":"ORDERS"}]}`,
+		"$JS.API.STREAM.UPDATE.RELAY_LATER_IN":                          `{"name":"RELAY_LATER_IN","subjects":["relay.later.in.>"],"republish":{"src":">","dest":"$KV.RELAY_STATE.>"}}`,
+		"$JS.API.STREAM.INFO.RELAY_LATER":                               "",
+		"relay.later.wait.p.orders.billing.x":                           "forged",
+		"relay.later.due.p.orders.billing.x":                            "forged",
+		"relay.later.in.p.copies.x":                                     "forged",
+		"relay.later.in.p.$JS.API.STREAM.DELETE.RELAY_DLQ":              "forged",
 	}
 	for subject, body := range attacks {
 		if err := nc.Publish(subject, []byte(body)); err != nil {
@@ -356,6 +366,109 @@ func TestPermissions_publisherAttacks(t *testing.T) {
 	for stream, want := range map[string]int{"RELAY_DLQ": 0, "RELAY_RETRY": 0, "COPIES": 0, "KV_RELAY_STATE": 0} {
 		if n := left(t, d.js, stream); n != want {
 			t.Errorf("%s holds %d", stream, n)
+		}
+	}
+}
+
+// Wherever a publisher may publish, headers that mean something to the server remove, replace and multiply nothing of others.
+func TestPermissions_publisherHeaders(t *testing.T) {
+	t.Parallel()
+	d := newDenying(t, permittedRoutes)
+	p := d.run()
+	p.ready()
+	d.by(access.Publisher, "pub", "orders.billing.victim", "x", "--in", "10h", "--id", "victim")
+	d.by(access.Publisher, "pub", "orders.slow.victim", "x", "--in", "10h", "--id", "victim")
+	nc, err := nats.Connect(d.s.URL(), nats.UserInfo("publisher", "publisher"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	waiting := func() int { return left(t, d.js, "RELAY_LATER") + left(t, d.js, "RELAY_LATER_IN") }
+	eventually(t, "both wait", func() bool { return left(t, d.js, "RELAY_LATER") == 2 && left(t, d.js, "RELAY_LATER_IN") == 0 })
+	orders := left(t, d.js, "ORDERS")
+	for _, subject := range []string{"relay.later.in.evil.orders.billing.evil", "orders.billing.evil"} {
+		for _, h := range []nats.Header{
+			{"Nats-Rollup": {"all"}}, {"Nats-Rollup": {"sub"}}, {"Nats-TTL": {"1s"}}, {"Nats-Schedule-Rollup": {"all"}},
+			{"Nats-Schedule": {"@every 1s"}, "Nats-Schedule-Target": {"relay.later.wait.x.orders.billing.x"}},
+			{"Nats-Schedule": {"@every 1s"}, "Nats-Schedule-Target": {subject}},
+			{"Nats-Scheduler": {"relay.later.wait.victim.orders.slow.victim"}, "Nats-Schedule-Next": {"purge"}},
+			{"Nats-Expected-Last-Sequence": {"0"}}, {"Nats-Incr": {"+1"}}, {"Nats-Batch-Id": {"evil"}, "Nats-Batch-Sequence": {"1"}, "Nats-Batch-Commit": {"1"}},
+		} {
+			reply, err := nc.RequestMsg(&nats.Msg{Subject: subject, Header: h, Data: make([]byte, 1000)}, patience)
+			if err != nil {
+				t.Fatalf("%s, %v: %v", subject, h, err)
+			}
+			t.Logf("%s, %v: %s", subject, h, reply.Data)
+		}
+	}
+	time.Sleep(3 * time.Second) // long enough for @every 1s
+	if n := waiting(); n != 2 {
+		t.Errorf("%d wait, want the two of others", n)
+	}
+	if n := left(t, d.js, "ORDERS"); n < orders || n > orders+10 {
+		t.Errorf("ORDERS had %d messages, and has %d", orders, n)
+	}
+	for _, stream := range []string{"RELAY_LATER_IN", "ORDERS", "COPIES", "RELAY_DLQ"} {
+		s, err := d.js.Stream(t.Context(), stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := s.CachedInfo().Config; c.AllowRollup || c.AllowMsgSchedules || c.AllowMsgTTL {
+			t.Errorf("%s allows rollups, schedules or lifetimes: %+v", stream, c)
+		}
+	}
+	if list := d.log.all(); len(list) > 0 {
+		t.Errorf("the server refused:\n%s", strings.Join(list, "\n"))
+	}
+}
+
+// Whoever was first with the stream of delayed messages had the server publish with all rights. What such a publisher of an earlier
+// version left is set back.
+func TestPermissions_streamsThatOthersMade(t *testing.T) {
+	t.Parallel()
+	d := newDenying(t, permittedRoutes)
+	republish := func(dest string) *jetstream.RePublish {
+		return &jetstream.RePublish{Source: "relay.later.wait.p.img.>", Destination: dest}
+	}
+	for _, c := range []jetstream.StreamConfig{
+		{Name: "RELAY_LATER", Subjects: []string{"relay.later.wait.>", "relay.later.due.>"}, Retention: jetstream.WorkQueuePolicy, AllowMsgSchedules: true, RePublish: republish("$JS.API.>")},
+		{Name: "KV_RELAY_JOBS", Subjects: []string{"$KV.RELAY_JOBS.>"}, MaxMsgsPerSubject: 1, RePublish: &jetstream.RePublish{Source: ">", Destination: "elsewhere.>"}},
+		{Name: "RELAY_LATER_IN", Subjects: []string{"relay.later.in.>"}, Retention: jetstream.WorkQueuePolicy, Sources: []*jetstream.StreamSource{{Name: "RELAY_DLQ"}, {Name: "KV_RELAY_STATE"}}},
+	} {
+		if _, err := d.js.CreateStream(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := d.run()
+	p.ready()
+	eventually(t, "they are set back", func() bool {
+		for _, name := range []string{"RELAY_LATER", "RELAY_LATER_IN", "KV_RELAY_JOBS"} {
+			s, err := d.js.Stream(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c := s.CachedInfo().Config; c.RePublish != nil || len(c.Sources) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	d.by(access.Publisher, "pub", "orders.quick.x", "x", "--in", "100ms", "--id", "one")
+	eventually(t, "handled", func() bool { return d.hook.count() == 1 })
+}
+
+// A delayed message before relay ever ran: publishers make nothing, and are told who does.
+func TestPermissions_delayedBeforeRelayRan(t *testing.T) {
+	t.Parallel()
+	d := newDenying(t, permittedRoutes)
+	code, _, stderr := relay(t, d.dir, append([]string{"pub", "orders.quick.x", "x", "--in", "1s"}, as(access.Publisher)...)...)
+	if code == 0 || !strings.Contains(stderr, "stream RELAY_LATER_IN") || !strings.Contains(stderr, "start relay once") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	names := d.js.StreamNames(t.Context())
+	for name := range names.Name() {
+		if strings.HasPrefix(name, "RELAY_") {
+			t.Errorf("a publisher made %s", name)
 		}
 	}
 }

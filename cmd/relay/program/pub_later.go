@@ -74,11 +74,11 @@ func (d *delay) store(o *options, c *cobra.Command, m *nats.Msg, due time.Time, 
 		return fmt.Errorf("%w: subject: %w", errUsage, err)
 	}
 	var ack *jetstream.PubAck
-	err = cl.permitted(ctx, access.Publisher, func(ctx context.Context) error {
-		l, err := schedule.OpenLater(ctx, cl.js, cl.cfg.Service, cl.cfg.NATS.Replicas)
-		if err == nil {
-			ack, err = l.Delay(ctx, id, m, due)
-		}
+	if most := cl.cfg.Later.MaxAge; time.Until(due) > most {
+		return fmt.Errorf("%w: a message may wait %v at most (later.max_age): it would be due at %s", errUsage, most, when(due))
+	}
+	err = cl.permitted(ctx, access.Publisher, func(ctx context.Context) (err error) {
+		ack, err = schedule.AttachLater(cl.js, cl.cfg.Service).Delay(ctx, id, m, due)
 		return err
 	})
 	if err != nil {
@@ -93,6 +93,6 @@ func (d *delay) store(o *options, c *cobra.Command, m *nats.Msg, due time.Time, 
 			Sequence uint64    `json:"seq"`
 		}{id, m.Subject, due.UTC(), ack.Stream, ack.Sequence})
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "%s waits in %s until %s\n", id, ack.Stream, when(due))
+	_, err = fmt.Fprintf(c.OutOrStdout(), "%s waits in %s until %s\n", id, schedule.LaterStream(cl.cfg.Service), when(due))
 	return err
 }

@@ -297,7 +297,9 @@ func (s *service) newRelay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := consumer.New(s.conn.Conn, consumerConfig(s.cfg, s.adopt, s.log), list...)
+	c := consumerConfig(s.cfg, s.adopt, s.log)
+	c.Troubles = s.laterTroubles
+	r, err := consumer.New(s.conn.Conn, c, list...)
 	if err != nil {
 		return err
 	}
@@ -305,9 +307,21 @@ func (s *service) newRelay(ctx context.Context) error {
 	s.relay, s.starting = r, nil
 	s.later = schedule.New(js, schedule.Config{
 		Service: s.cfg.Service, Instance: r.Instance(), Replicas: s.cfg.NATS.Replicas, Schedules: s.cfg.Schedules, Logger: s.log,
+		Later: schedule.Limits{MaxBytes: int64(s.cfg.Later.MaxBytes), MaxMsgs: int64(s.cfg.Later.MaxMsgs), MaxAge: s.cfg.Later.MaxAge},
 	})
 	s.mu.Unlock()
 	return nil
+}
+
+// laterTroubles is what does not work of schedules and delayed messages.
+func (s *service) laterTroubles() []string {
+	s.mu.Lock()
+	later := s.later
+	s.mu.Unlock()
+	if later == nil {
+		return nil
+	}
+	return later.Troubles()
 }
 
 // showConsole gives the console what it shows. It returns how to end that.

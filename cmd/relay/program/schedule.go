@@ -148,15 +148,11 @@ func newScheduleLs(o *options) *cobra.Command {
 					}
 					out.Schedules = append(out.Schedules, one)
 				}
-				l, err := schedule.AttachLater(ctx, cl.js, cl.cfg.Service)
-				if err == nil {
-					var waiting []schedule.Delayed
-					waiting, out.More, err = l.List(ctx, mostDelayed)
-					out.Delayed = append(out.Delayed, waiting...)
-				}
-				if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+				waiting, more, err := schedule.AttachLater(cl.js, cl.cfg.Service).List(ctx, mostDelayed)
+				if err != nil {
 					return err
 				}
+				out.Delayed, out.More = append(out.Delayed, waiting...), more
 				w := c.OutOrStdout()
 				if asJSON {
 					return printJSON(w, out)
@@ -317,12 +313,8 @@ func newScheduleRm(o *options) *cobra.Command {
 				if _, err := configured(cl.cfg, a[0]); err == nil {
 					return fmt.Errorf("%w: schedule %s is in the configuration: take it out there, or pause it", errUsage, a[0])
 				}
-				removed := 0
-				l, err := schedule.AttachLater(ctx, cl.js, cl.cfg.Service)
-				if err == nil {
-					removed, err = l.Remove(ctx, a[0])
-				}
-				if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+				removed, err := schedule.AttachLater(cl.js, cl.cfg.Service).Remove(ctx, a[0])
+				if err != nil {
 					return err
 				}
 				names, err := records.Names(ctx)

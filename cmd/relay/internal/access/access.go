@@ -123,7 +123,7 @@ func (b *builder) own() (list []string) {
 	for _, s := range []string{"ATTEMPTS", "STATE", "JOBS", "INSTANCES", "LEDGER", "FLEET"} {
 		list = append(list, "KV_"+b.upper()+s)
 	}
-	list = append(list, schedule.LaterStream(b.cfg.Service), "KV_"+schedule.Bucket(b.cfg.Service))
+	list = append(list, schedule.LaterStream(b.cfg.Service), schedule.IntakeStream(b.cfg.Service), "KV_"+schedule.Bucket(b.cfg.Service))
 	return append(list, "OBJ_"+b.upper()+"DLQ_BODIES")
 }
 
@@ -196,13 +196,14 @@ func (b *builder) service() {
 	}
 	b.acknowledge(b.upper()+"RETRY", "*")
 	b.acknowledge(schedule.LaterStream(s), "relay")
+	b.acknowledge(schedule.IntakeStream(s), "relay")
 	for _, sc := range b.cfg.Schedules {
 		b.publish(sc.Subject)
 	}
 	for _, p := range b.cfg.Routes { // delayed messages
 		b.publish(p.Subjects...)
 	}
-	b.publish(s + ".later.wait.>") // a delayed message that is stuck is stored again
+	b.publish(s + ".later.wait.>") // where delayed messages wait: publishers only reach the intake
 	b.buckets("SCHEDULES")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", event.Prefix(s)+".>")
 	b.publish(b.deadPrefixes()...)
@@ -229,7 +230,7 @@ func (b *builder) operator() {
 	for _, stream := range b.own() {
 		b.read(stream)
 	}
-	for _, stream := range []string{b.upper() + "DLQ", b.upper() + "RETRY", schedule.LaterStream(s), "OBJ_" + b.upper() + "DLQ_BODIES", "KV_" + b.upper() + "JOBS"} {
+	for _, stream := range []string{b.upper() + "DLQ", b.upper() + "RETRY", schedule.LaterStream(s), schedule.IntakeStream(s), "OBJ_" + b.upper() + "DLQ_BODIES", "KV_" + b.upper() + "JOBS"} {
 		b.remove(stream)
 	}
 	// Orders and jobs can be given before an instance ever ran.
@@ -257,13 +258,11 @@ func (b *builder) publisher() {
 	for _, rt := range b.cfg.Routes {
 		for _, p := range rt.Subjects {
 			if !subject.Overlaps(p, events) { // what happens to relay is for relay to say
-				b.publish(p, b.cfg.Service+".later.wait.*."+p)
+				b.publish(p, b.cfg.Service+".later.in.*."+p)
 			}
 		}
 		b.AllowResponses = b.AllowResponses || len(rt.Caller.Interest) > 0
 	}
-	// The first delayed message makes the stream.
-	b.ask("STREAM.INFO."+schedule.LaterStream(b.cfg.Service), "STREAM.CREATE."+schedule.LaterStream(b.cfg.Service))
 	b.subscribe("_INBOX.>")
 	if p := b.cfg.NATS.InboxPrefix; p != "" {
 		b.note("publishers use _INBOX.>, and not relay's %s.>: relay pub needs --set nats.inbox_prefix=_INBOX", p)

@@ -26,14 +26,16 @@ type Config struct {
 	Limits map[string]consumer.Limit `koanf:"limits"`
 	// Schedules are messages that relay publishes again and again.
 	Schedules []schedule.Schedule `koanf:"schedules"`
-	DLQ       DLQ                 `koanf:"dlq"`
-	Events    consumer.Events     `koanf:"events"`
-	Fleet     consumer.Fleet      `koanf:"fleet"`
-	Drain     time.Duration       `koanf:"drain"`
-	Reload    Reload              `koanf:"reload"`
-	Ready     Ready               `koanf:"ready"`
-	Admin     Admin               `koanf:"admin"`
-	Log       Log                 `koanf:"log"`
+	// Later bounds delayed messages.
+	Later  Later           `koanf:"later"`
+	DLQ    DLQ             `koanf:"dlq"`
+	Events consumer.Events `koanf:"events"`
+	Fleet  consumer.Fleet  `koanf:"fleet"`
+	Drain  time.Duration   `koanf:"drain"`
+	Reload Reload          `koanf:"reload"`
+	Ready  Ready           `koanf:"ready"`
+	Admin  Admin           `koanf:"admin"`
+	Log    Log             `koanf:"log"`
 	// Source is where all of this came from.
 	Source Source `koanf:"-"`
 }
@@ -197,6 +199,13 @@ type DLQ struct {
 	OnFull string `koanf:"on_full"`
 }
 
+// Later bounds the delayed messages that wait. Zero of MaxBytes or MaxMsgs is the default.
+type Later struct {
+	MaxBytes consumer.Bytes `koanf:"max_bytes"`
+	MaxMsgs  int            `koanf:"max_msgs"`
+	MaxAge   time.Duration  `koanf:"max_age"`
+}
+
 // What Admin.UI says.
 const (
 	UIOff     = "off"
@@ -227,12 +236,14 @@ type Log struct {
 
 // defaults is what a file that says nothing means. Routes are filled later, each by its own WithDefaults.
 func defaults() Config {
+	later := schedule.Limits{}.WithDefaults()
 	return Config{
 		Service: "relay",
 		NATS: NATS{
 			Embedded: Embedded{StoreDir: "./relay-data", Sync: "1s"},
 			Replicas: 1,
 		},
+		Later:  Later{MaxBytes: consumer.Bytes(later.MaxBytes), MaxMsgs: int(later.MaxMsgs), MaxAge: later.MaxAge},
 		DLQ:    DLQ{OnFull: OnFullBlock},
 		Events: consumer.Events{MaxAge: 168 * time.Hour},
 		Fleet:  consumer.Fleet{Lease: fleet.MinLease},

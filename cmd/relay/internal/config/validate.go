@@ -38,6 +38,15 @@ func (c *collector) validate(cfg *Config) {
 	}
 	c.schedules(cfg)
 	c.limits(cfg)
+	if cfg.Later.MaxBytes < 1<<20 {
+		c.fault("later.max_bytes", "must be at least 1MiB (got %v)", cfg.Later.MaxBytes)
+	}
+	if cfg.Later.MaxMsgs < 1 {
+		c.fault("later.max_msgs", "must be at least 1 (got %d)", cfg.Later.MaxMsgs)
+	}
+	if cfg.Later.MaxAge < time.Minute {
+		c.fault("later.max_age", "must be at least 1m (got %v)", cfg.Later.MaxAge)
+	}
 	c.notNegative("dlq.max_age", cfg.DLQ.MaxAge)
 	c.oneOf("dlq.on_full", "dlq.on_full", cfg.DLQ.OnFull)
 	if cfg.DLQ.OnFull == OnFullDropOldest && cfg.DLQ.MaxBytes == 0 {
