@@ -90,11 +90,12 @@ func (c recovery) has(kind string) bool {
 const recoverAckWait = 2 * time.Second
 
 // bound is how long after the outage all that waits must be handled: 10 s, and what the endpoint and the machine need for so many when
-// all is well, which is measured. What a killed relay had in hand comes after ack_wait.
+// all is well, which is measured. What a killed relay had in hand comes after ack_wait, and what it
+// had put aside by itself.
 func (c recovery) bound(well time.Duration) time.Duration {
 	d := 10*time.Second + time.Duration(float64(well)*of(2.0, 1.5))
 	if c.kills {
-		d += recoverAckWait
+		d += recoverAckWait + byThemselves(c.keys*c.perKey)
 	}
 	return d
 }
