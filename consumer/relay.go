@@ -116,7 +116,8 @@ type Relay struct {
 	dead    *dlq.Store
 	ledgers *audit.Book
 
-	serving atomic.Bool  // messages are pulled
+	serving atomic.Bool // messages are pulled
+	opened  chan struct{}
 	trouble atomic.Int64 // when something could not be stored, in Unix nanoseconds; 0: not since the last search
 	obeyed  obeyed
 
@@ -152,7 +153,7 @@ func (r *Relay) all() []*route {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), book: limit.NewBook(), limitsSet: make(chan struct{}, 1), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1)}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), book: limit.NewBook(), limitsSet: make(chan struct{}, 1), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1), opened: make(chan struct{})}
 	r.troubles.log = cfg.Logger
 	r.drainFor.Store(int64(cfg.Drain))
 	r.troubles.report = func(what string, err error) { r.reportTrouble("", what, err) }
@@ -367,6 +368,9 @@ func unlessStopped(ctx context.Context, err error) error {
 	return err
 }
 
+// Opened is closed when the durable of each route is open, or was tried once: what is published from then on is after where they begin.
+func (r *Relay) Opened() <-chan struct{} { return r.opened }
+
 // serve runs the sources until ctx is done, and drains them.
 func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	// The sessions and the slow paths outlive ctx: settlements go on during the drain.
@@ -402,6 +406,16 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.solo.Run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
 	running.Go(func() { r.tryHeld(slow) })
+	running.Go(func() {
+		for _, u := range units {
+			select {
+			case <-u.tried:
+			case <-ctx.Done():
+				return
+			}
+		}
+		close(r.opened)
+	})
 	r.serving.Store(true) // from here on routes may change
 	<-ctx.Done()
 

@@ -143,7 +143,13 @@ func (s *service) run(ctx context.Context) (err error) {
 	}
 	publishing, stopPublishing := context.WithCancel(ctx)
 	var later sync.WaitGroup
-	later.Go(func() { s.later.Run(publishing) })
+	later.Go(func() {
+		select {
+		case <-s.relay.Opened(): // a route that has no durable yet may refuse a stream that already holds messages
+			s.later.Run(publishing)
+		case <-publishing.Done():
+		}
+	})
 	err = s.relay.Run(ctx)
 	stopPublishing()
 	later.Wait()
