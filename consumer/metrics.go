@@ -170,6 +170,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	prometheus.DescribeByCollect(m, ch)
 	ch <- m.audited
 	ch <- m.unexplained
+	ch <- replaysDesc
 }
 
 var actionNames = [...]string{

@@ -29,14 +29,17 @@ type fill struct {
 
 // fills looks at both streams.
 func (l *Later) fills(ctx context.Context) (list []fill, err error) {
-	for _, name := range []string{l.name, l.intake} {
-		s, err := l.js.Stream(ctx, name)
+	for _, bound := range []struct {
+		name  string
+		bytes int64
+	}{{l.name, l.limits.MaxBytes}, {l.intake, l.limits.intakeBytes()}} {
+		s, err := l.js.Stream(ctx, bound.name)
 		if err != nil {
 			return nil, err
 		}
 		st := s.CachedInfo().State
-		f := fill{stream: name, msgs: int64(st.Msgs), bytes: int64(st.Bytes)}
-		f.ratio = max(float64(f.msgs)/float64(l.limits.MaxMsgs), float64(f.bytes)/float64(l.limits.MaxBytes))
+		f := fill{stream: bound.name, msgs: int64(st.Msgs), bytes: int64(st.Bytes)}
+		f.ratio = max(float64(f.msgs)/float64(l.limits.MaxMsgs), float64(f.bytes)/float64(bound.bytes))
 		list = append(list, f)
 	}
 	return list, nil

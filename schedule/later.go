@@ -33,7 +33,7 @@ type Later struct {
 
 // Limits bound what waits. Zero of any means the default.
 type Limits struct {
-	MaxBytes int64         // in each of the two streams
+	MaxBytes int64         // of what waits; a sixteenth of that, at least 1 MiB, of what came in and was not moved
 	MaxMsgs  int64         // in each of the two streams
 	MaxAge   time.Duration // how far ahead a message may be due
 }
@@ -45,6 +45,10 @@ func (l Limits) WithDefaults() Limits {
 	l.MaxAge = cmp.Or(l.MaxAge, 366*24*time.Hour)
 	return l
 }
+
+// intakeBytes bounds the intake. The server keeps that room free for it from the start (max_bytes of a stream, nats-server v2.15.2), so that it
+// is not as large as what may wait.
+func (l Limits) intakeBytes() int64 { return max(l.MaxBytes/16, 1<<20) }
 
 // LaterStream is the name of the stream in which they wait.
 func LaterStream(service string) string { return strings.ToUpper(service) + "_LATER" }
@@ -73,7 +77,7 @@ func intakeConfig(service string, replicas int, limits Limits) jetstream.StreamC
 		Name: IntakeStream(service), Description: "relay: messages to publish later, as publishers sent them",
 		Subjects:  []string{service + ".later.in.>"},
 		Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: replicas, Discard: jetstream.DiscardNew,
-		MaxBytes: limits.MaxBytes, MaxMsgs: limits.MaxMsgs, MaxAge: limits.MaxAge,
+		MaxBytes: limits.intakeBytes(), MaxMsgs: limits.MaxMsgs, MaxAge: limits.MaxAge,
 		AllowDirect: true, Duplicates: 100 * time.Millisecond,
 	}
 }
@@ -220,15 +224,23 @@ const (
 
 // List returns what waits, at most that many; more tells whether there are others.
 func (l *Later) List(ctx context.Context, most int) (list []Delayed, more bool, err error) {
+	type place struct{ id, subject string }
+	seen := make(map[place]bool)
 	add := func(_ *jetstream.RawStreamMsg, d Delayed) bool {
+		at := place{d.ID, d.Subject}
+		if seen[at] {
+			return true
+		}
+		seen[at] = true
 		more = len(list) == most
 		if !more {
 			list = append(list, d)
 		}
 		return !more
 	}
-	if err = l.waiting(ctx, l.name, underWait, add); err == nil && !more {
-		err = l.waiting(ctx, l.intake, underIn, add)
+	// The intake first: what is moved meanwhile is seen in both rather than in none.
+	if err = l.waiting(ctx, l.intake, underIn, add); err == nil && !more {
+		err = l.waiting(ctx, l.name, underWait, add)
 	}
 	return list, more, err
 }

@@ -158,7 +158,7 @@ var docs = map[string]doc{
 	"schedules.catch_up": {text: "runs that were missed: publish the latest, or leave out what is over a minute late", values: []string{schedule.CatchUpOne, schedule.CatchUpNone}},
 
 	"later":           {text: "bounds of delayed messages (relay pub --in); at 80 % relay warns, at 100 % publishers get an error"},
-	"later.max_bytes": {text: "size of what waits, and once more of what just came in, such as 10GiB; at least 1MiB"},
+	"later.max_bytes": {text: "size of what waits, such as 10GiB; the server keeps a sixteenth of it free for what comes in; at least 1MiB"},
 	"later.max_msgs":  {text: "how many may wait, and once more just have come in; at least 1"},
 	"later.max_age":   {text: "how far ahead a message may be due; at least 1m"},
 
