@@ -56,6 +56,7 @@ func (s *service) answerCodes(instance string) (stop func(), err error) {
 			code, err := s.console.Code(role, q.By)
 			if err != nil {
 				a.Error = err.Error()
+				s.log.Warn("no code for the console is given", "by", q.By, "role", role, "error", err)
 			} else {
 				a.URL = "http://" + s.consoleAddr + "/login#" + code
 				s.log.Info("a code for the console is given", "by", q.By, "role", role)

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -404,24 +405,74 @@ func TestConsole_manyPagesAskOnceASecond(t *testing.T) {
 // Sessions end, and there is a bound on codes and sessions.
 func TestSessions_end(t *testing.T) {
 	s, now := newSessions(), time.Now()
-	code := s.code(View, "eve", now)
-	if _, ok := s.login(code, now.Add(codeLife+1)); ok {
+	code := func(role Role, by string) string {
+		t.Helper()
+		c, err := s.code(role, by, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	if _, ok := s.login(code(View, "eve"), now.Add(codeLife+1)); ok {
 		t.Error("an old code is good")
 	}
-	secret, _ := s.login(s.code(View, "eve", now), now)
+	secret, _ := s.login(code(View, "eve"), now)
 	if s.get(secret, now.Add(sessionLife-1)) == nil || s.get(secret, now.Add(sessionLife)) != nil {
 		t.Error("a session does not end in time")
 	}
+	ann, _ := s.login(code(Operate, "ann"), now)
+	bob, _ := s.login(code(View, "bob"), now)
 	for range 2 * maxSessions {
-		if _, ok := s.login(s.code(View, "eve", now), now); !ok {
+		now = now.Add(codeLife)
+		if _, ok := s.login(code(View, "eve"), now); !ok {
 			t.Fatal("a new code is not good")
 		}
 	}
-	for range 2 * maxCodes {
-		s.code(View, "eve", now)
-	}
-	if len(s.open) > maxSessions || len(s.codes) > maxCodes {
+	if len(s.open) > maxSessions+1 || len(s.codes) > 1 {
 		t.Errorf("%d sessions, %d codes", len(s.open), len(s.codes))
+	}
+	if s.get(ann, now) == nil || s.get(bob, now) == nil {
+		t.Error("one who logs in often ends the sessions of others")
+	}
+}
+
+// Whoever may view asks for more codes than there is room for, by one name and by many: those that operators got stay good, operators
+// get new ones, and what one name asks for is no other's. Before, there was one pool of 32, whose oldest went.
+func TestSessions_regressionCodesToViewEvictThoseToOperate(t *testing.T) {
+	s, now := newSessions(), time.Now()
+	operator, err := s.code(Operate, "ann", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 40 {
+		_, err = s.code(View, "ann", now) // by the same name: anybody can give it
+	}
+	if !errors.Is(err, errTooManyCodes) {
+		t.Errorf("the 40th code of one asker: %v", err)
+	}
+	viewer, err := s.code(View, "bob", now)
+	if err != nil {
+		t.Errorf("another asker: %v", err)
+	}
+	for i := range 400 {
+		_, err = s.code(View, strconv.Itoa(i), now)
+	}
+	if !errors.Is(err, errTooManyCodes) || len(s.codes) > maxCodes+1 {
+		t.Errorf("the last of 400 askers: %v; %d codes", err, len(s.codes))
+	}
+	for _, code := range []string{operator, viewer} {
+		if _, ok := s.login(code, now); !ok {
+			t.Error("a code that was given is not good any more")
+		}
+	}
+	if _, err := s.code(Operate, "ann", now); err != nil {
+		t.Errorf("an operator meanwhile: %v", err)
+	}
+	if _, err := s.code(View, "cid", now.Add(codeLife-1)); !errors.Is(err, errTooManyCodes) {
+		t.Errorf("within the minute: %v", err)
+	}
+	if _, err := s.code(View, "cid", now.Add(codeLife)); err != nil {
+		t.Errorf("a minute later: %v", err)
 	}
 }
 
