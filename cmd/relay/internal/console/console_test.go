@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -474,6 +477,89 @@ func TestSessions_regressionCodesToViewEvictThoseToOperate(t *testing.T) {
 	if _, err := s.code(View, "cid", now.Add(codeLife)); err != nil {
 		t.Errorf("a minute later: %v", err)
 	}
+}
+
+// zeros is a body without an end that counts what is read of it.
+type zeros struct{ n int }
+
+func (z *zeros) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = '0'
+	}
+	z.n += len(b)
+	return len(b), nil
+}
+
+// Before a session nobody has relay take more than a code into memory, whatever the method and the path. It was 9 MiB for each
+// connection that posts to /login.
+func TestConsole_regressionBodiesBeforeASession(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	c.Show(&fake{})
+	for _, p := range c.pages() {
+		for _, method := range []string{"GET", "POST", "PUT"} {
+			for _, kind := range []string{"application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain"} {
+				body := &zeros{}
+				r := httptest.NewRequestWithContext(t.Context(), method, p.path, io.MultiReader(strings.NewReader("code="), body))
+				r.Host = "127.0.0.1:8420"
+				r.Header.Set("Content-Type", kind)
+				w := httptest.NewRecorder()
+				c.ServeHTTP(w, r)
+				if body.n > 8<<10 {
+					t.Errorf("%s %s, %s: %d bytes of the body were read", method, p.path, kind, body.n)
+				}
+				if want := http.StatusRequestEntityTooLarge; method == "POST" && p.path == "/login" && strings.Contains(kind, "urlencoded") && w.Code != want {
+					t.Errorf("POST /login: %d, want %d", w.Code, want)
+				}
+			}
+		}
+	}
+}
+
+// A login whose body does not come ends soon, also where the listener itself has no bound.
+func TestConsole_slowLogin(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	s := httptest.NewServer(c)
+	defer s.Close()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	began := time.Now()
+	_ = conn.SetDeadline(began.Add(loginTime + 10*time.Second))
+	fmt.Fprintf(conn, "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\ncode=")
+	answer, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") {
+		t.Errorf("after %v: %v %.40q", time.Since(began), err, answer)
+	}
+}
+
+// Codes that are not good are in the log: the first at once, and a storm of them in few lines that say how many.
+func TestConsole_wrongCodesAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		v := &visit{t: t, c: New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}), f: &fake{}}
+		defer v.c.Close()
+		try := func() {
+			if w := v.do("POST", "/login", url.Values{"code": {"SECRETGUESS"}}, nil); w.Code != http.StatusForbidden {
+				t.Fatalf("%d", w.Code)
+			}
+		}
+		try()
+		if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "times=1") || !strings.Contains(log.String(), "remote=192.0.2.1") {
+			t.Errorf("the first: %s", &log)
+		}
+		for range 1000 {
+			try()
+		}
+		time.Sleep(wrongEvery)
+		try()
+		if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "times=1001") || strings.Contains(log.String(), "GUESS") {
+			t.Errorf("%d lines: %s", n, &log)
+		}
+	})
 }
 
 // docs/openapi.json has what there is, and nothing else.

@@ -154,3 +154,25 @@ func (s *sessions) room(role Role, now time.Time) {
 		delete(s.open, first)
 	}
 }
+
+// wrongCodes counts codes that were not good: the log has a line for the first, and at most one in wrongEvery for all others.
+type wrongCodes struct {
+	mu   sync.Mutex
+	n    int
+	said time.Time
+}
+
+const wrongEvery = 10 * time.Second
+
+// more notes another one. It returns how many the log is to tell of now; 0: none.
+func (w *wrongCodes) more(now time.Time) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.n++
+	if !w.said.IsZero() && now.Sub(w.said) < wrongEvery {
+		return 0
+	}
+	n := w.n
+	w.n, w.said = 0, now
+	return n
+}
