@@ -542,6 +542,8 @@ func TestPermissions_whatLacksIsSaid(t *testing.T) {
 		{access.Viewer, "dlq ls", "publish to $JS.API.STREAM.INFO.RELAY_DLQ"},
 		{access.Viewer, "retries ls", "publish to $JS.API.STREAM."},
 		{access.Viewer, "pause billing", "publish to $JS.API.STREAM.INFO.KV_RELAY_STATE"},
+		{access.Viewer, "ui", "publish to relay.ctl.act.console"},
+		{access.Publisher, "ui --role view", "publish to relay.ctl.view.console"},
 		{access.Publisher, "status", "publish to relay.ctl.view.status"},
 		{access.Operator, "pub orders.billing.eu x", "publish to orders.billing.eu"},
 		{access.Operator, "dlq replay --yes --to-subject orders.elsewhere.eu", "publish to orders.elsewhere.eu"},
