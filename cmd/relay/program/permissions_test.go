@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/internal/natstest"
@@ -53,6 +54,7 @@ routes:
 type denying struct {
 	*world
 	log *violations
+	ran map[string]bool // commands that a role was permitted
 }
 
 // violations are what the server refused.
@@ -116,7 +118,7 @@ func newDenying(t *testing.T, routes string) *denying {
 		t.Fatal(err)
 	}
 	users := serverUsers(t, dir)
-	d := &denying{log: &violations{}}
+	d := &denying{log: &violations{}, ran: map[string]bool{}}
 	d.world = newWorld(t, "", natstest.WithOptions(func(o *server.Options) {
 		o.Users = append([]*server.User{{Username: "test", Password: "test"}}, users...)
 		o.NoAuthUser = "test"
@@ -141,13 +143,36 @@ func as(role string) []string {
 
 func (d *denying) by(role string, args ...string) string {
 	d.t.Helper()
+	if c, _, err := newRoot().Find(args); err == nil {
+		d.ran[c.CommandPath()] = true
+	}
 	return must(d.t, d.dir, append(args, as(role)...)...)
+}
+
+// withoutServer are the commands that ask nothing of a server, and run, which is d.run.
+var withoutServer = []string{
+	"relay run", "relay lint", "relay explain", "relay version", "relay nats permissions", "relay webhook keygen", "relay webhook verify", "relay webhook listen",
+}
+
+// untried are the commands of the program that no role was tried with.
+func (d *denying) untried() (list []string) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		if !c.HasSubCommands() && !d.ran[c.CommandPath()] && !slices.Contains(withoutServer, c.CommandPath()) {
+			list = append(list, c.CommandPath())
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRoot())
+	return list
 }
 
 // Everything that relay does, and every command, under exactly the permissions that relay prints.
 func TestPermissions_everythingWorks(t *testing.T) {
 	t.Parallel()
-	d := newDenying(t, permittedRoutes)
+	d := newDenying(t, permittedRoutes+"schedules: [{name: nightly, subject: orders.quick.nightly, every: 1h}]\n")
 	d.hook.answers(func(r request) (int, string) { return 503, "gateway down" })
 	p := d.run()
 	defer func() {
@@ -211,6 +236,16 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	if out := d.by(access.Operator, "dlq", "import", "dead.jsonl"); !strings.Contains(out, "3") {
 		t.Errorf("import: %s", out)
 	}
+	slow := spawn(t, d.dir, nil, append([]string{"dlq", "replay", "--yes", "--rate", "0.2"}, as(access.Operator)...)...)
+	eventually(t, "a replay", func() bool {
+		_, after, _ := strings.Cut(slow.out.String(), "\njob ")
+		return strings.Contains(after, "\n")
+	})
+	id := jobID(t, slow.out.String())
+	d.by(access.Operator, "replay", "cancel", id)
+	slow.wait()
+	d.by(access.Operator, "replay", "resume", id, "--rate", "0", "--yes")
+	d.by(access.Operator, "dlq", "import", "dead.jsonl")
 	d.by(access.Operator, "dlq", "discard", "--route", "billing", "--yes")
 	var jobs []struct{ ID, Kind string }
 	for line := range strings.Lines(d.by(access.Operator, "replay", "ls", "--json")) {
@@ -222,6 +257,25 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	for _, j := range jobs {
 		d.by(access.Operator, "replay", "show", j.ID)
 	}
+	d.by(access.Operator, "trace", "ORDERS/1") // done
+	d.by(access.Operator, "trace", "ORDERS/2") // was dead
+	d.by(access.Operator, "trace", "ORDERS/7") // parked
+	d.by(access.Operator, "audit", "billing")
+	// All of them: the one whose retries were discarded may differ.
+	code, out, stderr := relay(t, d.dir, append([]string{"audit"}, as(access.Operator)...)...)
+	t.Logf("audit: exit %d\n%s%s", code, out, stderr)
+	if strings.Contains(stderr, "permit") || !strings.Contains(out, "durable        slow") {
+		t.Errorf("audit: exit %d\n%s%s", code, out, stderr)
+	}
+	d.by(access.Operator, "reload")
+	d.by(access.Operator, "schedule", "ls")
+	d.by(access.Operator, "schedule", "show", "nightly")
+	d.by(access.Operator, "schedule", "pause", "nightly")
+	d.by(access.Operator, "schedule", "resume", "nightly")
+	d.by(access.Operator, "schedule", "run", "nightly")
+	d.by(access.Publisher, "pub", "orders.quick.later", "x", "--in", "10h", "--id", "later")
+	d.by(access.Operator, "schedule", "rm", "later")
+	d.by(access.Publisher, "call", "orders.call.x", "x")
 	d.by(access.Operator, "events", "--limit", "5")
 	d.by(access.Operator, "ui")
 	d.by(access.Viewer, "ui", "--role", "view")
@@ -233,6 +287,9 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	}
 	if out := d.by(access.Operator, "orphans", "move", "--from", "slow", "--to", "quick", "--yes"); out != "2 moved\n" {
 		t.Errorf("orphans move: %s", out)
+	}
+	if list := d.untried(); len(list) > 0 {
+		t.Errorf("commands that no role was tried with: %s; add them here, or to withoutServer", strings.Join(list, ", "))
 	}
 	// A second start finds everything.
 	p = d.run()
@@ -485,6 +542,8 @@ func TestPermissions_whatLacksIsSaid(t *testing.T) {
 		{access.Viewer, "dlq ls", "publish to $JS.API.STREAM.INFO.RELAY_DLQ"},
 		{access.Viewer, "retries ls", "publish to $JS.API.STREAM."},
 		{access.Viewer, "pause billing", "publish to $JS.API.STREAM.INFO.KV_RELAY_STATE"},
+		{access.Viewer, "ui", "publish to relay.ctl.act.console"},
+		{access.Publisher, "ui --role view", "publish to relay.ctl.view.console"},
 		{access.Publisher, "status", "publish to relay.ctl.view.status"},
 		{access.Operator, "pub orders.billing.eu x", "publish to orders.billing.eu"},
 		{access.Operator, "dlq replay --yes --to-subject orders.elsewhere.eu", "publish to orders.elsewhere.eu"},

@@ -6,17 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
+	"github.com/relaymq/relay/cmd/relay/internal/hangup"
 	"github.com/relaymq/relay/cmd/relay/internal/logging"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
@@ -70,7 +69,7 @@ type reloader struct {
 	s        *service
 	instance string
 	host     string
-	hup      chan os.Signal
+	hup      <-chan os.Signal // what came before relay was ready is done when it is
 	asks     chan reloadAsk
 
 	current    *config.Config // of run only
@@ -93,12 +92,12 @@ type reloadAsk struct {
 func newReloader(s *service) *reloader {
 	host, _ := os.Hostname()
 	r := &reloader{
-		s: s, host: host, hup: make(chan os.Signal, 1), asks: make(chan reloadAsk, 16), current: s.cfg, generation: 1, good: time.Now(),
+		s: s, host: host, hup: hangup.C, asks: make(chan reloadAsk, 16), current: s.cfg, generation: 1, good: time.Now(),
 		counts: map[string]int{reloadDone: 0, reloadRefused: 0, reloadInvalid: 0},
 	}
 	r.digest = r.files(s.cfg)
 	r.status = consumer.ConfigStatus{Generation: 1, Hash: s.cfg.Source.Hash, Loaded: r.good}
-	signal.Notify(r.hup, syscall.SIGHUP) // which would end the process otherwise, also while it starts
+	hangup.Catch()
 	return r
 }
 
@@ -110,7 +109,7 @@ func (r *reloader) files(cfg *config.Config) string {
 	return config.Digest(append([]string{cfg.Source.File}, cfg.Source.Files...)...)
 }
 
-func (r *reloader) stop() { signal.Stop(r.hup) }
+func (r *reloader) stop() { hangup.Stop() }
 
 // run reloads when it is told to, until ctx is done.
 func (r *reloader) run(ctx context.Context) {

@@ -2,6 +2,7 @@ package program
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -274,5 +275,52 @@ func TestNotify(t *testing.T) {
 	heard(at, "STOPPING=1")
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit %d", code)
+	}
+}
+
+// SIGHUP while relay still reads its configuration ends nothing: it is done once relay is ready. Other commands end by it, as any does.
+func TestReload_regressionHangupWhileStarting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "routes: [{name: a, subjects: [orders.a], handler: discard}]\n")
+	pipe := filepath.Join(w.dir, "pipe.yaml")
+	text, err := os.ReadFile(filepath.Join(w.dir, "relay.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// begin starts relay, and calls meanwhile while it waits for its configuration, which is a file from then on.
+	begin := func(meanwhile func(*process), args ...string) *process {
+		_ = os.Remove(pipe)
+		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := spawn(t, w.dir, nil, append(args, "-c", pipe)...)
+		f, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		meanwhile(p)
+		if err := errors.Join(os.Remove(pipe), os.WriteFile(pipe, text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = f.Write(text)
+		return p
+	}
+	p := begin(func(p *process) {
+		for range 3 {
+			p.signal(syscall.SIGHUP)
+			time.Sleep(20 * time.Millisecond)
+		}
+	}, "run")
+	p.ready()
+	eventually(t, "it was reloaded", func() bool { return len(p.logged("the configuration was reloaded")) == 1 })
+
+	other := begin(func(p *process) {
+		p.signal(syscall.SIGHUP)
+		time.Sleep(20 * time.Millisecond)
+	}, "status")
+	other.wait()
+	if s, ok := other.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !s.Signaled() || s.Signal() != syscall.SIGHUP {
+		t.Errorf("status ends with %v", other.cmd.ProcessState)
 	}
 }

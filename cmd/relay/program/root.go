@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
+	"github.com/relaymq/relay/cmd/relay/internal/hangup"
 	"github.com/relaymq/relay/consumer/handler"
 )
 
@@ -33,6 +34,11 @@ func newRoot(kinds ...handler.Kind) *cobra.Command {
 message, and keeps what could not be handled in a dead-letter queue from which you replay it.`,
 		Version:      allVersions().String(),
 		SilenceUsage: true, SilenceErrors: true,
+		PersistentPreRun: func(c *cobra.Command, _ []string) {
+			if c.Name() != "run" || c.Parent() != c.Root() { // run reads its configuration again
+				hangup.Release()
+			}
+		},
 		Args: args(knownCommand), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	out := &screen{File: os.Stdout}

@@ -13,8 +13,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/permission"
 )
 
 // Whoever may publish on these subjects gets a session of the console. They belong to the two families of seeing and acting.
@@ -56,6 +58,7 @@ func (s *service) answerCodes(instance string) (stop func(), err error) {
 			code, err := s.console.Code(role, q.By)
 			if err != nil {
 				a.Error = err.Error()
+				s.log.Warn("no code for the console is given", "by", q.By, "role", role, "error", err)
 			} else {
 				a.URL = "http://" + s.consoleAddr + "/login#" + code
 				s.log.Info("a code for the console is given", "by", q.By, "role", role)
@@ -126,6 +129,9 @@ func (c *client) codes(ctx context.Context, role console.Role, by string) (list 
 		return nil, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
+	// The server tells of a refusal out of band, and nobody answers.
+	ctx, stop := permission.Watch(ctx, c.conn.Conn)
+	defer stop()
 	if err := c.conn.PublishRequest(codeSubject(c.cfg.Service, role), sub.Subject, request); err != nil {
 		return nil, err
 	}
@@ -136,7 +142,15 @@ func (c *client) codes(ctx context.Context, role console.Role, by string) (list 
 		var a codeAnswer
 		switch {
 		case ctx.Err() != nil:
-			return nil, ctx.Err()
+			err := permission.Cause(ctx, ctx.Err())
+			if v := (*permission.Error)(nil); errors.As(err, &v) {
+				needs := access.Operator
+				if role == console.View {
+					needs = access.Viewer
+				}
+				return nil, fmt.Errorf("%w (relay nats permissions --for %s prints all that such a user needs; relay ui --role view needs less than --role operate)", err, needs)
+			}
+			return nil, err
 		case errors.Is(err, nats.ErrNoResponders), err != nil && next.Err() != nil:
 			if len(list) == 0 {
 				return nil, fmt.Errorf("%w with a console: is relay run running, with service %s, and admin.listen and admin.ui not off?", consumer.ErrNobody, c.cfg.Service)

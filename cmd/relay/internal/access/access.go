@@ -226,7 +226,8 @@ func (b *builder) service() {
 func (b *builder) operator() {
 	s := b.cfg.Service
 	b.viewer()
-	b.ask("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.*", "CONSUMER.LIST.*", "CONSUMER.INFO."+b.upper()+"RETRY.*")
+	b.ask("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.*", "CONSUMER.LIST.*")
+	b.ask("CONSUMER.INFO.*.*") // audit and trace; it tells nothing that the list does not
 	for _, stream := range b.own() {
 		b.read(stream)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -66,6 +67,11 @@ func (c *collector) ownFile(f *os.File) (ok bool) {
 	default:
 		if mode&0o020 != 0 {
 			c.warnAt(at, "", "its group may write it (mode %04o), and so say which programs relay starts", mode)
+		}
+		// No refusal: orchestrators mount such folders, read-only or in a namespace of their own.
+		dir := filepath.Dir(c.file)
+		if fi, err := os.Stat(dir); err == nil && fi.Mode().Perm()&0o002 != 0 && fi.Mode()&fs.ModeSticky == 0 {
+			c.warnAt(at, "", "every user of this host may write its folder %s (mode %04o), put another file in its place, and so say which programs relay starts: chmod o-w %[1]s", dir, fi.Mode().Perm())
 		}
 		return true
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,6 +94,27 @@ func TestLoad_refusesAFileThatOthersMayWrite(t *testing.T) {
 	}
 	if _, err := Load(Options{File: file}); err == nil || !strings.Contains(err.Error(), "belongs to user 4711, and relay runs as user 0") {
 		t.Errorf("of another user: %v", err)
+	}
+}
+
+// Who may write the folder may put another file there. The sticky bit, as of /tmp, prevents that.
+func TestLoad_warnsOfAFolderThatOthersMayWrite(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "relay.yaml")
+	if err := os.WriteFile(file, []byte(minimal), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for mode, want := range map[os.FileMode]bool{0o755: false, 0o777: true, 0o777 | os.ModeSticky: false} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := Load(Options{File: file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(fmt.Sprint(cfg.Source.Warnings), "may write its folder"); got != want {
+			t.Errorf("%v: %v", mode, cfg.Source.Warnings)
+		}
 	}
 }
 

@@ -47,6 +47,8 @@ type Console struct {
 	usage  shared[dlq.Usage]
 	jobs   shared[[]dlq.Job]
 
+	wrong wrongCodes
+
 	streams chan struct{}   // holds a value for each open one
 	ctx     context.Context // of questions, which nobody in particular asks
 	end     context.CancelFunc
@@ -92,12 +94,13 @@ func (c *Console) Show(b Backend) { c.backend.Store(&b) }
 
 func (c *Console) behind() Backend { return *c.backend.Load() }
 
-// Code gives a code for /login, for a minute; by is who asked. It returns an error when the console does not give the role.
+// Code gives a code for /login, for a minute; by is who asked. It returns an error when the console does not give the role, or when too
+// many were asked for.
 func (c *Console) Code(role Role, by string) (string, error) {
 	if !c.cfg.Most.may(role) {
 		return "", fmt.Errorf("the console is for viewing only (admin.ui: %s)", c.cfg.Most)
 	}
-	return c.sessions.code(role, by, time.Now()), nil
+	return c.sessions.code(role, by, time.Now())
 }
 
 // Close ends the pages' streams and the questions under way, and waits for these. There are no others afterwards.
@@ -169,8 +172,15 @@ type answer struct {
 	next     string
 }
 
-// maxForm bounds what an act may send: a body to edit, and what belongs to it.
-const maxForm = 9 << 20
+// What a form may send. All of it is in memory, and there may be as many at once as the listener has connections.
+const (
+	maxLogin = 1 << 10 // a code, before anybody knows who sends it
+	maxForm  = 1 << 20 // an act: a filter, or dead letters that were chosen
+	maxEdit  = 9 << 20 // a body to edit, and what belongs to it
+)
+
+// loginTime is how long the form of a login may take.
+const loginTime = 5 * time.Second
 
 // slow is how long a request may take that goes through many dead letters.
 const slow = 2 * time.Minute
@@ -194,12 +204,21 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request, p page) {
 		return
 	}
 	rc := http.NewResponseController(w)
-	_ = rc.SetWriteDeadline(time.Now().Add(slow))
+	read := loginTime
+	if !p.open { // who has no session keeps the server's bounds
+		read = slow
+		_ = rc.SetWriteDeadline(time.Now().Add(slow))
+	}
 	if r.Method == http.MethodPost {
-		_ = rc.SetReadDeadline(time.Now().Add(slow))
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		_ = rc.SetReadDeadline(time.Now().Add(read))
+		r.Body = http.MaxBytesReader(w, r.Body, p.most())
 		if err := r.ParseForm(); err != nil {
-			c.fail(w, r, s, &httpError{http.StatusBadRequest, "the form cannot be read: " + err.Error()})
+			var tooLarge *http.MaxBytesError
+			status := http.StatusBadRequest
+			if errors.As(err, &tooLarge) {
+				status = http.StatusRequestEntityTooLarge
+			}
+			c.fail(w, r, s, &httpError{status, "the form cannot be read: " + err.Error()})
 			return
 		}
 	}

@@ -4,12 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -404,25 +408,158 @@ func TestConsole_manyPagesAskOnceASecond(t *testing.T) {
 // Sessions end, and there is a bound on codes and sessions.
 func TestSessions_end(t *testing.T) {
 	s, now := newSessions(), time.Now()
-	code := s.code(View, "eve", now)
-	if _, ok := s.login(code, now.Add(codeLife+1)); ok {
+	code := func(role Role, by string) string {
+		t.Helper()
+		c, err := s.code(role, by, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	if _, ok := s.login(code(View, "eve"), now.Add(codeLife+1)); ok {
 		t.Error("an old code is good")
 	}
-	secret, _ := s.login(s.code(View, "eve", now), now)
+	secret, _ := s.login(code(View, "eve"), now)
 	if s.get(secret, now.Add(sessionLife-1)) == nil || s.get(secret, now.Add(sessionLife)) != nil {
 		t.Error("a session does not end in time")
 	}
+	ann, _ := s.login(code(Operate, "ann"), now)
+	bob, _ := s.login(code(View, "bob"), now)
 	for range 2 * maxSessions {
-		if _, ok := s.login(s.code(View, "eve", now), now); !ok {
+		now = now.Add(codeLife)
+		if _, ok := s.login(code(View, "eve"), now); !ok {
 			t.Fatal("a new code is not good")
 		}
 	}
-	for range 2 * maxCodes {
-		s.code(View, "eve", now)
-	}
-	if len(s.open) > maxSessions || len(s.codes) > maxCodes {
+	if len(s.open) > maxSessions+1 || len(s.codes) > 1 {
 		t.Errorf("%d sessions, %d codes", len(s.open), len(s.codes))
 	}
+	if s.get(ann, now) == nil || s.get(bob, now) == nil {
+		t.Error("one who logs in often ends the sessions of others")
+	}
+}
+
+// Whoever may view asks for more codes than there is room for, by one name and by many: those that operators got stay good, operators
+// get new ones, and what one name asks for is no other's. Before, there was one pool of 32, whose oldest went.
+func TestSessions_regressionCodesToViewEvictThoseToOperate(t *testing.T) {
+	s, now := newSessions(), time.Now()
+	operator, err := s.code(Operate, "ann", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 40 {
+		_, err = s.code(View, "ann", now) // by the same name: anybody can give it
+	}
+	if !errors.Is(err, errTooManyCodes) {
+		t.Errorf("the 40th code of one asker: %v", err)
+	}
+	viewer, err := s.code(View, "bob", now)
+	if err != nil {
+		t.Errorf("another asker: %v", err)
+	}
+	for i := range 400 {
+		_, err = s.code(View, strconv.Itoa(i), now)
+	}
+	if !errors.Is(err, errTooManyCodes) || len(s.codes) > maxCodes+1 {
+		t.Errorf("the last of 400 askers: %v; %d codes", err, len(s.codes))
+	}
+	for _, code := range []string{operator, viewer} {
+		if _, ok := s.login(code, now); !ok {
+			t.Error("a code that was given is not good any more")
+		}
+	}
+	if _, err := s.code(Operate, "ann", now); err != nil {
+		t.Errorf("an operator meanwhile: %v", err)
+	}
+	if _, err := s.code(View, "cid", now.Add(codeLife-1)); !errors.Is(err, errTooManyCodes) {
+		t.Errorf("within the minute: %v", err)
+	}
+	if _, err := s.code(View, "cid", now.Add(codeLife)); err != nil {
+		t.Errorf("a minute later: %v", err)
+	}
+}
+
+// zeros is a body without an end that counts what is read of it.
+type zeros struct{ n int }
+
+func (z *zeros) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = '0'
+	}
+	z.n += len(b)
+	return len(b), nil
+}
+
+// Before a session nobody has relay take more than a code into memory, whatever the method and the path. It was 9 MiB for each
+// connection that posts to /login.
+func TestConsole_regressionBodiesBeforeASession(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	c.Show(&fake{})
+	for _, p := range c.pages() {
+		for _, method := range []string{"GET", "POST", "PUT"} {
+			for _, kind := range []string{"application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain"} {
+				body := &zeros{}
+				r := httptest.NewRequestWithContext(t.Context(), method, p.path, io.MultiReader(strings.NewReader("code="), body))
+				r.Host = "127.0.0.1:8420"
+				r.Header.Set("Content-Type", kind)
+				w := httptest.NewRecorder()
+				c.ServeHTTP(w, r)
+				if body.n > 8<<10 {
+					t.Errorf("%s %s, %s: %d bytes of the body were read", method, p.path, kind, body.n)
+				}
+				if want := http.StatusRequestEntityTooLarge; method == "POST" && p.path == "/login" && strings.Contains(kind, "urlencoded") && w.Code != want {
+					t.Errorf("POST /login: %d, want %d", w.Code, want)
+				}
+			}
+		}
+	}
+}
+
+// A login whose body does not come ends soon, also where the listener itself has no bound.
+func TestConsole_slowLogin(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	s := httptest.NewServer(c)
+	defer s.Close()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	began := time.Now()
+	_ = conn.SetDeadline(began.Add(loginTime + 10*time.Second))
+	fmt.Fprintf(conn, "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\ncode=")
+	answer, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") {
+		t.Errorf("after %v: %v %.40q", time.Since(began), err, answer)
+	}
+}
+
+// Codes that are not good are in the log: the first at once, and a storm of them in few lines that say how many.
+func TestConsole_wrongCodesAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		v := &visit{t: t, c: New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}), f: &fake{}}
+		defer v.c.Close()
+		try := func() {
+			if w := v.do("POST", "/login", url.Values{"code": {"SECRETGUESS"}}, nil); w.Code != http.StatusForbidden {
+				t.Fatalf("%d", w.Code)
+			}
+		}
+		try()
+		if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "times=1") || !strings.Contains(log.String(), "remote=192.0.2.1") {
+			t.Errorf("the first: %s", &log)
+		}
+		for range 1000 {
+			try()
+		}
+		time.Sleep(wrongEvery)
+		try()
+		if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "times=1001") || strings.Contains(log.String(), "GUESS") {
+			t.Errorf("%d lines: %s", n, &log)
+		}
+	})
 }
 
 // docs/openapi.json has what there is, and nothing else.

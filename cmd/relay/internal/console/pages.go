@@ -25,6 +25,17 @@ func (p page) pattern() string {
 	return p.method + " " + p.path
 }
 
+// most is how many bytes its form may have.
+func (p page) most() int64 {
+	switch {
+	case p.role == View: // also those without a session
+		return maxLogin
+	case p.path == "/dlq/{number}/edit":
+		return maxEdit
+	}
+	return maxForm
+}
+
 // pages are all there are. docs/openapi.json has them, too.
 func (c *Console) pages() []page {
 	const get, post = http.MethodGet, http.MethodPost
@@ -61,6 +72,9 @@ func (c *Console) pages() []page {
 func (c *Console) login(r *request) (*answer, error) {
 	secret, ok := c.sessions.login(r.PostFormValue("code"), time.Now())
 	if !ok {
+		if n := c.wrong.more(time.Now()); n > 0 {
+			c.log.Warn("somebody tried to log in to the console with a code that is not good", "remote", r.RemoteAddr, "times", n)
+		}
 		return nil, &httpError{http.StatusForbidden, "this code is not good any more: a code is good once, for a minute; relay ui gives another"}
 	}
 	http.SetCookie(r.w, &http.Cookie{Name: cookie(r.Request), Value: secret, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})

@@ -2,6 +2,8 @@ package console
 
 import (
 	"crypto/rand"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -21,14 +23,18 @@ func (r Role) may(needs Role) bool { return needs == View || r == Operate }
 const (
 	codeLife    = time.Minute
 	sessionLife = 12 * time.Hour
-	maxCodes    = 32
-	maxSessions = 256
+	// How many codes a role, and one asker of it, may get in the life of a code. A code that was given is never taken back for another
+	// one: whoever may view could have all those of the operators go, by asking.
+	maxCodes      = 32
+	maxAskerCodes = 8
+	maxSessions   = 128 // of a role
 )
 
 type session struct {
 	role Role
 	by   string
 	ends time.Time
+	used bool // of a code: it counts until it ends, also when it is used up
 
 	mu    sync.Mutex
 	flash string // what the last act gave, for the next page
@@ -60,14 +66,34 @@ func newSessions() *sessions {
 	return &sessions{codes: make(map[string]*session), open: make(map[string]*session)}
 }
 
-// code makes one for whoever may have the role. It can be used once, for a minute.
-func (s *sessions) code(role Role, by string, now time.Time) string {
+// errTooManyCodes is for an asker, and for the log.
+var errTooManyCodes = errors.New("too many codes were asked for")
+
+// code makes one for whoever may have the role. It can be used once, for a minute. What others ask for in another role does not count.
+func (s *sessions) code(role Role, by string, now time.Time) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	tidy(s.codes, maxCodes, now)
+	inRole, ofAsker := 0, 0
+	for key, c := range s.codes {
+		switch {
+		case !now.Before(c.ends):
+			delete(s.codes, key)
+		case c.role == role:
+			inRole++
+			if c.by == by {
+				ofAsker++
+			}
+		}
+	}
+	switch {
+	case ofAsker >= maxAskerCodes:
+		return "", fmt.Errorf("%w: %d a minute for one who asks; wait a minute", errTooManyCodes, maxAskerCodes)
+	case inRole >= maxCodes:
+		return "", fmt.Errorf("%w: %d a minute to %s; wait a minute", errTooManyCodes, maxCodes, role)
+	}
 	c := rand.Text()
 	s.codes[c] = &session{role: role, by: by, ends: now.Add(codeLife)}
-	return c
+	return c, nil
 }
 
 // login takes a code and gives the secret of a session.
@@ -75,11 +101,11 @@ func (s *sessions) login(code string, now time.Time) (secret string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.codes[code]
-	delete(s.codes, code)
-	if c == nil || now.After(c.ends) {
+	if c == nil || c.used || !now.Before(c.ends) {
 		return "", false
 	}
-	tidy(s.open, maxSessions, now)
+	c.used = true
+	s.room(c.role, now)
 	secret = rand.Text() + rand.Text()
 	s.open[secret] = &session{role: c.role, by: c.by, ends: now.Add(sessionLife)}
 	return secret, true
@@ -100,18 +126,53 @@ func (s *sessions) logout(secret string) {
 	delete(s.open, secret)
 }
 
-// tidy removes what has ended and, while there are too many, what ends first.
-func tidy(m map[string]*session, most int, now time.Time) {
-	for len(m) > 0 {
+// room removes the sessions that have ended and, while the role has too many, the oldest one of whoever has most of them.
+func (s *sessions) room(role Role, now time.Time) {
+	for {
+		n, of := 0, map[string]int{}
+		for key, o := range s.open {
+			switch {
+			case !now.Before(o.ends):
+				delete(s.open, key)
+			case o.role == role:
+				n++
+				of[o.by]++
+			}
+		}
+		if n < maxSessions {
+			return
+		}
 		var first string
-		for key, s := range m {
-			if first == "" || s.ends.Before(m[first].ends) {
+		for key, o := range s.open {
+			if o.role != role {
+				continue
+			}
+			if f := s.open[first]; f == nil || of[o.by] > of[f.by] || of[o.by] == of[f.by] && o.ends.Before(f.ends) {
 				first = key
 			}
 		}
-		if len(m) < most && now.Before(m[first].ends) {
-			return
-		}
-		delete(m, first)
+		delete(s.open, first)
 	}
+}
+
+// wrongCodes counts codes that were not good: the log has a line for the first, and at most one in wrongEvery for all others.
+type wrongCodes struct {
+	mu   sync.Mutex
+	n    int
+	said time.Time
+}
+
+const wrongEvery = 10 * time.Second
+
+// more notes another one. It returns how many the log is to tell of now; 0: none.
+func (w *wrongCodes) more(now time.Time) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.n++
+	if !w.said.IsZero() && now.Sub(w.said) < wrongEvery {
+		return 0
+	}
+	n := w.n
+	w.n, w.said = 0, now
+	return n
 }
