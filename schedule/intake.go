@@ -98,16 +98,37 @@ func (l *Later) move(ctx context.Context, e entry) error {
 		case !errors.Is(err, jetstream.ErrMsgNotFound):
 			return err
 		}
-		_, err = l.js.PublishMsg(ctx, w, jetstream.WithExpectStream(l.name), jetstream.WithMsgID(e.from()), jetstream.WithExpectLastSequencePerSubject(revision))
+		stored, err := l.js.PublishMsg(ctx, w, jetstream.WithExpectStream(l.name), jetstream.WithMsgID(e.from()), jetstream.WithExpectLastSequencePerSubject(revision))
 		var api *jetstream.APIError
 		switch {
 		case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence && ctx.Err() == nil:
 			continue // it fired, or another one took its place
 		case errors.Is(err, nats.ErrMaxPayload):
 			return fmt.Errorf("%w: with its headers it is larger than the server takes", errUnfit)
+		case err != nil || stored.Duplicate:
+			return err
 		}
+		return l.takenBack(ctx, e, stream, stored.Sequence)
+	}
+}
+
+// takenBack removes what was just stored if it was taken back meanwhile: then it is not in the intake any more. [Later.Remove] looks there first, so
+// that one of the two sees the message. An instance whose turn was over stores nothing: what it moves is known as a duplicate.
+func (l *Later) takenBack(ctx context.Context, e entry, waits jetstream.Stream, sequence uint64) error {
+	intake, err := l.js.Stream(ctx, l.intake)
+	if err != nil {
 		return err
 	}
+	if _, err = intake.GetMsg(ctx, e.sequence); !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return err
+	}
+	if err = waits.DeleteMsg(ctx, sequence); err == nil {
+		return nil
+	}
+	if _, look := waits.GetMsg(ctx, sequence); errors.Is(look, jetstream.ErrMsgNotFound) {
+		return nil // it fired, or was removed
+	}
+	return err
 }
 
 // older tells whether the entry was stored before, or is, what waits already.

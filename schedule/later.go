@@ -259,6 +259,11 @@ func (l *Later) Remove(ctx context.Context, id string) (int, error) {
 		if err != nil {
 			return len(removed), err
 		}
+		if from.stream == l.intake { // what an instance has in hand is moved, and then found where it waits; what it takes from now on, see takenBack
+			if err := l.inHand(ctx, stream); err != nil {
+				return len(removed), err
+			}
+		}
 		under := l.service + from.under + id + "."
 		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(under+">"))
 		if err != nil {
@@ -271,11 +276,6 @@ func (l *Later) Remove(ctx context.Context, id string) (int, error) {
 		}
 		for s := range info.State.Subjects {
 			removed[strings.TrimPrefix(s, under)] = true
-		}
-		if from.stream == l.intake { // what an instance has in hand is moved, and then found where it waits
-			if err := l.inHand(ctx, stream); err != nil {
-				return len(removed), err
-			}
 		}
 	}
 	return len(removed), nil

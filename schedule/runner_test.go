@@ -262,7 +262,7 @@ func TestLater_isPublishedOnceWhenDue(t *testing.T) {
 	}
 	delay("first", "old", time.Hour)
 	delay("taken-back", "never", time.Hour)
-	if list, more, err := l.List(t.Context(), 1); err != nil || !more || len(list) != 1 || list[0].ID != "first" || list[0].Subject != "jobs.remind" {
+	if list, more, err := l.List(t.Context(), 1); err != nil || !more || len(list) != 1 || list[0].ID != "first" && list[0].ID != "taken-back" || list[0].Subject != "jobs.remind" {
 		t.Errorf("%+v, more %v, %v", list, more, err)
 	}
 	if n, err := l.Remove(t.Context(), "taken-back"); n != 1 || err != nil {
