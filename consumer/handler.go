@@ -12,7 +12,7 @@ import (
 // Handler handles the messages of a route, one call an attempt.
 //
 // What it returns is the verdict: nil acknowledges the message; [Dead], [Drop], [Snooze], [RetryAfter], [RetryIn],
-// [NotStarted], [StopChild] and [FailRoute] say so themselves; any other error is retried by the route's policy.
+// [NotStarted], [NoAnswer], [StopChild] and [FailRoute] say so themselves; any other error is retried by the route's policy.
 //
 // A panic or runtime.Goexit is a stop: relay survives it, the message counts one failed attempt, and the key gets a
 // fresh child after its backoff. A panic in a goroutine that the handler started, a fatal error of the Go runtime and

@@ -169,6 +169,7 @@ func TestVerdictOf(t *testing.T) {
 		{RetryIn(time.Second, why), "retry why 1s", supervisor.Retry},
 		{RetryAfter(time.Second, why), "retry why 1s pause", supervisor.Retry},
 		{NotStarted(why), "retry why not-started", supervisor.Retry},
+		{NoAnswer(why), "retry why no-answer", supervisor.Retry},
 		{StopChild(why), "ack why stop-child", supervisor.Ack},
 		{Crashed(why), "retry why crashed", supervisor.Retry},
 		{FailRoute(why), "retry why not-started fail-route", supervisor.Retry},
@@ -189,13 +190,16 @@ func TestVerdictOf(t *testing.T) {
 		if v.NotStarted {
 			text = append(text, "not-started")
 		}
+		if v.NoAnswer {
+			text = append(text, "no-answer")
+		}
 		if v.FailRoute {
 			text = append(text, "fail-route")
 		}
 		if got := strings.Join(text, " "); got != c.want {
 			t.Errorf("verdict of %v: %q, want %q", c.err, got, c.want)
 		}
-		if in, _ := verdictOf(c.err); in.Kind != c.kind {
+		if in, _ := verdictOf(c.err); in.Kind != c.kind || in.NotStarted != v.NotStarted || in.NoAnswer != v.NoAnswer {
 			t.Errorf("verdict of %v for the supervisor: %v, want %v", c.err, in.Kind, c.kind)
 		}
 	}

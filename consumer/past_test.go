@@ -222,7 +222,7 @@ func TestPast_regressionStormsEnd(t *testing.T) {
 		most   int // starts
 	}{
 		{"an answer that is a failure", errors.New("status 503"), 3000, 8 * time.Second, supervisor.OrderNone, 1000, 50 + 3100},
-		{"no answer", NotStarted(errors.New("connection refused")), 20_000, 5 * time.Second, supervisor.OrderNone, 1000, 200 + 12},
+		{"no answer", NoAnswer(errors.New("connection refused")), 20_000, 5 * time.Second, supervisor.OrderNone, 1000, 200 + 12},
 		{"ordered", errors.New("status 503"), 2000, 5 * time.Second, supervisor.OrderKey, 100, 50 + 2000},
 	} {
 		t.Run(tt.what, func(t *testing.T) {

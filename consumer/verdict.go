@@ -49,6 +49,8 @@ type Verdict struct {
 	Pause bool
 	// NotStarted: the work never began, so that a retry spends no attempt.
 	NotStarted bool
+	// NoAnswer: nothing answered, whatever the message.
+	NoAnswer bool
 	// StopChild: the child ends cleanly after this attempt.
 	StopChild bool
 	// Crashed: the child is gone, as after a panic.
@@ -69,8 +71,8 @@ func VerdictOf(err error) Verdict {
 // inside is the verdict as the supervisor has it.
 func (v Verdict) inside() supervisor.Verdict {
 	return supervisor.Verdict{
-		Kind: v.Kind.inside(), Err: v.Err, Delay: v.Delay, Pause: v.Pause, NotStarted: v.NotStarted, StopChild: v.StopChild,
-		Crashed: v.Crashed, FailRoute: v.FailRoute, Suspend: v.Suspend,
+		Kind: v.Kind.inside(), Err: v.Err, Delay: v.Delay, Pause: v.Pause, NotStarted: v.NotStarted,
+		NoAnswer: v.NoAnswer, StopChild: v.StopChild, Crashed: v.Crashed, FailRoute: v.FailRoute, Suspend: v.Suspend,
 	}
 }
 
@@ -122,6 +124,14 @@ func RetryAfter(d time.Duration, err error) error {
 // retried like any other, but spends no attempt.
 func NotStarted(err error) error {
 	return &verdictError{Verdict{Kind: VerdictRetry, Err: err, NotStarted: true}}
+}
+
+// NoAnswer is a failure in which what all messages of the route depend on did not answer: a connection was refused, a name does not
+// resolve, a certificate is not valid. It spends an attempt, unlike [NotStarted]. A route that got no answer eight times in a row asks once in two
+// seconds whether there is one, while after other failures it asks as many messages as it can, since one of them may be handled. So it is not for a
+// fault that the message brings about, such as a host that it names.
+func NoAnswer(err error) error {
+	return &verdictError{Verdict{Kind: VerdictRetry, Err: err, NoAnswer: true}}
 }
 
 // StopChild acknowledges the message and ends the child cleanly. What happens next is the route's supervisor.trigger.

@@ -14,11 +14,23 @@ import (
 	"github.com/relaymq/relay/internal/natstest"
 )
 
-func newEntry(subject string, sequence uint64, due time.Time, data string) entry {
-	return entry{
-		subject: subject, sequence: sequence, stored: time.Now().Add(time.Duration(sequence)), data: []byte(data),
-		header: nats.Header{headerAt: {due.UTC().Format(time.RFC3339Nano)}},
+// stored publishes to the intake, which nobody moves.
+func (l *Later) stored(t *testing.T, subject string, due time.Time, data string) entry {
+	t.Helper()
+	m := &nats.Msg{Subject: subject, Data: []byte(data), Header: nats.Header{headerAt: {due.UTC().Format(time.RFC3339Nano)}}}
+	ack, err := l.js.PublishMsg(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
 	}
+	stream, err := l.js.Stream(t.Context(), l.intake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := stream.GetMsg(t.Context(), ack.Sequence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entry{subject: raw.Subject, sequence: raw.Sequence, stored: raw.Time, data: raw.Data, header: raw.Header}
 }
 
 func opened(t *testing.T, js jetstream.JetStream, limits Limits) *Later {
@@ -30,13 +42,26 @@ func opened(t *testing.T, js jetstream.JetStream, limits Limits) *Later {
 	return l
 }
 
+// waits has a message wait, as one that went through the intake.
+func (l *Later) waits(t *testing.T, subject string) {
+	t.Helper()
+	e := l.stored(t, subject, time.Now().Add(time.Hour), "")
+	stream, err := l.js.Stream(t.Context(), l.intake)
+	if err == nil {
+		err = errors.Join(l.move(t.Context(), e), stream.DeleteMsg(t.Context(), e.sequence))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Whoever moves what, in which order, and how often: of an id and subject the last one waits, once.
 func TestMove_theLastOneWins(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	l := opened(t, js, Limits{})
 	in := time.Now().Add(time.Hour)
-	first, second := newEntry("relay.later.in.a.jobs.a", 1, in, "first"), newEntry("relay.later.in.a.jobs.a", 2, in, "second")
+	first, second := l.stored(t, "relay.later.in.a.jobs.a", in, "first"), l.stored(t, "relay.later.in.a.jobs.a", in, "second")
 	for _, e := range []entry{first, first, second, first, second} {
 		if err := l.move(t.Context(), e); err != nil {
 			t.Fatal(err)
@@ -48,13 +73,25 @@ func TestMove_theLastOneWins(t *testing.T) {
 	}
 	m, err := stream.GetLastMsgForSubject(t.Context(), "relay.later.wait.a.jobs.a")
 	if err != nil || string(m.Data) != "second" || count(t, stream) != 1 {
-		t.Errorf("%+v, %v, %d wait", m, err, count(t, stream))
+		t.Fatalf("%+v, %v, %d wait", m, err, count(t, stream))
 	}
 	// One that fired is not stored again by an instance that did not hear of it.
 	if err := stream.DeleteMsg(t.Context(), m.Sequence); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.move(t.Context(), second); err != nil || count(t, stream) != 0 {
+		t.Errorf("%v, %d wait", err, count(t, stream))
+	}
+	// One that is taken back while it is moved is not stored.
+	third := l.stored(t, "relay.later.in.a.jobs.a", in, "third")
+	intake, err := js.Stream(t.Context(), l.intake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := intake.DeleteMsg(t.Context(), third.sequence); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.move(t.Context(), third); err != nil || count(t, stream) != 0 {
 		t.Errorf("%v, %d wait", err, count(t, stream))
 	}
 }
@@ -142,9 +179,7 @@ func TestIntake_bounds(t *testing.T) {
 	limits := Limits{MaxMsgs: 10}
 	l := opened(t, js, limits)
 	for i := range 11 {
-		if err := l.move(t.Context(), newEntry("relay.later.in.a.jobs.n"+string(rune('a'+i)), uint64(i+1), time.Now().Add(time.Hour), "")); err != nil {
-			t.Fatal(err)
-		}
+		l.waits(t, "relay.later.in.a.jobs.n"+string(rune('a'+i)))
 	}
 	r := runner(js, "i", nil)
 	r.cfg.Later = limits

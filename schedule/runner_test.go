@@ -327,9 +327,7 @@ func TestLater_unstickLeavesWhatIsNotDue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.move(t.Context(), newEntry("relay.later.in.a.jobs.a", 1, time.Now().Add(time.Hour), "")); err != nil {
-		t.Fatal(err)
-	}
+	l.waits(t, "relay.later.in.a.jobs.a")
 	if n, removed, err := l.tidy(t.Context()); n != 0 || removed != 0 || err != nil {
 		t.Errorf("%d, %d, %v", n, removed, err)
 	}

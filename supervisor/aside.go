@@ -215,7 +215,7 @@ func (t *turn) offerShelf(name string) {
 // recall calls back what may start soon.
 func (t *turn) recall() {
 	a := &t.aside
-	if len(a.all) == 0 || t.standsStill() || teeth.Call() {
+	if len(a.all) == 0 && t.order.owed.n == 0 || t.standsStill() || teeth.Call() {
 		return
 	}
 	a.expire(t.now)
@@ -277,6 +277,9 @@ func (t *turn) recallAll() {
 	for a.judged.n > 0 && t.mayCall(most) {
 		t.recallOne(&a.judged, a.judged.first())
 	}
+	for t.order.owed.n > 0 && t.mayCall(most) {
+		t.callBack(t.order.owed.first())
+	}
 }
 
 // mayCall tells whether so few messages that were here before are on their way, or wait for a slot, that one more may be called.
@@ -318,8 +321,26 @@ func (t *turn) recallToAsk() {
 		}
 		t.recallOne(&a.fresh, e)
 	}
-	if q.good.n+q.fresh.n+q.second.n+q.judged.n+a.fresh.n+called+t.route.probes == 0 && a.judged.n > 0 {
+	if q.good.n+q.fresh.n+q.second.n+q.judged.n+a.fresh.n+called+t.route.probes > 0 {
+		return
+	}
+	switch {
+	case a.judged.n > 0:
 		t.recallOne(&a.judged, a.judged.first())
+		return
+	case t.order.owed.n > 0:
+		k := t.order.owed.first()
+		k.inOwed.moveTo(nil, k)
+		t.callHead(k, nil)
+		return
+	}
+	for len(a.open) > 0 {
+		s := a.open[0]
+		a.open, s.opened = a.open[1:], false
+		if s.name == "" && s.n > 0 && t.wantsMore(s) {
+			t.recallOne(s, s.first())
+			return
+		}
 	}
 }
 

@@ -85,7 +85,7 @@ func (t *turn) oneByOne() bool {
 // hear notes whether a run got an answer, of whatever kind.
 func (t *turn) hear(r *run, v Verdict) {
 	late := v.Kind == Retry && r.Err() != nil
-	if r.k.hung = late; late || v.Kind == Retry && v.NotStarted {
+	if r.k.hung = late; late || v.Kind == Retry && (v.NotStarted || v.NoAnswer) {
 		t.route.mute = min(t.route.mute+1, 2*muteAfter)
 	} else {
 		t.route.mute = 0

@@ -68,6 +68,7 @@ type testWork struct {
 	attempts int // as recorded when it arrived
 	first    time.Time
 	again    func(at time.Time) // delivers it again; nil while it is here
+	called   *time.Time
 }
 
 func (w *testWork) Do(ctx context.Context, number int, c any) (v Verdict) {
@@ -197,12 +198,16 @@ func (w *testWork) Settle(o Outcome) {
 	}
 	time.AfterFunc(max(0, time.Until(due)), again)
 	w.again = func(at time.Time) { time.AfterFunc(max(100*time.Millisecond, time.Until(at)), again) }
+	if w.called != nil {
+		w.again(*w.called)
+	}
 }
 
-// CallBack is asked of what was given back.
+// CallBack is asked of what was given back, maybe by another goroutine than the one that gives it back, and before.
 func (w *testWork) CallBack(due time.Time) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
+	w.called = &due
 	if w.again != nil {
 		w.again(due)
 	}

@@ -143,6 +143,7 @@ func (t *turn) take(k *key, m *Message) {
 func (t *turn) makeReady(k *key) {
 	if !t.route.flows() {
 		t.line(k) // routeFlows does the rest
+		t.offerShelf(k.name)
 		return
 	}
 	t.offerShelf(k.name)

@@ -45,6 +45,7 @@ type key struct {
 	wakeIndex                              int // among those that want attention; -1: it wants none
 	inStash, inFailed, inIdle, inLingering node[key]
 	inAsked, inJudged                      node[key] // among those that a route in doubt may ask
+	inOwed                                 node[key] // see order.owed
 }
 
 // trouble is what is remembered of a key's failures.
@@ -175,6 +176,7 @@ func (t *turn) forget(k *key) {
 	t.stash.keys.remove(&k.inStash)
 	k.inAsked.moveTo(nil, k)
 	k.inJudged.moveTo(nil, k)
+	k.inOwed.moveTo(nil, k)
 	t.alarm.forget(k)
 	t.dropPlaces(k)
 	delete(t.keys, k.name)

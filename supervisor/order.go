@@ -12,6 +12,7 @@ type order struct {
 	callsReady time.Time // when they are ready to come
 	progress   time.Time // when a key with messages in the stash finished one
 	glanced    time.Time // when more was asked for although the stash is full and later messages wait
+	owed       list[key] // that were to have messages called back while the route did not flow
 }
 
 // outside are the messages of an ordered key that left without being done and have not come again, by sequence. Nothing
@@ -126,6 +127,7 @@ func (t *turn) expectAbsent() {
 	for _, k := range t.keys {
 		if len(k.outside.absent) > 0 {
 			k.outside.expect(until)
+			k.inOwed.moveTo(&t.order.owed, k)
 			t.alarm.wake(k, until)
 		}
 	}
@@ -156,15 +158,19 @@ const (
 )
 
 // callBack asks for messages of an ordered key that the stash had no room for, once the key gets to them. They are worth more
-// than what is in the stash: their key goes on with them, and others wait behind them.
+// than what is in the stash: their key goes on with them, and others wait behind them. While the route does not flow the key waits for
+// its turn in recall.
 func (t *turn) callBack(k *key) {
-	if t.route.flows() {
-		n := 1 // always: the first one lets the others go on
-		if t.order.called < t.opts.StashMessages/2 {
-			n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stash.keys.n)))
-		}
-		t.callSome(k, n, nil)
+	if !t.route.flows() {
+		k.inOwed.moveTo(&t.order.owed, k)
+		return
 	}
+	k.inOwed.moveTo(nil, k)
+	n := 1 // always: the first one lets the others go on
+	if t.order.called < t.opts.StashMessages/2 {
+		n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stash.keys.n)))
+	}
+	t.callSome(k, n, nil)
 }
 
 // callHead is callBack for the first of them only, also while the route asks.

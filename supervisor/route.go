@@ -233,6 +233,9 @@ func (t *turn) routeFlows(why string) {
 	for _, s := range t.aside.buckets {
 		t.aside.offer(s)
 	}
+	for _, s := range t.aside.keys {
+		t.aside.offer(s)
+	}
 	t.endTrips()
 	t.call(t.opts.More)
 }

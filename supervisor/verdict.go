@@ -39,6 +39,9 @@ type Verdict struct {
 	// NotStarted says that the work never began, so that a Retry spends no attempt. It still counts as a failure of
 	// the key.
 	NotStarted bool
+	// NoAnswer says, of a Retry, that nothing answered: what all messages depend on is away, and this one is not to blame. It spends an
+	// attempt all the same. A route that got no answer several times in a row asks seldom.
+	NoAnswer bool
 	// StopChild ends the child after this attempt: a clean stop that it asked for.
 	StopChild bool
 	// Crashed says, of a Retry, that the child is gone, as after a panic: it was a process, and that has ended.

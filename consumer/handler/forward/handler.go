@@ -125,8 +125,11 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 		return nil
 	}
 	err = fmt.Errorf("forward to %s: %w", to, err)
-	if impossible(err) {
+	switch {
+	case impossible(err):
 		return consumer.Dead(err)
+	case errors.Is(err, jetstream.ErrNoStreamResponse) && to == h.cfg.Subject: // whatever the message
+		return consumer.NoAnswer(err)
 	}
 	return err
 }

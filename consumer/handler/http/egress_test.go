@@ -161,7 +161,7 @@ func TestEgress_lists(t *testing.T) {
 func TestHandle_refusedAddresses(t *testing.T) {
 	for _, host := range []string{"169.254.169.254", "[::ffff:169.254.169.254]", "[fe80::1]", "[fe80::1%25lo]", "100.100.100.200", "0.0.0.0", "[::]", "[::ffff:a9fe:a9fe]"} {
 		err := newHandler(t, Config{URL: "http://" + host}).Handle(t.Context(), message())
-		handlertest.Want(t, err, handlertest.Retry, "connect: ", "refused: ")
+		handlertest.Want(t, err, handlertest.NoAnswer, "connect: ", "refused: ")
 	}
 	// What some resolvers read as an address gets as far as no resolver.
 	for _, host := range []string{"2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "127.1", "0x7f.1", "127.0.0.1.", "0x"} {
@@ -178,7 +178,7 @@ func TestHandle_refusedByResolution(t *testing.T) {
 	_, port, _ := net.SplitHostPort(s.Listener.Addr().String())
 	to := "http://localhost:" + port // ::1 and 127.0.0.1, or one of them
 	err := newHandler(t, Config{URL: to, Egress: Egress{Deny: []string{"127.0.0.0/8", "::1"}}}).Handle(t.Context(), message())
-	handlertest.Want(t, err, handlertest.Retry, "is in egress.deny")
+	handlertest.Want(t, err, handlertest.NoAnswer, "is in egress.deny")
 	if asked != 0 {
 		t.Errorf("%d requests", asked)
 	}
@@ -194,10 +194,10 @@ func TestHandle_ownListeners(t *testing.T) {
 		h := newHandler(t, Config{
 			URL: s.URL, Egress: Egress{Allow: []string{"127.0.0.1"}}, Own: func() []string { return []string{"bad", "127.0.0.1:1", own} },
 		})
-		handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Retry, "belongs to relay itself")
+		handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.NoAnswer, "belongs to relay itself")
 	}
 	h := newHandler(t, Config{URL: s.URL, Own: func() []string { return []string{"nowhere.invalid:" + port} }})
-	handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Retry, "cannot tell")
+	handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.NoAnswer, "cannot tell")
 	if asked != 0 {
 		t.Errorf("%d requests", asked)
 	}

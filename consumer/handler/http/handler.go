@@ -310,6 +310,8 @@ func (h *Handler) exchange(ctx context.Context, to endpoint, data []byte, header
 			return reply, err
 		case t.at() == phaseConnect && ofThisMachine(err):
 			return reply, consumer.NotStarted(err)
+		case t.at() <= phaseTLS && !h.to.hostChosen():
+			return reply, consumer.NoAnswer(err)
 		case !t.used.Load().untouched():
 			return reply, err
 		case resends == maxResends:

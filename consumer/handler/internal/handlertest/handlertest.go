@@ -30,6 +30,7 @@ func Verdict(err error) supervisor.Verdict {
 			Delay:      time.Duration(v.FieldByName("Delay").Int()),
 			Pause:      v.FieldByName("Pause").Bool(),
 			NotStarted: v.FieldByName("NotStarted").Bool(),
+			NoAnswer:   v.FieldByName("NoAnswer").Bool(),
 			StopChild:  v.FieldByName("StopChild").Bool(),
 			FailRoute:  v.FieldByName("FailRoute").Bool(),
 			Suspend:    v.FieldByName("Suspend").Bool(),
@@ -46,6 +47,7 @@ var (
 	Retry      = supervisor.Verdict{Kind: supervisor.Retry}
 	Dead       = supervisor.Verdict{Kind: supervisor.Dead}
 	NotStarted = supervisor.Verdict{Kind: supervisor.Retry, NotStarted: true}
+	NoAnswer   = supervisor.Verdict{Kind: supervisor.Retry, NoAnswer: true}
 	Crashed    = supervisor.Verdict{Kind: supervisor.Retry, Crashed: true}
 	FailRoute  = supervisor.Verdict{Kind: supervisor.Retry, NotStarted: true, FailRoute: true}
 )
