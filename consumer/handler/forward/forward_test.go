@@ -252,7 +252,7 @@ func TestHandle_subjectsThatCannotBe(t *testing.T) {
 
 func TestHandle_noStream(t *testing.T) {
 	h := newHandler(t, setup(t), "nobody.here")
-	wantRetry(t, h.Handle(t.Context(), message("in")), "no response from stream")
+	handlertest.Want(t, h.Handle(t.Context(), message("in")), handlertest.NoAnswer, "no response from stream")
 	if err := h.Check(t.Context()); err == nil || !strings.Contains(err.Error(), `subject: no stream takes nobody.here`) {
 		t.Fatalf("Check: %v", err)
 	}
