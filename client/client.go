@@ -26,6 +26,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/subject"
 )
 
 // How a call can end without a result. Use errors.Is; an error that relay told is also an [*OutcomeError].
@@ -169,7 +171,8 @@ func (c *Client) arrived(m *nats.Msg) {
 	k := c.calls[n]
 	c.mu.Unlock()
 	switch {
-	case kind == kindQuestion && m.Reply != "":
+	case kind == kindQuestion && !subject.Inbox(m.Reply, ""): // whoever asks would have this client publish there
+	case kind == kindQuestion:
 		// Of a call that is over nothing is left, and that says it all.
 		if k == nil || k.ctx.Err() != nil {
 			_ = m.RespondMsg(&nats.Msg{Header: nats.Header{"Relay-Interested": {"no"}}})

@@ -15,6 +15,7 @@ import (
 //	<service>.ctl.view.>   what an instance says of itself
 //	<service>.ctl.act.>    what an operator wants of it at once; what is to last is an order in a bucket
 //
+// Who asks names the subject of the answer, and the server does not ask whether that one may publish there: answers go to inboxes only.
 // Any client that may subscribe to these subjects can answer in relay's place, so the asking side checks every answer.
 
 func viewSubject(service string) string { return service + ".ctl.view.status" }
@@ -29,54 +30,51 @@ const (
 	pageSlack = 1 << 10
 )
 
-// answerControl makes the instance a NATS micro service, so that `nats micro ls`, `info` and `stats` see it too. There is no
-// queue group: who asks wants to hear of every instance.
-func (r *Relay) answerControl() (micro.Service, error) {
-	service, err := micro.AddService(r.nc, micro.Config{
-		Name: r.cfg.Service, Version: version.Semver(), Description: "relay: supervised consumers of JetStream streams",
-		Metadata:           map[string]string{"instance": r.cfg.Instance},
-		QueueGroupDisabled: true,
-	})
+// answerControl makes the instance a NATS micro service, so that `nats micro ls`, `info` and `stats` see it too.
+func (r *Relay) answerControl() (stop func(), err error) {
+	service, err := newMicroService(r.nc, micro.ServiceIdentity{
+		Name: r.cfg.Service, Version: version.Semver(), Metadata: map[string]string{"instance": r.cfg.Instance},
+	}, "relay: supervised consumers of JetStream streams")
 	if err != nil {
 		return nil, fmt.Errorf("micro service: %w", err)
 	}
 	for _, e := range []struct {
 		name, subject string
-		answer        func(micro.Request)
+		answer        func(*microRequest)
 	}{
 		{"status", viewSubject(r.cfg.Service), r.answerView},
 		{"former-status", formerStatusSubject(r.cfg.Service), r.answerFormerView},
 		{"resume", wakeSubject(r.cfg.Service), r.answerWake},
 	} {
-		if err = service.AddEndpoint(e.name, micro.HandlerFunc(e.answer), micro.WithEndpointSubject(e.subject)); err != nil {
-			_ = service.Stop()
+		if err = service.endpoint(e.name, e.subject, e.answer); err != nil {
+			service.stop()
 			return nil, fmt.Errorf("micro service: %w", err)
 		}
 	}
-	return service, nil
+	return service.stop, nil
 }
 
 // room is how many bytes a page may have.
 func (r *Relay) pageRoom() int { return min(pageBytes, int(r.nc.MaxPayload())) - pageSlack }
 
 // answerView answers in as many messages as it takes. Whoever asked and heard nothing asks again.
-func (r *Relay) answerView(req micro.Request) {
-	var q StatusRequest
-	if len(req.Data()) > 0 && json.Unmarshal(req.Data(), &q) != nil {
-		_ = req.Error("400", "this is no request for a status", nil)
+func (r *Relay) answerView(q *microRequest) {
+	var of StatusRequest
+	if len(q.Data) > 0 && json.Unmarshal(q.Data, &of) != nil {
+		q.fail("400", "this is no request for a status")
 		return
 	}
 	r.lookAgain()
-	for _, page := range pages(r.status(q), r.pageRoom()) {
-		if req.RespondJSON(page) != nil {
+	for _, page := range pages(r.status(of), r.pageRoom()) {
+		if q.respond(page) != nil {
 			return
 		}
 	}
 }
 
-func (r *Relay) answerFormerView(req micro.Request) {
+func (r *Relay) answerFormerView(q *microRequest) {
 	r.lookAgain()
-	_ = req.RespondJSON(pages(r.Status(), r.pageRoom())[0])
+	_ = q.respond(pages(r.Status(), r.pageRoom())[0])
 }
 
 // pages splits a status into parts of at most so many bytes each. The first has all but the keys and, if there are very many,

@@ -258,11 +258,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err := r.reach(ctx); err != nil {
 		return unlessStopped(ctx, err)
 	}
-	control, err := r.answerControl()
+	stopAnswering, err := r.answerControl()
 	if err != nil {
 		return unlessStopped(ctx, &SetupError{Err: err})
 	}
-	defer func() { _ = control.Stop() }()
+	defer stopAnswering()
 	// The flush has the server report subscriptions that it does not permit, before the start asks which permissions are missing.
 	_ = r.nc.FlushTimeout(settleTimeout)
 	units, err := r.start(ctx)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 
 	"github.com/relaymq/relay/supervisor"
 )
@@ -61,10 +60,10 @@ func Wake(ctx context.Context, nc *nats.Conn, service string, order Order) (list
 }
 
 // answerWake ends waits for an operator.
-func (r *Relay) answerWake(req micro.Request) {
+func (r *Relay) answerWake(q *microRequest) {
 	var order Order
-	if json.Unmarshal(req.Data(), &order) != nil || order.Format > orderFormat {
-		_ = req.Error("400", "this is no order, or one of a newer relay", nil)
+	if json.Unmarshal(q.Data, &order) != nil || order.Format > orderFormat {
+		q.fail("400", "this is no order, or one of a newer relay")
 		return
 	}
 	w := Woken{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
@@ -74,7 +73,7 @@ func (r *Relay) answerWake(req micro.Request) {
 			rt.endWaits(order, &w)
 		}
 	}
-	_ = req.RespondJSON(w)
+	_ = q.respond(w)
 }
 
 // endWaits ends the waits of the route, or of one key, and what went away for them comes back.

@@ -75,8 +75,9 @@ type Data struct {
 	Reason  string `json:"reason,omitempty"`
 	// Job is that of a replay.
 	Job string `json:"job,omitempty"`
-	// By is the operator.
-	By string `json:"by,omitempty"`
+	// By is the operator, as the operator says, and User the NATS user, as the server told the command.
+	By   string `json:"by,omitempty"`
+	User string `json:"user,omitempty"`
 }
 
 // What strangers wrote is cut to so many bytes.
@@ -145,7 +146,7 @@ func (e *Event) UnmarshalJSON(b []byte) error {
 
 // bounded cuts what may be long.
 func (d Data) bounded() Data {
-	d.Text, d.Why, d.Key, d.Subject, d.By = cut(d.Text, maxText), cut(d.Why, maxText), cut(d.Key, maxName), cut(d.Subject, maxName), cut(d.By, maxName)
+	d.Text, d.Why, d.Key, d.Subject, d.By, d.User = cut(d.Text, maxText), cut(d.Why, maxText), cut(d.Key, maxName), cut(d.Subject, maxName), cut(d.By, maxName), cut(d.User, maxName)
 	return d
 }
 

@@ -147,6 +147,24 @@ func ValidateLiteral(s string) error {
 // _INBOX.
 func ServersOwn(s string) bool { return strings.HasPrefix(s, "$") || strings.HasPrefix(s, "_INBOX") }
 
+// Inbox tells whether a subject is an inbox, on which somebody waits for an answer: one of _INBOX, of _INBOX_ and a name, or one that begins like
+// own, the prefix of the inboxes of this connection (empty: _INBOX). Whoever answers a question publishes with rights of its own to a subject that somebody
+// else chose, and the server does not ask whether that one may publish there.
+func Inbox(s, own string) bool {
+	first, rest, more := strings.Cut(s, ".")
+	if !more || rest == "" || len(s) > MaxLen {
+		return false
+	}
+	if first == "_INBOX" || strings.HasPrefix(first, "_INBOX_") {
+		return true
+	}
+	own = strings.TrimSuffix(own, InstanceInbox)
+	return own != "" && strings.HasPrefix(s, own+".")
+}
+
+// InstanceInbox ends the prefix of the inboxes of relay's instances; those of its commands have another end.
+const InstanceInbox = ".run"
+
 // Template builds a string from the tokens of a subject: {1} is the first token, {subject} all of it, anything else
 // stands for itself.
 type Template struct {

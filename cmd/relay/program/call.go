@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	calls "github.com/relaymq/relay/client"
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -49,7 +50,7 @@ caller: {reply: [_INBOX.>], interest: [_INBOX.>]}`,
 			defer stop()
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			cl, err := o.open(ctx)
+			cl, err := o.open(ctx, access.Publisher)
 			if err != nil {
 				return err
 			}

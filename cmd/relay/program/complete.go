@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
@@ -94,7 +95,7 @@ func (o *options) routeAndKey(_ *cobra.Command, a []string, _ string) ([]string,
 func (o *options) waitingKeys(route string) (keys []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
 	defer cancel()
-	cl, err := o.open(ctx)
+	cl, err := o.open(ctx, access.Viewer)
 	if err != nil {
 		return nil
 	}
@@ -139,7 +140,7 @@ func reasons() (names []string) {
 func (o *options) jobIDs() (ids []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
 	defer cancel()
-	cl, err := o.open(ctx)
+	cl, err := o.open(ctx, access.Operator)
 	if err != nil {
 		return nil
 	}

@@ -6,24 +6,30 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
 	"github.com/relaymq/relay/cmd/relay/internal/natsd"
+	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/permission"
 )
 
-// connect opens the connection of the configuration. embedded is the server of this process, if it has one; a command that
+// connect opens the connection of the configuration, for what a role does. embedded is the server of this process, if it has one; a command that
 // is not the service reaches it where it listens, with the key in its store.
-func connect(ctx context.Context, cfg *config.Config, name string, embedded *natsd.Server, log *slog.Logger) (*natsconn.Conn, error) {
-	n := cfg.NATS
+func connect(ctx context.Context, cfg *config.Config, role string, embedded *natsd.Server, log *slog.Logger) (*natsconn.Conn, error) {
+	n, name := cfg.NATS, "relay-cli"
+	if role == access.Service {
+		name = cfg.Service
+	}
 	nc := natsconn.Config{
 		URL: n.URL.String(), Creds: n.Creds, NKey: n.NKey, User: n.User.Reveal(), Password: n.Password.Reveal(), Token: n.Token.Reveal(),
-		CA: n.TLS.CA, Cert: n.TLS.Cert, Key: n.TLS.Key, Name: name, InboxPrefix: n.InboxPrefix, Logger: log,
+		CA: n.TLS.CA, Cert: n.TLS.Cert, Key: n.TLS.Key, Name: name, Logger: log,
 	}
 	switch {
 	case embedded != nil:
@@ -38,7 +44,15 @@ func connect(ctx context.Context, cfg *config.Config, name string, embedded *nat
 			return nil, err
 		}
 	}
+	nc.InboxPrefix = inbox(cfg, nc, role)
 	c, err := natsconn.Connect(ctx, nc)
+	if err == nil && role == access.Service && c.AuthRequired() && cfg.NATS.InboxPrefix == "_INBOX" {
+		c.Close()
+		return nil, fmt.Errorf("nats.inbox_prefix: _INBOX is where all clients have their answers: who may subscribe there would read the messages that relay pulls. Leave the key out, for _INBOX_%s", cfg.Service)
+	}
+	if v := (*permission.Error)(nil); errors.As(err, &v) {
+		return nil, fmt.Errorf("%w (relay nats permissions --for %s prints all that such a user needs)", err, role)
+	}
 	var op *net.OpError
 	if err != nil && len(n.URL) == 0 && embedded == nil && errors.As(err, &op) {
 		return nil, fmt.Errorf("%w\n(is relay running? The embedded server lives in it; name another server with --server)", err)
@@ -46,20 +60,32 @@ func connect(ctx context.Context, cfg *config.Config, name string, embedded *nat
 	return c, err
 }
 
+// inbox begins the subjects on which a program has its answers.
+func inbox(cfg *config.Config, nc natsconn.Config, role string) string {
+	switch {
+	case role == access.Service:
+		return cfg.ServiceInbox()
+	case role == access.Publisher && cfg.NATS.InboxPrefix == "":
+		return "_INBOX"
+	}
+	return cfg.UserInbox(role, nc.UserName())
+}
+
 // client is what the commands that are not the service use.
 type client struct {
 	cfg  *config.Config
 	conn *natsconn.Conn
 	js   jetstream.JetStream
+	user func() string // whom the server takes a command for; nil for the console, which acts for others
 }
 
-// open connects a command to NATS. A configuration without routes will do.
-func (o *options) open(ctx context.Context) (*client, error) {
+// open connects a command of a role to NATS. A configuration without routes will do.
+func (o *options) open(ctx context.Context, role string) (*client, error) {
 	cfg, err := o.read(true)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := connect(ctx, cfg, "relay-cli", nil, slog.New(slog.DiscardHandler))
+	conn, err := connect(ctx, cfg, role, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +94,7 @@ func (o *options) open(ctx context.Context) (*client, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &client{cfg, conn, js}, nil
+	return &client{cfg, conn, js, sync.OnceValue(func() string { return consumer.NATSUser(ctx, conn.Conn) })}, nil
 }
 
 func (c *client) close() { c.conn.Close() }

@@ -180,18 +180,23 @@ func (o *options) withDLQ(c *cobra.Command, f func(context.Context, *client, *dl
 }
 
 func (o *options) withClient(c *cobra.Command, f func(context.Context, *client) error) error {
+	return o.withClientAs(c, access.Operator, f)
+}
+
+// withClientAs is withClient for another role.
+func (o *options) withClientAs(c *cobra.Command, role string, f func(context.Context, *client) error) error {
 	ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// A listing lives on a few MiB and makes a kilobyte of garbage for each entry: at the default, half of its time would go
 	// to collecting it.
 	debug.SetGCPercent(1000)
 	debug.SetMemoryLimit(256 << 20)
-	cl, err := o.open(ctx)
+	cl, err := o.open(ctx, role)
 	if err != nil {
 		return err
 	}
 	defer cl.close()
-	return cl.permitted(ctx, access.Operator, func(ctx context.Context) error { return f(ctx, cl) })
+	return cl.permitted(ctx, role, func(ctx context.Context) error { return f(ctx, cl) })
 }
 
 // pageSize is how many entries ls shows unless told otherwise.

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/event"
 )
 
@@ -48,7 +49,11 @@ were. They are best effort; what is waiting, and what is dead, is told by relay 
 			case f.follow && (f.since != "" || c.Flags().Changed("limit")):
 				return fmt.Errorf("%w: --follow prints what comes from now on: it cannot go with --since or --limit", errUsage)
 			}
-			return o.withClient(c, func(ctx context.Context, cl *client) error {
+			role := access.Operator // reads the stream
+			if f.follow {
+				role = access.Viewer
+			}
+			return o.withClientAs(c, role, func(ctx context.Context, cl *client) error {
 				if f.follow {
 					return f.tail(ctx, c.OutOrStdout(), c.ErrOrStderr(), cl)
 				}
@@ -157,5 +162,8 @@ func (f eventsFlags) print(out, notes io.Writer, subject string, data []byte) {
 func (c *client) tell(kind event.Kind, d event.Data) {
 	now := time.Now()
 	d.Count, d.First = 1, now.UTC()
+	if c.user != nil && d.User == "" {
+		d.User = c.user()
+	}
 	_ = event.Publish(c.conn.Conn, event.Event{Kind: kind, Service: c.cfg.Service, Instance: runner(), Time: now, Data: d})
 }

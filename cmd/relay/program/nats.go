@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -22,7 +23,7 @@ func newNATS(o *options) *cobra.Command {
 
 func newNATSPermissions(o *options) *cobra.Command {
 	roles := []string{access.Service}
-	var format string
+	var format, user string
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "permissions", Short: "the subjects that relay, its operators and its publishers need, for a server that denies all others", Args: args(cobra.NoArgs),
@@ -33,10 +34,15 @@ func newNATSPermissions(o *options) *cobra.Command {
   viewer     status and events, and no message
   publisher  what the routes handle
 
+Commands read their answers on inboxes. With --user NAME the list has those of the NATS user NAME: the name of nats.user, the name in a
+creds file, or the public key of an nkey. Without it all users of a role may read theirs. In the template of a scoped signing
+key NAME is {{name()}}.
+
 Several of them, as in --for service,publisher, make one list. The format conf is a block for the configuration of nats-server; nsc is
 a command. After a change of routes, print them again.`,
 		Example: `  relay nats permissions > relay-service.conf
-  relay nats permissions --for operator --format nsc`,
+  relay nats permissions --for operator --user ann > ann.conf
+  relay nats permissions --for publisher --format nsc`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, r := range roles {
 				if !slices.Contains(access.Roles(), r) {
@@ -50,13 +56,13 @@ a command. After a change of routes, print them again.`,
 			if err != nil {
 				return err
 			}
-			p := access.For(cfg, roles...)
+			p := access.For(cfg, user, roles...)
 			out := c.OutOrStdout()
 			switch {
 			case asJSON:
 				return printJSON(out, p)
 			case format == "nsc":
-				printNSC(out, p, cfg.Service, roles)
+				printNSC(out, p, cmp.Or(user, cfg.Service+"-"+strings.Join(roles, "-")))
 			default:
 				printPermissions(out, p, roles)
 			}
@@ -64,6 +70,7 @@ a command. After a change of routes, print them again.`,
 		},
 	}
 	c.Flags().StringSliceVar(&roles, "for", roles, "whom for: "+strings.Join(access.Roles(), ", "))
+	c.Flags().StringVar(&user, "user", "", "the NATS user whom the list is for: nobody else reads its answers; not for --for service")
 	c.Flags().StringVar(&format, "format", "conf", "conf for nats-server, nsc for a JWT")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
@@ -93,11 +100,11 @@ func printPermissions(w io.Writer, p access.Permissions, roles []string) {
 }
 
 // printNSC prints the command that makes a user with these permissions.
-func printNSC(w io.Writer, p access.Permissions, service string, roles []string) {
+func printNSC(w io.Writer, p access.Permissions, user string) {
 	for _, n := range p.Notes {
 		fmt.Fprintf(w, "# note: %s\n", n)
 	}
-	fmt.Fprintf(w, "nsc add user --name %s-%s", service, strings.Join(roles, "-"))
+	fmt.Fprintf(w, "nsc add user --name %s", word(user))
 	for _, s := range p.Publish {
 		fmt.Fprintf(w, " \\\n  --allow-pub %s", quoted(s))
 	}
@@ -108,6 +115,14 @@ func printNSC(w io.Writer, p access.Permissions, service string, roles []string)
 		fmt.Fprint(w, " \\\n  --allow-pub-response")
 	}
 	fmt.Fprintln(w)
+}
+
+// word is a word for a shell, quoted if it must be.
+func word(s string) string {
+	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_@") == "" {
+		return s
+	}
+	return quoted(s)
 }
 
 // quoted is a word for a shell. Subjects of a configuration may hold anything that is printable.

@@ -95,7 +95,7 @@ const (
 func (a act) do(o *options, c *cobra.Command, names []string) error {
 	ctx, cancel := context.WithTimeout(c.Context(), actTimeout)
 	defer cancel()
-	cl, err := o.open(ctx)
+	cl, err := o.open(ctx, access.Operator)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package program
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -427,6 +429,120 @@ func TestPermissions_publisherAttacks(t *testing.T) {
 	}
 }
 
+// A viewer listened to the answers of others, and took an operator's code for the console; and had relay publish, with relay's rights, by the reply
+// subject of a question.
+func TestPermissions_regressionViewerAttacks(t *testing.T) {
+	t.Parallel()
+	d := newDenying(t, permittedRoutes)
+	d.run().ready()
+	connect := func(user string) *nats.Conn {
+		nc, err := nats.Connect(d.s.URL(), nats.UserInfo(user, user), nats.CustomInboxPrefix("_INBOX_relay.viewer.x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	viewer, anybody := connect(access.Viewer), connect("test")
+	listen := []string{"_INBOX_relay.>", "_INBOX_relay.run.>", "_INBOX_relay.operator.>", "_INBOX_relay.*.viewer.>", "_INBOX.>", "relay.ctl.>", "$SRV.>"}
+	for _, subject := range listen {
+		if _, err := viewer.Subscribe(subject, func(m *nats.Msg) { t.Errorf("heard %s", m.Subject) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := viewer.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(strings.Join(d.log.all(), "\n"), "Subscription Violation"); n != len(listen) {
+		t.Errorf("%d subscriptions of %d refused", n, len(listen))
+	}
+
+	held := func() (list []string) {
+		infos := d.js.ListStreams(t.Context())
+		for i := range infos.Info() {
+			// What relay writes by itself all the while: leases, and how much was handled.
+			if n := i.Config.Name; n != "KV_RELAY_INSTANCES" && n != "KV_RELAY_FLEET" && n != "KV_RELAY_LEDGER" && n != "RELAY_EVENTS" {
+				list = append(list, fmt.Sprint(n, " ", i.State.LastSeq))
+			}
+		}
+		slices.Sort(list)
+		return list
+	}
+	eventually(t, "all streams are there", func() bool {
+		list := held()
+		return slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, "RELAY_LATER_IN ") }) && slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, "KV_RELAY_SCHEDULES ") })
+	})
+	before := held()
+	replies := []string{
+		"$KV.RELAY_STATE.billing", "$KV.RELAY_JOBS.x", "orders.quick.x", "relay.due.billing.ORDERS.x", "relay.park.billing.ORDERS.1-1", "relay.dlq.billing.ORDERS.1-1-0.orders.x",
+		"relay.later.in.p.orders.quick.x", "$JS.API.STREAM.PURGE.ORDERS", "$JS.API.STREAM.DELETE.COPIES", "copies.x", "broken.slow.ORDERS.1-1-0.orders.x", "$O.RELAY_DLQ_BODIES.M.x", "_INBOX", "_INBOXES.x",
+	}
+	ask := func(nc *nats.Conn, subjects ...string) {
+		for _, s := range subjects {
+			for _, reply := range replies {
+				for _, body := range []string{"", "{}", `{"by":"eve"}`, `{"state":"paused","route":"billing"}`, "no JSON"} {
+					if err := nc.PublishRequest(s, reply, []byte(body)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+	}
+	ask(viewer, "relay.ctl.view.status", "relay.ctl.view.console")
+	// Others may have these rights by other lists.
+	ask(anybody, "$SRV.PING", "$SRV.INFO", "$SRV.STATS", "$SRV.PING.relay", "$SRV.INFO.relay", "$SRV.STATS.relay", "relay.ctl.status", "relay.ctl.act.resume", "relay.ctl.act.reload", "relay.ctl.act.console")
+	for _, q := range []string{"relay.ctl.view.status", "$SRV.PING.relay", "$SRV.STATS.relay"} { // answered one after the other, and in an inbox
+		if m, err := anybody.Request(q, nil, patience); err != nil || len(m.Data) == 0 {
+			t.Errorf("%s: %v", q, err)
+		}
+	}
+	time.Sleep(500 * time.Millisecond)
+	if after := held(); !slices.Equal(before, after) {
+		t.Errorf("by reply subjects:\n%s\n%s", before, after)
+	}
+	if status := d.by(access.Viewer, "status"); strings.Contains(status, "paused") {
+		t.Errorf("a route is paused:\n%s", status)
+	}
+
+	// A code that is on its way to an operator is of no use to who reads it.
+	var q codeRequest
+	ctl, err := anybody.SubscribeSync("relay.ctl.act.console")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := anybody.SubscribeSync("_INBOX_relay.operator.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = anybody.Flush()
+	link := strings.TrimSpace(d.by(access.Operator, "ui"))
+	if m, err := ctl.NextMsg(patience); err != nil || json.Unmarshal(m.Data, &q) != nil || !strings.HasPrefix(m.Reply, "_INBOX_relay.operator.operator.") {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	var a codeAnswer
+	for a.URL == "" {
+		m, err := read.NextMsg(patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = json.Unmarshal(m.Data, &a)
+	}
+	if !strings.HasPrefix(link, a.URL+"-") {
+		t.Errorf("the link is %s, and the answer %s", link, a.URL)
+	}
+	base, code, _ := strings.Cut(a.URL, "/login#")
+	for _, typed := range []string{code, code + "-", code + "-" + string(q.Seal), code + "-" + fmt.Sprintf("%x", q.Seal)} {
+		r, err := http.PostForm(base+"/login", url.Values{"code": {typed}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode != http.StatusForbidden {
+			t.Errorf("%s: %s", typed, r.Status)
+		}
+	}
+}
+
 // Wherever a publisher may publish, headers that mean something to the server remove, replace and multiply nothing of others.
 func TestPermissions_publisherHeaders(t *testing.T) {
 	t.Parallel()
@@ -539,13 +655,13 @@ func TestPermissions_whatLacksIsSaid(t *testing.T) {
 	d.publish("orders.billing.eu", []byte("{}"), nil)
 	eventually(t, "a dead letter", func() bool { return left(t, d.js, "RELAY_DLQ") == 1 })
 	for _, c := range []struct{ role, command, want string }{
-		{access.Viewer, "dlq ls", "publish to $JS.API.STREAM.INFO.RELAY_DLQ"},
-		{access.Viewer, "retries ls", "publish to $JS.API.STREAM."},
-		{access.Viewer, "pause billing", "publish to $JS.API.STREAM.INFO.KV_RELAY_STATE"},
-		{access.Viewer, "ui", "publish to relay.ctl.act.console"},
+		{access.Viewer, "dlq ls", "subscribe to _INBOX_relay.operator.viewer."},
+		{access.Viewer, "retries ls", "subscribe to _INBOX_relay.operator.viewer."},
+		{access.Viewer, "pause billing", "subscribe to _INBOX_relay.operator.viewer."},
+		{access.Viewer, "ui", "subscribe to _INBOX_relay.operator.viewer."},
 		{access.Publisher, "ui --role view", "publish to relay.ctl.view.console"},
 		{access.Publisher, "status", "publish to relay.ctl.view.status"},
-		{access.Operator, "pub orders.billing.eu x", "publish to orders.billing.eu"},
+		{access.Operator, "pub orders.billing.eu x", "subscribe to _INBOX_relay.publisher.operator."},
 		{access.Operator, "dlq replay --yes --to-subject orders.elsewhere.eu", "publish to orders.elsewhere.eu"},
 	} {
 		code, out, stderr := relay(t, d.dir, append(strings.Fields(c.command), as(c.role)...)...)

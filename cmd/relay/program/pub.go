@@ -53,7 +53,7 @@ relay schedule ls shows what waits, and relay schedule rm takes it back.`,
 			defer stop()
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			cl, err := o.open(ctx)
+			cl, err := o.open(ctx, access.Publisher)
 			if err != nil {
 				return err
 			}

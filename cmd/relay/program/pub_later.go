@@ -65,7 +65,7 @@ func (d *delay) store(o *options, c *cobra.Command, m *nats.Msg, due time.Time, 
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), timeout)
 	defer cancel()
-	cl, err := o.open(ctx)
+	cl, err := o.open(ctx, access.Publisher)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/logging"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/subject"
 )
 
 // How the service reads its configuration again. Everything is checked before anything changes, and the configuration that runs goes
@@ -154,7 +155,7 @@ func (r *reloader) settled() bool {
 // answer takes a request of an operator. It does not block.
 func (r *reloader) answer(m *nats.Msg) {
 	var q reloadRequest
-	if json.Unmarshal(m.Data, &q) != nil || q.Host != "" && q.Host != r.host || q.Instance != "" && q.Instance != r.instance {
+	if !subject.Inbox(m.Reply, r.s.conn.Opts.InboxPrefix) || json.Unmarshal(m.Data, &q) != nil || q.Host != "" && q.Host != r.host || q.Instance != "" && q.Instance != r.instance {
 		return
 	}
 	tell := func(rep reloadReport) {

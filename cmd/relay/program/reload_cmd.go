@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/consumer"
 )
 
@@ -36,7 +37,7 @@ listed. The exit code is 0 when all instances did it, 1 when one refused or did 
 		Example: `  relay reload
   relay reload --all`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := o.open(c.Context())
+			cl, err := o.open(c.Context(), access.Operator)
 			if err != nil {
 				return err
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/admin"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
@@ -116,7 +117,7 @@ func (s *service) run(ctx context.Context) (err error) {
 	}
 	defer stopAdmin()
 	err = s.patiently(ctx, "NATS", func() (err error) {
-		s.conn, err = connect(ctx, s.cfg, s.cfg.Service, s.natsd, s.log)
+		s.conn, err = connect(ctx, s.cfg, access.Service, s.natsd, s.log)
 		return err
 	})
 	if err != nil {
@@ -339,7 +340,7 @@ func (s *service) showConsole() (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	behind := newBehindConsole(&client{s.cfg, s.conn, js}, s.log)
+	behind := newBehindConsole(&client{cfg: s.cfg, conn: s.conn, js: js}, s.log)
 	s.console.Show(behind)
 	stopCodes, err := s.answerCodes(s.relay.Instance())
 	if err != nil {

@@ -103,7 +103,7 @@ func configured(cfg *config.Config, name string) (schedule.Schedule, error) {
 func (o *options) withRecords(c *cobra.Command, f func(context.Context, *client, *schedule.Records) error) error {
 	ctx, cancel := context.WithTimeout(c.Context(), actTimeout)
 	defer cancel()
-	cl, err := o.open(ctx)
+	cl, err := o.open(ctx, access.Operator)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ writes nothing. What the instances recorded follows when the server can be reach
 func (o *options) recorded(ctx context.Context, rec *schedule.Record, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	cl, err := o.open(ctx)
+	cl, err := o.open(ctx, access.Operator)
 	if err != nil {
 		return err
 	}

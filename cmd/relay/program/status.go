@@ -41,7 +41,7 @@ server. A question mark stands for what is not known yet. With a ROUTE it tells 
   relay status billing --keys 1000
   relay status --watch`,
 		RunE: func(c *cobra.Command, a []string) error {
-			cl, err := o.open(c.Context())
+			cl, err := o.open(c.Context(), access.Viewer)
 			if err != nil {
 				return err
 			}

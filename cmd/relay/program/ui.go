@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/permission"
@@ -27,15 +28,24 @@ func codeSubject(service string, role console.Role) string {
 	return service + ".ctl.view.console"
 }
 
+// accessOf is the role on the NATS server of whoever asks.
+func accessOf(role console.Role) string {
+	if role == console.Operate {
+		return access.Operator
+	}
+	return access.Viewer
+}
+
 type codeRequest struct {
-	By string `json:"by"`
+	By   string `json:"by"`
+	Seal []byte `json:"seal"` // see console.Seal
 }
 
 // codeAnswer is what an instance answers.
 type codeAnswer struct {
 	Instance string `json:"instance"`
 	Host     string `json:"host"`
-	URL      string `json:"url,omitempty"` // with the code
+	URL      string `json:"url,omitempty"` // with the code; what relay ui prints has the key, too
 	Error    string `json:"error,omitempty"`
 }
 
@@ -51,11 +61,18 @@ func (s *service) answerCodes(instance string) (stop func(), err error) {
 	for _, role := range []console.Role{console.View, console.Operate} {
 		sub, err := s.conn.Subscribe(codeSubject(s.cfg.Service, role), func(m *nats.Msg) {
 			var q codeRequest
-			if m.Reply == "" || json.Unmarshal(m.Data, &q) != nil || q.By == "" || len(q.By) > 256 {
+			user, ok := s.cfg.InboxOf(accessOf(role), m.Reply)
+			if !ok || json.Unmarshal(m.Data, &q) != nil || q.By == "" || len(q.By) > 256 {
 				return
 			}
+			if user != config.Nobody { // nobody else gets the answer
+				q.By = fmt.Sprintf("%s (NATS user %s)", q.By, user)
+			}
 			a := codeAnswer{Instance: instance, Host: host}
-			code, err := s.console.Code(role, q.By)
+			code, err := "", errOlderUI
+			if len(q.Seal) == len(console.Seal{}) {
+				code, err = s.console.Code(role, q.By, console.Seal(q.Seal))
+			}
 			if err != nil {
 				a.Error = err.Error()
 				s.log.Warn("no code for the console is given", "by", q.By, "role", role, "error", err)
@@ -75,6 +92,9 @@ func (s *service) answerCodes(instance string) (stop func(), err error) {
 	return stop, nil
 }
 
+// errOlderUI is for a question without a seal.
+var errOlderUI = errors.New("this relay ui is of an older version than the instance: use one that is as new")
+
 func newUI(o *options) *cobra.Command {
 	var role, instance, as string
 	var asJSON bool
@@ -88,7 +108,7 @@ to view on <service>.ctl.view.console. The console of another host is reached th
 			if role != string(console.View) && role != string(console.Operate) {
 				return fmt.Errorf("%w: --role %q: must be view or operate", errUsage, role)
 			}
-			return o.withClient(c, func(ctx context.Context, cl *client) error {
+			return o.withClientAs(c, accessOf(console.Role(role)), func(ctx context.Context, cl *client) error {
 				list, err := cl.codes(ctx, console.Role(role), or(as, caller()))
 				if err != nil {
 					return err
@@ -120,7 +140,8 @@ to view on <service>.ctl.view.console. The console of another host is reached th
 
 // codes asks all instances. Whoever may subscribe there can answer: only what a console would say is taken.
 func (c *client) codes(ctx context.Context, role console.Role, by string) (list []codeAnswer, err error) {
-	request, err := json.Marshal(codeRequest{by})
+	key, seal := console.NewKey()
+	request, err := json.Marshal(codeRequest{by, seal[:]})
 	if err != nil {
 		return nil, err
 	}
@@ -144,11 +165,7 @@ func (c *client) codes(ctx context.Context, role console.Role, by string) (list 
 		case ctx.Err() != nil:
 			err := permission.Cause(ctx, ctx.Err())
 			if v := (*permission.Error)(nil); errors.As(err, &v) {
-				needs := access.Operator
-				if role == console.View {
-					needs = access.Viewer
-				}
-				return nil, fmt.Errorf("%w (relay nats permissions --for %s prints all that such a user needs; relay ui --role view needs less than --role operate)", err, needs)
+				return nil, fmt.Errorf("%w (relay nats permissions --for %s prints all that such a user needs; relay ui --role view needs less than --role operate)", err, accessOf(role))
 			}
 			return nil, err
 		case errors.Is(err, nats.ErrNoResponders), err != nil && next.Err() != nil:
@@ -160,6 +177,9 @@ func (c *client) codes(ctx context.Context, role console.Role, by string) (list 
 			return nil, err
 		case json.Unmarshal(m.Data, &a) != nil || a.Error == "" && !localURL(a.URL):
 			continue
+		}
+		if a.URL != "" {
+			a.URL = console.WithKey(a.URL, key)
 		}
 		list = append(list, a)
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+
+	"github.com/relaymq/relay/internal/subject"
 )
 
 // Lives knows which processes of the service died without a clean end.
@@ -116,7 +118,11 @@ func (l *Lives) pace() time.Duration {
 // Begin says that this process lives. It is called before the first message is pulled; ctx must have a
 // deadline.
 func (l *Lives) Begin(ctx context.Context) (err error) {
-	l.answers, err = l.cfg.Conn.Subscribe(l.subject(l.id), func(m *nats.Msg) { _ = m.Respond(nil) })
+	l.answers, err = l.cfg.Conn.Subscribe(l.subject(l.id), func(m *nats.Msg) {
+		if subject.Inbox(m.Reply, l.cfg.Conn.Opts.InboxPrefix) {
+			_ = m.Respond(nil)
+		}
+	})
 	if err != nil {
 		return err
 	}

@@ -38,9 +38,10 @@ type Permissions struct {
 	Notes []string `json:"notes"`
 }
 
-// For returns what a user with these roles needs. It panics on an unknown one.
-func For(cfg *config.Config, roles ...string) Permissions {
-	b := &builder{cfg: cfg, api: "$JS.API."}
+// For returns what a user with these roles needs. It panics on an unknown one. With an empty name it is what each user in these roles needs, and all of
+// them may read the answers to one another.
+func For(cfg *config.Config, user string, roles ...string) Permissions {
+	b := &builder{cfg: cfg, api: "$JS.API.", user: user}
 	if d := cfg.NATS.Domain; d != "" {
 		b.api = "$JS." + d + ".API."
 	}
@@ -82,8 +83,9 @@ func compact(list []string) []string {
 
 type builder struct {
 	Permissions
-	cfg *config.Config
-	api string // prefix of the JetStream API
+	cfg  *config.Config
+	api  string // prefix of the JetStream API
+	user string
 }
 
 func (b *builder) publish(subjects ...string)   { b.Publish = append(b.Publish, subjects...) }
@@ -101,15 +103,14 @@ func (b *builder) ask(calls ...string) {
 	}
 }
 
-// answers permits to get answers to requests.
-func (b *builder) answers() { b.subscribe(b.inbox()) }
-
-// inbox is where relay gets its answers.
-func (b *builder) inbox() string {
-	if p := b.cfg.NATS.InboxPrefix; p != "" {
-		return p + ".>"
+// answers permits to get answers to the commands of a role.
+func (b *builder) answers(role string) {
+	if b.user != "" {
+		b.subscribe(b.cfg.UserInbox(role, b.user) + ".>")
+		return
 	}
-	return "_INBOX.>"
+	b.subscribe(b.cfg.RoleInbox(role) + ".>")
+	b.note("users with this list can read the answers to one another. --user NAME prints a list for one NATS user")
 }
 
 // own are the names of relay's own streams, and of those of its buckets.
@@ -213,19 +214,24 @@ func (b *builder) service() {
 		b.publish(s+".ctl.view.>", s+".ctl.act.>", "$SYS.REQ.USER.INFO")
 		b.ask("CONSUMER.INFO." + b.upper() + "RETRY.*")
 	}
-	b.publish(b.inbox()) // answers to operators, and to whoever lists NATS services
+	b.publish(b.cfg.Inboxes()) // answers to commands and instances
 	b.subscribe(s+".ctl.>", "$SRV.>")
 	if b.cfg.Admin.Listen != "" && b.cfg.Admin.UI != "off" {
-		b.operator() // the console does as its user what the commands do
+		b.acts() // the console does as its user what the commands do
 	}
-	b.answers()
-	b.warnOfInbox()
+	b.subscribe(b.cfg.ServiceInbox() + ".>")
 }
 
-// operator is what the commands do.
 func (b *builder) operator() {
+	b.acts()
+	b.answers(Operator)
+	b.answers(Viewer)
+}
+
+// acts is what the commands do.
+func (b *builder) acts() {
 	s := b.cfg.Service
-	b.viewer()
+	b.sees()
 	b.ask("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.*", "CONSUMER.LIST.*")
 	b.ask("CONSUMER.INFO.*.*") // audit and trace; it tells nothing that the list does not
 	for _, stream := range b.own() {
@@ -246,11 +252,15 @@ func (b *builder) operator() {
 	b.bucket("$O." + b.upper() + "DLQ_BODIES")
 }
 
-// viewer sees what instances say of themselves.
 func (b *builder) viewer() {
+	b.sees()
+	b.answers(Viewer)
+}
+
+// sees is to see what instances say of themselves.
+func (b *builder) sees() {
 	b.publish(b.cfg.Service + ".ctl.view.>")
 	b.subscribe(event.Prefix(b.cfg.Service) + ".>")
-	b.answers()
 }
 
 // publisher fills the streams.
@@ -264,17 +274,11 @@ func (b *builder) publisher() {
 		}
 		b.AllowResponses = b.AllowResponses || len(rt.Caller.Interest) > 0
 	}
+	if b.cfg.NATS.InboxPrefix != "" {
+		b.answers(Publisher)
+	}
 	b.subscribe("_INBOX.>")
-	if p := b.cfg.NATS.InboxPrefix; p != "" {
-		b.note("publishers use _INBOX.>, and not relay's %s.>: relay pub needs --set nats.inbox_prefix=_INBOX", p)
-	}
-	b.warnOfInbox()
-}
-
-func (b *builder) warnOfInbox() {
-	if b.cfg.NATS.InboxPrefix == "" {
-		b.note("service and publishers share _INBOX.>: who may subscribe there reads what relay pulls. Set nats.inbox_prefix, to a prefix that only relay and its operators may use, and let publishers keep _INBOX.>")
-	}
+	b.note("publishers share _INBOX.>, where clients of NATS have their answers: who does not trust the others has an inbox prefix of its own in its client, and a list without it")
 }
 
 // streamOf is the name of a route's stream, or * when only the server knows it.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
+	"github.com/relaymq/relay/internal/subject"
 )
 
 func load(t *testing.T, text string) *config.Config {
@@ -45,7 +46,6 @@ func TestFor(t *testing.T) {
 				"orders.eu.copy", // where both the template and its list lead
 			},
 			lacks: []string{">", "orders.*.copy", "other.*.copy", "$JS.ACK.>", "$KV.>", "$JS.API.STREAM.DELETE.ORDERS", "$JS.API.STREAM.PURGE.ORDERS"},
-			notes: []string{"share _INBOX.>"},
 		},
 		"a domain has an API of its own": {
 			config: "nats: {domain: hub}\n" + two, role: Service,
@@ -63,7 +63,7 @@ func TestFor(t *testing.T) {
 		"a publisher may publish": {
 			config: "nats: {inbox_prefix: _INBOX_shop}\n" + two, role: Publisher,
 			has: []string{"orders.*.new", "orders.*.old"}, lacks: []string{"shop.>", "_INBOX_shop.>"},
-			notes: []string{"relay pub needs --set nats.inbox_prefix=_INBOX"},
+			notes: []string{"publishers share _INBOX.>", "--user NAME"},
 		},
 		"events are for relay to publish": {
 			config: "routes: [{name: a, stream: S, subjects: [relay.event.>, x.>], handler: {discard: {}}}]", role: Publisher,
@@ -73,7 +73,7 @@ func TestFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := For(load(t, c.config), c.role)
+			p := For(load(t, c.config), "", c.role)
 			for _, s := range c.has {
 				if !slices.Contains(p.Publish, s) {
 					t.Errorf("may not publish to %s:\n%s", s, strings.Join(p.Publish, "\n"))
@@ -91,8 +91,46 @@ func TestFor(t *testing.T) {
 			}
 		})
 	}
-	both := For(load(t, two), Service, Publisher)
+	both := For(load(t, two), "", Service, Publisher)
 	if !slices.Contains(both.Publish, "orders.*.new") || !slices.Contains(both.Publish, "shop.due.>") {
 		t.Errorf("two roles: %q", both.Publish)
+	}
+}
+
+// Nobody reads the answers to anybody else: what instances pull, codes for the console. All roles shared one inbox.
+func TestFor_regressionInboxesAreApart(t *testing.T) {
+	t.Parallel()
+	for _, prefix := range []string{"", "_INBOX_x", "team.inbox"} {
+		cfg := load(t, "nats: {inbox_prefix: '"+prefix+"'}\n"+two)
+		lists := map[string][]string{}
+		for _, role := range Roles() {
+			lists[role] = For(cfg, "", role).Subscribe
+			for _, user := range []string{"ann", "bob", "a.b", "service", "run", "*", "{{name()}}"} {
+				if role != Service {
+					lists[role+" "+user] = For(cfg, user, role).Subscribe
+				}
+			}
+		}
+		for a, have := range lists {
+			for b, others := range lists {
+				nameA, nameB := a[strings.Index(a, " ")+1:], b[strings.Index(b, " ")+1:]
+				roleA, roleB := strings.Fields(a)[0], strings.Fields(b)[0]
+				above := (roleA == Operator || roleB == Operator) && (roleA == Viewer || roleB == Viewer) // operators are viewers, too
+				if a == b || strings.Contains(a, " ") && nameA == nameB || roleA == roleB && (a == roleA || b == roleB) || above && (a == roleA || b == roleB) {
+					continue // one user in two roles, or a list for all users of a role
+				}
+				for _, s := range have {
+					for _, o := range others {
+						inbox := strings.HasPrefix(s, strings.TrimSuffix(cfg.Inboxes(), ">")) || s == "_INBOX.>"
+						if inbox && s != "_INBOX.>" && subject.Overlaps(s, o) {
+							t.Errorf("%s may listen on %s, and %s on %s", a, s, b, o)
+						}
+						if s == "_INBOX.>" && !strings.HasPrefix(a, Publisher) {
+							t.Errorf("%s may listen on %s", a, s)
+						}
+					}
+				}
+			}
+		}
 	}
 }

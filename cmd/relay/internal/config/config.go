@@ -76,7 +76,7 @@ type NATS struct {
 	// Context is a context of the nats command. It gives what the other keys leave out.
 	Context string `koanf:"context"`
 	Domain  string `koanf:"domain"`
-	// InboxPrefix begins the subjects of the answers that relay waits for. Empty means _INBOX.
+	// InboxPrefix begins the subjects of the answers that relay waits for; see [Config.ServiceInbox].
 	InboxPrefix string `koanf:"inbox_prefix"`
 	// Creds and NKey are paths of files; the other ways to authenticate are values. At most one way is set.
 	Creds    string   `koanf:"creds"`

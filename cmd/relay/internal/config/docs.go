@@ -19,7 +19,7 @@ var docs = map[string]doc{
 	"nats":                    {text: "the server"},
 	"nats.url":                {text: "servers, separated by commas; empty: the embedded server"},
 	"nats.context":            {text: "context of the nats command, for what the other keys leave out; -: the selected one"},
-	"nats.inbox_prefix":       {text: "beginning of the subjects on which relay waits for answers; empty: _INBOX"},
+	"nats.inbox_prefix":       {text: "beginning of the subjects of answers to relay; empty: _INBOX_<service>"},
 	"nats.domain":             {text: "JetStream domain"},
 	"nats.creds":              {text: "file with a JWT and its key; at most one of creds, nkey, user and token"},
 	"nats.nkey":               {text: "file with an NKey seed"},

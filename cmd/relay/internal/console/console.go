@@ -94,13 +94,13 @@ func (c *Console) Show(b Backend) { c.backend.Store(&b) }
 
 func (c *Console) behind() Backend { return *c.backend.Load() }
 
-// Code gives a code for /login, for a minute; by is who asked. It returns an error when the console does not give the role, or when too
+// Code gives a code for /login, for a minute, that is good together with the key of the seal; by is who asked. It returns an error when the console does not give the role, or when too
 // many were asked for.
-func (c *Console) Code(role Role, by string) (string, error) {
+func (c *Console) Code(role Role, by string, seal Seal) (string, error) {
 	if !c.cfg.Most.may(role) {
 		return "", fmt.Errorf("the console is for viewing only (admin.ui: %s)", c.cfg.Most)
 	}
-	return c.sessions.code(role, by, time.Now())
+	return c.sessions.code(role, by, seal, time.Now())
 }
 
 // Close ends the pages' streams and the questions under way, and waits for these. There are no others afterwards.

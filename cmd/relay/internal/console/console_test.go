@@ -105,11 +105,19 @@ func newVisit(t *testing.T, role Role) *visit {
 	v := &visit{t: t, c: New(Config{Service: "relay"}), f: &fake{}}
 	t.Cleanup(v.c.Close)
 	v.c.Show(v.f)
-	code, err := v.c.Code(role, hostile)
+	key, seal := NewKey()
+	code, err := v.c.Code(role, hostile, seal)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := v.do("POST", "/login", url.Values{"code": {code}}, nil)
+	// Who reads the code on its way has not the key, and does not use the code up.
+	other, _ := NewKey()
+	for _, typed := range []string{code, WithKey(code, ""), WithKey(code, other), key} {
+		if w := v.do("POST", "/login", url.Values{"code": {typed}}, nil); w.Code != http.StatusForbidden {
+			t.Fatalf("login without the key: %d", w.Code)
+		}
+	}
+	w := v.do("POST", "/login", url.Values{"code": {WithKey(code, key)}}, nil)
 	if w.Code != http.StatusSeeOther || len(w.Result().Cookies()) != 1 {
 		t.Fatalf("login: %d %s", w.Code, w.Body)
 	}
@@ -281,7 +289,7 @@ func TestConsole_rolesAndOrigins(t *testing.T) {
 	if w := op.do("GET", "/dlq", nil, nil); w.Code != http.StatusSeeOther {
 		t.Errorf("after logging out: %d", w.Code)
 	}
-	if _, err := New(Config{Most: View}).Code(Operate, "eve"); err == nil {
+	if _, err := New(Config{Most: View}).Code(Operate, "eve", Seal{}); err == nil {
 		t.Error("a console for viewing gives a code to operate")
 	}
 }
@@ -369,9 +377,10 @@ func TestConsole_otherPathsAndFiles(t *testing.T) {
 		t.Errorf("DELETE: %d", w.Code)
 	}
 	starting := New(Config{})
-	code, _ := starting.Code(View, "x")
+	key, seal := NewKey()
+	code, _ := starting.Code(View, "x", seal)
 	v = &visit{t: t, c: starting}
-	v.cookie = v.do("POST", "/login", url.Values{"code": {code}}, nil).Result().Cookies()[0]
+	v.cookie = v.do("POST", "/login", url.Values{"code": {WithKey(code, key)}}, nil).Result().Cookies()[0]
 	if w := v.do("GET", "/", nil, nil); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "starting") {
 		t.Errorf("while relay starts: %d", w.Code)
 	}
@@ -408,13 +417,14 @@ func TestConsole_manyPagesAskOnceASecond(t *testing.T) {
 // Sessions end, and there is a bound on codes and sessions.
 func TestSessions_end(t *testing.T) {
 	s, now := newSessions(), time.Now()
+	key, seal := NewKey()
 	code := func(role Role, by string) string {
 		t.Helper()
-		c, err := s.code(role, by, now)
+		c, err := s.code(role, by, seal, now)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return c
+		return WithKey(c, key)
 	}
 	if _, ok := s.login(code(View, "eve"), now.Add(codeLife+1)); ok {
 		t.Error("an old code is good")
@@ -443,38 +453,39 @@ func TestSessions_end(t *testing.T) {
 // get new ones, and what one name asks for is no other's. Before, there was one pool of 32, whose oldest went.
 func TestSessions_regressionCodesToViewEvictThoseToOperate(t *testing.T) {
 	s, now := newSessions(), time.Now()
-	operator, err := s.code(Operate, "ann", now)
+	key, seal := NewKey()
+	operator, err := s.code(Operate, "ann", seal, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 40 {
-		_, err = s.code(View, "ann", now) // by the same name: anybody can give it
+		_, err = s.code(View, "ann", seal, now) // by the same name: anybody can give it
 	}
 	if !errors.Is(err, errTooManyCodes) {
 		t.Errorf("the 40th code of one asker: %v", err)
 	}
-	viewer, err := s.code(View, "bob", now)
+	viewer, err := s.code(View, "bob", seal, now)
 	if err != nil {
 		t.Errorf("another asker: %v", err)
 	}
 	for i := range 400 {
-		_, err = s.code(View, strconv.Itoa(i), now)
+		_, err = s.code(View, strconv.Itoa(i), seal, now)
 	}
 	if !errors.Is(err, errTooManyCodes) || len(s.codes) > maxCodes+1 {
 		t.Errorf("the last of 400 askers: %v; %d codes", err, len(s.codes))
 	}
 	for _, code := range []string{operator, viewer} {
-		if _, ok := s.login(code, now); !ok {
+		if _, ok := s.login(WithKey(code, key), now); !ok {
 			t.Error("a code that was given is not good any more")
 		}
 	}
-	if _, err := s.code(Operate, "ann", now); err != nil {
+	if _, err := s.code(Operate, "ann", seal, now); err != nil {
 		t.Errorf("an operator meanwhile: %v", err)
 	}
-	if _, err := s.code(View, "cid", now.Add(codeLife-1)); !errors.Is(err, errTooManyCodes) {
+	if _, err := s.code(View, "cid", seal, now.Add(codeLife-1)); !errors.Is(err, errTooManyCodes) {
 		t.Errorf("within the minute: %v", err)
 	}
-	if _, err := s.code(View, "cid", now.Add(codeLife)); err != nil {
+	if _, err := s.code(View, "cid", seal, now.Add(codeLife)); err != nil {
 		t.Errorf("a minute later: %v", err)
 	}
 }

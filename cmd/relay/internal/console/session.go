@@ -2,8 +2,11 @@ package console
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -33,6 +36,7 @@ const (
 type session struct {
 	role Role
 	by   string
+	seal Seal // of a code
 	ends time.Time
 	used bool // of a code: it counts until it ends, also when it is used up
 
@@ -55,6 +59,22 @@ func (s *session) said() string {
 	return text
 }
 
+// Seal is the hash of a key that only the asker of a code has, and never sends: a code is good together with its key. So whoever reads the answer
+// to somebody else's question cannot log in with it.
+type Seal [sha256.Size]byte
+
+// NewKey makes a key and its seal.
+func NewKey() (key string, seal Seal) {
+	key = rand.Text()
+	return key, sha256.Sum256([]byte(key))
+}
+
+// keyMark is between a code and its key.
+const keyMark = "-"
+
+// WithKey is what is typed into the console.
+func WithKey(code, key string) string { return code + keyMark + key }
+
 // sessions are in memory alone: they end with the process.
 type sessions struct {
 	mu    sync.Mutex
@@ -70,7 +90,7 @@ func newSessions() *sessions {
 var errTooManyCodes = errors.New("too many codes were asked for")
 
 // code makes one for whoever may have the role. It can be used once, for a minute. What others ask for in another role does not count.
-func (s *sessions) code(role Role, by string, now time.Time) (string, error) {
+func (s *sessions) code(role Role, by string, seal Seal, now time.Time) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	inRole, ofAsker := 0, 0
@@ -92,16 +112,18 @@ func (s *sessions) code(role Role, by string, now time.Time) (string, error) {
 		return "", fmt.Errorf("%w: %d a minute to %s; wait a minute", errTooManyCodes, maxCodes, role)
 	}
 	c := rand.Text()
-	s.codes[c] = &session{role: role, by: by, ends: now.Add(codeLife)}
+	s.codes[c] = &session{role: role, by: by, seal: seal, ends: now.Add(codeLife)}
 	return c, nil
 }
 
-// login takes a code and gives the secret of a session.
-func (s *sessions) login(code string, now time.Time) (secret string, ok bool) {
+// login takes a code with its key and gives the secret of a session. A wrong key does not use the code up: it may be somebody else's try.
+func (s *sessions) login(typed string, now time.Time) (secret string, ok bool) {
+	code, key, _ := strings.Cut(strings.TrimSpace(typed), keyMark)
+	seal := Seal(sha256.Sum256([]byte(key)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.codes[code]
-	if c == nil || c.used || !now.Before(c.ends) {
+	if c == nil || c.used || !now.Before(c.ends) || subtle.ConstantTimeCompare(seal[:], c.seal[:]) == 0 {
 		return "", false
 	}
 	c.used = true

@@ -82,6 +82,10 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	}
 	c.Conn = nc
 	d.started(nc)
+	if err := c.mayListen(nc.NewInbox()); err != nil {
+		c.Close()
+		return nil, err
+	}
 	log.Info("connected to NATS", "url", c.where, "server", nc.ConnectedServerName(), "version", nc.ConnectedServerVersion())
 	return c, nil
 }
