@@ -12,6 +12,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/dlq"
 )
 
 // Orphan is something of relay's that waits for a route which is not there: one that was renamed, taken away, or given another
@@ -57,7 +58,15 @@ func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes
 	for _, name := range routes {
 		known[name] = true
 	}
-	list, err := orphanedRetries(ctx, js, service, func(route, _ string) bool { return known[route] })
+	// A route may be there and read another stream: what it had of the stream before, or what was replayed to it from one that it never
+	// read, has no durable, or one from which nobody pulls while it pulls from that of its stream.
+	reads, err := dueDurables(ctx, js, service)
+	if err != nil {
+		return nil, err
+	}
+	list, err := orphanedRetries(ctx, js, service, func(route, stream string) bool {
+		return known[route] && (stream == "" || takes(reads[route], stream))
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -91,9 +100,46 @@ func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes
 	}
 	for route, n := range dead {
 		list = append(list, Orphan{Kind: OrphanDead, Route: route, Messages: n,
-			Next: "replay them (relay dlq replay --route " + route + "), and move what then waits: relay orphans move --from " + route + " --to ROUTE"})
+			Next: "publish them again, for the routes that there are: relay dlq replay --route " + route + " --to-subject original"})
 	}
 	return list, nil
+}
+
+// takes tells whether a route with these durables gets what comes due of a stream, now or when it runs.
+func takes(pulled map[string]bool, stream string) bool {
+	asked, there := pulled[stream]
+	if !there || asked {
+		return asked
+	}
+	for _, elsewhere := range pulled {
+		if elsewhere {
+			return false // it runs, and reads another stream
+		}
+	}
+	return true
+}
+
+// dueDurables are the durables that take what comes due, by route and stream, with whether an instance pulls from them.
+func dueDurables(ctx context.Context, js jetstream.JetStream, service string) (map[string]map[string]bool, error) {
+	list := make(map[string]map[string]bool)
+	stream, err := js.Stream(ctx, strings.ToUpper(service)+"_RETRY")
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return list, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	durables := stream.ListConsumers(ctx)
+	for info := range durables.Info() {
+		rest, _ := strings.CutPrefix(info.Config.FilterSubject, service+".due.")
+		if parts := strings.Split(rest, "."); len(parts) == 3 && parts[2] == ">" {
+			if list[parts[0]] == nil {
+				list[parts[0]] = make(map[string]bool)
+			}
+			list[parts[0]][parts[1]] = info.NumWaiting > 0
+		}
+	}
+	return list, durables.Err()
 }
 
 // orphanedRetries are messages in the retry stream of routes that are not known, and that nobody consumes.
@@ -121,7 +167,8 @@ func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string
 		case k.Stream == "":
 			o.Next = "an earlier version of relay handed them over; start the route, or move them: relay orphans move --from " + k.Route + " --to ROUTE --stream STREAM"
 		default:
-			o.Next = "start the route, or move them: relay orphans move --from " + k.Route + " --to ROUTE --stream " + k.Stream
+			o.Next = "start the route on that stream, or move them: relay orphans move --from " + k.Route + " --to ROUTE --stream " + k.Stream +
+				", or make dead letters of them: relay orphans return --from " + k.Route + " --stream " + k.Stream
 		}
 		list = append(list, o)
 	}
@@ -178,6 +225,42 @@ func MoveOrphans(ctx context.Context, js jetstream.JetStream, service, from, to,
 		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s: stop it first", from, stream)
 	}
 	return retries.Move(ctx, ack.Move{From: from, Stream: stream, To: func(ack.Origin) string { return to }, Moved: moved})
+}
+
+// ReturnOrphans makes dead letters of what waits in the retry stream for a route from one stream, parked or due: also of what was replayed
+// to it, and of what it would get only if it read that stream. Each is stored before it is taken out, so that nothing is lost when this is
+// interrupted, and another call goes on. prefix is that of the route's dead letters (empty: the usual one), and by is noted as the
+// instance that gave them up. returned, if not nil, is told of each. It returns how many there were, with an error that ended it.
+func ReturnOrphans(ctx context.Context, js jetstream.JetStream, service, route, stream, prefix, by string, returned func(ack.Parked)) (int, error) {
+	service = Config{Service: service}.withDefaults().Service
+	retries, err := ack.AttachRetryStream(ctx, js, service, strings.ToUpper(service)+"_RETRY")
+	if err != nil {
+		return 0, err
+	}
+	if consumed(ctx, js, retries.Name(), ack.Kept{Route: route, Stream: stream}) {
+		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s and takes them: relay retries discard is for those", route, stream)
+	}
+	store, err := dlq.Attach(ctx, js, service)
+	if err != nil {
+		return 0, err
+	}
+	return retries.TakeOut(ctx, route, stream, func(p ack.Parked) error {
+		e := dlq.Entry{Origin: p.Origin, Reason: dlq.Operator, Instance: by, Header: p.Header, Data: p.Data}
+		if e.LastError == "" {
+			e.LastError = fmt.Sprintf("no instance takes what waits for route %s of stream %s: taken back from the retry stream", route, stream)
+		}
+		if dlq.BodyElsewhere(p.Wrapped()) {
+			var err error
+			if e.Header, e.Data, err = store.Body(ctx, p.Wrapped()); err != nil {
+				return err
+			}
+		}
+		err := store.Put(ctx, prefix, e)
+		if err == nil && returned != nil {
+			returned(p)
+		}
+		return err
+	})
 }
 
 // findOrphans gives messages that no route wanted to those that want them now, and says what still waits for nobody.

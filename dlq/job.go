@@ -88,6 +88,9 @@ type Job struct {
 	Reasons map[string]int `json:"reasons,omitempty"`
 	// WaitsFor is what nobody asks for of that which was handed over, while the job waits for verdicts; at most 20.
 	WaitsFor []WaitsFor `json:"waits_for,omitempty"`
+	// Discarded is how many messages a [RetriesDiscard] took out of their retries, by "<stream>/<route>": the ledger of their durable counted
+	// that they came. What was replayed and not delivered yet is not among them.
+	Discarded map[string]int `json:"discarded,omitempty"`
 	// Stage is the one it is in, from 0.
 	Stage int `json:"stage,omitempty"`
 	// Before are the verdicts that had come when it was last resumed: they do not count for StopAfter.
@@ -273,6 +276,22 @@ func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 			}
 		}
 	}
+}
+
+// DiscardedSince is what these jobs took out of the retries of a stream since a time, by route.
+func DiscardedSince(jobs []Job, stream string, since time.Time) map[string]int {
+	sum := make(map[string]int)
+	for _, j := range jobs {
+		if j.Kind != RetriesDiscard || j.Created.Before(since) {
+			continue
+		}
+		for key, n := range j.Discarded {
+			if route, ok := strings.CutPrefix(key, stream+"/"); ok {
+				sum[route] += n
+			}
+		}
+	}
+	return sum
 }
 
 // update stores the job if nobody changed it since it was read.

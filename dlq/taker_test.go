@@ -75,10 +75,11 @@ func TestRun_regressionAJobEndsWhoseMessagesNobodyTakes(t *testing.T) {
 	put(t, s, entry(1))
 	jobs := openJobs(t, js)
 	run := newRun(t, s, jobs, Job{Wait: true}, Choice{})
+	id := run.Job.ID
 	ended := make(chan error, 1)
 	go func() { ended <- run.Do(t.Context()) }()
 	eventually(t, "it says that no instance asks", func() bool {
-		job, err := jobs.Get(t.Context(), run.Job.ID)
+		job, err := jobs.Get(t.Context(), id)
 		return err == nil && len(job.WaitsFor) == 1 && job.WaitsFor[0].Route == "billing" && job.WaitsFor[0].Messages == 1 && !job.WaitsFor[0].Since.IsZero()
 	})
 	own(t, js)
