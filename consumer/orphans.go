@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/fleet"
 )
 
 // Orphan is something of relay's that waits for a route which is not there: one that was renamed, taken away, or given another
@@ -79,7 +82,7 @@ func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes
 		if err != nil {
 			return nil, err
 		}
-		more, err := orphanedDurables(ctx, stream, service, func(route, _ string) bool { return known[route] })
+		more, err := orphanedDurables(ctx, js, stream, service, func(route, _ string) bool { return known[route] })
 		if err != nil {
 			return nil, err
 		}
@@ -185,8 +188,41 @@ func consumed(ctx context.Context, js jetstream.JetStream, stream string, k ack.
 	return err == nil && durable.CachedInfo().NumWaiting > 0
 }
 
+// usedFor is for how long an instance that did not end counts as one that uses its durable, after it wrote last what it counted there.
+const usedFor = time.Hour
+
+// inUse tells whether an instance seems to use a durable though it does not pull from it just now: it has as much in hand as it may, or its
+// route is paused. What advises to remove a durable had better be late than wrong.
+func inUse(ctx context.Context, js jetstream.JetStream, service string, info *jetstream.ConsumerInfo, routes []string) bool {
+	if book, err := audit.Attach(ctx, js, service); err == nil {
+		record, err := book.Get(ctx, info.Stream, info.Name)
+		if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
+			return true // nobody knows
+		}
+		if err == nil {
+			for _, i := range record.Instances { // those that ended are not there
+				if time.Since(i.At) < usedFor {
+					return true
+				}
+			}
+		}
+	}
+	orders, err := js.KeyValue(ctx, strings.ToUpper(service)+"_STATE")
+	if err != nil {
+		return false
+	}
+	for _, name := range routes {
+		var order Order
+		e, err := orders.Get(ctx, Order{Route: name}.bucketKey())
+		if err == nil && json.Unmarshal(e.Value(), &order) == nil && order.State == OrderPaused {
+			return true
+		}
+	}
+	return false
+}
+
 // orphanedDurables are those of a stream that relay made, for routes that are not known, and that nobody pulls from.
-func orphanedDurables(ctx context.Context, stream jetstream.Stream, service string, known func(route, durable string) bool) (list []Orphan, err error) {
+func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, service string, known func(route, durable string) bool) (list []Orphan, err error) {
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {
 		m := provision.MarkOf(info.Config.Metadata)
@@ -199,7 +235,7 @@ func orphanedDurables(ctx context.Context, stream jetstream.Stream, service stri
 			names = append(names, name)
 			wanted = wanted || known(name, info.Name)
 		}
-		if wanted {
+		if wanted || inUse(ctx, js, service, info, names) {
 			continue
 		}
 		list = append(list, Orphan{
@@ -265,15 +301,18 @@ func ReturnOrphans(ctx context.Context, js jetstream.JetStream, service, route, 
 
 // findOrphans gives messages that no route wanted to those that want them now, and says what still waits for nobody.
 func (r *Relay) findOrphans(ctx context.Context) {
+	// Also of routes that stand by, or whose durable is not open: what is theirs waits for nobody else.
 	own := make(map[[2]string]bool)
+	for _, u := range r.unitsOfRoutes() {
+		for _, rt := range u.main.routes {
+			own[[2]string{rt.cfg.Name, u.main.stream}] = true
+			own[[2]string{rt.cfg.Name, ""}] = true
+		}
+	}
 	var found []Orphan
 	for _, s := range r.openSources() {
 		if s.due {
 			continue
-		}
-		for _, rt := range s.routes {
-			own[[2]string{rt.cfg.Name, s.stream}] = true
-			own[[2]string{rt.cfg.Name, ""}] = true
 		}
 		n, err := r.retries.Move(ctx, ack.Move{From: ack.NoRoute, Stream: s.stream, To: func(o ack.Origin) string {
 			if rt := s.routeOf(o.Subject); rt != nil && o.Consumer == s.durable {
@@ -288,7 +327,7 @@ func (r *Relay) findOrphans(ctx context.Context) {
 			s.log.Debug("messages that no route wanted could not be searched", "error", err)
 		}
 		if stream, err := r.js.Stream(ctx, s.stream); err == nil {
-			list, _ := orphanedDurables(ctx, stream, r.cfg.Service, func(_, durable string) bool { return r.has(s.stream, durable) })
+			list, _ := orphanedDurables(ctx, r.js, stream, r.cfg.Service, func(route, durable string) bool { return r.has(s.stream, durable) || r.standsBy(route) })
 			found = append(found, list...)
 		}
 	}
@@ -304,9 +343,38 @@ func (r *Relay) findOrphans(ctx context.Context) {
 	r.orphans.Store(&found)
 }
 
-// has tells whether a durable is one of this instance.
+// unitsOfRoutes are those of all routes, whether they are open or not: one of which another instance has the claim is not.
+func (r *Relay) unitsOfRoutes() (list []*unit) {
+	for _, rt := range r.all() {
+		if u := rt.unit.Load(); u != nil && !slices.Contains(list, u) {
+			list = append(list, u)
+		}
+	}
+	return list
+}
+
+// has tells whether a durable is one of this instance, or of a route that another instance has the claim of.
 func (r *Relay) has(stream, durable string) bool {
-	return slices.ContainsFunc(r.openSources(), func(s *source) bool { return s.stream == stream && s.durable == durable })
+	if slices.ContainsFunc(r.openSources(), func(s *source) bool { return s.stream == stream && s.durable == durable }) ||
+		slices.ContainsFunc(r.unitsOfRoutes(), func(u *unit) bool { return u.main.stream == stream && u.main.durable == durable }) {
+		return true
+	}
+	f := r.grid.now()
+	if f == nil {
+		return false
+	}
+	_, held := f.Holder(resourceOf(stream, durable))
+	return held
+}
+
+// standsBy tells whether another instance would take a route of which one instance at a time handles messages.
+func (r *Relay) standsBy(route string) bool {
+	f := r.grid.now()
+	if f == nil {
+		return false
+	}
+	members, _ := f.Members()
+	return slices.ContainsFunc(members, func(m fleet.Member) bool { return m.Gone.IsZero() && stateOf(m).has(route) })
 }
 
 // watchOrphans looks for them at the start and hourly.

@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -36,8 +37,22 @@ func newOrphansLs(o *options) *cobra.Command {
 				for _, rt := range cl.cfg.Routes {
 					names = append(names, rt.Name)
 				}
-				list, err = consumer.Orphans(ctx, cl.js, cl.cfg.Service, names)
-				return err
+				if list, err = consumer.Orphans(ctx, cl.js, cl.cfg.Service, names); err != nil {
+					return err
+				}
+				running, err := consumer.AskStatus(ctx, cl.conn.Conn, cl.cfg.Service)
+				if err != nil && !errors.Is(err, consumer.ErrNobody) {
+					return err
+				}
+				// What an instance uses is none, also while it does not pull: of a route that is paused, or stands by.
+				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
+					return slices.ContainsFunc(running, func(s consumer.Status) bool {
+						return slices.ContainsFunc(s.Routes, func(rt consumer.RouteStatus) bool {
+							return rt.Stream == of.Stream && (of.Kind == consumer.OrphanDurable && rt.Durable == of.Durable || of.Kind == consumer.OrphanRetries && rt.Name == of.Route)
+						})
+					})
+				})
+				return nil
 			})
 			if err != nil {
 				return err
