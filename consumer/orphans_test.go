@@ -154,7 +154,9 @@ func TestRelay_regressionNoAdviceNamesADurableThatAnInstanceUses(t *testing.T) {
 			}
 		}
 	}
-	w.eventually("one has it", func() bool { return w.info("ORDERS", "billing").NumWaiting > 0 && w.info("ORDERS", "billing").AckFloor.Stream == 3 })
+	w.eventually("one has it", func() bool {
+		return w.info("ORDERS", "billing").NumWaiting > 0 && w.info("ORDERS", "billing").AckFloor.Stream == 3
+	})
 	look("while it pulls")
 	if err := all["a"].Pause(t.Context(), "billing", ""); err != nil {
 		t.Fatal(err)
@@ -162,6 +164,8 @@ func TestRelay_regressionNoAdviceNamesADurableThatAnInstanceUses(t *testing.T) {
 	if err := all["a"].Pause(t.Context(), "shipping", ""); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("nobody pulls", func() bool { return w.info("ORDERS", "billing").NumWaiting == 0 && w.info("ORDERS", "shipping").NumWaiting == 0 })
+	w.eventually("nobody pulls", func() bool {
+		return w.info("ORDERS", "billing").NumWaiting == 0 && w.info("ORDERS", "shipping").NumWaiting == 0
+	})
 	look("while it is paused")
 }
