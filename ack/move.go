@@ -165,14 +165,56 @@ func (r *RetryStream) moveOne(ctx context.Context, stream jetstream.Stream, msg 
 	if err := r.park(ctx, o, header, msg.Data, due); err != nil {
 		return err
 	}
-	if err := stream.DeleteMsg(ctx, seq); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
-		var api *jetstream.APIError
-		if errors.As(err, &api) && api.ErrorCode == codeDeleteFailed {
-			return nil // it is gone, or the next run moves it again
-		}
+	if err := remove(ctx, stream, seq); err != nil {
 		return fmt.Errorf("removing message %d, which is moved: %w", seq, err)
 	}
 	return nil
+}
+
+// remove takes out a message that is stored elsewhere. One that is gone is none of its faults, and the next run finds one that is not.
+func remove(ctx context.Context, stream jetstream.Stream, seq uint64) error {
+	err := stream.DeleteMsg(ctx, seq)
+	var api *jetstream.APIError
+	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.As(err, &api) && api.ErrorCode == codeDeleteFailed {
+		return nil
+	}
+	return err
+}
+
+// TakeOut calls store for each message of a route from one stream, parked or due, and removes it after store returned nil: store must
+// have it for certain by then. It returns how many went, with an error that ended it, and leaves alone what is not relay's. Nobody
+// should consume what is taken out.
+func (r *RetryStream) TakeOut(ctx context.Context, route, from string, store func(Parked) error) (n int, err error) {
+	for _, filter := range []string{r.service + ".park." + route + "." + from + ".*", r.DueSubjects(route, from)} {
+		stream, err := r.js.Stream(ctx, r.name)
+		if err != nil {
+			return n, err
+		}
+		last := stream.CachedInfo().State.LastSeq
+		for next := uint64(1); next > 0 && next <= last; {
+			var page []*nats.Msg
+			if page, next, err = r.readFrom(ctx, filter, next); err != nil {
+				return n, err
+			}
+			for _, msg := range page {
+				if ctx.Err() != nil {
+					return n, ctx.Err()
+				}
+				p := Parked{Number: parkedSequence(msg), Data: msg.Data, raw: msg}
+				if p.Origin, p.Header, p.Err = Unwrap(msg.Header); p.Err != nil || p.Route != route || p.Stream != from {
+					continue
+				}
+				if err := store(p); err != nil {
+					return n, fmt.Errorf("message %d: %w", p.Number, err)
+				}
+				if err := remove(ctx, stream, p.Number); err != nil {
+					return n, fmt.Errorf("removing message %d, which is stored: %w", p.Number, err)
+				}
+				n++
+			}
+		}
+	}
+	return n, nil
 }
 
 // codeDeleteFailed is what the server answers for a message that is not there (JSStreamMsgDeleteFailedF).

@@ -100,6 +100,13 @@ type Parked struct {
 	raw *nats.Msg
 }
 
+// Handed tells whether it is a replay that lies where it was handed over, <seq>-<ns>-r<count>.
+func (p Parked) Handed() bool {
+	subj := p.raw.Header.Get(jetstream.SubjectHeader)
+	i := strings.LastIndexByte(subj, '-')
+	return i >= 0 && strings.HasPrefix(subj[i+1:], "r")
+}
+
 // Wrapped are its headers as they are stored.
 func (p Parked) Wrapped() nats.Header { return p.raw.Header }
 

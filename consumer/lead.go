@@ -35,10 +35,12 @@ func (u *unit) leased() bool { return u.main.leased() }
 func (s *source) leased() bool { return s.routes[0].cfg.Leased() }
 
 // resource is what is claimed of the fleet. The name of a stream may hold what a key of a bucket may not.
-func (u *unit) resource() string {
+func (u *unit) resource() string { return resourceOf(u.main.stream, u.main.durable) }
+
+func resourceOf(stream, durable string) string {
 	var b strings.Builder
-	b.WriteString("route." + u.main.durable + ".")
-	for _, c := range []byte(u.main.stream) {
+	b.WriteString("route." + durable + ".")
+	for _, c := range []byte(stream) {
 		if c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' {
 			b.WriteByte(c)
 		} else {

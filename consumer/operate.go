@@ -86,8 +86,8 @@ func (r *Relay) route(name string) *route {
 
 // Replay hands dead letters back to the routes of this relay that failed, as the command relay dlq replay does, and returns when all
 // are handed over and, where the job waits for verdicts, those are there. What job says of Filter, Numbers, Subject, Rate, Staged,
-// StopAfter and Wait is what is done; the rest is filled in. Dead letters of routes that this relay does not have stay, and count as
-// Refused. Without any that match, nothing is done and the id of the job is empty.
+// StopAfter and Wait is what is done; the rest is filled in. Dead letters of routes that this relay does not have, and of streams that
+// these routes do not read, stay, and count as Refused. Without any that match, nothing is done and the id of the job is empty.
 //
 // The job is recorded, so that the command relay replay shows and cancels it; whatever stops it loses nothing. The error is one of those
 // of [dlq.Run.Do], beside those of the server.
@@ -98,7 +98,7 @@ func (r *Relay) Replay(ctx context.Context, job dlq.Job) (dlq.Progress, error) {
 	}
 	choice := dlq.Choice{Filter: job.Filter, Numbers: job.Numbers, Last: job.Last, Key: r.keyOfEntry}
 	if job.Subject == "" {
-		choice.Refuse = r.refuseEntry
+		choice.Refuse, choice.ToRoute = r.refuseEntry, true
 	}
 	plan, err := store.Plan(ctx, choice)
 	if err != nil {
@@ -128,8 +128,12 @@ func (r *Relay) Replay(ctx context.Context, job dlq.Job) (dlq.Progress, error) {
 
 // refuseEntry says why a dead letter cannot be replayed here, or nothing.
 func (r *Relay) refuseEntry(e dlq.Entry) string {
-	if r.route(e.Route) == nil {
+	rt := r.route(e.Route)
+	if rt == nil {
 		return "this relay has no route " + e.Route
+	}
+	if u := rt.unit.Load(); u != nil && u.main.stream != e.Stream {
+		return fmt.Sprintf("route %s of this relay reads stream %s, and the message is of stream %s", e.Route, u.main.stream, e.Stream)
 	}
 	return ""
 }

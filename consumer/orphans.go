@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/fleet"
 )
 
 // Orphan is something of relay's that waits for a route which is not there: one that was renamed, taken away, or given another
@@ -57,7 +61,15 @@ func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes
 	for _, name := range routes {
 		known[name] = true
 	}
-	list, err := orphanedRetries(ctx, js, service, func(route, _ string) bool { return known[route] })
+	// A route may be there and read another stream: what it had of the stream before, or what was replayed to it from one that it never
+	// read, has no durable, or one from which nobody pulls while it pulls from that of its stream.
+	reads, err := dueDurables(ctx, js, service)
+	if err != nil {
+		return nil, err
+	}
+	list, err := orphanedRetries(ctx, js, service, func(route, stream string) bool {
+		return known[route] && (stream == "" || takes(reads[route], stream))
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +82,7 @@ func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes
 		if err != nil {
 			return nil, err
 		}
-		more, err := orphanedDurables(ctx, stream, service, func(route, _ string) bool { return known[route] })
+		more, err := orphanedDurables(ctx, js, stream, service, func(route, _ string) bool { return known[route] })
 		if err != nil {
 			return nil, err
 		}
@@ -91,9 +103,46 @@ func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes
 	}
 	for route, n := range dead {
 		list = append(list, Orphan{Kind: OrphanDead, Route: route, Messages: n,
-			Next: "replay them (relay dlq replay --route " + route + "), and move what then waits: relay orphans move --from " + route + " --to ROUTE"})
+			Next: "publish them again, for the routes that there are: relay dlq replay --route " + route + " --to-subject original"})
 	}
 	return list, nil
+}
+
+// takes tells whether a route with these durables gets what comes due of a stream, now or when it runs.
+func takes(pulled map[string]bool, stream string) bool {
+	asked, there := pulled[stream]
+	if !there || asked {
+		return asked
+	}
+	for _, elsewhere := range pulled {
+		if elsewhere {
+			return false // it runs, and reads another stream
+		}
+	}
+	return true
+}
+
+// dueDurables are the durables that take what comes due, by route and stream, with whether an instance pulls from them.
+func dueDurables(ctx context.Context, js jetstream.JetStream, service string) (map[string]map[string]bool, error) {
+	list := make(map[string]map[string]bool)
+	stream, err := js.Stream(ctx, strings.ToUpper(service)+"_RETRY")
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return list, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	durables := stream.ListConsumers(ctx)
+	for info := range durables.Info() {
+		rest, _ := strings.CutPrefix(info.Config.FilterSubject, service+".due.")
+		if parts := strings.Split(rest, "."); len(parts) == 3 && parts[2] == ">" {
+			if list[parts[0]] == nil {
+				list[parts[0]] = make(map[string]bool)
+			}
+			list[parts[0]][parts[1]] = info.NumWaiting > 0
+		}
+	}
+	return list, durables.Err()
 }
 
 // orphanedRetries are messages in the retry stream of routes that are not known, and that nobody consumes.
@@ -121,7 +170,8 @@ func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string
 		case k.Stream == "":
 			o.Next = "an earlier version of relay handed them over; start the route, or move them: relay orphans move --from " + k.Route + " --to ROUTE --stream STREAM"
 		default:
-			o.Next = "start the route, or move them: relay orphans move --from " + k.Route + " --to ROUTE --stream " + k.Stream
+			o.Next = "start the route on that stream, or move them: relay orphans move --from " + k.Route + " --to ROUTE --stream " + k.Stream +
+				", or make dead letters of them: relay orphans return --from " + k.Route + " --stream " + k.Stream
 		}
 		list = append(list, o)
 	}
@@ -138,8 +188,41 @@ func consumed(ctx context.Context, js jetstream.JetStream, stream string, k ack.
 	return err == nil && durable.CachedInfo().NumWaiting > 0
 }
 
+// usedFor is for how long an instance that did not end counts as one that uses its durable, after it wrote last what it counted there.
+const usedFor = time.Hour
+
+// inUse tells whether an instance seems to use a durable though it does not pull from it just now: it has as much in hand as it may, or its
+// route is paused. What advises to remove a durable had better be late than wrong.
+func inUse(ctx context.Context, js jetstream.JetStream, service string, info *jetstream.ConsumerInfo, routes []string) bool {
+	if book, err := audit.Attach(ctx, js, service); err == nil {
+		record, err := book.Get(ctx, info.Stream, info.Name)
+		if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
+			return true // nobody knows
+		}
+		if err == nil {
+			for _, i := range record.Instances { // those that ended are not there
+				if time.Since(i.At) < usedFor {
+					return true
+				}
+			}
+		}
+	}
+	orders, err := js.KeyValue(ctx, strings.ToUpper(service)+"_STATE")
+	if err != nil {
+		return false
+	}
+	for _, name := range routes {
+		var order Order
+		e, err := orders.Get(ctx, Order{Route: name}.bucketKey())
+		if err == nil && json.Unmarshal(e.Value(), &order) == nil && order.State == OrderPaused {
+			return true
+		}
+	}
+	return false
+}
+
 // orphanedDurables are those of a stream that relay made, for routes that are not known, and that nobody pulls from.
-func orphanedDurables(ctx context.Context, stream jetstream.Stream, service string, known func(route, durable string) bool) (list []Orphan, err error) {
+func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, service string, known func(route, durable string) bool) (list []Orphan, err error) {
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {
 		m := provision.MarkOf(info.Config.Metadata)
@@ -152,7 +235,7 @@ func orphanedDurables(ctx context.Context, stream jetstream.Stream, service stri
 			names = append(names, name)
 			wanted = wanted || known(name, info.Name)
 		}
-		if wanted {
+		if wanted || inUse(ctx, js, service, info, names) {
 			continue
 		}
 		list = append(list, Orphan{
@@ -180,17 +263,56 @@ func MoveOrphans(ctx context.Context, js jetstream.JetStream, service, from, to,
 	return retries.Move(ctx, ack.Move{From: from, Stream: stream, To: func(ack.Origin) string { return to }, Moved: moved})
 }
 
+// ReturnOrphans makes dead letters of what waits in the retry stream for a route from one stream, parked or due: also of what was replayed
+// to it, and of what it would get only if it read that stream. Each is stored before it is taken out, so that nothing is lost when this is
+// interrupted, and another call goes on. prefix is that of the route's dead letters (empty: the usual one), and by is noted as the
+// instance that gave them up. returned, if not nil, is told of each. It returns how many there were, with an error that ended it.
+func ReturnOrphans(ctx context.Context, js jetstream.JetStream, service, route, stream, prefix, by string, returned func(ack.Parked)) (int, error) {
+	service = Config{Service: service}.withDefaults().Service
+	retries, err := ack.AttachRetryStream(ctx, js, service, strings.ToUpper(service)+"_RETRY")
+	if err != nil {
+		return 0, err
+	}
+	if consumed(ctx, js, retries.Name(), ack.Kept{Route: route, Stream: stream}) {
+		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s and takes them: relay retries discard is for those", route, stream)
+	}
+	store, err := dlq.Attach(ctx, js, service)
+	if err != nil {
+		return 0, err
+	}
+	return retries.TakeOut(ctx, route, stream, func(p ack.Parked) error {
+		e := dlq.Entry{Origin: p.Origin, Reason: dlq.Operator, Instance: by, Header: p.Header, Data: p.Data}
+		if e.LastError == "" {
+			e.LastError = fmt.Sprintf("no instance takes what waits for route %s of stream %s: taken back from the retry stream", route, stream)
+		}
+		if dlq.BodyElsewhere(p.Wrapped()) {
+			var err error
+			if e.Header, e.Data, err = store.Body(ctx, p.Wrapped()); err != nil {
+				return err
+			}
+		}
+		err := store.Put(ctx, prefix, e)
+		if err == nil && returned != nil {
+			returned(p)
+		}
+		return err
+	})
+}
+
 // findOrphans gives messages that no route wanted to those that want them now, and says what still waits for nobody.
 func (r *Relay) findOrphans(ctx context.Context) {
+	// Also of routes that stand by, or whose durable is not open: what is theirs waits for nobody else.
 	own := make(map[[2]string]bool)
+	for _, u := range r.unitsOfRoutes() {
+		for _, rt := range u.main.routes {
+			own[[2]string{rt.cfg.Name, u.main.stream}] = true
+			own[[2]string{rt.cfg.Name, ""}] = true
+		}
+	}
 	var found []Orphan
 	for _, s := range r.openSources() {
 		if s.due {
 			continue
-		}
-		for _, rt := range s.routes {
-			own[[2]string{rt.cfg.Name, s.stream}] = true
-			own[[2]string{rt.cfg.Name, ""}] = true
 		}
 		n, err := r.retries.Move(ctx, ack.Move{From: ack.NoRoute, Stream: s.stream, To: func(o ack.Origin) string {
 			if rt := s.routeOf(o.Subject); rt != nil && o.Consumer == s.durable {
@@ -205,7 +327,7 @@ func (r *Relay) findOrphans(ctx context.Context) {
 			s.log.Debug("messages that no route wanted could not be searched", "error", err)
 		}
 		if stream, err := r.js.Stream(ctx, s.stream); err == nil {
-			list, _ := orphanedDurables(ctx, stream, r.cfg.Service, func(_, durable string) bool { return r.has(s.stream, durable) })
+			list, _ := orphanedDurables(ctx, r.js, stream, r.cfg.Service, func(route, durable string) bool { return r.has(s.stream, durable) || r.standsBy(route) })
 			found = append(found, list...)
 		}
 	}
@@ -221,9 +343,38 @@ func (r *Relay) findOrphans(ctx context.Context) {
 	r.orphans.Store(&found)
 }
 
-// has tells whether a durable is one of this instance.
+// unitsOfRoutes are those of all routes, whether they are open or not: one of which another instance has the claim is not.
+func (r *Relay) unitsOfRoutes() (list []*unit) {
+	for _, rt := range r.all() {
+		if u := rt.unit.Load(); u != nil && !slices.Contains(list, u) {
+			list = append(list, u)
+		}
+	}
+	return list
+}
+
+// has tells whether a durable is one of this instance, or of a route that another instance has the claim of.
 func (r *Relay) has(stream, durable string) bool {
-	return slices.ContainsFunc(r.openSources(), func(s *source) bool { return s.stream == stream && s.durable == durable })
+	if slices.ContainsFunc(r.openSources(), func(s *source) bool { return s.stream == stream && s.durable == durable }) ||
+		slices.ContainsFunc(r.unitsOfRoutes(), func(u *unit) bool { return u.main.stream == stream && u.main.durable == durable }) {
+		return true
+	}
+	f := r.grid.now()
+	if f == nil {
+		return false
+	}
+	_, held := f.Holder(resourceOf(stream, durable))
+	return held
+}
+
+// standsBy tells whether another instance would take a route of which one instance at a time handles messages.
+func (r *Relay) standsBy(route string) bool {
+	f := r.grid.now()
+	if f == nil {
+		return false
+	}
+	members, _ := f.Members()
+	return slices.ContainsFunc(members, func(m fleet.Member) bool { return m.Gone.IsZero() && stateOf(m).has(route) })
 }
 
 // watchOrphans looks for them at the start and hourly.

@@ -131,3 +131,41 @@ func TestRelay_regressionARouteWhoseStreamHoldsNoneOfItsSubjectsSaysSo(t *testin
 	w.holds("ORDERS", "orders.>", "invoices.>")
 	w.eventually("it is over", func() bool { return r.Status().Routes[0].Why == "" })
 }
+
+// A route with instances: one was told of as an orphan by an instance that stands by, with the advice to remove its durable.
+func TestRelay_regressionNoAdviceNamesADurableThatAnInstanceUses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	none := HandlerFunc(func(context.Context, *Msg) error { return nil })
+	single := Route{Name: "billing", Subjects: []string{"orders.eu"}, Start: Start{Policy: "all"}, Instances: InstancesOne, Handler: none}
+	other := Route{Name: "shipping", Subjects: []string{"orders.us"}, Start: Start{Policy: "all"}, Handler: none}
+	all := map[string]*Relay{}
+	for _, name := range []string{"a", "b"} {
+		all[name], _ = w.start(Config{Logger: quiet, Instance: name}, single, other)
+	}
+	all["c"], _ = w.start(Config{Logger: quiet, Instance: "c"}, other) // as in a rolling change
+	w.publish("orders.eu", 3)
+	look := func(when string) {
+		t.Helper()
+		for name, r := range all {
+			r.findOrphans(t.Context())
+			for _, o := range r.orphaned() {
+				t.Errorf("%s: %s says: %s", when, name, o)
+			}
+		}
+	}
+	w.eventually("one has it", func() bool {
+		return w.info("ORDERS", "billing").NumWaiting > 0 && w.info("ORDERS", "billing").AckFloor.Stream == 3
+	})
+	look("while it pulls")
+	if err := all["a"].Pause(t.Context(), "billing", ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := all["a"].Pause(t.Context(), "shipping", ""); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("nobody pulls", func() bool {
+		return w.info("ORDERS", "billing").NumWaiting == 0 && w.info("ORDERS", "shipping").NumWaiting == 0
+	})
+	look("while it is paused")
+}

@@ -14,7 +14,8 @@ import (
 
 // replays are the replay jobs that are remembered, by state. Whoever runs one writes its record; all instances count the same.
 type replays struct {
-	states atomic.Pointer[map[dlq.JobState]int]
+	states    atomic.Pointer[map[dlq.JobState]int]
+	discarded atomic.Pointer[[]dlq.Job] // the records of who took messages out of their retries
 }
 
 var replayStates = []dlq.JobState{dlq.JobRunning, dlq.JobStopped, dlq.JobCancelled, dlq.JobDone, dlq.JobNewer}
@@ -55,11 +56,16 @@ func (p *replays) count(ctx context.Context, r *Relay, seen *uint64) {
 		return
 	}
 	states := map[dlq.JobState]int{}
+	var discarded []dlq.Job
 	for _, j := range list {
-		if j.Kind == "" {
+		switch j.Kind {
+		case "":
 			states[j.State]++
+		case dlq.RetriesDiscard:
+			discarded = append(discarded, j)
 		}
 	}
+	p.discarded.Store(&discarded)
 	p.states.Store(&states)
 	*seen = stream.CachedInfo().State.LastSeq
 }

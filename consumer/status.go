@@ -209,6 +209,10 @@ func (rt *route) status(keys int) RouteStatus {
 	if n, known := rt.relay.retention.dead.stored(rt.cfg.Name); known {
 		s.Stored = &n
 	}
+	s.Stream = rt.cfg.Stream
+	if u := rt.unit.Load(); u != nil {
+		s.Stream = u.main.stream // also while it is not open
+	}
 	for _, src := range rt.relay.openSources() {
 		if src.serves(rt) && !src.due {
 			if until := src.pausedUntil(); !until.IsZero() && state == RoutePaused && s.Pause == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -352,7 +353,14 @@ func (t *tally) audit(ctx context.Context, units []*unit) {
 		alone = alone && (u == t.u || u.main.stream != main.stream)
 	}
 	r := t.u.relay
-	a := audit.Auditor{JS: r.js, API: r.api, Service: r.cfg.Service, Retry: r.retries.Name(), Book: r.ledgers}
+	a := audit.Auditor{JS: r.js, API: r.api, Service: r.cfg.Service, Retry: r.retries.Name(), Book: r.ledgers,
+		Discarded: func(_ context.Context, stream string, since time.Time) (map[string]int, error) {
+			if list := r.replays.discarded.Load(); list != nil {
+				return dlq.DiscardedSince(*list, stream, since), nil
+			}
+			return nil, nil
+		},
+	}
 	if b, err := a.Audit(ctx, main.stream, main.durable, alone, 0); err == nil {
 		t.balance.Store(&b)
 	}

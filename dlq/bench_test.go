@@ -115,6 +115,7 @@ func BenchmarkRun(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	takes(b, js, "billing")
 	jobs, err := OpenJobs(b.Context(), js, "", 1)
 	if err != nil {
 		b.Fatal(err)

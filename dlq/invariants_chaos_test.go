@@ -188,6 +188,7 @@ func TestChaos_thousandCrashesAtReplay(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	takes(t, js, "billing")
 	jobs := openJobs(t, js)
 	next := make(chan uint64)
 	var work sync.WaitGroup

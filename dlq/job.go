@@ -84,6 +84,13 @@ type Job struct {
 	Gone     int       `json:"gone,omitempty"`
 	Refused  int       `json:"refused,omitempty"`
 	Refusals []Refusal `json:"refusals,omitempty"` // the first [maxRefusals]
+	// Reasons are those of all refusals, with how many entries each has; at most 20.
+	Reasons map[string]int `json:"reasons,omitempty"`
+	// WaitsFor is what nobody asks for of that which was handed over, while the job waits for verdicts; at most 20.
+	WaitsFor []WaitsFor `json:"waits_for,omitempty"`
+	// Discarded is how many messages a [RetriesDiscard] took out of their retries, by "<stream>/<route>": the ledger of their durable counted
+	// that they came. What was replayed and not delivered yet is not among them.
+	Discarded map[string]int `json:"discarded,omitempty"`
 	// Stage is the one it is in, from 0.
 	Stage int `json:"stage,omitempty"`
 	// Before are the verdicts that had come when it was last resumed: they do not count for StopAfter.
@@ -102,6 +109,27 @@ type Refusal struct {
 }
 
 const maxRefusals = 100
+
+// countReason counts an entry that stays.
+func countReason(reasons map[string]int, why string) {
+	if _, known := reasons[why]; !known && len(reasons) >= 20 {
+		why = "other reasons"
+	}
+	reasons[why]++
+}
+
+// WaitsFor are messages that were handed over, and for which no instance asks.
+type WaitsFor struct {
+	Route    string    `json:"route"`
+	Stream   string    `json:"stream"`
+	Messages int       `json:"messages"`
+	Since    time.Time `json:"since"` // when that was seen first
+}
+
+func (w WaitsFor) String() string {
+	return fmt.Sprintf("%d for route %s of stream %s, for which no instance asks (is one with this route running, and is it not paused? relay status), since %s",
+		w.Messages, w.Route, w.Stream, w.Since.UTC().Format(time.RFC3339))
+}
 
 // Tally counts first verdicts.
 type Tally struct {
@@ -248,6 +276,22 @@ func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 			}
 		}
 	}
+}
+
+// DiscardedSince is what these jobs took out of the retries of a stream since a time, by route.
+func DiscardedSince(jobs []Job, stream string, since time.Time) map[string]int {
+	sum := make(map[string]int)
+	for _, j := range jobs {
+		if j.Kind != RetriesDiscard || j.Created.Before(since) {
+			continue
+		}
+		for key, n := range j.Discarded {
+			if route, ok := strings.CutPrefix(key, stream+"/"); ok {
+				sum[route] += n
+			}
+		}
+	}
+	return sum
 }
 
 // update stores the job if nobody changed it since it was read.

@@ -44,6 +44,8 @@ type Choice struct {
 	Last uint64
 	// Refuse says why an entry is not to be replayed, or nothing. It may be nil.
 	Refuse func(Entry) string
+	// ToRoute says that they go to their routes: those that nobody would take there are refused.
+	ToRoute bool
 	// Key is what is supervised together in the route of an entry; nil: its subject.
 	Key func(Entry) string
 }
@@ -63,6 +65,16 @@ func (s *Store) Plan(ctx context.Context, c Choice) (*Plan, error) {
 		}
 		if c.Refuse != nil {
 			if why := c.Refuse(e); why != "" {
+				p.refuse(e.StoredSequence, why)
+				return nil
+			}
+		}
+		if c.ToRoute {
+			why, err := s.untaken(ctx, e.Route, e.Stream)
+			if err != nil {
+				return err
+			}
+			if why != "" {
 				p.refuse(e.StoredSequence, why)
 				return nil
 			}
@@ -131,8 +143,5 @@ func (p *Plan) refuse(number uint64, why string) {
 	if len(p.Refusals) < maxRefusals {
 		p.Refusals = append(p.Refusals, Refusal{number, why})
 	}
-	if _, known := p.Reasons[why]; !known && len(p.Reasons) >= 20 {
-		why = "other reasons"
-	}
-	p.Reasons[why]++
+	countReason(p.Reasons, why)
 }

@@ -68,6 +68,7 @@ type handOver struct {
 	stream string // that must take it; empty: any
 	seq    uint64 // of the entry
 	edited bool
+	token  string // [MessageToken] of what goes to a route
 }
 
 // isAt tells whether e is what is stored.
@@ -92,6 +93,13 @@ func (s *Store) prepare(ctx context.Context, m stored, meant func(storedSubject 
 		h.msg, err = s.toSubject(now, cmpOriginal(to.Subject, now.Subject))
 		return h, err
 	}
+	why, err := s.untaken(ctx, now.Route, now.Stream)
+	if err == nil && why != "" {
+		err = fmt.Errorf("%w: %s", ErrRefused, why)
+	}
+	if err != nil {
+		return handOver{}, err
+	}
 	switch {
 	case now.body.name == "": // its headers and body came with it
 		_, now.Header, err = ack.Unwrap(m.header)
@@ -105,7 +113,7 @@ func (s *Store) prepare(ctx context.Context, m stored, meant func(storedSubject 
 	if h.edited {
 		now.Edited, now.Data, now.body = to.Job, to.Edited, ref{}
 	}
-	h.stream = retryName(s.service)
+	h.stream, h.token = retryName(s.service), MessageToken(replayed(now))
 	h.msg, err = s.toRoute(ctx, now, to.Job)
 	return h, err
 }

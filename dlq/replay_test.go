@@ -18,11 +18,7 @@ import (
 // due takes the next due message off the retry stream.
 func due(t *testing.T, js jetstream.JetStream) jetstream.Msg {
 	t.Helper()
-	c, err := js.CreateOrUpdateConsumer(t.Context(), "RELAY_RETRY", jetstream.ConsumerConfig{Durable: "billing", FilterSubject: "relay.due.billing.>"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := c.Next(jetstream.FetchMaxWait(5 * time.Second))
+	m, err := takes(t, js, "billing").Next(jetstream.FetchMaxWait(5 * time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

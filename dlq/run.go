@@ -3,6 +3,8 @@ package dlq
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +29,8 @@ import (
 // # Verdicts
 //
 // Relays write the first verdict of each message to the job, see [Jobs]. When a relay is killed, those of its last moments are
-// lost: a message that has no verdict and is no longer in the retry stream was handled, and is not waited for.
+// lost: a message that has no verdict and is no longer in the retry stream was handled, and is not waited for. What no instance asks
+// for is waited for, and told; what lies where no durable takes it ends the job.
 type Run struct {
 	Store *Store
 	Jobs  *Jobs
@@ -55,8 +58,11 @@ type Run struct {
 	job      Job
 	seen     map[uint64]struct{} // verdicts
 	verdicts Tally
-	unseen   int    // handled, but their verdicts are lost
-	sent     uint64 // handed over by this run
+	unseen   int                 // handled, but their verdicts are lost
+	sent     uint64              // handed over by this run
+	tokens   map[uint64]struct{} // of those, when verdicts are waited for
+	unasked  map[dueOf]time.Time // since when no instance asks for some of them
+	nobody   time.Time           // since when some of them lie where nobody takes them
 	waiting  bool
 	judging  bool // the verdicts of earlier runs are known
 }
@@ -99,11 +105,14 @@ type StoppedError struct {
 func (e *StoppedError) Error() string { return e.Err.Error() }
 func (e *StoppedError) Unwrap() error { return e.Err }
 
+// ErrNobody is why a job stopped that waits for verdicts which nobody can give: what it handed over lies where no durable takes it.
+var ErrNobody = errors.New("nobody takes what was handed over")
+
 // ErrTooManyFailures is why a job stopped whose threshold was passed.
 var ErrTooManyFailures = errors.New("too many failures")
 
 // Do runs the job until everything is handed over, and the verdicts are there if it waits for them. It returns
-// [ErrJobCancelled], [ErrJobTaken], or a [*StoppedError] with what stopped it: [ErrTooManyFailures], the cause of ctx, or what
+// [ErrJobCancelled], [ErrJobTaken], or a [*StoppedError] with what stopped it: [ErrTooManyFailures], [ErrNobody], the cause of ctx, or what
 // the server said. In all those cases what is handed over is handled, and the rest is in the dead letters.
 //
 // When ctx ends, nothing new is handed over, and what is under way is completed, within a few seconds.
@@ -117,7 +126,7 @@ func (r *Run) Do(ctx context.Context) error {
 	if r.ahead == 0 {
 		r.ahead = maxAhead
 	}
-	r.changed, r.seen = make(chan struct{}), make(map[uint64]struct{})
+	r.changed, r.seen, r.tokens = make(chan struct{}), make(map[uint64]struct{}), make(map[uint64]struct{})
 	if err := r.take(ctx); err != nil {
 		return err
 	}
@@ -191,7 +200,7 @@ func (r *Run) snapshot() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := Progress{Job: r.job, Verdicts: r.verdicts, Lost: r.unseen, Waiting: r.waiting}
-	p.Refusals = append([]Refusal(nil), r.job.Refusals...)
+	p.Refusals, p.Reasons, p.WaitsFor = slices.Clone(r.job.Refusals), maps.Clone(r.job.Reasons), slices.Clone(r.job.WaitsFor)
 	return p
 }
 

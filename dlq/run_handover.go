@@ -242,6 +242,11 @@ func (r *Run) prepare(ctx context.Context, f *flight) (h handOver, err error) {
 		h, err = r.Store.prepare(ctx, *m, meant, r.target())
 		return err
 	})
+	if err == nil && r.spec.Waits() {
+		r.mu.Lock()
+		r.tokens[hash(h.token)] = struct{}{}
+		r.mu.Unlock()
+	}
 	return h, err
 }
 
@@ -291,6 +296,10 @@ func (r *Run) settle(f *flight, err error) error {
 	case refusal(err), errors.As(err, &bad), r.spec.Subject != "" && errors.Is(err, ErrNoStream):
 		told = &Refusal{f.item.number, err.Error()}
 		r.job.Refused++
+		if r.job.Reasons == nil {
+			r.job.Reasons = make(map[string]int)
+		}
+		countReason(r.job.Reasons, told.Why)
 		if len(r.job.Refusals) < maxRefusals {
 			r.job.Refusals = append(r.job.Refusals, *told)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -41,7 +42,7 @@ func (r *Run) take(ctx context.Context) error {
 		job.Gone = away - job.Handed
 	}
 	job.State, job.Why, job.Runner = JobRunning, "", r.Runner
-	job.Refused, job.Refusals = left.Refused, left.Refusals
+	job.Refused, job.Refusals, job.Reasons, job.WaitsFor = left.Refused, left.Refusals, maps.Clone(left.Reasons), nil
 	if err := r.Jobs.update(ctx, &job); err != nil {
 		if lostRace(err) {
 			return ErrJobTaken
@@ -117,7 +118,7 @@ func (r *Run) finish(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), r.Store.timeout)
 	defer cancel()
 	r.mu.Lock()
-	r.waiting = false
+	r.waiting, r.job.WaitsFor = false, nil
 	switch {
 	case err == nil:
 		r.job.State, r.job.Why = JobDone, ""

@@ -32,12 +32,8 @@ type route struct {
 func serve(t *testing.T, js jetstream.JetStream, jobs *Jobs) *route {
 	t.Helper()
 	r := &route{t: t, jobs: jobs, times: make(map[string]int)}
-	c, err := js.CreateOrUpdateConsumer(t.Context(), "RELAY_RETRY", jetstream.ConsumerConfig{Durable: "billing", FilterSubject: "relay.due.billing.>"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	n := 0
-	consuming, err := c.Consume(func(m jetstream.Msg) {
+	consuming, err := takes(t, js, "billing").Consume(func(m jetstream.Msg) {
 		o, _, err := ack.Unwrap(m.Headers())
 		if err != nil {
 			t.Error(err)
@@ -433,6 +429,7 @@ func TestRun_serverRestarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	takes(t, js, "billing")
 	const n = 2000
 	for i := range uint64(n) {
 		put(t, s, entry(i+1))

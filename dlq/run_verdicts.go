@@ -1,9 +1,11 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,6 +50,7 @@ func (r *Run) verdict(v Verdict, stop context.CancelCauseFunc) {
 	}
 	r.seen[h] = struct{}{}
 	r.verdicts.count(v)
+	r.job.WaitsFor = nil // until the next look, if it finds them still
 	if err := r.tooMany(minSample); err != nil && r.judging {
 		stop(err)
 	}
@@ -82,7 +85,11 @@ func (r *Run) await(ctx context.Context, open int) error {
 		case <-changed:
 			stalled = r.stall
 		case <-timer.C:
-			if err := r.findLost(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, ErrNoStream) {
+			err := r.findLost(ctx)
+			if errors.Is(err, ErrNobody) {
+				return err
+			}
+			if err != nil && ctx.Err() == nil && !errors.Is(err, ErrNoStream) {
 				r.Store.log.Debug("replay: the retry stream cannot be looked at", "error", err)
 			}
 			stalled = min(2*stalled, 30*time.Second)
@@ -105,17 +112,72 @@ func (r *Run) findLost(ctx context.Context) error {
 	if err != nil {
 		return classify(err)
 	}
+	waits := make(map[dueOf]int)
+	waiting := 0
+	r.mu.Lock()
+	for subj := range info.State.Subjects {
+		parts := strings.Split(strings.TrimPrefix(subj, r.Store.service+".due."), ".")
+		if len(parts) != 3 {
+			waiting++ // of an earlier version
+			continue
+		}
+		token := hash(parts[1] + "-" + parts[2])
+		if _, known := r.seen[token]; known {
+			continue
+		}
+		if _, own := r.tokens[token]; !own && r.sent == uint64(r.job.Handed) {
+			continue // another job's: this run handed over all of its own
+		}
+		waiting++
+		waits[dueOf{parts[0], parts[1]}]++
+	}
+	r.mu.Unlock()
+	// The server is asked for at most so many durables.
+	var unasked []WaitsFor
+	nobody, where := 0, ""
+	for d, n := range waits {
+		if len(unasked) >= maxWaitsFor {
+			break
+		}
+		t, err := r.Store.taker(ctx, d.route, d.stream)
+		switch {
+		case err != nil:
+			return err
+		case !t.there:
+			nobody, where = nobody+n, fmt.Sprintf("route %s of stream %s", d.route, d.stream)
+		case !t.asked:
+			unasked = append(unasked, WaitsFor{Route: d.route, Stream: d.stream, Messages: n, Since: time.Now().UTC()})
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.verdicts.N() != before {
 		return nil
 	}
-	waiting := 0
-	for subj := range info.State.Subjects {
-		token := subj[strings.LastIndexByte(subj, '.')+1:]
-		if _, known := r.seen[hash(token)]; !known {
-			waiting++ // perhaps another job's: then this one waits a little longer
+	since := make(map[dueOf]time.Time, len(unasked))
+	for i, w := range unasked {
+		d := dueOf{w.Route, w.Stream}
+		if first, known := r.unasked[d]; known {
+			unasked[i].Since = first
 		}
+		since[d] = unasked[i].Since
+	}
+	r.unasked = since
+	slices.SortFunc(unasked, func(a, b WaitsFor) int {
+		return cmp.Or(strings.Compare(a.Route, b.Route), strings.Compare(a.Stream, b.Stream))
+	})
+	r.job.WaitsFor = unasked
+	open := r.job.Handed - r.verdicts.N() - r.unseen
+	switch {
+	case open <= waiting-nobody: // all that it waits for may be among those that somebody takes
+		r.nobody = time.Time{}
+	case nobody == 0:
+		r.nobody = time.Time{}
+	case r.nobody.IsZero():
+		r.nobody = time.Now()
+	case time.Since(r.nobody) > 4*r.stall:
+		return fmt.Errorf("%w: %d messages lie in the retry stream for %s, which never ran there or was taken away (relay orphans ls says how to bring them back)",
+			ErrNobody, nobody, where)
 	}
 	if lost := r.job.Handed - r.verdicts.N() - waiting; lost > r.unseen {
 		r.unseen = lost
@@ -123,3 +185,9 @@ func (r *Run) findLost(ctx context.Context) error {
 	}
 	return nil
 }
+
+// dueOf is what a durable of the retry stream is for.
+type dueOf struct{ route, stream string }
+
+// maxWaitsFor bounds what the record of a job says of that.
+const maxWaitsFor = 20

@@ -36,7 +36,18 @@ func setup(t *testing.T, cfg Config, opts ...natstest.Option) (*Store, jetstream
 	if err != nil {
 		t.Fatal(err)
 	}
+	takes(t, js, "billing")
 	return s, js
+}
+
+// takes makes the durable with which a route takes what is replayed to it, from whatever stream.
+func takes(t testing.TB, js jetstream.JetStream, route string) jetstream.Consumer {
+	t.Helper()
+	c, err := js.CreateOrUpdateConsumer(t.Context(), "RELAY_RETRY", jetstream.ConsumerConfig{Durable: route, FilterSubject: "relay.due." + route + ".>"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 var storedAt = time.Date(2026, 3, 4, 5, 6, 7, 890123456, time.UTC)

@@ -120,6 +120,7 @@ type Store struct {
 
 	dropOldest bool
 	dropped    atomic.Uint64
+	takers     takers
 }
 
 func streamName(service string) string { return strings.ToUpper(service) + "_DLQ" }

@@ -1,7 +1,7 @@
 // Package audit keeps the ledger of each durable: how many messages came in and what became of them, counted by relay, and compared
 // with what the server says. For a durable with its routes, since the ledger began,
 //
-//	carried + received + replayed = done + fallback + dead + dropped + expired + forgotten + waiting
+//	carried + received + replayed = done + fallback + dead + dropped + expired + forgotten + discarded + waiting
 //
 // The left side and the ends are relay's counts. What waits is the server's: what the durable has outstanding, and what the retry stream
 // has of its stream.

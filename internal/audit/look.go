@@ -19,6 +19,8 @@ type Auditor struct {
 	Book    *Book
 	// Lives is that of [Compare].
 	Lives func(name string) bool
+	// Discarded asks for what operators took out of the retries of a stream, by route, since a time. Nil: nothing.
+	Discarded func(ctx context.Context, stream string, since time.Time) (map[string]int, error)
 }
 
 // again is how long after a look the next one is, while it does not balance.
@@ -57,7 +59,28 @@ func (a *Auditor) once(ctx context.Context, stream, durable string, alone bool) 
 	if err != nil {
 		return Balance{}, err
 	}
+	if err := a.addDiscarded(ctx, r, alone); err != nil {
+		return Balance{}, err
+	}
 	return Compare(r, before, after, a.Lives), nil
+}
+
+// addDiscarded adds to a record what operators took out of the retries of its routes.
+func (a *Auditor) addDiscarded(ctx context.Context, r *Record, alone bool) error {
+	if a.Discarded == nil {
+		return nil
+	}
+	list, err := a.Discarded(ctx, r.Stream, r.Since)
+	if err != nil {
+		return err
+	}
+	for route, n := range list {
+		if c, has := r.Routes[route]; has || alone {
+			c.Discarded += uint64(max(0, n))
+			r.Routes[route] = c
+		}
+	}
+	return nil
 }
 
 // server asks for all that the record is compared with.

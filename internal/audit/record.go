@@ -23,6 +23,8 @@ type Counts struct {
 	Dropped   uint64 `json:"dropped"`   // nobody wants them, as their handler said
 	Expired   uint64 `json:"expired"`   // their deadline was over
 	Forgotten uint64 `json:"forgotten"` // their callers did not want them any more
+	// Discarded were made dead letters by an operator while they waited in the retry stream. Records of operators say so: no ledger has it.
+	Discarded uint64 `json:"discarded,omitempty"`
 }
 
 // In is what came.
@@ -30,7 +32,7 @@ func (c Counts) In() uint64 { return c.Received + c.Replayed }
 
 // Ended is what is through.
 func (c Counts) Ended() uint64 {
-	return c.Done + c.Fallback + c.Dead + c.Dropped + c.Expired + c.Forgotten
+	return c.Done + c.Fallback + c.Dead + c.Dropped + c.Expired + c.Forgotten + c.Discarded
 }
 
 // each calls f with every count of both.
@@ -43,6 +45,7 @@ func (c *Counts) each(o Counts, f func(have *uint64, other uint64)) {
 	f(&c.Dropped, o.Dropped)
 	f(&c.Expired, o.Expired)
 	f(&c.Forgotten, o.Forgotten)
+	f(&c.Discarded, o.Discarded)
 }
 
 // Add is the sum of both.

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
 )
 
@@ -90,6 +91,17 @@ func auditAll(ctx context.Context, cl *client, routes []string) (list []audit.Ba
 	a := audit.Auditor{
 		JS: cl.js, API: api, Service: service, Retry: strings.ToUpper(service) + "_RETRY", Book: book,
 		Lives: func(name string) bool { return names[name] },
+		Discarded: func(ctx context.Context, stream string, since time.Time) (map[string]int, error) {
+			jobs, err := dlq.AttachJobs(ctx, cl.js, service)
+			if errors.Is(err, jetstream.ErrBucketNotFound) {
+				return nil, nil
+			}
+			if err != nil {
+				return nil, err
+			}
+			list, err := jobs.List(ctx)
+			return dlq.DiscardedSince(list, stream, since), err
+		},
 	}
 	slices.SortFunc(records, func(a, b *audit.Record) int {
 		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Durable, b.Durable))
@@ -150,21 +162,25 @@ func printAudit(w io.Writer, list []audit.Balance) {
 		if b.Carried > 0 {
 			came += fmt.Sprintf(", %d waited when the counting began", b.Carried)
 		}
+		discarded := ""
+		if t.Discarded > 0 {
+			discarded = fmt.Sprintf(", %d discarded by operators", t.Discarded)
+		}
 		fields(w, [][]string{
 			{"durable", b.Durable + " on stream " + b.Stream},
 			{"counted since", since},
 			{"came", came},
-			{"through", fmt.Sprintf("%d: %d done, %d by the fallback, %d dead, %d dropped, %d expired, %d forgotten", t.Ended(), t.Done, t.Fallback, t.Dead, t.Dropped, t.Expired, t.Forgotten)},
+			{"through", fmt.Sprintf("%d: %d done, %d by the fallback, %d dead, %d dropped, %d expired, %d forgotten%s", t.Ended(), t.Done, t.Fallback, t.Dead, t.Dropped, t.Expired, t.Forgotten, discarded)},
 			{"waits", fmt.Sprintf("%d: %d outstanding, %d parked, as the server says", uint64(b.Outstanding)+b.Parked, b.Outstanding, b.Parked)},
 			{"not delivered", strconv.FormatUint(b.NotDelivered, 10)},
 			{"difference", strconv.FormatInt(b.Difference, 10)},
 			{b.Verdict, b.Text},
 		})
 		if len(b.Routes) > 1 {
-			rows := [][]string{{"ROUTE", "RECEIVED", "REPLAYED", "DONE", "FALLBACK", "DEAD", "DROPPED", "EXPIRED", "FORGOTTEN"}}
+			rows := [][]string{{"ROUTE", "RECEIVED", "REPLAYED", "DONE", "FALLBACK", "DEAD", "DROPPED", "EXPIRED", "FORGOTTEN", "DISCARDED"}}
 			for _, name := range slices.Sorted(maps.Keys(b.Routes)) {
 				c, row := b.Routes[name], []string{name}
-				for _, n := range []uint64{c.Received, c.Replayed, c.Done, c.Fallback, c.Dead, c.Dropped, c.Expired, c.Forgotten} {
+				for _, n := range []uint64{c.Received, c.Replayed, c.Done, c.Fallback, c.Dead, c.Dropped, c.Expired, c.Forgotten, c.Discarded} {
 					row = append(row, strconv.FormatUint(n, 10))
 				}
 				rows = append(rows, row)

@@ -3,6 +3,7 @@ package program
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,7 @@ func completeValues(root *cobra.Command, o *options) {
 			_ = c.RegisterFlagCompletionFunc("route", flagValues(o.routeNames))
 		}
 		for _, flag := range []string{"from", "to"} {
-			if c.CommandPath() == "relay orphans move" {
+			if c.Flags().Lookup(flag) != nil && strings.HasPrefix(c.CommandPath(), "relay orphans ") {
 				_ = c.RegisterFlagCompletionFunc(flag, flagValues(o.routeNames))
 			}
 		}

@@ -208,7 +208,7 @@ func (b *behindConsole) Plan(ctx context.Context, job *dlq.Job) (*dlq.Plan, []st
 func (r *replayer) left(ctx context.Context) (*dlq.Plan, error) {
 	choice := r.choice()
 	if r.job.Kind != "" {
-		choice.Refuse = nil // whoever discards needs no route
+		choice.Refuse, choice.ToRoute = nil, false // whoever discards needs no route
 	}
 	if len(r.job.Numbers) > 0 {
 		choice.Numbers = nil

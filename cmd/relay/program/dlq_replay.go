@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
@@ -156,7 +157,7 @@ func newReplayer(ctx context.Context, c *cobra.Command, cl *client, job *dlq.Job
 func (r *replayer) choice() dlq.Choice {
 	c := dlq.Choice{Filter: r.job.Filter, Numbers: r.job.Numbers, Last: r.job.Last, Key: r.routes.key}
 	if r.job.Subject == "" {
-		c.Refuse = r.routes.refuse
+		c.Refuse, c.ToRoute = r.routes.refuse, true
 	}
 	return c
 }
@@ -236,6 +237,7 @@ func (r *replayer) print(p *dlq.Plan) {
 		for _, why := range slices.Sorted(maps.Keys(p.Reasons)) {
 			fmt.Fprintf(r.out, "  %d: %s\n", p.Reasons[why], printable(why))
 		}
+		fmt.Fprintf(r.out, "  numbers %s\n", refusedNumbers(p.Refusals, p.Refused))
 	}
 	switch {
 	case p.Total == 0:
@@ -247,12 +249,28 @@ func (r *replayer) print(p *dlq.Plan) {
 	}
 }
 
+// shownNumbers is how many of the entries that stay are named in one line.
+const shownNumbers = 20
+
+// refusedNumbers are the first of those that stay, of n.
+func refusedNumbers(list []dlq.Refusal, n int) string {
+	var text []string
+	for _, r := range list[:min(len(list), shownNumbers)] {
+		text = append(text, strconv.FormatUint(r.Number, 10))
+	}
+	if more := n - len(text); more > 0 {
+		text = append(text, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(text, " ")
+}
+
 // run runs the job to its end, its stop or its cancellation.
 func (r *replayer) run(ctx context.Context, jobs *dlq.Jobs, plan *dlq.Plan) error {
 	job := r.job
 	fmt.Fprintf(r.out, "job %s\n", job.ID)
 	bar := newBar(r.c, job.Total, "replaying")
 	var last dlq.Progress
+	var waits []dlq.WaitsFor // that were told
 	run := &dlq.Run{
 		Store: r.store, Jobs: jobs, Job: job, Plan: plan, Runner: or(job.Runner, runner()), Edited: r.edited,
 		Progress: func(p dlq.Progress) {
@@ -260,6 +278,12 @@ func (r *replayer) run(ctx context.Context, jobs *dlq.Jobs, plan *dlq.Plan) erro
 			what := "replaying"
 			if p.Waiting {
 				what = fmt.Sprintf("waiting for %d verdicts", p.Handed-p.Verdicts.N()-p.Lost)
+				for _, w := range p.WaitsFor {
+					if !slices.ContainsFunc(waits, func(o dlq.WaitsFor) bool { return o.Route == w.Route && o.Stream == w.Stream && o.Since.Equal(w.Since) }) {
+						waits = append(waits, w)
+						fmt.Fprintf(r.errOut, "relay: waiting: %s\n", printable(w.String()))
+					}
+				}
 			}
 			bar.Describe(what)
 			_ = bar.Set(p.Handed + p.Gone + p.Refused)
@@ -332,7 +356,7 @@ func (r *replayer) end(p dlq.Progress, err error) error {
 	case err != nil:
 		return err
 	case p.Refused > 0:
-		return fmt.Errorf("%d of %d stay", p.Refused, p.Total)
+		return fmt.Errorf("%d of %d stay: relay replay show %s says which, and why", p.Refused, p.Total, p.ID)
 	}
 	return nil
 }
@@ -346,6 +370,7 @@ type routeTable struct {
 type routeInfo struct {
 	key, state, why string
 	durable         string
+	streams         []string // that it reads, on any instance; none: not known
 	template        subject.Template
 }
 
@@ -359,14 +384,25 @@ func knownRoutes(ctx context.Context, cl *client) (routeTable, error) {
 		t.running = true
 		for _, rt := range s.Routes {
 			// The worst of all instances.
-			if info, ok := t.known[rt.Name]; !ok || info.state == "flowing" {
-				t.known[rt.Name] = routeInfo{key: rt.Key, state: rt.State, why: rt.Why, durable: rt.Durable}
+			info, ok := t.known[rt.Name]
+			streams := info.streams
+			if !ok || info.state == "flowing" {
+				info = routeInfo{key: rt.Key, state: rt.State, why: rt.Why, durable: rt.Durable}
 			}
+			if rt.Stream != "" && !slices.Contains(streams, rt.Stream) {
+				streams = append(streams, rt.Stream)
+			}
+			info.streams = streams
+			t.known[rt.Name] = info
 		}
 	}
 	if !t.running {
 		for _, rt := range cl.cfg.Routes {
-			t.known[rt.Name] = routeInfo{key: rt.Key, durable: rt.Durable}
+			info := routeInfo{key: rt.Key, durable: rt.Durable}
+			if stream := streamOf(ctx, cl, rt); stream != "" {
+				info.streams = []string{stream}
+			}
+			t.known[rt.Name] = info
 		}
 	}
 	for name, info := range t.known {
@@ -376,9 +412,32 @@ func knownRoutes(ctx context.Context, cl *client) (routeTable, error) {
 	return t, nil
 }
 
-// refuse says why an entry cannot go to its route.
+// streamOf is the stream that a route of the configuration reads; empty: it cannot be told.
+func streamOf(ctx context.Context, cl *client, rt config.Route) string {
+	if rt.Stream != "" || len(rt.Subjects) == 0 {
+		return rt.Stream
+	}
+	name, err := cl.js.StreamNameBySubject(ctx, rt.Subjects[0])
+	if err != nil {
+		return "" // the stream is not there yet, and neither is anything of it
+	}
+	return name
+}
+
+// refuse says why an entry cannot go to its route. Whether somebody takes what is handed over is for [dlq.Choice].
 func (t routeTable) refuse(e dlq.Entry) string {
-	if _, ok := t.known[e.Route]; ok || len(t.known) == 0 {
+	if info, ok := t.known[e.Route]; ok {
+		if len(info.streams) == 0 || slices.Contains(info.streams, e.Stream) {
+			return ""
+		}
+		who := "the configuration"
+		if t.running {
+			who = "the running instances"
+		}
+		return fmt.Sprintf("route %s of %s reads stream %s, and these messages are of stream %s (--to-subject publishes them instead, for the routes that read its stream)",
+			e.Route, who, strings.Join(info.streams, ", "), e.Stream)
+	}
+	if len(t.known) == 0 {
 		return ""
 	}
 	if t.running {

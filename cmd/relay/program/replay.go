@@ -53,6 +53,18 @@ func jobState(j dlq.Job, now time.Time) string {
 	return string(j.State)
 }
 
+// waitsFor is what a job that runs waits for, and that nobody asks for.
+func waitsFor(j dlq.Job) string {
+	var list []string
+	for _, w := range j.WaitsFor {
+		list = append(list, w.String())
+	}
+	if len(list) == 0 || j.State != dlq.JobRunning {
+		return ""
+	}
+	return "waits: " + strings.Join(list, "; ")
+}
+
 // jobKind is what a job does.
 func jobKind(j dlq.Job) string {
 	switch {
@@ -88,7 +100,7 @@ func newReplayList(o *options) *cobra.Command {
 				rows := [][]string{{"JOB", "WHAT", "STATE", "DONE", "OF", "STAY", "CREATED", "BY", "WHY"}}
 				for _, j := range list {
 					rows = append(rows, []string{j.ID, jobKind(j), jobState(j, time.Now()), fmt.Sprint(j.Handed), fmt.Sprint(j.Total), fmt.Sprint(j.Refused),
-						when(j.Created), printable(j.By), printable(j.Why)})
+						when(j.Created), printable(j.By), printable(or(j.Why, waitsFor(j)))})
 				}
 				table(c.OutOrStdout(), rows)
 				return nil
@@ -171,11 +183,20 @@ func showJob(w io.Writer, j jobReport, now time.Time) {
 	}
 	if len(j.Refusals) > 0 {
 		fmt.Fprintln(w, "\nwhat stays")
+		for _, why := range slices.Sorted(maps.Keys(j.Reasons)) {
+			fmt.Fprintf(w, "%d: %s\n", j.Reasons[why], printable(why))
+		}
 		rows = [][]string{{"NUMBER", "WHY"}}
 		for _, r := range j.Refusals {
 			rows = append(rows, []string{fmt.Sprint(r.Number), printable(r.Why)})
 		}
 		table(w, rows)
+		if more := j.Refused - len(j.Refusals); more > 0 {
+			fmt.Fprintf(w, "and %d more\n", more)
+		}
+	}
+	for _, wait := range j.WaitsFor {
+		fmt.Fprintf(w, "\nwaits: %s\n", printable(wait.String()))
 	}
 }
 

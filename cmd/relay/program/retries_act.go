@@ -147,7 +147,13 @@ replay ls.`,
 				}
 				record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: joined(a)}
 				return recorded(ctx, r.cl, record, chosen.n, func() (int, error) {
-					done, gone, err := r.act(ctx, chosen, func(p ack.Parked) error { return r.discard(ctx, store, p) })
+					done, gone, err := r.act(ctx, chosen, func(p ack.Parked) error {
+						err := r.discard(ctx, store, p)
+						if err == nil {
+							noteDiscarded(record, p)
+						}
+						return err
+					})
 					fmt.Fprintf(c.OutOrStdout(), "%d discarded: they are dead letters now\n", done)
 					if gone > 0 {
 						fmt.Fprintf(c.OutOrStdout(), "%d came due meanwhile\n", gone)
@@ -185,6 +191,18 @@ func (r *retries) discard(ctx context.Context, store *dlq.Store, p ack.Parked) e
 		return err
 	}
 	return r.stream.Unpark(ctx, number)
+}
+
+// noteDiscarded counts a message for the audit of its durable. A replay counts as one that came when it is delivered: what is still on the
+// subject of its hand-over may never have been.
+func noteDiscarded(record *dlq.Job, p ack.Parked) {
+	if p.Handed() {
+		return
+	}
+	if record.Discarded == nil {
+		record.Discarded = make(map[string]int)
+	}
+	record.Discarded[p.Stream+"/"+p.Route]++
 }
 
 func joined(ids []string) string {

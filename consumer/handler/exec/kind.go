@@ -29,5 +29,5 @@ var Kind = handler.Define(handler.Definition[Config]{
 		return err
 	},
 	Describe: func(c Config) string { return strings.Join(c.Command, " ") },
-	Lint:     func(c Config, r handler.Report) { process.Lint(c.Command, c.Dir, r) },
+	Lint:     func(c Config, r handler.Report) { process.Lint(c.process(), r) },
 })

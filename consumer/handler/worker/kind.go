@@ -56,7 +56,7 @@ var Kind = handler.Define(handler.Definition[Config]{
 		return fmt.Sprintf("%s, %d processes", strings.Join(c.Command, " "), c.Processes)
 	},
 	Lint: func(c Config, r handler.Report) {
-		process.Lint(c.Command, c.Dir, r)
+		process.Lint(c.process(), r)
 		if !c.Ready {
 			r.Note("ready", "a process counts as started at once: with ready: true, and a line {\"ready\":true} from it, one that cannot work is found before it is given a message")
 		}

@@ -3,18 +3,60 @@ package process
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"os/exec"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/relaymq/relay/consumer/handler"
 )
 
-// Lint looks for the program as [New] will. It often runs on another machine, so that its absence is no fault.
-func Lint(command []string, dir string, r handler.Report) {
-	if len(command) == 0 {
+// Lint looks for the program as [New] will, and for the rights that its user and its limits need. It often runs on another machine, or
+// as another user than relay run, so that nothing it finds is a fault: it says for whom it judged.
+func Lint(cfg Config, r handler.Report) {
+	if len(cfg.Command) > 0 {
+		lintCommand(cfg.Command[0], cfg.Dir, r)
+	}
+	lintRights(cfg, os.Geteuid(), os.Getegid(), mayLimitOthers(), r)
+}
+
+// lintRights judges for whom it runs as: limited says that this one may limit processes of other users.
+func lintRights(cfg Config, uid, gid int, limited bool, r handler.Report) {
+	if cfg.User == "" {
+		if cfg.Limits.Processes > 0 && uid == 0 {
+			r.Warn("limits.processes", "does not bind root, as whom lint runs: relay run ends with that as root, set user")
+		}
 		return
 	}
-	name := command[0]
+	as, err := parseUser(cfg.User)
+	if err != nil {
+		r.Warn("user", "%v on this machine: relay run needs it", err)
+		return
+	}
+	limits := cfg.Limits != Limits{}
+	switch self := int(as.Uid) == uid && int(as.Gid) == gid; {
+	case cfg.Limits.Processes > 0 && as.Uid == 0:
+		r.Warn("limits.processes", "does not bind root, whom user names: relay run ends with that, name another user")
+	case self:
+	case uid != 0 && limits:
+		r.Warn("user", "relay run has to be root to run programs as %s, and needs the capability CAP_SYS_RESOURCE for limits beside it: lint runs as uid %d and cannot tell whether it has them",
+			cfg.User, uid)
+	case uid != 0:
+		r.Warn("user", "relay run has to be root to run programs as %s: lint runs as uid %d and cannot tell whether it is", cfg.User, uid)
+	case limits && !limited:
+		r.Warn("limits", "relay run needs the capability CAP_SYS_RESOURCE for limits beside user, and ends without it: lint runs as root on this machine and lacks it; give it to relay, or set limits on the container")
+	}
+}
+
+// mayLimitOthers tells whether this process may set limits of another user's processes.
+func mayLimitOthers() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+}
+
+func lintCommand(name, dir string, r handler.Report) {
 	if dir != "" && strings.Contains(name, "/") && !strings.HasPrefix(name, "/") {
 		return // relative to a directory that may be elsewhere
 	}
