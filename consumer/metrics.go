@@ -193,6 +193,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.connected, one(m.r.nc.IsConnected()))
 	gauge(m.ready, one(m.r.Ready() == nil))
 	m.r.retention.collect(ch)
+	m.r.fills.collect(ch)
 	m.r.events.Collect(ch)
 	where := map[string]int{OrphanRetries: 0, OrphanDurable: 0}
 	for _, o := range m.r.orphaned() {
