@@ -19,7 +19,7 @@ import (
 // the server can only remove from a stream with schedules, and not refuse. A message that finds no room waits in its durable. Zero of
 // any means the default.
 type Parked struct {
-	// MaxBytes is 4 GiB unless it is set, as the server counts: some five million messages with small bodies.
+	// MaxBytes is 10 GiB unless it is set, as the server counts: a KiB for each of MaxMsgs.
 	MaxBytes Bytes `koanf:"max_bytes"`
 	// MaxMsgs is 10,000,000 unless it is set. [Retry].ParkMax is the bound of a route.
 	MaxMsgs int `koanf:"max_msgs"`
@@ -29,7 +29,7 @@ type Parked struct {
 
 // WithDefaults fills in what is zero.
 func (p Parked) WithDefaults() Parked {
-	p.MaxBytes = cmp.Or(p.MaxBytes, 4<<30)
+	p.MaxBytes = cmp.Or(p.MaxBytes, 10<<30)
 	p.MaxMsgs = cmp.Or(p.MaxMsgs, 10_000_000)
 	p.MaxAge = cmp.Or(p.MaxAge, 720*time.Hour)
 	return p

@@ -163,7 +163,7 @@ var docs = map[string]doc{
 	"later.max_age":   {text: "how far ahead a message may be due; at least 1m"},
 
 	"parked":           {text: "bounds of messages that wait for their retry, of all routes; at 80 % relay warns, at 100 % no more are parked"},
-	"parked.max_bytes": {text: "size of what waits, such as 10GiB; at least 1MiB"},
+	"parked.max_bytes": {text: "size of what waits; at least 1MiB"},
 	"parked.max_msgs":  {text: "how many may wait, beside park_max of a route; at least 1"},
 	"parked.max_age":   {text: "how long one may wait before relay warns; nothing is removed; at least 1m"},
 
