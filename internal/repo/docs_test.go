@@ -15,7 +15,7 @@ var (
 	testFunc  = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9_]+)\(`)
 )
 
-var row = regexp.MustCompile("(?m)^\\| (S-\\d\\d) \\| [^|]+ \\| (yes|partly|not) \\| ([^|]+) \\|$")
+var row = regexp.MustCompile(`(?m)^\| (S-\d\d) \| [^|]+ \| (yes|partly|not) \| ([^|]+) \|$`)
 
 // The checklist has every row once, in order. What is held names a test, or the file that says so, and the rest says why not.
 func TestSecurity_theChecklistIsWhole(t *testing.T) {
