@@ -171,6 +171,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.audited
 	ch <- m.unexplained
 	ch <- replaysDesc
+	ch <- fillRatio
 }
 
 var actionNames = [...]string{
