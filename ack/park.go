@@ -25,13 +25,14 @@ const dedupeWindow = 10 * time.Minute
 // of its own, and neither may get what the other one parked. Earlier versions had it within the last token of due
 // subjects, and one consumer for all streams; see [RetryStream.OldDueSubjects].
 //
-// The stream has no limits of its own: schedules refuse to discard new messages, and discarding old ones would lose
-// them.
+// The server has no bounds for the stream: one with schedules refuses to refuse new messages, and discarding old ones would lose
+// them. [Room] bounds it.
 type RetryStream struct {
 	js      jetstream.JetStream
 	service string
 	name    string
 	full    atomic.Int64 // messages in the stream as last seen
+	bytes   atomic.Int64 // their size then, and that of what was parked here since
 	asked   atomic.Int64 // when, in Unix nanoseconds
 }
 
@@ -91,18 +92,25 @@ func (r *RetryStream) OldFilter(route string) string { return r.service + ".due.
 // NoRoute stands in the place of a route's name for messages that no route wants. No route can have this name.
 const NoRoute = "~"
 
-// ErrParkFull says that as many messages wait in the retry stream as the route allows.
+// Room is how much may be in the retry stream. Zero of either means no bound.
+type Room struct {
+	Messages int
+	Bytes    int64 // as the server counts them: with subjects, headers and some 30 bytes of its own for each
+}
+
+// ErrParkFull says that as much waits in the retry stream as may.
 var ErrParkFull = errors.New("the retry stream is full")
 
 // Park stores the message to come back on its route when due is over, which becomes o.Due, and returns when the server has it. The same
-// origin parked twice replaces the first. It returns [ErrParkFull] when limit messages wait already (looked up about
-// once a second), and nats.ErrMaxPayload when the message with its headers is too large.
-func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, data []byte, due time.Time, limit int) error {
+// origin parked twice replaces the first. It returns [ErrParkFull] when as much waits already as may, and nats.ErrMaxPayload when the
+// message with its headers is too large. How much waits is looked up about once a second: instances that park at once may go beyond
+// the room by what they park in a second.
+func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, data []byte, due time.Time, room Room) error {
 	n, err := r.Messages(ctx)
 	if err != nil {
 		return err
 	}
-	if n >= int64(limit) {
+	if room.Messages > 0 && n >= int64(room.Messages) || room.Bytes > 0 && r.bytes.Load() >= room.Bytes {
 		return ErrParkFull
 	}
 	o.Due = due
@@ -138,6 +146,7 @@ func (r *RetryStream) park(ctx context.Context, o Origin, wrapped nats.Header, d
 	if ack.Stream != r.name {
 		return fmt.Errorf("parked in stream %s instead of %s", ack.Stream, r.name)
 	}
+	r.bytes.Add(int64(m.Size()))
 	return nil
 }
 
@@ -154,5 +163,6 @@ func (r *RetryStream) Messages(ctx context.Context) (int64, error) {
 	}
 	n := int64(s.CachedInfo().State.Msgs)
 	r.full.Store(n)
+	r.bytes.Store(int64(s.CachedInfo().State.Bytes))
 	return n, nil
 }

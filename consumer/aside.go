@@ -33,7 +33,7 @@ const (
 	asideSmall = 4 << 10
 	// asideMostPending is how many may be outstanding before messages leave the durable that would be called back from there.
 	asideMostPending = maxAckPending / 4 * 3
-	// asideShare of park_max is for them: each costs the server up to 1 KiB of memory, and none while it is in its stream.
+	// asideShare of park_max, and of parked, is for them: each costs the server up to 1 KiB of memory, and none while it is in its stream.
 	asideShare = 10
 	// asideTold is after how many of them the log says so again.
 	asideTold = 100_000
@@ -128,7 +128,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 	if due.IsZero() {
 		due = time.Now()
 	}
-	switch err := m.park(origin, due, max(1, rt.now().Retry.ParkMax/asideShare), asidePatience); {
+	switch err := m.park(origin, due, rt.parkRoom(asideShare), asidePatience); {
 	case err == nil:
 		a.again.Store(0)
 		if n := rt.count.aside.Add(1); n%asideTold == 1 {

@@ -42,7 +42,7 @@ func (m *message) parkUnread(elsewhere bool) bool {
 	if elsewhere && len(m.data) == 0 {
 		return false // its body has not come
 	}
-	if m.park(m.from(), time.Now(), m.route.now().Retry.ParkMax, settleTimeout) != nil {
+	if m.park(m.from(), time.Now(), m.route.parkRoom(1), settleTimeout) != nil {
 		return false
 	}
 	m.route.count.parked.Add(1)

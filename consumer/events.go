@@ -1,10 +1,13 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
@@ -19,10 +22,23 @@ type Events struct {
 	Store bool `koanf:"store"`
 	// MaxAge is how long they are kept there. Zero means 168h.
 	MaxAge time.Duration `koanf:"max_age"`
+	// MaxBytes and MaxMsgs bound them there: the oldest go. Zero means 64 MiB, which the server keeps free for them, and 100,000.
+	MaxBytes Bytes `koanf:"max_bytes"`
+	MaxMsgs  int   `koanf:"max_msgs"`
 }
 
-// defaultEventsAge is how long events are kept when they are.
-const defaultEventsAge = 168 * time.Hour
+// WithDefaults fills in what is zero.
+func (e Events) WithDefaults() Events {
+	e.MaxAge = cmp.Or(e.MaxAge, 168*time.Hour)
+	e.MaxBytes = cmp.Or(e.MaxBytes, 64<<20)
+	e.MaxMsgs = cmp.Or(e.MaxMsgs, 100_000)
+	return e
+}
+
+func (r *Relay) eventsConfig() jetstream.StreamConfig {
+	e := r.cfg.Events
+	return event.Stream(r.cfg.Service, r.cfg.Replicas, e.MaxAge, int64(e.MaxBytes), int64(e.MaxMsgs))
+}
 
 // Events are those that this instance publishes, with those of a minute that are alike gathered into one. There is one channel,
 // whoever asks: what does not fit into its 256 while nobody takes it is dropped. It is closed when Run returns.
@@ -54,7 +70,7 @@ func (r *Relay) runEvents() (stop func()) {
 }
 
 func (r *Relay) ensureEvents(ctx context.Context) error {
-	_, err := ownstream.Ensure(ctx, r.js, event.Stream(r.cfg.Service, r.cfg.Replicas, r.cfg.Events.MaxAge), r.log)
+	_, err := ownstream.Ensure(ctx, r.js, r.eventsConfig(), r.log)
 	if err != nil {
 		return fmt.Errorf("stream %s, for events.store: %w", event.StreamName(r.cfg.Service), err)
 	}
@@ -126,6 +142,6 @@ func (r *Relay) reportFilling(u dlq.Usage) {
 		next = "the oldest will be dropped"
 	}
 	r.events.Report(event.DLQFilling, event.Data{
-		Text: fmt.Sprintf("the dead letters have used %d %% of dlq.max_bytes (%d of them); then %s", int(100*u.Full()), u.Entries, next),
+		Text: fmt.Sprintf("the dead letters have used %d %% of %s (%d of them); then %s", int(100*u.Full()), u.Nearest(), u.Entries, next),
 	})
 }

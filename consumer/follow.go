@@ -121,7 +121,7 @@ func (f *follower) begin(setup, ctx context.Context) error {
 			}
 			if entry != nil {
 				there[entry.Key()] = true
-				f.obey(entry)
+				f.obey(setup, entry)
 				continue
 			}
 		}
@@ -199,7 +199,7 @@ func (f *follower) run(ctx context.Context) {
 				f.updates = nil
 				f.r.log.Warn("the watch of the orders of operators ended; watching anew", "bucket", f.orders.kv.Bucket())
 			case entry != nil:
-				f.obey(entry)
+				f.obey(ctx, entry)
 			}
 		case <-tick.C:
 			f.check(ctx)
@@ -260,7 +260,7 @@ func (f *follower) check(ctx context.Context) {
 }
 
 // obey applies one order.
-func (f *follower) obey(entry jetstream.KeyValueEntry) {
+func (f *follower) obey(ctx context.Context, entry jetstream.KeyValueEntry) {
 	name, o := entry.Key(), &f.r.obeyed
 	defer o.reach(entry.Revision())
 	var order Order
@@ -271,8 +271,13 @@ func (f *follower) obey(entry jetstream.KeyValueEntry) {
 		}
 		return
 	}
-	if err := json.Unmarshal(entry.Value(), &order); err != nil {
+	err := json.Unmarshal(entry.Value(), &order)
+	if err == nil && order.Format <= orderFormat && order.bucketKey() != name {
+		err = errors.New("it is no order: somebody else wrote it")
+	}
+	if err != nil {
 		f.r.log.Error("an order of an operator cannot be read", "order", name, "error", err)
+		f.restore(ctx, name, entry.Revision())
 		return
 	}
 	if order.Format > orderFormat {
@@ -287,6 +292,27 @@ func (f *follower) obey(entry jetstream.KeyValueEntry) {
 		f.held[name] = order
 	}
 	f.r.apply(order)
+}
+
+// restore stores an order again that holds here, in place of what is none. Whoever may publish to a subject of any stream can have the server
+// write its confirmation there, as the reply to a message.
+func (f *follower) restore(ctx context.Context, name string, revision uint64) {
+	order, held := f.held[name]
+	if !held {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	value, err := json.Marshal(order)
+	if err == nil {
+		_, err = f.orders.kv.Update(ctx, name, value, revision)
+	}
+	switch {
+	case err == nil:
+		f.r.log.Warn("an order that holds is stored again", "bucket", f.orders.kv.Bucket(), "order", name)
+	case !errors.Is(err, jetstream.ErrKeyExists): // else another instance was faster, or an operator
+		f.r.log.Error("an order that holds could not be stored again; give it again", "bucket", f.orders.kv.Bucket(), "order", name, "error", err)
+	}
 }
 
 // apply hands an order to its route.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,6 +79,39 @@ func TestFollow_regressionASilentWatchIsMadeAnew(t *testing.T) {
 }
 
 // An order that was deleted from the bucket held on until a restart, and not after it.
+// A publisher had the server store its confirmation in place of an order: the reply subject of what it published was that of the key, and the
+// server does not ask whether a publisher may write there. The route went on with the next start of relay.
+func TestFollow_regressionAnOrderThatAPublisherOverwroteIsStoredAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	l := newLedger()
+	r, stop := w.start(Config{}, countingRoute(l))
+	w.order(Order{Route: "billing", State: OrderPaused, Why: "maintenance"}, r)
+	kv, err := w.js.KeyValue(t.Context(), "RELAY_STATE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := kv.Get(t.Context(), "billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.nc.PublishRequest("orders.eu", "$KV.RELAY_STATE.billing", nil); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the order is there again", func() bool {
+		now, err := kv.Get(t.Context(), "billing")
+		return err == nil && now.Revision() >= before.Revision()+2 && strings.Contains(string(now.Value()), "maintenance")
+	})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	r, _ = w.start(Config{}, countingRoute(l))
+	w.eventually("the route is paused", func() bool { return r.Status().Routes[0].State == RoutePaused })
+	if l.len() != 0 {
+		t.Errorf("%d messages were handled", l.len())
+	}
+}
+
 func TestFollow_anOrderThatWasDeletedEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

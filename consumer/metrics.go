@@ -171,6 +171,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.audited
 	ch <- m.unexplained
 	ch <- replaysDesc
+	ch <- fillRatio
 }
 
 var actionNames = [...]string{
@@ -193,6 +194,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.connected, one(m.r.nc.IsConnected()))
 	gauge(m.ready, one(m.r.Ready() == nil))
 	m.r.retention.collect(ch)
+	m.r.fills.collect(ch)
 	m.r.events.Collect(ch)
 	where := map[string]int{OrphanRetries: 0, OrphanDurable: 0}
 	for _, o := range m.r.orphaned() {

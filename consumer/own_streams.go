@@ -12,7 +12,6 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
-	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/ownstream"
@@ -27,7 +26,7 @@ func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 	service := r.cfg.Service
 	list := append([]jetstream.StreamConfig{ack.RetryConfig(service, r.retryStreamName(), r.cfg.Replicas)}, r.deadConfig().Streams()...)
 	if r.cfg.Events.Store {
-		list = append(list, event.Stream(service, r.cfg.Replicas, r.cfg.Events.MaxAge))
+		list = append(list, r.eventsConfig())
 	}
 	if r.grid.needed() {
 		list = append(list, fleet.Stream(service, r.cfg.Replicas))
@@ -78,6 +77,7 @@ func (r *Relay) watchOwnStreams(ctx context.Context) {
 }
 
 func (r *Relay) compareOwnStreams(ctx context.Context, running bool) {
+	var list []fill
 	for _, want := range r.ownConfigs() {
 		call, cancel := context.WithTimeout(ctx, settleTimeout)
 		stream, err := ownstream.Check(call, r.js, want, running, r.log)
@@ -92,8 +92,13 @@ func (r *Relay) compareOwnStreams(ctx context.Context, running bool) {
 		case err == nil: // one that is missing, or does not answer, is told of by those that need it
 			r.troubles.mended(what, time.Now())
 		}
-		if stream != nil && want.Name == "KV_"+r.attemptsName() {
+		if stream == nil {
+			continue
+		}
+		if want.Name == "KV_"+r.attemptsName() {
 			r.records.Learn(stream.CachedInfo())
 		}
+		list = append(list, r.fillsOf(stream.CachedInfo(), time.Now())...)
 	}
+	r.fills.note(list, time.Now(), r.log)
 }

@@ -35,10 +35,12 @@ type Config struct {
 	// Replicas of relay's own streams and buckets. Zero means 1.
 	Replicas int
 	// DLQ says how long, how much, and what happens when the dead letters are full; see [dlq.Config], of which only MaxAge,
-	// MaxBytes and OnFull are used.
+	// MaxBytes, MaxMsgs and OnFull are used.
 	DLQ dlq.Config
 	// Events says whether events are stored.
 	Events Events
+	// Parked bounds what waits in the retry stream.
+	Parked Parked
 	// Limits are bounds that routes share, by name.
 	Limits map[string]Limit
 	// Drain is how long handlers may finish once Run is to end. Zero means 30s.
@@ -67,7 +69,8 @@ func (c Config) withDefaults() Config {
 	c.Replicas = cmp.Or(c.Replicas, 1)
 	c.Drain = cmp.Or(c.Drain, 30*time.Second)
 	c.Stalled = cmp.Or(c.Stalled, time.Minute)
-	c.Events.MaxAge = cmp.Or(c.Events.MaxAge, defaultEventsAge)
+	c.Events = c.Events.WithDefaults()
+	c.Parked = c.Parked.WithDefaults()
 	c.asideMostPending = cmp.Or(c.asideMostPending, asideMostPending)
 	if c.Instance == "" {
 		host, _ := os.Hostname()
@@ -99,6 +102,7 @@ type Relay struct {
 	tellings  *tellings
 	events    *event.Bus
 	retention retention
+	fills     fills
 	replays   replays
 	book      *limit.Book
 	limitMu   sync.Mutex

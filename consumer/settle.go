@@ -109,11 +109,11 @@ func (m *message) mayPark() bool {
 	return m.route.cfg.Order != supervisor.OrderKey && !m.delivery.Fenced() && m.crashes() == 0
 }
 
-func (m *message) park(origin ack.Origin, due time.Time, most int, patience time.Duration) error {
+func (m *message) park(origin ack.Origin, due time.Time, room ack.Room, patience time.Duration) error {
 	failpoint.At("parking")
 	ctx, cancel := context.WithTimeout(m.route.work, patience)
 	defer cancel()
-	err := m.route.relay.retries.Park(ctx, origin, m.header, m.data, due, most)
+	err := m.route.relay.retries.Park(ctx, origin, m.header, m.data, due, room)
 	m.route.count.notParked(err)
 	if err == nil {
 		failpoint.At("parked")
@@ -128,7 +128,7 @@ func (m *message) parkFailed(rec ack.Record) bool {
 	origin := m.from()
 	origin.Attempts, origin.Returns, origin.FirstFailure, origin.LastFailure, origin.LastError =
 		rec.Attempts, m.Returns, rec.FirstFailure, rec.LastFailure, rec.LastError
-	switch err := m.park(origin, rec.Due, rt.now().Retry.ParkMax, settleTimeout); {
+	switch err := m.park(origin, rec.Due, rt.parkRoom(1), settleTimeout); {
 	case err == nil:
 		rt.count.parked.Add(1)
 		m.done()

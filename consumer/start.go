@@ -179,7 +179,7 @@ func (r *Relay) deadConfigOf(routes []*route) dlq.Config {
 	}
 	return dlq.Config{
 		Service: r.cfg.Service, Replicas: r.cfg.Replicas, Prefixes: prefixes, Instance: r.cfg.Instance, Logger: r.log,
-		MaxAge: r.cfg.DLQ.MaxAge, MaxBytes: r.cfg.DLQ.MaxBytes, OnFull: r.cfg.DLQ.OnFull,
+		MaxAge: r.cfg.DLQ.MaxAge, MaxBytes: r.cfg.DLQ.MaxBytes, MaxMsgs: r.cfg.DLQ.MaxMsgs, OnFull: r.cfg.DLQ.OnFull,
 	}
 }
 

@@ -162,6 +162,9 @@ func (r *Relay) status(q StatusRequest) Status {
 			s.Trouble = append(s.Trouble, cut(line, maxTextLen))
 		}
 	}
+	for _, line := range r.fills.troubles() {
+		s.Trouble = append(s.Trouble, cut(line, maxTextLen))
+	}
 	for _, o := range r.orphaned() {
 		s.Trouble = append(s.Trouble, o.String())
 	}

@@ -15,7 +15,7 @@ import (
 const (
 	// usageEvery is how often an instance looks at how full the dead letters are, and the retry stream.
 	usageEvery = 15 * time.Second
-	// nearlyFull is the share of dlq.max_bytes from which it warns, and repeatWarning how often it says so again.
+	// nearlyFull is the share of a bound of one of relay's own streams from which it warns, and repeatWarning how often it says so again.
 	nearlyFull    = 0.8
 	repeatWarning = time.Hour
 )
@@ -95,17 +95,22 @@ func (w *ownWatch) rest(ctx context.Context) {
 	}
 }
 
+// whenDeadAreFull is what happens then, and what to do.
+func whenDeadAreFull(onFull string) string {
+	if onFull == dlq.OnFullDropOldest {
+		return "the oldest will be dropped: replay some"
+	}
+	return "new ones will be refused, and their messages stay in their streams: replay or discard some"
+}
+
 // note keeps the usage for the metrics, and warns when it is due: then it returns true.
 func (t *retention) note(u dlq.Usage, now time.Time, onFull string, log *slog.Logger) (warned bool) {
 	t.usage.Store(&u)
 	full := u.Full() >= nearlyFull
 	if full && (!t.full || now.Sub(t.warned) >= repeatWarning) {
-		next := "new ones will be refused, and their messages stay in their streams: replay or discard some, or raise dlq.max_bytes"
-		if onFull == dlq.OnFullDropOldest {
-			next = "the oldest will be dropped: replay some, or raise dlq.max_bytes"
-		}
+		next := whenDeadAreFull(onFull) + ", or raise " + u.Nearest()
 		log.Warn("dead letters are nearly full", "percent", int(100*u.Full()), "entries", u.Entries, "bytes", u.Bytes,
-			"bodies", u.Bodies, "max_bytes", u.Max, "next", next)
+			"bodies", u.Bodies, "max_bytes", u.Max, "max_msgs", u.MaxMsgs, "next", next)
 		t.warned, warned = now, true
 	}
 	if t.full && !full {

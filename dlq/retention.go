@@ -17,15 +17,33 @@ type Usage struct {
 	Bytes   uint64    // of the entries
 	Bodies  uint64    // bytes of the bucket with the bodies that are stored apart
 	Max     uint64    // bound of either, or 0
+	MaxMsgs uint64    // bound of the entries, or 0
 	Dropped uint64    // entries that this Store dropped to make room
 }
 
-// Full is the share of the bound that is used, by the fuller of the two; 0 without a bound.
-func (u Usage) Full() float64 {
+// Full is the share of the bound that is used, of the one that is nearest; 0 without a bound.
+func (u Usage) Full() float64 { return max(u.fullOfBytes(), u.fullOfMsgs()) }
+
+func (u Usage) fullOfBytes() float64 {
 	if u.Max == 0 {
 		return 0
 	}
 	return float64(max(u.Bytes, u.Bodies)) / float64(u.Max)
+}
+
+func (u Usage) fullOfMsgs() float64 {
+	if u.MaxMsgs == 0 {
+		return 0
+	}
+	return float64(u.Entries) / float64(u.MaxMsgs)
+}
+
+// Nearest is the key of the bound that is nearest.
+func (u Usage) Nearest() string {
+	if u.fullOfMsgs() > u.fullOfBytes() {
+		return "dlq.max_msgs"
+	}
+	return "dlq.max_bytes"
 }
 
 // Usage asks the server.
@@ -37,7 +55,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 		return Usage{}, fmt.Errorf("stream %s: %w", s.Name(), classify(err))
 	}
 	info := stream.CachedInfo()
-	u := Usage{Entries: info.State.Msgs, Last: info.State.LastSeq, Oldest: info.State.FirstTime, Bytes: info.State.Bytes, Max: uint64(max(info.Config.MaxBytes, 0)), Dropped: s.dropped.Load()}
+	u := Usage{Entries: info.State.Msgs, Last: info.State.LastSeq, Oldest: info.State.FirstTime, Bytes: info.State.Bytes, Max: uint64(max(info.Config.MaxBytes, 0)), MaxMsgs: uint64(max(info.Config.MaxMsgs, 0)), Dropped: s.dropped.Load()}
 	if bucket, err := s.js.Stream(ctx, s.bucketStream()); err == nil {
 		u.Bodies = bucket.CachedInfo().State.Bytes
 	}
@@ -57,7 +75,7 @@ func (s *Store) putInsteadOfOldest(ctx context.Context, prefix string, e Entry, 
 		if err != nil {
 			return or(ctx, err)
 		}
-		if u.Max == 0 || u.Full() < 0.5 {
+		if u.Full() < 0.5 {
 			return full // the server's storage is what is full
 		}
 		var oldest Entry
@@ -72,7 +90,7 @@ func (s *Store) putInsteadOfOldest(ctx context.Context, prefix string, e Entry, 
 			if err != nil {
 				return or(ctx, err)
 			}
-			if u.Bodies > u.Bytes && old.body.name == "" {
+			if u.Nearest() == "dlq.max_bytes" && u.Bodies > u.Bytes && old.body.name == "" {
 				continue // the bucket is what is full
 			}
 			oldest = old

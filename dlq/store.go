@@ -31,6 +31,8 @@ type Config struct {
 	MaxAge time.Duration
 	// MaxBytes bounds the stream, and the bucket for large bodies once more. Zero means no bound.
 	MaxBytes int64
+	// MaxMsgs bounds the number of entries. Zero means no bound.
+	MaxMsgs int64
 	// OnFull is block (default): new entries are refused and the messages wait in their own stream, or drop_oldest.
 	OnFull string
 	// Prefixes of dead-letter subjects beside <service>.dlq. They must not overlap each other.
@@ -73,6 +75,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxBytes < 0 {
 		fault("dlq.max_bytes: must be above 0, or 0 for no bound (got %d)", c.MaxBytes)
+	}
+	if c.MaxMsgs < 0 {
+		fault("dlq.max_msgs: must be above 0, or 0 for no bound (got %d)", c.MaxMsgs)
 	}
 	if c.OnFull != OnFullBlock && c.OnFull != OnFullDropOldest {
 		fault("dlq.on_full: must be %s or %s (got %q)", OnFullBlock, OnFullDropOldest, c.OnFull)
@@ -183,6 +188,7 @@ func (c Config) streamConfig() jetstream.StreamConfig {
 		Replicas:    c.Replicas,
 		MaxAge:      c.MaxAge,
 		MaxBytes:    c.MaxBytes,
+		MaxMsgs:     c.MaxMsgs,
 		// For drop_oldest too: the server would drop without a word, and leave the bodies behind. See Store.drop.
 		Discard:     jetstream.DiscardNew,
 		AllowDirect: true,

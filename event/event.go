@@ -31,7 +31,7 @@ const (
 	ReplayStopped Kind = "replay.stopped" // a replay stopped or was cancelled, and can be resumed
 	StreamTrouble Kind = "stream.trouble" // a stream, a durable or a bucket is away, or not as it has to be
 	StreamMended  Kind = "stream.mended"  // it is there again
-	DLQFilling    Kind = "dlq.filling"    // the dead letters have used 80 % of dlq.max_bytes
+	DLQFilling    Kind = "dlq.filling"    // the dead letters have used 80 % of dlq.max_bytes or dlq.max_msgs
 	ReloadDone    Kind = "reload.done"    // an instance runs another configuration
 	ReloadFailed  Kind = "reload.failed"  // it was told to, and goes on with the one it had
 	Audit         Kind = "audit"          // an operator did something

@@ -32,6 +32,8 @@ type Record struct {
 type Claim struct {
 	Run      time.Time `json:"run"`
 	Instance string    `json:"instance"`
+	// Nonce is part of the message's id, lest somebody else stores a message of that id first. Claims of earlier versions have none.
+	Nonce string `json:"nonce,omitempty"`
 }
 
 // Run is what became of a run.

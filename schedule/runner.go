@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -300,19 +301,24 @@ func (r *Runner) due(ctx context.Context, records *Records, s Schedule, rec Reco
 	if err != nil {
 		return r.now(), err
 	}
+	nonce := rand.Text()
 	if rec.Claim != nil {
-		run = rec.Claim.Run // it may be stored already, and its id must be the same
+		run, nonce = rec.Claim.Run, rec.Claim.Nonce // it may be stored already, and its id must be the same
 	}
 	leftOut := s.CatchUp == CatchUpNone && r.now().Sub(run) > late && rec.Claim == nil
 	if leftOut {
 		rec.Last = &Run{Run: run, At: r.now().UTC(), Result: Missed, Instance: r.cfg.Instance}
 		missed++
 	} else {
-		rec.Claim = &Claim{Run: run, Instance: r.cfg.Instance}
+		rec.Claim = &Claim{Run: run, Instance: r.cfg.Instance, Nonce: nonce}
 		if _, err = records.put(ctx, s.Name, rec, revision); err != nil {
 			return r.now(), err
 		}
-		if rec.Last, err = r.publish(ctx, s, run, fmt.Sprintf("%s.%s@%s", r.cfg.Service, s.Name, run.UTC().Format(time.RFC3339))); err != nil {
+		id := fmt.Sprintf("%s.%s@%s", r.cfg.Service, s.Name, run.UTC().Format(time.RFC3339))
+		if nonce != "" {
+			id += "." + nonce
+		}
+		if rec.Last, err = r.publish(ctx, s, run, id); err != nil {
 			return r.now(), err
 		}
 	}

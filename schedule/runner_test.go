@@ -130,6 +130,32 @@ func TestRunner_instancesPublishEachRunOnce(t *testing.T) {
 	}
 }
 
+// The id of a run was its name and its time: whoever may publish anything to its stream published something with that id within the
+// window, and the run was taken for a duplicate, and lost.
+func TestRunner_regressionAStrangersMessageIDTakesNoRunAway(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	stream := jobs(t, js)
+	c := &clock{}
+	c.set(noon)
+	start(t, runner(js, "i", c, Schedule{Name: "minutely", Cron: "* * * * *", Subject: "jobs.minutely", Body: "go"}))
+	run := noon.Truncate(time.Minute).Add(time.Minute)
+	eventually(t, "the first run is planned", func() bool { return record(t, js, "minutely").Next.Equal(run) })
+	for _, id := range []string{"relay.minutely@" + run.Format(time.RFC3339), "relay.minutely@" + run.Format(time.RFC3339) + "."} {
+		if _, err := js.Publish(t.Context(), "jobs.other", nil, jetstream.WithMsgID(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.set(run)
+	if _, err := records(t, js).Change(t.Context(), "minutely", func(*Record) {}); err != nil { // wakes it
+		t.Fatal(err)
+	}
+	eventually(t, "the run is over", func() bool { rec := record(t, js, "minutely"); return rec.Last != nil && rec.Claim == nil })
+	if m, err := stream.GetLastMsgForSubject(t.Context(), "jobs.minutely"); err != nil || string(m.Data) != "go" {
+		t.Errorf("%v, %+v", err, record(t, js, "minutely").Last)
+	}
+}
+
 // An instance that was killed after it published, and before it wrote that down.
 func TestRunner_takesOverFromAnInstanceThatDied(t *testing.T) {
 	t.Parallel()

@@ -284,7 +284,11 @@ func (f field) note(next *jetstream.StreamConfig) {
 func Ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, log *slog.Logger) (jetstream.Stream, error) {
 	stream, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		stream, err = js.CreateStream(ctx, want)
+		first := want
+		for _, f := range fields {
+			f.note(&first) // for instances that know no such bound
+		}
+		stream, err = js.CreateStream(ctx, first)
 		if err == nil {
 			return stream, nil
 		}

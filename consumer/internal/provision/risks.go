@@ -37,6 +37,9 @@ func Risks(c jetstream.StreamConfig, span time.Duration) (list []string) {
 	if c.AllowMsgTTL {
 		warn("allow_msg_ttl is on: a message whose Nats-TTL is over is removed, handled or not; publishers should leave out Nats-TTL or make it longer than %v", span)
 	}
+	if c.AllowRollup {
+		warn("allow_rollup_hdrs is on: one message with Nats-Rollup removes all others of the stream, or of its subject, handled or not; set it to off, or let only those publish there who may remove all of it")
+	}
 	if c.Storage == jetstream.MemoryStorage {
 		warn("storage is memory: its messages are gone when the server restarts; set storage to file")
 	}

@@ -25,6 +25,7 @@ func TestRisks_eachSettingThatCanLoseAWaitingMessageIsNamedWithItsRemedy(t *test
 		"work queue":               {func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Retention = 10, jetstream.WorkQueuePolicy }, "work queue"},
 		"per subject":              {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 }, "max_msgs_per_subject is 1"},
 		"per subject, discard new": {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject, c.DiscardNewPerSubject = 1, true }, ""},
+		"rollup":                   {func(c *jetstream.StreamConfig) { c.AllowRollup = true }, "allow_rollup_hdrs"},
 		"ttl":                      {func(c *jetstream.StreamConfig) { c.AllowMsgTTL = true }, "allow_msg_ttl"},
 		"memory":                   {func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }, "storage is memory"},
 	} {

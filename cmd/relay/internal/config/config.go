@@ -27,7 +27,9 @@ type Config struct {
 	// Schedules are messages that relay publishes again and again.
 	Schedules []schedule.Schedule `koanf:"schedules"`
 	// Later bounds delayed messages.
-	Later  Later           `koanf:"later"`
+	Later Later `koanf:"later"`
+	// Parked bounds messages that wait for their retry.
+	Parked consumer.Parked `koanf:"parked"`
 	DLQ    DLQ             `koanf:"dlq"`
 	Events consumer.Events `koanf:"events"`
 	Fleet  consumer.Fleet  `koanf:"fleet"`
@@ -195,7 +197,8 @@ const (
 type DLQ struct {
 	MaxAge   time.Duration  `koanf:"max_age"`
 	MaxBytes consumer.Bytes `koanf:"max_bytes"`
-	// OnFull is what happens to a dead letter when MaxBytes is reached.
+	MaxMsgs  int            `koanf:"max_msgs"`
+	// OnFull is what happens to a dead letter when MaxBytes or MaxMsgs is reached.
 	OnFull string `koanf:"on_full"`
 }
 
@@ -245,7 +248,8 @@ func defaults() Config {
 		},
 		Later:  Later{MaxBytes: consumer.Bytes(later.MaxBytes), MaxMsgs: int(later.MaxMsgs), MaxAge: later.MaxAge},
 		DLQ:    DLQ{OnFull: OnFullBlock},
-		Events: consumer.Events{MaxAge: 168 * time.Hour},
+		Parked: consumer.Parked{}.WithDefaults(),
+		Events: consumer.Events{}.WithDefaults(),
 		Fleet:  consumer.Fleet{Lease: fleet.MinLease},
 		Drain:  30 * time.Second,
 		Ready:  Ready{Stalled: time.Minute},

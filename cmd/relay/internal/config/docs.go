@@ -162,14 +162,22 @@ var docs = map[string]doc{
 	"later.max_msgs":  {text: "how many may wait, and once more just have come in; at least 1"},
 	"later.max_age":   {text: "how far ahead a message may be due; at least 1m"},
 
+	"parked":           {text: "bounds of messages that wait for their retry, of all routes; at 80 % relay warns, at 100 % no more are parked"},
+	"parked.max_bytes": {text: "size of what waits; at least 1MiB"},
+	"parked.max_msgs":  {text: "how many may wait, beside park_max of a route; at least 1"},
+	"parked.max_age":   {text: "how long one may wait before relay warns; nothing is removed; at least 1m"},
+
 	"dlq":           {text: "the dead-letter stream"},
 	"dlq.max_age":   {text: "age at which dead letters go; 0s: never"},
 	"dlq.max_bytes": {text: "its size, such as 10GiB; 0: no bound"},
-	"dlq.on_full":   {text: "block: messages stay in their streams and wait; drop_oldest needs max_bytes", values: []string{OnFullBlock, OnFullDropOldest}},
+	"dlq.max_msgs":  {text: "how many; 0: no bound"},
+	"dlq.on_full":   {text: "block: messages stay in their streams and wait; drop_oldest needs max_bytes or max_msgs", values: []string{OnFullBlock, OnFullDropOldest}},
 
-	"events":         {text: "what an operator may want to know, published on <service>.event.>"},
-	"events.store":   {text: "keep them in the stream <SERVICE>_EVENTS, at most 100,000"},
-	"events.max_age": {text: "age at which stored events go"},
+	"events":           {text: "what an operator may want to know, published on <service>.event.>"},
+	"events.store":     {text: "keep them in the stream <SERVICE>_EVENTS"},
+	"events.max_age":   {text: "age at which stored events go"},
+	"events.max_bytes": {text: "size beyond which the oldest go; the server keeps it free for them; at least 1MiB"},
+	"events.max_msgs":  {text: "number beyond which the oldest go; at least 1"},
 
 	"fleet":       {text: "how instances know of each other, once a route needs it"},
 	"fleet.lease": {text: "silence after which an instance has lost what only one may have: whole seconds, at least 2s"},

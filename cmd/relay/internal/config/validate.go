@@ -47,13 +47,31 @@ func (c *collector) validate(cfg *Config) {
 	if cfg.Later.MaxAge < time.Minute {
 		c.fault("later.max_age", "must be at least 1m (got %v)", cfg.Later.MaxAge)
 	}
+	if cfg.Parked.MaxBytes < 1<<20 {
+		c.fault("parked.max_bytes", "must be at least 1MiB (got %v)", cfg.Parked.MaxBytes)
+	}
+	if cfg.Parked.MaxMsgs < 1 {
+		c.fault("parked.max_msgs", "must be at least 1 (got %d)", cfg.Parked.MaxMsgs)
+	}
+	if cfg.Parked.MaxAge < time.Minute {
+		c.fault("parked.max_age", "must be at least 1m (got %v)", cfg.Parked.MaxAge)
+	}
 	c.notNegative("dlq.max_age", cfg.DLQ.MaxAge)
+	if cfg.DLQ.MaxMsgs < 0 {
+		c.fault("dlq.max_msgs", "must not be negative: 0 means no bound (got %d)", cfg.DLQ.MaxMsgs)
+	}
 	c.oneOf("dlq.on_full", "dlq.on_full", cfg.DLQ.OnFull)
-	if cfg.DLQ.OnFull == OnFullDropOldest && cfg.DLQ.MaxBytes == 0 {
-		c.fault("dlq.on_full", "drop_oldest needs dlq.max_bytes: without a bound nothing is ever full")
+	if cfg.DLQ.OnFull == OnFullDropOldest && cfg.DLQ.MaxBytes == 0 && cfg.DLQ.MaxMsgs == 0 {
+		c.fault("dlq.on_full", "drop_oldest needs dlq.max_bytes or dlq.max_msgs: without a bound nothing is ever full")
 	}
 	if cfg.Events.MaxAge < time.Minute {
 		c.fault("events.max_age", "must be at least 1m (got %v)", cfg.Events.MaxAge)
+	}
+	if cfg.Events.MaxBytes < 1<<20 {
+		c.fault("events.max_bytes", "must be at least 1MiB (got %v)", cfg.Events.MaxBytes)
+	}
+	if cfg.Events.MaxMsgs < 1 {
+		c.fault("events.max_msgs", "must be at least 1 (got %d)", cfg.Events.MaxMsgs)
 	}
 	if l := cfg.Fleet.Lease; l < fleet.MinLease || l%time.Second != 0 {
 		c.fault("fleet.lease", "must be whole seconds, at least %v (got %v)", fleet.MinLease, l)
