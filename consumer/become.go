@@ -136,7 +136,7 @@ func (e *equipment) endUnless(ctx context.Context, rt *route, next *equipment) {
 func (rt *route) mayBecome(cfg Route) bool {
 	was := *rt.now()
 	switch {
-	case cfg.Leased() || was.Leased():
+	case cfg.Leased() != was.Leased():
 		return false
 	case reflect.TypeOf(was.Handler) != reflect.TypeOf(cfg.Handler), (was.Factory == nil) != (cfg.Factory == nil), (was.Batch == nil) != (cfg.Batch == nil):
 		return false
@@ -236,6 +236,9 @@ func (b *becoming) make() {
 // becomings are routes of a change that may change in place, by name.
 func (r *Relay) becomings(c Change, cfgs map[string]Route) map[string]*becoming {
 	list := make(map[string]*becoming)
+	if c.anew {
+		return list
+	}
 	for _, rt := range r.all() {
 		for _, u := range c.Update {
 			if cfg := cfgs[u.Name]; u.Name == rt.cfg.Name && rt.mayBecome(cfg) {

@@ -34,6 +34,7 @@ type Change struct {
 	Remove []string
 	// Limits are those that hold from then on; nil: as before.
 	Limits map[string]Limit
+	anew   bool // nothing is changed in place
 }
 
 func (c Change) names() (list []string) {

@@ -163,7 +163,7 @@ func (r *Relay) restart(ctx context.Context, u *unit) error {
 	if !there {
 		return nil
 	}
-	var c Change
+	c := Change{anew: true}
 	for _, rt := range u.main.routes {
 		c.Update = append(c.Update, *rt.now())
 	}

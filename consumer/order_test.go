@@ -199,19 +199,16 @@ func TestRelay_regressionOrderOnASharedDurableAfterACrash(t *testing.T) {
 	o := newInOrder()
 	routes := []Route{
 		{Name: "billing", Durable: "shared", Subjects: []string{"orders.eu"}, Order: supervisor.OrderKey, AckWait: 2 * time.Second, Handler: o},
-		{Name: "shipping", Durable: "shared", Subjects: []string{"orders.us"}, AckWait: 2 * time.Second, Handler: o},
+		{Name: "shipping", Durable: "shared", Subjects: []string{"orders.us"}, Instances: InstancesOne, AckWait: 2 * time.Second, Handler: o},
 	}
 	_, stop := w.start(Config{Logger: quiet}, routes...)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	w.publish("orders.eu", 1)
-	durable, err := w.js.Consumer(t.Context(), "ORDERS", "shared")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := durable.Next(); err != nil { // a process that is gone
-		t.Fatal(err)
+	gone, err := w.nc.Request("$JS.API.CONSUMER.MSG.NEXT.ORDERS.shared", []byte(`{"batch":1,"group":"relay"}`), 5*time.Second) // a process that is gone
+	if err != nil || len(gone.Data) == 0 {
+		t.Fatalf("%+v %v", gone, err)
 	}
 	w.publish("orders.eu", 2)
 	w.start(Config{Logger: quiet}, routes...)

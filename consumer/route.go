@@ -41,10 +41,10 @@ type Route struct {
 	Burst int  `koanf:"burst"`
 	// Key is what is supervised together: subject (default), route, or a template over the subject's tokens such as {2}.
 	Key string `koanf:"key"`
-	// Order is none (default), or key: one message of a key at a time, in stream order, within one instance.
+	// Order is none (default), or key: one message of a key at a time, in stream order.
 	Order supervisor.Order `koanf:"order"`
-	// Instances is how many instances of the service handle messages of the route at a time: all (default), or one, with the others standing
-	// by. Routes that share a Durable have the same.
+	// Instances is how many instances of the service handle messages of the route at a time: all, or one, with the others standing
+	// by. The default is all, and one with order: key, which all does not go with. Routes that share a Durable have the same.
 	Instances string `koanf:"instances"`
 	// Timeout ends an attempt. Zero means 30s.
 	Timeout time.Duration `koanf:"timeout"`
@@ -131,6 +131,9 @@ func (r Route) WithDefaults() Route {
 	r.Concurrency = cmp.Or(r.Concurrency, 64)
 	r.Key = cmp.Or(r.Key, "subject")
 	r.Order = cmp.Or(r.Order, supervisor.OrderNone)
+	if r.Order == supervisor.OrderKey { // a second instance would get what must wait for the first one
+		r.Instances = cmp.Or(r.Instances, InstancesOne)
+	}
 	r.Instances = cmp.Or(r.Instances, InstancesAll)
 	r.Timeout = cmp.Or(r.Timeout, 30*time.Second)
 	r.AckWait = cmp.Or(r.AckWait, 30*time.Second)
@@ -208,6 +211,8 @@ func (r Route) Validate() error {
 	}
 	if r.Instances != InstancesAll && r.Instances != InstancesOne {
 		fault("instances: must be all or one (got %q)", r.Instances)
+	} else if r.Order == supervisor.OrderKey && !r.Leased() {
+		fault("instances: all does not go with order: key, whose messages one instance handles: leave out one of them, or say instances: one")
 	}
 	if r.Concurrency < 1 || r.Concurrency > 65_536 {
 		fault("concurrency: must be 1 to 65536 (got %d)", r.Concurrency)

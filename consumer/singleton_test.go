@@ -81,13 +81,18 @@ func (s *single) handler(instance string) Handler {
 // instance runs one, on a link that can be stalled.
 func (s *single) instance(name string) (r *Relay, link *natstest.Proxy, stop func() error) {
 	s.t.Helper()
+	return s.instanceWith(name, s.handler(name))
+}
+
+func (s *single) instanceWith(name string, h Handler) (r *Relay, link *natstest.Proxy, stop func() error) {
+	s.t.Helper()
 	link = natstest.NewProxy(s.t, s.s.Native().Addr().String())
 	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	route := s.route
-	route.Handler = s.handler(name)
+	route.Handler = h
 	r, err = New(nc, Config{Instance: name, Logger: slog.New(slog.NewTextHandler(testLog{s.t}, &slog.HandlerOptions{Level: slog.LevelDebug})).With("at", name), Drain: 5 * time.Second}, route)
 	if err != nil {
 		s.t.Fatal(err)
@@ -317,4 +322,71 @@ func TestSingleton_orderHoldsOverATakeover(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	s.check()
+}
+
+// With order: key a second instance got messages that had to wait for those of the first one: a service of two did a tenth of what one did, and
+// nothing after a while.
+func TestSingleton_regressionASecondInstanceSlowsNoOrderedRoute(t *testing.T) {
+	t.Parallel()
+	s := newSingle(t)
+	s.route.Instances, s.route.Order = "", supervisor.OrderKey
+	a, _, _ := s.instance("a")
+	s.holder(map[string]*Relay{"a": a})
+	const keys, each = 50, 20
+	publish := func() {
+		for i := range keys * each {
+			s.publish(fmt.Sprint("orders.", i%keys), 1)
+		}
+	}
+	publish()
+	s.eventually("one instance handles all", func() bool { return s.handled() == keys*each })
+	_, _, stop := s.instance("b")
+	_, _, _ = s.instance("c")
+	began := time.Now()
+	publish()
+	s.eventually("three handle all", func() bool { return s.handled() == 2*keys*each })
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	publish()
+	s.eventually("two handle all", func() bool { return s.handled() == 3*keys*each })
+	s.check()
+}
+
+// A route with instances: one changes in place, too: where it is held while an old handler hangs, and where it stands by for the takeover.
+func TestSingleton_changesInPlace(t *testing.T) {
+	t.Parallel()
+	s := newSingle(t)
+	stuck := make(chan struct{})
+	defer close(stuck)
+	old := &worker{handle: func(ctx context.Context, m *Msg) error {
+		select {
+		case <-stuck:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}}
+	next := map[string]*worker{"a": {}, "b": {}}
+	s.route.Timeout = 20 * time.Second
+	a, _, stopA := s.instanceWith("a", old)
+	s.holder(map[string]*Relay{"a": a})
+	b, _, _ := s.instanceWith("b", old)
+	s.eventually("the other one stands by", func() bool { return b.Status().Routes[0].State == RouteStandby })
+	route := s.route
+	s.publish("orders.hangs", 1)
+	s.eventually("a handler hangs", func() bool { return old.busy.Load() == 1 })
+	for name, r := range map[string]*Relay{"a": a, "b": b} {
+		route.Handler, route.Concurrency = next[name], 7
+		changeLive(t, r, route)
+	}
+	s.publish("orders.eu", 3)
+	s.eventually("the new handler has them", func() bool { return next["a"].handled.Load() == 3 })
+	go func() { _ = stopA() }()
+	s.publish("orders.us", 3)
+	s.eventually("so has that of the standby, also of what hung", func() bool {
+		return next["b"].handled.Load() >= 4 && next["a"].handled.Load()+next["b"].handled.Load() >= 7
+	})
 }

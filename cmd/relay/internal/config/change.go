@@ -21,8 +21,8 @@ const (
 	Process Class = "process" // it counts when the process is started again
 )
 
-// inPlace are the keys of a route that change while it goes on, with what is below them. A handler of another kind, a fallback, a batch or a
-// rate that comes or goes, and all changes of a route with instances: one begin the route anew.
+// inPlace are the keys of a route that change while it goes on, with what is below them. A handler of another kind, and a fallback, a batch or a
+// rate that comes or goes begin the route anew.
 var inPlace = []string{"concurrency", "rate", "burst", "timeout", "retry", "supervisor", "stash", "batch", "handler", "fallback"}
 
 // classOf is the class of a key by its path in docs.

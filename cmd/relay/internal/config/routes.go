@@ -264,6 +264,7 @@ func (c *collector) shared(cfg *Config, places []place) {
 			}
 		}
 		differ("start", a.Start.String(), b.Start.String())
+		differ("instances", a.Instances, b.Instances)
 		differ("ack_wait", a.AckWait.String(), b.AckWait.String())
 	}
 }
