@@ -47,21 +47,22 @@ those without jitter, which may add as much as its column says, up to retry.max,
 
 // explanation is what explain knows of a subject.
 type explanation struct {
-	Subject  string    `json:"subject"`
-	Route    string    `json:"route"`
-	Pattern  string    `json:"pattern"`
-	Stream   string    `json:"stream,omitempty"`
-	Durable  string    `json:"durable"`
-	Handler  string    `json:"handler"`
-	Key      string    `json:"key"`
-	Order    string    `json:"order"`
-	Timeout  string    `json:"timeout"`
-	Attempts int       `json:"max_attempts"`
-	MaxAge   string    `json:"max_age"`
-	Timeline []attempt `json:"timeline"`
-	Trip     int       `json:"trip_after"`
-	Restarts []string  `json:"restart_delays"`
-	Dead     string    `json:"dead_letter_subject"`
+	Subject   string    `json:"subject"`
+	Route     string    `json:"route"`
+	Pattern   string    `json:"pattern"`
+	Stream    string    `json:"stream,omitempty"`
+	Durable   string    `json:"durable"`
+	Handler   string    `json:"handler"`
+	Key       string    `json:"key"`
+	Order     string    `json:"order"`
+	Instances string    `json:"instances"`
+	Timeout   string    `json:"timeout"`
+	Attempts  int       `json:"max_attempts"`
+	MaxAge    string    `json:"max_age"`
+	Timeline  []attempt `json:"timeline"`
+	Trip      int       `json:"trip_after"`
+	Restarts  []string  `json:"restart_delays"`
+	Dead      string    `json:"dead_letter_subject"`
 	// Batch is how messages are handed over together.
 	Batch string `json:"batch,omitempty"`
 	// Fallback is the second handler, and when it is used.
@@ -99,7 +100,7 @@ func explain(cfg *config.Config, subj string) (*explanation, bool) {
 	rt := best.WithDefaults()
 	e := &explanation{
 		Subject: subj, Route: rt.Name, Pattern: pattern, Stream: rt.Stream, Durable: rt.Durable, Handler: best.Handler.String(),
-		Key: keyOf(rt.Key, subj), Order: string(rt.Order), Timeout: rt.Timeout.String(), Attempts: rt.Retry.MaxAttempts,
+		Key: keyOf(rt.Key, subj), Order: string(rt.Order), Instances: rt.Instances, Timeout: rt.Timeout.String(), Attempts: rt.Retry.MaxAttempts,
 		MaxAge: rt.Retry.MaxAge.String(), Trip: *rt.Supervisor.TripAfter,
 		Dead: fmt.Sprintf("%s.%s.<stream>.<seq>-<time>-<replay>.%s", or(rt.DeadLetter.Prefix, cfg.Service+".dlq"), rt.Name, subj),
 	}
@@ -242,7 +243,11 @@ func (e *explanation) print(w io.Writer) {
 	if e.Fallback != "" {
 		rows = append(rows, []string{"fallback", e.Fallback})
 	}
-	fields(w, append(rows, []string{"key", fmt.Sprintf("%s, order %s", e.Key, e.Order)}, []string{"dead letter", e.Dead}))
+	key := fmt.Sprintf("%s, order %s", e.Key, e.Order)
+	if e.Instances == consumer.InstancesOne {
+		key += ", one instance at a time"
+	}
+	fields(w, append(rows, []string{"key", key}, []string{"dead letter", e.Dead}))
 	fmt.Fprintf(w, "\nWhat its publisher may ask for:\n\n")
 	for _, g := range e.Gates {
 		fmt.Fprintf(w, "  %s\n", printable(g))

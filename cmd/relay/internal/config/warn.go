@@ -96,8 +96,8 @@ func (c *collector) warnAbout(cfg *Config, routes, streams []claim) {
 	for i, r := range cfg.Routes {
 		key := fmt.Sprintf("routes[%d]", i)
 		c.keyTokens(key+".key", r)
-		if r.Order == "key" {
-			c.note(key+".order", "holds within one instance: when several run, messages of a key may be handled by two of them at once")
+		if r.Order == "key" && r.Instances == "" {
+			c.note(key+".order", "means instances: one: one instance has the route, and the others stand by")
 		}
 		for _, h := range r.parts() {
 			if h.Settings == nil {

@@ -52,7 +52,7 @@ func TestLoad_warns(t *testing.T) {
 		"warning: RELAY_LOG_LEVEL: is not read: did you mean RELAY_LOG__LEVEL?",
 		`warning: relay.yaml:5: routes[0].key: "{3}": a.y has too few tokens`,
 		`warning: relay.yaml:5: routes[0].handler.exec.command: the program "no-such-program-here" is not on this machine`,
-		"note: relay.yaml:5: routes[0].order: holds within one instance",
+		"note: relay.yaml:5: routes[0].order: means instances: one",
 		"warning: relay.yaml:6: routes[1].handler.http.tls.insecure_skip_verify: any certificate",
 		`note: relay.yaml:7: routes[2].handler.forward.subject: none of streams: takes "copies.c"`,
 	} {
