@@ -304,11 +304,11 @@ func TestRun_preflightSaysNo(t *testing.T) {
 			name: "may not subscribe to answers", opts: []natstest.Option{natstest.WithOptions(func(o *server.Options) {
 				o.Users = []*server.User{
 					{Username: "test", Password: "test"},
-					{Username: "relay", Password: "secret", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Deny: []string{"_INBOX.>"}}}},
+					{Username: "relay", Password: "secret", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Deny: []string{"_INBOX_relay.>"}}}},
 				}
 				o.NoAuthUser = "test"
 			})}, config: asRelay + billing,
-			want: []string{"not permitted to subscribe to _INBOX."},
+			want: []string{"not permitted to subscribe to _INBOX_relay.run.", "relay nats permissions --for service"},
 		},
 		{
 			name: "wrong password", opts: []natstest.Option{deny("nothing")}, config: "nats: {url: $SERVER, user: relay, password: wrong}\n" + billing,

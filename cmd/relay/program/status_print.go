@@ -227,16 +227,21 @@ type still struct {
 	on                   int // instances
 }
 
+// held tells whether an instance that answers has the route, for which the others stand by.
+func (o over) held() bool {
+	return slices.ContainsFunc(o.on, func(r consumer.RouteStatus) bool { return r.State != consumer.RouteStandby })
+}
+
 // stills are the ways in which a route does not flow.
 func (o over) stills(now time.Time) (list []still) {
 	type way struct{ state, why, next string }
 	at := make(map[way]int)
 	for _, r := range o.on {
-		if r.State == consumer.RouteFlowing {
+		if r.State == consumer.RouteFlowing || r.State == consumer.RouteStandby && o.held() {
 			continue
 		}
 		w := way{r.State, r.Why, ""}
-		if r.State != consumer.RouteWaiting || len(o.on) == 1 {
+		if r.State != consumer.RouteWaiting || len(o.on) == 1 || r.Holder != nil {
 			w.next = nextOf(o.name, r, now)
 		}
 		i, known := at[w]
@@ -306,6 +311,8 @@ func nextOf(name string, r consumer.RouteStatus, now time.Time) string {
 		return "handlers that run may finish; the other messages are back in the stream"
 	case consumer.RouteDisconnected:
 		return "it goes on when the connection is back"
+	case consumer.RouteStandby:
+		return "an instance takes the route when the one that has it ends, or does not answer within fleet.lease"
 	case consumer.RouteStarting:
 		return "it flows when everything is set up"
 	case consumer.RouteLimited:
@@ -404,6 +411,9 @@ func printRoute(w io.Writer, list []consumer.Status, name string, now time.Time)
 			continue
 		}
 		r := o.on[0]
+		if i := slices.IndexFunc(o.on, func(r consumer.RouteStatus) bool { return r.Stream != "" }); i >= 0 { // a standby may not know it yet
+			r = o.on[i]
+		}
 		rows := [][]string{
 			{"route", o.name}, {"state", o.states()}, {"durable", or(r.Durable, "?") + " on stream " + or(r.Stream, "?")},
 			{"key, order", r.Key + ", " + r.Order},

@@ -219,7 +219,7 @@ func (b *builder) service() {
 	if b.cfg.Admin.Listen != "" && b.cfg.Admin.UI != "off" {
 		b.acts() // the console does as its user what the commands do
 	}
-	b.subscribe(b.cfg.ServiceInbox() + ".>")
+	b.subscribe(b.cfg.Inboxes()) // its own, and those of commands that are run with its configuration
 }
 
 func (b *builder) operator() {
