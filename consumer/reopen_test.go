@@ -140,13 +140,7 @@ func TestRelay_regressionReplaysInHandDoNotOpenTheGate(t *testing.T) {
 		if _, err := w.js.PublishMsg(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
-		durable, err := w.js.Consumer(t.Context(), stream, name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := durable.Next(); err != nil {
-			t.Fatal(err)
-		}
+		w.pull(stream, name)
 	}
 	replayed := ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 99, Time: time.Now(), Subject: "orders.us"}
 	inHand("RELAY_RETRY", "billing--ORDERS", &nats.Msg{Subject: "relay.due.billing.ORDERS.x", Header: ack.Wrap(replayed, nil)}) // it comes back first

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -270,11 +271,26 @@ func (w *world) cameAgain(route Route, n int, later time.Duration) jetstream.Con
 		w.t.Fatal(err)
 	}
 	for range n {
-		if m, err := durable.Next(); err != nil || m.NakWithDelay(later) != nil {
-			w.t.Fatal("not pulled", err)
+		m := w.pull("ORDERS", route.Name)
+		if err := m.Respond(fmt.Appendf(nil, `-NAK {"delay": %d}`, later.Nanoseconds())); err != nil {
+			w.t.Fatal(err)
 		}
 	}
 	return durable
+}
+
+// pull takes a message of a durable, as a process that is gone had it: also where one instance pulls alone.
+func (w *world) pull(stream, durable string) *nats.Msg {
+	w.t.Helper()
+	request := `{"batch":1}`
+	if w.info(stream, durable).Config.PriorityPolicy == jetstream.PriorityPolicyPinned {
+		request = `{"batch":1,"group":"relay"}`
+	}
+	m, err := w.nc.Request("$JS.API.CONSUMER.MSG.NEXT."+stream+"."+durable, []byte(request), 5*time.Second)
+	if err != nil || !strings.HasPrefix(m.Reply, "$JS.ACK.") {
+		w.t.Fatalf("not pulled: %+v, %v", m, err)
+	}
+	return m
 }
 
 // runsElsewhere has the record of the first message say that another process runs it.
