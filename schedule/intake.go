@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
@@ -82,6 +83,7 @@ func (l *Later) move(ctx context.Context, e entry) error {
 		h[name] = values
 	}
 	h[headerFrom] = []string{e.from()}
+	h[headerSecret] = []string{rand.Text()}
 	w := l.scheduled(id, subj, due, h, e.data)
 	stream, err := l.js.Stream(ctx, l.name)
 	if err != nil {
@@ -103,8 +105,12 @@ func (l *Later) move(ctx context.Context, e entry) error {
 		switch {
 		case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence && ctx.Err() == nil:
 			continue // it fired, or another one took its place
-		case errors.Is(err, nats.ErrMaxPayload):
+		case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && api.ErrorCode == codeHeaderTooLarge:
 			return fmt.Errorf("%w: with its headers it is larger than the server takes", errUnfit)
+		case errors.Is(err, nats.ErrBadHeaderMsg):
+			return fmt.Errorf("%w: a header has a name that cannot be sent", errUnfit)
+		case errors.As(err, &api) && (api.ErrorCode == codeScheduleInvalid || api.ErrorCode == codeScheduleTarget):
+			return fmt.Errorf("%w: the server refuses its time or its subject: %w", errUnfit, err)
 		case err != nil || stored.Duplicate:
 			return err
 		}

@@ -138,6 +138,9 @@ type Delayed struct {
 const (
 	headerAt   = "Relay-Publish-At" // in the intake: when it is due, in RFC 3339
 	headerFrom = "Relay-Later-From" // while it waits: the sequence and the time in the intake
+	// headerSecret is for the id with which the message is published: whoever could guess that one would publish something else with it, and the
+	// stream would take the message for a duplicate.
+	headerSecret = "Relay-Later-Secret"
 )
 
 // overhead is how much longer the headers of a message become that waits, beside its subject.
@@ -182,6 +185,9 @@ const (
 	codeInsufficientResources jetstream.ErrorCode = 10023
 	codeStorageExceeded       jetstream.ErrorCode = 10047
 	codeStoreFailed           jetstream.ErrorCode = 10077 // max bytes or messages, with DiscardNew
+	codeHeaderTooLarge        jetstream.ErrorCode = 10097
+	codeScheduleInvalid       jetstream.ErrorCode = 10189
+	codeScheduleTarget        jetstream.ErrorCode = 10190
 )
 
 // waiting reads what waits in a stream under a subject, in the order in which it was stored, until each returns false.
@@ -360,8 +366,10 @@ func (l *Later) scheduled(id, subj string, due time.Time, h nats.Header, data []
 			w.Header[name] = values
 		}
 	}
-	if from := h.Get(headerFrom); from != "" {
-		w.Header.Set(headerFrom, from)
+	for _, name := range []string{headerFrom, headerSecret} {
+		if value := h.Get(name); value != "" {
+			w.Header.Set(name, value)
+		}
 	}
 	// jetstream.WithScheduleAt truncates to seconds and fires early; the server takes nanoseconds.
 	w.Header.Set("Nats-Schedule", "@at "+due.UTC().Format(time.RFC3339Nano))

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -308,11 +309,14 @@ func (r *Runner) due(ctx context.Context, records *Records, s Schedule, rec Reco
 		rec.Last = &Run{Run: run, At: r.now().UTC(), Result: Missed, Instance: r.cfg.Instance}
 		missed++
 	} else {
-		rec.Claim = &Claim{Run: run, Instance: r.cfg.Instance}
+		if rec.Claim == nil {
+			rec.Claim = &Claim{Secret: rand.Text()}
+		}
+		rec.Claim.Run, rec.Claim.Instance = run, r.cfg.Instance
 		if _, err = records.put(ctx, s.Name, rec, revision); err != nil {
 			return r.now(), err
 		}
-		if rec.Last, err = r.publish(ctx, s, run, fmt.Sprintf("%s.%s@%s", r.cfg.Service, s.Name, run.UTC().Format(time.RFC3339))); err != nil {
+		if rec.Last, err = r.publish(ctx, s, run, secretID(fmt.Sprintf("%s.%s@%s", r.cfg.Service, s.Name, run.UTC().Format(time.RFC3339)), rec.Claim.Secret)); err != nil {
 			return r.now(), err
 		}
 	}
@@ -335,7 +339,14 @@ func (r *Runner) due(ctx context.Context, records *Records, s Schedule, rec Reco
 // asked publishes the run that an operator asked for.
 func (r *Runner) asked(ctx context.Context, records *Records, s Schedule, rec Record, revision uint64) error {
 	at := rec.Asked.At
-	done, err := r.publish(ctx, s, at, fmt.Sprintf("%s.%s@%s-asked", r.cfg.Service, s.Name, at.UTC().Format(time.RFC3339Nano)))
+	if rec.Asked.Secret == "" {
+		rec.Asked.Secret = rand.Text()
+		var err error
+		if revision, err = records.put(ctx, s.Name, rec, revision); err != nil {
+			return err
+		}
+	}
+	done, err := r.publish(ctx, s, at, secretID(fmt.Sprintf("%s.%s@%s-asked", r.cfg.Service, s.Name, at.UTC().Format(time.RFC3339Nano)), rec.Asked.Secret))
 	if err != nil {
 		return err
 	}
@@ -364,6 +375,15 @@ func (s Schedule) latest(first, now time.Time) (run, after time.Time, missed int
 	}
 }
 
+// secretID is an id that nobody guesses: whoever did would publish something else with it, and the stream would take the message for a duplicate. The
+// records of earlier versions have no secret.
+func secretID(id, secret string) string {
+	if secret == "" {
+		return id
+	}
+	return id + "." + secret
+}
+
 func (r *Runner) publish(ctx context.Context, s Schedule, run time.Time, id string) (*Run, error) {
 	m := &nats.Msg{Subject: s.Subject, Header: nats.Header{}, Data: []byte(s.Body)}
 	for name, value := range s.Headers {
@@ -387,7 +407,8 @@ func result(ack *jetstream.PubAck) string {
 
 // hand publishes a message on its real subject, and counts it.
 func (r *Runner) hand(ctx context.Context, m *nats.Msg, id, name string) (*jetstream.PubAck, error) {
-	ack, err := r.js.PublishMsg(ctx, m, jetstream.WithMsgID(id))
+	// It is tried again anyway: without a stream, the client's own tries would hold up the others for half a second each.
+	ack, err := r.js.PublishMsg(ctx, m, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
 		err = fmt.Errorf("no stream holds subject %s: make one, or change the subject", m.Subject)
 	}
@@ -456,6 +477,7 @@ func (r *Runner) pull(ctx context.Context, l *Later) error {
 	c, err := bounded(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 		return r.js.CreateOrUpdateConsumer(ctx, l.name, jetstream.ConsumerConfig{
 			Durable: "relay", FilterSubject: l.service + ".later.due.>", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
+			MaxAckPending: -1, // those that no stream takes must not stand before the others
 		})
 	})
 	if err != nil {
@@ -499,7 +521,9 @@ func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg) {
 			out.Header[name] = values
 		}
 	}
-	_, err = bounded(ctx, func(ctx context.Context) (*jetstream.PubAck, error) { return r.hand(ctx, out, id, DelayedName) })
+	_, err = bounded(ctx, func(ctx context.Context) (*jetstream.PubAck, error) {
+		return r.hand(ctx, out, secretID(id, m.Headers().Get(headerSecret)), DelayedName)
+	})
 	if err != nil {
 		err = fmt.Errorf("on subject %s, with id %s: %w", subj, id, err)
 	}

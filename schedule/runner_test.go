@@ -274,7 +274,7 @@ func TestLater_isPublishedOnceWhenDue(t *testing.T) {
 	if took := time.Since(began); took < 300*time.Millisecond {
 		t.Errorf("published after %v", took)
 	}
-	delay("first", "again", 0) // its stream knows the id
+	delay("first", "again", 0) // another message
 	eventually(t, "nothing waits", func() bool {
 		list, _, err := l.List(t.Context(), 1)
 		return err == nil && len(list) == 0
@@ -283,12 +283,35 @@ func TestLater_isPublishedOnceWhenDue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(m.Data) != "new" || len(m.Header.Values("Kind")) != 2 || m.Header.Get("Nats-Msg-Id") != "first" || m.Header.Get("Nats-Scheduler") != "" {
+	if string(m.Data) != "new" || len(m.Header.Values("Kind")) != 2 || !strings.HasPrefix(m.Header.Get("Nats-Msg-Id"), "first.") || m.Header.Get("Nats-Scheduler") != "" {
 		t.Errorf("%s %v", m.Data, m.Header)
 	}
-	if n := count(t, stream); n != 1 {
-		t.Errorf("%d messages, want 1", n)
+	eventually(t, "the other one is published", func() bool { return count(t, stream) == 2 })
+}
+
+// More delayed messages that no stream takes than a consumer has pending by default stood before those of all others.
+func TestLater_regressionMessagesThatNoStreamTakes(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	stream := jobs(t, js)
+	if _, err := openLater(t.Context(), js, "relay", 1, Limits{}, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
 	}
+	start(t, runner(js, "i", nil))
+	now := "@at " + time.Now().UTC().Format(time.RFC3339Nano)
+	delay := func(id, subj string) {
+		t.Helper()
+		m := &nats.Msg{Subject: "relay.later.wait." + id + "." + subj, Header: nats.Header{"Nats-Schedule": {now}, "Nats-Schedule-Target": {"relay.later.due." + id + "." + subj}}}
+		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 1100 {
+		delay(fmt.Sprint(i), "nowhere.x")
+	}
+	time.Sleep(3 * time.Second) // they are in hand
+	delay("good", "jobs.good")
+	eventually(t, "the message of another", func() bool { return count(t, stream) == 1 })
 }
 
 // A publisher may name any target for its schedule, and any header.
