@@ -68,7 +68,7 @@ func (l *Later) move(ctx context.Context, e entry) error {
 	if err := ValidateID(id); err != nil {
 		return fmt.Errorf("%w: id: %w", errUnfit, err)
 	}
-	if err := ValidateSubject(l.service, subj); err != nil {
+	if err := ValidateSubject(l.service, subj, l.own...); err != nil {
 		return fmt.Errorf("%w: subject: %w", errUnfit, err)
 	}
 	due, err := time.Parse(time.RFC3339Nano, e.header.Get(headerAt))

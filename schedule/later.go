@@ -29,6 +29,7 @@ type Later struct {
 	name    string
 	intake  string
 	limits  Limits
+	own     []string // see ValidateSubject
 }
 
 // Limits bound what waits. Zero of any means the default.
@@ -388,5 +389,5 @@ func (l *Later) realSubject(h nats.Header) (id, subj string, err error) {
 	if err := ValidateID(id); err != nil {
 		return "", "", err
 	}
-	return id, subj, ValidateSubject(l.service, subj)
+	return id, subj, ValidateSubject(l.service, subj, l.own...)
 }

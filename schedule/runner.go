@@ -54,7 +54,9 @@ type Config struct {
 	Replicas  int    // of the stream and the bucket
 	Schedules []Schedule
 	Later     Limits // of delayed messages
-	Logger    *slog.Logger
+	// Own are patterns of where nothing is published, beside what begins with the name of the service or belongs to the server.
+	Own    []string
+	Logger *slog.Logger
 }
 
 // Runner publishes what is due: the runs of its schedules, and delayed messages of the service.
@@ -428,6 +430,7 @@ func (r *Runner) delayed(ctx context.Context) {
 			return openLater(ctx, r.js, r.cfg.Service, r.cfg.Replicas, r.cfg.Later, r.cfg.Logger)
 		})
 		if err == nil {
+			later.own = r.cfg.Own
 			err = r.serve(ctx, later)
 		}
 		r.note(ctx, laterTrouble, err)

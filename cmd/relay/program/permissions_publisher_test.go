@@ -119,3 +119,26 @@ func TestPermissions_regressionIDsThatPublishersGuess(t *testing.T) {
 	}
 	eventually(t, "the message of another", has("reminder"))
 }
+
+// A route that permits any subject had results and questions sent to relay's own inboxes.
+func TestPermissions_regressionResultsInRelaysInboxes(t *testing.T) {
+	t.Parallel()
+	d := newDenying(t, strings.ReplaceAll(permittedRoutes, "reply: [_INBOX.>], interest: [_INBOX.>]", "reply: [_INBOX.>, _INBOX_relay.>], interest: [_INBOX.>, _INBOX_relay.>]"))
+	d.run().ready()
+	heard := make(chan string, 100)
+	if _, err := d.nc.Subscribe("_INBOX_relay.*.evil.>", func(m *nats.Msg) { heard <- m.Subject }); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for i, of := range []string{"run", "operator", "viewer"} {
+		to := "_INBOX_relay." + of + ".evil.x"
+		d.publish("orders.call.x", []byte("{}"), nats.Header{"Relay-Reply-To": {to}, "Relay-Interest": {to}})
+		eventually(t, "handled", func() bool { return d.hook.count() == i+1 })
+	}
+	settled(t, d.js, "ORDERS", "call")
+	if len(heard) > 0 {
+		t.Errorf("heard on %s", <-heard)
+	}
+}
