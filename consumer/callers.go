@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -64,6 +66,15 @@ type callers struct {
 	asking  asking
 	silent  atomic.Int32 // slots with a question that is not answered at once
 	refused seldom
+}
+
+// ownInboxes begin the inboxes of instances, operators and viewers, when they are apart from those of callers.
+func ownInboxes(prefix string) []string {
+	root, apart := strings.CutSuffix(prefix, subject.InstanceInbox)
+	if !apart {
+		return nil
+	}
+	return []string{prefix, root + ".operator", root + ".viewer"}
 }
 
 func (r Route) callerPolicy(own ...string) caller.Policy {

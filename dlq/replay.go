@@ -213,7 +213,11 @@ func (s *Store) toSubject(e Entry, to string) (*nats.Msg, error) {
 	if err := subject.ValidateLiteral(to); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	for _, own := range slices.Concat(s.stream.CachedInfo().Config.Subjects, []string{s.service + ".due.>", s.service + ".park.>"}) {
+	owned := slices.Concat(s.stream.CachedInfo().Config.Subjects, subject.Reserved(s.service))
+	if inboxes, ok := subject.Inboxes(s.js.Conn().Opts.InboxPrefix); ok {
+		owned = append(owned, inboxes)
+	}
+	for _, own := range owned {
 		if subject.Matches(own, to) {
 			return nil, fmt.Errorf("%w: %q lies in relay's own %s", ErrRefused, to, own)
 		}

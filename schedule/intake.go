@@ -67,7 +67,7 @@ func (l *Later) move(ctx context.Context, e entry) error {
 	if err := ValidateID(id); err != nil {
 		return fmt.Errorf("%w: id: %w", errUnfit, err)
 	}
-	if err := ValidateSubject(l.service, subj); err != nil {
+	if err := ValidateSubject(l.service, subj, l.own...); err != nil {
 		return fmt.Errorf("%w: subject: %w", errUnfit, err)
 	}
 	due, err := time.Parse(time.RFC3339Nano, e.header.Get(headerAt))
@@ -103,8 +103,12 @@ func (l *Later) move(ctx context.Context, e entry) error {
 		switch {
 		case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence && ctx.Err() == nil:
 			continue // it fired, or another one took its place
-		case errors.Is(err, nats.ErrMaxPayload):
+		case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && api.ErrorCode == codeHeaderTooLarge:
 			return fmt.Errorf("%w: with its headers it is larger than the server takes", errUnfit)
+		case errors.Is(err, nats.ErrBadHeaderMsg):
+			return fmt.Errorf("%w: a header has a name that cannot be sent", errUnfit)
+		case errors.As(err, &api) && (api.ErrorCode == codeScheduleInvalid || api.ErrorCode == codeScheduleTarget):
+			return fmt.Errorf("%w: the server refuses its time or its subject: %w", errUnfit, err)
 		case err != nil || stored.Duplicate:
 			return err
 		}

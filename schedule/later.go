@@ -29,6 +29,7 @@ type Later struct {
 	name    string
 	intake  string
 	limits  Limits
+	own     []string // see ValidateSubject
 }
 
 // Limits bound what waits. Zero of any means the default.
@@ -182,6 +183,9 @@ const (
 	codeInsufficientResources jetstream.ErrorCode = 10023
 	codeStorageExceeded       jetstream.ErrorCode = 10047
 	codeStoreFailed           jetstream.ErrorCode = 10077 // max bytes or messages, with DiscardNew
+	codeHeaderTooLarge        jetstream.ErrorCode = 10097
+	codeScheduleInvalid       jetstream.ErrorCode = 10189
+	codeScheduleTarget        jetstream.ErrorCode = 10190
 )
 
 // waiting reads what waits in a stream under a subject, in the order in which it was stored, until each returns false.
@@ -380,5 +384,5 @@ func (l *Later) realSubject(h nats.Header) (id, subj string, err error) {
 	if err := ValidateID(id); err != nil {
 		return "", "", err
 	}
-	return id, subj, ValidateSubject(l.service, subj)
+	return id, subj, ValidateSubject(l.service, subj, l.own...)
 }

@@ -32,8 +32,7 @@ type Record struct {
 type Claim struct {
 	Run      time.Time `json:"run"`
 	Instance string    `json:"instance"`
-	// Nonce is part of the message's id, lest somebody else stores a message of that id first. Claims of earlier versions have none.
-	Nonce string `json:"nonce,omitempty"`
+	Secret   string    `json:"secret,omitempty"` // is in the id of the message
 }
 
 // Run is what became of a run.
@@ -51,6 +50,8 @@ type Order struct {
 	By  string    `json:"by"`
 	Why string    `json:"why,omitempty"`
 	At  time.Time `json:"at"`
+	// Secret of a run that was asked for, by the instance that publishes it.
+	Secret string `json:"secret,omitempty"`
 }
 
 // Records is the bucket of all schedules of a service.

@@ -54,7 +54,9 @@ type Config struct {
 	Replicas  int    // of the stream and the bucket
 	Schedules []Schedule
 	Later     Limits // of delayed messages
-	Logger    *slog.Logger
+	// Own are patterns of where nothing is published, beside what begins with the name of the service or belongs to the server.
+	Own    []string
+	Logger *slog.Logger
 }
 
 // Runner publishes what is due: the runs of its schedules, and delayed messages of the service.
@@ -301,24 +303,22 @@ func (r *Runner) due(ctx context.Context, records *Records, s Schedule, rec Reco
 	if err != nil {
 		return r.now(), err
 	}
-	nonce := rand.Text()
 	if rec.Claim != nil {
-		run, nonce = rec.Claim.Run, rec.Claim.Nonce // it may be stored already, and its id must be the same
+		run = rec.Claim.Run // it may be stored already, and its id must be the same
 	}
 	leftOut := s.CatchUp == CatchUpNone && r.now().Sub(run) > late && rec.Claim == nil
 	if leftOut {
 		rec.Last = &Run{Run: run, At: r.now().UTC(), Result: Missed, Instance: r.cfg.Instance}
 		missed++
 	} else {
-		rec.Claim = &Claim{Run: run, Instance: r.cfg.Instance, Nonce: nonce}
+		if rec.Claim == nil {
+			rec.Claim = &Claim{Secret: rand.Text()}
+		}
+		rec.Claim.Run, rec.Claim.Instance = run, r.cfg.Instance
 		if _, err = records.put(ctx, s.Name, rec, revision); err != nil {
 			return r.now(), err
 		}
-		id := fmt.Sprintf("%s.%s@%s", r.cfg.Service, s.Name, run.UTC().Format(time.RFC3339))
-		if nonce != "" {
-			id += "." + nonce
-		}
-		if rec.Last, err = r.publish(ctx, s, run, id); err != nil {
+		if rec.Last, err = r.publish(ctx, s, run, secretID(fmt.Sprintf("%s.%s@%s", r.cfg.Service, s.Name, run.UTC().Format(time.RFC3339)), rec.Claim.Secret)); err != nil {
 			return r.now(), err
 		}
 	}
@@ -341,7 +341,14 @@ func (r *Runner) due(ctx context.Context, records *Records, s Schedule, rec Reco
 // asked publishes the run that an operator asked for.
 func (r *Runner) asked(ctx context.Context, records *Records, s Schedule, rec Record, revision uint64) error {
 	at := rec.Asked.At
-	done, err := r.publish(ctx, s, at, fmt.Sprintf("%s.%s@%s-asked", r.cfg.Service, s.Name, at.UTC().Format(time.RFC3339Nano)))
+	if rec.Asked.Secret == "" {
+		rec.Asked.Secret = rand.Text()
+		var err error
+		if revision, err = records.put(ctx, s.Name, rec, revision); err != nil {
+			return err
+		}
+	}
+	done, err := r.publish(ctx, s, at, secretID(fmt.Sprintf("%s.%s@%s-asked", r.cfg.Service, s.Name, at.UTC().Format(time.RFC3339Nano)), rec.Asked.Secret))
 	if err != nil {
 		return err
 	}
@@ -370,6 +377,15 @@ func (s Schedule) latest(first, now time.Time) (run, after time.Time, missed int
 	}
 }
 
+// secretID is an id that nobody guesses: whoever did would publish something else with it, and the stream would take the message for a duplicate. The
+// records of earlier versions have no secret.
+func secretID(id, secret string) string {
+	if secret == "" {
+		return id
+	}
+	return id + "." + secret
+}
+
 func (r *Runner) publish(ctx context.Context, s Schedule, run time.Time, id string) (*Run, error) {
 	m := &nats.Msg{Subject: s.Subject, Header: nats.Header{}, Data: []byte(s.Body)}
 	for name, value := range s.Headers {
@@ -393,7 +409,8 @@ func result(ack *jetstream.PubAck) string {
 
 // hand publishes a message on its real subject, and counts it.
 func (r *Runner) hand(ctx context.Context, m *nats.Msg, id, name string) (*jetstream.PubAck, error) {
-	ack, err := r.js.PublishMsg(ctx, m, jetstream.WithMsgID(id))
+	// It is tried again anyway: without a stream, the client's own tries would hold up the others for half a second each.
+	ack, err := r.js.PublishMsg(ctx, m, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
 		err = fmt.Errorf("no stream holds subject %s: make one, or change the subject", m.Subject)
 	}
@@ -413,6 +430,7 @@ func (r *Runner) delayed(ctx context.Context) {
 			return openLater(ctx, r.js, r.cfg.Service, r.cfg.Replicas, r.cfg.Later, r.cfg.Logger)
 		})
 		if err == nil {
+			later.own = r.cfg.Own
 			err = r.serve(ctx, later)
 		}
 		r.note(ctx, laterTrouble, err)
@@ -462,6 +480,7 @@ func (r *Runner) pull(ctx context.Context, l *Later) error {
 	c, err := bounded(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 		return r.js.CreateOrUpdateConsumer(ctx, l.name, jetstream.ConsumerConfig{
 			Durable: "relay", FilterSubject: l.service + ".later.due.>", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
+			MaxAckPending: -1, // those that no stream takes must not stand before the others
 		})
 	})
 	if err != nil {
@@ -505,7 +524,9 @@ func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg) {
 			out.Header[name] = values
 		}
 	}
-	_, err = bounded(ctx, func(ctx context.Context) (*jetstream.PubAck, error) { return r.hand(ctx, out, id, DelayedName) })
+	_, err = bounded(ctx, func(ctx context.Context) (*jetstream.PubAck, error) {
+		return r.hand(ctx, out, id, DelayedName)
+	})
 	if err != nil {
 		err = fmt.Errorf("on subject %s, with id %s: %w", subj, id, err)
 	}

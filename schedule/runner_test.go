@@ -317,6 +317,31 @@ func TestLater_isPublishedOnceWhenDue(t *testing.T) {
 	}
 }
 
+// More delayed messages that no stream takes than a consumer has pending by default stood before those of all others.
+func TestLater_regressionMessagesThatNoStreamTakes(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	stream := jobs(t, js)
+	if _, err := openLater(t.Context(), js, "relay", 1, Limits{}, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	start(t, runner(js, "i", nil))
+	now := "@at " + time.Now().UTC().Format(time.RFC3339Nano)
+	delay := func(id, subj string) {
+		t.Helper()
+		m := &nats.Msg{Subject: "relay.later.wait." + id + "." + subj, Header: nats.Header{"Nats-Schedule": {now}, "Nats-Schedule-Target": {"relay.later.due." + id + "." + subj}}}
+		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 1100 {
+		delay(fmt.Sprint(i), "nowhere.x")
+	}
+	time.Sleep(3 * time.Second) // they are in hand
+	delay("good", "jobs.good")
+	eventually(t, "the message of another", func() bool { return count(t, stream) == 1 })
+}
+
 // A publisher may name any target for its schedule, and any header.
 func TestLater_goesWhereItWaitedForAndNowhereElse(t *testing.T) {
 	t.Parallel()

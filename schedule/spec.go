@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,11 +55,12 @@ func ValidateID(id string) error {
 }
 
 // ValidateSubject refuses subjects that nothing may be handed to: those of the server and of relay itself.
-func ValidateSubject(service, s string) error {
+// Those in own are relay's, too: dead letters with a prefix of their own, and inboxes.
+func ValidateSubject(service, s string, own ...string) error {
 	if err := subject.ValidateLiteral(s); err != nil {
 		return err
 	}
-	if subject.ServersOwn(s) || strings.HasPrefix(s, service+".") {
+	if subject.ServersOwn(s) || strings.HasPrefix(s, service+".") || slices.ContainsFunc(own, func(p string) bool { return subject.Matches(p, s) }) {
 		return fmt.Errorf("%q is a subject of the server's or of relay's own: name one that a stream of yours holds", s)
 	}
 	return nil
@@ -72,12 +74,12 @@ func ValidateHeader(name string) error {
 	return nil
 }
 
-// Validate calls fault for each key that is wrong.
-func (s Schedule) Validate(service string, fault func(key string, err error)) {
+// Validate calls fault for each key that is wrong. For own see [ValidateSubject].
+func (s Schedule) Validate(service string, fault func(key string, err error), own ...string) {
 	if err := ValidateID(s.Name); err != nil {
 		fault("name", err)
 	}
-	if err := ValidateSubject(service, s.Subject); err != nil {
+	if err := ValidateSubject(service, s.Subject, own...); err != nil {
 		fault("subject", err)
 	}
 	for name := range s.Headers {

@@ -39,19 +39,20 @@ func TestSchedule_validateNamesTheKey(t *testing.T) {
 	t.Parallel()
 	good := Schedule{Name: "nightly", Cron: "30 3 * * *", Subject: "jobs.nightly"}
 	for want, change := range map[string]func(*Schedule){
-		"":        func(*Schedule) {},
-		"name":    func(s *Schedule) { s.Name = "a.b" },
-		"cron":    func(s *Schedule) { s.Cron = "30 3 * *" },
-		"cron ":   func(s *Schedule) { s.Cron = "0 0 30 2 *" }, // never
-		"cron  ":  func(s *Schedule) { s.Every = time.Minute },
-		"every":   func(s *Schedule) { s.Cron, s.Every = "", 1500*time.Millisecond },
-		"tz":      func(s *Schedule) { s.TZ = "Mars/Olympus" },
-		"subject": func(s *Schedule) { s.Subject = "relay.due.x" },
-		"headers": func(s *Schedule) { s.Headers = map[string]string{"nats-rollup": "all"} },
+		"":         func(*Schedule) {},
+		"name":     func(s *Schedule) { s.Name = "a.b" },
+		"cron":     func(s *Schedule) { s.Cron = "30 3 * *" },
+		"cron ":    func(s *Schedule) { s.Cron = "0 0 30 2 *" }, // never
+		"cron  ":   func(s *Schedule) { s.Every = time.Minute },
+		"every":    func(s *Schedule) { s.Cron, s.Every = "", 1500*time.Millisecond },
+		"tz":       func(s *Schedule) { s.TZ = "Mars/Olympus" },
+		"subject":  func(s *Schedule) { s.Subject = "relay.due.x" },
+		"subject ": func(s *Schedule) { s.Subject = "broken.x" },
+		"headers":  func(s *Schedule) { s.Headers = map[string]string{"nats-rollup": "all"} },
 	} {
 		s, got := good, []string{}
 		change(&s)
-		s.Validate("relay", func(key string, err error) { got = append(got, key) })
+		s.Validate("relay", func(key string, err error) { got = append(got, key) }, "broken.>")
 		if want := strings.TrimSpace(want); want == "" && len(got) > 0 || want != "" && !slices.Contains(got, want) {
 			t.Errorf("faults %v, want %q", got, want)
 		}

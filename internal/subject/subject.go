@@ -162,6 +162,24 @@ func Inbox(s, own string) bool {
 	return own != "" && strings.HasPrefix(s, own+".")
 }
 
+// Inboxes is the pattern of all inboxes that begin as those of a connection do, of its service, instances and commands alike. own is the prefix of its
+// inboxes; without one there is none.
+func Inboxes(own string) (pattern string, ok bool) {
+	tokens := strings.Split(strings.TrimSuffix(own, InstanceInbox), ".")
+	if n := len(tokens); n > 2 && (tokens[n-2] == "operator" || tokens[n-2] == "viewer") {
+		tokens = tokens[:n-2]
+	}
+	return strings.Join(tokens, ".") + ".>", own != ""
+}
+
+// Reserved are patterns of the subjects of a service of relay. Dead letters with a prefix of their own, and inboxes, are not among them.
+func Reserved(service string) (patterns []string) {
+	for _, what := range []string{"ctl", "dlq", "due", "event", "later", "park"} {
+		patterns = append(patterns, service+"."+what+".>")
+	}
+	return patterns
+}
+
 // InstanceInbox ends the prefix of the inboxes of relay's instances; those of its commands have another end.
 const InstanceInbox = ".run"
 

@@ -315,6 +315,7 @@ func (s *service) newRelay(ctx context.Context) error {
 	s.later = schedule.New(js, schedule.Config{
 		Service: s.cfg.Service, Instance: r.Instance(), Replicas: s.cfg.NATS.Replicas, Schedules: s.cfg.Schedules, Logger: s.log,
 		Later: schedule.Limits{MaxBytes: int64(s.cfg.Later.MaxBytes), MaxMsgs: int64(s.cfg.Later.MaxMsgs), MaxAge: s.cfg.Later.MaxAge},
+		Own:   s.cfg.OwnSubjects(),
 	})
 	s.mu.Unlock()
 	return nil

@@ -97,6 +97,7 @@ func (c *collector) reservedSubjects(cfg *Config) []reserved {
 		{s + ".due.>", "retries that are due"},
 		{s + ".park.>", "parked messages"},
 		{s + ".ctl.>", "questions to its instances"},
+		{s + ".later.>", "delayed messages"},
 	}
 	for i, r := range cfg.Routes {
 		p := r.DeadLetter.Prefix
@@ -123,7 +124,7 @@ func (c *Config) OwnSubjects() (patterns []string) {
 	for _, o := range new(collector).reservedSubjects(c) {
 		patterns = append(patterns, o.pattern)
 	}
-	return patterns
+	return append(patterns, c.Inboxes())
 }
 
 // keepOut refuses sources that relay publishes to: its dead letters would come back as messages.

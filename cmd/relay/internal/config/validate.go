@@ -111,7 +111,7 @@ func (c *collector) schedules(cfg *Config) {
 			c.fault(key+".name", "%q is the name of schedules[%d], too: each has its own", s.Name, before)
 		}
 		names[s.Name] = i
-		s.Validate(cfg.Service, func(field string, err error) { c.fault(key+"."+field, "%v", err) })
+		s.Validate(cfg.Service, func(field string, err error) { c.fault(key+"."+field, "%v", err) }, cfg.OwnSubjects()...)
 		c.oneOf(key+".catch_up", "schedules.catch_up", s.CatchUp)
 	}
 }
