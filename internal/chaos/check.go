@@ -64,6 +64,14 @@ func (w *World) fault(what string, at time.Time, inFlight int) *Fault {
 // Cut notes a fault that the row injected itself.
 func (w *World) Cut(what string) *Fault { return w.fault(what, time.Now(), w.InFlight()) }
 
+// More adds what is in flight now to a fault that lasts.
+func (w *World) More(f *Fault) {
+	n := w.InFlight()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f.InFlight += n
+}
+
 // durables of the run: the route's own, and its due consumer on the retry stream.
 func (w *World) durableInfo(ctx context.Context, stream, durable string) (*jetstream.ConsumerInfo, error) {
 	c, err := w.js.Consumer(ctx, stream, durable)

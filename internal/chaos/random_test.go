@@ -68,9 +68,13 @@ var kinds = []struct {
 	{"stall link", 2, func(n *nemesis) {
 		p := n.proxies[n.w.Rand.IntN(len(n.proxies))]
 		up := n.w.Rand.IntN(3)
-		n.w.Cut(fmt.Sprintf("stall link (%d)", up))
+		f := n.w.Cut(fmt.Sprintf("stall link (%d)", up))
 		p.Stall(up != 1, up != 0)
-		n.quiet(100*ms, 4*time.Second)
+		// Deliveries may go on where acks do not: what is handled then comes again, too, once in an ack wait.
+		for end := time.Now().Add(n.w.Between(100*ms, 4*time.Second)); time.Now().Before(end); {
+			time.Sleep(min(time.Second, time.Until(end)))
+			n.w.More(f)
+		}
 		p.Resume()
 	}},
 	{"cut link", 3, func(n *nemesis) {
