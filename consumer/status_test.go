@@ -174,13 +174,13 @@ func TestAsk_regressionKeysThatBlindOperatorsComeInPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r, _ := w.start(Config{Logger: quiet}, countingRoute(newLedger()))
-	const n = 3600
+	const n = 800 // 4 MB; 3,600 take longer than one waits for an answer, under the race detector beside others
 	for i := range n {
 		r.all()[0].group.SuspendKey(strings.Repeat("\x01", 1000)+fmt.Sprint(i), strings.Repeat("\x02", 5000))
 	}
 	for keys, want := range map[int]int{-1: 0, 0: 100, 50: 50, maxKeys: n} {
 		a, err := Ask(t.Context(), w.nc, "relay", StatusRequest{Keys: keys})
-		for try := 0; try < 5 && err != nil; try++ { // 22 MB take longer than one waits for an answer, under the race detector beside others
+		for try := 0; try < 5 && err != nil; try++ { // a busy machine
 			a, err = Ask(t.Context(), w.nc, "relay", StatusRequest{Keys: keys})
 		}
 		if err != nil || len(a.Bad) > 0 || len(a.Instances) != 1 {

@@ -285,6 +285,10 @@ func (w *world) pull(stream, durable string) *nats.Msg {
 	request := `{"batch":1}`
 	if w.info(stream, durable).Config.PriorityPolicy == jetstream.PriorityPolicyPinned {
 		request = `{"batch":1,"group":"relay"}`
+		// Whoever had it alone before may still be taken for the one who does.
+		if _, err := w.nc.Request("$JS.API.CONSUMER.UNPIN."+stream+"."+durable, []byte(`{"group":"relay"}`), 5*time.Second); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 	m, err := w.nc.Request("$JS.API.CONSUMER.MSG.NEXT."+stream+"."+durable, []byte(request), 5*time.Second)
 	if err != nil || !strings.HasPrefix(m.Reply, "$JS.ACK.") {
