@@ -200,7 +200,9 @@ func TestPast_randomStorms(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			res := c.run(t, 60*time.Second)
 			bound := 7*time.Second + time.Duration(float64(c.bad*max(1, c.per))/100*float64(time.Second))
-			if res.first > bound || res.first < 0 || res.after(0.95) > patienceFactor*3*time.Second {
+			// Nobody can know what hangs for the first time: each key has a slot for its timeout once.
+			unknown := time.Duration(c.bad*c.hangs/100) * c.timeout / time.Duration(c.slots)
+			if res.first > bound || res.first < 0 || res.after(0.95) > unknown+patienceFactor*3*time.Second {
 				t.Errorf("the first after %v, 95 %% of the others within %v, the slowest %v", res.first, res.after(0.95), res.after(1))
 			}
 		})

@@ -524,9 +524,7 @@ func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg) {
 			out.Header[name] = values
 		}
 	}
-	_, err = bounded(ctx, func(ctx context.Context) (*jetstream.PubAck, error) {
-		return r.hand(ctx, out, id, DelayedName)
-	})
+	_, err = bounded(ctx, func(ctx context.Context) (*jetstream.PubAck, error) { return r.hand(ctx, out, id, DelayedName) })
 	if err != nil {
 		err = fmt.Errorf("on subject %s, with id %s: %w", subj, id, err)
 	}
