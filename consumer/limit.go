@@ -250,12 +250,12 @@ func (r *Relay) setLimit(name string, l Limit) *limit.Limit {
 	if !l.divided() {
 		in = r.book.Set(name, l.bounds())
 		in.Fence(nil)
-		in.Allot(l.bounds(), "", "")
+		in.Own(l.bounds())
 	} else if in == nil {
 		in = r.book.Set(name, l.bounds())
 		in.Close(noPart)
 	} else if !r.limits[name].divided() {
-		in.Allot(l.bounds(), noPart, "")
+		in.Close(noPart)
 	}
 	return in
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -38,6 +39,7 @@ type sharedLimit struct {
 	l            Limit        // without bounds while it is not used here
 	places, rate int          // parts
 	others       map[string]int
+	applied      limit.Part
 }
 
 // parts of the rate, and how many starts a second each is.
@@ -119,7 +121,7 @@ func (s *sharedLimit) use(in *limit.Limit, l Limit) {
 	s.mu.Lock()
 	s.in, s.l = in, l
 	s.mu.Unlock()
-	s.apply()
+	s.apply(true)
 }
 
 // poke says that the demand has changed. It must not block.
@@ -163,7 +165,7 @@ func (s *sharedLimit) run(ctx context.Context, name string, l Limit, running *sy
 		s.hasPlaces = true
 		running.Go(func() {
 			s.fleet.Share(ctx, fleet.Parts{
-				Name: name, Total: func() int { return s.now().Concurrency }, Changed: s.ofPlaces, Demand: s.demand,
+				Name: name, Total: func() int { return s.now().Concurrency }, Changed: s.ofPlaces, Demand: s.wantsPlaces, Used: s.used,
 				Allow: func(n int, others map[string]int) { s.allow(&s.places, n, others) },
 			})
 		})
@@ -172,9 +174,9 @@ func (s *sharedLimit) run(ctx context.Context, name string, l Limit, running *sy
 		s.hasRate = true
 		running.Go(func() {
 			s.fleet.Share(ctx, fleet.Parts{
-				Name: name + ".rate", Total: func() int { n, _ := s.now().parts(); return n }, Changed: s.ofRate,
-				Demand: func() fleet.Demand { return fleet.Demand{Hungry: s.demand().Hungry} },
-				Allow:  func(n int, others map[string]int) { s.allow(&s.rate, n, others) },
+				Name: name + ".rate", Total: func() int { n, _ := s.now().parts(); return n }, Changed: s.ofRate, Demand: s.wantsRate,
+				Used:  func() int { return 0 },
+				Allow: func(n int, others map[string]int) { s.allow(&s.rate, n, others) },
 			})
 		})
 	}
@@ -186,15 +188,47 @@ func (s *sharedLimit) now() Limit {
 	return s.l
 }
 
-func (s *sharedLimit) demand() fleet.Demand {
+// demand is what is wanted of the limit here. It may stop counting those who wait at most.
+func (s *sharedLimit) demand(most func(Limit) int) (d limit.Demand, l Limit) {
 	s.mu.Lock()
-	in, resting := s.in, s.l == Limit{}
+	in, l := s.in, s.l
 	s.mu.Unlock()
-	if in == nil {
+	if in != nil {
+		d = in.Demand(most(l))
+	}
+	if l == (Limit{}) {
+		d.Waiting, d.Since = 0, time.Time{} // of a limit that rests
+	}
+	return d, l
+}
+
+func (s *sharedLimit) used() int {
+	d, _ := s.demand(func(Limit) int { return 0 })
+	return d.Used
+}
+
+func (s *sharedLimit) wantsPlaces() fleet.Demand {
+	d, _ := s.demand(func(l Limit) int { return l.Concurrency })
+	return fleet.Demand{Want: d.Used + d.Waiting, Since: d.Since}
+}
+
+// rateSoon is how soon the messages that wait are to start when an instance asks for parts of a rate: it wants as many as let so many start
+// in that time, and no more, since others have use for them, too.
+const rateSoon = 50 * time.Millisecond
+
+func (s *sharedLimit) wantsRate() fleet.Demand {
+	soon := func(l Limit) float64 { // messages that a part lets start in that time
+		_, each := l.parts()
+		return each * rateSoon.Seconds()
+	}
+	d, l := s.demand(func(l Limit) int {
+		n, _ := l.parts()
+		return 1 + int(float64(n)*soon(l))
+	})
+	if d.Waiting == 0 {
 		return fleet.Demand{}
 	}
-	used, hungry := in.Demand()
-	return fleet.Demand{Used: used, Hungry: hungry && !resting}
+	return fleet.Demand{Want: int(math.Ceil(float64(d.Waiting) / soon(l))), Since: d.Since}
 }
 
 // allow notes that this instance has so many parts, and what the others have.
@@ -205,41 +239,43 @@ func (s *sharedLimit) allow(part *int, n int, others map[string]int) {
 		s.others = others
 	}
 	s.mu.Unlock()
-	s.apply()
+	s.apply(false)
 }
 
-// apply has the part that this instance has hold.
-func (s *sharedLimit) apply() {
+// apply has the part that this instance has hold, also if it is as before when that is asked for.
+func (s *sharedLimit) apply(anyway bool) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
 	s.mu.Lock()
 	in, resting := s.in, s.l == Limit{}
-	b, why, note := s.part()
+	p := s.part()
+	same := p == s.applied
+	s.applied = p
 	s.mu.Unlock()
-	if in != nil && !resting {
-		in.Allot(b, why, note)
+	if in != nil && !resting && (anyway || !same) {
+		in.Allot(p)
 	}
 }
 
 // part is what this instance has: its bounds, why that is nothing, and what the others have. The lock is held.
-func (s *sharedLimit) part() (b limit.Bounds, why, note string) {
+func (s *sharedLimit) part() (p limit.Part) {
 	n, each := s.l.parts()
-	b = limit.Bounds{Places: min(s.places, s.l.Concurrency), Rate: float64(s.rate) * each, Burst: max(1, s.l.Burst*s.rate/max(1, n))}
+	p.Bounds = limit.Bounds{Places: min(s.places, s.l.Concurrency), Rate: float64(s.rate) * each, Burst: max(1, s.l.Burst*s.rate/max(1, n))}
 	if n > 0 {
-		b.Rate = max(b.Rate, 1e-9) // what has no part gains no tokens
+		p.Bounds.Rate = max(p.Bounds.Rate, 1e-9) // what has no part gains no tokens
 	}
 	if s.l.Concurrency > 0 && s.places == 0 || n > 0 && s.rate == 0 {
-		why = "this instance has no part of it now"
+		p.Lacks = "this instance has no part of it now"
 	}
 	var who []string
 	for _, name := range slices.Sorted(maps.Keys(s.others)) {
 		who = append(who, fmt.Sprintf("%s %d", name, s.others[name]))
 	}
 	if len(who) > 0 {
-		note = "others have " + strings.Join(who, ", ")
+		p.Note = "others have " + strings.Join(who, ", ")
 		if s.l.Concurrency == 0 {
-			note += fmt.Sprintf(" of %d parts", n)
+			p.Note += fmt.Sprintf(" of %d parts", n)
 		}
 	}
-	return b, why, note
+	return p
 }

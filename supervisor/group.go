@@ -135,7 +135,7 @@ func New(opts Options) *Group {
 	t.keys = make(map[string]*key)
 	t.stash.most = usage{opts.StashMessages, opts.StashBytes}
 	t.slots = newSlots(opts.Concurrency, opts.Timeout)
-	t.limits = newLimited(opts.Limits, g.offer)
+	t.limits = newLimited(opts.Limits, g)
 	t.nursery = newNursery(opts, t.now)
 	t.route.state = new(routeFlowing)
 	t.route.evidence = newEvidence(opts.Config)

@@ -35,11 +35,11 @@ type parked struct {
 	since time.Time
 }
 
-func newLimited(opts *Limits, offer func(*limit.Bucket) bool) *limited {
+func newLimited(opts *Limits, g *Group) *limited {
 	if opts == nil {
 		return nil
 	}
-	l := &limited{Limits: *opts, member: &limit.Member{Name: opts.Name, Offer: offer}, waiting: make(map[*limit.Bucket]*parked)}
+	l := &limited{Limits: *opts, member: &limit.Member{Name: opts.Name, Offer: g.offer, Waiting: g.waitsFor}, waiting: make(map[*limit.Bucket]*parked)}
 	if opts.Also == nil {
 		l.common = opts.Book.Places(l.member, opts.Always...)
 	}
@@ -165,6 +165,26 @@ func (g *Group) offer(b *limit.Bucket) (more bool) {
 		go g.work(r)
 	}
 	return more
+}
+
+// waitsFor tells how many messages would start now if the bucket had room; it stops counting at most.
+func (g *Group) waitsFor(b *limit.Bucket, most int) (n int) {
+	t := g.lock()
+	defer t.unlock()
+	p := t.limits.waiting[b]
+	if p == nil || t.standsStill() {
+		return 0
+	}
+	most = min(most, t.open()-t.busy())
+	for _, k := range p.keys.waiting() {
+		if n >= most {
+			break
+		}
+		if t.keys[k.name] == k {
+			n += min(k.messages(), max(0, t.limit(k)-k.runs))
+		}
+	}
+	return min(n, max(0, most))
 }
 
 // endLimits is for a group that starts nothing any more.

@@ -45,6 +45,7 @@ type Fleet struct {
 	js      jetstream.JetStream
 	kv      jetstream.KeyValue
 	prefix  string // of the subjects of the bucket's keys
+	inbox   string // for words of the others
 	guard   time.Duration
 	now     func() time.Duration // time since some moment, which also goes on while the machine sleeps
 	renewal chan struct{}        // a value asks for a write at once
@@ -56,9 +57,9 @@ type Fleet struct {
 	changed chan struct{}
 	trouble error // why there is no session
 	since   time.Time
-	created time.Time      // of the bucket
-	anew    time.Time      // nothing is claimed before, and no part of a limit used
-	wants   map[string]int // of limits, for the others
+	created time.Time // of the bucket
+	anew    time.Time // nothing is claimed before, and no part of a limit used
+	wishes  wishes
 }
 
 // Stream is what the stream of the bucket has to be.
@@ -96,7 +97,7 @@ func Join(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, erro
 	return &Fleet{
 		cfg: cfg, js: js, kv: kv, prefix: prefix, guard: max(cfg.Lease/8, 250*time.Millisecond), now: sinceBoot,
 		renewal: make(chan struct{}, 1), rewatch: make(chan struct{}, 1), changed: make(chan struct{}), view: newView(), since: time.Now(), created: created,
-		wants: make(map[string]int),
+		wishes: newWishes(), inbox: js.Conn().NewInbox(),
 	}, nil
 }
 
@@ -137,6 +138,11 @@ func (f *Fleet) mend(ctx context.Context) {
 
 // Run keeps a session until ctx is done, gives it back then, and returns when both are done. When a session is lost, a new one is made.
 func (f *Fleet) Run(ctx context.Context) {
+	if words, err := f.js.Conn().Subscribe(f.inbox, f.hear); err != nil {
+		f.cfg.Logger.Warn("parts of limits move slowly: this instance hears what the others want only by their records", "error", err)
+	} else {
+		defer words.Unsubscribe() //nolint:errcheck // the connection is gone
+	}
 	watched := make(chan struct{})
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {

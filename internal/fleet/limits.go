@@ -1,27 +1,32 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 )
 
 // Demand is what an instance needs of a limit now.
 type Demand struct {
-	Used   int  // parts in use
-	Hungry bool // somebody waits for more
+	Want  int       // parts that would be in use if there were enough
+	Since time.Time // somebody has been waiting for more; zero: nobody is
 }
 
-// Parts is a limit that the instances of the fleet share. The parts of each instance are in one document, which an instance changes only for
-// itself and for sessions that are over, by compare-and-set: so all that live together never have more than there are. Instances spend
-// their parts without asking anybody, as long as their session is valid ([Fleet.Valid]).
+// Parts is a limit that the instances of the fleet share. The parts of each instance are in one document, by compare-and-set: an instance takes
+// what is free or was that of a session that is over, and gives away only its own. So all that live together never have more than there
+// are. Instances spend their parts without asking anybody, as long as their session is valid ([Fleet.Valid]).
 type Parts struct {
 	// Name of the document: letters, digits, -, _ and dots.
 	Name string
 	// Total is how many parts there are. It may change.
 	Total func() int
-	// Demand is asked often; it must not block.
+	// Demand and Used, which is the parts in use, are asked often; they must not block.
 	Demand func() Demand
+	Used   func() int
 	// Allow is told how many parts may be used from now on; it must not block. What is in use beyond that may end.
 	Allow func(n int, others map[string]int)
 	// Changed gets a value when the demand has changed.
@@ -29,13 +34,16 @@ type Parts struct {
 }
 
 const (
-	// shareEvery is the shortest time between two looks at a limit, and renewEvery between two writes of the session for it.
-	shareEvery = 5 * time.Millisecond
-	renewEvery = 20 * time.Millisecond
-	// turnEvery is how long a part that is left over stays where it is, while more want it.
-	turnEvery = 500 * time.Millisecond
-	// hungryFor is for how long an instance counts as hungry that was.
-	hungryFor = turnEvery
+	// shareEvery is the shortest time between two looks at a limit.
+	shareEvery = time.Millisecond
+	// turnEvery is how long an instance keeps a part that is left over while it has use for it and others want it, too.
+	turnEvery = 100 * time.Millisecond
+	// hungerMin is for how long somebody must have been waiting before an instance that has parts asks for more: most often one of its own is
+	// free before that.
+	hungerMin = 2 * time.Millisecond
+	// tellEvery is the shortest time between two words to the others of how much an instance wants, and tellAgain the time after which it
+	// says again that it wants more: words may be lost.
+	tellEvery, tellAgain = 5 * time.Millisecond, 100 * time.Millisecond
 )
 
 // allotments is the document of a limit.
@@ -48,38 +56,30 @@ type allotments struct {
 
 // Share keeps this instance's part of a limit until ctx is done. What it has then goes with its session.
 func (f *Fleet) Share(ctx context.Context, l Parts) {
-	defer f.want(l.Name, 0)
+	defer f.want(l.Name, 0, time.Time{})
 	tick := time.NewTicker(turnEvery)
 	defer tick.Stop()
 	var p portion
 	var own allotments // as this instance wrote it last
-	var hungry, renewed time.Time
-	told := false // to the others: that this instance is hungry
 	for ctx.Err() == nil {
 		changed := f.await()
-		total, demand := l.Total(), l.Demand()
-		now := time.Now()
-		if demand.Hungry {
-			hungry = now
-		}
-		want := demand.Used
-		if now.Sub(hungry) < hungryFor {
-			want = total
-		}
-		f.want(l.Name, want)
-		if starves := want == total; starves != told && now.Sub(renewed) >= renewEvery {
-			renewed, told = now, starves
-			f.Renew()
-		}
-		s, ok := f.look(&p, l.Name, total, &own, want)
-		if !ok {
+		s, again := f.look(&p, &own, l)
+		if s == nil {
 			p = portion{}
 			l.Allow(0, nil)
 		} else {
 			p.step()
 			l.Allow(p.bound, f.named(p.have, s.id))
-			p.used = l.Demand().Used // nothing that is above the bound has begun since
-			if have := p.step(); have != nil {
+			p.used = l.Used() // nothing that is above the bound has begun since
+			have := p.step()
+			next := p.have[s.id]
+			if have != nil {
+				next = have[s.id]
+			}
+			if wait := f.tell(&p, l.Name, next); wait > 0 && (again == 0 || wait < again) {
+				again = wait
+			}
+			if have != nil {
 				if next, ok := f.allot(ctx, s, l.Name, allotments{Format: 1, Have: have, revision: p.revision}); ok {
 					own = next
 					continue // what it means
@@ -87,57 +87,82 @@ func (f *Fleet) Share(ctx context.Context, l Parts) {
 				p.doubt(have[s.id])
 			}
 		}
-		pause := time.NewTimer(shareEvery)
-		select {
-		case <-ctx.Done():
-		case <-pause.C:
+		rest(ctx, shareEvery)
+		var later <-chan time.Time
+		if again > 0 {
+			later = time.After(again)
 		}
-		pause.Stop()
 		select {
 		case <-ctx.Done():
 		case <-changed:
 		case <-l.Changed:
+		case <-later:
 		case <-tick.C:
 		}
 	}
 }
 
-// want tells the others what this instance wants of a limit, with the next write of its session.
-func (f *Fleet) want(limit string, n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.wants[limit] = n; n == 0 {
-		delete(f.wants, limit)
+func rest(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
 	}
 }
 
-// look fills p with what the bucket has told, for the session of this instance; ok is false while it has none that is valid.
-func (f *Fleet) look(p *portion, limit string, total int, own *allotments, want int) (s *session, ok bool) {
+// look fills p with what the bucket and the others have told, for the session of this instance; s is nil while it has none that is valid. Again, if
+// it is not 0, is after what time to look even if nothing happens.
+func (f *Fleet) look(p *portion, own *allotments, l Parts) (s *session, again time.Duration) {
+	total, demand := l.Total(), l.Demand()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s = f.session; s == nil || !s.valid() || !f.view.whole || time.Now().Before(f.anew) {
-		return nil, false
+		return nil, 0
 	}
 	if p.id != s.id { // what it wrote before may have been in a bucket that is there no more
 		*p, *own = portion{id: s.id}, allotments{}
 	}
-	doc := f.view.limits[limit]
+	doc := f.view.limits[l.Name]
 	if own.revision > doc.revision {
 		doc = *own
 	}
 	now := time.Now()
-	p.total, p.have, p.revision, p.epoch = total, doc.Have, doc.revision, now.UnixMilli()/turnEvery.Milliseconds()
+	p.total, p.have, p.revision = total, doc.Have, doc.revision
+	mine := p.have[s.id]
+	if mine > p.had {
+		p.gained = now
+	}
+	p.had = mine
+
+	want, since := min(demand.Want, total), demand.Since
+	if waited := now.Sub(since); want > mine && mine > 0 && waited < hungerMin {
+		want, again = mine, hungerMin-waited
+	}
+	f.setWant(l.Name, want, since)
+	if since.Before(p.gained) {
+		since = p.gained // it has had its turn since
+	}
 	p.wants = map[string]int{s.id: want}
+	waiting := map[string]time.Time{s.id: since}
+	if demand.Since.IsZero() {
+		waiting[s.id] = now
+	} else if now.Sub(p.gained) < turnEvery {
+		waiting[s.id] = time.Time{}
+	}
 	for id, m := range f.view.sessions {
 		if id != s.id {
-			p.wants[id] = m.Wants[limit]
+			p.wants[id], waiting[id] = f.wish(m, l.Name)
 		}
 	}
+	p.line = slices.SortedFunc(maps.Keys(p.wants), func(a, b string) int {
+		return cmp.Or(waiting[a].Compare(waiting[b]), strings.Compare(a, b))
+	})
 	p.over = make(map[string]bool)
 	for id := range doc.Have {
 		p.over[id] = id != s.id && f.view.over(id, f.cfg.Lease, now)
 	}
-	return s, true
+	return s, again
 }
 
 // named is what the other instances have, by their names.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +33,12 @@ type record struct {
 	Version  string          `json:"version"`
 	Since    time.Time       `json:"since"`
 	State    json.RawMessage `json:"state,omitempty"`
-	Wants    map[string]int  `json:"wants,omitempty"`
+	// Wants are parts of limits, Waited for how many microseconds somebody has been waiting for more, and Told is the number of the last word to
+	// the inboxes of the others that they follow.
+	Wants  map[string]int   `json:"wants,omitempty"`
+	Waited map[string]int64 `json:"waited,omitempty"`
+	Told   uint64           `json:"told,omitempty"`
+	Inbox  string           `json:"inbox,omitempty"`
 }
 
 // keep makes a session and renews it until it is lost or ctx is done.
@@ -116,10 +120,12 @@ func (f *Fleet) write(ctx context.Context, s *session) error {
 	if f.cfg.State != nil {
 		state = f.cfg.State()
 	}
+	r := record{Format: 1, Instance: f.cfg.Instance, Version: f.cfg.Version, State: state, Inbox: f.inbox}
 	f.mu.Lock()
-	since, wants := f.since, maps.Clone(f.wants)
+	r.Since = f.since
+	f.wishes.recorded(&r, time.Now())
 	f.mu.Unlock()
-	data, err := json.Marshal(record{Format: 1, Instance: f.cfg.Instance, Version: f.cfg.Version, Since: since, State: state, Wants: wants})
+	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("the state of this instance: %w", err)
 	}

@@ -3,22 +3,20 @@ package fleet
 import (
 	"cmp"
 	"slices"
-	"strconv"
+	"time"
 )
 
 // fairShares divides so many parts among sessions by what each wants: nobody gets more than it wants, and what one leaves is for the
-// others alike. What is left over goes round with the epoch, so that one part among three is each one's in turn.
-func fairShares(total int, wants map[string]int, epoch int64) map[string]int {
+// others alike. What is left over goes to those that come first in line.
+func fairShares(total int, wants map[string]int, line []string) map[string]int {
 	shares := make(map[string]int, len(wants))
 	open := make([]string, 0, len(wants))
-	for id, want := range wants {
-		if want > 0 {
+	for _, id := range line {
+		if wants[id] > 0 {
 			open = append(open, id)
 		}
 	}
-	slices.SortFunc(open, func(a, b string) int {
-		return cmp.Or(cmp.Compare(wants[a], wants[b]), cmp.Compare(a, b))
-	})
+	slices.SortStableFunc(open, func(a, b string) int { return cmp.Compare(wants[a], wants[b]) })
 	for len(open) > 0 && wants[open[0]] <= total/len(open) { // the modest first
 		shares[open[0]] = wants[open[0]]
 		total -= wants[open[0]]
@@ -27,13 +25,14 @@ func fairShares(total int, wants map[string]int, epoch int64) map[string]int {
 	if len(open) == 0 {
 		return shares
 	}
-	turn := func(id string) uint64 { return weight(strconv.FormatInt(epoch, 10), id) }
-	slices.SortFunc(open, func(a, b string) int { return cmp.Or(cmp.Compare(turn(a), turn(b)), cmp.Compare(a, b)) })
 	each, rest := total/len(open), total%len(open)
-	for i, id := range open {
-		shares[id] = each
-		if i < rest && wants[id] > each {
+	for _, id := range line {
+		if !slices.Contains(open, id) {
+			continue
+		}
+		if shares[id] = each; rest > 0 { // all that are open want more than each
 			shares[id]++
+			rest--
 		}
 	}
 	return shares
@@ -45,13 +44,16 @@ type portion struct {
 	id    string // of the session
 	total int
 	wants map[string]int  // of the sessions that live, this one's as it is now
+	line  []string        // these sessions, those first that are to have what is left over
 	over  map[string]bool // sessions that have ended
-	epoch int64
 
 	have     map[string]int // as the document says, at its revision
 	revision uint64
 	used     int // parts in use here
 	bound    int // parts that may be used here at most: never more than the document says
+
+	had    int       // own parts at the last look
+	gained time.Time // when they were seen to become more
 
 	// A write of which nobody knows whether it counts may have left this instance with fewer parts. That many are certain until the document is
 	// seen to have changed since.
@@ -70,13 +72,14 @@ func (p *portion) doubt(next int) {
 }
 
 // step decides what this instance may use from now on, and whether the document is to be changed. The bound goes down before the
-// document does, and up only after.
+// document does, and up only after. What this instance has above its share goes to those that have less than theirs, in the same write:
+// so a part is in no hands for no longer than a write takes.
 func (p *portion) step() (write map[string]int) {
 	mine := p.have[p.id]
 	p.bound = min(p.bound, mine)
-	shares := fairShares(p.total, p.wants, p.epoch)
+	shares := fairShares(p.total, p.wants, p.line)
 	share := shares[p.id]
-	taken, hungry, gone := 0, false, false
+	taken, gone := 0, false
 	for id, n := range p.have {
 		switch {
 		case id == p.id:
@@ -86,21 +89,25 @@ func (p *portion) step() (write map[string]int) {
 			taken += n
 		}
 	}
+	free, short := p.total-taken-mine, 0
 	for id, n := range shares {
-		hungry = hungry || id != p.id && p.wants[id] > p.have[id] && n > p.have[id]
+		if id != p.id {
+			short += max(0, n-p.have[id])
+		}
 	}
 	next := mine
 	switch {
-	case mine > p.total:
-		p.bound = min(p.bound, p.total)
-		next = max(p.total, p.used)
-	case hungry && mine > share && taken+mine >= p.total:
-		p.bound = min(p.bound, share)
-		next = max(share, p.used) // the rest when it is not used any more
+	case free < 0: // the limit has become smaller
+		target := min(mine, share)
+		p.bound = min(p.bound, target)
+		next = max(target, min(mine, p.used)) // the rest when it is not used any more
+	case mine > share && short > free:
+		target := max(share, mine-(short-free))
+		p.bound = min(p.bound, target)
+		next = max(target, min(mine, p.used))
 	case p.wants[p.id] > mine:
-		// Others give back what is above their share, so that more than the own share is only what nobody wants.
-		next = min(p.wants[p.id], mine+max(0, p.total-taken-mine))
-		if hungry {
+		next = min(p.wants[p.id], mine+free)
+		if short > 0 {
 			next = max(mine, min(next, share))
 		}
 		p.bound = mine
@@ -123,5 +130,28 @@ func (p *portion) step() (write map[string]int) {
 	if next > 0 {
 		write[p.id] = next
 	}
+	if free >= 0 {
+		p.give(write, shares, mine-next)
+	}
 	return write
+}
+
+// give adds so many parts to those that have less than their share.
+func (p *portion) give(write, shares map[string]int, n int) {
+	for _, id := range p.line {
+		if gift := min(n, shares[id]-write[id]); gift > 0 && id != p.id {
+			write[id] += gift
+			n -= gift
+		}
+	}
+}
+
+// othersHungry tells whether another instance wants more than it has.
+func (p *portion) othersHungry() bool {
+	for id, n := range p.wants {
+		if id != p.id && n > p.have[id] {
+			return true
+		}
+	}
+	return false
 }

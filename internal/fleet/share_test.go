@@ -3,6 +3,8 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +20,8 @@ func TestFairShares(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		total := rapid.IntRange(0, 50).Draw(t, "total")
 		wants := rapid.MapOf(rapid.StringMatching("[a-h]"), rapid.IntRange(0, 60)).Draw(t, "wants")
-		shares := fairShares(total, wants, rapid.Int64Range(0, 9).Draw(t, "epoch"))
+		line := rapid.Permutation(slices.Sorted(maps.Keys(wants))).Draw(t, "line")
+		shares := fairShares(total, wants, line)
 		sum, wanted, least, most := 0, 0, 1<<30, 0
 		for id, want := range wants {
 			n := shares[id]
@@ -36,14 +39,23 @@ func TestFairShares(t *testing.T) {
 		if least < most-1 {
 			t.Fatalf("not fair: %v of %v", shares, wants)
 		}
+		for i, id := range line {
+			for _, later := range line[i+1:] {
+				if shares[id] < wants[id] && shares[id] < shares[later] {
+					t.Fatalf("%s comes before %s, and has less: %v of %v", id, later, shares, wants)
+				}
+			}
+		}
 	})
 }
 
-// Whatever order instances look, write, lose answers and die in, and however old what they see is: those that live never use more
-// than there is, and once all is calm every part is used.
+// Whatever order instances look, write, lose answers and die in, however old what they see is, and whatever the limit becomes meanwhile: those
+// that live never use more than there is or was, nothing starts above a smaller limit once all have looked, and once all is calm every part is
+// used.
 func TestPortion_neverMoreThanThereIs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		total := rapid.IntRange(1, 12).Draw(t, "total")
+		most := total
 		// The bucket: all documents that there were, the last one counts.
 		docs := []map[string]int{{}}
 		type instance struct {
@@ -62,11 +74,11 @@ func TestPortion_neverMoreThanThereIs(t *testing.T) {
 					sum += max(in.used, in.bound)
 				}
 			}
-			if sum > total {
-				t.Fatalf("%d may be used, there are %d", sum, total)
+			if sum > most {
+				t.Fatalf("%d may be used, there are %d at most", sum, most)
 			}
 		}
-		turn := func(in *instance, lost bool) {
+		turn := func(in *instance, first int, lost bool) {
 			in.total, in.have, in.revision = total, docs[in.sees], uint64(in.sees)
 			in.wants, in.over = map[string]int{}, map[string]bool{}
 			for _, o := range all {
@@ -76,6 +88,10 @@ func TestPortion_neverMoreThanThereIs(t *testing.T) {
 						in.wants[o.id] = total
 					}
 				}
+			}
+			in.line = slices.Sorted(maps.Keys(in.wants))
+			for range first % len(in.line) {
+				in.line = append(in.line[1:], in.line[0])
 			}
 			in.step()
 			check()
@@ -97,7 +113,7 @@ func TestPortion_neverMoreThanThereIs(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"look": func(t *rapid.T) {
 				if in := rapid.SampledFrom(all).Draw(t, "who"); in.alive {
-					turn(in, rapid.Bool().Draw(t, "lost"))
+					turn(in, rapid.IntRange(0, 4).Draw(t, "first in line"), rapid.Bool().Draw(t, "lost"))
 				}
 			},
 			"see": func(t *rapid.T) {
@@ -115,6 +131,10 @@ func TestPortion_neverMoreThanThereIs(t *testing.T) {
 				in := rapid.SampledFrom(all).Draw(t, "who")
 				in.used = max(0, in.used-1)
 			},
+			"change": func(t *rapid.T) {
+				total = rapid.IntRange(0, 12).Draw(t, "new total")
+				most = max(most, total)
+			},
 			"die": func(t *rapid.T) {
 				in := rapid.SampledFrom(all).Draw(t, "who")
 				if in.id != "0" {
@@ -124,18 +144,34 @@ func TestPortion_neverMoreThanThereIs(t *testing.T) {
 			"": func(*rapid.T) { check() },
 		})
 		for _, in := range all {
-			in.hungry, in.used = in.alive, 0
+			in.hungry = in.alive
+			in.sees = len(docs) - 1
+		}
+		sum := 0
+		for _, in := range all {
+			if in.alive {
+				turn(in, 0, false)
+				in.sees = len(docs) - 1
+			}
+		}
+		for _, in := range all {
+			if in.alive {
+				sum += in.bound
+			}
+		}
+		if sum > total {
+			t.Fatalf("all have looked: %d may be used, %d are allowed", sum, total)
 		}
 		for range 20 {
 			for _, in := range all {
+				in.used = 0
 				if in.alive {
 					in.sees = len(docs) - 1
-					turn(in, false)
-					in.used = 0
+					turn(in, 0, false)
 				}
 			}
 		}
-		sum := 0
+		sum = 0
 		for _, in := range all {
 			if in.alive {
 				sum += in.bound
@@ -162,7 +198,13 @@ func (i *instance) consume(t *testing.T, ctx context.Context, total int, told fu
 		defer close(done)
 		i.Share(ctx, Parts{
 			Name: "gateway", Total: func() int { return total }, Changed: c.changed,
-			Demand: func() Demand { return Demand{Hungry: c.hungry.Load()} },
+			Used: func() int { return 0 },
+			Demand: func() Demand {
+				if !c.hungry.Load() {
+					return Demand{}
+				}
+				return Demand{Want: total, Since: time.Unix(1, 0)}
+			},
 			Allow: func(n int, _ map[string]int) {
 				told(func() { c.bound.Store(int64(n)) })
 			},

@@ -25,6 +25,10 @@ type Member struct {
 	Gone time.Time `json:"gone,omitzero"`
 
 	revision uint64
+	seen     time.Time // when this record came
+	waited   map[string]int64
+	told     uint64
+	inbox    string
 }
 
 // owner is a claim as it is stored.
@@ -142,7 +146,10 @@ func (v *view) apply(entry jetstream.KeyValueEntry) {
 		}
 		var r record
 		_ = json.Unmarshal(entry.Value(), &r) // one that cannot be read lives all the same
-		v.sessions[id] = Member{Session: id, Instance: r.Instance, Version: r.Version, Since: r.Since, State: r.State, Wants: r.Wants, revision: entry.Revision()}
+		v.sessions[id] = Member{
+			Session: id, Instance: r.Instance, Version: r.Version, Since: r.Since, State: r.State, Wants: r.Wants,
+			revision: entry.Revision(), seen: time.Now(), waited: r.Waited, told: r.Told, inbox: r.Inbox,
+		}
 	}
 	if resource, ok := strings.CutPrefix(entry.Key(), claimPrefix); ok {
 		o := owner{revision: entry.Revision()}

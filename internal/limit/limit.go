@@ -33,10 +33,11 @@ type Limit struct {
 	buckets map[string]*Bucket
 	swept   int // buckets that were left by the last sweep
 	slow    *slow
-	stood   time.Time   // when a member was last refused
 	valid   func() bool // whether what it allows may be used; nil: always
 	note    string      // for status
 	closed  string      // why there is no room at all; empty: there may be
+	shared  bool        // others, elsewhere, have parts of it
+	lacks   string      // why there is no room until a part comes; empty: there is a part
 	changed func()      // told, with the lock held, that something changed; may be nil
 }
 
@@ -80,6 +81,9 @@ type Member struct {
 	// Offer is told that there may be room in a bucket in whose line the member stands first. It starts one thing that waits for
 	// the bucket, if it can, and tells whether more wait. It is called without the lock of the book.
 	Offer func(*Bucket) (more bool)
+	// Waiting tells how many would start now if the bucket had room; it may stop counting at most. It is called without the lock of
+	// the book. Nil: one, whenever the member stands in the line.
+	Waiting func(b *Bucket, most int) int
 }
 
 // Get is the limit of that name; nil when there is none.
@@ -134,19 +138,6 @@ func (l *Limit) Close(why string) {
 	if changed && why == "" {
 		l.pass()
 	}
-}
-
-// Allot gives the limit a part of what several processes share: the bounds, or with a reason why nothing may start, and a note for status.
-func (l *Limit) Allot(bounds Bounds, closed, note string) {
-	l.book.mu.Lock()
-	l.bounds, l.closed, l.note = bounds, closed, note
-	for _, b := range l.buckets {
-		b.bound(bounds)
-	}
-	pass := l.letGo()
-	l.book.mu.Unlock()
-	passAll(pass)
-	l.pass()
 }
 
 // Fence has f asked before each start whether what the limit allows may still be used; nil ends that. F must not block nor call the limit.
@@ -256,7 +247,7 @@ func (b *Bucket) Shared() bool { return b.value == "" }
 // room tells whether one more may start now; if not, from when on it may be as far as time is concerned, or the zero time. The lock is held.
 func (b *Bucket) room(now time.Time) (ok bool, at time.Time) {
 	l := b.limit
-	if l.closed != "" || l.valid != nil && !l.valid() || l.bounds.Places > 0 && b.used >= l.bounds.Places {
+	if l.closed != "" || l.lacks != "" || l.valid != nil && !l.valid() || l.bounds.Places > 0 && b.used >= l.bounds.Places {
 		return false, time.Time{}
 	}
 	ok = true

@@ -120,7 +120,6 @@ func (p *Places) Take(now time.Time) (full *Bucket, pass []*Bucket) {
 			p.turn = p.book.turns
 		}
 		alone := len(b.line) == 0
-		b.limit.stood = now
 		b.stand(s, now)
 		if !ok && alone {
 			b.arm(now)

@@ -75,8 +75,10 @@ func (p *Places) keep(n int, r *reserve, now time.Time, pass []*Bucket) []*Bucke
 	return pass
 }
 
-// contended tells whether what the member does not take may go to somebody who does not need the same buckets.
-func (s *seat) contended() bool { return len(s.bucket.seats) > 1 || !s.bucket.Shared() }
+// contended tells whether what the member does not take may go to somebody who does not need the same buckets, or who is elsewhere.
+func (s *seat) contended() bool {
+	return len(s.bucket.seats) > 1 || !s.bucket.Shared() || s.bucket.limit.shared
+}
 
 // stopped tells whether one of the limits lets nothing start, or slows what starts. The lock is held.
 func (p *Places) stopped(now time.Time) bool {

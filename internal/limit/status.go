@@ -50,7 +50,7 @@ func (l *Limit) Status() Status {
 }
 
 func (l *Limit) status() Status {
-	s := Status{Name: l.name, Bounds: l.bounds, Closed: l.closed, Note: l.note, Buckets: len(l.buckets), Holders: make(map[string]int)}
+	s := Status{Name: l.name, Bounds: l.bounds, Closed: cmp.Or(l.closed, l.lacks), Note: l.note, Buckets: len(l.buckets), Holders: make(map[string]int)}
 	if slow := l.slow; slow != nil && time.Now().Before(slow.until) {
 		s.Left, s.Until, s.Why = slow.left, slow.until, slow.why
 	}
@@ -72,19 +72,4 @@ func (l *Limit) status() Status {
 		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.Value, y.Value))
 	})
 	return s
-}
-
-// lately is for how long a limit counts as wanted that somebody had to wait for.
-const lately = 100 * time.Millisecond
-
-// Demand is how many places are taken, and whether somebody waits or did lately.
-func (l *Limit) Demand() (used int, hungry bool) {
-	l.book.mu.Lock()
-	defer l.book.mu.Unlock()
-	hungry = time.Since(l.stood) < lately
-	for _, b := range l.buckets {
-		used += b.used
-		hungry = hungry || len(b.line) > 0
-	}
-	return used, hungry
 }
