@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -119,7 +120,7 @@ const (
 )
 
 // Leased tells whether one instance at a time handles messages of the route.
-func (r Route) Leased() bool { return r.Instances == InstancesOne }
+func (r Route) Leased() bool { return r.Instances == InstancesOne && !teeth.Alone() }
 
 // WithDefaults fills the fields that say nothing. Prefixes depend on the service and stay empty.
 func (r Route) WithDefaults() Route {
@@ -211,7 +212,7 @@ func (r Route) Validate() error {
 	}
 	if r.Instances != InstancesAll && r.Instances != InstancesOne {
 		fault("instances: must be all or one (got %q)", r.Instances)
-	} else if r.Order == supervisor.OrderKey && !r.Leased() {
+	} else if r.Order == supervisor.OrderKey && r.Instances == InstancesAll {
 		fault("instances: all does not go with order: key, whose messages one instance handles: leave out one of them, or say instances: one")
 	}
 	if r.Concurrency < 1 || r.Concurrency > 65_536 {

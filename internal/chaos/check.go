@@ -37,6 +37,8 @@ const (
 	Leaked     Class = "leaked"              // records, files or memory that do not come back
 	Misplaced  Class = "dead letter missing" // a message that only fails is not among the dead letters
 	Early      Class = "early"               // a retry before its delay was over
+	Disordered Class = "out of order"        // a message that began before an earlier one of its key was handled
+	Above      Class = "above the limit"     // more at once than a limit of the service allows
 	NotFenced  Class = "not fenced"          // an instance that had lost its lease settled nevertheless
 )
 

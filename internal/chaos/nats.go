@@ -23,9 +23,10 @@ type NATS struct {
 // Node is one nats-server process.
 type Node struct {
 	*Proc
-	Port int
-	conf string
-	w    *World
+	Port  int
+	conf  string
+	w     *World
+	links []*Proxy // to and from the others; nil without NATSConfig.Links
 }
 
 // NATSConfig changes how servers run. Its zero value is one server with the defaults of nats-server.
@@ -37,6 +38,7 @@ type NATSConfig struct {
 	Extra    string // more of the configuration file
 	Hosts    *Hosts
 	Binary   string // instead of chaosd
+	Links    bool   // servers of a cluster reach each other by proxies, for Isolate
 	Env      []string
 }
 
@@ -50,15 +52,13 @@ func (w *World) StartNATS(c NATSConfig) *NATS {
 	if c.Hosts != nil {
 		host = c.Hosts.NATSIP
 	}
-	var routes []string
 	var clusterPorts []int
 	for range count {
-		p := freePort(w.T)
-		clusterPorts = append(clusterPorts, p)
-		routes = append(routes, fmt.Sprintf("nats://%s:%d", host, p))
+		clusterPorts = append(clusterPorts, freePort(w.T))
 	}
+	links, routes := w.routes(c, host, clusterPorts)
 	for i := range count {
-		node := &Node{w: w, Port: freePort(w.T), conf: w.path(fmt.Sprintf("n%d.conf", i+1))}
+		node := &Node{w: w, Port: freePort(w.T), conf: w.path(fmt.Sprintf("n%d.conf", i+1)), links: links[i]}
 		store := c.StoreDir
 		if store == "" {
 			store = w.path(fmt.Sprintf("n%d-store", i+1))
@@ -70,7 +70,11 @@ func (w *World) StartNATS(c NATSConfig) *NATS {
 		}
 		text += "}\n"
 		if count > 1 {
-			text += fmt.Sprintf("cluster {\n name: chaos\n listen: %s:%d\n routes: [%s]\n}\n", host, clusterPorts[i], strings.Join(routes, ", "))
+			text += fmt.Sprintf("cluster {\n name: chaos\n listen: %s:%d\n routes: [%s]\n", host, clusterPorts[i], strings.Join(routes[i], ", "))
+			if c.Links {
+				text += " advertise: \"127.0.0.1:1\"\n" // nobody is to find a way past the proxies
+			}
+			text += "}\n"
 		}
 		text += c.Extra
 		if err := os.WriteFile(node.conf, []byte(text), 0o600); err != nil {
@@ -84,6 +88,38 @@ func (w *World) StartNATS(c NATSConfig) *NATS {
 		n.Nodes = append(n.Nodes, node)
 	}
 	return n
+}
+
+// routes are the addresses at which each server finds the others, and the proxies on its ways to and from them.
+func (w *World) routes(c NATSConfig, host string, ports []int) (links [][]*Proxy, routes [][]string) {
+	links, routes = make([][]*Proxy, len(ports)), make([][]string, len(ports))
+	for from := range ports {
+		for to, port := range ports {
+			switch addr := fmt.Sprintf("%s:%d", host, port); {
+			case !c.Links:
+				routes[from] = append(routes[from], "nats://"+addr)
+			case from != to:
+				p := NewProxy(w.T, addr)
+				links[from], links[to] = append(links[from], p), append(links[to], p)
+				routes[from] = append(routes[from], p.URL())
+			}
+		}
+	}
+	return links, routes
+}
+
+// Isolate parts a server from the others, whatever its clients do, until Rejoin.
+func (n *Node) Isolate() {
+	for _, p := range n.links {
+		p.Stall(true, true)
+	}
+}
+
+// Rejoin ends Isolate.
+func (n *Node) Rejoin() {
+	for _, p := range n.links {
+		p.Resume()
+	}
 }
 
 func orText(s, def string) string {

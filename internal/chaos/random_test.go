@@ -23,14 +23,18 @@ type nemesis struct {
 	proxies []*Proxy
 	watch   *Watch
 	count   map[string]int
+	kinds   []kind
 }
 
-// kinds of faults with their weights. Short pauses are within the lease, long ones beyond it.
-var kinds = []struct {
+// kind is a fault, with its weight.
+type kind struct {
 	name   string
 	weight int
 	do     func(n *nemesis)
-}{
+}
+
+// kinds of faults. Short pauses are within the lease, long ones beyond it.
+var kinds = []kind{
 	{"kill relay", 5, func(n *nemesis) {
 		r := n.relay()
 		n.w.KillRelay(r) // Keep starts it again
@@ -107,11 +111,11 @@ func (n *nemesis) mode(mode string) {
 // step does one thing.
 func (n *nemesis) step() {
 	total := 0
-	for _, k := range kinds {
+	for _, k := range n.kinds {
 		total += k.weight
 	}
 	pick := n.w.Rand.IntN(total)
-	for _, k := range kinds {
+	for _, k := range n.kinds {
 		if pick -= k.weight; pick < 0 {
 			n.count[k.name]++
 			k.do(n)
@@ -134,7 +138,7 @@ func random(t *testing.T, servers, count, rate int, length time.Duration) {
 	w.StartNATS(NATSConfig{Replicas: servers})
 	w.Connect()
 	w.Stream()
-	n := &nemesis{w: w, h: w.StartHandler(""), count: make(map[string]int)}
+	n := &nemesis{w: w, h: w.StartHandler(""), count: make(map[string]int), kinds: kinds}
 	n.relays, n.proxies = make([]*Relay, 3), make([]*Proxy, 3)
 	for i := range 3 {
 		n.proxies[i] = NewProxy(t, strings.TrimPrefix(w.nats.Nodes[i%servers].url(), "nats://"))

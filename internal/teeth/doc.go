@@ -9,6 +9,8 @@
 //	call    what is aside is never called back
 //	pace    a route in doubt asks as fast as its slots can
 //	question  callers are not asked whether they still want a message
+//	lease   an instance goes on with what only one may have after its lease is over
+//	alone   a route with instances: one, or order: key, is handled by all instances
 //	lend    the fallback of a route gets nothing of what waits
 //	expect  a dead letter is stored whether it is there already or not
 package teeth

@@ -28,3 +28,9 @@ func Pace() bool { return false }
 
 // Lend tells whether a fallback gets no message that waits.
 func Lend() bool { return false }
+
+// Lease tells whether what only one instance may have is used beyond the lease.
+func Lease() bool { return false }
+
+// Alone tells whether routes of one instance at a time are handled by all.
+func Alone() bool { return false }

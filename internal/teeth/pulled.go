@@ -13,6 +13,7 @@ var pulled = strings.Split(os.Getenv("CHAOS_PULLED"), ",")
 var (
 	acks, fence, record, expect       = has("acks"), has("fence"), has("record"), has("expect")
 	fresh, call, pace, question, lend = has("fresh"), has("call"), has("pace"), has("question"), has("lend")
+	lease, alone                      = has("lease"), has("alone")
 )
 
 func has(name string) bool { return slices.Contains(pulled, name) }
@@ -43,3 +44,9 @@ func Pace() bool { return pace }
 
 // Lend tells whether a fallback gets no message that waits.
 func Lend() bool { return lend }
+
+// Lease tells whether what only one instance may have is used beyond the lease.
+func Lease() bool { return lease }
+
+// Alone tells whether routes of one instance at a time are handled by all.
+func Alone() bool { return alone }

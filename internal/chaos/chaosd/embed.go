@@ -120,7 +120,7 @@ func (c embedConfig) handler() (consumer.Handler, *load, error) {
 	}
 	return consumer.HandlerFunc(func(ctx context.Context, m *consumer.Msg) error {
 		s := ledger.Parse(m.Data)
-		run := book.Start(s.ID, m.Attempt, c.Instance, m.Sequence)
+		run := book.Start(s.ID, m.Attempt, c.Instance, m.Sequence, m.Fence)
 		do, sleep := s.For(m.Attempt, c.Instance, true)
 		if sleep > 0 {
 			time.Sleep(sleep)

@@ -65,8 +65,9 @@ func (h *httpHandler) message(w http.ResponseWriter, r *http.Request) {
 	}
 	attempt, _ := strconv.Atoi(r.Header.Get("Relay-Attempt"))
 	instance := r.PathValue("instance")
+	fence, _ := strconv.ParseUint(r.Header.Get("Relay-Fence"), 10, 64)
 	s := ledger.Parse(body)
-	run := h.book.Start(s.ID, attempt, instance, ledger.Seq(r.Header.Get("Relay-Id")))
+	run := h.book.Start(s.ID, attempt, instance, ledger.Seq(r.Header.Get("Relay-Id")), fence)
 	first := true
 	if s.Once {
 		_, again := h.seen.LoadOrStore(s.ID, true)
@@ -128,8 +129,9 @@ func runExec(args []string) error {
 		return err
 	}
 	attempt, _ := strconv.Atoi(os.Getenv("RELAY_ATTEMPT"))
+	fence, _ := strconv.ParseUint(os.Getenv("RELAY_FENCE"), 10, 64)
 	s := ledger.Parse(body)
-	run := book.Start(s.ID, attempt, *instance, ledger.Seq(os.Getenv("RELAY_ID")))
+	run := book.Start(s.ID, attempt, *instance, ledger.Seq(os.Getenv("RELAY_ID")), fence)
 	do, sleep := s.For(attempt, *instance, true)
 	switch do {
 	case "hang":

@@ -91,9 +91,9 @@ func Open(file string) (*Writer, error) {
 }
 
 // Start notes that a handler starts, before it does anything. The run is for End.
-func (w *Writer) Start(id string, attempt int, instance string, seq uint64) (run string) {
+func (w *Writer) Start(id string, attempt int, instance string, seq, fence uint64) (run string) {
 	run = strconv.Itoa(w.pid) + "-" + strconv.FormatUint(w.runs.Add(1), 10)
-	w.write(fmt.Appendf(nil, "start %s %d %s %d %s %d\n", id, attempt, instance, time.Now().UnixNano(), run, seq))
+	w.write(fmt.Appendf(nil, "start %s %d %s %d %s %d %d\n", id, attempt, instance, time.Now().UnixNano(), run, seq, fence))
 	return run
 }
 
@@ -129,6 +129,7 @@ type Run struct {
 	ID, Instance string
 	Attempt      int
 	Seq          uint64
+	Fence        uint64    // of a route of one instance; else 0
 	Start, End   time.Time // End is zero when it was cut
 	OK           bool
 }
@@ -193,10 +194,11 @@ func (r *Reader) parse(data []byte) error {
 	for line := range strings.Lines(string(data)) {
 		f := strings.Fields(line)
 		switch {
-		case len(f) == 7 && f[0] == "start":
+		case len(f) == 8 && f[0] == "start":
 			attempt, _ := strconv.Atoi(f[2])
 			seq, _ := strconv.ParseUint(f[6], 10, 64)
-			run := &Run{ID: f[1], Attempt: attempt, Instance: f[3], Start: stamp(f[4]), Seq: seq}
+			fence, _ := strconv.ParseUint(f[7], 10, 64)
+			run := &Run{ID: f[1], Attempt: attempt, Instance: f[3], Start: stamp(f[4]), Seq: seq, Fence: fence}
 			r.open[f[5]] = run
 			r.Runs = append(r.Runs, run)
 		case len(f) == 5 && f[0] == "end":
