@@ -245,3 +245,41 @@ func TestLimits_regressionSmallerWhileAllAreBusy(t *testing.T) {
 	change(20, 5000)
 	s.eventually("all is handled", func() bool { return s.count.Load() == 8000 })
 }
+
+// Five instances have thousands of messages, and the limit is two: each has its turn.
+func TestLimits_eachInstanceHasItsTurn(t *testing.T) {
+	s := newSharing(t, 1)
+	var counts [5]atomic.Int64
+	work := s.handler(20 * time.Millisecond)
+	for i := range counts {
+		s.join(fmt.Sprint("i", i), map[string]Limit{"gateway": {Concurrency: 2, Scope: ScopeService}}, Route{
+			Name: "a", Subjects: []string{"orders.>"}, Limits: []string{"gateway"}, Concurrency: 32,
+			Handler: HandlerFunc(func(ctx context.Context, m *Msg) error {
+				counts[i].Add(1)
+				return work.Handle(ctx, m)
+			}),
+		})
+	}
+	s.ready()
+	s.backlog(2000, func(i int) string { return fmt.Sprintf("orders.%d", i%40) })
+	s.eventually("each has begun", func() bool {
+		for i := range counts {
+			if counts[i].Load() == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for i := range counts {
+		counts[i].Store(0)
+	}
+	began := s.count.Load()
+	s.eventually("three hundred more are handled", func() bool { return s.count.Load() > began+300 })
+	var list []int64
+	for i := range counts {
+		list = append(list, counts[i].Load())
+	}
+	if slices.Min(list) < slices.Max(list)/4 || s.mostNow() > 2 {
+		t.Errorf("the instances started %d, %d at once at most", list, s.mostNow())
+	}
+}

@@ -112,9 +112,32 @@ func TestRelay_regressionADurableMadeAnewWithStartAllSaysWhatComesAgain(t *testi
 		t.Fatal(err)
 	}
 	lines := new(logLines)
-	w.start(Config{Logger: slog.New(slog.NewTextHandler(lines, nil))}, route)
+	// What is said comes before anything is handled: nothing is, while its handler waits.
+	hold := make(chan struct{})
+	waits := route
+	waits.Handler = HandlerFunc(func(ctx context.Context, m *Msg) error {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return nil
+	})
+	_, stop = w.start(Config{Logger: slog.New(slog.NewTextHandler(lines, nil)), Drain: 100 * time.Millisecond}, waits)
 	if lines.count("40 messages will be handled again") != 1 || lines.count("start: {seq: 41}") != 1 {
 		t.Errorf("the log does not say it: %s", lines.text.String())
+	}
+	// The advice is followed.
+	_ = stop()
+	if err := w.js.DeleteConsumer(t.Context(), "ORDERS", "billing"); err != nil {
+		t.Fatal(err)
+	}
+	route.Start = Start{Policy: "seq", Seq: 41}
+	w.start(Config{Logger: quiet}, route)
+	w.eventually("the two that were not are handled", func() bool { return handled.Load() == 42 })
+	w.settled("ORDERS", "billing")
+	if n := handled.Load(); n != 42 {
+		t.Errorf("%d were handled, want each once: 42", n)
 	}
 }
 

@@ -317,9 +317,10 @@ func limitOfTheService(w *World, l fleetLoad) {
 	f := w.fleet(l)
 	f.places = []placesAt{{time.Now(), places}}
 	if l.kinds == nil {
-		f.kinds = append(slices.Clone(f.kinds), kind{"reload", 4, func(*nemesis) { f.setLimit(1 + w.Rand.IntN(12)) }})
+		f.kinds = append(slices.Clone(f.kinds), kind{"reload", 4, func(*nemesis) { f.setLimit(3 + w.Rand.IntN(10)) }})
 	}
 	f.run(l)
+	f.setLimit(20) // for what waits
 	r := w.Check(Expect{Within: 2 * time.Minute, ExtraStarts: -1, MaxAttempts: 50})
 	most := f.judgeLimit()
 	w.Figure("a limit of the service, %d instances on 3 servers, %d messages, faults: %s: %d at once at most, never above the limit, 0 lost, %d duplicates ≤ %d; at rest after %v",

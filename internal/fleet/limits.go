@@ -139,25 +139,30 @@ func (f *Fleet) look(p *portion, own *allotments, l Parts) (s *session, again ti
 	if waited := now.Sub(since); want > mine && mine > 0 && waited < hungerMin {
 		want, again = mine, hungerMin-waited
 	}
-	f.setWant(l.Name, want, since)
-	if since.Before(p.gained) {
+	if since.Before(p.gained) && !since.IsZero() {
 		since = p.gained // it has had its turn since
 	}
 	p.wants = map[string]int{s.id: want}
-	waiting := map[string]time.Time{s.id: since}
-	if demand.Since.IsZero() {
-		waiting[s.id] = now
-	} else if now.Sub(p.gained) < turnEvery {
-		waiting[s.id] = time.Time{}
-	}
+	waiting := make(map[string]time.Time)
 	for id, m := range f.view.sessions {
 		if id != s.id {
 			p.wants[id], waiting[id] = f.wish(m, l.Name)
 		}
 	}
-	p.line = slices.SortedFunc(maps.Keys(p.wants), func(a, b string) int {
+	line := slices.SortedFunc(maps.Keys(waiting), func(a, b string) int {
 		return cmp.Or(waiting[a].Compare(waiting[b]), strings.Compare(a, b))
 	})
+	place := 0
+	switch last := append(slices.Clone(line), s.id); {
+	case demand.Since.IsZero():
+		place = len(line)
+	case mine <= fairShares(total, p.wants, last)[s.id]: // it has nothing of what is left over
+		place = len(line) - len(slices.DeleteFunc(slices.Clone(line), func(id string) bool { return waiting[id].Before(since) }))
+	case now.Sub(p.gained) >= turnEvery:
+		place, since = len(line), now
+	}
+	p.line = slices.Insert(line, place, s.id)
+	f.setWant(l.Name, want, since)
 	p.over = make(map[string]bool)
 	for id := range doc.Have {
 		p.over[id] = id != s.id && f.view.over(id, f.cfg.Lease, now)

@@ -30,7 +30,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	do := cmp.Or(e.Do, "change it with `nats stream edit`, or choose another service name")
+	do := cmp.Or(e.Do, "change it with `nats stream edit`, or, before anything is stored there, choose another service name")
 	text := fmt.Sprintf("stream %s: %s is %v, but must be %v: %s", e.Stream, e.Field, e.Have, e.Want, do)
 	if e.Err != nil {
 		text += fmt.Sprintf(" (relay's own change failed: %v)", e.Err)
@@ -57,7 +57,7 @@ type field struct {
 }
 
 // anew is what to do about a stream whose content may be somebody else's.
-const anew = "look at what is in it, and who made it, then remove it with `nats stream rm` so that relay makes its own, or choose another service name"
+const anew = "look at what is in it, and who made it; keep a copy (`nats stream backup`), then remove it with `nats stream rm` so that relay makes its own, or, before anything is stored there, choose another service name"
 
 // limit is a bound of which zero and -1 mean none.
 func limit[T int | int32 | int64](name string, at func(*jetstream.StreamConfig) *T) field {
@@ -397,7 +397,7 @@ func refused(want, have jetstream.StreamConfig, changed []field, strange []setti
 	}
 	return &Error{
 		Stream: want.Name, Field: strange[0].name, Have: strange[0].value, Want: "unset", Err: err, Danger: true,
-		Do: "this version of relay does not know what it does: use a newer version of relay, unset it with a newer `nats stream edit`, or choose another service name",
+		Do: "this version of relay does not know what it does: use a newer version of relay, or unset it with a newer `nats stream edit`",
 	}
 }
 
