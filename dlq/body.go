@@ -84,15 +84,19 @@ func (s *Store) putBody(ctx context.Context, subj string, e Entry, replay bool) 
 	sum := sha256.Sum256(blob)
 	name := sha256.Sum256(append([]byte(subj+"\n"), sum[:]...))
 	r := ref{name: hex.EncodeToString(name[:]), sum: hex.EncodeToString(sum[:]), size: len(e.Data)}
-	err := s.touch(ctx, r.name, replay)
+	next := e.Origin
+	next.Replay++
+	due, named := s.dueSubject(next), ""
+	if replay {
+		named = due
+	}
+	err := s.touch(ctx, r.name, named)
 	if !errors.Is(err, ErrNoBody) {
 		return r, err
 	}
-	due := e.Origin
-	due.Replay++
 	meta := jetstream.ObjectMeta{
 		Name:     r.name,
-		Metadata: map[string]string{metaEntry: subj, metaDue: s.dueSubject(due)},
+		Metadata: map[string]string{metaEntry: subj, metaDue: due},
 		// A chunk may not exceed max_payload.
 		Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(min(128<<10, s.js.Conn().MaxPayload()))},
 	}
@@ -142,8 +146,9 @@ func (s *Store) object(ctx context.Context, name string) (object, error) {
 	return o, nil
 }
 
-// touch makes an object young again for [Store.Sweep], which then lets a reference to it be stored.
-func (s *Store) touch(ctx context.Context, name string, replay bool) error {
+// touch makes an object young again for [Store.Sweep], which then lets a reference to it be stored: on the due subject of a replay if it is given.
+// A version that had no mark of the durable noted another one.
+func (s *Store) touch(ctx context.Context, name, due string) error {
 	for {
 		o, err := s.object(ctx, name)
 		if err != nil {
@@ -153,8 +158,8 @@ func (s *Store) touch(ctx context.Context, name string, replay bool) error {
 			o.info.Metadata = make(map[string]string)
 		}
 		o.info.Metadata[metaTouched] = time.Now().UTC().Format(time.RFC3339Nano)
-		if replay {
-			o.info.Metadata[metaReplayed] = "true"
+		if due != "" {
+			o.info.Metadata[metaReplayed], o.info.Metadata[metaDue] = "true", due
 		}
 		data, err := json.Marshal(o.info)
 		if err != nil {

@@ -106,7 +106,7 @@ func TestObject_touchAndDropExcludeEachOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.touch(t.Context(), r.name, false); err != nil {
+	if err := s.touch(t.Context(), r.name, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.drop(t.Context(), seen); !errors.Is(err, ErrNotFound) {
@@ -121,7 +121,7 @@ func TestObject_touchAndDropExcludeEachOther(t *testing.T) {
 	if err := s.drop(t.Context(), seen); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.touch(t.Context(), r.name, false); !errors.Is(err, ErrNoBody) {
+	if err := s.touch(t.Context(), r.name, ""); !errors.Is(err, ErrNoBody) {
 		t.Fatalf("touch of what was dropped since: got %v", err)
 	}
 	if _, err := s.putBody(t.Context(), "relay.dlq.x", e, false); err != nil {

@@ -170,9 +170,24 @@ func same(a, b ack.Origin) bool {
 	return a.Stream == b.Stream && a.Consumer == b.Consumer && a.Sequence == b.Sequence && a.Time.Equal(b.Time) && a.Replay == b.Replay
 }
 
+// durableMark keeps the messages of a durable apart from those of another one of the same route: a durable that was renamed may have the same
+// messages once more. One with the name of its route needs none.
+func durableMark(o ack.Origin) string {
+	if o.Consumer == o.Route {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(o.Consumer))
+	return "-" + hex.EncodeToString(sum[:4])
+}
+
+// entryToken is the token of an entry's subject that tells it from all others of its route and stream.
+func entryToken(o ack.Origin) string {
+	return fmt.Sprintf("%d-%d-%d%s", o.Sequence, o.Time.UnixNano(), o.Replay, durableMark(o))
+}
+
 // entrySubject is where the entry of o is stored.
 func entrySubject(prefix string, o ack.Origin) (string, error) {
-	head := fmt.Sprintf("%s.%s.%s.%d-%d-%d.", prefix, o.Route, o.Stream, o.Sequence, o.Time.UnixNano(), o.Replay)
+	head := fmt.Sprintf("%s.%s.%s.%s.", prefix, o.Route, o.Stream, entryToken(o))
 	if strings.Contains(o.Route, ".") || strings.Contains(o.Stream, ".") {
 		return "", fmt.Errorf("route %q and stream %q must not hold dots", o.Route, o.Stream)
 	}
@@ -188,7 +203,7 @@ func entrySubject(prefix string, o ack.Origin) (string, error) {
 // dueSubject is where a replay with the origin o is handed to its route. The r keeps it apart from parked messages,
 // whose last number counts attempts.
 func (s *Store) dueSubject(o ack.Origin) string {
-	return fmt.Sprintf("%s.due.%s.%s.%d-%d-r%d", s.service, o.Route, o.Stream, o.Sequence, o.Time.UnixNano(), o.Replay)
+	return fmt.Sprintf("%s.due.%s.%s.%d-%d%s-r%d", s.service, o.Route, o.Stream, o.Sequence, o.Time.UnixNano(), durableMark(o), o.Replay)
 }
 
 // fits tells whether the server takes a message.

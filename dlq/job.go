@@ -335,9 +335,10 @@ type Verdict struct {
 	Error   string `json:"e,omitempty"` // which is at most 256 bytes
 }
 
-// MessageToken tells a replayed message from all others: <stream>-<sequence>-<origin ns>-r<replay count>.
+// MessageToken tells a replayed message from all others: <stream>-<sequence>-<origin ns>-r<replay count>, with a mark of the durable before
+// the last part if that has not the name of its route.
 func MessageToken(o ack.Origin) string {
-	return fmt.Sprintf("%s-%d-%d-r%d", o.Stream, o.Sequence, o.Time.UnixNano(), o.Replay)
+	return fmt.Sprintf("%s-%d-%d%s-r%d", o.Stream, o.Sequence, o.Time.UnixNano(), durableMark(o), o.Replay)
 }
 
 // Tell stores verdicts of a job, all as one value. The unique part of its key makes a second try of the same ones, after an

@@ -165,8 +165,10 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 
 // prefix of the subject under which e is stored.
 func (e Entry) prefix() string {
-	mark := fmt.Sprintf(".%s.%s.%d-%d-%d.", e.Route, e.Stream, e.Sequence, e.Time.UnixNano(), e.Replay)
-	before, _, found := strings.Cut(e.StoredSubject, mark)
+	before, _, found := strings.Cut(e.StoredSubject, fmt.Sprintf(".%s.%s.%s.", e.Route, e.Stream, entryToken(e.Origin)))
+	if !found { // stored by a version that had no mark of the durable
+		before, _, found = strings.Cut(e.StoredSubject, fmt.Sprintf(".%s.%s.%d-%d-%d.", e.Route, e.Stream, e.Sequence, e.Time.UnixNano(), e.Replay))
+	}
 	if !found {
 		return e.wantPrefix
 	}

@@ -3,6 +3,7 @@ package dlq
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -201,14 +202,60 @@ func TestPut_lostAnswer(t *testing.T) {
 func TestPut_anotherEntryIsNoProof(t *testing.T) {
 	s, _ := setup(t, Config{})
 	put(t, s, entry(1))
-	e := entry(1)
-	e.Consumer = "renamed"
-	if err := s.Put(t.Context(), "", e); !errors.Is(err, ErrConflict) {
+	// What is stored on the subject by somebody else is no entry of this message.
+	strange := entry(2)
+	subj, err := entrySubject("relay.dlq", strange.Origin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := entry(2)
+	other.Consumer = "somebody-else"
+	m, err := s.entryMsg(t.Context(), subj, other)
+	if err == nil {
+		_, err = s.js.PublishMsg(t.Context(), m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(t.Context(), "", strange); !errors.Is(err, ErrConflict) {
 		t.Errorf("got %v, want ErrConflict", err)
 	}
-	e = entry(1)
+	e := entry(1)
 	e.Time = e.Time.Add(1) // the stream was made anew, and the sequence is another message
 	put(t, s, e)
+}
+
+// The messages of a durable that was renamed failed a second time, and could not be dead-lettered: the entry of the first durable was on their
+// subject. They are two entries, and each is replayed by itself.
+func TestPut_regressionADurableThatWasRenamed(t *testing.T) {
+	s, js := setup(t, Config{})
+	var want []string
+	for _, durable := range []string{"billing", "invoices", "invoices2"} {
+		e := entry(1)
+		e.Consumer = durable
+		put(t, s, e)
+		put(t, s, e) // which is the same one
+		want = append(want, durable)
+	}
+	var got []string
+	tokens := map[string]bool{}
+	for e, err := range s.List(t.Context(), Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, e.Consumer)
+		tokens[MessageToken(replayed(e))] = true
+		takes(t, js, e.Route)
+		if err := s.Replay(t.Context(), e, Target{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(got, want) || len(tokens) != 3 {
+		t.Errorf("entries of %q with tokens %v, want %q", got, tokens, want)
+	}
+	if n := messages(t, js, "RELAY_RETRY"); n != 3 {
+		t.Errorf("%d replays reached the route, want 3", n)
+	}
 }
 
 func TestPut_wrongStream(t *testing.T) {

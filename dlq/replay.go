@@ -191,7 +191,7 @@ func (s *Store) toRoute(ctx context.Context, e Entry, job string) (*nats.Msg, er
 	limit := s.js.Conn().MaxPayload()
 	m := build()
 	if e.body.name != "" {
-		if err := s.touch(ctx, e.body.name, true); err != nil {
+		if err := s.touch(ctx, e.body.name, s.dueSubject(o)); err != nil {
 			return nil, err
 		}
 	} else if !fits(m.Header, m.Data, limit) {

@@ -104,6 +104,9 @@ func explain(cfg *config.Config, subj string) (*explanation, bool) {
 		MaxAge: rt.Retry.MaxAge.String(), Trip: *rt.Supervisor.TripAfter,
 		Dead: fmt.Sprintf("%s.%s.<stream>.<seq>-<time>-<replay>.%s", or(rt.DeadLetter.Prefix, cfg.Service+".dlq"), rt.Name, subj),
 	}
+	if rt.Durable != rt.Name {
+		e.Dead = strings.Replace(e.Dead, "<replay>", "<replay>-<mark of the durable>", 1)
+	}
 	e.Timeline = timeline(rt.Retry.Backoff, rt.Retry.MaxAttempts, rt.Retry.MaxAge, rt.Retry.ParkAfter)
 	e.Gates, e.Limits = gates(rt), limitsOf(cfg, rt, subj)
 	if b := rt.Batch; b != nil {
