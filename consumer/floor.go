@@ -12,11 +12,11 @@ import (
 )
 
 // A durable that is deleted takes with it how far its messages were handled, and one that is made anew with start: all has the
-// whole stream handled once more. So its ack floor is noted from time to time where the accident does not reach: in the
-// metadata of the durable on the retry stream that belongs to it.
+// whole stream handled once more. So its ack floor is noted at the start, every minute and at the end where the accident does not reach: in
+// the metadata of the durable on the retry stream that belongs to it.
 
-// floorEvery is how old a floor may be.
-const floorEvery = 10 * time.Minute
+// floorEvery is how old a floor may be while relay runs.
+const floorEvery = time.Minute
 
 // noteFloor writes down how far the durable is.
 func (s *source) noteFloor(ctx context.Context) {
@@ -74,11 +74,11 @@ func (r *Relay) watchFloors(ctx context.Context) {
 	tick := time.NewTicker(floorEvery)
 	defer tick.Stop()
 	for {
+		r.noteFloors(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			r.noteFloors(ctx)
 		}
 	}
 }

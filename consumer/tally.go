@@ -366,13 +366,14 @@ func (t *tally) audit(ctx context.Context, units []*unit) {
 	}
 }
 
-// lastTallies writes what the units counted when they are through.
+// lastTallies writes what the units counted, and how far their durables are, when they are through.
 func lastTallies(units []*unit, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var writing sync.WaitGroup
 	for _, u := range units {
 		writing.Go(func() { _ = u.tally.write(ctx, true) })
+		writing.Go(func() { u.main.noteFloor(ctx) })
 	}
 	writing.Wait()
 }
