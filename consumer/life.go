@@ -45,11 +45,23 @@ func (s *source) differs() *DurableDiffers {
 // waits tells whether the source may be set up later, while others run.
 func (s *source) waits() bool { return away.Is(s.setup.err) || s.differs() != nil }
 
+// missingStream says that there is no stream of that name.
+type missingStream struct {
+	name string
+	err  error
+}
+
+func (e *missingStream) Error() string {
+	return fmt.Sprintf("stream %s does not exist: add it under streams, or make it with: nats stream add %s", e.name, e.name)
+}
+
+func (e *missingStream) Unwrap() error { return e.err }
+
 // look finds out what is to be done to open the source, and whether it can work. It changes nothing.
 func (s *source) look(ctx context.Context) error {
 	stream, err := s.relay.js.Stream(ctx, s.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("stream %s does not exist: add it under streams, or make it with: nats stream add %s", s.stream, s.stream)
+		return &missingStream{s.stream, err}
 	}
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", s.stream, err)

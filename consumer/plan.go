@@ -30,12 +30,18 @@ func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []
 		looking.Go(func() {
 			defer func() { <-slots }()
 			errs[i] = try(ctx, "the stream of route "+rt.cfg.Name, func(ctx context.Context) error {
-				return r.attempt(ctx, func(ctx context.Context) (err error) {
+				find := func(ctx context.Context) (err error) {
 					if streams[i], err = r.streamOf(ctx, rt.cfg); err == nil {
 						_, old[i], err = r.oldDue(ctx, rt.cfg.Name)
 					}
 					return err
-				})
+				}
+				err := r.attempt(ctx, find)
+				if errors.Is(err, jetstream.ErrStreamNotFound) {
+					pause(ctx, twice)
+					err = r.attempt(ctx, find)
+				}
+				return err
 			})
 		})
 	}
@@ -96,7 +102,7 @@ func (r *Relay) streamOf(ctx context.Context, rt Route) (string, error) {
 		name, err := r.js.StreamNameBySubject(ctx, subj)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
-			return "", fmt.Errorf("no stream holds subject %q: add one under streams, or make it with: nats stream add", subj)
+			return "", &noStream{subj, err}
 		case err != nil:
 			return "", fmt.Errorf("looking for the stream of %q: %w", subj, err)
 		case found != "" && found != name:
@@ -106,3 +112,15 @@ func (r *Relay) streamOf(ctx context.Context, rt Route) (string, error) {
 	}
 	return found, nil
 }
+
+// noStream says that no stream holds a subject.
+type noStream struct {
+	subject string
+	err     error
+}
+
+func (e *noStream) Error() string {
+	return fmt.Sprintf("no stream holds subject %q: add one under streams, or make it with: nats stream add", e.subject)
+}
+
+func (e *noStream) Unwrap() error { return e.err }

@@ -140,14 +140,14 @@ func (r *Relay) shared(ctx context.Context) error {
 	var making sync.WaitGroup
 	for i, p := range parts {
 		making.Go(func() {
-			faults[i] = r.persist(ctx, p.name, func(ctx context.Context) error { return r.attempt(ctx, p.make) })
+			faults[i] = r.persist(ctx, p.name, func(ctx context.Context) error { return away.Made(r.attempt(ctx, p.make)) })
 		})
 	}
 	making.Wait()
 	if err := setupError("", faults...); err != nil {
 		return err
 	}
-	return setupError("", r.persist(ctx, "relay's own streams", func(ctx context.Context) error { return r.attempt(ctx, r.ownStreams) }))
+	return setupError("", r.persist(ctx, "relay's own streams", func(ctx context.Context) error { return away.Made(r.attempt(ctx, r.ownStreams)) }))
 }
 
 func (r *Relay) instancesName() string { return suspects.Bucket(r.cfg.Service) }
@@ -233,6 +233,7 @@ func hint(err error) string {
 // lookAtAll looks at all durables side by side, and returns what only people can mend.
 func (r *Relay) lookAtAll(ctx context.Context, units []*unit) error {
 	r.sideBySide(ctx, sourcesOf(units), (*source).look)
+	r.lookTwice(ctx, sourcesOf(units))
 	var faults []error
 	for _, s := range sourcesOf(units) {
 		if s.setup.err != nil && !s.waits() {
@@ -255,6 +256,22 @@ func (r *Relay) lookAtAll(ctx context.Context, units []*unit) error {
 	}
 	looked := slices.DeleteFunc(sourcesOf(units), func(s *source) bool { return s.setup.err != nil })
 	return r.persist(ctx, "permissions", func(ctx context.Context) error { return r.checkPermissions(ctx, looked, true) })
+}
+
+// twice is after what time a server is asked once more for a stream that it does not know: it may not have heard of it yet.
+const twice = time.Second
+
+// lookTwice looks again where a stream was missing.
+func (r *Relay) lookTwice(ctx context.Context, list []*source) {
+	missing := slices.DeleteFunc(slices.Clone(list), func(s *source) bool { return !errors.Is(s.setup.err, jetstream.ErrStreamNotFound) })
+	if len(missing) == 0 {
+		return
+	}
+	pause(ctx, twice)
+	for _, s := range missing {
+		s.setup.err = nil
+	}
+	r.sideBySide(ctx, missing, (*source).look)
 }
 
 // openAll makes and opens the durables that were looked at: those of routes first, then those of their replays.

@@ -17,6 +17,10 @@ import (
 // Is tells whether err says that the server, its JetStream or the leader of a stream is not there just now: trying again later
 // may help, with nothing changed. A connection that was closed for good is a fault.
 func Is(err error) bool {
+	var missing notYet
+	if errors.As(err, &missing) {
+		return true
+	}
 	var api *jetstream.APIError
 	if errors.As(err, &api) {
 		return slices.Contains(codes, api.ErrorCode) || api.Code == 503 && !slices.Contains(faults, api.ErrorCode)
@@ -37,6 +41,21 @@ func Is(err error) bool {
 	var network net.Error
 	return errors.As(err, &network)
 }
+
+// Made is for the error of a step that makes what is missing: that a stream, bucket or consumer is not found means then that another instance made it
+// a moment ago, and that the server which answered has not heard of it yet. [Is] is true for that.
+func Made(err error) error {
+	for _, e := range []error{jetstream.ErrStreamNotFound, jetstream.ErrBucketNotFound, jetstream.ErrConsumerNotFound} {
+		if errors.Is(err, e) {
+			return notYet{err}
+		}
+	}
+	return err
+}
+
+type notYet struct{ error }
+
+func (e notYet) Unwrap() error { return e.error }
 
 // codes of the server for what passes although their status is not 503 (nats-server v2.15.2, server/errors.json).
 var codes = []jetstream.ErrorCode{

@@ -17,14 +17,14 @@ func TestIs(t *testing.T) {
 	for _, err := range []error{
 		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrReconnectBufExceeded,
 		&jetstream.APIError{Code: 503, ErrorCode: 10008}, &jetstream.APIError{Code: 400, ErrorCode: 10005},
-		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
+		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, Made(fmt.Errorf("bucket: %w", jetstream.ErrStreamNotFound)), Made(jetstream.ErrBucketNotFound),
 	} {
 		if !Is(fmt.Errorf("stream ORDERS: %w", err)) {
 			t.Errorf("%v is a fault", err)
 		}
 	}
 	for _, err := range []error{
-		nil, context.Canceled, nats.ErrConnectionClosed, nats.ErrAuthorization, jetstream.ErrStreamNotFound, jetstream.ErrConsumerNotFound,
+		nil, context.Canceled, Made(nil), Made(errors.New("other")), nats.ErrConnectionClosed, nats.ErrAuthorization, jetstream.ErrStreamNotFound, jetstream.ErrConsumerNotFound,
 		jetstream.ErrJetStreamNotEnabled, jetstream.ErrJetStreamNotEnabledForAccount, errors.New("other"),
 		&jetstream.APIError{Code: 500, ErrorCode: 10074}, &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")},
 	} {

@@ -118,6 +118,9 @@ func (w *World) fleet(l fleetLoad) *fleet {
 	}
 	for _, r := range f.relays {
 		r.WaitReady(time.Minute)
+		if r.Restarts() > 0 { // all at once, on servers that have just begun
+			w.T.Errorf("%s did not start at once:\n%s", r.Name, tail(r.LogText(), 10))
+		}
 	}
 	f.watch = NewWatch(w)
 	f.watch.Blind(true) // the checks at the end say how long it stood still

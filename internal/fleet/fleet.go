@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
 )
 
@@ -88,7 +89,7 @@ func Join(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, erro
 	}
 	kv, err := js.KeyValue(ctx, Bucket(cfg.Service))
 	if err != nil {
-		return nil, fmt.Errorf("bucket %s: %w", Bucket(cfg.Service), err)
+		return nil, fmt.Errorf("bucket %s: %w", Bucket(cfg.Service), away.Made(err))
 	}
 	prefix := "$KV." + Bucket(cfg.Service) + "."
 	if cfg.Domain != "" {
