@@ -264,14 +264,21 @@ func why(o supervisor.Outcome) string {
 	return o.Why
 }
 
+// bounce is how long a message stays away that goes back at the end of an instance, and came for more than the second time: the last pulls of that
+// one may get it again and again.
+const bounce = 100 * time.Millisecond
+
 // giveBack returns a message that spent no attempt; zero means at once.
 func (m *message) giveBack(due time.Time) {
 	if m.route.guarded && !m.recorded {
 		m.source.records.Returned(m.delivery.Sequence, m.delivery.Deliveries, m.suspect != nil)
 	}
-	if due.IsZero() {
+	if due.IsZero() && m.delivery.Deliveries <= 2 {
 		_ = m.delivery.GiveBack() // fenced: somebody else has it
 		return
+	}
+	if due.IsZero() {
+		due = time.Now().Add(bounce)
 	}
 	_ = m.delivery.Nak(due)
 	m.givenBack()

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	pullExpires   = 5 * time.Second
+	pullExpires   = 2 * time.Second
 	pullHeartbeat = time.Second
 	// missedHeartbeats is how long nothing may be heard of a pull before it counts as lost.
 	missedHeartbeats = 2500 * time.Millisecond
@@ -175,6 +175,9 @@ func (s *source) run(ctx context.Context) (next *source) {
 	defer tick.Stop()
 	for {
 		s.pull(time.Now())
+		if out, _ := s.asked.outstanding(); out == 0 && s.isDraining() {
+			s.wound.Do(func() { close(s.allOver) })
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -368,6 +371,12 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		s.refused, s.puller.Backlog = 0, false
 		return
 	case "408", "404": // it is over, and nothing is wrong
+		messages, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
+		bytes, err2 := strconv.Atoi(m.Header.Get("Nats-Pending-Bytes"))
+		if s.isDraining() && err == nil && err2 == nil {
+			s.asked.cut(id, messages, bytes) // the rest is waited for
+			return
+		}
 		s.asked.over(id)
 		return
 	}
@@ -411,12 +420,41 @@ func (s *source) isDraining() bool {
 // drainMark is the subject of the message behind which nothing more arrives.
 const drainMark = "drained"
 
-// stopPulling ends the pulls, and returns when what the server had sent before is with the routes. It may block for a
-// moment.
+// leaderIsElsewhere tells whether the leader of the durable is on another server than this connection. An ended subscription is known there a moment
+// later only: what it sends meanwhile is lost on the way, and comes again after AckWait. Where both are on one server nothing is.
+func (s *source) leaderIsElsewhere() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c, err := s.relay.js.Consumer(ctx, s.stream, s.durable)
+	if err != nil {
+		return false // there is nobody who could send
+	}
+	cluster := c.CachedInfo().Cluster
+	return cluster != nil && cluster.Leader != s.relay.nc.ConnectedServerName() || s.relay.cfg.Domain != ""
+}
+
+// windDown waits until the server has ended all pulls; what arrives until then goes back at once. Of a route of one instance the next holder gives
+// back what is lost.
+func (s *source) windDown() {
+	if s.leased() || !s.leaderIsElsewhere() {
+		return
+	}
+	s.wake()
+	patience := time.NewTimer(min(pullExpires+time.Second, s.relay.drainTime()/2))
+	defer patience.Stop()
+	select {
+	case <-s.allOver:
+	case <-s.ended:
+	case <-patience.C:
+	}
+}
+
+// stopPulling ends the pulls, and returns when what the server had sent before is with the routes. It may block for some seconds.
 func (s *source) stopPulling() {
 	s.mu.Lock()
 	s.draining = true
 	s.mu.Unlock()
+	s.windDown()
 	for i := range s.asked.lanes {
 		// nats.go goes on handing messages to the channel until the server has confirmed that it sends no more.
 		_ = s.asked.lanes[i].sub.Drain()

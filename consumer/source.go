@@ -45,6 +45,8 @@ type source struct {
 	answers *nats.Subscription
 	woken   chan struct{}
 	setup   setup         // until it is open
+	allOver chan struct{} // closed when it drains and no pull is outstanding
+	wound   sync.Once
 	drained chan struct{} // closed when nothing more arrives, and what did is with the routes
 	ended   chan struct{} // closed when run is over
 	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon
@@ -107,7 +109,7 @@ func newSource(r *Relay, stream, durable string, due bool) *source {
 	return &source{
 		idPrefix: ack.IDPrefix(stream, durable),
 		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
-		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}), ended: make(chan struct{}),
+		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}), allOver: make(chan struct{}), ended: make(chan struct{}),
 		inOrder: pool.New(1), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
 }

@@ -349,6 +349,67 @@ var frozen = []kind{{"freeze relay", 1, func(n *nemesis) {
 	}
 }}}
 
+// Instances are stopped and started again in turn, on servers that are some milliseconds from one another. No message waits for the ack wait: what
+// the leader of the durable still sends to an instance that ends, goes back.
+func TestFleet_rollingStops(t *testing.T) {
+	w := begin(t)
+	w.StartNATS(NATSConfig{Replicas: 3, Links: true})
+	w.Connect()
+	w.Stream()
+	h := w.StartHandler("")
+	var relays []*Relay
+	for i := range 3 {
+		relays = append(relays, w.StartRelay(fmt.Sprintf("r%d", i+1), h, RelayConfig{URL: w.nats.Nodes[i].url(), Route: M{"ack_wait": "20s"}}))
+	}
+	for _, n := range w.nats.Nodes {
+		for _, p := range n.links {
+			p.Delay(5 * time.Millisecond)
+		}
+	}
+	stop := make(chan struct{})
+	wait := background(func() {
+		w.Produce(Load{Count: 1 << 30, Rate: 300, Stop: stop, Subject: func(i int) string { return fmt.Sprintf("t.%d", i%500) }, Script: func(i int) ledger.Script { return ledger.Script{Sleep: i % 10} }})
+	})
+	stops := of(4, 60)
+	var longest time.Duration
+	for i := range stops {
+		time.Sleep(w.Between(200*ms, 600*ms))
+		r := relays[i%3]
+		at := time.Now()
+		r.Signal(syscall.SIGTERM)
+		if code, ok := r.Wait(7 * time.Second); !ok || code != 0 {
+			t.Fatalf("%s ended with %d (ended %v)", r.Name, code, ok)
+		}
+		longest = max(longest, time.Since(at))
+		w.Note("%s ended after %v", r.Name, time.Since(at).Round(ms))
+		r.Start()
+		r.WaitReady(20 * time.Second)
+	}
+	close(stop)
+	wait()
+	zero := 0
+	r := w.Check(Expect{Bound: &zero, Within: 40 * time.Second})
+	first := make(map[string]time.Time)
+	for _, run := range w.ledgers.Runs {
+		if at, ok := first[run.ID]; !ok || run.Start.Before(at) {
+			first[run.ID] = run.Start
+		}
+	}
+	var slowest time.Duration
+	late := 0
+	for _, p := range w.Pubs() {
+		d := first[p.Script.ID].Sub(p.At)
+		if slowest = max(slowest, d); d > 8*time.Second {
+			late++
+		}
+	}
+	if late > 0 {
+		w.Wrong(Stalled, "%d of %d messages waited for the ack wait", late, r.Published)
+	}
+	w.Figure("%d stops in turn, servers 10 ms from one another, 300 messages a second: %d messages, the slowest started after %v; a stop took %v at most",
+		stops, r.Published, slowest.Round(ms), longest.Round(ms))
+}
+
 // held is a load of which much waits in the instances, for longer than the freeze: only the lease keeps it from being started afterwards.
 var held = fleetLoad{instances: 2, count: 800, rate: 100, faults: 1, takes: 200, kinds: frozen, route: M{"ack_wait": "30s", "concurrency": 4}}
 
