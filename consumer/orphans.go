@@ -238,9 +238,12 @@ func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstr
 		if wanted || inUse(ctx, js, service, info, names) {
 			continue
 		}
+		next := fmt.Sprintf("give a route this durable (durable: %s)", info.Name)
+		if stream.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy { // which lets no other durable begin beside it
+			next += fmt.Sprintf(", or begin another one behind it (start: {seq: %d}) and then remove it: nats consumer rm %s %s", info.AckFloor.Stream+1, info.Stream, info.Name)
+		}
 		list = append(list, Orphan{
-			Kind: OrphanDurable, Route: strings.Join(names, " "), Stream: info.Stream, Durable: info.Name, Messages: info.NumPending, Outstanding: info.NumAckPending,
-			Next: fmt.Sprintf("give a route this durable, or begin another one behind it (start: {seq: %d}) and remove it: nats consumer rm %s %s", info.AckFloor.Stream+1, info.Stream, info.Name),
+			Kind: OrphanDurable, Route: strings.Join(names, " "), Stream: info.Stream, Durable: info.Name, Messages: info.NumPending, Outstanding: info.NumAckPending, Next: next,
 		})
 	}
 	return list, durables.Err()

@@ -3,11 +3,14 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/supervisor"
 )
@@ -190,4 +193,58 @@ func TestRelay_regressionNoAdviceNamesADurableThatAnInstanceUses(t *testing.T) {
 		return w.info("ORDERS", "billing").NumWaiting == 0 && w.info("ORDERS", "shipping").NumWaiting == 0
 	})
 	look("while it is paused")
+}
+
+// What relay advises for a durable that no route uses loses nothing, also on a stream whose messages go when all durables have had them, and on one that
+// lets each message to one durable only.
+func TestOrphans_regressionTheAdviceForADurableLosesNothing(t *testing.T) {
+	t.Parallel()
+	for name, retention := range map[string]jetstream.RetentionPolicy{"limits": jetstream.LimitsPolicy, "interest": jetstream.InterestPolicy, "work queue": jetstream.WorkQueuePolicy} {
+		for _, begin := range []bool{false, true} {
+			if begin && retention == jetstream.WorkQueuePolicy {
+				continue // it is not advised
+			}
+			t.Run(fmt.Sprintf("%s, begin anew %v", name, begin), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "JOBS", Subjects: []string{"jobs.>"}, Retention: retention}); err != nil {
+					t.Fatal(err)
+				}
+				var handled atomic.Int64
+				counts := w.only("jobs.", &handled)
+				old := Route{Name: "old", Subjects: []string{"jobs.>"}, Start: Start{Policy: "all"}, Handler: counts}
+				_, stop := w.start(Config{Logger: quiet}, old)
+				w.publish("jobs.a", 5)
+				w.eventually("five are handled", func() bool { return handled.Load() == 5 && w.info("JOBS", "old").AckFloor.Consumer == 5 })
+				if err := stop(); err != nil {
+					t.Fatal(err)
+				}
+				w.publish("jobs.a", 5)
+				list, err := Orphans(t.Context(), w.js, "", nil)
+				if err != nil || len(list) != 1 || list[0].Kind != OrphanDurable {
+					t.Fatalf("%v, %v", list, err)
+				}
+				begins := strings.Contains(list[0].Next, "nats consumer rm")
+				if begins == (retention == jetstream.WorkQueuePolicy) {
+					t.Fatalf("the advice is %q", list[0].Next)
+				}
+				route := Route{Name: "next", Subjects: []string{"jobs.>"}, Durable: "old", Start: Start{Policy: "all"}, Handler: counts}
+				if begin {
+					var seq uint64
+					_, after, _ := strings.Cut(list[0].Next, "seq: ")
+					if _, err := fmt.Sscan(strings.TrimRight(strings.Fields(after)[0], "})"), &seq); err != nil {
+						t.Fatalf("%v in %q", err, list[0].Next)
+					}
+					route.Durable, route.Start = "", Start{Policy: "seq", Seq: seq}
+				}
+				w.start(Config{Logger: quiet}, route)
+				if begin {
+					if err := w.js.DeleteConsumer(t.Context(), "JOBS", "old"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				w.eventually("the rest is handled", func() bool { return handled.Load() == 10 })
+			})
+		}
+	}
 }

@@ -103,9 +103,8 @@ func TestRelay_saysWhatOfItsOwnStreamsItCannotChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log syncBuffer
-	r, _ := w.startUnready(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, Route{
-		Name: "orders", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil }),
-	})
+	route := Route{Name: "orders", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })}
+	r, stop := w.startUnready(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, route)
 	w.eventually("it is not ready", func() bool {
 		err := r.Ready()
 		return err != nil && strings.Contains(err.Error(), "stream RELAY_RETRY: storage is Memory, but must be File")
@@ -117,6 +116,16 @@ func TestRelay_saysWhatOfItsOwnStreamsItCannotChange(t *testing.T) {
 	if n := log.count("the settings of stream RELAY_RETRY"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
+	if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "stop relay, keep a copy (`nats stream backup`), remove the stream (`nats stream rm`), and start relay") {
+		t.Errorf("it says %v", err)
+	}
+	// The advice is followed.
+	_ = stop()
+	if err := w.js.DeleteStream(t.Context(), "RELAY_RETRY"); err != nil {
+		t.Fatal(err)
+	}
+	r, _ = w.start(Config{Logger: quiet}, route)
+	w.eventually("relay makes its own", func() bool { return r.Ready() == nil && w.settings("RELAY_RETRY").Storage == jetstream.FileStorage })
 }
 
 // Some streams had one replica, and some three.

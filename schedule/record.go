@@ -72,6 +72,9 @@ func OpenRecords(ctx context.Context, js jetstream.JetStream, service string, re
 	return &Records{kv}, nil
 }
 
+// ErrUnreadable says that a record is none that any version of relay wrote.
+var ErrUnreadable = errors.New("the record cannot be read")
+
 // Get returns the record of a schedule with its revision, 0 when there is none yet.
 func (r *Records) Get(ctx context.Context, name string) (rec Record, revision uint64, err error) {
 	e, err := r.kv.Get(ctx, name)
@@ -82,7 +85,7 @@ func (r *Records) Get(ctx context.Context, name string) (rec Record, revision ui
 		return rec, 0, err
 	}
 	if err := json.Unmarshal(e.Value(), &rec); err != nil {
-		return rec, 0, fmt.Errorf("the record of schedule %s cannot be read: %w (relay schedule rm %s makes a new one)", name, err, name)
+		return rec, 0, fmt.Errorf("%w: schedule %s: %w (the schedule stands still; it begins anew, without the runs of now, after: relay schedule rm %s)", ErrUnreadable, name, err, name)
 	}
 	if rec.Format > format {
 		return rec, 0, fmt.Errorf("the record of schedule %s has format %d, and this version knows %d: use a newer version of relay", name, rec.Format, format)

@@ -52,12 +52,20 @@ type field struct {
 	roomier func(have, want *jetstream.StreamConfig) bool
 	// danger: whoever set it may read, forge or remove what relay stores. That it is set back is a warning.
 	danger bool
-	// do is what to do when relay cannot set it back; empty: edit the stream.
+	// do is what to do when relay cannot set it back, if it is not the usual.
 	do string
 }
 
+// advice is what to do when relay cannot set it back. A setting that the server never changes cannot be edited by people either.
+func (f *field) advice() string {
+	if f.do == "" && f.set == nil {
+		return anew
+	}
+	return f.do
+}
+
 // anew is what to do about a stream whose content may be somebody else's.
-const anew = "look at what is in it, and who made it; keep a copy (`nats stream backup`), then remove it with `nats stream rm` so that relay makes its own, or, before anything is stored there, choose another service name"
+const anew = "look at what is in it, and who made it; stop relay, keep a copy (`nats stream backup`), remove the stream (`nats stream rm`), and start relay, which makes its own; or, before anything is stored there, choose another service name"
 
 // limit is a bound of which zero and -1 mean none.
 func limit[T int | int32 | int64](name string, at func(*jetstream.StreamConfig) *T) field {
@@ -104,7 +112,7 @@ func must(name string, at func(*jetstream.StreamConfig) *bool) field {
 var fields = []field{
 	{name: "retention", get: func(c *jetstream.StreamConfig) any { return c.Retention }},
 	{name: "storage", get: func(c *jetstream.StreamConfig) any { return c.Storage }},
-	{name: "mirror", danger: true, do: anew, get: func(c *jetstream.StreamConfig) any { return origin(c.Mirror) }},
+	{name: "mirror", danger: true, get: func(c *jetstream.StreamConfig) any { return origin(c.Mirror) }},
 	may("sealed", func(c *jetstream.StreamConfig) *bool { return &c.Sealed }, false),
 	may("deny_delete", func(c *jetstream.StreamConfig) *bool { return &c.DenyDelete }, false),
 	may("deny_purge", func(c *jetstream.StreamConfig) *bool { return &c.DenyPurge }, false),
@@ -331,7 +339,7 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 		}
 		if f.set == nil {
 			if fault == nil {
-				fault = &Error{Stream: want.Name, Field: f.name, Have: f.get(&have), Want: f.get(&want), Do: f.do, Danger: f.danger}
+				fault = &Error{Stream: want.Name, Field: f.name, Have: f.get(&have), Want: f.get(&want), Do: f.advice(), Danger: f.danger}
 			}
 			continue
 		}
@@ -393,7 +401,7 @@ func refused(want, have jetstream.StreamConfig, changed []field, strange []setti
 	})
 	if len(changed) > 0 && (changed[0].danger || len(strange) == 0) {
 		f := changed[0]
-		return &Error{Stream: want.Name, Field: f.name, Have: f.get(&have), Want: f.get(&want), Do: f.do, Danger: f.danger, Err: err}
+		return &Error{Stream: want.Name, Field: f.name, Have: f.get(&have), Want: f.get(&want), Do: f.advice(), Danger: f.danger, Err: err}
 	}
 	return &Error{
 		Stream: want.Name, Field: strange[0].name, Have: strange[0].value, Want: "unset", Err: err, Danger: true,

@@ -31,7 +31,9 @@ func newSchedule(o *options) *cobra.Command {
 // scheduled is a schedule with what the instances recorded of it.
 type scheduled struct {
 	schedule.Schedule
-	State string `json:"state"` // waiting, publishing, paused, not begun, or not in the configuration
+	State string `json:"state"` // waiting, publishing, paused, not begun, unreadable, or not in the configuration
+	// Error says why the record cannot be read, and what to do.
+	Error string `json:"error,omitempty"`
 	// Next are the runs to come; none while it is paused.
 	Next   []time.Time     `json:"next"`
 	Record schedule.Record `json:"record"`
@@ -140,10 +142,11 @@ func newScheduleLs(o *options) *cobra.Command {
 				}
 				for _, s := range list {
 					one := scheduled{Schedule: s}
-					if one.Record, _, err = records.Get(ctx, s.Name); err != nil {
+					if one.Record, _, err = records.Get(ctx, s.Name); errors.Is(err, schedule.ErrUnreadable) {
+						one.State, one.Error, one.Next = "unreadable", err.Error(), []time.Time{}
+					} else if err != nil {
 						return err
-					}
-					if err := one.judge(1); err != nil {
+					} else if err := one.judge(1); err != nil {
 						return err
 					}
 					out.Schedules = append(out.Schedules, one)
@@ -177,6 +180,11 @@ func newScheduleLs(o *options) *cobra.Command {
 						rows = append(rows, []string{d.ID, when(d.Due), fmt.Sprint(d.Size), d.Subject})
 					}
 					table(w, rows)
+				}
+				for _, s := range out.Schedules {
+					if s.Error != "" {
+						fmt.Fprintln(w, printable(s.Error))
+					}
 				}
 				if out.More {
 					fmt.Fprintf(w, "more than %d delayed messages wait: these are the first\n", mostDelayed)
@@ -310,7 +318,8 @@ func newScheduleRm(o *options) *cobra.Command {
 				return fmt.Errorf("%w: %w", errUsage, err)
 			}
 			return o.withRecords(c, func(ctx context.Context, cl *client, records *schedule.Records) error {
-				if _, err := configured(cl.cfg, a[0]); err == nil {
+				_, _, unreadable := records.Get(ctx, a[0])
+				if _, err := configured(cl.cfg, a[0]); err == nil && !errors.Is(unreadable, schedule.ErrUnreadable) {
 					return fmt.Errorf("%w: schedule %s is in the configuration: take it out there, or pause it", errUsage, a[0])
 				}
 				removed, err := schedule.AttachLater(cl.js, cl.cfg.Service).Remove(ctx, a[0])

@@ -89,3 +89,26 @@ func TestSchedule_commands(t *testing.T) {
 		t.Errorf("exit %d, want 0", code)
 	}
 }
+
+// relay says to remove a record that cannot be read; that works though the schedule is in the configuration, and the schedule goes on.
+func TestSchedule_regressionTheAdviceForAnUnreadableRecordIsTaken(t *testing.T) {
+	t.Parallel()
+	d := newDenying(t, scheduledRoutes)
+	p := d.run()
+	p.ready()
+	eventually(t, "a run is handled", func() bool { return len(d.hook.all()) > 0 })
+	kv, err := d.s.JetStream(t).KeyValue(t.Context(), schedule.Bucket("relay"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Put(t.Context(), "secondly", []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	if _, said, _ := relay(t, d.dir, "schedule", "ls"); !strings.Contains(said, "relay schedule rm secondly") {
+		t.Errorf("ls says:\n%s", said)
+	}
+	eventually(t, "the log says what to do", func() bool { return strings.Contains(p.err.String(), "relay schedule rm secondly") })
+	d.by("operator", "schedule", "rm", "secondly")
+	before := len(d.hook.all())
+	eventually(t, "it goes on", func() bool { return len(d.hook.all()) > before })
+}
