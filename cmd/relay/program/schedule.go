@@ -31,13 +31,17 @@ func newSchedule(o *options) *cobra.Command {
 // scheduled is a schedule with what the instances recorded of it.
 type scheduled struct {
 	schedule.Schedule
-	State string `json:"state"` // waiting, publishing, paused, not begun, or not in the configuration
+	State string `json:"state"` // waiting, publishing, paused, not begun, other definition, or not in the configuration
 	// Next are the runs to come; none while it is paused.
 	Next   []time.Time     `json:"next"`
 	Record schedule.Record `json:"record"`
 }
 
-const notConfigured = "not in the configuration"
+const (
+	notConfigured = "not in the configuration"
+	// otherDefinition: the instances run it at other times than this file says.
+	otherDefinition = "other definition"
+)
 
 func (s *scheduled) judge(n int) (err error) {
 	s.Next = []time.Time{}
@@ -48,6 +52,8 @@ func (s *scheduled) judge(n int) (err error) {
 	case s.Record.Paused != nil:
 		s.State = "paused"
 		return nil
+	case s.Record.Timing != "" && s.Record.Timing != s.Timing():
+		s.State = otherDefinition
 	case s.Record.Claim != nil:
 		s.State = "publishing"
 	case s.Record.Next.IsZero():
