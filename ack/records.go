@@ -78,8 +78,9 @@ type Records struct {
 	family string // of all durables of the name
 	prefix string // of this one
 
-	created time.Time
-	cache   *lru.Cache[uint64, stored]
+	stream, durable string // as tokens of a key
+	created         time.Time
+	cache           *lru.Cache[uint64, stored]
 }
 
 // Records are those of the durable that was made at created.
@@ -87,7 +88,7 @@ func (b *Bucket) Records(stream, durable string, created time.Time) *Records {
 	family := keyToken(stream) + "." + keyToken(durable) + "."
 	cache, _ := lru.New[uint64, stored](remembered) // fails for a size below 1 only
 	return &Records{
-		bucket: b, family: family, cache: cache, created: created,
+		bucket: b, family: family, cache: cache, created: created, stream: keyToken(stream), durable: keyToken(durable),
 		prefix: family + strconv.FormatInt(created.UnixNano(), 36) + ".",
 	}
 }

@@ -64,6 +64,7 @@ type Session struct {
 
 	mu          sync.Mutex
 	bySeq       sequences // live, or settled and unconfirmed
+	top         uint64    // the highest sequence that was received
 	leases      leaseList
 	naks        []*Delivery // claimed, waiting for the burst
 	lastNak     *Delivery   // of the last burst, while its answer is expected
@@ -256,6 +257,7 @@ func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 	}
 	s.rouse()
 	s.bySeq.put(d)
+	s.top = max(s.top, d.Sequence)
 	s.lease(d)
 	d.enter(m.Size())
 	s.stats.Received++

@@ -61,6 +61,9 @@ func (e *missingStream) Unwrap() error { return e.err }
 func (s *source) look(ctx context.Context) error {
 	stream, err := s.relay.js.Stream(ctx, s.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		if s.due {
+			return fmt.Errorf("stream %s: %w", s.stream, away.Made(err)) // relay made it a moment ago
+		}
 		return &missingStream{s.stream, err}
 	}
 	if err != nil {
@@ -87,8 +90,9 @@ func (s *source) look(ctx context.Context) error {
 	return s.mayUse(stream, consumer)
 }
 
-// openLooked makes the durable if it is missing, and begins its session.
+// openLooked makes the durable if it is missing, and begins its session. The stream was there: that a server knows neither it nor the durable passes.
 func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
+	defer func() { err = away.Made(err) }()
 	consumer := s.setup.have
 	if consumer == nil {
 		if s.due {

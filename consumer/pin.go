@@ -2,12 +2,17 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"iter"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/fleet"
 )
@@ -26,21 +31,132 @@ func (s *source) takeOver(ctx context.Context, stream jetstream.Stream) error {
 	return nil
 }
 
-// takeBack gives back what the holder before had in hand: nobody else settles it any more. The server ignores what is not outstanding. A NAK
-// may be lost by a change of the leader; what it was for comes after AckWait then, and ordered routes wait for it.
-func (s *source) takeBack(info *jetstream.ConsumerInfo) {
+// takeBack gives back what the holder before had in hand: nobody else settles it any more. The server does not tell what is outstanding, and ignores
+// a NAK of what is not: so all from the ack floor to what was delivered are named, or, when that is far, those that the holder noted and what
+// was delivered since. A NAK may be lost by a change of the leader; what it was for comes after AckWait then, and ordered routes wait for it.
+func (s *source) takeBack(ctx context.Context, info *jetstream.ConsumerInfo) {
 	from, to := info.AckFloor.Stream+1, info.Delivered.Stream
-	if info.NumAckPending == 0 || to-from >= maxAckPending {
+	s.back = span{to + 1, to, info.Delivered.Consumer}
+	if info.NumAckPending == 0 {
 		return
 	}
-	now := time.Now().UnixNano()
-	for seq := from; seq <= to; seq++ {
-		subject := fmt.Sprintf("$JS.ACK.%s.%s.1.%d.%d.%d.0", s.stream, s.durable, seq, info.Delivered.Consumer, now)
-		if s.relay.nc.Publish(subject, []byte("-NAK")) != nil {
-			return // disconnected: it comes after AckWait
+	s.back.from = from
+	var noted []uint64
+	if to-from >= maxAckPending {
+		h, err := s.records.InHand(ctx)
+		if err == nil {
+			noted, from = h.Unsettled, min(max(from, h.To+1), to+1)
+		} else if !errors.Is(err, jetstream.ErrKeyNotFound) {
+			s.log.Warn("what the holder before had in hand is not known, and looked for", "error", err)
 		}
 	}
-	s.log.Info("what the holder before had in hand is given back", "count", info.NumAckPending)
+	if s.giveBack(ctx, slices.Values(noted)) == nil {
+		s.back.from = from
+	}
+	if to+1-s.back.from < 4*maxAckPending { // it does not take long; else it goes on beside what is pulled
+		s.giveBackRest(ctx)
+	}
+	s.log.Info("what the holder before had in hand is given back", "count", info.NumAckPending, "noted", len(noted), "looked_at", to+1-from)
+}
+
+// span are sequences that are to be given back, both ends included.
+type span struct{ from, to, consumer uint64 }
+
+// giveBackRest gives back what takeBack left over. After AckWait all of it has come anyway.
+func (s *source) giveBackRest(ctx context.Context) {
+	b := &s.back
+	for end := time.Now().Add(s.routes[0].cfg.AckWait); b.from <= b.to && s.mayStart() && time.Now().Before(end); {
+		last := min(b.to, b.from+giveBackAtOnce-1)
+		err := s.giveBack(ctx, func(yield func(uint64) bool) {
+			for seq := b.from; seq <= last && yield(seq); seq++ {
+			}
+		})
+		if err != nil {
+			s.log.Warn("what the holder before had in hand was not all given back: the rest comes after ack_wait", "error", err)
+			return
+		}
+		b.from = last + 1
+	}
+}
+
+// giveBackAtOnce NAKs are sent before the server is waited for: it queues what it has not looked at without a bound.
+const giveBackAtOnce = 16_384
+
+// giveBack gives these sequences back, and waits until the server has looked at all of them.
+func (s *source) giveBack(ctx context.Context, list iter.Seq[uint64]) error {
+	var b []byte
+	prefix, suffix := "$JS.ACK."+s.stream+"."+s.durable+".1.", fmt.Sprintf(".%d.%d.0", s.back.consumer, time.Now().UnixNano())
+	n, last := 0, ""
+	for seq := range list {
+		if n++; last != "" {
+			if err := s.relay.nc.Publish(last, []byte("-NAK")); err != nil {
+				return err
+			}
+		}
+		b = append(strconv.AppendUint(append(b[:0], prefix...), seq, 10), suffix...)
+		if last = string(b); n%giveBackAtOnce == 0 {
+			if err := s.nak(ctx, last); err != nil {
+				return err
+			}
+			last = ""
+		}
+	}
+	if last == "" {
+		return nil
+	}
+	return s.nak(ctx, last)
+}
+
+// nak gives one back and waits for the server, which answers in the order in which it looks at them.
+func (s *source) nak(ctx context.Context, subject string) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	_, err := s.relay.nc.RequestWithContext(ctx, subject, []byte("-NAK"))
+	return err
+}
+
+const (
+	// noteInHandEvery is the time between two notes: what is delivered meanwhile is what the next holder names one by one.
+	noteInHandEvery = time.Second
+	// noteInHandFrom is how far the oldest message in hand must be behind for a note.
+	noteInHandFrom = maxAckPending / 2
+)
+
+// noteInHand notes what is in hand, for the next holder, while the oldest is so far behind that not all since can be named. It begins when all
+// was given back that the holder before had: the note of that is valid until then.
+func (s *source) noteInHand(ctx context.Context) {
+	s.giveBackRest(ctx)
+	if s.back.from <= s.back.to {
+		select { // it comes after AckWait
+		case <-ctx.Done():
+			return
+		case <-time.After(s.routes[0].cfg.AckWait):
+		}
+	}
+	tick := time.NewTicker(noteInHandEvery)
+	defer tick.Stop()
+	var noted ack.InHand
+	var failed seldom
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		h := s.session.InHand()
+		h.To = max(h.To, s.back.to) // what was delivered before came back, or comes
+		if !s.mayStart() || len(h.Unsettled) == 0 || h.To-h.Unsettled[0] < noteInHandFrom || h.To == noted.To && slices.Equal(h.Unsettled, noted.Unsettled) {
+			continue
+		}
+		call, cancel := context.WithTimeout(ctx, settleTimeout)
+		err := s.records.NoteInHand(call, h)
+		cancel()
+		if err == nil {
+			noted = h
+		} else if kept, may := failed.may(time.Now()); may && ctx.Err() == nil {
+			s.log.Warn("what is in hand was not noted: a takeover may take longer", "error", err, "kept_back", kept)
+		}
+	}
 }
 
 // notePin takes the pin off a delivery.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -150,6 +151,10 @@ func (s *source) run(ctx context.Context) (next *source) {
 		defer close(done)
 		s.session.Run(ctx)
 	}()
+	var noting sync.WaitGroup
+	if s.leased() {
+		noting.Go(func() { s.noteInHand(ctx) })
+	}
 	connected := s.relay.nc.StatusChanged(nats.CONNECTED)
 	checking := make(chan finding, 1)
 	busy := false
@@ -164,6 +169,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 				found.next.close()
 			}
 		}
+		noting.Wait()
 		<-done // with it ends what it asks of the server
 		s.inOrder.Wait()
 		s.relay.link.Leave(&s.puller)

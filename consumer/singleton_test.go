@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -389,4 +390,141 @@ func TestSingleton_changesInPlace(t *testing.T) {
 	s.eventually("so has that of the standby, also of what hung", func() bool {
 		return next["b"].handled.Load() >= 4 && next["a"].handled.Load()+next["b"].handled.Load() >= 7
 	})
+}
+
+// farStream makes a stream of which hold messages wait on far.held, 4 at a place, spread over a range of sequences of which no other has a message, and
+// which ends with quick ones on far.quick. A mirror keeps what its origin has purged, and skips what its origin has skipped.
+func (s *single) farStream(hold int, distance uint64) (last uint64) {
+	s.t.Helper()
+	const together = 4
+	ctx := s.t.Context()
+	must := func(err error) {
+		s.t.Helper()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	origin, err := s.js.CreateStream(ctx, jetstream.StreamConfig{Name: "ORIGIN", Subjects: []string{"far.>"}, Storage: jetstream.MemoryStorage})
+	must(err)
+	mirror, err := s.js.CreateStream(ctx, jetstream.StreamConfig{Name: "FAR", Mirror: &jetstream.StreamSource{Name: "ORIGIN"}, Storage: jetstream.MemoryStorage})
+	must(err)
+	publish := func(subject string, n int) {
+		s.t.Helper()
+		for range n {
+			ack, err := s.js.Publish(ctx, subject, nil)
+			must(err)
+			last = ack.Sequence
+		}
+		s.eventually("the mirror has it", func() bool {
+			info, err := mirror.Info(ctx)
+			return err == nil && info.State.LastSeq == last
+		})
+	}
+	for range hold / together {
+		publish("far.held", together)
+		must(origin.Purge(ctx, jetstream.WithPurgeSequence(last+distance*together/uint64(hold))))
+	}
+	publish("far.quick", 20)
+	return last
+}
+
+// takeOverFar is how long a takeover takes, from the moment at which the holder is cut off until all that it had is handled. With before, something is done
+// while it holds the messages.
+func takeOverFar(t *testing.T, hold int, distance uint64, before func(*single)) time.Duration {
+	s := newSingle(t)
+	s.route.Stream, s.route.Subjects, s.route.AckWait, s.route.Concurrency = "FAR", []string{"far.>"}, time.Minute, 2*hold
+	last := s.farStream(hold, distance)
+	release := make(chan struct{})
+	defer close(release)
+	var second atomic.Bool
+	all, links := map[string]*Relay{}, map[string]*natstest.Proxy{}
+	for _, name := range []string{"a", "b"} {
+		plain := s.handler(name)
+		all[name], links[name], _ = s.instanceWith(name, HandlerFunc(func(ctx context.Context, m *Msg) error {
+			if m.Subject == "far.held" && !second.Load() {
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+				return ctx.Err()
+			}
+			return plain.Handle(ctx, m)
+		}))
+	}
+	first := s.holder(all)
+	stream, err := s.js.Stream(t.Context(), "FAR")
+	if err != nil {
+		t.Fatal(err)
+	}
+	durable, err := stream.Consumer(t.Context(), "billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("all but the messages that are held are settled", func() bool {
+		info, err := durable.Info(t.Context())
+		return err == nil && info.Delivered.Stream == last && info.NumAckPending == hold && s.handled() == 20
+	})
+	before(s)
+	second.Store(true)
+	began := time.Now()
+	links[first].Stall()
+	s.eventually("all are handled", func() bool { return s.handled() == hold+20 })
+	took := time.Since(began)
+	s.settled("FAR", "billing")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for seq, n := range s.starts {
+		if n != 1 {
+			t.Errorf("%d was handled %d times", seq, n)
+		}
+	}
+	return took
+}
+
+// inHand waits for the note of what the holder has in hand.
+func (s *single) inHand(n int) {
+	s.t.Helper()
+	durable, err := s.js.Consumer(s.t.Context(), "FAR", "billing")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	bucket, err := ack.OpenBucket(s.t.Context(), s.js, "RELAY_ATTEMPTS", 1)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	records := bucket.Records("FAR", "billing", durable.CachedInfo().Created)
+	s.eventually("it is noted", func() bool {
+		h, err := records.InHand(s.t.Context())
+		return err == nil && len(h.Unsettled) == n
+	})
+}
+
+// When the oldest unsettled message was 65,536 sequences or more behind the newest that was delivered, nothing was given back, and a takeover
+// took ack_wait.
+func TestSingleton_regressionATakeoverFarBehind(t *testing.T) {
+	t.Parallel()
+	took := takeOverFar(t, 1000, 5_000_000, func(s *single) { s.inHand(1000) })
+	t.Logf("it took %v", took)
+	if took > 8*time.Second { // the lease is 2 s, ack_wait a minute
+		t.Errorf("it took %v", took)
+	}
+}
+
+// The holder before was of an earlier version, which notes nothing: everything between is named.
+func TestSingleton_regressionATakeoverFarBehindWithoutANote(t *testing.T) {
+	t.Parallel()
+	took := takeOverFar(t, 100, 600_000, func(s *single) {
+		s.inHand(100)
+		bucket, err := s.js.KeyValue(t.Context(), "RELAY_ATTEMPTS")
+		if err == nil {
+			err = bucket.Purge(t.Context(), "hand.FAR.billing")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Logf("it took %v", took)
+	if took > 20*time.Second {
+		t.Errorf("it took %v", took)
+	}
 }

@@ -54,6 +54,7 @@ type source struct {
 	looked  atomic.Pointer[look]
 	oldest  oldest
 	base    base
+	back    span // of a leased one: what the holder before had in hand
 
 	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
 	late         late
@@ -174,7 +175,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		return err
 	}
 	if err = s.subscribe(); err == nil && s.leased() {
-		s.takeBack(info)
+		s.takeBack(ctx, info)
 	}
 	return err
 }

@@ -95,6 +95,10 @@ func (r *Relay) reach(ctx context.Context) error {
 	}))
 }
 
+// firstTry bounds the first try to make something, and later ones may take longer: of instances that make the same stream of a cluster at once, one
+// gets an answer, and the others find it there the next time.
+const firstTry = 2 * time.Second
+
 // shared makes what all routes need, side by side.
 func (r *Relay) shared(ctx context.Context) error {
 	parts := []struct {
@@ -140,7 +144,13 @@ func (r *Relay) shared(ctx context.Context) error {
 	var making sync.WaitGroup
 	for i, p := range parts {
 		making.Go(func() {
-			faults[i] = r.persist(ctx, p.name, func(ctx context.Context) error { return away.Made(r.attempt(ctx, p.make)) })
+			span := firstTry
+			faults[i] = r.persist(ctx, p.name, func(ctx context.Context) error {
+				ctx, cancel := context.WithTimeout(ctx, span)
+				defer cancel()
+				span = min(2*span, setupTimeout)
+				return away.Made(r.attempt(ctx, p.make))
+			})
 		})
 	}
 	making.Wait()

@@ -17,9 +17,13 @@ const format = 1
 // Record is what the instances agree on about a schedule.
 type Record struct {
 	Format int `json:"format"`
-	// Timing is what Next was computed from: another one begins anew.
-	Timing string    `json:"timing,omitempty"`
-	Next   time.Time `json:"next,omitzero"`
+	// Timing is what Next was computed from: the definition that counts. Generation counts the changes of it, and Former has those that counted
+	// before, the latest last. An earlier version of relay knows neither, and drops them.
+	Timing     string    `json:"timing,omitempty"`
+	Generation uint64    `json:"generation,omitempty"`
+	Former     []string  `json:"former,omitempty"`
+	Doubt      *Doubt    `json:"doubt,omitempty"`
+	Next       time.Time `json:"next,omitzero"`
 	// Claim is the run that an instance publishes just now.
 	Claim *Claim `json:"claim,omitempty"`
 	Last  *Run   `json:"last,omitempty"`
@@ -33,6 +37,14 @@ type Claim struct {
 	Run      time.Time `json:"run"`
 	Instance string    `json:"instance"`
 	Secret   string    `json:"secret,omitempty"` // is in the id of the message
+}
+
+// Doubt asks whether an instance whose definition counts still lives. One that had that definition before asks: it was rolled back, or
+// is not yet updated.
+type Doubt struct {
+	By       string    `json:"by"` // the instance that asks
+	At       time.Time `json:"at"`
+	Answered bool      `json:"answered,omitempty"`
 }
 
 // Run is what became of a run.

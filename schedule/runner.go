@@ -36,6 +36,10 @@ const (
 	look = 5 * time.Second // the longest time between two looks at the records, and at whether the stream of delayed messages is there
 	// patience is how long the claim of another instance stands before this one takes it for dead.
 	patience = 10 * time.Second
+	// askAgain is the time between two questions whether an instance with a newer definition lives, and silence is how long it may take
+	// to answer.
+	askAgain = 10 * time.Second
+	silence  = 20 * time.Second
 	// late is how late a run may be before catch_up: none leaves it out.
 	late    = time.Minute
 	request = 10 * time.Second
@@ -66,8 +70,9 @@ type Runner struct {
 	runs *prometheus.CounterVec
 	now  func() time.Time // for tests
 
-	patience time.Duration
-	fills    atomic.Pointer[[]fill]
+	patience, askAgain, silence time.Duration
+
+	fills atomic.Pointer[[]fill]
 
 	mu       sync.Mutex
 	troubles map[string]trouble
@@ -85,7 +90,7 @@ func New(js jetstream.JetStream, cfg Config) *Runner {
 		cfg.Schedules[i] = cfg.Schedules[i].WithDefaults()
 	}
 	return &Runner{
-		cfg: cfg, js: js, now: time.Now, patience: patience, troubles: map[string]trouble{},
+		cfg: cfg, js: js, now: time.Now, patience: patience, askAgain: askAgain, silence: silence, troubles: map[string]trouble{},
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "relay_schedule_runs_total", Help: `Runs of schedules by result; delayed messages have the schedule "~".`,
 		}, []string{"schedule", "result"}),
@@ -203,6 +208,7 @@ func (r *Runner) note(ctx context.Context, what string, err error) {
 type watching struct {
 	revision uint64
 	seen     time.Time // when the revision was first seen
+	definition
 }
 
 // records publishes the runs of schedules.
@@ -268,7 +274,16 @@ func (r *Runner) turn(ctx context.Context, records *Records, s Schedule, known *
 		return now, err
 	}
 	if revision != known.revision {
-		*known = watching{revision, time.Now()}
+		known.revision, known.seen = revision, time.Now()
+	}
+	if rec.Timing != s.Timing() {
+		return r.differs(ctx, records, s, rec, revision, &known.definition)
+	}
+	known.counted = true
+	if rec.Doubt != nil && !rec.Doubt.Answered {
+		rec.Doubt.Answered = true
+		_, err = records.put(ctx, s.Name, rec, revision)
+		return now, err
 	}
 	if rec.Asked != nil {
 		return now, r.asked(ctx, records, s, rec, revision)
@@ -276,14 +291,13 @@ func (r *Runner) turn(ctx context.Context, records *Records, s Schedule, known *
 	if rec.Paused != nil {
 		return now.Add(look), nil
 	}
-	if rec.Next.IsZero() || rec.Timing != s.timing() {
-		next, err := s.Next(now)
-		if err != nil {
+	if rec.Next.IsZero() {
+		if rec.Next, err = s.Next(now); err != nil {
 			return now, err
 		}
-		rec.Timing, rec.Next, rec.Claim = s.timing(), next, nil
+		rec.Claim = nil
 		_, err = records.put(ctx, s.Name, rec, revision)
-		return next, err
+		return rec.Next, err
 	}
 	if now.Before(rec.Next) {
 		return rec.Next, nil
@@ -324,7 +338,7 @@ func (r *Runner) due(ctx context.Context, records *Records, s Schedule, rec Reco
 	}
 	last := rec.Last
 	_, err = records.Change(ctx, s.Name, func(rec *Record) { // an operator may have paused it meanwhile
-		if rec.Timing == s.timing() && rec.Next.Before(after) && (rec.Claim == nil || rec.Claim.Instance == r.cfg.Instance) {
+		if rec.Timing == s.Timing() && rec.Next.Before(after) && (rec.Claim == nil || rec.Claim.Instance == r.cfg.Instance) {
 			rec.Claim, rec.Next, rec.Last = nil, after, last
 		}
 	})

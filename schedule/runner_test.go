@@ -170,7 +170,7 @@ func TestRunner_takesOverFromAnInstanceThatDied(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := records(t, js).Change(t.Context(), s.Name, func(r *Record) {
-		r.Timing, r.Next, r.Claim = s.timing(), run, &Claim{Run: run, Instance: "dead"}
+		r.Timing, r.Next, r.Claim = s.Timing(), run, &Claim{Run: run, Instance: "dead"}
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -201,7 +201,7 @@ func TestRunner_catchUp(t *testing.T) {
 			c.set(noon)
 			s := Schedule{Name: "hourly", Cron: "0 * * * *", Subject: "jobs.hourly", CatchUp: word}
 			_, err := records(t, js).Change(t.Context(), s.Name, func(r *Record) {
-				r.Timing, r.Next = s.timing(), time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
+				r.Timing, r.Next = s.Timing(), time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -132,5 +132,5 @@ func (s Schedule) Upcoming(t time.Time, n int) (list []time.Time, err error) {
 	return list, nil
 }
 
-// timing tells schedules apart whose runs are at other times.
-func (s Schedule) timing() string { return fmt.Sprintf("%s|%v|%s", s.Cron, s.Every, s.TZ) }
+// Timing tells schedules apart whose runs are at other times, as [Record.Timing] has it.
+func (s Schedule) Timing() string { return fmt.Sprintf("%s|%v|%s", s.Cron, s.Every, s.TZ) }

@@ -110,7 +110,7 @@ func ensure(ctx context.Context, js jetstream.JetStream, cfg Config) (created ti
 	c.FirstSeq = uint64(time.Now().UnixMilli())
 	stream, err := ownstream.Ensure(ctx, js, c, cfg.Logger)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("bucket %s: %w", Bucket(cfg.Service), err)
+		return time.Time{}, fmt.Errorf("bucket %s: %w", Bucket(cfg.Service), away.Made(err))
 	}
 	return stream.CachedInfo().Created, nil
 }

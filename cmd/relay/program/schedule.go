@@ -31,7 +31,7 @@ func newSchedule(o *options) *cobra.Command {
 // scheduled is a schedule with what the instances recorded of it.
 type scheduled struct {
 	schedule.Schedule
-	State string `json:"state"` // waiting, publishing, paused, not begun, unreadable, or not in the configuration
+	State string `json:"state"` // waiting, publishing, paused, not begun, unreadable, other definition, or not in the configuration
 	// Error says why the record cannot be read, and what to do.
 	Error string `json:"error,omitempty"`
 	// Next are the runs to come; none while it is paused.
@@ -39,7 +39,11 @@ type scheduled struct {
 	Record schedule.Record `json:"record"`
 }
 
-const notConfigured = "not in the configuration"
+const (
+	notConfigured = "not in the configuration"
+	// otherDefinition: the instances run it at other times than this file says.
+	otherDefinition = "other definition"
+)
 
 func (s *scheduled) judge(n int) (err error) {
 	s.Next = []time.Time{}
@@ -50,6 +54,8 @@ func (s *scheduled) judge(n int) (err error) {
 	case s.Record.Paused != nil:
 		s.State = "paused"
 		return nil
+	case s.Record.Timing != "" && s.Record.Timing != s.Timing():
+		s.State = otherDefinition
 	case s.Record.Claim != nil:
 		s.State = "publishing"
 	case s.Record.Next.IsZero():

@@ -29,7 +29,8 @@ func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config
 		have, err := js.Stream(ctx, s.Name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
-			if _, err = js.CreateStream(ctx, streamConfig(s)); err == nil {
+			_, err = js.CreateStream(ctx, streamConfig(s))
+			if err = away.Made(err); err == nil { // another instance may have been first, and this server not have heard of it
 				log.Info("made stream", "stream", s.Name, "subjects", s.Subjects)
 			}
 		case err == nil:
