@@ -465,7 +465,7 @@ func TestHandle_boundedAnswers(t *testing.T) {
 	z := gzip.NewWriter(bomb)
 	z.Write(make([]byte, 16<<20))
 	z.Close()
-	block := make([]byte, 64<<10)
+	block, letters := make([]byte, 64<<10), bytes.Repeat([]byte("x"), 4096)
 	for name, tc := range map[string]struct {
 		answer func(w io.Writer) error // repeated until it fails
 		first  string
@@ -482,7 +482,7 @@ func TestHandle_boundedAnswers(t *testing.T) {
 			_, err := io.WriteString(w, "X-More: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n")
 			return err
 		}, want: handlertest.Retry, ends: true, text: "wait for response headers"},
-		"one long header": {first: "HTTP/1.1 200 OK\r\nX: ", answer: func(w io.Writer) error { _, err := w.Write(bytes.Repeat([]byte("x"), 4096)); return err }, want: handlertest.Retry, ends: true, text: "wait for response headers"},
+		"one long header": {first: "HTTP/1.1 200 OK\r\nX: ", answer: func(w io.Writer) error { _, err := w.Write(letters); return err }, want: handlertest.Retry, ends: true, text: "wait for response headers"},
 		"endless 1xx": {answer: func(w io.Writer) error {
 			_, err := io.WriteString(w, "HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n")
 			return err
