@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -149,6 +150,32 @@ func (r *RetryStream) park(ctx context.Context, o Origin, wrapped nats.Header, d
 	r.bytes.Add(int64(m.Size()))
 	return nil
 }
+
+// Bring stores a message for its route, due at once, that nobody has delivered to it: its durable had passed it. The same origin brought again within
+// the duplicate window of the stream is one message. It returns [ErrParkFull] and nats.ErrMaxPayload as [RetryStream.Park] does.
+func (r *RetryStream) Bring(ctx context.Context, o Origin, header nats.Header, data []byte, room Room) error {
+	n, err := r.Messages(ctx)
+	if err != nil {
+		return err
+	}
+	if room.Messages > 0 && n >= int64(room.Messages) || room.Bytes > 0 && r.bytes.Load() >= room.Bytes {
+		return ErrParkFull
+	}
+	m := &nats.Msg{
+		Subject: fmt.Sprintf("%s.due.%s.%s.%d-%d-%s", r.service, o.Route, o.Stream, o.Sequence, o.Time.UnixNano(), brought),
+		Header:  Wrap(o, header), Data: data,
+	}
+	if _, err = r.js.PublishMsg(ctx, m, jetstream.WithExpectStream(r.name), jetstream.WithMsgID("brought-"+o.ID())); err == nil {
+		r.bytes.Add(int64(m.Size()))
+	}
+	return err
+}
+
+// brought is at the end of the subjects of what [RetryStream.Bring] stores.
+const brought = "b0"
+
+// IsBrought tells whether a due subject is one of [RetryStream.Bring].
+func IsBrought(subject string) bool { return strings.HasSuffix(subject, "-"+brought) }
 
 // Messages is the number of messages in the stream, of all routes, asked at most once a second.
 func (r *RetryStream) Messages(ctx context.Context) (int64, error) {

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -60,7 +61,11 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		s.log.Error("a message that is no delivery arrived", "error", err)
 		return
 	}
-	s.tallied(m.route, &m.arrival, raw.Subject)
+	place := catchup.Outside
+	if !s.due {
+		place = s.place(&m.arrival, raw.Subject)
+	}
+	s.tallied(m.route, &m.arrival, raw.Subject, place)
 	if s.watch(&m.arrival, now) {
 		defer func() {
 			b.deliver()
@@ -81,6 +86,10 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		return
 	}
 	s.late.end()
+	if place != catchup.Outside {
+		m.passed(place)
+		return
+	}
 	if m.bodyless = isBodyless(raw); m.bodyless {
 		s.doubt.Store(true)
 	}

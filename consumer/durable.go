@@ -165,6 +165,13 @@ func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer 
 
 // change gives a durable what relay cares about.
 func (s *source) change(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	if s.due {
+		return s.update(ctx, stream, have, want)
+	}
+	return s.changeAlone(ctx, stream, have, want)
+}
+
+func (s *source) update(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	if have.PriorityPolicy == jetstream.PriorityPolicyPinned && want.PriorityPolicy == jetstream.PriorityPolicyNone && len(have.PriorityGroups) > 0 {
 		// The server goes on with a pin that is set when the policy is none, and serves nobody until its time is over.
 		if err := stream.UnpinConsumer(ctx, s.durable, have.PriorityGroups[0]); err != nil {

@@ -46,6 +46,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 		s.sort(&e, c.Differs(), provision.Filters(info.Config))
 	}
 	s.learn(stream.CachedInfo().Config, m, began)
+	s.noteCatchUp(ctx, info)
 	return e
 }
 

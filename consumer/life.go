@@ -87,7 +87,10 @@ func (s *source) look(ctx context.Context) error {
 		return fmt.Errorf("durable %s on stream %s: %w", s.durable, s.stream, err)
 	}
 	s.setup.have = consumer
-	return s.mayUse(stream, consumer)
+	if err := s.mayUse(stream, consumer); err != nil {
+		return err
+	}
+	return s.mayWiden(ctx, consumer.CachedInfo().Config)
 }
 
 // openLooked makes the durable if it is missing, and begins its session. The stream was there: that a server knows neither it nor the durable passes.

@@ -61,29 +61,45 @@ func (s *source) findOldest(ctx context.Context) {
 
 // storedAfter is when the first message after this sequence that has such a subject was stored; the zero time when there is none.
 func (r *Relay) storedAfter(ctx context.Context, stream, pattern string, seq uint64) (time.Time, error) {
-	request, err := json.Marshal(map[string]any{"seq": seq + 1, "next_by_subj": pattern})
-	if err != nil {
+	m, err := r.nextMessage(ctx, stream, pattern, seq+1)
+	if m == nil {
 		return time.Time{}, err
+	}
+	return m.Time, nil
+}
+
+// storedMessage is a message as the leader of its stream tells it.
+type storedMessage struct {
+	Subject  string    `json:"subject"`
+	Sequence uint64    `json:"seq"`
+	Header   []byte    `json:"hdrs"`
+	Data     []byte    `json:"data"`
+	Time     time.Time `json:"time"`
+}
+
+// nextMessage is the first message from this sequence on that has such a subject; nil when there is none.
+func (r *Relay) nextMessage(ctx context.Context, stream, pattern string, seq uint64) (*storedMessage, error) {
+	request, err := json.Marshal(map[string]any{"seq": seq, "next_by_subj": pattern})
+	if err != nil {
+		return nil, err
 	}
 	m, err := r.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: r.api + "STREAM.MSG.GET." + stream, Data: request})
 	if err != nil {
-		return time.Time{}, err
+		return nil, err
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
-		Message struct {
-			Time time.Time `json:"time"`
-		} `json:"message"`
+		Message storedMessage       `json:"message"`
 	}
 	switch err := json.Unmarshal(m.Data, &answer); {
 	case err != nil:
-		return time.Time{}, err
+		return nil, err
 	case answer.Error == nil:
-		return answer.Message.Time, nil
+		return &answer.Message, nil
 	case answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return time.Time{}, nil
+		return nil, nil
 	}
-	return time.Time{}, answer.Error
+	return nil, answer.Error
 }
 
 // oldest is when the oldest message that waits for the route was published; the zero time when none does.

@@ -202,6 +202,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.release(now)
 			s.tellStrays(now)
 			s.claimSoon(now)
+			s.catchUpSoon(now)
 			s.attendGate(now)
 			if !s.puller.InLine() {
 				s.puller.Least = max(link.LeastPull, s.puller.Least/2)

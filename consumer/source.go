@@ -65,6 +65,7 @@ type source struct {
 	behind  atomic.Int64 // how many there are
 	strays  strays
 	claims  claims
+	catchUp catchUp
 
 	// Of the pull loop only:
 	asked     pullRequests // its subscriptions are fixed
@@ -156,6 +157,9 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.adopted = m.Adopted
 	s.learn(stream.CachedInfo().Config, m, began)
 	s.saw(info)
+	if err := s.readCatchUp(ctx, stream, info); err != nil {
+		return err
+	}
 	s.base = base{audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}, info.NumAckPending, began}
 	s.inbox = s.relay.nc.NewInbox()
 	s.puller = link.Puller{Wake: s.wake, Least: link.LeastPull, Backlog: info.NumPending > 0}

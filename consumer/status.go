@@ -70,6 +70,8 @@ type RouteStatus struct {
 	HeldMessages   int `json:"held_messages"`
 	HeldBytes      int `json:"held_bytes"`
 	HeldBytesLimit int `json:"held_bytes_limit"`
+	// CatchUp is what the durable had passed when the route joined it or got more subjects. Nil: nothing.
+	CatchUp *CatchUpStatus `json:"catch_up,omitempty"`
 	// Backlog is what waits for the route on all instances. Nil: its durable is not known.
 	Backlog *Backlog `json:"backlog,omitempty"`
 	// Totals of this instance since its start.
@@ -194,7 +196,7 @@ func (rt *route) status(keys int) RouteStatus {
 		Acked:   rt.count.settled[supervisor.AckMessage].Load() + rt.count.fallback.Load(),
 		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),
 		Dead:    rt.count.settled[supervisor.DeadLetter].Load(),
-		Backlog: rt.backlog(),
+		Backlog: rt.backlog(), CatchUp: rt.catchUp(),
 	}
 	holds := rt.holds()
 	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.most.Load().Bytes

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/supervisor"
@@ -63,7 +64,7 @@ type base struct {
 }
 
 // tallied counts a delivery for the ledger.
-func (s *source) tallied(rt *route, d *ack.Delivery, subject string) {
+func (s *source) tallied(rt *route, d *ack.Delivery, subject string, place catchup.Place) {
 	s.count.arrived.Add(1)
 	if d.Deliveries != 1 {
 		return
@@ -71,9 +72,13 @@ func (s *source) tallied(rt *route, d *ack.Delivery, subject string) {
 	s.count.firsts.Add(1)
 	switch {
 	case s.due:
-		if isReplay(subject) {
+		switch {
+		case isReplay(subject):
 			rt.count.replayed.Add(1)
+		case ack.IsBrought(subject):
+			rt.count.received.Add(1) // its durable had passed it
 		}
+	case place != catchup.Outside: // it comes that way
 	case rt != nil:
 		rt.count.received.Add(1)
 	default:

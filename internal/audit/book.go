@@ -57,6 +57,14 @@ func key(stream, durable string) string {
 	return stream + "." + durable
 }
 
+const catchUp = "catchup."
+
+// CatchUpKey is that of what a durable has passed and is handed over, which is kept beside its record.
+func CatchUpKey(stream, durable string) string { return catchUp + key(stream, durable) }
+
+// KV is the bucket itself.
+func (b *Book) KV() jetstream.KeyValue { return b.kv }
+
 // Get is the record of a durable. The error is [jetstream.ErrKeyNotFound] when there is none, and [ErrNewer].
 func (b *Book) Get(ctx context.Context, stream, durable string) (*Record, error) {
 	e, err := b.kv.Get(ctx, key(stream, durable))
@@ -86,6 +94,9 @@ func (b *Book) List(ctx context.Context) (all []*Record, bad map[string]error, e
 		case e := <-w.Updates():
 			if e == nil {
 				return all, bad, nil
+			}
+			if strings.HasPrefix(e.Key(), catchUp) && strings.Count(e.Key(), ".") == 2 {
+				continue
 			}
 			r, err := parse(e.Value())
 			if err != nil {
@@ -141,7 +152,7 @@ func (w *Writer) Write(ctx context.Context, b *Book, a *Addition, last bool) err
 			if err != nil {
 				return err
 			}
-			if err = b.put(ctx, key(w.stream, w.durable), value, r.revision); isConflict(err) {
+			if err = b.put(ctx, key(w.stream, w.durable), value, r.revision); IsConflict(err) {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
@@ -165,7 +176,8 @@ func (b *Book) put(ctx context.Context, key string, value []byte, after uint64) 
 	return err
 }
 
-func isConflict(err error) bool {
+// IsConflict tells of an error of a write whether somebody else wrote first.
+func IsConflict(err error) bool {
 	var api *jetstream.APIError
 	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || errors.Is(err, jetstream.ErrKeyExists)
 }

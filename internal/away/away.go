@@ -53,6 +53,9 @@ func Made(err error) error {
 	return err
 }
 
+// Soon is err as one of which [Is] is true.
+func Soon(err error) error { return notYet{err} }
+
 type notYet struct{ error }
 
 func (e notYet) Unwrap() error { return e.error }

@@ -62,12 +62,12 @@ func (d Durable) Judge(have jetstream.ConsumerConfig, on Stream, which Routes) (
 	c.Want = d.wanted(on.Subjects, m)
 	// A filter that relay gave it when the stream held more stays, and one is given when the stream brings what none of its
 	// subjects says.
-	if all := m.patterns(); made && (slices.Equal(has, all) || len(has) == 0 && on.Unknown) {
+	if all := m.Patterns(); made && (slices.Equal(has, all) || len(has) == 0 && on.Unknown) {
 		setFilters(&c.Want, all)
 	}
 	c.Changeable, c.Fixed = differences(have, c.Want)
 	sameFilter := slices.Equal(has, Filters(c.Want))
-	written := len(has) == 0 || slices.Equal(has, was.patterns()) // by relay itself
+	written := len(has) == 0 || slices.Equal(has, was.Patterns()) // by relay itself
 	others := len(c.Changeable) + len(c.Fixed)
 	if !sameFilter {
 		others--

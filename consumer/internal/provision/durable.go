@@ -61,7 +61,7 @@ func (d Durable) wanted(streamSubjects []string, m Mark) jetstream.ConsumerConfi
 	if d.Pinned {
 		pin(&c)
 	}
-	patterns := m.patterns()
+	patterns := m.Patterns()
 	// A filter costs nine tenths of the rate on a stream of many subjects, even one that matches everything.
 	all := !slices.ContainsFunc(streamSubjects, func(held string) bool {
 		return !slices.ContainsFunc(patterns, func(p string) bool { return subject.Covers(p, held) })

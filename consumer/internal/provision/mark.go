@@ -46,7 +46,8 @@ func (m Mark) join(o Mark) Mark {
 	return joined
 }
 
-func (m Mark) patterns() []string {
+// Patterns are the subjects of all routes, without those that another one covers.
+func (m Mark) Patterns() []string {
 	return reduce(slices.Concat(slices.Collect(maps.Values(m.Routes))...))
 }
 

@@ -1,0 +1,521 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/catchup"
+	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// A route joins a durable that is there, or gets one more subject. The server widens the filter and goes on where the durable is: what the stream
+// held before is passed. It is handed over to the route through the retry stream, as far as its start says. Package catchup keeps the account.
+
+const (
+	// changeLasts is for how long an instance has a durable for itself to change it, and handLasts to hand over what it has passed.
+	changeLasts = 10 * time.Second
+	handLasts   = 15 * time.Second
+	// A turn hands over for handTurn at most, handBatch messages at a time, handAtOnce of them side by side, and only while fewer than
+	// handRoom wait to be delivered to the routes: the rest waits in its stream.
+	handTurn   = 10 * time.Second
+	handBatch  = 256
+	handAtOnce = 64
+	handRoom   = 4096
+	// handAgain is how long a message stays away that the durable delivers before it is handed over.
+	handAgain = 200 * time.Millisecond
+)
+
+// catchUp is what a source knows of what its durable has passed.
+type catchUp struct {
+	record atomic.Pointer[catchup.Record] // nil: nothing
+	busy   atomic.Bool
+	began  time.Time     // of the pull loop only: when it last looked
+	is     string        // of the watchdog only: what the durable was for when the account was read
+	had    atomic.Uint64 // up to there the durable has delivered what the routes want, as it was last seen with all their subjects
+}
+
+func (s *source) passedBook() *catchup.Book { return catchup.NewBook(s.relay.ledgers) }
+
+// gap are the messages that the routes of this configuration want, and that a durable as it is has passed, or would. The last message of the stream is
+// last.
+func (s *source) gap(have jetstream.ConsumerConfig, last uint64) (list []catchup.Range) {
+	if s.due {
+		return nil
+	}
+	filters, known := provision.Filters(have), []string(nil)
+	if m := provision.MarkOf(have.Metadata); m.Service == s.relay.cfg.Service {
+		known = m.Patterns()
+	}
+	for _, d := range s.patterns {
+		start := d.route.cfg.Start
+		if len(catchup.Gap(filters, known, []string{d.pattern})) == 0 {
+			continue
+		}
+		g := catchup.Range{
+			Pattern: d.pattern, Except: catchup.Except(slices.Concat(filters, known), d.pattern), Had: s.catchUp.had.Load(), Began: time.Now().UTC(),
+		}
+		switch start.Policy {
+		case "new":
+			g.From, g.Until = last+1, last
+		case "seq":
+			g.From, g.Until = start.Seq, last
+		case "since":
+			g.Since, g.Until = start.Since, last
+		}
+		list = append(list, g)
+	}
+	return list
+}
+
+// holds is how many messages of a range the stream has at most.
+func (s *source) holds(ctx context.Context, g catchup.Range) (n uint64, err error) {
+	err = ack.Subjects(ctx, s.relay.js, s.stream, g.Pattern, func(literal string, count int) {
+		if g.Wants(literal) {
+			n += uint64(count)
+		}
+	})
+	return n, err
+}
+
+// mayWiden tells whether it was chosen where a route begins whose subjects the durable has passed.
+func (s *source) mayWiden(ctx context.Context, have jetstream.ConsumerConfig) error {
+	for _, g := range s.gap(have, 0) {
+		rt := s.routeOfPattern(g.Pattern)
+		if rt.cfg.Start.Policy != "" || s.catchUp.had.Load() > 0 {
+			continue
+		}
+		n, err := s.holds(ctx, g)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			return fmt.Errorf("start: stream %s already holds %d messages for %s, which durable %s has passed: say where route %s begins with them (start: all, new, {since: <time>} or {seq: <n>})",
+				s.stream, n, g.Pattern, s.durable, rt.cfg.Name)
+		}
+	}
+	return nil
+}
+
+// errChanging says that another instance has the durable for itself. It passes.
+var errChanging = away.Soon(errors.New("another instance is changing the durable"))
+
+// changeAlone changes a durable while no other instance does, and writes down what it passes by that. Without it, two instances that read the same
+// configuration would each take away what the other one has added.
+func (s *source) changeAlone(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	book, me := s.passedBook(), s.relay.cfg.Instance
+	consumer, err := stream.Consumer(ctx, s.durable)
+	if err != nil {
+		return nil, err
+	}
+	created := consumer.CachedInfo().Created
+	for {
+		_, err := book.Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
+			if r == nil || !r.Created.Equal(created) {
+				r = &catchup.Record{Created: created}
+			}
+			if !r.Changing.Take(me, time.Now(), changeLasts) {
+				return nil, errChanging
+			}
+			return r, nil
+		})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errChanging) || ctx.Err() != nil {
+			return nil, err
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+	finish := func(then func(*catchup.Record)) error {
+		r, err := book.Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
+			if r == nil || !r.Created.Equal(created) {
+				return r, nil
+			}
+			then(r)
+			r.Changing = catchup.Claim{}
+			return r.OrNil(), nil
+		})
+		if err == nil {
+			s.catchUp.record.Store(r)
+		}
+		return err
+	}
+	if consumer, err = stream.Consumer(ctx, s.durable); err == nil && !provision.Same(consumer.CachedInfo().Config, have) {
+		if err := finish(func(*catchup.Record) {}); err != nil {
+			return nil, err
+		}
+		return s.compare(ctx, stream, consumer) // somebody was first
+	}
+	info, err := stream.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ranges := s.gap(have, info.State.LastSeq)
+	for i := range ranges {
+		if ranges[i].Held, err = s.holds(ctx, ranges[i]); err != nil {
+			return nil, err
+		}
+	}
+	delivered := consumer.CachedInfo().Delivered.Stream
+	r, err := book.Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
+		if r == nil || !r.Created.Equal(created) || !r.Changing.Take(me, time.Now(), changeLasts) {
+			return nil, errChanging
+		}
+		r.Begin(ranges...)
+		for _, p := range provision.MarkOf(have.Metadata).Patterns() {
+			if len(catchup.Gap(provision.Filters(want), nil, []string{p})) > 0 {
+				r.Leave(p, delivered)
+			}
+		}
+		return r, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.catchUp.record.Store(r)
+	updated, err := s.update(ctx, stream, have, want)
+	if err != nil {
+		return nil, err // the ranges stay: they begin when the durable is widened
+	}
+	to, err := s.passedUpTo(ctx, stream, updated.CachedInfo(), provision.Filters(have))
+	if err != nil {
+		return nil, err
+	}
+	err = finish(func(r *catchup.Record) { r.Bound(provision.Filters(updated.CachedInfo().Config), to) })
+	for _, g := range ranges {
+		if g.Held > 0 && g.Next() <= to && err == nil {
+			rt := s.routeOfPattern(g.Pattern)
+			rt.log.Info("the durable has passed messages that the route wants now; they are handed over to it through the retry stream",
+				"subjects", g.Pattern, "start", rt.cfg.Start.String(), "held", g.Held)
+			if rt.cfg.Order == supervisor.OrderKey {
+				rt.log.Warn("messages that are handed over are not in order with those that the durable delivers", "subjects", g.Pattern)
+			}
+		}
+	}
+	return updated, err
+}
+
+// routeOfPattern is the route of this configuration that has such a subject; nil when it has been changed meanwhile.
+func (s *source) routeOfPattern(pattern string) *route {
+	for _, d := range s.patterns {
+		if d.pattern == pattern {
+			return d.route
+		}
+	}
+	return nil
+}
+
+// passedUpTo is the last sequence that a durable may have passed whose filter has just been widened. The server goes on at most at the first message
+// that the former filter lets through and that was not delivered; without one, at the end of the stream.
+func (s *source) passedUpTo(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, former []string) (uint64, error) {
+	now, err := stream.Info(ctx)
+	if err != nil {
+		return 0, err
+	}
+	to := now.State.LastSeq
+	for _, f := range former {
+		m, err := s.relay.nextMessage(ctx, s.stream, f, info.Delivered.Stream+1)
+		if err != nil {
+			return 0, err
+		}
+		if m != nil {
+			to = min(to, m.Sequence-1)
+		}
+	}
+	return to, nil
+}
+
+// readCatchUp reads the account when the source opens, before anything is pulled. What was begun by an instance that ended is bounded.
+func (s *source) readCatchUp(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo) error {
+	if s.due {
+		return nil
+	}
+	if len(s.gap(info.Config, 0)) == 0 {
+		s.catchUp.had.Store(max(s.catchUp.had.Load(), info.Delivered.Stream))
+	}
+	r, err := s.passedBook().Get(ctx, s.stream, s.durable)
+	if err != nil {
+		return err
+	}
+	if r != nil && !r.Created.Equal(info.Created) {
+		r = nil
+	}
+	if r != nil && len(r.Open()) > 0 && (r.Changing.By == s.relay.cfg.Instance || time.Now().After(r.Changing.Until)) {
+		now, err := stream.Info(ctx)
+		if err != nil {
+			return err
+		}
+		r, err = s.passedBook().Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
+			if r == nil || !r.Created.Equal(info.Created) {
+				return r, nil
+			}
+			r.Bound(provision.Filters(info.Config), now.State.LastSeq)
+			return r, nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.catchUp.record.Store(r)
+	return nil
+}
+
+// noteCatchUp reads the account again when the durable was changed by somebody else since it was read.
+func (s *source) noteCatchUp(ctx context.Context, info *jetstream.ConsumerInfo) {
+	if s.due {
+		return
+	}
+	if len(s.gap(info.Config, 0)) == 0 {
+		s.catchUp.had.Store(max(s.catchUp.had.Load(), info.Delivered.Stream))
+	}
+	is := fmt.Sprint(provision.Filters(info.Config), provision.MarkOf(info.Config.Metadata))
+	if s.catchUp.is == is {
+		return
+	}
+	if r, err := s.passedBook().Get(ctx, s.stream, s.durable); err == nil && (r == nil || r.Created.Equal(info.Created)) {
+		s.catchUp.is = is
+		s.catchUp.record.Store(r)
+	}
+}
+
+// place of a message that the durable delivers.
+func (s *source) place(d *ack.Delivery, literal string) catchup.Place {
+	return s.catchUp.record.Load().Place(d.Sequence, d.Time, literal)
+}
+
+// passed settles a message that is handed over, or will be.
+func (m *message) passed(place catchup.Place) {
+	if place == catchup.Passed {
+		m.done()
+		return
+	}
+	_ = m.delivery.Nak(time.Now().Add(handAgain)) // fenced: somebody else has it
+}
+
+// catchUpSoon hands over what the durable has passed, a turn at a time. It does not block.
+func (s *source) catchUpSoon(now time.Time) {
+	c := &s.catchUp
+	if c.record.Load() == nil || now.Sub(c.began) < time.Second || c.busy.Swap(true) {
+		return
+	}
+	c.began = now
+	s.tidying.Go(func() {
+		defer c.busy.Store(false)
+		const what = "what the durable has passed"
+		ctx, cancel := context.WithTimeout(s.routes[0].work, handTurn+settleTimeout)
+		defer cancel()
+		err := s.handOver(ctx)
+		for _, rt := range s.routes {
+			if err != nil && s.routes[0].work.Err() == nil {
+				rt.troubles.note(what, fmt.Errorf("messages that the durable has passed are not handed over yet; it is tried again: %w", err), time.Now())
+			} else {
+				rt.troubles.mended(what, time.Now())
+			}
+		}
+	})
+}
+
+// handOver is a turn.
+func (s *source) handOver(ctx context.Context) error {
+	book, me, over := s.passedBook(), s.relay.cfg.Instance, time.Now().Add(handTurn)
+	note := func(change func(*catchup.Record) *catchup.Record) (*catchup.Record, error) {
+		r, err := book.Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
+			if r == nil || !r.Created.Equal(s.identity.ConsumerCreated) || !r.Handing.Take(me, time.Now(), handLasts) {
+				return nil, errChanging
+			}
+			return change(r), nil
+		})
+		if err == nil {
+			s.catchUp.record.Store(r)
+		}
+		return r, err
+	}
+	r, err := book.Get(ctx, s.stream, s.durable)
+	if err != nil {
+		return err
+	}
+	if r == nil || !r.Created.Equal(s.identity.ConsumerCreated) || !slices.ContainsFunc(r.Ranges, func(g catchup.Range) bool { return !g.Left }) {
+		s.catchUp.record.Store(nil)
+		return nil
+	}
+	s.catchUp.record.Store(r)
+	if !r.Handing.Take(me, time.Now(), handLasts) {
+		return nil // another instance does it
+	}
+	if r.IsDone() {
+		_, info, err := s.ask(ctx)
+		if err != nil {
+			return err
+		}
+		if info.AckFloor.Stream >= r.Last() || info.NumPending == 0 && info.NumAckPending == 0 {
+			_, err = note(func(r *catchup.Record) *catchup.Record { r.Handing = catchup.Claim{}; return r.Over() })
+		}
+		return err
+	}
+	if r, err = note(func(r *catchup.Record) *catchup.Record { return r }); errors.Is(err, errChanging) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	release := func(r *catchup.Record) *catchup.Record { r.Handing = catchup.Claim{}; return r }
+	for i := range r.Ranges {
+		for g := r.Ranges[i]; g.To > 0 && !g.IsDone(); {
+			room, err := s.handRoom(ctx)
+			if err != nil {
+				return err
+			}
+			if !room || time.Now().After(over) {
+				_, err := note(release)
+				return err
+			}
+			n, done, err := s.handBatch(ctx, g)
+			if err != nil {
+				_, _ = note(release)
+				return err
+			}
+			pattern := g.Pattern
+			next, err := note(func(r *catchup.Record) *catchup.Record { r.Progress(pattern, done, n); return r })
+			if err != nil {
+				return err
+			}
+			j := slices.IndexFunc(next.Ranges, func(h catchup.Range) bool { return h.Pattern == pattern })
+			if j < 0 {
+				break // the pattern was taken away
+			}
+			if g = next.Ranges[j]; g.IsDone() {
+				s.log.Info("all that the durable had passed is handed over", "subjects", pattern, "messages", g.Handed)
+			}
+		}
+	}
+	_, err = note(release)
+	return err
+}
+
+// handRoom tells whether few enough messages wait to be delivered to the routes from the retry stream.
+func (s *source) handRoom(ctx context.Context) (bool, error) {
+	for _, rt := range s.routes {
+		due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), ack.DueDurable(rt.cfg.Name, s.stream))
+		if err != nil {
+			return false, err
+		}
+		if i := due.CachedInfo(); i.NumPending+uint64(i.NumAckPending) > handRoom {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// handBatch hands over the next messages of a range. It returns how many these are, and up to which sequence all are handed over.
+func (s *source) handBatch(ctx context.Context, g catchup.Range) (n int, done uint64, err error) {
+	stream, err := s.relay.js.Stream(ctx, s.stream)
+	if err != nil {
+		return 0, 0, err
+	}
+	queue := stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy
+	handing, ctx := errgroup.WithContext(ctx)
+	handing.SetLimit(handAtOnce)
+	for seq := g.Next(); n < handBatch && ctx.Err() == nil; {
+		var m *storedMessage
+		if m, err = s.relay.nextMessage(ctx, s.stream, g.Pattern, seq); err != nil {
+			break
+		}
+		if m == nil || m.Sequence > g.To {
+			done = g.To
+			break
+		}
+		seq, done = m.Sequence+1, m.Sequence
+		if !g.Wants(m.Subject) || m.Time.Before(g.Since) {
+			continue
+		}
+		n++
+		handing.Go(func() error {
+			if err := s.bring(ctx, m); err != nil || !queue {
+				return err
+			}
+			// On a work queue nobody else may take it, and it would lie there for ever.
+			if err := stream.DeleteMsg(ctx, m.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+				return fmt.Errorf("removing message %d of work queue %s, which was handed over: %w", m.Sequence, s.stream, err)
+			}
+			return nil
+		})
+	}
+	if failed := handing.Wait(); failed != nil {
+		err = failed
+	}
+	return n, done, err
+}
+
+// bring stores a message in the retry stream for its route.
+func (s *source) bring(ctx context.Context, m *storedMessage) error {
+	header := nats.Header{}
+	if len(m.Header) > 0 {
+		h, err := nats.DecodeHeadersMsg(m.Header)
+		if err != nil {
+			s.log.Warn("the headers of a message that is handed over cannot be read; it goes without them", "subject", m.Subject, "seq", m.Sequence, "error", err)
+		}
+		header = h
+	}
+	to, room := ack.NoRoute, s.routes[0].parkRoom(1)
+	if rt := s.routeOf(m.Subject); rt != nil {
+		to, room = rt.cfg.Name, rt.parkRoom(1)
+	}
+	err := s.relay.retries.Bring(ctx, ack.Origin{
+		Route: to, Stream: s.stream, Consumer: s.durable, Sequence: m.Sequence, Time: m.Time, Subject: m.Subject,
+	}, header, m.Data, room)
+	if errors.Is(err, nats.ErrMaxPayload) {
+		s.log.Error("a message that the durable has passed is too large for the retry stream with relay's headers: it stays in its stream and is not handled; raise max_payload of the servers, and publish it again",
+			"route", to, "subject", m.Subject, "seq", m.Sequence, "bytes", len(m.Data))
+		return nil
+	}
+	return err
+}
+
+// catchUp tells how much of what the durable had passed is handed over; nil when all is.
+func (rt *route) catchUp() *CatchUpStatus {
+	var c CatchUpStatus
+	for _, s := range rt.relay.openSources() {
+		r := s.catchUp.record.Load()
+		if r == nil || !s.serves(rt) {
+			continue
+		}
+		for _, g := range r.Ranges {
+			if g.IsDone() || s.routeOfPattern(g.Pattern) != rt {
+				continue
+			}
+			c.Subjects = append(c.Subjects, g.Pattern)
+			c.Handed, c.Held = c.Handed+g.Handed, c.Held+g.Held
+			if c.Since.IsZero() || g.Began.Before(c.Since) {
+				c.Since = g.Began
+			}
+		}
+	}
+	if len(c.Subjects) == 0 {
+		return nil
+	}
+	return &c
+}
+
+// CatchUpStatus is what a durable had passed when a route joined it or got more subjects, and that is on its way to the route.
+type CatchUpStatus struct {
+	Subjects []string  `json:"subjects"`
+	Handed   uint64    `json:"handed"` // over so far
+	Held     uint64    `json:"held"`   // in the stream when it began
+	Since    time.Time `json:"since"`
+}
+
+func (c *CatchUpStatus) String() string {
+	return fmt.Sprintf("catches up with %s: %d of %d messages that were stored before it wanted them are handed over (since %s)",
+		strings.Join(c.Subjects, ", "), c.Handed, c.Held, c.Since.UTC().Format(time.RFC3339))
+}
