@@ -90,17 +90,23 @@ func (s *source) holds(ctx context.Context, g catchup.Range) (n uint64, err erro
 }
 
 // mayWiden tells whether it was chosen where a route begins whose subjects the durable has passed.
-func (s *source) mayWiden(ctx context.Context, have jetstream.ConsumerConfig) error {
+func (s *source) mayWiden(ctx context.Context, stream jetstream.Stream, have jetstream.ConsumerConfig) error {
+	queue := stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy
 	for _, g := range s.gap(have, 0) {
 		rt := s.routeOfPattern(g.Pattern)
-		if rt.cfg.Start.Policy != "" || s.catchUp.had.Load() > 0 {
+		if policy := rt.cfg.Start.Policy; policy == "all" || policy != "" && !queue || s.catchUp.had.Load() > 0 {
 			continue
 		}
 		n, err := s.holds(ctx, g)
 		if err != nil {
 			return err
 		}
-		if n > 0 {
+		switch {
+		case n == 0:
+		case queue:
+			return fmt.Errorf("start: stream %s is a work queue and holds %d messages for %s, which durable %s has passed: nobody else can have them, so set start: all for route %s",
+				s.stream, n, g.Pattern, s.durable, rt.cfg.Name)
+		default:
 			return fmt.Errorf("start: stream %s already holds %d messages for %s, which durable %s has passed: say where route %s begins with them (start: all, new, {since: <time>} or {seq: <n>})",
 				s.stream, n, g.Pattern, s.durable, rt.cfg.Name)
 		}
@@ -140,7 +146,10 @@ func (s *source) changeAlone(ctx context.Context, stream jetstream.Stream, have,
 	}
 	finish := func(then func(*catchup.Record)) error {
 		r, err := book.Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
-			if r == nil || !r.Created.Equal(created) {
+			if r == nil {
+				r = &catchup.Record{Created: created}
+			}
+			if !r.Created.Equal(created) {
 				return r, nil
 			}
 			then(r)
@@ -193,7 +202,14 @@ func (s *source) changeAlone(ctx context.Context, stream jetstream.Stream, have,
 	if err != nil {
 		return nil, err
 	}
-	err = finish(func(r *catchup.Record) { r.Bound(provision.Filters(updated.CachedInfo().Config), to) })
+	err = finish(func(r *catchup.Record) {
+		for _, g := range ranges { // it took so long that another instance took it for left
+			if !slices.ContainsFunc(r.Ranges, func(h catchup.Range) bool { return h.Pattern == g.Pattern }) {
+				r.Begin(g)
+			}
+		}
+		r.Bound(provision.Filters(updated.CachedInfo().Config), to)
+	})
 	for _, g := range ranges {
 		if g.Held > 0 && g.Next() <= to && err == nil {
 			rt := s.routeOfPattern(g.Pattern)
@@ -252,24 +268,36 @@ func (s *source) readCatchUp(ctx context.Context, stream jetstream.Stream, info 
 	if r != nil && !r.Created.Equal(info.Created) {
 		r = nil
 	}
-	if r != nil && len(r.Open()) > 0 && (r.Changing.By == s.relay.cfg.Instance || time.Now().After(r.Changing.Until)) {
-		now, err := stream.Info(ctx)
-		if err != nil {
-			return err
-		}
-		r, err = s.passedBook().Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
-			if r == nil || !r.Created.Equal(info.Created) {
-				return r, nil
-			}
-			r.Bound(provision.Filters(info.Config), now.State.LastSeq)
-			return r, nil
-		})
-		if err != nil {
-			return err
-		}
+	if r, err = s.boundLeft(ctx, r, stream, info, s.relay.cfg.Instance); err != nil {
+		return err
 	}
 	s.catchUp.record.Store(r)
 	return nil
+}
+
+// boundLeft bounds what an instance began that ended before it knew how far the durable goes: at the end of the stream, as what the durable delivers of
+// that is handed over, too. What it did not get to is over. What this very instance (me) began before it was started again is left at once, and that of
+// others when their claim is over.
+func (s *source) boundLeft(ctx context.Context, r *catchup.Record, stream jetstream.Stream, info *jetstream.ConsumerInfo, me string) (*catchup.Record, error) {
+	left := func(r *catchup.Record) bool {
+		return r != nil && r.Created.Equal(info.Created) && len(r.Open()) > 0 && (r.Changing.By == me || time.Now().After(r.Changing.Until))
+	}
+	if !left(r) {
+		return r, nil
+	}
+	now, err := stream.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.passedBook().Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
+		if left(r) {
+			r.Changing = catchup.Claim{}
+			r.Bound(provision.Filters(info.Config), now.State.LastSeq)
+			r.Drop()
+			return r.OrNil(), nil
+		}
+		return r, nil
+	})
 }
 
 // noteCatchUp reads the account again when the durable was changed by somebody else since it was read.
@@ -349,6 +377,15 @@ func (s *source) handOver(ctx context.Context) error {
 	if r == nil || !r.Created.Equal(s.identity.ConsumerCreated) || !slices.ContainsFunc(r.Ranges, func(g catchup.Range) bool { return !g.Left }) {
 		s.catchUp.record.Store(nil)
 		return nil
+	}
+	if len(r.Open()) > 0 {
+		_, stream, info, err := s.askBoth(ctx)
+		if err != nil {
+			return err
+		}
+		if r, err = s.boundLeft(ctx, r, stream, info, ""); err != nil || r == nil {
+			return err
+		}
 	}
 	s.catchUp.record.Store(r)
 	if !r.Handing.Take(me, time.Now(), handLasts) {
@@ -446,7 +483,8 @@ func (s *source) handBatch(ctx context.Context, g catchup.Range) (n int, done ui
 			}
 			// On a work queue nobody else may take it, and it would lie there for ever.
 			if err := stream.DeleteMsg(ctx, m.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
-				return fmt.Errorf("removing message %d of work queue %s, which was handed over: %w", m.Sequence, s.stream, err)
+				return fmt.Errorf("removing message %d of work queue %s, which was handed over (relay must be allowed to publish to %sSTREAM.MSG.DELETE.%s): %w",
+					m.Sequence, s.stream, s.relay.api, s.stream, err)
 			}
 			return nil
 		})
@@ -515,7 +553,15 @@ type CatchUpStatus struct {
 	Since    time.Time `json:"since"`
 }
 
+// left is how many are to come, at most.
+func (c *CatchUpStatus) left() int {
+	if c == nil || c.Handed >= c.Held {
+		return 0
+	}
+	return int(c.Held - c.Handed)
+}
+
 func (c *CatchUpStatus) String() string {
-	return fmt.Sprintf("catches up with %s: %d of %d messages that were stored before it wanted them are handed over (since %s)",
+	return fmt.Sprintf("%s: %d of %d messages that were stored before it wanted them are handed over (since %s)",
 		strings.Join(c.Subjects, ", "), c.Handed, c.Held, c.Since.UTC().Format(time.RFC3339))
 }

@@ -173,6 +173,25 @@ func TestCatchUp_withoutAStartItIsRefused(t *testing.T) {
 	}
 }
 
+// Of a work queue nobody else can have what is left out.
+func TestCatchUp_aWorkQueueHasOneStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.retention("JOBS", jetstream.WorkQueuePolicy, "jobs.>")
+	var h handledBy
+	r, _ := w.start(Config{Logger: quiet}, h.route("a", Start{}, "jobs.a"))
+	w.publish("jobs.b", 3)
+	for _, start := range []Start{{}, {Policy: "new"}, {Policy: "seq", Seq: 2}} {
+		err := r.Check(t.Context(), Change{Add: []Route{h.route("b", start, "jobs.b")}})
+		if err == nil || !strings.Contains(err.Error(), "JOBS is a work queue and holds 3 messages for jobs.b") {
+			t.Errorf("start %v: %v", start, err)
+		}
+	}
+	if err := r.Check(t.Context(), Change{Add: []Route{h.route("b", Start{Policy: "all"}, "jobs.b")}}); err != nil {
+		t.Error(err)
+	}
+}
+
 // Several instances get a route more in turn, while messages of both routes come all the time.
 func TestCatchUp_rollingChange(t *testing.T) {
 	t.Parallel()
@@ -273,7 +292,11 @@ func TestCatchUp_randomOrder(t *testing.T) {
 			time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
 			start := Start{Policy: "all"}
 			wants := func(int) bool { return true }
-			switch rnd.IntN(4) {
+			which := rnd.IntN(4)
+			if retention == jetstream.WorkQueuePolicy {
+				which = 0
+			}
+			switch which {
 			case 1:
 				start = Start{Policy: "new"}
 				wants = func(i int) bool { return i >= before }
@@ -338,4 +361,61 @@ func (w *world) storedAt(stream string, seq uint64) time.Time {
 		w.t.Fatal(err)
 	}
 	return m.Time
+}
+
+// An instance ended between the moment at which it noted what a durable will pass, and the one at which it knew how far that is: before the durable was
+// widened, or after.
+func TestCatchUp_anEndInBetween(t *testing.T) {
+	t.Parallel()
+	for _, widened := range []bool{false, true} {
+		t.Run(fmt.Sprint("widened ", widened), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.retention("JOBS", jetstream.LimitsPolicy, "jobs.>")
+			var h handledBy
+			all := Start{Policy: "all"}
+			a, b := h.route("a", all, "jobs.a"), h.route("b", all, "jobs.b")
+			r, stop := w.start(Config{Logger: quiet}, a)
+			for i := range 20 {
+				for _, s := range []string{"jobs.a", "jobs.b"} {
+					if _, err := w.js.Publish(t.Context(), s, fmt.Append(nil, i)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			w.eventually("the first are handled", func() bool { return h.count("a") == 20 && w.info("JOBS", "shared").AckFloor.Consumer == 20 })
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			info := w.info("JOBS", "shared")
+			_, err := catchup.NewBook(r.ledgers).Change(t.Context(), "JOBS", "shared", func(*catchup.Record) (*catchup.Record, error) {
+				record := &catchup.Record{Created: info.Created, Changing: catchup.Claim{By: "gone", Until: time.Now().Add(time.Second)}}
+				record.Begin(catchup.Range{Pattern: "jobs.b", Except: []string{}, Held: 20, Began: time.Now()})
+				return record, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if widened {
+				c := info.Config
+				c.FilterSubject, c.FilterSubjects = "", []string{"jobs.a", "jobs.b"}
+				if c.Metadata["relay.route.b"] = c.Metadata["relay.route.a"]; c.Metadata["relay.route.b"] == "" {
+					t.Fatalf("metadata %v", c.Metadata)
+				}
+				c.Metadata["relay.route.b"] = strings.ReplaceAll(c.Metadata["relay.route.b"], "jobs.a", "jobs.b")
+				if _, err := w.js.UpdateConsumer(t.Context(), "JOBS", c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r, _ = w.start(Config{Logger: quiet}, a, b)
+			w.eventually("all are handled", func() bool { return h.count("b") >= 20 })
+			w.eventually("it is over", func() bool {
+				record, err := catchup.NewBook(r.ledgers).Get(t.Context(), "JOBS", "shared")
+				return err == nil && record == nil
+			})
+			if list := h.wrong(); len(list) > 0 || h.count("a") != 20 || h.count("b") != 20 {
+				t.Errorf("a handled %d, b %d; wrong: %q", h.count("a"), h.count("b"), list)
+			}
+		})
+	}
 }

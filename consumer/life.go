@@ -90,7 +90,7 @@ func (s *source) look(ctx context.Context) error {
 	if err := s.mayUse(stream, consumer); err != nil {
 		return err
 	}
-	return s.mayWiden(ctx, consumer.CachedInfo().Config)
+	return s.mayWiden(ctx, stream, consumer.CachedInfo().Config)
 }
 
 // openLooked makes the durable if it is missing, and begins its session. The stream was there: that a server knows neither it nor the durable passes.

@@ -69,7 +69,7 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 	ages    *prometheus.HistogramVec
 
-	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, audited, unexplained, verdicts, settlements, retries, aside, asideNow, dead, notDead,
+	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, audited, unexplained, verdicts, settlements, retries, aside, asideNow, catchUp, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
 	holder *prometheus.Desc
 	limitPlaces, limitRate, limitRunning, limitWaiting *prometheus.Desc
@@ -112,6 +112,7 @@ func newMetrics() *metrics {
 		panics:       desc("handler_panics_total", "Attempts that ended in a panic.", "route"),
 		hangs:        desc("handler_hangs_total", "Attempts that were abandoned.", "route"),
 		asideNow:     desc("aside_messages", "Messages given back to their stream because something else waits, to be called back when that is over.", "route"),
+		catchUp:      desc("catch_up_messages", "Messages that the durable had passed before the route wanted them, and that are not handed over to it yet; at most, as counted when it began.", "route"),
 		evicted:      desc("stash_evictions_total", "Messages given back because the stash was full.", "route"),
 		moves:        desc("state_changes_total", "Changes of state of keys and of the route, by the new state.", "route", "state"),
 		up:           desc("route_up", "1 while messages of the route start as they come, or as a limit lets them: it flows, or is limited.", "route"),
@@ -263,6 +264,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(m.stash, st.StashMessages, name)
 		gauge(m.asideNow, st.Aside, name)
+		gauge(m.catchUp, rt.catchUp().left(), name)
 		gauge(m.stashBytes, st.StashBytes, name)
 		gauge(m.running, st.Running, name)
 		gauge(m.stuck, st.Stuck, name)

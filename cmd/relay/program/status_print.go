@@ -427,6 +427,12 @@ func printRoute(w io.Writer, list []consumer.Status, name string, now time.Time)
 				b.Stream, b.Outstanding, parked, short(now.Sub(b.At)))})
 		}
 		rows = append(rows, []string{"dead letters", o.dead()})
+		for _, r := range o.on {
+			if r.CatchUp != nil {
+				rows = append(rows, []string{"catches up", r.CatchUp.String()})
+				break
+			}
+		}
 		fields(w, rows)
 		printStill(w, o, len(list), now)
 		fmt.Fprintln(w)

@@ -142,6 +142,11 @@ func (r *Record) Open() (list []*Range) {
 	return list
 }
 
+// Drop removes the ranges whose end is not known: the durable was never widened for them.
+func (r *Record) Drop() {
+	r.Ranges = slices.DeleteFunc(r.Ranges, func(g Range) bool { return g.To == 0 && !g.Left })
+}
+
 // Over removes the ranges that are handed over. It returns nil when nothing is left to be known.
 func (r *Record) Over() *Record {
 	r.Ranges = slices.DeleteFunc(r.Ranges, func(g Range) bool { return g.IsDone() && !g.Left })

@@ -184,6 +184,9 @@ func (b *builder) service() {
 	}
 	for _, stream := range b.cfg.Streams {
 		b.ask("STREAM.INFO."+stream.Name, "STREAM.CREATE."+stream.Name)
+		if stream.Retention == "workqueue" { // what a durable has passed is taken out when its route has it
+			b.ask("STREAM.MSG.DELETE." + stream.Name)
+		}
 	}
 	for _, rt := range b.cfg.Routes {
 		stream := b.streamOf(rt)
