@@ -1,6 +1,7 @@
 package ack
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,6 +102,8 @@ type Move struct {
 	After uint64
 	// To names the new route of a message; empty leaves it where it is.
 	To func(o Origin) string
+	// Into is the retry stream of another service that gets them. Nil: they stay in this one.
+	Into *RetryStream
 	// Moved, if not nil, is told of each.
 	Moved func()
 }
@@ -130,10 +133,10 @@ func (r *RetryStream) Move(ctx context.Context, m Move) (moved int, err error) {
 					continue // not relay's, of another stream, or moved just now
 				}
 				to := m.To(o)
-				if to == "" || to == m.From {
+				if to == "" || to == m.From && m.Into == nil {
 					continue
 				}
-				if err := r.moveOne(ctx, stream, msg, o, to); err != nil {
+				if err := r.moveOne(ctx, stream, msg, o, to, cmp.Or(m.Into, r)); err != nil {
 					return moved, err
 				}
 				moved++
@@ -146,7 +149,7 @@ func (r *RetryStream) Move(ctx context.Context, m Move) (moved int, err error) {
 	return moved, nil
 }
 
-func (r *RetryStream) moveOne(ctx context.Context, stream jetstream.Stream, msg *nats.Msg, o Origin, to string) error {
+func (r *RetryStream) moveOne(ctx context.Context, stream jetstream.Stream, msg *nats.Msg, o Origin, to string, into *RetryStream) error {
 	due := time.Now()
 	if at, ok := strings.CutPrefix(msg.Header.Get("Nats-Schedule"), "@at "); ok {
 		if t, err := time.Parse(time.RFC3339Nano, at); err == nil && t.After(due) {
@@ -162,7 +165,7 @@ func (r *RetryStream) moveOne(ctx context.Context, stream jetstream.Stream, msg 
 	// Two who move the same message store it once.
 	header.Set(jetstream.MsgIDHeader, fmt.Sprintf("moved-%s-%d-%d", to, seq, o.Time.UnixNano()))
 	o.Route = to
-	if err := r.park(ctx, o, header, msg.Data, due); err != nil {
+	if err := into.park(ctx, o, header, msg.Data, due); err != nil {
 		return err
 	}
 	if err := remove(ctx, stream, seq); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,8 @@ import (
 type Orphan struct {
 	// Kind is retries (messages in the retry stream), durable, or dead letters.
 	Kind string `json:"kind"`
+	// Service is that whose it is, when it is another one's of which no instance runs: one that was renamed. Empty: this one's.
+	Service string `json:"service,omitempty"`
 	// Route is empty for messages that no route has ever wanted. A durable may have several, with spaces between.
 	Route   string `json:"route,omitempty"`
 	Stream  string `json:"stream,omitempty"`
@@ -42,6 +45,11 @@ const (
 )
 
 func (o Orphan) String() string {
+	if o.Service != "" {
+		of := o.Service
+		o.Service = ""
+		return "service " + of + ", of which no instance runs: " + o.String()
+	}
 	switch {
 	case o.Kind == OrphanDurable:
 		return fmt.Sprintf("durable %s on stream %s of route %s: %d messages wait, %d are outstanding; %s", o.Durable, o.Stream, o.Route, o.Messages, o.Outstanding, o.Next)
@@ -73,39 +81,161 @@ func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes
 	if err != nil {
 		return nil, err
 	}
+	var names, others []string
 	streams := js.ListStreams(ctx)
 	for info := range streams.Info() {
-		if info.Config.Name == strings.ToUpper(service)+"_RETRY" {
-			continue
+		if other := serviceOf(info); other == "" {
+			names = append(names, info.Config.Name)
+		} else if other != service {
+			others = append(others, other)
 		}
-		stream, err := js.Stream(ctx, info.Config.Name)
+	}
+	if err := streams.Err(); err != nil {
+		return nil, err
+	}
+	more, err := durablesOn(ctx, js, names, service, func(route, _ string) bool { return known[route] })
+	if err != nil {
+		return nil, err
+	}
+	list = append(list, more...)
+	for _, other := range others {
+		if more, err = leftBy(ctx, js, other, names); err != nil {
+			return nil, err
+		}
+		list = append(list, more...)
+	}
+	dead, err := deadLetters(ctx, js, service)
+	if err != nil {
+		return nil, err
+	}
+	for route, n := range dead {
+		if !known[route] {
+			list = append(list, Orphan{Kind: OrphanDead, Route: route, Messages: n,
+				Next: "give them to another route: relay orphans move --from " + route + " --to ROUTE, or publish them again, for the routes that there are: relay dlq replay --route " + route + " --to-subject original"})
+		}
+	}
+	return list, nil
+}
+
+// deadLetters counts those of a service by their routes.
+func deadLetters(ctx context.Context, js jetstream.JetStream, service string) (map[string]uint64, error) {
+	dead := make(map[string]uint64)
+	err := ack.Subjects(ctx, js, strings.ToUpper(service)+"_DLQ", service+".dlq.>", func(subject string, n int) {
+		route, _, _ := strings.Cut(strings.TrimPrefix(subject, service+".dlq."), ".")
+		dead[route] += uint64(n)
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		err = nil
+	}
+	return dead, err
+}
+
+// durablesOn is orphanedDurables for streams.
+func durablesOn(ctx context.Context, js jetstream.JetStream, names []string, service string, known func(route, durable string) bool) (list []Orphan, err error) {
+	for _, name := range names {
+		stream, err := js.Stream(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		more, err := orphanedDurables(ctx, js, stream, service, func(route, _ string) bool { return known[route] })
+		more, err := orphanedDurables(ctx, js, stream, service, known)
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, more...)
 	}
-	if err := streams.Err(); err != nil {
-		return nil, err
-	}
-	dead := make(map[string]uint64)
-	err = ack.Subjects(ctx, js, strings.ToUpper(service)+"_DLQ", service+".dlq.>", func(subject string, n int) {
-		route, _, _ := strings.Cut(strings.TrimPrefix(subject, service+".dlq."), ".")
-		if !known[route] {
-			dead[route] += uint64(n)
-		}
-	})
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, err
-	}
-	for route, n := range dead {
-		list = append(list, Orphan{Kind: OrphanDead, Route: route, Messages: n,
-			Next: "publish them again, for the routes that there are: relay dlq replay --route " + route + " --to-subject original"})
-	}
 	return list, nil
+}
+
+// serviceOf is the service whose retry stream this is; empty for any other stream.
+func serviceOf(info *jetstream.StreamInfo) string {
+	for _, s := range info.Config.Subjects {
+		service, ok := strings.CutSuffix(s, ".park.>")
+		if ok && info.Config.Name == retryStreamOf(service) && info.Config.AllowMsgSchedules {
+			return service
+		}
+	}
+	return ""
+}
+
+// leftBy is what a service has left of which no instance runs: it was renamed, or taken away. Its durables are looked for on these streams.
+func leftBy(ctx context.Context, js jetstream.JetStream, service string, streams []string) (list []Orphan, err error) {
+	if runs, err := isRunning(ctx, js, service); err != nil || runs {
+		return nil, err
+	}
+	retries, err := ack.AttachRetryStream(ctx, js, service, retryStreamOf(service))
+	if err != nil {
+		return nil, err
+	}
+	kept, err := retries.Kept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	move := func(route, stream string) string {
+		return "start an instance of that service, or give them to a route of this one: relay orphans move --of-service " + service + " --from " + route + " --to ROUTE" + stream
+	}
+	for _, k := range kept {
+		o := Orphan{Kind: OrphanRetries, Service: service, Route: k.Route, Stream: k.Stream, Messages: uint64(k.Parked + k.Due), Next: "start an instance of that service"}
+		if k.Route != ack.NoRoute && k.Stream != "" {
+			o.Next = move(k.Route, " --stream "+k.Stream)
+		}
+		list = append(list, o)
+	}
+	dead, err := deadLetters(ctx, js, service)
+	if err != nil {
+		return nil, err
+	}
+	for _, route := range slices.Sorted(maps.Keys(dead)) {
+		list = append(list, Orphan{Kind: OrphanDead, Service: service, Route: route, Messages: dead[route], Next: move(route, "")})
+	}
+	durables, err := durablesOn(ctx, js, streams, service, func(string, string) bool { return false })
+	for _, o := range durables {
+		o.Service = service
+		o.Next = strings.Replace(o.Next, "relay orphans move --from", "relay orphans move --of-service "+service+" --from", 1)
+		if o.Messages+uint64(o.Outstanding) > 0 {
+			list = append(list, o)
+		}
+	}
+	return list, err
+}
+
+// seenFor is for how long a service counts as running after an instance, that did not end, wrote to its ledger last.
+const seenFor = 2 * time.Minute
+
+// isRunning tells whether an instance of a service runs.
+func isRunning(ctx context.Context, js jetstream.JetStream, service string) (bool, error) {
+	stream, err := js.Stream(ctx, retryStreamOf(service))
+	if err != nil {
+		return false, err
+	}
+	durables := stream.ListConsumers(ctx)
+	for info := range durables.Info() {
+		if info.NumWaiting > 0 {
+			return true, nil
+		}
+	}
+	if err := durables.Err(); err != nil {
+		return false, err
+	}
+	if book, err := audit.Attach(ctx, js, service); err == nil {
+		all, _, err := book.List(ctx)
+		if err != nil {
+			return false, err
+		}
+		for _, record := range all {
+			for _, i := range record.Instances {
+				if time.Since(i.At) < seenFor {
+					return true, nil
+				}
+			}
+		}
+	}
+	switch _, err := AskStatus(ctx, js.Conn(), service); {
+	case errors.Is(err, ErrNobody):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return true, nil
 }
 
 // takes tells whether a route with these durables gets what comes due of a stream, now or when it runs.
@@ -240,6 +370,9 @@ func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstr
 		}
 		next := fmt.Sprintf("give a route this durable (durable: %s)", info.Name)
 		if stream.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy { // which lets no other durable begin beside it
+			if len(names) == 1 {
+				next += fmt.Sprintf(", or give what it has not handled to another route: relay orphans move --from %s --to ROUTE --stream %s", names[0], info.Stream)
+			}
 			next += fmt.Sprintf(", or begin another one behind it (start: {seq: %d}) and then remove it: nats consumer rm %s %s", info.AckFloor.Stream+1, info.Stream, info.Name)
 		}
 		list = append(list, Orphan{
@@ -247,23 +380,6 @@ func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstr
 		})
 	}
 	return list, durables.Err()
-}
-
-// MoveOrphans gives messages of a route in the retry stream to another route of the same stream, which must have been started
-// once. It returns how many were moved, with an error that ended it; a second call goes on.
-func MoveOrphans(ctx context.Context, js jetstream.JetStream, service, from, to, stream string, moved func()) (int, error) {
-	service = Config{Service: service}.withDefaults().Service
-	retries, err := ack.AttachRetryStream(ctx, js, service, strings.ToUpper(service)+"_RETRY")
-	if err != nil {
-		return 0, err
-	}
-	if _, err := js.Consumer(ctx, retries.Name(), ack.DueDurable(to, stream)); err != nil {
-		return 0, fmt.Errorf("route %s gets nothing of stream %s: start relay with that route first (%w)", to, stream, err)
-	}
-	if consumed(ctx, js, retries.Name(), ack.Kept{Route: from, Stream: stream}) {
-		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s: stop it first", from, stream)
-	}
-	return retries.Move(ctx, ack.Move{From: from, Stream: stream, To: func(ack.Origin) string { return to }, Moved: moved})
 }
 
 // ReturnOrphans makes dead letters of what waits in the retry stream for a route from one stream, parked or due: also of what was replayed
@@ -334,6 +450,7 @@ func (r *Relay) findOrphans(ctx context.Context) {
 			found = append(found, list...)
 		}
 	}
+	found = append(found, r.leftByOthers(ctx)...)
 	list, err := orphanedRetries(ctx, r.js, r.cfg.Service, func(route, stream string) bool { return own[[2]string{route, stream}] })
 	if err != nil {
 		r.log.Debug("the retry stream could not be searched for messages that wait for no route", "error", err)
@@ -344,6 +461,34 @@ func (r *Relay) findOrphans(ctx context.Context) {
 		r.log.Warn("something waits for a route that is not here", "orphan", o.String())
 	}
 	r.orphans.Store(&found)
+}
+
+// leftByOthers is what services have left of which no instance runs. The user of an instance may see only its own streams: then there is nothing to tell.
+func (r *Relay) leftByOthers(ctx context.Context) (list []Orphan) {
+	var of []string
+	for _, s := range r.openSources() {
+		if !s.due && !slices.Contains(of, s.stream) {
+			of = append(of, s.stream)
+		}
+	}
+	names := r.js.StreamNames(ctx, jetstream.WithStreamListSubject("*.park.>"))
+	for name := range names.Name() {
+		if name == r.retries.Name() {
+			continue
+		}
+		ask, cancel := context.WithTimeout(ctx, settleTimeout)
+		if stream, err := r.js.Stream(ask, name); err == nil {
+			if other := serviceOf(stream.CachedInfo()); other != "" {
+				more, err := leftBy(ask, r.js, other, of)
+				if err != nil {
+					r.log.Debug("another service could not be searched for what it left", "service", other, "error", err)
+				}
+				list = append(list, more...)
+			}
+		}
+		cancel()
+	}
+	return list
 }
 
 // unitsOfRoutes are those of all routes, whether they are open or not: one of which another instance has the claim is not.

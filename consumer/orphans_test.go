@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -35,7 +36,7 @@ func TestRelay_regressionWhatARenamedRouteLeavesIsNamedAndCanBeMoved(t *testing.
 	r, _ := w.start(Config{Logger: quiet}, Route{
 		Name: "invoicing", Subjects: []string{"orders.>"}, Start: Start{Policy: "new"},
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
-			if m.Attempt < 2 {
+			if m.Sequence <= n && m.Attempt < 2 {
 				t.Errorf("attempt %d: the attempts before are forgotten", m.Attempt)
 			}
 			handled.Add(1)
@@ -53,26 +54,40 @@ func TestRelay_regressionWhatARenamedRouteLeavesIsNamedAndCanBeMoved(t *testing.
 	if list, err := Orphans(t.Context(), w.js, "", []string{"invoicing", "billing"}); err != nil || len(list) != 0 {
 		t.Errorf("with the old route: %v, %v", list, err)
 	}
-	if _, err := MoveOrphans(t.Context(), w.js, "", "billing", "nobody", "ORDERS", nil); err == nil {
+	w.publish("orders.eu", 2) // both durables have them: the new one's they are
+	w.eventually("the new route has them", func() bool { return handled.Load() == 2 })
+	if _, err := MoveOrphans(t.Context(), w.js, OrphanMove{From: "billing", To: "nobody"}, list); err == nil {
 		t.Error("moved to a route that was never started")
 	}
 	// Interrupted in the middle, and taken up again.
 	ctx, cancel := context.WithCancel(t.Context())
 	told := 0
-	some, err := MoveOrphans(ctx, w.js, "", "billing", "invoicing", "ORDERS", func() {
+	move := OrphanMove{From: "billing", To: "invoicing", Moved: func() {
 		if told++; told == 10 {
 			cancel()
 		}
-	})
-	if err == nil || some != 10 {
-		t.Errorf("%d moved, %v", some, err)
+	}}
+	some, err := MoveOrphans(ctx, w.js, move, list)
+	if err == nil || some.Sum() != 10 {
+		t.Errorf("%+v moved, %v", some, err)
 	}
-	rest, err := MoveOrphans(t.Context(), w.js, "", "billing", "invoicing", "ORDERS", nil)
-	if err != nil || some+rest != n {
-		t.Errorf("%d and %d moved, %v", some, rest, err)
+	rest, err := MoveOrphans(t.Context(), w.js, move, list)
+	if err != nil || some.Sum()+rest.Sum() != n+3 || rest.Durable != 3 {
+		t.Errorf("%+v and %+v moved, %v", some, rest, err)
 	}
-	w.eventually("they are handled", func() bool { return handled.Load() == n })
+	w.eventually("they are handled", func() bool { return handled.Load() == n+5 })
 	w.eventually("nothing is left", func() bool { return w.kept("relay.>") == 0 })
+	if _, err := w.js.Consumer(t.Context(), "ORDERS", "billing"); !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		t.Errorf("the old durable: %v", err)
+	}
+	w.eventually("the ledger is balanced", func() bool {
+		a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.ledgers}
+		b, err := a.Audit(t.Context(), "ORDERS", "invoicing", true, 0)
+		if err == nil && b.Verdict != audit.Balanced {
+			t.Logf("%+v", b)
+		}
+		return err == nil && b.Verdict == audit.Balanced
+	})
 }
 
 // What came before anybody wanted it is handled by the route that wants it later.

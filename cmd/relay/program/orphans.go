@@ -46,7 +46,7 @@ func newOrphansLs(o *options) *cobra.Command {
 				}
 				// What an instance uses is none, also while it does not pull: of a route that is paused, or stands by.
 				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
-					return slices.ContainsFunc(running, func(s consumer.Status) bool {
+					return of.Service == "" && slices.ContainsFunc(running, func(s consumer.Status) bool {
 						return slices.ContainsFunc(s.Routes, func(rt consumer.RouteStatus) bool {
 							return rt.Stream == of.Stream && (of.Kind == consumer.OrphanDurable && rt.Durable == of.Durable || of.Kind == consumer.OrphanRetries && rt.Name == of.Route)
 						})
@@ -69,6 +69,9 @@ func newOrphansLs(o *options) *cobra.Command {
 			}
 			rows := [][]string{{"KIND", "ROUTE", "STREAM", "DURABLE", "MESSAGES", "OUTSTANDING", "NEXT"}}
 			for _, of := range list {
+				if of.Service != "" {
+					of.Route = of.Service + ": " + of.Route
+				}
 				rows = append(rows, []string{
 					of.Kind, of.Route, of.Stream, of.Durable, strconv.FormatUint(of.Messages, 10), strconv.Itoa(of.Outstanding), of.Next,
 				})
@@ -82,27 +85,35 @@ func newOrphansLs(o *options) *cobra.Command {
 }
 
 func newOrphansMove(o *options) *cobra.Command {
-	var from, to, stream string
+	var from, to, stream, service string
 	var yes, dry, asJSON bool
 	c := &cobra.Command{
-		Use: "move --from ROUTE --to ROUTE", Short: "give the retries of a route that is not there to another one of the same stream", Args: args(cobra.NoArgs),
-		Long: `Move takes what waits in the retry stream for one route to another route of the same stream, with its attempts and its time.
-Each message is stored for the new route before the old one is removed: nothing is lost when this is interrupted, and another
-run goes on. The old route must run nowhere, and the new one must have been started once.`,
+		Use: "move --from ROUTE --to ROUTE", Short: "give what waits for a route that is not there to another one", Args: args(cobra.NoArgs),
+		Long: `Move takes what waits for one route to another route: retries, with their attempts and their time, dead letters, and what the
+durable of the old route has not handled, which is removed then. What the durable of the new route delivers, too, is not handed
+over. Each message is stored for the new route before the old one is removed: nothing is lost when this is interrupted, and
+another run goes on. The old route must run nowhere, and the new one must have been started once. After a service was renamed,
+--of-service is its old name; its routes may keep theirs.`,
 		Example: `  relay orphans move --from billing --to invoicing --dry-run
-  relay orphans move --from billing --to invoicing`,
+  relay orphans move --from billing --to invoicing
+  relay orphans move --of-service shop --from billing --to billing`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if from == "" || to == "" {
 				return fmt.Errorf("%w: --from and --to are required", errUsage)
 			}
 			return o.withClient(c, func(ctx context.Context, cl *client) error {
 				var others []string
-				known := len(cl.cfg.Routes) == 0
+				prefix, known := "", len(cl.cfg.Routes) == 0
 				for _, rt := range cl.cfg.Routes {
-					known = known || rt.Name == to
-					if rt.Name != from {
+					if rt.Name == to {
+						known, prefix = true, rt.DeadLetter.Prefix
+					}
+					if rt.Name != from || service != "" {
 						others = append(others, rt.Name)
 					}
+				}
+				if service == cl.cfg.Service {
+					service = ""
 				}
 				if !known {
 					return fmt.Errorf("%w: --to: the configuration has no route %s", errUsage, printable(to))
@@ -111,42 +122,46 @@ run goes on. The old route must run nowhere, and the new one must have been star
 				if err != nil {
 					return err
 				}
-				var chosen []consumer.Orphan
-				total := 0
+				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
+					return of.Route != from || of.Service != service || of.Kind == consumer.OrphanRetries && of.Stream == "" || stream != "" && of.Kind != consumer.OrphanDead && of.Stream != stream
+				})
+				if stream != "" && service == "" && !slices.ContainsFunc(list, func(of consumer.Orphan) bool { return of.Kind == consumer.OrphanRetries }) {
+					list = append(list, consumer.Orphan{Kind: consumer.OrphanRetries, Route: from, Stream: stream}) // those of an earlier version do not say their stream
+				}
+				var found consumer.OrphansMoved
 				for _, of := range list {
-					if of.Kind == consumer.OrphanRetries && of.Route == from && of.Stream != "" && (stream == "" || of.Stream == stream) {
-						chosen = append(chosen, of)
-						total += int(of.Messages)
+					switch n := int(of.Messages); of.Kind {
+					case consumer.OrphanRetries:
+						found.Retries += n
+					case consumer.OrphanDead:
+						found.Dead += n
+					default:
+						found.Durable += n + of.Outstanding
 					}
 				}
-				if stream != "" && len(chosen) == 0 { // those of an earlier version do not say their stream
-					chosen = []consumer.Orphan{{Route: from, Stream: stream}}
-				}
-				out := c.OutOrStdout()
-				moved := 0
-				if !dry && len(chosen) > 0 {
-					if err := confirm(ctx, c, yes, fmt.Sprintf("Give %d waiting %s of route %s to route %s?", total, plural(total, "message"), printable(from), printable(to))); err != nil {
+				var moved consumer.OrphansMoved
+				if !dry && len(list) > 0 {
+					if err := confirm(ctx, c, yes, fmt.Sprintf("Give what waits for route %s to route %s (%s)?", printable(from), printable(to), movedText(found))); err != nil {
 						return err
 					}
-					bar := newBar(c, total, "moving")
-					for _, of := range chosen {
-						n, err := consumer.MoveOrphans(ctx, cl.js, cl.cfg.Service, from, to, of.Stream, func() { _ = bar.Add(1) })
-						moved += n
-						if err != nil {
-							_ = bar.Finish()
-							return fmt.Errorf("%d moved, the others wait as before: %w", moved, err)
-						}
-					}
+					bar := newBar(c, found.Sum(), "moving")
+					moved, err = consumer.MoveOrphans(ctx, cl.js, consumer.OrphanMove{
+						Service: cl.cfg.Service, From: from, To: to, OfService: service, Stream: stream, Prefix: prefix, Moved: func() { _ = bar.Add(1) },
+					}, list)
 					_ = bar.Finish()
+					if err != nil {
+						return fmt.Errorf("%d moved (%s), the others wait as before: %w", moved.Sum(), movedText(moved), err)
+					}
 				}
-				if asJSON {
-					return printJSON(out, map[string]any{"from": from, "to": to, "found": total, "moved": moved, "dry_run": dry})
+				out := c.OutOrStdout()
+				switch {
+				case asJSON:
+					return printJSON(out, map[string]any{"from": from, "to": to, "found": found.Sum(), "moved": moved.Sum(), "of": found, "done": moved, "dry_run": dry})
+				case dry:
+					fmt.Fprintf(out, "%d would be moved: %s\n", found.Sum(), movedText(found))
+				default:
+					fmt.Fprintf(out, "%d moved: %s\n", moved.Sum(), movedText(moved))
 				}
-				if dry {
-					fmt.Fprintf(out, "%d would be moved\n", total)
-					return nil
-				}
-				fmt.Fprintf(out, "%d moved\n", moved)
 				return nil
 			})
 		},
@@ -155,10 +170,15 @@ run goes on. The old route must run nowhere, and the new one must have been star
 	f.StringVar(&from, "from", "", "the route whose messages wait")
 	f.StringVar(&to, "to", "", "the route that gets them")
 	f.StringVar(&stream, "stream", "", "only those of this stream")
+	f.StringVar(&service, "of-service", "", "the service of the old route, if that was renamed")
 	f.BoolVar(&dry, "dry-run", false, "say how many there are, and move none")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+func movedText(n consumer.OrphansMoved) string {
+	return fmt.Sprintf("%d %s in the retry stream, %d dead %s, %d of the durable", n.Retries, plural(n.Retries, "message"), n.Dead, plural(n.Dead, "letter"), n.Durable)
 }
 
 func newOrphansReturn(o *options) *cobra.Command {

@@ -2,7 +2,9 @@ package program
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -47,7 +49,7 @@ routes:
 		t.Errorf("listed as %s", out)
 	}
 	move := []string{"orphans", "move", "--from", "billing", "--to", "invoicing"}
-	if out := must(t, w.dir, append(move, "--dry-run")...); out != "3 would be moved\n" {
+	if out := must(t, w.dir, append(move, "--dry-run")...); out != "3 would be moved: 3 messages in the retry stream, 0 dead letters, 0 of the durable\n" {
 		t.Errorf("a dry run says %q", out)
 	}
 	if code, _, said := relay(t, w.dir, append(move, "--yes")...); code != exitFailed || !strings.Contains(said, "start relay with that route first") {
@@ -60,10 +62,102 @@ routes:
 	if code, _, said := relay(t, w.dir, move...); code != exitUsage || !strings.Contains(said, "--yes") {
 		t.Errorf("without a terminal: exit %d, %s", code, said)
 	}
-	if out := must(t, w.dir, append(move, "--yes")...); out != "3 moved\n" {
+	if out := must(t, w.dir, append(move, "--yes")...); out != "3 moved: 3 messages in the retry stream, 0 dead letters, 0 of the durable\n" {
 		t.Errorf("move says %q", out)
 	}
 	if out := must(t, w.dir, append(move, "--yes", "--json")...); !strings.Contains(out, `"moved": 0`) {
 		t.Errorf("again: %q", out)
+	}
+}
+
+// A route, or the whole service, gets another name while messages wait in every place: one command gives all of them to the new route, once each.
+func TestOrphans_regressionARenamedRouteOrServiceLeavesNothing(t *testing.T) {
+	t.Parallel()
+	const routes = `
+service: shop
+routes:
+  - name: billing
+    subjects: [orders.>]
+    start: all
+    handler: {http: {url: "$HOOK"}}
+    retry: {max_attempts: 5, policy: constant, min: 1h, max: 1h}
+    supervisor: {trip_after: 0}
+`
+	for name, renamed := range map[string][]string{
+		"route":   {"name: billing", "name: invoicing", "start: all", "start: new"},
+		"service": {"service: shop", "service: store", "name: billing", "name: billing\n    durable: billing-2", "start: all", "start: new"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, routes)
+			w.hook.answers(func(r request) (int, string) {
+				if strings.Contains(string(r.body), "bad") {
+					return 422, "bad"
+				}
+				return 500, "down"
+			})
+			p := w.run()
+			for i := range 5 {
+				w.publish("orders.eu", fmt.Appendf(nil, "parked %d", i), nil)
+			}
+			for i := range 4 {
+				w.publish("orders.eu", fmt.Appendf(nil, "bad %d", i), nil)
+			}
+			eventually(t, "all have failed", func() bool {
+				retries, err := w.js.Stream(t.Context(), "SHOP_RETRY")
+				dead, err2 := w.js.Stream(t.Context(), "SHOP_DLQ")
+				return err == nil && err2 == nil && retries.CachedInfo().State.Msgs == 5 && dead.CachedInfo().State.Msgs == 4
+			})
+			p.signal(syscall.SIGTERM)
+			if code := p.wait(); code != 0 {
+				t.Fatalf("exit %d", code)
+			}
+			for i := range 6 {
+				w.publish("orders.eu", fmt.Appendf(nil, "waits %d", i), nil)
+			}
+			var mu sync.Mutex
+			got := map[string]int{}
+			w.hook.answers(func(r request) (int, string) {
+				mu.Lock()
+				defer mu.Unlock()
+				got[string(r.body)]++
+				return 200, ""
+			})
+			w.configure("nats: {url: \"" + w.s.URL() + "\"}\n" + strings.NewReplacer(renamed...).Replace(routes))
+			w.run().ready()
+			w.publish("orders.eu", []byte("new 0"), nil)
+			move := []string{"orphans", "move", "--from", "billing", "--to", "invoicing", "--yes"}
+			next := "relay orphans move --from billing --to ROUTE"
+			if name == "service" {
+				move = []string{"orphans", "move", "--of-service", "shop", "--from", "billing", "--to", "billing", "--yes"}
+				next = "relay orphans move --of-service shop --from billing --to ROUTE"
+			}
+			if out := must(t, w.dir, "orphans", "ls"); !strings.Contains(out, next) {
+				t.Errorf("listed as %s", out)
+			}
+			eventually(t, "status names it", func() bool { return strings.Contains(must(t, w.dir, "status"), next) })
+			if out := must(t, w.dir, move...); out != "15 moved: 5 messages in the retry stream, 4 dead letters, 6 of the durable\n" {
+				t.Errorf("move says %q", out)
+			}
+			to := move[5]
+			if name == "service" {
+				to = "billing"
+			}
+			must(t, w.dir, "retries", "now", "--route", to, "--yes")
+			if out := must(t, w.dir, "dlq", "replay", "--route", to, "--yes"); !strings.Contains(out, "4") {
+				t.Errorf("replay says %s", out)
+			}
+			eventually(t, "all are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) == 16 })
+			mu.Lock()
+			defer mu.Unlock()
+			for body, n := range got {
+				if n != 1 {
+					t.Errorf("%s: %d times", body, n)
+				}
+			}
+			if out := must(t, w.dir, "orphans", "ls"); !strings.Contains(out, "nothing waits") {
+				t.Errorf("then: %s", out)
+			}
+		})
 	}
 }

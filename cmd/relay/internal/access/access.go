@@ -249,6 +249,7 @@ func (b *builder) acts() {
 		// A retry is shown with the message that waits.
 		b.ask("STREAM.MSG.GET."+b.streamOf(rt), "DIRECT.GET."+b.streamOf(rt), "DIRECT.GET."+b.streamOf(rt)+".>")
 	}
+	b.note("relay orphans move takes messages from the durable of a route that was renamed only with a user that may, for the time of the move: $JS.ACK.<stream>.<old durable>.>, CONSUMER.MSG.NEXT and CONSUMER.DELETE of it")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.act.>", event.Prefix(s)+".>", "$SYS.REQ.USER.INFO")
 	b.publish(b.deadPrefixes()...)
 	b.buckets("STATE", "JOBS", "SCHEDULES")

@@ -1,0 +1,282 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// OrphanMove gives what waits for a route that is not there to another one: what is parked or due in the retry stream, dead letters, and what
+// its durable has not handled. A route that was renamed has all three.
+type OrphanMove struct {
+	Service  string // empty: relay
+	From, To string
+	// OfService is the service whose route From is, when it was the service that was renamed. Empty: the same service.
+	OfService string
+	// Stream is that of the messages. Empty: all streams.
+	Stream string
+	// Prefix is that of the dead letters of To. Empty: the usual one.
+	Prefix string
+	// Moved, if not nil, is told of each message.
+	Moved func()
+}
+
+// OrphansMoved is how much was moved, by its kind.
+type OrphansMoved struct {
+	Retries int `json:"retries"`
+	Dead    int `json:"dead_letters"`
+	Durable int `json:"durable"`
+}
+
+// Sum of all.
+func (n OrphansMoved) Sum() int { return n.Retries + n.Dead + n.Durable }
+
+func (m OrphanMove) of() string { return cmp.Or(m.OfService, m.Service) }
+
+// MoveOrphans moves what is among these, which [Orphans] found. The route To must have been started once for what waits of a stream. Each message is
+// stored for it, confirmed, before the old one is removed: nothing is lost when this is interrupted, and another call goes on. It waits for
+// the server; of a durable with messages in flight until they come again, ack_wait and longer.
+func MoveOrphans(ctx context.Context, js jetstream.JetStream, m OrphanMove, found []Orphan) (n OrphansMoved, err error) {
+	m.Service = Config{Service: m.Service}.withDefaults().Service
+	for _, o := range found {
+		if o.Kind == OrphanDurable && o.Messages+uint64(o.Outstanding) == 0 {
+			continue // whoever removes it needs more rights
+		}
+		if o.Route != m.From || o.Service != m.OfService || m.Stream != "" && o.Stream != m.Stream && o.Kind != OrphanDead {
+			continue
+		}
+		var more int
+		switch o.Kind {
+		case OrphanRetries:
+			more, err = m.retries(ctx, js, o.Stream)
+			n.Retries += more
+		case OrphanDead:
+			more, err = m.dead(ctx, js)
+			n.Dead += more
+		case OrphanDurable:
+			more, err = m.durable(ctx, js, o.Stream, o.Durable)
+			n.Durable += more
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func (m OrphanMove) told() {
+	if m.Moved != nil {
+		m.Moved()
+	}
+}
+
+func retryStreamOf(service string) string { return strings.ToUpper(service) + "_RETRY" }
+
+// into is the retry stream from which the route gets it.
+func (m OrphanMove) into(ctx context.Context, js jetstream.JetStream, stream string) (*ack.RetryStream, error) {
+	retries, err := ack.AttachRetryStream(ctx, js, m.Service, retryStreamOf(m.Service))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := js.Consumer(ctx, retries.Name(), ack.DueDurable(m.To, stream)); err != nil {
+		return nil, fmt.Errorf("route %s gets nothing of stream %s: start relay with that route first (%w)", m.To, stream, err)
+	}
+	return retries, nil
+}
+
+func (m OrphanMove) retries(ctx context.Context, js jetstream.JetStream, stream string) (int, error) {
+	into, err := m.into(ctx, js, stream)
+	if err != nil {
+		return 0, err
+	}
+	from, err := ack.AttachRetryStream(ctx, js, m.of(), retryStreamOf(m.of()))
+	if err != nil {
+		return 0, err
+	}
+	if consumed(ctx, js, from.Name(), ack.Kept{Route: m.From, Stream: stream}) {
+		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s: stop it first", m.From, stream)
+	}
+	return from.Move(ctx, ack.Move{From: m.From, Stream: stream, To: func(ack.Origin) string { return m.To }, Into: into, Moved: m.Moved})
+}
+
+func (m OrphanMove) dead(ctx context.Context, js jetstream.JetStream) (n int, err error) {
+	into, err := dlq.Attach(ctx, js, m.Service)
+	if err != nil {
+		return 0, err
+	}
+	from, err := dlq.Attach(ctx, js, m.of())
+	if err != nil {
+		return 0, err
+	}
+	for e, err := range from.List(ctx, dlq.Filter{Route: m.From, WithBody: true}) {
+		var unreadable *dlq.EntryError
+		if errors.As(err, &unreadable) {
+			continue // it stays; relay dlq ls shows it
+		}
+		if err != nil {
+			return n, err
+		}
+		if m.Stream != "" && e.Stream != m.Stream {
+			continue
+		}
+		was := e.StoredSequence
+		e.Route = m.To
+		if err := into.Put(ctx, m.Prefix, e); err != nil {
+			return n, fmt.Errorf("dead letter %d: %w", was, err)
+		}
+		if err := from.Discard(ctx, was); err != nil && !errors.Is(err, dlq.ErrNotFound) {
+			return n, fmt.Errorf("removing dead letter %d, which is moved: %w", was, err)
+		}
+		n++
+		m.told()
+	}
+	return n, nil
+}
+
+const (
+	movePage = 100
+	moveWait = time.Second
+)
+
+// durable hands over what a durable has not handled, and removes it. What the durable of the route delivers, too, is not handed over.
+func (m OrphanMove) durable(ctx context.Context, js jetstream.JetStream, stream, name string) (n int, err error) {
+	into, err := m.into(ctx, js, stream)
+	if err != nil {
+		return 0, err
+	}
+	st, err := js.Stream(ctx, stream)
+	if err != nil {
+		return 0, err
+	}
+	old, err := st.Consumer(ctx, name)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if old.CachedInfo().NumWaiting > 0 {
+		return 0, fmt.Errorf("an instance of relay, or somebody else, pulls from durable %s of stream %s: stop it first", name, stream)
+	}
+	if c := old.CachedInfo().Config; c.PriorityPolicy != jetstream.PriorityPolicyNone { // of instances: one
+		c.PriorityPolicy, c.PriorityGroups, c.PinnedTTL = jetstream.PriorityPolicyNone, nil, 0
+		if old, err = st.UpdateConsumer(ctx, c); err != nil {
+			return 0, fmt.Errorf("durable %s: %w", name, err)
+		}
+	}
+	delivers, err := deliveredBy(ctx, st, m.Service, m.To)
+	if err != nil {
+		return 0, err
+	}
+	var records *ack.Records
+	if attempts, err := js.KeyValue(ctx, strings.ToUpper(m.of())+"_ATTEMPTS"); err == nil {
+		bucket, err := ack.OpenBucket(ctx, js, attempts.Bucket(), 0)
+		if err != nil {
+			return 0, err
+		}
+		records = bucket.Records(stream, name, old.CachedInfo().Created)
+	}
+	for {
+		info, err := old.Info(ctx)
+		if err != nil {
+			return n, err
+		}
+		if info.NumPending == 0 && info.NumAckPending == 0 {
+			return n, st.DeleteConsumer(ctx, name)
+		}
+		page, err := old.Fetch(movePage, jetstream.FetchMaxWait(moveWait))
+		if err != nil {
+			return n, err
+		}
+		for msg := range page.Messages() {
+			handed, err := m.hand(ctx, into, records, name, msg, delivers)
+			if err != nil {
+				return n, err
+			}
+			if handed {
+				n++
+				m.told()
+			}
+		}
+		if err := page.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return n, fmt.Errorf("durable %s of stream %s: %w (relay must be allowed to publish to $JS.API.CONSUMER.MSG.NEXT.%[2]s.%[1]s and $JS.ACK.%[2]s.%[1]s.>)", name, stream, err)
+		}
+		if ctx.Err() != nil {
+			return n, ctx.Err()
+		}
+	}
+}
+
+// hand stores a message of a durable for the route, and settles it.
+func (m OrphanMove) hand(ctx context.Context, into *ack.RetryStream, records *ack.Records, durable string, msg jetstream.Msg, delivers func(string, *jetstream.MsgMetadata) bool) (bool, error) {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return false, err
+	}
+	ours := delivers(msg.Subject(), meta)
+	if !ours {
+		o := ack.Origin{Route: m.To, Stream: meta.Stream, Consumer: durable, Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Subject: msg.Subject()}
+		due := time.Now()
+		if records != nil && meta.NumDelivered > 1 {
+			rec, err := records.Get(ctx, o.Sequence, meta.NumDelivered)
+			if err != nil {
+				return false, err
+			}
+			o.Attempts, o.FirstFailure, o.LastFailure, o.LastError = rec.Attempts, rec.FirstFailure, rec.LastFailure, rec.LastError
+		}
+		if o.Attempts == 0 {
+			err = into.Bring(ctx, o, msg.Headers(), msg.Data(), ack.Room{})
+		} else {
+			err = into.Park(ctx, o, msg.Headers(), msg.Data(), due, ack.Room{})
+		}
+		if err != nil {
+			return false, fmt.Errorf("message %d of stream %s: %w", meta.Sequence.Stream, meta.Stream, err)
+		}
+	}
+	if err := msg.DoubleAck(ctx); err != nil {
+		return false, fmt.Errorf("message %d of stream %s is stored for route %s, and was not settled on durable %s: %w (is publishing to $JS.ACK.%[2]s.%[4]s.> allowed?)",
+			meta.Sequence.Stream, meta.Stream, m.To, durable, err)
+	}
+	return !ours, nil
+}
+
+// deliveredBy tells of messages of a stream whether the durable of a route delivers them, or did.
+func deliveredBy(ctx context.Context, stream jetstream.Stream, service, route string) (func(string, *jetstream.MsgMetadata) bool, error) {
+	var of []*jetstream.ConsumerInfo
+	durables := stream.ListConsumers(ctx)
+	for info := range durables.Info() {
+		if m := provision.MarkOf(info.Config.Metadata); m.Service == service && len(m.Routes[route]) > 0 {
+			of = append(of, info)
+		}
+	}
+	if err := durables.Err(); err != nil {
+		return nil, err
+	}
+	return func(literal string, meta *jetstream.MsgMetadata) bool {
+		return slices.ContainsFunc(of, func(info *jetstream.ConsumerInfo) bool {
+			if !slices.ContainsFunc(provision.MarkOf(info.Config.Metadata).Routes[route], func(p string) bool { return subject.Matches(p, literal) }) {
+				return false
+			}
+			switch c := info.Config; c.DeliverPolicy {
+			case jetstream.DeliverAllPolicy:
+				return true
+			case jetstream.DeliverByStartSequencePolicy:
+				return meta.Sequence.Stream >= c.OptStartSeq
+			case jetstream.DeliverByStartTimePolicy:
+				return c.OptStartTime != nil && !meta.Timestamp.Before(*c.OptStartTime)
+			}
+			return !meta.Timestamp.Before(info.Created)
+		})
+	}, nil
+}
