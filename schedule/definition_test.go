@@ -252,7 +252,7 @@ func TestRunner_aRunThatIsDueAtTheChangeIsPublishedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		defer w.stopAll()
-		time.Sleep(noon.Add(20 * time.Millisecond).Sub(time.Now()))
+		time.Sleep(time.Until(noon.Add(20 * time.Millisecond)))
 		w.value, _ = json.Marshal(rec)
 		w.revision = 1
 		w.start("newer", every(2*time.Second))
