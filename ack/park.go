@@ -72,6 +72,11 @@ func AttachRetryStream(ctx context.Context, js jetstream.JetStream, service, nam
 	return &RetryStream{js: js, service: service, name: name}, nil
 }
 
+// NamedRetryStream is the stream, whether it is there or not: for whoever only asks for names. Nothing is asked of the server.
+func NamedRetryStream(js jetstream.JetStream, service, name string) *RetryStream {
+	return &RetryStream{js: js, service: service, name: name}
+}
+
 // Name of the stream.
 func (r *RetryStream) Name() string { return r.name }
 

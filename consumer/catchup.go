@@ -161,7 +161,10 @@ func (s *source) changeAlone(ctx context.Context, stream jetstream.Stream, have,
 		}
 		return err
 	}
-	if consumer, err = stream.Consumer(ctx, s.durable); err == nil && !provision.Same(consumer.CachedInfo().Config, have) {
+	if consumer, err = stream.Consumer(ctx, s.durable); err != nil {
+		return nil, err
+	}
+	if !provision.Same(consumer.CachedInfo().Config, have) {
 		if err := finish(func(*catchup.Record) {}); err != nil {
 			return nil, err
 		}

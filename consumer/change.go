@@ -34,7 +34,10 @@ type Change struct {
 	Remove []string
 	// Limits are those that hold from then on; nil: as before.
 	Limits map[string]Limit
-	anew   bool // nothing is changed in place
+	// DeliverAgain permits that a durable is made which with start: all delivers what was handled before, as after a route was renamed.
+	// Without it such a change is refused.
+	DeliverAgain bool
+	anew         bool // nothing is changed in place
 }
 
 func (c Change) names() (list []string) {
@@ -330,6 +333,8 @@ func (p *plot) preflight(ctx context.Context, list []*route) error {
 	for _, s := range sources {
 		if s.setup.err != nil {
 			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
+		} else if !p.change.DeliverAgain {
+			faults = append(faults, s.repeats()...)
 		}
 	}
 	if err := setupError("", faults...); err != nil || ctx.Err() != nil {
@@ -435,9 +440,11 @@ func (p *plot) run() Changed {
 	}
 	counts := make([]int, len(p.ends))
 	ended := make(map[*unit]chan struct{})
+	for _, u := range p.ends {
+		ended[u] = make(chan struct{})
+	}
 	var work sync.WaitGroup
 	for i, u := range p.ends {
-		ended[u] = make(chan struct{})
 		work.Go(func() {
 			defer close(ended[u])
 			counts[i] = u.close()

@@ -31,7 +31,7 @@ func (r *Relay) dueSources(rt *route, stream string, old bool) []*source {
 func (r *Relay) oldDue(ctx context.Context, route string) (c jetstream.ConsumerConfig, has bool, err error) {
 	durable, err := r.js.Consumer(ctx, r.retries.Name(), route)
 	switch {
-	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrNotPullConsumer):
+	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrNotPullConsumer), errors.Is(err, jetstream.ErrStreamNotFound):
 		return c, false, nil
 	case err != nil:
 		return c, false, err

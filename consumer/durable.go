@@ -116,22 +116,24 @@ func (s *source) waiting(ctx context.Context, stream jetstream.Stream, want jets
 		n := stream.CachedInfo().State.Msgs
 		return waiting{n, n}, nil
 	}
-	count := func(c jetstream.ConsumerConfig) (uint64, error) {
-		c.Durable, c.Metadata, c.MemoryStorage, c.InactiveThreshold = "", nil, true, setupTimeout
-		consumer, err := stream.CreateConsumer(ctx, c)
-		if err != nil {
-			return 0, fmt.Errorf("counting the messages of stream %s: %w", s.stream, err)
-		}
-		info := consumer.CachedInfo()
-		return info.NumPending, stream.DeleteConsumer(ctx, info.Name)
-	}
-	if w.chosen, err = count(want); err != nil {
+	if w.chosen, err = s.countOf(ctx, stream, want); err != nil {
 		return w, err
 	}
 	all := want
 	all.DeliverPolicy, all.OptStartTime, all.OptStartSeq = jetstream.DeliverAllPolicy, nil, 0
-	w.all, err = count(all)
+	w.all, err = s.countOf(ctx, stream, all)
 	return w, err
+}
+
+// countOf is how many messages a durable would get now, by a consumer that delivers nothing and goes away.
+func (s *source) countOf(ctx context.Context, stream jetstream.Stream, c jetstream.ConsumerConfig) (uint64, error) {
+	c.Durable, c.Metadata, c.MemoryStorage, c.InactiveThreshold = "", nil, true, setupTimeout
+	consumer, err := stream.CreateConsumer(ctx, c)
+	if err != nil {
+		return 0, fmt.Errorf("counting the messages of stream %s: %w", s.stream, err)
+	}
+	info := consumer.CachedInfo()
+	return info.NumPending, stream.DeleteConsumer(ctx, info.Name)
 }
 
 // mayUse returns a *[DurableDiffers] for a durable that is not as wanted and may not be changed to be so.

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -49,24 +48,6 @@ func (s *source) before(ctx context.Context, stream jetstream.Stream) (f provisi
 	}
 	f, ok = provision.FloorOf(due.CachedInfo().Config.Metadata)
 	return f, ok && f.Durable == s.durable && f.Stream == stream.CachedInfo().Created.UnixNano()
-}
-
-// warnOfRepeats says what a durable that was there before will have handled again.
-func (s *source) warnOfRepeats(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig, w waiting) {
-	if want.DeliverPolicy != jetstream.DeliverAllPolicy || stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy {
-		return
-	}
-	f, ok := s.before(ctx, stream)
-	if !ok {
-		return
-	}
-	want.DeliverPolicy, want.OptStartSeq = jetstream.DeliverByStartSequencePolicy, f.Seq+1
-	after, err := s.waiting(ctx, stream, want)
-	if err != nil || after.chosen >= w.chosen {
-		return
-	}
-	s.log.Warn(fmt.Sprintf("the durable was there before and is made anew with start: all: %d messages will be handled again; to go on where it was, stop relay, delete the durable and begin with start: {seq: %d}",
-		w.chosen-after.chosen, f.Seq+1), "handled_up_to", f.Seq, "as_of", time.Unix(f.At, 0).UTC().Format(time.RFC3339))
 }
 
 // watchFloors notes how far the durables are.

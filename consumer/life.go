@@ -31,6 +31,7 @@ type setup struct {
 	want     jetstream.ConsumerConfig
 	have     jetstream.Consumer // nil: it is to be made
 	waiting  waiting            // then
+	again    []Again            // then
 	made     bool               // by this start
 	lookedAt bool               // once: what is said of a stream is said once
 }
@@ -79,7 +80,9 @@ func (s *source) look(ctx context.Context) error {
 	consumer, err := stream.Consumer(ctx, s.durable)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
-		s.setup.waiting, err = s.mayCreate(ctx, stream, s.setup.want)
+		if s.setup.waiting, err = s.mayCreate(ctx, stream, s.setup.want); err == nil && s.setup.waiting.chosen > 0 {
+			s.setup.again, err = s.again(ctx, stream, s.setup.want, s.setup.waiting)
+		}
 		return err
 	case errors.Is(err, jetstream.ErrNotPullConsumer):
 		return &DurableDiffers{s.stream, s.durable, []string{"it is a push consumer"}}
@@ -103,7 +106,9 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 				return err
 			}
 		} else {
-			s.warnOfRepeats(ctx, s.setup.stream, s.setup.want, s.setup.waiting)
+			for _, a := range s.setup.again {
+				s.log.Warn("the durable is made, and delivers messages that were handled before", "again", a.String())
+			}
 			s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", s.setup.waiting.chosen)
 		}
 		if consumer, s.setup.made, err = s.makeOrCompare(ctx, s.setup.stream, s.setup.want); err != nil {

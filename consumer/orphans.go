@@ -61,13 +61,27 @@ func (o Orphan) String() string {
 	return fmt.Sprintf("%d messages of route %s from stream %s are in the retry stream; %s", o.Messages, o.Route, o.Stream, o.Next)
 }
 
-// Orphans finds what waits for routes that are not among these. What another running instance pulls is no orphan. It reads the
-// subjects of the retry stream and of the dead letters, and asks for every durable of every stream.
-func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes []string) ([]Orphan, error) {
+// Orphans finds what waits for routes that are not among these, of which the names and durables count. What another running instance pulls is no
+// orphan. It reads the subjects of the retry stream and of the dead letters, and asks for every durable of every stream.
+func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes []Route) ([]Orphan, error) {
+	return orphansOf(ctx, js, service, routes, whatNobodyUses)
+}
+
+// usage says whether what an instance uses now is looked for, too.
+type usage bool
+
+const (
+	whatNobodyUses usage = false
+	whateverIsUsed usage = true
+)
+
+func orphansOf(ctx context.Context, js jetstream.JetStream, service string, routes []Route, of usage) ([]Orphan, error) {
 	service = Config{Service: service}.withDefaults().Service
 	known := make(map[string]bool)
-	for _, name := range routes {
-		known[name] = true
+	reading := make(map[[2]string]bool)
+	for _, rt := range routes {
+		rt = rt.WithDefaults()
+		known[rt.Name], reading[[2]string{rt.Name, rt.Durable}] = true, true
 	}
 	// A route may be there and read another stream: what it had of the stream before, or what was replayed to it from one that it never
 	// read, has no durable, or one from which nobody pulls while it pulls from that of its stream.
@@ -75,7 +89,7 @@ func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes
 	if err != nil {
 		return nil, err
 	}
-	list, err := orphanedRetries(ctx, js, service, func(route, stream string) bool {
+	list, err := orphanedRetries(ctx, js, service, of, func(route, stream string) bool {
 		return known[route] && (stream == "" || takes(reads[route], stream))
 	})
 	if err != nil {
@@ -93,7 +107,7 @@ func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes
 	if err := streams.Err(); err != nil {
 		return nil, err
 	}
-	more, err := durablesOn(ctx, js, names, service, func(route, _ string) bool { return known[route] })
+	more, err := durablesOn(ctx, js, names, service, of, func(route, durable string) bool { return reading[[2]string{route, durable}] })
 	if err != nil {
 		return nil, err
 	}
@@ -131,13 +145,13 @@ func deadLetters(ctx context.Context, js jetstream.JetStream, service string) (m
 }
 
 // durablesOn is orphanedDurables for streams.
-func durablesOn(ctx context.Context, js jetstream.JetStream, names []string, service string, known func(route, durable string) bool) (list []Orphan, err error) {
+func durablesOn(ctx context.Context, js jetstream.JetStream, names []string, service string, of usage, known func(route, durable string) bool) (list []Orphan, err error) {
 	for _, name := range names {
 		stream, err := js.Stream(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		more, err := orphanedDurables(ctx, js, stream, service, known)
+		more, err := orphanedDurables(ctx, js, stream, service, of, known)
 		if err != nil {
 			return nil, err
 		}
@@ -187,7 +201,7 @@ func leftBy(ctx context.Context, js jetstream.JetStream, service string, streams
 	for _, route := range slices.Sorted(maps.Keys(dead)) {
 		list = append(list, Orphan{Kind: OrphanDead, Service: service, Route: route, Messages: dead[route], Next: move(route, "")})
 	}
-	durables, err := durablesOn(ctx, js, streams, service, func(string, string) bool { return false })
+	durables, err := durablesOn(ctx, js, streams, service, whatNobodyUses, func(string, string) bool { return false })
 	for _, o := range durables {
 		o.Service = service
 		o.Next = strings.Replace(o.Next, "relay orphans move --from", "relay orphans move --of-service "+service+" --from", 1)
@@ -276,7 +290,7 @@ func dueDurables(ctx context.Context, js jetstream.JetStream, service string) (m
 }
 
 // orphanedRetries are messages in the retry stream of routes that are not known, and that nobody consumes.
-func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string, known func(route, stream string) bool) ([]Orphan, error) {
+func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string, of usage, known func(route, stream string) bool) ([]Orphan, error) {
 	retries, err := ack.AttachRetryStream(ctx, js, service, strings.ToUpper(service)+"_RETRY")
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
@@ -290,7 +304,7 @@ func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string
 	}
 	var list []Orphan
 	for _, k := range kept {
-		if known(k.Route, k.Stream) || consumed(ctx, js, retries.Name(), k) {
+		if known(k.Route, k.Stream) || of == whatNobodyUses && consumed(ctx, js, retries.Name(), k) {
 			continue
 		}
 		o := Orphan{Kind: OrphanRetries, Route: k.Route, Stream: k.Stream, Messages: uint64(k.Parked + k.Due)}
@@ -352,11 +366,11 @@ func inUse(ctx context.Context, js jetstream.JetStream, service string, info *je
 }
 
 // orphanedDurables are those of a stream that relay made, for routes that are not known, and that nobody pulls from.
-func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, service string, known func(route, durable string) bool) (list []Orphan, err error) {
+func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, service string, of usage, known func(route, durable string) bool) (list []Orphan, err error) {
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {
 		m := provision.MarkOf(info.Config.Metadata)
-		if m.Service != service || info.NumWaiting > 0 {
+		if m.Service != service || of == whatNobodyUses && info.NumWaiting > 0 {
 			continue
 		}
 		var names []string
@@ -365,7 +379,7 @@ func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstr
 			names = append(names, name)
 			wanted = wanted || known(name, info.Name)
 		}
-		if wanted || inUse(ctx, js, service, info, names) {
+		if wanted || of == whatNobodyUses && inUse(ctx, js, service, info, names) {
 			continue
 		}
 		next := fmt.Sprintf("give a route this durable (durable: %s)", info.Name)
@@ -446,12 +460,12 @@ func (r *Relay) findOrphans(ctx context.Context) {
 			s.log.Debug("messages that no route wanted could not be searched", "error", err)
 		}
 		if stream, err := r.js.Stream(ctx, s.stream); err == nil {
-			list, _ := orphanedDurables(ctx, r.js, stream, r.cfg.Service, func(route, durable string) bool { return r.has(s.stream, durable) || r.standsBy(route) })
+			list, _ := orphanedDurables(ctx, r.js, stream, r.cfg.Service, whatNobodyUses, func(route, durable string) bool { return r.has(s.stream, durable) || r.standsBy(route) })
 			found = append(found, list...)
 		}
 	}
 	found = append(found, r.leftByOthers(ctx)...)
-	list, err := orphanedRetries(ctx, r.js, r.cfg.Service, func(route, stream string) bool { return own[[2]string{route, stream}] })
+	list, err := orphanedRetries(ctx, r.js, r.cfg.Service, whatNobodyUses, func(route, stream string) bool { return own[[2]string{route, stream}] })
 	if err != nil {
 		r.log.Debug("the retry stream could not be searched for messages that wait for no route", "error", err)
 		return

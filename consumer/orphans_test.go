@@ -47,11 +47,11 @@ func TestRelay_regressionWhatARenamedRouteLeavesIsNamedAndCanBeMoved(t *testing.
 		text := strings.Join(r.Status().Trouble, "\n")
 		return strings.Contains(text, "30 messages of route billing from stream ORDERS") && strings.Contains(text, "durable billing on stream ORDERS of route billing: 3 messages wait")
 	})
-	list, err := Orphans(t.Context(), w.js, "", []string{"invoicing"})
+	list, err := Orphans(t.Context(), w.js, "", []Route{{Name: "invoicing"}})
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%v, %v", list, err)
 	}
-	if list, err := Orphans(t.Context(), w.js, "", []string{"invoicing", "billing"}); err != nil || len(list) != 0 {
+	if list, err := Orphans(t.Context(), w.js, "", []Route{{Name: "invoicing"}, {Name: "billing"}}); err != nil || len(list) != 0 {
 		t.Errorf("with the old route: %v, %v", list, err)
 	}
 	w.publish("orders.eu", 2) // both durables have them: the new one's they are
@@ -141,7 +141,7 @@ func TestRelay_regressionADurableMadeAnewWithStartAllSaysWhatComesAgain(t *testi
 		return nil
 	})
 	_, stop = w.start(Config{Logger: slog.New(slog.NewTextHandler(lines, nil)), Drain: 100 * time.Millisecond}, waits)
-	if lines.count("40 messages will be handled again") != 1 || lines.count("start: {seq: 41}") != 1 {
+	if lines.count("up to 40 messages were handled before durable billing was deleted") != 1 || lines.count("start: {seq: 41}") != 1 {
 		t.Errorf("the log does not say it: %s", lines.text.String())
 	}
 	// The advice is followed.

@@ -109,6 +109,7 @@ type Relay struct {
 	limits    map[string]Limit // guarded by limitMu
 	limitsSet chan struct{}    // holds a value when they changed
 	orphans   atomic.Pointer[[]Orphan]
+	listings  listings
 
 	troubles troubles      // what is away that routes share
 	opening  chan struct{} // holds a value for each source that is being opened late

@@ -214,8 +214,18 @@ func TestAsk_regressionBadAnswersAreLeftOutAndNamed(t *testing.T) {
 		"\x1b[2J", `{"instance":"a","service":"relay","page":1,"pages":1}`, `{"instance":"","service":"relay","page":1,"pages":1}`,
 		`{"instance":"b","service":"other","page":1,"pages":1}`, `{"instance":"c","service":"relay","page":2,"pages":1}`, `[]`, ``,
 	}
+	answered, err := other.SubscribeSync("_INBOX.>")
+	if err != nil {
+		t.Fatal(err)
+	}
 	sub, err := other.Subscribe(viewSubject("relay"), func(m *nats.Msg) {
-		time.Sleep(50 * time.Millisecond) // the instance is first
+		for first := ""; first != m.Reply; { // the instance is first
+			seen, err := answered.NextMsg(5 * time.Second)
+			if err != nil {
+				return
+			}
+			first = seen.Subject
+		}
 		for _, text := range answers {
 			_ = m.Respond([]byte(text))
 		}

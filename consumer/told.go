@@ -18,6 +18,16 @@ type ConfigStatus struct {
 	// Failed is why the last reload changed nothing, and when; empty when it did what it was to do.
 	Failed   string    `json:"failed,omitempty"`
 	FailedAt time.Time `json:"failed_at,omitzero"`
+	// Routes are digests of the settings of each route, and Rest of all other keys, for whoever compares a file with what runs.
+	Routes map[string]ConfigDigest `json:"routes,omitempty"`
+	Rest   ConfigDigest            `json:"rest,omitzero"`
+}
+
+// ConfigDigest tells settings apart, without saying them. A secret that stands in the file itself is no part of it.
+type ConfigDigest struct {
+	// Live is of the settings that change while the route, or the process, goes on, and Anew of those for which it begins anew.
+	Live string `json:"live"`
+	Anew string `json:"anew"`
 }
 
 // TellConfig has the status say which configuration this is.

@@ -29,7 +29,7 @@ var followed = map[string][]string{
 	"an earlier version of relay handed them over":       {"TestOrphans_aRouteIsRenamed"},
 	"start the route on that stream, or move them":       {"TestOrphans_aRouteIsRenamed"},
 	", or make dead letters of them":                     {"TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack"},
-	"the durable was there before and is made anew":      {"TestRelay_regressionADurableMadeAnewWithStartAllSaysWhatComesAgain"},
+	"relay orphans move takes messages from the durable": {"TestPermissions_whatMovingADurableNeeds"},
 	"change it with `nats stream edit`":                  {"TestEnsure_setsBackWhatIsDangerous"},
 	"stop relay, keep a copy":                            {"TestRelay_saysWhatOfItsOwnStreamsItCannotChange"},
 	"this version of relay does not know what it does":   {"TestRelay_saysWhatOfItsOwnStreamsItCannotChange"},

@@ -33,11 +33,11 @@ func newOrphansLs(o *options) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			var list []consumer.Orphan
 			err := o.withClient(c, func(ctx context.Context, cl *client) (err error) {
-				var names []string
+				var routes []consumer.Route
 				for _, rt := range cl.cfg.Routes {
-					names = append(names, rt.Name)
+					routes = append(routes, rt.Route)
 				}
-				if list, err = consumer.Orphans(ctx, cl.js, cl.cfg.Service, names); err != nil {
+				if list, err = consumer.Orphans(ctx, cl.js, cl.cfg.Service, routes); err != nil {
 					return err
 				}
 				running, err := consumer.AskStatus(ctx, cl.conn.Conn, cl.cfg.Service)
@@ -102,14 +102,14 @@ another run goes on. The old route must run nowhere, and the new one must have b
 				return fmt.Errorf("%w: --from and --to are required", errUsage)
 			}
 			return o.withClient(c, func(ctx context.Context, cl *client) error {
-				var others []string
+				var others []consumer.Route
 				prefix, known := "", len(cl.cfg.Routes) == 0
 				for _, rt := range cl.cfg.Routes {
 					if rt.Name == to {
 						known, prefix = true, rt.DeadLetter.Prefix
 					}
 					if rt.Name != from || service != "" {
-						others = append(others, rt.Name)
+						others = append(others, rt.Route)
 					}
 				}
 				if service == cl.cfg.Service {

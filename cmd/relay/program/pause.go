@@ -312,7 +312,7 @@ func caller() string {
 	return name
 }
 
-func plural(n int, noun string) string {
+func plural[N int | uint64](n N, noun string) string {
 	if n == 1 {
 		return noun
 	}

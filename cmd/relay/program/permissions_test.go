@@ -2,6 +2,7 @@ package program
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -110,7 +111,8 @@ func serverUsers(t *testing.T, dir string) []*server.User {
 	return opts.Users
 }
 
-func newDenying(t *testing.T, routes string) *denying {
+// newDenying has operators publish to more subjects than theirs.
+func newDenying(t *testing.T, routes string, more ...string) *denying {
 	t.Helper()
 	const inbox = "inbox_prefix: _INBOX_relay"
 	dir := t.TempDir()
@@ -120,6 +122,11 @@ func newDenying(t *testing.T, routes string) *denying {
 		t.Fatal(err)
 	}
 	users := serverUsers(t, dir)
+	for _, u := range users {
+		if u.Username == access.Operator {
+			u.Permissions.Publish.Allow = append(u.Permissions.Publish.Allow, more...)
+		}
+	}
 	d := &denying{log: &violations{}, ran: map[string]bool{}}
 	d.world = newWorld(t, "", natstest.WithOptions(func(o *server.Options) {
 		o.Users = append([]*server.User{{Username: "test", Password: "test"}}, users...)
@@ -279,6 +286,7 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	d.by(access.Operator, "schedule", "rm", "later")
 	d.by(access.Publisher, "call", "orders.call.x", "x")
 	d.by(access.Operator, "events", "--limit", "5")
+	d.by(access.Operator, "plan")
 	d.by(access.Operator, "ui")
 	d.by(access.Viewer, "ui", "--role", "view")
 	d.call()
@@ -650,6 +658,36 @@ func TestPermissions_delayedBeforeRelayRan(t *testing.T) {
 }
 
 // A command that lacks a right says which.
+// The rights that the list of an operator notes for relay orphans move are enough to empty the durable of a route that was renamed.
+func TestPermissions_whatMovingADurableNeeds(t *testing.T) {
+	t.Parallel()
+	const api = "$JS.API.CONSUMER."
+	d := newDenying(t, strings.Replace(permittedRoutes, "name: billing\n", "name: billing\n    start: new\n    durable: bills\n", 1),
+		"$JS.ACK.ORDERS.billing.>", api+"MSG.NEXT.ORDERS.billing", api+"DELETE.ORDERS.billing")
+	d.hook.answers(func(request) (int, string) { return 200, "" })
+	if _, err := d.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	made, err := d.js.CreateConsumer(t.Context(), "ORDERS", jetstream.ConsumerConfig{
+		Durable: "billing", FilterSubject: "orders.billing.>", AckPolicy: jetstream.AckExplicitPolicy,
+		Metadata: map[string]string{"relay.service": "relay", "relay.route.bills": "orders.billing.>"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		d.publish("orders.billing.eu", []byte("{}"), nil)
+	}
+	d.run().ready()
+	if out := d.by(access.Operator, "orphans", "move", "--from", "bills", "--to", "billing", "--yes"); !strings.Contains(out, "3 of the durable") {
+		t.Errorf("move says %s", out)
+	}
+	eventually(t, "they are handled", func() bool { return len(d.hook.all()) == 3 })
+	if _, err := d.js.Consumer(t.Context(), "ORDERS", made.CachedInfo().Name); !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		t.Errorf("the old durable is there: %v", err)
+	}
+}
+
 func TestPermissions_whatLacksIsSaid(t *testing.T) {
 	t.Parallel()
 	d := newDenying(t, permittedRoutes)

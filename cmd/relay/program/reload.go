@@ -43,6 +43,8 @@ type reloadRequest struct {
 	Host     string `json:"host,omitempty"`
 	Instance string `json:"instance,omitempty"`
 	By       string `json:"by,omitempty"`
+	// DeliverAgain permits durables that deliver what was handled before; see [consumer.Change].
+	DeliverAgain bool `json:"deliver_again,omitempty"`
 }
 
 // reloadReport is what an instance says of a reload: at first that it begins, with no outcome, and then what became of it.
@@ -86,8 +88,9 @@ type reloader struct {
 
 // reloadAsk is a reload that somebody waits for.
 type reloadAsk struct {
-	by   string
-	told func(reloadReport)
+	by    string
+	again bool // DeliverAgain
+	told  func(reloadReport)
 }
 
 func newReloader(s *service) *reloader {
@@ -98,8 +101,16 @@ func newReloader(s *service) *reloader {
 	}
 	r.digest = r.files(s.cfg)
 	r.status = consumer.ConfigStatus{Generation: 1, Hash: s.cfg.Source.Hash, Loaded: r.good}
+	r.digests(&r.status)
 	hangup.Catch()
 	return r
+}
+
+// digests tells which configuration runs. What counts only once the process is started again is as it was started.
+func (r *reloader) digests(c *consumer.ConfigStatus) {
+	_, started := r.s.cfg.Digests()
+	c.Routes, c.Rest = r.current.Digests()
+	c.Rest.Anew = started.Anew
 }
 
 // files is the digest of all that a configuration is read from.
@@ -133,12 +144,12 @@ func (r *reloader) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.hup:
-			r.reload(ctx, "SIGHUP")
+			r.reload(ctx, reloadAsk{by: "SIGHUP"})
 		case a := <-r.asks:
-			a.told(r.reload(ctx, a.by))
+			a.told(r.reload(ctx, a))
 		case <-look.C:
 			if r.settled() {
-				r.reload(ctx, "reload.watch")
+				r.reload(ctx, reloadAsk{by: "reload.watch"})
 			}
 		}
 	}
@@ -165,7 +176,7 @@ func (r *reloader) answer(m *nats.Msg) {
 	}
 	first := reloadReport{Instance: r.instance, Host: r.host}
 	select {
-	case r.asks <- reloadAsk{by: printable(q.By), told: tell}:
+	case r.asks <- reloadAsk{by: printable(q.By), again: q.DeliverAgain, told: tell}:
 	default:
 		first.Outcome, first.Faults = reloadRefused, []string{"too many reloads wait already"}
 	}
@@ -173,7 +184,7 @@ func (r *reloader) answer(m *nats.Msg) {
 }
 
 // reload reads the configuration and changes what runs to it.
-func (r *reloader) reload(ctx context.Context, by string) reloadReport {
+func (r *reloader) reload(ctx context.Context, ask reloadAsk) reloadReport {
 	began := time.Now()
 	rep := reloadReport{Instance: r.instance, Host: r.host}
 	r.s.notify.reloading()
@@ -192,19 +203,19 @@ func (r *reloader) reload(ctx context.Context, by string) reloadReport {
 		if !slices.Equal(cfg.Source.Files, r.current.Source.Files) {
 			digest = r.files(cfg) // before the change, which may take a while
 		}
-		r.change(ctx, cfg, &rep)
+		r.change(ctx, cfg, ask, &rep)
 	}
 	if rep.Outcome != reloadRefused { // which may work later, with the same content
 		r.digest = digest
 	}
 	rep.Generation, rep.Hash, rep.Took = r.generation, r.current.Source.Hash, time.Since(began).Round(time.Millisecond).String()
-	r.note(rep, by)
+	r.note(rep, ask.by)
 	r.s.notify.reloaded()
 	return rep
 }
 
 // change makes the configuration that was read the one that runs.
-func (r *reloader) change(ctx context.Context, cfg *config.Config, rep *reloadReport) {
+func (r *reloader) change(ctx context.Context, cfg *config.Config, ask reloadAsk, rep *reloadReport) {
 	refuse := func(err error) {
 		rep.Outcome = reloadRefused
 		for line := range strings.Lines(err.Error()) {
@@ -236,7 +247,7 @@ func (r *reloader) change(ctx context.Context, cfg *config.Config, rep *reloadRe
 		refuse(err)
 		return
 	}
-	c := consumer.Change{Remove: d.Removed, Limits: cfg.Limits}
+	c := consumer.Change{Remove: d.Removed, Limits: cfg.Limits, DeliverAgain: ask.again}
 	if c.Limits == nil {
 		c.Limits = map[string]consumer.Limit{} // none any more
 	}
@@ -275,6 +286,7 @@ func (r *reloader) note(rep reloadReport, by string) {
 	if rep.Outcome == reloadDone {
 		r.good = now
 		r.status = consumer.ConfigStatus{Generation: rep.Generation, Hash: rep.Hash, Loaded: now, NeedsRestart: rep.NeedsRestart}
+		r.digests(&r.status)
 	} else {
 		r.status.Failed, r.status.FailedAt = rep.Outcome+": "+strings.Join(rep.Faults, "; "), now
 	}

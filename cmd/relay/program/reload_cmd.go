@@ -22,6 +22,7 @@ import (
 // reloadFlags say who is asked.
 type reloadFlags struct {
 	all, json bool
+	again     bool
 	instance  string
 	timeout   time.Duration
 }
@@ -33,7 +34,8 @@ func newReload(o *options) *cobra.Command {
 		Long: `Reload has the instances on this host read their own configuration file again, waits, and prints what changed. Everything is
 checked first, on the server too; when something is wrong, nothing changes and the instance goes on with what it has. Routes that
 change begin anew by themselves, and others are not disturbed. Keys that count only once the process is started again are
-listed. The exit code is 0 when all instances did it, 1 when one refused or did not answer, 2 when a configuration is invalid.`,
+listed. A route that was renamed, and whose new durable would deliver what was handled before, is refused without --deliver-again; relay
+plan says that before. The exit code is 0 when all instances did it, 1 when one refused or did not answer, 2 when a configuration is invalid.`,
 		Example: `  relay reload
   relay reload --all`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -51,6 +53,7 @@ listed. The exit code is 0 when all instances did it, 1 when one refused or did 
 	}
 	c.Flags().BoolVar(&f.all, "all", false, "all instances of the service, on any host: each reads its own file")
 	c.Flags().StringVar(&f.instance, "instance", "", "only this instance, on any host")
+	c.Flags().BoolVar(&f.again, "deliver-again", false, "permit routes whose new durables deliver what was handled before (relay plan says how much)")
 	c.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long to wait for instances that have begun")
 	c.Flags().BoolVar(&f.json, "json", false, "print JSON")
 	return c
@@ -65,7 +68,7 @@ const (
 
 // ask has instances reload, and waits for those that said that they begin. Who says nothing in the end has no outcome.
 func (f reloadFlags) ask(ctx context.Context, nc *nats.Conn, service string) ([]reloadReport, error) {
-	q := reloadRequest{Instance: f.instance, By: caller()}
+	q := reloadRequest{Instance: f.instance, By: caller(), DeliverAgain: f.again}
 	if !f.all && f.instance == "" {
 		q.Host, _ = os.Hostname()
 	}

@@ -3,6 +3,7 @@ package provision
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -93,10 +94,14 @@ func Changed(have, want jetstream.ConsumerConfig) jetstream.ConsumerConfig {
 	return have
 }
 
-// Same tells whether relay cares about nothing that differs between two configurations of a durable.
+// Same tells whether two configurations of a durable are equal, but for what the server that answered notes of itself.
 func Same(a, b jetstream.ConsumerConfig) bool {
-	changeable, fixed := differences(a, b)
-	return len(changeable)+len(fixed) == 0 && maps.Equal(a.Metadata, b.Metadata)
+	own := func(c jetstream.ConsumerConfig) jetstream.ConsumerConfig {
+		c.Metadata = maps.Clone(c.Metadata)
+		maps.DeleteFunc(c.Metadata, func(name, _ string) bool { return strings.HasPrefix(name, "_nats.") })
+		return c
+	}
+	return reflect.DeepEqual(own(a), own(b))
 }
 
 // IsHarmless tells of a difference whether no message is lost under it. Under inactive_threshold the server deletes the durable

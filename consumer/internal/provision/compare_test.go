@@ -89,3 +89,24 @@ func TestFloor_comesBackFromMetadata(t *testing.T) {
 		}
 	}
 }
+
+// A setting that no durable of relay's should have, such as headers_only, made a durable differ from itself, and adopting it never ended.
+func TestSame_regressionADurableIsTheSameAsItself(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		have := drawDurable(t).Wanted([]string{"orders.>"})
+		have.HeadersOnly, have.RateLimit, have.InactiveThreshold = rapid.Bool().Draw(t, "headers only"), uint64(rapid.IntRange(0, 9).Draw(t, "rate")), time.Minute
+		have.BackOff = []time.Duration{time.Second}
+		again := have
+		again.Metadata = map[string]string{"_nats.server.version": "2.15.2"}
+		for k, v := range have.Metadata {
+			again.Metadata[k] = v
+		}
+		if !Same(have, again) {
+			t.Fatalf("%+v is another one", have)
+		}
+		again.AckWait++
+		if Same(have, again) {
+			t.Fatal("another ack wait is the same")
+		}
+	})
+}

@@ -247,7 +247,9 @@ func (b *builder) acts() {
 	b.ask("STREAM.CREATE.KV_"+b.upper()+"STATE", "STREAM.CREATE.KV_"+b.upper()+"JOBS", "STREAM.CREATE.KV_"+schedule.Bucket(s))
 	for _, rt := range b.cfg.Routes {
 		// A retry is shown with the message that waits.
-		b.ask("STREAM.MSG.GET."+b.streamOf(rt), "DIRECT.GET."+b.streamOf(rt), "DIRECT.GET."+b.streamOf(rt)+".>")
+		stream := b.streamOf(rt)
+		b.ask("STREAM.MSG.GET."+stream, "DIRECT.GET."+stream, "DIRECT.GET."+stream+".>")
+		b.ask("CONSUMER.CREATE."+stream+".>", "CONSUMER.DELETE."+stream+".*") // relay plan counts messages by consumers that deliver nothing
 	}
 	b.note("relay orphans move takes messages from the durable of a route that was renamed only with a user that may, for the time of the move: $JS.ACK.<stream>.<old durable>.>, CONSUMER.MSG.NEXT and CONSUMER.DELETE of it")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.act.>", event.Prefix(s)+".>", "$SYS.REQ.USER.INFO")

@@ -1,0 +1,174 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// A durable that is made for a route which has another durable already, or had one, delivers what was handled before: the route was renamed, its
+// durable was, it moved from a durable that it shared, or its durable was deleted. Nobody else can tell, so relay counts these messages before it makes the
+// durable.
+
+// Again are messages that a durable which is to be made will deliver although they were handled before.
+type Again struct {
+	// Messages is how many at most: some may have been handled by another route than this one's, or be in flight.
+	Messages uint64 `json:"messages"`
+	// Durable is the one that delivered them before, and Routes those that it was ever for.
+	Durable string `json:"durable"`
+	// Service is that of the durable when it is another one's, and nobody pulls from it now: perhaps this one's former name. Empty: this one's.
+	Service string   `json:"service,omitempty"`
+	Routes  []string `json:"routes,omitempty"`
+	// Deleted says that this durable does not exist any more.
+	Deleted bool `json:"deleted,omitempty"`
+	// Next is the sequence from which on it has not delivered them.
+	Next uint64 `json:"next"`
+}
+
+func (a Again) String() string {
+	if a.Deleted {
+		return fmt.Sprintf("up to %d messages were handled before durable %s was deleted: none of them comes again with start: {seq: %d}", a.Messages, a.Durable, a.Next)
+	}
+	if a.Service != "" {
+		return fmt.Sprintf("up to %d messages were handled by service %s, from durable %s, from which nobody pulls now: none of them comes again with start: {seq: %d}",
+			a.Messages, a.Service, a.Durable, a.Next)
+	}
+	return fmt.Sprintf("up to %d messages were handled from durable %s, of route %s: none of them comes again with durable: %s, or with start: {seq: %d}",
+		a.Messages, a.Durable, strings.Join(a.Routes, " and "), a.Durable, a.Next)
+}
+
+// again finds them for a durable that does not exist yet. w is what waits for it.
+func (s *source) again(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig, w waiting) (list []Again, err error) {
+	if s.due || stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy { // which holds only what nobody has handled
+		return nil, nil
+	}
+	if f, ok := s.before(ctx, stream); ok {
+		want := want
+		if n, err := s.handledUpTo(ctx, stream, want, f.Seq, w.chosen); err != nil || n > 0 {
+			return []Again{{Messages: n, Durable: s.durable, Deleted: true, Next: f.Seq + 1}}, err
+		}
+	}
+	others, err := s.relay.listings.of(ctx, stream)
+	if err != nil {
+		return nil, err
+	}
+	for _, info := range others {
+		m := provision.MarkOf(info.Config.Metadata)
+		if info.Name == s.durable || m.Service == "" {
+			continue
+		}
+		a := Again{Durable: info.Name, Next: info.Delivered.Stream + 1}
+		if m.Service != s.relay.cfg.Service {
+			if info.NumWaiting > 0 {
+				continue // it handles the same messages for itself
+			}
+			a.Service = m.Service
+		}
+		for _, p := range common(m.Patterns(), s.subjects()) {
+			c := want
+			c.FilterSubject, c.FilterSubjects = p, nil
+			n, err := s.countOf(ctx, stream, c)
+			if err == nil {
+				n, err = s.handledUpTo(ctx, stream, c, info.Delivered.Stream, n)
+			}
+			if err != nil {
+				return nil, err
+			}
+			a.Messages += n
+		}
+		if a.Messages -= min(a.Messages, uint64(info.NumAckPending)); a.Messages == 0 {
+			continue
+		}
+		for name, patterns := range m.Routes {
+			if len(common(patterns, s.subjects())) > 0 {
+				a.Routes = append(a.Routes, name)
+			}
+		}
+		slices.Sort(a.Routes)
+		list = append(list, a)
+	}
+	slices.SortFunc(list, func(a, b Again) int { return cmp.Compare(b.Messages, a.Messages) })
+	return list, nil
+}
+
+// handledUpTo is how many of n messages that a durable would get are up to a sequence.
+func (s *source) handledUpTo(ctx context.Context, stream jetstream.Stream, c jetstream.ConsumerConfig, seq, n uint64) (uint64, error) {
+	if n == 0 || c.DeliverPolicy == jetstream.DeliverByStartSequencePolicy && c.OptStartSeq > seq {
+		return 0, nil
+	}
+	c.DeliverPolicy, c.OptStartTime, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, nil, seq+1
+	after, err := s.countOf(ctx, stream, c)
+	return n - min(n, after), err
+}
+
+// common are the subjects that are in both lists, as patterns that do not cover one another.
+func common(a, b []string) (list []string) {
+	for _, p := range a {
+		for _, q := range b {
+			both, ok := subject.Intersect(p, q)
+			if !ok || slices.ContainsFunc(list, func(had string) bool { return subject.Covers(had, both) }) {
+				continue
+			}
+			list = append(slices.DeleteFunc(list, func(had string) bool { return subject.Covers(both, had) }), both)
+		}
+	}
+	return list
+}
+
+// repeats are the errors of durables that are to be made and would deliver again, where the configuration does not say that this is meant: start: all
+// may be a habit, and a sequence or a time is not.
+func (s *source) repeats() (faults []error) {
+	if s.setup.have != nil || s.routes[0].cfg.Start.Policy != "all" {
+		return nil
+	}
+	for _, a := range s.setup.again {
+		faults = append(faults, &SetupError{s.routes[0].cfg.Name, fmt.Errorf(
+			"durable %s does not exist yet, and with start: all it delivers again what was handled: %v. To have them delivered again: relay reload --deliver-again, or start: {seq: 1}", s.durable, a)})
+	}
+	return faults
+}
+
+// listings are the durables of streams, for the moment of a start in which many are made.
+type listings struct {
+	mu sync.Mutex
+	by map[string]listing
+}
+
+type listing struct {
+	at   time.Time
+	list []*jetstream.ConsumerInfo
+}
+
+// listingFor is how long one counts.
+const listingFor = time.Second
+
+func (l *listings) of(ctx context.Context, stream jetstream.Stream) ([]*jetstream.ConsumerInfo, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	name := stream.CachedInfo().Config.Name
+	if had, ok := l.by[name]; ok && time.Since(had.at) < listingFor {
+		return had.list, nil
+	}
+	next := listing{at: time.Now()}
+	durables := stream.ListConsumers(ctx)
+	for info := range durables.Info() {
+		next.list = append(next.list, info)
+	}
+	if err := durables.Err(); err != nil {
+		return nil, fmt.Errorf("listing the durables of stream %s: %w", name, err)
+	}
+	if l.by == nil {
+		l.by = make(map[string]listing)
+	}
+	l.by[name] = next
+	return next.list, nil
+}
