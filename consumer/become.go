@@ -136,7 +136,7 @@ func (e *equipment) endUnless(ctx context.Context, rt *route, next *equipment) {
 func (rt *route) mayBecome(cfg Route) bool {
 	was := *rt.now()
 	switch {
-	case cfg.Leased() != was.Leased():
+	case rt.isUnplaced(), cfg.Leased() != was.Leased():
 		return false
 	case reflect.TypeOf(was.Handler) != reflect.TypeOf(cfg.Handler), (was.Factory == nil) != (cfg.Factory == nil), (was.Batch == nil) != (cfg.Batch == nil):
 		return false

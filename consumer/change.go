@@ -216,6 +216,11 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 		}
 	}
 	r.mu.Unlock()
+	for _, rt := range r.all() {
+		if rt.isUnplaced() && slices.Contains(names, rt.cfg.Name) {
+			p.before[rt.cfg.Name] = rt
+		}
+	}
 	for _, u := range p.ends {
 		for _, rt := range u.main.routes {
 			p.before[rt.cfg.Name] = rt
@@ -238,7 +243,8 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 		p.after[name] = rt
 		list = append(list, rt)
 	}
-	units, faults := r.plan(ctx, list, r.once)
+	units, without, faults := r.plan(ctx, list, r.once)
+	faults = append(faults, faultsOf(without)...)
 	for _, rt := range list {
 		if slices.Contains(names, rt.cfg.Name) {
 			if err := checkHandler(ctx, *rt.now()); err != nil {

@@ -58,6 +58,9 @@ func (s *source) mayCreate(ctx context.Context, stream jetstream.Stream, want je
 	if s.due {
 		return waiting{}, nil
 	}
+	if err := s.mayShareQueue(ctx, stream, want); err != nil {
+		return waiting{}, err
+	}
 	w, err := s.waiting(ctx, stream, want)
 	if err == nil && w.all > 0 && s.routes[0].cfg.Start.Policy == "" {
 		err = fmt.Errorf(
@@ -65,6 +68,30 @@ func (s *source) mayCreate(ctx context.Context, stream jetstream.Stream, want je
 			s.stream, w.all, strings.Join(s.subjects(), ", "), s.durable)
 	}
 	return w, err
+}
+
+// mayShareQueue tells who has the messages of a work queue already: it lets only one consumer have each subject.
+func (s *source) mayShareQueue(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) error {
+	if stream.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy {
+		return nil
+	}
+	list, err := s.relay.listings.of(ctx, stream)
+	if err != nil {
+		return err
+	}
+	filters := func(c jetstream.ConsumerConfig) []string {
+		if f := provision.Filters(c); len(f) > 0 {
+			return f
+		}
+		return []string{">"}
+	}
+	for _, info := range list {
+		if both := common(filters(info.Config), filters(want)); info.Name != s.durable && len(both) > 0 {
+			return fmt.Errorf("durable %s cannot be made: stream %s is a work queue, where only one consumer may have a subject, and consumer %s has %s: give the route that durable (durable: %s), or other subjects",
+				s.durable, s.stream, info.Name, joinAnd(both), info.Name)
+		}
+	}
+	return nil
 }
 
 // makeOrCompare makes the durable, unless another instance was faster: then that one's counts.
@@ -158,6 +185,10 @@ func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer 
 		return consumer, nil
 	case !s.relay.cfg.Adopt:
 		s.log.Info("the durable is changed to what this configuration says", "was", joinAnd(c.Differs()), "filters", provision.Filters(c.Want))
+	case have.AckWait > c.Want.AckWait && consumer.CachedInfo().NumWaiting > 0:
+		// Whoever pulls extends its leases by the longer one. Its messages would be delivered again before that.
+		return nil, &DurableDiffers{s.stream, s.durable, []string{fmt.Sprintf(
+			"ack_wait is %v, not %v, and another instance pulls with that: it would have what it handles handled twice, so it is changed when no other instance pulls (stop those)", have.AckWait, c.Want.AckWait)}}
 	default:
 		s.log.Warn("changing a durable that exists", "was", joinAnd(c.Differs()), "filters", provision.Filters(c.Want))
 		return s.change(ctx, stream, have, c.Adopted(time.Now()))

@@ -43,8 +43,14 @@ func (s *source) differs() *DurableDiffers {
 	return d
 }
 
+// lacksStream tells whether its stream does not exist.
+func (s *source) lacksStream() bool {
+	var m *missingStream
+	return errors.As(s.setup.err, &m)
+}
+
 // waits tells whether the source may be set up later, while others run.
-func (s *source) waits() bool { return away.Is(s.setup.err) || s.differs() != nil }
+func (s *source) waits() bool { return away.Is(s.setup.err) || s.differs() != nil || s.lacksStream() }
 
 // missingStream says that there is no stream of that name.
 type missingStream struct {
@@ -181,7 +187,7 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 				rt.troubles.note(what, err, time.Now())
 			}
 			most := lookAgain
-			if away.Is(err) {
+			if away.Is(err) || s.lacksStream() {
 				most = tryAgain
 			}
 			pause(ctx, p.Next(most))

@@ -91,8 +91,8 @@ func (r *Relay) Plan(ctx context.Context) (*Plan, error) {
 	}
 	r.ledgers = ledgers
 	plan := &Plan{Durables: []DurablePlan{}, Left: []Orphan{}, Faults: []string{}}
-	units, faults := r.plan(ctx, r.all(), r.once)
-	for _, err := range faults {
+	units, without, faults := r.plan(ctx, r.all(), r.once)
+	for _, err := range append(faultsOf(without), faults...) {
 		plan.Faults = append(plan.Faults, err.Error())
 	}
 	var mains []*source

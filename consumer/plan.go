@@ -20,8 +20,22 @@ func (r *Relay) once(ctx context.Context, _ string, f func(ctx context.Context) 
 	return f(ctx)
 }
 
+// unplaced is a route of which no stream holds the subjects.
+type unplaced struct {
+	rt  *route
+	err error
+}
+
+// faults are the errors of routes that have to have a stream.
+func faultsOf(list []unplaced) (faults []error) {
+	for _, u := range list {
+		faults = append(faults, setupError(u.rt.cfg.Name, u.err))
+	}
+	return faults
+}
+
 // plan finds the stream of each route, and which routes share a durable.
-func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []*unit, faults []error) {
+func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []*unit, without []unplaced, faults []error) {
 	streams, old, errs := make([]string, len(routes)), make([]bool, len(routes)), make([]error, len(routes))
 	slots := make(chan struct{}, atOnce)
 	var looking sync.WaitGroup
@@ -48,6 +62,11 @@ func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []
 	looking.Wait()
 	for i, rt := range routes {
 		stream := streams[i]
+		var none *noStream
+		if errors.As(errs[i], &none) {
+			without = append(without, unplaced{rt, errs[i]})
+			continue
+		}
 		if errs[i] != nil {
 			faults = append(faults, setupError(rt.cfg.Name, errs[i]))
 			continue
@@ -73,7 +92,7 @@ func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []
 	if err := setupError("", faults...); err != nil {
 		faults = []error{err}
 	}
-	return units, faults
+	return units, without, faults
 }
 
 // overlaps finds subjects of rt that another route of the stream handles too. Routes that share a durable may overlap,

@@ -120,6 +120,8 @@ type Relay struct {
 	records *ack.Bucket
 	dead    *dlq.Store
 	ledgers *audit.Book
+	// unplaced are routes that had no stream then.
+	unplaced []unplaced
 
 	serving atomic.Bool // messages are pulled
 	opened  chan struct{}
@@ -399,6 +401,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.watchOrphans(work) })
 	running.Go(func() { r.watchFloors(work) })
 	running.Go(func() { r.shareLimits(work) })
+	running.Go(func() { r.place(ctx, r.unplaced) })
 	telling, stopTelling := context.WithCancel(work)
 	var told sync.WaitGroup
 	told.Go(func() { r.tellings.run(telling) })

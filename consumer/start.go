@@ -29,7 +29,8 @@ import (
 //  4. Those that are missing are made, and all are opened. A start that fails here removes those that it made.
 //
 // A route whose stream or durable is away in step 3 or 4 is set up later, by itself (life.go), while the others run; and so is
-// one whose durable has other settings, when somebody has changed them.
+// one whose durable has other settings, when somebody has changed them, and one without a stream
+// (unplaced.go), when somebody has made it.
 
 const (
 	// setupTimeout bounds a step of the start over all routes. Who is not through with it by then is set up later.
@@ -46,18 +47,22 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 	if err := r.shared(ctx); err != nil {
 		return nil, err
 	}
-	units, faults := r.plan(ctx, r.all(), r.persist)
+	units, without, faults := r.plan(ctx, r.all(), r.persist)
 	for _, rt := range r.all() {
 		if err := checkHandler(ctx, *rt.now()); err != nil {
 			faults = append(faults, &SetupError{rt.cfg.Name, err})
 		}
 	}
+	if len(units) == 0 { // no route has a stream
+		faults = append(faultsOf(without), faults...)
+	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	if err := r.lookAtAll(ctx, units); err != nil {
+	if err := r.lookAtAll(ctx, units, without); err != nil {
 		return nil, err
 	}
+	r.unplaced = without
 	return units, r.openAll(ctx, units)
 }
 
@@ -241,7 +246,7 @@ func hint(err error) string {
 }
 
 // lookAtAll looks at all durables side by side, and returns what only people can mend.
-func (r *Relay) lookAtAll(ctx context.Context, units []*unit) error {
+func (r *Relay) lookAtAll(ctx context.Context, units []*unit, without []unplaced) error {
 	r.sideBySide(ctx, sourcesOf(units), (*source).look)
 	r.lookTwice(ctx, sourcesOf(units))
 	var faults []error
@@ -253,11 +258,14 @@ func (r *Relay) lookAtAll(ctx context.Context, units []*unit) error {
 	if err := setupError("", faults...); err != nil || ctx.Err() != nil {
 		return err
 	}
-	// A route that differs is stopped alone, unless there is no other.
+	// A route whose durable differs, or which has no stream, is stopped alone, unless there is no other.
+	faults = faultsOf(without)
 	for _, u := range units {
-		if differs := u.main.differs(); differs != nil {
-			for _, rt := range u.main.routes {
+		for _, rt := range u.main.routes {
+			if differs := u.main.differs(); differs != nil {
 				faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("stopped: %w", differs)})
+			} else if u.main.lacksStream() {
+				faults = append(faults, setupError(rt.cfg.Name, u.main.setup.err))
 			}
 		}
 	}

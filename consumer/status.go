@@ -50,6 +50,8 @@ type RouteStatus struct {
 	Durable string `json:"durable"`
 	// Subjects are those of the configuration.
 	Subjects []string `json:"subjects,omitempty"`
+	// Config is the digest of its settings; nil: nobody told it.
+	Config *ConfigDigest `json:"config,omitempty"`
 	// Key and Order are those of the configuration.
 	Key   string `json:"key"`
 	Order string `json:"order"`
@@ -197,6 +199,11 @@ func (rt *route) status(keys int) RouteStatus {
 		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),
 		Dead:    rt.count.settled[supervisor.DeadLetter].Load(),
 		Backlog: rt.backlog(), CatchUp: rt.catchUp(),
+	}
+	if c := rt.relay.config.Load(); c != nil {
+		if d, told := c.Routes[rt.cfg.Name]; told {
+			s.Config = &d
+		}
 	}
 	holds := rt.holds()
 	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.most.Load().Bytes

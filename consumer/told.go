@@ -18,8 +18,9 @@ type ConfigStatus struct {
 	// Failed is why the last reload changed nothing, and when; empty when it did what it was to do.
 	Failed   string    `json:"failed,omitempty"`
 	FailedAt time.Time `json:"failed_at,omitzero"`
-	// Routes are digests of the settings of each route, and Rest of all other keys, for whoever compares a file with what runs.
-	Routes map[string]ConfigDigest `json:"routes,omitempty"`
+	// Routes are digests of the settings of each route, which the status has in [RouteStatus], and Rest is of all other keys, for whoever
+	// compares a file with what runs.
+	Routes map[string]ConfigDigest `json:"-"`
 	Rest   ConfigDigest            `json:"rest,omitzero"`
 }
 

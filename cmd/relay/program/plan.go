@@ -150,11 +150,11 @@ func (p *planned) compare(s consumer.Status, cfg *config.Config) {
 		switch {
 		case !stays:
 			does[rt.Name] = routeRemoved
-		case s.Config == nil || s.Config.Routes == nil:
+		case rt.Config == nil:
 			does[rt.Name] = routeUnknown
-		case s.Config.Routes[rt.Name].Anew != next.Anew:
+		case rt.Config.Anew != next.Anew:
 			does[rt.Name] = routeAnew
-		case s.Config.Routes[rt.Name].Live != next.Live:
+		case rt.Config.Live != next.Live:
 			does[rt.Name] = routeLive
 		default:
 			does[rt.Name] = routeSame
@@ -193,7 +193,7 @@ func (p *planned) compare(s consumer.Status, cfg *config.Config) {
 		}
 		note(name, what, with[name]...)
 	}
-	if s.Config == nil || s.Config.Routes == nil {
+	if s.Config == nil || s.Config.Rest == (consumer.ConfigDigest{}) {
 		return
 	}
 	if s.Config.Rest.Live != rest.Live {

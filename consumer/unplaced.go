@@ -1,0 +1,49 @@
+package consumer
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/relaymq/relay/internal/away"
+)
+
+// A route of which no stream holds the subjects has no durable, and so no unit. It is stopped and says so, while the others run. When somebody has made the
+// stream, the route begins by a change.
+
+// isUnplaced tells whether the route never had a stream.
+func (rt *route) isUnplaced() bool { return rt.unit.Load() == nil }
+
+// place has routes begin that had no stream at the start, until ctx is done.
+func (r *Relay) place(ctx context.Context, list []unplaced) {
+	for _, u := range list {
+		u.note(u.err)
+	}
+	for p := new(away.Patience); len(list) > 0; {
+		pause(ctx, p.Next(tryAgain))
+		if ctx.Err() != nil {
+			return
+		}
+		list = slices.DeleteFunc(list, func(u unplaced) bool {
+			if !slices.Contains(r.all(), u.rt) {
+				return true // a reload changed or removed it
+			}
+			err := r.attempt(ctx, func(ctx context.Context) error {
+				_, err := r.streamOf(ctx, u.rt.cfg)
+				return err
+			})
+			if err == nil {
+				u.rt.log.Info("there is a stream for the route now; it begins")
+				_, err = r.Change(ctx, Change{Update: []Route{*u.rt.now()}, DeliverAgain: true, anew: true})
+			}
+			if err != nil && ctx.Err() == nil {
+				u.note(err)
+			}
+			return err == nil
+		})
+	}
+}
+
+func (u unplaced) note(err error) {
+	u.rt.troubles.note("its stream", err, time.Now())
+}
