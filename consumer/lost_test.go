@@ -103,7 +103,7 @@ func TestRelay_whatSomebodyTakesFromItsStreamsIsCounted(t *testing.T) {
 				w.eventually("all came", func() bool { return w.msgs(stream).LastSeq >= most })
 				want := func() int { st := w.msgs(stream); return int(st.LastSeq - st.Msgs) }
 				w.eventually("the count is right", func() bool { return want() > 0 && w.lost(r, stream) == want() })
-				time.Sleep(3 * ownOften / 2)
+				time.Sleep(8 * time.Second)
 				if n := w.lost(r, stream); n != want() || n == 0 {
 					t.Errorf("%d are lost, and it says %d", want(), n)
 				}
