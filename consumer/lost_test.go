@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -180,4 +181,41 @@ func TestRelay_whatSomebodyTakesIsCountedInACluster(t *testing.T) {
 			t.Errorf("it says %v", err)
 		}
 	}
+}
+
+// A user with the permissions of an earlier version is not told of edits: relay starts, says so once, and finds them a few seconds later.
+func TestRelay_whoMayNotHearOfEditsLooksForThem(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, natstest.WithOptions(func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Deny: []string{updatePrefix + ">"}}}}}
+		o.NoAuthUser = "u"
+	}))
+	var log syncBuffer
+	r, _ := w.start(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, deadly(false))
+	for n := range 30 {
+		w.publish(fmt.Sprintf("orders.%d", n), 1)
+	}
+	w.eventually("all are dead", func() bool { return w.msgs("RELAY_DLQ").Msgs == 30 })
+	if n := log.count("does not let relay hear of changes"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	w.edit("RELAY_DLQ", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 7, jetstream.DiscardOld })
+	began := time.Now()
+	w.eventually("it is said", func() bool { return w.lost(r, "RELAY_DLQ") == 23 && r.Ready() != nil })
+	if took := time.Since(began); took > 2*ownOften {
+		t.Errorf("after %v", took)
+	}
+	if c := w.settings("RELAY_DLQ"); c.MaxMsgs > 0 || c.Discard != jetstream.DiscardNew {
+		t.Errorf("still %+v", c)
+	}
+}
+
+// A rolling change of dlq.max_msgs is not an edit from outside: the lower bound that an instance noted stays, and readiness too.
+func TestRelay_aLowerBoundOfAnotherInstanceIsNoEdit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r, _ := w.start(Config{Logger: quiet, DLQ: dlq.Config{MaxMsgs: 100}}, deadly(false))
+	_, err := dlq.Open(t.Context(), w.js, dlq.Config{MaxMsgs: 50})
+	w.do(err)
+	w.stays("it stays, and ready", func() bool { return w.settings("RELAY_DLQ").MaxMsgs == 50 && r.losses.err(time.Now()) == nil })
 }

@@ -70,7 +70,7 @@ func (r *Relay) ownStreams(ctx context.Context) error {
 	return nil
 }
 
-// watchOwnStreams compares them at the start, when what the configuration says wins, and then again and again, when only
+// watchOwnStreams compares them again and again after the start, in which what the configuration says has won. Now only
 // what would lose something is changed: at once when the server says that one was updated, and all of them on a tick.
 func (r *Relay) watchOwnStreams(ctx context.Context) {
 	updated, stop := r.hearUpdates()
@@ -78,7 +78,7 @@ func (r *Relay) watchOwnStreams(ctx context.Context) {
 	tick, often := time.NewTicker(ownEvery), time.NewTicker(ownOften)
 	defer tick.Stop()
 	defer often.Stop()
-	r.compareOwnStreams(ctx, false)
+	r.compareOwnStreams(ctx, true)
 	for {
 		select {
 		case <-ctx.Done():
