@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strconv"
@@ -285,7 +286,7 @@ func TestRelay_deadLettersThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// limitDLQ bounds the dead letters to a number of messages.
+// limitDLQ bounds the dead letters to a number of messages, as an instance with another configuration would.
 func (w *world) limitDLQ(n int64) error {
 	st, err := w.js.Stream(w.t.Context(), "RELAY_DLQ")
 	if err != nil {
@@ -293,6 +294,8 @@ func (w *world) limitDLQ(n int64) error {
 	}
 	cfg := st.CachedInfo().Config
 	cfg.MaxMsgs = n
+	cfg.Metadata = maps.Clone(cfg.Metadata)
+	cfg.Metadata["relay-max_msgs"] = strconv.FormatInt(n, 10)
 	_, err = w.js.UpdateStream(w.t.Context(), cfg)
 	return err
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,20 +25,30 @@ func (w *world) refuses(stream string) (accept func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	was := st.CachedInfo().Config.MaxMsgSize
+	// As an instance with another configuration would: relay sets back at once what others edit.
+	noted := func(size int32) map[string]string {
+		m := maps.Clone(st.CachedInfo().Config.Metadata)
+		if m == nil {
+			m = make(map[string]string)
+		}
+		m["relay-max_msg_size"] = strconv.Itoa(int(size))
+		return m
+	}
 	set := func(size int32) {
 		w.t.Helper()
 		c := st.CachedInfo().Config
 		c.MaxMsgSize = size
+		c.Metadata = noted(size)
 		if _, err := w.js.UpdateStream(w.t.Context(), c); err != nil {
 			w.t.Fatal(err)
 		}
 	}
-	was := st.CachedInfo().Config.MaxMsgSize
 	set(1)
-	// relay sets back what others edit of its streams, with its first look right after the start.
+	// With its first look right after the start the configuration wins.
 	ctx, stop := context.WithCancel(w.t.Context())
 	c := st.CachedInfo().Config
-	c.MaxMsgSize = 1
+	c.MaxMsgSize, c.Metadata = 1, noted(1)
 	var again sync.WaitGroup
 	again.Go(func() {
 		for tick := time.NewTicker(20 * time.Millisecond); ; {

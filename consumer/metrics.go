@@ -173,6 +173,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.unexplained
 	ch <- replaysDesc
 	ch <- fillRatio
+	ch <- lostDesc
 }
 
 var actionNames = [...]string{
@@ -196,6 +197,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.ready, one(m.r.Ready() == nil))
 	m.r.retention.collect(ch)
 	m.r.fills.collect(ch)
+	m.r.losses.collect(ch)
 	m.r.events.Collect(ch)
 	where := map[string]int{OrphanRetries: 0, OrphanDurable: 0}
 	for _, o := range m.r.orphaned() {

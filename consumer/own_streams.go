@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
@@ -15,11 +16,19 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/permission"
 )
 
 // ownEvery is how often an instance compares relay's own streams with what they have to be. Others may edit them: a max_age on
 // the retry stream, for example, would remove parked messages without a word.
 const ownEvery = 30 * time.Second
+
+const (
+	// ownOften is how often it compares those that hold messages: a purge, of which the server tells nobody, shows in their counts.
+	ownOften = 5 * time.Second
+	// updateRest is the pause after a stream was compared because the server, or who says so in its name, told of an update.
+	updateRest = 100 * time.Millisecond
+)
 
 // ownConfigs are what relay's own streams have to be.
 func (r *Relay) ownConfigs() []jetstream.StreamConfig {
@@ -61,44 +70,115 @@ func (r *Relay) ownStreams(ctx context.Context) error {
 	return nil
 }
 
-// watchOwnStreams compares them at the start, when what the configuration says wins, and then again and again, when only
-// what would lose something is changed.
+// watchOwnStreams compares them again and again after the start, in which what the configuration says has won. Now only
+// what would lose something is changed: at once when the server says that one was updated, and all of them on a tick.
 func (r *Relay) watchOwnStreams(ctx context.Context) {
-	tick := time.NewTicker(ownEvery)
+	updated, stop := r.hearUpdates()
+	defer stop()
+	tick, often := time.NewTicker(ownEvery), time.NewTicker(ownOften)
 	defer tick.Stop()
-	for running := false; ; running = true {
-		r.compareOwnStreams(ctx, running)
+	defer often.Stop()
+	r.compareOwnStreams(ctx, true)
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			r.compareOwnStreams(ctx, true)
+		case <-often.C:
+			for _, want := range r.ownConfigs() {
+				if want.Name == r.retryStreamName() || want.Name == r.dead.Name() {
+					r.compareOwn(ctx, want, true)
+				}
+			}
+		case name := <-updated:
+			for _, want := range r.ownConfigs() {
+				if want.Name == name {
+					r.compareOwn(ctx, want, true)
+				}
+			}
+			pause(ctx, updateRest)
 		}
 	}
+}
+
+// updatePrefix begins the subjects on which the server says that a stream was updated (nats-server, JSAdvisoryStreamUpdatedPre).
+const updatePrefix = "$JS.EVENT.ADVISORY.STREAM.UPDATED."
+
+// hearUpdates hears from the server which of them was updated. A user who may not hear that, or an account that has JetStream from
+// another one, has the tick alone.
+func (r *Relay) hearUpdates() (updated <-chan string, stop func()) {
+	names := make(chan string, 64)
+	var heard []*nats.Subscription
+	stop = func() {
+		for _, s := range heard {
+			_ = s.Unsubscribe()
+		}
+	}
+	r.probing.Lock()
+	defer r.probing.Unlock()
+	for _, want := range r.ownConfigs() {
+		sub, err := r.nc.Subscribe(updatePrefix+want.Name, func(m *nats.Msg) {
+			select {
+			case names <- strings.TrimPrefix(m.Subject, updatePrefix):
+			default: // the tick finds it
+			}
+		})
+		if err != nil {
+			continue
+		}
+		heard = append(heard, sub)
+		if len(heard) > 1 {
+			continue
+		}
+		// One that is refused stands for all: the log is to have one line of it, and a connection that comes back none.
+		if err := r.nc.FlushTimeout(settleTimeout); err != nil {
+			continue
+		}
+		if v := permission.Of(r.nc.LastError()); v != nil && v.Subscribe && v.Subject == sub.Subject {
+			r.log.Warn("the server does not let relay hear of changes of its own streams: they are set back later (print relay nats permissions again)", "subject", v.Subject, "within", ownOften)
+			_ = sub.Unsubscribe()
+			break
+		}
+	}
+	return names, stop
 }
 
 func (r *Relay) compareOwnStreams(ctx context.Context, running bool) {
 	var list []fill
 	for _, want := range r.ownConfigs() {
-		call, cancel := context.WithTimeout(ctx, settleTimeout)
-		stream, err := ownstream.Check(call, r.js, want, running, r.log)
-		cancel()
-		what := "the settings of stream " + want.Name
-		var fault *ownstream.Error
-		switch {
-		case ctx.Err() != nil:
+		if info := r.compareOwn(ctx, want, running); info != nil {
+			list = append(list, r.fillsOf(info, time.Now())...)
+		}
+		if ctx.Err() != nil {
 			return
-		case errors.As(err, &fault):
-			r.troubles.note(what, fault, time.Now())
-		case err == nil: // one that is missing, or does not answer, is told of by those that need it
-			r.troubles.mended(what, time.Now())
 		}
-		if stream == nil {
-			continue
-		}
-		if want.Name == "KV_"+r.attemptsName() {
-			r.records.Learn(stream.CachedInfo())
-		}
-		list = append(list, r.fillsOf(stream.CachedInfo(), time.Now())...)
 	}
 	r.fills.note(list, time.Now(), r.log)
+}
+
+// compareOwn compares one of them; nil: it is not there, or does not answer.
+func (r *Relay) compareOwn(ctx context.Context, want jetstream.StreamConfig, running bool) *jetstream.StreamInfo {
+	call, cancel := context.WithTimeout(ctx, settleTimeout)
+	stream, changes, err := ownstream.Compare(call, r.js, want, running, r.log)
+	cancel()
+	what := "the settings of stream " + want.Name
+	var fault *ownstream.Error
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case errors.As(err, &fault):
+		r.troubles.note(what, fault, time.Now())
+	case err == nil: // one that is missing, or does not answer, is told of by those that need it
+		r.troubles.mended(what, time.Now())
+	}
+	if stream == nil {
+		return nil
+	}
+	info := stream.CachedInfo()
+	if want.Name == "KV_"+r.attemptsName() {
+		r.records.Learn(info)
+	}
+	r.lossesOf(ctx, info, changes, running)
+	return info
 }

@@ -24,7 +24,7 @@ const (
 	stallEvery = 5 * time.Second
 )
 
-// Ready returns nil while everything works, and otherwise what does not: the connection, something of relay's own that is away,
+// Ready returns nil while everything works, and otherwise what does not: the connection, something of relay's own that is away or was changed from outside,
 // a route that has not started, stopped or stalls, a durable that the server says nothing of, dead letters that cannot be
 // stored. A relay that drains is not ready.
 func (r *Relay) Ready() error {
@@ -39,6 +39,9 @@ func (r *Relay) Ready() error {
 		errs = append(errs, fmt.Errorf("NATS: %s", strings.ToLower(r.nc.Status().String())))
 	}
 	if err := r.troubles.err(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := r.losses.err(time.Now()); err != nil {
 		errs = append(errs, err)
 	}
 	sources := r.openSources()

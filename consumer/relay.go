@@ -103,6 +103,7 @@ type Relay struct {
 	events    *event.Bus
 	retention retention
 	fills     fills
+	losses    losses
 	replays   replays
 	book      *limit.Book
 	limitMu   sync.Mutex

@@ -88,7 +88,7 @@ func (r *Relay) persist(ctx context.Context, what string, try func(ctx context.C
 func (r *Relay) attempt(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	ctx, stop := permission.Watch(ctx, r.nc)
+	ctx, stop := permission.Watch(ctx, r.nc, updatePrefix)
 	defer stop()
 	return permission.Cause(ctx, f(ctx))
 }
@@ -341,7 +341,7 @@ func (r *Relay) undo(ctx context.Context, opened []*source) {
 func (r *Relay) sideBySide(ctx context.Context, list []*source, f func(s *source, ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	ctx, stop := permission.Watch(ctx, r.nc)
+	ctx, stop := permission.Watch(ctx, r.nc, updatePrefix)
 	defer stop()
 	slots := make(chan struct{}, atOnce)
 	var working sync.WaitGroup

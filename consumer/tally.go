@@ -54,6 +54,7 @@ type tally struct {
 	audited time.Time // of keepTallies only
 	balance atomic.Pointer[audit.Balance]
 	failed  seldom
+	lost    ledgerLoss // of keepTallies only
 }
 
 // base is what the server said of a durable when it was opened, before anything was pulled.
@@ -337,7 +338,7 @@ func (r *Relay) keepTallies(ctx context.Context) {
 			t.next = now.Add(tallyEvery)
 			call, cancel := context.WithTimeout(ctx, settleTimeout)
 			err := t.write(call, false)
-			if err == nil && now.Sub(t.audited) >= auditEvery {
+			if err == nil && now.Sub(t.audited) >= r.losses.auditAgain(now) {
 				t.audited = now
 				t.audit(call, units)
 			}
@@ -368,6 +369,7 @@ func (t *tally) audit(ctx context.Context, units []*unit) {
 	}
 	if b, err := a.Audit(ctx, main.stream, main.durable, alone, 0); err == nil {
 		t.balance.Store(&b)
+		t.missing(ctx, b)
 	}
 }
 

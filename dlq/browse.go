@@ -349,7 +349,7 @@ func (s *Store) Discard(ctx context.Context, seq uint64) error {
 			return err
 		}
 	}
-	if err := s.remove(ctx, s.Name(), seq); err != nil {
+	if err := s.take(ctx, seq); err != nil {
 		return err
 	}
 	if body.sequence == 0 || body.info.Metadata[metaReplayed] != "" || body.info.Metadata[metaEntry] != m.subject {

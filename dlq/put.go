@@ -58,6 +58,7 @@ func (s *Store) put(ctx context.Context, prefix string, e Entry) (stored bool, e
 	ack, err := s.js.PublishMsg(pub, m)
 	switch {
 	case err == nil && ack.Stream == s.Name():
+		s.book.stored(ack.Sequence)
 		return true, nil
 	case err == nil:
 		return false, fmt.Errorf("%w: %s stored %q", ErrWrongStream, ack.Stream, subj)

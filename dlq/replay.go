@@ -140,7 +140,7 @@ func (h handOver) confirmed(got *jetstream.PubAck, err error) error {
 
 // handedOver removes the entry of a replay that is confirmed.
 func (s *Store) handedOver(ctx context.Context, h handOver) error {
-	err := s.remove(ctx, s.Name(), h.seq)
+	err := s.take(ctx, h.seq)
 	if err != nil && !errors.Is(err, ErrNotFound) { // gone: a rival replay, of which this one was the duplicate, or a discard
 		return fmt.Errorf("%w: sequence %d: %w", ErrNotRemoved, h.seq, err)
 	}

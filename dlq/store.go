@@ -126,6 +126,7 @@ type Store struct {
 	dropOldest bool
 	dropped    atomic.Uint64
 	takers     takers
+	book       *book
 }
 
 func streamName(service string) string { return strings.ToUpper(service) + "_DLQ" }
@@ -133,7 +134,7 @@ func bucketName(service string) string { return strings.ToUpper(service) + "_DLQ
 func retryName(service string) string  { return strings.ToUpper(service) + "_RETRY" }
 
 func newStore(js jetstream.JetStream, service string, stream jetstream.Stream) *Store {
-	return &Store{js: js, service: service, stream: stream, log: slog.New(slog.DiscardHandler), timeout: callTimeout, grace: sweepGrace}
+	return &Store{js: js, service: service, stream: stream, log: slog.New(slog.DiscardHandler), timeout: callTimeout, grace: sweepGrace, book: newBook()}
 }
 
 // Open returns the dead letters of cfg.Service and makes their stream and bucket when they are missing. One that is there is

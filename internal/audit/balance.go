@@ -40,6 +40,7 @@ const (
 	Balanced    = "balanced"    // every message that came is through, or waits
 	Explained   = "explained"   // there is a difference, and what was counted of crashes is as much
 	Moving      = "moving"      // messages come and go, so that it cannot be told to the message
+	Lost        = "lost"        // balanced, but dead letters are not there any more
 	Unexplained = "unexplained" // there is a difference that nothing explains
 	Unknown     = "unknown"     // the durable is not there, or not the one of the record
 )
@@ -68,9 +69,11 @@ type Balance struct {
 	// Twice is how many messages may have ended twice: they came again without a NAK that asked for it.
 	Twice uint64 `json:"may_have_ended_twice"`
 	// Bound is how large a difference these explain.
-	Bound   uint64 `json:"bound"`
-	Verdict string `json:"verdict"`
-	Text    string `json:"text"`
+	Bound uint64 `json:"bound"`
+	// DeadLetters are those of the service, of all durables. Nil: that is not known.
+	DeadLetters *DeadLetters `json:"dead_letters,omitempty"`
+	Verdict     string       `json:"verdict"`
+	Text        string       `json:"text"`
 
 	moved uint64
 	// final: nothing moves, and no instance has anything to add.
@@ -195,4 +198,37 @@ func (b *Balance) Unexplained() uint64 {
 		return 0
 	}
 	return uint64(max(b.Difference, -b.Difference)) - b.Bound
+}
+
+// DeadLetters is what became of the dead letters of a service since the counting began. What operators replayed or discarded, what relay
+// dropped and what went by dlq.max_age is not lost.
+type DeadLetters struct {
+	Stored  uint64    `json:"stored"`
+	Since   time.Time `json:"since"`
+	AtLeast uint64    `json:"lost_at_least"`
+	AtMost  uint64    `json:"lost_at_most"`
+}
+
+// SetDeadLetters has the balance say that dead letters are lost: a message is not through when what relay stored of it is gone. lost is how
+// many, in words.
+func (b *Balance) SetDeadLetters(d DeadLetters, lost string) {
+	b.DeadLetters = &d
+	if d.AtLeast == 0 || b.Total.Dead == 0 {
+		return
+	}
+	text := fmt.Sprintf("of the dead letters of all durables that were stored %s are not there any more; neither relay nor its operators took them out, and who did is not known", lost)
+	if b.Verdict == Balanced {
+		b.Verdict, b.Text = Lost, "every message that came is through or waits, but "+text
+		return
+	}
+	b.Text += "; " + text
+}
+
+// SetEdits has a balance that misses messages say what somebody did to the retry stream.
+func (b *Balance) SetEdits(edits []string) {
+	if b.Difference > 0 && (b.Verdict == Unexplained || b.Verdict == Explained || b.Verdict == Moving) {
+		for _, e := range edits {
+			b.Text += "; " + e
+		}
+	}
 }

@@ -307,21 +307,39 @@ func Ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 	if err != nil {
 		return nil, err
 	}
-	return mend(ctx, js, stream, want, false, log)
+	stream, _, err = mend(ctx, js, stream, want, false, log)
+	return stream, err
+}
+
+// Change is a setting that relay set back, or to what the configuration says.
+type Change struct {
+	Field, Was, Now string
+	// Loses says that under what it was the server removes what is stored.
+	Loses bool
+}
+
+func (c Change) String() string {
+	return fmt.Sprintf("%s was %s, and is %s again", c.Field, c.Was, c.Now)
 }
 
 // Check compares a stream that is there, and changes it: at the start of relay to what is wanted, while it is running only
 // what would lose something. It never makes one: the error is [jetstream.ErrStreamNotFound] when there is none, and an
 // [*Error] as with Ensure.
 func Check(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, running bool, log *slog.Logger) (jetstream.Stream, error) {
+	stream, _, err := Compare(ctx, js, want, running, log)
+	return stream, err
+}
+
+// Compare is Check, and tells what it changed.
+func Compare(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, running bool, log *slog.Logger) (jetstream.Stream, []Change, error) {
 	stream, err := js.Stream(ctx, want.Name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return mend(ctx, js, stream, want, running, log)
 }
 
-func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, want jetstream.StreamConfig, running bool, log *slog.Logger) (jetstream.Stream, error) {
+func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, want jetstream.StreamConfig, running bool, log *slog.Logger) (jetstream.Stream, []Change, error) {
 	have := stream.CachedInfo().Config
 	next := have
 	var changed []field
@@ -331,7 +349,7 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 	}
 	strange, err := unknown(ctx, js, want.Name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, f := range fields {
 		if !f.differ(&have, &want, running) {
@@ -348,7 +366,7 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 		changed = append(changed, f)
 	}
 	if len(changed)+len(strange) == 0 || have.Mirror != nil { // a mirror has settings of its own
-		return stream, fault.orNil()
+		return stream, nil, fault.orNil()
 	}
 	// What the client does not know it leaves out, which sets it back.
 	updated, err := js.UpdateStream(ctx, next)
@@ -372,10 +390,13 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 		if fault == nil || !fault.Danger {
 			fault = refused(want, have, changed, strange, err)
 		}
-		return stream, fault
+		return stream, nil, fault
 	}
+	var changes []Change
 	for _, f := range changed {
-		args := []any{"stream", want.Name, "field", f.name, "was", fmt.Sprint(f.get(&have)), "now", fmt.Sprint(f.get(&next))}
+		c := Change{f.name, fmt.Sprint(f.get(&have)), fmt.Sprint(f.get(&next)), f.roomier != nil || f.name == "discard"}
+		changes = append(changes, c)
+		args := []any{"stream", want.Name, "field", f.name, "was", c.Was, "now", c.Now}
 		switch {
 		case running:
 			log.Warn("a setting of one of relay's own streams was changed from outside and is set back", args...)
@@ -385,7 +406,7 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 			log.Info("a setting of one of relay's own streams is changed to what the configuration says", args...)
 		}
 	}
-	return updated, fault.orNil()
+	return updated, changes, fault.orNil()
 }
 
 // refused is the fault when the server refuses an update, about what is worst.

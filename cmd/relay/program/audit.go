@@ -33,7 +33,7 @@ dead-lettered, dropped, and so on, counted by all instances since the ledger beg
 
   came = through + waits
 
-It exits with 1 when there is a difference, and says how large one the crashes of instances can explain. While messages come and go the
+It exits with 1 when there is a difference, or when dead letters that were stored went without relay and its operators, and says how large one the crashes of instances can explain. While messages come and go the
 counts cannot be compared to the message: audit looks again for some seconds, and then says so and exits with 0.`,
 		Example: "  relay audit\n  relay audit billing --json",
 		RunE: func(c *cobra.Command, a []string) error {
@@ -121,17 +121,59 @@ func auditAll(ctx context.Context, cl *client, routes []string) (list []audit.Ba
 		}
 		list = append(list, b)
 	}
+	if err := addLosses(ctx, cl, list); err != nil {
+		return nil, nil, err
+	}
 	if len(routes) > 0 && len(list) == 0 {
 		return nil, nil, fmt.Errorf("no ledger has a route %s: it is written some seconds after the route began", printable(routes[0]))
 	}
 	return list, bad, nil
 }
 
+// addLosses has the balances say what somebody took out of relay's own streams.
+func addLosses(ctx context.Context, cl *client, list []audit.Balance) error {
+	service := cl.cfg.Service
+	store, err := dlq.Attach(ctx, cl.js, service)
+	var lost dlq.Loss
+	if err == nil {
+		lost, err = store.Lost(ctx)
+	}
+	switch {
+	case err == nil:
+		for i := range list {
+			list[i].SetDeadLetters(audit.DeadLetters{Stored: lost.Entries, Since: lost.Since, AtLeast: lost.AtLeast, AtMost: lost.AtMost}, lost.String())
+		}
+	case !errors.Is(err, dlq.ErrNotFound) && !errors.Is(err, dlq.ErrNoStream): // an earlier version keeps no book
+		return fmt.Errorf("what became of the dead letters: %w", err)
+	}
+	jobs, err := dlq.AttachJobs(ctx, cl.js, service)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	edits, err := jobs.Edits(ctx)
+	if err != nil {
+		return err
+	}
+	var texts []string
+	for _, e := range edits {
+		if e.Stream == strings.ToUpper(service)+"_RETRY" {
+			texts = append(texts, fmt.Sprintf("%s: stream %s: %s (at least %d and at most %d messages)", when(e.At), e.Stream, printable(e.What), e.AtLeast, e.AtMost))
+		}
+	}
+	for i := range list {
+		list[i].SetEdits(texts)
+	}
+	return nil
+}
+
 // auditError is what the audit ends with.
 func auditError(list []audit.Balance, bad map[string]error) error {
 	var differ []string
 	for _, b := range list {
-		if b.Verdict == audit.Explained || b.Verdict == audit.Unexplained {
+		if b.Verdict == audit.Explained || b.Verdict == audit.Unexplained || b.Verdict == audit.Lost {
 			differ = append(differ, fmt.Sprintf("%s (%s)", printable(b.Durable), b.Verdict))
 		}
 	}
@@ -143,6 +185,14 @@ func auditError(list []audit.Balance, bad map[string]error) error {
 		errs = append(errs, fmt.Errorf("the ledger %s cannot be read: %w", printable(key), bad[key]))
 	}
 	return errors.Join(errs...)
+}
+
+func deadFields(b audit.Balance) [][]string {
+	d := b.DeadLetters
+	if d == nil || b.Total.Dead == 0 && d.AtLeast == 0 {
+		return nil
+	}
+	return [][]string{{"dead letters", fmt.Sprintf("%d stored, of all durables; %v lost since %s", d.Stored, dlq.Loss{AtLeast: d.AtLeast, AtMost: d.AtMost}, when(d.Since))}}
 }
 
 func printAudit(w io.Writer, list []audit.Balance) {
@@ -166,7 +216,7 @@ func printAudit(w io.Writer, list []audit.Balance) {
 		if t.Discarded > 0 {
 			discarded = fmt.Sprintf(", %d discarded by operators", t.Discarded)
 		}
-		fields(w, [][]string{
+		fields(w, slices.Concat([][]string{
 			{"durable", b.Durable + " on stream " + b.Stream},
 			{"counted since", since},
 			{"came", came},
@@ -174,8 +224,7 @@ func printAudit(w io.Writer, list []audit.Balance) {
 			{"waits", fmt.Sprintf("%d: %d outstanding, %d parked, as the server says", uint64(b.Outstanding)+b.Parked, b.Outstanding, b.Parked)},
 			{"not delivered", strconv.FormatUint(b.NotDelivered, 10)},
 			{"difference", strconv.FormatInt(b.Difference, 10)},
-			{b.Verdict, b.Text},
-		})
+		}, deadFields(b), [][]string{{b.Verdict, b.Text}}))
 		if len(b.Routes) > 1 {
 			rows := [][]string{{"ROUTE", "RECEIVED", "REPLAYED", "DONE", "FALLBACK", "DEAD", "DROPPED", "EXPIRED", "FORGOTTEN", "DISCARDED"}}
 			for _, name := range slices.Sorted(maps.Keys(b.Routes)) {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/relaymq/relay/internal/audit"
 )
 
@@ -60,5 +62,57 @@ routes:
 	}
 	if code, _, said := relay(t, w.dir, "audit", "nobody"); code != exitFailed || !strings.Contains(said, "no ledger has a route nobody") {
 		t.Errorf("exit %d, %s", code, said)
+	}
+}
+
+// Dead letters that somebody removed with a limit of the stream were "dead", and the ledger balanced; what operators take out is not lost.
+func TestAudit_findsDeadLettersThatSomebodyRemoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+routes:
+  - name: billing
+    subjects: [orders.>]
+    start: all
+    handler: {http: {url: "$HOOK"}}
+    retry: {max_attempts: 1}
+    supervisor: {trip_after: 0}
+`)
+	w.hook.answers(func(request) (int, string) { return 500, "down" })
+	p := w.run()
+	for range 20 {
+		w.publish("orders.us", []byte("{}"), nil)
+	}
+	dead := func() jetstream.StreamState {
+		s, err := w.js.Stream(t.Context(), "RELAY_DLQ")
+		if err != nil {
+			return jetstream.StreamState{}
+		}
+		return s.CachedInfo().State
+	}
+	eventually(t, "all are dead", func() bool { return dead().Msgs == 20 })
+	must(t, w.dir, "dlq", "discard", "1", "2", "3", "--yes")
+	eventually(t, "it balances", func() bool { code, _, _ := relay(t, w.dir, "audit"); return code == 0 })
+	s, err := w.js.Stream(t.Context(), "RELAY_DLQ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.CachedInfo().Config
+	c.MaxMsgs, c.Discard = 5, jetstream.DiscardOld
+	if _, err := w.js.UpdateStream(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "status says so", func() bool {
+		_, out, _ := relay(t, w.dir, "status")
+		return strings.Contains(out, "max_msgs was 5, and is unlimited again") && strings.Contains(out, "12 dead letters were lost")
+	})
+	p.signal(syscall.SIGTERM)
+	p.wait()
+	for range 2 { // whether an instance runs or not
+		code, out, said := relay(t, w.dir, "audit")
+		if code != exitFailed || !strings.Contains(out, "5 stored, of all durables; 12 lost since") || !strings.Contains(out, "\nlost ") || !strings.Contains(said, "billing (lost)") {
+			t.Errorf("exit %d, %s, %s", code, out, said)
+		}
+		t.Log(out)
+		w.run()
 	}
 }

@@ -181,6 +181,7 @@ func (b *builder) service() {
 		b.read(stream)
 		b.remove(stream)
 		b.ask("STREAM.CREATE."+stream, "STREAM.UPDATE."+stream)
+		b.subscribe("$JS.EVENT.ADVISORY.STREAM.UPDATED." + stream) // somebody edited it
 	}
 	for _, stream := range b.cfg.Streams {
 		b.ask("STREAM.INFO."+stream.Name, "STREAM.CREATE."+stream.Name)
