@@ -215,20 +215,10 @@ func leftBy(ctx context.Context, js jetstream.JetStream, service string, streams
 // seenFor is for how long a service counts as running after an instance, that did not end, wrote to its ledger last.
 const seenFor = 2 * time.Minute
 
-// isRunning tells whether an instance of a service runs.
+// isRunning tells whether an instance of a service runs, or ran a moment ago.
 func isRunning(ctx context.Context, js jetstream.JetStream, service string) (bool, error) {
-	stream, err := js.Stream(ctx, retryStreamOf(service))
-	if err != nil {
-		return false, err
-	}
-	durables := stream.ListConsumers(ctx)
-	for info := range durables.Info() {
-		if info.NumWaiting > 0 {
-			return true, nil
-		}
-	}
-	if err := durables.Err(); err != nil {
-		return false, err
+	if here, err := isHere(ctx, js, service); here || err != nil {
+		return here, err
 	}
 	if book, err := audit.Attach(ctx, js, service); err == nil {
 		all, _, err := book.List(ctx)
@@ -242,6 +232,24 @@ func isRunning(ctx context.Context, js jetstream.JetStream, service string) (boo
 				}
 			}
 		}
+	}
+	return false, nil
+}
+
+// isHere tells whether an instance of a service pulls or answers now.
+func isHere(ctx context.Context, js jetstream.JetStream, service string) (bool, error) {
+	stream, err := js.Stream(ctx, retryStreamOf(service))
+	if err != nil {
+		return false, err
+	}
+	durables := stream.ListConsumers(ctx)
+	for info := range durables.Info() {
+		if info.NumWaiting > 0 {
+			return true, nil
+		}
+	}
+	if err := durables.Err(); err != nil {
+		return false, err
 	}
 	switch _, err := AskStatus(ctx, js.Conn(), service); {
 	case errors.Is(err, ErrNobody):

@@ -62,6 +62,9 @@ const catchUp = "catchup."
 // CatchUpKey is that of what a durable has passed and is handed over, which is kept beside its record.
 func CatchUpKey(stream, durable string) string { return catchUp + key(stream, durable) }
 
+// CatchUpKeys are all of them.
+const CatchUpKeys = catchUp + ">"
+
 // KV is the bucket itself.
 func (b *Book) KV() jetstream.KeyValue { return b.kv }
 

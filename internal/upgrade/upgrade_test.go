@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,6 +29,9 @@ import (
 
 // first is the last commit of the first version: what comes due had one durable for each route.
 const first = "1b0b09e~1"
+
+// last is the commit of the last release.
+const last = "57718e0"
 
 // binaries are programs by version, made once.
 var binaries = struct {
@@ -122,6 +127,7 @@ type world struct {
 	js   jetstream.JetStream
 	dir  string
 	hook *httptest.Server
+	port int // of the embedded server; 0: the server is another one
 
 	mu      sync.Mutex
 	answer  func(body string) int
@@ -165,11 +171,35 @@ func (w *world) on(s *natstest.Server, top string) {
 	w.configure(fmt.Sprintf("nats: {url: %q%s}\n", s.URL(), top))
 }
 
+// attach connects to the embedded server, which is there only while relay runs.
+func (w *world) attach() {
+	w.t.Helper()
+	if w.port == 0 {
+		return
+	}
+	if w.nc != nil {
+		w.nc.Close()
+	}
+	w.eventually("the embedded server is there", func() bool {
+		key, err := nats.NkeyOptionFromSeed(filepath.Join(w.dir, "data", "client.nk"))
+		if err != nil {
+			return false
+		}
+		nc, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", w.port), key)
+		if err != nil {
+			return false
+		}
+		w.nc = nc
+		w.js, err = jetstream.New(nc)
+		return err == nil
+	})
+}
+
 func (w *world) configure(top string) {
 	w.t.Helper()
 	text := top + `
 admin: {listen: "127.0.0.1:0"}
-streams: [{name: ORDERS, subjects: [orders.>]}]
+streams: [{name: ORDERS, subjects: [orders.>]}, {name: STAYS, subjects: [stays.>]}]
 routes:
   - name: hook
     subjects: [orders.>]
@@ -177,7 +207,15 @@ routes:
     ack_wait: 5s
     handler: {http: {url: "` + w.hook.URL + `"}}
     timeout: 5s
-    retry: {max_attempts: 4, policy: constant, min: 12s, max: 12s, jitter: 0, park_after: 1s}
+    retry: {max_attempts: 9, policy: constant, min: 4s, max: 4s, jitter: 0, park_after: 1s}
+    supervisor: {trip_after: 0, route_trip_after: 0}
+  - name: stays
+    subjects: [stays.>]
+    start: all
+    ack_wait: 5s
+    handler: {http: {url: "` + w.hook.URL + `"}}
+    timeout: 5s
+    retry: {max_attempts: 9, policy: constant, min: 5s, max: 5s, jitter: 0, park_after: 1h}
     supervisor: {trip_after: 0, route_trip_after: 0}
 `
 	if err := os.WriteFile(filepath.Join(w.dir, "relay.yaml"), []byte(text), 0o600); err != nil {
@@ -189,26 +227,28 @@ routes:
 type process struct {
 	w    *world
 	cmd  *exec.Cmd
-	log  *bytes.Buffer
-	done chan error
+	log  *bytes.Buffer // to be read when it is done
+	done chan struct{}
+	err  error // then
 }
 
 func (w *world) run(commit string) *process {
 	w.t.Helper()
-	p := &process{w: w, cmd: exec.Command(binary(w.t, commit), "run"), log: new(bytes.Buffer), done: make(chan error, 1)}
+	p := &process{w: w, cmd: exec.Command(binary(w.t, commit), "run"), log: new(bytes.Buffer), done: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stderr, p.cmd.Stdout = w.dir, p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
-	go func() { p.done <- p.cmd.Wait() }()
+	go func() {
+		defer close(p.done)
+		p.err = p.cmd.Wait()
+	}()
 	w.t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
-		select {
-		case <-p.done:
-		default:
-		}
+		<-p.done
 		if w.t.Failed() {
-			w.t.Logf("relay of %q:\n%s", commit, p.log.String())
+			lines := strings.Split(p.log.String(), "\n")
+			w.t.Logf("relay of %q:\n%s", commit, strings.Join(lines[max(0, len(lines)-12):], "\n"))
 		}
 	})
 	return p
@@ -219,9 +259,9 @@ func (p *process) stop() {
 	p.w.t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case err := <-p.done:
-		if err != nil {
-			p.w.t.Fatalf("it ended with %v", err)
+	case <-p.done:
+		if p.err != nil {
+			p.w.t.Fatalf("it ended with %v", p.err)
 		}
 	case <-time.After(patience):
 		p.w.t.Fatal("it does not end")
@@ -246,10 +286,10 @@ func (w *world) must(commit string, args ...string) string {
 	return out
 }
 
-func (w *world) publish(prefix string, n int) {
+func (w *world) publish(subject, prefix string, n int) {
 	w.t.Helper()
 	for i := range n {
-		if _, err := w.js.Publish(w.t.Context(), "orders.eu", fmt.Appendf(nil, "%s %d", prefix, i)); err != nil {
+		if _, err := w.js.Publish(w.t.Context(), subject, fmt.Appendf(nil, "%s %d", prefix, i)); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -284,65 +324,232 @@ func (w *world) messages(stream string) int {
 	return int(s.CachedInfo().State.Msgs)
 }
 
-// goRound has messages in every state while one version follows another.
-func (w *world) goRound(from, to string, between func()) {
+// states are how many messages are in each state when one version follows another, by the first word of their bodies.
+var states = map[string]int{"ok": 5, "parked": 30, "nak": 6, "redo": 3, "dead": 4, "waits": 7}
+
+// follow has messages in every state while one version follows another. Between them something may be done.
+func (w *world) follow(from, to string, between func()) {
 	w.t.Helper()
-	failing := func(body string) int {
-		switch {
-		case strings.HasPrefix(body, "parked"):
+	w.mu.Lock()
+	w.handled, w.failed = map[string]int{}, map[string]int{}
+	w.mu.Unlock()
+	w.answers(func(body string) int {
+		switch word, _, _ := strings.Cut(body, " "); word {
+		case "parked", "nak":
 			return 503
-		case strings.HasPrefix(body, "dead"):
+		case "dead", "redo":
 			return 422
 		}
 		return 200
-	}
-	w.answers(failing)
-	p := w.run(from)
-	w.eventually("the stream is there", func() bool { return w.messages("ORDERS") >= 0 })
-	before := w.count(w.handled)["ok"]
-	dead := max(0, w.messages("RELAY_DLQ"))
-	w.publish("ok-"+from, 0)
-	w.publish("ok", 5)
-	w.publish("parked", 30)
-	w.publish("dead", 4)
-	w.eventually("each is in its state", func() bool {
-		return w.count(w.handled)["ok"] == before+5 && w.messages("RELAY_RETRY") >= 30 && w.messages("RELAY_DLQ") == dead+4
 	})
+	p := w.run(from)
+	w.attach()
+	w.eventually("the streams are there", func() bool { return w.messages("ORDERS") >= 0 && w.messages("STAYS") >= 0 })
+	for _, word := range []string{"ok", "parked", "dead"} {
+		w.publish("orders.eu", word, states[word])
+	}
+	for _, word := range []string{"nak", "redo"} {
+		w.publish("stays.eu", word, states[word])
+	}
+	w.eventually("each has failed", func() bool {
+		failed := w.count(w.failed)
+		return w.count(w.handled)["ok"] == states["ok"] && failed["parked"] >= states["parked"] && failed["nak"] >= states["nak"] &&
+			w.messages("RELAY_DLQ") == states["dead"]+states["redo"]
+	})
+	w.answers(func(string) int { return 503 })
+	w.must(from, "dlq", "replay", "--route", "stays", "--yes") // they wait in the durable of what comes due
+	w.eventually("those that were replayed have failed again", func() bool { return w.count(w.failed)["redo"] >= 2*states["redo"] })
 	p.stop()
-	w.publish("waits", 7)
+	if w.port == 0 {
+		w.publish("orders.eu", "waits", states["waits"])
+	}
 	if between != nil {
 		between()
 	}
 	w.answers(func(string) int { return 200 })
 	p = w.run(to)
-	w.eventually("what waited is handled, and what was parked", func() bool {
+	if w.attach(); w.port > 0 {
+		w.publish("orders.eu", "waits", states["waits"])
+	}
+	w.eventually("all are handled", func() bool {
 		n := w.count(w.handled)
-		return n["waits"] == 7 && n["parked"] == 30
+		return n["waits"] == states["waits"] && n["parked"] == states["parked"] && n["nak"] == states["nak"] && n["redo"] == states["redo"]
 	})
 	w.eventually("nothing waits any more", func() bool { return w.messages("RELAY_RETRY") == 0 })
 	w.must(to, "dlq", "replay", "--yes")
-	w.eventually("dead letters are replayed", func() bool { return w.messages("RELAY_DLQ") == 0 && w.count(w.handled)["dead"] == 4 })
-	time.Sleep(2 * time.Second) // what comes twice comes now
+	w.eventually("dead letters are replayed", func() bool { return w.messages("RELAY_DLQ") == 0 && w.count(w.handled)["dead"] == states["dead"] })
+	time.Sleep(time.Second) // what comes twice comes now
 	p.stop()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for body, n := range w.handled {
-		if n != 1 && !strings.HasPrefix(body, "ok") {
-			w.t.Errorf("%s was handled %d times", body, n)
+		if n != 1 {
+			w.t.Errorf("from %q to %q: %s was handled %d times", from, to, body, n)
 		}
 	}
-	w.handled, w.failed = map[string]int{}, map[string]int{}
 }
 
-func TestUpgrade_oneServer(t *testing.T) {
+// downgrade is what docs/upgrade.md says for the way back to the first version.
+func (w *world) downgrade() {
+	w.t.Helper()
+	if out := w.must("", "nats", "downgrade", "--dry-run"); !strings.Contains(out, "would be removed") {
+		w.t.Errorf("a dry run says %s", out)
+	}
+	if out := w.must("", "nats", "downgrade", "--yes"); !strings.Contains(out, "hook--ORDERS, stays--STAYS") || !strings.Contains(out, "3 messages parked") {
+		w.t.Errorf("it says %s", out)
+	}
+}
+
+// The older binary ended with 2 where it found what the newer one had made, and half of the advice lost or doubled messages.
+func TestUpgrade_regressionTheFirstVersionAndBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.on(natstest.Start(t, natstest.WithListen()), "")
-	w.goRound(first, "", nil)
-	var _ = json.Valid
-	w.goRound("", first, func() {
-		out, err := w.relay("", "nats", "downgrade", "--yes")
-		t.Logf("downgrade: %v\n%s", err, out)
+	w.follow(first, "", nil)
+	w.follow("", first, w.downgrade)
+	w.follow(first, "", nil)
+}
+
+// Between the last release and this one nothing has to be prepared, in either direction.
+func TestUpgrade_theLastReleaseAndBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.on(natstest.Start(t, natstest.WithListen()), "")
+	w.follow(last, "", nil)
+	w.follow("", last, nil)
+	w.follow(last, "", nil)
+}
+
+func TestUpgrade_cluster(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.on(natstest.Cluster(t, 3)[0], ", replicas: 3")
+	w.follow(first, "", nil)
+	w.follow("", last, nil)
+	w.follow(last, "", nil)
+	w.follow("", first, w.downgrade)
+}
+
+// The server is inside relay, and has to be started for what prepares the way back.
+func TestUpgrade_embedded(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	w.port = l.Addr().(*net.TCPAddr).Port
+	_ = l.Close()
+	w.configure(fmt.Sprintf("nats: {embedded: {store_dir: data, listen: \"127.0.0.1:%d\"}}\n", w.port))
+	t.Cleanup(func() {
+		if w.nc != nil {
+			w.nc.Close()
+		}
 	})
-	w.goRound(first, "", nil)
+	w.follow(first, "", nil)
+	w.follow("", last, nil)
+	w.follow(last, "", nil)
+	w.follow("", first, w.downgrade)
+}
+
+// Instances of two releases run side by side, each is killed and comes back, and the change is made and taken back one after the other.
+func TestUpgrade_rolling(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.on(natstest.Start(t, natstest.WithListen()), "")
+	w.answers(func(body string) int {
+		w.failed[body]++
+		if strings.HasPrefix(body, "fails") && w.failed[body] < 3 || strings.HasPrefix(body, "again") && w.failed[body] < 2 {
+			return 503
+		}
+		return 200
+	})
+	stop, stopped := make(chan struct{}), make(chan int)
+	a, b := w.run(last), w.run(last)
+	w.eventually("the streams are there", func() bool { return w.messages("ORDERS") >= 0 && w.messages("STAYS") >= 0 })
+	go func() {
+		n := 0
+		for ; ; n++ {
+			select {
+			case <-stop:
+				stopped <- n
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			for subject, body := range map[string]string{"orders.eu": "ok", "orders.us": "fails", "stays.eu": "again"} {
+				if n%3 > 0 && body != "ok" {
+					continue
+				}
+				if _, err := w.js.Publish(t.Context(), subject, fmt.Appendf(nil, "%s %d", body, n)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	kills := 0
+	kill := func(p *process, commit string) *process {
+		kills++
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		return w.up(commit)
+	}
+	for _, commits := range [][2]string{{last, ""}, {"", last}} {
+		time.Sleep(time.Second)
+		a.stop()
+		a = w.up(commits[1])
+		time.Sleep(time.Second)
+		b = kill(b, commits[0]) // beside the other release
+		a = kill(a, commits[1])
+		time.Sleep(time.Second)
+		b.stop()
+		b = w.up(commits[1])
+	}
+	close(stop)
+	n := <-stopped
+	want := map[string]int{"ok": n, "fails": (n + 2) / 3, "again": (n + 2) / 3}
+	distinct := func() map[string]int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		have := map[string]int{}
+		for body := range w.handled {
+			word, _, _ := strings.Cut(body, " ")
+			have[word]++
+		}
+		return have
+	}
+	w.eventually("all are handled", func() bool { return maps.Equal(distinct(), want) })
+	w.eventually("nothing waits any more", func() bool { return w.messages("RELAY_RETRY") == 0 })
+	a.stop()
+	b.stop()
+	twice := 0
+	for _, times := range w.handled {
+		twice += times - 1
+	}
+	if most := 64 * 2 * kills; twice > most { // what was in flight
+		t.Errorf("%d duplicates after %d kills", twice, kills)
+	}
+	t.Logf("%v messages, %d kills, %d duplicates", want, kills, twice)
+}
+
+// up starts a relay and waits until it is ready.
+func (w *world) up(commit string) *process {
+	w.t.Helper()
+	p := w.run(commit)
+	w.eventually("it is ready", func() bool {
+		select {
+		case <-p.done:
+			w.t.Fatalf("relay of %q ended: %v\n%s", commit, p.err, p.log)
+		default:
+		}
+		out, err := w.relay("", "status", "--json")
+		var list []struct {
+			Instance string
+			Ready    bool
+		}
+		if err != nil || json.Unmarshal([]byte(out), &list) != nil {
+			return false
+		}
+		return len(list) == 2 && list[0].Ready && list[1].Ready
+	})
+	return p
 }

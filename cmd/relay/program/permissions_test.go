@@ -301,6 +301,9 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	if out := d.by(access.Operator, "orphans", "return", "--from", "quick", "--stream", "ORDERS", "--yes"); !strings.HasPrefix(out, "2 returned") {
 		t.Errorf("orphans return: %s", out)
 	}
+	if out := d.by(access.Operator, "nats", "downgrade", "--yes"); !strings.Contains(out, "quick") || !strings.Contains(out, "given to all instances: ORDERS/quick") {
+		t.Errorf("downgrade: %s", out)
+	}
 	if list := d.untried(); len(list) > 0 {
 		t.Errorf("commands that no role was tried with: %s; add them here, or to withoutServer", strings.Join(list, ", "))
 	}

@@ -251,6 +251,9 @@ func (b *builder) acts() {
 		stream := b.streamOf(rt)
 		b.ask("STREAM.MSG.GET."+stream, "DIRECT.GET."+stream, "DIRECT.GET."+stream+".>")
 		b.ask("CONSUMER.CREATE."+stream+".>", "CONSUMER.DELETE."+stream+".*") // relay plan counts messages by consumers that deliver nothing
+		if rt.Leased() { // relay nats downgrade
+			b.ask("CONSUMER.UNPIN."+stream+"."+durableOf(rt), "CONSUMER.UNPIN."+b.upper()+"RETRY.*")
+		}
 	}
 	b.note("relay orphans move takes messages from the durable of a route that was renamed only with a user that may, for the time of the move: $JS.ACK.<stream>.<old durable>.>, CONSUMER.MSG.NEXT and CONSUMER.DELETE of it")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.act.>", event.Prefix(s)+".>", "$SYS.REQ.USER.INFO")
