@@ -301,8 +301,13 @@ func (t *tally) openLate(ctx context.Context, main *source) (o audit.Opening, er
 func (t *tally) parked(ctx context.Context, main *source) (sum uint64, err error) {
 	r := t.u.relay
 	for _, rt := range t.u.main.routes {
-		for _, kind := range []string{".park.", ".due."} {
-			n, _, err := audit.Matching(ctx, r.nc, r.api, r.retries.Name(), r.cfg.Service+kind+rt.cfg.Name+"."+main.stream+".>")
+		of := rt.cfg.Name + "." + main.stream + ".>"
+		subjects := []string{r.cfg.Service + ".park." + of, r.cfg.Service + ".due." + of}
+		if slices.ContainsFunc(t.u.dues, func(s *source) bool { return s.durable == rt.cfg.Name }) {
+			subjects = append(subjects, r.retries.OldDueSubjects(rt.cfg.Name)) // which an earlier version handed over
+		}
+		for _, subject := range subjects {
+			n, _, err := audit.Matching(ctx, r.nc, r.api, r.retries.Name(), subject)
 			if err != nil {
 				return 0, err
 			}

@@ -120,6 +120,20 @@ func (s *Store) Look(ctx context.Context, age time.Duration) (l Loss, untold uin
 	return l, untold, err
 }
 
+// AcceptLost has the counting of what was lost begin anew, and returns what was lost until then: an operator knows of it now. The error is
+// [ErrNotFound] when there is no book.
+func (s *Store) AcceptLost(ctx context.Context) (Loss, error) {
+	l, err := s.Lost(ctx)
+	if err != nil {
+		return l, err
+	}
+	return l, s.amend(ctx, func(p *pages) {
+		before := min(p.Before.AtLeast, l.AtLeast)
+		p.Base += l.AtLeast - before
+		p.Before, p.Told, p.Since = Loss{}, minus(p.Told, l.AtLeast), time.Now().UTC()
+	})
+}
+
 func (s *Store) lost(ctx context.Context, age *time.Duration) (l Loss, untold uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

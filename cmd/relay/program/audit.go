@@ -25,7 +25,7 @@ import (
 const auditPatience = 8 * time.Second
 
 func newAudit(o *options) *cobra.Command {
-	var asJSON bool
+	var asJSON, accept, yes bool
 	c := &cobra.Command{
 		Use: "audit [ROUTE]", Short: "compare what came in with what became of it, and both with what the server says", Args: args(cobra.MaximumNArgs(1)),
 		Long: `Each durable has a ledger: how many messages were delivered for the first time, came back from the dead letters, were handled,
@@ -34,9 +34,13 @@ dead-lettered, dropped, and so on, counted by all instances since the ledger beg
   came = through + waits
 
 It exits with 1 when there is a difference, or when dead letters that were stored went without relay and its operators, and says how large one the crashes of instances can explain. While messages come and go the
-counts cannot be compared to the message: audit looks again for some seconds, and then says so and exits with 0.`,
-		Example: "  relay audit\n  relay audit billing --json",
+counts cannot be compared to the message: audit looks again for some seconds, and then says so and exits with 0. With --accept-lost the
+counting of lost dead letters begins anew, once you know of those there are.`,
+		Example: "  relay audit\n  relay audit billing --json\n  relay audit --accept-lost",
 		RunE: func(c *cobra.Command, a []string) error {
+			if accept {
+				return acceptLost(c, o, yes)
+			}
 			var list []audit.Balance
 			var bad map[string]error
 			err := o.withClient(c, func(ctx context.Context, cl *client) (err error) {
@@ -61,7 +65,30 @@ counts cannot be compared to the message: audit looks again for some seconds, an
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().BoolVar(&accept, "accept-lost", false, "begin anew to count dead letters that somebody else took out")
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, with --accept-lost")
 	return c
+}
+
+// acceptLost begins the counting of lost dead letters anew.
+func acceptLost(c *cobra.Command, o *options, yes bool) error {
+	return o.withDLQ(c, func(ctx context.Context, _ *client, store *dlq.Store) error {
+		lost, err := store.Lost(ctx)
+		if errors.Is(err, dlq.ErrNotFound) || err == nil && lost.AtMost == 0 {
+			fmt.Fprintln(c.OutOrStdout(), "no dead letter is lost")
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := confirm(ctx, c, yes, fmt.Sprintf("Count lost dead letters anew? %v were lost since %s.", lost, when(lost.Since))); err != nil {
+			return err
+		}
+		if lost, err = store.AcceptLost(ctx); err == nil {
+			fmt.Fprintf(c.OutOrStdout(), "%v dead letters were lost since %s; the counting begins anew\n", lost, when(lost.Since))
+		}
+		return err
+	})
 }
 
 // auditAll compares all ledgers, or those that have the route.

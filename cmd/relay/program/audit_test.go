@@ -115,4 +115,17 @@ routes:
 		t.Log(out)
 		w.run()
 	}
+	// Somebody knows of them now.
+	if code, _, said := relay(t, w.dir, "audit", "--accept-lost"); code != exitUsage || !strings.Contains(said, "12 were lost since") {
+		t.Errorf("asked without a terminal: exit %d, %s", code, said)
+	}
+	if out := must(t, w.dir, "audit", "--accept-lost", "--yes"); !strings.HasPrefix(out, "12 dead letters were lost since") {
+		t.Errorf("accepted: %s", out)
+	}
+	if out := must(t, w.dir, "audit"); !strings.Contains(out, "5 stored, of all durables; 0 lost since") || !strings.Contains(out, "balanced") {
+		t.Errorf("then: %s", out)
+	}
+	if out := must(t, w.dir, "audit", "--accept-lost"); out != "no dead letter is lost\n" {
+		t.Errorf("again: %s", out)
+	}
 }
