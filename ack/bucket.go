@@ -85,17 +85,33 @@ func (b *Bucket) get(ctx context.Context, key string) (value []byte, revision ui
 }
 
 func (b *Bucket) fromLeader(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	request, err := json.Marshal(map[string]string{"last_by_subj": b.subject(key)})
+	m, revision, err := lastFromLeader(ctx, b.js, b.streamName(), b.subject(key))
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return nil, 0, jetstream.ErrKeyNotFound
+	case err != nil:
+		return nil, 0, err
+	case m.Header.Get("KV-Operation") != "" || m.Header.Get(jetstream.MarkerReasonHeader) != "":
+		return nil, 0, jetstream.ErrKeyNotFound // what is left of a key that was deleted
+	}
+	return m.Data, revision, nil
+}
+
+// lastFromLeader gets the last message of a stream whose subject matches, as its leader has it, and its sequence. The error is
+// [jetstream.ErrMsgNotFound] when there is none.
+func lastFromLeader(ctx context.Context, js jetstream.JetStream, stream, subject string) (last *nats.Msg, sequence uint64, err error) {
+	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {
 		return nil, 0, err
 	}
-	m, err := b.js.Conn().RequestWithContext(ctx, apiPrefix(b.js)+"STREAM.MSG.GET."+b.streamName(), request)
+	m, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+"STREAM.MSG.GET."+stream, request)
 	if err != nil {
 		return nil, 0, err
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message *struct {
+			Subject  string `json:"subject"`
 			Sequence uint64 `json:"seq"`
 			Header   []byte `json:"hdrs"`
 			Data     []byte `json:"data"`
@@ -106,22 +122,19 @@ func (b *Bucket) fromLeader(ctx context.Context, key string) (value []byte, revi
 	}
 	switch {
 	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return nil, 0, jetstream.ErrKeyNotFound
+		return nil, 0, jetstream.ErrMsgNotFound
 	case answer.Error != nil:
 		return nil, 0, answer.Error
 	case answer.Message == nil:
 		return nil, 0, jetstream.ErrInvalidJetStreamResponse
 	}
+	last = &nats.Msg{Subject: answer.Message.Subject, Data: answer.Message.Data}
 	if len(answer.Message.Header) > 0 {
-		header, err := nats.DecodeHeadersMsg(answer.Message.Header)
-		if err != nil {
+		if last.Header, err = nats.DecodeHeadersMsg(answer.Message.Header); err != nil {
 			return nil, 0, err
 		}
-		if header.Get("KV-Operation") != "" || header.Get(jetstream.MarkerReasonHeader) != "" {
-			return nil, 0, jetstream.ErrKeyNotFound // what is left of a key that was deleted
-		}
 	}
-	return answer.Message.Data, answer.Message.Sequence, nil
+	return last, answer.Message.Sequence, nil
 }
 
 // put writes a key whose revision is still this one; zero means that there is none.

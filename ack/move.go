@@ -165,7 +165,7 @@ func (r *RetryStream) moveOne(ctx context.Context, stream jetstream.Stream, msg 
 	// Two who move the same message store it once.
 	header.Set(jetstream.MsgIDHeader, fmt.Sprintf("moved-%s-%d-%d", to, seq, o.Time.UnixNano()))
 	o.Route = to
-	if err := into.park(ctx, o, header, msg.Data, due); err != nil {
+	if err := into.park(ctx, o, header, msg.Data, due, 0); err != nil {
 		return err
 	}
 	if err := remove(ctx, stream, seq); err != nil {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/teeth"
 )
 
 // dedupeWindow is how long the retry stream knows a message id: a replay that is repeated within it reaches its route
@@ -19,8 +21,12 @@ const dedupeWindow = 10 * time.Minute
 // RetryStream is where messages wait outside their consumer, and where replayed ones reach their route: a work queue with
 // message schedules (nats-server 2.12 or later).
 //
-//	<service>.park.<route>.<stream>.<seq>-<ns>   a schedule; one a message, a second one replaces the first
-//	<service>.due.<route>.<stream>.<unique>      due now, delivered by the consumer of the route for that stream
+//	<service>.park.<route>.<stream>.<seq>-<ns>   a schedule; one a message, and one with more attempts replaces it
+//	<service>.due.<route>.<stream>.<seq>-<ns>    the same when its time has come, delivered by the consumer of the route for that stream
+//	<service>.due.<route>.<stream>.<unique>      due at once: a replay, what its durable had passed, what earlier versions parked
+//
+// A message that is parked has a copy on one of the first two subjects from then until it is done or dead: the next copy is stored before
+// the delivery of the one before is acknowledged. See [RetryStream.Ahead].
 //
 // The stream that a message comes from is in both: two deployments may have a route of the same name, each for a stream
 // of its own, and neither may get what the other one parked. Earlier versions had it within the last token of due
@@ -107,11 +113,12 @@ type Room struct {
 // ErrParkFull says that as much waits in the retry stream as may.
 var ErrParkFull = errors.New("the retry stream is full")
 
-// Park stores the message to come back on its route when due is over, which becomes o.Due, and returns when the server has it. The same
-// origin parked twice replaces the first. It returns [ErrParkFull] when as much waits already as may, and nats.ErrMaxPayload when the
+// Park stores the message to come back on its route when due is over, which becomes o.Due, and returns when the server has it. Own is the
+// number of the delivery that it takes the place of, as [RetryStream.Own] tells. Another copy of the message with as many attempts or more
+// counts as this one, and is left alone; one with fewer is replaced, wherever it waits. It returns [ErrParkFull] when as much waits already as may, and nats.ErrMaxPayload when the
 // message with its headers is too large. How much waits is looked up about once a second: instances that park at once may go beyond
 // the room by what they park in a second.
-func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, data []byte, due time.Time, room Room) error {
+func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, data []byte, due time.Time, room Room, own uint64) error {
 	n, err := r.Messages(ctx)
 	if err != nil {
 		return err
@@ -120,7 +127,7 @@ func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, da
 		return ErrParkFull
 	}
 	o.Due = due
-	return r.park(ctx, o, Wrap(o, header), data, due)
+	return r.park(ctx, o, Wrap(o, header), data, due, own)
 }
 
 // Forward parks a message that was wrapped before, under the route and stream of o, with the headers as they are. It is
@@ -132,32 +139,120 @@ func (r *RetryStream) Forward(ctx context.Context, o Origin, wrapped nats.Header
 			header[name] = values
 		}
 	}
-	return r.park(ctx, o, header, data, time.Now())
+	return r.park(ctx, o, header, data, time.Now(), 0)
 }
 
-func (r *RetryStream) park(ctx context.Context, o Origin, wrapped nats.Header, data []byte, due time.Time) error {
-	id := fmt.Sprintf("%d-%d", o.Sequence, o.Time.UnixNano())
+func (r *RetryStream) park(ctx context.Context, o Origin, wrapped nats.Header, data []byte, due time.Time, own uint64) error {
 	m := &nats.Msg{
-		Subject: fmt.Sprintf("%s.park.%s.%s.%s", r.service, o.Route, o.Stream, id),
+		Subject: fmt.Sprintf("%s.park.%s.%s.%s", r.service, o.Route, o.Stream, o.token()),
 		Header:  wrapped,
 		Data:    data,
 	}
 	// jetstream.WithScheduleAt truncates to seconds and fires early; the server takes nanoseconds.
 	m.Header.Set("Nats-Schedule", "@at "+due.UTC().Format(time.RFC3339Nano))
-	m.Header.Set("Nats-Schedule-Target", fmt.Sprintf("%s.due.%s.%s.%s-%d", r.service, o.Route, o.Stream, id, o.Attempts))
-	ack, err := r.js.PublishMsg(ctx, m, jetstream.WithExpectStream(r.name))
+	m.Header.Set("Nats-Schedule-Target", r.dueSubject(o))
+	return r.store(ctx, m, o, own)
+}
+
+// token tells a message from all others of its route and stream.
+func (o Origin) token() string { return fmt.Sprintf("%d-%d", o.Sequence, o.Time.UnixNano()) }
+
+func (r *RetryStream) dueSubject(o Origin) string {
+	return fmt.Sprintf("%s.due.%s.%s.%s", r.service, o.Route, o.Stream, o.token())
+}
+
+// copies matches where the copies of a message are, parked or due.
+func (r *RetryStream) copies(o Origin) string {
+	return fmt.Sprintf("%s.*.%s.%s.%s", r.service, o.Route, o.Stream, o.token())
+}
+
+// Own is the number that a delivery has among the copies of its message; zero for one that is none: from its stream, or from another
+// subject of this one.
+func (r *RetryStream) Own(d *Delivery, o Origin) uint64 {
+	if d.Msg.Subject == r.dueSubject(o) {
+		return d.Sequence
+	}
+	return 0
+}
+
+// Ahead tells whether another copy of the message is parked or due with as many attempts as o or more. Then this delivery is an old one that
+// came again, because its ack was lost. The leader is asked, with one request: a copy that comes due meanwhile is seen before or after.
+func (r *RetryStream) Ahead(ctx context.Context, o Origin, own uint64) (bool, error) {
+	at, ahead, err := r.lastCopy(ctx, o)
+	return ahead && at != own, err
+}
+
+// lastCopy finds the copy that was stored last, and tells whether it has as many attempts as o or more. Zero: there is none.
+func (r *RetryStream) lastCopy(ctx context.Context, o Origin) (at uint64, ahead bool, err error) {
+	m, at, err := lastFromLeader(ctx, r.js, r.name, r.copies(o))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, false, nil
+	}
 	if err != nil {
-		return err
+		return 0, false, err
 	}
-	if ack.Stream != r.name {
-		return fmt.Errorf("parked in stream %s instead of %s", ack.Stream, r.name)
+	c, err := UnwrapOrigin(m.Header)
+	switch {
+	case err != nil:
+		return 0, false, fmt.Errorf("%s: %w", m.Subject, err)
+	case c.Consumer != o.Consumer:
+		return 0, false, fmt.Errorf("%s is in the way: durable %s has parked the same message as %s", m.Subject, c.Consumer, o.Consumer)
 	}
-	r.bytes.Add(int64(m.Size()))
-	return nil
+	return at, c.Replay > o.Replay || c.Replay == o.Replay && c.Attempts >= o.Attempts, nil
+}
+
+const (
+	// storeTries bounds how often a copy is stored that is refused, and storeWait times the count of tries is the pause after one: a
+	// replicated stream refuses a copy as soon as a rival is proposed, which is before that can be read.
+	storeTries = 6
+	storeWait  = 20 * time.Millisecond
+	// readBack bounds how long is asked whether a copy is stored whose confirmation did not come in time.
+	readBack = time.Second
+)
+
+// store publishes a copy on the condition that own is still the last one of its message. The server checks that in one step with storing
+// it, whichever of the subjects the others are on. A refusal or a time-out proves nothing, so what is there is read: it may be this copy, or one with
+// as many attempts, which is as good. One with fewer is replaced on the same condition.
+func (r *RetryStream) store(ctx context.Context, m *nats.Msg, o Origin, own uint64) error {
+	after := own
+	for try := 1; ; try++ {
+		opts := []jetstream.PublishOpt{jetstream.WithExpectStream(r.name)}
+		if !teeth.Copies() {
+			opts = append(opts, jetstream.WithExpectLastSequenceForSubject(after, r.copies(o)))
+		}
+		ack, err := r.js.PublishMsg(ctx, m, opts...)
+		switch {
+		case err == nil && ack.Stream != r.name:
+			return fmt.Errorf("parked in stream %s instead of %s", ack.Stream, r.name)
+		case err == nil:
+			r.bytes.Add(int64(m.Size()))
+			return nil
+		case errors.Is(err, nats.ErrMaxPayload):
+			return err
+		}
+		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), readBack)
+		at, ahead, unread := r.lastCopy(back, o)
+		cancel()
+		switch {
+		case unread != nil:
+			return fmt.Errorf("%w (and what is there cannot be read: %w)", err, unread)
+		case ahead && at != own:
+			return nil
+		case !isWrongSequence(err) || try == storeTries || ctx.Err() != nil:
+			return err
+		}
+		if at == after { // a rival is on its way
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Duration(try) * storeWait):
+			}
+		}
+		after = at
+	}
 }
 
 // Bring stores a message for its route, due at once, that nobody has delivered to it: its durable had passed it. The same origin brought again within
-// the duplicate window of the stream is one message. It returns [ErrParkFull] and nats.ErrMaxPayload as [RetryStream.Park] does.
+// the duplicate window of the stream is one message, and one of which a copy is parked or due stays that copy. It returns [ErrParkFull] and nats.ErrMaxPayload as [RetryStream.Park] does.
 func (r *RetryStream) Bring(ctx context.Context, o Origin, header nats.Header, data []byte, room Room) error {
 	n, err := r.Messages(ctx)
 	if err != nil {
@@ -167,13 +262,11 @@ func (r *RetryStream) Bring(ctx context.Context, o Origin, header nats.Header, d
 		return ErrParkFull
 	}
 	m := &nats.Msg{
-		Subject: fmt.Sprintf("%s.due.%s.%s.%d-%d-%s", r.service, o.Route, o.Stream, o.Sequence, o.Time.UnixNano(), brought),
+		Subject: r.dueSubject(o) + "-" + brought,
 		Header:  Wrap(o, header), Data: data,
 	}
-	if _, err = r.js.PublishMsg(ctx, m, jetstream.WithExpectStream(r.name), jetstream.WithMsgID("brought-"+o.ID())); err == nil {
-		r.bytes.Add(int64(m.Size()))
-	}
-	return err
+	m.Header.Set(jetstream.MsgIDHeader, "brought-"+o.ID())
+	return r.store(ctx, m, o, 0)
 }
 
 // brought is at the end of the subjects of what [RetryStream.Bring] stores.

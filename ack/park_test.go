@@ -78,7 +78,7 @@ func TestRetryStream_parkedMessagesComeInTime(t *testing.T) {
 	dues := make([]time.Time, n+1)
 	for seq := uint64(1); seq <= n; seq++ {
 		dues[seq] = start.Add(500*time.Millisecond + time.Duration(seq)*37*time.Millisecond + 123457)
-		if err := r.Park(t.Context(), originOf(seq), header, fmt.Append(nil, "body ", seq), dues[seq], Room{Messages: 1000}); err != nil {
+		if err := r.Park(t.Context(), originOf(seq), header, fmt.Append(nil, "body ", seq), dues[seq], Room{Messages: 1000}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -129,7 +129,7 @@ func TestRetryStream_parkingAgainReplaces(t *testing.T) {
 	o := originOf(1)
 	for range 3 {
 		o.Attempts++
-		if err := r.Park(t.Context(), o, nil, nil, time.Now().Add(700*time.Millisecond), Room{Messages: 1000}); err != nil {
+		if err := r.Park(t.Context(), o, nil, nil, time.Now().Add(700*time.Millisecond), Room{Messages: 1000}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -162,7 +162,7 @@ func TestRetryStream_whatCannotBeParked(t *testing.T) {
 			return errors.As(err, &api) && api.ErrorCode == 10097
 		}},
 	} {
-		if err := r.Park(t.Context(), originOf(1), c.header, make([]byte, c.size), soon, Room{Messages: 1000}); !c.check(err) {
+		if err := r.Park(t.Context(), originOf(1), c.header, make([]byte, c.size), soon, Room{Messages: 1000}, 0); !c.check(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -171,7 +171,7 @@ func TestRetryStream_whatCannotBeParked(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.Park(over, originOf(1), nil, nil, soon, Room{Messages: 1000}); err == nil {
+	if err := r.Park(over, originOf(1), nil, nil, soon, Room{Messages: 1000}, 0); err == nil {
 		t.Error("parked without a server")
 	}
 }
@@ -180,14 +180,14 @@ func TestRetryStream_limit(t *testing.T) {
 	r, _ := retryStream(t)
 	soon := time.Now().Add(time.Hour)
 	for seq := range uint64(5) {
-		if err := r.Park(t.Context(), originOf(seq+1), nil, nil, soon, Room{Messages: 5}); err != nil {
+		if err := r.Park(t.Context(), originOf(seq+1), nil, nil, soon, Room{Messages: 5}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	eventually(t, "the limit is noticed", func() bool {
-		return errors.Is(r.Park(t.Context(), originOf(6), nil, nil, soon, Room{Messages: 5}), ErrParkFull)
+		return errors.Is(r.Park(t.Context(), originOf(6), nil, nil, soon, Room{Messages: 5}, 0), ErrParkFull)
 	})
-	if err := r.Park(t.Context(), originOf(7), nil, nil, soon, Room{Messages: 1000}); err != nil {
+	if err := r.Park(t.Context(), originOf(7), nil, nil, soon, Room{Messages: 1000}, 0); err != nil {
 		t.Errorf("under another limit: %v", err)
 	}
 }
@@ -201,7 +201,7 @@ func TestRetryStream_routesAreApart(t *testing.T) {
 	for _, where := range all {
 		consumers[where] = dueOf(t, js, r, where[0], where[1])
 		o.Route, o.Stream = where[0], where[1]
-		if err := r.Park(t.Context(), o, nil, nil, time.Now(), Room{Messages: 1000}); err != nil {
+		if err := r.Park(t.Context(), o, nil, nil, time.Now(), Room{Messages: 1000}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}

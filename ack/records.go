@@ -32,6 +32,8 @@ type Record struct {
 	// Kept says that the message stayed where it was: its next attempt is one of the same delivery, and no instance has said
 	// anything of the message when it comes again.
 	Kept bool `json:"kept,omitempty"`
+	// Copied says that a copy of the message may be parked, though the server did not confirm it.
+	Copied bool `json:"copied,omitempty"`
 	// Crashes is how often the message ended the process that ran it, and nothing else.
 	Crashes int `json:"crashes,omitempty"`
 	// Solo is the life of the process that runs the message just now, and no other message; see Mark.
@@ -46,6 +48,12 @@ const RecordFormat = 1
 
 // Known tells whether anything ever happened to the message: the zero Record says that it never failed.
 func (r Record) Known() bool { return !r.LastFailure.IsZero() || r.Crashes > 0 || r.Solo != "" }
+
+// Explains tells whether the record says why the message is here for the nth time, n being deliveries: it failed at the time before, and was
+// given back. Otherwise it may be an old delivery that comes again because its ack was lost, while the message waits or ended elsewhere.
+func (r Record) Explains(deliveries uint64) bool {
+	return r.Deliveries > 0 && deliveries == r.Deliveries+1 && !r.Kept && !r.Copied
+}
 
 // merge keeps the greater count; both instances' failures happened.
 func (r Record) merge(other Record) Record {
@@ -242,7 +250,8 @@ func (r *Records) Returned(seq, deliveries uint64, suspect bool) {
 
 func isWrongSequence(err error) bool {
 	var api *jetstream.APIError
-	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // a rival is proposed, and not stored yet
 }
 
 // Delete removes the record of a message that is settled. What marks the deletion is gone after a second.

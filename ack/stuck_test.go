@@ -30,7 +30,7 @@ func TestRetryStream_stuckSchedulesFireOnceTheyAreFound(t *testing.T) {
 		}
 		o := originOf(seq + 1)
 		o.Subject = fmt.Sprintf("orders.%d", seq)
-		if err := r.Park(t.Context(), o, nil, []byte("the body"), at, Room{Messages: 1000}); err != nil {
+		if err := r.Park(t.Context(), o, nil, []byte("the body"), at, Room{Messages: 1000}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,7 +99,7 @@ func TestRetryStream_stuckSchedulesFireOnceTheyAreFound(t *testing.T) {
 // A schedule that fired after it was read is not published again.
 func TestRetryStream_whatFiredMeanwhileIsNotRepeated(t *testing.T) {
 	r, js := retryStream(t)
-	if err := r.Park(t.Context(), originOf(7), nil, nil, time.Now().Add(300*time.Millisecond), Room{Messages: 10}); err != nil {
+	if err := r.Park(t.Context(), originOf(7), nil, nil, time.Now().Add(300*time.Millisecond), Room{Messages: 10}, 0); err != nil {
 		t.Fatal(err)
 	}
 	page, _, err := r.readFrom(t.Context(), "relay.park.>", 1)

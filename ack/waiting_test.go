@@ -28,7 +28,7 @@ func TestRetryStream_hastenedOnceWhateverTheMoment(t *testing.T) {
 		if i%3 == 0 {
 			due = at.Add(time.Hour)
 		}
-		if err := r.Park(t.Context(), o, nats.Header{"Trace": {"a"}}, fmt.Appendf(nil, "body %d", i), due, Room{Messages: 10 * n}); err != nil {
+		if err := r.Park(t.Context(), o, nats.Header{"Trace": {"a"}}, fmt.Appendf(nil, "body %d", i), due, Room{Messages: 10 * n}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,7 +93,7 @@ func TestRetryStream_unparked(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "orders.x", Attempts: 1}
-	if err := r.Park(t.Context(), o, nil, nil, time.Now().Add(time.Minute), Room{Messages: 10}); err != nil {
+	if err := r.Park(t.Context(), o, nil, nil, time.Now().Add(time.Minute), Room{Messages: 10}, 0); err != nil {
 		t.Fatal(err)
 	}
 	err = r.ListParked(t.Context(), "", func(p Parked) bool {

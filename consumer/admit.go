@@ -240,7 +240,7 @@ func (m *message) ask(ctx context.Context, elsewhere bool, began time.Time) (ack
 // known completes the message and adds it to the batch.
 func (m *message) known(rec ack.Record, b *batch) {
 	d, rt := m.delivery, m.route
-	m.recorded = rec.Known()
+	m.recorded, m.doubtful = rec.Known(), d.Deliveries > 1 && !rec.Explains(d.Deliveries)
 	before := ack.Origin{} // of a message that was parked
 	if m.origin != nil {
 		before = *m.origin

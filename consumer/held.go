@@ -117,7 +117,7 @@ func (rt *route) sayHeld(now time.Time) {
 
 // parkUnrecorded parks a message that failed because its attempt cannot be recorded: a parked one carries its attempts in its
 // headers. It returns false when the message must stay here.
-func (m *message) parkUnrecorded(rec ack.Record, why error) bool {
+func (m *message) parkUnrecorded(rec *ack.Record, why error) bool {
 	rt := m.route
 	if !m.mayPark() || !rt.aside.mayTry(time.Now()) || !m.parkFailed(rec) {
 		return false

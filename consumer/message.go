@@ -31,6 +31,7 @@ type message struct {
 	origin   *ack.Origin
 	bodyless bool  // its body is to be fetched from the stream
 	recorded bool  // it has a record of attempts, to be deleted when it is done
+	doubtful bool  // it came again, and no record says why; see isOld
 	plain    bool  // it succeeded at once: whoever had it is through with it
 	reserved bool  // the ledger has its body, which was kept elsewhere
 	call     *call // nil: its publisher asked for nothing

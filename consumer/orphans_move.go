@@ -238,7 +238,7 @@ func (m OrphanMove) hand(ctx context.Context, into *ack.RetryStream, records *ac
 		if o.Attempts == 0 {
 			err = into.Bring(ctx, o, msg.Headers(), msg.Data(), ack.Room{})
 		} else {
-			err = into.Park(ctx, o, msg.Headers(), msg.Data(), due, ack.Room{})
+			err = into.Park(ctx, o, msg.Headers(), msg.Data(), due, ack.Room{}, 0)
 		}
 		if err != nil {
 			return false, fmt.Errorf("message %d of stream %s: %w", meta.Sequence.Stream, meta.Stream, err)

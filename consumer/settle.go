@@ -63,13 +63,19 @@ func (m *message) recordKept(rec ack.Record, stored func(ok bool)) {
 // is long or delayed messages fill the durable.
 func (m *message) retry(o supervisor.Outcome) {
 	rt, rec := m.route, m.failed(o)
-	if m.shouldPark(o) && m.parkFailed(rec) {
+	if m.isOld(&rec) {
+		rt.log.Info("a delivery that came again is acknowledged: its message waits, or is dead, elsewhere", m.attrs("attempts", rec.Attempts)...)
+		m.done()
+		m.gone(o)
+		return
+	}
+	if m.shouldPark(o) && m.parkFailed(&rec) {
 		m.gone(o)
 		return
 	}
 	m.recordThen(rec, func() {
 		failpoint.At("recorded")
-		m.unlessBounded(func() bool { return m.parkFailed(rec) }, func() {
+		m.unlessBounded(func() bool { return m.parkFailed(&rec) }, func() {
 			if m.delivery.Nak(o.Due) != nil {
 				return // fenced: somebody else has it
 			}
@@ -81,6 +87,35 @@ func (m *message) retry(o supervisor.Outcome) {
 			m.givenBack()
 		})
 	})
+}
+
+// isOld tells whether an old delivery has failed that came again because its ack was lost, while a copy of its message that has as many attempts
+// waits elsewhere, or its message is dead. Given back, it would go on beside that from its own, lower count.
+//
+// It is asked after the attempt and not before: what comes again after the death of an instance has mostly not been settled, and then succeeds.
+// So thousands of these cost no question, and a lost ack one start. What failed the time before, by its record, is not asked about either.
+func (m *message) isOld(rec *ack.Record) bool {
+	if !m.doubtful || teeth.Copies() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(m.route.work, settleTimeout)
+	defer cancel()
+	origin, r := m.from(), m.route.relay
+	origin.Attempts = rec.Attempts
+	old, err := r.retries.Ahead(ctx, origin, m.own())
+	if err == nil && !old {
+		old, err = r.dead.Has(ctx, r.deadPrefix(m.route.cfg), origin)
+	}
+	rec.Copied = err != nil // asked again when it has failed the next time
+	return old
+}
+
+// own is the number of the delivery among the copies of its message.
+func (m *message) own() uint64 {
+	if m.origin == nil {
+		return 0
+	}
+	return m.route.relay.retries.Own(m.delivery, *m.origin)
 }
 
 // soon is a wait that is better spent in the consumer: parking costs the server several times as much as a delayed NAK,
@@ -113,7 +148,7 @@ func (m *message) park(origin ack.Origin, due time.Time, room ack.Room, patience
 	failpoint.At("parking")
 	ctx, cancel := context.WithTimeout(m.route.work, patience)
 	defer cancel()
-	err := m.route.relay.retries.Park(ctx, origin, m.header, m.data, due, room)
+	err := m.route.relay.retries.Park(ctx, origin, m.header, m.data, due, room, m.own())
 	m.route.count.notParked(err)
 	if err == nil {
 		failpoint.At("parked")
@@ -122,8 +157,8 @@ func (m *message) park(origin ack.Origin, due time.Time, room ack.Room, patience
 }
 
 // parkFailed parks a message that failed, with its attempts, and acknowledges it. It returns false when the retry stream has
-// not taken it.
-func (m *message) parkFailed(rec ack.Record) bool {
+// not taken it, and notes in the record when that is not certain.
+func (m *message) parkFailed(rec *ack.Record) bool {
 	rt := m.route
 	origin := m.from()
 	origin.Attempts, origin.Returns, origin.FirstFailure, origin.LastFailure, origin.LastError =
@@ -134,6 +169,7 @@ func (m *message) parkFailed(rec ack.Record) bool {
 		m.done()
 		return true
 	case !errors.Is(err, ack.ErrParkFull) && !errors.Is(err, nats.ErrMaxPayload):
+		rec.Copied = true
 		rt.relay.notStored()
 		rt.aside.again.Store(time.Now().Add(asideRest).UnixNano())
 		if others, ok := rt.unparked.may(time.Now()); ok {
@@ -155,7 +191,7 @@ func (m *message) recordThen(rec ack.Record, giveBack func()) {
 		m.newer(err)
 	case m.delivery.Fenced():
 		m.delivery.Release()
-	case !m.parkUnrecorded(rec, err):
+	case !m.parkUnrecorded(&rec, err):
 		m.hold(time.Now(), err, func() { m.recordThen(rec, giveBack) })
 	}
 }
@@ -226,7 +262,7 @@ func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
 		return
 	}
 	// Parked, its verdict is forgotten, and it is started once more. That is better than its end.
-	m.unlessBounded(func() bool { return m.parkFailed(rec) }, func() { _ = m.delivery.Nak(due) })
+	m.unlessBounded(func() bool { return m.parkFailed(&rec) }, func() { _ = m.delivery.Nak(due) })
 }
 
 // dlqBackoff paces the tries while dead letters cannot be stored. Its Max is short enough that all is well ten seconds

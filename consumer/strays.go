@@ -199,7 +199,7 @@ func (m *message) keepUnwrapped(ctx context.Context, to string) error {
 	return s.relay.retries.Park(ctx, ack.Origin{
 		Route: to, Stream: s.stream, Consumer: s.durable, Sequence: d.Sequence, Time: d.Time, Subject: m.subject, Deliveries: d.Deliveries,
 		Attempts: rec.Attempts, FirstFailure: rec.FirstFailure, LastFailure: rec.LastFailure, LastError: rec.LastError,
-	}, m.header, m.data, time.Now(), s.routes[0].parkRoom(1))
+	}, m.header, m.data, time.Now(), s.routes[0].parkRoom(1), 0)
 }
 
 // sure tells whether the durable was looked at since a message that comes for the nth time came for the first time. Before, another

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/teeth"
 )
 
@@ -31,6 +32,27 @@ func (s *Store) Put(ctx context.Context, prefix string, e Entry) error {
 		return s.putInsteadOfOldest(ctx, prefix, e, err)
 	}
 	return err
+}
+
+// Has tells whether the entry of a failure is stored, as Put would store it: false also when it was replayed or discarded since. The leader is
+// asked.
+func (s *Store) Has(ctx context.Context, prefix string, o ack.Origin) (bool, error) {
+	subj, err := entrySubject(cmp.Or(prefix, s.service+".dlq"), o)
+	if err != nil {
+		return false, fmt.Errorf("dead-letter subject: %w", err)
+	}
+	m, err := s.last(ctx, s.Name(), subj)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, or(ctx, err)
+	}
+	e, err := decode(m.Header)
+	if err != nil {
+		return false, fmt.Errorf("%w: sequence %d on %q: %w", ErrConflict, m.Sequence, subj, err)
+	}
+	return same(e.Origin, o), nil
 }
 
 // Import is Put for an entry that was exported: it goes where it was, if the stream still has that prefix, keeps the

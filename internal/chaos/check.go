@@ -153,11 +153,15 @@ type Expect struct {
 	// MaxAttempts of the route. Zero means 3.
 	MaxAttempts int
 	// ExtraStarts is how many starts more than MaxAttempts a message may have beside those that faults explain; negative
-	// means any number.
+	// means any number, and the row says why there can be no bound.
 	ExtraStarts int
-	// Each holds every message that is handled to the bound of starts, not only those that always fail. It is for rows whose
-	// handlers do what the scripts say and nothing else.
+	// Each holds every message to the bound of starts, not only those that always fail: as many as its script says, MaxAttempts if that does not
+	// say it. It is for rows whose handlers do what the scripts say and nothing else.
 	Each bool
+	// Moods is for rows whose handlers also fail by themselves: every message may have MaxAttempts, and one for each fault.
+	Moods bool
+	// Free, if not nil, are messages without a bound, in a row that says why.
+	Free func(*Pub) bool
 	// Delay checks that no retry starts sooner than this after its last failure.
 	Delay time.Duration
 	// Replayed messages may be dead-lettered again.
@@ -174,6 +178,7 @@ type Expect struct {
 type Report struct {
 	Published, Unsure, Recovered, Starts, Handled, Dead int
 	Duplicates, Bound                                   int
+	Most, Beyond                                        int // starts of one message that only fails; how many had more than MaxAttempts
 	Arithmetic                                          string
 	RestAfter                                           time.Duration
 	Wrong                                               map[Class][]string
@@ -400,10 +405,13 @@ func (p *Pub) starts() int {
 	return 0
 }
 
-// judgeStarts holds a message that is handled in the end to the bound of starts of docs/reliability.md.
+// judgeStarts holds a message to the bound of starts of docs/reliability.md.
 func (r *Report) judgeStarts(e Expect, p *Pub, runs []*ledger.Run, faults []*Fault) {
 	want := p.starts()
-	if want == 0 || len(runs) == 0 {
+	if want == 0 || e.Moods {
+		want = e.MaxAttempts
+	}
+	if len(runs) == 0 || e.Free != nil && e.Free(p) {
 		return
 	}
 	most := want + e.ExtraStarts
@@ -458,12 +466,17 @@ func (w *World) judge(r *Report, e Expect, p *Pub, runs []*ledger.Run, letters [
 	}
 	want := e.MaxAttempts
 	switch {
-	case !p.doomed() || e.Replayed || e.ExtraStarts < 0:
+	case !p.doomed() || e.Replayed || e.ExtraStarts < 0 || e.Moods || e.Free != nil && e.Free(p):
 		want = 0
 	case p.Script.Do == "dead":
 		want = 1
 	case p.Script.Do != "fail":
 		want = 0
+	}
+	if want > 0 {
+		if r.Most = max(r.Most, len(runs)); len(runs) > want {
+			r.Beyond++
+		}
 	}
 	extra := e.ExtraStarts
 	for _, f := range faults {
@@ -475,10 +488,11 @@ func (w *World) judge(r *Report, e Expect, p *Pub, runs []*ledger.Run, letters [
 			}
 		}
 	}
-	if want > 0 && !e.NoRest && (len(runs) < want || len(runs) > want+extra) {
+	gone := e.GoneOK != nil && e.GoneOK(p) // before it had all its attempts
+	if want > 0 && !e.NoRest && (len(runs) < want && !gone || len(runs) > want+extra) {
 		r.wrong(Attempts, "%s: %d starts, want %d (and at most %d for faults): %s", p, len(runs), want, extra, describe(runs))
 	}
-	if e.Each {
+	if e.Each || e.Moods {
 		r.judgeStarts(e, p, runs, faults)
 	}
 	if want > 0 && len(letters) == 1 && len(faults) == 0 && letters[0].Attempts != want {

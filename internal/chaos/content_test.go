@@ -42,7 +42,7 @@ func corpus(t *testing.T, w *World, msgs []*nats.Msg) {
 		sums[p.Seq] = m
 	}
 	pid := r1.Pid()
-	r := w.Check(Expect{Within: 20 * time.Second, ExtraStarts: -1})
+	r := w.Check(Expect{Within: 20 * time.Second, MaxAttempts: 1, Each: true})
 	if code, ended := r1.Wait(0); ended || r1.Pid() != pid {
 		t.Errorf("I-24: relay ended with %d", code)
 	}
@@ -201,7 +201,7 @@ func TestF84_expired(t *testing.T) {
 		}
 	}
 	w.Produce(Load{Count: 50})
-	r := w.Check(Expect{Within: 15 * time.Second, ExtraStarts: -1, GoneOK: func(p *Pub) bool {
+	r := w.Check(Expect{Within: 15 * time.Second, MaxAttempts: 5, Each: true, GoneOK: func(p *Pub) bool {
 		return strings.HasPrefix(p.Script.ID, "x") || strings.HasPrefix(p.Script.ID, "r")
 	}, Tolerate: []Class{Misplaced}})
 	if code, ended := r1.Wait(0); ended {

@@ -35,7 +35,8 @@ type fleetLoad struct {
 	instances, count, rate, faults int
 	takes                          int // milliseconds that a handler takes at most
 	route, top                     M
-	kinds                          []kind // nil: all
+	kinds                          []kind                  // nil: all
+	script                         func(int) ledger.Script // nil: one in 50 fails up to three times
 }
 
 // set adds a key to the route.
@@ -131,13 +132,17 @@ func (w *World) fleet(l fleetLoad) *fleet {
 func (f *fleet) run(l fleetLoad) {
 	w := f.w
 	stop := make(chan struct{})
-	wait := background(func() {
-		w.Produce(Load{Count: l.count, Rate: l.rate, Stop: stop, Subject: func(i int) string { return fmt.Sprintf("t.%d", i%40) }, Script: func(i int) ledger.Script {
+	script := l.script
+	if script == nil {
+		script = func(i int) ledger.Script {
 			if i%50 == 7 {
 				return ledger.Script{Do: "fail", Until: 1 + i%3, Sleep: 5}
 			}
 			return ledger.Script{Sleep: i * 7 % l.takes}
-		}})
+		}
+	}
+	wait := background(func() {
+		w.Produce(Load{Count: l.count, Rate: l.rate, Stop: stop, Subject: func(i int) string { return fmt.Sprintf("t.%d", i%40) }, Script: script})
 	})
 	for range l.faults {
 		f.quiet(300*ms, 1500*ms)
@@ -294,7 +299,7 @@ func singleton(w *World, l fleetLoad) {
 	l.set("instances", "one")
 	f := w.fleet(l)
 	f.run(l)
-	r := w.Check(Expect{Within: 2 * time.Minute, ExtraStarts: -1, MaxAttempts: 50})
+	r := w.Check(Expect{Within: 2 * time.Minute, Each: true, MaxAttempts: 50})
 	holders := w.judgeFences()
 	w.Figure("instances: one, %d instances on 3 servers, %d messages, faults: %s: %d holders one after the other, 0 starts by an earlier one, 0 lost, %d duplicates ≤ %d; at rest after %v",
 		l.instances, r.Published, f.nemesis, holders, r.Duplicates, r.Bound, r.RestAfter.Round(ms))
@@ -305,7 +310,7 @@ func order(w *World, l fleetLoad) {
 	l.set("order", "key")
 	f := w.fleet(l)
 	f.run(l)
-	r := w.Check(Expect{Within: 2 * time.Minute, ExtraStarts: -1, MaxAttempts: 50})
+	r := w.Check(Expect{Within: 2 * time.Minute, Each: true, MaxAttempts: 50})
 	w.judgeKeys()
 	holders := w.judgeFences()
 	w.Figure("order: key, %d instances on 3 servers, %d messages on 40 keys, faults: %s: %d holders, 0 out of order, 0 lost, %d duplicates ≤ %d; at rest after %v",
@@ -324,7 +329,7 @@ func limitOfTheService(w *World, l fleetLoad) {
 	}
 	f.run(l)
 	f.setLimit(20) // for what waits
-	r := w.Check(Expect{Within: 2 * time.Minute, ExtraStarts: -1, MaxAttempts: 50})
+	r := w.Check(Expect{Within: 2 * time.Minute, Each: true, MaxAttempts: 50})
 	most := f.judgeLimit()
 	w.Figure("a limit of the service, %d instances on 3 servers, %d messages, faults: %s: %d at once at most, never above the limit, 0 lost, %d duplicates ≤ %d; at rest after %v",
 		l.instances, r.Published, f.nemesis, most, r.Duplicates, r.Bound, r.RestAfter.Round(ms))

@@ -71,7 +71,7 @@ func TestF51_panicsForEver(t *testing.T) {
 		}
 		return ledger.Script{}
 	}})
-	w.Check(Expect{Within: 20 * time.Second, ExtraStarts: -1})
+	w.Check(Expect{Within: 20 * time.Second, Each: true})
 	noRestarts(w, list)
 	letters := w.Letters()
 	if len(letters) != 5 {
@@ -112,7 +112,7 @@ func TestF54_hang(t *testing.T) {
 		return ledger.Script{Sleep: 5}
 	}})
 	at := time.Now()
-	r := w.Check(Expect{Within: 15 * time.Second, ExtraStarts: -1})
+	r := w.Check(Expect{Within: 15 * time.Second, MaxAttempts: 1, Each: true})
 	noRestarts(w, list)
 	if r.Dead != 4 {
 		t.Errorf("F54: %d dead letters, want the 4 that hang", r.Dead)
@@ -133,7 +133,7 @@ func TestF57_mutation(t *testing.T) {
 	w := begin(t)
 	list := embedded(w, 1, nil)
 	w.Produce(Load{Count: 20, Script: func(int) ledger.Script { return ledger.Script{Do: "mutate"} }})
-	r := w.Check(Expect{ExtraStarts: -1})
+	r := w.Check(Expect{Each: true})
 	noRestarts(w, list)
 	w.Figure("20 handlers that overwrite body and headers: %d dead letters, %d damaged", r.Dead, len(r.Wrong[Damaged]))
 }

@@ -183,7 +183,7 @@ func random(t *testing.T, servers, count, rate int, length time.Duration) {
 	}
 	wait()
 	w.Note("the nemesis rests")
-	r := w.Check(Expect{Within: of(time.Minute, 3*time.Minute), ExtraStarts: -1, MaxAttempts: of(8, 20)})
+	r := w.Check(Expect{Within: of(time.Minute, 3*time.Minute), Moods: true, MaxAttempts: of(8, 20)})
 	stall := n.watch.End()
 	w.Figure("%d servers, 3 instances, %d messages, faults: %s: %d lost, %d duplicates ≤ %d, %d bystanders, longest standstill %v; at rest after %v",
 		servers, r.Published, n, len(r.Wrong[Lost]), r.Duplicates, r.Bound, len(r.Wrong[Bystander]), stall.Round(ms), r.RestAfter.Round(ms))

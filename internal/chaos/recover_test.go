@@ -282,6 +282,7 @@ func recovers(w *World, c recovery) {
 // judge looks at the messages.
 func (c recovery) judge(w *World, r *Relay, ended bool) (spent int) {
 	w.T.Helper()
+	// Starts have no bound by message: a question in doubt spends no attempt. How many there are in all is judged, and how many attempts are spent.
 	e := Expect{Within: 5 * time.Second, NoRest: !ended, ExtraStarts: -1, MaxAttempts: -1}
 	if c.forward == "drop" {
 		e.GoneOK = func(*Pub) bool { return true } // counted below

@@ -31,7 +31,8 @@ func TestCheck_startsOfEachMessage(t *testing.T) {
 		"fails once, and starts three times":       {ledger.Script{Do: "fail", Until: 1}, 3, nil, true},
 		"what the server forgot begins anew":       {ledger.Script{Do: "fail", Until: 1}, 5, []*Fault{forgets}, false},
 		"but not more often":                       {ledger.Script{Do: "fail", Until: 1}, 6, []*Fault{forgets}, true},
-		"a script that says nothing of its starts": {ledger.Script{Do: "exit"}, 9, nil, false},
+		"a script that says nothing of its starts": {ledger.Script{Do: "panic"}, 3, nil, false},
+		"but not more than there are attempts":     {ledger.Script{Do: "panic"}, 4, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &Pub{Script: tc.script}

@@ -84,3 +84,7 @@ func TestTeeth_record(t *testing.T) {
 func TestTeeth_expect(t *testing.T) {
 	bites(t, "expect", DeadTwice, func(w *World) { killBeforeConfirmation(w, 1) }) // F91
 }
+
+func TestTeeth_copies(t *testing.T) {
+	bites(t, "copies", Attempts, func(w *World) { killedBeforeTheAck(w, 4) }) // Copies
+}

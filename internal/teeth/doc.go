@@ -5,6 +5,7 @@
 //	acks    an ack that was sent is taken for confirmed: never sent again, and a redelivery is started anew
 //	fence   a lease that may be lost is taken for a good one: late NAKs, parks and dead letters are sent
 //	record  the attempts of a message that failed are not written down
+//	copies  a copy of a message that waits is replaced whatever its attempts, and nobody looks for it
 //	fresh   a waiting route probes only with messages that failed before
 //	call    what is aside is never called back
 //	pace    a route in doubt asks as fast as its slots can

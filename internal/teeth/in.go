@@ -11,6 +11,9 @@ func Fence() bool { return false }
 // Record tells whether attempts are not written down.
 func Record() bool { return false }
 
+// Copies tells whether the attempts of other copies of a message do not count.
+func Copies() bool { return false }
+
 // Fresh tells whether a waiting route asks no message that nobody has judged.
 func Fresh() bool { return false }
 

@@ -13,7 +13,7 @@ var pulled = strings.Split(os.Getenv("CHAOS_PULLED"), ",")
 var (
 	acks, fence, record, expect       = has("acks"), has("fence"), has("record"), has("expect")
 	fresh, call, pace, question, lend = has("fresh"), has("call"), has("pace"), has("question"), has("lend")
-	lease, alone                      = has("lease"), has("alone")
+	lease, alone, copies              = has("lease"), has("alone"), has("copies")
 )
 
 func has(name string) bool { return slices.Contains(pulled, name) }
@@ -26,6 +26,9 @@ func Fence() bool { return fence }
 
 // Record tells whether attempts are not written down.
 func Record() bool { return record }
+
+// Copies tells whether the attempts of other copies of a message do not count.
+func Copies() bool { return copies }
 
 // Fresh tells whether a waiting route asks no message that nobody has judged.
 func Fresh() bool { return fresh }
