@@ -168,9 +168,12 @@ func (r *RetryStream) copies(o Origin) string {
 
 // Own is the number that a delivery has among the copies of its message; zero for one that is none: from its stream, or from another
 // subject of this one.
-func (r *RetryStream) Own(d *Delivery, o Origin) uint64 {
-	if d.Msg.Subject == r.dueSubject(o) {
-		return d.Sequence
+func (r *RetryStream) Own(d *Delivery, o Origin) uint64 { return r.OwnAt(d.Msg.Subject, d.Sequence, o) }
+
+// OwnAt is Own of what is stored there.
+func (r *RetryStream) OwnAt(subject string, sequence uint64, o Origin) uint64 {
+	if subject == r.dueSubject(o) {
+		return sequence
 	}
 	return 0
 }

@@ -139,7 +139,7 @@ func parkDue(ctx context.Context, js jetstream.JetStream, stream jetstream.Strea
 		if due.Before(time.Now()) {
 			due = time.Now()
 		}
-		if err := retries.Park(ctx, o, header, m.Data, due, ack.Room{}); err != nil {
+		if err := retries.Park(ctx, o, header, m.Data, due, ack.Room{}, retries.OwnAt(m.Subject, w.Sequence, o)); err != nil {
 			return n, fmt.Errorf("message %d: %w", w.Sequence, err)
 		}
 		if err := stream.DeleteMsg(ctx, w.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
