@@ -251,7 +251,7 @@ func (b *builder) acts() {
 		stream := b.streamOf(rt)
 		b.ask("STREAM.MSG.GET."+stream, "DIRECT.GET."+stream, "DIRECT.GET."+stream+".>")
 		b.ask("CONSUMER.CREATE."+stream+".>", "CONSUMER.DELETE."+stream+".*") // relay plan counts messages by consumers that deliver nothing
-		if rt.Leased() { // relay nats downgrade
+		if rt.Leased() {                                                      // relay nats downgrade
 			b.ask("CONSUMER.UNPIN."+stream+"."+durableOf(rt), "CONSUMER.UNPIN."+b.upper()+"RETRY.*")
 		}
 	}
