@@ -140,7 +140,10 @@ func TestRelay_regressionADurableMadeAnewWithStartAllSaysWhatComesAgain(t *testi
 		}
 		return nil
 	})
-	_, stop = w.start(Config{Logger: slog.New(slog.NewTextHandler(lines, nil)), Drain: 100 * time.Millisecond}, waits)
+	r, stop := w.start(Config{Logger: slog.New(slog.NewTextHandler(lines, nil)), Drain: 100 * time.Millisecond}, waits)
+	if told := r.Status().Routes[0].Again; len(told) != 1 || told[0].Messages != 40 || !told[0].Deleted {
+		t.Errorf("status says %+v", told)
+	}
 	if lines.count("up to 40 messages were handled before durable billing was deleted") != 1 || lines.count("start: {seq: 41}") != 1 {
 		t.Errorf("the log does not say it: %s", lines.text.String())
 	}

@@ -74,6 +74,8 @@ type RouteStatus struct {
 	HeldBytesLimit int `json:"held_bytes_limit"`
 	// CatchUp is what the durable had passed when the route joined it or got more subjects. Nil: nothing.
 	CatchUp *CatchUpStatus `json:"catch_up,omitempty"`
+	// Again is what the durable delivers although it was handled before, while some of it may be to come.
+	Again []Again `json:"again,omitempty"`
 	// Backlog is what waits for the route on all instances. Nil: its durable is not known.
 	Backlog *Backlog `json:"backlog,omitempty"`
 	// Totals of this instance since its start.
@@ -231,6 +233,9 @@ func (rt *route) status(keys int) RouteStatus {
 				s.Until = &until
 			}
 			s.Stream = src.stream
+			if b := s.Backlog; b == nil || b.Stream > 0 || b.Outstanding > 0 {
+				s.Again = src.setup.again
+			}
 			if s.Why == "" && src.holdsNothingOf(rt) {
 				s.Why = "nothing can arrive: stream " + src.stream + " holds none of its subjects"
 			}

@@ -433,6 +433,9 @@ func printRoute(w io.Writer, list []consumer.Status, name string, now time.Time)
 				break
 			}
 		}
+		for _, a := range again(o.on) {
+			rows = append(rows, []string{"delivers again", printable(a.String())})
+		}
 		fields(w, rows)
 		printStill(w, o, len(list), now)
 		fmt.Fprintln(w)
@@ -446,4 +449,14 @@ func printRoute(w io.Writer, list []consumer.Status, name string, now time.Time)
 		table(w, rows)
 		printKeys(w, []over{o}, now)
 	}
+}
+
+// again is what the durable of a route delivers although it was handled before, as the first instance that made it says.
+func again(on []consumer.RouteStatus) []consumer.Again {
+	for _, r := range on {
+		if len(r.Again) > 0 {
+			return r.Again
+		}
+	}
+	return nil
 }
