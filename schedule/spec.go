@@ -102,7 +102,7 @@ func (s Schedule) Validate(service string, fault func(key string, err error), ow
 	}
 	if s.Cron != "" && gronx.IsValid(s.Cron) {
 		if _, err := s.Next(time.Now()); err != nil {
-			fault("cron", fmt.Errorf("has no next run: %w", err))
+			fault("cron", fmt.Errorf("never runs: no day has this day of the month, month and day of the week (got %q)", s.Cron))
 		}
 	}
 }
@@ -117,8 +117,7 @@ func (s Schedule) Next(t time.Time) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	next, err := gronx.NextTickAfter(s.Cron, t.In(zone), false)
-	return next.UTC(), err
+	return nextByClock(s.Cron, t.In(zone))
 }
 
 // Upcoming are the next n runs after t.

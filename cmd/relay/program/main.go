@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	_ "time/tzdata" // of schedules, where the system has none
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
