@@ -228,6 +228,7 @@ func TestLimits_regressionSmallerWhileAllAreBusy(t *testing.T) {
 	}
 	change(7, 1000)
 	s.eventually("seven at most", func() bool { return s.running() <= 7 })
+	time.Sleep(2500 * time.Millisecond) // it holds within the lease, which is 2 s
 	s.forget()
 	s.eventually("some more", func() bool { return s.lately(time.Hour) > 100 })
 	if s.mostNow() > 7 {
@@ -237,6 +238,7 @@ func TestLimits_regressionSmallerWhileAllAreBusy(t *testing.T) {
 	s.eventually("twenty again", func() bool { return s.running() == 20 })
 	change(20, 50)
 	s.eventually("the rate holds", func() bool { return s.lately(time.Second) <= 60 })
+	time.Sleep(2500 * time.Millisecond)
 	s.forget()
 	s.eventually("it goes on", func() bool { return s.lately(time.Hour) > 100 })
 	if n := s.lately(time.Second); n > 60 {

@@ -133,6 +133,8 @@ type Delayed struct {
 	Due     time.Time `json:"due"`
 	Size    int       `json:"size"` // of its body, in bytes
 	Stored  time.Time `json:"stored"`
+	// Overdue says that it is due, and that no stream has taken it yet: it is tried again, a minute later at most.
+	Overdue bool `json:"overdue,omitempty"`
 }
 
 // The headers that relay itself sets.
@@ -188,8 +190,8 @@ const (
 	codeScheduleTarget        jetstream.ErrorCode = 10190
 )
 
-// waiting reads what waits in a stream under a subject, in the order in which it was stored, until each returns false.
-func (l *Later) waiting(ctx context.Context, name, under string, each func(m *jetstream.RawStreamMsg, d Delayed) bool) error {
+// waiting reads what waits in a stream under a subject, of one id or of all (*), in the order in which it was stored, until each returns false.
+func (l *Later) waiting(ctx context.Context, name, under, of string, each func(m *jetstream.RawStreamMsg, d Delayed) bool) error {
 	stream, err := l.js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil // no relay ran
@@ -199,7 +201,7 @@ func (l *Later) waiting(ctx context.Context, name, under string, each func(m *je
 	}
 	last := stream.CachedInfo().State.LastSeq
 	for seq := uint64(1); seq <= last; {
-		m, err := stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(l.service+under+">"))
+		m, err := stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(l.service+under+of+".>"))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			return nil
 		}
@@ -212,7 +214,11 @@ func (l *Later) waiting(ctx context.Context, name, under string, each func(m *je
 			at = strings.TrimPrefix(m.Header.Get("Nats-Schedule"), "@at ")
 		}
 		due, _ := time.Parse(time.RFC3339Nano, at)
-		if m.Sequence > last || !each(m, Delayed{ID: id, Subject: subj, Due: due, Size: len(m.Data), Stored: m.Time}) {
+		d := Delayed{ID: id, Subject: subj, Due: due, Size: len(m.Data), Stored: m.Time}
+		if under == underDue {
+			d.Due, d.Overdue = m.Time, true
+		}
+		if m.Sequence > last || !each(m, d) {
 			return nil
 		}
 		seq = m.Sequence + 1
@@ -224,10 +230,24 @@ func (l *Later) waiting(ctx context.Context, name, under string, each func(m *je
 const (
 	underWait = ".later.wait."
 	underIn   = ".later.in."
+	underDue  = ".later.due."
 )
 
 // List returns what waits, at most that many; more tells whether there are others.
 func (l *Later) List(ctx context.Context, most int) (list []Delayed, more bool, err error) {
+	return l.list(ctx, "*", most)
+}
+
+// Find returns what waits under an id, at most a hundred.
+func (l *Later) Find(ctx context.Context, id string) ([]Delayed, error) {
+	if err := ValidateID(id); err != nil {
+		return nil, err
+	}
+	list, _, err := l.list(ctx, id, 100)
+	return list, err
+}
+
+func (l *Later) list(ctx context.Context, of string, most int) (list []Delayed, more bool, err error) {
 	type place struct{ id, subject string }
 	seen := make(map[place]bool)
 	add := func(_ *jetstream.RawStreamMsg, d Delayed) bool {
@@ -242,9 +262,11 @@ func (l *Later) List(ctx context.Context, most int) (list []Delayed, more bool, 
 		}
 		return !more
 	}
-	// The intake first: what is moved meanwhile is seen in both rather than in none.
-	if err = l.waiting(ctx, l.intake, underIn, add); err == nil && !more {
-		err = l.waiting(ctx, l.name, underWait, add)
+	// In the order in which a message goes through them: what is moved meanwhile is seen in both rather than in none.
+	for _, from := range [][2]string{{l.intake, underIn}, {l.name, underWait}, {l.name, underDue}} {
+		if err = l.waiting(ctx, from[0], from[1], of, add); err != nil || more {
+			break
+		}
 	}
 	return list, more, err
 }
@@ -255,7 +277,7 @@ func (l *Later) Remove(ctx context.Context, id string) (int, error) {
 		return 0, err
 	}
 	removed := make(map[string]bool)
-	for _, from := range []struct{ stream, under string }{{l.intake, underIn}, {l.name, underWait}} {
+	for _, from := range []struct{ stream, under string }{{l.intake, underIn}, {l.name, underWait}, {l.name, underDue}} {
 		stream, err := l.js.Stream(ctx, from.stream)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			continue
@@ -321,7 +343,7 @@ func (l *Later) tidy(ctx context.Context) (freed, removed int, err error) {
 	}
 	before := time.Now().Add(-stuckAfter)
 	var failed error
-	err = l.waiting(ctx, l.name, underWait, func(m *jetstream.RawStreamMsg, d Delayed) bool {
+	err = l.waiting(ctx, l.name, underWait, "*", func(m *jetstream.RawStreamMsg, d Delayed) bool {
 		if d.Due.IsZero() { // it comes again and again, or never
 			if failed = stream.DeleteMsg(ctx, m.Sequence); failed == nil {
 				removed++

@@ -47,8 +47,10 @@ const (
 	// lookAtFill is the time between two looks at how full the streams of delayed messages are.
 	lookAtFill = 15 * time.Second
 	atOnce     = 64
-	mostWait   = time.Minute
-	longest    = 48 * time.Hour // of missed runs that are counted one by one
+	// handedAtOnce is how many due messages are on their way at once: those whose stream does not answer are, for the time of a request each.
+	handedAtOnce = 1024
+	mostWait     = time.Minute
+	longest      = 48 * time.Hour // of missed runs that are counted one by one
 )
 
 // Config is what a [Runner] works with.
@@ -76,6 +78,13 @@ type Runner struct {
 
 	mu       sync.Mutex
 	troubles map[string]trouble
+	failing  map[string]failure // delayed messages that no stream takes, by where they wait; of pull only
+}
+
+// failure is a delayed message that was not taken.
+type failure struct {
+	err error
+	at  time.Time
 }
 
 type trouble struct {
@@ -158,7 +167,7 @@ func (r *Runner) Ready() error {
 // What delayed messages wait for: their stream, and whoever is to get them.
 const (
 	laterTrouble   = "delayed messages"
-	delayedTrouble = "a delayed message"
+	delayedTrouble = "delayed messages that are due"
 	intakeTrouble  = "messages that are to be published later"
 	fillTrouble    = "room for delayed messages in "
 )
@@ -500,6 +509,11 @@ func (r *Runner) pull(ctx context.Context, l *Later) error {
 	if err != nil {
 		return err
 	}
+	// Side by side, but for those of one subject: one that waits for its stream holds up no other.
+	slots := make(chan struct{}, handedAtOnce)
+	before := make(map[string]*handed) // by subject, the last one
+	var handing sync.WaitGroup
+	defer handing.Wait()
 	for ctx.Err() == nil {
 		wait, cancel := context.WithTimeout(ctx, look)
 		batch, err := c.Fetch(atOnce, jetstream.FetchContext(wait))
@@ -508,9 +522,28 @@ func (r *Runner) pull(ctx context.Context, l *Later) error {
 			return err
 		}
 		for m := range batch.Messages() {
-			r.handDelayed(ctx, l, m)
+			slots <- struct{}{}
+			_, subj, _ := l.realSubject(m.Headers())
+			last, this := before[subj], &handed{through: make(chan struct{})}
+			before[subj] = this
+			handing.Go(func() {
+				defer func() { <-slots; close(this.through) }()
+				if last != nil {
+					<-last.through
+					this.err = last.err // what did not take that one would not take this one
+				}
+				this.err = r.handDelayed(ctx, l, m, this.err)
+			})
 		}
 		cancel()
+		maps.DeleteFunc(before, func(_ string, h *handed) bool {
+			select {
+			case <-h.through:
+				return true
+			default:
+				return false
+			}
+		})
 		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
 			return err
 		}
@@ -519,18 +552,48 @@ func (r *Runner) pull(ctx context.Context, l *Later) error {
 	return nil
 }
 
-// handDelayed publishes a due message on its real subject, and then removes it.
-func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg) {
+// handed is a due message on its way.
+type handed struct {
+	through chan struct{} // closed when it is
+	err     error         // then: no stream has taken it
+}
+
+// noteFailing says how many delayed messages no stream takes, and of one why. Those of which nothing was heard for long went elsewhere.
+func (r *Runner) noteFailing(ctx context.Context, where string, err error) {
+	r.mu.Lock()
+	if r.failing == nil {
+		r.failing = make(map[string]failure)
+	}
+	if delete(r.failing, where); err != nil {
+		r.failing[where] = failure{err, time.Now()}
+	}
+	maps.DeleteFunc(r.failing, func(_ string, f failure) bool { return time.Since(f.at) > 2*mostWait })
+	n, example := len(r.failing), err
+	for _, f := range r.failing {
+		if example == nil {
+			example = f.err
+		}
+	}
+	r.mu.Unlock()
+	if n > 0 {
+		example = fmt.Errorf("%d of them cannot be published; each is tried again, a minute later at most; relay schedule ls shows them, and relay schedule rm takes one back; such as: %w", n, example)
+	}
+	r.note(ctx, delayedTrouble, example)
+}
+
+// handDelayed publishes a due message on its real subject, and then removes it. It returns why no stream has taken it. With such an error
+// of the one before, it is not tried.
+func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg, before error) error {
 	if ctx.Err() != nil {
 		_ = m.Nak()
-		return
+		return before
 	}
 	id, subj, err := l.realSubject(m.Headers())
 	if err != nil {
 		r.runs.WithLabelValues(DelayedName, Failed).Inc()
 		r.cfg.Logger.Error("a delayed message is removed: it cannot be published", "subject", m.Subject(), "error", err)
 		_ = m.TermWithReason(err.Error())
-		return
+		return nil
 	}
 	out := &nats.Msg{Subject: subj, Header: nats.Header{}, Data: m.Data()}
 	for name, values := range m.Headers() {
@@ -538,24 +601,28 @@ func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg) {
 			out.Header[name] = values
 		}
 	}
-	_, err = bounded(ctx, func(ctx context.Context) (*jetstream.PubAck, error) { return r.hand(ctx, out, id, DelayedName) })
-	if err != nil {
-		err = fmt.Errorf("on subject %s, with id %s: %w", subj, id, err)
+	failed := before
+	if failed == nil {
+		_, failed = bounded(ctx, func(ctx context.Context) (*jetstream.PubAck, error) { return r.hand(ctx, out, id, DelayedName) })
 	}
-	r.note(ctx, delayedTrouble, err)
-	if err != nil {
+	if failed != nil {
+		err = fmt.Errorf("on subject %s, with id %s: %w", subj, id, failed)
+	}
+	r.noteFailing(ctx, m.Subject(), err)
+	if failed != nil {
 		tries := uint64(1)
 		if meta, err := m.Metadata(); err == nil {
 			tries = meta.NumDelivered
 		}
 		_ = m.NakWithDelay(min(time.Second<<min(tries, 6), mostWait))
-		return
+		return failed
 	}
 	// Without the confirmation it comes again, and its stream knows its id.
 	_, err = bounded(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, m.DoubleAck(ctx) })
 	if err != nil {
 		r.cfg.Logger.Warn("a delayed message was published, and could not be removed: it is tried again", "id", id, "error", err)
 	}
+	return nil
 }
 
 // bounded calls f with the time that a request may take.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -340,6 +341,58 @@ func TestLater_regressionMessagesThatNoStreamTakes(t *testing.T) {
 	time.Sleep(3 * time.Second) // they are in hand
 	delay("good", "jobs.good")
 	eventually(t, "the message of another", func() bool { return count(t, stream) == 1 })
+}
+
+// 200 due messages for subjects without a stream stopped all others for four minutes, and nobody saw them: they were not listed, and the log said that relay
+// waited no longer.
+func TestLater_regressionOnesThatNobodyTakesHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t)
+	js := s.JetStream(t)
+	stream := jobs(t, js)
+	l, err := openLater(t.Context(), js, "relay", 1, Limits{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Somebody listens, and is no stream: each of these takes the time of a request.
+	if _, err := s.Conn(t).Subscribe("deaf.>", func(*nats.Msg) {}); err != nil {
+		t.Fatal(err)
+	}
+	r := runner(js, "i", nil)
+	start(t, r)
+	due := time.Now().Add(3 * time.Second)
+	for i := range 200 {
+		for _, subj := range []string{"nowhere.%d", "deaf.%d", "deaf.same", "jobs.%d"} {
+			if subj != "deaf.same" {
+				subj = fmt.Sprintf(subj, i)
+			}
+			if _, err := l.Delay(t.Context(), fmt.Sprintf("%s-%d", strings.ReplaceAll(subj, ".", "-"), i), &nats.Msg{Subject: subj}, due); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	eventually(t, "all good ones are there", func() bool { return count(t, stream) == 200 })
+	if late := time.Since(due); late > 5*time.Second { // one deaf one alone takes ten
+		t.Errorf("%v late", late)
+	}
+	eventually(t, "the trouble has the number", func() bool {
+		return strings.Contains(strings.Join(r.Troubles(), ""), "600 of them cannot be published")
+	})
+	list, more, err := l.List(t.Context(), 1000)
+	if err != nil || more || len(list) != 600 || slices.ContainsFunc(list, func(d Delayed) bool { return !d.Overdue || d.Due.Before(due) }) {
+		t.Errorf("%d listed, %v, %v", len(list), more, err)
+	}
+	if n, err := l.Remove(t.Context(), "deaf-7-7"); n != 1 || err != nil {
+		t.Errorf("%d removed, %v", n, err)
+	}
+	if found, err := l.Find(t.Context(), "nowhere-3-3"); len(found) != 1 || err != nil || found[0].Subject != "nowhere.3" {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	nowhere, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "NOWHERE", Subjects: []string{"nowhere.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "they come when there is a stream", func() bool { return count(t, nowhere) == 200 })
 }
 
 // A publisher may name any target for its schedule, and any header.

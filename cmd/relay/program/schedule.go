@@ -183,7 +183,11 @@ func newScheduleLs(o *options) *cobra.Command {
 				if len(out.Delayed) > 0 {
 					rows := [][]string{{"DELAYED", "DUE", "BYTES", "SUBJECT"}}
 					for _, d := range out.Delayed {
-						rows = append(rows, []string{d.ID, when(d.Due), fmt.Sprint(d.Size), d.Subject})
+						due := when(d.Due)
+						if d.Overdue {
+							due += ", and no stream has taken it"
+						}
+						rows = append(rows, []string{d.ID, due, fmt.Sprint(d.Size), d.Subject})
 					}
 					table(w, rows)
 				}
@@ -207,8 +211,8 @@ func newScheduleShow(o *options) *cobra.Command {
 	var asJSON bool
 	var n int
 	c := &cobra.Command{
-		Use: "show NAME", Short: "show a schedule of the configuration, with its next runs", Args: args(cobra.ExactArgs(1)),
-		Long: `Show computes the next runs from the configuration alone, so that a schedule can be looked at before relay ever runs with it. It
+		Use: "show NAME|ID", Short: "show a schedule of the configuration, with its next runs, or a delayed message", Args: args(cobra.ExactArgs(1)),
+		Long: `Show of a name that the configuration does not have looks for delayed messages of that id. Of a schedule it computes the next runs from the configuration alone, so that a schedule can be looked at before relay ever runs with it. It
 writes nothing. What the instances recorded follows when the server can be reached.`,
 		RunE: func(c *cobra.Command, a []string) error {
 			cfg, err := o.read(true)
@@ -217,6 +221,9 @@ writes nothing. What the instances recorded follows when the server can be reach
 			}
 			one := scheduled{}
 			if one.Schedule, err = configured(cfg, a[0]); err != nil {
+				if found, looked := o.showDelayed(c, a[0], asJSON); found || looked != nil {
+					return looked
+				}
 				return err
 			}
 			known := o.recorded(c.Context(), &one.Record, a[0])
@@ -244,6 +251,32 @@ writes nothing. What the instances recorded follows when the server can be reach
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().IntVarP(&n, "runs", "n", 5, "how many runs to show, at most 100")
 	return c
+}
+
+// showDelayed prints the delayed messages of an id, if there are any.
+func (o *options) showDelayed(c *cobra.Command, id string, asJSON bool) (found bool, err error) {
+	if schedule.ValidateID(id) != nil {
+		return false, nil
+	}
+	var list []schedule.Delayed
+	err = o.withClient(c, func(ctx context.Context, cl *client) (err error) {
+		list, err = schedule.AttachLater(cl.js, cl.cfg.Service).Find(ctx, id)
+		return err
+	})
+	if err != nil || len(list) == 0 {
+		return false, nil // it is no schedule: that is what is said
+	}
+	if asJSON {
+		return true, printJSON(c.OutOrStdout(), list)
+	}
+	for _, d := range list {
+		state := "waits for its time"
+		if d.Overdue {
+			state = "is due, and no stream has taken it: it is tried again, a minute later at most (relay status says why)"
+		}
+		fields(c.OutOrStdout(), [][]string{{"delayed message", d.ID}, {"subject", d.Subject}, {"due", when(d.Due)}, {"bytes", fmt.Sprint(d.Size)}, {"stored", when(d.Stored)}, {"state", state}})
+	}
+	return true, nil
 }
 
 // recorded reads the record, and writes nothing.
