@@ -66,7 +66,11 @@ func (s *source) again(ctx context.Context, stream jetstream.Stream, want jetstr
 		if info.Name == s.durable || m.Service == "" {
 			continue
 		}
-		a := Again{Durable: info.Name, Next: info.Delivered.Stream + 1}
+		upTo := info.Delivered.Stream
+		if info.NumPending == 0 { // also what was handed over that it had passed
+			upTo = max(upTo, stream.CachedInfo().State.LastSeq)
+		}
+		a := Again{Durable: info.Name, Next: upTo + 1}
 		if m.Service != s.relay.cfg.Service {
 			if info.NumWaiting > 0 {
 				continue // it handles the same messages for itself
@@ -78,7 +82,7 @@ func (s *source) again(ctx context.Context, stream jetstream.Stream, want jetstr
 			c.FilterSubject, c.FilterSubjects = p, nil
 			n, err := s.countOf(ctx, stream, c)
 			if err == nil {
-				n, err = s.handledUpTo(ctx, stream, c, info.Delivered.Stream, n)
+				n, err = s.handledUpTo(ctx, stream, c, upTo, n)
 			}
 			if err != nil {
 				return nil, err
@@ -150,6 +154,13 @@ type listing struct {
 
 // listingFor is how long one counts.
 const listingFor = time.Second
+
+// forget is for a change: what the one before it made counts.
+func (l *listings) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.by = nil
+}
 
 func (l *listings) of(ctx context.Context, stream jetstream.Stream) ([]*jetstream.ConsumerInfo, error) {
 	l.mu.Lock()
