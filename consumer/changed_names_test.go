@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/audit"
 )
 
 // Faults that TestConfigurations_nothingIsSkipped found.
@@ -139,5 +141,73 @@ func TestAgain_regressionWhatWasHandedOverCounts(t *testing.T) {
 	r, _ = w.start(Config{Logger: quiet}, h.route("a", all, "orders.a"))
 	if err := r.Check(t.Context(), Change{Add: []Route{b}}); err == nil || !strings.Contains(err.Error(), "up to 3 messages were handled from durable shared") {
 		t.Errorf("the change: %v", err)
+	}
+}
+
+// A route moved from a durable of its own to a shared one. That had passed what the route had handled, and handed all of it over again, without a word.
+func TestAgain_regressionAMoveToADurableThatIsThereSaysWhatComesAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var h handledBy
+	all := Start{Policy: "all"}
+	a, b := h.route("a", all, "orders.a"), h.route("b", all, "orders.b.>")
+	b.Durable = "own"
+	r, _ := w.start(Config{Logger: quiet}, a, b)
+	w.publish("orders.b.1", 3)
+	w.eventually("they are handled", func() bool { return h.count("b") == 3 && w.info("ORDERS", "own").NumAckPending == 0 })
+	moved := h.route("b", all, "orders.b.>")
+	if err := r.Check(t.Context(), Change{Update: []Route{moved}}); err == nil || !strings.Contains(err.Error(), "up to 3 messages were handled from durable own") {
+		t.Errorf("the change: %v", err)
+	}
+	planned, err := New(w.s.Conn(t), Config{Logger: quiet}, a, moved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan, err := planned.Plan(t.Context()); err != nil || !plan.Refused() || len(plan.Durables) != 1 || len(plan.Durables[0].Again) != 1 {
+		t.Errorf("plan: %+v %v", plan, err)
+	}
+	moved.Start = Start{Policy: "seq", Seq: 4} // as it says
+	if _, err := r.Change(t.Context(), Change{Update: []Route{moved}}); err != nil {
+		t.Fatal(err)
+	}
+	w.publish("orders.b.2", 2)
+	w.eventually("the new ones are handled", func() bool { return h.count("b") == 5 })
+	if list := h.wrong(); len(list) > 0 {
+		t.Errorf("wrong: %q", list)
+	}
+}
+
+// A route moved from a shared durable to one of its own. The shared one went on delivering its subjects, and each message was handled and kept in the
+// retry stream for no route, for ever, to be handled once more if the route came back.
+func TestStrays_regressionWhatAnotherDurableDeliversIsNotKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var h handledBy
+	all := Start{Policy: "all"}
+	a, b := h.route("a", all, "orders.a"), h.route("b", all, "orders.b.>")
+	r, _ := w.start(Config{Logger: quiet}, a, b)
+	w.publish("orders.b.1", 3)
+	w.eventually("they are handled", func() bool { return h.count("b") == 3 })
+	own := b
+	own.Durable, own.Start = "own", Start{Policy: "new"}
+	if _, err := r.Change(t.Context(), Change{Update: []Route{own}}); err != nil {
+		t.Fatal(err)
+	}
+	w.publish("orders.b.2", 4)
+	w.eventually("they are handled from its own durable", func() bool { return h.count("b") == 7 })
+	w.settled("ORDERS", "shared")
+	if n := w.kept("relay.>"); n != 0 {
+		t.Errorf("%d are kept", n)
+	}
+	w.eventually("the ledger is balanced", func() bool {
+		a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.ledgers}
+		b, err := a.Audit(t.Context(), "ORDERS", "shared", true, 0)
+		if err == nil && b.Verdict != audit.Balanced {
+			t.Logf("%+v", b)
+		}
+		return err == nil && b.Verdict == audit.Balanced
+	})
+	if list := h.wrong(); len(list) > 0 {
+		t.Errorf("wrong: %q", list)
 	}
 }

@@ -537,14 +537,16 @@ func (r *Relay) has(stream, durable string) bool {
 	return held
 }
 
-// standsBy tells whether an instance would take a route of which one instance at a time handles messages, with this durable.
+// standsBy tells whether another instance would take a route of which one instance at a time handles messages, with this durable.
 func (r *Relay) standsBy(route, durable string) bool {
 	f := r.grid.now()
 	if f == nil {
 		return false
 	}
 	members, _ := f.Members()
-	return slices.ContainsFunc(members, func(m fleet.Member) bool { return m.Gone.IsZero() && stateOf(m).reads(route, durable) })
+	return slices.ContainsFunc(members, func(m fleet.Member) bool {
+		return m.Gone.IsZero() && m.Instance != r.cfg.Instance && stateOf(m).reads(route, durable)
+	})
 }
 
 // watchOrphans looks for them at the start and hourly.
