@@ -1074,17 +1074,18 @@ func (n *nsWorld) named(run *nsRun) {
 }
 
 // nsSlice is after what time no more cases begin, unless -rapid.checks says how many there are.
-const nsSlice = 5 * time.Second
+const nsSlice = 7 * time.Second
 
 // Whatever becomes of a configuration, each message is handled by the route that wants it, once, or it is said where it waits. Hundreds of cases:
-// go test ./consumer -run TestConfigurations -rapid.checks=50
+// go test ./consumer -run TestConfigurations -parallel 8 -rapid.checks=50
 func TestConfigurations_nothingIsSkipped(t *testing.T) {
 	bounded := flag.Lookup("rapid.checks").Value.String() == flag.Lookup("rapid.checks").DefValue
+	begin := sync.OnceValue(time.Now) // of the first case
 	for i := range 8 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			world, failed, began := 0, false, time.Now()
+			world, failed, began := 0, false, begin()
 			rapid.Check(t, func(rt *rapid.T) {
 				if bounded && !failed && time.Since(began) > nsSlice {
 					return
