@@ -16,10 +16,10 @@ import (
 )
 
 // A durable that is made for a route which has another durable already, or had one, delivers what was handled before: the route was renamed, its
-// durable was, it moved from a durable that it shared, or its durable was deleted. Nobody else can tell, so relay counts these messages before it makes the
-// durable.
+// durable was, it moved from a durable that it shared, or its durable was deleted. So does a durable that the route joins, when it hands over what it has
+// passed. Nobody else can tell, so relay counts these messages before it makes or widens the durable.
 
-// Again are messages that a durable which is to be made will deliver although they were handled before.
+// Again are messages that a durable which is to be made, or which a route joins, will bring although they were handled before.
 type Again struct {
 	// Messages is how many at most: some may have been handled by another route than this one's, or be in flight.
 	Messages uint64 `json:"messages"`
@@ -32,6 +32,7 @@ type Again struct {
 	Deleted bool `json:"deleted,omitempty"`
 	// Next is the sequence from which on it has not delivered them.
 	Next uint64 `json:"next"`
+	all  bool   // a start: all has them come
 }
 
 func (a Again) String() string {
@@ -46,17 +47,56 @@ func (a Again) String() string {
 		a.Messages, a.Durable, strings.Join(a.Routes, " and "), a.Durable, a.Next)
 }
 
+// brought are messages that a durable is to bring: those of some subjects that a consumer with this start would get.
+type brought struct {
+	subjects []string
+	by       jetstream.ConsumerConfig
+	all      bool
+}
+
 // again finds them for a durable that does not exist yet. w is what waits for it.
 func (s *source) again(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig, w waiting) (list []Again, err error) {
 	if s.due || stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy { // which holds only what nobody has handled
 		return nil, nil
 	}
+	all := s.routes[0].cfg.Start.Policy == "all"
 	if f, ok := s.before(ctx, stream); ok {
 		want := want
 		if n, err := s.handledUpTo(ctx, stream, want, f.Seq, w.chosen); err != nil || n > 0 {
-			return []Again{{Messages: n, Durable: s.durable, Deleted: true, Next: f.Seq + 1}}, err
+			return []Again{{Messages: n, Durable: s.durable, Deleted: true, Next: f.Seq + 1, all: all}}, err
 		}
 	}
+	return s.handledElsewhere(ctx, stream, brought{s.subjects(), want, all})
+}
+
+// passedAgain finds them for a durable that exists, and that is to hand over what it has passed.
+func (s *source) passedAgain(ctx context.Context, stream jetstream.Stream, have jetstream.ConsumerConfig) ([]Again, error) {
+	if s.due || stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy {
+		return nil, nil
+	}
+	var list []brought
+	last := stream.CachedInfo().State.LastSeq
+	for _, g := range s.gap(have, last) {
+		c := s.setup.want
+		c.DeliverPolicy, c.OptStartSeq, c.OptStartTime = jetstream.DeliverAllPolicy, 0, nil
+		switch {
+		case g.Next() > last:
+			continue
+		case !g.Since.IsZero():
+			c.DeliverPolicy, c.OptStartTime = jetstream.DeliverByStartTimePolicy, &g.Since
+		case g.Next() > 1:
+			c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, g.Next()
+		}
+		list = append(list, brought{[]string{g.Pattern}, c, s.routeOfPattern(g.Pattern).cfg.Start.Policy == "all"})
+	}
+	if len(list) == 0 {
+		return nil, nil
+	}
+	return s.handledElsewhere(ctx, stream, list...)
+}
+
+// handledElsewhere are those that other durables have delivered.
+func (s *source) handledElsewhere(ctx context.Context, stream jetstream.Stream, bring ...brought) (list []Again, err error) {
 	others, err := s.relay.listings.of(ctx, stream)
 	if err != nil {
 		return nil, err
@@ -66,30 +106,39 @@ func (s *source) again(ctx context.Context, stream jetstream.Stream, want jetstr
 		if info.Name == s.durable || m.Service == "" {
 			continue
 		}
-		a := Again{Durable: info.Name, Next: info.Delivered.Stream + 1}
+		upTo := info.Delivered.Stream
+		if info.NumPending == 0 { // also what was handed over that it had passed
+			upTo = max(upTo, stream.CachedInfo().State.LastSeq)
+		}
+		a := Again{Durable: info.Name, Next: upTo + 1}
 		if m.Service != s.relay.cfg.Service {
 			if info.NumWaiting > 0 {
 				continue // it handles the same messages for itself
 			}
 			a.Service = m.Service
 		}
-		for _, p := range common(m.Patterns(), s.subjects()) {
-			c := want
-			c.FilterSubject, c.FilterSubjects = p, nil
-			n, err := s.countOf(ctx, stream, c)
-			if err == nil {
-				n, err = s.handledUpTo(ctx, stream, c, info.Delivered.Stream, n)
+		var subjects []string
+		for _, b := range bring {
+			subjects = append(subjects, b.subjects...)
+			for _, p := range common(m.Patterns(), b.subjects) {
+				c := b.by
+				c.FilterSubject, c.FilterSubjects = p, nil
+				n, err := s.countOf(ctx, stream, c)
+				if err == nil {
+					n, err = s.handledUpTo(ctx, stream, c, upTo, n)
+				}
+				if err != nil {
+					return nil, err
+				}
+				a.Messages += n
+				a.all = a.all || b.all && n > 0
 			}
-			if err != nil {
-				return nil, err
-			}
-			a.Messages += n
 		}
 		if a.Messages -= min(a.Messages, uint64(info.NumAckPending)); a.Messages == 0 {
 			continue
 		}
 		for name, patterns := range m.Routes {
-			if len(common(patterns, s.subjects())) > 0 {
+			if len(common(patterns, subjects)) > 0 {
 				a.Routes = append(a.Routes, name)
 			}
 		}
@@ -124,15 +173,18 @@ func common(a, b []string) (list []string) {
 	return list
 }
 
-// repeats are the errors of durables that are to be made and would deliver again, where the configuration does not say that this is meant: start: all
+// repeats are the errors of durables that would bring again what was handled, where the configuration does not say that this is meant: start: all
 // may be a habit, and a sequence or a time is not.
 func (s *source) repeats() (faults []error) {
-	if s.setup.have != nil || s.routes[0].cfg.Start.Policy != "all" {
-		return nil
+	does := "does not exist yet, and with start: all it delivers again"
+	if s.setup.have != nil {
+		does = "has passed what the route joins it for, and with start: all it hands over"
 	}
 	for _, a := range s.setup.again {
-		faults = append(faults, &SetupError{s.routes[0].cfg.Name, fmt.Errorf(
-			"durable %s does not exist yet, and with start: all it delivers again what was handled: %v. To have them delivered again: relay reload --deliver-again, or start: {seq: 1}", s.durable, a)})
+		if a.all {
+			faults = append(faults, &SetupError{s.routes[0].cfg.Name, fmt.Errorf(
+				"durable %s %s what was handled: %v. To have them delivered again: relay reload --deliver-again, or start: {seq: 1}", s.durable, does, a)})
+		}
 	}
 	return faults
 }
@@ -150,6 +202,13 @@ type listing struct {
 
 // listingFor is how long one counts.
 const listingFor = time.Second
+
+// forget is for a change: what the one before it made counts.
+func (l *listings) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.by = nil
+}
 
 func (l *listings) of(ctx context.Context, stream jetstream.Stream) ([]*jetstream.ConsumerInfo, error) {
 	l.mu.Lock()

@@ -178,6 +178,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.ends, cancel)()
+	r.listings.forget()
 	p := &plot{relay: r, change: c, before: map[string]*route{}, after: map[string]*route{}}
 	limits := c.Limits
 	if limits == nil {
@@ -467,6 +468,9 @@ func (p *plot) run() Changed {
 				if old := p.before[rt.cfg.Name]; old != nil {
 					rt.group.Inherit(old.group)
 				}
+			}
+			if u.leased() { // it is opened when this instance has the claim, and what is published from now on is its durable's
+				u.main.setup.err = r.openLate(u.work, u.main)
 			}
 			u.begin()
 			<-u.tried

@@ -144,16 +144,19 @@ type memberState struct {
 	Config     string `json:"config,omitempty"` // hash
 	// Routes of one instance at a time that this one would take.
 	Routes []string `json:"routes,omitempty"`
+	// Durables of them, by route.
+	Durables map[string]string `json:"durables,omitempty"`
 }
 
 func (g *grid) state() json.RawMessage {
-	var s memberState
+	s := memberState{Durables: map[string]string{}}
 	if c := g.r.config.Load(); c != nil {
 		s.Generation, s.Config = c.Generation, c.Hash
 	}
 	for _, rt := range g.r.all() {
 		if rt.cfg.Leased() {
 			s.Routes = append(s.Routes, rt.cfg.Name)
+			s.Durables[rt.cfg.Name] = rt.cfg.Durable
 		}
 	}
 	slices.Sort(s.Routes)

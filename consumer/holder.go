@@ -51,6 +51,12 @@ func stateOf(m fleet.Member) (s memberState) {
 
 func (s memberState) has(route string) bool { return slices.Contains(s.Routes, route) }
 
+// reads tells whether it would take the route with this durable. An earlier version does not say with which.
+func (s memberState) reads(route, durable string) bool {
+	of := s.Durables[route]
+	return s.has(route) && (of == "" || of == durable)
+}
+
 // standing says that nothing starts here because another instance has the route, or because nobody can.
 func (rt *route) standing() (state, why string, since time.Time, yes bool) {
 	u := rt.unit.Load()

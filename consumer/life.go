@@ -99,7 +99,13 @@ func (s *source) look(ctx context.Context) error {
 	if err := s.mayUse(stream, consumer); err != nil {
 		return err
 	}
-	return s.mayWiden(ctx, stream, consumer.CachedInfo().Config)
+	if err = s.mayWiden(ctx, stream, consumer.CachedInfo().Config); err == nil {
+		var again []Again
+		if again, err = s.passedAgain(ctx, stream, consumer.CachedInfo().Config); len(again) > 0 {
+			s.setup.again = again
+		}
+	}
+	return err
 }
 
 // openLooked makes the durable if it is missing, and begins its session. The stream was there: that a server knows neither it nor the durable passes.
@@ -120,8 +126,13 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 		if consumer, s.setup.made, err = s.makeOrCompare(ctx, s.setup.stream, s.setup.want); err != nil {
 			return err
 		}
-	} else if consumer, err = s.compare(ctx, s.setup.stream, consumer); err != nil {
-		return err
+	} else {
+		for _, a := range s.setup.again {
+			s.log.Warn("the durable has passed messages that a route wants now, and that were handled before: they are handed over", "again", a.String())
+		}
+		if consumer, err = s.compare(ctx, s.setup.stream, consumer); err != nil {
+			return err
+		}
 	}
 	if s.leased() {
 		if s.unit == nil || s.unit.tenure.lease.Load() == nil {

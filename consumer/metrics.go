@@ -44,9 +44,9 @@ type sourceCounters struct {
 	late      atomic.Uint64 // arrived after their AckWait
 	strays    atomic.Uint64 // messages that no route here wants
 	// For the ledger; what was written is guarded by tally.writing.
-	arrived, firsts, unrouted atomic.Uint64
-	written                   audit.Deliveries
-	unroutedWritten           uint64
+	arrived, firsts, unrouted, elsewhere atomic.Uint64
+	written                              audit.Deliveries
+	unroutedWritten, elsewhereWritten    uint64
 }
 
 var reasons = [...]string{

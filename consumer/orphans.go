@@ -390,6 +390,7 @@ func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstr
 		if wanted || of == whatNobodyUses && inUse(ctx, js, service, info, names) {
 			continue
 		}
+		slices.Sort(names)
 		next := fmt.Sprintf("give a route this durable (durable: %s)", info.Name)
 		if stream.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy { // which lets no other durable begin beside it
 			if len(names) == 1 {
@@ -467,12 +468,15 @@ func (r *Relay) findOrphans(ctx context.Context) {
 		if err != nil {
 			s.log.Debug("messages that no route wanted could not be searched", "error", err)
 		}
-		if stream, err := r.js.Stream(ctx, s.stream); err == nil {
-			list, _ := orphanedDurables(ctx, r.js, stream, r.cfg.Service, whatNobodyUses, func(route, durable string) bool { return r.has(s.stream, durable) || r.standsBy(route) })
+	}
+	streams := r.streamsOfRoutes()
+	for _, name := range streams {
+		if stream, err := r.js.Stream(ctx, name); err == nil {
+			list, _ := orphanedDurables(ctx, r.js, stream, r.cfg.Service, whatNobodyUses, func(route, durable string) bool { return r.has(name, durable) || r.standsBy(route, durable) })
 			found = append(found, list...)
 		}
 	}
-	found = append(found, r.leftByOthers(ctx)...)
+	found = append(found, r.leftByOthers(ctx, streams)...)
 	list, err := orphanedRetries(ctx, r.js, r.cfg.Service, whatNobodyUses, func(route, stream string) bool { return own[[2]string{route, stream}] })
 	if err != nil {
 		r.log.Debug("the retry stream could not be searched for messages that wait for no route", "error", err)
@@ -486,13 +490,7 @@ func (r *Relay) findOrphans(ctx context.Context) {
 }
 
 // leftByOthers is what services have left of which no instance runs. The user of an instance may see only its own streams: then there is nothing to tell.
-func (r *Relay) leftByOthers(ctx context.Context) (list []Orphan) {
-	var of []string
-	for _, s := range r.openSources() {
-		if !s.due && !slices.Contains(of, s.stream) {
-			of = append(of, s.stream)
-		}
-	}
+func (r *Relay) leftByOthers(ctx context.Context, of []string) (list []Orphan) {
 	names := r.js.StreamNames(ctx, jetstream.WithStreamListSubject("*.park.>"))
 	for name := range names.Name() {
 		if name == r.retries.Name() {
@@ -509,6 +507,16 @@ func (r *Relay) leftByOthers(ctx context.Context) (list []Orphan) {
 			}
 		}
 		cancel()
+	}
+	return list
+}
+
+// streamsOfRoutes are those that the routes read, each once, whether their durables are open or not.
+func (r *Relay) streamsOfRoutes() (list []string) {
+	for _, u := range r.unitsOfRoutes() {
+		if !slices.Contains(list, u.main.stream) {
+			list = append(list, u.main.stream)
+		}
 	}
 	return list
 }
@@ -537,14 +545,16 @@ func (r *Relay) has(stream, durable string) bool {
 	return held
 }
 
-// standsBy tells whether another instance would take a route of which one instance at a time handles messages.
-func (r *Relay) standsBy(route string) bool {
+// standsBy tells whether another instance would take a route of which one instance at a time handles messages, with this durable.
+func (r *Relay) standsBy(route, durable string) bool {
 	f := r.grid.now()
 	if f == nil {
 		return false
 	}
 	members, _ := f.Members()
-	return slices.ContainsFunc(members, func(m fleet.Member) bool { return m.Gone.IsZero() && stateOf(m).has(route) })
+	return slices.ContainsFunc(members, func(m fleet.Member) bool {
+		return m.Gone.IsZero() && m.Instance != r.cfg.Instance && stateOf(m).reads(route, durable)
+	})
 }
 
 // watchOrphans looks for them at the start and hourly.

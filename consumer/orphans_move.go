@@ -175,7 +175,7 @@ func (m OrphanMove) durable(ctx context.Context, js jetstream.JetStream, stream,
 			return 0, fmt.Errorf("durable %s: %w", name, err)
 		}
 	}
-	delivers, err := deliveredBy(ctx, st, m.Service, m.To)
+	delivers, err := deliveredBy(ctx, st, m.Service, m.To, name)
 	if err != nil {
 		return 0, err
 	}
@@ -251,12 +251,12 @@ func (m OrphanMove) hand(ctx context.Context, into *ack.RetryStream, records *ac
 	return !ours, nil
 }
 
-// deliveredBy tells of messages of a stream whether the durable of a route delivers them, or did.
-func deliveredBy(ctx context.Context, stream jetstream.Stream, service, route string) (func(string, *jetstream.MsgMetadata) bool, error) {
+// deliveredBy tells of messages of a stream whether a durable of a route, but for one, delivers them, or did.
+func deliveredBy(ctx context.Context, stream jetstream.Stream, service, route, but string) (func(string, *jetstream.MsgMetadata) bool, error) {
 	var of []*jetstream.ConsumerInfo
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {
-		if m := provision.MarkOf(info.Config.Metadata); m.Service == service && len(m.Routes[route]) > 0 {
+		if m := provision.MarkOf(info.Config.Metadata); info.Name != but && m.Service == service && len(m.Routes[route]) > 0 {
 			of = append(of, info)
 		}
 	}

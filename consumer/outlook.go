@@ -52,7 +52,8 @@ type DurablePlan struct {
 	// Start is where one begins that is made, and Skipped are messages on its subjects that are stored before that: nobody gets them.
 	Start   string `json:"start,omitempty"`
 	Skipped uint64 `json:"skipped,omitempty"`
-	// Again is what one that is made delivers although it was handled before. With start: all a reload refuses that.
+	// Again is what one that is made delivers, or one that has passed it hands over, although it was handled before. With start: all a reload
+	// refuses that.
 	Again []Again `json:"again,omitempty"`
 	// CatchUp are messages that it has passed, and that a route wants now.
 	CatchUp []CatchUpPlan `json:"catch_up,omitempty"`
@@ -76,7 +77,9 @@ func (p *Plan) Refused() bool {
 }
 
 // Repeats tells whether a reload would be refused because of what is delivered again.
-func (d *DurablePlan) Repeats() bool { return len(d.Again) > 0 && d.Start == "all" }
+func (d *DurablePlan) Repeats() bool {
+	return slices.ContainsFunc(d.Again, func(a Again) bool { return a.all })
+}
 
 // Plan compares the routes with what is on the server, and changes nothing there: to count messages it makes consumers that deliver nothing, and
 // removes them. It is for a Relay that does not run. It waits for the server; an error means that this could not answer.
@@ -136,7 +139,7 @@ func (s *source) planned(ctx context.Context) (d DurablePlan, err error) {
 		return d, nil
 	}
 	info := s.setup.have.CachedInfo()
-	d.Waits, d.Outstanding = info.NumPending, info.NumAckPending
+	d.Waits, d.Outstanding, d.Again = info.NumPending, info.NumAckPending, s.setup.again
 	c := s.judge(info.Config, s.setup.stream, s.relay.whichRoutes())
 	if d.Why = c.Differs(); len(d.Why) > 0 {
 		d.Does = DurableChanged

@@ -66,6 +66,8 @@ type source struct {
 	strays  strays
 	claims  claims
 	catchUp catchUp
+	// From this sequence on the durable delivers all that the routes want, for certain. Fixed when it is open.
+	delivers uint64
 
 	// Of the pull loop only:
 	asked     pullRequests // its subscriptions are fixed
@@ -158,6 +160,9 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.learn(stream.CachedInfo().Config, m, began)
 	s.saw(info)
 	if err := s.readCatchUp(ctx, stream, info); err != nil {
+		return err
+	}
+	if err := s.noteDelivers(ctx, stream); err != nil {
 		return err
 	}
 	s.base = base{audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}, info.NumAckPending, began}

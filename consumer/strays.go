@@ -21,7 +21,7 @@ import (
 // A stray is a message that arrives where no route of this instance wants it: while instances with different routes share a
 // durable, after a route was taken away from one, after the stream got more subjects. It is never handled here. It is
 // given back soon, for another instance may have the route. When it keeps coming, or when many do, it is kept in the retry
-// stream, where it waits for the route without filling the durable.
+// stream, where it waits for the route without filling the durable; unless a route of this instance gets it from another durable.
 
 const (
 	// A stray comes back after strayDelay, doubled each time, and is kept when it arrives for the strayTries-th time: after
@@ -147,6 +147,11 @@ func (m *message) stray(origin *ack.Origin) {
 		_ = d.Nak(time.Now().Add(strayDelay << (min(d.Deliveries, strayTries) - 1))) // fenced: somebody else has it
 		return
 	}
+	if origin == nil && s.isElsewhere(m.subject, d.Sequence) {
+		s.count.elsewhere.Add(1)
+		m.done()
+		return
+	}
 	s.strays.waiting.Add(1)
 	s.strays.paths.Go(func() {
 		m.keep(origin, to)
@@ -154,6 +159,26 @@ func (m *message) stray(origin *ack.Origin) {
 			s.wake()
 		}
 	})
+}
+
+// isElsewhere tells whether a route of this instance gets a message from another durable of the stream: one that moved away from this durable, which
+// goes on delivering its subjects. To keep it would have it handled twice, should the route come back.
+func (s *source) isElsewhere(literal string, sequence uint64) bool {
+	return !s.due && slices.ContainsFunc(s.relay.openSources(), func(o *source) bool {
+		return o != s && !o.due && o.stream == s.stream && sequence >= o.delivers && o.routeOf(literal) != nil
+	})
+}
+
+// noteDelivers notes from which sequence on the durable certainly delivers what the routes want: it has their subjects by now.
+func (s *source) noteDelivers(ctx context.Context, stream jetstream.Stream) error {
+	if s.due {
+		return nil
+	}
+	info, err := stream.Info(ctx)
+	if err == nil {
+		s.delivers = info.State.LastSeq + 1
+	}
+	return err
 }
 
 // keep has the retry stream keep a stray: for the route it came for, or for nobody.

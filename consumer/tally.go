@@ -151,9 +151,10 @@ func (t *tally) gather() *audit.Addition {
 		s.count.written, s.nakedWritten = now, naked
 		a.Durables[audit.Name(s.stream, s.durable)] = audit.Durable{Start: s.base.Start, Deliveries: d}
 		change = change || d != audit.Deliveries{}
-		if n := s.count.unrouted.Load(); !s.due && n > s.count.unroutedWritten {
-			a.Routes[unrouted] = audit.Counts{Received: n - s.count.unroutedWritten}
-			s.count.unroutedWritten = n
+		n, e := s.count.unrouted.Load(), s.count.elsewhere.Load()
+		if !s.due && (n > s.count.unroutedWritten || e > s.count.elsewhereWritten) {
+			a.Routes[unrouted], change = audit.Counts{Received: n - s.count.unroutedWritten, Dropped: e - s.count.elsewhereWritten}, true
+			s.count.unroutedWritten, s.count.elsewhereWritten = n, e
 		}
 	}
 	routes := t.u.main.routes
