@@ -97,7 +97,7 @@ func (s *source) passedAgain(ctx context.Context, stream jetstream.Stream, have 
 
 // handledElsewhere are those that other durables have delivered.
 func (s *source) handledElsewhere(ctx context.Context, stream jetstream.Stream, bring ...brought) (list []Again, err error) {
-	others, err := s.relay.listings.of(ctx, stream)
+	others, last, err := s.relay.listings.of(ctx, stream)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (s *source) handledElsewhere(ctx context.Context, stream jetstream.Stream, 
 		}
 		upTo := info.Delivered.Stream
 		if info.NumPending == 0 { // also what was handed over that it had passed
-			upTo = max(upTo, stream.CachedInfo().State.LastSeq)
+			upTo = max(upTo, last)
 		}
 		a := Again{Durable: info.Name, Next: upTo + 1}
 		if m.Service != s.relay.cfg.Service {
@@ -198,6 +198,7 @@ type listings struct {
 type listing struct {
 	at   time.Time
 	list []*jetstream.ConsumerInfo
+	last uint64 // message of the stream, before they were asked for
 }
 
 // listingFor is how long one counts.
@@ -210,24 +211,29 @@ func (l *listings) forget() {
 	l.by = nil
 }
 
-func (l *listings) of(ctx context.Context, stream jetstream.Stream) ([]*jetstream.ConsumerInfo, error) {
+// of are the durables of a stream, and its last message before they were asked for: what came later none of them counts as delivered.
+func (l *listings) of(ctx context.Context, stream jetstream.Stream) (list []*jetstream.ConsumerInfo, last uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	name := stream.CachedInfo().Config.Name
 	if had, ok := l.by[name]; ok && time.Since(had.at) < listingFor {
-		return had.list, nil
+		return had.list, had.last, nil
 	}
-	next := listing{at: time.Now()}
+	info, err := stream.Info(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	next := listing{at: time.Now(), last: info.State.LastSeq}
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {
 		next.list = append(next.list, info)
 	}
 	if err := durables.Err(); err != nil {
-		return nil, fmt.Errorf("listing the durables of stream %s: %w", name, err)
+		return nil, 0, fmt.Errorf("listing the durables of stream %s: %w", name, err)
 	}
 	if l.by == nil {
 		l.by = make(map[string]listing)
 	}
 	l.by[name] = next
-	return next.list, nil
+	return next.list, next.last, nil
 }

@@ -75,7 +75,7 @@ func (s *source) mayShareQueue(ctx context.Context, stream jetstream.Stream, wan
 	if stream.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy {
 		return nil
 	}
-	list, err := s.relay.listings.of(ctx, stream)
+	list, _, err := s.relay.listings.of(ctx, stream)
 	if err != nil {
 		return err
 	}
