@@ -154,8 +154,15 @@ func (r *RetryStream) park(ctx context.Context, o Origin, wrapped nats.Header, d
 	return r.store(ctx, m, o, own)
 }
 
-// token tells a message from all others of its route and stream.
-func (o Origin) token() string { return fmt.Sprintf("%d-%d", o.Sequence, o.Time.UnixNano()) }
+// token tells a message from all others of its route and stream. A durable that has not the name of its route stands before it, as two durables of a route may
+// have the same message, one after the other, and so does that of what no route wants.
+func (o Origin) token() string {
+	token := fmt.Sprintf("%d-%d", o.Sequence, o.Time.UnixNano())
+	if o.Consumer != o.Route {
+		return o.Consumer + "~" + token
+	}
+	return token
+}
 
 func (r *RetryStream) dueSubject(o Origin) string {
 	return fmt.Sprintf("%s.due.%s.%s.%s", r.service, o.Route, o.Stream, o.token())

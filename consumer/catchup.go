@@ -180,7 +180,7 @@ func (s *source) changeAlone(ctx context.Context, stream jetstream.Stream, have,
 			return nil, err
 		}
 	}
-	delivered := consumer.CachedInfo().Delivered.Stream
+	before := consumer.CachedInfo()
 	r, err := book.Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
 		if r == nil || !r.Created.Equal(created) || !r.Changing.Take(me, time.Now(), changeLasts) {
 			return nil, errChanging
@@ -188,7 +188,7 @@ func (s *source) changeAlone(ctx context.Context, stream jetstream.Stream, have,
 		r.Begin(ranges...)
 		for _, p := range provision.MarkOf(have.Metadata).Patterns() {
 			if len(catchup.Gap(provision.Filters(want), nil, []string{p})) > 0 {
-				r.Leave(p, delivered)
+				r.Leave(p, before.Delivered.Stream)
 			}
 		}
 		return r, nil
@@ -201,7 +201,7 @@ func (s *source) changeAlone(ctx context.Context, stream jetstream.Stream, have,
 	if err != nil {
 		return nil, err // the ranges stay: they begin when the durable is widened
 	}
-	to, err := s.passedUpTo(ctx, stream, updated.CachedInfo(), provision.Filters(have))
+	to, err := s.passedUpTo(ctx, stream, before, updated.CachedInfo(), provision.Filters(have))
 	if err != nil {
 		return nil, err
 	}
@@ -237,8 +237,22 @@ func (s *source) routeOfPattern(pattern string) *route {
 }
 
 // passedUpTo is the last sequence that a durable may have passed whose filter has just been widened. The server goes on at most at the first message
-// that the former filter lets through and that was not delivered; without one, at the end of the stream.
-func (s *source) passedUpTo(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, former []string) (uint64, error) {
+// that the former filter lets through and that was not delivered; without one, at the end of the stream. When the durable has less before it than the former
+// filter lets through, it has passed some of that: it was widened before. Then nobody knows where it is, and the end of the stream is safe, since what the durable
+// delivers of a range does not come twice.
+func (s *source) passedUpTo(ctx context.Context, stream jetstream.Stream, before, info *jetstream.ConsumerInfo, former []string) (uint64, error) {
+	if stream.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy { // there what was passed is taken out
+		c := s.setup.want
+		c.FilterSubject, c.FilterSubjects = "", former
+		c.DeliverPolicy, c.OptStartSeq, c.OptStartTime = jetstream.DeliverByStartSequencePolicy, before.Delivered.Stream+1, nil
+		n, err := s.countOf(ctx, stream, c)
+		if err != nil {
+			return 0, err
+		}
+		if n != before.NumPending {
+			former = nil
+		}
+	}
 	now, err := stream.Info(ctx)
 	if err != nil {
 		return 0, err

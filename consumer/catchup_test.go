@@ -419,3 +419,33 @@ func TestCatchUp_anEndInBetween(t *testing.T) {
 		})
 	}
 }
+
+// A durable that had been widened once, and had passed messages by that, was widened again: relay took the first message that it had passed for where the durable
+// goes on, and left out what lies behind it.
+func TestCatchUp_regressionADurableThatIsWidenedTwice(t *testing.T) {
+	t.Parallel()
+	for name, pause := range map[string]time.Duration{"at once": 0, "when the first is handed over": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.stream("JOBS", "a.>", "b.>", "c.>")
+			h := new(handledBy)
+			r, _ := w.start(Config{Logger: quiet}, h.route("a", StartAll, "a.y"))
+			for _, subj := range []string{"c.x", "a.x", "b.x", "b.z"} {
+				w.publish(subj, 1)
+			}
+			change := func(subjects ...string) {
+				t.Helper()
+				if _, err := r.Update(t.Context(), h.route("a", StartAll, subjects...)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			change("a.x")
+			time.Sleep(pause)
+			w.publish("c.y", 1)
+			change("a.x", "b.x", "c.*")
+			w.eventually("all that it wants is handled", func() bool { return h.count("a") == 4 })
+			w.stays("nothing comes twice", func() bool { return len(h.wrong()) == 0 && h.count("a") == 4 })
+		})
+	}
+}
