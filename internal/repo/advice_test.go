@@ -34,6 +34,7 @@ var followed = map[string][]string{
 	"stop relay, keep a copy":                            {"TestRelay_saysWhatOfItsOwnStreamsItCannotChange"},
 	"this version of relay does not know what it does":   {"TestRelay_saysWhatOfItsOwnStreamsItCannotChange"},
 	"the schedule stands still; it begins anew":          {"TestSchedule_regressionTheAdviceForAnUnreadableRecordIsTaken"},
+	"cannot be published; each is tried again, a minute": {"TestLater_regressionOnesThatNobodyTakesHoldUpNoOther"},
 	"it has no body: write it with relay dlq export":     {"TestDLQ_exportAndImport"},
 	"run relay with it once, or publish the message":     {"TestReplay_regressionImportedFromAnotherStreamStays"},
 	"which never ran there or was taken away":            {"TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack"},
