@@ -181,10 +181,12 @@ func (s *source) changeAlone(ctx context.Context, stream jetstream.Stream, have,
 		}
 	}
 	before := consumer.CachedInfo()
+	passed := uint64(0) // by being widened before
 	r, err := book.Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
 		if r == nil || !r.Created.Equal(created) || !r.Changing.Take(me, time.Now(), changeLasts) {
 			return nil, errChanging
 		}
+		passed = r.MayHavePassed()
 		r.Begin(ranges...)
 		for _, p := range provision.MarkOf(have.Metadata).Patterns() {
 			if len(catchup.Gap(provision.Filters(want), nil, []string{p})) > 0 {
@@ -201,7 +203,7 @@ func (s *source) changeAlone(ctx context.Context, stream jetstream.Stream, have,
 	if err != nil {
 		return nil, err // the ranges stay: they begin when the durable is widened
 	}
-	to, err := s.passedUpTo(ctx, stream, before, updated.CachedInfo(), provision.Filters(have))
+	to, err := s.passedUpTo(ctx, stream, max(updated.CachedInfo().Delivered.Stream, passed), provision.Filters(have))
 	if err != nil {
 		return nil, err
 	}
@@ -237,29 +239,16 @@ func (s *source) routeOfPattern(pattern string) *route {
 }
 
 // passedUpTo is the last sequence that a durable may have passed whose filter has just been widened. The server goes on at most at the first message
-// that the former filter lets through and that was not delivered; without one, at the end of the stream. When the durable has less before it than the former
-// filter lets through, it has passed some of that: it was widened before. Then nobody knows where it is, and the end of the stream is safe, since what the durable
-// delivers of a range does not come twice.
-func (s *source) passedUpTo(ctx context.Context, stream jetstream.Stream, before, info *jetstream.ConsumerInfo, former []string) (uint64, error) {
-	if stream.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy { // there what was passed is taken out
-		c := s.setup.want
-		c.FilterSubject, c.FilterSubjects = "", former
-		c.DeliverPolicy, c.OptStartSeq, c.OptStartTime = jetstream.DeliverByStartSequencePolicy, before.Delivered.Stream+1, nil
-		n, err := s.countOf(ctx, stream, c)
-		if err != nil {
-			return 0, err
-		}
-		if n != before.NumPending {
-			former = nil
-		}
-	}
+// that the former filter lets through and that the durable has neither delivered nor passed, as it did up to known at most; without one, at the end of the stream. A
+// sequence that is too high costs time, and skips and repeats nothing: what the durable delivers of a range is settled as passed.
+func (s *source) passedUpTo(ctx context.Context, stream jetstream.Stream, known uint64, former []string) (uint64, error) {
 	now, err := stream.Info(ctx)
 	if err != nil {
 		return 0, err
 	}
 	to := now.State.LastSeq
 	for _, f := range former {
-		m, err := s.relay.nextMessage(ctx, s.stream, f, info.Delivered.Stream+1)
+		m, err := s.relay.nextMessage(ctx, s.stream, f, known+1)
 		if err != nil {
 			return 0, err
 		}
@@ -414,7 +403,10 @@ func (s *source) handOver(ctx context.Context) error {
 			return err
 		}
 		if info.AckFloor.Stream >= r.Last() || info.NumPending == 0 && info.NumAckPending == 0 {
-			_, err = note(func(r *catchup.Record) *catchup.Record { r.Handing = catchup.Claim{}; return r.Over() })
+			_, err = note(func(r *catchup.Record) *catchup.Record {
+				r.Handing = catchup.Claim{}
+				return r.Over(info.Delivered.Stream)
+			})
 		}
 		return err
 	}

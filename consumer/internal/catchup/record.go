@@ -16,6 +16,9 @@ type Record struct {
 	// Created is when the durable was made: of another one of its name nothing is known.
 	Created time.Time `json:"created"`
 	Ranges  []Range   `json:"ranges"`
+	// Passed is the last sequence of ranges that are over and that the durable is not known to have got to: up to there it may have passed what it lets
+	// through now.
+	Passed uint64 `json:"passed,omitempty"`
 	// Changing has the instance that changes the durable, and Handing the one that hands over: one at a time.
 	Changing Claim `json:"changing,omitzero"`
 	Handing  Claim `json:"handing,omitzero"`
@@ -147,15 +150,33 @@ func (r *Record) Drop() {
 	r.Ranges = slices.DeleteFunc(r.Ranges, func(g Range) bool { return g.To == 0 && !g.Left })
 }
 
-// Over removes the ranges that are handed over. It returns nil when nothing is left to be known.
-func (r *Record) Over() *Record {
+// Over removes the ranges that are handed over. The durable has delivered up to a sequence. It returns nil when nothing is left to be known.
+func (r *Record) Over(delivered uint64) *Record {
+	r.Passed = r.MayHavePassed()
+	if r.Passed <= delivered {
+		r.Passed = 0
+	}
 	r.Ranges = slices.DeleteFunc(r.Ranges, func(g Range) bool { return g.IsDone() && !g.Left })
 	return r.OrNil()
 }
 
+// MayHavePassed is the last sequence up to which the durable may have passed messages that it lets through now.
+func (r *Record) MayHavePassed() uint64 {
+	if r == nil {
+		return 0
+	}
+	last := r.Passed
+	for _, g := range r.Ranges {
+		if !g.Left {
+			last = max(last, g.To)
+		}
+	}
+	return last
+}
+
 // OrNil is nil when the record tells nothing.
 func (r *Record) OrNil() *Record {
-	if len(r.Ranges) == 0 && r.Changing == (Claim{}) {
+	if len(r.Ranges) == 0 && r.Passed == 0 && r.Changing == (Claim{}) {
 		return nil
 	}
 	return r
