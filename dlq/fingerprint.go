@@ -110,12 +110,23 @@ var placeholders = [...]string{anID: "<*>", anAddr: "<addr>", aDuration: "<durat
 
 // hide writes a placeholder. Only marks between it and the last one: the two are one.
 func (s *scanner) hide(k kind) {
-	if s.maskEnd > 0 && len(s.out)-s.maskEnd <= 4 && strings.Trim(string(s.out[s.maskEnd:]), ` ,-./+:;|_"'\`) == "" {
+	if s.maskEnd > 0 && len(s.out)-s.maskEnd <= 4 && onlyMarks(s.out[s.maskEnd:]) {
 		s.out, k = s.out[:s.maskFrom], max(k, s.mask)
 	}
 	s.maskFrom, s.mask = len(s.out), k
 	s.out = append(s.out, placeholders[k]...)
 	s.maskEnd = len(s.out)
+}
+
+func onlyMarks(b []byte) bool {
+	for _, c := range b {
+		switch c {
+		case ' ', ',', '-', '.', '/', '+', ':', ';', '|', '_', '"', '\'', '\\':
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 func (s *scanner) keep(text string) { s.out = append(s.out, text...) }
@@ -131,7 +142,7 @@ func (s *scanner) run(text string, limit int) {
 	}
 }
 
-// unescape writes the letters for \u00fc and \\u00fc. Marks stay as they are.
+// unescape writes the letters for \u00fc and \\u00fc.
 func unescape(text string) string {
 	var b strings.Builder
 	for {
@@ -141,7 +152,7 @@ func unescape(text string) string {
 			return b.String()
 		}
 		n, err := strconv.ParseUint(text[i+2:i+6], 16, 16)
-		if err != nil || n < 0x80 || !unicode.IsLetter(rune(n)) {
+		if err != nil || n < ' ' {
 			b.WriteString(text[:i+2])
 			text = text[i+2:]
 			continue
@@ -295,7 +306,7 @@ func (s *scanner) announced(rest string, open rune, n int) bool {
 		isValue = strings.HasSuffix(before, ")=") || s.before == 'r'
 	case s.before == 'v':
 		isValue = true
-	case s.before == 'p' && (strings.HasSuffix(before, ":") || strings.HasSuffix(before, "=")):
+	case (s.before == 'p' || s.before == 'n') && (strings.HasSuffix(before, ":") || strings.HasSuffix(before, "=")):
 		isValue = nameLen(inside) == len(inside) && strings.Contains(inside, " ")
 	case s.before == 'p':
 		isValue = nameLen(inside) == len(inside) || wordLen(inside).n == len(inside)
@@ -310,32 +321,41 @@ func (s *scanner) announced(rest string, open rune, n int) bool {
 	return true
 }
 
+// empty says that there is no value.
+var empty = set("null nil None undefined NULL")
+
 var closing = map[rune]rune{'"': '"', '\'': '\'', '`': '`', '(': ')', '«': '»', '„': '“', '“': '”', '‘': '’'}
 
 func (s *scanner) nextWord(rest string) {
 	size := wordLen(rest)
 	w := rest[:size.n]
-	if size.digits || size.upper || len(w) < len(rest) && strings.IndexByte("+/", rest[len(w)]) >= 0 {
-		if n := max(blob(rest), jwtLen(rest)); n > 0 && n >= len(w) {
+	n := 0
+	if size.joined || len(w) < len(rest) && (rest[len(w)] == '/' || rest[len(w)] == '+' || rest[len(w)] == '=') {
+		n = blob(rest)
+	}
+	if n = max(n, jwtLen(rest)); n > 0 && n >= len(w) {
+		s.at += n
+		s.hide(anID)
+		s.word("")
+		return
+	}
+	if size.joined && !isDigit(w[0]) {
+		if head, _, ok := strings.Cut(w, ":"); ok {
+			if known, _ := announced(head); known != 0 {
+				w, size = head, wordLen(head) // status:503 is no host with its port
+			}
+		}
+	}
+	if s.before == 'p' && size.upper && s.text[s.at-1] == ' ' { // customer Ada Lovelace is locked, but Customer Not Found
+		n := nameLen(rest)
+		if s.lower && n > 0 || strings.IndexByte(rest[:n], ' ') > 0 && n+1 < len(rest) && rest[n] == ' ' && rest[n+1] >= 'a' && rest[n+1] <= 'z' {
 			s.at += n
 			s.hide(anID)
 			s.word("")
 			return
 		}
 	}
-	if head, _, ok := strings.Cut(w, ":"); ok && !isDigit(w[0]) && announces[string(fold(nil, head))] != 0 {
-		w = head // status:503 is no host with its port
-		size = wordLen(w)
-	}
-	if s.before == 'p' && s.lower && size.upper && s.text[s.at-1] == ' ' { // customer Ada Lovelace is locked
-		if n := nameLen(rest); n > 0 {
-			s.at += n
-			s.hide(anID)
-			s.word("")
-			return
-		}
-	}
-	if s.before == 'p' && s.text[s.at-1] == '=' { // user=ada
+	if s.before == 'p' && s.text[s.at-1] == '=' && !empty[w] && !strings.HasPrefix(rest[len(w):], "(") { // user=ada
 		s.at += len(w)
 		s.hide(anID)
 		s.word("")
@@ -356,7 +376,7 @@ func (s *scanner) nextWord(rest string) {
 		s.hide(anID)
 		return
 	}
-	if size.upper && !size.digits && calendar(w) && (s.digits || dateFollows(after)) {
+	if !size.digits && (size.upper && calendar(w) && (s.digits || dateFollows(after)) || s.digits && monthsElsewhere[strings.ToLower(w)]) {
 		s.hide(aTime)
 		s.digits = true
 		s.zone()
@@ -459,7 +479,7 @@ func (s *scanner) word(w string) {
 		}
 	case 't':
 		// responded with 503
-	case 0, 'p', 'v', 'r':
+	case 0, 'p', 'n', 'v', 'r':
 		s.context, s.plainBefore, s.before = "", w != "", kind
 		s.lower = w != "" && w[0] >= 'a'
 	default:
@@ -469,7 +489,7 @@ func (s *scanner) word(w string) {
 
 // announces says what follows a word, in small letters and without _ and -. A status: s for one of at most three digits, h for one of HTTP, e for one of
 // HTTP that nothing else follows, k for a code of any kind if it is the value of a key; c, code, is k if no plain word is before it; t passes on what came
-// before. p is a person, v a value, r a row in parentheses.
+// before. p is a person, n a name if it is a key, v a value, r a row in parentheses.
 var announces = func() map[string]byte {
 	m := make(map[string]byte)
 	for kind, words := range map[byte]string{
@@ -482,7 +502,7 @@ var announces = func() map[string]byte {
 		't': "with", 'c': "code",
 		'p': "user username login customer client account member employee patient recipient owner author contact buyer seller payee driver student guest " +
 			"tenant holder cardholder fullname customername displayname firstname lastname contactname accountholder",
-		'v': "entry value", 'r': "contains",
+		'n': "name", 'v': "entry value", 'r': "contains",
 	} {
 		for w := range strings.FieldsSeq(words) {
 			m[w] = kind
@@ -494,9 +514,7 @@ var announces = func() map[string]byte {
 // lengths has, for each first letter, the lengths of what [announces] knows, as bits.
 var lengths = func() (bits [256]uint32) {
 	for w := range announces {
-		for extra := range 3 { // with _ and -
-			bits[w[0]] |= 1 << (len(w) + extra)
-		}
+		bits[w[0]] |= 1 << len(w)
 		bits[w[0]-'a'+'A'] = bits[w[0]]
 	}
 	return bits
@@ -504,7 +522,7 @@ var lengths = func() (bits [256]uint32) {
 
 // announced is the kind of a word, and how it stands in [announces].
 func announced(w string) (byte, string) {
-	if w == "" || len(w) > 20 || lengths[w[0]]&(1<<len(w)) == 0 {
+	if w == "" || len(w) > 20 || lengths[w[0]]&(1<<len(w)) == 0 && (lengths[w[0]] == 0 || strings.IndexByte(w, '_') < 0 && strings.IndexByte(w, '-') < 0) {
 		return 0, ""
 	}
 	var room [24]byte
@@ -618,7 +636,12 @@ func wordLen(s string) (x extent) {
 			x.n, x.joined = x.n+2, true
 			continue
 		}
-		if x.n == 0 || x.n+1 >= len(s) || !wordByte(s[x.n+1]) || strings.IndexByte(".-@:+", c) < 0 {
+		if x.n == 0 || x.n+1 >= len(s) || !wordByte(s[x.n+1]) {
+			return x
+		}
+		switch c {
+		case '.', '-', '@', ':', '+':
+		default:
 			return x
 		}
 		if (c == ':' || c == '+') && !isDigit(s[x.n+1]) && !(c == '+' && mailFollows(s[x.n+1:])) { // error:text; but host:port, and times

@@ -118,7 +118,7 @@ func (s *scanner) parts(w string, size extent) {
 				p.hide, p.kind = true, aTime
 			case i == 0 && len(text) <= 5 && w[p.to] == '-' && isUpper(text): // ORD-17
 				p.hide = true
-			case left && len(text) <= 4 && isUpper(text), len(text) >= 3 && !hasVowel(text), size.upper && oddCase(text) > 0:
+			case left && len(text) <= 4 && isUpper(text), len(text) >= 4 && !hasVowel(text) && w[max(p.from, 1)-1] != '.', size.upper && oddCase(text) > 0:
 				p.hide = true
 			case isDrawn && (left || right && i > 0) && (len(text) <= 3 || len(w) >= 40 && rarePairs(text) > 0):
 				p.hide = true
@@ -348,7 +348,7 @@ func nameLen(s string) int {
 var particles = set("van von der den de la le di da del dos bin al el ter zu")
 
 // noNames begin with a capital in a title.
-var noNames = set("Not No Is Has Have Was Were Does Do Cannot Could Id Name Already Invalid Missing Must Service Type With Without And Or For In On To")
+var noNames = set("Bad Request Required Denied Declined Timeout Failed Exceeded Unavailable Found Gateway Conflict Error Exception Expired Locked Account Not No Is Has Have Was Were Does Do Cannot Could Id Name Already Invalid Missing Must Service Type With Without And Or For In On To")
 
 // names have digits and are no ids.
 var names = set("h1 h2 h3 h4 h5 h6 utf8 utf16 utf32 x509 http1 http2 http3 h2c sha1 sha224 sha256 sha384 sha512 md5 crc32 base32 base64 int8 int16 int32 int64 " +
@@ -390,9 +390,16 @@ func calendar(w string) bool {
 	if len(w) < 3 || len(w) > 9 || w[0] < 'A' || w[0] > 'Z' {
 		return false
 	}
+	if strings.Index("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec Mon Tue Wed Thu Fri Sat Sun", w[:1]+strings.ToLower(w[1:3]))%4 != 0 {
+		return false
+	}
 	w = strings.ToLower(w)
 	return months[w] || weekdays[w]
 }
+
+// monthsElsewhere follow the number of a day in other languages.
+var monthsElsewhere = set("januar februar märz mai juni juli oktober dezember janvier février mars avril juin juillet août septembre octobre novembre décembre " +
+	"enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre gennaio febbraio aprile maggio giugno luglio settembre ottobre dicembre")
 
 // dateFollows tells whether a name in a calendar goes on as a date: Jan 2, or Mon, 02 Jan, or Mon Jan 2.
 func dateFollows(after string) bool {
@@ -419,6 +426,9 @@ func decimal(w string) bool {
 	}
 	if strings.Trim(w, "0123456789.") == "" {
 		return true
+	}
+	if strings.Trim(w, "0123456789.eE+-") != "" {
+		return false
 	}
 	_, err := strconv.ParseFloat(w, 64)
 	return err == nil
