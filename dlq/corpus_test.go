@@ -151,6 +151,10 @@ var corpus = []struct {
 		`{"code":"out_of_stock","message":"no stock for {{sku}}","requestId":"{{uuid}}"}`, `{"code":"bad_address","message":"no address for {{sku}}","requestId":"{{uuid}}"}`,
 		`{"code":1001,"message":"rejected","id":{{id}}}`, `{"code":1002,"message":"rejected","id":{{id}}}`, `{"error_code":11,"id":"{{hex}}"}`, `{"error_code":12,"id":"{{hex}}"}`,
 	}},
+	{"codes alone", []string{
+		`{"error":"E1001"}`, `{"error":"E1002"}`, `{"reason":"R01","payment":{{id}}}`, `{"reason":"R02","payment":{{id}}}`, `{"error":"404"}`, `{"error":"410"}`, `<error><code>17</code><id>{{uuid}}</id></error>`, `<error><code>18</code><id>{{uuid}}</id></error>`,
+		`error code 1001 for {{id}}`, `error code 1002 for {{id}}`, `[404] Not Found: {{id}}`, `[410] Gone: {{id}}`, `WinError 10054 at {{ip}}`, `WinError 10060 at {{ip}}`, `coupon code {{n}} is used up`, `{"error":"{{ord}} is void"}`,
+	}},
 	{"problem+json", []string{
 		`{"type":"https://example.com/probs/out-of-credit","title":"You do not have enough credit.","detail":"Your current balance is {{n}}, but that costs {{n}}.","instance":"/account/{{id}}/msgs/{{hex}}","balance":{{n}},"accounts":["/account/{{id}}","/account/{{id}}"]}`,
 		`{"type":"https://example.com/probs/account-closed","title":"The account is closed.","detail":"Closed on {{date}}.","instance":"/account/{{id}}/msgs/{{hex}}"}`,
@@ -182,9 +186,9 @@ var corpus = []struct {
 		`{"code": 21610, "message": "Attempt to send to unsubscribed recipient", "more_info": "https://www.twilio.com/docs/errors/21610", "status": 400}`,
 	}},
 	{"Graph API", []string{
-		`{"error":{"message":"Error validating access token: Session has expired on {{httpday}}.","type":"OAuthException","code":190,"error_subcode":463,"fbtrace_id":"A{{stripe}}"}}`,
-		`{"error":{"message":"Error validating access token","type":"OAuthException","code":190,"error_subcode":467,"fbtrace_id":"A{{stripe}}"}}`,
-		`{"error":{"message":"Error validating access token","type":"OAuthException","code":190,"error_subcode":460,"fbtrace_id":"A{{stripe}}"}}`,
+		`{"error":{"message":"Error validating access token: Session has expired on {{httpday}}.","type":"OAuthException","code":190,"error_subcode":463,"fbtrace_id":"A{{nuid}}"}}`,
+		`{"error":{"message":"Error validating access token","type":"OAuthException","code":190,"error_subcode":467,"fbtrace_id":"A{{nuid}}"}}`,
+		`{"error":{"message":"Error validating access token","type":"OAuthException","code":190,"error_subcode":460,"fbtrace_id":"A{{nuid}}"}}`,
 	}},
 	{"OAuth", []string{
 		`{"error":"invalid_grant","error_description":"AADSTS50034: The user account {{email}} does not exist. Trace ID: {{uuid}} Correlation ID: {{uuid}} Timestamp: {{sqltime}}"}`,
@@ -444,6 +448,34 @@ func TestFingerprint_aWordMakesAnotherGroup(t *testing.T) {
 				}
 				if other := cause[:at[0]] + "zebra" + cause[at[1]:]; Fingerprint(draw(r, other)) == want {
 					t.Errorf("%s: one group for\n  %s\n  %s", f.format, cause, other)
+				}
+			}
+		}
+	}
+}
+
+// Each kind of value, in each kind of place.
+func TestFingerprint_valuesMakeNoDifference(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for _, place := range []string{
+		"order %s not found", "order '%s' not found", `order "%s" not found`, "order `%s` not found", "order «%s» not found", "order “%s” not found", "order %s: not found", "order: %s", "order=%s is void",
+		"order (%s) is void", "order [%s] is void", "order <%s> is void", "(id)=(%s)", `{"order":"%s","error":"void"}`, `{"error":"order %s is void"}`, `{\"order\":\"%s\"}`, "GET /orders/%s/lines: gone",
+		"GET /orders/%s", "GET /orders?id=%s&x=y", "no order %s.", "order %s, void", "order #%s", "%s", "%s is void", "order %s…", "<id>%s</id>", "注文「%s」は無効", "order %s and %s differ", "[%s, %s]", `["%s","%s"]`,
+	} {
+		for kind, draw := range values {
+			if strings.Contains("login name pad anyday list path rows secs stripe", kind) || kind == "b64" && strings.Contains(place, "/%s") {
+				continue // in some places only
+			}
+			first, sample := "", ""
+			for range 200 {
+				text := strings.Replace(strings.Replace(place, "%s", draw(r), 1), "%s", draw(r), 1)
+				got := Fingerprint(text)
+				if first == "" {
+					first, sample = got, text
+				}
+				if got != first {
+					t.Errorf("%s: two groups:\n  %s of %s\n  %s of %s", kind, first, sample, got, text)
+					break
 				}
 			}
 		}

@@ -35,7 +35,7 @@ func Fingerprint(err string) string {
 		tail.run(tail.text, len(err))
 		return string(s.out) + "…" + lastPart(string(tail.out))
 	}
-	limit := len(err) * 2
+	limit, isCut := len(err)*2, true
 	switch {
 	case len(err) > ack.MaxErrorLen-utf8.UTFMax:
 		err, limit = wholeWords(err), cutLong
@@ -44,8 +44,16 @@ func Fingerprint(err string) string {
 		if len(err) > 4*cutShort {
 			limit = len(err) // of another making
 		}
+	default:
+		isCut = false
 	}
 	s.run(err, limit)
+	if isCut && s.maskEnd > 0 && len(strings.TrimRight(string(s.out), " ")) == s.maskEnd { // a value that was cut may be cut off whole
+		s.out = s.out[:s.maskFrom]
+	}
+	if isCut {
+		return strings.TrimRight(string(s.out), " ")
+	}
 	return string(s.out)
 }
 
@@ -189,7 +197,7 @@ func (s *scanner) next() {
 		s.nextWord(rest)
 		return
 	}
-	isStart := s.at == 0 || !wordByte(s.text[s.at-1])
+	isStart := s.at == 0 || !plainByte(s.text[s.at-1])
 	switch class[c] {
 	case digit, letter:
 		if isHexDigit(c) && isStart {
@@ -264,6 +272,9 @@ func (s *scanner) next() {
 	}
 	s.at++
 	s.keep(rest[:1])
+	if c == '>' && !isStart { // <code>5</code>
+		return
+	}
 	switch c {
 	case '=', '/', '#', '\\':
 	case ':', '(', '[', '"', '\'', '`':
@@ -432,10 +443,15 @@ func (s *scanner) unit() {
 	}
 	word := strings.TrimPrefix(rest, " ")
 	n := 0
-	for n < len(word) && n < 12 && isLetter(word[n]) {
+	for _, micro := range []string{"µ", "μ"} {
+		if strings.HasPrefix(word, micro) {
+			n = len(micro)
+		}
+	}
+	for n < len(word) && n < 12 && class[word[n]] == letter {
 		n++
 	}
-	if n == 0 || n < len(word) && wordByte(word[n]) {
+	if n == 0 || n < len(word) && plainByte(word[n]) {
 		return
 	}
 	if k, ok := units[word[:n]]; ok {
@@ -449,7 +465,7 @@ func (s *scanner) zone() {
 	rest := s.text[s.at:]
 	word := strings.TrimPrefix(rest, " ")
 	n := 0
-	for n < len(word) && n < 5 && isLetter(word[n]) {
+	for n < len(word) && n < 5 && class[word[n]] == letter {
 		n++
 	}
 	if n < 2 || !zones[word[:n]] {
@@ -458,7 +474,7 @@ func (s *scanner) zone() {
 	if m := n; m+5 <= len(word) && (word[m] == '+' || word[m] == '-') && number(word[m+1:m+5]) {
 		n += 5
 	}
-	if n == len(word) || !wordByte(word[n]) {
+	if n == len(word) || !plainByte(word[n]) {
 		s.at += len(rest) - len(word) + n
 		s.digits = true
 		s.zone()
@@ -474,7 +490,10 @@ func (s *scanner) word(w string) {
 		if s.context == "" && s.plainBefore { // coupon code 17
 			return
 		}
-		if s.context == "" || s.context == "error" {
+		if s.context == "error" {
+			s.context = "errorcode"
+		}
+		if s.context == "" {
 			s.context = "code"
 		}
 	case 't':
@@ -488,14 +507,14 @@ func (s *scanner) word(w string) {
 }
 
 // announces says what follows a word, in small letters and without _ and -. A status: s for one of at most three digits, h for one of HTTP, e for one of
-// HTTP that nothing else follows, k for a code of any kind if it is the value of a key; c, code, is k if no plain word is before it; t passes on what came
+// HTTP that nothing else follows, x for one behind error, k for a code of up to five digits, or of digits and letters if it is the value of a key; y for such a value only; c, code, is like k if no plain word is before it; t passes on what came
 // before. p is a person, n a name if it is a key, v a value, r a row in parentheses.
 var announces = func() map[string]byte {
 	m := make(map[string]byte)
 	for kind, words := range map[byte]string{
-		's': "status exit exited errno signal",
-		'x': "error",
-		'k': "statuscode httpstatus httpcode httpstatuscode errorcode errcode errornumber subcode errorsubcode returncode resultcode responsecode " +
+		's': "status exit exited signal",
+		'x': "error", 'y': "reason type fault errortype",
+		'k': "errno winerror statuscode httpstatus httpcode httpstatuscode errorcode errcode errornumber subcode errorsubcode returncode resultcode responsecode " +
 			"exitcode exitstatus reasoncode faultcode vendorcode retcode rc grpcstatus grpccode sqlstate",
 		'h': "http https answered responded replied response",
 		'e': "returned got received",
@@ -556,7 +575,9 @@ func (s *scanner) isStatus(w, after string) bool {
 	isHTTP := len(w) == 3 && n >= 100 && n <= 599
 	isAlone := after == "" || strings.IndexByte(",;:.)]}\n\"'<", after[0]) >= 0
 	switch announces[s.context] {
-	case 's', 'c', 'k':
+	case 'k':
+		return true
+	case 's', 'c':
 		return len(w) <= 3 || s.isValue(w)
 	case 'x': // error 5: try later; Error 1062 (23000)
 		return isAlone || strings.HasPrefix(after, " (") || s.statusText(n, after)
@@ -572,14 +593,14 @@ func (s *scanner) isStatus(w, after string) bool {
 
 func (s *scanner) statusText(n int, after string) bool {
 	text := http.StatusText(n)
-	trimmed := strings.TrimLeft(after, ": -")
+	trimmed := strings.TrimLeft(after, ": -])")
 	return text != "" && len(trimmed) < len(after) && strings.HasPrefix(trimmed, text)
 }
 
 // isValue tells whether the word that ends here is the value of a key: code=5, "code": "5".
 func (s *scanner) isValue(w string) bool {
 	before := strings.TrimRight(s.text[max(0, s.at-len(w)-4):s.at-len(w)], ` "'-\`)
-	return strings.HasSuffix(before, ":") || strings.HasSuffix(before, "=")
+	return strings.HasSuffix(before, ":") || strings.HasSuffix(before, "=") || strings.HasSuffix(before, ">")
 }
 
 // isCode tells whether a word with digits and letters is a code of a failure: "code":"42P01".
@@ -594,7 +615,9 @@ func (s *scanner) isCode(w string, size extent) bool {
 		return false
 	}
 	k := announces[s.context]
-	return (k == 'k' || k == 'c') && (strings.ToUpper(w) == w || strings.HasPrefix(w, "0x")) && strings.IndexAny(w, ".:+@") < 0 && s.isValue(w)
+	after := s.text[s.at:]
+	isWhole := k == 'k' || k == 'c' || (k == 'x' || k == 'y') && (after == "" || strings.IndexByte("\"'<\\", after[0]) >= 0)
+	return isWhole && (strings.ToUpper(w) == w || strings.HasPrefix(w, "0x")) && strings.IndexAny(w, ".:+@") < 0 && s.isValue(w)
 }
 
 // extent is what a word has.
@@ -694,4 +717,5 @@ func isDigit(c byte) bool    { return class[c] == digit }
 func isLetter(c byte) bool   { return class[c] == letter || class[c] == beyond }
 func isHexDigit(c byte) bool { return isDigit(c) || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F' }
 func wordByte(c byte) bool   { return class[c] == digit || isLetter(c) || c == '_' }
+func plainByte(c byte) bool  { return class[c] == digit || class[c] == letter || c == '_' }
 func isWordRune(r rune) bool { return unicode.IsLetter(r) || unicode.IsMark(r) }

@@ -197,11 +197,11 @@ func (s *scanner) camel(w string) {
 
 // isMixed tells letters drawn from both cases from CamelCase and getURL.
 func isMixed(w string) bool {
-	if !hasInner(w) {
+	if !hasInner(w) || strings.HasSuffix(w, "Error") || strings.HasSuffix(w, "Exception") {
 		return false
 	}
 	odd, rare := oddCase(w), rarePairs(w)
-	return odd >= 2 && odd*6 >= len(w) || rare >= 3 && rare*5 >= len(w) || odd >= 1 && rare >= 1 && odd+rare >= 3 && (odd+rare)*5 >= len(w)
+	return odd >= 2 && odd*7 >= len(w) || rare >= 3 && rare*5 >= len(w) || odd >= 1 && rare >= 1 && odd+rare >= 3 && (odd+rare)*5 >= len(w) || len(w) >= 16 && odd+rare >= 3 && (odd+rare)*8 >= len(w)
 }
 
 // hasInner tells whether a word has small letters, and a capital behind its first letter.
@@ -373,9 +373,9 @@ var counted = set("row attempt item record message error time request connection
 // zones follow a clock time.
 var zones = set("AM PM am pm UTC GMT Z CET CEST EST EDT PST PDT CST CDT MST MDT BST IST MSK JST EET EEST WET WEST")
 
-var months = set("jan feb mar apr may jun jul aug sep oct nov dec january february march april june july august september october november december")
+var months = set("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec jan feb mar apr may jun jul aug sep oct nov dec january february march april june july august september october november december")
 
-var weekdays = set("mon tue wed thu fri sat sun monday tuesday wednesday thursday friday saturday sunday")
+var weekdays = set("Mon Tue Wed Thu Fri Sat Sun mon tue wed thu fri sat sun monday tuesday wednesday thursday friday saturday sunday")
 
 func set(words string) map[string]bool {
 	m := make(map[string]bool)
@@ -390,7 +390,8 @@ func calendar(w string) bool {
 	if len(w) < 3 || len(w) > 9 || w[0] < 'A' || w[0] > 'Z' {
 		return false
 	}
-	if strings.Index("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec Mon Tue Wed Thu Fri Sat Sun", w[:1]+strings.ToLower(w[1:3]))%4 != 0 {
+	start := [3]byte{w[0], w[1] | 0x20, w[2] | 0x20}
+	if strings.IndexByte("JFMASONDTW", w[0]) < 0 || !months[string(start[:])] && !weekdays[string(start[:])] {
 		return false
 	}
 	w = strings.ToLower(w)
@@ -524,7 +525,7 @@ func colons(s string) int {
 	if strings.HasSuffix(s[:n], ":") && !strings.HasSuffix(s[:n], "::") { // of the text around it
 		n--
 	}
-	if n < 3 || strings.Count(s[:n], ":") < 2 || n < len(s) && wordByte(s[n]) {
+	if n < 3 || strings.Count(s[:n], ":") < 2 || n < len(s) && plainByte(s[n]) {
 		return 0
 	}
 	if _, err := netip.ParseAddr(s[:n]); err == nil {
