@@ -27,8 +27,7 @@ import (
 //
 // It is for grouping and may change between versions of relay.
 func Fingerprint(err string) string {
-	var room [512]byte
-	s := scanner{out: room[:0]}
+	s := scanner{out: make([]byte, 0, len(err)+32)}
 	if i := strings.Index(err, "…"); i >= 0 && i+len("…") < len(err) && (i == 0 || err[i-1] == ' ') { // ends with what was written last
 		s.run(err[:i], len(err))
 		tail := scanner{text: err[i+len("…"):]}
@@ -509,8 +508,8 @@ func (s *scanner) word(w string) {
 // announces says what follows a word, in small letters and without _ and -. A status: s for one of at most three digits, h for one of HTTP, e for one of
 // HTTP that nothing else follows, x for one behind error, k for a code of up to five digits, or of digits and letters if it is the value of a key; y for such a value only; c, code, is like k if no plain word is before it; t passes on what came
 // before. p is a person, n a name if it is a key, v a value, r a row in parentheses.
-var announces = func() map[string]byte {
-	m := make(map[string]byte)
+var announces = func() map[string]announcer {
+	m := make(map[string]announcer)
 	for kind, words := range map[byte]string{
 		's': "status exit exited signal",
 		'x': "error", 'y': "reason type fault errortype",
@@ -524,11 +523,16 @@ var announces = func() map[string]byte {
 		'n': "name", 'v': "entry value", 'r': "contains",
 	} {
 		for w := range strings.FieldsSeq(words) {
-			m[w] = kind
+			m[w] = announcer{kind, w}
 		}
 	}
 	return m
 }()
+
+type announcer struct {
+	kind byte
+	word string
+}
 
 // lengths has, for each first letter, the lengths of what [announces] knows, as bits.
 var lengths = func() (bits [256]uint32) {
@@ -546,11 +550,8 @@ func announced(w string) (byte, string) {
 	}
 	var room [24]byte
 	b := fold(room[:0], w)
-	kind := announces[string(b)]
-	if kind == 0 {
-		return 0, ""
-	}
-	return kind, string(b)
+	a := announces[string(b)]
+	return a.kind, a.word
 }
 
 // fold writes a word in small letters and without _ and -.
@@ -574,7 +575,7 @@ func (s *scanner) isStatus(w, after string) bool {
 	}
 	isHTTP := len(w) == 3 && n >= 100 && n <= 599
 	isAlone := after == "" || strings.IndexByte(",;:.)]}\n\"'<", after[0]) >= 0
-	switch announces[s.context] {
+	switch announces[s.context].kind {
 	case 'k':
 		return true
 	case 's', 'c':
@@ -614,7 +615,7 @@ func (s *scanner) isCode(w string, size extent) bool {
 	if number(w) {
 		return false
 	}
-	k := announces[s.context]
+	k := announces[s.context].kind
 	after := s.text[s.at:]
 	isWhole := k == 'k' || k == 'c' || (k == 'x' || k == 'y') && (after == "" || strings.IndexByte("\"'<\\", after[0]) >= 0)
 	return isWhole && (strings.ToUpper(w) == w || strings.HasPrefix(w, "0x")) && strings.IndexAny(w, ".:+@") < 0 && s.isValue(w)

@@ -149,8 +149,6 @@ func hidePart(p string) (bool, kind) {
 	switch {
 	case names[strings.ToLower(p)] || isCamel(p):
 		return false, anID
-	case duration(p):
-		return true, aDuration
 	}
 	return true, anID
 }
@@ -279,7 +277,11 @@ func blob(s string) int {
 	for n < len(s) && n < len(body)+2 && s[n] == '=' {
 		n++
 	}
-	isSure := n > len(body) || strings.IndexByte(body, '+') >= 0
+	isSure := strings.IndexByte(body, '+') >= 0
+	if n > len(body) && n >= 20 && (n == len(s) || !plainByte(s[n])) && hasInner("-"+body) && (strings.IndexAny(body, "0123456789+/") >= 0 || isMixed(body)) {
+		return n
+	}
+	n = len(body)
 	if n < 20 || !isSure && strings.IndexByte(body, '/') < 0 {
 		return 0
 	}
