@@ -618,7 +618,7 @@ func (s *scanner) isCode(w string, size extent) bool {
 	k := announces[s.context].kind
 	after := s.text[s.at:]
 	isWhole := k == 'k' || k == 'c' || (k == 'x' || k == 'y') && (after == "" || strings.IndexByte("\"'<\\", after[0]) >= 0)
-	return isWhole && (strings.ToUpper(w) == w || strings.HasPrefix(w, "0x")) && strings.IndexAny(w, ".:+@") < 0 && s.isValue(w)
+	return isWhole && (strings.ToUpper(w) == w || strings.HasPrefix(w, "0x")) && !strings.ContainsAny(w, ".:+@") && s.isValue(w)
 }
 
 // extent is what a word has.

@@ -103,7 +103,7 @@ func (s *scanner) parts(w string, size extent) {
 		from = to + 1
 	}
 	if hidden {
-		isDrawn := size.upper && (len(w) >= 40 || len(w) >= 16 && strings.IndexAny(w, ".:+@") < 0)
+		isDrawn := size.upper && (len(w) >= 40 || len(w) >= 16 && !strings.ContainsAny(w, ".:+@"))
 		for i := range list {
 			p := &list[i]
 			text := w[p.from:p.to]
@@ -116,7 +116,7 @@ func (s *scanner) parts(w string, size extent) {
 			case !left && !right:
 			case calendar(text) && !isUpper(text): // 02-Jan-2026
 				p.hide, p.kind = true, aTime
-			case i == 0 && len(text) <= 5 && w[p.to] == '-' && isUpper(text): // ORD-17
+			case i == 0 && len(text) <= 5 && w[p.to] == '-' && isUpper(text) && !standards[text]: // ORD-17
 				p.hide = true
 			case left && len(text) <= 4 && isUpper(text), len(text) >= 4 && !hasVowel(text) && w[max(p.from, 1)-1] != '.', size.upper && oddCase(text) > 0:
 				p.hide = true
@@ -143,7 +143,7 @@ func (s *scanner) parts(w string, size extent) {
 
 // hidePart tells whether a part of a word is none, and its placeholder.
 func hidePart(p string) (bool, kind) {
-	if strings.IndexAny(p, "0123456789") < 0 {
+	if !strings.ContainsAny(p, "0123456789") {
 		return len(p) >= 8 && (allHex(p) || isMixed(p)) || len(p) >= 6 && !hasVowel(p) && strings.ToLower(p) == p, anID
 	}
 	switch {
@@ -181,7 +181,7 @@ func isCamel(w string) bool {
 		j++
 	}
 	head, tail := w[:i], w[j:]
-	return len(tail) >= 4 && tail[0] >= 'A' && tail[0] <= 'Z' && strings.IndexAny(tail, "0123456789") < 0 && strings.ToUpper(tail[1:4]) != tail[1:4] &&
+	return len(tail) >= 4 && tail[0] >= 'A' && tail[0] <= 'Z' && !strings.ContainsAny(tail, "0123456789") && strings.ToUpper(tail[1:4]) != tail[1:4] &&
 		strings.ToLower(tail[1:4]) == tail[1:4] && oddCase(head)+oddCase(tail)+rarePairs(head)+rarePairs(tail) == 0 && hasVowel(tail) && len(head)+len(tail) >= 6
 }
 
@@ -251,7 +251,7 @@ func oddCase(w string) int {
 }
 
 func isUpper(w string) bool  { return strings.ToUpper(w) == w }
-func hasVowel(w string) bool { return strings.IndexAny(w, "aeiouyAEIOUY") >= 0 || !isASCII(w) }
+func hasVowel(w string) bool { return strings.ContainsAny(w, "aeiouyAEIOUY") || !isASCII(w) }
 
 func isASCII(w string) bool {
 	for i := range len(w) {
@@ -278,7 +278,7 @@ func blob(s string) int {
 		n++
 	}
 	isSure := strings.IndexByte(body, '+') >= 0
-	if n > len(body) && n >= 20 && (n == len(s) || !plainByte(s[n])) && hasInner("-"+body) && (strings.IndexAny(body, "0123456789+/") >= 0 || isMixed(body)) {
+	if n > len(body) && n >= 20 && (n == len(s) || !plainByte(s[n])) && hasInner("-"+body) && (strings.ContainsAny(body, "0123456789+/") || isMixed(body)) {
 		return n
 	}
 	n = len(body)
@@ -287,7 +287,7 @@ func blob(s string) int {
 	}
 	drawn := 0
 	for p := range strings.FieldsFuncSeq(body, func(r rune) bool { return strings.ContainsRune("+/_-", r) }) {
-		hasDigit := strings.IndexAny(p, "0123456789") >= 0
+		hasDigit := strings.ContainsAny(p, "0123456789")
 		if !isSure && !hasDigit && len(p) > 3 && oddCase(p) == 0 && hasVowel(p) && rarePairs(p) == 0 {
 			return 0 // a word of a path
 		}
@@ -355,6 +355,9 @@ var noNames = set("Bad Request Required Denied Declined Timeout Failed Exceeded 
 // names have digits and are no ids.
 var names = set("h1 h2 h3 h4 h5 h6 utf8 utf16 utf32 x509 http1 http2 http3 h2c sha1 sha224 sha256 sha384 sha512 md5 crc32 base32 base64 int8 int16 int32 int64 " +
 	"uint8 uint16 uint32 uint64 float32 float64 ipv4 ipv6 s3 ec2 k8s oauth2 tls1 p256 p384 ed25519 v1 v2 v3 v4 pkcs1 pkcs8 pkcs12 rs256 hs256 es256")
+
+// standards have numbers, and are no ids: UTF-8.
+var standards = set("UTF ISO SHA RFC TLS SSL AES RSA HTTP MD IEEE")
 
 // units may follow a number, with or without a space.
 var units = func() map[string]kind {
