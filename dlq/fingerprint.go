@@ -294,6 +294,9 @@ func (s *scanner) space() {
 // 'Ada', user "ada" and "customer":"Ada Lovelace". It tells whether it did. A word in quotes after any other word is read as
 // elsewhere.
 func (s *scanner) announced(rest string, open rune, n int) bool {
+	if s.before == 0 && (open != '(' || !strings.HasSuffix(s.text[:s.at], ")=")) {
+		return false // as nearly always
+	}
 	const most = 200
 	end := strings.IndexRune(rest[n:min(len(rest), most)], closing[open])
 	if open == '\'' {
