@@ -36,6 +36,9 @@ const jobAge = 30 * 24 * time.Hour
 // jobFormat is that of the records that this version writes. Records without one are of versions before it.
 const jobFormat = 1
 
+// grouping is the kind of [Fingerprint] that this version forms.
+const grouping = 1
+
 // These are values of [Job.Kind]: records of what somebody did, which nobody resumes.
 const (
 	Discard        = "discard"         // of dead letters
@@ -46,6 +49,8 @@ const (
 type Job struct {
 	ID     string `json:"id"`
 	Format int    `json:"format"`
+	// Grouping is the kind of fingerprint in Filter; 0 is that of versions before grouping was counted.
+	Grouping int `json:"grouping,omitempty"`
 	// Kind is empty for a replay, Discard or RetriesDiscard.
 	Kind  string   `json:"kind,omitempty"`
 	State JobState `json:"state"`
@@ -205,6 +210,9 @@ func (j *Jobs) Create(ctx context.Context, job *Job) error {
 		return fmt.Errorf("%q is not the id of a job", job.ID)
 	}
 	job.Updated, job.Format = time.Now().UTC(), jobFormat
+	if job.Filter.Fingerprint != "" {
+		job.Grouping = grouping
+	}
 	v, err := json.Marshal(job)
 	if err == nil {
 		job.revision, err = j.kv.Create(ctx, job.ID, v)
@@ -242,8 +250,8 @@ func (j *Jobs) Get(ctx context.Context, id string) (Job, error) {
 
 // Outdated says why a job cannot be resumed by this version; empty if it can.
 func (j Job) Outdated() string {
-	if j.Format < 1 && j.Filter.Fingerprint != "" {
-		return "it chose its dead letters by a group of errors, and was begun by an earlier version of relay, which formed groups otherwise: begin a new one with --like"
+	if j.Filter.Fingerprint != "" && j.Grouping != grouping {
+		return "it chose its dead letters by a group of errors, and was begun by another version of relay, which forms groups otherwise: begin a new one with --like"
 	}
 	return ""
 }

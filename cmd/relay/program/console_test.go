@@ -3,6 +3,7 @@ package program
 import (
 	"encoding/json"
 	"fmt"
+	"html/template"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
@@ -126,6 +127,9 @@ routes:
 	all := data[list](b, "/dlq")
 	if len(all.Groups) != 2 || all.Groups[0].Count != letters || all.Last != letters+1 {
 		t.Fatalf("%+v", all)
+	}
+	if page := b.page("/dlq"); !strings.Contains(page, `example">`+template.HTMLEscapeString(all.Groups[0].Error)+"<") || !strings.Contains(page, "POST http://&lt;addr&gt;") {
+		t.Error("no pattern with an example beside it")
 	}
 	if page := b.page("/dlq"); strings.Contains(page, "<script>alert") || !strings.Contains(page, "&lt;script&gt;") {
 		t.Error("an error is not shown as text")

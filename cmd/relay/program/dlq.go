@@ -213,8 +213,9 @@ func newDLQList(o *options) *cobra.Command {
 --body looks into bodies that are JSON. A path is made of names (.customer.id, ."odd.name"), indices (.items[0]) and [] for any
 element; alone, it asks whether it is there. A value is a number or text: .id=42 finds 42 and "42", .id="42" only the text.
 
---group-by error puts errors of a route together that differ only in numbers, ids, dates, addresses and quoted text; a status or
-an exit code makes a group of its own. --limit is then how many groups to show, the largest first. --like NUMBER chooses the
+--group-by error puts errors of a route together that differ only in numbers, ids, dates, addresses and names of persons: words make
+the group, also in quotes and in JSON, and so does a status or an exit code. EXAMPLE is the newest error of a group as it was; in
+JSON it is "error", and "sample" its number. --limit is then how many groups to show, the largest first. --like NUMBER chooses the
 entries of a group by one of its numbers, here and for replay, export and discard.`,
 		Example: `  relay dlq ls --route billing --since 2h
   relay dlq ls --body '.customer.id=42' --body '.total>=100'
@@ -353,11 +354,11 @@ func (l *dlqListing) groups(ctx context.Context) error {
 		fmt.Fprintln(l.out, "no dead letters")
 		return nil
 	}
-	rows := [][]string{{"COUNT", "FIRST", "LAST", "SAMPLE", "ROUTE", "ERROR"}}
+	rows := [][]string{{"COUNT", "FIRST", "LAST", "SAMPLE", "ROUTE", "ERROR", "EXAMPLE"}}
 	for _, g := range list {
 		rows = append(rows, []string{
 			strconv.Itoa(g.Count), when(g.First), when(g.Last), strconv.FormatUint(g.Sample, 10), or(g.Route, "-"),
-			shorten(printable(or(g.Fingerprint, "(no error)")), 120),
+			shorten(printable(or(g.Fingerprint, "(no error)")), 120), shorten(printable(g.Error), 120),
 		})
 	}
 	table(l.out, rows)

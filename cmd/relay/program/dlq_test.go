@@ -44,6 +44,9 @@ func TestDLQ_filters(t *testing.T) {
 		}
 	}
 	groups := must(t, w.dir, "dlq", "ls", "--group-by", "error")
+	if !strings.Contains(groups, "EXAMPLE") || !strings.Contains(groups, "503 Service Unavailable: upstream 39") {
+		t.Errorf("no example of a group:\n%s", groups)
+	}
 	if !strings.Contains(groups, "POST http://<addr>/hook: 503 Service Unavailable: upstream <*>") || !strings.Contains(groups, "\n40 ") {
 		t.Errorf("groups:\n%s", groups)
 	}
@@ -164,6 +167,35 @@ func TestDLQ_exportAndImport(t *testing.T) {
 	p := spawn(t, w.dir, strings.NewReader("{\"format\":9}\n"), "dlq", "import")
 	if code := p.wait(); code != 1 || !strings.Contains(p.err.String(), "line 1: not a line of relay dlq export: format 9") {
 		t.Errorf("another format: exit %d, %s", code, p.err.String())
+	}
+}
+
+// JSON in an error was masked whole: the answers {"error":"card expired"} and {"error":"unknown customer"} were one group, and a
+// replay or discard by group did both.
+func TestDLQ_differentAnswersAreDifferentGroups(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	store, err := dlq.Open(t.Context(), w.js, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 30 {
+		e := dlq.Entry{Origin: ack.Origin{
+			Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: uint64(i + 1), Time: time.Now(), Subject: fmt.Sprint("orders.", i), Attempts: 1,
+			LastError: fmt.Sprintf(`POST http://127.0.0.1:9000: 422 Unprocessable Entity: {"error":%q,"order":"ORD-2024-%d"}`, []string{"card expired", "unknown customer", "card expired"}[i%3], 1000+i),
+		}, Data: []byte("x"), Reason: dlq.Rejected}
+		if err := store.Put(t.Context(), "", e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out := must(t, w.dir, "dlq", "ls", "--group-by", "error"); strings.Count(out, "POST") != 4 || !strings.Contains(out, `{"error":"unknown customer","order":"ORD-2024-1028"}`) {
+		t.Errorf("groups:\n%s", out)
+	}
+	if out := must(t, w.dir, "dlq", "discard", "--like", "2", "--yes"); out != "10 discarded\n" {
+		t.Errorf("discard --like: %s", out)
+	}
+	if out := must(t, w.dir, "dlq", "ls", "--error", "card expired", "--count"); out != "20\n" {
+		t.Errorf("%s are left with another error", out)
 	}
 }
 
