@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -185,6 +186,12 @@ func (r Route) Validate() error {
 	name("name", r.Name)
 	if r.Durable != r.Name {
 		name("durable", r.Durable)
+	}
+	switch s := r.Start; {
+	case s.Policy == "since" && s.Since.IsZero(), s.Policy == "seq" && s.Seq == 0:
+		fault("start: %s needs a value: use Since or FromSeq (got %+v)", s.Policy, s)
+	case !slices.Contains([]string{"", "all", "new", "since", "seq"}, s.Policy):
+		fault("start: must be all, new, since or seq (got %q): use StartAll, StartNew, Since or FromSeq", s.Policy)
 	}
 	if r.Stream != "" && strings.ContainsAny(r.Stream, " .*>/\\\t\r\n") {
 		fault("stream: %q is not a stream name", r.Stream)

@@ -251,3 +251,20 @@ func TestStart_regressionManyRoutesOnASlowLink(t *testing.T) {
 		})
 	}
 }
+
+// Any word that is none was taken for all, and delivered everything.
+func TestRoute_regressionAStartThatIsNoWordIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, s := range []Start{{Policy: "New"}, {Policy: "latest"}, {Policy: "since"}, {Policy: "seq"}} {
+		r := Route{Name: "a", Subjects: []string{"a"}, Start: s}
+		if err := r.Validate(); err == nil || !strings.Contains(err.Error(), "start: ") {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+	for _, s := range []Start{{}, StartAll, StartNew, Since(time.Now()), FromSeq(1)} {
+		r := Route{Name: "a", Subjects: []string{"a"}, Start: s}
+		if err := r.Validate(); err != nil && strings.Contains(err.Error(), "start: ") {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}

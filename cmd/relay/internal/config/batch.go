@@ -12,7 +12,7 @@ func (c *collector) batch(key string, r Route) {
 	if r.Batch == nil || len(r.Handler.given) != 1 {
 		return
 	}
-	if r.Concurrency < r.Batch.Size {
+	if r.Concurrency > 0 && r.Concurrency < r.Batch.Size { // left out it is as large as it has to be
 		c.warn(key+".batch.size", "batches have at most %d messages, since each has a slot and that is the concurrency: raise concurrency, or leave it out", r.Concurrency)
 	}
 	kind := r.Handler.given[0]
