@@ -134,7 +134,7 @@ func (s *source) handledElsewhere(ctx context.Context, stream jetstream.Stream, 
 				a.all = a.all || b.all && n > 0
 			}
 		}
-		if a.Messages -= min(a.Messages, uint64(info.NumAckPending)); a.Messages == 0 {
+		if a.Messages == 0 { // those in flight count, too: which these are nobody tells
 			continue
 		}
 		for name, patterns := range m.Routes {

@@ -133,7 +133,8 @@ func TestF57_mutation(t *testing.T) {
 	w := begin(t)
 	list := embedded(w, 1, nil)
 	w.Produce(Load{Count: 20, Script: func(int) ledger.Script { return ledger.Script{Do: "mutate"} }})
-	r := w.Check(Expect{Each: true})
+	// All fail: on a busy machine the route trips, and what it asks then spends no attempt.
+	r := w.Check(Expect{Each: true, ExtraStarts: 3})
 	noRestarts(w, list)
 	w.Figure("20 handlers that overwrite body and headers: %d dead letters, %d damaged", r.Dead, len(r.Wrong[Damaged]))
 }

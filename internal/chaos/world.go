@@ -211,11 +211,11 @@ func (w *World) ctx(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(w.T.Context(), d)
 }
 
-// must retries a call for ten seconds: right after a start or an election the server may not answer yet.
+// must retries a call: right after a start or an election the server may not answer yet, and on a busy machine a server of a cluster comes late.
 func (w *World) must(what string, f func(ctx context.Context) error) {
 	w.T.Helper()
 	var err error
-	if _, ok := w.Within(15*time.Second, func() bool {
+	if _, ok := w.Within(45*time.Second, func() bool {
 		ctx, cancel := w.ctx(3 * time.Second)
 		defer cancel()
 		err = f(ctx)
