@@ -482,9 +482,9 @@ func TestPermissions_regressionViewerAttacks(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
-	eventually(t, "all streams are there", func() bool {
+	eventually(t, "all streams are there, and the book of the dead letters", func() bool {
 		list := held()
-		return slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, "RELAY_LATER_IN ") }) && slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, "KV_RELAY_SCHEDULES ") })
+		return slices.Contains(list, "KV_RELAY_JOBS 1") && slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, "RELAY_LATER_IN ") }) && slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, "KV_RELAY_SCHEDULES ") })
 	})
 	before := held()
 	replies := []string{
