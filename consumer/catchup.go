@@ -380,7 +380,7 @@ func (s *source) handOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r == nil || !r.Created.Equal(s.identity.ConsumerCreated) || !slices.ContainsFunc(r.Ranges, func(g catchup.Range) bool { return !g.Left }) {
+	if r.IsOver() || !r.Created.Equal(s.identity.ConsumerCreated) {
 		s.catchUp.record.Store(nil)
 		return nil
 	}

@@ -187,6 +187,11 @@ func (r *Record) IsDone() bool {
 	return !slices.ContainsFunc(r.Ranges, func(g Range) bool { return !g.IsDone() })
 }
 
+// IsOver tells whether nothing is to be handed over any more.
+func (r *Record) IsOver() bool {
+	return r == nil || !slices.ContainsFunc(r.Ranges, func(g Range) bool { return !g.Left })
+}
+
 // Last is the greatest sequence that a range is about.
 func (r *Record) Last() (last uint64) {
 	for _, g := range r.Ranges {
