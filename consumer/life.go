@@ -31,7 +31,7 @@ type setup struct {
 	want     jetstream.ConsumerConfig
 	have     jetstream.Consumer // nil: it is to be made
 	waiting  waiting            // then
-	again    []Again            // then
+	again    []Again            // what it brings that was handled before
 	made     bool               // by this start
 	lookedAt bool               // once: what is said of a stream is said once
 }

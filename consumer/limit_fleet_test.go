@@ -161,7 +161,7 @@ func TestLimits_regressionSmallOnesAtLightLoad(t *testing.T) {
 	s.run(5, map[string]Limit{"one": {Concurrency: 1, Scope: ScopeService}}, 10*time.Millisecond)
 	s.trickle(100, 20*time.Millisecond)
 	t.Log("FIGURE", s.figures())
-	if s.most > 1 || quantile(s.waits, .5) > 400*time.Millisecond { // half of them: on a busy machine instances lose their leases
+	if s.most > 1 || quantile(s.waits, .5) > 400*time.Millisecond { // half of them: beside other tests one in ten waited for seconds once, and nobody has looked into it
 		t.Error(s.figures())
 	}
 }

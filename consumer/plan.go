@@ -26,7 +26,7 @@ type unplaced struct {
 	err error
 }
 
-// faults are the errors of routes that have to have a stream.
+// faultsOf are the errors of routes that have to have a stream.
 func faultsOf(list []unplaced) (faults []error) {
 	for _, u := range list {
 		faults = append(faults, setupError(u.rt.cfg.Name, u.err))

@@ -30,7 +30,7 @@ import (
 // first is the last commit of the first version: what comes due had one durable for each route.
 const first = "1b0b09e~1"
 
-// last is the commit of the last release.
+// last is the state before the present stage. It stands for the last release until one is tagged.
 const last = "57718e0"
 
 // binaries are programs by version, made once.
@@ -71,7 +71,7 @@ func binary(t *testing.T, commit string) string {
 	must(err)
 	source, path := root, filepath.Join(binaries.dir, "relay"+strings.Trim(commit, "~"))
 	if commit != "" {
-		if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
+		if _, err := os.Stat(filepath.Join(root, ".git")); err != nil && os.Getenv("CI") == "" {
 			t.Skip("this is no git checkout: the release before is in its history")
 		}
 		source = filepath.Join(binaries.dir, "source"+commit)

@@ -1,0 +1,256 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/catchup"
+)
+
+// Handing over what a durable has passed, a turn at a time. What there is to hand over is in catchup.go.
+
+// catchUpSoon hands over what the durable has passed, a turn at a time. It does not block.
+func (s *source) catchUpSoon(now time.Time) {
+	c := &s.catchUp
+	if c.record.Load() == nil || now.Sub(c.began) < time.Second || c.busy.Swap(true) {
+		return
+	}
+	c.began = now
+	s.tidying.Go(func() {
+		defer c.busy.Store(false)
+		const what = "what the durable has passed"
+		ctx, cancel := context.WithTimeout(s.routes[0].work, handTurn+settleTimeout)
+		defer cancel()
+		err := s.handOver(ctx)
+		for _, rt := range s.routes {
+			if err != nil && s.routes[0].work.Err() == nil {
+				rt.troubles.note(what, fmt.Errorf("messages that the durable has passed are not handed over yet; it is tried again: %w", err), time.Now())
+			} else {
+				rt.troubles.mended(what, time.Now())
+			}
+		}
+	})
+}
+
+// handOver is a turn.
+func (s *source) handOver(ctx context.Context) error {
+	book, me, over := s.passedBook(), s.relay.cfg.Instance, time.Now().Add(handTurn)
+	note := func(change func(*catchup.Record) *catchup.Record) (*catchup.Record, error) {
+		r, err := book.Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
+			if r == nil || !r.Created.Equal(s.identity.ConsumerCreated) || !r.Handing.Take(me, time.Now(), handLasts) {
+				return nil, errChanging
+			}
+			return change(r), nil
+		})
+		if err == nil {
+			s.catchUp.record.Store(r)
+		}
+		return r, err
+	}
+	r, err := book.Get(ctx, s.stream, s.durable)
+	if err != nil {
+		return err
+	}
+	if r.IsOver() || !r.Created.Equal(s.identity.ConsumerCreated) {
+		s.catchUp.record.Store(nil)
+		return nil
+	}
+	if len(r.Open()) > 0 {
+		_, stream, info, err := s.askBoth(ctx)
+		if err != nil {
+			return err
+		}
+		if r, err = s.boundLeft(ctx, r, stream, info, ""); err != nil || r == nil {
+			return err
+		}
+	}
+	s.catchUp.record.Store(r)
+	if !r.Handing.Take(me, time.Now(), handLasts) {
+		return nil // another instance does it
+	}
+	if r.IsDone() {
+		_, info, err := s.ask(ctx)
+		if err != nil {
+			return err
+		}
+		if info.AckFloor.Stream >= r.Last() || info.NumPending == 0 && info.NumAckPending == 0 {
+			_, err = note(func(r *catchup.Record) *catchup.Record {
+				r.Handing = catchup.Claim{}
+				return r.Over(info.Delivered.Stream)
+			})
+		}
+		return err
+	}
+	if r, err = note(func(r *catchup.Record) *catchup.Record { return r }); errors.Is(err, errChanging) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	release := func(r *catchup.Record) *catchup.Record { r.Handing = catchup.Claim{}; return r }
+	for i := range r.Ranges {
+		for g := r.Ranges[i]; g.To > 0 && !g.IsDone(); {
+			room, err := s.handRoom(ctx)
+			if err != nil {
+				return err
+			}
+			if !room || time.Now().After(over) {
+				_, err := note(release)
+				return err
+			}
+			n, done, err := s.handBatch(ctx, g)
+			if err != nil {
+				_, _ = note(release)
+				return err
+			}
+			pattern := g.Pattern
+			next, err := note(func(r *catchup.Record) *catchup.Record { r.Progress(pattern, done, n); return r })
+			if err != nil {
+				return err
+			}
+			j := slices.IndexFunc(next.Ranges, func(h catchup.Range) bool { return h.Pattern == pattern })
+			if j < 0 {
+				break // the pattern was taken away
+			}
+			if g = next.Ranges[j]; g.IsDone() {
+				s.log.Info("all that the durable had passed is handed over", "subjects", pattern, "messages", g.Handed)
+			}
+		}
+	}
+	_, err = note(release)
+	return err
+}
+
+// handRoom tells whether few enough messages wait to be delivered to the routes from the retry stream.
+func (s *source) handRoom(ctx context.Context) (bool, error) {
+	for _, rt := range s.routes {
+		due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), ack.DueDurable(rt.cfg.Name, s.stream))
+		if err != nil {
+			return false, err
+		}
+		if i := due.CachedInfo(); i.NumPending+uint64(i.NumAckPending) > handRoom {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// handBatch hands over the next messages of a range. It returns how many these are, and up to which sequence all are handed over.
+func (s *source) handBatch(ctx context.Context, g catchup.Range) (n int, done uint64, err error) {
+	stream, err := s.relay.js.Stream(ctx, s.stream)
+	if err != nil {
+		return 0, 0, err
+	}
+	queue := stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy
+	handing, ctx := errgroup.WithContext(ctx)
+	handing.SetLimit(handAtOnce)
+	for seq := g.Next(); n < handBatch && ctx.Err() == nil; {
+		var m *storedMessage
+		if m, err = s.relay.nextMessage(ctx, s.stream, g.Pattern, seq); err != nil {
+			break
+		}
+		if m == nil || m.Sequence > g.To {
+			done = g.To
+			break
+		}
+		seq, done = m.Sequence+1, m.Sequence
+		if !g.Wants(m.Subject) || m.Time.Before(g.Since) {
+			continue
+		}
+		n++
+		handing.Go(func() error {
+			if err := s.bring(ctx, m); err != nil || !queue {
+				return err
+			}
+			// On a work queue nobody else may take it, and it would lie there for ever.
+			if err := stream.DeleteMsg(ctx, m.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+				return fmt.Errorf("removing message %d of work queue %s, which was handed over (relay must be allowed to publish to %sSTREAM.MSG.DELETE.%s): %w",
+					m.Sequence, s.stream, s.relay.api, s.stream, err)
+			}
+			return nil
+		})
+	}
+	if failed := handing.Wait(); failed != nil {
+		err = failed
+	}
+	return n, done, err
+}
+
+// bring stores a message in the retry stream for its route.
+func (s *source) bring(ctx context.Context, m *storedMessage) error {
+	header := nats.Header{}
+	if len(m.Header) > 0 {
+		h, err := nats.DecodeHeadersMsg(m.Header)
+		if err != nil {
+			s.log.Warn("the headers of a message that is handed over cannot be read; it goes without them", "subject", m.Subject, "seq", m.Sequence, "error", err)
+		}
+		header = h
+	}
+	to, room := ack.NoRoute, s.routes[0].parkRoom(1)
+	if rt := s.routeOf(m.Subject); rt != nil {
+		to, room = rt.cfg.Name, rt.parkRoom(1)
+	}
+	err := s.relay.retries.Bring(ctx, ack.Origin{
+		Route: to, Stream: s.stream, Consumer: s.durable, Sequence: m.Sequence, Time: m.Time, Subject: m.Subject,
+	}, header, m.Data, room)
+	if errors.Is(err, nats.ErrMaxPayload) {
+		s.log.Error("a message that the durable has passed is too large for the retry stream with relay's headers: it stays in its stream and is not handled; raise max_payload of the servers, and publish it again",
+			"route", to, "subject", m.Subject, "seq", m.Sequence, "bytes", len(m.Data))
+		return nil
+	}
+	return err
+}
+
+// catchUp tells how much of what the durable had passed is handed over; nil when all is.
+func (rt *route) catchUp() *CatchUpStatus {
+	var c CatchUpStatus
+	for _, s := range rt.relay.openSources() {
+		r := s.catchUp.record.Load()
+		if r == nil || !s.serves(rt) {
+			continue
+		}
+		for _, g := range r.Ranges {
+			if g.IsDone() || s.routeOfPattern(g.Pattern) != rt {
+				continue
+			}
+			c.Subjects = append(c.Subjects, g.Pattern)
+			c.Handed, c.Held = c.Handed+g.Handed, c.Held+g.Held
+			if c.Since.IsZero() || g.Began.Before(c.Since) {
+				c.Since = g.Began
+			}
+		}
+	}
+	if len(c.Subjects) == 0 {
+		return nil
+	}
+	return &c
+}
+
+// CatchUpStatus is what a durable had passed when a route joined it or got more subjects, and that is on its way to the route.
+type CatchUpStatus struct {
+	Subjects []string  `json:"subjects"`
+	Handed   uint64    `json:"handed"` // over so far
+	Held     uint64    `json:"held"`   // in the stream when it began
+	Since    time.Time `json:"since"`
+}
+
+// left is how many are to come, at most.
+func (c *CatchUpStatus) left() int {
+	if c == nil || c.Handed >= c.Held {
+		return 0
+	}
+	return int(c.Held - c.Handed)
+}
+
+func (c *CatchUpStatus) String() string {
+	return fmt.Sprintf("%s: %d of %d messages that were stored before it wanted them are handed over (since %s)",
+		strings.Join(c.Subjects, ", "), c.Handed, c.Held, c.Since.UTC().Format(time.RFC3339))
+}

@@ -1,0 +1,152 @@
+package consumer
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/fleet"
+)
+
+// What an instance finds of orphans by itself, at its start and hourly.
+
+// findOrphans gives messages that no route wanted to those that want them now, and says what still waits for nobody.
+func (r *Relay) findOrphans(ctx context.Context) {
+	// Also of routes that stand by, or whose durable is not open: what is theirs waits for nobody else.
+	own := make(map[[2]string]bool)
+	for _, u := range r.unitsOfRoutes() {
+		for _, rt := range u.main.routes {
+			own[[2]string{rt.cfg.Name, u.main.stream}] = true
+			own[[2]string{rt.cfg.Name, ""}] = true
+		}
+	}
+	var found []Orphan
+	for _, s := range r.openSources() {
+		if s.due {
+			continue
+		}
+		n, err := r.retries.Move(ctx, ack.Move{From: ack.NoRoute, Stream: s.stream, To: func(o ack.Origin) string {
+			if rt := s.routeOf(o.Subject); rt != nil && o.Consumer == s.durable {
+				return rt.cfg.Name
+			}
+			return ""
+		}})
+		if n > 0 {
+			s.log.Info("messages that no route wanted when they came go to the routes that want them now", "count", n)
+		}
+		if err != nil {
+			s.log.Debug("messages that no route wanted could not be searched", "error", err)
+		}
+	}
+	streams := r.streamsOfRoutes()
+	for _, name := range streams {
+		if stream, err := r.js.Stream(ctx, name); err == nil {
+			list, _ := orphanedDurables(ctx, r.js, stream, r.cfg.Service, whatNobodyUses, func(route, durable string) bool { return r.has(name, durable) || r.standsBy(route, durable) })
+			found = append(found, list...)
+		}
+	}
+	found = append(found, r.leftByOthers(ctx, streams)...)
+	list, err := orphanedRetries(ctx, r.js, r.cfg.Service, whatNobodyUses, func(route, stream string) bool { return own[[2]string{route, stream}] })
+	if err != nil {
+		r.log.Debug("the retry stream could not be searched for messages that wait for no route", "error", err)
+		return
+	}
+	found = append(found, list...)
+	for _, o := range found {
+		r.log.Warn("something waits for a route that is not here", "orphan", o.String())
+	}
+	r.orphans.Store(&found)
+}
+
+// leftByOthers is what services have left of which no instance runs. The user of an instance may see only its own streams: then there is nothing to tell.
+func (r *Relay) leftByOthers(ctx context.Context, of []string) (list []Orphan) {
+	names := r.js.StreamNames(ctx, jetstream.WithStreamListSubject("*.park.>"))
+	for name := range names.Name() {
+		if name == r.retries.Name() {
+			continue
+		}
+		ask, cancel := context.WithTimeout(ctx, settleTimeout)
+		if stream, err := r.js.Stream(ask, name); err == nil {
+			if other := serviceOf(stream.CachedInfo()); other != "" {
+				more, err := leftBy(ask, r.js, other, of)
+				if err != nil {
+					r.log.Debug("another service could not be searched for what it left", "service", other, "error", err)
+				}
+				list = append(list, more...)
+			}
+		}
+		cancel()
+	}
+	return list
+}
+
+// streamsOfRoutes are those that the routes read, each once, whether their durables are open or not.
+func (r *Relay) streamsOfRoutes() (list []string) {
+	for _, u := range r.unitsOfRoutes() {
+		if !slices.Contains(list, u.main.stream) {
+			list = append(list, u.main.stream)
+		}
+	}
+	return list
+}
+
+// unitsOfRoutes are those of all routes, whether they are open or not: one of which another instance has the claim is not.
+func (r *Relay) unitsOfRoutes() (list []*unit) {
+	for _, rt := range r.all() {
+		if u := rt.unit.Load(); u != nil && !slices.Contains(list, u) {
+			list = append(list, u)
+		}
+	}
+	return list
+}
+
+// has tells whether a durable is one of this instance, or of a route that another instance has the claim of.
+func (r *Relay) has(stream, durable string) bool {
+	if slices.ContainsFunc(r.openSources(), func(s *source) bool { return s.stream == stream && s.durable == durable }) ||
+		slices.ContainsFunc(r.unitsOfRoutes(), func(u *unit) bool { return u.main.stream == stream && u.main.durable == durable }) {
+		return true
+	}
+	f := r.grid.now()
+	if f == nil {
+		return false
+	}
+	_, held := f.Holder(resourceOf(stream, durable))
+	return held
+}
+
+// standsBy tells whether another instance would take a route of which one instance at a time handles messages, with this durable.
+func (r *Relay) standsBy(route, durable string) bool {
+	f := r.grid.now()
+	if f == nil {
+		return false
+	}
+	members, _ := f.Members()
+	return slices.ContainsFunc(members, func(m fleet.Member) bool {
+		return m.Gone.IsZero() && m.Instance != r.cfg.Instance && stateOf(m).reads(route, durable)
+	})
+}
+
+// watchOrphans looks for them at the start and hourly.
+func (r *Relay) watchOrphans(ctx context.Context) {
+	tick := time.NewTicker(time.Hour)
+	defer tick.Stop()
+	for {
+		r.findOrphans(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// orphaned is what was found last.
+func (r *Relay) orphaned() []Orphan {
+	if list := r.orphans.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
