@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -34,7 +35,10 @@ type call struct {
 	msg    *nats.Msg
 	done   func(*Result, error)
 
-	publishOnly, hasDeadline, hasID bool
+	awaits             awaits
+	hasDeadline, hasID bool
+	end                context.CancelFunc // of a context without a deadline, which got one; nil: it had one
+	heard              atomic.Int64       // when something was heard of the message last; Unix nanoseconds
 
 	mu      sync.Mutex
 	over    bool
@@ -47,11 +51,27 @@ type call struct {
 	unhook  func() bool // from ctx
 }
 
+// awaits is what a call waits for.
+type awaits int
+
+const (
+	toBeHandled awaits = iota
+	toBeStored
+)
+
+// unheard tells whether the outcome may have been told to nobody: the message is stored, and nothing was heard of it since then.
+func (k *call) unheard(since time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.awaits == toBeHandled && k.end != nil && k.isThere && k.heard.Load() < since.UnixNano()
+}
+
 // pubAck is what a stream says of a publish.
 type pubAck struct {
-	Stream string `json:"stream"`
-	Seq    uint64 `json:"seq"`
-	Error  *struct {
+	Stream    string `json:"stream"`
+	Seq       uint64 `json:"seq"`
+	Duplicate bool   `json:"duplicate"`
+	Error     *struct {
 		Code        int    `json:"code"`
 		ErrCode     int    `json:"err_code"`
 		Description string `json:"description"`
@@ -83,7 +103,7 @@ func (k *call) publish() {
 		k.mu.Unlock()
 		return
 	}
-	if until, ok := k.ctx.Deadline(); ok && !k.hasDeadline && !k.publishOnly {
+	if until, ok := k.ctx.Deadline(); ok && !k.hasDeadline && k.awaits == toBeHandled {
 		// From when it is stored, by the server's clock: the clocks of callers are nobody's business.
 		k.msg.Header.Set("Relay-Expires-In", max(time.Until(until), time.Millisecond).Round(time.Millisecond).String())
 	}
@@ -178,10 +198,17 @@ func (k *call) stored(m *nats.Msg) {
 	}
 	k.mu.Lock()
 	k.isThere, k.ack = true, ack
+	if !ack.Duplicate {
+		k.heard.Store(time.Now().UnixNano())
+	}
 	k.timer.Stop()
+	tries := k.tries
 	k.mu.Unlock()
-	if k.publishOnly {
+	switch {
+	case k.awaits == toBeStored:
 		k.finish(nil, nil)
+	case ack.Duplicate && k.hasID && tries == 1: // else it may be the one of an earlier try
+		k.finish(nil, fmt.Errorf("%w: %s, as message %d of stream %s", ErrDuplicate, k.msg.Header.Get("Nats-Msg-Id"), ack.Seq, ack.Stream))
 	}
 }
 
@@ -218,11 +245,14 @@ func (k *call) finish(r *Result, err error) {
 	k.c.mu.Lock()
 	delete(k.c.calls, k.number)
 	k.c.mu.Unlock()
-	if r == nil && err == nil && !(k.publishOnly && stored) {
+	if r == nil && err == nil && (k.awaits != toBeStored || !stored) {
 		if stored {
 			last = nil
 		}
 		err = ended(k.ctx, last)
+	}
+	if k.end != nil {
+		k.end()
 	}
 	k.done(r, err)
 }

@@ -46,8 +46,14 @@ var (
 	ErrFull = errors.New("the stream is full")
 	// ErrNoStream: no stream holds the subject.
 	ErrNoStream = errors.New("no stream holds the subject")
-	// ErrClosed: the Client was closed.
+	// ErrClosed: the Client, or its connection, was closed.
 	ErrClosed = errors.New("client is closed")
+	// ErrUnknown: the connection was away for longer than five seconds, and nothing was heard of the message in the 30 seconds after it
+	// came back. It may have been handled meanwhile, and the outcome told to nobody; or it still waits. Only calls whose context has no
+	// deadline end so. relay tells the outcome again and again for two minutes while nobody is there, so it is rare.
+	ErrUnknown = errors.New("outcome unknown")
+	// ErrDuplicate: the stream has a message with this Nats-Msg-Id already. Its outcome goes to whoever published that.
+	ErrDuplicate = errors.New("the stream has a message with this id already")
 )
 
 // OutcomeError is what relay told of a message that has no result.
@@ -104,11 +110,27 @@ type Client struct {
 	prefix  string // <inbox>.
 	waiting func(subject string, err error, next time.Duration)
 
+	maxWait time.Duration
+	links   chan nats.Status // changes of the connection
+	// See the constants of these names.
+	patience, silence time.Duration
+
 	mu     sync.Mutex
 	closed bool
 	last   uint64
 	calls  map[uint64]*call
 }
+
+// The times of a connection that was away.
+const (
+	// patience is for how long relay believes that a caller is only reconnecting: until then nothing is lost.
+	patience = 5 * time.Second
+	// silence is how long, after that and the reconnect, nothing may be heard of a call. relay sends what it has at least every ten seconds.
+	silence = 30 * time.Second
+)
+
+// DefaultMaxWait is how long a call lasts at most whose context has no deadline.
+const DefaultMaxWait = 24 * time.Hour
 
 // Option changes what New makes.
 type Option func(*Client)
@@ -118,9 +140,15 @@ func OnWait(f func(subject string, why error, next time.Duration)) Option {
 	return func(c *Client) { c.waiting = f }
 }
 
+// MaxWait is how long a call lasts at most whose context has no deadline, as if it had that one; [DefaultMaxWait] without it. No call is
+// without an end. d must be above 0.
+func MaxWait(d time.Duration) Option {
+	return func(c *Client) { c.maxWait = d }
+}
+
 // New subscribes to an inbox on nc. Close ends that; nc stays open, and whoever made it closes it.
 func New(nc *nats.Conn, opts ...Option) (*Client, error) {
-	c := &Client{nc: nc, calls: make(map[uint64]*call), prefix: nc.NewInbox() + ".", waiting: func(string, error, time.Duration) {}}
+	c := &Client{nc: nc, calls: make(map[uint64]*call), prefix: nc.NewInbox() + ".", waiting: func(string, error, time.Duration) {}, maxWait: DefaultMaxWait, patience: patience, silence: silence}
 	for _, o := range opts {
 		o(c)
 	}
@@ -131,11 +159,56 @@ func New(nc *nats.Conn, opts ...Option) (*Client, error) {
 	// However many calls: a question must not be lost because others came at the same time.
 	_ = sub.SetPendingLimits(-1, -1)
 	c.sub = sub
+	c.links = nc.StatusChanged(nats.RECONNECTING, nats.CONNECTED, nats.CLOSED)
+	go c.follow()
 	return c, nil
+}
+
+// follow ends the calls whose outcome may have been told while the connection was away.
+func (c *Client) follow() {
+	var away time.Time // since when
+	var stale bool     // it was away for longer than anybody noticed
+	for status := range c.links {
+		switch now := time.Now(); {
+		case status == nats.CLOSED:
+			c.close(fmt.Errorf("%w: %w", ErrClosed, nats.ErrConnectionClosed))
+		case status == nats.RECONNECTING && away.IsZero():
+			away, stale = now, errors.Is(c.nc.LastError(), nats.ErrStaleConnection)
+		case status == nats.CONNECTED && !away.IsZero():
+			long := now.Sub(away)
+			away = time.Time{}
+			if long < c.patience && !stale {
+				continue
+			}
+			c.mu.Lock()
+			last := c.last
+			c.mu.Unlock()
+			time.AfterFunc(c.silence, func() { c.endUnheard(last, now, long) })
+		}
+	}
+}
+
+// endUnheard ends the calls up to number last of which nothing was heard since then, when the connection came back.
+func (c *Client) endUnheard(last uint64, since time.Time, away time.Duration) {
+	c.mu.Lock()
+	var open []*call
+	for number, k := range c.calls {
+		if number <= last && k.unheard(since) {
+			open = append(open, k)
+		}
+	}
+	c.mu.Unlock()
+	for _, k := range open {
+		k.finish(nil, fmt.Errorf("%w: the connection was away for %v, and nothing was heard since it came back %v ago", ErrUnknown, away.Round(time.Millisecond), c.silence))
+	}
 }
 
 // Close ends all calls with [ErrClosed] and loses the interest in their messages.
 func (c *Client) Close() {
+	c.close(ErrClosed)
+}
+
+func (c *Client) close(why error) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -147,9 +220,10 @@ func (c *Client) Close() {
 		open = append(open, k)
 	}
 	c.mu.Unlock()
+	c.nc.RemoveStatusListener(c.links)
 	_ = c.sub.Unsubscribe() // the connection is gone
 	for _, k := range open {
-		k.finish(nil, ErrClosed)
+		k.finish(nil, why)
 	}
 }
 
@@ -170,6 +244,12 @@ func (c *Client) arrived(m *nats.Msg) {
 	c.mu.Lock()
 	k := c.calls[n]
 	c.mu.Unlock()
+	if k != nil && kind != kindStored {
+		k.heard.Store(time.Now().UnixNano())
+	}
+	if kind == kindOutcome && m.Header.Get("Relay-Outcome") != "" && subject.Inbox(m.Reply, "") {
+		_ = m.Respond(nil) // also when it comes too late, or again: relay tells it no more
+	}
 	switch {
 	case kind == kindQuestion && !subject.Inbox(m.Reply, ""): // whoever asks would have this client publish there
 	case kind == kindQuestion:
@@ -188,8 +268,13 @@ func (c *Client) arrived(m *nats.Msg) {
 }
 
 // Do publishes m, confirmed, and returns its result. It blocks until the outcome comes, at most until ctx is done, and then returns
-// at once; the error says how it ended. m is not changed. Headers that Do sets: Relay-Reply-To, Relay-Interest, Nats-Msg-Id
-// unless m has one, and Relay-Expires-In when ctx has a deadline and m has none.
+// at once; the error says how it ended. m is not changed. Headers that Do sets: Relay-Reply-To, Relay-Confirm, Relay-Interest, Nats-Msg-Id
+// unless m has one, and Relay-Expires-In when m has no deadline. A ctx without a deadline gets one, see [MaxWait].
+//
+// The connection may be away meanwhile. For five seconds relay takes the caller to be reconnecting, and nothing is lost. After that
+// a message that has not started is forgotten ([ErrForgotten]); of one that has, the outcome is told for two minutes, unless relay ends
+// meanwhile; see [ErrUnknown] for what is left. A connection that is closed, as one that has given up to reconnect, ends all calls with
+// [ErrClosed].
 //
 // A stream that is full, or away, is tried again until ctx is done. The calls of [Client.OnWait] say so.
 func (c *Client) Do(ctx context.Context, m *nats.Msg) (*Result, error) {
@@ -206,13 +291,14 @@ func (c *Client) Do(ctx context.Context, m *nats.Msg) (*Result, error) {
 }
 
 // Start is Do that does not wait: f is called once, with what Do would return, when it is there. f must not block: it is called where
-// the client's messages arrive. Without ctx that ends, and without an outcome, the call stays for ever.
+// the client's messages arrive.
 func (c *Client) Start(ctx context.Context, m *nats.Msg, f func(*Result, error)) error {
-	k, err := c.begin(ctx, m, f)
+	k, err := c.begin(ctx, m, toBeHandled, f)
 	if err != nil {
 		return err
 	}
 	k.msg.Header.Set("Relay-Reply-To", k.subject(kindOutcome))
+	k.msg.Header.Set("Relay-Confirm", "true")
 	k.msg.Header.Set("Relay-Interest", k.subject(kindQuestion))
 	k.start()
 	return nil
@@ -223,11 +309,10 @@ func (c *Client) Start(ctx context.Context, m *nats.Msg, f func(*Result, error))
 // waits for an outcome.
 func (c *Client) Publish(ctx context.Context, m *nats.Msg) (stream string, sequence uint64, err error) {
 	done := make(chan error, 1)
-	k, err := c.begin(ctx, m, func(_ *Result, err error) { done <- err })
+	k, err := c.begin(ctx, m, toBeStored, func(_ *Result, err error) { done <- err })
 	if err != nil {
 		return "", 0, err
 	}
-	k.publishOnly = true
 	k.start()
 	if err := <-done; err != nil {
 		return "", 0, err
@@ -235,11 +320,11 @@ func (c *Client) Publish(ctx context.Context, m *nats.Msg) (stream string, seque
 	return k.ack.Stream, k.ack.Seq, nil
 }
 
-func (c *Client) begin(ctx context.Context, m *nats.Msg, f func(*Result, error)) (*call, error) {
+func (c *Client) begin(ctx context.Context, m *nats.Msg, awaits awaits, f func(*Result, error)) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, ended(ctx, nil)
 	}
-	k := &call{c: c, ctx: ctx, done: f, msg: &nats.Msg{Subject: m.Subject, Data: m.Data, Header: make(nats.Header, len(m.Header)+4)}}
+	k := &call{c: c, ctx: ctx, awaits: awaits, done: f, msg: &nats.Msg{Subject: m.Subject, Data: m.Data, Header: make(nats.Header, len(m.Header)+4)}}
 	for name, values := range m.Header {
 		k.msg.Header[name] = values
 		switch strings.ToLower(name) {
@@ -247,7 +332,7 @@ func (c *Client) begin(ctx context.Context, m *nats.Msg, f func(*Result, error))
 			k.hasDeadline = true
 		case "nats-msg-id":
 			k.hasID = true
-		case "relay-reply-to", "relay-interest":
+		case "relay-reply-to", "relay-interest", "relay-confirm":
 			delete(k.msg.Header, name) // in whatever case: they are the client's
 		}
 	}
@@ -255,6 +340,9 @@ func (c *Client) begin(ctx context.Context, m *nats.Msg, f func(*Result, error))
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, ErrClosed
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		k.ctx, k.end = context.WithTimeout(ctx, c.maxWait)
 	}
 	c.last++
 	k.number = c.last

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -354,4 +355,154 @@ func TestClient_Close(t *testing.T) {
 	if _, err := w.c.Do(t.Context(), msg("orders.1", "")); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
+}
+
+// cutOff has a new client publish n messages to a route that has work for two seconds, and has do disturb its link meanwhile. Each call
+// must have its result.
+func cutOff(t *testing.T, n int, do func(p *natstest.Proxy)) {
+	t.Helper()
+	t.Parallel()
+	w := newWorld(t, jetstream.StreamConfig{})
+	p := natstest.NewProxy(t, w.s.URL())
+	nc, err := nats.Connect(p.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(200*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	c, err := New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var over sync.WaitGroup
+	var mu sync.Mutex
+	wrong := map[string]int{}
+	for i := range n {
+		over.Add(1)
+		if err := c.Start(t.Context(), msg(fmt.Sprintf("orders.%d", i), strconv.Itoa(i)), func(r *Result, err error) {
+			defer over.Done()
+			if err == nil && string(r.Data) == strconv.Itoa(i) {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			wrong[fmt.Sprint(err)]++
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := w.c.Publish(w.patient(), msg("orders.last", "last")); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2500 * time.Millisecond) // they wait for longer than an age might count
+	w.relay(func(ctx context.Context, m *consumer.Msg) error {
+		pause, end := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer end()
+		<-pause.Done()
+		m.Reply(m.Data)
+		return nil
+	})
+	time.Sleep(200 * time.Millisecond)
+	do(p)
+	over.Wait()
+	if len(wrong) > 0 {
+		t.Errorf("of %d: %v", n, wrong)
+	}
+}
+
+// A caller who is away for a moment loses nothing: neither what waits, nor results of what ends meanwhile.
+func TestClient_regressionCutOff(t *testing.T) {
+	for _, away := range []time.Duration{50 * time.Millisecond, 800 * time.Millisecond, 1500 * time.Millisecond, 3500 * time.Millisecond} {
+		t.Run(away.String(), func(t *testing.T) {
+			cutOff(t, 1000, func(p *natstest.Proxy) {
+				p.Stall()
+				p.Cut()
+				time.Sleep(away)
+				p.Resume()
+			})
+		})
+	}
+}
+
+// The server passes on to a link that has gone silent, and what is on it is lost when it breaks.
+func TestClient_regressionSilentLink(t *testing.T) {
+	for _, silent := range []time.Duration{100 * time.Millisecond, 1500 * time.Millisecond} {
+		t.Run(silent.String(), func(t *testing.T) {
+			cutOff(t, 1000, func(p *natstest.Proxy) {
+				p.Stall()
+				time.Sleep(silent)
+				p.Cut()
+				p.Resume()
+			})
+		})
+	}
+}
+
+// Without a deadline a call ends all the same: after a long absence, when the connection is closed, when its message is a copy, and at
+// the latest after MaxWait.
+func TestClient_noCallWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	start := func(w *world, nc *nats.Conn, opts ...Option) (*Client, <-chan error) {
+		c, err := New(nc, opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		c.patience, c.silence = 100*time.Millisecond, 300*time.Millisecond
+		done := make(chan error, 1)
+		if err := c.Start(t.Context(), msg("orders.1", ""), func(_ *Result, err error) { done <- err }); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := c.Publish(w.patient(), msg("orders.1", "")); err != nil { // so the first one is stored too
+			t.Fatal(err)
+		}
+		return c, done
+	}
+	t.Run("away for long", func(t *testing.T) {
+		w := newWorld(t, jetstream.StreamConfig{})
+		p := natstest.NewProxy(t, w.s.URL())
+		nc, err := nats.Connect(p.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		_, done := start(w, nc)
+		p.Stall()
+		p.Cut()
+		time.Sleep(200 * time.Millisecond)
+		p.Resume()
+		if err := <-done; !errors.Is(err, ErrUnknown) {
+			t.Error(err)
+		}
+	})
+	t.Run("closed", func(t *testing.T) {
+		w := newWorld(t, jetstream.StreamConfig{})
+		nc, err := nats.Connect(w.s.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, done := start(w, nc)
+		nc.Close()
+		if err := <-done; !errors.Is(err, ErrClosed) || !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Error(err)
+		}
+	})
+	t.Run("a copy", func(t *testing.T) {
+		w := newWorld(t, jetstream.StreamConfig{})
+		m := msg("orders.1", "")
+		m.Header = nats.Header{"Nats-Msg-Id": {"order 7"}}
+		if _, _, err := w.c.Publish(w.patient(), m); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.c.Do(t.Context(), m); !errors.Is(err, ErrDuplicate) {
+			t.Error(err)
+		}
+	})
+	t.Run("never handled", func(t *testing.T) {
+		w := newWorld(t, jetstream.StreamConfig{})
+		_, done := start(w, w.s.Conn(t), MaxWait(300*time.Millisecond))
+		if err := <-done; !errors.Is(err, ErrTimedOut) {
+			t.Error(err)
+		}
+	})
 }

@@ -289,7 +289,7 @@ func (m *message) known(rec ack.Record, b *batch) {
 	}
 	if m.isOver(time.Now()) {
 		rt.group.Ended(m.Key, m.Sequence)
-		m.stopAt(outcomeExpired)
+		m.stopAt(&endExpired)
 		m.Settle(supervisor.Outcome{Action: supervisor.LetGo, Attempts: attempts, FirstFailure: first})
 		return
 	}

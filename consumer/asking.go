@@ -14,7 +14,7 @@ import (
 //
 //	                  ┌──── nobody, or the connection broke: a second later ───┐
 //	its turn ── Ask ──┴▶ asked ──┬─ yes ─────────────────────▶ its turn again, and it starts
-//	                             ├─ no, or nobody twice ─────▶ forgotten
+//	                             ├─ no, or nobody for long ──▶ forgotten
 //	                             └─ no answer in time ── line ▶ its turn again, a few at a time
 //
 // Those whose caller did not answer come back a few at a time, lest thousands that were asked about together stand before the messages
@@ -108,7 +108,7 @@ func (m *message) Asked(now time.Time) bool {
 func (m *message) Ask(g *supervisor.Group) {
 	m.leaveLine()
 	if m.isOver(time.Now()) {
-		g.Answered(&m.Message, m.stopAt(outcomeExpired))
+		g.Answered(&m.Message, m.stopAt(&endExpired))
 		return
 	}
 	a, q := &m.route.callers.asking, &question{m: m, group: g}
@@ -211,10 +211,10 @@ func (q *question) end(turn int, answer caller.Answer, ok bool) {
 		q.leave(supervisor.Verdict{Kind: supervisor.Ack})
 	case ok && answer == caller.No:
 		rt.count.answers[answerNo].Add(1)
-		q.leave(m.stopAt(outcomeForgotten))
+		q.leave(m.stopAt(&endUnwanted))
 	case ok && line.Gone(m.id(), now):
 		rt.count.answers[answerNobody].Add(1)
-		q.leave(m.stopAt(outcomeForgotten))
+		q.leave(m.stopAt(&endAbsent))
 	case ok || asked.Interrupted():
 		rt.count.answers[answerAgain].Add(1)
 		a.mu.Lock()
@@ -224,7 +224,7 @@ func (q *question) end(turn int, answer caller.Answer, ok bool) {
 		a.mu.Unlock()
 	case rt.cfg.Interest.Unknown == UnknownDrop:
 		rt.count.answers[answerUnknown].Add(1)
-		q.leave(m.stopAt(outcomeForgotten))
+		q.leave(m.stopAt(&endSilent))
 	default:
 		rt.count.answers[answerUnknown].Add(1)
 		a.mu.Lock()

@@ -252,7 +252,7 @@ func TestCallers_anOldYes(t *testing.T) {
 		}
 		return nil
 	})}))
-	r.line.SetGrace(0)
+	r.line.SetGrace(0, time.Second)
 	count := r.all()[0].count
 	var later atomic.Bool // the slot was busy, and is free again
 	questions := make(chan *nats.Msg, 3)

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/supervisor"
 )
@@ -248,5 +251,40 @@ func TestBatcher_regressionErrorsOfOneThatRunsAlone(t *testing.T) {
 		if v := VerdictOf(h.Handle(t.Context(), &Msg{ID: "a", Data: make([]byte, 2<<10)})); v.Kind != VerdictRetry {
 			t.Errorf("%T: %+v", h, v)
 		}
+	}
+}
+
+// A message that waited for its batch is no part of it when its caller has gone meanwhile.
+func TestBatch_regressionAsksLast(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	got := make(chan []string, 10)
+	rt := permitted(Route{Handler: BatchFunc(func(_ context.Context, batch []*Msg) ([]error, error) {
+		var names []string
+		for _, m := range batch {
+			names = append(names, string(m.Data))
+		}
+		got <- names
+		return nil, nil
+	}), Batch: &Batch{Size: 10, Wait: 2 * time.Second}})
+	r, _ := w.start(Config{}, rt)
+	r.line.SetGrace(0, time.Second)
+	stays := w.caller(sayYes)
+	var gone atomic.Bool
+	goes := w.caller(func(q *nats.Msg) {
+		if gone.Load() {
+			sayNo(q)
+		} else {
+			sayYes(q)
+		}
+	})
+	stays.publish("orders.1", "stays", nil)
+	goes.publish("orders.2", "goes", nil)
+	w.eventually("both were asked", func() bool { return stays.asked.Load() == 1 && goes.asked.Load() == 1 })
+	gone.Store(true)
+	stays.reply("done")
+	goes.reply("forgotten")
+	if names := <-got; len(names) != 1 || names[0] != "stays" || len(got) > 0 {
+		t.Errorf("got %v, and %d batches more", names, len(got))
 	}
 }

@@ -149,7 +149,30 @@ func (b *batcher) run(list []*member) {
 	ctx, cancel := together(list)
 	defer cancel()
 	t := &tries{batcher: b, ctx: ctx}
-	t.halve(list)
+	if list = wanted(list); len(list) > 0 {
+		t.halve(list)
+	}
+}
+
+// wanted ends the messages whose callers do not want them any more, and returns the others. They may have waited long for their batch.
+func wanted(list []*member) []*member {
+	var asked sync.WaitGroup
+	errs := make([]error, len(list))
+	for i, mb := range list {
+		if mb.m.gate != nil {
+			asked.Go(func() { errs[i] = mb.m.StillWanted(mb.ctx) })
+		}
+	}
+	asked.Wait()
+	left := make([]*member, 0, len(list))
+	for i, mb := range list {
+		if errs[i] != nil {
+			mb.end(errs[i])
+		} else {
+			left = append(left, mb)
+		}
+	}
+	return left
 }
 
 // together is a context that ends when the first attempt times out, or when all of them were cancelled.

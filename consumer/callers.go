@@ -3,8 +3,10 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,7 +14,6 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/caller"
-	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/supervisor"
@@ -33,20 +34,43 @@ var ErrForgotten = errors.New("its caller does not want the message any more")
 
 var errCrowded = errors.New("too many messages wait for their callers")
 
+// Why a message is forgotten whose caller did not say so.
+var (
+	errAbsent = fmt.Errorf("%w: when relay asked, nobody was there for %v", ErrForgotten, caller.Reconnecting)
+	errSilent = fmt.Errorf("%w: it did not answer relay's question in time (interest.unknown: drop)", ErrForgotten)
+)
+
 var errExpired = errors.New("its deadline was over before it started")
 
 // call is the caller of a message on its way.
 type call struct {
 	caller.Call
-	// end is set by a gate: the outcome of the message.
-	end atomic.Pointer[string]
+	// end is set by a gate: what becomes of the message.
+	end atomic.Pointer[gateEnd]
 	// Of the attempt that was started last. They are read once it succeeded, and not after one that was given up.
 	number int
 	result *Result
 	// What its caller said before the attempt that is to come, and whether it is one of those that are handed back a few at a time.
 	heard  heard
 	inLine atomic.Bool
+	// gone is why an attempt was cancelled.
+	gone atomic.Pointer[gateEnd]
+	// checked is when the gates were asked that let the attempt start that runs.
+	checked time.Time
 }
+
+// gateEnd is why a gate ends a message.
+type gateEnd struct {
+	outcome string
+	err     error
+}
+
+var (
+	endExpired  = gateEnd{outcomeExpired, errExpired}
+	endUnwanted = gateEnd{outcomeForgotten, ErrForgotten} // its caller is there, and said so
+	endAbsent   = gateEnd{outcomeForgotten, errAbsent}
+	endSilent   = gateEnd{outcomeForgotten, errSilent}
+)
 
 // What a caller is told became of its message.
 const (
@@ -59,10 +83,9 @@ const (
 
 // callers is what a route has to do with callers.
 type callers struct {
-	policy caller.Policy
-	// replies are sent on goroutines of their own: whoever takes his time holds up nobody's settlement.
-	replies *pool.Pool
-	bytes   atomic.Int64 // of results that are not delivered yet
+	policy  caller.Policy
+	held    sync.WaitGroup // messages whose outcome is being told, and that are not acknowledged before
+	telling atomic.Int32   // outcomes that are being told
 	asking  asking
 	silent  atomic.Int32 // slots with a question that is not answered at once
 	refused seldom
@@ -81,12 +104,12 @@ func (r Route) callerPolicy(own ...string) caller.Policy {
 	return caller.Policy{Reply: r.Caller.Reply, Interest: r.Caller.Interest, Own: own}
 }
 
+// TellsFor is for how long an outcome that reaches nobody is sent to its caller, again and again.
+const TellsFor = caller.KeptFor
+
 const (
 	// promptly is how long a question that holds a slot may be unanswered in any of them; see askInSlot.
 	promptly = 20 * time.Millisecond
-	// maxReplying and maxReplyingBytes bound the replies that wait for being delivered. Those beyond are sent once.
-	maxReplying      = 4096
-	maxReplyingBytes = 16 << 20
 	// replyHeaders is room for the headers of a reply in the server's max_payload.
 	replyHeaders = 8<<10 + maxResultHeaderBytes
 )
@@ -127,8 +150,8 @@ func (m *message) isOver(now time.Time) bool {
 }
 
 // stopAt has the message leave its group without a start, for good.
-func (m *message) stopAt(outcome string) supervisor.Verdict {
-	m.call.end.Store(&outcome)
+func (m *message) stopAt(end *gateEnd) supervisor.Verdict {
+	m.call.end.Store(end)
 	return supervisor.Verdict{Kind: supervisor.Lost, Gone: true}
 }
 
@@ -144,15 +167,56 @@ func (m *message) mayStart(ctx context.Context) (supervisor.Verdict, bool) {
 	m.call.heard = heard{} // the next attempt is another one
 	switch {
 	case m.isOver(time.Now()):
-		return m.stopAt(outcomeExpired), false
+		return m.stopAt(&endExpired), false
 	case !m.asksFirst() || teeth.Question():
+		m.call.checked = time.Now()
 		return supervisor.Verdict{}, true
 	case h.at.IsZero():
-		return m.askInSlot(ctx, m.route.cfg.Interest.Timeout, false)
+		v, may := m.askInSlot(ctx, m.route.cfg.Interest.Timeout, false)
+		m.call.checked = time.Now()
+		return v, may
 	case h.yes && time.Since(h.at) >= heardLately:
-		return m.askInSlot(ctx, min(promptly, m.route.cfg.Interest.Timeout), true)
+		v, may := m.askInSlot(ctx, min(promptly, m.route.cfg.Interest.Timeout), true)
+		m.call.checked = time.Now()
+		return v, may
 	}
+	m.call.checked = h.at
 	return supervisor.Verdict{}, true
+}
+
+// notWanted is what [Msg.StillWanted] returns for a message that is not to start. It becomes the verdict.
+type notWanted struct{ verdict supervisor.Verdict }
+
+func (n *notWanted) Error() string {
+	return "the message is not to start: its deadline is over, or its caller does not want it any more"
+}
+
+// stillWanted asks the gates once more, for an attempt that had to wait after they were asked.
+func (m *message) stillWanted(ctx context.Context) error {
+	switch {
+	case m.isOver(time.Now()):
+		return &notWanted{m.stopAt(&endExpired)}
+	case !m.asksFirst() || teeth.Question() || time.Since(m.call.checked) < heardLately:
+		return nil
+	}
+	v, may := m.askInSlot(ctx, min(promptly, m.route.cfg.Interest.Timeout), true)
+	m.call.checked = time.Now()
+	if !may {
+		return &notWanted{v}
+	}
+	return nil
+}
+
+// StillWanted asks whether the message is to be started, once more: is its deadline over, and does its caller still want it? A handler
+// that has messages wait for something of its own, as a free process, calls it when the work is about to begin, and returns its error
+// as it is; no attempt is spent then. relay asks before it calls the handler, so there is no need for it otherwise, and without a wait of
+// a second it returns at once. It blocks for 20ms at most, as long as the caller takes to answer; whoever does not is taken to want the
+// message still.
+func (m *Msg) StillWanted(ctx context.Context) error {
+	if m.gate == nil {
+		return nil
+	}
+	return m.gate(ctx)
 }
 
 // askInSlot asks the caller of a message that has its slot already: a probe, one that runs alone, one of the fallback's, or one whose
@@ -185,10 +249,10 @@ func (m *message) askInSlot(ctx context.Context, timeout time.Duration, saidYes 
 		return supervisor.Verdict{}, true
 	case ok && answer == caller.No:
 		rt.count.answers[answerNo].Add(1)
-		return m.stopAt(outcomeForgotten), false
+		return m.stopAt(&endUnwanted), false
 	case ok && line.Gone(m.id(), now):
 		rt.count.answers[answerNobody].Add(1)
-		return m.stopAt(outcomeForgotten), false
+		return m.stopAt(&endAbsent), false
 	case !ok && saidYes:
 		rt.count.answers[answerUnknown].Add(1)
 		return supervisor.Verdict{}, true
@@ -198,7 +262,7 @@ func (m *message) askInSlot(ctx context.Context, timeout time.Duration, saidYes 
 	}
 	rt.count.answers[answerUnknown].Add(1)
 	if rt.cfg.Interest.Unknown == UnknownDrop {
-		return m.stopAt(outcomeForgotten), false
+		return m.stopAt(&endSilent), false
 	}
 	return supervisor.Verdict{}, true
 }
@@ -263,7 +327,7 @@ func (m *message) watch(ctx context.Context) (watched context.Context, stop func
 // isForgotten asks whether the message that runs is still wanted. No answer means that it is.
 func (m *message) isForgotten(ctx context.Context) bool {
 	line := m.route.relay.line
-	for first := true; ; first = false {
+	for ctx.Err() == nil {
 		asked, err := line.Ask(m.call.Interest, m.id(), m.subject)
 		if err != nil {
 			return false
@@ -276,13 +340,16 @@ func (m *message) isForgotten(ctx context.Context) bool {
 		case answer == caller.Yes:
 			line.There(m.id())
 			return false
-		case answer == caller.No, line.Gone(m.id(), time.Now()):
+		case answer == caller.No:
+			m.call.gone.Store(&endUnwanted)
 			return true
-		case !first:
-			return false // relay has just reconnected, and so may they
+		case line.Gone(m.id(), time.Now()):
+			m.call.gone.Store(&endAbsent)
+			return true
 		}
-		pause(ctx, caller.AskAgain)
+		pause(ctx, caller.AskAgain) // it may be reconnecting
 	}
+	return false
 }
 
 // forgotten tells whether an attempt ended because its caller did not want it any more. A handler that came to an answer all the
@@ -297,9 +364,8 @@ func (m *message) gated(o supervisor.Outcome) supervisor.Outcome {
 	if end == nil || o.Action != supervisor.LetGo {
 		return o
 	}
-	o.Action, o.Err, o.Why = supervisor.DropMessage, ErrForgotten, ""
-	if *end == outcomeExpired {
-		o.Err = errExpired
+	o.Action, o.Err, o.Why = supervisor.DropMessage, end.err, ""
+	if end.outcome == outcomeExpired {
 		if m.route.cfg.Deadline.OnExpired == ExpiredDeadLetter {
 			o.Action, o.Reason = supervisor.DeadLetter, supervisor.ReasonExpired
 		}
@@ -318,31 +384,27 @@ func (m *message) finish(o supervisor.Outcome) {
 		m.done()
 		return
 	}
-	rt, line := m.route, m.route.relay.line
+	rt := m.route
 	reply, outcome := m.reply(o)
-	cs, size := &rt.callers, int64(len(reply.Data))
-	if outcome == outcomeForgotten || cs.replies.Len() > maxReplying || cs.bytes.Load()+size > maxReplyingBytes {
-		told := caller.Delivered
-		if line.Send(reply) != nil {
-			told = caller.GaveUp
-		}
-		rt.count.replies[told].Add(1)
-		m.done()
-		return
-	}
-	cs.bytes.Add(size)
-	cs.replies.Go(func() {
-		defer cs.bytes.Add(-size)
+	t := &caller.Telling{
+		Msg: reply, Confirm: m.call.Confirm, Once: outcome == outcomeForgotten && o.Err == ErrForgotten,
 		// For as long as nobody else has the message. A reply that cannot be delivered does not fail it.
-		ctx, cancel := context.WithTimeout(rt.work, rt.cfg.AckWait)
-		told := line.Tell(ctx, reply, m.id())
-		cancel()
-		rt.count.replies[told].Add(1)
-		if told != caller.Delivered {
-			rt.log.Debug("a caller was not told what became of its message", m.attrs("outcome", outcome, "why", told.String())...)
-		}
-		m.done()
-	})
+		Held: rt.work, Until: time.Now().Add(rt.cfg.AckWait),
+		Released: func() { m.done(); rt.callers.held.Done() },
+		Over: func(told caller.Told) {
+			rt.callers.telling.Add(-1)
+			rt.count.replies[told].Add(1)
+			if told != caller.Delivered {
+				rt.log.Debug("a caller was not told what became of its message", m.attrs("outcome", outcome, "why", told.String())...)
+			}
+		},
+	}
+	if errors.Is(o.Err, errAbsent) {
+		t.Until = time.Now() // it has waited already
+	}
+	rt.callers.held.Add(1)
+	rt.callers.telling.Add(1)
+	rt.relay.line.Tell(t)
 }
 
 // reply is what the caller is told.
@@ -350,7 +412,7 @@ func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) 
 	c, id, attempts := m.call, m.id(), o.Attempts
 	reply = &nats.Msg{Subject: c.ReplyTo}
 	switch {
-	case o.Err == ErrForgotten:
+	case errors.Is(o.Err, ErrForgotten):
 		outcome = outcomeForgotten
 	case o.Err == errExpired || o.Reason == supervisor.ReasonExpired && m.isOver(time.Now()):
 		outcome = outcomeExpired
@@ -400,9 +462,13 @@ type CallersStatus struct {
 	Again uint64 `json:"asked_again,omitempty"`
 	// Silent are questions without an answer in time.
 	Silent uint64 `json:"silent,omitempty"`
-	// Replied are outcomes that were passed on, Undelivered those that nobody took, or that could not be sent.
+	// Replied are outcomes that reached somebody, Undelivered those that nobody took, or that could not be sent, and Unsure those that
+	// were sent once, for there were too many to find out.
 	Replied     uint64 `json:"replied"`
 	Undelivered uint64 `json:"undelivered,omitempty"`
+	Unsure      uint64 `json:"sent_once,omitempty"`
+	// Telling are outcomes that have not reached their caller yet.
+	Telling int `json:"telling,omitempty"`
 	// Refused are headers that did not count.
 	Refused uint64 `json:"refused,omitempty"`
 }
@@ -412,7 +478,8 @@ func (rt *route) callersStatus() *CallersStatus {
 	s := CallersStatus{
 		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: rt.callers.asking.waits() + int(rt.callers.silent.Load()), Again: c.answers[answerAgain].Load(),
 		Silent: c.answers[answerUnknown].Load(), Replied: c.replies[caller.Delivered].Load(),
-		Undelivered: c.replies[caller.NotThere].Load() + c.replies[caller.GaveUp].Load(), Refused: c.refused.Load(),
+		Undelivered: c.replies[caller.NotThere].Load() + c.replies[caller.Failed].Load(), Unsure: c.replies[caller.Sent].Load(),
+		Telling: int(rt.callers.telling.Load()), Refused: c.refused.Load(),
 	}
 	if s == (CallersStatus{}) && c.answers[answerYes].Load() == 0 {
 		return nil

@@ -248,7 +248,7 @@ func TestCallers_forgottenBeforeTheStart(t *testing.T) {
 	r, _ := w.start(Config{}, permitted(Route{
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error { l.note(m); return nil }),
 	}))
-	r.line.SetGrace(0)
+	r.line.SetGrace(0, time.Second)
 	a := w.caller(sayNo)
 	a.publish("orders.no", "", nil)
 	a.reply("forgotten")

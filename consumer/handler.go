@@ -98,8 +98,9 @@ type Msg struct {
 	// has seen can refuse what comes late from an instance that lost the route. Zero: all instances handle messages of the route.
 	Fence uint64
 
-	result *Result // nil: nobody waits for it
-	paced  *route  // which Slow is for; nil: none
+	result *Result                     // nil: nobody waits for it
+	paced  *route                      // which Slow is for; nil: none
+	gate   func(context.Context) error // see StillWanted; nil: nobody need be asked
 }
 
 // OldID is the id as relay 0.1 gave it to handlers: a receiver that has seen a message under this one knows it again. It goes with the

@@ -158,6 +158,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 		var stop func()
 		ctx, stop = m.attempt(ctx, msg)
 		defer stop()
+		msg.gate = m.stillWanted
 	}
 	// Counted here and not after the call: a panic does not return.
 	defer func() {
@@ -176,8 +177,13 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 		v.Err = fmt.Errorf("timeout of %v: %w", p.timeout, v.Err)
 	}
 	failpoint.At("handled")
-	if m.call != nil && forgotten(ctx, v) {
-		return m.stopAt(outcomeForgotten)
+	if m.call != nil {
+		if n := (*notWanted)(nil); errors.As(err, &n) {
+			return n.verdict
+		}
+		if forgotten(ctx, v) {
+			return m.stopAt(m.call.gone.Load())
+		}
 	}
 	if !p.fallback {
 		m.told(ctx, number, v)
@@ -236,7 +242,7 @@ func (m *message) settle(o supervisor.Outcome) {
 		m.finish(o)
 	case supervisor.DropMessage:
 		level := slog.LevelInfo
-		if o.Err == ErrForgotten || o.Err == errExpired {
+		if errors.Is(o.Err, ErrForgotten) || o.Err == errExpired {
 			level = slog.LevelDebug // counted; it is no event
 		}
 		rt.log.Log(rt.work, level, "message dropped", m.attrs("why", why(o))...)

@@ -30,7 +30,7 @@ type counters struct {
 	// Of callers:
 	expired, forgotten, refused atomic.Uint64
 	answers                     [answerKinds]atomic.Uint64
-	replies                     [3]atomic.Uint64 // by caller.Told
+	replies                     [caller.ToldKinds]atomic.Uint64
 	// For the ledger; what was written is guarded by tally.writing.
 	received, replayed atomic.Uint64
 	outcomes           struct{ dropped, expired, forgotten, unsure atomic.Uint64 }
@@ -127,7 +127,7 @@ func newMetrics() *metrics {
 		expired:      desc("expired_total", "Messages whose deadline was over before they started; they were not.", "route"),
 		forgotten:    desc("forgotten_total", "Messages that their callers did not want any more, before they started or while they ran.", "route"),
 		questions:    desc("questions_total", "Callers asked before an attempt whether the message is still wanted, by answer; again: it said nothing, and is asked once more.", "route", "answer"),
-		replies:      desc("replies_total", "Callers told what became of their message, by result: delivered, nobody (was there), failed.", "route", "result"),
+		replies:      desc("replies_total", "Callers told what became of their message, by result: delivered, nobody (was there), failed, sent (once, and not known what became of it).", "route", "result"),
 		refused:      desc("caller_headers_refused_total", "Headers of callers that did not count: not permitted, malformed, or given more than once.", "route"),
 		fallback:     desc("fallback_attempts_total", "Attempts of the route's fallback, by result: done or failed.", "route", "result"),
 		substitutes:  desc("fallback_running", "Messages that the route's fallback has now.", "route"),
@@ -261,7 +261,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		for i, answer := range answerNames {
 			counter(m.questions, c.answers[i].Load(), name, answer)
 		}
-		for told := caller.Delivered; told <= caller.GaveUp; told++ {
+		for told := caller.Delivered; told < caller.ToldKinds; told++ {
 			counter(m.replies, c.replies[told].Load(), name, told.String())
 		}
 		gauge(m.stash, st.StashMessages, name)

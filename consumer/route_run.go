@@ -77,7 +77,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	cfg = r.ownBytes(cfg)
 	rt := &route{relay: r, cfg: cfg, log: r.log.With("route", cfg.Name), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: cfg.guarded(), count: new(counters)}
 	rt.live.Store(&cfg)
-	rt.callers.policy, rt.callers.replies = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.deadPrefix(cfg))...), pool.New(slowPaths)
+	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.deadPrefix(cfg))...)
 	rt.troubles.log = rt.log
 	rt.troubles.report = func(what string, err error) { r.reportTrouble(cfg.Name, what, err) }
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated

@@ -99,7 +99,7 @@ func (c *counters) ended(o supervisor.Outcome) {
 	case o.Action != supervisor.DropMessage:
 	case o.Err == errExpired:
 		c.outcomes.expired.Add(1)
-	case o.Err == ErrForgotten:
+	case errors.Is(o.Err, ErrForgotten):
 		c.outcomes.forgotten.Add(1)
 	default:
 		c.outcomes.dropped.Add(1)

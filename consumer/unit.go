@@ -143,7 +143,7 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 			rt.endHeld()
 			rt.slow.Wait() // before letters, to which it submits
 			rt.letters.Wait()
-			rt.callers.replies.Wait() // after whatever settles
+			rt.callers.held.Wait() // after whatever settles
 			rt.aside.paths.Wait()
 		})
 	}

@@ -131,6 +131,7 @@ func printCallers(w io.Writer, o over) {
 			all.Expired, all.Forgotten, all.Asking = all.Expired+c.Expired, all.Forgotten+c.Forgotten, all.Asking+c.Asking
 			all.Again, all.Silent, all.Refused = all.Again+c.Again, all.Silent+c.Silent, all.Refused+c.Refused
 			all.Replied, all.Undelivered = all.Replied+c.Replied, all.Undelivered+c.Undelivered
+			all.Unsure, all.Telling = all.Unsure+c.Unsure, all.Telling+c.Telling
 		}
 	}
 	if !any {
@@ -138,7 +139,13 @@ func printCallers(w io.Writer, o over) {
 	}
 	fmt.Fprintf(w, "\ncallers of %s: %d told, %d not reached, %d forgotten, %d expired\n", printable(o.name), all.Replied, all.Undelivered, all.Forgotten, all.Expired)
 	if all.Asking > 0 {
-		fmt.Fprintf(w, "  %d %s of the route wait for callers who do not answer; each for interest.timeout\n", all.Asking, plural(all.Asking, "slot"))
+		fmt.Fprintf(w, "  asking the callers of %d %s whether it is still wanted, for interest.timeout at most\n", all.Asking, plural(all.Asking, "message"))
+	}
+	if all.Telling > 0 {
+		fmt.Fprintf(w, "  telling %d %s to callers who may be reconnecting, for %v at most\n", all.Telling, plural(all.Telling, "outcome"), consumer.TellsFor)
+	}
+	if all.Unsure > 0 {
+		fmt.Fprintf(w, "  sent %d %s once, without finding out whether anybody was there: too many were on their way\n", all.Unsure, plural(all.Unsure, "outcome"))
 	}
 	if all.Again > 0 {
 		fmt.Fprintf(w, "  %d questions said nothing (the caller may be reconnecting, or too many do not answer): their messages went back, and are asked for again\n", all.Again)

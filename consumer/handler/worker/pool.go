@@ -104,6 +104,9 @@ func (p *pool) Handle(ctx context.Context, m *consumer.Msg) error {
 		if err := begins(ctx, c); err != nil {
 			return consumer.NotStarted(fmt.Errorf("%s: the process is still starting: %w", p.program.Path, err))
 		}
+		if err := m.StillWanted(ctx); err != nil {
+			return err
+		}
 		a, err := c.do(ctx, m)
 		if err == nil {
 			if suspect && a.Verdict != "retry" && a.Verdict != "snooze" {

@@ -95,6 +95,10 @@ func act(what, id string) {
 	case "sleep":
 		d, _ := time.ParseDuration(arg)
 		time.Sleep(d)
+	case "touch":
+		if err := os.WriteFile(arg, nil, 0o600); err != nil {
+			panic(err)
+		}
 	case "endless": // a line without an end
 		block := strings.Repeat("x", 1<<16)
 		for range 100 << 20 >> 16 {

@@ -2,12 +2,17 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/client"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/supervisor"
@@ -104,4 +109,74 @@ func await(t *testing.T, what string, is func() bool) {
 		}
 	}
 	t.Fatalf("not so: %s", what)
+}
+
+// The only process is busy. Messages that wait for it are not started when their deadline is over or their caller has gone meanwhile.
+func TestRoute_regressionAsksLast(t *testing.T) {
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.*"}}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(t, "ready")
+	cfg.Ready, cfg.Processes, cfg.InFlight = true, 1, 1
+	h, err := New(cfg, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := consumer.New(nc, consumer.Config{Logger: quiet()}, consumer.Route{
+		Name: "billing", Subjects: []string{"orders.*"}, Concurrency: 4, Handler: h,
+		Caller: consumer.Caller{Reply: []string{"_INBOX.>"}, Interest: []string{"_INBOX.>"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- r.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	}()
+	await(t, "it is ready", func() bool { return r.Ready() == nil })
+	c, err := client.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	// What starts writes its name to a file.
+	started := func(name string) bool { _, err := os.Stat(filepath.Join(cfg.Dir, name)); return err == nil }
+	begin := func(ctx context.Context, subject, acts string, header nats.Header) <-chan error {
+		done := make(chan error, 1)
+		if err := c.Start(ctx, &nats.Msg{Subject: subject, Data: []byte(acts), Header: header}, func(_ *client.Result, err error) { done <- err }); err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	busy := begin(t.Context(), "orders.1", "touch:busy;sleep:2s;ack", nil)
+	await(t, "the process is busy", func() bool { return started("busy") })
+	gives, giveUp := context.WithCancel(t.Context())
+	unwanted := begin(gives, "orders.2", "touch:unwanted;ack", nil)
+	late := begin(t.Context(), "orders.3", "touch:late;ack", nats.Header{"Relay-Expires-In": {"1s"}})
+	wanted := begin(t.Context(), "orders.4", "touch:wanted;ack", nil)
+	time.AfterFunc(500*time.Millisecond, giveUp)
+	if err := <-unwanted; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for what, done := range map[string]<-chan error{"busy": busy, "wanted": wanted} {
+		if err := <-done; err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := <-late; !errors.Is(err, client.ErrExpired) {
+		t.Errorf("late: %v", err)
+	}
+	if started("unwanted") || started("late") || !started("wanted") {
+		t.Errorf("started: unwanted %v, late %v, wanted %v", started("unwanted"), started("late"), started("wanted"))
+	}
 }

@@ -43,8 +43,8 @@ func (l *Line) Ask(interest, id, subject string) (*Asked, error) {
 // AskThen is Ask for whoever does not [Asked.Wait]: then is called once with the answer, if one comes before Close, and possibly before
 // AskThen returns. It must not block.
 func (l *Line) AskThen(interest, id, subject string, then func(Answer)) (*Asked, error) {
-	a, err := l.begin(then)
-	if err != nil {
+	a := &Asked{then: then}
+	if err := l.begin(a); err != nil {
 		return nil, err
 	}
 	q := &nats.Msg{Subject: interest, Reply: l.inbox + a.token, Header: nats.Header{HeaderID: {id}, HeaderSubject: {subject}}}

@@ -1,8 +1,9 @@
 package caller
 
 import (
-	"context"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func TestPolicy_Read(t *testing.T) {
 		refused int
 	}{
 		"nothing":           {nats.Header{"Relay-Id": {"x"}, "Content-Type": {"y"}, "Relay-Deadlines": {"z"}}, Call{}, 0},
-		"all, in any case":  {nats.Header{"relay-deadline": {"2026-01-02T04:04:05+01:00"}, "RELAY-INTEREST": {"_INBOX.a.i"}, "Relay-Reply-To": {"answers.b"}}, Call{stored, "_INBOX.a.i", "answers.b"}, 0},
+		"all, in any case":  {nats.Header{"relay-deadline": {"2026-01-02T04:04:05+01:00"}, "RELAY-INTEREST": {"_INBOX.a.i"}, "Relay-Reply-To": {"answers.b"}}, Call{Deadline: stored, Interest: "_INBOX.a.i", ReplyTo: "answers.b"}, 0},
 		"expires in":        {nats.Header{"Relay-Expires-In": {"90s"}}, Call{Deadline: stored.Add(90 * time.Second)}, 0},
 		"the earlier one":   {nats.Header{"Relay-Expires-In": {"90s"}, "Relay-Deadline": {"2026-01-02T03:04:06Z"}}, Call{Deadline: stored.Add(time.Second)}, 0},
 		"no time":           {nats.Header{"Relay-Deadline": {"tomorrow"}, "Relay-Expires-In": {"-1s"}}, Call{}, 2},
@@ -85,22 +86,22 @@ func TestLine_Gone(t *testing.T) {
 	if l.Gone("old", now) {
 		t.Error("counts although the connection has just come up, and callers may be reconnecting")
 	}
-	l.SetGrace(0)
+	l.SetGrace(0, Reconnecting)
 	for _, c := range []struct {
 		id    string
 		after time.Duration
 		want  bool
 	}{
-		{"a", 0, false}, {"a", 900 * time.Millisecond, false}, {"b", time.Second, false},
-		{"a", time.Second, true}, {"a", 2 * time.Second, false}, // it was told before: a new one
-		{"b", 2 * time.Minute, false}, // too long ago to be the first of two
+		{"a", 0, false}, {"a", time.Second, false}, {"a", 4900 * time.Millisecond, false}, {"b", 5 * time.Second, false},
+		{"a", 5 * time.Second, true}, {"a", 6 * time.Second, false}, // it was told before: a new one
+		{"b", 2 * time.Minute, false}, // too long ago to be the same absence
 	} {
 		if got := l.Gone(c.id, now.Add(c.after)); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
 	l.There("b")
-	if l.Gone("b", now.Add(2*time.Minute+time.Second)) {
+	if l.Gone("b", now.Add(2*time.Minute+5*time.Second)) {
 		t.Error("somebody was there in between")
 	}
 	for i := range 2 * maxAbsent {
@@ -117,7 +118,7 @@ func TestLine_answers(t *testing.T) {
 	nc := s.Conn(t)
 	l := New(s.Conn(t))
 	defer l.Close()
-	l.SetGrace(0)
+	l.SetGrace(0, time.Second)
 	answers := map[string]*nats.Msg{"yes": {}, "no": {Header: nats.Header{"relay-interested": {"NO"}}}, "other": {Header: nats.Header{"Relay-Interested": {"yes"}}, Data: []byte("x")}}
 	for name, answer := range answers {
 		if _, err := nc.Subscribe("i."+name, func(q *nats.Msg) {
@@ -150,17 +151,8 @@ func TestLine_answers(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, got, ok)
 		}
 	}
-	if got := l.Tell(t.Context(), &nats.Msg{Subject: "r.here", Data: []byte("result")}, "id"); got != Delivered || string((<-told).Data) != "result" {
+	if got := <-tell(t, l, &Telling{Msg: &nats.Msg{Subject: "r.here", Data: []byte("result")}}); got != Delivered || string((<-told).Data) != "result" {
 		t.Errorf("here: %v", got)
-	}
-	if got := l.Tell(t.Context(), &nats.Msg{Subject: "r.gone"}, "old"); got != NotThere {
-		t.Errorf("gone: %v", got)
-	}
-	l.SetGrace(time.Hour)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if got := l.Tell(ctx, &nats.Msg{Subject: "r.gone"}, "old"); got != GaveUp {
-		t.Errorf("it may be reconnecting: %v", got)
 	}
 	if n := l.nc.NumSubscriptions(); n != 1 {
 		t.Errorf("%d subscriptions", n)
@@ -194,5 +186,126 @@ func TestLine_end(t *testing.T) {
 	}
 	if len(l.open) > 0 {
 		t.Errorf("%d questions are left", len(l.open))
+	}
+}
+
+// tell has a reply told that is held until its caller's absence counts, and returns where what became of it will be said.
+func tell(t *testing.T, l *Line, r *Telling) <-chan Told {
+	t.Helper()
+	over := make(chan Told, 1)
+	if r.Released == nil {
+		r.Released = func() {}
+	}
+	if r.Held == nil {
+		r.Held = t.Context()
+	}
+	if r.Until.IsZero() {
+		r.Until = time.Now().Add(time.Hour)
+	}
+	r.Over = func(told Told) { over <- told }
+	l.Tell(r)
+	return over
+}
+
+// A caller who is away while his result is there gets it when he is back, also when his message is not held any more; and nobody else
+// waits for that.
+func TestLine_Tell_whoComesBack(t *testing.T) {
+	s := natstest.Start(t)
+	nc := s.Conn(t)
+	l := New(s.Conn(t))
+	defer l.Close()
+	l.SetGrace(0, 500*time.Millisecond)
+	released := make(chan struct{})
+	over := tell(t, l, &Telling{Msg: &nats.Msg{Subject: "r.away", Data: []byte("result")}, Released: func() { close(released) }})
+	got := make(chan *nats.Msg, 10)
+	if _, err := nc.ChanSubscribe("r.here", got); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if told := <-tell(t, l, &Telling{Msg: &nats.Msg{Subject: "r.here"}}); told != Delivered {
+		t.Errorf("the other: %v", told)
+	}
+	select {
+	case <-over:
+		t.Error("given up")
+	case <-released:
+	}
+	if n := l.Telling(); n != 1 {
+		t.Errorf("%d are to be told", n)
+	}
+	<-got
+	if _, err := nc.ChanSubscribe("r.away", got); err != nil {
+		t.Fatal(err)
+	}
+	if m := <-got; string(m.Data) != "result" {
+		t.Errorf("%q", m.Data)
+	}
+	if told := <-over; told != Delivered || l.Telling() != 0 {
+		t.Errorf("%v, %d are left", told, l.Telling())
+	}
+}
+
+// That the server passed a reply on does not mean that its caller has it: one that confirms is told again until it does.
+func TestLine_Tell_confirmed(t *testing.T) {
+	s := natstest.Start(t)
+	nc := s.Conn(t)
+	l := New(s.Conn(t))
+	defer l.Close()
+	tries := 0
+	if _, err := nc.Subscribe("r.here", func(m *nats.Msg) {
+		if tries++; tries == 2 {
+			_ = m.Respond(nil)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if told := <-tell(t, l, &Telling{Msg: &nats.Msg{Subject: "r.here"}, Confirm: true}); told != Delivered || tries != 2 {
+		t.Errorf("%v after %d", told, tries)
+	}
+	if told := <-tell(t, l, &Telling{Msg: &nats.Msg{Subject: "r.nobody"}, Once: true}); told != NotThere {
+		t.Errorf("once: %v", told)
+	}
+}
+
+// Thousands of callers who are away keep nobody from being told who is there, and not more than a bounded number of replies.
+func TestLine_Tell_crowd(t *testing.T) {
+	s := natstest.Start(t)
+	nc := s.Conn(t)
+	l := New(s.Conn(t))
+	l.SetGrace(0, time.Hour)
+	var released atomic.Int32
+	for i := range maxTellings + 1000 {
+		tell(t, l, &Telling{Msg: &nats.Msg{Subject: "r.gone." + strconv.Itoa(i), Data: make([]byte, 1000)}, Released: func() { released.Add(1) }})
+	}
+	got := make(chan *nats.Msg, 100)
+	if _, err := nc.ChanSubscribe("r.here", got); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for range 100 {
+		if told := <-tell(t, l, &Telling{Msg: &nats.Msg{Subject: "r.here"}}); told != Delivered {
+			t.Fatalf("%v", told)
+		}
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if n := l.Telling(); n > maxTellings {
+		t.Errorf("%d are kept", n)
+	}
+	if n := released.Load(); n == 0 {
+		t.Error("all messages of those who are away are held")
+	}
+	l.Close() // gives them up
+	if n := released.Load(); n != maxTellings+1100-100 {
+		t.Errorf("%d were released", n)
 	}
 }

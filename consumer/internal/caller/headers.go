@@ -27,6 +27,7 @@ const (
 	HeaderExpiresIn = "Relay-Expires-In" // a Go duration, from when the stream stored the message
 	HeaderInterest  = "Relay-Interest"
 	HeaderReplyTo   = "Relay-Reply-To"
+	HeaderConfirm   = "Relay-Confirm" // true: the caller answers the reply
 )
 
 // What relay says, and what it understands.
@@ -45,6 +46,7 @@ type Call struct {
 	Deadline time.Time
 	Interest string
 	ReplyTo  string
+	Confirm  bool
 }
 
 // Policy is what the callers of a route may ask for.
@@ -69,7 +71,7 @@ const (
 
 // Read finds what the headers of a message ask for; nil when that is nothing. stored is when its stream stored it.
 func (p *Policy) Read(h nats.Header, stored time.Time) (*Call, []Refusal) {
-	var v [4][]string // the values, by name
+	var v [len(names)][]string // the values, by name
 	found := false
 	for name, values := range h {
 		if i := index(name); i >= 0 {
@@ -99,11 +101,11 @@ func (p *Policy) Read(h nats.Header, stored time.Time) (*Call, []Refusal) {
 	return &c, refused
 }
 
-var names = [...]string{HeaderDeadline, HeaderExpiresIn, HeaderInterest, HeaderReplyTo}
+var names = [...]string{HeaderDeadline, HeaderExpiresIn, HeaderInterest, HeaderReplyTo, HeaderConfirm}
 
 // index is the place of a header in names, or -1. It is called for every header of every message.
 func index(name string) int {
-	if len(name) != len(HeaderDeadline) && len(name) != len(HeaderExpiresIn) || name[0]|0x20 != 'r' {
+	if len(name) < len(HeaderConfirm) || len(name) > len(HeaderExpiresIn) || name[0]|0x20 != 'r' {
 		return -1
 	}
 	for i, n := range names {
@@ -138,6 +140,10 @@ func (c *Call) set(p *Policy, i int, value string, stored time.Time) (err error)
 		if err = p.permits(value, p.Interest); err == nil {
 			c.Interest = value
 		}
+	case HeaderConfirm:
+		if c.Confirm = strings.EqualFold(value, "true"); !c.Confirm && !strings.EqualFold(value, "false") {
+			return fmt.Errorf("%q is neither true nor false", cut(value))
+		}
 	case HeaderReplyTo:
 		if err = p.permits(value, p.Reply); err == nil {
 			c.ReplyTo = value
@@ -145,6 +151,8 @@ func (c *Call) set(p *Policy, i int, value string, stored time.Time) (err error)
 	}
 	return err
 }
+
+func cut(s string) string { return s[:min(len(s), maxValue)] }
 
 // until keeps the earlier deadline.
 func (c *Call) until(t time.Time) {

@@ -27,27 +27,33 @@ type Line struct {
 	sub    *nats.Subscription
 	closed bool
 	open   map[string]*Asked
+	// patience is for how long nobody must be there until that counts.
+	patience time.Duration
 	// The connection, as it was last looked at.
 	links uint64
 	since time.Time
 	// absent is when nobody was there first, by message.
 	absent map[string]time.Time
 	swept  time.Time
+
+	teller teller
 }
 
-// reconnecting is the grace of a new Line.
-const reconnecting = 5 * time.Second
+// Reconnecting is how long a caller who reconnects may need. It is the grace and the patience of a new Line: with the defaults of
+// nats.go a client waits two seconds before it tries, with TLS up to three, and the first try may fail.
+const Reconnecting = 5 * time.Second
 
 // New makes a Line. Nothing is subscribed yet.
 func New(nc *nats.Conn) *Line {
-	return &Line{nc: nc, grace: reconnecting, since: time.Now(), open: map[string]*Asked{}, absent: map[string]time.Time{}, ended: make(chan struct{})}
+	return &Line{nc: nc, grace: Reconnecting, patience: Reconnecting, since: time.Now(), open: map[string]*Asked{}, absent: map[string]time.Time{}, ended: make(chan struct{})}
 }
 
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("relay has ended")
 
-// Close ends the subscription. Nothing is answered any more.
+// Close ends the subscription, and the telling. Nothing is answered any more.
 func (l *Line) Close() {
+	l.endTelling()
 	l.mu.Lock()
 	sub := l.sub
 	l.closed, l.sub = true, nil
@@ -75,32 +81,33 @@ type Asked struct {
 	links uint64
 	got   chan Answer  // has room for one: the first answer counts
 	then  func(Answer) // instead of got
+	lasts bool         // then is called for each answer
 }
 
-// begin subscribes if that was not done yet, and registers an Asked.
-func (l *Line) begin(then func(Answer)) (*Asked, error) {
+// begin subscribes if that was not done yet, and registers a.
+func (l *Line) begin(a *Asked) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return nil, ErrClosed
+		return ErrClosed
 	}
 	if l.sub == nil {
 		inbox := l.nc.NewInbox()
 		sub, err := l.nc.Subscribe(inbox+".*", l.arrived)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		l.inbox, l.sub = inbox+".", sub
 	}
 	l.look(time.Now())
 	// At random: whoever was asked once must not be able to answer for others.
 	token := strconv.FormatUint(rand.Uint64(), 36) + strconv.FormatUint(rand.Uint64(), 36)
-	a := &Asked{l: l, token: token, links: l.links, then: then}
-	if then == nil {
+	a.l, a.token, a.links = l, token, l.links
+	if a.then == nil {
 		a.got = make(chan Answer, 1)
 	}
 	l.open[token] = a
-	return a, nil
+	return nil
 }
 
 // Close forgets the question. An answer that comes later is dropped.
@@ -119,7 +126,7 @@ func (l *Line) arrived(m *nats.Msg) {
 		return
 	}
 	a := l.open[m.Subject[len(l.inbox):]]
-	if a != nil && a.then != nil {
+	if a != nil && a.then != nil && !a.lasts {
 		delete(l.open, a.token) // the first answer counts
 	}
 	l.mu.Unlock()
@@ -174,20 +181,20 @@ func (l *Line) look(now time.Time) {
 	}
 }
 
-// The absence of a caller counts when nobody was there twice, absentTwice apart, however old the message is: interest in a subject
-// spreads slowly over leaf nodes and gateways, and callers reconnect.
 const (
-	absentTwice = time.Second
+	// AskAgain is after what time a question is asked again that said nothing.
+	AskAgain = time.Second
 	// absentOver is when whoever was asked about is not asked again any more, in all likelihood.
-	absentOver = 5 * time.Second
-	// absentForgotten is when an absence is too long ago to be the first of two.
+	absentOver = 15 * time.Second
+	// absentForgotten is when an absence is too long ago for another one to be the same.
 	absentForgotten = time.Minute
 	// maxAbsent bounds the memory. Messages for which there is none are asked about until there is.
 	maxAbsent = 16 << 10
 )
 
-// Gone is told that nobody was there for a message, and says whether that counts. When it does not, the question is to be asked
-// again, [AskAgain] later.
+// Gone is told that nobody was there for a message, and says whether that counts: the question is to be asked again, [AskAgain] later,
+// until nobody was there for [Reconnecting], however old the message is. Interest in a subject spreads slowly over leaf nodes and
+// gateways, and callers reconnect.
 func (l *Line) Gone(id string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,14 +202,14 @@ func (l *Line) Gone(id string, now time.Time) bool {
 		return false
 	}
 	first, known := l.absent[id]
-	if known && now.Sub(first) >= absentTwice && now.Sub(first) < absentForgotten {
+	if known && now.Sub(first) >= l.patience && now.Sub(first) < absentForgotten {
 		delete(l.absent, id)
 		return true
 	}
-	if known && now.Sub(first) < absentTwice {
+	if known && now.Sub(first) < l.patience {
 		return false
 	}
-	if !known && len(l.absent) >= maxAbsent && now.Sub(l.swept) >= absentTwice {
+	if !known && len(l.absent) >= maxAbsent && now.Sub(l.swept) >= AskAgain {
 		l.swept = now
 		for old, at := range l.absent {
 			if now.Sub(at) >= absentOver {
@@ -217,14 +224,12 @@ func (l *Line) Gone(id string, now time.Time) bool {
 	return false
 }
 
-// AskAgain is after what time a question is asked again that said nothing.
-const AskAgain = absentTwice
-
-// SetGrace is for tests that have no time for callers that reconnect.
-func (l *Line) SetGrace(d time.Duration) {
+// SetGrace is for tests that have no time for callers that reconnect: for how long after relay's connection came up nobody's absence
+// counts, and how long an absence must last.
+func (l *Line) SetGrace(grace, patience time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.grace = d
+	l.grace, l.patience = grace, patience
 }
 
 // There is told that somebody was there for a message after all.

@@ -2,64 +2,380 @@ package caller
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 )
 
 const (
-	// tellTimeout is how long the server may take to say that it has passed a reply on. It answers at once; the connection may be
-	// down.
+	// tellTimeout is how long the server may take to say that it has passed replies on, and a caller that confirms to do that.
 	tellTimeout = 2 * time.Second
 	// tellPause is how long to wait for a connection that is away.
 	tellPause = 100 * time.Millisecond
+	// A reply that reached nobody is sent again after tellFirst, and then after twice as long each time, up to tellMost.
+	tellFirst, tellMost = 250 * time.Millisecond, 10 * time.Second
+	// maxTellings and maxTellingBytes bound the replies that are not delivered yet. For a new one the oldest of those that reached
+	// nobody is given up.
+	maxTellings     = 4096
+	maxTellingBytes = 16 << 20
+	// maxBatchBytes is how many bytes are published before the server is asked whether it passed them on.
+	maxBatchBytes = 1 << 20
 )
+
+// KeptFor is for how long a reply is sent again and again that reached nobody.
+const KeptFor = 2 * time.Minute
 
 // Told is what became of a reply.
 type Told uint8
 
 const (
-	Delivered Told = iota // the server had somebody to pass it on to, or a stream stored it
-	NotThere              // nobody was there, and that counts; see [Line.Gone]
-	GaveUp                // ctx ended, or the reply cannot be sent at all
+	Delivered Told = iota // the caller confirmed it, or the server had somebody to pass it on to, or a stream stored it
+	NotThere              // nobody was there
+	Failed                // it was not confirmed, the connection was away, or the reply cannot be sent at all
+	Sent                  // it was published once, and what became of it is not known
+	ToldKinds
 )
 
-func (t Told) String() string { return [...]string{"delivered", "nobody", "failed"}[t] }
+func (t Told) String() string { return [...]string{"delivered", "nobody", "failed", "sent"}[t] }
 
-// Tell publishes a reply, and returns once the server has passed it on, or it is certain enough that nobody takes it. While the
-// connection is away it goes on trying until ctx is done.
+// Telling is a reply on its way to its caller. It is kept in memory only.
+type Telling struct {
+	Msg *nats.Msg
+	// Confirm says that the caller answers the reply. Without it a reply is delivered when the server had somebody to pass it on to.
+	Confirm bool
+	// Once has it sent once, whatever comes of that: its caller has said that it does not want it.
+	Once bool
+	// Released is called once, when the message that the reply is about need not be held any more: the reply is delivered or given up,
+	// its caller was away for so long that its absence counts, or Held is done, or Until is over.
+	Released func()
+	Held     context.Context
+	Until    time.Time
+	// Over is called once, after Released, with what became of the reply.
+	Over func(Told)
+
+	asked    *Asked
+	tries    int
+	failed   bool      // this try: it cannot be sent at all
+	first    time.Time // when it was given to Tell
+	next     time.Time // when it is sent again
+	absent   time.Time // since when nobody was there; zero: somebody is, or it is not known
+	released bool
+	// What was heard of it, under teller.mu: nobody of this try.
+	nobody, confirmed bool
+}
+
+// teller is what a Line has to tell. One goroutine sends, while there is anything.
+type teller struct {
+	mu      sync.Mutex
+	fresh   []*Telling // not tried yet
+	waiting []*Telling // tried, in the order in which they came
+	bytes   int
+	running bool
+	closed  bool
+	done    chan struct{} // closed when the goroutine has ended
+	wake    chan struct{} // has room for one
+}
+
+// Tell sends a reply until somebody has it, at most for [KeptFor]. It does not block.
 //
 // That somebody was there is known without the caller's help: for a subject without interest the server answers with a 503 before it
-// looks at whatever is sent next on the connection, which is a PING.
-func (l *Line) Tell(ctx context.Context, m *nats.Msg, id string) Told {
-	for {
-		switch answer, err := l.tell(ctx, m); {
-		case err == nil && answer != Nobody:
-			l.There(id)
-			return Delivered
-		case err == nil:
-			if l.Gone(id, time.Now()) {
-				return NotThere
-			}
-			pause(ctx, AskAgain)
-		case ctx.Err() == nil && retryable(err):
-			pause(ctx, tellPause)
-		default:
-			return GaveUp
-		}
-		if ctx.Err() != nil {
-			return GaveUp
-		}
+// looks at whatever is sent next on the connection, which is a PING. That is not enough where the caller's link has gone silent and
+// its server has yet to notice; hence Confirm.
+func (l *Line) Tell(t *Telling) {
+	w := &l.teller
+	t.first = time.Now()
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		t.end(Failed)
+		return
+	}
+	var evicted []*Telling
+	size := len(t.Msg.Data)
+	for len(w.waiting) > 0 && (len(w.fresh)+len(w.waiting) >= maxTellings || w.bytes+size > maxTellingBytes) {
+		old := w.waiting[0]
+		w.waiting[0], w.waiting = nil, w.waiting[1:]
+		w.bytes -= len(old.Msg.Data)
+		evicted = append(evicted, old)
+	}
+	full := len(w.fresh) >= maxTellings || w.bytes+size > maxTellingBytes && len(w.fresh) > 0
+	if !full {
+		w.fresh = append(w.fresh, t)
+		w.bytes += size
+		l.tellOn()
+	}
+	w.mu.Unlock()
+	for _, old := range evicted {
+		old.giveUp()
+	}
+	switch {
+	case !full:
+	case l.nc.PublishMsg(t.Msg) != nil:
+		t.end(Failed)
+	default:
+		t.end(Sent)
 	}
 }
 
-// Send publishes a reply and does not find out what became of it.
-func (l *Line) Send(m *nats.Msg) error { return l.nc.PublishMsg(m) }
+// Telling is how many replies are not delivered yet.
+func (l *Line) Telling() int {
+	l.teller.mu.Lock()
+	defer l.teller.mu.Unlock()
+	return len(l.teller.fresh) + len(l.teller.waiting)
+}
 
-// errNoAnswer says that nothing came back: the connection is away.
-type errNoAnswer struct{}
+// tellOn has the goroutine run, or look at once. The lock is held.
+func (l *Line) tellOn() {
+	w := &l.teller
+	if w.running {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+		return
+	}
+	w.running, w.done, w.wake = true, make(chan struct{}), make(chan struct{}, 1)
+	go l.tellAll(w.wake, w.done)
+}
 
-func (errNoAnswer) Error() string { return "no answer" }
+// endTelling gives all replies up, and waits for the goroutine.
+func (l *Line) endTelling() {
+	w := &l.teller
+	w.mu.Lock()
+	w.closed = true
+	running, done := w.running, w.done
+	if running {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+	w.mu.Unlock()
+	if running {
+		<-done
+	}
+}
+
+func (l *Line) tellAll(wake, done chan struct{}) {
+	defer close(done)
+	w := &l.teller
+	for {
+		w.mu.Lock()
+		batch, pause := w.due(time.Now())
+		if closed := w.closed; closed || pause < 0 {
+			rest := append(w.fresh, w.waiting...)
+			w.running, w.fresh, w.waiting, w.bytes = false, nil, nil, 0
+			w.mu.Unlock()
+			for _, t := range append(batch, rest...) {
+				t.giveUp()
+			}
+			return
+		}
+		w.mu.Unlock()
+		if len(batch) > 0 {
+			l.send(batch)
+			continue
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-wake:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// due takes out what is to be sent now, or says how long there is nothing; below 0: there is nothing at all. The lock is held.
+func (w *teller) due(now time.Time) (batch []*Telling, pause time.Duration) {
+	pause = -1
+	bytes := 0
+	for len(w.fresh) > 0 && bytes < maxBatchBytes {
+		t := w.fresh[0]
+		w.fresh[0], w.fresh = nil, w.fresh[1:]
+		batch, bytes = append(batch, t), bytes+len(t.Msg.Data)
+	}
+	kept := w.waiting[:0]
+	for _, t := range w.waiting {
+		look := t.next
+		if !t.released { // its message is held: whoever does may not wait longer
+			look = now.Add(min(look.Sub(now), tellFirst))
+		}
+		if t.confirmed || !t.next.After(now) || !t.released && t.heldLongEnough(now) {
+			if bytes < maxBatchBytes {
+				batch, bytes = append(batch, t), bytes+len(t.Msg.Data)
+				continue
+			}
+			look = now
+		}
+		kept = append(kept, t)
+		if d := max(0, look.Sub(now)); pause < 0 || d < pause {
+			pause = d
+		}
+	}
+	clear(w.waiting[len(kept):])
+	w.waiting = kept
+	if len(w.fresh) > 0 {
+		pause = 0
+	}
+	if len(batch) > 0 && pause < 0 {
+		pause = 0
+	}
+	for _, t := range batch {
+		w.bytes -= len(t.Msg.Data)
+	}
+	return batch, pause
+}
+
+// send publishes replies and finds out who got his.
+func (l *Line) send(batch []*Telling) {
+	links := l.nc.Stats().Reconnects
+	ctx, cancel := context.WithTimeout(context.Background(), tellTimeout)
+	defer cancel()
+	published := false
+	for _, t := range batch {
+		published = l.publish(t) || published
+	}
+	var err error
+	if published {
+		if err = l.nc.FlushWithContext(ctx); err == nil {
+			l.catchUp(ctx)
+		}
+	}
+	// What was on its way when the connection broke may have reached nobody.
+	away := err != nil || l.nc.Stats().Reconnects != links
+	now := time.Now()
+	var again []*Telling
+	for _, t := range batch {
+		if !l.judge(t, now, away) {
+			again = append(again, t)
+		}
+	}
+	w := &l.teller
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range again {
+		w.bytes += len(t.Msg.Data)
+	}
+	w.waiting = append(w.waiting, again...)
+}
+
+// publish sends t, and returns whether it did: it may have been confirmed meanwhile.
+func (l *Line) publish(t *Telling) bool {
+	w := &l.teller
+	w.mu.Lock()
+	confirmed := t.confirmed
+	t.nobody = false
+	w.mu.Unlock()
+	if confirmed {
+		return false
+	}
+	t.failed = false
+	if t.asked == nil {
+		// The same one for every try: a confirmation that comes late counts.
+		a := &Asked{lasts: true, then: func(answer Answer) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if answer == Nobody {
+				t.nobody = true
+			} else if t.confirmed = true; w.running {
+				l.tellOn()
+			}
+		}}
+		if l.begin(a) != nil {
+			t.failed = true
+			return false
+		}
+		t.asked = a
+	}
+	out := *t.Msg
+	out.Reply = l.inbox + t.asked.token
+	t.tries++
+	if err := l.nc.PublishMsg(&out); err != nil {
+		t.failed = !retryable(err)
+	}
+	return true
+}
+
+// judge ends t if that can be said now, and else says when it is sent again.
+func (l *Line) judge(t *Telling, now time.Time, away bool) (over bool) {
+	w := &l.teller
+	w.mu.Lock()
+	nobody, confirmed := t.nobody, t.confirmed
+	w.mu.Unlock()
+	pause := min(tellFirst<<min(max(t.tries, 1)-1, 10), tellMost)
+	switch {
+	case confirmed, !t.failed && !away && !nobody && (!t.Confirm || t.Once):
+		t.end(Delivered)
+		return true
+	case t.failed:
+		t.end(Failed)
+		return true
+	case t.Once && nobody:
+		t.end(NotThere)
+		return true
+	case t.Once:
+		t.end(Failed)
+		return true
+	case away:
+		t.absent, pause = time.Time{}, tellPause
+	case nobody:
+		if t.absent.IsZero() {
+			t.absent = now
+		}
+	default: // it is to be confirmed
+		t.absent = time.Time{}
+		pause = max(pause, tellTimeout)
+	}
+	if now.Sub(t.first) >= KeptFor {
+		t.giveUp()
+		return true
+	}
+	if t.heldLongEnough(now) || l.isAbsent(t.absent, now) {
+		t.release()
+	}
+	if !t.released && !t.Confirm {
+		pause = min(pause, AskAgain)
+	}
+	t.next = now.Add(pause)
+	return false
+}
+
+// isAbsent tells whether the absence of a caller since then counts.
+func (l *Line) isAbsent(since, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.look(now)
+	return !since.IsZero() && now.Sub(since) >= l.patience && now.Sub(l.since) >= l.grace
+}
+
+func (t *Telling) heldLongEnough(now time.Time) bool {
+	return t.Held.Err() != nil || !now.Before(t.Until)
+}
+
+func (t *Telling) release() {
+	if !t.released {
+		t.released = true
+		t.Released()
+	}
+}
+
+// giveUp ends a reply that may not have been delivered.
+func (t *Telling) giveUp() {
+	if t.absent.IsZero() {
+		t.end(Failed)
+	} else {
+		t.end(NotThere)
+	}
+}
+
+func (t *Telling) end(told Told) {
+	if t.asked != nil {
+		t.asked.Close()
+	}
+	t.release()
+	t.Over(told)
+}
 
 func retryable(err error) bool {
 	switch err {
@@ -67,32 +383,6 @@ func retryable(err error) bool {
 		return false
 	}
 	return true
-}
-
-func (l *Line) tell(ctx context.Context, m *nats.Msg) (Answer, error) {
-	a, err := l.begin(nil)
-	if err != nil {
-		return 0, err
-	}
-	defer a.Close()
-	out := *m
-	out.Reply = l.inbox + a.token
-	if err := l.nc.PublishMsg(&out); err != nil {
-		return 0, err
-	}
-	flush, cancel := context.WithTimeout(ctx, tellTimeout)
-	defer cancel()
-	if err := l.nc.FlushWithContext(flush); err != nil || l.nc.Stats().Reconnects != a.links {
-		// What was on its way when the connection broke may have reached nobody.
-		return 0, errNoAnswer{}
-	}
-	l.catchUp(flush)
-	select {
-	case answer := <-a.got:
-		return answer, nil
-	default:
-		return Yes, nil
-	}
 }
 
 // catchUp waits until what has come in by now was given to whoever waits for it.
@@ -114,14 +404,5 @@ func (l *Line) catchUp(ctx context.Context) {
 			return
 		}
 		time.Sleep(100 * time.Microsecond)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }
