@@ -42,6 +42,7 @@ type asking struct {
 	all      map[*question]struct{}
 	bytes    int
 	unheard  []*question // those without an answer in time, which wait for their turn
+	absent   []*question // those whose caller was not there, and which are asked again; some have left since
 	released int         // of those that had one, how many have not started yet
 	feeding  bool
 	ended    bool
@@ -80,7 +81,8 @@ type question struct {
 	m     *message
 	group *supervisor.Group
 	// Under the lock of asking:
-	turn  int // counts what it waits for: what was for an earlier turn has no effect
+	gone  bool // it is in absent
+	turn  int  // counts what it waits for: what was for an earlier turn has no effect
 	asked *caller.Asked
 	timer *time.Timer
 	began int64 // in which period of young it was asked; 0: it is not asked now
@@ -113,7 +115,18 @@ func (m *message) Ask(g *supervisor.Group) {
 	}
 	a, q := &m.route.callers.asking, &question{m: m, group: g}
 	a.mu.Lock()
-	full, ended := len(a.all) >= maxAsking || a.bytes+m.Size > maxAskingBytes && len(a.all) > 0, a.ended
+	full, ended := a.full(m.Size), a.ended
+	// Those whose callers were not there make room: their absence is remembered, and they are asked again when they come back.
+	var outs []*question
+	for full && !ended && len(a.absent) > 0 {
+		out := a.absent[0]
+		a.absent[0], a.absent = nil, a.absent[1:]
+		if a.take(out) {
+			out.stop()
+			outs = append(outs, out)
+		}
+		full = a.full(m.Size)
+	}
 	if !full && !ended {
 		if a.all == nil {
 			a.all = map[*question]struct{}{}
@@ -122,15 +135,28 @@ func (m *message) Ask(g *supervisor.Group) {
 		a.bytes += m.Size
 	}
 	a.mu.Unlock()
+	for _, out := range outs {
+		out.group.Answered(&out.m.Message, out.m.crowded())
+	}
 	switch {
 	case ended:
 		g.Answered(&m.Message, supervisor.Verdict{Kind: supervisor.Ack}) // which is draining
 	case full:
-		m.route.count.answers[answerAgain].Add(1)
-		g.Answered(&m.Message, supervisor.Verdict{Kind: supervisor.Snooze, Delay: m.crowdedOut(), Err: errCrowded})
+		g.Answered(&m.Message, m.crowded())
 	default:
 		q.ask()
 	}
+}
+
+// full tells whether there is no room for a message of that size. The lock is held.
+func (a *asking) full(size int) bool {
+	return len(a.all) >= maxAsking || a.bytes+size > maxAskingBytes && len(a.all) > 0
+}
+
+// crowded has a message come again later for which there is no room.
+func (m *message) crowded() supervisor.Verdict {
+	m.route.count.answers[answerAgain].Add(1)
+	return supervisor.Verdict{Kind: supervisor.Snooze, Delay: m.crowdedOut(), Err: errCrowded}
 }
 
 // crowdedOut is how long a message stays away for which there was no room: twice as long each time, because the server delivers what
@@ -220,6 +246,10 @@ func (q *question) end(turn int, answer caller.Answer, ok bool) {
 		a.mu.Lock()
 		if _, here := a.all[q]; here {
 			q.timer = time.AfterFunc(caller.AskAgain, q.ask)
+			if ok && !q.gone {
+				q.gone = true
+				a.absent = append(a.absent, q)
+			}
 		}
 		a.mu.Unlock()
 	case rt.cfg.Interest.Unknown == UnknownDrop:
@@ -243,7 +273,16 @@ func (a *asking) take(q *question) bool {
 	}
 	delete(a.all, q)
 	a.bytes -= q.m.Size
+	for len(a.absent) > 0 && !a.here(a.absent[0]) {
+		a.absent[0], a.absent = nil, a.absent[1:]
+	}
 	return true
+}
+
+// here tells whether a question is still open. The lock is held.
+func (a *asking) here(q *question) bool {
+	_, here := a.all[q]
+	return here
 }
 
 // leave hands the message back to its group.
@@ -325,7 +364,7 @@ func (rt *route) endAsking() {
 	a := &rt.callers.asking
 	a.mu.Lock()
 	all := a.all
-	a.ended, a.all, a.unheard, a.bytes = true, nil, nil, 0
+	a.ended, a.all, a.unheard, a.absent, a.bytes = true, nil, nil, nil, 0
 	for q := range all {
 		q.stop()
 	}

@@ -167,6 +167,33 @@ func TestCallers_moreMutesThanMayWait(t *testing.T) {
 	}
 }
 
+// However many messages of callers who are not there stand in front: others are asked about, and start, meanwhile.
+func TestCallers_regressionMoreAbsentThanMayWait(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r, _ := w.start(Config{}, permitted(Route{Concurrency: 2, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })}))
+	r.line.SetGrace(0, time.Hour)
+	inbox := nats.NewInbox()
+	for i := range 30 {
+		m := &nats.Msg{Subject: fmt.Sprintf("orders.gone.%d", i), Data: make([]byte, 900<<10), Header: nats.Header{"Relay-Interest": {inbox}}}
+		if _, err := w.js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := w.caller(sayYes)
+	for i := range 20 {
+		a.publish(fmt.Sprintf("orders.well.%d", i), string(make([]byte, 100<<10)), nil)
+	}
+	for range 20 {
+		if m := a.reply("done"); m.Header.Get("Relay-Attempts") != "1" {
+			t.Errorf("%v", m.Header)
+		}
+	}
+	if n := r.all()[0].callers.asking.waits(); n == 0 {
+		t.Error("nobody waits")
+	}
+}
+
 // Messages that wait for their callers go back at once when relay drains, and start elsewhere.
 func TestCallers_aDrainWaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
