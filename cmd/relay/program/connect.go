@@ -28,7 +28,7 @@ func connect(ctx context.Context, cfg *config.Config, role string, embedded *nat
 		name = cfg.Service
 	}
 	nc := natsconn.Config{
-		URL: n.URL.String(), Creds: n.Creds, NKey: n.NKey, User: n.User.Reveal(), Password: n.Password.Reveal(), Token: n.Token.Reveal(),
+		URL: n.URL.String(), Creds: n.Creds, NKey: n.NKey, User: n.User, Password: n.Password, Token: n.Token,
 		CA: n.TLS.CA, Cert: n.TLS.Cert, Key: n.TLS.Key, Name: name, Logger: log,
 	}
 	switch {

@@ -258,6 +258,12 @@ func (r *reloader) change(ctx context.Context, cfg *config.Config, ask reloadAsk
 			c.Update = append(c.Update, rt)
 		}
 	}
+	if slices.ContainsFunc(d.Live, func(key string) bool { return strings.HasPrefix(key, "nats.") }) {
+		if err := r.s.conn.Renew(limited); err != nil {
+			refuse(err)
+			return
+		}
+	}
 	if slices.Contains(d.Live, "streams") {
 		if err := ensureStreams(limited, js, cfg.Streams, r.s.stockClient(), r.s.log); err != nil {
 			refuse(fmt.Errorf("streams: %w", err))

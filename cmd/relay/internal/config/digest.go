@@ -13,13 +13,16 @@ import (
 	"github.com/relaymq/relay/consumer"
 )
 
-// Digests are those of the settings of each route, by its name, and of all other keys. Two configurations with the same digests differ in nothing
-// but secrets that stand in a file itself.
+// Digests are those of the settings of each route, by its name, and of all other keys. What files hold that the configuration names is part of
+// them. Two configurations with the same digests differ in nothing but secrets that stand in the configuration itself.
 func (c *Config) Digests() (routes map[string]consumer.ConfigDigest, rest consumer.ConfigDigest) {
 	b := newBook(nil)
 	routes = make(map[string]consumer.ConfigDigest)
-	for _, rt := range c.Routes {
+	for i, rt := range c.Routes {
 		s := newSums()
+		for _, f := range c.filesOf(i) {
+			fmt.Fprintln(s[Live], f.key, hint(f.sum))
+		}
 		for _, k := range b.root.field("routes").elem.fields {
 			s.add(b, k, classOf(k.path), reflect.ValueOf(rt).FieldByIndex(k.index))
 		}
@@ -31,6 +34,11 @@ func (c *Config) Digests() (routes map[string]consumer.ConfigDigest, rest consum
 		routes[rt.Name] = consumer.ConfigDigest{Live: s.sum(Live), Anew: s.sum(Restart)}
 	}
 	s := newSums()
+	for _, f := range c.Source.named {
+		if strings.HasPrefix(f.key, "nats.") {
+			fmt.Fprintln(s[Live], f.key, hint(f.sum))
+		}
+	}
 	for _, k := range b.root.fields {
 		if k.name != "routes" && k.name != "defaults" {
 			s.add(b, k, "", reflect.ValueOf(c).Elem().FieldByIndex(k.index))
@@ -90,12 +98,16 @@ func (s sums) add(b *book, k *key, class Class, v reflect.Value) {
 	case texts:
 		if m, ok := v.Interface().(map[string]string); ok {
 			for _, name := range slices.Sorted(maps.Keys(m)) {
-				fmt.Fprintf(s.of(k, class), "%s %q %q\n", k.path, name, m[name])
+				fmt.Fprintf(s.of(k, class), "%s %q %s\n", k.path, name, hintOf(m[name])) // which may be secrets
 			}
 			return
 		}
 	}
-	fmt.Fprintf(s.of(k, class), "%s %q\n", k.path, fmt.Sprint(v.Interface())) // which hides secrets
+	shown := fmt.Sprint(v.Interface()) // which hides secrets
+	if secret, ok := v.Interface().(Secret); ok && secret.File() != "" && !strings.HasPrefix(k.path, "nats.") {
+		shown = hintOf(secret.Reveal())
+	}
+	fmt.Fprintf(s.of(k, class), "%s %q\n", k.path, shown)
 }
 
 func (s sums) of(k *key, class Class) hash.Hash {
