@@ -21,6 +21,9 @@ const (
 	Process Class = "process" // it counts when the process is started again
 )
 
+// own are keys of which each instance has its own: instances of one host cannot listen on one address.
+var own = []string{"admin.listen", "admin.probes"}
+
 // inPlace are the keys of a route that change while it goes on, with what is below them. A handler of another kind, and a fallback, a batch or a
 // rate that comes or goes begin the route anew.
 var inPlace = []string{"concurrency", "rate", "burst", "timeout", "retry", "supervisor", "stash", "batch", "handler", "fallback"}

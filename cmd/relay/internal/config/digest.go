@@ -44,7 +44,7 @@ func (c *Config) Digests() (routes map[string]consumer.ConfigDigest, rest consum
 			s.add(b, k, "", reflect.ValueOf(c).Elem().FieldByIndex(k.index))
 		}
 	}
-	return routes, consumer.ConfigDigest{Live: s.sum(Live), Anew: s.sum(Process)}
+	return routes, consumer.ConfigDigest{Live: s.sum(Live), Anew: s.sum(Process), Own: s.sum(ownKeys)}
 }
 
 func kindOf(h *Handler) string {
@@ -57,7 +57,12 @@ func kindOf(h *Handler) string {
 // sums are digests by class.
 type sums map[Class]hash.Hash
 
-func newSums() sums { return sums{Live: sha256.New(), Restart: sha256.New(), Process: sha256.New()} }
+// ownKeys is the class of keys that are part of no other digest.
+const ownKeys Class = "own"
+
+func newSums() sums {
+	return sums{Live: sha256.New(), Restart: sha256.New(), Process: sha256.New(), ownKeys: sha256.New()}
+}
 
 func (s sums) sum(c Class) string { return hex.EncodeToString(s[c].Sum(nil))[:12] }
 
@@ -113,6 +118,9 @@ func (s sums) add(b *book, k *key, class Class, v reflect.Value) {
 func (s sums) of(k *key, class Class) hash.Hash {
 	if class == "" {
 		class = classOf(k.path)
+	}
+	if slices.Contains(own, k.path) {
+		class = ownKeys
 	}
 	return s[class]
 }
