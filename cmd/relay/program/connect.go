@@ -85,6 +85,10 @@ func (o *options) open(ctx context.Context, role string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openWith(ctx, cfg, role)
+}
+
+func openWith(ctx context.Context, cfg *config.Config, role string) (*client, error) {
 	conn, err := connect(ctx, cfg, role, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err

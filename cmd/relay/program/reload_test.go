@@ -20,6 +20,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/event"
 )
 
 // reloaded runs relay reload, and returns what the only instance said.
@@ -348,6 +349,64 @@ func TestStatus_regressionPresentCauseOfAStoppedRoute(t *testing.T) {
 	why("403 Forbidden")
 	answer.Store(http.StatusOK)
 	why("broken")
+}
+
+// A broken file ended relay reload before anybody was asked, and log, events and metrics said nothing of it.
+func TestReload_regressionBrokenFileReachesTheInstances(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]string{
+		"a fault":       "routes: [{name: a, subjects: [orders.a], handler: discrad}]\n",
+		"half a file":   "routes: [{name: a, subjects: [orders.a], han",
+		"no YAML":       "routes:\n  - name: a\n subjects: x\n\t- : [\n",
+		"unknown key":   "rotues: []\n",
+		"another value": "drain: soon\nroutes: [{name: a, subjects: [orders.a], handler: discard}]\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "routes: [{name: a, subjects: [orders.a], handler: discard}]\n")
+			p := w.run("-c", "relay.yaml")
+			events, err := w.nc.SubscribeSync("relay.event.>")
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.configure("nats:\n  url: \"" + w.s.URL() + "\"\n" + broken)
+			code, out, stderr := relay(t, w.dir, "reload", "-c", "relay.yaml")
+			if code != 2 || !strings.Contains(out, "invalid; nothing changed, generation 1 goes on") || !strings.Contains(stderr, "relay.yaml:") || !strings.Contains(stderr, "were asked all the same") {
+				t.Errorf("exit %d\n%s%s", code, out, stderr)
+			}
+			if line := p.await("the configuration was not reloaded"); line["outcome"] != reloadInvalid || !strings.Contains(fmt.Sprint(line["error"]), "relay.yaml:") {
+				t.Errorf("%v", line)
+			}
+			_, metrics := p.get("/metrics")
+			for _, want := range []string{"relay_config_last_reload_successful 0", `relay_config_reloads_total{result="invalid"} 1`} {
+				if !strings.Contains(metrics, want) {
+					t.Errorf("metrics lack %s", want)
+				}
+			}
+			for {
+				m, err := events.NextMsg(patience)
+				if err != nil {
+					t.Fatalf("no event: %v", err)
+				}
+				if strings.Contains(string(m.Data), string(event.ReloadFailed)) {
+					if !strings.Contains(string(m.Data), "relay.yaml:") {
+						t.Errorf("%s", m.Data)
+					}
+					break
+				}
+			}
+		})
+	}
+	// Where the file does not even say where the server is, the command says that nobody was asked.
+	w := newWorld(t, "routes: [{name: a, subjects: [orders.a], handler: discard}]\n")
+	p := w.run()
+	w.configure("nats: {url: [\nroutes: [")
+	if code, _, stderr := relay(t, w.dir, "reload"); code != 2 || !strings.Contains(stderr, "the instances were not asked") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	if code, _, stderr := relay(t, w.dir, "reload", "--server", w.s.URL()); code != 2 || len(p.logged("the configuration was not reloaded")) == 0 {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
 }
 
 // A change is taken within one look and a moment, and the line of the drain says what was reloaded.
