@@ -239,7 +239,10 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	for _, name := range slices.Sorted(maps.Keys(cfgs)) {
 		rt := newRoute(r, cfgs[name], limits)
 		if old := p.before[name]; old != nil {
-			rt.count = old.count
+			rt.count, rt.ackWaitBefore = old.count, old.ackWaitBefore
+			if old.cfg.AckWait != rt.cfg.AckWait {
+				rt.ackWaitBefore = old.cfg.AckWait
+			}
 		}
 		p.after[name] = rt
 		list = append(list, rt)

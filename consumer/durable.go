@@ -45,6 +45,16 @@ func (s *source) judge(have jetstream.ConsumerConfig, stream jetstream.Stream, w
 	return s.provided().Judge(have, provision.Stream{Subjects: stream.CachedInfo().Config.Subjects, Unknown: s.strays.unknown.Load()}, which)
 }
 
+// judgeToUse is judge for a durable that is about to be used: a reload changes the ack wait that a route had here before. At a start
+// nobody has said which of two is right, and another instance may use the other one.
+func (s *source) judgeToUse(have jetstream.ConsumerConfig, stream jetstream.Stream) provision.Comparison {
+	d := s.provided()
+	if d.FormerAckWait = s.routes[0].ackWaitBefore; s.relay.onlyLooks {
+		d.FormerAckWait = have.AckWait
+	}
+	return d.Judge(have, provision.Stream{Subjects: stream.CachedInfo().Config.Subjects, Unknown: s.strays.unknown.Load()}, s.relay.whichRoutes())
+}
+
 // whichRoutes of a durable count at the start.
 func (r *Relay) whichRoutes() provision.Routes {
 	if r.cfg.Adopt {
@@ -165,7 +175,7 @@ func (s *source) countOf(ctx context.Context, stream jetstream.Stream, c jetstre
 
 // mayUse returns a *[DurableDiffers] for a durable that is not as wanted and may not be changed to be so.
 func (s *source) mayUse(stream jetstream.Stream, consumer jetstream.Consumer) error {
-	c := s.judge(consumer.CachedInfo().Config, stream, s.relay.whichRoutes())
+	c := s.judgeToUse(consumer.CachedInfo().Config, stream)
 	if !c.Own && (len(c.Fixed) > 0 || len(c.Changeable) > 0 && !s.relay.cfg.Adopt) {
 		return &DurableDiffers{s.stream, s.durable, c.Differs()}
 	}
@@ -179,16 +189,16 @@ func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer 
 		return nil, err
 	}
 	have := consumer.CachedInfo().Config
-	c := s.judge(have, stream, s.relay.whichRoutes())
+	c := s.judgeToUse(have, stream)
 	switch {
 	case !c.Own && len(c.Differs()) == 0:
 		return consumer, nil
-	case !s.relay.cfg.Adopt:
-		s.log.Info("the durable is changed to what this configuration says", "was", joinAnd(c.Differs()), "filters", provision.Filters(c.Want))
 	case have.AckWait > c.Want.AckWait && consumer.CachedInfo().NumWaiting > 0:
 		// Whoever pulls extends its leases by the longer one. Its messages would be delivered again before that.
 		return nil, &DurableDiffers{s.stream, s.durable, []string{fmt.Sprintf(
-			"ack_wait is %v, not %v, and another instance pulls with that: it would have what it handles handled twice, so it is changed when no other instance pulls (stop those)", have.AckWait, c.Want.AckWait)}}
+			"ack_wait is %v, not %v, and another instance pulls with that: it would have what it handles handled twice, so it is changed when no other instance pulls (stop or reload those)", have.AckWait, c.Want.AckWait)}}
+	case !s.relay.cfg.Adopt:
+		s.log.Info("the durable is changed to what this configuration says", "was", joinAnd(c.Differs()), "filters", provision.Filters(c.Want))
 	default:
 		s.log.Warn("changing a durable that exists", "was", joinAnd(c.Differs()), "filters", provision.Filters(c.Want))
 		return s.change(ctx, stream, have, c.Adopted(time.Now()))

@@ -6,6 +6,7 @@ import (
 	"runtime"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/away"
 )
 
 // An error of a handler or a factory is foreign code: its Error, Unwrap, Is and As methods may panic, or never return. So
@@ -36,7 +37,7 @@ func textOf(err error) (text string) {
 			text = fmt.Sprintf("handler returned a %T as error, whose text cannot be had: %s", err, panicText(p))
 		}
 	}()
-	return err.Error()
+	return away.Text(err.Error()) // what a handler publishes goes by the same connection
 }
 
 // panicText describes a panic of an error's own methods.

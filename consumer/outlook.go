@@ -87,6 +87,7 @@ func (r *Relay) Plan(ctx context.Context) (*Plan, error) {
 	if err := r.attempt(ctx, func(ctx context.Context) error { return CheckJetStream(ctx, r.js) }); err != nil {
 		return nil, err
 	}
+	r.onlyLooks = true
 	r.retries = ack.NamedRetryStream(r.js, r.cfg.Service, r.retryStreamName())
 	ledgers, err := audit.Attach(ctx, r.js, r.cfg.Service)
 	if err != nil && !errors.Is(err, jetstream.ErrBucketNotFound) {
@@ -140,9 +141,12 @@ func (s *source) planned(ctx context.Context) (d DurablePlan, err error) {
 	}
 	info := s.setup.have.CachedInfo()
 	d.Waits, d.Outstanding, d.Again = info.NumPending, info.NumAckPending, s.setup.again
-	c := s.judge(info.Config, s.setup.stream, s.relay.whichRoutes())
+	c := s.judgeToUse(info.Config, s.setup.stream)
 	if d.Why = c.Differs(); len(d.Why) > 0 {
 		d.Does = DurableChanged
+	}
+	if !s.relay.cfg.Adopt && info.Config.AckWait != c.Want.AckWait {
+		d.Why = append(d.Why, "which a reload changes, and a start refuses without --adopt")
 	}
 	if d.CatchUp, err = s.passedBefore(ctx, info); err != nil || s.relay.cfg.Adopt {
 		return d, err

@@ -124,6 +124,8 @@ type Relay struct {
 	// unplaced are routes that had no stream then.
 	unplaced []unplaced
 
+	onlyLooks bool // set by Plan before anything runs
+
 	serving atomic.Bool // messages are pulled
 	opened  chan struct{}
 	trouble atomic.Int64 // when something could not be stored, in Unix nanoseconds; 0: not since the last search

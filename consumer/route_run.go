@@ -26,10 +26,12 @@ type route struct {
 	relay *Relay
 	cfg   Route                 // as it began; of what a change may change in place, now is asked
 	live  atomic.Pointer[Route] // see now
-	log   *slog.Logger
-	group *supervisor.Group
-	slow  *pool.Pool
-	looks *pool.Pool // of what is known of messages: failures must not stand behind them
+	// ackWaitBefore is what the route had before a change, which may be what its durable still has; zero: there was none.
+	ackWaitBefore time.Duration
+	log           *slog.Logger
+	group         *supervisor.Group
+	slow          *pool.Pool
+	looks         *pool.Pool // of what is known of messages: failures must not stand behind them
 	// Stores dead letters: failures must not stand behind those that do not answer.
 	letters      *pool.Pool
 	lettersBytes atomic.Int64 // of those that wait for that
@@ -66,10 +68,12 @@ type route struct {
 	mu      sync.Mutex
 	stopped error // no message is to blame, and none starts but to find out whether it works again
 	stopAt  time.Time
-	dlqErr  error     // the dead letters do not take its entries
-	dlqAt   time.Time // of that
-	dlqFail int       // in a row
-	paused  *Order    // by an operator
+	// stopSaid is when the log named a reason last.
+	stopSaid time.Time
+	dlqErr   error     // the dead letters do not take its entries
+	dlqAt    time.Time // of that
+	dlqFail  int       // in a row
+	paused   *Order    // by an operator
 }
 
 // newRoute makes a route. The limits are those that are to hold.
@@ -193,14 +197,26 @@ func (rt *route) more() {
 
 // fail notes why the route is stopped; nil says that it is not any more.
 func (rt *route) fail(err error) {
+	now := time.Now()
 	rt.mu.Lock()
-	rt.stopped, rt.stopAt = err, time.Now()
+	begins := rt.stopped == nil
+	rt.stopped = err
+	if begins || err == nil {
+		rt.stopAt = now
+	}
+	say := begins || err == nil || now.Sub(rt.stopSaid) >= time.Minute // the reason may be another one for each message
+	if say {
+		rt.stopSaid = now
+	}
 	rt.mu.Unlock()
-	if err != nil {
+	switch {
+	case err == nil:
+		rt.log.Info("route is not stopped any more")
+	case begins:
 		rt.log.Error("route stopped; its messages wait, and it tries again by itself", "error", err)
 		rt.reportStopped(err)
-	} else {
-		rt.log.Info("route is not stopped any more")
+	case say:
+		rt.log.Error("route is still stopped, for another reason", "error", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/supervisor"
@@ -284,7 +285,7 @@ func (rt *route) undeadInARow() int {
 func (rt *route) deadLettered(err error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	rt.dlqErr, rt.dlqAt = err, time.Now()
+	rt.dlqErr, rt.dlqAt = away.Plain(err), time.Now()
 	if err == nil {
 		rt.dlqFail = 0
 	} else {

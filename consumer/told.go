@@ -24,11 +24,14 @@ type ConfigStatus struct {
 	Rest   ConfigDigest            `json:"rest,omitzero"`
 }
 
-// ConfigDigest tells settings apart, without saying them. A secret that stands in the file itself is no part of it.
+// ConfigDigest tells settings apart, without saying them. A secret that stands in the file itself is no part
+// of it; what other files hold is.
 type ConfigDigest struct {
 	// Live is of the settings that change while the route, or the process, goes on, and Anew of those for which it begins anew.
 	Live string `json:"live"`
 	Anew string `json:"anew"`
+	// Own is of the settings that each instance has for itself, such as where it listens. Empty: there are none.
+	Own string `json:"own,omitempty"`
 }
 
 // TellConfig has the status say which configuration this is.

@@ -46,6 +46,7 @@ func (t *trouble) passes() bool { return away.Is(t.err) }
 
 // note says that what does not work, and that it is tried again.
 func (t *troubles) note(what string, err error, now time.Time) {
+	err = away.Plain(err)
 	t.mu.Lock()
 	i := t.index(what)
 	begins := i < 0

@@ -37,8 +37,8 @@ type Options struct {
 
 	// Event is told every change of state, in no particular goroutine; it must not block. May be nil.
 	Event func(Event)
-	// Failed is told why the route stopped, for a fault that no message is to blame for, and nil when it goes on. It tries
-	// again by itself. May be nil.
+	// Failed is told why the route stopped, for a fault that no message is to blame for, or why it still is when that is another
+	// reason, and nil when it goes on. It tries again by itself. May be nil.
 	Failed func(error)
 	// Escalate is told why a key gave up under on_give_up: exit. May be nil.
 	Escalate func(error)

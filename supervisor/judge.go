@@ -186,6 +186,9 @@ func (t *turn) failedRun(r *run, v Verdict) {
 		t.suspendRoute(text(v.Err))
 		t.route.inquiry.quiet = true
 	}
+	if r.round > 0 && t.route.stopped != nil {
+		t.stoppedBy(v.Err)
+	}
 	if r.late {
 		if r.round > 0 {
 			t.routeFailed(r, v.Err)

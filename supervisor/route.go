@@ -118,12 +118,17 @@ const goodEvery = 8
 // tripped, but says that it is stopped.
 func (t *turn) failRoute(err error) {
 	s := &t.route
-	if s.stopped == nil {
-		s.stopped = err
-		t.tellFailed(err)
-	}
+	t.stoppedBy(err)
 	if s.lastErr = err; s.is() != Waiting {
 		t.routeAgain(fmt.Sprintf("stopped: %v", err))
+	}
+}
+
+// stoppedBy notes why the route is stopped now: the first cause may be mended, and another one be left.
+func (t *turn) stoppedBy(err error) {
+	if s := &t.route; s.stopped == nil || s.stopped.Error() != err.Error() {
+		s.stopped = err
+		t.tellFailed(err)
 	}
 }
 

@@ -92,7 +92,10 @@ type Report interface {
 	Warn(key, format string, args ...any)
 	// Note is for what may well be meant.
 	Note(key, format string, args ...any)
-	// SecretFile warns when every user of the host may read that file.
+	// File is for a file that the settings name, and that is read when the handler is made: with another content in it, a reload makes
+	// the handler anew.
+	File(key, path string)
+	// SecretFile is File for one with a secret. It warns when every user of the host may read that.
 	SecretFile(key, path string)
 }
 

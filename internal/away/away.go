@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -52,6 +53,25 @@ func Made(err error) error {
 	}
 	return err
 }
+
+// Text is the text of an error for people. nats.go says of a publish while the connection is away that a buffer is full, and relay has it use
+// none.
+func Text(text string) string {
+	return strings.ReplaceAll(text, nats.ErrReconnectBufExceeded.Error(), "the connection to NATS is away")
+}
+
+// Plain is err with such a text.
+func Plain(err error) error {
+	if !errors.Is(err, nats.ErrReconnectBufExceeded) {
+		return err
+	}
+	return plain{err}
+}
+
+type plain struct{ error }
+
+func (e plain) Error() string { return Text(e.error.Error()) }
+func (e plain) Unwrap() error { return e.error }
 
 // Soon is err as one of which [Is] is true.
 func Soon(err error) error { return notYet{err} }

@@ -34,6 +34,16 @@ func TestIs(t *testing.T) {
 	}
 }
 
+func TestPlain(t *testing.T) {
+	err := Plain(fmt.Errorf("forward to out: %w", nats.ErrReconnectBufExceeded))
+	if err.Error() != "forward to out: the connection to NATS is away" || !Is(err) {
+		t.Errorf("%v", err)
+	}
+	if other := errors.New("other"); Plain(other) != other || Plain(nil) != nil {
+		t.Error("others change")
+	}
+}
+
 func TestPatience(t *testing.T) {
 	var p Patience
 	for want := 100 * time.Millisecond; want < time.Minute; want *= 2 {

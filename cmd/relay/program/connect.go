@@ -28,7 +28,7 @@ func connect(ctx context.Context, cfg *config.Config, role string, embedded *nat
 		name = cfg.Service
 	}
 	nc := natsconn.Config{
-		URL: n.URL.String(), Creds: n.Creds, NKey: n.NKey, User: n.User.Reveal(), Password: n.Password.Reveal(), Token: n.Token.Reveal(),
+		URL: n.URL.String(), Creds: n.Creds, NKey: n.NKey, User: n.User, Password: n.Password, Token: n.Token,
 		CA: n.TLS.CA, Cert: n.TLS.Cert, Key: n.TLS.Key, Name: name, Logger: log,
 	}
 	switch {
@@ -85,6 +85,10 @@ func (o *options) open(ctx context.Context, role string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openWith(ctx, cfg, role)
+}
+
+func openWith(ctx context.Context, cfg *config.Config, role string) (*client, error) {
 	conn, err := connect(ctx, cfg, role, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err

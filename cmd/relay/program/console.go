@@ -18,6 +18,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
@@ -27,8 +28,9 @@ import (
 
 // behindConsole is what the console shows and does: the same as the commands, on the connection of the service.
 type behindConsole struct {
-	cl  *client
-	log *slog.Logger
+	cl      *client
+	running func() *config.Config // the configuration that runs now
+	log     *slog.Logger
 
 	ctx  context.Context // of the replays that it runs
 	end  context.CancelFunc
@@ -37,8 +39,8 @@ type behindConsole struct {
 
 var _ console.Backend = (*behindConsole)(nil)
 
-func newBehindConsole(cl *client, log *slog.Logger) *behindConsole {
-	b := &behindConsole{cl: cl, log: log}
+func newBehindConsole(cl *client, running func() *config.Config, log *slog.Logger) *behindConsole {
+	b := &behindConsole{cl: cl, running: running, log: log}
 	b.ctx, b.end = context.WithCancel(context.Background())
 	return b
 }
@@ -334,19 +336,20 @@ func (b *behindConsole) Audit(by, route, text string) {
 }
 
 func (b *behindConsole) Settings() console.Settings {
-	cfg := b.cl.cfg
+	cfg := b.cl.cfg // what counts only once the process is started again
+	now := b.running()
 	s := console.Settings{
-		Version: version.String(), Service: cfg.Service, File: cfg.Source.File, Hash: cfg.Source.Hash, Overrides: cfg.Source.Overrides,
+		Version: version.String(), Service: cfg.Service, File: cfg.Source.File, Hash: now.Source.Hash, Overrides: cfg.Source.Overrides,
 		Values: []console.Setting{
 			{Key: "nats.url", Value: or(cfg.NATS.URL.String(), "(embedded)")}, {Key: "nats.replicas", Value: strconv.Itoa(cfg.NATS.Replicas)},
 			{Key: "dlq.max_age", Value: cfg.DLQ.MaxAge.String()}, {Key: "dlq.max_bytes", Value: fmt.Sprint(cfg.DLQ.MaxBytes)}, {Key: "dlq.on_full", Value: cfg.DLQ.OnFull},
-			{Key: "events.store", Value: strconv.FormatBool(cfg.Events.Store)}, {Key: "drain", Value: cfg.Drain.String()}, {Key: "ready.stalled", Value: cfg.Ready.Stalled.String()},
+			{Key: "events.store", Value: strconv.FormatBool(cfg.Events.Store)}, {Key: "drain", Value: now.Drain.String()}, {Key: "ready.stalled", Value: cfg.Ready.Stalled.String()},
 		},
 	}
-	for _, w := range cfg.Source.Warnings {
+	for _, w := range now.Source.Warnings {
 		s.Warnings = append(s.Warnings, fmt.Sprint(w))
 	}
-	for _, rt := range cfg.Routes {
+	for _, rt := range now.Routes {
 		r := rt.Route.WithDefaults()
 		var delays []string
 		for _, a := range timeline(r.Retry.Backoff, r.Retry.MaxAttempts, r.Retry.MaxAge, r.Retry.ParkAfter) {

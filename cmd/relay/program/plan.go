@@ -199,7 +199,7 @@ func (p *planned) compare(s consumer.Status, cfg *config.Config) {
 	if s.Config.Rest.Live != rest.Live {
 		p.Rest = append(p.Rest, s.Instance+": keys outside routes differ that count from a reload on")
 	}
-	if s.Config.Rest.Anew != rest.Anew {
+	if s.Config.Rest.Anew != rest.Anew || s.Config.Rest.Own != "" && s.Config.Rest.Own != rest.Own {
 		p.Rest = append(p.Rest, s.Instance+": keys outside routes differ that count when relay is started again")
 	}
 }

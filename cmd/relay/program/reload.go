@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -78,12 +79,15 @@ type reloader struct {
 	current    *config.Config // of run only
 	digest     string         // of the files of the last reload, done or not; of run only
 	seen       string         // another digest, at the last look of reload.watch; of run only
+	restless   bool           // the last look of reload.watch was the first to see what is there now; of run only
 	generation int            // of run only
 
 	mu     sync.Mutex
 	status consumer.ConfigStatus
 	counts map[string]int
 	good   time.Time
+
+	running atomic.Pointer[config.Config] // current, for all others
 }
 
 // reloadAsk is a reload that somebody waits for.
@@ -100,6 +104,7 @@ func newReloader(s *service) *reloader {
 		counts: map[string]int{reloadDone: 0, reloadRefused: 0, reloadInvalid: 0},
 	}
 	r.digest = r.files(s.cfg)
+	r.running.Store(s.cfg)
 	r.status = consumer.ConfigStatus{Generation: 1, Hash: s.cfg.Source.Hash, Loaded: r.good}
 	r.digests(&r.status)
 	hangup.Catch()
@@ -110,7 +115,7 @@ func newReloader(s *service) *reloader {
 func (r *reloader) digests(c *consumer.ConfigStatus) {
 	_, started := r.s.cfg.Digests()
 	c.Routes, c.Rest = r.current.Digests()
-	c.Rest.Anew = started.Anew
+	c.Rest.Anew, c.Rest.Own = started.Anew, started.Own
 }
 
 // files is the digest of all that a configuration is read from.
@@ -138,6 +143,9 @@ func (r *reloader) run(ctx context.Context) {
 	for {
 		look.Stop()
 		if every := r.current.Reload.Watch; every > 0 {
+			if r.restless {
+				every = settleTime(every)
+			}
 			look.Reset(every)
 		}
 		select {
@@ -155,11 +163,15 @@ func (r *reloader) run(ctx context.Context) {
 	}
 }
 
+// settleTime is for how long another content has to stay before it is taken: a quarter of the time between two looks, a second at most.
+func settleTime(every time.Duration) time.Duration { return min(every/4, time.Second) }
+
 // settled looks at the files, and tells whether they have another content, which was there at the last look already: a file that
 // somebody still writes may be valid, with fewer routes.
 func (r *reloader) settled() bool {
 	now, before := r.files(r.current), r.seen
 	r.seen = now
+	r.restless = now != r.digest && now != before
 	return now != r.digest && now == before
 }
 
@@ -258,6 +270,12 @@ func (r *reloader) change(ctx context.Context, cfg *config.Config, ask reloadAsk
 			c.Update = append(c.Update, rt)
 		}
 	}
+	if slices.ContainsFunc(d.Live, func(key string) bool { return strings.HasPrefix(key, "nats.") }) {
+		if err := r.s.conn.Renew(limited); err != nil {
+			refuse(err)
+			return
+		}
+	}
 	if slices.Contains(d.Live, "streams") {
 		if err := ensureStreams(limited, js, cfg.Streams, r.s.stockClient(), r.s.log); err != nil {
 			refuse(fmt.Errorf("streams: %w", err))
@@ -275,6 +293,7 @@ func (r *reloader) change(ctx context.Context, cfg *config.Config, ask reloadAsk
 		r.s.level.Set(level)
 	}
 	rep.Outcome, r.current = reloadDone, cfg
+	r.running.Store(cfg)
 	r.generation++
 }
 

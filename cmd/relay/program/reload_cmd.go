@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 )
 
@@ -35,20 +36,31 @@ func newReload(o *options) *cobra.Command {
 checked first, on the server too; when something is wrong, nothing changes and the instance goes on with what it has. Routes that
 change begin anew by themselves, and others are not disturbed. Keys that count only once the process is started again are
 listed. A route that was renamed, and whose new durable would deliver what was handled before, is refused without --deliver-again; relay
-plan says that before. The exit code is 0 when all instances did it, 1 when one refused or did not answer, 2 when a configuration is invalid.`,
+plan says that before. A file that is at fault is no reason not to ask: the instances read theirs, refuse it, and log, events and metrics say so. The exit code is 0 when all instances did it, 1 when one refused or did not answer, 2 when a configuration is invalid.`,
 		Example: `  relay reload
   relay reload --all`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := o.open(c.Context(), access.Operator)
+			cfg, invalid := o.read(true)
+			if invalid != nil {
+				// The instances are to hear of it, for they tell of it where somebody looks. Most often it is the file that they read.
+				var there bool
+				if cfg, there = config.Reach(o.from(true)); !there {
+					return fmt.Errorf("%w\n(the instances were not asked: the file does not say where their server is. --server says it, and kill -HUP asks one process)", invalid)
+				}
+			}
+			cl, err := openWith(c.Context(), cfg, access.Operator)
 			if err != nil {
-				return err
+				return errors.Join(invalid, err)
 			}
 			defer cl.close()
 			reports, err := f.ask(c.Context(), cl.conn.Conn, cl.cfg.Service)
 			if err != nil {
-				return err
+				return errors.Join(invalid, err)
 			}
-			return f.print(c.OutOrStdout(), reports)
+			if err = f.print(c.OutOrStdout(), reports); invalid != nil {
+				return fmt.Errorf("%w\n(the instances were asked all the same: each reads its own file)", invalid)
+			}
+			return err
 		},
 	}
 	c.Flags().BoolVar(&f.all, "all", false, "all instances of the service, on any host: each reads its own file")

@@ -3,6 +3,7 @@ package program
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,12 +13,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/event"
 )
 
 // reloaded runs relay reload, and returns what the only instance said.
@@ -126,9 +129,9 @@ routes:
 	}
 
 	// Another instance with another file.
-	write("other.yaml", gone+"# another\n")
+	write("other.yaml", strings.Replace(gone, "debug", "info", 1))
 	w.run("-c", "other.yaml")
-	if status := must(t, w.dir, "status"); !strings.Contains(status, "instances run different configurations") {
+	if status := must(t, w.dir, "status"); !strings.Contains(status, "! instances run different configurations, or files with another content: keys outside routes\n") {
 		t.Errorf("status:\n%s", status)
 	}
 	if code, _, stderr := relay(t, w.dir, "reload", "--instance", "nobody"); code != 1 || !strings.Contains(stderr, "no instance nobody of service relay answers") {
@@ -216,6 +219,214 @@ func TestReload_watchWaitsForTheWholeFile(t *testing.T) {
 		if got := r.settled(); got != look.want {
 			t.Errorf("look %d at %q: %v", i, look.text, got)
 		}
+	}
+}
+
+// Instances of one host listen on different addresses: that is no difference to be told of. Another content of a file that both name is.
+func TestStatus_regressionDrift(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	yaml := "streams: [{name: ORDERS, subjects: [orders.>]}]\nnats: {url: \"" + w.s.URL() + "\"}\n" +
+		"routes: [{name: a, subjects: [orders.a], start: all, handler: {http: {url: \"" + w.hook.URL + "\", sign: {keys: [{file: signing.key}]}, headers: {X: {file: token}}}}}]\n"
+	files := map[string]string{"token": "one", "signing.key": "whsec_" + strings.Repeat("A", 32)}
+	dirs := []string{w.dir, t.TempDir()}
+	put := func(dir, name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, dir := range dirs {
+		put(dir, "relay.yaml", "admin: {listen: \""+[]string{"127.0.0.1", "localhost"}[i]+":0\"}\n"+yaml)
+		for name, text := range files {
+			put(dir, name, text)
+		}
+		spawn(t, dir, nil, "run").ready()
+	}
+	status := func(want bool, secret string) {
+		t.Helper()
+		text := must(t, w.dir, "status")
+		const drift = "! instances run different configurations, or files with another content: route a\n"
+		if strings.Contains(text, drift) != want || !want && strings.Contains(text, "instances run") || strings.Contains(text, secret) {
+			t.Errorf("status:\n%s", text)
+		}
+	}
+	status(false, "whsec_")
+	for name, text := range map[string]string{"token": "s3cond", "signing.key": "whsec_" + strings.Repeat("B", 32)} {
+		put(dirs[1], name, text)
+		must(t, w.dir, "reload")
+		status(true, text)
+		put(dirs[1], name, files[name])
+		must(t, w.dir, "reload")
+		status(false, text)
+	}
+}
+
+// A durable that relay made gets another ack_wait by a reload: that took a start with --adopt. Several instances of it change it once.
+func TestReload_regressionAckWait(t *testing.T) {
+	t.Parallel()
+	for _, instances := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d instances", instances), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "")
+			configure := func(wait string) {
+				w.configure("nats: {url: \"" + w.s.URL() + "\"}\nroutes: [{name: a, subjects: [orders.a], start: all, ack_wait: " + wait + ", handler: {http: {url: $HOOK}}}]\n")
+			}
+			configure("30s")
+			var list []*process
+			for range instances {
+				list = append(list, w.run())
+			}
+			for _, wait := range []string{"90s", "10s"} {
+				configure(wait)
+				if out := must(t, w.dir, "plan"); !strings.Contains(out, "ack_wait is") || !strings.Contains(out, "which a reload changes") {
+					t.Errorf("plan:\n%s", out)
+				}
+				if out := must(t, w.dir, "reload"); strings.Count(out, "changed: a\n") != instances {
+					t.Errorf("reload:\n%s", out)
+				}
+				want, _ := time.ParseDuration(wait)
+				for stream, durable := range map[string]string{"ORDERS": "a", "RELAY_RETRY": "a--ORDERS"} {
+					eventually(t, durable+" has "+wait, func() bool {
+						c, err := w.js.Consumer(t.Context(), stream, durable)
+						return err == nil && c.CachedInfo().Config.AckWait == want
+					})
+				}
+				for _, p := range list {
+					eventually(t, "it works with "+wait, func() bool { status, _ := p.get("/readyz"); return status == http.StatusOK })
+				}
+			}
+			w.publish("orders.a", []byte("{}"), nil)
+			eventually(t, "the message is handled", func() bool { return w.hook.count() > 0 })
+
+			// What somebody else gave the durable is not the reload's to change.
+			c, err := w.js.Consumer(t.Context(), "ORDERS", "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			edited := c.CachedInfo().Config
+			edited.AckWait = 25 * time.Second
+			if _, err := w.js.UpdateConsumer(t.Context(), "ORDERS", edited); err != nil {
+				t.Fatal(err)
+			}
+			configure("20s")
+			if code, out, _ := relay(t, w.dir, "reload"); code != 1 || !strings.Contains(out, "ack_wait is 25s, not 20s") {
+				t.Errorf("exit %d:\n%s", code, out)
+			}
+		})
+	}
+}
+
+// A route that is stopped says why it is now: it named its first cause until it flowed again.
+func TestStatus_regressionPresentCauseOfAStoppedRoute(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	var answer atomic.Int32
+	answer.Store(http.StatusServiceUnavailable)
+	tokens := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		if code := int(answer.Load()); code != http.StatusOK {
+			rw.WriteHeader(code)
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		_, _ = rw.Write([]byte(`{"access_token":"t","token_type":"Bearer"}`))
+	}))
+	defer tokens.Close()
+	w.configure("nats: {url: \"" + w.s.URL() + "\"}\nroutes: [{name: a, subjects: [orders.a], start: all, handler: {http: {url: $HOOK, auth: {oauth2: {token_url: \"" + tokens.URL + "\", client_id: c, client_secret: s}}}}}]\n")
+	w.hook.answers(func(request) (int, string) { return http.StatusBadGateway, "broken" })
+	w.run()
+	w.publish("orders.a", []byte("{}"), nil)
+	why := func(want string) {
+		t.Helper()
+		eventually(t, "the cause is "+want, func() bool {
+			var status []consumer.Status
+			err := json.Unmarshal([]byte(must(t, w.dir, "status", "--json")), &status)
+			return err == nil && len(status) == 1 && status[0].Routes[0].State == consumer.RouteStopped && strings.Contains(status[0].Routes[0].Why, want)
+		})
+	}
+	why("503")
+	answer.Store(http.StatusForbidden)
+	why("403 Forbidden")
+	answer.Store(http.StatusOK)
+	why("broken")
+}
+
+// A broken file ended relay reload before anybody was asked, and log, events and metrics said nothing of it.
+func TestReload_regressionBrokenFileReachesTheInstances(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]string{
+		"a fault":       "routes: [{name: a, subjects: [orders.a], handler: discrad}]\n",
+		"half a file":   "routes: [{name: a, subjects: [orders.a], han",
+		"no YAML":       "routes:\n  - name: a\n subjects: x\n\t- : [\n",
+		"unknown key":   "rotues: []\n",
+		"another value": "drain: soon\nroutes: [{name: a, subjects: [orders.a], handler: discard}]\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "routes: [{name: a, subjects: [orders.a], handler: discard}]\n")
+			p := w.run("-c", "relay.yaml")
+			events, err := w.nc.SubscribeSync("relay.event.>")
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.configure("nats:\n  url: \"" + w.s.URL() + "\"\n" + broken)
+			code, out, stderr := relay(t, w.dir, "reload", "-c", "relay.yaml")
+			if code != 2 || !strings.Contains(out, "invalid; nothing changed, generation 1 goes on") || !strings.Contains(stderr, "relay.yaml:") || !strings.Contains(stderr, "were asked all the same") {
+				t.Errorf("exit %d\n%s%s", code, out, stderr)
+			}
+			if line := p.await("the configuration was not reloaded"); line["outcome"] != reloadInvalid || !strings.Contains(fmt.Sprint(line["error"]), "relay.yaml:") {
+				t.Errorf("%v", line)
+			}
+			_, metrics := p.get("/metrics")
+			for _, want := range []string{"relay_config_last_reload_successful 0", `relay_config_reloads_total{result="invalid"} 1`} {
+				if !strings.Contains(metrics, want) {
+					t.Errorf("metrics lack %s", want)
+				}
+			}
+			for {
+				m, err := events.NextMsg(patience)
+				if err != nil {
+					t.Fatalf("no event: %v", err)
+				}
+				if strings.Contains(string(m.Data), string(event.ReloadFailed)) {
+					if !strings.Contains(string(m.Data), "relay.yaml:") {
+						t.Errorf("%s", m.Data)
+					}
+					break
+				}
+			}
+		})
+	}
+	// Where the file does not even say where the server is, the command says that nobody was asked.
+	w := newWorld(t, "routes: [{name: a, subjects: [orders.a], handler: discard}]\n")
+	p := w.run()
+	w.configure("nats: {url: [\nroutes: [")
+	if code, _, stderr := relay(t, w.dir, "reload"); code != 2 || !strings.Contains(stderr, "the instances were not asked") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	if code, _, stderr := relay(t, w.dir, "reload", "--server", w.s.URL()); code != 2 || len(p.logged("the configuration was not reloaded")) == 0 {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
+
+// A change is taken within one look and a moment, and the line of the drain says what was reloaded.
+func TestReload_regressionWatchTookTwoPeriods(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	const every = 4 * time.Second
+	yaml := "nats: {url: \"" + w.s.URL() + "\"}\nreload: {watch: 4s}\nroutes: [{name: a, subjects: [orders.a], start: all, handler: discard}]\n"
+	w.configure(yaml)
+	p := w.run()
+	changed := time.Now()
+	w.configure(yaml + "drain: 7s\n")
+	p.await("the configuration was reloaded")
+	if took := time.Since(changed); took > every+3*time.Second {
+		t.Errorf("took %v", took)
+	}
+	p.signal(syscall.SIGTERM)
+	p.wait()
+	if line := p.await("draining"); line["drain"] != float64(7*time.Second) && line["drain"] != "7s" {
+		t.Errorf("%v", line)
 	}
 }
 

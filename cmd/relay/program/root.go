@@ -72,6 +72,16 @@ const defaultFile = "relay.yaml"
 func (o *options) load() (*config.Config, error) { return o.read(false) }
 
 func (o *options) read(client bool) (*config.Config, error) {
+	from := o.from(client)
+	cfg, err := config.Load(from)
+	if err != nil && from.File == "" {
+		return nil, fmt.Errorf("%w\n(no configuration file: name one with -c, or call from a folder with a %s)", err, defaultFile)
+	}
+	return cfg, err
+}
+
+// from is where the configuration comes from.
+func (o *options) from(client bool) config.Options {
 	file := o.file
 	if file == "" {
 		if _, err := os.Stat(defaultFile); err == nil {
@@ -89,11 +99,7 @@ func (o *options) read(client bool) (*config.Config, error) {
 	if env == nil {
 		env = os.Environ()
 	}
-	cfg, err := config.Load(config.Options{File: file, Set: set, Env: env, Context: o.nats, Client: client, Kinds: o.kinds})
-	if err != nil && file == "" {
-		return nil, fmt.Errorf("%w\n(no configuration file: name one with -c, or call from a folder with a %s)", err, defaultFile)
-	}
-	return cfg, err
+	return config.Options{File: file, Set: set, Env: env, Context: o.nats, Client: client, Kinds: o.kinds}
 }
 
 // args is a check of arguments with an error that is a usage error.

@@ -99,8 +99,8 @@ func (s *service) run(ctx context.Context) (err error) {
 	s.starting = errors.New("starting")
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer s.onSignals(cancel, out)()
 	s.reload = newReloader(s)
+	defer s.onSignals(cancel, out)()
 	defer s.reload.stop()
 	defer s.notify.begin(s.ready)()
 
@@ -341,7 +341,7 @@ func (s *service) showConsole() (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	behind := newBehindConsole(&client{cfg: s.cfg, conn: s.conn, js: js}, s.log)
+	behind := newBehindConsole(&client{cfg: s.cfg, conn: s.conn, js: js}, s.reload.running.Load, s.log)
 	s.console.Show(behind)
 	stopCodes, err := s.answerCodes(s.relay.Instance())
 	if err != nil {
@@ -438,7 +438,7 @@ func (s *service) onSignals(end context.CancelCauseFunc, out *logging.Writer) (s
 	go func() {
 		if sig, ok := <-signals; ok {
 			s.notify.stopping()
-			s.log.Info("draining; a second signal exits at once", "signal", sig.String(), "drain", s.cfg.Drain)
+			s.log.Info("draining; a second signal exits at once", "signal", sig.String(), "drain", s.reload.running.Load().Drain)
 			end(context.Canceled)
 		}
 		if _, ok := <-signals; ok {

@@ -203,20 +203,52 @@ func printConfig(w io.Writer, s consumer.Status, now time.Time) {
 	}
 }
 
-// printDrift says when instances run different configurations.
+// printDrift says when instances run different configurations, and in what these differ.
 func printDrift(w io.Writer, list []consumer.Status) {
-	by := make(map[string][]string)
-	for _, s := range list {
-		if s.Config != nil {
-			by[s.Config.Hash] = append(by[s.Config.Hash], printable(s.Instance))
-		}
+	type group struct {
+		all, hash string
+		instances []string
 	}
-	if len(by) < 2 {
+	var groups []group
+	seen, told := make(map[string][]string), 0 // digests, by what they are of
+	for _, s := range list {
+		if s.Config == nil {
+			continue
+		}
+		told++
+		of := map[string]string{"what an earlier version does not tell": s.Config.Hash}
+		if s.Config.Rest.Anew != "" {
+			of = map[string]string{"keys outside routes": s.Config.Rest.Live + s.Config.Rest.Anew}
+			for _, rt := range s.Routes {
+				if rt.Config != nil {
+					of["route "+printable(rt.Name)] = rt.Config.Live + rt.Config.Anew
+				}
+			}
+		}
+		for what, digest := range of {
+			seen[what] = append(seen[what], digest)
+		}
+		all := fmt.Sprint(of) // sorted
+		i := slices.IndexFunc(groups, func(g group) bool { return g.all == all })
+		if i < 0 {
+			i = len(groups)
+			groups = append(groups, group{all: all, hash: or(printable(s.Config.Hash), "no file")})
+		}
+		groups[i].instances = append(groups[i].instances, printable(s.Instance))
+	}
+	if len(groups) < 2 {
 		return
 	}
-	fmt.Fprintln(w, "! instances run different configurations:")
-	for _, hash := range slices.Sorted(maps.Keys(by)) {
-		fmt.Fprintf(w, "    %s  %s\n", or(printable(hash), "no file"), strings.Join(by[hash], ", "))
+	var differ []string
+	for what, digests := range seen {
+		if slices.Sort(digests); len(digests) < told || digests[0] != digests[len(digests)-1] {
+			differ = append(differ, what)
+		}
+	}
+	slices.Sort(differ)
+	fmt.Fprintf(w, "! instances run different configurations, or files with another content: %s\n", strings.Join(differ, ", "))
+	for _, g := range groups {
+		fmt.Fprintf(w, "    %s  %s\n", g.hash, strings.Join(g.instances, ", "))
 	}
 }
 

@@ -217,13 +217,29 @@ func (t TLS) load() (*tls.Config, error) {
 		}
 	}
 	if t.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		pair, err := t.pair()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("tls.cert: %w", err))
+			errs = append(errs, err)
 		}
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, errors.Join(errs...)
+}
+
+// pair reads the client's certificate with its key. The error names both.
+func (t TLS) pair() (pair tls.Certificate, err error) {
+	cert, err := os.ReadFile(t.Cert)
+	if err != nil {
+		return pair, fmt.Errorf("tls.cert: %w", err)
+	}
+	key, err := os.ReadFile(t.Key)
+	if err != nil {
+		return pair, fmt.Errorf("tls.key: %w", err)
+	}
+	if pair, err = tls.X509KeyPair(cert, key); err != nil {
+		err = fmt.Errorf("tls.cert %q and tls.key %q: %w", t.Cert, t.Key, err)
+	}
+	return pair, err
 }
 
 // open reads the keys. It returns nil without any.

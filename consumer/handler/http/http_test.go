@@ -868,12 +868,12 @@ func TestNew_tlsFiles(t *testing.T) {
 	}
 	cert, key := writePair(t)
 	for want, c := range map[string]TLS{
-		"tls.ca: open ":                          {CA: filepath.Join(dir, "missing")},
-		"tls.ca: " + empty + " holds no PEM":     {CA: empty},
-		"tls.ca: " + garbage + " holds no PEM":   {CA: garbage},
-		"tls.ca: read ":                          {CA: dir},
-		"tls.cert: open ":                        {Cert: filepath.Join(dir, "missing"), Key: key},
-		"tls.cert: tls: failed to find any PEM ": {Cert: cert, Key: empty},
+		"tls.ca: open ":                        {CA: filepath.Join(dir, "missing")},
+		"tls.ca: " + empty + " holds no PEM":   {CA: empty},
+		"tls.ca: " + garbage + " holds no PEM": {CA: garbage},
+		"tls.ca: read ":                        {CA: dir},
+		"tls.cert: open ":                      {Cert: filepath.Join(dir, "missing"), Key: key},
+		"tls.cert \"" + cert + "\" and tls.key \"" + empty + "\": tls: failed to find any PEM ": {Cert: cert, Key: empty},
 	} {
 		if _, err := New(Config{URL: "https://h", TLS: c}, 1); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

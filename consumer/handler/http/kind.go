@@ -55,10 +55,14 @@ var Kind = handler.Define(handler.Definition[Config]{
 	},
 	Describe: func(c Config) string { return safeURL(c.URL) },
 	Lint: func(c Config, r handler.Report) {
-		switch {
-		case c.TLS.InsecureSkipVerify:
+		if c.TLS.InsecureSkipVerify {
 			r.Warn("tls.insecure_skip_verify", "any certificate is accepted: whoever can redirect the connection reads the messages")
-		case c.TLS.Key != "":
+		}
+		if c.TLS.CA != "" {
+			r.File("tls.ca", c.TLS.CA)
+		}
+		if c.TLS.Cert != "" {
+			r.File("tls.cert", c.TLS.Cert)
 			r.SecretFile("tls.key", c.TLS.Key)
 		}
 		warnPlain(c, r)

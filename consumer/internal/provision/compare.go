@@ -35,7 +35,8 @@ type Comparison struct {
 	Changeable, Fixed []string
 	// Policy says that one of them is for the pulls of one instance, and the other for those of all.
 	Policy bool
-	// Own says that relay made the durable, and that all that differs is which routes it is for, or Policy: no person has to be asked.
+	// Own says that relay made the durable, and that all that differs is which routes it is for, Policy, or an AckWait that relay may
+	// change: no person has to be asked.
 	Own bool
 }
 
@@ -76,8 +77,12 @@ func (d Durable) Judge(have jetstream.ConsumerConfig, on Stream, which Routes) (
 	if c.Policy = !samePolicy(have, c.Want); c.Policy {
 		others--
 	}
+	waits := made && have.AckWait != d.AckWait && have.AckWait == d.FormerAckWait
+	if waits {
+		others--
+	}
 	sameMarks := maps.Equal(m.over(have.Metadata), have.Metadata)
-	c.Own = made && others == 0 && (sameFilter || written) && (c.Policy || !sameFilter || !sameMarks)
+	c.Own = made && others == 0 && (sameFilter || written) && (c.Policy || waits || !sameFilter || !sameMarks)
 	if d.Former != "" && others == 0 && slices.Equal(has, []string{d.Former}) {
 		c.Own = true
 	}

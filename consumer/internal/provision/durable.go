@@ -31,6 +31,8 @@ type Durable struct {
 	Filtered bool
 	// Former is the only filter that an earlier version of relay gave it; empty: it gave none of its own.
 	Former string
+	// FormerAckWait is an AckWait that relay may change by itself, on a durable that it made; zero: none.
+	FormerAckWait time.Duration
 }
 
 // Start is where a durable begins: with all that the stream holds, unless a policy says otherwise.

@@ -21,6 +21,9 @@ const (
 	Process Class = "process" // it counts when the process is started again
 )
 
+// own are keys of which each instance has its own: instances of one host cannot listen on one address.
+var own = []string{"admin.listen", "admin.probes"}
+
 // inPlace are the keys of a route that change while it goes on, with what is below them. A handler of another kind, and a fallback, a batch or a
 // rate that comes or goes begin the route anew.
 var inPlace = []string{"concurrency", "rate", "burst", "timeout", "retry", "supervisor", "stash", "batch", "handler", "fallback"}
@@ -54,21 +57,24 @@ func (d Difference) Empty() bool {
 // Compare tells what a change from the configuration that runs takes. Keys that need the process are compared with those
 // that it was started with.
 func Compare(started, running, next *Config) (d Difference) {
-	before := make(map[string]Route)
-	for _, rt := range running.Routes {
-		before[rt.Name] = rt
+	before := make(map[string]int)
+	for i, rt := range running.Routes {
+		before[rt.Name] = i
 	}
-	for _, rt := range next.Routes {
-		old, there := before[rt.Name]
+	for i, rt := range next.Routes {
+		was, there := before[rt.Name]
 		delete(before, rt.Name)
-		switch {
-		case !there:
+		if !there {
 			d.Added = append(d.Added, rt.Name)
-		case !reflect.DeepEqual(old.Route, rt.Route) || !old.Handler.Equal(rt.Handler) || !old.Fallback.Equal(rt.Fallback):
+			continue
+		}
+		if old := running.Routes[was]; !reflect.DeepEqual(old.Route, rt.Route) || !old.Handler.Equal(rt.Handler) || !old.Fallback.Equal(rt.Fallback) ||
+			!slices.Equal(running.filesOf(was), next.filesOf(i)) {
 			d.Changed = append(d.Changed, rt.Name)
 		}
 	}
 	d.Removed = slices.Sorted(maps.Keys(before))
+	d.Live = renewed(started, running, next)
 	for _, f := range newBook(nil).root.fields {
 		d.keys(f, reflect.ValueOf(started).Elem(), reflect.ValueOf(running).Elem(), reflect.ValueOf(next).Elem())
 	}
@@ -93,6 +99,9 @@ func (d *Difference) keys(k *key, started, running, next reflect.Value) {
 			d.Live = append(d.Live, k.path)
 		}
 	case Process:
+		if s, ok := next.Interface().(Secret); ok && s.File() != "" && s.File() == started.Interface().(Secret).File() {
+			return // what the file holds now counts already, see renewed
+		}
 		if !reflect.DeepEqual(started.Interface(), next.Interface()) {
 			d.NeedsRestart = append(d.NeedsRestart, k.path)
 		}

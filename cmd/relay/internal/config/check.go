@@ -319,7 +319,7 @@ func (c checker) readSecret(k *key, n *yaml.Node, path string) (file, value stri
 		return "", "", false
 	}
 	c.secretFileMode(c.at(n), path, file)
-	c.files = append(c.files, file)
+	c.names(path, file)
 	value, err := handler.ReadSecret(file)
 	if err != nil {
 		c.refuse(c.at(n), path, "cannot read the file %q: %v", file, err)

@@ -56,6 +56,7 @@ type Source struct {
 	Hash string
 	// Files are those that the configuration names: credentials, certificates, secrets.
 	Files []string
+	named []namedFile
 	// Overrides are the names of the variables and --set flags that were applied.
 	Overrides []string
 	// Warnings are what is valid and yet should be known.

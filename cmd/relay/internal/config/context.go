@@ -144,6 +144,7 @@ func (c *collector) context(n *NATS, flag string) {
 		c.refuse(at, key, "%v", err)
 		return
 	}
+	c.names("nats.context", file)
 	if from.Password+from.Token != "" {
 		c.secretFileMode(at, key, file)
 	}

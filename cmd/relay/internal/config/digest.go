@@ -13,13 +13,16 @@ import (
 	"github.com/relaymq/relay/consumer"
 )
 
-// Digests are those of the settings of each route, by its name, and of all other keys. Two configurations with the same digests differ in nothing
-// but secrets that stand in a file itself.
+// Digests are those of the settings of each route, by its name, and of all other keys. What files hold that the configuration names is part of
+// them. Two configurations with the same digests differ in nothing but secrets that stand in the configuration itself.
 func (c *Config) Digests() (routes map[string]consumer.ConfigDigest, rest consumer.ConfigDigest) {
 	b := newBook(nil)
 	routes = make(map[string]consumer.ConfigDigest)
-	for _, rt := range c.Routes {
+	for i, rt := range c.Routes {
 		s := newSums()
+		for _, f := range c.filesOf(i) {
+			fmt.Fprintln(s[Live], f.key, hint(f.sum))
+		}
 		for _, k := range b.root.field("routes").elem.fields {
 			s.add(b, k, classOf(k.path), reflect.ValueOf(rt).FieldByIndex(k.index))
 		}
@@ -31,12 +34,17 @@ func (c *Config) Digests() (routes map[string]consumer.ConfigDigest, rest consum
 		routes[rt.Name] = consumer.ConfigDigest{Live: s.sum(Live), Anew: s.sum(Restart)}
 	}
 	s := newSums()
+	for _, f := range c.Source.named {
+		if strings.HasPrefix(f.key, "nats.") {
+			fmt.Fprintln(s[Live], f.key, hint(f.sum))
+		}
+	}
 	for _, k := range b.root.fields {
 		if k.name != "routes" && k.name != "defaults" {
 			s.add(b, k, "", reflect.ValueOf(c).Elem().FieldByIndex(k.index))
 		}
 	}
-	return routes, consumer.ConfigDigest{Live: s.sum(Live), Anew: s.sum(Process)}
+	return routes, consumer.ConfigDigest{Live: s.sum(Live), Anew: s.sum(Process), Own: s.sum(ownKeys)}
 }
 
 func kindOf(h *Handler) string {
@@ -49,7 +57,12 @@ func kindOf(h *Handler) string {
 // sums are digests by class.
 type sums map[Class]hash.Hash
 
-func newSums() sums { return sums{Live: sha256.New(), Restart: sha256.New(), Process: sha256.New()} }
+// ownKeys is the class of keys that are part of no other digest.
+const ownKeys Class = "own"
+
+func newSums() sums {
+	return sums{Live: sha256.New(), Restart: sha256.New(), Process: sha256.New(), ownKeys: sha256.New()}
+}
 
 func (s sums) sum(c Class) string { return hex.EncodeToString(s[c].Sum(nil))[:12] }
 
@@ -90,17 +103,24 @@ func (s sums) add(b *book, k *key, class Class, v reflect.Value) {
 	case texts:
 		if m, ok := v.Interface().(map[string]string); ok {
 			for _, name := range slices.Sorted(maps.Keys(m)) {
-				fmt.Fprintf(s.of(k, class), "%s %q %q\n", k.path, name, m[name])
+				fmt.Fprintf(s.of(k, class), "%s %q %s\n", k.path, name, hintOf(m[name])) // which may be secrets
 			}
 			return
 		}
 	}
-	fmt.Fprintf(s.of(k, class), "%s %q\n", k.path, fmt.Sprint(v.Interface())) // which hides secrets
+	shown := fmt.Sprint(v.Interface()) // which hides secrets
+	if secret, ok := v.Interface().(Secret); ok && secret.File() != "" && !strings.HasPrefix(k.path, "nats.") {
+		shown = hintOf(secret.Reveal())
+	}
+	fmt.Fprintf(s.of(k, class), "%s %q\n", k.path, shown)
 }
 
 func (s sums) of(k *key, class Class) hash.Hash {
 	if class == "" {
 		class = classOf(k.path)
+	}
+	if slices.Contains(own, k.path) {
+		class = ownKeys
 	}
 	return s[class]
 }

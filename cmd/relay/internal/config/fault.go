@@ -76,8 +76,8 @@ type collector struct {
 	origins map[string]origin
 	// bad are the keys that were refused, or are missing because they were misspelt: later stages are silent about them.
 	bad map[string]bool
-	// files are those with secrets that the configuration names.
-	files []string
+	// files are those that the configuration names.
+	files []namedFile
 	// client is for a command that only talks to the server, and needs no routes.
 	client bool
 }

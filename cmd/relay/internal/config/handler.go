@@ -134,7 +134,8 @@ type report struct {
 
 func (r report) Warn(key, format string, args ...any) { r.warn(r.prefix+key, format, args...) }
 func (r report) Note(key, format string, args ...any) { r.note(r.prefix+key, format, args...) }
+func (r report) File(key, path string)                { r.names(r.prefix+key, path) }
 func (r report) SecretFile(key, path string) {
-	r.files = append(r.files, path)
+	r.File(key, path)
 	r.secretFileMode(r.at(r.prefix+key), r.prefix+key, path)
 }

@@ -99,8 +99,12 @@ func (c *collector) load(data []byte, opts Options) (*Config, error) {
 	}
 	cfg.Source = source(data, opts.File, overrides)
 	cfg.Source.Warnings = c.warnings
-	slices.Sort(c.files)
-	cfg.Source.Files = slices.Compact(c.files)
+	cfg.Source.named = c.files
+	for _, f := range c.files {
+		cfg.Source.Files = append(cfg.Source.Files, f.path)
+	}
+	slices.Sort(cfg.Source.Files)
+	cfg.Source.Files = slices.Compact(cfg.Source.Files)
 	return &cfg, nil
 }
 

@@ -275,7 +275,7 @@ func (c *collector) readable(key, path string) {
 	if path == "" {
 		return
 	}
-	c.files = append(c.files, path)
+	c.names(key, path)
 	switch info, err := os.Stat(path); {
 	case err != nil:
 		c.fault(key, "cannot read the file %q: %v", path, plain(err))

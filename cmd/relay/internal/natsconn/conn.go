@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/relaymq/relay/consumer/handler"
 )
 
 const (
@@ -30,8 +32,8 @@ type Config struct {
 	URL string
 	// Creds and NKey are files: a user's JWT with its seed, or a seed alone.
 	Creds, NKey string
-	// User and Password, or Token, are the secrets themselves.
-	User, Password, Token string
+	// User and Password, or Token. Those that stand in files are read at each connect.
+	User, Password, Token handler.Secret
 	// CA, Cert and Key are PEM files. Each of them asks for TLS. Cert and Key go together.
 	CA, Cert, Key string
 	// InboxPrefix begins the subjects of answers. Empty means the library's.
@@ -49,6 +51,8 @@ type Config struct {
 // Conn is a connection that reconnects by itself. It is a nats.Conn in all but what this package adds.
 type Conn struct {
 	*nats.Conn
+	cfg        Config
+	files      []file
 	where      string // for errors: the URL without secrets
 	closed     chan struct{}
 	reconnects atomic.Uint64
@@ -63,15 +67,16 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	c := &Conn{where: redact(cfg.URL), closed: make(chan struct{})}
+	c := &Conn{cfg: cfg, where: redact(cfg.URL), closed: make(chan struct{})}
 	if cfg.InProcess != nil {
 		c.where = "the embedded server"
 	}
-	d := &dialer{nkeyFile: cfg.NKey}
-	opts, err := cfg.options(d)
+	d := new(dialer)
+	opts, files, err := cfg.options(d, log)
 	if err != nil {
 		return nil, err
 	}
+	c.files = files
 	opts = append(opts, c.handlers(log)...)
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, noAnswer{})
 	defer cancel()
@@ -103,7 +108,7 @@ func (c Config) hint(err error) error {
 		return err
 	}
 	for key, set := range map[string]bool{
-		"nats.creds": c.Creds != "", "nats.nkey": c.NKey != "", "nats.user and nats.password": c.User != "", "nats.token": c.Token != "",
+		"nats.creds": c.Creds != "", "nats.nkey": c.NKey != "", "nats.user and nats.password": c.User.Reveal() != "", "nats.token": c.Token.Reveal() != "",
 	} {
 		if set {
 			return fmt.Errorf("%w: the server does not accept %s; check the value, and that the server at this address knows it", err, key)

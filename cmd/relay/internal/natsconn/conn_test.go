@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"go.uber.org/goleak"
 
+	"github.com/relaymq/relay/consumer/handler"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -85,7 +86,7 @@ func TestConnect_saysNoAtOnce(t *testing.T) {
 	}{
 		"nobody listens":  {Config{URL: nobody}, []string{nobody, "nothing listens there"}},
 		"no such host":    {Config{URL: "nats://host.invalid:4222"}, []string{"host.invalid"}},
-		"wrong password":  {Config{URL: auth.URL(), User: "relay", Password: "hunter2"}, []string{auth.URL(), "Authorization Violation"}},
+		"wrong password":  {Config{URL: auth.URL(), User: handler.SecretText("relay"), Password: handler.SecretText("hunter2")}, []string{auth.URL(), "Authorization Violation"}},
 		"password in url": {Config{URL: strings.Replace(auth.URL(), "//", "//relay:hunter2@", 1)}, []string{auth.URL(), "Authorization Violation"}},
 		"no tls there":    {Config{URL: strings.Replace(plain.URL(), "nats:", "tls:", 1)}, []string{"TLS is asked for"}},
 		"empty url":       {Config{}, []string{"nats.url"}},
@@ -98,7 +99,7 @@ func TestConnect_saysNoAtOnce(t *testing.T) {
 		"bad ca file":     {Config{URL: nobody, CA: garbage}, []string{"nats.tls.ca", garbage}},
 		"cert alone":      {Config{URL: nobody, Cert: garbage}, []string{"nats.tls"}},
 		"bad cert":        {Config{URL: nobody, Cert: garbage, Key: garbage}, []string{"nats.tls.cert"}},
-		"two identities":  {Config{URL: nobody, User: "a", Token: "b"}, []string{"only one of"}},
+		"two identities":  {Config{URL: nobody, User: handler.SecretText("a"), Token: handler.SecretText("b")}, []string{"only one of"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()
@@ -170,7 +171,7 @@ func TestConnect_noCredentialsInPlainText(t *testing.T) {
 				b, _ := io.ReadAll(c)
 				heard <- string(b)
 			})
-			cfg.URL, cfg.User, cfg.Password = url, "relay", "hunter2"
+			cfg.URL, cfg.User, cfg.Password = url, handler.SecretText("relay"), handler.SecretText("hunter2")
 			if cfg.CA == "" {
 				cfg.URL = strings.Replace(url, "nats:", "tls:", 1)
 			}
@@ -254,7 +255,7 @@ func TestConn_authFailsThenIsRepaired(t *testing.T) {
 	current := "one"
 	s := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) { users(current)(o) }))
 	var log lines
-	c := connect(t, Config{URL: s.URL(), User: "relay", Password: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	c := connect(t, Config{URL: s.URL(), User: handler.SecretText("relay"), Password: handler.SecretText("one"), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	current = "two"
 	s.Restart()
 	eventually(t, "refused at least three times", func() bool { return strings.Count(log.String(), "authorization violation") >= 3 })
@@ -339,7 +340,7 @@ func TestConn_errorsAreLoggedAtABoundedRate(t *testing.T) {
 		o.Users = []*server.User{{Username: "relay", Password: "x", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"no"}}}}}
 	}))
 	var log lines
-	c := connect(t, Config{URL: s.URL(), User: "relay", Password: "x", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	c := connect(t, Config{URL: s.URL(), User: handler.SecretText("relay"), Password: handler.SecretText("x"), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	for range 1000 {
 		if err := c.Publish("no", nil); err != nil {
 			t.Fatal(err)

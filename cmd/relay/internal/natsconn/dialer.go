@@ -3,17 +3,15 @@ package natsconn
 import (
 	"context"
 	"net"
-	"os"
 	"sync"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nkeys"
 )
 
 // dialer does two things the library leaves out: the first connect ends with its context, and an nkey file that now
 // holds another key is noticed.
 type dialer struct {
-	nkeyFile string
+	nkey func() string // the public key of the file as it is now; nil without one
 
 	mu    sync.Mutex
 	start context.Context // nil once connected
@@ -51,12 +49,8 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	}
 	// The library keeps the public key it was made with and has no hook to change it; with another seed in the file it
 	// would be refused for ever. Its lock, held here, guards the field (nats.go v1.55.0, createConn and connectProto).
-	if d.nkeyFile != "" && nc != nil {
-		public, err := publicKey(d.nkeyFile)
-		if err != nil {
-			return nil, err
-		}
-		if nc.Opts.Nkey != public { // others may read it
+	if d.nkey != nil && nc != nil {
+		if public := d.nkey(); nc.Opts.Nkey != public { // others may read it
 			nc.Opts.Nkey = public
 		}
 	}
@@ -73,32 +67,4 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 // DialContext is what package dlq uses, for a connection beside this one, whose key is not to be changed by it.
 func (d *dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
-}
-
-// seed reads the key of a user from a file, each time anew.
-func seed(file string) (nkeys.KeyPair, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	defer clear(b)
-	return nkeys.ParseDecoratedNKey(b)
-}
-
-func publicKey(file string) (string, error) {
-	kp, err := seed(file)
-	if err != nil {
-		return "", err
-	}
-	defer kp.Wipe()
-	return kp.PublicKey()
-}
-
-func sign(file string, nonce []byte) ([]byte, error) {
-	kp, err := seed(file)
-	if err != nil {
-		return nil, err
-	}
-	defer kp.Wipe()
-	return kp.Sign(nonce)
 }

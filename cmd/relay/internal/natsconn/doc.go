@@ -2,7 +2,9 @@
 //
 //	start     Connect says no within ten seconds, in one line that names the server and the cause
 //	lost      it reconnects for ever, every 250 ms to 1 s, authentication errors included: credentials are files that
-//	          somebody may be about to renew, and are read again at each try
+//	          somebody may be about to renew, and all files are read again at each try; of one that cannot be used, half-written or gone,
+//	          what it held before is used on
+//	renewed   Renew has a connection that is up use what the files hold now
 //	closed    the client library gives up on some errors (an unknown -ERR, a control line too long). Then Closed is
 //	          closed, and the process ends: never a live process with a dead connection
 //

@@ -2,7 +2,6 @@ package natsconn
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/nats-io/jwt/v2"
 
@@ -29,28 +28,24 @@ func (c *Conn) mayListen(subject string) error {
 // UserName is the NATS user of the configuration: a name, or a public key. It is empty when it does not say.
 func (c Config) UserName() string {
 	switch {
-	case c.User != "":
-		return c.User
+	case c.User.Reveal() != "":
+		return c.User.Reveal()
 	case c.Creds != "":
-		text, err := os.ReadFile(c.Creds)
+		id, _, err := readIdentity("nats.creds", c.Creds, true)
 		if err != nil {
 			return "" // connecting says why
 		}
-		token, err := jwt.ParseDecoratedJWT(text)
-		if err != nil {
-			return ""
-		}
-		claims, err := jwt.DecodeUserClaims(token)
+		claims, err := jwt.DecodeUserClaims(id.jwt)
 		if err != nil {
 			return ""
 		}
 		return claims.Name
 	case c.NKey != "":
-		public, err := publicKey(c.NKey)
+		id, _, err := readIdentity("nats.nkey", c.NKey, false)
 		if err != nil {
 			return ""
 		}
-		return public
+		return id.public
 	}
 	return ""
 }

@@ -2,18 +2,22 @@ package natsconn
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/consumer/handler"
 )
 
-// options turns the configuration into the library's. An error names the key and the file.
-func (c Config) options(d *dialer) ([]nats.Option, error) {
-	opts := []nats.Option{
+// options turns the configuration into the library's. An error names the key and the file. What stands in files is
+// read now, so that a wrong file ends the start, and again at each connect.
+func (c Config) options(d *dialer, log *slog.Logger) (opts []nats.Option, files []file, err error) {
+	opts = []nats.Option{
 		nats.Name(c.Name),
 		nats.Timeout(dialTimeout),
 		nats.MaxReconnects(-1),
@@ -35,31 +39,46 @@ func (c Config) options(d *dialer) ([]nats.Option, error) {
 		if c.InProcessAuth != nil {
 			opts = append(opts, c.InProcessAuth)
 		}
-		return append(opts, nats.InProcessServer(c.InProcess)), nil
+		return append(opts, nats.InProcessServer(c.InProcess)), nil, nil
 	}
 	secure, err := c.checkURL()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	auth, err := c.auth()
+	auth, files, err := c.auth(d, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	opts = append(opts, auth...)
 	if (c.Cert == "") != (c.Key == "") {
-		return nil, errors.New("nats.tls: cert and key go together")
+		return nil, nil, errors.New("nats.tls: cert and key go together")
 	}
 	if secure || c.CA != "" || c.Cert != "" {
 		opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12}))
 	}
-	// Both are read now, so that a wrong file ends the start, and again at each reconnect.
 	if c.CA != "" {
-		opts = append(opts, wrap("nats.tls.ca", nats.RootCAs(c.CA)))
+		ca, err := hold(log, func() (*x509.CertPool, []byte, error) { return readCA(c.CA) })
+		if err != nil {
+			return nil, nil, err
+		}
+		files = append(files, ca)
+		opts = append(opts, func(o *nats.Options) error {
+			o.RootCAsCB = func() (*x509.CertPool, error) { return ca.now(), nil }
+			return nil
+		})
 	}
 	if c.Cert != "" {
-		opts = append(opts, wrap("nats.tls.cert", nats.ClientCert(c.Cert, c.Key)))
+		pair, err := hold(log, func() (tls.Certificate, []byte, error) { return readPair(c.Cert, c.Key) })
+		if err != nil {
+			return nil, nil, err
+		}
+		files = append(files, pair)
+		opts = append(opts, func(o *nats.Options) error {
+			o.TLSCertCB = func() (tls.Certificate, error) { return pair.now(), nil }
+			return nil
+		})
 	}
-	return opts, nil
+	return opts, files, nil
 }
 
 // checkURL tells whether any of the servers asks for TLS: then all must have it, for the library has one setting.
@@ -87,43 +106,48 @@ func (c Config) checkURL() (secure bool, err error) {
 	return secure, nil
 }
 
-func (c Config) auth() ([]nats.Option, error) {
-	var opts []nats.Option
+func (c Config) auth(d *dialer, log *slog.Logger) (opts []nats.Option, files []file, err error) {
 	if c.Creds != "" {
-		if err := check("nats.creds", c.Creds); err != nil {
-			return nil, err
+		creds, err := hold(log, func() (identity, []byte, error) { return readIdentity("nats.creds", c.Creds, true) })
+		if err != nil {
+			return nil, nil, err
 		}
-		opts = append(opts, nats.UserCredentials(c.Creds)) // read at each connect
+		files = append(files, creds)
+		opts = append(opts, nats.UserJWT(func() (string, error) { return creds.now().jwt, nil }, func(nonce []byte) ([]byte, error) { return creds.same().sign(nonce) }))
 	}
 	if c.NKey != "" {
-		if err := check("nats.nkey", c.NKey); err != nil {
-			return nil, err
-		}
-		public, err := publicKey(c.NKey)
+		nkey, err := hold(log, func() (identity, []byte, error) { return readIdentity("nats.nkey", c.NKey, false) })
 		if err != nil {
-			return nil, fmt.Errorf("nats.nkey: %w", err)
+			return nil, nil, err
 		}
-		opts = append(opts, nats.Nkey(public, func(nonce []byte) ([]byte, error) { return sign(c.NKey, nonce) }))
+		files = append(files, nkey)
+		d.nkey = func() string { return nkey.now().public }
+		opts = append(opts, nats.Nkey(nkey.same().public, func(nonce []byte) ([]byte, error) { return nkey.same().sign(nonce) }))
 	}
-	if c.User != "" {
-		opts = append(opts, nats.UserInfo(c.User, c.Password))
+	if c.User.Reveal() != "" {
+		user, err := hold(log, func() ([]string, []byte, error) {
+			return readSecrets([]string{"nats.user", "nats.password"}, []handler.Secret{c.User, c.Password})
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		files = append(files, user)
+		opts = append(opts, nats.UserInfoHandler(func() (string, string) { v := user.now(); return v[0], v[1] }))
 	}
-	if c.Token != "" {
-		opts = append(opts, nats.Token(c.Token))
+	if c.Token.Reveal() != "" {
+		token, err := hold(log, func() ([]string, []byte, error) {
+			return readSecrets([]string{"nats.token"}, []handler.Secret{c.Token})
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		files = append(files, token)
+		opts = append(opts, nats.TokenHandler(func() string { return token.now()[0] }))
 	}
 	if len(opts) > 1 {
-		return nil, errors.New("nats: only one of creds, nkey, user and token may be set")
+		return nil, nil, errors.New("nats: only one of creds, nkey, user and token may be set")
 	}
-	return opts, nil
-}
-
-// check opens a file with a secret, so that a wrong path ends the start with its name.
-func check(key, file string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
-	return f.Close()
+	return opts, files, nil
 }
 
 // wrap puts the key in front of an option's error.

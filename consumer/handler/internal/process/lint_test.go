@@ -12,6 +12,7 @@ func (f *found) Warn(key, format string, args ...any) {
 	*f = append(*f, key+": "+fmt.Sprintf(format, args...))
 }
 func (f *found) Note(key, format string, args ...any) { f.Warn(key, format, args...) }
+func (f *found) File(string, string)                  {}
 func (f *found) SecretFile(string, string)            {}
 
 // Lint said nothing of a user with limits, where run ended for want of a right.
