@@ -154,9 +154,15 @@ func (w *world) info(stream, durable string) *jetstream.ConsumerInfo {
 // settled waits until the durable has nothing left to do.
 func (w *world) settled(stream, durable string) {
 	w.t.Helper()
+	// What was just stored is counted as pending a moment later.
+	var last uint64
+	if s, err := w.js.Stream(w.t.Context(), stream); err == nil {
+		last = s.CachedInfo().State.LastSeq
+	}
 	w.eventually(durable+" is settled", func() bool {
-		info := w.info(stream, durable)
-		return info.NumPending == 0 && info.NumAckPending == 0
+		i := w.info(stream, durable)
+		filtered := i.Config.FilterSubject != "" || len(i.Config.FilterSubjects) > 0
+		return i.NumPending == 0 && i.NumAckPending == 0 && (filtered || i.Delivered.Stream >= last)
 	})
 }
 

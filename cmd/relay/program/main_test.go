@@ -328,9 +328,19 @@ func settled(t testing.TB, js jetstream.JetStream, stream, durable string) {
 			}
 		}
 	}()
+	// What was just stored is counted as pending a moment later.
+	var last uint64
+	if s, err := js.Stream(t.Context(), stream); err == nil {
+		last = s.CachedInfo().State.LastSeq
+	}
 	eventually(t, durable+" is settled", func() bool {
 		c, err := js.Consumer(t.Context(), stream, durable)
-		return err == nil && c.CachedInfo().NumPending == 0 && c.CachedInfo().NumAckPending == 0
+		if err != nil {
+			return false
+		}
+		i := c.CachedInfo()
+		filtered := i.Config.FilterSubject != "" || len(i.Config.FilterSubjects) > 0
+		return i.NumPending == 0 && i.NumAckPending == 0 && (filtered || i.Delivered.Stream >= last)
 	})
 }
 
