@@ -1,0 +1,157 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/natstest"
+)
+
+// The auditor counts what the server has: outstanding, parked and due messages, of all routes of a stream or of those of the record.
+func TestAuditor_Audit(t *testing.T) {
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []jetstream.StreamConfig{
+		{Name: "ORDERS", Subjects: []string{"orders.>"}},
+		{Name: "RELAY_RETRY", Subjects: []string{"relay.park.>", "relay.due.>"}, AllowDirect: true},
+	} {
+		if _, err := js.CreateStream(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := js.CreateConsumer(t.Context(), "ORDERS", jetstream.ConsumerConfig{Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func(subject string) {
+		t.Helper()
+		if _, err := js.Publish(t.Context(), subject, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		publish("orders.1")
+	}
+	batch, err := d.Fetch(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for m := range batch.Messages() { // three are settled, one is in hand
+		if n++; n < 4 {
+			if err := m.DoubleAck(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	publish("relay.park.billing.ORDERS.1")
+	publish("relay.due.billing.ORDERS.2")
+	publish("relay.park.gone.ORDERS.3") // of a route that is no more
+	publish("relay.park.billing.OTHER.4")
+
+	book, err := Open(t.Context(), js, "relay", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := d.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &Auditor{JS: js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: book}
+	audit := func(alone bool) Balance {
+		t.Helper()
+		b, err := a.Audit(t.Context(), "ORDERS", "billing", alone, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	if _, err := a.Audit(t.Context(), "ORDERS", "billing", false, 0); !errors.Is(err, jetstream.ErrKeyNotFound) {
+		t.Errorf("without a record: %v", err)
+	}
+	// Four came: one is done, two were parked and one is in hand.
+	w := NewWriter("ORDERS", "billing", "one", "a")
+	err = w.Write(t.Context(), book, &Addition{
+		Routes:   map[string]Counts{"billing": {Received: 4, Done: 1}},
+		Durables: map[string]Durable{Name("ORDERS", "billing"): {Start{Created: info.Created}, Deliveries{Arrived: 4, First: 4}}},
+		Opening:  Opening{At: info.Created},
+	}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := audit(false); b.Verdict != Balanced || b.Outstanding != 1 || b.Parked != 2 || b.NotDelivered != 1 || !b.Whole {
+		t.Errorf("%+v", b)
+	}
+	if b := audit(true); b.Verdict != Explained || b.Parked != 3 || b.Difference != -1 { // the one in hand may have ended before
+		t.Errorf("with those of a route that is gone: %+v", b)
+	}
+	a.Discarded = func(context.Context, string, time.Time) (map[string]int, error) {
+		return map[string]int{"billing": 1, "gone": 7}, nil
+	}
+	if b := audit(false); b.Difference != -1 || b.Total.Discarded != 1 {
+		t.Errorf("after one was discarded that waits still: %+v", b)
+	}
+	a.Discarded = func(context.Context, string, time.Time) (map[string]int, error) { return nil, context.DeadlineExceeded }
+	if _, err := a.Audit(t.Context(), "ORDERS", "billing", false, 0); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	a.Discarded = nil
+	if list, bad, err := book.List(t.Context()); err != nil || len(list) != 1 || len(bad) > 0 || list[0].Durable != "billing" {
+		t.Errorf("%v, %v, %v", list, bad, err)
+	}
+	if _, err := book.KV().PutString(t.Context(), "ORDERS.newer", `{"format": 99}`); err != nil {
+		t.Fatal(err)
+	}
+	if list, bad, err := book.List(t.Context()); err != nil || len(list) != 1 || !errors.Is(bad["ORDERS.newer"], ErrNewer) {
+		t.Errorf("%v, %v, %v", list, bad, err)
+	}
+	if err := js.DeleteConsumer(t.Context(), "ORDERS", "billing"); err != nil {
+		t.Fatal(err)
+	}
+	if b := audit(false); b.Verdict != Unknown {
+		t.Errorf("without the durable: %+v", b)
+	}
+	if _, _, err := Matching(t.Context(), nc, "$JS.API.", "NOWHERE", "x"); err == nil || !strings.Contains(err.Error(), "does not answer") {
+		t.Error(err)
+	}
+}
+
+// What a balance says beside its figures.
+func TestBalance_texts(t *testing.T) {
+	b := Balance{Verdict: Balanced, Total: Counts{Dead: 3}}
+	if b.SetDeadLetters(DeadLetters{Stored: 3}, "none"); b.Verdict != Balanced {
+		t.Errorf("%+v", b)
+	}
+	if b.SetDeadLetters(DeadLetters{Stored: 3, AtLeast: 2, AtMost: 2}, "2"); b.Verdict != Lost || !strings.Contains(b.Text, "2 are not there any more") {
+		t.Errorf("%+v", b)
+	}
+	for name, c := range map[string]struct {
+		b    Balance
+		want []string
+	}{
+		"missing":   {Balance{Difference: 3, Bound: 1}, []string{"of 3 messages no end was counted", "explains 1", "the stream's limits"}},
+		"explained": {Balance{Difference: 3, Bound: 3, Killed: 2, Uncounted: 1, moved: 4}, []string{"1 deliveries were counted by nobody", "4 messages moved", "had 2 messages in hand"}},
+		"twice":     {Balance{Difference: -2, Bound: 2, Twice: 2, Uncounted: -1}, []string{"2 more ends were counted", "the server went back by 1", "2 messages may have come twice"}},
+		"unsure":    {Balance{Difference: -2, Bound: 2}, []string{"stored twice"}},
+	} {
+		c.b.judge(true)
+		for _, text := range c.want {
+			if !strings.Contains(c.b.Text, text) {
+				t.Errorf("%s: %q does not say %q", name, c.b.Text, text)
+			}
+		}
+	}
+	missing := Balance{Difference: 1}
+	missing.judge(true)
+	if missing.SetEdits([]string{"somebody purged the retry stream"}); !strings.HasSuffix(missing.Text, "somebody purged the retry stream") {
+		t.Errorf("%+v", missing)
+	}
+}
