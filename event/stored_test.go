@@ -1,0 +1,114 @@
+package event
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/relaymq/relay/internal/natstest"
+)
+
+// What a bus reports is stored, and the newest of some subjects are read back, oldest first.
+func TestStored(t *testing.T) {
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.CreateStream(t.Context(), Stream("relay", 1, time.Hour, 1<<20, 1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := func(subjects []string, since time.Time, limit int) (texts []string) {
+		t.Helper()
+		list, err := Stored(t.Context(), stream, subjects, since, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range list {
+			var e Event
+			if err := json.Unmarshal(m.Data, &e); err != nil || e.ID == "" || e.Subject() != m.Subject {
+				t.Fatalf("%+v on %s, %v", e, m.Subject, err)
+			}
+			texts = append(texts, e.Text)
+		}
+		return texts
+	}
+	if list := stored(nil, time.Time{}, 10); list != nil {
+		t.Errorf("in an empty stream: %v", list)
+	}
+	var half time.Time
+	for i := range 40 {
+		if i == 20 {
+			if err := nc.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			last, err := stream.Info(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			half = last.State.LastTime.Add(time.Nanosecond)
+		}
+		e := Event{Kind: []Kind{DeadLetter, KeyWaiting}[i%2], Service: "relay", Instance: "a", Time: time.Now(), Data: Data{Route: "billing", Text: fmt.Sprint(i)}}
+		if err := Publish(nc, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if info, err := stream.Info(t.Context()); err != nil || info.State.Msgs == 40 {
+			break
+		}
+	}
+	dead := Event{Kind: DeadLetter, Service: "relay", Data: Data{Route: "billing"}}.Subject()
+	for name, c := range map[string]struct {
+		got  []string
+		want string
+	}{
+		"all":        {stored(nil, time.Time{}, 100)[37:], "[37 38 39]"},
+		"the newest": {stored(nil, time.Time{}, 3), "[37 38 39]"},
+		"of a kind":  {stored([]string{dead}, time.Time{}, 3), "[34 36 38]"},
+		"since then": {stored([]string{dead}, half, 100), "[20 22 24 26 28 30 32 34 36 38]"},
+	} {
+		if got := fmt.Sprint(c.got); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// The metrics of a bus count what it published, by kind, and what it could not.
+func TestBus_Collect(t *testing.T) {
+	s := &sink{}
+	b := NewBus("relay", "a", func(why string) string { return why }, s.publish)
+	b.send(Event{Kind: Audit})
+	s.err = errors.New("the connection is away")
+	b.send(Event{Kind: Audit})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector{b})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, n := map[string]float64{}, 0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			n++
+			got[f.GetName()] += m.GetCounter().GetValue()
+		}
+	}
+	if got["relay_events_total"] != 2 || got["relay_events_dropped_total"] != 1 || n != len(Kinds())+1 {
+		t.Errorf("%d metrics: %v", n, got)
+	}
+}
+
+type collector struct{ b *Bus }
+
+func (c collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+func (c collector) Collect(ch chan<- prometheus.Metric) { c.b.Collect(ch) }
