@@ -273,16 +273,10 @@ func (p *plot) undo(ctx context.Context) {
 	p.discard()
 }
 
-// discard has routes that will not begin leave the lines of their limits.
+// discard has routes that will not begin leave the lines of their limits, and limits that were only theirs be forgotten.
 func (p *plot) discard() {
-	there := make(map[string]bool)
-	for _, rt := range p.relay.all() {
-		there[rt.cfg.Name] = true
-	}
-	for name, rt := range p.after {
+	for _, rt := range p.after {
 		rt.group.Drain()
-		if before := p.before[name]; !there[name] || before != nil && before.now().Rate.Count == 0 {
-			p.relay.book.Remove(ownLimit(name))
-		}
 	}
+	p.relay.book.Discard()
 }

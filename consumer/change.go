@@ -432,6 +432,7 @@ func (r *Relay) commit(p *plot) bool {
 		list = append(list, left[name])
 	}
 	r.routes.Store(&list)
+	r.book.Accept()
 	if p.change.Limits != nil {
 		r.setLimits(p.change.Limits)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -169,6 +170,53 @@ func TestChange_refused(t *testing.T) {
 	}
 	w.publish("orders.a", 1)
 	w.eventually("the route works", func() bool { return h.count() == 1 && r.Ready() == nil })
+}
+
+// The routes of a change were made before it was judged, and their limits with them: status showed those of a change that was refused, or
+// was only checked, until the end.
+func TestChange_regressionARefusedOneLeftItsLimits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h := new(handled)
+	a := Route{Name: "a", Subjects: []string{"orders.a"}, Start: Start{Policy: "all"}, Limits: []string{"gateway"}, Handler: h}
+	r, _ := w.start(Config{Limits: map[string]Limit{"gateway": {Concurrency: 7}}}, a)
+	limits := map[string]Limit{"gateway": {Concurrency: 3}, "new": {Concurrency: 2}, "all": {Concurrency: 2, Scope: ScopeService}}
+	b := Route{Name: "b", Subjects: []string{"orders.b"}, Start: Start{Policy: "all"}, Limits: []string{"new", "all", "gateway"}, Rate: Rate{5, time.Second}, Handler: h}
+	faster := a
+	faster.Durable, faster.Rate = "other", Rate{9, time.Second}
+	names := func() (list []string) {
+		for _, l := range r.Status().Limits {
+			list = append(list, fmt.Sprintf("%s %d", l.Name, l.Concurrency))
+		}
+		return list
+	}
+	bad := Route{Name: "c", Subjects: []string{"nowhere"}, Start: Start{Policy: "all"}, Handler: h}
+	overlaps := Route{Name: "c", Subjects: []string{"orders.*"}, Start: Start{Policy: "all"}, Handler: h}
+	for _, c := range []Change{
+		{Add: []Route{b, bad}, Limits: limits}, {Add: []Route{b, overlaps}, Limits: limits}, {Add: []Route{b, overlaps}, Update: []Route{faster}, Limits: limits},
+	} {
+		if _, err := r.Change(t.Context(), c); err == nil {
+			t.Fatal("it was not refused")
+		}
+		if got := names(); !slices.Equal(got, []string{"gateway 7"}) {
+			t.Errorf("after it was refused: %q", got)
+		}
+	}
+	good := Change{Add: []Route{b}, Limits: limits}
+	if err := r.Check(t.Context(), good); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(); !slices.Equal(got, []string{"gateway 7"}) {
+		t.Errorf("after it was checked: %q", got)
+	}
+	if _, err := r.Change(t.Context(), good); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(); !slices.Equal(got, []string{"all 2", "gateway 3", "new 2", "rate of b 0"}) {
+		t.Errorf("after it was made: %q", got)
+	}
+	w.publish("orders.b", 3)
+	w.eventually("what its limits bound runs", func() bool { return h.count() == 3 })
 }
 
 // Routes of one durable begin and end together; what the one that goes had is the others', or stays for it.

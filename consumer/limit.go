@@ -260,6 +260,15 @@ func (r *Relay) setLimit(name string, l Limit) *limit.Limit {
 	return in
 }
 
+// planLimit makes a limit of a change that is not accepted yet.
+func (r *Relay) planLimit(name string, l Limit) *limit.Limit {
+	in := r.book.Plan(name, l.bounds())
+	if l.divided() {
+		in.Close(noPart)
+	}
+	return in
+}
+
 // divided tells whether instances have parts of the limit.
 func (l Limit) divided() bool { return l.Scope == ScopeService && l.Per == "" }
 
@@ -270,7 +279,7 @@ func (r *Relay) Limits() map[string]Limit {
 	return r.limits
 }
 
-// limitsFor is what the group of a route is bounded by, beside its concurrency; nil for nothing.
+// limitsFor is what the group of a route is bounded by, beside its concurrency; nil for nothing. What is not there is planned.
 func (r *Relay) limitsFor(cfg Route, limits map[string]Limit) *supervisor.Limits {
 	if len(cfg.Limits) == 0 && cfg.Rate.Count == 0 {
 		return nil
@@ -288,7 +297,7 @@ func (r *Relay) limitsFor(cfg Route, limits map[string]Limit) *supervisor.Limits
 		}
 		in := r.book.Get(name)
 		if in == nil {
-			in = r.setLimit(name, l)
+			in = r.planLimit(name, l)
 		}
 		if l.Per == "" {
 			opts.Always = append(opts.Always, limit.Need{Limit: in})
@@ -298,10 +307,7 @@ func (r *Relay) limitsFor(cfg Route, limits map[string]Limit) *supervisor.Limits
 		per = append(per, template{in, t})
 	}
 	if cfg.Rate.Count > 0 {
-		own := r.book.Get(ownLimit(cfg.Name)) // which changes when the route is entered
-		if own == nil {
-			own = r.book.Set(ownLimit(cfg.Name), cfg.ownBounds())
-		}
+		own := r.book.Plan(ownLimit(cfg.Name), cfg.ownBounds()) // which changes when the route is entered
 		opts.Always = append(opts.Always, limit.Need{Limit: own})
 	}
 	if len(per) > 0 {

@@ -375,6 +375,16 @@ var corpus = []struct {
 	{"other languages", []string{
 		`Bestellung {{id}} wurde nicht gefunden`, `Bestellung {{id}} wurde schon bezahlt`, `Commande n° {{ord}} introuvable`, `Commande n° {{ord}} déjà payée`, `заказ {{id}} не найден`, `заказ {{id}} уже оплачен`, `订单{{id}}不存在`, `订单{{id}}已取消`, `注文{{id}}が見つかりません`, `الطلب {{arabic}} غير موجود`, `pedido n.º {{id}} não encontrado`,
 	}},
+	{"cut by a handler, 1 KiB", []string{
+		`KIB{"message":"The card expired","requestId":"{{uuid}}","customer":"{{id}}","at":"{{anyday}}","key":"{{pad}}","text":"LOREM`,
+		`KIB{"message":"The card was stolen","requestId":"{{uuid}}","customer":"{{id}}","at":"{{anyday}}","key":"{{pad}}","text":"LOREM`,
+	}},
+	{"cut in the middle", []string{ // the output of a program
+		`ENDSnode: exit status 1: /app/worker.js:{{n}} throw new Error('boom') ^ Error: order {{id}} is void at Module.step LOREM{{n}} Node.js v22.11.0`,
+		`ENDSnode: exit status 1: /app/worker.js:{{n}} throw new Error('boom') ^ Error: order {{id}} has no address at Module.step LOREM{{n}} Node.js v22.11.0`,
+		`ENDSpython: exit status 1: loaded {{n}} rules, key {{pad}}, Traceback (most recent call last): LOREM{{n}}, in charge ValueError: order {{id}} is void`,
+		`ENDSpython: exit status 1: loaded {{n}} rules, key {{pad}}, Traceback (most recent call last): LOREM{{n}}, in charge ValueError: order {{id}} is paid`,
+	}},
 	{"cut by a handler", []string{ // after 256 bytes of the answer
 		`CUT{"type":"https://example.com/probs/closed","title":"The account is closed","trace":"{{uuid}}","instance":"/account/{{id}}","detail":"The account was closed by its owner and cannot be used for payments any more; please use another one, or ask the support team for help with this"}`,
 		`CUT{"type":"https://example.com/probs/frozen","title":"The account is frozen","trace":"{{uuid}}","instance":"/account/{{id}}","detail":"The account was closed by its owner and cannot be used for payments any more; please use another one, or ask the support team for help with this"}`,
@@ -389,8 +399,16 @@ var slot = regexp.MustCompile(`\{\{(\w+)\}\}`)
 // draw fills in the values of a cause.
 func draw(r *rand.Rand, cause string) string {
 	text := slot.ReplaceAllStringFunc(cause, func(name string) string { return values[name[2:len(name)-2]](r) })
+	lorem := strings.Repeat("the quick brown fox jumps over a lazy dog and ", 120)
+	if body, ok := strings.CutPrefix(text, "KIB"); ok {
+		return "POST http://10.0.0.1:9000/hook: 402 Payment Required: " + strings.Replace(body, "LOREM", lorem, 1)[:1024] + "…"
+	}
+	if said, ok := strings.CutPrefix(text, "ENDS"); ok {
+		said = strings.Replace(said, "LOREM", lorem, 1)
+		return said[:1060] + " … " + said[len(said)-2048:]
+	}
 	if head, ok := strings.CutSuffix(text, "LOREM"); ok {
-		return ack.CleanText(head+strings.Repeat("the quick brown fox jumps over a lazy dog and ", 120), ack.MaxErrorLen)
+		return ack.CleanText(head+lorem, ack.MaxErrorLen)
 	}
 	if body, ok := strings.CutPrefix(text, "CUT"); ok {
 		return "POST http://10.0.0.1:9000/hook: 422 Unprocessable Entity: " + body[:256] + "…"

@@ -29,7 +29,11 @@ import (
 func Fingerprint(err string) string {
 	s := scanner{out: make([]byte, 0, len(err)+32)}
 	if i := strings.Index(err, "…"); i >= 0 && i+len("…") < len(err) && (i == 0 || err[i-1] == ' ') { // ends with what was written last
-		s.run(err[:i], len(err))
+		if strings.HasPrefix(err[i+len("…"):], " ") { // and begins with what was written first, up to the middle of a word
+			s.run(wholeWords(err[:i-min(i, 1)]), cutEnds)
+		} else {
+			s.run(err[:i], len(err))
+		}
 		tail := scanner{text: err[i+len("…"):]}
 		tail.run(tail.text, len(err))
 		return string(s.out) + "…" + lastPart(string(tail.out))
@@ -40,8 +44,8 @@ func Fingerprint(err string) string {
 		err, limit = wholeWords(err), cutLong
 	case strings.HasSuffix(err, "…"):
 		err, limit = wholeWords(strings.TrimSuffix(err, "…")), cutShort
-		if len(err) > 4*cutShort {
-			limit = len(err) // of another making
+		if len(err) > 2*cutEnds {
+			limit = cutEnds
 		}
 	default:
 		isCut = false
@@ -56,9 +60,11 @@ func Fingerprint(err string) string {
 	return string(s.out)
 }
 
-// How many bytes of a fingerprint count of a text that was cut: at [ack.MaxErrorLen], or by a handler, after 256 bytes of an answer.
+// How many bytes of a fingerprint count of a text that was cut: at [ack.MaxErrorLen], or by a handler, after a KiB of an answer or of the
+// beginning of an output; 256 bytes of an answer in versions before.
 const (
 	cutLong  = ack.MaxErrorLen / 2
+	cutEnds  = 448
 	cutShort = 192
 	cutTail  = 128
 )

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -39,6 +40,7 @@ type Limit struct {
 	shared  bool        // others, elsewhere, have parts of it
 	lacks   string      // why there is no room until a part comes; empty: there is a part
 	changed func()      // told, with the lock held, that something changed; may be nil
+	planned bool        // it is not in force
 }
 
 // Bucket is where places are taken.
@@ -98,12 +100,47 @@ func (b *Book) Set(name string, bounds Bounds) *Limit {
 	b.mu.Lock()
 	l := b.limits[name]
 	if l == nil {
-		l = &Limit{book: b, name: name, buckets: make(map[string]*Bucket)}
-		b.limits[name] = l
+		l = b.make(name)
 	}
+	l.planned = false
 	b.mu.Unlock()
 	l.Bound(bounds)
 	return l
+}
+
+func (b *Book) make(name string) *Limit {
+	l := &Limit{book: b, name: name, buckets: make(map[string]*Bucket)}
+	b.limits[name] = l
+	return l
+}
+
+// Plan is the limit of that name as it is; when there is none, one that Get returns and Status does not show, until
+// Accept, or Set, has it be in force, or Discard forgets it.
+func (b *Book) Plan(name string, bounds Bounds) *Limit {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.limits[name]
+	if l == nil {
+		l = b.make(name)
+		l.bounds, l.planned = bounds, true
+	}
+	return l
+}
+
+// Accept has all limits that were planned be in force.
+func (b *Book) Accept() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range b.limits {
+		l.planned = false
+	}
+}
+
+// Discard forgets all limits that were planned.
+func (b *Book) Discard() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.limits, func(_ string, l *Limit) bool { return l.planned })
 }
 
 // Remove forgets a limit. Whoever still uses it is bounded by it until that ends.

@@ -31,12 +31,14 @@ type BucketStatus struct {
 	Waiting []string  // members
 }
 
-// Status is what all limits look like, by name.
+// Status is what all limits that are in force look like, by name.
 func (b *Book) Status() (list []Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, l := range b.limits {
-		list = append(list, l.status())
+		if !l.planned {
+			list = append(list, l.status())
+		}
 	}
 	slices.SortFunc(list, func(x, y Status) int { return cmp.Compare(x.Name, y.Name) })
 	return list

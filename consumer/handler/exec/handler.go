@@ -56,7 +56,6 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/process"
-	"github.com/relaymq/relay/consumer/handler/internal/snippet"
 )
 
 // What exit statuses mean; sysexits.h has them.
@@ -65,10 +64,7 @@ const (
 	exitSnooze = 75
 )
 
-const (
-	snooze   = 30 * time.Second
-	maxShown = 1 << 10
-)
+const snooze = 30 * time.Second
 
 // Handler runs a program for each message. It may be shared by all keys of a route and called from any number of
 // goroutines.
@@ -131,8 +127,8 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 func (h *Handler) verdict(r result) error {
 	fail := func(format string, args ...any) error {
 		text := ""
-		if len(r.output) > 0 {
-			text = ": " + snippet.Tail(r.output, maxShown)
+		if !r.output.Empty() {
+			text = ": " + r.output.String()
 		}
 		return fmt.Errorf("%s: %w%s", h.program.Path, fmt.Errorf(format, args...), text)
 	}

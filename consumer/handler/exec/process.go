@@ -8,15 +8,12 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/handler/internal/process"
+	"github.com/relaymq/relay/consumer/handler/internal/snippet"
 )
 
-const (
-	// pipeWait is how long the pipes get to end after the process died: no time at all, unless a descendant that escaped the
-	// kill keeps them open. What is in them then is read still: nothing of what the program wrote is lost.
-	pipeWait = 100 * time.Millisecond
-	// keepOutput is what is kept of each stream: what an error shows, and room for its text to be cleaned.
-	keepOutput = 2 * maxShown
-)
+// pipeWait is how long the pipes get to end after the process died: no time at all, unless a descendant that escaped the
+// kill keeps them open. What is in them then is read still: nothing of what the program wrote is lost.
+const pipeWait = 100 * time.Millisecond
 
 // result is the end of a process.
 type result struct {
@@ -25,14 +22,14 @@ type result struct {
 	interrupted error
 	// err is set when the status is not known.
 	err    error
-	output []byte // the end of it, for an error
-	stdout []byte // the beginning of it, as a result
+	output *snippet.Ends // for an error
+	stdout []byte        // the beginning of it, as a result
 }
 
 // running is a process and its streams.
 type running struct {
 	*process.Process
-	outTail, errTail process.Tail
+	outEnds, errEnds snippet.Ends
 	outHead          head
 	drained          chan struct{} // closed at the end of both stdout and stderr
 	copied           chan struct{} // closed when stdin is written, or refused, too
@@ -45,7 +42,7 @@ func start(pr *process.Program, env []string, stdin []byte, keep int) (*running,
 		return nil, err
 	}
 	r := &running{
-		Process: p, outTail: process.Tail{Keep: keepOutput}, errTail: process.Tail{Keep: keepOutput}, outHead: head{most: keep},
+		Process: p, outHead: head{most: keep},
 		drained: make(chan struct{}), copied: make(chan struct{}),
 	}
 	r.copy(stdin)
@@ -96,7 +93,7 @@ func (p *running) copy(stdin []byte) {
 		p.In.Close()
 	})
 	outputs.Go(func() { _, _ = io.Copy(p.out(), p.Out) })
-	outputs.Go(func() { _, _ = io.Copy(&p.errTail, p.Err) })
+	outputs.Go(func() { _, _ = io.Copy(&p.errEnds, p.Err) })
 	all.Go(func() { outputs.Wait(); close(p.drained) })
 	go func() { all.Wait(); close(p.copied) }()
 }
@@ -104,17 +101,17 @@ func (p *running) copy(stdin []byte) {
 // out is where stdout goes.
 func (p *running) out() io.Writer {
 	if p.outHead.most > 0 {
-		return io.MultiWriter(&p.outTail, &p.outHead)
+		return io.MultiWriter(&p.outEnds, &p.outHead)
 	}
-	return &p.outTail
+	return &p.outEnds
 }
 
 // past is a deadline that is over.
 var past = time.Unix(1, 0)
 
-// finish waits for the copying to end, ends it if that takes long, and returns the end of stderr, or of stdout if there
+// finish waits for the copying to end, ends it if that takes long, and returns the ends of stderr, or of stdout if there
 // was nothing on stderr.
-func (p *running) finish() []byte {
+func (p *running) finish() *snippet.Ends {
 	timer := time.NewTimer(pipeWait)
 	select {
 	case <-p.copied:
@@ -125,12 +122,12 @@ func (p *running) finish() []byte {
 	_, _, _ = p.In.SetWriteDeadline(past), p.Out.SetReadDeadline(past), p.Err.SetReadDeadline(past)
 	<-p.copied
 	process.CopyRest(p.out(), p.Out)
-	process.CopyRest(&p.errTail, p.Err)
+	process.CopyRest(&p.errEnds, p.Err)
 	p.Close()
-	if kept := p.errTail.Bytes(); len(kept) > 0 {
-		return kept
+	if !p.errEnds.Empty() {
+		return &p.errEnds
 	}
-	return p.outTail.Bytes()
+	return &p.outEnds
 }
 
 // head is the first bytes written to it.

@@ -33,7 +33,7 @@
 // Retry-After. With any status, RateLimit headers say how many more requests the endpoint permits, see [consumer.Msg.Slow]. The reply
 // must end, or pass 64 KiB, before an acknowledging status counts: a server that breaks off in the middle of its answer has not said
 // that it is done. No more than those 64 KiB is read, unless a caller waits for the result, which is the body of an acknowledging answer: then as
-// much as the route's caller.max_result. Nothing is decompressed, and the text of an error shows the first 256 bytes.
+// much as the route's caller.max_result. Nothing is decompressed, and the text of an error shows the first KiB.
 //
 // # Bounds
 //
@@ -87,7 +87,7 @@ import (
 const (
 	maxReply       = 64 << 10
 	maxReplyHeader = 64 << 10
-	maxShown       = 256
+	maxShown       = 1 << 10
 	maxResends     = 3
 
 	// idleTimeout is below the shortest keep-alive time-out in common use, the 5s of Node.js, so that relay drops a
@@ -406,7 +406,7 @@ type transportError struct {
 }
 
 func (e *transportError) Error() string {
-	return e.at + ": " + snippet.Head([]byte(e.err.Error()), 2*maxShown)
+	return e.at + ": " + snippet.Head([]byte(e.err.Error()), maxShown/2)
 }
 func (e *transportError) Unwrap() error { return e.err }
 

@@ -246,11 +246,22 @@ func TestHandle_answersOfOddForm(t *testing.T) {
 			})})
 			err := h.Handle(t.Context(), message())
 			handlertest.Want(t, err, tc.want, tc.texts...)
-			if text := fmt.Sprint(err); len(text) > 800 || strings.ContainsAny(text, "\x1b\r\n\x00") || strings.Contains(text, "canary") {
+			if text := fmt.Sprint(err); len(text) > maxShown+100 || strings.ContainsAny(text, "\x1b\r\n\x00") || strings.Contains(text, "canary") {
 				t.Errorf("%d bytes of text: %q", len(text), text)
 			}
 		})
 	}
+}
+
+// Of an answer 256 bytes were shown: a cause that came after an id, a time and a trace in a JSON body was not seen.
+func TestHandle_regressionTheCauseStoodBehindTheCut(t *testing.T) {
+	body := `{"requestId":"` + strings.Repeat("0", 400) + `","message":"The card expired"}`
+	h := newHandler(t, Config{URL: raw(t, func(c net.Conn) {
+		if readRequest(bufio.NewReader(c)) == nil {
+			fmt.Fprintf(c, "HTTP/1.1 402 X\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		}
+	})})
+	handlertest.Want(t, h.Handle(t.Context(), message()), handlertest.Retry, `"message":"The card expired"}`)
 }
 
 func TestHandle_redirectsAreNotFollowed(t *testing.T) {

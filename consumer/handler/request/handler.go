@@ -55,7 +55,7 @@ import (
 	"github.com/relaymq/relay/internal/subject"
 )
 
-const maxShown = 256
+const maxShown = 1 << 10
 
 // Handler asks at the subjects of a template. It may be shared by all keys of a route and called from any number of
 // goroutines.
@@ -265,7 +265,7 @@ func streamOf(reply *nats.Msg) string {
 
 // ownWords is a verdict that the service names itself.
 func ownWords(word string, reply *nats.Msg) error {
-	text := snippet.Head([]byte(reply.Header.Get("Relay-Error")), 4*maxShown)
+	text := snippet.Head([]byte(reply.Header.Get("Relay-Error")), maxShown)
 	if text == "" {
 		text = "the service gave no reason"
 	}

@@ -154,6 +154,9 @@ func (c *child) take(cl *call) error {
 	case c.calls[cl.id] != nil:
 		return errSame
 	}
+	if len(c.calls) == 0 {
+		c.turns.Add(1)
+	}
 	c.calls[cl.id], cl.from, c.writer = cl, c.written.Load(), cl
 	if c.writeUntil {
 		c.writeUntil = false

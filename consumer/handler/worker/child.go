@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// maxShown is what an error shows of a line, and of the end of stderr.
+	// maxShown is what an error shows of a line.
 	maxShown = 512
 	// lastWords is how long a process that has closed its stdout may take to be gone, and how long the end of the stderr of one that
 	// is gone is awaited: a descendant that escaped the kill may hold it. What is in the pipe then is read still.
@@ -50,6 +50,7 @@ type child struct {
 	turn    chan struct{} // held by who writes to its stdin; guards line
 	line    []byte
 	written atomic.Int64 // changed by who holds turn
+	turns   atomic.Int64 // how often it got a message while it had none
 
 	out lines // belongs to the reader
 
@@ -121,7 +122,7 @@ func (c *child) keep() {
 		return
 	}
 	c.process, c.out.from = p, p.Out
-	said := newStderr(c.pool.log.With("pid", p.Pid()))
+	said := newStderr(c.pool.log.With("pid", p.Pid()), &c.turns)
 	go said.copy(p.Err)
 	if c.pool.cfg.Ready {
 		if err := c.awaitReady(); err != nil {
@@ -151,7 +152,7 @@ func (c *child) keep() {
 	<-said.done
 	said.rest(p.Err)
 	p.Close()
-	c.death = c.describe(death, status, err, said.tail.Bytes())
+	c.death = c.describe(death, status, err, &said.ends)
 	if !asked {
 		c.pool.log.Warn("a worker process ended", "pid", p.Pid(), "error", c.death)
 	}
@@ -248,7 +249,7 @@ func (c *child) stop() process.Death {
 }
 
 // describe says how the process ended.
-func (c *child) describe(death process.Death, status syscall.WaitStatus, err error, said []byte) error {
+func (c *child) describe(death process.Death, status syscall.WaitStatus, err error, said *snippet.Ends) error {
 	why := c.why()
 	switch {
 	case death == process.Killed && why != nil: // that it was killed is a consequence
@@ -264,8 +265,8 @@ func (c *child) describe(death process.Death, status syscall.WaitStatus, err err
 		err = fmt.Errorf("%w (%w)", why, err)
 	}
 	text := ""
-	if len(said) > 0 {
-		text = ": " + snippet.Tail(said, maxShown)
+	if !said.Empty() {
+		text = ": " + said.String()
 	}
 	return fmt.Errorf("%s: %w%s", c.pool.program.Path, err, text)
 }

@@ -112,6 +112,13 @@ func act(what, id string) {
 			fmt.Fprintf(w, "line %d \x1b[31m of many\n", i)
 		}
 		w.Flush()
+	case "boom": // dies as Node.js does: the error first, then the stack
+		fmt.Fprintf(os.Stderr, "/app/worker.js:%s\n    throw new Error('boom')\n    ^\n\nError: boom\n", arg)
+		for i := range 60 {
+			fmt.Fprintf(os.Stderr, "    at Module.step%d (node:internal/modules/cjs/loader:%d:14)\n", i, 1000+i)
+		}
+		fmt.Fprintln(os.Stderr, "\nNode.js v22.11.0")
+		os.Exit(1)
 	case "ignore-term":
 		signal.Ignore(syscall.SIGTERM)
 	case "ignore-eof":
@@ -146,6 +153,7 @@ func config(t testing.TB, begin string) Config {
 	}
 	return Config{Command: []string{self}, Dir: t.TempDir(), Processes: 1, Env: map[string]string{
 		"WORKER_TEST": begin, "GORACE": "atexit_sleep_ms=0", // otherwise an exit takes a second
+		"GOCOVERDIR": t.TempDir(), // otherwise one of -cover says on stderr that it is missing
 	}}
 }
 

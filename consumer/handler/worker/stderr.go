@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/relaymq/relay/consumer/handler/internal/process"
@@ -20,17 +21,29 @@ const (
 	linesPer = 10 * time.Second
 )
 
-// stderr brings what a process writes to stderr to the log, line by line, and keeps the end of it.
+// stderr brings what a process writes to stderr to the log, line by line, and keeps both ends of what it wrote since it had nothing in
+// hand: what it said at its start, or of messages that are done, says nothing of its death.
 type stderr struct {
 	log   *slog.Logger
-	tail  process.Tail
+	turns *atomic.Int64 // how often the process got a message while it had none
+	seen  int64         // of turns, by Write
+	ends  snippet.Ends
 	done  chan struct{} // closed at the end
 	began time.Time     // of the period
 	lines int           // in it
 }
 
-func newStderr(log *slog.Logger) *stderr {
-	return &stderr{log: log, tail: process.Tail{Keep: 2 * maxShown}, done: make(chan struct{})}
+func newStderr(log *slog.Logger, turns *atomic.Int64) *stderr {
+	return &stderr{log: log, turns: turns, done: make(chan struct{})}
+}
+
+// Write keeps what was read.
+func (s *stderr) Write(b []byte) (int, error) {
+	if n := s.turns.Load(); n != s.seen {
+		s.seen = n
+		s.ends.Reset()
+	}
+	return s.ends.Write(b)
 }
 
 // copy reads to the end, or to the read deadline.
@@ -47,7 +60,7 @@ func (s *stderr) rest(pipe *os.File) {
 }
 
 func (s *stderr) read(from io.Reader) {
-	r := bufio.NewReaderSize(io.TeeReader(from, &s.tail), maxLogged)
+	r := bufio.NewReaderSize(io.TeeReader(from, s), maxLogged)
 	cut := false // the line began before
 	for {
 		line, err := r.ReadSlice('\n')

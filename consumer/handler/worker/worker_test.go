@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
 	"github.com/relaymq/relay/supervisor"
@@ -478,6 +479,37 @@ func TestHandle_stderr(t *testing.T) {
 	if n := strings.Count(text, "of many"); n != maxLines || !strings.Contains(text, `msg="worker: line 0 [31m of many"`) || !strings.Contains(text, "lines=99900") {
 		t.Errorf("%d lines: %.2000s", n, text)
 	}
+}
+
+// Node.js writes "Error: boom" first and its stack after it: the error of a message had the end of the stack only. What was written at the
+// start, or of messages before, is none of it.
+func TestHandle_regressionTheHeadOfStderrWasCutOff(t *testing.T) {
+	log := &until{text: "line 49 ", seen: make(chan struct{})}
+	h := logging(t, config(t, ""), slog.New(slog.NewTextHandler(log, nil)))
+	handlertest.Want(t, h.Handle(t.Context(), message("stderr:50", "ack")), handlertest.Ack)
+	<-log.seen // else it may be read after the next message has begun
+	err := h.Handle(t.Context(), message("boom:17"))
+	text := fmt.Sprint(err)
+	_, said, _ := strings.Cut(text, "exit status 1: ")
+	if !strings.HasPrefix(said, "/app/worker.js:17 throw new Error('boom') ^ Error: boom at Module.step0 ") ||
+		!strings.HasSuffix(said, "at Module.step59 (node:internal/modules/cjs/loader:1059:14) Node.js v22.11.0") ||
+		strings.Count(said, " … ") != 1 || strings.Contains(said, "of many") || len(text) > ack.MaxErrorLen {
+		t.Errorf("%d bytes: %s", len(text), text)
+	}
+}
+
+// until is a log that waits for a text.
+type until struct {
+	text string
+	seen chan struct{}
+	once sync.Once
+}
+
+func (u *until) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(u.text)) {
+		u.once.Do(func() { close(u.seen) })
+	}
+	return len(b), nil
 }
 
 // The environment is made from nothing, as for exec.

@@ -135,25 +135,6 @@ func TestCopyRest(t *testing.T) {
 	CopyRest(io.Discard, r)
 }
 
-func TestTail(t *testing.T) {
-	const keepOutput = 100
-	var all []byte
-	tl := Tail{Keep: keepOutput}
-	for i := range 2000 {
-		b := bytes.Repeat([]byte{byte(i)}, i%37)
-		if i == 1500 {
-			b = bytes.Repeat([]byte("long"), keepOutput)
-		}
-		all = append(all, b...)
-		if n, err := tl.Write(b); n != len(b) || err != nil {
-			t.Fatal(n, err)
-		}
-		if want := all[max(0, len(all)-keepOutput):]; !bytes.Equal(tl.Bytes(), want) {
-			t.Fatalf("after %d writes", i+1)
-		}
-	}
-}
-
 // os/exec takes a nil environment for "all of relay's own".
 func TestProgram_environmentIsNeverInherited(t *testing.T) {
 	for _, name := range inherited {

@@ -16,14 +16,6 @@ func Head(b []byte, n int) string {
 	return clean(b[:cut(b, n)]) + "…"
 }
 
-// Tail returns about the last n bytes of b.
-func Tail(b []byte, n int) string {
-	if len(b) <= n {
-		return clean(b)
-	}
-	return "…" + clean(b[cut(b, len(b)-n):])
-}
-
 // cut moves an index off the middle of a character, forwards, within reason: the bytes may be no text at all.
 func cut(b []byte, i int) int {
 	for end := min(i+utf8.UTFMax, len(b)); i < end && !utf8.RuneStart(b[i]); i++ {
