@@ -2,15 +2,14 @@ package ack
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 // Bucket is the key-value bucket that holds the records of all durables of a service.
@@ -85,7 +84,7 @@ func (b *Bucket) get(ctx context.Context, key string) (value []byte, revision ui
 }
 
 func (b *Bucket) fromLeader(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	m, revision, err := lastFromLeader(ctx, b.js, b.streamName(), b.subject(key))
+	m, revision, err := ownstream.LastFromLeader(ctx, b.js, b.streamName(), b.subject(key))
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return nil, 0, jetstream.ErrKeyNotFound
@@ -95,46 +94,6 @@ func (b *Bucket) fromLeader(ctx context.Context, key string) (value []byte, revi
 		return nil, 0, jetstream.ErrKeyNotFound // what is left of a key that was deleted
 	}
 	return m.Data, revision, nil
-}
-
-// lastFromLeader gets the last message of a stream whose subject matches, as its leader has it, and its sequence. The error is
-// [jetstream.ErrMsgNotFound] when there is none.
-func lastFromLeader(ctx context.Context, js jetstream.JetStream, stream, subject string) (last *nats.Msg, sequence uint64, err error) {
-	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
-	if err != nil {
-		return nil, 0, err
-	}
-	m, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+"STREAM.MSG.GET."+stream, request)
-	if err != nil {
-		return nil, 0, err
-	}
-	var answer struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message *struct {
-			Subject  string `json:"subject"`
-			Sequence uint64 `json:"seq"`
-			Header   []byte `json:"hdrs"`
-			Data     []byte `json:"data"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return nil, 0, err
-	}
-	switch {
-	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return nil, 0, jetstream.ErrMsgNotFound
-	case answer.Error != nil:
-		return nil, 0, answer.Error
-	case answer.Message == nil:
-		return nil, 0, jetstream.ErrInvalidJetStreamResponse
-	}
-	last = &nats.Msg{Subject: answer.Message.Subject, Data: answer.Message.Data}
-	if len(answer.Message.Header) > 0 {
-		if last.Header, err = nats.DecodeHeadersMsg(answer.Message.Header); err != nil {
-			return nil, 0, err
-		}
-	}
-	return last, answer.Message.Sequence, nil
 }
 
 // put writes a key whose revision is still this one; zero means that there is none.
@@ -176,14 +135,3 @@ func (b *Bucket) remove(ctx context.Context, key string, revision uint64) error 
 }
 
 func (b *Bucket) subject(key string) string { return "$KV." + b.name + "." + key }
-
-// apiPrefix is what the subjects of the JetStream API begin with.
-func apiPrefix(js jetstream.JetStream) string {
-	switch o := js.Options(); {
-	case o.Domain != "":
-		return "$JS." + o.Domain + ".API."
-	case o.APIPrefix != "":
-		return strings.TrimSuffix(o.APIPrefix, ".") + "."
-	}
-	return jetstream.DefaultAPIPrefix
-}

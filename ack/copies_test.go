@@ -11,12 +11,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 // copyIn is the copy of a message that the retry stream stored last.
 func copyIn(t *testing.T, r *RetryStream, o Origin) (c Origin, m *nats.Msg, seq uint64) {
 	t.Helper()
-	m, seq, err := lastFromLeader(t.Context(), r.js, r.name, r.copies(o))
+	m, seq, err := ownstream.LastFromLeader(t.Context(), r.js, r.name, r.copies(o))
 	if err == nil {
 		c, err = UnwrapOrigin(m.Header)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 // A follower that lags behind answered direct gets with counts of attempts that were too low: of 3,000 messages 826 were started
@@ -26,7 +27,7 @@ func TestRecords_areReadFromTheLeader(t *testing.T) {
 	}
 	// A follower that knows nothing yet, and is quicker than the others.
 	asked := make(chan string, 16)
-	sub, err := nc.Subscribe(apiPrefix(js)+"DIRECT.GET.KV_RELAY_ATTEMPTS.>", func(m *nats.Msg) {
+	sub, err := nc.Subscribe(ownstream.APIPrefix(js)+"DIRECT.GET.KV_RELAY_ATTEMPTS.>", func(m *nats.Msg) {
 		asked <- m.Subject
 		_ = m.RespondMsg(&nats.Msg{Header: nats.Header{"Status": {"404"}, "Description": {"Message Not Found"}}})
 	})

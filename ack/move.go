@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 // Messages wait in the retry stream under the name of their route. When that is renamed or taken away, nobody gets them any
@@ -69,7 +71,7 @@ func Subjects(ctx context.Context, js jetstream.JetStream, stream, filter string
 		if err != nil {
 			return err
 		}
-		m, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+"STREAM.INFO."+stream, request)
+		m, err := js.Conn().RequestWithContext(ctx, ownstream.APIPrefix(js)+"STREAM.INFO."+stream, request)
 		if err != nil {
 			return fmt.Errorf("listing the subjects of stream %s: %w", stream, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/teeth"
 )
 
@@ -194,7 +195,7 @@ func (r *RetryStream) Ahead(ctx context.Context, o Origin, own uint64) (bool, er
 
 // lastCopy finds the copy that was stored last, and tells whether it has as many attempts as o or more. Zero: there is none.
 func (r *RetryStream) lastCopy(ctx context.Context, o Origin) (at uint64, ahead bool, err error) {
-	m, at, err := lastFromLeader(ctx, r.js, r.name, r.copies(o))
+	m, at, err := ownstream.LastFromLeader(ctx, r.js, r.name, r.copies(o))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return 0, false, nil
 	}

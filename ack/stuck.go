@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 // A schedule that is due while the storage is full is lost sight of: the server marks it as being on its way, cannot store
@@ -117,7 +119,7 @@ func (r *RetryStream) readFrom(ctx context.Context, filter string, from uint64) 
 		return nil, 0, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	if err := nc.PublishRequest(apiPrefix(r.js)+"DIRECT.GET."+r.name, sub.Subject, request); err != nil {
+	if err := nc.PublishRequest(ownstream.APIPrefix(r.js)+"DIRECT.GET."+r.name, sub.Subject, request); err != nil {
 		return nil, 0, err
 	}
 	for {

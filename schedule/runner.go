@@ -223,7 +223,15 @@ type watching struct {
 // records publishes the runs of schedules.
 func (r *Runner) records(ctx context.Context) {
 	var records *Records
+	var watch jetstream.KeyWatcher
 	var changed <-chan jetstream.KeyValueEntry
+	unwatch := func() {
+		if watch != nil {
+			kvwatch.Stop(watch)
+		}
+		watch, changed = nil, nil
+	}
+	defer unwatch()
 	known := make(map[string]*watching)
 	for ctx.Err() == nil {
 		if records == nil {
@@ -236,8 +244,7 @@ func (r *Runner) records(ctx context.Context) {
 			}
 			records = open
 			if w, err := records.kv.WatchAll(ctx, jetstream.UpdatesOnly()); err == nil { // without it the next look is in time
-				defer kvwatch.Stop(w)
-				changed = w.Updates()
+				watch, changed = w, w.Updates()
 			}
 		}
 		wake := r.now().Add(look)
@@ -251,6 +258,7 @@ func (r *Runner) records(ctx context.Context) {
 			}
 			if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 				records = nil // somebody deleted it: it is made anew
+				unwatch()
 			}
 			if r.note(ctx, "schedule "+s.Name, err); err != nil {
 				next = r.now().Add(time.Second)

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
@@ -99,6 +100,34 @@ func counted(r *Runner, name, result string) float64 {
 }
 
 var noon = time.Date(2026, 11, 22, 12, 0, 30, 0, time.UTC)
+
+// The watch of a bucket that was deleted was kept until the runner ended, beside that of the new one.
+func TestRunner_regressionTheWatchOfADeletedBucketStayed(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	jobs(t, js)
+	name := "KV_" + Bucket("relay")
+	bucket := ownstream.Bucket(Bucket("relay"), 1, 0)
+	bucket.AllowDirect = false // so that the server says what is missing
+	if _, err := js.CreateStream(t.Context(), bucket); err != nil {
+		t.Fatal(err)
+	}
+	start(t, runner(js, "a", nil, Schedule{Name: "often", Every: time.Second, Subject: "jobs.often"}))
+	watched := func() bool {
+		stream, err := js.Stream(t.Context(), name)
+		return err == nil && stream.CachedInfo().State.Consumers == 1
+	}
+	eventually(t, "the bucket is watched", watched)
+	const all = 4 // the answers to requests, this watch, and what is read of delayed messages
+	eventually(t, "the runner is open", func() bool { return js.Conn().NumSubscriptions() == all })
+	if err := js.DeleteStream(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the new bucket is watched", watched)
+	if n := js.Conn().NumSubscriptions(); n != all {
+		t.Errorf("%d subscriptions, %d before", n, all)
+	}
+}
 
 func TestRunner_instancesPublishEachRunOnce(t *testing.T) {
 	t.Parallel()

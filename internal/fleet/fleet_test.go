@@ -120,6 +120,43 @@ func TestFleet_membersComeAndGo(t *testing.T) {
 	b2.until(t, "b's own session", func() bool { _, err := b2.Trouble(); return err == nil && b2.Valid() })
 }
 
+// The answer to a write was lost, and the watch had not told of it when the next one was refused: the instance took its own record for
+// somebody else's word that its session is over, and gave it up.
+func TestSession_regressionAWatchThatLagsEndsNoSession(t *testing.T) {
+	f, err := Join(t.Context(), natstest.Start(t).JetStream(t), Config{Service: "relay", Instance: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The watch does not run: it lags for ever.
+	ctx, end := context.WithCancelCause(t.Context())
+	defer end(nil)
+	own := &session{id: newID(), now: f.now, ctx: ctx, end: end}
+	if err := f.write(ctx, own); err != nil {
+		t.Fatal(err)
+	}
+	lost := &session{id: own.id, now: own.now, revision: own.revision, ctx: ctx, end: end} // the write whose answer is lost
+	if err := f.write(ctx, lost); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.write(ctx, own); err == nil || errors.Is(err, errTaken) {
+		t.Errorf("the write after a lost answer: %v", err)
+	}
+	select {
+	case <-f.renewal:
+	default:
+		t.Error("it is not written again at once")
+	}
+	if err := f.write(ctx, own); err != nil {
+		t.Errorf("the one after it: %v", err)
+	}
+	if err := f.kv.Purge(t.Context(), sessionKey(own.id)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.write(ctx, own); !errors.Is(err, errTaken) {
+		t.Errorf("after it was ended from outside: %v", err)
+	}
+}
+
 func TestJoin_refusesALeaseThatTheServerWouldCut(t *testing.T) {
 	for _, lease := range []time.Duration{time.Second, 2500 * time.Millisecond, -time.Second} {
 		if _, err := Join(t.Context(), nil, Config{Lease: lease}); err == nil {

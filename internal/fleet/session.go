@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/teeth"
 )
 
@@ -146,18 +147,38 @@ func (f *Fleet) write(ctx context.Context, s *session) error {
 		s.until.Store(int64(sent + f.cfg.Lease - f.guard))
 		return nil
 	case wrongSequence(err):
-		// The answer to the last write may have been lost. Nobody else writes this key, so a revision that the watch has seen is this
-		// instance's own; it says nothing of when it was written.
-		if seen := f.seen(s.id); seen > s.revision {
-			s.revision = seen
-			return err
-		}
 		if s.revision == 0 {
 			return err
 		}
-		return errTaken
+		// The answer to the last write may have been lost. Nobody else writes this key, so a record that is there is this instance's own;
+		// it says nothing of when it was written. The leader is asked: the watch may lag behind.
+		stored, look := f.stored(call, s.id)
+		switch {
+		case look != nil:
+			return look
+		case stored == 0:
+			return errTaken
+		case stored > s.revision:
+			s.revision = stored
+			f.Renew()
+		}
+		return err
 	}
 	return err
+}
+
+// stored is the revision of the record of a session, as the leader of the bucket has it; 0 when it was ended.
+func (f *Fleet) stored(ctx context.Context, id string) (revision uint64, err error) {
+	m, revision, err := ownstream.LastFromLeader(ctx, f.js, "KV_"+Bucket(f.cfg.Service), "$KV."+Bucket(f.cfg.Service)+"."+sessionKey(id))
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case m.Header.Get("KV-Operation") != "" || m.Header.Get(jetstream.MarkerReasonHeader) != "":
+		return 0, nil
+	}
+	return revision, nil
 }
 
 // leave ends the session at once, so that its claims are free.

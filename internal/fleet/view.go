@@ -179,13 +179,6 @@ func (v *view) leave(m Member) {
 	}
 }
 
-// seen is the revision of a session that the watch told of last, 0 for none.
-func (f *Fleet) seen(id string) uint64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.view.sessions[id].revision
-}
-
 // Members are the instances with a session, by name, and after them those whose session ended within the last hour, the latest first, but for
 // instances that are back. whole is false while the bucket has not told of all of them.
 func (f *Fleet) Members() (members []Member, whole bool) {

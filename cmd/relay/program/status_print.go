@@ -341,6 +341,9 @@ func nextOf(name string, r consumer.RouteStatus, now time.Time) string {
 	case consumer.RouteProbing:
 		return "one message is tried; all flow when it succeeds, and else it waits longer"
 	case consumer.RoutePaused:
+		if r.Pause == nil { // by the server, which takes no order of relay's
+			return fmt.Sprintf("messages come again %s, or now with: nats consumer resume %s %s", in(r.Until, now), r.Stream, r.Durable)
+		}
 		return fmt.Sprintf("nothing, until: relay resume %s", name)
 	case consumer.RouteSuspended:
 		return fmt.Sprintf("messages are asked %s, and none of them is dead-lettered; all flow when one succeeds. One is asked now with: relay resume %s --trial; without --trial all flow, and dead is believed again", in(r.Until, now), name)
