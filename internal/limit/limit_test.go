@@ -30,7 +30,8 @@ type route struct {
 	running int
 	ofKind  map[int]int // how many have started
 	times   map[int][]time.Time
-	hogging bool // there is always more
+	hogging bool               // there is always more
+	watch   func(kind, by int) // told of each start and end; nil: nobody
 }
 
 type thing struct {
@@ -92,6 +93,9 @@ func (r *route) try(it thing) (pass []*Bucket, ok bool) {
 		return pass, false
 	}
 	r.running++
+	if r.watch != nil {
+		r.watch(kind, 1)
+	}
 	r.ofKind[kind]++
 	r.times[kind] = append(r.times[kind], time.Now())
 	if r.hogging {
@@ -101,6 +105,9 @@ func (r *route) try(it thing) (pass []*Bucket, ok bool) {
 		time.Sleep(r.takes)
 		r.mu.Lock()
 		r.running--
+		if r.watch != nil {
+			r.watch(kind, -1)
+		}
 		pass := r.places[kind].Free(nil)
 		pass = append(pass, r.start()...)
 		r.mu.Unlock()
