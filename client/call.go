@@ -37,6 +37,7 @@ type call struct {
 
 	awaits             awaits
 	hasDeadline, hasID bool
+	asker              string             // where the last question was answered
 	end                context.CancelFunc // of a context without a deadline, which got one; nil: it had one
 	heard              atomic.Int64       // when something was heard of the message last; Unix nanoseconds
 
@@ -58,6 +59,13 @@ const (
 	toBeHandled awaits = iota
 	toBeStored
 )
+
+// askedBy notes who asked last, to be told when the call ends before its outcome is there.
+func (k *call) askedBy(reply string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asker = reply
+}
 
 // unheard tells whether the outcome may have been told to nobody: the message is stored, and nothing was heard of it since then.
 func (k *call) unheard(since time.Time) bool {
@@ -234,7 +242,7 @@ func (k *call) finish(r *Result, err error) {
 		return
 	}
 	k.over = true
-	stored, last := k.isThere, k.last
+	stored, last, asker := k.isThere, k.last, k.asker
 	if k.timer != nil {
 		k.timer.Stop()
 	}
@@ -245,6 +253,9 @@ func (k *call) finish(r *Result, err error) {
 	k.c.mu.Lock()
 	delete(k.c.calls, k.number)
 	k.c.mu.Unlock()
+	if told := (*OutcomeError)(nil); r == nil && asker != "" && !errors.As(err, &told) {
+		_ = k.c.nc.PublishMsg(&nats.Msg{Subject: asker, Header: nats.Header{"Relay-Interested": {"no"}}}) // so that work that runs ends at once
+	}
 	if r == nil && err == nil && (k.awaits != toBeStored || !stored) {
 		if stored {
 			last = nil

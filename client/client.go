@@ -257,6 +257,7 @@ func (c *Client) arrived(m *nats.Msg) {
 		if k == nil || k.ctx.Err() != nil {
 			_ = m.RespondMsg(&nats.Msg{Header: nats.Header{"Relay-Interested": {"no"}}})
 		} else {
+			k.askedBy(m.Reply)
 			_ = m.Respond(nil)
 		}
 	case k == nil: // late

@@ -50,12 +50,16 @@ func newWorld(t *testing.T, stream jetstream.StreamConfig, opts ...Option) *worl
 }
 
 // relay runs a route over the stream until the test ends.
-func (w *world) relay(handle consumer.HandlerFunc) {
+func (w *world) relay(handle consumer.HandlerFunc, change ...func(*consumer.Route)) {
 	w.t.Helper()
-	r, err := consumer.New(w.s.Conn(w.t, nats.ReconnectBufSize(-1)), consumer.Config{}, consumer.Route{
+	rt := consumer.Route{
 		Name: "billing", Subjects: []string{"orders.>"}, Start: consumer.Start{Policy: "all"}, Handler: handle,
 		Caller: consumer.Caller{Reply: []string{"_INBOX.>"}, Interest: []string{"_INBOX.>"}},
-	})
+	}
+	for _, f := range change {
+		f(&rt)
+	}
+	r, err := consumer.New(w.s.Conn(w.t, nats.ReconnectBufSize(-1)), consumer.Config{}, rt)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -505,4 +509,44 @@ func TestClient_noCallWithoutAnEnd(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Work that runs for a caller who gives up is cancelled at once, though the next question is far away, and nobody waits until his absence
+// counts.
+func TestClient_regressionGivingUpCancelsAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, jetstream.StreamConfig{})
+	running, ended := make(chan struct{}, 1), make(chan error, 1)
+	w.relay(func(ctx context.Context, m *consumer.Msg) error {
+		running <- struct{}{}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return ctx.Err()
+	}, func(rt *consumer.Route) { rt.Interest.Every = 500 * time.Millisecond })
+	asked := make(chan struct{}, 100)
+	sub, err := w.s.Conn(t).Subscribe(w.c.prefix+"*."+kindQuestion, func(*nats.Msg) { asked <- struct{}{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	ctx, giveUp := context.WithCancel(t.Context())
+	if err := w.c.Start(ctx, msg("orders.1", ""), func(*Result, error) {}); err != nil {
+		t.Fatal(err)
+	}
+	<-running
+	for len(asked) > 0 {
+		<-asked
+	}
+	<-asked // while it runs
+	time.Sleep(50 * time.Millisecond)
+	for len(asked) > 0 {
+		<-asked
+	}
+	giveUp()
+	if cause := <-ended; cause != consumer.ErrForgotten {
+		t.Errorf("ended by %v", cause)
+	}
+	if n := len(asked); n > 0 {
+		t.Errorf("it was asked %d times more", n)
+	}
 }

@@ -271,6 +271,7 @@ func (m *message) askInSlot(ctx context.Context, timeout time.Duration, saidYes 
 func (m *message) attempt(ctx context.Context, msg *Msg) (watched context.Context, stop func()) {
 	c, unwatch := m.call, func() {}
 	c.number = msg.Attempt
+	c.gone.Store(nil)
 	if c.Interest != "" && m.route.cfg.Interest.Every > 0 && !m.isReplay() {
 		ctx, unwatch = m.watch(ctx)
 	}
@@ -306,16 +307,25 @@ func (m *message) watch(ctx context.Context) (watched context.Context, stop func
 		defer close(done)
 		tick := time.NewTicker(m.route.cfg.Interest.Every)
 		defer tick.Stop()
+		var last *caller.Asked // the question that was answered last: its caller may take that back
+		defer func() { last.Close() }()
 		for {
 			select {
 			case <-watched.Done():
 				return
+			case answer := <-last.Later():
+				if answer != caller.No {
+					continue
+				}
+				m.call.gone.Store(&endUnwanted)
 			case <-tick.C:
+				last.Close()
+				if last = m.stillThere(watched); last != nil || m.call.gone.Load() == nil {
+					continue
+				}
 			}
-			if m.isForgotten(watched) {
-				cancel(ErrForgotten)
-				return
-			}
+			cancel(ErrForgotten)
+			return
 		}
 	}()
 	return watched, func() {
@@ -324,32 +334,34 @@ func (m *message) watch(ctx context.Context) (watched context.Context, stop func
 	}
 }
 
-// isForgotten asks whether the message that runs is still wanted. No answer means that it is.
-func (m *message) isForgotten(ctx context.Context) bool {
+// stillThere asks the caller whether it still wants the message that runs, and notes it when it does not. No answer means that it does. It
+// returns the question when that was answered.
+func (m *message) stillThere(ctx context.Context) *caller.Asked {
 	line := m.route.relay.line
 	for ctx.Err() == nil {
 		asked, err := line.Ask(m.call.Interest, m.id(), m.subject)
 		if err != nil {
-			return false
+			return nil
 		}
 		answer, ok := asked.Wait(ctx, m.route.cfg.Interest.Timeout)
+		if ok && answer == caller.Yes {
+			line.There(m.id())
+			return asked
+		}
 		asked.Close()
 		switch {
 		case !ok:
-			return false
-		case answer == caller.Yes:
-			line.There(m.id())
-			return false
+			return nil
 		case answer == caller.No:
 			m.call.gone.Store(&endUnwanted)
-			return true
+			return nil
 		case line.Gone(m.id(), time.Now()):
 			m.call.gone.Store(&endAbsent)
-			return true
+			return nil
 		}
 		pause(ctx, caller.AskAgain) // it may be reconnecting
 	}
-	return false
+	return nil
 }
 
 // forgotten tells whether an attempt ended because its caller did not want it any more. A handler that came to an answer all the
@@ -386,13 +398,17 @@ func (m *message) finish(o supervisor.Outcome) {
 	}
 	rt := m.route
 	reply, outcome := m.reply(o)
-	t := &caller.Telling{
+	var t *caller.Telling
+	t = &caller.Telling{
 		Msg: reply, Confirm: m.call.Confirm, Once: outcome == outcomeForgotten && o.Err == ErrForgotten,
 		// For as long as nobody else has the message. A reply that cannot be delivered does not fail it.
 		Held: rt.work, Until: time.Now().Add(rt.cfg.AckWait),
 		Released: func() { m.done(); rt.callers.held.Done() },
 		Over: func(told caller.Told) {
 			rt.callers.telling.Add(-1)
+			if t.Once && told == caller.NotThere {
+				return // as it said
+			}
 			rt.count.replies[told].Add(1)
 			if told != caller.Delivered {
 				rt.log.Debug("a caller was not told what became of its message", m.attrs("outcome", outcome, "why", told.String())...)

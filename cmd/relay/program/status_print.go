@@ -148,7 +148,7 @@ func printCallers(w io.Writer, o over) {
 		fmt.Fprintf(w, "  sent %d %s once, without finding out whether anybody was there: too many were on their way\n", all.Unsure, plural(all.Unsure, "outcome"))
 	}
 	if all.Again > 0 {
-		fmt.Fprintf(w, "  %d questions said nothing (the caller may be reconnecting, or too many do not answer): their messages went back, and are asked for again\n", all.Again)
+		fmt.Fprintf(w, "  %d %s asked again: the caller may be reconnecting, or too many callers do not answer\n", all.Again, map[bool]string{true: "question was", false: "questions were"}[all.Again == 1])
 	}
 	if all.Silent > 0 {
 		fmt.Fprintf(w, "  %d questions were not answered in time\n", all.Silent)

@@ -110,8 +110,19 @@ func (l *Line) begin(a *Asked) error {
 	return nil
 }
 
-// Close forgets the question. An answer that comes later is dropped.
+// Later is where a further answer comes, until Close. Of nil there is none.
+func (a *Asked) Later() <-chan Answer {
+	if a == nil {
+		return nil
+	}
+	return a.got
+}
+
+// Close forgets the question. An answer that comes later is dropped. Of nil it does nothing.
 func (a *Asked) Close() {
+	if a == nil {
+		return
+	}
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
 	delete(a.l.open, a.token)
