@@ -3,9 +3,11 @@ package program
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/relaymq/relay/consumer"
 )
@@ -90,4 +92,35 @@ routes:
 	if out := must(t, w.dir, "status", "billing", "--keys", "0"); !strings.Contains(out, "durable       billing on stream ORDERS") {
 		t.Errorf("status of a route says %q", out)
 	}
+}
+
+// Status named relay resume for a durable that is paused on the server, which does nothing about it.
+func TestStatus_regressionAPauseOnTheServerIsEndedByNATS(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+routes:
+  - name: billing
+    subjects: [orders.>]
+    handler: {http: {url: "$HOOK"}}
+`)
+	w.run()
+	eventually(t, "it flows", func() bool { return strings.Contains(must(t, w.dir, "status"), "billing  flowing") })
+	if _, err := w.js.PauseConsumer(t.Context(), "ORDERS", "billing", time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	var said string
+	eventually(t, "the pause is said", func() bool {
+		said = must(t, w.dir, "status")
+		return strings.Contains(said, "billing  paused")
+	})
+	if strings.Contains(said, "relay resume") || !regexp.MustCompile(`messages come again in 1?[0-9hm]+.*, or now with: nats consumer resume ORDERS billing\n`).MatchString(said) {
+		t.Error(said)
+	}
+	w.publish("orders.eu", []byte("{}"), nil)
+	must(t, w.dir, "resume", "billing")                                              // that of relay has no effect on it
+	if _, err := w.js.ResumeConsumer(t.Context(), "ORDERS", "billing"); err != nil { // what the command does
+		t.Fatal(err)
+	}
+	eventually(t, "the message is handled", func() bool { return w.hook.count() == 1 })
+	eventually(t, "it flows again", func() bool { return strings.Contains(must(t, w.dir, "status"), "billing  flowing") })
 }
