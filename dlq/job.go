@@ -37,7 +37,7 @@ const jobAge = 30 * 24 * time.Hour
 const jobFormat = 1
 
 // grouping is the kind of [Fingerprint] that this version forms.
-const grouping = 1
+const grouping = 2
 
 // These are values of [Job.Kind]: records of what somebody did, which nobody resumes.
 const (
