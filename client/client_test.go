@@ -522,7 +522,7 @@ func TestClient_regressionGivingUpCancelsAtOnce(t *testing.T) {
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return ctx.Err()
-	}, func(rt *consumer.Route) { rt.Interest.Every = 500 * time.Millisecond })
+	}, func(rt *consumer.Route) { rt.Interest.Every = 3 * time.Second })
 	asked := make(chan struct{}, 100)
 	sub, err := w.s.Conn(t).Subscribe(w.c.prefix+"*."+kindQuestion, func(*nats.Msg) { asked <- struct{}{} })
 	if err != nil {
