@@ -534,8 +534,9 @@ func TestClient_regressionGivingUpCancelsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-running
+	time.Sleep(time.Second)
 	for len(asked) > 0 {
-		<-asked
+		<-asked // before it ran
 	}
 	<-asked // while it runs
 	time.Sleep(50 * time.Millisecond)
