@@ -65,6 +65,12 @@ var contestants = map[string]func(*turn) (stop func(), err error){
 	"watermill-async": func(t *turn) (func(), error) { return watermillRouter(t, true) },
 	"watermill":       func(t *turn) (func(), error) { return watermillRouter(t, false) },
 	"library":         library,
+	"limited":         limited,
+	"narrow":          narrow,
+	"limited-20":      limited20,
+	"singleton":       singleton,
+	"ordered":         ordered,
+	"sharded":         plainSharded,
 }
 
 // turn is what a contestant works with.

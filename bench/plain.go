@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"hash/maphash"
 	"strconv"
 	"sync"
 	"time"
@@ -96,6 +97,25 @@ func plainPool(t *turn) (func(), error) {
 		}()
 	}
 	return t.consume(func(m jetstream.Msg) { work <- m })
+}
+
+// plainSharded is plainPool with one goroutine for all messages of a subject, so that these keep their order.
+func plainSharded(t *turn) (func(), error) {
+	handle, err := t.handle()
+	if err != nil {
+		return nil, err
+	}
+	shards := make([]chan jetstream.Msg, t.Concurrency)
+	for i := range shards {
+		shards[i] = make(chan jetstream.Msg, 64)
+		go func() {
+			for m := range shards[i] {
+				t.settle(m, handle(m.Subject(), m.Data()))
+			}
+		}()
+	}
+	seed := maphash.MakeSeed()
+	return t.consume(func(m jetstream.Msg) { shards[maphash.String(seed, m.Subject())%uint64(len(shards))] <- m })
 }
 
 // unconfirmedMax bounds what plainConfirmed has sent without an answer.

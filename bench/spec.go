@@ -53,7 +53,13 @@ func (s *spec) durables() (names []string, filters [][]string) {
 
 func (s *spec) oneDurable() bool { return len(s.Routes) == 1 || isRelay(s.Contestant) }
 
-func isRelay(contestant string) bool { return contestant == "library" || contestant == "binary" }
+func isRelay(contestant string) bool {
+	switch contestant {
+	case "library", "binary", "limited", "narrow", "limited-20", "singleton", "ordered":
+		return true
+	}
+	return false
+}
 
 // result is what the process of a contestant says of itself at the end.
 type result struct {
