@@ -171,3 +171,32 @@ func TestFlame(t *testing.T) {
 		t.Errorf("%v\n%.500s", err, svg.String())
 	}
 }
+
+// guarded are jobs of which a message may not cost the library more allocations than it does: below one more, where these are always the same, and
+// a sixth more where they go by how messages meet. A feature that is off costs none. Whoever needs more raises the figure, and says why in the commit.
+var guarded = map[string]struct {
+	messages int
+	allocs   float64
+}{
+	"drain-128": {200_000, 6.9}, "webhook": {20_000, 65.8}, "request": {20_000, 22.3}, "failing": {20_000, 21}, "worker": {20_000, 30},
+}
+
+func TestGuard_allocations(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	b := &bench{rounds: 1, seed: 7, limit: 20 * time.Second, quietly: true, contestants: []string{"library"}}
+	for _, j := range jobs() {
+		g, ok := guarded[j.name]
+		if !ok {
+			continue
+		}
+		b.n = g.messages
+		if err := j.run(b, t.Context(), j); err != nil {
+			t.Fatal(err)
+		}
+		s := b.of(j.name, "library")[0]
+		t.Logf("%s: %.2f allocations a message", j.name, s.mallocs())
+		if s.mallocs() > g.allocs {
+			t.Errorf("%s: %.2f allocations a message, more than %.1f: find what costs them (make profile), or raise the bound in bench_test.go and say why", j.name, s.mallocs(), g.allocs)
+		}
+	}
+}
