@@ -106,11 +106,6 @@ func AppendID(prefix []byte, sequence uint64, stored time.Time) []byte {
 	return strconv.AppendInt(append(b, '~'), stored.UnixNano(), 36)
 }
 
-// OldID is the id as relay 0.1 wrote it: <stream>_<consumer>_<sequence>. Two messages may have the same.
-func OldID(stream, consumer string, sequence uint64) string {
-	return strings.ReplaceAll(fmt.Sprintf("%s_%s_%d", stream, consumer, sequence), ".", "_")
-}
-
 // MaxErrorLen is how many bytes of an error travel with a message.
 const MaxErrorLen = 4096
 

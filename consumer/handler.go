@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"github.com/relaymq/relay/ack"
 )
 
 // Handler handles the messages of a route, one call an attempt.
@@ -73,7 +71,7 @@ type Checker interface {
 // The handler may keep and change Data and Header: a later attempt, and the dead letter, have the bytes as they were
 // published.
 type Msg struct {
-	// ID is the same for every attempt and every replay, and no other message has it; see [ack.Origin.ID]. It holds no dots, so that it
+	// ID is the same for every attempt and every replay, and no other message has it; see Origin.ID of package ack. It holds no dots, so that it
 	// can be a webhook-id.
 	ID    string
 	Route string
@@ -102,7 +100,3 @@ type Msg struct {
 	paced  *route                      // which Slow is for; nil: none
 	gate   func(context.Context) error // see StillWanted; nil: nobody need be asked
 }
-
-// OldID is the id as relay 0.1 gave it to handlers: a receiver that has seen a message under this one knows it again. It goes with the
-// next version.
-func (m *Msg) OldID() string { return ack.OldID(m.Stream, m.Consumer, m.Sequence) }

@@ -42,31 +42,31 @@ func TestStored(t *testing.T) {
 	if list := stored(nil, time.Time{}, 10); list != nil {
 		t.Errorf("in an empty stream: %v", list)
 	}
-	var half time.Time
-	for i := range 40 {
-		if i == 20 {
-			if err := nc.Flush(); err != nil {
-				t.Fatal(err)
-			}
-			last, err := stream.Info(t.Context())
+	has := func(n uint64) (last time.Time) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			info, err := stream.Info(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			half = last.State.LastTime.Add(time.Nanosecond)
+			if info.State.Msgs == n {
+				return info.State.LastTime
+			}
+		}
+		t.Fatalf("the stream has not %d events", n)
+		return last
+	}
+	var half time.Time
+	for i := range 40 {
+		if i == 20 {
+			half = has(20).Add(time.Nanosecond)
 		}
 		e := Event{Kind: []Kind{DeadLetter, KeyWaiting}[i%2], Service: "relay", Instance: "a", Time: time.Now(), Data: Data{Route: "billing", Text: fmt.Sprint(i)}}
 		if err := Publish(nc, e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := nc.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if info, err := stream.Info(t.Context()); err != nil || info.State.Msgs == 40 {
-			break
-		}
-	}
+	has(40)
 	dead := Event{Kind: DeadLetter, Service: "relay", Data: Data{Route: "billing"}}.Subject()
 	for name, c := range map[string]struct {
 		got  []string

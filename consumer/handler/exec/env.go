@@ -19,7 +19,6 @@ func messageEnv(m *consumer.Msg) []string {
 	headers, omitted := encodeHeaders(m.Header, maxHeaders)
 	env := []string{
 		"RELAY_ID=" + m.ID,
-		"RELAY_ID_OLD=" + m.OldID(),
 		"RELAY_ATTEMPT=" + strconv.Itoa(m.Attempt),
 		"RELAY_ROUTE=" + m.Route,
 		"RELAY_SUBJECT=" + m.Subject,

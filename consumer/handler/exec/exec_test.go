@@ -393,7 +393,7 @@ func TestHandle_environment(t *testing.T) {
 	delete(got, "_")
 	want := map[string]string{
 		"PATH": "/usr/bin:/bin", "LANG": "de_DE.UTF-8", "TZ": "UTC", "MINE": "a b\n\"$(id)\"",
-		"RELAY_ID": "ORDERS~billing~42~1", "RELAY_ID_OLD": "ORDERS_billing_42", "RELAY_ATTEMPT": "3", "RELAY_ROUTE": "billing", "RELAY_SUBJECT": m.Subject,
+		"RELAY_ID": "ORDERS~billing~42~1", "RELAY_ATTEMPT": "3", "RELAY_ROUTE": "billing", "RELAY_SUBJECT": m.Subject,
 		"RELAY_STREAM": "ORDERS", "RELAY_CONSUMER": "billing", "RELAY_SEQUENCE": "42",
 		"RELAY_TIME": "2026-01-02T03:04:05.000000006Z", "RELAY_DEADLINE": "2026-01-02T03:04:35Z", "RELAY_REPLAY": "1",
 	}

@@ -7,7 +7,6 @@
 //
 //	PATH, LANG, TZ    as relay has them
 //	RELAY_ID          the same for every attempt and replay
-//	RELAY_ID_OLD      the form of relay 0.1; it goes with the next version
 //	RELAY_ATTEMPT     1 for the first
 //	RELAY_ROUTE, RELAY_SUBJECT, RELAY_STREAM, RELAY_CONSUMER, RELAY_SEQUENCE
 //	RELAY_TIME        when the message was published, RFC 3339

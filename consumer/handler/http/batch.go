@@ -57,7 +57,7 @@ func (h *Handler) HandleBatch(ctx context.Context, batch []*consumer.Msg) ([]err
 	}
 	whole := &consumer.Msg{ID: id, Route: batch[0].Route, Data: body, Deadline: batch[0].Deadline, Attempt: 1}
 	header := h.header(whole)
-	for _, ofOne := range []string{"Relay-Id-Old", "Relay-Attempt", "Relay-Subject"} {
+	for _, ofOne := range []string{"Relay-Attempt", "Relay-Subject"} {
 		header.Del(ofOne)
 	}
 	header["Content-Type"], header["Relay-Batch"] = []string{"application/x-ndjson"}, []string{strconv.Itoa(len(batch))}

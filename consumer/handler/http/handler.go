@@ -5,7 +5,6 @@
 // The body is the message's, byte for byte. Headers:
 //
 //	Relay-Id        the same for every attempt and replay; endpoints deduplicate by it
-//	Relay-Id-Old    the form of relay 0.1, with which messages arrived that are retried since; it goes with the next version
 //	Relay-Attempt   1 for the first
 //	Relay-Route     the route's name
 //	Relay-Subject   the subject; bytes that are not printable ASCII, and %, are percent-encoded
@@ -375,7 +374,6 @@ func (h *Handler) header(m *consumer.Msg) nethttp.Header {
 	}
 	h.events.header(header, m)
 	set("Relay-Id", escape(m.ID))
-	set("Relay-Id-Old", escape(m.OldID()))
 	set("Relay-Attempt", strconv.Itoa(m.Attempt))
 	set("Relay-Route", escape(m.Route))
 	set("Relay-Subject", escape(m.Subject))
