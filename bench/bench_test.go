@@ -178,7 +178,7 @@ var guarded = map[string]struct {
 	messages int
 	allocs   float64
 }{
-	"drain-128": {200_000, 6.9}, "webhook": {20_000, 61.7}, "request": {20_000, 22.3}, "failing": {20_000, 21}, "worker": {20_000, 30},
+	"drain-128": {200_000, 6.9}, "webhook": {20_000, 61.7}, "request": {20_000, 20.3}, "failing": {20_000, 21}, "worker": {20_000, 30},
 }
 
 func TestGuard_allocations(t *testing.T) {

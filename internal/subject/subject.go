@@ -106,12 +106,13 @@ func rank(token string) int {
 
 // ValidatePattern says what is wrong with a subject that may hold wildcards.
 func ValidatePattern(s string) error {
-	tokens := strings.Split(s, ".")
-	for i, t := range tokens {
+	for rest, more := s, true; more; {
+		var t string
+		t, rest, more = strings.Cut(rest, ".")
 		switch {
 		case t == "":
 			return fmt.Errorf("%q has an empty token", s)
-		case t == ">" && i != len(tokens)-1:
+		case t == ">" && more:
 			return fmt.Errorf("%q: > may only be the last token", s)
 		case t != "*" && t != ">" && strings.ContainsAny(t, "*>"):
 			return fmt.Errorf("%q: wildcards are whole tokens", s)
@@ -243,25 +244,35 @@ var ErrNoToken = errors.New("the subject has too few tokens for the template")
 
 // Expand fills the template from a literal subject.
 func (t Template) Expand(literal string) (string, error) {
+	if len(t.parts) == 1 { // most are fixed, or one token
+		return t.parts[0].of(literal)
+	}
 	var b strings.Builder
-	var tokens []string
 	for _, p := range t.parts {
-		switch {
-		case p.token == 0:
-			b.WriteString(p.text)
-		case p.token < 0:
-			b.WriteString(literal)
-		default:
-			if tokens == nil {
-				tokens = strings.Split(literal, ".")
-			}
-			if p.token > len(tokens) {
-				return "", ErrNoToken
-			}
-			b.WriteString(tokens[p.token-1])
+		text, err := p.of(literal)
+		if err != nil {
+			return "", err
 		}
+		b.WriteString(text)
 	}
 	return b.String(), nil
+}
+
+// of is the part for a subject.
+func (p part) of(literal string) (string, error) {
+	switch {
+	case p.token == 0:
+		return p.text, nil
+	case p.token < 0:
+		return literal, nil
+	}
+	for n, rest, more := 1, literal, true; more; n++ {
+		var token string
+		if token, rest, more = strings.Cut(rest, "."); n == p.token {
+			return token, nil
+		}
+	}
+	return "", ErrNoToken
 }
 
 // Tokens are the positions of the tokens that the template names, the first being 1; -1 stands for the whole subject.
