@@ -2,6 +2,7 @@ package caller
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,6 +58,7 @@ type Telling struct {
 	asked    *Asked
 	tries    int
 	failed   bool      // this try: it cannot be sent at all
+	unsent   bool      // this try: it was not sent
 	first    time.Time // when it was given to Tell
 	next     time.Time // when it is sent again
 	absent   time.Time // since when nobody was there; zero: somebody is, or it is not known
@@ -94,8 +96,10 @@ func (l *Line) Tell(t *Telling) {
 	var evicted []*Telling
 	size := len(t.Msg.Data)
 	for len(w.waiting) > 0 && (len(w.fresh)+len(w.waiting) >= maxTellings || w.bytes+size > maxTellingBytes) {
-		old := w.waiting[0]
-		w.waiting[0], w.waiting = nil, w.waiting[1:]
+		// One that reached nobody, or else the one that was sent first and is not confirmed.
+		i := max(0, slices.IndexFunc(w.waiting, func(o *Telling) bool { return !o.absent.IsZero() }))
+		old := w.waiting[i]
+		w.waiting = slices.Delete(w.waiting, i, i+1)
 		w.bytes -= len(old.Msg.Data)
 		evicted = append(evicted, old)
 	}
@@ -247,7 +251,7 @@ func (l *Line) send(batch []*Telling) {
 	now := time.Now()
 	var again []*Telling
 	for _, t := range batch {
-		if !l.judge(t, now, away) {
+		if !l.judge(t, now, away || t.unsent) {
 			again = append(again, t)
 		}
 	}
@@ -270,7 +274,7 @@ func (l *Line) publish(t *Telling) bool {
 	if confirmed {
 		return false
 	}
-	t.failed = false
+	t.failed, t.unsent = false, false
 	if t.asked == nil {
 		// The same one for every try: a confirmation that comes late counts.
 		a := &Asked{lasts: true, then: func(answer Answer) {
@@ -292,7 +296,7 @@ func (l *Line) publish(t *Telling) bool {
 	out.Reply = l.inbox + t.asked.token
 	t.tries++
 	if err := l.nc.PublishMsg(&out); err != nil {
-		t.failed = !retryable(err)
+		t.failed, t.unsent = !retryable(err), true
 	}
 	return true
 }
