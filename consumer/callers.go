@@ -110,6 +110,8 @@ const TellsFor = caller.KeptFor
 const (
 	// promptly is how long a question that holds a slot may be unanswered in any of them; see askInSlot.
 	promptly = 20 * time.Millisecond
+	// lastAnswer is how long the answer to a question may take that is asked last; see [Msg.StillWanted].
+	lastAnswer = 250 * time.Millisecond
 	// replyHeaders is room for the headers of a reply in the server's max_payload.
 	replyHeaders = 8<<10 + maxResultHeaderBytes
 )
@@ -199,7 +201,7 @@ func (m *message) stillWanted(ctx context.Context) error {
 	case !m.asksFirst() || teeth.Question() || time.Since(m.call.checked) < heardLately:
 		return nil
 	}
-	v, may := m.askInSlot(ctx, min(promptly, m.route.cfg.Interest.Timeout), true)
+	v, may := m.askInSlot(ctx, min(lastAnswer, m.route.cfg.Interest.Timeout), true)
 	m.call.checked = time.Now()
 	if !may {
 		return &notWanted{v}
@@ -210,8 +212,8 @@ func (m *message) stillWanted(ctx context.Context) error {
 // StillWanted asks whether the message is to be started, once more: is its deadline over, and does its caller still want it? A handler
 // that has messages wait for something of its own, as a free process, calls it when the work is about to begin, and returns its error
 // as it is; no attempt is spent then. relay asks before it calls the handler, so there is no need for it otherwise, and without a wait of
-// a second it returns at once. It blocks for 20ms at most, as long as the caller takes to answer; whoever does not is taken to want the
-// message still.
+// a second it returns at once. It blocks as long as the caller takes to answer, for 250ms or interest.timeout at most; whoever does not answer
+// is taken to want the message still.
 func (m *Msg) StillWanted(ctx context.Context) error {
 	if m.gate == nil {
 		return nil
