@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/teeth"
@@ -83,12 +79,13 @@ const (
 
 // callers is what a route has to do with callers.
 type callers struct {
-	policy  caller.Policy
-	held    sync.WaitGroup // messages whose outcome is being told, and that are not acknowledged before
-	telling atomic.Int32   // outcomes that are being told
-	asking  asking
-	silent  atomic.Int32 // slots with a question that is not answered at once
-	refused seldom
+	policy    caller.Policy
+	held      sync.WaitGroup // messages whose outcome is being told, and that are not acknowledged before
+	heldBytes atomic.Int64   // of their bodies
+	telling   atomic.Int32   // outcomes that are being told
+	asking    asking
+	silent    atomic.Int32 // slots with a question that is not answered at once
+	refused   seldom
 }
 
 // ownInboxes begin the inboxes of instances, operators and viewers, when they are apart from those of callers.
@@ -104,16 +101,11 @@ func (r Route) callerPolicy(own ...string) caller.Policy {
 	return caller.Policy{Reply: r.Caller.Reply, Interest: r.Caller.Interest, Own: own}
 }
 
-// TellsFor is for how long an outcome that reaches nobody is sent to its caller, again and again.
-const TellsFor = caller.KeptFor
-
 const (
 	// promptly is how long a question that holds a slot may be unanswered in any of them; see askInSlot.
 	promptly = 20 * time.Millisecond
 	// lastAnswer is how long the answer to a question may take that is asked last; see [Msg.StillWanted].
 	lastAnswer = 250 * time.Millisecond
-	// replyHeaders is room for the headers of a reply in the server's max_payload.
-	replyHeaders = 8<<10 + maxResultHeaderBytes
 )
 
 // asks tells whether messages of the route may have a question asked.
@@ -388,132 +380,4 @@ func (m *message) gated(o supervisor.Outcome) supervisor.Outcome {
 		m.route.count.forgotten.Add(1)
 	}
 	return o
-}
-
-// finish ends a message of which it is settled what becomes of it: its caller is told, if one waits, and it is acknowledged.
-func (m *message) finish(o supervisor.Outcome) {
-	m.route.count.ages.Observe(time.Since(m.published()).Seconds())
-	m.route.count.ended(o)
-	if m.call == nil || m.call.ReplyTo == "" {
-		m.done()
-		return
-	}
-	rt := m.route
-	reply, outcome := m.reply(o)
-	var t *caller.Telling
-	t = &caller.Telling{
-		Msg: reply, Confirm: m.call.Confirm, Once: outcome == outcomeForgotten && o.Err == ErrForgotten,
-		// For as long as nobody else has the message. A reply that cannot be delivered does not fail it.
-		Held: rt.work, Until: time.Now().Add(rt.cfg.AckWait),
-		Released: func() { m.done(); rt.callers.held.Done() },
-		Over: func(told caller.Told) {
-			rt.callers.telling.Add(-1)
-			if t.Once && told == caller.NotThere {
-				return // as it said
-			}
-			rt.count.replies[told].Add(1)
-			if told != caller.Delivered {
-				rt.log.Debug("a caller was not told what became of its message", m.attrs("outcome", outcome, "why", told.String())...)
-			}
-		},
-	}
-	if errors.Is(o.Err, errAbsent) {
-		t.Until = time.Now() // it has waited already
-	}
-	rt.callers.held.Add(1)
-	rt.callers.telling.Add(1)
-	rt.relay.line.Tell(t)
-}
-
-// reply is what the caller is told.
-func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) {
-	c, id, attempts := m.call, m.id(), o.Attempts
-	reply = &nats.Msg{Subject: c.ReplyTo}
-	switch {
-	case errors.Is(o.Err, ErrForgotten):
-		outcome = outcomeForgotten
-	case o.Err == errExpired || o.Reason == supervisor.ReasonExpired && m.isOver(time.Now()):
-		outcome = outcomeExpired
-	case o.Action == supervisor.AckMessage:
-		outcome, attempts = outcomeDone, max(c.number, 1)
-		if c.result != nil {
-			reply.Header = c.result.Header()
-			var cut bool
-			if reply.Data, cut = c.result.Data(); cut {
-				if reply.Header == nil {
-					reply.Header = nats.Header{}
-				}
-				reply.Header.Set(caller.HeaderTruncated, "true")
-			}
-		}
-	case o.Action == supervisor.DeadLetter:
-		outcome = outcomeDead
-	default:
-		outcome = outcomeDropped
-	}
-	if reply.Header == nil {
-		reply.Header = nats.Header{}
-	}
-	copyID := id + "." + outcome
-	if m.isReplay() {
-		copyID += "." + strconv.Itoa(m.origin.Replay) // the outcome of a replay is no copy of that of the first delivery
-	}
-	h := reply.Header
-	h.Set(caller.HeaderID, id)
-	h.Set(caller.HeaderOutcome, outcome)
-	h.Set(caller.HeaderAttempts, strconv.Itoa(attempts))
-	h.Set("Nats-Msg-Id", copyID)
-	if text := ack.CleanText(why(o), maxTextLen); outcome != outcomeDone && text != "" {
-		h.Set(caller.HeaderError, text)
-	}
-	return reply, outcome
-}
-
-// CallersStatus is what one instance had to do with callers since its start.
-type CallersStatus struct {
-	// Expired messages were past their deadline before they started; Forgotten ones were not wanted any more.
-	Expired   uint64 `json:"expired"`
-	Forgotten uint64 `json:"forgotten"`
-	// Asking are messages that wait for their caller now: for the answer, or, when there is none in time, for their turn to start.
-	Asking int `json:"asking,omitempty"`
-	// Again are questions that said nothing and are asked once more, and messages that went back since too many waited.
-	Again uint64 `json:"asked_again,omitempty"`
-	// Silent are questions without an answer in time.
-	Silent uint64 `json:"silent,omitempty"`
-	// Replied are outcomes that reached somebody, Undelivered those that nobody took, or that could not be sent, and Unsure those that
-	// were sent once, for there were too many to find out.
-	Replied     uint64 `json:"replied"`
-	Undelivered uint64 `json:"undelivered,omitempty"`
-	Unsure      uint64 `json:"sent_once,omitempty"`
-	// Telling are outcomes that have not reached their caller yet.
-	Telling int `json:"telling,omitempty"`
-	// Refused are headers that did not count.
-	Refused uint64 `json:"refused,omitempty"`
-}
-
-func (rt *route) callersStatus() *CallersStatus {
-	c := rt.count
-	s := CallersStatus{
-		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: rt.callers.asking.waits() + int(rt.callers.silent.Load()), Again: c.answers[answerAgain].Load(),
-		Silent: c.answers[answerUnknown].Load(), Replied: c.replies[caller.Delivered].Load(),
-		Undelivered: c.replies[caller.NotThere].Load() + c.replies[caller.Failed].Load(), Unsure: c.replies[caller.Sent].Load(),
-		Telling: int(rt.callers.telling.Load()), Refused: c.refused.Load(),
-	}
-	if s == (CallersStatus{}) && c.answers[answerYes].Load() == 0 {
-		return nil
-	}
-	return &s
-}
-
-// maxResult is how many bytes of a result go to the caller.
-func (m *message) maxResult() int {
-	return min(int(m.route.cfg.Caller.MaxResult), max(0, int(m.route.relay.nc.MaxPayload())-replyHeaders))
-}
-
-// id is the message's Relay-Id.
-func (m *message) id() string {
-	if m.origin != nil {
-		return m.origin.ID()
-	}
-	return m.source.id(m.delivery)
 }

@@ -482,3 +482,28 @@ func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 		})
 	}
 }
+
+// Messages whose callers are away are not held until these are told, once they are many bytes: they would keep out those of others.
+func TestCallers_regressionWhoIsAwayKeepsNoRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rt := permitted(Route{AckWait: 10 * time.Minute, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
+	rt.Stash.Bytes = 1 << 20
+	r, _ := w.start(Config{Drain: 100 * time.Millisecond}, rt)
+	r.line.SetGrace(time.Hour, time.Hour)
+	inbox := nats.NewInbox()
+	for i := range 80 {
+		m := &nats.Msg{Subject: fmt.Sprintf("orders.away.%d", i), Data: make([]byte, 900<<10), Header: nats.Header{"Relay-Reply-To": {inbox}}}
+		if _, err := w.js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := w.caller(sayYes)
+	a.publish("orders.well", "", nil)
+	a.reply("done")
+	c := &r.all()[0].callers
+	w.eventually("few are held", func() bool { return c.heldBytes.Load() <= maxHeldBytes })
+	if n := c.telling.Load(); n < 10 { // those that were given up for others had their tries
+		t.Errorf("%d outcomes are being told", n)
+	}
+}

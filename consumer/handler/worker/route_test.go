@@ -68,15 +68,7 @@ func TestRoute_poison(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			ran := make(chan error, 1)
-			go func() { ran <- r.Run(ctx) }()
-			defer func() {
-				cancel()
-				if err := <-ran; err != nil {
-					t.Error(err)
-				}
-			}()
+			defer run(t, r)()
 			await(t, "the durable has nothing left", func() bool {
 				d, err := js.Consumer(t.Context(), "ORDERS", "billing")
 				if err != nil {
@@ -98,6 +90,19 @@ func TestRoute_poison(t *testing.T) {
 				t.Errorf("%v, %v", letter, err)
 			}
 		})
+	}
+}
+
+// run runs r until the function that it returns is called.
+func run(t *testing.T, r *consumer.Relay) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- r.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -134,15 +139,7 @@ func TestRoute_regressionAsksLast(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- r.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-ran; err != nil {
-			t.Error(err)
-		}
-	}()
+	defer run(t, r)()
 	await(t, "it is ready", func() bool { return r.Ready() == nil })
 	c, err := client.New(nc)
 	if err != nil {

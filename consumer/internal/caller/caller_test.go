@@ -232,7 +232,7 @@ func TestLine_Tell_whoComesBack(t *testing.T) {
 		t.Error("given up")
 	case <-released:
 	}
-	if n := l.Telling(); n != 1 {
+	if n := telling(l); n != 1 {
 		t.Errorf("%d are to be told", n)
 	}
 	<-got
@@ -242,8 +242,8 @@ func TestLine_Tell_whoComesBack(t *testing.T) {
 	if m := <-got; string(m.Data) != "result" {
 		t.Errorf("%q", m.Data)
 	}
-	if told := <-over; told != Delivered || l.Telling() != 0 {
-		t.Errorf("%v, %d are left", told, l.Telling())
+	if told := <-over; told != Delivered || telling(l) != 0 {
+		t.Errorf("%v, %d are left", told, telling(l))
 	}
 }
 
@@ -300,7 +300,7 @@ func TestLine_Tell_crowd(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("took %v", took)
 	}
-	if n := l.Telling(); n > maxTellings {
+	if n := telling(l); n > maxTellings {
 		t.Errorf("%d are kept", n)
 	}
 	if n := released.Load(); n == 0 {
@@ -309,5 +309,33 @@ func TestLine_Tell_crowd(t *testing.T) {
 	l.Close() // gives them up
 	if n := released.Load(); n != maxTellings+1000 {
 		t.Errorf("%d were released", n)
+	}
+}
+
+// telling is how many replies are not delivered yet.
+func telling(l *Line) int {
+	l.teller.mu.Lock()
+	defer l.teller.mu.Unlock()
+	return len(l.teller.fresh) + len(l.teller.waiting)
+}
+
+// A caller who promised to confirm, and does not, has its message held for no longer than one who is away.
+func TestLine_Tell_whoNeverConfirms(t *testing.T) {
+	s := natstest.Start(t)
+	nc := s.Conn(t)
+	l := New(s.Conn(t))
+	defer l.Close()
+	l.SetGrace(0, 100*time.Millisecond)
+	if _, err := nc.Subscribe("r.mute", func(*nats.Msg) {}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan struct{})
+	over := tell(t, l, &Telling{Msg: &nats.Msg{Subject: "r.mute"}, Confirm: true, Released: func() { close(released) }})
+	<-released
+	if len(over) > 0 {
+		t.Error("given up")
 	}
 }

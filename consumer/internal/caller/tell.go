@@ -16,8 +16,8 @@ const (
 	tellPause = 100 * time.Millisecond
 	// A reply that reached nobody is sent again after tellFirst, and then after twice as long each time, up to tellMost.
 	tellFirst, tellMost = 250 * time.Millisecond, 10 * time.Second
-	// maxTellings and maxTellingBytes bound the replies that are not delivered yet. For a new one the oldest of those that reached
-	// nobody is given up.
+	// maxTellings and maxTellingBytes bound the replies that are not delivered yet. For a new one another is given up that was tried: one
+	// that reached nobody, if there is one.
 	maxTellings     = 4096
 	maxTellingBytes = 16 << 20
 	// maxBatchBytes is how many bytes are published before the server is asked whether it passed them on.
@@ -47,8 +47,8 @@ type Telling struct {
 	Confirm bool
 	// Once has it sent once, whatever comes of that: its caller has said that it does not want it.
 	Once bool
-	// Released is called once, when the message that the reply is about need not be held any more: the reply is delivered or given up,
-	// its caller was away for so long that its absence counts, or Held is done, or Until is over.
+	// Released is called once, when the message that the reply is about need not be held any more: the reply is delivered or given up, or
+	// was tried and nothing was heard of its caller for [Reconnecting], or Held is done, or Until is over.
 	Released func()
 	Held     context.Context
 	Until    time.Time
@@ -61,7 +61,7 @@ type Telling struct {
 	unsent   bool      // this try: it was not sent
 	first    time.Time // when it was given to Tell
 	next     time.Time // when it is sent again
-	absent   time.Time // since when nobody was there; zero: somebody is, or it is not known
+	unheard  time.Time // since when it goes out and nobody takes it; zero: the connection is away
 	released bool
 	// What was heard of it, under teller.mu: nobody of this try.
 	nobody, confirmed bool
@@ -71,7 +71,7 @@ type Telling struct {
 type teller struct {
 	mu      sync.Mutex
 	fresh   []*Telling // not tried yet
-	waiting []*Telling // tried, in the order in which they came
+	waiting []*Telling // tried, those that were tried last behind
 	bytes   int
 	running bool
 	closed  bool
@@ -96,8 +96,7 @@ func (l *Line) Tell(t *Telling) {
 	var evicted []*Telling
 	size := len(t.Msg.Data)
 	for len(w.waiting) > 0 && (len(w.fresh)+len(w.waiting) >= maxTellings || w.bytes+size > maxTellingBytes) {
-		// One that reached nobody, or else the one that was sent first and is not confirmed.
-		i := max(0, slices.IndexFunc(w.waiting, func(o *Telling) bool { return !o.absent.IsZero() }))
+		i := max(0, slices.IndexFunc(w.waiting, func(o *Telling) bool { return o.nobody }))
 		old := w.waiting[i]
 		w.waiting = slices.Delete(w.waiting, i, i+1)
 		w.bytes -= len(old.Msg.Data)
@@ -111,7 +110,7 @@ func (l *Line) Tell(t *Telling) {
 	}
 	w.mu.Unlock()
 	for _, old := range evicted {
-		old.giveUp()
+		l.giveUp(old)
 	}
 	switch {
 	case !full:
@@ -120,13 +119,6 @@ func (l *Line) Tell(t *Telling) {
 	default:
 		t.end(Sent)
 	}
-}
-
-// Telling is how many replies are not delivered yet.
-func (l *Line) Telling() int {
-	l.teller.mu.Lock()
-	defer l.teller.mu.Unlock()
-	return len(l.teller.fresh) + len(l.teller.waiting)
 }
 
 // tellOn has the goroutine run, or look at once. The lock is held.
@@ -167,12 +159,12 @@ func (l *Line) tellAll(wake, done chan struct{}) {
 	for {
 		w.mu.Lock()
 		batch, pause := w.due(time.Now())
-		if closed := w.closed; closed || pause < 0 {
+		if w.closed || pause < 0 {
 			rest := append(w.fresh, w.waiting...)
 			w.running, w.fresh, w.waiting, w.bytes = false, nil, nil, 0
 			w.mu.Unlock()
 			for _, t := range append(batch, rest...) {
-				t.giveUp()
+				l.giveUp(t)
 			}
 			return
 		}
@@ -322,31 +314,29 @@ func (l *Line) judge(t *Telling, now time.Time, away bool) (over bool) {
 		t.end(Failed)
 		return true
 	case away:
-		t.absent, pause = time.Time{}, tellPause
-	case nobody:
-		if t.absent.IsZero() {
-			t.absent = now
-		}
-	default: // it is to be confirmed
-		t.absent = time.Time{}
-		pause = max(pause, tellTimeout)
+		t.unheard, pause = time.Time{}, tellPause
+	case t.unheard.IsZero():
+		t.unheard = now
 	}
 	if now.Sub(t.first) >= KeptFor {
-		t.giveUp()
+		l.giveUp(t)
 		return true
 	}
-	if t.heldLongEnough(now) || l.isAbsent(t.absent, now) {
+	if t.heldLongEnough(now) || l.isGone(t.unheard, now) {
 		t.release()
 	}
-	if !t.released && !t.Confirm {
+	switch {
+	case !away && !nobody: // it is to be confirmed
+		pause = max(pause, tellTimeout)
+	case !t.released:
 		pause = min(pause, AskAgain)
 	}
 	t.next = now.Add(pause)
 	return false
 }
 
-// isAbsent tells whether the absence of a caller since then counts.
-func (l *Line) isAbsent(since, now time.Time) bool {
+// isGone tells whether it counts that nothing was heard of a caller since then.
+func (l *Line) isGone(since, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.look(now)
@@ -361,15 +351,19 @@ func (t *Telling) release() {
 	if !t.released {
 		t.released = true
 		t.Released()
+		t.Released = nil // with the message
 	}
 }
 
-// giveUp ends a reply that may not have been delivered.
-func (t *Telling) giveUp() {
-	if t.absent.IsZero() {
-		t.end(Failed)
-	} else {
+// giveUp ends a reply that may not have been delivered. It is called without the lock.
+func (l *Line) giveUp(t *Telling) {
+	l.teller.mu.Lock()
+	nobody := t.nobody
+	l.teller.mu.Unlock()
+	if nobody {
 		t.end(NotThere)
+	} else {
+		t.end(Failed)
 	}
 }
 

@@ -1,0 +1,154 @@
+package consumer
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// TellsFor is for how long an outcome that reaches nobody is sent to its caller, again and again.
+const TellsFor = caller.KeptFor
+
+const (
+	// replyHeaders is room for the headers of a reply in the server's max_payload.
+	replyHeaders = 8<<10 + maxResultHeaderBytes
+	// maxHeldBytes bounds the bodies of messages of a route that are held until their callers are told: they are room that is kept from others.
+	maxHeldBytes = 4 << 20
+)
+
+// finish ends a message of which it is settled what becomes of it: its caller is told, if one waits, and it is acknowledged.
+func (m *message) finish(o supervisor.Outcome) {
+	m.route.count.ages.Observe(time.Since(m.published()).Seconds())
+	m.route.count.ended(o)
+	if m.call == nil || m.call.ReplyTo == "" {
+		m.done()
+		return
+	}
+	rt, size := m.route, int64(m.Size)
+	reply, outcome := m.reply(o)
+	unwanted := o.Err == ErrForgotten // its caller is there, and has said so
+	// For as long as nobody else has the message. A reply that cannot be delivered does not fail it.
+	until := time.Now().Add(rt.cfg.AckWait)
+	if held := rt.callers.heldBytes.Add(size); held > maxHeldBytes || errors.Is(o.Err, errAbsent) {
+		until = time.Now() // it has waited already, or others would wait for the room: the first try is the only one before the ack
+	}
+	rt.callers.held.Add(1)
+	rt.callers.telling.Add(1)
+	rt.relay.line.Tell(&caller.Telling{
+		Msg: reply, Confirm: m.call.Confirm, Once: unwanted, Held: rt.work, Until: until,
+		Released: func() {
+			rt.callers.heldBytes.Add(-size)
+			m.done()
+			rt.callers.held.Done()
+		},
+		Over: func(told caller.Told) {
+			rt.callers.telling.Add(-1)
+			if unwanted && told == caller.NotThere {
+				return
+			}
+			rt.count.replies[told].Add(1)
+			if told != caller.Delivered {
+				rt.log.Debug("a caller was not told what became of its message", "id", reply.Header.Get(caller.HeaderID), "outcome", outcome, "why", told.String())
+			}
+		},
+	})
+}
+
+// reply is what the caller is told.
+func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) {
+	c, id, attempts := m.call, m.id(), o.Attempts
+	reply = &nats.Msg{Subject: c.ReplyTo}
+	switch {
+	case errors.Is(o.Err, ErrForgotten):
+		outcome = outcomeForgotten
+	case o.Err == errExpired || o.Reason == supervisor.ReasonExpired && m.isOver(time.Now()):
+		outcome = outcomeExpired
+	case o.Action == supervisor.AckMessage:
+		outcome, attempts = outcomeDone, max(c.number, 1)
+		if c.result != nil {
+			reply.Header = c.result.Header()
+			var cut bool
+			if reply.Data, cut = c.result.Data(); cut {
+				if reply.Header == nil {
+					reply.Header = nats.Header{}
+				}
+				reply.Header.Set(caller.HeaderTruncated, "true")
+			}
+		}
+	case o.Action == supervisor.DeadLetter:
+		outcome = outcomeDead
+	default:
+		outcome = outcomeDropped
+	}
+	if reply.Header == nil {
+		reply.Header = nats.Header{}
+	}
+	copyID := id + "." + outcome
+	if m.isReplay() {
+		copyID += "." + strconv.Itoa(m.origin.Replay) // the outcome of a replay is no copy of that of the first delivery
+	}
+	h := reply.Header
+	h.Set(caller.HeaderID, id)
+	h.Set(caller.HeaderOutcome, outcome)
+	h.Set(caller.HeaderAttempts, strconv.Itoa(attempts))
+	h.Set("Nats-Msg-Id", copyID)
+	if text := ack.CleanText(why(o), maxTextLen); outcome != outcomeDone && text != "" {
+		h.Set(caller.HeaderError, text)
+	}
+	return reply, outcome
+}
+
+// CallersStatus is what one instance had to do with callers since its start.
+type CallersStatus struct {
+	// Expired messages were past their deadline before they started; Forgotten ones were not wanted any more.
+	Expired   uint64 `json:"expired"`
+	Forgotten uint64 `json:"forgotten"`
+	// Asking are messages that wait for their caller now: for the answer, or, when there is none in time, for their turn to start.
+	Asking int `json:"asking,omitempty"`
+	// Again are questions that said nothing and are asked once more, and messages that went back since too many waited.
+	Again uint64 `json:"asked_again,omitempty"`
+	// Silent are questions without an answer in time.
+	Silent uint64 `json:"silent,omitempty"`
+	// Replied are outcomes that reached somebody, Undelivered those that nobody took, or that could not be sent, and Unsure those that
+	// were sent once, for there were too many to find out.
+	Replied     uint64 `json:"replied"`
+	Undelivered uint64 `json:"undelivered,omitempty"`
+	Unsure      uint64 `json:"sent_once,omitempty"`
+	// Telling are outcomes that have not reached their caller yet.
+	Telling int `json:"telling,omitempty"`
+	// Refused are headers that did not count.
+	Refused uint64 `json:"refused,omitempty"`
+}
+
+func (rt *route) callersStatus() *CallersStatus {
+	c := rt.count
+	s := CallersStatus{
+		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: rt.callers.asking.waits() + int(rt.callers.silent.Load()), Again: c.answers[answerAgain].Load(),
+		Silent: c.answers[answerUnknown].Load(), Replied: c.replies[caller.Delivered].Load(),
+		Undelivered: c.replies[caller.NotThere].Load() + c.replies[caller.Failed].Load(), Unsure: c.replies[caller.Sent].Load(),
+		Telling: int(rt.callers.telling.Load()), Refused: c.refused.Load(),
+	}
+	if s == (CallersStatus{}) && c.answers[answerYes].Load() == 0 {
+		return nil
+	}
+	return &s
+}
+
+// maxResult is how many bytes of a result go to the caller.
+func (m *message) maxResult() int {
+	return min(int(m.route.cfg.Caller.MaxResult), max(0, int(m.route.relay.nc.MaxPayload())-replyHeaders))
+}
+
+// id is the message's Relay-Id.
+func (m *message) id() string {
+	if m.origin != nil {
+		return m.origin.ID()
+	}
+	return m.source.id(m.delivery)
+}
