@@ -17,7 +17,7 @@ func BenchmarkHandle(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer h.transport.CloseIdleConnections()
+	defer h.Stop(b.Context())
 	m := &consumer.Msg{
 		ID: "ORDERS_billing_1", Subject: "orders.eu", Route: "billing", Attempt: 1, Deadline: time.Now().Add(time.Hour),
 		Data: make([]byte, 128),

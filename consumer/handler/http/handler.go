@@ -109,6 +109,7 @@ type Handler struct {
 	keys      *webhook.Keys // nil: requests are not signed
 	auth      credential    // nil: none
 	events    events
+	direct    *direct // nil: all requests go through transport
 	transport *nethttp.Transport
 }
 
@@ -170,9 +171,11 @@ func New(cfg Config, concurrency int) (*Handler, error) {
 		h.always.Set(name, value)
 	}
 	concurrency = max(concurrency, 1)
+	dial := dialer(cfg.ConnectTimeout, guard)
+	h.direct = newDirect(cfg, h.to, concurrency, dial)
 	h.transport = &nethttp.Transport{
 		Proxy:                  proxy,
-		DialContext:            dialer(cfg.ConnectTimeout, guard),
+		DialContext:            dial,
 		TLSClientConfig:        tlsConfig,
 		TLSHandshakeTimeout:    cfg.ConnectTimeout,
 		ResponseHeaderTimeout:  cfg.HeaderTimeout,
@@ -265,6 +268,7 @@ func (h *Handler) Check(context.Context) error {
 // Stop closes idle connections. The handler can be used again after it.
 func (h *Handler) Stop(context.Context) error {
 	h.transport.CloseIdleConnections()
+	h.direct.closeIdle()
 	if h.auth != nil {
 		h.auth.stop()
 	}
@@ -300,8 +304,7 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 func (h *Handler) exchange(ctx context.Context, to endpoint, data []byte, header nethttp.Header, token string, most int) (reply, error) {
 	renewed := false
 	for resends := 0; ; resends++ {
-		t := new(trace)
-		reply, err := h.send(t.attach(ctx), to.url, &t.body, data, header, most)
+		reply, at, err := h.send(ctx, to.url, data, header, most)
 		if err == nil && reply.status == nethttp.StatusUnauthorized && h.auth != nil && !renewed {
 			renewed = true
 			other, err := h.auth.token(ctx, token)
@@ -319,15 +322,15 @@ func (h *Handler) exchange(ctx context.Context, to endpoint, data []byte, header
 		if err == nil {
 			return reply, nil
 		}
-		err = &transportError{at: to.name + ": " + t.where(err), err: err}
+		err = &transportError{at: to.name + ": " + at.where(err), err: err}
 		switch {
 		case ctx.Err() != nil:
 			return reply, err
-		case t.at() == phaseConnect && ofThisMachine(err):
+		case at.phase == phaseConnect && ofThisMachine(err):
 			return reply, consumer.NotStarted(err)
-		case t.at() <= phaseTLS && !h.to.hostChosen():
+		case at.phase <= phaseTLS && !h.to.hostChosen():
 			return reply, consumer.NoAnswer(err)
-		case !t.used.Load().untouched():
+		case !at.untouched:
 			return reply, err
 		case resends == maxResends:
 			return reply, consumer.NotStarted(err)
@@ -422,26 +425,39 @@ type reply struct {
 	err          error  // what ended the body early
 }
 
-// send makes one round trip. It goes to the transport and not through a Client, which would follow redirects, keep
-// cookies and put the URL into its errors. With most above 0 a caller waits for that much of an acknowledging answer.
-func (h *Handler) send(ctx context.Context, to *url.URL, body *bytes.Reader, data []byte, header nethttp.Header, most int) (r reply, err error) {
-	req := h.request.WithContext(ctx) // a copy
+// send makes one round trip, and says how far it came. With most above 0 a caller waits for that much of an acknowledging answer.
+func (h *Handler) send(ctx context.Context, to *url.URL, data []byte, header nethttp.Header, most int) (r reply, at course, err error) {
+	if h.direct.takes(to, header, data) {
+		resp, err := h.direct.roundTrip(ctx, h.cfg.Method, to, header, data, &at)
+		if err == nil {
+			r = h.read(resp, most)
+		}
+		return r, at, err
+	}
+	t := new(trace)
+	req := h.request.WithContext(t.attach(ctx)) // a copy
 	req.URL, req.Host = to, to.Host
 	req.Header, req.ContentLength = header, int64(len(data))
 	if len(data) > 0 {
 		// With GetBody net/http itself can move on from a dead connection that it has written nothing to.
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
-		body.Reset(data)
-		req.Body = io.NopCloser(body) // a type that net/http knows: it writes headers and body in one go
+		t.body.Reset(data)
+		req.Body = io.NopCloser(&t.body) // a type that net/http knows: it writes headers and body in one go
 	}
+	// Not through a Client, which would follow redirects, keep cookies and put the URL into its errors.
 	resp, err := h.transport.RoundTrip(req)
 	if err != nil {
-		return r, err
+		return r, t.course(), err
 	}
+	return h.read(resp, most), t.course(), nil
+}
+
+// read takes from an answer what counts, and closes it.
+func (h *Handler) read(resp *nethttp.Response, most int) (r reply) {
 	defer resp.Body.Close() // what is left unread costs the connection, not the time
 	if resp.StatusCode == nethttp.StatusSwitchingProtocols {
 		// The body is now the bare connection, and reading it would not end with ctx.
-		return reply{status: resp.StatusCode}, nil
+		return reply{status: resp.StatusCode}
 	}
 	r = reply{
 		status: resp.StatusCode, retryAfter: resp.Header.Values("Retry-After"),
@@ -460,7 +476,7 @@ func (h *Handler) send(ctx context.Context, to *url.URL, body *bytes.Reader, dat
 	default:
 		r.body, r.err = io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	}
-	return r, nil
+	return r
 }
 
 func (h *Handler) verdict(to endpoint, r *reply) error {

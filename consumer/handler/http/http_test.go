@@ -593,6 +593,12 @@ func TestHandle_secretsStayOut(t *testing.T) {
 
 func TestHandle_connectionsAreKept(t *testing.T) {
 	const slots, rounds = 16, 20
+	for name, m := range map[string]*consumer.Msg{"direct": message(), "transport": large()} {
+		t.Run(name, func(t *testing.T) { connectionsAreKept(t, m, slots, rounds) })
+	}
+}
+
+func connectionsAreKept(t *testing.T, m *consumer.Msg, slots, rounds int) {
 	var opened atomic.Int64
 	s := httptest.NewUnstartedServer(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, _ *nethttp.Request) { io.WriteString(w, "thanks") }))
 	s.Config.ConnState = func(_ net.Conn, state nethttp.ConnState) {
@@ -611,7 +617,7 @@ func TestHandle_connectionsAreKept(t *testing.T) {
 		var wg sync.WaitGroup
 		for range slots {
 			wg.Go(func() {
-				if err := h.Handle(t.Context(), message()); err != nil {
+				if err := h.Handle(t.Context(), m); err != nil {
 					t.Error(err)
 				}
 			})
@@ -619,7 +625,7 @@ func TestHandle_connectionsAreKept(t *testing.T) {
 		wg.Wait()
 	}
 	// net/http may dial for a request that then gets a connection that came free: a few more than slots is its way.
-	if n := opened.Load(); n > 2*slots {
+	if n := int(opened.Load()); n > 2*slots {
 		t.Errorf("%d connections for %d slots", n, slots)
 	}
 }
@@ -682,6 +688,13 @@ func newReuse(t *testing.T) *reuse {
 	return r
 }
 
+// large is a message that goes through net/http's transport.
+func large() *consumer.Msg {
+	m := message()
+	m.Data = make([]byte, maxDirect)
+	return m
+}
+
 // cutReused returns a context in which every connection out of the pool is closed by the server, and seen to be closed by
 // net/http, after it was chosen for a request and before a byte of that is written.
 func (r *reuse) cutReused(ctx context.Context, cuts *atomic.Int64) context.Context {
@@ -714,7 +727,7 @@ func (r *reuse) fill(t *testing.T, n int) {
 	var wg sync.WaitGroup
 	for range n {
 		wg.Go(func() {
-			if err := r.Handle(t.Context(), message()); err != nil {
+			if err := r.Handle(t.Context(), large()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -730,7 +743,7 @@ func TestHandle_serverClosedTheIdleConnection(t *testing.T) {
 	r := newReuse(t)
 	r.fill(t, 1)
 	var cuts atomic.Int64
-	handlertest.Want(t, r.Handle(r.cutReused(t.Context(), &cuts), message()), handlertest.Ack)
+	handlertest.Want(t, r.Handle(r.cutReused(t.Context(), &cuts), large()), handlertest.Ack)
 	if cuts.Load() != 1 || r.requests.Load() != 1 {
 		t.Errorf("%d connections cut, %d requests arrived, want 1 and 1", cuts.Load(), r.requests.Load())
 	}
@@ -740,7 +753,7 @@ func TestHandle_serverClosedEveryIdleConnection(t *testing.T) {
 	r := newReuse(t)
 	r.fill(t, maxResends+2)
 	var cuts atomic.Int64
-	err := r.Handle(r.cutReused(t.Context(), &cuts), message())
+	err := r.Handle(r.cutReused(t.Context(), &cuts), large())
 	handlertest.Want(t, err, handlertest.NotStarted, "write request")
 	if cuts.Load() != maxResends+1 || r.requests.Load() != 0 {
 		t.Errorf("%d connections cut, %d requests arrived", cuts.Load(), r.requests.Load())
@@ -752,7 +765,7 @@ func TestHandle_serverClosedAfterTheRequest(t *testing.T) {
 	r := newReuse(t)
 	r.fill(t, 1)
 	r.reply = func(int64) string { return "" }
-	handlertest.Want(t, r.Handle(t.Context(), message()), handlertest.Retry, "wait for response headers")
+	handlertest.Want(t, r.Handle(t.Context(), large()), handlertest.Retry, "wait for response headers")
 	if n := r.requests.Load(); n != 1 {
 		t.Errorf("the request arrived %d times", n)
 	}
@@ -1148,7 +1161,7 @@ func TestHandle_contextOfARequestHasAnAfterFunc(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer h.transport.CloseIdleConnections()
+	defer h.Stop(t.Context())
 	ctx := &afterFuncContext{Context: t.Context(), done: make(chan struct{})}
 	ended := make(chan error)
 	go func() { ended <- h.Handle(ctx, &consumer.Msg{Data: []byte("x")}) }()

@@ -24,7 +24,23 @@ func (p phase) String() string {
 	return [...]string{"connect", "TLS handshake", "write request", "wait for response headers"}[p]
 }
 
-// trace follows one request. net/http calls the hooks from several goroutines, and a dial that lost the race against an
+// course is how far a request came.
+type course struct {
+	phase phase
+	// untouched tells that the request was given a connection out of the pool, and not one byte of it was written there.
+	untouched bool
+}
+
+// where names how far the request came that ended with err.
+func (c course) where(err error) string {
+	var dns *net.DNSError
+	if c.phase == phaseConnect && errors.As(err, &dns) {
+		return "resolve"
+	}
+	return c.phase.String()
+}
+
+// trace follows one request through net/http's transport, which calls the hooks from several goroutines, and a dial that lost the race against an
 // idle connection calls them late, so that a phase is only ever left forwards.
 type trace struct {
 	ctx   traced
@@ -57,8 +73,6 @@ type usedConn struct {
 	before int64
 }
 
-// untouched tells whether the request was given a connection out of the pool and not one byte of it was written there.
-// Call it after the round trip failed: net/http has joined the connection's writer by then.
 func (u *usedConn) untouched() bool {
 	return u != nil && u.reused && u.conn != nil && u.conn.written.Load() == u.before
 }
@@ -72,16 +86,9 @@ func (t *trace) reached(p phase) {
 	}
 }
 
-func (t *trace) at() phase { return phase(t.phase.Load()) }
-
-// where names how far the request came that ended with err.
-func (t *trace) where(err error) string {
-	p := t.at()
-	var dns *net.DNSError
-	if p == phaseConnect && errors.As(err, &dns) {
-		return "resolve"
-	}
-	return p.String()
+// course is of a round trip that failed: net/http has joined the connection's writer by then.
+func (t *trace) course() course {
+	return course{phase: phase(t.phase.Load()), untouched: t.used.Load().untouched()}
 }
 
 // attach leaves the hooks of the resolver and the dialer alone: with them every request costs twice as many allocations.
