@@ -63,7 +63,8 @@ type directConn struct {
 	cut    func()      // ends what is being read or written, once the context is over
 	stop   func() bool // has cut not called any more
 	answer directBody
-	peek   [1]byte
+	peek   func(fd uintptr) bool
+	blocks bool // what peek found
 }
 
 // Read bounds the head of an answer.
@@ -83,13 +84,9 @@ var errLongHead = errors.New("the head of the answer is longer than " + strconv.
 
 // quiet tells whether the server has neither closed the idle connection nor sent anything on it.
 func (c *directConn) quiet() bool {
-	blocks := false
-	err := c.raw.Read(func(fd uintptr) bool {
-		_, err := syscall.Read(int(fd), c.peek[:])
-		blocks = err == syscall.EAGAIN
-		return true
-	})
-	return err == nil && blocks
+	c.blocks = false
+	err := c.raw.Read(c.peek)
+	return err == nil && c.blocks
 }
 
 // get returns an idle connection, or a new one.
@@ -117,6 +114,12 @@ func (d *direct) get(ctx context.Context) (*directConn, error) {
 	c.in = bufio.NewReader(c)
 	c.cut = func() { _ = c.SetDeadline(time.Unix(1, 0)) }
 	c.answer.conn = c
+	var one [1]byte
+	c.peek = func(fd uintptr) bool {
+		_, err := syscall.Read(int(fd), one[:])
+		c.blocks = err == syscall.EAGAIN
+		return true
+	}
 	return c, nil
 }
 
