@@ -1,6 +1,9 @@
 package ack
 
-import "slices"
+import (
+	"runtime"
+	"slices"
+)
 
 // acks sends the acks of a session, in the order of its outbox, and knows which of them an answer confirms.
 //
@@ -16,8 +19,8 @@ type acks struct {
 	opened moment      // when the first of open was sent, or before
 	unsure []*Delivery // sent perhaps; nothing will confirm them but an ack that is sent again
 
-	sending bool        // somebody empties the outbox
-	runs    bool        // Run goes on with it for others
+	sending bool        // somebody empties the outbox, or is about to
+	runs    bool        // Run has a goroutine for it
 	held    bool        // nobody may for the moment; see quiet.go
 	waiting int32       // the slot of the ack that waits for an answer; noSlot if none does
 	covers  []*Delivery // what that answer confirms beside
@@ -34,9 +37,6 @@ const (
 	inOpen   int32 = -3
 	inUnsure int32 = -4
 )
-
-// mostSent is how many acks one caller of Ack sends for others before it goes its way.
-const mostSent = 256
 
 // queue puts an ack into the outbox; the lock is held.
 func (s *Session) queue(d *Delivery) {
@@ -55,26 +55,39 @@ func (s *Session) queue(d *Delivery) {
 	a.outbox = append(a.outbox, d)
 }
 
-// flush sends what is in the outbox, unless somebody is at it, or nobody may be. It is called with the lock, and returns without it.
+// flush has what is in the outbox sent, unless somebody is at it, or nobody may be. It is called with the lock, and returns without it.
+// While the session runs it does not send itself: see sendAcks.
 func (s *Session) flush() {
 	a := &s.acks
-	if a.sending || a.held {
+	if a.sending || a.held || len(a.outbox) == 0 {
 		s.mu.Unlock()
 		return
 	}
 	a.sending = true
-	for sent := 0; len(a.outbox) > 0 && !a.held; {
-		if sent > mostSent && a.runs {
-			a.sending = false
-			s.mu.Unlock()
-			select {
-			case s.onward <- struct{}{}:
-			default:
-			}
-			return
-		}
+	if a.runs {
+		s.onward <- struct{}{} // does not block: it has room for one, and sending is set once
+		s.mu.Unlock()
+		return
+	}
+	s.send()
+}
+
+// sendAcks sends the acks while the session runs. It lets all goroutines that are ready to run go first: the answers that come together
+// to many handlers make many acks, which so leave in one piece. Sent by each handler itself, most acks were a write to the
+// connection of their own.
+func (s *Session) sendAcks() {
+	for range s.onward {
+		runtime.Gosched()
+		s.mu.Lock()
+		s.send()
+	}
+}
+
+// send empties the outbox for whoever has set sending. It is called with the lock, and returns without it.
+func (s *Session) send() {
+	a := &s.acks
+	for len(a.outbox) > 0 && !a.held {
 		batch := s.pack()
-		sent += len(batch)
 		reply := s.cover(batch)
 		subjects, link, ok := a.subjects, a.link, true
 		s.mu.Unlock()

@@ -3,7 +3,9 @@ package ack
 import (
 	"context"
 	"runtime"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 	"weak"
 
@@ -227,6 +229,47 @@ func TestSession_regressionConfirmedAcksAreLetGo(t *testing.T) {
 		}
 		if kept > 0 {
 			t.Errorf("%d of %d confirmed deliveries are still there", kept, rounds*each)
+		}
+	})
+}
+
+// Acks that many handlers make at the same time leave in one piece, and one answer confirms them all.
+func TestSession_acksOfManyLeaveTogether(t *testing.T) {
+	bubble(t, 30*time.Second, func(w *world) {
+		const n = 100
+		var live []*Delivery
+		for i := range n {
+			live = append(live, w.arrive(uint64(i+1), 1))
+		}
+		for _, d := range live {
+			if err := d.Ack(nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list := w.taken()
+		asking := slices.DeleteFunc(slices.Clone(list), func(s sent) bool { return s.reply == "" })
+		if len(list) != n || len(asking) == 0 || len(asking) > 2 {
+			t.Fatalf("%d acks were sent, %d with a question, want %d and one", len(list), len(asking), n)
+		}
+	})
+}
+
+// The end of the session sends what its goroutine had not sent yet.
+func TestSession_acksAtTheEndLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 50 {
+			w := newWorld(t, 30*time.Second)
+			w.alone = true
+			w.run(func() {
+				d := w.arrive(1, 1)
+				go func() { _ = d.Ack(nil) }()
+				if err := w.arrive(2, 1).Ack(nil); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if list := w.taken(); len(list) < 2 {
+				t.Fatalf("sent %v", list)
+			}
 		}
 	})
 }

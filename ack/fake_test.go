@@ -39,6 +39,7 @@ type world struct {
 	asked int
 	mute  bool // Info fails
 	lost  bool // Info gets no answer
+	alone bool // in a bubble
 	// pending is what Info tells of it.
 	pending int
 }
@@ -60,6 +61,7 @@ func newWorld(t *testing.T, ackWait time.Duration) *world {
 func bubble(t *testing.T, ackWait time.Duration, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ackWait)
+		w.alone = true
 		w.run(func() {
 			// Ticks of the session fall on full tenths of a second; the test looks between them.
 			time.Sleep(time.Millisecond)
@@ -118,7 +120,11 @@ func (w *world) info(ctx context.Context) (Info, error) {
 	return Info{Identity: Identity{StreamCreated: w.created, ConsumerCreated: w.created}, AckPending: w.pending}, nil
 }
 
+// set changes something once all that was begun is done.
 func (w *world) set(f func()) {
+	if w.alone {
+		synctest.Wait()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
@@ -184,8 +190,12 @@ func (w *world) refuse(m sent) {
 	w.s.Reply(&nats.Msg{Subject: m.reply, Header: nats.Header{"Status": {"503"}}})
 }
 
+// check wants what a settlement returned, and has it leave.
 func (w *world) check(got, want error) {
 	w.t.Helper()
+	if w.alone {
+		synctest.Wait()
+	}
 	if !errors.Is(got, want) {
 		w.t.Fatalf("returned %v, want %v", got, want)
 	}
@@ -194,6 +204,9 @@ func (w *world) check(got, want error) {
 // stats compares the counters that are named in want, in Go's own notation.
 func (w *world) stats(want string) {
 	w.t.Helper()
+	if w.alone {
+		synctest.Wait()
+	}
 	have := fmt.Sprintf("%+v", w.s.Stats())
 	for _, f := range strings.Fields(want) {
 		if !strings.Contains(have, f+" ") && !strings.Contains(have, f+"}") {

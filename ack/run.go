@@ -19,8 +19,9 @@ func (s *Session) Run(ctx context.Context) {
 	s.mu.Lock()
 	s.acks.runs = true
 	s.mu.Unlock()
-	var inspection sync.WaitGroup
+	var inspection, acks sync.WaitGroup
 	inspection.Go(func() { s.inspect(ctx) })
+	acks.Go(s.sendAcks)
 	defer inspection.Wait()
 	tick := time.NewTicker(burstEvery)
 	defer tick.Stop()
@@ -32,13 +33,12 @@ func (s *Session) Run(ctx context.Context) {
 			s.mu.Lock()
 			s.acks.runs = false
 			s.mu.Unlock()
+			close(s.onward)
+			acks.Wait()
 			s.burst()
 			s.endQuiet() // and what is in the outbox
 			s.closeUp()
 			return
-		case <-s.onward:
-			s.mu.Lock()
-			s.flush()
 		case <-s.quiet:
 			quiet.Reset(quietFor)
 		case <-quiet.C:

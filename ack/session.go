@@ -59,7 +59,7 @@ type Session struct {
 	epoch   time.Time     // moments are counted from here
 	hurried chan struct{} // a reconnect: do not wait to send again
 	woken   chan struct{} // there is something to look after again
-	onward  chan struct{} // there are acks to be sent for others
+	onward  chan struct{} // has acks sent, while the session runs
 	quiet   chan struct{} // acks are kept back from now on; see quiet.go
 
 	mu          sync.Mutex

@@ -13,7 +13,7 @@
 //	Relay-Fence     with instances: one, a number that grows with each instance that gets the route
 //	Relay-Deadline  when this attempt times out, RFC 3339
 //
-// All requests of relay share one subscription for the answers.
+// All requests of a route share one subscription for the answers.
 //
 // # The answer
 //
@@ -60,7 +60,7 @@ const maxShown = 1 << 10
 // Handler asks at the subjects of a template. It may be shared by all keys of a route and called from any number of
 // goroutines.
 type Handler struct {
-	nc        *nats.Conn
+	line      line
 	js        jetstream.JetStream
 	cfg       Config
 	template  subject.Template
@@ -73,6 +73,7 @@ var (
 	_ consumer.Handler = (*Handler)(nil)
 	_ consumer.Checker = (*Handler)(nil)
 	_ consumer.Outside = (*Handler)(nil)
+	_ consumer.Stopper = (*Handler)(nil)
 )
 
 // OutOfProcess says that the work is done by whoever answers.
@@ -85,7 +86,7 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, own ...string) (*Han
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	h := &Handler{nc: nc, js: js, cfg: cfg, own: own, copied: headerlist.New(cfg.ForwardHeaders)}
+	h := &Handler{line: line{nc: nc}, js: js, cfg: cfg, own: own, copied: headerlist.New(cfg.ForwardHeaders)}
 	// Validate has parsed all three.
 	h.template, _ = subject.ParseTemplate(cfg.Subject)
 	h.ack, _ = status.Parse(cfg.Ack)
@@ -121,6 +122,12 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
+// Stop ends the subscription for the answers. The handler can be used again after it.
+func (h *Handler) Stop(context.Context) error {
+	h.line.close()
+	return nil
+}
+
 // passes tells of an error that says nothing of the streams.
 func passes(err error) bool { return away.Is(err) || errors.Is(err, context.Canceled) }
 
@@ -133,7 +140,7 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	if err != nil {
 		return consumer.Dead(fmt.Errorf("request for %q: %w", m.Subject, err))
 	}
-	reply, err := h.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: to, Data: m.Data, Header: h.header(m)})
+	reply, err := h.line.ask(ctx, &nats.Msg{Subject: to, Data: m.Data, Header: h.header(m)})
 	if err != nil {
 		return failed(fmt.Errorf("request %s: %w", to, err))
 	}

@@ -47,6 +47,7 @@ func (w world) handler(t *testing.T, cfg Config, own ...string) *Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = h.Stop(context.Background()) })
 	return h
 }
 
