@@ -8,6 +8,7 @@ import (
 	"net"
 	nethttp "net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,14 +58,19 @@ type directConn struct {
 	raw    syscall.RawConn
 	in     *bufio.Reader
 	out    []byte
-	left   int64 // how many bytes more may be read
+	first  []byte // what begin has read of the answer
+	left   int64  // how many bytes more may be read
 	since  time.Time
 	reused bool
 	cut    func()      // ends what is being read or written, once the context is over
 	stop   func() bool // has cut not called any more
 	answer directBody
-	peek   func(fd uintptr) bool
-	blocks bool // what peek found
+
+	step   func(fd uintptr) (done bool) // of begin
+	memory [4 << 10]byte                // of first
+	at     phase
+	ended  bool  // the server has closed the connection, or sent something, before the request
+	err    error // of step
 }
 
 // Read bounds the head of an answer.
@@ -75,24 +81,70 @@ func (c *directConn) Read(b []byte) (int, error) {
 	if int64(len(b)) > c.left {
 		b = b[:c.left]
 	}
-	n, err := c.Conn.Read(b)
+	n, err := copy(b, c.first), error(nil)
+	if c.first = c.first[n:]; n == 0 {
+		n, err = c.Conn.Read(b)
+	}
 	c.left -= int64(n)
 	return n, err
 }
 
 var errLongHead = errors.New("the head of the answer is longer than " + strconv.Itoa(maxReplyHeader) + " bytes")
 
-// quiet tells whether the server has neither closed the idle connection nor sent anything on it.
-func (c *directConn) quiet() bool {
-	c.blocks = false
-	err := c.raw.Read(c.peek)
-	return err == nil && c.blocks
+// begin writes the request, and waits for the beginning of the answer. It returns false when the server has closed the connection, or
+// has sent something there, while it was idle: nothing is written then. All is done in one call of the connection's Read, so that
+// looking at the connection costs no system call more: each wait for an answer begins with a read that finds nothing.
+func (c *directConn) begin() (bool, error) {
+	c.at, c.ended, c.err = phaseConnect, false, nil
+	err := c.raw.Read(c.step)
+	if err == nil {
+		err = c.err
+	}
+	return !c.ended, err
+}
+
+// next is a step of begin: the look and the request, and then the answer. It returns false to be called again when there is something
+// to read.
+func (c *directConn) next(fd uintptr) bool {
+	into := c.memory[:]
+	if c.at == phaseConnect && c.reused {
+		into = into[:1]
+	}
+	if c.at == phaseWait || c.reused {
+		n, err := syscall.Read(int(fd), into)
+		for err == syscall.EINTR {
+			n, err = syscall.Read(int(fd), into)
+		}
+		switch {
+		case err == syscall.EAGAIN && c.at == phaseWait:
+			return false
+		case err == syscall.EAGAIN:
+		case c.at == phaseConnect:
+			c.ended = true
+			return true
+		case err != nil:
+			c.err = &net.OpError{Op: "read", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError("read", err)}
+			return true
+		case n == 0:
+			c.err = io.EOF
+			return true
+		default:
+			c.first = into[:n]
+			return true
+		}
+	}
+	c.at = phaseWrite
+	if _, c.err = c.Write(c.out); c.err != nil {
+		return true
+	}
+	c.at = phaseWait
+	return false
 }
 
 // get returns an idle connection, or a new one.
 func (d *direct) get(ctx context.Context) (*directConn, error) {
 	for c := d.pop(); c != nil; c = d.pop() {
-		if time.Since(c.since) < idleTimeout && c.quiet() {
+		if time.Since(c.since) < idleTimeout {
 			c.reused = true
 			return c, nil
 		}
@@ -112,14 +164,8 @@ func (d *direct) get(ctx context.Context) (*directConn, error) {
 		return nil, err
 	}
 	c.in = bufio.NewReader(c)
-	c.cut = func() { _ = c.SetDeadline(time.Unix(1, 0)) }
+	c.step, c.cut = c.next, func() { _ = c.SetDeadline(time.Unix(1, 0)) }
 	c.answer.conn = c
-	var one [1]byte
-	c.peek = func(fd uintptr) bool {
-		_, err := syscall.Read(int(fd), one[:])
-		c.blocks = err == syscall.EAGAIN
-		return true
-	}
 	return c, nil
 }
 
@@ -205,33 +251,39 @@ func (d *direct) takes(to *url.URL, header nethttp.Header, body []byte) bool {
 // roundTrip sends a request and reads the head of its answer. The body of the answer must be closed; whoever reads it to its end first
 // leaves the connection to the next request.
 func (d *direct) roundTrip(ctx context.Context, method string, to *url.URL, header nethttp.Header, body []byte, at *course) (*nethttp.Response, error) {
-	c, err := d.get(ctx)
-	if err != nil {
-		return nil, ended(ctx, err)
+	var c *directConn
+	for {
+		var err error
+		if c, err = d.get(ctx); err != nil {
+			return nil, ended(ctx, err)
+		}
+		if a, ok := ctx.(afterFuncer); ok {
+			c.stop = a.AfterFunc(c.cut)
+		} else {
+			c.stop = context.AfterFunc(ctx, c.cut)
+		}
+		before := c.written.Load()
+		c.out = appendRequest(c.out[:0], method, to, header, body)
+		fresh, err := c.begin()
+		if !fresh {
+			c.drop()
+			continue
+		}
+		at.phase = max(c.at, phaseWrite)
+		if err != nil {
+			at.untouched = c.reused && c.written.Load() == before
+			c.drop()
+			return nil, ended(ctx, err)
+		}
+		break
 	}
-	at.phase = phaseWrite
-	if a, ok := ctx.(afterFuncer); ok {
-		c.stop = a.AfterFunc(c.cut)
-	} else {
-		c.stop = context.AfterFunc(ctx, c.cut)
-	}
-	before := c.written.Load()
-	c.out = appendRequest(c.out[:0], method, to, header, body)
-	if _, err := c.Write(c.out); err != nil {
-		at.untouched = c.reused && c.written.Load() == before
-		c.drop()
-		return nil, ended(ctx, err)
-	}
-	at.phase = phaseWait
 	c.left = maxReplyHeader
 	var resp *nethttp.Response
 	for {
+		var err error
 		resp, err = nethttp.ReadResponse(c.in, nil)
 		if err != nil {
 			c.drop()
-			if errors.Is(err, io.ErrUnexpectedEOF) && c.left == maxReplyHeader {
-				err = io.EOF // without an answer
-			}
 			return nil, ended(ctx, err)
 		}
 		if resp.StatusCode/100 != 1 || resp.StatusCode == nethttp.StatusSwitchingProtocols {
@@ -289,7 +341,7 @@ func (b *directBody) Close() error {
 	c := b.conn
 	over := !c.stop()
 	b.rest, b.ctx = nil, nil
-	if over || !b.ended || !b.keep || c.in.Buffered() > 0 {
+	if over || !b.ended || !b.keep || c.in.Buffered()+len(c.first) > 0 {
 		return c.Close()
 	}
 	c.pool.put(c)

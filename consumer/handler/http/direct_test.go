@@ -127,7 +127,9 @@ func TestDirect_idleConnectionsThatEnded(t *testing.T) {
 	for name, end := range map[string]func(net.Conn){
 		"closed": func(c net.Conn) { c.Close() },
 		"reset":  func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); c.Close() },
-		"speaks": func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n") },
+		"speaks": func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex
