@@ -2,14 +2,18 @@ package ack
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/requests"
 )
 
 // Bucket is the key-value bucket that holds the records of all durables of a service.
@@ -19,6 +23,7 @@ type Bucket struct {
 	replicas int // when it is made
 	kv       jetstream.KeyValue
 	stream   jetstream.Stream
+	requests *requests.Requester // nil: keys are not written directly
 	markers  atomic.Bool // it takes markers that expire
 	single   atomic.Bool // it has one replica
 	health   health
@@ -42,7 +47,17 @@ func OpenBucket(ctx context.Context, js jetstream.JetStream, name string, replic
 		return nil, fmt.Errorf("stream of bucket %s: %w", name, err)
 	}
 	b.Learn(b.stream.CachedInfo())
+	if ownstream.APIPrefix(js) == jetstream.DefaultAPIPrefix { // in another domain keys have other subjects
+		b.requests = requests.New(js.Conn())
+	}
 	return b, nil
+}
+
+// Close ends the subscription for the answers to what was written.
+func (b *Bucket) Close() {
+	if b.requests != nil {
+		b.requests.Close()
+	}
 }
 
 func (b *Bucket) streamName() string { return "KV_" + b.name }
@@ -101,9 +116,11 @@ func (b *Bucket) put(ctx context.Context, key string, value []byte, after uint64
 	if err := b.health.usable(time.Now()); err != nil {
 		return 0, err
 	}
-	if after == 0 {
-		revision, err = b.kv.Create(ctx, key, value)
-	} else {
+	revision, err = b.write(ctx, key, value, after, nil)
+	switch {
+	case after == 0 && (isWrongSequence(err) || errors.Is(err, errNotWritten)):
+		revision, err = b.kv.Create(ctx, key, value) // it knows a key that was deleted from one that is there
+	case errors.Is(err, errNotWritten):
 		revision, err = b.kv.Update(ctx, key, value, after)
 	}
 	if err == nil || errors.Is(err, jetstream.ErrKeyExists) || isWrongSequence(err) {
@@ -114,6 +131,44 @@ func (b *Bucket) put(ctx context.Context, key string, value []byte, after uint64
 	return revision, err
 }
 
+// errNotWritten says that nobody has taken what was to be written.
+var errNotWritten = errors.New("not written")
+
+// write writes a message to a key whose revision is still this one. It is what nats.go's KeyValue does, but for how it is sent:
+// see [requests.Requester].
+func (b *Bucket) write(ctx context.Context, key string, value []byte, after uint64, header nats.Header) (revision uint64, err error) {
+	if b.requests == nil {
+		return 0, errNotWritten
+	}
+	m := nats.NewMsg(b.subject(key))
+	if header != nil {
+		m.Header = header
+	}
+	m.Data = value
+	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(after, 10)}
+	reply, err := b.requests.Request(ctx, m)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return 0, errNotWritten
+	}
+	if err != nil {
+		return 0, err
+	}
+	var answer struct {
+		Stream   string
+		Sequence uint64              `json:"seq"`
+		Error    *jetstream.APIError `json:"error"`
+	}
+	switch err := json.Unmarshal(reply.Data, &answer); {
+	case err != nil:
+		return 0, fmt.Errorf("answer of bucket %s: %w", b.name, err)
+	case answer.Error != nil:
+		return 0, answer.Error
+	case answer.Stream != b.streamName():
+		return 0, fmt.Errorf("answer of bucket %s: it is of stream %q", b.name, answer.Stream)
+	}
+	return answer.Sequence, nil
+}
+
 // remove ends a key up to the revision that was seen; a later one by another instance stays. A marker that expires is a
 // publish like any other; the API, which a bucket without them needs, takes some thousand requests a second from all clients
 // together.
@@ -122,7 +177,12 @@ func (b *Bucket) remove(ctx context.Context, key string, revision uint64) error 
 		return err
 	}
 	if b.markers.Load() {
-		err := b.kv.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(markerTTL))
+		// Not by a purge: the server looks through the stream for each. The marker takes the place of what it deletes, since the
+		// bucket keeps one message of a key.
+		_, err := b.write(ctx, key, nil, revision, nats.Header{"KV-Operation": {"DEL"}, jetstream.MsgTTLHeader: {markerTTL.String()}})
+		if errors.Is(err, errNotWritten) {
+			err = b.kv.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(markerTTL))
+		}
 		if isWrongSequence(err) {
 			return nil
 		}

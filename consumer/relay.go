@@ -443,6 +443,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	}
 	running.Wait()
 	r.line.Close()
+	r.records.Close()
 	if interrupted > 0 {
 		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.drainTime())
 	}

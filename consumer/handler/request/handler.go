@@ -52,6 +52,7 @@ import (
 	"github.com/relaymq/relay/consumer/handler/internal/snippet"
 	"github.com/relaymq/relay/consumer/handler/internal/status"
 	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/requests"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -60,7 +61,7 @@ const maxShown = 1 << 10
 // Handler asks at the subjects of a template. It may be shared by all keys of a route and called from any number of
 // goroutines.
 type Handler struct {
-	line      line
+	requests  *requests.Requester
 	js        jetstream.JetStream
 	cfg       Config
 	template  subject.Template
@@ -86,7 +87,7 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, own ...string) (*Han
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	h := &Handler{line: line{nc: nc}, js: js, cfg: cfg, own: own, copied: headerlist.New(cfg.ForwardHeaders)}
+	h := &Handler{requests: requests.New(nc), js: js, cfg: cfg, own: own, copied: headerlist.New(cfg.ForwardHeaders)}
 	// Validate has parsed all three.
 	h.template, _ = subject.ParseTemplate(cfg.Subject)
 	h.ack, _ = status.Parse(cfg.Ack)
@@ -124,7 +125,7 @@ func (h *Handler) Check(ctx context.Context) error {
 
 // Stop ends the subscription for the answers. The handler can be used again after it.
 func (h *Handler) Stop(context.Context) error {
-	h.line.close()
+	h.requests.Close()
 	return nil
 }
 
@@ -140,7 +141,7 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	if err != nil {
 		return consumer.Dead(fmt.Errorf("request for %q: %w", m.Subject, err))
 	}
-	reply, err := h.line.ask(ctx, &nats.Msg{Subject: to, Data: m.Data, Header: h.header(m)})
+	reply, err := h.requests.Request(ctx, &nats.Msg{Subject: to, Data: m.Data, Header: h.header(m)})
 	if err != nil {
 		return failed(fmt.Errorf("request %s: %w", to, err))
 	}

@@ -86,6 +86,9 @@ func TestHandle_microService(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = svc.Stop() }()
+	if err := w.service.Flush(); err != nil {
+		t.Fatal(err)
+	}
 	h := w.handler(t, Config{Subject: "svc.pay.{2}", Headers: map[string]string{"X-Key": "k"}, ForwardHeaders: []string{"traceparent", "*"}})
 	if err := h.Check(t.Context()); err != nil {
 		t.Fatal(err)

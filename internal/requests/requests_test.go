@@ -1,4 +1,4 @@
-package request
+package requests
 
 import (
 	"bytes"
@@ -12,12 +12,35 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
 
 	"github.com/relaymq/relay/internal/natstest"
 )
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// world is a server with two connections: of who asks, and of who answers.
+type world struct{ relay, service *nats.Conn }
+
+func setup(t *testing.T) world {
+	server := natstest.Start(t)
+	return world{server.Conn(t), server.Conn(t)}
+}
+
+func (w world) serve(t *testing.T, subject string, f func(*nats.Msg)) {
+	t.Helper()
+	sub, err := w.service.Subscribe(subject, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sub.Unsubscribe() })
+	if err := w.service.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Each request gets its own answer, in whatever order these come, and whoever does not wait any more gets none.
-func TestLine_eachGetsItsOwnAnswer(t *testing.T) {
+func TestRequester_eachGetsItsOwnAnswer(t *testing.T) {
 	w := setup(t)
 	w.serve(t, "svc", func(m *nats.Msg) {
 		after := time.Duration(rand.IntN(3)) * time.Millisecond
@@ -26,15 +49,15 @@ func TestLine_eachGetsItsOwnAnswer(t *testing.T) {
 			_ = m.Respond([]byte("once more"))
 		})
 	})
-	l := &line{nc: w.relay}
-	t.Cleanup(l.close)
+	l := New(w.relay)
+	t.Cleanup(l.Close)
 	var wg sync.WaitGroup
 	for i := range 20 {
 		wg.Go(func() {
 			for j := range 100 {
 				text := fmt.Appendf(nil, "%d-%d", i, j)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(5000))*time.Microsecond)
-				m, err := l.ask(ctx, &nats.Msg{Subject: "svc", Data: text})
+				m, err := l.Request(ctx, &nats.Msg{Subject: "svc", Data: text})
 				if err == nil && !bytes.Equal(m.Data, text) {
 					t.Errorf("%s got %s", text, m.Data)
 				}
@@ -52,7 +75,7 @@ func TestLine_eachGetsItsOwnAnswer(t *testing.T) {
 }
 
 // A service that was asked once knows where answers go, and must not be able to answer for others.
-func TestLine_nobodyAnswersForOthers(t *testing.T) {
+func TestRequester_nobodyAnswersForOthers(t *testing.T) {
 	w := setup(t)
 	var known string
 	w.serve(t, "svc.first", func(m *nats.Msg) { known = m.Reply; _ = m.Respond(nil) })
@@ -62,19 +85,19 @@ func TestLine_nobodyAnswersForOthers(t *testing.T) {
 		}
 		_ = m.Respond([]byte("service"))
 	})
-	l := &line{nc: w.relay}
-	t.Cleanup(l.close)
-	if _, err := l.ask(t.Context(), &nats.Msg{Subject: "svc.first"}); err != nil {
+	l := New(w.relay)
+	t.Cleanup(l.Close)
+	if _, err := l.Request(t.Context(), &nats.Msg{Subject: "svc.first"}); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := l.ask(t.Context(), &nats.Msg{Subject: "svc.second"}); err != nil || string(m.Data) != "service" {
+	if m, err := l.Request(t.Context(), &nats.Msg{Subject: "svc.second"}); err != nil || string(m.Data) != "service" {
 		t.Errorf("%v, %v", m, err)
 	}
 }
 
 // A connection that is lost ends what was asked at once, and what is asked later gets its answer on the next one. So does what is
 // asked after the handler stopped.
-func TestLine_connectionIsLost(t *testing.T) {
+func TestRequester_connectionIsLost(t *testing.T) {
 	server := natstest.Start(t)
 	service, relay := server.Conn(t), server.Conn(t)
 	asked := make(chan bool, 10)
@@ -91,11 +114,11 @@ func TestLine_connectionIsLost(t *testing.T) {
 	if err := service.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	l := &line{nc: relay}
-	t.Cleanup(l.close)
+	l := New(relay)
+	t.Cleanup(l.Close)
 	ended := make(chan error)
 	go func() {
-		_, err := l.ask(t.Context(), &nats.Msg{Subject: "svc"})
+		_, err := l.Request(t.Context(), &nats.Msg{Subject: "svc"})
 		ended <- err
 	}()
 	<-asked
@@ -106,13 +129,13 @@ func TestLine_connectionIsLost(t *testing.T) {
 		t.Errorf("%v, want %v", err, nats.ErrDisconnected)
 	}
 	for range 2 {
-		if m, err := l.ask(t.Context(), &nats.Msg{Subject: "svc", Data: []byte("x")}); err != nil || string(m.Data) != "x" {
+		if m, err := l.Request(t.Context(), &nats.Msg{Subject: "svc", Data: []byte("x")}); err != nil || string(m.Data) != "x" {
 			t.Errorf("%v, %v", m, err)
 		}
-		l.close()
+		l.Close()
 	}
 	relay.Close()
-	if _, err := l.ask(t.Context(), &nats.Msg{Subject: "svc"}); !errors.Is(err, nats.ErrConnectionClosed) {
+	if _, err := l.Request(t.Context(), &nats.Msg{Subject: "svc"}); !errors.Is(err, nats.ErrConnectionClosed) {
 		t.Errorf("%v, want %v", err, nats.ErrConnectionClosed)
 	}
 }
