@@ -2,7 +2,6 @@ package ack
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -24,8 +23,8 @@ type Bucket struct {
 	kv       jetstream.KeyValue
 	stream   jetstream.Stream
 	requests *requests.Requester // nil: keys are not written directly
-	markers  atomic.Bool // it takes markers that expire
-	single   atomic.Bool // it has one replica
+	markers  atomic.Bool         // it takes markers that expire
+	single   atomic.Bool         // it has one replica
 	health   health
 }
 
@@ -118,9 +117,9 @@ func (b *Bucket) put(ctx context.Context, key string, value []byte, after uint64
 	}
 	revision, err = b.write(ctx, key, value, after, nil)
 	switch {
-	case after == 0 && (isWrongSequence(err) || errors.Is(err, errNotWritten)):
+	case after == 0 && (isWrongSequence(err) || errors.Is(err, errIndirect)):
 		revision, err = b.kv.Create(ctx, key, value) // it knows a key that was deleted from one that is there
-	case errors.Is(err, errNotWritten):
+	case errors.Is(err, errIndirect):
 		revision, err = b.kv.Update(ctx, key, value, after)
 	}
 	if err == nil || errors.Is(err, jetstream.ErrKeyExists) || isWrongSequence(err) {
@@ -131,14 +130,14 @@ func (b *Bucket) put(ctx context.Context, key string, value []byte, after uint64
 	return revision, err
 }
 
-// errNotWritten says that nobody has taken what was to be written.
-var errNotWritten = errors.New("not written")
+// errIndirect says that keys are not written directly.
+var errIndirect = errors.New("the bucket is in another domain")
 
 // write writes a message to a key whose revision is still this one. It is what nats.go's KeyValue does, but for how it is sent:
 // see [requests.Requester].
 func (b *Bucket) write(ctx context.Context, key string, value []byte, after uint64, header nats.Header) (revision uint64, err error) {
 	if b.requests == nil {
-		return 0, errNotWritten
+		return 0, errIndirect
 	}
 	m := nats.NewMsg(b.subject(key))
 	if header != nil {
@@ -146,27 +145,11 @@ func (b *Bucket) write(ctx context.Context, key string, value []byte, after uint
 	}
 	m.Data = value
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(after, 10)}
-	reply, err := b.requests.Request(ctx, m)
-	if errors.Is(err, nats.ErrNoResponders) {
-		return 0, errNotWritten
+	answer, err := b.requests.Publish(ctx, m)
+	if err == nil && answer.Stream != b.streamName() {
+		err = fmt.Errorf("bucket %s: the stream %s has taken %s", b.name, answer.Stream, m.Subject)
 	}
-	if err != nil {
-		return 0, err
-	}
-	var answer struct {
-		Stream   string
-		Sequence uint64              `json:"seq"`
-		Error    *jetstream.APIError `json:"error"`
-	}
-	switch err := json.Unmarshal(reply.Data, &answer); {
-	case err != nil:
-		return 0, fmt.Errorf("answer of bucket %s: %w", b.name, err)
-	case answer.Error != nil:
-		return 0, answer.Error
-	case answer.Stream != b.streamName():
-		return 0, fmt.Errorf("answer of bucket %s: it is of stream %q", b.name, answer.Stream)
-	}
-	return answer.Sequence, nil
+	return answer.Sequence, err
 }
 
 // remove ends a key up to the revision that was seen; a later one by another instance stays. A marker that expires is a
@@ -180,7 +163,7 @@ func (b *Bucket) remove(ctx context.Context, key string, revision uint64) error 
 		// Not by a purge: the server looks through the stream for each. The marker takes the place of what it deletes, since the
 		// bucket keeps one message of a key.
 		_, err := b.write(ctx, key, nil, revision, nats.Header{"KV-Operation": {"DEL"}, jetstream.MsgTTLHeader: {markerTTL.String()}})
-		if errors.Is(err, errNotWritten) {
+		if errors.Is(err, errIndirect) {
 			err = b.kv.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(markerTTL))
 		}
 		if isWrongSequence(err) {

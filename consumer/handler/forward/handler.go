@@ -45,6 +45,7 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
+	"github.com/relaymq/relay/internal/requests"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -57,6 +58,7 @@ const (
 // number of goroutines.
 type Handler struct {
 	js       jetstream.JetStream
+	requests *requests.Requester
 	cfg      Config
 	template subject.Template
 	own      []string // patterns of relay's own subjects
@@ -67,6 +69,7 @@ var (
 	_ consumer.Handler = (*Handler)(nil)
 	_ consumer.Checker = (*Handler)(nil)
 	_ consumer.Outside = (*Handler)(nil)
+	_ consumer.Stopper = (*Handler)(nil)
 )
 
 // OutOfProcess says that the work is done by whoever consumes the other stream.
@@ -83,7 +86,7 @@ func New(cfg Config, js jetstream.JetStream, own ...string) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{js: js, cfg: cfg, template: template, own: own, copied: headerlist.New(cfg.ForwardHeaders)}, nil
+	return &Handler{js: js, requests: requests.New(js.Conn()), cfg: cfg, template: template, own: own, copied: headerlist.New(cfg.ForwardHeaders)}, nil
 }
 
 // Check asks the server whether a stream takes what will be published. A server that does not answer is no error.
@@ -107,6 +110,12 @@ func (h *Handler) Check(ctx context.Context) error {
 	return fmt.Errorf("subject: no stream takes %s", strings.Join(targets, " or "))
 }
 
+// Stop ends the subscription for the answers. The handler can be used again after it.
+func (h *Handler) Stop(context.Context) error {
+	h.requests.Close()
+	return nil
+}
+
 // Handle publishes a copy of m and waits for the stream's answer.
 func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	to, err := h.template.Expand(m.Subject)
@@ -120,7 +129,7 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	if hops >= maxHops {
 		return consumer.Dead(fmt.Errorf("forwarding loop: the message has been forwarded %d times, and would go to %s", hops, to))
 	}
-	_, err = h.js.PublishMsg(ctx, &nats.Msg{Subject: to, Data: m.Data, Header: h.header(m, hops+1)})
+	_, err = h.requests.Publish(ctx, &nats.Msg{Subject: to, Data: m.Data, Header: h.header(m, hops+1)})
 	if err == nil { // a duplicate too: an earlier attempt's copy is there
 		return nil
 	}
