@@ -45,7 +45,7 @@ type source struct {
 	answers *nats.Subscription
 	woken   chan struct{}
 	setup   setup         // until it is open
-	allOver chan struct{} // closed when it drains and no pull is outstanding
+	allOver chan struct{} // closed when it drains and no pull that is about to end is outstanding
 	wound   sync.Once
 	drained chan struct{} // closed when nothing more arrives, and what did is with the routes
 	ended   chan struct{} // closed when run is over
@@ -70,7 +70,7 @@ type source struct {
 	delivers uint64
 
 	// Of the pull loop only:
-	asked     pullRequests // its subscriptions are fixed
+	asked     pullRequests // its subscriptions are fixed while it drains, and changed with the lock
 	lastHeard time.Time    // any message of a pull: a delivery, a heartbeat, a status
 	lastGot   time.Time    // a delivery
 	retryPull time.Time    // no pull before then
