@@ -135,3 +135,42 @@ func TestRelay_aParkedPullIsTakenBack(t *testing.T) {
 		t.Errorf("%d came again", n)
 	}
 }
+
+// The watchdogs of all durables, and those who count, asked for themselves of the same streams, every few seconds.
+func TestRelay_regressionAnIdleInstanceAsksLittle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.apiCount()
+	handled := make(chan string, 100)
+	var routes []Route
+	var durables []string
+	for _, name := range []string{"a", "b", "c", "d"} {
+		routes = append(routes, Route{Name: name, Subjects: []string{"orders." + name}, Handler: HandlerFunc(func(_ context.Context, m *Msg) error { handled <- m.Subject; return nil })})
+		durables = append(durables, "ORDERS."+name, "RELAY_RETRY."+name+"--ORDERS")
+	}
+	r, _ := w.start(Config{Logger: quiet}, routes...)
+	a.idle(durables...)
+	const seconds = 12
+	n := a.during(seconds*time.Second, "STREAM.INFO.ORDERS", "STREAM.INFO.RELAY_RETRY", "STREAM.INFO.RELAY_DLQ", "CONSUMER.INFO.", "CONSUMER.INFO.ORDERS.a")
+	for subject, most := range map[string]int{
+		// Each was asked by four durables every five seconds, and by others.
+		"STREAM.INFO.ORDERS": 7, "STREAM.INFO.RELAY_RETRY": 9, "STREAM.INFO.RELAY_DLQ": 7,
+		// Of eight durables: once in half a minute, and by audits now and then.
+		"CONSUMER.INFO.": 16,
+	} {
+		if n[subject] > most {
+			t.Errorf("%s: asked %d times in %d seconds, want at most %d", subject, n[subject], seconds, most)
+		}
+	}
+	// What an operator asks for is not from then.
+	w.do(w.js.DeleteConsumer(t.Context(), "ORDERS", "d"))
+	w.publish("orders.d", 3)
+	w.publish("orders.a", 3)
+	for range 3 {
+		<-handled
+	}
+	w.eventually("the durable is missed", func() bool {
+		err := r.Ready()
+		return err != nil && strings.Contains(err.Error(), "durable d was deleted")
+	})
+}

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	pullExpires   = 2 * time.Second
+	pullExpires = 2 * time.Second
 	// After so long without a delivery, one pull for one message is parked, for much longer. Its heartbeats come as often, so that a pull
 	// that is lost is noticed as soon. It is over with the first message, so that no such pull is outstanding beside others: what is
 	// parked for long cannot be taken back.
@@ -81,17 +81,19 @@ func (p *pullRequests) free() *lane {
 	return nil
 }
 
-// got counts a delivery.
-func (p *pullRequests) got(m *nats.Msg) {
+// got counts a delivery, and tells whether it is the first one after a pause.
+func (p *pullRequests) got(m *nats.Msg) (first bool) {
 	for i := range p.lanes {
 		if l := &p.lanes[i]; l.sub == m.Sub {
+			first = l.parked && l.left > 0
 			l.left, l.bytes = l.left-1, l.bytes-m.Size()
 			if l.left <= 0 || l.bytes <= 0 { // below, of a pull that was given up
 				l.end()
 			}
-			return
+			return first
 		}
 	}
+	return false
 }
 
 // over ends the pull with this id.
@@ -221,7 +223,8 @@ func (s *source) run(ctx context.Context) (next *source) {
 			}
 			if !busy && s.suspicious(now) {
 				busy = true
-				go func() { checking <- s.check(ctx) }()
+				afresh := s.afresh
+				go func() { checking <- s.check(ctx, afresh) }()
 			}
 		}
 	}
@@ -371,7 +374,9 @@ func (s *source) take(first *nats.Msg) {
 	for n, m := 0, first; ; n++ {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
-			s.asked.got(m)
+			if s.asked.got(m) {
+				s.doubt.Store(true) // little was asked meanwhile
+			}
 			if s.leased() {
 				s.notePin(m)
 			}

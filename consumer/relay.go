@@ -104,6 +104,8 @@ type Relay struct {
 	retention retention
 	fills     fills
 	losses    losses
+	streams   streams
+	compared  sync.Map // *jetstream.StreamInfo of relay's own streams when they were last compared, by name
 	replays   replays
 	book      *limit.Book
 	limitMu   sync.Mutex

@@ -76,6 +76,7 @@ type source struct {
 	retryPull time.Time    // no pull before then
 	refused   int          // pulls in a row
 	checkedAt time.Time    // when the watchdog last asked the server
+	afresh    bool         // what it knows from before does not count then
 	puller    link.Puller  // its part of what the link brings
 	mean      int          // bytes, of the latest messages
 	pin       string       // of a leased one: what the server knows this instance by
@@ -85,6 +86,8 @@ type source struct {
 
 	ordered bool // it has some; fixed
 	told    told // what they were told to hold
+
+	rest rest // of the watchdog's checks only, of which one at a time runs
 
 	pending atomic.Uint64 // messages that the durable has not delivered, as the watchdog last heard
 
@@ -209,13 +212,19 @@ func (s *source) askBoth(ctx context.Context) (ack.Identity, jetstream.Stream, *
 	if err != nil {
 		return ack.Identity{}, nil, nil, err
 	}
+	identity, info, err := s.askOn(ctx, stream)
+	return identity, stream, info, err
+}
+
+// askOn is ask for who knows the stream.
+func (s *source) askOn(ctx context.Context, stream jetstream.Stream) (ack.Identity, *jetstream.ConsumerInfo, error) {
 	consumer, err := stream.Consumer(ctx, s.durable)
 	if err != nil {
-		return ack.Identity{}, nil, nil, err
+		return ack.Identity{}, nil, err
 	}
 	info := consumer.CachedInfo()
 	s.saw(info)
-	return ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}, stream, info, nil
+	return ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}, info, nil
 }
 
 // info is what the session asks of the server.
