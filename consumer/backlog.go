@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/beat"
 )
 
 // Backlog is what waits for a route, over all instances, as the server said. Routes that share a durable share Stream and
@@ -116,7 +117,7 @@ const countEvery = 15 * time.Second
 
 // watchCounts counts, for each route, what is parked, and finds the oldest message that waits.
 func (r *Relay) watchCounts(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
+	tick := beat.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		for _, rt := range r.all() {
@@ -131,6 +132,7 @@ func (r *Relay) watchCounts(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			tick.Next()
 		}
 	}
 }

@@ -87,7 +87,7 @@ func TestRelay_regressionAnIdleDurableIsSeldomPulled(t *testing.T) {
 		t.Errorf("%d pulls in five seconds, of four durables", n)
 	}
 	for _, d := range []string{"billing", "shipping"} {
-		if n := w.info("ORDERS", d).NumWaiting; n != 1 {
+		if n := w.info("ORDERS", d).NumWaiting; n == 0 || n > 2 {
 			t.Errorf("%s has %d pulls outstanding", d, n)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -23,6 +24,8 @@ const (
 	// parked for long cannot be taken back.
 	idleAfter   = 5 * time.Second
 	idleExpires = 30 * time.Second
+	// idleRenew is how long before its end the next one is made, on a tick: then their heartbeats come together.
+	idleRenew = 3 * pullHeartbeat / 2
 
 	pullHeartbeat = time.Second
 	// missedHeartbeats is how long nothing may be heard of a pull before it counts as lost.
@@ -69,6 +72,11 @@ func (p *pullRequests) outstanding() (n, bytes int) {
 // winding tells whether the server is about to end some of them. One that is parked for long is not waited for.
 func (p *pullRequests) winding() bool {
 	return slices.ContainsFunc(p.lanes[:], func(l lane) bool { return l.left > 0 && !l.parked })
+}
+
+// ending tells whether all of them are parked, and are over soon.
+func (p *pullRequests) ending(now time.Time) bool {
+	return !slices.ContainsFunc(p.lanes[:], func(l lane) bool { return l.left > 0 && (!l.parked || l.expires.Sub(now) > time.Second+idleRenew) })
 }
 
 // free is a lane without a pull; nil when there is none.
@@ -191,7 +199,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 		close(s.ended)
 	}()
 	s.lastHeard, s.lastGot = time.Now(), time.Now()
-	tick := time.NewTicker(pullHeartbeat)
+	tick := beat.NewTicker(pullHeartbeat)
 	defer tick.Stop()
 	for {
 		s.pull(time.Now())
@@ -213,6 +221,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 			}
 			s.checked(found, time.Now())
 		case now := <-tick.C:
+			tick.Next()
 			s.release(now)
 			s.tellStrays(now)
 			s.claimSoon(now)
@@ -287,7 +296,7 @@ func (s *source) pull(now time.Time) {
 	part := s.relay.link.Part(&s.puller, len(s.relay.openSources()))
 	room.Bytes = min(room.Bytes, part.Most)
 	idle := now.Sub(s.lastGot) >= idleAfter && !s.leased()
-	none := stop || free == nil || idle && out > 0 || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
+	none := stop || free == nil || idle && out > 0 && !s.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
 	// Twice the bytes that so many messages of mean size have, but at most half of the room: the next pull is sent before all
 	// messages of this one are there.
 	batch := room.Messages - out

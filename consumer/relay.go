@@ -23,6 +23,7 @@ import (
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/limit"
 )
 
@@ -487,7 +488,7 @@ const confirmTimeout = 200 * time.Millisecond
 // proveContact asks for a sign of life once a second, or more often where AckWait is short, so that the leases of messages that
 // arrive on an idle connection count from lately.
 func (r *Relay) proveContact(ctx context.Context) {
-	tick := time.NewTicker(r.link.Every())
+	tick := beat.NewTicker(r.link.Every())
 	defer tick.Stop()
 	for {
 		select {
@@ -496,6 +497,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 		case <-r.link.Shorter(): // a route was added
 			tick.Reset(r.link.Every())
 		case <-tick.C:
+			tick.Next()
 		}
 		r.line.Look(time.Now())
 		sent := time.Now()

@@ -18,6 +18,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -330,7 +331,7 @@ func (t *tally) problem(err error) error {
 // keepTallies has all units write what they counted, until ctx is done.
 func (r *Relay) keepTallies(ctx context.Context) {
 	for ctx.Err() == nil {
-		pause(ctx, time.Second)
+		pause(ctx, beat.Until(time.Second))
 		r.mu.Lock()
 		units := slices.Clone(r.units)
 		r.mu.Unlock()
