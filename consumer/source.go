@@ -40,21 +40,23 @@ type source struct {
 	session  *ack.Session
 	records  *ack.Records
 
-	inbox   string
-	arrived chan *nats.Msg // deliveries, statuses and answers, in the order of the wire
-	answers *nats.Subscription
-	woken   chan struct{}
-	setup   setup         // until it is open
-	allOver chan struct{} // closed when it drains and no pull that is about to end is outstanding
-	wound   sync.Once
-	drained chan struct{} // closed when nothing more arrives, and what did is with the routes
-	ended   chan struct{} // closed when run is over
-	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon
-	count   *sourceCounters
-	looked  atomic.Pointer[look]
-	oldest  oldest
-	base    base
-	back    span // of a leased one: what the holder before had in hand
+	inbox     string
+	arrived   chan *nats.Msg // deliveries, statuses and answers, in the order of the wire
+	answers   *nats.Subscription
+	woken     chan struct{}
+	setup     setup         // until it is open
+	allOver   chan struct{} // closed when it drains and no pull that is about to end is outstanding
+	wound     sync.Once
+	drained   chan struct{} // closed when nothing more arrives, and what did is with the routes
+	ended     chan struct{} // closed when run is over
+	doubt     atomic.Bool   // the durable may not be what it was: ask the server soon
+	count     *sourceCounters
+	looked    atomic.Pointer[look]
+	floored   atomic.Uint64 // how far it was when that was last written down
+	flooredAt atomic.Int64  // and when, since the epoch
+	oldest    oldest
+	base      base
+	back      span // of a leased one: what the holder before had in hand
 
 	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
 	late         late
