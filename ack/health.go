@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/beat"
 )
 
 // The bucket may be away while all else works: the server of its only replica is dead, it has no quorum, somebody deleted
@@ -83,7 +85,7 @@ func (b *Bucket) Trouble() (since time.Time, err error) { return b.health.troubl
 // Watch looks after the bucket until ctx is done: it finds out that it is away before a failure has to be recorded, and that
 // it is back, and makes it again when somebody has deleted it. The log says when it goes and when it is back.
 func (b *Bucket) Watch(ctx context.Context, log *slog.Logger) {
-	tick := time.NewTicker(tryEvery)
+	tick := beat.NewTicker(tryEvery)
 	defer tick.Stop()
 	var away time.Time // since when, as the log knows
 	looked := time.Now()
@@ -92,6 +94,7 @@ func (b *Bucket) Watch(ctx context.Context, log *slog.Logger) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			tick.Next()
 		}
 		since, _ := b.Trouble()
 		if !since.IsZero() || time.Since(looked) >= lookEvery {

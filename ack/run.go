@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/relaymq/relay/internal/beat"
 )
 
 // How often a session looks after its deliveries, and when it sends a settlement again.
@@ -74,13 +76,14 @@ func (s *Session) rouse() {
 
 // inspect asks the server about the durable, once a second and after a reconnect, while there is a reason to.
 func (s *Session) inspect(ctx context.Context) {
-	tick := time.NewTicker(infoEvery)
+	tick := beat.NewTicker(infoEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			tick.Next()
 		case <-s.hurried:
 		}
 		s.look(ctx)

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/beat"
 )
 
 // Backlog is what waits for a route, over all instances, as the server said. Routes that share a durable share Stream and
@@ -52,7 +53,11 @@ func (r *Relay) lookAgain() {
 		if l := s.looked.Load(); l != nil && time.Since(l.at) < lookNow || s.isLost() {
 			continue
 		}
-		asking.Go(func() { _, _, _ = s.ask(ctx) })
+		asking.Go(func() {
+			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.isNews(info.Config)) {
+				s.doubt.Store(true)
+			}
+		})
 	}
 	asking.Wait()
 }
@@ -104,6 +109,7 @@ type count struct {
 	// Of watchCounts only: when it is counted again, when that is possible at the earliest, and how many this instance had stored.
 	next, soon time.Time
 	stored     uint64
+	of         content // of the stream, before it was counted
 }
 
 // countEvery is how often the messages of a route in relay's own streams are counted, unless that takes long.
@@ -111,7 +117,7 @@ const countEvery = 15 * time.Second
 
 // watchCounts counts, for each route, what is parked, and finds the oldest message that waits.
 func (r *Relay) watchCounts(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
+	tick := beat.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		for _, rt := range r.all() {
@@ -126,6 +132,7 @@ func (r *Relay) watchCounts(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			tick.Next()
 		}
 	}
 }
@@ -138,9 +145,22 @@ func (r *Relay) count(ctx context.Context, c *count, stored uint64, stream, filt
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	n, err := r.countMatching(ctx, stream, filter)
+	age := shareFor
+	if stored != c.stored {
+		age = 0
+	}
+	in, err := r.stream(ctx, stream, age)
+	if err == nil && c.last.Load() != nil && c.of == contentOf(in.CachedInfo()) {
+		c.stored, c.next = stored, began.Add(countEvery)
+		return
+	}
+	var n counted
+	if err == nil {
+		n, err = r.countMatching(ctx, stream, filter)
+	}
 	c.stored, c.next = stored, time.Now().Add(countEvery)
 	if err == nil {
+		c.of = contentOf(in.CachedInfo())
 		c.last.Store(&n)
 		c.soon = time.Now().Add(100 * time.Since(began))
 		c.next = later(c.next, c.soon)

@@ -37,7 +37,12 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	// Whether one instance pulls or all do is decided at the start: two with different configurations would change it for ever in turn.
 	if adopted := m.Adopted != s.adopted; c.Own && !c.Policy && !adopted {
 		s.log.Info("the durable is given the subjects that its routes want", "was", provision.Filters(info.Config), "is", provision.Filters(c.Want))
-		if changed, err := s.change(ctx, stream, info.Config, c.Want); err != nil {
+		own, err := s.relay.js.Stream(ctx, s.stream) // not the one that others look at
+		var changed jetstream.Consumer
+		if err == nil {
+			changed, err = s.change(ctx, own, info.Config, c.Want)
+		}
+		if err != nil {
 			s.log.Warn("the durable does not get the subjects that its routes want; tried again soon", "error", err)
 		} else {
 			m = provision.MarkOf(changed.CachedInfo().Config.Metadata)

@@ -17,15 +17,29 @@ import (
 // floorEvery is how old a floor may be while relay runs.
 const floorEvery = time.Minute
 
+// floorAgain is after what time one that has not moved is looked at again: somebody may have made the durable on the retry stream anew.
+const floorAgain = 10 * time.Minute
+
 // noteFloor writes down how far the durable is.
 func (s *source) noteFloor(ctx context.Context) {
+	if l := s.looked.Load(); l != nil && time.Since(l.at) < lookEvery && l.pending == 0 && l.outstanding == 0 && l.floor == s.floored.Load() && time.Since(epoch)-time.Duration(s.flooredAt.Load()) < floorAgain {
+		return // the watchdog knows
+	}
 	identity, info, err := s.ask(ctx)
 	if err != nil || !identity.Equal(s.identity) || info.AckFloor.Stream == 0 {
 		return
 	}
+	noted := true
+	defer func() {
+		if noted {
+			s.floored.Store(info.AckFloor.Stream)
+			s.flooredAt.Store(int64(time.Since(epoch)))
+		}
+	}()
 	for _, rt := range s.routes {
 		due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), ack.DueDurable(rt.cfg.Name, s.stream))
 		if err != nil {
+			noted = false
 			continue
 		}
 		c := due.CachedInfo().Config
@@ -35,6 +49,7 @@ func (s *source) noteFloor(ctx context.Context) {
 		}
 		c.Metadata = now.Over(c.Metadata)
 		if _, err := s.relay.js.UpdateConsumer(ctx, s.relay.retries.Name(), c); err != nil {
+			noted = false
 			s.log.Debug("how far the durable is was not written down", "error", err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/beat"
 )
 
 // The outcome of a message must be stored before relay gives the message back. While the server does not store it, the message stays
@@ -69,13 +70,14 @@ func (h *held) take(now time.Time) (due []func()) {
 
 // tryHeld tries again to store the outcomes of held messages, until ctx is done.
 func (r *Relay) tryHeld(ctx context.Context) {
-	tick := time.NewTicker(heldEvery)
+	tick := beat.NewTicker(heldEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
+			tick.Next()
 			for _, rt := range r.all() {
 				rt.sayHeld(now)
 				rt.forgetNewer(now)

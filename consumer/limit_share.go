@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/limit"
 )
@@ -53,7 +54,7 @@ func (r *Relay) shareLimits(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	shared := make(map[string]*sharedLimit)
-	look := time.NewTicker(time.Second)
+	look := beat.NewTicker(time.Second)
 	defer look.Stop()
 	for {
 		limits := r.serviceLimits()
@@ -86,6 +87,7 @@ func (r *Relay) shareLimits(ctx context.Context) {
 		case <-r.limitsSet:
 		case <-joined:
 		case <-look.C:
+			look.Next()
 		}
 	}
 }

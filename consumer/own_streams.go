@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -88,7 +89,7 @@ func (r *Relay) watchOwnStreams(ctx context.Context) {
 		case <-often.C:
 			for _, want := range r.ownConfigs() {
 				if want.Name == r.retryStreamName() || want.Name == r.dead.Name() {
-					r.compareOwn(ctx, want, true)
+					r.lookAtOwn(ctx, want)
 				}
 			}
 		case name := <-updated:
@@ -157,6 +158,21 @@ func (r *Relay) compareOwnStreams(ctx context.Context, running bool) {
 	r.fills.note(list, time.Now(), r.log)
 }
 
+// lookAtOwn compares one of them if it is not as it was when it was last compared.
+func (r *Relay) lookAtOwn(ctx context.Context, want jetstream.StreamConfig) {
+	call, cancel := context.WithTimeout(ctx, settleTimeout)
+	have, err := r.stream(call, want.Name, shareFor)
+	cancel()
+	if ctx.Err() != nil || err != nil {
+		return // who needs it tells of that
+	}
+	info := have.CachedInfo()
+	was, known := r.compared.Load(want.Name)
+	if !known || contentOf(was.(*jetstream.StreamInfo)) != contentOf(info) || !reflect.DeepEqual(was.(*jetstream.StreamInfo).Config, info.Config) {
+		r.compareOwn(ctx, want, true)
+	}
+}
+
 // compareOwn compares one of them; nil: it is not there, or does not answer.
 func (r *Relay) compareOwn(ctx context.Context, want jetstream.StreamConfig, running bool) *jetstream.StreamInfo {
 	call, cancel := context.WithTimeout(ctx, settleTimeout)
@@ -176,6 +192,7 @@ func (r *Relay) compareOwn(ctx context.Context, want jetstream.StreamConfig, run
 		return nil
 	}
 	info := stream.CachedInfo()
+	r.compared.Store(want.Name, info)
 	if want.Name == "KV_"+r.attemptsName() {
 		r.records.Learn(info)
 	}

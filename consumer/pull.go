@@ -13,11 +13,20 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/supervisor"
 )
 
 const (
-	pullExpires   = 2 * time.Second
+	pullExpires = 2 * time.Second
+	// After so long without a delivery, one pull for one message is parked, for much longer. Its heartbeats come as often, so that a pull
+	// that is lost is noticed as soon. It is over with the first message, so that no such pull is outstanding beside others: what is
+	// parked for long cannot be taken back.
+	idleAfter   = 5 * time.Second
+	idleExpires = 30 * time.Second
+	// idleRenew is how long before its end the next one is made, on a tick: then their heartbeats come together.
+	idleRenew = 3 * pullHeartbeat / 2
+
 	pullHeartbeat = time.Second
 	// missedHeartbeats is how long nothing may be heard of a pull before it counts as lost.
 	missedHeartbeats = 2500 * time.Millisecond
@@ -40,6 +49,7 @@ type lane struct {
 	bytes   int    // of these, as the server counts them; it ends the pull before a message that is too many
 	asked   int    // bytes, at the beginning
 	expires time.Time
+	parked  bool // it is for the first message after a pause
 }
 
 // end says that nothing more comes.
@@ -59,6 +69,16 @@ func (p *pullRequests) outstanding() (n, bytes int) {
 	return n, bytes
 }
 
+// winding tells whether the server is about to end some of them. One that is parked for long is not waited for.
+func (p *pullRequests) winding() bool {
+	return slices.ContainsFunc(p.lanes[:], func(l lane) bool { return l.left > 0 && !l.parked })
+}
+
+// ending tells whether all of them are parked, and are over soon.
+func (p *pullRequests) ending(now time.Time) bool {
+	return !slices.ContainsFunc(p.lanes[:], func(l lane) bool { return l.left > 0 && (!l.parked || l.expires.Sub(now) > time.Second+idleRenew) })
+}
+
 // free is a lane without a pull; nil when there is none.
 func (p *pullRequests) free() *lane {
 	for i := range p.lanes {
@@ -69,17 +89,19 @@ func (p *pullRequests) free() *lane {
 	return nil
 }
 
-// got counts a delivery.
-func (p *pullRequests) got(m *nats.Msg) {
+// got counts a delivery, and tells whether it is the first one after a pause.
+func (p *pullRequests) got(m *nats.Msg) (first bool) {
 	for i := range p.lanes {
 		if l := &p.lanes[i]; l.sub == m.Sub {
+			first = l.parked && l.left > 0
 			l.left, l.bytes = l.left-1, l.bytes-m.Size()
 			if l.left <= 0 || l.bytes <= 0 { // below, of a pull that was given up
 				l.end()
 			}
-			return
+			return first
 		}
 	}
+	return false
 }
 
 // over ends the pull with this id.
@@ -177,11 +199,11 @@ func (s *source) run(ctx context.Context) (next *source) {
 		close(s.ended)
 	}()
 	s.lastHeard, s.lastGot = time.Now(), time.Now()
-	tick := time.NewTicker(pullHeartbeat)
+	tick := beat.NewTicker(pullHeartbeat)
 	defer tick.Stop()
 	for {
 		s.pull(time.Now())
-		if out, _ := s.asked.outstanding(); out == 0 && s.isDraining() {
+		if !s.asked.winding() && s.isDraining() {
 			s.wound.Do(func() { close(s.allOver) })
 		}
 		select {
@@ -199,6 +221,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 			}
 			s.checked(found, time.Now())
 		case now := <-tick.C:
+			tick.Next()
 			s.release(now)
 			s.tellStrays(now)
 			s.claimSoon(now)
@@ -209,7 +232,8 @@ func (s *source) run(ctx context.Context) (next *source) {
 			}
 			if !busy && s.suspicious(now) {
 				busy = true
-				go func() { checking <- s.check(ctx) }()
+				afresh := s.afresh
+				go func() { checking <- s.check(ctx, afresh) }()
 			}
 		}
 	}
@@ -265,10 +289,14 @@ func (s *source) pull(now time.Time) {
 	stop = stop || now.Before(s.retryPull) || !s.mayStart()
 	s.asked.expire(now)
 	free, room := s.asked.free(), s.room()
+	if stop || room.Messages <= 0 {
+		s.withdraw()
+	}
 	out, outBytes := s.asked.outstanding()
 	part := s.relay.link.Part(&s.puller, len(s.relay.openSources()))
 	room.Bytes = min(room.Bytes, part.Most)
-	none := stop || free == nil || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
+	idle := now.Sub(s.lastGot) >= idleAfter && !s.leased()
+	none := stop || free == nil || idle && out > 0 && !s.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
 	// Twice the bytes that so many messages of mean size have, but at most half of the room: the next pull is sent before all
 	// messages of this one are there.
 	batch := room.Messages - out
@@ -280,6 +308,9 @@ func (s *source) pull(now time.Time) {
 		return
 	}
 	expires, group := pullExpires, ""
+	if idle { // for as many bytes as before: the message may be a large one
+		batch, expires = 1, idleExpires
+	}
 	if s.leased() {
 		if s.pin == "" { // the server tells it with the first message
 			if out > 0 {
@@ -303,6 +334,26 @@ func (s *source) pull(now time.Time) {
 		s.lastHeard = now
 	}
 	free.id, free.pin, free.left, free.bytes, free.asked, free.expires = id, s.pin, batch, bytes, bytes, now.Add(expires+time.Second)
+	free.parked = idle
+}
+
+// withdraw takes back what is parked for long, when nothing may come any more: a pull whose subject nobody hears is dropped by the server.
+func (s *source) withdraw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.asked.lanes {
+		l := &s.asked.lanes[i]
+		if l.left == 0 || !l.parked || s.draining { // who drains ends the subscriptions
+			continue
+		}
+		sub, err := s.relay.nc.ChanSubscribe(fmt.Sprintf("%s.p%d-%d.*", s.inbox, i, l.id), s.arrived)
+		if err != nil {
+			continue // closed
+		}
+		_ = l.sub.Drain() // what is on its way still arrives
+		l.sub = sub
+		l.end()
+	}
 }
 
 // reconnected forgets what the server has forgotten, and asks anew at once. A pull that survived because the server did
@@ -332,7 +383,9 @@ func (s *source) take(first *nats.Msg) {
 	for n, m := 0, first; ; n++ {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
-			s.asked.got(m)
+			if s.asked.got(m) {
+				s.doubt.Store(true) // little was asked meanwhile
+			}
 			if s.leased() {
 				s.notePin(m)
 			}
@@ -440,8 +493,9 @@ func (s *source) leaderIsElsewhere() bool {
 	return cluster != nil && cluster.Leader != s.relay.nc.ConnectedServerName() || s.relay.cfg.Domain != ""
 }
 
-// windDown waits until the server has ended all pulls; what arrives until then goes back at once. Of a route of one instance the next holder gives
-// back what is lost.
+// windDown waits until the server has ended the pulls that bring messages; what arrives until then goes back at once. Of a route of one instance
+// the next holder gives back what is lost. A pull that is parked for long is not waited for: it brings one message at most, if that is published in
+// just this moment after a pause.
 func (s *source) windDown() {
 	if s.leased() || !s.leaderIsElsewhere() {
 		return

@@ -23,6 +23,7 @@ import (
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/limit"
 )
 
@@ -104,6 +105,8 @@ type Relay struct {
 	retention retention
 	fills     fills
 	losses    losses
+	streams   streams
+	compared  sync.Map // *jetstream.StreamInfo of relay's own streams when they were last compared, by name
 	replays   replays
 	book      *limit.Book
 	limitMu   sync.Mutex
@@ -486,7 +489,7 @@ const confirmTimeout = 200 * time.Millisecond
 // proveContact asks for a sign of life once a second, or more often where AckWait is short, so that the leases of messages that
 // arrive on an idle connection count from lately.
 func (r *Relay) proveContact(ctx context.Context) {
-	tick := time.NewTicker(r.link.Every())
+	tick := beat.NewTicker(r.link.Every())
 	defer tick.Stop()
 	for {
 		select {
@@ -495,6 +498,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 		case <-r.link.Shorter(): // a route was added
 			tick.Reset(r.link.Every())
 		case <-tick.C:
+			tick.Next()
 		}
 		r.line.Look(time.Now())
 		sent := time.Now()

@@ -40,21 +40,23 @@ type source struct {
 	session  *ack.Session
 	records  *ack.Records
 
-	inbox   string
-	arrived chan *nats.Msg // deliveries, statuses and answers, in the order of the wire
-	answers *nats.Subscription
-	woken   chan struct{}
-	setup   setup         // until it is open
-	allOver chan struct{} // closed when it drains and no pull is outstanding
-	wound   sync.Once
-	drained chan struct{} // closed when nothing more arrives, and what did is with the routes
-	ended   chan struct{} // closed when run is over
-	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon
-	count   *sourceCounters
-	looked  atomic.Pointer[look]
-	oldest  oldest
-	base    base
-	back    span // of a leased one: what the holder before had in hand
+	inbox     string
+	arrived   chan *nats.Msg // deliveries, statuses and answers, in the order of the wire
+	answers   *nats.Subscription
+	woken     chan struct{}
+	setup     setup         // until it is open
+	allOver   chan struct{} // closed when it drains and no pull that is about to end is outstanding
+	wound     sync.Once
+	drained   chan struct{} // closed when nothing more arrives, and what did is with the routes
+	ended     chan struct{} // closed when run is over
+	doubt     atomic.Bool   // the durable may not be what it was: ask the server soon
+	count     *sourceCounters
+	looked    atomic.Pointer[look]
+	floored   atomic.Uint64 // how far it was when that was last written down
+	flooredAt atomic.Int64  // and when, since the epoch
+	oldest    oldest
+	base      base
+	back      span // of a leased one: what the holder before had in hand
 
 	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
 	late         late
@@ -70,12 +72,13 @@ type source struct {
 	delivers uint64
 
 	// Of the pull loop only:
-	asked     pullRequests // its subscriptions are fixed
+	asked     pullRequests // its subscriptions are fixed while it drains, and changed with the lock
 	lastHeard time.Time    // any message of a pull: a delivery, a heartbeat, a status
 	lastGot   time.Time    // a delivery
 	retryPull time.Time    // no pull before then
 	refused   int          // pulls in a row
 	checkedAt time.Time    // when the watchdog last asked the server
+	afresh    bool         // what it knows from before does not count then
 	puller    link.Puller  // its part of what the link brings
 	mean      int          // bytes, of the latest messages
 	pin       string       // of a leased one: what the server knows this instance by
@@ -85,6 +88,8 @@ type source struct {
 
 	ordered bool // it has some; fixed
 	told    told // what they were told to hold
+
+	rest rest // of the watchdog's checks only, of which one at a time runs
 
 	pending atomic.Uint64 // messages that the durable has not delivered, as the watchdog last heard
 
@@ -209,13 +214,19 @@ func (s *source) askBoth(ctx context.Context) (ack.Identity, jetstream.Stream, *
 	if err != nil {
 		return ack.Identity{}, nil, nil, err
 	}
+	identity, info, err := s.askOn(ctx, stream)
+	return identity, stream, info, err
+}
+
+// askOn is ask for who knows the stream.
+func (s *source) askOn(ctx context.Context, stream jetstream.Stream) (ack.Identity, *jetstream.ConsumerInfo, error) {
 	consumer, err := stream.Consumer(ctx, s.durable)
 	if err != nil {
-		return ack.Identity{}, nil, nil, err
+		return ack.Identity{}, nil, err
 	}
 	info := consumer.CachedInfo()
 	s.saw(info)
-	return ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}, stream, info, nil
+	return ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}, info, nil
 }
 
 // info is what the session asks of the server.

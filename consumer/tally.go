@@ -18,6 +18,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -52,6 +53,7 @@ type tally struct {
 	wrote   time.Time
 	next    time.Time // of keepTallies only
 	audited time.Time // of keepTallies only
+	quiet   []content // of keepTallies only: of the streams at the last audit, if nothing was open
 	balance atomic.Pointer[audit.Balance]
 	failed  seldom
 	lost    ledgerLoss // of keepTallies only
@@ -329,7 +331,7 @@ func (t *tally) problem(err error) error {
 // keepTallies has all units write what they counted, until ctx is done.
 func (r *Relay) keepTallies(ctx context.Context) {
 	for ctx.Err() == nil {
-		pause(ctx, time.Second)
+		pause(ctx, beat.Until(time.Second))
 		r.mu.Lock()
 		units := slices.Clone(r.units)
 		r.mu.Unlock()
@@ -365,6 +367,11 @@ func (t *tally) audit(ctx context.Context, units []*unit) {
 		alone = alone && (u == t.u || u.main.stream != main.stream)
 	}
 	r := t.u.relay
+	now, known := t.contents(ctx, main)
+	if known && slices.Equal(now, t.quiet) && r.losses.auditAgain(time.Now()) == auditEvery {
+		return // the same would come out
+	}
+	t.quiet = nil
 	a := audit.Auditor{JS: r.js, API: r.api, Service: r.cfg.Service, Retry: r.retries.Name(), Book: r.ledgers,
 		Discarded: func(_ context.Context, stream string, since time.Time) (map[string]int, error) {
 			if list := r.replays.discarded.Load(); list != nil {
@@ -375,8 +382,24 @@ func (t *tally) audit(ctx context.Context, units []*unit) {
 	}
 	if b, err := a.Audit(ctx, main.stream, main.durable, alone, 0); err == nil {
 		t.balance.Store(&b)
+		if known && b.Verdict == audit.Balanced && b.Uncounted == 0 && b.Outstanding == 0 && b.NotDelivered == 0 && b.Parked == 0 {
+			t.quiet = now
+		}
 		t.missing(ctx, b)
 	}
+}
+
+// contents are what the streams hold that an audit looks at: while they are the same and nothing is open, nothing comes or ends.
+func (t *tally) contents(ctx context.Context, main *source) (list []content, known bool) {
+	r := t.u.relay
+	for _, name := range []string{main.stream, r.retries.Name(), "KV_" + audit.Bucket(r.cfg.Service)} {
+		stream, err := r.stream(ctx, name, checkEvery)
+		if err != nil {
+			return nil, false
+		}
+		list = append(list, contentOf(stream.CachedInfo()))
+	}
+	return list, true
 }
 
 // lastTallies writes what the units counted, and how far their durables are, when they are through.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/beat"
 )
 
 const (
@@ -87,7 +88,7 @@ func (w *ownWatch) asked(ctx context.Context, what string, err error) {
 func (w *ownWatch) rest(ctx context.Context) {
 	stored := w.r.stored()
 	for began := time.Now(); ; {
-		pause(ctx, checkAgain)
+		pause(ctx, beat.Until(checkAgain))
 		trouble := w.r.trouble.Load() > began.UnixNano()
 		if ctx.Err() != nil || len(w.failing) > 0 || trouble || w.r.stored() != stored || time.Since(began) >= usageEvery {
 			return

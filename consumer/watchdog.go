@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -43,30 +44,77 @@ func (s *source) suspicious(now time.Time) bool {
 	}
 	since := now.Sub(s.checkedAt)
 	if s.leased() && len(s.gate.gaps) > 0 {
-		s.checkedAt = now // settlements of the holder before may have been on their way
+		s.checkedAt, s.afresh = now, true // settlements of the holder before may have been on their way
 		return true
 	}
 	if since < checkAgain || !s.doubt.Load() && since < lookEvery && (now.Sub(s.lastGot) < quietFor || since < checkEvery) {
 		return false
 	}
-	s.doubt.Store(false)
+	s.afresh = s.doubt.Swap(false)
 	s.checkedAt = now
 	return true
 }
 
-// check asks the server. It blocks for some seconds at most.
-func (s *source) check(ctx context.Context) finding {
+// restFor is how long a durable on which nothing happens is known by its stream. One that is replicated is asked itself each time: its leader
+// answers, and parks pulls, when it has lost its followers.
+const restFor = 30 * time.Second
+
+// rest is a durable that had delivered all its messages, all of which were settled. While its stream holds what it held, that is as it was. Its
+// deletion ends the pull that is parked.
+type rest struct {
+	since   time.Time // zero: it does not rest
+	content content
+	config  jetstream.StreamConfig
+	look    look
+}
+
+// rests tells whether the durable is known by its stream.
+func (s *source) rests(stream streamLook, now time.Time) bool {
+	r, info := &s.rest, stream.CachedInfo()
+	return now.Sub(r.since) < restFor && r.content == contentOf(info) && reflect.DeepEqual(r.config, info.Config)
+}
+
+// noteRest begins a rest, if nothing is to be done on the durable.
+func (s *source) noteRest(stream streamLook, info *jetstream.ConsumerInfo, e edits) {
+	idle := info.NumPending == 0 && info.NumAckPending == 0 && !info.Paused && (info.Cluster == nil || len(info.Cluster.Replicas) == 0)
+	if s.rest = (rest{}); idle && len(e.stop) == 0 && len(e.slow) == 0 {
+		// What was stored between the two answers is not in the first.
+		s.rest = rest{time.Now(), contentOf(stream.CachedInfo()), stream.CachedInfo().Config, look{floor: info.AckFloor.Stream}}
+	}
+}
+
+// check asks the server, afresh or about what may have changed. It blocks for some seconds at most.
+func (s *source) check(ctx context.Context, afresh bool) finding {
 	if s.isLost() {
 		s.doubt.Store(true) // it is looked for until it is there
 		return s.reopen(ctx)
 	}
-	asked := time.Now()
-	identity, stream, info, err := s.askBoth(ctx)
+	asked, age := time.Now(), shareFor
+	if afresh {
+		age = 0
+	}
+	ask, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	stream, err := s.relay.stream(ask, s.stream, age)
+	if err == nil && !afresh && s.rests(stream, asked) {
+		s.heard(nil, asked)
+		l := s.rest.look
+		l.at = stream.asked
+		s.looked.Store(&l)
+		return finding{identity: s.identity}
+	}
+	s.rest = rest{}
+	var identity ack.Identity
+	var info *jetstream.ConsumerInfo
+	if err == nil {
+		identity, info, err = s.askOn(ask, stream)
+	}
 	if err != nil {
 		s.heard(err, asked)
 		s.doubt.Store(true) // it is asked again soon
 		return finding{err: err}
 	}
+	s.isNews(info.Config)
 	lasts, why := quorum(info.Cluster)
 	s.heard(why, asked.Add(-lasts))
 	if why != nil {
@@ -77,7 +125,8 @@ func (s *source) check(ctx context.Context) finding {
 		identity: identity, pending: info.NumPending, paused: info.Paused, inHand: info.NumAckPending, full: info.NumAckPending >= info.Config.MaxAckPending,
 	}
 	if identity.Equal(s.identity) {
-		f.edits = s.inspect(ctx, stream, info, asked)
+		f.edits = s.inspect(ctx, stream, info, stream.asked)
+		s.noteRest(stream, info, f.edits)
 	}
 	return f
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/relaymq/relay/internal/beat"
 )
 
 const (
@@ -83,13 +85,14 @@ type group struct {
 func (b *Bus) Run(ctx context.Context) {
 	defer close(b.out)
 	groups := make(map[group]*gathered)
-	tick := time.NewTicker(window / 60)
+	tick := beat.NewTicker(window / 60)
 	defer tick.Stop()
 	for {
 		select {
 		case e := <-b.queue:
 			b.take(groups, e)
 		case now := <-tick.C:
+			tick.Next()
 			b.flush(groups, now)
 		case <-ctx.Done():
 			for len(b.queue) > 0 {

@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 )
@@ -71,8 +72,8 @@ func link(path string, filter url.Values, pairs ...any) string {
 	return path + "?" + q.Encode()
 }
 
-// templates are the pages, each with the layout.
-var templates = func() map[string]*template.Template {
+// templates are the pages, each with the layout. They are read when the first page is asked for: every other command would pay for them.
+var templates = sync.OnceValue(func() map[string]*template.Template {
 	all := make(map[string]*template.Template)
 	names, _ := fs.Glob(files, "templates/*.html")
 	for _, name := range names {
@@ -82,7 +83,7 @@ var templates = func() map[string]*template.Template {
 		}
 	}
 	return all
-}()
+})
 
 func when(t time.Time) string {
 	if t.IsZero() {
