@@ -210,6 +210,30 @@ func TestRelay_whoMayNotHearOfEditsLooksForThem(t *testing.T) {
 	}
 }
 
+// The book of the dead letters was begun a while after the routes: what somebody took out before that was never counted.
+func TestRelay_regressionTheBookIsThereBeforeTheFirstDeadLetter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	begun := make(chan error, 1)
+	route := deadly(false)
+	route.Handler = HandlerFunc(func(ctx context.Context, m *Msg) error {
+		store, err := dlq.Attach(ctx, w.js, "relay")
+		if err == nil {
+			_, err = store.Lost(ctx)
+		}
+		select {
+		case begun <- err:
+		default:
+		}
+		return nil
+	})
+	w.publish("orders.1", 1)
+	w.start(Config{Logger: quiet}, route)
+	if err := <-begun; err != nil {
+		t.Error(err)
+	}
+}
+
 // A rolling change of dlq.max_msgs is not an edit from outside: the lower bound that an instance noted stays, and readiness too.
 func TestRelay_aLowerBoundOfAnotherInstanceIsNoEdit(t *testing.T) {
 	t.Parallel()

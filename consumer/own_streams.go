@@ -68,6 +68,9 @@ func (r *Relay) ownStreams(ctx context.Context) error {
 			return fmt.Errorf("stream %s: %w", want.Name, err)
 		}
 	}
+	if err := r.dead.BeginBook(ctx, r.cfg.DLQ.MaxAge); err != nil {
+		r.log.Debug("the book of the dead letters is not begun yet; tried again soon", "error", err)
+	}
 	return nil
 }
 

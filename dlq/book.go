@@ -120,6 +120,15 @@ func (s *Store) Look(ctx context.Context, age time.Duration) (l Loss, untold uin
 	return l, untold, err
 }
 
+// BeginBook begins the book if there is none. Until then nothing that goes is counted as lost. age is that of [Store.Look].
+func (s *Store) BeginBook(ctx context.Context, age time.Duration) error {
+	_, _, err := s.readBook(ctx)
+	if errors.Is(err, ErrNotFound) {
+		_, _, err = s.Look(ctx, age)
+	}
+	return err
+}
+
 // AcceptLost has the counting of what was lost begin anew, and returns what was lost until then: an operator knows of it now. The error is
 // [ErrNotFound] when there is no book.
 func (s *Store) AcceptLost(ctx context.Context) (Loss, error) {

@@ -253,6 +253,9 @@ func (d *direct) takes(to *url.URL, header nethttp.Header, body []byte) bool {
 func (d *direct) roundTrip(ctx context.Context, method string, to *url.URL, header nethttp.Header, body []byte, at *course) (*nethttp.Response, error) {
 	var c *directConn
 	for {
+		if ctx.Err() != nil { // cut comes too late for what is written at once
+			return nil, context.Cause(ctx)
+		}
 		var err error
 		if c, err = d.get(ctx); err != nil {
 			return nil, ended(ctx, err)

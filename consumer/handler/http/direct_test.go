@@ -77,6 +77,28 @@ func TestDirect_sendsWhatNetHTTPSends(t *testing.T) {
 	})
 }
 
+// With an idle connection at hand the request was written although its context had ended.
+func TestDirect_regressionNothingIsSentAfterTheEnd(t *testing.T) {
+	var requests atomic.Int64
+	s := serve(t, func(nethttp.ResponseWriter, *nethttp.Request) { requests.Add(1) })
+	h, _ := both(t, Config{URL: s.URL})
+	const n = 50
+	for range n {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := h.Handle(ctx, message()); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := h.Handle(ctx, message()); err == nil {
+			t.Fatal("handled")
+		}
+	}
+	s.Close() // waits for requests
+	if got := requests.Load(); got != n {
+		t.Errorf("%d requests, want %d", got, n)
+	}
+}
+
 // Whatever an endpoint answers, whole or cut anywhere, the verdict is the same on both ways.
 func TestDirect_judgesAsNetHTTPDoes(t *testing.T) {
 	var next atomic.Pointer[[]byte]
