@@ -75,9 +75,10 @@ func configOf(s *spec, admin string) ([]byte, error) {
 		return nil, fmt.Errorf("relay's file has no handler %q", s.Handler.Kind)
 	}
 	var routes []any
+	durables, _ := s.durables()
 	for i, subjects := range s.Routes {
 		routes = append(routes, object{
-			"name": fmt.Sprintf("%s-%d", s.Run, i), "subjects": subjects, "stream": s.Stream, "durable": s.Run, "start": "all",
+			"name": fmt.Sprintf("%s-%d", s.Run, i), "subjects": subjects, "stream": s.Stream, "durable": durables[i%len(durables)], "start": "all",
 			"concurrency": s.Concurrency, "handler": handler,
 		})
 	}

@@ -25,13 +25,15 @@ type job struct {
 	atMost      time.Duration // for one turn
 	waiting     int           // messages that wait for their retry
 	percent     float64       // latency: of the peak
+	figures     []string      // columns of the job's own, see [sample.Figures]
+	still       bool          // no messages: what a service costs that has nothing to do
 	run         func(b *bench, ctx context.Context, j *job) error
 	targets     []target
 }
 
 // target is what the project wants of a job.
 type target struct {
-	contestant, what string // what: rate, cpu, allocs, rss, p50, p99, idle
+	contestant, what string // what: rate, cpu, allocs, rss, p50, p99, idle, or a figure of the job's own
 	than             string // the contestant it is compared with; empty: absolute
 	bound            float64
 }
@@ -39,6 +41,9 @@ type target struct {
 func (t target) String() string {
 	switch t.what {
 	case "rate":
+		if t.than == "" {
+			return fmt.Sprintf("%s ≥ %s msg/s", t.contestant, number(t.bound))
+		}
 		return fmt.Sprintf("%s ≥ %.2f × %s", t.contestant, t.bound, t.than)
 	case "cpu":
 		return fmt.Sprintf("%s ≤ %.2f × the CPU of %s", t.contestant, t.bound, t.than)
@@ -48,8 +53,10 @@ func (t target) String() string {
 		return fmt.Sprintf("%s ≤ %.0f MiB", t.contestant, t.bound)
 	case "idle":
 		return fmt.Sprintf("%s ≤ %.1f %% of a core", t.contestant, t.bound)
+	case "p50", "p99":
+		return fmt.Sprintf("%s %s ≤ %.0f µs over %s", t.contestant, t.what, t.bound, t.than)
 	}
-	return fmt.Sprintf("%s %s ≤ %.0f µs over %s", t.contestant, t.what, t.bound, t.than)
+	return fmt.Sprintf("%s, %s ≤ %s", t.contestant, t.what, number(t.bound))
 }
 
 var everybody = []string{"plain", "pool", "confirmed", "watermill-async", "watermill", "library", "binary"}
@@ -126,8 +133,12 @@ func jobs() []*job {
 		all = append(all, j)
 	}
 	all = append(all, &job{name: "idle", title: "a service with four routes and nothing to do", contestants: []string{"plain", "binary"},
-		n: 1, subjects: 1, routes: fourRoutes(), handler: discard, run: (*bench).idle,
-		targets: []target{{"binary", "idle", "", 0.2}, {"binary", "rss", "", 32}}})
+		n: 1, subjects: 1, routes: fourRoutes(), handler: discard, still: true, run: (*bench).idle,
+		targets: []target{{"binary", "idle", "", 0.2}, {"binary", "rss", "", 32}}},
+		&job{name: "routes-1000", title: "a service with 1,000 routes, each with a durable of its own, and nothing to do", contestants: []string{"binary"},
+			n: 1000, handler: discard, still: true, figures: []string{firstStart, secondStart}, run: (*bench).manyRoutes,
+			targets: []target{{"binary", firstStart, "", 2}, {"binary", secondStart, "", 2}, {"binary", "idle", "", 2}, {"binary", "rss", "", 128}}},
+	)
 	for _, j := range all {
 		if j.run == nil {
 			j.run = (*bench).backlog

@@ -25,6 +25,7 @@ type sample struct {
 	Offered         float64 // latency: messages a second that were published
 	Late            time.Duration
 	Idle            bool
+	Figures         map[string]float64 // of the job's own, by their column
 }
 
 func (s *sample) rate() float64 { return float64(s.Messages) / s.Seconds }

@@ -16,6 +16,7 @@ type spec struct {
 	// Routes cover the stream together. relay has one durable for all of them; the others have one durable each, filtered
 	// unless there is but one route.
 	Routes        [][]string
+	Apart         bool   // relay has a durable for each, too
 	Start         uint64 // first sequence; 0 is all
 	MaxAckPending int
 	Concurrency   int
@@ -51,7 +52,7 @@ func (s *spec) durables() (names []string, filters [][]string) {
 	return names, filters
 }
 
-func (s *spec) oneDurable() bool { return len(s.Routes) == 1 || isRelay(s.Contestant) }
+func (s *spec) oneDurable() bool { return len(s.Routes) == 1 || isRelay(s.Contestant) && !s.Apart }
 
 func isRelay(contestant string) bool {
 	switch contestant {
