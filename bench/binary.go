@@ -64,7 +64,11 @@ func configOf(s *spec, admin string) ([]byte, error) {
 	case "discard":
 		handler = "discard"
 	case "http":
-		handler = object{"http": object{"url": s.Handler.URL}}
+		to := object{"url": s.Handler.URL}
+		if s.Handler.Signed {
+			to["sign"] = object{"keys": []any{object{"file": s.Handler.Key}}}
+		}
+		handler = object{"http": to}
 	case "exec":
 		handler = object{"exec": object{"command": s.Handler.Command}}
 	case "worker":

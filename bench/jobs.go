@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -101,6 +102,9 @@ func jobs() []*job {
 			targets: []target{{"ordered", "rate", "sharded", 0.95}}},
 		&job{name: "webhook", title: "a webhook on an endpoint in a process of its own, 64 at once", contestants: []string{"pool", "library", "binary"},
 			n: 150_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "http"},
+			targets: []target{{"library", "rate", "pool", 0.90}, {"binary", "rate", "pool", 0.90}}},
+		&job{name: "webhook-signed", title: "the same, each request signed by Standard Webhooks", contestants: []string{"pool", "library", "binary"},
+			n: 150_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "http", Signed: true},
 			targets: []target{{"library", "rate", "pool", 0.90}, {"binary", "rate", "pool", 0.90}}},
 		&job{name: "exec", title: "a command, 16 at once", contestants: []string{"pool", "library", "binary"},
 			n: 2000, subjects: 100, size: 128, concurrency: 16, handler: handlerSpec{Kind: "exec", Command: []string{"true"}}},
@@ -232,6 +236,12 @@ func (b *bench) backlog(ctx context.Context, j *job) error {
 	h := j.handler
 	switch h.Kind {
 	case "http":
+		if h.Signed {
+			if h.Key, err = writeKey(); err != nil {
+				return err
+			}
+			defer os.Remove(h.Key)
+		}
 		p, err := play(ctx, "endpoint", nil)
 		if err != nil {
 			return err

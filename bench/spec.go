@@ -30,6 +30,9 @@ type handlerSpec struct {
 	Kind    string // discard, sleep, http, exec, worker, request, failonce, refuse, latency
 	Sleep   time.Duration
 	URL     string
+	Signed  bool   // http: by Standard Webhooks
+	Key     string // its file, once there is one
+	H2      bool   // http: over TLS and HTTP/2
 	Command []string
 	Delay   time.Duration // until a message that failed comes again
 	Until   int           // failonce: how many successes there must be; refuse: say done after so many refusals
