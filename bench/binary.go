@@ -68,6 +68,9 @@ func configOf(s *spec, admin string) ([]byte, error) {
 		if s.Handler.Signed {
 			to["sign"] = object{"keys": []any{object{"file": s.Handler.Key}}}
 		}
+		if s.Handler.H2 {
+			to["tls"] = object{"insecure_skip_verify": true}
+		}
 		handler = object{"http": to}
 	case "exec":
 		handler = object{"exec": object{"command": s.Handler.Command}}

@@ -93,6 +93,7 @@ func (t *turn) relayHandler() (consumer.Handler, error) {
 		if h.Signed {
 			cfg.Sign.Keys = []relayhttp.File{{File: h.Key}}
 		}
+		cfg.TLS.InsecureSkipVerify = h.H2
 		return relayhttp.New(cfg, t.Concurrency)
 	case "exec":
 		return relayexec.New(relayexec.Config{Command: h.Command})

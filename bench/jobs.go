@@ -106,6 +106,9 @@ func jobs() []*job {
 		&job{name: "webhook-signed", title: "the same, each request signed by Standard Webhooks", contestants: []string{"pool", "library", "binary"},
 			n: 150_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "http", Signed: true},
 			targets: []target{{"library", "rate", "pool", 0.90}, {"binary", "rate", "pool", 0.90}}},
+		&job{name: "webhook-h2", title: "the same over HTTP/2 (TLS)", contestants: []string{"pool", "library", "binary"},
+			n: 150_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "http", H2: true},
+			targets: []target{{"library", "rate", "pool", 0.95}, {"binary", "rate", "pool", 0.95}}},
 		&job{name: "exec", title: "a command, 16 at once", contestants: []string{"pool", "library", "binary"},
 			n: 2000, subjects: 100, size: 128, concurrency: 16, handler: handlerSpec{Kind: "exec", Command: []string{"true"}}},
 		&job{name: "request", title: "a request to a NATS service in a process of its own, 64 at once", contestants: []string{"pool", "library", "binary"},
@@ -242,7 +245,7 @@ func (b *bench) backlog(ctx context.Context, j *job) error {
 			}
 			defer os.Remove(h.Key)
 		}
-		p, err := play(ctx, "endpoint", nil)
+		p, err := play(ctx, "endpoint", h.H2)
 		if err != nil {
 			return err
 		}

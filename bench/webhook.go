@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -45,7 +46,11 @@ func (t *turn) post() (func(subject string, body []byte) error, error) {
 
 // sender sends bodies to the endpoint, each under an id.
 func (t *turn) sender(contentType string) (func(id string, body []byte) error, error) {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: t.Concurrency, DisableCompression: true}}
+	transport := &http.Transport{MaxIdleConnsPerHost: t.Concurrency, DisableCompression: true}
+	if t.Handler.H2 {
+		transport.ForceAttemptHTTP2, transport.TLSClientConfig = true, &tls.Config{InsecureSkipVerify: true}
+	}
+	client := &http.Client{Transport: transport}
 	var key []byte
 	if t.Handler.Signed {
 		text, err := os.ReadFile(t.Handler.Key)
