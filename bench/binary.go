@@ -84,10 +84,14 @@ func configOf(s *spec, admin string) ([]byte, error) {
 	var routes []any
 	durables, _ := s.durables()
 	for i, subjects := range s.Routes {
-		routes = append(routes, object{
+		rt := object{
 			"name": fmt.Sprintf("%s-%d", s.Run, i), "subjects": subjects, "stream": s.Stream, "durable": durables[i%len(durables)], "start": "all",
 			"concurrency": s.Concurrency, "handler": handler,
-		})
+		}
+		if s.Batch > 0 {
+			rt["batch"] = object{"size": s.Batch}
+		}
+		routes = append(routes, rt)
 	}
 	return yaml.Marshal(object{
 		"nats": object{"url": s.URL}, "admin": object{"listen": admin}, "log": object{"level": "warn"}, "routes": routes,

@@ -71,6 +71,7 @@ var contestants = map[string]func(*turn) (stop func(), err error){
 	"singleton":       singleton,
 	"ordered":         ordered,
 	"sharded":         plainSharded,
+	"fetch":           plainFetch,
 }
 
 // turn is what a contestant works with.

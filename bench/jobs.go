@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ type job struct {
 	size        int
 	routes      [][]string // all of the stream when nil
 	concurrency int
+	batch       int // messages that a handler gets at once
 	handler     handlerSpec
 	atMost      time.Duration // for one turn
 	waiting     int           // messages that wait for their retry
@@ -109,6 +109,9 @@ func jobs() []*job {
 		&job{name: "webhook-h2", title: "the same over HTTP/2 (TLS)", contestants: []string{"pool", "library", "binary"},
 			n: 150_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "http", H2: true},
 			targets: []target{{"library", "rate", "pool", 0.95}, {"binary", "rate", "pool", 0.95}}},
+		&job{name: "batch", title: "a webhook that gets 100 messages a request, four requests at once", contestants: []string{"fetch", "library", "binary"},
+			n: 400_000, subjects: 100, size: 128, concurrency: 4 * batchSize, batch: batchSize, handler: handlerSpec{Kind: "http"},
+			targets: []target{{"library", "rate", "fetch", 0.95}, {"binary", "rate", "fetch", 0.95}}},
 		&job{name: "exec", title: "a command, 16 at once", contestants: []string{"pool", "library", "binary"},
 			n: 2000, subjects: 100, size: 128, concurrency: 16, handler: handlerSpec{Kind: "exec", Command: []string{"true"}}},
 		&job{name: "request", title: "a request to a NATS service in a process of its own, 64 at once", contestants: []string{"pool", "library", "binary"},
@@ -131,6 +134,9 @@ func jobs() []*job {
 		}
 		all = append(all, j)
 	}
+	all = append(all, &job{name: "storm-end", title: "a webhook to an endpoint that refused all messages before, and takes them now that all are due, against as many that are fresh",
+		contestants: []string{"library", "storm"}, n: 100_000, subjects: 100, size: 128, atMost: 30 * time.Second, handler: handlerSpec{Kind: "http"}, run: (*bench).stormEnd,
+		targets: []target{{"storm", "rate", "library", 0.90}}})
 	for _, p := range []float64{10, 50, 90} {
 		j := &job{name: fmt.Sprintf("latency-%.0f", p), title: fmt.Sprintf("end to end at %.0f %% of the peak rate", p),
 			contestants: []string{"plain", "pool", "confirmed", "library"}, n: 1, subjects: 100, size: 128, percent: p, run: (*bench).latency}
@@ -182,7 +188,7 @@ func (j *job) streamSubjects() []string {
 func (b *bench) spec(w *world, j *job, who string, round int) *spec {
 	return &spec{
 		Contestant: who, URL: w.url, Stream: streamName, Run: fmt.Sprintf("%s-r%d", who, round), Routes: j.routes,
-		MaxAckPending: defaultMaxAckPending, Concurrency: j.concurrency, Handler: j.handler, Seed: b.seed + uint64(round), Profile: b.profile,
+		MaxAckPending: defaultMaxAckPending, Concurrency: j.concurrency, Batch: j.batch, Handler: j.handler, Seed: b.seed + uint64(round), Profile: b.profile,
 	}
 }
 
@@ -239,20 +245,11 @@ func (b *bench) backlog(ctx context.Context, j *job) error {
 	h := j.handler
 	switch h.Kind {
 	case "http":
-		if h.Signed {
-			if h.Key, err = writeKey(); err != nil {
-				return err
-			}
-			defer os.Remove(h.Key)
-		}
-		p, err := play(ctx, "endpoint", h.H2)
+		end, err := h.endpoint(ctx)
 		if err != nil {
 			return err
 		}
-		defer p.stop(nil)
-		if err := p.hear(&h.URL, 10*time.Second); err != nil {
-			return err
-		}
+		defer end()
 	case "request":
 		p, err := play(ctx, "service", w.url)
 		if err != nil {

@@ -89,6 +89,13 @@ const patience = 20 * time.Second
 // anyway, from the first message that the server has delivered to the last that is settled there. Everything is measured
 // from outside and in the same way for all: by the server's state of the durables, and the kernel's of the process.
 func (b *bench) drain(ctx context.Context, w *world, s *spec, n, outstanding int, atMost time.Duration) (r sample, err error) {
+	return b.drainSince(ctx, w, s, n, outstanding, atMost, func(s state) bool {
+		return s.pending < n && s.delivered > 0 && s.pending+s.delivered >= n
+	})
+}
+
+// drainSince is drain from the first look at which it has begun.
+func (b *bench) drainSince(ctx context.Context, w *world, s *spec, n, outstanding int, atMost time.Duration, begun func(state) bool) (r sample, err error) {
 	c, err := b.enter(ctx, s)
 	if err != nil {
 		return r, err
@@ -99,9 +106,7 @@ func (b *bench) drain(ctx context.Context, w *world, s *spec, n, outstanding int
 		}
 	}()
 	durables, _ := s.durables()
-	before, from, err := w.await(ctx, c, durables, func(s state) bool {
-		return s.pending < n && s.delivered > 0 && s.pending+s.delivered >= n
-	})
+	before, from, err := w.await(ctx, c, durables, begun)
 	if err != nil {
 		return r, err
 	}

@@ -20,6 +20,7 @@ type spec struct {
 	Start         uint64 // first sequence; 0 is all
 	MaxAckPending int
 	Concurrency   int
+	Batch         int // messages in a request; 0: one by one
 	Handler       handlerSpec
 	Seed          uint64
 	Profile       string // directory for profiles, of contestants that run inside their child

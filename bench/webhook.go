@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/tls"
@@ -26,6 +27,25 @@ func writeKey() (string, error) {
 	}
 	_, err = fmt.Fprintln(f, webhook.NewSecret())
 	return f.Name(), errors.Join(err, f.Close())
+}
+
+// endpoint starts the peer of a webhook, and writes down what is to be known of it.
+func (h *handlerSpec) endpoint(ctx context.Context) (end func(), err error) {
+	p, err := play(ctx, "endpoint", h.H2)
+	if err != nil {
+		return nil, err
+	}
+	if err = p.hear(&h.URL, 10*time.Second); err == nil && h.Signed {
+		h.Key, err = writeKey()
+	}
+	end = func() {
+		p.stop(nil)
+		_ = os.Remove(h.Key)
+	}
+	if err != nil {
+		end()
+	}
+	return end, err
 }
 
 // post is a webhook by hand: a request for each message, signed where the job says so.
