@@ -137,6 +137,12 @@ func jobs() []*job {
 	all = append(all, &job{name: "storm-end", title: "a webhook to an endpoint that refused all messages before, and takes them now that all are due, against as many that are fresh",
 		contestants: []string{"library", "storm"}, n: 100_000, subjects: 100, size: 128, atMost: 30 * time.Second, handler: handlerSpec{Kind: "http"}, run: (*bench).stormEnd,
 		targets: []target{{"storm", "rate", "library", 0.90}}})
+	all = append(all, &job{name: "dlq-1m", title: "1,000,000 dead letters: look at them, and replay a tenth", contestants: []string{"binary"}, n: 1_000_000, handler: discard,
+		figures: []string{firstPage, countRoute, countError, groupError}, run: (*bench).deadLetters,
+		targets: []target{
+			{"binary", firstPage, "", 50}, {"binary", countRoute, "", 1000}, {"binary", countError, "", 1000}, {"binary", groupError, "", 1000},
+			{"binary", "rate", "", 5000},
+		}})
 	for _, p := range []float64{10, 50, 90} {
 		j := &job{name: fmt.Sprintf("latency-%.0f", p), title: fmt.Sprintf("end to end at %.0f %% of the peak rate", p),
 			contestants: []string{"plain", "pool", "confirmed", "library"}, n: 1, subjects: 100, size: 128, percent: p, run: (*bench).latency}
