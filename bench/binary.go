@@ -38,22 +38,28 @@ func startBinary(ctx context.Context, path string, s *spec) (b *program, err err
 	if b.admin, err = freeAddress(); err != nil {
 		return nil, err
 	}
-	text, err := configOf(s, b.admin)
-	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(b.dir, "relay.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
+	if err := b.configure(s); err != nil {
 		return nil, err
 	}
 	if path, err = filepath.Abs(path); err != nil { // it may be relative, and starts elsewhere
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, path, "run", "-c", file)
+	cmd := exec.CommandContext(ctx, path, "run", "-c", b.file())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Dir = b.dir
 	b.process, err = start(cmd)
 	return b, err
+}
+
+func (b *program) file() string { return filepath.Join(b.dir, "relay.yaml") }
+
+// configure writes the program's file.
+func (b *program) configure(s *spec) error {
+	text, err := configOf(s, b.admin)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(b.file(), text, 0o600)
 }
 
 // configOf is the file that a user would write for the job.

@@ -26,6 +26,7 @@ var roles = map[string]func(arg string) error{
 	"server":     serveNATS,
 	"endpoint":   serveEndpoint,
 	"service":    serveRequests,
+	"tabs":       openTabs,
 	"publisher":  publish,
 	"contestant": compete,
 }

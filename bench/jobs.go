@@ -112,6 +112,12 @@ func jobs() []*job {
 		&job{name: "batch", title: "a webhook that gets 100 messages a request, four requests at once", contestants: []string{"fetch", "library", "binary"},
 			n: 400_000, subjects: 100, size: 128, concurrency: 4 * batchSize, batch: batchSize, handler: handlerSpec{Kind: "http"},
 			targets: []target{{"library", "rate", "fetch", 0.95}, {"binary", "rate", "fetch", 0.95}}},
+		&job{name: "reload", title: "the webhook while the configuration is reloaded 100 times, against never", contestants: []string{"binary", "reloaded"},
+			n: 150_000, subjects: 100, size: 128, atMost: 30 * time.Second, handler: handlerSpec{Kind: "http", Counted: true}, figures: []string{reloads, reloadTime},
+			run: (*bench).disturbed, targets: []target{{"reloaded", "rate", "binary", 0.95}}},
+		&job{name: "console", title: "the webhook while 20 pages of the console are open, against none", contestants: []string{"binary", "watched"},
+			n: 150_000, subjects: 100, size: 128, atMost: 30 * time.Second, handler: handlerSpec{Kind: "http", Counted: true}, figures: []string{pagesRead},
+			run: (*bench).disturbed, targets: []target{{"watched", "rate", "binary", 0.95}}},
 		&job{name: "exec", title: "a command, 16 at once", contestants: []string{"pool", "library", "binary"},
 			n: 2000, subjects: 100, size: 128, concurrency: 16, handler: handlerSpec{Kind: "exec", Command: []string{"true"}}},
 		&job{name: "request", title: "a request to a NATS service in a process of its own, 64 at once", contestants: []string{"pool", "library", "binary"},
@@ -251,11 +257,11 @@ func (b *bench) backlog(ctx context.Context, j *job) error {
 	h := j.handler
 	switch h.Kind {
 	case "http":
-		end, err := h.endpoint(ctx)
+		p, err := h.endpoint(ctx)
 		if err != nil {
 			return err
 		}
-		defer end()
+		defer p.end()
 	case "request":
 		p, err := play(ctx, "service", w.url)
 		if err != nil {

@@ -121,8 +121,11 @@ func plainSharded(t *turn) (func(), error) {
 	return t.consume(func(m jetstream.Msg) { shards[maphash.String(seed, m.Subject())%uint64(len(shards))] <- m })
 }
 
-// batchSize is how many messages are in a request of the job batch.
-const batchSize = 100
+// What relay's batches are by default: so many messages, and how long the first waits for the others.
+const (
+	batchSize = 100
+	batchWait = 200 * time.Millisecond
+)
 
 // plainFetch is a loop, as many times as relay has batches at once: it fetches a batch, posts that as one request, and acks all of it. A batch that
 // failed comes again as a whole.
@@ -139,7 +142,7 @@ func plainFetch(t *turn) (func(), error) {
 		for range t.Concurrency / t.Batch {
 			go func() {
 				for {
-					got, err := c.Fetch(t.Batch, jetstream.FetchMaxWait(5*time.Second))
+					got, err := c.Fetch(t.Batch, jetstream.FetchMaxWait(batchWait))
 					if err != nil {
 						return // the connection is closed
 					}

@@ -113,7 +113,14 @@ var (
 	excess = func(f func(*sample) float64) func(a, b *sample) float64 {
 		return func(a, b *sample) float64 { return f(a) - f(b) }
 	}
-	own       = func(name string) func(*sample) float64 { return func(s *sample) float64 { return s.Figures[name] } }
+	own = func(name string) func(*sample) float64 {
+		return func(s *sample) float64 {
+			if f, ok := s.Figures[name]; ok {
+				return f
+			}
+			return math.NaN()
+		}
+	}
 	micros    = func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 	undefined = "-"
 )

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -44,25 +45,37 @@ func serveNATS(string) error {
 	return nil
 }
 
-// serveEndpoint is the peer of a webhook: it reads the body and says 200. Over TLS it takes HTTP/2 only.
+// serveEndpoint is the peer of a webhook: it reads the body and says 200. Over TLS it takes HTTP/2 only. Where messages are counted it says at the end
+// how many it saw, each of them once.
 func serveEndpoint(arg string) error {
-	var h2 bool
-	if err := json.Unmarshal([]byte(arg), &h2); err != nil {
+	var h handlerSpec
+	if err := json.Unmarshal([]byte(arg), &h); err != nil {
 		return err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
+	var mu sync.Mutex
+	seen := make(map[uint64]bool)
 	scheme := "http"
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.Counted {
+			head := make([]byte, stampLen)
+			if _, err := io.ReadFull(r.Body, head); err == nil {
+				_, n := stampOf(head)
+				mu.Lock()
+				seen[n] = true
+				mu.Unlock()
+			}
+		}
 		_, _ = io.Copy(io.Discard, r.Body)
-		if h2 && r.ProtoMajor != 2 {
+		if h.H2 && r.ProtoMajor != 2 {
 			w.WriteHeader(http.StatusHTTPVersionNotSupported)
 		}
 	})}
 	serve := s.Serve
-	if h2 {
+	if h.H2 {
 		own, err := certificate()
 		if err != nil {
 			return err
@@ -75,6 +88,11 @@ func serveEndpoint(arg string) error {
 		return err
 	}
 	untilAsked()
+	mu.Lock()
+	defer mu.Unlock()
+	if h.Counted {
+		_ = say(len(seen)) // nobody listens after a turn that failed
+	}
 	return s.Close()
 }
 

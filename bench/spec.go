@@ -34,6 +34,7 @@ type handlerSpec struct {
 	Signed  bool   // http: by Standard Webhooks
 	Key     string // its file, once there is one
 	H2      bool   // http: over TLS and HTTP/2
+	Counted bool   // http: the endpoint counts the messages that it saw
 	Command []string
 	Delay   time.Duration // until a message that failed comes again
 	Until   int           // failonce: how many successes there must be; refuse: say done after so many refusals

@@ -155,11 +155,11 @@ func (b *bench) stormEnd(ctx context.Context, j *job) error {
 	w.retries = true
 	n := b.size(j.n)
 	h := j.handler
-	end, err := h.endpoint(ctx)
+	p, err := h.endpoint(ctx)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer p.end()
 	// None may be due before the last has failed.
 	h.Delay = 3*time.Second + time.Duration(n)*400*time.Microsecond
 	return b.inTurns(ctx, j, func(who string, round int) (r sample, err error) {
@@ -185,7 +185,7 @@ func (b *bench) stormEnd(ctx context.Context, j *job) error {
 		if err := pause(ctx, h.Delay); err != nil {
 			return r, err
 		}
-		return b.drainSince(ctx, w, s, n, 0, b.atMost(j.atMost), func(s state) bool { return s.left() < n })
+		return b.drainSince(ctx, w, s, n, 0, b.atMost(j.atMost), func(s state) bool { return s.left() < n }, nil)
 	})
 }
 

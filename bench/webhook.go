@@ -29,23 +29,32 @@ func writeKey() (string, error) {
 	return f.Name(), errors.Join(err, f.Close())
 }
 
-// endpoint starts the peer of a webhook, and writes down what is to be known of it.
-func (h *handlerSpec) endpoint(ctx context.Context) (end func(), err error) {
-	p, err := play(ctx, "endpoint", h.H2)
+// endpoint is the peer of a webhook.
+type endpoint struct {
+	*process
+	key string
+}
+
+// endpoint starts the peer, and writes down what is to be known of it.
+func (h *handlerSpec) endpoint(ctx context.Context) (*endpoint, error) {
+	p, err := play(ctx, "endpoint", h)
 	if err != nil {
 		return nil, err
 	}
 	if err = p.hear(&h.URL, 10*time.Second); err == nil && h.Signed {
 		h.Key, err = writeKey()
 	}
-	end = func() {
-		p.stop(nil)
-		_ = os.Remove(h.Key)
-	}
+	e := &endpoint{p, h.Key}
 	if err != nil {
-		end()
+		e.end()
+		return nil, err
 	}
-	return end, err
+	return e, nil
+}
+
+func (e *endpoint) end() {
+	e.stop(nil)
+	_ = os.Remove(e.key)
 }
 
 // post is a webhook by hand: a request for each message, signed where the job says so.
