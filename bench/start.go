@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -43,9 +44,7 @@ func (b *bench) manyRoutes(ctx context.Context, j *job) error {
 		var c *contestant
 		for _, name := range []string{firstStart, secondStart} {
 			if c != nil {
-				if _, err := c.leave(ctx); err != nil {
-					return r, err
-				}
+				c.binary.end()
 			}
 			begun := time.Now()
 			if c, err = b.enter(ctx, s); err != nil {
@@ -57,17 +56,11 @@ func (b *bench) manyRoutes(ctx context.Context, j *job) error {
 			}
 			figures[name] = time.Since(begun).Seconds()
 		}
-		if r, err = b.nothingToDo(ctx, c); err != nil {
-			c.giveUp()
-			return r, err
-		}
+		r, err = b.nothingToDo(ctx, c)
 		r.Figures = figures
-		_, err = c.leave(ctx)
+		c.binary.end()
 		durables, _ := s.durables()
-		if err == nil {
-			err = w.forget(ctx, durables)
-		}
-		return r, err
+		return r, errors.Join(err, w.forget(ctx, durables))
 	})
 }
 
