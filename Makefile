@@ -63,7 +63,7 @@ vuln: ## ask for known vulnerabilities in what relay calls; it needs the network
 notice: ## write NOTICE, with the licences of what the program is built of
 	$(GO) test ./internal/repo -run TestLicences -update
 
-bench: build ## compare relay with plain nats.go and Watermill: about 25 minutes on a quiet machine; BENCHFLAGS=-quick for a look
+bench: build ## compare relay with plain nats.go and Watermill: about 40 minutes on a quiet machine; BENCHFLAGS=-quick for a look
 	cd bench && $(GO) build -trimpath -o ../bin/bench . && ../bin/bench -relay ../$(BIN) $(BENCHFLAGS)
 
 bench-diff: ## Go benchmarks of the hot path, against those of BENCHBASE, the last commit

@@ -5,7 +5,10 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +17,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/webhook"
 )
 
 var built = flag.String("relay", "", "the relay program; built when left out")
@@ -93,6 +98,34 @@ func TestFind_prefixesAndFaults(t *testing.T) {
 	}
 	if _, err := find("drain,nothing"); err == nil {
 		t.Error("an unknown job was accepted")
+	}
+}
+
+// The pool by hand signs what a receiver accepts: otherwise it would be no comparison.
+func TestPost_signsByStandardWebhooks(t *testing.T) {
+	file, err := writeKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(file)
+	keys, err := webhook.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if _, err := webhook.Verify(keys, r.Header, body, time.Now()); err != nil {
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+		}
+	}))
+	defer endpoint.Close()
+	hand := &turn{spec: spec{Concurrency: 1, Handler: handlerSpec{Kind: "http", URL: endpoint.URL, Signed: true, Key: file}}}
+	post, err := hand.post()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := post("bench.0.0", make([]byte, stampLen)); err != nil {
+		t.Error(err)
 	}
 }
 

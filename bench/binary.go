@@ -38,22 +38,28 @@ func startBinary(ctx context.Context, path string, s *spec) (b *program, err err
 	if b.admin, err = freeAddress(); err != nil {
 		return nil, err
 	}
-	text, err := configOf(s, b.admin)
-	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(b.dir, "relay.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
+	if err := b.configure(s); err != nil {
 		return nil, err
 	}
 	if path, err = filepath.Abs(path); err != nil { // it may be relative, and starts elsewhere
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, path, "run", "-c", file)
+	cmd := exec.CommandContext(ctx, path, "run", "-c", b.file())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Dir = b.dir
 	b.process, err = start(cmd)
 	return b, err
+}
+
+func (b *program) file() string { return filepath.Join(b.dir, "relay.yaml") }
+
+// configure writes the program's file.
+func (b *program) configure(s *spec) error {
+	text, err := configOf(s, b.admin)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(b.file(), text, 0o600)
 }
 
 // configOf is the file that a user would write for the job.
@@ -64,7 +70,14 @@ func configOf(s *spec, admin string) ([]byte, error) {
 	case "discard":
 		handler = "discard"
 	case "http":
-		handler = object{"http": object{"url": s.Handler.URL}}
+		to := object{"url": s.Handler.URL}
+		if s.Handler.Signed {
+			to["sign"] = object{"keys": []any{object{"file": s.Handler.Key}}}
+		}
+		if s.Handler.H2 {
+			to["tls"] = object{"insecure_skip_verify": true}
+		}
+		handler = object{"http": to}
 	case "exec":
 		handler = object{"exec": object{"command": s.Handler.Command}}
 	case "worker":
@@ -75,11 +88,16 @@ func configOf(s *spec, admin string) ([]byte, error) {
 		return nil, fmt.Errorf("relay's file has no handler %q", s.Handler.Kind)
 	}
 	var routes []any
+	durables, _ := s.durables()
 	for i, subjects := range s.Routes {
-		routes = append(routes, object{
-			"name": fmt.Sprintf("%s-%d", s.Run, i), "subjects": subjects, "stream": s.Stream, "durable": s.Run, "start": "all",
+		rt := object{
+			"name": fmt.Sprintf("%s-%d", s.Run, i), "subjects": subjects, "stream": s.Stream, "durable": durables[i%len(durables)], "start": "all",
 			"concurrency": s.Concurrency, "handler": handler,
-		})
+		}
+		if s.Batch > 0 {
+			rt["batch"] = object{"size": s.Batch}
+		}
+		routes = append(routes, rt)
 	}
 	return yaml.Marshal(object{
 		"nats": object{"url": s.URL}, "admin": object{"listen": admin}, "log": object{"level": "warn"}, "routes": routes,

@@ -26,6 +26,7 @@ var roles = map[string]func(arg string) error{
 	"server":     serveNATS,
 	"endpoint":   serveEndpoint,
 	"service":    serveRequests,
+	"tabs":       openTabs,
 	"publisher":  publish,
 	"contestant": compete,
 }
@@ -71,6 +72,7 @@ var contestants = map[string]func(*turn) (stop func(), err error){
 	"singleton":       singleton,
 	"ordered":         ordered,
 	"sharded":         plainSharded,
+	"fetch":           plainFetch,
 }
 
 // turn is what a contestant works with.

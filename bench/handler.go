@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"os/exec"
 	"time"
 
@@ -44,22 +42,7 @@ func (t *turn) handle() (func(subject string, body []byte) error, error) {
 			return nil
 		}, nil
 	case "http":
-		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: t.Concurrency, DisableCompression: true}}
-		return func(_ string, body []byte) error {
-			resp, err := client.Post(h.URL, "application/octet-stream", bytes.NewReader(body))
-			if err != nil {
-				return err
-			}
-			defer resp.Body.Close()
-			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-				return err
-			}
-			if resp.StatusCode/100 != 2 {
-				return fmt.Errorf("status %d", resp.StatusCode)
-			}
-			t.count()
-			return nil
-		}, nil
+		return t.post()
 	case "worker":
 		return t.workerPool(h.Command)
 	case "request":
@@ -106,7 +89,12 @@ func (t *turn) relayHandler() (consumer.Handler, error) {
 	case "refuse":
 		return consumer.HandlerFunc(func(context.Context, *consumer.Msg) error { t.count(); return errFails }), nil
 	case "http":
-		return relayhttp.New(relayhttp.Config{URL: h.URL}, t.Concurrency)
+		cfg := relayhttp.Config{URL: h.URL}
+		if h.Signed {
+			cfg.Sign.Keys = []relayhttp.File{{File: h.Key}}
+		}
+		cfg.TLS.InsecureSkipVerify = h.H2
+		return relayhttp.New(cfg, t.Concurrency)
 	case "exec":
 		return relayexec.New(relayexec.Config{Command: h.Command})
 	case "worker":

@@ -21,17 +21,20 @@ type job struct {
 	size        int
 	routes      [][]string // all of the stream when nil
 	concurrency int
+	batch       int // messages that a handler gets at once
 	handler     handlerSpec
 	atMost      time.Duration // for one turn
 	waiting     int           // messages that wait for their retry
 	percent     float64       // latency: of the peak
+	figures     []string      // columns of the job's own, see [sample.Figures]
+	still       bool          // no messages: what a service costs that has nothing to do
 	run         func(b *bench, ctx context.Context, j *job) error
 	targets     []target
 }
 
 // target is what the project wants of a job.
 type target struct {
-	contestant, what string // what: rate, cpu, allocs, rss, p50, p99, idle
+	contestant, what string // what: rate, cpu, allocs, rss, p50, p99, idle, or a figure of the job's own
 	than             string // the contestant it is compared with; empty: absolute
 	bound            float64
 }
@@ -39,6 +42,9 @@ type target struct {
 func (t target) String() string {
 	switch t.what {
 	case "rate":
+		if t.than == "" {
+			return fmt.Sprintf("%s ≥ %s msg/s", t.contestant, number(t.bound))
+		}
 		return fmt.Sprintf("%s ≥ %.2f × %s", t.contestant, t.bound, t.than)
 	case "cpu":
 		return fmt.Sprintf("%s ≤ %.2f × the CPU of %s", t.contestant, t.bound, t.than)
@@ -48,8 +54,10 @@ func (t target) String() string {
 		return fmt.Sprintf("%s ≤ %.0f MiB", t.contestant, t.bound)
 	case "idle":
 		return fmt.Sprintf("%s ≤ %.1f %% of a core", t.contestant, t.bound)
+	case "p50", "p99":
+		return fmt.Sprintf("%s %s ≤ %.0f µs over %s", t.contestant, t.what, t.bound, t.than)
 	}
-	return fmt.Sprintf("%s %s ≤ %.0f µs over %s", t.contestant, t.what, t.bound, t.than)
+	return fmt.Sprintf("%s, %s ≤ %s", t.contestant, t.what, number(t.bound))
 }
 
 var everybody = []string{"plain", "pool", "confirmed", "watermill-async", "watermill", "library", "binary"}
@@ -95,6 +103,21 @@ func jobs() []*job {
 		&job{name: "webhook", title: "a webhook on an endpoint in a process of its own, 64 at once", contestants: []string{"pool", "library", "binary"},
 			n: 150_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "http"},
 			targets: []target{{"library", "rate", "pool", 0.90}, {"binary", "rate", "pool", 0.90}}},
+		&job{name: "webhook-signed", title: "the same, each request signed by Standard Webhooks", contestants: []string{"pool", "library", "binary"},
+			n: 150_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "http", Signed: true},
+			targets: []target{{"library", "rate", "pool", 0.90}, {"binary", "rate", "pool", 0.90}}},
+		&job{name: "webhook-h2", title: "the same over HTTP/2 (TLS)", contestants: []string{"pool", "library", "binary"},
+			n: 150_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "http", H2: true},
+			targets: []target{{"library", "rate", "pool", 0.95}, {"binary", "rate", "pool", 0.95}}},
+		&job{name: "batch", title: "a webhook that gets 100 messages a request, four requests at once", contestants: []string{"fetch", "library", "binary"},
+			n: 400_000, subjects: 100, size: 128, concurrency: 4 * batchSize, batch: batchSize, handler: handlerSpec{Kind: "http"},
+			targets: []target{{"library", "rate", "fetch", 0.95}, {"binary", "rate", "fetch", 0.95}}},
+		&job{name: "reload", title: "the webhook while the configuration is reloaded 100 times, against never", contestants: []string{"binary", "reloaded"},
+			n: 150_000, subjects: 100, size: 128, atMost: 30 * time.Second, handler: handlerSpec{Kind: "http", Counted: true}, figures: []string{reloads, reloadTime},
+			run: (*bench).disturbed, targets: []target{{"reloaded", "rate", "binary", 0.95}}},
+		&job{name: "console", title: "the webhook while 20 pages of the console are open, against none", contestants: []string{"binary", "watched"},
+			n: 150_000, subjects: 100, size: 128, atMost: 30 * time.Second, handler: handlerSpec{Kind: "http", Counted: true}, figures: []string{pagesRead},
+			run: (*bench).disturbed, targets: []target{{"watched", "rate", "binary", 0.95}}},
 		&job{name: "exec", title: "a command, 16 at once", contestants: []string{"pool", "library", "binary"},
 			n: 2000, subjects: 100, size: 128, concurrency: 16, handler: handlerSpec{Kind: "exec", Command: []string{"true"}}},
 		&job{name: "request", title: "a request to a NATS service in a process of its own, 64 at once", contestants: []string{"pool", "library", "binary"},
@@ -117,6 +140,15 @@ func jobs() []*job {
 		}
 		all = append(all, j)
 	}
+	all = append(all, &job{name: "storm-end", title: "a webhook to an endpoint that refused all messages before, and takes them now that all are due, against as many that are fresh",
+		contestants: []string{"library", "storm"}, n: 100_000, subjects: 100, size: 128, atMost: 30 * time.Second, handler: handlerSpec{Kind: "http"}, run: (*bench).stormEnd,
+		targets: []target{{"storm", "rate", "library", 0.90}}})
+	all = append(all, &job{name: "dlq-1m", title: "1,000,000 dead letters: look at them, and replay a tenth", contestants: []string{"binary"}, n: 1_000_000, handler: discard,
+		figures: []string{firstPage, countRoute, countError, groupError}, run: (*bench).deadLetters,
+		targets: []target{
+			{"binary", firstPage, "", 50}, {"binary", countRoute, "", 1000}, {"binary", countError, "", 1000}, {"binary", groupError, "", 1000},
+			{"binary", "rate", "", 5000},
+		}})
 	for _, p := range []float64{10, 50, 90} {
 		j := &job{name: fmt.Sprintf("latency-%.0f", p), title: fmt.Sprintf("end to end at %.0f %% of the peak rate", p),
 			contestants: []string{"plain", "pool", "confirmed", "library"}, n: 1, subjects: 100, size: 128, percent: p, run: (*bench).latency}
@@ -126,8 +158,12 @@ func jobs() []*job {
 		all = append(all, j)
 	}
 	all = append(all, &job{name: "idle", title: "a service with four routes and nothing to do", contestants: []string{"plain", "binary"},
-		n: 1, subjects: 1, routes: fourRoutes(), handler: discard, run: (*bench).idle,
-		targets: []target{{"binary", "idle", "", 0.2}, {"binary", "rss", "", 32}}})
+		n: 1, subjects: 1, routes: fourRoutes(), handler: discard, still: true, run: (*bench).idle,
+		targets: []target{{"binary", "idle", "", 0.2}, {"binary", "rss", "", 32}}},
+		&job{name: "routes-1000", title: "a service with 1,000 routes, each with a durable of its own, and nothing to do", contestants: []string{"binary"},
+			n: 1000, handler: discard, still: true, figures: []string{firstStart, secondStart}, run: (*bench).manyRoutes,
+			targets: []target{{"binary", firstStart, "", 2}, {"binary", secondStart, "", 2}, {"binary", "idle", "", 2}, {"binary", "rss", "", 128}}},
+	)
 	for _, j := range all {
 		if j.run == nil {
 			j.run = (*bench).backlog
@@ -164,7 +200,7 @@ func (j *job) streamSubjects() []string {
 func (b *bench) spec(w *world, j *job, who string, round int) *spec {
 	return &spec{
 		Contestant: who, URL: w.url, Stream: streamName, Run: fmt.Sprintf("%s-r%d", who, round), Routes: j.routes,
-		MaxAckPending: defaultMaxAckPending, Concurrency: j.concurrency, Handler: j.handler, Seed: b.seed + uint64(round), Profile: b.profile,
+		MaxAckPending: defaultMaxAckPending, Concurrency: j.concurrency, Batch: j.batch, Handler: j.handler, Seed: b.seed + uint64(round), Profile: b.profile,
 	}
 }
 
@@ -221,14 +257,11 @@ func (b *bench) backlog(ctx context.Context, j *job) error {
 	h := j.handler
 	switch h.Kind {
 	case "http":
-		p, err := play(ctx, "endpoint", nil)
+		p, err := h.endpoint(ctx)
 		if err != nil {
 			return err
 		}
-		defer p.stop(nil)
-		if err := p.hear(&h.URL, 10*time.Second); err != nil {
-			return err
-		}
+		defer p.end()
 	case "request":
 		p, err := play(ctx, "service", w.url)
 		if err != nil {

@@ -114,26 +114,32 @@ func (b *bench) idle(ctx context.Context, j *job) error {
 		}
 		durables, _ := s.durables()
 		if _, _, err = w.await(ctx, c, durables, func(state) bool { return true }); err == nil {
-			err = pause(ctx, min(3*time.Second, b.quiet)) // past its start
-		}
-		var from, to mark
-		if err == nil {
-			from, err = w.look(ctx, c, durables)
-		}
-		if err == nil {
-			err = pause(ctx, b.quiet)
-		}
-		if err == nil {
-			to, err = w.look(ctx, c, durables)
+			r, err = b.nothingToDo(ctx, c)
 		}
 		if err != nil {
 			c.giveUp()
 			return r, err
 		}
-		r = sample{Seconds: to.at.Sub(from.at).Seconds(), CPU: to.cpu - from.cpu, RSS: c.peakRSS(), Idle: true}
 		_, err = c.leave(ctx)
 		return r, err
 	})
+}
+
+// nothingToDo measures a contestant that waits for messages that do not come.
+func (b *bench) nothingToDo(ctx context.Context, c *contestant) (r sample, err error) {
+	if err := pause(ctx, min(3*time.Second, b.quiet)); err != nil { // past its start
+		return r, err
+	}
+	begun := time.Now()
+	from, err := c.cpu()
+	if err == nil {
+		err = pause(ctx, b.quiet)
+	}
+	if err != nil {
+		return r, err
+	}
+	to, err := c.cpu()
+	return sample{Seconds: time.Since(begun).Seconds(), CPU: to - from, RSS: c.peakRSS(), Idle: true}, err
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -64,6 +64,9 @@ func libraryWith(t *turn, limits map[string]consumer.Limit, change func(*consume
 			never := 0
 			rt.Supervisor.TripAfter, rt.Supervisor.RouteTripAfter = &never, &never
 		}
+		if t.Batch > 0 {
+			rt.Batch = &consumer.Batch{Size: t.Batch}
+		}
 		if change != nil {
 			change(&rt)
 		}

@@ -93,7 +93,7 @@ func run() error {
 	rounds := flag.Int("rounds", 0, "turns of each contestant (default 3; with -quick 1)")
 	flag.IntVar(&b.n, "n", 0, "messages of each job (default the job's own number)")
 	flag.Uint64Var(&b.seed, "seed", 1, "of bodies, of the subjects' order, of which messages fail, and of who begins")
-	quick := flag.Bool("quick", false, "small jobs, under three minutes in all: for a first look, not for figures")
+	quick := flag.Bool("quick", false, "small jobs, under four minutes in all: for a first look, not for figures")
 	flag.StringVar(&b.relay, "relay", "../bin/relay", "the relay program")
 	out := flag.String("out", "results.md", "file for the results; empty: none")
 	flag.StringVar(&b.profile, "profile", "", "directory for CPU, allocation and mutex profiles; with one job and one contestant")
@@ -125,7 +125,12 @@ func run() error {
 	}
 	if *who != "" {
 		b.contestants = strings.Split(*who, ",")
-		known := append(slices.Clone(everybody), "nak")
+		var known []string
+		for _, j := range jobs() {
+			known = append(known, j.contestants...)
+		}
+		slices.Sort(known)
+		known = slices.Compact(known)
 		for _, c := range b.contestants {
 			if !slices.Contains(known, c) {
 				return fmt.Errorf("no contestant %q: there are %s", c, strings.Join(known, ", "))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,6 +26,7 @@ type sample struct {
 	Offered         float64 // latency: messages a second that were published
 	Late            time.Duration
 	Idle            bool
+	Figures         map[string]float64 // of the job's own, by their column
 }
 
 func (s *sample) rate() float64 { return float64(s.Messages) / s.Seconds }
@@ -88,6 +90,18 @@ const patience = 20 * time.Second
 // anyway, from the first message that the server has delivered to the last that is settled there. Everything is measured
 // from outside and in the same way for all: by the server's state of the durables, and the kernel's of the process.
 func (b *bench) drain(ctx context.Context, w *world, s *spec, n, outstanding int, atMost time.Duration) (r sample, err error) {
+	return b.drainSince(ctx, w, s, n, outstanding, atMost, begun(n), nil)
+}
+
+// begun tells whether the first of n messages has been delivered.
+func begun(n int) func(state) bool {
+	return func(s state) bool { return s.pending < n && s.delivered > 0 && s.pending+s.delivered >= n }
+}
+
+// drainSince is drain from the first look at which it has begun. From then on meanwhile runs beside it, when there is one: it ends when over is closed,
+// and returns figures of its own.
+func (b *bench) drainSince(ctx context.Context, w *world, s *spec, n, outstanding int, atMost time.Duration, begun func(state) bool,
+	meanwhile func(c *contestant, over <-chan struct{}) (map[string]float64, error)) (r sample, err error) {
 	c, err := b.enter(ctx, s)
 	if err != nil {
 		return r, err
@@ -98,11 +112,26 @@ func (b *bench) drain(ctx context.Context, w *world, s *spec, n, outstanding int
 		}
 	}()
 	durables, _ := s.durables()
-	before, from, err := w.await(ctx, c, durables, func(s state) bool {
-		return s.pending < n && s.delivered > 0 && s.pending+s.delivered >= n
-	})
+	before, from, err := w.await(ctx, c, durables, begun)
 	if err != nil {
 		return r, err
+	}
+	finish := func() (figures map[string]float64, err error) { return nil, nil }
+	if meanwhile != nil {
+		over := make(chan struct{})
+		ended := make(chan struct{})
+		var figures map[string]float64
+		var failed error
+		go func() {
+			defer close(ended)
+			figures, failed = meanwhile(c, over)
+		}()
+		finish = sync.OnceValues(func() (map[string]float64, error) {
+			close(over)
+			<-ended
+			return figures, failed
+		})
+		defer finish()
 	}
 	to := from
 	if from.left <= outstanding && !before.at.IsZero() {
@@ -135,6 +164,9 @@ func (b *bench) drain(ctx context.Context, w *world, s *spec, n, outstanding int
 	}
 	if r.Messages <= 0 || r.Seconds <= 0 {
 		return r, fmt.Errorf("nothing to measure: %d of %d messages in %v s", r.Messages, n, r.Seconds)
+	}
+	if r.Figures, err = finish(); err != nil {
+		return r, err
 	}
 	said, err := c.leave(ctx)
 	if err != nil {

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"hash/maphash"
 	"strconv"
 	"sync"
@@ -116,6 +119,86 @@ func plainSharded(t *turn) (func(), error) {
 	}
 	seed := maphash.MakeSeed()
 	return t.consume(func(m jetstream.Msg) { shards[maphash.String(seed, m.Subject())%uint64(len(shards))] <- m })
+}
+
+// What relay's batches are by default: so many messages, and how long the first waits for the others.
+const (
+	batchSize = 100
+	batchWait = 200 * time.Millisecond
+)
+
+// plainFetch is a loop, as many times as relay has batches at once: it fetches a batch, posts that as one request, and acks all of it. A batch that
+// failed comes again as a whole.
+func plainFetch(t *turn) (func(), error) {
+	send, err := t.sender("application/x-ndjson")
+	if err != nil {
+		return nil, err
+	}
+	all, err := t.consumers()
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range all {
+		for range t.Concurrency / t.Batch {
+			go func() {
+				for {
+					got, err := c.Fetch(t.Batch, jetstream.FetchMaxWait(batchWait))
+					if err != nil {
+						return // the connection is closed
+					}
+					var batch []jetstream.Msg
+					for m := range got.Messages() {
+						batch = append(batch, m)
+					}
+					if len(batch) == 0 {
+						continue
+					}
+					body, id, err := lines(batch)
+					if err == nil {
+						err = send(id, body)
+					}
+					for _, m := range batch {
+						t.settle(m, err)
+					}
+				}
+			}()
+		}
+	}
+	return func() {}, nil
+}
+
+// lines are the messages as relay sends them, and the id of the first.
+func lines(batch []jetstream.Msg) (body []byte, id string, err error) {
+	var to bytes.Buffer
+	enc := json.NewEncoder(&to)
+	for _, m := range batch {
+		meta, err := m.Metadata()
+		if err != nil {
+			return nil, "", err
+		}
+		line := batchLine{
+			ID: fmt.Sprintf("%s~%d", meta.Stream, meta.Sequence.Stream), Attempt: int(meta.NumDelivered), Subject: m.Subject(), Data: m.Data(), Stream: meta.Stream,
+			Sequence: meta.Sequence.Stream, Time: meta.Timestamp,
+		}
+		if id == "" {
+			id = line.ID
+		}
+		if err := enc.Encode(line); err != nil {
+			return nil, "", err
+		}
+	}
+	return to.Bytes(), id, nil
+}
+
+// batchLine is what an endpoint gets of a message.
+type batchLine struct {
+	ID       string    `json:"id"`
+	Attempt  int       `json:"attempt"`
+	Subject  string    `json:"subject"`
+	Data     []byte    `json:"data_base64"`
+	Stream   string    `json:"stream"`
+	Sequence uint64    `json:"sequence"`
+	Time     time.Time `json:"time"`
 }
 
 // unconfirmedMax bounds what plainConfirmed has sent without an answer.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -18,7 +19,7 @@ import (
 func (s *sample) String() string {
 	switch {
 	case s.Idle:
-		return fmt.Sprintf("%.3f %% of a core, %d MiB", s.cores(), s.RSS>>20)
+		return fmt.Sprintf("%.3f %% of a core, %d MiB%s", s.cores(), s.RSS>>20, s.own())
 	case s.Latency != nil:
 		return fmt.Sprintf("%7.0f msg/s offered  p50 %v  p99 %v  p99.9 %v", s.Offered, s.Latency.P50, s.Latency.P99, s.Latency.P999)
 	}
@@ -26,7 +27,16 @@ func (s *sample) String() string {
 	if s.Capped {
 		capped = "  (time was over first)"
 	}
-	return fmt.Sprintf("%8.0f msg/s  %6.2f µs CPU  %5.1f allocs  %4d MiB%s", s.rate(), s.cpuMicros(), s.mallocs(), s.RSS>>20, capped)
+	return fmt.Sprintf("%8.0f msg/s  %6.2f µs CPU  %5.1f allocs  %4d MiB%s%s", s.rate(), s.cpuMicros(), s.mallocs(), s.RSS>>20, s.own(), capped)
+}
+
+// own are the figures of the job's own.
+func (s *sample) own() string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(s.Figures)) {
+		fmt.Fprintf(&b, "  %s %s", name, number(s.Figures[name]))
+	}
+	return b.String()
 }
 
 // report is what the run found.
@@ -103,6 +113,14 @@ var (
 	excess = func(f func(*sample) float64) func(a, b *sample) float64 {
 		return func(a, b *sample) float64 { return f(a) - f(b) }
 	}
+	own = func(name string) func(*sample) float64 {
+		return func(s *sample) float64 {
+			if f, ok := s.Figures[name]; ok {
+				return f
+			}
+			return math.NaN()
+		}
+	}
 	micros    = func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 	undefined = "-"
 )
@@ -113,7 +131,10 @@ func (b *bench) check(job string, t target) string {
 	met := func(g float64) bool { return g <= t.bound }
 	switch t.what {
 	case "rate":
-		got, met = b.against(job, t.contestant, t.than, ratio(rate)), func(g float64) bool { return g >= t.bound }
+		if got = b.figure(job, t.contestant, rate); t.than != "" {
+			got = b.against(job, t.contestant, t.than, ratio(rate))
+		}
+		met = func(g float64) bool { return g >= t.bound }
 	case "cpu":
 		got = b.against(job, t.contestant, t.than, ratio(cpu))
 	case "allocs":
@@ -127,6 +148,8 @@ func (b *bench) check(job string, t target) string {
 		got = b.against(job, t.contestant, t.than, excess(p50))
 	case "p99":
 		got = b.against(job, t.contestant, t.than, excess(p99))
+	default:
+		got = b.figure(job, t.contestant, own(t.what))
 	}
 	if math.IsNaN(got) {
 		return ""
@@ -166,12 +189,13 @@ func (b *bench) report(ctx context.Context, chosen []*job, begun time.Time) *rep
 	for _, j := range chosen {
 		var t table
 		switch {
-		case j.name == "idle":
-			t.head = []string{"contestant", "% of a core", "peak RSS MiB"}
+		case j.still:
+			t.head = append([]string{"contestant", "% of a core", "peak RSS MiB"}, j.figures...)
 		case j.percent > 0:
 			t.head = []string{"contestant", "msg/s", "p50 µs", "p99 µs", "p99.9 µs", "p50 over", "p99 over", "CPU µs"}
 		default:
-			t.head = []string{"contestant", "msg/s", "ratio", "of rounds", "CPU µs", "ratio", "server µs", "allocs", "peak RSS MiB", ""}
+			t.head = []string{"contestant", "msg/s", "ratio", "of rounds", "CPU µs", "ratio", "server µs", "allocs", "peak RSS MiB"}
+			t.head = append(append(t.head, j.figures...), "")
 		}
 		first := j.contestants[0]
 		for _, who := range b.chosen(j) {
@@ -182,9 +206,13 @@ func (b *bench) report(ctx context.Context, chosen []*job, begun time.Time) *rep
 			}
 			fig := func(f func(*sample) float64) string { return number(b.figure(j.name, who, f)) }
 			vs := func(f func(a, b *sample) float64) string { return number(b.against(j.name, who, first, f)) }
+			var figures []string
+			for _, name := range j.figures {
+				figures = append(figures, fig(own(name)))
+			}
 			switch {
-			case j.name == "idle":
-				t.rows = append(t.rows, []string{who, fmt.Sprintf("%.3f", b.figure(j.name, who, cores)), fig(rss)})
+			case j.still:
+				t.rows = append(t.rows, append([]string{who, fmt.Sprintf("%.3f", b.figure(j.name, who, cores)), fig(rss)}, figures...))
 			case j.percent > 0:
 				t.rows = append(t.rows, []string{who, fig(offered), fig(p50), fig(p99), fig(p999), vs(excess(p50)), vs(excess(p99)), fig(cpu)})
 			default:
@@ -192,10 +220,11 @@ func (b *bench) report(ctx context.Context, chosen []*job, begun time.Time) *rep
 				if slices.ContainsFunc(mine, func(s *sample) bool { return s.Capped }) {
 					capped = "time was over first"
 				}
-				t.rows = append(t.rows, []string{
+				row := []string{
 					who, fig(rate), vs(ratio(rate)), b.spread(j.name, who, first), fig(cpu), vs(ratio(cpu)), fig((*sample).serverMicros), fig(allocs),
-					fig(rss), capped,
-				})
+					fig(rss),
+				}
+				t.rows = append(t.rows, append(append(row, figures...), capped))
 			}
 		}
 		for _, tg := range j.targets {

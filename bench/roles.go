@@ -1,12 +1,18 @@
 package main
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -39,21 +45,66 @@ func serveNATS(string) error {
 	return nil
 }
 
-// serveEndpoint is the peer of a webhook: it reads the body and says 200.
-func serveEndpoint(string) error {
+// serveEndpoint is the peer of a webhook: it reads the body and says 200. Over TLS it takes HTTP/2 only. Where messages are counted it says at the end
+// how many it saw, each of them once.
+func serveEndpoint(arg string) error {
+	var h handlerSpec
+	if err := json.Unmarshal([]byte(arg), &h); err != nil {
+		return err
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	s := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	var mu sync.Mutex
+	seen := make(map[uint64]bool)
+	scheme := "http"
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.Counted {
+			head := make([]byte, stampLen)
+			if _, err := io.ReadFull(r.Body, head); err == nil {
+				_, n := stampOf(head)
+				mu.Lock()
+				seen[n] = true
+				mu.Unlock()
+			}
+		}
 		_, _ = io.Copy(io.Discard, r.Body)
+		if h.H2 && r.ProtoMajor != 2 {
+			w.WriteHeader(http.StatusHTTPVersionNotSupported)
+		}
 	})}
-	go func() { _ = s.Serve(l) }()
-	if err := say("http://" + l.Addr().String() + "/hook"); err != nil {
+	serve := s.Serve
+	if h.H2 {
+		own, err := certificate()
+		if err != nil {
+			return err
+		}
+		scheme, s.TLSConfig = "https", &tls.Config{Certificates: []tls.Certificate{own}}
+		serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
+	}
+	go func() { _ = serve(l) }()
+	if err := say(scheme + "://" + l.Addr().String() + "/hook"); err != nil {
 		return err
 	}
 	untilAsked()
+	mu.Lock()
+	defer mu.Unlock()
+	if h.Counted {
+		_ = say(len(seen)) // nobody listens after a turn that failed
+	}
 	return s.Close()
+}
+
+// certificate is one that nobody has a reason to trust.
+func certificate() (tls.Certificate, error) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	like := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, like, like, public, private)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}, err
 }
 
 // pace is what a publisher does: so many messages a second for so long, or as many as it can with a rate of zero.

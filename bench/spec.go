@@ -16,9 +16,11 @@ type spec struct {
 	// Routes cover the stream together. relay has one durable for all of them; the others have one durable each, filtered
 	// unless there is but one route.
 	Routes        [][]string
+	Apart         bool   // relay has a durable for each, too
 	Start         uint64 // first sequence; 0 is all
 	MaxAckPending int
 	Concurrency   int
+	Batch         int // messages in a request; 0: one by one
 	Handler       handlerSpec
 	Seed          uint64
 	Profile       string // directory for profiles, of contestants that run inside their child
@@ -29,6 +31,10 @@ type handlerSpec struct {
 	Kind    string // discard, sleep, http, exec, worker, request, failonce, refuse, latency
 	Sleep   time.Duration
 	URL     string
+	Signed  bool   // http: by Standard Webhooks
+	Key     string // its file, once there is one
+	H2      bool   // http: over TLS and HTTP/2
+	Counted bool   // http: the endpoint counts the messages that it saw
 	Command []string
 	Delay   time.Duration // until a message that failed comes again
 	Until   int           // failonce: how many successes there must be; refuse: say done after so many refusals
@@ -51,7 +57,7 @@ func (s *spec) durables() (names []string, filters [][]string) {
 	return names, filters
 }
 
-func (s *spec) oneDurable() bool { return len(s.Routes) == 1 || isRelay(s.Contestant) }
+func (s *spec) oneDurable() bool { return len(s.Routes) == 1 || isRelay(s.Contestant) && !s.Apart }
 
 func isRelay(contestant string) bool {
 	switch contestant {

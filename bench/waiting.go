@@ -88,15 +88,21 @@ func (b *bench) waitingSpec(w *world, j *job, who string, waiting int) *spec {
 
 // haveWait has n messages fail, and returns when all of them wait for their next try.
 func (b *bench) haveWait(ctx context.Context, w *world, j *job, whose string, n int) error {
-	if err := w.fill(ctx, n, j.subjects, j.size, b.seed); err != nil {
-		return err
-	}
 	s := b.waitingSpec(w, j, whose, n)
-	s.Handler.Kind, s.Handler.Until = "refuse", n
 	if whose == "nak" {
 		s.Contestant = "nak"
 	}
-	c, err := b.enter(ctx, s)
+	return b.refuseAll(ctx, w, j, s, n)
+}
+
+// refuseAll publishes n messages, and has a contestant that is otherwise like s refuse them.
+func (b *bench) refuseAll(ctx context.Context, w *world, j *job, like *spec, n int) error {
+	if err := w.fill(ctx, n, j.subjects, j.size, b.seed); err != nil {
+		return err
+	}
+	s := *like
+	s.Handler.Kind, s.Handler.Until = "refuse", n
+	c, err := b.enter(ctx, &s)
 	if err != nil {
 		return err
 	}
@@ -134,6 +140,53 @@ func (b *bench) haveWait(ctx context.Context, w *world, j *job, whose string, n 
 	}
 	_, err = c.leave(ctx)
 	return err
+}
+
+// stormEnd measures messages that failed before and are all due at once, and as many fresh ones.
+func (b *bench) stormEnd(ctx context.Context, j *job) error {
+	w, err := newWorld(ctx)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	if err := w.stream(ctx, j.streamSubjects()...); err != nil {
+		return err
+	}
+	w.retries = true
+	n := b.size(j.n)
+	h := j.handler
+	p, err := h.endpoint(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.end()
+	// None may be due before the last has failed.
+	h.Delay = 3*time.Second + time.Duration(n)*400*time.Microsecond
+	return b.inTurns(ctx, j, func(who string, round int) (r sample, err error) {
+		s := b.spec(w, j, who, round)
+		s.Contestant, s.Handler, s.Start = "library", h, uint64(w.stored)+1
+		durables, _ := s.durables()
+		defer func() {
+			retry, found := w.js.Stream(ctx, "RELAY_RETRY")
+			if found == nil { // what is left of a turn whose time was over
+				err = errors.Join(err, retry.Purge(ctx))
+			}
+			err = errors.Join(err, w.forget(ctx, durables))
+		}()
+		if who == "library" {
+			if err := w.fill(ctx, n, j.subjects, j.size, b.seed); err != nil {
+				return r, err
+			}
+			return b.drain(ctx, w, s, n, 0, b.atMost(j.atMost))
+		}
+		if err := b.refuseAll(ctx, w, j, s, n); err != nil {
+			return r, err
+		}
+		if err := pause(ctx, h.Delay); err != nil {
+			return r, err
+		}
+		return b.drainSince(ctx, w, s, n, 0, b.atMost(j.atMost), func(s state) bool { return s.left() < n }, nil)
+	})
 }
 
 // parked is how many messages are on relay's retry stream.

@@ -14,11 +14,12 @@ const streamName = "BENCH"
 
 // world is a nats-server in a process of its own, and a connection to it.
 type world struct {
-	server *process
-	url    string
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	stored int // messages that were published here
+	server  *process
+	url     string
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	stored  int  // messages that were published here
+	retries bool // what waits on relay's retry stream counts as pending
 }
 
 func newWorld(ctx context.Context) (w *world, err error) {
@@ -102,6 +103,13 @@ func (w *world) state(ctx context.Context, durables []string) (s state, err erro
 		s.pending += int(info.NumPending)
 		s.out += info.NumAckPending
 		s.delivered += int(info.Delivered.Consumer)
+	}
+	if w.retries {
+		parked, err := w.parked(ctx)
+		if err != nil {
+			return state{}, err
+		}
+		s.pending += parked
 	}
 	return s, nil
 }
