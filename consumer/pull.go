@@ -162,6 +162,7 @@ func (s *source) unsubscribe() {
 	for i := range s.asked.lanes {
 		_ = s.asked.lanes[i].sub.Unsubscribe()
 	}
+	_ = s.answers.Unsubscribe()
 }
 
 // run pulls messages and hands them out until ctx is done, or until a durable that was lost is there again: then it returns
@@ -301,7 +302,7 @@ func (s *source) pull(now time.Time) {
 	// messages of this one are there.
 	batch := room.Messages - out
 	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), part.Least)
-	if none {
+	if none = none || !s.mayArrive(out, batch); none {
 		bytes = 0
 	}
 	if !s.relay.link.MayAsk(&s.puller, part, outBytes, bytes) || none {
@@ -335,6 +336,55 @@ func (s *source) pull(now time.Time) {
 	}
 	free.id, free.pin, free.left, free.bytes, free.asked, free.expires = id, s.pin, batch, bytes, bytes, now.Add(expires+time.Second)
 	free.parked = idle
+}
+
+// mayArrive tells whether there is room for what comes of one more pull, and for the answers about all that the routes have in hand. If
+// not, it makes room once all that was asked for is here.
+func (s *source) mayArrive(out, batch int) bool {
+	if cap(s.arrived) == arrivedSize {
+		return true
+	}
+	st := s.session.Stats()
+	return 2*(out+batch+st.Live+st.Unconfirmed) <= cap(s.arrived) || out == 0 && s.widen()
+}
+
+// widen has all that arrives from now on go to a larger channel. Nothing is on its way but answers, and what a pull brings that was given
+// up: the server delivers that again.
+func (s *source) widen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return false
+	}
+	wide := make(chan *nats.Msg, arrivedSize)
+	var subs [1 + lanes]*nats.Subscription
+	for i := range subs {
+		to := s.inbox + ".a.*"
+		if i < lanes {
+			to = fmt.Sprintf("%s.p%d-wide.*", s.inbox, i)
+		}
+		var err error
+		if subs[i], err = s.relay.nc.ChanSubscribe(to, wide); err != nil { // closed
+			for _, sub := range subs[:i] {
+				_ = sub.Unsubscribe()
+			}
+			return false
+		}
+	}
+	s.unsubscribe()
+	for i := range s.asked.lanes {
+		s.asked.lanes[i].sub = subs[i]
+	}
+	narrow := s.arrived
+	s.arrived, s.answers = wide, subs[lanes]
+	for {
+		select {
+		case m := <-narrow:
+			wide <- m
+		default:
+			return true
+		}
+	}
 }
 
 // withdraw takes back what is parked for long, when nothing may come any more: a pull whose subject nobody hears is dropped by the server.
@@ -523,8 +573,11 @@ func (s *source) stopPulling() {
 	_ = s.relay.nc.FlushTimeout(time.Second)
 	patience := time.NewTimer(time.Second)
 	defer patience.Stop()
+	s.mu.Lock()
+	arrived := s.arrived // it stays, now that the source drains
+	s.mu.Unlock()
 	select {
-	case s.arrived <- &nats.Msg{Subject: drainMark}:
+	case arrived <- &nats.Msg{Subject: drainMark}:
 	case <-s.ended: // another source was about to take over from it
 		return
 	case <-patience.C:

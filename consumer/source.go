@@ -41,7 +41,7 @@ type source struct {
 	records  *ack.Records
 
 	inbox     string
-	arrived   chan *nats.Msg // deliveries, statuses and answers, in the order of the wire
+	arrived   chan *nats.Msg // deliveries, statuses and answers, in the order of the wire; the pull loop changes it, with the lock
 	answers   *nats.Subscription
 	woken     chan struct{}
 	setup     setup         // until it is open
@@ -111,14 +111,18 @@ type dispatch struct {
 }
 
 // arrivedSize bounds what has arrived and was not looked at. Requests are bounded so that it does not fill; if it does,
-// nats.go drops messages, which JetStream delivers again and whose confirmations are asked for again.
-const arrivedSize = 32 << 10
+// nats.go drops messages, which JetStream delivers again and whose confirmations are asked for again. A source begins with room for
+// arrivedLittle, and gets the rest when it has use for it: 1,000 routes of which each gets a few messages a second need 500 MiB less.
+const (
+	arrivedSize   = 32 << 10
+	arrivedLittle = 1 << 10
+)
 
 func newSource(r *Relay, stream, durable string, due bool) *source {
 	return &source{
 		idPrefix: ack.IDPrefix(stream, durable),
 		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
-		arrived: make(chan *nats.Msg, arrivedSize), woken: make(chan struct{}, 1), drained: make(chan struct{}), allOver: make(chan struct{}), ended: make(chan struct{}),
+		arrived: make(chan *nats.Msg, arrivedLittle), woken: make(chan struct{}, 1), drained: make(chan struct{}), allOver: make(chan struct{}), ended: make(chan struct{}),
 		inOrder: pool.New(1), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
 }
@@ -195,10 +199,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 }
 
 // close ends the subscriptions.
-func (s *source) close() {
-	s.unsubscribe()
-	_ = s.answers.Unsubscribe()
-}
+func (s *source) close() { s.unsubscribe() }
 
 // ask is what the server says about the durable.
 func (s *source) ask(ctx context.Context) (ack.Identity, *jetstream.ConsumerInfo, error) {
@@ -287,6 +288,8 @@ func (s *source) lose(err error) {
 // contact tells the session, in the order of the wire, that the server answered something sent then.
 func (s *source) contact(sent time.Time) {
 	m := &nats.Msg{Subject: contactMark, Data: []byte(sent.Sub(epoch).String())}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	select {
 	case s.arrived <- m:
 	default: // full of proofs of contact
