@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/relaymq/relay/supervisor"
@@ -22,24 +24,43 @@ type batcher struct {
 	stuck int             // batches that were given up and have not returned
 }
 
-// gathering is a batch to which messages may come.
+// gathering is a batch, to which messages may come until it begins.
 type gathering struct {
 	members []*member
 	bytes   int
 	timer   *time.Timer
+	cancel  context.CancelFunc // once it begins
+	inside  atomic.Int64       // members that wait for their verdict, and one more until it begins
+}
+
+// leaves counts one member less. Without any, the batch is for nobody.
+func (g *gathering) leaves() {
+	if g.inside.Add(-1) == 0 {
+		g.cancel()
+	}
 }
 
 // member is a message of a batch.
 type member struct {
-	ctx  context.Context
-	m    *Msg
-	done chan struct{} // closed when err is its verdict
-	err  error
+	ctx   context.Context
+	m     *Msg
+	batch *gathering
+	left  atomic.Bool   // is not inside any more
+	done  chan struct{} // closed when err is its verdict
+	err   error
 }
 
 func (mb *member) end(err error) {
 	mb.err = err
+	mb.leave()
 	close(mb.done)
+}
+
+// leave says that nobody waits for the member any more.
+func (mb *member) leave() {
+	if !mb.left.Swap(true) {
+		mb.batch.leaves()
+	}
 }
 
 const (
@@ -81,6 +102,7 @@ func (b *batcher) Handle(ctx context.Context, m *Msg) error {
 		if b.leave(mb) {
 			return NotStarted(context.Cause(ctx))
 		}
+		mb.leave()
 		<-mb.done // soon: its batch ends with the context of the last of its messages
 	}
 	return mb.err
@@ -101,6 +123,7 @@ func (b *batcher) join(ctx context.Context, m *Msg) (*member, error) {
 	}
 	if b.open == nil {
 		g := new(gathering)
+		g.inside.Store(1)
 		g.timer = time.AfterFunc(b.cfg.Wait, func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -110,8 +133,10 @@ func (b *batcher) join(ctx context.Context, m *Msg) (*member, error) {
 		})
 		b.open = g
 	}
-	mb, g := &member{ctx: ctx, m: m, done: make(chan struct{})}, b.open
+	g := b.open
+	mb := &member{ctx: ctx, m: m, batch: g, done: make(chan struct{})}
 	g.members, g.bytes = append(g.members, mb), g.bytes+len(m.Data)
+	g.inside.Add(1)
 	if len(g.members) >= b.cfg.Size {
 		b.close(g)
 	}
@@ -122,17 +147,15 @@ func (b *batcher) join(ctx context.Context, m *Msg) (*member, error) {
 func (b *batcher) leave(mb *member) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.open == nil {
+	g := mb.batch
+	if b.open != g {
 		return false
 	}
-	for i, other := range b.open.members {
-		if other == mb {
-			b.open.members = append(b.open.members[:i], b.open.members[i+1:]...)
-			b.open.bytes -= len(mb.m.Data)
-			return true
-		}
-	}
-	return false
+	i := slices.Index(g.members, mb)
+	g.members = slices.Delete(g.members, i, i+1)
+	g.bytes -= len(mb.m.Data)
+	g.inside.Add(-1)
+	return true
 }
 
 // close begins a batch. The lock is held.
@@ -140,16 +163,28 @@ func (b *batcher) close(g *gathering) {
 	g.timer.Stop()
 	b.open = nil
 	if len(g.members) > 0 {
-		go b.run(g.members)
+		go b.run(g)
 	}
 }
 
-// run handles a batch, and ends each of its messages.
-func (b *batcher) run(list []*member) {
-	ctx, cancel := together(list)
-	defer cancel()
+// run handles a batch, and ends each of its messages. It has until the first attempt times out, or all of them are cancelled.
+func (b *batcher) run(g *gathering) {
+	var first time.Time
+	for _, mb := range g.members {
+		if at, ok := mb.ctx.Deadline(); ok && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	ctx := context.WithoutCancel(g.members[0].ctx)
+	if first.IsZero() {
+		ctx, g.cancel = context.WithCancel(ctx)
+	} else {
+		ctx, g.cancel = context.WithDeadline(ctx, first)
+	}
+	defer g.cancel()
+	g.leaves()
 	t := &tries{batcher: b, ctx: ctx}
-	if list = wanted(list); len(list) > 0 {
+	if list := wanted(g.members); len(list) > 0 {
 		t.halve(list)
 	}
 }
@@ -173,35 +208,6 @@ func wanted(list []*member) []*member {
 		}
 	}
 	return left
-}
-
-// together is a context that ends when the first attempt times out, or when all of them were cancelled.
-func together(list []*member) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(list[0].ctx))
-	var first time.Time
-	left := make(chan struct{}, len(list))
-	var stops []func() bool
-	for _, mb := range list {
-		if at, ok := mb.ctx.Deadline(); ok && (first.IsZero() || at.Before(first)) {
-			first = at
-		}
-		stops = append(stops, context.AfterFunc(mb.ctx, func() {
-			if left <- struct{}{}; len(left) == cap(left) {
-				cancel()
-			}
-		}))
-	}
-	timed := func() {}
-	if !first.IsZero() {
-		ctx, timed = context.WithDeadline(ctx, first)
-	}
-	return ctx, func() {
-		timed()
-		cancel()
-		for _, stop := range stops {
-			stop()
-		}
-	}
 }
 
 // tries is one batch on its way to the messages that fail.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -11,7 +12,6 @@ import (
 	nethttp "net/http"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/relaymq/relay/consumer"
@@ -23,19 +23,6 @@ import (
 
 // maxBatchAnswer is how long the answer to a batch may be.
 const maxBatchAnswer = 1 << 20
-
-// batchLine is a message in a batch.
-type batchLine struct {
-	ID       string              `json:"id"`
-	Attempt  int                 `json:"attempt"`
-	Subject  string              `json:"subject"`
-	Headers  map[string][]string `json:"headers,omitempty"` // that forward_headers permits
-	Data     *string             `json:"data,omitempty"`
-	Base64   []byte              `json:"data_base64,omitempty"` // when it is not UTF-8
-	Stream   string              `json:"stream"`
-	Sequence uint64              `json:"sequence"`
-	Time     time.Time           `json:"time"`
-}
 
 // batchAnswer names what failed of a batch.
 type batchAnswer struct {
@@ -85,28 +72,65 @@ func (h *Handler) HandleBatch(ctx context.Context, batch []*consumer.Msg) ([]err
 
 // batchBody is the lines of a batch, and an id that is the same for the same messages.
 func (h *Handler) batchBody(batch []*consumer.Msg) (body []byte, id string, err error) {
-	var lines bytes.Buffer
-	to, ids := json.NewEncoder(&lines), sha256.New()
-	to.SetEscapeHTML(false)
+	size, ids := 0, sha256.New()
 	for _, m := range batch {
-		l := batchLine{ID: m.ID, Attempt: m.Attempt, Subject: m.Subject, Stream: m.Stream, Sequence: m.Sequence, Time: m.Time.UTC()}
-		if utf8.Valid(m.Data) {
-			l.Data = new(string(m.Data))
-		} else {
-			l.Base64 = m.Data
-		}
+		size += len(m.ID) + len(m.Subject) + len(m.Data) + 200
+	}
+	body = make([]byte, 0, size)
+	var line []byte
+	for _, m := range batch {
 		passed := nethttp.Header{}
 		forward(passed, m.Header, h.forwarded)
 		if h.typed {
 			passed.Set("Content-Type", contentType(m.Header))
 		}
-		l.Headers = passed
-		if err := to.Encode(l); err != nil {
+		if body, err = appendLine(body, m, passed); err != nil {
 			return nil, "", err
 		}
-		fmt.Fprintf(ids, "%s\n", m.ID)
+		line = append(append(line[:0], m.ID...), '\n')
+		ids.Write(line)
 	}
-	return lines.Bytes(), "batch-" + hex.EncodeToString(ids.Sum(nil)[:16]), nil
+	return body, "batch-" + hex.EncodeToString(ids.Sum(nil)[:16]), nil
+}
+
+// appendLine appends a message as an object of JSON, and a newline. Its headers are those that forward_headers permits; its data is in
+// data_base64 when it is not UTF-8.
+func appendLine(b []byte, m *consumer.Msg, passed nethttp.Header) ([]byte, error) {
+	b = appendString(append(b, `{"id":`...), m.ID)
+	b = strconv.AppendInt(append(b, `,"attempt":`...), int64(m.Attempt), 10)
+	b = appendString(append(b, `,"subject":`...), m.Subject)
+	if len(passed) > 0 {
+		b = appendJSON(append(b, `,"headers":`...), passed)
+	}
+	if utf8.Valid(m.Data) {
+		b = appendString(append(b, `,"data":`...), m.Data)
+	} else {
+		b = append(base64.StdEncoding.AppendEncode(append(b, `,"data_base64":"`...), m.Data), '"')
+	}
+	b = appendString(append(b, `,"stream":`...), m.Stream)
+	b = strconv.AppendUint(append(b, `,"sequence":`...), m.Sequence, 10)
+	b, err := m.Time.UTC().AppendText(append(b, `,"time":"`...))
+	return append(b, "\"}\n"...), err
+}
+
+func appendString[T string | []byte](b []byte, s T) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return appendJSON(b, string(s))
+		}
+	}
+	return append(append(append(b, '"'), s...), '"')
+}
+
+// appendJSON appends what encoding/json writes of a string, or of what holds only strings.
+func appendJSON(b []byte, v any) []byte {
+	var text bytes.Buffer
+	to := json.NewEncoder(&text)
+	to.SetEscapeHTML(false)
+	if err := to.Encode(v); err != nil {
+		panic(err) // strings are never refused
+	}
+	return append(b, bytes.TrimSuffix(text.Bytes(), []byte("\n"))...)
 }
 
 // failedOf reads an acknowledging answer. Plain text says nothing more: all succeeded. What may name messages and is no JSON object is

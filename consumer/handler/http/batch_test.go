@@ -2,6 +2,7 @@ package http
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,8 +12,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
+	"pgregory.net/rapid"
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler"
@@ -143,4 +146,45 @@ func TestBatch_regressionAnswerGivesTheTokenBack(t *testing.T) {
 			t.Errorf("%s: %v", answer, err)
 		}
 	}
+}
+
+// batchLine is a message in a batch, for encoding/json.
+type batchLine struct {
+	ID       string              `json:"id"`
+	Attempt  int                 `json:"attempt"`
+	Subject  string              `json:"subject"`
+	Headers  map[string][]string `json:"headers,omitempty"` // that forward_headers permits
+	Data     *string             `json:"data,omitempty"`
+	Base64   []byte              `json:"data_base64,omitempty"` // when it is not UTF-8
+	Stream   string              `json:"stream"`
+	Sequence uint64              `json:"sequence"`
+	Time     time.Time           `json:"time"`
+}
+
+// A line is what encoding/json makes of it.
+func TestAppendLine(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		text := rapid.OneOf(rapid.StringMatching(`[ -~]{0,20}`), rapid.String())
+		m := &consumer.Msg{
+			ID: text.Draw(rt, "id"), Attempt: rapid.Int().Draw(rt, "attempt"), Subject: text.Draw(rt, "subject"), Stream: text.Draw(rt, "stream"),
+			Sequence: rapid.Uint64().Draw(rt, "sequence"), Time: time.Unix(rapid.Int64Range(0, 1<<34).Draw(rt, "s"), rapid.Int64Range(0, 999_999_999).Draw(rt, "ns")),
+		}
+		m.Data = rapid.OneOf(rapid.SliceOf(rapid.Byte()), rapid.Map(text, func(s string) []byte { return []byte(s) })).Draw(rt, "data")
+		headers := nethttp.Header(rapid.MapOfN(text, rapid.SliceOfN(text, 1, 2), 0, 2).Draw(rt, "headers"))
+		l := batchLine{ID: m.ID, Attempt: m.Attempt, Subject: m.Subject, Headers: headers, Stream: m.Stream, Sequence: m.Sequence, Time: m.Time.UTC()}
+		if utf8.Valid(m.Data) {
+			l.Data = new(string(m.Data))
+		} else {
+			l.Base64 = m.Data
+		}
+		var want bytes.Buffer
+		to := json.NewEncoder(&want)
+		to.SetEscapeHTML(false)
+		if err := to.Encode(l); err != nil {
+			rt.Fatal(err)
+		}
+		if got, err := appendLine(nil, m, headers); err != nil || string(got) != want.String() {
+			rt.Fatalf("%s, %v; want %s", got, err, want.String())
+		}
+	})
 }
