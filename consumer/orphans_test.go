@@ -284,3 +284,27 @@ func TestOrphans_regressionTheAdviceForADurableLosesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A start without 1,000 routes of before wrote 1,000 lines.
+func TestRelay_regressionTheLogNamesAFewOrphans(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var routes []Route
+	for i := range orphansLogged + 3 {
+		routes = append(routes, Route{Name: fmt.Sprintf("r%d", i), Subjects: []string{fmt.Sprintf("orders.%d", i)}, Handler: HandlerFunc(hangs), Start: StartAll})
+	}
+	_, stop := w.start(Config{Logger: quiet}, routes...)
+	w.eventually("all have durables", func() bool { return w.msgs("ORDERS").Consumers == len(routes) })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	var log syncBuffer
+	r, _ := w.start(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, routes[0])
+	w.eventually("they are found", func() bool { return len(r.orphaned()) == len(routes)-1 })
+	if n := log.count("something waits for a route"); n != orphansLogged {
+		t.Errorf("%d lines", n)
+	}
+	if n := log.count("more=2"); n != 1 {
+		t.Errorf("the others are told of %d times", n)
+	}
+}

@@ -13,6 +13,9 @@ import (
 
 // What an instance finds of orphans by itself, at its start and hourly.
 
+// orphansLogged is how many of them the log names at a time.
+const orphansLogged = 10
+
 // findOrphans gives messages that no route wanted to those that want them now, and says what still waits for nobody.
 func (r *Relay) findOrphans(ctx context.Context) {
 	// Also of routes that stand by, or whose durable is not open: what is theirs waits for nobody else.
@@ -55,7 +58,11 @@ func (r *Relay) findOrphans(ctx context.Context) {
 		return
 	}
 	found = append(found, list...)
-	for _, o := range found {
+	for i, o := range found {
+		if i == orphansLogged && len(found) > i+1 {
+			r.log.Warn("more waits for routes that are not here: relay orphans ls", "more", len(found)-i)
+			break
+		}
 		r.log.Warn("something waits for a route that is not here", "orphan", o.String())
 	}
 	r.orphans.Store(&found)
