@@ -40,6 +40,7 @@ var followed = map[string][]string{
 	"which never ran there or was taken away":            {"TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack"},
 	"is suspended: %s; its messages wait, and it flows":  {"TestOperate_statusPauseResume"},
 	"is suspended: %s; when it is mended":                {"TestOperate_statusPauseResume"},
+	"more waits for routes that are not here":            {"TestRelay_regressionTheLogNamesAFewOrphans", "TestOrphans_aRouteIsRenamed"},
 	"nothing is removed: look whether its route":         {"TestFill_retryStreamByAge", "TestOrphans_aRouteIsRenamed"},
 	"at 100 % messages that fail are not parked":         {"TestFill_retryStream"},
 	"relay retries discard is for those":                 {"TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack"},
