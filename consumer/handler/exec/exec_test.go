@@ -625,16 +625,20 @@ func TestHandle_regressionOneMessageStopsTheRoute(t *testing.T) {
 func TestWait_regressionExitZeroAtTheDeadline(t *testing.T) {
 	h := sh(t, "exit 0")
 	for range 20 {
-		p, err := start(h.program, nil, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-p.Died()
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if r := p.wait(ctx, time.Second); r.interrupted != nil || r.err != nil || r.status != 0 {
-			t.Fatalf("%+v", r)
-		}
+		h.program.OnThread(func() {
+			p, err := start(h.program, nil, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for !p.HasExited() {
+				time.Sleep(time.Millisecond)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if r := p.wait(ctx, time.Second); r.interrupted != nil || r.err != nil || r.status != 0 {
+				t.Fatalf("%+v", r)
+			}
+		})
 	}
 }
 
@@ -681,11 +685,14 @@ func helper(t *testing.T, name, dir string) (string, error) {
 		t.Fatal(err)
 	}
 	h := newHandler(t, Config{Command: []string{self}, Dir: dir, Env: map[string]string{"EXEC_TEST_HELPER": name}})
-	p, err := start(h.program, nil, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := p.wait(t.Context(), time.Second)
+	var r result
+	h.program.OnThread(func() {
+		p, err := start(h.program, nil, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = p.wait(t.Context(), time.Second)
+	})
 	if r.status.Signaled() {
 		return r.output.String(), fmt.Errorf("killed by %v", r.status.Signal())
 	}

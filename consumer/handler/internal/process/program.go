@@ -121,16 +121,6 @@ func commandError(name string, err error) error {
 	return fmt.Errorf("command: cannot run %q: %w", name, reason)
 }
 
-func (pr *Program) cmd(env []string) *exec.Cmd {
-	return &exec.Cmd{
-		// Never nil: that would be relay's whole environment.
-		Path: pr.Path, Args: pr.argv, Dir: pr.dir, Env: append(append([]string{}, pr.env...), env...),
-		SysProcAttr: &syscall.SysProcAttr{
-			Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: pr.user, Ptrace: len(pr.limits) > 0,
-		},
-	}
-}
-
 // tryStart makes a process of the program, and ends it before its first instruction: for what only shows then, the rights
 // that user and limits need.
 func (pr *Program) tryStart() error {
@@ -138,14 +128,14 @@ func (pr *Program) tryStart() error {
 	go func() {
 		runtime.LockOSThread() // a process can be traced from one thread only
 		defer runtime.UnlockOSThread()
-		cmd := pr.cmd(nil)
-		cmd.SysProcAttr.Ptrace = true
-		if err := cmd.Start(); err != nil {
+		c := Child{FD: -1}
+		if err := c.fork(pr, nil, nil, true); err != nil {
 			tried <- pr.startError(err)
 			return
 		}
-		err := limitStopped(cmd.Process.Pid, pr.limits)
-		kill(cmd)
+		err := limitStopped(c.pid, pr.limits)
+		kill(c.pid)
+		c.closeFD()
 		tried <- err
 	}()
 	return <-tried
