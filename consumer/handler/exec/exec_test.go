@@ -642,6 +642,55 @@ func TestWait_regressionExitZeroAtTheDeadline(t *testing.T) {
 	}
 }
 
+// Kernels before 5.2 have no descriptor of a process.
+func TestWait_withoutDescriptorOfTheProcess(t *testing.T) {
+	h := sh(t, `[ "$RELAY_ATTEMPT" = 1 ] && exit 7; exec >&- 2>&-; trap 'sleep 0.1; exit 0' TERM; exec 9>up; echo up >&9; while :; do sleep 0.01; done`)
+	up := newFIFO(t, h, "up")
+	for attempt := range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		if attempt == 0 {
+			go func() { up.line(t); cancel() }()
+		}
+		var r result
+		h.program.OnThread(func() {
+			p, err := start(h.program, []string{"RELAY_ATTEMPT=" + strconv.Itoa(attempt)}, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.close(death)
+			p.FD = -1
+			r = p.wait(ctx, 10*time.Second)
+		})
+		cancel()
+		if attempt == 1 && (r.interrupted != nil || r.status.ExitStatus() != 7) || attempt == 0 && r.interrupted == nil || r.err != nil {
+			t.Errorf("%d: %+v", attempt, r)
+		}
+	}
+	up.closed(t)
+}
+
+// What does not fit into the pipe is written while the program runs, beside what it writes itself.
+func TestHandle_bodyBesideOutput(t *testing.T) {
+	m := message()
+	m.Data = bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	r := consumer.RecordReply(m, len(m.Data))
+	if err := sh(t, "cat; head -c 300000 /dev/zero >&2").Handle(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if got, cut := r.Data(); !bytes.Equal(got, m.Data) || cut {
+		t.Errorf("%d bytes came back of %d, cut %v", len(got), len(m.Data), cut)
+	}
+}
+
+// os/exec takes about 100 allocations.
+func TestHandle_allocations(t *testing.T) {
+	h := newHandler(t, Config{Command: []string{"true"}})
+	m := message()
+	if got := testing.AllocsPerRun(50, func() { _ = h.Handle(t.Context(), m) }); got > 40 {
+		t.Errorf("%.0f allocations for a program", got)
+	}
+}
+
 // PR_SET_PDEATHSIG follows the thread that started the program. Go ends a thread when a goroutine that is locked to it
 // returns, and before the starting goroutine kept its thread such a return killed the program under way.
 func TestHandle_threadsThatEnd(t *testing.T) {

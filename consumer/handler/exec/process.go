@@ -48,6 +48,7 @@ type running struct {
 	unwritten        []byte               // of stdin
 	outEnds, errEnds snippet.Ends
 	outHead          head
+	buf              *[32 << 10]byte // nil: nothing was read yet
 	dead             bool
 	mu               sync.Mutex // guards the Fd of ctxEnd
 }
@@ -144,6 +145,9 @@ func (p *running) wait(ctx context.Context, grace time.Duration) result {
 	}
 	r.output = p.finish()
 	r.stdout = p.outHead.kept
+	if p.buf != nil {
+		buffers.Put(p.buf)
+	}
 	return r
 }
 
@@ -236,12 +240,13 @@ func (p *running) read(i int) {
 		p.close(i)
 		return
 	}
-	buf, _ := buffers.Get().(*[32 << 10]byte)
-	defer buffers.Put(buf)
-	n, err := unix.Read(int(p.polled[i].Fd), buf[:])
+	if p.buf == nil {
+		p.buf, _ = buffers.Get().(*[32 << 10]byte)
+	}
+	n, err := unix.Read(int(p.polled[i].Fd), p.buf[:])
 	switch {
 	case n > 0:
-		_, _ = p.to(i).Write(buf[:n])
+		_, _ = p.to(i).Write(p.buf[:n])
 	case !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN):
 		p.close(i)
 	}

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"math/bits"
@@ -10,7 +9,6 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,9 +31,9 @@ func init() {
 func reap(relay io.Reader, groups io.ReaderAt) {
 	_, _ = io.Copy(io.Discard, relay)
 	left, _ := io.ReadAll(io.NewSectionReader(groups, 0, maxPID/8))
-	for i := 0; i+4 <= len(left); i += 4 {
-		for word := binary.NativeEndian.Uint32(left[i:]); word != 0; word &= word - 1 {
-			if group := 8*i + bits.TrailingZeros32(word); group > 1 {
+	for i, set := range left {
+		for ; set != 0; set &= set - 1 {
+			if group := 8*i + bits.TrailingZeros8(set); group > 1 {
 				_ = syscall.Kill(-group, syscall.SIGKILL)
 			}
 		}
@@ -53,7 +51,7 @@ const maxPID = 1 << 22
 type groups struct {
 	mu     sync.Mutex
 	shared *os.File  // nil: none
-	words  []uint32  // shared, mapped; nil: there is none
+	set    []byte    // shared, mapped; nil: none
 	reaper *exec.Cmd // nil: none
 	relay  *os.File  // its standard input, which ends with relay
 }
@@ -77,8 +75,8 @@ func (g *groups) begins() {
 func (g *groups) began(pid int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.words != nil {
-		g.words[pid/32] |= 1 << (pid % 32)
+	if g.set != nil {
+		g.set[pid/8] |= 1 << (pid % 8)
 	}
 }
 
@@ -86,14 +84,14 @@ func (g *groups) began(pid int) {
 func (g *groups) ended(pid int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.words != nil {
-		g.words[pid/32] &^= 1 << (pid % 32)
+	if g.set != nil {
+		g.set[pid/8] &^= 1 << (pid % 8)
 	}
 }
 
 // share makes the memory.
 func (g *groups) share() error {
-	if g.words != nil {
+	if g.set != nil {
 		return nil
 	}
 	fd, err := unix.MemfdCreate(reaperName, unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL) // which vm.memfd_noexec may ask for
@@ -104,17 +102,14 @@ func (g *groups) share() error {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), reaperName)
-	const size = maxPID / 8
-	err = f.Truncate(size)
-	var memory []byte
-	if err == nil {
-		memory, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err = f.Truncate(maxPID / 8); err == nil {
+		g.set, err = unix.Mmap(fd, 0, maxPID/8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	if err != nil {
 		f.Close()
 		return err
 	}
-	g.shared, g.words = f, unsafe.Slice((*uint32)(unsafe.Pointer(&memory[0])), size/4)
+	g.shared = f
 	return nil
 }
 

@@ -58,8 +58,8 @@ func TestGroups_aReaperThatDiedIsReplaced(t *testing.T) {
 		t.Error("there is no new reaper")
 	}
 	known := 0
-	for _, word := range living.words {
-		known += bits.OnesCount32(word)
+	for _, b := range living.set {
+		known += bits.OnesCount8(b)
 	}
 	if known != 2 {
 		t.Errorf("it knows of %d programs, want 2", known)
