@@ -40,8 +40,9 @@ const (
 	sources
 )
 
-// running is a process and its streams. One goroutine does all that is to be done for it, on the thread that started the program and
-// that waits in poll(2): os/exec has a goroutine for each stream, and each is woken, by way of Go's scheduler, for each program.
+// running is a process and its streams. One goroutine does all that is to be done for it. Its thread, which started the program, waits
+// in poll(2). A goroutine for each stream would be woken for each program, by way of epoll and of Go's scheduler, and costs more than
+// all that is left here.
 type running struct {
 	process.Child
 	polled           [sources]unix.PollFd // with Fd -1 for what has ended
@@ -188,8 +189,10 @@ const nap = 5 * time.Millisecond
 // poll waits for something to happen, until then at most if that is a time, and does what is to be done.
 func (p *running) poll(until time.Time) {
 	blind := p.FD < 0 && !p.dead
-	if soon := time.Now().Add(nap); blind && (until.IsZero() || soon.Before(until)) {
-		until = soon
+	if blind {
+		if soon := time.Now().Add(nap); until.IsZero() || soon.Before(until) {
+			until = soon
+		}
 	}
 	var timeout *unix.Timespec
 	if !until.IsZero() {

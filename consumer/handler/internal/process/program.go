@@ -13,7 +13,7 @@
 // started it, not of the process, and Go ends threads as it likes (golang/go#27505). So the goroutine that starts a program
 // keeps its thread to itself until the program is reaped. That costs nothing: the thread waits for the program anyway. It is
 // the program alone that the kernel kills then. What is left of its group is killed by a reaper: one more process, beside relay,
-// that is told of each group, and reads from a pipe that ends with relay.
+// that reads from a pipe that ends with relay, and then finds the groups in memory that both share.
 //
 // # As whom, and within which limits
 //

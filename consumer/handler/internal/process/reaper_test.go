@@ -65,6 +65,7 @@ func TestGroups_aReaperThatDiedIsReplaced(t *testing.T) {
 		t.Errorf("it knows of %d programs, want 2", known)
 	}
 	living.relay.Close() // as when relay dies
+	reaper := living.reaper.Process.Pid
 	living.mu.Unlock()
 	for _, p := range []*Process{first, second} {
 		select {
@@ -73,9 +74,15 @@ func TestGroups_aReaperThatDiedIsReplaced(t *testing.T) {
 			t.Errorf("program %d outlives relay", p.Pid())
 		}
 	}
-	for _, p := range []*Process{first, second} { // after both died: this starts another reaper
+	for _, p := range []*Process{first, second} {
 		if _, err := p.Reap(Killed); err != nil {
 			t.Error(err)
 		}
 	}
+	for c := (Child{pid: reaper}); !c.HasExited(); {
+		time.Sleep(time.Millisecond)
+	}
+	living.mu.Lock()
+	living.stop() // relay, whose end it was, lives
+	living.mu.Unlock()
 }
