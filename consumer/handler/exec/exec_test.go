@@ -625,16 +625,69 @@ func TestHandle_regressionOneMessageStopsTheRoute(t *testing.T) {
 func TestWait_regressionExitZeroAtTheDeadline(t *testing.T) {
 	h := sh(t, "exit 0")
 	for range 20 {
-		p, err := start(h.program, nil, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-p.Died()
+		h.program.OnThread(func() {
+			p, err := start(h.program, nil, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for !p.HasExited() {
+				time.Sleep(time.Millisecond)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if r := p.wait(ctx, time.Second); r.interrupted != nil || r.err != nil || r.status != 0 {
+				t.Fatalf("%+v", r)
+			}
+		})
+	}
+}
+
+// Kernels before 5.2 have no descriptor of a process.
+func TestWait_withoutDescriptorOfTheProcess(t *testing.T) {
+	h := sh(t, `[ "$RELAY_ATTEMPT" = 1 ] && exit 7; exec >&- 2>&-; trap 'sleep 0.1; exit 0' TERM; exec 9>up; echo up >&9; while :; do sleep 0.01; done`)
+	up := newFIFO(t, h, "up")
+	for attempt := range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if r := p.wait(ctx, time.Second); r.interrupted != nil || r.err != nil || r.status != 0 {
-			t.Fatalf("%+v", r)
+		if attempt == 0 {
+			go func() { up.line(t); cancel() }()
 		}
+		var r result
+		h.program.OnThread(func() {
+			p, err := start(h.program, []string{"RELAY_ATTEMPT=" + strconv.Itoa(attempt)}, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.close(death)
+			p.FD = -1
+			r = p.wait(ctx, 10*time.Second)
+		})
+		cancel()
+		if attempt == 1 && (r.interrupted != nil || r.status.ExitStatus() != 7) || attempt == 0 && r.interrupted == nil || r.err != nil {
+			t.Errorf("%d: %+v", attempt, r)
+		}
+	}
+	up.closed(t)
+}
+
+// What does not fit into the pipe is written while the program runs, beside what it writes itself.
+func TestHandle_bodyBesideOutput(t *testing.T) {
+	m := message()
+	m.Data = bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	r := consumer.RecordReply(m, len(m.Data))
+	if err := sh(t, "cat; head -c 300000 /dev/zero >&2").Handle(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if got, cut := r.Data(); !bytes.Equal(got, m.Data) || cut {
+		t.Errorf("%d bytes came back of %d, cut %v", len(got), len(m.Data), cut)
+	}
+}
+
+// os/exec takes about 100 allocations.
+func TestHandle_allocations(t *testing.T) {
+	h := newHandler(t, Config{Command: []string{"true"}})
+	m := message()
+	if got := testing.AllocsPerRun(50, func() { _ = h.Handle(t.Context(), m) }); got > 40 {
+		t.Errorf("%.0f allocations for a program", got)
 	}
 }
 
@@ -681,11 +734,14 @@ func helper(t *testing.T, name, dir string) (string, error) {
 		t.Fatal(err)
 	}
 	h := newHandler(t, Config{Command: []string{self}, Dir: dir, Env: map[string]string{"EXEC_TEST_HELPER": name}})
-	p, err := start(h.program, nil, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := p.wait(t.Context(), time.Second)
+	var r result
+	h.program.OnThread(func() {
+		p, err := start(h.program, nil, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = p.wait(t.Context(), time.Second)
+	})
 	if r.status.Signaled() {
 		return r.output.String(), fmt.Errorf("killed by %v", r.status.Signal())
 	}

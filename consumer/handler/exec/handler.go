@@ -113,12 +113,18 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	if m.WantsReply() {
 		keep = m.MaxReply() + 1 // one more tells that it is cut
 	}
-	p, err := start(h.program, messageEnv(m), m.Data, keep)
+	var r result
+	var err error
+	h.program.OnThread(func() {
+		var p *running
+		if p, err = start(h.program, messageEnv(m), m.Data, keep); err == nil {
+			h.starts.Succeeded()
+			r = p.wait(ctx, h.cfg.Grace)
+		}
+	})
 	if err != nil {
 		return h.starts.Failed(fmt.Errorf("start %s: %w", h.program.Path, err), time.Now())
 	}
-	h.starts.Succeeded()
-	r := p.wait(ctx, h.cfg.Grace)
 	m.Reply(r.stdout) // it counts when the verdict is an ack
 	return h.verdict(r)
 }

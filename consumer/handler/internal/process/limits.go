@@ -3,7 +3,6 @@ package process
 import (
 	"errors"
 	"fmt"
-	"os/exec"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -68,13 +67,13 @@ func (l Limits) rlimits() (list []rlimit) {
 // setLimits bounds a process that was started under ptrace, and lets it run: the kernel stopped it before the first
 // instruction of the program. Nothing of the program has run when it returns an error. It is called on the thread that
 // started the process.
-func setLimits(cmd *exec.Cmd, limits []rlimit) error {
-	err := limitStopped(cmd.Process.Pid, limits)
+func setLimits(pid int, limits []rlimit) error {
+	err := limitStopped(pid, limits)
 	if err == nil {
-		err = unix.PtraceDetach(cmd.Process.Pid)
+		err = unix.PtraceDetach(pid)
 	}
 	if err != nil {
-		kill(cmd)
+		kill(pid)
 	}
 	return err
 }
@@ -91,9 +90,10 @@ func limitStopped(pid int, limits []rlimit) error {
 	return nil
 }
 
-func kill(cmd *exec.Cmd) {
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
+func kill(pid int) {
+	_ = unix.Kill(pid, unix.SIGKILL)
+	c := Child{pid: pid}
+	_, _ = c.Await()
 }
 
 // awaitStop waits for the stop that follows execve under ptrace.

@@ -13,7 +13,7 @@
 // started it, not of the process, and Go ends threads as it likes (golang/go#27505). So the goroutine that starts a program
 // keeps its thread to itself until the program is reaped. That costs nothing: the thread waits for the program anyway. It is
 // the program alone that the kernel kills then. What is left of its group is killed by a reaper: one more process, beside relay,
-// that is told of each group, and reads from a pipe that ends with relay.
+// that reads from a pipe that ends with relay, and then finds the groups in memory that both share.
 //
 // # As whom, and within which limits
 //
@@ -121,16 +121,6 @@ func commandError(name string, err error) error {
 	return fmt.Errorf("command: cannot run %q: %w", name, reason)
 }
 
-func (pr *Program) cmd(env []string) *exec.Cmd {
-	return &exec.Cmd{
-		// Never nil: that would be relay's whole environment.
-		Path: pr.Path, Args: pr.argv, Dir: pr.dir, Env: append(append([]string{}, pr.env...), env...),
-		SysProcAttr: &syscall.SysProcAttr{
-			Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: pr.user, Ptrace: len(pr.limits) > 0,
-		},
-	}
-}
-
 // tryStart makes a process of the program, and ends it before its first instruction: for what only shows then, the rights
 // that user and limits need.
 func (pr *Program) tryStart() error {
@@ -138,14 +128,14 @@ func (pr *Program) tryStart() error {
 	go func() {
 		runtime.LockOSThread() // a process can be traced from one thread only
 		defer runtime.UnlockOSThread()
-		cmd := pr.cmd(nil)
-		cmd.SysProcAttr.Ptrace = true
-		if err := cmd.Start(); err != nil {
+		c := Child{FD: -1}
+		if err := c.fork(pr, nil, nil, true); err != nil {
 			tried <- pr.startError(err)
 			return
 		}
-		err := limitStopped(cmd.Process.Pid, pr.limits)
-		kill(cmd)
+		err := limitStopped(c.pid, pr.limits)
+		kill(c.pid)
+		c.closeFD()
 		tried <- err
 	}()
 	return <-tried

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"math/bits"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -46,7 +47,9 @@ func TestGroups_aReaperThatDiedIsReplaced(t *testing.T) {
 	if err := living.reaper.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = living.reaper.Process.Wait() // its end of the pipe is closed now
+	for c := (Child{pid: before}); !c.HasExited(); {
+		time.Sleep(time.Millisecond)
+	}
 	living.mu.Unlock()
 
 	second := begin()
@@ -54,10 +57,15 @@ func TestGroups_aReaperThatDiedIsReplaced(t *testing.T) {
 	if living.reaper == nil || living.reaper.Process.Pid == before {
 		t.Error("there is no new reaper")
 	}
-	if len(living.running) != 2 {
-		t.Errorf("it knows of %d programs, want 2", len(living.running))
+	known := 0
+	for _, b := range living.set {
+		known += bits.OnesCount8(b)
 	}
-	living.tell.Close() // as when relay dies
+	if known != 2 {
+		t.Errorf("it knows of %d programs, want 2", known)
+	}
+	living.relay.Close() // as when relay dies
+	reaper := living.reaper.Process.Pid
 	living.mu.Unlock()
 	for _, p := range []*Process{first, second} {
 		select {
@@ -66,9 +74,15 @@ func TestGroups_aReaperThatDiedIsReplaced(t *testing.T) {
 			t.Errorf("program %d outlives relay", p.Pid())
 		}
 	}
-	for _, p := range []*Process{first, second} { // after both died: this starts another reaper
+	for _, p := range []*Process{first, second} {
 		if _, err := p.Reap(Killed); err != nil {
 			t.Error(err)
 		}
 	}
+	for c := (Child{pid: reaper}); !c.HasExited(); {
+		time.Sleep(time.Millisecond)
+	}
+	living.mu.Lock()
+	living.stop() // relay, whose end it was, lives
+	living.mu.Unlock()
 }

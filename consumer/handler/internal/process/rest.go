@@ -15,21 +15,27 @@ func CopyRest(w io.Writer, pipe *os.File) {
 	if err != nil {
 		return
 	}
-	_ = raw.Control(func(fd uintptr) {
-		left, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
-		buf := make([]byte, min(left, 64<<10))
-		for err == nil && left > 0 {
-			var n int
-			n, err = unix.Read(int(fd), buf[:min(left, len(buf))])
-			switch {
-			case errors.Is(err, unix.EINTR):
-				err = nil
-			case err != nil || n == 0:
-				return
-			default:
-				left -= n
-				_, err = w.Write(buf[:n])
-			}
+	_ = raw.Control(func(fd uintptr) { CopyRestFD(w, int(fd)) })
+}
+
+// CopyRestFD is CopyRest of a descriptor.
+func CopyRestFD(w io.Writer, fd int) {
+	left, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	if err != nil || left <= 0 {
+		return
+	}
+	buf := make([]byte, min(left, 64<<10))
+	for left > 0 {
+		n, err := unix.Read(fd, buf[:min(left, len(buf))])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil || n == 0:
+			return
 		}
-	})
+		left -= n
+		if _, err := w.Write(buf[:n]); err != nil {
+			return
+		}
+	}
 }
