@@ -220,7 +220,7 @@ var guarded = map[string]struct {
 	"request":   {20_000, 20, "pool", 2.9},
 	"failing":   {20_000, 20, "pool", 5},
 	"worker":    {20_000, 25, "pool", 1.5},
-	"exec":      {1000, 45, "pool", 1.6},
+	"exec":      {1000, 50, "pool", 1.6},
 }
 
 func TestGuard_costOfAMessage(t *testing.T) {
