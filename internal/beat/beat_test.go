@@ -31,3 +31,16 @@ func TestTicker_ticksTogether(t *testing.T) {
 		}
 	})
 }
+
+// The time of a bubble is long before the process began: a tick came after one period or nearly two, by chance.
+func TestUntil_regressionInABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if d := Until(time.Second); d != time.Second {
+			t.Errorf("%v", d)
+		}
+		time.Sleep(300 * time.Millisecond)
+		if d := Until(time.Second); d != 700*time.Millisecond {
+			t.Errorf("%v", d)
+		}
+	})
+}
