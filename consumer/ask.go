@@ -50,6 +50,14 @@ func AskStatus(ctx context.Context, nc *nats.Conn, service string) ([]Status, er
 // answers are waited for as long as each comes within a moment, for ten seconds at most. What they say is bounded, but
 // not to be trusted: it may hold anything.
 func Ask(ctx context.Context, nc *nats.Conn, service string, q StatusRequest) (Answers, error) {
+	return AskUntil(ctx, nc, service, q, func(Status) bool { return false })
+}
+
+// errEnough ends the waiting for answers.
+var errEnough = errors.New("no more answers are needed")
+
+// AskUntil is [Ask] that waits for no more answers once enough is true of one, or of a page of one.
+func AskUntil(ctx context.Context, nc *nats.Conn, service string, q StatusRequest, enough func(Status) bool) (Answers, error) {
 	request, err := json.Marshal(q)
 	if err != nil {
 		return Answers{}, err
@@ -74,7 +82,11 @@ func Ask(ctx context.Context, nc *nats.Conn, service string, q StatusRequest) (A
 			pages[s.Instance] = make(map[int]bool)
 		}
 		pages[s.Instance][s.Page] = true
+		done := enough(s)
 		a.add(s)
+		if done {
+			return errEnough
+		}
 		return nil
 	}, &a.Bad)
 	if err == nil && len(a.Instances) == 0 {
@@ -103,7 +115,7 @@ func (a *Answers) add(s Status) {
 }
 
 // gather sends a request to whoever listens and hands over the answers. One that is refused is skipped and named. It ends
-// when no more come, when there are too many, or at the end of ctx, of which it returns the error.
+// when no more come, when take says [errEnough], when there are too many, or at the end of ctx, of which it returns the error.
 func gather(ctx context.Context, nc *nats.Conn, subject string, request []byte, take func([]byte) error, bad *[]string) error {
 	sub, err := nc.SubscribeSync(nc.NewInbox())
 	if err != nil {
@@ -159,7 +171,9 @@ func gather(ctx context.Context, nc *nats.Conn, subject string, request []byte, 
 		bytes += len(m.Data)
 		if e := m.Header.Get("Nats-Service-Error"); e != "" {
 			refuse(e)
-		} else if err := take(m.Data); err != nil {
+		} else if err := take(m.Data); errors.Is(err, errEnough) {
+			return nil
+		} else if err != nil {
 			refuse(err.Error())
 		}
 		wait = nextAnswer

@@ -204,6 +204,30 @@ func TestAsk_regressionKeysThatBlindOperatorsComeInPages(t *testing.T) {
 	}
 }
 
+// relay dlq --route waited 400 ms for more answers after the one that had the route.
+func TestAskUntil_endsWithTheAnswerThatIsLookedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	other := w.s.Conn(t)
+	_, err := other.Subscribe(viewSubject("relay"), func(m *nats.Msg) {
+		for _, name := range []string{"a", "b", "c"} {
+			_ = m.Respond(fmt.Appendf(nil, `{"instance":%q,"service":"relay","page":1,"pages":1}`, name))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for looked, want := range map[string]int{"a": 1, "b": 2, "z": 3} {
+		a, err := AskUntil(t.Context(), w.nc, "relay", StatusRequest{}, func(s Status) bool { return s.Instance == looked })
+		if err != nil || len(a.Instances) != want || len(a.Bad) > 0 {
+			t.Errorf("looking for %s: %v, %+v", looked, err, a)
+		}
+	}
+}
+
 // Whoever may subscribe to the subject could answer: one answer that is none ended status, pause and replay.
 func TestAsk_regressionBadAnswersAreLeftOutAndNamed(t *testing.T) {
 	t.Parallel()

@@ -43,6 +43,8 @@ type Filter struct {
 	Limit int `json:"limit,omitempty"`
 	// WithBody fetches Header and Data as well, which costs their transfer.
 	WithBody bool `json:"-"`
+	// Looked is called for each entry that is read, whether it matches or not. It may be nil.
+	Looked func() `json:"-"`
 }
 
 func (f Filter) validate() error {
@@ -254,8 +256,7 @@ const untilGrace = time.Minute
 const smallEntry = 1 << 10
 
 // List yields the entries that match, oldest first, up to the newest one at the time of the call. It reads page by page
-// in bounded memory and returns no bodies unless f asks for them; large ones are not transferred then. When there are many
-// entries it reads over a second connection, opened with the options of the first, unless that one has TLS or is a websocket.
+// in bounded memory and returns no bodies unless f asks for them; large ones are not transferred then.
 //
 // A stored message that is no entry, or whose body cannot be had, yields an [*EntryError], and the listing goes on; any
 // other error ends it. It uses a consumer in the server's memory, which goes with the iteration, and it may stop between
@@ -293,6 +294,9 @@ func (s *Store) listOn(ctx context.Context, f Filter, subjects []string, info *j
 		}
 		count, stopped := 0, false
 		err := s.merge(ctx, s.stream, q, subjects, func(m stored) bool {
+			if f.Looked != nil {
+				f.Looked()
+			}
 			if !f.Until.IsZero() && m.time.After(f.Until.Add(untilGrace)) {
 				return false
 			}

@@ -22,6 +22,29 @@ func sequences(list []Entry) []uint64 {
 	return all
 }
 
+func TestList_looksAtWhatDoesNotMatch(t *testing.T) {
+	s, _ := setup(t, Config{})
+	for i := range uint64(9) {
+		e := entry(i + 1)
+		if e.Route = "billing"; i%3 == 0 {
+			e.Route, e.Reason = "mail", Rejected
+		}
+		put(t, s, e)
+	}
+	for what, c := range map[string]struct {
+		filter        Filter
+		match, looked int
+	}{
+		"all": {Filter{}, 9, 9}, "reason": {Filter{Reason: Rejected}, 3, 9}, "error": {Filter{Text: "nothing"}, 0, 9}, "route": {Filter{Route: "mail", MinAttempts: 1}, 3, 3},
+	} {
+		looked := 0
+		c.filter.Looked = func() { looked++ }
+		if list := collect(t, s, c.filter); len(list) != c.match || looked != c.looked {
+			t.Errorf("%s: %d entries, looked at %d", what, len(list), looked)
+		}
+	}
+}
+
 func TestList_filters(t *testing.T) {
 	s, js := setup(t, Config{Prefixes: []string{"dead"}})
 	change := []func(*Entry){

@@ -235,7 +235,7 @@ entries of a group by one of its numbers, here and for replay, export and discar
 				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
 					return err
 				}
-				l := dlqListing{store: store, out: c.OutOrStdout(), errOut: c.ErrOrStderr(), filter: filter, json: asJSON}
+				l := dlqListing{c: c, store: store, out: c.OutOrStdout(), errOut: c.ErrOrStderr(), filter: filter, json: asJSON}
 				switch {
 				case groupBy != "":
 					return l.groups(ctx)
@@ -256,6 +256,7 @@ entries of a group by one of its numbers, here and for replay, export and discar
 
 // dlqListing prints what a filter finds.
 type dlqListing struct {
+	c           *cobra.Command
 	store       *dlq.Store
 	out, errOut io.Writer
 	filter      dlq.Filter
@@ -316,8 +317,29 @@ func (l *dlqListing) list(ctx context.Context) error {
 	return nil
 }
 
+// showProgress has a terminal show how much is read of what the server says there is to read. done takes it away.
+func (l *dlqListing) showProgress(ctx context.Context) (done func()) {
+	if !onTerminal(l.errOut) {
+		return func() {}
+	}
+	bar, total, looked := newBar(l.c, 0, ""), 0, 0
+	l.filter.Looked = func() {
+		if looked++; looked == 1 { // of what the server counts, nothing is read
+			f := l.filter
+			total, _, _ = l.store.Count(ctx, dlq.Filter{Route: f.Route, Since: f.Since, After: f.After})
+			bar = newBar(l.c, total, "reading")
+		}
+		if looked%1000 == 0 {
+			_ = bar.Set(min(looked, total))
+		}
+	}
+	return func() { _ = bar.Finish() }
+}
+
 func (l *dlqListing) count(ctx context.Context) error {
+	done := l.showProgress(ctx)
 	n, bad, err := l.store.Count(ctx, l.filter)
+	done()
 	if err != nil {
 		return err
 	}
@@ -334,7 +356,10 @@ func (l *dlqListing) count(ctx context.Context) error {
 func (l *dlqListing) groups(ctx context.Context) error {
 	groups, show := dlq.NewGroups(), l.filter.Limit
 	l.filter.Limit = 0 // of groups, not of entries
-	if err := l.each(ctx, func(e dlq.Entry) error { groups.Add(e); return nil }); err != nil {
+	done := l.showProgress(ctx)
+	err := l.each(ctx, func(e dlq.Entry) error { groups.Add(e); return nil })
+	done()
+	if err != nil {
 		return err
 	}
 	list := groups.List()

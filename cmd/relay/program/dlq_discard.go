@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"sync"
@@ -156,11 +157,16 @@ func discardEach(ctx context.Context, store *dlq.Store, named []uint64, one func
 
 // newBar is a progress bar with an ETA on a terminal, and nothing elsewhere.
 func newBar(c *cobra.Command, total int, what string) *progressbar.ProgressBar {
-	f, ok := c.ErrOrStderr().(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) || total < 20 {
+	w := c.ErrOrStderr()
+	if !onTerminal(w) || total < 20 {
 		return progressbar.DefaultSilent(int64(total))
 	}
-	return progressbar.NewOptions(total, progressbar.OptionSetWriter(f), progressbar.OptionSetDescription(what), progressbar.OptionShowCount(),
+	return progressbar.NewOptions(total, progressbar.OptionSetWriter(w), progressbar.OptionSetDescription(what), progressbar.OptionShowCount(),
 		progressbar.OptionShowIts(), progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionClearOnFinish())
+}
+
+func onTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }

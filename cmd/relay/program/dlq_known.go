@@ -26,11 +26,14 @@ func (f *dlqFilter) known(ctx context.Context, cl *client, store *dlq.Store, not
 	if f.route == "" || slices.Contains(names, f.route) {
 		return nil
 	}
-	running, err := consumer.AskStatus(ctx, cl.conn.Conn, cl.cfg.Service)
+	// The first instance that has the route settles it.
+	running, err := consumer.AskUntil(ctx, cl.conn.Conn, cl.cfg.Service, consumer.StatusRequest{Keys: -1}, func(s consumer.Status) bool {
+		return slices.ContainsFunc(s.Routes, func(rt consumer.RouteStatus) bool { return rt.Name == f.route })
+	})
 	if err != nil && !errors.Is(err, consumer.ErrNobody) {
 		return err
 	}
-	for _, s := range running {
+	for _, s := range running.Instances {
 		for _, rt := range s.Routes {
 			names = append(names, rt.Name)
 		}
