@@ -18,6 +18,9 @@ func TestPut_onceInACluster(t *testing.T) {
 	for _, n := range nodes {
 		js = n.JetStream(t)
 		s, err := Open(t.Context(), js, Config{Replicas: 3})
+		for try := 1; err != nil && try < 10; try++ { // a young cluster may be long in electing the leaders of streams
+			s, err = Open(t.Context(), js, Config{Replicas: 3})
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
