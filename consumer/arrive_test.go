@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -85,4 +88,43 @@ func TestRelay_roomForWhatArrivesGrowsWithNeed(t *testing.T) {
 			t.Errorf("%d answers were dropped, %v", n, err)
 		}
 	}
+}
+
+// What the server sends to a subscription before it knows of the one that takes over arrives, too: answers to acks were lost, and nothing was
+// asked for until they were asked for again, two seconds later.
+func TestSource_regressionNoAnswerIsLostOnTheWayToMoreRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, natstest.WithListen())
+	proxy := natstest.NewProxy(t, w.s.URL())
+	nc, err := nats.Connect(proxy.URL())
+	w.do(err)
+	t.Cleanup(nc.Close)
+	r, err := New(nc, Config{Logger: quiet}, Route{Name: "a", Subjects: []string{"orders.>"}, Start: StartAll, Handler: HandlerFunc(hangs)})
+	w.do(err)
+	s := newSource(r, "ORDERS", "a", false)
+	s.inbox = nc.NewInbox()
+	s.answers, err = nc.ChanSubscribe(s.inbox+".a.*", s.arrived)
+	w.do(err)
+	w.do(s.subscribe())
+	w.do(nc.Flush())
+	proxy.Delay(100 * time.Millisecond)
+	server := w.s.Conn(t)
+	w.do(server.Publish(s.inbox+".a.1", nil))
+	w.do(server.Flush()) // it is on its way
+	if !s.widen() || cap(s.arrived) != arrivedSize {
+		t.Fatalf("room for %d", cap(s.arrived))
+	}
+	w.do(nc.Flush())
+	w.do(server.Publish(s.inbox+".a.2", nil))
+	for _, want := range []string{".a.1", ".a.2"} {
+		select {
+		case m := <-s.arrived:
+			if m.Subject != s.inbox+want {
+				t.Errorf("%s came", m.Subject)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s did not come", want)
+		}
+	}
+	s.close()
 }

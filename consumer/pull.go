@@ -371,20 +371,30 @@ func (s *source) widen() bool {
 			return false
 		}
 	}
-	s.unsubscribe()
 	for i := range s.asked.lanes {
+		_ = s.asked.lanes[i].sub.Unsubscribe()
 		s.asked.lanes[i].sub = subs[i]
 	}
-	narrow := s.arrived
+	// Answers that the server sends before it knows of the new subscription come to the old one. Without them no ack would be confirmed
+	// for two seconds, and soon nothing more be asked for.
+	narrow, before := s.arrived, s.answers
 	s.arrived, s.answers = wide, subs[lanes]
-	for {
-		select {
-		case m := <-narrow:
-			wide <- m
-		default:
-			return true
+	_ = before.Drain()
+	go func() {
+		_ = s.relay.nc.FlushTimeout(settleTimeout) // with its answer all of them are here
+		for {
+			select {
+			case m := <-narrow:
+				select {
+				case wide <- m:
+				default: // its confirmation is asked for again
+				}
+			default:
+				return
+			}
 		}
-	}
+	}()
+	return true
 }
 
 // withdraw takes back what is parked for long, when nothing may come any more: a pull whose subject nobody hears is dropped by the server.
