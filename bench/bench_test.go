@@ -216,10 +216,10 @@ var guarded = map[string]struct {
 	cpu      float64 // of a message, as a multiple of that of against
 }{
 	"drain-128": {200_000, 6.9, "plain", 2.9},
-	"webhook":   {20_000, 21, "pool", 1.2},
-	"request":   {20_000, 20, "pool", 2.9},
-	"failing":   {20_000, 20, "pool", 5},
-	"worker":    {20_000, 25, "pool", 1.5},
+	"webhook":   {20_000, 22, "pool", 1.2},
+	"request":   {20_000, 21, "pool", 2.9},
+	"failing":   {20_000, 22, "pool", 5},
+	"worker":    {20_000, 28, "pool", 1.5},
 	"exec":      {1000, 50, "pool", 1.6},
 }
 
