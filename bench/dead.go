@@ -23,14 +23,11 @@ const (
 
 // deadLetters has an operator look at many dead letters, and replay a tenth of them to a route that runs.
 func (b *bench) deadLetters(ctx context.Context, j *job) error {
-	w, err := newWorld(ctx)
+	w, err := newWorld(ctx, j.streamSubjects()...)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	if err := w.stream(ctx, j.streamSubjects()...); err != nil {
-		return err
-	}
 	n, stored := b.size(j.n), 0
 	if b.most > 0 {
 		n = min(n, b.most)

@@ -27,14 +27,11 @@ const (
 
 // disturbed drains a backlog by the program, alone or while something else is asked of it, and sees that each message arrived at the endpoint.
 func (b *bench) disturbed(ctx context.Context, j *job) error {
-	w, err := newWorld(ctx)
+	w, err := newWorld(ctx, j.streamSubjects()...)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	if err := w.stream(ctx, j.streamSubjects()...); err != nil {
-		return err
-	}
 	n := b.size(j.n)
 	if err := w.fill(ctx, n, j.subjects, j.size, b.seed); err != nil {
 		return err

@@ -244,14 +244,11 @@ func (b *bench) chosen(j *job) []string {
 
 // backlog drains a stream that was filled before. All contestants drain the same one, each with durables of its own.
 func (b *bench) backlog(ctx context.Context, j *job) error {
-	w, err := newWorld(ctx)
+	w, err := newWorld(ctx, j.streamSubjects()...)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	if err := w.stream(ctx, j.streamSubjects()...); err != nil {
-		return err
-	}
 	n := b.size(j.n)
 	if err := w.fill(ctx, n, min(j.subjects, n), j.size, b.seed); err != nil {
 		return err

@@ -13,14 +13,11 @@ const warmUp = 1500 * time.Millisecond
 // latency measures from the publisher's clock to the handler's, which is the same. The publisher is a process of its own
 // and keeps its pace whatever happens.
 func (b *bench) latency(ctx context.Context, j *job) error {
-	w, err := newWorld(ctx)
+	w, err := newWorld(ctx, j.streamSubjects()...)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	if err := w.stream(ctx, j.streamSubjects()...); err != nil {
-		return err
-	}
 	if b.peak == 0 {
 		if _, err := b.underLoad(ctx, w, j, "plain", 0, 0); err != nil {
 			return fmt.Errorf("peak rate: %w", err)
@@ -95,14 +92,11 @@ func (b *bench) underLoad(ctx context.Context, w *world, j *job, who string, rou
 
 // idle has a service wait for messages that do not come.
 func (b *bench) idle(ctx context.Context, j *job) error {
-	w, err := newWorld(ctx)
+	w, err := newWorld(ctx, j.streamSubjects()...)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	if err := w.stream(ctx, j.streamSubjects()...); err != nil {
-		return err
-	}
 	rounds := b.rounds
 	defer func() { b.rounds = rounds }()
 	b.rounds = 1 // long enough

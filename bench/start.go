@@ -29,14 +29,11 @@ func (b *bench) manyRoutes(ctx context.Context, j *job) error {
 	for i := range n {
 		routes = append(routes, []string{"bench." + strconv.Itoa(i) + ".>"})
 	}
-	w, err := newWorld(ctx)
+	w, err := newWorld(ctx, "bench.>")
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	if err := w.stream(ctx, "bench.>"); err != nil {
-		return err
-	}
 	return b.inTurns(ctx, j, func(who string, round int) (r sample, err error) {
 		s := b.spec(w, j, who, round)
 		s.Routes, s.Apart = routes, true

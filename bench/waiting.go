@@ -26,14 +26,11 @@ func (b *bench) besideWaiting(ctx context.Context, j *job) error {
 	}
 	worlds := make(map[string]*world)
 	for _, whose := range []string{"library", "nak"} {
-		w, err := newWorld(ctx)
+		w, err := newWorld(ctx, j.streamSubjects()...)
 		if err != nil {
 			return err
 		}
 		defer w.close()
-		if err := w.stream(ctx, j.streamSubjects()...); err != nil {
-			return err
-		}
 		worlds[whose] = w
 		if waiting == 0 {
 			continue
@@ -144,14 +141,11 @@ func (b *bench) refuseAll(ctx context.Context, w *world, j *job, like *spec, n i
 
 // stormEnd measures messages that failed before and are all due at once, and as many fresh ones.
 func (b *bench) stormEnd(ctx context.Context, j *job) error {
-	w, err := newWorld(ctx)
+	w, err := newWorld(ctx, j.streamSubjects()...)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	if err := w.stream(ctx, j.streamSubjects()...); err != nil {
-		return err
-	}
 	w.retries = true
 	n := b.size(j.n)
 	h := j.handler

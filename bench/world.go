@@ -22,7 +22,7 @@ type world struct {
 	retries bool // what waits on relay's retry stream counts as pending
 }
 
-func newWorld(ctx context.Context) (w *world, err error) {
+func newWorld(ctx context.Context, subjects ...string) (w *world, err error) {
 	w = &world{}
 	if w.server, err = play(ctx, "server", nil); err != nil {
 		return nil, err
@@ -38,8 +38,10 @@ func newWorld(ctx context.Context) (w *world, err error) {
 	if w.nc, err = nats.Connect(w.url); err != nil {
 		return nil, err
 	}
-	w.js, err = jetstream.New(w.nc)
-	return w, err
+	if w.js, err = jetstream.New(w.nc); err != nil || len(subjects) == 0 {
+		return w, err
+	}
+	return w, w.stream(ctx, subjects...)
 }
 
 func (w *world) close() {

@@ -112,7 +112,7 @@ type dispatch struct {
 
 // arrivedSize bounds what has arrived and was not looked at. Requests are bounded so that it does not fill; if it does,
 // nats.go drops messages, which JetStream delivers again and whose confirmations are asked for again. A source begins with room for
-// arrivedLittle, and gets the rest when it has use for it: 1,000 routes of which each gets a few messages a second need 500 MiB less.
+// arrivedLittle, and gets the rest when it has use for it: 1,000 routes of which each gets a few messages a second need 350 MiB less.
 const (
 	arrivedSize   = 32 << 10
 	arrivedLittle = 1 << 10
