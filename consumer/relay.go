@@ -492,13 +492,12 @@ func (r *Relay) proveContact(ctx context.Context) {
 	tick := beat.NewTicker(r.link.Every())
 	defer tick.Stop()
 	for {
+		tick.Reset(r.link.Every())
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.link.Shorter(): // a route was added
-			tick.Reset(r.link.Every())
 		case <-tick.C:
-			tick.Next()
 		}
 		r.line.Look(time.Now())
 		sent := time.Now()

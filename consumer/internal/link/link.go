@@ -25,6 +25,9 @@ const (
 	share = 8
 	// firstComing is asked for at the beginning, for each second of AckWait. It doubles with each proof of contact, up to MostComing.
 	firstComing = 128 << 10
+	// growing is how often contact is to be proven until that is reached: a backlog of large messages would come at half the speed for
+	// seconds.
+	growing = 100 * time.Millisecond
 )
 
 // Link bounds the bytes that all durables together may have asked for. Create it with [New]. All but Measured is safe for
@@ -39,6 +42,7 @@ type Link struct {
 	nearest time.Duration // the shortest round trip so far
 	bytes   uint64        // received in all, when it was measured last
 	at      time.Time
+	grew    time.Time // when the limit was doubled last
 }
 
 // New begins with what a link of ordinary speed brings within this AckWait.
@@ -51,8 +55,15 @@ func New(ackWait time.Duration) *Link {
 
 func (l *Link) within() time.Duration { return time.Duration(l.ackWait.Load()) }
 
-// Every is how often contact is to be proven: leases count from the last proof.
-func (l *Link) Every() time.Duration { return min(time.Second, l.within()/8) }
+// Every is how often contact is to be proven: leases count from the last proof. It is more often until the limit is as high as it gets.
+func (l *Link) Every() time.Duration {
+	if l.limit.Load() < MostComing {
+		return min(growing, l.period())
+	}
+	return l.period()
+}
+
+func (l *Link) period() time.Duration { return min(time.Second, l.within()/8) }
 
 // Cover takes the AckWait of another route into account.
 func (l *Link) Cover(ackWait time.Duration) {
@@ -84,9 +95,17 @@ func (l *Link) Measured(trip time.Duration, ended bool, bytes uint64, now time.T
 	part := l.within() / share
 	switch queued := trip - l.nearest; {
 	case queued < part/2:
-		l.limit.Store(min(MostComing, 2*l.limit.Load()))
-	case queued > part && !first && since > 0:
-		within := int64(float64(brought) * float64(part) / float64(since))
-		l.limit.Store(max(LeastPull, min(within, l.limit.Load())))
+		// Soon only if that was brought: at once after the start nothing is on its way that a round trip could stand behind.
+		if now.Sub(l.grew) >= l.period() || !first && broughtIn(part, brought, since) >= 2*l.limit.Load() {
+			l.limit.Store(min(MostComing, 2*l.limit.Load()))
+			l.grew = now
+		}
+	case queued > part && !first:
+		l.limit.Store(max(LeastPull, min(broughtIn(part, brought, since), l.limit.Load())))
 	}
+}
+
+// broughtIn is how many bytes come within d, at the rate of so many within since.
+func broughtIn(d time.Duration, bytes uint64, since time.Duration) int64 {
+	return int64(float64(bytes) * float64(d) / float64(max(since, 1)))
 }

@@ -37,6 +37,7 @@ func TestLink_limitFollowsWhatComes(t *testing.T) {
 // A route that was added with a short AckWait got leases that were nearly over: contact was proven as seldom as before.
 func TestLink_regressionAShorterAckWaitHasContactProvenMoreOften(t *testing.T) {
 	l := New(30 * time.Second)
+	l.limit.Store(MostComing)
 	l.Cover(30 * time.Second)
 	if l.Every() != time.Second || len(l.shorter) != 0 {
 		t.Errorf("every %v, told %d times", l.Every(), len(l.shorter))
@@ -46,5 +47,44 @@ func TestLink_regressionAShorterAckWaitHasContactProvenMoreOften(t *testing.T) {
 	}
 	if l.Every() != 250*time.Millisecond || len(l.shorter) != 1 {
 		t.Errorf("every %v, told %d times", l.Every(), len(l.shorter))
+	}
+}
+
+// A backlog of large messages came at two thirds of the speed for the first seconds: the limit doubled once a second only.
+func TestLink_regressionGrowsSoonOnAFastLink(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		rate int // bytes a second
+		soon bool
+	}{
+		{"fast", 500 << 20, true},
+		{"nothing comes yet", 0, false},
+		{"slow", 512 << 10, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := New(30 * time.Second)
+			first := l.Coming()
+			now, bytes := time.Unix(0, 0), uint64(0)
+			for range 5 {
+				if l.Every() != growing && l.Coming() < MostComing {
+					t.Errorf("every %v", l.Every())
+				}
+				l.Measured(time.Millisecond, true, bytes, now)
+				now, bytes = now.Add(l.Every()), bytes+uint64(float64(c.rate)*l.Every().Seconds())
+			}
+			if c.soon && l.Coming() != MostComing {
+				t.Errorf("%d bytes after %v, want %d", l.Coming(), now.Sub(time.Unix(0, 0)), MostComing)
+			}
+			if !c.soon && l.Coming() > 2*first {
+				t.Errorf("%d bytes after %v, %d at first", l.Coming(), now.Sub(time.Unix(0, 0)), first)
+			}
+			for range 40 {
+				l.Measured(time.Millisecond, true, bytes, now)
+				now, bytes = now.Add(l.Every()), bytes+uint64(float64(c.rate)*l.Every().Seconds())
+			}
+			if l.Coming() != MostComing || l.Every() != time.Second {
+				t.Errorf("in the end: %d bytes, every %v", l.Coming(), l.Every())
+			}
+		})
 	}
 }
