@@ -100,7 +100,7 @@ func TestRelay_regressionNoSourceTakesOverDuringADrain(t *testing.T) {
 	u := &unit{relay: r}
 	old, next := &source{unit: u}, &source{unit: u}
 	r.units = []*unit{u}
-	r.sources.Store(&[]*source{old})
+	r.include(old)
 	if last := r.lastUnits(); len(last) != 1 || len(last[0].open()) != 1 {
 		t.Fatalf("last units %v", last)
 	}

@@ -281,6 +281,10 @@ func (r *Relay) include(s *source) bool {
 	}
 	list := append(slices.Clone(r.openSources()), s)
 	r.sources.Store(&list)
+	if s.unit != nil {
+		list := append(slices.Clone(s.unit.open()), s)
+		s.unit.running.Store(&list)
+	}
 	return true
 }
 

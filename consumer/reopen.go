@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -35,9 +36,11 @@ func (r *Relay) replace(old, next *source) bool {
 	if r.draining || old.unit.closing {
 		return false
 	}
-	list := slices.Clone(r.openSources())
-	list[slices.Index(list, old)] = next
-	r.sources.Store(&list)
+	for _, in := range []*atomic.Pointer[[]*source]{&r.sources, &old.unit.running} {
+		list := slices.Clone(*in.Load())
+		list[slices.Index(list, old)] = next
+		in.Store(&list)
+	}
 	return true
 }
 

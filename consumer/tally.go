@@ -31,8 +31,10 @@ const (
 	tallyRest = 20 * time.Millisecond
 	// tallyPatience bounds what the begin of a unit waits for its ledger.
 	tallyPatience = 2 * time.Second
-	// auditEvery is how often the ledger of a unit is compared with the server for the metrics.
+	// auditEvery is how often the ledger of a unit is compared with the server for the metrics. With many units it is less often: one
+	// unit each auditRest.
 	auditEvery = time.Minute
+	auditRest  = 250 * time.Millisecond
 )
 
 // unrouted stands for a route in the ledger: messages that no route of the instance that got them wants.
@@ -335,10 +337,17 @@ func (r *Relay) keepTallies(ctx context.Context) {
 		r.mu.Lock()
 		units := slices.Clone(r.units)
 		r.mu.Unlock()
-		for _, u := range units {
+		for i, u := range units {
 			t, now := &u.tally, time.Now()
 			if ctx.Err() != nil {
 				return
+			}
+			again := r.losses.auditAgain(now)
+			if again == auditEvery {
+				again = max(again, time.Duration(len(units))*auditRest)
+			}
+			if t.audited.IsZero() { // one after the other
+				t.audited = now.Add(time.Duration(i)*auditRest - again)
 			}
 			if now.Before(t.next) {
 				continue
@@ -346,7 +355,7 @@ func (r *Relay) keepTallies(ctx context.Context) {
 			t.next = now.Add(tallyEvery)
 			call, cancel := context.WithTimeout(ctx, settleTimeout)
 			err := t.write(call, false)
-			if err == nil && now.Sub(t.audited) >= r.losses.auditAgain(now) {
+			if err == nil && now.Sub(t.audited) >= again {
 				t.audited = now
 				t.audit(call, units)
 			}

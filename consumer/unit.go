@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // unit is what is set up and ended together: the durable of one or more routes, and those of their replays, which are of no use
@@ -12,6 +13,8 @@ type unit struct {
 	relay *Relay
 	main  *source
 	dues  []*source
+
+	running atomic.Pointer[[]*source] // of these; a new slice at each change, with that of the relay
 
 	opening, work, slow             context.Context // it may be opened; it runs; its slow paths run
 	stopOpening, stopWork, stopSlow context.CancelFunc
@@ -61,6 +64,9 @@ func (u *unit) begin() {
 		return
 	}
 	r.units = append(r.units, u)
+	// Those that the start opened, before there was a unit.
+	running := slices.DeleteFunc(slices.Clone(r.openSources()), func(s *source) bool { return s.unit != u })
+	u.running.Store(&running)
 	if u.leased() {
 		u.once.Do(func() { close(u.tried) }) // it was looked at, and is opened when this instance has the claim
 		u.living.Go(u.lead)
@@ -80,7 +86,10 @@ func (u *unit) sources() []*source { return append([]*source{u.main}, u.dues...)
 
 // open are the sources of the unit that are running.
 func (u *unit) open() []*source {
-	return slices.DeleteFunc(slices.Clone(u.relay.openSources()), func(s *source) bool { return s.unit != u })
+	if list := u.running.Load(); list != nil {
+		return *list
+	}
+	return nil
 }
 
 // lastUnits are the units when relay drains, but for those that end already; nothing is opened later.
@@ -179,4 +188,5 @@ func (u *unit) end() {
 	r.units = slices.DeleteFunc(r.units, func(o *unit) bool { return o == u })
 	list := slices.DeleteFunc(slices.Clone(r.openSources()), func(s *source) bool { return s.unit == u })
 	r.sources.Store(&list)
+	u.running.Store(nil)
 }
