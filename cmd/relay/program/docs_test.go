@@ -245,7 +245,7 @@ func TestDocs_tutorialCommandsWork(t *testing.T) {
 	fmt.Fprintf(&script, "echo '@@ %d'\n", len(commands))
 	dir := t.TempDir()
 	t.Cleanup(func() {
-		for _, name := range []string{"nats.log", "nats.txt", "relay.log", "endpoint.log", "status.txt"} {
+		for _, name := range []string{"nats.log", "nats.txt", "relay.log", "503.log", "422.log", "200.log", "status.txt", "audit.txt"} {
 			if b, err := os.ReadFile(filepath.Join(dir, name)); t.Failed() && err == nil {
 				t.Logf("%s:\n%s", name, tail(string(b)))
 			}
