@@ -50,6 +50,15 @@ func (r *Records) InHand(ctx context.Context) (h InHand, err error) {
 	return h, err
 }
 
+// MarshalBinary is for whoever tells others, who read it with UnmarshalBinary.
+func (h InHand) MarshalBinary() ([]byte, error) { return h.encode(0), nil }
+
+// UnmarshalBinary is the reverse of MarshalBinary.
+func (h *InHand) UnmarshalBinary(b []byte) (err error) {
+	*h, _, err = decodeInHand(b)
+	return err
+}
+
 // encode writes the distances between the sequences: two bytes or so for each.
 func (h InHand) encode(created int64) []byte {
 	b := binary.AppendVarint([]byte{inHandFormat}, created)

@@ -22,11 +22,10 @@ import (
 
 // Kept is how many messages of a route, from one stream, are in the retry stream.
 type Kept struct {
-	Route string // [NoRoute]: of messages that no route wanted
-	// Stream that they come from. Empty: an earlier version handed them over, which did not tell streams apart.
-	Stream string
-	Parked int // wait for their time
-	Due    int // wait to be consumed
+	Route  string // [NoRoute]: of messages that no route wanted
+	Stream string // that they come from
+	Parked int    // wait for their time
+	Due    int    // wait to be consumed
 }
 
 // Kept counts what the stream holds, by route and stream. Its cost grows with the number of messages.
@@ -36,9 +35,9 @@ func (r *RetryStream) Kept(ctx context.Context) ([]Kept, error) {
 	err := Subjects(ctx, r.js, r.name, r.service+".>", func(subject string, n int) {
 		kind, rest, _ := strings.Cut(strings.TrimPrefix(subject, r.service+"."), ".")
 		route, rest, _ := strings.Cut(rest, ".")
-		stream, _, _ := strings.Cut(rest, ".")
-		if !strings.Contains(rest, ".") {
-			stream = ""
+		stream, _, ok := strings.Cut(rest, ".")
+		if !ok {
+			return // not relay's
 		}
 		k := all[of{route, stream}]
 		if k == nil {
@@ -118,9 +117,7 @@ func (r *RetryStream) Move(ctx context.Context, m Move) (moved int, err error) {
 		return 0, err
 	}
 	last := stream.CachedInfo().State.LastSeq // what is moved comes behind it
-	for _, filter := range []string{
-		r.service + ".park." + m.From + "." + m.Stream + ".*", r.DueSubjects(m.From, m.Stream), r.OldDueSubjects(m.From),
-	} {
+	for _, filter := range []string{r.service + ".park." + m.From + "." + m.Stream + ".*", r.DueSubjects(m.From, m.Stream)} {
 		for next := m.After + 1; next > 0 && next <= last; {
 			var page []*nats.Msg
 			if page, next, err = r.readFrom(ctx, filter, next); err != nil {

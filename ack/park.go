@@ -24,14 +24,13 @@ const dedupeWindow = 10 * time.Minute
 //
 //	<service>.park.<route>.<stream>.<seq>-<ns>   a schedule; one a message, and one with more attempts replaces it
 //	<service>.due.<route>.<stream>.<seq>-<ns>    the same when its time has come, delivered by the consumer of the route for that stream
-//	<service>.due.<route>.<stream>.<unique>      due at once: a replay, what its durable had passed, what earlier versions parked
+//	<service>.due.<route>.<stream>.<unique>      due at once: a replay, or what its durable had passed
 //
 // A message that is parked has a copy on one of the first two subjects from then until it is done or dead: the next copy is stored before
 // the delivery of the one before is acknowledged. See [RetryStream.Ahead].
 //
 // The stream that a message comes from is in both: two deployments may have a route of the same name, each for a stream
-// of its own, and neither may get what the other one parked. Earlier versions had it within the last token of due
-// subjects, and one consumer for all streams; see [RetryStream.OldDueSubjects].
+// of its own, and neither may get what the other one parked.
 //
 // The server has no bounds for the stream: one with schedules refuses to refuse new messages, and discarding old ones would lose
 // them. [Room] bounds it.
@@ -94,13 +93,6 @@ func (r *RetryStream) DueSubjects(route, stream string) string {
 
 // DueDurable is the name of that consumer.
 func DueDurable(route, stream string) string { return route + "--" + stream }
-
-// OldDueSubjects is where messages of a route come due that an earlier version parked, from whatever stream. Their
-// consumer has the name of the route.
-func (r *RetryStream) OldDueSubjects(route string) string { return r.service + ".due." + route + ".*" }
-
-// OldFilter is what earlier versions gave that consumer. In a work queue it excludes every consumer for [DueSubjects].
-func (r *RetryStream) OldFilter(route string) string { return r.service + ".due." + route + ".>" }
 
 // NoRoute stands in the place of a route's name for messages that no route wants. No route can have this name.
 const NoRoute = "~"

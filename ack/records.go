@@ -13,6 +13,8 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/kvwatch"
 )
 
 // Record is what is remembered of a message that failed.
@@ -293,6 +295,34 @@ func (r *Records) Sweep(ctx context.Context, ackFloor uint64) (removed int, err 
 		removed++
 	}
 	return removed, nil
+}
+
+// Later are the messages that are not to start before a time to come, as their records say. It reads all records of the durable.
+func (r *Records) Later(ctx context.Context) (map[uint64]struct{}, error) {
+	w, err := r.bucket.kv.Watch(ctx, r.prefix+">", jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil, err
+	}
+	defer kvwatch.Stop(w)
+	later, now := make(map[uint64]struct{}), time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case e, open := <-w.Updates():
+			if !open {
+				return nil, errors.New("the records cannot be read to their end")
+			}
+			if e == nil {
+				return later, nil
+			}
+			seq, err := strconv.ParseUint(strings.TrimPrefix(e.Key(), r.prefix), 10, 64)
+			var rec Record
+			if err == nil && json.Unmarshal(e.Value(), &rec) == nil && rec.Due.After(now) {
+				later[seq] = struct{}{}
+			}
+		}
+	}
 }
 
 // outlived tells whether the message of a key is certainly settled.

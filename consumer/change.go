@@ -358,16 +358,6 @@ func (p *plot) preflight(ctx context.Context, list []*route) error {
 			return setupError("", err)
 		}
 	}
-	if r.lives.Load() == nil && slices.ContainsFunc(list, func(rt *route) bool { return rt.guarded }) {
-		l, err := r.openLives(ctx)
-		if err == nil {
-			err = r.attempt(ctx, l.Begin)
-		}
-		if err != nil {
-			return setupError("", err)
-		}
-		r.lives.Store(l)
-	}
 	return nil
 }
 

@@ -20,9 +20,6 @@ import (
 
 func viewSubject(service string) string { return service + ".ctl.view.status" }
 
-// formerStatusSubject is asked by the version before; it gets what fits in one message.
-func formerStatusSubject(service string) string { return service + ".ctl.status" }
-
 const (
 	// pageBytes is how large a page of an answer gets, or less if the server takes less.
 	pageBytes = 256 << 10
@@ -43,8 +40,8 @@ func (r *Relay) answerControl() (stop func(), err error) {
 		answer        func(*microRequest)
 	}{
 		{"status", viewSubject(r.cfg.Service), r.answerView},
-		{"former-status", formerStatusSubject(r.cfg.Service), r.answerFormerView},
 		{"resume", wakeSubject(r.cfg.Service), r.answerWake},
+		{"handover", handoverSubject(r.cfg.Service), r.answerHandover},
 	} {
 		if err = service.endpoint(e.name, e.subject, e.answer); err != nil {
 			service.stop()
@@ -70,11 +67,6 @@ func (r *Relay) answerView(q *microRequest) {
 			return
 		}
 	}
-}
-
-func (r *Relay) answerFormerView(q *microRequest) {
-	r.lookAgain()
-	_ = q.respond(pages(r.Status(), r.pageRoom())[0])
 }
 
 // pages splits a status into parts of at most so many bytes each. The first has all but the keys and, if there are very many,

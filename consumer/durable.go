@@ -25,7 +25,7 @@ func (s *source) provided() provision.Durable {
 		d.Mark.Routes[name] = append(d.Mark.Routes[name], p.pattern)
 	}
 	if s.due {
-		d.Filtered, d.Former = true, s.relay.retries.OldFilter(s.routes[0].cfg.Name)
+		d.Filtered = true
 		return d
 	}
 	switch start := s.routes[0].cfg.Start; start.Policy {

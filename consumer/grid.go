@@ -142,6 +142,7 @@ func (g *grid) join(ctx context.Context) (f *fleet.Fleet, err error) {
 type memberState struct {
 	Generation int    `json:"generation,omitempty"`
 	Config     string `json:"config,omitempty"` // hash
+	Draining   bool   `json:"draining,omitempty"`
 	// Routes of one instance at a time that this one would take.
 	Routes []string `json:"routes,omitempty"`
 	// Durables of them, by route.
@@ -149,7 +150,7 @@ type memberState struct {
 }
 
 func (g *grid) state() json.RawMessage {
-	s := memberState{Durables: map[string]string{}}
+	s := memberState{Durables: map[string]string{}, Draining: g.r.isDraining()}
 	if c := g.r.config.Load(); c != nil {
 		s.Generation, s.Config = c.Generation, c.Hash
 	}

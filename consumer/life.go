@@ -113,11 +113,7 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 	defer func() { err = away.Made(err) }()
 	consumer := s.setup.have
 	if consumer == nil {
-		if s.due {
-			if err = s.relay.narrowOldDue(ctx, s.routes[0].cfg.Name); err != nil {
-				return err
-			}
-		} else {
+		if !s.due {
 			for _, a := range s.setup.again {
 				s.log.Warn("the durable is made, and delivers messages that were handled before", "again", a.String())
 			}

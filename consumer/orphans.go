@@ -210,15 +210,13 @@ func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string
 	}
 	var list []Orphan
 	for _, k := range kept {
-		if known(k.Route, k.Stream) || of == whatNobodyUses && consumed(ctx, js, retries.Name(), k) {
+		if known(k.Route, k.Stream) || of == whatNobodyUses && consumed(ctx, js, retries.Name(), k.Route, k.Stream) {
 			continue
 		}
 		o := Orphan{Kind: OrphanRetries, Route: k.Route, Stream: k.Stream, Messages: uint64(k.Parked + k.Due)}
 		switch {
 		case k.Route == ack.NoRoute:
 			o.Route, o.Next = "", "a route on that stream whose subjects they match gets them when relay starts"
-		case k.Stream == "":
-			o.Next = "an earlier version of relay handed them over; start the route, or move them: relay orphans move --from " + k.Route + " --to ROUTE --stream STREAM"
 		default:
 			o.Next = "start the route on that stream, or move them: relay orphans move --from " + k.Route + " --to ROUTE --stream " + k.Stream +
 				", or make dead letters of them: relay orphans return --from " + k.Route + " --stream " + k.Stream
@@ -228,13 +226,9 @@ func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string
 	return list, nil
 }
 
-// consumed tells whether an instance pulls what comes due of a route.
-func consumed(ctx context.Context, js jetstream.JetStream, stream string, k ack.Kept) bool {
-	name := k.Route
-	if k.Stream != "" {
-		name = ack.DueDurable(k.Route, k.Stream)
-	}
-	durable, err := js.Consumer(ctx, stream, name)
+// consumed tells whether an instance pulls what comes due of a route and stream from the retry stream, which is named first.
+func consumed(ctx context.Context, js jetstream.JetStream, retries, route, stream string) bool {
+	durable, err := js.Consumer(ctx, retries, ack.DueDurable(route, stream))
 	return err == nil && durable.CachedInfo().NumWaiting > 0
 }
 
@@ -313,7 +307,7 @@ func ReturnOrphans(ctx context.Context, js jetstream.JetStream, service, route, 
 	if err != nil {
 		return 0, err
 	}
-	if consumed(ctx, js, retries.Name(), ack.Kept{Route: route, Stream: stream}) {
+	if consumed(ctx, js, retries.Name(), route, stream) {
 		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s and takes them: relay retries discard is for those", route, stream)
 	}
 	store, err := dlq.Attach(ctx, js, service)

@@ -104,7 +104,7 @@ func (m OrphanMove) retries(ctx context.Context, js jetstream.JetStream, stream 
 	if err != nil {
 		return 0, err
 	}
-	if consumed(ctx, js, from.Name(), ack.Kept{Route: m.From, Stream: stream}) {
+	if consumed(ctx, js, from.Name(), m.From, stream) {
 		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s: stop it first", m.From, stream)
 	}
 	return from.Move(ctx, ack.Move{From: m.From, Stream: stream, To: func(ack.Origin) string { return m.To }, Into: into, Moved: m.Moved})

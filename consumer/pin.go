@@ -50,7 +50,7 @@ func (s *source) takeBack(ctx context.Context, info *jetstream.ConsumerInfo) {
 			s.log.Warn("what the holder before had in hand is not known, and looked for", "error", err)
 		}
 	}
-	if s.giveBack(ctx, slices.Values(noted)) == nil {
+	if s.giveBack(ctx, s.back.consumer, slices.Values(noted)) == nil {
 		s.back.from = from
 	}
 	if to+1-s.back.from < 4*maxAckPending { // it does not take long; else it goes on beside what is pulled
@@ -67,7 +67,7 @@ func (s *source) giveBackRest(ctx context.Context) {
 	b := &s.back
 	for end := time.Now().Add(s.routes[0].cfg.AckWait); b.from <= b.to && s.mayStart() && time.Now().Before(end); {
 		last := min(b.to, b.from+giveBackAtOnce-1)
-		err := s.giveBack(ctx, func(yield func(uint64) bool) {
+		err := s.giveBack(ctx, b.consumer, func(yield func(uint64) bool) {
 			for seq := b.from; seq <= last && yield(seq); seq++ {
 			}
 		})
@@ -82,10 +82,10 @@ func (s *source) giveBackRest(ctx context.Context) {
 // giveBackAtOnce NAKs are sent before the server is waited for: it queues what it has not looked at without a bound.
 const giveBackAtOnce = 16_384
 
-// giveBack gives these sequences back, and waits until the server has looked at all of them.
-func (s *source) giveBack(ctx context.Context, list iter.Seq[uint64]) error {
+// giveBack gives these sequences back, and waits until the server has looked at all of them. Consumer is a sequence of the durable that was delivered.
+func (s *source) giveBack(ctx context.Context, consumer uint64, list iter.Seq[uint64]) error {
 	var b []byte
-	prefix, suffix := "$JS.ACK."+s.stream+"."+s.durable+".1.", fmt.Sprintf(".%d.%d.0", s.back.consumer, time.Now().UnixNano())
+	prefix, suffix := "$JS.ACK."+s.stream+"."+s.durable+".1.", fmt.Sprintf(".%d.%d.0", consumer, time.Now().UnixNano())
 	n, last := 0, ""
 	for seq := range list {
 		if n++; last != "" {

@@ -36,7 +36,7 @@ func faultsOf(list []unplaced) (faults []error) {
 
 // plan finds the stream of each route, and which routes share a durable.
 func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []*unit, without []unplaced, faults []error) {
-	streams, old, errs := make([]string, len(routes)), make([]bool, len(routes)), make([]error, len(routes))
+	streams, errs := make([]string, len(routes)), make([]error, len(routes))
 	slots := make(chan struct{}, atOnce)
 	var looking sync.WaitGroup
 	for i, rt := range routes {
@@ -45,9 +45,7 @@ func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []
 			defer func() { <-slots }()
 			errs[i] = try(ctx, "the stream of route "+rt.cfg.Name, func(ctx context.Context) error {
 				find := func(ctx context.Context) (err error) {
-					if streams[i], err = r.streamOf(ctx, rt.cfg); err == nil {
-						_, old[i], err = r.oldDue(ctx, rt.cfg.Name)
-					}
+					streams[i], err = r.streamOf(ctx, rt.cfg)
 					return err
 				}
 				err := r.attempt(ctx, find)
@@ -87,7 +85,7 @@ func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []
 		}
 		units[j].main.add(rt, rt.cfg.Subjects...)
 
-		units[j].dues = append(units[j].dues, r.dueSources(rt, stream, old[i])...)
+		units[j].dues = append(units[j].dues, r.dueSource(rt, stream))
 	}
 	if err := setupError("", faults...); err != nil {
 		faults = []error{err}

@@ -203,6 +203,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 	tick := beat.NewTicker(pullHeartbeat)
 	defer tick.Stop()
 	for {
+		s.hearNobody(time.Now())
 		s.pull(time.Now())
 		if !s.asked.winding() && s.isDraining() {
 			s.wound.Do(func() { close(s.allOver) })
@@ -325,7 +326,12 @@ func (s *source) pull(now time.Time) {
 	}
 	s.asked.next++
 	id := s.asked.next
-	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d%s}`, batch, bytes, expires, pullHeartbeat, group)
+	heartbeat := pullHeartbeat
+	if s.electing {
+		expires, heartbeat = min(expires, electingExpires), electingHeartbeat
+		time.AfterFunc(electingSilence, s.wake)
+	}
+	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d%s}`, batch, bytes, expires, heartbeat, group)
 	to := s.relay.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable
 	if err := s.relay.nc.PublishRequest(to, strings.TrimSuffix(free.sub.Subject, "*")+strconv.Itoa(id), body); err != nil {
 		s.backOff(now) // disconnected
@@ -428,12 +434,34 @@ func (s *source) reconnected() {
 	s.session.Reconnected()
 }
 
-// backOff waits before the next pull, up to a second: a server that is electing a leader must not be hammered.
+// backOff waits before the next pull, up to a second: a server that is electing a leader must not be hammered. A leader that steps down has a
+// successor within some 20 ms.
 func (s *source) backOff(now time.Time) {
-	wait := min(50*time.Millisecond<<min(s.refused, 5), time.Second)
+	first := 50 * time.Millisecond
+	if s.electing {
+		first = 10 * time.Millisecond
+	}
+	wait := min(first<<min(s.refused, 6), time.Second)
 	s.retryPull = now.Add(wait)
 	s.refused++
 	time.AfterFunc(wait, s.wake)
+}
+
+// A pull that reaches no leader is lost without a word. So while one is elected pulls have short heartbeats, and the next one is made soon when
+// there is none.
+const (
+	electingHeartbeat = 250 * time.Millisecond
+	electingSilence   = 600 * time.Millisecond
+	electingExpires   = 5 * time.Second
+)
+
+// hearNobody makes a pull anew that reached no leader.
+func (s *source) hearNobody(now time.Time) {
+	if out, _ := s.asked.outstanding(); !s.electing || out == 0 || now.Sub(s.lastHeard) < electingSilence {
+		return
+	}
+	s.asked.giveUp()
+	s.lastHeard = now
 }
 
 // take handles what has arrived, a batch at a time so that the routes' locks are taken once for many.
@@ -450,7 +478,7 @@ func (s *source) take(first *nats.Msg) {
 				s.notePin(m)
 			}
 			s.mean += (m.Size() - s.mean) / 8
-			s.lastHeard, s.lastGot, s.refused = now, now, 0
+			s.lastHeard, s.lastGot, s.refused, s.electing = now, now, 0, false
 			s.admit(m, now, &s.batch)
 		case s.session.Reply(m):
 		case m.Subject == contactMark:
@@ -488,9 +516,10 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	code, text := m.Header.Get("Status"), m.Header.Get("Description")
 	switch code {
 	case "100": // heartbeat: the pull is parked
-		s.refused, s.puller.Backlog = 0, false
+		s.refused, s.electing, s.puller.Backlog = 0, false, false
 		return
 	case "408", "404": // it is over, and nothing is wrong
+		s.electing = false
 		messages, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		bytes, err2 := strconv.Atoi(m.Header.Get("Nats-Pending-Bytes"))
 		if s.isDraining() && err == nil && err2 == nil {
@@ -519,10 +548,11 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		s.losePin(pin)
 	}
 	s.log.Debug("pull refused", "status", code, "description", text)
-	if code == "409" && strings.EqualFold(text, "Leadership Change") {
+	s.electing = s.electing || code == "503"
+	if code == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")) {
 		s.session.LeaderChanged()
 		s.mayHaveLost(time.Now())
-		if s.refused == 0 {
+		if s.electing = true; s.refused == 0 {
 			s.refused++ // ask the new leader at once
 			return
 		}

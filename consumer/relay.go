@@ -99,7 +99,7 @@ type Relay struct {
 	link      *link.Link
 	grid      *grid
 	line      *caller.Line                   // to the callers of messages
-	lives     atomic.Pointer[suspects.Lives] // nil while no handler runs in this process
+	lives     atomic.Pointer[suspects.Lives] // nil until the start has opened it
 	tellings  *tellings
 	events    *event.Bus
 	retention retention
@@ -276,6 +276,11 @@ func (r *Relay) Run(ctx context.Context) error {
 		return unlessStopped(ctx, &SetupError{Err: err})
 	}
 	defer stopAnswering()
+	stopHearing, err := r.hearPeers()
+	if err != nil {
+		return unlessStopped(ctx, &SetupError{Err: err})
+	}
+	defer stopHearing()
 	// The flush has the server report subscriptions that it does not permit, before the start asks which permissions are missing.
 	_ = r.nc.FlushTimeout(settleTimeout)
 	units, err := r.start(ctx)
@@ -405,6 +410,11 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.housekeep(work) })
 	running.Go(func() { r.unstick(work) })
 	running.Go(func() { r.watchOrphans(work) })
+	running.Go(func() {
+		if l := r.lives.Load(); l != nil {
+			l.Watch(work, r.giveBackOf)
+		}
+	})
 	running.Go(func() { r.watchFloors(work) })
 	running.Go(func() { r.shareLimits(work) })
 	running.Go(func() { r.place(ctx, r.unplaced) })

@@ -129,6 +129,7 @@ func (rt *route) options(cfg Route, e *equipment) supervisor.Options {
 		Failed:   rt.fail,
 		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, name, err)) },
 		More:     rt.more,
+		Hint:     rt.hint,
 	}
 	opts.Fallback = rt.fallbackOptions(cfg, e.fallback)
 	if rt.guarded {

@@ -77,6 +77,7 @@ type source struct {
 	lastGot   time.Time    // a delivery
 	retryPull time.Time    // no pull before then
 	refused   int          // pulls in a row
+	electing  bool         // the durable may have no leader just now
 	checkedAt time.Time    // when the watchdog last asked the server
 	afresh    bool         // what it knows from before does not count then
 	puller    link.Puller  // its part of what the link brings

@@ -122,6 +122,13 @@ func (r *Relay) shared(ctx context.Context) error {
 			r.ledgers, err = audit.Open(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
 			return err
 		}},
+		{"bucket " + r.instancesName(), func(ctx context.Context) (err error) {
+			l, err := r.openLives(ctx)
+			if err == nil {
+				r.lives.Store(l)
+			}
+			return err
+		}},
 		{"the dead letters", func(ctx context.Context) (err error) {
 			r.dead, err = dlq.Open(ctx, r.js, r.deadConfig())
 			return err
@@ -132,18 +139,6 @@ func (r *Relay) shared(ctx context.Context) error {
 			name string
 			make func(ctx context.Context) error
 		}{"stream " + event.StreamName(r.cfg.Service), r.ensureEvents})
-	}
-	if r.solo.Any() {
-		parts = append(parts, struct {
-			name string
-			make func(ctx context.Context) error
-		}{"bucket " + r.instancesName(), func(ctx context.Context) (err error) {
-			l, err := r.openLives(ctx)
-			if err == nil {
-				r.lives.Store(l)
-			}
-			return err
-		}})
 	}
 	faults := make([]error, len(parts))
 	var making sync.WaitGroup
@@ -171,6 +166,7 @@ func (r *Relay) instancesName() string { return suspects.Bucket(r.cfg.Service) }
 func (r *Relay) openLives(ctx context.Context) (*suspects.Lives, error) {
 	l, err := suspects.Open(ctx, suspects.Config{
 		Conn: r.nc, JS: r.js, Service: r.cfg.Service, Instance: r.cfg.Instance, Began: r.since(), Replicas: r.cfg.Replicas, Logger: r.log,
+		Asked: r.answerHand,
 	})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/relaymq/relay/internal/version"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -13,6 +14,7 @@ import (
 type Status struct {
 	Instance string    `json:"instance"`
 	Service  string    `json:"service"`
+	Version  string    `json:"version,omitempty"`
 	Started  time.Time `json:"started"`
 	// Config is the configuration that the instance runs; nil when it was made by a program.
 	Config   *ConfigStatus `json:"config,omitempty"`
@@ -29,6 +31,8 @@ type Status struct {
 	Parked int64         `json:"parked"`
 	Stored uint64        `json:"dead_letters"`
 	Routes []RouteStatus `json:"routes"`
+	// Gone are instances that ended within the last hour and are not back, as far as this one knows.
+	Gone []MemberStatus `json:"gone,omitempty"`
 	// Limits are those that hold on this instance, by name.
 	Limits []LimitStatus `json:"limits,omitempty"`
 
@@ -146,7 +150,7 @@ func (r *Relay) Status() Status { return r.status(StatusRequest{}) }
 
 func (r *Relay) status(q StatusRequest) Status {
 	s := Status{
-		Instance: r.cfg.Instance, Service: r.cfg.Service, Started: r.since(), Ready: true, Draining: r.isDraining(),
+		Instance: r.cfg.Instance, Service: r.cfg.Service, Version: version.String(), Started: r.since(), Ready: true, Draining: r.isDraining(),
 		Parked: r.retention.parked.Load(), Config: r.config.Load(),
 	}
 	s.OrdersBucket, s.Orders = r.obeyed.last()
@@ -179,7 +183,7 @@ func (r *Relay) status(q StatusRequest) Status {
 			s.Trouble = append(s.Trouble, text)
 		}
 	}
-	s.Limits = r.limitStatus()
+	s.Limits, s.Gone = r.limitStatus(), r.grid.gone()
 	for _, rt := range r.all() {
 		if q.Route == "" || q.Route == rt.cfg.Name {
 			told := rt.status(q.keys())

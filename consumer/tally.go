@@ -308,9 +308,6 @@ func (t *tally) parked(ctx context.Context, main *source) (sum uint64, err error
 	for _, rt := range t.u.main.routes {
 		of := rt.cfg.Name + "." + main.stream + ".>"
 		subjects := []string{r.cfg.Service + ".park." + of, r.cfg.Service + ".due." + of}
-		if slices.ContainsFunc(t.u.dues, func(s *source) bool { return s.durable == rt.cfg.Name }) {
-			subjects = append(subjects, r.retries.OldDueSubjects(rt.cfg.Name)) // which an earlier version handed over
-		}
 		for _, subject := range subjects {
 			n, _, err := audit.Matching(ctx, r.nc, r.api, r.retries.Name(), subject)
 			if err != nil {

@@ -6,7 +6,8 @@
 //
 //	<prefix>.<route>.<stream>.<sequence>-<origin ns>-<replay count>.<original subject>
 //
-// which is unique for each failure of a message: a message that is replayed and fails again has a higher replay count. An
+// which is unique for each failure of a message: a message that is replayed and fails again has a higher replay count. A durable
+// that has not the name of its route adds a mark behind the count, since two durables of a route may have the same messages. An
 // original subject that cannot be part of another one ends as _; its exact bytes are in a header. The headers are those
 // of [ack.Wrap] (origin, counts, the last error, every original header) with the reason, stack and instance; the body is
 // the original one, byte for byte.

@@ -201,7 +201,7 @@ func entrySubject(prefix string, o ack.Origin) (string, error) {
 }
 
 // dueSubject is where a replay with the origin o is handed to its route. The r keeps it apart from parked messages, whose
-// last number is a time, or counts attempts if an earlier version parked them.
+// last number is a time.
 func (s *Store) dueSubject(o ack.Origin) string {
 	return fmt.Sprintf("%s.due.%s.%s.%d-%d%s-r%d", s.service, o.Route, o.Stream, o.Sequence, o.Time.UnixNano(), durableMark(o), o.Replay)
 }

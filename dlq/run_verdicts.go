@@ -118,8 +118,7 @@ func (r *Run) findLost(ctx context.Context) error {
 	for subj := range info.State.Subjects {
 		parts := strings.Split(strings.TrimPrefix(subj, r.Store.service+".due."), ".")
 		if len(parts) != 3 {
-			waiting++ // of an earlier version
-			continue
+			continue // not relay's
 		}
 		token := hash(parts[1] + "-" + parts[2])
 		if _, known := r.seen[token]; known {

@@ -40,10 +40,10 @@ func setup(t *testing.T, cfg Config, opts ...natstest.Option) (*Store, jetstream
 	return s, js
 }
 
-// takes makes the durable with which a route takes what is replayed to it, from whatever stream.
+// takes makes the durable with which a route takes what is replayed to it from stream ORDERS.
 func takes(t testing.TB, js jetstream.JetStream, route string) jetstream.Consumer {
 	t.Helper()
-	c, err := js.CreateOrUpdateConsumer(t.Context(), "RELAY_RETRY", jetstream.ConsumerConfig{Durable: route, FilterSubject: "relay.due." + route + ".>"})
+	c, err := js.CreateOrUpdateConsumer(t.Context(), "RELAY_RETRY", jetstream.ConsumerConfig{Durable: ack.DueDurable(route, "ORDERS"), FilterSubject: "relay.due." + route + ".ORDERS.>"})
 	if err != nil {
 		t.Fatal(err)
 	}

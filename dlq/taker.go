@@ -43,21 +43,16 @@ func (s *Store) taker(ctx context.Context, route, stream string) (taker, error) 
 	due := fmt.Sprintf("%s.due.%s.%s.0", s.service, route, stream)
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	// Earlier versions had one durable for each route.
-	for _, name := range []string{ack.DueDurable(route, stream), route} {
-		c, err := s.js.Consumer(ctx, retryName(s.service), name)
-		switch {
-		case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrNotPullConsumer), errors.Is(err, jetstream.ErrInvalidConsumerName):
-			continue
-		case err != nil:
-			return taker{}, fmt.Errorf("looking for the durable of route %s and stream %s: %w", route, stream, classify(err))
-		}
-		info := c.CachedInfo()
-		if f := info.Config.FilterSubject; f == "" || subject.Matches(f, due) {
-			return taker{there: true, asked: info.NumWaiting > 0}, nil
-		}
+	c, err := s.js.Consumer(ctx, retryName(s.service), ack.DueDurable(route, stream))
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrNotPullConsumer), errors.Is(err, jetstream.ErrInvalidConsumerName):
+		return taker{}, nil
+	case err != nil:
+		return taker{}, fmt.Errorf("looking for the durable of route %s and stream %s: %w", route, stream, classify(err))
 	}
-	return taker{}, nil
+	info := c.CachedInfo()
+	f := info.Config.FilterSubject
+	return taker{there: f == "" || subject.Matches(f, due), asked: info.NumWaiting > 0}, nil
 }
 
 // untaken says why nobody would get what is replayed to the route from the stream; empty: somebody does, now or when it runs.

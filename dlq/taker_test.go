@@ -19,22 +19,9 @@ func elsewhere(seq uint64) Entry {
 	return e
 }
 
-// own leaves the route with a durable for one stream, as relay has it.
-func own(t *testing.T, js jetstream.JetStream) {
-	t.Helper()
-	if err := js.DeleteConsumer(t.Context(), "RELAY_RETRY", "billing"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := js.CreateConsumer(t.Context(), "RELAY_RETRY", jetstream.ConsumerConfig{Durable: "billing--ORDERS", FilterSubject: "relay.due.billing.ORDERS.>"})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // An imported entry of a stream that no route reads was handed over to a subject that no durable takes, and its job waited for ever.
 func TestRun_regressionWhatNobodyTakesStays(t *testing.T) {
 	s, js := setup(t, Config{})
-	own(t, js)
 	gone := entry(3)
 	gone.Route = "closed"
 	put(t, s, elsewhere(1), entry(2), gone)
@@ -69,7 +56,7 @@ func TestRun_regressionWhatNobodyTakesStays(t *testing.T) {
 	}
 }
 
-// A job that waits for verdicts of what lies where nobody takes it, as an earlier version handed it over, ends and says so.
+// A job that waits for verdicts of what lies where nobody takes it ends and says so.
 func TestRun_regressionAJobEndsWhoseMessagesNobodyTakes(t *testing.T) {
 	s, js := setup(t, Config{})
 	put(t, s, entry(1))
@@ -82,7 +69,6 @@ func TestRun_regressionAJobEndsWhoseMessagesNobodyTakes(t *testing.T) {
 		job, err := jobs.Get(t.Context(), id)
 		return err == nil && len(job.WaitsFor) == 1 && job.WaitsFor[0].Route == "billing" && job.WaitsFor[0].Messages == 1 && !job.WaitsFor[0].Since.IsZero()
 	})
-	own(t, js)
 	if err := js.DeleteConsumer(t.Context(), "RELAY_RETRY", "billing--ORDERS"); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +91,6 @@ func TestRun_regressionAJobEndsWhoseMessagesNobodyTakes(t *testing.T) {
 // A verdict was lost, and the job waited for a message of another job that nobody takes.
 func TestRun_regressionMessagesOfOtherJobsAreNotWaitedFor(t *testing.T) {
 	s, js := setup(t, Config{})
-	own(t, js)
 	m := &nats.Msg{Subject: "relay.due.billing.LEGACY.7-1-r1", Header: ack.Wrap(elsewhere(7).Origin, nil)}
 	if _, err := js.PublishMsg(t.Context(), m); err != nil {
 		t.Fatal(err)

@@ -194,9 +194,13 @@ func (*routeProbing) failed(t *turn, r *run, err error) {
 	}
 }
 
-func (*routeProbing) answered(t *turn, r *run) {
+func (*routeProbing) answered(t *turn, r *run) { t.probeAnswered(r) }
+
+// probeAnswered lets the route flow when one of its questions succeeded, and the others know.
+func (t *turn) probeAnswered(r *run) {
 	if r.round > 0 {
 		t.routeFlows("a probe succeeded")
+		t.hint(Hint{Kind: HintFlows})
 	}
 }
 
@@ -216,8 +220,11 @@ func (s *routeProbing) next(t *turn) *run {
 	} else {
 		s.again = true
 		q.asked++
-		q.again = t.now.Add(min(t.cfg.Restart.Delay(q.agains), max(judgedEvery, t.cfg.Restart.Min)))
+		q.again = t.now.Add(t.againDelay())
 		q.agains++
+	}
+	if !t.oneByOne() {
+		t.hintAsked(m.past())
 	}
 	r := t.start(k, m)
 	t.line(k)
@@ -229,6 +236,11 @@ func (s *routeProbing) next(t *turn) *run {
 	}
 	r.round = s.number
 	return r
+}
+
+// againDelay is the wait between two questions of messages that failed before.
+func (t *turn) againDelay() time.Duration {
+	return min(t.cfg.Restart.Delay(t.route.inquiry.agains), max(judgedEvery, t.cfg.Restart.Min))
 }
 
 // choose picks the next message to be asked, and takes its places.
@@ -406,8 +418,10 @@ func (s *routeProbing) attend(t *turn) {
 		t.alarm.arm(end)
 	case s.running > 0:
 		t.routeAgain(fmt.Sprintf("the probes have not returned for %v", probePatience))
+		t.hintWaits()
 	case s.bad:
 		t.routeAgain(fmt.Sprintf("the probe failed: %v", t.route.lastErr))
+		t.hintWaits()
 	}
 }
 

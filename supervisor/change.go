@@ -16,7 +16,7 @@ import (
 
 // Revision is what Change makes of the options of a group.
 type Revision struct {
-	// Options are as for New. These do not change: Ordered, AckWait, Limits, Values, Event, Failed, Escalate, More, Alone, whether there is
+	// Options are as for New. These do not change: Ordered, AckWait, Limits, Values, Event, Failed, Escalate, More, Hint, Alone, whether there is
 	// New, and whether there is a Fallback.
 	Options
 	// Ended is told when nothing of the former handler runs any more, but for what was given up. Nil: Shared, or New and Stop, are as

@@ -47,10 +47,19 @@ func (s *flowing) answered(t *turn, k *key) {
 func (s *flowing) failed(t *turn, k *key, err error) {
 	s.ramp = min(s.ramp, 1)
 	trip := *t.cfg.TripAfter
-	if (trip == 0 || k.failures < trip || !k.several && trip > 1) && (k.failures < 2 || !t.failsAgain(k)) {
+	elsewhere := t.elsewhere(k)
+	if !elsewhere && (trip == 0 || k.failures < trip || !k.several && trip > 1) && (k.failures < 2 || !t.failsAgain(k)) {
+		t.hintKeyFails(k)
 		return
 	}
 	t.counts.Trips++
-	k.tripped = k.several
-	t.again(k, fmt.Sprintf("%d failures in a row: %v", k.failures, err))
+	k.tripped = k.several || elsewhere
+	why := fmt.Sprintf("%d failures in a row", k.failures)
+	if elsewhere {
+		why = fmt.Sprintf("%d failures in a row, and those of other instances", k.failures)
+	}
+	t.again(k, fmt.Sprintf("%s: %v", why, err))
+	if k.tripped {
+		t.hintKey(k)
+	}
 }

@@ -42,6 +42,9 @@ type Options struct {
 	Failed func(error)
 	// Escalate is told why a key gave up under on_give_up: exit. May be nil.
 	Escalate func(error)
+	// Hint has the groups of the same route in other processes hear something: see [Group.Hear]. It must not block. May be nil: there are
+	// none.
+	Hint func(Hint)
 	// More is told that Free has grown. It must not block. May be nil.
 	More func()
 	// Alone is told that a message waits which may only run alone, and, while the group is held, that nothing runs any

@@ -82,6 +82,9 @@ func (s *probing) started(k *key, r *run) {
 }
 
 func (s *probing) answered(t *turn, k *key) {
+	if k.tripped {
+		t.hint(Hint{Kind: HintFlows, Key: []byte(k.name)})
+	}
 	k.tripped = false
 	k.flow = flowing{ramp: firstRamp}
 	t.move(k, &k.flow, "the probe succeeded", 0)
@@ -89,6 +92,9 @@ func (s *probing) answered(t *turn, k *key) {
 
 func (s *probing) failed(t *turn, k *key, err error) {
 	t.again(k, fmt.Sprintf("the probe failed: %v", err))
+	if k.tripped {
+		t.hintKey(k)
+	}
 }
 
 // probeEnded makes room for another probe.

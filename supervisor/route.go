@@ -18,6 +18,7 @@ type route struct {
 	evidence  evidence
 	flood     flood
 	inquiry   inquiry
+	peers     peers
 	succeeded time.Time
 	mute      int   // runs in a row that got no answer
 	doubt     bool  // it is suspended: dead is not believed
@@ -101,6 +102,7 @@ func (t *turn) routeFailed(r *run, err error) {
 func (t *turn) routeAnswered(r *run, how Kind) {
 	e := &t.route.evidence
 	t.route.succeeded = t.now
+	t.route.peers.succeededHere(r.k.name)
 	e.succeeded(r.k.name, t.now)
 	switch {
 	case how == Dead:
@@ -191,15 +193,25 @@ func (*routeFlowing) accepts(*turn, *key, *Message) bool { return true }
 // failed trips the route when nearly all failed lately.
 func (*routeFlowing) failed(t *turn, r *run, err error) {
 	s := &t.route
-	if r.round > 0 || r.past == failedBefore && !r.probe || !s.evidence.fails(r.k.name, t.now) {
+	if r.round > 0 || r.past == failedBefore && !r.probe {
 		return
 	}
-	if s.evidence.rhythm.spacing > s.evidence.of && t.now.Sub(s.succeeded) < succeedsWithin {
+	var why string
+	switch trips := s.evidence.fails(r.k.name, t.now); {
+	case trips && s.evidence.rhythm.spacing > s.evidence.of && t.now.Sub(s.succeeded) < succeedsWithin:
 		return // among many that fail
+	case trips:
+		why = fmt.Sprintf("%d of the last %d new messages and probes failed", s.evidence.failed, s.evidence.of)
+	case t.peersTrip():
+		why = fmt.Sprintf("%d of the last %d new messages and probes failed, and those of other instances", s.evidence.failed, len(s.evidence.last))
+	default:
+		t.hintFailing()
+		return
 	}
 	t.counts.RouteTrip++
 	s.lastErr = err
-	t.routeAgain(fmt.Sprintf("%d of the last %d new messages and probes failed: %v", s.evidence.failed, s.evidence.of, err))
+	t.routeAgain(fmt.Sprintf("%s: %v", why, err))
+	t.hintWaits()
 }
 
 func (s *routeFlowing) answered(t *turn, _ *run) {

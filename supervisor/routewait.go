@@ -6,7 +6,10 @@ import (
 )
 
 // routeWaiting: nothing of the route starts until the wait is over. A probe of an earlier round that still runs may end it.
-type routeWaiting struct{ began, until time.Time }
+type routeWaiting struct {
+	began, until time.Time
+	standBy      time.Duration // how much longer it waits while another instance asks
+}
 
 func (*routeWaiting) is() State                 { return Waiting }
 func (*routeWaiting) next(*turn) *run           { return nil }
@@ -17,11 +20,7 @@ func (*routeWaiting) accepts(t *turn, k *key, m *Message) bool {
 	return !t.dropsWhatWaits() && t.mayBeAsked(k, m, t.readyToAsk())
 }
 
-func (*routeWaiting) answered(t *turn, r *run) {
-	if r.round > 0 {
-		t.routeFlows("a probe succeeded")
-	}
-}
+func (*routeWaiting) answered(t *turn, r *run) { t.probeAnswered(r) }
 
 // attend begins a round of probes when the wait is over.
 func (s *routeWaiting) attend(t *turn) {
@@ -107,7 +106,7 @@ func (t *turn) hurryRoute(key string) {
 	} else if t.route.doubt && t.route.evidence.good.has(key) {
 		most = min(most, t.cfg.Restart.Delay(0)) // bad messages of others may be all that the route waits for
 	}
-	if soonest := later(w.began.Add(most), t.route.notBefore); soonest.Before(w.until) {
+	if soonest := later(w.began.Add(most+w.standBy), t.route.notBefore); soonest.Before(w.until) {
 		w.until = later(soonest, t.now)
 		t.alarm.arm(w.until)
 	}

@@ -21,7 +21,7 @@ import (
 // Class is a way in which a run can be wrong.
 type Class string
 
-// The classes, in the words of reliability.md section 3.
+// The classes, in the words of docs/reliability.md.
 const (
 	Lost       Class = "lost"                // confirmed, neither handled nor dead-lettered
 	Unexpected Class = "unexpected"          // handled, never published

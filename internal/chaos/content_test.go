@@ -16,7 +16,7 @@ import (
 	"github.com/relaymq/relay/internal/chaos/ledger"
 )
 
-// Rows of section 4 F: what messages may hold. Half of each corpus is handled, half is refused and goes to the dead
+// Rows of docs/reliability.md: what messages may hold. Half of each corpus is handled, half is refused and goes to the dead
 // letters, whole: the handler of relay answers by subject.
 
 // corpus publishes the messages to t.ok… and t.dead…, and checks that each arrived whole.

@@ -16,7 +16,7 @@ import (
 	"github.com/relaymq/relay/internal/chaos/ledger"
 )
 
-// Rows of section 4 D: disk, memory, clock.
+// Rows of docs/reliability.md: disk, memory, clock.
 
 func TestF42_diskFull(t *testing.T) {
 	w := begin(t)
@@ -37,7 +37,7 @@ func TestF42_diskFull(t *testing.T) {
 		t.Errorf("relay ended with %d on a full disk", code)
 	}
 	free()
-	// JetStream does not recover by itself (reliability.md section 0, finding 9).
+	// JetStream does not recover by itself after its disk was full: the server has to be started anew.
 	n := w.nats.Nodes[0]
 	n.Kill()
 	n.Start()

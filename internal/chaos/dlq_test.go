@@ -11,7 +11,7 @@ import (
 	"github.com/relaymq/relay/internal/chaos/ledger"
 )
 
-// Rows of section 4 G: dead letters.
+// Rows of docs/reliability.md: dead letters.
 
 // hopeless messages: every other one is refused by its handler.
 func hopeless(ms int) func(int) ledger.Script {

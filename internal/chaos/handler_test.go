@@ -10,7 +10,7 @@ import (
 	"github.com/relaymq/relay/internal/chaos/ledger"
 )
 
-// Rows of section 4 E that need a Go handler, and what kills processes (F86).
+// Rows of docs/reliability.md that need a Go handler, and what kills processes (F86).
 
 // embedded starts a server, the stream, and n embedding programs that are started again when they die.
 func embedded(w *World, n int, conf M) (list []*Embedded) {

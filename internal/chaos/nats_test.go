@@ -15,7 +15,7 @@ import (
 	"github.com/relaymq/relay/internal/chaos/ledger"
 )
 
-// Rows of section 4 B: the NATS server and cluster.
+// Rows of docs/reliability.md: the NATS server and cluster.
 
 func TestF15_natsKilled(t *testing.T) {
 	w := begin(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/relaymq/relay/internal/chaos/ledger"
 )
 
-// Rows of section 4 C: the network between relay and NATS.
+// Rows of docs/reliability.md: the network between relay and NATS.
 
 // apart starts NATS and relay on two hosts.
 func apart(w *World) (*Hosts, *Relay) {

@@ -9,7 +9,7 @@ import (
 	"github.com/relaymq/relay/internal/chaos/ledger"
 )
 
-// Rows of reliability.md section 4 A: the relay process.
+// Rows of docs/reliability.md: the relay process.
 
 // TestF00 is a run without faults: everything is exact.
 func TestF00_faultFree(t *testing.T) { faultFree(begin(t), of(1000, 20_000), 30*time.Second) }

@@ -133,7 +133,7 @@ func (w *World) Log() []string {
 	return append([]string(nil), w.log...)
 }
 
-// Figure reports what was measured; docs/reliability.md is made of these lines.
+// Figure reports what was measured; docs/reliability.md has its figures from these lines.
 func (w *World) Figure(format string, args ...any) {
 	if w.T.Failed() {
 		format = "RED, what follows is not true: " + format

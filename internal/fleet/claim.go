@@ -87,6 +87,24 @@ func (f *Fleet) Hold(ctx context.Context, resource string, work func(ctx context
 	}
 }
 
+// rest is a resource that is left to the others until then, or until somebody else has it than had it at the begin.
+type rest struct {
+	until time.Time
+	from  string // session
+}
+
+// Rest has this instance not take a resource until then, or until another one has taken it. It keeps what it has; whoever has it lets it go
+// after this.
+func (f *Fleet) Rest(resource string, until time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.rests == nil {
+		f.rests = make(map[string]rest)
+	}
+	f.rests[resource] = rest{until, f.view.claims[resource].Session}
+	f.signal()
+}
+
 // standAside is what each place in the order of preference waits, so that resources spread over the instances and few writes meet.
 const standAside = 50 * time.Millisecond
 
@@ -101,6 +119,13 @@ func (f *Fleet) mayTake(resource string) (*session, bool) {
 		return nil, false
 	}
 	holder := f.view.claims[resource].Session
+	if r, rests := f.rests[resource]; rests {
+		_, lives := f.view.sessions[holder]
+		if time.Now().Before(r.until) && (!lives || holder == r.from) {
+			return nil, false
+		}
+		delete(f.rests, resource)
+	}
 	return f.session, holder == "" || holder == f.session.id || f.view.over(holder, f.cfg.Lease, time.Now())
 }
 

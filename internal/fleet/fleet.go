@@ -61,6 +61,7 @@ type Fleet struct {
 	created time.Time // of the bucket
 	anew    time.Time // nothing is claimed before, and no part of a limit used
 	wishes  wishes
+	rests   map[string]rest // resources that are left to the others
 }
 
 // Stream is what the stream of the bucket has to be.

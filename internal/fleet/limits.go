@@ -87,7 +87,7 @@ func (f *Fleet) Share(ctx context.Context, l Parts) {
 				p.doubt(have[s.id])
 			}
 		}
-		rest(ctx, shareEvery)
+		pause(ctx, shareEvery)
 		var later <-chan time.Time
 		if again > 0 {
 			later = time.After(again)
@@ -102,7 +102,7 @@ func (f *Fleet) Share(ctx context.Context, l Parts) {
 	}
 }
 
-func rest(ctx context.Context, d time.Duration) {
+func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -186,6 +186,7 @@ func (f *Fleet) leave(s *session) {
 	defer s.end(ErrLost)
 	ctx, cancel := context.WithTimeout(s.ctx, f.cfg.Lease)
 	defer cancel()
+	_ = f.write(ctx, s) // with the state of now, by which the others remember it
 	if err := f.kv.Purge(ctx, sessionKey(s.id), jetstream.LastRevision(s.revision), jetstream.PurgeTTL(remembered)); err != nil {
 		f.cfg.Logger.Info("the session ends by itself: it could not be given back", "after", f.cfg.Lease, "error", err)
 	}

@@ -27,9 +27,6 @@ import (
 	"github.com/relaymq/relay/internal/natstest"
 )
 
-// first is the last commit of the first version: what comes due had one durable for each route.
-const first = "1b0b09e~1"
-
 // last is the state before the present stage. It stands for the last release until one is tagged.
 const last = "57718e0"
 
@@ -330,8 +327,8 @@ func (w *world) messages(stream string) int {
 // states are how many messages are in each state when one version follows another, by the first word of their bodies.
 var states = map[string]int{"ok": 5, "parked": 30, "nak": 6, "redo": 3, "dead": 4, "waits": 7}
 
-// follow has messages in every state while one version follows another. Between them something may be done.
-func (w *world) follow(from, to string, between func()) {
+// follow has messages in every state while one version follows another.
+func (w *world) follow(from, to string) {
 	w.t.Helper()
 	w.mu.Lock()
 	w.handled, w.failed = map[string]int{}, map[string]int{}
@@ -365,9 +362,6 @@ func (w *world) follow(from, to string, between func()) {
 	p.stop()
 	if w.port == 0 {
 		w.publish("orders.eu", "waits", states["waits"])
-	}
-	if between != nil {
-		between()
 	}
 	w.answers(func(string) int { return 200 })
 	p = w.run(to)
@@ -403,48 +397,26 @@ func (w *world) follow(from, to string, between func()) {
 	}
 }
 
-// downgrade is what docs/upgrade.md says for the way back to the first version.
-func (w *world) downgrade() {
-	w.t.Helper()
-	if out := w.must("", "nats", "downgrade", "--dry-run"); !strings.Contains(out, "would be removed") {
-		w.t.Errorf("a dry run says %s", out)
-	}
-	if out := w.must("", "nats", "downgrade", "--yes"); !strings.Contains(out, "hook--ORDERS, stays--STAYS") || !strings.Contains(out, "3 messages parked") {
-		w.t.Errorf("it says %s", out)
-	}
-}
-
-// The older binary ended with 2 where it found what the newer one had made, and half of the advice lost or doubled messages.
-func TestUpgrade_regressionTheFirstVersionAndBack(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.on(natstest.Start(t, natstest.WithListen()), "")
-	w.follow(first, "", nil)
-	w.follow("", first, w.downgrade)
-	w.follow(first, "", nil)
-}
-
 // Between the last release and this one nothing has to be prepared, in either direction.
 func TestUpgrade_theLastReleaseAndBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.on(natstest.Start(t, natstest.WithListen()), "")
-	w.follow(last, "", nil)
-	w.follow("", last, nil)
-	w.follow(last, "", nil)
+	w.follow(last, "")
+	w.follow("", last)
+	w.follow(last, "")
 }
 
 func TestUpgrade_cluster(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.on(natstest.Cluster(t, 3)[0], ", replicas: 3")
-	w.follow(first, "", nil)
-	w.follow("", last, nil)
-	w.follow(last, "", nil)
-	w.follow("", first, w.downgrade)
+	w.follow(last, "")
+	w.follow("", last)
+	w.follow(last, "")
 }
 
-// The server is inside relay, and has to be started for what prepares the way back.
+// The server is inside relay.
 func TestUpgrade_embedded(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -460,10 +432,9 @@ func TestUpgrade_embedded(t *testing.T) {
 			w.nc.Close()
 		}
 	})
-	w.follow(first, "", nil)
-	w.follow("", last, nil)
-	w.follow(last, "", nil)
-	w.follow("", first, w.downgrade)
+	w.follow(last, "")
+	w.follow("", last)
+	w.follow(last, "")
 }
 
 // Instances of two releases run side by side, each is killed and comes back, and the change is made and taken back one after the other.

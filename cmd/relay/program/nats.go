@@ -14,10 +14,10 @@ import (
 
 func newNATS(o *options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "nats", Short: "what the NATS server has to permit, and what an earlier version has to find there", Args: args(knownCommand),
+		Use: "nats", Short: "what the NATS server has to permit", Args: args(knownCommand),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newNATSPermissions(o), newNATSDowngrade(o))
+	c.AddCommand(newNATSPermissions(o))
 	return c
 }
 

@@ -123,10 +123,10 @@ another run goes on. The old route must run nowhere, and the new one must have b
 					return err
 				}
 				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
-					return of.Route != from || of.Service != service || of.Kind == consumer.OrphanRetries && of.Stream == "" || stream != "" && of.Kind != consumer.OrphanDead && of.Stream != stream
+					return of.Route != from || of.Service != service || stream != "" && of.Kind != consumer.OrphanDead && of.Stream != stream
 				})
 				if stream != "" && service == "" && !slices.ContainsFunc(list, func(of consumer.Orphan) bool { return of.Kind == consumer.OrphanRetries }) {
-					list = append(list, consumer.Orphan{Kind: consumer.OrphanRetries, Route: from, Stream: stream}) // those of an earlier version do not say their stream
+					list = append(list, consumer.Orphan{Kind: consumer.OrphanRetries, Route: from, Stream: stream})
 				}
 				var found consumer.OrphansMoved
 				for _, of := range list {

@@ -88,7 +88,7 @@ func TestReplay_regressionImportedFromAnotherStreamStays(t *testing.T) {
 	eventually(t, "they are handled", func() bool { return left(t, w.js, "ORDERS") == 3 && len(w.hook.all()) == 4 })
 }
 
-// What an earlier version handed over to nobody was shown by no command.
+// What was handed over to nobody was shown by no command.
 func TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, billing)

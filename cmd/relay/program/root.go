@@ -57,7 +57,7 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	f.BoolVar(&out.wide, "wide", false, "print tables whole, wider than the terminal (always so in a file or a pipe)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
 	_ = root.MarkPersistentFlagFilename("creds", "creds")
-	root.AddCommand(newRun(o), newLint(o), newPlan(o), newPub(o), newExplain(o), newDLQ(o), newReplay(o), newRetries(o), newOrphans(o), newStatus(o), newAudit(o), newTrace(o), newUI(o), newEvents(o), newPause(o), newResume(o), newNATS(o), newVersion())
+	root.AddCommand(newRun(o), newLint(o), newPlan(o), newPub(o), newExplain(o), newDLQ(o), newReplay(o), newRetries(o), newOrphans(o), newStatus(o), newAudit(o), newTrace(o), newUI(o), newEvents(o), newPause(o), newResume(o), newGridCmd(o), newHandover(o), newNATS(o), newVersion())
 	root.AddCommand(newWebhook())
 	root.AddCommand(newCall(o))
 	root.AddCommand(newSchedule(o))

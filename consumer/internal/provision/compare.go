@@ -83,9 +83,6 @@ func (d Durable) Judge(have jetstream.ConsumerConfig, on Stream, which Routes) (
 	}
 	sameMarks := maps.Equal(m.over(have.Metadata), have.Metadata)
 	c.Own = made && others == 0 && (sameFilter || written) && (c.Policy || waits || !sameFilter || !sameMarks)
-	if d.Former != "" && others == 0 && slices.Equal(has, []string{d.Former}) {
-		c.Own = true
-	}
 	return c
 }
 

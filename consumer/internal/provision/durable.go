@@ -29,8 +29,6 @@ type Durable struct {
 	Start Start
 	// Filtered durables have their subjects as a filter, even when these are all that their stream holds.
 	Filtered bool
-	// Former is the only filter that an earlier version of relay gave it; empty: it gave none of its own.
-	Former string
 	// FormerAckWait is an AckWait that relay may change by itself, on a durable that it made; zero: none.
 	FormerAckWait time.Duration
 }

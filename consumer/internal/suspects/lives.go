@@ -34,8 +34,9 @@ type Lives struct {
 
 	reconnected atomic.Int64 // when, in Unix nanoseconds
 
-	mu   sync.Mutex
-	dead map[string]death
+	living atomic.Pointer[[]string] // ids of the other processes that did not die as far as Watch knows
+	mu     sync.Mutex
+	dead   map[string]death
 }
 
 type death struct {
@@ -74,7 +75,9 @@ type Config struct {
 	Instance string    // the name of this process
 	Began    time.Time // when this process began
 	Replicas int       // of the bucket
-	Logger   *slog.Logger
+	// Asked answers what another process wants to know; nil: nothing.
+	Asked  func(question []byte) (answer []byte)
+	Logger *slog.Logger
 }
 
 // ID is that of this process, as it is written into the record of a suspect that runs in it.
@@ -119,7 +122,11 @@ func (l *Lives) pace() time.Duration {
 // deadline.
 func (l *Lives) Begin(ctx context.Context) (err error) {
 	l.answers, err = l.cfg.Conn.Subscribe(l.subject(l.id), func(m *nats.Msg) {
-		if subject.Inbox(m.Reply, l.cfg.Conn.Opts.InboxPrefix) {
+		switch {
+		case !subject.Inbox(m.Reply, l.cfg.Conn.Opts.InboxPrefix):
+		case len(m.Data) > 0 && l.cfg.Asked != nil:
+			go func() { _ = m.Respond(l.cfg.Asked(m.Data)) }()
+		default:
 			_ = m.Respond(nil)
 		}
 	})
@@ -137,10 +144,7 @@ func (l *Lives) Begin(ctx context.Context) (err error) {
 
 // renew writes the entry, which would lapse otherwise.
 func (l *Lives) renew(ctx context.Context) error {
-	value, err := json.Marshal(struct {
-		Instance string    `json:"instance"`
-		Since    time.Time `json:"since"`
-	}{l.cfg.Instance, l.cfg.Began.UTC()})
+	value, err := json.Marshal(entry{Instance: l.cfg.Instance, Since: l.cfg.Began.UTC()})
 	if err == nil {
 		_, err = l.kv.Put(ctx, l.id, value)
 	}
@@ -148,6 +152,16 @@ func (l *Lives) renew(ctx context.Context) error {
 		return fmt.Errorf("bucket %s: %w", l.kv.Bucket(), err)
 	}
 	return nil
+}
+
+// entry is that of a process.
+type entry struct {
+	Instance string    `json:"instance"`
+	Since    time.Time `json:"since"`
+	// Dead: another process found that it died, and saw to what it had in hand.
+	Dead bool `json:"dead,omitempty"`
+
+	revision uint64
 }
 
 // End is the clean end. Without it the others take this process for one that died, which costs time and nothing else.

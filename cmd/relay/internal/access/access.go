@@ -210,7 +210,7 @@ func (b *builder) service() {
 	}
 	b.publish(s + ".later.wait.>") // where delayed messages wait: publishers only reach the intake
 	b.buckets("SCHEDULES")
-	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", event.Prefix(s)+".>")
+	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", s+".ctl.peer.*", event.Prefix(s)+".>")
 	b.publish(b.deadPrefixes()...)
 	b.buckets("ATTEMPTS", "STATE", "JOBS", "INSTANCES", "LEDGER", "FLEET")
 	b.bucket("$O." + b.upper() + "DLQ_BODIES")
@@ -251,9 +251,6 @@ func (b *builder) acts() {
 		stream := b.streamOf(rt)
 		b.ask("STREAM.MSG.GET."+stream, "DIRECT.GET."+stream, "DIRECT.GET."+stream+".>")
 		b.ask("CONSUMER.CREATE."+stream+".>", "CONSUMER.DELETE."+stream+".*") // relay plan counts messages by consumers that deliver nothing
-		if rt.Leased() {                                                      // relay nats downgrade
-			b.ask("CONSUMER.UNPIN."+stream+"."+durableOf(rt), "CONSUMER.UNPIN."+b.upper()+"RETRY.*")
-		}
 	}
 	b.note("relay orphans move takes messages from the durable of a route that was renamed only with a user that may, for the time of the move: $JS.ACK.<stream>.<old durable>.>, CONSUMER.MSG.NEXT and CONSUMER.DELETE of it")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.act.>", event.Prefix(s)+".>", "$SYS.REQ.USER.INFO")

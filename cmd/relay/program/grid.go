@@ -1,0 +1,346 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/audit"
+)
+
+// gridInstance is an instance of the service, or one that is there no more.
+type gridInstance struct {
+	Instance string     `json:"instance"`
+	State    string     `json:"state"` // ready, not ready, draining, stopped or vanished
+	Version  string     `json:"version,omitempty"`
+	Started  *time.Time `json:"started,omitempty"`
+	Gone     *time.Time `json:"gone,omitempty"` // stopped and vanished: since when
+	Config   string     `json:"config,omitempty"`
+	// Holds and StandsBy are routes with instances: one.
+	Holds    []string `json:"holds,omitempty"`
+	StandsBy []string `json:"stands_by,omitempty"`
+	Running  int      `json:"running"`
+	Held     int      `json:"held"`
+	Done     uint64   `json:"done"`
+	// PerSecond is how many it has done in a second since its start, and Share its part of what all do in a second.
+	PerSecond float64 `json:"per_second"`
+	Share     float64 `json:"share"`
+	// InHand is how many messages one that vanished had in hand, as it said last.
+	InHand int `json:"in_hand,omitempty"`
+}
+
+// gridRoute is a route with instances: one.
+type gridRoute struct {
+	Route    string   `json:"route"`
+	Holder   string   `json:"holder,omitempty"`
+	Fence    uint64   `json:"fence,omitempty"`
+	Standbys []string `json:"standbys,omitempty"`
+}
+
+// gridLimit is a limit of the service, and the parts that instances have.
+type gridLimit struct {
+	Limit       string         `json:"limit"`
+	Concurrency int            `json:"concurrency,omitempty"`
+	Rate        float64        `json:"rate,omitempty"`
+	Parts       map[string]int `json:"parts,omitempty"`
+}
+
+type gridView struct {
+	Instances []gridInstance `json:"instances"`
+	Routes    []gridRoute    `json:"routes"`
+	Limits    []gridLimit    `json:"limits"`
+	Notes     []string       `json:"notes,omitempty"`
+}
+
+// The states of a gridInstance.
+const (
+	gridReady    = "ready"
+	gridNotReady = "not ready"
+	gridDraining = "draining"
+	gridStopped  = "stopped"
+	gridVanished = "vanished"
+)
+
+func newGridCmd(o *options) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "grid", Short: "the instances of the service: who is there, who vanished, who has what", Args: args(cobra.NoArgs),
+		Long: `Grid shows the instances of the service side by side: version, configuration, how much each does, which routes with instances: one it has or
+stands by for, and its part of limits of the service. Instances that ended within the last hour are named, too: stopped ones ended by themselves,
+vanished ones were killed or cut off. What a vanished one had in hand comes again after ack_wait at most.
+
+  RUN   handlers at work      HELD  messages in memory      DONE  since its start
+  /S    DONE in a second      SHARE of what all do in a second`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var view gridView
+			if err := o.withClient(c, func(ctx context.Context, cl *client) error {
+				answers, err := ask(ctx, c, cl, consumer.StatusRequest{Keys: -1})
+				if err != nil && !errors.Is(err, consumer.ErrNobody) {
+					return err
+				}
+				view = gridOf(answers.Instances, time.Now())
+				if quiet, lost := cl.quietInstances(ctx, answers.Instances); lost != nil {
+					view.Notes = append(view.Notes, "the ledger cannot be read, so instances that vanished may be missing here: "+lost.Error())
+				} else {
+					view.vanished(quiet)
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), view)
+			}
+			view.print(c.OutOrStdout(), time.Now())
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// gridOf is what the instances say of themselves and of those that are gone.
+func gridOf(list []consumer.Status, now time.Time) gridView {
+	v := gridView{Instances: []gridInstance{}, Routes: []gridRoute{}, Limits: []gridLimit{}}
+	total := 0.0
+	for _, s := range list {
+		i := gridInstance{Instance: s.Instance, State: gridReady, Version: s.Version}
+		switch {
+		case s.Draining:
+			i.State = gridDraining
+		case !s.Ready:
+			i.State = gridNotReady
+		}
+		if s.Config != nil {
+			i.Config = s.Config.Hash
+		}
+		for _, rt := range s.Routes {
+			i.Running, i.Held, i.Done = i.Running+rt.Running, i.Held+rt.Window+rt.Stash, i.Done+rt.Acked
+			switch {
+			case rt.Holder == nil:
+			case rt.Holder.Here:
+				i.Holds = append(i.Holds, rt.Name)
+			default:
+				i.StandsBy = append(i.StandsBy, rt.Name)
+			}
+		}
+		if !s.Started.IsZero() {
+			i.Started = &s.Started
+			if up := now.Sub(s.Started).Seconds(); up > 0 {
+				i.PerSecond = float64(i.Done) / up
+			}
+		}
+		total += i.PerSecond
+		v.Instances = append(v.Instances, i)
+		for _, l := range s.Limits {
+			if l.Scope == "service" {
+				v.part(s.Instance, l)
+			}
+		}
+	}
+	for i := range v.Instances {
+		if total > 0 {
+			v.Instances[i].Share = v.Instances[i].PerSecond / total
+		}
+	}
+	for _, s := range list {
+		for _, m := range s.Gone {
+			state := gridVanished
+			if m.Clean {
+				state = gridStopped
+			}
+			v.add(gridInstance{Instance: m.Instance, State: state, Version: m.Version, Gone: &m.Gone})
+		}
+	}
+	for _, o := range routesOver(list) {
+		if holder, fence, standbys, leased := holderOf(list, o.name); leased {
+			v.Routes = append(v.Routes, gridRoute{o.name, holder, fence, standbys})
+		}
+	}
+	v.note()
+	return v
+}
+
+// add notes an instance that is gone, once, unless it is back. What says more of it wins.
+func (v *gridView) add(i gridInstance) {
+	at := slices.IndexFunc(v.Instances, func(o gridInstance) bool { return o.Instance == i.Instance })
+	switch {
+	case at < 0:
+		v.Instances = append(v.Instances, i)
+	case v.Instances[at].Gone != nil:
+		v.Instances[at].InHand = max(v.Instances[at].InHand, i.InHand)
+	}
+}
+
+func (v *gridView) part(instance string, l consumer.LimitStatus) {
+	at := slices.IndexFunc(v.Limits, func(o gridLimit) bool { return o.Limit == l.Name })
+	if at < 0 {
+		at = len(v.Limits)
+		v.Limits = append(v.Limits, gridLimit{Limit: l.Name, Concurrency: l.Concurrency, Rate: l.Rate, Parts: map[string]int{}})
+	}
+	part := l.Part
+	if l.Concurrency == 0 {
+		part = int(l.PartRate)
+	}
+	v.Limits[at].Parts[instance] = part
+}
+
+// note says what differs between the instances.
+func (v *gridView) note() {
+	versions := make(map[string][]string)
+	configs := make(map[string][]string)
+	for _, i := range v.Instances {
+		if i.Gone == nil {
+			versions[or(i.Version, "an earlier version")] = append(versions[or(i.Version, "an earlier version")], i.Instance)
+			if i.Config != "" {
+				configs[i.Config] = append(configs[i.Config], i.Instance)
+			}
+		}
+	}
+	if len(versions) > 1 {
+		v.Notes = append(v.Notes, "instances run different versions: "+groups(versions))
+	}
+	if len(configs) > 1 {
+		v.Notes = append(v.Notes, "instances run different configurations: "+groups(configs)+"; relay status says in what they differ")
+	}
+	for _, r := range v.Routes {
+		switch {
+		case r.Holder == "":
+			v.Notes = append(v.Notes, "no instance has route "+r.Route+" now: see relay status "+r.Route)
+		case len(r.Standbys) == 0:
+			v.Notes = append(v.Notes, "nobody stands by for route "+r.Route+": when instance "+r.Holder+" ends, nothing of it is handled until another one starts")
+		}
+	}
+}
+
+func groups(of map[string][]string) string {
+	var list []string
+	for what, who := range of {
+		slices.Sort(who)
+		list = append(list, what+" ("+strings.Join(who, ", ")+")")
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+// vanishedAfter is for how long an instance that wrote nothing into the ledger counts as one that vanished, if it does not answer.
+const vanishedAfter = 5 * time.Second
+
+// rememberedFor is for how long one that vanished is named.
+const rememberedFor = time.Hour
+
+// quietInstances are those that the ledgers name, which did not end by themselves and do not answer.
+func (c *client) quietInstances(ctx context.Context, running []consumer.Status) (list []gridInstance, err error) {
+	book, err := audit.Attach(ctx, c.js, c.cfg.Service)
+	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	records, _, err := book.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range records {
+		for _, i := range r.Instances {
+			quiet := time.Since(i.At)
+			if quiet < vanishedAfter || quiet > rememberedFor || slices.ContainsFunc(running, func(s consumer.Status) bool { return s.Instance == i.Name }) {
+				continue
+			}
+			at := slices.IndexFunc(list, func(o gridInstance) bool { return o.Instance == i.Name })
+			if at < 0 {
+				at = len(list)
+				list = append(list, gridInstance{Instance: i.Name, State: gridVanished})
+			}
+			if of := &list[at]; of.Gone == nil || of.Gone.Before(i.At) {
+				of.Gone = &i.At
+			}
+			list[at].InHand += max(0, i.Hand)
+		}
+	}
+	return list, nil
+}
+
+func (v *gridView) vanished(list []gridInstance) {
+	for _, i := range list {
+		v.add(i)
+	}
+	slices.SortStableFunc(v.Instances, func(a, b gridInstance) int {
+		switch {
+		case (a.Gone == nil) != (b.Gone == nil):
+			if a.Gone == nil {
+				return -1
+			}
+			return 1
+		case a.Gone != nil:
+			return b.Gone.Compare(*a.Gone)
+		}
+		return strings.Compare(a.Instance, b.Instance)
+	})
+}
+
+func (v gridView) print(w io.Writer, now time.Time) {
+	rows := [][]string{{"INSTANCE", "STATE", "SINCE", "VERSION", "RUN", "HELD", "DONE", "/S", "SHARE", "HOLDS", "STANDS BY"}}
+	for _, i := range v.Instances {
+		row := []string{i.Instance, i.State, "-", or(i.Version, "-"), "-", "-", "-", "-", "-", "-", "-"}
+		switch {
+		case i.Gone != nil:
+			row[2] = now.Sub(*i.Gone).Round(time.Second).String()
+			if i.InHand > 0 {
+				row[5] = fmt.Sprintf("%d in hand", i.InHand)
+			}
+		default:
+			if i.Started != nil {
+				row[2] = now.Sub(*i.Started).Round(time.Second).String()
+			}
+			row[4], row[5], row[6] = strconv.Itoa(i.Running), strconv.Itoa(i.Held), strconv.FormatUint(i.Done, 10)
+			row[7], row[8] = fmt.Sprintf("%.1f", i.PerSecond), fmt.Sprintf("%.0f %%", 100*i.Share)
+			row[9], row[10] = or(strings.Join(i.Holds, ", "), "-"), or(strings.Join(i.StandsBy, ", "), "-")
+		}
+		rows = append(rows, row)
+	}
+	if len(v.Instances) == 0 {
+		fmt.Fprintln(w, "no instance answers, and none is remembered")
+	} else {
+		table(w, rows)
+	}
+	if len(v.Routes) > 0 {
+		fmt.Fprintln(w)
+		rows = [][]string{{"ROUTE", "HOLDER", "FENCE", "STANDBYS"}}
+		for _, r := range v.Routes {
+			rows = append(rows, []string{r.Route, or(r.Holder, "-"), strconv.FormatUint(r.Fence, 10), or(strings.Join(r.Standbys, ", "), "-")})
+		}
+		table(w, rows)
+	}
+	if len(v.Limits) > 0 {
+		fmt.Fprintln(w)
+		rows = [][]string{{"LIMIT", "OF", "PARTS"}}
+		for _, l := range v.Limits {
+			of := strconv.Itoa(l.Concurrency)
+			if l.Concurrency == 0 {
+				of = fmt.Sprintf("%g/s", l.Rate)
+			}
+			var parts []string
+			for _, i := range v.Instances {
+				if n, has := l.Parts[i.Instance]; has {
+					parts = append(parts, fmt.Sprintf("%s %d", i.Instance, n))
+				}
+			}
+			rows = append(rows, []string{l.Limit, of, strings.Join(parts, ", ")})
+		}
+		table(w, rows)
+	}
+	for _, n := range v.Notes {
+		fmt.Fprintf(w, "note: %s\n", printable(n))
+	}
+}

@@ -1,0 +1,155 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/event"
+)
+
+// handedOver is what became of a handover.
+type handedOver struct {
+	Route string `json:"route"`
+	From  string `json:"from"`
+	To    string `json:"to"`
+	// Fence is the number of the new holder.
+	Fence uint64        `json:"fence"`
+	Took  time.Duration `json:"took_ns"`
+}
+
+func newHandover(o *options) *cobra.Command {
+	var to string
+	var asJSON bool
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use: "handover ROUTE", Short: "give a route with instances: one to another instance", Args: args(cobra.ExactArgs(1)),
+		Long: `Handover has the instance that has the route drain it: nothing new starts, handlers that run finish (for as long as its drain
+permits), and what it did not start goes back. Then an instance that stands by goes on, at once and in order. Nothing is lost, and no attempt is spent.
+It returns when another instance has the route. Use it before you stop a machine, or to spread routes over instances.`,
+		Example: `  relay handover billing
+  relay handover billing --to host-2-4Xk1`,
+		RunE: func(c *cobra.Command, names []string) error {
+			ctx, cancel := context.WithTimeout(c.Context(), timeout)
+			defer cancel()
+			cl, err := o.open(ctx, access.Operator)
+			if err != nil {
+				return err
+			}
+			defer cl.close()
+			return cl.permitted(ctx, access.Operator, func(ctx context.Context) error {
+				done, err := cl.handover(ctx, names[0], to, c.ErrOrStderr())
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return printJSON(c.OutOrStdout(), done)
+				}
+				_, err = fmt.Fprintf(c.OutOrStdout(), "route %s: instance %s has it now, %s had it (fence %d, after %v)\n", printable(done.Route),
+					printable(done.To), printable(done.From), done.Fence, done.Took.Round(time.Millisecond))
+				return err
+			})
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "the instance that is to have the route (default any that stands by)")
+	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the new holder; the handover goes on")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// holderOf is who has the route, as far as the answers tell, and who stands by. The holder's own word counts first.
+func holderOf(list []consumer.Status, route string) (holder string, fence uint64, standbys []string, leased bool) {
+	for _, s := range list {
+		rt, ok := routeOf(s, route)
+		if !ok || rt.Holder == nil {
+			continue
+		}
+		leased = true
+		if rt.Holder.Here {
+			return s.Instance, rt.Holder.Fence, rt.Holder.Standbys, true
+		}
+		if rt.Holder.Instance != "" {
+			holder, fence, standbys = rt.Holder.Instance, rt.Holder.Fence, rt.Holder.Standbys
+		}
+	}
+	return holder, fence, standbys, leased
+}
+
+// handover gives the order, and waits until another instance has the route.
+func (c *client) handover(ctx context.Context, route, to string, notes io.Writer) (*handedOver, error) {
+	q := consumer.StatusRequest{Route: route, Keys: -1}
+	answers, err := consumer.Ask(ctx, c.conn.Conn, c.cfg.Service, q)
+	complain(notes, answers.Bad)
+	if err != nil {
+		return nil, err
+	}
+	if err := answered(ctx, c, answers, route); err != nil {
+		return nil, err
+	}
+	from, fence, standbys, leased := holderOf(answers.Instances, route)
+	switch {
+	case !leased:
+		return nil, fmt.Errorf("%w: all instances handle messages of route %s: there is nothing to hand over; see instances: one", errUsage, printable(route))
+	case from == "":
+		return nil, fmt.Errorf("no instance has route %s now: see relay status %s", printable(route), printable(route))
+	case to == from:
+		return nil, fmt.Errorf("%w: --to: instance %s has the route already", errUsage, printable(to))
+	case to != "" && !slices.Contains(standbys, to):
+		return nil, fmt.Errorf("%w: --to: instance %s does not stand by for route %s; %s", errUsage, printable(to), printable(route), standingBy(standbys))
+	case len(standbys) == 0:
+		return nil, fmt.Errorf("no other instance stands by for route %s: start one first", printable(route))
+	}
+	began, by := time.Now(), caller()
+	order := consumer.HandoverOrder{Route: route, From: from, To: to, By: by}
+	list, bad, err := consumer.Handover(ctx, c.conn.Conn, c.cfg.Service, order)
+	complain(notes, bad)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(list, func(h consumer.HandedOver) bool { return h.Instance == from })
+	switch {
+	case i < 0:
+		return nil, fmt.Errorf("instance %s, which has route %s, does not answer: another one takes it when its session is over", printable(from), printable(route))
+	case !list[i].Giving:
+		return nil, fmt.Errorf("instance %s does not hand route %s over: %s", printable(from), printable(route), printable(or(list[i].Refused, "it does not know the order")))
+	}
+	c.tell(event.Audit, event.Data{Route: route, By: by, Text: fmt.Sprintf("route %s is to be handed over by instance %s", route, from)})
+	for {
+		answers, err := consumer.AskUntil(ctx, c.conn.Conn, c.cfg.Service, q, func(s consumer.Status) bool {
+			rt, ok := routeOf(s, route)
+			return ok && rt.Holder != nil && rt.Holder.Here && rt.Holder.Fence > fence
+		})
+		if holder, now, _, _ := holderOf(answers.Instances, route); now > fence {
+			if holder == from {
+				return nil, fmt.Errorf("instance %s took route %s again: no other one did in time", printable(from), printable(route))
+			}
+			return &handedOver{Route: route, From: from, To: holder, Fence: now, Took: time.Since(began)}, nil
+		}
+		if err != nil && !errors.Is(err, consumer.ErrNobody) {
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("instance %s still drains route %s after %v, and hands it over when that is done: see relay status %s",
+					printable(from), printable(route), time.Since(began).Round(time.Second), printable(route))
+			}
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func standingBy(list []string) string {
+	if len(list) == 0 {
+		return "nobody does"
+	}
+	return "these do: " + printable(strings.Join(list, ", "))
+}

@@ -1,0 +1,146 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/pool"
+)
+
+// What an instance had in hand that died comes again after AckWait. Those that live know sooner that it is gone. The server does not tell which messages
+// were delivered to whom. So one of them asks the server how far the durable is, and then all that live what they have in hand: of what was
+// delivered before, the rest was in hand of the dead, or waits for its own delay. It is given back, as a takeover does (see pin.go).
+
+const (
+	// inHandSoon is the time between the question to the server and those to the instances: for what is on its way to them.
+	inHandSoon = 300 * time.Millisecond
+	// inHandTries is how often they are asked when one does not answer.
+	inHandTries = 5
+	// mostNamed bounds how far the oldest message in hand may be behind the newest.
+	mostNamed = 2 * maxAckPending
+	// worthwhile is the AckWait from which on it is sooner.
+	worthwhile = 4 * time.Second
+)
+
+// handQuestion asks an instance what it has in hand of a durable.
+type handQuestion struct {
+	Stream  string    `json:"stream"`
+	Durable string    `json:"durable"`
+	Created time.Time `json:"created"` // the durable
+}
+
+// answerHand says what this instance has in hand: an [ack.InHand] in binary.
+func (r *Relay) answerHand(question []byte) []byte {
+	var q handQuestion
+	if json.Unmarshal(question, &q) != nil {
+		return nil
+	}
+	var h ack.InHand
+	for _, s := range r.openSources() {
+		if s.stream == q.Stream && s.durable == q.Durable && s.identity.ConsumerCreated.Equal(q.Created) {
+			h = s.inHand()
+		}
+	}
+	data, _ := h.MarshalBinary()
+	return data
+}
+
+// inHand is what was delivered to this instance and is not settled, also what its pull loop has not looked at: it looks soon.
+func (s *source) inHand() ack.InHand {
+	for range 50 {
+		s.mu.Lock()
+		arrived := s.arrived
+		s.mu.Unlock()
+		if len(arrived) == 0 {
+			break
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return s.session.InHand()
+}
+
+// giveBackOf gives back what instances had in hand that died.
+func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
+	r.log.Warn("an instance ended without a word; what it had in hand is given back", "instances", strings.Join(dead, ", "))
+	var sources []*source
+	for _, s := range r.openSources() {
+		if !s.leased() && s.routes[0].cfg.AckWait >= worthwhile {
+			sources = append(sources, s)
+		}
+	}
+	at := pool.New(atOnce)
+	for _, s := range sources {
+		at.Go(func() {
+			n, err := s.giveBackOfDead(ctx)
+			if err != nil && ctx.Err() == nil {
+				s.log.Warn("what an instance had in hand that died is not given back; it comes after ack_wait", "ack_wait", s.routes[0].cfg.AckWait, "error", err)
+			} else if n > 0 {
+				s.log.Info("what an instance had in hand that died comes again now", "messages", n)
+			}
+		})
+	}
+	at.Wait()
+}
+
+var errTooFar = errors.New("the oldest message in hand is too far behind the newest")
+
+// giveBackOfDead gives back what nobody has in hand, and returns how many messages that are, at most.
+func (s *source) giveBackOfDead(ctx context.Context) (n int, err error) {
+	_, info, err := s.ask(ctx)
+	if err != nil || info.NumAckPending == 0 {
+		return 0, err
+	}
+	from, to := info.AckFloor.Stream+1, info.Delivered.Stream
+	if to+1-from > mostNamed {
+		return 0, errTooFar
+	}
+	question, err := json.Marshal(handQuestion{s.stream, s.durable, info.Created})
+	if err != nil {
+		return 0, err
+	}
+	var answers [][]byte
+	for try := range inHandTries {
+		pause(ctx, inHandSoon)
+		if answers, err = s.relay.lives.Load().AskAll(ctx, question); err == nil {
+			break
+		}
+		if try == inHandTries-1 || ctx.Err() != nil {
+			return 0, err
+		}
+	}
+	known := make(map[uint64]struct{})
+	for _, a := range answers {
+		var h ack.InHand
+		if err := h.UnmarshalBinary(a); err != nil {
+			return 0, err
+		}
+		for _, seq := range h.Unsettled {
+			known[seq] = struct{}{}
+		}
+	}
+	call, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	later, err := s.records.Later(call) // these wait at the server, and come when they are due
+	if err != nil {
+		return 0, err
+	}
+	for _, seq := range s.inHand().Unsettled {
+		known[seq] = struct{}{}
+	}
+	var list []uint64
+	for seq := from; seq <= to; seq++ {
+		_, hand := known[seq]
+		if _, waits := later[seq]; !hand && !waits {
+			list = append(list, seq)
+		}
+	}
+	if len(list) == 0 {
+		return 0, nil
+	}
+	return min(len(list), info.NumAckPending), s.giveBack(ctx, info.Delivered.Consumer, slices.Values(list))
+}

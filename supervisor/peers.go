@@ -1,0 +1,334 @@
+package supervisor
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+)
+
+// Instances of one service have a group each for a route, and all stand before the same endpoint. So that an outage costs as many
+// questions as one instance would ask, and its end is known to all at once, a group tells the others what it learns, and heeds what
+// they tell:
+//
+//   - Failures in a row, before they are enough to trip: all of them together trip the route.
+//   - That the route, or a key, waits. Where it flows, the first failure trips it. Where it waits, the next question is put off: the
+//     others stand by for the one who asked.
+//   - Questions of those who ask at a pace: they count for the pace of all.
+//   - That a question succeeded. Whoever waits asks within spread.
+//
+// No state hangs on it. A hint that is lost costs questions; one that is wrong puts off a question for standByMost at most, or costs one.
+
+// HintKind is what a [Hint] tells.
+type HintKind string
+
+const (
+	HintFailing HintKind = "failing" // N runs in a row failed, of Keys
+	HintWaits   HintKind = "waits"   // the next question is in Delay
+	HintAsked   HintKind = "asked"   // N messages were asked, and the route does not flow
+	HintFlows   HintKind = "flows"   // a question succeeded
+)
+
+// Hint is what a group tells the groups of the same route in other processes; see [Options.Hint] and [Group.Hear].
+type Hint struct {
+	Kind HintKind `json:"kind"`
+	// Key that it is about; nil: the route.
+	Key []byte `json:"key,omitempty"`
+	N   int    `json:"n,omitempty"`
+	// Keys are hashes of some of those that failed.
+	Keys []uint32 `json:"keys,omitempty"`
+	// Delay until the next question, and how many there were.
+	Delay    time.Duration `json:"delay,omitempty"`
+	Restarts int           `json:"restarts,omitempty"`
+	// Mute: there is no answer at all. Judged: what was asked had failed before.
+	Mute   bool `json:"mute,omitempty"`
+	Judged bool `json:"judged,omitempty"`
+}
+
+const (
+	// hintFrom is after how many failures in a row others are told, and again after as many more.
+	hintFrom = 4
+	// hintsPerSecond bounds what a group tells, but for the route's own waits and their ends.
+	hintsPerSecond = 50
+	// askedEvery is how often it tells how many it asked.
+	askedEvery = 50 * time.Millisecond
+	// peersFor is for how long failures of others count.
+	peersFor = 2 * time.Second
+	// standByMost is for how long a group that waits lets others ask in its place.
+	standByMost = time.Minute
+	// spread is within what time those that wait ask when somebody else succeeded.
+	spread = 200 * time.Millisecond
+	// standBy is how much later than the one who asked last the others ask, at least, and up to twice as much.
+	standBy = 250 * time.Millisecond
+	// maxWarned bounds the keys of which others said that they wait.
+	maxWarned = 10_000
+)
+
+// peers is what other groups told, and what this one told them.
+type peers struct {
+	rows   map[string]row // failures in a row, by instance
+	warned time.Time      // when somebody's route came to wait; zero: it flows as far as is known
+	mute   bool           // then nobody got an answer
+	keys   map[string]warning
+
+	asked    int // not told yet
+	askedAt  time.Time
+	told     int // in this second
+	second   time.Time
+	question time.Time // the last one of this group
+}
+
+// warning is what others said of a key since something of it succeeded here.
+type warning struct {
+	at    time.Time
+	n     int  // failures
+	waits bool // it tripped
+}
+
+type row struct {
+	n    int
+	keys []uint32
+	mute bool
+	at   time.Time
+}
+
+// hint tells the others, if there is somebody to tell and this is not too much.
+func (t *turn) hint(h Hint) {
+	if t.opts.Hint == nil {
+		return
+	}
+	p := &t.route.peers
+	if t.now.Sub(p.second) >= time.Second {
+		p.second, p.told = t.now, 0
+	}
+	if p.told++; p.told > hintsPerSecond && (h.Key != nil || h.Kind == HintAsked || h.Kind == HintFailing) {
+		return
+	}
+	tell := t.opts.Hint
+	t.call(func() { tell(h) })
+}
+
+// hintFailing tells of failures in a row that are not usual.
+func (t *turn) hintFailing() {
+	e := &t.route.evidence
+	if n := e.rhythm.since; n >= hintFrom && n%hintFrom == 0 && e.rhythm.overdue(maxOverdue) {
+		t.hint(Hint{Kind: HintFailing, N: n, Keys: e.hashes(), Mute: t.route.mute >= min(n, muteAfter)})
+	}
+}
+
+// hintWaits tells that the route waits for its next question.
+func (t *turn) hintWaits() {
+	s := &t.route
+	s.peers.question = t.now
+	t.hint(Hint{Kind: HintWaits, Delay: s.until().Sub(t.now), Restarts: s.restarts, Mute: s.mute >= muteAfter})
+}
+
+// hintAsked counts a question of a route that asks at a pace, and tells of several at once.
+func (t *turn) hintAsked(with past) {
+	p := &t.route.peers
+	p.question = t.now
+	if with == failedBefore {
+		t.hint(Hint{Kind: HintAsked, N: 1, Judged: true, Restarts: t.route.inquiry.agains})
+		return
+	}
+	if p.asked++; t.now.Sub(p.askedAt) >= askedEvery {
+		t.hint(Hint{Kind: HintAsked, N: p.asked})
+		p.asked, p.askedAt = 0, t.now
+	}
+}
+
+// hintKey tells that a key waits for its next question.
+func (t *turn) hintKey(k *key) {
+	if k.is(Waiting) {
+		t.hint(Hint{Kind: HintWaits, Key: []byte(k.name), Delay: k.state.until().Sub(t.now), Restarts: k.restarts})
+	}
+}
+
+// Hear takes what the group of the same route in another process tells.
+func (g *Group) Hear(from string, h Hint) {
+	t := g.lock()
+	if !t.closing && h.Delay >= 0 && h.N >= 0 {
+		if h.Key != nil {
+			t.hearOfKey(h)
+		} else {
+			t.hearOfRoute(from, h)
+		}
+		t.startAll()
+	}
+	t.unlock()
+}
+
+func (t *turn) hearOfRoute(from string, h Hint) {
+	s := &t.route
+	p, q := &s.peers, &s.inquiry
+	switch h.Kind {
+	case HintFailing:
+		if p.rows == nil || len(p.rows) > 1000 {
+			p.rows = make(map[string]row)
+		}
+		p.rows[from] = row{h.N, h.Keys[:min(len(h.Keys), 2*hintFrom)], h.Mute, t.now}
+	case HintWaits:
+		p.warned, p.mute = t.now, h.Mute
+		if w, waits := s.state.(*routeWaiting); waits && !q.careful {
+			s.restarts = max(s.restarts, min(h.Restarts, 1<<20))
+			w.putOff(t, min(h.Delay, rudeEvery))
+		}
+	case HintAsked:
+		if s.is() != Probing || t.oneByOne() {
+			return
+		}
+		if h.Judged {
+			q.agains = max(q.agains, min(h.Restarts, 1<<20))
+			q.again = later(q.again, earlier(t.now.Add(t.againDelay()+standBy), p.question.Add(standByMost)))
+			return
+		}
+		took := time.Duration(float64(min(h.N, 1000)) / q.pace(t.now) * float64(time.Second))
+		q.next = earlier(later(q.next, t.now.Add(-atOnce)).Add(took), t.now.Add(time.Second))
+	case HintFlows:
+		p.warned = time.Time{}
+		clear(p.rows)
+		switch w := s.state.(type) {
+		case *routeWaiting:
+			if q.careful {
+				return
+			}
+			s.restarts = 0
+			w.until = earlier(w.until, later(t.now.Add(rand.N(spread)), s.notBefore))
+			t.alarm.arm(w.until)
+		case *routeProbing:
+			q.next, q.again = t.now, t.now
+			t.call(t.opts.More)
+		default:
+			t.endTrips()
+		}
+	}
+}
+
+// putOff has a route that waits leave the next question to the one who asked last, unless this one has not asked for too long.
+func (w *routeWaiting) putOff(t *turn, delay time.Duration) {
+	until := earlier(t.now.Add(delay+standBy+rand.N(standBy)), t.route.peers.question.Add(standByMost))
+	if until.After(w.until) || w.standBy > 0 {
+		w.began, w.standBy = t.now, standBy+rand.N(standBy)
+		w.until = later(w.until, until)
+	}
+}
+
+func (t *turn) hearOfKey(h Hint) {
+	p, name := &t.route.peers, string(h.Key)
+	k := t.keys[name]
+	var w *waiting
+	if k != nil {
+		w, _ = k.state.(*waiting)
+	}
+	switch {
+	case h.Kind == HintFlows:
+		delete(p.keys, name)
+		if w != nil && !w.named && k.tripped {
+			w.end = earlier(w.end, t.now.Add(rand.N(spread)))
+			k.until = w.end
+			t.alarm.wake(k, w.end)
+		}
+	case w != nil && h.Kind == HintWaits:
+		if until := earlier(t.now.Add(min(h.Delay, t.cfg.Restart.Max)+standBy+rand.N(standBy)), k.failedAt.Add(standByMost)); !w.named && until.After(w.end) {
+			k.restarts = max(k.restarts, min(h.Restarts, 1<<20))
+			w.end, k.until = until, until
+			t.alarm.wake(k, until)
+		}
+	case w == nil && (h.Kind == HintWaits || h.Kind == HintFailing):
+		if p.keys == nil || len(p.keys) >= maxWarned {
+			p.keys = make(map[string]warning)
+		}
+		of := p.keys[name]
+		if t.now.Sub(of.at) >= peersFor {
+			of.n = 0
+		}
+		p.keys[name] = warning{t.now, of.n + min(h.N, hintFrom), of.waits || h.Kind == HintWaits}
+	}
+}
+
+// elsewhere tells whether the key waits on another instance, or failed so often here and there that it trips.
+func (t *turn) elsewhere(k *key) bool {
+	w, ok := t.route.peers.keys[k.name]
+	if trip := *t.cfg.TripAfter; ok && trip > 0 {
+		age := t.now.Sub(w.at)
+		return w.waits && age < t.cfg.Window || age < peersFor && k.failures+w.n >= trip
+	}
+	return false
+}
+
+// hintKeyFails tells of failures of a key in a row.
+func (t *turn) hintKeyFails(k *key) {
+	switch {
+	case !k.several || *t.cfg.TripAfter < 3:
+	case k.failures == 2:
+		t.hint(Hint{Kind: HintFailing, Key: []byte(k.name), N: 2})
+	case k.failures > 2:
+		t.hint(Hint{Kind: HintFailing, Key: []byte(k.name), N: 1})
+	}
+}
+
+// succeededHere ends what others said of failures: here messages succeed.
+func (p *peers) succeededHere(key string) {
+	if len(p.keys) > 0 {
+		delete(p.keys, key)
+	}
+	if len(p.rows) > 0 {
+		clear(p.rows)
+	}
+	p.warned = time.Time{}
+}
+
+// peersTrip tells whether the failures here and those of others are enough to trip the route together.
+func (t *turn) peersTrip() bool {
+	s := &t.route
+	e, p := &s.evidence, &s.peers
+	if e.of == 0 || e.rhythm.since == 0 || !e.rhythm.overdue(maxOverdue) {
+		return false
+	}
+	mute := p.mute
+	if p.warned.IsZero() || t.now.Sub(p.warned) >= t.cfg.Window {
+		n, keys := e.rhythm.since, make(map[uint32]struct{})
+		mute = true
+		for _, r := range p.rows {
+			if t.now.Sub(r.at) < peersFor {
+				n += r.n
+				mute = mute && r.mute
+				for _, h := range r.keys {
+					keys[h] = struct{}{}
+				}
+			}
+		}
+		for _, h := range e.hashes() {
+			keys[h] = struct{}{}
+		}
+		if n == e.rhythm.since || n < e.need || len(keys) < e.keys {
+			return false
+		}
+	}
+	if mute && s.mute > 0 {
+		s.mute = max(s.mute, muteAfter)
+	}
+	return true
+}
+
+// hashes are those of some of the keys that failed.
+func (e *evidence) hashes() (list []uint32) {
+	seen := make(map[string]struct{})
+	for _, c := range e.last {
+		if _, known := seen[c.key]; c.failed && !known {
+			seen[c.key] = struct{}{}
+			h := fnv.New32a()
+			_, _ = h.Write([]byte(c.key))
+			if list = append(list, h.Sum32()); len(list) >= max(e.keys, hintFrom) {
+				return list
+			}
+		}
+	}
+	return list
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
