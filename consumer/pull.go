@@ -441,7 +441,10 @@ func (s *source) backOff(now time.Time) {
 	if s.electing {
 		first = 10 * time.Millisecond
 	}
-	wait := min(first<<min(s.refused, 6), time.Second)
+	s.pullAgain(now, min(first<<min(s.refused, 6), time.Second))
+}
+
+func (s *source) pullAgain(now time.Time, wait time.Duration) {
 	s.retryPull = now.Add(wait)
 	s.refused++
 	time.AfterFunc(wait, s.wake)
@@ -450,9 +453,10 @@ func (s *source) backOff(now time.Time) {
 // A pull that reaches no leader is lost without a word. So while one is elected pulls have short heartbeats, and the next one is made soon when
 // there is none.
 const (
-	electingHeartbeat = 250 * time.Millisecond
-	electingSilence   = 600 * time.Millisecond
+	electingHeartbeat = 100 * time.Millisecond
+	electingSilence   = 250 * time.Millisecond
 	electingExpires   = 5 * time.Second
+	electingPause     = 20 * time.Millisecond
 )
 
 // hearNobody makes a pull anew that reached no leader.
@@ -552,8 +556,12 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	if code == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")) {
 		s.session.LeaderChanged()
 		s.mayHaveLost(time.Now())
-		if s.electing = true; s.refused == 0 {
-			s.refused++ // ask the new leader at once
+		s.electing = true
+		switch { // the new leader is asked; the old one still takes pulls for a moment, and forgets them
+		case s.refused == 0:
+			s.pullAgain(now, electingPause)
+			return
+		case now.Before(s.retryPull): // each pull is told, also those that nobody waits for any more
 			return
 		}
 	}
