@@ -157,6 +157,9 @@ func (r *ring) bury(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	if _, err = r.l.kv.Update(ctx, id, value, e.revision); err != nil {
+		if _, look := r.l.kv.Get(ctx, id); errors.Is(look, jetstream.ErrKeyNotFound) {
+			r.note(id, entry{Dead: true}) // it ended, or lapsed, without a word to who watches
+		}
 		return false
 	}
 	r.buried[id] = time.Now()
@@ -171,6 +174,21 @@ func (r *ring) forget(ctx context.Context) {
 			_ = r.l.remove(ctx, id)
 		}
 	}
+}
+
+// Others is how many other processes live, as far as this one knows.
+func (l *Lives) Others() int {
+	if list := l.living.Load(); list != nil {
+		return len(*list)
+	}
+	return 0
+}
+
+// First tells whether this process is the one that does what one is enough for, as far as it knows: every living process comes to the same
+// answer, but for moments after one came or went.
+func (l *Lives) First() bool {
+	list := l.living.Load()
+	return list == nil || !slices.ContainsFunc(*list, func(id string) bool { return id < l.id })
 }
 
 // AskAll puts a question to all other processes that live, and returns the answers. With an error one of them has not answered.
