@@ -77,7 +77,7 @@ func binary(t *testing.T, commit string) string {
 		must(err)
 		must(unpack(data, source))
 	}
-	build := exec.Command("go", "build", "-o", path, "./cmd/relay")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./cmd/relay") // trimpath: what was compiled once is in the cache, wherever the source is
 	build.Dir = source
 	out, err := build.CombinedOutput()
 	if err != nil {
@@ -310,6 +310,8 @@ type process struct {
 	log  *bytes.Buffer // to be read when it is done
 	done chan struct{}
 	err  error // then
+
+	ended bool // by the test
 }
 
 func (w *world) run(commit string) *process {
