@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -310,8 +312,6 @@ type process struct {
 	log  *bytes.Buffer // to be read when it is done
 	done chan struct{}
 	err  error // then
-
-	ended bool // by the test
 }
 
 func (w *world) run(commit string) *process {
@@ -334,6 +334,15 @@ func (w *world) run(commit string) *process {
 		}
 	})
 	return p
+}
+
+// ready waits until so many instances run, and all are ready.
+func (w *world) ready(n int) {
+	w.t.Helper()
+	w.eventually("all are ready", func() bool {
+		list, err := consumer.AskStatus(w.t.Context(), w.nc, "relay")
+		return err == nil && len(list) == n && !slices.ContainsFunc(list, func(s consumer.Status) bool { return !s.Ready })
+	})
 }
 
 // stop ends a relay as an operator does.
@@ -456,7 +465,7 @@ func (w *world) follow(from, to string) {
 	})
 	p := w.run(from)
 	w.attach()
-	w.eventually("the streams are there", func() bool { return w.messages("ORDERS") >= 0 && w.messages("STAYS") >= 0 })
+	w.ready(1)
 	for _, word := range []string{"ok", "parked", "dead"} {
 		w.publish("orders.eu", word, states[word])
 	}
