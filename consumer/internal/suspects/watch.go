@@ -140,6 +140,8 @@ func (r *ring) ask(ctx context.Context) (dead []string) {
 		case r.bury(ctx, id):
 			dead = append(dead, r.entries[id].Instance)
 			r.note(id, entry{Dead: true})
+		case r.l.ended(ctx, id):
+			r.note(id, entry{Dead: true})
 		}
 	}
 	r.silent = silent
@@ -157,13 +159,23 @@ func (r *ring) bury(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	if _, err = r.l.kv.Update(ctx, id, value, e.revision); err != nil {
-		if _, look := r.l.kv.Get(ctx, id); errors.Is(look, jetstream.ErrKeyNotFound) {
-			r.note(id, entry{Dead: true}) // it ended, or lapsed, without a word to who watches
-		}
 		return false
 	}
 	r.buried[id] = time.Now()
 	return true
+}
+
+// ended tells whether a process has no entry any more, or one that says that it died. Watchers are told a moment later, or
+// not at all when an earlier version took the entry away.
+func (l *Lives) ended(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	e, err := l.kv.Get(ctx, id)
+	if err != nil {
+		return errors.Is(err, jetstream.ErrKeyNotFound)
+	}
+	var of entry
+	return json.Unmarshal(e.Value(), &of) == nil && of.Dead
 }
 
 // forget removes the entries of those that this process found dead a while ago. Others lapse after a day.
@@ -204,6 +216,9 @@ func (l *Lives) AskAll(ctx context.Context, question []byte) (answers [][]byte, 
 			call, cancel := context.WithTimeout(ctx, answerWithin)
 			defer cancel()
 			m, e := l.cfg.Conn.RequestWithContext(call, l.subject(id), question)
+			if errors.Is(e, nats.ErrNoResponders) && l.ended(ctx, id) {
+				return
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
