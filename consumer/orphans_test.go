@@ -320,6 +320,9 @@ func TestRelay_regressionManyRetriesAreCountedAndNotListed(t *testing.T) {
 			if _, err := w.js.PublishAsync(fmt.Sprintf("relay.park.%s.%d-1", of, i), nil); err != nil {
 				t.Fatal(err)
 			}
+			if i%1000 == 999 {
+				<-w.js.PublishAsyncComplete()
+			}
 		}
 		<-w.js.PublishAsyncComplete()
 	}
