@@ -130,10 +130,10 @@ func (rt *route) reportDead(e dlq.Entry) {
 // reportTrouble says of a trouble of this route, or of none, that it began; err nil: that it is over.
 func (r *Relay) reportTrouble(route, what string, err error) {
 	if err == nil {
-		r.events.Report(event.StreamMended, event.Data{Route: route, Why: what, Text: "relay waits no longer: " + what})
+		r.events.Report(event.StreamMended, event.Data{Route: route, Why: what, Text: "working again: " + what})
 		return
 	}
-	r.events.Report(event.StreamTrouble, event.Data{Route: route, Why: what + ": " + err.Error(), Text: "relay waits, and tries again: " + what + ": " + err.Error()})
+	r.events.Report(event.StreamTrouble, event.Data{Route: route, Why: what + ": " + err.Error(), Text: "not working, retrying: " + what + ": " + err.Error()})
 }
 
 func (r *Relay) reportFilling(u dlq.Usage) {

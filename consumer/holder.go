@@ -77,5 +77,5 @@ func (rt *route) standing() (state, why string, since time.Time, yes bool) {
 
 // noSession is why a route that only one instance may have cannot be had.
 func noSession(err error) error {
-	return fmt.Errorf("this instance cannot say that it lives, so it may not have the route: %w; it is tried again", err)
+	return fmt.Errorf("this instance could not renew its lease, so it must not handle this route: %w; retrying", err)
 }

@@ -104,7 +104,7 @@ func (r *Rate) UnmarshalText(text []byte) error {
 	for _, u := range rateUnits {
 		if err == nil && u.name == strings.TrimSpace(unit) && n <= 10_000_000 {
 			if n < 1 {
-				return fmt.Errorf("rate %q: must be above 0; leave it out for no bound, and pause the route for none at all", text)
+				return fmt.Errorf("rate %q: must be above 0 (omit it for no limit; pause the route to stop it)", text)
 			}
 			*r = Rate{n, u.per}
 			return nil

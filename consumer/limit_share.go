@@ -111,7 +111,7 @@ func (r *Relay) tellOfParts(limits map[string]Limit, now time.Time) {
 		if i < 0 || err == nil {
 			rt.troubles.mended(noParts, now)
 		} else if now.Sub(since) >= partsMissed {
-			rt.troubles.note(noParts, fmt.Errorf("this instance cannot say that it lives, so it has no part of limit %s: %w", rt.cfg.Limits[i], err), now)
+			rt.troubles.note(noParts, fmt.Errorf("this instance could not renew its lease, so it has no part of limit %s: %w", rt.cfg.Limits[i], err), now)
 		}
 	}
 }

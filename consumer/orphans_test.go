@@ -308,3 +308,34 @@ func TestRelay_regressionTheLogNamesAFewOrphans(t *testing.T) {
 		t.Errorf("the others are told of %d times", n)
 	}
 }
+
+// A start beside a million retries had the server list all their subjects, page after page, which took it half of a core for ten seconds.
+func TestRelay_regressionManyRetriesAreCountedAndNotListed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r, _ := w.start(Config{Logger: quiet}, Route{Name: "billing", Subjects: []string{"orders.>"}, Start: StartAll, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
+	own := map[[2]string]bool{{"billing", "ORDERS"}: true}
+	park := func(of string, n int) {
+		for i := range n {
+			if _, err := w.js.PublishAsync(fmt.Sprintf("relay.park.%s.%d-1", of, i), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-w.js.PublishAsyncComplete()
+	}
+	if !r.allRetriesAreOf(t.Context(), own) {
+		t.Error("an empty stream holds something of others")
+	}
+	park("billing.ORDERS", listedAtOnce)
+	if !r.allRetriesAreOf(t.Context(), own) {
+		t.Error("those of own routes are taken for others")
+	}
+	park("former.ORDERS", 1)
+	if r.allRetriesAreOf(t.Context(), own) {
+		t.Error("one of another route is not seen")
+	}
+	r.findOrphans(t.Context())
+	if list := r.orphaned(); len(list) != 1 || list[0].Route != "former" || list[0].Messages != 1 {
+		t.Errorf("orphans %+v", list)
+	}
+}

@@ -23,7 +23,6 @@ func (r *Relay) findOrphans(ctx context.Context) {
 	for _, u := range r.unitsOfRoutes() {
 		for _, rt := range u.main.routes {
 			own[[2]string{rt.cfg.Name, u.main.stream}] = true
-			own[[2]string{rt.cfg.Name, ""}] = true
 		}
 	}
 	var found []Orphan
@@ -52,12 +51,14 @@ func (r *Relay) findOrphans(ctx context.Context) {
 		}
 	}
 	found = append(found, r.leftByOthers(ctx, streams)...)
-	list, err := orphanedRetries(ctx, r.js, r.cfg.Service, whatNobodyUses, func(route, stream string) bool { return own[[2]string{route, stream}] })
-	if err != nil {
-		r.log.Debug("the retry stream could not be searched for messages that wait for no route", "error", err)
-		return
+	if !r.allRetriesAreOf(ctx, own) {
+		list, err := orphanedRetries(ctx, r.js, r.cfg.Service, whatNobodyUses, func(route, stream string) bool { return own[[2]string{route, stream}] })
+		if err != nil {
+			r.log.Debug("the retry stream could not be searched for messages that wait for no route", "error", err)
+			return
+		}
+		found = append(found, list...)
 	}
-	found = append(found, list...)
 	for i, o := range found {
 		if i == orphansLogged && len(found) > i+1 {
 			r.log.Warn("more waits for routes that are not here: relay orphans ls", "more", len(found)-i)
@@ -67,6 +68,38 @@ func (r *Relay) findOrphans(ctx context.Context) {
 	}
 	r.orphans.Store(&found)
 }
+
+// allRetriesAreOf tells whether the retry stream holds nothing but what waits for these routes and streams. To count those takes the server a moment; to
+// list all subjects, to find the others, takes it seconds for a million, in which it does little else.
+func (r *Relay) allRetriesAreOf(ctx context.Context, own map[[2]string]bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	stream, err := r.js.Stream(ctx, r.retries.Name())
+	if err != nil {
+		return false
+	}
+	total := stream.CachedInfo().State.Msgs
+	if total == 0 || total < listedAtOnce {
+		return total == 0
+	}
+	// What comes due meanwhile is counted once at most.
+	for _, kind := range []string{".due.", ".park."} {
+		for of := range own {
+			n, err := r.countMatching(ctx, r.retries.Name(), r.cfg.Service+kind+of[0]+"."+of[1]+".>")
+			if err != nil {
+				return false
+			}
+			if n.n >= total {
+				return true
+			}
+			total -= n.n
+		}
+	}
+	return false
+}
+
+// listedAtOnce is below how many messages all subjects are listed in one answer of the server.
+const listedAtOnce = 10_000
 
 // leftByOthers is what services have left of which no instance runs. The user of an instance may see only its own streams: then there is nothing to tell.
 func (r *Relay) leftByOthers(ctx context.Context, of []string) (list []Orphan) {

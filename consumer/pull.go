@@ -33,138 +33,6 @@ const (
 	batchSize        = 256
 )
 
-// lanes is how many pulls may be outstanding. Each next one is made when half of what is wanted has come, so that what
-// is outstanding of the earlier ones halves each time.
-const lanes = 8
-
-// lane holds one pull at a time. The server serves parked pulls in turns, not one after the other, and a delivery does not
-// say which pull it answers: that is known by its subscription alone. With the deliveries of several pulls in one
-// account, the end of one pull could not be told from the progress of another, and each pull that is lost would narrow
-// the window for as long as messages keep coming.
-type lane struct {
-	sub     *nats.Subscription
-	id      int    // of the pull; later ones are greater
-	pin     string // under which it was made
-	left    int    // what the server may still send for it
-	bytes   int    // of these, as the server counts them; it ends the pull before a message that is too many
-	asked   int    // bytes, at the beginning
-	expires time.Time
-	parked  bool // it is for the first message after a pause
-}
-
-// end says that nothing more comes.
-func (l *lane) end() { l.left, l.bytes = 0, 0 }
-
-// pullRequests are the pulls that the server has not answered in full.
-type pullRequests struct {
-	lanes [lanes]lane
-	next  int // id
-}
-
-func (p *pullRequests) outstanding() (n, bytes int) {
-	for i := range p.lanes {
-		n += p.lanes[i].left
-		bytes += p.lanes[i].bytes
-	}
-	return n, bytes
-}
-
-// winding tells whether the server is about to end some of them. One that is parked for long is not waited for.
-func (p *pullRequests) winding() bool {
-	return slices.ContainsFunc(p.lanes[:], func(l lane) bool { return l.left > 0 && !l.parked })
-}
-
-// ending tells whether all of them are parked, and are over soon.
-func (p *pullRequests) ending(now time.Time) bool {
-	return !slices.ContainsFunc(p.lanes[:], func(l lane) bool { return l.left > 0 && (!l.parked || l.expires.Sub(now) > time.Second+idleRenew) })
-}
-
-// free is a lane without a pull; nil when there is none.
-func (p *pullRequests) free() *lane {
-	for i := range p.lanes {
-		if l := &p.lanes[i]; l.left == 0 {
-			return l
-		}
-	}
-	return nil
-}
-
-// got counts a delivery, and tells whether it is the first one after a pause.
-func (p *pullRequests) got(m *nats.Msg) (first bool) {
-	for i := range p.lanes {
-		if l := &p.lanes[i]; l.sub == m.Sub {
-			first = l.parked && l.left > 0
-			l.left, l.bytes = l.left-1, l.bytes-m.Size()
-			if l.left <= 0 || l.bytes <= 0 { // below, of a pull that was given up
-				l.end()
-			}
-			return first
-		}
-	}
-	return false
-}
-
-// over ends the pull with this id.
-func (p *pullRequests) over(id int) {
-	for i := range p.lanes {
-		if l := &p.lanes[i]; l.id == id {
-			l.end()
-		}
-	}
-}
-
-// cut takes off what the server will not send of the pull with this id, by what it says is pending. The rest may still come:
-// of a replicated durable messages wait for a quorum, and a status does not (nats-server, consumer.go, deliverMsg). It returns
-// how many bytes the pull was for if nothing comes of it, and 0 otherwise.
-func (p *pullRequests) cut(id, messages, bytes int) (unused int) {
-	for i := range p.lanes {
-		if l := &p.lanes[i]; l.id == id && l.left > 0 {
-			if bytes == l.asked {
-				unused = bytes
-			}
-			if l.left, l.bytes = l.left-messages, l.bytes-bytes; l.left <= 0 || l.bytes <= 0 {
-				l.end()
-			}
-		}
-	}
-	return unused
-}
-
-// expire ends those whose answer is overdue.
-func (p *pullRequests) expire(now time.Time) {
-	for i := range p.lanes {
-		if l := &p.lanes[i]; l.left > 0 && now.After(l.expires) {
-			l.end()
-		}
-	}
-}
-
-// giveUp ends all of them.
-func (p *pullRequests) giveUp() {
-	for i := range p.lanes {
-		p.lanes[i].end()
-	}
-}
-
-// subscribe makes the lanes, on the subjects <inbox>.p<lane>.<id>.
-func (s *source) subscribe() error {
-	for i := range s.asked.lanes {
-		sub, err := s.relay.nc.ChanSubscribe(s.inbox+".p"+strconv.Itoa(i)+".*", s.arrived)
-		if err != nil {
-			return err
-		}
-		s.asked.lanes[i].sub = sub
-	}
-	return nil
-}
-
-func (s *source) unsubscribe() {
-	for i := range s.asked.lanes {
-		_ = s.asked.lanes[i].sub.Unsubscribe()
-	}
-	_ = s.answers.Unsubscribe()
-}
-
 // run pulls messages and hands them out until ctx is done, or until a durable that was lost is there again: then it returns
 // the source that takes over. The session runs beside it.
 func (s *source) run(ctx context.Context) (next *source) {
@@ -344,84 +212,6 @@ func (s *source) pull(now time.Time) {
 	free.parked = idle
 }
 
-// mayArrive tells whether there is room for what comes of one more pull, and for the answers about all that the routes have in hand. If
-// not, it makes room once all that was asked for is here.
-func (s *source) mayArrive(out, batch int) bool {
-	if cap(s.arrived) == arrivedSize {
-		return true
-	}
-	st := s.session.Stats()
-	return 2*(out+batch+st.Live+st.Unconfirmed) <= cap(s.arrived) || out == 0 && s.widen()
-}
-
-// widen has all that arrives from now on go to a larger channel. Nothing is on its way but answers, and what a pull brings that was given
-// up: the server delivers that again.
-func (s *source) widen() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.draining {
-		return false
-	}
-	wide := make(chan *nats.Msg, arrivedSize)
-	var subs [1 + lanes]*nats.Subscription
-	for i := range subs {
-		to := s.inbox + ".a.*"
-		if i < lanes {
-			to = fmt.Sprintf("%s.p%d-wide.*", s.inbox, i)
-		}
-		var err error
-		if subs[i], err = s.relay.nc.ChanSubscribe(to, wide); err != nil { // closed
-			for _, sub := range subs[:i] {
-				_ = sub.Unsubscribe()
-			}
-			return false
-		}
-	}
-	for i := range s.asked.lanes {
-		_ = s.asked.lanes[i].sub.Unsubscribe()
-		s.asked.lanes[i].sub = subs[i]
-	}
-	// Answers that the server sends before it knows of the new subscription come to the old one. Without them no ack would be confirmed
-	// for two seconds, and soon nothing more be asked for.
-	narrow, before := s.arrived, s.answers
-	s.arrived, s.answers = wide, subs[lanes]
-	_ = before.Drain()
-	go func() {
-		_ = s.relay.nc.FlushTimeout(settleTimeout) // with its answer all of them are here
-		for {
-			select {
-			case m := <-narrow:
-				select {
-				case wide <- m:
-				default: // its confirmation is asked for again
-				}
-			default:
-				return
-			}
-		}
-	}()
-	return true
-}
-
-// withdraw takes back what is parked for long, when nothing may come any more: a pull whose subject nobody hears is dropped by the server.
-func (s *source) withdraw() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.asked.lanes {
-		l := &s.asked.lanes[i]
-		if l.left == 0 || !l.parked || s.draining { // who drains ends the subscriptions
-			continue
-		}
-		sub, err := s.relay.nc.ChanSubscribe(fmt.Sprintf("%s.p%d-%d.*", s.inbox, i, l.id), s.arrived)
-		if err != nil {
-			continue // closed
-		}
-		_ = l.sub.Drain() // what is on its way still arrives
-		l.sub = sub
-		l.end()
-	}
-}
-
 // reconnected forgets what the server has forgotten, and asks anew at once. A pull that survived because the server did
 // not notice brings some messages more than there is room for.
 func (s *source) reconnected() {
@@ -441,7 +231,10 @@ func (s *source) backOff(now time.Time) {
 	if s.electing {
 		first = 10 * time.Millisecond
 	}
-	wait := min(first<<min(s.refused, 6), time.Second)
+	s.pullAgain(now, min(first<<min(s.refused, 6), time.Second))
+}
+
+func (s *source) pullAgain(now time.Time, wait time.Duration) {
 	s.retryPull = now.Add(wait)
 	s.refused++
 	time.AfterFunc(wait, s.wake)
@@ -450,9 +243,10 @@ func (s *source) backOff(now time.Time) {
 // A pull that reaches no leader is lost without a word. So while one is elected pulls have short heartbeats, and the next one is made soon when
 // there is none.
 const (
-	electingHeartbeat = 250 * time.Millisecond
-	electingSilence   = 600 * time.Millisecond
+	electingHeartbeat = 100 * time.Millisecond
+	electingSilence   = 250 * time.Millisecond
 	electingExpires   = 5 * time.Second
+	electingPause     = 20 * time.Millisecond
 )
 
 // hearNobody makes a pull anew that reached no leader.
@@ -552,80 +346,15 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	if code == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")) {
 		s.session.LeaderChanged()
 		s.mayHaveLost(time.Now())
-		if s.electing = true; s.refused == 0 {
-			s.refused++ // ask the new leader at once
+		s.electing = true
+		switch { // the new leader is asked; the old one still takes pulls for a moment, and forgets them
+		case s.refused == 0:
+			s.pullAgain(now, electingPause)
+			return
+		case now.Before(s.retryPull): // each pull is told, also those that nobody waits for any more
 			return
 		}
 	}
 	s.backOff(now)
 	s.doubt.Store(true)
-}
-
-func (s *source) isDraining() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.draining
-}
-
-// drainMark is the subject of the message behind which nothing more arrives.
-const drainMark = "drained"
-
-// leaderIsElsewhere tells whether the leader of the durable is on another server than this connection. An ended subscription is known there a moment
-// later only: what it sends meanwhile is lost on the way, and comes again after AckWait. Where both are on one server nothing is.
-func (s *source) leaderIsElsewhere() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	c, err := s.relay.js.Consumer(ctx, s.stream, s.durable)
-	if err != nil {
-		return false // there is nobody who could send
-	}
-	cluster := c.CachedInfo().Cluster
-	return cluster != nil && cluster.Leader != s.relay.nc.ConnectedServerName() || s.relay.cfg.Domain != ""
-}
-
-// windDown waits until the server has ended the pulls that bring messages; what arrives until then goes back at once. Of a route of one instance
-// the next holder gives back what is lost. A pull that is parked for long is not waited for: it brings one message at most, if that is published in
-// just this moment after a pause.
-func (s *source) windDown() {
-	if s.leased() || !s.leaderIsElsewhere() {
-		return
-	}
-	s.wake()
-	patience := time.NewTimer(min(pullExpires+time.Second, s.relay.drainTime()/2))
-	defer patience.Stop()
-	select {
-	case <-s.allOver:
-	case <-s.ended:
-	case <-patience.C:
-	}
-}
-
-// stopPulling ends the pulls, and returns when what the server had sent before is with the routes. It may block for some seconds.
-func (s *source) stopPulling() {
-	s.mu.Lock()
-	s.draining = true
-	s.mu.Unlock()
-	s.windDown()
-	for i := range s.asked.lanes {
-		// nats.go goes on handing messages to the channel until the server has confirmed that it sends no more.
-		_ = s.asked.lanes[i].sub.Drain()
-	}
-	_ = s.relay.nc.FlushTimeout(time.Second)
-	patience := time.NewTimer(time.Second)
-	defer patience.Stop()
-	s.mu.Lock()
-	arrived := s.arrived // it stays, now that the source drains
-	s.mu.Unlock()
-	select {
-	case arrived <- &nats.Msg{Subject: drainMark}:
-	case <-s.ended: // another source was about to take over from it
-		return
-	case <-patience.C:
-		return
-	}
-	select {
-	case <-s.drained:
-	case <-s.ended:
-	case <-patience.C:
-	}
 }

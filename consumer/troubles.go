@@ -66,7 +66,7 @@ func (t *troubles) note(what string, err error, now time.Time) {
 		t.report(what, err)
 	}
 	if say {
-		t.log.Warn("relay waits, and tries again: "+what, "since", tr.since.UTC(), "error", err)
+		t.log.Warn("not working, retrying: "+what, "since", tr.since.UTC(), "error", err)
 	}
 }
 
@@ -82,7 +82,7 @@ func (t *troubles) mended(what string, now time.Time) {
 	t.list = slices.Delete(slices.Clone(t.list), i, i+1)
 	t.mu.Unlock()
 	t.report(what, nil)
-	t.log.Info("relay waits no longer: "+what, "after", now.Sub(was.since).Round(time.Millisecond))
+	t.log.Info("working again: "+what, "after", now.Sub(was.since).Round(time.Millisecond))
 }
 
 func (t *troubles) index(what string) int {

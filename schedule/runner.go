@@ -199,7 +199,7 @@ func (r *Runner) note(ctx context.Context, what string, err error) {
 	switch {
 	case err == nil && there:
 		delete(r.troubles, what)
-		r.cfg.Logger.Info("relay waits no longer: "+what, "after", time.Since(t.since).Round(time.Millisecond))
+		r.cfg.Logger.Info("working again: "+what, "after", time.Since(t.since).Round(time.Millisecond))
 	case err != nil:
 		if !there {
 			t.since = time.Now()
@@ -207,7 +207,7 @@ func (r *Runner) note(ctx context.Context, what string, err error) {
 		t.err = err
 		if time.Since(t.logged) >= time.Minute {
 			t.logged = time.Now()
-			r.cfg.Logger.Warn("relay waits, and tries again: "+what, "since", t.since.UTC(), "error", err)
+			r.cfg.Logger.Warn("not working, retrying: "+what, "since", t.since.UTC(), "error", err)
 		}
 		r.troubles[what] = t
 	}

@@ -55,7 +55,7 @@ type Definition[C Config[C]] struct {
 	// Describe says in a few words what these settings do, after the name of the kind: "exec sh notify.sh". It must not show
 	// a secret. It may be nil.
 	Describe func(c C) string
-	// Lint tells of what is valid and yet should be known. It may be nil.
+	// Lint returns warnings: what is valid, and probably not meant. It may be nil.
 	Lint func(c C, r Report)
 	// Publishes says where messages go on, when they do: routes must not feed each other in a ring, nor relay's own
 	// subjects. It may be nil.

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 
-// What the README shows of Go is in these files, which are compiled and run.
+// What the README and docs/go.md show of Go is in these files, which are compiled and run.
 func TestReadme_showsWhatRuns(t *testing.T) {
 	read := func(name string) string {
 		b, err := os.ReadFile(name)
@@ -23,13 +23,15 @@ func TestReadme_showsWhatRuns(t *testing.T) {
 		return string(b)
 	}
 	files := read("main.go") + read("main_test.go")
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read("../../README.md"), -1)
-	if len(blocks) != 2 {
-		t.Fatalf("the README has %d blocks of Go, want the program and its test", len(blocks))
-	}
-	for _, b := range blocks {
-		if !strings.Contains(files, b[1]) {
-			t.Errorf("this is in the README, and not in main.go or main_test.go:\n%s", b[1])
+	for page, want := range map[string]int{"../../README.md": 1, "../../docs/go.md": 2} {
+		blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(page), -1)
+		if len(blocks) != want {
+			t.Errorf("%s has %d blocks of Go, want %d", page, len(blocks), want)
+		}
+		for _, b := range blocks {
+			if !strings.Contains(files, b[1]) {
+				t.Errorf("this is in %s, and not in main.go or main_test.go:\n%s", page, b[1])
+			}
 		}
 	}
 }

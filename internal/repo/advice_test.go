@@ -26,7 +26,6 @@ var followed = map[string][]string{
 	"or give them to a route of this one":                {"TestOrphans_regressionARenamedRouteOrServiceLeavesNothing"},
 	"relay orphans move --":                              {"TestOrphans_regressionARenamedRouteOrServiceLeavesNothing"},
 	"publish them again, for the routes that there are":  {"TestOrphans_aRouteIsRenamed"},
-	"an earlier version of relay handed them over":       {"TestOrphans_aRouteIsRenamed"},
 	"start the route on that stream, or move them":       {"TestOrphans_aRouteIsRenamed"},
 	", or make dead letters of them":                     {"TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack"},
 	"relay orphans move takes messages from the durable": {"TestPermissions_whatMovingADurableNeeds"},

@@ -33,7 +33,7 @@ func TestDocs_metricsNameEveryStateOfARoute(t *testing.T) {
 	}
 }
 
-// The README and the design list all streams, buckets and object stores that relay makes.
+// The page for operators and the design list all streams, buckets and object stores that relay makes.
 func TestDocs_nameEveryStreamOfRelays(t *testing.T) {
 	t.Parallel()
 	made := regexp.MustCompile(`strings\.ToUpper\(.*\) ?\+ "(_[A-Z_]+)"`)
@@ -59,10 +59,10 @@ func TestDocs_nameEveryStreamOfRelays(t *testing.T) {
 	if len(names) < 13 {
 		t.Errorf("names found: %v", names)
 	}
-	readme, design := text(t, "README.md"), text(t, "docs/design.md")
+	operate, design := text(t, "docs/operate.md"), text(t, "docs/design.md")
 	for name := range names {
-		if !strings.Contains(readme, "`RELAY"+name+"`") {
-			t.Errorf("README.md does not say that relay makes RELAY%s", name)
+		if !strings.Contains(operate, "`RELAY"+name+"`") {
+			t.Errorf("docs/operate.md does not say that relay makes RELAY%s", name)
 		}
 		if !strings.Contains(design, "`<SERVICE>"+name+"`") && !strings.Contains(design, ", `"+name+"`") {
 			t.Errorf("docs/design.md does not say what bounds <SERVICE>%s", name)

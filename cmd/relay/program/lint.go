@@ -16,7 +16,7 @@ func newLint(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "lint", Short: "check a configuration, all faults at once", Args: args(cobra.NoArgs),
 		Long: `Lint reads the configuration as run would, with environment and --set, and says everything that is wrong with it.
-It does not talk to a server. What is valid and yet should be known follows as warnings and notes, with the names of the
+It does not talk to a server. Warnings and notes follow: what is valid, and probably not meant, with the names of the
 variables and flags that changed the file; they do not change the exit code. With --schema it prints a JSON Schema of the file, for editors.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if schema {

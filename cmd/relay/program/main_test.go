@@ -34,6 +34,13 @@ func TestMain(m *testing.M) {
 	if os.Getenv(beRelay) != "" {
 		Main()
 	}
+	if name := os.Getenv(beOther); name != "" {
+		if err := other(name); err != nil {
+			fmt.Fprintln(os.Stderr, name+":", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m, natstest.Leaks()...)
 }
 

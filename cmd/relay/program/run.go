@@ -179,7 +179,7 @@ func (s *service) patiently(ctx context.Context, what string, try func() error) 
 		}
 		if now.Sub(said) >= time.Minute {
 			said = now
-			s.log.Warn("relay waits, and tries again: "+what, "since", since.UTC(), "error", err)
+			s.log.Warn("not working, retrying: "+what, "since", since.UTC(), "error", err)
 		}
 		s.mu.Lock()
 		s.starting = fmt.Errorf("%s: %w (since %s)", what, err, since.UTC().Format(time.RFC3339))

@@ -93,7 +93,7 @@ func TestRun_regressionNATSAwayAtBootIsWaitedFor(t *testing.T) {
 	w.configure("nats: {url: \"" + w.s.URL() + "\"}\n" + billing)
 	w.s.Stop()
 	p := spawn(t, w.dir, nil, "run")
-	p.await("relay waits, and tries again: NATS")
+	p.await("not working, retrying: NATS")
 	status, body := 0, ""
 	eventually(t, "readiness says what is waited for", func() bool {
 		status, body = p.get("/readyz")

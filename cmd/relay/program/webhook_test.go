@@ -3,15 +3,10 @@ package program
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,84 +15,21 @@ import (
 	"github.com/relaymq/relay/internal/webhook"
 )
 
-// docCommands are those behind <!-- run --> in a page of the docs, up to the first line that belongs to neither.
-func docCommands(t *testing.T, page string) (commands []string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../../docs", page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, ok := strings.Cut(string(text), "<!-- run -->\n\n")
-	if !ok {
-		t.Fatalf("%s has no commands", page)
-	}
-	for line := range strings.Lines(after) {
-		if c, ok := strings.CutPrefix(line, "    $ "); ok {
-			commands = append(commands, c)
-		} else if c, ok := strings.CutPrefix(line, "    "); ok && len(commands) > 0 {
-			commands[len(commands)-1] += c
-		} else {
-			break
-		}
-	}
-	return commands
-}
-
-// freePort is one that nobody listens on, and that the kernel hands out to nobody who leaves the choice to it.
-func freePort(t *testing.T) string {
-	t.Helper()
-	for range 1000 {
-		port := strconv.Itoa(11000 + rand.IntN(21000))
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			l.Close()
-			return port
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
-}
-
 // The commands of docs/webhooks.md, from an empty folder and pasted into a shell at once: both messages arrive with signatures that hold, the
 // second one by the new key alone. The first one was published before there was a server, and lost.
 func TestDocs_webhooksCommandsWork(t *testing.T) {
 	t.Parallel()
-	dir, bin := t.TempDir(), t.TempDir()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := fmt.Sprintf("#!/bin/sh\n%s=1 GORACE=atexit_sleep_ms=0 exec %q \"$@\"\n", beRelay, self)
-	if err := os.WriteFile(filepath.Join(bin, "relay"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	dir := t.TempDir()
 	commands := docCommands(t, "webhooks.md")
 	if len(commands) != 11 {
 		t.Fatalf("%d commands: %q", len(commands), commands)
 	}
-	ports := strings.NewReplacer(":9000", ":"+freePort(t), ":4222", ":"+freePort(t))
-	said := &output{}
-	shell := exec.Command("sh")
-	shell.Stdin = strings.NewReader(ports.Replace(strings.Join(commands, "")) + "echo through; wait\n")
-	shell.Dir, shell.Env, shell.Stdout, shell.Stderr = dir, append(clean(os.Environ()), "PATH="+bin+":"+os.Getenv("PATH"), "RELAY_ADMIN__LISTEN=off"), said, said
-	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := shell.Start(); err != nil {
-		t.Fatal(err)
+	var script strings.Builder
+	for _, c := range commands {
+		script.WriteString(c.line)
 	}
-	t.Cleanup(func() {
-		_ = syscall.Kill(-shell.Process.Pid, syscall.SIGTERM)
-		ended := make(chan struct{})
-		go func() { _ = shell.Wait(); close(ended) }() // when all have closed their output
-		select {
-		case <-ended:
-		case <-time.After(patience):
-			_ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL)
-			<-ended
-			t.Error("what the commands started does not end")
-		}
-		if t.Failed() {
-			t.Log(tail(said.String()))
-		}
-	})
+	ports := strings.NewReplacer(":9000", ":"+freePort(t), ":4222", ":"+freePort(t))
+	said := paste(t, dir, ports.Replace(script.String())+"echo through; wait\n")
 	const holds = "200  POST /hook/acme  signature holds, by v1:"
 	eventually(t, "both messages are delivered", func() bool {
 		text := said.String()

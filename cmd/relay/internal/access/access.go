@@ -203,6 +203,7 @@ func (b *builder) service() {
 		b.publish(rt.Caller.Reply...) // results, to whoever asked for them
 		b.publish(rt.Caller.Interest...)
 	}
+	b.ask("CONSUMER.LIST." + b.upper() + "RETRY") // relay plan with the configuration of the service
 	b.acknowledge(b.upper()+"RETRY", "*")
 	b.acknowledge(schedule.LaterStream(s), "relay")
 	b.acknowledge(schedule.IntakeStream(s), "relay")

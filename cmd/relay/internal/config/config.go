@@ -60,7 +60,7 @@ type Source struct {
 	named []namedFile
 	// Overrides are the names of the variables and --set flags that were applied.
 	Overrides []string
-	// Warnings are what is valid and yet should be known.
+	// Warnings are what is valid, and probably not meant.
 	Warnings []Warning
 }
 
