@@ -249,6 +249,7 @@ func (b *builder) acts() {
 	for _, stream := range b.own() {
 		b.read(stream)
 	}
+	b.read(archive.StreamName(s)) // trace reads what was kept before it was turned off, too
 	for _, stream := range []string{b.upper() + "DLQ", b.upper() + "RETRY", schedule.LaterStream(s), schedule.IntakeStream(s), "OBJ_" + b.upper() + "DLQ_BODIES", "KV_" + b.upper() + "JOBS"} {
 		b.remove(stream)
 	}
