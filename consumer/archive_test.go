@@ -153,6 +153,29 @@ func TestArchive_aDeniedStreamSlowsNothing(t *testing.T) {
 	}
 }
 
+// A server that is gone for a while costs no record: what became of messages meanwhile is written when it is back, once.
+func TestArchive_aServerThatIsKilled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, natstest.WithListen())
+	l := newLedger()
+	r, _ := w.start(Config{Archive: Archive{Outcomes: true}, Logger: quiet}, countingRoute(l))
+	w.publish("orders.eu", 200)
+	w.eventually("some are handled", func() bool { return l.len() > 50 })
+	w.s.Stop()
+	w.s.Restart()
+	w.eventually("all are handled", func() bool { return l.len() == 200 })
+	w.settled("ORDERS", "billing")
+	w.eventually("all are written", func() bool { return r.archive.Stored() >= 200 })
+	for _, seq := range []uint64{1, 100, 200} {
+		if list := w.found("ORDERS", seq, 1); list[0].Outcome != archive.Done {
+			t.Errorf("%+v", list)
+		}
+	}
+	if n := r.archive.Dropped(); n != 0 {
+		t.Errorf("%d dropped", n)
+	}
+}
+
 // A stream that somebody deletes is made again when there is something to write.
 func TestArchive_aDeletedStreamIsMadeAgain(t *testing.T) {
 	t.Parallel()
