@@ -13,8 +13,10 @@ func (r *Relay) housekeep(ctx context.Context) {
 		for _, s := range r.openSources() {
 			s.sweep(ctx)
 		}
-		if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {
-			r.log.Info("removed bodies of dead letters that are gone", "count", n)
+		if r.sweeps() {
+			if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {
+				r.log.Info("removed bodies of dead letters that are gone", "count", n)
+			}
 		}
 		if l := r.lives.Load(); l != nil {
 			l.Housekeep(ctx)
@@ -25,6 +27,13 @@ func (r *Relay) housekeep(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// sweeps tells whether this instance sweeps what all share. The records of a durable are for all who read it: another instance may not have its
+// route.
+func (r *Relay) sweeps() bool {
+	l := r.lives.Load()
+	return l == nil || l.First()
 }
 
 // After trouble with storing something, schedules are looked for that got stuck, once there was none for unstickCalm: what
@@ -41,7 +50,7 @@ func (r *Relay) unstick(ctx context.Context) {
 	var last time.Time
 	for {
 		trouble := r.trouble.Load()
-		if time.Since(last) >= unstickEvery || trouble != 0 && time.Since(time.Unix(0, trouble)) >= unstickCalm {
+		if time.Since(last) >= unstickEvery && (last.IsZero() || r.sweeps()) || trouble != 0 && time.Since(time.Unix(0, trouble)) >= unstickCalm {
 			n, err := r.retries.Unstick(ctx)
 			if n > 0 {
 				r.log.Warn("schedules that were stuck in the retry stream are published again", "count", n)

@@ -47,12 +47,22 @@ func (s *source) suspicious(now time.Time) bool {
 		s.checkedAt, s.afresh = now, true // settlements of the holder before may have been on their way
 		return true
 	}
-	if since < checkAgain || !s.doubt.Load() && since < lookEvery && (now.Sub(s.lastGot) < quietFor || since < checkEvery) {
+	quiet := s.checkQuiet()
+	if since < checkAgain || !s.doubt.Load() && since < max(lookEvery, quiet) && (now.Sub(s.lastGot) < quietFor || since < quiet) {
 		return false
 	}
 	s.afresh = s.doubt.Swap(false)
 	s.checkedAt = now
 	return true
+}
+
+// checkQuiet is how often a durable is asked on which nothing comes: more seldom with many instances, each of which asks.
+func (s *source) checkQuiet() time.Duration {
+	n := 0
+	if l := s.relay.lives.Load(); l != nil {
+		n = l.Others()
+	}
+	return min(restFor, max(1, time.Duration(n+1)/2)*checkEvery)
 }
 
 // restFor is how long a durable on which nothing happens is known by its stream. One that is replicated is asked itself each time: its leader

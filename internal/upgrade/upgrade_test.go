@@ -4,17 +4,17 @@ package upgrade
 import (
 	"archive/tar"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,11 +24,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
-// last is the state before the present stage. It stands for the last release until one is tagged.
-const last = "57718e0"
+// last is the commit of v0.2.0, the last release. It stands for the tag, which an operator makes.
+const last = "c7a1d7c"
 
 // binaries are programs by version, made once.
 var binaries = struct {
@@ -78,7 +79,7 @@ func binary(t *testing.T, commit string) string {
 		must(err)
 		must(unpack(data, source))
 	}
-	build := exec.Command("go", "build", "-o", path, "./cmd/relay")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./cmd/relay") // trimpath: what was compiled once is in the cache, wherever the source is
 	build.Dir = source
 	out, err := build.CombinedOutput()
 	if err != nil {
@@ -130,25 +131,102 @@ type world struct {
 	answer  func(body string) int
 	handled map[string]int // answered with 200
 	failed  map[string]int
+	at      map[string]time.Time // when it was handled first
+	runs    map[string]bool      // at work now
+	begun   map[string]int       // of ordered messages: how many numbers of a key have begun
+	limited int                  // how many run now
+	most    int                  // and ran at once
+	faults  []string
 }
 
+const (
+	limit = 4                       // of the service
+	brief = 30 * time.Millisecond   // what a message takes that needs room in it
+	long  = 1500 * time.Millisecond // what others take, so that they are in hand when something happens
+)
+
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, dir: t.TempDir(), handled: map[string]int{}, failed: map[string]int{}}
+	w := &world{t: t, dir: t.TempDir(), runs: map[string]bool{}}
+	w.reset()
 	w.answers(func(string) int { return 200 })
 	w.hook = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		w.mu.Lock()
-		code := w.answer(string(body))
-		if code == 200 {
-			w.handled[string(body)]++
-		} else {
-			w.failed[string(body)]++
+		word := w.begin(string(body))
+		select {
+		case <-time.After(map[string]time.Duration{"limited": brief, "long": long}[word]):
+			rw.WriteHeader(w.end(string(body), word, false))
+		case <-r.Context().Done(): // whoever asked was killed
+			w.end(string(body), word, true)
 		}
-		w.mu.Unlock()
-		rw.WriteHeader(code)
 	}))
 	t.Cleanup(w.hook.Close)
 	return w
+}
+
+// reset forgets what was handled.
+func (w *world) reset() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.handled, w.failed, w.at, w.begun = map[string]int{}, map[string]int{}, map[string]time.Time{}, map[string]int{}
+}
+
+// begin notes that a message starts, and what is wrong with that.
+func (w *world) begin(body string) (word string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	word, number, _ := strings.Cut(body, " ")
+	if w.runs[body] && word != "tick" {
+		w.faults = append(w.faults, body+" starts while it runs already")
+	}
+	w.runs[body] = true
+	if strings.HasPrefix(word, "ordered") {
+		switch n, _ := strconv.Atoi(number); {
+		case n > w.begun[word]:
+			w.faults = append(w.faults, fmt.Sprintf("%s starts before %d", body, w.begun[word]))
+		case n == w.begun[word]:
+			w.begun[word]++
+		}
+	}
+	if word == "limited" {
+		w.limited++
+		w.most = max(w.most, w.limited)
+	}
+	return word
+}
+
+// end notes what becomes of it.
+func (w *world) end(body, word string, cut bool) (code int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.runs, body)
+	if word == "limited" {
+		w.limited--
+	}
+	if cut {
+		return 0
+	}
+	if code = w.answer(body); code != 200 {
+		w.failed[body]++
+		return code
+	}
+	if w.handled[body]++; w.handled[body] == 1 {
+		w.at[body] = time.Now()
+	}
+	return code
+}
+
+// sound fails the test for what went wrong with starts.
+func (w *world) sound() {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.faults[:min(10, len(w.faults))] {
+		w.t.Error(f)
+	}
+	if w.most > limit {
+		w.t.Errorf("%d ran at once under a limit of %d over all instances", w.most, limit)
+	}
+	w.faults = nil
 }
 
 func (w *world) answers(f func(body string) int) {
@@ -196,28 +274,35 @@ func (w *world) configure(top string) {
 	w.t.Helper()
 	text := top + `
 admin: {listen: "127.0.0.1:0"}
-streams: [{name: ORDERS, subjects: [orders.>]}, {name: STAYS, subjects: [stays.>]}]
+streams:
+  - {name: ORDERS, subjects: [orders.>]}
+  - {name: STAYS, subjects: [stays.>]}
+  - {name: ORDERED, subjects: [ordered.>]}
+  - {name: LIMITED, subjects: [limited.>]}
+  - {name: LONG, subjects: [long.>]}
+  - {name: TICKS, subjects: [ticks.>]}
+limits: {gate: {concurrency: ` + strconv.Itoa(limit) + `, scope: service}}
+schedules: [{name: tick, every: 1s, subject: ticks.now, body: tick}]
 routes:
-  - name: hook
-    subjects: [orders.>]
-    start: all
-    ack_wait: 5s
-    handler: {http: {url: "` + w.hook.URL + `"}}
-    timeout: 5s
-    retry: {max_attempts: 99, policy: constant, min: 3s, max: 3s, jitter: 0, park_after: 1s}
-    supervisor: {trip_after: 0, route_trip_after: 0}
-  - name: stays
-    subjects: [stays.>]
-    start: all
-    ack_wait: 5s
-    handler: {http: {url: "` + w.hook.URL + `"}}
-    timeout: 5s
-    retry: {max_attempts: 99, policy: constant, min: 4s, max: 4s, jitter: 0, park_after: 1h}
-    supervisor: {trip_after: 0, route_trip_after: 0}
 `
+	for _, r := range []struct{ name, subjects, more string }{
+		{"hook", "orders.>", retry("1500ms", "1s")},                  // what fails is parked
+		{"stays", "stays.>", retry("2s", "1h")},                      // what fails stays in its durable
+		{"ordered", "ordered.>", "order: key, " + retry("1s", "1h")}, // ordered messages never park
+		{"limited", "limited.>", "limits: [gate], " + retry("1s", "1h")},
+		{"long", "long.>", retry("1s", "1h")},
+		{"ticks", "ticks.>", retry("1s", "1h")},
+	} {
+		text += fmt.Sprintf("  - {name: %s, subjects: [%s], start: all, ack_wait: 5s, timeout: 5s, handler: {http: {url: %q}}, %s}\n", r.name, r.subjects, w.hook.URL, r.more)
+	}
 	if err := os.WriteFile(filepath.Join(w.dir, "relay.yaml"), []byte(text), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// retry are the policies of a route whose messages come again after delay, and wait in the retry stream beyond park.
+func retry(delay, park string) string {
+	return fmt.Sprintf("retry: {max_attempts: 99, policy: constant, min: %s, max: %s, jitter: 0, park_after: %s}, supervisor: {trip_after: 0, route_trip_after: 0}", delay, delay, park)
 }
 
 // process is a relay that runs.
@@ -249,6 +334,15 @@ func (w *world) run(commit string) *process {
 		}
 	})
 	return p
+}
+
+// ready waits until so many instances run, and all are ready.
+func (w *world) ready(n int) {
+	w.t.Helper()
+	w.eventually("all are ready", func() bool {
+		list, err := consumer.AskStatus(w.t.Context(), w.nc, "relay")
+		return err == nil && len(list) == n && !slices.ContainsFunc(list, func(s consumer.Status) bool { return !s.Ready })
+	})
 }
 
 // stop ends a relay as an operator does.
@@ -324,18 +418,45 @@ func (w *world) messages(stream string) int {
 	return int(s.CachedInfo().State.Msgs)
 }
 
+// ticked tells how many runs of the schedule were published, and fails the test when one was published twice or, with each, left out.
+func (w *world) ticked(each bool) (n int) {
+	w.t.Helper()
+	s, err := w.js.Stream(w.t.Context(), "TICKS")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var last time.Time
+	state := s.CachedInfo().State
+	for seq := state.FirstSeq; seq <= state.LastSeq; seq++ {
+		m, err := s.GetMsg(w.t.Context(), seq)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		run, err := time.Parse(time.RFC3339, m.Header.Get("Relay-Schedule-Run"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if since := run.Sub(last); since <= 0 || each && !last.IsZero() && since != time.Second {
+			w.t.Errorf("the run of the schedule at %v came after that at %v", run, last)
+		}
+		last = run
+		n++
+	}
+	return n
+}
+
 // states are how many messages are in each state when one version follows another, by the first word of their bodies.
-var states = map[string]int{"ok": 5, "parked": 30, "nak": 6, "redo": 3, "dead": 4, "waits": 7}
+var states = map[string]int{
+	"ok": 5, "parked": 30, "nak": 6, "redo": 3, "dead": 4, "waits": 7, "later": 2, "ordered-a": 10, "ordered-b": 10, "limited": 20, "long": 8,
+}
 
 // follow has messages in every state while one version follows another.
 func (w *world) follow(from, to string) {
 	w.t.Helper()
-	w.mu.Lock()
-	w.handled, w.failed = map[string]int{}, map[string]int{}
-	w.mu.Unlock()
+	w.reset()
 	w.answers(func(body string) int {
 		switch word, _, _ := strings.Cut(body, " "); word {
-		case "parked", "nak":
+		case "parked", "nak", "ordered-a", "ordered-b":
 			return 503
 		case "dead", "redo":
 			return 422
@@ -344,13 +465,16 @@ func (w *world) follow(from, to string) {
 	})
 	p := w.run(from)
 	w.attach()
-	w.eventually("the streams are there", func() bool { return w.messages("ORDERS") >= 0 && w.messages("STAYS") >= 0 })
+	w.ready(1)
 	for _, word := range []string{"ok", "parked", "dead"} {
 		w.publish("orders.eu", word, states[word])
 	}
 	for _, word := range []string{"nak", "redo"} {
 		w.publish("stays.eu", word, states[word])
 	}
+	w.publish("ordered.a", "ordered-a", states["ordered-a"]) // the first ones fail, and the others wait for these
+	w.publish("ordered.b", "ordered-b", states["ordered-b"])
+	w.must(from, "pub", "orders.eu", "later 0", "--in", "4s")
 	w.eventually("each has failed", func() bool {
 		failed := w.count(w.failed)
 		return w.count(w.handled)["ok"] == states["ok"] && failed["parked"] >= states["parked"] && failed["nak"] >= states["nak"] &&
@@ -359,6 +483,8 @@ func (w *world) follow(from, to string) {
 	w.answers(func(string) int { return 503 })
 	w.must(from, "dlq", "replay", "--route", "stays", "--yes") // they wait in the durable of what comes due
 	w.eventually("those that were replayed have failed again", func() bool { return w.count(w.failed)["redo"] >= 2*states["redo"] })
+	w.publish("limited.eu", "limited", states["limited"]) // the last ones run, or wait, when it ends
+	w.publish("long.eu", "long", states["long"])
 	p.stop()
 	if w.port == 0 {
 		w.publish("orders.eu", "waits", states["waits"])
@@ -368,9 +494,15 @@ func (w *world) follow(from, to string) {
 	if w.attach(); w.port > 0 {
 		w.publish("orders.eu", "waits", states["waits"])
 	}
+	w.must(to, "pub", "orders.eu", "later 1", "--in", "1s")
 	w.eventually("all are handled", func() bool {
 		n := w.count(w.handled)
-		return n["waits"] == states["waits"] && n["parked"] == states["parked"] && n["nak"] == states["nak"] && n["redo"] == states["redo"]
+		for word, want := range states {
+			if n[word] < want && word != "dead" {
+				return false
+			}
+		}
+		return true
 	})
 	w.eventually("nothing waits any more", func() bool { return w.messages("RELAY_RETRY") == 0 })
 	w.must(to, "dlq", "replay", "--yes")
@@ -387,11 +519,13 @@ func (w *world) follow(from, to string) {
 			return err == nil
 		}, &out)
 	}
+	w.ticked(false)
 	p.stop()
+	w.sound()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for body, n := range w.handled {
-		if n != 1 {
+		if n != 1 && body != "tick" {
 			w.t.Errorf("from %q to %q: %s was handled %d times", from, to, body, n)
 		}
 	}
@@ -413,7 +547,6 @@ func TestUpgrade_cluster(t *testing.T) {
 	w.on(natstest.Cluster(t, 3)[0], ", replicas: 3")
 	w.follow(last, "")
 	w.follow("", last)
-	w.follow(last, "")
 }
 
 // The server is inside relay.
@@ -434,107 +567,4 @@ func TestUpgrade_embedded(t *testing.T) {
 	})
 	w.follow(last, "")
 	w.follow("", last)
-	w.follow(last, "")
-}
-
-// Instances of two releases run side by side, each is killed and comes back, and the change is made and taken back one after the other.
-func TestUpgrade_rolling(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.on(natstest.Start(t, natstest.WithListen()), "")
-	w.answers(func(body string) int {
-		w.failed[body]++
-		if strings.HasPrefix(body, "fails") && w.failed[body] < 3 || strings.HasPrefix(body, "again") && w.failed[body] < 2 {
-			return 503
-		}
-		return 200
-	})
-	stop, stopped := make(chan struct{}), make(chan int)
-	a, b := w.run(last), w.run(last)
-	w.eventually("the streams are there", func() bool { return w.messages("ORDERS") >= 0 && w.messages("STAYS") >= 0 })
-	go func() {
-		n := 0
-		for ; ; n++ {
-			select {
-			case <-stop:
-				stopped <- n
-				return
-			case <-time.After(10 * time.Millisecond):
-			}
-			for subject, body := range map[string]string{"orders.eu": "ok", "orders.us": "fails", "stays.eu": "again"} {
-				if n%3 > 0 && body != "ok" {
-					continue
-				}
-				if _, err := w.js.Publish(t.Context(), subject, fmt.Appendf(nil, "%s %d", body, n)); err != nil {
-					t.Error(err)
-				}
-			}
-		}
-	}()
-	kills := 0
-	kill := func(p *process, commit string) *process {
-		kills++
-		_ = p.cmd.Process.Kill()
-		<-p.done
-		return w.up(commit)
-	}
-	for _, commits := range [][2]string{{last, ""}, {"", last}} {
-		time.Sleep(time.Second)
-		a.stop()
-		a = w.up(commits[1])
-		time.Sleep(time.Second)
-		b = kill(b, commits[0]) // beside the other release
-		a = kill(a, commits[1])
-		time.Sleep(time.Second)
-		b.stop()
-		b = w.up(commits[1])
-	}
-	close(stop)
-	n := <-stopped
-	want := map[string]int{"ok": n, "fails": (n + 2) / 3, "again": (n + 2) / 3}
-	distinct := func() map[string]int {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		have := map[string]int{}
-		for body := range w.handled {
-			word, _, _ := strings.Cut(body, " ")
-			have[word]++
-		}
-		return have
-	}
-	w.eventually("all are handled", func() bool { return maps.Equal(distinct(), want) })
-	w.eventually("nothing waits any more", func() bool { return w.messages("RELAY_RETRY") == 0 })
-	a.stop()
-	b.stop()
-	twice := 0
-	for _, times := range w.handled {
-		twice += times - 1
-	}
-	if most := 64 * 2 * kills; twice > most { // what was in flight
-		t.Errorf("%d duplicates after %d kills", twice, kills)
-	}
-	t.Logf("%v messages, %d kills, %d duplicates", want, kills, twice)
-}
-
-// up starts a relay and waits until it is ready.
-func (w *world) up(commit string) *process {
-	w.t.Helper()
-	p := w.run(commit)
-	w.eventually("it is ready", func() bool {
-		select {
-		case <-p.done:
-			w.t.Fatalf("relay of %q ended: %v\n%s", commit, p.err, p.log)
-		default:
-		}
-		out, err := w.relay("", "status", "--json")
-		var list []struct {
-			Instance string
-			Ready    bool
-		}
-		if err != nil || json.Unmarshal([]byte(out), &list) != nil {
-			return false
-		}
-		return len(list) == 2 && list[0].Ready && list[1].Ready
-	})
-	return p
 }

@@ -111,11 +111,13 @@ func (c *client) handover(ctx context.Context, route, to string, notes io.Writer
 	order := consumer.HandoverOrder{Route: route, From: from, To: to, By: by}
 	list, bad, err := consumer.Handover(ctx, c.conn.Conn, c.cfg.Service, order)
 	complain(notes, bad)
-	if err != nil {
+	if err != nil && !errors.Is(err, consumer.ErrNobody) {
 		return nil, err
 	}
 	i := slices.IndexFunc(list, func(h consumer.HandedOver) bool { return h.Instance == from })
 	switch {
+	case i < 0 && slices.ContainsFunc(answers.Instances, func(s consumer.Status) bool { return s.Instance == from && s.Version == "" }):
+		return nil, fmt.Errorf("instance %s, which has route %s, is of an earlier version and does not know the order: stop it, and another one goes on at once", printable(from), printable(route))
 	case i < 0:
 		return nil, fmt.Errorf("instance %s, which has route %s, does not answer: another one takes it when its session is over", printable(from), printable(route))
 	case !list[i].Giving:

@@ -24,7 +24,6 @@ type Lives struct {
 	cfg     Config
 	id      string
 	kv      jetstream.KeyValue
-	stream  jetstream.Stream
 	answers *nats.Subscription
 	span    time.Duration // how long after a death its messages come back at most
 	every   time.Duration // for how long a look is good
@@ -97,11 +96,7 @@ func Open(ctx context.Context, cfg Config) (*Lives, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", name, err)
 	}
-	stream, err := cfg.JS.Stream(ctx, "KV_"+name)
-	if err != nil {
-		return nil, fmt.Errorf("stream of bucket %s: %w", name, err)
-	}
-	return &Lives{cfg: cfg, id: nuid.Next(), kv: kv, stream: stream, looking: make(chan struct{}, 1), dead: make(map[string]death), every: maxLook}, nil
+	return &Lives{cfg: cfg, id: nuid.Next(), kv: kv, looking: make(chan struct{}, 1), dead: make(map[string]death), every: maxLook}, nil
 }
 
 // Cover has it look as often, and remember as long, as a route with Go handlers needs.
@@ -172,9 +167,8 @@ func (l *Lives) End(ctx context.Context) {
 	_ = l.answers.Unsubscribe()
 }
 
-func (l *Lives) remove(ctx context.Context, id string) error {
-	return l.stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+l.kv.Bucket()+"."+id))
-}
+// remove ends an entry. What marks that lapses as entries do: without it the others would not hear of it.
+func (l *Lives) remove(ctx context.Context, id string) error { return l.kv.Delete(ctx, id) }
 
 // Housekeep renews the own entry every hour, and removes those of the dead of which nothing can come any more.
 func (l *Lives) Housekeep(ctx context.Context) {

@@ -140,6 +140,8 @@ func (r *ring) ask(ctx context.Context) (dead []string) {
 		case r.bury(ctx, id):
 			dead = append(dead, r.entries[id].Instance)
 			r.note(id, entry{Dead: true})
+		case r.l.ended(ctx, id):
+			r.note(id, entry{Dead: true})
 		}
 	}
 	r.silent = silent
@@ -163,6 +165,19 @@ func (r *ring) bury(ctx context.Context, id string) bool {
 	return true
 }
 
+// ended tells whether a process has no entry any more, or one that says that it died. Watchers are told a moment later, or
+// not at all when an earlier version took the entry away.
+func (l *Lives) ended(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	e, err := l.kv.Get(ctx, id)
+	if err != nil {
+		return errors.Is(err, jetstream.ErrKeyNotFound)
+	}
+	var of entry
+	return json.Unmarshal(e.Value(), &of) == nil && of.Dead
+}
+
 // forget removes the entries of those that this process found dead a while ago. Others lapse after a day.
 func (r *ring) forget(ctx context.Context) {
 	for id, at := range r.buried {
@@ -171,6 +186,21 @@ func (r *ring) forget(ctx context.Context) {
 			_ = r.l.remove(ctx, id)
 		}
 	}
+}
+
+// Others is how many other processes live, as far as this one knows.
+func (l *Lives) Others() int {
+	if list := l.living.Load(); list != nil {
+		return len(*list)
+	}
+	return 0
+}
+
+// First tells whether this process is the one that does what one is enough for, as far as it knows: every living process comes to the same
+// answer, but for moments after one came or went.
+func (l *Lives) First() bool {
+	list := l.living.Load()
+	return list == nil || !slices.ContainsFunc(*list, func(id string) bool { return id < l.id })
 }
 
 // AskAll puts a question to all other processes that live, and returns the answers. With an error one of them has not answered.
@@ -186,6 +216,9 @@ func (l *Lives) AskAll(ctx context.Context, question []byte) (answers [][]byte, 
 			call, cancel := context.WithTimeout(ctx, answerWithin)
 			defer cancel()
 			m, e := l.cfg.Conn.RequestWithContext(call, l.subject(id), question)
+			if errors.Is(e, nats.ErrNoResponders) && l.ended(ctx, id) {
+				return
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			switch {

@@ -215,7 +215,7 @@ func (b *builder) service() {
 	}
 	b.publish(s + ".later.wait.>") // where delayed messages wait: publishers only reach the intake
 	b.buckets("SCHEDULES")
-	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", s+".ctl.peer.*", event.Prefix(s)+".>")
+	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", s+".ctl.peer.*", s+".ctl.view.status", event.Prefix(s)+".>")
 	if b.cfg.Archive.Outcomes {
 		b.publish(archive.Prefix(s) + "*")
 	}
