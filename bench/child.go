@@ -67,6 +67,7 @@ var contestants = map[string]func(*turn) (stop func(), err error){
 	"watermill":       func(t *turn) (func(), error) { return watermillRouter(t, false) },
 	"library":         library,
 	"limited":         limited,
+	"archived":        archived,
 	"narrow":          narrow,
 	"limited-20":      limited20,
 	"singleton":       singleton,

@@ -11,11 +11,16 @@ import (
 )
 
 // library is relay inside a Go program, with everything at its default but what the job is about.
-func library(t *turn) (func(), error) { return libraryWith(t, nil, nil) }
+func library(t *turn) (func(), error) { return libraryWith(t, consumer.Config{}, nil) }
 
 // limited is library with a limit that never binds.
 func limited(t *turn) (func(), error) {
-	return libraryWith(t, map[string]consumer.Limit{"wide": {Concurrency: 1_000_000}}, func(rt *consumer.Route) { rt.Limits = []string{"wide"} })
+	return libraryWith(t, consumer.Config{Limits: map[string]consumer.Limit{"wide": {Concurrency: 1_000_000}}}, func(rt *consumer.Route) { rt.Limits = []string{"wide"} })
+}
+
+// archived is library with a record of each message.
+func archived(t *turn) (func(), error) {
+	return libraryWith(t, consumer.Config{Archive: consumer.Archive{Outcomes: true}}, nil)
 }
 
 // narrowSlots is how many messages narrow and limited20 have in handlers at once.
@@ -23,25 +28,25 @@ const narrowSlots = 20
 
 // narrow is library with few slots.
 func narrow(t *turn) (func(), error) {
-	return libraryWith(t, nil, func(rt *consumer.Route) { rt.Concurrency = narrowSlots })
+	return libraryWith(t, consumer.Config{}, func(rt *consumer.Route) { rt.Concurrency = narrowSlots })
 }
 
 // limited20 is library with the slots of the job, and a limit that lets no more than narrow's run.
 func limited20(t *turn) (func(), error) {
-	return libraryWith(t, map[string]consumer.Limit{"narrow": {Concurrency: narrowSlots}}, func(rt *consumer.Route) { rt.Limits = []string{"narrow"} })
+	return libraryWith(t, consumer.Config{Limits: map[string]consumer.Limit{"narrow": {Concurrency: narrowSlots}}}, func(rt *consumer.Route) { rt.Limits = []string{"narrow"} })
 }
 
 // singleton is library with one instance at a time, of which there is one.
 func singleton(t *turn) (func(), error) {
-	return libraryWith(t, nil, func(rt *consumer.Route) { rt.Instances = consumer.InstancesOne })
+	return libraryWith(t, consumer.Config{}, func(rt *consumer.Route) { rt.Instances = consumer.InstancesOne })
 }
 
 // ordered is library with one message of a key at a time, in the order of the stream.
 func ordered(t *turn) (func(), error) {
-	return libraryWith(t, nil, func(rt *consumer.Route) { rt.Order = supervisor.OrderKey })
+	return libraryWith(t, consumer.Config{}, func(rt *consumer.Route) { rt.Order = supervisor.OrderKey })
 }
 
-func libraryWith(t *turn, limits map[string]consumer.Limit, change func(*consumer.Route)) (func(), error) {
+func libraryWith(t *turn, cfg consumer.Config, change func(*consumer.Route)) (func(), error) {
 	h, err := t.relayHandler()
 	if err != nil {
 		return nil, err
@@ -72,7 +77,7 @@ func libraryWith(t *turn, limits map[string]consumer.Limit, change func(*consume
 		}
 		routes = append(routes, rt)
 	}
-	r, err := consumer.New(t.nc, consumer.Config{Limits: limits}, routes...)
+	r, err := consumer.New(t.nc, cfg, routes...)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func (s *spec) oneDurable() bool { return len(s.Routes) == 1 || isRelay(s.Contes
 
 func isRelay(contestant string) bool {
 	switch contestant {
-	case "library", "binary", "limited", "narrow", "limited-20", "singleton", "ordered":
+	case "library", "binary", "limited", "archived", "narrow", "limited-20", "singleton", "ordered":
 		return true
 	}
 	return false

@@ -26,6 +26,9 @@ const (
 func (m *message) finish(o supervisor.Outcome) {
 	m.route.count.ages.Observe(time.Since(m.published()).Seconds())
 	m.route.count.ended(o)
+	if a := m.route.relay.archive; a != nil {
+		m.toArchive(a, o)
+	}
 	if m.call == nil || m.call.ReplyTo == "" {
 		m.done()
 		return

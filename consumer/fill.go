@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/archive"
 )
 
 // Parked bounds what waits in the retry stream, of all routes and instances. Relay itself looks at the bounds before it parks a message:
@@ -83,6 +84,11 @@ func (r *Relay) fillsOf(info *jetstream.StreamInfo, now time.Time) (list []fill)
 		add("bytes", "events.max_bytes", float64(st.Bytes), float64(max(c.MaxBytes, 0)), full+"events.max_bytes")
 		add("messages", "events.max_msgs", float64(st.Msgs), float64(max(c.MaxMsgs, 0)), full+"events.max_msgs")
 		add("age", "events.max_age", age, c.MaxAge.Seconds(), "")
+	case archive.StreamName(r.cfg.Service):
+		const full = "at 100 % the oldest records go before archive.max_age is over: raise "
+		add("bytes", "archive.max_bytes", float64(st.Bytes), float64(max(c.MaxBytes, 0)), full+"archive.max_bytes")
+		add("messages", "archive.max_msgs", float64(st.Msgs), float64(max(c.MaxMsgs, 0)), full+"archive.max_msgs")
+		add("age", "archive.max_age", age, c.MaxAge.Seconds(), "")
 	case dead[0].Name, dead[1].Name:
 		full := "at 100 % " + whenDeadAreFull(r.cfg.DLQ.OnFull) + ", or raise "
 		add("bytes", "dlq.max_bytes", float64(st.Bytes), float64(max(c.MaxBytes, 0)), full+"dlq.max_bytes")

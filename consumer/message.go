@@ -35,6 +35,8 @@ type message struct {
 	plain    bool  // it succeeded at once: whoever had it is through with it
 	reserved bool  // the ledger has its body, which was kept elsewhere
 	call     *call // nil: its publisher asked for nothing
+	// result is what the last attempt returned, for the archive; nil: it is not kept, or its caller waits for it.
+	result *Result
 	// suspect is for a message that may have ended a process, and must run alone; nil for all others.
 	suspect *suspect
 	called  atomic.Pointer[time.Time] // the group called it back, to come then
@@ -159,6 +161,9 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 		ctx, stop = m.attempt(ctx, msg)
 		defer stop()
 		msg.gate = m.stillWanted
+	}
+	if rt.relay.cfg.Archive.Results && msg.result == nil {
+		defer m.keepsResult(msg).close()
 	}
 	// Counted here and not after the call: a panic does not return.
 	defer func() {

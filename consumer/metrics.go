@@ -199,6 +199,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.r.fills.collect(ch)
 	m.r.losses.collect(ch)
 	m.r.events.Collect(ch)
+	m.r.collectArchive(ch)
 	where := map[string]int{OrphanRetries: 0, OrphanDurable: 0}
 	for _, o := range m.r.orphaned() {
 		where[o.Kind] += int(o.Messages) + o.Outstanding

@@ -38,6 +38,9 @@ func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 	if r.cfg.Events.Store {
 		list = append(list, r.eventsConfig())
 	}
+	if r.archive != nil {
+		list = append(list, r.archiveConfig())
+	}
 	if r.grid.needed() {
 		list = append(list, fleet.Stream(service, r.cfg.Replicas))
 	}

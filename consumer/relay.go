@@ -22,6 +22,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/limit"
@@ -40,6 +41,8 @@ type Config struct {
 	DLQ dlq.Config
 	// Events says whether events are stored.
 	Events Events
+	// Archive says whether it is kept what became of messages.
+	Archive Archive
 	// Parked bounds what waits in the retry stream.
 	Parked Parked
 	// Limits are bounds that routes share, by name.
@@ -71,6 +74,7 @@ func (c Config) withDefaults() Config {
 	c.Drain = cmp.Or(c.Drain, 30*time.Second)
 	c.Stalled = cmp.Or(c.Stalled, time.Minute)
 	c.Events = c.Events.WithDefaults()
+	c.Archive = c.Archive.WithDefaults()
 	c.Parked = c.Parked.WithDefaults()
 	c.asideMostPending = cmp.Or(c.asideMostPending, asideMostPending)
 	if c.Instance == "" {
@@ -102,6 +106,7 @@ type Relay struct {
 	lives     atomic.Pointer[suspects.Lives] // nil until the start has opened it
 	tellings  *tellings
 	events    *event.Bus
+	archive   *archive.Writer // nil: what became of messages is not kept
 	retention retention
 	fills     fills
 	losses    losses
@@ -212,7 +217,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	}
 	r.routes.Store(&list)
 	r.link, r.line = link.New(shortest), caller.New(nc)
-	r.metrics, r.tellings, r.events = newMetrics(), newTellings(r), r.newEvents()
+	r.metrics, r.tellings, r.events, r.archive = newMetrics(), newTellings(r), r.newEvents(), r.newArchive()
 	r.metrics.r = r
 	for _, rt := range list {
 		r.enter(rt)
@@ -421,6 +426,9 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	telling, stopTelling := context.WithCancel(work)
 	var told sync.WaitGroup
 	told.Go(func() { r.tellings.run(telling) })
+	if r.archive != nil {
+		running.Go(func() { r.archive.Run(work) })
+	}
 	running.Go(func() { r.watchUsage(work) })
 	running.Go(func() { r.watchStalls(work) })
 	running.Go(func() { r.watchOwnStreams(work) })
@@ -489,7 +497,16 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, i
 		interrupted += counts[i]
 		u.confirm(confirm)
 	}
-	lastTallies(units, tallyPatience)
+	var last sync.WaitGroup
+	last.Go(func() { lastTallies(units, tallyPatience) })
+	if r.archive != nil {
+		last.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tallyPatience)
+			defer cancel()
+			r.archive.Flush(ctx)
+		})
+	}
+	last.Wait()
 	return units, interrupted
 }
 

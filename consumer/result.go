@@ -37,10 +37,10 @@ func RecordReply(m *Msg, most int) *Result {
 }
 
 // WantsReply tells whether a caller waits for the result of the message, so that a handler need not keep one that nobody
-// wants. It does not change during an attempt.
+// wants. With [Archive].Results the archive does, too. It does not change during an attempt.
 func (m *Msg) WantsReply() bool { return m.result != nil }
 
-// MaxReply is how many bytes of a result reach the caller; 0 when nobody waits for one.
+// MaxReply is how many bytes of a result reach the caller, or the archive; 0 when nobody wants one.
 func (m *Msg) MaxReply() int {
 	if m.result == nil {
 		return 0

@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/permission"
@@ -139,6 +140,12 @@ func (r *Relay) shared(ctx context.Context) error {
 			name string
 			make func(ctx context.Context) error
 		}{"stream " + event.StreamName(r.cfg.Service), r.ensureEvents})
+	}
+	if r.archive != nil {
+		parts = append(parts, struct {
+			name string
+			make func(ctx context.Context) error
+		}{"stream " + archive.StreamName(r.cfg.Service), r.ensureArchive})
 	}
 	faults := make([]error, len(parts))
 	var making sync.WaitGroup

@@ -284,7 +284,7 @@ func TestMetrics_docsHaveThemAll(t *testing.T) {
 	w := newWorld(t)
 	rt := countingRoute(newLedger())
 	rt.Limits = []string{"gateway"}
-	r, _ := w.start(Config{Limits: map[string]Limit{"gateway": {Concurrency: 100}}}, rt)
+	r, _ := w.start(Config{Archive: Archive{Outcomes: true}, Limits: map[string]Limit{"gateway": {Concurrency: 100}}}, rt)
 	w.publish("orders.eu", 1)
 	w.settled("ORDERS", "billing")
 	audited := func() *audit.Balance {

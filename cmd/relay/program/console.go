@@ -343,7 +343,7 @@ func (b *behindConsole) Settings() console.Settings {
 		Values: []console.Setting{
 			{Key: "nats.url", Value: or(cfg.NATS.URL.String(), "(embedded)")}, {Key: "nats.replicas", Value: strconv.Itoa(cfg.NATS.Replicas)},
 			{Key: "dlq.max_age", Value: cfg.DLQ.MaxAge.String()}, {Key: "dlq.max_bytes", Value: fmt.Sprint(cfg.DLQ.MaxBytes)}, {Key: "dlq.on_full", Value: cfg.DLQ.OnFull},
-			{Key: "events.store", Value: strconv.FormatBool(cfg.Events.Store)}, {Key: "drain", Value: now.Drain.String()}, {Key: "ready.stalled", Value: cfg.Ready.Stalled.String()},
+			{Key: "events.store", Value: strconv.FormatBool(cfg.Events.Store)}, {Key: "archive.outcomes", Value: strconv.FormatBool(cfg.Archive.Outcomes)}, {Key: "drain", Value: now.Drain.String()}, {Key: "ready.stalled", Value: cfg.Ready.Stalled.String()},
 		},
 	}
 	for _, w := range now.Source.Warnings {

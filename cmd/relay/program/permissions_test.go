@@ -24,9 +24,10 @@ import (
 	"github.com/relaymq/relay/internal/natstest"
 )
 
-// permittedRoutes use all that relay does to a server: parking, dead letters, stored events, forwarding, a prefix of its own.
+// permittedRoutes use all that relay does to a server: parking, dead letters, stored events, the archive, forwarding, a prefix of its own.
 const permittedRoutes = `
 events: {store: true}
+archive: {outcomes: true}
 limits: {gateway: {concurrency: 20, scope: service}}
 routes:
   - name: billing
@@ -266,7 +267,9 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	for _, j := range jobs {
 		d.by(access.Operator, "replay", "show", j.ID)
 	}
-	d.by(access.Operator, "trace", "ORDERS/1") // done
+	eventually(t, "what became of a message that was done", func() bool {
+		return strings.Contains(d.by(access.Operator, "trace", "ORDERS/1"), "was done by route copy")
+	})
 	d.by(access.Operator, "trace", "ORDERS/2") // was dead
 	d.by(access.Operator, "trace", "ORDERS/7") // parked
 	d.by(access.Operator, "audit", "billing")
@@ -479,7 +482,7 @@ func TestPermissions_regressionViewerAttacks(t *testing.T) {
 		infos := d.js.ListStreams(t.Context())
 		for i := range infos.Info() {
 			// What relay writes by itself all the while: leases, and how much was handled.
-			if n := i.Config.Name; n != "KV_RELAY_INSTANCES" && n != "KV_RELAY_FLEET" && n != "KV_RELAY_LEDGER" && n != "RELAY_EVENTS" {
+			if n := i.Config.Name; n != "KV_RELAY_INSTANCES" && n != "KV_RELAY_FLEET" && n != "KV_RELAY_LEDGER" && n != "RELAY_EVENTS" && n != "RELAY_ARCHIVE" {
 				list = append(list, fmt.Sprint(n, " ", i.State.LastSeq))
 			}
 		}
@@ -492,7 +495,7 @@ func TestPermissions_regressionViewerAttacks(t *testing.T) {
 	})
 	before := held()
 	replies := []string{
-		"$KV.RELAY_STATE.billing", "$KV.RELAY_JOBS.x", "orders.quick.x", "relay.due.billing.ORDERS.x", "relay.park.billing.ORDERS.1-1", "relay.dlq.billing.ORDERS.1-1-0.orders.x",
+		"$KV.RELAY_STATE.billing", "$KV.RELAY_JOBS.x", "orders.quick.x", "relay.due.billing.ORDERS.x", "relay.park.billing.ORDERS.1-1", "relay.archive.ORDERS", "relay.dlq.billing.ORDERS.1-1-0.orders.x",
 		"relay.later.in.p.orders.quick.x", "$JS.API.STREAM.PURGE.ORDERS", "$JS.API.STREAM.DELETE.COPIES", "copies.x", "broken.slow.ORDERS.1-1-0.orders.x", "$O.RELAY_DLQ_BODIES.M.x", "_INBOX", "_INBOXES.x",
 	}
 	ask := func(nc *nats.Conn, subjects ...string) {

@@ -380,7 +380,7 @@ func (s *service) stockClient() string {
 
 func consumerConfig(cfg *config.Config, adopt bool, log *slog.Logger) consumer.Config {
 	c := consumer.Config{
-		Events: cfg.Events, Parked: cfg.Parked, Service: cfg.Service, Domain: cfg.NATS.Domain, Replicas: cfg.NATS.Replicas, Fleet: cfg.Fleet, Drain: cfg.Drain, Limits: cfg.Limits, Stalled: cfg.Ready.Stalled, Adopt: adopt, Logger: log,
+		Events: cfg.Events, Archive: cfg.Archive, Parked: cfg.Parked, Service: cfg.Service, Domain: cfg.NATS.Domain, Replicas: cfg.NATS.Replicas, Fleet: cfg.Fleet, Drain: cfg.Drain, Limits: cfg.Limits, Stalled: cfg.Ready.Stalled, Adopt: adopt, Logger: log,
 	}
 	c.DLQ.MaxAge, c.DLQ.MaxBytes, c.DLQ.MaxMsgs, c.DLQ.OnFull = cfg.DLQ.MaxAge, int64(cfg.DLQ.MaxBytes), int64(cfg.DLQ.MaxMsgs), cfg.DLQ.OnFull
 	return c

@@ -19,6 +19,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -28,7 +29,8 @@ func newTrace(o *options) *cobra.Command {
 		Use: "trace ID|STREAM/SEQUENCE", Short: "the life of one message: when it was published, each failure, where it is, what happens next", Args: args(cobra.ExactArgs(1)),
 		Long: `Trace gathers what is stored of a message: in its stream, in its durables, the record of its attempts, the retry stream, the
 dead letters with the failures before each replay, and what instances say of its key. The ID is that of the log, of handlers (Relay-Id)
-and of dead letters. A message that was done leaves no record: trace says that its durable is through with it.`,
+and of dead letters. With archive.outcomes trace says of a message that is through when and by which instance it was done, or what else became
+of it; without, that its durable is through with it.`,
 		Example: "  relay trace ORDERS/17\n  relay trace 'ORDERS~billing~17~djeyvh9o2bcd' --json",
 		RunE: func(c *cobra.Command, a []string) error {
 			l, err := parseTraced(a[0])
@@ -64,6 +66,14 @@ type life struct {
 	Replaced bool        `json:"replaced,omitempty"`
 	Past     []happening `json:"past"`
 	Places   []place     `json:"places"`
+
+	told map[deadOnce]bool // of which Past tells already
+}
+
+// deadOnce is one time that a message was dead-lettered: before its first replay, or after one.
+type deadOnce struct {
+	durable string
+	replay  int
 }
 
 // happening is something that is over.
@@ -71,6 +81,8 @@ type happening struct {
 	Time  *time.Time `json:"time,omitempty"`
 	What  string     `json:"what"`
 	Error string     `json:"error,omitempty"`
+	// Result is what the handler returned, if the archive keeps results.
+	Result string `json:"result,omitempty"`
 }
 
 // place is where the message is, or was last seen.
@@ -91,7 +103,7 @@ func parseTraced(s string) (*life, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w; or its id", err)
 		}
-		return &life{Stream: stream, Sequence: seq}, nil
+		return &life{Stream: stream, Sequence: seq, told: map[deadOnce]bool{}}, nil
 	}
 	stream, err1 := url.PathUnescape(parts[0])
 	durable, err2 := url.PathUnescape(parts[1])
@@ -101,7 +113,7 @@ func parseTraced(s string) (*life, error) {
 		return nil, fmt.Errorf("%w: %q is no id of a message (STREAM~CONSUMER~SEQUENCE~TIME, or STREAM/SEQUENCE)", errUsage, s)
 	}
 	at := time.Unix(0, ns).UTC()
-	return &life{Stream: stream, Consumer: durable, Sequence: seq, Published: &at}, nil
+	return &life{Stream: stream, Consumer: durable, Sequence: seq, Published: &at, told: map[deadOnce]bool{}}, nil
 }
 
 // gather asks for all that is stored.
@@ -130,8 +142,17 @@ func (l *life) gather(ctx context.Context, cl *client) error {
 	if err := l.deadLetters(ctx, cl); err != nil {
 		return err
 	}
+	ended, err := l.archived(ctx, cl)
+	if err != nil {
+		return err
+	}
 	if err := l.durables(ctx, cl, r); err != nil {
 		return err
+	}
+	for i := range l.Places {
+		if p := &l.Places[i]; p.Where == "through" && ended[p.Durable] != "" {
+			p.Next = "nothing: " + ended[p.Durable]
+		}
 	}
 	slices.SortStableFunc(l.Past, func(a, b happening) int {
 		if a.Time == nil || b.Time == nil {
@@ -218,20 +239,21 @@ func (l *life) learn(o ack.Origin) {
 		if p.Job != "" {
 			job = ", replayed by job " + p.Job
 		}
-		l.Past = append(l.Past, happening{&at, fmt.Sprintf("was dead-lettered (%s) after %d %s, and replayed since%s", p.Reason, p.Attempts, plural(p.Attempts, "attempt"), job), p.Error})
+		l.told[deadOnce{o.Consumer, p.Replay}] = true
+		l.Past = append(l.Past, happening{Time: &at, What: fmt.Sprintf("was dead-lettered (%s) after %d %s, and replayed since%s", p.Reason, p.Attempts, plural(p.Attempts, "attempt"), job), Error: p.Error})
 	}
 	if o.Edited != "" {
-		l.Past = append(l.Past, happening{nil, "its body was edited by job " + o.Edited, ""})
+		l.Past = append(l.Past, happening{What: "its body was edited by job " + o.Edited})
 	}
 }
 
 // failures notes the first failure and the last one: of those between them nothing is stored.
 func (l *life) failures(first, last *time.Time, attempts int, why string) {
 	if attempts > 1 && first != nil && (last == nil || !first.Equal(*last)) {
-		l.Past = append(l.Past, happening{first, "failed for the first time", ""})
+		l.Past = append(l.Past, happening{Time: first, What: "failed for the first time"})
 	}
 	if last != nil {
-		l.Past = append(l.Past, happening{last, fmt.Sprintf("failed, attempt %d", attempts), why})
+		l.Past = append(l.Past, happening{Time: last, What: fmt.Sprintf("failed, attempt %d", attempts), Error: why})
 	}
 }
 
@@ -264,13 +286,55 @@ func (l *life) deadLetters(ctx context.Context, cl *client) error {
 		l.learn(e.Origin)
 		l.failures(known(e.FirstFailure), known(e.LastFailure), e.Attempts, e.LastError)
 		at := e.StoredTime.UTC()
-		l.Past = append(l.Past, happening{&at, fmt.Sprintf("was dead-lettered (%s) by instance %s", e.Reason, e.Instance), ""})
+		l.told[deadOnce{e.Consumer, e.Replay}] = true
+		l.Past = append(l.Past, happening{Time: &at, What: fmt.Sprintf("was dead-lettered (%s) by instance %s", e.Reason, e.Instance)})
 		l.Places = append(l.Places, place{
 			Where: "dead", Durable: e.Consumer, Route: e.Route, Text: fmt.Sprintf("is dead letter %d of route %s", e.StoredSequence, e.Route),
 			Next: fmt.Sprintf("nothing, until somebody replays it: relay dlq show %d", e.StoredSequence),
 		})
 	}
 	return nil
+}
+
+// archived looks for what became of the message, and says in a few words what was the last of that in each durable. Records are left out of
+// dead letters that Past tells of.
+func (l *life) archived(ctx context.Context, cl *client) (ended map[string]string, err error) {
+	since := time.Time{}
+	if l.Published != nil {
+		since = *l.Published
+	}
+	list, err := archive.Find(ctx, cl.js, cl.cfg.Service, l.Stream, l.Sequence, since)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the archive: %w", err)
+	}
+	ended = make(map[string]string)
+	for _, f := range list {
+		if l.Consumer != "" && f.Durable != l.Consumer || l.Published != nil && !f.Published.Equal(*l.Published) {
+			continue
+		}
+		what := f.Outcome.String()
+		ended[f.Durable] = "it was " + what
+		if f.Outcome == archive.Dead {
+			what += " (" + f.Reason + ")"
+			ended[f.Durable] += " (" + f.Reason + "), and is no dead letter any more"
+			if l.told[deadOnce{f.Durable, f.Replay}] {
+				continue
+			}
+		}
+		at, text := f.Ended, fmt.Sprintf("was %s by route %s on instance %s after %d %s", what, f.Route, f.Instance, f.Attempts, plural(f.Attempts, "attempt"))
+		if l.Published == nil { // the stream may have been made anew since
+			text += ", published " + when(f.Published)
+		}
+		result := string(f.Result)
+		if f.Cut {
+			result += "…"
+		}
+		l.Past = append(l.Past, happening{Time: &at, What: text, Result: result})
+	}
+	return ended, nil
 }
 
 // durables says how far those are that may have the message, when nothing else is known.
@@ -397,6 +461,9 @@ func (l *life) print(w io.Writer) {
 		text := h.What
 		if h.Error != "" {
 			text += ": " + h.Error
+		}
+		if h.Result != "" {
+			text += "; its result: " + h.Result
 		}
 		rows = append(rows, []string{whenever(h.Time), text})
 	}

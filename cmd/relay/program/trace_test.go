@@ -75,4 +75,76 @@ routes:
 	}
 }
 
+// With an archive trace says what became of messages that are through, also when their stream has them no more, and of a dead letter that
+// was discarded. What is stored of a dead letter is not told twice.
+func TestTrace_archive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+archive: {outcomes: true, results: true}
+routes:
+  - name: billing
+    subjects: [orders.>]
+    start: all
+    handler: {http: {url: "$HOOK"}}
+`)
+	w.hook.answers(func(r request) (int, string) {
+		if r.subject == "orders.dead" {
+			return 422, "no such order"
+		}
+		return 200, "invoice \x1b[31m7"
+	})
+	w.run()
+	ok := w.publish("orders.ok", []byte("{}"), nil)
+	dead := w.publish("orders.dead", []byte("{}"), nil)
+	trace := func(what string, n int) (l life) {
+		t.Helper()
+		eventually(t, fmt.Sprint(what, ": ", n, " happenings"), func() bool {
+			l = life{}
+			if err := json.Unmarshal([]byte(must(t, w.dir, "trace", what, "--json")), &l); err != nil {
+				t.Fatal(err)
+			}
+			return len(l.Past) == n
+		})
+		return l
+	}
+	seq := fmt.Sprintf("ORDERS/%d", ok)
+	l := trace(seq, 1)
+	if h := l.Past[0]; !strings.Contains(h.What, "was done by route billing on instance ") || !strings.HasSuffix(h.What, " after 1 attempt") || h.Result != "invoice \x1b[31m7" || h.Time == nil {
+		t.Errorf("%+v", h)
+	}
+	if p := l.Places[0]; p.Where != "through" || p.Next != "nothing: it was done" {
+		t.Errorf("%+v", p)
+	}
+	id := fmt.Sprintf("ORDERS~billing~%d~%s", ok, base36(*l.Published))
+	trace(id, 1)
+	trace(fmt.Sprintf("ORDERS~others~%d~%s", ok, base36(*l.Published)), 0)
+	out := must(t, w.dir, "trace", seq)
+	if strings.Contains(out, "\x1b") || !strings.Contains(out, "its result: invoice") {
+		t.Errorf("printed %q", out)
+	}
+	t.Log(out)
+	orders, err := w.js.Stream(t.Context(), "ORDERS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := orders.DeleteMsg(t.Context(), ok); err != nil {
+		t.Fatal(err)
+	}
+	if l := trace(seq, 1); l.Stored || !strings.Contains(l.Past[0].What, ", published 2") {
+		t.Errorf("%+v", l)
+	}
+	trace(id, 1)
+
+	of := fmt.Sprintf("ORDERS/%d", dead)
+	l = trace(of, 2)
+	if l.Places[0].Where != "dead" {
+		t.Errorf("%+v", l)
+	}
+	must(t, w.dir, "dlq", "discard", "--route", "billing", "--yes")
+	l = trace(of, 1)
+	if h := l.Past[0]; !strings.Contains(h.What, "was dead-lettered (dead) by route billing") || l.Places[0].Next != "nothing: it was dead-lettered (dead), and is no dead letter any more" {
+		t.Errorf("%+v", l)
+	}
+}
+
 func base36(at time.Time) string { return strconv.FormatInt(at.UnixNano(), 36) }

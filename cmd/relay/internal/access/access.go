@@ -9,6 +9,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/schedule"
 )
@@ -121,6 +122,9 @@ func (b *builder) own() (list []string) {
 	if b.cfg.Events.Store {
 		list = append(list, event.StreamName(b.cfg.Service))
 	}
+	if b.cfg.Archive.Outcomes {
+		list = append(list, archive.StreamName(b.cfg.Service))
+	}
 	for _, s := range []string{"ATTEMPTS", "STATE", "JOBS", "INSTANCES", "LEDGER", "FLEET"} {
 		list = append(list, "KV_"+b.upper()+s)
 	}
@@ -212,6 +216,9 @@ func (b *builder) service() {
 	b.publish(s + ".later.wait.>") // where delayed messages wait: publishers only reach the intake
 	b.buckets("SCHEDULES")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.alive.*", s+".ctl.peer.*", s+".ctl.view.status", event.Prefix(s)+".>")
+	if b.cfg.Archive.Outcomes {
+		b.publish(archive.Prefix(s) + "*")
+	}
 	b.publish(b.deadPrefixes()...)
 	b.buckets("ATTEMPTS", "STATE", "JOBS", "INSTANCES", "LEDGER", "FLEET")
 	b.bucket("$O." + b.upper() + "DLQ_BODIES")
@@ -242,6 +249,7 @@ func (b *builder) acts() {
 	for _, stream := range b.own() {
 		b.read(stream)
 	}
+	b.read(archive.StreamName(s)) // trace reads what was kept before it was turned off, too
 	for _, stream := range []string{b.upper() + "DLQ", b.upper() + "RETRY", schedule.LaterStream(s), schedule.IntakeStream(s), "OBJ_" + b.upper() + "DLQ_BODIES", "KV_" + b.upper() + "JOBS"} {
 		b.remove(stream)
 	}

@@ -47,6 +47,15 @@ func TestFor(t *testing.T) {
 			},
 			lacks: []string{">", "orders.*.copy", "other.*.copy", "$JS.ACK.>", "$KV.>", "$JS.API.STREAM.DELETE.ORDERS", "$JS.API.STREAM.PURGE.ORDERS"},
 		},
+		"the archive is written by the service": {
+			config: "archive: {outcomes: true}\n" + two, role: Service, has: []string{"shop.archive.*", "$JS.API.STREAM.UPDATE.SHOP_ARCHIVE"},
+		},
+		"without an archive the service has no right to it": {
+			config: "admin: {listen: \"\"}\n" + two, role: Service, lacks: []string{"shop.archive.*", "$JS.API.STREAM.INFO.SHOP_ARCHIVE"},
+		},
+		"an operator reads what was kept before it was turned off": {
+			config: two, role: Operator, has: []string{"$JS.API.CONSUMER.CREATE.SHOP_ARCHIVE"}, lacks: []string{"shop.archive.*", "$JS.API.STREAM.PURGE.SHOP_ARCHIVE"},
+		},
 		"a domain has an API of its own": {
 			config: "nats: {domain: hub}\n" + two, role: Service,
 			has:   []string{"$JS.hub.API.INFO", "$JS.hub.API.$KV.SHOP_STATE.>"},

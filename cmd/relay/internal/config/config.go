@@ -29,15 +29,16 @@ type Config struct {
 	// Later bounds delayed messages.
 	Later Later `koanf:"later"`
 	// Parked bounds messages that wait for their retry.
-	Parked consumer.Parked `koanf:"parked"`
-	DLQ    DLQ             `koanf:"dlq"`
-	Events consumer.Events `koanf:"events"`
-	Fleet  consumer.Fleet  `koanf:"fleet"`
-	Drain  time.Duration   `koanf:"drain"`
-	Reload Reload          `koanf:"reload"`
-	Ready  Ready           `koanf:"ready"`
-	Admin  Admin           `koanf:"admin"`
-	Log    Log             `koanf:"log"`
+	Parked  consumer.Parked  `koanf:"parked"`
+	DLQ     DLQ              `koanf:"dlq"`
+	Events  consumer.Events  `koanf:"events"`
+	Archive consumer.Archive `koanf:"archive"`
+	Fleet   consumer.Fleet   `koanf:"fleet"`
+	Drain   time.Duration    `koanf:"drain"`
+	Reload  Reload           `koanf:"reload"`
+	Ready   Ready            `koanf:"ready"`
+	Admin   Admin            `koanf:"admin"`
+	Log     Log              `koanf:"log"`
 	// Source is where all of this came from.
 	Source Source `koanf:"-"`
 }
@@ -247,15 +248,16 @@ func defaults() Config {
 			Embedded: Embedded{StoreDir: "./relay-data", Sync: "1s"},
 			Replicas: 1,
 		},
-		Later:  Later{MaxBytes: consumer.Bytes(later.MaxBytes), MaxMsgs: int(later.MaxMsgs), MaxAge: later.MaxAge},
-		DLQ:    DLQ{OnFull: OnFullBlock},
-		Parked: consumer.Parked{}.WithDefaults(),
-		Events: consumer.Events{}.WithDefaults(),
-		Fleet:  consumer.Fleet{Lease: fleet.MinLease},
-		Drain:  30 * time.Second,
-		Ready:  Ready{Stalled: time.Minute},
-		Admin:  Admin{Listen: "127.0.0.1:8420", UI: UIOperate},
-		Log:    Log{Level: "info", Format: "auto", Burst: 20},
+		Later:   Later{MaxBytes: consumer.Bytes(later.MaxBytes), MaxMsgs: int(later.MaxMsgs), MaxAge: later.MaxAge},
+		DLQ:     DLQ{OnFull: OnFullBlock},
+		Parked:  consumer.Parked{}.WithDefaults(),
+		Events:  consumer.Events{}.WithDefaults(),
+		Archive: consumer.Archive{}.WithDefaults(),
+		Fleet:   consumer.Fleet{Lease: fleet.MinLease},
+		Drain:   30 * time.Second,
+		Ready:   Ready{Stalled: time.Minute},
+		Admin:   Admin{Listen: "127.0.0.1:8420", UI: UIOperate},
+		Log:     Log{Level: "info", Format: "auto", Burst: 20},
 	}
 }
 

@@ -179,6 +179,13 @@ var docs = map[string]doc{
 	"events.max_bytes": {text: "size beyond which the oldest go; the server keeps it free for them; at least 1MiB"},
 	"events.max_msgs":  {text: "number beyond which the oldest go; at least 1"},
 
+	"archive":           {text: "what became of each message that is through, for relay trace; routes never wait for it"},
+	"archive.outcomes":  {text: "keep it in the stream <SERVICE>_ARCHIVE"},
+	"archive.results":   {text: "with it 4 KiB of what its handler returned"},
+	"archive.max_age":   {text: "age at which it goes"},
+	"archive.max_bytes": {text: "size beyond which the oldest goes; the server keeps it free for it; at least 1MiB"},
+	"archive.max_msgs":  {text: "number of batches beyond which the oldest goes; 0: no bound"},
+
 	"fleet":       {text: "how instances know of each other, once a route needs it"},
 	"fleet.lease": {text: "silence after which an instance has lost what only one may have: whole seconds, at least 2s"},
 

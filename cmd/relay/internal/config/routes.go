@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -99,6 +100,9 @@ func (c *collector) reservedSubjects(cfg *Config) []reserved {
 		{s + ".ctl.>", "questions to its instances"},
 		{s + ".later.>", "delayed messages"},
 	}
+	if cfg.Archive.Outcomes {
+		own = append(own, reserved{archive.Prefix(s) + ">", "what became of messages"})
+	}
 	for i, r := range cfg.Routes {
 		p := r.DeadLetter.Prefix
 		if p == "" || subject.ValidateLiteral(p) != nil {
@@ -142,7 +146,7 @@ func (c *collector) keepOut(sources []claim, own []reserved) {
 // ownStream tells whether relay makes a stream of that name itself.
 func ownStream(service, name string) bool {
 	upper := strings.ToUpper(service)
-	return name == upper+"_DLQ" || name == upper+"_RETRY" || name == event.StreamName(service) || strings.HasPrefix(name, "KV_") || strings.HasPrefix(name, "OBJ_")
+	return name == upper+"_DLQ" || name == upper+"_RETRY" || name == event.StreamName(service) || name == archive.StreamName(service) || strings.HasPrefix(name, "KV_") || strings.HasPrefix(name, "OBJ_")
 }
 
 func (c *collector) streamsTogether(cfg *Config, claims []claim) {

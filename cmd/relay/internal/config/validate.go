@@ -73,6 +73,18 @@ func (c *collector) validate(cfg *Config) {
 	if cfg.Events.MaxMsgs < 1 {
 		c.fault("events.max_msgs", "must be at least 1 (got %d)", cfg.Events.MaxMsgs)
 	}
+	if cfg.Archive.MaxAge < time.Minute {
+		c.fault("archive.max_age", "must be at least 1m (got %v)", cfg.Archive.MaxAge)
+	}
+	if cfg.Archive.MaxBytes < 1<<20 {
+		c.fault("archive.max_bytes", "must be at least 1MiB (got %v)", cfg.Archive.MaxBytes)
+	}
+	if cfg.Archive.MaxMsgs < 0 {
+		c.fault("archive.max_msgs", "must not be negative: 0 means no bound (got %d)", cfg.Archive.MaxMsgs)
+	}
+	if cfg.Archive.Results && !cfg.Archive.Outcomes {
+		c.fault("archive.results", "needs archive.outcomes: results are kept with what became of their messages")
+	}
 	if l := cfg.Fleet.Lease; l < fleet.MinLease || l%time.Second != 0 {
 		c.fault("fleet.lease", "must be whole seconds, at least %v (got %v)", fleet.MinLease, l)
 	}

@@ -1,0 +1,127 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// Archive says whether it is kept what became of messages that are through, so that one can be looked up later. Routes never wait for
+// it: what finds no room is dropped and counted.
+type Archive struct {
+	// Outcomes has a record of each message kept in the stream <SERVICE>_ARCHIVE.
+	Outcomes bool `koanf:"outcomes"`
+	// Results has 4 KiB of what the handler returned kept with it, see [Msg.Reply], whether or not a caller waits.
+	Results bool `koanf:"results"`
+	// MaxAge is how long records are kept. Zero means 168h.
+	MaxAge time.Duration `koanf:"max_age"`
+	// MaxBytes bounds them: the oldest go. Zero means 256 MiB, which the server keeps free for them.
+	MaxBytes Bytes `koanf:"max_bytes"`
+	// MaxMsgs bounds the messages of the stream, each of which has the records of half a second, or of many messages. Zero means no bound.
+	MaxMsgs int `koanf:"max_msgs"`
+}
+
+// WithDefaults fills in what is zero.
+func (a Archive) WithDefaults() Archive {
+	a.MaxAge = cmp.Or(a.MaxAge, 168*time.Hour)
+	a.MaxBytes = cmp.Or(a.MaxBytes, 256<<20)
+	a.Results = a.Results && a.Outcomes
+	return a
+}
+
+func (r *Relay) archiveConfig() jetstream.StreamConfig {
+	a := r.cfg.Archive
+	return archive.Stream(r.cfg.Service, r.cfg.Replicas, a.MaxAge, int64(a.MaxBytes), int64(a.MaxMsgs))
+}
+
+// newArchive is nil when nothing is kept.
+func (r *Relay) newArchive() *archive.Writer {
+	if !r.cfg.Archive.Outcomes {
+		return nil
+	}
+	return archive.New(archive.Config{
+		Service: r.cfg.Service, Instance: r.cfg.Instance, Logger: r.log, MaxPayload: r.nc.MaxPayload,
+		Publish: func(ctx context.Context, m *nats.Msg) error {
+			_, err := r.js.PublishMsg(ctx, m, jetstream.WithExpectStream(archive.StreamName(r.cfg.Service)))
+			if errors.Is(err, jetstream.ErrNoStreamResponse) {
+				return errors.Join(err, r.ensureArchive(ctx)) // for the next try: somebody deleted the stream
+			}
+			return err
+		},
+	})
+}
+
+func (r *Relay) ensureArchive(ctx context.Context) error {
+	if _, err := ownstream.Ensure(ctx, r.js, r.archiveConfig(), r.log); err != nil {
+		return fmt.Errorf("stream %s, for archive.outcomes: %w", archive.StreamName(r.cfg.Service), err)
+	}
+	return nil
+}
+
+// keepsResult has what an attempt returns kept, if no caller has it kept already. It is closed at the end of the attempt.
+func (m *message) keepsResult(msg *Msg) *Result {
+	m.result = RecordReply(msg, archive.MaxResult)
+	return m.result
+}
+
+// toArchive keeps what became of the message.
+func (m *message) toArchive(a *archive.Writer, o supervisor.Outcome) {
+	r := archive.Record{Route: m.route.cfg.Name, Ended: time.Now(), Attempts: o.Attempts}
+	stream := m.source.stream
+	if from := m.origin; from != nil {
+		stream, r.Durable, r.Sequence, r.Published, r.Replay = from.Stream, from.Consumer, from.Sequence, from.Time, from.Replay
+	} else {
+		r.Durable, r.Sequence, r.Published = m.source.durable, m.delivery.Sequence, m.delivery.Time
+	}
+	switch {
+	case o.Action == supervisor.AckMessage && o.Fallback:
+		r.Outcome = archive.Fallback
+	case o.Action == supervisor.AckMessage:
+		r.Outcome, r.Attempts = archive.Done, o.Attempts+1 // those that failed, and this one
+	case o.Action == supervisor.DeadLetter:
+		r.Outcome, r.Reason = archive.Dead, o.Reason
+	case o.Err == errExpired:
+		r.Outcome = archive.Expired
+	case errors.Is(o.Err, ErrForgotten):
+		r.Outcome = archive.Forgotten
+	default:
+		r.Outcome = archive.Dropped
+	}
+	if result := m.resultToKeep(); result != nil && o.Action == supervisor.AckMessage {
+		r.Result, r.Cut = result.Data()
+	}
+	a.Add(stream, r)
+}
+
+// resultToKeep is that of the last attempt; nil: none is kept.
+func (m *message) resultToKeep() *Result {
+	switch {
+	case !m.route.relay.cfg.Archive.Results:
+		return nil
+	case m.call != nil && m.call.result != nil:
+		return m.call.result
+	}
+	return m.result
+}
+
+var (
+	archived    = prometheus.NewDesc("relay_archive_records_total", "Records of what became of messages that this instance wrote to the archive; see archive.outcomes.", nil, nil)
+	notArchived = prometheus.NewDesc("relay_archive_dropped_total", "Records that were left out of the archive: the stream could not be written, and its room in memory was full.", nil, nil)
+)
+
+func (r *Relay) collectArchive(ch chan<- prometheus.Metric) {
+	if a := r.archive; a != nil {
+		ch <- prometheus.MustNewConstMetric(archived, prometheus.CounterValue, float64(a.Stored()))
+		ch <- prometheus.MustNewConstMetric(notArchived, prometheus.CounterValue, float64(a.Dropped()))
+	}
+}
