@@ -53,6 +53,8 @@ const (
 	askedEvery = 50 * time.Millisecond
 	// peersFor is for how long failures of others count.
 	peersFor = 2 * time.Second
+	// warnedFor is for how long the wait of a route elsewhere counts. Who waits there asks more often than that, and says so.
+	warnedFor = 2 * rudeEvery
 	// standByMost is for how long a group that waits lets others ask in its place.
 	standByMost = time.Minute
 	// spread is within what time those that wait ask when somebody else succeeded.
@@ -285,7 +287,7 @@ func (t *turn) peersTrip() bool {
 		return false
 	}
 	mute := p.mute
-	if p.warned.IsZero() || t.now.Sub(p.warned) >= t.cfg.Window {
+	if p.warned.IsZero() || t.now.Sub(p.warned) >= warnedFor {
 		n, keys := e.rhythm.since, make(map[uint32]struct{})
 		mute = true
 		for _, r := range p.rows {

@@ -105,7 +105,7 @@ func TestRun_regressionNATSAwayAtBootIsWaitedFor(t *testing.T) {
 	if code, _, said := relay(t, w.dir, "dlq", "ls"); code != exitFailed || !strings.Contains(said, "nothing listens there") {
 		t.Errorf("another command does not fail at once: exit %d, %s", code, said)
 	}
-	if n := len(p.logged("relay waits")); n != 1 {
+	if n := len(p.logged("not working, retrying")); n != 1 {
 		t.Errorf("%d lines in the log", n)
 	}
 	w.s.Restart()
