@@ -62,6 +62,9 @@ func TestRelay_roomForWhatArrivesGrowsWithNeed(t *testing.T) {
 		if _, err := w.js.PublishAsync("orders."+strconv.Itoa(i), nil); err != nil {
 			t.Fatal(err)
 		}
+		if i%1000 == 999 {
+			<-w.js.PublishAsyncComplete()
+		}
 	}
 	<-w.js.PublishAsyncComplete()
 	w.eventually("all are handled", count(1))

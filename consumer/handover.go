@@ -95,6 +95,8 @@ func (r *Relay) handover(order HandoverOrder) HandedOver {
 	switch h := rt.holder(); {
 	case mine && order.From != "" && order.From != r.cfg.Instance, !mine && h.Instance != order.From:
 		out.Refused = "instance " + cmp.Or(h.Instance, "?") + " has the route"
+	case !mine && h.Instance == r.cfg.Instance:
+		out.Refused = "it cannot prove just now that it has the route: its lease was not renewed in time"
 	case mine && order.To == r.cfg.Instance:
 		out.Refused = "it has the route already"
 	case mine && order.To != "" && !slices.Contains(h.Standbys, order.To):

@@ -107,9 +107,15 @@ func TestHandover_refuses(t *testing.T) {
 		{Route: "nobody", From: "a"}:               "",
 		{Route: "billing", From: "a", Format: 100}: "no other instance stands by for the route", // what is sent has the format of this version
 	} {
-		list, bad, err := Handover(t.Context(), s.nc, "relay", order)
-		if err != nil || len(bad) > 0 || len(list) != 1 || list[0].Refused != want || list[0].Giving || list[0].Resting {
-			t.Errorf("%+v: %+v, bad %v, %v", order, list, bad, err)
+		for {
+			list, bad, err := Handover(t.Context(), s.nc, "relay", order)
+			if len(list) == 1 && strings.Contains(list[0].Refused, "cannot prove just now") { // a busy machine
+				continue
+			}
+			if err != nil || len(bad) > 0 || len(list) != 1 || list[0].Refused != want || list[0].Giving || list[0].Resting {
+				t.Errorf("%+v: %+v, bad %v, %v", order, list, bad, err)
+			}
+			break
 		}
 	}
 	if h := r.Status().Routes[0].Holder; !h.Here {

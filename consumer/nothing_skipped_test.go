@@ -591,7 +591,7 @@ func (md *nsModel) differs(s nsSeen) string {
 			}
 			var handled []string
 			kept := map[string][]string{}
-			pending := map[string]int{}
+			pending, sure := map[string]int{}, map[string]int{}
 			for j, p := range chosen {
 				switch p.kind {
 				case "handled":
@@ -600,6 +600,9 @@ func (md *nsModel) differs(s nsSeen) string {
 					kept[debts[j].durable] = append(kept[debts[j].durable], p.kind+" "+p.route)
 				case "pending":
 					pending[debts[j].durable]++
+					if !debts[j].passed { // what is still to be handed over is in the account of the durable, and not counted by the server
+						sure[debts[j].durable]++
+					}
 				}
 			}
 			if len(chosen) > 0 && !slices.ContainsFunc(chosen, func(p nsPlace) bool { return p.kind != "merged" }) {
@@ -617,9 +620,9 @@ func (md *nsModel) differs(s nsSeen) string {
 				narrow[debts[j]][p] = true
 				name := debts[j].durable
 				if !found {
-					low[name], high[name] = pending[name], pending[name]
+					low[name], high[name] = sure[name], pending[name]
 				}
-				low[name], high[name] = min(low[name], pending[name]), max(high[name], pending[name])
+				low[name], high[name] = min(low[name], sure[name]), max(high[name], pending[name])
 			}
 			found = true
 		}
@@ -994,7 +997,7 @@ func (n *nsWorld) named(run *nsRun) {
 	retries, durables := map[string][2]int{}, map[string][2]int{}
 	note := func(m map[string][2]int, key string, d *nsDebt, p nsPlace) {
 		k := m[key]
-		if len(d.places) == 1 {
+		if len(d.places) == 1 && !(p.kind == "pending" && d.passed) {
 			k[0]++
 		}
 		k[1]++

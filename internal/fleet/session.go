@@ -73,7 +73,7 @@ func (f *Fleet) keep(ctx context.Context) {
 		case <-tick.C:
 		case <-f.renewal:
 		}
-		if err := f.write(life, s); errors.Is(err, errTaken) {
+		if err := f.write(life, s); errors.Is(err, errTaken) && !teeth.Lease() {
 			f.cfg.Logger.Warn("the session of this instance was ended from outside", "session", s.id)
 			return
 		}
