@@ -117,11 +117,20 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			return
 		}
 		m.origin, m.subject, m.header = &origin, origin.Subject, header
+		if p := m.route.cfg.part; p != nil && !m.bodyless {
+			m.toPartition(p)
+			return
+		} else if p != nil {
+			m.returnBodyless()
+			return
+		}
 	} else if m.route == nil {
 		m.stray(nil)
 		return
+	} else if p := m.route.cfg.part; p != nil && !m.ofPartition(p) {
+		return
 	}
-	elsewhere := m.bodyless || s.due && dlq.BodyElsewhere(raw.Header)
+	elsewhere := m.bodyless || (s.due || m.moved) && dlq.BodyElsewhere(raw.Header)
 	rec, known := ack.Record{}, true
 	if d.Deliveries > 1 {
 		rec, known = s.records.Cached(d.Sequence, d.Deliveries)
@@ -252,6 +261,9 @@ func (m *message) known(rec ack.Record, b *batch) {
 	if !m.recorded {
 		due = before.Due
 	}
+	if rt.handsOver() {
+		m.due, due = due, time.Time{}
+	}
 	m.first = new(handed)
 	m.Message = supervisor.Message{
 		First: &m.first.attempt,
@@ -262,7 +274,7 @@ func (m *message) known(rec ack.Record, b *batch) {
 	if rec.LastError != "" {
 		m.LastErr = errors.New(rec.LastError)
 	}
-	if rt.guarded && (rec.Suspect || rec.Crashes > 0) {
+	if rt.guarded && !rt.handsOver() && (rec.Suspect || rec.Crashes > 0) {
 		s := &suspect{Record: rec}
 		s.Solo = ""
 		m.suspect, m.Alone = s, true
@@ -271,7 +283,7 @@ func (m *message) known(rec ack.Record, b *batch) {
 		rec.Dead = supervisor.ReasonCrash
 		attempts += rec.Crashes // each was a start
 	}
-	if m.header != nil {
+	if m.header != nil && !rt.handsOver() {
 		stored := d.Time
 		if m.origin != nil {
 			stored = m.origin.Time

@@ -76,7 +76,7 @@ func (m *message) keepsResult(msg *Msg) *Result {
 
 // toArchive keeps what became of the message.
 func (m *message) toArchive(a *archive.Writer, o supervisor.Outcome) {
-	r := archive.Record{Route: m.route.cfg.Name, Ended: time.Now(), Attempts: o.Attempts}
+	r := archive.Record{Route: m.route.name(), Ended: time.Now(), Attempts: o.Attempts}
 	stream := m.source.stream
 	if from := m.origin; from != nil {
 		stream, r.Durable, r.Sequence, r.Published, r.Replay = from.Stream, from.Consumer, from.Sequence, from.Time, from.Replay

@@ -38,7 +38,10 @@ func (rt *route) equip(cfg Route, was *equipment) *equipment {
 	case was != nil && sameWork(before, cfg):
 		e.own, e.batch = was.own, was.batch
 	default:
-		life := newSharedLife(h)
+		life := cfg.life
+		if cfg.part == nil {
+			life = newSharedLife(h)
+		}
 		if was != nil && sameObject(before.Handler, h) {
 			life = was.own.shared
 		}
@@ -59,7 +62,7 @@ func (rt *route) equip(cfg Route, was *equipment) *equipment {
 	case was != nil && sameObject(before.Fallback.Handler, f.Handler):
 		e.fallback = rt.fallbackPart(cfg, was.fallback.shared)
 	default:
-		e.fallback = rt.fallbackPart(cfg, nil)
+		e.fallback = rt.fallbackPart(cfg, cfg.fallbackLife)
 	}
 	return e
 }
@@ -154,6 +157,7 @@ func (rt *route) mayBecome(cfg Route) bool {
 func (r Route) lasting() Route {
 	r.Concurrency, r.Rate, r.Burst, r.Timeout = 0, Rate{}, 0, 0
 	r.Retry, r.Supervisor, r.Stash = Retry{}, supervisor.Config{}, Stash{}
+	r.life, r.fallbackLife = nil, nil
 	r.Batch, r.Fallback, r.Handler, r.Factory, r.Use, r.OwnBytes, r.Check, r.Outside = nil, nil, nil, nil, nil, false, nil, false
 	return r
 }

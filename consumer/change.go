@@ -103,7 +103,11 @@ func (r *Relay) Check(ctx context.Context, c Change) error {
 		return err
 	}
 	defer leave()
-	p, err := r.plot(ctx, c)
+	is, err := r.expand(ctx, c, false, false)
+	if err != nil {
+		return err
+	}
+	p, err := r.plot(ctx, is.Change)
 	if err == nil {
 		p.discard()
 	}
@@ -120,7 +124,11 @@ func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
 		return Changed{}, err
 	}
 	defer leave()
-	p, err := r.plot(ctx, c)
+	is, err := r.expand(ctx, c, false, true)
+	if err != nil {
+		return Changed{}, err
+	}
+	p, err := r.plot(ctx, is.Change)
 	if err != nil {
 		return Changed{}, err
 	}
@@ -131,7 +139,9 @@ func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
 		p.undo(ctx)
 		return Changed{}, ErrNotRunning
 	}
-	return p.run(), nil
+	done := p.run()
+	r.made(is)
+	return done.outward(r, c, is), nil
 }
 
 // enterChange waits for the change before this one.
@@ -250,7 +260,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	units, without, faults := r.plan(ctx, list, r.once)
 	faults = append(faults, faultsOf(without)...)
 	for _, rt := range list {
-		if slices.Contains(names, rt.cfg.Name) {
+		if slices.Contains(names, rt.cfg.Name) && !rt.cfg.isCopy() {
 			if err := checkHandler(ctx, *rt.now()); err != nil {
 				faults = append(faults, &SetupError{rt.cfg.Name, err})
 			}
@@ -496,8 +506,10 @@ func (p *plot) run() Changed {
 		done.Interrupted += n
 	}
 	for _, name := range p.change.Remove {
-		r.metrics.forget(name)
-		r.book.Remove(ownLimit(name))
+		if called := p.before[name].name(); len(r.partsOf(called)) == 0 {
+			r.metrics.forget(called)
+			r.book.Remove(ownLimit(called))
+		}
 	}
 	r.log.Info("routes changed", "added", done.Added, "updated", done.Updated, "live", done.Live, "restarted", done.Restarted, "removed", p.change.Remove,
 		"interrupted", done.Interrupted)

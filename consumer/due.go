@@ -4,9 +4,18 @@ import "github.com/relaymq/relay/ack"
 
 // dueSource is where a route gets what comes due of its stream: what it parked, and what is replayed to it. It is a durable on the retry
 // stream for each route and stream: two deployments may have a route of the same name, each on a stream of its own.
+//
+// Of a route with partitions the first one gets it, and puts it into the partition of its key, once no former generation is left whose messages are before it.
 func (r *Relay) dueSource(rt *route, stream string) *source {
-	due := newSource(r, r.retries.Name(), ack.DueDurable(rt.cfg.Name, stream), true)
+	name := rt.cfg.Name
+	if p := rt.cfg.part; p != nil {
+		if p.Number > 0 || p.To != nil || p.After {
+			return nil
+		}
+		name, stream = p.Route, p.Stream
+	}
+	due := newSource(r, r.retries.Name(), ack.DueDurable(name, stream), true)
 	due.origin = stream
-	due.add(rt, r.retries.DueSubjects(rt.cfg.Name, stream))
+	due.add(rt, r.retries.DueSubjects(name, stream))
 	return due
 }

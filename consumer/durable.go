@@ -22,6 +22,9 @@ func (s *source) provided() provision.Durable {
 	}
 	for _, p := range s.patterns {
 		name := p.route.cfg.Name
+		if s.due {
+			name = p.route.name()
+		}
 		d.Mark.Routes[name] = append(d.Mark.Routes[name], p.pattern)
 	}
 	if s.due {
@@ -121,7 +124,7 @@ func (s *source) makeOrCompare(ctx context.Context, stream jetstream.Stream, wan
 
 // risks are those of the stream for the route whose messages may wait longest. The retry stream is relay's own.
 func (s *source) risks(c jetstream.StreamConfig) []string {
-	if s.due {
+	if s.due || s.routes[0].cfg.part != nil {
 		return nil
 	}
 	span := time.Duration(0)

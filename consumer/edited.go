@@ -150,7 +150,7 @@ func (m *message) body(ctx context.Context) (nats.Header, []byte, error) {
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case m.source.due:
+	case m.source.due || m.route.cfg.part != nil:
 		return m.header, whole.Data, nil
 	}
 	return whole.Header, whole.Data, nil

@@ -80,11 +80,11 @@ func (r *Relay) ensureEvents(ctx context.Context) error {
 // report says what happened to a key or to the route. Of what waits, only the begin and the end are events: each probe that fails
 // makes it wait again.
 func (rt *route) report(e supervisor.Event) {
-	d := event.Data{Route: rt.cfg.Name, Key: e.Key, Why: e.Why}
+	d := event.Data{Route: rt.name(), Key: e.Key, Why: e.Why}
 	if e.To == supervisor.Waiting {
 		d.Until = time.Now().Add(e.Delay).UTC()
 	}
-	name := "route " + rt.cfg.Name
+	name := "route " + rt.name()
 	if !e.Route {
 		name = fmt.Sprintf("key %q of %s", cut(e.Key, maxKeyShown), name)
 	}
@@ -102,17 +102,17 @@ func (rt *route) report(e supervisor.Event) {
 		d.Text = name + " flows again: " + e.Why
 		rt.relay.events.Report(kind(event.KeyFlowing, event.RouteFlowing), d)
 	case e.To == supervisor.Suspended && e.Route:
-		d.Text = fmt.Sprintf("%s is suspended: %s; its messages wait, and it flows when one succeeds, or now with: relay resume %s", name, e.Why, rt.cfg.Name)
+		d.Text = fmt.Sprintf("%s is suspended: %s; its messages wait, and it flows when one succeeds, or now with: relay resume %s", name, e.Why, rt.name())
 		rt.relay.events.Report(event.RouteSuspended, d)
 	case e.To == supervisor.Suspended:
-		d.Text = fmt.Sprintf("%s is suspended: %s; when it is mended: relay resume %s", name, e.Why, rt.cfg.Name)
+		d.Text = fmt.Sprintf("%s is suspended: %s; when it is mended: relay resume %s", name, e.Why, rt.name())
 		rt.relay.events.Report(event.KeySuspended, d)
 	}
 }
 
 func (rt *route) reportStopped(err error) {
 	rt.relay.events.Report(event.RouteStopped, event.Data{
-		Route: rt.cfg.Name, Why: err.Error(), Text: "route " + rt.cfg.Name + " stopped; its messages wait, and it tries again by itself: " + err.Error(),
+		Route: rt.name(), Why: err.Error(), Text: "route " + rt.name() + " stopped; its messages wait, and it tries again by itself: " + err.Error(),
 	})
 }
 
@@ -122,8 +122,8 @@ func (rt *route) reportDead(e dlq.Entry) {
 		why = string(e.Reason)
 	}
 	rt.relay.events.Report(event.DeadLetter, event.Data{
-		Route: rt.cfg.Name, Subject: e.Subject, Message: e.ID(), Reason: string(e.Reason), Why: why,
-		Text: fmt.Sprintf("dead-lettered by route %s (%s): %s", rt.cfg.Name, e.Reason, why),
+		Route: rt.name(), Subject: e.Subject, Message: e.ID(), Reason: string(e.Reason), Why: why,
+		Text: fmt.Sprintf("dead-lettered by route %s (%s): %s", rt.name(), e.Reason, why),
 	})
 }
 

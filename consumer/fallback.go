@@ -123,15 +123,15 @@ func (m *message) DoFallback(ctx context.Context, number int, child any) supervi
 
 // fallbackFailing says that the fallback fails all it gets, or, with nil, that it works again.
 func (rt *route) fallbackFailing(err error) {
-	name := "the fallback of route " + rt.cfg.Name
+	name := "the fallback of route " + rt.name()
 	if err == nil {
 		rt.log.Info("fallback works again")
-		rt.relay.events.Report(event.FallbackWorking, event.Data{Route: rt.cfg.Name, Text: name + " works again"})
+		rt.relay.events.Report(event.FallbackWorking, event.Data{Route: rt.name(), Text: name + " works again"})
 		return
 	}
 	rt.log.Error("fallback fails what it gets; that waits as if there were none", "error", err)
 	rt.relay.events.Report(event.FallbackFailing, event.Data{
-		Route: rt.cfg.Name, Why: err.Error(), Text: fmt.Sprintf("%s fails what it gets, which waits as if there were none: %v", name, err),
+		Route: rt.name(), Why: err.Error(), Text: fmt.Sprintf("%s fails what it gets, which waits as if there were none: %v", name, err),
 	})
 }
 

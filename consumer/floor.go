@@ -22,6 +22,9 @@ const floorAgain = 10 * time.Minute
 
 // noteFloor writes down how far the durable is.
 func (s *source) noteFloor(ctx context.Context) {
+	if s.routes[0].cfg.part != nil {
+		return // what is settled is removed from its stream
+	}
 	if l := s.looked.Load(); l != nil && time.Since(l.at) < lookEvery && l.pending == 0 && l.outstanding == 0 && l.floor == s.floored.Load() && time.Since(epoch)-time.Duration(s.flooredAt.Load()) < floorAgain {
 		return // the watchdog knows
 	}
@@ -81,7 +84,7 @@ func (r *Relay) watchFloors(ctx context.Context) {
 
 func (r *Relay) noteFloors(ctx context.Context) {
 	for _, s := range r.openSources() {
-		if !s.due {
+		if !s.due && s.routes[0].cfg.part == nil {
 			s.noteFloor(ctx)
 		}
 	}

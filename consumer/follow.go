@@ -169,7 +169,7 @@ func (f *follower) join(rt *route) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, order := range f.held {
-		if order.Route == rt.cfg.Name {
+		if order.Route == rt.name() {
 			rt.obey(order)
 		}
 	}
@@ -318,7 +318,7 @@ func (f *follower) restore(ctx context.Context, name string, revision uint64) {
 // apply hands an order to its route.
 func (r *Relay) apply(order Order) {
 	for _, rt := range r.all() {
-		if rt.cfg.Name == order.Route {
+		if rt.name() == order.Route {
 			rt.obey(order)
 		}
 	}

@@ -69,7 +69,7 @@ func (m *message) toldBySettlement(o supervisor.Outcome) {
 func (m *message) tell(ok bool, err error) {
 	v := dlq.Verdict{Message: dlq.MessageToken(*m.origin), OK: ok}
 	if !ok {
-		v.Route, v.Error = m.route.cfg.Name, ack.CleanText(errorText(err), 256)
+		v.Route, v.Error = m.route.name(), ack.CleanText(errorText(err), 256)
 	}
 	m.route.relay.tellings.add(m, v)
 }

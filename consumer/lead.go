@@ -75,7 +75,7 @@ func (u *unit) lead() {
 	if f == nil {
 		return
 	}
-	f.Hold(u.opening, u.resource(), func(_ context.Context, l fleet.Lease) { u.hold(l) })
+	f.Hold(u.opening, u.resource(), u.reluctant, func(_ context.Context, l fleet.Lease) { u.hold(l) })
 	if u.tenure.lease.Load() != nil {
 		u.relay.standByAgain(u)
 	}
@@ -150,22 +150,27 @@ func (r *Relay) standByAgain(u *unit) {
 	})
 }
 
-// restart ends a unit, unless it is ending, and begins it anew as it is.
-func (r *Relay) restart(ctx context.Context, u *unit) error {
+// restart ends units, unless they are ending, and begins them anew as they are.
+func (r *Relay) restart(ctx context.Context, units ...*unit) error {
 	leave, err := r.enterChange(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	r.mu.Lock()
-	there := slices.Contains(r.units, u) && !u.closing
-	r.mu.Unlock()
-	if !there {
-		return nil
-	}
 	c := Change{anew: true}
-	for _, rt := range u.main.routes {
-		c.Update = append(c.Update, *rt.now())
+	for _, u := range units {
+		r.mu.Lock()
+		there := slices.Contains(r.units, u) && !u.closing
+		r.mu.Unlock()
+		if !there {
+			continue
+		}
+		for _, rt := range u.main.routes {
+			c.Update = append(c.Update, *rt.now())
+		}
+	}
+	if len(c.Update) == 0 {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
@@ -185,7 +190,7 @@ func (u *unit) tellHolder(l fleet.Lease) {
 	for _, rt := range u.main.routes {
 		rt.log.Info("this instance has the route now; the others stand by", "fence", l.Fence)
 		rt.relay.events.Report(event.RouteHolder, event.Data{
-			Route: rt.cfg.Name, Text: fmt.Sprintf("instance %s has route %s now (fence %d)", rt.relay.cfg.Instance, rt.cfg.Name, l.Fence),
+			Route: rt.name(), Text: fmt.Sprintf("instance %s has route %s now (fence %d)", rt.relay.cfg.Instance, rt.called(), l.Fence),
 		})
 	}
 }

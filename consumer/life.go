@@ -134,6 +134,9 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 		if s.unit == nil || s.unit.tenure.lease.Load() == nil {
 			return nil // when this instance has the claim
 		}
+		if err = s.newerGeneration(ctx); err != nil {
+			return err
+		}
 		if err = s.takeOver(ctx, s.setup.stream); err != nil {
 			return err
 		}

@@ -143,6 +143,9 @@ func (l Limit) bounds() limit.Bounds {
 
 // CheckLimits says what is wrong with the limits that a route names, each fault beginning with the config name of its field.
 func (r Route) CheckLimits(limits map[string]Limit) error {
+	if r.part != nil { // the route was checked
+		return nil
+	}
 	var errs []error
 	for i, name := range r.Limits {
 		l, known := limits[name]
@@ -151,7 +154,7 @@ func (r Route) CheckLimits(limits map[string]Limit) error {
 			errs = append(errs, fmt.Errorf("limits[%d]: there is no limit %q: limits: lists them", i, name))
 		case slices.Contains(r.Limits[:i], name):
 			errs = append(errs, fmt.Errorf("limits[%d]: %q is there twice", i, name))
-		case l.Per != "" && l.Scope == ScopeService && !r.Leased():
+		case l.Per != "" && l.Scope == ScopeService && !r.Leased() && r.Partitions == 0:
 			errs = append(errs, fmt.Errorf("limits[%d]: limit %q: per %q holds over all instances only on routes with instances: one; give the limit scope: instance, or the route instances: one", i, name, l.Per))
 		case l.Per != "":
 			if err := r.checkPer(l.Per); err != nil {
@@ -204,24 +207,34 @@ func checkedLimits(limits map[string]Limit) (faults []error) {
 func ownLimit(route string) string { return "rate of " + route }
 
 // ownLimit is the limit that is the route's own rate; nil without one.
-func (rt *route) ownLimit() *limit.Limit { return rt.relay.book.Get(ownLimit(rt.cfg.Name)) }
+func (rt *route) ownLimit() *limit.Limit { return rt.relay.book.Get(ownLimit(rt.name())) }
 
-func (r Route) ownBounds() limit.Bounds { return Limit{Rate: r.Rate, Burst: r.Burst}.bounds() }
+// ownBounds are those of the route on an instance: its rate and, as no group of a partition knows of the others, its concurrency.
+func (r Route) ownBounds() limit.Bounds {
+	l := Limit{Rate: r.Rate, Burst: r.Burst}
+	if r.part != nil {
+		l.Concurrency = r.Concurrency
+	}
+	return l.bounds()
+}
+
+// bounded tells whether the route has a limit of its own.
+func (r Route) bounded() bool { return r.Rate.Count > 0 || r.part != nil && r.part.To == nil }
 
 // limitNames are those of the limits of the route, with that of its own rate.
 func (r Route) limitNames() []string {
-	if r.Rate.Count == 0 {
+	if !r.bounded() {
 		return r.Limits
 	}
-	return append(slices.Clip(r.Limits), ownLimit(r.Name))
+	return append(slices.Clip(r.Limits), ownLimit(r.calledName()))
 }
 
 // enterLimits has the rate of a route hold that begins.
 func (r *Relay) enterLimits(cfg Route) {
-	if cfg.Rate.Count > 0 {
-		r.book.Set(ownLimit(cfg.Name), cfg.ownBounds())
-	} else {
-		r.book.Remove(ownLimit(cfg.Name))
+	if name := ownLimit(cfg.calledName()); cfg.bounded() {
+		r.book.Set(name, cfg.ownBounds())
+	} else if cfg.part == nil {
+		r.book.Remove(name)
 	}
 }
 
@@ -281,7 +294,7 @@ func (r *Relay) Limits() map[string]Limit {
 
 // limitsFor is what the group of a route is bounded by, beside its concurrency; nil for nothing. What is not there is planned.
 func (r *Relay) limitsFor(cfg Route, limits map[string]Limit) *supervisor.Limits {
-	if len(cfg.Limits) == 0 && cfg.Rate.Count == 0 {
+	if len(cfg.Limits) == 0 && !cfg.bounded() {
 		return nil
 	}
 	opts := &supervisor.Limits{Book: r.book, Name: cfg.Name}
@@ -306,8 +319,8 @@ func (r *Relay) limitsFor(cfg Route, limits map[string]Limit) *supervisor.Limits
 		t, _ := subject.ParseTemplate(l.Per) // validated
 		per = append(per, template{in, t})
 	}
-	if cfg.Rate.Count > 0 {
-		own := r.book.Plan(ownLimit(cfg.Name), cfg.ownBounds()) // which changes when the route is entered
+	if cfg.bounded() {
+		own := r.book.Plan(ownLimit(cfg.calledName()), cfg.ownBounds()) // which changes when the route is entered
 		opts.Always = append(opts.Always, limit.Need{Limit: own})
 	}
 	if len(per) > 0 {

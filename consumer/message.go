@@ -38,10 +38,13 @@ type message struct {
 	// result is what the last attempt returned, for the archive; nil: it is not kept, or its caller waits for it.
 	result *Result
 	// suspect is for a message that may have ended a process, and must run alone; nil for all others.
-	suspect *suspect
-	called  atomic.Pointer[time.Time] // the group called it back, to come then
-	lent    bool                      // the fallback had it, and may still have its bytes
-	hasTold bool                      // its replay job knows its first verdict; guarded by tellings.mu
+	suspect    *suspect
+	called     atomic.Pointer[time.Time] // the group called it back, to come then
+	moved      bool                      // of a partition: relay put it there
+	handedOver bool                      // to the partition of another generation
+	due        time.Time                 // before which it was not to start, for who hands it over
+	lent       bool                      // the fallback had it, and may still have its bytes
+	hasTold    bool                      // its replay job knows its first verdict; guarded by tellings.mu
 	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
 	first *handed
 }
@@ -60,7 +63,7 @@ func (m *message) from() ack.Origin {
 		return *m.origin
 	}
 	return ack.Origin{
-		Route: m.route.cfg.Name, Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.delivery.Sequence,
+		Route: m.route.name(), Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.delivery.Sequence,
 		Time: m.delivery.Time, Subject: m.subject, Deliveries: m.delivery.Deliveries,
 	}
 }
@@ -92,6 +95,12 @@ func (m *message) Prepare() (supervisor.Verdict, bool) {
 // Do is one attempt.
 func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verdict {
 	rt := m.route
+	if rt.handsOver() {
+		if m.delivery.FencedAt(time.Now()) || !m.source.mayStart() {
+			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
+		}
+		return m.handOver(ctx)
+	}
 	var p part
 	if c, shared := child.(*part); shared {
 		p = *c
@@ -140,7 +149,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	}
 	deadline, _ := ctx.Deadline()
 	*msg = Msg{
-		Route: rt.cfg.Name, Subject: m.subject, Data: m.data, Header: m.header, Attempt: number, Deadline: deadline,
+		Route: rt.name(), Subject: m.subject, Data: m.data, Header: m.header, Attempt: number, Deadline: deadline,
 		Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.delivery.Sequence, Time: m.delivery.Time,
 		Fence: m.source.fence(),
 	}
@@ -214,6 +223,11 @@ func cloneHeader(h nats.Header) nats.Header {
 // Settle ends the message. What may block goes to the route's slow path.
 func (m *message) Settle(o supervisor.Outcome) {
 	rt := m.route
+	if m.handedOver {
+		rt.count.outcomes.dropped.Add(1) // here
+		m.done()
+		return
+	}
 	if m.call != nil {
 		m.leaveLine()
 		o = m.gated(o)

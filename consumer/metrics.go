@@ -145,8 +145,8 @@ func (m *metrics) of(rt *route) {
 	if rt.count.seconds != nil {
 		return
 	}
-	rt.count.seconds = m.seconds.WithLabelValues(rt.cfg.Name).(prometheus.Histogram)
-	rt.count.ages = m.ages.WithLabelValues(rt.cfg.Name).(prometheus.Histogram)
+	rt.count.seconds = m.seconds.WithLabelValues(rt.name()).(prometheus.Histogram)
+	rt.count.ages = m.ages.WithLabelValues(rt.name()).(prometheus.Histogram)
 }
 
 // forget takes out a route that is there no more.

@@ -78,7 +78,7 @@ func (r *Relay) operate(ctx context.Context, route, key, state string) (Order, e
 // route is that of the name, or nil.
 func (r *Relay) route(name string) *route {
 	list := r.all()
-	if i := slices.IndexFunc(list, func(rt *route) bool { return rt.cfg.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(list, func(rt *route) bool { return rt.name() == name || rt.cfg.Name == name }); i >= 0 {
 		return list[i]
 	}
 	return nil
@@ -132,8 +132,8 @@ func (r *Relay) refuseEntry(e dlq.Entry) string {
 	if rt == nil {
 		return "this relay has no route " + e.Route
 	}
-	if u := rt.unit.Load(); u != nil && u.main.stream != e.Stream {
-		return fmt.Sprintf("route %s of this relay reads stream %s, and the message is of stream %s", e.Route, u.main.stream, e.Stream)
+	if u := rt.unit.Load(); u != nil && rt.originStream(u) != e.Stream {
+		return fmt.Sprintf("route %s of this relay reads stream %s, and the message is of stream %s", e.Route, rt.originStream(u), e.Stream)
 	}
 	return ""
 }

@@ -23,6 +23,9 @@ func (r *Relay) findOrphans(ctx context.Context) {
 	for _, u := range r.unitsOfRoutes() {
 		for _, rt := range u.main.routes {
 			own[[2]string{rt.cfg.Name, u.main.stream}] = true
+			if p := rt.cfg.part; p != nil {
+				own[[2]string{p.Route, p.Stream}] = true
+			}
 		}
 	}
 	var found []Orphan

@@ -59,6 +59,9 @@ func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []
 	}
 	looking.Wait()
 	for i, rt := range routes {
+		if rt.cfg.Partitions > 0 && errs[i] == nil { // there is a stream since a moment ago; see place
+			errs[i] = &noStream{rt.cfg.Subjects[0], jetstream.ErrStreamNotFound}
+		}
 		stream := streams[i]
 		var none *noStream
 		if errors.As(errs[i], &none) {
@@ -85,7 +88,9 @@ func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []
 		}
 		units[j].main.add(rt, rt.cfg.Subjects...)
 
-		units[j].dues = append(units[j].dues, r.dueSource(rt, stream))
+		if due := r.dueSource(rt, stream); due != nil {
+			units[j].dues = append(units[j].dues, due)
+		}
 	}
 	if err := setupError("", faults...); err != nil {
 		faults = []error{err}

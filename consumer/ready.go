@@ -61,7 +61,7 @@ func (r *Relay) Ready() error {
 			err = rt.stalls.err(r.cfg.Stalled, time.Now())
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("route %s: %w", rt.cfg.Name, err))
+			errs = append(errs, fmt.Errorf("route %s: %w", rt.name(), err))
 		}
 	}
 	if !r.serving.Load() && len(errs) == 0 {

@@ -108,6 +108,7 @@ type Relay struct {
 	events    *event.Bus
 	archive   *archive.Writer // nil: what became of messages is not kept
 	retention retention
+	divided   dividedRoutes
 	fills     fills
 	losses    losses
 	streams   streams
@@ -171,7 +172,7 @@ func (r *Relay) all() []*route {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), book: limit.NewBook(), limitsSet: make(chan struct{}, 1), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1), opened: make(chan struct{})}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), book: limit.NewBook(), limitsSet: make(chan struct{}, 1), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1), opened: make(chan struct{}), divided: dividedRoutes{again: make(chan struct{}, 1)}}
 	r.troubles.log = cfg.Logger
 	r.drainFor.Store(int64(cfg.Drain))
 	r.troubles.report = func(what string, err error) { r.reportTrouble("", what, err) }
@@ -422,6 +423,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	})
 	running.Go(func() { r.watchFloors(work) })
 	running.Go(func() { r.shareLimits(work) })
+	running.Go(func() { r.watchPartitions(work) })
 	running.Go(func() { r.place(ctx, r.unplaced) })
 	telling, stopTelling := context.WithCancel(work)
 	var told sync.WaitGroup

@@ -48,6 +48,11 @@ type Route struct {
 	// Instances is how many instances of the service handle messages of the route at a time: all, or one, with the others standing
 	// by. The default is all, and one with order: key, which all does not go with. Routes that share a Durable have the same.
 	Instances string `koanf:"instances"`
+	// Partitions are into how many parts the messages are divided by their keys, so that several instances handle them with order: key: 2 to 256.
+	// Each part is a durable on a stream of relay's own, to which the server copies the messages, and one instance at a time has it. Zero: one
+	// instance handles all messages. The tokens that Key names are wildcards in all Subjects. With another number, key or other subjects the
+	// messages are divided anew, and keep their order.
+	Partitions int `koanf:"partitions"`
 	// Timeout ends an attempt. Zero means 30s.
 	Timeout time.Duration `koanf:"timeout"`
 	// AckWait is after what time without a sign of life JetStream gives the message to somebody else. Zero means 30s;
@@ -80,6 +85,9 @@ type Route struct {
 	Check func(ctx context.Context) error `koanf:"-"`
 	// Outside says of a Factory what [Outside] says of a Handler: that all it makes do their work in another process.
 	Outside bool `koanf:"-"`
+
+	part               *partOfRoute // of a part of a route with partitions
+	life, fallbackLife *sharedLife  // likewise: of its handlers
 }
 
 // Retry is when and how often a message that failed is tried again.
@@ -133,7 +141,7 @@ func (r Route) WithDefaults() Route {
 	r.Concurrency = cmp.Or(r.Concurrency, 64)
 	r.Key = cmp.Or(r.Key, "subject")
 	r.Order = cmp.Or(r.Order, supervisor.OrderNone)
-	if r.Order == supervisor.OrderKey { // a second instance would get what must wait for the first one
+	if r.Order == supervisor.OrderKey && r.Partitions == 0 { // a second instance would get what must wait for the first one
 		r.Instances = cmp.Or(r.Instances, InstancesOne)
 	}
 	r.Instances = cmp.Or(r.Instances, InstancesAll)
@@ -219,9 +227,10 @@ func (r Route) Validate() error {
 	}
 	if r.Instances != InstancesAll && r.Instances != InstancesOne {
 		fault("instances: must be all or one (got %q)", r.Instances)
-	} else if r.Order == supervisor.OrderKey && r.Instances == InstancesAll {
-		fault("instances: all does not go with order: key, whose messages one instance handles: leave out one of them, or say instances: one")
+	} else if r.Order == supervisor.OrderKey && r.Instances == InstancesAll && r.Partitions == 0 {
+		fault("instances: all does not go with order: key, whose messages one instance handles: leave out one of them, say instances: one, or divide the messages with partitions")
 	}
+	r.validatePartitions(fault)
 	if r.Concurrency < 1 || r.Concurrency > 65_536 {
 		fault("concurrency: must be 1 to 65536 (got %d)", r.Concurrency)
 	}

@@ -113,7 +113,7 @@ func (m *message) isOld(rec *ack.Record) bool {
 
 // own is the number of the delivery among the copies of its message.
 func (m *message) own() uint64 {
-	if m.origin == nil {
+	if m.origin == nil || !m.source.due {
 		return 0
 	}
 	return m.route.relay.retries.Own(m.delivery, *m.origin)

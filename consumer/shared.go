@@ -16,6 +16,7 @@ type sharedLife struct {
 	handler Handler
 	turn    chan struct{} // held by whoever starts it
 	begun   atomic.Bool
+	kept    bool // others have the handler, too: end leaves it
 }
 
 // newSharedLife returns nil for a handler that need not be started nor stopped.
@@ -58,7 +59,7 @@ const minStop = time.Second
 
 // end stops the handler, if it ever began. It returns when that is done, or its time is over.
 func (l *sharedLife) end(ctx context.Context, timeout time.Duration) error {
-	if l == nil || !l.begun.Load() {
+	if l == nil || l.kept || !l.begun.Load() {
 		return nil
 	}
 	s, ok := l.handler.(Stopper)

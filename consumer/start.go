@@ -48,8 +48,14 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 	if err := r.shared(ctx); err != nil {
 		return nil, err
 	}
+	if faults := r.divideAll(ctx); len(faults) > 0 || ctx.Err() != nil {
+		return nil, errors.Join(faults...)
+	}
 	units, without, faults := r.plan(ctx, r.all(), r.persist)
 	for _, rt := range r.all() {
+		if rt.cfg.isCopy() {
+			continue
+		}
 		if err := checkHandler(ctx, *rt.now()); err != nil {
 			faults = append(faults, &SetupError{rt.cfg.Name, err})
 		}

@@ -68,7 +68,7 @@ func (r *Relay) answerWake(q *microRequest) {
 	}
 	w := Woken{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
 	for _, rt := range r.all() {
-		if rt.cfg.Name == order.Route {
+		if rt.name() == order.Route {
 			w.Known = true
 			rt.endWaits(order, &w)
 		}

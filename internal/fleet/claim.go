@@ -47,8 +47,8 @@ func (l Lease) Lost() <-chan struct{} { return l.s.ctx.Done() }
 
 // Hold runs work whenever this instance has the resource, until ctx is done. One instance of the fleet runs it at a time; when it ends, by
 // itself or because the lease is lost, the resource is free for the others, and Hold stands by again. The context of work ends with
-// ctx, and with the cause [ErrLost] when the lease is over.
-func (f *Fleet) Hold(ctx context.Context, resource string, work func(ctx context.Context, l Lease)) {
+// ctx, and with the cause [ErrLost] when the lease is over. What is free is left to others for as long as reluctant says; nil: it is not.
+func (f *Fleet) Hold(ctx context.Context, resource string, reluctant func() time.Duration, work func(ctx context.Context, l Lease)) {
 	var resting time.Time // somebody else may have it first, after this instance let it go
 	for ctx.Err() == nil {
 		changed := f.await()
@@ -62,6 +62,9 @@ func (f *Fleet) Hold(ctx context.Context, resource string, work func(ctx context
 			continue
 		}
 		pause := time.Duration(f.rank(resource, s.id)) * standAside
+		if reluctant != nil {
+			pause += reluctant()
+		}
 		if rest := time.Until(resting); rest > pause {
 			pause = rest
 		}

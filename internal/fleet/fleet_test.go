@@ -189,7 +189,7 @@ func (w *work) hold(ctx context.Context, i *instance, name string) (wait func())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		i.Hold(ctx, "route.orders", func(ctx context.Context, l Lease) {
+		i.Hold(ctx, "route.orders", nil, func(ctx context.Context, l Lease) {
 			fence := l.Fence
 			if n := w.running.Add(1); n != 1 {
 				w.t.Errorf("%d hold it at the same time", n)
@@ -283,7 +283,7 @@ func TestHold_regressionADeletedSessionEndsItsWork(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		a.Hold(ctx, "x", func(ctx context.Context, _ Lease) {
+		a.Hold(ctx, "x", nil, func(ctx context.Context, _ Lease) {
 			select {
 			case cause <- nil:
 			default:

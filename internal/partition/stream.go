@@ -1,0 +1,305 @@
+package partition
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Start is where the copies of a stream begin; zero: nothing is copied yet.
+type Start struct {
+	Sequence uint64    `json:"sequence,omitempty"`
+	Time     time.Time `json:"time,omitzero"`
+}
+
+func (s Start) isZero() bool { return s.Sequence == 0 && s.Time.IsZero() }
+
+// Stream is that of a generation, as the server said.
+type Stream struct {
+	Generation
+	Start Start
+	Info  *jetstream.StreamInfo
+}
+
+const metadata = "relay.partition"
+
+type mark struct {
+	Route  string `json:"route"`
+	Number int    `json:"generation"`
+	Layout
+	Start Start `json:"start"`
+}
+
+// Sources tells whether the server copies messages there.
+func (s *Stream) Sources() bool { return sources(s.Info.Config) }
+
+func sources(c jetstream.StreamConfig) bool {
+	return len(c.Sources) == 1 && len(c.Sources[0].SubjectTransforms) > 0
+}
+
+// Find returns the streams of a route, the oldest generation first.
+func Find(ctx context.Context, js jetstream.JetStream, service, route string) (list []*Stream, err error) {
+	names := js.StreamNames(ctx, jetstream.WithStreamListSubject(Subjects(service, route)))
+	for name := range names.Name() {
+		s, err := js.Stream(ctx, name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue // just now
+		}
+		if err != nil {
+			return nil, err
+		}
+		if found, ok := read(service, route, s.CachedInfo()); ok {
+			list = append(list, found)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Stream) int { return cmp.Compare(a.Number, b.Number) })
+	return list, names.Err()
+}
+
+func read(service, route string, info *jetstream.StreamInfo) (*Stream, bool) {
+	var m mark
+	if json.Unmarshal([]byte(info.Config.Metadata[metadata]), &m) != nil || m.Route != route {
+		return nil, false
+	}
+	s := &Stream{Generation{service, route, m.Number, m.Layout}, m.Start, info}
+	return s, s.Name() == info.Config.Name
+}
+
+// config of the stream. While it does not copy yet, or does not copy any more, its source is one that matches nothing: without a source the server would
+// drop what has the message id of another one, which the user's stream has kept.
+func (g Generation) streamConfig(start Start, copies bool, replicas int) jetstream.StreamConfig {
+	source := &jetstream.StreamSource{Name: g.Stream, FilterSubject: g.prefix() + "none"}
+	if copies {
+		source.FilterSubject, source.OptStartSeq = "", start.Sequence
+		if !start.Time.IsZero() {
+			source.OptStartTime = &start.Time
+		}
+		for _, t := range g.Transforms() {
+			source.SubjectTransforms = append(source.SubjectTransforms, jetstream.SubjectTransformConfig(t))
+		}
+	}
+	value, _ := json.Marshal(mark{g.Route, g.Number, g.Layout, start})
+	return jetstream.StreamConfig{
+		Name: g.Name(), Subjects: []string{g.Filter()}, Sources: []*jetstream.StreamSource{source}, Replicas: replicas, Storage: jetstream.FileStorage,
+		Description: fmt.Sprintf("relay: the messages of route %s from stream %s, in %d partitions", g.Route, g.Stream, g.Count),
+		AllowDirect: true, AllowMsgTTL: true, Metadata: map[string]string{metadata: string(value), "relay.service": g.Service},
+	}
+}
+
+// Make makes the stream of a generation. [jetstream.ErrStreamNameAlreadyInUse] says that somebody else did.
+func (g Generation) Make(ctx context.Context, js jetstream.JetStream, start Start, replicas int) error {
+	s, err := js.CreateStream(ctx, g.streamConfig(start, !start.isZero(), replicas))
+	if err != nil {
+		return err
+	}
+	info := s.CachedInfo()
+	if _, ok := read(g.Service, g.Route, info); !ok { // the server returns one that is the same but for its metadata
+		return fmt.Errorf("stream %s exists, and is not for route %s", g.Name(), g.Route)
+	}
+	if info.Config.Duplicates != 0 {
+		_ = js.DeleteStream(ctx, g.Name())
+		return errors.New("partitions: this nats-server drops messages that have the id of another one when it copies them: use version 2.12 or later")
+	}
+	return nil
+}
+
+// Cut ends the copying.
+func (s *Stream) Cut(ctx context.Context, js jetstream.JetStream) error {
+	if !s.Sources() {
+		return nil
+	}
+	c := s.Info.Config
+	c.Sources = s.streamConfig(s.Start, false, 1).Sources
+	return s.update(ctx, js, c)
+}
+
+func (s *Stream) update(ctx context.Context, js jetstream.JetStream, c jetstream.StreamConfig) error {
+	now, err := js.UpdateStream(ctx, c)
+	if err == nil {
+		s.Info = now.CachedInfo()
+	}
+	return err
+}
+
+// lastCopied is the last message that the server copied; none: it copied nothing.
+func (s *Stream) lastCopied(ctx context.Context, js jetstream.JetStream) (stored, origin uint64, err error) {
+	stream, err := js.Stream(ctx, s.Name())
+	if err != nil {
+		return 0, 0, err
+	}
+	m, err := stream.GetLastMsgForSubject(ctx, s.Copied())
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	origin, ok := Source(m.Header.Get(SourceHeader))
+	if !ok {
+		return 0, 0, fmt.Errorf("message %d of stream %s does not say where it comes from", m.Sequence, s.Name())
+	}
+	return m.Sequence, origin, nil
+}
+
+// floor is up to where all partitions are settled, and open whether anything is to come or outstanding.
+func (s *Stream) floor(ctx context.Context, js jetstream.JetStream) (settled uint64, open bool, err error) {
+	settled = s.Info.State.LastSeq
+	for n := range s.Count {
+		c, err := js.Consumer(ctx, s.Name(), s.DurableOf(n))
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return 0, s.Info.State.Msgs > 0, nil
+		}
+		if err != nil {
+			return 0, true, err
+		}
+		info := c.CachedInfo()
+		if info.NumPending > 0 || info.NumAckPending > 0 {
+			open = true
+			settled = min(settled, info.AckFloor.Stream)
+		}
+	}
+	return settled, open, nil
+}
+
+// purgeFrom is with how many messages a purge is worth a request.
+const purgeFrom = 1000
+
+// Tender keeps the streams of a route: one instance at a time does.
+type Tender struct {
+	JS jetstream.JetStream
+
+	purged map[string]uint64 // the last sequence of a stream at its last purge
+	still  map[string]uint64 // the last sequence of a former generation when nothing of it was open
+}
+
+// Tend removes what all partitions have settled. Of former generations it ends the copying, and once everything of them is settled it has the
+// newest one copy from where they ended, and deletes them. It returns what is left to do of former generations, and has to be called again until
+// there is none.
+func (t *Tender) Tend(ctx context.Context, list []*Stream) (left []*Stream, err error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	newest, former := list[len(list)-1], list[:len(list)-1]
+	if t.purged == nil {
+		t.purged, t.still = make(map[string]uint64), make(map[string]uint64)
+	}
+	for _, s := range former {
+		if err := s.Cut(ctx, t.JS); err != nil {
+			return former, err
+		}
+	}
+	through := true
+	for _, s := range former {
+		done, err := t.through(ctx, s)
+		if err != nil {
+			return former, err
+		}
+		if through = through && done; !done {
+			left = append(left, s)
+		}
+	}
+	if len(former) == 0 || !through {
+		return left, t.purge(ctx, newest)
+	}
+	if err := t.handOver(ctx, former, newest); err != nil {
+		return former, err
+	}
+	for _, s := range former {
+		if err := t.JS.DeleteStream(ctx, s.Name()); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return former, err
+		}
+	}
+	return nil, nil
+}
+
+// through tells whether everything of a former generation is settled, and nothing can come any more.
+func (t *Tender) through(ctx context.Context, s *Stream) (bool, error) {
+	_, open, err := s.floor(ctx, t.JS)
+	if err != nil {
+		return false, err
+	}
+	was, quiet := t.still[s.Name()]
+	if t.still[s.Name()] = s.Info.State.LastSeq; open || !quiet || was != s.Info.State.LastSeq {
+		if open {
+			delete(t.still, s.Name())
+		}
+		return false, nil // what was on its way when the copying ended has come by the next time
+	}
+	if s.Info.Config.Sealed {
+		return true, nil
+	}
+	c := s.Info.Config
+	c.Sealed = true
+	if err := s.update(ctx, t.JS, c); err != nil {
+		return false, err
+	}
+	return false, nil // looked at once more, now that nobody can add to it
+}
+
+// handOver has the newest generation copy from where the former ones ended.
+func (t *Tender) handOver(ctx context.Context, former []*Stream, newest *Stream) error {
+	if newest.Sources() {
+		return nil
+	}
+	var start Start
+	for _, s := range former { // the newest that copied anything knows
+		_, origin, err := s.lastCopied(ctx, t.JS)
+		switch {
+		case err != nil:
+			return err
+		case origin > 0:
+			start = Start{Sequence: origin + 1}
+		case start.isZero():
+			start = s.Start
+		}
+	}
+	c, n := newest.streamConfig(start, true, 1), newest.Info.Config
+	n.Sources, n.Metadata = c.Sources, c.Metadata
+	return newest.update(ctx, t.JS, n)
+}
+
+// purge removes what is settled, but for the last message that was copied: by that the server knows where it goes on after a restart.
+func (t *Tender) purge(ctx context.Context, s *Stream) error {
+	last := s.Info.State.LastSeq
+	if s.Info.State.Msgs < purgeFrom && (s.Info.State.Msgs < 2 || last == t.purged[s.Name()]) {
+		return nil
+	}
+	settled, _, err := s.floor(ctx, t.JS)
+	if err != nil {
+		return err
+	}
+	copied, _, err := s.lastCopied(ctx, t.JS)
+	if err != nil {
+		return err
+	}
+	if copied == 0 {
+		copied = settled + 1
+	}
+	if to := min(settled+1, copied); to > s.Info.State.FirstSeq {
+		stream, err := t.JS.Stream(ctx, s.Name())
+		if err == nil {
+			err = stream.Purge(ctx, jetstream.WithPurgeSequence(to))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	t.purged[s.Name()] = last
+	return nil
+}
+
+func (s Start) String() string {
+	if s.isZero() {
+		return "after the former generation"
+	}
+	if !s.Time.IsZero() {
+		return "since " + s.Time.UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf("at sequence %d", s.Sequence)
+}
