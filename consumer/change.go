@@ -469,7 +469,7 @@ func (p *plot) run() Changed {
 				}
 			}
 			for _, rt := range u.main.routes {
-				if old := p.before[rt.cfg.Name]; old != nil {
+				if old := p.before[rt.cfg.Name]; old != nil && !rt.handsOver() {
 					rt.group.Inherit(old.group)
 				}
 			}

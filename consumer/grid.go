@@ -147,6 +147,8 @@ type memberState struct {
 	Routes []string `json:"routes,omitempty"`
 	// Durables of them, by route.
 	Durables map[string]string `json:"durables,omitempty"`
+	// Generations are those that it works on, of routes with partitions.
+	Generations map[string]generations `json:"generations,omitempty"`
 }
 
 func (g *grid) state() json.RawMessage {
@@ -159,6 +161,12 @@ func (g *grid) state() json.RawMessage {
 			s.Routes = append(s.Routes, rt.cfg.Name)
 			s.Durables[rt.cfg.Name] = rt.cfg.Durable
 		}
+	}
+	for _, d := range g.r.divided.all() {
+		if s.Generations == nil {
+			s.Generations = make(map[string]generations)
+		}
+		s.Generations[d.head.Name] = generations{d.streams[0].Number, d.newest().Number}
 	}
 	slices.Sort(s.Routes)
 	data, _ := json.Marshal(s)

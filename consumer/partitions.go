@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/beat"
+	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/partition"
 )
 
@@ -92,7 +93,6 @@ type divided struct {
 	life, fallback *sharedLife         // of the handlers, which all parts share
 	tender         partition.Tender
 	next           time.Time // of watchPartitions only: when it is looked at again
-	growing        time.Time // of watchPartitions only: since when there are former generations
 }
 
 func (d *divided) newest() *partition.Stream { return d.streams[len(d.streams)-1] }
@@ -171,7 +171,7 @@ func (r *Relay) divide(ctx context.Context, head Route, was *divided, adopt, may
 		if err != nil {
 			return nil, nil, err
 		}
-		d.streams = list
+		d.streams = partition.Running(list)
 		if adopt && len(list) > 0 {
 			break
 		}
@@ -219,7 +219,8 @@ func (r *Relay) newGeneration(ctx context.Context, head Route, d *divided, want 
 		return fmt.Errorf("making stream %s: %w", g.Name(), err)
 	}
 	r.log.Info("made the stream of a route's partitions", "route", head.Name, "stream", g.Name(), "partitions", g.Count, "from", want.Stream, "start", start.String())
-	d.streams, err = partition.Find(ctx, r.js, r.cfg.Service, head.Name)
+	list, err := partition.Find(ctx, r.js, r.cfg.Service, head.Name)
+	d.streams = partition.Running(list)
 	return err
 }
 
@@ -544,10 +545,12 @@ func (r *Relay) partsOf(name string) (list []*route) {
 
 const (
 	// tendEvery is how often the instance that has the first partition looks after the streams, and growEvery while there are former generations.
-	tendEvery = 5 * time.Second
-	growEvery = time.Second
+	tendEvery           = 5 * time.Second
+	growEvery, growLook = time.Second, 50 * time.Millisecond
 	// generationsEvery is how often the others look which generations there are, if nothing has told them.
 	generationsEvery = 30 * time.Second
+	// lookAfterFor bounds one turn for one route.
+	lookAfterFor = 5 * time.Second
 )
 
 // watchPartitions looks after routes with partitions until ctx is done.
@@ -571,9 +574,9 @@ func (r *Relay) watchPartitions(ctx context.Context) {
 		}
 		for _, d := range r.divided.all() {
 			r.balance(ctx, d)
-			if now := time.Now(); soon || !now.Before(d.next) {
+			if now := time.Now(); soon || r.othersKnowNewer(d) || !now.Before(d.next) {
 				d.next = now.Add(generationsEvery)
-				call, cancel := context.WithTimeout(ctx, setupTimeout)
+				call, cancel := context.WithTimeout(ctx, lookAfterFor)
 				err := r.lookAfter(call, d)
 				cancel()
 				r.tellOfGenerations(d, err)
@@ -584,25 +587,72 @@ func (r *Relay) watchPartitions(ctx context.Context) {
 
 // lookAfter looks which generations there are, and tends them if that is for this instance to do.
 func (r *Relay) lookAfter(ctx context.Context, d *divided) error {
-	list, err := partition.Find(ctx, r.js, r.cfg.Service, d.head.Name)
-	if err != nil || len(list) == 0 {
-		return err
-	}
-	if !slices.EqualFunc(list, d.streams, func(a, b *partition.Stream) bool { return a.Number == b.Number }) {
-		return r.divideAnew(ctx, d.head.Name)
-	}
-	if !r.tends(d) {
-		return nil
-	}
-	d.next = time.Now().Add(tendEvery)
-	left, err := d.tender.Tend(ctx, list)
-	if len(list) > 1 {
-		d.next = time.Now().Add(growEvery)
-		if err == nil && len(left) == 0 {
+	for {
+		list, err := partition.Find(ctx, r.js, r.cfg.Service, d.head.Name)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		if !slices.EqualFunc(partition.Running(list), d.streams, func(a, b *partition.Stream) bool { return a.Number == b.Number }) {
 			return r.divideAnew(ctx, d.head.Name)
 		}
+		if !r.tends(d) {
+			return nil
+		}
+		d.next = time.Now().Add(tendEvery)
+		growing := !list[len(list)-1].Sources()
+		left, err := d.tender.Tend(ctx, list)
+		switch {
+		case err != nil:
+			return err
+		case growing && left > 0:
+			d.next = time.Now().Add(growEvery)
+			if pause(ctx, growLook); ctx.Err() != nil {
+				return nil // it goes on with the next tick
+			}
+		case growing:
+			return r.divideAnew(ctx, d.head.Name)
+		case len(list) > 1:
+			d.next = time.Now().Add(growEvery)
+			if r.othersWorkOnFormer(d) {
+				return nil
+			}
+			return d.tender.Delete(ctx, list)
+		default:
+			return nil
+		}
 	}
-	return err
+}
+
+// othersWorkOnFormer tells whether another instance has parts of former generations still.
+func (r *Relay) othersWorkOnFormer(d *divided) bool {
+	f := r.grid.now()
+	if f == nil {
+		return true
+	}
+	members, _ := f.Members()
+	return slices.ContainsFunc(members, func(m fleet.Member) bool {
+		g, told := stateOf(m).Generations[d.head.Name]
+		return m.Gone.IsZero() && told && g.Oldest < d.streams[0].Number
+	})
+}
+
+// generations are those of a route that an instance works on.
+type generations struct {
+	Oldest int `json:"oldest"`
+	Newest int `json:"newest"`
+}
+
+// othersKnowNewer tells whether another instance knows of a newer generation, or that a former one is through.
+func (r *Relay) othersKnowNewer(d *divided) bool {
+	f := r.grid.now()
+	if f == nil {
+		return false
+	}
+	members, _ := f.Members()
+	return slices.ContainsFunc(members, func(m fleet.Member) bool {
+		g := stateOf(m).Generations[d.head.Name]
+		return g.Newest > d.newest().Number || g.Oldest > d.streams[0].Number
+	})
 }
 
 // tellOfGenerations says what becomes of former generations, and why that does not go on.

@@ -216,3 +216,126 @@ func (d *divisions) shared(all map[string]*Relay, count int) {
 		return sum == count
 	})
 }
+
+// Instances come, end and are cut off: no key is handled out of order, and nothing is lost.
+func TestPartitions_instancesComeAndGo(t *testing.T) {
+	t.Parallel()
+	d := newDivisions(t, 8)
+	d.takes = 2 * time.Millisecond
+	all, links, stops := map[string]*Relay{}, map[string]*natstest.Proxy{}, map[string]func() error{}
+	begin := func(name string) { all[name], links[name], stops[name] = d.instance(name) }
+	begin("a")
+	d.shared(all, 8)
+	sent := 0
+	send := func() {
+		for range 4 {
+			d.send(50)
+			sent += 50
+		}
+	}
+	traffic := func(what string, f func()) {
+		d.t.Helper()
+		d.mu.Lock()
+		d.waited = 0
+		d.mu.Unlock()
+		done := make(chan struct{})
+		go func() { defer close(done); f() }()
+		for going := true; going; {
+			send()
+			select {
+			case <-done:
+				going = false
+			default:
+			}
+		}
+		d.shared(all, 8)
+		send()
+		d.eventually("all are handled", func() bool { return d.handled() == sent })
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		t.Logf("%s: none waited for more than %v", what, d.waited)
+	}
+	traffic("two join", func() { begin("b"); begin("c"); time.Sleep(time.Second) })
+	traffic("one ends", func() {
+		if err := stops["b"](); err != nil {
+			t.Error(err)
+		}
+		delete(all, "b")
+	})
+	if twice := d.check(); twice > 0 {
+		t.Errorf("%d were started twice, and nobody was cut off", twice)
+	}
+	traffic("one is cut off", func() {
+		links["c"].Stall()
+		delete(all, "c")
+		time.Sleep(3 * time.Second)
+	})
+	t.Logf("%d were started twice, by %v", d.check(), d.who)
+}
+
+// Another number of partitions: what the former ones still have is handed over in the order of its keys, also what fails and waits, and nothing is
+// handled twice or lost.
+func TestPartitions_growAndShrink(t *testing.T) {
+	t.Parallel()
+	d := newDivisions(t, 4)
+	d.takes = time.Millisecond
+	d.route.Retry.Backoff = supervisor.Backoff{Min: 30 * time.Second, Max: time.Minute} // what fails once waits longer than all of this takes
+	all := map[string]*Relay{}
+	for _, name := range []string{"a", "b"} {
+		all[name], _, _ = d.instance(name)
+	}
+	d.shared(all, 4)
+	sent := 0
+	for count, by := range map[int]string{7: "a", 2: "b"} {
+		d.mu.Lock()
+		d.fails[uint64(sent+10)], d.fails[uint64(sent+60)] = 1, 1
+		d.mu.Unlock()
+		d.send(100)
+		sent += 100
+		d.route.Partitions = count
+		next := d.route
+		next.Handler = d.handler(by)
+		changed := make(chan error, 1)
+		go func() {
+			_, err := all[by].Change(t.Context(), Change{Update: []Route{next}})
+			changed <- err
+		}()
+		for going := true; going; {
+			d.send(50)
+			sent += 50
+			select {
+			case err := <-changed:
+				if going = false; err != nil {
+					t.Fatal(err)
+				}
+			default:
+			}
+		}
+		d.shared(all, count)
+		d.send(50)
+		sent += 50
+	}
+	d.eventually("all are started", func() bool { return d.handled() == sent })
+	names := d.js.StreamNames(t.Context(), jetstream.WithStreamListSubject("relay.part.>"))
+	for name := range names.Name() {
+		if name != "RELAY_BILLING_G3" {
+			t.Errorf("stream %s is left", name)
+		}
+	}
+	for _, r := range all {
+		if err := r.Resume(t.Context(), "billing", ""); err != nil { // what waits comes now
+			t.Fatal(err)
+		}
+	}
+	d.eventually("all are handled", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for seq, n := range d.fails {
+			if n >= 0 && d.starts[seq] > 0 && n != -1 {
+				return false
+			}
+		}
+		return true
+	})
+	t.Logf("%d were started twice, by %v", d.check(), d.who)
+}

@@ -281,6 +281,9 @@ func (s *source) lose(err error) {
 		s.lostAt = time.Now()
 	}
 	s.mu.Unlock()
+	if s.routes[0].cfg.part != nil {
+		s.relay.divided.lookSoon()
+	}
 	if !known {
 		s.log.Error("nothing can be pulled any more; it is looked for; make it again, or restart relay to have it made", "error", err)
 	}

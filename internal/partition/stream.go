@@ -88,7 +88,7 @@ func (g Generation) streamConfig(start Start, copies bool, replicas int) jetstre
 	return jetstream.StreamConfig{
 		Name: g.Name(), Subjects: []string{g.Filter()}, Sources: []*jetstream.StreamSource{source}, Replicas: replicas, Storage: jetstream.FileStorage,
 		Description: fmt.Sprintf("relay: the messages of route %s from stream %s, in %d partitions", g.Route, g.Stream, g.Count),
-		AllowDirect: true, AllowMsgTTL: true, Metadata: map[string]string{metadata: string(value), "relay.service": g.Service},
+		AllowMsgTTL: true, Metadata: map[string]string{metadata: string(value), "relay.service": g.Service},
 	}
 }
 
@@ -109,22 +109,26 @@ func (g Generation) Make(ctx context.Context, js jetstream.JetStream, start Star
 	return nil
 }
 
-// Cut ends the copying.
+// Cut ends the copying, for good: from then on nothing can be added. What was on its way is copied by the next generation.
 func (s *Stream) Cut(ctx context.Context, js jetstream.JetStream) error {
-	if !s.Sources() {
+	if s.Info.Config.Sealed {
 		return nil
 	}
 	c := s.Info.Config
-	c.Sources = s.streamConfig(s.Start, false, 1).Sources
-	return s.update(ctx, js, c)
-}
-
-func (s *Stream) update(ctx context.Context, js jetstream.JetStream, c jetstream.StreamConfig) error {
+	c.Sources, c.Sealed = s.streamConfig(s.Start, false, 1).Sources, true
 	now, err := js.UpdateStream(ctx, c)
 	if err == nil {
 		s.Info = now.CachedInfo()
 	}
 	return err
+}
+
+// Running are the generations that instances work on: once the newest one copies, the former ones are through.
+func Running(list []*Stream) []*Stream {
+	if len(list) > 1 && list[len(list)-1].Sources() {
+		return list[len(list)-1:]
+	}
+	return list
 }
 
 // lastCopied is the last message that the server copied; none: it copied nothing.
@@ -172,81 +176,76 @@ const purgeFrom = 1000
 
 // Tender keeps the streams of a route: one instance at a time does.
 type Tender struct {
-	JS jetstream.JetStream
-
+	JS     jetstream.JetStream
 	purged map[string]uint64 // the last sequence of a stream at its last purge
-	still  map[string]uint64 // the last sequence of a former generation when nothing of it was open
 }
 
 // Tend removes what all partitions have settled. Of former generations it ends the copying, and once everything of them is settled it has the
-// newest one copy from where they ended, and deletes them. It returns what is left to do of former generations, and has to be called again until
-// there is none.
-func (t *Tender) Tend(ctx context.Context, list []*Stream) (left []*Stream, err error) {
-	if len(list) == 0 {
-		return nil, nil
-	}
+// newest one copy from where they ended. It returns how many former ones are not through, and has to be called again until there is none.
+func (t *Tender) Tend(ctx context.Context, list []*Stream) (left int, err error) {
 	newest, former := list[len(list)-1], list[:len(list)-1]
-	if t.purged == nil {
-		t.purged, t.still = make(map[string]uint64), make(map[string]uint64)
+	if newest.Sources() {
+		return 0, t.purge(ctx, newest)
 	}
 	for _, s := range former {
 		if err := s.Cut(ctx, t.JS); err != nil {
-			return former, err
+			return len(former), err
 		}
-	}
-	through := true
-	for _, s := range former {
-		done, err := t.through(ctx, s)
-		if err != nil {
-			return former, err
-		}
-		if through = through && done; !done {
-			left = append(left, s)
-		}
-	}
-	if len(former) == 0 || !through {
-		return left, t.purge(ctx, newest)
-	}
-	if err := t.handOver(ctx, former, newest); err != nil {
-		return former, err
 	}
 	for _, s := range former {
-		if err := t.JS.DeleteStream(ctx, s.Name()); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return former, err
+		if through, err := s.through(ctx, t.JS); err != nil {
+			return len(former), err
+		} else if !through {
+			left++
 		}
 	}
-	return nil, nil
+	if left > 0 {
+		return left, nil
+	}
+	return 0, t.handOver(ctx, former, newest)
 }
 
-// through tells whether everything of a former generation is settled, and nothing can come any more.
-func (t *Tender) through(ctx context.Context, s *Stream) (bool, error) {
-	_, open, err := s.floor(ctx, t.JS)
+// Delete removes former generations that are through and that no instance works on any more.
+func (t *Tender) Delete(ctx context.Context, list []*Stream) error {
+	for _, s := range list[:len(list)-1] {
+		if err := t.JS.DeleteStream(ctx, s.Name()); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// through tells whether everything of a generation that was cut is settled. The leader of a consumer may lag behind the stream, so that what it has
+// settled is compared with the last message of its partition.
+func (s *Stream) through(ctx context.Context, js jetstream.JetStream) (bool, error) {
+	stream, err := js.Stream(ctx, s.Name())
 	if err != nil {
 		return false, err
 	}
-	was, quiet := t.still[s.Name()]
-	if t.still[s.Name()] = s.Info.State.LastSeq; open || !quiet || was != s.Info.State.LastSeq {
-		if open {
-			delete(t.still, s.Name())
+	for n := range s.Count {
+		last, err := stream.GetLastMsgForSubject(ctx, s.Part(n))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
 		}
-		return false, nil // what was on its way when the copying ended has come by the next time
+		if err != nil {
+			return false, err
+		}
+		c, err := js.Consumer(ctx, s.Name(), s.DurableOf(n))
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if i := c.CachedInfo(); i.NumPending > 0 || i.NumAckPending > 0 || i.AckFloor.Stream < last.Sequence {
+			return false, nil
+		}
 	}
-	if s.Info.Config.Sealed {
-		return true, nil
-	}
-	c := s.Info.Config
-	c.Sealed = true
-	if err := s.update(ctx, t.JS, c); err != nil {
-		return false, err
-	}
-	return false, nil // looked at once more, now that nobody can add to it
+	return true, nil
 }
 
 // handOver has the newest generation copy from where the former ones ended.
 func (t *Tender) handOver(ctx context.Context, former []*Stream, newest *Stream) error {
-	if newest.Sources() {
-		return nil
-	}
 	var start Start
 	for _, s := range former { // the newest that copied anything knows
 		_, origin, err := s.lastCopied(ctx, t.JS)
@@ -261,12 +260,19 @@ func (t *Tender) handOver(ctx context.Context, former []*Stream, newest *Stream)
 	}
 	c, n := newest.streamConfig(start, true, 1), newest.Info.Config
 	n.Sources, n.Metadata = c.Sources, c.Metadata
-	return newest.update(ctx, t.JS, n)
+	now, err := t.JS.UpdateStream(ctx, n)
+	if err == nil {
+		newest.Info, newest.Start = now.CachedInfo(), start
+	}
+	return err
 }
 
 // purge removes what is settled, but for the last message that was copied: by that the server knows where it goes on after a restart.
 func (t *Tender) purge(ctx context.Context, s *Stream) error {
 	last := s.Info.State.LastSeq
+	if t.purged == nil {
+		t.purged = make(map[string]uint64)
+	}
 	if s.Info.State.Msgs < purgeFrom && (s.Info.State.Msgs < 2 || last == t.purged[s.Name()]) {
 		return nil
 	}
