@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -40,6 +41,8 @@ type fake struct {
 	acts  atomic.Int64
 	asked atomic.Int64
 	store *dlq.Store // nil: there are no dead letters
+
+	traceTakes time.Duration
 }
 
 func (f *fake) Status(context.Context) (consumer.Answers, error) {
@@ -92,7 +95,12 @@ func (f *fake) Settings() Settings {
 	return Settings{Service: "relay", Warnings: []string{hostile}, Values: []Setting{{"k", hostile}}, Routes: []RouteSetting{{"billing", []Setting{{"handler", hostile}}}}}
 }
 func (f *fake) Audit(string, string, string) {}
-func (f *fake) Trace(_ context.Context, message string) (*Life, error) {
+func (f *fake) Trace(ctx context.Context, message string) (*Life, error) {
+	select {
+	case <-time.After(f.traceTakes):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	if message == "NONE/1" {
 		return nil, ErrNotFound
 	}
@@ -392,19 +400,32 @@ func TestConsole_viewersReadNoResults(t *testing.T) {
 	}
 }
 
-// One message is traced at a time, however many ask: a trace may go through all that is stored.
+// One message is traced at a time, however many ask: a trace may go through all that is stored. Who waits for too long hears it.
 func TestConsole_oneTraceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newVisit(t, View)
-		v.c.tracing <- struct{}{}
-		if w := v.do("GET", "/trace?message=ORDERS/7", nil, nil); w.Code != http.StatusServiceUnavailable {
-			t.Errorf("while another one runs: %d", w.Code)
+		v.f.traceTakes = slow / 4
+		began, good, late := time.Now(), atomic.Int64{}, atomic.Int64{}
+		var wait sync.WaitGroup
+		for range 7 {
+			wait.Go(func() {
+				switch w := v.do("GET", "/trace?message=ORDERS/7", nil, nil); w.Code {
+				case http.StatusOK:
+					good.Add(1)
+				case http.StatusServiceUnavailable:
+					late.Add(1)
+				default:
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			})
 		}
-		<-v.c.tracing
-		for range 2 {
-			if w := v.do("GET", "/trace?message=ORDERS/7", nil, nil); w.Code != http.StatusOK {
-				t.Errorf("afterwards: %d", w.Code)
-			}
+		wait.Wait()
+		// The fourth ends in the moment in which the time of all is over.
+		if n := good.Load(); n < 3 || n > 4 || late.Load() != 7-n || time.Since(began) != slow {
+			t.Errorf("%d in %v, %d too late", n, time.Since(began), late.Load())
+		}
+		if w := v.do("GET", "/trace?message=ORDERS/7", nil, nil); w.Code != http.StatusOK {
+			t.Errorf("afterwards: %d", w.Code)
 		}
 	})
 }
