@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -289,6 +290,83 @@ func TestFind(t *testing.T) {
 	}
 	if list, err := Find(t.Context(), js, "relay", "ORDERS", 1, time.Time{}); err != nil || len(list) != 1 {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// What was written last is found first, with a bound on what is read for it.
+func TestLatest(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	latest := func(route string, most int) ([]Found, time.Time) {
+		t.Helper()
+		list, back, err := Latest(t.Context(), js, "relay", "ORDERS", route, most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list, back
+	}
+	if _, _, err := Latest(t.Context(), js, "relay", "ORDERS", "billing", 1); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("without a stream: %v", err)
+	}
+	s, err := js.CreateStream(t.Context(), Stream("relay", 1, time.Hour, 1<<20, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, back := latest("billing", 1); len(list) > 0 || !back.IsZero() {
+		t.Errorf("empty: %v, %v", list, back)
+	}
+	put := func(stream string, records ...Record) {
+		t.Helper()
+		var b batch
+		b.reset(stream)
+		for _, r := range records {
+			b.add(r)
+		}
+		m := &nats.Msg{Subject: Prefix("relay") + stream, Data: b.data, Header: nats.Header{headerInstance: {"one"}}}
+		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := func(route string, n int) Record {
+		r := record(n * 1000) // a millisecond each
+		r.Route = route
+		return r
+	}
+	sequences := func(list []Found) (got []int) {
+		for _, f := range list {
+			got = append(got, int(f.Sequence/1000))
+		}
+		return got
+	}
+	var many []Record
+	for i := range 100 {
+		many = append(many, of("billing", i+1))
+	}
+	put("ORDERS", many...)
+	put("ORDERS", of("billing", 101), of("mail", 102))
+	put("OTHERS", of("billing", 103))
+	put("ORDERS", of("mail", 104))
+	if _, err := js.Publish(t.Context(), Prefix("relay")+"ORDERS", []byte("no batch")); err != nil {
+		t.Fatal(err)
+	}
+	list, back := latest("billing", 3)
+	if got := sequences(list); !slices.Equal(got, []int{101, 100, 99}) || !back.IsZero() || list[0].Instance != "one" {
+		t.Errorf("%v, back to %v", got, back)
+	}
+	if got, back := latest("mail", 3); !slices.Equal(sequences(got), []int{104, 102}) || !back.IsZero() {
+		t.Errorf("all that there are: %v, back to %v", sequences(got), back)
+	}
+	if err := s.DeleteMsg(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := latest("billing", 101); len(got) != 100 || got[0].Sequence != 100_000 {
+		t.Errorf("after a gap: %v", sequences(got))
+	}
+	for range latestBatches {
+		put("ORDERS", of("mail", 200))
+	}
+	if got, back := latest("billing", 3); len(got) > 0 || time.Since(back) > time.Minute || back.IsZero() {
+		t.Errorf("beyond the bound: %v, back to %v", sequences(got), back)
 	}
 }
 

@@ -85,3 +85,60 @@ func mayHold(h nats.Header, sequence uint64) bool {
 	last, err2 := strconv.ParseUint(h.Get(headerLast), 10, 64)
 	return err1 == nil && err2 == nil && first <= sequence && sequence <= last
 }
+
+// What Latest reads at most: batches, and bytes of them.
+const (
+	latestBatches = 64
+	latestBytes   = 4 << 20
+)
+
+// Latest returns the records of a route that were written last, at most so many, newest first. It reads the archive backwards, batch by batch, and stops
+// when it has enough, at the oldest batch, or at a bound. Then back is when the last batch was stored that it read: what is older was not looked at.
+// The error is [jetstream.ErrStreamNotFound] when there is no archive. A batch that does not decode is left out.
+func Latest(ctx context.Context, js jetstream.JetStream, service, stream, route string, most int) (list []Found, back time.Time, err error) {
+	s, err := js.Stream(ctx, StreamName(service))
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	state, size := s.CachedInfo().State, 0
+	if state.Msgs == 0 {
+		return nil, time.Time{}, nil
+	}
+	seq, read := state.LastSeq, 0
+	for ; seq >= state.FirstSeq && read < latestBatches && size < latestBytes && len(list) < most; seq-- {
+		read++
+		m, err := s.GetMsg(ctx, seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, time.Time{}, err
+		}
+		back, size = m.Time, size+len(m.Data)
+		if m.Subject != Prefix(service)+stream {
+			continue
+		}
+		var found []Found
+		_ = decode(m.Data, func(r Record) bool {
+			if r.Route == route {
+				if len(found) >= 2*most { // a batch has many thousands
+					found = slices.Delete(found, 0, most)
+				}
+				found = append(found, Found{r, m.Header.Get(headerInstance)})
+			}
+			return true
+		})
+		list = append(list, found[max(0, len(found)-most):]...)
+	}
+	if seq < state.FirstSeq {
+		back = time.Time{}
+	}
+	slices.SortStableFunc(list, func(a, b Found) int { return b.Ended.Compare(a.Ended) })
+	if len(list) >= most {
+		list, back = list[:most], time.Time{}
+	}
+	for i := range list {
+		list[i].Result = slices.Clone(list[i].Result) // the batch is large
+	}
+	return list, back, nil
+}

@@ -18,11 +18,13 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/version"
 )
 
@@ -108,6 +110,68 @@ func (b *behindConsole) Order(ctx context.Context, order consumer.Order) (string
 	b.log.Info("an operator did something in the console", "by", order.By, "what", out.what()+" is "+order.State, "why", order.Why)
 	out.print(&said)
 	return strings.TrimSpace(said.String() + notes.String()), nil
+}
+
+func (b *behindConsole) Handover(ctx context.Context, order consumer.HandoverOrder) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	var notes bytes.Buffer
+	done, err := b.cl.handover(ctx, order, &notes)
+	switch {
+	case errors.Is(err, errStillDrains):
+		notes.WriteString(err.Error())
+	case err != nil:
+		return "", usage(err)
+	default:
+		notes.WriteString(done.String())
+	}
+	b.log.Info("an operator did something in the console", "by", order.By, "what", "handover of route "+order.Route, "from", order.From, "to", order.To)
+	return notes.String(), nil
+}
+
+func (b *behindConsole) Grid(ctx context.Context, answers consumer.Answers) console.Grid {
+	view := b.cl.grid(ctx, answers.Instances)
+	for _, bad := range answers.Bad {
+		view.Notes = append(view.Notes, "an answer was left out: "+bad)
+	}
+	return view.Grid
+}
+
+func (b *behindConsole) Trace(ctx context.Context, message string) (*console.Life, error) {
+	l, err := parseTraced(message)
+	if err != nil {
+		return nil, usage(err)
+	}
+	cfg := *b.cl.cfg
+	cfg.Routes = b.running().Routes
+	cl := *b.cl
+	cl.cfg = &cfg
+	if err := l.gather(ctx, &cl); err != nil {
+		return nil, err
+	}
+	return &l.Life, nil
+}
+
+func (b *behindConsole) Archive() bool { return b.cl.cfg.Archive.Outcomes }
+
+func (b *behindConsole) Outcomes(ctx context.Context, stream, route string, most int) (o console.Outcomes, err error) {
+	o.List = []console.Outcome{}
+	list, back, err := archive.Latest(ctx, b.cl.js, b.cl.cfg.Service, stream, route, most)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return o, nil
+	}
+	if err != nil {
+		return o, fmt.Errorf("the archive: %w", err)
+	}
+	o.Back = known(back.UTC())
+	for _, f := range list {
+		id := ack.Origin{Stream: stream, Consumer: f.Durable, Sequence: f.Sequence, Time: f.Published}.ID()
+		o.List = append(o.List, console.Outcome{
+			Ended: f.Ended, Message: id, Stream: stream, Sequence: f.Sequence, Outcome: outcomeOf(f), Attempts: f.Attempts, Replay: f.Replay, Instance: f.Instance,
+			Result: resultOf(f),
+		})
+	}
+	return o, nil
 }
 
 func (b *behindConsole) Retries(ctx context.Context, route string, most int) (list []console.Retry, more bool, err error) {

@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/dlq"
 )
 
@@ -228,6 +230,162 @@ routes:
 	})
 	for _, path := range []string{"/retries", "/config", "/jobs", "/routes/billing"} {
 		b.page(path)
+	}
+}
+
+// What became of messages, by the console: one that was done with its result, which who may only view does not see, a dead letter with its link, the
+// latest of a route, and what is not there.
+func TestConsole_trace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+archive: {outcomes: true, results: true}
+routes:
+  - name: billing
+    subjects: [orders.>]
+    start: all
+    handler: {http: {url: "$HOOK"}}
+`)
+	w.hook.answers(func(r request) (int, string) {
+		if r.subject == "orders.dead" {
+			return 422, "no such <order>"
+		}
+		return 200, "invoice <7>"
+	})
+	w.run()
+	ok, dead := w.publish("orders.ok", []byte("{}"), nil), w.publish("orders.dead", []byte("{}"), nil)
+	b, viewer := login(t, w), login(t, w, "--role", "view")
+	var latest []console.Outcome
+	eventually(t, "both have an outcome", func() bool {
+		latest = data[struct{ Outcomes console.Outcomes }](b, "/trace?route=billing").Outcomes.List
+		return len(latest) == 2
+	})
+	at := slices.IndexFunc(latest, func(o console.Outcome) bool { return o.Sequence == ok })
+	if o := latest[at]; o.Outcome != "done" || o.Attempts != 1 || o.Result != "invoice <7>" || o.Instance == "" || o.Stream != "ORDERS" {
+		t.Errorf("%+v", o)
+	}
+	if o := latest[1-at]; o.Sequence != dead || o.Outcome != "dead-lettered (dead)" {
+		t.Errorf("%+v", o)
+	}
+	for _, page := range []string{b.page("/trace?route=billing"), viewer.page("/trace?route=billing")} {
+		if !strings.Contains(page, "message="+url.QueryEscape(latest[at].Message)) || strings.Contains(page, "archive is off") {
+			t.Errorf("the latest: %s", page)
+		}
+	}
+	for _, message := range []string{fmt.Sprintf("ORDERS/%d", ok), latest[at].Message} {
+		path := "/trace?message=" + url.QueryEscape(message)
+		if page := b.page(path); !strings.Contains(page, "was done by route billing on instance ") || !strings.Contains(page, "invoice &lt;7&gt;") || !strings.Contains(page, "<code>relay trace ") {
+			t.Errorf("one that was done: %s", page)
+		}
+		if page := viewer.page(path); !strings.Contains(page, "was done by route billing") || strings.Contains(page, "invoice") {
+			t.Errorf("the result is shown to who may only view: %s", page)
+		}
+	}
+	if page := b.page(fmt.Sprintf("/trace?message=ORDERS/%d", dead)); !strings.Contains(page, `<a href="/dlq/1">is dead letter 1 of route billing</a>`) || !strings.Contains(page, "no such &lt;order&gt;") {
+		t.Errorf("a dead letter: %s", page)
+	}
+	for path, want := range map[string]int{"/trace?message=ORDERS": 400, "/trace?message=ORDERS/99": 404, "/trace?message=NONE/1": 404, "/trace?route=none": 404} {
+		if status, page := b.send("GET", path, nil, "text/html"); status != want {
+			t.Errorf("%s: %d, want %d: %s", path, status, want, page)
+		}
+	}
+}
+
+// Without an archive the page of outcomes says so, and how to have one; a message is traced all the same.
+func TestConsole_traceWithoutArchive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+routes: [{name: billing, subjects: [orders.>], start: all, handler: discard}]
+`)
+	w.run()
+	b := login(t, w, "--role", "view")
+	for _, path := range []string{"/trace", "/trace?route=billing"} {
+		if page := b.page(path); !strings.Contains(page, "The archive is off") || !strings.Contains(page, "archive: {outcomes: true}") {
+			t.Errorf("%s: %s", path, page)
+		}
+	}
+	seq := w.publish("orders.ok", []byte("{}"), nil)
+	eventually(t, "it is through", func() bool {
+		page := b.page(fmt.Sprintf("/trace?message=ORDERS/%d", seq))
+		return strings.Contains(page, "durable billing is through with all up to") && strings.Contains(page, "The archive is off")
+	})
+}
+
+// The grid by the console: who has the route, a handover to a certain instance, by an operator and audited, and an instance that is killed.
+func TestConsole_gridAndHandover(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+events: {store: true}
+routes: [{name: billing, subjects: [orders.>], instances: one, handler: discard}]
+`)
+	var g console.Grid
+	names := func() (list []string) {
+		if err := json.Unmarshal([]byte(must(t, w.dir, "grid", "--json")), &g); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range g.Instances {
+			list = append(list, i.Instance)
+		}
+		return list
+	}
+	w.run()
+	one := names()[0]
+	second := w.run()
+	two := strings.Join(slices.DeleteFunc(names(), func(name string) bool { return name == one }), ", ")
+	b, viewer := login(t, w, "--as", "eve", "--instance", one), login(t, w, "--role", "view", "--instance", one)
+	route := func() console.GridRoute {
+		g = data[console.Grid](b, "/grid")
+		if len(g.Instances) != 2 || len(g.Routes) != 1 {
+			return console.GridRoute{}
+		}
+		return g.Routes[0]
+	}
+	eventually(t, "one has the route, and one stands by", func() bool { r := route(); return r.Holder != "" && len(r.Standbys) == 1 })
+	was := g.Routes[0]
+	form := url.Values{"from": {was.Holder}, "to": {was.Standbys[0]}}
+	for _, who := range []*browser{b, viewer} {
+		page := who.page("/grid")
+		if !strings.Contains(page, one) || !strings.Contains(page, two) || strings.Contains(page, "Hand over…") != (who == b) || strings.Contains(page, "relay handover billing") != (who == b) {
+			t.Errorf("the grid: %s", page)
+		}
+	}
+	if status, said := viewer.post("/routes/billing/handover", form); status != http.StatusForbidden {
+		t.Errorf("a viewer hands over: %d %s", status, said)
+	}
+	for want, f := range map[int]url.Values{
+		http.StatusConflict:   {"from": {was.Standbys[0]}},
+		http.StatusBadRequest: {"from": {was.Holder}, "to": {"nobody"}},
+	} {
+		if status, said := b.post("/routes/billing/handover", f); status != want {
+			t.Errorf("%v: %d, want %d: %s", f, status, want, said)
+		}
+	}
+	if r := route(); r.Fence != was.Fence {
+		t.Fatalf("it was handed over: %+v", r)
+	}
+	status, said := b.post("/routes/billing/handover", form)
+	if want := fmt.Sprintf("instance %s has it now, %s had it", was.Standbys[0], was.Holder); status != http.StatusOK || !strings.Contains(said, want) {
+		t.Fatalf("%d, want %q: %s", status, want, said)
+	}
+	if r := route(); r.Holder != was.Standbys[0] || r.Fence <= was.Fence {
+		t.Errorf("afterwards: %+v", r)
+	}
+	if page := b.page("/routes/billing"); !strings.Contains(page, "Instance that has it") {
+		t.Errorf("the route: %s", page)
+	}
+	eventually(t, "it is audited", func() bool {
+		return strings.Contains(must(t, w.dir, "events", "--kind", "audit"), fmt.Sprintf("route billing is to be handed over by instance %s (by eve)", was.Holder))
+	})
+	second.kill()
+	eventually(t, "one vanished, and nobody stands by", func() bool {
+		r := route()
+		at := slices.IndexFunc(g.Instances, func(i console.GridInstance) bool { return i.Instance == two })
+		return r.Holder == one && len(r.Standbys) == 0 && at >= 0 && g.Instances[at].State == gridVanished && g.Instances[at].Gone != nil
+	})
+	if page := b.page("/grid"); !strings.Contains(page, "vanished") || !strings.Contains(page, "nobody stands by for route billing") || strings.Contains(page, "Hand over…") {
+		t.Errorf("afterwards: %s", page)
+	}
+	if status, said := b.post("/routes/billing/handover", url.Values{"from": {one}}); status != http.StatusConflict || !strings.Contains(said, "no other instance stands by") {
+		t.Errorf("with nobody: %d %s", status, said)
 	}
 }
 

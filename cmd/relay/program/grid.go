@@ -13,55 +13,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/audit"
 )
 
-// gridInstance is an instance of the service, or one that is there no more.
-type gridInstance struct {
-	Instance string     `json:"instance"`
-	State    string     `json:"state"` // ready, not ready, draining, stopped or vanished
-	Version  string     `json:"version,omitempty"`
-	Started  *time.Time `json:"started,omitempty"`
-	Gone     *time.Time `json:"gone,omitempty"` // stopped and vanished: since when
-	Config   string     `json:"config,omitempty"`
-	// Holds and StandsBy are routes with instances: one.
-	Holds    []string `json:"holds,omitempty"`
-	StandsBy []string `json:"stands_by,omitempty"`
-	Running  int      `json:"running"`
-	Held     int      `json:"held"`
-	Done     uint64   `json:"done"`
-	// PerSecond is how many it has done in a second since its start, and Share its part of what all do in a second.
-	PerSecond float64 `json:"per_second"`
-	Share     float64 `json:"share"`
-	// InHand is how many messages one that vanished had in hand, as it said last.
-	InHand int `json:"in_hand,omitempty"`
-}
+// gridView is what is known of the instances, as --json prints it.
+type gridView struct{ console.Grid }
 
-// gridRoute is a route with instances: one.
-type gridRoute struct {
-	Route    string   `json:"route"`
-	Holder   string   `json:"holder,omitempty"`
-	Fence    uint64   `json:"fence,omitempty"`
-	Standbys []string `json:"standbys,omitempty"`
-}
-
-// gridLimit is a limit of the service, and the parts that instances have.
-type gridLimit struct {
-	Limit       string         `json:"limit"`
-	Concurrency int            `json:"concurrency,omitempty"`
-	Rate        float64        `json:"rate,omitempty"`
-	Parts       map[string]int `json:"parts,omitempty"`
-}
-
-type gridView struct {
-	Instances []gridInstance `json:"instances"`
-	Routes    []gridRoute    `json:"routes"`
-	Limits    []gridLimit    `json:"limits"`
-	Notes     []string       `json:"notes,omitempty"`
-}
-
-// The states of a gridInstance.
+// The states of an instance.
 const (
 	gridReady    = "ready"
 	gridNotReady = "not ready"
@@ -87,12 +47,7 @@ vanished ones were killed or cut off. What a vanished one had in hand comes agai
 				if err != nil && !errors.Is(err, consumer.ErrNobody) {
 					return err
 				}
-				view = gridOf(answers.Instances, time.Now())
-				if quiet, lost := cl.quietInstances(ctx, answers.Instances); lost != nil {
-					view.Notes = append(view.Notes, "the ledger cannot be read, so instances that vanished may be missing here: "+lost.Error())
-				} else {
-					view.vanished(quiet)
-				}
+				view = cl.grid(ctx, answers.Instances)
 				return nil
 			}); err != nil {
 				return err
@@ -108,12 +63,23 @@ vanished ones were killed or cut off. What a vanished one had in hand comes agai
 	return c
 }
 
+// grid is what the instances say, and the ledgers of those that do not answer.
+func (c *client) grid(ctx context.Context, list []consumer.Status) gridView {
+	view := gridOf(list, time.Now())
+	quiet, err := c.quietInstances(ctx, list)
+	if err != nil {
+		view.Notes = append(view.Notes, "the ledger cannot be read, so instances that vanished may be missing here: "+err.Error())
+	}
+	view.vanished(quiet)
+	return view
+}
+
 // gridOf is what the instances say of themselves and of those that are gone.
 func gridOf(list []consumer.Status, now time.Time) gridView {
-	v := gridView{Instances: []gridInstance{}, Routes: []gridRoute{}, Limits: []gridLimit{}}
+	v := gridView{console.Grid{Instances: []console.GridInstance{}, Routes: []console.GridRoute{}, Limits: []console.GridLimit{}}}
 	total := 0.0
 	for _, s := range list {
-		i := gridInstance{Instance: s.Instance, State: gridReady, Version: s.Version}
+		i := console.GridInstance{Instance: s.Instance, State: gridReady, Version: s.Version}
 		switch {
 		case s.Draining:
 			i.State = gridDraining
@@ -158,12 +124,12 @@ func gridOf(list []consumer.Status, now time.Time) gridView {
 			if m.Clean {
 				state = gridStopped
 			}
-			v.add(gridInstance{Instance: m.Instance, State: state, Version: m.Version, Gone: &m.Gone})
+			v.add(console.GridInstance{Instance: m.Instance, State: state, Version: m.Version, Gone: &m.Gone})
 		}
 	}
 	for _, o := range routesOver(list) {
 		if holder, fence, standbys, leased := holderOf(list, o.name); leased {
-			v.Routes = append(v.Routes, gridRoute{o.name, holder, fence, standbys})
+			v.Routes = append(v.Routes, console.GridRoute{Route: o.name, Holder: holder, Fence: fence, Standbys: standbys})
 		}
 	}
 	v.note()
@@ -171,8 +137,8 @@ func gridOf(list []consumer.Status, now time.Time) gridView {
 }
 
 // add notes an instance that is gone, once, unless it is back. What says more of it wins.
-func (v *gridView) add(i gridInstance) {
-	at := slices.IndexFunc(v.Instances, func(o gridInstance) bool { return o.Instance == i.Instance })
+func (v *gridView) add(i console.GridInstance) {
+	at := slices.IndexFunc(v.Instances, func(o console.GridInstance) bool { return o.Instance == i.Instance })
 	switch {
 	case at < 0:
 		v.Instances = append(v.Instances, i)
@@ -182,10 +148,10 @@ func (v *gridView) add(i gridInstance) {
 }
 
 func (v *gridView) part(instance string, l consumer.LimitStatus) {
-	at := slices.IndexFunc(v.Limits, func(o gridLimit) bool { return o.Limit == l.Name })
+	at := slices.IndexFunc(v.Limits, func(o console.GridLimit) bool { return o.Limit == l.Name })
 	if at < 0 {
 		at = len(v.Limits)
-		v.Limits = append(v.Limits, gridLimit{Limit: l.Name, Concurrency: l.Concurrency, Rate: l.Rate, Parts: map[string]int{}})
+		v.Limits = append(v.Limits, console.GridLimit{Limit: l.Name, Concurrency: l.Concurrency, Rate: l.Rate, Parts: map[string]int{}})
 	}
 	part := l.Part
 	if l.Concurrency == 0 {
@@ -239,7 +205,7 @@ const vanishedAfter = 5 * time.Second
 const rememberedFor = time.Hour
 
 // quietInstances are those that the ledgers name, which did not end by themselves and do not answer.
-func (c *client) quietInstances(ctx context.Context, running []consumer.Status) (list []gridInstance, err error) {
+func (c *client) quietInstances(ctx context.Context, running []consumer.Status) (list []console.GridInstance, err error) {
 	book, err := audit.Attach(ctx, c.js, c.cfg.Service)
 	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
@@ -257,10 +223,10 @@ func (c *client) quietInstances(ctx context.Context, running []consumer.Status) 
 			if quiet < vanishedAfter || quiet > rememberedFor || slices.ContainsFunc(running, func(s consumer.Status) bool { return s.Instance == i.Name }) {
 				continue
 			}
-			at := slices.IndexFunc(list, func(o gridInstance) bool { return o.Instance == i.Name })
+			at := slices.IndexFunc(list, func(o console.GridInstance) bool { return o.Instance == i.Name })
 			if at < 0 {
 				at = len(list)
-				list = append(list, gridInstance{Instance: i.Name, State: gridVanished})
+				list = append(list, console.GridInstance{Instance: i.Name, State: gridVanished})
 			}
 			if of := &list[at]; of.Gone == nil || of.Gone.Before(i.At) {
 				of.Gone = &i.At
@@ -271,11 +237,11 @@ func (c *client) quietInstances(ctx context.Context, running []consumer.Status) 
 	return list, nil
 }
 
-func (v *gridView) vanished(list []gridInstance) {
+func (v *gridView) vanished(list []console.GridInstance) {
 	for _, i := range list {
 		v.add(i)
 	}
-	slices.SortStableFunc(v.Instances, func(a, b gridInstance) int {
+	slices.SortStableFunc(v.Instances, func(a, b console.GridInstance) int {
 		switch {
 		case (a.Gone == nil) != (b.Gone == nil):
 			if a.Gone == nil {

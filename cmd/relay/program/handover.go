@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
 )
@@ -25,6 +26,14 @@ type handedOver struct {
 	Fence uint64        `json:"fence"`
 	Took  time.Duration `json:"took_ns"`
 }
+
+func (h handedOver) String() string {
+	return fmt.Sprintf("route %s: instance %s has it now, %s had it (fence %d, after %v)", printable(h.Route), printable(h.To), printable(h.From), h.Fence,
+		h.Took.Round(time.Millisecond))
+}
+
+// errStillDrains is the kind of error that says that the handover goes on.
+var errStillDrains = errors.New("the holder still drains the route")
 
 func newHandover(o *options) *cobra.Command {
 	var to string
@@ -46,15 +55,14 @@ It returns when another instance has the route. Use it before you stop a machine
 			}
 			defer cl.close()
 			return cl.permitted(ctx, access.Operator, func(ctx context.Context) error {
-				done, err := cl.handover(ctx, names[0], to, c.ErrOrStderr())
+				done, err := cl.handover(ctx, consumer.HandoverOrder{Route: names[0], To: to, By: caller()}, c.ErrOrStderr())
 				if err != nil {
 					return err
 				}
 				if asJSON {
 					return printJSON(c.OutOrStdout(), done)
 				}
-				_, err = fmt.Fprintf(c.OutOrStdout(), "route %s: instance %s has it now, %s had it (fence %d, after %v)\n", printable(done.Route),
-					printable(done.To), printable(done.From), done.Fence, done.Took.Round(time.Millisecond))
+				_, err = fmt.Fprintln(c.OutOrStdout(), done)
 				return err
 			})
 		},
@@ -83,8 +91,9 @@ func holderOf(list []consumer.Status, route string) (holder string, fence uint64
 	return holder, fence, standbys, leased
 }
 
-// handover gives the order, and waits until another instance has the route.
-func (c *client) handover(ctx context.Context, route, to string, notes io.Writer) (*handedOver, error) {
+// handover gives the order, and waits until another instance has the route. An order that names who has the route is refused when somebody else has.
+func (c *client) handover(ctx context.Context, order consumer.HandoverOrder, notes io.Writer) (*handedOver, error) {
+	route, to := order.Route, order.To
 	q := consumer.StatusRequest{Route: route, Keys: -1}
 	answers, err := consumer.Ask(ctx, c.conn.Conn, c.cfg.Service, q)
 	complain(notes, answers.Bad)
@@ -99,16 +108,18 @@ func (c *client) handover(ctx context.Context, route, to string, notes io.Writer
 	case !leased:
 		return nil, fmt.Errorf("%w: all instances handle messages of route %s: there is nothing to hand over; see instances: one", errUsage, printable(route))
 	case from == "":
-		return nil, fmt.Errorf("no instance has route %s now: see relay status %s", printable(route), printable(route))
+		return nil, &said{fmt.Sprintf("no instance has route %s now: see relay status %s", printable(route), printable(route)), console.ErrConflict}
+	case order.From != "" && order.From != from:
+		return nil, &said{fmt.Sprintf("instance %s has route %s now, and not %s: look again", printable(from), printable(route), printable(order.From)), console.ErrConflict}
 	case to == from:
 		return nil, fmt.Errorf("%w: --to: instance %s has the route already", errUsage, printable(to))
 	case to != "" && !slices.Contains(standbys, to):
 		return nil, fmt.Errorf("%w: --to: instance %s does not stand by for route %s; %s", errUsage, printable(to), printable(route), standingBy(standbys))
 	case len(standbys) == 0:
-		return nil, fmt.Errorf("no other instance stands by for route %s: start one first", printable(route))
+		return nil, &said{fmt.Sprintf("no other instance stands by for route %s: start one first", printable(route)), console.ErrConflict}
 	}
-	began, by := time.Now(), caller()
-	order := consumer.HandoverOrder{Route: route, From: from, To: to, By: by}
+	began := time.Now()
+	order.From = from
 	list, bad, err := consumer.Handover(ctx, c.conn.Conn, c.cfg.Service, order)
 	complain(notes, bad)
 	if err != nil && !errors.Is(err, consumer.ErrNobody) {
@@ -117,13 +128,15 @@ func (c *client) handover(ctx context.Context, route, to string, notes io.Writer
 	i := slices.IndexFunc(list, func(h consumer.HandedOver) bool { return h.Instance == from })
 	switch {
 	case i < 0 && slices.ContainsFunc(answers.Instances, func(s consumer.Status) bool { return s.Instance == from && s.Version == "" }):
-		return nil, fmt.Errorf("instance %s, which has route %s, is of an earlier version and does not know the order: stop it, and another one goes on at once", printable(from), printable(route))
+		return nil, &said{fmt.Sprintf("instance %s, which has route %s, is of an earlier version and does not know the order: stop it, and another one goes on at once",
+			printable(from), printable(route)), console.ErrConflict}
 	case i < 0:
-		return nil, fmt.Errorf("instance %s, which has route %s, does not answer: another one takes it when its session is over", printable(from), printable(route))
+		return nil, &said{fmt.Sprintf("instance %s, which has route %s, does not answer: another one takes it when its session is over", printable(from), printable(route)), consumer.ErrNobody}
 	case !list[i].Giving:
-		return nil, fmt.Errorf("instance %s does not hand route %s over: %s", printable(from), printable(route), printable(or(list[i].Refused, "it does not know the order")))
+		why := or(list[i].Refused, "it does not know the order")
+		return nil, &said{fmt.Sprintf("instance %s does not hand route %s over: %s", printable(from), printable(route), printable(why)), console.ErrConflict}
 	}
-	c.tell(event.Audit, event.Data{Route: route, By: by, Text: fmt.Sprintf("route %s is to be handed over by instance %s", route, from)})
+	c.tell(event.Audit, event.Data{Route: route, By: order.By, Text: fmt.Sprintf("route %s is to be handed over by instance %s", route, from)})
 	for {
 		answers, err := consumer.AskUntil(ctx, c.conn.Conn, c.cfg.Service, q, func(s consumer.Status) bool {
 			rt, ok := routeOf(s, route)
@@ -131,14 +144,14 @@ func (c *client) handover(ctx context.Context, route, to string, notes io.Writer
 		})
 		if holder, now, _, _ := holderOf(answers.Instances, route); now > fence {
 			if holder == from {
-				return nil, fmt.Errorf("instance %s took route %s again: no other one did in time", printable(from), printable(route))
+				return nil, &said{fmt.Sprintf("instance %s took route %s again: no other one did in time", printable(from), printable(route)), console.ErrConflict}
 			}
 			return &handedOver{Route: route, From: from, To: holder, Fence: now, Took: time.Since(began)}, nil
 		}
 		if err != nil && !errors.Is(err, consumer.ErrNobody) {
 			if ctx.Err() != nil {
-				return nil, fmt.Errorf("instance %s still drains route %s after %v, and hands it over when that is done: see relay status %s",
-					printable(from), printable(route), time.Since(began).Round(time.Second), printable(route))
+				return nil, &said{fmt.Sprintf("instance %s still drains route %s after %v, and hands it over when that is done: see relay status %s",
+					printable(from), printable(route), time.Since(began).Round(time.Second), printable(route)), errStillDrains}
 			}
 			return nil, err
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -286,6 +287,19 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	d.ran["relay handover"] = true
 	if code, out, stderr := relay(t, d.dir, append([]string{"handover", "quick"}, as(access.Operator)...)...); code != 1 || !strings.Contains(stderr, "no other instance stands by") {
 		t.Errorf("handover: exit %d\n%s%s", code, out, stderr)
+	}
+	// The console does the same with the rights of the service.
+	b := login(t, d.world, as(access.Operator)...)
+	for path, want := range map[string]string{
+		"/": "quick", "/grid": "Routes that one instance has", "/trace?message=ORDERS/1": "was done by route copy", "/trace?message=ORDERS/7": "is parked", "/trace?route=copy": "trace?message=ORDERS~copy~1~",
+		"/dlq": "stored", "/retries": "ORDERS/7", "/routes/quick": "Latest outcomes",
+	} {
+		if page := b.page(path); !strings.Contains(page, want) || strings.Contains(page, "cannot be read") {
+			t.Errorf("%s: no %q: %s", path, want, page)
+		}
+	}
+	if status, said := b.post("/routes/quick/handover", url.Values{"from": {data[console.Grid](b, "/grid").Instances[0].Instance}}); status != 409 || !strings.Contains(said, "no other instance stands by") {
+		t.Errorf("handover by the console: %d %s", status, said)
 	}
 	d.by(access.Operator, "schedule", "ls")
 	d.by(access.Operator, "schedule", "show", "nightly")

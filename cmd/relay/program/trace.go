@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/archive"
@@ -55,44 +56,15 @@ of it; without, that its durable is through with it.`,
 
 // life is what is known of one message, as --json prints it.
 type life struct {
-	Stream    string     `json:"stream"`
-	Sequence  uint64     `json:"sequence"`
-	Consumer  string     `json:"consumer,omitempty"` // of the id, if one was given
-	Published *time.Time `json:"published,omitempty"`
-	Subject   string     `json:"subject,omitempty"`
-	// Stored tells whether the message is in its stream still.
-	Stored bool `json:"stored"`
-	// Replaced says that the stream was made anew since: another message has the sequence, or will have it.
-	Replaced bool        `json:"replaced,omitempty"`
-	Past     []happening `json:"past"`
-	Places   []place     `json:"places"`
-
-	told map[deadOnce]bool // of which Past tells already
+	console.Life
+	told    map[deadOnce]bool // of which Past tells already
+	missing error             // why its stream cannot have it; what is stored elsewhere may tell of it all the same
 }
 
 // deadOnce is one time that a message was dead-lettered: before its first replay, or after one.
 type deadOnce struct {
 	durable string
 	replay  int
-}
-
-// happening is something that is over.
-type happening struct {
-	Time  *time.Time `json:"time,omitempty"`
-	What  string     `json:"what"`
-	Error string     `json:"error,omitempty"`
-	// Result is what the handler returned, if the archive keeps results.
-	Result string `json:"result,omitempty"`
-}
-
-// place is where the message is, or was last seen.
-type place struct {
-	Where   string     `json:"where"` // stream, durable, parked, dead, through
-	Text    string     `json:"text"`
-	Durable string     `json:"durable,omitempty"`
-	Route   string     `json:"route,omitempty"`
-	Due     *time.Time `json:"due,omitempty"`
-	Next    string     `json:"next"`
 }
 
 // parseTraced reads an id, or stream and sequence.
@@ -103,7 +75,7 @@ func parseTraced(s string) (*life, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w; or its id", err)
 		}
-		return &life{Stream: stream, Sequence: seq, told: map[deadOnce]bool{}}, nil
+		return &life{Life: console.Life{Stream: stream, Sequence: seq}, told: map[deadOnce]bool{}}, nil
 	}
 	stream, err1 := url.PathUnescape(parts[0])
 	durable, err2 := url.PathUnescape(parts[1])
@@ -113,8 +85,17 @@ func parseTraced(s string) (*life, error) {
 		return nil, fmt.Errorf("%w: %q is no id of a message (STREAM~CONSUMER~SEQUENCE~TIME, or STREAM/SEQUENCE)", errUsage, s)
 	}
 	at := time.Unix(0, ns).UTC()
-	return &life{Stream: stream, Consumer: durable, Sequence: seq, Published: &at, told: map[deadOnce]bool{}}, nil
+	return &life{Life: console.Life{Stream: stream, Consumer: durable, Sequence: seq, Published: &at}, told: map[deadOnce]bool{}}, nil
 }
+
+// said is an error with a text of its own, of one of the kinds that the console tells apart.
+type said struct {
+	text string
+	kind error
+}
+
+func (e *said) Error() string { return e.text }
+func (e *said) Unwrap() error { return e.kind }
 
 // gather asks for all that is stored.
 func (l *life) gather(ctx context.Context, cl *client) error {
@@ -146,6 +127,9 @@ func (l *life) gather(ctx context.Context, cl *client) error {
 	if err != nil {
 		return err
 	}
+	if l.missing != nil && len(l.Past) == 0 && len(l.Places) == 0 {
+		return l.missing
+	}
 	if err := l.durables(ctx, cl, r); err != nil {
 		return err
 	}
@@ -154,7 +138,7 @@ func (l *life) gather(ctx context.Context, cl *client) error {
 			p.Next = "nothing: " + ended[p.Durable]
 		}
 	}
-	slices.SortStableFunc(l.Past, func(a, b happening) int {
+	slices.SortStableFunc(l.Past, func(a, b console.Happening) int {
 		if a.Time == nil || b.Time == nil {
 			return 0
 		}
@@ -169,7 +153,7 @@ func (l *life) same(ctx context.Context, cl *client, m retry) (bool, error) {
 	if m.parked != nil {
 		return l.Published == nil || m.parked.Time.Equal(*l.Published), nil
 	}
-	if l.Replaced {
+	if l.Replaced || l.Gone {
 		return false, nil
 	}
 	c, err := cl.js.Consumer(ctx, l.Stream, m.Durable)
@@ -183,7 +167,9 @@ func (l *life) same(ctx context.Context, cl *client, m retry) (bool, error) {
 func (l *life) inStream(ctx context.Context, cl *client) error {
 	stream, err := cl.js.Stream(ctx, l.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("there is no stream %s", printable(l.Stream))
+		l.Gone = true
+		l.missing = &said{fmt.Sprintf("there is no stream %s, and nothing is stored of message %d", printable(l.Stream), l.Sequence), console.ErrNotFound}
+		return nil
 	}
 	if err != nil {
 		return err
@@ -192,9 +178,8 @@ func (l *life) inStream(ctx context.Context, cl *client) error {
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		last := stream.CachedInfo().State.LastSeq
-		l.Replaced = l.Sequence > last && l.Published != nil
-		if l.Sequence > last && !l.Replaced {
-			return fmt.Errorf("stream %s has no message %d yet: its last one is %d", printable(l.Stream), l.Sequence, last)
+		if l.Replaced = l.Sequence > last; l.Replaced && l.Published == nil {
+			l.missing = &said{fmt.Sprintf("stream %s has no message %d yet: its last one is %d", printable(l.Stream), l.Sequence, last), console.ErrNotFound}
 		}
 	case err != nil:
 		return err
@@ -210,7 +195,7 @@ func (l *life) inStream(ctx context.Context, cl *client) error {
 // waits notes that the message failed and waits.
 func (l *life) waits(m retry) {
 	l.Subject = or(l.Subject, m.Subject)
-	p := place{Where: m.Where, Durable: m.Durable, Route: strings.Join(m.Routes, ", "), Due: m.Due}
+	p := console.Place{Where: m.Where, Durable: m.Durable, Route: strings.Join(m.Routes, ", "), Due: m.Due}
 	p.Text = fmt.Sprintf("waits in durable %s after %d %s", m.Durable, m.Attempts, plural(m.Attempts, "attempt"))
 	if m.parked != nil {
 		p.Text = fmt.Sprintf("is parked in the retry stream after %d %s", m.Attempts, plural(m.Attempts, "attempt"))
@@ -240,20 +225,20 @@ func (l *life) learn(o ack.Origin) {
 			job = ", replayed by job " + p.Job
 		}
 		l.told[deadOnce{o.Consumer, p.Replay}] = true
-		l.Past = append(l.Past, happening{Time: &at, What: fmt.Sprintf("was dead-lettered (%s) after %d %s, and replayed since%s", p.Reason, p.Attempts, plural(p.Attempts, "attempt"), job), Error: p.Error})
+		l.Past = append(l.Past, console.Happening{Time: &at, What: fmt.Sprintf("was dead-lettered (%s) after %d %s, and replayed since%s", p.Reason, p.Attempts, plural(p.Attempts, "attempt"), job), Error: p.Error})
 	}
 	if o.Edited != "" {
-		l.Past = append(l.Past, happening{What: "its body was edited by job " + o.Edited})
+		l.Past = append(l.Past, console.Happening{What: "its body was edited by job " + o.Edited})
 	}
 }
 
 // failures notes the first failure and the last one: of those between them nothing is stored.
 func (l *life) failures(first, last *time.Time, attempts int, why string) {
 	if attempts > 1 && first != nil && (last == nil || !first.Equal(*last)) {
-		l.Past = append(l.Past, happening{Time: first, What: "failed for the first time"})
+		l.Past = append(l.Past, console.Happening{Time: first, What: "failed for the first time"})
 	}
 	if last != nil {
-		l.Past = append(l.Past, happening{Time: last, What: fmt.Sprintf("failed, attempt %d", attempts), Error: why})
+		l.Past = append(l.Past, console.Happening{Time: last, What: fmt.Sprintf("failed, attempt %d", attempts), Error: why})
 	}
 }
 
@@ -287,10 +272,10 @@ func (l *life) deadLetters(ctx context.Context, cl *client) error {
 		l.failures(known(e.FirstFailure), known(e.LastFailure), e.Attempts, e.LastError)
 		at := e.StoredTime.UTC()
 		l.told[deadOnce{e.Consumer, e.Replay}] = true
-		l.Past = append(l.Past, happening{Time: &at, What: fmt.Sprintf("was dead-lettered (%s) by instance %s", e.Reason, e.Instance)})
-		l.Places = append(l.Places, place{
+		l.Past = append(l.Past, console.Happening{Time: &at, What: fmt.Sprintf("was dead-lettered (%s) by instance %s", e.Reason, e.Instance)})
+		l.Places = append(l.Places, console.Place{
 			Where: "dead", Durable: e.Consumer, Route: e.Route, Text: fmt.Sprintf("is dead letter %d of route %s", e.StoredSequence, e.Route),
-			Next: fmt.Sprintf("nothing, until somebody replays it: relay dlq show %d", e.StoredSequence),
+			Next: fmt.Sprintf("nothing, until somebody replays it: relay dlq show %d", e.StoredSequence), Number: e.StoredSequence,
 		})
 	}
 	return nil
@@ -315,11 +300,10 @@ func (l *life) archived(ctx context.Context, cl *client) (ended map[string]strin
 		if l.Consumer != "" && f.Durable != l.Consumer || l.Published != nil && !f.Published.Equal(*l.Published) {
 			continue
 		}
-		what := f.Outcome.String()
+		what := outcomeOf(f)
 		ended[f.Durable] = "it was " + what
 		if f.Outcome == archive.Dead {
-			what += " (" + f.Reason + ")"
-			ended[f.Durable] += " (" + f.Reason + "), and is no dead letter any more"
+			ended[f.Durable] += ", and is no dead letter any more"
 			if l.told[deadOnce{f.Durable, f.Replay}] {
 				continue
 			}
@@ -328,20 +312,34 @@ func (l *life) archived(ctx context.Context, cl *client) (ended map[string]strin
 		if l.Published == nil { // the stream may have been made anew since
 			text += ", published " + when(f.Published)
 		}
-		result := string(f.Result)
-		if f.Cut {
-			result += "…"
-		}
-		l.Past = append(l.Past, happening{Time: &at, What: text, Result: result})
+		l.Past = append(l.Past, console.Happening{Time: &at, What: text, Result: resultOf(f)})
 	}
 	return ended, nil
 }
 
+func outcomeOf(f archive.Found) string {
+	if f.Outcome == archive.Dead {
+		return f.Outcome.String() + " (" + f.Reason + ")"
+	}
+	return f.Outcome.String()
+}
+
+func resultOf(f archive.Found) string {
+	if f.Cut {
+		return string(f.Result) + "…"
+	}
+	return string(f.Result)
+}
+
 // durables says how far those are that may have the message, when nothing else is known.
 func (l *life) durables(ctx context.Context, cl *client, r *retries) error {
-	if l.Replaced {
+	if l.Replaced || l.Gone {
 		if len(l.Places) == 0 {
-			l.Places = append(l.Places, place{Where: "nowhere", Text: "is gone: stream " + l.Stream + " was made anew", Next: "nothing"})
+			why := " was made anew"
+			if l.Gone {
+				why = " is there no more"
+			}
+			l.Places = append(l.Places, console.Place{Where: "nowhere", Text: "is gone: stream " + l.Stream + why, Next: "nothing"})
 		}
 		return nil // they have other messages
 	}
@@ -373,20 +371,20 @@ func (l *life) durables(ctx context.Context, cl *client, r *retries) error {
 		l.inDurable(ctx, cl, info, strings.Join(mine, ", "), mine)
 	}
 	if len(l.Places) == 0 {
-		l.Places = append(l.Places, place{Where: "nowhere", Text: "waits nowhere that relay knows", Next: "nothing: no route of the configuration has its subject, or it was through before a durable was made anew"})
+		l.Places = append(l.Places, console.Place{Where: "nowhere", Text: "waits nowhere that relay knows", Next: "nothing: no route of the configuration has its subject, or it was through before a durable was made anew"})
 	}
 	return nil
 }
 
 // inDurable is where the message stands in a durable.
 func (l *life) inDurable(ctx context.Context, cl *client, info *jetstream.ConsumerInfo, route string, names []string) {
-	p := place{Where: "durable", Durable: info.Name, Route: route}
+	p := console.Place{Where: "durable", Durable: info.Name, Route: route}
 	switch {
 	case l.Sequence > info.Delivered.Stream && l.Stored:
 		p.Where = "stream"
 		p.Text = fmt.Sprintf("was not delivered yet: durable %s is at %d, and %d wait in it", info.Name, info.Delivered.Stream, info.NumPending)
 		p.Next = "it is delivered when those before it are; " + l.standing(ctx, cl, names)
-	case slices.ContainsFunc(l.Places, func(o place) bool { return o.Durable == info.Name }):
+	case slices.ContainsFunc(l.Places, func(o console.Place) bool { return o.Durable == info.Name }):
 		return // where it is is known
 	case l.Sequence > info.Delivered.Stream:
 		p.Text, p.Next = "was removed from its stream before durable "+info.Name+" had delivered it", "nothing: it is gone"
@@ -445,16 +443,9 @@ func keyFor(setting, literal string) string {
 }
 
 func (l *life) print(w io.Writer) {
-	stored := "it is in its stream"
-	switch {
-	case l.Replaced:
-		stored = "its stream was made anew since, and another message has its place"
-	case !l.Stored:
-		stored = "it is not in its stream any more"
-	}
 	fields(w, [][]string{
 		{"message", retryID(l.Stream, l.Sequence)}, {"subject", or(l.Subject, "?")},
-		{"published", whenever(l.Published) + "; " + stored},
+		{"published", whenever(l.Published) + "; " + l.InStream()},
 	})
 	rows := [][]string{}
 	for _, h := range l.Past {

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // The life of messages: one that is through, one that failed and waits, one that is dead and was dead before, and one with hostile bytes.
@@ -144,6 +147,61 @@ routes:
 	l = trace(of, 1)
 	if h := l.Past[0]; !strings.Contains(h.What, "was dead-lettered (dead) by route billing") || l.Places[0].Next != "nothing: it was dead-lettered (dead), and is no dead letter any more" {
 		t.Errorf("%+v", l)
+	}
+}
+
+// A message outlives its stream in the archive and in the dead letters: trace answers from there when the stream is gone, and when it was made anew
+// and has not come as far.
+func TestTrace_theStreamIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+archive: {outcomes: true}
+routes:
+  - name: billing
+    subjects: [orders.>]
+    start: all
+    handler: {http: {url: "$HOOK"}}
+    retry: {max_attempts: 1}
+    supervisor: {trip_after: 0, route_trip_after: 0}
+`)
+	w.hook.answers(func(r request) (int, string) {
+		if r.subject == "orders.dead" {
+			return 422, "no such order"
+		}
+		return 200, ""
+	})
+	p := w.run()
+	ok := fmt.Sprintf("ORDERS/%d", w.publish("orders.ok", []byte("{}"), nil))
+	dead := fmt.Sprintf("ORDERS/%d", w.publish("orders.dead", []byte("{}"), nil))
+	eventually(t, "both are through", func() bool {
+		return strings.Contains(must(t, w.dir, "trace", ok), "was done by") && len(deadLetters(t, w.js)) == 1
+	})
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Fatalf("exit %d", code)
+	}
+	for _, step := range []struct {
+		what, stored, gone, lost string
+		do                       func() error
+	}{
+		{"gone", "its stream is there no more", "is there no more", "there is no stream ORDERS, and nothing is stored of message 99", func() error { return w.js.DeleteStream(t.Context(), "ORDERS") }},
+		{"made anew", "its stream was made anew since", "was made anew", "stream ORDERS has no message 99 yet: its last one is 0", func() error {
+			_, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
+			return err
+		}},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if out := must(t, w.dir, "trace", ok); !strings.Contains(out, step.stored) || !strings.Contains(out, "was done by route billing on instance ") || !strings.Contains(out, "stream ORDERS "+step.gone) {
+			t.Errorf("%s, one that was done: %s", step.what, out)
+		}
+		if out := must(t, w.dir, "trace", dead); !strings.Contains(out, step.stored) || !strings.Contains(out, "orders.dead") || !strings.Contains(out, "no such order") || !strings.Contains(out, "is dead letter 1") {
+			t.Errorf("%s, a dead letter: %s", step.what, out)
+		}
+		if code, _, said := relay(t, w.dir, "trace", "ORDERS/99"); code != exitFailed || !strings.Contains(said, step.lost) {
+			t.Errorf("%s, one that never was: exit %d, %s", step.what, code, said)
+		}
 	}
 }
 

@@ -35,9 +35,19 @@ type Backend interface {
 	Discard(ctx context.Context, job *dlq.Job) (int, error)
 	// Jobs is nil when nobody has begun one yet.
 	Jobs(ctx context.Context) (*dlq.Jobs, error)
+	// Trace gathers what is stored of a message, named as relay trace takes it.
+	Trace(ctx context.Context, message string) (*Life, error)
+	// Archive tells whether this instance keeps what became of messages.
+	Archive() bool
+	// Outcomes are the latest that were kept of a route and its stream, at most so many.
+	Outcomes(ctx context.Context, stream, route string, most int) (Outcomes, error)
+	// Grid is what these answers, and the ledgers, say of the instances.
+	Grid(ctx context.Context, answers consumer.Answers) Grid
+	// Handover gives a route to another instance, and says what came of it.
+	Handover(ctx context.Context, order consumer.HandoverOrder) (string, error)
 	// Settings are those of this instance, without secrets.
 	Settings() Settings
-	// Audit tells who did what. Order and Discard do so themselves.
+	// Audit tells who did what. Order, Handover and Discard do so themselves.
 	Audit(by, route, text string)
 }
 
@@ -128,6 +138,9 @@ type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string { return e.Err.Error() }
 func (e *UsageError) Unwrap() error { return e.Err }
+
+// ErrConflict says that what was shown, or is needed, is not so now.
+var ErrConflict = errors.New("not so now")
 
 // ErrNotFound says that there is no such thing (any more).
 var ErrNotFound = errors.New("not found")

@@ -46,8 +46,11 @@ type Console struct {
 	status shared[consumer.Answers]
 	usage  shared[dlq.Usage]
 	jobs   shared[[]dlq.Job]
+	grid   shared[Grid]
 
 	wrong wrongCodes
+
+	tracing chan struct{} // holds a value while a message is traced
 
 	streams chan struct{}   // holds a value for each open one
 	ctx     context.Context // of questions, which nobody in particular asks
@@ -64,10 +67,10 @@ func New(cfg Config) *Console {
 	}
 	c := &Console{
 		cfg: cfg, log: cfg.Logger, sessions: newSessions(), origin: http.NewCrossOriginProtection(), mux: http.NewServeMux(),
-		streams: make(chan struct{}, maxStreams),
+		streams: make(chan struct{}, maxStreams), tracing: make(chan struct{}, 1),
 	}
 	c.ctx, c.end = context.WithCancel(context.Background())
-	c.status.ctx, c.usage.ctx, c.jobs.ctx = c.ctx, c.ctx, c.ctx
+	c.status.ctx, c.usage.ctx, c.jobs.ctx, c.grid.ctx = c.ctx, c.ctx, c.ctx, c.ctx
 	c.status.ask = func(ctx context.Context) (consumer.Answers, error) { return c.behind().Status(ctx) }
 	c.usage.ask = func(ctx context.Context) (dlq.Usage, error) {
 		store, err := c.behind().DeadLetters(ctx)
@@ -82,6 +85,13 @@ func New(cfg Config) *Console {
 			return nil, err
 		}
 		return jobs.List(ctx)
+	}
+	c.grid.ask = func(ctx context.Context) (Grid, error) {
+		a, _, err := c.status.get(ctx, c.since())
+		if err != nil && !errors.Is(err, consumer.ErrNobody) && len(a.Instances) == 0 {
+			return Grid{}, err
+		}
+		return c.behind().Grid(ctx, a), nil
 	}
 	for _, p := range c.pages() {
 		c.mux.HandleFunc(p.pattern(), func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, p) })
@@ -109,6 +119,7 @@ func (c *Console) Close() {
 	c.status.close()
 	c.usage.close()
 	c.jobs.close()
+	c.grid.close()
 }
 
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -269,6 +280,8 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, s *session, err e
 		status = http.StatusBadRequest
 	case errors.As(err, &tooLarge):
 		status = http.StatusRequestEntityTooLarge
+	case errors.Is(err, ErrConflict):
+		status = http.StatusConflict
 	case errors.Is(err, ErrNotFound), errors.Is(err, dlq.ErrNotFound), errors.Is(err, dlq.ErrNoJob):
 		status = http.StatusNotFound
 	case errors.Is(err, consumer.ErrNobody), errors.Is(err, context.DeadlineExceeded), errors.Is(err, dlq.ErrNoStream), errors.Is(err, errClosed):

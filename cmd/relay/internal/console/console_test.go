@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -40,6 +41,8 @@ type fake struct {
 	acts  atomic.Int64
 	asked atomic.Int64
 	store *dlq.Store // nil: there are no dead letters
+
+	traceTakes time.Duration
 }
 
 func (f *fake) Status(context.Context) (consumer.Answers, error) {
@@ -92,6 +95,46 @@ func (f *fake) Settings() Settings {
 	return Settings{Service: "relay", Warnings: []string{hostile}, Values: []Setting{{"k", hostile}}, Routes: []RouteSetting{{"billing", []Setting{{"handler", hostile}}}}}
 }
 func (f *fake) Audit(string, string, string) {}
+func (f *fake) Trace(ctx context.Context, message string) (*Life, error) {
+	select {
+	case <-time.After(f.traceTakes):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if message == "NONE/1" {
+		return nil, ErrNotFound
+	}
+	at := time.Now()
+	return &Life{
+		Stream: hostile, Sequence: 7, Consumer: hostile, Published: &at, Subject: hostile, Past: []Happening{{&at, hostile, hostile, hostile + secretResult}},
+		Places: []Place{{Where: "dead", Text: hostile, Durable: hostile, Route: hostile, Due: &at, Next: hostile, Number: 5}},
+	}, nil
+}
+func (f *fake) Archive() bool { return false }
+func (f *fake) Outcomes(context.Context, string, string, int) (Outcomes, error) {
+	at := time.Now()
+	return Outcomes{[]Outcome{{Ended: at, Message: hostile, Stream: hostile, Outcome: hostile, Instance: hostile, Result: hostile + secretResult}}, &at}, nil
+}
+func (f *fake) Grid(_ context.Context, a consumer.Answers) Grid {
+	at := time.Now()
+	return Grid{
+		Instances: []GridInstance{
+			{Instance: a.Instances[0].Instance, State: "ready", Version: hostile, Started: &at, Holds: []string{hostile}, StandsBy: []string{hostile}},
+			{Instance: hostile, State: "vanished", Version: hostile, Gone: &at, InHand: 2},
+		},
+		Routes: []GridRoute{{"billing", hostile, 4, []string{hostile}}}, Limits: []GridLimit{{hostile, 3, 0, map[string]int{hostile: 3}}}, Notes: []string{hostile},
+	}
+}
+func (f *fake) Handover(_ context.Context, o consumer.HandoverOrder) (string, error) {
+	if o.From == "another" {
+		return "", fmt.Errorf("it is elsewhere: %w", ErrConflict)
+	}
+	f.acts.Add(1)
+	return hostile, nil
+}
+
+// secretResult is what a handler returned.
+const secretResult = "4111-1111"
 
 // visit is a console with somebody logged in.
 type visit struct {
@@ -197,6 +240,7 @@ func TestConsole_hostileTextsAreText(t *testing.T) {
 	for _, path := range []string{
 		"/", "/routes/billing", "/routes/" + url.PathEscape(hostile), "/dlq", "/dlq" + q, "/dlq?reason=" + url.QueryEscape(hostile), "/dlq/plan?error=" + url.QueryEscape(hostile),
 		"/dlq/plan" + q, "/dlq/plan?act=" + url.QueryEscape(hostile), "/dlq/5", "/jobs", "/jobs/" + url.PathEscape(hostile), "/retries?route=" + url.QueryEscape(hostile), "/config", "/login",
+		"/grid", "/trace", "/trace?message=" + url.QueryEscape(hostile) + "&route=billing", "/trace?route=" + url.QueryEscape(hostile),
 		"/" + url.PathEscape(hostile),
 	} {
 		w := v.do("GET", path, nil, nil)
@@ -235,7 +279,7 @@ func TestConsole_rolesAndOrigins(t *testing.T) {
 	v := newVisit(t, View)
 	nobody := &visit{t: t, c: v.c, f: v.f}
 	fill := strings.NewReplacer("{route}", "billing", "{number}", "5", "{job}", "j1")
-	form := url.Values{"last": {"9"}, "total": {"2"}}
+	form := url.Values{"last": {"9"}, "total": {"2"}, "from": {"a"}}
 	for _, p := range v.c.pages() {
 		path := fill.Replace(p.path)
 		if p.open {
@@ -268,13 +312,13 @@ func TestConsole_rolesAndOrigins(t *testing.T) {
 	if n := op.f.acts.Load() + v.f.acts.Load(); n != 0 {
 		t.Fatalf("%d acts went through", n)
 	}
-	for _, path := range []string{"/routes/billing/pause", "/routes/billing/resume", "/dlq/replay", "/dlq/discard", "/jobs/j1/resume"} {
+	for _, path := range []string{"/routes/billing/pause", "/routes/billing/resume", "/routes/billing/handover", "/dlq/replay", "/dlq/discard", "/jobs/j1/resume"} {
 		if w := op.do("POST", path, form, http.Header{"Origin": {"http://127.0.0.1:8420"}}); w.Code != http.StatusSeeOther {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
-	if n := op.f.acts.Load(); n != 5 {
-		t.Errorf("%d acts, want 5", n)
+	if n := op.f.acts.Load(); n != 6 {
+		t.Errorf("%d acts, want 6", n)
 	}
 	// An act is bound to what was shown.
 	for _, f := range []url.Values{{}, {"last": {"9"}}, {"last": {"9"}, "total": {"1"}}, {"last": {"x"}, "total": {"2"}}} {
@@ -282,7 +326,12 @@ func TestConsole_rolesAndOrigins(t *testing.T) {
 			t.Errorf("discard with %v: %d", f, w.Code)
 		}
 	}
-	if n := op.f.acts.Load(); n != 5 {
+	for from, want := range map[string]int{"": http.StatusBadRequest, "another": http.StatusConflict} {
+		if w := op.do("POST", "/routes/billing/handover", url.Values{"from": {from}}, nil); w.Code != want {
+			t.Errorf("a handover from %q: %d, want %d", from, w.Code, want)
+		}
+	}
+	if n := op.f.acts.Load(); n != 6 {
 		t.Errorf("%d acts after those that are not bound", n)
 	}
 	op.do("POST", "/logout", form, nil)
@@ -336,6 +385,51 @@ func TestConsole_viewersReadNoBodies(t *testing.T) {
 	}
 }
 
+// What a handler returned may be in the archive: it is as secret as bodies are.
+func TestConsole_viewersReadNoResults(t *testing.T) {
+	for _, role := range []Role{View, Operate} {
+		v := newVisit(t, role)
+		for _, accept := range []string{"text/html", "application/json"} {
+			for _, path := range []string{"/trace?message=ORDERS/7", "/trace?route=billing"} {
+				w := v.do("GET", path, nil, http.Header{"Accept": {accept}})
+				if w.Code != 200 || strings.Contains(w.Body.String(), secretResult) != (role == Operate) {
+					t.Errorf("%s gets %s as %s: %d %s", role, path, accept, w.Code, w.Body)
+				}
+			}
+		}
+	}
+}
+
+// One message is traced at a time, however many ask: a trace may go through all that is stored. Who waits for too long hears it.
+func TestConsole_oneTraceAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVisit(t, View)
+		v.f.traceTakes = slow / 4
+		began, good, late := time.Now(), atomic.Int64{}, atomic.Int64{}
+		var wait sync.WaitGroup
+		for range 7 {
+			wait.Go(func() {
+				switch w := v.do("GET", "/trace?message=ORDERS/7", nil, nil); w.Code {
+				case http.StatusOK:
+					good.Add(1)
+				case http.StatusServiceUnavailable:
+					late.Add(1)
+				default:
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			})
+		}
+		wait.Wait()
+		// The fourth ends in the moment in which the time of all is over.
+		if n := good.Load(); n < 3 || n > 4 || late.Load() != 7-n || time.Since(began) != slow {
+			t.Errorf("%d in %v, %d too late", n, time.Since(began), late.Load())
+		}
+		if w := v.do("GET", "/trace?message=ORDERS/7", nil, nil); w.Code != http.StatusOK {
+			t.Errorf("afterwards: %d", w.Code)
+		}
+	})
+}
+
 // Close ends the question under way, and no other begins.
 func TestConsole_Close(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -367,7 +461,7 @@ func TestConsole_otherPathsAndFiles(t *testing.T) {
 	v := newVisit(t, Operate)
 	for target, want := range map[string]int{
 		"/dlq/": 404, "//dlq": 404, "/./dlq": 404, "/x": 404, "/assets/console.css": 404, "/assets/" + assetsHash + "/../console.go": 404,
-		"/assets/" + assetsHash + "/console.css": 200, "/assets/" + assetsHash + "/console.js": 200, "/routes/nosuch": 404, "/dlq/5": 404, "/jobs/j9": 404, "/dlq/x": 404,
+		"/assets/" + assetsHash + "/console.css": 200, "/assets/" + assetsHash + "/console.js": 200, "/routes/nosuch": 404, "/dlq/5": 404, "/jobs/j9": 404, "/trace?message=NONE/1": 404, "/trace?route=nosuch": 404, "/dlq/x": 404,
 	} {
 		if w := v.do("GET", target, nil, nil); w.Code != want {
 			t.Errorf("%s: %d, want %d", target, w.Code, want)

@@ -51,6 +51,9 @@ func (c *Console) pages() []page {
 		{get, "/routes/{route}", View, false, "a route, its keys that wait, its failures", c.route},
 		{post, "/routes/{route}/pause", Operate, false, "pause a route or one of its keys", c.order(consumer.OrderPaused)},
 		{post, "/routes/{route}/resume", Operate, false, "end a pause and every wait of a route or of one of its keys, and try now", c.order(consumer.OrderRunning)},
+		{post, "/routes/{route}/handover", Operate, false, "give a route with instances: one to another instance", c.handover},
+		{get, "/grid", View, false, "the instances side by side, who has which route, and who vanished", c.gridPage},
+		{get, "/trace", View, false, "the life of one message, and the latest outcomes of a route", c.trace},
 
 		{get, "/dlq", View, false, "dead letters: groups by error, and a list", c.deadLetters},
 		{get, "/dlq/{number}", View, false, "one dead letter", c.deadLetter},
@@ -154,7 +157,7 @@ func (c *Console) route(r *request) (*answer, error) {
 	name := r.PathValue("route")
 	i := slices.IndexFunc(o.Routes, func(rt Route) bool { return rt.Name == name })
 	if i < 0 {
-		return nil, &httpError{http.StatusNotFound, "no instance that answers has a route of this name"}
+		return nil, errNoRoute
 	}
 	d := routeData{Route: o.Routes[i], Instances: len(o.Instances)}
 	for _, rt := range c.behind().Settings().Routes {

@@ -40,6 +40,7 @@ var functions = template.FuncMap{
 	"counts":  counts,
 	"join":    strings.Join,
 	"bytes":   size,
+	"percent": func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
 	"list":    func(s ...string) []string { return s },
 	"dict": func(pairs ...any) map[string]any {
 		m := map[string]any{}

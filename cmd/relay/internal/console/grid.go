@@ -1,0 +1,75 @@
+package console
+
+import (
+	"errors"
+	"time"
+
+	"github.com/relaymq/relay/consumer"
+)
+
+// Grid is the instances side by side, as relay grid --json prints it.
+type Grid struct {
+	Instances []GridInstance `json:"instances"`
+	Routes    []GridRoute    `json:"routes"`
+	Limits    []GridLimit    `json:"limits"`
+	Notes     []string       `json:"notes,omitempty"`
+}
+
+// GridInstance is an instance of the service, or one that is there no more.
+type GridInstance struct {
+	Instance string     `json:"instance"`
+	State    string     `json:"state"` // ready, not ready, draining, stopped or vanished
+	Version  string     `json:"version,omitempty"`
+	Started  *time.Time `json:"started,omitempty"`
+	Gone     *time.Time `json:"gone,omitempty"` // stopped and vanished: since when
+	Config   string     `json:"config,omitempty"`
+	// Holds and StandsBy are routes with instances: one.
+	Holds    []string `json:"holds,omitempty"`
+	StandsBy []string `json:"stands_by,omitempty"`
+	Running  int      `json:"running"`
+	Held     int      `json:"held"`
+	Done     uint64   `json:"done"`
+	// PerSecond is how many it has done in a second since its start, and Share its part of what all do in a second.
+	PerSecond float64 `json:"per_second"`
+	Share     float64 `json:"share"`
+	// InHand is how many messages one that vanished had in hand, as it said last.
+	InHand int `json:"in_hand,omitempty"`
+}
+
+// GridRoute is a route with instances: one.
+type GridRoute struct {
+	Route    string   `json:"route"`
+	Holder   string   `json:"holder,omitempty"`
+	Fence    uint64   `json:"fence,omitempty"`
+	Standbys []string `json:"standbys,omitempty"`
+}
+
+// GridLimit is a limit of the service, and the parts that instances have.
+type GridLimit struct {
+	Limit       string         `json:"limit"`
+	Concurrency int            `json:"concurrency,omitempty"`
+	Rate        float64        `json:"rate,omitempty"`
+	Parts       map[string]int `json:"parts,omitempty"`
+}
+
+func (c *Console) gridPage(r *request) (*answer, error) {
+	g, _, err := c.grid.get(r.Context(), c.since())
+	if err != nil {
+		return nil, err
+	}
+	return &answer{title: "Grid", topic: "status", template: "grid", data: g}, nil
+}
+
+// handover gives a route with instances: one to another instance. The order is bound to the holder that was shown.
+func (c *Console) handover(r *request) (*answer, error) {
+	o := consumer.HandoverOrder{Route: r.PathValue("route"), From: r.PostFormValue("from"), To: r.PostFormValue("to"), By: r.session.by}
+	if o.From == "" {
+		return nil, &UsageError{errors.New("from is required: the instance that has the route, as /grid says")}
+	}
+	said, err := c.behind().Handover(r.Context(), o)
+	c.acted()
+	if err != nil {
+		return nil, err
+	}
+	return &answer{done: said, next: "/grid"}, nil
+}
