@@ -121,7 +121,10 @@ func (r *Relay) watchCounts(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		for _, rt := range r.all() {
-			r.count(ctx, &rt.parkedNow, rt.count.parked.Load()+rt.count.aside.Load(), r.retries.Name(), r.cfg.Service+".park."+rt.cfg.Name+".>")
+			if rt.cfg.isCopy() {
+				continue
+			}
+			r.count(ctx, &rt.parkedNow, rt.count.parked.Load()+rt.count.aside.Load(), r.retries.Name(), r.cfg.Service+".park."+rt.name()+".>")
 		}
 		for _, s := range r.openSources() {
 			if !s.due {

@@ -543,7 +543,7 @@ func (rt *route) rest() Removed {
 			left.Stream = s.stream
 		}
 	}
-	if n, known := rt.relay.retention.dead.stored(rt.cfg.Name); known {
+	if n, known := rt.relay.retention.dead.stored(rt.name()); known {
 		left.DeadLetters = &n
 	}
 	return left

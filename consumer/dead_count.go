@@ -38,12 +38,16 @@ func (r *Relay) countDead(ctx context.Context, u dlq.Usage, now time.Time) {
 	byRoute := make(map[string]int, len(r.all()))
 	if u.Entries > 0 {
 		for _, rt := range r.all() {
-			n, _, err := r.dead.Count(ctx, dlq.Filter{Route: rt.cfg.Name})
+			name := rt.name()
+			if _, known := byRoute[name]; known {
+				continue
+			}
+			n, _, err := r.dead.Count(ctx, dlq.Filter{Route: name})
 			if err != nil {
-				r.log.Debug("the dead letters of a route could not be counted; tried again soon", "route", rt.cfg.Name, "error", err)
+				r.log.Debug("the dead letters of a route could not be counted; tried again soon", "route", name, "error", err)
 				return
 			}
-			byRoute[rt.cfg.Name] = n
+			byRoute[name] = n
 		}
 	}
 	d.routes.Store(&byRoute)

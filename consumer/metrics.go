@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"math"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -221,14 +222,27 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, l := range m.r.book.Status() {
 		gauge(m.limitPlaces, l.Bounds.Places, l.Name)
 		ch <- prometheus.MustNewConstMetric(m.limitRate, prometheus.GaugeValue, l.Bounds.Rate, l.Name)
+		var running sums
 		for route, n := range l.Holders {
-			gauge(m.limitRunning, n, l.Name, route)
+			running.add(m.limitRunning, prometheus.GaugeValue, plus, float64(n), l.Name, m.r.calledName(route))
 		}
+		running.collect(ch)
 	}
 	m.collectAudits(ch)
 	stored := uint64(0)
+	var sum sums
+	counter = func(d *prometheus.Desc, v uint64, labels ...string) {
+		sum.add(d, prometheus.CounterValue, plus, float64(v), labels...)
+	}
+	of := gauge
+	gauge = func(d *prometheus.Desc, v int, labels ...string) {
+		sum.add(d, prometheus.GaugeValue, plus, float64(v), labels...)
+	}
+	extreme := func(d *prometheus.Desc, which func(a, b float64) float64, v int, labels ...string) {
+		sum.add(d, prometheus.GaugeValue, which, float64(v), labels...)
+	}
 	for _, rt := range m.r.all() {
-		name, c, st := rt.cfg.Name, rt.count, rt.group.Status()
+		name, c, st := rt.name(), rt.count, rt.group.Status()
 		for kind := supervisor.Retry; kind < supervisor.Lost; kind++ {
 			counter(m.verdicts, c.verdicts[kind].Load(), name, kind.String())
 		}
@@ -286,7 +300,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		counter(m.evicted, st.Counts.Evicted, name)
 		condition, _, _ := rt.condition(st)
-		gauge(m.up, one(condition == RouteFlowing || condition == RouteLimited || condition == RouteStandby), name)
+		extreme(m.up, math.Min, one(condition == RouteFlowing || condition == RouteLimited || condition == RouteStandby), name)
 		if h := rt.holder(); h != nil {
 			gauge(m.holder, one(h.Here), name)
 		}
@@ -306,13 +320,17 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			if !oldest.IsZero() {
 				age = max(0, time.Since(oldest))
 			}
-			gauge(m.oldest, int(age.Seconds()), name)
+			extreme(m.oldest, math.Max, int(age.Seconds()), name)
 		}
 		if n, known := m.r.retention.dead.stored(name); known {
-			gauge(m.deadStored, n, name)
-			stored += uint64(n)
+			if !rt.cfg.isCopy() {
+				gauge(m.deadStored, n, name)
+				stored += uint64(n)
+			}
 		}
 	}
+	sum.collect(ch)
+	gauge = of
 	if u := m.r.retention.usage.Load(); u != nil {
 		gauge(m.deadStored, int(u.Entries-min(stored, u.Entries)), "")
 		age := time.Duration(0)

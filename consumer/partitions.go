@@ -34,7 +34,7 @@ type partOfRoute struct {
 	Durable string // that it would have without partitions: a part of the ids of messages
 	Number  int
 	Of      partition.Generation
-	After   bool                  // there are former generations
+	After   bool                  // there are former generations, and it is the first part of the newest
 	To      *partition.Generation // messages are handed over to it; nil: they are handled
 }
 
@@ -72,6 +72,14 @@ func (rt *route) originStream(u *unit) string {
 		return p.Stream
 	}
 	return u.main.stream
+}
+
+// calledName is what a route of that name is called outside of this package.
+func (r *Relay) calledName(name string) string {
+	if rt := r.route(name); rt != nil {
+		return rt.name()
+	}
+	return name
 }
 
 // originDurable is what the route's durable is called outside of this package, and as a part of the ids of its messages.
@@ -322,7 +330,7 @@ func (d *divided) routes() (list []Route) {
 
 func (d *divided) routeOf(g partition.Generation, n int, to *partition.Generation) Route {
 	cfg := d.head
-	cfg.part = &partOfRoute{Route: cfg.Name, Stream: g.Stream, Durable: g.Durable, Number: n, Of: g, To: to, After: len(d.streams) > 1}
+	cfg.part = &partOfRoute{Route: cfg.Name, Stream: g.Stream, Durable: g.Durable, Number: n, Of: g, To: to, After: n == 0 && len(d.streams) > 1}
 	cfg.Name, cfg.Stream, cfg.Durable, cfg.Subjects = g.RouteOf(n), g.Name(), g.DurableOf(n), []string{g.Part(n)}
 	cfg.Start, cfg.Instances, cfg.Partitions = StartAll, InstancesOne, 0
 	cfg.Stash.Messages, cfg.Stash.Bytes = max(cfg.Stash.Messages/g.Count, 32), max(cfg.Stash.Bytes/Bytes(g.Count), 1<<20)
@@ -471,6 +479,9 @@ func (r *Relay) made(c expanded) {
 		if d != nil {
 			d.tender = was.tender
 		}
+		if f := r.grid.now(); f != nil {
+			f.Renew() // tells the others
+		}
 		formers := r.partsOf(name)
 		r.changes.Go(func() {
 			for _, rt := range formers {
@@ -549,6 +560,8 @@ const (
 	growEvery, growLook = time.Second, 50 * time.Millisecond
 	// generationsEvery is how often the others look which generations there are, if nothing has told them.
 	generationsEvery = 30 * time.Second
+	// changesAtOnce gathers what the other instances say.
+	changesAtOnce = 20 * time.Millisecond
 	// lookAfterFor bounds one turn for one route.
 	lookAfterFor = 5 * time.Second
 )
@@ -559,6 +572,10 @@ func (r *Relay) watchPartitions(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		soon := false
+		var changed <-chan struct{}
+		if f := r.grid.now(); f != nil && len(r.divided.all()) > 0 {
+			changed = f.Changed()
+		}
 		select {
 		case <-ctx.Done():
 			for _, d := range r.divided.all() {
@@ -569,11 +586,17 @@ func (r *Relay) watchPartitions(ctx context.Context) {
 			return
 		case <-r.divided.again:
 			soon = true
+		case <-changed:
+			if pause(ctx, changesAtOnce); ctx.Err() != nil {
+				continue
+			}
 		case <-tick.C:
 			tick.Next()
+			for _, d := range r.divided.all() {
+				r.balance(ctx, d)
+			}
 		}
 		for _, d := range r.divided.all() {
-			r.balance(ctx, d)
 			if now := time.Now(); soon || r.othersKnowNewer(d) || !now.Before(d.next) {
 				d.next = now.Add(generationsEvery)
 				call, cancel := context.WithTimeout(ctx, lookAfterFor)

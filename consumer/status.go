@@ -61,6 +61,8 @@ type RouteStatus struct {
 	Order string `json:"order"`
 	// Holder says which instance has the route; nil: all instances handle its messages.
 	Holder *HolderStatus `json:"holder,omitempty"`
+	// Partitions of a route that has some: the rest is what all parts that are on this instance say together. Nil: it has none.
+	Partitions *PartitionsStatus `json:"partitions,omitempty"`
 	// Running handlers, those that ignore their timeout, messages that wait for a slot, and for their key.
 	Running int `json:"running"`
 	Stuck   int `json:"stuck,omitempty"`
@@ -184,13 +186,7 @@ func (r *Relay) status(q StatusRequest) Status {
 		}
 	}
 	s.Limits, s.Gone = r.limitStatus(), r.grid.gone()
-	for _, rt := range r.all() {
-		if q.Route == "" || q.Route == rt.cfg.Name {
-			told := rt.status(q.keys())
-			told.KeyKnown = q.Key != nil && rt.group.Knows(*q.Key)
-			s.Routes = append(s.Routes, told)
-		}
-	}
+	s.Routes = r.routesStatus(q)
 	return s
 }
 
@@ -198,7 +194,7 @@ func (rt *route) status(keys int) RouteStatus {
 	g := rt.group.Status()
 	state, why, since := rt.condition(g)
 	s := RouteStatus{
-		Name: rt.cfg.Name, Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: string(rt.cfg.Order), State: state, Why: cut(why, maxTextLen), Since: known(since),
+		Name: rt.name(), Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: string(rt.cfg.Order), State: state, Why: cut(why, maxTextLen), Since: known(since),
 		Running: g.Running + rt.formerlyRunning(), Former: rt.group.Former() + rt.formerlyRunning(), Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Aside: g.Aside, Keys: map[string]int{},
 		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(), Holder: rt.holder(),
 		Acked:   rt.count.settled[supervisor.AckMessage].Load() + rt.count.fallback.Load(),
@@ -207,7 +203,7 @@ func (rt *route) status(keys int) RouteStatus {
 		Backlog: rt.backlog(), CatchUp: rt.catchUp(),
 	}
 	if c := rt.relay.config.Load(); c != nil {
-		if d, told := c.Routes[rt.cfg.Name]; told {
+		if d, told := c.Routes[rt.name()]; told {
 			s.Config = &d
 		}
 	}
@@ -224,7 +220,7 @@ func (rt *route) status(keys int) RouteStatus {
 	rt.mu.Lock()
 	s.Pause = rt.paused
 	rt.mu.Unlock()
-	if n, known := rt.relay.retention.dead.stored(rt.cfg.Name); known {
+	if n, known := rt.relay.retention.dead.stored(rt.name()); known {
 		s.Stored = &n
 	}
 	s.Stream = rt.cfg.Stream

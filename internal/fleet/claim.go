@@ -51,7 +51,7 @@ func (l Lease) Lost() <-chan struct{} { return l.s.ctx.Done() }
 func (f *Fleet) Hold(ctx context.Context, resource string, reluctant func() time.Duration, work func(ctx context.Context, l Lease)) {
 	var resting time.Time // somebody else may have it first, after this instance let it go
 	for ctx.Err() == nil {
-		changed := f.await()
+		changed := f.Changed()
 		s, free := f.mayTake(resource)
 		if !free {
 			select {

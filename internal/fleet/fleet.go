@@ -199,8 +199,8 @@ func (f *Fleet) signal() {
 	f.changed = make(chan struct{})
 }
 
-// await returns a channel that is closed at the next change.
-func (f *Fleet) await() <-chan struct{} {
+// Changed is closed when a session or a claim changes.
+func (f *Fleet) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.changed

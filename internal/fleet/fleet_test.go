@@ -72,7 +72,7 @@ func (i *instance) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	over := time.After(30 * time.Second)
 	for {
-		changed := i.await()
+		changed := i.Changed()
 		if ok() {
 			return
 		}

@@ -62,7 +62,7 @@ func (f *Fleet) Share(ctx context.Context, l Parts) {
 	var p portion
 	var own allotments // as this instance wrote it last
 	for ctx.Err() == nil {
-		changed := f.await()
+		changed := f.Changed()
 		s, again := f.look(&p, &own, l)
 		if s == nil {
 			p = portion{}

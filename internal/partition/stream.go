@@ -123,10 +123,12 @@ func (s *Stream) Cut(ctx context.Context, js jetstream.JetStream) error {
 	return err
 }
 
-// Running are the generations that instances work on: once the newest one copies, the former ones are through.
+// Running are the generations that instances work on. When one began to copy, those before it were through.
 func Running(list []*Stream) []*Stream {
-	if len(list) > 1 && list[len(list)-1].Sources() {
-		return list[len(list)-1:]
+	for i := len(list) - 1; i > 0; i-- {
+		if !list[i].Start.isZero() {
+			return list[i:]
+		}
 	}
 	return list
 }
@@ -183,6 +185,7 @@ type Tender struct {
 // Tend removes what all partitions have settled. Of former generations it ends the copying, and once everything of them is settled it has the
 // newest one copy from where they ended. It returns how many former ones are not through, and has to be called again until there is none.
 func (t *Tender) Tend(ctx context.Context, list []*Stream) (left int, err error) {
+	list = Running(list)
 	newest, former := list[len(list)-1], list[:len(list)-1]
 	if newest.Sources() {
 		return 0, t.purge(ctx, newest)
@@ -207,7 +210,7 @@ func (t *Tender) Tend(ctx context.Context, list []*Stream) (left int, err error)
 
 // Delete removes former generations that are through and that no instance works on any more.
 func (t *Tender) Delete(ctx context.Context, list []*Stream) error {
-	for _, s := range list[:len(list)-1] {
+	for _, s := range list[:len(list)-len(Running(list))] {
 		if err := t.JS.DeleteStream(ctx, s.Name()); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return err
 		}

@@ -1,0 +1,177 @@
+package consumer
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// PartitionsStatus says how a route with partitions is divided, and which of them an instance has.
+type PartitionsStatus struct {
+	Count int `json:"count"`
+	// Generation is the number of times that the route was divided, and Stream holds its messages.
+	Generation int    `json:"generation"`
+	Stream     string `json:"stream"`
+	// Here are the numbers of those that this instance has.
+	Here []int `json:"here,omitempty"`
+	// Nobody are those that no instance has.
+	Nobody []int `json:"nobody,omitempty"`
+	// HandingOver are former generations of which there are messages still, which are handed over.
+	HandingOver []int `json:"handing_over,omitempty"`
+}
+
+func (r *Relay) partitionsStatus(d *divided) *PartitionsStatus {
+	newest := d.newest()
+	s := &PartitionsStatus{Count: newest.Count, Generation: newest.Number, Stream: newest.Name()}
+	for _, former := range d.streams[:len(d.streams)-1] {
+		s.HandingOver = append(s.HandingOver, former.Number)
+	}
+	f := r.grid.now()
+	for n := range newest.Count {
+		if f == nil {
+			s.Nobody = append(s.Nobody, n)
+		} else if h, ok := f.Holder(resourceOf(newest.Name(), newest.DurableOf(n))); !ok {
+			s.Nobody = append(s.Nobody, n)
+		} else if h.Mine {
+			s.Here = append(s.Here, n)
+		}
+	}
+	return s
+}
+
+// severity orders the states of the parts of a route: it is in that of the worst of them.
+var severity = []string{
+	RouteStandby, RouteFlowing, RouteLimited, RouteProbing, RouteWaiting, RouteStarting, RoutePaused, RouteStalled, RouteSuspended, RouteStopped, RouteDisconnected, RouteDraining,
+}
+
+// together is the status of a route with partitions, from those of its parts.
+func (r *Relay) statusTogether(d *divided, parts []RouteStatus, keys int) RouteStatus {
+	s := parts[0]
+	s.Keys = map[string]int{}
+	s.Again, s.Waiting, s.WaitingMore = nil, nil, 0
+	worst := -1
+	for i, p := range parts {
+		if at := slices.Index(severity, p.State); at > worst {
+			worst, s.State, s.Why, s.Since, s.Until = at, p.State, p.Why, p.Since, p.Until
+		}
+		if i > 0 {
+			addNumbers(reflect.ValueOf(&s).Elem(), reflect.ValueOf(p))
+		}
+		for state, n := range p.Keys {
+			s.Keys[state] += n
+		}
+		s.KeyKnown = s.KeyKnown || p.KeyKnown
+		s.Waiting = append(s.Waiting, p.Waiting...)
+		s.WaitingMore += p.WaitingMore
+	}
+	slices.SortStableFunc(s.Waiting, func(a, b KeyStatus) int { return a.Since.Compare(b.Since) })
+	if n := len(s.Waiting) - keys; n > 0 {
+		s.Waiting, s.WaitingMore = s.Waiting[:keys], s.WaitingMore+n
+	}
+	s.Partitions = r.partitionsStatus(d)
+	s.Stream, s.Durable, s.Subjects, s.Holder = d.newest().Layout.Stream, d.head.Durable, d.head.Subjects, nil
+	if s.State == RouteStandby && s.Why != "" {
+		s.Why = "other instances have its partitions"
+		if len(s.Partitions.Nobody) > 0 {
+			s.Why = "no instance has its partitions yet"
+		}
+	}
+	if n := len(s.Partitions.HandingOver); n > 0 && (s.State == RouteFlowing || s.State == RouteStandby) {
+		s.Why = fmt.Sprintf("it is divided anew into %d partitions: what is left of before is handed over first", s.Partitions.Count)
+	}
+	return s
+}
+
+// addNumbers adds the numbers in a struct to those of another one. What all parts share is not added.
+func addNumbers(to, from reflect.Value) {
+	for i := range to.NumField() {
+		t, f := to.Field(i), from.Field(i)
+		if to.Type().Field(i).Name == "Stored" || to.Type().Field(i).Name == "Parked" || !t.CanSet() {
+			continue
+		}
+		switch t.Kind() {
+		case reflect.Int:
+			t.SetInt(t.Int() + f.Int())
+		case reflect.Uint64:
+			t.SetUint(t.Uint() + f.Uint())
+		case reflect.Pointer:
+			if f.IsNil() || t.Type().Elem().Kind() != reflect.Struct || t.Type().Elem() == reflect.TypeFor[time.Time]() {
+				continue
+			}
+			sum := reflect.New(t.Type().Elem())
+			if t.IsNil() {
+				sum.Elem().Set(f.Elem())
+			} else {
+				sum.Elem().Set(t.Elem())
+				addNumbers(sum.Elem(), f.Elem())
+			}
+			t.Set(sum)
+		}
+	}
+}
+
+// sums are metrics of routes, each once: those of the parts of a route together.
+type sums struct {
+	list  []*metricSum
+	index map[string]*metricSum
+}
+
+type metricSum struct {
+	desc   *prometheus.Desc
+	kind   prometheus.ValueType
+	labels []string
+	value  float64
+}
+
+func (s *sums) add(d *prometheus.Desc, kind prometheus.ValueType, join func(a, b float64) float64, v float64, labels ...string) {
+	key := fmt.Sprintf("%p%q", d, labels)
+	if was := s.index[key]; was != nil {
+		was.value = join(was.value, v)
+		return
+	}
+	if s.index == nil {
+		s.index = make(map[string]*metricSum)
+	}
+	s.index[key] = &metricSum{d, kind, labels, v}
+	s.list = append(s.list, s.index[key])
+}
+
+func (s *sums) collect(ch chan<- prometheus.Metric) {
+	for _, m := range s.list {
+		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value, m.labels...)
+	}
+}
+
+func plus(a, b float64) float64 { return a + b }
+
+// status of all routes, each with its parts.
+func (r *Relay) routesStatus(q StatusRequest) (list []RouteStatus) {
+	parts := make(map[string][]RouteStatus)
+	at := make(map[string]int)
+	for _, rt := range r.all() {
+		name := rt.name()
+		if q.Route != "" && q.Route != name {
+			continue
+		}
+		told := rt.status(q.keys())
+		told.KeyKnown = q.Key != nil && rt.group.Knows(*q.Key)
+		if rt.cfg.part != nil {
+			if parts[name] == nil {
+				at[name] = len(list)
+				list = append(list, told)
+			}
+			parts[name] = append(parts[name], told)
+			continue
+		}
+		list = append(list, told)
+	}
+	for name, told := range parts {
+		if d := r.divided.get(name); d != nil {
+			list[at[name]] = r.statusTogether(d, told, q.keys())
+		}
+	}
+	return list
+}
