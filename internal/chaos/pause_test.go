@@ -24,21 +24,22 @@ func (s *starts) add(at time.Time) {
 	s.mu.Unlock()
 }
 
-// pause is the time from the kill to the first start after the longest time without one: what was on its way at the kill is handled before. ok is
-// false while nothing was handled since.
+// pause is the time from the kill to the end of the last second without a start: what was on its way at the kill is handled before. ok is false while
+// nothing was handled since.
 func (s *starts) pause(kill time.Time) (back time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last, longest := kill, time.Duration(0)
+	last := kill
 	for _, at := range s.at {
-		if d := at.Sub(last); at.After(kill) && d > longest {
-			longest, back = d, at.Sub(kill)
+		if at.Before(kill) {
+			continue
 		}
-		if at.After(kill) {
-			last = at
+		if d := at.Sub(last); d > time.Second {
+			back, ok = at.Sub(kill), ok || d > 2*time.Second
 		}
+		last = at
 	}
-	return back, longest > 2*time.Second
+	return back, ok
 }
 
 // plainPull is what a program by hand does: it consumes with a heartbeat of a second, and its connection comes back as fast as relay's.
