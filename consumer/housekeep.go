@@ -8,7 +8,7 @@ import (
 
 // tidyFirst is how long after the start that is done first: the other instances are known by then.
 const (
-	tidyFirst = 10 * time.Second
+	tidyFirst = 3 * time.Second
 	tidyEvery = time.Hour
 )
 

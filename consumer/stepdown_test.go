@@ -70,7 +70,7 @@ func TestSource_regressionALeaderThatStepsDownLeavesNoGap(t *testing.T) {
 	}
 }
 
-// After the server of a durable's leader had been killed, messages waited for up to 1.5 s longer than those of a plain consumer: the new leader says
+// After the server of a durable's leader had been killed, messages waited for up to 0.65 s longer than those of a plain consumer: the new leader says
 // so of pulls that are given up by then, and the next pull came when the back-off of the election was over.
 func TestSource_regressionANewLeaderIsAskedAtOnce(t *testing.T) {
 	t.Parallel()
