@@ -28,14 +28,18 @@ const (
 	worthwhile = 4 * time.Second
 )
 
-// handQuestion asks an instance what it has in hand of a durable.
+// handQuestion asks an instance what it has in hand of a durable, or whether it reads it at all.
 type handQuestion struct {
 	Stream  string    `json:"stream"`
 	Durable string    `json:"durable"`
 	Created time.Time `json:"created"` // the durable
+	Reads   bool      `json:"reads,omitempty"`
 }
 
-// answerHand says what this instance has in hand: an [ack.InHand] in binary.
+// readsIt is the answer of an instance that reads the durable.
+const readsIt = "reads"
+
+// answerHand says what this instance has in hand, an [ack.InHand] in binary, or whether it reads the durable.
 func (r *Relay) answerHand(question []byte) []byte {
 	var q handQuestion
 	if json.Unmarshal(question, &q) != nil {
@@ -44,6 +48,9 @@ func (r *Relay) answerHand(question []byte) []byte {
 	var h ack.InHand
 	for _, s := range r.openSources() {
 		if s.stream == q.Stream && s.durable == q.Durable && s.identity.ConsumerCreated.Equal(q.Created) {
+			if q.Reads {
+				return []byte(readsIt)
+			}
 			h = s.inHand()
 		}
 	}
@@ -123,7 +130,7 @@ func (s *source) giveBackOfDead(ctx context.Context) (n int, err error) {
 	if to+1-from > mostNamed {
 		return 0, errTooFar
 	}
-	question, err := json.Marshal(handQuestion{s.stream, s.durable, info.Created})
+	question, err := json.Marshal(handQuestion{Stream: s.stream, Durable: s.durable, Created: info.Created})
 	if err != nil {
 		return 0, err
 	}

@@ -2,38 +2,58 @@ package consumer
 
 import (
 	"context"
+	"encoding/json"
 	"time"
+)
+
+// tidyFirst is how long after the start that is done first: the other instances are known by then.
+const (
+	tidyFirst = 3 * time.Second
+	tidyEvery = time.Hour
 )
 
 // housekeep looks after what nobody waits for: the records of settled messages, bodies without an entry.
 func (r *Relay) housekeep(ctx context.Context) {
-	tick := time.NewTicker(time.Hour)
-	defer tick.Stop()
-	for {
-		for _, s := range r.openSources() {
-			s.sweep(ctx)
+	for wait := tidyFirst; ; wait = tidyEvery {
+		if pause(ctx, wait); ctx.Err() != nil {
+			return
 		}
-		if r.sweeps() {
-			if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {
-				r.log.Info("removed bodies of dead letters that are gone", "count", n)
-			}
-		}
+		r.tidy(ctx)
 		if l := r.lives.Load(); l != nil {
 			l.Housekeep(ctx)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
 		}
 	}
 }
 
-// sweeps tells whether this instance sweeps what all share. The records of a durable are for all who read it: another instance may not have its
-// route.
+// tidy sweeps what it is for this instance to sweep.
+func (r *Relay) tidy(ctx context.Context) {
+	for _, s := range r.openSources() {
+		if s.sweeps(ctx) {
+			s.sweep(ctx)
+		}
+	}
+	if r.sweeps() {
+		if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {
+			r.log.Info("removed bodies of dead letters that are gone", "count", n)
+		}
+	}
+}
+
+// sweeps tells whether this instance sweeps what all share.
 func (r *Relay) sweeps() bool {
 	l := r.lives.Load()
 	return l == nil || l.First()
+}
+
+// sweeps tells whether this instance sweeps the records of the durable: the first one does of those that read it, for another one may not have its
+// route.
+func (s *source) sweeps(ctx context.Context) bool {
+	l := s.relay.lives.Load()
+	if l == nil {
+		return true
+	}
+	question, err := json.Marshal(handQuestion{Stream: s.stream, Durable: s.durable, Created: s.identity.ConsumerCreated, Reads: true})
+	return err != nil || !l.AnyBefore(ctx, question, readsIt)
 }
 
 // After trouble with storing something, schedules are looked for that got stuck, once there was none for unstickCalm: what

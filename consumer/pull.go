@@ -166,7 +166,8 @@ func (s *source) pull(now time.Time) {
 	part := s.relay.link.Part(&s.puller, len(s.relay.openSources()))
 	room.Bytes = min(room.Bytes, part.Most)
 	idle := now.Sub(s.lastGot) >= idleAfter && !s.leased()
-	none := stop || free == nil || idle && out > 0 && !s.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
+	silent := s.electing && now.Sub(s.lastGot) >= missedHeartbeats
+	none := stop || free == nil || s.electing && out > 0 || idle && out > 0 && !s.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
 	// Twice the bytes that so many messages of mean size have, but at most half of the room: the next pull is sent before all
 	// messages of this one are there.
 	batch := room.Messages - out
@@ -180,6 +181,9 @@ func (s *source) pull(now time.Time) {
 	expires, group := pullExpires, ""
 	if idle { // for as many bytes as before: the message may be a large one
 		batch, expires = 1, idleExpires
+	}
+	if silent { // perhaps it is the link that stands still: then the server has all of these pulls in the end
+		batch = 1
 	}
 	if s.leased() {
 		if s.pin == "" { // the server tells it with the first message
@@ -225,13 +229,13 @@ func (s *source) reconnected() {
 }
 
 // backOff waits before the next pull, up to a second: a server that is electing a leader must not be hammered. A leader that steps down has a
-// successor within some 20 ms.
+// successor within some 20 ms, and one that is killed within 4 to 9 s: until then its successor is not to wait for the next pull.
 func (s *source) backOff(now time.Time) {
-	first := 50 * time.Millisecond
-	if s.electing {
-		first = 10 * time.Millisecond
+	first, most := 50*time.Millisecond, time.Second
+	if s.electing && s.refused < electingTries {
+		first, most = 10*time.Millisecond, 300*time.Millisecond
 	}
-	s.pullAgain(now, min(first<<min(s.refused, 6), time.Second))
+	s.pullAgain(now, min(first<<min(s.refused, 6), most))
 }
 
 func (s *source) pullAgain(now time.Time, wait time.Duration) {
@@ -247,6 +251,7 @@ const (
 	electingSilence   = 250 * time.Millisecond
 	electingExpires   = 5 * time.Second
 	electingPause     = 20 * time.Millisecond
+	electingTries     = 40 // which take longer than an election
 )
 
 // hearNobody makes a pull anew that reached no leader.
@@ -255,7 +260,7 @@ func (s *source) hearNobody(now time.Time) {
 		return
 	}
 	s.asked.giveUp()
-	s.lastHeard = now
+	s.backOff(now)
 }
 
 // take handles what has arrived, a batch at a time so that the routes' locks are taken once for many.
@@ -348,6 +353,12 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		s.mayHaveLost(time.Now())
 		s.electing = true
 		switch { // the new leader is asked; the old one still takes pulls for a moment, and forgets them
+		case strings.EqualFold(text, "Leadership Change") && now.Sub(s.ledAt) > electingSilence:
+			// The new leader says so, of each pull that was parked when the old one ended. Pulls that were made since are lost.
+			s.asked.giveUp()
+			s.refused, s.ledAt = 0, now
+			s.pullAgain(now, electingPause)
+			return
 		case s.refused == 0:
 			s.pullAgain(now, electingPause)
 			return

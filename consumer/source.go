@@ -78,6 +78,7 @@ type source struct {
 	retryPull time.Time    // no pull before then
 	refused   int          // pulls in a row
 	electing  bool         // the durable may have no leader just now
+	ledAt     time.Time    // when a new leader last said so, and pulls began anew
 	checkedAt time.Time    // when the watchdog last asked the server
 	afresh    bool         // what it knows from before does not count then
 	puller    link.Puller  // its part of what the link brings

@@ -39,6 +39,7 @@ func (s *source) suspicious(now time.Time) bool {
 		s.log.Debug("heartbeats missed; pulling anew")
 		s.asked.giveUp()
 		s.mayHaveLost(now)
+		s.electing = true
 		s.backOff(now)
 		s.doubt.Store(true)
 	}

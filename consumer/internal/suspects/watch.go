@@ -203,6 +203,21 @@ func (l *Lives) First() bool {
 	return list == nil || !slices.ContainsFunc(*list, func(id string) bool { return id < l.id })
 }
 
+// AnyBefore tells whether a process that comes before this one in the order of [Lives.First] gives this answer. One that does not answer in time
+// does not.
+func (l *Lives) AnyBefore(ctx context.Context, question []byte, answer string) bool {
+	list := l.living.Load()
+	return list != nil && slices.ContainsFunc(*list, func(id string) bool {
+		if id > l.id {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(ctx, answerWithin)
+		defer cancel()
+		m, err := l.cfg.Conn.RequestWithContext(ctx, l.subject(id), question)
+		return err == nil && string(m.Data) == answer
+	})
+}
+
 // AskAll puts a question to all other processes that live, and returns the answers. With an error one of them has not answered.
 func (l *Lives) AskAll(ctx context.Context, question []byte) (answers [][]byte, err error) {
 	var ids []string
