@@ -75,8 +75,14 @@ func (r *Relay) answerHandover(q *microRequest) {
 func (r *Relay) handover(order HandoverOrder) HandedOver {
 	out := HandedOver{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
 	rt, f := r.route(order.Route), r.grid.now()
+	if rt != nil && rt.name() != order.Route {
+		rt = nil
+	}
 	switch {
 	case rt == nil:
+		return out
+	case rt.cfg.part != nil:
+		out.Refused = "the instances share the partitions of the route, which move by themselves"
 		return out
 	case !rt.cfg.Leased():
 		out.Refused = "all instances handle messages of the route"

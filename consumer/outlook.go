@@ -20,6 +20,8 @@ import (
 // Plan says what would become of messages if a configuration ran, by the server as it is now.
 type Plan struct {
 	Durables []DurablePlan `json:"durables"`
+	// Divided are routes with partitions.
+	Divided []DividedPlan `json:"divided,omitempty"`
 	// Left is what waits on the server for routes, durables and streams that the configuration does not have. What instances with another
 	// configuration use now is among it.
 	Left []Orphan `json:"left"`
@@ -62,6 +64,19 @@ type DurablePlan struct {
 	Unwanted []string `json:"unwanted,omitempty"`
 }
 
+// DividedPlan is what a configuration does with the partitions of a route.
+type DividedPlan struct {
+	Route string `json:"route"`
+	// Does is DurableStays, DurableMade or DurableChanged, and Stream the one that holds the messages of the partitions, or will.
+	Does       string `json:"does"`
+	Stream     string `json:"stream"`
+	Partitions int    `json:"partitions"`
+	// Before is how many there are now.
+	Before int `json:"before,omitempty"`
+	// Start is where the messages of partitions begin that are made.
+	Start string `json:"start,omitempty"`
+}
+
 // CatchUpPlan are messages on subjects that a route gets for the first time, from a durable that has passed them.
 type CatchUpPlan struct {
 	Route    string `json:"route"`
@@ -95,7 +110,17 @@ func (r *Relay) Plan(ctx context.Context) (*Plan, error) {
 	}
 	r.ledgers = ledgers
 	plan := &Plan{Durables: []DurablePlan{}, Left: []Orphan{}, Faults: []string{}}
-	units, without, faults := r.plan(ctx, r.all(), r.once)
+	var plain []*route
+	for _, rt := range r.all() {
+		if rt.cfg.Partitions == 0 {
+			plain = append(plain, rt)
+		} else if d, err := r.planDivision(ctx, rt.cfg); err != nil {
+			plan.Faults = append(plan.Faults, setupError(rt.cfg.Name, err).Error())
+		} else {
+			plan.Divided = append(plan.Divided, d)
+		}
+	}
+	units, without, faults := r.plan(ctx, plain, r.once)
 	for _, err := range append(faultsOf(without), faults...) {
 		plan.Faults = append(plan.Faults, err.Error())
 	}

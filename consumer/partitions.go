@@ -270,6 +270,41 @@ func (r *Relay) startOfCopies(ctx context.Context, head Route, from jetstream.St
 	return partition.Start{Sequence: info.State.LastSeq + 1}, nil
 }
 
+// planDivision is what would become of the partitions of a route.
+func (r *Relay) planDivision(ctx context.Context, head Route) (p DividedPlan, err error) {
+	err = r.attempt(ctx, func(ctx context.Context) error {
+		stream, err := r.streamOf(ctx, head)
+		if err != nil {
+			return err
+		}
+		list, err := partition.Find(ctx, r.js, r.cfg.Service, head.Name)
+		if err != nil {
+			return err
+		}
+		g := partition.Generation{Service: r.cfg.Service, Route: head.Name, Number: 1, Layout: head.layout(stream)}
+		p = DividedPlan{Route: head.Name, Does: DurableMade, Partitions: g.Count}
+		switch n := len(list); {
+		case n == 0:
+			from, err := r.js.Stream(ctx, stream)
+			if err != nil {
+				return err
+			}
+			start, err := r.startOfCopies(ctx, head, from)
+			if err != nil {
+				return err
+			}
+			p.Start = start.String()
+		case list[n-1].Equal(g.Layout):
+			g, p.Does, p.Before = list[n-1].Generation, DurableStays, g.Count
+		default:
+			g.Number, p.Does, p.Before = list[n-1].Number+1, DurableChanged, list[n-1].Count
+		}
+		p.Stream = g.Name()
+		return nil
+	})
+	return p, err
+}
+
 // keepLives has the parts share handlers, and keep those that they have.
 func (d *divided) keepLives(was *divided) {
 	kept := func(h Handler) *sharedLife {

@@ -68,7 +68,7 @@ func (d *divisions) handler(instance string) Handler {
 		}
 		d.where[instance][key]++
 		d.waited = max(d.waited, time.Since(m.Time))
-		if m.Sequence < d.done[key] {
+		if d.starts[m.Sequence] == 1 && m.Sequence < d.done[key] { // what comes again may come behind, in order
 			d.fault("%s starts %d of %s after %d was done", instance, m.Sequence, key, d.done[key])
 		}
 		if m.Route != "billing" || m.Stream != "ORDERS" || m.Consumer != "billing" || m.Fence == 0 {

@@ -112,7 +112,7 @@ type Generation struct {
 
 // Name is that of its stream.
 func (g Generation) Name() string {
-	return strings.ToUpper(g.Service) + "_" + strings.ToUpper(g.Route) + "_G" + strconv.Itoa(g.Number)
+	return fmt.Sprintf("%s_%s_G%d", strings.ToUpper(g.Service), strings.ToUpper(g.Route), g.Number)
 }
 
 // Subjects is the pattern of the copies of all generations of a route.

@@ -175,7 +175,7 @@ func Inboxes(own string) (pattern string, ok bool) {
 
 // Reserved are patterns of the subjects of a service of relay. Dead letters with a prefix of their own, and inboxes, are not among them.
 func Reserved(service string) (patterns []string) {
-	for _, what := range []string{"ctl", "dlq", "due", "event", "later", "park"} {
+	for _, what := range []string{"ctl", "dlq", "due", "event", "later", "park", "part"} {
 		patterns = append(patterns, service+"."+what+".>")
 	}
 	return patterns

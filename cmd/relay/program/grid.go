@@ -92,6 +92,10 @@ func gridOf(list []consumer.Status, now time.Time) gridView {
 		for _, rt := range s.Routes {
 			i.Running, i.Held, i.Done = i.Running+rt.Running, i.Held+rt.Window+rt.Stash, i.Done+rt.Acked
 			switch {
+			case rt.Partitions != nil && len(rt.Partitions.Here) > 0:
+				i.Holds = append(i.Holds, rt.Name+" "+console.Ranges(rt.Partitions.Here))
+			case rt.Partitions != nil:
+				i.StandsBy = append(i.StandsBy, rt.Name)
 			case rt.Holder == nil:
 			case rt.Holder.Here:
 				i.Holds = append(i.Holds, rt.Name)
@@ -128,12 +132,43 @@ func gridOf(list []consumer.Status, now time.Time) gridView {
 		}
 	}
 	for _, o := range routesOver(list) {
+		if o.on[0].Partitions != nil {
+			v.Routes = append(v.Routes, o.partitions())
+			continue
+		}
 		if holder, fence, standbys, leased := holderOf(list, o.name); leased {
 			v.Routes = append(v.Routes, console.GridRoute{Route: o.name, Holder: holder, Fence: fence, Standbys: standbys})
 		}
 	}
 	v.note()
 	return v
+}
+
+// partitions says which instances have which.
+func (o over) partitions() console.GridRoute {
+	r := console.GridRoute{Route: o.name, Partitions: map[string][]int{}}
+	newest, had := 0, map[int]bool{}
+	for i, on := range o.on {
+		p := on.Partitions
+		if p == nil || p.Generation < newest {
+			continue
+		}
+		if p.Generation > newest {
+			newest, r.Of, r.Partitions, had = p.Generation, p.Count, map[string][]int{}, map[int]bool{}
+		}
+		if len(p.Here) > 0 {
+			r.Partitions[o.instances[i]] = p.Here
+		}
+		for _, n := range p.Here {
+			had[n] = true
+		}
+	}
+	for n := range r.Of {
+		if !had[n] {
+			r.Nobody = append(r.Nobody, n)
+		}
+	}
+	return r
 }
 
 // add notes an instance that is gone, once, unless it is back. What says more of it wins.
@@ -180,6 +215,11 @@ func (v *gridView) note() {
 	}
 	for _, r := range v.Routes {
 		switch {
+		case r.Of > 0 && len(r.Nobody) > 0:
+			v.Notes = append(v.Notes, fmt.Sprintf("no instance has partitions %s of route %s now: see relay status %s", console.Ranges(r.Nobody), r.Route, r.Route))
+		case r.Of > 0 && len(r.Partitions) == 1 && len(v.Instances) == 1:
+			v.Notes = append(v.Notes, "one instance has all partitions of route "+r.Route+": when it ends, nothing of it is handled until another one starts")
+		case r.Of > 0:
 		case r.Holder == "":
 			v.Notes = append(v.Notes, "no instance has route "+r.Route+" now: see relay status "+r.Route)
 		case len(r.Standbys) == 0:
@@ -284,6 +324,10 @@ func (v gridView) print(w io.Writer, now time.Time) {
 		fmt.Fprintln(w)
 		rows = [][]string{{"ROUTE", "HOLDER", "FENCE", "STANDBYS"}}
 		for _, r := range v.Routes {
+			if r.Of > 0 {
+				rows = append(rows, []string{fmt.Sprintf("%s (%d partitions)", r.Route, r.Of), or(r.Shared(), "-"), "-", "-"})
+				continue
+			}
 			rows = append(rows, []string{r.Route, or(r.Holder, "-"), strconv.FormatUint(r.Fence, 10), or(strings.Join(r.Standbys, ", "), "-")})
 		}
 		table(w, rows)

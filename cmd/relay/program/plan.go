@@ -235,6 +235,9 @@ func (p *planned) print(w io.Writer) {
 	for _, d := range p.Durables {
 		printDurable(w, d)
 	}
+	for _, d := range p.Divided {
+		printDivided(w, d)
+	}
 	for _, o := range p.Left {
 		fmt.Fprintf(w, "stays behind: %s\n", printable(o.String()))
 	}
@@ -243,6 +246,18 @@ func (p *planned) print(w io.Writer) {
 	}
 	if p.Refused() {
 		fmt.Fprintln(w, "relay would refuse this configuration, or would have to be told more: see the lines with !")
+	}
+}
+
+func printDivided(w io.Writer, d consumer.DividedPlan) {
+	name := fmt.Sprintf("route %s has %d partitions in stream %s", printable(d.Route), d.Partitions, printable(d.Stream))
+	switch d.Does {
+	case consumer.DurableMade:
+		fmt.Fprintf(w, "%s, which is made: the copies begin %s\n", name, d.Start)
+	case consumer.DurableChanged:
+		fmt.Fprintf(w, "%s, which is made: the messages are divided anew, of %d partitions before, and keep the order of their keys\n", name, d.Before)
+	default:
+		fmt.Fprintf(w, "%s, and goes on\n", name)
 	}
 }
 

@@ -55,6 +55,21 @@ func (o over) states() string {
 
 // latest is the server's count that is the youngest; nil: no instance knows.
 func (o over) latest() (b *consumer.Backlog) {
+	if len(o.on) > 0 && o.on[0].Partitions != nil { // each knows of its partitions
+		for _, r := range o.on {
+			if r.Backlog == nil {
+				continue
+			}
+			if b == nil {
+				b = new(consumer.Backlog)
+			}
+			b.Stream, b.Outstanding = b.Stream+r.Backlog.Stream, b.Outstanding+r.Backlog.Outstanding
+			if r.Backlog.Parked != nil {
+				b.Parked = r.Backlog.Parked
+			}
+		}
+		return b
+	}
 	for _, r := range o.on {
 		if r.Backlog != nil && (b == nil || r.Backlog.At.After(b.At)) {
 			b = r.Backlog

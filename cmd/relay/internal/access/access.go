@@ -10,6 +10,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/schedule"
 )
@@ -135,6 +136,25 @@ func (b *builder) own() (list []string) {
 // upper begins the names of relay's own streams and buckets.
 func (b *builder) upper() string { return strings.ToUpper(b.cfg.Service) + "_" }
 
+// generations is how many streams of partitions the list permits: a route that is divided anew more often needs another list.
+const generations = 8
+
+// partitions permits what a route with partitions needs beside its stream.
+func (b *builder) partitions(rt config.Route) {
+	if rt.Partitions == 0 {
+		return
+	}
+	for n := range generations {
+		g := partition.Generation{Service: b.cfg.Service, Route: rt.Name, Number: n + 1}
+		b.read(g.Name())
+		b.remove(g.Name())
+		b.ask("STREAM.CREATE."+g.Name(), "STREAM.UPDATE."+g.Name(), "STREAM.DELETE."+g.Name(), "CONSUMER.LIST."+g.Name(), "CONSUMER.UNPIN."+g.Name()+".*")
+		b.acknowledge(g.Name(), "*")
+	}
+	b.publish(partition.Subjects(b.cfg.Service, rt.Name))
+	b.note("routes with partitions: the list is for %d generations; a route whose partitions, key or subjects were changed more often needs another one", generations)
+}
+
 // read permits to look at a stream and to read it, also through consumers that are gone when that is done.
 func (b *builder) read(stream string) {
 	b.ask("STREAM.INFO."+stream, "STREAM.MSG.GET."+stream, "DIRECT.GET."+stream, "DIRECT.GET."+stream+".>")
@@ -196,6 +216,7 @@ func (b *builder) service() {
 	for _, rt := range b.cfg.Routes {
 		stream := b.streamOf(rt)
 		b.read(stream)
+		b.partitions(rt)
 		b.ask("CONSUMER.LIST." + stream) // relay tells of durables whose routes are gone
 		b.acknowledge(stream, durableOf(rt))
 		b.ask("CONSUMER.UNPIN."+stream+"."+durableOf(rt), "CONSUMER.UNPIN."+b.upper()+"RETRY.*") // instances: one, and back

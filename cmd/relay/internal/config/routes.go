@@ -97,6 +97,7 @@ func (c *collector) reservedSubjects(cfg *Config) []reserved {
 		{s + ".dlq.>", "dead letters"},
 		{s + ".due.>", "retries that are due"},
 		{s + ".park.>", "parked messages"},
+		{s + ".part.>", "the messages of routes with partitions"},
 		{s + ".ctl.>", "questions to its instances"},
 		{s + ".later.>", "delayed messages"},
 	}

@@ -2,6 +2,10 @@ package console
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/relaymq/relay/consumer"
@@ -36,12 +40,47 @@ type GridInstance struct {
 	InHand int `json:"in_hand,omitempty"`
 }
 
-// GridRoute is a route with instances: one.
+// GridRoute is a route with instances: one, or with partitions.
 type GridRoute struct {
 	Route    string   `json:"route"`
 	Holder   string   `json:"holder,omitempty"`
 	Fence    uint64   `json:"fence,omitempty"`
 	Standbys []string `json:"standbys,omitempty"`
+	// Partitions are those of the instances, and Nobody those that none has; Of is how many there are.
+	Partitions map[string][]int `json:"partitions,omitempty"`
+	Nobody     []int            `json:"nobody,omitempty"`
+	Of         int              `json:"of,omitempty"`
+}
+
+// Shared says which instance has which partitions, in words.
+func (r GridRoute) Shared() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(r.Partitions)) {
+		list = append(list, name+": "+Ranges(r.Partitions[name]))
+	}
+	if len(r.Nobody) > 0 {
+		list = append(list, "nobody: "+Ranges(r.Nobody))
+	}
+	return strings.Join(list, "; ")
+}
+
+// Ranges writes numbers in order as 0-3,7.
+func Ranges(list []int) string {
+	var b strings.Builder
+	for i := 0; i < len(list); {
+		j := i
+		for j+1 < len(list) && list[j+1] == list[j]+1 {
+			j++
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if fmt.Fprint(&b, list[i]); j > i {
+			fmt.Fprintf(&b, "-%d", list[j])
+		}
+		i = j + 1
+	}
+	return b.String()
 }
 
 // GridLimit is a limit of the service, and the parts that instances have.
