@@ -223,7 +223,9 @@ func (s *routeProbing) next(t *turn) *run {
 		q.again = t.now.Add(t.againDelay())
 		q.agains++
 	}
-	if !t.oneByOne() {
+	if t.oneByOne() { // before it begins, so that what comes of it is told afterwards
+		t.hintQuestion()
+	} else {
 		t.hintAsked(m.past())
 	}
 	r := t.start(k, m)

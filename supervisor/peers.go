@@ -4,6 +4,8 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"time"
+
+	"github.com/relaymq/relay/internal/teeth"
 )
 
 // Instances of one service have a group each for a route, and all stand before the same endpoint. So that an outage costs as many
@@ -95,7 +97,7 @@ type row struct {
 
 // hint tells the others, if there is somebody to tell and this is not too much.
 func (t *turn) hint(h Hint) {
-	if t.opts.Hint == nil {
+	if t.opts.Hint == nil || teeth.Hints() {
 		return
 	}
 	p := &t.route.peers
@@ -122,6 +124,13 @@ func (t *turn) hintWaits() {
 	s := &t.route
 	s.peers.question = t.now
 	t.hint(Hint{Kind: HintWaits, Delay: s.until().Sub(t.now), Restarts: s.restarts, Mute: s.mute >= muteAfter})
+}
+
+// hintQuestion tells of a question of a route that asks one at a time. It may take longer than the others stand by after a wait.
+func (t *turn) hintQuestion() {
+	s := &t.route
+	s.peers.question = t.now
+	t.hint(Hint{Kind: HintWaits, Delay: probePatience, Restarts: s.restarts, Mute: s.mute >= muteAfter})
 }
 
 // hintAsked counts a question of a route that asks at a pace, and tells of several at once.
@@ -198,6 +207,9 @@ func (t *turn) hearOfRoute(from string, h Hint) {
 			t.alarm.arm(w.until)
 		case *routeProbing:
 			q.next, q.again = t.now, t.now
+			if w.running > 0 && t.oneByOne() && !q.careful { // what hangs still was asked before
+				t.beginRound("a question of another instance succeeded")
+			}
 			t.call(t.opts.More)
 		default:
 			t.endTrips()
