@@ -152,7 +152,7 @@ func peers(w *World, b before) {
 
 func TestPeers_hang(t *testing.T) {
 	peers(begin(t), of(before{instances: 3, kind: "hang", span: 6 * time.Second, fresh: 200, kills: 1, know: 5 * time.Second},
-		before{instances: 5, kind: "hang", span: 25 * time.Second, fresh: 2000, kills: 8, know: time.Second}))
+		before{instances: 5, kind: "hang", span: 25 * time.Second, fresh: 2000, kills: 8, know: 2 * time.Second}))
 }
 
 func TestTeeth_hints(t *testing.T) {
