@@ -40,20 +40,28 @@ func (w *World) program(bin string, r *Relay, args ...string) (out []byte, err e
 	return out, err
 }
 
-// order has the route handed over, half of the time to a certain instance, and waits until that is done.
-func (n *nemesis) order(h *handovers) bool {
-	w := n.w
+// to is an instance that stands by, half of the time; empty: any is to have it.
+func (n *nemesis) to() string {
+	if n.w.Rand.IntN(2) == 0 {
+		return ""
+	}
+	var grid struct{ Routes []struct{ Standbys []string } }
+	out, err := exec.Command(n.w.Bin.Relay, "grid", "--json", "-c", n.relays[0].conf).Output()
+	if err != nil || json.Unmarshal(out, &grid) != nil || len(grid.Routes) != 1 || len(grid.Routes[0].Standbys) == 0 {
+		return ""
+	}
+	list := grid.Routes[0].Standbys
+	return list[n.w.Rand.IntN(len(list))]
+}
+
+// order has the route handed over, and waits until that is done.
+func (n *nemesis) order(h *handovers, to string) bool {
 	args := []string{"handover", "work", "--timeout", "20s"}
-	if w.Rand.IntN(2) == 0 {
-		var grid struct{ Routes []struct{ Standbys []string } }
-		out, err := exec.Command(w.Bin.Relay, "grid", "--json", "-c", n.relays[0].conf).Output()
-		if err == nil && json.Unmarshal(out, &grid) == nil && len(grid.Routes) == 1 && len(grid.Routes[0].Standbys) > 0 {
-			list := grid.Routes[0].Standbys
-			args = append(args, "--to", list[w.Rand.IntN(len(list))])
-		}
+	if to != "" {
+		args = append(args, "--to", to)
 	}
 	began := time.Now()
-	if _, err := w.program(w.Bin.Relay, n.relays[0], args...); err != nil {
+	if _, err := n.w.program(n.w.Bin.Relay, n.relays[0], args...); err != nil {
 		h.refused++
 		return false
 	}
@@ -68,8 +76,8 @@ func (h *handovers) kinds() []kind {
 	during := func(do func(n *nemesis, r *Relay)) func(*nemesis) {
 		return func(n *nemesis) {
 			r := n.holder()
-			after := n.w.Between(0, 400*ms)
-			wait := background(func() { n.order(h) }) // which may be refused, or come to nothing
+			to, after := n.to(), n.w.Between(0, 400*ms)
+			wait := background(func() { n.order(h, to) }) // which may be refused, or come to nothing
 			time.Sleep(after)
 			do(n, r)
 			wait()
@@ -80,7 +88,7 @@ func (h *handovers) kinds() []kind {
 	return []kind{
 		{"hand over", 12, func(n *nemesis) {
 			// After a fault nobody may stand by yet, or the holder not be able to prove that it is that.
-			n.w.Eventually(time.Minute, "the route is handed over", func() bool { return n.order(h) })
+			n.w.Eventually(time.Minute, "the route is handed over", func() bool { return n.order(h, n.to()) })
 		}},
 		{"kill in a hand-over", 3, during(kill)},
 		{"freeze in a hand-over", 3, during(freeze)},
@@ -104,6 +112,19 @@ func (w *World) judgeTwice() {
 	}
 }
 
+// standstill is the longest time between two starts.
+func (w *World) standstill() (longest time.Duration) {
+	starts := make([]time.Time, 0, len(w.ledgers.Runs))
+	for _, run := range w.ledgers.Runs {
+		starts = append(starts, run.Start)
+	}
+	slices.SortFunc(starts, time.Time.Compare)
+	for i := 1; i < len(starts); i++ {
+		longest = max(longest, starts[i].Sub(starts[i-1]))
+	}
+	return longest
+}
+
 func handover(w *World, l fleetLoad) {
 	w.T.Helper()
 	h := &handovers{}
@@ -115,8 +136,8 @@ func handover(w *World, l fleetLoad) {
 	w.judgeKeys()
 	w.judgeTwice()
 	holders := w.judgeFences()
-	w.Figure("hand-overs, %d instances on 3 servers, %d messages on 40 keys, %s: %d handed over within %v each, %d refused; %d holders, 0 out of order, 0 lost, %d duplicates ≤ %d; at rest after %v",
-		l.instances, r.Published, f.nemesis, h.given, h.longest.Round(ms), h.refused, holders, r.Duplicates, r.Bound, r.RestAfter.Round(ms))
+	w.Figure("hand-overs, %d instances on 3 servers, %d messages on 40 keys, %s: %d handed over within %v each, %d refused; %d holders, 0 out of order, 0 lost, %d duplicates ≤ %d; longest standstill %v; at rest after %v",
+		l.instances, r.Published, f.nemesis, h.given, h.longest.Round(ms), h.refused, holders, r.Duplicates, r.Bound, w.standstill().Round(ms), r.RestAfter.Round(ms))
 }
 
 func TestHandover_underLoad(t *testing.T) {

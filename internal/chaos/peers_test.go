@@ -39,7 +39,7 @@ func (b *before) wait(w *World) {
 }
 
 // settles is how long instances that have just noticed an outage may take to find out whether anything answers.
-const settles = 4 * time.Second
+var settles = of(3*time.Second, 4*time.Second)
 
 // outage begins one, with fresh messages, and counts the requests of a span once all know of it.
 func (b *before) outage(w *World) (requests int) {
@@ -157,6 +157,6 @@ func TestPeers_hang(t *testing.T) {
 
 func TestTeeth_hints(t *testing.T) {
 	bites(t, "hints", Flooded, func(w *World) {
-		peers(w, before{instances: 5, kind: "hang", span: 6 * time.Second, fresh: 200, know: 5 * time.Second})
+		peers(w, before{instances: 5, kind: "hang", span: 5 * time.Second, fresh: 200, know: 5 * time.Second})
 	})
 }
