@@ -223,8 +223,11 @@ func (s *routeProbing) next(t *turn) *run {
 		q.again = t.now.Add(t.againDelay())
 		q.agains++
 	}
-	if !t.oneByOne() {
+	switch {
+	case !t.oneByOne():
 		t.hintAsked(m.past())
+	case s.began.IsZero():
+		t.hintQuestion()
 	}
 	r := t.start(k, m)
 	t.line(k)

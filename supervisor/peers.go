@@ -4,6 +4,8 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"time"
+
+	"github.com/relaymq/relay/internal/teeth"
 )
 
 // Instances of one service have a group each for a route, and all stand before the same endpoint. So that an outage costs as many
@@ -11,8 +13,8 @@ import (
 // they tell:
 //
 //   - Failures in a row, before they are enough to trip: all of them together trip the route.
-//   - That the route, or a key, waits. Where it flows, the first failure trips it. Where it waits, the next question is put off: the
-//     others stand by for the one who asked.
+//   - That the route, or a key, waits, or asks one message at a time. Where it flows, the first failure trips it. Where it waits, the next
+//     question is put off: the others stand by for the one who asks.
 //   - Questions of those who ask at a pace: they count for the pace of all.
 //   - That a question succeeded. Whoever waits asks within spread.
 //
@@ -23,7 +25,7 @@ type HintKind string
 
 const (
 	HintFailing HintKind = "failing" // N runs in a row failed, of Keys
-	HintWaits   HintKind = "waits"   // the next question is in Delay
+	HintWaits   HintKind = "waits"   // the next question is in Delay, or what is asked now may take so long
 	HintAsked   HintKind = "asked"   // N messages were asked, and the route does not flow
 	HintFlows   HintKind = "flows"   // a question succeeded
 )
@@ -72,6 +74,9 @@ type peers struct {
 	mute   bool           // then nobody got an answer
 	keys   map[string]warning
 
+	untold  []Hint
+	telling bool // somebody tells them
+
 	asked    int // not told yet
 	askedAt  time.Time
 	told     int // in this second
@@ -95,7 +100,7 @@ type row struct {
 
 // hint tells the others, if there is somebody to tell and this is not too much.
 func (t *turn) hint(h Hint) {
-	if t.opts.Hint == nil {
+	if t.opts.Hint == nil || teeth.Hints() {
 		return
 	}
 	p := &t.route.peers
@@ -105,8 +110,26 @@ func (t *turn) hint(h Hint) {
 	if p.told++; p.told > hintsPerSecond && (h.Key != nil || h.Kind == HintAsked || h.Kind == HintFailing) {
 		return
 	}
-	tell := t.opts.Hint
-	t.call(func() { tell(h) })
+	p.untold = append(p.untold, h)
+	t.call(t.group.tellPeers)
+}
+
+// tellPeers tells hints in the order in which they came about, whichever turn's calls come first: when a question has succeeded, nobody is to
+// hear afterwards that it is asked, and stand by.
+func (g *Group) tellPeers() {
+	t := g.lock()
+	p := &t.route.peers
+	for !p.telling && len(p.untold) > 0 {
+		list := p.untold
+		p.untold, p.telling = nil, true
+		t.unlock()
+		for _, h := range list {
+			g.opts.Hint(h)
+		}
+		t = g.lock()
+		p.telling = false
+	}
+	t.unlock()
 }
 
 // hintFailing tells of failures in a row that are not usual.
@@ -122,6 +145,13 @@ func (t *turn) hintWaits() {
 	s := &t.route
 	s.peers.question = t.now
 	t.hint(Hint{Kind: HintWaits, Delay: s.until().Sub(t.now), Restarts: s.restarts, Mute: s.mute >= muteAfter})
+}
+
+// hintQuestion tells of a question of a route that asks one at a time. It may take longer than the others stand by after a wait.
+func (t *turn) hintQuestion() {
+	s := &t.route
+	s.peers.question = t.now
+	t.hint(Hint{Kind: HintWaits, Delay: probePatience, Restarts: s.restarts, Mute: s.mute >= muteAfter})
 }
 
 // hintAsked counts a question of a route that asks at a pace, and tells of several at once.
@@ -198,6 +228,9 @@ func (t *turn) hearOfRoute(from string, h Hint) {
 			t.alarm.arm(w.until)
 		case *routeProbing:
 			q.next, q.again = t.now, t.now
+			if w.running > 0 && t.oneByOne() && !q.careful { // what hangs still was asked before
+				t.beginRound("a question of another instance succeeded")
+			}
 			t.call(t.opts.More)
 		default:
 			t.endTrips()

@@ -38,13 +38,16 @@ func TestPeers_anOutageCostsAsManyQuestionsAsOneInstanceWouldAsk(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		keys    int
+		takes   time.Duration
 		verdict Verdict
 	}{
-		{"many keys, nobody answers", 50, Verdict{Kind: Retry, Err: errDown, NotStarted: true}},
-		{"many keys, failures are answered", 50, failed},
-		{"one key, nobody answers", 1, Verdict{Kind: Retry, Err: errDown, NotStarted: true}},
-		{"one key, failures are answered", 1, failed},
-		{"three keys", 3, Verdict{Kind: Retry, Err: errDown, NoAnswer: true}},
+		{"many keys, nobody answers", 50, 0, Verdict{Kind: Retry, Err: errDown, NotStarted: true}},
+		{"many keys, nobody answers in time", 50, time.Second, Verdict{Kind: Retry, Err: errDown, NoAnswer: true}},
+		{"many keys, and questions take longer than one waits for", 50, 10 * time.Second, Verdict{Kind: Retry, Err: errDown, NoAnswer: true}},
+		{"many keys, failures are answered", 50, 0, failed},
+		{"one key, nobody answers", 1, 0, Verdict{Kind: Retry, Err: errDown, NotStarted: true}},
+		{"one key, failures are answered", 1, 0, failed},
+		{"three keys", 3, 0, Verdict{Kind: Retry, Err: errDown, NoAnswer: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			outage := func(t *testing.T, instances int, tell bool) (asked int, known time.Duration) {
@@ -52,6 +55,7 @@ func TestPeers_anOutageCostsAsManyQuestionsAsOneInstanceWouldAsk(t *testing.T) {
 					var down atomic.Bool
 					handle := func(context.Context, *Message, int) Verdict {
 						if down.Load() {
+							time.Sleep(tt.takes)
 							return tt.verdict
 						}
 						return ok
@@ -67,6 +71,9 @@ func TestPeers_anOutageCostsAsManyQuestionsAsOneInstanceWouldAsk(t *testing.T) {
 					}
 					publish(2 * time.Second)
 					down.Store(true)
+					if tt.takes > 0 { // until then nobody knows
+						publish(tt.takes + 5*time.Second)
+					}
 					before := questions(all)
 					publish(30 * time.Second)
 					asked = questions(all) - before

@@ -21,6 +21,7 @@ import (
 // fleet is such a run.
 type fleet struct {
 	*nemesis
+	route  M          // of all instances
 	places []placesAt // of the limit, by time
 }
 
@@ -111,6 +112,7 @@ func (w *World) fleet(l fleetLoad) *fleet {
 		"supervisor": M{"trip_after": 0, "route_trip_after": 0, "dead_trip": M{"of": 0}},
 	}
 	maps.Copy(route, l.route)
+	f.route = route
 	for i := range l.instances {
 		p := NewProxy(w.T, strings.TrimPrefix(w.nats.Nodes[i%3].url(), "nats://"))
 		r := w.StartRelay(fmt.Sprintf("r%d", i+1), f.h, RelayConfig{URL: p.URL(), NoWait: true, Route: route, Top: l.top})

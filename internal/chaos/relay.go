@@ -245,6 +245,16 @@ func (h *Handler) Mode(mode string) {
 	}
 }
 
+// count is how many requests came.
+func (h *Handler) count() (n int) {
+	h.w.T.Helper()
+	_, text, err := (&Relay{w: h.w, Admin: h.addr, netns: h.netns}).get("/count")
+	if _, bad := fmt.Sscan(text, &n); err != nil || bad != nil {
+		h.w.T.Fatalf("the handler does not count: %v %v", err, bad)
+	}
+	return n
+}
+
 // Embedded is a program of its own that embeds relay, with a Go handler.
 type Embedded struct {
 	*Proc

@@ -13,5 +13,6 @@
 //	lease   an instance goes on with what only one may have after its lease is over
 //	alone   a route with instances: one, or order: key, is handled by all instances
 //	lend    the fallback of a route gets nothing of what waits
+//	hints   an instance tells the others nothing of an outage
 //	expect  a dead letter is stored whether it is there already or not
 package teeth

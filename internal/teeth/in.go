@@ -37,3 +37,6 @@ func Lease() bool { return false }
 
 // Alone tells whether routes of one instance at a time are handled by all.
 func Alone() bool { return false }
+
+// Hints tells whether instances keep what they learn of an outage to themselves.
+func Hints() bool { return false }

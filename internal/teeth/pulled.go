@@ -13,7 +13,7 @@ var pulled = strings.Split(os.Getenv("CHAOS_PULLED"), ",")
 var (
 	acks, fence, record, expect       = has("acks"), has("fence"), has("record"), has("expect")
 	fresh, call, pace, question, lend = has("fresh"), has("call"), has("pace"), has("question"), has("lend")
-	lease, alone, copies              = has("lease"), has("alone"), has("copies")
+	lease, alone, copies, hints       = has("lease"), has("alone"), has("copies"), has("hints")
 )
 
 func has(name string) bool { return slices.Contains(pulled, name) }
@@ -53,3 +53,6 @@ func Lease() bool { return lease }
 
 // Alone tells whether routes of one instance at a time are handled by all.
 func Alone() bool { return alone }
+
+// Hints tells whether instances keep what they learn of an outage to themselves.
+func Hints() bool { return hints }

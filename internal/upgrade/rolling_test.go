@@ -32,7 +32,7 @@ func (f *fleet) up(commit string) *process {
 func (f *fleet) start(commit string) *process {
 	f.t.Helper()
 	p := f.run(commit)
-	if commit == last {
+	if commit == Last {
 		f.earlier = append(f.earlier, p)
 	}
 	return p
@@ -132,7 +132,7 @@ func TestUpgrade_rolling(t *testing.T) {
 		return 200
 	})
 	f := &fleet{world: w}
-	f.a, f.b = f.start(last), f.start(last)
+	f.a, f.b = f.start(Last), f.start(Last)
 	f.ready(2)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -143,7 +143,7 @@ func TestUpgrade_rolling(t *testing.T) {
 		f.must(commit, "pub", "orders.eu", fmt.Sprintf("later %d", later), "--in", "3s")
 		later++
 	}
-	for _, commits := range [][2]string{{last, ""}, {"", last}} {
+	for _, commits := range [][2]string{{Last, ""}, {"", Last}} {
 		from, to := commits[0], commits[1]
 		delay(from)
 		f.replace(&f.a, to)

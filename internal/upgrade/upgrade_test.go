@@ -1,8 +1,6 @@
-// Package upgrade tests that a release takes over from the one before, and that one from it.
 package upgrade
 
 import (
-	"archive/tar"
 	"bytes"
 	"errors"
 	"fmt"
@@ -28,9 +26,6 @@ import (
 	"github.com/relaymq/relay/internal/natstest"
 )
 
-// last is the commit of v0.2.0, the last release. It stands for the tag, which an operator makes.
-const last = "c7a1d7c"
-
 // binaries are programs by version, made once.
 var binaries = struct {
 	mu   sync.Mutex
@@ -54,66 +49,25 @@ func binary(t *testing.T, commit string) string {
 	if path, ok := binaries.made[commit]; ok {
 		return path
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	var err error
 	if binaries.dir == "" {
-		dir, err := os.MkdirTemp("", "relay-upgrade")
-		must(err)
-		binaries.dir = dir
+		binaries.dir, err = os.MkdirTemp("", "relay-upgrade")
 	}
-	root, err := filepath.Abs("../..")
-	must(err)
-	source, path := root, filepath.Join(binaries.dir, "relay"+strings.Trim(commit, "~"))
-	if commit != "" {
-		if _, err := os.Stat(filepath.Join(root, ".git")); err != nil && os.Getenv("CI") == "" {
-			t.Skip("this is no git checkout: the release before is in its history")
-		}
-		source = filepath.Join(binaries.dir, "source"+commit)
-		archive := exec.Command("git", "-C", root, "archive", commit)
-		archive.Stderr = os.Stderr
-		data, err := archive.Output()
-		must(err)
-		must(unpack(data, source))
+	root, path := "", ""
+	if err == nil {
+		root, err = filepath.Abs("../..")
 	}
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./cmd/relay") // trimpath: what was compiled once is in the cache, wherever the source is
-	build.Dir = source
-	out, err := build.CombinedOutput()
+	if err == nil {
+		path, err = Build(root, commit, binaries.dir)
+	}
+	if errors.Is(err, ErrNoHistory) {
+		t.Skip(err)
+	}
 	if err != nil {
-		t.Fatalf("building %s: %v\n%s", commit, err, out)
+		t.Fatal(err)
 	}
 	binaries.made[commit] = path
 	return path
-}
-
-func unpack(data []byte, dir string) error {
-	for r := tar.NewReader(bytes.NewReader(data)); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		path := filepath.Join(dir, filepath.FromSlash(h.Name))
-		switch h.Typeflag {
-		case tar.TypeDir:
-			err = os.MkdirAll(path, 0o755)
-		case tar.TypeReg:
-			var content []byte
-			if content, err = io.ReadAll(r); err == nil {
-				if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
-					err = os.WriteFile(path, content, 0o644)
-				}
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
 }
 
 const patience = 60 * time.Second
@@ -536,17 +490,17 @@ func TestUpgrade_theLastReleaseAndBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.on(natstest.Start(t, natstest.WithListen()), "")
-	w.follow(last, "")
-	w.follow("", last)
-	w.follow(last, "")
+	w.follow(Last, "")
+	w.follow("", Last)
+	w.follow(Last, "")
 }
 
 func TestUpgrade_cluster(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.on(natstest.Cluster(t, 3)[0], ", replicas: 3")
-	w.follow(last, "")
-	w.follow("", last)
+	w.follow(Last, "")
+	w.follow("", Last)
 }
 
 // The server is inside relay.
@@ -565,6 +519,6 @@ func TestUpgrade_embedded(t *testing.T) {
 			w.nc.Close()
 		}
 	})
-	w.follow(last, "")
-	w.follow("", last)
+	w.follow(Last, "")
+	w.follow("", Last)
 }

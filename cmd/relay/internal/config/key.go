@@ -125,7 +125,7 @@ func (b *book) fieldsOf(t reflect.Type, path string, index []int) (fields []*key
 		switch {
 		case option == "squash":
 			fields = append(fields, b.fieldsOf(f.Type, path, at)...)
-		case name == "-":
+		case name == "-", !f.IsExported():
 		default:
 			below := join(path, name)
 			if below == "defaults" {
