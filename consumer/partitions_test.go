@@ -67,7 +67,9 @@ func (d *divisions) handler(instance string) Handler {
 			d.where[instance] = map[string]int{}
 		}
 		d.where[instance][key]++
-		d.waited = max(d.waited, time.Since(m.Time))
+		if d.waited = max(d.waited, time.Since(m.Time)); time.Since(m.Time) > 5*time.Second {
+			d.t.Logf("%s starts %d of %s for the %dth time after %v", instance, m.Sequence, key, d.starts[m.Sequence], time.Since(m.Time))
+		}
 		if d.starts[m.Sequence] == 1 && m.Sequence < d.done[key] { // what comes again may come behind, in order
 			d.fault("%s starts %d of %s after %d was done", instance, m.Sequence, key, d.done[key])
 		}

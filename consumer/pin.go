@@ -115,6 +115,50 @@ func (s *source) nak(ctx context.Context, subject string) error {
 	return err
 }
 
+// missing is what a leased source waits for and has asked for again; of the pull loop only. A NAK may be lost, and a pull of the holder before may have got
+// something after it was thrown out: what of that is not asked for again comes after AckWait only.
+type missing struct {
+	top   uint64 // what was delivered before the check before this one is not on its way any more
+	times int
+}
+
+// missingTimes is how often what is missing is asked for again, once for each check. Then AckWait brings it.
+const missingTimes = 5
+
+// stillMissing is the sequence up to which what is outstanding and not in hand may be given back once more; 0: nothing.
+func (s *source) stillMissing() (to uint64) {
+	m := &s.missing
+	if !s.leased() || len(s.gate.gaps) == 0 {
+		*m = missing{}
+		return 0
+	}
+	if to = m.top; m.times >= missingTimes {
+		to = 0
+	} else if to > 0 {
+		m.times++
+	}
+	m.top = s.gate.top
+	return to
+}
+
+// giveBackAgain gives back what is outstanding on the server up to that sequence and not in the hand of this instance.
+func (s *source) giveBackAgain(ctx context.Context, info *jetstream.ConsumerInfo, to uint64) {
+	from := info.AckFloor.Stream + 1
+	to = min(to, info.Delivered.Stream)
+	if to < from || to-from >= 4*maxAckPending || info.NumAckPending <= s.session.Stats().Live || !s.mayStart() {
+		return
+	}
+	inHand := s.session.InHand().Unsettled
+	err := s.giveBack(ctx, info.Delivered.Consumer, func(yield func(uint64) bool) {
+		for seq := from; seq <= to; seq++ {
+			if _, has := slices.BinarySearch(inHand, seq); !has && !yield(seq) {
+				return
+			}
+		}
+	})
+	s.log.Info("messages that are missing are given back once more", "outstanding", info.NumAckPending, "in_hand", len(inHand), "error", err)
+}
+
 const (
 	// noteInHandEvery is the time between two notes: what is delivered meanwhile is what the next holder names one by one.
 	noteInHandEvery = time.Second

@@ -102,8 +102,8 @@ func (s *source) run(ctx context.Context) (next *source) {
 			}
 			if !busy && s.suspicious(now) {
 				busy = true
-				afresh := s.afresh
-				go func() { checking <- s.check(ctx, afresh) }()
+				afresh, missed := s.afresh, s.stillMissing()
+				go func() { checking <- s.check(ctx, afresh, missed) }()
 			}
 		}
 	}

@@ -528,3 +528,43 @@ func TestSingleton_regressionATakeoverFarBehindWithoutANote(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 }
+
+// What somebody else took from the durable of an ordered route is given back in the name of the holder, also when nobody has done so at the takeover: it does
+// not wait for AckWait, and later messages of its key with it.
+func TestSingleton_regressionWhatIsMissingIsGivenBackOnceMore(t *testing.T) {
+	t.Parallel()
+	s := newSingle(t)
+	s.route.Order, s.route.AckWait = supervisor.OrderKey, 2*time.Minute
+	r, _, _ := s.instance("a")
+	s.holder(map[string]*Relay{"a": r})
+	s.publish("orders.eu", 1)
+	s.eventually("it is handled", func() bool { return s.handled() == 1 })
+	thief, n := s.s.Conn(t), 1
+	inbox := thief.NewInbox()
+	got, err := thief.SubscribeSync(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for { // until it is faster than the holder
+		if _, err := thief.Request("$JS.API.CONSUMER.UNPIN.ORDERS.billing", []byte(`{"group":"relay"}`), 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if err := thief.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.ORDERS.billing", inbox, []byte(`{"batch":1,"expires":300000000,"group":"relay"}`)); err != nil {
+			t.Fatal(err)
+		}
+		_ = thief.Flush()
+		s.publish("orders.eu", 1)
+		n++
+		if m, err := got.NextMsg(500 * time.Millisecond); err == nil && m.Reply != "" {
+			break
+		}
+	}
+	taken := time.Now()
+	s.publish("orders.eu", 3)
+	n += 3
+	s.eventually("all are handled", func() bool { return s.handled() == n })
+	if took := time.Since(taken); took > 40*time.Second {
+		t.Errorf("it came after %v", took)
+	}
+	s.check()
+}

@@ -57,6 +57,7 @@ type source struct {
 	oldest    oldest
 	base      base
 	back      span // of a leased one: what the holder before had in hand
+	missing   missing
 
 	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
 	late         late

@@ -95,7 +95,7 @@ func (s *source) noteRest(stream streamLook, info *jetstream.ConsumerInfo, e edi
 }
 
 // check asks the server, afresh or about what may have changed. It blocks for some seconds at most.
-func (s *source) check(ctx context.Context, afresh bool) finding {
+func (s *source) check(ctx context.Context, afresh bool, missed uint64) finding {
 	if s.isLost() {
 		s.doubt.Store(true) // it is looked for until it is there
 		return s.reopen(ctx)
@@ -136,6 +136,7 @@ func (s *source) check(ctx context.Context, afresh bool) finding {
 		identity: identity, pending: info.NumPending, paused: info.Paused, inHand: info.NumAckPending, full: info.NumAckPending >= info.Config.MaxAckPending,
 	}
 	if identity.Equal(s.identity) {
+		s.giveBackAgain(ctx, info, missed)
 		f.edits = s.inspect(ctx, stream, info, stream.asked)
 		s.noteRest(stream, info, f.edits)
 	}

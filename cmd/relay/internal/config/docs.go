@@ -62,6 +62,7 @@ var docs = map[string]doc{
 	"routes.burst":       {text: "attempts that may start at once after a while with fewer; 0: a twentieth of a second's, at least 1"},
 	"routes.key":         {text: "what is supervised together: subject, route, or a template over tokens such as \"{2}\""},
 	"routes.order":       {text: "key: one message of a key at a time, in order", values: []string{"none", "key"}},
+	"routes.partitions":  {text: "into how many parts messages are divided by key, so that several instances handle them with order: key"},
 	"routes.instances":   {text: "how many instances have the route at a time; one with order: key", values: []string{"all", "one"}},
 	"routes.timeout":     {text: "ends an attempt"},
 	"routes.ack_wait":    {text: "silence after which the server gives the message to somebody else, at least 1s; relay extends it while a handler runs"},
