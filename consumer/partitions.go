@@ -82,14 +82,6 @@ func (r *Relay) calledName(name string) string {
 	return name
 }
 
-// originDurable is what the route's durable is called outside of this package, and as a part of the ids of its messages.
-func (rt *route) originDurable() string {
-	if p := rt.cfg.part; p != nil {
-		return p.Durable
-	}
-	return rt.cfg.Durable
-}
-
 // handsOver tells whether the route hands its messages over to another generation of partitions.
 func (rt *route) handsOver() bool { return rt.cfg.part != nil && rt.cfg.part.To != nil }
 

@@ -96,7 +96,7 @@ func (c *collector) warnAbout(cfg *Config, routes, streams []claim) {
 	for i, r := range cfg.Routes {
 		key := fmt.Sprintf("routes[%d]", i)
 		c.keyTokens(key+".key", r)
-		if r.Order == "key" && r.Instances == "" {
+		if r.Order == "key" && r.Instances == "" && r.Partitions == 0 {
 			c.note(key+".order", "means instances: one: one instance has the route, and the others stand by")
 		}
 		for _, h := range r.parts() {
