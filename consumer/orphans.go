@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/partition"
 )
 
 // Orphan is something of relay's that waits for a route which is not there: one that was renamed, taken away, or given another
@@ -96,6 +97,9 @@ func orphansOf(ctx context.Context, js jetstream.JetStream, service string, rout
 	var names, others []string
 	streams := js.ListStreams(ctx)
 	for info := range streams.Info() {
+		if partition.Is(info.Config) {
+			continue // its durables go with it
+		}
 		if other := serviceOf(info); other == "" {
 			names = append(names, info.Config.Name)
 		} else if other != service {
@@ -181,6 +185,9 @@ func dueDurables(ctx context.Context, js jetstream.JetStream, service string) (m
 	}
 	if err != nil {
 		return nil, err
+	}
+	if partition.Is(stream.CachedInfo().Config) {
+		return nil, nil // its durables go with it
 	}
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {

@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -336,4 +338,43 @@ func TestPartitions_growAndShrink(t *testing.T) {
 		return slices.Equal(names, []string{"RELAY_BILLING_G3"})
 	})
 	t.Logf("%d were started twice, by %v", d.check(), d.who)
+}
+
+// A dead letter of a partition says where the message was published, and replayed it goes to the partition of its key; the ledgers of all add up.
+func TestPartitions_deadLettersAndReplays(t *testing.T) {
+	t.Parallel()
+	d := newDivisions(t, 4)
+	d.route.Retry.MaxAttempts = 1
+	r, _, _ := d.instance("a")
+	d.shared(map[string]*Relay{"a": r}, 4)
+	d.mu.Lock()
+	d.fails[7], d.fails[23], d.fails[40] = 1, 1, 1
+	d.mu.Unlock()
+	d.send(60)
+	d.eventually("three are dead", func() bool { n := r.Status().Routes[0].Dead; return d.handled() == 60 && n == 3 })
+	if s := r.Status().Routes[0]; len(r.Status().Routes) != 1 || s.Name != "billing" || s.Stream != "ORDERS" || s.Partitions.Count != 4 || len(s.Partitions.Here) != 4 || s.Acked != 57 {
+		t.Errorf("%+v, %+v", s, s.Partitions)
+	}
+	var p dlq.Progress
+	d.eventually("they are replayed", func() (ok bool) {
+		var err error
+		p, err = r.Replay(t.Context(), dlq.Job{Filter: dlq.Filter{Route: "billing"}})
+		return err == nil && p.Total == 3
+	})
+	d.eventually("they are handled", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.starts[7] == 2 && d.starts[23] == 2 && d.starts[40] == 2
+	})
+	d.eventually("all is settled, and the ledgers say so", func() bool {
+		for n := range 4 {
+			g := r.divided.get("billing").newest().Generation
+			a := audit.Auditor{JS: r.js, API: r.api, Service: "relay", Retry: r.retries.Name(), Book: r.ledgers}
+			if b, err := a.Audit(t.Context(), g.Name(), g.DurableOf(n), false, 0); err != nil || b.Verdict != audit.Balanced || b.Outstanding > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	d.check()
 }

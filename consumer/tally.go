@@ -76,6 +76,7 @@ func (s *source) tallied(rt *route, d *ack.Delivery, subject string, place catch
 	}
 	s.count.firsts.Add(1)
 	switch {
+	case s.due && rt.cfg.part != nil: // it goes into its partition, which counts it
 	case s.due:
 		switch {
 		case isReplay(subject):

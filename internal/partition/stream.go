@@ -36,6 +36,9 @@ type mark struct {
 	Start Start `json:"start"`
 }
 
+// Is tells whether a stream holds the partitions of a route.
+func Is(c jetstream.StreamConfig) bool { return c.Metadata[metadata] != "" }
+
 // Sources tells whether the server copies messages there.
 func (s *Stream) Sources() bool { return sources(s.Info.Config) }
 
