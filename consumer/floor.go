@@ -20,12 +20,12 @@ const floorEvery = time.Minute
 // floorAgain is after what time one that has not moved is looked at again: somebody may have made the durable on the retry stream anew.
 const floorAgain = 10 * time.Minute
 
-// noteFloor writes down how far the durable is.
-func (s *source) noteFloor(ctx context.Context) {
+// noteFloor writes down how far the durable is. At the end what was last seen of it does not count: messages may have been settled since.
+func (s *source) noteFloor(ctx context.Context, last bool) {
 	if s.routes[0].cfg.part != nil {
 		return // what is settled is removed from its stream
 	}
-	if l := s.looked.Load(); l != nil && time.Since(l.at) < lookEvery && l.pending == 0 && l.outstanding == 0 && l.floor == s.floored.Load() && time.Since(epoch)-time.Duration(s.flooredAt.Load()) < floorAgain {
+	if l := s.looked.Load(); !last && l != nil && time.Since(l.at) < lookEvery && l.pending == 0 && l.outstanding == 0 && l.floor == s.floored.Load() && time.Since(epoch)-time.Duration(s.flooredAt.Load()) < floorAgain {
 		return // the watchdog knows
 	}
 	identity, info, err := s.ask(ctx)
@@ -85,7 +85,7 @@ func (r *Relay) watchFloors(ctx context.Context) {
 func (r *Relay) noteFloors(ctx context.Context) {
 	for _, s := range r.openSources() {
 		if !s.due && s.routes[0].cfg.part == nil {
-			s.noteFloor(ctx)
+			s.noteFloor(ctx, false)
 		}
 	}
 }

@@ -186,9 +186,6 @@ func dueDurables(ctx context.Context, js jetstream.JetStream, service string) (m
 	if err != nil {
 		return nil, err
 	}
-	if partition.Is(stream.CachedInfo().Config) {
-		return nil, nil // its durables go with it
-	}
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {
 		rest, _ := strings.CutPrefix(info.Config.FilterSubject, service+".due.")
@@ -274,6 +271,9 @@ func inUse(ctx context.Context, js jetstream.JetStream, service string, info *je
 
 // orphanedDurables are those of a stream that relay made, for routes that are not known, and that nobody pulls from.
 func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, service string, of usage, known func(route, durable string) bool) (list []Orphan, err error) {
+	if partition.Is(stream.CachedInfo().Config) {
+		return nil, nil // its durables go with it
+	}
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {
 		m := provision.MarkOf(info.Config.Metadata)
