@@ -120,7 +120,7 @@ func (s *sharing) ready() {
 // backlog publishes so many messages at once.
 func (s *sharing) backlog(n int, subject func(i int) string) {
 	for i := range n {
-		if _, err := s.js.PublishAsync(subject(i), nil); err != nil {
+		if _, err := s.js.PublishAsync(subject(i), nil, jetstream.WithStallWait(time.Minute)); err != nil {
 			s.t.Fatal(err)
 		}
 	}
