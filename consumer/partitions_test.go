@@ -107,31 +107,9 @@ func (d *divisions) handler(instance string) Handler {
 
 func (d *divisions) instance(name string) (r *Relay, link *natstest.Proxy, stop func() error) {
 	d.t.Helper()
-	link = natstest.NewProxy(d.t, d.s.Native().Addr().String())
-	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))
-	if err != nil {
-		d.t.Fatal(err)
-	}
 	route := d.route
 	route.Handler = d.handler(name)
-	r, err = New(nc, Config{Instance: name, Logger: slog.New(slog.NewTextHandler(testLog{d.t}, nil)).With("at", name), Drain: 5 * time.Second}, route)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	stop = sync.OnceValue(func() error {
-		cancel()
-		err := <-done
-		nc.Close()
-		return err
-	})
-	d.t.Cleanup(func() {
-		link.Resume()
-		_ = stop()
-	})
-	return r, link, stop
+	return d.linked(name, slog.LevelInfo, route)
 }
 
 // send publishes messages of random keys. They have the ids of those that were sent before, which the user's stream has forgotten by then.

@@ -87,16 +87,22 @@ func (s *single) instance(name string) (r *Relay, link *natstest.Proxy, stop fun
 
 func (s *single) instanceWith(name string, h Handler) (r *Relay, link *natstest.Proxy, stop func() error) {
 	s.t.Helper()
-	link = natstest.NewProxy(s.t, s.s.Native().Addr().String())
-	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	route := s.route
 	route.Handler = h
-	r, err = New(nc, Config{Instance: name, Logger: slog.New(slog.NewTextHandler(testLog{s.t}, &slog.HandlerOptions{Level: slog.LevelDebug})).With("at", name), Drain: 5 * time.Second}, route)
+	return s.linked(name, slog.LevelDebug, route)
+}
+
+// linked runs an instance on a link of its own, which can be stalled.
+func (w *world) linked(name string, level slog.Level, route Route) (r *Relay, link *natstest.Proxy, stop func() error) {
+	w.t.Helper()
+	link = natstest.NewProxy(w.t, w.s.Native().Addr().String())
+	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))
 	if err != nil {
-		s.t.Fatal(err)
+		w.t.Fatal(err)
+	}
+	r, err = New(nc, Config{Instance: name, Logger: slog.New(slog.NewTextHandler(testLog{w.t}, &slog.HandlerOptions{Level: level})).With("at", name), Drain: 5 * time.Second}, route)
+	if err != nil {
+		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -107,7 +113,7 @@ func (s *single) instanceWith(name string, h Handler) (r *Relay, link *natstest.
 		nc.Close()
 		return err
 	})
-	s.t.Cleanup(func() {
+	w.t.Cleanup(func() {
 		link.Resume()
 		_ = stop()
 	})

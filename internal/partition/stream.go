@@ -156,24 +156,44 @@ func (s *Stream) lastCopied(ctx context.Context, js jetstream.JetStream) (stored
 	return m.Sequence, origin, nil
 }
 
-// floor is up to where all partitions are settled, and open whether anything is to come or outstanding.
-func (s *Stream) floor(ctx context.Context, js jetstream.JetStream) (settled uint64, open bool, err error) {
-	settled = s.Info.State.LastSeq
+// settled is up to where a partition is settled, and whether nothing is left of it. The leader of a consumer may lag behind the stream, and then knows
+// of nothing that waits: so what it has settled is compared with the last message of the partition.
+func (s *Stream) settled(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, n int) (to uint64, through bool, err error) {
+	last, err := stream.GetLastMsgForSubject(ctx, s.Part(n))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, true, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	c, err := js.Consumer(ctx, s.Name(), s.DurableOf(n))
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	i := c.CachedInfo()
+	return i.AckFloor.Stream, i.NumPending == 0 && i.NumAckPending == 0 && i.AckFloor.Stream >= last.Sequence, nil
+}
+
+// floor is up to where all partitions are settled.
+func (s *Stream) floor(ctx context.Context, js jetstream.JetStream) (uint64, error) {
+	stream, err := js.Stream(ctx, s.Name())
+	if err != nil {
+		return 0, err
+	}
+	floor := stream.CachedInfo().State.LastSeq // before any partition is asked about
 	for n := range s.Count {
-		c, err := js.Consumer(ctx, s.Name(), s.DurableOf(n))
-		if errors.Is(err, jetstream.ErrConsumerNotFound) {
-			return 0, s.Info.State.Msgs > 0, nil
-		}
+		to, through, err := s.settled(ctx, js, stream, n)
 		if err != nil {
-			return 0, true, err
+			return 0, err
 		}
-		info := c.CachedInfo()
-		if info.NumPending > 0 || info.NumAckPending > 0 {
-			open = true
-			settled = min(settled, info.AckFloor.Stream)
+		if !through {
+			floor = min(floor, to)
 		}
 	}
-	return settled, open, nil
+	return floor, nil
 }
 
 // purgeFrom is with how many messages a purge is worth a request.
@@ -221,30 +241,15 @@ func (t *Tender) Delete(ctx context.Context, list []*Stream) error {
 	return nil
 }
 
-// through tells whether everything of a generation that was cut is settled. The leader of a consumer may lag behind the stream, so that what it has
-// settled is compared with the last message of its partition.
+// through tells whether everything of a generation that was cut is settled.
 func (s *Stream) through(ctx context.Context, js jetstream.JetStream) (bool, error) {
 	stream, err := js.Stream(ctx, s.Name())
 	if err != nil {
 		return false, err
 	}
 	for n := range s.Count {
-		last, err := stream.GetLastMsgForSubject(ctx, s.Part(n))
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			continue
-		}
-		if err != nil {
+		if _, through, err := s.settled(ctx, js, stream, n); err != nil || !through {
 			return false, err
-		}
-		c, err := js.Consumer(ctx, s.Name(), s.DurableOf(n))
-		if errors.Is(err, jetstream.ErrConsumerNotFound) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		if i := c.CachedInfo(); i.NumPending > 0 || i.NumAckPending > 0 || i.AckFloor.Stream < last.Sequence {
-			return false, nil
 		}
 	}
 	return true, nil
@@ -282,7 +287,7 @@ func (t *Tender) purge(ctx context.Context, s *Stream) error {
 	if s.Info.State.Msgs < purgeFrom && (s.Info.State.Msgs < 2 || last == t.purged[s.Name()]) {
 		return nil
 	}
-	settled, _, err := s.floor(ctx, t.JS)
+	settled, err := s.floor(ctx, t.JS)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,221 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/beat"
+	"github.com/relaymq/relay/internal/fleet"
+	"github.com/relaymq/relay/internal/partition"
+)
+
+// The generations of a route with partitions while it runs: one instance looks after their streams, and all follow.
+
+const (
+	// tendEvery is how often the instance that has the first partition looks after the streams, and growEvery while there are former generations.
+	tendEvery           = 5 * time.Second
+	growEvery, growLook = time.Second, 50 * time.Millisecond
+	// generationsEvery is how often the others look which generations there are, if nothing has told them.
+	generationsEvery = 30 * time.Second
+	// changesAtOnce gathers what the other instances say.
+	changesAtOnce = 20 * time.Millisecond
+	// lookAfterFor bounds one turn for one route.
+	lookAfterFor = 5 * time.Second
+)
+
+// watchPartitions looks after routes with partitions until ctx is done.
+func (r *Relay) watchPartitions(ctx context.Context) {
+	tick := beat.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		soon := false
+		var changed <-chan struct{}
+		if f := r.grid.now(); f != nil && len(r.divided.all()) > 0 {
+			changed = f.Changed()
+		}
+		select {
+		case <-ctx.Done():
+			for _, d := range r.divided.all() {
+				end, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.drainTime())
+				d.endLives(end, nil)
+				cancel()
+			}
+			return
+		case <-r.divided.again:
+			soon = true
+		case <-changed:
+			if pause(ctx, changesAtOnce); ctx.Err() != nil {
+				continue
+			}
+		case <-tick.C:
+			tick.Next()
+			for _, d := range r.divided.all() {
+				r.balance(ctx, d)
+			}
+		}
+		for _, d := range r.divided.all() {
+			if now := time.Now(); soon || r.othersKnowNewer(d) || !now.Before(d.next) {
+				d.next = now.Add(generationsEvery)
+				call, cancel := context.WithTimeout(ctx, lookAfterFor)
+				err := r.lookAfter(call, d)
+				cancel()
+				r.tellOfGenerations(d, err)
+			}
+		}
+	}
+}
+
+// lookAfter looks which generations there are, and tends them if that is for this instance to do.
+func (r *Relay) lookAfter(ctx context.Context, d *divided) error {
+	for {
+		list, err := partition.Find(ctx, r.js, r.cfg.Service, d.head.Name)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		if !slices.EqualFunc(partition.Running(list), d.streams, func(a, b *partition.Stream) bool { return a.Number == b.Number }) {
+			return r.divideAnew(ctx, d.head.Name)
+		}
+		if !r.tends(d) {
+			return nil
+		}
+		d.next = time.Now().Add(tendEvery)
+		growing := !list[len(list)-1].Sources()
+		left, err := d.tender.Tend(ctx, list)
+		switch {
+		case err != nil:
+			return err
+		case growing && left > 0:
+			d.next = time.Now().Add(growEvery)
+			if pause(ctx, growLook); ctx.Err() != nil {
+				return nil // it goes on with the next tick
+			}
+		case growing:
+			return r.divideAnew(ctx, d.head.Name)
+		case len(list) > 1:
+			d.next = time.Now().Add(growEvery)
+			if r.othersWorkOnFormer(d) {
+				return nil
+			}
+			return d.tender.Delete(ctx, list)
+		default:
+			return nil
+		}
+	}
+}
+
+// othersWorkOnFormer tells whether another instance has parts of former generations still.
+func (r *Relay) othersWorkOnFormer(d *divided) bool {
+	f := r.grid.now()
+	if f == nil {
+		return true
+	}
+	members, _ := f.Members()
+	return slices.ContainsFunc(members, func(m fleet.Member) bool {
+		g, told := stateOf(m).Generations[d.head.Name]
+		return m.Gone.IsZero() && told && g.Oldest < d.streams[0].Number
+	})
+}
+
+// generations are those of a route that an instance works on.
+type generations struct {
+	Oldest int `json:"oldest"`
+	Newest int `json:"newest"`
+}
+
+// othersKnowNewer tells whether another instance knows of a newer generation, or that a former one is through.
+func (r *Relay) othersKnowNewer(d *divided) bool {
+	f := r.grid.now()
+	if f == nil {
+		return false
+	}
+	members, _ := f.Members()
+	return slices.ContainsFunc(members, func(m fleet.Member) bool {
+		g := stateOf(m).Generations[d.head.Name]
+		return g.Newest > d.newest().Number || g.Oldest > d.streams[0].Number
+	})
+}
+
+// tellOfGenerations says what becomes of former generations, and why that does not go on.
+func (r *Relay) tellOfGenerations(d *divided, err error) {
+	const what = "the streams of its partitions"
+	for _, rt := range r.partsOf(d.head.Name) {
+		if rt.cfg.part.Number == 0 && !rt.handsOver() {
+			if err == nil || r.isDraining() {
+				rt.troubles.mended(what, time.Now())
+			} else {
+				rt.troubles.note(what, err, time.Now())
+			}
+		}
+	}
+}
+
+// tends tells whether this instance looks after the streams of a route: it has the first partition of the newest generation.
+func (r *Relay) tends(d *divided) bool {
+	rt := r.route(d.newest().RouteOf(0))
+	if rt == nil {
+		return false
+	}
+	u := rt.unit.Load()
+	if u == nil {
+		return false
+	}
+	l := u.tenure.lease.Load()
+	return l != nil && l.Valid()
+}
+
+// divideAnew has the parts of a route be those of the generations that there are.
+func (r *Relay) divideAnew(ctx context.Context, name string) error {
+	leave, err := r.enterChange(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	was := r.divided.get(name)
+	if was == nil {
+		return nil
+	}
+	c, err := r.expand(ctx, Change{Update: []Route{was.head}, DeliverAgain: true}, true, true)
+	if err != nil {
+		return err
+	}
+	from, to := was.newest(), c.divided[name].newest()
+	if len(c.Add)+len(c.Update)+len(c.Remove) > 0 {
+		p, err := r.plot(ctx, c.Change)
+		if err != nil {
+			return err
+		}
+		if !r.commit(p) {
+			return ErrNotRunning
+		}
+		p.run()
+	}
+	r.made(c)
+	r.log.Info("the route is divided anew", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].streams)-1)
+	return nil
+}
+
+// newerGeneration says that a part must not begin: there is a newer generation, to which what is before may have been handed over.
+func (s *source) newerGeneration(ctx context.Context) error {
+	p := s.routes[0].cfg.part
+	if p == nil || s.due {
+		return nil
+	}
+	known := p.Of.Number
+	if p.To != nil {
+		known = p.To.Number
+	}
+	list, err := partition.Find(ctx, s.relay.js, s.relay.cfg.Service, p.Route)
+	if err != nil {
+		return err
+	}
+	if len(list) > 0 && list[len(list)-1].Number > known {
+		s.relay.divided.lookSoon()
+		return away.Made(fmt.Errorf("route %s is divided anew: %w", p.Route, jetstream.ErrStreamNotFound))
+	}
+	return nil
+}
