@@ -356,3 +356,37 @@ func TestPartitions_deadLettersAndReplays(t *testing.T) {
 	})
 	d.check()
 }
+
+// A route gets partitions while it runs and goes on where its durable is; it is removed, and added again with what came meanwhile.
+func TestPartitions_aRouteGetsThemAndLosesThem(t *testing.T) {
+	t.Parallel()
+	d := newDivisions(t, 4)
+	divided := d.route
+	divided.Handler = d.handler("a")
+	plain := divided
+	plain.Partitions = 0
+	other := Route{Name: "other", Subjects: []string{"orders.*.other"}, Start: StartAll, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })}
+	r, _ := d.start(Config{Instance: "a", Logger: quiet}, plain, other)
+	d.send(50)
+	d.eventually("all are handled", func() bool { return d.handled() == 50 && d.info("ORDERS", "billing").AckFloor.Stream == 50 })
+	if done, err := r.Update(t.Context(), divided); err != nil || !slices.Equal(done.Updated, []string{"billing"}) || len(done.Removed) > 0 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	d.shared(map[string]*Relay{"a": r}, 4)
+	d.send(50)
+	d.eventually("it goes on", func() bool { return d.handled() == 100 })
+	if err := r.Add(t.Context(), divided); err == nil {
+		t.Error("it was added twice")
+	}
+	if gone, err := r.Remove(t.Context(), "billing"); err != nil || gone.Route != "billing" || r.route("billing") != nil {
+		t.Fatalf("%+v, %v", gone, err)
+	}
+	d.send(50)
+	if err := r.Add(t.Context(), divided); err != nil {
+		t.Fatal(err)
+	}
+	d.eventually("what came meanwhile is handled", func() bool { return d.handled() == 150 })
+	if twice := d.check(); twice > 0 {
+		t.Errorf("%d were started twice", twice)
+	}
+}
