@@ -276,12 +276,11 @@ func (r *Records) Delete(ctx context.Context, seq uint64) error {
 // Sweep removes the records of messages at or below the durable's ack floor, and those of earlier durables of the name.
 // Records of a later one are left alone: another instance is already at it.
 func (r *Records) Sweep(ctx context.Context, ackFloor uint64) (removed int, err error) {
-	keys, err := r.bucket.kv.ListKeysFiltered(ctx, r.family+">")
-	if err != nil {
-		return 0, err
-	}
-	defer keys.Stop()
-	for key := range keys.Keys() {
+	for e, err := range kvwatch.All(ctx, r.bucket.kv, r.family+">", jetstream.MetaOnly()) {
+		if err != nil {
+			return removed, err
+		}
+		key := e.Key()
 		if !r.outlived(key, ackFloor) {
 			continue
 		}
@@ -299,30 +298,18 @@ func (r *Records) Sweep(ctx context.Context, ackFloor uint64) (removed int, err 
 
 // Later are the messages that are not to start before a time to come, as their records say. It reads all records of the durable.
 func (r *Records) Later(ctx context.Context) (map[uint64]struct{}, error) {
-	w, err := r.bucket.kv.Watch(ctx, r.prefix+">", jetstream.IgnoreDeletes())
-	if err != nil {
-		return nil, err
-	}
-	defer kvwatch.Stop(w)
 	later, now := make(map[uint64]struct{}), time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case e, open := <-w.Updates():
-			if !open {
-				return nil, errors.New("the records cannot be read to their end")
-			}
-			if e == nil {
-				return later, nil
-			}
-			seq, err := strconv.ParseUint(strings.TrimPrefix(e.Key(), r.prefix), 10, 64)
-			var rec Record
-			if err == nil && json.Unmarshal(e.Value(), &rec) == nil && rec.Due.After(now) {
-				later[seq] = struct{}{}
-			}
+	for e, err := range kvwatch.All(ctx, r.bucket.kv, r.prefix+">") {
+		if err != nil {
+			return nil, err
+		}
+		seq, err := strconv.ParseUint(strings.TrimPrefix(e.Key(), r.prefix), 10, 64)
+		var rec Record
+		if err == nil && json.Unmarshal(e.Value(), &rec) == nil && rec.Due.After(now) {
+			later[seq] = struct{}{}
 		}
 	}
+	return later, nil
 }
 
 // outlived tells whether the message of a key is certainly settled.

@@ -44,27 +44,15 @@ func ListWaiting(ctx context.Context, js jetstream.JetStream, bucket, stream, du
 		}
 		return keyToken(name)
 	}
-	w, err := kv.Watch(ctx, token(stream)+"."+token(durable)+".*.*", jetstream.IgnoreDeletes())
-	if err != nil {
-		return fmt.Errorf("bucket %s: %w", bucket, err)
-	}
-	defer kvwatch.Stop(w)
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case e, open := <-w.Updates():
-			if !open {
-				return fmt.Errorf("bucket %s: %w", bucket, nats.ErrConnectionClosed)
-			}
-			if e == nil {
-				return nil // what comes now is new
-			}
-			if !yield(waiting(e)) {
-				return nil
-			}
+	for e, err := range kvwatch.All(ctx, kv, token(stream)+"."+token(durable)+".*.*") {
+		if err != nil {
+			return fmt.Errorf("bucket %s: %w", bucket, err)
+		}
+		if !yield(waiting(e)) {
+			return nil
 		}
 	}
+	return nil
 }
 
 func waiting(e jetstream.KeyValueEntry) (w Waiting) {

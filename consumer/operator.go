@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/kvwatch"
 )
 
 // What operators decide holds on every instance and over restarts: it is a value in the bucket <SERVICE>_STATE, which
@@ -100,20 +102,11 @@ func (o *Orders) Give(ctx context.Context, order Order) (revision uint64, err er
 
 // PausedKeys are the orders by which keys of a route are paused.
 func (o *Orders) PausedKeys(ctx context.Context, route string) (list []Order, err error) {
-	names, err := o.kv.ListKeysFiltered(ctx, route+".*")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = names.Stop() }()
-	for name := range names.Keys() {
-		entry, err := o.kv.Get(ctx, name)
-		if errors.Is(err, jetstream.ErrKeyNotFound) {
-			continue
-		}
-		var order Order
+	for entry, err := range kvwatch.All(ctx, o.kv, route+".*") {
 		if err != nil {
 			return list, err
 		}
+		var order Order
 		if json.Unmarshal(entry.Value(), &order) == nil && order.Format <= orderFormat && order.State == OrderPaused && order.Route == route && order.Key != nil {
 			list = append(list, order)
 		}

@@ -258,32 +258,23 @@ func (j Job) Outdated() string {
 
 // List returns all jobs, oldest first. Of one that a newer version wrote only the id and the format are sure.
 func (j *Jobs) List(ctx context.Context) ([]Job, error) {
-	w, err := j.kv.Watch(ctx, "*", jetstream.IgnoreDeletes())
-	if err != nil {
-		return nil, classify(err)
-	}
-	defer kvwatch.Stop(w)
 	var all []Job
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case e := <-w.Updates():
-			if e == nil {
-				slices.SortFunc(all, func(a, b Job) int { return a.Created.Compare(b.Created) })
-				return all, nil
-			}
-			job := Job{revision: e.Revision()}
-			err := json.Unmarshal(e.Value(), &job)
-			if job.Format > jobFormat {
-				job = Job{ID: e.Key(), Format: job.Format, State: JobNewer, Created: e.Created()}
-				err = nil
-			}
-			if err == nil {
-				all = append(all, job)
-			}
+	for e, err := range kvwatch.All(ctx, j.kv, "*") {
+		if err != nil {
+			return nil, classify(err)
+		}
+		job := Job{revision: e.Revision()}
+		err := json.Unmarshal(e.Value(), &job)
+		if job.Format > jobFormat {
+			job = Job{ID: e.Key(), Format: job.Format, State: JobNewer, Created: e.Created()}
+			err = nil
+		}
+		if err == nil {
+			all = append(all, job)
 		}
 	}
+	slices.SortFunc(all, func(a, b Job) int { return a.Created.Compare(b.Created) })
+	return all, nil
 }
 
 // DiscardedSince is what these jobs took out of the retries of a stream since a time, by route.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/kvwatch"
 )
 
 // format of records. An instance that meets a greater one leaves the schedule alone, and says so.
@@ -146,11 +148,7 @@ func (r *Records) Change(ctx context.Context, name string, change func(*Record))
 
 // Names are the schedules that have a record.
 func (r *Records) Names(ctx context.Context) ([]string, error) {
-	names, err := r.kv.Keys(ctx)
-	if errors.Is(err, jetstream.ErrNoKeysFound) {
-		return nil, nil
-	}
-	return names, err
+	return kvwatch.Keys(ctx, r.kv, ">")
 }
 
 // Remove takes a record away: a schedule that still runs begins anew.

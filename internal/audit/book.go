@@ -84,31 +84,22 @@ func (b *Book) Get(ctx context.Context, stream, durable string) (*Record, error)
 
 // List is all records but those that cannot be read, which bad names, with why.
 func (b *Book) List(ctx context.Context) (all []*Record, bad map[string]error, err error) {
-	w, err := b.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
-	if err != nil {
-		return nil, nil, err
-	}
-	defer kvwatch.Stop(w)
 	bad = map[string]error{}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		case e := <-w.Updates():
-			if e == nil {
-				return all, bad, nil
-			}
-			if strings.HasPrefix(e.Key(), catchUp) && strings.Count(e.Key(), ".") == 2 {
-				continue
-			}
-			r, err := parse(e.Value())
-			if err != nil {
-				bad[e.Key()] = err
-				continue
-			}
-			all = append(all, r)
+	for e, err := range kvwatch.All(ctx, b.kv, ">") {
+		if err != nil {
+			return nil, nil, err
 		}
+		if strings.HasPrefix(e.Key(), catchUp) && strings.Count(e.Key(), ".") == 2 {
+			continue
+		}
+		r, err := parse(e.Value())
+		if err != nil {
+			bad[e.Key()] = err
+			continue
+		}
+		all = append(all, r)
 	}
+	return all, bad, nil
 }
 
 // Writer makes the additions of one process to one record. It is used by one goroutine at a time.

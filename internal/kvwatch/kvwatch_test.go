@@ -1,10 +1,14 @@
 package kvwatch
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
@@ -36,4 +40,71 @@ func TestStop_regressionUpdatesThatNobodyReadsLeaveNoGoroutine(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	Stop(w)
+}
+
+// bucket has 600 keys, more than nats.go's channel of updates has room for, and one that is deleted.
+func bucket(t *testing.T) (*nats.Conn, jetstream.KeyValue) {
+	t.Helper()
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 601 {
+		if _, err := kv.PutString(t.Context(), "k."+strconv.Itoa(i), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := kv.Delete(t.Context(), "k.600"); err != nil {
+		t.Fatal(err)
+	}
+	return nc, kv
+}
+
+func TestKeys_allButDeletedOnes(t *testing.T) {
+	_, kv := bucket(t)
+	keys, err := Keys(t.Context(), kv, "k.>")
+	if err != nil || len(keys) != 600 || !slices.IsSorted(keys) {
+		t.Errorf("%d keys, %v", len(keys), err)
+	}
+	if keys, err := Keys(t.Context(), kv, "other.>"); err != nil || len(keys) != 0 {
+		t.Errorf("of no key: %v, %v", keys, err)
+	}
+}
+
+// A list that nats.go makes ends without an error here, as if it were whole, and leaves a goroutine behind.
+func TestAll_regressionAListThatIsCutShortSaysSoAndLeavesNoGoroutine(t *testing.T) {
+	t.Run("the context ends", func(t *testing.T) {
+		_, kv := bucket(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		n, err := read(ctx, kv, cancel)
+		if n >= 600 || !errors.Is(err, context.Canceled) {
+			t.Errorf("%d entries, %v", n, err)
+		}
+	})
+	t.Run("the connection ends", func(t *testing.T) {
+		nc, kv := bucket(t)
+		n, err := read(t.Context(), kv, nc.Close)
+		if n >= 600 || !errors.Is(err, ErrCutShort) {
+			t.Errorf("%d entries, %v", n, err)
+		}
+	})
+}
+
+// read counts entries, and calls cut after a few of them.
+func read(ctx context.Context, kv jetstream.KeyValue, cut func()) (n int, err error) {
+	for _, err := range All(ctx, kv, "k.>") {
+		if err != nil {
+			return n, err
+		}
+		if n++; n == 10 {
+			time.Sleep(100 * time.Millisecond) // nats.go fills its channel, and holds the next one
+			cut()
+		}
+	}
+	return n, nil
 }

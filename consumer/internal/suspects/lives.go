@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"github.com/relaymq/relay/internal/kvwatch"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -237,15 +238,11 @@ func (l *Lives) Reconnected(now time.Time) { l.reconnected.Store(now.UnixNano())
 
 // look finds the processes that died since.
 func (l *Lives) look(ctx context.Context) error {
-	lister, err := l.kv.ListKeys(ctx)
+	ids, err := kvwatch.Keys(ctx, l.kv, ">")
 	if err != nil {
 		return err
 	}
-	var ids, unknown []string
-	for id := range lister.Keys() {
-		ids = append(ids, id)
-	}
-	_ = lister.Stop()
+	var unknown []string
 	known := 0
 	l.mu.Lock()
 	for _, id := range ids {
