@@ -148,6 +148,12 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		if known {
 			rec := rec // the other one must not escape
 			enter = func() { m.enter(rec) }
+		} else if !elsewhere { // a body has to wait for its memory, in order
+			m.ahead = make(chan answer, 1)
+			s.aheads.Go(func() {
+				rec, err := m.ask(m.route.work, false, now)
+				m.ahead <- answer{rec, err}
+			})
 		}
 		s.inOrder.Go(func() {
 			enter()
@@ -167,6 +173,15 @@ func (m *message) enter(rec ack.Record) {
 	b.deliver()
 }
 
+// asksAhead is how many messages are asked about at once that enter one after the other.
+const asksAhead = 64
+
+// answer is what is known of a message.
+type answer struct {
+	rec ack.Record
+	err error
+}
+
 // maxBehind is with how many messages of ordered keys that wait for what is asked first no more are pulled: they are not in
 // the window, which bounds all others.
 const maxBehind = 256
@@ -177,7 +192,14 @@ func (m *message) lookUp(elsewhere bool) {
 	ctx, began := m.route.work, time.Now()
 	var damaged *ack.HeaderError
 	for {
-		rec, err := m.ask(ctx, elsewhere, began)
+		var rec ack.Record
+		var err error
+		if m.ahead != nil {
+			a := <-m.ahead
+			rec, err, m.ahead = a.rec, a.err, nil
+		} else {
+			rec, err = m.ask(ctx, elsewhere, began)
+		}
 		switch {
 		case err == nil:
 			m.enter(rec)

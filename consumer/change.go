@@ -67,6 +67,8 @@ type Removed struct {
 	Route   string `json:"route"`
 	Stream  string `json:"stream,omitempty"`
 	Durable string `json:"durable"`
+	// Copies is the stream of its partitions, which stays, and to which the server goes on copying; empty: it had none.
+	Copies string `json:"copies,omitempty"`
 	// Backlog is what waited for it when it ended; nil when that is not known.
 	Backlog *Backlog `json:"backlog,omitempty"`
 	// DeadLetters of it are stored; nil when that is not known.

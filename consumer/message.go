@@ -37,6 +37,7 @@ type message struct {
 	call     *call // nil: its publisher asked for nothing
 	// result is what the last attempt returned, for the archive; nil: it is not kept, or its caller waits for it.
 	result *Result
+	ahead  chan answer // what is known of it, of an ordered route: it was asked for before its turn
 	// suspect is for a message that may have ended a process, and must run alone; nil for all others.
 	suspect    *suspect
 	called     atomic.Pointer[time.Time] // the group called it back, to come then

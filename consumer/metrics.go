@@ -72,7 +72,7 @@ type metrics struct {
 
 	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, audited, unexplained, verdicts, settlements, retries, aside, asideNow, catchUp, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
-	holder *prometheus.Desc
+	holder, behind *prometheus.Desc
 	limitPlaces, limitRate, limitRunning, limitWaiting *prometheus.Desc
 	heldMessages, heldBytes, heldMost, unconfirmed, ackPending, expired, forgotten, refused, questions, replies, fallback,
 	substitutes *prometheus.Desc
@@ -117,8 +117,9 @@ func newMetrics() *metrics {
 		evicted:      desc("stash_evictions_total", "Messages given back because the stash was full.", "route"),
 		moves:        desc("state_changes_total", "Changes of state of keys and of the route, by the new state.", "route", "state"),
 		up:           desc("route_up", "1 while messages of the route start as they come, or as a limit lets them: it flows, or is limited.", "route"),
-		state:        desc("route_state", "1 for the state that the route is in, 0 for the others.", "route", "state"),
-		holder:       desc("route_holder", "1 while this instance has the route, 0 while it stands by; only of routes with instances: one.", "route"),
+		state:        desc("route_state", "1 for the state that the route is in, 0 for the others. With partitions: how many of them are in it.", "route", "state"),
+		holder:       desc("route_holder", "1 while this instance has the route, 0 while it stands by; only of routes with instances: one. With partitions: how many of them it has.", "route"),
+		behind:       desc("partitions_behind_messages", "Messages of the stream that the server has not copied into the stream of the route's partitions yet; only of the instance that has partition 0.", "route"),
 		ready:        desc("ready", "1 while everything works; /readyz says what does not."),
 		backlog:      desc("backlog_messages", "Messages that wait for the route, on all instances: in its stream and not delivered, outstanding (delivered and not settled), parked in the retry stream. Routes that share a durable share the first two.", "route", "where"),
 		deadStored:   desc("dlq_messages", "Dead letters that are stored, of all instances; those of routes that are not configured have an empty route.", "route"),
@@ -303,6 +304,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		extreme(m.up, math.Min, one(condition == RouteFlowing || condition == RouteLimited || condition == RouteStandby), name)
 		if h := rt.holder(); h != nil {
 			gauge(m.holder, one(h.Here), name)
+		}
+		if d := m.r.divided.get(name); d != nil && !rt.cfg.isCopy() {
+			if n := d.behind.Load(); n >= 0 {
+				gauge(m.behind, int(n), name)
+			}
 		}
 		for _, state := range routeStates {
 			gauge(m.state, one(condition == state), name, state)

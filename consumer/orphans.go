@@ -21,7 +21,7 @@ import (
 // Orphan is something of relay's that waits for a route which is not there: one that was renamed, taken away, or given another
 // stream or durable.
 type Orphan struct {
-	// Kind is retries (messages in the retry stream), durable, or dead letters.
+	// Kind is retries (messages in the retry stream), durable, partitions (a stream of relay's own to which the server copies), or dead letters.
 	Kind string `json:"kind"`
 	// Service is that whose it is, when it is another one's of which no instance runs: one that was renamed. Empty: this one's.
 	Service string `json:"service,omitempty"`
@@ -38,9 +38,10 @@ type Orphan struct {
 
 // The kinds of an Orphan.
 const (
-	OrphanRetries = "retries"
-	OrphanDurable = "durable"
-	OrphanDead    = "dead letters"
+	OrphanRetries    = "retries"
+	OrphanDurable    = "durable"
+	OrphanPartitions = "partitions"
+	OrphanDead       = "dead letters"
 )
 
 func (o Orphan) String() string {
@@ -52,6 +53,8 @@ func (o Orphan) String() string {
 	switch {
 	case o.Kind == OrphanDurable:
 		return fmt.Sprintf("durable %s on stream %s of route %s: %d messages wait, %d are outstanding; %s", o.Durable, o.Stream, o.Route, o.Messages, o.Outstanding, o.Next)
+	case o.Kind == OrphanPartitions:
+		return fmt.Sprintf("stream %s of the partitions of route %s: %d messages wait, %d are outstanding; %s", o.Stream, o.Route, o.Messages, o.Outstanding, o.Next)
 	case o.Route == "":
 		return fmt.Sprintf("%d messages of stream %s that no route wanted are in the retry stream; %s", o.Messages, o.Stream, o.Next)
 	case o.Kind == OrphanDead:
@@ -76,11 +79,12 @@ const (
 
 func orphansOf(ctx context.Context, js jetstream.JetStream, service string, routes []Route, of usage) ([]Orphan, error) {
 	service = Config{Service: service}.withDefaults().Service
-	known := make(map[string]bool)
+	known, divided := make(map[string]bool), make(map[string]bool)
 	reading := make(map[[2]string]bool)
 	for _, rt := range routes {
 		rt = rt.WithDefaults()
 		known[rt.Name], reading[[2]string{rt.Name, rt.Durable}] = true, true
+		divided[rt.Name] = rt.Partitions > 0
 	}
 	// A route may be there and read another stream: what it had of the stream before, or what was replayed to it from one that it never
 	// read, has no durable, or one from which nobody pulls while it pulls from that of its stream.
@@ -97,7 +101,12 @@ func orphansOf(ctx context.Context, js jetstream.JetStream, service string, rout
 	var names, others []string
 	streams := js.ListStreams(ctx)
 	for info := range streams.Info() {
-		if partition.Is(info.Config) {
+		if s, ok := partition.Of(info); ok {
+			if s.Service == service && !divided[s.Route] {
+				if list, err = orphanedPartitions(ctx, js, s, of, list); err != nil {
+					return nil, err
+				}
+			}
 			continue // its durables go with it
 		}
 		if other := serviceOf(info); other == "" {
@@ -302,6 +311,36 @@ func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstr
 		})
 	}
 	return list, durables.Err()
+}
+
+// orphanedPartitions adds the stream of partitions of a route that has none any more, unless an instance works on it still.
+func orphanedPartitions(ctx context.Context, js jetstream.JetStream, s *partition.Stream, of usage, list []Orphan) ([]Orphan, error) {
+	o := Orphan{Kind: OrphanPartitions, Route: s.Route, Stream: s.Name()}
+	there := 0
+	for n := range s.Count {
+		durable, err := js.Consumer(ctx, s.Name(), s.DurableOf(n))
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		info := durable.CachedInfo()
+		if of == whatNobodyUses && (info.NumWaiting > 0 || inUse(ctx, js, s.Service, info, []string{s.Route})) {
+			return list, nil
+		}
+		there++
+		o.Messages, o.Outstanding = o.Messages+info.NumPending, o.Outstanding+info.NumAckPending
+	}
+	if there < s.Count {
+		o.Messages = s.Info.State.Msgs
+	}
+	copying := ""
+	if s.Sources() {
+		copying = fmt.Sprintf(", to which the server copies what comes to %s", s.Stream)
+	}
+	o.Next = fmt.Sprintf("start the route with partitions again, or remove the stream%s, once nothing of it is wanted any more: nats stream rm %s", copying, s.Name())
+	return append(list, o), nil
 }
 
 // ReturnOrphans makes dead letters of what waits in the retry stream for a route from one stream, parked or due: also of what was replayed

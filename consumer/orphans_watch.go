@@ -9,6 +9,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/fleet"
+	"github.com/relaymq/relay/internal/partition"
 )
 
 // What an instance finds of orphans by itself, at its start and hourly.
@@ -53,6 +54,7 @@ func (r *Relay) findOrphans(ctx context.Context) {
 			found = append(found, list...)
 		}
 	}
+	found = append(found, r.leftPartitions(ctx)...)
 	found = append(found, r.leftByOthers(ctx, streams)...)
 	if !r.allRetriesAreOf(ctx, own) {
 		list, err := orphanedRetries(ctx, r.js, r.cfg.Service, whatNobodyUses, func(route, stream string) bool { return own[[2]string{route, stream}] })
@@ -124,6 +126,34 @@ func (r *Relay) leftByOthers(ctx context.Context, of []string) (list []Orphan) {
 		cancel()
 	}
 	return list
+}
+
+// leftPartitions are the streams of partitions that no instance works on.
+func (r *Relay) leftPartitions(ctx context.Context) (list []Orphan) {
+	names := r.js.StreamNames(ctx, jetstream.WithStreamListSubject(r.cfg.Service+".part.>"))
+	for name := range names.Name() {
+		ask, cancel := context.WithTimeout(ctx, settleTimeout)
+		if stream, err := r.js.Stream(ask, name); err == nil {
+			if s, ok := partition.Of(stream.CachedInfo()); ok && s.Service == r.cfg.Service && r.divided.get(s.Route) == nil && !r.othersDivide(s) {
+				list, _ = orphanedPartitions(ask, r.js, s, whatNobodyUses, list)
+			}
+		}
+		cancel()
+	}
+	return list
+}
+
+// othersDivide tells whether another instance works on the partitions of a stream.
+func (r *Relay) othersDivide(s *partition.Stream) bool {
+	f := r.grid.now()
+	if f == nil {
+		return false
+	}
+	members, _ := f.Members()
+	return slices.ContainsFunc(members, func(m fleet.Member) bool {
+		_, told := stateOf(m).Generations[s.Route]
+		return m.Gone.IsZero() && told
+	})
 }
 
 // streamsOfRoutes are those that the routes read, each once, whether their durables are open or not.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/relaymq/relay/internal/partition"
@@ -82,6 +83,9 @@ type divided struct {
 	life, fallback *sharedLife         // of the handlers, which all parts share
 	tender         partition.Tender
 	next           time.Time // of watchPartitions only: when it is looked at again
+	unheard        time.Time // of watchPartitions only: since when the server does not say how far it has copied
+	// behind is how many messages were not copied at the last look of the instance that looks after the streams; -1 on the others.
+	behind atomic.Int64
 }
 
 func (d *divided) newest() *partition.Stream { return d.streams[len(d.streams)-1] }

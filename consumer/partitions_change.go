@@ -12,11 +12,12 @@ import (
 type expanded struct {
 	Change
 	divided map[string]*divided // of routes that are to have partitions; nil: they have none any more
+	were    map[string]*divided // of those that had them before
 }
 
 // expand puts the parts of routes with partitions into a change.
 func (r *Relay) expand(ctx context.Context, c Change, adopt, may bool) (expanded, error) {
-	out := expanded{Change{Limits: c.Limits, DeliverAgain: c.DeliverAgain, anew: c.anew}, map[string]*divided{}}
+	out := expanded{Change{Limits: c.Limits, DeliverAgain: c.DeliverAgain, anew: c.anew}, map[string]*divided{}, map[string]*divided{}}
 	limits := c.Limits
 	if limits == nil {
 		limits = r.Limits()
@@ -63,7 +64,7 @@ func (r *Relay) expand(ctx context.Context, c Change, adopt, may bool) (expanded
 			out.Remove, out.Add = append(out.Remove, cfg.Name), append(out.Add, parts(cfg, nil)...)
 		case cfg.Partitions == 0:
 			out.Remove, out.Add = append(out.Remove, was.parts...), append(out.Add, cfg)
-			out.divided[cfg.Name] = nil
+			out.divided[cfg.Name], out.were[cfg.Name] = nil, was
 		default:
 			left := slices.Clone(was.parts)
 			for _, part := range parts(cfg, was) {
@@ -78,7 +79,7 @@ func (r *Relay) expand(ctx context.Context, c Change, adopt, may bool) (expanded
 	}
 	for _, name := range c.Remove {
 		if was := r.divided.get(name); was != nil {
-			out.Remove, out.divided[name] = append(out.Remove, was.parts...), nil
+			out.Remove, out.divided[name], out.were[name] = append(out.Remove, was.parts...), nil, was
 		} else {
 			out.Remove = append(out.Remove, name)
 		}
@@ -106,6 +107,9 @@ func (r *Relay) made(c expanded) {
 		}
 		if d != nil {
 			d.tender = was.tender
+		} else {
+			r.log.Warn("the route has no partitions here any more: their stream stays, and the server goes on copying to it; relay orphans ls says what is left there",
+				"route", name, "stream", was.newest().Name())
 		}
 		if f := r.grid.now(); f != nil {
 			f.Renew() // tells the others
@@ -164,8 +168,8 @@ func (c Changed) outward(r *Relay, given Change, is expanded) Changed {
 		}
 	}
 	for _, name := range given.Remove {
-		if d, was := is.divided[name]; was && d == nil {
-			removed = append(removed, Removed{Route: name, Durable: name})
+		if was := is.were[name]; was != nil {
+			removed = append(removed, Removed{Route: name, Stream: was.newest().Stream, Durable: was.head.Durable, Copies: was.newest().Name()})
 		}
 	}
 	c.Removed = removed

@@ -20,6 +20,7 @@ import (
 // may it makes nothing.
 func (r *Relay) divide(ctx context.Context, head Route, was *divided, adopt, may bool) (*divided, []Route, error) {
 	d := &divided{head: head}
+	d.behind.Store(-1)
 	for try := 0; ; try++ {
 		list, err := partition.Find(ctx, r.js, r.cfg.Service, head.Name)
 		if err != nil {
@@ -28,6 +29,13 @@ func (r *Relay) divide(ctx context.Context, head Route, was *divided, adopt, may
 		d.streams = partition.Running(list)
 		if adopt && len(list) > 0 {
 			break
+		}
+		if len(list) == 0 && was != nil { // it is made anew, from its start on, when it is certainly gone
+			if _, err := r.js.Stream(ctx, was.newest().Name()); err == nil {
+				return nil, nil, fmt.Errorf("stream %s is there, and the server does not list it", was.newest().Name())
+			} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
+				return nil, nil, err
+			}
 		}
 		stream, err := r.streamOf(ctx, head)
 		if err != nil {
@@ -69,13 +77,13 @@ func (r *Relay) newGeneration(ctx context.Context, head Route, d *divided, want 
 	if !may {
 		return nil
 	}
-	if err := g.Make(ctx, r.js, start, r.cfg.Replicas); err != nil {
+	made, err := g.Make(ctx, r.js, start, r.cfg.Replicas)
+	if err != nil {
 		return fmt.Errorf("making stream %s: %w", g.Name(), err)
 	}
 	r.log.Info("made the stream of a route's partitions", "route", head.Name, "stream", g.Name(), "partitions", g.Count, "from", want.Stream, "start", start.String())
-	list, err := partition.Find(ctx, r.js, r.cfg.Service, head.Name)
-	d.streams = partition.Running(list)
-	return err
+	d.streams = partition.Running(append(d.streams, made))
+	return nil
 }
 
 // startOfCopies is where the first generation of a route begins: where its durable without partitions is, or where the configuration says.
@@ -214,7 +222,7 @@ func (d *divided) routeOf(g partition.Generation, n int, to *partition.Generatio
 	cfg.part = &partOfRoute{Route: cfg.Name, Stream: g.Stream, Durable: g.Durable, Number: n, Of: g, To: to, After: n == 0 && len(d.streams) > 1}
 	cfg.Name, cfg.Stream, cfg.Durable, cfg.Subjects = g.RouteOf(n), g.Name(), g.DurableOf(n), []string{g.Part(n)}
 	cfg.Start, cfg.Instances, cfg.Partitions = StartAll, InstancesOne, 0
-	cfg.Stash.Messages, cfg.Stash.Bytes = max(cfg.Stash.Messages/g.Count, 32), max(cfg.Stash.Bytes/Bytes(g.Count), 1<<20)
+	cfg.Stash.Bytes = max(cfg.Stash.Bytes/Bytes(g.Count), 1<<20) // which bounds the memory
 	cfg.life, cfg.fallbackLife = d.life, d.fallback
 	if to != nil {
 		cfg.Limits, cfg.Batch, cfg.Fallback = nil, nil, nil

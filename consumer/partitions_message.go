@@ -78,6 +78,10 @@ func (m *message) handOver(ctx context.Context) supervisor.Verdict {
 	origin.Due = m.due
 	failpoint.At("handing over")
 	if err := m.route.relay.putIntoPartition(ctx, *m.route.cfg.part.To, m.subject, ack.Wrap(origin, m.header), m.data); err != nil {
+		if errors.Is(err, nats.ErrMaxPayload) {
+			return supervisor.Verdict{Kind: supervisor.Dead, Err: fmt.Errorf(
+				"it could not be handed over to %d partitions: with the headers that tell where it comes from it is larger than max_payload of the server (%w)", m.route.cfg.part.To.Count, err)}
+		}
 		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: intoPartitionAgain, Err: err}
 	}
 	failpoint.At("handed over")

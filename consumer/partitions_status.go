@@ -19,6 +19,8 @@ type PartitionsStatus struct {
 	Here []int `json:"here,omitempty"`
 	// Nobody are those that no instance has.
 	Nobody []int `json:"nobody,omitempty"`
+	// Behind is how many messages of the stream the server has not copied yet. Only the instance that has partition 0 knows it: nil on the others.
+	Behind *uint64 `json:"behind,omitempty"`
 	// HandingOver are former generations of which there are messages still, which are handed over.
 	HandingOver []int `json:"handing_over,omitempty"`
 }
@@ -28,6 +30,9 @@ func (r *Relay) partitionsStatus(d *divided) *PartitionsStatus {
 	s := &PartitionsStatus{Count: newest.Count, Generation: newest.Number, Stream: newest.Name()}
 	for _, former := range d.streams[:len(d.streams)-1] {
 		s.HandingOver = append(s.HandingOver, former.Number)
+	}
+	if n := d.behind.Load(); n >= 0 {
+		s.Behind = new(uint64(n))
 	}
 	f := r.grid.now()
 	for n := range newest.Count {

@@ -81,6 +81,7 @@ func (r *Relay) lookAfter(ctx context.Context, d *divided) error {
 			return r.divideAnew(ctx, d.head.Name)
 		}
 		if !r.tends(d) {
+			d.behind.Store(-1)
 			return nil
 		}
 		d.next = time.Now().Add(tendEvery)
@@ -103,9 +104,31 @@ func (r *Relay) lookAfter(ctx context.Context, d *divided) error {
 			}
 			return d.tender.Delete(ctx, list)
 		default:
-			return nil
+			return d.copies(list[0], time.Now())
 		}
 	}
+}
+
+// copiesSilentFor is for how long the server may hear nothing from the stream that it copies: it tries to find one that it lost every 10 s or so.
+const copiesSilentFor = 15 * time.Second
+
+// copies notes how far the copies are, and says when they stand still.
+func (d *divided) copies(s *partition.Stream, now time.Time) error {
+	n, silent, known := s.Behind()
+	if known {
+		d.unheard = time.Time{}
+	} else {
+		if d.unheard.IsZero() {
+			d.unheard = now
+		}
+		silent = now.Sub(d.unheard)
+	}
+	d.behind.Store(int64(n))
+	if silent < copiesSilentFor {
+		return nil
+	}
+	return fmt.Errorf("the server has copied nothing from stream %s to %s for %s, and does not reach it: see `nats stream info %s`, and whether %s is there and has a leader",
+		s.Stream, s.Name(), silent.Round(time.Second), s.Name(), s.Stream)
 }
 
 // othersWorkOnFormer tells whether another instance has parts of former generations still.

@@ -63,6 +63,7 @@ type source struct {
 	late         late
 	// Messages of ordered keys of which something must be asked first, and those behind them.
 	inOrder *pool.Pool
+	aheads  *pool.Pool // asks for what inOrder needs, many at a time: a takeover brings thousands of such messages
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
 	tidying *pool.Pool
 	behind  atomic.Int64 // how many there are
@@ -126,7 +127,7 @@ func newSource(r *Relay, stream, durable string, due bool) *source {
 		idPrefix: ack.IDPrefix(stream, durable),
 		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
 		arrived: make(chan *nats.Msg, arrivedLittle), woken: make(chan struct{}, 1), drained: make(chan struct{}), allOver: make(chan struct{}), ended: make(chan struct{}),
-		inOrder: pool.New(1), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
+		inOrder: pool.New(1), aheads: pool.New(asksAhead), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
 }
 

@@ -27,7 +27,10 @@ type Stream struct {
 	Info  *jetstream.StreamInfo
 }
 
-const metadata = "relay.partition"
+const (
+	metadata  = "relay.partition"
+	ofService = "relay.service"
+)
 
 type mark struct {
 	Route  string `json:"route"`
@@ -57,7 +60,7 @@ func Find(ctx context.Context, js jetstream.JetStream, service, route string) (l
 		if err != nil {
 			return nil, err
 		}
-		if found, ok := read(service, route, s.CachedInfo()); ok {
+		if found, ok := Of(s.CachedInfo()); ok && found.Service == service && found.Route == route {
 			list = append(list, found)
 		}
 	}
@@ -65,13 +68,23 @@ func Find(ctx context.Context, js jetstream.JetStream, service, route string) (l
 	return list, names.Err()
 }
 
-func read(service, route string, info *jetstream.StreamInfo) (*Stream, bool) {
+// Of reads what a stream says of itself; false: it is none of a route's partitions.
+func Of(info *jetstream.StreamInfo) (*Stream, bool) {
 	var m mark
-	if json.Unmarshal([]byte(info.Config.Metadata[metadata]), &m) != nil || m.Route != route {
+	if json.Unmarshal([]byte(info.Config.Metadata[metadata]), &m) != nil {
 		return nil, false
 	}
-	s := &Stream{Generation{service, route, m.Number, m.Layout}, m.Start, info}
+	s := &Stream{Generation{info.Config.Metadata[ofService], m.Route, m.Number, m.Layout}, m.Start, info}
 	return s, s.Name() == info.Config.Name
+}
+
+// Behind is how many messages are not copied yet, and for how long the server has heard nothing from the stream that it copies: it hears every second or
+// so while all is well. known is false while it does not copy, or has not found the stream.
+func (s *Stream) Behind() (messages uint64, silent time.Duration, known bool) {
+	if !s.Sources() || len(s.Info.Sources) != 1 || s.Info.Sources[0].Active < 0 {
+		return 0, 0, false
+	}
+	return s.Info.Sources[0].Lag, s.Info.Sources[0].Active, true
 }
 
 // config of the stream. While it does not copy yet, or does not copy any more, its source is one that matches nothing: without a source the server would
@@ -91,25 +104,25 @@ func (g Generation) streamConfig(start Start, copies bool, replicas int) jetstre
 	return jetstream.StreamConfig{
 		Name: g.Name(), Subjects: []string{g.Filter()}, Sources: []*jetstream.StreamSource{source}, Replicas: replicas, Storage: jetstream.FileStorage,
 		Description: fmt.Sprintf("relay: the messages of route %s from stream %s, in %d partitions", g.Route, g.Stream, g.Count),
-		AllowMsgTTL: true, Metadata: map[string]string{metadata: string(value), "relay.service": g.Service},
+		AllowMsgTTL: true, Metadata: map[string]string{metadata: string(value), ofService: g.Service},
 	}
 }
 
 // Make makes the stream of a generation. [jetstream.ErrStreamNameAlreadyInUse] says that somebody else did.
-func (g Generation) Make(ctx context.Context, js jetstream.JetStream, start Start, replicas int) error {
-	s, err := js.CreateStream(ctx, g.streamConfig(start, !start.isZero(), replicas))
+func (g Generation) Make(ctx context.Context, js jetstream.JetStream, start Start, replicas int) (*Stream, error) {
+	there, err := js.CreateStream(ctx, g.streamConfig(start, !start.isZero(), replicas))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	info := s.CachedInfo()
-	if _, ok := read(g.Service, g.Route, info); !ok { // the server returns one that is the same but for its metadata
-		return fmt.Errorf("stream %s exists, and is not for route %s", g.Name(), g.Route)
+	s, ok := Of(there.CachedInfo())
+	if !ok || s.Service != g.Service || s.Route != g.Route { // the server returns one that is the same but for its metadata
+		return nil, fmt.Errorf("stream %s exists, and is not for route %s", g.Name(), g.Route)
 	}
-	if info.Config.Duplicates != 0 {
+	if s.Info.Config.Duplicates != 0 {
 		_ = js.DeleteStream(ctx, g.Name())
-		return errors.New("partitions: this nats-server drops messages that have the id of another one when it copies them: use version 2.12 or later")
+		return nil, errors.New("partitions: this nats-server drops messages that have the id of another one when it copies them: use version 2.12 or later")
 	}
-	return nil
+	return s, nil
 }
 
 // Cut ends the copying, for good: from then on nothing can be added. What was on its way is copied by the next generation.
