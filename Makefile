@@ -14,7 +14,7 @@ BENCHPKGS ?= ack supervisor consumer dlq
 BENCHCOUNT ?= 6
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test test-relay test-bench check cover build rules console fuzz vuln notice chaos soak
+.PHONY: help run test test-relay test-bench check lint cover build rules console fuzz vuln notice chaos soak
 .PHONY: bench bench-diff profile
 
 help: ## list the targets
@@ -43,6 +43,9 @@ check: ## gofmt, vet, staticcheck and build: what CI wants before the tests
 	cd bench && $(GO) vet ./...
 	$(GO) tool $(TOOLS) staticcheck ./...
 	$(GO) build ./...
+
+lint: ## golangci-lint with .golangci.yml, which says what it looks for; it is built at first, which takes a minute or two
+	$(GO) tool -modfile=.ci/tools/lint.mod golangci-lint run ./...
 
 cover: ## how much of each package its own tests cover, and whether that is below a floor of .ci/floors; it runs all tests
 	GO=$(GO) .ci/cover $(PKGS)
