@@ -6,6 +6,7 @@ FUZZTIME ?= 30s
 SEED ?= 0
 SEEDS ?= 1
 ROW ?=
+PKGS ?=
 SOAK ?= 1h
 BENCHFLAGS ?=
 BENCHBASE ?= HEAD
@@ -13,7 +14,7 @@ BENCHPKGS ?= ack supervisor consumer dlq
 BENCHCOUNT ?= 6
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test test-relay test-bench check build rules console fuzz vuln notice chaos soak
+.PHONY: help run test test-relay test-bench check lint cover build rules console fuzz vuln notice chaos soak
 .PHONY: bench bench-diff profile
 
 help: ## list the targets
@@ -42,6 +43,12 @@ check: ## gofmt, vet, staticcheck and build: what CI wants before the tests
 	cd bench && $(GO) vet ./...
 	$(GO) tool $(TOOLS) staticcheck ./...
 	$(GO) build ./...
+
+lint: ## golangci-lint with .golangci.yml, which says what it looks for; it is built at first, which takes a minute or two
+	$(GO) tool -modfile=.ci/tools/lint.mod golangci-lint run ./...
+
+cover: ## how much of each package its own tests cover, and whether that is below a floor of .ci/floors; it runs all tests
+	GO=$(GO) .ci/cover $(PKGS)
 
 rules: ## check the alert rules of deploy/prometheus and run their tests; needs promtool (Debian: prometheus)
 	promtool check rules deploy/prometheus/relay.rules.yaml

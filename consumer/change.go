@@ -299,7 +299,7 @@ func (r *Relay) together(c Change, limits map[string]Limit) (map[string]Route, e
 	}
 	cfgs, seen := make(map[string]Route), make(map[string]bool)
 	faults := checkedLimits(limits)
-	fault := func(name, format string, args ...any) {
+	fault := func(name, format string, args ...any) { //nolint:unparam // as fault is everywhere
 		faults = append(faults, &SetupError{name, fmt.Errorf(format, args...)})
 	}
 	for i, cfg := range slices.Concat(c.Add, c.Update) {

@@ -258,7 +258,7 @@ func (r *Relay) setLimits(limits map[string]Limit) {
 }
 
 // setLimit makes a limit, or changes it. Of one that all instances share this one has nothing at first, and then its part: see shareLimits.
-func (r *Relay) setLimit(name string, l Limit) *limit.Limit {
+func (r *Relay) setLimit(name string, l Limit) {
 	in := r.book.Get(name)
 	if !l.divided() {
 		in = r.book.Set(name, l.bounds())
@@ -270,7 +270,6 @@ func (r *Relay) setLimit(name string, l Limit) *limit.Limit {
 	} else if !r.limits[name].divided() {
 		in.Close(noPart)
 	}
-	return in
 }
 
 // planLimit makes a limit of a change that is not accepted yet.

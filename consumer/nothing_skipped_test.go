@@ -905,7 +905,7 @@ func (n *nsWorld) run(queue bool) {
 	if err := begin(c); err != nil {
 		n.fail("%v", err)
 	}
-	atRest := true
+	var atRest bool
 	for range rapid.IntRange(1, 6).Draw(n.t, "steps") {
 		n.publish(rapid.IntRange(0, 3).Draw(n.t, "publish"))
 		if atRest = rapid.IntRange(0, 2).Draw(n.t, "rest") > 0; atRest {

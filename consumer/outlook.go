@@ -157,7 +157,7 @@ func (s *source) planned(ctx context.Context) (d DurablePlan, err error) {
 	}
 	if s.setup.err != nil {
 		d.Does, d.Why = DurableRefused, []string{s.setup.err.Error()}
-		return d, nil
+		return d, nil //nolint:nilerr // the plan tells of the error
 	}
 	if s.setup.have == nil {
 		w := s.setup.waiting

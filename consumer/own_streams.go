@@ -151,7 +151,7 @@ func (r *Relay) hearUpdates() (updated <-chan string, stop func()) {
 	return names, stop
 }
 
-func (r *Relay) compareOwnStreams(ctx context.Context, running bool) {
+func (r *Relay) compareOwnStreams(ctx context.Context, running bool) { //nolint:unparam // handed on to compareOwn
 	var list []fill
 	for _, want := range r.ownConfigs() {
 		if info := r.compareOwn(ctx, want, running); info != nil {

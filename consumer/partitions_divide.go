@@ -55,7 +55,7 @@ func (r *Relay) divide(ctx context.Context, head Route, was *divided, adopt, may
 	}
 	d.keepLives(was)
 	d.tender.JS = r.js
-	return d, d.routes(), nil
+	return d, d.routes(), nil //nolint:gocritic // routes changes what d points to at most, and not d
 }
 
 // newGeneration makes the stream of a new generation.

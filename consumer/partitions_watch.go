@@ -93,7 +93,7 @@ func (r *Relay) lookAfter(ctx context.Context, d *divided) error {
 		case growing && left > 0:
 			d.next = time.Now().Add(growEvery)
 			if pause(ctx, growLook); ctx.Err() != nil {
-				return nil // it goes on with the next tick
+				return nil //nolint:nilerr // it goes on with the next tick
 			}
 		case growing:
 			return r.divideAnew(ctx, d.head.Name)

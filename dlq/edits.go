@@ -38,7 +38,8 @@ func (j *Jobs) edits(ctx context.Context) (list []Edit, revision uint64, err err
 	if err != nil {
 		return nil, 0, classify(err)
 	}
-	return list, e.Revision(), json.Unmarshal(e.Value(), &list)
+	err = json.Unmarshal(e.Value(), &list)
+	return list, e.Revision(), err
 }
 
 // NoteEdit adds one.

@@ -24,6 +24,7 @@ import (
 // Reason is why a message is dead.
 type Reason string
 
+// The reasons there are.
 const (
 	Exhausted Reason = "exhausted" // its attempts are spent
 	Rejected  Reason = "dead"      // its handler said so

@@ -93,7 +93,7 @@ func (s *scanner) parts(w string, size extent) {
 		}
 		p := part{from: from, to: to}
 		if text := w[from:to]; text != "" {
-			p.hide, p.kind = hidePart(text)
+			p.hide, p.kind = hidePart(text), anID
 			if !p.hide && from > 0 && w[from-1] == '_' && len(text) >= 8 { // cus_NffrFeUfNVHibQ
 				p.hide = hasInner(text) && oddCase(text)+rarePairs(text) > 0
 			}
@@ -141,16 +141,12 @@ func (s *scanner) parts(w string, size extent) {
 	}
 }
 
-// hidePart tells whether a part of a word is none, and its placeholder.
-func hidePart(p string) (bool, kind) {
+// hidePart tells whether a part of a word is an id, and no word.
+func hidePart(p string) bool {
 	if !strings.ContainsAny(p, "0123456789") {
-		return len(p) >= 8 && (allHex(p) || isMixed(p)) || len(p) >= 6 && !hasVowel(p) && strings.ToLower(p) == p, anID
+		return len(p) >= 8 && (allHex(p) || isMixed(p)) || len(p) >= 6 && !hasVowel(p) && strings.ToLower(p) == p
 	}
-	switch {
-	case names[strings.ToLower(p)] || isCamel(p):
-		return false, anID
-	}
-	return true, anID
+	return !names[strings.ToLower(p)] && !isCamel(p)
 }
 
 // byScript writes a word with digits that has letters of ASCII and others: only the former can be ids.

@@ -22,6 +22,7 @@ import (
 // JobState is what becomes of a replay job.
 type JobState string
 
+// The states of a job.
 const (
 	JobRunning   JobState = "running"
 	JobStopped   JobState = "stopped"   // it can be resumed

@@ -191,7 +191,7 @@ func (m BodyMatch) test(v any) bool {
 	if m.op == "" {
 		return true
 	}
-	text := ""
+	var text string
 	var num *big.Rat
 	switch v := v.(type) {
 	case string:

@@ -100,6 +100,7 @@ func (m *Message) newRun() *run {
 // Action is what is to become of a message that leaves the group.
 type Action uint8
 
+// The actions there are.
 const (
 	GiveBack    Action = iota // to JetStream, to come again at Outcome.Due; no attempt was spent
 	RetryLater                // the same, after a failure: Outcome.Attempts and FirstFailure are to be remembered

@@ -23,6 +23,7 @@ import (
 // HintKind is what a [Hint] tells.
 type HintKind string
 
+// The hints there are.
 const (
 	HintFailing HintKind = "failing" // N runs in a row failed, of Keys
 	HintWaits   HintKind = "waits"   // the next question is in Delay, or what is asked now may take so long

@@ -9,6 +9,7 @@ import (
 // State of a key, and of a route.
 type State uint8
 
+// The states there are.
 const (
 	Flowing   State = iota // messages start as they come
 	Waiting                // nothing starts until the backoff is over

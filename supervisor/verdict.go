@@ -8,6 +8,7 @@ import (
 // Kind is what a handler says of an attempt. The zero value is Retry: an answer nobody understood loses nothing.
 type Kind uint8
 
+// What a handler may say.
 const (
 	Retry  Kind = iota // later, by the message's policy or the delay the verdict names; spends an attempt
 	Ack                // done

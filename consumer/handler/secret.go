@@ -99,8 +99,12 @@ func (s *Secret) UnmarshalText(text []byte) error {
 // MarshalText is what JSON, YAML and XML encoders call.
 func (Secret) MarshalText() ([]byte, error) { return []byte(masked), nil }
 
-func (Secret) String() string       { return masked }
-func (Secret) GoString() string     { return masked }
+func (Secret) String() string { return masked }
+
+// GoString is what %#v prints.
+func (Secret) GoString() string { return masked }
+
+// LogValue is what slog writes.
 func (Secret) LogValue() slog.Value { return slog.StringValue(masked) }
 
 // Format covers the verbs that do not ask for a String method, such as %d and %x, which would print the field.

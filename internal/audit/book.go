@@ -115,12 +115,21 @@ func NewWriter(stream, durable, process, name string) *Writer {
 	return &Writer{stream: stream, durable: durable, process: process, name: name}
 }
 
+func (w *Writer) key() string { return key(w.stream, w.durable) }
+
 // Pending is the addition that has to be written again, because it is not known whether it was; nil: there is none.
 func (w *Writer) Pending() *Addition { return w.pending }
 
-// Write makes an addition. After an error it is pending, and the next call must be with it. last says that the process adds
+// Write makes an addition. After an error it may be pending, and the next call must be with it then. last says that the process adds
 // nothing more.
 func (w *Writer) Write(ctx context.Context, b *Book, a *Addition, last bool) error {
+	if err := w.add(ctx, b, a); err != nil || !last {
+		return err
+	}
+	return w.leave(ctx, b)
+}
+
+func (w *Writer) add(ctx context.Context, b *Book, a *Addition) error {
 	w.pending = a
 	number := w.number + 1
 	for {
@@ -138,18 +147,8 @@ func (w *Writer) Write(ctx context.Context, b *Book, a *Addition, last bool) err
 			r = begin(w.stream, w.durable, *a)
 			r.revision = revision
 		}
-		if r.add(w.process, w.name, number, *a, time.Now()) || last {
-			if last {
-				delete(r.Instances, w.process)
-			}
-			value, err := json.Marshal(r)
-			if err != nil {
-				return err
-			}
-			if err = b.put(ctx, key(w.stream, w.durable), value, r.revision); IsConflict(err) {
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
+		if r.add(w.process, w.name, number, *a, time.Now()) {
+			if again, err := b.putRecord(ctx, w.key(), r); again {
 				continue
 			} else if err != nil {
 				return err
@@ -158,6 +157,40 @@ func (w *Writer) Write(ctx context.Context, b *Book, a *Addition, last bool) err
 		w.number, w.pending = number, nil
 		return nil
 	}
+}
+
+// leave takes the process out of the record, and with it the number of its last addition. So it is a write of its own, once the addition is
+// certainly there: one that is repeated because its answer was lost would be made twice.
+func (w *Writer) leave(ctx context.Context, b *Book) error {
+	for {
+		r, err := b.Get(ctx, w.stream, w.durable)
+		if errors.Is(err, jetstream.ErrKeyNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if _, listed := r.Instances[w.process]; !listed {
+			return nil
+		}
+		delete(r.Instances, w.process)
+		if again, err := b.putRecord(ctx, w.key(), r); !again {
+			return err
+		}
+	}
+}
+
+// putRecord writes what was made of a record that was read. again says that somebody else wrote first.
+func (b *Book) putRecord(ctx context.Context, key string, r *Record) (again bool, err error) {
+	value, err := json.Marshal(r)
+	if err != nil {
+		return false, err
+	}
+	err = b.put(ctx, key, value, r.revision)
+	if !IsConflict(err) {
+		return false, err
+	}
+	return ctx.Err() == nil, ctx.Err()
 }
 
 // put writes a record that follows a revision. With 0 it must not be there, but somebody may have deleted it.

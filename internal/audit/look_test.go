@@ -155,3 +155,55 @@ func TestBalance_texts(t *testing.T) {
 		t.Errorf("%+v", missing)
 	}
 }
+
+// An instance may not have written yet what it counted: the auditor looks again until it balances, or until nobody waits for the answer.
+func TestAuditor_looksAgain(t *testing.T) {
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	retry := jetstream.StreamConfig{Name: "RELAY_RETRY", Subjects: []string{"relay.park.>", "relay.due.>"}, AllowDirect: true}
+	if _, err := js.CreateStream(t.Context(), retry); err != nil {
+		t.Fatal(err)
+	}
+	d, err := js.CreateConsumer(t.Context(), "ORDERS", jetstream.ConsumerConfig{Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	book, err := Open(t.Context(), js, "relay", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := NewWriter("ORDERS", "billing", "one", "a")
+	add := func(c Counts) {
+		a := &Addition{
+			Routes: map[string]Counts{"billing": c}, Opening: Opening{At: time.Now()},
+			Durables: map[string]Durable{Name("ORDERS", "billing"): {Start: Start{Created: d.CachedInfo().Created}}},
+		}
+		if err := w.Write(t.Context(), book, a, false); err != nil {
+			t.Error(err)
+		}
+	}
+	add(Counts{Received: 1})
+	looks := 0
+	a := &Auditor{JS: js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: book}
+	a.Discarded = func(context.Context, string, time.Time) (map[string]int, error) {
+		if looks++; looks == 1 {
+			add(Counts{Done: 1}) // after this look has read the record
+		}
+		return nil, nil
+	}
+	if b, err := a.Audit(t.Context(), "ORDERS", "billing", false, time.Minute); err != nil || b.Verdict != Balanced || looks != 2 {
+		t.Errorf("%d looks: %+v, %v", looks, b, err)
+	}
+	add(Counts{Received: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	a.Discarded = func(context.Context, string, time.Time) (map[string]int, error) { cancel(); return nil, nil }
+	if b, err := a.Audit(ctx, "ORDERS", "billing", false, time.Minute); !errors.Is(err, context.Canceled) || b.Difference != 1 {
+		t.Errorf("nobody waits for it: %+v, %v", b, err)
+	}
+}

@@ -114,7 +114,7 @@ func TestHandle_exitStatuses(t *testing.T) {
 		m := message()
 		m.Attempt = code
 		err := h.Handle(t.Context(), m)
-		ok := false
+		var ok bool
 		switch code {
 		case 0:
 			ok = handlertest.Want(t, err, handlertest.Ack)

@@ -49,7 +49,7 @@ func (c *child) do(ctx context.Context, m *consumer.Msg) (answer, error) {
 	stop := afterFunc(ctx, cl.interrupt)
 	err := c.send(ctx, cl, m)
 	if err == nil {
-		err = c.await(ctx, cl)
+		err = c.await(cl)
 	}
 	a := cl.answer
 	// Otherwise somebody may know it still.
@@ -166,7 +166,7 @@ func (c *child) take(cl *call) error {
 }
 
 // await waits for the answer. When cl's time is over, the process is told, and gets the grace.
-func (c *child) await(ctx context.Context, cl *call) error {
+func (c *child) await(cl *call) error {
 	var until time.Time // the end of the grace; zero: the time is not over
 	for {
 		c.mu.Lock()

@@ -9,6 +9,7 @@ import (
 // Answer is what came of a question or of a reply.
 type Answer uint8
 
+// The answers there are.
 const (
 	Yes    Answer = iota // somebody is there
 	No                   // somebody is there, and says no

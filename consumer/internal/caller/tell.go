@@ -30,6 +30,7 @@ const KeptFor = 2 * time.Minute
 // Told is what became of a reply.
 type Told uint8
 
+// What there is to be told; ToldKinds is how many that are.
 const (
 	Delivered Told = iota // the caller confirmed it, or the server had somebody to pass it on to, or a stream stored it
 	NotThere              // nobody was there

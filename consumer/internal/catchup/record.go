@@ -76,6 +76,7 @@ func (g *Range) Next() uint64 { return max(g.Had+1, g.From, g.Done+1) }
 // Place says what becomes of a message that the durable delivers.
 type Place int
 
+// The places there are.
 const (
 	Outside Place = iota // it is the durable's
 	Waits                // it is to be handed over

@@ -125,7 +125,7 @@ func (c embedConfig) handler() (consumer.Handler, *load, error) {
 		if sleep > 0 {
 			time.Sleep(sleep)
 		}
-		err := act(ctx, do, m)
+		err := act(do, m)
 		book.End(s.ID, err == nil, run)
 		return err
 	}), nil, nil
@@ -134,7 +134,7 @@ func (c embedConfig) handler() (consumer.Handler, *load, error) {
 var sink atomic.Int64
 
 // act does what a bad handler does. Where it panics, the ledger has no end: the start counts.
-func act(ctx context.Context, do string, m *consumer.Msg) error {
+func act(do string, m *consumer.Msg) error {
 	switch do {
 	case "fail":
 		return errors.New("the script says fail")

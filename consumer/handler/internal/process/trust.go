@@ -25,7 +25,7 @@ func replaceable(path string, runsAs uint32) error {
 		if !ok {
 			continue
 		}
-		who := ""
+		var who string
 		mode := info.Mode()
 		// In a directory with the sticky bit, as /tmp, only its owner and an entry's own owner can replace the entry; both
 		// are looked at. The mode of a symbolic link means nothing.
