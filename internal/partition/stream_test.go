@@ -21,7 +21,7 @@ func TestTender_removesOnlyWhatIsSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := Generation{Service: "relay", Route: "orders", Number: 1, Layout: Layout{Count: 3, Key: "{2}", Subjects: []string{"a.*"}, Stream: "A", Durable: "orders"}}
-	if _, _, err := g.Make(t.Context(), js, Start{Sequence: 1}, 1); err != nil {
+	if _, err := g.Make(t.Context(), js, Start{Sequence: 1}, 1); err != nil {
 		t.Fatal(err)
 	}
 	find := func() *Stream {
