@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
@@ -24,10 +25,10 @@ import (
 // seconds.
 const auditPatience = 8 * time.Second
 
-func newAudit(o *options) *cobra.Command {
+func newAudit(o *cli.Options) *cobra.Command {
 	var asJSON, accept, yes bool
 	c := &cobra.Command{
-		Use: "audit [ROUTE]", Short: "compare what came in with what became of it, and both with what the server says", Args: args(cobra.MaximumNArgs(1)),
+		Use: "audit [ROUTE]", Short: "compare what came in with what became of it, and both with what the server says", Args: cli.Args(cobra.MaximumNArgs(1)),
 		Long: `Each durable has a ledger: how many messages were delivered for the first time, came back from the dead letters, were handled,
 dead-lettered, dropped, and so on, counted by all instances since the ledger began. Audit compares it with what the server says waits:
 
@@ -43,7 +44,7 @@ counting of lost dead letters begins anew, once you know of those there are.`,
 			}
 			var list []audit.Balance
 			var bad map[string]error
-			err := o.withClient(c, func(ctx context.Context, cl *client) (err error) {
+			err := o.WithClient(c, func(ctx context.Context, cl *cli.Client) (err error) {
 				list, bad, err = auditAll(ctx, cl, a)
 				return err
 			})
@@ -54,7 +55,7 @@ counting of lost dead letters begins anew, once you know of those there are.`,
 				if list == nil {
 					list = []audit.Balance{}
 				}
-				err = printJSON(c.OutOrStdout(), list)
+				err = cli.PrintJSON(c.OutOrStdout(), list)
 			default:
 				printAudit(c.OutOrStdout(), list)
 			}
@@ -71,8 +72,8 @@ counting of lost dead letters begins anew, once you know of those there are.`,
 }
 
 // acceptLost begins the counting of lost dead letters anew.
-func acceptLost(c *cobra.Command, o *options, yes bool) error {
-	return o.withDLQ(c, func(ctx context.Context, _ *client, store *dlq.Store) error {
+func acceptLost(c *cobra.Command, o *cli.Options, yes bool) error {
+	return withDLQ(o, c, func(ctx context.Context, _ *cli.Client, store *dlq.Store) error {
 		lost, err := store.Lost(ctx)
 		if errors.Is(err, dlq.ErrNotFound) || err == nil && lost.AtMost == 0 {
 			fmt.Fprintln(c.OutOrStdout(), "no dead letter is lost")
@@ -81,22 +82,22 @@ func acceptLost(c *cobra.Command, o *options, yes bool) error {
 		if err != nil {
 			return err
 		}
-		if err := confirm(ctx, c, yes, fmt.Sprintf("Count lost dead letters anew? %v were lost since %s.", lost, when(lost.Since))); err != nil {
+		if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Count lost dead letters anew? %v were lost since %s.", lost, cli.When(lost.Since))); err != nil {
 			return err
 		}
 		if lost, err = store.AcceptLost(ctx); err == nil {
-			fmt.Fprintf(c.OutOrStdout(), "%v dead letters were lost since %s; the counting begins anew\n", lost, when(lost.Since))
+			fmt.Fprintf(c.OutOrStdout(), "%v dead letters were lost since %s; the counting begins anew\n", lost, cli.When(lost.Since))
 		}
 		return err
 	})
 }
 
 // auditAll compares all ledgers, or those that have the route.
-func auditAll(ctx context.Context, cl *client, routes []string) (list []audit.Balance, bad map[string]error, err error) {
-	service := cl.cfg.Service
-	book, err := audit.Attach(ctx, cl.js, service)
+func auditAll(ctx context.Context, cl *cli.Client, routes []string) (list []audit.Balance, bad map[string]error, err error) {
+	service := cl.Config.Service
+	book, err := audit.Attach(ctx, cl.JS, service)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		return nil, nil, fmt.Errorf("there is no ledger yet: no instance of service %s has run that keeps one", printable(service))
+		return nil, nil, fmt.Errorf("there is no ledger yet: no instance of service %s has run that keeps one", cli.Printable(service))
 	}
 	if err != nil {
 		return nil, nil, err
@@ -106,20 +107,20 @@ func auditAll(ctx context.Context, cl *client, routes []string) (list []audit.Ba
 		return nil, nil, err
 	}
 	names := map[string]bool{}
-	if answer, err := consumer.Ask(ctx, cl.conn.Conn, service, consumer.StatusRequest{}); err == nil {
+	if answer, err := consumer.Ask(ctx, cl.Conn.Conn, service, consumer.StatusRequest{}); err == nil {
 		for _, i := range answer.Instances {
 			names[i.Instance] = true
 		}
 	}
 	api := jetstream.DefaultAPIPrefix
-	if d := cl.cfg.NATS.Domain; d != "" {
+	if d := cl.Config.NATS.Domain; d != "" {
 		api = "$JS." + d + ".API."
 	}
 	a := audit.Auditor{
-		JS: cl.js, API: api, Service: service, Retry: strings.ToUpper(service) + "_RETRY", Book: book,
+		JS: cl.JS, API: api, Service: service, Retry: strings.ToUpper(service) + "_RETRY", Book: book,
 		Lives: func(name string) bool { return names[name] },
 		Discarded: func(ctx context.Context, stream string, since time.Time) (map[string]int, error) {
-			jobs, err := dlq.AttachJobs(ctx, cl.js, service)
+			jobs, err := dlq.AttachJobs(ctx, cl.JS, service)
 			if errors.Is(err, jetstream.ErrBucketNotFound) {
 				return nil, nil
 			}
@@ -144,7 +145,7 @@ func auditAll(ctx context.Context, cl *client, routes []string) (list []audit.Ba
 		}
 		b, err := a.Audit(ctx, r.Stream, r.Durable, streams[r.Stream] == 1, max(0, time.Until(until)))
 		if err != nil {
-			return nil, nil, fmt.Errorf("durable %s on stream %s: %w", printable(r.Durable), printable(r.Stream), err)
+			return nil, nil, fmt.Errorf("durable %s on stream %s: %w", cli.Printable(r.Durable), cli.Printable(r.Stream), err)
 		}
 		list = append(list, b)
 	}
@@ -152,15 +153,15 @@ func auditAll(ctx context.Context, cl *client, routes []string) (list []audit.Ba
 		return nil, nil, err
 	}
 	if len(routes) > 0 && len(list) == 0 {
-		return nil, nil, fmt.Errorf("no ledger has a route %s: it is written some seconds after the route began", printable(routes[0]))
+		return nil, nil, fmt.Errorf("no ledger has a route %s: it is written some seconds after the route began", cli.Printable(routes[0]))
 	}
 	return list, bad, nil
 }
 
 // addLosses has the balances say what somebody took out of relay's own streams.
-func addLosses(ctx context.Context, cl *client, list []audit.Balance) error {
-	service := cl.cfg.Service
-	store, err := dlq.Attach(ctx, cl.js, service)
+func addLosses(ctx context.Context, cl *cli.Client, list []audit.Balance) error {
+	service := cl.Config.Service
+	store, err := dlq.Attach(ctx, cl.JS, service)
 	var lost dlq.Loss
 	if err == nil {
 		lost, err = store.Lost(ctx)
@@ -173,7 +174,7 @@ func addLosses(ctx context.Context, cl *client, list []audit.Balance) error {
 	case !errors.Is(err, dlq.ErrNotFound) && !errors.Is(err, dlq.ErrNoStream): // an earlier version keeps no book
 		return fmt.Errorf("what became of the dead letters: %w", err)
 	}
-	jobs, err := dlq.AttachJobs(ctx, cl.js, service)
+	jobs, err := dlq.AttachJobs(ctx, cl.JS, service)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		return nil
 	}
@@ -187,7 +188,7 @@ func addLosses(ctx context.Context, cl *client, list []audit.Balance) error {
 	var texts []string
 	for _, e := range edits {
 		if e.Stream == strings.ToUpper(service)+"_RETRY" {
-			texts = append(texts, fmt.Sprintf("%s: stream %s: %s (at least %d and at most %d messages)", when(e.At), e.Stream, printable(e.What), e.AtLeast, e.AtMost))
+			texts = append(texts, fmt.Sprintf("%s: stream %s: %s (at least %d and at most %d messages)", cli.When(e.At), e.Stream, cli.Printable(e.What), e.AtLeast, e.AtMost))
 		}
 	}
 	for i := range list {
@@ -201,7 +202,7 @@ func auditError(list []audit.Balance, bad map[string]error) error {
 	var differ []string
 	for _, b := range list {
 		if b.Verdict == audit.Explained || b.Verdict == audit.Unexplained || b.Verdict == audit.Lost {
-			differ = append(differ, fmt.Sprintf("%s (%s)", printable(b.Durable), b.Verdict))
+			differ = append(differ, fmt.Sprintf("%s (%s)", cli.Printable(b.Durable), b.Verdict))
 		}
 	}
 	var errs []error
@@ -209,7 +210,7 @@ func auditError(list []audit.Balance, bad map[string]error) error {
 		errs = append(errs, fmt.Errorf("the ledger and the server differ: %s", strings.Join(differ, ", ")))
 	}
 	for _, key := range slices.Sorted(maps.Keys(bad)) {
-		errs = append(errs, fmt.Errorf("the ledger %s cannot be read: %w", printable(key), bad[key]))
+		errs = append(errs, fmt.Errorf("the ledger %s cannot be read: %w", cli.Printable(key), bad[key]))
 	}
 	return errors.Join(errs...)
 }
@@ -219,7 +220,7 @@ func deadFields(b audit.Balance) [][]string {
 	if d == nil || b.Total.Dead == 0 && d.AtLeast == 0 {
 		return nil
 	}
-	return [][]string{{"dead letters", fmt.Sprintf("%d stored, of all durables; %v lost since %s", d.Stored, dlq.Loss{AtLeast: d.AtLeast, AtMost: d.AtMost}, when(d.Since))}}
+	return [][]string{{"dead letters", fmt.Sprintf("%d stored, of all durables; %v lost since %s", d.Stored, dlq.Loss{AtLeast: d.AtLeast, AtMost: d.AtMost}, cli.When(d.Since))}}
 }
 
 func printAudit(w io.Writer, list []audit.Balance) {
@@ -230,7 +231,7 @@ func printAudit(w io.Writer, list []audit.Balance) {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		since := when(b.Since)
+		since := cli.When(b.Since)
 		if b.Whole {
 			since += ", before the first delivery"
 		}
@@ -243,7 +244,7 @@ func printAudit(w io.Writer, list []audit.Balance) {
 		if t.Discarded > 0 {
 			discarded = fmt.Sprintf(", %d discarded by operators", t.Discarded)
 		}
-		fields(w, slices.Concat([][]string{
+		cli.Fields(w, slices.Concat([][]string{
 			{"durable", b.Durable + " on stream " + b.Stream},
 			{"counted since", since},
 			{"came", came},
@@ -261,7 +262,7 @@ func printAudit(w io.Writer, list []audit.Balance) {
 				}
 				rows = append(rows, row)
 			}
-			table(w, rows)
+			cli.Table(w, rows)
 		}
 	}
 }

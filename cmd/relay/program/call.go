@@ -18,15 +18,16 @@ import (
 
 	calls "github.com/relaymq/relay/client"
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/internal/subject"
 )
 
-func newCall(o *options) *cobra.Command {
+func newCall(o *cli.Options) *cobra.Command {
 	var headers []string
 	var timeout time.Duration
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "call SUBJECT [BODY|-]", Short: "publish a message and wait for its result", Args: args(cobra.RangeArgs(1, 2)),
+		Use: "call SUBJECT [BODY|-]", Short: "publish a message and wait for its result", Args: cli.Args(cobra.RangeArgs(1, 2)),
 		Long: `Call publishes one message, as pub does, and waits until its handler is through with it, also after retries. It
 prints the result; without one it says why, and exits with 1. Without BODY, or with -, the body is read from standard input.
 
@@ -37,10 +38,10 @@ caller: {reply: [_INBOX.>], interest: [_INBOX.>]}`,
   relay call orders.eu.quote - --timeout 2m --json < order.json`,
 		RunE: func(c *cobra.Command, a []string) error {
 			if err := subject.ValidateLiteral(a[0]); err != nil {
-				return fmt.Errorf("%w: subject: %w", errUsage, err)
+				return fmt.Errorf("%w: subject: %w", cli.ErrUsage, err)
 			}
 			if timeout <= 0 {
-				return fmt.Errorf("%w: --timeout must be above 0 (got %v)", errUsage, timeout)
+				return fmt.Errorf("%w: --timeout must be above 0 (got %v)", cli.ErrUsage, timeout)
 			}
 			m, err := messageOf(c.InOrStdin(), a, headers)
 			if err != nil {
@@ -50,15 +51,15 @@ caller: {reply: [_INBOX.>], interest: [_INBOX.>]}`,
 			defer stop()
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			cl, err := o.open(ctx, access.Publisher)
+			cl, err := o.Open(ctx, access.Publisher)
 			if err != nil {
 				return err
 			}
-			defer cl.close()
+			defer cl.Close()
 			said := false
-			cc, err := calls.New(cl.conn.Conn, calls.OnWait(func(subject string, why error, _ time.Duration) {
+			cc, err := calls.New(cl.Conn.Conn, calls.OnWait(func(subject string, why error, _ time.Duration) {
 				if !said {
-					fmt.Fprintf(c.ErrOrStderr(), "not stored yet, and tried again: %s\n", printable(why.Error()))
+					fmt.Fprintf(c.ErrOrStderr(), "not stored yet, and tried again: %s\n", cli.Printable(why.Error()))
 				}
 				said = true
 			}))
@@ -89,7 +90,7 @@ func messageOf(stdin io.Reader, a, headers []string) (*nats.Msg, error) {
 	for _, h := range headers {
 		name, value, ok := strings.Cut(h, ":")
 		if !ok {
-			return nil, fmt.Errorf("%w: header %q: must be 'Name: value'", errUsage, h)
+			return nil, fmt.Errorf("%w: header %q: must be 'Name: value'", cli.ErrUsage, h)
 		}
 		m.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
@@ -120,9 +121,9 @@ func printResult(out, notes io.Writer, r *calls.Result) error {
 	if r.Truncated {
 		fmt.Fprintf(notes, "the result is longer; these are its first %d bytes (caller.max_result)\n", len(r.Data))
 	}
-	if s, ok := out.(*screen); ok && term.IsTerminal(int(s.Fd())) {
+	if s, ok := out.(*cli.Screen); ok && term.IsTerminal(int(s.Fd())) {
 		if len(r.Data) > 0 {
-			_, err := fmt.Fprintln(out, bodyText(r.Data))
+			_, err := fmt.Fprintln(out, cli.BodyText(r.Data))
 			return err
 		}
 		return nil
@@ -167,11 +168,11 @@ func printCall(w io.Writer, r *calls.Result, err error) error {
 			out.Base64 = r.Data
 		}
 	}
-	if perr := printJSON(w, out); perr != nil {
+	if perr := cli.PrintJSON(w, out); perr != nil {
 		return perr
 	}
 	if err != nil {
-		return errSaid
+		return cli.ErrSaid
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
@@ -30,7 +31,7 @@ import (
 
 // behindConsole is what the console shows and does: the same as the commands, on the connection of the service.
 type behindConsole struct {
-	cl      *client
+	cl      *cli.Client
 	running func() *config.Config // the configuration that runs now
 	log     *slog.Logger
 
@@ -41,7 +42,7 @@ type behindConsole struct {
 
 var _ console.Backend = (*behindConsole)(nil)
 
-func newBehindConsole(cl *client, running func() *config.Config, log *slog.Logger) *behindConsole {
+func newBehindConsole(cl *cli.Client, running func() *config.Config, log *slog.Logger) *behindConsole {
 	b := &behindConsole{cl: cl, running: running, log: log}
 	b.ctx, b.end = context.WithCancel(context.Background())
 	return b
@@ -53,16 +54,8 @@ func (b *behindConsole) close() {
 	b.runs.Wait()
 }
 
-// usage tells the console which errors are the operator's.
-func usage(err error) error {
-	if errors.Is(err, errUsage) {
-		return &console.UsageError{Err: errors.New(strings.TrimPrefix(err.Error(), errUsage.Error()+": "))}
-	}
-	return err
-}
-
 func (b *behindConsole) Status(ctx context.Context) (consumer.Answers, error) {
-	return consumer.Ask(ctx, b.cl.conn.Conn, b.cl.cfg.Service, consumer.StatusRequest{})
+	return consumer.Ask(ctx, b.cl.Conn.Conn, b.cl.Config.Service, consumer.StatusRequest{})
 }
 
 func (b *behindConsole) Routes(instances []consumer.Status, now time.Time) (list []console.Route) {
@@ -86,7 +79,7 @@ func (b *behindConsole) Routes(instances []consumer.Status, now time.Time) (list
 		}
 		slices.SortStableFunc(r.Waiting, func(x, y console.Key) int { return x.Since.Compare(y.Since) })
 		for _, s := range o.stills(now) {
-			t := console.Still{State: s.state, Since: known(s.since), Until: known(s.until), Why: s.why, By: s.by, Next: s.next, On: s.on}
+			t := console.Still{State: s.state, Since: cli.KnownTime(s.since), Until: cli.KnownTime(s.until), Why: s.why, By: s.by, Next: s.next, On: s.on}
 			if s.state == consumer.RouteWaiting && t.Until != nil {
 				t.Next = "one message is tried; all flow when it succeeds" // the page counts down
 			}
@@ -100,12 +93,12 @@ func (b *behindConsole) Routes(instances []consumer.Status, now time.Time) (list
 }
 
 func (b *behindConsole) Order(ctx context.Context, order consumer.Order) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, actTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cli.ActTimeout)
 	defer cancel()
 	var notes, said bytes.Buffer
-	out, err := b.cl.give(ctx, order, &notes)
+	out, err := giveOrder(ctx, b.cl, order, &notes)
 	if err != nil {
-		return "", usage(err)
+		return "", cli.ForConsole(err)
 	}
 	b.log.Info("an operator did something in the console", "by", order.By, "what", out.what()+" is "+order.State, "why", order.Why)
 	out.print(&said)
@@ -116,12 +109,12 @@ func (b *behindConsole) Handover(ctx context.Context, order consumer.HandoverOrd
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	var notes bytes.Buffer
-	done, err := b.cl.handover(ctx, order, &notes)
+	done, err := handOver(ctx, b.cl, order, &notes)
 	switch {
 	case errors.Is(err, errStillDrains):
 		notes.WriteString(err.Error())
 	case err != nil:
-		return "", usage(err)
+		return "", cli.ForConsole(err)
 	default:
 		notes.WriteString(done.String())
 	}
@@ -130,7 +123,7 @@ func (b *behindConsole) Handover(ctx context.Context, order consumer.HandoverOrd
 }
 
 func (b *behindConsole) Grid(ctx context.Context, answers consumer.Answers) console.Grid {
-	view := b.cl.grid(ctx, answers.Instances)
+	view := currentGrid(ctx, b.cl, answers.Instances)
 	for _, bad := range answers.Bad {
 		view.Notes = append(view.Notes, "an answer was left out: "+bad)
 	}
@@ -140,30 +133,30 @@ func (b *behindConsole) Grid(ctx context.Context, answers consumer.Answers) cons
 func (b *behindConsole) Trace(ctx context.Context, message string) (*console.Life, error) {
 	l, err := parseTraced(message)
 	if err != nil {
-		return nil, usage(err)
+		return nil, cli.ForConsole(err)
 	}
-	cfg := *b.cl.cfg
+	cfg := *b.cl.Config
 	cfg.Routes = b.running().Routes
 	cl := *b.cl
-	cl.cfg = &cfg
+	cl.Config = &cfg
 	if err := l.gather(ctx, &cl); err != nil {
 		return nil, err
 	}
 	return &l.Life, nil
 }
 
-func (b *behindConsole) Archive() bool { return b.cl.cfg.Archive.Outcomes }
+func (b *behindConsole) Archive() bool { return b.cl.Config.Archive.Outcomes }
 
 func (b *behindConsole) Outcomes(ctx context.Context, stream, route string, most int) (o console.Outcomes, err error) {
 	o.List = []console.Outcome{}
-	list, back, err := archive.Latest(ctx, b.cl.js, b.cl.cfg.Service, stream, route, most)
+	list, back, err := archive.Latest(ctx, b.cl.JS, b.cl.Config.Service, stream, route, most)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return o, nil
 	}
 	if err != nil {
 		return o, fmt.Errorf("the archive: %w", err)
 	}
-	o.Back = known(back.UTC())
+	o.Back = cli.KnownTime(back.UTC())
 	for _, f := range list {
 		id := ack.Origin{Stream: stream, Consumer: f.Durable, Sequence: f.Sequence, Time: f.Published}.ID()
 		o.List = append(o.List, console.Outcome{
@@ -183,7 +176,7 @@ func (b *behindConsole) Retries(ctx context.Context, route string, most int) (li
 	err = r.each(ctx, route, func(m retry) bool {
 		if more = len(list) == most; !more {
 			list = append(list, console.Retry{
-				ID: m.ID, Where: m.Where, Routes: m.Routes, Subject: m.Subject, Attempts: m.Attempts, Due: m.Due, Error: or(m.Error, m.Fault),
+				ID: m.ID, Where: m.Where, Routes: m.Routes, Subject: m.Subject, Attempts: m.Attempts, Due: m.Due, Error: cli.Or(m.Error, m.Fault),
 			})
 		}
 		return !more
@@ -192,7 +185,7 @@ func (b *behindConsole) Retries(ctx context.Context, route string, most int) (li
 }
 
 func (b *behindConsole) DeadLetters(ctx context.Context) (*dlq.Store, error) {
-	store, err := dlq.Attach(ctx, b.cl.js, b.cl.cfg.Service)
+	store, err := dlq.Attach(ctx, b.cl.JS, b.cl.Config.Service)
 	if errors.Is(err, dlq.ErrNoStream) && errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -208,13 +201,13 @@ func (b *behindConsole) Filter(ctx context.Context, q url.Values) (dlq.Filter, [
 	if like := q.Get("like"); like != "" {
 		n, err := number(like)
 		if err != nil {
-			return dlq.Filter{}, nil, usage(err)
+			return dlq.Filter{}, nil, cli.ForConsole(err)
 		}
 		f.like = n
 	}
 	filter, err := f.filter(time.Now())
 	if err != nil {
-		return filter, nil, usage(err)
+		return filter, nil, cli.ForConsole(err)
 	}
 	store, err := b.DeadLetters(ctx)
 	if err != nil {
@@ -222,7 +215,7 @@ func (b *behindConsole) Filter(ctx context.Context, q url.Values) (dlq.Filter, [
 	}
 	if store != nil {
 		if err := f.resolve(ctx, b.cl, store, io.Discard, &filter); err != nil {
-			return filter, nil, usage(err)
+			return filter, nil, cli.ForConsole(err)
 		}
 	}
 	var flags []string
@@ -300,7 +293,7 @@ func (b *behindConsole) Start(ctx context.Context, wanted dlq.Job, body []byte) 
 		return "", &console.UsageError{Err: errors.New("nothing is left of what was chosen, or all of it has to stay")}
 	}
 	now := time.Now()
-	job.ID, job.State, job.Runner, job.Created = dlq.NewJobID(now), dlq.JobRunning, runner(), now.UTC()
+	job.ID, job.State, job.Runner, job.Created = dlq.NewJobID(now), dlq.JobRunning, cli.Runner(), now.UTC()
 	job.Total, job.Routes, job.Oldest, job.Newest, job.Last = plan.Total+plan.Refused, plan.Routes, plan.Oldest, plan.Newest, plan.Last
 	if body != nil {
 		original, err := r.store.Get(ctx, job.Numbers[0])
@@ -312,7 +305,7 @@ func (b *behindConsole) Start(ctx context.Context, wanted dlq.Job, body []byte) 
 		}
 		r.edited = body
 	}
-	jobs, err := dlq.OpenJobs(ctx, b.cl.js, b.cl.cfg.Service, b.cl.cfg.NATS.Replicas)
+	jobs, err := dlq.OpenJobs(ctx, b.cl.JS, b.cl.Config.Service, b.cl.Config.NATS.Replicas)
 	if err != nil {
 		return "", err
 	}
@@ -329,7 +322,7 @@ func (b *behindConsole) run(r *replayer, jobs *dlq.Jobs, plan *dlq.Plan) {
 	b.runs.Go(func() {
 		var last dlq.Progress
 		run := &dlq.Run{
-			Store: r.store, Jobs: jobs, Job: r.job, Plan: plan, Runner: runner(), Edited: r.edited,
+			Store: r.store, Jobs: jobs, Job: r.job, Plan: plan, Runner: cli.Runner(), Edited: r.edited,
 			Progress: func(p dlq.Progress) { last = p },
 		}
 		err := run.Do(b.ctx)
@@ -378,7 +371,7 @@ func (b *behindConsole) Discard(ctx context.Context, job *dlq.Job) (int, error) 
 	named := slices.Collect(plan.Numbers())
 	job.Routes, job.Oldest, job.Newest, job.Last = plan.Routes, plan.Oldest, plan.Newest, plan.Last
 	done := 0
-	err = recorded(ctx, b.cl, job, len(named), func() (n int, err error) {
+	err = cli.RecordDiscard(ctx, b.cl, job, len(named), func() (n int, err error) {
 		done, err = discardEach(ctx, r.store, named, func() {})
 		return done, err
 	})
@@ -387,7 +380,7 @@ func (b *behindConsole) Discard(ctx context.Context, job *dlq.Job) (int, error) 
 }
 
 func (b *behindConsole) Jobs(ctx context.Context) (*dlq.Jobs, error) {
-	jobs, err := dlq.AttachJobs(ctx, b.cl.js, b.cl.cfg.Service)
+	jobs, err := dlq.AttachJobs(ctx, b.cl.JS, b.cl.Config.Service)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		return nil, nil
 	}
@@ -396,16 +389,16 @@ func (b *behindConsole) Jobs(ctx context.Context) (*dlq.Jobs, error) {
 
 func (b *behindConsole) Audit(by, route, text string) {
 	b.log.Info("an operator did something in the console", "by", by, "what", text)
-	b.cl.tell(event.Audit, event.Data{Route: route, By: by, Text: text})
+	b.cl.Tell(event.Audit, event.Data{Route: route, By: by, Text: text})
 }
 
 func (b *behindConsole) Settings() console.Settings {
-	cfg := b.cl.cfg // what counts only once the process is started again
+	cfg := b.cl.Config // what counts only once the process is started again
 	now := b.running()
 	s := console.Settings{
 		Version: version.String(), Service: cfg.Service, File: cfg.Source.File, Hash: now.Source.Hash, Overrides: cfg.Source.Overrides,
 		Values: []console.Setting{
-			{Key: "nats.url", Value: or(cfg.NATS.URL.String(), "(embedded)")}, {Key: "nats.replicas", Value: strconv.Itoa(cfg.NATS.Replicas)},
+			{Key: "nats.url", Value: cli.Or(cfg.NATS.URL.String(), "(embedded)")}, {Key: "nats.replicas", Value: strconv.Itoa(cfg.NATS.Replicas)},
 			{Key: "dlq.max_age", Value: cfg.DLQ.MaxAge.String()}, {Key: "dlq.max_bytes", Value: fmt.Sprint(cfg.DLQ.MaxBytes)}, {Key: "dlq.on_full", Value: cfg.DLQ.OnFull},
 			{Key: "events.store", Value: strconv.FormatBool(cfg.Events.Store)}, {Key: "archive.outcomes", Value: strconv.FormatBool(cfg.Archive.Outcomes)}, {Key: "drain", Value: now.Drain.String()}, {Key: "ready.stalled", Value: cfg.Ready.Stalled.String()},
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/logging"
 	"github.com/relaymq/relay/consumer"
@@ -55,7 +56,7 @@ type demoOutcome struct {
 
 // awaitDemo waits until nothing is left to do.
 func (s *service) awaitDemo(ctx context.Context) (left demoOutcome, err error) {
-	js, err := newJetStream(s.conn.Conn, s.cfg)
+	js, err := cli.NewJetStream(s.conn.Conn, s.cfg)
 	if err != nil {
 		return left, err
 	}
@@ -114,7 +115,7 @@ func (s *service) feed(ctx context.Context) error {
 		return err
 	}
 	defer f.Close()
-	js, err := newJetStream(s.conn.Conn, s.cfg)
+	js, err := cli.NewJetStream(s.conn.Conn, s.cfg)
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func (s *service) demoCommands(left demoOutcome) []string {
 	if wd, err := os.Getwd(); err == nil && len(self) > len(wd) && self[:len(wd)] == wd {
 		self = "." + self[len(wd):]
 	}
-	call := func(args string) string { return self + " " + args + " -c " + s.flags.file }
+	call := func(args string) string { return self + " " + args + " -c " + s.flags.File }
 	list := []string{
 		call(`pub orders.eu.created '{"id":1}'`),
 		call("explain orders.us.created"),
@@ -173,7 +174,7 @@ func (s *service) nextSteps(left demoOutcome) string {
 		fmt.Fprintf(&b, "  %s\n", c)
 	}
 	if left.deadLetters > 0 {
-		fmt.Fprintf(&b, "\n%d %s could not be handled: see the dead letters, mend the handler, and replay:\n\n", left.deadLetters, plural(left.deadLetters, "order"))
+		fmt.Fprintf(&b, "\n%d %s could not be handled: see the dead letters, mend the handler, and replay:\n\n", left.deadLetters, cli.Plural(left.deadLetters, "order"))
 		for _, c := range s.demoCommands(left)[len(s.demoCommands(demoOutcome{})):] {
 			fmt.Fprintf(&b, "  %s\n", c)
 		}

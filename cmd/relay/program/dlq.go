@@ -5,26 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"regexp"
-	"runtime/debug"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/subject"
 )
 
-func newDLQ(o *options) *cobra.Command {
+func newDLQ(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "dlq", Short: "look at dead letters, replay and discard them",
-		Args: args(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args: cli.Args(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newDLQList(o), newDLQShow(o), newDLQReplay(o), newDLQDiscard(o), newDLQExport(o), newDLQImport(o))
 	return c
@@ -84,10 +80,10 @@ func (f *dlqFilter) filter(now time.Time) (dlq.Filter, error) {
 			errs = append(errs, fmt.Errorf("--error-match: %w", err))
 		}
 	}
-	if out.Since, err = parseTime(f.since, now); err != nil {
+	if out.Since, err = cli.ParseTime(f.since, now); err != nil {
 		errs = append(errs, fmt.Errorf("--since %w", err))
 	}
-	if out.Until, err = parseTime(f.until, now); err != nil {
+	if out.Until, err = cli.ParseTime(f.until, now); err != nil {
 		errs = append(errs, fmt.Errorf("--until %w", err))
 	}
 	if out.MinAttempts, out.MaxAttempts, err = parseRange(f.attempts); err != nil {
@@ -104,13 +100,13 @@ func (f *dlqFilter) filter(now time.Time) (dlq.Filter, error) {
 		errs = append(errs, fmt.Errorf("--limit %d: must be above 0", f.limit))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return out, fmt.Errorf("%w: %w", errUsage, err)
+		return out, fmt.Errorf("%w: %w", cli.ErrUsage, err)
 	}
 	return out, nil
 }
 
 // resolve asks the server for what a filter refers to, and refuses a route that nobody knows.
-func (f *dlqFilter) resolve(ctx context.Context, cl *client, store *dlq.Store, notes io.Writer, filter *dlq.Filter) error {
+func (f *dlqFilter) resolve(ctx context.Context, cl *cli.Client, store *dlq.Store, notes io.Writer, filter *dlq.Filter) error {
 	if err := f.known(ctx, cl, store, notes); err != nil {
 		return err
 	}
@@ -123,25 +119,10 @@ func (f *dlqFilter) resolve(ctx context.Context, cl *client, store *dlq.Store, n
 	}
 	// A group is of one route: what ls --group-by shows as another row is not part of it.
 	if f.route != "" && f.route != e.Route {
-		return fmt.Errorf("%w: --like %d: that dead letter is of route %s, not %s", errUsage, f.like, printable(e.Route), printable(f.route))
+		return fmt.Errorf("%w: --like %d: that dead letter is of route %s, not %s", cli.ErrUsage, f.like, cli.Printable(e.Route), cli.Printable(f.route))
 	}
 	filter.Route, filter.Fingerprint = e.Route, dlq.Fingerprint(e.LastError)
 	return nil
-}
-
-// parseTime reads a time, or an age before now.
-func parseTime(s string, now time.Time) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	if age, err := time.ParseDuration(s); err == nil {
-		return now.Add(-age), nil
-	}
-	t, err := time.Parse(time.RFC3339, s)
-	if err != nil {
-		return t, fmt.Errorf("%q: must be a time such as %s or an age such as 2h", s, now.UTC().Format(time.RFC3339))
-	}
-	return t, nil
 }
 
 // parseRange reads 3, 3-5, 3- or -5. Zero is no bound.
@@ -169,9 +150,9 @@ func parseRange(s string) (low, high int, err error) {
 }
 
 // withDLQ runs f with the dead letters of the service. Ctrl-C ends its context.
-func (o *options) withDLQ(c *cobra.Command, f func(context.Context, *client, *dlq.Store) error) error {
-	return o.withClient(c, func(ctx context.Context, cl *client) error {
-		store, err := dlq.Attach(ctx, cl.js, cl.cfg.Service)
+func withDLQ(o *cli.Options, c *cobra.Command, f func(context.Context, *cli.Client, *dlq.Store) error) error {
+	return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
+		store, err := dlq.Attach(ctx, cl.JS, cl.Config.Service)
 		if err != nil {
 			return err
 		}
@@ -179,35 +160,12 @@ func (o *options) withDLQ(c *cobra.Command, f func(context.Context, *client, *dl
 	})
 }
 
-func (o *options) withClient(c *cobra.Command, f func(context.Context, *client) error) error {
-	return o.withClientAs(c, access.Operator, f)
-}
-
-// withClientAs is withClient for another role.
-func (o *options) withClientAs(c *cobra.Command, role string, f func(context.Context, *client) error) error {
-	ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// A listing lives on a few MiB and makes a kilobyte of garbage for each entry: at the default, half of its time would go
-	// to collecting it.
-	debug.SetGCPercent(1000)
-	debug.SetMemoryLimit(256 << 20)
-	cl, err := o.open(ctx, role)
-	if err != nil {
-		return err
-	}
-	defer cl.close()
-	return cl.permitted(ctx, role, func(ctx context.Context) error { return f(ctx, cl) })
-}
-
-// pageSize is how many entries ls shows unless told otherwise.
-const pageSize = 50
-
-func newDLQList(o *options) *cobra.Command {
+func newDLQList(o *cli.Options) *cobra.Command {
 	var f dlqFilter
 	var asJSON, count, all bool
 	var groupBy string
 	c := &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "list dead letters, oldest first", Args: args(cobra.NoArgs),
+		Use: "ls", Aliases: []string{"list"}, Short: "list dead letters, oldest first", Args: cli.Args(cobra.NoArgs),
 		Long: `Ls lists dead letters, oldest first, 50 at a time: --after goes on where the last page ended.
 
 --body looks into bodies that are JSON. A path is made of names (.customer.id, ."odd.name"), indices (.items[0]) and [] for any
@@ -226,12 +184,12 @@ entries of a group by one of its numbers, here and for replay, export and discar
 				return err
 			}
 			if groupBy != "" && groupBy != "error" {
-				return fmt.Errorf("%w: --group-by %q: must be error", errUsage, groupBy)
+				return fmt.Errorf("%w: --group-by %q: must be error", cli.ErrUsage, groupBy)
 			}
 			if filter.Limit == 0 && !all && !count && groupBy == "" {
-				filter.Limit = pageSize
+				filter.Limit = cli.PageSize
 			}
-			return o.withDLQ(c, func(ctx context.Context, cl *client, store *dlq.Store) error {
+			return withDLQ(o, c, func(ctx context.Context, cl *cli.Client, store *dlq.Store) error {
 				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
 					return err
 				}
@@ -269,7 +227,7 @@ func (l *dlqListing) each(ctx context.Context, f func(dlq.Entry) error) error {
 		var bad *dlq.EntryError
 		switch {
 		case errors.As(err, &bad):
-			fmt.Fprintln(l.errOut, "relay:", printable(bad.Error()))
+			fmt.Fprintln(l.errOut, "relay:", cli.Printable(bad.Error()))
 			continue
 		case err == nil:
 			err = f(e)
@@ -281,9 +239,6 @@ func (l *dlqListing) each(ctx context.Context, f func(dlq.Entry) error) error {
 	return nil
 }
 
-// flushRows is how many rows are printed together: their columns are aligned, and memory stays bounded.
-const flushRows = 1000
-
 func (l *dlqListing) list(ctx context.Context) error {
 	head := []string{"NUMBER", "STORED", "ROUTE", "SUBJECT", "REASON", "ATTEMPTS", "ERROR"}
 	rows := [][]string{head}
@@ -291,14 +246,14 @@ func (l *dlqListing) list(ctx context.Context) error {
 	err := l.each(ctx, func(e dlq.Entry) error {
 		n, last = n+1, e.StoredSequence
 		if l.json {
-			return printLine(l.out, e)
+			return cli.PrintLine(l.out, e)
 		}
 		rows = append(rows, []string{
-			strconv.FormatUint(e.StoredSequence, 10), when(e.StoredTime), e.Route, printable(e.Subject), string(e.Reason),
-			strconv.Itoa(e.Attempts), printable(e.LastError),
+			strconv.FormatUint(e.StoredSequence, 10), cli.When(e.StoredTime), e.Route, cli.Printable(e.Subject), string(e.Reason),
+			strconv.Itoa(e.Attempts), cli.Printable(e.LastError),
 		})
-		if len(rows) >= flushRows {
-			table(l.out, rows)
+		if len(rows) >= cli.FlushRows {
+			cli.Table(l.out, rows)
 			rows = rows[:0]
 		}
 		return nil
@@ -309,7 +264,7 @@ func (l *dlqListing) list(ctx context.Context) error {
 	case n == 0:
 		fmt.Fprintln(l.out, "no dead letters")
 	default:
-		table(l.out, rows)
+		cli.Table(l.out, rows)
 		if n == l.filter.Limit {
 			fmt.Fprintf(l.out, "\nThere may be more: --after %d shows the next ones.\n", last)
 		}
@@ -319,15 +274,15 @@ func (l *dlqListing) list(ctx context.Context) error {
 
 // showProgress has a terminal show how much is read of what the server says there is to read. done takes it away.
 func (l *dlqListing) showProgress(ctx context.Context) (done func()) {
-	if !onTerminal(l.errOut) {
+	if !cli.OnTerminal(l.errOut) {
 		return func() {}
 	}
-	bar, total, looked := newBar(l.c, 0, ""), 0, 0
+	bar, total, looked := cli.NewBar(l.c, 0, ""), 0, 0
 	l.filter.Looked = func() {
 		if looked++; looked == 1 { // of what the server counts, nothing is read
 			f := l.filter
 			total, _, _ = l.store.Count(ctx, dlq.Filter{Route: f.Route, Since: f.Since, After: f.After})
-			bar = newBar(l.c, total, "reading")
+			bar = cli.NewBar(l.c, total, "reading")
 		}
 		if looked%1000 == 0 {
 			_ = bar.Set(min(looked, total))
@@ -347,7 +302,7 @@ func (l *dlqListing) count(ctx context.Context) error {
 		fmt.Fprintf(l.errOut, "relay: %d more cannot be read\n", bad)
 	}
 	if l.json {
-		return printLine(l.out, map[string]int{"count": n})
+		return cli.PrintLine(l.out, map[string]int{"count": n})
 	}
 	fmt.Fprintln(l.out, n)
 	return nil
@@ -369,7 +324,7 @@ func (l *dlqListing) groups(ctx context.Context) error {
 	}
 	if l.json {
 		for _, g := range list {
-			if err := printLine(l.out, g); err != nil {
+			if err := cli.PrintLine(l.out, g); err != nil {
 				return err
 			}
 		}
@@ -382,13 +337,13 @@ func (l *dlqListing) groups(ctx context.Context) error {
 	rows := [][]string{{"COUNT", "FIRST", "LAST", "SAMPLE", "ROUTE", "ERROR", "EXAMPLE"}}
 	for _, g := range list {
 		rows = append(rows, []string{
-			strconv.Itoa(g.Count), when(g.First), when(g.Last), strconv.FormatUint(g.Sample, 10), or(g.Route, "-"),
-			shorten(printable(or(g.Fingerprint, "(no error)")), 120), shorten(printable(g.Error), 120),
+			strconv.Itoa(g.Count), cli.When(g.First), cli.When(g.Last), strconv.FormatUint(g.Sample, 10), cli.Or(g.Route, "-"),
+			cli.Shorten(cli.Printable(cli.Or(g.Fingerprint, "(no error)")), 120), cli.Shorten(cli.Printable(g.Error), 120),
 		})
 	}
-	table(l.out, rows)
+	cli.Table(l.out, rows)
 	if hidden > 0 {
-		fmt.Fprintf(l.out, "\n%d smaller %s not shown.\n", hidden, or(map[bool]string{true: "group is"}[hidden == 1], "groups are"))
+		fmt.Fprintf(l.out, "\n%d smaller %s not shown.\n", hidden, cli.Or(map[bool]string{true: "group is"}[hidden == 1], "groups are"))
 	}
 	return nil
 }
@@ -408,7 +363,7 @@ func entryError(seq uint64, err error) error {
 func number(s string) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%w: %q is not the number of a dead letter (relay dlq ls shows them)", errUsage, s)
+		return 0, fmt.Errorf("%w: %q is not the number of a dead letter (relay dlq ls shows them)", cli.ErrUsage, s)
 	}
 	return n, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/dlq"
 )
 
@@ -34,9 +35,9 @@ func (r *replayer) edit(ctx context.Context, n uint64) (dlq.Entry, error) {
 // editor opens data in the editor of the operator's choice. What was JSON has to be JSON again: the operator may go on editing, and
 // what was written is kept otherwise.
 func editor(ctx context.Context, c *cobra.Command, data []byte) ([]byte, error) {
-	command := strings.Fields(or(os.Getenv("VISUAL"), os.Getenv("EDITOR")))
+	command := strings.Fields(cli.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR")))
 	if len(command) == 0 {
-		return nil, fmt.Errorf("%w: --edit: set $EDITOR to the editor of your choice", errUsage)
+		return nil, fmt.Errorf("%w: --edit: set $EDITOR to the editor of your choice", cli.ErrUsage)
 	}
 	file, err := os.CreateTemp("", "relay-dead-letter-*")
 	if err != nil {
@@ -69,8 +70,8 @@ func editor(ctx context.Context, c *cobra.Command, data []byte) ([]byte, error) 
 		if fault == nil || !json.Valid(data) {
 			return edited, nil
 		}
-		fmt.Fprintf(c.ErrOrStderr(), "relay: the body was JSON, and is none any more: %s\n", printable(fault.Error()))
-		if confirm(ctx, c, false, "Edit it again?") != nil {
+		fmt.Fprintf(c.ErrOrStderr(), "relay: the body was JSON, and is none any more: %s\n", cli.Printable(fault.Error()))
+		if cli.Confirm(ctx, c, false, "Edit it again?") != nil {
 			keep = true
 			return nil, fmt.Errorf("the body is no JSON any more: %w; nothing is done, and what you wrote is in %s", fault, file.Name())
 		}

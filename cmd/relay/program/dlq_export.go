@@ -13,13 +13,14 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/dlq"
 )
 
-func newDLQExport(o *options) *cobra.Command {
+func newDLQExport(o *cli.Options) *cobra.Command {
 	var f dlqFilter
 	c := &cobra.Command{
-		Use: "export", Short: "write dead letters as JSON lines, whole", Args: args(cobra.NoArgs),
+		Use: "export", Short: "write dead letters as JSON lines, whole", Args: cli.Args(cobra.NoArgs),
 		Long: `Export writes each dead letter as one line of JSON, with everything it has: relay dlq import makes the same one of it,
 byte for byte. The entries stay where they are. What is not text is in fields that end in _base64.`,
 		Example: `  relay dlq export --route billing > billing.jsonl`,
@@ -29,7 +30,7 @@ byte for byte. The entries stay where they are. What is not text is in fields th
 				return err
 			}
 			filter.WithBody = true
-			return o.withDLQ(c, func(ctx context.Context, cl *client, store *dlq.Store) error {
+			return withDLQ(o, c, func(ctx context.Context, cl *cli.Client, store *dlq.Store) error {
 				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
 					return err
 				}
@@ -40,12 +41,12 @@ byte for byte. The entries stay where they are. What is not text is in fields th
 					switch {
 					case errors.As(err, &unreadable):
 						bad++
-						fmt.Fprintln(c.ErrOrStderr(), "relay: not exported:", printable(unreadable.Error()))
+						fmt.Fprintln(c.ErrOrStderr(), "relay: not exported:", cli.Printable(unreadable.Error()))
 						continue
 					case err != nil:
 						return err
 					}
-					if err := printLine(out, e); err != nil {
+					if err := cli.PrintLine(out, e); err != nil {
 						return err
 					}
 					n++
@@ -68,9 +69,9 @@ byte for byte. The entries stay where they are. What is not text is in fields th
 // maxLine bounds a line of an import: the largest body there can be, in base64, with its headers and stack.
 const maxLine = 192 << 20
 
-func newDLQImport(o *options) *cobra.Command {
+func newDLQImport(o *cli.Options) *cobra.Command {
 	return &cobra.Command{
-		Use: "import [FILE|-]", Short: "store what export wrote, each entry once", Args: args(cobra.MaximumNArgs(1)),
+		Use: "import [FILE|-]", Short: "store what export wrote, each entry once", Args: cli.Args(cobra.MaximumNArgs(1)),
 		Long: `Import stores the dead letters of an export. An entry that is there already, because it never went or because the import
 is repeated, is not stored a second time. Numbers and stored times are new.`,
 		RunE: func(c *cobra.Command, a []string) error {
@@ -83,7 +84,7 @@ is repeated, is not stored a second time. Numbers and stored times are new.`,
 				defer file.Close()
 				in, name = file, a[0]
 			}
-			return o.withDLQ(c, func(ctx context.Context, _ *client, store *dlq.Store) error {
+			return withDLQ(o, c, func(ctx context.Context, _ *cli.Client, store *dlq.Store) error {
 				if err := importLines(ctx, in, c.OutOrStdout(), store); err != nil {
 					return fmt.Errorf("%s: %w", name, err)
 				}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
@@ -52,7 +52,7 @@ func (f *replayFlags) apply(c *cobra.Command, job *dlq.Job) error {
 	if f.stopAfter != "" {
 		percent, err := strconv.ParseFloat(strings.TrimSuffix(f.stopAfter, "%"), 64)
 		if err != nil || percent <= 0 || percent >= 100 {
-			return fmt.Errorf("%w: --stop-after %q: must be a share such as 5%%", errUsage, f.stopAfter)
+			return fmt.Errorf("%w: --stop-after %q: must be a share such as 5%%", cli.ErrUsage, f.stopAfter)
 		}
 		job.StopAfter = percent
 	} else if job.Staged && job.StopAfter == 0 {
@@ -60,14 +60,14 @@ func (f *replayFlags) apply(c *cobra.Command, job *dlq.Job) error {
 	}
 	switch {
 	case job.Rate < 0:
-		return fmt.Errorf("%w: --rate %g: must not be below 0 (0: no bound)", errUsage, job.Rate)
+		return fmt.Errorf("%w: --rate %g: must not be below 0 (0: no bound)", cli.ErrUsage, job.Rate)
 	case job.Subject != "" && (job.Staged || job.StopAfter > 0 || job.Wait):
-		return fmt.Errorf("%w: --staged, --stop-after and --wait need the verdicts of a route: they cannot go with --to-subject", errUsage)
+		return fmt.Errorf("%w: --staged, --stop-after and --wait need the verdicts of a route: they cannot go with --to-subject", cli.ErrUsage)
 	}
 	return nil
 }
 
-func newDLQReplay(o *options) *cobra.Command {
+func newDLQReplay(o *cli.Options) *cobra.Command {
 	var f dlqFilter
 	var how replayFlags
 	var yes, dry, edit bool
@@ -97,10 +97,10 @@ that has the same key.
 				return err
 			}
 			if len(named) > 0 && f.any() {
-				return fmt.Errorf("%w: name the dead letters, or a filter, not both", errUsage)
+				return fmt.Errorf("%w: name the dead letters, or a filter, not both", cli.ErrUsage)
 			}
 			if edit && len(named) != 1 {
-				return fmt.Errorf("%w: --edit needs the number of one dead letter", errUsage)
+				return fmt.Errorf("%w: --edit needs the number of one dead letter", cli.ErrUsage)
 			}
 			job := &dlq.Job{Numbers: named, Filter: filter, Subject: to, Edited: edit}
 			if err := how.apply(c, job); err != nil {
@@ -108,10 +108,10 @@ that has the same key.
 			}
 			if to != "" && to != "original" {
 				if err := subject.ValidateLiteral(to); err != nil {
-					return fmt.Errorf("%w: --to-subject: %w", errUsage, err)
+					return fmt.Errorf("%w: --to-subject: %w", cli.ErrUsage, err)
 				}
 			}
-			return o.withClient(c, func(ctx context.Context, cl *client) error {
+			return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
 				r, err := newReplayer(ctx, c, cl, job)
 				if err != nil {
 					return err
@@ -135,7 +135,7 @@ that has the same key.
 // replayer runs one job.
 type replayer struct {
 	c           *cobra.Command
-	cl          *client
+	cl          *cli.Client
 	store       *dlq.Store
 	job         *dlq.Job
 	edited      []byte
@@ -143,8 +143,8 @@ type replayer struct {
 	out, errOut io.Writer
 }
 
-func newReplayer(ctx context.Context, c *cobra.Command, cl *client, job *dlq.Job) (*replayer, error) {
-	store, err := dlq.Attach(ctx, cl.js, cl.cfg.Service)
+func newReplayer(ctx context.Context, c *cobra.Command, cl *cli.Client, job *dlq.Job) (*replayer, error) {
+	store, err := dlq.Attach(ctx, cl.JS, cl.Config.Service)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (r *replayer) start(ctx context.Context, dry, yes bool) error {
 	}
 	now := time.Now()
 	job := r.job
-	job.ID, job.State, job.By, job.Runner, job.Created = dlq.NewJobID(now), dlq.JobRunning, caller(), runner(), now.UTC()
+	job.ID, job.State, job.By, job.Runner, job.Created = dlq.NewJobID(now), dlq.JobRunning, cli.Caller(), cli.Runner(), now.UTC()
 	job.Total, job.Routes, job.Oldest, job.Newest, job.Last = plan.Total+plan.Refused, plan.Routes, plan.Oldest, plan.Newest, plan.Last
 	var original dlq.Entry
 	if job.Edited {
@@ -196,7 +196,7 @@ func (r *replayer) start(ctx context.Context, dry, yes bool) error {
 			return err
 		}
 	}
-	jobs, err := dlq.OpenJobs(ctx, r.cl.js, r.cl.cfg.Service, r.cl.cfg.NATS.Replicas)
+	jobs, err := dlq.OpenJobs(ctx, r.cl.JS, r.cl.Config.Service, r.cl.Config.NATS.Replicas)
 	if err != nil {
 		return err
 	}
@@ -207,10 +207,8 @@ func (r *replayer) start(ctx context.Context, dry, yes bool) error {
 }
 
 func (r *replayer) confirm(ctx context.Context, plan *dlq.Plan, yes bool) error {
-	return confirm(ctx, r.c, yes, fmt.Sprintf("Replay %d dead %s?", plan.Total, plural(plan.Total, "letter")))
+	return cli.Confirm(ctx, r.c, yes, fmt.Sprintf("Replay %d dead %s?", plan.Total, cli.Plural(plan.Total, "letter")))
 }
-
-func runner() string { return fmt.Sprintf("%s:%d", caller(), os.Getpid()) }
 
 // print says what is going to happen.
 func (r *replayer) print(p *dlq.Plan) {
@@ -219,23 +217,23 @@ func (r *replayer) print(p *dlq.Plan) {
 		return
 	}
 	if p.Total > 0 {
-		fmt.Fprintf(r.out, "%d dead %s, stored %s to %s\n", p.Total, plural(p.Total, "letter"), when(p.Oldest), when(p.Newest))
+		fmt.Fprintf(r.out, "%d dead %s, stored %s to %s\n", p.Total, cli.Plural(p.Total, "letter"), cli.When(p.Oldest), cli.When(p.Newest))
 	}
 	for _, route := range slices.Sorted(maps.Keys(p.Routes)) {
-		where := "to route " + printable(route) + r.routes.note(route)
+		where := "to route " + cli.Printable(route) + r.routes.note(route)
 		switch r.job.Subject {
 		case "":
 		case dlq.ToOriginal:
-			where = "of route " + printable(route) + ", each to its original subject"
+			where = "of route " + cli.Printable(route) + ", each to its original subject"
 		default:
-			where = "of route " + printable(route) + ", to " + printable(r.job.Subject)
+			where = "of route " + cli.Printable(route) + ", to " + cli.Printable(r.job.Subject)
 		}
 		fmt.Fprintf(r.out, "  %d %s\n", p.Routes[route], where)
 	}
 	if p.Refused > 0 {
-		fmt.Fprintf(r.out, "%d %s, because\n", p.Refused, or(map[bool]string{true: "stays"}[p.Refused == 1], "stay"))
+		fmt.Fprintf(r.out, "%d %s, because\n", p.Refused, cli.Or(map[bool]string{true: "stays"}[p.Refused == 1], "stay"))
 		for _, why := range slices.Sorted(maps.Keys(p.Reasons)) {
-			fmt.Fprintf(r.out, "  %d: %s\n", p.Reasons[why], printable(why))
+			fmt.Fprintf(r.out, "  %d: %s\n", p.Reasons[why], cli.Printable(why))
 		}
 		fmt.Fprintf(r.out, "  numbers %s\n", refusedNumbers(p.Refusals, p.Refused))
 	}
@@ -268,11 +266,11 @@ func refusedNumbers(list []dlq.Refusal, n int) string {
 func (r *replayer) run(ctx context.Context, jobs *dlq.Jobs, plan *dlq.Plan) error {
 	job := r.job
 	fmt.Fprintf(r.out, "job %s\n", job.ID)
-	bar := newBar(r.c, job.Total, "replaying")
+	bar := cli.NewBar(r.c, job.Total, "replaying")
 	var last dlq.Progress
 	var waits []dlq.WaitsFor // that were told
 	run := &dlq.Run{
-		Store: r.store, Jobs: jobs, Job: job, Plan: plan, Runner: or(job.Runner, runner()), Edited: r.edited,
+		Store: r.store, Jobs: jobs, Job: job, Plan: plan, Runner: cli.Or(job.Runner, cli.Runner()), Edited: r.edited,
 		Progress: func(p dlq.Progress) {
 			last = p
 			what := "replaying"
@@ -281,7 +279,7 @@ func (r *replayer) run(ctx context.Context, jobs *dlq.Jobs, plan *dlq.Plan) erro
 				for _, w := range p.WaitsFor {
 					if !slices.ContainsFunc(waits, func(o dlq.WaitsFor) bool { return o.Route == w.Route && o.Stream == w.Stream && o.Since.Equal(w.Since) }) {
 						waits = append(waits, w)
-						fmt.Fprintf(r.errOut, "relay: waiting: %s\n", printable(w.String()))
+						fmt.Fprintf(r.errOut, "relay: waiting: %s\n", cli.Printable(w.String()))
 					}
 				}
 			}
@@ -289,7 +287,7 @@ func (r *replayer) run(ctx context.Context, jobs *dlq.Jobs, plan *dlq.Plan) erro
 			_ = bar.Set(p.Handed + p.Gone + p.Refused)
 		},
 		Refused: func(f dlq.Refusal) {
-			fmt.Fprintf(r.errOut, "relay: dead letter %d stays: %s\n", f.Number, printable(f.Why))
+			fmt.Fprintf(r.errOut, "relay: dead letter %d stays: %s\n", f.Number, cli.Printable(f.Why))
 		},
 	}
 	if job.Staged {
@@ -297,7 +295,7 @@ func (r *replayer) run(ctx context.Context, jobs *dlq.Jobs, plan *dlq.Plan) erro
 			fmt.Fprintf(r.out, "stage %d: %d of %d replayed%s\n", p.Stage+1, p.Handed, p.Total, tally(p))
 		}
 	}
-	run.Runner = runner()
+	run.Runner = cli.Runner()
 	err := run.Do(ctx)
 	_ = bar.Finish()
 	r.report(last, err)
@@ -316,7 +314,7 @@ func (r *replayer) report(p dlq.Progress, err error) {
 		for d.Route = range r.job.Routes {
 		}
 	}
-	r.cl.tell(kind, d)
+	r.cl.Tell(kind, d)
 }
 
 // tally says what the first attempts gave.
@@ -374,9 +372,9 @@ type routeInfo struct {
 	template        subject.Template
 }
 
-func knownRoutes(ctx context.Context, cl *client) (routeTable, error) {
+func knownRoutes(ctx context.Context, cl *cli.Client) (routeTable, error) {
 	t := routeTable{known: make(map[string]routeInfo)}
-	list, err := consumer.AskStatus(ctx, cl.conn.Conn, cl.cfg.Service)
+	list, err := consumer.AskStatus(ctx, cl.Conn.Conn, cl.Config.Service)
 	if err != nil && !errors.Is(err, consumer.ErrNobody) {
 		return t, err
 	}
@@ -397,7 +395,7 @@ func knownRoutes(ctx context.Context, cl *client) (routeTable, error) {
 		}
 	}
 	if !t.running {
-		for _, rt := range cl.cfg.Routes {
+		for _, rt := range cl.Config.Routes {
 			info := routeInfo{key: rt.Key, durable: rt.Durable}
 			if stream := streamOf(ctx, cl, rt); stream != "" {
 				info.streams = []string{stream}
@@ -413,11 +411,11 @@ func knownRoutes(ctx context.Context, cl *client) (routeTable, error) {
 }
 
 // streamOf is the stream that a route of the configuration reads; empty: it cannot be told.
-func streamOf(ctx context.Context, cl *client, rt config.Route) string {
+func streamOf(ctx context.Context, cl *cli.Client, rt config.Route) string {
 	if rt.Stream != "" || len(rt.Subjects) == 0 {
 		return rt.Stream
 	}
-	name, err := cl.js.StreamNameBySubject(ctx, rt.Subjects[0])
+	name, err := cl.JS.StreamNameBySubject(ctx, rt.Subjects[0])
 	if err != nil {
 		return "" // the stream is not there yet, and neither is anything of it
 	}
@@ -471,7 +469,7 @@ func (t routeTable) note(route string) string {
 	}
 	text := ", which is " + info.state
 	if info.why != "" {
-		text += " (" + shorten(printable(info.why), 100) + ")"
+		text += " (" + cli.Shorten(cli.Printable(info.why), 100) + ")"
 	}
 	return text
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/event"
 )
 
@@ -26,10 +27,10 @@ type eventsFlags struct {
 	limit        int
 }
 
-func newEvents(o *options) *cobra.Command {
+func newEvents(o *cli.Options) *cobra.Command {
 	var f eventsFlags
 	c := &cobra.Command{
-		Use: "events", Short: "what happened: keys and routes that wait and flow again, dead letters, replays, who did what", Args: args(cobra.NoArgs),
+		Use: "events", Short: "what happened: keys and routes that wait and flow again, dead letters, replays, who did what", Args: cli.Args(cobra.NoArgs),
 		Long: `Events prints the stored events, oldest first, the last 50 unless told otherwise; events.store: true in the configuration
 stores them. With --follow it prints those that are published from now on, stored or not, until it is interrupted.
 
@@ -38,22 +39,22 @@ were. They are best effort; what is waiting, and what is dead, is told by relay 
 		Example: `  relay events --since 2h --route billing
   relay events --follow --kind dead_letter --json`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			since, err := parseTime(f.since, time.Now())
+			since, err := cli.ParseTime(f.since, time.Now())
 			switch {
 			case err != nil:
-				return fmt.Errorf("%w: --since %w", errUsage, err)
+				return fmt.Errorf("%w: --since %w", cli.ErrUsage, err)
 			case f.kind != "" && !slices.Contains(event.Kinds(), event.Kind(f.kind)):
-				return fmt.Errorf("%w: --kind %q: must be one of %s", errUsage, f.kind, kindNames())
+				return fmt.Errorf("%w: --kind %q: must be one of %s", cli.ErrUsage, f.kind, kindNames())
 			case f.limit < 1:
-				return fmt.Errorf("%w: --limit %d: must be above 0", errUsage, f.limit)
+				return fmt.Errorf("%w: --limit %d: must be above 0", cli.ErrUsage, f.limit)
 			case f.follow && (f.since != "" || c.Flags().Changed("limit")):
-				return fmt.Errorf("%w: --follow prints what comes from now on: it cannot go with --since or --limit", errUsage)
+				return fmt.Errorf("%w: --follow prints what comes from now on: it cannot go with --since or --limit", cli.ErrUsage)
 			}
 			role := access.Operator // reads the stream
 			if f.follow {
 				role = access.Viewer
 			}
-			return o.withClientAs(c, role, func(ctx context.Context, cl *client) error {
+			return o.WithClientAs(c, role, func(ctx context.Context, cl *cli.Client) error {
 				if f.follow {
 					return f.tail(ctx, c.OutOrStdout(), c.ErrOrStderr(), cl)
 				}
@@ -88,16 +89,16 @@ func (f eventsFlags) subjects(service string) []string {
 }
 
 // tail prints events until ctx is done.
-func (f eventsFlags) tail(ctx context.Context, out, notes io.Writer, cl *client) error {
+func (f eventsFlags) tail(ctx context.Context, out, notes io.Writer, cl *cli.Client) error {
 	arrived := make(chan *nats.Msg, 1024)
-	for _, s := range f.subjects(cl.cfg.Service) {
-		sub, err := cl.conn.ChanSubscribe(s, arrived)
+	for _, s := range f.subjects(cl.Config.Service) {
+		sub, err := cl.Conn.ChanSubscribe(s, arrived)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = sub.Unsubscribe() }()
 	}
-	if err := cl.conn.FlushTimeout(eventsTimeout); err != nil {
+	if err := cl.Conn.FlushTimeout(eventsTimeout); err != nil {
 		return err
 	}
 	fmt.Fprintln(notes, "waiting for events")
@@ -114,17 +115,17 @@ func (f eventsFlags) tail(ctx context.Context, out, notes io.Writer, cl *client)
 const eventsTimeout = 10 * time.Second
 
 // stored prints the newest that are kept.
-func (f eventsFlags) stored(ctx context.Context, out io.Writer, cl *client, since time.Time) error {
+func (f eventsFlags) stored(ctx context.Context, out io.Writer, cl *cli.Client, since time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
 	defer cancel()
-	stream, err := cl.js.Stream(ctx, event.StreamName(cl.cfg.Service))
+	stream, err := cl.JS.Stream(ctx, event.StreamName(cl.Config.Service))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("no events are stored for service %s: set events.store: true, or use --follow", cl.cfg.Service)
+		return fmt.Errorf("no events are stored for service %s: set events.store: true, or use --follow", cl.Config.Service)
 	}
 	if err != nil {
 		return err
 	}
-	list, err := event.Stored(ctx, stream, f.subjects(cl.cfg.Service), since, f.limit)
+	list, err := event.Stored(ctx, stream, f.subjects(cl.Config.Service), since, f.limit)
 	if err != nil {
 		return err
 	}
@@ -141,29 +142,19 @@ func (f eventsFlags) stored(ctx context.Context, out io.Writer, cl *client, sinc
 func (f eventsFlags) print(out, notes io.Writer, subject string, data []byte) {
 	var e event.Event
 	if err := e.UnmarshalJSON(data); err != nil {
-		fmt.Fprintf(notes, "relay: on %s: %s\n", printable(subject), printable(err.Error()))
+		fmt.Fprintf(notes, "relay: on %s: %s\n", cli.Printable(subject), cli.Printable(err.Error()))
 		return
 	}
 	if f.json {
-		_ = printLine(out, e)
+		_ = cli.PrintLine(out, e)
 		return
 	}
 	text := e.Text
 	if e.Count > 1 {
-		text = fmt.Sprintf("%d times since %s, the last: %s", e.Count, when(e.First), text)
+		text = fmt.Sprintf("%d times since %s, the last: %s", e.Count, cli.When(e.First), text)
 	}
 	if e.By != "" {
 		text += " (by " + e.By + ")"
 	}
-	fmt.Fprintf(out, "%s  %-15s  %s  %s\n", when(e.Time), printable(string(e.Kind)), printable(cmp.Or(e.Route, "-")), printable(text))
-}
-
-// tell publishes what an operator did, or what became of a replay. The command is done all the same when nobody hears it.
-func (c *client) tell(kind event.Kind, d event.Data) {
-	now := time.Now()
-	d.Count, d.First = 1, now.UTC()
-	if c.user != nil && d.User == "" {
-		d.User = c.user()
-	}
-	_ = event.Publish(c.conn.Conn, event.Event{Kind: kind, Service: c.cfg.Service, Instance: runner(), Time: now, Data: d})
+	fmt.Fprintf(out, "%s  %-15s  %s  %s\n", cli.When(e.Time), cli.Printable(string(e.Kind)), cli.Printable(cmp.Or(e.Route, "-")), cli.Printable(text))
 }

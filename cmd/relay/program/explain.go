@@ -9,24 +9,25 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
 )
 
-func newExplain(o *options) *cobra.Command {
+func newExplain(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "explain SUBJECT", Short: "the route a subject takes, its policy, and the timeline of its retries", Args: args(cobra.ExactArgs(1)),
+		Use: "explain SUBJECT", Short: "the route a subject takes, its policy, and the timeline of its retries", Args: cli.Args(cobra.ExactArgs(1)),
 		Long: `Explain says which route of the configuration handles a subject and what happens to a message on it that keeps
 failing: when each attempt starts, when its key waits, and where it ends. It does not talk to a server. Delays are
 those without jitter, which may add as much as its column says, up to retry.max, or take it away.`,
 		RunE: func(c *cobra.Command, a []string) error {
 			if err := subject.ValidateLiteral(a[0]); err != nil {
-				return fmt.Errorf("%w: subject: %w", errUsage, err)
+				return fmt.Errorf("%w: subject: %w", cli.ErrUsage, err)
 			}
-			cfg, err := o.load()
+			cfg, err := o.Load()
 			if err != nil {
 				return err
 			}
@@ -35,7 +36,7 @@ those without jitter, which may add as much as its column says, up to retry.max,
 				return fmt.Errorf("no route handles %s: its messages stay in their stream untouched", a[0])
 			}
 			if asJSON {
-				return printJSON(c.OutOrStdout(), e)
+				return cli.PrintJSON(c.OutOrStdout(), e)
 			}
 			e.print(c.OutOrStdout())
 			return nil
@@ -102,7 +103,7 @@ func explain(cfg *config.Config, subj string) (*explanation, bool) {
 		Subject: subj, Route: rt.Name, Pattern: pattern, Stream: rt.Stream, Durable: rt.Durable, Handler: best.Handler.String(),
 		Key: keyOf(rt.Key, subj), Order: string(rt.Order), Instances: rt.Instances, Timeout: rt.Timeout.String(), Attempts: rt.Retry.MaxAttempts,
 		MaxAge: rt.Retry.MaxAge.String(), Trip: *rt.Supervisor.TripAfter,
-		Dead: fmt.Sprintf("%s.%s.<stream>.<seq>-<time>-<replay>.%s", or(rt.DeadLetter.Prefix, cfg.Service+".dlq"), rt.Name, subj),
+		Dead: fmt.Sprintf("%s.%s.<stream>.<seq>-<time>-<replay>.%s", cli.Or(rt.DeadLetter.Prefix, cfg.Service+".dlq"), rt.Name, subj),
 	}
 	if rt.Durable != rt.Name {
 		e.Dead = strings.Replace(e.Dead, "<replay>", "<replay>-<mark of the durable>", 1)
@@ -227,13 +228,6 @@ func keyOf(key, subj string) string {
 	return k
 }
 
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
 func (e *explanation) print(w io.Writer) {
 	rows := [][]string{
 		{"subject", e.Subject},
@@ -250,15 +244,15 @@ func (e *explanation) print(w io.Writer) {
 	if e.Instances == consumer.InstancesOne {
 		key += ", one instance at a time"
 	}
-	fields(w, append(rows, []string{"key", key}, []string{"dead letter", e.Dead}))
+	cli.Fields(w, append(rows, []string{"key", key}, []string{"dead letter", e.Dead}))
 	fmt.Fprintf(w, "\nWhat its publisher may ask for:\n\n")
 	for _, g := range e.Gates {
-		fmt.Fprintf(w, "  %s\n", printable(g))
+		fmt.Fprintf(w, "  %s\n", cli.Printable(g))
 	}
 	if len(e.Limits) > 0 {
 		fmt.Fprintf(w, "\nWhat it needs room in before it starts:\n\n")
 		for _, l := range e.Limits {
-			fmt.Fprintf(w, "  %s\n", printable(l))
+			fmt.Fprintf(w, "  %s\n", cli.Printable(l))
 		}
 	}
 	fmt.Fprintf(w, "\nA message that keeps failing (delays before jitter):\n\n")
@@ -270,9 +264,9 @@ func (e *explanation) print(w io.Writer) {
 		if len(e.Timeline) > 2*shownDelays && i >= shownDelays && i < len(e.Timeline)-1 {
 			continue
 		}
-		rows = append(rows, []string{fmt.Sprint(a.Number), a.After, or(a.Jitter, "-"), a.Total, or(a.Where, "-"), a.End})
+		rows = append(rows, []string{fmt.Sprint(a.Number), a.After, cli.Or(a.Jitter, "-"), a.Total, cli.Or(a.Where, "-"), a.End})
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	switch e.Trip {
 	case 0:
 		fmt.Fprintf(w, "\nFailures never make the key wait (trip_after is 0); a panic or a hang does, before the next child, for:\n")

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/audit"
@@ -30,10 +31,10 @@ const (
 	gridVanished = "vanished"
 )
 
-func newGridCmd(o *options) *cobra.Command {
+func newGridCmd(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "grid", Short: "the instances of the service: who is there, who vanished, who has what", Args: args(cobra.NoArgs),
+		Use: "grid", Short: "the instances of the service: who is there, who vanished, who has what", Args: cli.Args(cobra.NoArgs),
 		Long: `Grid shows the instances of the service side by side: version, configuration, how much each does, which routes with instances: one it has or
 stands by for, and its part of limits of the service. Instances that ended within the last hour are named, too: stopped ones ended by themselves,
 vanished ones were killed or cut off. What a vanished one had in hand comes again after ack_wait at most.
@@ -42,18 +43,18 @@ vanished ones were killed or cut off. What a vanished one had in hand comes agai
   /S    DONE in a second      SHARE of what all do in a second`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var view gridView
-			if err := o.withClient(c, func(ctx context.Context, cl *client) error {
+			if err := o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
 				answers, err := ask(ctx, c, cl, consumer.StatusRequest{Keys: -1})
 				if err != nil && !errors.Is(err, consumer.ErrNobody) {
 					return err
 				}
-				view = cl.grid(ctx, answers.Instances)
+				view = currentGrid(ctx, cl, answers.Instances)
 				return nil
 			}); err != nil {
 				return err
 			}
 			if asJSON {
-				return printJSON(c.OutOrStdout(), view)
+				return cli.PrintJSON(c.OutOrStdout(), view)
 			}
 			view.print(c.OutOrStdout(), time.Now())
 			return nil
@@ -63,10 +64,10 @@ vanished ones were killed or cut off. What a vanished one had in hand comes agai
 	return c
 }
 
-// grid is what the instances say, and the ledgers of those that do not answer.
-func (c *client) grid(ctx context.Context, list []consumer.Status) gridView {
+// currentGrid is what the instances say, and the ledgers of those that do not answer.
+func currentGrid(ctx context.Context, c *cli.Client, list []consumer.Status) gridView {
 	view := gridOf(list, time.Now())
-	quiet, err := c.quietInstances(ctx, list)
+	quiet, err := quietInstances(ctx, c, list)
 	if err != nil {
 		view.Notes = append(view.Notes, "the ledger cannot be read, so instances that vanished may be missing here: "+err.Error())
 	}
@@ -201,7 +202,7 @@ func (v *gridView) note() {
 	configs := make(map[string][]string)
 	for _, i := range v.Instances {
 		if i.Gone == nil {
-			versions[or(i.Version, "an earlier version")] = append(versions[or(i.Version, "an earlier version")], i.Instance)
+			versions[cli.Or(i.Version, "an earlier version")] = append(versions[cli.Or(i.Version, "an earlier version")], i.Instance)
 			if i.Config != "" {
 				configs[i.Config] = append(configs[i.Config], i.Instance)
 			}
@@ -245,8 +246,8 @@ const vanishedAfter = 5 * time.Second
 const rememberedFor = time.Hour
 
 // quietInstances are those that the ledgers name, which did not end by themselves and do not answer.
-func (c *client) quietInstances(ctx context.Context, running []consumer.Status) (list []console.GridInstance, err error) {
-	book, err := audit.Attach(ctx, c.js, c.cfg.Service)
+func quietInstances(ctx context.Context, c *cli.Client, running []consumer.Status) (list []console.GridInstance, err error) {
+	book, err := audit.Attach(ctx, c.JS, c.Config.Service)
 	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -298,7 +299,7 @@ func (v *gridView) vanished(list []console.GridInstance) {
 func (v gridView) print(w io.Writer, now time.Time) {
 	rows := [][]string{{"INSTANCE", "STATE", "SINCE", "VERSION", "RUN", "HELD", "DONE", "/S", "SHARE", "HOLDS", "STANDS BY"}}
 	for _, i := range v.Instances {
-		row := []string{i.Instance, i.State, "-", or(i.Version, "-"), "-", "-", "-", "-", "-", "-", "-"}
+		row := []string{i.Instance, i.State, "-", cli.Or(i.Version, "-"), "-", "-", "-", "-", "-", "-", "-"}
 		switch {
 		case i.Gone != nil:
 			row[2] = now.Sub(*i.Gone).Round(time.Second).String()
@@ -311,26 +312,26 @@ func (v gridView) print(w io.Writer, now time.Time) {
 			}
 			row[4], row[5], row[6] = strconv.Itoa(i.Running), strconv.Itoa(i.Held), strconv.FormatUint(i.Done, 10)
 			row[7], row[8] = fmt.Sprintf("%.1f", i.PerSecond), fmt.Sprintf("%.0f %%", 100*i.Share)
-			row[9], row[10] = or(strings.Join(i.Holds, ", "), "-"), or(strings.Join(i.StandsBy, ", "), "-")
+			row[9], row[10] = cli.Or(strings.Join(i.Holds, ", "), "-"), cli.Or(strings.Join(i.StandsBy, ", "), "-")
 		}
 		rows = append(rows, row)
 	}
 	if len(v.Instances) == 0 {
 		fmt.Fprintln(w, "no instance answers, and none is remembered")
 	} else {
-		table(w, rows)
+		cli.Table(w, rows)
 	}
 	if len(v.Routes) > 0 {
 		fmt.Fprintln(w)
 		rows = [][]string{{"ROUTE", "HOLDER", "FENCE", "STANDBYS"}}
 		for _, r := range v.Routes {
 			if r.Of > 0 {
-				rows = append(rows, []string{fmt.Sprintf("%s (%d partitions)", r.Route, r.Of), or(r.Shared(), "-"), "-", "-"})
+				rows = append(rows, []string{fmt.Sprintf("%s (%d partitions)", r.Route, r.Of), cli.Or(r.Shared(), "-"), "-", "-"})
 				continue
 			}
-			rows = append(rows, []string{r.Route, or(r.Holder, "-"), strconv.FormatUint(r.Fence, 10), or(strings.Join(r.Standbys, ", "), "-")})
+			rows = append(rows, []string{r.Route, cli.Or(r.Holder, "-"), strconv.FormatUint(r.Fence, 10), cli.Or(strings.Join(r.Standbys, ", "), "-")})
 		}
-		table(w, rows)
+		cli.Table(w, rows)
 	}
 	if len(v.Limits) > 0 {
 		fmt.Fprintln(w)
@@ -348,9 +349,9 @@ func (v gridView) print(w io.Writer, now time.Time) {
 			}
 			rows = append(rows, []string{l.Limit, of, strings.Join(parts, ", ")})
 		}
-		table(w, rows)
+		cli.Table(w, rows)
 	}
 	for _, n := range v.Notes {
-		fmt.Fprintf(w, "note: %s\n", printable(n))
+		fmt.Fprintf(w, "note: %s\n", cli.Printable(n))
 	}
 }

@@ -8,39 +8,40 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 )
 
-func newLint(o *options) *cobra.Command {
+func newLint(o *cli.Options) *cobra.Command {
 	var schema, asJSON bool
 	c := &cobra.Command{
-		Use: "lint", Short: "check a configuration, all faults at once", Args: args(cobra.NoArgs),
+		Use: "lint", Short: "check a configuration, all faults at once", Args: cli.Args(cobra.NoArgs),
 		Long: `Lint reads the configuration as run would, with environment and --set, and says everything that is wrong with it.
 It does not talk to a server. Warnings and notes follow: what is valid, and probably not meant, with the names of the
 variables and flags that changed the file; they do not change the exit code. With --schema it prints a JSON Schema of the file, for editors.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if schema {
-				s, err := config.Schema(o.kinds...)
+				s, err := config.Schema(o.Kinds...)
 				if err != nil {
 					return err
 				}
 				_, err = fmt.Fprintln(c.OutOrStdout(), string(s))
 				return err
 			}
-			cfg, err := o.load()
+			cfg, err := o.Load()
 			if asJSON {
 				return lintJSON(c, cfg, err)
 			}
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "ok: %d %s\n", len(cfg.Routes), plural(len(cfg.Routes), "route"))
+			fmt.Fprintf(c.OutOrStdout(), "ok: %d %s\n", len(cfg.Routes), cli.Plural(len(cfg.Routes), "route"))
 			for _, sc := range cfg.Schedules {
 				next, err := sc.Next(time.Now())
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(c.OutOrStdout(), "schedule %s: next run %s\n", sc.Name, inZone(sc, next))
+				fmt.Fprintf(c.OutOrStdout(), "schedule %s: next run %s\n", sc.Name, cli.InZone(sc, next))
 			}
 			if len(cfg.Source.Overrides) > 0 {
 				fmt.Fprintf(c.OutOrStdout(), "changed by %s\n", strings.Join(cfg.Source.Overrides, ", "))
@@ -83,8 +84,8 @@ func lintJSON(c *cobra.Command, cfg *config.Config, err error) error {
 			list = append(list, fault{severity, w.File, w.Line, w.Key, w.Msg})
 		}
 	}
-	if err := printJSON(c.OutOrStdout(), list); err != nil || len(faults) == 0 {
+	if err := cli.PrintJSON(c.OutOrStdout(), list); err != nil || len(faults) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w%w", errSaid, faults)
+	return fmt.Errorf("%w%w", cli.ErrSaid, faults)
 }

@@ -10,23 +10,24 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 )
 
-func newNATS(o *options) *cobra.Command {
+func newNATS(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "nats", Short: "what the NATS server has to permit", Args: args(knownCommand),
+		Use: "nats", Short: "what the NATS server has to permit", Args: cli.Args(cli.KnownCommand),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newNATSPermissions(o))
 	return c
 }
 
-func newNATSPermissions(o *options) *cobra.Command {
+func newNATSPermissions(o *cli.Options) *cobra.Command {
 	roles := []string{access.Service}
 	var format, user string
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "permissions", Short: "the subjects that relay, its operators and its publishers need, for a server that denies all others", Args: args(cobra.NoArgs),
+		Use: "permissions", Short: "the subjects that relay, its operators and its publishers need, for a server that denies all others", Args: cli.Args(cobra.NoArgs),
 		Long: `Permissions prints lists of subjects that are computed from the configuration. It does not talk to a server. The roles are:
 
   service    relay run
@@ -46,13 +47,13 @@ a command. After a change of routes, print them again.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, r := range roles {
 				if !slices.Contains(access.Roles(), r) {
-					return fmt.Errorf("%w: --for %s: must be one of %s", errUsage, r, strings.Join(access.Roles(), ", "))
+					return fmt.Errorf("%w: --for %s: must be one of %s", cli.ErrUsage, r, strings.Join(access.Roles(), ", "))
 				}
 			}
 			if format != "conf" && format != "nsc" {
-				return fmt.Errorf("%w: --format %s: must be conf or nsc", errUsage, format)
+				return fmt.Errorf("%w: --format %s: must be conf or nsc", cli.ErrUsage, format)
 			}
-			cfg, err := o.load()
+			cfg, err := o.Load()
 			if err != nil {
 				return err
 			}
@@ -60,7 +61,7 @@ a command. After a change of routes, print them again.`,
 			out := c.OutOrStdout()
 			switch {
 			case asJSON:
-				return printJSON(out, p)
+				return cli.PrintJSON(out, p)
 			case format == "nsc":
 				printNSC(out, p, cmp.Or(user, cfg.Service+"-"+strings.Join(roles, "-")))
 			default:

@@ -10,13 +10,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 )
 
-func newOrphans(o *options) *cobra.Command {
+func newOrphans(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "orphans", Short: "what waits for a route that was renamed or taken away", Args: args(knownCommand),
+		Use: "orphans", Short: "what waits for a route that was renamed or taken away", Args: cli.Args(cli.KnownCommand),
 		Long: `When a route, its durable or its stream gets another name, what waits under the old one is consumed by nobody: retries that
 were parked, a durable with what it has not delivered, dead letters. Orphans finds and moves it. What an instance with the old
 configuration still pulls is none.`,
@@ -26,21 +27,21 @@ configuration still pulls is none.`,
 	return c
 }
 
-func newOrphansLs(o *options) *cobra.Command {
+func newOrphansLs(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "ls", Short: "list what waits for routes that the configuration does not have", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "list what waits for routes that the configuration does not have", Args: cli.Args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			var list []consumer.Orphan
-			err := o.withClient(c, func(ctx context.Context, cl *client) (err error) {
+			err := o.WithClient(c, func(ctx context.Context, cl *cli.Client) (err error) {
 				var routes []consumer.Route
-				for _, rt := range cl.cfg.Routes {
+				for _, rt := range cl.Config.Routes {
 					routes = append(routes, rt.Route)
 				}
-				if list, err = consumer.Orphans(ctx, cl.js, cl.cfg.Service, routes); err != nil {
+				if list, err = consumer.Orphans(ctx, cl.JS, cl.Config.Service, routes); err != nil {
 					return err
 				}
-				running, err := consumer.AskStatus(ctx, cl.conn.Conn, cl.cfg.Service)
+				running, err := consumer.AskStatus(ctx, cl.Conn.Conn, cl.Config.Service)
 				if err != nil && !errors.Is(err, consumer.ErrNobody) {
 					return err
 				}
@@ -61,7 +62,7 @@ func newOrphansLs(o *options) *cobra.Command {
 				if list == nil {
 					list = []consumer.Orphan{}
 				}
-				return printJSON(c.OutOrStdout(), list)
+				return cli.PrintJSON(c.OutOrStdout(), list)
 			}
 			if len(list) == 0 {
 				fmt.Fprintln(c.OutOrStdout(), "nothing waits for a route that is not there")
@@ -76,7 +77,7 @@ func newOrphansLs(o *options) *cobra.Command {
 					of.Kind, of.Route, of.Stream, of.Durable, strconv.FormatUint(of.Messages, 10), strconv.Itoa(of.Outstanding), of.Next,
 				})
 			}
-			table(c.OutOrStdout(), rows)
+			cli.Table(c.OutOrStdout(), rows)
 			return nil
 		},
 	}
@@ -84,11 +85,11 @@ func newOrphansLs(o *options) *cobra.Command {
 	return c
 }
 
-func newOrphansMove(o *options) *cobra.Command {
+func newOrphansMove(o *cli.Options) *cobra.Command {
 	var from, to, stream, service string
 	var yes, dry, asJSON bool
 	c := &cobra.Command{
-		Use: "move --from ROUTE --to ROUTE", Short: "give what waits for a route that is not there to another one", Args: args(cobra.NoArgs),
+		Use: "move --from ROUTE --to ROUTE", Short: "give what waits for a route that is not there to another one", Args: cli.Args(cobra.NoArgs),
 		Long: `Move takes what waits for one route to another route: retries, with their attempts and their time, dead letters, and what the
 durable of the old route has not handled, which is removed then. What the durable of the new route delivers, too, is not handed
 over. Each message is stored for the new route before the old one is removed: nothing is lost when this is interrupted, and
@@ -99,12 +100,12 @@ another run goes on. The old route must run nowhere, and the new one must have b
   relay orphans move --of-service shop --from billing --to billing`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if from == "" || to == "" {
-				return fmt.Errorf("%w: --from and --to are required", errUsage)
+				return fmt.Errorf("%w: --from and --to are required", cli.ErrUsage)
 			}
-			return o.withClient(c, func(ctx context.Context, cl *client) error {
+			return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
 				var others []consumer.Route
-				prefix, known := "", len(cl.cfg.Routes) == 0
-				for _, rt := range cl.cfg.Routes {
+				prefix, known := "", len(cl.Config.Routes) == 0
+				for _, rt := range cl.Config.Routes {
 					if rt.Name == to {
 						known, prefix = true, rt.DeadLetter.Prefix
 					}
@@ -112,13 +113,13 @@ another run goes on. The old route must run nowhere, and the new one must have b
 						others = append(others, rt.Route)
 					}
 				}
-				if service == cl.cfg.Service {
+				if service == cl.Config.Service {
 					service = ""
 				}
 				if !known {
-					return fmt.Errorf("%w: --to: the configuration has no route %s", errUsage, printable(to))
+					return fmt.Errorf("%w: --to: the configuration has no route %s", cli.ErrUsage, cli.Printable(to))
 				}
-				list, err := consumer.Orphans(ctx, cl.js, cl.cfg.Service, others)
+				list, err := consumer.Orphans(ctx, cl.JS, cl.Config.Service, others)
 				if err != nil {
 					return err
 				}
@@ -141,12 +142,12 @@ another run goes on. The old route must run nowhere, and the new one must have b
 				}
 				var moved consumer.OrphansMoved
 				if !dry && len(list) > 0 {
-					if err := confirm(ctx, c, yes, fmt.Sprintf("Give what waits for route %s to route %s (%s)?", printable(from), printable(to), movedText(found))); err != nil {
+					if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Give what waits for route %s to route %s (%s)?", cli.Printable(from), cli.Printable(to), movedText(found))); err != nil {
 						return err
 					}
-					bar := newBar(c, found.Sum(), "moving")
-					moved, err = consumer.MoveOrphans(ctx, cl.js, consumer.OrphanMove{
-						Service: cl.cfg.Service, From: from, To: to, OfService: service, Stream: stream, Prefix: prefix, Moved: func() { _ = bar.Add(1) },
+					bar := cli.NewBar(c, found.Sum(), "moving")
+					moved, err = consumer.MoveOrphans(ctx, cl.JS, consumer.OrphanMove{
+						Service: cl.Config.Service, From: from, To: to, OfService: service, Stream: stream, Prefix: prefix, Moved: func() { _ = bar.Add(1) },
 					}, list)
 					_ = bar.Finish()
 					if err != nil {
@@ -156,7 +157,7 @@ another run goes on. The old route must run nowhere, and the new one must have b
 				out := c.OutOrStdout()
 				switch {
 				case asJSON:
-					return printJSON(out, map[string]any{"from": from, "to": to, "found": found.Sum(), "moved": moved.Sum(), "of": found, "done": moved, "dry_run": dry})
+					return cli.PrintJSON(out, map[string]any{"from": from, "to": to, "found": found.Sum(), "moved": moved.Sum(), "of": found, "done": moved, "dry_run": dry})
 				case dry:
 					fmt.Fprintf(out, "%d would be moved: %s\n", found.Sum(), movedText(found))
 				default:
@@ -178,14 +179,14 @@ another run goes on. The old route must run nowhere, and the new one must have b
 }
 
 func movedText(n consumer.OrphansMoved) string {
-	return fmt.Sprintf("%d %s in the retry stream, %d dead %s, %d of the durable", n.Retries, plural(n.Retries, "message"), n.Dead, plural(n.Dead, "letter"), n.Durable)
+	return fmt.Sprintf("%d %s in the retry stream, %d dead %s, %d of the durable", n.Retries, cli.Plural(n.Retries, "message"), n.Dead, cli.Plural(n.Dead, "letter"), n.Durable)
 }
 
-func newOrphansReturn(o *options) *cobra.Command {
+func newOrphansReturn(o *cli.Options) *cobra.Command {
 	var from, stream string
 	var yes, dry, asJSON bool
 	c := &cobra.Command{
-		Use: "return --from ROUTE --stream STREAM", Short: "make dead letters of what waits for a route that does not read its stream", Args: args(cobra.NoArgs),
+		Use: "return --from ROUTE --stream STREAM", Short: "make dead letters of what waits for a route that does not read its stream", Args: cli.Args(cobra.NoArgs),
 		Long: `Return takes what waits in the retry stream for a route, from one stream, and makes dead letters of it: parked retries, and what was
 replayed to a route that never read that stream. relay dlq replays it then, with --to-subject where no route can have it. Each message is
 a dead letter before it is taken out: nothing is lost when this is interrupted, and another run goes on. No instance may run the route on
@@ -195,18 +196,18 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
   relay dlq replay --route billing --reason operator --to-subject original`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if from == "" || stream == "" {
-				return fmt.Errorf("%w: --from and --stream are required (relay orphans ls shows both)", errUsage)
+				return fmt.Errorf("%w: --from and --stream are required (relay orphans ls shows both)", cli.ErrUsage)
 			}
-			return o.withClient(c, func(ctx context.Context, cl *client) error {
+			return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
 				running, err := knownRoutes(ctx, cl)
 				if err != nil {
 					return err
 				}
 				if running.running && slices.Contains(running.known[from].streams, stream) {
-					return fmt.Errorf("an instance of relay runs route %s on stream %s, and takes them: relay retries discard is for those", printable(from), printable(stream))
+					return fmt.Errorf("an instance of relay runs route %s on stream %s, and takes them: relay retries discard is for those", cli.Printable(from), cli.Printable(stream))
 				}
 				// Of all routes: it may be one that the configuration has.
-				list, err := consumer.Orphans(ctx, cl.js, cl.cfg.Service, nil)
+				list, err := consumer.Orphans(ctx, cl.JS, cl.Config.Service, nil)
 				if err != nil {
 					return err
 				}
@@ -217,7 +218,7 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 					}
 				}
 				if !dry && found > 0 {
-					if err := confirm(ctx, c, yes, fmt.Sprintf("Make dead letters of %d waiting %s of route %s?", found, plural(found, "message"), printable(from))); err != nil {
+					if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Make dead letters of %d waiting %s of route %s?", found, cli.Plural(found, "message"), cli.Printable(from))); err != nil {
 						return err
 					}
 					if returned, err = returnOrphans(ctx, c, cl, from, stream, found); err != nil {
@@ -227,7 +228,7 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 				out := c.OutOrStdout()
 				switch {
 				case asJSON:
-					return printJSON(out, map[string]any{"from": from, "stream": stream, "found": found, "returned": returned, "dry_run": dry})
+					return cli.PrintJSON(out, map[string]any{"from": from, "stream": stream, "found": found, "returned": returned, "dry_run": dry})
 				case dry:
 					fmt.Fprintf(out, "%d would become dead letters\n", found)
 				default:
@@ -247,17 +248,17 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 }
 
 // returnOrphans records who does so, as a discard of retries is recorded.
-func returnOrphans(ctx context.Context, c *cobra.Command, cl *client, route, stream string, total int) (n int, err error) {
+func returnOrphans(ctx context.Context, c *cobra.Command, cl *cli.Client, route, stream string, total int) (n int, err error) {
 	prefix := ""
-	for _, rt := range cl.cfg.Routes {
+	for _, rt := range cl.Config.Routes {
 		if rt.Name == route {
 			prefix = rt.DeadLetter.Prefix
 		}
 	}
 	record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: "returned from stream " + stream}
-	bar := newBar(c, total, "returning")
-	err = recorded(ctx, cl, record, total, func() (int, error) {
-		n, err = consumer.ReturnOrphans(ctx, cl.js, cl.cfg.Service, route, stream, prefix, caller(), func(p ack.Parked) {
+	bar := cli.NewBar(c, total, "returning")
+	err = cli.RecordDiscard(ctx, cl, record, total, func() (int, error) {
+		n, err = consumer.ReturnOrphans(ctx, cl.JS, cl.Config.Service, route, stream, prefix, cli.Caller(), func(p ack.Parked) {
 			_ = bar.Add(1)
 			noteDiscarded(record, p)
 		})

@@ -13,14 +13,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 )
 
-func newPlan(o *options) *cobra.Command {
+func newPlan(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "plan", Short: "what a configuration would change, before it runs", Args: args(cobra.NoArgs),
+		Use: "plan", Short: "what a configuration would change, before it runs", Args: cli.Args(cobra.NoArgs),
 		Long: `Plan compares a configuration with the instances that run and with what is on the server: which routes are added, change while they
 go on, begin anew, or end; which durables are made or changed, and how many messages they deliver; what is delivered again although it
 was handled before; and what stays behind of routes that the configuration does not have. It changes nothing. Messages are counted as they are at
@@ -28,17 +29,17 @@ the moment. The exit code is 0, or 1 when relay would not start with the configu
 		Example: `  relay plan -c new.yaml
   relay plan -c new.yaml --json`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := o.load()
+			cfg, err := o.Load()
 			if err != nil {
 				return err
 			}
-			cl, err := o.open(c.Context(), access.Operator)
+			cl, err := o.Open(c.Context(), access.Operator)
 			if err != nil {
 				return err
 			}
-			defer cl.close()
+			defer cl.Close()
 			var p *planned
-			err = cl.permitted(c.Context(), access.Operator, func(ctx context.Context) (err error) {
+			err = cl.Permitted(c.Context(), access.Operator, func(ctx context.Context) (err error) {
 				p, err = planOf(ctx, cl, cfg)
 				return err
 			})
@@ -46,12 +47,12 @@ the moment. The exit code is 0, or 1 when relay would not start with the configu
 				return err
 			}
 			if asJSON {
-				err = printJSON(c.OutOrStdout(), p)
+				err = cli.PrintJSON(c.OutOrStdout(), p)
 			} else {
 				p.print(c.OutOrStdout())
 			}
 			if err == nil && p.Refused() {
-				return errSaid
+				return cli.ErrSaid
 			}
 			return err
 		},
@@ -100,7 +101,7 @@ func (stub) HandleBatch(context.Context, []*consumer.Msg) ([]error, error) {
 	return nil, errors.New("this relay does not run")
 }
 
-func planOf(ctx context.Context, cl *client, cfg *config.Config) (*planned, error) {
+func planOf(ctx context.Context, cl *cli.Client, cfg *config.Config) (*planned, error) {
 	var list []consumer.Route
 	for _, rc := range cfg.Routes {
 		rt := rc.Route
@@ -112,7 +113,7 @@ func planOf(ctx context.Context, cl *client, cfg *config.Config) (*planned, erro
 		}
 		list = append(list, rt)
 	}
-	r, err := consumer.New(cl.conn.Conn, consumerConfig(cfg, false, slog.New(slog.DiscardHandler)), list...)
+	r, err := consumer.New(cl.Conn.Conn, consumerConfig(cfg, false, slog.New(slog.DiscardHandler)), list...)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func planOf(ctx context.Context, cl *client, cfg *config.Config) (*planned, erro
 	if p.Plan, err = r.Plan(ctx); err != nil {
 		return nil, err
 	}
-	running, err := consumer.AskStatus(ctx, cl.conn.Conn, cfg.Service)
+	running, err := consumer.AskStatus(ctx, cl.Conn.Conn, cfg.Service)
 	if err != nil && !errors.Is(err, consumer.ErrNobody) {
 		return nil, err
 	}
@@ -206,7 +207,7 @@ func (p *planned) compare(s consumer.Status, cfg *config.Config) {
 
 func (p *planned) print(w io.Writer) {
 	if len(p.Instances) == 0 {
-		fmt.Fprintf(w, "no instance of service %s runs\n", printable(p.Service))
+		fmt.Fprintf(w, "no instance of service %s runs\n", cli.Printable(p.Service))
 	}
 	unchanged := 0
 	for _, c := range p.Routes {
@@ -214,12 +215,12 @@ func (p *planned) print(w io.Writer) {
 			unchanged++
 			continue
 		}
-		line := fmt.Sprintf("route %s: %s", printable(c.Route), c.Does)
+		line := fmt.Sprintf("route %s: %s", cli.Printable(c.Route), c.Does)
 		if len(c.With) > 0 {
 			line += ", as it shares its durable with " + strings.Join(c.With, ", ")
 		}
 		if len(c.Instances) < len(p.Instances) {
-			line += " (on " + printable(strings.Join(c.Instances, ", ")) + ")"
+			line += " (on " + cli.Printable(strings.Join(c.Instances, ", ")) + ")"
 		}
 		if c.Does == routeUnknown {
 			line += ": an instance of an earlier version does not say which settings it runs"
@@ -227,10 +228,10 @@ func (p *planned) print(w io.Writer) {
 		fmt.Fprintln(w, line)
 	}
 	if unchanged > 0 {
-		fmt.Fprintf(w, "%d %s unchanged\n", unchanged, plural(unchanged, "route"))
+		fmt.Fprintf(w, "%d %s unchanged\n", unchanged, cli.Plural(unchanged, "route"))
 	}
 	for _, line := range p.Rest {
-		fmt.Fprintln(w, printable(line))
+		fmt.Fprintln(w, cli.Printable(line))
 	}
 	for _, d := range p.Durables {
 		printDurable(w, d)
@@ -239,10 +240,10 @@ func (p *planned) print(w io.Writer) {
 		printDivided(w, d)
 	}
 	for _, o := range p.Left {
-		fmt.Fprintf(w, "stays behind: %s\n", printable(o.String()))
+		fmt.Fprintf(w, "stays behind: %s\n", cli.Printable(o.String()))
 	}
 	for _, fault := range p.Faults {
-		fmt.Fprintf(w, "! %s\n", printable(fault))
+		fmt.Fprintf(w, "! %s\n", cli.Printable(fault))
 	}
 	if p.Refused() {
 		fmt.Fprintln(w, "relay would refuse this configuration, or would have to be told more: see the lines with !")
@@ -250,7 +251,7 @@ func (p *planned) print(w io.Writer) {
 }
 
 func printDivided(w io.Writer, d consumer.DividedPlan) {
-	name := fmt.Sprintf("route %s has %d partitions in stream %s", printable(d.Route), d.Partitions, printable(d.Stream))
+	name := fmt.Sprintf("route %s has %d partitions in stream %s", cli.Printable(d.Route), d.Partitions, cli.Printable(d.Stream))
 	switch d.Does {
 	case consumer.DurableMade:
 		fmt.Fprintf(w, "%s, which is made: the copies begin %s\n", name, d.Start)
@@ -262,11 +263,11 @@ func printDivided(w io.Writer, d consumer.DividedPlan) {
 }
 
 func printDurable(w io.Writer, d consumer.DurablePlan) {
-	name := fmt.Sprintf("durable %s on %s (%s %s)", printable(d.Durable), printable(d.Stream), plural(len(d.Routes), "route"), printable(strings.Join(d.Routes, ", ")))
+	name := fmt.Sprintf("durable %s on %s (%s %s)", cli.Printable(d.Durable), cli.Printable(d.Stream), cli.Plural(len(d.Routes), "route"), cli.Printable(strings.Join(d.Routes, ", ")))
 	switch d.Does {
 	case consumer.DurableRefused:
 		for _, why := range d.Why {
-			fmt.Fprintf(w, "%s\n  ! %s\n", name, printable(why))
+			fmt.Fprintf(w, "%s\n  ! %s\n", name, cli.Printable(why))
 		}
 		return
 	case consumer.DurableMade:
@@ -274,30 +275,30 @@ func printDurable(w io.Writer, d consumer.DurablePlan) {
 		if d.Start != "" {
 			fmt.Fprintf(w, ", start: %s", d.Start)
 		}
-		fmt.Fprintf(w, ": it delivers %d %s that the stream holds\n", d.Waits, plural(d.Waits, "message"))
+		fmt.Fprintf(w, ": it delivers %d %s that the stream holds\n", d.Waits, cli.Plural(d.Waits, "message"))
 	case consumer.DurableChanged:
 		fmt.Fprintf(w, "%s goes on, and is changed: %d wait, %d outstanding\n", name, d.Waits, d.Outstanding)
 	default:
 		fmt.Fprintf(w, "%s goes on: %d wait, %d outstanding\n", name, d.Waits, d.Outstanding)
 	}
 	if d.Service != "" {
-		fmt.Fprintf(w, "  service %s made it: the retries and dead letters of that service stay there, and while an instance of it runs, each message goes to one of the two services\n", printable(d.Service))
+		fmt.Fprintf(w, "  service %s made it: the retries and dead letters of that service stay there, and while an instance of it runs, each message goes to one of the two services\n", cli.Printable(d.Service))
 	}
 	for _, why := range d.Why {
-		fmt.Fprintf(w, "  changed: %s\n", printable(why))
+		fmt.Fprintf(w, "  changed: %s\n", cli.Printable(why))
 	}
 	if d.Skipped > 0 {
-		fmt.Fprintf(w, "  skipped: %d %s from before its start; no route gets them\n", d.Skipped, plural(d.Skipped, "message"))
+		fmt.Fprintf(w, "  skipped: %d %s from before its start; no route gets them\n", d.Skipped, cli.Plural(d.Skipped, "message"))
 	}
 	for _, a := range d.Again {
 		if d.Repeats() {
-			fmt.Fprintf(w, "  ! delivered again: %s. A reload refuses this; to have them delivered again: relay reload --deliver-again, or start: {seq: 1}\n", printable(a.String()))
+			fmt.Fprintf(w, "  ! delivered again: %s. A reload refuses this; to have them delivered again: relay reload --deliver-again, or start: {seq: 1}\n", cli.Printable(a.String()))
 		} else {
-			fmt.Fprintf(w, "  delivered again: %s\n", printable(a.String()))
+			fmt.Fprintf(w, "  delivered again: %s\n", cli.Printable(a.String()))
 		}
 	}
 	for _, c := range d.CatchUp {
-		fmt.Fprintf(w, "  catches up: %d %s on %s, which it has passed, go to route %s", c.Messages, plural(c.Messages, "message"), printable(c.Subjects), printable(c.Route))
+		fmt.Fprintf(w, "  catches up: %d %s on %s, which it has passed, go to route %s", c.Messages, cli.Plural(c.Messages, "message"), cli.Printable(c.Subjects), cli.Printable(c.Route))
 		if c.Skipped > 0 {
 			fmt.Fprintf(w, "; %d from before its start are skipped", c.Skipped)
 		}
@@ -305,6 +306,6 @@ func printDurable(w io.Writer, d consumer.DurablePlan) {
 	}
 	if len(d.Unwanted) > 0 {
 		fmt.Fprintf(w, "  goes on to deliver %s, which no route has here: such messages are kept in the retry stream; relay run --adopt ends that, once all instances have this configuration\n",
-			printable(strings.Join(d.Unwanted, ", ")))
+			cli.Printable(strings.Join(d.Unwanted, ", ")))
 	}
 }

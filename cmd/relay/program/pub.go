@@ -13,17 +13,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/subject"
 )
 
-func newPub(o *options) *cobra.Command {
+func newPub(o *cli.Options) *cobra.Command {
 	var headers []string
 	var timeout time.Duration
 	var asJSON bool
 	var later delay
 	c := &cobra.Command{
-		Use: "pub SUBJECT [BODY|-]", Short: "publish a message, confirmed by its stream", Args: args(cobra.RangeArgs(1, 2)),
+		Use: "pub SUBJECT [BODY|-]", Short: "publish a message, confirmed by its stream", Args: cli.Args(cobra.RangeArgs(1, 2)),
 		Long: `Pub publishes one message and waits until a stream has stored it. Without BODY, or with -, the body is read from
 standard input. A stream that is full is tried again, with backoff, until --timeout.
 
@@ -36,7 +37,7 @@ relay schedule ls shows what waits, and relay schedule rm takes it back.`,
 		RunE: func(c *cobra.Command, a []string) error {
 			// JetStream would store orders.* as a subject of that name, which nobody means.
 			if err := subject.ValidateLiteral(a[0]); err != nil {
-				return fmt.Errorf("%w: subject: %w", errUsage, err)
+				return fmt.Errorf("%w: subject: %w", cli.ErrUsage, err)
 			}
 			m, err := messageOf(c.InOrStdin(), a, headers)
 			if err != nil {
@@ -53,23 +54,23 @@ relay schedule ls shows what waits, and relay schedule rm takes it back.`,
 			defer stop()
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			cl, err := o.open(ctx, access.Publisher)
+			cl, err := o.Open(ctx, access.Publisher)
 			if err != nil {
 				return err
 			}
-			defer cl.close()
+			defer cl.Close()
 			var ack *jetstream.PubAck
-			err = cl.permitted(ctx, access.Publisher, func(ctx context.Context) (err error) {
-				ack, err = consumer.Publish(ctx, cl.js, m)
+			err = cl.Permitted(ctx, access.Publisher, func(ctx context.Context) (err error) {
+				ack, err = consumer.Publish(ctx, cl.JS, m)
 				return err
 			})
 			switch {
 			case errors.Is(err, nats.ErrNoResponders), errors.Is(err, consumer.ErrNoStream):
-				return fmt.Errorf("no stream holds subject %s: nothing was stored", printable(m.Subject))
+				return fmt.Errorf("no stream holds subject %s: nothing was stored", cli.Printable(m.Subject))
 			case err != nil:
 				return err
 			case asJSON:
-				return printJSON(c.OutOrStdout(), ack)
+				return cli.PrintJSON(c.OutOrStdout(), ack)
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "stored in %s as %d\n", ack.Stream, ack.Sequence)
 			return err

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/hangup"
 	"github.com/relaymq/relay/cmd/relay/internal/logging"
@@ -188,7 +189,7 @@ func (r *reloader) answer(m *nats.Msg) {
 	}
 	first := reloadReport{Instance: r.instance, Host: r.host}
 	select {
-	case r.asks <- reloadAsk{by: printable(q.By), again: q.DeliverAgain, told: tell}:
+	case r.asks <- reloadAsk{by: cli.Printable(q.By), again: q.DeliverAgain, told: tell}:
 	default:
 		first.Outcome, first.Faults = reloadRefused, []string{"too many reloads wait already"}
 	}
@@ -201,7 +202,7 @@ func (r *reloader) reload(ctx context.Context, ask reloadAsk) reloadReport {
 	rep := reloadReport{Instance: r.instance, Host: r.host}
 	r.s.notify.reloading()
 	digest := r.files(r.current) // before they are read: what is written from now on is another content
-	cfg, err := r.s.flags.load()
+	cfg, err := r.s.flags.Load()
 	var faults config.Faults
 	switch {
 	case errors.As(err, &faults):
@@ -249,7 +250,7 @@ func (r *reloader) change(ctx context.Context, cfg *config.Config, ask reloadAsk
 	}
 	limited, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
-	js, err := newJetStream(r.s.conn.Conn, r.s.cfg)
+	js, err := cli.NewJetStream(r.s.conn.Conn, r.s.cfg)
 	if err != nil {
 		refuse(err)
 		return

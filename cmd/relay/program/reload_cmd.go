@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 )
@@ -28,10 +29,10 @@ type reloadFlags struct {
 	timeout   time.Duration
 }
 
-func newReload(o *options) *cobra.Command {
+func newReload(o *cli.Options) *cobra.Command {
 	var f reloadFlags
 	c := &cobra.Command{
-		Use: "reload", Short: "have running instances read their configuration again", Args: args(cobra.NoArgs),
+		Use: "reload", Short: "have running instances read their configuration again", Args: cli.Args(cobra.NoArgs),
 		Long: `Reload has the instances on this host read their own configuration file again, waits, and prints what changed. Everything is
 checked first, on the server too; when something is wrong, nothing changes and the instance goes on with what it has. Routes that
 change begin anew by themselves, and others are not disturbed. Keys that count only once the process is started again are
@@ -40,20 +41,20 @@ plan says that before. A file that is at fault is no reason not to ask: the inst
 		Example: `  relay reload
   relay reload --all`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, invalid := o.read(true)
+			cfg, invalid := o.Read(true)
 			if invalid != nil {
 				// The instances are to hear of it, for they tell of it where somebody looks. Most often it is the file that they read.
 				var there bool
-				if cfg, there = config.Reach(o.from(true)); !there {
+				if cfg, there = config.Reach(o.From(true)); !there {
 					return fmt.Errorf("%w\n(the instances were not asked: the file does not say where their server is. --server says it, and kill -HUP asks one process)", invalid)
 				}
 			}
-			cl, err := openWith(c.Context(), cfg, access.Operator)
+			cl, err := cli.OpenWith(c.Context(), cfg, access.Operator)
 			if err != nil {
 				return errors.Join(invalid, err)
 			}
-			defer cl.close()
-			reports, err := f.ask(c.Context(), cl.conn.Conn, cl.cfg.Service)
+			defer cl.Close()
+			reports, err := f.ask(c.Context(), cl.Conn.Conn, cl.Config.Service)
 			if err != nil {
 				return errors.Join(invalid, err)
 			}
@@ -80,7 +81,7 @@ const (
 
 // ask has instances reload, and waits for those that said that they begin. Who says nothing in the end has no outcome.
 func (f reloadFlags) ask(ctx context.Context, nc *nats.Conn, service string) ([]reloadReport, error) {
-	q := reloadRequest{Instance: f.instance, By: caller(), DeliverAgain: f.again}
+	q := reloadRequest{Instance: f.instance, By: cli.Caller(), DeliverAgain: f.again}
 	if !f.all && f.instance == "" {
 		q.Host, _ = os.Hostname()
 	}
@@ -144,9 +145,6 @@ func (f reloadFlags) ask(ctx context.Context, nc *nats.Conn, service string) ([]
 	return list, nil
 }
 
-// errInvalid is a configuration that an instance found to be at fault.
-var errInvalid = errors.New("the configuration of an instance is invalid")
-
 func (f reloadFlags) print(w io.Writer, reports []reloadReport) error {
 	var refused, invalid int
 	for i := range reports {
@@ -160,7 +158,7 @@ func (f reloadFlags) print(w io.Writer, reports []reloadReport) error {
 		}
 	}
 	if f.json {
-		if err := printJSON(w, reports); err != nil {
+		if err := cli.PrintJSON(w, reports); err != nil {
 			return err
 		}
 	} else {
@@ -170,31 +168,31 @@ func (f reloadFlags) print(w io.Writer, reports []reloadReport) error {
 	}
 	switch {
 	case invalid > 0:
-		return fmt.Errorf("%w%w", errSaid, errInvalid)
+		return fmt.Errorf("%w%w", cli.ErrSaid, cli.ErrInvalid)
 	case refused > 0:
-		return errSaid
+		return cli.ErrSaid
 	}
 	return nil
 }
 
 func (rep reloadReport) print(w io.Writer) {
-	name := printable(rep.Instance)
+	name := cli.Printable(rep.Instance)
 	switch rep.Outcome {
 	case reloadDone:
-		fmt.Fprintf(w, "%s  done in %s: generation %d, configuration %s\n", name, printable(rep.Took), rep.Generation, or(printable(rep.Hash), "without a file"))
+		fmt.Fprintf(w, "%s  done in %s: generation %d, configuration %s\n", name, cli.Printable(rep.Took), rep.Generation, cli.Or(cli.Printable(rep.Hash), "without a file"))
 	case "":
 		fmt.Fprintf(w, "%s  began, and has not said what became of it: see relay status and its log\n", name)
 	default:
-		fmt.Fprintf(w, "%s  %s; nothing changed, generation %d goes on\n", name, printable(rep.Outcome), rep.Generation)
+		fmt.Fprintf(w, "%s  %s; nothing changed, generation %d goes on\n", name, cli.Printable(rep.Outcome), rep.Generation)
 	}
 	for _, line := range slices.Concat(rep.Faults, rep.Warnings) {
-		fmt.Fprintf(w, "  ! %s\n", printable(line))
+		fmt.Fprintf(w, "  ! %s\n", cli.Printable(line))
 	}
 	said := false
 	list := func(what string, names []string) {
 		if len(names) > 0 {
 			said = true
-			fmt.Fprintf(w, "  %s: %s\n", what, printable(strings.Join(names, ", ")))
+			fmt.Fprintf(w, "  %s: %s\n", what, cli.Printable(strings.Join(names, ", ")))
 		}
 	}
 	would := ""
@@ -207,15 +205,15 @@ func (rep reloadReport) print(w io.Writer) {
 	list("began anew with them, on the same durable", rep.Routes.Restarted)
 	list(would+"removed", rep.Removed)
 	for _, left := range rep.Routes.Removed {
-		fmt.Fprintf(w, "    what stays of %s: durable %s on %s%s\n", printable(left.Route), printable(left.Durable), printable(left.Stream), remains(left))
+		fmt.Fprintf(w, "    what stays of %s: durable %s on %s%s\n", cli.Printable(left.Route), cli.Printable(left.Durable), cli.Printable(left.Stream), remains(left))
 	}
 	list("counts from now on", rep.Live)
 	list("needs a restart of relay", rep.NeedsRestart)
 	for _, route := range slices.Sorted(maps.Keys(rep.Routes.Waiting)) {
-		fmt.Fprintf(w, "  %s waits, and goes on by itself: %s\n", printable(route), printable(rep.Routes.Waiting[route]))
+		fmt.Fprintf(w, "  %s waits, and goes on by itself: %s\n", cli.Printable(route), cli.Printable(rep.Routes.Waiting[route]))
 	}
 	if n := rep.Routes.Interrupted; n > 0 {
-		fmt.Fprintf(w, "  %d %s did not end within the drain and spent no attempt\n", n, plural(n, "handler"))
+		fmt.Fprintf(w, "  %d %s did not end within the drain and spent no attempt\n", n, cli.Plural(n, "handler"))
 	}
 	if rep.Outcome == reloadDone && !said {
 		fmt.Fprintln(w, "  nothing differs")

@@ -13,15 +13,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/dlq"
 )
 
-func newReplay(o *options) *cobra.Command {
+func newReplay(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "replay", Short: "look at replay jobs, cancel and resume them",
 		Long: `Replay jobs are begun by relay dlq replay. Their state is on the NATS server for 30 days after their last change, so these
 commands work from any machine.`,
-		Args: args(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args: cli.Args(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newReplayList(o), newReplayShow(o), newReplayCancel(o), newReplayResume(o))
 	return c
@@ -30,9 +31,9 @@ commands work from any machine.`,
 // errNoJobs says that nobody has begun a job on this service.
 var errNoJobs = fmt.Errorf("%w: there are none yet (relay dlq replay begins one)", dlq.ErrNoJob)
 
-func (o *options) withJobs(c *cobra.Command, f func(context.Context, *client, *dlq.Jobs) error) error {
-	return o.withClient(c, func(ctx context.Context, cl *client) error {
-		jobs, err := dlq.AttachJobs(ctx, cl.js, cl.cfg.Service)
+func withJobs(o *cli.Options, c *cobra.Command, f func(context.Context, *cli.Client, *dlq.Jobs) error) error {
+	return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
+		jobs, err := dlq.AttachJobs(ctx, cl.JS, cl.Config.Service)
 		if errors.Is(err, jetstream.ErrBucketNotFound) {
 			return errNoJobs
 		}
@@ -73,22 +74,22 @@ func jobKind(j dlq.Job) string {
 	case j.Edited:
 		return "edit"
 	}
-	return or(j.Kind, "replay")
+	return cli.Or(j.Kind, "replay")
 }
 
-func newReplayList(o *options) *cobra.Command {
+func newReplayList(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "list replay jobs, and what was discarded, oldest first", Args: args(cobra.NoArgs),
+		Use: "ls", Aliases: []string{"list"}, Short: "list replay jobs, and what was discarded, oldest first", Args: cli.Args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			err := o.withJobs(c, func(ctx context.Context, _ *client, jobs *dlq.Jobs) error {
+			err := withJobs(o, c, func(ctx context.Context, _ *cli.Client, jobs *dlq.Jobs) error {
 				list, err := jobs.List(ctx)
 				if err != nil {
 					return err
 				}
 				if asJSON {
 					for _, j := range list {
-						if err := printLine(c.OutOrStdout(), j); err != nil {
+						if err := cli.PrintLine(c.OutOrStdout(), j); err != nil {
 							return err
 						}
 					}
@@ -100,9 +101,9 @@ func newReplayList(o *options) *cobra.Command {
 				rows := [][]string{{"JOB", "WHAT", "STATE", "DONE", "OF", "STAY", "CREATED", "BY", "WHY"}}
 				for _, j := range list {
 					rows = append(rows, []string{j.ID, jobKind(j), jobState(j, time.Now()), fmt.Sprint(j.Handed), fmt.Sprint(j.Total), fmt.Sprint(j.Refused),
-						when(j.Created), printable(j.By), printable(or(j.Why, waitsFor(j)))})
+						cli.When(j.Created), cli.Printable(j.By), cli.Printable(cli.Or(j.Why, waitsFor(j)))})
 				}
-				table(c.OutOrStdout(), rows)
+				cli.Table(c.OutOrStdout(), rows)
 				return nil
 			})
 			if errors.Is(err, errNoJobs) { // an empty list is no failure
@@ -125,12 +126,12 @@ type jobReport struct {
 	Failures []dlq.Group `json:"failures,omitempty"`
 }
 
-func newReplayShow(o *options) *cobra.Command {
+func newReplayShow(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "show JOB", Short: "how far a job is, what its messages' first attempts gave, and what stays", Args: args(cobra.ExactArgs(1)),
+		Use: "show JOB", Short: "how far a job is, what its messages' first attempts gave, and what stays", Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, a []string) error {
-			return o.withJobs(c, func(ctx context.Context, _ *client, jobs *dlq.Jobs) error {
+			return withJobs(o, c, func(ctx context.Context, _ *cli.Client, jobs *dlq.Jobs) error {
 				job, err := jobs.Get(ctx, a[0])
 				if err != nil {
 					return err
@@ -140,7 +141,7 @@ func newReplayShow(o *options) *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return printJSON(c.OutOrStdout(), report)
+					return cli.PrintJSON(c.OutOrStdout(), report)
 				}
 				showJob(c.OutOrStdout(), report, time.Now())
 				return nil
@@ -154,15 +155,15 @@ func newReplayShow(o *options) *cobra.Command {
 func showJob(w io.Writer, j jobReport, now time.Time) {
 	state := jobState(j.Job, now)
 	if j.Why != "" {
-		state += ": " + printable(j.Why)
+		state += ": " + cli.Printable(j.Why)
 	}
 	rows := [][]string{
-		{"job", j.ID + ", by " + printable(j.By) + ", created " + when(j.Created) + ", last change " + when(j.Updated)},
+		{"job", j.ID + ", by " + cli.Printable(j.By) + ", created " + cli.When(j.Created) + ", last change " + cli.When(j.Updated)},
 		{"state", state},
-		{"chosen", fmt.Sprintf("%d, stored %s to %s: %s", j.Total, when(j.Oldest), when(j.Newest), chosen(j.Job))},
+		{"chosen", fmt.Sprintf("%d, stored %s to %s: %s", j.Total, cli.When(j.Oldest), cli.When(j.Newest), chosen(j.Job))},
 	}
 	for _, route := range slices.Sorted(maps.Keys(j.Routes)) {
-		rows = append(rows, []string{"route", fmt.Sprintf("%s: %d", printable(route), j.Routes[route])})
+		rows = append(rows, []string{"route", fmt.Sprintf("%s: %d", cli.Printable(route), j.Routes[route])})
 	}
 	verb := "replayed"
 	if j.Kind != "" {
@@ -172,31 +173,31 @@ func showJob(w io.Writer, j jobReport, now time.Time) {
 	if j.Subject == "" && j.Kind == "" {
 		rows = append(rows, []string{"verdicts", fmt.Sprintf("%d succeeded, %d failed at their first attempt", j.Verdicts.OK, j.Verdicts.Failed)})
 	}
-	fields(w, rows)
+	cli.Fields(w, rows)
 	if len(j.Failures) > 0 {
 		fmt.Fprintln(w, "\nfailures")
 		rows = [][]string{{"COUNT", "ROUTE", "ERROR"}}
 		for _, g := range j.Failures {
-			rows = append(rows, []string{fmt.Sprint(g.Count), printable(g.Route), printable(g.Error)})
+			rows = append(rows, []string{fmt.Sprint(g.Count), cli.Printable(g.Route), cli.Printable(g.Error)})
 		}
-		table(w, rows)
+		cli.Table(w, rows)
 	}
 	if len(j.Refusals) > 0 {
 		fmt.Fprintln(w, "\nwhat stays")
 		for _, why := range slices.Sorted(maps.Keys(j.Reasons)) {
-			fmt.Fprintf(w, "%d: %s\n", j.Reasons[why], printable(why))
+			fmt.Fprintf(w, "%d: %s\n", j.Reasons[why], cli.Printable(why))
 		}
 		rows = [][]string{{"NUMBER", "WHY"}}
 		for _, r := range j.Refusals {
-			rows = append(rows, []string{fmt.Sprint(r.Number), printable(r.Why)})
+			rows = append(rows, []string{fmt.Sprint(r.Number), cli.Printable(r.Why)})
 		}
-		table(w, rows)
+		cli.Table(w, rows)
 		if more := j.Refused - len(j.Refusals); more > 0 {
 			fmt.Fprintf(w, "and %d more\n", more)
 		}
 	}
 	for _, wait := range j.WaitsFor {
-		fmt.Fprintf(w, "\nwaits: %s\n", printable(wait.String()))
+		fmt.Fprintf(w, "\nwaits: %s\n", cli.Printable(wait.String()))
 	}
 }
 
@@ -206,7 +207,7 @@ func chosen(j dlq.Job) string {
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	text := func(flag, value string) {
 		if value != "" {
-			add("--%s %s", flag, printable(value))
+			add("--%s %s", flag, cli.Printable(value))
 		}
 	}
 	f := j.Filter
@@ -252,14 +253,14 @@ func chosen(j dlq.Job) string {
 	return strings.Join(parts, " ")
 }
 
-func newReplayCancel(o *options) *cobra.Command {
+func newReplayCancel(o *cli.Options) *cobra.Command {
 	return &cobra.Command{
-		Use: "cancel JOB", Short: "stop a job, wherever it runs", Args: args(cobra.ExactArgs(1)),
+		Use: "cancel JOB", Short: "stop a job, wherever it runs", Args: cli.Args(cobra.ExactArgs(1)),
 		Long: `Cancel stops a job within about a second. What it handed over already is handled by its routes; the rest stays in the
 dead letters. A cancelled job can be resumed.`,
 		RunE: func(c *cobra.Command, a []string) error {
-			return o.withJobs(c, func(ctx context.Context, _ *client, jobs *dlq.Jobs) error {
-				job, err := jobs.Cancel(ctx, a[0], caller())
+			return withJobs(o, c, func(ctx context.Context, _ *cli.Client, jobs *dlq.Jobs) error {
+				job, err := jobs.Cancel(ctx, a[0], cli.Caller())
 				if err != nil {
 					return err
 				}
@@ -273,18 +274,18 @@ dead letters. A cancelled job can be resumed.`,
 	}
 }
 
-func newReplayResume(o *options) *cobra.Command {
+func newReplayResume(o *cli.Options) *cobra.Command {
 	var how replayFlags
 	var yes bool
 	c := &cobra.Command{
-		Use: "resume JOB", Short: "go on with a job that was stopped, cancelled or cut off by a crash", Args: args(cobra.ExactArgs(1)),
+		Use: "resume JOB", Short: "go on with a job that was stopped, cancelled or cut off by a crash", Args: cli.Args(cobra.ExactArgs(1)),
 		Long: `Resume replays what a job has left. A job that somebody else runs is left to them; one whose runner crashed is taken
 over after two seconds of silence. Within ten minutes after a crash nothing is delivered twice. Flags change how it goes on.
 
 It shows who began the job, what the job chose and where that goes, and asks: a job is a record on the server, which others may
 be able to write. A staged job that stopped because of failures goes on with the stage that stopped it, from ten messages on.`,
 		RunE: func(c *cobra.Command, a []string) error {
-			return o.withJobs(c, func(ctx context.Context, cl *client, jobs *dlq.Jobs) error {
+			return withJobs(o, c, func(ctx context.Context, cl *cli.Client, jobs *dlq.Jobs) error {
 				job, err := jobs.Get(ctx, a[0])
 				if err == nil {
 					err = resumable(job)
@@ -303,7 +304,7 @@ be able to write. A staged job that stopped because of failures goes on with the
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(r.out, "job %s, begun by %s on %s: %s\n", job.ID, printable(job.By), when(job.Created), chosen(job))
+				fmt.Fprintf(r.out, "job %s, begun by %s on %s: %s\n", job.ID, cli.Printable(job.By), cli.When(job.Created), chosen(job))
 				r.print(plan)
 				if plan.Total > 0 {
 					if err := r.confirm(ctx, plan, yes); err != nil {
@@ -325,7 +326,7 @@ func resumable(job dlq.Job) error {
 	case job.State == dlq.JobDone:
 		return fmt.Errorf("job %s is done", job.ID)
 	case job.Kind != "":
-		return fmt.Errorf("%s is the record of a %s: there is nothing to resume", job.ID, printable(job.Kind))
+		return fmt.Errorf("%s is the record of a %s: there is nothing to resume", job.ID, cli.Printable(job.Kind))
 	case job.Outdated() != "":
 		return fmt.Errorf("job %s cannot be resumed: %s", job.ID, job.Outdated())
 	case job.Edited:

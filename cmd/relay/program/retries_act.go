@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/dlq"
 )
 
@@ -23,7 +24,7 @@ type chosenRetries struct {
 func (r *retries) choose(ctx context.Context, a []string, route string, notes func(string)) (chosenRetries, error) {
 	c := chosenRetries{route: route, named: make(map[string]bool)}
 	if len(a) == 0 && route == "" {
-		return c, fmt.Errorf("%w: name the messages (ORDERS/17), or a route with --route", errUsage)
+		return c, fmt.Errorf("%w: name the messages (ORDERS/17), or a route with --route", cli.ErrUsage)
 	}
 	for _, id := range a {
 		if _, _, err := parseRetryID(id); err != nil {
@@ -51,7 +52,7 @@ func (r *retries) choose(ctx context.Context, a []string, route string, notes fu
 	}
 	for id, found := range c.named {
 		if !found {
-			return c, fmt.Errorf("%s does not wait for a retry (relay retries ls shows what does)", printable(id))
+			return c, fmt.Errorf("%s does not wait for a retry (relay retries ls shows what does)", cli.Printable(id))
 		}
 	}
 	if elsewhere > 0 {
@@ -88,7 +89,7 @@ func (r *retries) act(ctx context.Context, c chosenRetries, f func(ack.Parked) e
 	return done, gone, errors.Join(err, listed)
 }
 
-func newRetriesNow(o *options) *cobra.Command {
+func newRetriesNow(o *cli.Options) *cobra.Command {
 	var route string
 	var yes bool
 	c := &cobra.Command{
@@ -98,8 +99,8 @@ is neither lost nor comes twice; one that came due meanwhile is left alone. They
 relay status, and relay resume, which ends such waits.`,
 		Example: "  relay retries now ORDERS/17\n  relay retries now --route billing",
 		RunE: func(c *cobra.Command, a []string) error {
-			return o.withRetries(c, a, route, func(ctx context.Context, r *retries, chosen chosenRetries) error {
-				if err := confirm(ctx, c, yes || len(a) > 0, fmt.Sprintf("Make %d parked %s of route %s due now?", chosen.n, plural(chosen.n, "message"), printable(route))); err != nil {
+			return withRetries(o, c, a, route, func(ctx context.Context, r *retries, chosen chosenRetries) error {
+				if err := cli.Confirm(ctx, c, yes || len(a) > 0, fmt.Sprintf("Make %d parked %s of route %s due now?", chosen.n, cli.Plural(chosen.n, "message"), cli.Printable(route))); err != nil {
 					return err
 				}
 				done, gone, err := r.act(ctx, chosen, func(p ack.Parked) error {
@@ -123,7 +124,7 @@ relay status, and relay resume, which ends such waits.`,
 // comes back after that time, as if nothing had happened but its dead letter.
 const holdFor = time.Hour
 
-func newRetriesDiscard(o *options) *cobra.Command {
+func newRetriesDiscard(o *cli.Options) *cobra.Command {
 	var route string
 	var yes bool
 	c := &cobra.Command{
@@ -133,20 +134,20 @@ the reason operator; relay dlq replays it or removes it for good. Who did so, an
 replay ls.`,
 		Example: "  relay retries discard ORDERS/17\n  relay retries discard --route billing",
 		RunE: func(c *cobra.Command, a []string) error {
-			return o.withRetries(c, a, route, func(ctx context.Context, r *retries, chosen chosenRetries) error {
+			return withRetries(o, c, a, route, func(ctx context.Context, r *retries, chosen chosenRetries) error {
 				if chosen.n == 0 {
 					fmt.Fprintln(c.OutOrStdout(), "0 discarded")
 					return nil
 				}
-				if err := confirm(ctx, c, yes, fmt.Sprintf("Make dead letters of %d parked %s?", chosen.n, plural(chosen.n, "message"))); err != nil {
+				if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Make dead letters of %d parked %s?", chosen.n, cli.Plural(chosen.n, "message"))); err != nil {
 					return err
 				}
-				store, err := dlq.Attach(ctx, r.cl.js, r.cl.cfg.Service)
+				store, err := dlq.Attach(ctx, r.cl.JS, r.cl.Config.Service)
 				if err != nil {
 					return err
 				}
 				record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: joined(a)}
-				return recorded(ctx, r.cl, record, chosen.n, func() (int, error) {
+				return cli.RecordDiscard(ctx, r.cl, record, chosen.n, func() (int, error) {
 					done, gone, err := r.act(ctx, chosen, func(p ack.Parked) error {
 						err := r.discard(ctx, store, p)
 						if err == nil {
@@ -170,7 +171,7 @@ replay ls.`,
 
 // discard holds the message first, so that it does not come due between its dead letter and its removal.
 func (r *retries) discard(ctx context.Context, store *dlq.Store, p ack.Parked) error {
-	e := dlq.Entry{Origin: p.Origin, Reason: dlq.Operator, Instance: caller(), Header: p.Header, Data: p.Data}
+	e := dlq.Entry{Origin: p.Origin, Reason: dlq.Operator, Instance: cli.Caller(), Header: p.Header, Data: p.Data}
 	if dlq.BodyElsewhere(p.Wrapped()) {
 		var err error
 		if e.Header, e.Data, err = store.Body(ctx, p.Wrapped()); err != nil {
@@ -182,7 +183,7 @@ func (r *retries) discard(ctx context.Context, store *dlq.Store, p ack.Parked) e
 		return err
 	}
 	prefix := ""
-	for _, rt := range r.cl.cfg.Routes {
+	for _, rt := range r.cl.Config.Routes {
 		if rt.Name == p.Route {
 			prefix = rt.DeadLetter.Prefix
 		}
@@ -216,13 +217,13 @@ func joined(ids []string) string {
 	return text
 }
 
-func (o *options) withRetries(c *cobra.Command, a []string, route string, f func(context.Context, *retries, chosenRetries) error) error {
-	return o.withClient(c, func(ctx context.Context, cl *client) error {
+func withRetries(o *cli.Options, c *cobra.Command, a []string, route string, f func(context.Context, *retries, chosenRetries) error) error {
+	return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
 		r, err := openRetries(ctx, cl)
 		if err != nil {
 			return err
 		}
-		chosen, err := r.choose(ctx, a, route, func(text string) { fmt.Fprintln(c.ErrOrStderr(), "relay: note: "+printable(text)) })
+		chosen, err := r.choose(ctx, a, route, func(text string) { fmt.Fprintln(c.ErrOrStderr(), "relay: note: "+cli.Printable(text)) })
 		if err != nil {
 			return err
 		}

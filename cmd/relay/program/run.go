@@ -19,6 +19,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/admin"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/cmd/relay/internal/logging"
@@ -30,22 +31,22 @@ import (
 	"github.com/relaymq/relay/schedule"
 )
 
-func newRun(o *options) *cobra.Command {
+func newRun(o *cli.Options) *cobra.Command {
 	var adopt bool
 	var demo string
 	c := &cobra.Command{
-		Use: "run", Short: "run the service", Args: args(cobra.NoArgs),
+		Use: "run", Short: "run the service", Args: cli.Args(cobra.NoArgs),
 		Long: `Run delivers the messages of all routes until it is told to stop. SIGTERM or SIGINT drains: nothing is pulled any
 more, what was not started goes back at once, and handlers may finish within the configured drain time. A second signal
 exits at once, with code 3. What cannot work by its configuration ends the start with code 2; a server or a stream that is
 only away is waited for.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			harden()
-			cfg, err := o.load()
+			cfg, err := o.Load()
 			if err != nil {
 				return err
 			}
-			o.env = os.Environ() // a reload reads it again
+			o.Env = os.Environ() // a reload reads it again
 			forgetSettings()
 			s := &service{cfg: cfg, adopt: adopt, demo: demo, flags: o}
 			return s.run(c.Context())
@@ -60,7 +61,7 @@ only away is waited for.`,
 // service is one `relay run`.
 type service struct {
 	cfg   *config.Config
-	flags *options
+	flags *cli.Options
 	adopt bool
 	demo  string
 
@@ -105,7 +106,7 @@ func (s *service) run(ctx context.Context) (err error) {
 	defer s.notify.begin(s.ready)()
 
 	if err := s.startServer(ctx); err != nil {
-		return whileStarting(ctx, cannotStart(err))
+		return whileStarting(ctx, cli.CannotStart(err))
 	}
 	if s.natsd != nil {
 		defer s.natsd.Shutdown()
@@ -113,15 +114,15 @@ func (s *service) run(ctx context.Context) (err error) {
 	// Before anything is waited for: readiness says what.
 	stopAdmin, err := s.startAdmin(ctx)
 	if err != nil {
-		return cannotStart(err)
+		return cli.CannotStart(err)
 	}
 	defer stopAdmin()
 	err = s.patiently(ctx, "NATS", func() (err error) {
-		s.conn, err = connect(ctx, s.cfg, access.Service, s.natsd, s.log)
+		s.conn, err = cli.Connect(ctx, s.cfg, access.Service, s.natsd, s.log)
 		return err
 	})
 	if err != nil {
-		return whileStarting(ctx, cannotStart(err))
+		return whileStarting(ctx, cli.CannotStart(err))
 	}
 	defer s.conn.Close()
 	if err := s.newRelay(ctx); err != nil {
@@ -220,7 +221,7 @@ func (s *service) startServer(ctx context.Context) error {
 		return err
 	}
 	s.natsd = srv
-	s.log.Info("embedded nats-server is up", "url", or(srv.ClientURL(), "in this process only"), "store", e.StoreDir, "sync", e.Sync)
+	s.log.Info("embedded nats-server is up", "url", cli.Or(srv.ClientURL(), "in this process only"), "store", e.StoreDir, "sync", e.Sync)
 	return nil
 }
 
@@ -293,7 +294,7 @@ func (s *service) listeners() []*admin.Server {
 }
 
 func (s *service) newRelay(ctx context.Context) error {
-	js, err := newJetStream(s.conn.Conn, s.cfg)
+	js, err := cli.NewJetStream(s.conn.Conn, s.cfg)
 	if err != nil {
 		return err
 	}
@@ -337,11 +338,11 @@ func (s *service) showConsole() (stop func(), err error) {
 	if s.console == nil {
 		return func() {}, nil
 	}
-	js, err := newJetStream(s.conn.Conn, s.cfg)
+	js, err := cli.NewJetStream(s.conn.Conn, s.cfg)
 	if err != nil {
 		return nil, err
 	}
-	behind := newBehindConsole(&client{cfg: s.cfg, conn: s.conn, js: js}, s.reload.running.Load, s.log)
+	behind := newBehindConsole(&cli.Client{Config: s.cfg, Conn: s.conn, JS: js}, s.reload.running.Load, s.log)
 	s.console.Show(behind)
 	stopCodes, err := s.answerCodes(s.relay.Instance())
 	if err != nil {
@@ -364,7 +365,7 @@ func (s *service) makeStreams(ctx context.Context, js jetstream.JetStream) error
 		err = ensureStreams(ctx, js, s.cfg.Streams, s.stockClient(), s.log)
 	}
 	if cause := permission.Cause(ctx, err); cause != err {
-		return cannotStart(fmt.Errorf("streams: %w", cause))
+		return cli.CannotStart(fmt.Errorf("streams: %w", cause))
 	}
 	return err
 }
@@ -375,7 +376,7 @@ func (s *service) stockClient() string {
 		return "nats"
 	}
 	e := s.cfg.NATS.Embedded
-	return "nats --server " + or(s.natsd.ClientURL(), "(set nats.embedded.listen)") + " --nkey " + natsd.KeyFile(e.StoreDir)
+	return "nats --server " + cli.Or(s.natsd.ClientURL(), "(set nats.embedded.listen)") + " --nkey " + natsd.KeyFile(e.StoreDir)
 }
 
 func consumerConfig(cfg *config.Config, adopt bool, log *slog.Logger) consumer.Config {
@@ -444,7 +445,7 @@ func (s *service) onSignals(end context.CancelCauseFunc, out *logging.Writer) (s
 		if _, ok := <-signals; ok {
 			s.log.Warn("exiting at once; unfinished messages are delivered again")
 			_ = out.Close()
-			os.Exit(exitForced)
+			os.Exit(cli.ExitForced)
 		}
 	}()
 	return func() {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/schedule"
 )
@@ -19,9 +20,9 @@ import (
 // mostDelayed is how many delayed messages are listed.
 const mostDelayed = 100
 
-func newSchedule(o *options) *cobra.Command {
+func newSchedule(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "schedule", Short: "messages that are published later, or again and again", Args: args(knownCommand),
+		Use: "schedule", Short: "messages that are published later, or again and again", Args: cli.Args(cli.KnownCommand),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newScheduleLs(o), newScheduleShow(o), newScheduleRun(o), newSchedulePause(o), newScheduleResume(o), newScheduleRm(o))
@@ -67,20 +68,11 @@ func (s *scheduled) judge(n int) (err error) {
 	return err
 }
 
-// inZone shows a run in the time zone of its schedule.
-func inZone(s schedule.Schedule, t time.Time) string {
-	zone, err := time.LoadLocation(s.TZ)
-	if err != nil || t.IsZero() {
-		return "-"
-	}
-	return t.In(zone).Format("2006-01-02 15:04:05 MST")
-}
-
 func lastRun(r *schedule.Run) string {
 	if r == nil {
 		return "-"
 	}
-	return when(r.Run) + " " + r.Result
+	return cli.When(r.Run) + " " + r.Result
 }
 
 func (s scheduled) timing() string {
@@ -102,22 +94,22 @@ func configured(cfg *config.Config, name string) (schedule.Schedule, error) {
 		known = append(known, s.Name)
 	}
 	if near := config.Nearest(name, known); near != "" {
-		return schedule.Schedule{}, fmt.Errorf("%w: there is no schedule %s; did you mean %s?", errUsage, printable(name), printable(near))
+		return schedule.Schedule{}, fmt.Errorf("%w: there is no schedule %s; did you mean %s?", cli.ErrUsage, cli.Printable(name), cli.Printable(near))
 	}
-	return schedule.Schedule{}, fmt.Errorf("%w: the configuration has no schedule %s", errUsage, printable(name))
+	return schedule.Schedule{}, fmt.Errorf("%w: the configuration has no schedule %s", cli.ErrUsage, cli.Printable(name))
 }
 
 // withRecords calls f with the records of the service.
-func (o *options) withRecords(c *cobra.Command, f func(context.Context, *client, *schedule.Records) error) error {
-	ctx, cancel := context.WithTimeout(c.Context(), actTimeout)
+func withRecords(o *cli.Options, c *cobra.Command, f func(context.Context, *cli.Client, *schedule.Records) error) error {
+	ctx, cancel := context.WithTimeout(c.Context(), cli.ActTimeout)
 	defer cancel()
-	cl, err := o.open(ctx, access.Operator)
+	cl, err := o.Open(ctx, access.Operator)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	return cl.permitted(ctx, access.Operator, func(ctx context.Context) error {
-		records, err := schedule.OpenRecords(ctx, cl.js, cl.cfg.Service, cl.cfg.NATS.Replicas)
+	defer cl.Close()
+	return cl.Permitted(ctx, access.Operator, func(ctx context.Context) error {
+		records, err := schedule.OpenRecords(ctx, cl.JS, cl.Config.Service, cl.Config.NATS.Replicas)
 		if err != nil {
 			return err
 		}
@@ -125,12 +117,12 @@ func (o *options) withRecords(c *cobra.Command, f func(context.Context, *client,
 	})
 }
 
-func newScheduleLs(o *options) *cobra.Command {
+func newScheduleLs(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "ls", Short: "list schedules, and delayed messages that wait", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "list schedules, and delayed messages that wait", Args: cli.Args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.withRecords(c, func(ctx context.Context, cl *client, records *schedule.Records) error {
+			return withRecords(o, c, func(ctx context.Context, cl *cli.Client, records *schedule.Records) error {
 				out := struct {
 					Schedules []scheduled        `json:"schedules"`
 					Delayed   []schedule.Delayed `json:"delayed"`
@@ -140,7 +132,7 @@ func newScheduleLs(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				list := slices.Clone(cl.cfg.Schedules)
+				list := slices.Clone(cl.Config.Schedules)
 				for _, name := range names {
 					if !slices.ContainsFunc(list, func(s schedule.Schedule) bool { return s.Name == name }) {
 						list = append(list, schedule.Schedule{Name: name})
@@ -157,14 +149,14 @@ func newScheduleLs(o *options) *cobra.Command {
 					}
 					out.Schedules = append(out.Schedules, one)
 				}
-				waiting, more, err := schedule.AttachLater(cl.js, cl.cfg.Service).List(ctx, mostDelayed)
+				waiting, more, err := schedule.AttachLater(cl.JS, cl.Config.Service).List(ctx, mostDelayed)
 				if err != nil {
 					return err
 				}
 				out.Delayed, out.More = append(out.Delayed, waiting...), more
 				w := c.OutOrStdout()
 				if asJSON {
-					return printJSON(w, out)
+					return cli.PrintJSON(w, out)
 				}
 				if len(out.Schedules)+len(out.Delayed) == 0 {
 					fmt.Fprintln(w, "no schedules, and no delayed messages")
@@ -174,26 +166,26 @@ func newScheduleLs(o *options) *cobra.Command {
 					for _, s := range out.Schedules {
 						next := "-"
 						if len(s.Next) > 0 {
-							next = inZone(s.Schedule, s.Next[0])
+							next = cli.InZone(s.Schedule, s.Next[0])
 						}
-						rows = append(rows, []string{s.Name, s.timing(), s.State, next, lastRun(s.Record.Last), or(s.Subject, "-")})
+						rows = append(rows, []string{s.Name, s.timing(), s.State, next, lastRun(s.Record.Last), cli.Or(s.Subject, "-")})
 					}
-					table(w, rows)
+					cli.Table(w, rows)
 				}
 				if len(out.Delayed) > 0 {
 					rows := [][]string{{"DELAYED", "DUE", "BYTES", "SUBJECT"}}
 					for _, d := range out.Delayed {
-						due := when(d.Due)
+						due := cli.When(d.Due)
 						if d.Overdue {
 							due += ", and no stream has taken it"
 						}
 						rows = append(rows, []string{d.ID, due, fmt.Sprint(d.Size), d.Subject})
 					}
-					table(w, rows)
+					cli.Table(w, rows)
 				}
 				for _, s := range out.Schedules {
 					if s.Error != "" {
-						fmt.Fprintln(w, printable(s.Error))
+						fmt.Fprintln(w, cli.Printable(s.Error))
 					}
 				}
 				if out.More {
@@ -207,26 +199,26 @@ func newScheduleLs(o *options) *cobra.Command {
 	return c
 }
 
-func newScheduleShow(o *options) *cobra.Command {
+func newScheduleShow(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	var n int
 	c := &cobra.Command{
-		Use: "show NAME|ID", Short: "show a schedule of the configuration, with its next runs, or a delayed message", Args: args(cobra.ExactArgs(1)),
+		Use: "show NAME|ID", Short: "show a schedule of the configuration, with its next runs, or a delayed message", Args: cli.Args(cobra.ExactArgs(1)),
 		Long: `Show of a name that the configuration does not have looks for delayed messages of that id. Of a schedule it computes the next runs from the configuration alone, so that a schedule can be looked at before relay ever runs with it. It
 writes nothing. What the instances recorded follows when the server can be reached.`,
 		RunE: func(c *cobra.Command, a []string) error {
-			cfg, err := o.read(true)
+			cfg, err := o.Read(true)
 			if err != nil {
 				return err
 			}
 			one := scheduled{}
 			if one.Schedule, err = configured(cfg, a[0]); err != nil {
-				if found, looked := o.showDelayed(c, a[0], asJSON); found || looked != nil {
+				if found, looked := showDelayed(o, c, a[0], asJSON); found || looked != nil {
 					return looked
 				}
 				return err
 			}
-			known := o.recorded(c.Context(), &one.Record, a[0])
+			known := readRecord(c.Context(), o, &one.Record, a[0])
 			if err := one.judge(min(max(n, 1), 100)); err != nil {
 				return err
 			}
@@ -234,17 +226,17 @@ writes nothing. What the instances recorded follows when the server can be reach
 				one.State = "unknown: " + known.Error()
 			}
 			if asJSON {
-				return printJSON(c.OutOrStdout(), one)
+				return cli.PrintJSON(c.OutOrStdout(), one)
 			}
 			rows := [][]string{{"schedule", one.Name}, {"when", one.timing()}, {"subject", one.Subject}, {"catch up", one.CatchUp}, {"state", one.State}}
 			if p := one.Record.Paused; p != nil {
-				rows = append(rows, []string{"paused", fmt.Sprintf("by %s at %s %s", p.By, when(p.At), p.Why)})
+				rows = append(rows, []string{"paused", fmt.Sprintf("by %s at %s %s", p.By, cli.When(p.At), p.Why)})
 			}
 			rows = append(rows, []string{"last run", lastRun(one.Record.Last)})
 			for _, t := range one.Next {
-				rows = append(rows, []string{"next run", inZone(one.Schedule, t)})
+				rows = append(rows, []string{"next run", cli.InZone(one.Schedule, t)})
 			}
-			fields(c.OutOrStdout(), rows)
+			cli.Fields(c.OutOrStdout(), rows)
 			return nil
 		},
 	}
@@ -254,42 +246,42 @@ writes nothing. What the instances recorded follows when the server can be reach
 }
 
 // showDelayed prints the delayed messages of an id, if there are any.
-func (o *options) showDelayed(c *cobra.Command, id string, asJSON bool) (found bool, err error) {
+func showDelayed(o *cli.Options, c *cobra.Command, id string, asJSON bool) (found bool, err error) {
 	if schedule.ValidateID(id) != nil {
 		return false, nil
 	}
 	var list []schedule.Delayed
-	err = o.withClient(c, func(ctx context.Context, cl *client) (err error) {
-		list, err = schedule.AttachLater(cl.js, cl.cfg.Service).Find(ctx, id)
+	err = o.WithClient(c, func(ctx context.Context, cl *cli.Client) (err error) {
+		list, err = schedule.AttachLater(cl.JS, cl.Config.Service).Find(ctx, id)
 		return err
 	})
 	if err != nil || len(list) == 0 {
 		return false, nil // it is no schedule: that is what is said
 	}
 	if asJSON {
-		return true, printJSON(c.OutOrStdout(), list)
+		return true, cli.PrintJSON(c.OutOrStdout(), list)
 	}
 	for _, d := range list {
 		state := "waits for its time"
 		if d.Overdue {
 			state = "is due, and no stream has taken it: it is tried again, a minute later at most (relay status says why)"
 		}
-		fields(c.OutOrStdout(), [][]string{{"delayed message", d.ID}, {"subject", d.Subject}, {"due", when(d.Due)}, {"bytes", fmt.Sprint(d.Size)}, {"stored", when(d.Stored)}, {"state", state}})
+		cli.Fields(c.OutOrStdout(), [][]string{{"delayed message", d.ID}, {"subject", d.Subject}, {"due", cli.When(d.Due)}, {"bytes", fmt.Sprint(d.Size)}, {"stored", cli.When(d.Stored)}, {"state", state}})
 	}
 	return true, nil
 }
 
-// recorded reads the record, and writes nothing.
-func (o *options) recorded(ctx context.Context, rec *schedule.Record, name string) error {
+// readRecord reads the record, and writes nothing.
+func readRecord(ctx context.Context, o *cli.Options, rec *schedule.Record, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	cl, err := o.open(ctx, access.Operator)
+	cl, err := o.Open(ctx, access.Operator)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	return cl.permitted(ctx, access.Operator, func(ctx context.Context) error {
-		records, err := schedule.AttachRecords(ctx, cl.js, cl.cfg.Service)
+	defer cl.Close()
+	return cl.Permitted(ctx, access.Operator, func(ctx context.Context) error {
+		records, err := schedule.AttachRecords(ctx, cl.JS, cl.Config.Service)
 		if errors.Is(err, jetstream.ErrBucketNotFound) {
 			return nil
 		}
@@ -300,46 +292,46 @@ func (o *options) recorded(ctx context.Context, rec *schedule.Record, name strin
 	})
 }
 
-// order is a command that changes the record of a schedule, and prints what is recorded now.
-func (o *options) order(use, short, long, said string, change func(*schedule.Record, *schedule.Order)) *cobra.Command {
-	var a act
+// orderCommand is a command that changes the record of a schedule, and prints what is recorded now.
+func orderCommand(o *cli.Options, use, short, long, said string, change func(*schedule.Record, *schedule.Order)) *cobra.Command {
+	var a cli.OrderFlags
 	c := &cobra.Command{
-		Use: use + " NAME", Short: short, Long: long, Args: args(cobra.ExactArgs(1)),
+		Use: use + " NAME", Short: short, Long: long, Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, names []string) error {
-			return o.withRecords(c, func(ctx context.Context, cl *client, records *schedule.Records) error {
-				if _, err := configured(cl.cfg, names[0]); err != nil {
+			return withRecords(o, c, func(ctx context.Context, cl *cli.Client, records *schedule.Records) error {
+				if _, err := configured(cl.Config, names[0]); err != nil {
 					return err
 				}
-				order := &schedule.Order{By: or(a.as, caller()), Why: a.why, At: time.Now().UTC()}
+				order := &schedule.Order{By: cli.Or(a.As, cli.Caller()), Why: a.Why, At: time.Now().UTC()}
 				rec, err := records.Change(ctx, names[0], func(r *schedule.Record) { change(r, order) })
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return printJSON(c.OutOrStdout(), rec)
+				if a.JSON {
+					return cli.PrintJSON(c.OutOrStdout(), rec)
 				}
 				_, err = fmt.Fprintf(c.OutOrStdout(), "schedule %s %s\n", names[0], said)
 				return err
 			})
 		},
 	}
-	a.flags(c)
+	a.Flags(c)
 	return c
 }
 
-func newScheduleRun(o *options) *cobra.Command {
-	return o.order("run", "have a schedule run once now, beside its other runs",
+func newScheduleRun(o *cli.Options) *cobra.Command {
+	return orderCommand(o, "run", "have a schedule run once now, beside its other runs",
 		`Run stores the order; an instance publishes the message within moments, also while the schedule is paused. Without an instance it waits
 for one.`, "runs as soon as an instance sees it", func(r *schedule.Record, by *schedule.Order) { r.Asked = by })
 }
 
-func newSchedulePause(o *options) *cobra.Command {
-	return o.order("pause", "let a schedule not run until resume",
+func newSchedulePause(o *cli.Options) *cobra.Command {
+	return orderCommand(o, "pause", "let a schedule not run until resume",
 		`Pause holds on every instance, and over restarts, until resume.`, "is paused", func(r *schedule.Record, by *schedule.Order) { r.Paused = by })
 }
 
-func newScheduleResume(o *options) *cobra.Command {
-	return o.order("resume", "end the pause of a schedule",
+func newScheduleResume(o *cli.Options) *cobra.Command {
+	return orderCommand(o, "resume", "end the pause of a schedule",
 		`Resume lets the schedule run again from its next time on. Runs that were due while it was paused are left out.`, "goes on with its next run",
 		func(r *schedule.Record, _ *schedule.Order) {
 			if r.Paused != nil {
@@ -348,20 +340,20 @@ func newScheduleResume(o *options) *cobra.Command {
 		})
 }
 
-func newScheduleRm(o *options) *cobra.Command {
+func newScheduleRm(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "rm ID|NAME", Short: "take back a delayed message, or forget a schedule that the configuration no longer has", Args: args(cobra.ExactArgs(1)),
+		Use: "rm ID|NAME", Short: "take back a delayed message, or forget a schedule that the configuration no longer has", Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, a []string) error {
 			if err := schedule.ValidateID(a[0]); err != nil {
-				return fmt.Errorf("%w: %w", errUsage, err)
+				return fmt.Errorf("%w: %w", cli.ErrUsage, err)
 			}
-			return o.withRecords(c, func(ctx context.Context, cl *client, records *schedule.Records) error {
+			return withRecords(o, c, func(ctx context.Context, cl *cli.Client, records *schedule.Records) error {
 				_, _, unreadable := records.Get(ctx, a[0])
-				if _, err := configured(cl.cfg, a[0]); err == nil && !errors.Is(unreadable, schedule.ErrUnreadable) {
-					return fmt.Errorf("%w: schedule %s is in the configuration: take it out there, or pause it", errUsage, a[0])
+				if _, err := configured(cl.Config, a[0]); err == nil && !errors.Is(unreadable, schedule.ErrUnreadable) {
+					return fmt.Errorf("%w: schedule %s is in the configuration: take it out there, or pause it", cli.ErrUsage, a[0])
 				}
-				removed, err := schedule.AttachLater(cl.js, cl.cfg.Service).Remove(ctx, a[0])
+				removed, err := schedule.AttachLater(cl.JS, cl.Config.Service).Remove(ctx, a[0])
 				if err != nil {
 					return err
 				}
@@ -379,7 +371,7 @@ func newScheduleRm(o *options) *cobra.Command {
 					return fmt.Errorf("nothing waits under %s", a[0])
 				}
 				if asJSON {
-					return printJSON(c.OutOrStdout(), struct {
+					return cli.PrintJSON(c.OutOrStdout(), struct {
 						Removed int `json:"removed"`
 					}{removed})
 				}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 )
 
@@ -24,10 +25,10 @@ type statusFlags struct {
 	keys                   int
 }
 
-func newStatus(o *options) *cobra.Command {
+func newStatus(o *cli.Options) *cobra.Command {
 	var f statusFlags
 	c := &cobra.Command{
-		Use: "status [ROUTE]", Short: "how every instance, its routes and the keys that wait are", Args: args(cobra.MaximumNArgs(1)),
+		Use: "status [ROUTE]", Short: "how every instance, its routes and the keys that wait are", Args: cli.Args(cobra.MaximumNArgs(1)),
 		Long: `Status asks all running instances, over NATS, and prints what they say: their routes, how much waits where, and for each
 route and each key that stands still since when, why, and what happens next.
 
@@ -41,16 +42,16 @@ server. A question mark stands for what is not known yet. With a ROUTE it tells 
   relay status billing --keys 1000
   relay status --watch`,
 		RunE: func(c *cobra.Command, a []string) error {
-			cl, err := o.open(c.Context(), access.Viewer)
+			cl, err := o.Open(c.Context(), access.Viewer)
 			if err != nil {
 				return err
 			}
-			defer cl.close()
+			defer cl.Close()
 			route := ""
 			if len(a) == 1 {
 				route = a[0]
 			}
-			return cl.permitted(c.Context(), access.Viewer, func(ctx context.Context) error {
+			return cl.Permitted(c.Context(), access.Viewer, func(ctx context.Context) error {
 				if f.watch {
 					return f.again(ctx, c, cl, route)
 				}
@@ -65,7 +66,7 @@ server. A question mark stands for what is not known yet. With a ROUTE it tells 
 	return c
 }
 
-func (f statusFlags) once(ctx context.Context, c *cobra.Command, cl *client, route string) error {
+func (f statusFlags) once(ctx context.Context, c *cobra.Command, cl *cli.Client, route string) error {
 	answers, err := ask(ctx, c, cl, consumer.StatusRequest{Route: route, Keys: max(f.keys, 0) - one(f.keys <= 0)})
 	if err != nil {
 		return err
@@ -78,7 +79,7 @@ func (f statusFlags) once(ctx context.Context, c *cobra.Command, cl *client, rou
 	w := c.OutOrStdout()
 	switch {
 	case f.json:
-		return printJSON(w, answers.Instances)
+		return cli.PrintJSON(w, answers.Instances)
 	case route != "":
 		printRoute(w, answers.Instances, route, time.Now())
 	case f.instances:
@@ -102,7 +103,7 @@ func one(yes bool) int {
 }
 
 // again prints until it is interrupted. On a terminal each print takes the place of the one before.
-func (f statusFlags) again(ctx context.Context, c *cobra.Command, cl *client, route string) error {
+func (f statusFlags) again(ctx context.Context, c *cobra.Command, cl *cli.Client, route string) error {
 	clear := ""
 	if term.IsTerminal(int(os.Stdout.Fd())) {
 		clear = "\x1b[H\x1b[2J"
@@ -115,14 +116,14 @@ func (f statusFlags) again(ctx context.Context, c *cobra.Command, cl *client, ro
 			if !first && clear == "" {
 				fmt.Fprintln(w)
 			}
-			fmt.Fprintf(w, "%s%s\n\n", clear, when(time.Now()))
+			fmt.Fprintf(w, "%s%s\n\n", clear, cli.When(time.Now()))
 		}
 		err := f.once(ctx, c, cl, route)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, consumer.ErrNobody):
-			fmt.Fprintln(w, printable(err.Error()))
+			fmt.Fprintln(w, cli.Printable(err.Error()))
 		case err != nil:
 			return err
 		}
@@ -135,29 +136,29 @@ func (f statusFlags) again(ctx context.Context, c *cobra.Command, cl *client, ro
 }
 
 // ask asks all instances, and says on standard error what is wrong with answers.
-func ask(ctx context.Context, c *cobra.Command, cl *client, q consumer.StatusRequest) (consumer.Answers, error) {
-	answers, err := consumer.Ask(ctx, cl.conn.Conn, cl.cfg.Service, q)
+func ask(ctx context.Context, c *cobra.Command, cl *cli.Client, q consumer.StatusRequest) (consumer.Answers, error) {
+	answers, err := consumer.Ask(ctx, cl.Conn.Conn, cl.Config.Service, q)
 	complain(c.ErrOrStderr(), answers.Bad)
 	if errors.Is(err, consumer.ErrNobody) {
-		return answers, fmt.Errorf("%w: is relay run running, with service %s, on %s?", err, cl.cfg.Service, cl.conn.ConnectedUrlRedacted())
+		return answers, fmt.Errorf("%w: is relay run running, with service %s, on %s?", err, cl.Config.Service, cl.Conn.ConnectedUrlRedacted())
 	}
 	return answers, err
 }
 
 func complain(w io.Writer, bad []string) {
 	for _, b := range bad {
-		fmt.Fprintf(w, "an answer was left out: %s\n", printable(b))
+		fmt.Fprintf(w, "an answer was left out: %s\n", cli.Printable(b))
 	}
 }
 
 // answered refuses a route that no instance has told of.
-func answered(ctx context.Context, cl *client, answers consumer.Answers, route string) error {
+func answered(ctx context.Context, cl *cli.Client, answers consumer.Answers, route string) error {
 	for _, s := range answers.Instances {
 		if _, ok := routeOf(s, route); ok {
 			return nil
 		}
 	}
-	everything, err := consumer.Ask(ctx, cl.conn.Conn, cl.cfg.Service, consumer.StatusRequest{Keys: -1})
+	everything, err := consumer.Ask(ctx, cl.Conn.Conn, cl.Config.Service, consumer.StatusRequest{Keys: -1})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 )
 
@@ -23,23 +24,23 @@ func printCallers(w io.Writer, o over) {
 	if !any {
 		return
 	}
-	fmt.Fprintf(w, "\ncallers of %s: %d told, %d not reached, %d forgotten, %d expired\n", printable(o.name), all.Replied, all.Undelivered, all.Forgotten, all.Expired)
+	fmt.Fprintf(w, "\ncallers of %s: %d told, %d not reached, %d forgotten, %d expired\n", cli.Printable(o.name), all.Replied, all.Undelivered, all.Forgotten, all.Expired)
 	if all.Asking > 0 {
-		fmt.Fprintf(w, "  asking the callers of %d %s whether it is still wanted, for interest.timeout at most\n", all.Asking, plural(all.Asking, "message"))
+		fmt.Fprintf(w, "  asking the callers of %d %s whether it is still wanted, for interest.timeout at most\n", all.Asking, cli.Plural(all.Asking, "message"))
 	}
 	if all.Telling > 0 {
-		fmt.Fprintf(w, "  telling %d %s to callers who may be reconnecting, for %v at most\n", all.Telling, plural(all.Telling, "outcome"), consumer.TellsFor)
+		fmt.Fprintf(w, "  telling %d %s to callers who may be reconnecting, for %v at most\n", all.Telling, cli.Plural(all.Telling, "outcome"), consumer.TellsFor)
 	}
 	if all.Unsure > 0 {
-		fmt.Fprintf(w, "  sent %d %s once, without finding out whether anybody was there: too many were on their way\n", all.Unsure, plural(all.Unsure, "outcome"))
+		fmt.Fprintf(w, "  sent %d %s once, without finding out whether anybody was there: too many were on their way\n", all.Unsure, cli.Plural(all.Unsure, "outcome"))
 	}
 	if all.Again > 0 {
-		fmt.Fprintf(w, "  asked %d %s again: the caller may be reconnecting, or too many callers do not answer\n", all.Again, plural(all.Again, "question"))
+		fmt.Fprintf(w, "  asked %d %s again: the caller may be reconnecting, or too many callers do not answer\n", all.Again, cli.Plural(all.Again, "question"))
 	}
 	if all.Silent > 0 {
 		fmt.Fprintf(w, "  %d questions were not answered in time\n", all.Silent)
 	}
 	if all.Refused > 0 {
-		fmt.Fprintf(w, "  %d %s of callers did not count: the log says why, and caller.reply and caller.interest what is permitted\n", all.Refused, plural(int(all.Refused), "header"))
+		fmt.Fprintf(w, "  %d %s of callers did not count: the log says why, and caller.reply and caller.interest what is permitted\n", all.Refused, cli.Plural(int(all.Refused), "header"))
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 )
 
 // printFallback says what the second handler of a route does, on all its instances together.
@@ -18,14 +20,14 @@ func printFallback(w io.Writer, o over, now time.Time) {
 	if !any || running == 0 && done+failed == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nfallback of %s: %d running, %d done, %d failed\n", printable(o.name), running, done, failed)
+	fmt.Fprintf(w, "\nfallback of %s: %d running, %d done, %d failed\n", cli.Printable(o.name), running, done, failed)
 	if stuck > 0 {
 		fmt.Fprintf(w, "  %d of its handlers ignore their timeout\n", stuck)
 	}
 	for i, r := range o.on {
 		if f := r.Fallback; f != nil && f.FailingSince != nil {
-			fmt.Fprintf(w, "  ! on %s it has failed %d %s in a row, for %v; what it fails waits as if there were none: %s\n", printable(o.instances[i]),
-				f.FailedInRow, plural(f.FailedInRow, "time"), now.Sub(*f.FailingSince).Round(time.Second), printable(f.Error))
+			fmt.Fprintf(w, "  ! on %s it has failed %d %s in a row, for %v; what it fails waits as if there were none: %s\n", cli.Printable(o.instances[i]),
+				f.FailedInRow, cli.Plural(f.FailedInRow, "time"), now.Sub(*f.FailingSince).Round(time.Second), cli.Printable(f.Error))
 		}
 	}
 }

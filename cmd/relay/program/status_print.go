@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 )
 
@@ -125,7 +126,7 @@ func printStatus(w io.Writer, list []consumer.Status, now time.Time) {
 	for _, o := range routes {
 		rows = append(rows, o.row())
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	for _, o := range routes {
 		printStill(w, o, len(list), now)
 	}
@@ -151,19 +152,19 @@ func printInstances(w io.Writer, list []consumer.Status, now time.Time) {
 		if !s.Started.IsZero() { // an answer that is not relay's has none
 			up = fmt.Sprintf(", up %v", now.Sub(s.Started).Round(time.Second))
 		}
-		fmt.Fprintf(w, "%s  %s%s\n", printable(s.Instance), ready, up)
+		fmt.Fprintf(w, "%s  %s%s\n", cli.Printable(s.Instance), ready, up)
 		for _, t := range slices.Concat(s.Trouble, s.Notices) {
-			fmt.Fprintf(w, "  ! %s\n", printable(t))
+			fmt.Fprintf(w, "  ! %s\n", cli.Printable(t))
 		}
 		printConfig(w, s, now)
 		parked, stored = max(parked, s.Parked), max(stored, s.Stored)
 	}
 	printDrift(w, list)
 	if parked > 0 {
-		fmt.Fprintf(w, "%d %s of the service wait in the retry stream\n", parked, plural(int(parked), "message"))
+		fmt.Fprintf(w, "%d %s of the service wait in the retry stream\n", parked, cli.Plural(int(parked), "message"))
 	}
 	if stored > 0 {
-		fmt.Fprintf(w, "%d dead %s of the service %s stored: relay dlq ls --group-by error\n", stored, plural(int(stored), "letter"), areIs(stored))
+		fmt.Fprintf(w, "%d dead %s of the service %s stored: relay dlq ls --group-by error\n", stored, cli.Plural(int(stored), "letter"), areIs(stored))
 	}
 }
 
@@ -174,10 +175,10 @@ func printConfig(w io.Writer, s consumer.Status, now time.Time) {
 		return
 	}
 	if c.Failed != "" {
-		fmt.Fprintf(w, "  ! the last reload changed nothing, %v ago: %s\n", now.Sub(c.FailedAt).Round(time.Second), printable(c.Failed))
+		fmt.Fprintf(w, "  ! the last reload changed nothing, %v ago: %s\n", now.Sub(c.FailedAt).Round(time.Second), cli.Printable(c.Failed))
 	}
 	if len(c.NeedsRestart) > 0 {
-		fmt.Fprintf(w, "  ! these keys changed and count after a restart of relay: %s\n", printable(strings.Join(c.NeedsRestart, ", ")))
+		fmt.Fprintf(w, "  ! these keys changed and count after a restart of relay: %s\n", cli.Printable(strings.Join(c.NeedsRestart, ", ")))
 	}
 }
 
@@ -199,7 +200,7 @@ func printDrift(w io.Writer, list []consumer.Status) {
 			of = map[string]string{"keys outside routes": s.Config.Rest.Live + s.Config.Rest.Anew}
 			for _, rt := range s.Routes {
 				if rt.Config != nil {
-					of["route "+printable(rt.Name)] = rt.Config.Live + rt.Config.Anew
+					of["route "+cli.Printable(rt.Name)] = rt.Config.Live + rt.Config.Anew
 				}
 			}
 		}
@@ -210,9 +211,9 @@ func printDrift(w io.Writer, list []consumer.Status) {
 		i := slices.IndexFunc(groups, func(g group) bool { return g.all == all })
 		if i < 0 {
 			i = len(groups)
-			groups = append(groups, group{all: all, hash: or(printable(s.Config.Hash), "no file")})
+			groups = append(groups, group{all: all, hash: cli.Or(cli.Printable(s.Config.Hash), "no file")})
 		}
-		groups[i].instances = append(groups[i].instances, printable(s.Instance))
+		groups[i].instances = append(groups[i].instances, cli.Printable(s.Instance))
 	}
 	if len(groups) < 2 {
 		return
@@ -265,7 +266,7 @@ func (o over) stills(now time.Time) (list []still) {
 		if !known {
 			i = len(list)
 			at[w] = i
-			list = append(list, still{state: w.state, why: w.why, next: or(w.next, "each instance tries one message when its own wait is over; all flow when it succeeds")})
+			list = append(list, still{state: w.state, why: w.why, next: cli.Or(w.next, "each instance tries one message when its own wait is over; all flow when it succeeds")})
 		}
 		s := &list[i]
 		s.on++
@@ -284,31 +285,31 @@ func (o over) stills(now time.Time) (list []still) {
 
 func printStill(w io.Writer, o over, instances int, now time.Time) {
 	for _, s := range o.stills(now) {
-		fmt.Fprintf(w, "\n%s is %s", printable(o.name), printable(s.state))
+		fmt.Fprintf(w, "\n%s is %s", cli.Printable(o.name), cli.Printable(s.state))
 		if !s.since.IsZero() {
-			fmt.Fprintf(w, " since %s (%v)", when(s.since), short(now.Sub(s.since)))
+			fmt.Fprintf(w, " since %s (%v)", cli.When(s.since), short(now.Sub(s.since)))
 		}
 		if instances > 1 {
 			fmt.Fprintf(w, " on %d of %d instances", s.on, instances)
 		}
 		fmt.Fprintln(w)
 		if s.why != "" {
-			fmt.Fprintf(w, "  why   %s\n", printable(s.why))
+			fmt.Fprintf(w, "  why   %s\n", cli.Printable(s.why))
 		}
 		if s.by != "" {
-			fmt.Fprintf(w, "  by    %s\n", printable(s.by))
+			fmt.Fprintf(w, "  by    %s\n", cli.Printable(s.by))
 		}
-		fmt.Fprintf(w, "  next  %s\n", printable(s.next))
+		fmt.Fprintf(w, "  next  %s\n", cli.Printable(s.next))
 	}
 }
 
 // whoPaused names the operator, and whom NATS took the operator for.
 func whoPaused(order consumer.Order) string {
-	by := or(order.By, "an operator")
+	by := cli.Or(order.By, "an operator")
 	if order.User != "" {
 		by += ", NATS user " + order.User
 	}
-	return by + ", " + when(order.At)
+	return by + ", " + cli.When(order.At)
 }
 
 // nextOf is what happens next to a route that stands still.
@@ -397,7 +398,7 @@ func printKeys(w io.Writer, routes []over, now time.Time) {
 		rows = append(rows, r.cells)
 	}
 	if len(list) > 0 {
-		table(w, rows)
+		cli.Table(w, rows)
 	}
 	if more > 0 {
 		fmt.Fprintf(w, "… and %d more; --keys %d prints them\n", more, roundUp(more+len(list)))
@@ -405,7 +406,7 @@ func printKeys(w io.Writer, routes []over, now time.Time) {
 }
 
 // keyName shows the key of a route that has one key for all.
-func keyName(key string) string { return or(key, "(all)") }
+func keyName(key string) string { return cli.Or(key, "(all)") }
 
 func roundUp(n int) int {
 	for _, step := range []int{100, 1000, 10_000} {
@@ -421,7 +422,7 @@ func keyCounts(keys map[string]int) string {
 	for _, state := range slices.Sorted(maps.Keys(keys)) {
 		parts = append(parts, fmt.Sprintf("%d %s", keys[state], state))
 	}
-	return or(strings.Join(parts, ", "), "-")
+	return cli.Or(strings.Join(parts, ", "), "-")
 }
 
 // printRoute tells all of one route.
@@ -435,7 +436,7 @@ func printRoute(w io.Writer, list []consumer.Status, name string, now time.Time)
 			r = o.on[i]
 		}
 		rows := [][]string{
-			{"route", o.name}, {"state", o.states()}, {"durable", or(r.Durable, "?") + " on stream " + or(r.Stream, "?")},
+			{"route", o.name}, {"state", o.states()}, {"durable", cli.Or(r.Durable, "?") + " on stream " + cli.Or(r.Stream, "?")},
 			{"key, order", r.Key + ", " + r.Order},
 		}
 		if b := o.latest(); b != nil {
@@ -454,9 +455,9 @@ func printRoute(w io.Writer, list []consumer.Status, name string, now time.Time)
 			}
 		}
 		for _, a := range again(o.on) {
-			rows = append(rows, []string{"delivers again", printable(a.String())})
+			rows = append(rows, []string{"delivers again", cli.Printable(a.String())})
 		}
-		fields(w, rows)
+		cli.Fields(w, rows)
 		printStill(w, o, len(list), now)
 		fmt.Fprintln(w)
 		rows = [][]string{{"INSTANCE", "STATE", "RUN", "QUEUED", "STASH", "ASIDE", "DONE", "RETRIED", "DEAD", "KEYS"}}
@@ -466,7 +467,7 @@ func printRoute(w io.Writer, list []consumer.Status, name string, now time.Time)
 				fmt.Sprint(r.Acked), fmt.Sprint(r.Retried), fmt.Sprint(r.Dead), keyCounts(r.Keys),
 			})
 		}
-		table(w, rows)
+		cli.Table(w, rows)
 		printKeys(w, []over{o}, now)
 	}
 }

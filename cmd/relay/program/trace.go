@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
@@ -24,10 +25,10 @@ import (
 	"github.com/relaymq/relay/internal/subject"
 )
 
-func newTrace(o *options) *cobra.Command {
+func newTrace(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "trace ID|STREAM/SEQUENCE", Short: "the life of one message: when it was published, each failure, where it is, what happens next", Args: args(cobra.ExactArgs(1)),
+		Use: "trace ID|STREAM/SEQUENCE", Short: "the life of one message: when it was published, each failure, where it is, what happens next", Args: cli.Args(cobra.ExactArgs(1)),
 		Long: `Trace gathers what is stored of a message: in its stream, in its durables, the record of its attempts, the retry stream, the
 dead letters with the failures before each replay, and what instances say of its key. The ID is that of the log, of handlers (Relay-Id)
 and of dead letters. With archive.outcomes trace says of a message that is through when and by which instance it was done, or what else became
@@ -38,12 +39,12 @@ of it; without, that its durable is through with it.`,
 			if err != nil {
 				return err
 			}
-			return o.withClient(c, func(ctx context.Context, cl *client) error {
+			return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
 				if err := l.gather(ctx, cl); err != nil {
 					return err
 				}
 				if asJSON {
-					return printJSON(c.OutOrStdout(), l)
+					return cli.PrintJSON(c.OutOrStdout(), l)
 				}
 				l.print(c.OutOrStdout())
 				return nil
@@ -82,23 +83,14 @@ func parseTraced(s string) (*life, error) {
 	seq, err3 := strconv.ParseUint(parts[2], 10, 64)
 	ns, err4 := strconv.ParseInt(parts[3], 36, 64)
 	if err := errors.Join(err1, err2, err3, err4); err != nil || stream == "" || durable == "" || seq == 0 {
-		return nil, fmt.Errorf("%w: %q is no id of a message (STREAM~CONSUMER~SEQUENCE~TIME, or STREAM/SEQUENCE)", errUsage, s)
+		return nil, fmt.Errorf("%w: %q is no id of a message (STREAM~CONSUMER~SEQUENCE~TIME, or STREAM/SEQUENCE)", cli.ErrUsage, s)
 	}
 	at := time.Unix(0, ns).UTC()
 	return &life{Life: console.Life{Stream: stream, Consumer: durable, Sequence: seq, Published: &at}, told: map[deadOnce]bool{}}, nil
 }
 
-// said is an error with a text of its own, of one of the kinds that the console tells apart.
-type said struct {
-	text string
-	kind error
-}
-
-func (e *said) Error() string { return e.text }
-func (e *said) Unwrap() error { return e.kind }
-
 // gather asks for all that is stored.
-func (l *life) gather(ctx context.Context, cl *client) error {
+func (l *life) gather(ctx context.Context, cl *cli.Client) error {
 	if err := l.inStream(ctx, cl); err != nil {
 		return err
 	}
@@ -149,14 +141,14 @@ func (l *life) gather(ctx context.Context, cl *client) error {
 
 // same tells whether what waits is this message, and not one that had the sequence before the stream or the durable was made anew, or
 // has it since.
-func (l *life) same(ctx context.Context, cl *client, m retry) (bool, error) {
+func (l *life) same(ctx context.Context, cl *cli.Client, m retry) (bool, error) {
 	if m.parked != nil {
 		return l.Published == nil || m.parked.Time.Equal(*l.Published), nil
 	}
 	if l.Replaced || l.Gone {
 		return false, nil
 	}
-	c, err := cl.js.Consumer(ctx, l.Stream, m.Durable)
+	c, err := cl.JS.Consumer(ctx, l.Stream, m.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return false, nil
 	}
@@ -164,11 +156,11 @@ func (l *life) same(ctx context.Context, cl *client, m retry) (bool, error) {
 }
 
 // inStream looks for the message itself.
-func (l *life) inStream(ctx context.Context, cl *client) error {
-	stream, err := cl.js.Stream(ctx, l.Stream)
+func (l *life) inStream(ctx context.Context, cl *cli.Client) error {
+	stream, err := cl.JS.Stream(ctx, l.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		l.Gone = true
-		l.missing = &said{fmt.Sprintf("there is no stream %s, and nothing is stored of message %d", printable(l.Stream), l.Sequence), console.ErrNotFound}
+		l.missing = cli.Said(fmt.Sprintf("there is no stream %s, and nothing is stored of message %d", cli.Printable(l.Stream), l.Sequence), console.ErrNotFound)
 		return nil
 	}
 	if err != nil {
@@ -179,7 +171,7 @@ func (l *life) inStream(ctx context.Context, cl *client) error {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		last := stream.CachedInfo().State.LastSeq
 		if l.Replaced = l.Sequence > last; l.Replaced && l.Published == nil {
-			l.missing = &said{fmt.Sprintf("stream %s has no message %d yet: its last one is %d", printable(l.Stream), l.Sequence, last), console.ErrNotFound}
+			l.missing = cli.Said(fmt.Sprintf("stream %s has no message %d yet: its last one is %d", cli.Printable(l.Stream), l.Sequence, last), console.ErrNotFound)
 		}
 	case err != nil:
 		return err
@@ -194,21 +186,21 @@ func (l *life) inStream(ctx context.Context, cl *client) error {
 
 // waits notes that the message failed and waits.
 func (l *life) waits(m retry) {
-	l.Subject = or(l.Subject, m.Subject)
+	l.Subject = cli.Or(l.Subject, m.Subject)
 	p := console.Place{Where: m.Where, Durable: m.Durable, Route: strings.Join(m.Routes, ", "), Due: m.Due}
-	p.Text = fmt.Sprintf("waits in durable %s after %d %s", m.Durable, m.Attempts, plural(m.Attempts, "attempt"))
+	p.Text = fmt.Sprintf("waits in durable %s after %d %s", m.Durable, m.Attempts, cli.Plural(m.Attempts, "attempt"))
 	if m.parked != nil {
-		p.Text = fmt.Sprintf("is parked in the retry stream after %d %s", m.Attempts, plural(m.Attempts, "attempt"))
+		p.Text = fmt.Sprintf("is parked in the retry stream after %d %s", m.Attempts, cli.Plural(m.Attempts, "attempt"))
 		l.learn(m.parked.Origin)
 	}
-	p.Next = "its next attempt is due " + whenever(m.Due) + "; relay resume ROUTE ends the waits of a route"
+	p.Next = "its next attempt is due " + cli.Whenever(m.Due) + "; relay resume ROUTE ends the waits of a route"
 	if m.parked != nil {
-		p.Next = "it comes back to its route " + whenever(m.Due) + "; relay retries now hastens it"
+		p.Next = "it comes back to its route " + cli.Whenever(m.Due) + "; relay retries now hastens it"
 	}
 	if m.Dead != "" {
 		p.Text, p.Next = "is to be dead-lettered ("+m.Dead+"), which was not possible yet", "its dead letter is tried again by itself"
 	}
-	l.failures(m.First, m.Last, m.Attempts, or(m.Fault, m.Error))
+	l.failures(m.First, m.Last, m.Attempts, cli.Or(m.Fault, m.Error))
 	l.Places = append(l.Places, p)
 }
 
@@ -218,14 +210,14 @@ func (l *life) learn(o ack.Origin) {
 		at := o.Time.UTC()
 		l.Published = &at
 	}
-	l.Subject = or(l.Subject, o.Subject)
+	l.Subject = cli.Or(l.Subject, o.Subject)
 	for _, p := range o.Past {
 		at, job := p.Time.UTC(), ""
 		if p.Job != "" {
 			job = ", replayed by job " + p.Job
 		}
 		l.told[deadOnce{o.Consumer, p.Replay}] = true
-		l.Past = append(l.Past, console.Happening{Time: &at, What: fmt.Sprintf("was dead-lettered (%s) after %d %s, and replayed since%s", p.Reason, p.Attempts, plural(p.Attempts, "attempt"), job), Error: p.Error})
+		l.Past = append(l.Past, console.Happening{Time: &at, What: fmt.Sprintf("was dead-lettered (%s) after %d %s, and replayed since%s", p.Reason, p.Attempts, cli.Plural(p.Attempts, "attempt"), job), Error: p.Error})
 	}
 	if o.Edited != "" {
 		l.Past = append(l.Past, console.Happening{What: "its body was edited by job " + o.Edited})
@@ -243,8 +235,8 @@ func (l *life) failures(first, last *time.Time, attempts int, why string) {
 }
 
 // deadLetters looks for the message there.
-func (l *life) deadLetters(ctx context.Context, cl *client) error {
-	store, err := dlq.Attach(ctx, cl.js, cl.cfg.Service)
+func (l *life) deadLetters(ctx context.Context, cl *cli.Client) error {
+	store, err := dlq.Attach(ctx, cl.JS, cl.Config.Service)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
@@ -269,7 +261,7 @@ func (l *life) deadLetters(ctx context.Context, cl *client) error {
 			continue
 		}
 		l.learn(e.Origin)
-		l.failures(known(e.FirstFailure), known(e.LastFailure), e.Attempts, e.LastError)
+		l.failures(cli.KnownTime(e.FirstFailure), cli.KnownTime(e.LastFailure), e.Attempts, e.LastError)
 		at := e.StoredTime.UTC()
 		l.told[deadOnce{e.Consumer, e.Replay}] = true
 		l.Past = append(l.Past, console.Happening{Time: &at, What: fmt.Sprintf("was dead-lettered (%s) by instance %s", e.Reason, e.Instance)})
@@ -283,12 +275,12 @@ func (l *life) deadLetters(ctx context.Context, cl *client) error {
 
 // archived looks for what became of the message, and says in a few words what was the last of that in each durable. Records are left out of
 // dead letters that Past tells of.
-func (l *life) archived(ctx context.Context, cl *client) (ended map[string]string, err error) {
+func (l *life) archived(ctx context.Context, cl *cli.Client) (ended map[string]string, err error) {
 	since := time.Time{}
 	if l.Published != nil {
 		since = *l.Published
 	}
-	list, err := archive.Find(ctx, cl.js, cl.cfg.Service, l.Stream, l.Sequence, since)
+	list, err := archive.Find(ctx, cl.JS, cl.Config.Service, l.Stream, l.Sequence, since)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -308,9 +300,9 @@ func (l *life) archived(ctx context.Context, cl *client) (ended map[string]strin
 				continue
 			}
 		}
-		at, text := f.Ended, fmt.Sprintf("was %s by route %s on instance %s after %d %s", what, f.Route, f.Instance, f.Attempts, plural(f.Attempts, "attempt"))
+		at, text := f.Ended, fmt.Sprintf("was %s by route %s on instance %s after %d %s", what, f.Route, f.Instance, f.Attempts, cli.Plural(f.Attempts, "attempt"))
 		if l.Published == nil { // the stream may have been made anew since
-			text += ", published " + when(f.Published)
+			text += ", published " + cli.When(f.Published)
 		}
 		l.Past = append(l.Past, console.Happening{Time: &at, What: text, Result: resultOf(f)})
 	}
@@ -332,7 +324,7 @@ func resultOf(f archive.Found) string {
 }
 
 // durables says how far those are that may have the message, when nothing else is known.
-func (l *life) durables(ctx context.Context, cl *client, r *retries) error {
+func (l *life) durables(ctx context.Context, cl *cli.Client, r *retries) error {
 	if l.Replaced || l.Gone {
 		if len(l.Places) == 0 {
 			why := " was made anew"
@@ -343,13 +335,13 @@ func (l *life) durables(ctx context.Context, cl *client, r *retries) error {
 		}
 		return nil // they have other messages
 	}
-	routes := cl.cfg.Routes
+	routes := cl.Config.Routes
 	for _, durable := range slices.Sorted(maps.Keys(r.routes)) {
 		names := r.routes[durable]
 		if l.Consumer != "" && durable != l.Consumer {
 			continue
 		}
-		c, err := cl.js.Consumer(ctx, l.Stream, durable)
+		c, err := cl.JS.Consumer(ctx, l.Stream, durable)
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			continue
 		}
@@ -377,7 +369,7 @@ func (l *life) durables(ctx context.Context, cl *client, r *retries) error {
 }
 
 // inDurable is where the message stands in a durable.
-func (l *life) inDurable(ctx context.Context, cl *client, info *jetstream.ConsumerInfo, route string, names []string) {
+func (l *life) inDurable(ctx context.Context, cl *cli.Client, info *jetstream.ConsumerInfo, route string, names []string) {
 	p := console.Place{Where: "durable", Durable: info.Name, Route: route}
 	switch {
 	case l.Sequence > info.Delivered.Stream && l.Stored:
@@ -400,8 +392,8 @@ func (l *life) inDurable(ctx context.Context, cl *client, info *jetstream.Consum
 }
 
 // standing is what instances say of the route and key of the message.
-func (l *life) standing(ctx context.Context, cl *client, names []string) string {
-	a, err := consumer.Ask(ctx, cl.conn.Conn, cl.cfg.Service, consumer.StatusRequest{Keys: 1000})
+func (l *life) standing(ctx context.Context, cl *cli.Client, names []string) string {
+	a, err := consumer.Ask(ctx, cl.Conn.Conn, cl.Config.Service, consumer.StatusRequest{Keys: 1000})
 	if err != nil {
 		return "no instance answers: relay run is not running, or cannot be reached"
 	}
@@ -412,11 +404,11 @@ func (l *life) standing(ctx context.Context, cl *client, names []string) string 
 			}
 			for _, k := range rt.Waiting {
 				if k.Key == keyFor(rt.Key, l.Subject) {
-					return fmt.Sprintf("its key %q is %s since %s on %s: %s; next try %s", k.Key, k.State, when(k.Since), s.Instance, or(k.Why, "-"), whenever(k.Until))
+					return fmt.Sprintf("its key %q is %s since %s on %s: %s; next try %s", k.Key, k.State, cli.When(k.Since), s.Instance, cli.Or(k.Why, "-"), cli.Whenever(k.Until))
 				}
 			}
 			if rt.State != consumer.RouteFlowing {
-				return fmt.Sprintf("route %s is %s on %s: %s", rt.Name, rt.State, s.Instance, or(rt.Why, "-"))
+				return fmt.Sprintf("route %s is %s on %s: %s", rt.Name, rt.State, s.Instance, cli.Or(rt.Why, "-"))
 			}
 		}
 	}
@@ -443,9 +435,9 @@ func keyFor(setting, literal string) string {
 }
 
 func (l *life) print(w io.Writer) {
-	fields(w, [][]string{
-		{"message", retryID(l.Stream, l.Sequence)}, {"subject", or(l.Subject, "?")},
-		{"published", whenever(l.Published) + "; " + l.InStream()},
+	cli.Fields(w, [][]string{
+		{"message", retryID(l.Stream, l.Sequence)}, {"subject", cli.Or(l.Subject, "?")},
+		{"published", cli.Whenever(l.Published) + "; " + l.InStream()},
 	})
 	rows := [][]string{}
 	for _, h := range l.Past {
@@ -456,14 +448,14 @@ func (l *life) print(w io.Writer) {
 		if h.Result != "" {
 			text += "; its result: " + h.Result
 		}
-		rows = append(rows, []string{whenever(h.Time), text})
+		rows = append(rows, []string{cli.Whenever(h.Time), text})
 	}
 	if len(rows) > 0 {
 		fmt.Fprintln(w)
-		fields(w, rows)
+		cli.Fields(w, rows)
 	}
 	for _, p := range l.Places {
 		fmt.Fprintln(w)
-		fields(w, [][]string{{"now", "it " + p.Text}, {"route", cmp.Or(p.Route, "-")}, {"next", p.Next}})
+		cli.Fields(w, [][]string{{"now", "it " + p.Text}, {"route", cmp.Or(p.Route, "-")}, {"next", p.Next}})
 	}
 }

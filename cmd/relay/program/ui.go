@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
@@ -95,21 +96,21 @@ func (s *service) answerCodes(instance string) (stop func(), err error) {
 // errOlderUI is for a question without a seal.
 var errOlderUI = errors.New("this relay ui is of an older version than the instance: use one that is as new")
 
-func newUI(o *options) *cobra.Command {
+func newUI(o *cli.Options) *cobra.Command {
 	var role, instance, as string
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "ui", Short: "a link to the console, for a browser", Args: args(cobra.NoArgs),
+		Use: "ui", Short: "a link to the console, for a browser", Args: cli.Args(cobra.NoArgs),
 		Long: `Ui asks the running instances for links to their console and prints them. A link holds a code that is good once, for a
 minute. Whether you may view or operate is a matter of NATS: a code to operate is asked for on <service>.ctl.act.console, one
 to view on <service>.ctl.view.console. The console of another host is reached through a tunnel, such as ssh -L.`,
 		Example: "  relay ui\n  relay ui --role view",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if role != string(console.View) && role != string(console.Operate) {
-				return fmt.Errorf("%w: --role %q: must be view or operate", errUsage, role)
+				return fmt.Errorf("%w: --role %q: must be view or operate", cli.ErrUsage, role)
 			}
-			return o.withClientAs(c, accessOf(console.Role(role)), func(ctx context.Context, cl *client) error {
-				list, err := cl.codes(ctx, console.Role(role), or(as, caller()))
+			return o.WithClientAs(c, accessOf(console.Role(role)), func(ctx context.Context, cl *cli.Client) error {
+				list, err := askCodes(ctx, cl, console.Role(role), cli.Or(as, cli.Caller()))
 				if err != nil {
 					return err
 				}
@@ -121,11 +122,11 @@ to view on <service>.ctl.view.console. The console of another host is reached th
 						}
 					}
 					if list = kept; len(list) == 0 {
-						return fmt.Errorf("no instance %s answers with a console", printable(instance))
+						return fmt.Errorf("no instance %s answers with a console", cli.Printable(instance))
 					}
 				}
 				if asJSON {
-					return printJSON(c.OutOrStdout(), list)
+					return cli.PrintJSON(c.OutOrStdout(), list)
 				}
 				return printCodes(c, list)
 			})
@@ -138,22 +139,22 @@ to view on <service>.ctl.view.console. The console of another host is reached th
 	return c
 }
 
-// codes asks all instances. Whoever may subscribe there can answer: only what a console would say is taken.
-func (c *client) codes(ctx context.Context, role console.Role, by string) (list []codeAnswer, err error) {
+// askCodes asks all instances. Whoever may subscribe there can answer: only what a console would say is taken.
+func askCodes(ctx context.Context, c *cli.Client, role console.Role, by string) (list []codeAnswer, err error) {
 	key, seal := console.NewKey()
 	request, err := json.Marshal(codeRequest{by, seal[:]})
 	if err != nil {
 		return nil, err
 	}
-	sub, err := c.conn.SubscribeSync(c.conn.NewInbox())
+	sub, err := c.Conn.SubscribeSync(c.Conn.NewInbox())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	// The server tells of a refusal out of band, and nobody answers.
-	ctx, stop := permission.Watch(ctx, c.conn.Conn)
+	ctx, stop := permission.Watch(ctx, c.Conn.Conn)
 	defer stop()
-	if err := c.conn.PublishRequest(codeSubject(c.cfg.Service, role), sub.Subject, request); err != nil {
+	if err := c.Conn.PublishRequest(codeSubject(c.Config.Service, role), sub.Subject, request); err != nil {
 		return nil, err
 	}
 	for wait := 2 * time.Second; len(list) < 100; wait = 300 * time.Millisecond {
@@ -170,7 +171,7 @@ func (c *client) codes(ctx context.Context, role console.Role, by string) (list 
 			return nil, err
 		case errors.Is(err, nats.ErrNoResponders), err != nil && next.Err() != nil:
 			if len(list) == 0 {
-				return nil, fmt.Errorf("%w with a console: is relay run running, with service %s, and admin.listen and admin.ui not off?", consumer.ErrNobody, c.cfg.Service)
+				return nil, fmt.Errorf("%w with a console: is relay run running, with service %s, and admin.listen and admin.ui not off?", consumer.ErrNobody, c.Config.Service)
 			}
 			return list, nil
 		case err != nil:
@@ -200,16 +201,16 @@ func printCodes(c *cobra.Command, list []codeAnswer) error {
 	here, _ := os.Hostname()
 	for _, a := range list {
 		if a.Error != "" {
-			fmt.Fprintf(c.ErrOrStderr(), "relay: %s: %s\n", printable(a.Instance), printable(a.Error))
+			fmt.Fprintf(c.ErrOrStderr(), "relay: %s: %s\n", cli.Printable(a.Instance), cli.Printable(a.Error))
 			continue
 		}
 		good++
 		if a.Host != here {
 			addr := strings.TrimPrefix(strings.SplitN(a.URL, "/login", 2)[0], "http://")
 			_, port, _ := net.SplitHostPort(addr)
-			fmt.Fprintf(w, "%s is on %s: ssh -L %s:%s %s, then\n", printable(a.Instance), printable(a.Host), port, addr, printable(a.Host))
+			fmt.Fprintf(w, "%s is on %s: ssh -L %s:%s %s, then\n", cli.Printable(a.Instance), cli.Printable(a.Host), port, addr, cli.Printable(a.Host))
 		} else if len(list) > 1 {
-			fmt.Fprintf(w, "%s\n", printable(a.Instance))
+			fmt.Fprintf(w, "%s\n", cli.Printable(a.Instance))
 		}
 		fmt.Fprintln(w, a.URL)
 	}

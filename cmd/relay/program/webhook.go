@@ -12,12 +12,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/internal/webhook"
 )
 
 func newWebhook() *cobra.Command {
 	c := &cobra.Command{
-		Use: "webhook", Short: "keys and endpoints of signed webhooks", Args: args(knownCommand),
+		Use: "webhook", Short: "keys and endpoints of signed webhooks", Args: cli.Args(cli.KnownCommand),
 		Long: `Webhook makes the keys that sign the requests of http handlers by Standard Webhooks (https://www.standardwebhooks.com),
 verifies requests, and is an endpoint for trying things out. None of it talks to NATS.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -30,7 +31,7 @@ func newWebhookKeygen() *cobra.Command {
 	var private, retire bool
 	var out string
 	c := &cobra.Command{
-		Use: "keygen", Short: "make a key, add it to a file, let old ones go", Args: args(cobra.NoArgs),
+		Use: "keygen", Short: "make a key, add it to a file, let old ones go", Args: cli.Args(cobra.NoArgs),
 		Long: `Keygen prints a new key: a secret that sender and receiver share (whsec_…), or with --ed25519 a private key (whsk_…) and, in a
 comment, the public key for the receiver (whpk_…).
 
@@ -41,7 +42,7 @@ which makes no key and leaves only the newest. A running relay uses the file as 
   relay webhook keygen --out hook.key --retire`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if retire && (out == "" || private) {
-				return fmt.Errorf("%w: --retire makes no key: it needs --out, and goes without --ed25519", errUsage)
+				return fmt.Errorf("%w: --retire makes no key: it needs --out, and goes without --ed25519", cli.ErrUsage)
 			}
 			if out == "" {
 				return printKey(c.OutOrStdout(), makeKey(private))
@@ -104,7 +105,7 @@ func printSigners(w io.Writer, keys []*webhook.Key) {
 		}
 		rows = append(rows, []string{k.Fingerprint(), has})
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 }
 
 // maxRequest bounds the body of a request that is verified.
@@ -114,7 +115,7 @@ func newWebhookVerify() *cobra.Command {
 	var files []string
 	var at string
 	c := &cobra.Command{
-		Use: "verify", Short: "verify a request", Args: args(cobra.NoArgs),
+		Use: "verify", Short: "verify a request", Args: cli.Args(cobra.NoArgs),
 		Long: `Verify reads one HTTP/1.1 request, head and body, from standard input, and says whether a signature of it is by one of the
 keys, and its time within five minutes of now, or of --at. It exits with 1 when not.`,
 		Example: `  relay webhook verify --key hook.key < request.http
@@ -124,7 +125,7 @@ keys, and its time within five minutes of now, or of --at. It exits with 1 when 
 			if at != "" {
 				var err error
 				if now, err = time.Parse(time.RFC3339, at); err != nil {
-					return fmt.Errorf("%w: --at: must be a time such as 2026-01-31T12:00:00Z (got %q)", errUsage, at)
+					return fmt.Errorf("%w: --at: must be a time such as 2026-01-31T12:00:00Z (got %q)", cli.ErrUsage, at)
 				}
 			}
 			keys, err := readKeys(files)
@@ -143,7 +144,7 @@ keys, and its time within five minutes of now, or of --at. It exits with 1 when 
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "signed by %s: %s, %d bytes\n", by.Fingerprint(), printable(r.Header.Get(webhook.HeaderID)), len(body))
+			_, err = fmt.Fprintf(c.OutOrStdout(), "signed by %s: %s, %d bytes\n", by.Fingerprint(), cli.Printable(r.Header.Get(webhook.HeaderID)), len(body))
 			return err
 		},
 	}

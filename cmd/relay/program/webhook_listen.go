@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/internal/webhook"
 )
 
@@ -37,7 +38,7 @@ func newWebhookListen() *cobra.Command {
 	l := &listener{}
 	var files []string
 	c := &cobra.Command{
-		Use: "listen [ADDRESS]", Short: "an endpoint that prints each request and whether its signature holds", Args: args(cobra.MaximumNArgs(1)),
+		Use: "listen [ADDRESS]", Short: "an endpoint that prints each request and whether its signature holds", Args: cli.Args(cobra.MaximumNArgs(1)),
 		Long: `Listen is an endpoint for trying things out, on 127.0.0.1:9000 unless ADDRESS says where. It prints each request, and with
 --key says whether its signature holds. It answers --status; 401 to a request whose signature does not hold; and 500, or 503 with
 --retry-after, to as many as --fail-rate says. It ends with Ctrl-C.`,
@@ -46,13 +47,13 @@ func newWebhookListen() *cobra.Command {
 		RunE: func(c *cobra.Command, a []string) error {
 			switch {
 			case l.status < 200 || l.status > 599:
-				return fmt.Errorf("%w: --status: must be 200 to 599 (got %d)", errUsage, l.status)
+				return fmt.Errorf("%w: --status: must be 200 to 599 (got %d)", cli.ErrUsage, l.status)
 			case l.failRate < 0 || l.failRate > 1:
-				return fmt.Errorf("%w: --fail-rate: must be 0 to 1 (got %v)", errUsage, l.failRate)
+				return fmt.Errorf("%w: --fail-rate: must be 0 to 1 (got %v)", cli.ErrUsage, l.failRate)
 			case l.delay < 0:
-				return fmt.Errorf("%w: --delay: must not be negative (got %v)", errUsage, l.delay)
+				return fmt.Errorf("%w: --delay: must not be negative (got %v)", cli.ErrUsage, l.delay)
 			case l.retryAfter < 0 || l.retryAfter%time.Second != 0:
-				return fmt.Errorf("%w: --retry-after: must be whole seconds (got %v)", errUsage, l.retryAfter)
+				return fmt.Errorf("%w: --retry-after: must be whole seconds (got %v)", cli.ErrUsage, l.retryAfter)
 			}
 			if len(files) > 0 {
 				keys, err := webhook.Open(files...)
@@ -172,19 +173,19 @@ func (l *listener) say(got received) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.asJSON {
-		_ = printLine(l.out, got)
+		_ = cli.PrintLine(l.out, got)
 		return
 	}
 	// What a stranger sent may hold anything.
-	fmt.Fprintf(l.out, "%s  %d  %s %s  signature %s\n", got.Time.Format("15:04:05.000"), got.Status, got.Method, printable(got.Path), printable(got.Signature))
+	fmt.Fprintf(l.out, "%s  %d  %s %s  signature %s\n", got.Time.Format("15:04:05.000"), got.Status, got.Method, cli.Printable(got.Path), cli.Printable(got.Signature))
 	if got.ID != "" {
-		fmt.Fprintf(l.out, "    %s, attempt %s, id %s\n", printable(got.Subject), printable(got.Attempt), printable(got.ID))
+		fmt.Fprintf(l.out, "    %s, attempt %s, id %s\n", cli.Printable(got.Subject), cli.Printable(got.Attempt), cli.Printable(got.ID))
 	}
 	if got.Bytes > 0 {
 		more := ""
 		if got.Bytes > shownBody {
 			more = fmt.Sprintf(" … %d bytes", got.Bytes)
 		}
-		fmt.Fprintf(l.out, "    %s%s\n", printable(got.Body), more)
+		fmt.Fprintf(l.out, "    %s%s\n", cli.Printable(got.Body), more)
 	}
 }

@@ -1,4 +1,4 @@
-package program
+package cli
 
 import (
 	"bytes"
@@ -10,8 +10,8 @@ import (
 	"github.com/relaymq/relay/internal/plain"
 )
 
-// bodyText is a body for a person: JSON indented, text as it is, anything else as a hex dump.
-func bodyText(data []byte) string {
+// BodyText is a body for a person: JSON indented, text as it is, anything else as a hex dump.
+func BodyText(data []byte) string {
 	var pretty bytes.Buffer
 	switch {
 	case len(data) == 0:

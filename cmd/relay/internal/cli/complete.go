@@ -1,4 +1,4 @@
-package program
+package cli
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 // completeTimeout is how long a shell waits for what only the server knows.
 const completeTimeout = 2 * time.Second
 
-// completeValues gives shells the values of arguments and flags: routes of the configuration, reasons, contexts, and the jobs
+// CompleteValues gives shells the values of arguments and flags: routes of the configuration, reasons, contexts, and the jobs
 // that the server has. What cannot be had completes nothing.
-func completeValues(root *cobra.Command, o *options) {
+func CompleteValues(root *cobra.Command, o *Options) {
 	_ = root.RegisterFlagCompletionFunc("context", flagValues(config.Contexts))
 	walk(root, func(c *cobra.Command) {
 		if c.Flags().Lookup("route") != nil {
@@ -70,8 +70,8 @@ func first(list func() []string) cobra.CompletionFunc {
 	}
 }
 
-func (o *options) routeNames() (names []string) {
-	cfg, err := o.read(true)
+func (o *Options) routeNames() (names []string) {
+	cfg, err := o.Read(true)
 	if err != nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (o *options) routeNames() (names []string) {
 }
 
 // routeAndKey completes a route, and then the keys of it that wait somewhere, with why.
-func (o *options) routeAndKey(_ *cobra.Command, a []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (o *Options) routeAndKey(_ *cobra.Command, a []string, _ string) ([]string, cobra.ShellCompDirective) {
 	switch len(a) {
 	case 0:
 		return o.routeNames(), cobra.ShellCompDirectiveNoFileComp
@@ -93,34 +93,35 @@ func (o *options) routeAndKey(_ *cobra.Command, a []string, _ string) ([]string,
 }
 
 // waitingKeys are the keys of a route that wait, as the running instances say.
-func (o *options) waitingKeys(route string) (keys []string) {
+func (o *Options) waitingKeys(route string) (keys []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
 	defer cancel()
-	cl, err := o.open(ctx, access.Viewer)
+	cl, err := o.Open(ctx, access.Viewer)
 	if err != nil {
 		return nil
 	}
-	defer cl.close()
-	answers, _ := consumer.Ask(ctx, cl.conn.Conn, cl.cfg.Service, consumer.StatusRequest{Route: route}) // what came until then
+	defer cl.Close()
+	answers, _ := consumer.Ask(ctx, cl.Conn.Conn, cl.Config.Service, consumer.StatusRequest{Route: route}) // what came until then
 	seen := make(map[string]bool)
 	for _, s := range answers.Instances {
-		rt, ok := routeOf(s, route)
-		if !ok {
-			continue
-		}
-		for _, k := range rt.Waiting {
-			// A shell takes what it completes: control bytes would be typed.
-			if k.Key != "" && k.KeyBytes == 0 && !seen[k.Key] && printable(k.Key) == k.Key {
-				seen[k.Key] = true
-				keys = append(keys, cobra.CompletionWithDesc(k.Key, shorten(printable(k.State+": "+k.Why), 60)))
+		for _, rt := range s.Routes {
+			if rt.Name != route {
+				continue
+			}
+			for _, k := range rt.Waiting {
+				// A shell takes what it completes: control bytes would be typed.
+				if k.Key != "" && k.KeyBytes == 0 && !seen[k.Key] && Printable(k.Key) == k.Key {
+					seen[k.Key] = true
+					keys = append(keys, cobra.CompletionWithDesc(k.Key, Shorten(Printable(k.State+": "+k.Why), 60)))
+				}
 			}
 		}
 	}
 	return keys
 }
 
-func (o *options) scheduleNames() (names []string) {
-	cfg, err := o.read(true)
+func (o *Options) scheduleNames() (names []string) {
+	cfg, err := o.Read(true)
 	if err != nil {
 		return nil
 	}
@@ -138,15 +139,15 @@ func reasons() (names []string) {
 }
 
 // jobIDs are the replay jobs, with what a shell shows beside them.
-func (o *options) jobIDs() (ids []string) {
+func (o *Options) jobIDs() (ids []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
 	defer cancel()
-	cl, err := o.open(ctx, access.Operator)
+	cl, err := o.Open(ctx, access.Operator)
 	if err != nil {
 		return nil
 	}
-	defer cl.close()
-	jobs, err := dlq.AttachJobs(ctx, cl.js, cl.cfg.Service)
+	defer cl.Close()
+	jobs, err := dlq.AttachJobs(ctx, cl.JS, cl.Config.Service)
 	if err != nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package program
+package cli
 
 import (
 	"bytes"
@@ -44,7 +44,7 @@ func TestTable_fitsTheTerminal(t *testing.T) {
 `,
 	} {
 		out := &terminalOf{columns: columns}
-		table(out, someRows)
+		Table(out, someRows)
 		if diff := cmp.Diff(want, out.String()); diff != "" {
 			t.Errorf("%d columns (-want +got):\n%s", columns, diff)
 		}
@@ -59,7 +59,7 @@ func TestTable_fitsTheTerminal(t *testing.T) {
 // Letters of two columns, and marks of none, keep the columns straight.
 func TestTable_wideLetters(t *testing.T) {
 	out := &terminalOf{columns: 40}
-	table(out, [][]string{{"KEY", "WHY"}, {"注文.東京", "e\u0301 " + strings.Repeat("京", 30)}, {"b", "x"}})
+	Table(out, [][]string{{"KEY", "WHY"}, {"注文.東京", "e\u0301 " + strings.Repeat("京", 30)}, {"b", "x"}})
 	want := "KEY        WHY\n注文.東京  e\u0301 " + strings.Repeat("京", 13) + "…\nb          x\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
@@ -68,7 +68,7 @@ func TestTable_wideLetters(t *testing.T) {
 
 func TestTable_boundsACellInAPipe(t *testing.T) {
 	var out bytes.Buffer
-	table(&out, [][]string{{"ERROR"}, {strings.Repeat("x", 100_000)}})
+	Table(&out, [][]string{{"ERROR"}, {strings.Repeat("x", 100_000)}})
 	if out.Len() > 2*mostCell {
 		t.Errorf("%d bytes", out.Len())
 	}
@@ -82,7 +82,7 @@ func TestScreen_pipeHasNoWidth(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	if n := widthOf(&screen{File: w}); n != 0 {
+	if n := widthOf(&Screen{File: w}); n != 0 {
 		t.Errorf("width %d", n)
 	}
 }

@@ -1,4 +1,4 @@
-package program
+package cli
 
 import (
 	"fmt"
@@ -7,21 +7,29 @@ import (
 	"strings"
 
 	"github.com/rivo/uniseg"
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
 
-// screen is standard output. What is printed there as a table fits a terminal's width; in a file or a pipe, and with
+// Screen is standard output. What is printed there as a table fits a terminal's width; in a file or a pipe, and with
 // --wide, everything is whole.
-type screen struct {
+type Screen struct {
 	*os.File
 	wide bool
+}
+
+// StandardOutput has commands print to it, and gives them --wide.
+func StandardOutput(root *cobra.Command) {
+	out := &Screen{File: os.Stdout}
+	root.SetOut(out)
+	root.PersistentFlags().BoolVar(&out.wide, "wide", false, "print tables whole, wider than the terminal (always so in a file or a pipe)")
 }
 
 // unknownWidth is that of a terminal which does not say.
 const unknownWidth = 80
 
 // width is the number of columns to keep to; 0 for any number.
-func (s *screen) width() int {
+func (s *Screen) width() int {
 	fd := int(s.Fd())
 	if s.wide || !term.IsTerminal(fd) {
 		return 0
@@ -47,10 +55,10 @@ const (
 	mostCell = 1024
 )
 
-// table prints rows in columns, the first row being the head. It escapes every cell, so that no caller can forget one. Where w is a screen the
+// Table prints rows in columns, the first row being the head. It escapes every cell, so that no caller can forget one. Where w is a screen the
 // widest columns are cut until the rows fit; when that leaves too little of the last column, which holds the errors and
 // reasons, it gets lines of its own.
-func table(w io.Writer, rows [][]string) {
+func Table(w io.Writer, rows [][]string) {
 	escapeCells(rows)
 	widths := naturalWidths(rows)
 	if len(widths) == 0 {
@@ -71,13 +79,13 @@ func table(w io.Writer, rows [][]string) {
 		}
 		printRow(w, line, widths)
 		if below && len(row) > last && row[last] != "" {
-			fmt.Fprintln(w, strings.TrimRight("    "+shorten(row[last], max(most-4, leastCut)), " "))
+			fmt.Fprintln(w, strings.TrimRight("    "+Shorten(row[last], max(most-4, leastCut)), " "))
 		}
 	}
 }
 
-// fields prints names and values, one pair a row, escaped like those of a table. Values are whole, whatever the width: they are what was asked for.
-func fields(w io.Writer, rows [][]string) {
+// Fields prints names and values, one pair a row, escaped like those of a table. Values are whole, whatever the width: they are what was asked for.
+func Fields(w io.Writer, rows [][]string) {
 	escapeCells(rows)
 	widths := make([]int, 2)
 	for _, row := range rows {
@@ -92,7 +100,7 @@ func fields(w io.Writer, rows [][]string) {
 func escapeCells(rows [][]string) {
 	for _, row := range rows {
 		for i := range row {
-			row[i] = printable(row[i])
+			row[i] = Printable(row[i])
 		}
 	}
 }
@@ -138,7 +146,7 @@ func printRow(w io.Writer, row []string, widths []int) {
 		if i > 0 {
 			b.WriteString(gap)
 		}
-		cell = shorten(cell, widths[i])
+		cell = Shorten(cell, widths[i])
 		b.WriteString(cell)
 		if i < len(row)-1 {
 			b.WriteString(strings.Repeat(" ", widths[i]-uniseg.StringWidth(cell)))
@@ -147,8 +155,8 @@ func printRow(w io.Writer, row []string, widths []int) {
 	fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 }
 
-// shorten cuts s to n columns of a terminal, the last of which then shows that it was cut.
-func shorten(s string, n int) string {
+// Shorten cuts s to n columns of a terminal, the last of which then shows that it was cut.
+func Shorten(s string, n int) string {
 	if uniseg.StringWidth(s) <= n {
 		return s
 	}
@@ -163,3 +171,9 @@ func shorten(s string, n int) string {
 	}
 	return s[:end] + "…"
 }
+
+// PageSize is how many entries ls shows unless told otherwise.
+const PageSize = 50
+
+// FlushRows is how many rows are printed together: their columns are aligned, and memory stays bounded.
+const FlushRows = 1000

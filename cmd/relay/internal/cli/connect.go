@@ -1,4 +1,4 @@
-package program
+package cli
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,14 +14,12 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
 	"github.com/relaymq/relay/cmd/relay/internal/natsd"
-	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/permission"
 )
 
-// connect opens the connection of the configuration, for what a role does. embedded is the server of this process, if it has one; a command that
+// Connect opens the connection of the configuration, for what a role does. embedded is the server of this process, if it has one; a command that
 // is not the service reaches it where it listens, with the key in its store.
-func connect(ctx context.Context, cfg *config.Config, role string, embedded *natsd.Server, log *slog.Logger) (*natsconn.Conn, error) {
+func Connect(ctx context.Context, cfg *config.Config, role string, embedded *natsd.Server, log *slog.Logger) (*natsconn.Conn, error) {
 	n, name := cfg.NATS, "relay-cli"
 	if role == access.Service {
 		name = cfg.Service
@@ -71,52 +68,8 @@ func inbox(cfg *config.Config, nc natsconn.Config, role string) string {
 	return cfg.UserInbox(role, nc.UserName())
 }
 
-// client is what the commands that are not the service use.
-type client struct {
-	cfg  *config.Config
-	conn *natsconn.Conn
-	js   jetstream.JetStream
-	user func() string // whom the server takes a command for; nil for the console, which acts for others
-}
-
-// open connects a command of a role to NATS. A configuration without routes will do.
-func (o *options) open(ctx context.Context, role string) (*client, error) {
-	cfg, err := o.read(true)
-	if err != nil {
-		return nil, err
-	}
-	return openWith(ctx, cfg, role)
-}
-
-func openWith(ctx context.Context, cfg *config.Config, role string) (*client, error) {
-	conn, err := connect(ctx, cfg, role, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
-	js, err := newJetStream(conn.Conn, cfg)
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return &client{cfg, conn, js, sync.OnceValue(func() string { return consumer.NATSUser(ctx, conn.Conn) })}, nil
-}
-
-func (c *client) close() { c.conn.Close() }
-
-// permitted calls f with a context that ends when the server refuses a subject, and then names that one and the role that has it.
-// Requests to instances say so themselves; events, and who the server takes the operator for, are no reason to fail.
-func (c *client) permitted(ctx context.Context, role string, f func(context.Context) error) error {
-	ctx, stop := permission.Watch(ctx, c.conn.Conn, c.cfg.Service+".ctl.", event.Prefix(c.cfg.Service)+".", "$SYS.")
-	defer stop()
-	err := permission.Cause(ctx, f(ctx))
-	var v *permission.Error
-	if errors.As(err, &v) {
-		return fmt.Errorf("%w (relay nats permissions --for %s prints all that such a user needs)", err, role)
-	}
-	return err
-}
-
-func newJetStream(nc *nats.Conn, cfg *config.Config) (jetstream.JetStream, error) {
+// NewJetStream is the JetStream of the configured domain.
+func NewJetStream(nc *nats.Conn, cfg *config.Config) (jetstream.JetStream, error) {
 	if cfg.NATS.Domain != "" {
 		return jetstream.NewWithDomain(nc, cfg.NATS.Domain)
 	}
