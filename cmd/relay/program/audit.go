@@ -73,7 +73,7 @@ counting of lost dead letters begins anew, once you know of those there are.`,
 
 // acceptLost begins the counting of lost dead letters anew.
 func acceptLost(c *cobra.Command, o *cli.Options, yes bool) error {
-	return withDLQ(o, c, func(ctx context.Context, _ *cli.Client, store *dlq.Store) error {
+	return o.WithDeadLetters(c, func(ctx context.Context, _ *cli.Client, store *dlq.Store) error {
 		lost, err := store.Lost(ctx)
 		if errors.Is(err, dlq.ErrNotFound) || err == nil && lost.AtMost == 0 {
 			fmt.Fprintln(c.OutOrStdout(), "no dead letter is lost")

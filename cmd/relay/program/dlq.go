@@ -149,17 +149,6 @@ func parseRange(s string) (low, high int, err error) {
 	return low, high, nil
 }
 
-// withDLQ runs f with the dead letters of the service. Ctrl-C ends its context.
-func withDLQ(o *cli.Options, c *cobra.Command, f func(context.Context, *cli.Client, *dlq.Store) error) error {
-	return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
-		store, err := dlq.Attach(ctx, cl.JS, cl.Config.Service)
-		if err != nil {
-			return err
-		}
-		return f(ctx, cl, store)
-	})
-}
-
 func newDLQList(o *cli.Options) *cobra.Command {
 	var f dlqFilter
 	var asJSON, count, all bool
@@ -189,7 +178,7 @@ entries of a group by one of its numbers, here and for replay, export and discar
 			if filter.Limit == 0 && !all && !count && groupBy == "" {
 				filter.Limit = cli.PageSize
 			}
-			return withDLQ(o, c, func(ctx context.Context, cl *cli.Client, store *dlq.Store) error {
+			return o.WithDeadLetters(c, func(ctx context.Context, cl *cli.Client, store *dlq.Store) error {
 				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
 					return err
 				}

@@ -37,7 +37,7 @@ discarded what, and how many, is kept for 30 days: relay replay ls.`,
 			case len(a) > 0 && (all || f.any()):
 				return fmt.Errorf("%w: name the dead letters, or a filter, not both", cli.ErrUsage)
 			}
-			return withDLQ(o, c, func(ctx context.Context, cl *cli.Client, store *dlq.Store) error {
+			return o.WithDeadLetters(c, func(ctx context.Context, cl *cli.Client, store *dlq.Store) error {
 				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
 					return err
 				}

@@ -30,7 +30,7 @@ byte for byte. The entries stay where they are. What is not text is in fields th
 				return err
 			}
 			filter.WithBody = true
-			return withDLQ(o, c, func(ctx context.Context, cl *cli.Client, store *dlq.Store) error {
+			return o.WithDeadLetters(c, func(ctx context.Context, cl *cli.Client, store *dlq.Store) error {
 				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
 					return err
 				}
@@ -84,7 +84,7 @@ is repeated, is not stored a second time. Numbers and stored times are new.`,
 				defer file.Close()
 				in, name = file, a[0]
 			}
-			return withDLQ(o, c, func(ctx context.Context, _ *cli.Client, store *dlq.Store) error {
+			return o.WithDeadLetters(c, func(ctx context.Context, _ *cli.Client, store *dlq.Store) error {
 				if err := importLines(ctx, in, c.OutOrStdout(), store); err != nil {
 					return fmt.Errorf("%s: %w", name, err)
 				}

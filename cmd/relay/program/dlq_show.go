@@ -27,7 +27,7 @@ it is, and anything else as a hex dump. Characters that could act on the termina
 			if err != nil {
 				return err
 			}
-			return withDLQ(o, c, func(ctx context.Context, _ *cli.Client, store *dlq.Store) error {
+			return o.WithDeadLetters(c, func(ctx context.Context, _ *cli.Client, store *dlq.Store) error {
 				e, err := store.Get(ctx, seq)
 				if err != nil {
 					return entryError(seq, err)

@@ -21,7 +21,7 @@ type chosenRetries struct {
 }
 
 // choose counts what is to be acted on. What waits in its durable cannot be: only its instances have the deliveries.
-func (r *retries) choose(ctx context.Context, a []string, route string, notes func(string)) (chosenRetries, error) {
+func choose(ctx context.Context, r *retries, a []string, route string, notes func(string)) (chosenRetries, error) {
 	c := chosenRetries{route: route, named: make(map[string]bool)}
 	if len(a) == 0 && route == "" {
 		return c, fmt.Errorf("%w: name the messages (ORDERS/17), or a route with --route", cli.ErrUsage)
@@ -70,8 +70,8 @@ func (r *retries) choose(ctx context.Context, a []string, route string, notes fu
 	return c, nil
 }
 
-// act calls f for each of the chosen messages that is parked still, and returns how many succeeded and how many were gone.
-func (r *retries) act(ctx context.Context, c chosenRetries, f func(ack.Parked) error) (done, gone int, err error) {
+// actOn calls f for each of the chosen messages that is parked still, and returns how many succeeded and how many were gone.
+func actOn(ctx context.Context, r *retries, c chosenRetries, f func(ack.Parked) error) (done, gone int, err error) {
 	listed := r.eachParked(ctx, c.route, func(m retry) bool {
 		if _, ok := c.named[m.ID]; len(c.named) > 0 && !ok || m.Fault != "" {
 			return true
@@ -103,7 +103,7 @@ relay status, and relay resume, which ends such waits.`,
 				if err := cli.Confirm(ctx, c, yes || len(a) > 0, fmt.Sprintf("Make %d parked %s of route %s due now?", chosen.n, cli.Plural(chosen.n, "message"), cli.Printable(route))); err != nil {
 					return err
 				}
-				done, gone, err := r.act(ctx, chosen, func(p ack.Parked) error {
+				done, gone, err := actOn(ctx, r, chosen, func(p ack.Parked) error {
 					_, err := r.stream.Hasten(ctx, p, time.Now())
 					return err
 				})
@@ -148,8 +148,8 @@ replay ls.`,
 				}
 				record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: joined(a)}
 				return cli.RecordDiscard(ctx, r.cl, record, chosen.n, func() (int, error) {
-					done, gone, err := r.act(ctx, chosen, func(p ack.Parked) error {
-						err := r.discard(ctx, store, p)
+					done, gone, err := actOn(ctx, r, chosen, func(p ack.Parked) error {
+						err := discardParked(ctx, r, store, p)
 						if err == nil {
 							noteDiscarded(record, p)
 						}
@@ -169,8 +169,8 @@ replay ls.`,
 	return c
 }
 
-// discard holds the message first, so that it does not come due between its dead letter and its removal.
-func (r *retries) discard(ctx context.Context, store *dlq.Store, p ack.Parked) error {
+// discardParked holds the message first, so that it does not come due between its dead letter and its removal.
+func discardParked(ctx context.Context, r *retries, store *dlq.Store, p ack.Parked) error {
 	e := dlq.Entry{Origin: p.Origin, Reason: dlq.Operator, Instance: cli.Caller(), Header: p.Header, Data: p.Data}
 	if dlq.BodyElsewhere(p.Wrapped()) {
 		var err error
@@ -223,7 +223,7 @@ func withRetries(o *cli.Options, c *cobra.Command, a []string, route string, f f
 		if err != nil {
 			return err
 		}
-		chosen, err := r.choose(ctx, a, route, func(text string) { fmt.Fprintln(c.ErrOrStderr(), "relay: note: "+cli.Printable(text)) })
+		chosen, err := choose(ctx, r, a, route, func(text string) { fmt.Fprintln(c.ErrOrStderr(), "relay: note: "+cli.Printable(text)) })
 		if err != nil {
 			return err
 		}

@@ -31,12 +31,13 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w: %w (see %s --help)", cli.ErrUsage, err, c.CommandPath())
 	})
-	root.AddCommand(newReload(o))
 	o.Flags(root)
-	root.AddCommand(newRun(o), newLint(o), newPlan(o), newPub(o), newExplain(o), newDLQ(o), newReplay(o), newRetries(o), newOrphans(o), newStatus(o), newAudit(o), newTrace(o), newUI(o), newEvents(o), newPause(o), newResume(o), newGridCmd(o), newHandover(o), newNATS(o), newVersion())
-	root.AddCommand(newWebhook())
-	root.AddCommand(newCall(o))
-	root.AddCommand(newSchedule(o))
+	for _, family := range [][]*cobra.Command{
+		runCommands(o, newBehindConsole), letterCommands(o), retryCommands(o), instanceCommands(o), historyCommands(o), offlineCommands(o), publishCommands(o),
+		{newSchedule(o), newWebhook(), newVersion()},
+	} {
+		root.AddCommand(family...)
+	}
 	cli.CompleteValues(root, o)
 	return root
 }

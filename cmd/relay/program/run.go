@@ -31,7 +31,10 @@ import (
 	"github.com/relaymq/relay/schedule"
 )
 
-func newRun(o *cli.Options) *cobra.Command {
+// Behind makes what the console of a service shows and does. running is the configuration that runs now; stop ends what the console runs.
+type Behind func(cl *cli.Client, running func() *config.Config, log *slog.Logger) (b console.Backend, stop func())
+
+func newRun(o *cli.Options, behind Behind) *cobra.Command {
 	var adopt bool
 	var demo string
 	c := &cobra.Command{
@@ -48,7 +51,7 @@ only away is waited for.`,
 			}
 			o.Env = os.Environ() // a reload reads it again
 			forgetSettings()
-			s := &service{cfg: cfg, adopt: adopt, demo: demo, flags: o}
+			s := &service{cfg: cfg, adopt: adopt, demo: demo, flags: o, behind: behind}
 			return s.run(c.Context())
 		},
 	}
@@ -60,10 +63,11 @@ only away is waited for.`,
 
 // service is one `relay run`.
 type service struct {
-	cfg   *config.Config
-	flags *cli.Options
-	adopt bool
-	demo  string
+	cfg    *config.Config
+	flags  *cli.Options
+	behind Behind
+	adopt  bool
+	demo   string
 
 	log    *slog.Logger
 	level  slog.LevelVar
@@ -342,16 +346,16 @@ func (s *service) showConsole() (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	behind := newBehindConsole(&cli.Client{Config: s.cfg, Conn: s.conn, JS: js}, s.reload.running.Load, s.log)
+	behind, stopBehind := s.behind(&cli.Client{Config: s.cfg, Conn: s.conn, JS: js}, s.reload.running.Load, s.log)
 	s.console.Show(behind)
 	stopCodes, err := s.answerCodes(s.relay.Instance())
 	if err != nil {
-		behind.close()
+		stopBehind()
 		return nil, err
 	}
 	return func() {
 		stopCodes()
-		behind.close()
+		stopBehind()
 	}, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/permission"
 )
@@ -88,4 +89,15 @@ func (o *Options) WithClientAs(c *cobra.Command, role string, f func(context.Con
 	}
 	defer cl.Close()
 	return cl.Permitted(ctx, role, func(ctx context.Context) error { return f(ctx, cl) })
+}
+
+// WithDeadLetters runs f with the dead letters of the service. Ctrl-C ends its context.
+func (o *Options) WithDeadLetters(c *cobra.Command, f func(context.Context, *Client, *dlq.Store) error) error {
+	return o.WithClient(c, func(ctx context.Context, cl *Client) error {
+		store, err := dlq.Attach(ctx, cl.JS, cl.Config.Service)
+		if err != nil {
+			return err
+		}
+		return f(ctx, cl, store)
+	})
 }

@@ -1,0 +1,31 @@
+package program
+
+import (
+	"context"
+
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/console"
+)
+
+// retriesConsole is what the console shows of retries: the same as the command.
+type retriesConsole struct{ cl *cli.Client }
+
+// newRetriesConsole works on the connection of the service.
+func newRetriesConsole(cl *cli.Client) *retriesConsole { return &retriesConsole{cl} }
+
+func (b *retriesConsole) Retries(ctx context.Context, route string, most int) (list []console.Retry, more bool, err error) {
+	r, err := openRetries(ctx, b.cl)
+	if err != nil {
+		return nil, false, err
+	}
+	list = []console.Retry{}
+	err = r.each(ctx, route, func(m retry) bool {
+		if more = len(list) == most; !more {
+			list = append(list, console.Retry{
+				ID: m.ID, Where: m.Where, Routes: m.Routes, Subject: m.Subject, Attempts: m.Attempts, Due: m.Due, Error: cli.Or(m.Error, m.Fault),
+			})
+		}
+		return !more
+	})
+	return list, more, err
+}
