@@ -15,6 +15,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
+	"github.com/relaymq/relay/cmd/relay/internal/routes"
 	"github.com/relaymq/relay/dlq"
 )
 
@@ -93,7 +94,7 @@ func (b *lettersConsole) replayer(ctx context.Context, job *dlq.Job) (*replayer,
 		return nil, err
 	}
 	r := &replayer{cl: b.cl, store: store, job: job, out: io.Discard, errOut: io.Discard}
-	r.routes, err = knownRoutes(ctx, b.cl)
+	r.routes, err = routes.Known(ctx, b.cl)
 	return r, err
 }
 
@@ -109,11 +110,11 @@ func (b *lettersConsole) Plan(ctx context.Context, job *dlq.Job) (*dlq.Plan, []s
 	var notes []string
 	if job.Kind == "" {
 		for _, route := range slices.Sorted(maps.Keys(plan.Routes)) {
-			if note := r.routes.note(route); note != "" {
+			if note := r.routes.Note(route); note != "" {
 				notes = append(notes, "route "+route+note)
 			}
 		}
-		if !r.routes.running {
+		if !r.routes.Running {
 			notes = append(notes, "no instance of relay answers: the messages wait in the retry stream until one runs")
 		}
 	}

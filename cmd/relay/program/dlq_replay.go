@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/routes"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/subject"
@@ -137,7 +138,7 @@ type replayer struct {
 	store       *dlq.Store
 	job         *dlq.Job
 	edited      []byte
-	routes      routeTable
+	routes      routes.Table
 	out, errOut io.Writer
 }
 
@@ -147,15 +148,15 @@ func newReplayer(ctx context.Context, c *cobra.Command, cl *cli.Client, job *dlq
 		return nil, err
 	}
 	r := &replayer{c: c, cl: cl, store: store, job: job, out: c.OutOrStdout(), errOut: c.ErrOrStderr()}
-	r.routes, err = knownRoutes(ctx, cl)
+	r.routes, err = routes.Known(ctx, cl)
 	return r, err
 }
 
 // choice is what the job replays, of what there is.
 func (r *replayer) choice() dlq.Choice {
-	c := dlq.Choice{Filter: r.job.Filter, Numbers: r.job.Numbers, Last: r.job.Last, Key: r.routes.key}
+	c := dlq.Choice{Filter: r.job.Filter, Numbers: r.job.Numbers, Last: r.job.Last, Key: r.routes.Key}
 	if r.job.Subject == "" {
-		c.Refuse, c.ToRoute = r.routes.refuse, true
+		c.Refuse, c.ToRoute = r.routes.Refuse, true
 	}
 	return c
 }
@@ -218,7 +219,7 @@ func (r *replayer) print(p *dlq.Plan) {
 		fmt.Fprintf(r.out, "%d dead %s, stored %s to %s\n", p.Total, cli.Plural(p.Total, "letter"), cli.When(p.Oldest), cli.When(p.Newest))
 	}
 	for _, route := range slices.Sorted(maps.Keys(p.Routes)) {
-		where := "to route " + cli.Printable(route) + r.routes.note(route)
+		where := "to route " + cli.Printable(route) + r.routes.Note(route)
 		switch r.job.Subject {
 		case "":
 		case dlq.ToOriginal:
@@ -240,7 +241,7 @@ func (r *replayer) print(p *dlq.Plan) {
 	case r.job.Rate > 0:
 		fmt.Fprintf(r.out, "at %g a second: about %v\n", r.job.Rate, (time.Duration(float64(p.Total)/r.job.Rate*float64(time.Second)) + time.Second).Truncate(time.Second))
 	}
-	if p.Total > 0 && r.job.Subject == "" && !r.routes.running {
+	if p.Total > 0 && r.job.Subject == "" && !r.routes.Running {
 		fmt.Fprintln(r.out, "no instance of relay answers: the messages wait in the retry stream until one runs")
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/relaymq/relay/consumer/handler"
 )
 
-// routes gives each route of the configuration that is wanted its handler.
-func routes(cfg *config.Config, nc *nats.Conn, js jetstream.JetStream, log *slog.Logger, wanted func(name string) bool) ([]consumer.Route, error) {
+// makeRoutes gives each route of the configuration that is wanted its handler.
+func makeRoutes(cfg *config.Config, nc *nats.Conn, js jetstream.JetStream, log *slog.Logger, wanted func(name string) bool) ([]consumer.Route, error) {
 	env := handler.Env{Service: cfg.Service, Conn: nc, JetStream: js, Own: cfg.OwnSubjects(), Listeners: listeners(cfg, nc), Logger: log}
 	var list []consumer.Route
 	for _, rc := range cfg.Routes {

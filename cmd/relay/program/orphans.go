@@ -11,6 +11,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/routes"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 )
@@ -199,11 +200,11 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 				return fmt.Errorf("%w: --from and --stream are required (relay orphans ls shows both)", cli.ErrUsage)
 			}
 			return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
-				running, err := knownRoutes(ctx, cl)
+				running, err := routes.Known(ctx, cl)
 				if err != nil {
 					return err
 				}
-				if running.running && slices.Contains(running.known[from].streams, stream) {
+				if running.Running && slices.Contains(running.Routes[from].Streams, stream) {
 					return fmt.Errorf("an instance of relay runs route %s on stream %s, and takes them: relay retries discard is for those", cli.Printable(from), cli.Printable(stream))
 				}
 				// Of all routes: it may be one that the configuration has.

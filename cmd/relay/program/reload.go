@@ -255,7 +255,7 @@ func (r *reloader) change(ctx context.Context, cfg *config.Config, ask reloadAsk
 		refuse(err)
 		return
 	}
-	built, err := routes(cfg, r.s.conn.Conn, js, r.s.log, func(name string) bool { return slices.Contains(d.Added, name) || slices.Contains(d.Changed, name) })
+	built, err := makeRoutes(cfg, r.s.conn.Conn, js, r.s.log, func(name string) bool { return slices.Contains(d.Added, name) || slices.Contains(d.Changed, name) })
 	if err != nil {
 		refuse(err)
 		return

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/waiting"
 )
 
 func newRetries(o *cli.Options) *cobra.Command {
@@ -39,7 +40,7 @@ func newRetriesList(o *cli.Options) *cobra.Command {
 				return fmt.Errorf("%w: --limit %d: must be above 0", cli.ErrUsage, limit)
 			}
 			return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
-				r, err := openRetries(ctx, cl)
+				r, err := waiting.Open(ctx, cl)
 				if err != nil {
 					return err
 				}
@@ -54,12 +55,12 @@ func newRetriesList(o *cli.Options) *cobra.Command {
 	return c
 }
 
-func listRetries(ctx context.Context, r *retries, out io.Writer, route string, limit int, all, asJSON bool) error {
+func listRetries(ctx context.Context, r *waiting.Reader, out io.Writer, route string, limit int, all, asJSON bool) error {
 	head := []string{"MESSAGE", "WHERE", "ROUTE", "SUBJECT", "ATTEMPTS", "LAST FAILURE", "DUE", "ERROR"}
 	rows := [][]string{head}
 	n, more := 0, false
 	var failed error
-	err := r.each(ctx, route, func(m retry) bool {
+	err := r.Each(ctx, route, func(m waiting.Message) bool {
 		if n == limit && !all {
 			more = true
 			return false
@@ -102,18 +103,18 @@ func newRetriesShow(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "show MESSAGE", Short: "show one of them, with its body", Args: cli.Args(cobra.ExactArgs(1)), Example: "  relay retries show ORDERS/17",
 		RunE: func(c *cobra.Command, a []string) error {
-			stream, seq, err := parseRetryID(a[0])
+			stream, seq, err := waiting.ParseID(a[0])
 			if err != nil {
 				return err
 			}
 			return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
-				r, err := openRetries(ctx, cl)
+				r, err := waiting.Open(ctx, cl)
 				if err != nil {
 					return err
 				}
 				found := 0
-				err = r.each(ctx, "", func(m retry) bool {
-					if m.stream != stream || m.sequence != seq {
+				err = r.Each(ctx, "", func(m waiting.Message) bool {
+					if m.Stream != stream || m.Sequence != seq {
 						return true
 					}
 					if found++; asJSON {
@@ -135,7 +136,7 @@ func newRetriesShow(o *cli.Options) *cobra.Command {
 }
 
 // showRetry prints a message for a person. The body of one in its durable is in its stream.
-func showRetry(ctx context.Context, r *retries, w io.Writer, m retry, another bool) {
+func showRetry(ctx context.Context, r *waiting.Reader, w io.Writer, m waiting.Message, another bool) {
 	if another {
 		fmt.Fprintln(w)
 	}
@@ -144,10 +145,10 @@ func showRetry(ctx context.Context, r *retries, w io.Writer, m retry, another bo
 		{"attempts", fmt.Sprintf("%d, first failure %s, last %s", m.Attempts, cli.Whenever(m.First), cli.Whenever(m.Last))}, {"due", cli.Whenever(m.Due)}, {"error", cli.Or(m.Error, "-")},
 	}
 	var body []byte
-	if m.parked != nil {
-		rows[1][1], body = "parked in the retry stream, number "+strconv.FormatUint(m.parked.Number, 10), m.parked.Data
-	} else if s, err := r.cl.JS.Stream(ctx, m.stream); err == nil {
-		if msg, err := s.GetMsg(ctx, m.sequence); err == nil {
+	if m.Parked != nil {
+		rows[1][1], body = "parked in the retry stream, number "+strconv.FormatUint(m.Parked.Number, 10), m.Parked.Data
+	} else if s, err := r.Client.JS.Stream(ctx, m.Stream); err == nil {
+		if msg, err := s.GetMsg(ctx, m.Sequence); err == nil {
 			m.Subject, body = msg.Subject, msg.Data
 		}
 	}

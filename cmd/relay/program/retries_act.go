@@ -10,6 +10,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/waiting"
 	"github.com/relaymq/relay/dlq"
 )
 
@@ -21,26 +22,26 @@ type chosenRetries struct {
 }
 
 // choose counts what is to be acted on. What waits in its durable cannot be: only its instances have the deliveries.
-func choose(ctx context.Context, r *retries, a []string, route string, notes func(string)) (chosenRetries, error) {
+func choose(ctx context.Context, r *waiting.Reader, a []string, route string, notes func(string)) (chosenRetries, error) {
 	c := chosenRetries{route: route, named: make(map[string]bool)}
 	if len(a) == 0 && route == "" {
 		return c, fmt.Errorf("%w: name the messages (ORDERS/17), or a route with --route", cli.ErrUsage)
 	}
 	for _, id := range a {
-		if _, _, err := parseRetryID(id); err != nil {
+		if _, _, err := waiting.ParseID(id); err != nil {
 			return c, err
 		}
 		c.named[id] = false
 	}
-	elsewhere, last := 0, retry{}
-	err := r.each(ctx, route, func(m retry) bool {
+	elsewhere, last := 0, waiting.Message{}
+	err := r.Each(ctx, route, func(m waiting.Message) bool {
 		if _, ok := c.named[m.ID]; len(a) > 0 && !ok || m.Fault != "" {
 			return true
 		}
 		if len(a) > 0 {
 			c.named[m.ID] = true
 		}
-		if m.Where == isParked {
+		if m.Where == waiting.Parked {
 			c.n++
 		} else {
 			elsewhere, last = elsewhere+1, m
@@ -71,12 +72,12 @@ func choose(ctx context.Context, r *retries, a []string, route string, notes fun
 }
 
 // actOn calls f for each of the chosen messages that is parked still, and returns how many succeeded and how many were gone.
-func actOn(ctx context.Context, r *retries, c chosenRetries, f func(ack.Parked) error) (done, gone int, err error) {
-	listed := r.eachParked(ctx, c.route, func(m retry) bool {
+func actOn(ctx context.Context, r *waiting.Reader, c chosenRetries, f func(ack.Parked) error) (done, gone int, err error) {
+	listed := r.EachParked(ctx, c.route, func(m waiting.Message) bool {
 		if _, ok := c.named[m.ID]; len(c.named) > 0 && !ok || m.Fault != "" {
 			return true
 		}
-		switch err = f(*m.parked); {
+		switch err = f(*m.Parked); {
 		case err == nil:
 			done++
 		case errors.Is(err, ack.ErrFired):
@@ -99,12 +100,12 @@ is neither lost nor comes twice; one that came due meanwhile is left alone. They
 relay status, and relay resume, which ends such waits.`,
 		Example: "  relay retries now ORDERS/17\n  relay retries now --route billing",
 		RunE: func(c *cobra.Command, a []string) error {
-			return withRetries(o, c, a, route, func(ctx context.Context, r *retries, chosen chosenRetries) error {
+			return withRetries(o, c, a, route, func(ctx context.Context, r *waiting.Reader, chosen chosenRetries) error {
 				if err := cli.Confirm(ctx, c, yes || len(a) > 0, fmt.Sprintf("Make %d parked %s of route %s due now?", chosen.n, cli.Plural(chosen.n, "message"), cli.Printable(route))); err != nil {
 					return err
 				}
 				done, gone, err := actOn(ctx, r, chosen, func(p ack.Parked) error {
-					_, err := r.stream.Hasten(ctx, p, time.Now())
+					_, err := r.Stream.Hasten(ctx, p, time.Now())
 					return err
 				})
 				fmt.Fprintf(c.OutOrStdout(), "%d due now\n", done)
@@ -134,7 +135,7 @@ the reason operator; relay dlq replays it or removes it for good. Who did so, an
 replay ls.`,
 		Example: "  relay retries discard ORDERS/17\n  relay retries discard --route billing",
 		RunE: func(c *cobra.Command, a []string) error {
-			return withRetries(o, c, a, route, func(ctx context.Context, r *retries, chosen chosenRetries) error {
+			return withRetries(o, c, a, route, func(ctx context.Context, r *waiting.Reader, chosen chosenRetries) error {
 				if chosen.n == 0 {
 					fmt.Fprintln(c.OutOrStdout(), "0 discarded")
 					return nil
@@ -142,12 +143,12 @@ replay ls.`,
 				if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Make dead letters of %d parked %s?", chosen.n, cli.Plural(chosen.n, "message"))); err != nil {
 					return err
 				}
-				store, err := dlq.Attach(ctx, r.cl.JS, r.cl.Config.Service)
+				store, err := dlq.Attach(ctx, r.Client.JS, r.Client.Config.Service)
 				if err != nil {
 					return err
 				}
 				record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: joined(a)}
-				return cli.RecordDiscard(ctx, r.cl, record, chosen.n, func() (int, error) {
+				return cli.RecordDiscard(ctx, r.Client, record, chosen.n, func() (int, error) {
 					done, gone, err := actOn(ctx, r, chosen, func(p ack.Parked) error {
 						err := discardParked(ctx, r, store, p)
 						if err == nil {
@@ -170,7 +171,7 @@ replay ls.`,
 }
 
 // discardParked holds the message first, so that it does not come due between its dead letter and its removal.
-func discardParked(ctx context.Context, r *retries, store *dlq.Store, p ack.Parked) error {
+func discardParked(ctx context.Context, r *waiting.Reader, store *dlq.Store, p ack.Parked) error {
 	e := dlq.Entry{Origin: p.Origin, Reason: dlq.Operator, Instance: cli.Caller(), Header: p.Header, Data: p.Data}
 	if dlq.BodyElsewhere(p.Wrapped()) {
 		var err error
@@ -178,12 +179,12 @@ func discardParked(ctx context.Context, r *retries, store *dlq.Store, p ack.Park
 			return err
 		}
 	}
-	number, err := r.stream.Hasten(ctx, p, time.Now().Add(holdFor))
+	number, err := r.Stream.Hasten(ctx, p, time.Now().Add(holdFor))
 	if err != nil {
 		return err
 	}
 	prefix := ""
-	for _, rt := range r.cl.Config.Routes {
+	for _, rt := range r.Client.Config.Routes {
 		if rt.Name == p.Route {
 			prefix = rt.DeadLetter.Prefix
 		}
@@ -191,7 +192,7 @@ func discardParked(ctx context.Context, r *retries, store *dlq.Store, p ack.Park
 	if err := store.Put(ctx, prefix, e); err != nil {
 		return err
 	}
-	return r.stream.Unpark(ctx, number)
+	return r.Stream.Unpark(ctx, number)
 }
 
 // noteDiscarded counts a message for the audit of its durable. A replay counts as one that came when it is delivered: what is still on the
@@ -217,9 +218,9 @@ func joined(ids []string) string {
 	return text
 }
 
-func withRetries(o *cli.Options, c *cobra.Command, a []string, route string, f func(context.Context, *retries, chosenRetries) error) error {
+func withRetries(o *cli.Options, c *cobra.Command, a []string, route string, f func(context.Context, *waiting.Reader, chosenRetries) error) error {
 	return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
-		r, err := openRetries(ctx, cl)
+		r, err := waiting.Open(ctx, cl)
 		if err != nil {
 			return err
 		}

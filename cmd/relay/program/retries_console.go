@@ -5,6 +5,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
+	"github.com/relaymq/relay/cmd/relay/internal/waiting"
 )
 
 // retriesConsole is what the console shows of retries: the same as the command.
@@ -14,12 +15,12 @@ type retriesConsole struct{ cl *cli.Client }
 func newRetriesConsole(cl *cli.Client) *retriesConsole { return &retriesConsole{cl} }
 
 func (b *retriesConsole) Retries(ctx context.Context, route string, most int) (list []console.Retry, more bool, err error) {
-	r, err := openRetries(ctx, b.cl)
+	r, err := waiting.Open(ctx, b.cl)
 	if err != nil {
 		return nil, false, err
 	}
 	list = []console.Retry{}
-	err = r.each(ctx, route, func(m retry) bool {
+	err = r.Each(ctx, route, func(m waiting.Message) bool {
 		if more = len(list) == most; !more {
 			list = append(list, console.Retry{
 				ID: m.ID, Where: m.Where, Routes: m.Routes, Subject: m.Subject, Attempts: m.Attempts, Due: m.Due, Error: cli.Or(m.Error, m.Fault),

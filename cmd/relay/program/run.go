@@ -305,7 +305,7 @@ func (s *service) newRelay(ctx context.Context) error {
 	if err := s.patiently(ctx, "streams", func() error { return s.makeStreams(ctx, js) }); err != nil {
 		return err
 	}
-	list, err := routes(s.cfg, s.conn.Conn, js, s.log, func(string) bool { return true })
+	list, err := makeRoutes(s.cfg, s.conn.Conn, js, s.log, func(string) bool { return true })
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
+	"github.com/relaymq/relay/cmd/relay/internal/waiting"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/archive"
@@ -72,7 +73,7 @@ type deadOnce struct {
 func parseTraced(s string) (*life, error) {
 	parts := strings.Split(s, "~")
 	if len(parts) != 4 {
-		stream, seq, err := parseRetryID(s)
+		stream, seq, err := waiting.ParseID(s)
 		if err != nil {
 			return nil, fmt.Errorf("%w; or its id", err)
 		}
@@ -94,13 +95,13 @@ func (l *life) gather(ctx context.Context, cl *cli.Client) error {
 	if err := l.inStream(ctx, cl); err != nil {
 		return err
 	}
-	r, err := openRetries(ctx, cl)
+	r, err := waiting.Open(ctx, cl)
 	if err != nil {
 		return err
 	}
 	var failed error
-	err = r.each(ctx, "", func(m retry) bool {
-		if m.stream != l.Stream || m.sequence != l.Sequence {
+	err = r.Each(ctx, "", func(m waiting.Message) bool {
+		if m.Stream != l.Stream || m.Sequence != l.Sequence {
 			return true
 		}
 		var mine bool
@@ -141,9 +142,9 @@ func (l *life) gather(ctx context.Context, cl *cli.Client) error {
 
 // same tells whether what waits is this message, and not one that had the sequence before the stream or the durable was made anew, or
 // has it since.
-func (l *life) same(ctx context.Context, cl *cli.Client, m retry) (bool, error) {
-	if m.parked != nil {
-		return l.Published == nil || m.parked.Time.Equal(*l.Published), nil
+func (l *life) same(ctx context.Context, cl *cli.Client, m waiting.Message) (bool, error) {
+	if m.Parked != nil {
+		return l.Published == nil || m.Parked.Time.Equal(*l.Published), nil
 	}
 	if l.Replaced || l.Gone {
 		return false, nil
@@ -152,7 +153,7 @@ func (l *life) same(ctx context.Context, cl *cli.Client, m retry) (bool, error) 
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return false, nil
 	}
-	return err == nil && c.CachedInfo().Created.Equal(m.made), err
+	return err == nil && c.CachedInfo().Created.Equal(m.Made), err
 }
 
 // inStream looks for the message itself.
@@ -185,16 +186,16 @@ func (l *life) inStream(ctx context.Context, cl *cli.Client) error {
 }
 
 // waits notes that the message failed and waits.
-func (l *life) waits(m retry) {
+func (l *life) waits(m waiting.Message) {
 	l.Subject = cli.Or(l.Subject, m.Subject)
 	p := console.Place{Where: m.Where, Durable: m.Durable, Route: strings.Join(m.Routes, ", "), Due: m.Due}
 	p.Text = fmt.Sprintf("waits in durable %s after %d %s", m.Durable, m.Attempts, cli.Plural(m.Attempts, "attempt"))
-	if m.parked != nil {
+	if m.Parked != nil {
 		p.Text = fmt.Sprintf("is parked in the retry stream after %d %s", m.Attempts, cli.Plural(m.Attempts, "attempt"))
-		l.learn(m.parked.Origin)
+		l.learn(m.Parked.Origin)
 	}
 	p.Next = "its next attempt is due " + cli.Whenever(m.Due) + "; relay resume ROUTE ends the waits of a route"
-	if m.parked != nil {
+	if m.Parked != nil {
 		p.Next = "it comes back to its route " + cli.Whenever(m.Due) + "; relay retries now hastens it"
 	}
 	if m.Dead != "" {
@@ -324,7 +325,7 @@ func resultOf(f archive.Found) string {
 }
 
 // durables says how far those are that may have the message, when nothing else is known.
-func (l *life) durables(ctx context.Context, cl *cli.Client, r *retries) error {
+func (l *life) durables(ctx context.Context, cl *cli.Client, r *waiting.Reader) error {
 	if l.Replaced || l.Gone {
 		if len(l.Places) == 0 {
 			why := " was made anew"
@@ -336,8 +337,8 @@ func (l *life) durables(ctx context.Context, cl *cli.Client, r *retries) error {
 		return nil // they have other messages
 	}
 	routes := cl.Config.Routes
-	for _, durable := range slices.Sorted(maps.Keys(r.routes)) {
-		names := r.routes[durable]
+	for _, durable := range slices.Sorted(maps.Keys(r.Routes)) {
+		names := r.Routes[durable]
 		if l.Consumer != "" && durable != l.Consumer {
 			continue
 		}
@@ -436,7 +437,7 @@ func keyFor(setting, literal string) string {
 
 func (l *life) print(w io.Writer) {
 	cli.Fields(w, [][]string{
-		{"message", retryID(l.Stream, l.Sequence)}, {"subject", cli.Or(l.Subject, "?")},
+		{"message", waiting.ID(l.Stream, l.Sequence)}, {"subject", cli.Or(l.Subject, "?")},
 		{"published", cli.Whenever(l.Published) + "; " + l.InStream()},
 	})
 	rows := [][]string{}

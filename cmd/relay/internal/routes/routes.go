@@ -1,4 +1,4 @@
-package program
+package routes
 
 import (
 	"context"
@@ -14,53 +14,55 @@ import (
 	"github.com/relaymq/relay/internal/subject"
 )
 
-// routeTable is what is known of the routes: from the running instances, else from the configuration.
-type routeTable struct {
-	running bool // instances answered
-	known   map[string]routeInfo
+// Table is what is known of the routes: from the running instances, else from the configuration.
+type Table struct {
+	Running bool // instances answered
+	Routes  map[string]Route
 }
 
-type routeInfo struct {
+// Route is how a route is, at its worst instance.
+type Route struct {
 	key, state, why string
-	durable         string
-	streams         []string // that it reads, on any instance; none: not known
+	Durable         string
+	Streams         []string // that it reads, on any instance; none: not known
 	template        subject.Template
 }
 
-func knownRoutes(ctx context.Context, cl *cli.Client) (routeTable, error) {
-	t := routeTable{known: make(map[string]routeInfo)}
+// Known asks the instances that run.
+func Known(ctx context.Context, cl *cli.Client) (Table, error) {
+	t := Table{Routes: make(map[string]Route)}
 	list, err := consumer.AskStatus(ctx, cl.Conn.Conn, cl.Config.Service)
 	if err != nil && !errors.Is(err, consumer.ErrNobody) {
 		return t, err
 	}
 	for _, s := range list {
-		t.running = true
+		t.Running = true
 		for _, rt := range s.Routes {
 			// The worst of all instances.
-			info, ok := t.known[rt.Name]
-			streams := info.streams
+			info, ok := t.Routes[rt.Name]
+			streams := info.Streams
 			if !ok || info.state == "flowing" {
-				info = routeInfo{key: rt.Key, state: rt.State, why: rt.Why, durable: rt.Durable}
+				info = Route{key: rt.Key, state: rt.State, why: rt.Why, Durable: rt.Durable}
 			}
 			if rt.Stream != "" && !slices.Contains(streams, rt.Stream) {
 				streams = append(streams, rt.Stream)
 			}
-			info.streams = streams
-			t.known[rt.Name] = info
+			info.Streams = streams
+			t.Routes[rt.Name] = info
 		}
 	}
-	if !t.running {
+	if !t.Running {
 		for _, rt := range cl.Config.Routes {
-			info := routeInfo{key: rt.Key, durable: rt.Durable}
+			info := Route{key: rt.Key, Durable: rt.Durable}
 			if stream := streamOf(ctx, cl, rt); stream != "" {
-				info.streams = []string{stream}
+				info.Streams = []string{stream}
 			}
-			t.known[rt.Name] = info
+			t.Routes[rt.Name] = info
 		}
 	}
-	for name, info := range t.known {
+	for name, info := range t.Routes {
 		info.template, _ = subject.ParseTemplate(info.key) // of subject and route, a text that nobody expands
-		t.known[name] = info
+		t.Routes[name] = info
 	}
 	return t, nil
 }
@@ -77,31 +79,31 @@ func streamOf(ctx context.Context, cl *cli.Client, rt config.Route) string {
 	return name
 }
 
-// refuse says why an entry cannot go to its route. Whether somebody takes what is handed over is for [dlq.Choice].
-func (t routeTable) refuse(e dlq.Entry) string {
-	if info, ok := t.known[e.Route]; ok {
-		if len(info.streams) == 0 || slices.Contains(info.streams, e.Stream) {
+// Refuse says why an entry cannot go to its route. Whether somebody takes what is handed over is for [dlq.Choice].
+func (t Table) Refuse(e dlq.Entry) string {
+	if info, ok := t.Routes[e.Route]; ok {
+		if len(info.Streams) == 0 || slices.Contains(info.Streams, e.Stream) {
 			return ""
 		}
 		who := "the configuration"
-		if t.running {
+		if t.Running {
 			who = "the running instances"
 		}
 		return fmt.Sprintf("route %s of %s reads stream %s, and these messages are of stream %s (--to-subject publishes them instead, for the routes that read its stream)",
-			e.Route, who, strings.Join(info.streams, ", "), e.Stream)
+			e.Route, who, strings.Join(info.Streams, ", "), e.Stream)
 	}
-	if len(t.known) == 0 {
+	if len(t.Routes) == 0 {
 		return ""
 	}
-	if t.running {
+	if t.Running {
 		return fmt.Sprintf("no running instance has a route %s (relay status shows the routes; --to-subject publishes instead)", e.Route)
 	}
 	return fmt.Sprintf("the configuration has no route %s (--to-subject publishes instead)", e.Route)
 }
 
-// key is what the entry's route supervises together.
-func (t routeTable) key(e dlq.Entry) string {
-	info := t.known[e.Route]
+// Key is what the entry's route supervises together.
+func (t Table) Key(e dlq.Entry) string {
+	info := t.Routes[e.Route]
 	switch info.key {
 	case "", "subject":
 		return e.Subject
@@ -115,9 +117,9 @@ func (t routeTable) key(e dlq.Entry) string {
 	return key
 }
 
-// note is what an operator should know of a route before messages go to it.
-func (t routeTable) note(route string) string {
-	info := t.known[route]
+// Note is what an operator should know of a route before messages go to it.
+func (t Table) Note(route string) string {
+	info := t.Routes[route]
 	switch info.state {
 	case "", "flowing":
 		return ""
