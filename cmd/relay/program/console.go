@@ -9,12 +9,20 @@ import (
 	"github.com/relaymq/relay/event"
 )
 
+// What each family of commands has behind the console.
+type (
+	ofLetters   = lettersConsole
+	ofInstances = instancesConsole
+	ofHistory   = historyConsole
+	ofRetries   = retriesConsole
+)
+
 // behindConsole is what the console shows and does: the same as the commands, on the connection of the service.
 type behindConsole struct {
-	*lettersConsole
-	*instancesConsole
-	*historyConsole
-	*retriesConsole
+	*ofLetters
+	*ofInstances
+	*ofHistory
+	*ofRetries
 
 	cl      *cli.Client
 	running func() *config.Config // the configuration that runs now
@@ -27,7 +35,7 @@ var _ console.Backend = (*behindConsole)(nil)
 func newBehindConsole(cl *cli.Client, running func() *config.Config, log *slog.Logger) (b console.Backend, stop func()) {
 	letters := newLettersConsole(cl, log)
 	return &behindConsole{
-		lettersConsole: letters, instancesConsole: newInstancesConsole(cl, log), historyConsole: newHistoryConsole(cl, running), retriesConsole: newRetriesConsole(cl),
+		ofLetters: letters, ofInstances: newInstancesConsole(cl, log), ofHistory: newHistoryConsole(cl, running), ofRetries: newRetriesConsole(cl),
 		cl: cl, running: running, log: log,
 	}, letters.close
 }

@@ -1,4 +1,4 @@
-package program
+package webhook
 
 import (
 	"bufio"
@@ -16,7 +16,7 @@ import (
 	"github.com/relaymq/relay/internal/webhook"
 )
 
-func newWebhook() *cobra.Command {
+func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use: "webhook", Short: "keys and endpoints of signed webhooks", Args: cli.Args(cli.KnownCommand),
 		Long: `Webhook makes the keys that sign the requests of http handlers by Standard Webhooks (https://www.standardwebhooks.com),
