@@ -1,4 +1,4 @@
-package program
+package schedules
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 // mostDelayed is how many delayed messages are listed.
 const mostDelayed = 100
 
-func newSchedule(o *cli.Options) *cobra.Command {
+func Command(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "schedule", Short: "messages that are published later, or again and again", Args: cli.Args(cli.KnownCommand),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
