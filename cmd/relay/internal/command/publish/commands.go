@@ -1,4 +1,4 @@
-package program
+package publish
 
 import (
 	"github.com/spf13/cobra"
@@ -6,7 +6,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 )
 
-// publishCommands are relay pub and call.
-func publishCommands(o *cli.Options) []*cobra.Command {
+// Commands are relay pub and call.
+func Commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{newPub(o), newCall(o)}
 }
