@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/command/offline"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/event"
@@ -45,4 +46,6 @@ func (b *behindConsole) Audit(by, route, text string) {
 	b.cl.Tell(event.Audit, event.Data{Route: route, By: by, Text: text})
 }
 
-func (b *behindConsole) Settings() console.Settings { return settings(b.cl.Config, b.running()) }
+func (b *behindConsole) Settings() console.Settings {
+	return offline.Settings(b.cl.Config, b.running())
+}

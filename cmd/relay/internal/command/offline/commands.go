@@ -1,4 +1,4 @@
-package program
+package offline
 
 import (
 	"github.com/spf13/cobra"
@@ -6,7 +6,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 )
 
-// offlineCommands are relay lint, explain and nats.
-func offlineCommands(o *cli.Options) []*cobra.Command {
+// Commands are relay lint, explain and nats.
+func Commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{newLint(o), newExplain(o), newNATS(o)}
 }

@@ -1,4 +1,4 @@
-package program
+package offline
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"github.com/relaymq/relay/internal/version"
 )
 
-// settings are those of the console: of cfg what counts only once the process is started again, of now what runs.
-func settings(cfg, now *config.Config) console.Settings {
+// Settings are those of the console: of cfg what counts only once the process is started again, of now what runs.
+func Settings(cfg, now *config.Config) console.Settings {
 	s := console.Settings{
 		Version: version.String(), Service: cfg.Service, File: cfg.Source.File, Hash: now.Source.Hash, Overrides: cfg.Source.Overrides,
 		Values: []console.Setting{
