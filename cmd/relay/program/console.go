@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/command/history"
 	"github.com/relaymq/relay/cmd/relay/internal/command/offline"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
@@ -14,7 +15,7 @@ import (
 type (
 	ofLetters   = lettersConsole
 	ofInstances = instancesConsole
-	ofHistory   = historyConsole
+	ofHistory   = history.Console
 	ofRetries   = retriesConsole
 )
 
@@ -36,7 +37,7 @@ var _ console.Backend = (*behindConsole)(nil)
 func newBehindConsole(cl *cli.Client, running func() *config.Config, log *slog.Logger) (b console.Backend, stop func()) {
 	letters := newLettersConsole(cl, log)
 	return &behindConsole{
-		ofLetters: letters, ofInstances: newInstancesConsole(cl, log), ofHistory: newHistoryConsole(cl, running), ofRetries: newRetriesConsole(cl),
+		ofLetters: letters, ofInstances: newInstancesConsole(cl, log), ofHistory: history.NewConsole(cl, running), ofRetries: newRetriesConsole(cl),
 		cl: cl, running: running, log: log,
 	}, letters.close
 }

@@ -1,4 +1,4 @@
-package program
+package history
 
 import (
 	"context"
@@ -14,18 +14,18 @@ import (
 	"github.com/relaymq/relay/internal/archive"
 )
 
-// historyConsole is what the console shows of what became of messages: the same as the commands.
-type historyConsole struct {
+// Console is what the console shows of what became of messages: the same as the commands.
+type Console struct {
 	cl      *cli.Client
 	running func() *config.Config
 }
 
-// newHistoryConsole works on the connection of the service. running is the configuration that runs now.
-func newHistoryConsole(cl *cli.Client, running func() *config.Config) *historyConsole {
-	return &historyConsole{cl: cl, running: running}
+// NewConsole works on the connection of the service. running is the configuration that runs now.
+func NewConsole(cl *cli.Client, running func() *config.Config) *Console {
+	return &Console{cl: cl, running: running}
 }
 
-func (b *historyConsole) Trace(ctx context.Context, message string) (*console.Life, error) {
+func (b *Console) Trace(ctx context.Context, message string) (*console.Life, error) {
 	l, err := parseTraced(message)
 	if err != nil {
 		return nil, cli.ForConsole(err)
@@ -40,9 +40,9 @@ func (b *historyConsole) Trace(ctx context.Context, message string) (*console.Li
 	return &l.Life, nil
 }
 
-func (b *historyConsole) Archive() bool { return b.cl.Config.Archive.Outcomes }
+func (b *Console) Archive() bool { return b.cl.Config.Archive.Outcomes }
 
-func (b *historyConsole) Outcomes(ctx context.Context, stream, route string, most int) (o console.Outcomes, err error) {
+func (b *Console) Outcomes(ctx context.Context, stream, route string, most int) (o console.Outcomes, err error) {
 	o.List = []console.Outcome{}
 	list, back, err := archive.Latest(ctx, b.cl.JS, b.cl.Config.Service, stream, route, most)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -1,4 +1,4 @@
-package program
+package history
 
 import (
 	"github.com/spf13/cobra"
@@ -6,7 +6,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 )
 
-// historyCommands are relay trace, events and audit.
-func historyCommands(o *cli.Options) []*cobra.Command {
+// Commands are relay trace, events and audit.
+func Commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{newTrace(o), newEvents(o), newAudit(o)}
 }
