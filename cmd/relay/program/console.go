@@ -6,6 +6,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/command/history"
 	"github.com/relaymq/relay/cmd/relay/internal/command/offline"
+	"github.com/relaymq/relay/cmd/relay/internal/command/retries"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/event"
@@ -16,7 +17,7 @@ type (
 	ofLetters   = lettersConsole
 	ofInstances = instancesConsole
 	ofHistory   = history.Console
-	ofRetries   = retriesConsole
+	ofRetries   = retries.Console
 )
 
 // behindConsole is what the console shows and does: the same as the commands, on the connection of the service.
@@ -37,7 +38,7 @@ var _ console.Backend = (*behindConsole)(nil)
 func newBehindConsole(cl *cli.Client, running func() *config.Config, log *slog.Logger) (b console.Backend, stop func()) {
 	letters := newLettersConsole(cl, log)
 	return &behindConsole{
-		ofLetters: letters, ofInstances: newInstancesConsole(cl, log), ofHistory: history.NewConsole(cl, running), ofRetries: newRetriesConsole(cl),
+		ofLetters: letters, ofInstances: newInstancesConsole(cl, log), ofHistory: history.NewConsole(cl, running), ofRetries: retries.NewConsole(cl),
 		cl: cl, running: running, log: log,
 	}, letters.close
 }

@@ -1,4 +1,4 @@
-package program
+package retries
 
 import (
 	"github.com/spf13/cobra"
@@ -6,7 +6,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 )
 
-// retryCommands are relay retries and relay orphans.
-func retryCommands(o *cli.Options) []*cobra.Command {
+// Commands are relay retries and relay orphans.
+func Commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{newRetries(o), newOrphans(o)}
 }

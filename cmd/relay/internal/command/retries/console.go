@@ -1,4 +1,4 @@
-package program
+package retries
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/waiting"
 )
 
-// retriesConsole is what the console shows of retries: the same as the command.
-type retriesConsole struct{ cl *cli.Client }
+// Console is what the console shows of retries: the same as the command.
+type Console struct{ cl *cli.Client }
 
-// newRetriesConsole works on the connection of the service.
-func newRetriesConsole(cl *cli.Client) *retriesConsole { return &retriesConsole{cl} }
+// NewConsole works on the connection of the service.
+func NewConsole(cl *cli.Client) *Console { return &Console{cl} }
 
-func (b *retriesConsole) Retries(ctx context.Context, route string, most int) (list []console.Retry, more bool, err error) {
+func (b *Console) Retries(ctx context.Context, route string, most int) (list []console.Retry, more bool, err error) {
 	r, err := waiting.Open(ctx, b.cl)
 	if err != nil {
 		return nil, false, err
