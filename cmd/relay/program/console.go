@@ -5,6 +5,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/command/history"
+	"github.com/relaymq/relay/cmd/relay/internal/command/instances"
 	"github.com/relaymq/relay/cmd/relay/internal/command/offline"
 	"github.com/relaymq/relay/cmd/relay/internal/command/retries"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
@@ -15,7 +16,7 @@ import (
 // What each family of commands has behind the console.
 type (
 	ofLetters   = lettersConsole
-	ofInstances = instancesConsole
+	ofInstances = instances.Console
 	ofHistory   = history.Console
 	ofRetries   = retries.Console
 )
@@ -38,7 +39,7 @@ var _ console.Backend = (*behindConsole)(nil)
 func newBehindConsole(cl *cli.Client, running func() *config.Config, log *slog.Logger) (b console.Backend, stop func()) {
 	letters := newLettersConsole(cl, log)
 	return &behindConsole{
-		ofLetters: letters, ofInstances: newInstancesConsole(cl, log), ofHistory: history.NewConsole(cl, running), ofRetries: retries.NewConsole(cl),
+		ofLetters: letters, ofInstances: instances.NewConsole(cl, log), ofHistory: history.NewConsole(cl, running), ofRetries: retries.NewConsole(cl),
 		cl: cl, running: running, log: log,
 	}, letters.close
 }

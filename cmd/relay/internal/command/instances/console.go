@@ -1,4 +1,4 @@
-package program
+package instances
 
 import (
 	"bytes"
@@ -15,22 +15,22 @@ import (
 	"github.com/relaymq/relay/consumer"
 )
 
-// instancesConsole is what the console shows of the running instances, and asks of them: the same as the commands.
-type instancesConsole struct {
+// Console is what the console shows of the running instances, and asks of them: the same as the commands.
+type Console struct {
 	cl  *cli.Client
 	log *slog.Logger
 }
 
-// newInstancesConsole works on the connection of the service.
-func newInstancesConsole(cl *cli.Client, log *slog.Logger) *instancesConsole {
-	return &instancesConsole{cl: cl, log: log}
+// NewConsole works on the connection of the service.
+func NewConsole(cl *cli.Client, log *slog.Logger) *Console {
+	return &Console{cl: cl, log: log}
 }
 
-func (b *instancesConsole) Status(ctx context.Context) (consumer.Answers, error) {
+func (b *Console) Status(ctx context.Context) (consumer.Answers, error) {
 	return consumer.Ask(ctx, b.cl.Conn.Conn, b.cl.Config.Service, consumer.StatusRequest{})
 }
 
-func (b *instancesConsole) Routes(instances []consumer.Status, now time.Time) (list []console.Route) {
+func (b *Console) Routes(instances []consumer.Status, now time.Time) (list []console.Route) {
 	for _, o := range routesOver(instances) {
 		r := console.Route{
 			Name: o.name, State: o.states(), First: o.on[0], Keys: map[string]int{}, Backlog: o.latest(),
@@ -64,7 +64,7 @@ func (b *instancesConsole) Routes(instances []consumer.Status, now time.Time) (l
 	return list
 }
 
-func (b *instancesConsole) Order(ctx context.Context, order consumer.Order) (string, error) {
+func (b *Console) Order(ctx context.Context, order consumer.Order) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, cli.ActTimeout)
 	defer cancel()
 	var notes, said bytes.Buffer
@@ -77,7 +77,7 @@ func (b *instancesConsole) Order(ctx context.Context, order consumer.Order) (str
 	return strings.TrimSpace(said.String() + notes.String()), nil
 }
 
-func (b *instancesConsole) Handover(ctx context.Context, order consumer.HandoverOrder) (string, error) {
+func (b *Console) Handover(ctx context.Context, order consumer.HandoverOrder) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	var notes bytes.Buffer
@@ -94,7 +94,7 @@ func (b *instancesConsole) Handover(ctx context.Context, order consumer.Handover
 	return notes.String(), nil
 }
 
-func (b *instancesConsole) Grid(ctx context.Context, answers consumer.Answers) console.Grid {
+func (b *Console) Grid(ctx context.Context, answers consumer.Answers) console.Grid {
 	view := currentGrid(ctx, b.cl, answers.Instances)
 	for _, bad := range answers.Bad {
 		view.Notes = append(view.Notes, "an answer was left out: "+bad)

@@ -1,4 +1,4 @@
-package program
+package instances
 
 import (
 	"github.com/spf13/cobra"
@@ -6,7 +6,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 )
 
-// instanceCommands are relay status, pause, resume, handover and grid.
-func instanceCommands(o *cli.Options) []*cobra.Command {
+// Commands are relay status, pause, resume, handover and grid.
+func Commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{newStatus(o), newPause(o), newResume(o), newHandover(o), newGridCmd(o)}
 }
