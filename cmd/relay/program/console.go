@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/command/deadletters"
 	"github.com/relaymq/relay/cmd/relay/internal/command/history"
 	"github.com/relaymq/relay/cmd/relay/internal/command/instances"
 	"github.com/relaymq/relay/cmd/relay/internal/command/offline"
@@ -15,7 +16,7 @@ import (
 
 // What each family of commands has behind the console.
 type (
-	ofLetters   = lettersConsole
+	ofLetters   = deadletters.Console
 	ofInstances = instances.Console
 	ofHistory   = history.Console
 	ofRetries   = retries.Console
@@ -37,11 +38,11 @@ var _ console.Backend = (*behindConsole)(nil)
 
 // newBehindConsole returns how to stop the replays that the console runs, too; they can be resumed.
 func newBehindConsole(cl *cli.Client, running func() *config.Config, log *slog.Logger) (b console.Backend, stop func()) {
-	letters := newLettersConsole(cl, log)
+	letters := deadletters.NewConsole(cl, log)
 	return &behindConsole{
 		ofLetters: letters, ofInstances: instances.NewConsole(cl, log), ofHistory: history.NewConsole(cl, running), ofRetries: retries.NewConsole(cl),
 		cl: cl, running: running, log: log,
-	}, letters.close
+	}, letters.Close
 }
 
 func (b *behindConsole) Audit(by, route, text string) {

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/command/deadletters"
 	"github.com/relaymq/relay/cmd/relay/internal/command/history"
 	"github.com/relaymq/relay/cmd/relay/internal/command/instances"
 	"github.com/relaymq/relay/cmd/relay/internal/command/offline"
@@ -40,7 +41,7 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	})
 	o.Flags(root)
 	for _, family := range [][]*cobra.Command{
-		runCommands(o, newBehindConsole), letterCommands(o), retries.Commands(o), instances.Commands(o), history.Commands(o), offline.Commands(o), publish.Commands(o),
+		runCommands(o, newBehindConsole), deadletters.Commands(o), retries.Commands(o), instances.Commands(o), history.Commands(o), offline.Commands(o), publish.Commands(o),
 		{schedules.Command(o), webhook.Command(), newVersion()},
 	} {
 		root.AddCommand(family...)

@@ -1,4 +1,4 @@
-package program
+package deadletters
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	"github.com/relaymq/relay/dlq"
 )
 
-// lettersConsole is what the console shows of dead letters and replays, and does with them: the same as the commands.
-type lettersConsole struct {
+// Console is what the console shows of dead letters and replays, and does with them: the same as the commands.
+type Console struct {
 	cl  *cli.Client
 	log *slog.Logger
 
@@ -29,20 +29,20 @@ type lettersConsole struct {
 	runs sync.WaitGroup
 }
 
-// newLettersConsole works on the connection of the service.
-func newLettersConsole(cl *cli.Client, log *slog.Logger) *lettersConsole {
-	b := &lettersConsole{cl: cl, log: log}
+// NewConsole works on the connection of the service.
+func NewConsole(cl *cli.Client, log *slog.Logger) *Console {
+	b := &Console{cl: cl, log: log}
 	b.ctx, b.end = context.WithCancel(context.Background())
 	return b
 }
 
-// close stops the replays that the console runs; they can be resumed.
-func (b *lettersConsole) close() {
+// Close stops the replays that the console runs; they can be resumed.
+func (b *Console) Close() {
 	b.end()
 	b.runs.Wait()
 }
 
-func (b *lettersConsole) DeadLetters(ctx context.Context) (*dlq.Store, error) {
+func (b *Console) DeadLetters(ctx context.Context) (*dlq.Store, error) {
 	store, err := dlq.Attach(ctx, b.cl.JS, b.cl.Config.Service)
 	if errors.Is(err, dlq.ErrNoStream) && errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
@@ -51,7 +51,7 @@ func (b *lettersConsole) DeadLetters(ctx context.Context) (*dlq.Store, error) {
 }
 
 // Filter reads a query as if it were flags.
-func (b *lettersConsole) Filter(ctx context.Context, q url.Values) (dlq.Filter, []string, error) {
+func (b *Console) Filter(ctx context.Context, q url.Values) (dlq.Filter, []string, error) {
 	f := dlqFilter{
 		route: q.Get("route"), subject: q.Get("subject"), reason: q.Get("reason"), text: q.Get("error"), match: q.Get("error-match"),
 		since: q.Get("since"), until: q.Get("until"), attempts: q.Get("attempts"), body: q["body"], given: q.Has,
@@ -85,7 +85,7 @@ func (b *lettersConsole) Filter(ctx context.Context, q url.Values) (dlq.Filter, 
 	return filter, flags, nil
 }
 
-func (b *lettersConsole) replayer(ctx context.Context, job *dlq.Job) (*replayer, error) {
+func (b *Console) replayer(ctx context.Context, job *dlq.Job) (*replayer, error) {
 	store, err := b.DeadLetters(ctx)
 	if err == nil && store == nil {
 		err = dlq.ErrNotFound
@@ -98,7 +98,7 @@ func (b *lettersConsole) replayer(ctx context.Context, job *dlq.Job) (*replayer,
 	return r, err
 }
 
-func (b *lettersConsole) Plan(ctx context.Context, job *dlq.Job) (*dlq.Plan, []string, error) {
+func (b *Console) Plan(ctx context.Context, job *dlq.Job) (*dlq.Plan, []string, error) {
 	r, err := b.replayer(ctx, job)
 	if err != nil {
 		return nil, nil, err
@@ -121,7 +121,7 @@ func (b *lettersConsole) Plan(ctx context.Context, job *dlq.Job) (*dlq.Plan, []s
 	return plan, notes, nil
 }
 
-func (b *lettersConsole) Start(ctx context.Context, wanted dlq.Job, body []byte) (id string, err error) {
+func (b *Console) Start(ctx context.Context, wanted dlq.Job, body []byte) (id string, err error) {
 	job := &wanted // which the run writes to
 	if job.Staged && job.StopAfter == 0 {
 		job.StopAfter = 10
@@ -163,7 +163,7 @@ func (b *lettersConsole) Start(ctx context.Context, wanted dlq.Job, body []byte)
 }
 
 // run runs a job to its end, or to that of the process.
-func (b *lettersConsole) run(r *replayer, jobs *dlq.Jobs, plan *dlq.Plan) {
+func (b *Console) run(r *replayer, jobs *dlq.Jobs, plan *dlq.Plan) {
 	b.runs.Go(func() {
 		var last dlq.Progress
 		run := &dlq.Run{
@@ -176,7 +176,7 @@ func (b *lettersConsole) run(r *replayer, jobs *dlq.Jobs, plan *dlq.Plan) {
 	})
 }
 
-func (b *lettersConsole) Resume(ctx context.Context, id, by string) error {
+func (b *Console) Resume(ctx context.Context, id, by string) error {
 	jobs, err := b.Jobs(ctx)
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func (b *lettersConsole) Resume(ctx context.Context, id, by string) error {
 	return nil
 }
 
-func (b *lettersConsole) Discard(ctx context.Context, job *dlq.Job) (int, error) {
+func (b *Console) Discard(ctx context.Context, job *dlq.Job) (int, error) {
 	r, err := b.replayer(ctx, job)
 	if err != nil {
 		return 0, err
@@ -224,7 +224,7 @@ func (b *lettersConsole) Discard(ctx context.Context, job *dlq.Job) (int, error)
 	return done, err
 }
 
-func (b *lettersConsole) Jobs(ctx context.Context) (*dlq.Jobs, error) {
+func (b *Console) Jobs(ctx context.Context) (*dlq.Jobs, error) {
 	jobs, err := dlq.AttachJobs(ctx, b.cl.JS, b.cl.Config.Service)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		return nil, nil

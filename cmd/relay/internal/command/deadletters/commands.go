@@ -1,4 +1,4 @@
-package program
+package deadletters
 
 import (
 	"github.com/spf13/cobra"
@@ -6,7 +6,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 )
 
-// letterCommands are relay dlq and relay replay.
-func letterCommands(o *cli.Options) []*cobra.Command {
+// Commands are relay dlq and relay replay.
+func Commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{newDLQ(o), newReplay(o)}
 }
