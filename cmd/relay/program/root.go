@@ -12,6 +12,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/command/offline"
 	"github.com/relaymq/relay/cmd/relay/internal/command/publish"
 	"github.com/relaymq/relay/cmd/relay/internal/command/retries"
+	"github.com/relaymq/relay/cmd/relay/internal/command/run"
 	"github.com/relaymq/relay/cmd/relay/internal/command/schedules"
 	"github.com/relaymq/relay/cmd/relay/internal/command/webhook"
 	"github.com/relaymq/relay/cmd/relay/internal/hangup"
@@ -41,7 +42,7 @@ message, and keeps what could not be handled in a dead-letter queue from which y
 	})
 	o.Flags(root)
 	for _, family := range [][]*cobra.Command{
-		runCommands(o, newBehindConsole), deadletters.Commands(o), retries.Commands(o), instances.Commands(o), history.Commands(o), offline.Commands(o), publish.Commands(o),
+		run.Commands(o, newBehindConsole), deadletters.Commands(o), retries.Commands(o), instances.Commands(o), history.Commands(o), offline.Commands(o), publish.Commands(o),
 		{schedules.Command(o), webhook.Command(), newVersion()},
 	} {
 		root.AddCommand(family...)

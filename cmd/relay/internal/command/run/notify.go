@@ -1,4 +1,4 @@
-package program
+package run
 
 import (
 	"fmt"
