@@ -1,7 +1,8 @@
 // Package program is the program relay: [Main] is all of it, so that a program of your own can be relay with handlers of
 // your own in it.
 //
-// Each subcommand has a file of its own, which ends in an error; Main turns errors into messages and exit codes:
+// Subcommands are packages under cmd/relay/internal/command, by families; this one puts them together, and what they have behind the
+// console. Each ends in an error; Main turns errors into messages and exit codes:
 //
 //	0  done
 //	1  failed

@@ -21,7 +21,7 @@ func Caller() string {
 	return name
 }
 
-// Runner is this process, among those that run jobs and publish events.
+// Runner is this process, in what is told of jobs and events: user@host:pid.
 func Runner() string { return fmt.Sprintf("%s:%d", Caller(), os.Getpid()) }
 
 // Tell publishes what an operator did, or what became of a replay. The command is done all the same when nobody hears it.
