@@ -30,6 +30,60 @@ var layers = map[string][]string{
 	"consumer/handler/*":          {"consumer", "consumer/handler", "consumer/handler/internal/*"},
 }
 
+// commands are what the packages that relay's commands stand on may import of each other and of the commands. Families of commands may import
+// all of these, and none another family; only cmd/relay/program knows the families.
+var commands = map[string][]string{
+	"cmd/relay/internal/cli":       {},
+	"cmd/relay/internal/routes":    {"cmd/relay/internal/cli"},
+	"cmd/relay/internal/waiting":   {"cmd/relay/internal/cli", "cmd/relay/internal/routes"},
+	"cmd/relay/internal/command/*": {"cmd/relay/internal/cli", "cmd/relay/internal/routes", "cmd/relay/internal/waiting"},
+}
+
+// A family of commands can be read by itself, with what all of them stand on.
+func TestImports_familiesOfCommandsDoNotKnowEachOther(t *testing.T) {
+	t.Parallel()
+	const module = "github.com/relaymq/relay/"
+	command := func(dir string) bool {
+		_, ok := commands[dir]
+		return ok || path.Dir(dir) == "cmd/relay/internal/command" || dir == "cmd/relay/program"
+	}
+	families := map[string]bool{}
+	err := filepath.WalkDir(filepath.Join(root, "cmd/relay/internal"), func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(file, ".go") {
+			return err
+		}
+		rel, err := filepath.Rel(root, file)
+		if err != nil {
+			return err
+		}
+		dir := filepath.ToSlash(filepath.Dir(rel))
+		allowed, ok := commands[dir]
+		if !ok && path.Dir(dir) == "cmd/relay/internal/command" {
+			allowed, families[dir] = commands["cmd/relay/internal/command/*"], true
+		}
+		source, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, i := range source.Imports {
+			name, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			if other, own := strings.CutPrefix(name, module); own && command(other) && !slices.Contains(allowed, other) {
+				t.Errorf("%s imports %s; of the packages of commands %s may import %q", rel, other, dir, allowed)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(families) < 9 {
+		t.Errorf("only %d families were looked at", len(families))
+	}
+}
+
 // Imports point down, and no room of the consumer knows another one: so each can be read, and tested, by itself.
 func TestImports_pointDown(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/internal/audit"
 )
 
@@ -25,7 +26,7 @@ routes:
     retry: {max_attempts: 5, policy: constant, min: 1m, max: 1m}
     supervisor: {trip_after: 0}
 `)
-	if code, _, said := relay(t, w.dir, "audit"); code != exitFailed || !strings.Contains(said, "there is no ledger yet") {
+	if code, _, said := relay(t, w.dir, "audit"); code != cli.ExitFailed || !strings.Contains(said, "there is no ledger yet") {
 		t.Errorf("before the first start: exit %d, %s", code, said)
 	}
 	w.hook.answers(func(r request) (int, string) {
@@ -57,10 +58,10 @@ routes:
 		t.Fatal(err)
 	}
 	code, out, said := relay(t, w.dir, "audit")
-	if code != exitFailed || !strings.Contains(out, "unexplained") || !strings.Contains(out, "of 1 messages no end was counted") || !strings.Contains(said, "billing (unexplained)") {
+	if code != cli.ExitFailed || !strings.Contains(out, "unexplained") || !strings.Contains(out, "of 1 messages no end was counted") || !strings.Contains(said, "billing (unexplained)") {
 		t.Errorf("exit %d, %s, %s", code, out, said)
 	}
-	if code, _, said := relay(t, w.dir, "audit", "nobody"); code != exitFailed || !strings.Contains(said, "no ledger has a route nobody") {
+	if code, _, said := relay(t, w.dir, "audit", "nobody"); code != cli.ExitFailed || !strings.Contains(said, "no ledger has a route nobody") {
 		t.Errorf("exit %d, %s", code, said)
 	}
 }
@@ -109,14 +110,14 @@ routes:
 	p.wait()
 	for range 2 { // whether an instance runs or not
 		code, out, said := relay(t, w.dir, "audit")
-		if code != exitFailed || !strings.Contains(out, "5 stored, of all durables; 12 lost since") || !strings.Contains(out, "\nlost ") || !strings.Contains(said, "billing (lost)") {
+		if code != cli.ExitFailed || !strings.Contains(out, "5 stored, of all durables; 12 lost since") || !strings.Contains(out, "\nlost ") || !strings.Contains(said, "billing (lost)") {
 			t.Errorf("exit %d, %s, %s", code, out, said)
 		}
 		t.Log(out)
 		w.run()
 	}
 	// Somebody knows of them now.
-	if code, _, said := relay(t, w.dir, "audit", "--accept-lost"); code != exitUsage || !strings.Contains(said, "12 were lost since") {
+	if code, _, said := relay(t, w.dir, "audit", "--accept-lost"); code != cli.ExitUsage || !strings.Contains(said, "12 were lost since") {
 		t.Errorf("asked without a terminal: exit %d, %s", code, said)
 	}
 	if out := must(t, w.dir, "audit", "--accept-lost", "--yes"); !strings.HasPrefix(out, "12 dead letters were lost since") {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 )
 
 // relay call prints what the handler returned, or says why there is nothing, and loses its interest with Ctrl-C.
@@ -30,7 +32,11 @@ routes:
 	if got := must(t, w.dir, "call", "orders.eu.quote", "you"); got != "for you\n" {
 		t.Errorf("got %q", got)
 	}
-	var r called
+	var r struct {
+		Outcome, ID, Error string
+		Attempts           int
+		Text               *string `json:"result_text"`
+	}
 	if err := json.Unmarshal([]byte(must(t, w.dir, "call", "orders.eu.quote", "you", "--json")), &r); err != nil {
 		t.Fatal(err)
 	}
@@ -38,15 +44,15 @@ routes:
 		t.Errorf("%+v", r)
 	}
 	code, _, stderr := relay(t, w.dir, "call", "orders.eu.bad", "x")
-	if code != exitFailed || !strings.Contains(stderr, "dead after 1 attempt: ") || !strings.Contains(stderr, "it is bad") {
+	if code != cli.ExitFailed || !strings.Contains(stderr, "dead after 1 attempt: ") || !strings.Contains(stderr, "it is bad") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	code, stdout, stderr := relay(t, w.dir, "call", "orders.eu.bad", "x", "--json")
-	if json.Unmarshal([]byte(stdout), &r) != nil || code != exitFailed || r.Outcome != "dead" || !strings.Contains(r.Error, "it is bad") || stderr != "" {
+	if json.Unmarshal([]byte(stdout), &r) != nil || code != cli.ExitFailed || r.Outcome != "dead" || !strings.Contains(r.Error, "it is bad") || stderr != "" {
 		t.Errorf("exit %d: %s%s", code, stdout, stderr)
 	}
 	code, _, stderr = relay(t, w.dir, "call", "orders.*.bad", "x")
-	if code != exitUsage {
+	if code != cli.ExitUsage {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 
@@ -56,7 +62,7 @@ routes:
 		return strings.Contains(metrics, `relay_handlers_running{route="slow"} 1`)
 	})
 	slow.signal(syscall.SIGINT)
-	if code := slow.wait(); code != exitFailed || !strings.Contains(slow.err.String(), "not wanted any more") {
+	if code := slow.wait(); code != cli.ExitFailed || !strings.Contains(slow.err.String(), "not wanted any more") {
 		t.Errorf("exit %d: %s", code, slow.err.String())
 	}
 	eventually(t, "the slow one is cancelled", func() bool {

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/dlq"
 )
@@ -379,7 +380,7 @@ routes: [{name: billing, subjects: [orders.>], instances: one, handler: discard}
 	eventually(t, "one vanished, and nobody stands by", func() bool {
 		r := route()
 		at := slices.IndexFunc(g.Instances, func(i console.GridInstance) bool { return i.Instance == two })
-		return r.Holder == one && len(r.Standbys) == 0 && at >= 0 && g.Instances[at].State == gridVanished && g.Instances[at].Gone != nil
+		return r.Holder == one && len(r.Standbys) == 0 && at >= 0 && g.Instances[at].State == "vanished" && g.Instances[at].Gone != nil
 	})
 	if page := b.page("/grid"); !strings.Contains(page, "vanished") || !strings.Contains(page, "nobody stands by for route billing") || strings.Contains(page, "Hand over…") {
 		t.Errorf("afterwards: %s", page)
@@ -399,10 +400,10 @@ routes: [{name: billing, subjects: [orders.>], handler: discard}]
 	if status, _ := p.get("/"); status != http.StatusNotFound {
 		t.Errorf("a console that is off: %d", status)
 	}
-	if code, _, said := relay(t, w.dir, "ui"); code != exitFailed || !strings.Contains(said, "admin.ui not off") {
+	if code, _, said := relay(t, w.dir, "ui"); code != cli.ExitFailed || !strings.Contains(said, "admin.ui not off") {
 		t.Errorf("relay ui: exit %d, %s", code, said)
 	}
-	if code, _, _ := relay(t, w.dir, "ui", "--role", "king"); code != exitUsage {
+	if code, _, _ := relay(t, w.dir, "ui", "--role", "king"); code != cli.ExitUsage {
 		t.Errorf("a role that there is not: exit %d", code)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/dlq"
 )
 
@@ -106,10 +107,10 @@ func TestDLQ_discardLeavesARecord(t *testing.T) {
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%d records, %v", len(list), err)
 	}
-	if j := list[0]; j.Kind != dlq.Discard || j.State != dlq.JobDone || j.By != caller() || j.Total != 5 || j.Handed != 5 || j.Filter.Subject != "orders.1.*" || j.Format != 1 {
+	if j := list[0]; j.Kind != dlq.Discard || j.State != dlq.JobDone || j.By != cli.Caller() || j.Total != 5 || j.Handed != 5 || j.Filter.Subject != "orders.1.*" || j.Format != 1 {
 		t.Errorf("%+v", j)
 	}
-	if out := must(t, w.dir, "replay", "ls"); !strings.Contains(out, "discard  done") || !strings.Contains(out, caller()) {
+	if out := must(t, w.dir, "replay", "ls"); !strings.Contains(out, "discard  done") || !strings.Contains(out, cli.Caller()) {
 		t.Errorf("ls:\n%s", out)
 	}
 	if out := must(t, w.dir, "replay", "show", list[0].ID); !strings.Contains(out, "discarded  5, gone 0") || !strings.Contains(out, "--subject orders.1.*") {

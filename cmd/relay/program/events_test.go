@@ -5,6 +5,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 )
 
 // The alert of docs/events.md: a route over relay's own events posts to a chat. relay events shows what happened, and who did what.
@@ -23,7 +25,7 @@ routes:
     start: all
     handler: {http: {url: "`+chat.URL+`"}}
 `)
-	if code, _, said := relay(t, w.dir, "events"); code != exitFailed || !strings.Contains(said, "set events.store: true, or use --follow") {
+	if code, _, said := relay(t, w.dir, "events"); code != cli.ExitFailed || !strings.Contains(said, "set events.store: true, or use --follow") {
 		t.Errorf("before there are any: exit %d, %s", code, said)
 	}
 	w.hook.answers(func(request) (int, string) { return 500, "no \x1b[31msuch customer" })
@@ -54,7 +56,7 @@ routes:
 		t.Errorf("of another route: %s", out)
 	}
 	for _, args := range []string{"--kind dead", "--limit 0", "--since yesterday", "--follow --since 1h"} {
-		if code, _, said := relay(t, w.dir, append([]string{"events"}, strings.Fields(args)...)...); code != exitUsage {
+		if code, _, said := relay(t, w.dir, append([]string{"events"}, strings.Fields(args)...)...); code != cli.ExitUsage {
 			t.Errorf("%s: exit %d, %s", args, code, said)
 		}
 	}

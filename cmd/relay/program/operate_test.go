@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 )
 
@@ -36,7 +37,7 @@ routes:
 			return true
 		})
 	}
-	if code, _, said := relay(t, w.dir, "status"); code != exitFailed || !strings.Contains(said, "is relay run running") {
+	if code, _, said := relay(t, w.dir, "status"); code != cli.ExitFailed || !strings.Contains(said, "is relay run running") {
 		t.Errorf("without an instance: exit %d, %s", code, said)
 	}
 	w.hook.answers(func(request) (int, string) { return 500, "down" })
@@ -74,10 +75,10 @@ routes:
 		t.Errorf("a shell completes the keys that wait as %q", out)
 	}
 	status("1 suspended", "orders.odd")
-	if code, _, said := relay(t, w.dir, "pause", "biling"); code != exitUsage || !strings.Contains(said, "there is no route biling; did you mean billing?") {
+	if code, _, said := relay(t, w.dir, "pause", "biling"); code != cli.ExitUsage || !strings.Contains(said, "there is no route biling; did you mean billing?") {
 		t.Errorf("a misspelt route: exit %d, %s", code, said)
 	}
-	if code, _, said := relay(t, w.dir, "pause", "billing", "nosuchkey"); code != exitUsage || !strings.Contains(said, "its subjects are orders.>") {
+	if code, _, said := relay(t, w.dir, "pause", "billing", "nosuchkey"); code != cli.ExitUsage || !strings.Contains(said, "its subjects are orders.>") {
 		t.Errorf("a key that cannot be: exit %d, %s", code, said)
 	}
 	if n := w.hook.count(); n != handled {

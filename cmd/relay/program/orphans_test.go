@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 )
 
@@ -52,14 +53,14 @@ routes:
 	if out := must(t, w.dir, append(move, "--dry-run")...); out != "3 would be moved: 3 messages in the retry stream, 0 dead letters, 0 of the durable\n" {
 		t.Errorf("a dry run says %q", out)
 	}
-	if code, _, said := relay(t, w.dir, append(move, "--yes")...); code != exitFailed || !strings.Contains(said, "start relay with that route first") {
+	if code, _, said := relay(t, w.dir, append(move, "--yes")...); code != cli.ExitFailed || !strings.Contains(said, "start relay with that route first") {
 		t.Errorf("to a route that was never started: exit %d, %s", code, said)
 	}
-	if code, _, said := relay(t, w.dir, "orphans", "move", "--from", "billing", "--to", "nobody"); code != exitUsage || !strings.Contains(said, "no route nobody") {
+	if code, _, said := relay(t, w.dir, "orphans", "move", "--from", "billing", "--to", "nobody"); code != cli.ExitUsage || !strings.Contains(said, "no route nobody") {
 		t.Errorf("to a route that is not configured: exit %d, %s", code, said)
 	}
 	w.run().ready()
-	if code, _, said := relay(t, w.dir, move...); code != exitUsage || !strings.Contains(said, "--yes") {
+	if code, _, said := relay(t, w.dir, move...); code != cli.ExitUsage || !strings.Contains(said, "--yes") {
 		t.Errorf("without a terminal: exit %d, %s", code, said)
 	}
 	if out := must(t, w.dir, append(move, "--yes")...); out != "3 moved: 3 messages in the retry stream, 0 dead letters, 0 of the durable\n" {

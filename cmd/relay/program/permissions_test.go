@@ -540,7 +540,7 @@ func TestPermissions_regressionViewerAttacks(t *testing.T) {
 	}
 
 	// A code that is on its way to an operator is of no use to who reads it.
-	var q codeRequest
+	var q struct{ Seal []byte }
 	ctl, err := anybody.SubscribeSync("relay.ctl.act.console")
 	if err != nil {
 		t.Fatal(err)
@@ -554,7 +554,7 @@ func TestPermissions_regressionViewerAttacks(t *testing.T) {
 	if m, err := ctl.NextMsg(patience); err != nil || json.Unmarshal(m.Data, &q) != nil || !strings.HasPrefix(m.Reply, "_INBOX_relay.operator.operator.") {
 		t.Fatalf("%+v, %v", m, err)
 	}
-	var a codeAnswer
+	var a struct{ URL string }
 	for a.URL == "" {
 		m, err := read.NextMsg(patience)
 		if err != nil {

@@ -10,8 +10,16 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 )
+
+// plannedJSON is what relay plan --json prints.
+type plannedJSON struct {
+	Instances []string
+	Routes    []json.RawMessage
+	*consumer.Plan
+}
 
 const planned1 = `
 routes:
@@ -79,17 +87,17 @@ func TestPlan_regressionWhatIsDeliveredAgainIsSaidBefore(t *testing.T) {
 			t.Errorf("plan does not say %q", line)
 		}
 	}
-	if code != exitFailed || t.Failed() {
+	if code != cli.ExitFailed || t.Failed() {
 		t.Fatalf("exit %d\n%s%s", code, out, said)
 	}
-	var p planned
+	var p plannedJSON
 	if _, out, _ := relay(t, w.dir, "plan", "--json"); json.Unmarshal([]byte(out), &p) != nil || len(p.Instances) != 1 || len(p.Routes) != 6 || len(p.Durables) != 4 {
 		t.Errorf("as JSON: %s", out)
 	}
 	if now := durables(); !slices.Equal(now, before) {
 		t.Errorf("plan left durables %q, there were %q", now, before)
 	}
-	if rep := w.reloaded(exitFailed); rep.Outcome != reloadRefused || !strings.Contains(strings.Join(rep.Faults, "\n"), "relay reload --deliver-again, or start: {seq: 1}") {
+	if rep := w.reloaded(cli.ExitFailed); rep.Outcome != "refused" || !strings.Contains(strings.Join(rep.Faults, "\n"), "relay reload --deliver-again, or start: {seq: 1}") {
 		t.Errorf("reloaded: %+v", rep)
 	}
 
@@ -104,7 +112,7 @@ func TestPlan_regressionWhatIsDeliveredAgainIsSaidBefore(t *testing.T) {
 
 	// Whoever wants it says so.
 	w.configure(server + next)
-	w.reloaded(exitFailed)
+	w.reloaded(cli.ExitFailed)
 	w.reloaded(0, "--deliver-again")
 	eventually(t, "all come again", func() bool { return len(w.hook.all()) == 13+9 })
 }
@@ -136,7 +144,7 @@ func TestPlan_everyRename(t *testing.T) {
 			}
 			w.configure("nats: {url: \"" + w.s.URL() + "\"}\n" + strings.Replace(planned1, c.from, c.to, 1))
 			code, out, _ := relay(t, w.dir, "plan")
-			if !strings.Contains(out, c.want) || (code == exitFailed) != refused || strings.Contains(out, "!") != refused {
+			if !strings.Contains(out, c.want) || (code == cli.ExitFailed) != refused || strings.Contains(out, "!") != refused {
 				t.Errorf("exit %d\n%s", code, out)
 			}
 		})
@@ -177,10 +185,10 @@ routes:
 			t.Errorf("plan does not say %q", line)
 		}
 	}
-	if code != exitFailed || t.Failed() {
+	if code != cli.ExitFailed || t.Failed() {
 		t.Errorf("exit %d\n%s%s", code, out, said)
 	}
-	var p planned
+	var p plannedJSON
 	if _, out, _ := relay(t, w.dir, "plan", "--json"); json.Unmarshal([]byte(out), &p) != nil || len(p.Faults) != 1 || !p.Refused() ||
 		slices.ContainsFunc(p.Durables, func(d consumer.DurablePlan) bool { return d.Does != consumer.DurableRefused }) {
 		t.Errorf("as JSON: %s", out)

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
@@ -52,12 +53,12 @@ func TestReplay_regressionImportedFromAnotherStreamStays(t *testing.T) {
 	must(t, w.dir, "dlq", "import", file)
 	fill(t, w.js, 1, 1)
 	code, out, said := relay(t, w.dir, "dlq", "replay", "--yes", "--wait")
-	if code != exitFailed || !strings.Contains(out, "3 stay, because\n  3: route billing of the running instances reads stream ORDERS, and these messages are of stream LEGACY (--to-subject") ||
+	if code != cli.ExitFailed || !strings.Contains(out, "3 stay, because\n  3: route billing of the running instances reads stream ORDERS, and these messages are of stream LEGACY (--to-subject") ||
 		!strings.Contains(out, "numbers 1 2 3\n") || !strings.Contains(out, "1 replayed: 1 succeeded") || !strings.Contains(said, "3 of 4 stay") {
 		t.Errorf("exit %d\n%s%s", code, out, said)
 	}
 	id := jobID(t, out)
-	var job jobReport
+	var job dlq.Job
 	if err := json.Unmarshal([]byte(must(t, w.dir, "replay", "show", id, "--json")), &job); err != nil || job.State != dlq.JobDone || job.Refused != 3 ||
 		len(job.Refusals) != 3 || len(job.Reasons) != 1 || job.Refusals[0].Number != 1 {
 		t.Errorf("%v, %+v", err, job)
@@ -65,16 +66,16 @@ func TestReplay_regressionImportedFromAnotherStreamStays(t *testing.T) {
 	if out := must(t, w.dir, "replay", "show", id); !strings.Contains(out, "\nwhat stays\n3: route billing") || !strings.Contains(out, "--to-subject") {
 		t.Errorf("show:\n%s", out)
 	}
-	if code, out, said := relay(t, w.dir, "dlq", "replay", "1", "--yes"); code != exitFailed || !strings.Contains(said, "all 1 stay") {
+	if code, out, said := relay(t, w.dir, "dlq", "replay", "1", "--yes"); code != cli.ExitFailed || !strings.Contains(said, "all 1 stay") {
 		t.Errorf("alone: exit %d, %s%s", code, out, said)
 	}
 	// Without an instance the configuration says it, and without both the server.
 	p.signal(syscall.SIGTERM)
 	p.wait()
-	if code, out, _ := relay(t, w.dir, "dlq", "replay", "--yes"); code != exitFailed || !strings.Contains(out, "route billing of the configuration reads stream ORDERS") {
+	if code, out, _ := relay(t, w.dir, "dlq", "replay", "--yes"); code != cli.ExitFailed || !strings.Contains(out, "route billing of the configuration reads stream ORDERS") {
 		t.Errorf("without an instance: exit %d, %s", code, out)
 	}
-	if code, out, _ := relay(t, t.TempDir(), "dlq", "replay", "--yes", "--server", w.s.URL()); code != exitFailed || !strings.Contains(out, "nobody takes what is replayed to route billing from stream LEGACY") {
+	if code, out, _ := relay(t, t.TempDir(), "dlq", "replay", "--yes", "--server", w.s.URL()); code != cli.ExitFailed || !strings.Contains(out, "nobody takes what is replayed to route billing from stream LEGACY") {
 		t.Errorf("without a configuration: exit %d, %s", code, out)
 	}
 	if n := left(t, w.js, "RELAY_RETRY"); n != 0 {
@@ -130,7 +131,7 @@ func TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack(t *testing.T) {
 		t.Errorf("handled as %+v", got)
 	}
 	// What an instance takes is not for this command.
-	if code, _, said := relay(t, w.dir, "orphans", "return", "--from", "billing", "--stream", "ORDERS", "--yes"); code != exitFailed || !strings.Contains(said, "relay retries discard is for those") {
+	if code, _, said := relay(t, w.dir, "orphans", "return", "--from", "billing", "--stream", "ORDERS", "--yes"); code != cli.ExitFailed || !strings.Contains(said, "relay retries discard is for those") {
 		t.Errorf("of a route that runs: exit %d, %s", code, said)
 	}
 }

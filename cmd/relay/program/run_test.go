@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -102,7 +103,7 @@ func TestRun_regressionNATSAwayAtBootIsWaitedFor(t *testing.T) {
 	if !strings.Contains(body, "(since ") {
 		t.Errorf("since when is not said: %s", body)
 	}
-	if code, _, said := relay(t, w.dir, "dlq", "ls"); code != exitFailed || !strings.Contains(said, "nothing listens there") {
+	if code, _, said := relay(t, w.dir, "dlq", "ls"); code != cli.ExitFailed || !strings.Contains(said, "nothing listens there") {
 		t.Errorf("another command does not fail at once: exit %d, %s", code, said)
 	}
 	if n := len(p.logged("not working, retrying")); n != 1 {
@@ -139,8 +140,8 @@ func TestRun_handlerBeyondTheDrainIsExit3(t *testing.T) {
 			})
 			start := time.Now()
 			p.signal(syscall.SIGTERM)
-			if code := p.wait(); code != exitForced {
-				t.Errorf("exit %d, want %d", code, exitForced)
+			if code := p.wait(); code != cli.ExitForced {
+				t.Errorf("exit %d, want %d", code, cli.ExitForced)
 			}
 			within(t, "exit after SIGTERM with a drain of 1s", p.at.Sub(start), 2*time.Second)
 			if !strings.Contains(p.err.String(), "handlers were interrupted: 1 of them after a drain of 1s") {
@@ -175,8 +176,8 @@ func TestRun_secondSignalExitsAtOnce(t *testing.T) {
 	p.await("draining")
 	start := time.Now()
 	p.signal(syscall.SIGINT)
-	if code := p.wait(); code != exitForced {
-		t.Errorf("exit %d, want %d", code, exitForced)
+	if code := p.wait(); code != cli.ExitForced {
+		t.Errorf("exit %d, want %d", code, cli.ExitForced)
 	}
 	within(t, "exit after the second signal", p.at.Sub(start), time.Second)
 }
@@ -193,8 +194,8 @@ routes:
 `)
 	p := w.run()
 	w.publish("orders.eu", nil, nil)
-	if code := p.wait(); code != exitEscalated {
-		t.Errorf("exit %d, want %d", code, exitEscalated)
+	if code := p.wait(); code != cli.ExitEscalated {
+		t.Errorf("exit %d, want %d", code, cli.ExitEscalated)
 	}
 	last := lastLine(p.err.String())
 	for _, want := range []string{"a key gave up", "billing", "orders.eu", "no such table"} {
@@ -370,8 +371,8 @@ func TestRun_preflightSaysNo(t *testing.T) {
 			w.configure(strings.ReplaceAll(config, "$SERVER", w.s.URL()))
 			start := time.Now()
 			p := spawn(t, w.dir, nil, append([]string{"run"}, c.args...)...)
-			if code := p.wait(); code != exitUsage {
-				t.Errorf("exit %d, want %d", code, exitUsage)
+			if code := p.wait(); code != cli.ExitUsage {
+				t.Errorf("exit %d, want %d", code, cli.ExitUsage)
 			}
 			if took := p.at.Sub(start); took > 10*time.Second {
 				t.Errorf("it takes %v to say no, want at most 10s", took)
@@ -578,7 +579,7 @@ func TestRun_embeddedServerServesTheCommands(t *testing.T) {
 		t.Errorf("exit %d", code)
 	}
 	code, _, said := relay(t, w.dir, "dlq", "ls")
-	if code != exitFailed || !strings.Contains(said, "nothing listens there") || !strings.Contains(said, "is relay running?") {
+	if code != cli.ExitFailed || !strings.Contains(said, "nothing listens there") || !strings.Contains(said, "is relay running?") {
 		t.Errorf("without relay: exit %d, %s", code, said)
 	}
 	// A second life finds everything.
@@ -591,7 +592,7 @@ func TestRun_embeddedServerServesTheCommands(t *testing.T) {
 	// One store, one relay.
 	w.configure(strings.ReplaceAll(config, addr, "127.0.0.1:0"))
 	second := spawn(t, w.dir, nil, "run")
-	if code := second.wait(); code != exitUsage || !strings.Contains(lastLine(second.err.String()), "store_dir") {
+	if code := second.wait(); code != cli.ExitUsage || !strings.Contains(lastLine(second.err.String()), "store_dir") {
 		t.Errorf("a second relay on the same store: exit %d, %s", code, second.err)
 	}
 	p.signal(syscall.SIGTERM)
@@ -610,7 +611,7 @@ func TestRun_embeddedServerListensOnlyWhenTold(t *testing.T) {
 		t.Errorf("it listens on %v", url)
 	}
 	code, _, said := relay(t, w.dir, "dlq", "ls")
-	if code != exitFailed || !strings.Contains(said, "takes no connections: set nats.embedded.listen") {
+	if code != cli.ExitFailed || !strings.Contains(said, "takes no connections: set nats.embedded.listen") {
 		t.Errorf("exit %d, %s", code, said)
 	}
 	p.signal(syscall.SIGTERM)
@@ -668,7 +669,7 @@ func TestRun_logBeginsWithWhatRunsAndEndsWithWhy(t *testing.T) {
 	// The store of the first one's admin listener is taken: why the second one ends is a record too.
 	addr := strings.TrimSuffix(strings.TrimPrefix(p.await("admin is up")["url"].(string), "http://"), "/readyz")
 	second := spawn(t, w.dir, nil, "run", "--set", "admin.listen="+addr)
-	if code := second.wait(); code != exitUsage {
+	if code := second.wait(); code != cli.ExitUsage {
 		t.Errorf("exit %d", code)
 	}
 	if end := second.logged("relay ends"); len(end) != 1 || end[0]["exit_code"] != 2.0 || !strings.Contains(end[0]["error"].(string), addr) {

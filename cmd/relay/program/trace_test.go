@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/console"
 )
 
 // The life of messages: one that is through, one that failed and waits, one that is dead and was dead before, and one with hostile bytes.
@@ -37,14 +40,14 @@ routes:
 	ok := w.publish("orders.ok", []byte("{}"), nil)
 	dead := w.publish("orders.dead", []byte("{}"), nil)
 	waits := w.publish("orders.us", []byte("{}"), nil)
-	trace := func(what any) (l life) {
+	trace := func(what any) (l console.Life) {
 		t.Helper()
 		if err := json.Unmarshal([]byte(must(t, w.dir, "trace", fmt.Sprint(what), "--json")), &l); err != nil {
 			t.Fatal(err)
 		}
 		return l
 	}
-	where := func(seq uint64, place string) (found life) {
+	where := func(seq uint64, place string) (found console.Life) {
 		t.Helper()
 		eventually(t, place, func() bool {
 			found = trace(fmt.Sprintf("ORDERS/%d", seq))
@@ -58,7 +61,7 @@ routes:
 	}
 	where(dead, "dead")
 	must(t, w.dir, "dlq", "replay", "--yes", "--wait")
-	var again life
+	var again console.Life
 	eventually(t, "it is dead again, with its past", func() bool {
 		again = where(dead, "dead")
 		return len(again.Past) == 3 && strings.Contains(again.Past[0].What, "replayed since")
@@ -99,10 +102,10 @@ routes:
 	w.run()
 	ok := w.publish("orders.ok", []byte("{}"), nil)
 	dead := w.publish("orders.dead", []byte("{}"), nil)
-	trace := func(what string, n int) (l life) {
+	trace := func(what string, n int) (l console.Life) {
 		t.Helper()
 		eventually(t, fmt.Sprint(what, ": ", n, " happenings"), func() bool {
-			l = life{}
+			l = console.Life{}
 			if err := json.Unmarshal([]byte(must(t, w.dir, "trace", what, "--json")), &l); err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +202,7 @@ routes:
 		if out := must(t, w.dir, "trace", dead); !strings.Contains(out, step.stored) || !strings.Contains(out, "orders.dead") || !strings.Contains(out, "no such order") || !strings.Contains(out, "is dead letter 1") {
 			t.Errorf("%s, a dead letter: %s", step.what, out)
 		}
-		if code, _, said := relay(t, w.dir, "trace", "ORDERS/99"); code != exitFailed || !strings.Contains(said, step.lost) {
+		if code, _, said := relay(t, w.dir, "trace", "ORDERS/99"); code != cli.ExitFailed || !strings.Contains(said, step.lost) {
 			t.Errorf("%s, one that never was: exit %d, %s", step.what, code, said)
 		}
 	}

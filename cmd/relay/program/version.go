@@ -8,16 +8,17 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/internal/version"
 )
 
 func newVersion() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "version", Short: "print the version and those of its parts", Args: args(cobra.NoArgs),
+		Use: "version", Short: "print the version and those of its parts", Args: cli.Args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if asJSON {
-				return printJSON(c.OutOrStdout(), allVersions())
+				return cli.PrintJSON(c.OutOrStdout(), allVersions())
 			}
 			_, err := fmt.Fprintln(c.OutOrStdout(), allVersions())
 			return err

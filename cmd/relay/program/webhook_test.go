@@ -143,7 +143,10 @@ func TestWebhookListenAndVerify(t *testing.T) {
 			lines = strings.Split(strings.TrimSuffix(p.out.String(), "\n"), "\n")
 			return len(lines) == n+2 && strings.HasSuffix(p.out.String(), "\n")
 		})
-		var got received
+		var got struct {
+			Path, Subject, Body, Signature string
+			Status                         int
+		}
 		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &got); err != nil {
 			t.Fatal(err)
 		}

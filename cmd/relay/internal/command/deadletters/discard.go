@@ -1,0 +1,124 @@
+package deadletters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/dlq"
+)
+
+func newDLQDiscard(o *cli.Options) *cobra.Command {
+	var f dlqFilter
+	var yes, all bool
+	c := &cobra.Command{
+		Use: "discard [NUMBER…]", Short: "remove dead letters for good",
+		Long: `Discard removes the chosen dead letters for good. Entries that cannot be read are removed only by their numbers. Who
+discarded what, and how many, is kept for 30 days: relay replay ls.`,
+		RunE: func(c *cobra.Command, a []string) error {
+			filter, err := f.filter(time.Now())
+			if err != nil {
+				return err
+			}
+			named, err := numbers(a)
+			if err != nil {
+				return err
+			}
+			switch {
+			case len(a) == 0 && !all && !f.any():
+				return fmt.Errorf("%w: name the dead letters, a filter, or --all", cli.ErrUsage)
+			case len(a) > 0 && (all || f.any()):
+				return fmt.Errorf("%w: name the dead letters, or a filter, not both", cli.ErrUsage)
+			}
+			return o.WithDeadLetters(c, func(ctx context.Context, cl *cli.Client, store *dlq.Store) error {
+				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
+					return err
+				}
+				record := &dlq.Job{Kind: dlq.Discard, Filter: filter, Numbers: named}
+				if len(named) == 0 {
+					plan, err := store.Plan(ctx, dlq.Choice{Filter: filter})
+					if err != nil {
+						return err
+					}
+					for _, r := range plan.Refusals {
+						fmt.Fprintf(c.ErrOrStderr(), "relay: left alone: dead letter %d: %s\n", r.Number, cli.Printable(r.Why))
+					}
+					named = slices.Collect(plan.Numbers())
+					record.Routes, record.Oldest, record.Newest, record.Last = plan.Routes, plan.Oldest, plan.Newest, plan.Last
+				} else if err := present(ctx, store, named); err != nil {
+					return err
+				}
+				if len(named) == 0 {
+					fmt.Fprintln(c.OutOrStdout(), "no dead letters match")
+					return nil
+				}
+				if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Remove %d dead %s for good?", len(named), cli.Plural(len(named), "letter"))); err != nil {
+					return err
+				}
+				return cli.RecordDiscard(ctx, cl, record, len(named), func() (int, error) { return discardAll(ctx, c, store, named) })
+			})
+		},
+	}
+	f.flags(c)
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	c.Flags().BoolVar(&all, "all", false, "all of them")
+	return c
+}
+
+// present makes sure that nothing is asked about entries that are not there.
+func present(ctx context.Context, store *dlq.Store, named []uint64) error {
+	for _, n := range named {
+		var bad *dlq.EntryError
+		if _, err := store.Get(ctx, n); err != nil && !errors.As(err, &bad) {
+			return entryError(n, err)
+		}
+	}
+	return nil
+}
+
+func discardAll(ctx context.Context, c *cobra.Command, store *dlq.Store, named []uint64) (int, error) {
+	bar := cli.NewBar(c, len(named), "discarding")
+	done, err := discardEach(ctx, store, named, func() { _ = bar.Add(1) })
+	_ = bar.Finish()
+	fmt.Fprintf(c.OutOrStdout(), "%d discarded\n", done)
+	return done, err
+}
+
+// discardEach removes entries, and calls one after each, from one goroutine at a time.
+func discardEach(ctx context.Context, store *dlq.Store, named []uint64, one func()) (int, error) {
+	work, group := errgroup.WithContext(ctx)
+	work.SetLimit(16)
+	var mu sync.Mutex
+	done := 0
+	for _, n := range named {
+		if group.Err() != nil {
+			break
+		}
+		work.Go(func() error {
+			err := store.Discard(group, n)
+			mu.Lock()
+			defer mu.Unlock()
+			one()
+			switch {
+			case err == nil:
+				done++
+			case errors.Is(err, dlq.ErrNotFound): // somebody was faster
+			default:
+				return fmt.Errorf("dead letter %d: %w", n, err)
+			}
+			return nil
+		})
+	}
+	err := work.Wait()
+	if ctx.Err() != nil && done < len(named) {
+		return done, fmt.Errorf("interrupted: %d are left", len(named)-done)
+	}
+	return done, err
+}

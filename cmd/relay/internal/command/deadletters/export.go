@@ -1,0 +1,143 @@
+package deadletters
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/dlq"
+)
+
+func newDLQExport(o *cli.Options) *cobra.Command {
+	var f dlqFilter
+	c := &cobra.Command{
+		Use: "export", Short: "write dead letters as JSON lines, whole", Args: cli.Args(cobra.NoArgs),
+		Long: `Export writes each dead letter as one line of JSON, with everything it has: relay dlq import makes the same one of it,
+byte for byte. The entries stay where they are. What is not text is in fields that end in _base64.`,
+		Example: `  relay dlq export --route billing > billing.jsonl`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			filter, err := f.filter(time.Now())
+			if err != nil {
+				return err
+			}
+			filter.WithBody = true
+			return o.WithDeadLetters(c, func(ctx context.Context, cl *cli.Client, store *dlq.Store) error {
+				if err := f.resolve(ctx, cl, store, c.ErrOrStderr(), &filter); err != nil {
+					return err
+				}
+				n, bad := 0, 0
+				out := bufio.NewWriterSize(c.OutOrStdout(), 1<<16)
+				for e, err := range store.List(ctx, filter) {
+					var unreadable *dlq.EntryError
+					switch {
+					case errors.As(err, &unreadable):
+						bad++
+						fmt.Fprintln(c.ErrOrStderr(), "relay: not exported:", cli.Printable(unreadable.Error()))
+						continue
+					case err != nil:
+						return err
+					}
+					if err := cli.PrintLine(out, e); err != nil {
+						return err
+					}
+					n++
+				}
+				if err := out.Flush(); err != nil {
+					return err
+				}
+				fmt.Fprintf(c.ErrOrStderr(), "%d exported\n", n)
+				if bad > 0 {
+					return fmt.Errorf("%d could not be exported", bad)
+				}
+				return nil
+			})
+		},
+	}
+	f.flags(c)
+	return c
+}
+
+// maxLine bounds a line of an import: the largest body there can be, in base64, with its headers and stack.
+const maxLine = 192 << 20
+
+func newDLQImport(o *cli.Options) *cobra.Command {
+	return &cobra.Command{
+		Use: "import [FILE|-]", Short: "store what export wrote, each entry once", Args: cli.Args(cobra.MaximumNArgs(1)),
+		Long: `Import stores the dead letters of an export. An entry that is there already, because it never went or because the import
+is repeated, is not stored a second time. Numbers and stored times are new.`,
+		RunE: func(c *cobra.Command, a []string) error {
+			in, name := c.InOrStdin(), "standard input"
+			if len(a) == 1 && a[0] != "-" {
+				file, err := os.Open(a[0])
+				if err != nil {
+					return err
+				}
+				defer file.Close()
+				in, name = file, a[0]
+			}
+			return o.WithDeadLetters(c, func(ctx context.Context, _ *cli.Client, store *dlq.Store) error {
+				if err := importLines(ctx, in, c.OutOrStdout(), store); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				return nil
+			})
+		},
+	}
+}
+
+// importLines stops at the first line that cannot be stored; what comes before it is stored, and a second import is harmless.
+func importLines(ctx context.Context, in io.Reader, out io.Writer, store *dlq.Store) error {
+	work, ctx := errgroup.WithContext(ctx)
+	work.SetLimit(16)
+	results := make(chan bool, 16)
+	var stored, there int
+	counted := make(chan struct{})
+	go func() {
+		defer close(counted)
+		for isNew := range results {
+			if isNew {
+				stored++
+			} else {
+				there++
+			}
+		}
+	}()
+	lines := bufio.NewScanner(in)
+	lines.Buffer(make([]byte, 1<<16), maxLine)
+	var bad error
+	for n := 1; bad == nil && ctx.Err() == nil && lines.Scan(); n++ {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		var e dlq.Entry
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			bad = fmt.Errorf("line %d: not a line of relay dlq export: %w", n, err)
+			break
+		}
+		work.Go(func() error {
+			isNew, err := store.Import(ctx, e)
+			if err != nil {
+				return fmt.Errorf("line %d: %w", n, err)
+			}
+			results <- isNew
+			return nil
+		})
+	}
+	if bad == nil {
+		bad = lines.Err()
+	}
+	err := work.Wait()
+	close(results)
+	<-counted
+	fmt.Fprintf(out, "%d imported, %d there already\n", stored, there)
+	return errors.Join(err, bad)
+}

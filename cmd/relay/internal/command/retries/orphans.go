@@ -1,0 +1,270 @@
+package retries
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/routes"
+	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/dlq"
+)
+
+func newOrphans(o *cli.Options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "orphans", Short: "what waits for a route that was renamed or taken away", Args: cli.Args(cli.KnownCommand),
+		Long: `When a route, its durable or its stream gets another name, what waits under the old one is consumed by nobody: retries that
+were parked, a durable with what it has not delivered, dead letters. Orphans finds and moves it. What an instance with the old
+configuration still pulls is none.`,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newOrphansLs(o), newOrphansMove(o), newOrphansReturn(o))
+	return c
+}
+
+func newOrphansLs(o *cli.Options) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "ls", Short: "list what waits for routes that the configuration does not have", Args: cli.Args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			var list []consumer.Orphan
+			err := o.WithClient(c, func(ctx context.Context, cl *cli.Client) (err error) {
+				var routes []consumer.Route
+				for _, rt := range cl.Config.Routes {
+					routes = append(routes, rt.Route)
+				}
+				if list, err = consumer.Orphans(ctx, cl.JS, cl.Config.Service, routes); err != nil {
+					return err
+				}
+				running, err := consumer.AskStatus(ctx, cl.Conn.Conn, cl.Config.Service)
+				if err != nil && !errors.Is(err, consumer.ErrNobody) {
+					return err
+				}
+				// What an instance uses is none, also while it does not pull: of a route that is paused, or stands by.
+				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
+					return of.Service == "" && slices.ContainsFunc(running, func(s consumer.Status) bool {
+						return slices.ContainsFunc(s.Routes, func(rt consumer.RouteStatus) bool {
+							return rt.Stream == of.Stream && (of.Kind == consumer.OrphanDurable && rt.Durable == of.Durable || of.Kind == consumer.OrphanRetries && rt.Name == of.Route)
+						})
+					})
+				})
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				if list == nil {
+					list = []consumer.Orphan{}
+				}
+				return cli.PrintJSON(c.OutOrStdout(), list)
+			}
+			if len(list) == 0 {
+				fmt.Fprintln(c.OutOrStdout(), "nothing waits for a route that is not there")
+				return nil
+			}
+			rows := [][]string{{"KIND", "ROUTE", "STREAM", "DURABLE", "MESSAGES", "OUTSTANDING", "NEXT"}}
+			for _, of := range list {
+				if of.Service != "" {
+					of.Route = of.Service + ": " + of.Route
+				}
+				rows = append(rows, []string{
+					of.Kind, of.Route, of.Stream, of.Durable, strconv.FormatUint(of.Messages, 10), strconv.Itoa(of.Outstanding), of.Next,
+				})
+			}
+			cli.Table(c.OutOrStdout(), rows)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func newOrphansMove(o *cli.Options) *cobra.Command {
+	var from, to, stream, service string
+	var yes, dry, asJSON bool
+	c := &cobra.Command{
+		Use: "move --from ROUTE --to ROUTE", Short: "give what waits for a route that is not there to another one", Args: cli.Args(cobra.NoArgs),
+		Long: `Move takes what waits for one route to another route: retries, with their attempts and their time, dead letters, and what the
+durable of the old route has not handled, which is removed then. What the durable of the new route delivers, too, is not handed
+over. Each message is stored for the new route before the old one is removed: nothing is lost when this is interrupted, and
+another run goes on. The old route must run nowhere, and the new one must have been started once. After a service was renamed,
+--of-service is its old name; its routes may keep theirs.`,
+		Example: `  relay orphans move --from billing --to invoicing --dry-run
+  relay orphans move --from billing --to invoicing
+  relay orphans move --of-service shop --from billing --to billing`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if from == "" || to == "" {
+				return fmt.Errorf("%w: --from and --to are required", cli.ErrUsage)
+			}
+			return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
+				var others []consumer.Route
+				prefix, known := "", len(cl.Config.Routes) == 0
+				for _, rt := range cl.Config.Routes {
+					if rt.Name == to {
+						known, prefix = true, rt.DeadLetter.Prefix
+					}
+					if rt.Name != from || service != "" {
+						others = append(others, rt.Route)
+					}
+				}
+				if service == cl.Config.Service {
+					service = ""
+				}
+				if !known {
+					return fmt.Errorf("%w: --to: the configuration has no route %s", cli.ErrUsage, cli.Printable(to))
+				}
+				list, err := consumer.Orphans(ctx, cl.JS, cl.Config.Service, others)
+				if err != nil {
+					return err
+				}
+				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
+					return of.Route != from || of.Service != service || stream != "" && of.Kind != consumer.OrphanDead && of.Stream != stream
+				})
+				if stream != "" && service == "" && !slices.ContainsFunc(list, func(of consumer.Orphan) bool { return of.Kind == consumer.OrphanRetries }) {
+					list = append(list, consumer.Orphan{Kind: consumer.OrphanRetries, Route: from, Stream: stream})
+				}
+				var found consumer.OrphansMoved
+				for _, of := range list {
+					switch n := int(of.Messages); of.Kind {
+					case consumer.OrphanRetries:
+						found.Retries += n
+					case consumer.OrphanDead:
+						found.Dead += n
+					default:
+						found.Durable += n + of.Outstanding
+					}
+				}
+				var moved consumer.OrphansMoved
+				if !dry && len(list) > 0 {
+					if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Give what waits for route %s to route %s (%s)?", cli.Printable(from), cli.Printable(to), movedText(found))); err != nil {
+						return err
+					}
+					bar := cli.NewBar(c, found.Sum(), "moving")
+					moved, err = consumer.MoveOrphans(ctx, cl.JS, consumer.OrphanMove{
+						Service: cl.Config.Service, From: from, To: to, OfService: service, Stream: stream, Prefix: prefix, Moved: func() { _ = bar.Add(1) },
+					}, list)
+					_ = bar.Finish()
+					if err != nil {
+						return fmt.Errorf("%d moved (%s), the others wait as before: %w", moved.Sum(), movedText(moved), err)
+					}
+				}
+				out := c.OutOrStdout()
+				switch {
+				case asJSON:
+					return cli.PrintJSON(out, map[string]any{"from": from, "to": to, "found": found.Sum(), "moved": moved.Sum(), "of": found, "done": moved, "dry_run": dry})
+				case dry:
+					fmt.Fprintf(out, "%d would be moved: %s\n", found.Sum(), movedText(found))
+				default:
+					fmt.Fprintf(out, "%d moved: %s\n", moved.Sum(), movedText(moved))
+				}
+				return nil
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&from, "from", "", "the route whose messages wait")
+	f.StringVar(&to, "to", "", "the route that gets them")
+	f.StringVar(&stream, "stream", "", "only those of this stream")
+	f.StringVar(&service, "of-service", "", "the service of the old route, if that was renamed")
+	f.BoolVar(&dry, "dry-run", false, "say how many there are, and move none")
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func movedText(n consumer.OrphansMoved) string {
+	return fmt.Sprintf("%d %s in the retry stream, %d dead %s, %d of the durable", n.Retries, cli.Plural(n.Retries, "message"), n.Dead, cli.Plural(n.Dead, "letter"), n.Durable)
+}
+
+func newOrphansReturn(o *cli.Options) *cobra.Command {
+	var from, stream string
+	var yes, dry, asJSON bool
+	c := &cobra.Command{
+		Use: "return --from ROUTE --stream STREAM", Short: "make dead letters of what waits for a route that does not read its stream", Args: cli.Args(cobra.NoArgs),
+		Long: `Return takes what waits in the retry stream for a route, from one stream, and makes dead letters of it: parked retries, and what was
+replayed to a route that never read that stream. relay dlq replays it then, with --to-subject where no route can have it. Each message is
+a dead letter before it is taken out: nothing is lost when this is interrupted, and another run goes on. No instance may run the route on
+that stream. Who did so is kept for 30 days: relay replay ls.`,
+		Example: `  relay orphans return --from billing --stream LEGACY --dry-run
+  relay orphans return --from billing --stream LEGACY
+  relay dlq replay --route billing --reason operator --to-subject original`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if from == "" || stream == "" {
+				return fmt.Errorf("%w: --from and --stream are required (relay orphans ls shows both)", cli.ErrUsage)
+			}
+			return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
+				running, err := routes.Known(ctx, cl)
+				if err != nil {
+					return err
+				}
+				if running.Running && slices.Contains(running.Routes[from].Streams, stream) {
+					return fmt.Errorf("an instance of relay runs route %s on stream %s, and takes them: relay retries discard is for those", cli.Printable(from), cli.Printable(stream))
+				}
+				// Of all routes: it may be one that the configuration has.
+				list, err := consumer.Orphans(ctx, cl.JS, cl.Config.Service, nil)
+				if err != nil {
+					return err
+				}
+				found, returned := 0, 0
+				for _, of := range list {
+					if of.Kind == consumer.OrphanRetries && of.Route == from && of.Stream == stream {
+						found += int(of.Messages)
+					}
+				}
+				if !dry && found > 0 {
+					if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Make dead letters of %d waiting %s of route %s?", found, cli.Plural(found, "message"), cli.Printable(from))); err != nil {
+						return err
+					}
+					if returned, err = returnOrphans(ctx, c, cl, from, stream, found); err != nil {
+						return fmt.Errorf("%d are dead letters now, the others wait as before: %w", returned, err)
+					}
+				}
+				out := c.OutOrStdout()
+				switch {
+				case asJSON:
+					return cli.PrintJSON(out, map[string]any{"from": from, "stream": stream, "found": found, "returned": returned, "dry_run": dry})
+				case dry:
+					fmt.Fprintf(out, "%d would become dead letters\n", found)
+				default:
+					fmt.Fprintf(out, "%d returned: they are dead letters now\n", returned)
+				}
+				return nil
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&from, "from", "", "the route for which they wait")
+	f.StringVar(&stream, "stream", "", "the stream that they come from")
+	f.BoolVar(&dry, "dry-run", false, "say how many there are, and change nothing")
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// returnOrphans records who does so, as a discard of retries is recorded.
+func returnOrphans(ctx context.Context, c *cobra.Command, cl *cli.Client, route, stream string, total int) (n int, err error) {
+	prefix := ""
+	for _, rt := range cl.Config.Routes {
+		if rt.Name == route {
+			prefix = rt.DeadLetter.Prefix
+		}
+	}
+	record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: "returned from stream " + stream}
+	bar := cli.NewBar(c, total, "returning")
+	err = cli.RecordDiscard(ctx, cl, record, total, func() (int, error) {
+		n, err = consumer.ReturnOrphans(ctx, cl.JS, cl.Config.Service, route, stream, prefix, cli.Caller(), func(p ack.Parked) {
+			_ = bar.Add(1)
+			noteDiscarded(record, p)
+		})
+		return n, err
+	})
+	_ = bar.Finish()
+	return n, err
+}
