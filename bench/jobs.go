@@ -104,7 +104,7 @@ func jobs() []*job {
 		&job{name: "ordered", title: "a handler of 1 ms, 1,000 subjects, one message of each at a time and in order", contestants: []string{"sharded", "ordered"},
 			n: 200_000, subjects: 1000, size: 128, handler: handlerSpec{Kind: "sleep", Sleep: time.Millisecond},
 			targets: []target{{"ordered", "rate", "sharded", 0.95}}},
-		&job{name: "partitions", title: "three instances with 16 partitions, 1,000 keys in order, against one instance", contestants: []string{"ordered", "partitioned"},
+		&job{name: "partitions-r1", title: "three instances with 16 partitions, 1,000 keys in order, against one instance", contestants: []string{"ordered", "partitioned"},
 			n: 500_000, subjects: 1000, size: 128, atMost: time.Minute, handler: discard, run: (*bench).overInstances,
 			targets: []target{{"partitioned", "rate", "", 50_000}}},
 		&job{name: "partitions-r3", title: "the same in a cluster of three, with three replicas of everything", contestants: []string{"ordered", "partitioned"},

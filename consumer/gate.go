@@ -145,6 +145,17 @@ func (t *gate) delivered(sequence, consumer, deliveries uint64, now time.Time) (
 	return more && !less, less
 }
 
+// missingTo is the highest stream sequence that may be missing. What was delivered after that is here, or was given back to wait.
+func (t *gate) missingTo() (to uint64) {
+	for _, p := range t.gaps {
+		if p.to == 0 {
+			return t.top
+		}
+		to = max(to, p.to-1)
+	}
+	return to
+}
+
 // coming is how many messages are sure to come that are waited for: nothing can start before them, so there is always room for a
 // few of them.
 func (t *gate) coming(now time.Time) (n int) {

@@ -2,21 +2,25 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -38,9 +42,9 @@ type divisions struct {
 	faults  []string
 }
 
-func newDivisions(t *testing.T, count int) *divisions {
+func newDivisions(t *testing.T, count int, opts ...natstest.Option) *divisions {
 	d := &divisions{
-		world: newWorld(t, natstest.WithListen()), who: map[string]int{}, where: map[string]map[string]int{}, starts: map[uint64]int{}, running: map[string]int{}, done: map[string]uint64{},
+		world: newWorld(t, append(opts, natstest.WithListen())...), who: map[string]int{}, where: map[string]map[string]int{}, starts: map[uint64]int{}, running: map[string]int{}, done: map[string]uint64{},
 		fails: map[uint64]int{},
 		route: Route{
 			Name: "billing", Subjects: []string{"orders.*.paid", "orders.*.sent"}, Key: "{2}", Order: supervisor.OrderKey, Partitions: count, Start: StartAll, AckWait: 20 * time.Second,
@@ -357,6 +361,97 @@ func TestPartitions_deadLettersAndReplays(t *testing.T) {
 	d.check()
 }
 
+func (d *divisions) orphanedPartitions(routes ...Route) (list []Orphan) {
+	d.t.Helper()
+	all, err := Orphans(d.t.Context(), d.js, "relay", routes)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, o := range all {
+		if o.Kind == OrphanPartitions {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// The server hears of the stream that it copies every second (seen on 2.15.2). When it does not, the route says so; so it does when the server does not say.
+func TestPartitions_copiesThatStandStillAreTold(t *testing.T) {
+	d := &divided{}
+	s := &partition.Stream{Generation: partition.Generation{Service: "relay", Route: "billing", Number: 1, Layout: partition.Layout{Stream: "ORDERS"}}}
+	info := func(lag uint64, active time.Duration) {
+		s.Info = &jetstream.StreamInfo{
+			Config:  jetstream.StreamConfig{Sources: []*jetstream.StreamSource{{Name: "ORDERS", SubjectTransforms: []jetstream.SubjectTransformConfig{{}}}}},
+			Sources: []*jetstream.StreamSourceInfo{{Name: "ORDERS", Lag: lag, Active: active}},
+		}
+	}
+	now := time.Now()
+	if info(7, time.Second); d.copies(s, now) != nil || d.behind.Load() != 7 {
+		t.Errorf("%d behind", d.behind.Load())
+	}
+	info(9, copiesSilentFor)
+	if err := d.copies(s, now); err == nil || !strings.Contains(err.Error(), "nats stream info RELAY_BILLING_G1") {
+		t.Error(err)
+	}
+	info(0, -1) // it has not found the stream yet
+	if err := d.copies(s, now); err != nil {
+		t.Error(err)
+	}
+	if err := d.copies(s, now.Add(copiesSilentFor)); err == nil {
+		t.Error("it never finds the stream, and nobody says so")
+	}
+	if info(0, time.Second); d.copies(s, now) != nil || !d.unheard.IsZero() {
+		t.Error("it goes on, and is not believed")
+	}
+}
+
+// A message that is nearly as large as the server takes does not fit with the headers that tell where it comes from. It held its key, and the change of
+// the partitions, for ever.
+func TestPartitions_regressionWhatIsTooLargeToBeHandedOverIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	const most = 64 << 10
+	d := newDivisions(t, 4, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = most }))
+	d.route.Retry.Backoff = supervisor.Backoff{Min: 3 * time.Second, Max: 3 * time.Second}
+	var done atomic.Int64
+	handler := HandlerFunc(func(_ context.Context, m *Msg) error {
+		if m.Attempt == 1 && len(m.Data) > 0 {
+			return errors.New("told to fail")
+		}
+		done.Add(1)
+		return nil
+	})
+	route := d.route
+	route.Handler = handler
+	r, _ := d.start(Config{Instance: "a", Logger: quiet}, route)
+	d.shared(map[string]*Relay{"a": r}, 4)
+	for _, data := range [][]byte{make([]byte, most-64), nil} {
+		if _, err := d.js.Publish(t.Context(), "orders.k1.paid", data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.eventually("it failed and waits", func() bool { return r.Status().Routes[0].Retried == 1 })
+	route.Partitions = 7
+	if _, err := r.Update(t.Context(), route); err != nil {
+		t.Fatal(err)
+	}
+	d.shared(map[string]*Relay{"a": r}, 7)
+	d.eventually("what was behind it is handled", func() bool { return done.Load() == 1 })
+	store, err := dlq.Attach(t.Context(), d.js, "relay")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for e, err := range store.List(t.Context(), dlq.Filter{Route: "billing"}) {
+		n++
+		if err != nil || e.Sequence != 1 || !strings.Contains(e.LastError, "max_payload") {
+			t.Errorf("%+v, %v", e, err)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
 // A route gets partitions while it runs and goes on where its durable is; it is removed, and added again with what came meanwhile.
 func TestPartitions_aRouteGetsThemAndLosesThem(t *testing.T) {
 	t.Parallel()
@@ -378,10 +473,21 @@ func TestPartitions_aRouteGetsThemAndLosesThem(t *testing.T) {
 	if err := r.Add(t.Context(), divided); err == nil {
 		t.Error("it was added twice")
 	}
-	if gone, err := r.Remove(t.Context(), "billing"); err != nil || gone.Route != "billing" || r.route("billing") != nil {
+	if list := d.orphanedPartitions(divided); len(list) > 0 {
+		t.Errorf("what is in use is an orphan: %v", list)
+	}
+	if gone, err := r.Remove(t.Context(), "billing"); err != nil || gone.Route != "billing" || gone.Stream != "ORDERS" || gone.Copies != "RELAY_BILLING_G1" || r.route("billing") != nil {
 		t.Fatalf("%+v, %v", gone, err)
 	}
 	d.send(50)
+	d.eventually("its stream is an orphan, with what came since", func() bool {
+		r.findOrphans(t.Context())
+		list := d.orphanedPartitions()
+		return len(list) == 1 && list[0].Stream == "RELAY_BILLING_G1" && list[0].Messages == 50 && slices.ContainsFunc(r.orphaned(), func(o Orphan) bool { return o.String() == list[0].String() })
+	})
+	if list := d.orphanedPartitions(divided); len(list) > 0 {
+		t.Errorf("the stream of a route of the configuration is an orphan: %v", list)
+	}
 	if err := r.Add(t.Context(), divided); err != nil {
 		t.Fatal(err)
 	}

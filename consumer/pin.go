@@ -138,7 +138,7 @@ func (s *source) stillMissing() (to uint64) {
 		m.times++
 	}
 	m.top = s.gate.top
-	return to
+	return min(to, s.gate.missingTo())
 }
 
 // giveBackAgain gives back what is outstanding on the server up to that sequence and not in the hand of this instance.

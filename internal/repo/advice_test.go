@@ -45,6 +45,9 @@ var followed = map[string][]string{
 	"relay retries discard is for those":                 {"TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack"},
 	"an operator needs more for":                         {"TestPermissions_whatLacksIsSaid"},
 	"this body is not for a browser":                     {"TestReplay_edit"},
+	"start the route with partitions again":              {"TestPartitions_aRouteGetsThemAndLosesThem"},
+	"the route has no partitions here any more":          {"TestPartitions_aRouteGetsThemAndLosesThem"},
+	"the server has copied nothing from stream %s":       {"TestPartitions_copiesThatStandStillAreTold"},
 	"Messages that wait for routes which are not there,": {"TestOrphans_aRouteIsRenamed"},
 }
 

@@ -50,6 +50,9 @@ func newOrphansLs(o *cli.Options) *cobra.Command {
 				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
 					return of.Service == "" && slices.ContainsFunc(running, func(s consumer.Status) bool {
 						return slices.ContainsFunc(s.Routes, func(rt consumer.RouteStatus) bool {
+							if rt.Partitions != nil && rt.Partitions.Stream == of.Stream {
+								return true
+							}
 							return rt.Stream == of.Stream && (of.Kind == consumer.OrphanDurable && rt.Durable == of.Durable || of.Kind == consumer.OrphanRetries && rt.Name == of.Route)
 						})
 					})
@@ -125,7 +128,7 @@ another run goes on. The old route must run nowhere, and the new one must have b
 					return err
 				}
 				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
-					return of.Route != from || of.Service != service || stream != "" && of.Kind != consumer.OrphanDead && of.Stream != stream
+					return of.Kind == consumer.OrphanPartitions || of.Route != from || of.Service != service || stream != "" && of.Kind != consumer.OrphanDead && of.Stream != stream
 				})
 				if stream != "" && service == "" && !slices.ContainsFunc(list, func(of consumer.Orphan) bool { return of.Kind == consumer.OrphanRetries }) {
 					list = append(list, consumer.Orphan{Kind: consumer.OrphanRetries, Route: from, Stream: stream})
