@@ -205,6 +205,10 @@ func (rep reloadReport) print(w io.Writer) {
 	list("began anew with them, on the same durable", rep.Routes.Restarted)
 	list(would+"removed", rep.Removed)
 	for _, left := range rep.Routes.Removed {
+		if left.Copies != "" {
+			fmt.Fprintf(w, "    what stays of %s: stream %s, to which the server goes on copying: relay orphans ls\n", cli.Printable(left.Route), cli.Printable(left.Copies))
+			continue
+		}
 		fmt.Fprintf(w, "    what stays of %s: durable %s on %s%s\n", cli.Printable(left.Route), cli.Printable(left.Durable), cli.Printable(left.Stream), remains(left))
 	}
 	list("counts from now on", rep.Live)
