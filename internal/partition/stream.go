@@ -177,8 +177,8 @@ func (s *Stream) CopyOf(ctx context.Context, js jetstream.JetStream, origin uint
 	if err != nil {
 		return 0, err
 	}
-	for from, to := stream.CachedInfo().State.FirstSeq, stream.CachedInfo().State.LastSeq; from <= to; {
-		middle := from + (to-from)/2
+	for from, end := max(1, stream.CachedInfo().State.FirstSeq), stream.CachedInfo().State.LastSeq+1; from < end; {
+		middle := from + (end-from)/2
 		m, err := stream.GetMsg(ctx, middle, jetstream.WithGetMsgSubject(s.Copied()))
 		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 			return 0, err
@@ -193,7 +193,7 @@ func (s *Stream) CopyOf(ctx context.Context, js jetstream.JetStream, origin uint
 		case is < origin:
 			from = m.Sequence + 1
 		default:
-			to = middle - 1
+			end = middle
 		}
 	}
 	return 0, nil
