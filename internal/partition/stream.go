@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -167,6 +168,35 @@ func (s *Stream) lastCopied(ctx context.Context, js jetstream.JetStream) (stored
 		return 0, 0, fmt.Errorf("message %d of stream %s does not say where it comes from", m.Sequence, s.Name())
 	}
 	return m.Sequence, origin, nil
+}
+
+// CopyOf is where the copy of a message of the user's stream is; 0: there is none, or not any more. It asks the server some twenty times: copies are in the
+// order of what they are copies of.
+func (s *Stream) CopyOf(ctx context.Context, js jetstream.JetStream, origin uint64) (stored uint64, err error) {
+	stream, err := js.Stream(ctx, s.Name())
+	if err != nil {
+		return 0, err
+	}
+	for from, end := max(1, stream.CachedInfo().State.FirstSeq), stream.CachedInfo().State.LastSeq+1; from < end; {
+		middle := from + (end-from)/2
+		m, err := stream.GetMsg(ctx, middle, jetstream.WithGetMsgSubject(s.Copied()))
+		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+			return 0, err
+		}
+		is := uint64(math.MaxUint64) // behind the last copy
+		if err == nil {
+			is, _ = Source(m.Header.Get(SourceHeader))
+		}
+		switch {
+		case is == origin:
+			return m.Sequence, nil
+		case is < origin:
+			from = m.Sequence + 1
+		default:
+			end = middle
+		}
+	}
+	return 0, nil
 }
 
 // settled is up to where a partition is settled, and whether nothing is left of it. The leader of a consumer may lag behind the stream, and then knows

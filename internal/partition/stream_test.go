@@ -1,8 +1,10 @@
 package partition
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
@@ -129,5 +131,81 @@ func TestTender_removesOnlyWhatIsSettled(t *testing.T) {
 	}
 	if s := find().Info.State; s.LastSeq != all+1 {
 		t.Errorf("%d messages were copied again", s.LastSeq-all-1)
+	}
+}
+
+// Copies are found by the sequence that the message has in the user's stream, whatever else is in both streams.
+func TestStream_copyOf(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "A", Subjects: []string{"a.*", "b"}}); err != nil {
+		t.Fatal(err)
+	}
+	g := Generation{Service: "relay", Route: "orders", Number: 1, Layout: Layout{Count: 3, Key: "{2}", Subjects: []string{"a.*"}, Stream: "A", Durable: "orders"}}
+	s, err := g.Make(t.Context(), js, Start{Sequence: 1}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err := s.CopyOf(t.Context(), js, 1); at != 0 || err != nil {
+		t.Errorf("of nothing: %d, %v", at, err)
+	}
+	copies := map[uint64]bool{}
+	for n := range uint64(200) {
+		subject := "b"
+		if rand.IntN(3) > 0 {
+			subject = "a." + strconv.Itoa(rand.IntN(9))
+			copies[n+1] = true
+		}
+		if _, err := js.Publish(t.Context(), subject, nil); err != nil {
+			t.Fatal(err)
+		}
+		if rand.IntN(4) == 0 { // relay puts something there
+			if _, err := js.Publish(t.Context(), g.Moved("a.1"), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stream, err := js.Stream(t.Context(), g.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if copied, _ := stream.Info(t.Context(), jetstream.WithSubjectFilter(g.Copied())); copied != nil {
+			n := uint64(0)
+			for _, of := range copied.State.Subjects {
+				n += of
+			}
+			if n == uint64(len(copies)) {
+				break
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it was not copied")
+		}
+	}
+	for range 20 {
+		if err := stream.DeleteMsg(t.Context(), 1+rand.Uint64N(200)); err != nil && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+			t.Log(err)
+		}
+	}
+	found := 0
+	for n := range uint64(202) {
+		at, err := s.CopyOf(t.Context(), js, n)
+		if err != nil {
+			t.Fatal(n, err)
+		}
+		if at == 0 {
+			continue
+		}
+		found++
+		m, err := stream.GetMsg(t.Context(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if of, ok := Source(m.Header.Get(SourceHeader)); !ok || of != n || !copies[n] {
+			t.Errorf("copy of %d is %d, which is of %d", n, at, of)
+		}
+	}
+	if found < len(copies)-20 || found > len(copies) {
+		t.Errorf("%d of %d found", found, len(copies))
 	}
 }

@@ -153,6 +153,65 @@ routes:
 	}
 }
 
+// A message of a route with partitions is found by its stream and sequence, and by its id, though its time is that of its copy.
+func TestTrace_partitions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+archive: {outcomes: true}
+routes:
+  - name: billing
+    subjects: [orders.*.paid]
+    key: "{2}"
+    order: key
+    partitions: 4
+    start: all
+    retry: {min: 10m, max: 10m, park_after: 1h}
+    handler: {http: {url: "$HOOK"}}
+`)
+	ids := make(chan string, 100)
+	w.hook.answers(func(r request) (int, string) {
+		ids <- r.subject + " " + r.id
+		switch r.subject {
+		case "orders.dead.paid":
+			return 422, "no such order"
+		case "orders.slow.paid":
+			return 500, "later"
+		}
+		return 200, ""
+	})
+	w.run()
+	sequences, lives := map[string]uint64{}, map[string]string{"ok": "through", "dead": "dead", "slow": "durable"}
+	for range 20 { // what is around them
+		w.publish("orders.ok.paid", []byte("{}"), nil)
+	}
+	for _, key := range []string{"dead", "slow", "ok"} {
+		sequences[key] = w.publish("orders."+key+".paid", []byte("{}"), nil)
+	}
+	check := func(what, key string) {
+		t.Helper()
+		var l console.Life
+		eventually(t, what+" is known", func() bool {
+			l = console.Life{}
+			if err := json.Unmarshal([]byte(must(t, w.dir, "trace", what, "--json")), &l); err != nil {
+				t.Fatal(err)
+			}
+			return len(l.Past) > 0 && len(l.Places) == 1 && l.Places[0].Where == lives[key]
+		})
+		if p := l.Places[0]; p.Route != "billing" || l.Subject != "orders."+key+".paid" || !l.Stored || l.Sequence != sequences[key] {
+			t.Errorf("%s: %+v, %+v", what, l, p)
+		}
+	}
+	for key, sequence := range sequences {
+		check(fmt.Sprintf("ORDERS/%d", sequence), key)
+	}
+	for len(ids) > 0 {
+		subject, id, _ := strings.Cut(<-ids, " ")
+		if key := strings.Split(subject, ".")[1]; strings.Contains(id, fmt.Sprintf("~%d~", sequences[key])) {
+			check(id, key)
+		}
+	}
+}
+
 // A message outlives its stream in the archive and in the dead letters: trace answers from there when the stream is gone, and when it was made anew
 // and has not come as far.
 func TestTrace_theStreamIsGone(t *testing.T) {

@@ -24,6 +24,7 @@ type Table struct {
 type Route struct {
 	key, state, why string
 	Durable         string
+	Divided         bool     // it has partitions
 	Streams         []string // that it reads, on any instance; none: not known
 	template        subject.Template
 }
@@ -42,7 +43,7 @@ func Known(ctx context.Context, cl *cli.Client) (Table, error) {
 			info, ok := t.Routes[rt.Name]
 			streams := info.Streams
 			if !ok || info.state == "flowing" {
-				info = Route{key: rt.Key, state: rt.State, why: rt.Why, Durable: rt.Durable}
+				info = Route{key: rt.Key, state: rt.State, why: rt.Why, Durable: rt.Durable, Divided: rt.Partitions != nil}
 			}
 			if rt.Stream != "" && !slices.Contains(streams, rt.Stream) {
 				streams = append(streams, rt.Stream)
@@ -53,7 +54,7 @@ func Known(ctx context.Context, cl *cli.Client) (Table, error) {
 	}
 	if !t.Running {
 		for _, rt := range cl.Config.Routes {
-			info := Route{key: rt.Key, Durable: rt.Durable}
+			info := Route{key: rt.Key, Durable: rt.Durable, Divided: rt.Partitions > 0}
 			if stream := streamOf(ctx, cl, rt); stream != "" {
 				info.Streams = []string{stream}
 			}

@@ -63,6 +63,8 @@ type Reader struct {
 	Client *cli.Client
 	Stream *ack.RetryStream    // nil when relay never ran here
 	Routes map[string][]string // of each durable
+	// Divided are the routes with partitions.
+	Divided []string
 }
 
 // Open finds out which routes there are, and whether there is a retry stream.
@@ -76,6 +78,9 @@ func Open(ctx context.Context, cl *cli.Client) (*Reader, error) {
 		durable := cli.Or(info.Durable, name)
 		r.Routes[durable] = append(r.Routes[durable], name)
 		slices.Sort(r.Routes[durable])
+		if info.Divided {
+			r.Divided = append(r.Divided, name)
+		}
 	}
 	service := cl.Config.Service
 	r.Stream, err = ack.AttachRetryStream(ctx, cl.JS, service, strings.ToUpper(service)+"_RETRY")

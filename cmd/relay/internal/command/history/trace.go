@@ -23,6 +23,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -60,7 +61,64 @@ of it; without, that its durable is through with it.`,
 type life struct {
 	console.Life
 	told    map[deadOnce]bool // of which Past tells already
+	copies  []copied          // of routes with partitions
+	noted   time.Time         // what the id says: of a route with partitions when the copy was made
 	missing error             // why its stream cannot have it; what is stored elsewhere may tell of it all the same
+}
+
+// copied is where a route with partitions has the message.
+type copied struct {
+	durable, route string // as without partitions
+	in             *partition.Stream
+	sequence       uint64 // 0: it is not there
+	part           int
+}
+
+// clocks is by how much those of two servers may differ.
+const clocks = time.Minute
+
+// isOf tells whether what somebody noted of a message, with its durable and the time when it was stored, is of this one, and not of one that had its sequence
+// before the stream was made anew. The time is that of the copy where a route has partitions.
+func (l *life) isOf(durable string, at time.Time) bool {
+	switch {
+	case !slices.ContainsFunc(l.copies, func(c copied) bool { return c.durable == durable }):
+		return l.Published == nil || at.Equal(*l.Published)
+	case !l.noted.IsZero():
+		return at.Equal(l.noted)
+	}
+	return l.Published == nil || at.After(l.Published.Add(-clocks))
+}
+
+// findRoutes finds the routes with partitions that read the stream.
+func (l *life) findRoutes(ctx context.Context, cl *cli.Client, r *waiting.Reader) error {
+	for _, route := range r.Divided {
+		list, err := partition.Find(ctx, cl.JS, cl.Config.Service, route)
+		if err != nil {
+			return err
+		}
+		if n := len(list); n > 0 && list[n-1].Stream == l.Stream {
+			l.copies = append(l.copies, copied{durable: list[n-1].Durable, route: route, in: list[n-1]})
+		}
+	}
+	if i := slices.IndexFunc(l.copies, func(c copied) bool { return c.durable == l.Consumer }); i >= 0 {
+		l.noted, l.Published = *l.Published, nil
+	}
+	return nil
+}
+
+// findCopies finds the message in the streams of partitions.
+func (l *life) findCopies(ctx context.Context, cl *cli.Client) (err error) {
+	for i := range l.copies {
+		c := &l.copies[i]
+		if !l.Stored || !slices.ContainsFunc(c.in.Subjects, func(p string) bool { return subject.Matches(p, l.Subject) }) {
+			continue
+		}
+		c.part = c.in.Of(l.Subject)
+		if c.sequence, err = c.in.CopyOf(ctx, cl.JS, l.Sequence); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // deadOnce is one time that a message was dead-lettered: before its first replay, or after one.
@@ -92,16 +150,24 @@ func parseTraced(s string) (*life, error) {
 
 // gather asks for all that is stored.
 func (l *life) gather(ctx context.Context, cl *cli.Client) error {
-	if err := l.inStream(ctx, cl); err != nil {
-		return err
-	}
 	r, err := waiting.Open(ctx, cl)
 	if err != nil {
 		return err
 	}
+	if err := l.findRoutes(ctx, cl, r); err != nil {
+		return err
+	}
+	if err := l.inStream(ctx, cl); err != nil {
+		return err
+	}
+	if err := l.findCopies(ctx, cl); err != nil {
+		return err
+	}
 	var failed error
 	err = r.Each(ctx, "", func(m waiting.Message) bool {
-		if m.Stream != l.Stream || m.Sequence != l.Sequence {
+		if i := slices.IndexFunc(l.copies, func(c copied) bool { return c.in.Name() == m.Stream && c.sequence == m.Sequence }); i >= 0 {
+			m.Routes = []string{l.copies[i].route}
+		} else if m.Stream != l.Stream || m.Sequence != l.Sequence {
 			return true
 		}
 		var mine bool
@@ -144,12 +210,12 @@ func (l *life) gather(ctx context.Context, cl *cli.Client) error {
 // has it since.
 func (l *life) same(ctx context.Context, cl *cli.Client, m waiting.Message) (bool, error) {
 	if m.Parked != nil {
-		return l.Published == nil || m.Parked.Time.Equal(*l.Published), nil
+		return l.isOf(m.Durable, m.Parked.Time), nil
 	}
 	if l.Replaced || l.Gone {
 		return false, nil
 	}
-	c, err := cl.JS.Consumer(ctx, l.Stream, m.Durable)
+	c, err := cl.JS.Consumer(ctx, m.Stream, m.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return false, nil
 	}
@@ -176,7 +242,7 @@ func (l *life) inStream(ctx context.Context, cl *cli.Client) error {
 		}
 	case err != nil:
 		return err
-	case l.Published != nil && !m.Time.Equal(*l.Published):
+	case l.Published != nil && !m.Time.Equal(*l.Published), !l.noted.IsZero() && m.Time.After(l.noted.Add(clocks)):
 		l.Replaced = true
 	default:
 		at := m.Time.UTC()
@@ -258,7 +324,7 @@ func (l *life) deadLetters(ctx context.Context, cl *cli.Client) error {
 		if err != nil {
 			return fmt.Errorf("the dead letters: %w", err)
 		}
-		if e.Stream != l.Stream || e.Sequence != l.Sequence || l.Published != nil && !e.Time.Equal(*l.Published) {
+		if e.Stream != l.Stream || e.Sequence != l.Sequence || !l.isOf(e.Consumer, e.Time) {
 			continue
 		}
 		l.learn(e.Origin)
@@ -290,7 +356,7 @@ func (l *life) archived(ctx context.Context, cl *cli.Client) (ended map[string]s
 	}
 	ended = make(map[string]string)
 	for _, f := range list {
-		if l.Consumer != "" && f.Durable != l.Consumer || l.Published != nil && !f.Published.Equal(*l.Published) {
+		if l.Consumer != "" && f.Durable != l.Consumer || !l.isOf(f.Durable, f.Published) {
 			continue
 		}
 		what := outcomeOf(f)
@@ -342,6 +408,12 @@ func (l *life) durables(ctx context.Context, cl *cli.Client, r *waiting.Reader) 
 		if l.Consumer != "" && durable != l.Consumer {
 			continue
 		}
+		if i := slices.IndexFunc(l.copies, func(c copied) bool { return c.durable == durable }); i >= 0 {
+			if err := l.inPartition(ctx, cl, l.copies[i]); err != nil {
+				return err
+			}
+			continue
+		}
 		c, err := cl.JS.Consumer(ctx, l.Stream, durable)
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			continue
@@ -361,7 +433,7 @@ func (l *life) durables(ctx context.Context, cl *cli.Client, r *waiting.Reader) 
 				continue
 			}
 		}
-		l.inDurable(ctx, cl, info, strings.Join(mine, ", "), mine)
+		l.inDurable(ctx, cl, info, l.Sequence, strings.Join(mine, ", "), mine)
 	}
 	if len(l.Places) == 0 {
 		l.Places = append(l.Places, console.Place{Where: "nowhere", Text: "waits nowhere that relay knows", Next: "nothing: no route of the configuration has its subject, or it was through before a durable was made anew"})
@@ -369,19 +441,47 @@ func (l *life) durables(ctx context.Context, cl *cli.Client, r *waiting.Reader) 
 	return nil
 }
 
-// inDurable is where the message stands in a durable.
-func (l *life) inDurable(ctx context.Context, cl *cli.Client, info *jetstream.ConsumerInfo, route string, names []string) {
+// inPartition is where the message stands in a partition.
+func (l *life) inPartition(ctx context.Context, cl *cli.Client, c copied) error {
+	p := console.Place{Where: "durable", Durable: c.durable, Route: c.route}
+	switch lag, _, known := c.in.Behind(); {
+	case !slices.ContainsFunc(c.in.Subjects, func(p string) bool { return subject.Matches(p, l.Subject) }):
+		return nil // it is not of that route
+	case slices.ContainsFunc(l.Places, func(o console.Place) bool { return o.Durable == c.durable || o.Durable == c.in.DurableOf(c.part) }):
+		return nil // where it is is known
+	case c.sequence > 0:
+		durable, err := cl.JS.Consumer(ctx, c.in.Name(), c.in.DurableOf(c.part))
+		if err == nil {
+			l.inDurable(ctx, cl, durable.CachedInfo(), c.sequence, c.route, []string{c.route})
+			return nil
+		} else if !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return err
+		}
+		p.Text, p.Next = fmt.Sprintf("is in partition %d of %d, of which the durable is not made yet", c.part, c.in.Count), l.standing(ctx, cl, []string{c.route})
+	case known && lag > 0 && l.Stored:
+		p.Where, p.Text = "stream", fmt.Sprintf("is perhaps not copied to stream %s yet, which is %d messages behind", c.in.Name(), lag)
+		p.Next = "it is copied, and delivered when those before it are; " + l.standing(ctx, cl, []string{c.route})
+	default:
+		p.Where, p.Text = "through", fmt.Sprintf("is not in partition %d of %d any more: it is settled, or was handed over when the partitions changed", c.part, c.in.Count)
+		p.Next = "nothing: it was done, dropped, expired or forgotten, or a dead letter that was discarded or replayed since"
+	}
+	l.Places = append(l.Places, p)
+	return nil
+}
+
+// inDurable is where the message stands in a durable, where it has that sequence.
+func (l *life) inDurable(ctx context.Context, cl *cli.Client, info *jetstream.ConsumerInfo, sequence uint64, route string, names []string) {
 	p := console.Place{Where: "durable", Durable: info.Name, Route: route}
 	switch {
-	case l.Sequence > info.Delivered.Stream && l.Stored:
+	case sequence > info.Delivered.Stream && l.Stored:
 		p.Where = "stream"
 		p.Text = fmt.Sprintf("was not delivered yet: durable %s is at %d, and %d wait in it", info.Name, info.Delivered.Stream, info.NumPending)
 		p.Next = "it is delivered when those before it are; " + l.standing(ctx, cl, names)
 	case slices.ContainsFunc(l.Places, func(o console.Place) bool { return o.Durable == info.Name }):
 		return // where it is is known
-	case l.Sequence > info.Delivered.Stream:
+	case sequence > info.Delivered.Stream:
 		p.Text, p.Next = "was removed from its stream before durable "+info.Name+" had delivered it", "nothing: it is gone"
-	case l.Sequence <= info.AckFloor.Stream:
+	case sequence <= info.AckFloor.Stream:
 		p.Where = "through"
 		p.Text = "is settled: durable " + info.Name + " is through with all up to " + strconv.FormatUint(info.AckFloor.Stream, 10)
 		p.Next = "nothing: it was done, dropped, expired or forgotten, or a dead letter that was discarded or replayed since"
