@@ -144,15 +144,25 @@ func (b *builder) partitions(rt config.Route) {
 	if rt.Partitions == 0 {
 		return
 	}
-	for n := range generations {
-		g := partition.Generation{Service: b.cfg.Service, Route: rt.Name, Number: n + 1}
-		b.read(g.Name())
-		b.remove(g.Name())
-		b.ask("STREAM.CREATE."+g.Name(), "STREAM.UPDATE."+g.Name(), "STREAM.DELETE."+g.Name(), "CONSUMER.LIST."+g.Name(), "CONSUMER.UNPIN."+g.Name()+".*")
-		b.acknowledge(g.Name(), "*")
+	for _, name := range b.copiesOf(rt) {
+		b.read(name)
+		b.remove(name)
+		b.ask("STREAM.CREATE."+name, "STREAM.UPDATE."+name, "STREAM.DELETE."+name, "CONSUMER.LIST."+name, "CONSUMER.UNPIN."+name+".*")
+		b.acknowledge(name, "*")
 	}
 	b.publish(partition.Subjects(b.cfg.Service, rt.Name))
 	b.note("routes with partitions: the list is for %d generations; a route whose partitions, key or subjects were changed more often needs another one", generations)
+}
+
+// copiesOf are the streams of the route's partitions; none without them.
+func (b *builder) copiesOf(rt config.Route) (names []string) {
+	if rt.Partitions == 0 {
+		return nil
+	}
+	for n := range generations {
+		names = append(names, partition.Generation{Service: b.cfg.Service, Route: rt.Name, Number: n + 1}.Name())
+	}
+	return names
 }
 
 // read permits to look at a stream and to read it, also through consumers that are gone when that is done.
@@ -280,6 +290,9 @@ func (b *builder) acts() {
 		// A retry is shown with the message that waits.
 		stream := b.streamOf(rt)
 		b.ask("STREAM.MSG.GET."+stream, "DIRECT.GET."+stream, "DIRECT.GET."+stream+".>")
+		for _, name := range b.copiesOf(rt) { // relay trace finds the message there
+			b.ask("STREAM.MSG.GET."+name, "DIRECT.GET."+name, "DIRECT.GET."+name+".>")
+		}
 		b.ask("CONSUMER.CREATE."+stream+".>", "CONSUMER.DELETE."+stream+".*") // relay plan counts messages by consumers that deliver nothing
 	}
 	b.note("relay orphans move takes messages from the durable of a route that was renamed only with a user that may, for the time of the move: $JS.ACK.<stream>.<old durable>.>, CONSUMER.MSG.NEXT and CONSUMER.DELETE of it")
