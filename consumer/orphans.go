@@ -323,7 +323,7 @@ func orphanedPartitions(ctx context.Context, js jetstream.JetStream, s *partitio
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return list, err
 		}
 		info := durable.CachedInfo()
 		if of == whatNobodyUses && (info.NumWaiting > 0 || inUse(ctx, js, s.Service, info, []string{s.Route})) {

@@ -135,7 +135,9 @@ func (r *Relay) leftPartitions(ctx context.Context) (list []Orphan) {
 		ask, cancel := context.WithTimeout(ctx, settleTimeout)
 		if stream, err := r.js.Stream(ask, name); err == nil {
 			if s, ok := partition.Of(stream.CachedInfo()); ok && s.Service == r.cfg.Service && r.divided.get(s.Route) == nil && !r.othersDivide(s) {
-				list, _ = orphanedPartitions(ask, r.js, s, whatNobodyUses, list)
+				if list, err = orphanedPartitions(ask, r.js, s, whatNobodyUses, list); err != nil {
+					r.log.Debug("a stream of partitions could not be searched for what is left there", "stream", name, "error", err)
+				}
 			}
 		}
 		cancel()
