@@ -28,6 +28,17 @@ func (s *Session) InHand() InHand {
 	return h
 }
 
+// Live are the sequences of what is handed out and not settled.
+func (s *Session) Live() map[uint64]struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make(map[uint64]struct{}, s.leases.n)
+	for d := s.leases.first; d != nil; d = d.next {
+		list[d.Sequence] = struct{}{}
+	}
+	return list
+}
+
 // inHandKey has one token less than the key of a record.
 func (r *Records) inHandKey() string { return "hand." + r.stream + "." + r.durable }
 

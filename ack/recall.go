@@ -8,8 +8,9 @@ const recallMargin = 2 * time.Second
 
 // Recall asks for a message that was given back with a long delay to come at due, or at once when that is over: the server lets a later
 // NAK replace an earlier one. It does nothing when the message is not away, or about to come by itself, since then another instance may
-// be at it.
-func (d *Delivery) Recall(due time.Time) {
+// be at it. Alone says that there is none: then what should have come is asked for once more. The server forgets what it is about to deliver again
+// when the stream is purged, and brings it after AckWait only (nats-server 2.15.2, consumer.go, purge).
+func (d *Delivery) Recall(due time.Time, alone bool) {
 	s := d.s
 	now := time.Now()
 	if due.Before(now) {
@@ -17,7 +18,8 @@ func (d *Delivery) Recall(due time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d.state != naked || d.plain || s.abandoned || d.due.Sub(due) < recallMargin {
+	late := alone && now.Sub(d.due) >= recallMargin
+	if d.state != naked || d.plain || s.abandoned || late && s.fenced || !late && d.due.Sub(due) < recallMargin {
 		return
 	}
 	current := s.bySeq.get(d.Sequence)
@@ -25,7 +27,11 @@ func (d *Delivery) Recall(due time.Time) {
 		return // it is back
 	}
 	waiting := current == d && d.slot == noSlot // for the burst
-	d.fence.Store(int64(s.at(d.due)))           // until then nobody else can have it
+	until := d.due
+	if late {
+		until = now.Add(recallMargin)
+	}
+	d.fence.Store(int64(s.at(until))) // until then nobody else can have it
 	d.due = due
 	if waiting {
 		return

@@ -200,7 +200,7 @@ func TestSession_recreatedDurableGetsNoOldSettlements(t *testing.T) {
 		}
 		w.check(running.Ack(nil), ErrFenced)
 		w.check(failing.Nak(time.Now()), ErrFenced)
-		away.Recall(time.Time{})
+		away.Recall(time.Time{}, false)
 		if w.arrive(9, 1) != nil {
 			t.Error("a delivery was handed out")
 		}
@@ -543,8 +543,8 @@ func TestDelivery_recall(t *testing.T) {
 		w.check(d.Nak(time.Now().Add(time.Hour)), nil)
 		w.check(soon.Nak(time.Now().Add(5*time.Second)), nil)
 		w.confirmAll(4 * time.Second)
-		d.Recall(time.Time{})
-		soon.Recall(time.Time{}) // about to come by itself
+		d.Recall(time.Time{}, false)
+		soon.Recall(time.Time{}, false) // about to come by itself
 		time.Sleep(100 * time.Millisecond)
 		m := w.one(`-NAK {"delay":10000000}`)
 		if m.to != reply(1, 1, storedAt) {
@@ -554,7 +554,36 @@ func TestDelivery_recall(t *testing.T) {
 		if w.arrive(1, 2) == nil {
 			t.Fatal("not handed out")
 		}
-		d.Recall(time.Time{}) // it is back
+		d.Recall(time.Time{}, false) // it is back
+		time.Sleep(100 * time.Millisecond)
+		w.nothing()
+	})
+}
+
+// The server forgets what it is about to deliver again when the stream is purged.
+func TestDelivery_recallOnceMore(t *testing.T) {
+	bubble(t, 3*time.Second, func(w *world) {
+		d := w.arrive(1, 1)
+		w.check(d.Nak(time.Now().Add(time.Hour)), nil)
+		w.confirmAll(4 * time.Second)
+		d.Recall(time.Time{}, true)
+		w.confirmAll(time.Second)
+		d.Recall(time.Time{}, true) // it may be on its way
+		time.Sleep(2 * time.Second)
+		w.nothing()
+		d.Recall(time.Time{}, false) // another instance may have it
+		time.Sleep(100 * time.Millisecond)
+		w.nothing()
+		d.Recall(time.Time{}, true)
+		time.Sleep(100 * time.Millisecond)
+		m := w.one(`-NAK {"delay":10000000}`)
+		if m.to != reply(1, 1, storedAt) {
+			t.Errorf("recalled %s", m.to)
+		}
+		w.confirm(m)
+		time.Sleep(recallMargin)
+		w.s.Fence()
+		d.Recall(time.Time{}, true)
 		time.Sleep(100 * time.Millisecond)
 		w.nothing()
 	})
@@ -570,8 +599,8 @@ func TestDelivery_recallBeforeItsNakIsConfirmed(t *testing.T) {
 			t.Fatalf("sent %v, want one NAK", out)
 		}
 		w.check(waiting.Nak(time.Now().Add(time.Hour)), nil)
-		waiting.Recall(time.Time{}) // before its burst
-		sent.Recall(time.Time{})    // after it, unconfirmed
+		waiting.Recall(time.Time{}, false) // before its burst
+		sent.Recall(time.Time{}, false)    // after it, unconfirmed
 		time.Sleep(100 * time.Millisecond)
 		out := w.taken()
 		if len(out) != 2 {

@@ -433,7 +433,11 @@ func (r *Relay) commit(p *plot) bool {
 	for _, name := range slices.Sorted(maps.Keys(left)) {
 		list = append(list, left[name])
 	}
-	r.routes.Store(&list)
+	var end []*route
+	for _, name := range p.change.Remove {
+		end = append(end, p.before[name])
+	}
+	r.setRoutes(list, end)
 	r.book.Accept()
 	if p.change.Limits != nil {
 		r.setLimits(p.change.Limits)

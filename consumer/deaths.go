@@ -173,5 +173,6 @@ func (s *source) giveBackOfDead(ctx context.Context) (n int, err error) {
 	if len(list) == 0 {
 		return 0, nil
 	}
-	return min(len(list), info.NumAckPending), s.giveBack(ctx, info.Delivered.Consumer, slices.Values(list))
+	_, err = s.giveBack(ctx, info.Delivered.Consumer, slices.Values(list))
+	return min(len(list), info.NumAckPending), err
 }

@@ -30,6 +30,7 @@ type gate struct {
 	// connection brought, what the new one brings, and the word that it is a new one have no order.
 	event time.Time
 	gaps  []gap // open ones, oldest first; at most maxGaps
+	added int   // so many there were
 	// shared: other instances take deliveries of the durable.
 	shared  bool
 	alone   bool          // the route is this instance's: nobody else takes deliveries
@@ -93,6 +94,7 @@ func (t *gate) begin(lastConsumer, ackFloor, delivered uint64, pending int, ackW
 
 func (t *gate) add(p gap, now time.Time) {
 	p.until = now.Add(t.span)
+	t.added++
 	if n := len(t.gaps); n == maxGaps {
 		l := &t.gaps[n-1]
 		l.to, l.missing, l.until, l.event = 0, l.missing+p.missing, p.until, l.event || p.event

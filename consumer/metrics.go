@@ -1,8 +1,11 @@
 package consumer
 
 import (
+	"maps"
 	"math"
 	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +41,12 @@ type counters struct {
 	written            audit.Counts
 	unsureWritten      uint64
 }
+
+func (c *counters) acked() uint64 { return c.settled[supervisor.AckMessage].Load() + c.fallback.Load() }
+func (c *counters) retried() uint64 {
+	return c.settled[supervisor.RetryLater].Load() + c.kept.Load()
+}
+func (c *counters) deadLetters() uint64 { return c.settled[supervisor.DeadLetter].Load() }
 
 type sourceCounters struct {
 	delivered atomic.Uint64
@@ -153,8 +162,38 @@ func (m *metrics) of(rt *route) {
 
 // forget takes out a route that is there no more.
 func (m *metrics) forget(route string) {
+	m.r.ended.mu.Lock()
+	delete(m.r.ended.by, route)
+	m.r.ended.mu.Unlock()
 	m.seconds.DeleteLabelValues(route)
 	m.ages.DeleteLabelValues(route)
+}
+
+// ended are the counters of parts that a route had, with a name of their own: what a route counted does not get less while it is there.
+type ended struct {
+	mu sync.Mutex // held while the routes change, too
+	by map[string][]*counters
+}
+
+// counting are the routes, and what was counted of them beside that.
+func (r *Relay) counting() ([]*route, map[string][]*counters) {
+	r.ended.mu.Lock()
+	defer r.ended.mu.Unlock()
+	return r.all(), maps.Clone(r.ended.by)
+}
+
+// setRoutes has these be the routes. Those that end are parts of others, or are forgotten later.
+func (r *Relay) setRoutes(list, end []*route) {
+	e := &r.ended
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, rt := range end {
+		if e.by == nil {
+			e.by = make(map[string][]*counters)
+		}
+		e.by[rt.name()] = append(slices.Clip(e.by[rt.name()]), rt.count)
+	}
+	r.routes.Store(&list)
 }
 
 // histogram has the buckets of every Prometheus, and native ones beside them for those that ask for these.
@@ -242,8 +281,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	extreme := func(d *prometheus.Desc, which func(a, b float64) float64, v int, labels ...string) {
 		sum.add(d, prometheus.GaugeValue, which, float64(v), labels...)
 	}
-	for _, rt := range m.r.all() {
-		name, c, st := rt.name(), rt.count, rt.group.Status()
+	counted := func(name string, c *counters) {
 		for kind := supervisor.Retry; kind < supervisor.Lost; kind++ {
 			counter(m.verdicts, c.verdicts[kind].Load(), name, kind.String())
 		}
@@ -251,10 +289,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			counter(m.settlements, c.settled[action].Load(), name, how)
 		}
 		counter(m.settlements, c.fallback.Load(), name, "fallback")
-		f, _ := rt.group.Fallback()
-		counter(m.fallback, f.Done, name, "done")
-		counter(m.fallback, f.Failed, name, "failed")
-		gauge(m.substitutes, f.Running, name)
 		counter(m.retries, c.naked.Load(), name, "nak")
 		counter(m.retries, c.parked.Load(), name, "parked")
 		counter(m.retries, c.kept.Load(), name, "stash")
@@ -264,13 +298,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		counter(m.notDead, c.notDead.Load(), name)
 		for _, state := range supervisor.States() {
-			gauge(m.keys, st.Keys[state], name, state.String())
 			counter(m.moves, c.moves[state].Load(), name, state.String())
 		}
-		holds := rt.holds()
-		gauge(m.heldMessages, holds.Messages, name)
-		gauge(m.heldBytes, holds.Bytes, name)
-		gauge(m.heldMost, rt.most.Load().Bytes, name)
 		counter(m.expired, c.expired.Load(), name)
 		counter(m.forgotten, c.forgotten.Load(), name)
 		counter(m.refused, c.refused.Load(), name)
@@ -280,6 +309,27 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		for told := caller.Delivered; told < caller.ToldKinds; told++ {
 			counter(m.replies, c.replies[told].Load(), name, told.String())
 		}
+	}
+	routes, ended := m.r.counting()
+	for name, list := range ended {
+		for _, c := range list {
+			counted(name, c)
+		}
+	}
+	for _, rt := range routes {
+		name, st := rt.name(), rt.group.Status()
+		counted(name, rt.count)
+		f, _ := rt.group.Fallback()
+		counter(m.fallback, f.Done, name, "done")
+		counter(m.fallback, f.Failed, name, "failed")
+		gauge(m.substitutes, f.Running, name)
+		for _, state := range supervisor.States() {
+			gauge(m.keys, st.Keys[state], name, state.String())
+		}
+		holds := rt.holds()
+		gauge(m.heldMessages, holds.Messages, name)
+		gauge(m.heldBytes, holds.Bytes, name)
+		gauge(m.heldMost, rt.most.Load().Bytes, name)
 		gauge(m.stash, st.StashMessages, name)
 		gauge(m.asideNow, st.Aside, name)
 		gauge(m.catchUp, rt.catchUp().left(), name)

@@ -156,7 +156,8 @@ func plus(a, b float64) float64 { return a + b }
 func (r *Relay) routesStatus(q StatusRequest) (list []RouteStatus) {
 	parts := make(map[string][]RouteStatus)
 	at := make(map[string]int)
-	for _, rt := range r.all() {
+	routes, ended := r.counting()
+	for _, rt := range routes {
 		name := rt.name()
 		if q.Route != "" && q.Route != name {
 			continue
@@ -176,6 +177,12 @@ func (r *Relay) routesStatus(q StatusRequest) (list []RouteStatus) {
 	for name, told := range parts {
 		if d := r.divided.get(name); d != nil {
 			list[at[name]] = r.statusTogether(d, told, q.keys())
+		}
+	}
+	for i := range list {
+		s := &list[i]
+		for _, c := range ended[s.Name] {
+			s.Acked, s.Retried, s.Dead = s.Acked+c.acked(), s.Retried+c.retried(), s.Dead+c.deadLetters()
 		}
 	}
 	return list

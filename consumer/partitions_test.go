@@ -57,6 +57,42 @@ func newDivisions(t *testing.T, count int, opts ...natstest.Option) *divisions {
 	return d
 }
 
+// tellMissing says of a test that failed which messages were not handled, and where those are that relay has.
+func (d *divisions) tellMissing() {
+	if !d.t.Failed() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	orders, err := d.js.Stream(ctx, "ORDERS")
+	if err != nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for seq := uint64(1); seq <= orders.CachedInfo().State.LastSeq; seq++ {
+		if left := d.fails[seq]; d.starts[seq] == 0 || left >= 0 {
+			m, err := orders.GetMsg(ctx, seq)
+			if err != nil {
+				d.t.Logf("message %d was not handled: %v", seq, err)
+				continue
+			}
+			d.t.Logf("message %d of %s, of %v, was started %d times", seq, m.Subject, m.Time, d.starts[seq])
+		}
+	}
+	for s := range d.js.ListStreams(ctx, jetstream.WithStreamListSubject("relay.part.>")).Info() {
+		d.t.Logf("stream %s has %d messages, %d to %d", s.Config.Name, s.State.Msgs, s.State.FirstSeq, s.State.LastSeq)
+		stream, err := d.js.Stream(ctx, s.Config.Name)
+		if err != nil {
+			continue
+		}
+		for c := range stream.ListConsumers(ctx).Info() {
+			d.t.Logf("  durable %s: %d pending, %d outstanding, %d redelivered, %d pulls, floor %d, delivered %d", c.Name, c.NumPending, c.NumAckPending,
+				c.NumRedelivered, c.NumWaiting, c.AckFloor.Stream, c.Delivered.Stream)
+		}
+	}
+}
+
 func (d *divisions) fault(format string, args ...any) {
 	if len(d.faults) < 10 {
 		d.faults = append(d.faults, fmt.Sprintf(format, args...))
@@ -116,15 +152,23 @@ func (d *divisions) instance(name string) (r *Relay, link *natstest.Proxy, stop 
 	return d.linked(name, slog.LevelInfo, route)
 }
 
-// send publishes messages of random keys. They have the ids of those that were sent before, which the user's stream has forgotten by then.
+// send publishes messages of random keys. They have the ids of those that were sent before, which the user's stream forgets after 100 ms, or later on a
+// busy machine.
 func (d *divisions) send(n int) {
 	d.t.Helper()
 	time.Sleep(150 * time.Millisecond)
 	for i := range n {
 		key := fmt.Sprintf("k%d", rand.IntN(40))
 		m := &nats.Msg{Subject: "orders." + key + []string{".paid", ".sent"}[rand.IntN(2)], Data: []byte(key), Header: nats.Header{"Kept": {"1"}, "Nats-Msg-Id": {fmt.Sprint(i)}}}
-		if _, err := d.js.PublishMsg(d.t.Context(), m); err != nil {
-			d.t.Fatal(err)
+		for {
+			stored, err := d.js.PublishMsg(d.t.Context(), m)
+			if err != nil {
+				d.t.Fatal(err)
+			}
+			if !stored.Duplicate {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
 	}
 }
@@ -271,6 +315,7 @@ func TestPartitions_growAndShrink(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		all[name], _, _ = d.instance(name)
 	}
+	t.Cleanup(d.tellMissing)
 	d.shared(all, 4)
 	sent := 0
 	for count, by := range map[int]string{7: "a", 2: "b"} {

@@ -50,7 +50,7 @@ func (s *source) takeBack(ctx context.Context, info *jetstream.ConsumerInfo) {
 			s.log.Warn("what the holder before had in hand is not known, and looked for", "error", err)
 		}
 	}
-	if s.giveBack(ctx, s.back.consumer, slices.Values(noted)) == nil {
+	if _, err := s.giveBack(ctx, s.back.consumer, slices.Values(noted)); err == nil {
 		s.back.from = from
 	}
 	if to+1-s.back.from < 4*maxAckPending { // it does not take long; else it goes on beside what is pulled
@@ -64,47 +64,64 @@ type span struct{ from, to, consumer uint64 }
 
 // giveBackRest gives back what takeBack left over. After AckWait all of it has come anyway.
 func (s *source) giveBackRest(ctx context.Context) {
-	b := &s.back
-	for end := time.Now().Add(s.routes[0].cfg.AckWait); b.from <= b.to && s.mayStart() && time.Now().Before(end); {
-		last := min(b.to, b.from+giveBackAtOnce-1)
-		err := s.giveBack(ctx, b.consumer, func(yield func(uint64) bool) {
-			for seq := b.from; seq <= last && yield(seq); seq++ {
+	b, end := &s.back, time.Now().Add(s.routes[0].cfg.AckWait)
+	to, err := s.giveBack(ctx, b.consumer, func(yield func(uint64) bool) {
+		for seq := b.from; seq <= b.to && yield(seq); seq++ {
+			if seq%giveBackLeast == 0 && (!s.mayStart() || time.Now().After(end)) {
+				return
 			}
-		})
-		if err != nil {
-			s.log.Warn("what the holder before had in hand was not all given back: the rest comes after ack_wait", "error", err)
-			return
 		}
-		b.from = last + 1
+	})
+	b.from = max(b.from, to+1)
+	if err != nil {
+		s.log.Warn("what the holder before had in hand was not all given back: the rest comes after ack_wait", "error", err)
 	}
 }
 
-// giveBackAtOnce NAKs are sent before the server is waited for: it queues what it has not looked at without a bound.
-const giveBackAtOnce = 16_384
+const (
+	// giveBackLeast and giveBackMost NAKs are sent before the server is waited for: it queues what it has not looked at without a bound.
+	giveBackLeast, giveBackMost = 256, 16_384
+	// giveBackFor is how long the server is to be busy with them. What renews the lease waits behind them.
+	giveBackFor = 50 * time.Millisecond
+)
 
-// giveBack gives these sequences back, and waits until the server has looked at all of them. Consumer is a sequence of the durable that was delivered.
-func (s *source) giveBack(ctx context.Context, consumer uint64, list iter.Seq[uint64]) error {
-	var b []byte
+// giveBack gives these sequences back, and waits until the server has looked at all of them. It returns the last one that the server has looked
+// at. Consumer is a sequence of the durable that was delivered.
+func (s *source) giveBack(ctx context.Context, consumer uint64, list iter.Seq[uint64]) (to uint64, err error) {
 	prefix, suffix := "$JS.ACK."+s.stream+"."+s.durable+".1.", fmt.Sprintf(".%d.%d.0", consumer, time.Now().UnixNano())
-	n, last := 0, ""
-	for seq := range list {
-		if n++; last != "" {
-			if err := s.relay.nc.Publish(last, []byte("-NAK")); err != nil {
-				return err
-			}
+	subject := func(seq uint64) string { return prefix + strconv.FormatUint(seq, 10) + suffix }
+	n, most, held, began := 0, giveBackLeast, uint64(0), time.Now() // held back for the question that ends them
+	ask := func() error {
+		if err := s.nak(ctx, subject(held)); err != nil {
+			return err
 		}
-		b = append(strconv.AppendUint(append(b[:0], prefix...), seq, 10), suffix...)
-		if last = string(b); n%giveBackAtOnce == 0 {
-			if err := s.nak(ctx, last); err != nil {
-				return err
-			}
-			last = ""
+		switch took := time.Since(began); {
+		case took < giveBackFor/2:
+			most = min(2*most, giveBackMost)
+		case took > giveBackFor:
+			most = max(most/2, giveBackLeast)
 		}
-	}
-	if last == "" {
+		to, n, held, began = held, 0, 0, time.Now()
 		return nil
 	}
-	return s.nak(ctx, last)
+	for seq := range list {
+		if held > 0 {
+			if err := s.relay.nc.Publish(subject(held), []byte("-NAK")); err != nil {
+				return to, err
+			}
+		}
+		held = seq
+		if n++; n < most {
+			continue
+		}
+		if err := ask(); err != nil {
+			return to, err
+		}
+	}
+	if held > 0 {
+		err = ask()
+	}
+	return to, err
 }
 
 // nak gives one back and waits for the server, which answers in the order in which it looks at them.
@@ -145,11 +162,11 @@ func (s *source) stillMissing() (to uint64) {
 func (s *source) giveBackAgain(ctx context.Context, info *jetstream.ConsumerInfo, to uint64) {
 	from := info.AckFloor.Stream + 1
 	to = min(to, info.Delivered.Stream)
-	if to < from || to-from >= 4*maxAckPending || info.NumAckPending <= s.session.Stats().Live || !s.mayStart() {
+	if to < from || to-from >= 4*maxAckPending || !s.mayStart() {
 		return
 	}
 	inHand := s.session.InHand().Unsettled
-	err := s.giveBack(ctx, info.Delivered.Consumer, func(yield func(uint64) bool) {
+	_, err := s.giveBack(ctx, info.Delivered.Consumer, func(yield func(uint64) bool) {
 		for seq := from; seq <= to; seq++ {
 			if _, has := slices.BinarySearch(inHand, seq); !has && !yield(seq) {
 				return

@@ -103,7 +103,11 @@ func (s *source) run(ctx context.Context) (next *source) {
 			if !busy && s.suspicious(now) {
 				busy = true
 				afresh, missed := s.afresh, s.stillMissing()
-				go func() { checking <- s.check(ctx, afresh, missed) }()
+				waits := 0
+				if s.leased() && len(s.gate.gaps) > 0 {
+					waits = s.gate.added
+				}
+				go func() { checking <- s.check(ctx, afresh, waits, missed) }()
 			}
 		}
 	}

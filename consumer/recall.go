@@ -12,12 +12,12 @@ func (m *message) forgetBytes() {
 // CallBack asks for a message that was given back because the stash was full.
 func (m *message) CallBack(due time.Time) {
 	m.called.Store(&due)
-	m.delivery.Recall(due)
+	m.delivery.Recall(due, m.source.leased())
 }
 
 // givenBack does what CallBack could not while the message was still on its way back.
 func (m *message) givenBack() {
 	if due := m.called.Load(); due != nil {
-		m.delivery.Recall(*due)
+		m.delivery.Recall(*due, false)
 	}
 }

@@ -109,6 +109,7 @@ type Relay struct {
 	archive   *archive.Writer // nil: what became of messages is not kept
 	retention retention
 	divided   dividedRoutes
+	ended     ended
 	fills     fills
 	losses    losses
 	streams   streams

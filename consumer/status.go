@@ -197,9 +197,7 @@ func (rt *route) status(keys int) RouteStatus {
 		Name: rt.name(), Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: string(rt.cfg.Order), State: state, Why: cut(why, maxTextLen), Since: known(since),
 		Running: g.Running + rt.formerlyRunning(), Former: rt.group.Former() + rt.formerlyRunning(), Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Aside: g.Aside, Keys: map[string]int{},
 		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(), Holder: rt.holder(),
-		Acked:   rt.count.settled[supervisor.AckMessage].Load() + rt.count.fallback.Load(),
-		Retried: rt.count.settled[supervisor.RetryLater].Load() + rt.count.kept.Load(),
-		Dead:    rt.count.settled[supervisor.DeadLetter].Load(),
+		Acked: rt.count.acked(), Retried: rt.count.retried(), Dead: rt.count.deadLetters(),
 		Backlog: rt.backlog(), CatchUp: rt.catchUp(),
 	}
 	if c := rt.relay.config.Load(); c != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"time"
 
@@ -27,7 +28,7 @@ type finding struct {
 	edits    edits
 	pending  uint64 // messages it has not delivered yet
 	paused   bool
-	inHand   int  // deliveries that wait for their settlement
+	allHere  int  // after so many gaps every delivery that waits for its settlement was in the hand of this instance; 0: it is not known
 	full     bool // as many deliveries as it allows wait for their settlement
 	err      error
 	next     *source // for a durable that was lost and is there again
@@ -94,8 +95,9 @@ func (s *source) noteRest(stream streamLook, info *jetstream.ConsumerInfo, e edi
 	}
 }
 
-// check asks the server, afresh or about what may have changed. It blocks for some seconds at most.
-func (s *source) check(ctx context.Context, afresh bool, missed uint64) finding {
+// check asks the server, afresh or about what may have changed. With waits, messages wait for some that are missing here, in so many gaps so far, of
+// which those up to missed are given back once more. It blocks for some seconds at most.
+func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint64) finding {
 	if s.isLost() {
 		s.doubt.Store(true) // it is looked for until it is there
 		return s.reopen(ctx)
@@ -112,11 +114,15 @@ func (s *source) check(ctx context.Context, afresh bool, missed uint64) finding 
 		l := s.rest.look
 		l.at = stream.asked
 		s.looked.Store(&l)
-		return finding{identity: s.identity}
+		return finding{identity: s.identity, allHere: waits}
 	}
 	s.rest = rest{}
 	var identity ack.Identity
 	var info *jetstream.ConsumerInfo
+	var here map[uint64]struct{}
+	if waits > 0 {
+		here = s.session.Live()
+	}
 	if err == nil {
 		identity, info, err = s.askOn(ask, stream)
 	}
@@ -133,10 +139,19 @@ func (s *source) check(ctx context.Context, afresh bool, missed uint64) finding 
 	}
 	s.pending.Store(info.NumPending)
 	f := finding{
-		identity: identity, pending: info.NumPending, paused: info.Paused, inHand: info.NumAckPending, full: info.NumAckPending >= info.Config.MaxAckPending,
+		identity: identity, pending: info.NumPending, paused: info.Paused, full: info.NumAckPending >= info.Config.MaxAckPending,
 	}
 	if identity.Equal(s.identity) {
-		s.giveBackAgain(ctx, info, missed)
+		if waits > 0 {
+			// What came or was settled meanwhile counts for one of both only.
+			after := s.session.Live()
+			maps.DeleteFunc(here, func(seq uint64, _ struct{}) bool { _, still := after[seq]; return !still })
+			if info.NumAckPending <= len(here) {
+				f.allHere = waits
+			} else {
+				s.giveBackAgain(ctx, info, missed)
+			}
+		}
 		f.edits = s.inspect(ctx, stream, info, stream.asked)
 		s.noteRest(stream, info, f.edits)
 	}
@@ -147,7 +162,7 @@ func (s *source) check(ctx context.Context, afresh bool, missed uint64) finding 
 func (s *source) checked(f finding, now time.Time) {
 	if f.err == nil && f.identity.Equal(s.identity) {
 		s.edited(f.edits)
-		if s.leased() && len(s.gate.gaps) > 0 && f.inHand <= s.session.Stats().Live {
+		if len(s.gate.gaps) > 0 && f.allHere == s.gate.added { // a later gap is not filled by that
 			s.gate.fill()
 			s.hold(now)
 		}

@@ -22,6 +22,7 @@ type outside struct {
 	order    sequenceHeap // all of them, and some that are back
 	uncalled sequenceHeap // those that were not called back, likewise
 	called   int          // that many were, and are on their way
+	late     time.Time    // when the first of these is late; it may have come since
 	all      *int         // of all keys
 }
 
@@ -30,8 +31,10 @@ type absent struct {
 	due    time.Time // its own delay is over; it is not called back before
 	work   Work      // nil: it was never here
 	called bool
-	count  *int // of those that were called with it; may be nil
-	beside bool // its owner has it, and brings it back: however long that takes
+	asked  time.Time // when it was called last
+	times  int       // it was called
+	count  *int      // of those that were called with it; may be nil
+	beside bool      // its owner has it, and brings it back: however long that takes
 }
 
 type sequenceHeap []uint64
@@ -134,12 +137,15 @@ func (t *turn) expectAbsent() {
 }
 
 // call returns at most n of those that can be called back, the smallest sequences first. Count is how many are on their way, if it is not nil.
-func (o *outside) call(n int, count *int) (list []Work) {
+func (o *outside) call(n int, count *int, now time.Time) (list []Work) {
 	for len(list) < n && len(o.uncalled) > 0 {
 		if a := o.absent[heap.Pop(&o.uncalled).(uint64)]; a != nil && a.work != nil && !a.called {
-			a.called, a.count = true, count
+			a.called, a.count, a.asked, a.times = true, count, now, 1
 			o.called++
 			*o.all++
+			if late := now.Add(calledAgain); o.called == 1 || late.Before(o.late) {
+				o.late = late
+			}
 			if count != nil {
 				*count++
 			}
@@ -149,12 +155,37 @@ func (o *outside) call(n int, count *int) (list []Work) {
 	return list
 }
 
+// callLate has those called once more that were called and did not come, the less often the more often they were. It returns when to look again.
+func (t *turn) callLate(o *outside) (next time.Time) {
+	if t.now.Before(o.late) {
+		return o.late
+	}
+	for _, a := range o.absent {
+		if !a.called || a.beside {
+			continue
+		}
+		at := a.asked.Add(calledAgain << min(a.times-1, 4))
+		if !at.After(t.now) {
+			a.asked, a.times = t.now, a.times+1
+			at = t.now.Add(calledAgain << min(a.times-1, 4))
+			t.call(func() { a.work.CallBack(time.Time{}) })
+		}
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	o.late = next
+	return next
+}
+
 const (
 	// maxCalled is how many messages of a key are called back at once.
 	maxCalled = 64
 	// calledFor is how long those that are called back take to be ready at the server: what is asked for before that is other
 	// messages, which would have to wait for them.
 	calledFor = 150 * time.Millisecond
+	// calledAgain is how long after that one that did not come is called once more, at first. It is more than what Recall takes for late.
+	calledAgain = 4 * time.Second
 )
 
 // callBack asks for messages of an ordered key that the stash had no room for, once the key gets to them. They are worth more
@@ -177,7 +208,13 @@ func (t *turn) callBack(k *key) {
 func (t *turn) callHead(k *key, count *int) { t.callSome(k, 1, count) }
 
 func (t *turn) callSome(k *key, n int, count *int) {
-	if len(k.outside.absent) == 0 || k.outside.called > 0 || k.is(Waiting) || k.is(Suspended) || t.standsStill() {
+	if len(k.outside.absent) == 0 || k.is(Waiting) || k.is(Suspended) || t.standsStill() {
+		return
+	}
+	if k.outside.called > 0 {
+		if at := t.callLate(&k.outside); !at.IsZero() {
+			t.alarm.wake(k, at)
+		}
 		return
 	}
 	first, _, any := k.outside.next(t.now)
@@ -191,7 +228,7 @@ func (t *turn) callSome(k *key, n int, count *int) {
 		t.alarm.wake(k, due)
 		return
 	}
-	for _, w := range k.outside.call(n, count) {
+	for _, w := range k.outside.call(n, count, t.now) {
 		t.call(func() { w.CallBack(time.Time{}) })
 	}
 	if ready := t.order.callsReady; t.now.After(ready.Add(calledFor)) {

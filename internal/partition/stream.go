@@ -220,27 +220,31 @@ func (s *Stream) settled(ctx context.Context, js jetstream.JetStream, stream jet
 	return i.AckFloor.Stream, i.NumPending == 0 && i.NumAckPending == 0 && i.AckFloor.Stream >= last.Sequence, nil
 }
 
-// floor is up to where all partitions are settled.
-func (s *Stream) floor(ctx context.Context, js jetstream.JetStream) (uint64, error) {
+// floor is up to where all partitions are settled, and whether anything after that is outstanding.
+func (s *Stream) floor(ctx context.Context, js jetstream.JetStream) (floor uint64, busy bool, err error) {
 	stream, err := js.Stream(ctx, s.Name())
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	floor := stream.CachedInfo().State.LastSeq // before any partition is asked about
+	floor = stream.CachedInfo().State.LastSeq // before any partition is asked about
 	for n := range s.Count {
 		to, through, err := s.settled(ctx, js, stream, n)
 		if err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		if !through {
-			floor = min(floor, to)
+			floor, busy = min(floor, to), true
 		}
 	}
-	return floor, nil
+	return floor, busy, nil
 }
 
-// purgeFrom is with how many messages a purge is worth a request.
-const purgeFrom = 1000
+// While messages of the stream are outstanding, only what is settled and above these is purged. A purge has the server forget what it is about to
+// deliver again, of all durables of the stream: it comes after AckWait then, or when its holder asks once more (nats-server 2.15.2, consumer.go, purge).
+const (
+	purgeFrom      = 100_000
+	purgeFromBytes = 64 << 20
+)
 
 // Tender keeps the streams of a route: one instance at a time does.
 type Tender struct {
@@ -327,12 +331,16 @@ func (t *Tender) purge(ctx context.Context, s *Stream) error {
 	if t.purged == nil {
 		t.purged = make(map[string]uint64)
 	}
-	if s.Info.State.Msgs < purgeFrom && (s.Info.State.Msgs < 2 || last == t.purged[s.Name()]) {
+	state := s.Info.State
+	if state.Msgs < 2 || last == t.purged[s.Name()] && state.Msgs < purgeFrom {
 		return nil
 	}
-	settled, err := s.floor(ctx, t.JS)
+	settled, busy, err := s.floor(ctx, t.JS)
 	if err != nil {
 		return err
+	}
+	if n := settled + 1 - min(settled+1, state.FirstSeq); busy && n < purgeFrom && float64(state.Bytes)*float64(n)/float64(state.Msgs) < purgeFromBytes {
+		return nil
 	}
 	copied, _, err := s.lastCopied(ctx, t.JS)
 	if err != nil {
