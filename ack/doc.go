@@ -21,7 +21,7 @@
 // still unconfirmed after two seconds, after a reconnect or after a change of leader is sent again, because such a change
 // drops queued acks without any disconnect (nats-server consumer.go, the inbound ack queue is drained). It is not sent
 // again when stream or consumer were made anew meanwhile: sequences start over there, and an old ack would settle a
-// stranger. Then the whole session is abandoned. A NAK whose due is over is sent again only if it has certainly not been
+// different message with the same sequence. Then the whole session is abandoned. A NAK whose due is over is sent again only if it has certainly not been
 // taken, for the message may be with another instance by then. A redelivery of a message whose success is unconfirmed is
 // acknowledged with its new reply subject and not handed out.
 //

@@ -170,7 +170,7 @@ func (s *Session) LeaderChanged() {
 }
 
 // Abandon ends the session: stream or durable were deleted or made anew, and whatever is still to be sent would settle a
-// stranger that has the sequence now. Deliveries that are live can no longer be settled.
+// different message that has the same sequence now. Deliveries that are live can no longer be settled.
 func (s *Session) Abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

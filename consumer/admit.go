@@ -58,7 +58,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	}
 	d, err := s.session.ReceiveInto(&m.arrival, raw)
 	if err != nil {
-		s.log.Error("a message that is no delivery arrived", "error", err)
+		s.log.Error("a message arrived that is not a JetStream delivery; it is ignored", "error", err)
 		return
 	}
 	place := catchup.Outside
@@ -212,7 +212,7 @@ func (m *message) lookUp(elsewhere bool) {
 			// again.
 			m.route.count.settled[supervisor.LetGo].Add(1)
 			if others, ok := m.route.unread.may(time.Now()); ok {
-				m.route.log.Warn("message came without its body and was removed from the stream since: nothing is left to handle", m.attrs("others", others)...)
+				m.route.log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.attrs("others", others)...)
 			}
 			m.letGo()
 			return
@@ -232,7 +232,7 @@ func (m *message) lookUp(elsewhere bool) {
 			return
 		}
 		if others, ok := m.route.unread.may(time.Now()); ok {
-			m.route.log.Warn("message waits: what is known of it cannot be read", m.attrs("others", others, "error", err)...)
+			m.route.log.Warn("message waits: its attempts or its body cannot be read", m.attrs("others", others, "error", err)...)
 		}
 		if errors.Is(err, dlq.ErrNoBody) {
 			m.unlessBounded(func() bool { return false }, func() { _ = m.delivery.Nak(time.Now().Add(noBodyDelay)) })
@@ -343,7 +343,7 @@ func (m *message) returnBodyless() {
 
 // foreign settles a message on the retry stream that relay did not write: it goes to the dead letters as it is.
 func (m *message) foreign(err error) {
-	m.route.log.Error("a message on the retry stream is not relay's", "subject", m.subject, "error", err)
+	m.route.log.Error("a message on the retry stream was not written by relay; it becomes a dead letter", "subject", m.subject, "error", err)
 	if m.delivery.Deliveries == 1 && !isReplay(m.delivery.Msg.Subject) {
 		m.route.count.replayed.Add(1) // it came from nowhere that the ledger knows
 	}

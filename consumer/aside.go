@@ -132,7 +132,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 	case err == nil:
 		a.again.Store(0)
 		if n := rt.count.aside.Add(1); n%asideTold == 1 {
-			rt.log.Warn("messages that wait for their key are parked, lest they fill the durable",
+			rt.log.Warn("messages of keys that wait are parked, so that they do not fill the durable",
 				m.attrs("ack_pending", m.source.session.AckPending(), "due", o.Due, "so_far", n)...)
 		}
 		m.done()
@@ -143,7 +143,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 		a.failures.Add(1)
 		rt.relay.notStored()
 		if a.again.Swap(time.Now().Add(asideRest).UnixNano()) == 0 {
-			rt.log.Warn("messages that wait for their key cannot be parked; they stay in the durable, which they may fill",
+			rt.log.Warn("cannot park messages of keys that wait; they stay in the durable, and may fill it",
 				m.attrs("error", err)...)
 		}
 		// The parked copy may be stored although the confirmation failed. If the message comes again and must still wait, its new copy

@@ -67,11 +67,11 @@ func AskUntil(ctx context.Context, nc *nats.Conn, service string, q StatusReques
 	err = gather(ctx, nc, viewSubject(service), request, func(data []byte) error {
 		var s Status
 		if err := json.Unmarshal(data, &s); err != nil {
-			return errors.New("it is no status")
+			return errors.New("the answer is not a status")
 		}
 		switch n := len(s.Instance); {
 		case n == 0 || n > maxKeyShown || s.Service != service:
-			return errors.New("it is no status of this service")
+			return errors.New("the answer is not a status of this service")
 		case s.Page < 1 || s.Page > s.Pages:
 			return fmt.Errorf("instance %q: page %d of %d", s.Instance, s.Page, s.Pages)
 		case pages[s.Instance][s.Page]:

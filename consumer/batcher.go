@@ -221,7 +221,7 @@ type tries struct {
 // halve tries a batch, and its halves when it fails as a whole.
 func (t *tries) halve(list []*member) {
 	if t.row >= batchOutage {
-		t.endAll(list, NotStarted(fmt.Errorf("not tried, since %d messages of its batch failed one by one: %w", t.row, t.err)))
+		t.endAll(list, NotStarted(fmt.Errorf("not started, because %d messages of its batch failed one after the other: %w", t.row, t.err)))
 		return
 	}
 	if t.ctx.Err() != nil {

@@ -226,7 +226,7 @@ func (b *becoming) make() {
 			case <-ended:
 			case <-patience.C:
 				if n := interrupt(); n > 0 {
-					rt.log.Warn("handlers of before a change did not end within the drain, and were interrupted", "handlers", n)
+					rt.log.Warn("handlers that started before the change did not end within the drain, and were interrupted", "handlers", n)
 				}
 				<-ended // a moment later, or when the route ends
 			}

@@ -13,7 +13,7 @@ import (
 // then drops a message that is given back once too often. Until that is changed back, a message leaves the durable for the
 // retry stream, or it stays here with its lease. A drain lets go what the retry stream does not take.
 
-var errBounded = errors.New("the durable has a bound of deliveries, at which the server drops what is given back")
+var errBounded = errors.New("the durable has max_deliver or backoff set, so the server may drop a message that is given back")
 
 // isBounded tells whether giving a message back may be the end of it.
 func (s *source) isBounded() bool {

@@ -32,7 +32,7 @@ var errCrowded = errors.New("too many messages wait for their callers")
 
 // Why a message is forgotten whose caller did not say so.
 var (
-	errAbsent = fmt.Errorf("%w: when relay asked, nobody was there for %v", ErrForgotten, caller.Reconnecting)
+	errAbsent = fmt.Errorf("%w: for %v nobody received relay's question", ErrForgotten, caller.Reconnecting)
 	errSilent = fmt.Errorf("%w: it did not answer relay's question in time (interest.unknown: drop)", ErrForgotten)
 )
 

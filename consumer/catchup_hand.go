@@ -27,13 +27,13 @@ func (s *source) catchUpSoon(now time.Time) {
 	c.began = now
 	s.tidying.Go(func() {
 		defer c.busy.Store(false)
-		const what = "what the durable has passed"
+		const what = "hand-over of messages that the durable has passed"
 		ctx, cancel := context.WithTimeout(s.routes[0].work, handTurn+settleTimeout)
 		defer cancel()
 		err := s.handOver(ctx)
 		for _, rt := range s.routes {
 			if err != nil && s.routes[0].work.Err() == nil {
-				rt.troubles.note(what, fmt.Errorf("messages that the durable has passed are not handed over yet; it is tried again: %w", err), time.Now())
+				rt.troubles.note(what, fmt.Errorf("cannot hand over messages that the durable has passed; retrying: %w", err), time.Now())
 			} else {
 				rt.troubles.mended(what, time.Now())
 			}

@@ -161,7 +161,7 @@ func (r *Relay) enterChange(ctx context.Context) (leave func(), err error) {
 	case r.changing <- struct{}{}:
 	case <-ctx.Done():
 		r.changes.Done()
-		return nil, fmt.Errorf("another change is not through: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("another change is still in progress: %w", context.Cause(ctx))
 	case <-r.ends.Done():
 		r.changes.Done()
 		return nil, ErrNotRunning

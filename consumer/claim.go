@@ -27,7 +27,7 @@ func (s *source) claimSoon(now time.Time) {
 			defer c.busy.Store(false)
 			n, err := s.claim(s.routes[0].work)
 			if n > 0 {
-				s.log.Info("messages that were kept for no route come to the routes that want them", "count", n)
+				s.log.Info("messages that no route wanted before go to the routes that want them now", "count", n)
 			}
 			if err != nil {
 				s.log.Debug("what is kept for no route was not looked at in full; the next look goes on", "error", err)

@@ -74,7 +74,7 @@ func (s *source) inHand() ack.InHand {
 
 // giveBackOf gives back what instances had in hand that died.
 func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
-	r.log.Warn("an instance ended without a word; what it had in hand is given back", "instances", strings.Join(dead, ", "))
+	r.log.Warn("an instance died; the messages that it had in hand are given back", "instances", strings.Join(dead, ", "))
 	var sources []*source
 	for _, s := range r.openSources() {
 		if !s.leased() && s.routes[0].cfg.AckWait >= worthwhile {
@@ -85,7 +85,7 @@ func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
 		return
 	}
 	if err := r.allSay(ctx, sources[0].routes[0].cfg.Name); err != nil {
-		r.log.Warn("what an instance had in hand that died is not given back; it comes after ack_wait", "error", err)
+		r.log.Warn("cannot give back the messages that a dead instance had in hand; they come again after ack_wait", "error", err)
 		return
 	}
 	at := pool.New(atOnce)
@@ -93,9 +93,9 @@ func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
 		at.Go(func() {
 			n, err := s.giveBackOfDead(ctx)
 			if err != nil && ctx.Err() == nil {
-				s.log.Warn("what an instance had in hand that died is not given back; it comes after ack_wait", "ack_wait", s.routes[0].cfg.AckWait, "error", err)
+				s.log.Warn("cannot give back the messages that a dead instance had in hand; they come again after ack_wait", "ack_wait", s.routes[0].cfg.AckWait, "error", err)
 			} else if n > 0 {
-				s.log.Info("what an instance had in hand that died comes again now", "messages", n)
+				s.log.Info("what a dead instance had in hand comes again now", "messages", n)
 			}
 		})
 	}

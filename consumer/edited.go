@@ -36,14 +36,14 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	m := provision.MarkOf(info.Config.Metadata)
 	// Whether one instance pulls or all do is decided at the start: two with different configurations would change it for ever in turn.
 	if adopted := m.Adopted != s.adopted; c.Own && !c.Policy && !adopted {
-		s.log.Info("the durable is given the subjects that its routes want", "was", provision.Filters(info.Config), "is", provision.Filters(c.Want))
+		s.log.Info("the filter of the durable is set to the subjects of its routes", "was", provision.Filters(info.Config), "is", provision.Filters(c.Want))
 		own, err := s.relay.js.Stream(ctx, s.stream) // not the one that others look at
 		var changed jetstream.Consumer
 		if err == nil {
 			changed, err = s.change(ctx, own, info.Config, c.Want)
 		}
 		if err != nil {
-			s.log.Warn("the durable does not get the subjects that its routes want; tried again soon", "error", err)
+			s.log.Warn("cannot set the filter of the durable to the subjects of its routes; retrying", "error", err)
 		} else {
 			m = provision.MarkOf(changed.CachedInfo().Config.Metadata)
 		}
@@ -86,7 +86,7 @@ func (s *source) edited(e edits) {
 		s.log.Error("the durable was edited while relay runs; nothing is pulled from it until that is changed back, or relay restarted with --adopt",
 			"differs", joinAnd(e.stop))
 	case len(was.stop) > 0:
-		s.log.Info("the durable is as it should be again; going on")
+		s.log.Info("the durable has the required settings again; pulling")
 		s.wake()
 	}
 	if len(e.slow) > 0 {

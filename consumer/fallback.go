@@ -129,7 +129,7 @@ func (rt *route) fallbackFailing(err error) {
 		rt.relay.events.Report(event.FallbackWorking, event.Data{Route: rt.name(), Text: name + " works again"})
 		return
 	}
-	rt.log.Error("fallback fails what it gets; that waits as if there were none", "error", err)
+	rt.log.Error("the fallback fails; its messages wait as if there were no fallback", "error", err)
 	rt.relay.events.Report(event.FallbackFailing, event.Data{
 		Route: rt.name(), Why: err.Error(), Text: fmt.Sprintf("%s fails what it gets, which waits as if there were none: %v", name, err),
 	})

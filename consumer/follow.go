@@ -217,7 +217,7 @@ func (f *follower) again(ctx context.Context) {
 	}
 	if f.r.obeyed.lost(err) {
 		if err != nil {
-			f.r.log.Error("orders of operators cannot be read; those that are known hold, and it is tried again", "error", err)
+			f.r.log.Error("cannot read orders of operators; the known ones stay in effect; retrying", "error", err)
 		} else {
 			f.r.log.Info("orders of operators can be read again", "bucket", f.orders.kv.Bucket())
 		}
@@ -273,7 +273,7 @@ func (f *follower) obey(ctx context.Context, entry jetstream.KeyValueEntry) {
 	}
 	err := json.Unmarshal(entry.Value(), &order)
 	if err == nil && order.Format <= orderFormat && order.bucketKey() != name {
-		err = errors.New("it is no order: somebody else wrote it")
+		err = errors.New("it is not an order of relay: somebody else wrote it")
 	}
 	if err != nil {
 		f.r.log.Error("an order of an operator cannot be read", "order", name, "error", err)

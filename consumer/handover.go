@@ -47,7 +47,7 @@ func Handover(ctx context.Context, nc *nats.Conn, service string, order Handover
 	err = gather(ctx, nc, handoverSubject(service), request, func(data []byte) error {
 		var h HandedOver
 		if json.Unmarshal(data, &h) != nil || h.Instance == "" || len(h.Instance) > maxKeyShown || h.Service != service || h.Route != order.Route {
-			return errors.New("it does not say what became of the order")
+			return errors.New("the answer does not say what became of the order")
 		}
 		if slices.ContainsFunc(list, func(o HandedOver) bool { return o.Instance == h.Instance }) {
 			return fmt.Errorf("instance %q answers twice", h.Instance)
@@ -112,7 +112,7 @@ func (r *Relay) handover(order HandoverOrder) HandedOver {
 	case mine:
 		out.Giving = true
 		f.Rest(u.resource(), time.Now().Add(r.drainTime()+2*r.cfg.Fleet.lease()))
-		rt.log.Info("an operator has the route handed over", "by", order.By, "to", order.To)
+		rt.log.Info("the route is handed over by order of an operator", "by", order.By, "to", order.To)
 		u.handOver()
 	case order.To != "" && order.To != r.cfg.Instance:
 		out.Resting = true
@@ -131,7 +131,7 @@ func (u *unit) handOver() {
 	}
 	r.changes.Go(func() {
 		if err := r.restart(r.ends, u); err != nil && !errors.Is(err, ErrNotRunning) {
-			u.main.log.Warn("the route was not handed over; it stays", "error", err)
+			u.main.log.Warn("the route was not handed over; this instance keeps it", "error", err)
 			if f := r.grid.now(); f != nil {
 				f.Rest(u.resource(), time.Time{})
 			}

@@ -112,7 +112,7 @@ func (rt *route) sayHeld(now time.Time) {
 	}
 	h.mu.Unlock()
 	if !quiet {
-		rt.log.Error("what became of messages cannot be stored: they are held with their lease, or parked, and it is tried again",
+		rt.log.Error("cannot store the outcome of messages; they are held in memory or parked; retrying",
 			"held", n, "parked", parked, "error", err)
 	}
 }

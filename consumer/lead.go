@@ -116,7 +116,7 @@ func (u *unit) fenceOff() {
 		s.session.Fence()
 	}
 	for _, rt := range u.main.routes {
-		rt.log.Warn("this instance lost the route: no write of its session was confirmed in time; running handlers are cancelled")
+		rt.log.Warn("this instance lost the route: its lease was not renewed in time; running handlers are cancelled")
 	}
 	u.tenure.lose()
 }

@@ -70,7 +70,7 @@ func (rt *route) full() bool {
 	return over()
 }
 
-var errNoRoom = errors.New("the route holds as much as it may")
+var errNoRoom = errors.New("the memory of the route is full")
 
 // reserve counts a body that is kept elsewhere before it is fetched, and waits for room for it.
 func (m *message) reserve(ctx context.Context) error {

@@ -211,7 +211,7 @@ func (r *Relay) tellLoss(ctx context.Context, edit dlq.Edit, changes []ownstream
 		err = jobs.NoteEdit(call, edit)
 	}
 	if err != nil {
-		r.log.Warn("that one of relay's own streams was changed from outside is not noted for relay audit", "stream", edit.Stream, "error", err)
+		r.log.Warn("cannot note for relay audit that one of relay's own streams was changed from outside", "stream", edit.Stream, "error", err)
 	}
 }
 

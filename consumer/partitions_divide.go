@@ -32,7 +32,7 @@ func (r *Relay) divide(ctx context.Context, head Route, was *divided, adopt, may
 		}
 		if len(list) == 0 && was != nil { // it is made anew, from its start on, when it is certainly gone
 			if _, err := r.js.Stream(ctx, was.newest().Name()); err == nil {
-				return nil, nil, fmt.Errorf("stream %s is there, and the server does not list it", was.newest().Name())
+				return nil, nil, fmt.Errorf("stream %s exists, but the server does not list it", was.newest().Name())
 			} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
 				return nil, nil, err
 			}
@@ -93,7 +93,7 @@ func (r *Relay) startOfCopies(ctx context.Context, head Route, from jetstream.St
 	switch {
 	case err == nil && provision.MarkOf(consumer.CachedInfo().Config.Metadata).Service == r.cfg.Service:
 		floor := consumer.CachedInfo().AckFloor.Stream
-		r.log.Warn("the route gets partitions and goes on where its durable is; what that has above its ack floor is handled again", "route", head.Name, "durable", head.Durable, "ack_floor", floor)
+		r.log.Warn("the route gets partitions, which begin at the ack floor of its durable; what was handled above the ack floor is handled again", "route", head.Name, "durable", head.Durable, "ack_floor", floor)
 		return partition.Start{Sequence: floor + 1}, nil
 	case err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrNotPullConsumer):
 		return partition.Start{}, err

@@ -35,7 +35,7 @@ func (m *message) ofPartition(p *partOfRoute) bool {
 	}
 	sequence, copied := partition.Source(m.header.Get(partition.SourceHeader))
 	if !ok || !copied {
-		m.foreign(fmt.Errorf("it is no copy: header %s is missing", partition.SourceHeader))
+		m.foreign(fmt.Errorf("it is not a copied message: header %s is missing", partition.SourceHeader))
 		return false
 	}
 	if delete(m.header, partition.SourceHeader); len(m.header) == 0 {
@@ -63,7 +63,7 @@ func (m *message) toPartition(p *partOfRoute) {
 			return
 		}
 		if others, ok := rt.unparked.may(time.Now()); ok {
-			rt.log.Warn("a replayed message could not be put into its partition; it is tried again", m.attrs("others", others, "error", err)...)
+			rt.log.Warn("cannot put a replayed message into its partition; retrying", m.attrs("others", others, "error", err)...)
 		}
 		m.unlessBounded(func() bool { return false }, func() { _ = m.delivery.Nak(time.Now().Add(intoPartitionAgain)) })
 	})

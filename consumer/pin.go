@@ -47,7 +47,7 @@ func (s *source) takeBack(ctx context.Context, info *jetstream.ConsumerInfo) {
 		if err == nil {
 			noted, from = h.Unsettled, min(max(from, h.To+1), to+1)
 		} else if !errors.Is(err, jetstream.ErrKeyNotFound) {
-			s.log.Warn("what the holder before had in hand is not known, and looked for", "error", err)
+			s.log.Warn("cannot read what the previous holder had in hand; relay looks for it", "error", err)
 		}
 	}
 	if _, err := s.giveBack(ctx, s.back.consumer, slices.Values(noted)); err == nil {
@@ -215,7 +215,7 @@ func (s *source) noteInHand(ctx context.Context) {
 		if err == nil {
 			noted = h
 		} else if kept, may := failed.may(time.Now()); may && ctx.Err() == nil {
-			s.log.Warn("what is in hand was not noted: a takeover may take longer", "error", err, "kept_back", kept)
+			s.log.Warn("cannot note which messages are in hand: a takeover may take longer", "error", err, "kept_back", kept)
 		}
 	}
 }

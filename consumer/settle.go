@@ -65,7 +65,7 @@ func (m *message) recordKept(rec ack.Record, stored func(ok bool)) {
 func (m *message) retry(o supervisor.Outcome) {
 	rt, rec := m.route, m.failed(o)
 	if m.isOld(&rec) {
-		rt.log.Info("a delivery that came again is acknowledged: its message waits, or is dead, elsewhere", m.attrs("attempts", rec.Attempts)...)
+		rt.log.Info("an old delivery is acknowledged: a later copy of its message waits for a retry, or is a dead letter", m.attrs("attempts", rec.Attempts)...)
 		m.done()
 		m.gone(o)
 		return
@@ -174,7 +174,7 @@ func (m *message) parkFailed(rec *ack.Record) bool {
 		rt.relay.notStored()
 		rt.aside.again.Store(time.Now().Add(asideRest).UnixNano())
 		if others, ok := rt.unparked.may(time.Now()); ok {
-			rt.log.Warn("message not parked; it waits in its consumer", m.attrs("others", others, "error", err)...)
+			rt.log.Warn("cannot park the message; it waits in its durable", m.attrs("others", others, "error", err)...)
 		}
 	}
 	return false
@@ -242,7 +242,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 	}
 	rt.relay.notStored()
 	if others, ok := rt.undead.may(time.Now()); ok {
-		rt.log.Error("dead letter not stored; the message stays and is tried again", m.attrs("others", others, "error", err)...)
+		rt.log.Error("cannot store the dead letter; the message stays in its stream; retrying", m.attrs("others", others, "error", err)...)
 	}
 	m.postpone(o, e)
 }

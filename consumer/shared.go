@@ -86,7 +86,7 @@ func (l *sharedLife) end(ctx context.Context, timeout time.Duration) error {
 	case err := <-stopped:
 		return err
 	case <-time.After(minStop): // it has been told, and may need a moment
-		return errors.New("the handler ignores that its time to stop is over")
+		return errors.New("the handler did not stop in time")
 	}
 }
 

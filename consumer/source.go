@@ -288,7 +288,7 @@ func (s *source) lose(err error) {
 		s.relay.divided.lookSoon()
 	}
 	if !known {
-		s.log.Error("nothing can be pulled any more; it is looked for; make it again, or restart relay to have it made", "error", err)
+		s.log.Error("the durable or its stream is gone, so nothing is pulled; relay looks for it; make it again, or restart relay to have it made", "error", err)
 	}
 }
 

@@ -218,7 +218,7 @@ func (m *message) keepUnwrapped(ctx context.Context, to string) error {
 	case err != nil:
 		return err
 	case rec.Crashes > 0:
-		return errors.New("it may have ended a process, which would be forgotten")
+		return errors.New("it may have ended a process, and its crash count would be lost")
 	}
 	m.recorded = rec.Known()
 	return s.relay.retries.Park(ctx, ack.Origin{

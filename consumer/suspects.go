@@ -68,7 +68,7 @@ func (m *message) accuse() error {
 	l := rt.relay.lives.Load()
 	l.Prolong()
 	if !rt.relay.solo.Certain() {
-		rt.log.Warn("a suspect runs beside handlers that ignored their timeout: if the process ends, nobody is charged", m.attrs()...)
+		rt.log.Warn("a message that may have ended a process runs beside handlers that ignored their timeout: if the process ends, no message is charged", m.attrs()...)
 		return nil
 	}
 	s := m.suspect
@@ -118,7 +118,7 @@ func (m *message) acquit() {
 			return
 		}
 		if others, ok := rt.unacquitted.may(time.Now()); ok {
-			rt.log.Warn("it is not yet written down that a suspect is innocent", m.attrs("others", others, "error", err)...)
+			rt.log.Warn("cannot store that a suspected message did not end the process; retrying", m.attrs("others", others, "error", err)...)
 		}
 		pause(rt.work, time.Second)
 	}

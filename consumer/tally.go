@@ -323,7 +323,7 @@ func (t *tally) parked(ctx context.Context, main *source) (sum uint64, err error
 // problem tells of an error now and then. The ledger is nobody's condition for handling messages.
 func (t *tally) problem(err error) error {
 	if others, ok := t.failed.may(time.Now()); err != nil && ok {
-		t.u.main.log.Warn("what was counted is not in the ledger yet; it is tried again", "others", others, "error", err)
+		t.u.main.log.Warn("cannot write counts to the ledger; retrying", "others", others, "error", err)
 	}
 	return err
 }

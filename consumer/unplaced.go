@@ -33,7 +33,7 @@ func (r *Relay) place(ctx context.Context, list []unplaced) {
 				return err
 			})
 			if err == nil {
-				u.rt.log.Info("there is a stream for the route now; it begins")
+				u.rt.log.Info("the route has a stream now, and starts")
 				_, err = r.Change(ctx, Change{Update: []Route{*u.rt.now()}, DeliverAgain: true, anew: true})
 			}
 			if err != nil && ctx.Err() == nil {

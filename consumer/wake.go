@@ -44,7 +44,7 @@ func Wake(ctx context.Context, nc *nats.Conn, service string, order Order) (list
 	err = gather(ctx, nc, wakeSubject(service), request, func(data []byte) error {
 		var w Woken
 		if json.Unmarshal(data, &w) != nil || w.Instance == "" || len(w.Instance) > maxKeyShown || w.Service != service || w.Route != order.Route {
-			return errors.New("it does not say what was ended")
+			return errors.New("the answer does not say which waits were ended")
 		}
 		if slices.ContainsFunc(list, func(o Woken) bool { return o.Instance == w.Instance }) {
 			return fmt.Errorf("instance %q answers twice", w.Instance)
