@@ -26,6 +26,8 @@ type partOfRoute struct {
 	Of      partition.Generation
 	After   bool                  // there are former generations, and it is the first part of the newest
 	To      *partition.Generation // messages are handed over to it; nil: they are handled
+	// Between are the generations between both. They have what comes before in each key: it was handed over to them.
+	Between []partition.Generation
 }
 
 // isCopy tells whether the handler is that of another route, which is checked there.

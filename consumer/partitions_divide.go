@@ -201,13 +201,19 @@ func (d *divided) endLives(ctx context.Context, next *divided) {
 // routes are those of the partitions, and notes their names.
 func (d *divided) routes() (list []Route) {
 	newest := d.newest()
-	for _, s := range d.streams {
+	for i, s := range d.streams {
 		var to *partition.Generation
+		var between []partition.Generation
 		if s != newest {
 			to = new(newest.Generation)
+			for _, b := range d.streams[i+1 : len(d.streams)-1] {
+				between = append(between, b.Generation)
+			}
 		}
 		for n := range s.Count {
-			list = append(list, d.routeOf(s.Generation, n, to))
+			part := d.routeOf(s.Generation, n, to)
+			part.part.Between = between
+			list = append(list, part)
 		}
 	}
 	d.parts = nil

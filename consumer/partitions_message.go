@@ -71,8 +71,64 @@ func (m *message) toPartition(p *partOfRoute) {
 
 const intoPartitionAgain = time.Second
 
+// formerFirst is whether generations between that of a part and the newest one are through.
+type formerFirst struct {
+	turn    chan struct{} // held by who asks the server
+	through bool          // guarded by turn
+	asked   time.Time     // likewise
+}
+
+const (
+	askFormerEvery = 50 * time.Millisecond
+	// waitForFormer is how long a message waits in its slot, which a drain waits for; then it waits outside, for formerAgain each time.
+	waitForFormer, formerAgain = time.Second, 100 * time.Millisecond
+)
+
+var errFormerFirst = errors.New("what was handed over before comes first")
+
+// formersThrough waits until what this part handed over to generations between it and the newest one was handed over from there: it comes before what
+// the part has still. When the number changes twice in a moment, both would go to the newest one side by side otherwise, and mix up the order of a key.
+// Generations between are sealed by then, so that a holder who does not know the newest one adds nothing.
+func (rt *route) formersThrough(ctx context.Context) error {
+	p := rt.cfg.part
+	if len(p.Between) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, waitForFormer, errFormerFirst)
+	defer cancel()
+	f := &rt.formerFirst
+	select {
+	case f.turn <- struct{}{}:
+		defer func() { <-f.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	for !f.through {
+		if pause(ctx, time.Until(f.asked.Add(askFormerEvery))); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		f.asked = time.Now()
+		for _, g := range p.Between {
+			through, err := g.Through(ctx, rt.relay.js)
+			if err != nil {
+				return err
+			}
+			if f.through = through; !through {
+				break
+			}
+		}
+	}
+	return nil
+}
+
 // handOver puts a message of a former generation into its partition of the newest one.
 func (m *message) handOver(ctx context.Context) supervisor.Verdict {
+	if err := m.route.formersThrough(ctx); err != nil {
+		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: formerAgain, Err: err}
+	}
+	if m.delivery.FencedAt(time.Now()) || !m.source.mayStart() { // meanwhile
+		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
+	}
 	origin := m.from()
 	origin.Attempts, origin.FirstFailure, origin.LastError = m.Attempts, m.FirstFailure, errorText(m.LastErr)
 	origin.Due = m.due

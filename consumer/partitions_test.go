@@ -367,6 +367,56 @@ func TestPartitions_growAndShrink(t *testing.T) {
 	t.Logf("%d were started twice, by %v", d.check(), d.who)
 }
 
+// The number changes twice in a moment: the first generation has handed over a part of what waits when there is a third one. What the second one has comes
+// before what the first one has still. Both handed over to the third one side by side, and later messages of a key came before earlier ones.
+func TestPartitions_regressionChangedTwiceInAMoment(t *testing.T) {
+	t.Parallel()
+	d := newDivisions(t, 4)
+	all := map[string]*Relay{}
+	for _, name := range []string{"a", "b"} {
+		all[name], _, _ = d.instance(name)
+	}
+	d.shared(all, 4)
+	sent := 0
+	takes := func(each time.Duration) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.takes = each
+	}
+	for round, counts := range [][]int{{7, 3}, {5, 2}} {
+		takes(time.Second) // so that most still waits
+		d.send(1200)
+		sent += 1200
+		for i, count := range counts {
+			by := []string{"a", "b"}[i]
+			d.route.Partitions = count
+			next := d.route
+			next.Handler = d.handler(by)
+			if _, err := all[by].Change(t.Context(), Change{Update: []Route{next}}); err != nil {
+				t.Fatal(err)
+			}
+			if i > 0 {
+				continue
+			}
+			var second *jetstream.StreamInfo
+			d.eventually("a part is handed over", func() bool {
+				s, err := d.js.Stream(t.Context(), fmt.Sprintf("RELAY_BILLING_G%d", 2+2*round))
+				if err == nil {
+					second = s.CachedInfo()
+				}
+				return err == nil && second.State.Msgs > 50
+			})
+			t.Logf("%d are handed over when the number changes again", second.State.Msgs)
+		}
+		takes(0)
+		d.shared(all, counts[1])
+		d.eventually("all are handled", func() bool { return d.handled() == sent })
+	}
+	if twice := d.check(); twice > 0 {
+		t.Errorf("%d were started twice", twice)
+	}
+}
+
 // A dead letter of a partition says where the message was published, and replayed it goes to the partition of its key; the ledgers of all add up.
 func TestPartitions_deadLettersAndReplays(t *testing.T) {
 	t.Parallel()

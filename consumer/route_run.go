@@ -47,6 +47,7 @@ type route struct {
 	unit         atomic.Pointer[unit] // likewise
 	count        *counters
 	callers      callers
+	formerFirst  formerFirst // of a part that hands over
 	equipment    atomic.Pointer[equipment]
 	formers      sync.WaitGroup // handlers that were changed and have not ended
 	becoming     sync.Mutex     // held while it changes in place
@@ -92,6 +93,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	rt.group = supervisor.New(opts)
 	rt.most.Store(new(mostHeld(opts, cfg.asks())))
 	rt.ledger, rt.reserving = ack.NewLedger(rt.more), make(chan struct{}, 1)
+	rt.formerFirst.turn = make(chan struct{}, 1)
 	return rt
 }
 

@@ -96,6 +96,9 @@ func (w *World) InFlight() int {
 }
 
 func (w *World) inFlight() (total int, err error) {
+	if w.divided {
+		return w.inFlightOfPartitions()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	for _, d := range [][2]string{{w.stream, "work"}, {"RELAY_RETRY", ack.DueDurable("work", w.stream)}} {
@@ -124,6 +127,9 @@ func (r rest) String() string {
 }
 
 func (w *World) rest() (r rest) {
+	if w.divided {
+		return w.restOfPartitions()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	info, err := w.durableInfo(ctx, w.stream, "work")
@@ -132,15 +138,20 @@ func (w *World) rest() (r rest) {
 		return r
 	}
 	r.pending, r.ackPending = int(info.NumPending), info.NumAckPending
-	s, err := w.js.Stream(ctx, "RELAY_RETRY")
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		r.err = err
-		return r
-	}
-	if err == nil {
-		r.parked = int(s.CachedInfo().State.Msgs)
-	}
+	r.parked, r.err = w.inRetryStream(ctx)
 	return r
+}
+
+// inRetryStream is how many messages are parked.
+func (w *World) inRetryStream(ctx context.Context) (int, error) {
+	s, err := w.js.Stream(ctx, "RELAY_RETRY")
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int(s.CachedInfo().State.Msgs), nil
 }
 
 // Expect is what the run may look like.

@@ -34,6 +34,7 @@ type placesAt struct {
 // fleetLoad says how much of it.
 type fleetLoad struct {
 	instances, count, rate, faults int
+	servers                        int // 0: three
 	takes                          int // milliseconds that a handler takes at most
 	route, top                     M
 	kinds                          []kind                  // nil: all
@@ -100,7 +101,8 @@ func (r *Relay) Leave() {
 
 func (w *World) fleet(l fleetLoad) *fleet {
 	w.T.Helper()
-	w.StartNATS(NATSConfig{Replicas: 3, Links: true})
+	servers := cmp.Or(l.servers, 3)
+	w.StartNATS(NATSConfig{Replicas: servers, Links: servers > 1})
 	w.Connect()
 	w.Stream()
 	f := &fleet{nemesis: &nemesis{w: w, h: w.StartHandler(""), count: make(map[string]int), kinds: fleetKinds}}
@@ -114,7 +116,7 @@ func (w *World) fleet(l fleetLoad) *fleet {
 	maps.Copy(route, l.route)
 	f.route = route
 	for i := range l.instances {
-		p := NewProxy(w.T, strings.TrimPrefix(w.nats.Nodes[i%3].url(), "nats://"))
+		p := NewProxy(w.T, strings.TrimPrefix(w.nats.Nodes[i%servers].url(), "nats://"))
 		r := w.StartRelay(fmt.Sprintf("r%d", i+1), f.h, RelayConfig{URL: p.URL(), NoWait: true, Route: route, Top: l.top})
 		r.Keep()
 		f.proxies, f.relays = append(f.proxies, p), append(f.relays, r)
@@ -257,6 +259,23 @@ func (f *fleet) judgeLimit() (most int) {
 // setLimit changes the limit of all instances by reload.
 func (f *fleet) setLimit(places int) {
 	w := f.w
+	began := time.Now()
+	if err := f.rewrite(func(conf M) { conf["limits"] = M{"gateway": M{"concurrency": places, "scope": "service"}} }); err != nil {
+		w.T.Fatal(err)
+	}
+	if !f.reload(began, time.Minute) {
+		w.T.Fatalf("not all instances have the limit after a minute")
+	}
+	w.Note("the limit is %d everywhere", places)
+	at := time.Now()
+	if last := f.places[len(f.places)-1].places; places > last {
+		at = began
+	}
+	f.places = append(f.places, placesAt{at, places})
+}
+
+// rewrite changes the configuration files of all instances.
+func (f *fleet) rewrite(change func(conf M)) error {
 	for _, r := range f.relays {
 		text, err := os.ReadFile(r.conf)
 		conf := M{}
@@ -264,18 +283,25 @@ func (f *fleet) setLimit(places int) {
 			err = json.Unmarshal(text, &conf)
 		}
 		if err == nil {
-			conf["limits"] = M{"gateway": M{"concurrency": places, "scope": "service"}}
+			change(conf)
 			text, err = json.Marshal(conf)
 		}
+		if err == nil { // in one step: an instance may be reading it
+			err = os.WriteFile(r.conf+".new", text, 0o600)
+		}
 		if err == nil {
-			err = os.WriteFile(r.conf, text, 0o600)
+			err = os.Rename(r.conf+".new", r.conf)
 		}
 		if err != nil {
-			w.T.Fatal(err)
+			return err
 		}
 	}
-	began := time.Now()
-	w.Eventually(time.Minute, "all instances have the limit", func() bool {
+	return nil
+}
+
+// reload has all instances read their files again, until each has done so since began, for d at most.
+func (f *fleet) reload(began time.Time, d time.Duration) bool {
+	_, ok := f.w.Within(d, func() bool {
 		all := true
 		for _, r := range f.relays {
 			if at := r.Metrics("relay_config_last_reload_success_timestamp_seconds"); at < float64(began.Unix())+float64(began.Nanosecond())/1e9 {
@@ -288,12 +314,7 @@ func (f *fleet) setLimit(places int) {
 		}
 		return all
 	})
-	w.Note("the limit is %d everywhere", places)
-	at := time.Now()
-	if last := f.places[len(f.places)-1].places; places > last {
-		at = began
-	}
-	f.places = append(f.places, placesAt{at, places})
+	return ok
 }
 
 func singleton(w *World, l fleetLoad) {

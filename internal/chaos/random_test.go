@@ -46,7 +46,9 @@ var kinds = []kind{
 		at := time.Now()
 		r.Signal(syscall.SIGTERM)
 		if code, ok := r.Wait(7 * time.Second); !ok || time.Since(at) > 6*time.Second {
-			n.w.T.Errorf("I-13: %s took %v to drain (exit %d)", r.Name, time.Since(at), code)
+			n.w.T.Errorf("I-13: %s took %v to drain (exit %d, ended %v)", r.Name, time.Since(at), code, ok)
+			r.Signal(syscall.SIGQUIT) // its log says what it waits for
+			r.Wait(time.Second)
 			r.Kill()
 		}
 	}},

@@ -35,7 +35,9 @@ type World struct {
 
 	began  time.Time
 	stream string
-	ids    atomic.Uint64
+	// divided: the route has partitions, so that its durables are in streams of relay's own.
+	divided bool
+	ids     atomic.Uint64
 
 	lastInFlight atomic.Int64 // see InFlight
 

@@ -302,6 +302,18 @@ func (s *Stream) through(ctx context.Context, js jetstream.JetStream) (bool, err
 	return true, nil
 }
 
+// Through tells whether a generation can get nothing more, and everything of it is settled. One that is gone was.
+func (g Generation) Through(ctx context.Context, js jetstream.JetStream) (bool, error) {
+	stream, err := js.Stream(ctx, g.Name())
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return true, nil
+	}
+	if err != nil || !stream.CachedInfo().Config.Sealed {
+		return false, err
+	}
+	return (&Stream{Generation: g}).through(ctx, js)
+}
+
 // handOver has the newest generation copy from where the former ones ended.
 func (t *Tender) handOver(ctx context.Context, former []*Stream, newest *Stream) error {
 	var start Start
