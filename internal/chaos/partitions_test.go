@@ -284,5 +284,5 @@ func TestPartitions_oneServer(t *testing.T) {
 }
 
 func TestPartitions_cluster(t *testing.T) {
-	partitions(begin(t), of(fleetLoad{instances: 3, count: 1500, rate: 100, faults: 6, takes: 25}, fleetLoad{instances: 3, count: 15_000, rate: 150, faults: 60, takes: 25}))
+	partitions(begin(t), of(fleetLoad{instances: 3, count: 900, rate: 100, faults: 4, takes: 25}, fleetLoad{instances: 3, count: 15_000, rate: 150, faults: 60, takes: 25}))
 }
