@@ -351,6 +351,7 @@ func (p *plot) preflight(ctx context.Context, list []*route) error {
 	r := p.relay
 	sources := sourcesOf(p.begins)
 	r.sideBySide(ctx, sources, (*source).look)
+	r.lookTwice(ctx, sources)
 	var faults []error
 	for _, s := range sources {
 		if s.setup.err != nil {

@@ -80,9 +80,9 @@ func (s *source) giveBackRest(ctx context.Context) {
 
 const (
 	// giveBackLeast and giveBackMost NAKs are sent before the server is waited for: it queues what it has not looked at without a bound.
-	giveBackLeast, giveBackMost = 256, 16_384
+	giveBackLeast, giveBackMost = 2048, 16_384
 	// giveBackFor is how long the server is to be busy with them. What renews the lease waits behind them.
-	giveBackFor = 50 * time.Millisecond
+	giveBackFor = 250 * time.Millisecond
 )
 
 // giveBack gives these sequences back, and waits until the server has looked at all of them. It returns the last one that the server has looked
