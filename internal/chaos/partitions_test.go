@@ -283,6 +283,10 @@ func TestPartitions_oneServer(t *testing.T) {
 	partitions(begin(t), of(fleetLoad{servers: 1, instances: 3, count: 1500, rate: 120, faults: 6, takes: 25}, fleetLoad{servers: 1, instances: 3, count: 20_000, rate: 200, faults: 70, takes: 25}))
 }
 
+// A change of partitions on a cluster takes more than the rest of the slices leave of two cores: it is in make chaos only.
 func TestPartitions_cluster(t *testing.T) {
-	partitions(begin(t), of(fleetLoad{instances: 3, count: 900, rate: 100, faults: 4, takes: 25}, fleetLoad{instances: 3, count: 15_000, rate: 150, faults: 60, takes: 25}))
+	if !Full {
+		t.Skip("run by make chaos only")
+	}
+	partitions(begin(t), fleetLoad{instances: 3, count: 15_000, rate: 150, faults: 60, takes: 25})
 }
