@@ -320,3 +320,42 @@ func TestSession_leaderChangesWhileAcking(t *testing.T) {
 	}
 	eventually(t, "all is settled", func() bool { i := p.info(); return i.AckFloor.Stream == n && i.NumAckPending == 0 })
 }
+
+// A purge has the server forget what it is about to deliver again, also one that removes nothing. It is why [Delivery.Recall] asks once more.
+func TestServer_aPurgeForgetsWhatComesAgain(t *testing.T) {
+	srv := natstest.Start(t)
+	js := srv.JetStream(t)
+	for _, purges := range []bool{false, true} {
+		name := fmt.Sprintf("S-%t", purges)
+		st, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := st.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.Publish(t.Context(), name, nil); err != nil {
+			t.Fatal(err)
+		}
+		m, err := c.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		delivered := time.Now()
+		if _, err := srv.Conn(t).Request(m.Reply(), []byte("-NAK"), time.Second); err != nil { // it is answered when it is queued
+			t.Fatal(err)
+		}
+		if purges {
+			if err := st.Purge(t.Context(), jetstream.WithPurgeSequence(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := c.Next(jetstream.FetchMaxWait(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(delivered); took > 1500*time.Millisecond != purges {
+			t.Errorf("with a purge %t it came again after %v", purges, took)
+		}
+	}
+}

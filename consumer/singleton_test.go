@@ -434,8 +434,8 @@ func (s *single) farStream(hold int, distance uint64) (last uint64) {
 	return last
 }
 
-// takeOverFar is how long a takeover takes, from the moment at which the holder is cut off until all that it had is handled: one after the other,
-// as the holder counts as a process that died. With before, something is done while it holds the messages.
+// takeOverFar is how long a takeover takes, from the moment at which the holder is cut off until all that it had is handled.
+// With before, something is done while it holds the messages.
 func takeOverFar(t *testing.T, hold int, distance uint64, before func(*single)) time.Duration {
 	s := newSingle(t)
 	s.route.Stream, s.route.Subjects, s.route.AckWait, s.route.Concurrency = "FAR", []string{"far.>"}, 2*time.Minute, 2*hold
