@@ -52,7 +52,7 @@ func (s *source) judge(have jetstream.ConsumerConfig, stream jetstream.Stream, w
 // nobody has said which of two is right, and another instance may use the other one.
 func (s *source) judgeToUse(have jetstream.ConsumerConfig, stream jetstream.Stream) provision.Comparison {
 	d := s.provided()
-	if d.FormerAckWait = s.routes[0].ackWaitBefore; s.relay.onlyLooks {
+	if d.FormerAckWait = s.routes[0].ackWaitBefore; s.relay.preview != nil {
 		d.FormerAckWait = have.AckWait
 	}
 	return d.Judge(have, provision.Stream{Subjects: stream.CachedInfo().Config.Subjects, Unknown: s.strays.unknown.Load()}, s.relay.whichRoutes())

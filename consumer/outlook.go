@@ -19,6 +19,8 @@ import (
 
 // Plan says what would become of messages if a configuration ran, by the server as it is now.
 type Plan struct {
+	// Streams do not exist, and are made first.
+	Streams  []StreamPlan  `json:"streams,omitempty"`
 	Durables []DurablePlan `json:"durables"`
 	// Divided are routes with partitions.
 	Divided []DividedPlan `json:"divided,omitempty"`
@@ -27,6 +29,12 @@ type Plan struct {
 	Left []Orphan `json:"left"`
 	// Faults are why relay would not start with it, or would refuse a reload, beside those of durables.
 	Faults []string `json:"faults"`
+}
+
+// StreamPlan is a stream that is made.
+type StreamPlan struct {
+	Stream   string   `json:"stream"`
+	Subjects []string `json:"subjects"`
 }
 
 // What a configuration does with a durable.
@@ -97,12 +105,13 @@ func (d *DurablePlan) Repeats() bool {
 }
 
 // Plan compares the routes with what is on the server, and changes nothing there: to count messages it makes consumers that deliver nothing, and
-// removes them. It is for a Relay that does not run. It waits for the server; an error means that this could not answer.
-func (r *Relay) Plan(ctx context.Context) (*Plan, error) {
+// removes them. Streams in made do not exist yet, and somebody makes them before the Relay starts: routes find their subjects there. It is for a
+// Relay that does not run. It waits for the server; an error means that this could not answer.
+func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*Plan, error) {
 	if err := r.attempt(ctx, func(ctx context.Context) error { return CheckJetStream(ctx, r.js) }); err != nil {
 		return nil, err
 	}
-	r.onlyLooks = true
+	r.preview = &preview{made}
 	r.retries = ack.NamedRetryStream(r.js, r.cfg.Service, r.retryStreamName())
 	ledgers, err := audit.Attach(ctx, r.js, r.cfg.Service)
 	if err != nil && !errors.Is(err, jetstream.ErrBucketNotFound) {
@@ -110,6 +119,9 @@ func (r *Relay) Plan(ctx context.Context) (*Plan, error) {
 	}
 	r.ledgers = ledgers
 	plan := &Plan{Durables: []DurablePlan{}, Left: []Orphan{}, Faults: []string{}}
+	for _, c := range made {
+		plan.Streams = append(plan.Streams, StreamPlan{c.Name, c.Subjects})
+	}
 	var plain []*route
 	for _, rt := range r.all() {
 		if rt.cfg.Partitions == 0 {
@@ -126,7 +138,11 @@ func (r *Relay) Plan(ctx context.Context) (*Plan, error) {
 	}
 	var mains []*source
 	for _, u := range units {
-		mains = append(mains, u.main)
+		if r.preview.makes(u.main.stream) != nil {
+			plan.Durables = append(plan.Durables, u.main.plannedAnew())
+		} else {
+			mains = append(mains, u.main)
+		}
 	}
 	r.sideBySide(ctx, mains, (*source).look)
 	r.lookTwice(ctx, mains)
@@ -149,19 +165,27 @@ func (r *Relay) Plan(ctx context.Context) (*Plan, error) {
 	return plan, err
 }
 
-// planned is what becomes of the durable of a source that was looked at.
-func (s *source) planned(ctx context.Context) (d DurablePlan, err error) {
-	d = DurablePlan{Stream: s.stream, Durable: s.durable, Does: DurableStays}
+// plannedAnew is a durable that is made on a stream without messages.
+func (s *source) plannedAnew() DurablePlan {
+	d := DurablePlan{Stream: s.stream, Durable: s.durable, Does: DurableMade, Start: s.routes[0].cfg.Start.String()}
 	for _, rt := range s.routes {
 		d.Routes = append(d.Routes, rt.cfg.Name)
 	}
+	return d
+}
+
+// planned is what becomes of the durable of a source that was looked at.
+func (s *source) planned(ctx context.Context) (d DurablePlan, err error) {
+	d = s.plannedAnew()
+	d.Does, d.Start = DurableStays, ""
 	if s.setup.err != nil {
 		d.Does, d.Why = DurableRefused, []string{s.setup.err.Error()}
 		return d, nil //nolint:nilerr // the plan tells of the error
 	}
 	if s.setup.have == nil {
 		w := s.setup.waiting
-		d.Does, d.Start, d.Waits, d.Skipped, d.Again = DurableMade, s.routes[0].cfg.Start.String(), w.chosen, w.all-min(w.all, w.chosen), s.setup.again
+		d = s.plannedAnew()
+		d.Waits, d.Skipped, d.Again = w.chosen, w.all-min(w.all, w.chosen), s.setup.again
 		return d, nil
 	}
 	info := s.setup.have.CachedInfo()
@@ -264,4 +288,34 @@ func (s *source) inRange(ctx context.Context, g catchup.Range) (uint64, error) {
 	}
 	had, err := count(common([]string{g.Pattern}, g.Except)) // which the durable was for
 	return n - min(n, had), err
+}
+
+// preview is what a Relay that only says what it would do takes for granted.
+type preview struct {
+	made []jetstream.StreamConfig // streams that do not exist yet
+}
+
+// makes is a stream that does not exist yet; nil: it exists, or nobody makes it.
+func (p *preview) makes(stream string) *jetstream.StreamConfig {
+	if p != nil {
+		for i := range p.made {
+			if p.made[i].Name == stream {
+				return &p.made[i]
+			}
+		}
+	}
+	return nil
+}
+
+// streamOf is the stream that will hold a subject; empty: none.
+func (p *preview) streamOf(subj string) string {
+	if p == nil {
+		return ""
+	}
+	for _, c := range p.made {
+		if slices.ContainsFunc(c.Subjects, func(s string) bool { return subject.Covers(s, subj) }) {
+			return c.Name
+		}
+	}
+	return ""
 }

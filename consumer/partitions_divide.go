@@ -65,8 +65,8 @@ func (r *Relay) newGeneration(ctx context.Context, head Route, d *divided, want 
 	if err != nil {
 		return err
 	}
-	if c := from.CachedInfo().Config; c.Retention != jetstream.LimitsPolicy {
-		return fmt.Errorf("partitions: stream %s has retention %s, from which a server cannot copy safely: it must be limits", want.Stream, c.Retention)
+	if err := copyable(from.CachedInfo().Config); err != nil {
+		return err
 	}
 	var start partition.Start // of a later one: when the former ones are through
 	if len(d.streams) > 0 {
@@ -83,6 +83,14 @@ func (r *Relay) newGeneration(ctx context.Context, head Route, d *divided, want 
 	}
 	r.log.Info("made the stream of a route's partitions", "route", head.Name, "stream", g.Name(), "partitions", g.Count, "from", want.Stream, "start", start.String())
 	d.streams = partition.Running(append(d.streams, made))
+	return nil
+}
+
+// copyable tells whether a server can copy a stream.
+func copyable(c jetstream.StreamConfig) error {
+	if c.Retention != jetstream.LimitsPolicy {
+		return fmt.Errorf("partitions: stream %s has retention %s, from which a server cannot copy safely: it must be limits", c.Name, c.Retention)
+	}
 	return nil
 }
 
@@ -138,9 +146,17 @@ func (r *Relay) planDivision(ctx context.Context, head Route) (p DividedPlan, er
 		g := partition.Generation{Service: r.cfg.Service, Route: head.Name, Number: 1, Layout: head.layout(stream)}
 		p = DividedPlan{Route: head.Name, Does: DurableMade, Partitions: g.Count}
 		switch n := len(list); {
+		case n == 0 && r.preview.makes(stream) != nil:
+			if err := copyable(*r.preview.makes(stream)); err != nil {
+				return err
+			}
+			p.Start = partition.Start{Sequence: 1}.String()
 		case n == 0:
 			from, err := r.js.Stream(ctx, stream)
 			if err != nil {
+				return err
+			}
+			if err := copyable(from.CachedInfo().Config); err != nil {
 				return err
 			}
 			start, err := r.startOfCopies(ctx, head, from)

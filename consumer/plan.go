@@ -123,6 +123,8 @@ func (r *Relay) streamOf(ctx context.Context, rt Route) (string, error) {
 	for _, subj := range rt.Subjects {
 		name, err := r.js.StreamNameBySubject(ctx, subj)
 		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound) && r.preview.streamOf(subj) != "":
+			name = r.preview.streamOf(subj)
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 			return "", &noStream{subj, err}
 		case err != nil:

@@ -134,7 +134,7 @@ type Relay struct {
 	// unplaced are routes that had no stream then.
 	unplaced []unplaced
 
-	onlyLooks bool // set by Plan before anything runs
+	preview *preview // set by Plan before anything runs; nil: this Relay is to run
 
 	serving atomic.Bool // messages are pulled
 	opened  chan struct{}

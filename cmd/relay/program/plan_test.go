@@ -3,6 +3,8 @@ package program
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -192,5 +194,67 @@ routes:
 	if _, out, _ := relay(t, w.dir, "plan", "--json"); json.Unmarshal([]byte(out), &p) != nil || len(p.Faults) != 1 || !p.Refused() ||
 		slices.ContainsFunc(p.Durables, func(d consumer.DurablePlan) bool { return d.Does != consumer.DurableRefused }) {
 		t.Errorf("as JSON: %s", out)
+	}
+}
+
+// Streams that relay makes are not there before its first start, and plan said that relay would refuse their routes.
+func TestPlan_regressionOfStreamsThatRelayMakes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	write := func(yaml string) {
+		yaml = "nats: {url: \"" + w.s.URL() + "\"}\n" + strings.ReplaceAll(yaml, "$HOOK", w.hook.URL)
+		if err := os.WriteFile(filepath.Join(w.dir, "relay.yaml"), []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`streams:
+  - {name: ORDERS, subjects: [orders.>]}
+  - {name: WORK, subjects: [work.>], retention: workqueue}
+routes:
+  - {name: billing, subjects: [orders.billing.*], handler: {http: {url: "$HOOK"}}}
+  - {name: ordered, subjects: [orders.ordered.*], order: key, key: "{3}", partitions: 4, handler: {http: {url: "$HOOK"}}}
+  - {name: named, subjects: [work.x], stream: WORK, handler: {http: {url: "$HOOK"}}}
+`)
+	out := must(t, w.dir, "plan")
+	for _, line := range []string{
+		"stream ORDERS is made, for orders.>\n", "stream WORK is made, for work.>\n",
+		"durable billing on ORDERS (route billing) is made: it delivers 0 messages", "durable named on WORK (route named) is made",
+		"route ordered has 4 partitions in stream RELAY_ORDERED_G1, which is made: the copies begin at sequence 1\n",
+	} {
+		if !strings.Contains(out, line) {
+			t.Errorf("plan does not say %q", line)
+		}
+	}
+	if t.Failed() {
+		t.Error(out)
+	}
+
+	// What keeps relay from starting: a stream that others hold, one with other settings, one that a server cannot copy, and one that nobody makes.
+	if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "THEIRS", Subjects: []string{"orders.*.eu"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	write(`streams:
+  - {name: ORDERS, subjects: [orders.>]}
+  - {name: WORK, subjects: [work.>], retention: workqueue}
+  - {name: QUEUE, subjects: [queue.>], retention: workqueue}
+routes:
+  - {name: ordered, subjects: [queue.ordered.*], order: key, key: "{3}", partitions: 4, handler: {http: {url: "$HOOK"}}}
+  - {name: nowhere, subjects: [nowhere.>], handler: {http: {url: "$HOOK"}}}
+`)
+	code, out, said := relay(t, w.dir, "plan")
+	for _, line := range []string{
+		`! stream ORDERS: stream THEIRS exists, and holds subjects of "orders.>"`,
+		"! stream WORK: it exists with other settings: retention is Limits, not WorkQueue; change the configuration, or the stream with: nats stream edit WORK",
+		"! route ordered: partitions: stream QUEUE has retention WorkQueue", `! route nowhere: no stream holds subject "nowhere.>"`,
+	} {
+		if !strings.Contains(out, line) {
+			t.Errorf("plan does not say %q", line)
+		}
+	}
+	if code != cli.ExitFailed || t.Failed() {
+		t.Errorf("exit %d\n%s%s", code, out, said)
 	}
 }

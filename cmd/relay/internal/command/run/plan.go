@@ -118,9 +118,14 @@ func planOf(ctx context.Context, cl *cli.Client, cfg *config.Config) (*planned, 
 		return nil, err
 	}
 	p := &planned{Service: cfg.Service, Instances: []string{}, Routes: []routeChange{}, Rest: []string{}}
-	if p.Plan, err = r.Plan(ctx); err != nil {
+	made, faults, err := missingStreams(ctx, cl.JS, cfg.Streams)
+	if err != nil {
 		return nil, err
 	}
+	if p.Plan, err = r.Plan(ctx, made...); err != nil {
+		return nil, err
+	}
+	p.Faults = append(faults, p.Faults...)
 	running, err := consumer.AskStatus(ctx, cl.Conn.Conn, cfg.Service)
 	if err != nil && !errors.Is(err, consumer.ErrNobody) {
 		return nil, err
@@ -232,6 +237,9 @@ func (p *planned) print(w io.Writer) {
 	}
 	for _, line := range p.Rest {
 		fmt.Fprintln(w, cli.Printable(line))
+	}
+	for _, s := range p.Streams {
+		fmt.Fprintf(w, "stream %s is made, for %s\n", cli.Printable(s.Stream), cli.Printable(strings.Join(s.Subjects, ", ")))
 	}
 	for _, d := range p.Durables {
 		printDurable(w, d)

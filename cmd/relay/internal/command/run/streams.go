@@ -20,10 +20,6 @@ import (
 // changes one. An error says how to change one, by the nats command as it is to be called; the embedded server ends with
 // relay, and has to be running for that.
 func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config.Stream, command string, log *slog.Logger) error {
-	edit := "change the configuration, or the stream with: nats stream edit "
-	if command != "nats" {
-		edit = "change the configuration back, start relay, and change the stream first, with: " + command + " stream edit "
-	}
 	var faults, gone []error
 	for _, s := range streams {
 		have, err := js.Stream(ctx, s.Name)
@@ -34,9 +30,7 @@ func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config
 				log.Info("made stream", "stream", s.Name, "subjects", s.Subjects)
 			}
 		case err == nil:
-			if differs := compareStream(have.CachedInfo().Config, s); differs != "" {
-				err = fmt.Errorf("it exists with other settings: %s; %s%s", differs, edit, s.Name)
-			}
+			err = compareStream(have.CachedInfo().Config, s, command)
 		}
 		switch {
 		case away.Is(err):
@@ -49,6 +43,33 @@ func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config
 		faults = gone // else what is to be mended is not to be waited for
 	}
 	return errors.Join(faults...)
+}
+
+// missingStreams are the streams of the configuration that relay would make, and faults why it would not start with those that are there. It makes
+// nothing.
+func missingStreams(ctx context.Context, js jetstream.JetStream, streams []config.Stream) (made []jetstream.StreamConfig, faults []string, err error) {
+	for _, s := range streams {
+		have, err := js.Stream(ctx, s.Name)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			made = append(made, streamConfig(s))
+			for _, subj := range s.Subjects {
+				other, err := js.StreamNameBySubject(ctx, subj)
+				if err == nil {
+					faults = append(faults, fmt.Sprintf("stream %s: stream %s exists, and holds subjects of %q", s.Name, other, subj))
+				} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
+					return nil, nil, err
+				}
+			}
+		case err != nil:
+			return nil, nil, err
+		default:
+			if err := compareStream(have.CachedInfo().Config, s, "nats"); err != nil {
+				faults = append(faults, fmt.Sprintf("stream %s: %v", s.Name, err))
+			}
+		}
+	}
+	return made, faults, nil
 }
 
 func streamConfig(s config.Stream) jetstream.StreamConfig {
@@ -71,8 +92,8 @@ func streamConfig(s config.Stream) jetstream.StreamConfig {
 	return c
 }
 
-// compareStream lists what is not as the configuration says; what it does not say is not compared.
-func compareStream(have jetstream.StreamConfig, s config.Stream) string {
+// compareStream says what is not as the configuration says, and how it is changed; what the configuration does not say is not compared.
+func compareStream(have jetstream.StreamConfig, s config.Stream, command string) error {
 	want := streamConfig(s)
 	var differs []string
 	note := func(said, same bool, name string, has, wants any) {
@@ -89,7 +110,14 @@ func compareStream(have jetstream.StreamConfig, s config.Stream) string {
 	note(s.MaxAge != 0, have.MaxAge == want.MaxAge, "max_age", have.MaxAge, want.MaxAge)
 	note(s.MaxBytes != 0, have.MaxBytes == want.MaxBytes, "max_bytes", have.MaxBytes, want.MaxBytes)
 	note(s.MaxMsgs != 0, have.MaxMsgs == want.MaxMsgs, "max_msgs", have.MaxMsgs, want.MaxMsgs)
-	return strings.Join(differs, ", ")
+	if len(differs) == 0 {
+		return nil
+	}
+	edit := "change the configuration, or the stream with: nats stream edit "
+	if command != "nats" {
+		edit = "change the configuration back, start relay, and change the stream first, with: " + command + " stream edit "
+	}
+	return fmt.Errorf("it exists with other settings: %s; %s%s", strings.Join(differs, ", "), edit, s.Name)
 }
 
 // streamsTimeout bounds making and comparing them.
