@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +57,8 @@ func TestJobs(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	all := jobs()
+	// A cluster of three for 600 messages shows nothing that the job with one server does not, and takes long to start.
+	all := slices.DeleteFunc(jobs(), func(j *job) bool { return j.replicas > 1 })
 	for _, j := range all {
 		begun := time.Now()
 		if err := j.run(b, ctx, j); err != nil {

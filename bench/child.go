@@ -72,6 +72,7 @@ var contestants = map[string]func(*turn) (stop func(), err error){
 	"limited-20":      limited20,
 	"singleton":       singleton,
 	"ordered":         ordered,
+	"partitioned":     partitioned,
 	"sharded":         plainSharded,
 	"fetch":           plainFetch,
 }

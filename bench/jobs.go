@@ -21,6 +21,7 @@ type job struct {
 	size        int
 	routes      [][]string // all of the stream when nil
 	concurrency int
+	replicas    int // of all streams; servers in the cluster
 	batch       int // messages that a handler gets at once
 	handler     handlerSpec
 	atMost      time.Duration // for one turn
@@ -103,6 +104,12 @@ func jobs() []*job {
 		&job{name: "ordered", title: "a handler of 1 ms, 1,000 subjects, one message of each at a time and in order", contestants: []string{"sharded", "ordered"},
 			n: 200_000, subjects: 1000, size: 128, handler: handlerSpec{Kind: "sleep", Sleep: time.Millisecond},
 			targets: []target{{"ordered", "rate", "sharded", 0.95}}},
+		&job{name: "partitions-r1", title: "three instances with 16 partitions, 1,000 keys in order, against one instance", contestants: []string{"ordered", "partitioned"},
+			n: 500_000, subjects: 1000, size: 128, atMost: time.Minute, handler: discard, run: (*bench).overInstances,
+			targets: []target{{"partitioned", "rate", "", 50_000}}},
+		&job{name: "partitions-r3", title: "the same in a cluster of three, with three replicas of everything", contestants: []string{"ordered", "partitioned"},
+			n: 300_000, subjects: 1000, size: 128, atMost: time.Minute, replicas: 3, handler: discard, run: (*bench).overInstances,
+			targets: []target{{"partitioned", "rate", "", 25_000}}},
 		&job{name: "webhook", title: "a webhook on an endpoint in a process of its own, 64 at once", contestants: []string{"pool", "library", "binary"},
 			n: 150_000, subjects: 100, size: 128, handler: handlerSpec{Kind: "http"},
 			targets: []target{{"library", "rate", "pool", 0.95}, {"binary", "rate", "pool", 0.95}}},

@@ -47,6 +47,7 @@ func ordered(t *turn) (func(), error) {
 }
 
 func libraryWith(t *turn, cfg consumer.Config, change func(*consumer.Route)) (func(), error) {
+	cfg.Replicas = t.Replicas
 	h, err := t.relayHandler()
 	if err != nil {
 		return nil, err

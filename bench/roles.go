@@ -11,7 +11,9 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -19,16 +21,34 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// serveNATS is a nats-server with JetStream on a file store of its own.
-func serveNATS(string) error {
+// node is a nats-server of a cluster.
+type node struct {
+	Name   string
+	Port   int   // of its routes
+	Routes []int // ports of all
+}
+
+// serveNATS is a nats-server with JetStream on a file store of its own, alone or in a cluster.
+func serveNATS(arg string) error {
+	var in *node
+	if err := json.Unmarshal([]byte(arg), &in); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "relay-bench-nats-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	s, err := server.NewServer(&server.Options{
+	opts := &server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true,
-	})
+	}
+	if in != nil {
+		opts.ServerName, opts.Cluster = in.Name, server.ClusterOpts{Name: "bench", Host: "127.0.0.1", Port: in.Port}
+		for _, port := range in.Routes {
+			opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats-route", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))})
+		}
+	}
+	s, err := server.NewServer(opts)
 	if err != nil {
 		return err
 	}

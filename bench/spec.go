@@ -23,6 +23,7 @@ type spec struct {
 	Batch         int // messages in a request; 0: one by one
 	Handler       handlerSpec
 	Seed          uint64
+	Replicas      int    // of the streams and buckets that relay makes; 0 is one
 	Profile       string // directory for profiles, of contestants that run inside their child
 }
 
@@ -61,7 +62,7 @@ func (s *spec) oneDurable() bool { return len(s.Routes) == 1 || isRelay(s.Contes
 
 func isRelay(contestant string) bool {
 	switch contestant {
-	case "library", "binary", "limited", "archived", "narrow", "limited-20", "singleton", "ordered":
+	case "library", "binary", "limited", "archived", "narrow", "limited-20", "singleton", "ordered", "partitioned":
 		return true
 	}
 	return false

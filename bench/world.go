@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -12,14 +13,16 @@ import (
 
 const streamName = "BENCH"
 
-// world is a nats-server in a process of its own, and a connection to it.
+// world is a nats-server in a process of its own, or a cluster of such, and a connection to the first.
 type world struct {
-	server  *process
-	url     string
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	stored  int  // messages that were published here
-	retries bool // what waits on relay's retry stream counts as pending
+	server   *process
+	others   []*process // of a cluster
+	url      string
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	stored   int  // messages that were published here
+	replicas int  // of the stream; 0 is one
+	retries  bool // what waits on relay's retry stream counts as pending
 }
 
 func newWorld(ctx context.Context, subjects ...string) (w *world, err error) {
@@ -27,28 +30,98 @@ func newWorld(ctx context.Context, subjects ...string) (w *world, err error) {
 	if w.server, err = play(ctx, "server", nil); err != nil {
 		return nil, err
 	}
+	return w, w.connect(ctx, subjects)
+}
+
+// newCluster is the same with so many servers; the stream is kept by each of them.
+func newCluster(ctx context.Context, servers int, subjects ...string) (*world, error) {
+	if servers == 1 {
+		return newWorld(ctx, subjects...)
+	}
+	ports, err := freePorts(servers)
+	if err != nil {
+		return nil, err
+	}
+	w := &world{replicas: servers}
+	for i, port := range ports {
+		p, err := play(ctx, "server", node{Name: fmt.Sprintf("bench-%d", i), Port: port, Routes: ports})
+		if err != nil {
+			w.close()
+			return nil, err
+		}
+		if i == 0 {
+			w.server = p
+		} else {
+			w.others = append(w.others, p)
+		}
+	}
+	for _, p := range w.others {
+		var url string
+		if err := p.hear(&url, 15*time.Second); err != nil {
+			w.close()
+			return nil, fmt.Errorf("nats-server: %w", err)
+		}
+	}
+	return w, w.connect(ctx, subjects)
+}
+
+// freePorts are some that nobody listens on.
+func freePorts(n int) (ports []int, err error) {
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// connect waits for the server, and makes the stream if it has subjects. It closes the world when it fails.
+func (w *world) connect(ctx context.Context, subjects []string) (err error) {
+	begun := time.Now()
 	defer func() {
 		if err != nil {
 			w.close()
 		}
 	}()
 	if err := w.server.hear(&w.url, 15*time.Second); err != nil {
-		return nil, fmt.Errorf("nats-server: %w", err)
+		return fmt.Errorf("nats-server: %w", err)
 	}
 	if w.nc, err = nats.Connect(w.url); err != nil {
-		return nil, err
+		return err
 	}
 	if w.js, err = jetstream.New(w.nc); err != nil || len(subjects) == 0 {
-		return w, err
+		return err
 	}
-	return w, w.stream(ctx, subjects...)
+	for { // a cluster is not ready for streams at once
+		err := w.stream(ctx, subjects...)
+		if err == nil || w.replicas <= 1 || ctx.Err() != nil || time.Since(begun) > 20*time.Second {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 func (w *world) close() {
 	if w.nc != nil {
 		w.nc.Close()
 	}
-	w.server.stop(nil)
+	for _, p := range append(w.others, w.server) {
+		if p != nil {
+			p.stop(nil)
+		}
+	}
+}
+
+// serverCPU is what all servers have used.
+func (w *world) serverCPU() (sum time.Duration) {
+	for _, p := range append(w.others, w.server) {
+		cpu, _ := p.cpu()
+		sum += cpu
+	}
+	return sum
 }
 
 // allSubjects are those of the stream; a route for each of them covers it.
@@ -62,7 +135,7 @@ func allSubjects() []string {
 
 // stream makes the stream with these subjects.
 func (w *world) stream(ctx context.Context, subjects ...string) error {
-	_, err := w.js.CreateStream(ctx, jetstream.StreamConfig{Name: streamName, Subjects: subjects})
+	_, err := w.js.CreateStream(ctx, jetstream.StreamConfig{Name: streamName, Subjects: subjects, Replicas: max(w.replicas, 1)})
 	return err
 }
 
