@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/requests"
 )
@@ -117,12 +118,12 @@ func (b *Bucket) put(ctx context.Context, key string, value []byte, after uint64
 	}
 	revision, err = b.write(ctx, key, value, after, nil)
 	switch {
-	case after == 0 && (isWrongSequence(err) || errors.Is(err, errIndirect)):
+	case after == 0 && (away.Raced(err) || errors.Is(err, errIndirect)):
 		revision, err = b.kv.Create(ctx, key, value) // it knows a key that was deleted from one that is there
 	case errors.Is(err, errIndirect):
 		revision, err = b.kv.Update(ctx, key, value, after)
 	}
-	if err == nil || errors.Is(err, jetstream.ErrKeyExists) || isWrongSequence(err) {
+	if err == nil || away.Raced(err) {
 		b.health.wrote()
 	} else {
 		b.health.failed(err)
@@ -166,7 +167,7 @@ func (b *Bucket) remove(ctx context.Context, key string, revision uint64) error 
 		if errors.Is(err, errIndirect) {
 			err = b.kv.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(markerTTL))
 		}
-		if isWrongSequence(err) {
+		if away.Raced(err) {
 			return nil
 		}
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/teeth"
 )
@@ -241,7 +242,7 @@ func (r *RetryStream) store(ctx context.Context, m *nats.Msg, o Origin, own uint
 			return fmt.Errorf("%w (and what is there cannot be read: %w)", err, unread)
 		case ahead && at != own:
 			return nil
-		case !isWrongSequence(err) || try == storeTries || ctx.Err() != nil:
+		case !away.Raced(err) || try == storeTries || ctx.Err() != nil:
 			return err
 		}
 		if at == after { // a rival is on its way

@@ -14,6 +14,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 )
 
@@ -172,7 +173,7 @@ func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) e
 			r.cache.Add(seq, stored{rec, revision, deliveries})
 			return nil
 		}
-		if !errors.Is(err, jetstream.ErrKeyExists) && !isWrongSequence(err) {
+		if !away.Raced(err) {
 			return err
 		}
 		if s, err = r.read(ctx, seq, deliveries); err != nil {
@@ -229,7 +230,7 @@ func (r *Records) mark(ctx context.Context, seq, deliveries uint64, rec Record, 
 	case err == nil:
 		r.cache.Add(seq, stored{rec, revision, deliveries})
 		return revision, nil
-	case errors.Is(err, jetstream.ErrKeyExists) || isWrongSequence(err):
+	case away.Raced(err):
 		// Perhaps it is our own, whose answer was lost. Whoever asks next reads it.
 		if s, ok := r.cache.Get(seq); ok && s.revision == after {
 			r.cache.Remove(seq)
@@ -248,12 +249,6 @@ func (r *Records) Returned(seq, deliveries uint64, suspect bool) {
 	if s, known := r.cache.Get(seq); !known || s.revision == 0 {
 		r.cache.Add(seq, stored{Record: Record{Suspect: suspect}, deliveries: deliveries})
 	}
-}
-
-func isWrongSequence(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // a rival is proposed, and not stored yet
 }
 
 // Delete removes the record of a message that is settled. What marks the deletion is gone after a second.

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
 )
 
@@ -81,7 +82,7 @@ func (r *RetryStream) unstick(ctx context.Context, before time.Time) (freed int,
 func (r *RetryStream) again(ctx context.Context, m *nats.Msg) (bool, error) {
 	c := &nats.Msg{Subject: m.Header.Get(jetstream.SubjectHeader), Header: parkedHeader(m), Data: m.Data}
 	_, err := r.js.PublishMsg(ctx, c, jetstream.WithExpectStream(r.name), jetstream.WithExpectLastSequencePerSubject(parkedSequence(m)))
-	if err != nil && isWrongSequence(err) {
+	if away.Raced(err) {
 		return false, nil
 	}
 	return err == nil, err

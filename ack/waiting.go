@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 )
 
@@ -141,7 +142,7 @@ func (r *RetryStream) Hasten(ctx context.Context, p Parked, due time.Time) (numb
 	setTime(c.Header, headerDue, due) // relay would wait for the rest of the old one
 	ack, err := r.js.PublishMsg(ctx, c, jetstream.WithExpectStream(r.name), jetstream.WithExpectLastSequencePerSubject(p.Number))
 	switch {
-	case err != nil && isWrongSequence(err):
+	case away.Raced(err):
 		return 0, ErrFired
 	case err != nil:
 		return 0, err

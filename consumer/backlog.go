@@ -148,7 +148,7 @@ func (r *Relay) count(ctx context.Context, c *count, stored uint64, stream, filt
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	age := shareFor
+	age := r.amongMany(shareFor)
 	if stored != c.stored {
 		age = 0
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 )
 
@@ -146,7 +147,7 @@ func (f *follower) keep(ctx context.Context, name string, order Order) {
 	if err == nil {
 		_, err = f.orders.kv.Create(ctx, name, value)
 	}
-	if err != nil && !errors.Is(err, jetstream.ErrKeyExists) {
+	if err != nil && !away.Raced(err) {
 		f.r.log.Error("the bucket of orders was made anew, and an order that holds here could not be stored again; pause again what is to be paused",
 			"bucket", f.orders.kv.Bucket(), "order", name, "error", err)
 		return
@@ -310,7 +311,7 @@ func (f *follower) restore(ctx context.Context, name string, revision uint64) {
 	switch {
 	case err == nil:
 		f.r.log.Warn("an order that holds is stored again", "bucket", f.orders.kv.Bucket(), "order", name)
-	case !errors.Is(err, jetstream.ErrKeyExists): // else another instance was faster, or an operator
+	case !away.Raced(err): // else another instance was faster, or an operator
 		f.r.log.Error("an order that holds could not be stored again; give it again", "bucket", f.orders.kv.Bucket(), "order", name, "error", err)
 	}
 }

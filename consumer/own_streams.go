@@ -82,7 +82,7 @@ func (r *Relay) ownStreams(ctx context.Context) error {
 func (r *Relay) watchOwnStreams(ctx context.Context) {
 	updated, stop := r.hearUpdates()
 	defer stop()
-	tick, often := time.NewTicker(ownEvery), time.NewTicker(ownOften)
+	tick, often := time.NewTimer(ownEvery), time.NewTimer(ownOften)
 	defer tick.Stop()
 	defer often.Stop()
 	r.compareOwnStreams(ctx, true)
@@ -91,8 +91,10 @@ func (r *Relay) watchOwnStreams(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			tick.Reset(r.amongMany(ownEvery))
 			r.compareOwnStreams(ctx, true)
 		case <-often.C:
+			often.Reset(r.amongMany(ownOften))
 			for _, want := range r.ownConfigs() {
 				if want.Name == r.retryStreamName() || want.Name == r.dead.Name() {
 					r.lookAtOwn(ctx, want)
@@ -143,7 +145,7 @@ func (r *Relay) hearUpdates() (updated <-chan string, stop func()) {
 			continue
 		}
 		if v := permission.Of(r.nc.LastError()); v != nil && v.Subscribe && v.Subject == sub.Subject {
-			r.log.Warn("the server does not let relay hear of changes of its own streams: they are set back later (print relay nats permissions again)", "subject", v.Subject, "within", ownOften)
+			r.log.Warn("the server does not let relay hear of changes of its own streams: they are set back later (print relay nats permissions again)", "subject", v.Subject, "within", r.amongMany(ownOften))
 			_ = sub.Unsubscribe()
 			break
 		}

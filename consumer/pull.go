@@ -24,6 +24,7 @@ const (
 	// parked for long cannot be taken back.
 	idleAfter   = 5 * time.Second
 	idleExpires = 30 * time.Second
+	longestPull = time.Minute // the same with many instances
 	// idleRenew is how long before its end the next one is made, on a tick: then their heartbeats come together.
 	idleRenew = 3 * pullHeartbeat / 2
 
@@ -184,7 +185,7 @@ func (s *source) pull(now time.Time) {
 	}
 	expires, group := pullExpires, ""
 	if idle { // for as many bytes as before: the message may be a large one
-		batch, expires = 1, idleExpires
+		batch, expires = 1, min(s.relay.amongMany(idleExpires), longestPull)
 	}
 	if silent { // perhaps it is the link that stands still: then the server has all of these pulls in the end
 		batch = 1

@@ -14,6 +14,16 @@ import (
 // shareFor is how old an answer may be for who looks every few seconds.
 const shareFor = 2 * time.Second
 
+// amongMany is a period of looks that every instance makes, with many instances: from eight on it is longer, up to four times, so that the server
+// is not asked in proportion to them.
+func (r *Relay) amongMany(period time.Duration) time.Duration {
+	others := 0
+	if l := r.lives.Load(); l != nil {
+		others = l.Others()
+	}
+	return period * time.Duration(min(max(1, (others+1)/4), 4))
+}
+
 // streams are the latest answers.
 type streams struct {
 	mu   sync.Mutex

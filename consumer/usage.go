@@ -90,7 +90,7 @@ func (w *ownWatch) rest(ctx context.Context) {
 	for began := time.Now(); ; {
 		pause(ctx, beat.Until(checkAgain))
 		trouble := w.r.trouble.Load() > began.UnixNano()
-		if ctx.Err() != nil || len(w.failing) > 0 || trouble || w.r.stored() != stored || time.Since(began) >= usageEvery {
+		if ctx.Err() != nil || len(w.failing) > 0 || trouble || w.r.stored() != stored || time.Since(began) >= w.r.amongMany(usageEvery) {
 			return
 		}
 	}

@@ -102,7 +102,7 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 		s.doubt.Store(true) // it is looked for until it is there
 		return s.reopen(ctx)
 	}
-	asked, age := time.Now(), shareFor
+	asked, age := time.Now(), s.relay.amongMany(shareFor)
 	if afresh {
 		age = 0
 	}

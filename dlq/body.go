@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/away"
 )
 
 // bodyTimeout bounds the transfer of one object.
@@ -171,7 +173,7 @@ func (s *Store) touch(ctx context.Context, name, due string) error {
 			jetstream.WithExpectLastSequencePerSubject(o.sequence))
 		cancel()
 		// When the write lost a race, another writer made progress, so the loop ends.
-		if err == nil || !lostRace(err) {
+		if err == nil || !away.Raced(err) {
 			return classify(err)
 		}
 	}

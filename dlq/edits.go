@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/away"
 )
 
 // Edit is what somebody did to one of relay's own streams, and what it cost.
@@ -54,7 +56,7 @@ func (j *Jobs) NoteEdit(ctx context.Context, edit Edit) error {
 		if err != nil {
 			return err
 		}
-		if _, err = j.kv.Update(ctx, editsKey, value, revision); !lostRace(err) || ctx.Err() != nil {
+		if _, err = j.kv.Update(ctx, editsKey, value, revision); !away.Raced(err) || ctx.Err() != nil {
 			return classify(err)
 		}
 	}

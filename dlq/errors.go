@@ -97,13 +97,6 @@ func unsent(err error) bool {
 		errors.Is(err, nats.ErrConnectionClosed)
 }
 
-// lostRace tells whether a conditional publish was refused because the subject had changed.
-func lostRace(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) &&
-		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
-}
-
 // streamMissing tells whether the server said that there is no such stream, which [ErrNoStream] alone does not mean.
 func streamMissing(err error) bool {
 	var api *jetstream.APIError

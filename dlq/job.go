@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 	"github.com/relaymq/relay/internal/ownstream"
 )
@@ -320,7 +321,7 @@ func (j *Jobs) Cancel(ctx context.Context, id, by string) (Job, error) {
 			return job, err
 		}
 		job.State, job.Why = JobCancelled, "cancelled by "+by
-		if err = j.update(ctx, &job); !lostRace(err) {
+		if err = j.update(ctx, &job); !away.Raced(err) {
 			return job, classify(err)
 		}
 	}

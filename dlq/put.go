@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/teeth"
 )
 
@@ -107,7 +108,7 @@ const (
 // only then, it waits a moment and reads again. If the rival's never comes, the caller's next Put stores its own.
 func (s *Store) confirm(ctx context.Context, subj string, e Entry, why error) error {
 	m, err := s.last(ctx, s.Name(), subj)
-	for reads := 1; errors.Is(err, ErrNotFound) && lostRace(why) && reads < confirmReads && ctx.Err() == nil; reads++ {
+	for reads := 1; errors.Is(err, ErrNotFound) && away.Raced(why) && reads < confirmReads && ctx.Err() == nil; reads++ {
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Duration(reads) * confirmWait):

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 )
 
@@ -122,8 +123,7 @@ func (r *Records) put(ctx context.Context, name string, rec Record, revision uin
 	} else {
 		revision, err = r.kv.Update(ctx, name, value, revision)
 	}
-	var api *jetstream.APIError
-	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+	if away.Raced(err) {
 		return 0, errRaced
 	}
 	return revision, err

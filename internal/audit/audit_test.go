@@ -1,6 +1,8 @@
 package audit
 
 import (
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,5 +67,42 @@ func TestWriter_oncePerAddition(t *testing.T) {
 	add(late, 7, made, 7, true)
 	if r := get(); r.Total().Received != 1 || len(r.Instances) != 1 || r.Instances["three"].Name != "c" || late.Pending() != nil {
 		t.Errorf("after an addition of the old durable: %+v", r)
+	}
+}
+
+// In a cluster a write that meets another one which is proposed, and not stored yet, is refused with another code than on one server. It was an
+// error then, and not a reason to read again.
+func TestWriter_regressionInstancesOfAClusterWriteAtOnce(t *testing.T) {
+	nodes := natstest.Cluster(t, 3)
+	made := time.Now().UTC()
+	const stream, durable, each = "ORDERS", "billing", 25
+	var writing sync.WaitGroup
+	var book *Book
+	for i, node := range nodes {
+		js, err := jetstream.New(node.Conn(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if book, err = Open(t.Context(), js, "relay", 3); err != nil {
+			t.Fatal(err)
+		}
+		b, w := book, NewWriter(stream, durable, fmt.Sprint(i), fmt.Sprint(i))
+		writing.Go(func() {
+			for range each {
+				a := &Addition{
+					Routes:   map[string]Counts{"billing": {Received: 1}},
+					Durables: map[string]Durable{Name(stream, durable): {Start{made, 0}, Deliveries{Arrived: 1, First: 1}}},
+					Opening:  Opening{At: made},
+				}
+				if err := w.Write(t.Context(), b, a, false); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writing.Wait()
+	if r, err := book.Get(t.Context(), stream, durable); err != nil || r.Total().Received != uint64(each*len(nodes)) {
+		t.Errorf("%+v, %v", r, err)
 	}
 }

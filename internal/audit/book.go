@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 )
 
@@ -187,7 +188,7 @@ func (b *Book) putRecord(ctx context.Context, key string, r *Record) (again bool
 		return false, err
 	}
 	err = b.put(ctx, key, value, r.revision)
-	if !IsConflict(err) {
+	if !away.Raced(err) {
 		return false, err
 	}
 	return ctx.Err() == nil, ctx.Err()
@@ -201,10 +202,4 @@ func (b *Book) put(ctx context.Context, key string, value []byte, after uint64) 
 		_, err = b.kv.Update(ctx, key, value, after)
 	}
 	return err
-}
-
-// IsConflict tells of an error of a write whether somebody else wrote first.
-func IsConflict(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || errors.Is(err, jetstream.ErrKeyExists)
 }

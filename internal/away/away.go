@@ -54,6 +54,14 @@ func Made(err error) error {
 	return err
 }
 
+// Raced tells whether a conditional write to a stream or bucket was refused because another write came first. A replicated stream has a code
+// of its own for that, when the other write is proposed and not stored yet (nats-server, server/jetstream_batching.go).
+func Raced(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) ||
+		errors.Is(err, jetstream.ErrKeyExists) || errors.Is(err, jetstream.ErrKeyRevisionMismatch)
+}
+
 // Text is the text of an error for people. nats.go says of a publish while the connection is away that a buffer is full, and relay has it use
 // none.
 func Text(text string) string {

@@ -52,3 +52,18 @@ func TestPatience(t *testing.T) {
 		}
 	}
 }
+
+func TestRaced(t *testing.T) {
+	for _, err := range []error{
+		jetstream.ErrKeyExists, jetstream.ErrKeyRevisionMismatch, &jetstream.APIError{Code: 400, ErrorCode: 10071}, &jetstream.APIError{Code: 400, ErrorCode: 10164},
+	} {
+		if !Raced(fmt.Errorf("bucket: %w", err)) {
+			t.Errorf("%v is no race", err)
+		}
+	}
+	for _, err := range []error{nil, jetstream.ErrKeyNotFound, nats.ErrTimeout, &jetstream.APIError{Code: 503, ErrorCode: 10008}} {
+		if Raced(err) {
+			t.Errorf("%v is a race", err)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/teeth"
 )
@@ -146,7 +147,7 @@ func (f *Fleet) write(ctx context.Context, s *session) error {
 		s.revision = ack.Sequence
 		s.until.Store(int64(sent + f.cfg.Lease - f.guard))
 		return nil
-	case wrongSequence(err):
+	case away.Raced(err):
 		if s.revision == 0 {
 			return err
 		}
@@ -190,9 +191,4 @@ func (f *Fleet) leave(s *session) {
 	if err := f.kv.Purge(ctx, sessionKey(s.id), jetstream.LastRevision(s.revision), jetstream.PurgeTTL(remembered)); err != nil {
 		f.cfg.Logger.Info("the session ends by itself: it could not be given back", "after", f.cfg.Lease, "error", err)
 	}
-}
-
-func wrongSequence(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164)
 }
