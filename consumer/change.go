@@ -311,9 +311,9 @@ func (r *Relay) together(c Change, limits map[string]Limit) (map[string]Route, e
 			faults = append(faults, &SetupError{cfg.Name, err})
 		}
 		if add := i < len(c.Add); add && there[cfg.Name] {
-			fault(cfg.Name, "is there already: update it, or remove it first")
+			fault(cfg.Name, "this instance already has a route of this name: update it, or remove it first")
 		} else if !add && !there[cfg.Name] {
-			fault(cfg.Name, "is not there: add it")
+			fault(cfg.Name, "this instance has no route of this name: add it")
 		}
 		cfgs[cfg.Name] = cfg
 	}

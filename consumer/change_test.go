@@ -133,16 +133,16 @@ func TestChange_refused(t *testing.T) {
 	}
 	with := func(rt Route, f func(*Route)) Route { f(&rt); return rt }
 	for want, c := range map[string]Change{
-		"route a: is there already":                 {Add: []Route{route("a", "orders.x")}},
-		"route b: is not there: add it":             {Update: []Route{route("b", "orders.b")}},
-		"route c: is not there":                     {Remove: []string{"c"}},
-		"named twice":                               {Update: []Route{route("a", "orders.a")}, Remove: []string{"a"}},
-		"exactly one of Handler and Factory":        {Add: []Route{{Name: "b", Subjects: []string{"orders.b"}}}},
-		"concurrency: must be":                      {Add: []Route{with(route("b", "orders.b"), func(rt *Route) { rt.Concurrency = -1 })}},
-		`no stream holds subject "nowhere"`:         {Add: []Route{route("b", "nowhere")}},
-		`"orders.*" overlaps "orders.a" of route a`: {Add: []Route{route("b", "orders.*")}},
-		`"orders.b.*" overlaps "orders.b.>"`:        {Add: []Route{route("b", "orders.b.>"), route("c", "orders.b.*")}},
-		"say where it begins":                       {Add: []Route{with(route("b", "orders.old"), func(rt *Route) { rt.Start = Start{} })}},
+		"route a: this instance already has a route of this name":  {Add: []Route{route("a", "orders.x")}},
+		"route b: this instance has no route of this name: add it": {Update: []Route{route("b", "orders.b")}},
+		"route c: is not there":                                    {Remove: []string{"c"}},
+		"named twice":                                              {Update: []Route{route("a", "orders.a")}, Remove: []string{"a"}},
+		"exactly one of Handler and Factory":                       {Add: []Route{{Name: "b", Subjects: []string{"orders.b"}}}},
+		"concurrency: must be":                                     {Add: []Route{with(route("b", "orders.b"), func(rt *Route) { rt.Concurrency = -1 })}},
+		`no stream holds subject "nowhere"`:                        {Add: []Route{route("b", "nowhere")}},
+		`"orders.*" overlaps "orders.a" of route a`:                {Add: []Route{route("b", "orders.*")}},
+		`"orders.b.*" overlaps "orders.b.>"`:                       {Add: []Route{route("b", "orders.b.>"), route("c", "orders.b.*")}},
+		"say where it begins":                                      {Add: []Route{with(route("b", "orders.old"), func(rt *Route) { rt.Start = Start{} })}},
 		"handler: it has no license": {Add: []Route{with(route("b", "orders.b"), func(rt *Route) {
 			rt.Check = func(context.Context) error { return errors.New("it has no license") }
 			rt.Handler, rt.Factory = nil, func(string) (Handler, error) { return h, nil }

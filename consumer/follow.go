@@ -148,11 +148,11 @@ func (f *follower) keep(ctx context.Context, name string, order Order) {
 		_, err = f.orders.kv.Create(ctx, name, value)
 	}
 	if err != nil && !away.Raced(err) {
-		f.r.log.Error("the bucket of orders was made anew, and an order that holds here could not be stored again; pause again what is to be paused",
+		f.r.log.Error("the bucket of operators' orders was deleted and made again, and an order that this instance follows could not be stored in it; pause again what is to stay paused",
 			"bucket", f.orders.kv.Bucket(), "order", name, "error", err)
 		return
 	}
-	f.r.log.Warn("the bucket of orders was made anew; an order that holds is stored again", "bucket", f.orders.kv.Bucket(), "order", name)
+	f.r.log.Warn("the bucket of operators' orders was deleted and made again; stored the order that this instance follows in it", "bucket", f.orders.kv.Bucket(), "order", name)
 }
 
 // release ends an order that was deleted.
@@ -310,9 +310,9 @@ func (f *follower) restore(ctx context.Context, name string, revision uint64) {
 	}
 	switch {
 	case err == nil:
-		f.r.log.Warn("an order that holds is stored again", "bucket", f.orders.kv.Bucket(), "order", name)
+		f.r.log.Warn("an operator's order could not be read in the bucket; stored the one that this instance follows again", "bucket", f.orders.kv.Bucket(), "order", name)
 	case !away.Raced(err): // else another instance was faster, or an operator
-		f.r.log.Error("an order that holds could not be stored again; give it again", "bucket", f.orders.kv.Bucket(), "order", name, "error", err)
+		f.r.log.Error("an operator's order could not be read in the bucket, and the one that this instance follows could not be stored there; give the order again", "bucket", f.orders.kv.Bucket(), "order", name, "error", err)
 	}
 }
 

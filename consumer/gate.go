@@ -213,7 +213,7 @@ func (s *source) hold(now time.Time) {
 	alone := !s.gate.shared
 	above, until := s.gate.open(now)
 	if alone && s.gate.shared {
-		s.log.Info("other instances take deliveries of the durable: the ones that are missing here are not waited for any more")
+		s.log.Info("another instance or program receives messages of this durable too; deliveries that did not come to this instance are not waited for")
 	}
 	t := &s.told
 	t.mu.Lock()

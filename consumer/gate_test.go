@@ -273,7 +273,7 @@ func TestGate_regressionAHoldIsOneLine(t *testing.T) {
 	if n := log.count("deliveries are missing"); n != 1 {
 		t.Errorf("%d warnings of one hold", n)
 	}
-	if n := log.count("other instances take deliveries"); n != 1 {
+	if n := log.count("another instance or program receives messages"); n != 1 {
 		t.Errorf("%d lines say that there are other instances", n)
 	}
 }

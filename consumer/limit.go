@@ -174,7 +174,7 @@ func (r Route) checkPer(per string) error {
 	for _, s := range r.Subjects {
 		// > stands for one token at least.
 		if _, err := t.Expand(s); err != nil {
-			return fmt.Errorf("subject %q has not so many tokens", s)
+			return fmt.Errorf("subject %q has fewer tokens than %s names", s, per)
 		}
 	}
 	key := cmp.Or(r.Key, "subject")

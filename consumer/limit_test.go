@@ -104,7 +104,7 @@ func TestLimits_refused(t *testing.T) {
 		{Route{Limits: []string{"gatway"}}, `there is no limit "gatway"`},
 		{Route{Limits: []string{"gateway", "gateway"}}, "there twice"},
 		{Route{Subjects: []string{"orders.*"}, Limits: []string{"everywhere"}}, "instances: one"},
-		{Route{Subjects: []string{"orders"}, Limits: []string{"tenant"}}, "has not so many tokens"},
+		{Route{Subjects: []string{"orders"}, Limits: []string{"tenant"}}, "has fewer tokens than"},
 		{Route{Subjects: []string{"orders.*.*"}, Key: "{3}", Limits: []string{"tenant"}}, "messages of one key would have different limits"},
 		{Route{Subjects: []string{"orders.*.*"}, Key: "route", Limits: []string{"tenant"}}, "messages of one key would have different limits"},
 	} {

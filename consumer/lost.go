@@ -79,7 +79,7 @@ func (l *losses) err(now time.Time) error {
 		if len(entry.what) > 0 {
 			text = "changed from outside: " + strings.Join(entry.what, ", ")
 		}
-		errs = append(errs, fmt.Errorf("stream %s: %s (since %s); %s; what is there now stays: find out who did it; relay is ready again at %s unless it happens again",
+		errs = append(errs, fmt.Errorf("stream %s: %s (since %s); %s; relay does not change it back: find out who did it; this instance is ready again at %s unless it happens again",
 			stream, text, entry.since.UTC().Format(time.RFC3339), entry.lost, entry.until.UTC().Format(time.RFC3339)))
 	}
 	return errors.Join(errs...)
@@ -202,7 +202,7 @@ func (r *Relay) tellLoss(ctx context.Context, edit dlq.Edit, changes []ownstream
 	if edit.What == "" {
 		edit.What = "messages were taken out without relay"
 	}
-	r.log.Error("one of relay's own streams was changed from outside", "stream", edit.Stream, "what", edit.What, "lost", lost, "next", "what is there now stays; find out who did it (relay audit)")
+	r.log.Error("one of relay's own streams was changed from outside", "stream", edit.Stream, "what", edit.What, "lost", lost, "next", "relay does not change it back; find out who did it (relay audit)")
 	r.reportTrouble("", "stream "+edit.Stream, errors.New(edit.What+"; "+lost))
 	call, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()

@@ -145,7 +145,7 @@ func (r *Relay) hearUpdates() (updated <-chan string, stop func()) {
 			continue
 		}
 		if v := permission.Of(r.nc.LastError()); v != nil && v.Subscribe && v.Subject == sub.Subject {
-			r.log.Warn("the server does not let relay hear of changes of its own streams: they are set back later (print relay nats permissions again)", "subject", v.Subject, "within", r.amongMany(ownOften))
+			r.log.Warn("NATS does not permit relay to subscribe to the advisories of changes of its own streams, so relay looks at them from time to time instead; print the permissions again (relay nats permissions)", "subject", v.Subject, "within", r.amongMany(ownOften))
 			_ = sub.Unsubscribe()
 			break
 		}

@@ -46,7 +46,7 @@ func (r *Relay) expand(ctx context.Context, c Change, adopt, may bool) (expanded
 	for _, cfg := range c.Add {
 		switch {
 		case r.divided.get(cfg.Name) != nil || cfg.Partitions > 0 && r.route(cfg.Name) != nil:
-			faults = append(faults, &SetupError{cfg.Name, errors.New("is there already: update it, or remove it first")})
+			faults = append(faults, &SetupError{cfg.Name, errors.New("this instance already has a route of this name: update it, or remove it first")})
 		case cfg.Partitions == 0:
 			out.Add = append(out.Add, cfg)
 		default:
@@ -59,7 +59,7 @@ func (r *Relay) expand(ctx context.Context, c Change, adopt, may bool) (expanded
 		case was == nil && cfg.Partitions == 0:
 			out.Update = append(out.Update, cfg)
 		case was == nil && r.route(cfg.Name) == nil:
-			faults = append(faults, &SetupError{cfg.Name, errors.New("is not there: add it")})
+			faults = append(faults, &SetupError{cfg.Name, errors.New("this instance has no route of this name: add it")})
 		case was == nil:
 			out.Remove, out.Add = append(out.Remove, cfg.Name), append(out.Add, parts(cfg, nil)...)
 		case cfg.Partitions == 0:

@@ -218,7 +218,7 @@ func (r *Relay) divideAnew(ctx context.Context, name string) error {
 		p.run()
 	}
 	r.made(c)
-	r.log.Info("the route is divided anew", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].streams)-1)
+	r.log.Info("the route has another number of partitions; messages that wait are handed over to them first", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].streams)-1)
 	return nil
 }
 
@@ -238,7 +238,7 @@ func (s *source) newerGeneration(ctx context.Context) error {
 	}
 	if len(list) > 0 && list[len(list)-1].Number > known {
 		s.relay.divided.lookSoon()
-		return away.Made(fmt.Errorf("route %s is divided anew: %w", p.Route, jetstream.ErrStreamNotFound))
+		return away.Made(fmt.Errorf("route %s has a newer generation of partitions: %w", p.Route, jetstream.ErrStreamNotFound))
 	}
 	return nil
 }

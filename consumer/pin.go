@@ -74,7 +74,7 @@ func (s *source) giveBackRest(ctx context.Context) {
 	})
 	b.from = max(b.from, to+1)
 	if err != nil {
-		s.log.Warn("what the holder before had in hand was not all given back: the rest comes after ack_wait", "error", err)
+		s.log.Warn("not all messages that the former holder had in hand could be given back; NATS delivers the rest again after ack_wait", "error", err)
 	}
 }
 

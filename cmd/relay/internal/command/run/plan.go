@@ -264,7 +264,7 @@ func printDivided(w io.Writer, d consumer.DividedPlan) {
 	case consumer.DurableMade:
 		fmt.Fprintf(w, "%s, which is made: the copies begin %s\n", name, d.Start)
 	case consumer.DurableChanged:
-		fmt.Fprintf(w, "%s, which is made: the messages are divided anew, of %d partitions before, and keep the order of their keys\n", name, d.Before)
+		fmt.Fprintf(w, "%s, which is made, in place of %d partitions: messages that wait are handed over to the new ones, in the order of their keys\n", name, d.Before)
 	default:
 		fmt.Fprintf(w, "%s, and goes on\n", name)
 	}
