@@ -225,16 +225,6 @@ func (s *source) changeAlone(ctx context.Context, stream jetstream.Stream, have,
 	return updated, err
 }
 
-// routeOfPattern is the route of this configuration that has such a subject; nil when it has been changed meanwhile.
-func (s *source) routeOfPattern(pattern string) *route {
-	for _, d := range s.patterns {
-		if d.pattern == pattern {
-			return d.route
-		}
-	}
-	return nil
-}
-
 // passedUpTo is the last sequence that a durable may have passed whose filter has just been widened. The server goes on at most at the first message
 // that the former filter lets through and that the durable has neither delivered nor passed, as it did up to known at most; without one, at the end of the stream. A
 // sequence that is too high costs time, and skips and repeats nothing: what the durable delivers of a range is settled as passed.

@@ -134,13 +134,6 @@ func (s *source) risks(c jetstream.StreamConfig) []string {
 	return provision.Risks(c, span)
 }
 
-func (s *source) subjects() (list []string) {
-	for _, d := range s.patterns {
-		list = append(list, d.pattern)
-	}
-	return list
-}
-
 type waiting struct {
 	all    uint64 // messages that match in the stream
 	chosen uint64 // those from the chosen start on

@@ -156,7 +156,7 @@ func TestGate_regressionAnEventAndItsGapHaveNoOrder(t *testing.T) {
 
 // While what came again was looked up at the server, the time was over, and later messages overtook it.
 func TestGate_regressionNothingIsLetGoBeforeWhatCameAgainIsWithItsRoute(t *testing.T) {
-	s := &source{ordered: true, log: quiet, inOrder: pool.New(1)}
+	s := &source{binding: &binding{log: quiet}, ordered: true, inOrder: pool.New(1)}
 	now := time.Unix(0, 0)
 	s.gate.begin(9, 5, 5, 0, 30*time.Second, now)
 	s.watch(&ack.Delivery{Sequence: 7, Consumer: 11, Deliveries: 1}, now)
@@ -261,7 +261,7 @@ func TestGate_regressionGapsAreBounded(t *testing.T) {
 // Each gap that other instances made was a warning.
 func TestGate_regressionAHoldIsOneLine(t *testing.T) {
 	var log syncBuffer
-	s := &source{ordered: true, log: slog.New(slog.NewTextHandler(&log, nil))}
+	s := &source{binding: &binding{log: slog.New(slog.NewTextHandler(&log, nil))}, ordered: true}
 	now := time.Unix(0, 0)
 	s.gate.begin(9, 5, 5, 0, 30*time.Second, now)
 	for i := range uint64(10) {

@@ -79,8 +79,8 @@ func (s *source) reopen(ctx context.Context) finding {
 	if c := s.judge(info.Config, stream, provision.Ever); (!c.Own || c.Policy) && len(c.Differs()) > 0 {
 		return finding{err: &DurableDiffers{s.stream, s.durable, c.Differs()}}
 	}
-	next := newSource(s.relay, s.stream, s.durable, s.due)
-	next.unit, next.routes, next.patterns, next.origin, next.count = s.unit, s.routes, s.patterns, s.origin, s.count
+	next := newSourceOf(s.binding)
+	next.unit, next.count = s.unit, s.count
 	for _, rt := range next.routes {
 		rt.group.Renumbered()
 	}

@@ -3,8 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,22 +17,13 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
-	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
 )
 
 // source is one durable, from which one or more routes get their messages.
 type source struct {
-	relay    *Relay
+	*binding
 	unit     *unit // nil until its unit begins
-	log      *slog.Logger
-	stream   string
-	durable  string
-	idPrefix []byte     // of the ids of its messages
-	due      bool       // on the retry stream
-	origin   string     // of a due one: the stream whose messages come due here
-	patterns []dispatch // most specific first
-	routes   []*route
 	identity ack.Identity
 	adopted  string // what its mark said when it was opened
 	session  *ack.Session
@@ -109,11 +98,6 @@ type source struct {
 	seen     *jetstream.ConsumerConfig // when the session last asked
 }
 
-type dispatch struct {
-	pattern string
-	route   *route
-}
-
 // arrivedSize bounds what has arrived and was not looked at. Requests are bounded so that it does not fill; if it does,
 // nats.go drops messages, which JetStream delivers again and whose confirmations are asked for again. A source begins with room for
 // arrivedLittle, and gets the rest when it has use for it: 1,000 routes of which each gets a few messages a second need 350 MiB less.
@@ -123,41 +107,17 @@ const (
 )
 
 func newSource(r *Relay, stream, durable string, due bool) *source {
+	return newSourceOf(&binding{
+		relay: r, log: r.log.With("stream", stream, "durable", durable), stream: stream, durable: durable, idPrefix: ack.IDPrefix(stream, durable), due: due,
+	})
+}
+
+func newSourceOf(b *binding) *source {
 	return &source{
-		idPrefix: ack.IDPrefix(stream, durable),
-		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
+		binding: b,
 		arrived: make(chan *nats.Msg, arrivedLittle), woken: make(chan struct{}, 1), drained: make(chan struct{}), allOver: make(chan struct{}), ended: make(chan struct{}),
 		inOrder: pool.New(1), aheads: pool.New(asksAhead), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
-}
-
-// add routes the subjects of rt here.
-func (s *source) add(rt *route, patterns ...string) {
-	s.routes = append(s.routes, rt)
-	for _, p := range patterns {
-		s.patterns = append(s.patterns, dispatch{p, rt})
-	}
-	slices.SortStableFunc(s.patterns, func(a, b dispatch) int { return subject.Compare(a.pattern, b.pattern) })
-}
-
-func (s *source) serves(rt *route) bool { return slices.Contains(s.routes, rt) }
-
-// routeOf is the route with the most specific subject that matches; nil when there is none.
-func (s *source) routeOf(literal string) *route {
-	for _, d := range s.patterns {
-		if subject.Matches(d.pattern, literal) {
-			return d.route
-		}
-	}
-	return nil
-}
-
-// routeFor is the route of a message that arrives on this subject.
-func (s *source) routeFor(literal string) *route {
-	if s.due {
-		return s.routes[0]
-	}
-	return s.routeOf(literal)
 }
 
 // open begins the session of a durable that is there.
@@ -250,11 +210,6 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
 }
 
-// id is ack.Origin.ID for a message of this durable, without its cost.
-func (s *source) id(d *ack.Delivery) string {
-	return string(ack.AppendID(append(make([]byte, 0, 96), s.idPrefix...), d.Sequence, d.Time))
-}
-
 // trouble is why the durable gives nothing, if so.
 func (s *source) trouble() error {
 	s.mu.Lock()
@@ -333,5 +288,3 @@ func (s *source) sweep(ctx context.Context) {
 		s.log.Info("removed records of settled messages", "count", n)
 	}
 }
-
-func (s *source) String() string { return fmt.Sprintf("%s/%s", s.stream, s.durable) }

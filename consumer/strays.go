@@ -99,16 +99,6 @@ func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Ti
 	}
 }
 
-// unheld tells whether no message of the stream can be for the route. What a stream gets from others may have any subject.
-func (s *source) unheld(c jetstream.StreamConfig, rt *route) bool {
-	if s.due || len(c.Subjects) == 0 || c.Mirror != nil || len(c.Sources) > 0 || c.SubjectTransform != nil {
-		return false
-	}
-	return !slices.ContainsFunc(rt.cfg.Subjects, func(p string) bool {
-		return slices.ContainsFunc(c.Subjects, func(held string) bool { return subject.Overlaps(p, held) })
-	})
-}
-
 // holdsNothingOf tells whether the route gets nothing, because its stream holds none of its subjects.
 func (s *source) holdsNothingOf(rt *route) bool {
 	s.strays.mu.Lock()
