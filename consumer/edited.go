@@ -32,7 +32,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	if info.Paused {
 		e.paused = time.Now().Add(info.PauseRemaining)
 	}
-	c := s.judge(info.Config, stream, provision.Ever)
+	c := s.setup.judge(info.Config, stream, provision.Ever)
 	m := provision.MarkOf(info.Config.Metadata)
 	// Whether one instance pulls or all do is decided at the start: two with different configurations would change it for ever in turn.
 	if adopted := m.Adopted != s.adopted; c.Own && !c.Policy && !adopted {
@@ -40,7 +40,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 		own, err := s.relay.js.Stream(ctx, s.stream) // not the one that others look at
 		var changed jetstream.Consumer
 		if err == nil {
-			changed, err = s.change(ctx, own, info.Config, c.Want)
+			changed, err = s.setup.change(ctx, own, info.Config, c.Want)
 		}
 		if err != nil {
 			s.log.Warn("cannot set the filter of the durable to the subjects of its routes; retrying", "error", err)
@@ -51,7 +51,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 		s.sort(&e, c.Differs(), provision.Filters(info.Config))
 	}
 	s.learn(stream.CachedInfo().Config, m, began)
-	s.noteCatchUp(ctx, info)
+	s.catchUp.note(ctx, info)
 	return e
 }
 

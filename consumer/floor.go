@@ -59,7 +59,7 @@ func (s *source) noteFloor(ctx context.Context, last bool) {
 }
 
 // before is how far a durable was that is not there any more.
-func (s *source) before(ctx context.Context, stream jetstream.Stream) (f provision.Floor, ok bool) {
+func (s *setup) before(ctx context.Context, stream jetstream.Stream) (f provision.Floor, ok bool) {
 	due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), ack.DueDurable(s.routes[0].cfg.Name, s.stream))
 	if err != nil {
 		return f, false

@@ -96,7 +96,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.release(now)
 			s.tellStrays(now)
 			s.claimSoon(now)
-			s.catchUpSoon(now)
+			s.catchUp.soon(now)
 			s.attendGate(now)
 			if !s.puller.InLine() {
 				s.puller.Least = max(link.LeastPull, s.puller.Least/2)

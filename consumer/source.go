@@ -58,7 +58,7 @@ type source struct {
 	behind  atomic.Int64 // how many there are
 	strays  strays
 	claims  claims
-	catchUp catchUp
+	catchUp *catchUp
 	// From this sequence on the durable delivers all that the routes want, for certain. Fixed when it is open.
 	delivers uint64
 
@@ -113,11 +113,14 @@ func newSource(r *Relay, stream, durable string, due bool) *source {
 }
 
 func newSourceOf(b *binding) *source {
-	return &source{
+	s := &source{
 		binding: b,
 		arrived: make(chan *nats.Msg, arrivedLittle), woken: make(chan struct{}, 1), drained: make(chan struct{}), allOver: make(chan struct{}), ended: make(chan struct{}),
 		inOrder: pool.New(1), aheads: pool.New(asksAhead), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
+	s.catchUp = &catchUp{binding: b, ask: s.askBoth, tidying: s.tidying}
+	s.setup = setup{binding: b, catchUp: s.catchUp, unknown: &s.strays.unknown}
+	return s
 }
 
 // open begins the session of a durable that is there.
@@ -132,7 +135,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.adopted = m.Adopted
 	s.learn(stream.CachedInfo().Config, m, began)
 	s.saw(info)
-	if err := s.readCatchUp(ctx, stream, info); err != nil {
+	if err := s.catchUp.read(ctx, stream, info); err != nil {
 		return err
 	}
 	if err := s.noteDelivers(ctx, stream); err != nil {
