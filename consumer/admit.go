@@ -158,7 +158,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		s.inOrder.Go(func() {
 			enter()
 			if s.behind.Add(-1) == maxBehind/2 {
-				s.wake()
+				s.arrivals.wake()
 			}
 		})
 	default:
@@ -221,7 +221,7 @@ func (m *message) lookUp(elsewhere bool) {
 			m.origin, m.subject, m.header = nil, m.delivery.Msg.Subject, m.delivery.Msg.Header
 			m.foreign(err)
 			return
-		case m.source.isDraining():
+		case m.source.arrivals.isDraining():
 			m.unlessBounded(func() bool { return m.parkUnread(elsewhere) }, func() {
 				_ = m.delivery.GiveBack() // fenced: somebody else has it
 			})

@@ -87,7 +87,7 @@ func (s *source) edited(e edits) {
 			"differs", joinAnd(e.stop))
 	case len(was.stop) > 0:
 		s.log.Info("the durable has the required settings again; pulling")
-		s.wake()
+		s.arrivals.wake()
 	}
 	if len(e.slow) > 0 {
 		s.log.Warn("the durable was edited while relay runs; change it back, or restart relay with --adopt", "differs", joinAnd(e.slow))

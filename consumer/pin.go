@@ -240,8 +240,8 @@ func (s *source) losePin(of string) {
 		return
 	}
 	s.pin = ""
-	for i := range s.asked.lanes {
-		if l := &s.asked.lanes[i]; l.pin == of {
+	for i := range s.arrivals.asked.lanes {
+		if l := &s.arrivals.asked.lanes[i]; l.pin == of {
 			l.end()
 		}
 	}

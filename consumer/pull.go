@@ -66,7 +66,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 		s.inOrder.Wait()
 		s.relay.link.Leave(&s.puller)
 		s.close()
-		close(s.ended)
+		close(s.arrivals.ended)
 	}()
 	s.lastHeard, s.lastGot = time.Now(), time.Now()
 	tick := beat.NewTicker(pullHeartbeat)
@@ -74,15 +74,15 @@ func (s *source) run(ctx context.Context) (next *source) {
 	for {
 		s.hearNobody(time.Now())
 		s.pull(time.Now())
-		if !s.asked.winding() && s.isDraining() {
-			s.wound.Do(func() { close(s.allOver) })
+		if !s.arrivals.asked.winding() && s.arrivals.isDraining() {
+			s.arrivals.wound.Do(func() { close(s.arrivals.allOver) })
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case m := <-s.arrived:
+		case m := <-s.arrivals.all:
 			s.take(m)
-		case <-s.woken:
+		case <-s.arrivals.woken:
 		case <-connected:
 			s.reconnected()
 		case found := <-checking:
@@ -111,14 +111,6 @@ func (s *source) run(ctx context.Context) (next *source) {
 				go func() { checking <- s.check(ctx, afresh, waits, missed) }()
 			}
 		}
-	}
-}
-
-// wake makes the pull loop look whether there is more room.
-func (s *source) wake() {
-	select {
-	case s.woken <- struct{}{}:
-	default:
 	}
 }
 
@@ -159,25 +151,25 @@ const maxUnconfirmed = 8192
 // pull asks for what there is room for, once half of it is worth asking.
 func (s *source) pull(now time.Time) {
 	s.mu.Lock()
-	stop := s.draining || s.lost != nil || len(s.edits.stop) > 0
+	stop := s.lost != nil || len(s.edits.stop) > 0
 	s.mu.Unlock()
-	stop = stop || now.Before(s.retryPull) || !s.mayStart()
-	s.asked.expire(now)
-	free, room := s.asked.free(), s.room()
+	stop = stop || s.arrivals.isDraining() || now.Before(s.retryPull) || !s.mayStart()
+	s.arrivals.asked.expire(now)
+	free, room := s.arrivals.asked.free(), s.room()
 	if stop || room.Messages <= 0 {
-		s.withdraw()
+		s.arrivals.withdraw()
 	}
-	out, outBytes := s.asked.outstanding()
+	out, outBytes := s.arrivals.asked.outstanding()
 	part := s.relay.link.Part(&s.puller, len(s.relay.openSources()))
 	room.Bytes = min(room.Bytes, part.Most)
 	idle := now.Sub(s.lastGot) >= idleAfter && !s.leased()
 	silent := s.electing && now.Sub(s.lastGot) >= missedHeartbeats
-	none := stop || free == nil || s.electing && out > 0 || idle && out > 0 && !s.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
+	none := stop || free == nil || s.electing && out > 0 || idle && out > 0 && !s.arrivals.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
 	// Twice the bytes that so many messages of mean size have, but at most half of the room: the next pull is sent before all
 	// messages of this one are there.
 	batch := room.Messages - out
 	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), part.Least)
-	if none = none || !s.mayArrive(out, batch); none {
+	if none = none || !s.arrivals.mayArrive(out, batch, s.session); none {
 		bytes = 0
 	}
 	if !s.relay.link.MayAsk(&s.puller, part, outBytes, bytes) || none {
@@ -201,12 +193,12 @@ func (s *source) pull(now time.Time) {
 		expires = min(expires, s.relay.cfg.Fleet.lease())
 		group = fmt.Sprintf(`,"group":%q,"id":%q`, provision.PinGroup, s.pin)
 	}
-	s.asked.next++
-	id := s.asked.next
+	s.arrivals.asked.next++
+	id := s.arrivals.asked.next
 	heartbeat := pullHeartbeat
 	if s.electing {
 		expires, heartbeat = min(expires, electingExpires), electingHeartbeat
-		time.AfterFunc(electingSilence, s.wake)
+		time.AfterFunc(electingSilence, s.arrivals.wake)
 	}
 	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d%s}`, batch, bytes, expires, heartbeat, group)
 	to := s.relay.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable
@@ -224,7 +216,7 @@ func (s *source) pull(now time.Time) {
 // reconnected forgets what the server has forgotten, and asks anew at once. A pull that survived because the server did
 // not notice brings some messages more than there is room for.
 func (s *source) reconnected() {
-	s.asked.giveUp()
+	s.arrivals.asked.giveUp()
 	s.mayHaveLost(time.Now())
 	s.refused, s.retryPull = 0, time.Time{}
 	if l := s.relay.lives.Load(); l != nil {
@@ -246,7 +238,7 @@ func (s *source) backOff(now time.Time) {
 func (s *source) pullAgain(now time.Time, wait time.Duration) {
 	s.retryPull = now.Add(wait)
 	s.refused++
-	time.AfterFunc(wait, s.wake)
+	time.AfterFunc(wait, s.arrivals.wake)
 }
 
 // A pull that reaches no leader is lost without a word. So while one is elected pulls have short heartbeats, and the next one is made soon when
@@ -261,10 +253,10 @@ const (
 
 // hearNobody makes a pull anew that reached no leader.
 func (s *source) hearNobody(now time.Time) {
-	if out, _ := s.asked.outstanding(); !s.electing || out == 0 || now.Sub(s.lastHeard) < electingSilence {
+	if out, _ := s.arrivals.asked.outstanding(); !s.electing || out == 0 || now.Sub(s.lastHeard) < electingSilence {
 		return
 	}
-	s.asked.giveUp()
+	s.arrivals.asked.giveUp()
 	s.backOff(now)
 }
 
@@ -275,7 +267,7 @@ func (s *source) take(first *nats.Msg) {
 	for n, m := 0, first; ; n++ {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
-			if s.asked.got(m) {
+			if s.arrivals.asked.got(m) {
 				s.doubt.Store(true) // little was asked meanwhile
 			}
 			if s.leased() {
@@ -298,7 +290,7 @@ func (s *source) take(first *nats.Msg) {
 			break
 		}
 		select {
-		case m = <-s.arrived:
+		case m = <-s.arrivals.all:
 			continue
 		default:
 		}
@@ -306,7 +298,7 @@ func (s *source) take(first *nats.Msg) {
 	}
 	s.batch.deliver()
 	if drained {
-		close(s.drained)
+		close(s.arrivals.drained)
 	}
 }
 
@@ -326,11 +318,11 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		s.electing = false
 		messages, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		bytes, err2 := strconv.Atoi(m.Header.Get("Nats-Pending-Bytes"))
-		if s.isDraining() && err == nil && err2 == nil {
-			s.asked.cut(id, messages, bytes) // the rest is waited for
+		if s.arrivals.isDraining() && err == nil && err2 == nil {
+			s.arrivals.asked.cut(id, messages, bytes) // the rest is waited for
 			return
 		}
-		s.asked.over(id)
+		s.arrivals.asked.over(id)
 		return
 	}
 	if code == "409" && (text == "Batch Completed" || strings.HasSuffix(text, "MaxBytes")) {
@@ -338,16 +330,16 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		messages, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		bytes, err2 := strconv.Atoi(m.Header.Get("Nats-Pending-Bytes"))
 		if err != nil || err2 != nil {
-			s.asked.over(id)
+			s.arrivals.asked.over(id)
 			return
 		}
-		unused := s.asked.cut(id, messages, bytes)
+		unused := s.arrivals.asked.cut(id, messages, bytes)
 		s.puller.Backlog = s.puller.Backlog || text != "Batch Completed"
 		s.refused, s.puller.Least = 0, max(s.puller.Least, 2*unused) // it is larger than all that was asked for
 		return
 	}
-	pin := s.asked.pinOf(id)
-	s.asked.over(id)
+	pin := s.arrivals.asked.pinOf(id)
+	s.arrivals.asked.over(id)
 	if code == "423" || code == "409" && strings.EqualFold(text, "Leadership Change") {
 		s.losePin(pin)
 	}
@@ -360,7 +352,7 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		switch { // the new leader is asked; the old one still takes pulls for a moment, and forgets them
 		case strings.EqualFold(text, "Leadership Change") && now.Sub(s.ledAt) > electingSilence:
 			// The new leader says so, of each pull that was parked when the old one ended. Pulls that were made since are lost.
-			s.asked.giveUp()
+			s.arrivals.asked.giveUp()
 			s.refused, s.ledAt = 0, now
 			s.pullAgain(now, electingPause)
 			return

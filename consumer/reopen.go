@@ -47,7 +47,7 @@ func (r *Relay) replace(old, next *source) bool {
 func (s *source) isLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lost != nil && !s.draining
+	return s.lost != nil && !s.arrivals.isDraining()
 }
 
 // stayLost notes why a durable that is there again cannot be used.
@@ -85,7 +85,7 @@ func (s *source) reopen(ctx context.Context) finding {
 		rt.group.Renumbered()
 	}
 	if err := next.open(ctx, stream, consumer); err != nil {
-		if next.session != nil && next.answers != nil {
+		if next.session != nil && next.arrivals.answers != nil {
 			next.close()
 		}
 		return finding{err: err}

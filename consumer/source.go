@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
@@ -29,16 +28,9 @@ type source struct {
 	session  *ack.Session
 	records  *ack.Records
 
-	inbox     string
-	arrived   chan *nats.Msg // deliveries, statuses and answers, in the order of the wire; the pull loop changes it, with the lock
-	answers   *nats.Subscription
-	woken     chan struct{}
-	setup     setup         // until it is open
-	allOver   chan struct{} // closed when it drains and no pull that is about to end is outstanding
-	wound     sync.Once
-	drained   chan struct{} // closed when nothing more arrives, and what did is with the routes
-	ended     chan struct{} // closed when run is over
-	doubt     atomic.Bool   // the durable may not be what it was: ask the server soon
+	arrivals  arrivals
+	setup     setup       // until it is open
+	doubt     atomic.Bool // the durable may not be what it was: ask the server soon
 	count     *sourceCounters
 	looked    atomic.Pointer[look]
 	floored   atomic.Uint64 // how far it was when that was last written down
@@ -63,18 +55,17 @@ type source struct {
 	delivers uint64
 
 	// Of the pull loop only:
-	asked     pullRequests // its subscriptions are fixed while it drains, and changed with the lock
-	lastHeard time.Time    // any message of a pull: a delivery, a heartbeat, a status
-	lastGot   time.Time    // a delivery
-	retryPull time.Time    // no pull before then
-	refused   int          // pulls in a row
-	electing  bool         // the durable may have no leader just now
-	ledAt     time.Time    // when a new leader last said so, and pulls began anew
-	checkedAt time.Time    // when the watchdog last asked the server
-	afresh    bool         // what it knows from before does not count then
-	puller    link.Puller  // its part of what the link brings
-	mean      int          // bytes, of the latest messages
-	pin       string       // of a leased one: what the server knows this instance by
+	lastHeard time.Time   // any message of a pull: a delivery, a heartbeat, a status
+	lastGot   time.Time   // a delivery
+	retryPull time.Time   // no pull before then
+	refused   int         // pulls in a row
+	electing  bool        // the durable may have no leader just now
+	ledAt     time.Time   // when a new leader last said so, and pulls began anew
+	checkedAt time.Time   // when the watchdog last asked the server
+	afresh    bool        // what it knows from before does not count then
+	puller    link.Puller // its part of what the link brings
+	mean      int         // bytes, of the latest messages
+	pin       string      // of a leased one: what the server knows this instance by
 	unused    []*message
 	batch     batch // of take
 	gate      gate  // of ordered routes
@@ -88,7 +79,6 @@ type source struct {
 
 	mu       sync.Mutex
 	silence  silence
-	draining bool
 	lost     error // why nothing can be pulled
 	lostAt   time.Time
 	rebuilt  time.Time
@@ -98,14 +88,6 @@ type source struct {
 	seen     *jetstream.ConsumerConfig // when the session last asked
 }
 
-// arrivedSize bounds what has arrived and was not looked at. Requests are bounded so that it does not fill; if it does,
-// nats.go drops messages, which JetStream delivers again and whose confirmations are asked for again. A source begins with room for
-// arrivedLittle, and gets the rest when it has use for it: 1,000 routes of which each gets a few messages a second need 350 MiB less.
-const (
-	arrivedSize   = 32 << 10
-	arrivedLittle = 1 << 10
-)
-
 func newSource(r *Relay, stream, durable string, due bool) *source {
 	return newSourceOf(&binding{
 		relay: r, log: r.log.With("stream", stream, "durable", durable), stream: stream, durable: durable, idPrefix: ack.IDPrefix(stream, durable), due: due,
@@ -114,9 +96,9 @@ func newSource(r *Relay, stream, durable string, due bool) *source {
 
 func newSourceOf(b *binding) *source {
 	s := &source{
-		binding: b,
-		arrived: make(chan *nats.Msg, arrivedLittle), woken: make(chan struct{}, 1), drained: make(chan struct{}), allOver: make(chan struct{}), ended: make(chan struct{}),
-		inOrder: pool.New(1), aheads: pool.New(asksAhead), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
+		binding:  b,
+		arrivals: newArrivals(b),
+		inOrder:  pool.New(1), aheads: pool.New(asksAhead), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
 	s.catchUp = &catchUp{binding: b, ask: s.askBoth, tidying: s.tidying}
 	s.setup = setup{binding: b, catchUp: s.catchUp, unknown: &s.strays.unknown}
@@ -142,11 +124,11 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		return err
 	}
 	s.base = base{audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}, info.NumAckPending, began}
-	s.inbox = s.relay.nc.NewInbox()
-	s.puller = link.Puller{Wake: s.wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
+	s.arrivals.inbox = s.relay.nc.NewInbox()
+	s.puller = link.Puller{Wake: s.arrivals.wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
-		Inbox: s.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
+		Inbox: s.arrivals.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
 	s.ordered = !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey })
@@ -156,17 +138,17 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		s.gate.begin(info.Delivered.Consumer, info.AckFloor.Stream, info.Delivered.Stream, info.NumAckPending, info.Config.AckWait, now)
 		s.hold(now)
 	}
-	if s.answers, err = s.relay.nc.ChanSubscribe(s.inbox+".a.*", s.arrived); err != nil {
+	if s.arrivals.answers, err = s.relay.nc.ChanSubscribe(s.arrivals.inbox+".a.*", s.arrivals.all); err != nil {
 		return err
 	}
-	if err = s.subscribe(); err == nil && s.leased() {
+	if err = s.arrivals.subscribe(); err == nil && s.leased() {
 		s.takeBack(ctx, info)
 	}
 	return err
 }
 
 // close ends the subscriptions.
-func (s *source) close() { s.unsubscribe() }
+func (s *source) close() { s.arrivals.unsubscribe() }
 
 // ask is what the server says about the durable.
 func (s *source) ask(ctx context.Context) (ack.Identity, *jetstream.ConsumerInfo, error) {
@@ -249,20 +231,6 @@ func (s *source) lose(err error) {
 		s.log.Error("the durable or its stream is gone, so nothing is pulled; relay looks for it; make it again, or restart relay to have it made", "error", err)
 	}
 }
-
-// contact tells the session, in the order of the wire, that the server answered something sent then.
-func (s *source) contact(sent time.Time) {
-	m := &nats.Msg{Subject: contactMark, Data: []byte(sent.Sub(epoch).String())}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	select {
-	case s.arrived <- m:
-	default: // full of proofs of contact
-	}
-}
-
-// contactMark is the subject of a message that relay puts among the arrived ones itself.
-const contactMark = "contact"
 
 // epoch makes monotonic times of durations.
 var epoch = time.Now()

@@ -146,7 +146,7 @@ func (m *message) stray(origin *ack.Origin) {
 	s.strays.paths.Go(func() {
 		m.keep(origin, to)
 		if s.strays.waiting.Add(-1) == maxStrays/2 {
-			s.wake()
+			s.arrivals.wake()
 		}
 	})
 }

@@ -36,9 +36,9 @@ type finding struct {
 
 // suspicious tells whether to ask the server about the durable.
 func (s *source) suspicious(now time.Time) bool {
-	if out, _ := s.asked.outstanding(); out > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
+	if out, _ := s.arrivals.asked.outstanding(); out > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
 		s.log.Debug("heartbeats missed; pulling anew")
-		s.asked.giveUp()
+		s.arrivals.asked.giveUp()
 		s.mayHaveLost(now)
 		s.electing = true
 		s.backOff(now)
@@ -201,5 +201,5 @@ func (s *source) rebuild(pending uint64, now time.Time) {
 	s.count.rebuilds.Add(1)
 	s.log.Warn("nothing is delivered although messages are waiting; pulling anew", "pending", pending)
 	// The subscriptions stay: without them, what the server sends just now would be away for AckWait.
-	s.asked.giveUp()
+	s.arrivals.asked.giveUp()
 }
