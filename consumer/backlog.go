@@ -54,7 +54,7 @@ func (r *Relay) lookAgain() {
 			continue
 		}
 		asking.Go(func() {
-			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.isNews(info.Config)) {
+			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.health.isNews(info.Config)) {
 				s.doubt.Store(true)
 			}
 		})

@@ -150,10 +150,7 @@ const maxUnconfirmed = 8192
 
 // pull asks for what there is room for, once half of it is worth asking.
 func (s *source) pull(now time.Time) {
-	s.mu.Lock()
-	stop := s.lost != nil || len(s.edits.stop) > 0
-	s.mu.Unlock()
-	stop = stop || s.arrivals.isDraining() || now.Before(s.retryPull) || !s.mayStart()
+	stop := s.health.stops() || s.arrivals.isDraining() || now.Before(s.retryPull) || !s.mayStart()
 	s.arrivals.asked.expire(now)
 	free, room := s.arrivals.asked.free(), s.room()
 	if stop || room.Messages <= 0 {

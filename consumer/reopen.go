@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync/atomic"
 
@@ -44,21 +43,7 @@ func (r *Relay) replace(old, next *source) bool {
 	return true
 }
 
-func (s *source) isLost() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lost != nil && !s.arrivals.isDraining()
-}
-
-// stayLost notes why a durable that is there again cannot be used.
-func (s *source) stayLost(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var differs *DurableDiffers
-	if errors.As(err, &differs) {
-		s.lost = fmt.Errorf("durable %s was deleted and made anew: %w", s.durable, err)
-	}
-}
+func (s *source) isLost() bool { return s.health.isLost() && !s.arrivals.isDraining() }
 
 // reopen opens a durable that was lost and is there again. It never makes or changes one.
 func (s *source) reopen(ctx context.Context) finding {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -73,19 +72,12 @@ type source struct {
 	ordered bool // it has some; fixed
 	told    told // what they were told to hold
 
+	health health
+
 	rest rest // of the watchdog's checks only, of which one at a time runs
 
 	pending atomic.Uint64 // messages that the durable has not delivered, as the watchdog last heard
 
-	mu       sync.Mutex
-	silence  silence
-	lost     error // why nothing can be pulled
-	lostAt   time.Time
-	rebuilt  time.Time
-	stalls   int // within a minute
-	edits    edits
-	editedAt time.Time
-	seen     *jetstream.ConsumerConfig // when the session last asked
 }
 
 func newSource(r *Relay, stream, durable string, due bool) *source {
@@ -189,7 +181,7 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 		}
 		return ack.Info{}, err
 	}
-	if !identity.Equal(s.identity) || s.isNews(info.Config) {
+	if !identity.Equal(s.identity) || s.health.isNews(info.Config) {
 		s.doubt.Store(true)
 	}
 	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
@@ -197,37 +189,23 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 
 // trouble is why the durable gives nothing, if so.
 func (s *source) trouble() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.lost != nil:
-		return s.lost
-	case s.stalls > 1 && time.Since(s.rebuilt) < time.Minute:
-		return errors.New("stalled twice within a minute")
-	}
-	if err := s.editedTrouble(); err != nil {
+	if err := s.health.reason(); err != nil {
 		return err
 	}
 	if err := s.late.reason(s.relay.cfg.Stalled, time.Now()); err != nil {
 		return err
 	}
-	return s.silence.reason(time.Now())
+	return s.health.silent(time.Now())
 }
 
 // lose gives the durable up: it, or its stream, is not what it was, and a settlement would hit a stranger.
 func (s *source) lose(err error) {
 	s.session.Abandon()
-	s.mu.Lock()
-	known := s.lost != nil
-	s.lost = err
-	if !known {
-		s.lostAt = time.Now()
-	}
-	s.mu.Unlock()
+	news := s.health.lose(err)
 	if s.routes[0].cfg.part != nil {
 		s.relay.divided.lookSoon()
 	}
-	if !known {
+	if news {
 		s.log.Error("the durable or its stream is gone, so nothing is pulled; relay looks for it; make it again, or restart relay to have it made", "error", err)
 	}
 }

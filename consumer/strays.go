@@ -133,7 +133,7 @@ func (m *message) stray(origin *ack.Origin) {
 		s.doubt.Store(true)
 		back = true
 	}
-	if back && !s.isBounded() {
+	if back && !s.health.isBounded() {
 		_ = d.Nak(time.Now().Add(strayDelay << (min(d.Deliveries, strayTries) - 1))) // fenced: somebody else has it
 		return
 	}
@@ -191,7 +191,7 @@ func (m *message) keep(origin *ack.Origin, to string) {
 		if m.route == nil {
 			m.route = s.routes[0] // which holds it, if it must be held
 		}
-		if s.isBounded() {
+		if s.health.isBounded() {
 			m.hold(time.Now().Add(heldEvery), err, func() { m.keep(origin, to) })
 			return
 		}

@@ -110,7 +110,7 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 	defer cancel()
 	stream, err := s.relay.stream(ask, s.stream, age)
 	if err == nil && !afresh && s.rests(stream, asked) {
-		s.heard(nil, asked)
+		s.health.heard(nil, asked)
 		l := s.rest.look
 		l.at = stream.asked
 		s.looked.Store(&l)
@@ -127,13 +127,13 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 		identity, info, err = s.askOn(ask, stream)
 	}
 	if err != nil {
-		s.heard(err, asked)
+		s.health.heard(err, asked)
 		s.doubt.Store(true) // it is asked again soon
 		return finding{err: err}
 	}
-	s.isNews(info.Config)
+	s.health.isNews(info.Config)
 	lasts, why := quorum(info.Cluster)
-	s.heard(why, asked.Add(-lasts))
+	s.health.heard(why, asked.Add(-lasts))
 	if why != nil {
 		s.doubt.Store(true)
 	}
@@ -176,7 +176,7 @@ func (s *source) checked(f finding, now time.Time) {
 		s.lose(fmt.Errorf("durable %s was deleted", s.durable))
 	case s.isLost():
 		if f.err != nil {
-			s.stayLost(f.err)
+			s.health.stayLost(s.durable, f.err)
 		}
 	case f.err != nil:
 		// Readiness says so when it lasts.
@@ -191,13 +191,7 @@ func (s *source) checked(f finding, now time.Time) {
 
 // rebuild throws the pulls away and begins anew.
 func (s *source) rebuild(pending uint64, now time.Time) {
-	s.mu.Lock()
-	if now.Sub(s.rebuilt) > time.Minute {
-		s.stalls = 0
-	}
-	s.stalls++
-	s.rebuilt = now
-	s.mu.Unlock()
+	s.health.stalled(now)
 	s.count.rebuilds.Add(1)
 	s.log.Warn("nothing is delivered although messages are waiting; pulling anew", "pending", pending)
 	// The subscriptions stay: without them, what the server sends just now would be away for AckWait.
