@@ -41,12 +41,8 @@ type source struct {
 
 	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
 	late         late
-	// Messages of ordered keys of which something must be asked first, and those behind them.
-	inOrder *pool.Pool
-	aheads  *pool.Pool // asks for what inOrder needs, many at a time: a takeover brings thousands of such messages
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
 	tidying *pool.Pool
-	behind  atomic.Int64 // how many there are
 	strays  strays
 	claims  claims
 	catchUp *catchUp
@@ -67,10 +63,7 @@ type source struct {
 	pin       string      // of a leased one: what the server knows this instance by
 	unused    []*message
 	batch     batch // of take
-	gate      gate  // of ordered routes
-
-	ordered bool // it has some; fixed
-	told    told // what they were told to hold
+	order     order
 
 	health health
 
@@ -90,7 +83,7 @@ func newSourceOf(b *binding) *source {
 	s := &source{
 		binding:  b,
 		arrivals: newArrivals(b),
-		inOrder:  pool.New(1), aheads: pool.New(asksAhead), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
+		order:    order{binding: b, inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
 	s.catchUp = &catchUp{binding: b, ask: s.askBoth, tidying: s.tidying}
 	s.setup = setup{binding: b, catchUp: s.catchUp, unknown: &s.strays.unknown}
@@ -123,12 +116,12 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		Inbox: s.arrivals.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
-	s.ordered = !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey })
-	if s.ordered {
+	s.order.on = !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey })
+	if s.order.on {
 		now := time.Now()
-		s.gate.alone = s.leased()
-		s.gate.begin(info.Delivered.Consumer, info.AckFloor.Stream, info.Delivered.Stream, info.NumAckPending, info.Config.AckWait, now)
-		s.hold(now)
+		s.order.gate.alone = s.leased()
+		s.order.gate.begin(info.Delivered.Consumer, info.AckFloor.Stream, info.Delivered.Stream, info.NumAckPending, info.Config.AckWait, now)
+		s.order.hold(now)
 	}
 	if s.arrivals.answers, err = s.relay.nc.ChanSubscribe(s.arrivals.inbox+".a.*", s.arrivals.all); err != nil {
 		return err

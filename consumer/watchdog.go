@@ -39,13 +39,13 @@ func (s *source) suspicious(now time.Time) bool {
 	if out, _ := s.arrivals.asked.outstanding(); out > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
 		s.log.Debug("heartbeats missed; pulling anew")
 		s.arrivals.asked.giveUp()
-		s.mayHaveLost(now)
+		s.order.mayHaveLost(now)
 		s.electing = true
 		s.backOff(now)
 		s.doubt.Store(true)
 	}
 	since := now.Sub(s.checkedAt)
-	if s.leased() && len(s.gate.gaps) > 0 {
+	if s.leased() && len(s.order.gate.gaps) > 0 {
 		s.checkedAt, s.afresh = now, true // settlements of the holder before may have been on their way
 		return true
 	}
@@ -162,9 +162,9 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 func (s *source) checked(f finding, now time.Time) {
 	if f.err == nil && f.identity.Equal(s.identity) {
 		s.edited(f.edits)
-		if len(s.gate.gaps) > 0 && f.allHere == s.gate.added { // a later gap is not filled by that
-			s.gate.fill()
-			s.hold(now)
+		if len(s.order.gate.gaps) > 0 && f.allHere == s.order.gate.added { // a later gap is not filled by that
+			s.order.gate.fill()
+			s.order.hold(now)
 		}
 	}
 	switch {
