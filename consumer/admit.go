@@ -72,7 +72,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			s.order.hold(now)
 		}()
 	}
-	s.puller.Backlog = m.arrival.Pending > 0 || m.arrival.Deliveries > 1
+	s.pulls.puller.Backlog = m.arrival.Pending > 0 || m.arrival.Deliveries > 1
 	if d == nil {
 		return
 	}

@@ -221,12 +221,12 @@ func (s *source) noteInHand(ctx context.Context) {
 }
 
 // notePin takes the pin off a delivery.
-func (s *source) notePin(m *nats.Msg) {
+func (p *pulls) notePin(m *nats.Msg) {
 	if m.Header == nil {
 		return
 	}
 	if id := m.Header.Get(pinHeader); id != "" {
-		s.pin = id
+		p.pin = id
 		if delete(m.Header, pinHeader); len(m.Header) == 0 {
 			m.Header = nil
 		}
@@ -236,10 +236,10 @@ func (s *source) notePin(m *nats.Msg) {
 // losePin notes that the server does not know the pin of a pull: it has another leader, or somebody else was pinned. While this instance has
 // the claim, whoever that is is thrown out, and it pulls anew.
 func (s *source) losePin(of string) {
-	if of == "" || of != s.pin {
+	if of == "" || of != s.pulls.pin {
 		return
 	}
-	s.pin = ""
+	s.pulls.pin = ""
 	for i := range s.arrivals.asked.lanes {
 		if l := &s.arrivals.asked.lanes[i]; l.pin == of {
 			l.end()

@@ -64,11 +64,11 @@ func (s *source) run(ctx context.Context) (next *source) {
 		noting.Wait()
 		<-done // with it ends what it asks of the server
 		s.order.inOrder.Wait()
-		s.relay.link.Leave(&s.puller)
+		s.relay.link.Leave(&s.pulls.puller)
 		s.close()
 		close(s.arrivals.ended)
 	}()
-	s.lastHeard, s.lastGot = time.Now(), time.Now()
+	s.pulls.lastHeard, s.pulls.lastGot = time.Now(), time.Now()
 	tick := beat.NewTicker(pullHeartbeat)
 	defer tick.Stop()
 	for {
@@ -98,8 +98,8 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.claimSoon(now)
 			s.catchUp.soon(now)
 			s.order.attend(now)
-			if !s.puller.InLine() {
-				s.puller.Least = max(link.LeastPull, s.puller.Least/2)
+			if !s.pulls.puller.InLine() {
+				s.pulls.puller.Least = max(link.LeastPull, s.pulls.puller.Least/2)
 			}
 			if !busy && s.suspicious(now) {
 				busy = true
@@ -150,26 +150,26 @@ const maxUnconfirmed = 8192
 
 // pull asks for what there is room for, once half of it is worth asking.
 func (s *source) pull(now time.Time) {
-	stop := s.health.stops() || s.arrivals.isDraining() || now.Before(s.retryPull) || !s.mayStart()
+	stop := s.health.stops() || s.arrivals.isDraining() || now.Before(s.pulls.retryPull) || !s.mayStart()
 	s.arrivals.asked.expire(now)
 	free, room := s.arrivals.asked.free(), s.room()
 	if stop || room.Messages <= 0 {
 		s.arrivals.withdraw()
 	}
 	out, outBytes := s.arrivals.asked.outstanding()
-	part := s.relay.link.Part(&s.puller, len(s.relay.openSources()))
+	part := s.relay.link.Part(&s.pulls.puller, len(s.relay.openSources()))
 	room.Bytes = min(room.Bytes, part.Most)
-	idle := now.Sub(s.lastGot) >= idleAfter && !s.leased()
-	silent := s.electing && now.Sub(s.lastGot) >= missedHeartbeats
-	none := stop || free == nil || s.electing && out > 0 || idle && out > 0 && !s.arrivals.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
+	idle := now.Sub(s.pulls.lastGot) >= idleAfter && !s.leased()
+	silent := s.pulls.electing && now.Sub(s.pulls.lastGot) >= missedHeartbeats
+	none := stop || free == nil || s.pulls.electing && out > 0 || idle && out > 0 && !s.arrivals.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
 	// Twice the bytes that so many messages of mean size have, but at most half of the room: the next pull is sent before all
 	// messages of this one are there.
 	batch := room.Messages - out
-	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), part.Least)
+	bytes := max(min(2*batch*s.pulls.mean, (room.Bytes-outBytes)/2), part.Least)
 	if none = none || !s.arrivals.mayArrive(out, batch, s.session); none {
 		bytes = 0
 	}
-	if !s.relay.link.MayAsk(&s.puller, part, outBytes, bytes) || none {
+	if !s.relay.link.MayAsk(&s.pulls.puller, part, outBytes, bytes) || none {
 		return
 	}
 	expires, group := pullExpires, ""
@@ -180,7 +180,7 @@ func (s *source) pull(now time.Time) {
 		batch = 1
 	}
 	if s.leased() {
-		if s.pin == "" { // the server tells it with the first message
+		if s.pulls.pin == "" { // the server tells it with the first message
 			if out > 0 {
 				return
 			}
@@ -188,25 +188,25 @@ func (s *source) pull(now time.Time) {
 		}
 		// What is parked for longer than a lease would get messages when this instance may not start them any more.
 		expires = min(expires, s.relay.cfg.Fleet.lease())
-		group = fmt.Sprintf(`,"group":%q,"id":%q`, provision.PinGroup, s.pin)
+		group = fmt.Sprintf(`,"group":%q,"id":%q`, provision.PinGroup, s.pulls.pin)
 	}
 	s.arrivals.asked.next++
 	id := s.arrivals.asked.next
 	heartbeat := pullHeartbeat
-	if s.electing {
+	if s.pulls.electing {
 		expires, heartbeat = min(expires, electingExpires), electingHeartbeat
 		time.AfterFunc(electingSilence, s.arrivals.wake)
 	}
 	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d%s}`, batch, bytes, expires, heartbeat, group)
 	to := s.relay.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable
 	if err := s.relay.nc.PublishRequest(to, strings.TrimSuffix(free.sub.Subject, "*")+strconv.Itoa(id), body); err != nil {
-		s.backOff(now) // disconnected
+		s.pulls.backOff(now) // disconnected
 		return
 	}
 	if out == 0 {
-		s.lastHeard = now
+		s.pulls.lastHeard = now
 	}
-	free.id, free.pin, free.left, free.bytes, free.asked, free.expires = id, s.pin, batch, bytes, bytes, now.Add(expires+time.Second)
+	free.id, free.pin, free.left, free.bytes, free.asked, free.expires = id, s.pulls.pin, batch, bytes, bytes, now.Add(expires+time.Second)
 	free.parked = idle
 }
 
@@ -215,27 +215,41 @@ func (s *source) pull(now time.Time) {
 func (s *source) reconnected() {
 	s.arrivals.asked.giveUp()
 	s.order.mayHaveLost(time.Now())
-	s.refused, s.retryPull = 0, time.Time{}
+	s.pulls.refused, s.pulls.retryPull = 0, time.Time{}
 	if l := s.relay.lives.Load(); l != nil {
 		l.Reconnected(time.Now())
 	}
 	s.session.Reconnected()
 }
 
-// backOff waits before the next pull, up to a second: a server that is electing a leader must not be hammered. A leader that steps down has a
-// successor within some 20 ms, and one that is killed within 4 to 9 s: until then its successor is not to wait for the next pull.
-func (s *source) backOff(now time.Time) {
-	first, most := 50*time.Millisecond, time.Second
-	if s.electing && s.refused < electingTries {
-		first, most = 10*time.Millisecond, 300*time.Millisecond
-	}
-	s.pullAgain(now, min(first<<min(s.refused, 6), most))
+// pulls is what the pull loop of a source knows of its pulls, beside those that are outstanding. It is of that loop only.
+type pulls struct {
+	wake      func()      // has the loop look again
+	lastHeard time.Time   // any message of a pull: a delivery, a heartbeat, a status
+	lastGot   time.Time   // a delivery
+	retryPull time.Time   // no pull before then
+	refused   int         // pulls in a row
+	electing  bool        // the durable may have no leader just now
+	ledAt     time.Time   // when a new leader last said so, and pulls began anew
+	puller    link.Puller // its part of what the link brings
+	mean      int         // bytes, of the latest messages
+	pin       string      // of a leased one: what the server knows this instance by
 }
 
-func (s *source) pullAgain(now time.Time, wait time.Duration) {
-	s.retryPull = now.Add(wait)
-	s.refused++
-	time.AfterFunc(wait, s.arrivals.wake)
+// backOff waits before the next pull, up to a second: a server that is electing a leader must not be hammered. A leader that steps down has a
+// successor within some 20 ms, and one that is killed within 4 to 9 s: until then its successor is not to wait for the next pull.
+func (p *pulls) backOff(now time.Time) {
+	first, most := 50*time.Millisecond, time.Second
+	if p.electing && p.refused < electingTries {
+		first, most = 10*time.Millisecond, 300*time.Millisecond
+	}
+	p.again(now, min(first<<min(p.refused, 6), most))
+}
+
+func (p *pulls) again(now time.Time, wait time.Duration) {
+	p.retryPull = now.Add(wait)
+	p.refused++
+	time.AfterFunc(wait, p.wake)
 }
 
 // A pull that reaches no leader is lost without a word. So while one is elected pulls have short heartbeats, and the next one is made soon when
@@ -250,11 +264,11 @@ const (
 
 // hearNobody makes a pull anew that reached no leader.
 func (s *source) hearNobody(now time.Time) {
-	if out, _ := s.arrivals.asked.outstanding(); !s.electing || out == 0 || now.Sub(s.lastHeard) < electingSilence {
+	if out, _ := s.arrivals.asked.outstanding(); !s.pulls.electing || out == 0 || now.Sub(s.pulls.lastHeard) < electingSilence {
 		return
 	}
 	s.arrivals.asked.giveUp()
-	s.backOff(now)
+	s.pulls.backOff(now)
 }
 
 // take handles what has arrived, a batch at a time so that the routes' locks are taken once for many.
@@ -268,10 +282,10 @@ func (s *source) take(first *nats.Msg) {
 				s.doubt.Store(true) // little was asked meanwhile
 			}
 			if s.leased() {
-				s.notePin(m)
+				s.pulls.notePin(m)
 			}
-			s.mean += (m.Size() - s.mean) / 8
-			s.lastHeard, s.lastGot, s.refused, s.electing = now, now, 0, false
+			s.pulls.mean += (m.Size() - s.pulls.mean) / 8
+			s.pulls.lastHeard, s.pulls.lastGot, s.pulls.refused, s.pulls.electing = now, now, 0, false
 			s.admit(m, now, &s.batch)
 		case s.session.Reply(m):
 		case m.Subject == contactMark:
@@ -305,14 +319,14 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	if err != nil {
 		return
 	}
-	s.lastHeard = now
+	s.pulls.lastHeard = now
 	code, text := m.Header.Get("Status"), m.Header.Get("Description")
 	switch code {
 	case "100": // heartbeat: the pull is parked
-		s.refused, s.electing, s.puller.Backlog = 0, false, false
+		s.pulls.refused, s.pulls.electing, s.pulls.puller.Backlog = 0, false, false
 		return
 	case "408", "404": // it is over, and nothing is wrong
-		s.electing = false
+		s.pulls.electing = false
 		messages, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		bytes, err2 := strconv.Atoi(m.Header.Get("Nats-Pending-Bytes"))
 		if s.arrivals.isDraining() && err == nil && err2 == nil {
@@ -331,8 +345,8 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 			return
 		}
 		unused := s.arrivals.asked.cut(id, messages, bytes)
-		s.puller.Backlog = s.puller.Backlog || text != "Batch Completed"
-		s.refused, s.puller.Least = 0, max(s.puller.Least, 2*unused) // it is larger than all that was asked for
+		s.pulls.puller.Backlog = s.pulls.puller.Backlog || text != "Batch Completed"
+		s.pulls.refused, s.pulls.puller.Least = 0, max(s.pulls.puller.Least, 2*unused) // it is larger than all that was asked for
 		return
 	}
 	pin := s.arrivals.asked.pinOf(id)
@@ -341,25 +355,25 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		s.losePin(pin)
 	}
 	s.log.Debug("pull refused", "status", code, "description", text)
-	s.electing = s.electing || code == "503"
+	s.pulls.electing = s.pulls.electing || code == "503"
 	if code == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")) {
 		s.session.LeaderChanged()
 		s.order.mayHaveLost(time.Now())
-		s.electing = true
+		s.pulls.electing = true
 		switch { // the new leader is asked; the old one still takes pulls for a moment, and forgets them
-		case strings.EqualFold(text, "Leadership Change") && now.Sub(s.ledAt) > electingSilence:
+		case strings.EqualFold(text, "Leadership Change") && now.Sub(s.pulls.ledAt) > electingSilence:
 			// The new leader says so, of each pull that was parked when the old one ended. Pulls that were made since are lost.
 			s.arrivals.asked.giveUp()
-			s.refused, s.ledAt = 0, now
-			s.pullAgain(now, electingPause)
+			s.pulls.refused, s.pulls.ledAt = 0, now
+			s.pulls.again(now, electingPause)
 			return
-		case s.refused == 0:
-			s.pullAgain(now, electingPause)
+		case s.pulls.refused == 0:
+			s.pulls.again(now, electingPause)
 			return
-		case now.Before(s.retryPull): // each pull is told, also those that nobody waits for any more
+		case now.Before(s.pulls.retryPull): // each pull is told, also those that nobody waits for any more
 			return
 		}
 	}
-	s.backOff(now)
+	s.pulls.backOff(now)
 	s.doubt.Store(true)
 }

@@ -50,17 +50,9 @@ type source struct {
 	delivers uint64
 
 	// Of the pull loop only:
-	lastHeard time.Time   // any message of a pull: a delivery, a heartbeat, a status
-	lastGot   time.Time   // a delivery
-	retryPull time.Time   // no pull before then
-	refused   int         // pulls in a row
-	electing  bool        // the durable may have no leader just now
-	ledAt     time.Time   // when a new leader last said so, and pulls began anew
-	checkedAt time.Time   // when the watchdog last asked the server
-	afresh    bool        // what it knows from before does not count then
-	puller    link.Puller // its part of what the link brings
-	mean      int         // bytes, of the latest messages
-	pin       string      // of a leased one: what the server knows this instance by
+	pulls     pulls
+	checkedAt time.Time // when the watchdog last asked the server
+	afresh    bool      // what it knows from before does not count then
 	unused    []*message
 	batch     batch // of take
 	order     order
@@ -86,6 +78,7 @@ func newSourceOf(b *binding) *source {
 		order:    order{binding: b, inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
 	s.catchUp = &catchUp{binding: b, ask: s.askBoth, tidying: s.tidying}
+	s.pulls.wake = s.arrivals.wake
 	s.setup = setup{binding: b, catchUp: s.catchUp, unknown: &s.strays.unknown}
 	return s
 }
@@ -110,7 +103,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	}
 	s.base = base{audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}, info.NumAckPending, began}
 	s.arrivals.inbox = s.relay.nc.NewInbox()
-	s.puller = link.Puller{Wake: s.arrivals.wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
+	s.pulls.puller = link.Puller{Wake: s.arrivals.wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
 		Inbox: s.arrivals.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },

@@ -85,9 +85,9 @@ func TestSource_regressionANewLeaderIsAskedAtOnce(t *testing.T) {
 	now := time.Now()
 	say := func(status, text string) time.Duration {
 		s.status(&nats.Msg{Subject: s.arrivals.inbox + ".p0.1", Header: nats.Header{"Status": {status}, "Description": {text}}}, now)
-		return s.retryPull.Sub(now)
+		return s.pulls.retryPull.Sub(now)
 	}
-	s.refused, s.arrivals.asked.next = 0, 1
+	s.pulls.refused, s.arrivals.asked.next = 0, 1
 	for i := range electingTries {
 		if wait := say("503", ""); wait > 300*time.Millisecond {
 			t.Fatalf("refusal %d: a wait of %v", i+1, wait)
@@ -105,7 +105,7 @@ func TestSource_regressionANewLeaderIsAskedAtOnce(t *testing.T) {
 	}
 	s.arrivals.asked.lanes[1].id, s.arrivals.asked.lanes[1].left = 3, 10
 	now = now.Add(2 * electingPause)
-	s.refused = 0
+	s.pulls.refused = 0
 	say("409", "Leadership Change")
 	if out, _ := s.arrivals.asked.outstanding(); out != 10 {
 		t.Error("another pull that is told has the new one given up")

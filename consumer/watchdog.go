@@ -36,12 +36,12 @@ type finding struct {
 
 // suspicious tells whether to ask the server about the durable.
 func (s *source) suspicious(now time.Time) bool {
-	if out, _ := s.arrivals.asked.outstanding(); out > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
+	if out, _ := s.arrivals.asked.outstanding(); out > 0 && now.Sub(s.pulls.lastHeard) > missedHeartbeats {
 		s.log.Debug("heartbeats missed; pulling anew")
 		s.arrivals.asked.giveUp()
 		s.order.mayHaveLost(now)
-		s.electing = true
-		s.backOff(now)
+		s.pulls.electing = true
+		s.pulls.backOff(now)
 		s.doubt.Store(true)
 	}
 	since := now.Sub(s.checkedAt)
@@ -50,7 +50,7 @@ func (s *source) suspicious(now time.Time) bool {
 		return true
 	}
 	quiet := s.checkQuiet()
-	if since < checkAgain || !s.doubt.Load() && since < max(lookEvery, quiet) && (now.Sub(s.lastGot) < quietFor || since < quiet) {
+	if since < checkAgain || !s.doubt.Load() && since < max(lookEvery, quiet) && (now.Sub(s.pulls.lastGot) < quietFor || since < quiet) {
 		return false
 	}
 	s.afresh = s.doubt.Swap(false)
@@ -184,7 +184,7 @@ func (s *source) checked(f finding, now time.Time) {
 		s.lose(fmt.Errorf("stream %s was deleted and made anew", s.stream))
 	case !f.identity.ConsumerCreated.Equal(s.identity.ConsumerCreated):
 		s.lose(fmt.Errorf("durable %s was deleted and made anew", s.durable))
-	case f.pending > 0 && !f.paused && !f.full && s.hasRoom() && now.Sub(s.lastGot) >= quietFor && now.Sub(s.lastHeard) < quietFor:
+	case f.pending > 0 && !f.paused && !f.full && s.hasRoom() && now.Sub(s.pulls.lastGot) >= quietFor && now.Sub(s.pulls.lastHeard) < quietFor:
 		s.rebuild(f.pending, now)
 	}
 }
