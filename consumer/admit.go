@@ -91,7 +91,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		return
 	}
 	if m.bodyless = isBodyless(raw); m.bodyless {
-		s.doubt.Store(true)
+		s.watchdog.doubt.Store(true)
 	}
 	if s.due {
 		origin, header, err := ack.Unwrap(raw.Header)

@@ -55,7 +55,7 @@ func (r *Relay) lookAgain() {
 		}
 		asking.Go(func() {
 			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.health.isNews(info.Config)) {
-				s.doubt.Store(true)
+				s.watchdog.doubt.Store(true)
 			}
 		})
 	}

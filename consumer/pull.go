@@ -103,7 +103,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 			}
 			if !busy && s.suspicious(now) {
 				busy = true
-				afresh, missed := s.afresh, s.stillMissing()
+				afresh, missed := s.watchdog.afresh, s.stillMissing()
 				waits := 0
 				if s.leased() && len(s.order.gate.gaps) > 0 {
 					waits = s.order.gate.added
@@ -279,7 +279,7 @@ func (s *source) take(first *nats.Msg) {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
 			if s.arrivals.asked.got(m) {
-				s.doubt.Store(true) // little was asked meanwhile
+				s.watchdog.doubt.Store(true) // little was asked meanwhile
 			}
 			if s.leased() {
 				s.pulls.notePin(m)
@@ -375,5 +375,5 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		}
 	}
 	s.pulls.backOff(now)
-	s.doubt.Store(true)
+	s.watchdog.doubt.Store(true)
 }

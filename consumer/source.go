@@ -28,8 +28,8 @@ type source struct {
 	records  *ack.Records
 
 	arrivals  arrivals
-	setup     setup       // until it is open
-	doubt     atomic.Bool // the durable may not be what it was: ask the server soon
+	setup     setup // until it is open
+	watchdog  watchdog
 	count     *sourceCounters
 	looked    atomic.Pointer[look]
 	floored   atomic.Uint64 // how far it was when that was last written down
@@ -50,19 +50,12 @@ type source struct {
 	delivers uint64
 
 	// Of the pull loop only:
-	pulls     pulls
-	checkedAt time.Time // when the watchdog last asked the server
-	afresh    bool      // what it knows from before does not count then
-	unused    []*message
-	batch     batch // of take
-	order     order
+	pulls  pulls
+	unused []*message
+	batch  batch // of take
+	order  order
 
 	health health
-
-	rest rest // of the watchdog's checks only, of which one at a time runs
-
-	pending atomic.Uint64 // messages that the durable has not delivered, as the watchdog last heard
-
 }
 
 func newSource(r *Relay, stream, durable string, due bool) *source {
@@ -163,12 +156,12 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 	if err != nil {
 		// A durable that is gone says nothing on the pulls that were not parked at that moment.
 		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-			s.doubt.Store(true)
+			s.watchdog.doubt.Store(true)
 		}
 		return ack.Info{}, err
 	}
 	if !identity.Equal(s.identity) || s.health.isNews(info.Config) {
-		s.doubt.Store(true)
+		s.watchdog.doubt.Store(true)
 	}
 	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
 }

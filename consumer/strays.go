@@ -118,7 +118,7 @@ func (m *message) stray(origin *ack.Origin) {
 		var pattern string
 		var known bool
 		if pattern, to, known = s.strays.wantedBy(m.subject); !known && !s.strays.unknown.Swap(true) {
-			s.doubt.Store(true) // the stream may have got more subjects, which the durable need not deliver
+			s.watchdog.doubt.Store(true) // the stream may have got more subjects, which the durable need not deliver
 		}
 		s.strays.note(pattern, m.subject)
 	}
@@ -130,7 +130,7 @@ func (m *message) stray(origin *ack.Origin) {
 	pending := s.session.AckPending()
 	back := d.Deliveries < strayTries && pending <= asideFrom
 	if !back && to == ack.NoRoute && pending < maxAckPending/2 && !s.strays.sure(d.Deliveries) {
-		s.doubt.Store(true)
+		s.watchdog.doubt.Store(true)
 		back = true
 	}
 	if back && !s.health.isBounded() {
