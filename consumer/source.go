@@ -27,17 +27,16 @@ type source struct {
 	session  *ack.Session
 	records  *ack.Records
 
-	arrivals  arrivals
-	setup     setup // until it is open
-	watchdog  watchdog
-	count     *sourceCounters
-	looked    atomic.Pointer[look]
-	floored   atomic.Uint64 // how far it was when that was last written down
-	flooredAt atomic.Int64  // and when, since the epoch
-	oldest    oldest
-	base      base
-	back      span // of a leased one: what the holder before had in hand
-	missing   missing
+	arrivals arrivals
+	setup    setup // until it is open
+	watchdog watchdog
+	count    *sourceCounters
+	looked   atomic.Pointer[look]
+	floored  floored
+	oldest   oldest
+	base     base
+	back     span // of a leased one: what the holder before had in hand
+	missing  missing
 
 	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
 	late         late
@@ -46,8 +45,6 @@ type source struct {
 	strays  strays
 	claims  claims
 	catchUp *catchUp
-	// From this sequence on the durable delivers all that the routes want, for certain. Fixed when it is open.
-	delivers uint64
 
 	// Of the pull loop only:
 	pulls  pulls

@@ -43,6 +43,9 @@ type strays struct {
 	waiting atomic.Int64
 	unknown atomic.Bool // there was one that no route ever configured on the durable wants
 
+	// From this sequence on the durable delivers all that the routes want, for certain. Fixed when it is open.
+	delivers uint64
+
 	mu          sync.Mutex
 	since, last time.Time
 	example     string
@@ -155,7 +158,7 @@ func (m *message) stray(origin *ack.Origin) {
 // goes on delivering its subjects. To keep it would have it handled twice, should the route come back.
 func (s *source) isElsewhere(literal string, sequence uint64) bool {
 	return !s.due && slices.ContainsFunc(s.relay.openSources(), func(o *source) bool {
-		return o != s && !o.due && o.stream == s.stream && sequence >= o.delivers && o.routeOf(literal) != nil
+		return o != s && !o.due && o.stream == s.stream && sequence >= o.strays.delivers && o.routeOf(literal) != nil
 	})
 }
 
@@ -166,7 +169,7 @@ func (s *source) noteDelivers(ctx context.Context, stream jetstream.Stream) erro
 	}
 	info, err := stream.Info(ctx)
 	if err == nil {
-		s.delivers = info.State.LastSeq + 1
+		s.strays.delivers = info.State.LastSeq + 1
 	}
 	return err
 }
