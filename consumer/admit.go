@@ -63,16 +63,16 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	}
 	place := catchup.Outside
 	if !s.due {
-		place = s.place(&m.arrival, raw.Subject)
+		place = s.catchUp.place(&m.arrival, raw.Subject)
 	}
 	s.tallied(m.route, &m.arrival, raw.Subject, place)
-	if s.watch(&m.arrival, now) {
+	if s.order.watch(&m.arrival, now) {
 		defer func() {
 			b.deliver()
-			s.hold(now)
+			s.order.hold(now)
 		}()
 	}
-	s.puller.Backlog = m.arrival.Pending > 0 || m.arrival.Deliveries > 1
+	s.pulls.puller.Backlog = m.arrival.Pending > 0 || m.arrival.Deliveries > 1
 	if d == nil {
 		return
 	}
@@ -91,7 +91,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		return
 	}
 	if m.bodyless = isBodyless(raw); m.bodyless {
-		s.doubt.Store(true)
+		s.watchdog.doubt.Store(true)
 	}
 	if s.due {
 		origin, header, err := ack.Unwrap(raw.Header)
@@ -137,28 +137,28 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	}
 	known = known && !elsewhere
 	switch ordered := m.route.cfg.Order == supervisor.OrderKey; {
-	case known && (!ordered || s.behind.Load() == 0):
+	case known && (!ordered || s.order.behind.Load() == 0):
 		m.known(rec, b)
 	case ordered:
 		// The messages after it must not overtake it, nor it those before it. The loop does not wait for it: answers to
 		// settlements and leases come this way too.
 		b.deliver()
-		s.behind.Add(1)
+		s.order.behind.Add(1)
 		enter := func() { m.lookUp(elsewhere) }
 		if known {
 			rec := rec // the other one must not escape
 			enter = func() { m.enter(rec) }
 		} else if !elsewhere { // a body has to wait for its memory, in order
 			m.ahead = make(chan answer, 1)
-			s.aheads.Go(func() {
+			s.order.aheads.Go(func() {
 				rec, err := m.ask(m.route.work, false, now)
 				m.ahead <- answer{rec, err}
 			})
 		}
-		s.inOrder.Go(func() {
+		s.order.inOrder.Go(func() {
 			enter()
-			if s.behind.Add(-1) == maxBehind/2 {
-				s.wake()
+			if s.order.behind.Add(-1) == maxBehind/2 {
+				s.arrivals.wake()
 			}
 		})
 	default:
@@ -221,7 +221,7 @@ func (m *message) lookUp(elsewhere bool) {
 			m.origin, m.subject, m.header = nil, m.delivery.Msg.Subject, m.delivery.Msg.Header
 			m.foreign(err)
 			return
-		case m.source.isDraining():
+		case m.source.arrivals.isDraining():
 			m.unlessBounded(func() bool { return m.parkUnread(elsewhere) }, func() {
 				_ = m.delivery.GiveBack() // fenced: somebody else has it
 			})

@@ -47,9 +47,9 @@ func TestRelay_roomForWhatArrivesGrowsWithNeed(t *testing.T) {
 	room := func(due bool) (n int) {
 		for _, s := range r.openSources() {
 			if s.due == due {
-				s.mu.Lock()
-				n = cap(s.arrived)
-				s.mu.Unlock()
+				s.arrivals.mu.Lock()
+				n = cap(s.arrivals.all)
+				s.arrivals.mu.Unlock()
 			}
 		}
 		return n
@@ -80,14 +80,14 @@ func TestRelay_roomForWhatArrivesGrowsWithNeed(t *testing.T) {
 		}
 	}
 	for _, s := range r.openSources() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for i := range s.asked.lanes {
-			if n, err := s.asked.lanes[i].sub.Dropped(); n > 0 || err != nil {
+		s.arrivals.mu.Lock()
+		defer s.arrivals.mu.Unlock()
+		for i := range s.arrivals.asked.lanes {
+			if n, err := s.arrivals.asked.lanes[i].sub.Dropped(); n > 0 || err != nil {
 				t.Errorf("%d messages were dropped, %v", n, err)
 			}
 		}
-		if n, err := s.answers.Dropped(); n > 0 || err != nil {
+		if n, err := s.arrivals.answers.Dropped(); n > 0 || err != nil {
 			t.Errorf("%d answers were dropped, %v", n, err)
 		}
 	}
@@ -105,24 +105,24 @@ func TestSource_regressionNoAnswerIsLostOnTheWayToMoreRoom(t *testing.T) {
 	r, err := New(nc, Config{Logger: quiet}, Route{Name: "a", Subjects: []string{"orders.>"}, Start: StartAll, Handler: HandlerFunc(hangs)})
 	w.do(err)
 	s := newSource(r, "ORDERS", "a", false)
-	s.inbox = nc.NewInbox()
-	s.answers, err = nc.ChanSubscribe(s.inbox+".a.*", s.arrived)
+	s.arrivals.inbox = nc.NewInbox()
+	s.arrivals.answers, err = nc.ChanSubscribe(s.arrivals.inbox+".a.*", s.arrivals.all)
 	w.do(err)
-	w.do(s.subscribe())
+	w.do(s.arrivals.subscribe())
 	w.do(nc.Flush())
 	proxy.Delay(100 * time.Millisecond)
 	server := w.s.Conn(t)
-	w.do(server.Publish(s.inbox+".a.1", nil))
+	w.do(server.Publish(s.arrivals.inbox+".a.1", nil))
 	w.do(server.Flush()) // it is on its way
-	if !s.widen() || cap(s.arrived) != arrivedSize {
-		t.Fatalf("room for %d", cap(s.arrived))
+	if !s.arrivals.widen() || cap(s.arrivals.all) != arrivedSize {
+		t.Fatalf("room for %d", cap(s.arrivals.all))
 	}
 	w.do(nc.Flush())
-	w.do(server.Publish(s.inbox+".a.2", nil))
+	w.do(server.Publish(s.arrivals.inbox+".a.2", nil))
 	for _, want := range []string{".a.1", ".a.2"} {
 		select {
-		case m := <-s.arrived:
-			if m.Subject != s.inbox+want {
+		case m := <-s.arrivals.all:
+			if m.Subject != s.arrivals.inbox+want {
 				t.Errorf("%s came", m.Subject)
 			}
 		case <-time.After(10 * time.Second):

@@ -54,8 +54,8 @@ func (r *Relay) lookAgain() {
 			continue
 		}
 		asking.Go(func() {
-			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.isNews(info.Config)) {
-				s.doubt.Store(true)
+			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.health.isNews(info.Config)) {
+				s.watchdog.doubt.Store(true)
 			}
 		})
 	}

@@ -2,8 +2,6 @@ package consumer
 
 import (
 	"errors"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/relaymq/relay/supervisor"
@@ -15,19 +13,10 @@ import (
 
 var errBounded = errors.New("the durable has max_deliver or backoff set, so the server may drop a message that is given back")
 
-// isBounded tells whether giving a message back may be the end of it.
-func (s *source) isBounded() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.edits.stop, func(text string) bool {
-		return strings.HasPrefix(text, "max_deliver ") || strings.HasPrefix(text, "backoff ")
-	})
-}
-
 // unlessBounded gives the message back. On a bounded durable it parks the message, which may block, or keeps it to try again.
 func (m *message) unlessBounded(park func() bool, giveBack func()) {
 	switch {
-	case !m.source.isBounded():
+	case !m.source.health.isBounded():
 		giveBack()
 	case m.delivery.Fenced():
 		m.delivery.Release()

@@ -18,21 +18,20 @@ import (
 
 // Handing over what a durable has passed, a turn at a time. What there is to hand over is in catchup.go.
 
-// catchUpSoon hands over what the durable has passed, a turn at a time. It does not block.
-func (s *source) catchUpSoon(now time.Time) {
-	c := &s.catchUp
+// soon hands over what the durable has passed, a turn at a time. It does not block.
+func (c *catchUp) soon(now time.Time) {
 	if c.record.Load() == nil || now.Sub(c.began) < time.Second || c.busy.Swap(true) {
 		return
 	}
 	c.began = now
-	s.tidying.Go(func() {
+	c.tidying.Go(func() {
 		defer c.busy.Store(false)
 		const what = "hand-over of messages that the durable has passed"
-		ctx, cancel := context.WithTimeout(s.routes[0].work, handTurn+settleTimeout)
+		ctx, cancel := context.WithTimeout(c.routes[0].work, handTurn+settleTimeout)
 		defer cancel()
-		err := s.handOver(ctx)
-		for _, rt := range s.routes {
-			if err != nil && s.routes[0].work.Err() == nil {
+		err := c.handOver(ctx)
+		for _, rt := range c.routes {
+			if err != nil && c.routes[0].work.Err() == nil {
 				rt.troubles.note(what, fmt.Errorf("cannot hand over messages that the durable has passed; retrying: %w", err), time.Now())
 			} else {
 				rt.troubles.mended(what, time.Now())
@@ -42,43 +41,43 @@ func (s *source) catchUpSoon(now time.Time) {
 }
 
 // handOver is a turn.
-func (s *source) handOver(ctx context.Context) error {
-	book, me, over := s.passedBook(), s.relay.cfg.Instance, time.Now().Add(handTurn)
+func (c *catchUp) handOver(ctx context.Context) error {
+	book, me, over := c.passedBook(), c.relay.cfg.Instance, time.Now().Add(handTurn)
 	note := func(change func(*catchup.Record) *catchup.Record) (*catchup.Record, error) {
-		r, err := book.Change(ctx, s.stream, s.durable, func(r *catchup.Record) (*catchup.Record, error) {
-			if r == nil || !r.Created.Equal(s.identity.ConsumerCreated) || !r.Handing.Take(me, time.Now(), handLasts) {
+		r, err := book.Change(ctx, c.stream, c.durable, func(r *catchup.Record) (*catchup.Record, error) {
+			if r == nil || !r.Created.Equal(c.created) || !r.Handing.Take(me, time.Now(), handLasts) {
 				return nil, errChanging
 			}
 			return change(r), nil
 		})
 		if err == nil {
-			s.catchUp.record.Store(r)
+			c.record.Store(r)
 		}
 		return r, err
 	}
-	r, err := book.Get(ctx, s.stream, s.durable)
+	r, err := book.Get(ctx, c.stream, c.durable)
 	if err != nil {
 		return err
 	}
-	if r.IsOver() || !r.Created.Equal(s.identity.ConsumerCreated) {
-		s.catchUp.record.Store(nil)
+	if r.IsOver() || !r.Created.Equal(c.created) {
+		c.record.Store(nil)
 		return nil
 	}
 	if len(r.Open()) > 0 {
-		_, stream, info, err := s.askBoth(ctx)
+		_, stream, info, err := c.ask(ctx)
 		if err != nil {
 			return err
 		}
-		if r, err = s.boundLeft(ctx, r, stream, info, ""); err != nil || r == nil {
+		if r, err = c.boundLeft(ctx, r, stream, info, ""); err != nil || r == nil {
 			return err
 		}
 	}
-	s.catchUp.record.Store(r)
+	c.record.Store(r)
 	if !r.Handing.Take(me, time.Now(), handLasts) {
 		return nil // another instance does it
 	}
 	if r.IsDone() {
-		_, info, err := s.ask(ctx)
+		_, _, info, err := c.ask(ctx)
 		if err != nil {
 			return err
 		}
@@ -98,7 +97,7 @@ func (s *source) handOver(ctx context.Context) error {
 	release := func(r *catchup.Record) *catchup.Record { r.Handing = catchup.Claim{}; return r }
 	for i := range r.Ranges {
 		for g := r.Ranges[i]; g.To > 0 && !g.IsDone(); {
-			room, err := s.handRoom(ctx)
+			room, err := c.handRoom(ctx)
 			if err != nil {
 				return err
 			}
@@ -106,7 +105,7 @@ func (s *source) handOver(ctx context.Context) error {
 				_, err := note(release)
 				return err
 			}
-			n, done, err := s.handBatch(ctx, g)
+			n, done, err := c.handBatch(ctx, g)
 			if err != nil {
 				_, _ = note(release)
 				return err
@@ -121,7 +120,7 @@ func (s *source) handOver(ctx context.Context) error {
 				break // the pattern was taken away
 			}
 			if g = next.Ranges[j]; g.IsDone() {
-				s.log.Info("all that the durable had passed is handed over", "subjects", pattern, "messages", g.Handed)
+				c.log.Info("all that the durable had passed is handed over", "subjects", pattern, "messages", g.Handed)
 			}
 		}
 	}
@@ -130,9 +129,9 @@ func (s *source) handOver(ctx context.Context) error {
 }
 
 // handRoom tells whether few enough messages wait to be delivered to the routes from the retry stream.
-func (s *source) handRoom(ctx context.Context) (bool, error) {
-	for _, rt := range s.routes {
-		due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), ack.DueDurable(rt.cfg.Name, s.stream))
+func (c *catchUp) handRoom(ctx context.Context) (bool, error) {
+	for _, rt := range c.routes {
+		due, err := c.relay.js.Consumer(ctx, c.relay.retries.Name(), ack.DueDurable(rt.cfg.Name, c.stream))
 		if err != nil {
 			return false, err
 		}
@@ -144,8 +143,8 @@ func (s *source) handRoom(ctx context.Context) (bool, error) {
 }
 
 // handBatch hands over the next messages of a range. It returns how many these are, and up to which sequence all are handed over.
-func (s *source) handBatch(ctx context.Context, g catchup.Range) (n int, done uint64, err error) {
-	stream, err := s.relay.js.Stream(ctx, s.stream)
+func (c *catchUp) handBatch(ctx context.Context, g catchup.Range) (n int, done uint64, err error) {
+	stream, err := c.relay.js.Stream(ctx, c.stream)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -154,7 +153,7 @@ func (s *source) handBatch(ctx context.Context, g catchup.Range) (n int, done ui
 	handing.SetLimit(handAtOnce)
 	for seq := g.Next(); n < handBatch && ctx.Err() == nil; {
 		var m *storedMessage
-		if m, err = s.relay.nextMessage(ctx, s.stream, g.Pattern, seq); err != nil {
+		if m, err = c.relay.nextMessage(ctx, c.stream, g.Pattern, seq); err != nil {
 			break
 		}
 		if m == nil || m.Sequence > g.To {
@@ -167,13 +166,13 @@ func (s *source) handBatch(ctx context.Context, g catchup.Range) (n int, done ui
 		}
 		n++
 		handing.Go(func() error {
-			if err := s.bring(ctx, m); err != nil || !queue {
+			if err := c.bring(ctx, m); err != nil || !queue {
 				return err
 			}
 			// On a work queue nobody else may take it, and it would lie there for ever.
 			if err := stream.DeleteMsg(ctx, m.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 				return fmt.Errorf("removing message %d of work queue %s, which was handed over (relay must be allowed to publish to %sSTREAM.MSG.DELETE.%s): %w",
-					m.Sequence, s.stream, s.relay.api, s.stream, err)
+					m.Sequence, c.stream, c.relay.api, c.stream, err)
 			}
 			return nil
 		})
@@ -185,24 +184,24 @@ func (s *source) handBatch(ctx context.Context, g catchup.Range) (n int, done ui
 }
 
 // bring stores a message in the retry stream for its route.
-func (s *source) bring(ctx context.Context, m *storedMessage) error {
+func (c *catchUp) bring(ctx context.Context, m *storedMessage) error {
 	header := nats.Header{}
 	if len(m.Header) > 0 {
 		h, err := nats.DecodeHeadersMsg(m.Header)
 		if err != nil {
-			s.log.Warn("the headers of a message that is handed over cannot be read; it goes without them", "subject", m.Subject, "seq", m.Sequence, "error", err)
+			c.log.Warn("the headers of a message that is handed over cannot be read; it goes without them", "subject", m.Subject, "seq", m.Sequence, "error", err)
 		}
 		header = h
 	}
-	to, room := ack.NoRoute, s.routes[0].parkRoom(1)
-	if rt := s.routeOf(m.Subject); rt != nil {
+	to, room := ack.NoRoute, c.routes[0].parkRoom(1)
+	if rt := c.routeOf(m.Subject); rt != nil {
 		to, room = rt.cfg.Name, rt.parkRoom(1)
 	}
-	err := s.relay.retries.Bring(ctx, ack.Origin{
-		Route: to, Stream: s.stream, Consumer: s.durable, Sequence: m.Sequence, Time: m.Time, Subject: m.Subject,
+	err := c.relay.retries.Bring(ctx, ack.Origin{
+		Route: to, Stream: c.stream, Consumer: c.durable, Sequence: m.Sequence, Time: m.Time, Subject: m.Subject,
 	}, header, m.Data, room)
 	if errors.Is(err, nats.ErrMaxPayload) {
-		s.log.Error("a message that the durable has passed is too large for the retry stream with relay's headers: it stays in its stream and is not handled; raise max_payload of the servers, and publish it again",
+		c.log.Error("a message that the durable has passed is too large for the retry stream with relay's headers: it stays in its stream and is not handled; raise max_payload of the servers, and publish it again",
 			"route", to, "subject", m.Subject, "seq", m.Sequence, "bytes", len(m.Data))
 		return nil
 	}

@@ -350,14 +350,14 @@ func (r *Relay) staying(p *plot) []*unit {
 func (p *plot) preflight(ctx context.Context, list []*route) error {
 	r := p.relay
 	sources := sourcesOf(p.begins)
-	r.sideBySide(ctx, sources, (*source).look)
+	r.sideBySide(ctx, sources, lookAt)
 	r.lookTwice(ctx, sources)
 	var faults []error
 	for _, s := range sources {
 		if s.setup.err != nil {
 			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
 		} else if !p.change.DeliverAgain {
-			faults = append(faults, s.repeats()...)
+			faults = append(faults, s.setup.repeats()...)
 		}
 	}
 	if err := setupError("", faults...); err != nil || ctx.Err() != nil {

@@ -49,10 +49,10 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 		return state, why, since
 	}
 	for _, s := range r.openSources() {
-		if err := s.trouble(); err != nil && s.serves(rt) && !s.due && !s.merelyEdited() {
-			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.lostSince()
+		if err := s.trouble(); err != nil && s.serves(rt) && !s.due && !s.health.merelyEdited() {
+			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.health.lostSince()
 		}
-		if s.serves(rt) && !s.due && s.isEdited() {
+		if s.serves(rt) && !s.due && s.health.isEdited() {
 			return RouteStopped, "its durable was edited: see trouble", time.Time{}
 		}
 	}
@@ -63,7 +63,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 		return RoutePaused, paused.reason(), paused.At
 	}
 	for _, s := range r.openSources() {
-		if s.serves(rt) && !s.due && !s.pausedUntil().IsZero() {
+		if s.serves(rt) && !s.due && !s.health.pausedUntil().IsZero() {
 			return RoutePaused, "its durable is paused on the server (nats consumer resume ends that)", time.Time{}
 		}
 	}
@@ -74,13 +74,6 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 		return RouteLimited, why, since
 	}
 	return g.State.String(), g.Why, g.Since
-}
-
-// lostSince is since when nothing can be pulled; zero when it can.
-func (s *source) lostSince() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lostAt
 }
 
 // isDraining tells whether the instance is shutting down.

@@ -15,7 +15,7 @@ import (
 const maxAckPending = provision.MaxAckPending
 
 // provided is what this configuration says of the durable.
-func (s *source) provided() provision.Durable {
+func (s *setup) provided() provision.Durable {
 	d := provision.Durable{
 		Name: s.durable, Pinned: s.leased(), AckWait: s.routes[0].cfg.AckWait,
 		Mark: provision.Mark{Service: s.relay.cfg.Service, Routes: make(map[string][]string)},
@@ -44,18 +44,18 @@ func (s *source) provided() provision.Durable {
 
 // judge compares a durable with what it should be. One that relay made is for the routes that have been configured on it
 // before as well, unless only those of this configuration are to count.
-func (s *source) judge(have jetstream.ConsumerConfig, stream jetstream.Stream, which provision.Routes) provision.Comparison {
-	return s.provided().Judge(have, provision.Stream{Subjects: stream.CachedInfo().Config.Subjects, Unknown: s.strays.unknown.Load()}, which)
+func (s *setup) judge(have jetstream.ConsumerConfig, stream jetstream.Stream, which provision.Routes) provision.Comparison {
+	return s.provided().Judge(have, provision.Stream{Subjects: stream.CachedInfo().Config.Subjects, Unknown: s.unknown.Load()}, which)
 }
 
 // judgeToUse is judge for a durable that is about to be used: a reload changes the ack wait that a route had here before. At a start
 // nobody has said which of two is right, and another instance may use the other one.
-func (s *source) judgeToUse(have jetstream.ConsumerConfig, stream jetstream.Stream) provision.Comparison {
+func (s *setup) judgeToUse(have jetstream.ConsumerConfig, stream jetstream.Stream) provision.Comparison {
 	d := s.provided()
 	if d.FormerAckWait = s.routes[0].ackWaitBefore; s.relay.preview != nil {
 		d.FormerAckWait = have.AckWait
 	}
-	return d.Judge(have, provision.Stream{Subjects: stream.CachedInfo().Config.Subjects, Unknown: s.strays.unknown.Load()}, s.relay.whichRoutes())
+	return d.Judge(have, provision.Stream{Subjects: stream.CachedInfo().Config.Subjects, Unknown: s.unknown.Load()}, s.relay.whichRoutes())
 }
 
 // whichRoutes of a durable count at the start.
@@ -67,14 +67,14 @@ func (r *Relay) whichRoutes() provision.Routes {
 }
 
 // mayCreate tells whether the durable can be made. When messages are waiting already, where it starts must have been chosen.
-func (s *source) mayCreate(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (waiting, error) {
+func (s *setup) mayCreate(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (waiting, error) {
 	if s.due {
 		return waiting{}, nil
 	}
 	if err := s.mayShareQueue(ctx, stream, want); err != nil {
 		return waiting{}, err
 	}
-	w, err := s.waiting(ctx, stream, want)
+	w, err := s.countWaiting(ctx, stream, want)
 	if err == nil && w.all > 0 && s.routes[0].cfg.Start.Policy == "" {
 		err = fmt.Errorf(
 			"start: stream %s already holds %d messages for %s, and durable %s does not exist yet: say where it begins (start: all, new, {since: <time>} or {seq: <n>})",
@@ -84,7 +84,7 @@ func (s *source) mayCreate(ctx context.Context, stream jetstream.Stream, want je
 }
 
 // mayShareQueue tells who has the messages of a work queue already: it lets only one consumer have each subject.
-func (s *source) mayShareQueue(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) error {
+func (s *setup) mayShareQueue(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) error {
 	if stream.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (s *source) mayShareQueue(ctx context.Context, stream jetstream.Stream, wan
 }
 
 // makeOrCompare makes the durable, unless another instance was faster: then that one's counts.
-func (s *source) makeOrCompare(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (_ jetstream.Consumer, made bool, err error) {
+func (s *setup) makeOrCompare(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (_ jetstream.Consumer, made bool, err error) {
 	consumer, err := stream.CreateConsumer(ctx, want)
 	if errors.Is(err, jetstream.ErrConsumerExists) {
 		if consumer, err = stream.Consumer(ctx, s.durable); err == nil {
@@ -123,7 +123,7 @@ func (s *source) makeOrCompare(ctx context.Context, stream jetstream.Stream, wan
 }
 
 // risks are those of the stream for the route whose messages may wait longest. The retry stream is relay's own.
-func (s *source) risks(c jetstream.StreamConfig) []string {
+func (s *setup) risks(c jetstream.StreamConfig) []string {
 	if s.due || s.routes[0].cfg.part != nil {
 		return nil
 	}
@@ -134,20 +134,13 @@ func (s *source) risks(c jetstream.StreamConfig) []string {
 	return provision.Risks(c, span)
 }
 
-func (s *source) subjects() (list []string) {
-	for _, d := range s.patterns {
-		list = append(list, d.pattern)
-	}
-	return list
-}
-
 type waiting struct {
 	all    uint64 // messages that match in the stream
 	chosen uint64 // those from the chosen start on
 }
 
-// waiting counts the messages that a durable would get, by making consumers that deliver nothing and go away.
-func (s *source) waiting(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (w waiting, err error) {
+// countWaiting counts the messages that a durable would get, by making consumers that deliver nothing and go away.
+func (s *setup) countWaiting(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) (w waiting, err error) {
 	if stream.CachedInfo().State.Msgs == 0 {
 		return w, nil
 	}
@@ -166,7 +159,7 @@ func (s *source) waiting(ctx context.Context, stream jetstream.Stream, want jets
 }
 
 // countOf is how many messages a durable would get now, by a consumer that delivers nothing and goes away.
-func (s *source) countOf(ctx context.Context, stream jetstream.Stream, c jetstream.ConsumerConfig) (uint64, error) {
+func (s *setup) countOf(ctx context.Context, stream jetstream.Stream, c jetstream.ConsumerConfig) (uint64, error) {
 	c.Durable, c.Metadata, c.MemoryStorage, c.InactiveThreshold = "", nil, true, setupTimeout
 	consumer, err := stream.CreateConsumer(ctx, c)
 	if err != nil {
@@ -177,7 +170,7 @@ func (s *source) countOf(ctx context.Context, stream jetstream.Stream, c jetstre
 }
 
 // mayUse returns a *[DurableDiffers] for a durable that is not as wanted and may not be changed to be so.
-func (s *source) mayUse(stream jetstream.Stream, consumer jetstream.Consumer) error {
+func (s *setup) mayUse(stream jetstream.Stream, consumer jetstream.Consumer) error {
 	c := s.judgeToUse(consumer.CachedInfo().Config, stream)
 	if !c.Own && (len(c.Fixed) > 0 || len(c.Changeable) > 0 && !s.relay.cfg.Adopt) {
 		return &DurableDiffers{s.stream, s.durable, c.Differs()}
@@ -187,7 +180,7 @@ func (s *source) mayUse(stream jetstream.Stream, consumer jetstream.Consumer) er
 
 // compare leaves a durable that is as wanted alone, and changes another one only when told to, or when relay made it and
 // only its routes are others.
-func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (jetstream.Consumer, error) {
+func (s *setup) compare(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (jetstream.Consumer, error) {
 	if err := s.mayUse(stream, consumer); err != nil {
 		return nil, err
 	}
@@ -210,14 +203,14 @@ func (s *source) compare(ctx context.Context, stream jetstream.Stream, consumer 
 }
 
 // change gives a durable what relay cares about.
-func (s *source) change(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+func (s *setup) change(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	if s.due {
 		return s.update(ctx, stream, have, want)
 	}
 	return s.changeAlone(ctx, stream, have, want)
 }
 
-func (s *source) update(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+func (s *setup) update(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	if have.PriorityPolicy == jetstream.PriorityPolicyPinned && want.PriorityPolicy == jetstream.PriorityPolicyNone && len(have.PriorityGroups) > 0 {
 		// The server goes on with a pin that is set when the policy is none, and serves nobody until its time is over.
 		if err := stream.UnpinConsumer(ctx, s.durable, have.PriorityGroups[0]); err != nil {

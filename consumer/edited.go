@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -32,7 +31,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	if info.Paused {
 		e.paused = time.Now().Add(info.PauseRemaining)
 	}
-	c := s.judge(info.Config, stream, provision.Ever)
+	c := s.setup.judge(info.Config, stream, provision.Ever)
 	m := provision.MarkOf(info.Config.Metadata)
 	// Whether one instance pulls or all do is decided at the start: two with different configurations would change it for ever in turn.
 	if adopted := m.Adopted != s.adopted; c.Own && !c.Policy && !adopted {
@@ -40,7 +39,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 		own, err := s.relay.js.Stream(ctx, s.stream) // not the one that others look at
 		var changed jetstream.Consumer
 		if err == nil {
-			changed, err = s.change(ctx, own, info.Config, c.Want)
+			changed, err = s.setup.change(ctx, own, info.Config, c.Want)
 		}
 		if err != nil {
 			s.log.Warn("cannot set the filter of the durable to the subjects of its routes; retrying", "error", err)
@@ -51,7 +50,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 		s.sort(&e, c.Differs(), provision.Filters(info.Config))
 	}
 	s.learn(stream.CachedInfo().Config, m, began)
-	s.noteCatchUp(ctx, info)
+	s.catchUp.note(ctx, info)
 	return e
 }
 
@@ -73,58 +72,21 @@ func (s *source) sort(e *edits, differs, filter []string) {
 
 // edited acts on what differs.
 func (s *source) edited(e edits) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	was := s.edits
-	s.edits = e
-	if slices.Equal(was.stop, e.stop) && slices.Equal(was.slow, e.slow) {
+	was, changed := s.health.edit(e)
+	if !changed {
 		return
 	}
-	s.editedAt = time.Now()
 	switch {
 	case len(e.stop) > 0:
 		s.log.Error("the durable was edited while relay runs; nothing is pulled from it until that is changed back, or relay restarted with --adopt",
 			"differs", joinAnd(e.stop))
 	case len(was.stop) > 0:
 		s.log.Info("the durable has the required settings again; pulling")
-		s.wake()
+		s.arrivals.wake()
 	}
 	if len(e.slow) > 0 {
 		s.log.Warn("the durable was edited while relay runs; change it back, or restart relay with --adopt", "differs", joinAnd(e.slow))
 	}
-}
-
-// editedTrouble is what is wrong with how the durable was edited. It is called with the lock.
-func (s *source) editedTrouble() error {
-	since := s.editedAt.UTC().Format(time.RFC3339)
-	switch {
-	case len(s.edits.stop) > 0:
-		return fmt.Errorf("edited while relay runs: %s; nothing is pulled since %s, until it is changed back or relay restarted with --adopt", joinAnd(s.edits.stop), since)
-	case len(s.edits.slow) > 0:
-		return fmt.Errorf("edited while relay runs: %s, since %s; change it back, or restart relay with --adopt", joinAnd(s.edits.slow), since)
-	}
-	return nil
-}
-
-// isEdited tells whether messages may be lost or handled wrongly.
-func (s *source) isEdited() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.edits.stop) > 0
-}
-
-// merelyEdited tells whether somebody has edited the durable in a way under which relay goes on.
-func (s *source) merelyEdited() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lost == nil && len(s.edits.stop) == 0 && s.editedTrouble() != nil
-}
-
-// pausedUntil is until when somebody has the server deliver nothing on the durable; zero if nobody does.
-func (s *source) pausedUntil() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.edits.paused
 }
 
 // isBodyless tells whether the server left out the body, as it does when somebody has set headers_only: it then says how
@@ -154,13 +116,4 @@ func (m *message) body(ctx context.Context) (nats.Header, []byte, error) {
 		return m.header, whole.Data, nil
 	}
 	return whole.Header, whole.Data, nil
-}
-
-// isNews tells whether the configuration is another one than when this was last asked.
-func (s *source) isNews(config jetstream.ConsumerConfig) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	was := s.seen
-	s.seen = &config
-	return was != nil && !provision.Same(*was, config)
 }

@@ -321,10 +321,7 @@ func TestRelay_drainGivesBackAtOnce(t *testing.T) {
 		began := time.Now()
 		go func() { stopped <- stop() }()
 		w.eventually("it drains", func() bool {
-			s := r.openSources()
-			s[0].mu.Lock()
-			defer s[0].mu.Unlock()
-			return s[0].draining
+			return r.openSources()[0].arrivals.isDraining()
 		})
 		other := newLedger()
 		elsewhere := route

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -20,12 +21,18 @@ const floorEvery = time.Minute
 // floorAgain is after what time one that has not moved is looked at again: somebody may have made the durable on the retry stream anew.
 const floorAgain = 10 * time.Minute
 
+// floored is how far a durable was when that was last written down.
+type floored struct {
+	seq atomic.Uint64
+	at  atomic.Int64 // since the epoch
+}
+
 // noteFloor writes down how far the durable is. At the end what was last seen of it does not count: messages may have been settled since.
 func (s *source) noteFloor(ctx context.Context, last bool) {
 	if s.routes[0].cfg.part != nil {
 		return // what is settled is removed from its stream
 	}
-	if l := s.looked.Load(); !last && l != nil && time.Since(l.at) < lookEvery && l.pending == 0 && l.outstanding == 0 && l.floor == s.floored.Load() && time.Since(epoch)-time.Duration(s.flooredAt.Load()) < floorAgain {
+	if l := s.looked.Load(); !last && l != nil && time.Since(l.at) < lookEvery && l.pending == 0 && l.outstanding == 0 && l.floor == s.floored.seq.Load() && time.Since(epoch)-time.Duration(s.floored.at.Load()) < floorAgain {
 		return // the watchdog knows
 	}
 	identity, info, err := s.ask(ctx)
@@ -35,8 +42,8 @@ func (s *source) noteFloor(ctx context.Context, last bool) {
 	noted := true
 	defer func() {
 		if noted {
-			s.floored.Store(info.AckFloor.Stream)
-			s.flooredAt.Store(int64(time.Since(epoch)))
+			s.floored.seq.Store(info.AckFloor.Stream)
+			s.floored.at.Store(int64(time.Since(epoch)))
 		}
 	}()
 	for _, rt := range s.routes {
@@ -59,7 +66,7 @@ func (s *source) noteFloor(ctx context.Context, last bool) {
 }
 
 // before is how far a durable was that is not there any more.
-func (s *source) before(ctx context.Context, stream jetstream.Stream) (f provision.Floor, ok bool) {
+func (s *setup) before(ctx context.Context, stream jetstream.Stream) (f provision.Floor, ok bool) {
 	due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), ack.DueDurable(s.routes[0].cfg.Name, s.stream))
 	if err != nil {
 		return f, false

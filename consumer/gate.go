@@ -2,9 +2,11 @@ package consumer
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -199,7 +201,19 @@ func (t *gate) fill() {
 	t.gaps = t.gaps[:0]
 }
 
-// told is what the ordered routes of a source were told to hold.
+// order is what a source does for its ordered routes. Its gate is of the pull loop only.
+type order struct {
+	*binding
+	on   bool // the source has some; fixed
+	gate gate
+	told told
+	// Messages of ordered keys of which something must be asked first, and those behind them.
+	inOrder *pool.Pool
+	aheads  *pool.Pool   // asks for what inOrder needs, many at a time: a takeover brings thousands of such messages
+	behind  atomic.Int64 // how many there are
+}
+
+// told is what the ordered routes were told to hold.
 type told struct {
 	mu      sync.Mutex
 	version int // counts the changes; what was decided before the latest one is outdated
@@ -209,83 +223,83 @@ type told struct {
 
 // hold tells the ordered routes what has to wait. Letting go takes the way of the messages, so that none of those that were
 // waited for is overtaken while something is asked about it; until then what was held is held on.
-func (s *source) hold(now time.Time) {
-	alone := !s.gate.shared
-	above, until := s.gate.open(now)
-	if alone && s.gate.shared {
-		s.log.Info("another instance or program receives messages of this durable too; deliveries that did not come to this instance are not waited for")
+func (o *order) hold(now time.Time) {
+	alone := !o.gate.shared
+	above, until := o.gate.open(now)
+	if alone && o.gate.shared {
+		o.log.Info("another instance or program receives messages of this durable too; deliveries that did not come to this instance are not waited for")
 	}
-	t := &s.told
+	t := &o.told
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.version++
 	if !now.Before(t.until) || !until.Before(t.until) && above <= t.above {
-		s.tell(above, until)
+		o.tell(above, until)
 		return
 	}
 	meanwhile := t.above
 	if !until.IsZero() {
 		meanwhile = min(meanwhile, above)
 	}
-	s.tell(meanwhile, now.Add(heldOn))
+	o.tell(meanwhile, now.Add(heldOn))
 	version := t.version
-	s.inOrder.Go(func() {
+	o.inOrder.Go(func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if version == t.version {
-			s.tell(above, until)
+			o.tell(above, until)
 		}
 	})
 }
 
-// tell is called with s.told locked.
-func (s *source) tell(above uint64, until time.Time) {
-	if t := &s.told; above == t.above && until.Equal(t.until) {
+// tell is called with o.told locked.
+func (o *order) tell(above uint64, until time.Time) {
+	if t := &o.told; above == t.above && until.Equal(t.until) {
 		return
 	}
-	s.told.above, s.told.until = above, until
-	for _, rt := range s.routes {
+	o.told.above, o.told.until = above, until
+	for _, rt := range o.routes {
 		rt.group.HoldAbove(above, until)
 	}
 }
 
 // watch notes a delivery of a durable with ordered routes. It returns true if messages may go now: once this one is with its
 // route.
-func (s *source) watch(d *ack.Delivery, now time.Time) (mayGo bool) {
-	if !s.ordered {
+func (o *order) watch(d *ack.Delivery, now time.Time) (mayGo bool) {
+	if !o.on {
 		return false
 	}
-	held := len(s.gate.gaps) > 0
-	more, less := s.gate.delivered(d.Sequence, d.Consumer, d.Deliveries, now)
+	held := len(o.gate.gaps) > 0
+	more, less := o.gate.delivered(d.Sequence, d.Consumer, d.Deliveries, now)
 	if !more {
 		return less
 	}
-	if lost := s.gate.gaps[0]; !held {
-		s.log.Warn("deliveries are missing: they were lost on their way, or other instances have them; "+
+	if lost := o.gate.gaps[0]; !held {
+		o.log.Warn("deliveries are missing: they were lost on their way, or other instances have them; "+
 			"later messages of ordered routes wait until they come again",
 			"count", lost.missing, "above", lost.from, "until", lost.until)
 	}
-	s.hold(now)
+	o.hold(now)
 	return false
 }
 
 // mayHaveLost says that something happened that loses deliveries.
-func (s *source) mayHaveLost(now time.Time) {
-	if s.gate.mayHaveLost(now); len(s.gate.gaps) > 0 {
-		s.hold(now)
+func (o *order) mayHaveLost(now time.Time) {
+	if o.gate.mayHaveLost(now); len(o.gate.gaps) > 0 {
+		o.hold(now)
 	}
 }
 
-// attendGate looks, every pullHeartbeat, whether ordered routes still have to wait. The time in which nothing can come does not
+// attend looks, every pullHeartbeat, whether ordered routes still have to wait. The time in which nothing can come does not
 // count: without a connection, or while what came before is being looked up.
-func (s *source) attendGate(now time.Time) {
-	if len(s.gate.gaps) == 0 {
+func (o *order) attend(now time.Time) {
+	if len(o.gate.gaps) == 0 {
 		return
 	}
-	if !s.relay.nc.IsConnected() || s.behind.Load() > 0 {
-		s.gate.prolong(now.Add(2 * pullHeartbeat))
+	if !o.relay.nc.IsConnected() || o.behind.Load() > 0 {
+		o.gate.prolong(now.Add(2 * pullHeartbeat))
 	}
-	s.hold(now)
+	o.hold(now)
 }
 
 // letGo releases a delivery that is of no use. Its message comes again, and ordered keys wait for it.

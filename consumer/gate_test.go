@@ -156,28 +156,28 @@ func TestGate_regressionAnEventAndItsGapHaveNoOrder(t *testing.T) {
 
 // While what came again was looked up at the server, the time was over, and later messages overtook it.
 func TestGate_regressionNothingIsLetGoBeforeWhatCameAgainIsWithItsRoute(t *testing.T) {
-	s := &source{ordered: true, log: quiet, inOrder: pool.New(1)}
+	s := &source{order: order{binding: &binding{log: quiet}, on: true, inOrder: pool.New(1)}}
 	now := time.Unix(0, 0)
-	s.gate.begin(9, 5, 5, 0, 30*time.Second, now)
-	s.watch(&ack.Delivery{Sequence: 7, Consumer: 11, Deliveries: 1}, now)
-	if s.told.above != 5 {
-		t.Fatalf("held above %d", s.told.above)
+	s.order.gate.begin(9, 5, 5, 0, 30*time.Second, now)
+	s.order.watch(&ack.Delivery{Sequence: 7, Consumer: 11, Deliveries: 1}, now)
+	if s.order.told.above != 5 {
+		t.Fatalf("held above %d", s.order.told.above)
 	}
 	answer := make(chan struct{})
-	s.inOrder.Go(func() { <-answer })
+	s.order.inOrder.Go(func() { <-answer })
 	now = now.Add(31 * time.Second)
-	if !s.watch(&ack.Delivery{Sequence: 6, Consumer: 12, Deliveries: 2}, now) {
+	if !s.order.watch(&ack.Delivery{Sequence: 6, Consumer: 12, Deliveries: 2}, now) {
 		t.Fatal("the gap is not filled")
 	}
-	s.hold(now)
-	s.told.mu.Lock()
-	if now = now.Add(time.Minute); s.told.above != 5 || !now.Before(s.told.until) {
-		t.Errorf("held above %d until %v", s.told.above, s.told.until)
+	s.order.hold(now)
+	s.order.told.mu.Lock()
+	if now = now.Add(time.Minute); s.order.told.above != 5 || !now.Before(s.order.told.until) {
+		t.Errorf("held above %d until %v", s.order.told.above, s.order.told.until)
 	}
-	s.told.mu.Unlock()
+	s.order.told.mu.Unlock()
 	close(answer)
-	s.inOrder.Wait()
-	if now.Before(s.told.until) {
+	s.order.inOrder.Wait()
+	if now.Before(s.order.told.until) {
 		t.Error("held for ever")
 	}
 }
@@ -261,15 +261,15 @@ func TestGate_regressionGapsAreBounded(t *testing.T) {
 // Each gap that other instances made was a warning.
 func TestGate_regressionAHoldIsOneLine(t *testing.T) {
 	var log syncBuffer
-	s := &source{ordered: true, log: slog.New(slog.NewTextHandler(&log, nil))}
+	s := &source{order: order{binding: &binding{log: slog.New(slog.NewTextHandler(&log, nil))}, on: true}}
 	now := time.Unix(0, 0)
-	s.gate.begin(9, 5, 5, 0, 30*time.Second, now)
+	s.order.gate.begin(9, 5, 5, 0, 30*time.Second, now)
 	for i := range uint64(10) {
 		now = now.Add(time.Second)
-		s.watch(&ack.Delivery{Sequence: 11 + 2*i, Consumer: 11 + 2*i, Deliveries: 1}, now)
+		s.order.watch(&ack.Delivery{Sequence: 11 + 2*i, Consumer: 11 + 2*i, Deliveries: 1}, now)
 	}
 	now = now.Add(time.Minute)
-	s.watch(&ack.Delivery{Sequence: 41, Consumer: 41, Deliveries: 1}, now)
+	s.order.watch(&ack.Delivery{Sequence: 41, Consumer: 41, Deliveries: 1}, now)
 	if n := log.count("deliveries are missing"); n != 1 {
 		t.Errorf("%d warnings of one hold", n)
 	}

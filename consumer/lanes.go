@@ -122,20 +122,20 @@ func (p *pullRequests) giveUp() {
 }
 
 // subscribe makes the lanes, on the subjects <inbox>.p<lane>.<id>.
-func (s *source) subscribe() error {
-	for i := range s.asked.lanes {
-		sub, err := s.relay.nc.ChanSubscribe(s.inbox+".p"+strconv.Itoa(i)+".*", s.arrived)
+func (a *arrivals) subscribe() error {
+	for i := range a.asked.lanes {
+		sub, err := a.relay.nc.ChanSubscribe(a.inbox+".p"+strconv.Itoa(i)+".*", a.all)
 		if err != nil {
 			return err
 		}
-		s.asked.lanes[i].sub = sub
+		a.asked.lanes[i].sub = sub
 	}
 	return nil
 }
 
-func (s *source) unsubscribe() {
-	for i := range s.asked.lanes {
-		_ = s.asked.lanes[i].sub.Unsubscribe()
+func (a *arrivals) unsubscribe() {
+	for i := range a.asked.lanes {
+		_ = a.asked.lanes[i].sub.Unsubscribe()
 	}
-	_ = s.answers.Unsubscribe()
+	_ = a.answers.Unsubscribe()
 }

@@ -10,7 +10,7 @@ import (
 func TestLate_regressionAllArriveAfterTheirAckWait(t *testing.T) {
 	var log syncBuffer
 	const stalled = 2 * time.Minute
-	s := &source{relay: &Relay{}, log: slog.New(slog.NewTextHandler(&log, nil)), count: new(sourceCounters)}
+	s := &source{binding: &binding{relay: &Relay{}, log: slog.New(slog.NewTextHandler(&log, nil))}, count: new(sourceCounters)}
 	s.relay.cfg.Stalled = stalled
 	began := time.Now().Add(-time.Hour)
 	now := began

@@ -32,8 +32,6 @@ type tenure struct {
 // leased tells whether one instance at a time works on the unit.
 func (u *unit) leased() bool { return u.main.leased() }
 
-func (s *source) leased() bool { return s.routes[0].cfg.Leased() }
-
 // resource is what is claimed of the fleet. The name of a stream may hold what a key of a bucket may not.
 func (u *unit) resource() string { return resourceOf(u.main.stream, u.main.durable) }
 

@@ -139,15 +139,15 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*Plan
 	var mains []*source
 	for _, u := range units {
 		if r.preview.makes(u.main.stream) != nil {
-			plan.Durables = append(plan.Durables, u.main.plannedAnew())
+			plan.Durables = append(plan.Durables, u.main.setup.plannedAnew())
 		} else {
 			mains = append(mains, u.main)
 		}
 	}
-	r.sideBySide(ctx, mains, (*source).look)
+	r.sideBySide(ctx, mains, lookAt)
 	r.lookTwice(ctx, mains)
 	for _, s := range mains {
-		d, err := s.planned(ctx)
+		d, err := s.setup.planned(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -166,7 +166,7 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*Plan
 }
 
 // plannedAnew is a durable that is made on a stream without messages.
-func (s *source) plannedAnew() DurablePlan {
+func (s *setup) plannedAnew() DurablePlan {
 	d := DurablePlan{Stream: s.stream, Durable: s.durable, Does: DurableMade, Start: s.routes[0].cfg.Start.String()}
 	for _, rt := range s.routes {
 		d.Routes = append(d.Routes, rt.cfg.Name)
@@ -175,22 +175,22 @@ func (s *source) plannedAnew() DurablePlan {
 }
 
 // planned is what becomes of the durable of a source that was looked at.
-func (s *source) planned(ctx context.Context) (d DurablePlan, err error) {
+func (s *setup) planned(ctx context.Context) (d DurablePlan, err error) {
 	d = s.plannedAnew()
 	d.Does, d.Start = DurableStays, ""
-	if s.setup.err != nil {
-		d.Does, d.Why = DurableRefused, []string{s.setup.err.Error()}
+	if s.err != nil {
+		d.Does, d.Why = DurableRefused, []string{s.err.Error()}
 		return d, nil //nolint:nilerr // the plan tells of the error
 	}
-	if s.setup.have == nil {
-		w := s.setup.waiting
+	if s.have == nil {
+		w := s.waiting
 		d = s.plannedAnew()
-		d.Waits, d.Skipped, d.Again = w.chosen, w.all-min(w.all, w.chosen), s.setup.again
+		d.Waits, d.Skipped, d.Again = w.chosen, w.all-min(w.all, w.chosen), s.again
 		return d, nil
 	}
-	info := s.setup.have.CachedInfo()
-	d.Waits, d.Outstanding, d.Again = info.NumPending, info.NumAckPending, s.setup.again
-	c := s.judgeToUse(info.Config, s.setup.stream)
+	info := s.have.CachedInfo()
+	d.Waits, d.Outstanding, d.Again = info.NumPending, info.NumAckPending, s.again
+	c := s.judgeToUse(info.Config, s.on)
 	if d.Why = c.Differs(); len(d.Why) > 0 {
 		d.Does = DurableChanged
 	}
@@ -217,18 +217,18 @@ func (s *source) planned(ctx context.Context) (d DurablePlan, err error) {
 }
 
 // passedBefore is what a durable that is widened has passed.
-func (s *source) passedBefore(ctx context.Context, info *jetstream.ConsumerInfo) (list []CatchUpPlan, err error) {
+func (s *setup) passedBefore(ctx context.Context, info *jetstream.ConsumerInfo) (list []CatchUpPlan, err error) {
 	var record *catchup.Record
 	if s.relay.ledgers != nil {
-		if record, err = s.passedBook().Get(ctx, s.stream, s.durable); err != nil {
+		if record, err = s.catchUp.passedBook().Get(ctx, s.stream, s.durable); err != nil {
 			return nil, err
 		}
 		if record != nil && !record.Created.Equal(info.Created) {
 			record = nil
 		}
 	}
-	last := s.setup.stream.CachedInfo().State.LastSeq
-	for _, g := range s.gap(info.Config, last) {
+	last := s.on.CachedInfo().State.LastSeq
+	for _, g := range s.catchUp.gap(info.Config, last) {
 		begun := catchup.Record{}
 		if record != nil {
 			begun.Ranges = slices.DeleteFunc(slices.Clone(record.Ranges), func(h catchup.Range) bool { return !h.Left })
@@ -253,26 +253,26 @@ func (s *source) passedBefore(ctx context.Context, info *jetstream.ConsumerInfo)
 }
 
 // inRange is how many messages of a range the stream holds. On a work queue, which lets nobody else count, it is all on its subjects.
-func (s *source) inRange(ctx context.Context, g catchup.Range) (uint64, error) {
-	st := s.setup.stream.CachedInfo()
+func (s *setup) inRange(ctx context.Context, g catchup.Range) (uint64, error) {
+	st := s.on.CachedInfo()
 	if st.State.Msgs == 0 || g.Next() > st.State.LastSeq {
 		return 0, nil
 	}
 	if st.Config.Retention == jetstream.WorkQueuePolicy {
-		return s.holds(ctx, g)
+		return s.catchUp.holds(ctx, g)
 	}
 	count := func(patterns []string) (n uint64, err error) {
 		for _, p := range patterns {
-			c := s.setup.want
+			c := s.want
 			c.FilterSubject, c.FilterSubjects = p, nil
 			c.DeliverPolicy, c.OptStartSeq, c.OptStartTime = jetstream.DeliverByStartSequencePolicy, g.Next(), nil
-			more, err := s.countOf(ctx, s.setup.stream, c)
+			more, err := s.countOf(ctx, s.on, c)
 			if err != nil {
 				return 0, err
 			}
 			if !g.Since.IsZero() && more > 0 {
 				c.DeliverPolicy, c.OptStartSeq, c.OptStartTime = jetstream.DeliverByStartTimePolicy, 0, &g.Since
-				later, err := s.countOf(ctx, s.setup.stream, c)
+				later, err := s.countOf(ctx, s.on, c)
 				if err != nil {
 					return 0, err
 				}

@@ -6,9 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/partition"
@@ -219,26 +216,5 @@ func (r *Relay) divideAnew(ctx context.Context, name string) error {
 	}
 	r.made(c)
 	r.log.Info("the route has another number of partitions; messages that wait are handed over to them first", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].streams)-1)
-	return nil
-}
-
-// newerGeneration says that a part must not begin: there is a newer generation, to which what is before may have been handed over.
-func (s *source) newerGeneration(ctx context.Context) error {
-	p := s.routes[0].cfg.part
-	if p == nil || s.due {
-		return nil
-	}
-	known := p.Of.Number
-	if p.To != nil {
-		known = p.To.Number
-	}
-	list, err := partition.Find(ctx, s.relay.js, s.relay.cfg.Service, p.Route)
-	if err != nil {
-		return err
-	}
-	if len(list) > 0 && list[len(list)-1].Number > known {
-		s.relay.divided.lookSoon()
-		return away.Made(fmt.Errorf("route %s has a newer generation of partitions: %w", p.Route, jetstream.ErrStreamNotFound))
-	}
 	return nil
 }

@@ -145,7 +145,7 @@ const missingTimes = 5
 // stillMissing is the sequence up to which what is outstanding and not in hand may be given back once more; 0: nothing.
 func (s *source) stillMissing() (to uint64) {
 	m := &s.missing
-	if !s.leased() || len(s.gate.gaps) == 0 {
+	if !s.leased() || len(s.order.gate.gaps) == 0 {
 		*m = missing{}
 		return 0
 	}
@@ -154,8 +154,8 @@ func (s *source) stillMissing() (to uint64) {
 	} else if to > 0 {
 		m.times++
 	}
-	m.top = s.gate.top
-	return min(to, s.gate.missingTo())
+	m.top = s.order.gate.top
+	return min(to, s.order.gate.missingTo())
 }
 
 // giveBackAgain gives back what is outstanding on the server up to that sequence and not in the hand of this instance.
@@ -221,12 +221,12 @@ func (s *source) noteInHand(ctx context.Context) {
 }
 
 // notePin takes the pin off a delivery.
-func (s *source) notePin(m *nats.Msg) {
+func (p *pulls) notePin(m *nats.Msg) {
 	if m.Header == nil {
 		return
 	}
 	if id := m.Header.Get(pinHeader); id != "" {
-		s.pin = id
+		p.pin = id
 		if delete(m.Header, pinHeader); len(m.Header) == 0 {
 			m.Header = nil
 		}
@@ -236,12 +236,12 @@ func (s *source) notePin(m *nats.Msg) {
 // losePin notes that the server does not know the pin of a pull: it has another leader, or somebody else was pinned. While this instance has
 // the claim, whoever that is is thrown out, and it pulls anew.
 func (s *source) losePin(of string) {
-	if of == "" || of != s.pin {
+	if of == "" || of != s.pulls.pin {
 		return
 	}
-	s.pin = ""
-	for i := range s.asked.lanes {
-		if l := &s.asked.lanes[i]; l.pin == of {
+	s.pulls.pin = ""
+	for i := range s.arrivals.asked.lanes {
+		if l := &s.arrivals.asked.lanes[i]; l.pin == of {
 			l.end()
 		}
 	}

@@ -27,7 +27,7 @@ func (r *Relay) checkPermissions(ctx context.Context, sources []*source, shared 
 	defer r.probing.Unlock()
 	var probes []probe
 	for _, s := range sources {
-		probes = append(probes, s.probes()...)
+		probes = append(probes, s.setup.probes()...)
 	}
 	if shared {
 		probes = append(probes, r.sharedProbes()...)
@@ -59,11 +59,11 @@ func (r *Relay) checkPermissions(ctx context.Context, sources []*source, shared 
 }
 
 // probes are those of a source.
-func (s *source) probes() (list []probe) {
+func (s *setup) probes() (list []probe) {
 	r := s.relay
-	if s.setup.have == nil {
+	if s.have == nil {
 		to := r.api + "CONSUMER.CREATE." + s.stream + "." + s.durable
-		if f := s.setup.want.FilterSubject; f != "" {
+		if f := s.want.FilterSubject; f != "" {
 			to += "." + f
 		}
 		// For another stream than the subject names: refused. What is no JSON would be refused with a line in the server's log.

@@ -63,26 +63,26 @@ func (s *source) run(ctx context.Context) (next *source) {
 		}
 		noting.Wait()
 		<-done // with it ends what it asks of the server
-		s.inOrder.Wait()
-		s.relay.link.Leave(&s.puller)
+		s.order.inOrder.Wait()
+		s.relay.link.Leave(&s.pulls.puller)
 		s.close()
-		close(s.ended)
+		close(s.arrivals.ended)
 	}()
-	s.lastHeard, s.lastGot = time.Now(), time.Now()
+	s.pulls.lastHeard, s.pulls.lastGot = time.Now(), time.Now()
 	tick := beat.NewTicker(pullHeartbeat)
 	defer tick.Stop()
 	for {
 		s.hearNobody(time.Now())
 		s.pull(time.Now())
-		if !s.asked.winding() && s.isDraining() {
-			s.wound.Do(func() { close(s.allOver) })
+		if !s.arrivals.asked.winding() && s.arrivals.isDraining() {
+			s.arrivals.wound.Do(func() { close(s.arrivals.allOver) })
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case m := <-s.arrived:
+		case m := <-s.arrivals.all:
 			s.take(m)
-		case <-s.woken:
+		case <-s.arrivals.woken:
 		case <-connected:
 			s.reconnected()
 		case found := <-checking:
@@ -96,17 +96,17 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.release(now)
 			s.tellStrays(now)
 			s.claimSoon(now)
-			s.catchUpSoon(now)
-			s.attendGate(now)
-			if !s.puller.InLine() {
-				s.puller.Least = max(link.LeastPull, s.puller.Least/2)
+			s.catchUp.soon(now)
+			s.order.attend(now)
+			if !s.pulls.puller.InLine() {
+				s.pulls.puller.Least = max(link.LeastPull, s.pulls.puller.Least/2)
 			}
 			if !busy && s.suspicious(now) {
 				busy = true
-				afresh, missed := s.afresh, s.stillMissing()
+				afresh, missed := s.watchdog.afresh, s.stillMissing()
 				waits := 0
-				if s.leased() && len(s.gate.gaps) > 0 {
-					waits = s.gate.added
+				if s.leased() && len(s.order.gate.gaps) > 0 {
+					waits = s.order.gate.added
 				}
 				go func() { checking <- s.check(ctx, afresh, waits, missed) }()
 			}
@@ -114,17 +114,9 @@ func (s *source) run(ctx context.Context) (next *source) {
 	}
 }
 
-// wake makes the pull loop look whether there is more room.
-func (s *source) wake() {
-	select {
-	case s.woken <- struct{}{}:
-	default:
-	}
-}
-
 // room is what the routes could use. A route that waits for time does not hold back the others that share the durable.
 func (s *source) room() (room supervisor.Room) {
-	flowing, missing := false, s.gate.coming(time.Now())
+	flowing, missing := false, s.order.gate.coming(time.Now())
 	for _, rt := range s.routes {
 		free, flows := rt.group.Free()
 		if flows && rt.cfg.Order == supervisor.OrderKey {
@@ -149,7 +141,7 @@ func (s *source) hasRoom() bool {
 
 // holdsBack tells whether too much waits for the server already, whatever the routes could use.
 func (s *source) holdsBack() bool {
-	return s.behind.Load() > maxBehind || s.strays.waiting.Load() > maxStrays || s.session.Stats().Unconfirmed > maxUnconfirmed ||
+	return s.order.behind.Load() > maxBehind || s.strays.waiting.Load() > maxStrays || s.session.Stats().Unconfirmed > maxUnconfirmed ||
 		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() || rt.full() })
 }
 
@@ -158,29 +150,26 @@ const maxUnconfirmed = 8192
 
 // pull asks for what there is room for, once half of it is worth asking.
 func (s *source) pull(now time.Time) {
-	s.mu.Lock()
-	stop := s.draining || s.lost != nil || len(s.edits.stop) > 0
-	s.mu.Unlock()
-	stop = stop || now.Before(s.retryPull) || !s.mayStart()
-	s.asked.expire(now)
-	free, room := s.asked.free(), s.room()
+	stop := s.health.stops() || s.arrivals.isDraining() || now.Before(s.pulls.retryPull) || !s.mayStart()
+	s.arrivals.asked.expire(now)
+	free, room := s.arrivals.asked.free(), s.room()
 	if stop || room.Messages <= 0 {
-		s.withdraw()
+		s.arrivals.withdraw()
 	}
-	out, outBytes := s.asked.outstanding()
-	part := s.relay.link.Part(&s.puller, len(s.relay.openSources()))
+	out, outBytes := s.arrivals.asked.outstanding()
+	part := s.relay.link.Part(&s.pulls.puller, len(s.relay.openSources()))
 	room.Bytes = min(room.Bytes, part.Most)
-	idle := now.Sub(s.lastGot) >= idleAfter && !s.leased()
-	silent := s.electing && now.Sub(s.lastGot) >= missedHeartbeats
-	none := stop || free == nil || s.electing && out > 0 || idle && out > 0 && !s.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
+	idle := now.Sub(s.pulls.lastGot) >= idleAfter && !s.leased()
+	silent := s.pulls.electing && now.Sub(s.pulls.lastGot) >= missedHeartbeats
+	none := stop || free == nil || s.pulls.electing && out > 0 || idle && out > 0 && !s.arrivals.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
 	// Twice the bytes that so many messages of mean size have, but at most half of the room: the next pull is sent before all
 	// messages of this one are there.
 	batch := room.Messages - out
-	bytes := max(min(2*batch*s.mean, (room.Bytes-outBytes)/2), part.Least)
-	if none = none || !s.mayArrive(out, batch); none {
+	bytes := max(min(2*batch*s.pulls.mean, (room.Bytes-outBytes)/2), part.Least)
+	if none = none || !s.arrivals.mayArrive(out, batch, s.session); none {
 		bytes = 0
 	}
-	if !s.relay.link.MayAsk(&s.puller, part, outBytes, bytes) || none {
+	if !s.relay.link.MayAsk(&s.pulls.puller, part, outBytes, bytes) || none {
 		return
 	}
 	expires, group := pullExpires, ""
@@ -191,7 +180,7 @@ func (s *source) pull(now time.Time) {
 		batch = 1
 	}
 	if s.leased() {
-		if s.pin == "" { // the server tells it with the first message
+		if s.pulls.pin == "" { // the server tells it with the first message
 			if out > 0 {
 				return
 			}
@@ -199,54 +188,68 @@ func (s *source) pull(now time.Time) {
 		}
 		// What is parked for longer than a lease would get messages when this instance may not start them any more.
 		expires = min(expires, s.relay.cfg.Fleet.lease())
-		group = fmt.Sprintf(`,"group":%q,"id":%q`, provision.PinGroup, s.pin)
+		group = fmt.Sprintf(`,"group":%q,"id":%q`, provision.PinGroup, s.pulls.pin)
 	}
-	s.asked.next++
-	id := s.asked.next
+	s.arrivals.asked.next++
+	id := s.arrivals.asked.next
 	heartbeat := pullHeartbeat
-	if s.electing {
+	if s.pulls.electing {
 		expires, heartbeat = min(expires, electingExpires), electingHeartbeat
-		time.AfterFunc(electingSilence, s.wake)
+		time.AfterFunc(electingSilence, s.arrivals.wake)
 	}
 	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d%s}`, batch, bytes, expires, heartbeat, group)
 	to := s.relay.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable
 	if err := s.relay.nc.PublishRequest(to, strings.TrimSuffix(free.sub.Subject, "*")+strconv.Itoa(id), body); err != nil {
-		s.backOff(now) // disconnected
+		s.pulls.backOff(now) // disconnected
 		return
 	}
 	if out == 0 {
-		s.lastHeard = now
+		s.pulls.lastHeard = now
 	}
-	free.id, free.pin, free.left, free.bytes, free.asked, free.expires = id, s.pin, batch, bytes, bytes, now.Add(expires+time.Second)
+	free.id, free.pin, free.left, free.bytes, free.asked, free.expires = id, s.pulls.pin, batch, bytes, bytes, now.Add(expires+time.Second)
 	free.parked = idle
 }
 
 // reconnected forgets what the server has forgotten, and asks anew at once. A pull that survived because the server did
 // not notice brings some messages more than there is room for.
 func (s *source) reconnected() {
-	s.asked.giveUp()
-	s.mayHaveLost(time.Now())
-	s.refused, s.retryPull = 0, time.Time{}
+	s.arrivals.asked.giveUp()
+	s.order.mayHaveLost(time.Now())
+	s.pulls.refused, s.pulls.retryPull = 0, time.Time{}
 	if l := s.relay.lives.Load(); l != nil {
 		l.Reconnected(time.Now())
 	}
 	s.session.Reconnected()
 }
 
-// backOff waits before the next pull, up to a second: a server that is electing a leader must not be hammered. A leader that steps down has a
-// successor within some 20 ms, and one that is killed within 4 to 9 s: until then its successor is not to wait for the next pull.
-func (s *source) backOff(now time.Time) {
-	first, most := 50*time.Millisecond, time.Second
-	if s.electing && s.refused < electingTries {
-		first, most = 10*time.Millisecond, 300*time.Millisecond
-	}
-	s.pullAgain(now, min(first<<min(s.refused, 6), most))
+// pulls is what the pull loop of a source knows of its pulls, beside those that are outstanding. It is of that loop only.
+type pulls struct {
+	wake      func()      // has the loop look again
+	lastHeard time.Time   // any message of a pull: a delivery, a heartbeat, a status
+	lastGot   time.Time   // a delivery
+	retryPull time.Time   // no pull before then
+	refused   int         // pulls in a row
+	electing  bool        // the durable may have no leader just now
+	ledAt     time.Time   // when a new leader last said so, and pulls began anew
+	puller    link.Puller // its part of what the link brings
+	mean      int         // bytes, of the latest messages
+	pin       string      // of a leased one: what the server knows this instance by
 }
 
-func (s *source) pullAgain(now time.Time, wait time.Duration) {
-	s.retryPull = now.Add(wait)
-	s.refused++
-	time.AfterFunc(wait, s.wake)
+// backOff waits before the next pull, up to a second: a server that is electing a leader must not be hammered. A leader that steps down has a
+// successor within some 20 ms, and one that is killed within 4 to 9 s: until then its successor is not to wait for the next pull.
+func (p *pulls) backOff(now time.Time) {
+	first, most := 50*time.Millisecond, time.Second
+	if p.electing && p.refused < electingTries {
+		first, most = 10*time.Millisecond, 300*time.Millisecond
+	}
+	p.again(now, min(first<<min(p.refused, 6), most))
+}
+
+func (p *pulls) again(now time.Time, wait time.Duration) {
+	p.retryPull = now.Add(wait)
+	p.refused++
+	time.AfterFunc(wait, p.wake)
 }
 
 // A pull that reaches no leader is lost without a word. So while one is elected pulls have short heartbeats, and the next one is made soon when
@@ -261,11 +264,11 @@ const (
 
 // hearNobody makes a pull anew that reached no leader.
 func (s *source) hearNobody(now time.Time) {
-	if out, _ := s.asked.outstanding(); !s.electing || out == 0 || now.Sub(s.lastHeard) < electingSilence {
+	if out, _ := s.arrivals.asked.outstanding(); !s.pulls.electing || out == 0 || now.Sub(s.pulls.lastHeard) < electingSilence {
 		return
 	}
-	s.asked.giveUp()
-	s.backOff(now)
+	s.arrivals.asked.giveUp()
+	s.pulls.backOff(now)
 }
 
 // take handles what has arrived, a batch at a time so that the routes' locks are taken once for many.
@@ -275,14 +278,14 @@ func (s *source) take(first *nats.Msg) {
 	for n, m := 0, first; ; n++ {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
-			if s.asked.got(m) {
-				s.doubt.Store(true) // little was asked meanwhile
+			if s.arrivals.asked.got(m) {
+				s.watchdog.doubt.Store(true) // little was asked meanwhile
 			}
 			if s.leased() {
-				s.notePin(m)
+				s.pulls.notePin(m)
 			}
-			s.mean += (m.Size() - s.mean) / 8
-			s.lastHeard, s.lastGot, s.refused, s.electing = now, now, 0, false
+			s.pulls.mean += (m.Size() - s.pulls.mean) / 8
+			s.pulls.lastHeard, s.pulls.lastGot, s.pulls.refused, s.pulls.electing = now, now, 0, false
 			s.admit(m, now, &s.batch)
 		case s.session.Reply(m):
 		case m.Subject == contactMark:
@@ -298,7 +301,7 @@ func (s *source) take(first *nats.Msg) {
 			break
 		}
 		select {
-		case m = <-s.arrived:
+		case m = <-s.arrivals.all:
 			continue
 		default:
 		}
@@ -306,7 +309,7 @@ func (s *source) take(first *nats.Msg) {
 	}
 	s.batch.deliver()
 	if drained {
-		close(s.drained)
+		close(s.arrivals.drained)
 	}
 }
 
@@ -316,21 +319,21 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	if err != nil {
 		return
 	}
-	s.lastHeard = now
+	s.pulls.lastHeard = now
 	code, text := m.Header.Get("Status"), m.Header.Get("Description")
 	switch code {
 	case "100": // heartbeat: the pull is parked
-		s.refused, s.electing, s.puller.Backlog = 0, false, false
+		s.pulls.refused, s.pulls.electing, s.pulls.puller.Backlog = 0, false, false
 		return
 	case "408", "404": // it is over, and nothing is wrong
-		s.electing = false
+		s.pulls.electing = false
 		messages, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		bytes, err2 := strconv.Atoi(m.Header.Get("Nats-Pending-Bytes"))
-		if s.isDraining() && err == nil && err2 == nil {
-			s.asked.cut(id, messages, bytes) // the rest is waited for
+		if s.arrivals.isDraining() && err == nil && err2 == nil {
+			s.arrivals.asked.cut(id, messages, bytes) // the rest is waited for
 			return
 		}
-		s.asked.over(id)
+		s.arrivals.asked.over(id)
 		return
 	}
 	if code == "409" && (text == "Batch Completed" || strings.HasSuffix(text, "MaxBytes")) {
@@ -338,39 +341,39 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		messages, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		bytes, err2 := strconv.Atoi(m.Header.Get("Nats-Pending-Bytes"))
 		if err != nil || err2 != nil {
-			s.asked.over(id)
+			s.arrivals.asked.over(id)
 			return
 		}
-		unused := s.asked.cut(id, messages, bytes)
-		s.puller.Backlog = s.puller.Backlog || text != "Batch Completed"
-		s.refused, s.puller.Least = 0, max(s.puller.Least, 2*unused) // it is larger than all that was asked for
+		unused := s.arrivals.asked.cut(id, messages, bytes)
+		s.pulls.puller.Backlog = s.pulls.puller.Backlog || text != "Batch Completed"
+		s.pulls.refused, s.pulls.puller.Least = 0, max(s.pulls.puller.Least, 2*unused) // it is larger than all that was asked for
 		return
 	}
-	pin := s.asked.pinOf(id)
-	s.asked.over(id)
+	pin := s.arrivals.asked.pinOf(id)
+	s.arrivals.asked.over(id)
 	if code == "423" || code == "409" && strings.EqualFold(text, "Leadership Change") {
 		s.losePin(pin)
 	}
 	s.log.Debug("pull refused", "status", code, "description", text)
-	s.electing = s.electing || code == "503"
+	s.pulls.electing = s.pulls.electing || code == "503"
 	if code == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")) {
 		s.session.LeaderChanged()
-		s.mayHaveLost(time.Now())
-		s.electing = true
+		s.order.mayHaveLost(time.Now())
+		s.pulls.electing = true
 		switch { // the new leader is asked; the old one still takes pulls for a moment, and forgets them
-		case strings.EqualFold(text, "Leadership Change") && now.Sub(s.ledAt) > electingSilence:
+		case strings.EqualFold(text, "Leadership Change") && now.Sub(s.pulls.ledAt) > electingSilence:
 			// The new leader says so, of each pull that was parked when the old one ended. Pulls that were made since are lost.
-			s.asked.giveUp()
-			s.refused, s.ledAt = 0, now
-			s.pullAgain(now, electingPause)
+			s.arrivals.asked.giveUp()
+			s.pulls.refused, s.pulls.ledAt = 0, now
+			s.pulls.again(now, electingPause)
 			return
-		case s.refused == 0:
-			s.pullAgain(now, electingPause)
+		case s.pulls.refused == 0:
+			s.pulls.again(now, electingPause)
 			return
-		case now.Before(s.retryPull): // each pull is told, also those that nobody waits for any more
+		case now.Before(s.pulls.retryPull): // each pull is told, also those that nobody waits for any more
 			return
 		}
 	}
-	s.backOff(now)
-	s.doubt.Store(true)
+	s.pulls.backOff(now)
+	s.watchdog.doubt.Store(true)
 }

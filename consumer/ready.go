@@ -70,27 +70,6 @@ func (r *Relay) Ready() error {
 	return errors.Join(errs...)
 }
 
-// silence is since when the server has not answered for a durable, or said that it has no leader or no quorum. The source's
-// lock is held for it.
-type silence struct {
-	since time.Time
-	err   error
-}
-
-// heard notes what became of a question about the durable that was asked then.
-func (s *source) heard(err error, asked time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case err == nil:
-		s.silence = silence{}
-	case s.silence.since.IsZero():
-		s.silence = silence{asked, err}
-	default:
-		s.silence.err = err
-	}
-}
-
 // quorum says why a durable that is replicated can store nothing, and for how long that has been so at least. A leader that has
 // lost its followers answers for many seconds before it notices (nats-server, raft.go, lostQuorumInterval); it hears of healthy
 // ones every second.
@@ -113,14 +92,6 @@ func quorum(c *jetstream.ClusterInfo) (quiet time.Duration, err error) {
 		return quiet, fmt.Errorf("no quorum: %d of %d replicas are there", there, all)
 	}
 	return 0, nil
-}
-
-// reason is the silence, once it has lasted.
-func (s silence) reason(now time.Time) error {
-	if s.since.IsZero() || now.Sub(s.since) < silentFor {
-		return nil
-	}
-	return fmt.Errorf("it cannot be used since %s: %w", s.since.UTC().Format(time.RFC3339), s.err)
 }
 
 // stalls tells whether a route starts nothing, or only what fails, although messages wait.
@@ -188,7 +159,7 @@ func (rt *route) lookForStall(now time.Time) {
 // tell whose they are: while another route of the durable starts some, none count.
 func (rt *route) pending(now time.Time) (n uint64) {
 	for _, s := range rt.relay.openSources() {
-		if !s.serves(rt) || !s.pausedUntil().IsZero() { // paused on the server: status says so
+		if !s.serves(rt) || !s.health.pausedUntil().IsZero() { // paused on the server: status says so
 			continue
 		}
 		others := false
@@ -196,7 +167,7 @@ func (rt *route) pending(now time.Time) (n uint64) {
 			others = others || o != rt && now.Sub(time.Unix(0, o.begun.Load())) < rt.relay.cfg.Stalled
 		}
 		if !others {
-			n += s.pending.Load()
+			n += s.watchdog.pending.Load()
 		}
 	}
 	return n

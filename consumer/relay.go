@@ -539,7 +539,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 		}
 		if err == nil {
 			for _, s := range r.openSources() {
-				s.contact(sent)
+				s.arrivals.contact(sent)
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync/atomic"
 
@@ -44,21 +43,7 @@ func (r *Relay) replace(old, next *source) bool {
 	return true
 }
 
-func (s *source) isLost() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lost != nil && !s.draining
-}
-
-// stayLost notes why a durable that is there again cannot be used.
-func (s *source) stayLost(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var differs *DurableDiffers
-	if errors.As(err, &differs) {
-		s.lost = fmt.Errorf("durable %s was deleted and made anew: %w", s.durable, err)
-	}
-}
+func (s *source) isLost() bool { return s.health.isLost() && !s.arrivals.isDraining() }
 
 // reopen opens a durable that was lost and is there again. It never makes or changes one.
 func (s *source) reopen(ctx context.Context) finding {
@@ -76,16 +61,16 @@ func (s *source) reopen(ctx context.Context) finding {
 		return finding{err: err}
 	}
 	info := consumer.CachedInfo()
-	if c := s.judge(info.Config, stream, provision.Ever); (!c.Own || c.Policy) && len(c.Differs()) > 0 {
+	if c := s.setup.judge(info.Config, stream, provision.Ever); (!c.Own || c.Policy) && len(c.Differs()) > 0 {
 		return finding{err: &DurableDiffers{s.stream, s.durable, c.Differs()}}
 	}
-	next := newSource(s.relay, s.stream, s.durable, s.due)
-	next.unit, next.routes, next.patterns, next.origin, next.count = s.unit, s.routes, s.patterns, s.origin, s.count
+	next := newSourceOf(s.binding)
+	next.unit, next.count = s.unit, s.count
 	for _, rt := range next.routes {
 		rt.group.Renumbered()
 	}
 	if err := next.open(ctx, stream, consumer); err != nil {
-		if next.session != nil && next.answers != nil {
+		if next.session != nil && next.arrivals.answers != nil {
 			next.close()
 		}
 		return finding{err: err}

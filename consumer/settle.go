@@ -49,7 +49,7 @@ func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
 func (m *message) recordKept(rec ack.Record, stored func(ok bool)) {
 	failpoint.At("recording")
 	err := m.record(rec)
-	if err != nil && !errors.Is(err, ack.ErrOtherVersion) && !m.delivery.Fenced() && !m.source.isDraining() &&
+	if err != nil && !errors.Is(err, ack.ErrOtherVersion) && !m.delivery.Fenced() && !m.source.arrivals.isDraining() &&
 		m.route.held.add(heldMessage{time.Now(), func() { m.recordKept(rec, stored) }}, err) {
 		return
 	}
@@ -136,7 +136,7 @@ func (m *message) shouldPark(o supervisor.Outcome) bool {
 		room = maxAckPending / 2
 	}
 	// A NAK may be the end of a message when somebody has given the durable a bound of deliveries.
-	return m.mayPark() && (m.source.isEdited() || long || m.source.session.AckPending() > room)
+	return m.mayPark() && (m.source.health.isEdited() || long || m.source.session.AckPending() > room)
 }
 
 // mayPark is false for messages of ordered keys, those that may be another instance's by now, and those that would not be
@@ -254,7 +254,7 @@ func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
 		LastError: e.LastError, Dead: o.Reason, Crashes: m.crashes(),
 	}
-	if m.source.isBounded() && !m.source.isDraining() {
+	if m.source.health.isBounded() && !m.source.arrivals.isDraining() {
 		m.hold(due, errBounded, func() { m.toLetters(o) })
 		return
 	}

@@ -3,14 +3,10 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
@@ -19,145 +15,62 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
-	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
 )
 
 // source is one durable, from which one or more routes get their messages.
 type source struct {
-	relay    *Relay
+	*binding
 	unit     *unit // nil until its unit begins
-	log      *slog.Logger
-	stream   string
-	durable  string
-	idPrefix []byte     // of the ids of its messages
-	due      bool       // on the retry stream
-	origin   string     // of a due one: the stream whose messages come due here
-	patterns []dispatch // most specific first
-	routes   []*route
 	identity ack.Identity
 	adopted  string // what its mark said when it was opened
 	session  *ack.Session
 	records  *ack.Records
 
-	inbox     string
-	arrived   chan *nats.Msg // deliveries, statuses and answers, in the order of the wire; the pull loop changes it, with the lock
-	answers   *nats.Subscription
-	woken     chan struct{}
-	setup     setup         // until it is open
-	allOver   chan struct{} // closed when it drains and no pull that is about to end is outstanding
-	wound     sync.Once
-	drained   chan struct{} // closed when nothing more arrives, and what did is with the routes
-	ended     chan struct{} // closed when run is over
-	doubt     atomic.Bool   // the durable may not be what it was: ask the server soon
-	count     *sourceCounters
-	looked    atomic.Pointer[look]
-	floored   atomic.Uint64 // how far it was when that was last written down
-	flooredAt atomic.Int64  // and when, since the epoch
-	oldest    oldest
-	base      base
-	back      span // of a leased one: what the holder before had in hand
-	missing   missing
+	arrivals arrivals
+	setup    setup // until it is open
+	watchdog watchdog
+	count    *sourceCounters
+	looked   atomic.Pointer[look]
+	floored  floored
+	oldest   oldest
+	base     base
+	back     span // of a leased one: what the holder before had in hand
+	missing  missing
 
 	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
 	late         late
-	// Messages of ordered keys of which something must be asked first, and those behind them.
-	inOrder *pool.Pool
-	aheads  *pool.Pool // asks for what inOrder needs, many at a time: a takeover brings thousands of such messages
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
 	tidying *pool.Pool
-	behind  atomic.Int64 // how many there are
 	strays  strays
 	claims  claims
-	catchUp catchUp
-	// From this sequence on the durable delivers all that the routes want, for certain. Fixed when it is open.
-	delivers uint64
+	catchUp *catchUp
 
 	// Of the pull loop only:
-	asked     pullRequests // its subscriptions are fixed while it drains, and changed with the lock
-	lastHeard time.Time    // any message of a pull: a delivery, a heartbeat, a status
-	lastGot   time.Time    // a delivery
-	retryPull time.Time    // no pull before then
-	refused   int          // pulls in a row
-	electing  bool         // the durable may have no leader just now
-	ledAt     time.Time    // when a new leader last said so, and pulls began anew
-	checkedAt time.Time    // when the watchdog last asked the server
-	afresh    bool         // what it knows from before does not count then
-	puller    link.Puller  // its part of what the link brings
-	mean      int          // bytes, of the latest messages
-	pin       string       // of a leased one: what the server knows this instance by
-	unused    []*message
-	batch     batch // of take
-	gate      gate  // of ordered routes
+	pulls  pulls
+	unused []*message
+	batch  batch // of take
+	order  order
 
-	ordered bool // it has some; fixed
-	told    told // what they were told to hold
-
-	rest rest // of the watchdog's checks only, of which one at a time runs
-
-	pending atomic.Uint64 // messages that the durable has not delivered, as the watchdog last heard
-
-	mu       sync.Mutex
-	silence  silence
-	draining bool
-	lost     error // why nothing can be pulled
-	lostAt   time.Time
-	rebuilt  time.Time
-	stalls   int // within a minute
-	edits    edits
-	editedAt time.Time
-	seen     *jetstream.ConsumerConfig // when the session last asked
+	health health
 }
-
-type dispatch struct {
-	pattern string
-	route   *route
-}
-
-// arrivedSize bounds what has arrived and was not looked at. Requests are bounded so that it does not fill; if it does,
-// nats.go drops messages, which JetStream delivers again and whose confirmations are asked for again. A source begins with room for
-// arrivedLittle, and gets the rest when it has use for it: 1,000 routes of which each gets a few messages a second need 350 MiB less.
-const (
-	arrivedSize   = 32 << 10
-	arrivedLittle = 1 << 10
-)
 
 func newSource(r *Relay, stream, durable string, due bool) *source {
-	return &source{
-		idPrefix: ack.IDPrefix(stream, durable),
-		relay:    r, stream: stream, durable: durable, due: due, log: r.log.With("stream", stream, "durable", durable),
-		arrived: make(chan *nats.Msg, arrivedLittle), woken: make(chan struct{}, 1), drained: make(chan struct{}), allOver: make(chan struct{}), ended: make(chan struct{}),
-		inOrder: pool.New(1), aheads: pool.New(asksAhead), tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
-	}
+	return newSourceOf(&binding{
+		relay: r, log: r.log.With("stream", stream, "durable", durable), stream: stream, durable: durable, idPrefix: ack.IDPrefix(stream, durable), due: due,
+	})
 }
 
-// add routes the subjects of rt here.
-func (s *source) add(rt *route, patterns ...string) {
-	s.routes = append(s.routes, rt)
-	for _, p := range patterns {
-		s.patterns = append(s.patterns, dispatch{p, rt})
+func newSourceOf(b *binding) *source {
+	s := &source{
+		binding:  b,
+		arrivals: newArrivals(b),
+		order:    order{binding: b, inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
-	slices.SortStableFunc(s.patterns, func(a, b dispatch) int { return subject.Compare(a.pattern, b.pattern) })
-}
-
-func (s *source) serves(rt *route) bool { return slices.Contains(s.routes, rt) }
-
-// routeOf is the route with the most specific subject that matches; nil when there is none.
-func (s *source) routeOf(literal string) *route {
-	for _, d := range s.patterns {
-		if subject.Matches(d.pattern, literal) {
-			return d.route
-		}
-	}
-	return nil
-}
-
-// routeFor is the route of a message that arrives on this subject.
-func (s *source) routeFor(literal string) *route {
-	if s.due {
-		return s.routes[0]
-	}
-	return s.routeOf(literal)
+	s.catchUp = &catchUp{binding: b, ask: s.askBoth, tidying: s.tidying}
+	s.pulls.wake = s.arrivals.wake
+	s.setup = setup{binding: b, catchUp: s.catchUp, unknown: &s.strays.unknown}
+	return s
 }
 
 // open begins the session of a durable that is there.
@@ -172,38 +85,38 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.adopted = m.Adopted
 	s.learn(stream.CachedInfo().Config, m, began)
 	s.saw(info)
-	if err := s.readCatchUp(ctx, stream, info); err != nil {
+	if err := s.catchUp.read(ctx, stream, info); err != nil {
 		return err
 	}
 	if err := s.noteDelivers(ctx, stream); err != nil {
 		return err
 	}
 	s.base = base{audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}, info.NumAckPending, began}
-	s.inbox = s.relay.nc.NewInbox()
-	s.puller = link.Puller{Wake: s.wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
+	s.arrivals.inbox = s.relay.nc.NewInbox()
+	s.pulls.puller = link.Puller{Wake: s.arrivals.wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
-		Inbox: s.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
+		Inbox: s.arrivals.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
-	s.ordered = !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey })
-	if s.ordered {
+	s.order.on = !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey })
+	if s.order.on {
 		now := time.Now()
-		s.gate.alone = s.leased()
-		s.gate.begin(info.Delivered.Consumer, info.AckFloor.Stream, info.Delivered.Stream, info.NumAckPending, info.Config.AckWait, now)
-		s.hold(now)
+		s.order.gate.alone = s.leased()
+		s.order.gate.begin(info.Delivered.Consumer, info.AckFloor.Stream, info.Delivered.Stream, info.NumAckPending, info.Config.AckWait, now)
+		s.order.hold(now)
 	}
-	if s.answers, err = s.relay.nc.ChanSubscribe(s.inbox+".a.*", s.arrived); err != nil {
+	if s.arrivals.answers, err = s.relay.nc.ChanSubscribe(s.arrivals.inbox+".a.*", s.arrivals.all); err != nil {
 		return err
 	}
-	if err = s.subscribe(); err == nil && s.leased() {
+	if err = s.arrivals.subscribe(); err == nil && s.leased() {
 		s.takeBack(ctx, info)
 	}
 	return err
 }
 
 // close ends the subscriptions.
-func (s *source) close() { s.unsubscribe() }
+func (s *source) close() { s.arrivals.unsubscribe() }
 
 // ask is what the server says about the durable.
 func (s *source) ask(ctx context.Context) (ack.Identity, *jetstream.ConsumerInfo, error) {
@@ -240,71 +153,38 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 	if err != nil {
 		// A durable that is gone says nothing on the pulls that were not parked at that moment.
 		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-			s.doubt.Store(true)
+			s.watchdog.doubt.Store(true)
 		}
 		return ack.Info{}, err
 	}
-	if !identity.Equal(s.identity) || s.isNews(info.Config) {
-		s.doubt.Store(true)
+	if !identity.Equal(s.identity) || s.health.isNews(info.Config) {
+		s.watchdog.doubt.Store(true)
 	}
 	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
 }
 
-// id is ack.Origin.ID for a message of this durable, without its cost.
-func (s *source) id(d *ack.Delivery) string {
-	return string(ack.AppendID(append(make([]byte, 0, 96), s.idPrefix...), d.Sequence, d.Time))
-}
-
 // trouble is why the durable gives nothing, if so.
 func (s *source) trouble() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.lost != nil:
-		return s.lost
-	case s.stalls > 1 && time.Since(s.rebuilt) < time.Minute:
-		return errors.New("stalled twice within a minute")
-	}
-	if err := s.editedTrouble(); err != nil {
+	if err := s.health.reason(); err != nil {
 		return err
 	}
 	if err := s.late.reason(s.relay.cfg.Stalled, time.Now()); err != nil {
 		return err
 	}
-	return s.silence.reason(time.Now())
+	return s.health.silent(time.Now())
 }
 
 // lose gives the durable up: it, or its stream, is not what it was, and a settlement would hit a stranger.
 func (s *source) lose(err error) {
 	s.session.Abandon()
-	s.mu.Lock()
-	known := s.lost != nil
-	s.lost = err
-	if !known {
-		s.lostAt = time.Now()
-	}
-	s.mu.Unlock()
+	news := s.health.lose(err)
 	if s.routes[0].cfg.part != nil {
 		s.relay.divided.lookSoon()
 	}
-	if !known {
+	if news {
 		s.log.Error("the durable or its stream is gone, so nothing is pulled; relay looks for it; make it again, or restart relay to have it made", "error", err)
 	}
 }
-
-// contact tells the session, in the order of the wire, that the server answered something sent then.
-func (s *source) contact(sent time.Time) {
-	m := &nats.Msg{Subject: contactMark, Data: []byte(sent.Sub(epoch).String())}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	select {
-	case s.arrived <- m:
-	default: // full of proofs of contact
-	}
-}
-
-// contactMark is the subject of a message that relay puts among the arrived ones itself.
-const contactMark = "contact"
 
 // epoch makes monotonic times of durations.
 var epoch = time.Now()
@@ -333,5 +213,3 @@ func (s *source) sweep(ctx context.Context) {
 		s.log.Info("removed records of settled messages", "count", n)
 	}
 }
-
-func (s *source) String() string { return fmt.Sprintf("%s/%s", s.stream, s.durable) }

@@ -29,7 +29,7 @@ import (
 //  3. All durables are looked at, side by side, and what may be done to them. Whatever cannot work is found here.
 //  4. Those that are missing are made, and all are opened. A start that fails here removes those that it made.
 //
-// A route whose stream or durable is away in step 3 or 4 is set up later, by itself (life.go), while the others run; and so is
+// A route whose stream or durable is away in step 3 or 4 is set up later, by itself (open.go), while the others run; and so is
 // one whose durable has other settings, when somebody has changed them, and one without a stream
 // (unplaced.go), when somebody has made it.
 
@@ -256,11 +256,11 @@ func hint(err error) string {
 
 // lookAtAll looks at all durables side by side, and returns what only people can mend.
 func (r *Relay) lookAtAll(ctx context.Context, units []*unit, without []unplaced) error {
-	r.sideBySide(ctx, sourcesOf(units), (*source).look)
+	r.sideBySide(ctx, sourcesOf(units), lookAt)
 	r.lookTwice(ctx, sourcesOf(units))
 	var faults []error
 	for _, s := range sourcesOf(units) {
-		if s.setup.err != nil && !s.waits() {
+		if s.setup.err != nil && !s.setup.waits() {
 			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
 		}
 	}
@@ -271,9 +271,9 @@ func (r *Relay) lookAtAll(ctx context.Context, units []*unit, without []unplaced
 	faults = faultsOf(without)
 	for _, u := range units {
 		for _, rt := range u.main.routes {
-			if differs := u.main.differs(); differs != nil {
+			if differs := u.main.setup.differs(); differs != nil {
 				faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("stopped: %w", differs)})
-			} else if u.main.lacksStream() {
+			} else if u.main.setup.lacksStream() {
 				faults = append(faults, setupError(rt.cfg.Name, u.main.setup.err))
 			}
 		}
@@ -298,7 +298,7 @@ func (r *Relay) lookTwice(ctx context.Context, list []*source) {
 	for _, s := range missing {
 		s.setup.err = nil
 	}
-	r.sideBySide(ctx, missing, (*source).look)
+	r.sideBySide(ctx, missing, lookAt)
 }
 
 // openAll makes and opens the durables that were looked at: those of routes first, then those of their replays.
@@ -319,7 +319,7 @@ func (r *Relay) openAll(ctx context.Context, units []*unit) error {
 		switch {
 		case s.setup.err == nil:
 			opened = append(opened, s)
-		case !s.waits():
+		case !s.setup.waits():
 			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
 		}
 	}
@@ -341,7 +341,7 @@ func (r *Relay) undo(ctx context.Context, opened []*source) {
 	defer cancel()
 	r.sideBySide(ctx, opened, func(s *source, ctx context.Context) error {
 		s.close()
-		return s.unmake(ctx)
+		return s.setup.unmake(ctx, s.identity.ConsumerCreated)
 	})
 }
 

@@ -43,6 +43,9 @@ type strays struct {
 	waiting atomic.Int64
 	unknown atomic.Bool // there was one that no route ever configured on the durable wants
 
+	// From this sequence on the durable delivers all that the routes want, for certain. Fixed when it is open.
+	delivers uint64
+
 	mu          sync.Mutex
 	since, last time.Time
 	example     string
@@ -99,16 +102,6 @@ func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Ti
 	}
 }
 
-// unheld tells whether no message of the stream can be for the route. What a stream gets from others may have any subject.
-func (s *source) unheld(c jetstream.StreamConfig, rt *route) bool {
-	if s.due || len(c.Subjects) == 0 || c.Mirror != nil || len(c.Sources) > 0 || c.SubjectTransform != nil {
-		return false
-	}
-	return !slices.ContainsFunc(rt.cfg.Subjects, func(p string) bool {
-		return slices.ContainsFunc(c.Subjects, func(held string) bool { return subject.Overlaps(p, held) })
-	})
-}
-
 // holdsNothingOf tells whether the route gets nothing, because its stream holds none of its subjects.
 func (s *source) holdsNothingOf(rt *route) bool {
 	s.strays.mu.Lock()
@@ -128,7 +121,7 @@ func (m *message) stray(origin *ack.Origin) {
 		var pattern string
 		var known bool
 		if pattern, to, known = s.strays.wantedBy(m.subject); !known && !s.strays.unknown.Swap(true) {
-			s.doubt.Store(true) // the stream may have got more subjects, which the durable need not deliver
+			s.watchdog.doubt.Store(true) // the stream may have got more subjects, which the durable need not deliver
 		}
 		s.strays.note(pattern, m.subject)
 	}
@@ -140,10 +133,10 @@ func (m *message) stray(origin *ack.Origin) {
 	pending := s.session.AckPending()
 	back := d.Deliveries < strayTries && pending <= asideFrom
 	if !back && to == ack.NoRoute && pending < maxAckPending/2 && !s.strays.sure(d.Deliveries) {
-		s.doubt.Store(true)
+		s.watchdog.doubt.Store(true)
 		back = true
 	}
-	if back && !s.isBounded() {
+	if back && !s.health.isBounded() {
 		_ = d.Nak(time.Now().Add(strayDelay << (min(d.Deliveries, strayTries) - 1))) // fenced: somebody else has it
 		return
 	}
@@ -156,7 +149,7 @@ func (m *message) stray(origin *ack.Origin) {
 	s.strays.paths.Go(func() {
 		m.keep(origin, to)
 		if s.strays.waiting.Add(-1) == maxStrays/2 {
-			s.wake()
+			s.arrivals.wake()
 		}
 	})
 }
@@ -165,7 +158,7 @@ func (m *message) stray(origin *ack.Origin) {
 // goes on delivering its subjects. To keep it would have it handled twice, should the route come back.
 func (s *source) isElsewhere(literal string, sequence uint64) bool {
 	return !s.due && slices.ContainsFunc(s.relay.openSources(), func(o *source) bool {
-		return o != s && !o.due && o.stream == s.stream && sequence >= o.delivers && o.routeOf(literal) != nil
+		return o != s && !o.due && o.stream == s.stream && sequence >= o.strays.delivers && o.routeOf(literal) != nil
 	})
 }
 
@@ -176,7 +169,7 @@ func (s *source) noteDelivers(ctx context.Context, stream jetstream.Stream) erro
 	}
 	info, err := stream.Info(ctx)
 	if err == nil {
-		s.delivers = info.State.LastSeq + 1
+		s.strays.delivers = info.State.LastSeq + 1
 	}
 	return err
 }
@@ -201,7 +194,7 @@ func (m *message) keep(origin *ack.Origin, to string) {
 		if m.route == nil {
 			m.route = s.routes[0] // which holds it, if it must be held
 		}
-		if s.isBounded() {
+		if s.health.isBounded() {
 			m.hold(time.Now().Add(heldEvery), err, func() { m.keep(origin, to) })
 			return
 		}

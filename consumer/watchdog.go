@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,6 +23,18 @@ const (
 	checkAgain = 2 * time.Second   // at most, when there is doubt
 )
 
+// watchdog is what a source knows of its checks.
+type watchdog struct {
+	doubt   atomic.Bool   // the durable may not be what it was: ask the server soon
+	pending atomic.Uint64 // messages that the durable has not delivered, as it was last heard
+
+	// Of the pull loop only:
+	checkedAt time.Time // when the server was last asked
+	afresh    bool      // what is known from before does not count then
+
+	rest rest // of the checks only, of which one at a time runs
+}
+
 // finding is what the server says of a durable.
 type finding struct {
 	identity ack.Identity
@@ -36,25 +49,25 @@ type finding struct {
 
 // suspicious tells whether to ask the server about the durable.
 func (s *source) suspicious(now time.Time) bool {
-	if out, _ := s.asked.outstanding(); out > 0 && now.Sub(s.lastHeard) > missedHeartbeats {
+	if out, _ := s.arrivals.asked.outstanding(); out > 0 && now.Sub(s.pulls.lastHeard) > missedHeartbeats {
 		s.log.Debug("heartbeats missed; pulling anew")
-		s.asked.giveUp()
-		s.mayHaveLost(now)
-		s.electing = true
-		s.backOff(now)
-		s.doubt.Store(true)
+		s.arrivals.asked.giveUp()
+		s.order.mayHaveLost(now)
+		s.pulls.electing = true
+		s.pulls.backOff(now)
+		s.watchdog.doubt.Store(true)
 	}
-	since := now.Sub(s.checkedAt)
-	if s.leased() && len(s.gate.gaps) > 0 {
-		s.checkedAt, s.afresh = now, true // settlements of the holder before may have been on their way
+	since := now.Sub(s.watchdog.checkedAt)
+	if s.leased() && len(s.order.gate.gaps) > 0 {
+		s.watchdog.checkedAt, s.watchdog.afresh = now, true // settlements of the holder before may have been on their way
 		return true
 	}
 	quiet := s.checkQuiet()
-	if since < checkAgain || !s.doubt.Load() && since < max(lookEvery, quiet) && (now.Sub(s.lastGot) < quietFor || since < quiet) {
+	if since < checkAgain || !s.watchdog.doubt.Load() && since < max(lookEvery, quiet) && (now.Sub(s.pulls.lastGot) < quietFor || since < quiet) {
 		return false
 	}
-	s.afresh = s.doubt.Swap(false)
-	s.checkedAt = now
+	s.watchdog.afresh = s.watchdog.doubt.Swap(false)
+	s.watchdog.checkedAt = now
 	return true
 }
 
@@ -81,17 +94,17 @@ type rest struct {
 }
 
 // rests tells whether the durable is known by its stream.
-func (s *source) rests(stream streamLook, now time.Time) bool {
-	r, info := &s.rest, stream.CachedInfo()
+func (w *watchdog) rests(stream streamLook, now time.Time) bool {
+	r, info := &w.rest, stream.CachedInfo()
 	return now.Sub(r.since) < restFor && r.content == contentOf(info) && reflect.DeepEqual(r.config, info.Config)
 }
 
 // noteRest begins a rest, if nothing is to be done on the durable.
-func (s *source) noteRest(stream streamLook, info *jetstream.ConsumerInfo, e edits) {
+func (w *watchdog) noteRest(stream streamLook, info *jetstream.ConsumerInfo, e edits) {
 	idle := info.NumPending == 0 && info.NumAckPending == 0 && !info.Paused && (info.Cluster == nil || len(info.Cluster.Replicas) == 0)
-	if s.rest = (rest{}); idle && len(e.stop) == 0 && len(e.slow) == 0 {
+	if w.rest = (rest{}); idle && len(e.stop) == 0 && len(e.slow) == 0 {
 		// What was stored between the two answers is not in the first.
-		s.rest = rest{time.Now(), contentOf(stream.CachedInfo()), stream.CachedInfo().Config, look{floor: info.AckFloor.Stream}}
+		w.rest = rest{time.Now(), contentOf(stream.CachedInfo()), stream.CachedInfo().Config, look{floor: info.AckFloor.Stream}}
 	}
 }
 
@@ -99,7 +112,7 @@ func (s *source) noteRest(stream streamLook, info *jetstream.ConsumerInfo, e edi
 // which those up to missed are given back once more. It blocks for some seconds at most.
 func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint64) finding {
 	if s.isLost() {
-		s.doubt.Store(true) // it is looked for until it is there
+		s.watchdog.doubt.Store(true) // it is looked for until it is there
 		return s.reopen(ctx)
 	}
 	asked, age := time.Now(), s.relay.amongMany(shareFor)
@@ -109,14 +122,14 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 	ask, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	stream, err := s.relay.stream(ask, s.stream, age)
-	if err == nil && !afresh && s.rests(stream, asked) {
-		s.heard(nil, asked)
-		l := s.rest.look
+	if err == nil && !afresh && s.watchdog.rests(stream, asked) {
+		s.health.heard(nil, asked)
+		l := s.watchdog.rest.look
 		l.at = stream.asked
 		s.looked.Store(&l)
 		return finding{identity: s.identity, allHere: waits}
 	}
-	s.rest = rest{}
+	s.watchdog.rest = rest{}
 	var identity ack.Identity
 	var info *jetstream.ConsumerInfo
 	var here map[uint64]struct{}
@@ -127,17 +140,17 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 		identity, info, err = s.askOn(ask, stream)
 	}
 	if err != nil {
-		s.heard(err, asked)
-		s.doubt.Store(true) // it is asked again soon
+		s.health.heard(err, asked)
+		s.watchdog.doubt.Store(true) // it is asked again soon
 		return finding{err: err}
 	}
-	s.isNews(info.Config)
+	s.health.isNews(info.Config)
 	lasts, why := quorum(info.Cluster)
-	s.heard(why, asked.Add(-lasts))
+	s.health.heard(why, asked.Add(-lasts))
 	if why != nil {
-		s.doubt.Store(true)
+		s.watchdog.doubt.Store(true)
 	}
-	s.pending.Store(info.NumPending)
+	s.watchdog.pending.Store(info.NumPending)
 	f := finding{
 		identity: identity, pending: info.NumPending, paused: info.Paused, full: info.NumAckPending >= info.Config.MaxAckPending,
 	}
@@ -153,7 +166,7 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 			}
 		}
 		f.edits = s.inspect(ctx, stream, info, stream.asked)
-		s.noteRest(stream, info, f.edits)
+		s.watchdog.noteRest(stream, info, f.edits)
 	}
 	return f
 }
@@ -162,9 +175,9 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 func (s *source) checked(f finding, now time.Time) {
 	if f.err == nil && f.identity.Equal(s.identity) {
 		s.edited(f.edits)
-		if len(s.gate.gaps) > 0 && f.allHere == s.gate.added { // a later gap is not filled by that
-			s.gate.fill()
-			s.hold(now)
+		if len(s.order.gate.gaps) > 0 && f.allHere == s.order.gate.added { // a later gap is not filled by that
+			s.order.gate.fill()
+			s.order.hold(now)
 		}
 	}
 	switch {
@@ -176,7 +189,7 @@ func (s *source) checked(f finding, now time.Time) {
 		s.lose(fmt.Errorf("durable %s was deleted", s.durable))
 	case s.isLost():
 		if f.err != nil {
-			s.stayLost(f.err)
+			s.health.stayLost(s.durable, f.err)
 		}
 	case f.err != nil:
 		// Readiness says so when it lasts.
@@ -184,22 +197,16 @@ func (s *source) checked(f finding, now time.Time) {
 		s.lose(fmt.Errorf("stream %s was deleted and made anew", s.stream))
 	case !f.identity.ConsumerCreated.Equal(s.identity.ConsumerCreated):
 		s.lose(fmt.Errorf("durable %s was deleted and made anew", s.durable))
-	case f.pending > 0 && !f.paused && !f.full && s.hasRoom() && now.Sub(s.lastGot) >= quietFor && now.Sub(s.lastHeard) < quietFor:
+	case f.pending > 0 && !f.paused && !f.full && s.hasRoom() && now.Sub(s.pulls.lastGot) >= quietFor && now.Sub(s.pulls.lastHeard) < quietFor:
 		s.rebuild(f.pending, now)
 	}
 }
 
 // rebuild throws the pulls away and begins anew.
 func (s *source) rebuild(pending uint64, now time.Time) {
-	s.mu.Lock()
-	if now.Sub(s.rebuilt) > time.Minute {
-		s.stalls = 0
-	}
-	s.stalls++
-	s.rebuilt = now
-	s.mu.Unlock()
+	s.health.stalled(now)
 	s.count.rebuilds.Add(1)
 	s.log.Warn("nothing is delivered although messages are waiting; pulling anew", "pending", pending)
 	// The subscriptions stay: without them, what the server sends just now would be away for AckWait.
-	s.asked.giveUp()
+	s.arrivals.asked.giveUp()
 }

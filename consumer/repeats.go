@@ -54,8 +54,8 @@ type brought struct {
 	all      bool
 }
 
-// again finds them for a durable that does not exist yet. w is what waits for it.
-func (s *source) again(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig, w waiting) (list []Again, err error) {
+// handledBefore finds them for a durable that does not exist yet. w is what waits for it.
+func (s *setup) handledBefore(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig, w waiting) (list []Again, err error) {
 	if s.due || stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy { // which holds only what nobody has handled
 		return nil, nil
 	}
@@ -70,14 +70,14 @@ func (s *source) again(ctx context.Context, stream jetstream.Stream, want jetstr
 }
 
 // passedAgain finds them for a durable that exists, and that is to hand over what it has passed.
-func (s *source) passedAgain(ctx context.Context, stream jetstream.Stream, have jetstream.ConsumerConfig) ([]Again, error) {
+func (s *setup) passedAgain(ctx context.Context, stream jetstream.Stream, have jetstream.ConsumerConfig) ([]Again, error) {
 	if s.due || stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy {
 		return nil, nil
 	}
 	var list []brought
 	last := stream.CachedInfo().State.LastSeq
-	for _, g := range s.gap(have, last) {
-		c := s.setup.want
+	for _, g := range s.catchUp.gap(have, last) {
+		c := s.want
 		c.DeliverPolicy, c.OptStartSeq, c.OptStartTime = jetstream.DeliverAllPolicy, 0, nil
 		switch {
 		case g.Next() > last:
@@ -96,7 +96,7 @@ func (s *source) passedAgain(ctx context.Context, stream jetstream.Stream, have 
 }
 
 // handledElsewhere are those that other durables have delivered.
-func (s *source) handledElsewhere(ctx context.Context, stream jetstream.Stream, bring ...brought) (list []Again, err error) {
+func (s *setup) handledElsewhere(ctx context.Context, stream jetstream.Stream, bring ...brought) (list []Again, err error) {
 	others, last, err := s.relay.listings.of(ctx, stream)
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (s *source) handledElsewhere(ctx context.Context, stream jetstream.Stream, 
 }
 
 // handledUpTo is how many of n messages that a durable would get are up to a sequence.
-func (s *source) handledUpTo(ctx context.Context, stream jetstream.Stream, c jetstream.ConsumerConfig, seq, n uint64) (uint64, error) {
+func (s *setup) handledUpTo(ctx context.Context, stream jetstream.Stream, c jetstream.ConsumerConfig, seq, n uint64) (uint64, error) {
 	if n == 0 || c.DeliverPolicy == jetstream.DeliverByStartSequencePolicy && c.OptStartSeq > seq {
 		return 0, nil
 	}
@@ -175,12 +175,12 @@ func common(a, b []string) (list []string) {
 
 // repeats are the errors of durables that would bring again what was handled, where the configuration does not say that this is meant: start: all
 // may be a habit, and a sequence or a time is not.
-func (s *source) repeats() (faults []error) {
+func (s *setup) repeats() (faults []error) {
 	does := "does not exist yet, and with start: all it delivers again"
-	if s.setup.have != nil {
+	if s.have != nil {
 		does = "has passed what the route joins it for, and with start: all it hands over"
 	}
-	for _, a := range s.setup.again {
+	for _, a := range s.again {
 		if a.all {
 			faults = append(faults, &SetupError{s.routes[0].cfg.Name, fmt.Errorf(
 				"durable %s %s what was handled: %v. To have them delivered again: relay reload --deliver-again, or start: {seq: 1}", s.durable, does, a)})

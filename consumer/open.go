@@ -2,13 +2,10 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/away"
 )
@@ -24,90 +21,6 @@ func sourcesOf(units []*unit) (list []*source) {
 	return list
 }
 
-// setup is what is known of a source before it is open.
-type setup struct {
-	err      error // why it is not
-	stream   jetstream.Stream
-	want     jetstream.ConsumerConfig
-	have     jetstream.Consumer // nil: it is to be made
-	waiting  waiting            // then
-	again    []Again            // what it brings that was handled before
-	made     bool               // by this start
-	lookedAt bool               // once: what is said of a stream is said once
-}
-
-// differs is why the durable cannot be used as it is, if so.
-func (s *source) differs() *DurableDiffers {
-	var d *DurableDiffers
-	errors.As(s.setup.err, &d)
-	return d
-}
-
-// lacksStream tells whether its stream does not exist.
-func (s *source) lacksStream() bool {
-	var m *missingStream
-	return errors.As(s.setup.err, &m)
-}
-
-// waits tells whether the source may be set up later, while others run.
-func (s *source) waits() bool { return away.Is(s.setup.err) || s.differs() != nil || s.lacksStream() }
-
-// missingStream says that there is no stream of that name.
-type missingStream struct {
-	name string
-	err  error
-}
-
-func (e *missingStream) Error() string {
-	return fmt.Sprintf("stream %s does not exist: add it under streams, or make it with: nats stream add %s", e.name, e.name)
-}
-
-func (e *missingStream) Unwrap() error { return e.err }
-
-// look finds out what is to be done to open the source, and whether it can work. It changes nothing.
-func (s *source) look(ctx context.Context) error {
-	stream, err := s.relay.js.Stream(ctx, s.stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if s.due {
-			return fmt.Errorf("stream %s: %w", s.stream, away.Made(err)) // relay made it a moment ago
-		}
-		return &missingStream{s.stream, err}
-	}
-	if err != nil {
-		return fmt.Errorf("stream %s: %w", s.stream, err)
-	}
-	s.setup.stream, s.setup.have, s.setup.want = stream, nil, s.provided().Wanted(stream.CachedInfo().Config.Subjects)
-	if !s.setup.lookedAt {
-		s.setup.lookedAt = true
-		for _, risk := range s.risks(stream.CachedInfo().Config) {
-			s.log.Warn("the stream can lose messages that wait: " + risk)
-		}
-	}
-	consumer, err := stream.Consumer(ctx, s.durable)
-	switch {
-	case errors.Is(err, jetstream.ErrConsumerNotFound):
-		if s.setup.waiting, err = s.mayCreate(ctx, stream, s.setup.want); err == nil && s.setup.waiting.chosen > 0 {
-			s.setup.again, err = s.again(ctx, stream, s.setup.want, s.setup.waiting)
-		}
-		return err
-	case errors.Is(err, jetstream.ErrNotPullConsumer):
-		return &DurableDiffers{s.stream, s.durable, []string{"it is a push consumer"}}
-	case err != nil:
-		return fmt.Errorf("durable %s on stream %s: %w", s.durable, s.stream, err)
-	}
-	s.setup.have = consumer
-	if err := s.mayUse(stream, consumer); err != nil {
-		return err
-	}
-	if err = s.mayWiden(ctx, stream, consumer.CachedInfo().Config); err == nil {
-		var again []Again
-		if again, err = s.passedAgain(ctx, stream, consumer.CachedInfo().Config); len(again) > 0 {
-			s.setup.again = again
-		}
-	}
-	return err
-}
-
 // openLooked makes the durable if it is missing, and begins its session. The stream was there: that a server knows neither it nor the durable passes.
 func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 	defer func() { err = away.Made(err) }()
@@ -119,14 +32,14 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 			}
 			s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", s.setup.waiting.chosen)
 		}
-		if consumer, s.setup.made, err = s.makeOrCompare(ctx, s.setup.stream, s.setup.want); err != nil {
+		if consumer, s.setup.made, err = s.setup.makeOrCompare(ctx, s.setup.on, s.setup.want); err != nil {
 			return err
 		}
 	} else {
 		for _, a := range s.setup.again {
 			s.log.Warn("the durable has passed messages that a route wants now, and that were handled before: they are handed over", "again", a.String())
 		}
-		if consumer, err = s.compare(ctx, s.setup.stream, consumer); err != nil {
+		if consumer, err = s.setup.compare(ctx, s.setup.on, consumer); err != nil {
 			return err
 		}
 	}
@@ -137,31 +50,12 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 		if err = s.newerGeneration(ctx); err != nil {
 			return err
 		}
-		if err = s.takeOver(ctx, s.setup.stream); err != nil {
+		if err = s.takeOver(ctx, s.setup.on); err != nil {
 			return err
 		}
 	}
-	if err = s.open(ctx, s.setup.stream, consumer); err != nil {
+	if err = s.open(ctx, s.setup.on, consumer); err != nil {
 		s.close()
-	}
-	return err
-}
-
-// unmake removes a durable that a start made which then failed, unless another instance uses it by now.
-func (s *source) unmake(ctx context.Context) error {
-	if !s.setup.made {
-		return nil
-	}
-	consumer, err := s.setup.stream.Consumer(ctx, s.durable)
-	if err != nil {
-		return err
-	}
-	i := consumer.CachedInfo()
-	if !i.Created.Equal(s.identity.ConsumerCreated) || i.NumWaiting > 0 || i.Delivered.Consumer > 0 {
-		return nil
-	}
-	if err = s.setup.stream.DeleteConsumer(ctx, s.durable); err == nil {
-		s.log.Info("removed the durable that was made: the start failed")
 	}
 	return err
 }
@@ -197,7 +91,7 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 				rt.troubles.note(what, err, time.Now())
 			}
 			most := lookAgain
-			if away.Is(err) || s.lacksStream() {
+			if away.Is(err) || s.setup.lacksStream() {
 				most = tryAgain
 			}
 			pause(ctx, p.Next(most))
@@ -262,7 +156,7 @@ func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 
 // openLate is a start of one source.
 func (r *Relay) openLate(ctx context.Context, s *source) error {
-	if err := r.attempt(ctx, s.look); err != nil {
+	if err := r.attempt(ctx, s.setup.look); err != nil {
 		return err
 	}
 	if err := r.checkPermissions(ctx, []*source{s}, false); err != nil {

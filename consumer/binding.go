@@ -1,0 +1,121 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/subject"
+)
+
+// binding is what the configuration says of a source: a durable of a stream, and the routes that get its messages. It is fixed when the source
+// begins, and a source that takes over from another one has the same.
+type binding struct {
+	relay    *Relay
+	log      *slog.Logger
+	stream   string
+	durable  string
+	idPrefix []byte     // of the ids of its messages
+	due      bool       // on the retry stream
+	origin   string     // of a due one: the stream whose messages come due here
+	patterns []dispatch // most specific first
+	routes   []*route
+}
+
+type dispatch struct {
+	pattern string
+	route   *route
+}
+
+// add routes the subjects of rt here.
+func (b *binding) add(rt *route, patterns ...string) {
+	b.routes = append(b.routes, rt)
+	for _, p := range patterns {
+		b.patterns = append(b.patterns, dispatch{p, rt})
+	}
+	slices.SortStableFunc(b.patterns, func(x, y dispatch) int { return subject.Compare(x.pattern, y.pattern) })
+}
+
+func (b *binding) serves(rt *route) bool { return slices.Contains(b.routes, rt) }
+
+// routeOf is the route with the most specific subject that matches; nil when there is none.
+func (b *binding) routeOf(literal string) *route {
+	for _, d := range b.patterns {
+		if subject.Matches(d.pattern, literal) {
+			return d.route
+		}
+	}
+	return nil
+}
+
+// routeFor is the route of a message that arrives on this subject.
+func (b *binding) routeFor(literal string) *route {
+	if b.due {
+		return b.routes[0]
+	}
+	return b.routeOf(literal)
+}
+
+// id is ack.Origin.ID for a message of this durable, without its cost.
+func (b *binding) id(d *ack.Delivery) string {
+	return string(ack.AppendID(append(make([]byte, 0, 96), b.idPrefix...), d.Sequence, d.Time))
+}
+
+func (b *binding) String() string { return fmt.Sprintf("%s/%s", b.stream, b.durable) }
+
+func (b *binding) subjects() (list []string) {
+	for _, d := range b.patterns {
+		list = append(list, d.pattern)
+	}
+	return list
+}
+
+// routeOfPattern is the route of this configuration that has such a subject; nil when it has been changed meanwhile.
+func (b *binding) routeOfPattern(pattern string) *route {
+	for _, d := range b.patterns {
+		if d.pattern == pattern {
+			return d.route
+		}
+	}
+	return nil
+}
+
+// unheld tells whether no message of the stream can be for the route. What a stream gets from others may have any subject.
+func (b *binding) unheld(c jetstream.StreamConfig, rt *route) bool {
+	if b.due || len(c.Subjects) == 0 || c.Mirror != nil || len(c.Sources) > 0 || c.SubjectTransform != nil {
+		return false
+	}
+	return !slices.ContainsFunc(rt.cfg.Subjects, func(p string) bool {
+		return slices.ContainsFunc(c.Subjects, func(held string) bool { return subject.Overlaps(p, held) })
+	})
+}
+
+// newerGeneration says that a part must not begin: there is a newer generation, to which what is before may have been handed over.
+func (b *binding) newerGeneration(ctx context.Context) error {
+	p := b.routes[0].cfg.part
+	if p == nil || b.due {
+		return nil
+	}
+	known := p.Of.Number
+	if p.To != nil {
+		known = p.To.Number
+	}
+	list, err := partition.Find(ctx, b.relay.js, b.relay.cfg.Service, p.Route)
+	if err != nil {
+		return err
+	}
+	if len(list) > 0 && list[len(list)-1].Number > known {
+		b.relay.divided.lookSoon()
+		return away.Made(fmt.Errorf("route %s has a newer generation of partitions: %w", p.Route, jetstream.ErrStreamNotFound))
+	}
+	return nil
+}
+
+// leased tells whether one instance at a time works on its messages.
+func (b *binding) leased() bool { return b.routes[0].cfg.Leased() }
