@@ -207,7 +207,7 @@ func TestRelay_whoMayNotHearOfEditsLooksForThem(t *testing.T) {
 	if took := time.Since(began); took > 2*ownOften {
 		t.Errorf("after %v", took)
 	}
-	if n := log.count("does not let relay hear of changes"); n != 1 {
+	if n := log.count("does not permit relay to subscribe to the advisories of changes"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
 }
