@@ -111,7 +111,7 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 			} else if c.origin != nil {
 				attempts = c.origin.Attempts
 			}
-			m := &message{route: r.all()[0], source: new(source), origin: c.origin, delivery: &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}}
+			m := &message{route: r.all()[0], source: &source{binding: new(binding)}, origin: c.origin, delivery: &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}}
 			m.known(c.record, new(batch))
 			if m.Returns != c.want || m.Attempts != attempts {
 				t.Errorf("%d returns and %d attempts, want %d and %d", m.Returns, m.Attempts, c.want, attempts)
