@@ -1,17 +1,16 @@
 package ack
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"slices"
-
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // InHand is what a session had not settled at a moment: the sequences of Unsettled, in order, and whatever was delivered after To. It is for the next
 // holder of a durable: the server tells nobody which messages are outstanding.
 type InHand struct {
+	// Created is when the durable was made, in Unix nanoseconds; 0: nobody said it.
+	Created   int64
 	To        uint64
 	Unsettled []uint64
 }
@@ -39,74 +38,46 @@ func (s *Session) Live() map[uint64]struct{} {
 	return list
 }
 
-// inHandKey has one token less than the key of a record.
-func (r *Records) inHandKey() string { return "hand." + r.stream + "." + r.durable }
-
-// NoteInHand stores what this instance has in hand, in place of what was stored before.
-func (r *Records) NoteInHand(ctx context.Context, h InHand) error {
-	_, err := r.bucket.kv.Put(ctx, r.inHandKey(), h.encode(r.created.UnixNano()))
-	return err
-}
-
-// InHand is what the holder noted last. The error is [jetstream.ErrKeyNotFound] when there is nothing of this durable.
-func (r *Records) InHand(ctx context.Context) (h InHand, err error) {
-	value, _, err := r.bucket.get(ctx, r.inHandKey())
-	if err != nil {
-		return h, err
-	}
-	h, created, err := decodeInHand(value)
-	if err == nil && created != r.created.UnixNano() {
-		err = jetstream.ErrKeyNotFound // of a durable that is gone
-	}
-	return h, err
-}
-
-// MarshalBinary is for whoever tells others, who read it with UnmarshalBinary.
-func (h InHand) MarshalBinary() ([]byte, error) { return h.encode(0), nil }
-
-// UnmarshalBinary is the reverse of MarshalBinary.
-func (h *InHand) UnmarshalBinary(b []byte) (err error) {
-	*h, _, err = decodeInHand(b)
-	return err
-}
-
-// encode writes the distances between the sequences: two bytes or so for each.
-func (h InHand) encode(created int64) []byte {
-	b := binary.AppendVarint([]byte{inHandFormat}, created)
+// MarshalBinary writes the distances between the sequences: two bytes or so for each.
+func (h InHand) MarshalBinary() ([]byte, error) {
+	b := binary.AppendVarint([]byte{inHandFormat}, h.Created)
 	b = binary.AppendUvarint(b, h.To)
 	var last uint64
 	for _, seq := range h.Unsettled {
 		b = binary.AppendUvarint(b, seq-last)
 		last = seq
 	}
-	return b
+	return b, nil
 }
 
 const inHandFormat = 1
 
 var errInHand = errors.New("what the holder before had in hand cannot be read")
 
-func decodeInHand(b []byte) (h InHand, created int64, err error) {
+// UnmarshalBinary is the reverse of MarshalBinary.
+func (h *InHand) UnmarshalBinary(b []byte) error {
 	if len(b) == 0 || b[0] != inHandFormat {
-		return h, 0, errInHand
+		return errInHand
 	}
 	b = b[1:]
-	created, n := binary.Varint(b)
-	if n <= 0 {
-		return h, 0, errInHand
+	read := InHand{}
+	var n int
+	if read.Created, n = binary.Varint(b); n <= 0 {
+		return errInHand
 	}
 	b = b[n:]
-	if h.To, n = binary.Uvarint(b); n <= 0 {
-		return h, 0, errInHand
+	if read.To, n = binary.Uvarint(b); n <= 0 {
+		return errInHand
 	}
 	var last uint64
 	for b = b[n:]; len(b) > 0; b = b[n:] {
 		var distance uint64
 		if distance, n = binary.Uvarint(b); n <= 0 {
-			return h, 0, errInHand
+			return errInHand
 		}
 		last += distance
-		h.Unsettled = append(h.Unsettled, last)
+		read.Unsettled = append(read.Unsettled, last)
 	}
-	return h, created, nil
+	*h = read
+	return nil
 }

@@ -6,17 +6,24 @@ import (
 )
 
 func FuzzInHand(f *testing.F) {
-	for _, h := range []InHand{{}, {To: 7, Unsettled: []uint64{1, 2, 7}}, {To: 1 << 60, Unsettled: []uint64{3, 1 << 59}}} {
-		f.Add(h.encode(-5))
+	for _, h := range []InHand{{}, {Created: -5, To: 7, Unsettled: []uint64{1, 2, 7}}, {To: 1 << 60, Unsettled: []uint64{3, 1 << 59}}} {
+		b, err := h.MarshalBinary()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		h, created, err := decodeInHand(b)
-		if err != nil {
+		var h, again InHand
+		if h.UnmarshalBinary(b) != nil {
 			return
 		}
-		again, at, err := decodeInHand(h.encode(created))
-		if err != nil || at != created || again.To != h.To || !slices.Equal(again.Unsettled, h.Unsettled) {
-			t.Errorf("%+v, %d became %+v, %d, %v", h, created, again, at, err)
+		b, err := h.MarshalBinary()
+		if err == nil {
+			err = again.UnmarshalBinary(b)
+		}
+		if err != nil || again.Created != h.Created || again.To != h.To || !slices.Equal(again.Unsettled, h.Unsettled) {
+			t.Errorf("%+v became %+v, %v", h, again, err)
 		}
 	})
 }

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // What dlq-1m measures beside the rate of a replay: commands, from their start to their end.
@@ -117,7 +117,7 @@ func (w *world) bury(ctx context.Context, route, durable string, from, n int) er
 		work.Go(func() {
 			for i := range next {
 				err := store.Put(ctx, "", dlq.Entry{
-					Origin: ack.Origin{
+					Origin: retry.Origin{
 						Route: route, Stream: streamName, Consumer: durable, Sequence: uint64(i + 1), Time: at.Add(time.Duration(i)), Subject: subjectOf(i),
 						Attempts: 1 + i%20, Deliveries: 20, FirstFailure: at, LastFailure: at.Add(time.Minute),
 						LastError: fmt.Sprintf("POST http://10.0.0.%d:9000/hook: 50%d Service Unavailable: upstream %d", i%250, i%4, i),

@@ -8,9 +8,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -94,12 +94,12 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		s.watchdog.doubt.Store(true)
 	}
 	if s.due {
-		origin, header, err := ack.Unwrap(raw.Header)
+		origin, header, err := retry.Unwrap(raw.Header)
 		if err != nil && m.bodyless {
 			m.returnBodyless()
 			return
 		}
-		if errors.Is(err, ack.ErrOtherVersion) {
+		if errors.Is(err, retry.ErrOtherVersion) {
 			m.newer(err)
 			return
 		}
@@ -112,7 +112,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			return
 		}
 		if !dlq.BodyElsewhere(raw.Header) && s.othersWant(origin) {
-			origin.Route = ack.NoRoute
+			origin.Route = retry.NoRoute
 			m.stray(&origin)
 			return
 		}
@@ -131,7 +131,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		return
 	}
 	elsewhere := m.bodyless || (s.due || m.moved) && dlq.BodyElsewhere(raw.Header)
-	rec, known := ack.Record{}, true
+	rec, known := retry.Record{}, true
 	if d.Deliveries > 1 {
 		rec, known = s.records.Cached(d.Sequence, d.Deliveries)
 	}
@@ -167,7 +167,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 }
 
 // enter is known for a message that comes alone.
-func (m *message) enter(rec ack.Record) {
+func (m *message) enter(rec retry.Record) {
 	var b batch
 	m.known(rec, &b)
 	b.deliver()
@@ -178,7 +178,7 @@ const asksAhead = 64
 
 // answer is what is known of a message.
 type answer struct {
-	rec ack.Record
+	rec retry.Record
 	err error
 }
 
@@ -190,9 +190,9 @@ const maxBehind = 256
 // longer than a drain.
 func (m *message) lookUp(elsewhere bool) {
 	ctx, began := m.route.work, time.Now()
-	var damaged *ack.HeaderError
+	var damaged *retry.HeaderError
 	for {
-		var rec ack.Record
+		var rec retry.Record
 		var err error
 		if m.ahead != nil {
 			a := <-m.ahead
@@ -227,7 +227,7 @@ func (m *message) lookUp(elsewhere bool) {
 			})
 			return
 		}
-		if errors.Is(err, ack.ErrOtherVersion) {
+		if errors.Is(err, retry.ErrOtherVersion) {
 			m.newer(err)
 			return
 		}
@@ -242,22 +242,22 @@ func (m *message) lookUp(elsewhere bool) {
 	}
 }
 
-func (m *message) ask(ctx context.Context, elsewhere bool, began time.Time) (ack.Record, error) {
+func (m *message) ask(ctx context.Context, elsewhere bool, began time.Time) (retry.Record, error) {
 	if elsewhere {
 		// As long as Store.Body may take; the lease is extended meanwhile.
 		if err := m.reserve(ctx); err != nil {
-			return ack.Record{}, err
+			return retry.Record{}, err
 		}
 		body, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
 		header, data, err := m.body(body)
 		if err != nil {
-			return ack.Record{}, err
+			return retry.Record{}, err
 		}
 		m.header, m.data = header, data
 	}
 	if m.delivery.Deliveries <= 1 {
-		return ack.Record{}, nil
+		return retry.Record{}, nil
 	}
 	read, cancel := context.WithTimeout(ctx, settleTimeout)
 	rec, err := m.source.records.Get(read, m.delivery.Sequence, m.delivery.Deliveries)
@@ -269,10 +269,10 @@ func (m *message) ask(ctx context.Context, elsewhere bool, began time.Time) (ack
 }
 
 // known completes the message and adds it to the batch.
-func (m *message) known(rec ack.Record, b *batch) {
+func (m *message) known(rec retry.Record, b *batch) {
 	d, rt := m.delivery, m.route
 	m.recorded, m.doubtful = rec.Known(), d.Deliveries > 1 && !rec.Explains(d.Deliveries)
-	before := ack.Origin{} // of a message that was parked
+	before := retry.Origin{} // of a message that was parked
 	if m.origin != nil {
 		before = *m.origin
 	}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -137,7 +137,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 		}
 		m.done()
 		m.gone(o)
-	case errors.Is(err, ack.ErrParkFull), errors.Is(err, nats.ErrMaxPayload):
+	case errors.Is(err, retry.ErrParkFull), errors.Is(err, nats.ErrMaxPayload):
 		m.sendBack(o)
 	default:
 		a.failures.Add(1)

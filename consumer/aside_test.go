@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -70,7 +71,7 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o, header, err := ack.Unwrap(m.Header)
+			o, header, err := retry.Unwrap(m.Header)
 			due, _ := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Schedule")[len("@at "):])
 			if err != nil || o.Attempts != 0 || o.Returns != 1 || o.Subject != "orders.bad" || len(header) > 0 || time.Until(due) < 5*time.Second {
 				t.Errorf("parked as %+v (%v), due in %v", o, err, time.Until(due))
@@ -91,18 +92,18 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		origin     *ack.Origin
-		record     ack.Record
+		origin     *retry.Origin
+		record     retry.Record
 		deliveries uint64
 		want       int
 	}{
-		{nil, ack.Record{}, 1, 0},
-		{nil, ack.Record{}, 3, 2},
-		{nil, ack.Record{Attempts: 2}, 3, 0},
-		{&ack.Origin{Returns: 3}, ack.Record{}, 1, 3},
-		{&ack.Origin{Returns: 3, Attempts: 2}, ack.Record{}, 2, 4},
-		{&ack.Origin{Returns: 3, Attempts: 2}, ack.Record{Attempts: 3}, 2, 3},
-		{&ack.Origin{Returns: 3, Attempts: 2}, ack.Record{Solo: "e1"}, 1, 3}, // the record of a suspect has no attempts
+		{nil, retry.Record{}, 1, 0},
+		{nil, retry.Record{}, 3, 2},
+		{nil, retry.Record{Attempts: 2}, 3, 0},
+		{&retry.Origin{Returns: 3}, retry.Record{}, 1, 3},
+		{&retry.Origin{Returns: 3, Attempts: 2}, retry.Record{}, 2, 4},
+		{&retry.Origin{Returns: 3, Attempts: 2}, retry.Record{Attempts: 3}, 2, 3},
+		{&retry.Origin{Returns: 3, Attempts: 2}, retry.Record{Solo: "e1"}, 1, 3}, // the record of a suspect has no attempts
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			attempts := c.record.Attempts
@@ -194,8 +195,8 @@ func TestRelay_aParkedMessageThatComesEarlyWaitsForTheRest(t *testing.T) {
 		Handler: HandlerFunc(func(context.Context, *Msg) error { handled.Store(time.Now().UnixNano()); return nil }),
 	})
 	due := time.Now().Add(3 * time.Second)
-	o := ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "orders.eu", Attempts: 1, Due: due}
-	if _, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: "relay.due.billing.ORDERS.x", Header: ack.Wrap(o, nil)}); err != nil {
+	o := retry.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "orders.eu", Attempts: 1, Due: due}
+	if _, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: "relay.due.billing.ORDERS.x", Header: retry.Wrap(o, nil)}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("it is handled", func() bool { return handled.Load() > 0 })

@@ -11,6 +11,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -62,9 +63,9 @@ func (b *binding) routeFor(literal string) *route {
 	return b.routeOf(literal)
 }
 
-// id is ack.Origin.ID for a message of this durable, without its cost.
+// id is retry.Origin.ID for a message of this durable, without its cost.
 func (b *binding) id(d *ack.Delivery) string {
-	return string(ack.AppendID(append(make([]byte, 0, 96), b.idPrefix...), d.Sequence, d.Time))
+	return string(retry.AppendID(append(make([]byte, 0, 96), b.idPrefix...), d.Sequence, d.Time))
 }
 
 func (b *binding) String() string { return fmt.Sprintf("%s/%s", b.stream, b.durable) }

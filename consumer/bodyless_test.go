@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -25,10 +25,10 @@ func TestStrays_regressionABodylessMessageIsNotStoredEmpty(t *testing.T) {
 	if _, err := w.js.UpdateConsumer(t.Context(), "RELAY_RETRY", edited); err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := ack.Origin{Route: "billing", Stream: "INVOICES", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "invoices.x"}
+	elsewhere := retry.Origin{Route: "billing", Stream: "INVOICES", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "invoices.x"}
 	for subject, header := range map[string]nats.Header{
 		"relay.due.billing.ORDERS.foreign": {"Some": {"header"}},
-		"relay.due.billing.ORDERS.stray":   ack.Wrap(elsewhere, nil),
+		"relay.due.billing.ORDERS.stray":   retry.Wrap(elsewhere, nil),
 	} {
 		if _, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Header: header, Data: []byte("whole")}); err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestStrays_regressionADamagedReferenceToABodyIsADeadLetter(t *testing.T) {
 		t.Error("started without a body")
 		return nil
 	})})
-	header := ack.Wrap(ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "orders.x"}, nil)
+	header := retry.Wrap(retry.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "orders.x"}, nil)
 	header.Set("Relay-Body", "no sum")
 	if _, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: "relay.due.billing.ORDERS.x", Header: header}); err != nil {
 		t.Fatal(err)

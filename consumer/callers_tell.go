@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -101,7 +101,7 @@ func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) 
 	h.Set(caller.HeaderOutcome, outcome)
 	h.Set(caller.HeaderAttempts, strconv.Itoa(attempts))
 	h.Set("Nats-Msg-Id", copyID)
-	if text := ack.CleanText(why(o), maxTextLen); outcome != outcomeDone && text != "" {
+	if text := retry.CleanText(why(o), maxTextLen); outcome != outcomeDone && text != "" {
 		h.Set(caller.HeaderError, text)
 	}
 	return reply, outcome

@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // A route joins a durable that is there, or gets one more subject. The server widens the filter and goes on where the durable is: what the stream
@@ -83,7 +84,7 @@ func (c *catchUp) gap(have jetstream.ConsumerConfig, last uint64) (list []catchu
 
 // holds is how many messages of a range the stream has at most.
 func (c *catchUp) holds(ctx context.Context, g catchup.Range) (n uint64, err error) {
-	err = ack.Subjects(ctx, c.relay.js, c.stream, g.Pattern, func(literal string, count int) {
+	err = retry.Subjects(ctx, c.relay.js, c.stream, g.Pattern, func(literal string, count int) {
 		if g.Wants(literal) {
 			n += uint64(count)
 		}

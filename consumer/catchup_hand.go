@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/catchup"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Handing over what a durable has passed, a turn at a time. What there is to hand over is in catchup.go.
@@ -131,7 +131,7 @@ func (c *catchUp) handOver(ctx context.Context) error {
 // handRoom tells whether few enough messages wait to be delivered to the routes from the retry stream.
 func (c *catchUp) handRoom(ctx context.Context) (bool, error) {
 	for _, rt := range c.routes {
-		due, err := c.relay.js.Consumer(ctx, c.relay.retries.Name(), ack.DueDurable(rt.cfg.Name, c.stream))
+		due, err := c.relay.js.Consumer(ctx, c.relay.retries.Name(), retry.DueDurable(rt.cfg.Name, c.stream))
 		if err != nil {
 			return false, err
 		}
@@ -193,11 +193,11 @@ func (c *catchUp) bring(ctx context.Context, m *storedMessage) error {
 		}
 		header = h
 	}
-	to, room := ack.NoRoute, c.routes[0].parkRoom(1)
+	to, room := retry.NoRoute, c.routes[0].parkRoom(1)
 	if rt := c.routeOf(m.Subject); rt != nil {
 		to, room = rt.cfg.Name, rt.parkRoom(1)
 	}
-	err := c.relay.retries.Bring(ctx, ack.Origin{
+	err := c.relay.retries.Bring(ctx, retry.Origin{
 		Route: to, Stream: c.stream, Consumer: c.durable, Sequence: m.Sequence, Time: m.Time, Subject: m.Subject,
 	}, header, m.Data, room)
 	if errors.Is(err, nats.ErrMaxPayload) {

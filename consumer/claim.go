@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // During a rolling change, an instance keeps messages for no route that the routes of a newer instance want: it does not know
@@ -52,7 +52,7 @@ func (s *source) claim(ctx context.Context) (n int, err error) {
 	if last < c.after {
 		c.after = 0 // it was made anew
 	}
-	n, err = retries.Move(ctx, ack.Move{From: ack.NoRoute, Stream: s.stream, After: c.after, To: func(o ack.Origin) string {
+	n, err = retries.Move(ctx, retry.Move{From: retry.NoRoute, Stream: s.stream, After: c.after, To: func(o retry.Origin) string {
 		if rt := s.routeOf(o.Subject); rt != nil && o.Consumer == s.durable {
 			return rt.cfg.Name
 		}
@@ -66,14 +66,14 @@ func (s *source) claim(ctx context.Context) (n int, err error) {
 
 // othersWant tells whether a message that came due for a route here is for another instance, whose route of the same name has
 // more subjects. What an operator replayed to the route is always for it.
-func (s *source) othersWant(o ack.Origin) bool {
+func (s *source) othersWant(o retry.Origin) bool {
 	if o.Replay > 0 {
 		return false
 	}
 	for _, main := range s.relay.openSources() {
 		if !main.due && main.stream == s.origin && main.durable == o.Consumer && main.serves(s.routes[0]) && main.routeOf(o.Subject) == nil {
 			_, to, known := main.strays.wantedBy(o.Subject)
-			return known && to == ack.NoRoute
+			return known && to == retry.NoRoute
 		}
 	}
 	return false

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -43,21 +43,21 @@ func TestRelay_regressionAnOriginalThatComesAgainBesideItsCopyStartsOnce(t *test
 			}
 			durable := w.cameAgain(route, 1, 0)
 			at := w.storedAt("ORDERS", 1)
-			origin := ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 1, Time: at, Subject: "orders.eu", Attempts: 3, FirstFailure: at, LastFailure: at}
+			origin := retry.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 1, Time: at, Subject: "orders.eu", Attempts: 3, FirstFailure: at, LastFailure: at}
 			if tc.record > 0 {
-				bucket, err := ack.OpenBucket(t.Context(), w.js, "RELAY_ATTEMPTS", 1)
+				bucket, err := retry.OpenBucket(t.Context(), w.js, "RELAY_ATTEMPTS", 1)
 				if err != nil {
 					t.Fatal(err)
 				}
 				records := bucket.Records("ORDERS", "billing", durable.CachedInfo().Created)
-				if err := records.Put(t.Context(), 1, 0, ack.Record{Attempts: tc.record, FirstFailure: at, LastFailure: at}); err != nil {
+				if err := records.Put(t.Context(), 1, 0, retry.Record{Attempts: tc.record, FirstFailure: at, LastFailure: at}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if tc.parked {
-				retries, err := ack.AttachRetryStream(t.Context(), w.js, "relay", "RELAY_RETRY")
+				retries, err := retry.AttachStream(t.Context(), w.js, "relay", "RELAY_RETRY")
 				if err == nil {
-					err = retries.Park(t.Context(), origin, nil, nil, time.Now().Add(time.Hour), ack.Room{}, 0)
+					err = retries.Park(t.Context(), origin, nil, nil, time.Now().Add(time.Hour), retry.Room{}, 0)
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // A relay that starts anew knows of the dead letters that are stored: its own counters begin at 0.
@@ -23,7 +23,7 @@ func TestRelay_storedDeadLettersAreCountedAfterARestart(t *testing.T) {
 		if i >= 5 {
 			route = "other"
 		}
-		e := dlq.Entry{Origin: ack.Origin{Route: route, Stream: "ORDERS", Consumer: "orders", Sequence: uint64(i + 1), Time: time.Now(), Subject: fmt.Sprint("orders.", i), Attempts: 1}, Reason: dlq.Rejected}
+		e := dlq.Entry{Origin: retry.Origin{Route: route, Stream: "ORDERS", Consumer: "orders", Sequence: uint64(i + 1), Time: time.Now(), Subject: fmt.Sprint("orders.", i), Attempts: 1}, Reason: dlq.Rejected}
 		if err := store.Put(t.Context(), "", e); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,6 @@
 package consumer
 
-import "github.com/relaymq/relay/ack"
+import "github.com/relaymq/relay/internal/retry"
 
 // dueSource is where a route gets what comes due of its stream: what it parked, and what is replayed to it. It is a durable on the retry
 // stream for each route and stream: two deployments may have a route of the same name, each on a stream of its own.
@@ -14,7 +14,7 @@ func (r *Relay) dueSource(rt *route, stream string) *source {
 		}
 		name, stream = p.Route, p.Stream
 	}
-	due := newSource(r, r.retries.Name(), ack.DueDurable(name, stream), true)
+	due := newSource(r, r.retries.Name(), retry.DueDurable(name, stream), true)
 	due.origin = stream
 	due.add(rt, r.retries.DueSubjects(name, stream))
 	return due

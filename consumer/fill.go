@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Parked bounds what waits in the retry stream, of all routes and instances. Relay itself looks at the bounds before it parks a message:
@@ -37,9 +37,9 @@ func (p Parked) WithDefaults() Parked {
 }
 
 // parkRoom is the room in the retry stream for messages of the route, or a share of it.
-func (rt *route) parkRoom(share int) ack.Room {
+func (rt *route) parkRoom(share int) retry.Room {
 	p := rt.relay.cfg.Parked
-	return ack.Room{
+	return retry.Room{
 		Messages: max(1, min(rt.now().Retry.ParkMax, p.MaxMsgs)/share),
 		Bytes:    max(1, int64(p.MaxBytes)/int64(share)),
 	}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // A durable that is deleted takes with it how far its messages were handled, and one that is made anew with start: all has the
@@ -47,7 +47,7 @@ func (s *source) noteFloor(ctx context.Context, last bool) {
 		}
 	}()
 	for _, rt := range s.routes {
-		due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), ack.DueDurable(rt.cfg.Name, s.stream))
+		due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), retry.DueDurable(rt.cfg.Name, s.stream))
 		if err != nil {
 			noted = false
 			continue
@@ -67,7 +67,7 @@ func (s *source) noteFloor(ctx context.Context, last bool) {
 
 // before is how far a durable was that is not there any more.
 func (s *setup) before(ctx context.Context, stream jetstream.Stream) (f provision.Floor, ok bool) {
-	due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), ack.DueDurable(s.routes[0].cfg.Name, s.stream))
+	due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), retry.DueDurable(s.routes[0].cfg.Name, s.stream))
 	if err != nil {
 		return f, false
 	}

@@ -5,15 +5,15 @@ import (
 	"reflect"
 	"runtime"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // An error of a handler or a factory is foreign code: its Error, Unwrap, Is and As methods may panic, or never return. So
 // they are called where the handler itself is called, under the recover and the timeout of an attempt. What goes on from
 // there to locks, logs, records and dead letters is a saidError.
 
-// saidError is the text of a foreign error: at most [ack.MaxErrorLen] bytes, without control bytes. It unwraps to nothing.
+// saidError is the text of a foreign error: at most [retry.MaxErrorLen] bytes, without control bytes. It unwraps to nothing.
 type saidError string
 
 func (e saidError) Error() string { return string(e) }
@@ -24,7 +24,7 @@ func said(err error) error {
 	case nil, saidError:
 		return err
 	}
-	return saidError(ack.CleanText(textOf(err), ack.MaxErrorLen))
+	return saidError(retry.CleanText(textOf(err), retry.MaxErrorLen))
 }
 
 // textOf is the text of err, or what is wrong with err as an error.

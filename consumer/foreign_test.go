@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -56,7 +56,7 @@ func TestVerdictOf_foreignErrors(t *testing.T) {
 		"an Is that panics":               {hostile{nothing, nothing, panics}, isRetry, "hostile"},
 		"Dead of an error that panics":    {Dead(hostile{panics, panics, panics}), "dead", "handler returned a consumer.hostile as error, whose text cannot be had: panic of type consumer.badError"},
 		"control bytes, once, and cut":    {errors.New("a\x1b[31m\r\nb\x00" + strings.Repeat("x", 1<<20)), isRetry, "a [31m  b xxx"},
-		"a text that is no UTF-8 and cut": {errors.New(strings.Repeat("\xff", 3*ack.MaxErrorLen)), isRetry, "\uFFFD"},
+		"a text that is no UTF-8 and cut": {errors.New(strings.Repeat("\xff", 3*retry.MaxErrorLen)), isRetry, "\uFFFD"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, _ := verdictOf(c.err)
@@ -66,7 +66,7 @@ func TestVerdictOf_foreignErrors(t *testing.T) {
 			if _, plain := v.Err.(saidError); !plain {
 				t.Errorf("%T goes on", v.Err)
 			}
-			if got := v.Err.Error(); !strings.HasPrefix(got, c.text) || len(got) > ack.MaxErrorLen || strings.ContainsAny(got, "\x00\x1b\r\n") {
+			if got := v.Err.Error(); !strings.HasPrefix(got, c.text) || len(got) > retry.MaxErrorLen || strings.ContainsAny(got, "\x00\x1b\r\n") {
 				t.Errorf("%.200q (%d bytes), want %q", got, len(got), c.text)
 			}
 		})

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/beat"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // The outcome of a message must be stored before relay gives the message back. While the server does not store it, the message stays
@@ -119,7 +119,7 @@ func (rt *route) sayHeld(now time.Time) {
 
 // parkUnrecorded parks a message that failed because its attempt cannot be recorded: a parked one carries its attempts in its
 // headers. It returns false when the message must stay here.
-func (m *message) parkUnrecorded(rec *ack.Record, why error) bool {
+func (m *message) parkUnrecorded(rec *retry.Record, why error) bool {
 	rt := m.route
 	if !m.mayPark() || !rt.aside.mayTry(time.Now()) || !m.parkFailed(rec) {
 		return false

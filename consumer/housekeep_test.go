@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Each instance swept the records of its durables, hourly and at its start.
@@ -77,7 +77,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		t.Helper()
 		// Of a message that is settled, and by an instance that is gone.
 		records := second.records.Records("ORDERS", "billing", billing(second).identity.ConsumerCreated)
-		if err := records.Put(t.Context(), 1, 1, ack.Record{LastFailure: time.Now(), Deliveries: 1}); err != nil {
+		if err := records.Put(t.Context(), 1, 1, retry.Record{LastFailure: time.Now(), Deliveries: 1}); err != nil {
 			t.Fatal(err)
 		}
 		if !left() {

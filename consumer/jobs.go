@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -69,7 +69,7 @@ func (m *message) toldBySettlement(o supervisor.Outcome) {
 func (m *message) tell(ok bool, err error) {
 	v := dlq.Verdict{Message: dlq.MessageToken(*m.origin), OK: ok}
 	if !ok {
-		v.Route, v.Error = m.route.name(), ack.CleanText(errorText(err), 256)
+		v.Route, v.Error = m.route.name(), retry.CleanText(errorText(err), 256)
 	}
 	m.route.relay.tellings.add(m, v)
 }

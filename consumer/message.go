@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/failpoint"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -28,7 +29,7 @@ type message struct {
 	header  nats.Header
 	data    []byte
 	// origin of a message from the retry stream; nil for one that comes straight from its stream.
-	origin   *ack.Origin
+	origin   *retry.Origin
 	bodyless bool  // its body is to be fetched from the stream
 	recorded bool  // it has a record of attempts, to be deleted when it is done
 	doubtful bool  // it came again, and no record says why; see isOld
@@ -59,11 +60,11 @@ type handed struct {
 var _ supervisor.Work = (*message)(nil)
 
 // from is where the message was first stored.
-func (m *message) from() ack.Origin {
+func (m *message) from() retry.Origin {
 	if m.origin != nil {
 		return *m.origin
 	}
-	return ack.Origin{
+	return retry.Origin{
 		Route: m.route.name(), Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.delivery.Sequence,
 		Time: m.delivery.Time, Subject: m.subject, Deliveries: m.delivery.Deliveries,
 	}
@@ -85,7 +86,7 @@ func (m *message) Prepare() (supervisor.Verdict, bool) {
 		return supervisor.Verdict{}, true
 	}
 	switch err := m.accuse(); {
-	case errors.Is(err, ack.ErrElsewhere):
+	case errors.Is(err, retry.ErrElsewhere):
 		return supervisor.Verdict{Kind: supervisor.Lost, Err: err}, false
 	case err != nil:
 		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: time.Second, Err: err}, false

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // An older instance, while others are updated already: what a newer one wrote was dead-lettered, or misread.
@@ -32,7 +32,7 @@ func TestRelay_whatANewerVersionWroteWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := nats.NewMsg("relay.due.billing.ORDERS.7-1-0")
-	m.Header = ack.Wrap(ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "orders.eu"}, nil)
+	m.Header = retry.Wrap(retry.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 7, Time: time.Now(), Subject: "orders.eu"}, nil)
 	m.Header.Set("Relay-Format", "2")
 	if _, err := w.js.PublishMsg(t.Context(), m); err != nil {
 		t.Fatal(err)

@@ -17,9 +17,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -147,7 +147,7 @@ func (d *nsDurable) keeper(c nsConfig, durable, literal string) string {
 	for name, patterns := range d.ever {
 		to := name
 		if c.has(name) {
-			to = ack.NoRoute
+			to = retry.NoRoute
 		}
 		for _, p := range patterns {
 			has := slices.ContainsFunc(c, func(r nsRoute) bool {
@@ -159,7 +159,7 @@ func (d *nsDurable) keeper(c nsConfig, durable, literal string) string {
 		}
 	}
 	if len(gone) == 0 {
-		return ack.NoRoute
+		return retry.NoRoute
 	}
 	slices.SortFunc(gone, func(a, b of) int { return cmp.Or(subject.Compare(a.pattern, b.pattern), strings.Compare(a.to, b.to)) })
 	return gone[0].to
@@ -316,10 +316,10 @@ func (md *nsModel) next(d *nsDebt, at nsPlace, c nsConfig) (list []nsPlace) {
 		}
 		list = append(list, nsPlace{"waits", md.durables[d.durable].keeper(c, d.durable, d.m.subject)})
 		if d.passed {
-			list = append(list, nsPlace{"waits", ack.NoRoute})
+			list = append(list, nsPlace{"waits", retry.NoRoute})
 		}
 	case "waits":
-		if at.route == ack.NoRoute {
+		if at.route == retry.NoRoute {
 			if r := c.routeOf(d.durable, d.m.subject); r != nil {
 				list = append(list, nsPlace{"waits", r.name})
 			}
@@ -329,8 +329,8 @@ func (md *nsModel) next(d *nsDebt, at nsPlace, c nsConfig) (list []nsPlace) {
 		if r == nil {
 			break
 		}
-		if r.durable == d.durable && c.routeOf(d.durable, d.m.subject) == nil && md.durables[d.durable].keeper(c, d.durable, d.m.subject) == ack.NoRoute {
-			list = append(list, nsPlace{"waits", ack.NoRoute})
+		if r.durable == d.durable && c.routeOf(d.durable, d.m.subject) == nil && md.durables[d.durable].keeper(c, d.durable, d.m.subject) == retry.NoRoute {
+			list = append(list, nsPlace{"waits", retry.NoRoute})
 			break
 		}
 		handled(r)
@@ -525,27 +525,27 @@ func (n *nsWorld) look(runs ...*nsRun) nsSeen {
 			}
 		}
 	}
-	retry, err := n.w.js.Stream(ctx, retryStreamOf(n.service))
+	stream, err := n.w.js.Stream(ctx, retryStreamOf(n.service))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return s
 	}
-	dues := retry.ListConsumers(ctx)
+	dues := stream.ListConsumers(ctx)
 	for info := range dues.Info() {
 		for _, run := range runs {
 			for _, r := range run.c {
-				if info.Name == ack.DueDurable(r.name, n.stream) && info.NumPending+uint64(info.NumAckPending) > 0 {
+				if info.Name == retry.DueDurable(r.name, n.stream) && info.NumPending+uint64(info.NumAckPending) > 0 {
 					busy("%s has %d", info.Name, info.NumPending)
 				}
 			}
 		}
 	}
 	for seq := uint64(1); ; {
-		m, err := retry.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(">"))
+		m, err := stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(">"))
 		if err != nil {
 			break
 		}
 		seq = m.Sequence + 1
-		o, err := ack.UnwrapOrigin(m.Header)
+		o, err := retry.UnwrapOrigin(m.Header)
 		if err != nil {
 			n.fail("in the retry stream: %v", err)
 		}
@@ -804,16 +804,16 @@ func (n *nsWorld) mend() {
 	clear(n.broken)
 	n.mu.Unlock()
 	clear(n.md.flagged)
-	retries, err := ack.AttachRetryStream(n.w.t.Context(), n.w.js, n.service, retryStreamOf(n.service))
+	retries, err := retry.AttachStream(n.w.t.Context(), n.w.js, n.service, retryStreamOf(n.service))
 	if err != nil {
 		n.fail("%v", err)
 	}
-	var list []ack.Parked
-	if err := retries.ListParked(n.w.t.Context(), "", func(p ack.Parked) bool { list = append(list, p); return true }); err != nil {
+	var list []retry.Parked
+	if err := retries.ListParked(n.w.t.Context(), "", func(p retry.Parked) bool { list = append(list, p); return true }); err != nil {
 		n.fail("%v", err)
 	}
 	for _, p := range list {
-		if _, err := retries.Hasten(n.w.t.Context(), p, time.Now()); err != nil && !errors.Is(err, ack.ErrFired) {
+		if _, err := retries.Hasten(n.w.t.Context(), p, time.Now()); err != nil && !errors.Is(err, retry.ErrFired) {
 			n.fail("%v", err)
 		}
 	}
@@ -1016,7 +1016,7 @@ func (n *nsWorld) named(run *nsRun) {
 	for _, o := range list {
 		key, of := o.Durable, durables
 		if o.Kind == OrphanRetries {
-			key, of = cmp.Or(o.Route, ack.NoRoute), retries
+			key, of = cmp.Or(o.Route, retry.NoRoute), retries
 		}
 		if k := int(o.Messages) + o.Outstanding; k < of[key][0] || k > of[key][1] {
 			n.fail("%d of %s are named, and there are %v", k, o, of[key])

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // oldest is the first message of a durable that waits: all before it are settled, and the server says how far that is.
@@ -120,7 +120,7 @@ func (rt *route) oldest() (at time.Time, known bool) {
 
 // publishedAt is when a message of the retry stream was first stored; that of its own time when its headers do not say.
 func publishedAt(h nats.Header) time.Time {
-	if o, _, err := ack.Unwrap(h); err == nil && !o.Time.IsZero() {
+	if o, _, err := retry.Unwrap(h); err == nil && !o.Time.IsZero() {
 		return o.Time
 	}
 	at, _ := time.Parse(time.RFC3339Nano, h.Get(jetstream.TimeStampHeaer))

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // order stores what an operator says, and waits until every relay has applied it.
@@ -169,7 +170,7 @@ func TestSource_idIsThatOfTheOrigin(t *testing.T) {
 		s := newSource(&Relay{log: slog.New(slog.DiscardHandler)}, stream, "d0", false)
 		for _, seq := range []uint64{0, 1, 10, 1<<64 - 1} {
 			at := time.Unix(1_700_000_000, int64(seq>>1))
-			want := ack.Origin{Stream: stream, Consumer: "d0", Sequence: seq, Time: at}.ID()
+			want := retry.Origin{Stream: stream, Consumer: "d0", Sequence: seq, Time: at}.ID()
 			if got := s.id(&ack.Delivery{Sequence: seq, Time: at}); got != want {
 				t.Errorf("id %q, want %q", got, want)
 			}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -90,7 +90,7 @@ func TestRelay_regressionAttemptsOfAHeadOutliveTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.publish("orders.eu", 1)
-	bucket, err := ack.OpenBucket(t.Context(), w.js, "RELAY_ATTEMPTS", 1)
+	bucket, err := retry.OpenBucket(t.Context(), w.js, "RELAY_ATTEMPTS", 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,11 +11,11 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Orphan is something of relay's that waits for a route which is not there: one that was renamed, taken away, or given another
@@ -145,7 +145,7 @@ func orphansOf(ctx context.Context, js jetstream.JetStream, service string, rout
 // deadLetters counts those of a service by their routes.
 func deadLetters(ctx context.Context, js jetstream.JetStream, service string) (map[string]uint64, error) {
 	dead := make(map[string]uint64)
-	err := ack.Subjects(ctx, js, strings.ToUpper(service)+"_DLQ", service+".dlq.>", func(subject string, n int) {
+	err := retry.Subjects(ctx, js, strings.ToUpper(service)+"_DLQ", service+".dlq.>", func(subject string, n int) {
 		route, _, _ := strings.Cut(strings.TrimPrefix(subject, service+".dlq."), ".")
 		dead[route] += uint64(n)
 	})
@@ -210,7 +210,7 @@ func dueDurables(ctx context.Context, js jetstream.JetStream, service string) (m
 
 // orphanedRetries are messages in the retry stream of routes that are not known, and that nobody consumes.
 func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string, of usage, known func(route, stream string) bool) ([]Orphan, error) {
-	retries, err := ack.AttachRetryStream(ctx, js, service, strings.ToUpper(service)+"_RETRY")
+	retries, err := retry.AttachStream(ctx, js, service, strings.ToUpper(service)+"_RETRY")
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -228,7 +228,7 @@ func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string
 		}
 		o := Orphan{Kind: OrphanRetries, Route: k.Route, Stream: k.Stream, Messages: uint64(k.Parked + k.Due)}
 		switch {
-		case k.Route == ack.NoRoute:
+		case k.Route == retry.NoRoute:
 			o.Route, o.Next = "", "a route on that stream whose subjects they match gets them when relay starts"
 		default:
 			o.Next = "start the route on that stream, or move them: relay orphans move --from " + k.Route + " --to ROUTE --stream " + k.Stream +
@@ -241,7 +241,7 @@ func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string
 
 // consumed tells whether an instance pulls what comes due of a route and stream from the retry stream, which is named first.
 func consumed(ctx context.Context, js jetstream.JetStream, retries, route, stream string) bool {
-	durable, err := js.Consumer(ctx, retries, ack.DueDurable(route, stream))
+	durable, err := js.Consumer(ctx, retries, retry.DueDurable(route, stream))
 	return err == nil && durable.CachedInfo().NumWaiting > 0
 }
 
@@ -347,9 +347,9 @@ func orphanedPartitions(ctx context.Context, js jetstream.JetStream, s *partitio
 // to it, and of what it would get only if it read that stream. Each is stored before it is taken out, so that nothing is lost when this is
 // interrupted, and another call goes on. prefix is that of the route's dead letters (empty: the usual one), and by is noted as the
 // instance that gave them up. returned, if not nil, is told of each. It returns how many there were, with an error that ended it.
-func ReturnOrphans(ctx context.Context, js jetstream.JetStream, service, route, stream, prefix, by string, returned func(ack.Parked)) (int, error) {
+func ReturnOrphans(ctx context.Context, js jetstream.JetStream, service, route, stream, prefix, by string, returned func(retry.Parked)) (int, error) {
 	service = Config{Service: service}.withDefaults().Service
-	retries, err := ack.AttachRetryStream(ctx, js, service, strings.ToUpper(service)+"_RETRY")
+	retries, err := retry.AttachStream(ctx, js, service, strings.ToUpper(service)+"_RETRY")
 	if err != nil {
 		return 0, err
 	}
@@ -360,7 +360,7 @@ func ReturnOrphans(ctx context.Context, js jetstream.JetStream, service, route, 
 	if err != nil {
 		return 0, err
 	}
-	return retries.TakeOut(ctx, route, stream, func(p ack.Parked) error {
+	return retries.TakeOut(ctx, route, stream, func(p retry.Parked) error {
 		e := dlq.Entry{Origin: p.Origin, Reason: dlq.Operator, Instance: by, Header: p.Header, Data: p.Data}
 		if e.LastError == "" {
 			e.LastError = fmt.Sprintf("no instance takes what waits for route %s of stream %s: taken back from the retry stream", route, stream)

@@ -11,9 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -84,12 +84,12 @@ func (m OrphanMove) told() {
 func retryStreamOf(service string) string { return strings.ToUpper(service) + "_RETRY" }
 
 // into is the retry stream from which the route gets it.
-func (m OrphanMove) into(ctx context.Context, js jetstream.JetStream, stream string) (*ack.RetryStream, error) {
-	retries, err := ack.AttachRetryStream(ctx, js, m.Service, retryStreamOf(m.Service))
+func (m OrphanMove) into(ctx context.Context, js jetstream.JetStream, stream string) (*retry.Stream, error) {
+	retries, err := retry.AttachStream(ctx, js, m.Service, retryStreamOf(m.Service))
 	if err != nil {
 		return nil, err
 	}
-	if _, err := js.Consumer(ctx, retries.Name(), ack.DueDurable(m.To, stream)); err != nil {
+	if _, err := js.Consumer(ctx, retries.Name(), retry.DueDurable(m.To, stream)); err != nil {
 		return nil, fmt.Errorf("route %s gets nothing of stream %s: start relay with that route first (%w)", m.To, stream, err)
 	}
 	return retries, nil
@@ -100,14 +100,14 @@ func (m OrphanMove) retries(ctx context.Context, js jetstream.JetStream, stream 
 	if err != nil {
 		return 0, err
 	}
-	from, err := ack.AttachRetryStream(ctx, js, m.of(), retryStreamOf(m.of()))
+	from, err := retry.AttachStream(ctx, js, m.of(), retryStreamOf(m.of()))
 	if err != nil {
 		return 0, err
 	}
 	if consumed(ctx, js, from.Name(), m.From, stream) {
 		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s: stop it first", m.From, stream)
 	}
-	return from.Move(ctx, ack.Move{From: m.From, Stream: stream, To: func(ack.Origin) string { return m.To }, Into: into, Moved: m.Moved})
+	return from.Move(ctx, retry.Move{From: m.From, Stream: stream, To: func(retry.Origin) string { return m.To }, Into: into, Moved: m.Moved})
 }
 
 func (m OrphanMove) dead(ctx context.Context, js jetstream.JetStream) (n int, err error) {
@@ -179,9 +179,9 @@ func (m OrphanMove) durable(ctx context.Context, js jetstream.JetStream, stream,
 	if err != nil {
 		return 0, err
 	}
-	var records *ack.Records
+	var records *retry.Records
 	if attempts, err := js.KeyValue(ctx, strings.ToUpper(m.of())+"_ATTEMPTS"); err == nil {
-		bucket, err := ack.OpenBucket(ctx, js, attempts.Bucket(), 0)
+		bucket, err := retry.OpenBucket(ctx, js, attempts.Bucket(), 0)
 		if err != nil {
 			return 0, err
 		}
@@ -219,14 +219,14 @@ func (m OrphanMove) durable(ctx context.Context, js jetstream.JetStream, stream,
 }
 
 // hand stores a message of a durable for the route, and settles it.
-func (m OrphanMove) hand(ctx context.Context, into *ack.RetryStream, records *ack.Records, durable string, msg jetstream.Msg, delivers func(string, *jetstream.MsgMetadata) bool) (bool, error) {
+func (m OrphanMove) hand(ctx context.Context, into *retry.Stream, records *retry.Records, durable string, msg jetstream.Msg, delivers func(string, *jetstream.MsgMetadata) bool) (bool, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return false, err
 	}
 	ours := delivers(msg.Subject(), meta)
 	if !ours {
-		o := ack.Origin{Route: m.To, Stream: meta.Stream, Consumer: durable, Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Subject: msg.Subject()}
+		o := retry.Origin{Route: m.To, Stream: meta.Stream, Consumer: durable, Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Subject: msg.Subject()}
 		due := time.Now()
 		if records != nil && meta.NumDelivered > 1 {
 			rec, err := records.Get(ctx, o.Sequence, meta.NumDelivered)
@@ -236,9 +236,9 @@ func (m OrphanMove) hand(ctx context.Context, into *ack.RetryStream, records *ac
 			o.Attempts, o.FirstFailure, o.LastFailure, o.LastError = rec.Attempts, rec.FirstFailure, rec.LastFailure, rec.LastError
 		}
 		if o.Attempts == 0 {
-			err = into.Bring(ctx, o, msg.Headers(), msg.Data(), ack.Room{})
+			err = into.Bring(ctx, o, msg.Headers(), msg.Data(), retry.Room{})
 		} else {
-			err = into.Park(ctx, o, msg.Headers(), msg.Data(), due, ack.Room{}, 0)
+			err = into.Park(ctx, o, msg.Headers(), msg.Data(), due, retry.Room{}, 0)
 		}
 		if err != nil {
 			return false, fmt.Errorf("message %d of stream %s: %w", meta.Sequence.Stream, meta.Stream, err)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // What services have left of which no instance runs: one that was renamed, or taken away.
@@ -32,7 +32,7 @@ func leftBy(ctx context.Context, js jetstream.JetStream, service string, streams
 	if runs, err := isRunning(ctx, js, service); err != nil || runs {
 		return nil, err
 	}
-	retries, err := ack.AttachRetryStream(ctx, js, service, retryStreamOf(service))
+	retries, err := retry.AttachStream(ctx, js, service, retryStreamOf(service))
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func leftBy(ctx context.Context, js jetstream.JetStream, service string, streams
 	}
 	for _, k := range kept {
 		o := Orphan{Kind: OrphanRetries, Service: service, Route: k.Route, Stream: k.Stream, Messages: uint64(k.Parked + k.Due), Next: "start an instance of that service"}
-		if k.Route != ack.NoRoute && k.Stream != "" {
+		if k.Route != retry.NoRoute && k.Stream != "" {
 			o.Next = move(k.Route, " --stream "+k.Stream)
 		}
 		list = append(list, o)

@@ -7,9 +7,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // What an instance finds of orphans by itself, at its start and hourly.
@@ -34,7 +34,7 @@ func (r *Relay) findOrphans(ctx context.Context) {
 		if s.due {
 			continue
 		}
-		n, err := r.retries.Move(ctx, ack.Move{From: ack.NoRoute, Stream: s.stream, To: func(o ack.Origin) string {
+		n, err := r.retries.Move(ctx, retry.Move{From: retry.NoRoute, Stream: s.stream, To: func(o retry.Origin) string {
 			if rt := s.routeOf(o.Subject); rt != nil && o.Consumer == s.durable {
 				return rt.cfg.Name
 			}

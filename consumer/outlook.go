@@ -10,10 +10,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -112,7 +112,7 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*Plan
 		return nil, err
 	}
 	r.preview = &preview{made}
-	r.retries = ack.NamedRetryStream(r.js, r.cfg.Service, r.retryStreamName())
+	r.retries = retry.NamedStream(r.js, r.cfg.Service, r.retryStreamName())
 	ledgers, err := audit.Attach(ctx, r.js, r.cfg.Service)
 	if err != nil && !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return nil, err

@@ -11,13 +11,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/permission"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // ownEvery is how often an instance compares relay's own streams with what they have to be. Others may edit them: a max_age on
@@ -34,7 +34,7 @@ const (
 // ownConfigs are what relay's own streams have to be.
 func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 	service := r.cfg.Service
-	list := append([]jetstream.StreamConfig{ack.RetryConfig(service, r.retryStreamName(), r.cfg.Replicas)}, r.deadConfig().Streams()...)
+	list := append([]jetstream.StreamConfig{retry.StreamConfig(service, r.retryStreamName(), r.cfg.Replicas)}, r.deadConfig().Streams()...)
 	if r.cfg.Events.Store {
 		list = append(list, r.eventsConfig())
 	}

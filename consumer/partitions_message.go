@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -21,9 +21,9 @@ import (
 func (m *message) ofPartition(p *partOfRoute) bool {
 	literal, moved, ok := partition.Own(m.subject)
 	if moved {
-		origin, header, err := ack.Unwrap(m.header)
+		origin, header, err := retry.Unwrap(m.header)
 		switch {
-		case errors.Is(err, ack.ErrOtherVersion):
+		case errors.Is(err, retry.ErrOtherVersion):
 			m.newer(err)
 			return false
 		case err != nil:
@@ -41,7 +41,7 @@ func (m *message) ofPartition(p *partOfRoute) bool {
 	if delete(m.header, partition.SourceHeader); len(m.header) == 0 {
 		m.header = nil
 	}
-	m.origin = &ack.Origin{
+	m.origin = &retry.Origin{
 		Route: p.Route, Stream: p.Stream, Consumer: p.Durable, Sequence: sequence, Time: m.delivery.Time, Subject: literal, Deliveries: m.delivery.Deliveries,
 	}
 	m.subject = literal
@@ -133,7 +133,7 @@ func (m *message) handOver(ctx context.Context) supervisor.Verdict {
 	origin.Attempts, origin.FirstFailure, origin.LastError = m.Attempts, m.FirstFailure, errorText(m.LastErr)
 	origin.Due = m.due
 	failpoint.At("handing over")
-	if err := m.route.relay.putIntoPartition(ctx, *m.route.cfg.part.To, m.subject, ack.Wrap(origin, m.header), m.data); err != nil {
+	if err := m.route.relay.putIntoPartition(ctx, *m.route.cfg.part.To, m.subject, retry.Wrap(origin, m.header), m.data); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
 			return supervisor.Verdict{Kind: supervisor.Dead, Err: fmt.Errorf(
 				"it could not be handed over to %d partitions: with the headers that tell where it comes from it is larger than max_payload of the server (%w)", m.route.cfg.part.To.Count, err)}

@@ -16,7 +16,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/suspects"
@@ -26,6 +25,7 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/limit"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Config is what the routes of a [Relay] share. Its zero value works.
@@ -127,8 +127,8 @@ type Relay struct {
 	probing  sync.Mutex    // one check of permissions at a time
 
 	// Made by the start:
-	retries *ack.RetryStream
-	records *ack.Bucket
+	retries *retry.Stream
+	records *retry.Bucket
 	dead    *dlq.Store
 	ledgers *audit.Book
 	// unplaced are routes that had no stream then.

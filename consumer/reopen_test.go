@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -142,8 +142,8 @@ func TestRelay_regressionReplaysInHandDoNotOpenTheGate(t *testing.T) {
 		}
 		w.pull(stream, name)
 	}
-	replayed := ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 99, Time: time.Now(), Subject: "orders.us"}
-	inHand("RELAY_RETRY", "billing--ORDERS", &nats.Msg{Subject: "relay.due.billing.ORDERS.x", Header: ack.Wrap(replayed, nil)}) // it comes back first
+	replayed := retry.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 99, Time: time.Now(), Subject: "orders.us"}
+	inHand("RELAY_RETRY", "billing--ORDERS", &nats.Msg{Subject: "relay.due.billing.ORDERS.x", Header: retry.Wrap(replayed, nil)}) // it comes back first
 	time.Sleep(500 * time.Millisecond)
 	inHand("ORDERS", "billing", &nats.Msg{Subject: "orders.eu"})
 	w.publish("orders.eu", 5)

@@ -7,10 +7,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/failpoint"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -19,8 +19,8 @@ import (
 const settleTimeout = 5 * time.Second
 
 // failed logs a failure, and returns what is to be remembered of the message.
-func (m *message) failed(o supervisor.Outcome) ack.Record {
-	rec := ack.Record{
+func (m *message) failed(o supervisor.Outcome) retry.Record {
+	rec := retry.Record{
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: time.Now(), Due: o.Due, LastError: errorText(o.Err),
 		Crashes: m.crashes(),
 	}
@@ -46,10 +46,10 @@ func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
 }
 
 // recordKept tries to store the record of a message that stays until it is stored, or until somebody else may have the message.
-func (m *message) recordKept(rec ack.Record, stored func(ok bool)) {
+func (m *message) recordKept(rec retry.Record, stored func(ok bool)) {
 	failpoint.At("recording")
 	err := m.record(rec)
-	if err != nil && !errors.Is(err, ack.ErrOtherVersion) && !m.delivery.Fenced() && !m.source.arrivals.isDraining() &&
+	if err != nil && !errors.Is(err, retry.ErrOtherVersion) && !m.delivery.Fenced() && !m.source.arrivals.isDraining() &&
 		m.route.held.add(heldMessage{time.Now(), func() { m.recordKept(rec, stored) }}, err) {
 		return
 	}
@@ -95,7 +95,7 @@ func (m *message) retry(o supervisor.Outcome) {
 //
 // It is asked after the attempt and not before: what comes again after the death of an instance has mostly not been settled, and then succeeds.
 // So thousands of these cost no question, and a lost ack one start. What failed the time before, by its record, is not asked about either.
-func (m *message) isOld(rec *ack.Record) bool {
+func (m *message) isOld(rec *retry.Record) bool {
 	if !m.doubtful || teeth.Copies() {
 		return false
 	}
@@ -116,7 +116,7 @@ func (m *message) own() uint64 {
 	if m.origin == nil || !m.source.due {
 		return 0
 	}
-	return m.route.relay.retries.Own(m.delivery, *m.origin)
+	return m.route.relay.retries.Own(m.delivery.Msg.Subject, m.delivery.Sequence, *m.origin)
 }
 
 // soon is a wait that is better spent in the consumer: parking costs the server several times as much as a delayed NAK,
@@ -145,7 +145,7 @@ func (m *message) mayPark() bool {
 	return m.route.cfg.Order != supervisor.OrderKey && !m.delivery.Fenced() && m.crashes() == 0
 }
 
-func (m *message) park(origin ack.Origin, due time.Time, room ack.Room, patience time.Duration) error {
+func (m *message) park(origin retry.Origin, due time.Time, room retry.Room, patience time.Duration) error {
 	failpoint.At("parking")
 	ctx, cancel := context.WithTimeout(m.route.work, patience)
 	defer cancel()
@@ -159,7 +159,7 @@ func (m *message) park(origin ack.Origin, due time.Time, room ack.Room, patience
 
 // parkFailed parks a message that failed, with its attempts, and acknowledges it. It returns false when the retry stream has
 // not taken it, and notes in the record when that is not certain.
-func (m *message) parkFailed(rec *ack.Record) bool {
+func (m *message) parkFailed(rec *retry.Record) bool {
 	rt := m.route
 	origin := m.from()
 	origin.Attempts, origin.Returns, origin.FirstFailure, origin.LastFailure, origin.LastError =
@@ -169,7 +169,7 @@ func (m *message) parkFailed(rec *ack.Record) bool {
 		rt.count.parked.Add(1)
 		m.done()
 		return true
-	case !errors.Is(err, ack.ErrParkFull) && !errors.Is(err, nats.ErrMaxPayload):
+	case !errors.Is(err, retry.ErrParkFull) && !errors.Is(err, nats.ErrMaxPayload):
 		rec.Copied = true
 		rt.relay.notStored()
 		rt.aside.again.Store(time.Now().Add(asideRest).UnixNano())
@@ -182,13 +182,13 @@ func (m *message) parkFailed(rec *ack.Record) bool {
 
 // recordThen stores what is to be remembered of the message, and then does what gives it back. While nothing can be recorded the
 // message is parked, or held.
-func (m *message) recordThen(rec ack.Record, giveBack func()) {
+func (m *message) recordThen(rec retry.Record, giveBack func()) {
 	failpoint.At("recording")
 	err := m.record(rec)
 	switch {
 	case err == nil:
 		giveBack()
-	case errors.Is(err, ack.ErrOtherVersion):
+	case errors.Is(err, retry.ErrOtherVersion):
 		m.newer(err)
 	case m.delivery.Fenced():
 		m.delivery.Release()
@@ -198,7 +198,7 @@ func (m *message) recordThen(rec ack.Record, giveBack func()) {
 }
 
 // record stores what is to be remembered of the message, before it is given back.
-func (m *message) record(rec ack.Record) error {
+func (m *message) record(rec retry.Record) error {
 	if teeth.Record() {
 		return nil
 	}
@@ -250,7 +250,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 // postpone has a message come again that is to be dead-lettered.
 func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
 	due := time.Now().Add(dlqBackoff.Delay(max(0, m.route.undeadInARow()-1)))
-	rec := ack.Record{
+	rec := retry.Record{
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
 		LastError: e.LastError, Dead: o.Reason, Crashes: m.crashes(),
 	}
@@ -324,5 +324,5 @@ func errorText(err error) string {
 		return ""
 	}
 	text := err.Error()
-	return text[:min(len(text), ack.MaxErrorLen)]
+	return text[:min(len(text), retry.MaxErrorLen)]
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -494,7 +494,7 @@ func (s *single) inHand(n int) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	bucket, err := ack.OpenBucket(s.t.Context(), s.js, "RELAY_ATTEMPTS", 1)
+	bucket, err := retry.OpenBucket(s.t.Context(), s.js, "RELAY_ATTEMPTS", 1)
 	if err != nil {
 		s.t.Fatal(err)
 	}

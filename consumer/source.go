@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -25,7 +26,7 @@ type source struct {
 	identity ack.Identity
 	adopted  string // what its mark said when it was opened
 	session  *ack.Session
-	records  *ack.Records
+	records  *retry.Records
 
 	arrivals arrivals
 	setup    setup // until it is open
@@ -57,7 +58,7 @@ type source struct {
 
 func newSource(r *Relay, stream, durable string, due bool) *source {
 	return newSourceOf(&binding{
-		relay: r, log: r.log.With("stream", stream, "durable", durable), stream: stream, durable: durable, idPrefix: ack.IDPrefix(stream, durable), due: due,
+		relay: r, log: r.log.With("stream", stream, "durable", durable), stream: stream, durable: durable, idPrefix: retry.IDPrefix(stream, durable), due: due,
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
@@ -19,6 +18,7 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/permission"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // How relay starts. What is merely away, as a server, a leader or a quorum may be, never ends a start: it is named, and tried
@@ -118,11 +118,11 @@ func (r *Relay) shared(ctx context.Context) error {
 		make func(ctx context.Context) error
 	}{
 		{"stream " + r.retryStreamName(), func(ctx context.Context) (err error) {
-			r.retries, err = ack.OpenRetryStream(ctx, r.js, r.cfg.Service, r.retryStreamName(), r.cfg.Replicas)
+			r.retries, err = retry.OpenStream(ctx, r.js, r.cfg.Service, r.retryStreamName(), r.cfg.Replicas)
 			return err
 		}},
 		{"bucket " + r.attemptsName(), func(ctx context.Context) (err error) {
-			r.records, err = ack.OpenBucket(ctx, r.js, r.attemptsName(), r.cfg.Replicas)
+			r.records, err = retry.OpenBucket(ctx, r.js, r.attemptsName(), r.cfg.Replicas)
 			return err
 		}},
 		{"bucket " + audit.Bucket(r.cfg.Service), func(ctx context.Context) (err error) {

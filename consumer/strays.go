@@ -12,9 +12,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -72,7 +72,7 @@ func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Ti
 	for name, patterns := range m.Routes {
 		to := name
 		if slices.ContainsFunc(s.relay.all(), func(rt *route) bool { return rt.cfg.Name == name }) {
-			to = ack.NoRoute
+			to = retry.NoRoute
 		}
 		for _, p := range patterns {
 			if !slices.ContainsFunc(s.patterns, func(d dispatch) bool { return d.route.cfg.Name == name && subject.Covers(d.pattern, p) }) {
@@ -110,10 +110,10 @@ func (s *source) holdsNothingOf(rt *route) bool {
 }
 
 // stray settles a message that no route of this instance wants. The origin of one that was wrapped is its own.
-func (m *message) stray(origin *ack.Origin) {
+func (m *message) stray(origin *retry.Origin) {
 	s, d := m.source, m.delivery
 	s.count.strays.Add(1)
-	to := ack.NoRoute
+	to := retry.NoRoute
 	if origin != nil {
 		to = origin.Route
 		s.strays.note(fmt.Sprintf("%s of stream %s", origin.Route, origin.Stream), origin.Subject)
@@ -132,7 +132,7 @@ func (m *message) stray(origin *ack.Origin) {
 	}
 	pending := s.session.AckPending()
 	back := d.Deliveries < strayTries && pending <= asideFrom
-	if !back && to == ack.NoRoute && pending < maxAckPending/2 && !s.strays.sure(d.Deliveries) {
+	if !back && to == retry.NoRoute && pending < maxAckPending/2 && !s.strays.sure(d.Deliveries) {
 		s.watchdog.doubt.Store(true)
 		back = true
 	}
@@ -175,7 +175,7 @@ func (s *source) noteDelivers(ctx context.Context, stream jetstream.Stream) erro
 }
 
 // keep has the retry stream keep a stray: for the route it came for, or for nobody.
-func (m *message) keep(origin *ack.Origin, to string) {
+func (m *message) keep(origin *retry.Origin, to string) {
 	s, d := m.source, m.delivery
 	if d.Fenced() {
 		d.Release()
@@ -214,7 +214,7 @@ func (m *message) keepUnwrapped(ctx context.Context, to string) error {
 		return errors.New("it may have ended a process, and its crash count would be lost")
 	}
 	m.recorded = rec.Known()
-	return s.relay.retries.Park(ctx, ack.Origin{
+	return s.relay.retries.Park(ctx, retry.Origin{
 		Route: to, Stream: s.stream, Consumer: s.durable, Sequence: d.Sequence, Time: d.Time, Subject: m.subject, Deliveries: d.Deliveries,
 		Attempts: rec.Attempts, FirstFailure: rec.FirstFailure, LastFailure: rec.LastFailure, LastError: rec.LastError,
 	}, m.header, m.data, time.Now(), s.routes[0].parkRoom(1), 0)
@@ -240,10 +240,10 @@ func (t *strays) wantedBy(literal string) (pattern, route string, known bool) {
 	}
 	for _, held := range t.held {
 		if subject.Matches(held, literal) {
-			return held, ack.NoRoute, false
+			return held, retry.NoRoute, false
 		}
 	}
-	return "others", ack.NoRoute, false
+	return "others", retry.NoRoute, false
 }
 
 func (t *strays) note(pattern, literal string) {

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/suspects"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // A message that may have ended a process is a suspect; see package suspects for how that is found out. Here is what that means for
@@ -20,7 +20,7 @@ const dying = 30 * time.Second
 
 // suspect is what is known of a message that may have ended a process.
 type suspect struct {
-	ack.Record
+	retry.Record
 	mu      sync.Mutex // held while the server is asked
 	accused bool       // its record says that it runs alone
 	marked  uint64     // the revision that says so; 0 when it is not known
@@ -28,7 +28,7 @@ type suspect struct {
 
 // judge completes the record of a message that came again: whether it is a suspect, and whether it has ended a process.
 // since is when the question was first asked.
-func (m *message) judge(ctx context.Context, rec ack.Record, since time.Time) (_ ack.Record, err error) {
+func (m *message) judge(ctx context.Context, rec retry.Record, since time.Time) (_ retry.Record, err error) {
 	l := m.route.relay.lives.Load()
 	if !m.route.guarded || l == nil {
 		return rec, nil
@@ -80,7 +80,7 @@ func (m *message) accuse() error {
 	defer cancel()
 	var err error
 	s.marked, err = m.source.records.Mark(ctx, m.delivery.Sequence, m.delivery.Deliveries, rec)
-	if !errors.Is(err, ack.ErrElsewhere) && !s.accused { // with another error it may be stored nevertheless
+	if !errors.Is(err, retry.ErrElsewhere) && !s.accused { // with another error it may be stored nevertheless
 		s.accused = true
 		rt.relay.solo.Accused()
 	}

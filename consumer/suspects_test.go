@@ -15,9 +15,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -298,14 +298,14 @@ func (w *world) pull(stream, durable string) *nats.Msg {
 }
 
 // runsElsewhere has the record of the first message say that another process runs it.
-func (w *world) runsElsewhere(durable jetstream.Consumer, id string) *ack.Records {
+func (w *world) runsElsewhere(durable jetstream.Consumer, id string) *retry.Records {
 	w.t.Helper()
-	bucket, err := ack.OpenBucket(w.t.Context(), w.js, "RELAY_ATTEMPTS", 1)
+	bucket, err := retry.OpenBucket(w.t.Context(), w.js, "RELAY_ATTEMPTS", 1)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	records := bucket.Records("ORDERS", durable.CachedInfo().Name, durable.CachedInfo().Created)
-	if _, err := records.Mark(w.t.Context(), 1, 1, ack.Record{Solo: id}); err != nil {
+	if _, err := records.Mark(w.t.Context(), 1, 1, retry.Record{Solo: id}); err != nil {
 		w.t.Fatal(err)
 	}
 	return records

@@ -19,6 +19,7 @@ import (
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -38,7 +39,7 @@ const (
 )
 
 // unrouted stands for a route in the ledger: messages that no route of the instance that got them wants.
-const unrouted = ack.NoRoute
+const unrouted = retry.NoRoute
 
 // tally is what a unit counted, on its way to the ledger of its durable.
 type tally struct {
@@ -81,7 +82,7 @@ func (s *source) tallied(rt *route, d *ack.Delivery, subject string, place catch
 		switch {
 		case isReplay(subject):
 			rt.count.replayed.Add(1)
-		case ack.IsBrought(subject):
+		case retry.IsBrought(subject):
 			rt.count.received.Add(1) // its durable had passed it
 		}
 	case place != catchup.Outside: // it comes that way
@@ -126,7 +127,7 @@ func (c *counters) counts() audit.Counts {
 // notParked counts an error of parking that does not prove that the message is not stored.
 func (c *counters) notParked(err error) {
 	var refused *jetstream.APIError
-	if err != nil && !errors.Is(err, ack.ErrParkFull) && !errors.Is(err, nats.ErrMaxPayload) && !errors.As(err, &refused) {
+	if err != nil && !errors.Is(err, retry.ErrParkFull) && !errors.Is(err, nats.ErrMaxPayload) && !errors.As(err, &refused) {
 		c.outcomes.unsure.Add(1)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 func largeEntry(seq uint64) Entry {
@@ -181,9 +181,9 @@ func TestBody_damaged(t *testing.T) {
 	if _, err := s.Get(t.Context(), 1); !errors.Is(err, ErrNoBody) || !errors.As(err, &fault) {
 		t.Errorf("got %v", err)
 	}
-	h := ack.Wrap(e.Origin, nil)
+	h := retry.Wrap(e.Origin, nil)
 	h.Set(headerBody, "../etc")
-	var header *ack.HeaderError
+	var header *retry.HeaderError
 	if _, _, err := s.Body(t.Context(), h); !errors.As(err, &header) || header.Header != headerBody {
 		t.Errorf("got %v", err)
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -32,7 +31,7 @@ func TestBook_saysNoMoreThanIsKnown(t *testing.T) {
 		t.Helper()
 		for range n {
 			number++
-			e := Entry{Origin: ack.Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: number, Time: time.Now(), Subject: "orders.a", Attempts: 1}, Reason: "dead"}
+			e := Entry{Origin: Origin{Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: number, Time: time.Now(), Subject: "orders.a", Attempts: 1}, Reason: "dead"}
 			if err := s.Put(t.Context(), "", e); err != nil {
 				t.Fatal(err)
 			}

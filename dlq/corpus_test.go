@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // values draw what differs from message to message. A cause names them as {{uuid}}.
@@ -408,7 +408,7 @@ func draw(r *rand.Rand, cause string) string {
 		return said[:1060] + " … " + said[len(said)-2048:]
 	}
 	if head, ok := strings.CutSuffix(text, "LOREM"); ok {
-		return ack.CleanText(head+lorem, ack.MaxErrorLen)
+		return retry.CleanText(head+lorem, retry.MaxErrorLen)
 	}
 	if body, ok := strings.CutPrefix(text, "CUT"); ok {
 		return "POST http://10.0.0.1:9000/hook: 422 Unprocessable Entity: " + body[:256] + "…"

@@ -17,7 +17,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -37,9 +37,12 @@ const (
 // MaxStack is how many bytes of a stack are kept, from its beginning.
 const MaxStack = 16 << 10
 
+// Origin is where a message comes from, and what became of it so far: its route, stream, durable and sequence, its attempts and its last error.
+type Origin = retry.Origin
+
 // Entry is a dead letter.
 type Entry struct {
-	ack.Origin
+	Origin
 	// Header and Data are the original ones. Header is nil when there were none, and both are when the entry was listed
 	// without bodies; the headers of a large message come with its body only.
 	Header nats.Header
@@ -61,7 +64,7 @@ type Entry struct {
 	wantPrefix string // of one that was imported: where it was stored
 }
 
-// Headers of an entry beside those of [ack.Wrap]. Unwrap leaves them out, as anything named Relay-.
+// Headers of an entry beside those of [retry.Wrap]. Unwrap leaves them out, as anything named Relay-.
 const (
 	headerReason   = "Relay-Reason"
 	headerStack    = "Relay-Stack-64" // base64: a stack has line ends, which headers cannot
@@ -96,14 +99,14 @@ func readRef(h nats.Header) (ref, error) {
 	}
 	r := ref{name: h.Get(headerBody), sum: h.Get(headerBodySum)}
 	if !isSum(r.name) {
-		return ref{}, &ack.HeaderError{Header: headerBody, Err: errors.New("is not the name of an object")}
+		return ref{}, &retry.HeaderError{Header: headerBody, Err: errors.New("is not the name of an object")}
 	}
 	if !isSum(r.sum) {
-		return ref{}, &ack.HeaderError{Header: headerBodySum, Err: errors.New("is not a SHA-256 in hex")}
+		return ref{}, &retry.HeaderError{Header: headerBodySum, Err: errors.New("is not a SHA-256 in hex")}
 	}
 	n, err := strconv.Atoi(h.Get(headerBodySize))
 	if err != nil || n < 0 {
-		return ref{}, &ack.HeaderError{Header: headerBodySize, Err: errors.New("is not a size")}
+		return ref{}, &retry.HeaderError{Header: headerBodySize, Err: errors.New("is not a size")}
 	}
 	r.size = n
 	return r, nil
@@ -120,12 +123,12 @@ func encode(e Entry) nats.Header {
 	if e.body.name != "" {
 		original = nil
 	}
-	h := ack.Wrap(e.Origin, original)
-	h.Set(headerReason, ack.CleanText(string(e.Reason), 64))
+	h := retry.Wrap(e.Origin, original)
+	h.Set(headerReason, retry.CleanText(string(e.Reason), 64))
 	if s := e.Stack; len(s) > 0 {
 		h.Set(headerStack, base64.StdEncoding.EncodeToString(s[:min(len(s), MaxStack)]))
 	}
-	if i := ack.CleanText(e.Instance, 256); i != "" {
+	if i := retry.CleanText(e.Instance, 256); i != "" {
 		h.Set(headerInstance, i)
 	}
 	if e.body.name != "" {
@@ -139,24 +142,24 @@ func decode(h nats.Header) (Entry, error) { return decodeWith(h, true) }
 
 // decodeWith leaves the original headers out unless they are wanted.
 func decodeWith(h nats.Header, withHeader bool) (Entry, error) {
-	var o ack.Origin
+	var o Origin
 	var original nats.Header
 	var err error
 	if withHeader {
-		o, original, err = ack.Unwrap(h)
+		o, original, err = retry.Unwrap(h)
 	} else {
-		o, err = ack.UnwrapOrigin(h)
+		o, err = retry.UnwrapOrigin(h)
 	}
 	if err != nil {
 		return Entry{}, err
 	}
 	e := Entry{Origin: o, Header: original, Reason: Reason(h.Get(headerReason)), Instance: h.Get(headerInstance)}
 	if e.Reason == "" {
-		return Entry{}, &ack.HeaderError{Header: headerReason, Err: errors.New("missing")}
+		return Entry{}, &retry.HeaderError{Header: headerReason, Err: errors.New("missing")}
 	}
 	if s := h.Get(headerStack); s != "" {
 		if e.Stack, err = base64.StdEncoding.DecodeString(s); err != nil {
-			return Entry{}, &ack.HeaderError{Header: headerStack, Err: err}
+			return Entry{}, &retry.HeaderError{Header: headerStack, Err: err}
 		}
 	}
 	if e.body, err = readRef(h); err != nil {
@@ -167,13 +170,13 @@ func decodeWith(h nats.Header, withHeader bool) (Entry, error) {
 }
 
 // same tells whether both are the same failure of the same message.
-func same(a, b ack.Origin) bool {
+func same(a, b Origin) bool {
 	return a.Stream == b.Stream && a.Consumer == b.Consumer && a.Sequence == b.Sequence && a.Time.Equal(b.Time) && a.Replay == b.Replay
 }
 
 // durableMark keeps the messages of a durable apart from those of another one of the same route: a durable that was renamed may have the same
 // messages once more. One with the name of its route needs none.
-func durableMark(o ack.Origin) string {
+func durableMark(o Origin) string {
 	if o.Consumer == o.Route {
 		return ""
 	}
@@ -182,12 +185,12 @@ func durableMark(o ack.Origin) string {
 }
 
 // entryToken is the token of an entry's subject that tells it from all others of its route and stream.
-func entryToken(o ack.Origin) string {
+func entryToken(o Origin) string {
 	return fmt.Sprintf("%d-%d-%d%s", o.Sequence, o.Time.UnixNano(), o.Replay, durableMark(o))
 }
 
 // entrySubject is where the entry of o is stored.
-func entrySubject(prefix string, o ack.Origin) (string, error) {
+func entrySubject(prefix string, o Origin) (string, error) {
 	head := fmt.Sprintf("%s.%s.%s.%s.", prefix, o.Route, o.Stream, entryToken(o))
 	if strings.Contains(o.Route, ".") || strings.Contains(o.Stream, ".") {
 		return "", fmt.Errorf("route %q and stream %q must not hold dots", o.Route, o.Stream)
@@ -203,7 +206,7 @@ func entrySubject(prefix string, o ack.Origin) (string, error) {
 
 // dueSubject is where a replay with the origin o is handed to its route. The r keeps it apart from parked messages, whose
 // last number is a time.
-func (s *Store) dueSubject(o ack.Origin) string {
+func (s *Store) dueSubject(o Origin) string {
 	return fmt.Sprintf("%s.due.%s.%s.%d-%d%s-r%d", s.service, o.Route, o.Stream, o.Sequence, o.Time.UnixNano(), durableMark(o), o.Replay)
 }
 

@@ -5,15 +5,13 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"github.com/relaymq/relay/ack"
 )
 
 // BenchmarkEntry is what a dead letter costs beside its storing: the headers of its entry, and reading them again.
 func BenchmarkEntry(b *testing.B) {
 	now := time.Now()
 	e := Entry{
-		Origin: ack.Origin{
+		Origin: Origin{
 			Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: 12345, Time: now, Subject: "orders.eu.created",
 			Attempts: 20, Deliveries: 23, FirstFailure: now, LastFailure: now, LastError: "connection refused",
 		},

@@ -7,7 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Fingerprint is an error without what differs from message to message, so that failures with the same cause have the same
@@ -22,7 +22,7 @@ import (
 // errno or answered, as the value of a key such as code, or before its own text (503 Service Unavailable). A number is nothing of the
 // kind by its size: orders have numbers of three digits, too.
 //
-// Of a text that was cut, which is one of [ack.MaxErrorLen] bytes or one with an ellipsis at an end, only the part counts that is there
+// Of a text that was cut, which is one of [retry.MaxErrorLen] bytes or one with an ellipsis at an end, only the part counts that is there
 // however long the values in it are.
 //
 // It is for grouping and may change between versions of relay.
@@ -40,7 +40,7 @@ func Fingerprint(err string) string {
 	}
 	limit, isCut := len(err)*2, true
 	switch {
-	case len(err) > ack.MaxErrorLen-utf8.UTFMax:
+	case len(err) > retry.MaxErrorLen-utf8.UTFMax:
 		err, limit = wholeWords(err), cutLong
 	case strings.HasSuffix(err, "…"):
 		err, limit = wholeWords(strings.TrimSuffix(err, "…")), cutShort
@@ -60,10 +60,10 @@ func Fingerprint(err string) string {
 	return string(s.out)
 }
 
-// How many bytes of a fingerprint count of a text that was cut: at [ack.MaxErrorLen], or by a handler, after a KiB of an answer or of the
+// How many bytes of a fingerprint count of a text that was cut: at [retry.MaxErrorLen], or by a handler, after a KiB of an answer or of the
 // beginning of an output; 256 bytes of an answer in versions before.
 const (
-	cutLong  = ack.MaxErrorLen / 2
+	cutLong  = retry.MaxErrorLen / 2
 	cutEnds  = 448
 	cutShort = 192
 	cutTail  = 128

@@ -14,10 +14,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // JobState is what becomes of a replay job.
@@ -241,7 +241,7 @@ func (j *Jobs) Get(ctx context.Context, id string) (Job, error) {
 	// The other fields of a newer record may mean anything.
 	err = json.Unmarshal(e.Value(), &job)
 	if job.Format > jobFormat {
-		return Job{}, fmt.Errorf("job %s: its record, of format %d, %w, this one reads up to %d", id, job.Format, ack.ErrOtherVersion, jobFormat)
+		return Job{}, fmt.Errorf("job %s: its record, of format %d, %w, this one reads up to %d", id, job.Format, retry.ErrOtherVersion, jobFormat)
 	}
 	if err != nil {
 		return Job{}, fmt.Errorf("job %s: %w", id, err)
@@ -338,7 +338,7 @@ type Verdict struct {
 
 // MessageToken tells a replayed message from all others: <stream>-<sequence>-<origin ns>-r<replay count>, with a mark of the durable before
 // the last part if that has not the name of its route.
-func MessageToken(o ack.Origin) string {
+func MessageToken(o Origin) string {
 	return fmt.Sprintf("%s-%d-%d%s-r%d", o.Stream, o.Sequence, o.Time.UnixNano(), durableMark(o), o.Replay)
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // LineFormat is the version of an entry as JSON. A reader refuses others.
@@ -24,35 +24,35 @@ const LineFormat = 1
 // line is an entry as JSON, such as relay dlq export writes. Text that is not UTF-8 is in base64 in a field of its own,
 // next to the text that stands for it.
 type line struct {
-	Format       int         `json:"format"`
-	Number       uint64      `json:"number"`
-	Stored       time.Time   `json:"stored"`
-	Prefix       string      `json:"prefix,omitempty"`
-	Reason       string      `json:"reason"`
-	Error        string      `json:"error"`
-	Route        string      `json:"route"`
-	Subject      string      `json:"subject"`
-	Subject64    []byte      `json:"subject_base64,omitempty"`
-	Stream       string      `json:"stream"`
-	Consumer     string      `json:"consumer"`
-	Sequence     uint64      `json:"sequence"`
-	Published    time.Time   `json:"published"`
-	Attempts     int         `json:"attempts"`
-	Deliveries   uint64      `json:"deliveries"`
-	FirstFailure *time.Time  `json:"first_failure,omitempty"`
-	LastFailure  *time.Time  `json:"last_failure,omitempty"`
-	Replay       int         `json:"replay"`
-	Job          string      `json:"job,omitempty"`
-	Edited       string      `json:"edited,omitempty"`
-	Past         []ack.Past  `json:"past,omitempty"`
-	Instance     string      `json:"instance"`
-	Stack        string      `json:"stack,omitempty"`
-	Stack64      []byte      `json:"stack_base64,omitempty"`
-	Size         int         `json:"size"`
-	Header       nats.Header `json:"header,omitempty"`
-	Header64     [][]string  `json:"header_base64,omitempty"` // a name and its values, each in base64
-	Body         *string     `json:"body,omitempty"`
-	Body64       []byte      `json:"body_base64,omitempty"`
+	Format       int          `json:"format"`
+	Number       uint64       `json:"number"`
+	Stored       time.Time    `json:"stored"`
+	Prefix       string       `json:"prefix,omitempty"`
+	Reason       string       `json:"reason"`
+	Error        string       `json:"error"`
+	Route        string       `json:"route"`
+	Subject      string       `json:"subject"`
+	Subject64    []byte       `json:"subject_base64,omitempty"`
+	Stream       string       `json:"stream"`
+	Consumer     string       `json:"consumer"`
+	Sequence     uint64       `json:"sequence"`
+	Published    time.Time    `json:"published"`
+	Attempts     int          `json:"attempts"`
+	Deliveries   uint64       `json:"deliveries"`
+	FirstFailure *time.Time   `json:"first_failure,omitempty"`
+	LastFailure  *time.Time   `json:"last_failure,omitempty"`
+	Replay       int          `json:"replay"`
+	Job          string       `json:"job,omitempty"`
+	Edited       string       `json:"edited,omitempty"`
+	Past         []retry.Past `json:"past,omitempty"`
+	Instance     string       `json:"instance"`
+	Stack        string       `json:"stack,omitempty"`
+	Stack64      []byte       `json:"stack_base64,omitempty"`
+	Size         int          `json:"size"`
+	Header       nats.Header  `json:"header,omitempty"`
+	Header64     [][]string   `json:"header_base64,omitempty"` // a name and its values, each in base64
+	Body         *string      `json:"body,omitempty"`
+	Body64       []byte       `json:"body_base64,omitempty"`
 }
 
 // MarshalJSON writes the entry as one object, from which UnmarshalJSON makes the same entry, byte for byte. An entry that was
@@ -116,7 +116,7 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 		return errors.New("route, stream, sequence, published or reason is missing")
 	}
 	*e = Entry{
-		Origin: ack.Origin{
+		Origin: Origin{
 			Route: l.Route, Stream: l.Stream, Consumer: l.Consumer, Sequence: l.Sequence, Time: l.Published.UTC(), Subject: l.Subject,
 			Attempts: l.Attempts, Deliveries: l.Deliveries, LastError: l.Error, Replay: l.Replay, Job: l.Job, Edited: l.Edited, Past: l.Past,
 		},

@@ -8,14 +8,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 func TestLine_roundTrip(t *testing.T) {
 	for name, f := range map[string]func(*Entry){
 		"everything": func(e *Entry) {
 			e.Job, e.Edited, e.Replay = "job-1", "job-0", 2
-			e.Past = []ack.Past{{Time: storedAt, Reason: "dead", Error: "x"}, {Replay: 1, Job: "j", Time: storedAt, Attempts: 3}}
+			e.Past = []retry.Past{{Time: storedAt, Reason: "dead", Error: "x"}, {Replay: 1, Job: "j", Time: storedAt, Attempts: 3}}
 		},
 		"nothing": func(e *Entry) { e.Header, e.Data, e.Stack, e.LastError = nil, nil, nil, "" },
 		"bytes":   func(e *Entry) { e.Subject, e.Data, e.Stack = "a.\xff.*", randomBytes(1000), []byte("\xff") },
@@ -124,13 +124,13 @@ func FuzzEntry(f *testing.F) {
 		}
 		e := entry(seq)
 		e.Time = storedAt
-		e.Subject, e.Data, e.LastError, e.Stack, e.Job, e.Replay = subj, data, ack.CleanText(text, 4096), stack, job, int(replay)
-		e.Job = ack.CleanText(job, 64)
+		e.Subject, e.Data, e.LastError, e.Stack, e.Job, e.Replay = subj, data, retry.CleanText(text, 4096), stack, job, int(replay)
+		e.Job = retry.CleanText(job, 64)
 		e.Header = nats.Header{}
 		if name != "" && len(name)+len(value) < 4096 {
 			e.Header[name] = []string{value, "second"}
 		}
-		e.Remember(ack.Past{Time: storedAt, Reason: "dead", Error: text})
+		e.Remember(retry.Past{Time: storedAt, Reason: "dead", Error: text})
 		if len(stack) > MaxStack {
 			return
 		}

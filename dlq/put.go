@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/teeth"
 )
@@ -37,7 +36,7 @@ func (s *Store) Put(ctx context.Context, prefix string, e Entry) error {
 
 // Has tells whether the entry of a failure is stored, as Put would store it: false also when it was replayed or discarded since. The leader is
 // asked.
-func (s *Store) Has(ctx context.Context, prefix string, o ack.Origin) (bool, error) {
+func (s *Store) Has(ctx context.Context, prefix string, o Origin) (bool, error) {
 	subj, err := entrySubject(cmp.Or(prefix, s.service+".dlq"), o)
 	if err != nil {
 		return false, fmt.Errorf("dead-letter subject: %w", err)

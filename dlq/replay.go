@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -102,7 +102,7 @@ func (s *Store) prepare(ctx context.Context, m stored, meant func(storedSubject 
 	}
 	switch {
 	case now.body.name == "": // its headers and body came with it
-		_, now.Header, err = ack.Unwrap(m.header)
+		_, now.Header, err = retry.Unwrap(m.header)
 		now.Data = m.data
 	case h.edited:
 		now.Header, _, err = s.loadBody(ctx, now.body)
@@ -155,18 +155,18 @@ func cmpOriginal(to, original string) string {
 }
 
 // messageID tells the replays of one entry from those of every other.
-func messageID(o ack.Origin) string {
+func messageID(o Origin) string {
 	return fmt.Sprintf("%s_%s_%d_%d", o.Route, o.ID(), o.Time.UnixNano(), o.Replay)
 }
 
 // replayed is the origin with which the message of e starts anew.
-func replayed(e Entry) ack.Origin {
+func replayed(e Entry) Origin {
 	o := e.Origin
 	failed := o.LastFailure
 	if failed.IsZero() {
 		failed = e.StoredTime
 	}
-	o.Remember(ack.Past{Replay: o.Replay, Job: o.Job, Time: failed, Attempts: o.Attempts, Reason: string(e.Reason), Error: o.LastError})
+	o.Remember(retry.Past{Replay: o.Replay, Job: o.Job, Time: failed, Attempts: o.Attempts, Reason: string(e.Reason), Error: o.LastError})
 	o.Replay++
 	o.Attempts, o.Deliveries, o.Returns, o.LastError = 0, 0, 0, ""
 	o.Due, o.FirstFailure, o.LastFailure = time.Time{}, time.Time{}, time.Time{}
@@ -179,10 +179,10 @@ func (s *Store) toRoute(ctx context.Context, e Entry, job string) (*nats.Msg, er
 	build := func() *nats.Msg {
 		m := &nats.Msg{Subject: s.dueSubject(o), Data: e.Data}
 		if e.body.name != "" {
-			m.Header = ack.Wrap(o, nil)
+			m.Header = retry.Wrap(o, nil)
 			e.body.set(m.Header)
 		} else {
-			m.Header = ack.Wrap(o, e.Header)
+			m.Header = retry.Wrap(o, e.Header)
 		}
 		m.Header.Set(jetstream.MsgIDHeader, messageID(o))
 		m.Header.Set(jetstream.ExpectedStreamHeader, retryName(s.service))

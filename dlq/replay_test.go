@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // due takes the next due message off the retry stream.
@@ -45,7 +45,7 @@ func TestReplay_toItsRoute(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := due(t, js)
-		o, header, err := ack.Unwrap(m.Headers())
+		o, header, err := retry.Unwrap(m.Headers())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestReplay_toItsRoute(t *testing.T) {
 		origin.Replay++
 		origin.Job, origin.Attempts, origin.Deliveries, origin.LastError = "job-1", 0, 0, ""
 		origin.FirstFailure, origin.LastFailure = time.Time{}, time.Time{}
-		origin.Remember(ack.Past{Replay: want.Replay, Time: want.LastFailure, Attempts: 20, Reason: "exhausted", Error: "connection refused"})
+		origin.Remember(retry.Past{Replay: want.Replay, Time: want.LastFailure, Attempts: 20, Reason: "exhausted", Error: "connection refused"})
 		if d := cmp.Diff(origin, o); d != "" {
 			t.Error(d)
 		}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Usage is how much room the dead letters take.
@@ -81,7 +81,7 @@ func (s *Store) putInsteadOfOldest(ctx context.Context, prefix string, e Entry, 
 		var oldest Entry
 		for old, err := range s.List(ctx, Filter{}) {
 			var bad *EntryError
-			if errors.Is(err, ack.ErrOtherVersion) {
+			if errors.Is(err, retry.ErrOtherVersion) {
 				continue // it is a good one for whoever wrote it
 			}
 			if errors.As(err, &bad) {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // 150 dead letters of 8 MiB took 1.9 GiB: up to 1,056 messages were read ahead or waiting for their confirmations, whatever
@@ -48,7 +48,7 @@ func TestRun_whatIsInFlightIsBoundedInBytes(t *testing.T) {
 		}
 		m, err := sub.NextMsg(patience)
 		if err == nil {
-			if o, _, err := ack.Unwrap(m.Header); err != nil || seen[o.Subject] {
+			if o, _, err := retry.Unwrap(m.Header); err != nil || seen[o.Subject] {
 				t.Fatalf("%q came twice, or %v", o.Subject, err)
 			} else {
 				seen[o.Subject] = true

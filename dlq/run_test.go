@@ -12,8 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // route stands for a relay: it takes the due messages of the route billing, tells their verdicts, and keeps a ledger.
@@ -22,9 +22,9 @@ type route struct {
 	jobs *Jobs
 
 	mu    sync.Mutex
-	fail  func(o ack.Origin) bool
-	mute  func(o ack.Origin) bool
-	order []ack.Origin
+	fail  func(o Origin) bool
+	mute  func(o Origin) bool
+	order []Origin
 	times map[string]int
 }
 
@@ -34,7 +34,7 @@ func serve(t *testing.T, js jetstream.JetStream, jobs *Jobs) *route {
 	r := &route{t: t, jobs: jobs, times: make(map[string]int)}
 	n := 0
 	consuming, err := takes(t, js, "billing").Consume(func(m jetstream.Msg) {
-		o, _, err := ack.Unwrap(m.Headers())
+		o, _, err := retry.Unwrap(m.Headers())
 		if err != nil {
 			t.Error(err)
 			return
@@ -71,7 +71,7 @@ func serve(t *testing.T, js jetstream.JetStream, jobs *Jobs) *route {
 	return r
 }
 
-func (r *route) handled() []ack.Origin {
+func (r *route) handled() []Origin {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.order)
@@ -198,7 +198,7 @@ func TestRun_stagesStopAtFailuresAndGoOn(t *testing.T) {
 	}
 	jobs := openJobs(t, js)
 	r := serve(t, js, jobs)
-	r.fail = func(o ack.Origin) bool { return o.Sequence >= 7 && o.Sequence <= 11 } // the end of the stage of 10
+	r.fail = func(o Origin) bool { return o.Sequence >= 7 && o.Sequence <= 11 } // the end of the stage of 10
 	run := newRun(t, s, jobs, Job{Staged: true, StopAfter: 20}, Choice{})
 	var stages []int
 	run.StageDone = func(p Progress) { stages = append(stages, p.Handed) }
@@ -236,7 +236,7 @@ func TestRun_lostVerdicts(t *testing.T) {
 	}
 	jobs := openJobs(t, js)
 	r := serve(t, js, jobs)
-	r.mute = func(o ack.Origin) bool { return o.Sequence%10 == 1 }
+	r.mute = func(o Origin) bool { return o.Sequence%10 == 1 }
 	run := newRun(t, s, jobs, Job{Staged: true, StopAfter: 10}, Choice{})
 	var last Progress
 	run.Progress = func(p Progress) { last = p }
@@ -462,7 +462,7 @@ func TestRun_edited(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := due(t, js)
-	o, header, err := ack.Unwrap(m.Headers())
+	o, header, err := retry.Unwrap(m.Headers())
 	if err != nil || string(m.Data()) != "mended" || o.Edited != run.Job.ID || header.Get("Trace-Id") != "a" {
 		t.Errorf("%q, %+v, %v", m.Data(), o, err)
 	}

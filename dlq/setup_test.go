@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
@@ -43,7 +43,7 @@ func setup(t *testing.T, cfg Config, opts ...natstest.Option) (*Store, jetstream
 // takes makes the durable with which a route takes what is replayed to it from stream ORDERS.
 func takes(t testing.TB, js jetstream.JetStream, route string) jetstream.Consumer {
 	t.Helper()
-	c, err := js.CreateOrUpdateConsumer(t.Context(), "RELAY_RETRY", jetstream.ConsumerConfig{Durable: ack.DueDurable(route, "ORDERS"), FilterSubject: "relay.due." + route + ".ORDERS.>"})
+	c, err := js.CreateOrUpdateConsumer(t.Context(), "RELAY_RETRY", jetstream.ConsumerConfig{Durable: retry.DueDurable(route, "ORDERS"), FilterSubject: "relay.due." + route + ".ORDERS.>"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ var storedAt = time.Date(2026, 3, 4, 5, 6, 7, 890123456, time.UTC)
 // entry is one with every field set; seq tells it from others.
 func entry(seq uint64) Entry {
 	return Entry{
-		Origin: ack.Origin{
+		Origin: Origin{
 			Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: seq, Time: storedAt.Add(time.Duration(seq)),
 			Subject: "orders.eu.created", Attempts: 20, Deliveries: 23,
 			FirstFailure: storedAt.Add(time.Second), LastFailure: storedAt.Add(time.Minute), LastError: "connection refused",

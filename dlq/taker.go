@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -43,7 +43,7 @@ func (s *Store) taker(ctx context.Context, route, stream string) (taker, error) 
 	due := fmt.Sprintf("%s.due.%s.%s.0", s.service, route, stream)
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	c, err := s.js.Consumer(ctx, retryName(s.service), ack.DueDurable(route, stream))
+	c, err := s.js.Consumer(ctx, retryName(s.service), retry.DueDurable(route, stream))
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrNotPullConsumer), errors.Is(err, jetstream.ErrInvalidConsumerName):
 		return taker{}, nil

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // elsewhere is a dead letter that an import brought from a service which reads another stream.
@@ -91,7 +91,7 @@ func TestRun_regressionAJobEndsWhoseMessagesNobodyTakes(t *testing.T) {
 // A verdict was lost, and the job waited for a message of another job that nobody takes.
 func TestRun_regressionMessagesOfOtherJobsAreNotWaitedFor(t *testing.T) {
 	s, js := setup(t, Config{})
-	m := &nats.Msg{Subject: "relay.due.billing.LEGACY.7-1-r1", Header: ack.Wrap(elsewhere(7).Origin, nil)}
+	m := &nats.Msg{Subject: "relay.due.billing.LEGACY.7-1-r1", Header: retry.Wrap(elsewhere(7).Origin, nil)}
 	if _, err := js.PublishMsg(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 var sequences atomic.Uint64
@@ -22,7 +22,7 @@ func Msg(subject, body string) *consumer.Msg {
 		Route: "test", Subject: subject, Data: []byte(body), Attempt: 1, Deadline: now.Add(30 * time.Second),
 		Stream: "TEST", Consumer: "test", Sequence: sequences.Add(1), Time: now,
 	}
-	o := ack.Origin{Stream: m.Stream, Consumer: m.Consumer, Sequence: m.Sequence, Time: m.Time}
+	o := retry.Origin{Stream: m.Stream, Consumer: m.Consumer, Sequence: m.Sequence, Time: m.Time}
 	m.ID = o.ID()
 	return m
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Auditor asks the server.
@@ -106,7 +106,7 @@ func (a *Auditor) server(ctx context.Context, r *Record, alone bool) (s Server, 
 		routes = nil
 	}
 	for route := range r.Routes {
-		if err := ask(a.Retry, ack.DueDurable(route, r.Stream)); err != nil {
+		if err := ask(a.Retry, retry.DueDurable(route, r.Stream)); err != nil {
 			return s, err
 		}
 		if !alone {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/chaos/ledger"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Class is a way in which a run can be wrong.
@@ -101,7 +101,7 @@ func (w *World) inFlight() (total int, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
-	for _, d := range [][2]string{{w.stream, "work"}, {"RELAY_RETRY", ack.DueDurable("work", w.stream)}} {
+	for _, d := range [][2]string{{w.stream, "work"}, {"RELAY_RETRY", retry.DueDurable("work", w.stream)}} {
 		info, err := w.durableInfo(ctx, d[0], d[1])
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrConsumerNotFound):

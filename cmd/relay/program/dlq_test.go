@@ -12,9 +12,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 func TestDLQ_filters(t *testing.T) {
@@ -77,7 +77,7 @@ func TestDLQ_unknownRouteIsRefused(t *testing.T) {
 		t.Errorf("a known route: %q", stderr)
 	}
 	// Dead letters outlive their route.
-	e := dlq.Entry{Origin: ack.Origin{Route: "retired", Stream: "ORDERS", Consumer: "retired", Sequence: 99, Time: time.Now(), Subject: "orders.x", Attempts: 1}, Reason: dlq.Rejected}
+	e := dlq.Entry{Origin: retry.Origin{Route: "retired", Stream: "ORDERS", Consumer: "retired", Sequence: 99, Time: time.Now(), Subject: "orders.x", Attempts: 1}, Reason: dlq.Rejected}
 	if err := store.Put(t.Context(), "", e); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestDLQ_differentAnswersAreDifferentGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 30 {
-		e := dlq.Entry{Origin: ack.Origin{
+		e := dlq.Entry{Origin: retry.Origin{
 			Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: uint64(i + 1), Time: time.Now(), Subject: fmt.Sprint("orders.", i), Attempts: 1,
 			LastError: fmt.Sprintf(`POST http://127.0.0.1:9000: 422 Unprocessable Entity: {"error":%q,"order":"ORD-2024-%d"}`, []string{"card expired", "unknown customer", "card expired"}[i%3], 1000+i),
 		}, Data: []byte("x"), Reason: dlq.Rejected}
@@ -211,7 +211,7 @@ func TestDLQ_aGroupIsWhatLikeChooses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 120 {
-		e := dlq.Entry{Origin: ack.Origin{
+		e := dlq.Entry{Origin: retry.Origin{
 			Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: uint64(i + 1), Time: time.Now(), Subject: fmt.Sprint("orders.", i), Attempts: 1,
 			LastError: fmt.Sprintf("no stock for order %d", 80+7*i),
 		}, Data: []byte("x"), Reason: dlq.Rejected}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/plain"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // hostile would act on a terminal: an escape sequence, its C1 form, DEL, a bidi mark, a line separator, half a character.
@@ -29,10 +29,10 @@ func TestDLQ_nothingActsOnTheTerminal(t *testing.T) {
 	at := time.Now().Add(-time.Hour)
 	for i, body := range []string{hostile, `{"a": "` + strings.ToValidUTF8(strings.ReplaceAll(hostile, "\r", ""), "?") + `", "\u001b[2J": 1}`, "text\u202e\n\u009b2J\u2028"} {
 		e := dlq.Entry{
-			Origin: ack.Origin{
+			Origin: retry.Origin{
 				Route: "billing", Stream: "ORDERS", Consumer: "billing" + hostile, Sequence: uint64(i + 1), Time: at, Subject: "orders." + hostile,
 				Attempts: 3, FirstFailure: at, LastFailure: at, LastError: "no such customer " + hostile, Job: "job" + hostile, Replay: i, Edited: "x" + hostile,
-				Past: []ack.Past{{Time: at, Attempts: 1, Reason: "dead" + hostile, Error: hostile, Job: hostile}},
+				Past: []retry.Past{{Time: at, Attempts: 1, Reason: "dead" + hostile, Error: hostile, Job: hostile}},
 			},
 			Header: nats.Header{"Name" + hostile: {hostile}, "Trace": {"\u202e"}}, Data: []byte(body), Reason: dlq.Rejected, Instance: hostile, Stack: []byte("goroutine 1" + hostile + "\n\tx" + hostile),
 		}

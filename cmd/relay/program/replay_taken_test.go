@@ -12,12 +12,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // legacy is the export of n dead letters by a service that has a route billing too, and reads another stream.
@@ -30,7 +30,7 @@ func (w *world) legacy(n int) string {
 	}
 	for i := range n {
 		e := dlq.Entry{
-			Origin: ack.Origin{Route: "billing", Stream: "LEGACY", Consumer: "billing", Sequence: uint64(i + 1), Time: time.Now(), Subject: "orders.old", Attempts: 1, LastError: "no"},
+			Origin: retry.Origin{Route: "billing", Stream: "LEGACY", Consumer: "billing", Sequence: uint64(i + 1), Time: time.Now(), Subject: "orders.old", Attempts: 1, LastError: "no"},
 			Data:   fmt.Appendf(nil, `{"n":%d}`, i), Reason: dlq.Rejected, Instance: "there",
 		}
 		if err := store.Put(w.t.Context(), "", e); err != nil {
@@ -95,8 +95,8 @@ func TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack(t *testing.T) {
 	w := newWorld(t, billing)
 	w.run()
 	for i := range 2 {
-		o := ack.Origin{Route: "billing", Stream: "LEGACY", Consumer: "billing", Sequence: uint64(i + 1), Subject: "orders.old", Replay: 1, Job: "job-1"}
-		m := &nats.Msg{Subject: fmt.Sprintf("relay.due.billing.LEGACY.%d-0-r1", i+1), Header: ack.Wrap(o, nats.Header{"Trace": {"a"}}), Data: []byte(`{"n":1}`)}
+		o := retry.Origin{Route: "billing", Stream: "LEGACY", Consumer: "billing", Sequence: uint64(i + 1), Subject: "orders.old", Replay: 1, Job: "job-1"}
+		m := &nats.Msg{Subject: fmt.Sprintf("relay.due.billing.LEGACY.%d-0-r1", i+1), Header: retry.Wrap(o, nats.Header{"Trace": {"a"}}), Data: []byte(`{"n":1}`)}
 		if _, err := w.js.PublishMsg(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}

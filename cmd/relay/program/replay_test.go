@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // fill stores n dead letters of the route billing, on as many subjects as subjects says.
@@ -34,7 +34,7 @@ func fill(t testing.TB, js jetstream.JetStream, n, subjects int) *dlq.Store {
 		work.Go(func() {
 			for i := range next {
 				e := dlq.Entry{
-					Origin: ack.Origin{
+					Origin: retry.Origin{
 						Route: "billing", Stream: "ORDERS", Consumer: "billing", Sequence: uint64(i + 1), Time: at.Add(time.Duration(i)),
 						Subject: fmt.Sprintf("orders.%d.created", i%subjects), Attempts: 1 + i%20, Deliveries: 20,
 						FirstFailure: at, LastFailure: at.Add(time.Minute),

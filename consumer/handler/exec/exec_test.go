@@ -22,10 +22,10 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
 	"github.com/relaymq/relay/consumer/handler/internal/process"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -194,7 +194,7 @@ func TestHandle_errorsShowTheEndsOfTheOutput(t *testing.T) {
 	t.Run("both ends", func(t *testing.T) {
 		err := sh(t, `echo Error: boom >&2; i=0; while [ $i -lt 3000 ]; do echo line $i of a stack >&2; i=$((i+1)); done; exit 1`).Handle(t.Context(), message())
 		if text := fmt.Sprint(err); !strings.HasSuffix(text, " line 2999 of a stack") ||
-			!strings.HasPrefix(text, "/bin/sh: exit status 1: Error: boom line 0 of a stack") || strings.Count(text, " … ") != 1 || len(text) > ack.MaxErrorLen {
+			!strings.HasPrefix(text, "/bin/sh: exit status 1: Error: boom line 0 of a stack") || strings.Count(text, " … ") != 1 || len(text) > retry.MaxErrorLen {
 			t.Errorf("%d bytes: %s", len(text), text)
 		}
 	})

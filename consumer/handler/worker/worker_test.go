@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -493,7 +493,7 @@ func TestHandle_regressionTheHeadOfStderrWasCutOff(t *testing.T) {
 	_, said, _ := strings.Cut(text, "exit status 1: ")
 	if !strings.HasPrefix(said, "/app/worker.js:17 throw new Error('boom') ^ Error: boom at Module.step0 ") ||
 		!strings.HasSuffix(said, "at Module.step59 (node:internal/modules/cjs/loader:1059:14) Node.js v22.11.0") ||
-		strings.Count(said, " … ") != 1 || strings.Contains(said, "of many") || len(text) > ack.MaxErrorLen {
+		strings.Count(said, " … ") != 1 || strings.Contains(said, "of many") || len(text) > retry.MaxErrorLen {
 		t.Errorf("%d bytes: %s", len(text), text)
 	}
 }

@@ -11,9 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/routes"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Message is a message that waits, as --json prints it.
@@ -31,10 +31,10 @@ type Message struct {
 	Dead     string     `json:"dead,omitempty"` // it is to be a dead letter that could not be stored yet
 	Fault    string     `json:"fault,omitempty"`
 
-	Stream   string      `json:"-"`
-	Sequence uint64      `json:"-"`
-	Made     time.Time   `json:"-"` // of one in its durable: when that was made
-	Parked   *ack.Parked `json:"-"`
+	Stream   string        `json:"-"`
+	Sequence uint64        `json:"-"`
+	Made     time.Time     `json:"-"` // of one in its durable: when that was made
+	Parked   *retry.Parked `json:"-"`
 }
 
 // Where a message waits.
@@ -61,7 +61,7 @@ func ParseID(s string) (stream string, seq uint64, err error) {
 // Reader reads what waits.
 type Reader struct {
 	Client *cli.Client
-	Stream *ack.RetryStream    // nil when relay never ran here
+	Stream *retry.Stream       // nil when relay never ran here
 	Routes map[string][]string // of each durable
 	// Divided are the routes with partitions.
 	Divided []string
@@ -83,7 +83,7 @@ func Open(ctx context.Context, cl *cli.Client) (*Reader, error) {
 		}
 	}
 	service := cl.Config.Service
-	r.Stream, err = ack.AttachRetryStream(ctx, cl.JS, service, strings.ToUpper(service)+"_RETRY")
+	r.Stream, err = retry.AttachStream(ctx, cl.JS, service, strings.ToUpper(service)+"_RETRY")
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		err = nil
 	}
@@ -94,7 +94,7 @@ func Open(ctx context.Context, cl *cli.Client) (*Reader, error) {
 func (r *Reader) Each(ctx context.Context, route string, f func(Message) bool) error {
 	more := true
 	bucket := strings.ToUpper(r.Client.Config.Service) + "_ATTEMPTS"
-	err := ack.ListWaiting(ctx, r.Client.JS, bucket, "", "", func(w ack.Waiting) bool {
+	err := retry.ListWaiting(ctx, r.Client.JS, bucket, "", "", func(w retry.Waiting) bool {
 		names := r.Routes[w.Durable]
 		if route != "" && w.Durable != route && !slices.Contains(names, route) {
 			return true
@@ -120,7 +120,7 @@ func (r *Reader) EachParked(ctx context.Context, route string, f func(Message) b
 	if r.Stream == nil {
 		return nil
 	}
-	return r.Stream.ListParked(ctx, route, func(p ack.Parked) bool {
+	return r.Stream.ListParked(ctx, route, func(p retry.Parked) bool {
 		m := Message{
 			ID: ID(p.Stream, p.Sequence), Where: Parked, Routes: []string{p.Route}, Durable: p.Consumer, Subject: p.Subject, Attempts: p.Attempts,
 			First: cli.KnownTime(p.FirstFailure), Last: cli.KnownTime(p.LastFailure), Due: cli.KnownTime(p.Due), Error: p.LastError, Stream: p.Stream, Sequence: p.Sequence, Parked: &p,

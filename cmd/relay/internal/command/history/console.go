@@ -7,11 +7,11 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // Console is what the console shows of what became of messages: the same as the commands.
@@ -53,7 +53,7 @@ func (b *Console) Outcomes(ctx context.Context, stream, route string, most int) 
 	}
 	o.Back = cli.KnownTime(back.UTC())
 	for _, f := range list {
-		id := ack.Origin{Stream: stream, Consumer: f.Durable, Sequence: f.Sequence, Time: f.Published}.ID()
+		id := retry.Origin{Stream: stream, Consumer: f.Durable, Sequence: f.Sequence, Time: f.Published}.ID()
 		o.List = append(o.List, console.Outcome{
 			Ended: f.Ended, Message: id, Stream: stream, Sequence: f.Sequence, Outcome: outcomeOf(f), Attempts: f.Attempts, Replay: f.Replay, Instance: f.Instance,
 			Result: resultOf(f),

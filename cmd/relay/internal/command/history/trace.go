@@ -16,13 +16,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/cmd/relay/internal/waiting"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -216,7 +216,7 @@ func (l *life) waits(m waiting.Message) {
 }
 
 // learn takes over what travels with a message.
-func (l *life) learn(o ack.Origin) {
+func (l *life) learn(o retry.Origin) {
 	if l.Published == nil && !o.Time.IsZero() {
 		at := o.Time.UTC()
 		l.Published = &at

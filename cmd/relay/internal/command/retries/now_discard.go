@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/waiting"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // chosenRetries are the messages that a command acts on: named, or all of a route that are parked.
@@ -72,7 +72,7 @@ func choose(ctx context.Context, r *waiting.Reader, a []string, route string, no
 }
 
 // actOn calls f for each of the chosen messages that is parked still, and returns how many succeeded and how many were gone.
-func actOn(ctx context.Context, r *waiting.Reader, c chosenRetries, f func(ack.Parked) error) (done, gone int, err error) {
+func actOn(ctx context.Context, r *waiting.Reader, c chosenRetries, f func(retry.Parked) error) (done, gone int, err error) {
 	listed := r.EachParked(ctx, c.route, func(m waiting.Message) bool {
 		if _, ok := c.named[m.ID]; len(c.named) > 0 && !ok || m.Fault != "" {
 			return true
@@ -80,7 +80,7 @@ func actOn(ctx context.Context, r *waiting.Reader, c chosenRetries, f func(ack.P
 		switch err = f(*m.Parked); {
 		case err == nil:
 			done++
-		case errors.Is(err, ack.ErrFired):
+		case errors.Is(err, retry.ErrFired):
 			gone, err = gone+1, nil
 		default:
 			err = fmt.Errorf("%s: %w", m.ID, err)
@@ -104,7 +104,7 @@ relay status, and relay resume, which ends such waits.`,
 				if err := cli.Confirm(ctx, c, yes || len(a) > 0, fmt.Sprintf("Make %d parked %s of route %s due now?", chosen.n, cli.Plural(chosen.n, "message"), cli.Printable(route))); err != nil {
 					return err
 				}
-				done, gone, err := actOn(ctx, r, chosen, func(p ack.Parked) error {
+				done, gone, err := actOn(ctx, r, chosen, func(p retry.Parked) error {
 					_, err := r.Stream.Hasten(ctx, p, time.Now())
 					return err
 				})
@@ -149,7 +149,7 @@ replay ls.`,
 				}
 				record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: joined(a)}
 				return cli.RecordDiscard(ctx, r.Client, record, chosen.n, func() (int, error) {
-					done, gone, err := actOn(ctx, r, chosen, func(p ack.Parked) error {
+					done, gone, err := actOn(ctx, r, chosen, func(p retry.Parked) error {
 						err := discardParked(ctx, r, store, p)
 						if err == nil {
 							noteDiscarded(record, p)
@@ -171,7 +171,7 @@ replay ls.`,
 }
 
 // discardParked holds the message first, so that it does not come due between its dead letter and its removal.
-func discardParked(ctx context.Context, r *waiting.Reader, store *dlq.Store, p ack.Parked) error {
+func discardParked(ctx context.Context, r *waiting.Reader, store *dlq.Store, p retry.Parked) error {
 	e := dlq.Entry{Origin: p.Origin, Reason: dlq.Operator, Instance: cli.Caller(), Header: p.Header, Data: p.Data}
 	if dlq.BodyElsewhere(p.Wrapped()) {
 		var err error
@@ -197,7 +197,7 @@ func discardParked(ctx context.Context, r *waiting.Reader, store *dlq.Store, p a
 
 // noteDiscarded counts a message for the audit of its durable. A replay counts as one that came when it is delivered: what is still on the
 // subject of its hand-over may never have been.
-func noteDiscarded(record *dlq.Job, p ack.Parked) {
+func noteDiscarded(record *dlq.Job, p retry.Parked) {
 	if p.Handed() {
 		return
 	}

@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/routes"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 func newOrphans(o *cli.Options) *cobra.Command {
@@ -262,7 +262,7 @@ func returnOrphans(ctx context.Context, c *cobra.Command, cl *cli.Client, route,
 	record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: "returned from stream " + stream}
 	bar := cli.NewBar(c, total, "returning")
 	err = cli.RecordDiscard(ctx, cl, record, total, func() (int, error) {
-		n, err = consumer.ReturnOrphans(ctx, cl.JS, cl.Config.Service, route, stream, prefix, cli.Caller(), func(p ack.Parked) {
+		n, err = consumer.ReturnOrphans(ctx, cl.JS, cl.Config.Service, route, stream, prefix, cli.Caller(), func(p retry.Parked) {
 			_ = bar.Add(1)
 			noteDiscarded(record, p)
 		})

@@ -1,4 +1,4 @@
-package ack
+package retry
 
 import (
 	"encoding/base64"

@@ -1,4 +1,4 @@
-package ack
+package retry
 
 import (
 	"cmp"
@@ -29,7 +29,7 @@ type Kept struct {
 }
 
 // Kept counts what the stream holds, by route and stream. Its cost grows with the number of messages.
-func (r *RetryStream) Kept(ctx context.Context) ([]Kept, error) {
+func (r *Stream) Kept(ctx context.Context) ([]Kept, error) {
 	type of struct{ route, stream string }
 	all := make(map[of]*Kept)
 	err := Subjects(ctx, r.js, r.name, r.service+".>", func(subject string, n int) {
@@ -104,14 +104,14 @@ type Move struct {
 	// To names the new route of a message; empty leaves it where it is.
 	To func(o Origin) string
 	// Into is the retry stream of another service that gets them. Nil: they stay in this one.
-	Into *RetryStream
+	Into *Stream
 	// Moved, if not nil, is told of each.
 	Moved func()
 }
 
 // Move gives messages to another route. Each is stored anew, confirmed, before the old one is removed, so that nothing is lost
 // whenever this ends; a second run goes on where the first one ended. Nobody should consume what is moved.
-func (r *RetryStream) Move(ctx context.Context, m Move) (moved int, err error) {
+func (r *Stream) Move(ctx context.Context, m Move) (moved int, err error) {
 	stream, err := r.js.Stream(ctx, r.name)
 	if err != nil {
 		return 0, err
@@ -148,7 +148,7 @@ func (r *RetryStream) Move(ctx context.Context, m Move) (moved int, err error) {
 	return moved, nil
 }
 
-func (r *RetryStream) moveOne(ctx context.Context, stream jetstream.Stream, msg *nats.Msg, o Origin, to string, into *RetryStream) error {
+func (r *Stream) moveOne(ctx context.Context, stream jetstream.Stream, msg *nats.Msg, o Origin, to string, into *Stream) error {
 	due := time.Now()
 	if at, ok := strings.CutPrefix(msg.Header.Get("Nats-Schedule"), "@at "); ok {
 		if t, err := time.Parse(time.RFC3339Nano, at); err == nil && t.After(due) {
@@ -186,7 +186,7 @@ func remove(ctx context.Context, stream jetstream.Stream, seq uint64) error {
 // TakeOut calls store for each message of a route from one stream, parked or due, and removes it after store returned nil: store must
 // have it for certain by then. It returns how many went, with an error that ended it, and leaves alone what is not relay's. Nobody
 // should consume what is taken out.
-func (r *RetryStream) TakeOut(ctx context.Context, route, from string, store func(Parked) error) (n int, err error) {
+func (r *Stream) TakeOut(ctx context.Context, route, from string, store func(Parked) error) (n int, err error) {
 	for _, filter := range []string{r.service + ".park." + route + "." + from + ".*", r.DueSubjects(route, from)} {
 		stream, err := r.js.Stream(ctx, r.name)
 		if err != nil {

@@ -1,4 +1,4 @@
-package ack
+package retry
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 )
 
 // copyIn is the copy of a message that the retry stream stored last.
-func copyIn(t *testing.T, r *RetryStream, o Origin) (c Origin, m *nats.Msg, seq uint64) {
+func copyIn(t *testing.T, r *Stream, o Origin) (c Origin, m *nats.Msg, seq uint64) {
 	t.Helper()
 	m, seq, err := ownstream.LastFromLeader(t.Context(), r.js, r.name, r.copies(o))
 	if err == nil {
@@ -29,14 +29,14 @@ func copyIn(t *testing.T, r *RetryStream, o Origin) (c Origin, m *nats.Msg, seq 
 }
 
 // onBoth runs a test with a retry stream of one and of three replicas.
-func onBoth(t *testing.T, test func(t *testing.T, r *RetryStream, js jetstream.JetStream)) {
+func onBoth(t *testing.T, test func(t *testing.T, r *Stream, js jetstream.JetStream)) {
 	t.Run("R1", func(t *testing.T) {
 		r, js := retryStream(t)
 		test(t, r, js)
 	})
 	t.Run("R3", func(t *testing.T) {
 		js := natstest.Cluster(t, 3)[0].JetStream(t)
-		r, err := OpenRetryStream(t.Context(), js, "relay", "RELAY_RETRY", 3)
+		r, err := OpenStream(t.Context(), js, "relay", "RELAY_RETRY", 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ var plenty = Room{Messages: 1000}
 // one, or beside the one that has come due. Its attempts then went back, and it started more often than max_attempts.
 func TestRetryStream_regressionAnOldDeliveryReplacesNoCopyWithMoreAttempts(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, r *RetryStream, js jetstream.JetStream) {
+	onBoth(t, func(t *testing.T, r *Stream, js jetstream.JetStream) {
 		park := func(attempts int, due time.Duration, own uint64) {
 			t.Helper()
 			o := originOf(1)
@@ -128,7 +128,7 @@ func TestRetryStream_regressionAnOldDeliveryReplacesNoCopyWithMoreAttempts(t *te
 // Copies that are parked at once are one, that with the most attempts. A replicated stream refuses one while its rival is only proposed.
 func TestRetryStream_ofCopiesParkedAtOnceTheGreatestCountWins(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, r *RetryStream, js jetstream.JetStream) {
+	onBoth(t, func(t *testing.T, r *Stream, js jetstream.JetStream) {
 		var parking sync.WaitGroup
 		stored := make([]bool, 7)
 		for n := range stored {
@@ -173,7 +173,7 @@ func TestRetryStream_whatIsThereIsReadBack(t *testing.T) {
 // What it costs to have the greatest count win: one condition of a publish.
 func BenchmarkRetryStream_park(b *testing.B) {
 	js := natstest.Start(b).JetStream(b)
-	r, err := OpenRetryStream(b.Context(), js, "relay", "RELAY_RETRY", 1)
+	r, err := OpenStream(b.Context(), js, "relay", "RELAY_RETRY", 1)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package ack
+package retry
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 // What is hastened in the very moment in which it comes due fires once: neither twice nor never.
 func TestRetryStream_hastenedOnceWhateverTheMoment(t *testing.T) {
 	js := natstest.Start(t).JetStream(t)
-	r, err := OpenRetryStream(t.Context(), js, "relay", "RELAY_RETRY", 1)
+	r, err := OpenStream(t.Context(), js, "relay", "RELAY_RETRY", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestRetryStream_hastenedOnceWhateverTheMoment(t *testing.T) {
 // One that is held and removed does not come any more.
 func TestRetryStream_unparked(t *testing.T) {
 	js := natstest.Start(t).JetStream(t)
-	r, err := OpenRetryStream(t.Context(), js, "relay", "RELAY_RETRY", 1)
+	r, err := OpenStream(t.Context(), js, "relay", "RELAY_RETRY", 1)
 	if err != nil {
 		t.Fatal(err)
 	}

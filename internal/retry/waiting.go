@@ -1,4 +1,4 @@
-package ack
+package retry
 
 import (
 	"context"
@@ -101,7 +101,7 @@ func (p Parked) Wrapped() nats.Header { return p.raw.Header }
 
 // ListParked lists what is parked for a route (empty: all), in the order in which it was parked, a page of a few MiB at a time, up to
 // what was there at the time of the call. It ends when yield returns false.
-func (r *RetryStream) ListParked(ctx context.Context, route string, yield func(Parked) bool) error {
+func (r *Stream) ListParked(ctx context.Context, route string, yield func(Parked) bool) error {
 	stream, err := r.js.Stream(ctx, r.name)
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", r.name, err)
@@ -136,7 +136,7 @@ var ErrFired = errors.New("it waits no longer: it came due, or was moved by some
 // Hasten makes a parked message due at due, instead of when it was. The schedule is replaced in one step, on the condition
 // that it is still the one that was read, so it neither gets lost nor fires twice. It returns the number that it has then, and
 // [ErrFired] if it was not there any more.
-func (r *RetryStream) Hasten(ctx context.Context, p Parked, due time.Time) (number uint64, err error) {
+func (r *Stream) Hasten(ctx context.Context, p Parked, due time.Time) (number uint64, err error) {
 	c := &nats.Msg{Subject: p.raw.Header.Get(jetstream.SubjectHeader), Header: parkedHeader(p.raw), Data: p.Data}
 	c.Header.Set("Nats-Schedule", "@at "+due.UTC().Format(time.RFC3339Nano))
 	setTime(c.Header, headerDue, due) // relay would wait for the rest of the old one
@@ -150,8 +150,8 @@ func (r *RetryStream) Hasten(ctx context.Context, p Parked, due time.Time) (numb
 	return ack.Sequence, nil
 }
 
-// Unpark removes a parked message for good, by the number that [RetryStream.Hasten] returned.
-func (r *RetryStream) Unpark(ctx context.Context, number uint64) error {
+// Unpark removes a parked message for good, by the number that [Stream.Hasten] returned.
+func (r *Stream) Unpark(ctx context.Context, number uint64) error {
 	stream, err := r.js.Stream(ctx, r.name)
 	if err == nil {
 		err = stream.DeleteMsg(ctx, number)

@@ -1,4 +1,4 @@
-package ack
+package retry
 
 import (
 	"context"
@@ -16,10 +16,10 @@ import (
 	"github.com/relaymq/relay/internal/natstest"
 )
 
-func retryStream(t *testing.T) (*RetryStream, jetstream.JetStream) {
+func retryStream(t *testing.T) (*Stream, jetstream.JetStream) {
 	t.Helper()
 	js := natstest.Start(t).JetStream(t)
-	r, err := OpenRetryStream(t.Context(), js, "relay", "RELAY_RETRY", 1)
+	r, err := OpenStream(t.Context(), js, "relay", "RELAY_RETRY", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,12 +34,12 @@ func originOf(seq uint64) Origin {
 }
 
 // due is the consumer of what is due on a route, of the stream ORDERS.
-func due(t *testing.T, js jetstream.JetStream, r *RetryStream, route string) jetstream.Consumer {
+func due(t *testing.T, js jetstream.JetStream, r *Stream, route string) jetstream.Consumer {
 	t.Helper()
 	return dueOf(t, js, r, route, "ORDERS")
 }
 
-func dueOf(t *testing.T, js jetstream.JetStream, r *RetryStream, route, stream string) jetstream.Consumer {
+func dueOf(t *testing.T, js jetstream.JetStream, r *Stream, route, stream string) jetstream.Consumer {
 	t.Helper()
 	c, err := js.CreateConsumer(t.Context(), r.Name(), jetstream.ConsumerConfig{
 		Durable: DueDurable(route, stream), AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: r.DueSubjects(route, stream),

@@ -1,4 +1,4 @@
-package ack
+package retry
 
 import (
 	"context"
@@ -36,11 +36,11 @@ const (
 
 // Unstick publishes the schedules again that are past due, and returns how many these were. It reads all that is parked,
 // and rests most of the time; it blocks until it is through, which takes half an hour when a million are.
-func (r *RetryStream) Unstick(ctx context.Context) (freed int, err error) {
+func (r *Stream) Unstick(ctx context.Context) (freed int, err error) {
 	return r.unstick(ctx, time.Now().Add(-stuckAfter))
 }
 
-func (r *RetryStream) unstick(ctx context.Context, before time.Time) (freed int, err error) {
+func (r *Stream) unstick(ctx context.Context, before time.Time) (freed int, err error) {
 	stream, err := r.js.Stream(ctx, r.name)
 	if err != nil {
 		return 0, err
@@ -79,7 +79,7 @@ func (r *RetryStream) unstick(ctx context.Context, before time.Time) (freed int,
 }
 
 // again publishes a schedule once more, unless it has fired or was replaced since it was read.
-func (r *RetryStream) again(ctx context.Context, m *nats.Msg) (bool, error) {
+func (r *Stream) again(ctx context.Context, m *nats.Msg) (bool, error) {
 	c := &nats.Msg{Subject: m.Header.Get(jetstream.SubjectHeader), Header: parkedHeader(m), Data: m.Data}
 	_, err := r.js.PublishMsg(ctx, c, jetstream.WithExpectStream(r.name), jetstream.WithExpectLastSequencePerSubject(parkedSequence(m)))
 	if away.Raced(err) {
@@ -107,7 +107,7 @@ func parkedSequence(m *nats.Msg) uint64 {
 
 // readFrom reads a page of messages from a sequence on, as direct gets answer them. Next is where to go on; zero
 // means that there are no more.
-func (r *RetryStream) readFrom(ctx context.Context, filter string, from uint64) (page []*nats.Msg, next uint64, err error) {
+func (r *Stream) readFrom(ctx context.Context, filter string, from uint64) (page []*nats.Msg, next uint64, err error) {
 	request, err := json.Marshal(map[string]any{
 		"seq": from, "next_by_subj": filter, "batch": stuckPage, "max_bytes": stuckPageBytes,
 	})

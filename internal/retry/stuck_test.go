@@ -1,4 +1,4 @@
-package ack
+package retry
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // Schedules that were due while the storage was full. The server never fires them by itself.
 func TestRetryStream_stuckSchedulesFireOnceTheyAreFound(t *testing.T) {
 	js := natstest.Start(t, natstest.WithOptions(func(o *server.Options) { o.JetStreamMaxStore = 4 << 20 })).JetStream(t)
-	r, err := OpenRetryStream(t.Context(), js, "relay", "RELAY_RETRY", 1)
+	r, err := OpenStream(t.Context(), js, "relay", "RELAY_RETRY", 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package ack
+package retry
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 // once.
 const dedupeWindow = 10 * time.Minute
 
-// RetryStream is where messages wait outside their consumer, and where replayed ones reach their route: a work queue with
+// Stream is where messages wait outside their consumer, and where replayed ones reach their route: a work queue with
 // message schedules (nats-server 2.12 or later).
 //
 //	<service>.park.<route>.<stream>.<seq>-<ns>   a schedule; one a message, and one with more attempts replaces it
@@ -28,14 +28,14 @@ const dedupeWindow = 10 * time.Minute
 //	<service>.due.<route>.<stream>.<unique>      due at once: a replay, or what its durable had passed
 //
 // A message that is parked has a copy on one of the first two subjects from then until it is done or dead: the next copy is stored before
-// the delivery of the one before is acknowledged. See [RetryStream.Ahead].
+// the delivery of the one before is acknowledged. See [Stream.Ahead].
 //
 // The stream that a message comes from is in both: two deployments may have a route of the same name, each for a stream
 // of its own, and neither may get what the other one parked.
 //
 // The server has no bounds for the stream: one with schedules refuses to refuse new messages, and discarding old ones would lose
 // them. [Room] bounds it.
-type RetryStream struct {
+type Stream struct {
 	js      jetstream.JetStream
 	service string
 	name    string
@@ -44,20 +44,20 @@ type RetryStream struct {
 	asked   atomic.Int64 // when, in Unix nanoseconds
 }
 
-// OpenRetryStream makes the stream, named by the upper-case service, when it is missing.
-func OpenRetryStream(ctx context.Context, js jetstream.JetStream, service, name string, replicas int) (*RetryStream, error) {
+// OpenStream makes the stream, named by the upper-case service, when it is missing.
+func OpenStream(ctx context.Context, js jetstream.JetStream, service, name string, replicas int) (*Stream, error) {
 	_, err := js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = js.CreateStream(ctx, RetryConfig(service, name, replicas))
+		_, err = js.CreateStream(ctx, StreamConfig(service, name, replicas))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", name, err)
 	}
-	return &RetryStream{js: js, service: service, name: name}, nil
+	return &Stream{js: js, service: service, name: name}, nil
 }
 
-// RetryConfig is what the stream has to be.
-func RetryConfig(service, name string, replicas int) jetstream.StreamConfig {
+// StreamConfig is what the stream has to be.
+func StreamConfig(service, name string, replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:              name,
 		Description:       "relay: messages that wait for their retry, and replayed ones",
@@ -71,24 +71,24 @@ func RetryConfig(service, name string, replicas int) jetstream.StreamConfig {
 	}
 }
 
-// AttachRetryStream is the stream as it is. The error is jetstream.ErrStreamNotFound when there is none.
-func AttachRetryStream(ctx context.Context, js jetstream.JetStream, service, name string) (*RetryStream, error) {
+// AttachStream is the stream as it is. The error is jetstream.ErrStreamNotFound when there is none.
+func AttachStream(ctx context.Context, js jetstream.JetStream, service, name string) (*Stream, error) {
 	if _, err := js.Stream(ctx, name); err != nil {
 		return nil, fmt.Errorf("stream %s: %w", name, err)
 	}
-	return &RetryStream{js: js, service: service, name: name}, nil
+	return &Stream{js: js, service: service, name: name}, nil
 }
 
-// NamedRetryStream is the stream, whether it is there or not: for whoever only asks for names. Nothing is asked of the server.
-func NamedRetryStream(js jetstream.JetStream, service, name string) *RetryStream {
-	return &RetryStream{js: js, service: service, name: name}
+// NamedStream is the stream, whether it is there or not: for whoever only asks for names. Nothing is asked of the server.
+func NamedStream(js jetstream.JetStream, service, name string) *Stream {
+	return &Stream{js: js, service: service, name: name}
 }
 
 // Name of the stream.
-func (r *RetryStream) Name() string { return r.name }
+func (r *Stream) Name() string { return r.name }
 
 // DueSubjects is the filter of the consumer from which a route gets what comes due of a stream.
-func (r *RetryStream) DueSubjects(route, stream string) string {
+func (r *Stream) DueSubjects(route, stream string) string {
 	return r.service + ".due." + route + "." + stream + ".>"
 }
 
@@ -108,11 +108,11 @@ type Room struct {
 var ErrParkFull = errors.New("the retry stream is full")
 
 // Park stores the message to come back on its route when due is over, which becomes o.Due, and returns when the server has it. Own is the
-// number of the delivery that it takes the place of, as [RetryStream.Own] tells. Another copy of the message with as many attempts or more
+// number of the delivery that it takes the place of, as [Stream.Own] tells. Another copy of the message with as many attempts or more
 // counts as this one, and is left alone; one with fewer is replaced, wherever it waits. It returns [ErrParkFull] when as much waits already as may, and nats.ErrMaxPayload when the
 // message with its headers is too large. How much waits is looked up about once a second: instances that park at once may go beyond
 // the room by what they park in a second.
-func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, data []byte, due time.Time, room Room, own uint64) error {
+func (r *Stream) Park(ctx context.Context, o Origin, header nats.Header, data []byte, due time.Time, room Room, own uint64) error {
 	n, err := r.Messages(ctx)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (r *RetryStream) Park(ctx context.Context, o Origin, header nats.Header, da
 
 // Forward parks a message that was wrapped before, under the route and stream of o, with the headers as they are. It is
 // due at once.
-func (r *RetryStream) Forward(ctx context.Context, o Origin, wrapped nats.Header, data []byte) error {
+func (r *Stream) Forward(ctx context.Context, o Origin, wrapped nats.Header, data []byte) error {
 	header := make(nats.Header, len(wrapped)+2)
 	for name, values := range wrapped {
 		if !hasPrefixFold(name, "Nats-") { // what the server added is not the message's
@@ -136,7 +136,7 @@ func (r *RetryStream) Forward(ctx context.Context, o Origin, wrapped nats.Header
 	return r.park(ctx, o, header, data, time.Now(), 0)
 }
 
-func (r *RetryStream) park(ctx context.Context, o Origin, wrapped nats.Header, data []byte, due time.Time, own uint64) error {
+func (r *Stream) park(ctx context.Context, o Origin, wrapped nats.Header, data []byte, due time.Time, own uint64) error {
 	m := &nats.Msg{
 		Subject: fmt.Sprintf("%s.park.%s.%s.%s", r.service, o.Route, o.Stream, o.token()),
 		Header:  wrapped,
@@ -158,21 +158,18 @@ func (o Origin) token() string {
 	return token
 }
 
-func (r *RetryStream) dueSubject(o Origin) string {
+func (r *Stream) dueSubject(o Origin) string {
 	return fmt.Sprintf("%s.due.%s.%s.%s", r.service, o.Route, o.Stream, o.token())
 }
 
 // copies matches where the copies of a message are, parked or due.
-func (r *RetryStream) copies(o Origin) string {
+func (r *Stream) copies(o Origin) string {
 	return fmt.Sprintf("%s.*.%s.%s.%s", r.service, o.Route, o.Stream, o.token())
 }
 
-// Own is the number that a delivery has among the copies of its message; zero for one that is none: from its stream, or from another
-// subject of this one.
-func (r *RetryStream) Own(d *Delivery, o Origin) uint64 { return r.OwnAt(d.Msg.Subject, d.Sequence, o) }
-
-// OwnAt is Own of what is stored there.
-func (r *RetryStream) OwnAt(subject string, sequence uint64, o Origin) uint64 {
+// Own is the number that what is stored on a subject, at a sequence, has among the copies of a message; zero for what is none: it is from the
+// message's stream, or from another subject of this one.
+func (r *Stream) Own(subject string, sequence uint64, o Origin) uint64 {
 	if subject == r.dueSubject(o) {
 		return sequence
 	}
@@ -181,13 +178,13 @@ func (r *RetryStream) OwnAt(subject string, sequence uint64, o Origin) uint64 {
 
 // Ahead tells whether another copy of the message is parked or due with as many attempts as o or more. Then this delivery is an old one that
 // came again, because its ack was lost. The leader is asked, with one request: a copy that comes due meanwhile is seen before or after.
-func (r *RetryStream) Ahead(ctx context.Context, o Origin, own uint64) (bool, error) {
+func (r *Stream) Ahead(ctx context.Context, o Origin, own uint64) (bool, error) {
 	at, ahead, err := r.lastCopy(ctx, o)
 	return ahead && at != own, err
 }
 
 // lastCopy finds the copy that was stored last, and tells whether it has as many attempts as o or more. Zero: there is none.
-func (r *RetryStream) lastCopy(ctx context.Context, o Origin) (at uint64, ahead bool, err error) {
+func (r *Stream) lastCopy(ctx context.Context, o Origin) (at uint64, ahead bool, err error) {
 	m, at, err := ownstream.LastFromLeader(ctx, r.js, r.name, r.copies(o))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return 0, false, nil
@@ -217,7 +214,7 @@ const (
 // store publishes a copy on the condition that own is still the last one of its message. The server checks that in one step with storing
 // it, whichever of the subjects the others are on. A refusal or a time-out proves nothing, so what is there is read: it may be this copy, or one with
 // as many attempts, which is as good. One with fewer is replaced on the same condition.
-func (r *RetryStream) store(ctx context.Context, m *nats.Msg, o Origin, own uint64) error {
+func (r *Stream) store(ctx context.Context, m *nats.Msg, o Origin, own uint64) error {
 	after := own
 	for try := 1; ; try++ {
 		opts := []jetstream.PublishOpt{jetstream.WithExpectStream(r.name)}
@@ -256,8 +253,8 @@ func (r *RetryStream) store(ctx context.Context, m *nats.Msg, o Origin, own uint
 }
 
 // Bring stores a message for its route, due at once, that nobody has delivered to it: its durable had passed it. The same origin brought again within
-// the duplicate window of the stream is one message, and one of which a copy is parked or due stays that copy. It returns [ErrParkFull] and nats.ErrMaxPayload as [RetryStream.Park] does.
-func (r *RetryStream) Bring(ctx context.Context, o Origin, header nats.Header, data []byte, room Room) error {
+// the duplicate window of the stream is one message, and one of which a copy is parked or due stays that copy. It returns [ErrParkFull] and nats.ErrMaxPayload as [Stream.Park] does.
+func (r *Stream) Bring(ctx context.Context, o Origin, header nats.Header, data []byte, room Room) error {
 	n, err := r.Messages(ctx)
 	if err != nil {
 		return err
@@ -273,14 +270,14 @@ func (r *RetryStream) Bring(ctx context.Context, o Origin, header nats.Header, d
 	return r.store(ctx, m, o, 0)
 }
 
-// brought is at the end of the subjects of what [RetryStream.Bring] stores.
+// brought is at the end of the subjects of what [Stream.Bring] stores.
 const brought = "b0"
 
-// IsBrought tells whether a due subject is one of [RetryStream.Bring].
+// IsBrought tells whether a due subject is one of [Stream.Bring].
 func IsBrought(subject string) bool { return strings.HasSuffix(subject, "-"+brought) }
 
 // Messages is the number of messages in the stream, of all routes, asked at most once a second.
-func (r *RetryStream) Messages(ctx context.Context) (int64, error) {
+func (r *Stream) Messages(ctx context.Context) (int64, error) {
 	now := time.Now().UnixNano()
 	last := r.asked.Load()
 	if now-last < int64(time.Second) || !r.asked.CompareAndSwap(last, now) {
