@@ -72,5 +72,5 @@
 //	attempt     run.go      calls Work.Do, without the lock, and catches what it throws; hang.go ends what does not return
 //	complete    judge.go    endRun frees the slot, judge tells message, key and route what the end means, and the goroutine
 //	                        takes the next message in the same turn
-//	unlock      turn.go     Work.Settle: done, given back (away.go), to be retried, or dead
+//	unlock      turn.go     Work.Settle: done, given back (giveback.go), to be retried, or dead
 package supervisor

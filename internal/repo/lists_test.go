@@ -22,7 +22,7 @@ func text(t *testing.T, path string) string {
 func TestDocs_metricsNameEveryStateOfARoute(t *testing.T) {
 	t.Parallel()
 	row := regexp.MustCompile("(?m)^\\| `relay_route_state` .*$").FindString(text(t, "docs/metrics.md"))
-	states := regexp.MustCompile(`(?m)^\tRoute\w+\s+= "(\w+)"`).FindAllStringSubmatch(text(t, "consumer/condition.go"), -1)
+	states := regexp.MustCompile(`(?m)^\tRoute\w+\s+= "(\w+)"`).FindAllStringSubmatch(text(t, "consumer/route_state.go"), -1)
 	if len(states) < 12 {
 		t.Fatalf("states found: %q", states)
 	}
