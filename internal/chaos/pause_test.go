@@ -155,3 +155,67 @@ func pauseBesidePlain(t *testing.T, rate int, relay, plain time.Duration) {
 	wait()
 	w.Figure("the pause beyond that of plain nats.go: on the killed server %v, on another %v", killed, other)
 }
+
+// The same of a route with `instances: one`: the server is killed that leads the bucket of leases, the route's durable and the durable of a program by
+// hand. Nothing is lost, and nothing starts without a lease; the pause is told.
+func TestF18_pauseOfALeasedRoute(t *testing.T) {
+	if !Full {
+		t.Skip("run by make chaos only")
+	}
+	w := begin(t)
+	h := cluster(w)
+	stop := make(chan struct{})
+	config := RelayConfig{Route: M{"instances": "one", "concurrency": 16}}
+	for i := range 2 {
+		w.StartRelay(fmt.Sprintf("r%d", i), h, config)
+	}
+	if _, err := w.js.CreateConsumer(t.Context(), "T", jetstream.ConsumerConfig{Durable: "plain", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 5 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	wait := background(func() { w.Produce(Load{Count: 1_000_000, Rate: 200, Script: sleeping(0), Stop: stop}) })
+	var pairs []string
+	for range 6 {
+		bucket := w.Leader("KV_RELAY_FLEET", "")
+		for _, durable := range []string{"work", "plain"} {
+			w.Within(time.Minute, func() bool {
+				if w.Leader("T", durable) == bucket {
+					return true
+				}
+				w.StepDown("T", durable)
+				time.Sleep(time.Second)
+				return false
+			})
+		}
+		survivor := w.nats.Nodes[(slices.Index(w.nats.Nodes, bucket)+1)%3]
+		plain, end := plainPull(w, survivor.url(), "plain", 0)
+		time.Sleep(4 * time.Second)
+		kill := time.Now()
+		w.KillNATS(bucket)
+		pauses := func() (byHand, leased time.Duration, done bool) {
+			s := new(starts)
+			_ = w.ledgers.Refresh()
+			for _, run := range w.ledgers.Runs {
+				s.at = append(s.at, run.Start)
+			}
+			byHand, first := plain.pause(kill)
+			leased, second := s.pause(kill)
+			return byHand, leased, first && second
+		}
+		if _, ok := w.Within(time.Minute, func() bool { _, _, done := pauses(); return done }); !ok {
+			t.Error("the leased route, or the plain consumer, did not go on within a minute")
+		}
+		time.Sleep(3 * time.Second)
+		byHand, leased, _ := pauses()
+		pairs = append(pairs, fmt.Sprintf("%v (plain %v)", leased.Round(ms), byHand.Round(ms)))
+		t.Log(pairs[len(pairs)-1])
+		end()
+		bucket.Start()
+		bucket.Up()
+		time.Sleep(5 * time.Second)
+	}
+	close(stop)
+	wait()
+	r := w.Check(Expect{Within: 2 * time.Minute, MaxAttempts: 50})
+	holders := w.judgeFences()
+	w.Figure("the pause of a leased route when the server is killed that leads its bucket and its durable: %s; %d holders, 0 lost of %d", strings.Join(pairs, ", "), holders, r.Published)
+}
