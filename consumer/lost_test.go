@@ -97,7 +97,7 @@ func TestRelay_whatSomebodyTakesFromItsStreamsIsCounted(t *testing.T) {
 					return err != nil && strings.Contains(err.Error(), "stream "+stream+": ") && strings.Contains(err.Error(), "(since ")
 				})
 				took := time.Since(began)
-				if name != "purge" && took > 2*time.Second {
+				if name != "purge" && took > 4*time.Second { // by what the server tells, and not with the next tick
 					t.Errorf("said after %v", took)
 				}
 				t.Logf("after %v: %v", took, r.Ready())

@@ -34,7 +34,7 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 	for name, parkMax := range map[string]int{"parked": 0, "the retry stream is full": 10} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			const most, bad, good = 5000, 10_000, 100
+			const most, bad, good = 1500, 6_000, 100
 			w.flood("orders.bad", bad)
 			w.publish("orders.good", good)
 			var handled, others atomic.Int64
@@ -156,7 +156,7 @@ func TestMessage_aFencedMessageIsNotPutAside(t *testing.T) {
 // Without the retry stream what waits stays in the durable, and the others go on.
 func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
-	const most, bad, good = 5000, 10_000, 100
+	const most, bad, good = 1500, 6_000, 100
 	w := newWorld(t)
 	var handled atomic.Int64
 	r, _ := w.start(Config{Logger: quiet, asideMostPending: most}, Route{
