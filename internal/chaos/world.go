@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/chaos/ledger"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 var seedFlag = flag.Uint64("chaos.seed", 0, "seed of the faults; 0 takes one from the clock")
@@ -247,10 +247,9 @@ func (w *World) path(name string) string { return filepath.Join(w.Dir, name) }
 // freePort is free for a moment: the kernel hands out others first.
 func freePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := natstest.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }

@@ -2,9 +2,11 @@ package natstest
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -95,16 +97,34 @@ func awaitLeader(nodes []*Server) error {
 	return fmt.Errorf("no meta leader after %v", startTimeout)
 }
 
-// freePorts holds all n at once, so that they differ.
-func freePorts(n int) ([]int, error) {
-	var ports []int
+// given are the ports that FreePort has given in this process.
+var given sync.Map
+
+// FreePort is a TCP port of loopback for a server that is started next, and is started again there. It is none of those that the system gives to
+// connections (from 32768 on in Linux, net.ipv4.ip_local_port_range): between this call and the start of the server, or while it is down, another
+// test's connection would take it.
+func FreePort() (int, error) {
+	var err error
+	for range 1000 {
+		port := 10_000 + rand.IntN(22_000)
+		if _, before := given.LoadOrStore(port, true); before {
+			continue
+		}
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("no port is free: %w", err)
+}
+
+func freePorts(n int) (ports []int, err error) {
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := FreePort()
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
 	}
 	return ports, nil
 }

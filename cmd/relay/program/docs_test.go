@@ -7,8 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +21,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // docCommand is a command of a page, with the lines that the page shows under it.
@@ -64,15 +64,11 @@ func docCommands(t *testing.T, page string) (commands []docCommand) {
 // freePort is one that nobody listens on, and that the kernel hands out to nobody who leaves the choice to it.
 func freePort(t *testing.T) string {
 	t.Helper()
-	for range 1000 {
-		port := strconv.Itoa(11000 + rand.IntN(21000))
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			l.Close()
-			return port
-		}
+	port, err := natstest.FreePort()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return strconv.Itoa(port)
 }
 
 // paste has a shell in dir read the script, as when somebody pastes it. The programs relay, nats-server and nats are this binary. What the script
