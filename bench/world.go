@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/relaymq/relay/internal/freeport"
 )
 
 const streamName = "BENCH"
@@ -38,7 +38,7 @@ func newCluster(ctx context.Context, servers int, subjects ...string) (*world, e
 	if servers == 1 {
 		return newWorld(ctx, subjects...)
 	}
-	ports, err := freePorts(servers)
+	ports, err := freeport.Some(servers)
 	if err != nil {
 		return nil, err
 	}
@@ -63,19 +63,6 @@ func newCluster(ctx context.Context, servers int, subjects ...string) (*world, e
 		}
 	}
 	return w, w.connect(ctx, subjects)
-}
-
-// freePorts are some that nobody listens on.
-func freePorts(n int) (ports []int, err error) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }
 
 // connect waits for the server, and makes the stream if it has subjects. It closes the world when it fails.

@@ -122,11 +122,13 @@ func (r *Relay) streamOf(ctx context.Context, rt Route) (string, error) {
 	found := ""
 	for _, subj := range rt.Subjects {
 		name, err := r.js.StreamNameBySubject(ctx, subj)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			if name = r.preview.streamOf(subj); name == "" {
+				return "", &noStream{subj, err}
+			}
+			err = nil
+		}
 		switch {
-		case errors.Is(err, jetstream.ErrStreamNotFound) && r.preview.streamOf(subj) != "":
-			name = r.preview.streamOf(subj)
-		case errors.Is(err, jetstream.ErrStreamNotFound):
-			return "", &noStream{subj, err}
 		case err != nil:
 			return "", fmt.Errorf("looking for the stream of %q: %w", subj, err)
 		case found != "" && found != name:

@@ -19,7 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/chaos/ledger"
-	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/freeport"
 )
 
 var seedFlag = flag.Uint64("chaos.seed", 0, "seed of the faults; 0 takes one from the clock")
@@ -247,7 +247,7 @@ func (w *World) path(name string) string { return filepath.Join(w.Dir, name) }
 // freePort is free for a moment: the kernel hands out others first.
 func freePort(t testing.TB) int {
 	t.Helper()
-	port, err := natstest.FreePort()
+	port, err := freeport.Get()
 	if err != nil {
 		t.Fatal(err)
 	}

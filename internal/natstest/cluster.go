@@ -2,15 +2,15 @@ package natstest
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/relaymq/relay/internal/freeport"
 )
 
 // Cluster runs n servers as one JetStream cluster and returns when its leader can place a replica on every node, so that
@@ -33,7 +33,7 @@ func Cluster(t testing.TB, n int, opts ...Option) []*Server {
 }
 
 func startCluster(t testing.TB, n int, opts []Option) ([]*Server, error) {
-	ports, err := freePorts(n)
+	ports, err := freeport.Some(n)
 	if err != nil {
 		return nil, err
 	}
@@ -95,36 +95,4 @@ func awaitLeader(nodes []*Server) error {
 		}
 	}
 	return fmt.Errorf("no meta leader after %v", startTimeout)
-}
-
-// given are the ports that FreePort has given in this process.
-var given sync.Map
-
-// FreePort is a TCP port of loopback for a server that is started next, and is started again there. It is none of those that the system gives to
-// connections (from 32768 on in Linux, net.ipv4.ip_local_port_range): between this call and the start of the server, or while it is down, another
-// test's connection would take it.
-func FreePort() (int, error) {
-	var err error
-	for range 1000 {
-		port := 10_000 + rand.IntN(22_000)
-		if _, before := given.LoadOrStore(port, true); before {
-			continue
-		}
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, fmt.Errorf("no port is free: %w", err)
-}
-
-func freePorts(n int) (ports []int, err error) {
-	for range n {
-		port, err := FreePort()
-		if err != nil {
-			return nil, err
-		}
-		ports = append(ports, port)
-	}
-	return ports, nil
 }

@@ -20,7 +20,7 @@ var layers = map[string][]string{
 	"schedule":                    {},
 	"supervisor":                  {},
 	"client":                      {},
-	"dlq":                         {"ack"},
+	"dlq":                         {},
 	"consumer":                    {"ack", "dlq", "event", "supervisor", "consumer/internal/*"},
 	"consumer/internal/suspects":  {"supervisor"},
 	"consumer/internal/*":         {},

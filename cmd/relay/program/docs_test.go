@@ -22,7 +22,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/freeport"
 )
 
 // docCommand is a command of a page, with the lines that the page shows under it.
@@ -64,7 +64,7 @@ func docCommands(t *testing.T, page string) (commands []docCommand) {
 // freePort is one that nobody listens on, and that the kernel hands out to nobody who leaves the choice to it.
 func freePort(t *testing.T) string {
 	t.Helper()
-	port, err := natstest.FreePort()
+	port, err := freeport.Get()
 	if err != nil {
 		t.Fatal(err)
 	}

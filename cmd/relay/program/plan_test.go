@@ -242,12 +242,14 @@ routes:
   - {name: QUEUE, subjects: [queue.>], retention: workqueue}
 routes:
   - {name: ordered, subjects: [queue.ordered.*], order: key, key: "{3}", partitions: 4, handler: {http: {url: "$HOOK"}}}
+  - {name: both, subjects: [work.y, queue.y], handler: {http: {url: "$HOOK"}}}
   - {name: nowhere, subjects: [nowhere.>], handler: {http: {url: "$HOOK"}}}
 `)
 	code, out, said := relay(t, w.dir, "plan")
 	for _, line := range []string{
 		`! stream ORDERS: stream THEIRS exists, and holds subjects of "orders.>"`,
 		"! stream WORK: it exists with other settings: retention is Limits, not WorkQueue; change the configuration, or the stream with: nats stream edit WORK",
+		"! route both: subjects are on two streams, WORK and QUEUE",
 		"! route ordered: partitions: stream QUEUE has retention WorkQueue", `! route nowhere: no stream holds subject "nowhere.>"`,
 	} {
 		if !strings.Contains(out, line) {
