@@ -481,7 +481,7 @@ func (p *plot) run() Changed {
 				}
 			}
 			if u.leased() { // it is opened when this instance has the claim, and what is published from now on is its durable's
-				u.main.setup.err = r.openLate(u.work, u.main)
+				u.main.setup.err = r.openLate(u.work, u.main, setupTimeout)
 			}
 			u.begin()
 			<-u.tried

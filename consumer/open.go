@@ -85,6 +85,7 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 		return true
 	}
 	what := fmt.Sprintf("durable %s on stream %s", s.durable, s.stream)
+	var look away.Spans
 	for p := new(away.Patience); ; {
 		if err := s.setup.err; err != nil {
 			for _, rt := range s.routes {
@@ -93,6 +94,9 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 			most := lookAgain
 			if away.Is(err) || s.setup.lacksStream() {
 				most = tryAgain
+				if look.Early() {
+					most = lookFor
+				}
 			}
 			pause(ctx, p.Next(most))
 		}
@@ -101,7 +105,7 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 			return false
 		case r.opening <- struct{}{}:
 		}
-		s.setup.err = r.openLate(ctx, s)
+		s.setup.err = r.openLate(ctx, s, look.Next(lookFor, setupTimeout))
 		<-r.opening
 		s.unit.wasTried(s)
 		if s.setup.err != nil {
@@ -154,9 +158,11 @@ func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 	return state, list[0].err.Error(), list[0].since, true
 }
 
-// openLate is a start of one source.
-func (r *Relay) openLate(ctx context.Context, s *source) error {
-	if err := r.attempt(ctx, s.setup.look); err != nil {
+// openLate is a start of one source. Once it was looked at, which may take so long, there are leaders that answer.
+func (r *Relay) openLate(ctx context.Context, s *source, look time.Duration) error {
+	looking, cancel := context.WithTimeout(ctx, look)
+	defer cancel()
+	if err := r.attempt(looking, s.setup.look); err != nil {
 		return err
 	}
 	if err := r.checkPermissions(ctx, []*source{s}, false); err != nil {

@@ -41,6 +41,8 @@ const (
 	// tryAgain and lookAgain are the longest pauses before what is away is tried again, and before a fault is looked at again.
 	tryAgain  = 5 * time.Second
 	lookAgain = time.Minute
+	// lookFor is how long the first looks at a stream and a durable may take that have no leader, and the longest pause between two of them.
+	lookFor = 500 * time.Millisecond
 )
 
 // start makes or finds everything that the routes need, until ctx is done.

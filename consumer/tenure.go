@@ -138,15 +138,22 @@ func (r *Relay) standByAgain(u *unit) {
 		return
 	}
 	r.changes.Go(func() {
+		var look away.Spans
 		for p := new(away.Patience); ; {
-			err := r.restart(r.ends, u)
+			ctx, cancel := context.WithTimeout(r.ends, look.Next(lookFor, setupTimeout))
+			err := r.restart(ctx, u)
+			cancel()
 			if err == nil || errors.Is(err, ErrNotRunning) {
 				return
 			}
 			for _, rt := range u.main.routes {
 				rt.troubles.note("standing by for "+u.main.String(), err, time.Now())
 			}
-			pause(r.ends, p.Next(tryAgain))
+			most := tryAgain
+			if look.Early() {
+				most = lookFor
+			}
+			pause(r.ends, p.Next(most))
 		}
 	})
 }

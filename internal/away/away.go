@@ -110,6 +110,20 @@ var faults = []jetstream.ErrorCode{
 	10036, // not supported in clustered mode
 }
 
+// Spans bound one try after the other of what waits for an answer. Nobody answers a request that a server of a cluster gets before a new leader of the
+// stream or durable is elected, which takes 4 to 9 s after the old one died: it has to be sent again. Where the servers are slow, one of the later
+// tries is long enough.
+type Spans struct{ tries int }
+
+// Next is how long the next try may take: ten times the first, then twice as long each time, up to the most.
+func (s *Spans) Next(first, most time.Duration) time.Duration {
+	s.tries++
+	return min(first<<min(max(0, s.tries-10), 10), most)
+}
+
+// Early tells whether the next try is one of the first, of which one soon follows the other.
+func (s *Spans) Early() bool { return s.tries < 10 }
+
 // Patience is the pause before each next try: it doubles, from a tenth of a second, and is up to a half shorter at random.
 type Patience struct{ wait time.Duration }
 

@@ -67,3 +67,19 @@ func TestRaced(t *testing.T) {
 		}
 	}
 }
+
+func TestSpans(t *testing.T) {
+	var s Spans
+	for i := range 30 {
+		if early := s.Early(); early != (i < 10) {
+			t.Errorf("try %d is early: %v", i+1, early)
+		}
+		want := time.Second
+		if i >= 10 {
+			want = min(time.Second<<(i-9), 10*time.Second)
+		}
+		if d := s.Next(time.Second, 10*time.Second); d != want {
+			t.Errorf("try %d: %v, want %v", i+1, d, want)
+		}
+	}
+}

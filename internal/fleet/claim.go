@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -57,7 +58,8 @@ func (f *Fleet) Hold(ctx context.Context, resource string, reluctant func() time
 			select {
 			case <-ctx.Done():
 			case <-changed:
-			case <-time.After(f.cfg.Lease): // a change that was missed
+			case <-time.After(f.untilOver(resource)):
+				f.endOver(ctx, resource)
 			}
 			continue
 		}
@@ -87,6 +89,41 @@ func (f *Fleet) Hold(ctx context.Context, resource string, reluctant func() time
 			f.release(s, resource, fence)
 			resting = time.Now().Add(f.cfg.Lease)
 		}
+	}
+}
+
+// untilOver is when the session that holds a resource is over, if it is not renewed.
+func (f *Fleet) untilOver(resource string) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m, lives := f.view.sessions[f.view.claims[resource].Session]; lives {
+		return max(f.cfg.Lease-time.Since(m.seen), f.cfg.Lease/8)
+	}
+	return f.cfg.Lease
+}
+
+// endOver ends the session that holds a resource, when a lease has gone by since this instance heard of its last write. The server does that by itself,
+// but looks about once a second only. The write is refused if the session was renewed meanwhile. If not, whoever had the session has known for a while
+// that it is over: it began to count when it sent that write, and counts a little less.
+func (f *Fleet) endOver(ctx context.Context, resource string) {
+	f.mu.Lock()
+	m, lives := f.view.sessions[f.view.claims[resource].Session]
+	may := lives && f.session != nil && f.session.id != m.Session && f.session.valid() && time.Since(m.seen) >= f.cfg.Lease && f.view.ending[m.Session] < m.revision
+	if may {
+		f.view.ending[m.Session] = m.revision // once for all that it holds
+	}
+	f.mu.Unlock()
+	if !may {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, f.cfg.Lease)
+	defer cancel()
+	if err := f.kv.Purge(call, sessionKey(m.Session), jetstream.LastRevision(m.revision), jetstream.PurgeTTL(remembered)); err == nil {
+		f.mu.Lock()
+		f.view.end(m.Session) // the watch says so later, or not at all: its consumer may have died with its server
+		f.signal()
+		f.mu.Unlock()
+		f.cfg.Logger.Debug("ended the session of an instance that did not renew it", "instance", m.Instance, "session", m.Session)
 	}
 }
 
@@ -129,7 +166,7 @@ func (f *Fleet) mayTake(resource string) (*session, bool) {
 		}
 		delete(f.rests, resource)
 	}
-	return f.session, holder == "" || holder == f.session.id || f.view.over(holder, f.cfg.Lease, time.Now())
+	return f.session, holder == "" || holder == f.session.id || slices.Contains(f.former, holder) || f.view.over(holder, f.cfg.Lease, time.Now())
 }
 
 // rank is the place of a session among those that live in the order of preference for a resource (rendezvous hashing).

@@ -55,6 +55,7 @@ type Fleet struct {
 	mu      sync.Mutex
 	view    view
 	session *session // nil: none at the moment
+	former  []string // the last of its sessions that are over
 	changed chan struct{}
 	trouble error // why there is no session
 	since   time.Time
@@ -118,8 +119,8 @@ func ensure(ctx context.Context, js jetstream.JetStream, cfg Config) (created ti
 
 // mend makes a bucket again that was deleted. Whoever held something by the old one may not have noticed yet: nothing is claimed in the new one
 // for as long as a lease lasts.
-func (f *Fleet) mend(ctx context.Context) {
-	call, cancel := context.WithTimeout(ctx, f.cfg.Lease)
+func (f *Fleet) mend(ctx context.Context, span time.Duration) {
+	call, cancel := context.WithTimeout(ctx, span)
 	defer cancel()
 	created, err := ensure(call, f.js, f.cfg)
 	if err != nil {
@@ -130,10 +131,7 @@ func (f *Fleet) mend(ctx context.Context) {
 	if !created.Equal(f.created) {
 		f.created, f.anew = created, time.Now().Add(f.cfg.Lease)
 		f.view.whole = false // it tells of the old one
-		select {
-		case f.rewatch <- struct{}{}:
-		default:
-		}
+		f.watchAnew()
 		f.cfg.Logger.Warn("the bucket of the fleet was deleted, and made anew", "bucket", Bucket(f.cfg.Service))
 	}
 }
@@ -151,12 +149,15 @@ func (f *Fleet) Run(ctx context.Context) {
 		defer close(watched)
 		f.watch(watching)
 	}()
+	var looks away.Spans
 	for ctx.Err() == nil {
-		f.keep(ctx)
+		if f.keep(ctx) {
+			looks = away.Spans{}
+		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(f.cfg.Lease / 4):
-			f.mend(ctx)
+		case <-time.After(f.cfg.Lease / 8):
+			f.mend(ctx, looks.Next(f.cfg.Lease/8, f.cfg.Lease))
 		}
 	}
 	stop()

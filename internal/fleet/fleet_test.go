@@ -157,6 +157,97 @@ func TestSession_regressionAWatchThatLagsEndsNoSession(t *testing.T) {
 	}
 }
 
+// The server ends a session up to a second late. Who waits for it ends it, unless it was renewed.
+func TestSession_regressionOneThatIsOverIsEndedByWhoWaits(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	// No watch runs: what b sees is said here.
+	a, b := open(t, js, "a"), open(t, js, "b")
+	old := a.session.revision
+	if err := a.write(a.session.ctx, a.session); err != nil {
+		t.Fatal(err)
+	}
+	sees := func(revision uint64, ago time.Duration) {
+		b.view.claims["x"] = owner{Session: a.session.id}
+		b.view.sessions[a.session.id] = Member{Session: a.session.id, revision: revision, seen: time.Now().Add(-ago)}
+		b.endOver(t.Context(), "x")
+	}
+	sees(a.session.revision, MinLease/2)
+	sees(old, MinLease)
+	if err := a.write(a.session.ctx, a.session); err != nil {
+		t.Errorf("it was ended, although it was renewed: %v", err)
+	}
+	sees(a.session.revision, MinLease)
+	if err := a.write(a.session.ctx, a.session); !errors.Is(err, errTaken) {
+		t.Errorf("it was over, and is written after it was ended: %v", err)
+	}
+}
+
+// open is a fleet with a session, of which nothing runs.
+func open(t *testing.T, js jetstream.JetStream, name string) *Fleet {
+	t.Helper()
+	f, err := Join(t.Context(), js, Config{Service: "relay", Instance: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancelCause(t.Context())
+	t.Cleanup(func() { end(nil) })
+	f.session = &session{id: newID(), now: f.now, ctx: ctx, end: end}
+	if err := f.write(ctx, f.session); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// An instance waited for the end of a session that was its own.
+func TestHold_regressionItsOwnFormerSessionIsOver(t *testing.T) {
+	f := open(t, natstest.Start(t).JetStream(t), "a")
+	f.view.whole, f.view.since = true, time.Now()
+	f.view.claims["x"] = owner{Session: f.session.id}
+	f.view.sessions[f.session.id] = Member{}
+	f.view.claims["y"] = owner{Session: "other"}
+	f.view.sessions["other"] = Member{}
+	f.without(ErrLost)
+	if _, may := f.mayTake("x"); may {
+		t.Error("it has no session, and may take something")
+	}
+	f.session = open(t, f.js, "a").session
+	if _, may := f.mayTake("x"); !may {
+		t.Error("its own former session is not over")
+	}
+	if _, may := f.mayTake("y"); may {
+		t.Error("another instance has it")
+	}
+}
+
+// The server of a watch's consumer was killed, and nothing said so: the watch waited for 4 s for what did not come.
+func TestSession_regressionAWatchThatTellsNothingBeginsAnew(t *testing.T) {
+	f := open(t, natstest.Start(t).JetStream(t), "a")
+	s := f.session
+	f.view.whole, f.view.since = true, time.Now().Add(-2*MinLease)
+	anew := func() bool {
+		t.Helper()
+		if err := f.write(s.ctx, s); err != nil {
+			t.Fatal(err)
+		}
+		f.checkWatch(s)
+		select {
+		case <-f.rewatch:
+			return true
+		default:
+			return false
+		}
+	}
+	for range 3 { // it lags by one write
+		f.view.sessions[s.id] = Member{revision: s.revision}
+		if anew() {
+			t.Fatal("a watch that tells of the writes begins anew")
+		}
+	}
+	if anew(); !anew() {
+		t.Error("a watch that tells nothing does not begin anew")
+	}
+}
+
 func TestJoin_refusesALeaseThatTheServerWouldCut(t *testing.T) {
 	for _, lease := range []time.Duration{time.Second, 2500 * time.Millisecond, -time.Second} {
 		if _, err := Join(t.Context(), nil, Config{Lease: lease}); err == nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +23,10 @@ type session struct {
 	now      func() time.Duration
 	revision uint64
 	until    atomic.Int64 // by now
-	ctx      context.Context
-	end      context.CancelCauseFunc
+	// before and checked are the revisions of the writes before.
+	before, checked uint64
+	ctx             context.Context
+	end             context.CancelCauseFunc
 }
 
 func (s *session) valid() bool {
@@ -45,14 +48,14 @@ type record struct {
 	Inbox  string           `json:"inbox,omitempty"`
 }
 
-// keep makes a session and renews it until it is lost or ctx is done.
-func (f *Fleet) keep(ctx context.Context) {
+// keep makes a session and renews it until it is lost or ctx is done. It returns false when none could be made.
+func (f *Fleet) keep(ctx context.Context) (made bool) {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx)) // outlives ctx for as long as it takes to give it back
 	defer end(ErrLost)
 	s := &session{id: newID(), now: f.now, ctx: life, end: end}
 	if err := f.write(life, s); err != nil {
 		f.without(err)
-		return
+		return false
 	}
 	f.mu.Lock()
 	f.session, f.trouble, f.since = s, nil, time.Now()
@@ -67,17 +70,37 @@ func (f *Fleet) keep(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			f.leave(s)
-			return
+			return true
 		case <-life.Done():
 			f.cfg.Logger.Warn("the session of this instance is over: no write was confirmed in time", "session", s.id, "lease", f.cfg.Lease)
-			return
+			return true
 		case <-tick.C:
 		case <-f.renewal:
 		}
 		if err := f.write(life, s); errors.Is(err, errTaken) && !teeth.Lease() {
 			f.cfg.Logger.Warn("the session of this instance was ended from outside", "session", s.id)
-			return
+			return true
 		}
+		f.checkWatch(s)
+	}
+}
+
+// checkWatch begins a new watch when the old one has not told of this instance's own write of half a lease before. Its consumer has one replica, and
+// ends with its server; nats.go notices that after 10 s.
+func (f *Fleet) checkWatch(s *session) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if seen := f.view.sessions[s.id].revision; s.checked > seen && f.view.whole && time.Since(f.view.since) > f.cfg.Lease {
+		f.watchAnew()
+	}
+	s.checked, s.before = s.before, s.revision
+}
+
+// watchAnew begins a new watch. f.mu is held.
+func (f *Fleet) watchAnew() {
+	select {
+	case f.rewatch <- struct{}{}:
+	default:
 	}
 }
 
@@ -102,6 +125,9 @@ func (f *Fleet) fence(s *session) *time.Timer {
 // left is how long the session may still be trusted.
 func (f *Fleet) left(s *session) time.Duration { return time.Duration(s.until.Load()) - f.now() }
 
+// mostFormer is how many of its own former sessions an instance knows.
+const mostFormer = 100
+
 // without notes that there is no session, and why.
 func (f *Fleet) without(err error) {
 	f.mu.Lock()
@@ -111,6 +137,10 @@ func (f *Fleet) without(err error) {
 	}
 	if s := f.session; s != nil {
 		s.end(ErrLost)
+		f.former = append(f.former, s.id)
+		if len(f.former) > mostFormer {
+			f.former = slices.Delete(f.former, 0, 1)
+		}
 	}
 	f.session, f.trouble = nil, err
 	f.signal()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 )
 
@@ -47,12 +48,13 @@ type view struct {
 	claims   map[string]owner // by resource
 	limits   map[string]allotments
 	ended    map[string]time.Time // sessions of which the bucket said that they are over, and when it did
+	ending   map[string]uint64    // the revisions of sessions that this instance has tried to end
 	whole    bool                 // everything that was there when the watch began has come
 	since    time.Time            // of that
 }
 
 func newView() view {
-	return view{sessions: make(map[string]Member), claims: make(map[string]owner), limits: make(map[string]allotments), ended: make(map[string]time.Time)}
+	return view{sessions: make(map[string]Member), claims: make(map[string]owner), limits: make(map[string]allotments), ended: make(map[string]time.Time), ending: make(map[string]uint64)}
 }
 
 // over tells whether a session has ended. What is there when a watch begins may lack a session that was written again at that moment: of
@@ -80,16 +82,37 @@ func claimKey(resource string) string { return claimPrefix + resource }
 // watch follows the bucket until ctx is done. A watch can end without a word, or wait for a bucket that was made anew, so its end
 // and the silence of the instance's own writes begin a new one.
 func (f *Fleet) watch(ctx context.Context) {
+	var tries away.Spans
 	for ctx.Err() == nil {
-		if w, err := f.kv.WatchAll(ctx); err == nil {
-			f.read(ctx, w)
-			kvwatch.Stop(w)
+		select { // it was for the watch before
+		case <-f.rewatch:
+		default:
+		}
+		if f.watchOnce(ctx, tries.Next(f.cfg.Lease/4, 4*f.cfg.Lease)) {
+			tries = away.Spans{}
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(f.cfg.Lease / 4):
+		case <-time.After(f.cfg.Lease / 8):
 		}
 	}
+}
+
+// watchOnce returns false when no watch began within a span.
+func (f *Fleet) watchOnce(ctx context.Context, span time.Duration) (began bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	late := time.AfterFunc(span, cancel)
+	w, err := f.kv.WatchAll(ctx)
+	if err != nil {
+		return false
+	}
+	defer kvwatch.Stop(w)
+	if !late.Stop() {
+		return false
+	}
+	f.read(ctx, w)
+	return true
 }
 
 func (f *Fleet) read(ctx context.Context, w jetstream.KeyWatcher) {
@@ -115,8 +138,11 @@ func (f *Fleet) read(ctx context.Context, w jetstream.KeyWatcher) {
 				next.whole, next.since = true, time.Now()
 				next.gone = f.view.gone
 				for id, m := range f.view.sessions {
-					if _, lives := next.sessions[id]; !lives {
+					switch n, lives := next.sessions[id]; {
+					case !lives:
 						next.leave(m)
+					case n.revision == m.revision:
+						next.sessions[id] = m // seen before
 					}
 				}
 				f.view = next
@@ -137,11 +163,7 @@ func (v *view) apply(entry jetstream.KeyValueEntry) {
 	put := entry.Operation() == jetstream.KeyValuePut
 	if id, ok := strings.CutPrefix(entry.Key(), sessionPrefix); ok {
 		if !put {
-			v.ended[id] = time.Now()
-			if m, lived := v.sessions[id]; lived {
-				delete(v.sessions, id)
-				v.leave(m)
-			}
+			v.end(id)
 			return
 		}
 		var r record
@@ -167,6 +189,16 @@ func (v *view) apply(entry jetstream.KeyValueEntry) {
 		}
 		a.revision = entry.Revision()
 		v.limits[limit] = a
+	}
+}
+
+// end notes that the bucket has said that a session is over.
+func (v *view) end(id string) {
+	v.ended[id] = time.Now()
+	delete(v.ending, id)
+	if m, lived := v.sessions[id]; lived {
+		delete(v.sessions, id)
+		v.leave(m)
 	}
 }
 

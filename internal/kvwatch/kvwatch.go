@@ -63,9 +63,10 @@ func Keys(ctx context.Context, kv jetstream.KeyValue, filter string) ([]string, 
 	return slices.Compact(keys), nil
 }
 
-// Stop ends a watch without waiting.
+// Stop ends a watch without waiting. nats.go removes the consumer of a watch when it ends: it waits for 5 s when nobody answers, as when the server of
+// that consumer is gone.
 func Stop(w jetstream.KeyWatcher) {
-	_ = w.Stop()
+	go func() { _ = w.Stop() }()
 	go func() {
 		for range w.Updates() { // nats.go closes it once the subscription has ended
 		}

@@ -42,6 +42,35 @@ func TestStop_regressionUpdatesThatNobodyReadsLeaveNoGoroutine(t *testing.T) {
 	Stop(w)
 }
 
+// The end of a watch was awaited for 5 s when the server of its consumer was gone.
+func TestStop_regressionItDoesNotWaitForAServer(t *testing.T) {
+	s := natstest.Start(t, natstest.WithListen())
+	link := natstest.NewProxy(t, s.Native().Addr().String())
+	nc, err := nats.Connect(link.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := kv.WatchAll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link.Stall()
+	began := time.Now()
+	Stop(w)
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
 // bucket has 600 keys, more than nats.go's channel of updates has room for, and one that is deleted.
 func bucket(t *testing.T) (*nats.Conn, jetstream.KeyValue) {
 	t.Helper()

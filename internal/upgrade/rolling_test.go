@@ -101,7 +101,6 @@ func (f *fleet) seen() {
 		f.t.Errorf("relay grid says %+v", g)
 	}
 	text := f.must("", "grid")
-	f.t.Logf("relay grid:\n%s", text)
 	if !regexp.MustCompile(`(?m)^\S+ +ready +\S+ +- `).MatchString(text) || !strings.Contains(text, "note: instances run different versions") {
 		f.t.Errorf("relay grid prints\n%s", text)
 	}

@@ -229,11 +229,15 @@ routes:
 		t.Error(out)
 	}
 
-	// What keeps relay from starting: a stream that others hold, one with other settings, one that a server cannot copy, and one that nobody makes.
+	// What keeps relay from starting: a stream that others hold, one with other settings, one that a server cannot copy, two for one route,
+	// of which one is there, and one that nobody makes.
 	if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "THEIRS", Subjects: []string{"orders.*.eu"}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OLD", Subjects: []string{"old.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	write(`streams:
@@ -242,14 +246,14 @@ routes:
   - {name: QUEUE, subjects: [queue.>], retention: workqueue}
 routes:
   - {name: ordered, subjects: [queue.ordered.*], order: key, key: "{3}", partitions: 4, handler: {http: {url: "$HOOK"}}}
-  - {name: both, subjects: [work.y, queue.y], handler: {http: {url: "$HOOK"}}}
+  - {name: both, subjects: [old.y, queue.y], handler: {http: {url: "$HOOK"}}}
   - {name: nowhere, subjects: [nowhere.>], handler: {http: {url: "$HOOK"}}}
 `)
 	code, out, said := relay(t, w.dir, "plan")
 	for _, line := range []string{
 		`! stream ORDERS: stream THEIRS exists, and holds subjects of "orders.>"`,
 		"! stream WORK: it exists with other settings: retention is Limits, not WorkQueue; change the configuration, or the stream with: nats stream edit WORK",
-		"! route both: subjects are on two streams, WORK and QUEUE",
+		"! route both: subjects are on two streams, OLD and QUEUE",
 		"! route ordered: partitions: stream QUEUE has retention WorkQueue", `! route nowhere: no stream holds subject "nowhere.>"`,
 	} {
 		if !strings.Contains(out, line) {
