@@ -33,7 +33,7 @@ func TestDocs_webhooksCommandsWork(t *testing.T) {
 	const holds = "200  POST /hook/acme  signature holds, by v1:"
 	eventually(t, "both messages are delivered", func() bool {
 		text := said.String()
-		return strings.Contains(text, "through\n") && strings.Count(text, holds) == 2 || strings.Contains(text, "REFUSED")
+		return strings.Contains(text, "through\n") && strings.Count(text, holds) == 2 && strings.Contains(text, "{\"id\":2}\n") || strings.Contains(text, "REFUSED")
 	})
 	text := said.String()
 	for _, want := range []string{"stored in EVENTS as 1\n", "stored in EVENTS as 2\n", "    {\"id\":1}\n", "    {\"id\":2}\n"} {
