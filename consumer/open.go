@@ -93,10 +93,7 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 			}
 			most := lookAgain
 			if away.Is(err) || s.setup.lacksStream() {
-				most = tryAgain
-				if look.Early() {
-					most = lookFor
-				}
+				most = restBefore(&look)
 			}
 			pause(ctx, p.Next(most))
 		}
@@ -158,7 +155,7 @@ func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 	return state, list[0].err.Error(), list[0].since, true
 }
 
-// openLate is a start of one source. Once it was looked at, which may take so long, there are leaders that answer.
+// openLate is a start of one source. look bounds the look at its stream and durable: once they have answered, they have leaders.
 func (r *Relay) openLate(ctx context.Context, s *source, look time.Duration) error {
 	looking, cancel := context.WithTimeout(ctx, look)
 	defer cancel()

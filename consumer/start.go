@@ -45,6 +45,14 @@ const (
 	lookFor = 500 * time.Millisecond
 )
 
+// restBefore is the longest pause before the next look.
+func restBefore(look *away.Spans) time.Duration {
+	if look.Early() {
+		return lookFor
+	}
+	return tryAgain
+}
+
 // start makes or finds everything that the routes need, until ctx is done.
 func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 	if err := r.shared(ctx); err != nil {

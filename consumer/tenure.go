@@ -149,11 +149,7 @@ func (r *Relay) standByAgain(u *unit) {
 			for _, rt := range u.main.routes {
 				rt.troubles.note("standing by for "+u.main.String(), err, time.Now())
 			}
-			most := tryAgain
-			if look.Early() {
-				most = lookFor
-			}
-			pause(r.ends, p.Next(most))
+			pause(r.ends, p.Next(restBefore(&look)))
 		}
 	})
 }

@@ -8,7 +8,8 @@
 //
 // An instance trusts its own session until the time just before the last confirmed write was sent, plus the lease, less a guard. So it
 // stops before the server lets others in, whatever its link, its scheduler or its server do, as long as the clocks of NATS servers agree
-// within the guard when the bucket changes its leader. Only a write that was confirmed counts: raft had a quorum for it. A read proves
+// within the guard when the bucket changes its leader. An instance that waits for what another one has may also remove its session, on two conditions: a
+// lease has passed by its own clock since it heard of the last write, which was after the holder sent it, and that write is still the last one. Only a write that was confirmed counts: raft had a quorum for it. A read proves
 // nothing: a server that was cut off from the others goes on answering reads.
 //
 // # Claims

@@ -223,13 +223,15 @@ func TestHold_regressionItsOwnFormerSessionIsOver(t *testing.T) {
 func TestSession_regressionAWatchThatTellsNothingBeginsAnew(t *testing.T) {
 	f := open(t, natstest.Start(t).JetStream(t), "a")
 	s := f.session
-	f.view.whole, f.view.since = true, time.Now().Add(-2*MinLease)
-	anew := func() bool {
+	f.view.whole, f.view.since = true, time.Now()
+	now := time.Now().Add(2 * MinLease)
+	anew := func(after time.Duration) bool {
 		t.Helper()
 		if err := f.write(s.ctx, s); err != nil {
 			t.Fatal(err)
 		}
-		f.checkWatch(s)
+		now = now.Add(after)
+		f.checkWatch(s, now)
 		select {
 		case <-f.rewatch:
 			return true
@@ -239,11 +241,16 @@ func TestSession_regressionAWatchThatTellsNothingBeginsAnew(t *testing.T) {
 	}
 	for range 3 { // it lags by one write
 		f.view.sessions[s.id] = Member{revision: s.revision}
-		if anew() {
+		if anew(MinLease / 2) {
 			t.Fatal("a watch that tells of the writes begins anew")
 		}
 	}
-	if anew(); !anew() {
+	for range 10 { // many writes in a moment
+		if anew(0) {
+			t.Fatal("a watch begins anew that had no time to tell of a write")
+		}
+	}
+	if !anew(MinLease / 2) {
 		t.Error("a watch that tells nothing does not begin anew")
 	}
 }

@@ -23,10 +23,11 @@ type session struct {
 	now      func() time.Duration
 	revision uint64
 	until    atomic.Int64 // by now
-	// before and checked are the revisions of the writes before.
-	before, checked uint64
-	ctx             context.Context
-	end             context.CancelCauseFunc
+	ctx      context.Context
+	end      context.CancelCauseFunc
+	// noted is the revision that the session had at a moment, half a lease before the next check of the watch or longer.
+	noted   uint64
+	notedAt time.Time
 }
 
 func (s *session) valid() bool {
@@ -81,19 +82,22 @@ func (f *Fleet) keep(ctx context.Context) (made bool) {
 			f.cfg.Logger.Warn("the session of this instance was ended from outside", "session", s.id)
 			return true
 		}
-		f.checkWatch(s)
+		f.checkWatch(s, time.Now())
 	}
 }
 
-// checkWatch begins a new watch when the old one has not told of this instance's own write of half a lease before. Its consumer has one replica, and
-// ends with its server; nats.go notices that after 10 s.
-func (f *Fleet) checkWatch(s *session) {
+// checkWatch begins a new watch when the old one has not told of a write of this instance half a lease after it. The consumer of a watch has one
+// replica, and ends with its server; nats.go notices that after 10 s.
+func (f *Fleet) checkWatch(s *session, now time.Time) {
+	if now.Sub(s.notedAt) < f.cfg.Lease/2 {
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if seen := f.view.sessions[s.id].revision; s.checked > seen && f.view.whole && time.Since(f.view.since) > f.cfg.Lease {
+	if s.noted > f.view.sessions[s.id].revision && f.view.whole && now.Sub(f.view.since) > f.cfg.Lease {
 		f.watchAnew()
 	}
-	s.checked, s.before = s.before, s.revision
+	s.noted, s.notedAt = s.revision, now
 }
 
 // watchAnew begins a new watch. f.mu is held.

@@ -18,11 +18,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 
 func TestStop_regressionUpdatesThatNobodyReadsLeaveNoGoroutine(t *testing.T) {
-	js := natstest.Start(t).JetStream(t)
-	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := empty(t, natstest.Start(t).Conn(t))
 	for i := range 600 {
 		if _, err := kv.PutString(t.Context(), strconv.Itoa(i), "x"); err != nil {
 			t.Fatal(err)
@@ -51,14 +47,7 @@ func TestStop_regressionItDoesNotWaitForAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := empty(t, nc)
 	w, err := kv.WatchAll(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -71,10 +60,8 @@ func TestStop_regressionItDoesNotWaitForAServer(t *testing.T) {
 	}
 }
 
-// bucket has 600 keys, more than nats.go's channel of updates has room for, and one that is deleted.
-func bucket(t *testing.T) (*nats.Conn, jetstream.KeyValue) {
+func empty(t *testing.T, nc *nats.Conn) jetstream.KeyValue {
 	t.Helper()
-	nc := natstest.Start(t).Conn(t)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +70,14 @@ func bucket(t *testing.T) (*nats.Conn, jetstream.KeyValue) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return kv
+}
+
+// bucket has 600 keys, more than nats.go's channel of updates has room for, and one that is deleted.
+func bucket(t *testing.T) (*nats.Conn, jetstream.KeyValue) {
+	t.Helper()
+	nc := natstest.Start(t).Conn(t)
+	kv := empty(t, nc)
 	for i := range 601 {
 		if _, err := kv.PutString(t.Context(), "k."+strconv.Itoa(i), "x"); err != nil {
 			t.Fatal(err)
