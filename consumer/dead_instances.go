@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/relaymq/relay/ack"
@@ -81,14 +82,23 @@ func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
 	if len(sources) == 0 {
 		return
 	}
-	if err := r.allSay(ctx, sources[0].routes[0].cfg.Name); err != nil {
-		r.log.Warn("cannot give back the messages that a dead instance had in hand; they come again after ack_wait", "error", err)
-		return
-	}
+	// Meanwhile the sources find out what that is. Nothing is given back before this is answered.
+	allSay := sync.OnceValue(func() error {
+		err := r.allSay(ctx, sources[0].routes[0].cfg.Name)
+		if err != nil && ctx.Err() == nil {
+			r.log.Warn("cannot give back the messages that a dead instance had in hand; they come again after ack_wait", "error", err)
+		}
+		return err
+	})
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		_ = allSay()
+	}()
 	at := pool.New(atOnce)
 	for _, s := range sources {
 		at.Go(func() {
-			n, err := s.giveBackOfDead(ctx)
+			n, err := s.giveBackOfDead(ctx, func() bool { return allSay() == nil })
 			if err != nil && ctx.Err() == nil {
 				s.log.Warn("cannot give back the messages that a dead instance had in hand; they come again after ack_wait", "ack_wait", s.routes[0].cfg.AckWait, "error", err)
 			} else if n > 0 {
@@ -97,6 +107,7 @@ func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
 		})
 	}
 	at.Wait()
+	<-asked
 }
 
 // allSay returns an error unless all instances that run are known to say what they have in hand. Those of v0.2.0 do not, and most of them have no entry
@@ -117,8 +128,8 @@ func (r *Relay) allSay(ctx context.Context, route string) error {
 
 var errTooFar = errors.New("the oldest message in hand is too far behind the newest")
 
-// giveBackOfDead gives back what nobody has in hand, and returns how many messages that are, at most.
-func (s *source) giveBackOfDead(ctx context.Context) (n int, err error) {
+// giveBackOfDead gives back what nobody has in hand, and returns how many messages that are, at most: if it may, which is asked last.
+func (s *source) giveBackOfDead(ctx context.Context, may func() bool) (n int, err error) {
 	_, info, err := s.ask(ctx)
 	if err != nil || info.NumAckPending == 0 {
 		return 0, err
@@ -167,7 +178,7 @@ func (s *source) giveBackOfDead(ctx context.Context) (n int, err error) {
 			list = append(list, seq)
 		}
 	}
-	if len(list) == 0 {
+	if len(list) == 0 || !may() {
 		return 0, nil
 	}
 	_, err = s.giveBack(ctx, info.Delivered.Consumer, slices.Values(list))

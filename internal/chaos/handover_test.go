@@ -143,3 +143,40 @@ func handover(w *World, l fleetLoad) {
 func TestHandover_underLoad(t *testing.T) {
 	handover(begin(t), of(fleetLoad{instances: 3, count: 700, rate: 150, faults: 5, takes: 40}, fleetLoad{instances: 4, count: 20_000, rate: 200, faults: 50, takes: 60}))
 }
+
+// waited is the longest time from the confirmation of a publish to the first start of its handler.
+func (w *World) waited() (longest time.Duration, of string) {
+	first := make(map[string]time.Time)
+	for _, run := range w.ledgers.Runs {
+		if at, ok := first[run.ID]; !ok || run.Start.Before(at) {
+			first[run.ID] = run.Start
+		}
+	}
+	for _, p := range w.Pubs() {
+		if at, ok := first[p.Script.ID]; ok && at.Sub(p.At) > longest {
+			longest, of = at.Sub(p.At), p.String()
+		}
+	}
+	return longest, of
+}
+
+// A hand-over without any fault: no message waits longer than a second for its handler, whoever has the route.
+func TestHandover_noMessageWaitsASecond(t *testing.T) {
+	w := begin(t)
+	l := of(fleetLoad{instances: 3, count: 1500, rate: 150, faults: 5, takes: 40}, fleetLoad{instances: 4, count: 20_000, rate: 400, faults: 25, takes: 60})
+	h := &handovers{}
+	l.set("order", "key")
+	l.kinds = h.kinds()[:1]
+	l.script = func(i int) ledger.Script { return ledger.Script{Sleep: i * 7 % l.takes} }
+	f := w.fleet(l)
+	f.run(l)
+	r := w.Check(Expect{Within: 2 * time.Minute, Each: true, MaxAttempts: 50})
+	w.judgeKeys()
+	w.judgeTwice()
+	longest, of := w.waited()
+	if longest > time.Second {
+		t.Errorf("%s waited %v for its handler", of, longest.Round(ms))
+	}
+	w.Figure("hand-overs under load, %d instances on 3 servers, %d messages on 40 keys: %d handed over within %v each, %d refused; %d duplicates; a message waited %v at most",
+		l.instances, r.Published, h.given, h.longest.Round(ms), h.refused, r.Duplicates, longest.Round(ms))
+}

@@ -16,16 +16,16 @@ import (
 	"github.com/relaymq/relay/internal/kvwatch"
 )
 
-// Each process watches over the next one, by their ids: it asks it once a second whether it is connected. When it is not for goneAfter, it died, and
+// Each process watches over the next one, by their ids: it asks it twice a second whether it is connected. When it is not for goneAfter, it died, and
 // the one who asked says so in its entry. That succeeds for one process only. So a death is noticed by one, at once, whatever the number of
 // processes.
 
 const (
-	watchEvery = time.Second
-	// watchSoon is how often one is asked that did not answer, and goneAfter for how long it must not: clients whose server ended are back
-	// sooner. See reconnectWait of the program.
-	watchSoon = 250 * time.Millisecond
-	goneAfter = 1500 * time.Millisecond
+	watchEvery = 500 * time.Millisecond
+	// watchSoon is how often one is asked that is not connected, and goneAfter for how long it must not be: clients whose server ended are at
+	// another one sooner. See reconnectWait of the program.
+	watchSoon = 100 * time.Millisecond
+	goneAfter = time.Second
 	// buriedFor is for how long the entry of one that died stays: what it had in hand may have to be run alone.
 	buriedFor = 10 * time.Minute
 	// mostFrozen is how many processes that are connected and do not answer are passed over.
