@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
 )
 

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // How routes change while relay runs. A change is checked in full first: the routes by themselves and with those that stay, their

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // Run used to wait for its context for ever, with nothing that could still work.

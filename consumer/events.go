@@ -9,8 +9,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/fingerprint"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
@@ -45,7 +46,7 @@ func (r *Relay) eventsConfig() jetstream.StreamConfig {
 func (r *Relay) Events() <-chan event.Event { return r.events.Events() }
 
 func (r *Relay) newEvents() *event.Bus {
-	return event.NewBus(r.cfg.Service, r.cfg.Instance, dlq.Fingerprint, func(e event.Event) error { return event.Publish(r.nc, e) })
+	return event.NewBus(r.cfg.Service, r.cfg.Instance, fingerprint.Of, func(e event.Event) error { return event.Publish(r.nc, e) })
 }
 
 // handlesEvents tells whether messages of the route are events: those about it are not published.

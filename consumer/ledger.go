@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/supervisor"
 )
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // The commands of operators, for programs.
@@ -89,8 +89,8 @@ func (r *Relay) route(name string) *route {
 // StopAfter and Wait is what is done; the rest is filled in. Dead letters of routes that this relay does not have, and of streams that
 // these routes do not read, stay, and count as Refused. Without any that match, nothing is done and the id of the job is empty.
 //
-// The job is recorded, so that the command relay replay shows and cancels it; whatever stops it loses nothing. The error is one of those
-// of [dlq.Run.Do], beside those of the server.
+// The job is recorded, so that the command relay replay shows and cancels it; whatever stops it loses nothing. The error is ErrJobCancelled of
+// package dlq, or a StoppedError of it with what stopped the job, beside those of the server.
 func (r *Relay) Replay(ctx context.Context, job dlq.Job) (dlq.Progress, error) {
 	store, err := dlq.Attach(ctx, r.js, r.cfg.Service)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/relaytest"
 	"github.com/relaymq/relay/supervisor"
 )

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/suspects"
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/permission"

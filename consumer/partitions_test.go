@@ -19,8 +19,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/supervisor"

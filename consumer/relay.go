@@ -24,6 +24,7 @@ import (
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
+	letters "github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/limit"
 	"github.com/relaymq/relay/internal/retry"
 )
@@ -129,7 +130,7 @@ type Relay struct {
 	// Made by the start:
 	retries *retry.Stream
 	records *retry.Bucket
-	dead    *dlq.Store
+	dead    *letters.Store
 	ledgers *audit.Book
 	// unplaced are routes that had no stream then.
 	unplaced []unplaced

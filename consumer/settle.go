@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/teeth"

@@ -12,11 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/suspects"
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/permission"
 	"github.com/relaymq/relay/internal/retry"
 )

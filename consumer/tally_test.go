@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/supervisor"
 )
 

@@ -8,9 +8,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/beat"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/chaos/ledger"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // The invariants I-18 and I-20 at their figures, with the program as a user runs it.

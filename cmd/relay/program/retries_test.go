@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // Two routes: what fails on one is parked, what fails on the other waits in its durable.

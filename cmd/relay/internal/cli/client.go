@@ -18,8 +18,8 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/permission"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // completeTimeout is how long a shell waits for what only the server knows.

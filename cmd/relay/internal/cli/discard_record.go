@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // RecordDiscard keeps who discards what, before the first entry goes, and how many went.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // Backend is what the console shows and does, by the code of the commands. Its errors are for the operator to read.

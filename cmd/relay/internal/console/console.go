@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 //go:embed assets templates

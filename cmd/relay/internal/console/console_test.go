@@ -27,7 +27,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // silentAfter is how old the last sign of life of a job may be before it is shown.

@@ -16,7 +16,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/cmd/relay/internal/routes"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // Console is what the console shows of dead letters and replays, and does with them: the same as the commands.

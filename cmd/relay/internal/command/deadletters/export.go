@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 func newDLQExport(o *cli.Options) *cobra.Command {

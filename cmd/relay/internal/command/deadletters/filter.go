@@ -13,7 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/fingerprint"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -112,7 +113,7 @@ func (f *dlqFilter) resolve(ctx context.Context, cl *cli.Client, store *dlq.Stor
 	if f.route != "" && f.route != e.Route {
 		return fmt.Errorf("%w: --like %d: that dead letter is of route %s, not %s", cli.ErrUsage, f.like, cli.Printable(e.Route), cli.Printable(f.route))
 	}
-	filter.Route, filter.Fingerprint = e.Route, dlq.Fingerprint(e.LastError)
+	filter.Route, filter.Fingerprint = e.Route, fingerprint.Of(e.LastError)
 	return nil
 }
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/routes"
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/subject"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 func newReplay(o *cli.Options) *cobra.Command {

@@ -17,8 +17,8 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // auditPatience is how long an audit looks again while a ledger does not balance: an instance writes what it counted every five

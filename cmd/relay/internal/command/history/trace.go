@@ -20,8 +20,8 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/cmd/relay/internal/waiting"
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/routes"
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/logging"
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // demoPace is the pause between two messages of a demo: slow enough to be followed by eye.

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/fingerprint"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -30,7 +31,7 @@ type Filter struct {
 	// Text must be part of the last error, and Match must match it.
 	Text  string         `json:"text,omitempty"`
 	Match *regexp.Regexp `json:"match,omitempty"`
-	// Fingerprint is that of the last error, see [Fingerprint].
+	// Fingerprint is that of the last error, see [fingerprint.Of].
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// MinAttempts and MaxAttempts bound the attempts. Zero means no bound.
 	MinAttempts int `json:"min_attempts,omitempty"`
@@ -92,7 +93,7 @@ func (f Filter) matches(e Entry) bool {
 		strings.Contains(e.LastError, f.Text) &&
 		(f.Match == nil || f.Match.MatchString(e.LastError)) &&
 		e.Attempts >= f.MinAttempts && (f.MaxAttempts == 0 || e.Attempts <= f.MaxAttempts) &&
-		(f.Fingerprint == "" || f.Fingerprint == Fingerprint(e.LastError))
+		(f.Fingerprint == "" || f.Fingerprint == fingerprint.Of(e.LastError))
 }
 
 // plausible looks at single headers of an entry before all of it is decoded, which takes several times as long.

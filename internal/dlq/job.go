@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/fingerprint"
 	"github.com/relaymq/relay/internal/kvwatch"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/retry"
@@ -38,7 +39,7 @@ const jobAge = 30 * 24 * time.Hour
 // jobFormat is that of the records that this version writes. Records without one are of versions before it.
 const jobFormat = 1
 
-// grouping is the kind of [Fingerprint] that this version forms.
+// grouping is the kind of [fingerprint.Of] that this version forms.
 const grouping = 2
 
 // These are values of [Job.Kind]: records of what somebody did, which nobody resumes.
@@ -399,7 +400,7 @@ func (j *Jobs) Results(ctx context.Context, job string) (Tally, []Group, error) 
 			seen[h] = true
 			t.count(v)
 			if !v.OK {
-				groups.add(v.Route, Fingerprint(v.Error), v.Error, 0, time.Time{})
+				groups.add(v.Route, fingerprint.Of(v.Error), v.Error, 0, time.Time{})
 			}
 		}
 	}, cancel)

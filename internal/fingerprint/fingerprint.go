@@ -1,4 +1,4 @@
-package dlq
+package fingerprint
 
 import (
 	"net/http"
@@ -10,7 +10,7 @@ import (
 	"github.com/relaymq/relay/internal/retry"
 )
 
-// Fingerprint is an error without what differs from message to message, so that failures with the same cause have the same
+// Of is an error without what differs from message to message, so that failures with the same cause have the same
 // one, and those with different causes have different ones.
 //
 // Words stay, also in quotes and in JSON: {"error":"card expired"} is its own fingerprint. Numbers and ids become <*>, dates and
@@ -26,7 +26,7 @@ import (
 // however long the values in it are.
 //
 // It is for grouping and may change between versions of relay.
-func Fingerprint(err string) string {
+func Of(err string) string {
 	s := scanner{out: make([]byte, 0, len(err)+32)}
 	if i := strings.Index(err, "…"); i >= 0 && i+len("…") < len(err) && (i == 0 || err[i-1] == ' ') { // ends with what was written last
 		if strings.HasPrefix(err[i+len("…"):], " ") { // and begins with what was written first, up to the middle of a word

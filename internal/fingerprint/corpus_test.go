@@ -1,4 +1,4 @@
-package dlq
+package fingerprint
 
 import (
 	"encoding/base64"
@@ -429,7 +429,7 @@ func TestFingerprint_aGroupIsACause(t *testing.T) {
 			first, sample := "", ""
 			for range 300 {
 				text := draw(r, cause)
-				got := Fingerprint(text)
+				got := Of(text)
 				if first == "" {
 					first, sample = got, text
 					if other, ok := seen[got]; ok {
@@ -458,7 +458,7 @@ func TestFingerprint_aWordMakesAnotherGroup(t *testing.T) {
 			if strings.Contains(cause, `\u`) {
 				continue
 			}
-			want := Fingerprint(draw(r, cause))
+			want := Of(draw(r, cause))
 			for _, at := range word.FindAllStringIndex(cause, -1) {
 				if from := strings.LastIndex(cause[:at[0]], "{{"); from >= 0 && strings.Index(cause[from:], "}}") > at[0]-from {
 					continue
@@ -466,7 +466,7 @@ func TestFingerprint_aWordMakesAnotherGroup(t *testing.T) {
 				if at[1] < len(cause) && isDigit(cause[at[1]]) {
 					continue // an id
 				}
-				if other := cause[:at[0]] + "zebra" + cause[at[1]:]; Fingerprint(draw(r, other)) == want {
+				if other := cause[:at[0]] + "zebra" + cause[at[1]:]; Of(draw(r, other)) == want {
 					t.Errorf("%s: one group for\n  %s\n  %s", f.format, cause, other)
 				}
 			}
@@ -490,7 +490,7 @@ func TestFingerprint_valuesMakeNoDifference(t *testing.T) {
 			first, sample := "", ""
 			for range 200 {
 				text := strings.Replace(strings.Replace(place, "%s", draw(r), 1), "%s", draw(r), 1)
-				got := Fingerprint(text)
+				got := Of(text)
 				if first == "" {
 					first, sample = got, text
 				}

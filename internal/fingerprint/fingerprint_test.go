@@ -1,4 +1,4 @@
-package dlq
+package fingerprint
 
 import (
 	"fmt"
@@ -51,7 +51,7 @@ func TestFingerprint(t *testing.T) {
 		"balance -12 of 1,234,567 is below 0.5":                          "balance <*> of <*> is below <*>",
 		"You may retry, 5 times":                                         "You may retry, <*> times",
 	} {
-		if got := Fingerprint(in); got != want {
+		if got := Of(in); got != want {
 			t.Errorf("%q\n got %q\nwant %q", in, got, want)
 		}
 	}
@@ -127,7 +127,7 @@ func TestFingerprint_oneCauseIsOneGroup(t *testing.T) {
 			want, sample := "", ""
 			for range 300 {
 				text := fmt.Sprintf(cause, differing(r, kind))
-				got := Fingerprint(text)
+				got := Of(text)
 				if want == "" {
 					want, sample = got, text
 				}
@@ -153,7 +153,7 @@ func TestFingerprint_statusesAreDifferentGroups(t *testing.T) {
 			if strings.HasPrefix(cause, "POST") || strings.HasPrefix(cause, "GET") {
 				text += " " + http.StatusText(status)
 			}
-			print := Fingerprint(text)
+			print := Of(text)
 			if other, ok := seen[print]; ok {
 				t.Errorf("%q: %d and %d are one group, %q", cause, other, status, print)
 			}
@@ -163,7 +163,7 @@ func TestFingerprint_statusesAreDifferentGroups(t *testing.T) {
 	for _, cause := range []string{"exit status %d", "exit status %d: no such order 17", "exited with code %d", "exit code %d", "signal %d", "errno %d", "os error %d"} {
 		seen := map[string]int{}
 		for code := 1; code < 256; code++ {
-			print := Fingerprint(fmt.Sprintf(cause, code))
+			print := Of(fmt.Sprintf(cause, code))
 			if other, ok := seen[print]; ok {
 				t.Fatalf("%q: %d and %d are one group, %q", cause, other, code, print)
 			}
@@ -175,7 +175,7 @@ func TestFingerprint_statusesAreDifferentGroups(t *testing.T) {
 func FuzzFingerprint(f *testing.F) {
 	f.Add(`dial tcp [::1]:80: "x" 'y' 12-ab-0x3 a@b.c -1 1,234 Mon, 02 Jan HTTP/1.1 503 status:5 "a\`)
 	f.Fuzz(func(t *testing.T, s string) {
-		if got := Fingerprint(s); len(got) > 8*len(s)+8 {
+		if got := Of(s); len(got) > 8*len(s)+8 {
 			t.Errorf("%d bytes of %d", len(got), len(s))
 		}
 	})
@@ -183,6 +183,6 @@ func FuzzFingerprint(f *testing.F) {
 
 func BenchmarkFingerprint(b *testing.B) {
 	for b.Loop() {
-		Fingerprint("POST http://10.0.0.17:9000/hook: 503 Service Unavailable: upstream 7b2b6c0e-8f5e-4f55-9b39-0f7d2e1b3c4d")
+		Of("POST http://10.0.0.17:9000/hook: 503 Service Unavailable: upstream 7b2b6c0e-8f5e-4f55-9b39-0f7d2e1b3c4d")
 	}
 }

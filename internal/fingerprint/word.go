@@ -1,4 +1,4 @@
-package dlq
+package fingerprint
 
 import (
 	"net"

@@ -5,9 +5,11 @@ import (
 	"hash/maphash"
 	"slices"
 	"time"
+
+	"github.com/relaymq/relay/internal/fingerprint"
 )
 
-// Group are entries whose last errors have the same [Fingerprint], of one route.
+// Group are entries whose last errors have the same [fingerprint.Of], of one route.
 type Group struct {
 	Count       int       `json:"count"`
 	First       time.Time `json:"first"` // stored
@@ -35,7 +37,7 @@ func NewGroups() *Groups { return &Groups{by: make(map[[2]string]*Group)} }
 // Add counts an entry.
 func (g *Groups) Add(e Entry) {
 	if e.LastError != g.lastErr || g.lastPrint == "" {
-		g.lastErr, g.lastPrint = e.LastError, Fingerprint(e.LastError)
+		g.lastErr, g.lastPrint = e.LastError, fingerprint.Of(e.LastError)
 	}
 	g.add(e.Route, g.lastPrint, e.LastError, e.StoredSequence, e.StoredTime)
 }
