@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/relaymq/relay/schedule"
+	"github.com/relaymq/relay/internal/schedule"
 )
 
 const scheduledRoutes = `

@@ -11,8 +11,8 @@ import (
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/schedule"
 	"github.com/relaymq/relay/internal/subject"
-	"github.com/relaymq/relay/schedule"
 )
 
 // The roles. A user may have several.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/relaymq/relay/schedule"
+	"github.com/relaymq/relay/internal/schedule"
 )
 
 // KnownTime is nil for no time.

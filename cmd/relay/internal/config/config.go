@@ -9,7 +9,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler"
 	"github.com/relaymq/relay/internal/fleet"
-	"github.com/relaymq/relay/schedule"
+	"github.com/relaymq/relay/internal/schedule"
 )
 
 // Config is a configuration that passed every check. Everything that has a default is filled in, but for the limits of

@@ -2,7 +2,7 @@ package config
 
 import (
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/schedule"
+	"github.com/relaymq/relay/internal/schedule"
 )
 
 // doc describes a key. The texts are the descriptions of the JSON Schema and the comments of config.example.yaml, where

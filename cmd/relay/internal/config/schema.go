@@ -10,7 +10,7 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler"
-	"github.com/relaymq/relay/schedule"
+	"github.com/relaymq/relay/internal/schedule"
 )
 
 const (

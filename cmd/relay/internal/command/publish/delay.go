@@ -12,7 +12,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/schedule"
+	"github.com/relaymq/relay/internal/schedule"
 )
 
 // delay is when pub is to publish.

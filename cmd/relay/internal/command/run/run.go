@@ -28,7 +28,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/permission"
-	"github.com/relaymq/relay/schedule"
+	"github.com/relaymq/relay/internal/schedule"
 )
 
 // Behind makes what the console of a service shows and does. running is the configuration that runs now; stop ends what the console runs.

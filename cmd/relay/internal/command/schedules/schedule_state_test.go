@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relaymq/relay/schedule"
+	"github.com/relaymq/relay/internal/schedule"
 )
 
 // An operator whose file is not that of the instances saw "waiting", with times at which nothing runs.
