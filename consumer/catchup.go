@@ -12,9 +12,9 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/catchup"
-	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
 )
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/orders"
 )
 
 // handled counts, for each message, how often it was handled, and notes an attempt that is not the first.
@@ -247,7 +249,7 @@ func TestChange_sharedDurable(t *testing.T) {
 func TestChange_orderHoldsAndDrainEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	orders, err := OpenOrders(t.Context(), w.js, "relay", 1)
+	bucket, err := orders.Open(t.Context(), w.js, "relay", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +265,7 @@ func TestChange_orderHoldsAndDrainEnds(t *testing.T) {
 	r, _ := w.start(Config{Drain: 300 * time.Millisecond}, route, Route{Name: "other", Subjects: []string{"orders.other"}, Start: Start{Policy: "all"}, Handler: other})
 	w.publish("orders.slow", 1)
 	<-started
-	if _, err := orders.Give(t.Context(), Order{Route: "slow", State: OrderPaused, Why: "maintenance"}); err != nil {
+	if _, err := bucket.Give(t.Context(), Order{Route: "slow", State: orders.Paused, Why: "maintenance"}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("it is paused", func() bool { return r.all()[0].group.Status().Paused })
@@ -280,7 +282,7 @@ func TestChange_orderHoldsAndDrainEnds(t *testing.T) {
 	if n := slow.count(); n != 0 {
 		t.Errorf("%d messages started while the route is paused", n)
 	}
-	if _, err := orders.Give(t.Context(), Order{Route: "slow", State: OrderRunning}); err != nil {
+	if _, err := bucket.Give(t.Context(), Order{Route: "slow", State: orders.Running}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("the message comes", func() bool { return slow.count() == 1 })
@@ -297,14 +299,14 @@ func TestChange_regressionWhatASuspendedKeySentAwayComesToTheSuccessor(t *testin
 	route := countingRoute(l)
 	r, _ := w.start(Config{}, route)
 	away := func() int { return r.all()[0].group.Status().Aside }
-	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: OrderPaused}, r)
+	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: orders.Paused}, r)
 	w.publish("orders.us", 5)
 	w.eventually("they are sent away", func() bool { return away() == 5 })
 	if _, err := r.Update(t.Context(), route); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("the successor has sent them away", func() bool { return away() == 5 })
-	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: OrderRunning}, r)
+	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: orders.Running}, r)
 	w.settled("ORDERS", "billing")
 	if l.len() != 5 {
 		t.Errorf("%d messages handled, want 5", l.len())

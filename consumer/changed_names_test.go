@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/orphans"
 )
 
 // Faults that TestConfigurations_nothingIsSkipped found.
@@ -32,7 +33,7 @@ func TestMoveOrphans_regressionADurableThatWasRenamedLosesNothing(t *testing.T) 
 	if err != nil || len(list) != 1 || list[0].Messages != 3 {
 		t.Fatalf("%v %v", list, err)
 	}
-	if moved, err := MoveOrphans(t.Context(), w.js, OrphanMove{From: "billing", To: "billing"}, list); err != nil || moved.Durable != 3 {
+	if moved, err := (orphans.Move{From: "billing", To: "billing"}).Do(t.Context(), w.js, list); err != nil || moved.Durable != 3 {
 		t.Errorf("moved %+v: %v", moved, err)
 	}
 	w.eventually("what the old durable had is handled", func() bool { return h.count("billing") == 5 })

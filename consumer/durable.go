@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/provision"
 )
 
 const maxAckPending = provision.MaxAckPending

@@ -14,6 +14,7 @@ import (
 
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/orders"
 )
 
 // A watch of a bucket can end without a word: nats.go closes it, or goes on waiting for a bucket that was made anew. So the
@@ -51,7 +52,7 @@ func (o *obeyed) unread() (list []string) {
 			o.awayAt.UTC().Format(time.RFC3339), o.away))
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.left)) {
-		list = append(list, fmt.Sprintf("order %s has format %d, and this version knows %d: it is not followed", name, o.left[name], orderFormat))
+		list = append(list, fmt.Sprintf("order %s has format %d, and this version knows %d: it is not followed", name, o.left[name], orders.Format))
 	}
 	return list
 }
@@ -71,7 +72,7 @@ func (o *obeyed) lost(err error) bool {
 // follower applies the orders of operators for as long as relay runs.
 type follower struct {
 	r       *Relay
-	orders  *Orders
+	orders  *orders.Bucket
 	watcher jetstream.KeyWatcher
 	updates <-chan jetstream.KeyValueEntry
 
@@ -98,17 +99,17 @@ func (r *Relay) follow(setup, ctx context.Context) (wait func(), err error) {
 // that was made anew goes there: nobody said that it ends. What is missing in the same bucket was deleted, which ends it.
 func (f *follower) begin(setup, ctx context.Context) error {
 	f.end()
-	orders, err := OpenOrders(setup, f.r.js, f.r.cfg.Service, f.r.cfg.Replicas)
+	bucket, err := orders.Open(setup, f.r.js, f.r.cfg.Service, f.r.cfg.Replicas)
 	if err != nil {
 		return err
 	}
-	watcher, err := orders.kv.WatchAll(ctx)
+	watcher, err := bucket.KV.WatchAll(ctx)
 	if err != nil {
-		return fmt.Errorf("watching bucket %s: %w", orders.kv.Bucket(), err)
+		return fmt.Errorf("watching bucket %s: %w", bucket.KV.Bucket(), err)
 	}
-	anew := f.orders != nil && !f.orders.created.Equal(orders.created)
-	f.r.obeyed.begin(orders.created)
-	f.orders, f.watcher, f.updates = orders, watcher, watcher.Updates()
+	anew := f.orders != nil && !f.orders.Created.Equal(bucket.Created)
+	f.r.obeyed.begin(bucket.Created)
+	f.orders, f.watcher, f.updates = bucket, watcher, watcher.Updates()
 	there := make(map[string]bool)
 	for {
 		select {
@@ -137,7 +138,7 @@ func (f *follower) begin(setup, ctx context.Context) error {
 			f.release(name)
 		}
 	}
-	f.r.obeyed.reach(orders.last)
+	f.r.obeyed.reach(bucket.Last)
 	return nil
 }
 
@@ -145,14 +146,14 @@ func (f *follower) begin(setup, ctx context.Context) error {
 func (f *follower) keep(ctx context.Context, name string, order Order) {
 	value, err := json.Marshal(order)
 	if err == nil {
-		_, err = f.orders.kv.Create(ctx, name, value)
+		_, err = f.orders.KV.Create(ctx, name, value)
 	}
 	if err != nil && !away.Raced(err) {
 		f.r.log.Error("the bucket of operators' orders was deleted and made again, and an order that this instance follows could not be stored in it; pause again what is to stay paused",
-			"bucket", f.orders.kv.Bucket(), "order", name, "error", err)
+			"bucket", f.orders.KV.Bucket(), "order", name, "error", err)
 		return
 	}
-	f.r.log.Warn("the bucket of operators' orders was deleted and made again; stored the order that this instance follows in it", "bucket", f.orders.kv.Bucket(), "order", name)
+	f.r.log.Warn("the bucket of operators' orders was deleted and made again; stored the order that this instance follows in it", "bucket", f.orders.KV.Bucket(), "order", name)
 }
 
 // release ends an order that was deleted.
@@ -161,7 +162,7 @@ func (f *follower) release(name string) {
 	defer f.mu.Unlock()
 	order := f.held[name]
 	delete(f.held, name)
-	order.State, order.Why, order.By, order.User, order.At = OrderRunning, "the order was deleted from its bucket", "", "", time.Now()
+	order.State, order.Why, order.By, order.User, order.At = orders.Running, "the order was deleted from its bucket", "", "", time.Now()
 	f.r.apply(order)
 }
 
@@ -198,7 +199,7 @@ func (f *follower) run(ctx context.Context) {
 			switch {
 			case !open:
 				f.updates = nil
-				f.r.log.Warn("the watch of the orders of operators ended; watching anew", "bucket", f.orders.kv.Bucket())
+				f.r.log.Warn("the watch of the orders of operators ended; watching anew", "bucket", f.orders.KV.Bucket())
 			case entry != nil:
 				f.obey(ctx, entry)
 			}
@@ -220,7 +221,7 @@ func (f *follower) again(ctx context.Context) {
 		if err != nil {
 			f.r.log.Error("cannot read orders of operators; the known ones stay in effect; retrying", "error", err)
 		} else {
-			f.r.log.Info("orders of operators can be read again", "bucket", f.orders.kv.Bucket())
+			f.r.log.Info("orders of operators can be read again", "bucket", f.orders.KV.Bucket())
 		}
 	}
 	if err != nil {
@@ -238,24 +239,24 @@ func (f *follower) again(ctx context.Context) {
 func (f *follower) check(ctx context.Context) {
 	ask, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	stream, err := f.r.js.Stream(ask, "KV_"+f.orders.kv.Bucket())
+	stream, err := f.r.js.Stream(ask, "KV_"+f.orders.KV.Bucket())
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		f.r.log.Warn("the bucket of orders was deleted; making it again", "bucket", f.orders.kv.Bucket())
+		f.r.log.Warn("the bucket of orders was deleted; making it again", "bucket", f.orders.KV.Bucket())
 		f.end()
 		return
 	case err != nil:
 		return // the connection, or the stream's leader: the watch goes on when they do
 	}
 	info := stream.CachedInfo()
-	behind := f.orders.last // what it had at the last check must have come by now
-	f.orders.last = info.State.LastSeq
+	behind := f.orders.Last // what it had at the last check must have come by now
+	f.orders.Last = info.State.LastSeq
 	switch _, revision := f.r.obeyed.last(); {
-	case !info.Created.Equal(f.orders.created):
-		f.r.log.Warn("the bucket of orders was deleted and made anew; watching the new one", "bucket", f.orders.kv.Bucket())
+	case !info.Created.Equal(f.orders.Created):
+		f.r.log.Warn("the bucket of orders was deleted and made anew; watching the new one", "bucket", f.orders.KV.Bucket())
 		f.end()
 	case revision < behind:
-		f.r.log.Warn("the watch of the orders of operators is silent; watching anew", "bucket", f.orders.kv.Bucket(), "seen", revision, "stored", behind)
+		f.r.log.Warn("the watch of the orders of operators is silent; watching anew", "bucket", f.orders.KV.Bucket(), "seen", revision, "stored", behind)
 		f.end()
 	}
 }
@@ -273,7 +274,7 @@ func (f *follower) obey(ctx context.Context, entry jetstream.KeyValueEntry) {
 		return
 	}
 	err := json.Unmarshal(entry.Value(), &order)
-	if err == nil && order.Format <= orderFormat && order.bucketKey() != name {
+	if err == nil && order.Format <= orders.Format && order.BucketKey() != name {
 		err = errors.New("it is not an order of relay: somebody else wrote it")
 	}
 	if err != nil {
@@ -281,15 +282,15 @@ func (f *follower) obey(ctx context.Context, entry jetstream.KeyValueEntry) {
 		f.restore(ctx, name, entry.Revision())
 		return
 	}
-	if order.Format > orderFormat {
+	if order.Format > orders.Format {
 		o.leave(name, order.Format)
-		f.r.log.Error("an order of an operator was written by a newer relay; it is not followed", "order", name, "format", order.Format, "known", orderFormat)
+		f.r.log.Error("an order of an operator was written by a newer relay; it is not followed", "order", name, "format", order.Format, "known", orders.Format)
 		return
 	}
 	o.leave(name, 0)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if delete(f.held, name); order.State == OrderPaused {
+	if delete(f.held, name); order.State == orders.Paused {
 		f.held[name] = order
 	}
 	f.r.apply(order)
@@ -306,13 +307,13 @@ func (f *follower) restore(ctx context.Context, name string, revision uint64) {
 	defer cancel()
 	value, err := json.Marshal(order)
 	if err == nil {
-		_, err = f.orders.kv.Update(ctx, name, value, revision)
+		_, err = f.orders.KV.Update(ctx, name, value, revision)
 	}
 	switch {
 	case err == nil:
-		f.r.log.Warn("an operator's order could not be read in the bucket; stored the one that this instance follows again", "bucket", f.orders.kv.Bucket(), "order", name)
+		f.r.log.Warn("an operator's order could not be read in the bucket; stored the one that this instance follows again", "bucket", f.orders.KV.Bucket(), "order", name)
 	case !away.Raced(err): // else another instance was faster, or an operator
-		f.r.log.Error("an operator's order could not be read in the bucket, and the one that this instance follows could not be stored there; give the order again", "bucket", f.orders.kv.Bucket(), "order", name, "error", err)
+		f.r.log.Error("an operator's order could not be read in the bucket, and the one that this instance follows could not be stored there; give the order again", "bucket", f.orders.KV.Bucket(), "order", name, "error", err)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/orders"
 )
 
 func handoverSubject(service string) string { return service + ".ctl.act.handover" }
@@ -39,7 +41,7 @@ type HandedOver struct {
 // Handover has the instance that has the route give it to another one, with a drain: handlers that run finish, for as long as Config.Drain
 // permits. The answers come when the drain begins. [ErrNobody] says that no instance has answered.
 func Handover(ctx context.Context, nc *nats.Conn, service string, order HandoverOrder) (list []HandedOver, bad []string, err error) {
-	order.Format = orderFormat
+	order.Format = orders.Format
 	request, err := json.Marshal(order)
 	if err != nil {
 		return nil, nil, err
@@ -65,7 +67,7 @@ func Handover(ctx context.Context, nc *nats.Conn, service string, order Handover
 // answerHandover gives a route away, or leaves it to others.
 func (r *Relay) answerHandover(q *microRequest) {
 	var order HandoverOrder
-	if json.Unmarshal(q.Data, &order) != nil || order.Format > orderFormat {
+	if json.Unmarshal(q.Data, &order) != nil || order.Format > orders.Format {
 		q.fail("400", "this is no order, or one of a newer relay")
 		return
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/provision"
 )
 
 // health is what keeps a durable from giving messages, as far as it is known: it is gone, it stalls, it was edited, or nobody answers for it.

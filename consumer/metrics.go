@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/version"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -241,7 +242,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.r.losses.collect(ch)
 	m.r.events.Collect(ch)
 	m.r.collectArchive(ch)
-	where := map[string]int{OrphanRetries: 0, OrphanDurable: 0}
+	where := map[string]int{orphans.Retries: 0, orphans.Durable: 0}
 	for _, o := range m.r.orphaned() {
 		where[o.Kind] += int(o.Messages) + o.Outstanding
 	}

@@ -18,7 +18,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/relaymq/relay/consumer/internal/catchup"
-	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/orphans"
+	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
@@ -525,7 +526,7 @@ func (n *nsWorld) look(runs ...*nsRun) nsSeen {
 			}
 		}
 	}
-	stream, err := n.w.js.Stream(ctx, retryStreamOf(n.service))
+	stream, err := n.w.js.Stream(ctx, orphans.RetryStream(n.service))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return s
 	}
@@ -804,7 +805,7 @@ func (n *nsWorld) mend() {
 	clear(n.broken)
 	n.mu.Unlock()
 	clear(n.md.flagged)
-	retries, err := retry.AttachStream(n.w.t.Context(), n.w.js, n.service, retryStreamOf(n.service))
+	retries, err := retry.AttachStream(n.w.t.Context(), n.w.js, n.service, orphans.RetryStream(n.service))
 	if err != nil {
 		n.fail("%v", err)
 	}
@@ -1015,7 +1016,7 @@ func (n *nsWorld) named(run *nsRun) {
 	}
 	for _, o := range list {
 		key, of := o.Durable, durables
-		if o.Kind == OrphanRetries {
+		if o.Kind == orphans.Retries {
 			key, of = cmp.Or(o.Route, retry.NoRoute), retries
 		}
 		if k := int(o.Messages) + o.Outstanding; k < of[key][0] || k > of[key][1] {
@@ -1040,11 +1041,11 @@ func (n *nsWorld) named(run *nsRun) {
 		}
 	}
 	for _, o := range list {
-		if o.Route == "" || strings.Contains(o.Route, " ") || o.Messages+uint64(o.Outstanding) == 0 || n.md.queue && o.Kind == OrphanDurable {
+		if o.Route == "" || strings.Contains(o.Route, " ") || o.Messages+uint64(o.Outstanding) == 0 || n.md.queue && o.Kind == orphans.Durable {
 			continue
 		}
 		to := run.c[rapid.IntRange(0, len(run.c)-1).Draw(n.t, "move to")]
-		moved, err := MoveOrphans(ctx, n.w.js, OrphanMove{Service: n.service, From: o.Route, To: to.name}, []Orphan{o})
+		moved, err := orphans.Move{Service: n.service, From: o.Route, To: to.name}.Do(ctx, n.w.js, []Orphan{o})
 		n.say("move %v to %s: %+v %v", o, to.name, moved, err)
 		if err != nil {
 			n.fail("%v", err)
@@ -1052,10 +1053,10 @@ func (n *nsWorld) named(run *nsRun) {
 		for _, d := range n.md.debts {
 			for p := range d.places {
 				switch {
-				case o.Kind == OrphanRetries && p == nsPlace{"waits", o.Route}:
+				case o.Kind == orphans.Retries && p == nsPlace{"waits", o.Route}:
 					delete(d.places, p)
 					d.places[nsPlace{"handled", to.name}] = true
-				case o.Kind == OrphanDurable && p.kind == "pending" && d.durable == o.Durable:
+				case o.Kind == orphans.Durable && p.kind == "pending" && d.durable == o.Durable:
 					delete(d.places, p)
 					// Another durable of the route has it, be it one that the route had before.
 					other := slices.ContainsFunc(n.md.debts, func(e *nsDebt) bool {
@@ -1069,7 +1070,7 @@ func (n *nsWorld) named(run *nsRun) {
 				}
 			}
 		}
-		if o.Kind == OrphanDurable {
+		if o.Kind == orphans.Durable {
 			delete(n.md.durables, o.Durable)
 		}
 		n.rest(run)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/orders"
 )
 
 // The commands of operators, for programs.
@@ -16,7 +17,7 @@ import (
 // the command relay pause does. Handlers that run finish. An empty key means the whole route. It returns when the order is stored and
 // this instance follows it.
 func (r *Relay) Pause(ctx context.Context, route, key string) error {
-	_, err := r.operate(ctx, route, key, OrderPaused)
+	_, err := r.operate(ctx, route, key, orders.Paused)
 	return err
 }
 
@@ -24,7 +25,7 @@ func (r *Relay) Pause(ctx context.Context, route, key string) error {
 // pause, also of single keys, the wait after failures, a suspension, a stop. With a key it does so for that key alone. It returns when
 // the order is stored and this instance follows it.
 func (r *Relay) Resume(ctx context.Context, route, key string) error {
-	order, err := r.operate(ctx, route, key, OrderRunning)
+	order, err := r.operate(ctx, route, key, orders.Running)
 	if err != nil {
 		return err
 	}
@@ -46,23 +47,23 @@ func (r *Relay) operate(ctx context.Context, route, key, state string) (Order, e
 	if !r.serving.Load() {
 		return order, ErrNotRunning
 	}
-	orders, err := OpenOrders(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
+	bucket, err := orders.Open(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
 	if err != nil {
 		return order, err
 	}
-	if state == OrderRunning && key == "" {
-		if _, err = orders.GiveToPausedKeys(ctx, order); err != nil {
+	if state == orders.Running && key == "" {
+		if _, err = bucket.GiveToPausedKeys(ctx, order); err != nil {
 			return order, err
 		}
 	}
-	revision, err := orders.Give(ctx, order)
+	revision, err := bucket.Give(ctx, order)
 	if err != nil {
 		return order, err
 	}
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for {
-		if created, last := r.obeyed.last(); created.Equal(orders.Created()) && last >= revision {
+		if created, last := r.obeyed.last(); created.Equal(bucket.Created) && last >= revision {
 			return order, nil
 		}
 		select {

@@ -12,24 +12,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/retry"
 )
 
 // order stores what an operator says, and waits until every relay has applied it.
 func (w *world) order(o Order, relays ...*Relay) {
 	w.t.Helper()
-	orders, err := OpenOrders(w.t.Context(), w.js, "", 0)
+	bucket, err := orders.Open(w.t.Context(), w.js, "", 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	revision, err := orders.Give(w.t.Context(), o)
+	revision, err := bucket.Give(w.t.Context(), o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	for _, r := range relays {
 		w.eventually("the order is applied", func() bool {
 			s := r.Status()
-			return s.Orders >= revision && s.OrdersBucket.Equal(orders.Created())
+			return s.Orders >= revision && s.OrdersBucket.Equal(bucket.Created)
 		})
 	}
 }
@@ -46,7 +47,7 @@ func TestOrders_pausedRouteLeavesItsMessagesInTheStreamUntilResumed(t *testing.T
 	w := newWorld(t)
 	l := newLedger()
 	r, _ := w.start(Config{}, countingRoute(l))
-	w.order(Order{Route: "billing", State: OrderPaused, Why: "migration"}, r)
+	w.order(Order{Route: "billing", State: orders.Paused, Why: "migration"}, r)
 	w.publish("orders.eu", 20)
 	if s := r.Status().Routes[0]; s.State != "paused" || s.Why != "migration" {
 		t.Errorf("status %+v", s)
@@ -54,7 +55,7 @@ func TestOrders_pausedRouteLeavesItsMessagesInTheStreamUntilResumed(t *testing.T
 	if r.Ready() != nil {
 		t.Errorf("a paused route is not ready: %v", r.Ready())
 	}
-	w.order(Order{Route: "billing", State: OrderRunning}, r)
+	w.order(Order{Route: "billing", State: orders.Running}, r)
 	w.settled("ORDERS", "billing")
 	if l.len() != 20 {
 		t.Errorf("%d messages handled after resume, want 20", l.len())
@@ -68,7 +69,7 @@ func TestOrders_resumedKeyGetsItsMessagesBackAtOnceAndNotInAnHour(t *testing.T) 
 	route := countingRoute(l)
 	route.AckWait = 2 * time.Second
 	r, _ := w.start(Config{}, route)
-	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: OrderPaused}, r)
+	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: orders.Paused}, r)
 	w.publish("orders.us", 5)
 	w.publish("orders.eu", 5)
 	w.eventually("the other key flows, the paused one is given back", func() bool {
@@ -79,7 +80,7 @@ func TestOrders_resumedKeyGetsItsMessagesBackAtOnceAndNotInAnHour(t *testing.T) 
 		t.Errorf("waiting keys %+v", keys)
 	}
 	began := time.Now()
-	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: OrderRunning}, r)
+	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: orders.Running}, r)
 	w.settled("ORDERS", "billing")
 	if l.len() != 10 {
 		t.Errorf("%d messages handled, want 10", l.len())
@@ -94,7 +95,7 @@ func TestOrders_holdOverARestartAndOnEveryInstance(t *testing.T) {
 	w := newWorld(t)
 	l := newLedger()
 	_, stop := w.start(Config{Instance: "a"}, countingRoute(l))
-	w.order(Order{Route: "billing", State: OrderPaused})
+	w.order(Order{Route: "billing", State: orders.Paused})
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func TestOrders_holdOverARestartAndOnEveryInstance(t *testing.T) {
 	if err != nil || len(list) != 2 {
 		t.Errorf("status of %d instances, %v, want 2", len(list), err)
 	}
-	w.order(Order{Route: "billing", State: OrderRunning}, b, c)
+	w.order(Order{Route: "billing", State: orders.Running}, b, c)
 	w.settled("ORDERS", "billing")
 	if l.len() != 3 {
 		t.Errorf("%d messages handled, want 3", l.len())

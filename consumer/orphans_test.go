@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -57,22 +58,22 @@ func TestRelay_regressionWhatARenamedRouteLeavesIsNamedAndCanBeMoved(t *testing.
 	}
 	w.publish("orders.eu", 2) // both durables have them: the new one's they are
 	w.eventually("the new route has them", func() bool { return handled.Load() == 2 })
-	if _, err := MoveOrphans(t.Context(), w.js, OrphanMove{From: "billing", To: "nobody"}, list); err == nil {
+	if _, err := (orphans.Move{From: "billing", To: "nobody"}).Do(t.Context(), w.js, list); err == nil {
 		t.Error("moved to a route that was never started")
 	}
 	// Interrupted in the middle, and taken up again.
 	ctx, cancel := context.WithCancel(t.Context())
 	told := 0
-	move := OrphanMove{From: "billing", To: "invoicing", Moved: func() {
+	move := orphans.Move{From: "billing", To: "invoicing", Moved: func() {
 		if told++; told == 10 {
 			cancel()
 		}
 	}}
-	some, err := MoveOrphans(ctx, w.js, move, list)
+	some, err := move.Do(ctx, w.js, list)
 	if err == nil || some.Sum() != 10 {
 		t.Errorf("%+v moved, %v", some, err)
 	}
-	rest, err := MoveOrphans(t.Context(), w.js, move, list)
+	rest, err := move.Do(t.Context(), w.js, list)
 	if err != nil || some.Sum()+rest.Sum() != n+3 || rest.Durable != 3 {
 		t.Errorf("%+v and %+v moved, %v", some, rest, err)
 	}
@@ -257,7 +258,7 @@ func TestOrphans_regressionTheAdviceForADurableLosesNothing(t *testing.T) {
 				}
 				w.publish("jobs.a", 5)
 				list, err := Orphans(t.Context(), w.js, "", nil)
-				if err != nil || len(list) != 1 || list[0].Kind != OrphanDurable {
+				if err != nil || len(list) != 1 || list[0].Kind != orphans.Durable {
 					t.Fatalf("%v, %v", list, err)
 				}
 				begins := strings.Contains(list[0].Next, "nats consumer rm")

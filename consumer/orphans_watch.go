@@ -2,17 +2,53 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/fleet"
+	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/retry"
 )
 
 // What an instance finds of orphans by itself, at its start and hourly.
+
+// Orphan is something of relay's that waits for a route which is not there: one that was renamed, taken away, or given another stream or durable.
+type Orphan = orphans.Orphan
+
+// Orphans finds what waits for routes that are not among these, of which the names and durables count. What another running instance pulls is no
+// orphan. It reads the subjects of the retry stream and of the dead letters, and asks for every durable of every stream.
+func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes []Route) ([]Orphan, error) {
+	return orphans.Search{JS: js, Service: service, Answers: anyAnswers(js)}.All(ctx, forOrphans(routes))
+}
+
+// forOrphans is what the search for orphans has to know of routes.
+func forOrphans(routes []Route) (list []orphans.Route) {
+	for _, rt := range routes {
+		rt = rt.WithDefaults()
+		list = append(list, orphans.Route{Name: rt.Name, Durable: rt.Durable, Divided: rt.Partitions > 0})
+	}
+	return list
+}
+
+// anyAnswers asks whether an instance of a service answers now.
+func anyAnswers(js jetstream.JetStream) func(ctx context.Context, service string) (bool, error) {
+	return func(ctx context.Context, service string) (bool, error) {
+		_, err := AskStatus(ctx, js.Conn(), service)
+		if errors.Is(err, ErrNobody) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+}
+
+// search is that of this instance.
+func (r *Relay) search() orphans.Search {
+	return orphans.Search{JS: r.js, Service: r.cfg.Service, Answers: anyAnswers(r.js)}
+}
 
 // orphansLogged is how many of them the log names at a time.
 const orphansLogged = 10
@@ -50,14 +86,14 @@ func (r *Relay) findOrphans(ctx context.Context) {
 	streams := r.streamsOfRoutes()
 	for _, name := range streams {
 		if stream, err := r.js.Stream(ctx, name); err == nil {
-			list, _ := orphanedDurables(ctx, r.js, stream, r.cfg.Service, whatNobodyUses, func(route, durable string) bool { return r.has(name, durable) || r.standsBy(route, durable) })
+			list, _ := r.search().Durables(ctx, stream, func(route, durable string) bool { return r.has(name, durable) || r.standsBy(route, durable) })
 			found = append(found, list...)
 		}
 	}
 	found = append(found, r.leftPartitions(ctx)...)
 	found = append(found, r.leftByOthers(ctx, streams)...)
 	if !r.allRetriesAreOf(ctx, own) {
-		list, err := orphanedRetries(ctx, r.js, r.cfg.Service, whatNobodyUses, func(route, stream string) bool { return own[[2]string{route, stream}] })
+		list, err := r.search().Retries(ctx, func(route, stream string) bool { return own[[2]string{route, stream}] })
 		if err != nil {
 			r.log.Debug("the retry stream could not be searched for messages that wait for no route", "error", err)
 			return
@@ -115,8 +151,8 @@ func (r *Relay) leftByOthers(ctx context.Context, of []string) (list []Orphan) {
 		}
 		ask, cancel := context.WithTimeout(ctx, settleTimeout)
 		if stream, err := r.js.Stream(ask, name); err == nil {
-			if other := serviceOf(stream.CachedInfo()); other != "" {
-				more, err := leftBy(ask, r.js, other, of)
+			if other := orphans.ServiceOf(stream.CachedInfo()); other != "" {
+				more, err := r.search().LeftBy(ask, other, of)
 				if err != nil {
 					r.log.Debug("another service could not be searched for what it left", "service", other, "error", err)
 				}
@@ -135,9 +171,11 @@ func (r *Relay) leftPartitions(ctx context.Context) (list []Orphan) {
 		ask, cancel := context.WithTimeout(ctx, settleTimeout)
 		if stream, err := r.js.Stream(ask, name); err == nil {
 			if s, ok := partition.Of(stream.CachedInfo()); ok && s.Service == r.cfg.Service && r.divided.get(s.Route) == nil && !r.othersDivide(s) {
-				if list, err = orphanedPartitions(ask, r.js, s, whatNobodyUses, list); err != nil {
+				left, err := r.search().Partitions(ask, s)
+				if err != nil {
 					r.log.Debug("a stream of partitions could not be searched for what is left there", "stream", name, "error", err)
 				}
+				list = append(list, left...)
 			}
 		}
 		cancel()

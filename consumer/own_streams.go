@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/fleet"
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/permission"
 	"github.com/relaymq/relay/internal/retry"
@@ -53,7 +54,7 @@ func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 // ownStreams makes what is needed later only, so that nobody else makes it first, and sets all of them right. The error says that one
 // of them lets others read, forge or remove what relay stores there, and that relay cannot change that.
 func (r *Relay) ownStreams(ctx context.Context) error {
-	if _, err := OpenOrders(ctx, r.js, r.cfg.Service, r.cfg.Replicas); err != nil {
+	if _, err := orders.Open(ctx, r.js, r.cfg.Service, r.cfg.Replicas); err != nil {
 		return err
 	}
 	if _, err := dlq.OpenJobs(ctx, r.js, r.cfg.Service, r.cfg.Replicas); err != nil {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/provision"
 )
 
 // How a route with partitions is divided: which generations there are, and the routes of their parts.

@@ -22,6 +22,7 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -513,7 +514,7 @@ func (d *divisions) orphanedPartitions(routes ...Route) (list []Orphan) {
 		d.t.Fatal(err)
 	}
 	for _, o := range all {
-		if o.Kind == OrphanPartitions {
+		if o.Kind == orphans.Partitions {
 			list = append(list, o)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/catchup"
-	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -160,7 +160,9 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*Plan
 	for _, rt := range r.all() {
 		routes = append(routes, rt.cfg)
 	}
-	left, err := orphansOf(ctx, r.js, r.cfg.Service, routes, whateverIsUsed)
+	search := r.search()
+	search.Used = true
+	left, err := search.All(ctx, forOrphans(routes))
 	plan.Left = append(plan.Left, left...)
 	return plan, err
 }

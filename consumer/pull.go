@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/link"
-	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/beat"
+	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/supervisor"
 )
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -59,11 +60,11 @@ func TestReady_regressionARouteThatStartsNothingAlthoughMessagesWait(t *testing.
 	})
 	w.publish("orders.eu", 3)
 	w.unready(r, "route billing", "it has started nothing since", "wait here")
-	orders, err := OpenOrders(t.Context(), w.js, "", 1)
+	bucket, err := orders.Open(t.Context(), w.js, "", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := orders.Give(t.Context(), Order{Route: "billing", State: OrderPaused}); err != nil {
+	if _, err := bucket.Give(t.Context(), Order{Route: "billing", State: orders.Paused}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("an operator wants it so", func() bool { return r.Ready() == nil })

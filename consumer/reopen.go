@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/provision"
 )
 
 // A durable that was deleted, or whose stream was, is not made again while relay runs: where it is to begin is for people to

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/provision"
+	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/subject"
 )
 

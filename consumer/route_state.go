@@ -60,7 +60,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 	case !r.nc.IsConnected():
 		return RouteDisconnected, "NATS: " + strings.ToLower(r.nc.Status().String()), time.Time{}
 	case paused != nil:
-		return RoutePaused, paused.reason(), paused.At
+		return RoutePaused, reasonOf(paused), paused.At
 	}
 	for _, s := range r.openSources() {
 		if s.serves(rt) && !s.due && !s.health.pausedUntil().IsZero() {

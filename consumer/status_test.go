@@ -16,6 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -106,7 +107,7 @@ func TestStatus_regressionARouteThatWaitsIsNotUpAndItsKeysWait(t *testing.T) {
 	if s.Since == nil || s.Until == nil || !strings.Contains(s.Why, "down") {
 		t.Errorf("%+v", s)
 	}
-	w.order(Order{Route: "billing", State: OrderPaused, Why: "migration", By: "eve@host"}, r)
+	w.order(Order{Route: "billing", State: orders.Paused, Why: "migration", By: "eve@host"}, r)
 	if s := r.Status().Routes[0]; s.State != RoutePaused || s.Pause == nil || s.Pause.By != "eve@host" {
 		t.Errorf("%+v", s)
 	}

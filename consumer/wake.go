@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -36,7 +37,7 @@ type Woken struct {
 // after a trip, a stop or a Retry-After, what [Msg.Slow] asked for, a suspension after giving up, and the stop of a route that failed. It is an act and
 // no order: an instance that starts later knows nothing of it. [ErrNobody] says that no instance has answered.
 func Wake(ctx context.Context, nc *nats.Conn, service string, order Order) (list []Woken, bad []string, err error) {
-	order.Format = orderFormat
+	order.Format = orders.Format
 	request, err := json.Marshal(order)
 	if err != nil {
 		return nil, nil, err
@@ -62,7 +63,7 @@ func Wake(ctx context.Context, nc *nats.Conn, service string, order Order) (list
 // answerWake ends waits for an operator.
 func (r *Relay) answerWake(q *microRequest) {
 	var order Order
-	if json.Unmarshal(q.Data, &order) != nil || order.Format > orderFormat {
+	if json.Unmarshal(q.Data, &order) != nil || order.Format > orders.Format {
 		q.fail("400", "this is no order, or one of a newer relay")
 		return
 	}

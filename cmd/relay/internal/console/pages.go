@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/orders"
 )
 
 // page is a route of the console's own.
@@ -49,8 +50,8 @@ func (c *Console) pages() []page {
 
 		{get, "/", View, false, "instances and routes, what is wrong first", c.overview},
 		{get, "/routes/{route}", View, false, "a route, its keys that wait, its failures", c.route},
-		{post, "/routes/{route}/pause", Operate, false, "pause a route or one of its keys", c.order(consumer.OrderPaused)},
-		{post, "/routes/{route}/resume", Operate, false, "end a pause and every wait of a route or of one of its keys, and try now", c.order(consumer.OrderRunning)},
+		{post, "/routes/{route}/pause", Operate, false, "pause a route or one of its keys", c.order(orders.Paused)},
+		{post, "/routes/{route}/resume", Operate, false, "end a pause and every wait of a route or of one of its keys, and try now", c.order(orders.Running)},
 		{post, "/routes/{route}/handover", Operate, false, "give a route with instances: one to another instance", c.handover},
 		{get, "/grid", View, false, "the instances side by side, who has which route, and who vanished", c.gridPage},
 		{get, "/trace", View, false, "the life of one message, and the latest outcomes of a route", c.trace},

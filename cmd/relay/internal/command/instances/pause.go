@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -27,7 +28,7 @@ type act struct {
 }
 
 func newPause(o *cli.Options) *cobra.Command {
-	a := act{state: consumer.OrderPaused}
+	a := act{state: orders.Paused}
 	c := &cobra.Command{
 		Use: "pause ROUTE [KEY]", Short: "let nothing of a route, or of one of its keys, start until resume", Args: cli.Args(cobra.RangeArgs(1, 2)),
 		Long: `Pause holds on every instance, and over restarts, until resume. Handlers that run finish. The messages of a paused route
@@ -42,7 +43,7 @@ instances that answer follow it, and says which do not.`,
 }
 
 func newResume(o *cli.Options) *cobra.Command {
-	a := act{state: consumer.OrderRunning}
+	a := act{state: orders.Running}
 	c := &cobra.Command{
 		Use: "resume ROUTE [KEY]", Short: "end a pause and every wait, and try again now", Args: cli.Args(cobra.RangeArgs(1, 2)),
 		Long: `Resume ends at once whatever keeps the messages of a route, or of one of its keys, from starting: a pause, the wait after
@@ -137,25 +138,25 @@ func giveOrder(ctx context.Context, c *cli.Client, order consumer.Order, notes i
 		if err != nil {
 			return nil, err
 		}
-		if note != "" && order.State == consumer.OrderPaused {
+		if note != "" && order.State == orders.Paused {
 			out.Notes = append(out.Notes, note)
 		}
 	}
-	orders, err := consumer.OpenOrders(ctx, c.JS, c.Config.Service, c.Config.NATS.Replicas)
+	bucket, err := orders.Open(ctx, c.JS, c.Config.Service, c.Config.NATS.Replicas)
 	if err != nil {
 		return nil, err
 	}
-	if order.State == consumer.OrderRunning && order.Key == nil {
-		if out.Keys, err = orders.GiveToPausedKeys(ctx, order); err != nil {
+	if order.State == orders.Running && order.Key == nil {
+		if out.Keys, err = bucket.GiveToPausedKeys(ctx, order); err != nil {
 			return nil, err
 		}
 	}
-	if out.Revision, err = orders.Give(ctx, order); err != nil {
+	if out.Revision, err = bucket.Give(ctx, order); err != nil {
 		return nil, err
 	}
 	c.Tell(event.Audit, event.Data{Route: order.Route, Key: out.Key, Why: order.Why, By: order.By, Text: out.what() + " is " + order.State})
-	out.follow(ctx, c, orders)
-	if order.State == consumer.OrderRunning {
+	out.follow(ctx, c, bucket)
+	if order.State == orders.Running {
 		woken, bad, err := consumer.Wake(ctx, c.Conn.Conn, c.Config.Service, order)
 		complain(notes, bad)
 		if err != nil && !errors.Is(err, consumer.ErrNobody) {
@@ -167,7 +168,7 @@ func giveOrder(ctx context.Context, c *cli.Client, order consumer.Order, notes i
 }
 
 // follow waits until every instance that answers follows the order: by its revision, in the same bucket.
-func (out *outcome) follow(ctx context.Context, cl *cli.Client, orders *consumer.Orders) {
+func (out *outcome) follow(ctx context.Context, cl *cli.Client, bucket *orders.Bucket) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
@@ -178,9 +179,9 @@ func (out *outcome) follow(ctx context.Context, cl *cli.Client, orders *consumer
 		follow, behind := []string{}, []string{}
 		for _, s := range answers.Instances {
 			switch {
-			case !s.OrdersBucket.Equal(orders.Created()):
+			case !s.OrdersBucket.Equal(bucket.Created):
 				behind = append(behind, fmt.Sprintf("%s (it follows a bucket of orders that was made %s, and this one was made %s)",
-					s.Instance, cli.When(s.OrdersBucket), cli.When(orders.Created())))
+					s.Instance, cli.When(s.OrdersBucket), cli.When(bucket.Created)))
 			case s.Orders < out.Revision:
 				behind = append(behind, fmt.Sprintf("%s (it follows order %d, and this is %d)", s.Instance, s.Orders, out.Revision))
 			default:

@@ -13,6 +13,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/routes"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -53,7 +54,7 @@ func newOrphansLs(o *cli.Options) *cobra.Command {
 							if rt.Partitions != nil && rt.Partitions.Stream == of.Stream {
 								return true
 							}
-							return rt.Stream == of.Stream && (of.Kind == consumer.OrphanDurable && rt.Durable == of.Durable || of.Kind == consumer.OrphanRetries && rt.Name == of.Route)
+							return rt.Stream == of.Stream && (of.Kind == orphans.Durable && rt.Durable == of.Durable || of.Kind == orphans.Retries && rt.Name == of.Route)
 						})
 					})
 				})
@@ -128,31 +129,32 @@ another run goes on. The old route must run nowhere, and the new one must have b
 					return err
 				}
 				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
-					return of.Kind == consumer.OrphanPartitions || of.Route != from || of.Service != service || stream != "" && of.Kind != consumer.OrphanDead && of.Stream != stream
+					return of.Kind == orphans.Partitions || of.Route != from || of.Service != service || stream != "" && of.Kind != orphans.Dead && of.Stream != stream
 				})
-				if stream != "" && service == "" && !slices.ContainsFunc(list, func(of consumer.Orphan) bool { return of.Kind == consumer.OrphanRetries }) {
-					list = append(list, consumer.Orphan{Kind: consumer.OrphanRetries, Route: from, Stream: stream})
+				if stream != "" && service == "" && !slices.ContainsFunc(list, func(of consumer.Orphan) bool { return of.Kind == orphans.Retries }) {
+					list = append(list, consumer.Orphan{Kind: orphans.Retries, Route: from, Stream: stream})
 				}
-				var found consumer.OrphansMoved
+				var found orphans.Moved
 				for _, of := range list {
 					switch n := int(of.Messages); of.Kind {
-					case consumer.OrphanRetries:
+					case orphans.Retries:
 						found.Retries += n
-					case consumer.OrphanDead:
+					case orphans.Dead:
 						found.Dead += n
 					default:
 						found.Durable += n + of.Outstanding
 					}
 				}
-				var moved consumer.OrphansMoved
+				var moved orphans.Moved
 				if !dry && len(list) > 0 {
 					if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Give what waits for route %s to route %s (%s)?", cli.Printable(from), cli.Printable(to), movedText(found))); err != nil {
 						return err
 					}
 					bar := cli.NewBar(c, found.Sum(), "moving")
-					moved, err = consumer.MoveOrphans(ctx, cl.JS, consumer.OrphanMove{
+					move := orphans.Move{
 						Service: cl.Config.Service, From: from, To: to, OfService: service, Stream: stream, Prefix: prefix, Moved: func() { _ = bar.Add(1) },
-					}, list)
+					}
+					moved, err = move.Do(ctx, cl.JS, list)
 					_ = bar.Finish()
 					if err != nil {
 						return fmt.Errorf("%d moved (%s), the others wait as before: %w", moved.Sum(), movedText(moved), err)
@@ -182,7 +184,7 @@ another run goes on. The old route must run nowhere, and the new one must have b
 	return c
 }
 
-func movedText(n consumer.OrphansMoved) string {
+func movedText(n orphans.Moved) string {
 	return fmt.Sprintf("%d %s in the retry stream, %d dead %s, %d of the durable", n.Retries, cli.Plural(n.Retries, "message"), n.Dead, cli.Plural(n.Dead, "letter"), n.Durable)
 }
 
@@ -217,7 +219,7 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 				}
 				found, returned := 0, 0
 				for _, of := range list {
-					if of.Kind == consumer.OrphanRetries && of.Route == from && of.Stream == stream {
+					if of.Kind == orphans.Retries && of.Route == from && of.Stream == stream {
 						found += int(of.Messages)
 					}
 				}
@@ -262,7 +264,7 @@ func returnOrphans(ctx context.Context, c *cobra.Command, cl *cli.Client, route,
 	record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: "returned from stream " + stream}
 	bar := cli.NewBar(c, total, "returning")
 	err = cli.RecordDiscard(ctx, cl, record, total, func() (int, error) {
-		n, err = consumer.ReturnOrphans(ctx, cl.JS, cl.Config.Service, route, stream, prefix, cli.Caller(), func(p retry.Parked) {
+		n, err = orphans.Return(ctx, cl.JS, cl.Config.Service, route, stream, prefix, cli.Caller(), func(p retry.Parked) {
 			_ = bar.Add(1)
 			noteDiscarded(record, p)
 		})

@@ -1,8 +1,7 @@
-package consumer
+package orphans
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -16,23 +15,24 @@ import (
 
 // What services have left of which no instance runs: one that was renamed, or taken away.
 
-// serviceOf is the service whose retry stream this is; empty for any other stream.
-func serviceOf(info *jetstream.StreamInfo) string {
+// ServiceOf is the service whose retry stream this is; empty for any other stream.
+func ServiceOf(info *jetstream.StreamInfo) string {
 	for _, s := range info.Config.Subjects {
 		service, ok := strings.CutSuffix(s, ".park.>")
-		if ok && info.Config.Name == retryStreamOf(service) && info.Config.AllowMsgSchedules {
+		if ok && info.Config.Name == RetryStream(service) && info.Config.AllowMsgSchedules {
 			return service
 		}
 	}
 	return ""
 }
 
-// leftBy is what a service has left of which no instance runs: it was renamed, or taken away. Its durables are looked for on these streams.
-func leftBy(ctx context.Context, js jetstream.JetStream, service string, streams []string) (list []Orphan, err error) {
-	if runs, err := isRunning(ctx, js, service); err != nil || runs {
+// LeftBy is what a service has left of which no instance runs: it was renamed, or taken away. Its durables are looked for on these streams.
+func (s Search) LeftBy(ctx context.Context, service string, streams []string) (list []Orphan, err error) {
+	s.Service, s.Used = service, false
+	if runs, err := s.isRunning(ctx); err != nil || runs {
 		return nil, err
 	}
-	retries, err := retry.AttachStream(ctx, js, service, retryStreamOf(service))
+	retries, err := retry.AttachStream(ctx, s.JS, service, RetryStream(service))
 	if err != nil {
 		return nil, err
 	}
@@ -44,20 +44,20 @@ func leftBy(ctx context.Context, js jetstream.JetStream, service string, streams
 		return "start an instance of that service, or give them to a route of this one: relay orphans move --of-service " + service + " --from " + route + " --to ROUTE" + stream
 	}
 	for _, k := range kept {
-		o := Orphan{Kind: OrphanRetries, Service: service, Route: k.Route, Stream: k.Stream, Messages: uint64(k.Parked + k.Due), Next: "start an instance of that service"}
+		o := Orphan{Kind: Retries, Service: service, Route: k.Route, Stream: k.Stream, Messages: uint64(k.Parked + k.Due), Next: "start an instance of that service"}
 		if k.Route != retry.NoRoute && k.Stream != "" {
 			o.Next = move(k.Route, " --stream "+k.Stream)
 		}
 		list = append(list, o)
 	}
-	dead, err := deadLetters(ctx, js, service)
+	dead, err := s.deadLetters(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, route := range slices.Sorted(maps.Keys(dead)) {
-		list = append(list, Orphan{Kind: OrphanDead, Service: service, Route: route, Messages: dead[route], Next: move(route, "")})
+		list = append(list, Orphan{Kind: Dead, Service: service, Route: route, Messages: dead[route], Next: move(route, "")})
 	}
-	durables, err := durablesOn(ctx, js, streams, service, whatNobodyUses, func(string, string) bool { return false })
+	durables, err := s.durablesOn(ctx, streams, func(string, string) bool { return false })
 	for _, o := range durables {
 		o.Service = service
 		o.Next = strings.Replace(o.Next, "relay orphans move --from", "relay orphans move --of-service "+service+" --from", 1)
@@ -72,11 +72,11 @@ func leftBy(ctx context.Context, js jetstream.JetStream, service string, streams
 const seenFor = 2 * time.Minute
 
 // isRunning tells whether an instance of a service runs, or ran a moment ago.
-func isRunning(ctx context.Context, js jetstream.JetStream, service string) (bool, error) {
-	if here, err := isHere(ctx, js, service); here || err != nil {
+func (s Search) isRunning(ctx context.Context) (bool, error) {
+	if here, err := s.isHere(ctx); here || err != nil {
 		return here, err
 	}
-	if book, err := audit.Attach(ctx, js, service); err == nil {
+	if book, err := audit.Attach(ctx, s.JS, s.Service); err == nil {
 		all, _, err := book.List(ctx)
 		if err != nil {
 			return false, err
@@ -93,8 +93,8 @@ func isRunning(ctx context.Context, js jetstream.JetStream, service string) (boo
 }
 
 // isHere tells whether an instance of a service pulls or answers now.
-func isHere(ctx context.Context, js jetstream.JetStream, service string) (bool, error) {
-	stream, err := js.Stream(ctx, retryStreamOf(service))
+func (s Search) isHere(ctx context.Context) (bool, error) {
+	stream, err := s.JS.Stream(ctx, RetryStream(s.Service))
 	if err != nil {
 		return false, err
 	}
@@ -107,11 +107,5 @@ func isHere(ctx context.Context, js jetstream.JetStream, service string) (bool, 
 	if err := durables.Err(); err != nil {
 		return false, err
 	}
-	switch _, err := AskStatus(ctx, js.Conn(), service); {
-	case errors.Is(err, ErrNobody):
-		return false, nil
-	case err != nil:
-		return false, err
-	}
-	return true, nil
+	return s.Answers(ctx, s.Service)
 }

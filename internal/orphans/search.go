@@ -1,6 +1,8 @@
-package consumer
+// Package orphans finds what of relay's waits for a route that is not there, and gives it to one that is, or makes dead letters of it.
+package orphans
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,10 +13,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/audit"
-	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -38,10 +40,10 @@ type Orphan struct {
 
 // The kinds of an Orphan.
 const (
-	OrphanRetries    = "retries"
-	OrphanDurable    = "durable"
-	OrphanPartitions = "partitions"
-	OrphanDead       = "dead letters"
+	Retries    = "retries"
+	Durable    = "durable"
+	Partitions = "partitions"
+	Dead       = "dead letters"
 )
 
 func (o Orphan) String() string {
@@ -51,91 +53,96 @@ func (o Orphan) String() string {
 		return "service " + of + ", of which no instance runs: " + o.String()
 	}
 	switch {
-	case o.Kind == OrphanDurable:
+	case o.Kind == Durable:
 		return fmt.Sprintf("durable %s on stream %s of route %s: %d messages wait, %d are outstanding; %s", o.Durable, o.Stream, o.Route, o.Messages, o.Outstanding, o.Next)
-	case o.Kind == OrphanPartitions:
+	case o.Kind == Partitions:
 		return fmt.Sprintf("stream %s of the partitions of route %s: %d messages wait, %d are outstanding; %s", o.Stream, o.Route, o.Messages, o.Outstanding, o.Next)
 	case o.Route == "":
 		return fmt.Sprintf("%d messages of stream %s that no route wanted are in the retry stream; %s", o.Messages, o.Stream, o.Next)
-	case o.Kind == OrphanDead:
+	case o.Kind == Dead:
 		return fmt.Sprintf("%d dead letters of route %s; %s", o.Messages, o.Route, o.Next)
 	}
 	return fmt.Sprintf("%d messages of route %s from stream %s are in the retry stream; %s", o.Messages, o.Route, o.Stream, o.Next)
 }
 
-// Orphans finds what waits for routes that are not among these, of which the names and durables count. What another running instance pulls is no
-// orphan. It reads the subjects of the retry stream and of the dead letters, and asks for every durable of every stream.
-func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes []Route) ([]Orphan, error) {
-	return orphansOf(ctx, js, service, routes, whatNobodyUses)
+// Search is for what waits for routes that are not there. What another running instance pulls is no orphan.
+type Search struct {
+	JS      jetstream.JetStream
+	Service string // empty: relay
+	// Answers tells whether an instance of a service answers now.
+	Answers func(ctx context.Context, service string) (bool, error)
+	// Used has it find what an instance uses now, too.
+	Used bool
 }
 
-// usage says whether what an instance uses now is looked for, too.
-type usage bool
+// Route is a route that is there.
+type Route struct {
+	Name, Durable string
+	Divided       bool // it has partitions
+}
 
-const (
-	whatNobodyUses usage = false
-	whateverIsUsed usage = true
-)
-
-func orphansOf(ctx context.Context, js jetstream.JetStream, service string, routes []Route, of usage) ([]Orphan, error) {
-	service = Config{Service: service}.withDefaults().Service
+// All finds what waits for routes that are not among these. It reads the subjects of the retry stream and of the dead letters, and asks for every
+// durable of every stream.
+func (s Search) All(ctx context.Context, routes []Route) ([]Orphan, error) {
+	s.Service = cmp.Or(s.Service, "relay")
 	known, divided := make(map[string]bool), make(map[string]bool)
 	reading := make(map[[2]string]bool)
 	for _, rt := range routes {
-		rt = rt.WithDefaults()
 		known[rt.Name], reading[[2]string{rt.Name, rt.Durable}] = true, true
-		divided[rt.Name] = rt.Partitions > 0
+		divided[rt.Name] = rt.Divided
 	}
 	// A route may be there and read another stream: what it had of the stream before, or what was replayed to it from one that it never
 	// read, has no durable, or one from which nobody pulls while it pulls from that of its stream.
-	reads, err := dueDurables(ctx, js, service)
+	reads, err := s.dueDurables(ctx)
 	if err != nil {
 		return nil, err
 	}
-	list, err := orphanedRetries(ctx, js, service, of, func(route, stream string) bool {
+	list, err := s.Retries(ctx, func(route, stream string) bool {
 		return known[route] && (stream == "" || takes(reads[route], stream))
 	})
 	if err != nil {
 		return nil, err
 	}
 	var names, others []string
-	streams := js.ListStreams(ctx)
+	streams := s.JS.ListStreams(ctx)
 	for info := range streams.Info() {
-		if s, ok := partition.Of(info); ok {
-			if s.Service == service && !divided[s.Route] {
-				if list, err = orphanedPartitions(ctx, js, s, of, list); err != nil {
+		if p, ok := partition.Of(info); ok {
+			if p.Service == s.Service && !divided[p.Route] {
+				left, err := s.Partitions(ctx, p)
+				if err != nil {
 					return nil, err
 				}
+				list = append(list, left...)
 			}
 			continue // its durables go with it
 		}
-		if other := serviceOf(info); other == "" {
+		if other := ServiceOf(info); other == "" {
 			names = append(names, info.Config.Name)
-		} else if other != service {
+		} else if other != s.Service {
 			others = append(others, other)
 		}
 	}
 	if err := streams.Err(); err != nil {
 		return nil, err
 	}
-	more, err := durablesOn(ctx, js, names, service, of, func(route, durable string) bool { return reading[[2]string{route, durable}] })
+	more, err := s.durablesOn(ctx, names, func(route, durable string) bool { return reading[[2]string{route, durable}] })
 	if err != nil {
 		return nil, err
 	}
 	list = append(list, more...)
 	for _, other := range others {
-		if more, err = leftBy(ctx, js, other, names); err != nil {
+		if more, err = s.LeftBy(ctx, other, names); err != nil {
 			return nil, err
 		}
 		list = append(list, more...)
 	}
-	dead, err := deadLetters(ctx, js, service)
+	dead, err := s.deadLetters(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for route, n := range dead {
 		if !known[route] {
-			list = append(list, Orphan{Kind: OrphanDead, Route: route, Messages: n,
+			list = append(list, Orphan{Kind: Dead, Route: route, Messages: n,
 				Next: "give them to another route: relay orphans move --from " + route + " --to ROUTE, or publish them again, for the routes that there are: relay dlq replay --route " + route + " --to-subject original"})
 		}
 	}
@@ -143,10 +150,10 @@ func orphansOf(ctx context.Context, js jetstream.JetStream, service string, rout
 }
 
 // deadLetters counts those of a service by their routes.
-func deadLetters(ctx context.Context, js jetstream.JetStream, service string) (map[string]uint64, error) {
+func (s Search) deadLetters(ctx context.Context) (map[string]uint64, error) {
 	dead := make(map[string]uint64)
-	err := retry.Subjects(ctx, js, strings.ToUpper(service)+"_DLQ", service+".dlq.>", func(subject string, n int) {
-		route, _, _ := strings.Cut(strings.TrimPrefix(subject, service+".dlq."), ".")
+	err := retry.Subjects(ctx, s.JS, strings.ToUpper(s.Service)+"_DLQ", s.Service+".dlq.>", func(subject string, n int) {
+		route, _, _ := strings.Cut(strings.TrimPrefix(subject, s.Service+".dlq."), ".")
 		dead[route] += uint64(n)
 	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -155,14 +162,14 @@ func deadLetters(ctx context.Context, js jetstream.JetStream, service string) (m
 	return dead, err
 }
 
-// durablesOn is orphanedDurables for streams.
-func durablesOn(ctx context.Context, js jetstream.JetStream, names []string, service string, of usage, known func(route, durable string) bool) (list []Orphan, err error) {
+// durablesOn is [Search.Durables] for streams.
+func (s Search) durablesOn(ctx context.Context, names []string, known func(route, durable string) bool) (list []Orphan, err error) {
 	for _, name := range names {
-		stream, err := js.Stream(ctx, name)
+		stream, err := s.JS.Stream(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		more, err := orphanedDurables(ctx, js, stream, service, of, known)
+		more, err := s.Durables(ctx, stream, known)
 		if err != nil {
 			return nil, err
 		}
@@ -186,9 +193,9 @@ func takes(pulled map[string]bool, stream string) bool {
 }
 
 // dueDurables are the durables that take what comes due, by route and stream, with whether an instance pulls from them.
-func dueDurables(ctx context.Context, js jetstream.JetStream, service string) (map[string]map[string]bool, error) {
+func (s Search) dueDurables(ctx context.Context) (map[string]map[string]bool, error) {
 	list := make(map[string]map[string]bool)
-	stream, err := js.Stream(ctx, strings.ToUpper(service)+"_RETRY")
+	stream, err := s.JS.Stream(ctx, RetryStream(s.Service))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return list, nil
 	}
@@ -197,7 +204,7 @@ func dueDurables(ctx context.Context, js jetstream.JetStream, service string) (m
 	}
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {
-		rest, _ := strings.CutPrefix(info.Config.FilterSubject, service+".due.")
+		rest, _ := strings.CutPrefix(info.Config.FilterSubject, s.Service+".due.")
 		if parts := strings.Split(rest, "."); len(parts) == 3 && parts[2] == ">" {
 			if list[parts[0]] == nil {
 				list[parts[0]] = make(map[string]bool)
@@ -208,9 +215,9 @@ func dueDurables(ctx context.Context, js jetstream.JetStream, service string) (m
 	return list, durables.Err()
 }
 
-// orphanedRetries are messages in the retry stream of routes that are not known, and that nobody consumes.
-func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string, of usage, known func(route, stream string) bool) ([]Orphan, error) {
-	retries, err := retry.AttachStream(ctx, js, service, strings.ToUpper(service)+"_RETRY")
+// Retries are messages in the retry stream of routes that are not known, and that nobody consumes.
+func (s Search) Retries(ctx context.Context, known func(route, stream string) bool) ([]Orphan, error) {
+	retries, err := retry.AttachStream(ctx, s.JS, s.Service, RetryStream(s.Service))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -223,10 +230,10 @@ func orphanedRetries(ctx context.Context, js jetstream.JetStream, service string
 	}
 	var list []Orphan
 	for _, k := range kept {
-		if known(k.Route, k.Stream) || of == whatNobodyUses && consumed(ctx, js, retries.Name(), k.Route, k.Stream) {
+		if known(k.Route, k.Stream) || !s.Used && consumed(ctx, s.JS, retries.Name(), k.Route, k.Stream) {
 			continue
 		}
-		o := Orphan{Kind: OrphanRetries, Route: k.Route, Stream: k.Stream, Messages: uint64(k.Parked + k.Due)}
+		o := Orphan{Kind: Retries, Route: k.Route, Stream: k.Stream, Messages: uint64(k.Parked + k.Due)}
 		switch {
 		case k.Route == retry.NoRoute:
 			o.Route, o.Next = "", "a route on that stream whose subjects they match gets them when relay starts"
@@ -250,8 +257,8 @@ const usedFor = time.Hour
 
 // inUse tells whether an instance seems to use a durable though it does not pull from it just now: it has as much in hand as it may, or its
 // route is paused. What advises to remove a durable had better be late than wrong.
-func inUse(ctx context.Context, js jetstream.JetStream, service string, info *jetstream.ConsumerInfo, routes []string) bool {
-	if book, err := audit.Attach(ctx, js, service); err == nil {
+func (s Search) inUse(ctx context.Context, info *jetstream.ConsumerInfo, routes []string) bool {
+	if book, err := audit.Attach(ctx, s.JS, s.Service); err == nil {
 		record, err := book.Get(ctx, info.Stream, info.Name)
 		if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 			return true // nobody knows
@@ -264,29 +271,29 @@ func inUse(ctx context.Context, js jetstream.JetStream, service string, info *je
 			}
 		}
 	}
-	orders, err := js.KeyValue(ctx, strings.ToUpper(service)+"_STATE")
+	bucket, err := s.JS.KeyValue(ctx, orders.Name(s.Service))
 	if err != nil {
 		return false
 	}
 	for _, name := range routes {
-		var order Order
-		e, err := orders.Get(ctx, Order{Route: name}.bucketKey())
-		if err == nil && json.Unmarshal(e.Value(), &order) == nil && order.State == OrderPaused {
+		var order orders.Order
+		e, err := bucket.Get(ctx, orders.Order{Route: name}.BucketKey())
+		if err == nil && json.Unmarshal(e.Value(), &order) == nil && order.State == orders.Paused {
 			return true
 		}
 	}
 	return false
 }
 
-// orphanedDurables are those of a stream that relay made, for routes that are not known, and that nobody pulls from.
-func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, service string, of usage, known func(route, durable string) bool) (list []Orphan, err error) {
+// Durables are those of a stream that relay made, for routes that are not known, and that nobody pulls from.
+func (s Search) Durables(ctx context.Context, stream jetstream.Stream, known func(route, durable string) bool) (list []Orphan, err error) {
 	if partition.Is(stream.CachedInfo().Config) {
 		return nil, nil // its durables go with it
 	}
 	durables := stream.ListConsumers(ctx)
 	for info := range durables.Info() {
 		m := provision.MarkOf(info.Config.Metadata)
-		if m.Service != service || of == whatNobodyUses && info.NumWaiting > 0 {
+		if m.Service != s.Service || !s.Used && info.NumWaiting > 0 {
 			continue
 		}
 		var names []string
@@ -295,7 +302,7 @@ func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstr
 			names = append(names, name)
 			wanted = wanted || known(name, info.Name)
 		}
-		if wanted || of == whatNobodyUses && inUse(ctx, js, service, info, names) {
+		if wanted || !s.Used && s.inUse(ctx, info, names) {
 			continue
 		}
 		slices.Sort(names)
@@ -307,74 +314,38 @@ func orphanedDurables(ctx context.Context, js jetstream.JetStream, stream jetstr
 			next += fmt.Sprintf(", or begin another one behind it (start: {seq: %d}) and then remove it: nats consumer rm %s %s", info.AckFloor.Stream+1, info.Stream, info.Name)
 		}
 		list = append(list, Orphan{
-			Kind: OrphanDurable, Route: strings.Join(names, " "), Stream: info.Stream, Durable: info.Name, Messages: info.NumPending, Outstanding: info.NumAckPending, Next: next,
+			Kind: Durable, Route: strings.Join(names, " "), Stream: info.Stream, Durable: info.Name, Messages: info.NumPending, Outstanding: info.NumAckPending, Next: next,
 		})
 	}
 	return list, durables.Err()
 }
 
-// orphanedPartitions adds the stream of partitions of a route that has none any more, unless an instance works on it still.
-func orphanedPartitions(ctx context.Context, js jetstream.JetStream, s *partition.Stream, of usage, list []Orphan) ([]Orphan, error) {
-	o := Orphan{Kind: OrphanPartitions, Route: s.Route, Stream: s.Name()}
+// Partitions is the stream of partitions of a route that has none any more, unless an instance works on it still.
+func (s Search) Partitions(ctx context.Context, p *partition.Stream) ([]Orphan, error) {
+	o := Orphan{Kind: Partitions, Route: p.Route, Stream: p.Name()}
 	there := 0
-	for n := range s.Count {
-		durable, err := js.Consumer(ctx, s.Name(), s.DurableOf(n))
+	for n := range p.Count {
+		durable, err := s.JS.Consumer(ctx, p.Name(), p.DurableOf(n))
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			continue
 		}
 		if err != nil {
-			return list, err
+			return nil, err
 		}
 		info := durable.CachedInfo()
-		if of == whatNobodyUses && (info.NumWaiting > 0 || inUse(ctx, js, s.Service, info, []string{s.Route})) {
-			return list, nil
+		if !s.Used && (info.NumWaiting > 0 || s.inUse(ctx, info, []string{p.Route})) {
+			return nil, nil
 		}
 		there++
 		o.Messages, o.Outstanding = o.Messages+info.NumPending, o.Outstanding+info.NumAckPending
 	}
-	if there < s.Count {
-		o.Messages = s.Info.State.Msgs
+	if there < p.Count {
+		o.Messages = p.Info.State.Msgs
 	}
 	copying := ""
-	if s.Sources() {
-		copying = fmt.Sprintf(", to which the server copies what comes to %s", s.Stream)
+	if p.Sources() {
+		copying = fmt.Sprintf(", to which the server copies what comes to %s", p.Stream)
 	}
-	o.Next = fmt.Sprintf("start the route with partitions again, or remove the stream%s, once nothing of it is wanted any more: nats stream rm %s", copying, s.Name())
-	return append(list, o), nil
-}
-
-// ReturnOrphans makes dead letters of what waits in the retry stream for a route from one stream, parked or due: also of what was replayed
-// to it, and of what it would get only if it read that stream. Each is stored before it is taken out, so that nothing is lost when this is
-// interrupted, and another call goes on. prefix is that of the route's dead letters (empty: the usual one), and by is noted as the
-// instance that gave them up. returned, if not nil, is told of each. It returns how many there were, with an error that ended it.
-func ReturnOrphans(ctx context.Context, js jetstream.JetStream, service, route, stream, prefix, by string, returned func(retry.Parked)) (int, error) {
-	service = Config{Service: service}.withDefaults().Service
-	retries, err := retry.AttachStream(ctx, js, service, strings.ToUpper(service)+"_RETRY")
-	if err != nil {
-		return 0, err
-	}
-	if consumed(ctx, js, retries.Name(), route, stream) {
-		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s and takes them: relay retries discard is for those", route, stream)
-	}
-	store, err := dlq.Attach(ctx, js, service)
-	if err != nil {
-		return 0, err
-	}
-	return retries.TakeOut(ctx, route, stream, func(p retry.Parked) error {
-		e := dlq.Entry{Origin: p.Origin, Reason: dlq.Operator, Instance: by, Header: p.Header, Data: p.Data}
-		if e.LastError == "" {
-			e.LastError = fmt.Sprintf("no instance takes what waits for route %s of stream %s: taken back from the retry stream", route, stream)
-		}
-		if dlq.BodyElsewhere(p.Wrapped()) {
-			var err error
-			if e.Header, e.Data, err = store.Body(ctx, p.Wrapped()); err != nil {
-				return err
-			}
-		}
-		err := store.Put(ctx, prefix, e)
-		if err == nil && returned != nil {
-			returned(p)
-		}
-		return err
-	})
+	o.Next = fmt.Sprintf("start the route with partitions again, or remove the stream%s, once nothing of it is wanted any more: nats stream rm %s", copying, p.Name())
+	return []Orphan{o}, nil
 }

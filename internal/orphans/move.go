@@ -1,4 +1,4 @@
-package consumer
+package orphans
 
 import (
 	"cmp"
@@ -11,15 +11,15 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/provision"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
-// OrphanMove gives what waits for a route that is not there to another one: what is parked or due in the retry stream, dead letters, and what
+// Move gives what waits for a route that is not there to another one: what is parked or due in the retry stream, dead letters, and what
 // its durable has not handled. A route that was renamed has all three.
-type OrphanMove struct {
+type Move struct {
 	Service  string // empty: relay
 	From, To string
 	// OfService is the service whose route From is, when it was the service that was renamed. Empty: the same service.
@@ -32,39 +32,39 @@ type OrphanMove struct {
 	Moved func()
 }
 
-// OrphansMoved is how much was moved, by its kind.
-type OrphansMoved struct {
+// Moved is how much was moved, by its kind.
+type Moved struct {
 	Retries int `json:"retries"`
 	Dead    int `json:"dead_letters"`
 	Durable int `json:"durable"`
 }
 
 // Sum of all.
-func (n OrphansMoved) Sum() int { return n.Retries + n.Dead + n.Durable }
+func (n Moved) Sum() int { return n.Retries + n.Dead + n.Durable }
 
-func (m OrphanMove) of() string { return cmp.Or(m.OfService, m.Service) }
+func (m Move) of() string { return cmp.Or(m.OfService, m.Service) }
 
-// MoveOrphans moves what is among these, which [Orphans] found. The route To must have been started once for what waits of a stream. Each message is
+// Do moves what is among these, which [Search.All] found. The route To must have been started once for what waits of a stream. Each message is
 // stored for it, confirmed, before the old one is removed: nothing is lost when this is interrupted, and another call goes on. It waits for
 // the server; of a durable with messages in flight until they come again, ack_wait and longer.
-func MoveOrphans(ctx context.Context, js jetstream.JetStream, m OrphanMove, found []Orphan) (n OrphansMoved, err error) {
-	m.Service = Config{Service: m.Service}.withDefaults().Service
+func (m Move) Do(ctx context.Context, js jetstream.JetStream, found []Orphan) (n Moved, err error) {
+	m.Service = cmp.Or(m.Service, "relay")
 	for _, o := range found {
-		if o.Kind == OrphanDurable && o.Messages+uint64(o.Outstanding) == 0 {
+		if o.Kind == Durable && o.Messages+uint64(o.Outstanding) == 0 {
 			continue // whoever removes it needs more rights
 		}
-		if o.Route != m.From || o.Service != m.OfService || m.Stream != "" && o.Stream != m.Stream && o.Kind != OrphanDead {
+		if o.Route != m.From || o.Service != m.OfService || m.Stream != "" && o.Stream != m.Stream && o.Kind != Dead {
 			continue
 		}
 		var more int
 		switch o.Kind {
-		case OrphanRetries:
+		case Retries:
 			more, err = m.retries(ctx, js, o.Stream)
 			n.Retries += more
-		case OrphanDead:
+		case Dead:
 			more, err = m.dead(ctx, js)
 			n.Dead += more
-		case OrphanDurable:
+		case Durable:
 			more, err = m.durable(ctx, js, o.Stream, o.Durable)
 			n.Durable += more
 		}
@@ -75,17 +75,18 @@ func MoveOrphans(ctx context.Context, js jetstream.JetStream, m OrphanMove, foun
 	return n, nil
 }
 
-func (m OrphanMove) told() {
+func (m Move) told() {
 	if m.Moved != nil {
 		m.Moved()
 	}
 }
 
-func retryStreamOf(service string) string { return strings.ToUpper(service) + "_RETRY" }
+// RetryStream is the name of the retry stream of a service.
+func RetryStream(service string) string { return strings.ToUpper(service) + "_RETRY" }
 
 // into is the retry stream from which the route gets it.
-func (m OrphanMove) into(ctx context.Context, js jetstream.JetStream, stream string) (*retry.Stream, error) {
-	retries, err := retry.AttachStream(ctx, js, m.Service, retryStreamOf(m.Service))
+func (m Move) into(ctx context.Context, js jetstream.JetStream, stream string) (*retry.Stream, error) {
+	retries, err := retry.AttachStream(ctx, js, m.Service, RetryStream(m.Service))
 	if err != nil {
 		return nil, err
 	}
@@ -95,12 +96,12 @@ func (m OrphanMove) into(ctx context.Context, js jetstream.JetStream, stream str
 	return retries, nil
 }
 
-func (m OrphanMove) retries(ctx context.Context, js jetstream.JetStream, stream string) (int, error) {
+func (m Move) retries(ctx context.Context, js jetstream.JetStream, stream string) (int, error) {
 	into, err := m.into(ctx, js, stream)
 	if err != nil {
 		return 0, err
 	}
-	from, err := retry.AttachStream(ctx, js, m.of(), retryStreamOf(m.of()))
+	from, err := retry.AttachStream(ctx, js, m.of(), RetryStream(m.of()))
 	if err != nil {
 		return 0, err
 	}
@@ -110,7 +111,7 @@ func (m OrphanMove) retries(ctx context.Context, js jetstream.JetStream, stream 
 	return from.Move(ctx, retry.Move{From: m.From, Stream: stream, To: func(retry.Origin) string { return m.To }, Into: into, Moved: m.Moved})
 }
 
-func (m OrphanMove) dead(ctx context.Context, js jetstream.JetStream) (n int, err error) {
+func (m Move) dead(ctx context.Context, js jetstream.JetStream) (n int, err error) {
 	into, err := dlq.Attach(ctx, js, m.Service)
 	if err != nil {
 		return 0, err
@@ -150,7 +151,7 @@ const (
 )
 
 // durable hands over what a durable has not handled, and removes it. What the durable of the route delivers, too, is not handed over.
-func (m OrphanMove) durable(ctx context.Context, js jetstream.JetStream, stream, name string) (n int, err error) {
+func (m Move) durable(ctx context.Context, js jetstream.JetStream, stream, name string) (n int, err error) {
 	into, err := m.into(ctx, js, stream)
 	if err != nil {
 		return 0, err
@@ -219,7 +220,7 @@ func (m OrphanMove) durable(ctx context.Context, js jetstream.JetStream, stream,
 }
 
 // hand stores a message of a durable for the route, and settles it.
-func (m OrphanMove) hand(ctx context.Context, into *retry.Stream, records *retry.Records, durable string, msg jetstream.Msg, delivers func(string, *jetstream.MsgMetadata) bool) (bool, error) {
+func (m Move) hand(ctx context.Context, into *retry.Stream, records *retry.Records, durable string, msg jetstream.Msg, delivers func(string, *jetstream.MsgMetadata) bool) (bool, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return false, err
