@@ -10,20 +10,8 @@ import (
 
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
+	"github.com/relaymq/relay/internal/control"
 )
-
-// Backlog is what waits for a route, over all instances, as the server said. Routes that share a durable share Stream and
-// Outstanding too: the server counts by durable.
-type Backlog struct {
-	// Stream is how many messages the durable has not delivered yet.
-	Stream uint64 `json:"stream"`
-	// Outstanding deliveries were not settled: their handlers run, they are held in memory, or they were given back with a delay.
-	Outstanding int `json:"outstanding"`
-	// Parked messages are in the retry stream, waiting for their time or due. Nil: not counted yet.
-	Parked *uint64 `json:"parked,omitempty"`
-	// At is when the server said so; of what is parked up to some quarters of a minute earlier.
-	At time.Time `json:"at"`
-}
 
 // look is what the server last said of a durable.
 type look struct {
@@ -63,8 +51,8 @@ func (r *Relay) lookAgain() {
 }
 
 // backlog is what waits for the route; nil while its durable is not known.
-func (rt *route) backlog() *Backlog {
-	var b *Backlog
+func (rt *route) backlog() *control.Backlog {
+	var b *control.Backlog
 	due := uint64(0)
 	for _, s := range rt.relay.openSources() {
 		l := s.looked.Load()
@@ -78,7 +66,7 @@ func (rt *route) backlog() *Backlog {
 			}
 			continue
 		}
-		b = &Backlog{Stream: l.pending, Outstanding: l.outstanding, At: l.at}
+		b = &control.Backlog{Stream: l.pending, Outstanding: l.outstanding, At: l.at}
 	}
 	if b == nil {
 		return nil

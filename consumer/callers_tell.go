@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -101,43 +102,21 @@ func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) 
 	h.Set(caller.HeaderOutcome, outcome)
 	h.Set(caller.HeaderAttempts, strconv.Itoa(attempts))
 	h.Set("Nats-Msg-Id", copyID)
-	if text := retry.CleanText(why(o), maxTextLen); outcome != outcomeDone && text != "" {
+	if text := retry.CleanText(why(o), control.MaxText); outcome != outcomeDone && text != "" {
 		h.Set(caller.HeaderError, text)
 	}
 	return reply, outcome
 }
 
-// CallersStatus is what one instance had to do with callers since its start.
-type CallersStatus struct {
-	// Expired messages were past their deadline before they started; Forgotten ones were not wanted any more.
-	Expired   uint64 `json:"expired"`
-	Forgotten uint64 `json:"forgotten"`
-	// Asking are messages that wait for their caller now: for the answer, or, when there is none in time, for their turn to start.
-	Asking int `json:"asking,omitempty"`
-	// Again are questions that said nothing and are asked once more, and messages that went back since too many waited.
-	Again uint64 `json:"asked_again,omitempty"`
-	// Silent are questions without an answer in time.
-	Silent uint64 `json:"silent,omitempty"`
-	// Replied are outcomes that reached somebody, Undelivered those that nobody took, or that could not be sent, and Unsure those that
-	// were sent once, for there were too many to find out.
-	Replied     uint64 `json:"replied"`
-	Undelivered uint64 `json:"undelivered,omitempty"`
-	Unsure      uint64 `json:"sent_once,omitempty"`
-	// Telling are outcomes that have not reached their caller yet.
-	Telling int `json:"telling,omitempty"`
-	// Refused are headers that did not count.
-	Refused uint64 `json:"refused,omitempty"`
-}
-
-func (rt *route) callersStatus() *CallersStatus {
+func (rt *route) callersStatus() *control.CallersStatus {
 	c := rt.count
-	s := CallersStatus{
+	s := control.CallersStatus{
 		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: rt.callers.asking.waits() + int(rt.callers.silent.Load()), Again: c.answers[answerAgain].Load(),
 		Silent: c.answers[answerUnknown].Load(), Replied: c.replies[caller.Delivered].Load(),
 		Undelivered: c.replies[caller.NotThere].Load() + c.replies[caller.Failed].Load(), Unsure: c.replies[caller.Sent].Load(),
 		Telling: int(rt.callers.telling.Load()), Refused: c.refused.Load(),
 	}
-	if s == (CallersStatus{}) && c.answers[answerYes].Load() == 0 {
+	if s == (control.CallersStatus{}) && c.answers[answerYes].Load() == 0 {
 		return nil
 	}
 	return &s

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/relaymq/relay/consumer/internal/catchup"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -209,8 +209,8 @@ func (c *catchUp) bring(ctx context.Context, m *storedMessage) error {
 }
 
 // catchUp tells how much of what the durable had passed is handed over; nil when all is.
-func (rt *route) catchUp() *CatchUpStatus {
-	var c CatchUpStatus
+func (rt *route) catchUp() *control.CatchUpStatus {
+	var c control.CatchUpStatus
 	for _, s := range rt.relay.openSources() {
 		r := s.catchUp.record.Load()
 		if r == nil || !s.serves(rt) {
@@ -231,25 +231,4 @@ func (rt *route) catchUp() *CatchUpStatus {
 		return nil
 	}
 	return &c
-}
-
-// CatchUpStatus is what a durable had passed when a route joined it or got more subjects, and that is on its way to the route.
-type CatchUpStatus struct {
-	Subjects []string  `json:"subjects"`
-	Handed   uint64    `json:"handed"` // over so far
-	Held     uint64    `json:"held"`   // in the stream when it began
-	Since    time.Time `json:"since"`
-}
-
-// left is how many are to come, at most.
-func (c *CatchUpStatus) left() int {
-	if c == nil || c.Handed >= c.Held {
-		return 0
-	}
-	return int(c.Held - c.Handed)
-}
-
-func (c *CatchUpStatus) String() string {
-	return fmt.Sprintf("%s: %d of %d messages that were stored before it wanted them are handed over (since %s)",
-		strings.Join(c.Subjects, ", "), c.Handed, c.Held, c.Since.UTC().Format(time.RFC3339))
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
@@ -70,7 +71,7 @@ type Removed struct {
 	// Copies is the stream of its partitions, which stays, and to which the server goes on copying; empty: it had none.
 	Copies string `json:"copies,omitempty"`
 	// Backlog is what waited for it when it ended; nil when that is not known.
-	Backlog *Backlog `json:"backlog,omitempty"`
+	Backlog *control.Backlog `json:"backlog,omitempty"`
 	// DeadLetters of it are stored; nil when that is not known.
 	DeadLetters *int `json:"dead_letters,omitempty"`
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/version"
 )
 
@@ -17,8 +18,6 @@ import (
 //
 // Who asks names the subject of the answer, and the server does not ask whether that one may publish there: answers go to inboxes only.
 // Any client that may subscribe to these subjects can answer in relay's place, so the asking side checks every answer.
-
-func viewSubject(service string) string { return service + ".ctl.view.status" }
 
 const (
 	// pageBytes is how large a page of an answer gets, or less if the server takes less.
@@ -39,9 +38,9 @@ func (r *Relay) answerControl() (stop func(), err error) {
 		name, subject string
 		answer        func(*microRequest)
 	}{
-		{"status", viewSubject(r.cfg.Service), r.answerView},
-		{"resume", wakeSubject(r.cfg.Service), r.answerWake},
-		{"handover", handoverSubject(r.cfg.Service), r.answerHandover},
+		{"status", control.StatusSubject(r.cfg.Service), r.answerView},
+		{"resume", control.WakeSubject(r.cfg.Service), r.answerWake},
+		{"handover", control.HandoverSubject(r.cfg.Service), r.answerHandover},
 	} {
 		if err = service.endpoint(e.name, e.subject, e.answer); err != nil {
 			service.stop()
@@ -56,7 +55,7 @@ func (r *Relay) pageRoom() int { return min(pageBytes, int(r.nc.MaxPayload())) -
 
 // answerView answers in as many messages as it takes. Whoever asked and heard nothing asks again.
 func (r *Relay) answerView(q *microRequest) {
-	var of StatusRequest
+	var of control.StatusRequest
 	if len(q.Data) > 0 && json.Unmarshal(q.Data, &of) != nil {
 		q.fail("400", "this is no request for a status")
 		return

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/pool"
 )
 
@@ -90,11 +91,9 @@ func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
 		}
 		return err
 	})
-	asked := make(chan struct{})
-	go func() {
-		defer close(asked)
-		_ = allSay()
-	}()
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	asking.Go(func() { _ = allSay() })
 	at := pool.New(atOnce)
 	for _, s := range sources {
 		at.Go(func() {
@@ -107,14 +106,13 @@ func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
 		})
 	}
 	at.Wait()
-	<-asked
 }
 
 // allSay returns an error unless all instances that run are known to say what they have in hand. Those of v0.2.0 do not, and most of them have no entry
 // in the bucket of [suspects.Lives]: without this question, what they handle would be taken for what the dead had. Their status has no version.
 func (r *Relay) allSay(ctx context.Context, route string) error {
 	earlier := ""
-	_, err := AskUntil(ctx, r.nc, r.cfg.Service, StatusRequest{Route: route, Keys: -1}, func(s Status) bool {
+	_, err := control.AskUntil(ctx, r.nc, r.cfg.Service, control.StatusRequest{Route: route, Keys: -1}, func(s Status) bool {
 		if s.Version == "" {
 			earlier = s.Instance
 		}

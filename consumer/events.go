@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/fingerprint"
 	"github.com/relaymq/relay/internal/ownstream"
@@ -87,7 +88,7 @@ func (rt *route) report(e supervisor.Event) {
 	}
 	name := "route " + rt.name()
 	if !e.Route {
-		name = fmt.Sprintf("key %q of %s", cut(e.Key, maxKeyShown), name)
+		name = fmt.Sprintf("key %q of %s", control.Cut(e.Key, control.MaxKey), name)
 	}
 	kind := func(ofKey, ofRoute event.Kind) event.Kind {
 		if e.Route {

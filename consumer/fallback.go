@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -135,30 +136,14 @@ func (rt *route) fallbackFailing(err error) {
 	})
 }
 
-// FallbackStatus is the second handler of a route on one instance.
-type FallbackStatus struct {
-	// When are the cases in which it is used.
-	When []string `json:"when"`
-	// Running are messages that it has now, Stuck its handlers that ignore their timeout.
-	Running int `json:"running"`
-	Stuck   int `json:"stuck,omitempty"`
-	// Done and Failed count its attempts since the route began.
-	Done   uint64 `json:"done"`
-	Failed uint64 `json:"failed"`
-	// FailedInRow are those since its last success, the first of them at FailingSince, and Error is why the last one failed.
-	FailedInRow  int        `json:"failed_in_row,omitempty"`
-	FailingSince *time.Time `json:"failing_since,omitempty"`
-	Error        string     `json:"error,omitempty"`
-}
-
 // fallbackStatus is nil without a fallback.
-func (rt *route) fallbackStatus() *FallbackStatus {
+func (rt *route) fallbackStatus() *control.FallbackStatus {
 	s, ok := rt.group.Fallback()
 	if !ok {
 		return nil
 	}
-	return &FallbackStatus{
+	return &control.FallbackStatus{
 		When: rt.now().Fallback.When, Running: s.Running, Stuck: s.Stuck, Done: s.Done, Failed: s.Failed, FailedInRow: s.Row,
-		FailingSince: known(s.Since), Error: cut(errorText(s.Err), maxTextLen),
+		FailingSince: known(s.Since), Error: control.Cut(errorText(s.Err), control.MaxText),
 	}
 }

@@ -2,71 +2,18 @@ package consumer
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
 )
 
-func handoverSubject(service string) string { return service + ".ctl.act.handover" }
-
-// HandoverOrder asks the instance that has a route with instances: one to give it to another one.
-type HandoverOrder struct {
-	Route string `json:"route"`
-	// From is the instance that has it: an order that comes late, when somebody else has the route already, does nothing.
-	From string `json:"from"`
-	// To is the instance that is to have it; empty: any that stands by.
-	To     string `json:"to,omitempty"`
-	By     string `json:"by,omitempty"`
-	Format int    `json:"format"`
-}
-
-// HandedOver is what an instance says of the order.
-type HandedOver struct {
-	Instance string `json:"instance"`
-	Service  string `json:"service"`
-	Route    string `json:"route"`
-	// Giving: it had the route, and drains it. Resting: it stood by, and leaves the route to the others for a while.
-	Giving  bool   `json:"giving,omitempty"`
-	Resting bool   `json:"resting,omitempty"`
-	Refused string `json:"refused,omitempty"` // why it does not
-}
-
-// Handover has the instance that has the route give it to another one, with a drain: handlers that run finish, for as long as Config.Drain
-// permits. The answers come when the drain begins. [ErrNobody] says that no instance has answered.
-func Handover(ctx context.Context, nc *nats.Conn, service string, order HandoverOrder) (list []HandedOver, bad []string, err error) {
-	order.Format = orders.Format
-	request, err := json.Marshal(order)
-	if err != nil {
-		return nil, nil, err
-	}
-	err = gather(ctx, nc, handoverSubject(service), request, func(data []byte) error {
-		var h HandedOver
-		if json.Unmarshal(data, &h) != nil || h.Instance == "" || len(h.Instance) > maxKeyShown || h.Service != service || h.Route != order.Route {
-			return errors.New("the answer does not say what became of the order")
-		}
-		if slices.ContainsFunc(list, func(o HandedOver) bool { return o.Instance == h.Instance }) {
-			return fmt.Errorf("instance %q answers twice", h.Instance)
-		}
-		list = append(list, h)
-		return nil
-	}, &bad)
-	if err == nil && len(list) == 0 {
-		err = ErrNobody
-	}
-	slices.SortFunc(list, func(a, b HandedOver) int { return cmp.Compare(a.Instance, b.Instance) })
-	return list, bad, err
-}
-
 // answerHandover gives a route away, or leaves it to others.
 func (r *Relay) answerHandover(q *microRequest) {
-	var order HandoverOrder
+	var order control.HandoverOrder
 	if json.Unmarshal(q.Data, &order) != nil || order.Format > orders.Format {
 		q.fail("400", "this is no order, or one of a newer relay")
 		return
@@ -74,8 +21,8 @@ func (r *Relay) answerHandover(q *microRequest) {
 	_ = q.respond(r.handover(order))
 }
 
-func (r *Relay) handover(order HandoverOrder) HandedOver {
-	out := HandedOver{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
+func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
+	out := control.HandedOver{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
 	rt, f := r.route(order.Route), r.grid.now()
 	if rt != nil && rt.name() != order.Route {
 		rt = nil
@@ -141,26 +88,18 @@ func (u *unit) handOver() {
 	})
 }
 
-// MemberStatus is an instance that is there no more, as the others remember it for an hour: those of services in which instances have sessions
-// (routes with instances: one, limits of the service).
-type MemberStatus struct {
-	Instance string    `json:"instance"`
-	Version  string    `json:"version,omitempty"`
-	Gone     time.Time `json:"gone"`
-	// Clean: it said before that it ends.
-	Clean bool `json:"clean,omitempty"`
-}
-
 // gone are those.
-func (g *grid) gone() (list []MemberStatus) {
+func (g *grid) gone() (list []control.MemberStatus) {
 	f := g.now()
 	if f == nil {
 		return nil
 	}
 	members, _ := f.Members()
 	for _, m := range members {
-		if !m.Gone.IsZero() && len(list) < maxTroubles {
-			list = append(list, MemberStatus{cut(m.Instance, maxKeyShown), cut(m.Version, maxKeyShown), m.Gone.UTC(), stateOf(m).Draining})
+		if !m.Gone.IsZero() && len(list) < control.MaxTroubles {
+			list = append(list, control.MemberStatus{
+				Instance: control.Cut(m.Instance, control.MaxKey), Version: control.Cut(m.Version, control.MaxKey), Gone: m.Gone.UTC(), Clean: stateOf(m).Draining,
+			})
 		}
 	}
 	return list

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -48,7 +49,7 @@ func TestHandover_underLoad(t *testing.T) {
 	who := []string{holder}
 	for i := range 5 {
 		time.Sleep(200 * time.Millisecond)
-		order := HandoverOrder{Route: "billing", From: holder}
+		order := control.HandoverOrder{Route: "billing", From: holder}
 		if i%2 == 1 { // in turn to a certain one
 			for name := range all {
 				if name != holder {
@@ -56,7 +57,7 @@ func TestHandover_underLoad(t *testing.T) {
 				}
 			}
 		}
-		list, bad, err := Handover(t.Context(), s.nc, "relay", order)
+		list, bad, err := control.Handover(t.Context(), s.nc, "relay", order)
 		if err != nil || len(bad) > 0 || len(list) != 3 {
 			t.Fatalf("%+v, bad %v, %v", list, bad, err)
 		}
@@ -98,7 +99,7 @@ func TestHandover_refuses(t *testing.T) {
 	one.Handler = s.handler("a")
 	r, _ := s.start(Config{Instance: "a"}, one, everybody)
 	s.eventually("it has the route", func() bool { h := r.Status().Routes[0].Holder; return h != nil && h.Here })
-	for order, want := range map[HandoverOrder]string{
+	for order, want := range map[control.HandoverOrder]string{
 		{Route: "billing", From: "a"}:              "no other instance stands by for the route",
 		{Route: "billing", From: "a", To: "b"}:     "instance b does not stand by for the route",
 		{Route: "billing", From: "a", To: "a"}:     "it has the route already",
@@ -108,7 +109,7 @@ func TestHandover_refuses(t *testing.T) {
 		{Route: "billing", From: "a", Format: 100}: "no other instance stands by for the route", // what is sent has the format of this version
 	} {
 		for {
-			list, bad, err := Handover(t.Context(), s.nc, "relay", order)
+			list, bad, err := control.Handover(t.Context(), s.nc, "relay", order)
 			if len(list) == 1 && strings.Contains(list[0].Refused, "cannot prove just now") { // a busy machine
 				continue
 			}

@@ -6,27 +6,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/fleet"
 )
 
-// HolderStatus says which instance has a route of which one instance at a time handles messages.
-type HolderStatus struct {
-	// Instance that has it; empty: none has.
-	Instance string `json:"instance,omitempty"`
-	// Fence is the number that handlers get as Relay-Fence.
-	Fence uint64 `json:"fence,omitempty"`
-	// Here tells whether that is the instance that says so.
-	Here bool `json:"here,omitempty"`
-	// Standbys are the other instances that would take it.
-	Standbys []string `json:"standbys,omitempty"`
-}
-
 // holder says who has the route; nil: all instances do.
-func (rt *route) holder() *HolderStatus {
+func (rt *route) holder() *control.HolderStatus {
 	if !rt.cfg.Leased() {
 		return nil
 	}
-	h := new(HolderStatus)
+	h := new(control.HolderStatus)
 	f, u := rt.relay.grid.now(), rt.unit.Load()
 	if f == nil || u == nil {
 		return h

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/limit"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
@@ -337,72 +338,35 @@ func (r *Relay) limitsFor(cfg Route, limits map[string]Limit) *supervisor.Limits
 	return opts
 }
 
-// LimitStatus is a limit on one instance.
-type LimitStatus struct {
-	// Name is that of the configuration, or "rate of ROUTE" for the rate of a route.
-	Name        string `json:"name"`
-	Concurrency int    `json:"concurrency,omitempty"`
-	// Rate is in a second.
-	Rate  float64 `json:"rate,omitempty"`
-	Burst int     `json:"burst,omitempty"`
-	Per   string  `json:"per,omitempty"`
-	Scope string  `json:"scope"`
-	// Used are the messages that run under it, and Holders those of each route.
-	Used int `json:"used"`
-	// Part and PartRate are what this instance has of a limit of the service, and Others what the others have, in words.
-	Part     int     `json:"part,omitempty"`
-	PartRate float64 `json:"part_rate,omitempty"`
-	Others   string  `json:"others,omitempty"`
-	// Closed is why nothing may start under it on this instance now.
-	Closed  string         `json:"closed,omitempty"`
-	Holders map[string]int `json:"holders,omitempty"`
-	// Left is how many more start until Until, because an endpoint asked for that with the words of Why; nil: none did.
-	Left  *int       `json:"left,omitempty"`
-	Until *time.Time `json:"until,omitempty"`
-	Why   string     `json:"why,omitempty"`
-	// Waiting are the buckets that messages wait for, longest first, at most 20, and WaitingMore how many others there are.
-	Waiting     []LimitWaiting `json:"waiting,omitempty"`
-	WaitingMore int            `json:"waiting_more,omitempty"`
-}
-
-// LimitWaiting is a bucket of a limit that messages wait for.
-type LimitWaiting struct {
-	// Value is that of Limit.Per; empty for a limit without.
-	Value  string    `json:"value,omitempty"`
-	Used   int       `json:"used"`
-	Since  time.Time `json:"since"`
-	Routes []string  `json:"routes"`
-}
-
 // maxLimitsWaiting is how many values of a limit a status lists.
 const maxLimitsWaiting = 20
 
-func (r *Relay) limitStatus() (list []LimitStatus) {
+func (r *Relay) limitStatus() (list []control.LimitStatus) {
 	limits := r.Limits()
 	for _, in := range r.book.Status() {
 		l, named := limits[in.Name]
 		if l = l.WithDefaults(); !named {
 			l.Scope = ScopeInstance // the rate of a route
 		}
-		s := LimitStatus{
+		s := control.LimitStatus{
 			Name: in.Name, Concurrency: in.Bounds.Places, Rate: in.Bounds.Rate, Burst: in.Bounds.Burst, Per: l.Per, Scope: l.Scope,
-			Used: in.Used, Holders: in.Holders, Closed: cut(in.Closed, maxTextLen),
+			Used: in.Used, Holders: in.Holders, Closed: control.Cut(in.Closed, control.MaxText),
 		}
 		if l.divided() {
-			if s.Part, s.Others = in.Bounds.Places, cut(in.Note, maxTextLen); in.Closed == "" {
+			if s.Part, s.Others = in.Bounds.Places, control.Cut(in.Note, control.MaxText); in.Closed == "" {
 				s.PartRate = in.Bounds.Rate
 			}
 			s.Concurrency, s.Rate, s.Burst = l.Concurrency, l.Rate.PerSecond(), l.Burst
 		}
 		if !in.Until.IsZero() {
-			s.Left, s.Until, s.Why = &in.Left, &in.Until, cut(in.Why, maxTextLen)
+			s.Left, s.Until, s.Why = &in.Left, &in.Until, control.Cut(in.Why, control.MaxText)
 		}
 		for _, w := range in.Waiting {
 			if len(s.Waiting) == maxLimitsWaiting {
 				s.WaitingMore++
 				continue
 			}
-			s.Waiting = append(s.Waiting, LimitWaiting{Value: cut(w.Value, maxKeyShown), Used: w.Used, Since: w.Since, Routes: w.Waiting})
+			s.Waiting = append(s.Waiting, control.LimitWaiting{Value: control.Cut(w.Value, control.MaxKey), Used: w.Used, Since: w.Since, Routes: w.Waiting})
 		}
 		list = append(list, s)
 	}

@@ -333,7 +333,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(m.heldMost, rt.most.Load().Bytes, name)
 		gauge(m.stash, st.StashMessages, name)
 		gauge(m.asideNow, st.Aside, name)
-		gauge(m.catchUp, rt.catchUp().left(), name)
+		gauge(m.catchUp, rt.catchUp().Left(), name)
 		gauge(m.stashBytes, st.StashBytes, name)
 		gauge(m.running, st.Running, name)
 		gauge(m.stuck, st.Stuck, name)

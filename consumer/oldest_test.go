@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/relaymq/relay/internal/control"
 )
 
 // How old is the oldest message that waits, in its durable, parked, and when all is done; and how old were those that are through.
@@ -38,7 +40,7 @@ func TestMetrics_agesOfMessages(t *testing.T) {
 	}
 	rt := r.all()[0]
 	w.eventually("the oldest is found", func() bool {
-		_, _ = Ask(t.Context(), w.nc, "relay", StatusRequest{}) // has the server asked
+		_, _ = control.Ask(t.Context(), w.nc, "relay", control.StatusRequest{}) // has the server asked
 		at, known := rt.oldest()
 		return known && at.Equal(stored.Time)
 	})
@@ -49,7 +51,7 @@ func TestMetrics_agesOfMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("the parked one is the oldest", func() bool {
-		_, _ = Ask(t.Context(), w.nc, "relay", StatusRequest{})
+		_, _ = control.Ask(t.Context(), w.nc, "relay", control.StatusRequest{})
 		at, known := rt.oldest()
 		return known && at.Equal(parked.Time)
 	})

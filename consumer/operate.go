@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/orders"
 )
@@ -29,7 +30,7 @@ func (r *Relay) Resume(ctx context.Context, route, key string) error {
 	if err != nil {
 		return err
 	}
-	if _, _, err = Wake(ctx, r.nc, r.cfg.Service, order); err != nil && !errors.Is(err, ErrNobody) {
+	if _, _, err = control.Wake(ctx, r.nc, r.cfg.Service, order); err != nil && !errors.Is(err, control.ErrNobody) {
 		return fmt.Errorf("the order is stored, but waits could not be ended: %w", err)
 	}
 	return nil

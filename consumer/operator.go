@@ -6,6 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
 )
 
@@ -18,7 +19,7 @@ func reasonOf(order *Order) string {
 	if why == "" {
 		why = "paused by an operator"
 	}
-	return cut(why, maxTextLen)
+	return control.Cut(why, control.MaxText)
 }
 
 // NATSUser is whom the server takes the connection for; empty when it does not say.
@@ -37,7 +38,7 @@ func NATSUser(ctx context.Context, nc *nats.Conn) string {
 	if json.Unmarshal(m.Data, &answer) != nil {
 		return ""
 	}
-	return cut(answer.Data.User, maxKeyShown)
+	return control.Cut(answer.Data.User, control.MaxKey)
 }
 
 // obey applies an order.
@@ -72,7 +73,7 @@ func by(order Order) string {
 	if order.By == "" {
 		return ""
 	}
-	return " (by " + cut(order.By, maxKeyShown) + ")"
+	return " (by " + control.Cut(order.By, control.MaxKey) + ")"
 }
 
 // setPaused notes the order by which the route is paused; nil when it is not. It reports whether it was.

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/retry"
 )
@@ -107,7 +108,7 @@ func TestOrders_holdOverARestartAndOnEveryInstance(t *testing.T) {
 			t.Errorf("%s is %s after a restart", s.Instance, s.Routes[0].State)
 		}
 	}
-	list, err := AskStatus(t.Context(), w.nc, "relay")
+	list, err := control.AskStatus(t.Context(), w.nc, "relay")
 	if err != nil || len(list) != 2 {
 		t.Errorf("status of %d instances, %v, want 2", len(list), err)
 	}
@@ -161,7 +162,7 @@ func TestStatus_isAMicroServiceToo(t *testing.T) {
 func TestAskStatus_nobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if _, err := AskStatus(t.Context(), w.nc, "relay"); err != ErrNobody {
+	if _, err := control.AskStatus(t.Context(), w.nc, "relay"); err != control.ErrNobody {
 		t.Errorf("got %v, want ErrNobody", err)
 	}
 }

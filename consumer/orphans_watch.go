@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/partition"
@@ -37,8 +38,8 @@ func forOrphans(routes []Route) (list []orphans.Route) {
 // anyAnswers asks whether an instance of a service answers now.
 func anyAnswers(js jetstream.JetStream) func(ctx context.Context, service string) (bool, error) {
 	return func(ctx context.Context, service string) (bool, error) {
-		_, err := AskStatus(ctx, js.Conn(), service)
-		if errors.Is(err, ErrNobody) {
+		_, err := control.AskStatus(ctx, js.Conn(), service)
+		if errors.Is(err, control.ErrNobody) {
 			return false, nil
 		}
 		return err == nil, err

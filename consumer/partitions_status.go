@@ -7,27 +7,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/relaymq/relay/internal/control"
 )
 
-// PartitionsStatus says how a route with partitions is divided, and which of them an instance has.
-type PartitionsStatus struct {
-	Count int `json:"count"`
-	// Generation is the number of times that the route was divided, and Stream holds its messages.
-	Generation int    `json:"generation"`
-	Stream     string `json:"stream"`
-	// Here are the numbers of those that this instance has.
-	Here []int `json:"here,omitempty"`
-	// Nobody are those that no instance has.
-	Nobody []int `json:"nobody,omitempty"`
-	// Behind is how many messages of the stream the server has not copied yet. Only the instance that has partition 0 knows it: nil on the others.
-	Behind *uint64 `json:"behind,omitempty"`
-	// HandingOver are former generations of which there are messages still, which are handed over.
-	HandingOver []int `json:"handing_over,omitempty"`
-}
-
-func (r *Relay) partitionsStatus(d *divided) *PartitionsStatus {
+func (r *Relay) partitionsStatus(d *divided) *control.PartitionsStatus {
 	newest := d.newest()
-	s := &PartitionsStatus{Count: newest.Count, Generation: newest.Number, Stream: newest.Name()}
+	s := &control.PartitionsStatus{Count: newest.Count, Generation: newest.Number, Stream: newest.Name()}
 	for _, former := range d.streams[:len(d.streams)-1] {
 		s.HandingOver = append(s.HandingOver, former.Number)
 	}
@@ -72,7 +58,7 @@ func (r *Relay) statusTogether(d *divided, parts []RouteStatus, keys int) RouteS
 		s.Waiting = append(s.Waiting, p.Waiting...)
 		s.WaitingMore += p.WaitingMore
 	}
-	slices.SortStableFunc(s.Waiting, func(a, b KeyStatus) int { return a.Since.Compare(b.Since) })
+	slices.SortStableFunc(s.Waiting, func(a, b control.KeyStatus) int { return a.Since.Compare(b.Since) })
 	if n := len(s.Waiting) - keys; n > 0 {
 		s.Waiting, s.WaitingMore = s.Waiting[:keys], s.WaitingMore+n
 	}
@@ -153,7 +139,7 @@ func (s *sums) collect(ch chan<- prometheus.Metric) {
 func plus(a, b float64) float64 { return a + b }
 
 // status of all routes, each with its parts.
-func (r *Relay) routesStatus(q StatusRequest) (list []RouteStatus) {
+func (r *Relay) routesStatus(q control.StatusRequest) (list []RouteStatus) {
 	parts := make(map[string][]RouteStatus)
 	at := make(map[string]int)
 	routes, ended := r.counting()
@@ -162,7 +148,7 @@ func (r *Relay) routesStatus(q StatusRequest) (list []RouteStatus) {
 		if q.Route != "" && q.Route != name {
 			continue
 		}
-		told := rt.status(q.keys())
+		told := rt.status(q.Most())
 		told.KeyKnown = q.Key != nil && rt.group.Knows(*q.Key)
 		if rt.cfg.part != nil {
 			if parts[name] == nil {
@@ -176,7 +162,7 @@ func (r *Relay) routesStatus(q StatusRequest) (list []RouteStatus) {
 	}
 	for name, told := range parts {
 		if d := r.divided.get(name); d != nil {
-			list[at[name]] = r.statusTogether(d, told, q.keys())
+			list[at[name]] = r.statusTogether(d, told, q.Most())
 		}
 	}
 	for i := range list {

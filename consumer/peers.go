@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -35,7 +36,7 @@ func (rt *route) hint(h supervisor.Hint) {
 func (r *Relay) hearPeers() (stop func(), err error) {
 	sub, err := r.nc.Subscribe(peerSubject(r.cfg.Service, "*"), func(m *nats.Msg) {
 		var h peerHint
-		if json.Unmarshal(m.Data, &h) != nil || h.Instance == "" || h.Instance == r.cfg.Instance || len(h.Instance) > maxKeyShown {
+		if json.Unmarshal(m.Data, &h) != nil || h.Instance == "" || h.Instance == r.cfg.Instance || len(h.Instance) > control.MaxKey {
 			return
 		}
 		if rt := r.route(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]); rt != nil && !rt.cfg.Leased() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
@@ -64,7 +65,7 @@ type DurablePlan struct {
 	Skipped uint64 `json:"skipped,omitempty"`
 	// Again is what one that is made delivers, or one that has passed it hands over, although it was handled before. With start: all a reload
 	// refuses that.
-	Again []Again `json:"again,omitempty"`
+	Again []control.Again `json:"again,omitempty"`
 	// CatchUp are messages that it has passed, and that a route wants now.
 	CatchUp []CatchUpPlan `json:"catch_up,omitempty"`
 	// Unwanted are subjects that it goes on to deliver, and that no route of the configuration reads from it: such messages are kept in the
@@ -101,7 +102,7 @@ func (p *Plan) Refused() bool {
 
 // Repeats tells whether a reload would be refused because of what is delivered again.
 func (d *DurablePlan) Repeats() bool {
-	return slices.ContainsFunc(d.Again, func(a Again) bool { return a.all })
+	return slices.ContainsFunc(d.Again, func(a control.Again) bool { return a.All })
 }
 
 // Plan compares the routes with what is on the server, and changes nothing there: to count messages it makes consumers that deliver nothing, and

@@ -5,12 +5,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -18,34 +18,6 @@ import (
 // A durable that is made for a route which has another durable already, or had one, delivers what was handled before: the route was renamed, its
 // durable was, it moved from a durable that it shared, or its durable was deleted. So does a durable that the route joins, when it hands over what it has
 // passed. Nobody else can tell, so relay counts these messages before it makes or widens the durable.
-
-// Again are messages that a durable which is to be made, or which a route joins, will bring although they were handled before.
-type Again struct {
-	// Messages is how many at most: some may have been handled by another route than this one's, or be in flight.
-	Messages uint64 `json:"messages"`
-	// Durable is the one that delivered them before, and Routes those that it was ever for.
-	Durable string `json:"durable"`
-	// Service is that of the durable when it is another one's, and nobody pulls from it now: perhaps this one's former name. Empty: this one's.
-	Service string   `json:"service,omitempty"`
-	Routes  []string `json:"routes,omitempty"`
-	// Deleted says that this durable does not exist any more.
-	Deleted bool `json:"deleted,omitempty"`
-	// Next is the sequence from which on it has not delivered them.
-	Next uint64 `json:"next"`
-	all  bool   // a start: all has them come
-}
-
-func (a Again) String() string {
-	if a.Deleted {
-		return fmt.Sprintf("up to %d messages were handled before durable %s was deleted: none of them comes again with start: {seq: %d}", a.Messages, a.Durable, a.Next)
-	}
-	if a.Service != "" {
-		return fmt.Sprintf("up to %d messages were handled by service %s, from durable %s, from which nobody pulls now: none of them comes again with start: {seq: %d}",
-			a.Messages, a.Service, a.Durable, a.Next)
-	}
-	return fmt.Sprintf("up to %d messages were handled from durable %s, of route %s: none of them comes again with durable: %s, or with start: {seq: %d}",
-		a.Messages, a.Durable, strings.Join(a.Routes, " and "), a.Durable, a.Next)
-}
 
 // brought are messages that a durable is to bring: those of some subjects that a consumer with this start would get.
 type brought struct {
@@ -55,7 +27,7 @@ type brought struct {
 }
 
 // handledBefore finds them for a durable that does not exist yet. w is what waits for it.
-func (s *setup) handledBefore(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig, w waiting) (list []Again, err error) {
+func (s *setup) handledBefore(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig, w waiting) (list []control.Again, err error) {
 	if s.due || stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy { // which holds only what nobody has handled
 		return nil, nil
 	}
@@ -63,14 +35,14 @@ func (s *setup) handledBefore(ctx context.Context, stream jetstream.Stream, want
 	if f, ok := s.before(ctx, stream); ok {
 		want := want
 		if n, err := s.handledUpTo(ctx, stream, want, f.Seq, w.chosen); err != nil || n > 0 {
-			return []Again{{Messages: n, Durable: s.durable, Deleted: true, Next: f.Seq + 1, all: all}}, err
+			return []control.Again{{Messages: n, Durable: s.durable, Deleted: true, Next: f.Seq + 1, All: all}}, err
 		}
 	}
 	return s.handledElsewhere(ctx, stream, brought{s.subjects(), want, all})
 }
 
 // passedAgain finds them for a durable that exists, and that is to hand over what it has passed.
-func (s *setup) passedAgain(ctx context.Context, stream jetstream.Stream, have jetstream.ConsumerConfig) ([]Again, error) {
+func (s *setup) passedAgain(ctx context.Context, stream jetstream.Stream, have jetstream.ConsumerConfig) ([]control.Again, error) {
 	if s.due || stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy {
 		return nil, nil
 	}
@@ -96,7 +68,7 @@ func (s *setup) passedAgain(ctx context.Context, stream jetstream.Stream, have j
 }
 
 // handledElsewhere are those that other durables have delivered.
-func (s *setup) handledElsewhere(ctx context.Context, stream jetstream.Stream, bring ...brought) (list []Again, err error) {
+func (s *setup) handledElsewhere(ctx context.Context, stream jetstream.Stream, bring ...brought) (list []control.Again, err error) {
 	others, last, err := s.relay.listings.of(ctx, stream)
 	if err != nil {
 		return nil, err
@@ -110,7 +82,7 @@ func (s *setup) handledElsewhere(ctx context.Context, stream jetstream.Stream, b
 		if info.NumPending == 0 { // also what was handed over that it had passed
 			upTo = max(upTo, last)
 		}
-		a := Again{Durable: info.Name, Next: upTo + 1}
+		a := control.Again{Durable: info.Name, Next: upTo + 1}
 		if m.Service != s.relay.cfg.Service {
 			if info.NumWaiting > 0 {
 				continue // it handles the same messages for itself
@@ -131,7 +103,7 @@ func (s *setup) handledElsewhere(ctx context.Context, stream jetstream.Stream, b
 					return nil, err
 				}
 				a.Messages += n
-				a.all = a.all || b.all && n > 0
+				a.All = a.All || b.all && n > 0
 			}
 		}
 		if a.Messages == 0 { // those in flight count, too: which these are nobody tells
@@ -145,7 +117,7 @@ func (s *setup) handledElsewhere(ctx context.Context, stream jetstream.Stream, b
 		slices.Sort(a.Routes)
 		list = append(list, a)
 	}
-	slices.SortFunc(list, func(a, b Again) int { return cmp.Compare(b.Messages, a.Messages) })
+	slices.SortFunc(list, func(a, b control.Again) int { return cmp.Compare(b.Messages, a.Messages) })
 	return list, nil
 }
 
@@ -181,7 +153,7 @@ func (s *setup) repeats() (faults []error) {
 		does = "has passed what the route joins it for, and with start: all it hands over"
 	}
 	for _, a := range s.again {
-		if a.all {
+		if a.All {
 			faults = append(faults, &SetupError{s.routes[0].cfg.Name, fmt.Errorf(
 				"durable %s %s what was handled: %v. To have them delivered again: relay reload --deliver-again, or start: {seq: 1}", s.durable, does, a)})
 		}

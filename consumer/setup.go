@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/control"
 )
 
 // What is found out about a durable before its source is open, and what is done to it then.
@@ -25,7 +26,7 @@ type setup struct {
 	want     jetstream.ConsumerConfig
 	have     jetstream.Consumer // nil: it is to be made
 	waiting  waiting            // then
-	again    []Again            // what it brings that was handled before
+	again    []control.Again    // what it brings that was handled before
 	made     bool               // by this start
 	lookedAt bool               // once: what is said of a stream is said once
 }
@@ -94,7 +95,7 @@ func (s *setup) look(ctx context.Context) error {
 		return err
 	}
 	if err = s.mayWiden(ctx, stream, consumer.CachedInfo().Config); err == nil {
-		var again []Again
+		var again []control.Again
 		if again, err = s.passedAgain(ctx, stream, consumer.CachedInfo().Config); len(again) > 0 {
 			s.again = again
 		}

@@ -1,6 +1,10 @@
 package consumer
 
-import "time"
+import (
+	"time"
+
+	"github.com/relaymq/relay/internal/control"
+)
 
 // MaxSlow is the longest time for which [Msg.Slow] counts: a stranger's typing error must not stop a route for a year.
 const MaxSlow = time.Hour
@@ -14,6 +18,6 @@ func (m *Msg) Slow(starts int, within time.Duration, why string) {
 		return
 	}
 	if own := m.paced.ownLimit(); own != nil {
-		own.Slow(starts, time.Now().Add(min(within, MaxSlow)), cut(why, maxTextLen))
+		own.Slow(starts, time.Now().Add(min(within, MaxSlow)), control.Cut(why, control.MaxText))
 	}
 }

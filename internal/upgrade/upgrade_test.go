@@ -23,6 +23,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -294,7 +295,7 @@ func (w *world) run(commit string) *process {
 func (w *world) ready(n int) {
 	w.t.Helper()
 	w.eventually("all are ready", func() bool {
-		list, err := consumer.AskStatus(w.t.Context(), w.nc, "relay")
+		list, err := control.AskStatus(w.t.Context(), w.nc, "relay")
 		return err == nil && len(list) == n && !slices.ContainsFunc(list, func(s consumer.Status) bool { return !s.Ready })
 	})
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
-	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
@@ -101,7 +101,7 @@ func (o *Options) waitingKeys(route string) (keys []string) {
 		return nil
 	}
 	defer cl.Close()
-	answers, _ := consumer.Ask(ctx, cl.Conn.Conn, cl.Config.Service, consumer.StatusRequest{Route: route}) // what came until then
+	answers, _ := control.Ask(ctx, cl.Conn.Conn, cl.Config.Service, control.StatusRequest{Route: route}) // what came until then
 	seen := make(map[string]bool)
 	for _, s := range answers.Instances {
 		for _, rt := range s.Routes {

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
 // Backend is what the console shows and does, by the code of the commands. Its errors are for the operator to read.
 type Backend interface {
 	// Status asks all instances.
-	Status(ctx context.Context) (consumer.Answers, error)
+	Status(ctx context.Context) (control.Answers, error)
 	// Routes says of each route what it is on all instances, what is wrong first.
 	Routes(instances []consumer.Status, now time.Time) []Route
 	// Order pauses or resumes, and says what came of it.
@@ -42,9 +43,9 @@ type Backend interface {
 	// Outcomes are the latest that were kept of a route and its stream, at most so many.
 	Outcomes(ctx context.Context, stream, route string, most int) (Outcomes, error)
 	// Grid is what these answers, and the ledgers, say of the instances.
-	Grid(ctx context.Context, answers consumer.Answers) Grid
+	Grid(ctx context.Context, answers control.Answers) Grid
 	// Handover gives a route to another instance, and says what came of it.
-	Handover(ctx context.Context, order consumer.HandoverOrder) (string, error)
+	Handover(ctx context.Context, order control.HandoverOrder) (string, error)
 	// Settings are those of this instance, without secrets.
 	Settings() Settings
 	// Audit tells who did what. Order, Handover and Discard do so themselves.
@@ -59,7 +60,7 @@ type Route struct {
 	Run     int                  `json:"running"`
 	Stuck   int                  `json:"stuck,omitempty"`
 	Held    int                  `json:"held"`
-	Backlog *consumer.Backlog    `json:"backlog,omitempty"`
+	Backlog *control.Backlog     `json:"backlog,omitempty"`
 	Done    uint64               `json:"acked"`
 	Retried uint64               `json:"retried"`
 	Dead    *int                 `json:"dead_letters,omitempty"`
@@ -94,7 +95,7 @@ type On struct {
 // Key is one that does not flow.
 type Key struct {
 	Instance string `json:"instance"`
-	consumer.KeyStatus
+	control.KeyStatus
 }
 
 // Retry is a message that waits for its retry.

@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
@@ -43,7 +43,7 @@ type Console struct {
 	mux      *http.ServeMux
 	changed  atomic.Int64 // when somebody last did something here, in Unix nanoseconds
 
-	status shared[consumer.Answers]
+	status shared[control.Answers]
 	usage  shared[dlq.Usage]
 	jobs   shared[[]dlq.Job]
 	grid   shared[Grid]
@@ -71,7 +71,7 @@ func New(cfg Config) *Console {
 	}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	c.status.ctx, c.usage.ctx, c.jobs.ctx, c.grid.ctx = c.ctx, c.ctx, c.ctx, c.ctx
-	c.status.ask = func(ctx context.Context) (consumer.Answers, error) { return c.behind().Status(ctx) }
+	c.status.ask = func(ctx context.Context) (control.Answers, error) { return c.behind().Status(ctx) }
 	c.usage.ask = func(ctx context.Context) (dlq.Usage, error) {
 		store, err := c.behind().DeadLetters(ctx)
 		if err != nil || store == nil {
@@ -88,7 +88,7 @@ func New(cfg Config) *Console {
 	}
 	c.grid.ask = func(ctx context.Context) (Grid, error) {
 		a, _, err := c.status.get(ctx, c.since())
-		if err != nil && !errors.Is(err, consumer.ErrNobody) && len(a.Instances) == 0 {
+		if err != nil && !errors.Is(err, control.ErrNobody) && len(a.Instances) == 0 {
 			return Grid{}, err
 		}
 		return c.behind().Grid(ctx, a), nil
@@ -284,7 +284,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, s *session, err e
 		status = http.StatusConflict
 	case errors.Is(err, ErrNotFound), errors.Is(err, dlq.ErrNotFound), errors.Is(err, dlq.ErrNoJob):
 		status = http.StatusNotFound
-	case errors.Is(err, consumer.ErrNobody), errors.Is(err, context.DeadlineExceeded), errors.Is(err, dlq.ErrNoStream), errors.Is(err, errClosed):
+	case errors.Is(err, control.ErrNobody), errors.Is(err, context.DeadlineExceeded), errors.Is(err, dlq.ErrNoStream), errors.Is(err, errClosed):
 		status = http.StatusServiceUnavailable
 	}
 	if wantsJSON(r) {

@@ -27,6 +27,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 )
@@ -45,22 +46,22 @@ type fake struct {
 	traceTakes time.Duration
 }
 
-func (f *fake) Status(context.Context) (consumer.Answers, error) {
+func (f *fake) Status(context.Context) (control.Answers, error) {
 	f.asked.Add(1)
 	s := consumer.Status{
 		Instance: hostile, Service: "relay", Trouble: []string{hostile}, Notices: []string{hostile}, Parked: 3, Stored: 2,
 		Routes: []consumer.RouteStatus{{Name: "billing", State: consumer.RouteWaiting, Why: hostile, Stream: hostile, Durable: hostile}},
 	}
-	return consumer.Answers{Instances: []consumer.Status{s}, Bad: []string{hostile}}, nil
+	return control.Answers{Instances: []consumer.Status{s}, Bad: []string{hostile}}, nil
 }
 
 func (f *fake) Routes(list []consumer.Status, now time.Time) []Route {
 	until := now.Add(time.Minute)
 	r := list[0].Routes[0]
 	return []Route{{
-		Name: "billing", State: r.State, First: r, Keys: map[string]int{"waiting": 1}, On: []On{{hostile, r}}, Backlog: &consumer.Backlog{Stream: 7},
+		Name: "billing", State: r.State, First: r, Keys: map[string]int{"waiting": 1}, On: []On{{hostile, r}}, Backlog: &control.Backlog{Stream: 7},
 		Still:   []Still{{State: r.State, Since: &now, Until: &until, Why: hostile, By: hostile, Next: hostile, On: 1}},
-		Waiting: []Key{{hostile, consumer.KeyStatus{Key: hostile, State: "waiting", Why: hostile, Since: now, Until: &until}}},
+		Waiting: []Key{{hostile, control.KeyStatus{Key: hostile, State: "waiting", Why: hostile, Since: now, Until: &until}}},
 	}}
 }
 
@@ -115,7 +116,7 @@ func (f *fake) Outcomes(context.Context, string, string, int) (Outcomes, error) 
 	at := time.Now()
 	return Outcomes{[]Outcome{{Ended: at, Message: hostile, Stream: hostile, Outcome: hostile, Instance: hostile, Result: hostile + secretResult}}, &at}, nil
 }
-func (f *fake) Grid(_ context.Context, a consumer.Answers) Grid {
+func (f *fake) Grid(_ context.Context, a control.Answers) Grid {
 	at := time.Now()
 	return Grid{
 		Instances: []GridInstance{
@@ -125,7 +126,7 @@ func (f *fake) Grid(_ context.Context, a consumer.Answers) Grid {
 		Routes: []GridRoute{{Route: "billing", Holder: hostile, Fence: 4, Standbys: []string{hostile}}, {Route: "orders", Of: 4, Partitions: map[string][]int{hostile: {0, 1, 2}}, Nobody: []int{3}}}, Limits: []GridLimit{{hostile, 3, 0, map[string]int{hostile: 3}}}, Notes: []string{hostile},
 	}
 }
-func (f *fake) Handover(_ context.Context, o consumer.HandoverOrder) (string, error) {
+func (f *fake) Handover(_ context.Context, o control.HandoverOrder) (string, error) {
 	if o.From == "another" {
 		return "", fmt.Errorf("it is elsewhere: %w", ErrConflict)
 	}
@@ -435,10 +436,10 @@ func TestConsole_Close(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, c := time.Now(), New(Config{})
 		asked := 0
-		c.status.ask = func(ctx context.Context) (consumer.Answers, error) {
+		c.status.ask = func(ctx context.Context) (control.Answers, error) {
 			asked++
 			<-ctx.Done()
-			return consumer.Answers{}, ctx.Err()
+			return control.Answers{}, ctx.Err()
 		}
 		said := make(chan error, 1)
 		go func() {

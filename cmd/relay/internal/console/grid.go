@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 )
 
 // Grid is the instances side by side, as relay grid --json prints it.
@@ -101,7 +101,7 @@ func (c *Console) gridPage(r *request) (*answer, error) {
 
 // handover gives a route with instances: one to another instance. The order is bound to the holder that was shown.
 func (c *Console) handover(r *request) (*answer, error) {
-	o := consumer.HandoverOrder{Route: r.PathValue("route"), From: r.PostFormValue("from"), To: r.PostFormValue("to"), By: r.session.by}
+	o := control.HandoverOrder{Route: r.PathValue("route"), From: r.PostFormValue("from"), To: r.PostFormValue("to"), By: r.session.by}
 	if o.From == "" {
 		return nil, &UsageError{errors.New("from is required: the instance that has the route, as /grid says")}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
-	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -32,8 +32,8 @@ type Route struct {
 // Known asks the instances that run.
 func Known(ctx context.Context, cl *cli.Client) (Table, error) {
 	t := Table{Routes: make(map[string]Route)}
-	list, err := consumer.AskStatus(ctx, cl.Conn.Conn, cl.Config.Service)
-	if err != nil && !errors.Is(err, consumer.ErrNobody) {
+	list, err := control.AskStatus(ctx, cl.Conn.Conn, cl.Config.Service)
+	if err != nil && !errors.Is(err, control.ErrNobody) {
 		return t, err
 	}
 	for _, s := range list {

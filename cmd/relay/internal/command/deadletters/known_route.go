@@ -11,6 +11,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -28,10 +29,10 @@ func (f *dlqFilter) known(ctx context.Context, cl *cli.Client, store *dlq.Store,
 		return nil
 	}
 	// The first instance that has the route settles it.
-	running, err := consumer.AskUntil(ctx, cl.Conn.Conn, cl.Config.Service, consumer.StatusRequest{Keys: -1}, func(s consumer.Status) bool {
+	running, err := control.AskUntil(ctx, cl.Conn.Conn, cl.Config.Service, control.StatusRequest{Keys: -1}, func(s consumer.Status) bool {
 		return slices.ContainsFunc(s.Routes, func(rt consumer.RouteStatus) bool { return rt.Name == f.route })
 	})
-	if err != nil && !errors.Is(err, consumer.ErrNobody) {
+	if err != nil && !errors.Is(err, control.ErrNobody) {
 		return err
 	}
 	for _, s := range running.Instances {

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
@@ -107,7 +107,7 @@ func auditAll(ctx context.Context, cl *cli.Client, routes []string) (list []audi
 		return nil, nil, err
 	}
 	names := map[string]bool{}
-	if answer, err := consumer.Ask(ctx, cl.Conn.Conn, service, consumer.StatusRequest{}); err == nil {
+	if answer, err := control.Ask(ctx, cl.Conn.Conn, service, control.StatusRequest{}); err == nil {
 		for _, i := range answer.Instances {
 			names[i.Instance] = true
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/waiting"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
@@ -410,7 +411,7 @@ func (l *life) inDurable(ctx context.Context, cl *cli.Client, info *jetstream.Co
 
 // standing is what instances say of the route and key of the message.
 func (l *life) standing(ctx context.Context, cl *cli.Client, names []string) string {
-	a, err := consumer.Ask(ctx, cl.Conn.Conn, cl.Config.Service, consumer.StatusRequest{Keys: 1000})
+	a, err := control.Ask(ctx, cl.Conn.Conn, cl.Config.Service, control.StatusRequest{Keys: 1000})
 	if err != nil {
 		return "no instance answers: relay run is not running, or cannot be reached"
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 )
 
 // Console is what the console shows of the running instances, and asks of them: the same as the commands.
@@ -26,8 +27,8 @@ func NewConsole(cl *cli.Client, log *slog.Logger) *Console {
 	return &Console{cl: cl, log: log}
 }
 
-func (b *Console) Status(ctx context.Context) (consumer.Answers, error) {
-	return consumer.Ask(ctx, b.cl.Conn.Conn, b.cl.Config.Service, consumer.StatusRequest{})
+func (b *Console) Status(ctx context.Context) (control.Answers, error) {
+	return control.Ask(ctx, b.cl.Conn.Conn, b.cl.Config.Service, control.StatusRequest{})
 }
 
 func (b *Console) Routes(instances []consumer.Status, now time.Time) (list []console.Route) {
@@ -77,7 +78,7 @@ func (b *Console) Order(ctx context.Context, order consumer.Order) (string, erro
 	return strings.TrimSpace(said.String() + notes.String()), nil
 }
 
-func (b *Console) Handover(ctx context.Context, order consumer.HandoverOrder) (string, error) {
+func (b *Console) Handover(ctx context.Context, order control.HandoverOrder) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	var notes bytes.Buffer
@@ -94,7 +95,7 @@ func (b *Console) Handover(ctx context.Context, order consumer.HandoverOrder) (s
 	return notes.String(), nil
 }
 
-func (b *Console) Grid(ctx context.Context, answers consumer.Answers) console.Grid {
+func (b *Console) Grid(ctx context.Context, answers control.Answers) console.Grid {
 	view := currentGrid(ctx, b.cl, answers.Instances)
 	for _, bad := range answers.Bad {
 		view.Notes = append(view.Notes, "an answer was left out: "+bad)

@@ -17,6 +17,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/control"
 )
 
 // gridView is what is known of the instances, as --json prints it.
@@ -44,8 +45,8 @@ vanished ones were killed or cut off. What a vanished one had in hand comes agai
 		RunE: func(c *cobra.Command, _ []string) error {
 			var view gridView
 			if err := o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
-				answers, err := ask(ctx, c, cl, consumer.StatusRequest{Keys: -1})
-				if err != nil && !errors.Is(err, consumer.ErrNobody) {
+				answers, err := ask(ctx, c, cl, control.StatusRequest{Keys: -1})
+				if err != nil && !errors.Is(err, control.ErrNobody) {
 					return err
 				}
 				view = currentGrid(ctx, cl, answers.Instances)
@@ -183,7 +184,7 @@ func (v *gridView) add(i console.GridInstance) {
 	}
 }
 
-func (v *gridView) part(instance string, l consumer.LimitStatus) {
+func (v *gridView) part(instance string, l control.LimitStatus) {
 	at := slices.IndexFunc(v.Limits, func(o console.GridLimit) bool { return o.Limit == l.Name })
 	if at < 0 {
 		at = len(v.Limits)

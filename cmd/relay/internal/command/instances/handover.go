@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/control"
 )
 
 // handedOver is what became of a handover.
@@ -56,7 +57,7 @@ It returns when another instance has the route. Use it before you stop a machine
 			}
 			defer cl.Close()
 			return cl.Permitted(ctx, access.Operator, func(ctx context.Context) error {
-				done, err := handOver(ctx, cl, consumer.HandoverOrder{Route: names[0], To: to, By: cli.Caller()}, c.ErrOrStderr())
+				done, err := handOver(ctx, cl, control.HandoverOrder{Route: names[0], To: to, By: cli.Caller()}, c.ErrOrStderr())
 				if err != nil {
 					return err
 				}
@@ -93,10 +94,10 @@ func holderOf(list []consumer.Status, route string) (holder string, fence uint64
 }
 
 // handOver gives the order, and waits until another instance has the route. An order that names who has the route is refused when somebody else has.
-func handOver(ctx context.Context, c *cli.Client, order consumer.HandoverOrder, notes io.Writer) (*handedOver, error) {
+func handOver(ctx context.Context, c *cli.Client, order control.HandoverOrder, notes io.Writer) (*handedOver, error) {
 	route, to := order.Route, order.To
-	q := consumer.StatusRequest{Route: route, Keys: -1}
-	answers, err := consumer.Ask(ctx, c.Conn.Conn, c.Config.Service, q)
+	q := control.StatusRequest{Route: route, Keys: -1}
+	answers, err := control.Ask(ctx, c.Conn.Conn, c.Config.Service, q)
 	complain(notes, answers.Bad)
 	if err != nil {
 		return nil, err
@@ -121,25 +122,25 @@ func handOver(ctx context.Context, c *cli.Client, order consumer.HandoverOrder, 
 	}
 	began := time.Now()
 	order.From = from
-	list, bad, err := consumer.Handover(ctx, c.Conn.Conn, c.Config.Service, order)
+	list, bad, err := control.Handover(ctx, c.Conn.Conn, c.Config.Service, order)
 	complain(notes, bad)
-	if err != nil && !errors.Is(err, consumer.ErrNobody) {
+	if err != nil && !errors.Is(err, control.ErrNobody) {
 		return nil, err
 	}
-	i := slices.IndexFunc(list, func(h consumer.HandedOver) bool { return h.Instance == from })
+	i := slices.IndexFunc(list, func(h control.HandedOver) bool { return h.Instance == from })
 	switch {
 	case i < 0 && slices.ContainsFunc(answers.Instances, func(s consumer.Status) bool { return s.Instance == from && s.Version == "" }):
 		return nil, cli.Said(fmt.Sprintf("instance %s, which has route %s, is of an earlier version and does not know the order: stop it, and another one goes on at once",
 			cli.Printable(from), cli.Printable(route)), console.ErrConflict)
 	case i < 0:
-		return nil, cli.Said(fmt.Sprintf("instance %s, which has route %s, does not answer: another one takes it when its session is over", cli.Printable(from), cli.Printable(route)), consumer.ErrNobody)
+		return nil, cli.Said(fmt.Sprintf("instance %s, which has route %s, does not answer: another one takes it when its session is over", cli.Printable(from), cli.Printable(route)), control.ErrNobody)
 	case !list[i].Giving:
 		why := cli.Or(list[i].Refused, "it does not know the order")
 		return nil, cli.Said(fmt.Sprintf("instance %s does not hand route %s over: %s", cli.Printable(from), cli.Printable(route), cli.Printable(why)), console.ErrConflict)
 	}
 	c.Tell(event.Audit, event.Data{Route: route, By: order.By, Text: fmt.Sprintf("route %s is to be handed over by instance %s", route, from)})
 	for {
-		answers, err := consumer.AskUntil(ctx, c.Conn.Conn, c.Config.Service, q, func(s consumer.Status) bool {
+		answers, err := control.AskUntil(ctx, c.Conn.Conn, c.Config.Service, q, func(s consumer.Status) bool {
 			rt, ok := routeOf(s, route)
 			return ok && rt.Holder != nil && rt.Holder.Here && rt.Holder.Fence > fence
 		})
@@ -149,7 +150,7 @@ func handOver(ctx context.Context, c *cli.Client, order consumer.HandoverOrder, 
 			}
 			return &handedOver{Route: route, From: from, To: holder, Fence: now, Took: time.Since(began)}, nil
 		}
-		if err != nil && !errors.Is(err, consumer.ErrNobody) {
+		if err != nil && !errors.Is(err, control.ErrNobody) {
 			if ctx.Err() != nil {
 				return nil, cli.Said(fmt.Sprintf("instance %s still drains route %s after %v, and hands it over when that is done: see relay status %s",
 					cli.Printable(from), cli.Printable(route), time.Since(began).Round(time.Second), cli.Printable(route)), errStillDrains)

@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -75,7 +76,7 @@ type outcome struct {
 	Revision uint64           `json:"revision"`
 	Follow   []string         `json:"follow"`                 // instances
 	Behind   []string         `json:"behind"`                 // instances, with what they follow instead
-	Ended    []consumer.Woken `json:"ended,omitempty"`        // by resume
+	Ended    []control.Woken  `json:"ended,omitempty"`        // by resume
 	Keys     []consumer.Order `json:"resumed_keys,omitempty"` // that were paused by themselves, with their orders
 	Notes    []string         `json:"notes,omitempty"`
 }
@@ -120,12 +121,12 @@ func (a act) on(ctx context.Context, cl *cli.Client, c *cobra.Command, names []s
 func giveOrder(ctx context.Context, c *cli.Client, order consumer.Order, notes io.Writer) (*outcome, error) {
 	order.User, order.At = consumer.NATSUser(ctx, c.Conn.Conn), time.Now().UTC()
 	out := &outcome{Order: order, Follow: []string{}, Behind: []string{}}
-	q := consumer.StatusRequest{Keys: -1}
+	q := control.StatusRequest{Keys: -1}
 	if order.Key != nil {
 		out.Key = string(order.Key)
 		q.Key = &out.Key
 	}
-	answers, err := consumer.Ask(ctx, c.Conn.Conn, c.Config.Service, q)
+	answers, err := control.Ask(ctx, c.Conn.Conn, c.Config.Service, q)
 	complain(notes, answers.Bad)
 	if err != nil && ctx.Err() != nil {
 		return nil, err
@@ -157,9 +158,9 @@ func giveOrder(ctx context.Context, c *cli.Client, order consumer.Order, notes i
 	c.Tell(event.Audit, event.Data{Route: order.Route, Key: out.Key, Why: order.Why, By: order.By, Text: out.what() + " is " + order.State})
 	out.follow(ctx, c, bucket)
 	if order.State == orders.Running {
-		woken, bad, err := consumer.Wake(ctx, c.Conn.Conn, c.Config.Service, order)
+		woken, bad, err := control.Wake(ctx, c.Conn.Conn, c.Config.Service, order)
 		complain(notes, bad)
-		if err != nil && !errors.Is(err, consumer.ErrNobody) {
+		if err != nil && !errors.Is(err, control.ErrNobody) {
 			return nil, fmt.Errorf("the order is stored, but waits could not be ended: %w", err)
 		}
 		out.Ended = woken
@@ -172,7 +173,7 @@ func (out *outcome) follow(ctx context.Context, cl *cli.Client, bucket *orders.B
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
-		answers, err := consumer.Ask(ctx, cl.Conn.Conn, cl.Config.Service, consumer.StatusRequest{Keys: -1, Route: out.Order.Route})
+		answers, err := control.Ask(ctx, cl.Conn.Conn, cl.Config.Service, control.StatusRequest{Keys: -1, Route: out.Order.Route})
 		if err != nil && len(answers.Instances) == 0 {
 			return // nobody: whoever starts later reads the order first
 		}
@@ -227,7 +228,7 @@ func (out *outcome) print(w io.Writer) {
 }
 
 // ended says what an instance ended; nothing when there was nothing to end.
-func ended(in consumer.Woken) string {
+func ended(in control.Woken) string {
 	var parts []string
 	if in.Since != nil || in.State != "" && in.State != consumer.RouteFlowing && in.State != consumer.RoutePaused {
 		text := "it was " + in.State

@@ -14,6 +14,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 )
 
 // watchEvery is how often --watch asks.
@@ -67,7 +68,7 @@ server. A question mark stands for what is not known yet. With a ROUTE it tells 
 }
 
 func (f statusFlags) once(ctx context.Context, c *cobra.Command, cl *cli.Client, route string) error {
-	answers, err := ask(ctx, c, cl, consumer.StatusRequest{Route: route, Keys: max(f.keys, 0) - one(f.keys <= 0)})
+	answers, err := ask(ctx, c, cl, control.StatusRequest{Route: route, Keys: max(f.keys, 0) - one(f.keys <= 0)})
 	if err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func (f statusFlags) again(ctx context.Context, c *cobra.Command, cl *cli.Client
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, consumer.ErrNobody):
+		case errors.Is(err, control.ErrNobody):
 			fmt.Fprintln(w, cli.Printable(err.Error()))
 		case err != nil:
 			return err
@@ -136,10 +137,10 @@ func (f statusFlags) again(ctx context.Context, c *cobra.Command, cl *cli.Client
 }
 
 // ask asks all instances, and says on standard error what is wrong with answers.
-func ask(ctx context.Context, c *cobra.Command, cl *cli.Client, q consumer.StatusRequest) (consumer.Answers, error) {
-	answers, err := consumer.Ask(ctx, cl.Conn.Conn, cl.Config.Service, q)
+func ask(ctx context.Context, c *cobra.Command, cl *cli.Client, q control.StatusRequest) (control.Answers, error) {
+	answers, err := control.Ask(ctx, cl.Conn.Conn, cl.Config.Service, q)
 	complain(c.ErrOrStderr(), answers.Bad)
-	if errors.Is(err, consumer.ErrNobody) {
+	if errors.Is(err, control.ErrNobody) {
 		return answers, fmt.Errorf("%w: is relay run running, with service %s, on %s?", err, cl.Config.Service, cl.Conn.ConnectedUrlRedacted())
 	}
 	return answers, err
@@ -152,13 +153,13 @@ func complain(w io.Writer, bad []string) {
 }
 
 // answered refuses a route that no instance has told of.
-func answered(ctx context.Context, cl *cli.Client, answers consumer.Answers, route string) error {
+func answered(ctx context.Context, cl *cli.Client, answers control.Answers, route string) error {
 	for _, s := range answers.Instances {
 		if _, ok := routeOf(s, route); ok {
 			return nil
 		}
 	}
-	everything, err := consumer.Ask(ctx, cl.Conn.Conn, cl.Config.Service, consumer.StatusRequest{Keys: -1})
+	everything, err := control.Ask(ctx, cl.Conn.Conn, cl.Config.Service, control.StatusRequest{Keys: -1})
 	if err != nil {
 		return err
 	}

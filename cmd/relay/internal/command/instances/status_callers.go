@@ -6,11 +6,12 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 )
 
 // printCallers says what became of messages whose publishers asked for something.
 func printCallers(w io.Writer, o over) {
-	var all consumer.CallersStatus
+	var all control.CallersStatus
 	any := false
 	for _, r := range o.on {
 		if c := r.Callers; c != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 )
 
 // over is a route on all its instances.
@@ -55,14 +56,14 @@ func (o over) states() string {
 }
 
 // latest is the server's count that is the youngest; nil: no instance knows.
-func (o over) latest() (b *consumer.Backlog) {
+func (o over) latest() (b *control.Backlog) {
 	if len(o.on) > 0 && o.on[0].Partitions != nil { // each knows of its partitions
 		for _, r := range o.on {
 			if r.Backlog == nil {
 				continue
 			}
 			if b == nil {
-				b = new(consumer.Backlog)
+				b = new(control.Backlog)
 			}
 			b.Stream, b.Outstanding = b.Stream+r.Backlog.Stream, b.Outstanding+r.Backlog.Outstanding
 			if r.Backlog.Parked != nil {
@@ -473,7 +474,7 @@ func printRoute(w io.Writer, list []consumer.Status, name string, now time.Time)
 }
 
 // again is what the durable of a route delivers although it was handled before, as the first instance that made it says.
-func again(on []consumer.RouteStatus) []consumer.Again {
+func again(on []consumer.RouteStatus) []control.Again {
 	for _, r := range on {
 		if len(r.Again) > 0 {
 			return r.Again

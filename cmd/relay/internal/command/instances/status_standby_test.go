@@ -6,19 +6,20 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 )
 
 // A route that flows on its holder stood still "on 1 of 2 instances", where each instance was said to try one message; and its durable was on stream ?.
 func TestStatus_regressionAStandbyIsNoTrouble(t *testing.T) {
 	t.Parallel()
-	on := func(instance, state string, holder consumer.HolderStatus) consumer.Status {
+	on := func(instance, state string, holder control.HolderStatus) consumer.Status {
 		rt := consumer.RouteStatus{Name: "billing", State: state, Durable: "billing", Holder: &holder}
 		if holder.Here {
 			rt.Stream = "ORDERS"
 		}
 		return consumer.Status{Instance: instance, Service: "relay", Routes: []consumer.RouteStatus{rt}}
 	}
-	held, now := consumer.HolderStatus{Instance: "b"}, time.Now()
+	held, now := control.HolderStatus{Instance: "b"}, time.Now()
 	standby := on("a", consumer.RouteStandby, held)
 	held.Here = true
 	var out strings.Builder

@@ -12,6 +12,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/routes"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/retry"
@@ -43,8 +44,8 @@ func newOrphansLs(o *cli.Options) *cobra.Command {
 				if list, err = consumer.Orphans(ctx, cl.JS, cl.Config.Service, routes); err != nil {
 					return err
 				}
-				running, err := consumer.AskStatus(ctx, cl.Conn.Conn, cl.Config.Service)
-				if err != nil && !errors.Is(err, consumer.ErrNobody) {
+				running, err := control.AskStatus(ctx, cl.Conn.Conn, cl.Config.Service)
+				if err != nil && !errors.Is(err, control.ErrNobody) {
 					return err
 				}
 				// What an instance uses is none, also while it does not pull: of a route that is paused, or stands by.

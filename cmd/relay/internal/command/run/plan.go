@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 )
 
 func newPlan(o *cli.Options) *cobra.Command {
@@ -126,8 +127,8 @@ func planOf(ctx context.Context, cl *cli.Client, cfg *config.Config) (*planned, 
 		return nil, err
 	}
 	p.Faults = append(faults, p.Faults...)
-	running, err := consumer.AskStatus(ctx, cl.Conn.Conn, cfg.Service)
-	if err != nil && !errors.Is(err, consumer.ErrNobody) {
+	running, err := control.AskStatus(ctx, cl.Conn.Conn, cfg.Service)
+	if err != nil && !errors.Is(err, control.ErrNobody) {
 		return nil, err
 	}
 	for _, s := range running {

@@ -17,7 +17,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
-	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/permission"
 )
 
@@ -171,7 +171,7 @@ func askCodes(ctx context.Context, c *cli.Client, role console.Role, by string) 
 			return nil, err
 		case errors.Is(err, nats.ErrNoResponders), err != nil && next.Err() != nil:
 			if len(list) == 0 {
-				return nil, fmt.Errorf("%w with a console: is relay run running, with service %s, and admin.listen and admin.ui not off?", consumer.ErrNobody, c.Config.Service)
+				return nil, fmt.Errorf("%w with a console: is relay run running, with service %s, and admin.listen and admin.ui not off?", control.ErrNobody, c.Config.Service)
 			}
 			return list, nil
 		case err != nil:

@@ -1,4 +1,4 @@
-package consumer
+package control
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 // How long whoever asks the instances waits for the first answer, for one more, and in all.
 const (
 	firstAnswer = 2 * time.Second
-	nextAnswer  = 400 * time.Millisecond // looking at the server takes an instance up to lookPatience
+	nextAnswer  = 400 * time.Millisecond // an instance that looks at the server answers up to 200 ms later
 	allAnswers  = 10 * time.Second
 )
 
@@ -31,6 +31,9 @@ const (
 
 // ErrNobody says that no instance is running.
 var ErrNobody = errors.New("no instance of relay answers")
+
+// StatusSubject is where instances are asked how they are.
+func StatusSubject(service string) string { return service + ".ctl.view.status" }
 
 // Answers are what the instances of a service say.
 type Answers struct {
@@ -64,13 +67,13 @@ func AskUntil(ctx context.Context, nc *nats.Conn, service string, q StatusReques
 	}
 	var a Answers
 	pages := make(map[string]map[int]bool)
-	err = gather(ctx, nc, viewSubject(service), request, func(data []byte) error {
+	err = gather(ctx, nc, StatusSubject(service), request, func(data []byte) error {
 		var s Status
 		if err := json.Unmarshal(data, &s); err != nil {
 			return errors.New("the answer is not a status")
 		}
 		switch n := len(s.Instance); {
-		case n == 0 || n > maxKeyShown || s.Service != service:
+		case n == 0 || n > MaxKey || s.Service != service:
 			return errors.New("the answer is not a status of this service")
 		case s.Page < 1 || s.Page > s.Pages:
 			return fmt.Errorf("instance %q: page %d of %d", s.Instance, s.Page, s.Pages)
@@ -138,7 +141,7 @@ func gather(ctx context.Context, nc *nats.Conn, subject string, request []byte, 
 	}()
 	refuse := func(why string) {
 		if refused++; refused <= maxBadAnswers {
-			*bad = append(*bad, cut(why, maxTextLen))
+			*bad = append(*bad, Cut(why, MaxText))
 		}
 	}
 	all, cancel := context.WithTimeout(ctx, allAnswers)

@@ -1,0 +1,65 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/orders"
+)
+
+// HandoverSubject is where such orders go.
+func HandoverSubject(service string) string { return service + ".ctl.act.handover" }
+
+// HandoverOrder asks the instance that has a route with instances: one to give it to another one.
+type HandoverOrder struct {
+	Route string `json:"route"`
+	// From is the instance that has it: an order that comes late, when somebody else has the route already, does nothing.
+	From string `json:"from"`
+	// To is the instance that is to have it; empty: any that stands by.
+	To     string `json:"to,omitempty"`
+	By     string `json:"by,omitempty"`
+	Format int    `json:"format"`
+}
+
+// HandedOver is what an instance says of the order.
+type HandedOver struct {
+	Instance string `json:"instance"`
+	Service  string `json:"service"`
+	Route    string `json:"route"`
+	// Giving: it had the route, and drains it. Resting: it stood by, and leaves the route to the others for a while.
+	Giving  bool   `json:"giving,omitempty"`
+	Resting bool   `json:"resting,omitempty"`
+	Refused string `json:"refused,omitempty"` // why it does not
+}
+
+// Handover has the instance that has the route give it to another one, with a drain: handlers that run finish, for as long as Config.Drain
+// permits. The answers come when the drain begins. [ErrNobody] says that no instance has answered.
+func Handover(ctx context.Context, nc *nats.Conn, service string, order HandoverOrder) (list []HandedOver, bad []string, err error) {
+	order.Format = orders.Format
+	request, err := json.Marshal(order)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = gather(ctx, nc, HandoverSubject(service), request, func(data []byte) error {
+		var h HandedOver
+		if json.Unmarshal(data, &h) != nil || h.Instance == "" || len(h.Instance) > MaxKey || h.Service != service || h.Route != order.Route {
+			return errors.New("the answer does not say what became of the order")
+		}
+		if slices.ContainsFunc(list, func(o HandedOver) bool { return o.Instance == h.Instance }) {
+			return fmt.Errorf("instance %q answers twice", h.Instance)
+		}
+		list = append(list, h)
+		return nil
+	}, &bad)
+	if err == nil && len(list) == 0 {
+		err = ErrNobody
+	}
+	slices.SortFunc(list, func(a, b HandedOver) int { return cmp.Compare(a.Instance, b.Instance) })
+	return list, bad, err
+}
