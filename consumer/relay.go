@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,79 +13,18 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/suspects"
-	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
-	letters "github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/limit"
 	"github.com/relaymq/relay/internal/retry"
 )
-
-// Config is what the routes of a [Relay] share. Its zero value works.
-type Config struct {
-	// Service begins the names of relay's own streams, buckets and subjects. Empty means relay.
-	Service string
-	// Domain of JetStream, or empty.
-	Domain string
-	// Replicas of relay's own streams and buckets. Zero means 1.
-	Replicas int
-	// DLQ says how long, how much, and what happens when the dead letters are full; see [dlq.Config], of which only MaxAge,
-	// MaxBytes, MaxMsgs and OnFull are used.
-	DLQ dlq.Config
-	// Events says whether events are stored.
-	Events Events
-	// Archive says whether it is kept what became of messages.
-	Archive Archive
-	// Parked bounds what waits in the retry stream.
-	Parked Parked
-	// Limits are bounds that routes share, by name.
-	Limits map[string]Limit
-	// Drain is how long handlers may finish once Run is to end. Zero means 30s.
-	Drain time.Duration
-	// Stalled is for how long a route may start nothing, although messages wait and no operator paused it, before it is not
-	// ready. Zero means 1m.
-	Stalled time.Duration
-	// Troubles is what else does not work of the process that the relay is part of, for the status. It may be nil.
-	Troubles func() []string
-	// Adopt changes durables that exist with other settings.
-	Adopt bool
-	// Fleet says how the instances know of each other, where routes need that.
-	Fleet Fleet
-	// Instance names this process in dead letters and logs. Empty means the host name and a random part.
-	Instance string
-	// Use are middleware around the handlers of all routes. The first is the outermost.
-	Use []Middleware
-	// Logger may be nil.
-	Logger *slog.Logger
-
-	asideMostPending int // of a test that has no time for so many; zero means the constant
-}
-
-func (c Config) withDefaults() Config {
-	c.Service = cmp.Or(c.Service, "relay")
-	c.Replicas = cmp.Or(c.Replicas, 1)
-	c.Drain = cmp.Or(c.Drain, 30*time.Second)
-	c.Stalled = cmp.Or(c.Stalled, time.Minute)
-	c.Events = c.Events.WithDefaults()
-	c.Archive = c.Archive.WithDefaults()
-	c.Parked = c.Parked.WithDefaults()
-	c.asideMostPending = cmp.Or(c.asideMostPending, asideMostPending)
-	if c.Instance == "" {
-		host, _ := os.Hostname()
-		c.Instance = cmp.Or(host, "relay") + "-" + nuid.Next()[16:]
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	return c
-}
 
 // Relay runs routes on one connection. Create it with [New].
 type Relay struct {
@@ -130,7 +68,7 @@ type Relay struct {
 	// Made by the start:
 	retries *retry.Stream
 	records *retry.Bucket
-	dead    *letters.Store
+	dead    *dlq.Store
 	ledgers *audit.Book
 	// unplaced are routes that had no stream then.
 	unplaced []unplaced
