@@ -116,7 +116,9 @@ func (f *fleet) seen() {
 // Instances of two releases run side by side, each is killed and comes back, and the change is made and taken back one after the other.
 func TestUpgrade_rolling(t *testing.T) {
 	t.Parallel()
-	began := time.Now()
+	for _, commit := range []string{Last, ""} { // built before anything runs: it takes half a minute in a fresh clone
+		binary(t, commit)
+	}
 	w := newWorld(t)
 	w.on(natstest.Start(t, natstest.WithListen()), "")
 	w.answers(func(body string) int {
@@ -216,8 +218,8 @@ func TestUpgrade_rolling(t *testing.T) {
 	}
 	for i, p := range f.earlier {
 		log := strings.Split(p.log.String(), "\n")
-		if most := 100 + 10*int(time.Since(began).Seconds()); len(log) > most { // a busy machine takes longer, and has more to say
-			t.Errorf("instance %d of the last release wrote %d lines, want at most %d", i, len(log), most)
+		if len(log) > 300 {
+			t.Errorf("instance %d of the last release wrote %d lines", i, len(log))
 		}
 		for _, line := range log {
 			if strings.Contains(line, "panic") || strings.Contains(line, "alone") || strings.Contains(line, `"level":"ERROR"`) && !strings.Contains(line, `"dead-lettered"`) {
