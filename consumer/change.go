@@ -178,7 +178,7 @@ func (r *Relay) enter(rt *route) {
 	r.link.Cover(rt.cfg.AckWait)
 	r.events.Mute(rt.cfg.Name, rt.handlesEvents())
 	if rt.cfg.Leased() {
-		r.grid.need()
+		r.membership.Need()
 	}
 	if rt.guarded {
 		if l := r.lives.Load(); l != nil {
@@ -236,9 +236,9 @@ func (r *Relay) commit(p *plot) bool {
 		end = append(end, p.before[name])
 	}
 	r.setRoutes(list, end)
-	r.book.Accept()
+	r.limits.Book().Accept()
 	if p.change.Limits != nil {
-		r.setLimits(p.change.Limits)
+		r.limits.Replace(p.change.Limits)
 	}
 	return true
 }
@@ -312,7 +312,7 @@ func (p *plot) run() Changed {
 	for _, name := range p.change.Remove {
 		if called := p.before[name].name(); len(r.partsOf(called)) == 0 {
 			r.metrics.forget(called)
-			r.book.Remove(ownLimit(called))
+			r.limits.RemoveOwn(called)
 		}
 	}
 	r.log.Info("routes changed", "added", done.Added, "updated", done.Updated, "live", done.Live, "restarted", done.Restarted, "removed", p.change.Remove,

@@ -183,9 +183,9 @@ func TestChange_regressionARefusedOneLeftItsLimits(t *testing.T) {
 	a := Route{Name: "a", Subjects: []string{"orders.a"}, Start: Start{Policy: "all"}, Limits: []string{"gateway"}, Handler: h}
 	r, _ := w.start(Config{Limits: map[string]Limit{"gateway": {Concurrency: 7}}}, a)
 	limits := map[string]Limit{"gateway": {Concurrency: 3}, "new": {Concurrency: 2}, "all": {Concurrency: 2, Scope: ScopeService}}
-	b := Route{Name: "b", Subjects: []string{"orders.b"}, Start: Start{Policy: "all"}, Limits: []string{"new", "all", "gateway"}, Rate: Rate{5, time.Second}, Handler: h}
+	b := Route{Name: "b", Subjects: []string{"orders.b"}, Start: Start{Policy: "all"}, Limits: []string{"new", "all", "gateway"}, Rate: Rate{Count: 5, Per: time.Second}, Handler: h}
 	faster := a
-	faster.Durable, faster.Rate = "other", Rate{9, time.Second}
+	faster.Durable, faster.Rate = "other", Rate{Count: 9, Per: time.Second}
 	names := func() (list []string) {
 		for _, l := range r.Status().Limits {
 			list = append(list, fmt.Sprintf("%s %d", l.Name, l.Concurrency))

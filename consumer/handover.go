@@ -23,7 +23,7 @@ func (r *Relay) answerHandover(q *microRequest) {
 
 func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
 	out := control.HandedOver{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
-	rt, f := r.route(order.Route), r.grid.now()
+	rt, f := r.route(order.Route), r.membership.Now()
 	if rt != nil && rt.name() != order.Route {
 		rt = nil
 	}
@@ -81,16 +81,16 @@ func (u *unit) handOver() {
 	r.changes.Go(func() {
 		if err := r.restart(r.ends, u); err != nil && !errors.Is(err, ErrNotRunning) {
 			u.main.log.Warn("the route was not handed over; this instance keeps it", "error", err)
-			if f := r.grid.now(); f != nil {
+			if f := r.membership.Now(); f != nil {
 				f.Rest(u.resource(), time.Time{})
 			}
 		}
 	})
 }
 
-// gone are those.
-func (g *grid) gone() (list []control.MemberStatus) {
-	f := g.now()
+// goneMembers are the instances that have ended or do not answer any more.
+func (r *Relay) goneMembers() (list []control.MemberStatus) {
+	f := r.membership.Now()
 	if f == nil {
 		return nil
 	}

@@ -16,7 +16,7 @@ func (rt *route) holder() *control.HolderStatus {
 		return nil
 	}
 	h := new(control.HolderStatus)
-	f, u := rt.relay.grid.now(), rt.unit.Load()
+	f, u := rt.relay.membership.Now(), rt.unit.Load()
 	if f == nil || u == nil {
 		return h
 	}
@@ -55,7 +55,7 @@ func (rt *route) standing() (state, why string, since time.Time, yes bool) {
 	if l := u.tenure.lease.Load(); l != nil && l.Valid() {
 		return "", "", time.Time{}, false
 	}
-	if since, err := rt.relay.grid.reason(); err != nil {
+	if since, err := rt.relay.membership.Trouble(); err != nil {
 		return RouteStopped, noSession(err).Error(), since, true
 	}
 	if h := rt.holder(); h.Instance != "" {

@@ -5,13 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/version"
 )
@@ -31,100 +28,12 @@ func (f Fleet) Validate() error {
 	return nil
 }
 
-// grid is this instance's part in the fleet. It has one only once a route needs it: a session costs two writes a second. It is joined beside
-// the routes, so that without the bucket only those wait that need it.
-type grid struct {
-	r      *Relay
-	wanted chan struct{} // closed once something needs a session
-	want   sync.Once
-	joined chan struct{} // closed when fleet is there
-	fleet  atomic.Pointer[fleet.Fleet]
-
-	mu      sync.Mutex
-	trouble error // why it could not be joined
-	since   time.Time
-}
-
-func newGrid(r *Relay) *grid {
-	return &grid{r: r, wanted: make(chan struct{}), joined: make(chan struct{})}
-}
-
-// need has the instance join the fleet if it has not.
-func (g *grid) need() { g.want.Do(func() { close(g.wanted) }) }
-
-func (g *grid) needed() bool {
-	select {
-	case <-g.wanted:
-		return true
-	default:
-		return false
-	}
-}
-
-// now is the fleet, or nil: nothing needs it, or it could not be joined yet.
-func (g *grid) now() *fleet.Fleet { return g.fleet.Load() }
-
-// await returns the fleet when it is joined, or nil when ctx is done first.
-func (g *grid) await(ctx context.Context) *fleet.Fleet {
-	select {
-	case <-g.joined:
-		return g.now()
-	case <-ctx.Done():
-		return nil
-	}
-}
-
-// reason says why this instance can hold nothing, and since when; nil when it can, or when nothing needs that.
-func (g *grid) reason() (since time.Time, err error) {
-	if f := g.now(); f != nil {
-		return f.Trouble()
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.since, g.trouble
-}
-
-// run keeps a session until ctx is done, once something needs it.
-func (g *grid) run(ctx context.Context) {
-	select {
-	case <-g.wanted:
-	case <-ctx.Done():
-		return
-	}
-	for p := new(away.Patience); ; {
-		f, err := g.join(ctx)
-		if err == nil {
-			g.fleet.Store(f)
-			g.mu.Lock()
-			g.trouble = nil
-			g.mu.Unlock()
-			close(g.joined)
-			f.Run(ctx)
-			return
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		g.mu.Lock()
-		if g.trouble == nil {
-			g.since = time.Now()
-		}
-		g.trouble = err
-		g.mu.Unlock()
-		most := lookAgain
-		if away.Is(err) {
-			most = tryAgain
-		}
-		pause(ctx, p.Next(most))
-	}
-}
-
-func (g *grid) join(ctx context.Context) (f *fleet.Fleet, err error) {
-	r := g.r
+// joinFleet makes this instance one of the fleet.
+func (r *Relay) joinFleet(ctx context.Context) (f *fleet.Fleet, err error) {
 	err = r.attempt(ctx, func(ctx context.Context) (err error) {
 		if f, err = fleet.Join(ctx, r.js, fleet.Config{
 			Service: r.cfg.Service, Domain: r.cfg.Domain, Replicas: r.cfg.Replicas, Instance: r.cfg.Instance, Version: version.String(),
-			Lease: r.cfg.Fleet.Lease, State: g.state, Logger: r.log,
+			Lease: r.cfg.Fleet.Lease, State: r.memberState, Logger: r.log,
 		}); err != nil || r.cfg.Domain != "" {
 			return err
 		}
@@ -151,18 +60,18 @@ type memberState struct {
 	Generations map[string]generations `json:"generations,omitempty"`
 }
 
-func (g *grid) state() json.RawMessage {
-	s := memberState{Durables: map[string]string{}, Draining: g.r.isDraining()}
-	if c := g.r.config.Load(); c != nil {
+func (r *Relay) memberState() json.RawMessage {
+	s := memberState{Durables: map[string]string{}, Draining: r.isDraining()}
+	if c := r.config.Load(); c != nil {
 		s.Generation, s.Config = c.Generation, c.Hash
 	}
-	for _, rt := range g.r.all() {
+	for _, rt := range r.all() {
 		if rt.cfg.Leased() {
 			s.Routes = append(s.Routes, rt.cfg.Name)
 			s.Durables[rt.cfg.Name] = rt.cfg.Durable
 		}
 	}
-	for _, d := range g.r.divided.all() {
+	for _, d := range r.divided.all() {
 		if s.Generations == nil {
 			s.Generations = make(map[string]generations)
 		}

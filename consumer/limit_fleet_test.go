@@ -214,7 +214,7 @@ func TestLimits_regressionUnevenLoad(t *testing.T) {
 func TestLimits_regressionSmallerWhileAllAreBusy(t *testing.T) {
 	s := newSharing(t, 1)
 	set := func(places, rate int) map[string]Limit {
-		return map[string]Limit{"gateway": {Concurrency: places, Scope: ScopeService}, "sms": {Rate: Rate{rate, time.Second}, Scope: ScopeService}}
+		return map[string]Limit{"gateway": {Concurrency: places, Scope: ScopeService}, "sms": {Rate: Rate{Count: rate, Per: time.Second}, Scope: ScopeService}}
 	}
 	s.run(3, set(20, 1000), 20*time.Millisecond)
 	s.backlog(8000, func(i int) string { return fmt.Sprintf("orders.%d", i%500) })

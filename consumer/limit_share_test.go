@@ -167,7 +167,7 @@ func TestLimits_scopeChangesLive(t *testing.T) {
 	change(Limit{Concurrency: 4, Scope: ScopeService}, 4)
 	change(Limit{Concurrency: 6, Scope: ScopeService}, 6)
 	change(Limit{Concurrency: 8, Scope: ScopeInstance}, 8)
-	change(Limit{Concurrency: 9, Rate: Rate{1000, time.Second}, Scope: ScopeService}, 9)
+	change(Limit{Concurrency: 9, Rate: Rate{Count: 1000, Per: time.Second}, Scope: ScopeService}, 9)
 	close(h.hold)
 	w.eventually("all are handled", func() bool { return h.done.Load() == 20 })
 	if h.most() != 9 {

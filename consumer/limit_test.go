@@ -94,50 +94,6 @@ func TestLimits_ofTwoRoutesAreSeenAndChangeLive(t *testing.T) {
 	}
 }
 
-func TestLimits_refused(t *testing.T) {
-	t.Parallel()
-	limits := map[string]Limit{"tenant": {Concurrency: 1, Per: "{2}"}, "everywhere": {Concurrency: 1, Per: "{2}", Scope: ScopeService}, "gateway": {Concurrency: 1}}
-	for _, c := range []struct {
-		route Route
-		want  string
-	}{
-		{Route{Limits: []string{"gatway"}}, `there is no limit "gatway"`},
-		{Route{Limits: []string{"gateway", "gateway"}}, "there twice"},
-		{Route{Subjects: []string{"orders.*"}, Limits: []string{"everywhere"}}, "instances: one"},
-		{Route{Subjects: []string{"orders"}, Limits: []string{"tenant"}}, "has fewer tokens than"},
-		{Route{Subjects: []string{"orders.*.*"}, Key: "{3}", Limits: []string{"tenant"}}, "messages of one key would have different limits"},
-		{Route{Subjects: []string{"orders.*.*"}, Key: "route", Limits: []string{"tenant"}}, "messages of one key would have different limits"},
-	} {
-		if err := c.route.CheckLimits(limits); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v, want %q", c.route.Limits, err, c.want)
-		}
-	}
-	for _, ok := range []Route{
-		{Subjects: []string{"orders.>"}, Limits: []string{"tenant", "gateway"}},
-		{Subjects: []string{"orders.*.*"}, Key: "{2}.{3}", Limits: []string{"tenant"}},
-	} {
-		if err := ok.CheckLimits(limits); err != nil {
-			t.Errorf("%v: %v", ok.Subjects, err)
-		}
-	}
-	for _, text := range []string{"0/s", "-1/s", "5", "5/w", "1.5/s", "/s", "99999999999/s"} {
-		if err := new(Rate).UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("rate %q was taken", text)
-		}
-	}
-	for i, l := range []Limit{{}, {Concurrency: -1}, {Burst: 3, Concurrency: 1}, {Concurrency: 1, Per: "x"}, {Concurrency: 1, Per: "{0}"}, {Concurrency: 1, Scope: "cluster"}} {
-		if l.Validate() == nil {
-			t.Errorf("limit %d was taken: %+v", i, l)
-		}
-	}
-	for _, r := range []Rate{{100, time.Second}, {30, time.Minute}, {1000, time.Hour}, {5000, 24 * time.Hour}} {
-		var back Rate
-		if err := back.UnmarshalText([]byte(r.String())); err != nil || back != r {
-			t.Errorf("%v came back as %v: %v", r, back, err)
-		}
-	}
-}
-
 // A rate of a route is kept over messages of many keys.
 func TestLimits_rateOfARoute(t *testing.T) {
 	t.Parallel()
@@ -147,7 +103,7 @@ func TestLimits_rateOfARoute(t *testing.T) {
 	}
 	h := new(crowd)
 	r, stop := w.start(Config{Logger: quiet}, Route{
-		Name: "a", Subjects: []string{"orders.*.*"}, Start: Start{Policy: "all"}, Rate: Rate{20, time.Second}, Burst: 5, Handler: h,
+		Name: "a", Subjects: []string{"orders.*.*"}, Start: Start{Policy: "all"}, Rate: Rate{Count: 20, Per: time.Second}, Burst: 5, Handler: h,
 	})
 	began := time.Now()
 	w.eventually("all are handled", func() bool { return h.done.Load() == 30 })

@@ -260,7 +260,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			gauge(m.ackPending, l.outstanding, s.stream, s.durable)
 		}
 	}
-	for _, l := range m.r.book.Status() {
+	for _, l := range m.r.limits.Book().Status() {
 		gauge(m.limitPlaces, l.Bounds.Places, l.Name)
 		ch <- prometheus.MustNewConstMetric(m.limitRate, prometheus.GaugeValue, l.Bounds.Rate, l.Name)
 		var running sums
@@ -341,7 +341,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		counter(m.panics, st.Counts.Panics, name)
 		counter(m.hangs, st.Counts.Hangs, name)
 		waiting := make(map[string]int)
-		for _, l := range rt.cfg.limitNames() {
+		for _, l := range rt.cfg.bounding().Names() {
 			waiting[l] = 0
 		}
 		for _, l := range st.Limited {

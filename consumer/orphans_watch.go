@@ -186,7 +186,7 @@ func (r *Relay) leftPartitions(ctx context.Context) (list []Orphan) {
 
 // othersDivide tells whether another instance works on the partitions of a stream.
 func (r *Relay) othersDivide(s *partition.Stream) bool {
-	f := r.grid.now()
+	f := r.membership.Now()
 	if f == nil {
 		return false
 	}
@@ -223,7 +223,7 @@ func (r *Relay) has(stream, durable string) bool {
 		slices.ContainsFunc(r.unitsOfRoutes(), func(u *unit) bool { return u.main.stream == stream && u.main.durable == durable }) {
 		return true
 	}
-	f := r.grid.now()
+	f := r.membership.Now()
 	if f == nil {
 		return false
 	}
@@ -233,7 +233,7 @@ func (r *Relay) has(stream, durable string) bool {
 
 // standsBy tells whether another instance would take a route of which one instance at a time handles messages, with this durable.
 func (r *Relay) standsBy(route, durable string) bool {
-	f := r.grid.now()
+	f := r.membership.Now()
 	if f == nil {
 		return false
 	}

@@ -42,7 +42,7 @@ func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 	if r.archive != nil {
 		list = append(list, r.archiveConfig())
 	}
-	if r.grid.needed() {
+	if r.membership.Needed() {
 		list = append(list, fleet.Stream(service, r.cfg.Replicas))
 	}
 	return append(list,

@@ -19,7 +19,7 @@ type dividing struct {
 
 func (r *Relay) dividing(g partition.Generation) dividing {
 	d := dividing{count: g.Count, has: make(map[string]int)}
-	f := r.grid.now()
+	f := r.membership.Now()
 	if f == nil {
 		return d
 	}
@@ -94,7 +94,7 @@ const reluctance = 300 * time.Millisecond
 
 // balance hands over partitions that other instances are to have.
 func (r *Relay) balance(ctx context.Context, d *divided) {
-	f := r.grid.now()
+	f := r.membership.Now()
 	if f == nil || r.isDraining() {
 		return
 	}

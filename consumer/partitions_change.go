@@ -111,7 +111,7 @@ func (r *Relay) made(c expanded) {
 			r.log.Warn("the route has no partitions here any more: their stream stays, and the server goes on copying to it; relay orphans ls says what is left there",
 				"route", name, "stream", was.newest().Name())
 		}
-		if f := r.grid.now(); f != nil {
+		if f := r.membership.Now(); f != nil {
 			f.Renew() // tells the others
 		}
 		formers := r.partsOf(name)

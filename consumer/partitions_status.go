@@ -20,7 +20,7 @@ func (r *Relay) partitionsStatus(d *divided) *control.PartitionsStatus {
 	if n := d.behind.Load(); n >= 0 {
 		s.Behind = new(uint64(n))
 	}
-	f := r.grid.now()
+	f := r.membership.Now()
 	for n := range newest.Count {
 		if f == nil {
 			s.Nobody = append(s.Nobody, n)

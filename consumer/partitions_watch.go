@@ -32,7 +32,7 @@ func (r *Relay) watchPartitions(ctx context.Context) {
 	for {
 		soon := false
 		var changed <-chan struct{}
-		if f := r.grid.now(); f != nil && len(r.divided.all()) > 0 {
+		if f := r.membership.Now(); f != nil && len(r.divided.all()) > 0 {
 			changed = f.Changed()
 		}
 		select {
@@ -130,7 +130,7 @@ func (d *divided) copies(s *partition.Stream, now time.Time) error {
 
 // othersWorkOnFormer tells whether another instance has parts of former generations still.
 func (r *Relay) othersWorkOnFormer(d *divided) bool {
-	f := r.grid.now()
+	f := r.membership.Now()
 	if f == nil {
 		return true
 	}
@@ -149,7 +149,7 @@ type generations struct {
 
 // othersKnowNewer tells whether another instance knows of a newer generation, or that a former one is through.
 func (r *Relay) othersKnowNewer(d *divided) bool {
-	f := r.grid.now()
+	f := r.membership.Now()
 	if f == nil {
 		return false
 	}

@@ -27,7 +27,7 @@ func TestPast_regressionATenantAtItsLimitHoldsUpNobody(t *testing.T) {
 		return nil
 	})
 	r.Limits = []string{"tenant"}
-	w.start(Config{Logger: quiet, Limits: map[string]Limit{"tenant": {Rate: Rate{50, time.Second}, Per: "{2}"}}}, r)
+	w.start(Config{Logger: quiet, Limits: map[string]Limit{"tenant": {Rate: Rate{Count: 50, Per: time.Second}, Per: "{2}"}}}, r)
 	const flood, tenants, each = 20_000, 20, 100
 	go func() {
 		for i := range flood {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
@@ -131,13 +132,13 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 }
 
 // together checks the routes of a change by themselves and returns those that are given, by name.
-func (r *Relay) together(c Change, limits map[string]Limit) (map[string]Route, error) {
+func (r *Relay) together(c Change, all map[string]Limit) (map[string]Route, error) {
 	there := make(map[string]bool)
 	for _, rt := range r.all() {
 		there[rt.cfg.Name] = true
 	}
 	cfgs, seen := make(map[string]Route), make(map[string]bool)
-	faults := checkedLimits(limits)
+	faults := limits.Check(all)
 	fault := func(name, format string, args ...any) { //nolint:unparam // as fault is everywhere
 		faults = append(faults, &SetupError{name, fmt.Errorf(format, args...)})
 	}
@@ -146,7 +147,7 @@ func (r *Relay) together(c Change, limits map[string]Limit) (map[string]Route, e
 		if err != nil {
 			faults = append(faults, err)
 		}
-		if err := cfg.CheckLimits(limits); err != nil {
+		if err := cfg.CheckLimits(all); err != nil {
 			faults = append(faults, &SetupError{cfg.Name, err})
 		}
 		if add := i < len(c.Add); add && there[cfg.Name] {
@@ -171,7 +172,7 @@ func (r *Relay) together(c Change, limits map[string]Limit) (map[string]Route, e
 		if slices.Contains(c.names(), rt.cfg.Name) {
 			continue
 		}
-		if err := rt.cfg.CheckLimits(limits); err != nil {
+		if err := rt.cfg.CheckLimits(all); err != nil {
 			faults = append(faults, &SetupError{rt.cfg.Name, err})
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/event"
@@ -22,8 +23,9 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/dlq"
-	"github.com/relaymq/relay/internal/limit"
+	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/subject"
 )
 
 // Relay runs routes on one connection. Create it with [New].
@@ -38,28 +40,25 @@ type Relay struct {
 	sources atomic.Pointer[[]*source] // those that are open; a new slice at each change
 	metrics *metrics
 
-	solo      *suspects.Solo
-	link      *link.Link
-	grid      *grid
-	line      *caller.Line                   // to the callers of messages
-	lives     atomic.Pointer[suspects.Lives] // nil until the start has opened it
-	tellings  *tellings
-	events    *event.Bus
-	archive   *archive.Writer // nil: what became of messages is not kept
-	retention retention
-	divided   dividedRoutes
-	ended     ended
-	fills     fills
-	losses    losses
-	streams   streams
-	compared  sync.Map // *jetstream.StreamInfo of relay's own streams when they were last compared, by name
-	replays   replays
-	book      *limit.Book
-	limitMu   sync.Mutex
-	limits    map[string]Limit // guarded by limitMu
-	limitsSet chan struct{}    // holds a value when they changed
-	orphans   atomic.Pointer[[]Orphan]
-	listings  listings
+	solo       *suspects.Solo
+	link       *link.Link
+	membership *fleet.Membership
+	line       *caller.Line                   // to the callers of messages
+	lives      atomic.Pointer[suspects.Lives] // nil until the start has opened it
+	tellings   *tellings
+	events     *event.Bus
+	archive    *archive.Writer // nil: what became of messages is not kept
+	retention  retention
+	divided    dividedRoutes
+	ended      ended
+	fills      fills
+	losses     losses
+	streams    streams
+	compared   sync.Map // *jetstream.StreamInfo of relay's own streams when they were last compared, by name
+	replays    replays
+	limits     *limits.Set
+	orphans    atomic.Pointer[[]Orphan]
+	listings   listings
 
 	troubles troubles      // what is away that routes share
 	opening  chan struct{} // holds a value for each source that is being opened late
@@ -112,7 +111,7 @@ func (r *Relay) all() []*route {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), book: limit.NewBook(), limitsSet: make(chan struct{}, 1), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1), opened: make(chan struct{}), divided: dividedRoutes{again: make(chan struct{}, 1)}}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), limits: limits.NewSet(cfg.Limits), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1), opened: make(chan struct{}), divided: dividedRoutes{again: make(chan struct{}, 1)}}
 	r.troubles.log = cfg.Logger
 	r.drainFor.Store(int64(cfg.Drain))
 	r.troubles.report = func(what string, err error) { r.reportTrouble("", what, err) }
@@ -126,18 +125,17 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.grid = newGrid(r)
+	r.membership = fleet.NewMembership(r.joinFleet)
 	if err := cfg.Fleet.Validate(); err != nil {
 		return nil, fmt.Errorf("fleet.%w", err)
 	}
-	if !nameRule.MatchString(cfg.Service) {
+	if !subject.IsName(cfg.Service) {
 		return nil, fmt.Errorf("service: must be 1 to 64 letters, digits, - or _ (got %q)", cfg.Service)
 	}
 	if len(routes) == 0 {
 		return nil, errors.New("at least one route is required")
 	}
-	faults := append(noNil("Use", cfg.Use), checkedLimits(cfg.Limits)...)
-	r.setLimits(cfg.Limits)
+	faults := append(noNil("Use", cfg.Use), limits.Check(cfg.Limits)...)
 	names := make(map[string]bool)
 	var list []*route
 	shortest := routes[0].WithDefaults().AckWait
@@ -352,7 +350,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 		u.begin()
 	}
 	running.Go(func() { r.proveContact(work) })
-	running.Go(func() { r.grid.run(work) })
+	running.Go(func() { r.membership.Run(work) })
 	running.Go(func() { r.housekeep(work) })
 	running.Go(func() { r.unstick(work) })
 	running.Go(func() { r.watchOrphans(work) })
@@ -362,7 +360,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 		}
 	})
 	running.Go(func() { r.watchFloors(work) })
-	running.Go(func() { r.shareLimits(work) })
+	running.Go(func() { r.limits.Share(work, r.sharing()) })
 	running.Go(func() { r.watchPartitions(work) })
 	running.Go(func() { r.place(ctx, r.unplaced) })
 	telling, stopTelling := context.WithCancel(work)

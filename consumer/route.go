@@ -6,12 +6,12 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/supervisor"
@@ -166,8 +166,6 @@ func (r Route) WithDefaults() Route {
 	return r
 }
 
-var nameRule = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-
 // Validate returns every fault of the route by itself, each beginning with the config name of its field. It does not
 // look at the handler, nor at other routes.
 func (r Route) Validate() error {
@@ -187,7 +185,7 @@ func (r Route) Validate() error {
 		fault("%s%w", prefix, err)
 	}
 	name := func(key, got string) {
-		if !nameRule.MatchString(got) {
+		if !subject.IsName(got) {
 			fault("%s: must be 1 to 64 letters, digits, - or _ (got %q)", key, got)
 		}
 	}
@@ -234,7 +232,7 @@ func (r Route) Validate() error {
 	if r.Concurrency < 1 || r.Concurrency > 65_536 {
 		fault("concurrency: must be 1 to 65536 (got %d)", r.Concurrency)
 	}
-	errs = append(errs, validateRate(r.Rate, r.Burst)...)
+	errs = append(errs, limits.ValidateRate(r.Rate, r.Burst)...)
 	if r.Timeout <= 0 {
 		fault("timeout: must be above 0 (got %v)", r.Timeout)
 	}

@@ -229,7 +229,7 @@ func (rt *route) trouble() error {
 		return err
 	}
 	if rt.cfg.Leased() {
-		if since, err := rt.relay.grid.reason(); err != nil {
+		if since, err := rt.relay.membership.Trouble(); err != nil {
 			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), noSession(err))
 		}
 	}

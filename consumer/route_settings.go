@@ -282,5 +282,5 @@ func (p *plot) discard() {
 	for _, rt := range p.after {
 		rt.group.Drain()
 	}
-	p.relay.book.Discard()
+	p.relay.limits.Book().Discard()
 }

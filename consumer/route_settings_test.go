@@ -217,7 +217,7 @@ func TestChange_refusedLeavesNothingBehindOfWhatWasToChangeInPlace(t *testing.T)
 	a, b := routeFor(old), Route{Name: "b", Subjects: []string{"orders.b"}, Start: StartAll, Handler: &worker{}}
 	r, _ := w.start(Config{Logger: quiet, Limits: map[string]Limit{"l": {Concurrency: 1}}}, a, b)
 	a.Handler, a.Concurrency, b.Handler = good, 3, bad
-	limited := Route{Name: "c", Subjects: []string{"orders.c"}, Start: StartAll, Handler: &worker{}, Limits: []string{"l"}, Rate: Rate{10, time.Second}}
+	limited := Route{Name: "c", Subjects: []string{"orders.c"}, Start: StartAll, Handler: &worker{}, Limits: []string{"l"}, Rate: Rate{Count: 10, Per: time.Second}}
 	if done, err := r.Change(t.Context(), Change{Update: []Route{a, b}, Add: []Route{limited}}); err == nil {
 		t.Fatalf("%+v", done)
 	}

@@ -59,7 +59,7 @@ func (r *Relay) status(q control.StatusRequest) Status {
 			s.Trouble = append(s.Trouble, text)
 		}
 	}
-	s.Limits, s.Gone = r.limitStatus(), r.grid.gone()
+	s.Limits, s.Gone = r.limits.Status(), r.goneMembers()
 	s.Routes = r.routesStatus(q)
 	return s
 }

@@ -69,7 +69,7 @@ func (s *source) fence() uint64 {
 
 // lead stands by until this instance has the claim, and works until it is over.
 func (u *unit) lead() {
-	f := u.relay.grid.await(u.opening)
+	f := u.relay.membership.Await(u.opening)
 	if f == nil {
 		return
 	}

@@ -3,7 +3,6 @@ package schedule
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -43,12 +42,9 @@ func (s Schedule) WithDefaults() Schedule {
 	return s
 }
 
-// nameRule is that of names and ids: one token of a subject, that is also a key of a bucket.
-var nameRule = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-
 // ValidateID looks at the id of a delayed message, or the name of a schedule.
 func ValidateID(id string) error {
-	if !nameRule.MatchString(id) {
+	if !subject.IsName(id) {
 		return fmt.Errorf("must be 1 to 64 letters, digits, - or _ (got %q)", id)
 	}
 	return nil

@@ -7,6 +7,7 @@ package subject
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -310,3 +311,9 @@ func (t Template) Pattern() string {
 	}
 	return strings.Join(tokens, ".")
 }
+
+var nameRule = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// IsName tells whether text may name a service, a route, a durable, a limit or a schedule: 1 to 64 letters, digits, - or _. It is then one token of
+// a subject, and may be a key of a bucket.
+func IsName(text string) bool { return nameRule.MatchString(text) }

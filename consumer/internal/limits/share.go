@@ -1,4 +1,4 @@
-package consumer
+package limits
 
 import (
 	"context"
@@ -16,14 +16,8 @@ import (
 )
 
 const (
-	// noPart is why nothing starts under a limit of the service at first.
-	noPart = "this instance has no part of it yet"
-	// noParts is what routes with such a limit wait for while the bucket of the fleet is away.
-	noParts = "a part of a limit"
 	// maxParts is into how many parts a rate is divided at most.
 	maxParts = 1000
-	// partsMissed is for how long the instance may have no session before its routes complain: one that was lost is soon replaced.
-	partsMissed = time.Second
 )
 
 // sharedLimit is a limit of which this instance has a part. It is kept until relay ends, so that what this instance does not need any more after a
@@ -32,7 +26,7 @@ type sharedLimit struct {
 	fleet        *fleet.Fleet
 	ofPlaces     chan struct{} // gets a value when the demand has changed
 	ofRate       chan struct{}
-	hasPlaces    bool // it is kept; for shareLimits alone, as is hasRate
+	hasPlaces    bool // it is kept; for Share alone, as is hasRate
 	hasRate      bool
 	applying     sync.Mutex // held while what is below is made to hold; never with mu
 	mu           sync.Mutex
@@ -49,26 +43,35 @@ func (l Limit) parts() (n int, each float64) {
 	return n, l.Rate.PerSecond() / float64(max(1, n))
 }
 
-// shareLimits keeps this instance's parts of the limits of the service until ctx is done.
-func (r *Relay) shareLimits(ctx context.Context) {
+// Sharing is what decides which limits this instance shares with others.
+type Sharing struct {
+	Membership *fleet.Membership // of this instance
+	// Named tells whether a route of this instance names the limit.
+	Named func(limit string) bool
+	// Tell is called about once a second, with the limits that are shared.
+	Tell func(shared map[string]Limit)
+}
+
+// Share keeps this instance's parts of the limits of the service until ctx is done.
+func (s *Set) Share(ctx context.Context, with Sharing) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	shared := make(map[string]*sharedLimit)
 	look := beat.NewTicker(time.Second)
 	defer look.Stop()
 	for {
-		limits := r.serviceLimits()
+		limits := s.ofService(with.Named)
 		if len(limits) > 0 {
-			r.grid.need()
+			with.Membership.Need()
 		}
-		for name, s := range shared {
+		for name, l := range shared {
 			if _, wanted := limits[name]; !wanted {
-				r.restLimit(name, s)
+				s.rest(name, l)
 			}
 		}
-		f := r.grid.now()
+		f := with.Membership.Now()
 		for name, l := range limits {
-			if in := r.book.Get(name); f != nil && in != nil {
+			if in := s.book.Get(name); f != nil && in != nil {
 				if shared[name] == nil {
 					shared[name] = &sharedLimit{fleet: f, ofPlaces: make(chan struct{}, 1), ofRate: make(chan struct{}, 1)}
 				}
@@ -76,15 +79,15 @@ func (r *Relay) shareLimits(ctx context.Context) {
 				shared[name].run(ctx, name, l, &running)
 			}
 		}
-		r.tellOfParts(limits, time.Now())
-		joined := r.grid.joined
+		with.Tell(limits)
+		joined := with.Membership.Joined()
 		if f != nil {
 			joined = nil
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.limitsSet:
+		case <-s.changed:
 		case <-joined:
 		case <-look.C:
 			look.Next()
@@ -92,28 +95,15 @@ func (r *Relay) shareLimits(ctx context.Context) {
 	}
 }
 
-// serviceLimits are those that hold over all instances, and that a route of this one names.
-func (r *Relay) serviceLimits() map[string]Limit {
+// ofService are the limits that hold over all instances, and that a route of this one names.
+func (s *Set) ofService(named func(limit string) bool) map[string]Limit {
 	list := make(map[string]Limit)
-	for name, l := range r.Limits() {
-		if l.divided() && slices.ContainsFunc(r.all(), func(rt *route) bool { return slices.Contains(rt.cfg.Limits, name) }) {
+	for name, l := range s.Now() {
+		if l.divided() && named(name) {
 			list[name] = l.WithDefaults()
 		}
 	}
 	return list
-}
-
-// tellOfParts has routes complain that can start nothing because this instance has no session.
-func (r *Relay) tellOfParts(limits map[string]Limit, now time.Time) {
-	since, err := r.grid.reason()
-	for _, rt := range r.all() {
-		i := slices.IndexFunc(rt.cfg.Limits, func(name string) bool { _, shared := limits[name]; return shared })
-		if i < 0 || err == nil {
-			rt.troubles.mended(noParts, now)
-		} else if now.Sub(since) >= partsMissed {
-			rt.troubles.note(noParts, fmt.Errorf("this instance could not renew its lease, so it has no part of limit %s: %w", rt.cfg.Limits[i], err), now)
-		}
-	}
 }
 
 // use has the part of this instance hold for a limit.
@@ -136,26 +126,26 @@ func (s *sharedLimit) poke() {
 	}
 }
 
-// restLimit is for a limit that no route of this instance names any more, or that each instance has for itself now. What is in use goes back as
+// rest is for a limit that no route of this instance names any more, or that each instance has for itself now. What is in use goes back as
 // handlers end.
-func (r *Relay) restLimit(name string, s *sharedLimit) {
-	r.limitMu.Lock()
-	defer r.limitMu.Unlock()
-	l, there := r.limits[name]
-	own := there && !l.divided()
-	s.applying.Lock() // what is applied now comes before what follows
+func (s *Set) rest(name string, shared *sharedLimit) {
 	s.mu.Lock()
-	in, first := s.in, s.l.Concurrency > 0 || s.l.Rate.Count > 0
-	if s.l = (Limit{}); own {
-		s.in = nil
+	defer s.mu.Unlock()
+	l, there := s.limits[name]
+	own := there && !l.divided()
+	shared.applying.Lock() // what is applied now comes before what follows
+	shared.mu.Lock()
+	in, first := shared.in, shared.l.Concurrency > 0 || shared.l.Rate.Count > 0
+	if shared.l = (Limit{}); own {
+		shared.in = nil
 	}
-	s.mu.Unlock()
-	s.applying.Unlock()
+	shared.mu.Unlock()
+	shared.applying.Unlock()
 	switch {
 	case in == nil || !first && !own:
 	case own:
 		in.Watch(nil)
-		r.setLimit(name, l)
+		s.set(name, l)
 	default:
 		in.Close(noPart)
 	}
