@@ -211,7 +211,7 @@ func (m *message) lookUp(elsewhere bool) {
 			// The server takes a message that is gone off the durable. If a replica was asked that lags behind, the message comes
 			// again.
 			m.route.count.settled[supervisor.LetGo].Add(1)
-			if others, ok := m.route.unread.may(time.Now()); ok {
+			if others, ok := m.route.unread.May(time.Now()); ok {
 				m.route.log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.attrs("others", others)...)
 			}
 			m.letGo()
@@ -231,7 +231,7 @@ func (m *message) lookUp(elsewhere bool) {
 			m.newer(err)
 			return
 		}
-		if others, ok := m.route.unread.may(time.Now()); ok {
+		if others, ok := m.route.unread.May(time.Now()); ok {
 			m.route.log.Warn("message waits: its attempts or its body cannot be read", m.attrs("others", others, "error", err)...)
 		}
 		if errors.Is(err, dlq.ErrNoBody) {

@@ -11,6 +11,7 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/looks"
 )
 
 // look is what the server last said of a durable.
@@ -97,7 +98,7 @@ type count struct {
 	// Of watchCounts only: when it is counted again, when that is possible at the earliest, and how many this instance had stored.
 	next, soon time.Time
 	stored     uint64
-	of         content // of the stream, before it was counted
+	of         looks.Content // of the stream, before it was counted
 }
 
 // countEvery is how often the messages of a route in relay's own streams are counted, unless that takes long.
@@ -136,12 +137,12 @@ func (r *Relay) count(ctx context.Context, c *count, stored uint64, stream, filt
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	age := r.amongMany(shareFor)
+	age := r.amongMany(looks.ShareFor)
 	if stored != c.stored {
 		age = 0
 	}
-	in, err := r.stream(ctx, stream, age)
-	if err == nil && c.last.Load() != nil && c.of == contentOf(in.CachedInfo()) {
+	in, err := r.streams.Get(ctx, stream, age)
+	if err == nil && c.last.Load() != nil && c.of == looks.ContentOf(in.CachedInfo()) {
 		c.stored, c.next = stored, began.Add(countEvery)
 		return
 	}
@@ -151,7 +152,7 @@ func (r *Relay) count(ctx context.Context, c *count, stored uint64, stream, filt
 	}
 	c.stored, c.next = stored, time.Now().Add(countEvery)
 	if err == nil {
-		c.of = contentOf(in.CachedInfo())
+		c.of = looks.ContentOf(in.CachedInfo())
 		c.last.Store(&n)
 		c.soon = time.Now().Add(100 * time.Since(began))
 		c.next = later(c.next, c.soon)

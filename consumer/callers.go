@@ -12,6 +12,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/teeth"
+	"github.com/relaymq/relay/internal/trouble"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -85,7 +86,7 @@ type callers struct {
 	telling   atomic.Int32   // outcomes that are being told
 	asking    asking
 	silent    atomic.Int32 // slots with a question that is not answered at once
-	refused   seldom
+	refused   trouble.Seldom
 }
 
 // ownInboxes begin the inboxes of instances, operators and viewers, when they are apart from those of callers.
@@ -128,7 +129,7 @@ func (m *message) readCall(stored time.Time) {
 	}
 	for _, r := range refused {
 		rt.count.refused.Add(1)
-		if others, ok := rt.callers.refused.may(time.Now()); ok {
+		if others, ok := rt.callers.refused.May(time.Now()); ok {
 			rt.log.Warn("header of a caller refused; the message runs without", m.attrs("header", r.Header, "error", r.Err, "others", others)...)
 		}
 	}

@@ -32,9 +32,9 @@ func (c *catchUp) soon(now time.Time) {
 		err := c.handOver(ctx)
 		for _, rt := range c.routes {
 			if err != nil && c.routes[0].work.Err() == nil {
-				rt.troubles.note(what, fmt.Errorf("cannot hand over messages that the durable has passed; retrying: %w", err), time.Now())
+				rt.troubles.Note(what, fmt.Errorf("cannot hand over messages that the durable has passed; retrying: %w", err), time.Now())
 			} else {
-				rt.troubles.mended(what, time.Now())
+				rt.troubles.Mended(what, time.Now())
 			}
 		}
 	})

@@ -302,7 +302,7 @@ func (p *plot) run() Changed {
 		if !slices.Contains(names, name) {
 			done.Restarted = append(done.Restarted, name)
 		}
-		if err := p.after[name].troubles.err(); err != nil {
+		if err := p.after[name].troubles.Err(); err != nil {
 			done.Waiting[name] = err.Error()
 		}
 	}

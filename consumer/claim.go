@@ -41,7 +41,7 @@ func (s *source) claim(ctx context.Context) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	retries, c := s.relay.retries, &s.claims
-	in, err := s.relay.stream(ctx, retries.Name(), lookEvery/2)
+	in, err := s.relay.streams.Get(ctx, retries.Name(), lookEvery/2)
 	if err != nil {
 		return 0, err
 	}

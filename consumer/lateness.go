@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/relaymq/relay/internal/trouble"
 )
 
 // A message that arrives after its AckWait is not started: another instance may have it. When all of them arrive so, because the
@@ -12,7 +14,7 @@ import (
 // late is since when all messages of a durable arrive after their AckWait. The times are Unix nanoseconds; 0 is never.
 type late struct {
 	since, last atomic.Int64
-	said        seldom
+	said        trouble.Seldom
 }
 
 // lateFor is how long after the latest late message the next one belongs to the same trouble, at least.
@@ -47,7 +49,7 @@ func (s *source) cameLate(now time.Time) {
 		s.late.end()
 	}
 	s.late.begin(now)
-	if others, ok := s.late.said.may(now); ok {
+	if others, ok := s.late.said.May(now); ok {
 		s.log.Warn("a message arrived after its ack wait and is not started; it comes again. If this goes on, the link to the server is too "+
 			"slow: make ack_wait longer", "others", others)
 	}

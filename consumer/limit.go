@@ -97,9 +97,9 @@ func (r *Relay) tellOfParts(shared map[string]Limit, now time.Time) {
 	for _, rt := range r.all() {
 		i := slices.IndexFunc(rt.cfg.Limits, func(name string) bool { _, is := shared[name]; return is })
 		if i < 0 || err == nil {
-			rt.troubles.mended(noParts, now)
+			rt.troubles.Mended(noParts, now)
 		} else if now.Sub(since) >= partsMissed {
-			rt.troubles.note(noParts, fmt.Errorf("this instance could not renew its lease, so it has no part of limit %s: %w", rt.cfg.Limits[i], err), now)
+			rt.troubles.Note(noParts, fmt.Errorf("this instance could not renew its lease, so it has no part of limit %s: %w", rt.cfg.Limits[i], err), now)
 		}
 	}
 }

@@ -20,13 +20,13 @@ const (
 func (m *message) newer(why error) {
 	now := time.Now()
 	m.route.newerSeen.Store(now.UnixNano())
-	m.route.troubles.note(newerSaid, fmt.Errorf("%w: the messages wait until this instance is updated", why), now)
+	m.route.troubles.Note(newerSaid, fmt.Errorf("%w: the messages wait until this instance is updated", why), now)
 	_ = m.delivery.Nak(now.Add(newerDelay)) // fenced: somebody else has it
 }
 
 // forgetNewer ends the trouble when none came lately.
 func (rt *route) forgetNewer(now time.Time) {
 	if at := rt.newerSeen.Load(); at != 0 && now.Sub(time.Unix(0, at)) > 2*newerDelay && rt.newerSeen.CompareAndSwap(at, 0) {
-		rt.troubles.mended(newerSaid, now)
+		rt.troubles.Mended(newerSaid, now)
 	}
 }

@@ -89,7 +89,7 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 	for p := new(away.Patience); ; {
 		if err := s.setup.err; err != nil {
 			for _, rt := range s.routes {
-				rt.troubles.note(what, err, time.Now())
+				rt.troubles.Note(what, err, time.Now())
 			}
 			most := lookAgain
 			if away.Is(err) || s.setup.lacksStream() {
@@ -109,7 +109,7 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 			continue
 		}
 		for _, rt := range s.routes {
-			rt.troubles.mended(what, time.Now())
+			rt.troubles.Mended(what, time.Now())
 		}
 		if !r.include(s) {
 			s.close()
@@ -130,7 +130,7 @@ func (rt *route) formerlyRunning() int {
 // starting is the state of a route that is not pulled from yet, why, and since when: it starts while that may pass by itself, and
 // is stopped when somebody has to mend it. It is tried again either way.
 func (rt *route) starting() (state, why string, since time.Time, yes bool) {
-	list := rt.troubles.all()
+	list := rt.troubles.All()
 	if len(list) == 0 {
 		if follows := rt.follows.Load(); follows != 0 {
 			since := time.Unix(0, follows)
@@ -140,7 +140,7 @@ func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 			}
 			return "starting", why, since, true
 		}
-		list = rt.relay.troubles.all()
+		list = rt.relay.troubles.All()
 		if rt.relay.serving.Load() {
 			return "", "", time.Time{}, false
 		}
@@ -149,10 +149,10 @@ func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 		}
 	}
 	state = "starting"
-	if t := list[0]; !t.passes() {
+	if t := list[0]; !t.Passes() {
 		state = "stopped"
 	}
-	return state, list[0].err.Error(), list[0].since, true
+	return state, list[0].Err.Error(), list[0].Since, true
 }
 
 // openLate is a start of one source. look bounds the look at its stream and durable: once they have answered, they have leaders.

@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/fleet"
+	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/permission"
@@ -170,14 +171,14 @@ func (r *Relay) compareOwnStreams(ctx context.Context, running bool) { //nolint:
 // lookAtOwn compares one of them if it is not as it was when it was last compared.
 func (r *Relay) lookAtOwn(ctx context.Context, want jetstream.StreamConfig) {
 	call, cancel := context.WithTimeout(ctx, settleTimeout)
-	have, err := r.stream(call, want.Name, shareFor)
+	have, err := r.streams.Get(call, want.Name, looks.ShareFor)
 	cancel()
 	if ctx.Err() != nil || err != nil {
 		return // who needs it tells of that
 	}
 	info := have.CachedInfo()
 	was, known := r.compared.Load(want.Name)
-	if !known || contentOf(was.(*jetstream.StreamInfo)) != contentOf(info) || !reflect.DeepEqual(was.(*jetstream.StreamInfo).Config, info.Config) {
+	if !known || looks.ContentOf(was.(*jetstream.StreamInfo)) != looks.ContentOf(info) || !reflect.DeepEqual(was.(*jetstream.StreamInfo).Config, info.Config) {
 		r.compareOwn(ctx, want, true)
 	}
 }
@@ -193,9 +194,9 @@ func (r *Relay) compareOwn(ctx context.Context, want jetstream.StreamConfig, run
 	case ctx.Err() != nil:
 		return nil
 	case errors.As(err, &fault):
-		r.troubles.note(what, fault, time.Now())
+		r.troubles.Note(what, fault, time.Now())
 	case err == nil: // one that is missing, or does not answer, is told of by those that need it
-		r.troubles.mended(what, time.Now())
+		r.troubles.Mended(what, time.Now())
 	}
 	if stream == nil {
 		return nil

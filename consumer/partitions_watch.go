@@ -166,9 +166,9 @@ func (r *Relay) tellOfGenerations(d *divided, err error) {
 	for _, rt := range r.partsOf(d.head.Name) {
 		if rt.cfg.part.Number == 0 && !rt.handsOver() {
 			if err == nil || r.isDraining() {
-				rt.troubles.mended(what, time.Now())
+				rt.troubles.Mended(what, time.Now())
 			} else {
-				rt.troubles.note(what, err, time.Now())
+				rt.troubles.Note(what, err, time.Now())
 			}
 		}
 	}

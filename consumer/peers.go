@@ -9,6 +9,7 @@ import (
 
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
+	"time"
 )
 
 // What an instance learns of an outage it tells the others that have the route, over core NATS: they stand before the same endpoint. See
@@ -47,4 +48,14 @@ func (r *Relay) hearPeers() (stop func(), err error) {
 		return nil, fmt.Errorf("hints of other instances: %w", err)
 	}
 	return func() { _ = sub.Unsubscribe() }, nil
+}
+
+// amongMany is a period of looks that every instance makes, with many instances: from eight on it is longer, up to four times, so that the server
+// is not asked in proportion to them.
+func (r *Relay) amongMany(period time.Duration) time.Duration {
+	others := 0
+	if l := r.lives.Load(); l != nil {
+		others = l.Others()
+	}
+	return period * time.Duration(min(max(1, (others+1)/4), 4))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/provision"
+	"github.com/relaymq/relay/internal/trouble"
 )
 
 // The server pins whoever it delivers to while nobody is pinned, and tells it the pin with each message. A change of the leader drops the pin.
@@ -197,7 +198,7 @@ func (s *source) noteInHand(ctx context.Context) {
 	tick := time.NewTicker(noteInHandEvery)
 	defer tick.Stop()
 	var noted ack.InHand
-	var failed seldom
+	var failed trouble.Seldom
 	for {
 		select {
 		case <-ctx.Done():
@@ -214,7 +215,7 @@ func (s *source) noteInHand(ctx context.Context) {
 		cancel()
 		if err == nil {
 			noted = h
-		} else if kept, may := failed.may(time.Now()); may && ctx.Err() == nil {
+		} else if kept, may := failed.May(time.Now()); may && ctx.Err() == nil {
 			s.log.Warn("cannot note which messages are in hand: a takeover may take longer", "error", err, "kept_back", kept)
 		}
 	}

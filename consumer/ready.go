@@ -38,7 +38,7 @@ func (r *Relay) Ready() error {
 	if !r.nc.IsConnected() {
 		errs = append(errs, fmt.Errorf("NATS: %s", strings.ToLower(r.nc.Status().String())))
 	}
-	if err := r.troubles.err(); err != nil {
+	if err := r.troubles.Err(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := r.losses.err(time.Now()); err != nil {

@@ -24,8 +24,10 @@ import (
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/fleet"
+	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/trouble"
 )
 
 // Relay runs routes on one connection. Create it with [New].
@@ -53,14 +55,14 @@ type Relay struct {
 	ended      ended
 	fills      fills
 	losses     losses
-	streams    streams
+	streams    *looks.Streams
 	compared   sync.Map // *jetstream.StreamInfo of relay's own streams when they were last compared, by name
 	replays    replays
 	limits     *limits.Set
 	orphans    atomic.Pointer[[]Orphan]
 	listings   listings
 
-	troubles troubles      // what is away that routes share
+	troubles *trouble.List // what is away that routes share
 	opening  chan struct{} // holds a value for each source that is being opened late
 	probing  sync.Mutex    // one check of permissions at a time
 
@@ -112,9 +114,8 @@ func (r *Relay) all() []*route {
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
 	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), limits: limits.NewSet(cfg.Limits), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1), opened: make(chan struct{}), divided: dividedRoutes{again: make(chan struct{}, 1)}}
-	r.troubles.log = cfg.Logger
 	r.drainFor.Store(int64(cfg.Drain))
-	r.troubles.report = func(what string, err error) { r.reportTrouble("", what, err) }
+	r.troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.reportTrouble("", what, err) })
 	var err error
 	if cfg.Domain == "" {
 		r.js, err = jetstream.New(nc)
@@ -125,6 +126,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.streams = looks.New(r.js)
 	r.membership = fleet.NewMembership(r.joinFleet)
 	if err := cfg.Fleet.Validate(); err != nil {
 		return nil, fmt.Errorf("fleet.%w", err)

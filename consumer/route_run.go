@@ -14,6 +14,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/trouble"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -58,9 +59,9 @@ type route struct {
 	guarded bool
 
 	// Lines of the log, of what was said of one message for many.
-	unparked, undead, unread, unacquitted seldom
+	unparked, undead, unread, unacquitted trouble.Seldom
 
-	troubles troubles              // why its durables are not open
+	troubles *trouble.List         // why its durables are not open
 	former   atomic.Pointer[route] // the route that it replaces, while it waits for its end
 	follows  atomic.Int64          // since when it waits for the end of the route that it replaces, in Unix nanoseconds; 0: it does not
 	begun    atomic.Int64          // when a handler was last started, in Unix nanoseconds
@@ -83,8 +84,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: cfg.guarded(), count: new(counters)}
 	rt.live.Store(&cfg)
 	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.deadPrefix(cfg))...)
-	rt.troubles.log = rt.log
-	rt.troubles.report = func(what string, err error) { r.reportTrouble(cfg.Name, what, err) }
+	rt.troubles = trouble.NewList(rt.log, func(what string, err error) { r.reportTrouble(cfg.Name, what, err) })
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	e := rt.equip(cfg, nil)
 	rt.equipment.Store(e)
@@ -225,7 +225,7 @@ func (rt *route) fail(err error) {
 
 // trouble is why the route does not work, if so.
 func (rt *route) trouble() error {
-	if err := rt.troubles.err(); err != nil {
+	if err := rt.troubles.Err(); err != nil {
 		return err
 	}
 	if rt.cfg.Leased() {

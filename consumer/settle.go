@@ -173,7 +173,7 @@ func (m *message) parkFailed(rec *retry.Record) bool {
 		rec.Copied = true
 		rt.relay.notStored()
 		rt.aside.again.Store(time.Now().Add(asideRest).UnixNano())
-		if others, ok := rt.unparked.may(time.Now()); ok {
+		if others, ok := rt.unparked.May(time.Now()); ok {
 			rt.log.Warn("cannot park the message; it waits in its durable", m.attrs("others", others, "error", err)...)
 		}
 	}
@@ -241,7 +241,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 		return
 	}
 	rt.relay.notStored()
-	if others, ok := rt.undead.may(time.Now()); ok {
+	if others, ok := rt.undead.May(time.Now()); ok {
 		rt.log.Error("cannot store the dead letter; the message stays in its stream; retrying", m.attrs("others", others, "error", err)...)
 	}
 	m.postpone(o, e)

@@ -85,18 +85,18 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 
 // persist tries until that succeeds, fails for a reason that does not pass by itself, or ctx is done.
 func (r *Relay) persist(ctx context.Context, what string, try func(ctx context.Context) error) error {
-	for p, list := new(away.Patience), &r.troubles; ; {
+	for p, list := new(away.Patience), r.troubles; ; {
 		err := try(ctx)
 		switch {
 		case err == nil:
-			list.mended(what, time.Now())
+			list.Mended(what, time.Now())
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case !away.Is(err):
 			return err
 		}
-		list.note(what, err, time.Now())
+		list.Note(what, err, time.Now())
 		pause(ctx, p.Next(tryAgain))
 	}
 }

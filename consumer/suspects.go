@@ -117,7 +117,7 @@ func (m *message) acquit() {
 		if err == nil || m.delivery.Fenced() || rt.work.Err() != nil {
 			return
 		}
-		if others, ok := rt.unacquitted.may(time.Now()); ok {
+		if others, ok := rt.unacquitted.May(time.Now()); ok {
 			rt.log.Warn("cannot store that a suspected message did not end the process; retrying", m.attrs("others", others, "error", err)...)
 		}
 		pause(rt.work, time.Second)

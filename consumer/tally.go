@@ -19,7 +19,9 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/trouble"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -54,11 +56,11 @@ type tally struct {
 	done    bool // the last addition is in the record
 	hand    int
 	wrote   time.Time
-	next    time.Time // of keepTallies only
-	audited time.Time // of keepTallies only
-	quiet   []content // of keepTallies only: of the streams at the last audit, if nothing was open
+	next    time.Time       // of keepTallies only
+	audited time.Time       // of keepTallies only
+	quiet   []looks.Content // of keepTallies only: of the streams at the last audit, if nothing was open
 	balance atomic.Pointer[audit.Balance]
-	failed  seldom
+	failed  trouble.Seldom
 	lost    ledgerLoss // of keepTallies only
 }
 
@@ -323,7 +325,7 @@ func (t *tally) parked(ctx context.Context, main *source) (sum uint64, err error
 
 // problem tells of an error now and then. The ledger is nobody's condition for handling messages.
 func (t *tally) problem(err error) error {
-	if others, ok := t.failed.may(time.Now()); err != nil && ok {
+	if others, ok := t.failed.May(time.Now()); err != nil && ok {
 		t.u.main.log.Warn("cannot write counts to the ledger; retrying", "others", others, "error", err)
 	}
 	return err
@@ -398,14 +400,14 @@ func (t *tally) audit(ctx context.Context, units []*unit) {
 }
 
 // contents are what the streams hold that an audit looks at: while they are the same and nothing is open, nothing comes or ends.
-func (t *tally) contents(ctx context.Context, main *source) (list []content, known bool) {
+func (t *tally) contents(ctx context.Context, main *source) (list []looks.Content, known bool) {
 	r := t.u.relay
 	for _, name := range []string{main.stream, r.retries.Name(), "KV_" + audit.Bucket(r.cfg.Service)} {
-		stream, err := r.stream(ctx, name, checkEvery)
+		stream, err := r.streams.Get(ctx, name, checkEvery)
 		if err != nil {
 			return nil, false
 		}
-		list = append(list, contentOf(stream.CachedInfo()))
+		list = append(list, looks.ContentOf(stream.CachedInfo()))
 	}
 	return list, true
 }

@@ -147,7 +147,7 @@ func (r *Relay) standByAgain(u *unit) {
 				return
 			}
 			for _, rt := range u.main.routes {
-				rt.troubles.note("standing by for "+u.main.String(), err, time.Now())
+				rt.troubles.Note("standing by for "+u.main.String(), err, time.Now())
 			}
 			pause(r.ends, p.Next(restBefore(&look)))
 		}

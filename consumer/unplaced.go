@@ -45,5 +45,5 @@ func (r *Relay) place(ctx context.Context, list []unplaced) {
 }
 
 func (u unplaced) note(err error) {
-	u.rt.troubles.note("its stream", err, time.Now())
+	u.rt.troubles.Note("its stream", err, time.Now())
 }

@@ -68,7 +68,7 @@ func (w *ownWatch) asked(ctx context.Context, what string, err error) {
 	now := time.Now()
 	if err == nil {
 		delete(w.failing, what)
-		w.r.troubles.mended(what, now)
+		w.r.troubles.Mended(what, now)
 		return
 	}
 	if ctx.Err() != nil {
@@ -80,7 +80,7 @@ func (w *ownWatch) asked(ctx context.Context, what string, err error) {
 		w.failing[what] = now
 	}
 	if now.Sub(since) >= silentFor || !away.Is(err) {
-		w.r.troubles.note(what, err, now)
+		w.r.troubles.Note(what, err, now)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/looks"
 )
 
 // The watchdog finds durables that should deliver and do not: after leader changes and reconnects, pulls have been lost
@@ -88,23 +89,23 @@ const restFor = 30 * time.Second
 // deletion ends the pull that is parked.
 type rest struct {
 	since   time.Time // zero: it does not rest
-	content content
+	content looks.Content
 	config  jetstream.StreamConfig
 	look    look
 }
 
 // rests tells whether the durable is known by its stream.
-func (w *watchdog) rests(stream streamLook, now time.Time) bool {
+func (w *watchdog) rests(stream looks.Look, now time.Time) bool {
 	r, info := &w.rest, stream.CachedInfo()
-	return now.Sub(r.since) < restFor && r.content == contentOf(info) && reflect.DeepEqual(r.config, info.Config)
+	return now.Sub(r.since) < restFor && r.content == looks.ContentOf(info) && reflect.DeepEqual(r.config, info.Config)
 }
 
 // noteRest begins a rest, if nothing is to be done on the durable.
-func (w *watchdog) noteRest(stream streamLook, info *jetstream.ConsumerInfo, e edits) {
+func (w *watchdog) noteRest(stream looks.Look, info *jetstream.ConsumerInfo, e edits) {
 	idle := info.NumPending == 0 && info.NumAckPending == 0 && !info.Paused && (info.Cluster == nil || len(info.Cluster.Replicas) == 0)
 	if w.rest = (rest{}); idle && len(e.stop) == 0 && len(e.slow) == 0 {
 		// What was stored between the two answers is not in the first.
-		w.rest = rest{time.Now(), contentOf(stream.CachedInfo()), stream.CachedInfo().Config, look{floor: info.AckFloor.Stream}}
+		w.rest = rest{time.Now(), looks.ContentOf(stream.CachedInfo()), stream.CachedInfo().Config, look{floor: info.AckFloor.Stream}}
 	}
 }
 
@@ -115,17 +116,17 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 		s.watchdog.doubt.Store(true) // it is looked for until it is there
 		return s.reopen(ctx)
 	}
-	asked, age := time.Now(), s.relay.amongMany(shareFor)
+	asked, age := time.Now(), s.relay.amongMany(looks.ShareFor)
 	if afresh {
 		age = 0
 	}
 	ask, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	stream, err := s.relay.stream(ask, s.stream, age)
+	stream, err := s.relay.streams.Get(ask, s.stream, age)
 	if err == nil && !afresh && s.watchdog.rests(stream, asked) {
 		s.health.heard(nil, asked)
 		l := s.watchdog.rest.look
-		l.at = stream.asked
+		l.at = stream.Asked
 		s.looked.Store(&l)
 		return finding{identity: s.identity, allHere: waits}
 	}
@@ -165,7 +166,7 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 				s.giveBackAgain(ctx, info, missed)
 			}
 		}
-		f.edits = s.inspect(ctx, stream, info, stream.asked)
+		f.edits = s.inspect(ctx, stream, info, stream.Asked)
 		s.watchdog.noteRest(stream, info, f.edits)
 	}
 	return f

@@ -1,0 +1,92 @@
+package looks
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/relaymq/relay/internal/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// Many who look at a stream at once make one request, and everybody gets an answer that is as young as was asked for.
+func TestStreams_shareAnAnswer(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t)
+	js, nc := s.JetStream(t), s.Conn(t)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "A", Subjects: []string{"a.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	sub, err := nc.Subscribe("$JS.API.STREAM.INFO.A", func(*nats.Msg) { asked.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	count := func() int64 {
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+		return asked.Swap(0)
+	}
+	count()
+	streams := New(js)
+	get := func(age time.Duration) Look {
+		look, err := streams.Get(t.Context(), "A", age)
+		if err != nil {
+			t.Error(err)
+		}
+		return look
+	}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() { get(time.Hour) })
+	}
+	all.Wait()
+	if n := count(); n != 1 {
+		t.Errorf("20 who look at once made %d requests", n)
+	}
+	before := get(time.Hour)
+	if _, err := js.Publish(t.Context(), "a.b", nil); err != nil {
+		t.Fatal(err)
+	}
+	if now := get(time.Hour); ContentOf(now.CachedInfo()) != ContentOf(before.CachedInfo()) || !now.Asked.Equal(before.Asked) {
+		t.Error("an answer that is young enough was asked for again")
+	}
+	began := time.Now()
+	now := get(0)
+	if ContentOf(now.CachedInfo()) == ContentOf(before.CachedInfo()) || now.Asked.Before(began) {
+		t.Error("an answer of age 0 is older than the call")
+	}
+	if err := js.DeleteStream(t.Context(), "A"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := streams.Get(t.Context(), "A", 0); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("a stream that is not there: %v", err)
+	}
+	if _, err := streams.Get(t.Context(), "A", time.Hour); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("a stream that was deleted is still there for who looks next: %v", err)
+	}
+}
+
+// Who looks for a stream and gives up does not wait for the one who asks.
+func TestStreams_endsWithItsContext(t *testing.T) {
+	t.Parallel()
+	streams := New(natstest.Start(t).JetStream(t))
+	_, _ = streams.Get(t.Context(), "A", 0)
+	streams.list["A"].turn <- struct{}{} // somebody asks
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := streams.Get(ctx, "A", time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
