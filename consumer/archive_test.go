@@ -218,7 +218,7 @@ func TestArchive_aDeletedStreamIsMadeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.compareOwnStreams(t.Context(), true)
+	r.upkeep.Compare(t.Context())
 	if share := w.filling(r, "RELAY_ARCHIVE", "messages"); share != 1 || !tells(r, "stream RELAY_ARCHIVE", "archive.max_msgs", "the oldest records go") {
 		t.Errorf("full to %v; the status: %q", share, r.Status().Trouble)
 	}

@@ -347,7 +347,7 @@ func (rt *route) rest() Removed {
 			left.Stream = s.stream
 		}
 	}
-	if n, known := rt.relay.retention.dead.stored(rt.name()); known {
+	if n, known := rt.relay.upkeep.Dead(rt.name()); known {
 		left.DeadLetters = &n
 	}
 	return left

@@ -30,25 +30,10 @@ func TestRelay_storedDeadLettersAreCountedAfterARestart(t *testing.T) {
 	}
 	r, _ := w.start(Config{}, Route{Name: "orders", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
 	w.eventually("the dead letters are counted", func() bool {
-		n, known := r.retention.dead.stored("orders")
+		n, known := r.upkeep.Dead("orders")
 		return known && n == 5
 	})
-	if n, _ := r.retention.dead.stored("other"); n != 0 {
+	if n, _ := r.upkeep.Dead("other"); n != 0 {
 		t.Errorf("%d of a route that this relay does not have", n)
-	}
-}
-
-// What did not change is not counted again, and a count that took long is not repeated soon.
-func TestCountDead_rests(t *testing.T) {
-	r := &Relay{}
-	now := time.Now()
-	r.countDead(t.Context(), dlq.Usage{Last: 3}, now) // no entries: nobody is asked
-	if n, known := r.retention.dead.stored("orders"); n != 0 || !known {
-		t.Errorf("%d, %v", n, known)
-	}
-	r.retention.dead.next = now.Add(time.Minute)
-	r.countDead(t.Context(), dlq.Usage{Entries: 1, Last: 4}, now)
-	if r.retention.dead.seen.last != 3 {
-		t.Error("counted again before its time")
 	}
 }

@@ -1,11 +1,9 @@
 package consumer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -75,20 +73,6 @@ func TestJobs_firstVerdicts(t *testing.T) {
 	tally, failures, err := jobs.Results(t.Context(), "job-1")
 	if err != nil || tally != (dlq.Tally{OK: 4, Failed: 6}) || len(failures) != 3 {
 		t.Errorf("%+v, %+v, %v", tally, failures, err)
-	}
-}
-
-func TestRetention_warnsOnce(t *testing.T) {
-	var out bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&out, nil))
-	var r retention
-	now := time.Now()
-	for _, bytes := range []uint64{0, 79, 80, 99, 50, 81} {
-		r.note(dlq.Usage{Bytes: bytes, Max: 100}, now, dlq.OnFullBlock, log)
-	}
-	r.note(dlq.Usage{Bodies: 90, Max: 100}, now.Add(repeatWarning), dlq.OnFullDropOldest, log)
-	if n := strings.Count(out.String(), "nearly full"); n != 3 || strings.Count(out.String(), "room again") != 1 {
-		t.Errorf("%d warnings:\n%s", n, out.String())
 	}
 }
 

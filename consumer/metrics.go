@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/version"
@@ -214,8 +215,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.audited
 	ch <- m.unexplained
 	ch <- replaysDesc
-	ch <- fillRatio
-	ch <- lostDesc
+	upkeep.Describe(ch)
 }
 
 var actionNames = [...]string{
@@ -237,9 +237,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.build, 1, version.String(), runtime.Version())
 	gauge(m.connected, one(m.r.nc.IsConnected()))
 	gauge(m.ready, one(m.r.Ready() == nil))
-	m.r.retention.collect(ch)
-	m.r.fills.collect(ch)
-	m.r.losses.collect(ch)
+	m.r.upkeep.Collect(ch)
 	m.r.events.Collect(ch)
 	m.r.collectArchive(ch)
 	where := map[string]int{orphans.Retries: 0, orphans.Durable: 0}
@@ -379,7 +377,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			}
 			extreme(m.oldest, math.Max, int(age.Seconds()), name)
 		}
-		if n, known := m.r.retention.dead.stored(name); known {
+		if n, known := m.r.upkeep.Dead(name); known {
 			if !rt.cfg.isCopy() {
 				gauge(m.deadStored, n, name)
 				stored += uint64(n)
@@ -388,7 +386,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	sum.collect(ch)
 	gauge = of
-	if u := m.r.retention.usage.Load(); u != nil {
+	if u := m.r.upkeep.Usage(); u != nil {
 		gauge(m.deadStored, int(u.Entries-min(stored, u.Entries)), "")
 		age := time.Duration(0)
 		if u.Entries > 0 {

@@ -41,7 +41,7 @@ func (r *Relay) Ready() error {
 	if err := r.troubles.Err(); err != nil {
 		errs = append(errs, err)
 	}
-	if err := r.losses.err(time.Now()); err != nil {
+	if err := r.upkeep.Err(time.Now()); err != nil {
 		errs = append(errs, err)
 	}
 	sources := r.openSources()

@@ -18,6 +18,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/suspects"
+	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
@@ -50,13 +51,10 @@ type Relay struct {
 	tellings   *tellings
 	events     *event.Bus
 	archive    *archive.Writer // nil: what became of messages is not kept
-	retention  retention
+	upkeep     *upkeep.Upkeep
 	divided    dividedRoutes
 	ended      ended
-	fills      fills
-	losses     losses
 	streams    *looks.Streams
-	compared   sync.Map // *jetstream.StreamInfo of relay's own streams when they were last compared, by name
 	replays    replays
 	limits     *limits.Set
 	orphans    atomic.Pointer[[]Orphan]
@@ -160,6 +158,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	r.link, r.line = link.New(shortest), caller.New(nc)
 	r.metrics, r.tellings, r.events, r.archive = newMetrics(), newTellings(r), r.newEvents(), r.newArchive()
 	r.metrics.r = r
+	r.upkeep = upkeep.New(r.upkeepConfig())
 	for _, rt := range list {
 		r.enter(rt)
 	}
@@ -371,9 +370,9 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	if r.archive != nil {
 		running.Go(func() { r.archive.Run(work) })
 	}
-	running.Go(func() { r.watchUsage(work) })
+	running.Go(func() { r.upkeep.WatchUse(work) })
 	running.Go(func() { r.watchStalls(work) })
-	running.Go(func() { r.watchOwnStreams(work) })
+	running.Go(func() { r.upkeep.WatchSettings(work) })
 	running.Go(func() { r.watchCounts(work) })
 	running.Go(func() { r.keepTallies(work) })
 	running.Go(func() { r.replays.watch(work, r) })

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/suspects"
+	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
@@ -105,7 +106,7 @@ func (r *Relay) persist(ctx context.Context, what string, try func(ctx context.C
 func (r *Relay) attempt(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	ctx, stop := permission.Watch(ctx, r.nc, updatePrefix)
+	ctx, stop := permission.Watch(ctx, r.nc, upkeep.UpdatePrefix)
 	defer stop()
 	return permission.Cause(ctx, f(ctx))
 }
@@ -180,7 +181,8 @@ func (r *Relay) shared(ctx context.Context) error {
 	if err := setupError("", faults...); err != nil {
 		return err
 	}
-	return setupError("", r.persist(ctx, "relay's own streams", func(ctx context.Context) error { return away.Made(r.attempt(ctx, r.ownStreams)) }))
+	r.upkeep.Open(r.retries, r.records, r.dead)
+	return setupError("", r.persist(ctx, "relay's own streams", func(ctx context.Context) error { return away.Made(r.attempt(ctx, r.upkeep.SetRight)) }))
 }
 
 func (r *Relay) instancesName() string { return suspects.Bucket(r.cfg.Service) }
@@ -360,7 +362,7 @@ func (r *Relay) undo(ctx context.Context, opened []*source) {
 func (r *Relay) sideBySide(ctx context.Context, list []*source, f func(s *source, ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	ctx, stop := permission.Watch(ctx, r.nc, updatePrefix)
+	ctx, stop := permission.Watch(ctx, r.nc, upkeep.UpdatePrefix)
 	defer stop()
 	slots := make(chan struct{}, atOnce)
 	var working sync.WaitGroup

@@ -27,11 +27,11 @@ func (r *Relay) Status() Status { return r.status(control.StatusRequest{}) }
 func (r *Relay) status(q control.StatusRequest) Status {
 	s := Status{
 		Instance: r.cfg.Instance, Service: r.cfg.Service, Version: version.String(), Started: r.since(), Ready: true, Draining: r.isDraining(),
-		Parked: r.retention.parked.Load(), Config: r.config.Load(),
+		Parked: r.upkeep.Parked(), Config: r.config.Load(),
 	}
 	s.OrdersBucket, s.Orders = r.obeyed.last()
 	s.Notices = r.obeyed.unread()
-	if u := r.retention.usage.Load(); u != nil {
+	if u := r.upkeep.Usage(); u != nil {
 		s.Stored = u.Entries
 	}
 	if err := r.Ready(); err != nil {
@@ -48,7 +48,7 @@ func (r *Relay) status(q control.StatusRequest) Status {
 			s.Trouble = append(s.Trouble, control.Cut(line, control.MaxText))
 		}
 	}
-	for _, line := range r.fills.troubles() {
+	for _, line := range r.upkeep.Troubles() {
 		s.Trouble = append(s.Trouble, control.Cut(line, control.MaxText))
 	}
 	for _, o := range r.orphaned() {
@@ -92,7 +92,7 @@ func (rt *route) status(keys int) RouteStatus {
 	rt.mu.Lock()
 	s.Pause = rt.paused
 	rt.mu.Unlock()
-	if n, known := rt.relay.retention.dead.stored(rt.name()); known {
+	if n, known := rt.relay.upkeep.Dead(rt.name()); known {
 		s.Stored = &n
 	}
 	s.Stream = rt.cfg.Stream

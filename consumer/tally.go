@@ -343,7 +343,7 @@ func (r *Relay) keepTallies(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			again := r.losses.auditAgain(now)
+			again := r.auditAgain(now)
 			if again == auditEvery {
 				again = max(again, time.Duration(len(units))*auditRest)
 			}
@@ -378,7 +378,7 @@ func (t *tally) audit(ctx context.Context, units []*unit) {
 	}
 	r := t.u.relay
 	now, known := t.contents(ctx, main)
-	if known && slices.Equal(now, t.quiet) && r.losses.auditAgain(time.Now()) == auditEvery {
+	if known && slices.Equal(now, t.quiet) && r.auditAgain(time.Now()) == auditEvery {
 		return // the same would come out
 	}
 	t.quiet = nil

@@ -1,4 +1,4 @@
-package consumer
+package upkeep
 
 import (
 	"context"
@@ -19,11 +19,15 @@ const (
 	// nearlyFull is the share of a bound of one of relay's own streams from which it warns, and repeatWarning how often it says so again.
 	nearlyFull    = 0.8
 	repeatWarning = time.Hour
+	// silentFor is how long the server may not answer before that is said.
+	silentFor = 5 * time.Second
+	// lookAgain is the longest pause before the next look when something is away.
+	lookAgain = 2 * time.Second
 )
 
-// retention watches the room for dead letters, and what is parked. That it is there is a matter of readiness, how full it is
+// use is how full the dead letters are, and how much is parked. That it is there is a matter of readiness, how full it is
 // is not: a relay that is taken out of service because its dead letters fill up would help nobody.
-type retention struct {
+type use struct {
 	usage  atomic.Pointer[dlq.Usage]
 	parked atomic.Int64 // messages in the retry stream
 	dead   deadCount
@@ -31,25 +35,26 @@ type retention struct {
 	full   bool
 }
 
-func (r *Relay) watchUsage(ctx context.Context) {
-	own := ownWatch{r: r, failing: make(map[string]time.Time)}
+// WatchUse looks again and again how full the dead letters are, how much is parked, and whether what holds them is there, until ctx is done.
+func (u *Upkeep) WatchUse(ctx context.Context) {
+	own := presence{u: u, failing: make(map[string]time.Time)}
 	for {
-		u, err := r.dead.Usage(ctx)
+		use, err := u.dead.Usage(ctx)
 		own.asked(ctx, "the dead letters", err)
 		if err == nil {
-			if r.retention.note(u, time.Now(), r.cfg.DLQ.OnFull, r.log) {
-				r.reportFilling(u)
+			if u.use.note(use, time.Now(), u.cfg.OnFull, u.cfg.Log) {
+				u.cfg.ReportFilling(use)
 			}
-			r.countDead(ctx, u, time.Now())
+			u.countDead(ctx, use, time.Now())
 		}
-		n, err := r.retries.Messages(ctx)
-		own.asked(ctx, "stream "+r.retryStreamName(), err)
+		n, err := u.retries.Messages(ctx)
+		own.asked(ctx, "stream "+u.cfg.RetryStream, err)
 		if err == nil {
-			r.retention.parked.Store(n)
+			u.use.parked.Store(n)
 		}
-		if r.lives.Load() != nil {
-			_, err := r.js.Stream(ctx, "KV_"+r.instancesName())
-			own.asked(ctx, "bucket "+r.instancesName(), err)
+		for _, name := range u.cfg.Buckets() {
+			_, err := u.cfg.JS.Stream(ctx, "KV_"+name)
+			own.asked(ctx, "bucket "+name, err)
 		}
 		own.rest(ctx)
 		if ctx.Err() != nil {
@@ -58,39 +63,47 @@ func (r *Relay) watchUsage(ctx context.Context) {
 	}
 }
 
-// ownWatch notes what of relay's own is missing, or has not answered for a while.
-type ownWatch struct {
-	r       *Relay
+// Usage is how full the dead letters were when they were last looked at; nil: they were not yet.
+func (u *Upkeep) Usage() *dlq.Usage { return u.use.usage.Load() }
+
+// Parked is how many messages were in the retry stream when it was last looked at.
+func (u *Upkeep) Parked() int64 { return u.use.parked.Load() }
+
+// Dead is how many dead letters of a route are stored; known is false before the first count.
+func (u *Upkeep) Dead(route string) (n int, known bool) { return u.use.dead.stored(route) }
+
+// presence notes what of relay's own is missing, or has not answered for a while.
+type presence struct {
+	u       *Upkeep
 	failing map[string]time.Time // since when
 }
 
-func (w *ownWatch) asked(ctx context.Context, what string, err error) {
+func (p *presence) asked(ctx context.Context, what string, err error) {
 	now := time.Now()
 	if err == nil {
-		delete(w.failing, what)
-		w.r.troubles.Mended(what, now)
+		delete(p.failing, what)
+		p.u.cfg.Troubles.Mended(what, now)
 		return
 	}
 	if ctx.Err() != nil {
 		return
 	}
-	since, known := w.failing[what]
+	since, known := p.failing[what]
 	if !known {
 		since = now
-		w.failing[what] = now
+		p.failing[what] = now
 	}
 	if now.Sub(since) >= silentFor || !away.Is(err) {
-		w.r.troubles.Note(what, err, now)
+		p.u.cfg.Troubles.Note(what, err, now)
 	}
 }
 
 // rest waits for the next look, which comes soon while something is away, or since something could not be stored.
-func (w *ownWatch) rest(ctx context.Context) {
-	stored := w.r.stored()
+func (p *presence) rest(ctx context.Context) {
+	stirred := p.u.cfg.Stirred()
 	for began := time.Now(); ; {
-		pause(ctx, beat.Until(checkAgain))
-		trouble := w.r.trouble.Load() > began.UnixNano()
-		if ctx.Err() != nil || len(w.failing) > 0 || trouble || w.r.stored() != stored || time.Since(began) >= w.r.amongMany(usageEvery) {
+		pause(ctx, beat.Until(lookAgain))
+		if ctx.Err() != nil || len(p.failing) > 0 || p.u.cfg.Stirred() != stirred || time.Since(began) >= p.u.cfg.AmongMany(usageEvery) {
 			return
 		}
 	}
@@ -105,17 +118,17 @@ func whenDeadAreFull(onFull string) string {
 }
 
 // note keeps the usage for the metrics, and warns when it is due: then it returns true.
-func (t *retention) note(u dlq.Usage, now time.Time, onFull string, log *slog.Logger) (warned bool) {
-	t.usage.Store(&u)
-	full := u.Full() >= nearlyFull
+func (t *use) note(of dlq.Usage, now time.Time, onFull string, log *slog.Logger) (warned bool) {
+	t.usage.Store(&of)
+	full := of.Full() >= nearlyFull
 	if full && (!t.full || now.Sub(t.warned) >= repeatWarning) {
-		next := whenDeadAreFull(onFull) + ", or raise " + u.Nearest()
-		log.Warn("dead letters are nearly full", "percent", int(100*u.Full()), "entries", u.Entries, "bytes", u.Bytes,
-			"bodies", u.Bodies, "max_bytes", u.Max, "max_msgs", u.MaxMsgs, "next", next)
+		next := whenDeadAreFull(onFull) + ", or raise " + of.Nearest()
+		log.Warn("dead letters are nearly full", "percent", int(100*of.Full()), "entries", of.Entries, "bytes", of.Bytes,
+			"bodies", of.Bodies, "max_bytes", of.Max, "max_msgs", of.MaxMsgs, "next", next)
 		t.warned, warned = now, true
 	}
 	if t.full && !full {
-		log.Info("dead letters have room again", "percent", int(100*u.Full()))
+		log.Info("dead letters have room again", "percent", int(100*of.Full()))
 	}
 	t.full = full
 	return warned
@@ -129,7 +142,7 @@ var (
 	dlqDropped = prometheus.NewDesc("relay_dlq_dropped_total", "Dead letters that this instance dropped to make room (dlq.on_full: drop_oldest).", nil, nil)
 )
 
-func (t *retention) collect(ch chan<- prometheus.Metric) {
+func (t *use) collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}

@@ -1,4 +1,4 @@
-package consumer
+package upkeep
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 // deadCount is how many dead letters are stored, of each route: also those of earlier processes and other instances.
 type deadCount struct {
 	routes atomic.Pointer[map[string]int]
-	// Touched by watchUsage alone: what was last counted, and when it may be counted again.
+	// Touched by WatchUse alone: what was last counted, and when it may be counted again.
 	seen struct{ entries, last uint64 }
 	next time.Time
 }
@@ -29,22 +29,22 @@ func (d *deadCount) stored(route string) (n int, known bool) {
 }
 
 // countDead counts again if anything was stored or removed since.
-func (r *Relay) countDead(ctx context.Context, u dlq.Usage, now time.Time) {
-	d := &r.retention.dead
-	seen := struct{ entries, last uint64 }{u.Entries, u.Last}
+func (u *Upkeep) countDead(ctx context.Context, use dlq.Usage, now time.Time) {
+	d := &u.use.dead
+	seen := struct{ entries, last uint64 }{use.Entries, use.Last}
 	if d.routes.Load() != nil && d.seen == seen || now.Before(d.next) {
 		return
 	}
-	byRoute := make(map[string]int, len(r.all()))
-	if u.Entries > 0 {
-		for _, rt := range r.all() {
-			name := rt.name()
+	routes := u.cfg.Routes()
+	byRoute := make(map[string]int, len(routes))
+	if use.Entries > 0 {
+		for _, name := range routes {
 			if _, known := byRoute[name]; known {
 				continue
 			}
-			n, _, err := r.dead.Count(ctx, dlq.Filter{Route: name})
+			n, _, err := u.dead.Count(ctx, dlq.Filter{Route: name})
 			if err != nil {
-				r.log.Debug("the dead letters of a route could not be counted; tried again soon", "route", name, "error", err)
+				u.cfg.Log.Debug("the dead letters of a route could not be counted; tried again soon", "route", name, "error", err)
 				return
 			}
 			byRoute[name] = n

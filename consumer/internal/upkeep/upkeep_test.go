@@ -1,0 +1,262 @@
+package upkeep
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/looks"
+	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/trouble"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// watched is the streams of a service that nobody else looks after, and what was said of them.
+type watched struct {
+	*Upkeep
+	t       *testing.T
+	js      jetstream.JetStream
+	stirred atomic.Uint64
+
+	mu       sync.Mutex
+	log      bytes.Buffer
+	reported []string
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(p)
+}
+
+// said tells whether the log has all of that.
+func (w *watched) said(parts ...string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(w.log.String(), part) })
+}
+
+func (w *watched) report(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reported = append(w.reported, what)
+}
+
+func (w *watched) has(report string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.reported, func(r string) bool { return strings.Contains(r, report) })
+}
+
+func (w *watched) eventually(what string, ok func() bool) {
+	w.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%s: not after 30 s; log:\n%s", what, &w.log)
+		}
+	}
+}
+
+// edit changes a stream as somebody else would.
+func (w *watched) edit(stream string, change func(*jetstream.StreamConfig)) {
+	w.t.Helper()
+	s, err := w.js.Stream(w.t.Context(), stream)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c := s.CachedInfo().Config
+	change(&c)
+	if _, err := w.js.UpdateStream(w.t.Context(), c); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func newWatched(t *testing.T, parked Room) *watched {
+	t.Helper()
+	s := natstest.Start(t)
+	w := &watched{t: t, js: s.JetStream(t)}
+	log := slog.New(slog.NewTextHandler(w, nil))
+	dead := dlq.Config{Service: "relay", Logger: log, MaxMsgs: 10}
+	streams := dead.Streams()
+	w.Upkeep = New(Config{
+		Conn: s.Conn(t), JS: w.js, Log: log, Looks: looks.New(w.js), Probing: new(sync.Mutex),
+		Troubles: trouble.NewList(log, func(what string, err error) { w.report(fmt.Sprint(what, ": ", err)) }),
+		Service:  "relay", Replicas: 1, RetryStream: "RELAY_RETRY", AttemptsBucket: "RELAY_ATTEMPTS", DeadStreams: [2]string{streams[0].Name, streams[1].Name},
+		Streams: func() []jetstream.StreamConfig {
+			return append(dead.Streams(), retry.StreamConfig("relay", "RELAY_RETRY", 1), ownstream.Bucket("RELAY_ATTEMPTS", 1, 0))
+		},
+		OnFull: dlq.OnFullBlock, Parked: parked,
+		Buckets: func() []string { return []string{"RELAY_ATTEMPTS"} }, Routes: func() []string { return []string{"orders", "other"} },
+		AmongMany: func(d time.Duration) time.Duration { return d }, Stirred: func() Stir { return Stir{Stored: w.stirred.Load()} },
+		ReportTrouble: func(what string, err error) { w.report(fmt.Sprint(what, ": ", err)) },
+		ReportFilling: func(u dlq.Usage) { w.report(fmt.Sprintf("filling %d", u.Entries)) },
+	})
+	if w.Usage() != nil || w.Parked() != 0 || w.Err(time.Now()) != nil || len(w.Troubles()) != 0 {
+		t.Error("it knows something before it has looked")
+	}
+	retries, err := retry.OpenStream(t.Context(), w.js, "relay", "RELAY_RETRY", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := retry.OpenBucket(t.Context(), w.js, "RELAY_ATTEMPTS", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(records.Close)
+	store, err := dlq.Open(t.Context(), w.js, dead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Open(retries, records, store)
+	if err := w.SetRight(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// run watches until the function is called that it returns.
+func (w *watched) run(f func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func (w *watched) letter(n int) {
+	w.t.Helper()
+	e := dlq.Entry{Origin: retry.Origin{Route: "orders", Stream: "ORDERS", Consumer: "orders", Sequence: uint64(n), Time: time.Now(), Subject: "orders.a", Attempts: 1}, Reason: dlq.Rejected}
+	if err := w.dead.Put(w.t.Context(), "", e); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// What somebody changes is set back if it would lose messages, and it is said how many are lost.
+func TestUpkeep_settings(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, Room{Bytes: 1 << 30, Messages: 1000, Age: time.Hour})
+	for n := range 8 {
+		w.letter(n + 1)
+	}
+	stop := w.run(w.WatchSettings)
+	defer stop()
+	w.eventually("the dead letters are nearly full", func() bool {
+		return len(w.Troubles()) == 1 && strings.Contains(w.Troubles()[0], "80 % of dlq.max_msgs")
+	})
+	w.edit("RELAY_DLQ", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 3, jetstream.DiscardOld })
+	w.eventually("it is said", func() bool {
+		err := w.Err(time.Now())
+		return err != nil && strings.Contains(err.Error(), "stream RELAY_DLQ: ") && strings.Contains(err.Error(), "5 dead letters were lost") && w.has("stream RELAY_DLQ: ")
+	})
+	w.eventually("it is set back", func() bool {
+		s, err := w.js.Stream(t.Context(), "RELAY_DLQ")
+		return err == nil && s.CachedInfo().Config.MaxMsgs == 10 && s.CachedInfo().Config.Discard == jetstream.DiscardNew
+	})
+	if !w.said("one of relay's own streams was changed from outside", "stream=RELAY_DLQ") {
+		t.Errorf("log:\n%s", &w.log)
+	}
+	if err := w.Err(time.Now().Add(lossSaid + time.Minute)); err != nil {
+		t.Errorf("said for ever: %v", err)
+	}
+	w.edit("RELAY_RETRY", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour })
+	w.eventually("the retry stream, too", func() bool {
+		edited, _ := w.RetryEdited()
+		return !edited.IsZero() && strings.Contains(fmt.Sprint(w.Err(time.Now())), "no parked messages were lost")
+	})
+	w.LostParked(t.Context(), "orders", 3)
+	metrics := make(chan prometheus.Metric, 100)
+	w.Collect(metrics)
+	close(metrics)
+	lost := 0
+	for m := range metrics {
+		if m.Desc() == lostDesc {
+			lost++
+		}
+	}
+	if lost != 2 {
+		t.Errorf("lost messages of %d streams", lost)
+	}
+}
+
+// How full the dead letters are, and how many of them are of which route, is counted soon after something was stored. A bucket that is missing is
+// trouble, until it is there again.
+func TestUpkeep_use(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, Room{Bytes: 1 << 30, Messages: 1000, Age: time.Hour})
+	w.letter(1)
+	stop := w.run(w.WatchUse)
+	defer stop()
+	dead := func(route string, want int) bool {
+		n, known := w.Dead(route)
+		return known && n == want
+	}
+	w.eventually("the first is counted", func() bool { return dead("orders", 1) && dead("other", 0) && w.Usage().Entries == 1 })
+	for n := range 8 {
+		w.letter(n + 2)
+	}
+	w.stirred.Add(8)
+	w.eventually("all are counted", func() bool { return dead("orders", 9) })
+	if !w.said("dead letters are nearly full", "percent=90") || !w.has("filling 9") {
+		t.Errorf("log:\n%s\nreported %q", &w.log, w.reported)
+	}
+	if err := w.js.DeleteKeyValue(t.Context(), "RELAY_ATTEMPTS"); err != nil {
+		t.Fatal(err)
+	}
+	w.stirred.Add(1)
+	w.eventually("the bucket is missing", func() bool { return w.has("bucket RELAY_ATTEMPTS: ") && w.cfg.Troubles.Err() != nil })
+	if _, err := w.js.CreateStream(t.Context(), ownstream.Bucket("RELAY_ATTEMPTS", 1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("it is there again", func() bool { return w.has("bucket RELAY_ATTEMPTS: <nil>") && w.cfg.Troubles.Err() == nil })
+}
+
+// What did not change is not counted again, and a count that took long is not repeated soon.
+func TestCountDead_rests(t *testing.T) {
+	t.Parallel()
+	u := New(Config{Routes: func() []string { return nil }})
+	now := time.Now()
+	u.countDead(t.Context(), dlq.Usage{Last: 3}, now) // no entries: nobody is asked
+	if n, known := u.Dead("orders"); n != 0 || !known {
+		t.Errorf("%d, %v", n, known)
+	}
+	u.use.dead.next = now.Add(time.Minute)
+	u.countDead(t.Context(), dlq.Usage{Entries: 1, Last: 4}, now)
+	if u.use.dead.seen.last != 3 {
+		t.Error("counted again before its time")
+	}
+}
+
+func TestUse_warnsOnce(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	var u use
+	now := time.Now()
+	for _, bytes := range []uint64{0, 79, 80, 99, 50, 81} {
+		u.note(dlq.Usage{Bytes: bytes, Max: 100}, now, dlq.OnFullBlock, log)
+	}
+	u.note(dlq.Usage{Bodies: 90, Max: 100}, now.Add(repeatWarning), dlq.OnFullDropOldest, log)
+	if n := strings.Count(out.String(), "nearly full"); n != 3 || strings.Count(out.String(), "room again") != 1 {
+		t.Errorf("%d warnings:\n%s", n, out.String())
+	}
+}
