@@ -251,7 +251,7 @@ func (p *plot) run() Changed {
 	}
 	for _, rt := range p.after {
 		r.enter(rt)
-		r.follower.join(rt)
+		r.orders.Join(rt.name(), rt.obey)
 	}
 	counts := make([]int, len(p.ends))
 	ended := make(map[*unit]chan struct{})

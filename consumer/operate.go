@@ -64,7 +64,7 @@ func (r *Relay) operate(ctx context.Context, route, key, state string) (Order, e
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for {
-		if created, last := r.obeyed.last(); created.Equal(bucket.Created) && last >= revision {
+		if created, last := r.orders.Last(); created.Equal(bucket.Created) && last >= revision {
 			return order, nil
 		}
 		select {

@@ -84,3 +84,12 @@ func (rt *route) setPaused(order *Order) (was bool) {
 	rt.paused = order
 	return was
 }
+
+// apply hands an order to its route.
+func (r *Relay) apply(order Order) {
+	for _, rt := range r.all() {
+		if rt.name() == order.Route {
+			rt.obey(order)
+		}
+	}
+}

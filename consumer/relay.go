@@ -26,6 +26,7 @@ import (
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/looks"
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/trouble"
@@ -52,6 +53,7 @@ type Relay struct {
 	events     *event.Bus
 	archive    *archive.Writer // nil: what became of messages is not kept
 	upkeep     *upkeep.Upkeep
+	orders     *orders.Follower // of operators
 	divided    dividedRoutes
 	ended      ended
 	streams    *looks.Streams
@@ -77,7 +79,6 @@ type Relay struct {
 	serving atomic.Bool // messages are pulled
 	opened  chan struct{}
 	trouble atomic.Int64 // when something could not be stored, in Unix nanoseconds; 0: not since the last search
-	obeyed  obeyed
 
 	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
 
@@ -90,7 +91,6 @@ type Relay struct {
 	ends     context.Context // of the start: when it is done, relay is to end
 	work     context.Context // of what outlives that until the drain is over
 	slow     context.Context // of the slow paths, which end with the drain
-	follower *follower
 
 	mu       sync.Mutex // also held where routes, units and sources change
 	units    []*unit    // those that run, or end
@@ -159,6 +159,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	r.metrics, r.tellings, r.events, r.archive = newMetrics(), newTellings(r), r.newEvents(), r.newArchive()
 	r.metrics.r = r
 	r.upkeep = upkeep.New(r.upkeepConfig())
+	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.apply)
 	for _, rt := range list {
 		r.enter(rt)
 	}
@@ -237,7 +238,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	var stopFollowing func()
 	err = r.persist(ctx, "the orders of operators", func(c context.Context) error {
 		return r.attempt(c, func(setup context.Context) (err error) {
-			stopFollowing, err = r.follow(setup, ctx)
+			stopFollowing, err = r.orders.Follow(setup, ctx)
 			return err
 		})
 	})

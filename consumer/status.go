@@ -29,8 +29,8 @@ func (r *Relay) status(q control.StatusRequest) Status {
 		Instance: r.cfg.Instance, Service: r.cfg.Service, Version: version.String(), Started: r.since(), Ready: true, Draining: r.isDraining(),
 		Parked: r.upkeep.Parked(), Config: r.config.Load(),
 	}
-	s.OrdersBucket, s.Orders = r.obeyed.last()
-	s.Notices = r.obeyed.unread()
+	s.OrdersBucket, s.Orders = r.orders.Last()
+	s.Notices = r.orders.Unread()
 	if u := r.upkeep.Usage(); u != nil {
 		s.Stored = u.Entries
 	}

@@ -1,10 +1,11 @@
-package consumer
+package orders
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
-	"github.com/relaymq/relay/internal/orders"
 )
 
 // A watch of a bucket can end without a word: nats.go closes it, or goes on waiting for a bucket that was made anew. So the
@@ -25,6 +25,8 @@ const (
 	followCheck = 5 * time.Second
 	// followAgain is how long it waits after it could not begin.
 	followAgain = 2 * time.Second
+	// askTimeout bounds one request.
+	askTimeout = 5 * time.Second
 )
 
 // obeyed is how far the orders of operators are followed.
@@ -52,7 +54,7 @@ func (o *obeyed) unread() (list []string) {
 			o.awayAt.UTC().Format(time.RFC3339), o.away))
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.left)) {
-		list = append(list, fmt.Sprintf("order %s has format %d, and this version knows %d: it is not followed", name, o.left[name], orders.Format))
+		list = append(list, fmt.Sprintf("order %s has format %d, and this version knows %d: it is not followed", name, o.left[name], Format))
 	}
 	return list
 }
@@ -69,10 +71,16 @@ func (o *obeyed) lost(err error) bool {
 	return changed
 }
 
-// follower applies the orders of operators for as long as relay runs.
-type follower struct {
-	r       *Relay
-	orders  *orders.Bucket
+// Follower applies the orders of operators. Make it with [NewFollower].
+type Follower struct {
+	js       jetstream.JetStream
+	service  string
+	replicas int
+	log      *slog.Logger
+	apply    func(Order)
+
+	obeyed  obeyed
+	orders  *Bucket
 	watcher jetstream.KeyWatcher
 	updates <-chan jetstream.KeyValueEntry
 
@@ -80,13 +88,17 @@ type follower struct {
 	held map[string]Order // pauses in force, by their name in the bucket
 }
 
-// follow applies the orders there are, and returns; later ones are applied until ctx is done.
-func (r *Relay) follow(setup, ctx context.Context) (wait func(), err error) {
-	f := &follower{r: r, held: make(map[string]Order)}
+// NewFollower returns one for the bucket of a service, which it makes with so many replicas if it is missing. Apply is called with one order after
+// the other, and must not block.
+func NewFollower(js jetstream.JetStream, service string, replicas int, log *slog.Logger, apply func(Order)) *Follower {
+	return &Follower{js: js, service: service, replicas: replicas, log: log, apply: apply, held: make(map[string]Order)}
+}
+
+// Follow applies the orders there are, and returns; setup bounds that. Later orders are applied until ctx is done, and wait waits for the end of that.
+func (f *Follower) Follow(setup, ctx context.Context) (wait func(), err error) {
 	if err := f.begin(setup, ctx); err != nil {
 		return nil, err
 	}
-	r.follower = f
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -95,11 +107,28 @@ func (r *Relay) follow(setup, ctx context.Context) (wait func(), err error) {
 	return func() { <-done }, nil
 }
 
+// Last says when the bucket was made that is followed, and up to which revision.
+func (f *Follower) Last() (created time.Time, revision uint64) { return f.obeyed.last() }
+
+// Unread says in one line each what of the orders is not followed, and why.
+func (f *Follower) Unread() []string { return f.obeyed.unread() }
+
+// Join has give called with each order that holds for a route which is new. Later ones are applied.
+func (f *Follower) Join(route string, give func(Order)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, order := range f.held {
+		if order.Route == route {
+			give(order)
+		}
+	}
+}
+
 // begin watches the bucket, makes it if it is gone, and applies what is in it. What held before and is missing in a bucket
 // that was made anew goes there: nobody said that it ends. What is missing in the same bucket was deleted, which ends it.
-func (f *follower) begin(setup, ctx context.Context) error {
+func (f *Follower) begin(setup, ctx context.Context) error {
 	f.end()
-	bucket, err := orders.Open(setup, f.r.js, f.r.cfg.Service, f.r.cfg.Replicas)
+	bucket, err := Open(setup, f.js, f.service, f.replicas)
 	if err != nil {
 		return err
 	}
@@ -108,7 +137,7 @@ func (f *follower) begin(setup, ctx context.Context) error {
 		return fmt.Errorf("watching bucket %s: %w", bucket.KV.Bucket(), err)
 	}
 	anew := f.orders != nil && !f.orders.Created.Equal(bucket.Created)
-	f.r.obeyed.begin(bucket.Created)
+	f.obeyed.begin(bucket.Created)
 	f.orders, f.watcher, f.updates = bucket, watcher, watcher.Updates()
 	there := make(map[string]bool)
 	for {
@@ -138,53 +167,42 @@ func (f *follower) begin(setup, ctx context.Context) error {
 			f.release(name)
 		}
 	}
-	f.r.obeyed.reach(bucket.Last)
+	f.obeyed.reach(bucket.Last)
 	return nil
 }
 
 // keep stores an order again, unless somebody else did.
-func (f *follower) keep(ctx context.Context, name string, order Order) {
+func (f *Follower) keep(ctx context.Context, name string, order Order) {
 	value, err := json.Marshal(order)
 	if err == nil {
 		_, err = f.orders.KV.Create(ctx, name, value)
 	}
 	if err != nil && !away.Raced(err) {
-		f.r.log.Error("the bucket of operators' orders was deleted and made again, and an order that this instance follows could not be stored in it; pause again what is to stay paused",
+		f.log.Error("the bucket of operators' orders was deleted and made again, and an order that this instance follows could not be stored in it; pause again what is to stay paused",
 			"bucket", f.orders.KV.Bucket(), "order", name, "error", err)
 		return
 	}
-	f.r.log.Warn("the bucket of operators' orders was deleted and made again; stored the order that this instance follows in it", "bucket", f.orders.KV.Bucket(), "order", name)
+	f.log.Warn("the bucket of operators' orders was deleted and made again; stored the order that this instance follows in it", "bucket", f.orders.KV.Bucket(), "order", name)
 }
 
 // release ends an order that was deleted.
-func (f *follower) release(name string) {
+func (f *Follower) release(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	order := f.held[name]
 	delete(f.held, name)
-	order.State, order.Why, order.By, order.User, order.At = orders.Running, "the order was deleted from its bucket", "", "", time.Now()
-	f.r.apply(order)
+	order.State, order.Why, order.By, order.User, order.At = Running, "the order was deleted from its bucket", "", "", time.Now()
+	f.apply(order)
 }
 
-// join applies the orders that hold to a route that is new. Later ones find it by themselves.
-func (f *follower) join(rt *route) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, order := range f.held {
-		if order.Route == rt.name() {
-			rt.obey(order)
-		}
-	}
-}
-
-func (f *follower) end() {
+func (f *Follower) end() {
 	if f.watcher != nil {
 		kvwatch.Stop(f.watcher)
 	}
 	f.watcher, f.updates = nil, nil
 }
 
-func (f *follower) run(ctx context.Context) {
+func (f *Follower) run(ctx context.Context) {
 	defer f.end()
 	tick := time.NewTicker(followCheck)
 	defer tick.Stop()
@@ -199,7 +217,7 @@ func (f *follower) run(ctx context.Context) {
 			switch {
 			case !open:
 				f.updates = nil
-				f.r.log.Warn("the watch of the orders of operators ended; watching anew", "bucket", f.orders.KV.Bucket())
+				f.log.Warn("the watch of the orders of operators ended; watching anew", "bucket", f.orders.KV.Bucket())
 			case entry != nil:
 				f.obey(ctx, entry)
 			}
@@ -210,18 +228,18 @@ func (f *follower) run(ctx context.Context) {
 }
 
 // again begins anew, or waits a little if that fails.
-func (f *follower) again(ctx context.Context) {
-	setup, cancel := context.WithTimeout(ctx, settleTimeout)
+func (f *Follower) again(ctx context.Context) {
+	setup, cancel := context.WithTimeout(ctx, askTimeout)
 	err := f.begin(setup, ctx)
 	cancel()
 	if ctx.Err() != nil {
 		return
 	}
-	if f.r.obeyed.lost(err) {
+	if f.obeyed.lost(err) {
 		if err != nil {
-			f.r.log.Error("cannot read orders of operators; the known ones stay in effect; retrying", "error", err)
+			f.log.Error("cannot read orders of operators; the known ones stay in effect; retrying", "error", err)
 		} else {
-			f.r.log.Info("orders of operators can be read again", "bucket", f.orders.KV.Bucket())
+			f.log.Info("orders of operators can be read again", "bucket", f.orders.KV.Bucket())
 		}
 	}
 	if err != nil {
@@ -236,13 +254,13 @@ func (f *follower) again(ctx context.Context) {
 }
 
 // check ends a watch that is not of the bucket that is there now, or did not tell what the bucket has.
-func (f *follower) check(ctx context.Context) {
-	ask, cancel := context.WithTimeout(ctx, settleTimeout)
+func (f *Follower) check(ctx context.Context) {
+	ask, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	stream, err := f.r.js.Stream(ask, "KV_"+f.orders.KV.Bucket())
+	stream, err := f.js.Stream(ask, "KV_"+f.orders.KV.Bucket())
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		f.r.log.Warn("the bucket of orders was deleted; making it again", "bucket", f.orders.KV.Bucket())
+		f.log.Warn("the bucket of orders was deleted; making it again", "bucket", f.orders.KV.Bucket())
 		f.end()
 		return
 	case err != nil:
@@ -251,19 +269,19 @@ func (f *follower) check(ctx context.Context) {
 	info := stream.CachedInfo()
 	behind := f.orders.Last // what it had at the last check must have come by now
 	f.orders.Last = info.State.LastSeq
-	switch _, revision := f.r.obeyed.last(); {
+	switch _, revision := f.obeyed.last(); {
 	case !info.Created.Equal(f.orders.Created):
-		f.r.log.Warn("the bucket of orders was deleted and made anew; watching the new one", "bucket", f.orders.KV.Bucket())
+		f.log.Warn("the bucket of orders was deleted and made anew; watching the new one", "bucket", f.orders.KV.Bucket())
 		f.end()
 	case revision < behind:
-		f.r.log.Warn("the watch of the orders of operators is silent; watching anew", "bucket", f.orders.KV.Bucket(), "seen", revision, "stored", behind)
+		f.log.Warn("the watch of the orders of operators is silent; watching anew", "bucket", f.orders.KV.Bucket(), "seen", revision, "stored", behind)
 		f.end()
 	}
 }
 
 // obey applies one order.
-func (f *follower) obey(ctx context.Context, entry jetstream.KeyValueEntry) {
-	name, o := entry.Key(), &f.r.obeyed
+func (f *Follower) obey(ctx context.Context, entry jetstream.KeyValueEntry) {
+	name, o := entry.Key(), &f.obeyed
 	defer o.reach(entry.Revision())
 	var order Order
 	if entry.Operation() != jetstream.KeyValuePut {
@@ -274,36 +292,36 @@ func (f *follower) obey(ctx context.Context, entry jetstream.KeyValueEntry) {
 		return
 	}
 	err := json.Unmarshal(entry.Value(), &order)
-	if err == nil && order.Format <= orders.Format && order.BucketKey() != name {
+	if err == nil && order.Format <= Format && order.BucketKey() != name {
 		err = errors.New("it is not an order of relay: somebody else wrote it")
 	}
 	if err != nil {
-		f.r.log.Error("an order of an operator cannot be read", "order", name, "error", err)
+		f.log.Error("an order of an operator cannot be read", "order", name, "error", err)
 		f.restore(ctx, name, entry.Revision())
 		return
 	}
-	if order.Format > orders.Format {
+	if order.Format > Format {
 		o.leave(name, order.Format)
-		f.r.log.Error("an order of an operator was written by a newer relay; it is not followed", "order", name, "format", order.Format, "known", orders.Format)
+		f.log.Error("an order of an operator was written by a newer relay; it is not followed", "order", name, "format", order.Format, "known", Format)
 		return
 	}
 	o.leave(name, 0)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if delete(f.held, name); order.State == orders.Paused {
+	if delete(f.held, name); order.State == Paused {
 		f.held[name] = order
 	}
-	f.r.apply(order)
+	f.apply(order)
 }
 
 // restore stores an order again that holds here, in place of what is none. Whoever may publish to a subject of any stream can have the server
 // write its confirmation there, as the reply to a message.
-func (f *follower) restore(ctx context.Context, name string, revision uint64) {
+func (f *Follower) restore(ctx context.Context, name string, revision uint64) {
 	order, held := f.held[name]
 	if !held {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	value, err := json.Marshal(order)
 	if err == nil {
@@ -311,18 +329,9 @@ func (f *follower) restore(ctx context.Context, name string, revision uint64) {
 	}
 	switch {
 	case err == nil:
-		f.r.log.Warn("an operator's order could not be read in the bucket; stored the one that this instance follows again", "bucket", f.orders.KV.Bucket(), "order", name)
+		f.log.Warn("an operator's order could not be read in the bucket; stored the one that this instance follows again", "bucket", f.orders.KV.Bucket(), "order", name)
 	case !away.Raced(err): // else another instance was faster, or an operator
-		f.r.log.Error("an operator's order could not be read in the bucket, and the one that this instance follows could not be stored there; give the order again", "bucket", f.orders.KV.Bucket(), "order", name, "error", err)
-	}
-}
-
-// apply hands an order to its route.
-func (r *Relay) apply(order Order) {
-	for _, rt := range r.all() {
-		if rt.name() == order.Route {
-			rt.obey(order)
-		}
+		f.log.Error("an operator's order could not be read in the bucket, and the one that this instance follows could not be stored there; give the order again", "bucket", f.orders.KV.Bucket(), "order", name, "error", err)
 	}
 }
 
