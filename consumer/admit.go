@@ -66,10 +66,10 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		place = s.catchUp.place(&m.arrival, raw.Subject)
 	}
 	s.tallied(m.route, &m.arrival, raw.Subject, place)
-	if s.order.watch(&m.arrival, now) {
+	if s.gaps.Delivered(m.arrival.Sequence, m.arrival.Consumer, m.arrival.Deliveries, now) {
 		defer func() {
 			b.deliver()
-			s.order.hold(now)
+			s.gaps.Hold(now)
 		}()
 	}
 	s.pulls.puller.Backlog = m.arrival.Pending > 0 || m.arrival.Deliveries > 1
@@ -137,27 +137,27 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	}
 	known = known && !elsewhere
 	switch ordered := m.route.cfg.Order == supervisor.OrderKey; {
-	case known && (!ordered || s.order.behind.Load() == 0):
+	case known && (!ordered || s.ordered.behind.Load() == 0):
 		m.known(rec, b)
 	case ordered:
 		// The messages after it must not overtake it, nor it those before it. The loop does not wait for it: answers to
 		// settlements and leases come this way too.
 		b.deliver()
-		s.order.behind.Add(1)
+		s.ordered.behind.Add(1)
 		enter := func() { m.lookUp(elsewhere) }
 		if known {
 			rec := rec // the other one must not escape
 			enter = func() { m.enter(rec) }
 		} else if !elsewhere { // a body has to wait for its memory, in order
 			m.ahead = make(chan answer, 1)
-			s.order.aheads.Go(func() {
+			s.ordered.aheads.Go(func() {
 				rec, err := m.ask(m.route.work, false, now)
 				m.ahead <- answer{rec, err}
 			})
 		}
-		s.order.inOrder.Go(func() {
+		s.ordered.inOrder.Go(func() {
 			enter()
-			if s.order.behind.Add(-1) == maxBehind/2 {
+			if s.ordered.behind.Add(-1) == maxBehind/2 {
 				s.arrivals.wake()
 			}
 		})
@@ -349,4 +349,12 @@ func (m *message) foreign(err error) {
 	}
 	o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Err: err, Attempts: 0}
 	m.toLetters(o)
+}
+
+// letGo releases a delivery that is of no use. Its message comes again, and ordered keys wait for it.
+func (m *message) letGo() {
+	m.delivery.Release()
+	if m.route != nil && !m.source.due && m.route.cfg.Order == supervisor.OrderKey {
+		m.route.group.Expect(m.route.keyOf(m.subject), m.delivery.Sequence)
+	}
 }

@@ -146,7 +146,7 @@ const missingTimes = 5
 // stillMissing is the sequence up to which what is outstanding and not in hand may be given back once more; 0: nothing.
 func (s *source) stillMissing() (to uint64) {
 	m := &s.missing
-	if !s.leased() || len(s.order.gate.gaps) == 0 {
+	if !s.leased() || !s.gaps.Missing() {
 		*m = missing{}
 		return 0
 	}
@@ -155,8 +155,8 @@ func (s *source) stillMissing() (to uint64) {
 	} else if to > 0 {
 		m.times++
 	}
-	m.top = s.order.gate.top
-	return min(to, s.order.gate.missingTo())
+	m.top = s.gaps.Top()
+	return min(to, s.gaps.To())
 }
 
 // giveBackAgain gives back what is outstanding on the server up to that sequence and not in the hand of this instance.

@@ -63,7 +63,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 		}
 		noting.Wait()
 		<-done // with it ends what it asks of the server
-		s.order.inOrder.Wait()
+		s.ordered.inOrder.Wait()
 		s.relay.link.Leave(&s.pulls.puller)
 		s.close()
 		close(s.arrivals.ended)
@@ -97,7 +97,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.tellStrays(now)
 			s.claimSoon(now)
 			s.catchUp.soon(now)
-			s.order.attend(now)
+			s.gaps.Attend(now, s.relay.nc.IsConnected() && s.ordered.behind.Load() == 0)
 			if !s.pulls.puller.InLine() {
 				s.pulls.puller.Least = max(link.LeastPull, s.pulls.puller.Least/2)
 			}
@@ -105,8 +105,8 @@ func (s *source) run(ctx context.Context) (next *source) {
 				busy = true
 				afresh, missed := s.watchdog.afresh, s.stillMissing()
 				waits := 0
-				if s.leased() && len(s.order.gate.gaps) > 0 {
-					waits = s.order.gate.added
+				if s.leased() && s.gaps.Missing() {
+					waits = s.gaps.Seen()
 				}
 				go func() { checking <- s.check(ctx, afresh, waits, missed) }()
 			}
@@ -116,7 +116,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 
 // room is what the routes could use. A route that waits for time does not hold back the others that share the durable.
 func (s *source) room() (room supervisor.Room) {
-	flowing, missing := false, s.order.gate.coming(time.Now())
+	flowing, missing := false, s.gaps.Coming(time.Now())
 	for _, rt := range s.routes {
 		free, flows := rt.group.Free()
 		if flows && rt.cfg.Order == supervisor.OrderKey {
@@ -141,7 +141,7 @@ func (s *source) hasRoom() bool {
 
 // holdsBack tells whether too much waits for the server already, whatever the routes could use.
 func (s *source) holdsBack() bool {
-	return s.order.behind.Load() > maxBehind || s.strays.waiting.Load() > maxStrays || s.session.Stats().Unconfirmed > maxUnconfirmed ||
+	return s.ordered.behind.Load() > maxBehind || s.strays.waiting.Load() > maxStrays || s.session.Stats().Unconfirmed > maxUnconfirmed ||
 		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() || rt.full() })
 }
 
@@ -214,7 +214,7 @@ func (s *source) pull(now time.Time) {
 // not notice brings some messages more than there is room for.
 func (s *source) reconnected() {
 	s.arrivals.asked.giveUp()
-	s.order.mayHaveLost(time.Now())
+	s.gaps.MayHaveLost(time.Now())
 	s.pulls.refused, s.pulls.retryPull = 0, time.Time{}
 	if l := s.relay.lives.Load(); l != nil {
 		l.Reconnected(time.Now())
@@ -358,7 +358,7 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 	s.pulls.electing = s.pulls.electing || code == "503"
 	if code == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")) {
 		s.session.LeaderChanged()
-		s.order.mayHaveLost(time.Now())
+		s.gaps.MayHaveLost(time.Now())
 		s.pulls.electing = true
 		switch { // the new leader is asked; the old one still takes pulls for a moment, and forgets them
 		case strings.EqualFold(text, "Leadership Change") && now.Sub(s.pulls.ledAt) > electingSilence:

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/failpoint"
@@ -48,12 +49,20 @@ type source struct {
 	catchUp *catchUp
 
 	// Of the pull loop only:
-	pulls  pulls
-	unused []*message
-	batch  batch // of take
-	order  order
+	pulls   pulls
+	unused  []*message
+	batch   batch // of take
+	gaps    *gaps.Watch
+	ordered ordered
 
 	health health
+}
+
+// ordered is the way of the messages of ordered keys of which something must be asked first, and of those behind them.
+type ordered struct {
+	inOrder *pool.Pool
+	aheads  *pool.Pool   // asks for what inOrder needs, many at a time: a takeover brings thousands of such messages
+	behind  atomic.Int64 // how many there are
 }
 
 func newSource(r *Relay, stream, durable string, due bool) *source {
@@ -66,8 +75,13 @@ func newSourceOf(b *binding) *source {
 	s := &source{
 		binding:  b,
 		arrivals: newArrivals(b),
-		order:    order{binding: b, inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
+		ordered:  ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
+	s.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
+		for _, rt := range b.routes {
+			rt.group.HoldAbove(above, until)
+		}
+	})
 	s.catchUp = &catchUp{binding: b, ask: s.askBoth, tidying: s.tidying}
 	s.pulls.wake = s.arrivals.wake
 	s.setup = setup{binding: b, catchUp: s.catchUp, unknown: &s.strays.unknown}
@@ -100,12 +114,11 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		Inbox: s.arrivals.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
-	s.order.on = !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey })
-	if s.order.on {
-		now := time.Now()
-		s.order.gate.alone = s.leased()
-		s.order.gate.begin(info.Delivered.Consumer, info.AckFloor.Stream, info.Delivered.Stream, info.NumAckPending, info.Config.AckWait, now)
-		s.order.hold(now)
+	if !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey }) {
+		s.gaps.Begin(gaps.Start{
+			Consumer: info.Delivered.Consumer, Delivered: info.Delivered.Stream, AckFloor: info.AckFloor.Stream, Pending: info.NumAckPending,
+			AckWait: info.Config.AckWait, Alone: s.leased(),
+		}, time.Now())
 	}
 	if s.arrivals.answers, err = s.relay.nc.ChanSubscribe(s.arrivals.inbox+".a.*", s.arrivals.all); err != nil {
 		return err

@@ -53,13 +53,13 @@ func (s *source) suspicious(now time.Time) bool {
 	if out, _ := s.arrivals.asked.outstanding(); out > 0 && now.Sub(s.pulls.lastHeard) > missedHeartbeats {
 		s.log.Debug("heartbeats missed; pulling anew")
 		s.arrivals.asked.giveUp()
-		s.order.mayHaveLost(now)
+		s.gaps.MayHaveLost(now)
 		s.pulls.electing = true
 		s.pulls.backOff(now)
 		s.watchdog.doubt.Store(true)
 	}
 	since := now.Sub(s.watchdog.checkedAt)
-	if s.leased() && len(s.order.gate.gaps) > 0 {
+	if s.leased() && s.gaps.Missing() {
 		s.watchdog.checkedAt, s.watchdog.afresh = now, true // settlements of the holder before may have been on their way
 		return true
 	}
@@ -176,9 +176,8 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 func (s *source) checked(f finding, now time.Time) {
 	if f.err == nil && f.identity.Equal(s.identity) {
 		s.edited(f.edits)
-		if len(s.order.gate.gaps) > 0 && f.allHere == s.order.gate.added { // a later gap is not filled by that
-			s.order.gate.fill()
-			s.order.hold(now)
+		if s.gaps.Missing() && f.allHere == s.gaps.Seen() { // a later gap is not filled by that
+			s.gaps.Fill(now)
 		}
 	}
 	switch {

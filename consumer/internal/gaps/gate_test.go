@@ -1,12 +1,13 @@
-package consumer
+package gaps
 
 import (
+	"bytes"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/pool"
 )
 
@@ -156,28 +157,29 @@ func TestGate_regressionAnEventAndItsGapHaveNoOrder(t *testing.T) {
 
 // While what came again was looked up at the server, the time was over, and later messages overtook it.
 func TestGate_regressionNothingIsLetGoBeforeWhatCameAgainIsWithItsRoute(t *testing.T) {
-	s := &source{order: order{binding: &binding{log: quiet}, on: true, inOrder: pool.New(1)}}
+	behind := pool.New(1)
+	w := NewWatch(slog.New(slog.DiscardHandler), behind, func(uint64, time.Time) {})
 	now := time.Unix(0, 0)
-	s.order.gate.begin(9, 5, 5, 0, 30*time.Second, now)
-	s.order.watch(&ack.Delivery{Sequence: 7, Consumer: 11, Deliveries: 1}, now)
-	if s.order.told.above != 5 {
-		t.Fatalf("held above %d", s.order.told.above)
+	w.Begin(Start{Consumer: 9, AckFloor: 5, Delivered: 5, AckWait: 30 * time.Second}, now)
+	w.Delivered(7, 11, 1, now)
+	if w.told.above != 5 {
+		t.Fatalf("held above %d", w.told.above)
 	}
 	answer := make(chan struct{})
-	s.order.inOrder.Go(func() { <-answer })
+	behind.Go(func() { <-answer })
 	now = now.Add(31 * time.Second)
-	if !s.order.watch(&ack.Delivery{Sequence: 6, Consumer: 12, Deliveries: 2}, now) {
+	if !w.Delivered(6, 12, 2, now) {
 		t.Fatal("the gap is not filled")
 	}
-	s.order.hold(now)
-	s.order.told.mu.Lock()
-	if now = now.Add(time.Minute); s.order.told.above != 5 || !now.Before(s.order.told.until) {
-		t.Errorf("held above %d until %v", s.order.told.above, s.order.told.until)
+	w.Hold(now)
+	w.told.mu.Lock()
+	if now = now.Add(time.Minute); w.told.above != 5 || !now.Before(w.told.until) {
+		t.Errorf("held above %d until %v", w.told.above, w.told.until)
 	}
-	s.order.told.mu.Unlock()
+	w.told.mu.Unlock()
 	close(answer)
-	s.order.inOrder.Wait()
-	if now.Before(s.order.told.until) {
+	behind.Wait()
+	if now.Before(w.told.until) {
 		t.Error("held for ever")
 	}
 }
@@ -260,20 +262,20 @@ func TestGate_regressionGapsAreBounded(t *testing.T) {
 
 // Each gap that other instances made was a warning.
 func TestGate_regressionAHoldIsOneLine(t *testing.T) {
-	var log syncBuffer
-	s := &source{order: order{binding: &binding{log: slog.New(slog.NewTextHandler(&log, nil))}, on: true}}
+	var log bytes.Buffer
+	w := NewWatch(slog.New(slog.NewTextHandler(&log, nil)), pool.New(1), func(uint64, time.Time) {})
 	now := time.Unix(0, 0)
-	s.order.gate.begin(9, 5, 5, 0, 30*time.Second, now)
+	w.Begin(Start{Consumer: 9, AckFloor: 5, Delivered: 5, AckWait: 30 * time.Second}, now)
 	for i := range uint64(10) {
 		now = now.Add(time.Second)
-		s.order.watch(&ack.Delivery{Sequence: 11 + 2*i, Consumer: 11 + 2*i, Deliveries: 1}, now)
+		w.Delivered(11+2*i, 11+2*i, 1, now)
 	}
 	now = now.Add(time.Minute)
-	s.order.watch(&ack.Delivery{Sequence: 41, Consumer: 41, Deliveries: 1}, now)
-	if n := log.count("deliveries are missing"); n != 1 {
+	w.Delivered(41, 41, 1, now)
+	if n := strings.Count(log.String(), "deliveries are missing"); n != 1 {
 		t.Errorf("%d warnings of one hold", n)
 	}
-	if n := log.count("another instance or program receives messages"); n != 1 {
+	if n := strings.Count(log.String(), "another instance or program receives messages"); n != 1 {
 		t.Errorf("%d lines say that there are other instances", n)
 	}
 }

@@ -1,19 +1,7 @@
-package consumer
+package gaps
 
-import (
-	"sync"
-	"sync/atomic"
-	"time"
+import "time"
 
-	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/internal/pool"
-	"github.com/relaymq/relay/supervisor"
-)
-
-// Ordered routes need to know of messages that the server delivered and that never arrived: a connection was cut, another
-// server leads the durable, a former life of the process had them. They come again after AckWait, and later ones of their keys
-// at once.
-//
 // The server numbers the deliveries of a durable without gaps (the consumer sequence), redeliveries too. Whoever is alone on
 // a durable sees every number, so a gap tells exactly how many deliveries were lost. What was lost since the delivery
 // before the gap is above the highest stream sequence until then, or was a redelivery: so nothing above that sequence
@@ -59,9 +47,6 @@ const (
 	// of each other one counts: a burst may come while the other instances have no room. So it takes a minute at least.
 	aloneRun   = 30
 	aloneEvery = 2 * time.Second
-	// heldOn is for how long ordered routes hold what they may let go as soon as the messages before it are with them: until
-	// they are told so.
-	heldOn = time.Hour
 	// maxComingBack is how many of the missing messages are asked for at once, whatever the stash has room for.
 	maxComingBack = 256
 	// maxGaps are kept apart. Later ones widen the last one: each delivery is compared with all of them.
@@ -199,113 +184,4 @@ func (t *gate) open(now time.Time) (above uint64, until time.Time) {
 func (t *gate) fill() {
 	clear(t.gaps)
 	t.gaps = t.gaps[:0]
-}
-
-// order is what a source does for its ordered routes. Its gate is of the pull loop only.
-type order struct {
-	*binding
-	on   bool // the source has some; fixed
-	gate gate
-	told told
-	// Messages of ordered keys of which something must be asked first, and those behind them.
-	inOrder *pool.Pool
-	aheads  *pool.Pool   // asks for what inOrder needs, many at a time: a takeover brings thousands of such messages
-	behind  atomic.Int64 // how many there are
-}
-
-// told is what the ordered routes were told to hold.
-type told struct {
-	mu      sync.Mutex
-	version int // counts the changes; what was decided before the latest one is outdated
-	above   uint64
-	until   time.Time
-}
-
-// hold tells the ordered routes what has to wait. Letting go takes the way of the messages, so that none of those that were
-// waited for is overtaken while something is asked about it; until then what was held is held on.
-func (o *order) hold(now time.Time) {
-	alone := !o.gate.shared
-	above, until := o.gate.open(now)
-	if alone && o.gate.shared {
-		o.log.Info("another instance or program receives messages of this durable too; deliveries that did not come to this instance are not waited for")
-	}
-	t := &o.told
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.version++
-	if !now.Before(t.until) || !until.Before(t.until) && above <= t.above {
-		o.tell(above, until)
-		return
-	}
-	meanwhile := t.above
-	if !until.IsZero() {
-		meanwhile = min(meanwhile, above)
-	}
-	o.tell(meanwhile, now.Add(heldOn))
-	version := t.version
-	o.inOrder.Go(func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if version == t.version {
-			o.tell(above, until)
-		}
-	})
-}
-
-// tell is called with o.told locked.
-func (o *order) tell(above uint64, until time.Time) {
-	if t := &o.told; above == t.above && until.Equal(t.until) {
-		return
-	}
-	o.told.above, o.told.until = above, until
-	for _, rt := range o.routes {
-		rt.group.HoldAbove(above, until)
-	}
-}
-
-// watch notes a delivery of a durable with ordered routes. It returns true if messages may go now: once this one is with its
-// route.
-func (o *order) watch(d *ack.Delivery, now time.Time) (mayGo bool) {
-	if !o.on {
-		return false
-	}
-	held := len(o.gate.gaps) > 0
-	more, less := o.gate.delivered(d.Sequence, d.Consumer, d.Deliveries, now)
-	if !more {
-		return less
-	}
-	if lost := o.gate.gaps[0]; !held {
-		o.log.Warn("deliveries are missing: they were lost on their way, or other instances have them; "+
-			"later messages of ordered routes wait until they come again",
-			"count", lost.missing, "above", lost.from, "until", lost.until)
-	}
-	o.hold(now)
-	return false
-}
-
-// mayHaveLost says that something happened that loses deliveries.
-func (o *order) mayHaveLost(now time.Time) {
-	if o.gate.mayHaveLost(now); len(o.gate.gaps) > 0 {
-		o.hold(now)
-	}
-}
-
-// attend looks, every pullHeartbeat, whether ordered routes still have to wait. The time in which nothing can come does not
-// count: without a connection, or while what came before is being looked up.
-func (o *order) attend(now time.Time) {
-	if len(o.gate.gaps) == 0 {
-		return
-	}
-	if !o.relay.nc.IsConnected() || o.behind.Load() > 0 {
-		o.gate.prolong(now.Add(2 * pullHeartbeat))
-	}
-	o.hold(now)
-}
-
-// letGo releases a delivery that is of no use. Its message comes again, and ordered keys wait for it.
-func (m *message) letGo() {
-	m.delivery.Release()
-	if m.route != nil && !m.source.due && m.route.cfg.Order == supervisor.OrderKey {
-		m.route.group.Expect(m.route.keyOf(m.subject), m.delivery.Sequence)
-	}
 }
