@@ -85,7 +85,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		s.cameLate(now)
 		return
 	}
-	s.late.end()
+	s.late.End()
 	if place != catchup.Outside {
 		m.passed(place)
 		return
@@ -356,5 +356,15 @@ func (m *message) letGo() {
 	m.delivery.Release()
 	if m.route != nil && !m.source.due && m.route.cfg.Order == supervisor.OrderKey {
 		m.route.group.Expect(m.route.keyOf(m.subject), m.delivery.Sequence)
+	}
+}
+
+// cameLate notes a message that arrived after its AckWait.
+func (s *source) cameLate(now time.Time) {
+	s.count.late.Add(1)
+	s.late.Came(s.relay.cfg.Stalled, now)
+	if others, ok := s.lateSaid.May(now); ok {
+		s.log.Warn("a message arrived after its ack wait and is not started; it comes again. If this goes on, the link to the server is too "+
+			"slow: make ack_wait longer", "others", others)
 	}
 }

@@ -43,7 +43,7 @@ func (r *Relay) lookAgain() {
 			continue
 		}
 		asking.Go(func() {
-			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.health.isNews(info.Config)) {
+			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.health.IsNews(info.Config)) {
 				s.watchdog.doubt.Store(true)
 			}
 		})

@@ -16,7 +16,7 @@ var errBounded = errors.New("the durable has max_deliver or backoff set, so the 
 // unlessBounded gives the message back. On a bounded durable it parks the message, which may block, or keeps it to try again.
 func (m *message) unlessBounded(park func() bool, giveBack func()) {
 	switch {
-	case !m.source.health.isBounded():
+	case !m.source.health.IsBounded():
 		giveBack()
 	case m.delivery.Fenced():
 		m.delivery.Release()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/plain"
 	"github.com/relaymq/relay/internal/provision"
 )
 
@@ -101,7 +102,7 @@ func (s *setup) mayShareQueue(ctx context.Context, stream jetstream.Stream, want
 	for _, info := range list {
 		if both := common(filters(info.Config), filters(want)); info.Name != s.durable && len(both) > 0 {
 			return fmt.Errorf("durable %s cannot be made: stream %s is a work queue, where only one consumer may have a subject, and consumer %s has %s: give the route that durable (durable: %s), or other subjects",
-				s.durable, s.stream, info.Name, joinAnd(both), info.Name)
+				s.durable, s.stream, info.Name, plain.And(both), info.Name)
 		}
 	}
 	return nil
@@ -194,9 +195,9 @@ func (s *setup) compare(ctx context.Context, stream jetstream.Stream, consumer j
 		return nil, &DurableDiffers{s.stream, s.durable, []string{fmt.Sprintf(
 			"ack_wait is %v, not %v, and another instance pulls with that: it would have what it handles handled twice, so it is changed when no other instance pulls (stop or reload those)", have.AckWait, c.Want.AckWait)}}
 	case !s.relay.cfg.Adopt:
-		s.log.Info("the durable is changed to what this configuration says", "was", joinAnd(c.Differs()), "filters", provision.Filters(c.Want))
+		s.log.Info("the durable is changed to what this configuration says", "was", plain.And(c.Differs()), "filters", provision.Filters(c.Want))
 	default:
-		s.log.Warn("changing a durable that exists", "was", joinAnd(c.Differs()), "filters", provision.Filters(c.Want))
+		s.log.Warn("changing a durable that exists", "was", plain.And(c.Differs()), "filters", provision.Filters(c.Want))
 		return s.change(ctx, stream, have, c.Adopted(time.Now()))
 	}
 	return s.change(ctx, stream, have, c.Want)

@@ -8,6 +8,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/health"
+	"github.com/relaymq/relay/internal/plain"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -19,17 +21,10 @@ import (
 // look is how often the server is asked about a durable at least.
 const lookEvery = 10 * time.Second
 
-// edits are what differs on a durable while it is used.
-type edits struct {
-	stop   []string  // under these nothing may be pulled
-	slow   []string  // under these it goes on, though not as well as it should
-	paused time.Time // by the server, until then; zero: it is not
-}
-
 // inspect compares the durable with what it should be, and brings about what is for relay itself to change.
-func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, began time.Time) (e edits) {
+func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, began time.Time) (e health.Edits) {
 	if info.Paused {
-		e.paused = time.Now().Add(info.PauseRemaining)
+		e.Paused = time.Now().Add(info.PauseRemaining)
 	}
 	c := s.setup.judge(info.Config, stream, provision.Ever)
 	m := provision.MarkOf(info.Config.Metadata)
@@ -55,7 +50,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 }
 
 // sort tells apart what is dangerous. With a filter that lets all pass that is wanted, what else it lets pass is a stray.
-func (s *source) sort(e *edits, differs, filter []string) {
+func (s *source) sort(e *health.Edits, differs, filter []string) {
 	all := len(filter) == 0 || !slices.ContainsFunc(s.patterns, func(d dispatch) bool {
 		return !slices.ContainsFunc(filter, func(f string) bool { return subject.Covers(f, d.pattern) })
 	})
@@ -63,29 +58,29 @@ func (s *source) sort(e *edits, differs, filter []string) {
 		switch {
 		case provision.Setting(text) == "filter_subjects" && all:
 		case provision.IsHarmless(text):
-			e.slow = append(e.slow, text)
+			e.Slow = append(e.Slow, text)
 		default:
-			e.stop = append(e.stop, text)
+			e.Stop = append(e.Stop, text)
 		}
 	}
 }
 
 // edited acts on what differs.
-func (s *source) edited(e edits) {
-	was, changed := s.health.edit(e)
+func (s *source) edited(e health.Edits) {
+	was, changed := s.health.Edit(e)
 	if !changed {
 		return
 	}
 	switch {
-	case len(e.stop) > 0:
+	case len(e.Stop) > 0:
 		s.log.Error("the durable was edited while relay runs; nothing is pulled from it until that is changed back, or relay restarted with --adopt",
-			"differs", joinAnd(e.stop))
-	case len(was.stop) > 0:
+			"differs", plain.And(e.Stop))
+	case len(was.Stop) > 0:
 		s.log.Info("the durable has the required settings again; pulling")
 		s.arrivals.wake()
 	}
-	if len(e.slow) > 0 {
-		s.log.Warn("the durable was edited while relay runs; change it back, or restart relay with --adopt", "differs", joinAnd(e.slow))
+	if len(e.Slow) > 0 {
+		s.log.Warn("the durable was edited while relay runs; change it back, or restart relay with --adopt", "differs", plain.And(e.Slow))
 	}
 }
 

@@ -3,6 +3,7 @@ package consumer
 import (
 	"errors"
 	"fmt"
+	"github.com/relaymq/relay/internal/plain"
 )
 
 var (
@@ -36,19 +37,5 @@ type DurableDiffers struct {
 
 func (e *DurableDiffers) Error() string {
 	return fmt.Sprintf("durable %s on stream %s exists with other settings: %s; run with --adopt to change them, or name another durable",
-		e.Durable, e.Stream, joinAnd(e.Fields))
-}
-
-func joinAnd(list []string) string {
-	switch len(list) {
-	case 0:
-		return ""
-	case 1:
-		return list[0]
-	}
-	s := list[0]
-	for _, f := range list[1 : len(list)-1] {
-		s += ", " + f
-	}
-	return s + " and " + list[len(list)-1]
+		e.Durable, e.Stream, plain.And(e.Fields))
 }

@@ -73,7 +73,7 @@ func (a *aside) above(part int) bool {
 // shouldPutAside tells whether a message that is given back without an attempt should leave its durable. It does not go by
 // park_after: it is the same wait again each time.
 func (m *message) shouldPutAside(o supervisor.Outcome) bool {
-	if m.source.health.isBounded() {
+	if m.source.health.IsBounded() {
 		return m.mayPark()
 	}
 	if time.Until(o.Due) <= soon || m.suspect != nil || !m.mayPark() {
@@ -155,7 +155,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 
 // sendBack gives the message back to its durable.
 func (m *message) sendBack(o supervisor.Outcome) {
-	if m.source.health.isBounded() {
+	if m.source.health.IsBounded() {
 		m.hold(time.Now().Add(heldEvery), errBounded, func() { m.comeAgain(o) })
 		return
 	}

@@ -150,7 +150,7 @@ const maxUnconfirmed = 8192
 
 // pull asks for what there is room for, once half of it is worth asking.
 func (s *source) pull(now time.Time) {
-	stop := s.health.stops() || s.arrivals.isDraining() || now.Before(s.pulls.retryPull) || !s.mayStart()
+	stop := s.health.Stops() || s.arrivals.isDraining() || now.Before(s.pulls.retryPull) || !s.mayStart()
 	s.arrivals.asked.expire(now)
 	free, room := s.arrivals.asked.free(), s.room()
 	if stop || room.Messages <= 0 {

@@ -16,8 +16,6 @@ import (
 // Readiness says whether messages that wait would be handled, and if not, why and since when.
 
 const (
-	// silentFor is how long the server may not answer for a durable: elections take a few seconds.
-	silentFor = 5 * time.Second
 	// heardEvery is how often the leader of a durable must hear of a replica, several times what it does.
 	heardEvery = 4 * time.Second
 	// stallEvery is how often routes are looked at, at most.
@@ -159,7 +157,7 @@ func (rt *route) lookForStall(now time.Time) {
 // tell whose they are: while another route of the durable starts some, none count.
 func (rt *route) pending(now time.Time) (n uint64) {
 	for _, s := range rt.relay.openSources() {
-		if !s.serves(rt) || !s.health.pausedUntil().IsZero() { // paused on the server: status says so
+		if !s.serves(rt) || !s.health.PausedUntil().IsZero() { // paused on the server: status says so
 			continue
 		}
 		others := false

@@ -49,10 +49,10 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 		return state, why, since
 	}
 	for _, s := range r.openSources() {
-		if err := s.trouble(); err != nil && s.serves(rt) && !s.due && !s.health.merelyEdited() {
-			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.health.lostSince()
+		if err := s.trouble(); err != nil && s.serves(rt) && !s.due && !s.health.MerelyEdited() {
+			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.health.LostSince()
 		}
-		if s.serves(rt) && !s.due && s.health.isEdited() {
+		if s.serves(rt) && !s.due && s.health.IsEdited() {
 			return RouteStopped, "its durable was edited: see trouble", time.Time{}
 		}
 	}
@@ -63,7 +63,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 		return RoutePaused, reasonOf(paused), paused.At
 	}
 	for _, s := range r.openSources() {
-		if s.serves(rt) && !s.due && !s.health.pausedUntil().IsZero() {
+		if s.serves(rt) && !s.due && !s.health.PausedUntil().IsZero() {
 			return RoutePaused, "its durable is paused on the server (nats consumer resume ends that)", time.Time{}
 		}
 	}

@@ -136,7 +136,7 @@ func (m *message) shouldPark(o supervisor.Outcome) bool {
 		room = maxAckPending / 2
 	}
 	// A NAK may be the end of a message when somebody has given the durable a bound of deliveries.
-	return m.mayPark() && (m.source.health.isEdited() || long || m.source.session.AckPending() > room)
+	return m.mayPark() && (m.source.health.IsEdited() || long || m.source.session.AckPending() > room)
 }
 
 // mayPark is false for messages of ordered keys, those that may be another instance's by now, and those that would not be
@@ -254,7 +254,7 @@ func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
 		LastError: e.LastError, Dead: o.Reason, Crashes: m.crashes(),
 	}
-	if m.source.health.isBounded() && !m.source.arrivals.isDraining() {
+	if m.source.health.IsBounded() && !m.source.arrivals.isDraining() {
 		m.hold(due, errBounded, func() { m.toLetters(o) })
 		return
 	}

@@ -11,12 +11,14 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/gaps"
+	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/trouble"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -41,7 +43,8 @@ type source struct {
 	missing  missing
 
 	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
-	late         late
+	late         health.Late
+	lateSaid     trouble.Seldom
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
 	tidying *pool.Pool
 	strays  strays
@@ -55,7 +58,7 @@ type source struct {
 	gaps    *gaps.Watch
 	ordered ordered
 
-	health health
+	health health.Health
 }
 
 // ordered is the way of the messages of ordered keys of which something must be asked first, and of those behind them.
@@ -171,7 +174,7 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 		}
 		return ack.Info{}, err
 	}
-	if !identity.Equal(s.identity) || s.health.isNews(info.Config) {
+	if !identity.Equal(s.identity) || s.health.IsNews(info.Config) {
 		s.watchdog.doubt.Store(true)
 	}
 	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
@@ -179,19 +182,19 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 
 // trouble is why the durable gives nothing, if so.
 func (s *source) trouble() error {
-	if err := s.health.reason(); err != nil {
+	if err := s.health.Reason(); err != nil {
 		return err
 	}
-	if err := s.late.reason(s.relay.cfg.Stalled, time.Now()); err != nil {
+	if err := s.late.Reason(s.relay.cfg.Stalled, time.Now()); err != nil {
 		return err
 	}
-	return s.health.silent(time.Now())
+	return s.health.Silent(time.Now())
 }
 
 // lose gives the durable up: it, or its stream, is not what it was, and a settlement would hit a stranger.
 func (s *source) lose(err error) {
 	s.session.Abandon()
-	news := s.health.lose(err)
+	news := s.health.Lose(err)
 	if s.routes[0].cfg.part != nil {
 		s.relay.divided.lookSoon()
 	}

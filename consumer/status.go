@@ -101,7 +101,7 @@ func (rt *route) status(keys int) RouteStatus {
 	}
 	for _, src := range rt.relay.openSources() {
 		if src.serves(rt) && !src.due {
-			if until := src.health.pausedUntil(); !until.IsZero() && state == RoutePaused && s.Pause == nil {
+			if until := src.health.PausedUntil(); !until.IsZero() && state == RoutePaused && s.Pause == nil {
 				s.Until = &until
 			}
 			s.Stream = src.stream

@@ -136,7 +136,7 @@ func (m *message) stray(origin *retry.Origin) {
 		s.watchdog.doubt.Store(true)
 		back = true
 	}
-	if back && !s.health.isBounded() {
+	if back && !s.health.IsBounded() {
 		_ = d.Nak(time.Now().Add(strayDelay << (min(d.Deliveries, strayTries) - 1))) // fenced: somebody else has it
 		return
 	}
@@ -194,7 +194,7 @@ func (m *message) keep(origin *retry.Origin, to string) {
 		if m.route == nil {
 			m.route = s.routes[0] // which holds it, if it must be held
 		}
-		if s.health.isBounded() {
+		if s.health.IsBounded() {
 			m.hold(time.Now().Add(heldEvery), err, func() { m.keep(origin, to) })
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/internal/looks"
 )
 
@@ -39,7 +40,7 @@ type watchdog struct {
 // finding is what the server says of a durable.
 type finding struct {
 	identity ack.Identity
-	edits    edits
+	edits    health.Edits
 	pending  uint64 // messages it has not delivered yet
 	paused   bool
 	allHere  int  // after so many gaps every delivery that waits for its settlement was in the hand of this instance; 0: it is not known
@@ -101,9 +102,9 @@ func (w *watchdog) rests(stream looks.Look, now time.Time) bool {
 }
 
 // noteRest begins a rest, if nothing is to be done on the durable.
-func (w *watchdog) noteRest(stream looks.Look, info *jetstream.ConsumerInfo, e edits) {
+func (w *watchdog) noteRest(stream looks.Look, info *jetstream.ConsumerInfo, e health.Edits) {
 	idle := info.NumPending == 0 && info.NumAckPending == 0 && !info.Paused && (info.Cluster == nil || len(info.Cluster.Replicas) == 0)
-	if w.rest = (rest{}); idle && len(e.stop) == 0 && len(e.slow) == 0 {
+	if w.rest = (rest{}); idle && len(e.Stop) == 0 && len(e.Slow) == 0 {
 		// What was stored between the two answers is not in the first.
 		w.rest = rest{time.Now(), looks.ContentOf(stream.CachedInfo()), stream.CachedInfo().Config, look{floor: info.AckFloor.Stream}}
 	}
@@ -124,7 +125,7 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 	defer cancel()
 	stream, err := s.relay.streams.Get(ask, s.stream, age)
 	if err == nil && !afresh && s.watchdog.rests(stream, asked) {
-		s.health.heard(nil, asked)
+		s.health.Heard(nil, asked)
 		l := s.watchdog.rest.look
 		l.at = stream.Asked
 		s.looked.Store(&l)
@@ -141,13 +142,13 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 		identity, info, err = s.askOn(ask, stream)
 	}
 	if err != nil {
-		s.health.heard(err, asked)
+		s.health.Heard(err, asked)
 		s.watchdog.doubt.Store(true) // it is asked again soon
 		return finding{err: err}
 	}
-	s.health.isNews(info.Config)
+	s.health.IsNews(info.Config)
 	lasts, why := quorum(info.Cluster)
-	s.health.heard(why, asked.Add(-lasts))
+	s.health.Heard(why, asked.Add(-lasts))
 	if why != nil {
 		s.watchdog.doubt.Store(true)
 	}
@@ -189,7 +190,10 @@ func (s *source) checked(f finding, now time.Time) {
 		s.lose(fmt.Errorf("durable %s was deleted", s.durable))
 	case s.isLost():
 		if f.err != nil {
-			s.health.stayLost(s.durable, f.err)
+			var differs *DurableDiffers
+			if errors.As(f.err, &differs) {
+				s.health.StayLost(fmt.Errorf("durable %s was deleted and made anew: %w", s.durable, f.err))
+			}
 		}
 	case f.err != nil:
 		// Readiness says so when it lasts.
@@ -204,7 +208,7 @@ func (s *source) checked(f finding, now time.Time) {
 
 // rebuild throws the pulls away and begins anew.
 func (s *source) rebuild(pending uint64, now time.Time) {
-	s.health.stalled(now)
+	s.health.Stalled(now)
 	s.count.rebuilds.Add(1)
 	s.log.Warn("nothing is delivered although messages are waiting; pulling anew", "pending", pending)
 	// The subscriptions stay: without them, what the server sends just now would be away for AckWait.

@@ -74,3 +74,18 @@ func JSON(w io.Writer, v any, indent string) error {
 	_, err := w.Write(out)
 	return err
 }
+
+// And is the list as a sentence has it: a, b and c.
+func And(list []string) string {
+	switch len(list) {
+	case 0:
+		return ""
+	case 1:
+		return list[0]
+	}
+	s := list[0]
+	for _, f := range list[1 : len(list)-1] {
+		s += ", " + f
+	}
+	return s + " and " + list[len(list)-1]
+}

@@ -53,3 +53,12 @@ func asJSON(s string) (back string) {
 	_ = json.Unmarshal(b, &back)
 	return back
 }
+
+func TestAnd(t *testing.T) {
+	t.Parallel()
+	for want, list := range map[string][]string{"": nil, "a": {"a"}, "a and b": {"a", "b"}, "a, b and c": {"a", "b", "c"}} {
+		if got := And(list); got != want {
+			t.Errorf("%q became %q", list, got)
+		}
+	}
+}
