@@ -123,7 +123,9 @@ func TestFollower_appliesOrders(t *testing.T) {
 		t.Errorf("keys: %v, %v", paused, err)
 	}
 	second.give(Order{Route: "orders", State: Running})
-	second.eventually("they end", func() bool { return second.has("running orders") && second.has("running orderseu") && second.joined("orders") == nil })
+	second.eventually("they end", func() bool {
+		return second.has("running orders") && second.has("running orderseu") && second.joined("orders") == nil
+	})
 	if _, err := second.bucket().Give(t.Context(), Order{Route: "a.b"}); err == nil {
 		t.Error("an order for a route that cannot be was stored")
 	}
