@@ -158,7 +158,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		s.ordered.inOrder.Go(func() {
 			enter()
 			if s.ordered.behind.Add(-1) == maxBehind/2 {
-				s.arrivals.wake()
+				s.arrivals.Wake()
 			}
 		})
 	default:
@@ -221,7 +221,7 @@ func (m *message) lookUp(elsewhere bool) {
 			m.origin, m.subject, m.header = nil, m.delivery.Msg.Subject, m.delivery.Msg.Header
 			m.foreign(err)
 			return
-		case m.source.arrivals.isDraining():
+		case m.source.arrivals.IsDraining():
 			m.unlessBounded(func() bool { return m.parkUnread(elsewhere) }, func() {
 				_ = m.delivery.GiveBack() // fenced: somebody else has it
 			})

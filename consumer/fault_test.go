@@ -321,7 +321,7 @@ func TestRelay_drainGivesBackAtOnce(t *testing.T) {
 		began := time.Now()
 		go func() { stopped <- stop() }()
 		w.eventually("it drains", func() bool {
-			return r.openSources()[0].arrivals.isDraining()
+			return r.openSources()[0].arrivals.IsDraining()
 		})
 		other := newLedger()
 		elsewhere := route

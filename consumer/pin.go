@@ -222,7 +222,7 @@ func (s *source) noteInHand(ctx context.Context) {
 }
 
 // notePin takes the pin off a delivery.
-func (p *pulls) notePin(m *nats.Msg) {
+func (p *pulling) notePin(m *nats.Msg) {
 	if m.Header == nil {
 		return
 	}
@@ -241,24 +241,14 @@ func (s *source) losePin(of string) {
 		return
 	}
 	s.pulls.pin = ""
-	for i := range s.arrivals.asked.lanes {
-		if l := &s.arrivals.asked.lanes[i]; l.pin == of {
-			l.end()
+	for i := range s.arrivals.Requests.Lanes {
+		if l := &s.arrivals.Requests.Lanes[i]; l.Pin == of {
+			l.End()
 		}
 	}
 	if s.mayStart() {
 		_ = s.relay.nc.PublishRequest(s.relay.api+"CONSUMER.UNPIN."+s.stream+"."+s.durable, s.relay.nc.NewInbox(), []byte(`{"group":"`+provision.PinGroup+`"}`))
 	}
-}
-
-// pinOf is the pin under which a pull was made.
-func (p *pullRequests) pinOf(id int) string {
-	for i := range p.lanes {
-		if l := &p.lanes[i]; l.id == id {
-			return l.pin
-		}
-	}
-	return ""
 }
 
 // lease is how long one lasts.

@@ -12,23 +12,19 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/link"
+	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/supervisor"
 )
 
 const (
-	pullExpires = 2 * time.Second
 	// After so long without a delivery, one pull for one message is parked, for much longer. Its heartbeats come as often, so that a pull
 	// that is lost is noticed as soon. It is over with the first message, so that no such pull is outstanding beside others: what is
 	// parked for long cannot be taken back.
 	idleAfter   = 5 * time.Second
 	idleExpires = 30 * time.Second
 	longestPull = time.Minute // the same with many instances
-	// idleRenew is how long before its end the next one is made, on a tick: then their heartbeats come together.
-	idleRenew = 3 * pullHeartbeat / 2
-
-	pullHeartbeat = time.Second
 	// missedHeartbeats is how long nothing may be heard of a pull before it counts as lost.
 	missedHeartbeats = 2500 * time.Millisecond
 	batchSize        = 256
@@ -66,23 +62,23 @@ func (s *source) run(ctx context.Context) (next *source) {
 		s.ordered.inOrder.Wait()
 		s.relay.link.Leave(&s.pulls.puller)
 		s.close()
-		close(s.arrivals.ended)
+		s.arrivals.Ended()
 	}()
 	s.pulls.lastHeard, s.pulls.lastGot = time.Now(), time.Now()
-	tick := beat.NewTicker(pullHeartbeat)
+	tick := beat.NewTicker(pulls.Heartbeat)
 	defer tick.Stop()
 	for {
 		s.hearNobody(time.Now())
 		s.pull(time.Now())
-		if !s.arrivals.asked.winding() && s.arrivals.isDraining() {
-			s.arrivals.wound.Do(func() { close(s.arrivals.allOver) })
+		if !s.arrivals.Requests.Winding() && s.arrivals.IsDraining() {
+			s.arrivals.WoundDown()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case m := <-s.arrivals.all:
+		case m := <-s.arrivals.Arrived():
 			s.take(m)
-		case <-s.arrivals.woken:
+		case <-s.arrivals.Woken():
 		case <-connected:
 			s.reconnected()
 		case found := <-checking:
@@ -150,29 +146,29 @@ const maxUnconfirmed = 8192
 
 // pull asks for what there is room for, once half of it is worth asking.
 func (s *source) pull(now time.Time) {
-	stop := s.health.Stops() || s.arrivals.isDraining() || now.Before(s.pulls.retryPull) || !s.mayStart()
-	s.arrivals.asked.expire(now)
-	free, room := s.arrivals.asked.free(), s.room()
+	stop := s.health.Stops() || s.arrivals.IsDraining() || now.Before(s.pulls.retryPull) || !s.mayStart()
+	s.arrivals.Requests.Expire(now)
+	free, room := s.arrivals.Requests.Free(), s.room()
 	if stop || room.Messages <= 0 {
-		s.arrivals.withdraw()
+		s.arrivals.Withdraw()
 	}
-	out, outBytes := s.arrivals.asked.outstanding()
+	out, outBytes := s.arrivals.Requests.Outstanding()
 	part := s.relay.link.Part(&s.pulls.puller, len(s.relay.openSources()))
 	room.Bytes = min(room.Bytes, part.Most)
 	idle := now.Sub(s.pulls.lastGot) >= idleAfter && !s.leased()
 	silent := s.pulls.electing && now.Sub(s.pulls.lastGot) >= missedHeartbeats
-	none := stop || free == nil || s.pulls.electing && out > 0 || idle && out > 0 && !s.arrivals.asked.ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
+	none := stop || free == nil || s.pulls.electing && out > 0 || idle && out > 0 && !s.arrivals.Requests.Ending(now) || room.Messages <= out || room.Messages < 2*out || room.Bytes <= outBytes || room.Bytes < 2*outBytes || s.holdsBack()
 	// Twice the bytes that so many messages of mean size have, but at most half of the room: the next pull is sent before all
 	// messages of this one are there.
 	batch := room.Messages - out
 	bytes := max(min(2*batch*s.pulls.mean, (room.Bytes-outBytes)/2), part.Least)
-	if none = none || !s.arrivals.mayArrive(out, batch, s.session); none {
+	if none = none || !s.mayArrive(out, batch); none {
 		bytes = 0
 	}
 	if !s.relay.link.MayAsk(&s.pulls.puller, part, outBytes, bytes) || none {
 		return
 	}
-	expires, group := pullExpires, ""
+	expires, group := pulls.Expires, ""
 	if idle { // for as many bytes as before: the message may be a large one
 		batch, expires = 1, min(s.relay.amongMany(idleExpires), longestPull)
 	}
@@ -190,30 +186,36 @@ func (s *source) pull(now time.Time) {
 		expires = min(expires, s.relay.cfg.Fleet.lease())
 		group = fmt.Sprintf(`,"group":%q,"id":%q`, provision.PinGroup, s.pulls.pin)
 	}
-	s.arrivals.asked.next++
-	id := s.arrivals.asked.next
-	heartbeat := pullHeartbeat
+	s.arrivals.Requests.Last++
+	id := s.arrivals.Requests.Last
+	heartbeat := pulls.Heartbeat
 	if s.pulls.electing {
 		expires, heartbeat = min(expires, electingExpires), electingHeartbeat
-		time.AfterFunc(electingSilence, s.arrivals.wake)
+		time.AfterFunc(electingSilence, s.arrivals.Wake)
 	}
 	body := fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d%s}`, batch, bytes, expires, heartbeat, group)
 	to := s.relay.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable
-	if err := s.relay.nc.PublishRequest(to, strings.TrimSuffix(free.sub.Subject, "*")+strconv.Itoa(id), body); err != nil {
+	if err := s.relay.nc.PublishRequest(to, strings.TrimSuffix(free.Sub.Subject, "*")+strconv.Itoa(id), body); err != nil {
 		s.pulls.backOff(now) // disconnected
 		return
 	}
 	if out == 0 {
 		s.pulls.lastHeard = now
 	}
-	free.id, free.pin, free.left, free.bytes, free.asked, free.expires = id, s.pulls.pin, batch, bytes, bytes, now.Add(expires+time.Second)
-	free.parked = idle
+	free.ID, free.Pin, free.Left, free.Bytes, free.Asked, free.Expires = id, s.pulls.pin, batch, bytes, bytes, now.Add(expires+time.Second)
+	free.Parked = idle
+}
+
+// mayArrive tells whether there is room for what comes of one more pull.
+func (s *source) mayArrive(out, batch int) bool {
+	st := s.session.Stats()
+	return s.arrivals.MayArrive(out, batch, st.Live, st.Unconfirmed)
 }
 
 // reconnected forgets what the server has forgotten, and asks anew at once. A pull that survived because the server did
 // not notice brings some messages more than there is room for.
 func (s *source) reconnected() {
-	s.arrivals.asked.giveUp()
+	s.arrivals.Requests.GiveUp()
 	s.gaps.MayHaveLost(time.Now())
 	s.pulls.refused, s.pulls.retryPull = 0, time.Time{}
 	if l := s.relay.lives.Load(); l != nil {
@@ -222,8 +224,8 @@ func (s *source) reconnected() {
 	s.session.Reconnected()
 }
 
-// pulls is what the pull loop of a source knows of its pulls, beside those that are outstanding. It is of that loop only.
-type pulls struct {
+// pulling is what the pull loop of a source knows of its pulls, beside those that are outstanding. It is of that loop only.
+type pulling struct {
 	wake      func()      // has the loop look again
 	lastHeard time.Time   // any message of a pull: a delivery, a heartbeat, a status
 	lastGot   time.Time   // a delivery
@@ -238,7 +240,7 @@ type pulls struct {
 
 // backOff waits before the next pull, up to a second: a server that is electing a leader must not be hammered. A leader that steps down has a
 // successor within some 20 ms, and one that is killed within 4 to 9 s: until then its successor is not to wait for the next pull.
-func (p *pulls) backOff(now time.Time) {
+func (p *pulling) backOff(now time.Time) {
 	first, most := 50*time.Millisecond, time.Second
 	if p.electing && p.refused < electingTries {
 		first, most = 10*time.Millisecond, 300*time.Millisecond
@@ -246,7 +248,7 @@ func (p *pulls) backOff(now time.Time) {
 	p.again(now, min(first<<min(p.refused, 6), most))
 }
 
-func (p *pulls) again(now time.Time, wait time.Duration) {
+func (p *pulling) again(now time.Time, wait time.Duration) {
 	p.retryPull = now.Add(wait)
 	p.refused++
 	time.AfterFunc(wait, p.wake)
@@ -264,10 +266,10 @@ const (
 
 // hearNobody makes a pull anew that reached no leader.
 func (s *source) hearNobody(now time.Time) {
-	if out, _ := s.arrivals.asked.outstanding(); !s.pulls.electing || out == 0 || now.Sub(s.pulls.lastHeard) < electingSilence {
+	if out, _ := s.arrivals.Requests.Outstanding(); !s.pulls.electing || out == 0 || now.Sub(s.pulls.lastHeard) < electingSilence {
 		return
 	}
-	s.arrivals.asked.giveUp()
+	s.arrivals.Requests.GiveUp()
 	s.pulls.backOff(now)
 }
 
@@ -278,7 +280,7 @@ func (s *source) take(first *nats.Msg) {
 	for n, m := 0, first; ; n++ {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
-			if s.arrivals.asked.got(m) {
+			if s.arrivals.Requests.Got(m) {
 				s.watchdog.doubt.Store(true) // little was asked meanwhile
 			}
 			if s.leased() {
@@ -288,20 +290,20 @@ func (s *source) take(first *nats.Msg) {
 			s.pulls.lastHeard, s.pulls.lastGot, s.pulls.refused, s.pulls.electing = now, now, 0, false
 			s.admit(m, now, &s.batch)
 		case s.session.Reply(m):
-		case m.Subject == contactMark:
-			if d, err := time.ParseDuration(string(m.Data)); err == nil {
-				s.session.Contact(epoch.Add(d))
-			}
-		case m.Subject == drainMark:
+		case pulls.IsEnd(m):
 			drained = true
 		default:
-			s.status(m, now)
+			if sent, ok := pulls.Contacted(m); ok {
+				s.session.Contact(sent)
+			} else {
+				s.status(m, now)
+			}
 		}
 		if n >= batchSize {
 			break
 		}
 		select {
-		case m = <-s.arrivals.all:
+		case m = <-s.arrivals.Arrived():
 			continue
 		default:
 		}
@@ -309,7 +311,7 @@ func (s *source) take(first *nats.Msg) {
 	}
 	s.batch.deliver()
 	if drained {
-		close(s.arrivals.drained)
+		s.arrivals.Drained()
 	}
 }
 
@@ -329,11 +331,11 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		s.pulls.electing = false
 		messages, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		bytes, err2 := strconv.Atoi(m.Header.Get("Nats-Pending-Bytes"))
-		if s.arrivals.isDraining() && err == nil && err2 == nil {
-			s.arrivals.asked.cut(id, messages, bytes) // the rest is waited for
+		if s.arrivals.IsDraining() && err == nil && err2 == nil {
+			s.arrivals.Requests.Cut(id, messages, bytes) // the rest is waited for
 			return
 		}
-		s.arrivals.asked.over(id)
+		s.arrivals.Requests.Over(id)
 		return
 	}
 	if code == "409" && (text == "Batch Completed" || strings.HasSuffix(text, "MaxBytes")) {
@@ -341,16 +343,16 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		messages, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		bytes, err2 := strconv.Atoi(m.Header.Get("Nats-Pending-Bytes"))
 		if err != nil || err2 != nil {
-			s.arrivals.asked.over(id)
+			s.arrivals.Requests.Over(id)
 			return
 		}
-		unused := s.arrivals.asked.cut(id, messages, bytes)
+		unused := s.arrivals.Requests.Cut(id, messages, bytes)
 		s.pulls.puller.Backlog = s.pulls.puller.Backlog || text != "Batch Completed"
 		s.pulls.refused, s.pulls.puller.Least = 0, max(s.pulls.puller.Least, 2*unused) // it is larger than all that was asked for
 		return
 	}
-	pin := s.arrivals.asked.pinOf(id)
-	s.arrivals.asked.over(id)
+	pin := s.arrivals.Requests.PinOf(id)
+	s.arrivals.Requests.Over(id)
 	if code == "423" || code == "409" && strings.EqualFold(text, "Leadership Change") {
 		s.losePin(pin)
 	}
@@ -363,7 +365,7 @@ func (s *source) status(m *nats.Msg, now time.Time) {
 		switch { // the new leader is asked; the old one still takes pulls for a moment, and forgets them
 		case strings.EqualFold(text, "Leadership Change") && now.Sub(s.pulls.ledAt) > electingSilence:
 			// The new leader says so, of each pull that was parked when the old one ended. Pulls that were made since are lost.
-			s.arrivals.asked.giveUp()
+			s.arrivals.Requests.GiveUp()
 			s.pulls.refused, s.pulls.ledAt = 0, now
 			s.pulls.again(now, electingPause)
 			return

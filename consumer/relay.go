@@ -478,7 +478,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 		}
 		if err == nil {
 			for _, s := range r.openSources() {
-				s.arrivals.contact(sent)
+				s.arrivals.Contact(sent)
 			}
 		}
 	}

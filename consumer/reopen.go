@@ -43,7 +43,7 @@ func (r *Relay) replace(old, next *source) bool {
 	return true
 }
 
-func (s *source) isLost() bool { return s.health.IsLost() && !s.arrivals.isDraining() }
+func (s *source) isLost() bool { return s.health.IsLost() && !s.arrivals.IsDraining() }
 
 // reopen opens a durable that was lost and is there again. It never makes or changes one.
 func (s *source) reopen(ctx context.Context) finding {
@@ -70,9 +70,7 @@ func (s *source) reopen(ctx context.Context) finding {
 		rt.group.Renumbered()
 	}
 	if err := next.open(ctx, stream, consumer); err != nil {
-		if next.session != nil && next.arrivals.answers != nil {
-			next.close()
-		}
+		next.close()
 		return finding{err: err}
 	}
 	s.log.Warn("the durable was made anew by somebody else; going on with it", "at", info.Delivered.Stream, "waiting", info.NumPending)

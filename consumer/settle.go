@@ -49,7 +49,7 @@ func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
 func (m *message) recordKept(rec retry.Record, stored func(ok bool)) {
 	failpoint.At("recording")
 	err := m.record(rec)
-	if err != nil && !errors.Is(err, retry.ErrOtherVersion) && !m.delivery.Fenced() && !m.source.arrivals.isDraining() &&
+	if err != nil && !errors.Is(err, retry.ErrOtherVersion) && !m.delivery.Fenced() && !m.source.arrivals.IsDraining() &&
 		m.route.held.add(heldMessage{time.Now(), func() { m.recordKept(rec, stored) }}, err) {
 		return
 	}
@@ -254,7 +254,7 @@ func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
 		LastError: e.LastError, Dead: o.Reason, Crashes: m.crashes(),
 	}
-	if m.source.health.IsBounded() && !m.source.arrivals.isDraining() {
+	if m.source.health.IsBounded() && !m.source.arrivals.IsDraining() {
 		m.hold(due, errBounded, func() { m.toLetters(o) })
 		return
 	}

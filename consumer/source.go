@@ -13,6 +13,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/link"
+	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
@@ -31,7 +32,7 @@ type source struct {
 	session  *ack.Session
 	records  *retry.Records
 
-	arrivals arrivals
+	arrivals *pulls.Inbox
 	setup    setup // until it is open
 	watchdog watchdog
 	count    *sourceCounters
@@ -52,7 +53,7 @@ type source struct {
 	catchUp *catchUp
 
 	// Of the pull loop only:
-	pulls   pulls
+	pulls   pulling
 	unused  []*message
 	batch   batch // of take
 	gaps    *gaps.Watch
@@ -76,9 +77,11 @@ func newSource(r *Relay, stream, durable string, due bool) *source {
 
 func newSourceOf(b *binding) *source {
 	s := &source{
-		binding:  b,
-		arrivals: newArrivals(b),
-		ordered:  ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
+		binding: b,
+		arrivals: pulls.New(pulls.Config{
+			Conn: b.relay.nc, JS: b.relay.js, Stream: b.stream, Durable: b.durable, Elsewhere: b.relay.cfg.Domain != "", Leased: b.leased, DrainTime: b.relay.drainTime,
+		}),
+		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
 	}
 	s.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
 		for _, rt := range b.routes {
@@ -86,7 +89,7 @@ func newSourceOf(b *binding) *source {
 		}
 	})
 	s.catchUp = &catchUp{binding: b, ask: s.askBoth, tidying: s.tidying}
-	s.pulls.wake = s.arrivals.wake
+	s.pulls.wake = s.arrivals.Wake
 	s.setup = setup{binding: b, catchUp: s.catchUp, unknown: &s.strays.unknown}
 	return s
 }
@@ -110,11 +113,11 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		return err
 	}
 	s.base = base{audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}, info.NumAckPending, began}
-	s.arrivals.inbox = s.relay.nc.NewInbox()
-	s.pulls.puller = link.Puller{Wake: s.arrivals.wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
+	s.arrivals.Begin()
+	s.pulls.puller = link.Puller{Wake: s.arrivals.Wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
-		Inbox: s.arrivals.inbox, Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
+		Inbox: s.arrivals.Name(), Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
 	if !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey }) {
@@ -123,17 +126,14 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 			AckWait: info.Config.AckWait, Alone: s.leased(),
 		}, time.Now())
 	}
-	if s.arrivals.answers, err = s.relay.nc.ChanSubscribe(s.arrivals.inbox+".a.*", s.arrivals.all); err != nil {
-		return err
-	}
-	if err = s.arrivals.subscribe(); err == nil && s.leased() {
+	if err = s.arrivals.Subscribe(); err == nil && s.leased() {
 		s.takeBack(ctx, info)
 	}
 	return err
 }
 
 // close ends the subscriptions.
-func (s *source) close() { s.arrivals.unsubscribe() }
+func (s *source) close() { s.arrivals.Close() }
 
 // ask is what the server says about the durable.
 func (s *source) ask(ctx context.Context) (ack.Identity, *jetstream.ConsumerInfo, error) {

@@ -84,10 +84,10 @@ func TestSource_regressionANewLeaderIsAskedAtOnce(t *testing.T) {
 	stop() // from here on the test is the pull loop
 	now := time.Now()
 	say := func(status, text string) time.Duration {
-		s.status(&nats.Msg{Subject: s.arrivals.inbox + ".p0.1", Header: nats.Header{"Status": {status}, "Description": {text}}}, now)
+		s.status(&nats.Msg{Subject: s.arrivals.Name() + ".p0.1", Header: nats.Header{"Status": {status}, "Description": {text}}}, now)
 		return s.pulls.retryPull.Sub(now)
 	}
-	s.pulls.refused, s.arrivals.asked.next = 0, 1
+	s.pulls.refused, s.arrivals.Requests.Last = 0, 1
 	for i := range electingTries {
 		if wait := say("503", ""); wait > 300*time.Millisecond {
 			t.Fatalf("refusal %d: a wait of %v", i+1, wait)
@@ -96,18 +96,18 @@ func TestSource_regressionANewLeaderIsAskedAtOnce(t *testing.T) {
 	if wait := say("503", ""); wait != time.Second {
 		t.Errorf("after longer than an election: a wait of %v", wait)
 	}
-	s.arrivals.asked.lanes[1].id, s.arrivals.asked.lanes[1].left = 2, 10 // while there was no leader
+	s.arrivals.Requests.Lanes[1].ID, s.arrivals.Requests.Lanes[1].Left = 2, 10 // while there was no leader
 	if wait := say("409", "Leadership Change"); wait != electingPause {
 		t.Errorf("there is a leader: a wait of %v", wait)
 	}
-	if out, _ := s.arrivals.asked.outstanding(); out > 0 {
+	if out, _ := s.arrivals.Requests.Outstanding(); out > 0 {
 		t.Errorf("%d messages are waited for that nobody was asked for", out)
 	}
-	s.arrivals.asked.lanes[1].id, s.arrivals.asked.lanes[1].left = 3, 10
+	s.arrivals.Requests.Lanes[1].ID, s.arrivals.Requests.Lanes[1].Left = 3, 10
 	now = now.Add(2 * electingPause)
 	s.pulls.refused = 0
 	say("409", "Leadership Change")
-	if out, _ := s.arrivals.asked.outstanding(); out != 10 {
+	if out, _ := s.arrivals.Requests.Outstanding(); out != 10 {
 		t.Error("another pull that is told has the new one given up")
 	}
 }

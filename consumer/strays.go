@@ -149,7 +149,7 @@ func (m *message) stray(origin *retry.Origin) {
 	s.strays.paths.Go(func() {
 		m.keep(origin, to)
 		if s.strays.waiting.Add(-1) == maxStrays/2 {
-			s.arrivals.wake()
+			s.arrivals.Wake()
 		}
 	})
 }

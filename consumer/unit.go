@@ -113,7 +113,7 @@ func (u *unit) endPulls() {
 	u.stopOpening()
 	var pulls sync.WaitGroup
 	for _, s := range u.open() {
-		pulls.Go(s.arrivals.stopPulling)
+		pulls.Go(s.arrivals.Stop)
 	}
 	for _, rt := range u.main.routes {
 		rt.group.Drain()

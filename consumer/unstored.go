@@ -36,7 +36,7 @@ type heldMessage struct {
 // JetStream delivers it again.
 func (m *message) hold(at time.Time, why error, try func()) {
 	h := &m.route.held
-	if m.delivery.Fenced() || m.source.arrivals.isDraining() || !h.add(heldMessage{at, try}, why) {
+	if m.delivery.Fenced() || m.source.arrivals.IsDraining() || !h.add(heldMessage{at, try}, why) {
 		m.delivery.Release()
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/health"
+	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/internal/looks"
 )
 
@@ -20,9 +21,9 @@ import (
 // on both sides (nats.go#2063, #1622), and a durable that was deleted while no pull was parked says nothing at all.
 
 const (
-	quietFor   = 3 * pullHeartbeat // without a delivery before the server is asked
-	checkEvery = 5 * time.Second   // at most
-	checkAgain = 2 * time.Second   // at most, when there is doubt
+	quietFor   = 3 * pulls.Heartbeat // without a delivery before the server is asked
+	checkEvery = 5 * time.Second     // at most
+	checkAgain = 2 * time.Second     // at most, when there is doubt
 )
 
 // watchdog is what a source knows of its checks.
@@ -51,9 +52,9 @@ type finding struct {
 
 // suspicious tells whether to ask the server about the durable.
 func (s *source) suspicious(now time.Time) bool {
-	if out, _ := s.arrivals.asked.outstanding(); out > 0 && now.Sub(s.pulls.lastHeard) > missedHeartbeats {
+	if out, _ := s.arrivals.Requests.Outstanding(); out > 0 && now.Sub(s.pulls.lastHeard) > missedHeartbeats {
 		s.log.Debug("heartbeats missed; pulling anew")
-		s.arrivals.asked.giveUp()
+		s.arrivals.Requests.GiveUp()
 		s.gaps.MayHaveLost(now)
 		s.pulls.electing = true
 		s.pulls.backOff(now)
@@ -212,5 +213,5 @@ func (s *source) rebuild(pending uint64, now time.Time) {
 	s.count.rebuilds.Add(1)
 	s.log.Warn("nothing is delivered although messages are waiting; pulling anew", "pending", pending)
 	// The subscriptions stay: without them, what the server sends just now would be away for AckWait.
-	s.arrivals.asked.giveUp()
+	s.arrivals.Requests.GiveUp()
 }

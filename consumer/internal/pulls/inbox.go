@@ -1,0 +1,226 @@
+// Package pulls keeps what a durable was asked for, and receives what comes of it. When to ask for how much is for its user to decide.
+package pulls
+
+import (
+	"fmt"
+	"github.com/nats-io/nats.go/jetstream"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Config says for what an [Inbox] is.
+type Config struct {
+	Conn            *nats.Conn
+	JS              jetstream.JetStream
+	Stream, Durable string
+	// Elsewhere says that the leader of the durable is on another server than the connection, whatever its name.
+	Elsewhere bool
+	// Leased tells whether one instance at a time pulls, and the next one gives back what was lost on the way to this one.
+	Leased func() bool
+	// DrainTime is how long a drain may take.
+	DrainTime func() time.Duration
+}
+
+// Inbox is where all comes that is sent for a durable: the deliveries and statuses of its pulls, and the answers to what its session sends. Unless
+// it says otherwise, a method is for the one goroutine that receives.
+type Inbox struct {
+	cfg  Config
+	name string // fixed by Begin
+	// woken has who receives look whether there is more room.
+	woken   chan struct{}
+	allOver chan struct{} // closed when it drains and no pull that is about to end is outstanding
+	wound   sync.Once
+	drained chan struct{} // closed when nothing more arrives, and what did was looked at
+	ended   chan struct{} // closed when nobody receives any more
+
+	mu       sync.Mutex     // held by who receives for each change of these, and by others to read them
+	all      chan *nats.Msg // in the order of the wire
+	answers  *nats.Subscription
+	draining bool
+
+	// Requests are the pulls. Their subscriptions are fixed while it drains.
+	Requests Requests
+}
+
+// askTimeout bounds one request.
+const askTimeout = 5 * time.Second
+
+// arrivedSize bounds what has arrived and was not looked at. Requests are bounded so that it does not fill; if it does,
+// nats.go drops messages, which JetStream delivers again and whose confirmations are asked for again. An inbox begins with room for
+// arrivedLittle, and gets the rest when it has use for it: 1,000 routes of which each gets a few messages a second need 350 MiB less.
+const (
+	arrivedSize   = 32 << 10
+	arrivedLittle = 1 << 10
+)
+
+// New returns one for a durable that is not open yet.
+func New(cfg Config) *Inbox {
+	return &Inbox{
+		cfg: cfg, woken: make(chan struct{}, 1), allOver: make(chan struct{}), drained: make(chan struct{}), ended: make(chan struct{}), all: make(chan *nats.Msg, arrivedLittle),
+	}
+}
+
+// Begin gives it a name: subjects below that are its own.
+func (a *Inbox) Begin() { a.name = a.cfg.Conn.NewInbox() }
+
+// Name is what the subjects of the inbox begin with.
+func (a *Inbox) Name() string { return a.name }
+
+// Subscribe begins to receive: answers on <name>.a.*, and of pulls on <name>.p<lane>.<id>. After an error Close ends what it began.
+func (a *Inbox) Subscribe() (err error) {
+	if a.answers, err = a.cfg.Conn.ChanSubscribe(a.name+".a.*", a.all); err != nil {
+		return err
+	}
+	for i := range a.Requests.Lanes {
+		if a.Requests.Lanes[i].Sub, err = a.cfg.Conn.ChanSubscribe(a.name+".p"+strconv.Itoa(i)+".*", a.all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close ends the subscriptions.
+func (a *Inbox) Close() {
+	for i := range a.Requests.Lanes {
+		if sub := a.Requests.Lanes[i].Sub; sub != nil {
+			_ = sub.Unsubscribe()
+		}
+	}
+	if a.answers != nil {
+		_ = a.answers.Unsubscribe()
+	}
+}
+
+// Arrived brings what has come, in the order of the wire. It may be another channel each time.
+func (a *Inbox) Arrived() chan *nats.Msg { return a.all }
+
+// Woken has a value when somebody called Wake.
+func (a *Inbox) Woken() <-chan struct{} { return a.woken }
+
+// Room is how many messages may have arrived and not have been looked at. It may be called by anybody.
+func (a *Inbox) Room() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return cap(a.all)
+}
+
+// MayArrive tells whether there is room for what comes of one more pull of batch messages beside out that are outstanding, and for the answers about all that are in hand. If
+// not, it makes room once all that was asked for is here.
+func (a *Inbox) MayArrive(out, batch int, live, unconfirmed int) bool {
+	if cap(a.all) == arrivedSize {
+		return true
+	}
+	return 2*(out+batch+live+unconfirmed) <= cap(a.all) || out == 0 && a.widen()
+}
+
+// widen has all that arrives from now on go to a larger channel. Nothing is on its way but answers, and what a pull brings that was given
+// up: the server delivers that again.
+func (a *Inbox) widen() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.draining {
+		return false
+	}
+	wide := make(chan *nats.Msg, arrivedSize)
+	var subs [1 + Lanes]*nats.Subscription
+	for i := range subs {
+		to := a.name + ".a.*"
+		if i < Lanes {
+			to = fmt.Sprintf("%s.p%d-wide.*", a.name, i)
+		}
+		var err error
+		if subs[i], err = a.cfg.Conn.ChanSubscribe(to, wide); err != nil { // closed
+			for _, sub := range subs[:i] {
+				_ = sub.Unsubscribe()
+			}
+			return false
+		}
+	}
+	for i := range a.Requests.Lanes {
+		_ = a.Requests.Lanes[i].Sub.Unsubscribe()
+		a.Requests.Lanes[i].Sub = subs[i]
+	}
+	// Answers that the server sends before it knows of the new subscription come to the old one. Without them no ack would be confirmed
+	// for two seconds, and soon nothing more be asked for.
+	narrow, before := a.all, a.answers
+	a.all, a.answers = wide, subs[Lanes]
+	_ = before.Drain()
+	go func() {
+		_ = a.cfg.Conn.FlushTimeout(askTimeout) // with its answer all of them are here
+		for {
+			select {
+			case m := <-narrow:
+				select {
+				case wide <- m:
+				default: // its confirmation is asked for again
+				}
+			default:
+				return
+			}
+		}
+	}()
+	return true
+}
+
+// Waiting is how many have arrived and were not looked at.
+func (a *Inbox) Waiting() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.all)
+}
+
+// Withdraw takes back what is parked for long, when nothing may come any more: a pull whose subject nobody hears is dropped by the server.
+func (a *Inbox) Withdraw() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.Requests.Lanes {
+		l := &a.Requests.Lanes[i]
+		if l.Left == 0 || !l.Parked || a.draining { // who drains ends the subscriptions
+			continue
+		}
+		sub, err := a.cfg.Conn.ChanSubscribe(fmt.Sprintf("%s.p%d-%d.*", a.name, i, l.ID), a.all)
+		if err != nil {
+			continue // closed
+		}
+		_ = l.Sub.Drain() // what is on its way still arrives
+		l.Sub = sub
+		l.End()
+	}
+}
+
+// Wake makes the pull loop look whether there is more room.
+func (a *Inbox) Wake() {
+	select {
+	case a.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Contact tells the session, in the order of the wire, that the server answered something sent then.
+func (a *Inbox) Contact(sent time.Time) {
+	m := &nats.Msg{Subject: contactMark, Data: []byte(sent.Sub(epoch).String())}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	select {
+	case a.all <- m:
+	default: // full of proofs of contact
+	}
+}
+
+// contactMark is the subject of a message that relay puts among the arrived ones itself.
+const contactMark = "contact"
+
+// epoch makes monotonic times of durations.
+var epoch = time.Now()
+
+// Contacted tells whether a message that has arrived was put there by Contact, and for what time.
+func Contacted(m *nats.Msg) (sent time.Time, ok bool) {
+	if m.Subject != contactMark {
+		return time.Time{}, false
+	}
+	d, err := time.ParseDuration(string(m.Data))
+	return epoch.Add(d), err == nil
+}
