@@ -97,10 +97,17 @@ func TestHealth_stallsAndSilence(t *testing.T) {
 func TestHealth_isNews(t *testing.T) {
 	t.Parallel()
 	var h Health
-	if h.IsNews(jetstream.ConsumerConfig{Durable: "a"}) || h.IsNews(jetstream.ConsumerConfig{Durable: "a"}) {
-		t.Error("the same settings are news")
-	}
-	if !h.IsNews(jetstream.ConsumerConfig{Durable: "a", MaxDeliver: 3}) || h.IsNews(jetstream.ConsumerConfig{Durable: "a", MaxDeliver: 3}) {
-		t.Error("other settings are not news once")
+	for i, c := range []struct {
+		config jetstream.ConsumerConfig
+		news   bool
+	}{
+		{jetstream.ConsumerConfig{Durable: "a"}, false},
+		{jetstream.ConsumerConfig{Durable: "a"}, false},
+		{jetstream.ConsumerConfig{Durable: "a", MaxDeliver: 3}, true},
+		{jetstream.ConsumerConfig{Durable: "a", MaxDeliver: 3}, false},
+	} {
+		if got := h.IsNews(c.config); got != c.news {
+			t.Errorf("%d: news %v, want %v", i, got, c.news)
+		}
 	}
 }
