@@ -63,7 +63,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	}
 	place := catchup.Outside
 	if !s.due {
-		place = s.catchUp.place(&m.arrival, raw.Subject)
+		place = s.catchUp.Place(m.arrival.Sequence, m.arrival.Time, raw.Subject)
 	}
 	s.tallied(m.route, &m.arrival, raw.Subject, place)
 	if s.gaps.Delivered(m.arrival.Sequence, m.arrival.Consumer, m.arrival.Deliveries, now) {

@@ -45,7 +45,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 		s.sort(&e, c.Differs(), provision.Filters(info.Config))
 	}
 	s.learn(stream.CachedInfo().Config, m, began)
-	s.catchUp.note(ctx, info)
+	s.catchUp.Note(ctx, info)
 	return e
 }
 

@@ -2,13 +2,13 @@ package consumer
 
 import (
 	"context"
-	"encoding/json"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -61,45 +61,11 @@ func (s *source) findOldest(ctx context.Context) {
 
 // storedAfter is when the first message after this sequence that has such a subject was stored; the zero time when there is none.
 func (r *Relay) storedAfter(ctx context.Context, stream, pattern string, seq uint64) (time.Time, error) {
-	m, err := r.nextMessage(ctx, stream, pattern, seq+1)
+	m, err := looks.Next(ctx, r.nc, r.api, stream, pattern, seq+1)
 	if m == nil {
 		return time.Time{}, err
 	}
 	return m.Time, nil
-}
-
-// storedMessage is a message as the leader of its stream tells it.
-type storedMessage struct {
-	Subject  string    `json:"subject"`
-	Sequence uint64    `json:"seq"`
-	Header   []byte    `json:"hdrs"`
-	Data     []byte    `json:"data"`
-	Time     time.Time `json:"time"`
-}
-
-// nextMessage is the first message from this sequence on that has such a subject; nil when there is none.
-func (r *Relay) nextMessage(ctx context.Context, stream, pattern string, seq uint64) (*storedMessage, error) {
-	request, err := json.Marshal(map[string]any{"seq": seq, "next_by_subj": pattern})
-	if err != nil {
-		return nil, err
-	}
-	m, err := r.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: r.api + "STREAM.MSG.GET." + stream, Data: request})
-	if err != nil {
-		return nil, err
-	}
-	var answer struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message storedMessage       `json:"message"`
-	}
-	switch err := json.Unmarshal(m.Data, &answer); {
-	case err != nil:
-		return nil, err
-	case answer.Error == nil:
-		return &answer.Message, nil
-	case answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return nil, nil
-	}
-	return nil, answer.Error
 }
 
 // oldest is when the oldest message that waits for the route was published; the zero time when none does.

@@ -223,7 +223,7 @@ func (s *setup) planned(ctx context.Context) (d DurablePlan, err error) {
 func (s *setup) passedBefore(ctx context.Context, info *jetstream.ConsumerInfo) (list []CatchUpPlan, err error) {
 	var record *catchup.Record
 	if s.relay.ledgers != nil {
-		if record, err = s.catchUp.passedBook().Get(ctx, s.stream, s.durable); err != nil {
+		if record, err = catchup.NewBook(s.relay.ledgers).Get(ctx, s.stream, s.durable); err != nil {
 			return nil, err
 		}
 		if record != nil && !record.Created.Equal(info.Created) {
@@ -231,7 +231,7 @@ func (s *setup) passedBefore(ctx context.Context, info *jetstream.ConsumerInfo) 
 		}
 	}
 	last := s.on.CachedInfo().State.LastSeq
-	for _, g := range s.catchUp.gap(info.Config, last) {
+	for _, g := range s.catchUp.Gap(info.Config, last) {
 		begun := catchup.Record{}
 		if record != nil {
 			begun.Ranges = slices.DeleteFunc(slices.Clone(record.Ranges), func(h catchup.Range) bool { return !h.Left })
@@ -262,7 +262,7 @@ func (s *setup) inRange(ctx context.Context, g catchup.Range) (uint64, error) {
 		return 0, nil
 	}
 	if st.Config.Retention == jetstream.WorkQueuePolicy {
-		return s.catchUp.holds(ctx, g)
+		return s.catchUp.Holds(ctx, g)
 	}
 	count := func(patterns []string) (n uint64, err error) {
 		for _, p := range patterns {

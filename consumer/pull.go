@@ -92,7 +92,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.release(now)
 			s.tellStrays(now)
 			s.claimSoon(now)
-			s.catchUp.soon(now)
+			s.catchUp.Soon(now)
 			s.gaps.Attend(now, s.relay.nc.IsConnected() && s.ordered.behind.Load() == 0)
 			if !s.pulls.puller.InLine() {
 				s.pulls.puller.Least = max(link.LeastPull, s.pulls.puller.Least/2)

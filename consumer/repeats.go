@@ -48,7 +48,7 @@ func (s *setup) passedAgain(ctx context.Context, stream jetstream.Stream, have j
 	}
 	var list []brought
 	last := stream.CachedInfo().State.LastSeq
-	for _, g := range s.catchUp.gap(have, last) {
+	for _, g := range s.catchUp.Gap(have, last) {
 		c := s.want
 		c.DeliverPolicy, c.OptStartSeq, c.OptStartTime = jetstream.DeliverAllPolicy, 0, nil
 		switch {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/control"
 )
@@ -18,7 +19,7 @@ import (
 // setup is the durable of a source as its routes want it, and what is known of it before the source is open.
 type setup struct {
 	*binding
-	catchUp *catchUp
+	catchUp *catchup.CatchUp
 	unknown *atomic.Bool // a message came that no route ever configured on the durable wants
 
 	err      error // why it is not open

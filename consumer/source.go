@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/link"
@@ -50,7 +51,7 @@ type source struct {
 	tidying *pool.Pool
 	strays  strays
 	claims  claims
-	catchUp *catchUp
+	catchUp *catchup.CatchUp
 
 	// Of the pull loop only:
 	pulls   pulling
@@ -88,7 +89,7 @@ func newSourceOf(b *binding) *source {
 			rt.group.HoldAbove(above, until)
 		}
 	})
-	s.catchUp = &catchUp{binding: b, ask: s.askBoth, tidying: s.tidying}
+	s.catchUp = catchup.New(s.catchUpConfig())
 	s.pulls.wake = s.arrivals.Wake
 	s.setup = setup{binding: b, catchUp: s.catchUp, unknown: &s.strays.unknown}
 	return s
@@ -106,7 +107,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.adopted = m.Adopted
 	s.learn(stream.CachedInfo().Config, m, began)
 	s.saw(info)
-	if err := s.catchUp.read(ctx, stream, info); err != nil {
+	if err := s.catchUp.Read(ctx, stream, info); err != nil {
 		return err
 	}
 	if err := s.noteDelivers(ctx, stream); err != nil {

@@ -90,3 +90,33 @@ func TestStreams_endsWithItsContext(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Next finds the first message from a sequence on, and says nothing of one that is not there.
+func TestNext(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t)
+	js, nc := s.JetStream(t), s.Conn(t)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "A", Subjects: []string{"a.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, subject := range []string{"a.x", "a.y", "a.x"} {
+		if _, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Header: nats.Header{"K": {"v"}}, Data: []byte("body")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := func(stream, pattern string, seq uint64) (*Message, error) {
+		return Next(t.Context(), nc, jetstream.DefaultAPIPrefix, stream, pattern, seq)
+	}
+	for seq, want := range map[uint64]uint64{1: 1, 2: 3, 3: 3} {
+		m, err := next("A", "a.x", seq)
+		if err != nil || m == nil || m.Sequence != want || m.Subject != "a.x" || string(m.Data) != "body" || len(m.Header) == 0 || time.Since(m.Time) > time.Minute {
+			t.Errorf("from %d: %+v, %v", seq, m, err)
+		}
+	}
+	if m, err := next("A", "a.x", 4); m != nil || err != nil {
+		t.Errorf("after the last one: %+v, %v", m, err)
+	}
+	if _, err := next("B", "a.x", 1); err == nil {
+		t.Error("a stream that is not there has no fault")
+	}
+}
