@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -151,7 +152,7 @@ func TestCallers_moreMutesThanMayWait(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.eventually("there is no room for some", func() bool { return b.rt.count.answers[answerAgain].Load() > 0 })
+	w.eventually("there is no room for some", func() bool { return b.rt.count.answers[caller.CountedAgain].Load() > 0 })
 	for i := range 5 {
 		if err := w.nc.Publish(fmt.Sprintf("orders.well.%d", i), []byte(strconv.FormatInt(time.Now().UnixNano(), 10))); err != nil {
 			t.Fatal(err)
@@ -162,7 +163,7 @@ func TestCallers_moreMutesThanMayWait(t *testing.T) {
 		defer b.mu.Unlock()
 		return len(b.waits) == 5
 	})
-	if n := b.rt.callers.asking.waits(); n == 0 || n > maxAskingBytes/(900<<10) {
+	if n := b.rt.callers.asking.Len(); n == 0 || n > caller.MaxWaitingBytes/(900<<10) {
 		t.Errorf("%d wait", n)
 	}
 }
@@ -189,7 +190,7 @@ func TestCallers_regressionMoreAbsentThanMayWait(t *testing.T) {
 			t.Errorf("%v", m.Header)
 		}
 	}
-	if n := r.all()[0].callers.asking.waits(); n == 0 {
+	if n := r.all()[0].callers.asking.Len(); n == 0 {
 		t.Error("nobody waits")
 	}
 }
@@ -302,7 +303,7 @@ func TestCallers_anOldYes(t *testing.T) {
 	for range 3 {
 		sayYes(<-questions)
 	}
-	w.eventually("all said yes", func() bool { return count.answers[answerYes].Load() == 3 })
+	w.eventually("all said yes", func() bool { return count.answers[caller.CountedYes].Load() == 3 })
 	said := time.Now()
 	w.eventually("that was a while ago", func() bool { return time.Since(said) > heardLately })
 	if err := goes.questions.Unsubscribe(); err != nil {

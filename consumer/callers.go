@@ -84,7 +84,7 @@ type callers struct {
 	held      sync.WaitGroup // messages whose outcome is being told, and that are not acknowledged before
 	heldBytes atomic.Int64   // of their bodies
 	telling   atomic.Int32   // outcomes that are being told
-	asking    asking
+	asking    *caller.Waiting
 	silent    atomic.Int32 // slots with a question that is not answered at once
 	refused   trouble.Seldom
 }
@@ -103,8 +103,6 @@ func (r Route) callerPolicy(own ...string) caller.Policy {
 }
 
 const (
-	// promptly is how long a question that holds a slot may be unanswered in any of them; see askInSlot.
-	promptly = 20 * time.Millisecond
 	// lastAnswer is how long the answer to a question may take that is asked last; see [Msg.StillWanted].
 	lastAnswer = 250 * time.Millisecond
 )
@@ -171,7 +169,7 @@ func (m *message) mayStart(ctx context.Context) (supervisor.Verdict, bool) {
 		m.call.checked = time.Now()
 		return v, may
 	case h.yes && time.Since(h.at) >= heardLately:
-		v, may := m.askInSlot(ctx, min(promptly, m.route.cfg.Interest.Timeout), true)
+		v, may := m.askInSlot(ctx, min(caller.Promptly, m.route.cfg.Interest.Timeout), true)
 		m.call.checked = time.Now()
 		return v, may
 	}
@@ -220,16 +218,16 @@ func (m *message) askInSlot(ctx context.Context, timeout time.Duration, saidYes 
 	rt, line := m.route, m.route.relay.line
 	asked, err := line.Ask(m.call.Interest, m.id(), m.subject)
 	if err != nil {
-		rt.count.answers[answerAgain].Add(1)
+		rt.count.answers[caller.CountedAgain].Add(1)
 		return askLater(), false
 	}
 	defer asked.Close()
-	answer, ok := asked.Wait(ctx, min(promptly, timeout))
-	if rest := timeout - promptly; !ok && rest > 0 && ctx.Err() == nil {
+	answer, ok := asked.Wait(ctx, min(caller.Promptly, timeout))
+	if rest := timeout - caller.Promptly; !ok && rest > 0 && ctx.Err() == nil {
 		// Callers who never answer must leave slots to the others.
 		if n := rt.callers.silent.Add(1); int(n) > max(1, rt.now().Concurrency/2) {
 			rt.callers.silent.Add(-1)
-			rt.count.answers[answerAgain].Add(1)
+			rt.count.answers[caller.CountedAgain].Add(1)
 			return askLater(), false
 		}
 		answer, ok = asked.Wait(ctx, rest)
@@ -239,23 +237,23 @@ func (m *message) askInSlot(ctx context.Context, timeout time.Duration, saidYes 
 	case ctx.Err() != nil:
 		return supervisor.Verdict{Kind: supervisor.Retry, Err: context.Cause(ctx), NotStarted: true}, false
 	case ok && answer == caller.Yes:
-		rt.count.answers[answerYes].Add(1)
+		rt.count.answers[caller.CountedYes].Add(1)
 		line.There(m.id())
 		return supervisor.Verdict{}, true
 	case ok && answer == caller.No:
-		rt.count.answers[answerNo].Add(1)
+		rt.count.answers[caller.CountedNo].Add(1)
 		return m.stopAt(&endUnwanted), false
 	case ok && line.Gone(m.id(), now):
-		rt.count.answers[answerNobody].Add(1)
+		rt.count.answers[caller.CountedNobody].Add(1)
 		return m.stopAt(&endAbsent), false
 	case !ok && saidYes:
-		rt.count.answers[answerUnknown].Add(1)
+		rt.count.answers[caller.CountedUnknown].Add(1)
 		return supervisor.Verdict{}, true
 	case ok || asked.Interrupted():
-		rt.count.answers[answerAgain].Add(1)
+		rt.count.answers[caller.CountedAgain].Add(1)
 		return askLater(), false
 	}
-	rt.count.answers[answerUnknown].Add(1)
+	rt.count.answers[caller.CountedUnknown].Add(1)
 	if rt.cfg.Interest.Unknown == UnknownDrop {
 		return m.stopAt(&endSilent), false
 	}
@@ -280,18 +278,6 @@ func (m *message) attempt(ctx context.Context, msg *Msg) (watched context.Contex
 		unwatch()
 	}
 }
-
-// How questions were answered. Again are those that said nothing: they are asked once more.
-const (
-	answerYes = iota
-	answerNo
-	answerNobody
-	answerUnknown
-	answerAgain
-	answerKinds
-)
-
-var answerNames = [answerKinds]string{"yes", "no", "nobody", "unknown", "again"}
 
 // watch asks the caller now and then while the handler runs, and ends the returned context when it does not want the message any
 // more. stop ends the asking, and waits for that.

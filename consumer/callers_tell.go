@@ -111,12 +111,12 @@ func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) 
 func (rt *route) callersStatus() *control.CallersStatus {
 	c := rt.count
 	s := control.CallersStatus{
-		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: rt.callers.asking.waits() + int(rt.callers.silent.Load()), Again: c.answers[answerAgain].Load(),
-		Silent: c.answers[answerUnknown].Load(), Replied: c.replies[caller.Delivered].Load(),
+		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: rt.callers.asking.Len() + int(rt.callers.silent.Load()), Again: c.answers[caller.CountedAgain].Load(),
+		Silent: c.answers[caller.CountedUnknown].Load(), Replied: c.replies[caller.Delivered].Load(),
 		Undelivered: c.replies[caller.NotThere].Load() + c.replies[caller.Failed].Load(), Unsure: c.replies[caller.Sent].Load(),
 		Telling: int(rt.callers.telling.Load()), Refused: c.refused.Load(),
 	}
-	if s == (control.CallersStatus{}) && c.answers[answerYes].Load() == 0 {
+	if s == (control.CallersStatus{}) && c.answers[caller.CountedYes].Load() == 0 {
 		return nil
 	}
 	return &s

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -121,8 +122,8 @@ func TestCallers_theResultComesBack(t *testing.T) {
 	if n := a.asked.Load(); n != 3 {
 		t.Errorf("asked %d times, want once before each attempt", n)
 	}
-	if c := r.all()[0].count; c.answers[answerYes].Load() != 3 || c.replies[0].Load() != 1 {
-		t.Errorf("counted %d questions, %d replies", c.answers[answerYes].Load(), c.replies[0].Load())
+	if c := r.all()[0].count; c.answers[caller.CountedYes].Load() != 3 || c.replies[0].Load() != 1 {
+		t.Errorf("counted %d questions, %d replies", c.answers[caller.CountedYes].Load(), c.replies[0].Load())
 	}
 }
 
@@ -255,7 +256,7 @@ func TestCallers_forgottenBeforeTheStart(t *testing.T) {
 	c := r.all()[0].count
 	a.publish("orders.gone", "", nats.Header{"relay-interest": {nats.NewInbox()}}) // young: it is asked twice
 	a.reply("forgotten")
-	if again, nobody := c.answers[answerAgain].Load(), c.answers[answerNobody].Load(); again == 0 || nobody != 1 {
+	if again, nobody := c.answers[caller.CountedAgain].Load(), c.answers[caller.CountedNobody].Load(); again == 0 || nobody != 1 {
 		t.Errorf("asked again %d times, nobody %d", again, nobody)
 	}
 	w.settled("ORDERS", "billing")
@@ -281,7 +282,7 @@ func TestCallers_unknown(t *testing.T) {
 			a := w.caller(func(*nats.Msg) {})
 			a.publish("orders.1", "", nil)
 			a.reply(want)
-			if n := r.all()[0].count.answers[answerUnknown].Load(); n != 1 {
+			if n := r.all()[0].count.answers[caller.CountedUnknown].Load(); n != 1 {
 				t.Errorf("counted %d", n)
 			}
 		})
@@ -354,7 +355,7 @@ func TestCallers_absenceAfterAReconnect(t *testing.T) {
 	a := w.caller(nil)
 	a.publish("orders.1", "", nats.Header{"Relay-Interest": {inbox}, "Relay-Deadline": {}})
 	c := r.all()[0].count
-	w.eventually("it was asked for in vain", func() bool { return c.answers[answerAgain].Load() >= 2 })
+	w.eventually("it was asked for in vain", func() bool { return c.answers[caller.CountedAgain].Load() >= 2 })
 	sub, err := a.nc.Subscribe(inbox, sayYes)
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -34,7 +35,7 @@ func mostHeld(o supervisor.Options, asks bool) supervisor.Room {
 		Bytes:    o.StashBytes + supervisor.MaxWindowBytes + settlingBytes,
 	}
 	if asks {
-		most.Messages, most.Bytes = most.Messages+maxAsking, most.Bytes+maxAskingBytes
+		most.Messages, most.Bytes = most.Messages+maxAsking, most.Bytes+caller.MaxWaitingBytes
 	}
 	return most
 }
@@ -49,7 +50,7 @@ func (rt *route) holds() supervisor.Room {
 func (rt *route) within(free supervisor.Room) supervisor.Room {
 	holds := rt.holds()
 	if rt.cfg.asks() {
-		free.Messages = min(free.Messages, rt.askable())
+		free.Messages = min(free.Messages, rt.callers.asking.Room())
 	}
 	return supervisor.Room{
 		Messages: min(free.Messages, max(0, rt.most.Load().Messages-holds.Messages)),

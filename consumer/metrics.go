@@ -35,7 +35,7 @@ type counters struct {
 	ages     prometheus.Histogram
 	// Of callers:
 	expired, forgotten, refused atomic.Uint64
-	answers                     [answerKinds]atomic.Uint64
+	answers                     [caller.Kinds]atomic.Uint64
 	replies                     [caller.ToldKinds]atomic.Uint64
 	// For the ledger; what was written is guarded by tally.writing.
 	received, replayed atomic.Uint64
@@ -302,8 +302,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		counter(m.expired, c.expired.Load(), name)
 		counter(m.forgotten, c.forgotten.Load(), name)
 		counter(m.refused, c.refused.Load(), name)
-		for i, answer := range answerNames {
-			counter(m.questions, c.answers[i].Load(), name, answer)
+		for i := range caller.Kinds {
+			counter(m.questions, c.answers[i].Load(), name, i.String())
 		}
 		for told := caller.Delivered; told < caller.ToldKinds; told++ {
 			counter(m.replies, c.replies[told].Load(), name, told.String())

@@ -124,7 +124,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.streams = looks.New(r.js)
+	r.streams, r.line = looks.New(r.js), caller.New(nc)
 	r.membership = fleet.NewMembership(r.joinFleet)
 	if err := cfg.Fleet.Validate(); err != nil {
 		return nil, fmt.Errorf("fleet.%w", err)
@@ -155,7 +155,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 		list = append(list, newRoute(r, cfg, r.cfg.Limits))
 	}
 	r.routes.Store(&list)
-	r.link, r.line = link.New(shortest), caller.New(nc)
+	r.link = link.New(shortest)
 	r.metrics, r.tellings, r.events, r.archive = newMetrics(), newTellings(r), r.newEvents(), r.newArchive()
 	r.metrics.r = r
 	r.upkeep = upkeep.New(r.upkeepConfig())
