@@ -61,12 +61,12 @@ func TestRelay_regressionTheOldDurableOfARouteWithOneInstanceIsNamedOnce(t *test
 	}
 	w.publish("orders.a", 3)
 	r, _ := w.start(Config{Logger: quiet}, one("next", "a", "orders.a"), one("b", "b", "orders.b"))
-	r.findOrphans(t.Context()) // perhaps before it has a claim
+	r.orphans.Find(t.Context()) // perhaps before it has a claim
 	if n := strings.Count(strings.Join(r.Status().Trouble, "\n"), "durable old on stream ORDERS of route a: 3 messages wait"); n != 1 {
 		t.Errorf("named %d times: %v", n, r.Status().Trouble)
 	}
 	w.eventually("both are handled", func() bool { return len(r.openSources()) >= 4 })
-	r.findOrphans(t.Context())
+	r.orphans.Find(t.Context())
 	if n := strings.Count(strings.Join(r.Status().Trouble, "\n"), "durable old on stream ORDERS of route a: 3 messages wait"); n != 1 {
 		t.Errorf("later named %d times: %v", n, r.Status().Trouble)
 	}

@@ -241,7 +241,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.r.events.Collect(ch)
 	m.r.collectArchive(ch)
 	where := map[string]int{orphans.Retries: 0, orphans.Durable: 0}
-	for _, o := range m.r.orphaned() {
+	for _, o := range m.r.orphans.Found() {
 		where[o.Kind] += int(o.Messages) + o.Outstanding
 	}
 	for kind, n := range where {

