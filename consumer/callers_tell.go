@@ -13,9 +13,6 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// TellsFor is for how long an outcome that reaches nobody is sent to its caller, again and again.
-const TellsFor = caller.KeptFor
-
 const (
 	// replyHeaders is room for the headers of a reply in the server's max_payload.
 	replyHeaders = 8<<10 + maxResultHeaderBytes

@@ -265,7 +265,7 @@ func TestChange_orderHoldsAndDrainEnds(t *testing.T) {
 	r, _ := w.start(Config{Drain: 300 * time.Millisecond}, route, Route{Name: "other", Subjects: []string{"orders.other"}, Start: Start{Policy: "all"}, Handler: other})
 	w.publish("orders.slow", 1)
 	<-started
-	if _, err := bucket.Give(t.Context(), Order{Route: "slow", State: orders.Paused, Why: "maintenance"}); err != nil {
+	if _, err := bucket.Give(t.Context(), orders.Order{Route: "slow", State: orders.Paused, Why: "maintenance"}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("it is paused", func() bool { return r.all()[0].group.Status().Paused })
@@ -282,7 +282,7 @@ func TestChange_orderHoldsAndDrainEnds(t *testing.T) {
 	if n := slow.count(); n != 0 {
 		t.Errorf("%d messages started while the route is paused", n)
 	}
-	if _, err := bucket.Give(t.Context(), Order{Route: "slow", State: orders.Running}); err != nil {
+	if _, err := bucket.Give(t.Context(), orders.Order{Route: "slow", State: orders.Running}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("the message comes", func() bool { return slow.count() == 1 })
@@ -299,14 +299,14 @@ func TestChange_regressionWhatASuspendedKeySentAwayComesToTheSuccessor(t *testin
 	route := countingRoute(l)
 	r, _ := w.start(Config{}, route)
 	away := func() int { return r.all()[0].group.Status().Aside }
-	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: orders.Paused}, r)
+	w.order(orders.Order{Route: "billing", Key: []byte("orders.us"), State: orders.Paused}, r)
 	w.publish("orders.us", 5)
 	w.eventually("they are sent away", func() bool { return away() == 5 })
 	if _, err := r.Update(t.Context(), route); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("the successor has sent them away", func() bool { return away() == 5 })
-	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: orders.Running}, r)
+	w.order(orders.Order{Route: "billing", Key: []byte("orders.us"), State: orders.Running}, r)
 	w.settled("ORDERS", "billing")
 	if l.len() != 5 {
 		t.Errorf("%d messages handled, want 5", l.len())

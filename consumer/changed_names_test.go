@@ -29,7 +29,7 @@ func TestMoveOrphans_regressionADurableThatWasRenamedLosesNothing(t *testing.T) 
 	renamed := old
 	renamed.Durable, renamed.Start = "billing", Start{Policy: "new"}
 	w.start(Config{Logger: quiet}, renamed)
-	list, err := Orphans(t.Context(), w.js, "", []Route{renamed})
+	list, err := orphansOf(t.Context(), w.js, "", []Route{renamed})
 	if err != nil || len(list) != 1 || list[0].Messages != 3 {
 		t.Fatalf("%v %v", list, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -63,7 +64,7 @@ func TestRelay_aBrokenEndpointCostsFiftyDeadLetters(t *testing.T) {
 	const before = 45 // the share of dead_trip
 	w.eventually("it is suspended", func() bool { s := state(); return s.State == RouteSuspended && s.Dead == before })
 	since := *state().Since
-	if list, _, err := control.Wake(t.Context(), w.nc, "relay", Order{Route: "hooks", Trial: true}); err != nil || len(list) != 1 || list[0].State != RouteSuspended {
+	if list, _, err := control.Wake(t.Context(), w.nc, "relay", orders.Order{Route: "hooks", Trial: true}); err != nil || len(list) != 1 || list[0].State != RouteSuspended {
 		t.Fatalf("%+v %v", list, err)
 	}
 	neighbour.Interest.Timeout = time.Second // with which it begins anew

@@ -25,13 +25,13 @@ func TestFollow_regressionABucketThatWasMadeAnewIsObeyed(t *testing.T) {
 		return nil
 	})
 	r, _ := w.start(Config{}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: handle}, Route{Name: "thumbs", Subjects: []string{"images.>"}, Handler: handle})
-	w.order(Order{Route: "thumbs", State: orders.Paused, Why: "before"}, r)
+	w.order(orders.Order{Route: "thumbs", State: orders.Paused, Why: "before"}, r)
 	before := r.Status().OrdersBucket
 	if err := w.js.DeleteKeyValue(t.Context(), "RELAY_STATE"); err != nil {
 		t.Fatal(err)
 	}
 	// Orders of the new bucket begin at revision 1 again.
-	w.order(Order{Route: "billing", State: orders.Paused, Why: "after"}, r)
+	w.order(orders.Order{Route: "billing", State: orders.Paused, Why: "after"}, r)
 	if s := r.Status(); s.Routes[0].State != RoutePaused || s.Routes[1].State != RoutePaused || s.OrdersBucket.Equal(before) {
 		t.Errorf("status %+v", s)
 	}
@@ -49,8 +49,8 @@ func TestFollow_regressionABucketThatWasMadeAnewIsObeyed(t *testing.T) {
 	if l.len() != 0 {
 		t.Errorf("%d messages handled although both routes are paused", l.len())
 	}
-	w.order(Order{Route: "billing", State: orders.Running}, r)
-	w.order(Order{Route: "thumbs", State: orders.Running}, r)
+	w.order(orders.Order{Route: "billing", State: orders.Running}, r)
+	w.order(orders.Order{Route: "thumbs", State: orders.Running}, r)
 	w.settled("ORDERS", "billing")
 	w.settled("IMAGES", "thumbs")
 	if l.len() != 10 {
@@ -74,7 +74,7 @@ func TestFollow_regressionASilentWatchIsMadeAnew(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	w.order(Order{Route: "billing", State: orders.Paused}, r)
+	w.order(orders.Order{Route: "billing", State: orders.Paused}, r)
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("the order was followed after %v", took)
 	}
@@ -88,7 +88,7 @@ func TestFollow_regressionAnOrderThatAPublisherOverwroteIsStoredAgain(t *testing
 	w := newWorld(t)
 	l := newLedger()
 	r, stop := w.start(Config{}, countingRoute(l))
-	w.order(Order{Route: "billing", State: orders.Paused, Why: "maintenance"}, r)
+	w.order(orders.Order{Route: "billing", State: orders.Paused, Why: "maintenance"}, r)
 	kv, err := w.js.KeyValue(t.Context(), "RELAY_STATE")
 	if err != nil {
 		t.Fatal(err)
@@ -118,13 +118,13 @@ func TestFollow_anOrderThatWasDeletedEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r, _ := w.start(Config{}, countingRoute(newLedger()))
-	w.order(Order{Route: "billing", State: orders.Paused}, r)
-	w.order(Order{Route: "billing", Key: []byte("k"), State: orders.Paused}, r)
+	w.order(orders.Order{Route: "billing", State: orders.Paused}, r)
+	w.order(orders.Order{Route: "billing", Key: []byte("k"), State: orders.Paused}, r)
 	kv, err := w.js.KeyValue(t.Context(), "RELAY_STATE")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []Order{{Route: "billing"}, {Route: "billing", Key: []byte("k")}} {
+	for _, o := range []orders.Order{{Route: "billing"}, {Route: "billing", Key: []byte("k")}} {
 		if err := kv.Delete(t.Context(), o.BucketKey()); err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +143,7 @@ func TestFollow_anOrderOfANewerRelayIsLeftAloneAndNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	value, err := json.Marshal(Order{Route: "billing", State: orders.Paused, Format: orders.Format + 1})
+	value, err := json.Marshal(orders.Order{Route: "billing", State: orders.Paused, Format: orders.Format + 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestFollow_anOrderOfANewerRelayIsLeftAloneAndNamed(t *testing.T) {
 	if s := r.Status(); s.Routes[0].State != RouteFlowing || s.Notices[0] != "order billing has format 2, and this version knows 1: it is not followed" {
 		t.Errorf("%q, %s", s.Notices, s.Routes[0].State)
 	}
-	w.order(Order{Route: "billing", State: orders.Paused}, r)
+	w.order(orders.Order{Route: "billing", State: orders.Paused}, r)
 	if s := r.Status(); s.Routes[0].State != RoutePaused || len(s.Notices) != 0 {
 		t.Errorf("%q, %s", s.Notices, s.Routes[0].State)
 	}
@@ -176,13 +176,13 @@ func TestPause_regressionWhatHasNotStartedGoesBack(t *testing.T) {
 	a, stop := w.start(Config{Instance: "a"}, route)
 	w.publish("orders.eu", 50)
 	w.eventually("a has fetched some", func() bool { s := a.Status().Routes[0]; return s.Running == 2 && s.Window > 0 })
-	w.order(Order{Route: "billing", State: orders.Paused}, a)
+	w.order(orders.Order{Route: "billing", State: orders.Paused}, a)
 	w.eventually("a holds what runs, and no more", func() bool {
 		s := a.Status().Routes[0]
 		return s.Running == 2 && s.Window == 0 && s.Stash == 0
 	})
 	b, _ := w.start(Config{Instance: "b"}, countingRoute(l))
-	w.order(Order{Route: "billing", State: orders.Running}, a, b)
+	w.order(orders.Order{Route: "billing", State: orders.Running}, a, b)
 	w.eventually("b handles what a gave back", func() bool { return l.len() >= 40 })
 	close(release)
 	w.settled("ORDERS", "billing")

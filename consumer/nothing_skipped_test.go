@@ -991,7 +991,7 @@ func (n *nsWorld) run(queue bool) {
 // named compares what is said of that which nobody handles, and follows the advice.
 func (n *nsWorld) named(run *nsRun) {
 	ctx := n.w.t.Context()
-	list, err := Orphans(ctx, n.w.js, n.service, n.routes(run.c))
+	list, err := orphansOf(ctx, n.w.js, n.service, n.routes(run.c))
 	if err != nil {
 		n.fail("%v", err)
 	}

@@ -37,8 +37,8 @@ func (r *Relay) Resume(ctx context.Context, route, key string) error {
 }
 
 // operate gives an order, and waits until this instance follows it.
-func (r *Relay) operate(ctx context.Context, route, key, state string) (Order, error) {
-	order := Order{Route: route, State: state, By: "the program of " + r.cfg.Instance, At: time.Now().UTC()}
+func (r *Relay) operate(ctx context.Context, route, key, state string) (orders.Order, error) {
+	order := orders.Order{Route: route, State: state, By: "the program of " + r.cfg.Instance, At: time.Now().UTC()}
 	if key != "" {
 		order.Key = []byte(key)
 	}

@@ -1,20 +1,12 @@
 package consumer
 
 import (
-	"context"
-	"encoding/json"
-
-	"github.com/nats-io/nats.go"
-
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
 )
 
-// Order is what an operator said of a route, or of one of its keys.
-type Order = orders.Order
-
 // reasonOf says why a route or a key is paused.
-func reasonOf(order *Order) string {
+func reasonOf(order *orders.Order) string {
 	why := order.Why
 	if why == "" {
 		why = "paused by an operator"
@@ -22,27 +14,8 @@ func reasonOf(order *Order) string {
 	return control.Cut(why, control.MaxText)
 }
 
-// NATSUser is whom the server takes the connection for; empty when it does not say.
-func NATSUser(ctx context.Context, nc *nats.Conn) string {
-	ctx, cancel := context.WithTimeout(ctx, lookPatience*5)
-	defer cancel()
-	m, err := nc.RequestWithContext(ctx, "$SYS.REQ.USER.INFO", nil)
-	if err != nil {
-		return ""
-	}
-	var answer struct {
-		Data struct {
-			User string `json:"user"`
-		} `json:"data"`
-	}
-	if json.Unmarshal(m.Data, &answer) != nil {
-		return ""
-	}
-	return control.Cut(answer.Data.User, control.MaxKey)
-}
-
 // obey applies an order.
-func (rt *route) obey(order Order) {
+func (rt *route) obey(order orders.Order) {
 	pause, key := order.State == orders.Paused, string(order.Key)
 	attrs := []any{"by", order.By, "nats_user", order.User, "at", order.At, "why", order.Why}
 	if order.Key != nil {
@@ -69,7 +42,7 @@ func (rt *route) obey(order Order) {
 }
 
 // by names the operator, behind a reason.
-func by(order Order) string {
+func by(order orders.Order) string {
 	if order.By == "" {
 		return ""
 	}
@@ -77,7 +50,7 @@ func by(order Order) string {
 }
 
 // setPaused notes the order by which the route is paused; nil when it is not. It reports whether it was.
-func (rt *route) setPaused(order *Order) (was bool) {
+func (rt *route) setPaused(order *orders.Order) (was bool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	was = rt.paused != nil
@@ -86,7 +59,7 @@ func (rt *route) setPaused(order *Order) (was bool) {
 }
 
 // apply hands an order to its route.
-func (r *Relay) apply(order Order) {
+func (r *Relay) apply(order orders.Order) {
 	for _, rt := range r.all() {
 		if rt.name() == order.Route {
 			rt.obey(order)

@@ -18,7 +18,7 @@ import (
 )
 
 // order stores what an operator says, and waits until every relay has applied it.
-func (w *world) order(o Order, relays ...*Relay) {
+func (w *world) order(o orders.Order, relays ...*Relay) {
 	w.t.Helper()
 	bucket, err := orders.Open(w.t.Context(), w.js, "", 0)
 	if err != nil {
@@ -48,7 +48,7 @@ func TestOrders_pausedRouteLeavesItsMessagesInTheStreamUntilResumed(t *testing.T
 	w := newWorld(t)
 	l := newLedger()
 	r, _ := w.start(Config{}, countingRoute(l))
-	w.order(Order{Route: "billing", State: orders.Paused, Why: "migration"}, r)
+	w.order(orders.Order{Route: "billing", State: orders.Paused, Why: "migration"}, r)
 	w.publish("orders.eu", 20)
 	if s := r.Status().Routes[0]; s.State != "paused" || s.Why != "migration" {
 		t.Errorf("status %+v", s)
@@ -56,7 +56,7 @@ func TestOrders_pausedRouteLeavesItsMessagesInTheStreamUntilResumed(t *testing.T
 	if r.Ready() != nil {
 		t.Errorf("a paused route is not ready: %v", r.Ready())
 	}
-	w.order(Order{Route: "billing", State: orders.Running}, r)
+	w.order(orders.Order{Route: "billing", State: orders.Running}, r)
 	w.settled("ORDERS", "billing")
 	if l.len() != 20 {
 		t.Errorf("%d messages handled after resume, want 20", l.len())
@@ -70,7 +70,7 @@ func TestOrders_resumedKeyGetsItsMessagesBackAtOnceAndNotInAnHour(t *testing.T) 
 	route := countingRoute(l)
 	route.AckWait = 2 * time.Second
 	r, _ := w.start(Config{}, route)
-	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: orders.Paused}, r)
+	w.order(orders.Order{Route: "billing", Key: []byte("orders.us"), State: orders.Paused}, r)
 	w.publish("orders.us", 5)
 	w.publish("orders.eu", 5)
 	w.eventually("the other key flows, the paused one is given back", func() bool {
@@ -81,7 +81,7 @@ func TestOrders_resumedKeyGetsItsMessagesBackAtOnceAndNotInAnHour(t *testing.T) 
 		t.Errorf("waiting keys %+v", keys)
 	}
 	began := time.Now()
-	w.order(Order{Route: "billing", Key: []byte("orders.us"), State: orders.Running}, r)
+	w.order(orders.Order{Route: "billing", Key: []byte("orders.us"), State: orders.Running}, r)
 	w.settled("ORDERS", "billing")
 	if l.len() != 10 {
 		t.Errorf("%d messages handled, want 10", l.len())
@@ -96,7 +96,7 @@ func TestOrders_holdOverARestartAndOnEveryInstance(t *testing.T) {
 	w := newWorld(t)
 	l := newLedger()
 	_, stop := w.start(Config{Instance: "a"}, countingRoute(l))
-	w.order(Order{Route: "billing", State: orders.Paused})
+	w.order(orders.Order{Route: "billing", State: orders.Paused})
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestOrders_holdOverARestartAndOnEveryInstance(t *testing.T) {
 	if err != nil || len(list) != 2 {
 		t.Errorf("status of %d instances, %v, want 2", len(list), err)
 	}
-	w.order(Order{Route: "billing", State: orders.Running}, b, c)
+	w.order(orders.Order{Route: "billing", State: orders.Running}, b, c)
 	w.settled("ORDERS", "billing")
 	if l.len() != 3 {
 		t.Errorf("%d messages handled, want 3", l.len())

@@ -2,12 +2,8 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"slices"
 
-	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/partition"
@@ -15,12 +11,6 @@ import (
 
 // Orphan is something of relay's that waits for a route which is not there: one that was renamed, taken away, or given another stream or durable.
 type Orphan = orphans.Orphan
-
-// Orphans finds what waits for routes that are not among these, of which the names and durables count. What another running instance pulls is no
-// orphan. It reads the subjects of the retry stream and of the dead letters, and asks for every durable of every stream.
-func Orphans(ctx context.Context, js jetstream.JetStream, service string, routes []Route) ([]Orphan, error) {
-	return orphans.Search{JS: js, Service: service, Answers: anyAnswers(js)}.All(ctx, forOrphans(routes))
-}
 
 // forOrphans is what the search for orphans has to know of routes.
 func forOrphans(routes []Route) (list []orphans.Route) {
@@ -31,20 +21,9 @@ func forOrphans(routes []Route) (list []orphans.Route) {
 	return list
 }
 
-// anyAnswers asks whether an instance of a service answers now.
-func anyAnswers(js jetstream.JetStream) func(ctx context.Context, service string) (bool, error) {
-	return func(ctx context.Context, service string) (bool, error) {
-		_, err := control.AskStatus(ctx, js.Conn(), service)
-		if errors.Is(err, control.ErrNobody) {
-			return false, nil
-		}
-		return err == nil, err
-	}
-}
-
 // search is that of this instance.
 func (r *Relay) search() orphans.Search {
-	return orphans.Search{JS: r.js, Service: r.cfg.Service, Answers: anyAnswers(r.js)}
+	return orphans.Search{JS: r.js, Service: r.cfg.Service, Answers: orphans.AnyAnswers(r.js)}
 }
 
 // orphansConfig is how this instance looks for orphans.

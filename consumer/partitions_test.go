@@ -509,7 +509,7 @@ func TestPartitions_deadLettersAndReplays(t *testing.T) {
 
 func (d *divisions) orphanedPartitions(routes ...Route) (list []Orphan) {
 	d.t.Helper()
-	all, err := Orphans(d.t.Context(), d.js, "relay", routes)
+	all, err := orphansOf(d.t.Context(), d.js, "relay", routes)
 	if err != nil {
 		d.t.Fatal(err)
 	}

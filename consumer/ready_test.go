@@ -64,7 +64,7 @@ func TestReady_regressionARouteThatStartsNothingAlthoughMessagesWait(t *testing.
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bucket.Give(t.Context(), Order{Route: "billing", State: orders.Paused}); err != nil {
+	if _, err := bucket.Give(t.Context(), orders.Order{Route: "billing", State: orders.Paused}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("an operator wants it so", func() bool { return r.Ready() == nil })

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/trouble"
@@ -72,10 +73,10 @@ type route struct {
 	stopAt  time.Time
 	// stopSaid is when the log named a reason last.
 	stopSaid time.Time
-	dlqErr   error     // the dead letters do not take its entries
-	dlqAt    time.Time // of that
-	dlqFail  int       // in a row
-	paused   *Order    // by an operator
+	dlqErr   error         // the dead letters do not take its entries
+	dlqAt    time.Time     // of that
+	dlqFail  int           // in a row
+	paused   *orders.Order // by an operator
 }
 
 // newRoute makes a route. The limits are those that are to hold.

@@ -107,7 +107,7 @@ func TestStatus_regressionARouteThatWaitsIsNotUpAndItsKeysWait(t *testing.T) {
 	if s.Since == nil || s.Until == nil || !strings.Contains(s.Why, "down") {
 		t.Errorf("%+v", s)
 	}
-	w.order(Order{Route: "billing", State: orders.Paused, Why: "migration", By: "eve@host"}, r)
+	w.order(orders.Order{Route: "billing", State: orders.Paused, Why: "migration", By: "eve@host"}, r)
 	if s := r.Status().Routes[0]; s.State != RoutePaused || s.Pause == nil || s.Pause.By != "eve@host" {
 		t.Errorf("%+v", s)
 	}

@@ -11,7 +11,7 @@ import (
 
 // answerWake ends waits for an operator.
 func (r *Relay) answerWake(q *microRequest) {
-	var order Order
+	var order orders.Order
 	if json.Unmarshal(q.Data, &order) != nil || order.Format > orders.Format {
 		q.fail("400", "this is no order, or one of a newer relay")
 		return
@@ -27,7 +27,7 @@ func (r *Relay) answerWake(q *microRequest) {
 }
 
 // endWaits ends the waits of the route, or of one key, and what went away for them comes back.
-func (rt *route) endWaits(order Order, w *control.Woken) {
+func (rt *route) endWaits(order orders.Order, w *control.Woken) {
 	attrs := []any{"by", order.By, "nats_user", order.User, "why", order.Why}
 	if order.Key != nil {
 		key := string(order.Key)

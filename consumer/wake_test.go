@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/orders"
 )
 
 // One answer with Retry-After: 3600 stopped a route for an hour, and resume did not end it.
@@ -29,12 +30,12 @@ func TestWake_regressionResumeEndsARetryAfterOnAllInstances(t *testing.T) {
 	w.publish("orders.eu", 3)
 	w.eventually("the route waits", func() bool { return a.Status().Routes[0].State == RouteWaiting })
 	up.Store(true)
-	list, bad, err := control.Wake(t.Context(), w.nc, "relay", Order{Route: "billing", By: "eve@host"})
+	list, bad, err := control.Wake(t.Context(), w.nc, "relay", orders.Order{Route: "billing", By: "eve@host"})
 	if err != nil || len(bad) > 0 || len(list) != 1 || !list[0].Known || list[0].State != RouteWaiting || list[0].Since == nil {
 		t.Fatalf("%+v, %v, %v", list, bad, err)
 	}
 	w.eventually("the route flows", func() bool { return a.Status().Routes[0].State == RouteFlowing })
-	list, _, err = control.Wake(t.Context(), w.nc, "relay", Order{Route: "shipping"})
+	list, _, err = control.Wake(t.Context(), w.nc, "relay", orders.Order{Route: "shipping"})
 	if err != nil || len(list) != 1 || list[0].Known {
 		t.Errorf("another route: %+v, %v", list, err)
 	}

@@ -160,6 +160,9 @@ type Backlog struct {
 	At time.Time `json:"at"`
 }
 
+// TellsFor is for how long an outcome that reaches nobody is sent to its caller, again and again.
+const TellsFor = 2 * time.Minute
+
 // CallersStatus is what one instance had to do with callers since its start.
 type CallersStatus struct {
 	// Expired messages were past their deadline before they started; Forgotten ones were not wanted any more.

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/provision"
@@ -348,4 +349,15 @@ func (s Search) Partitions(ctx context.Context, p *partition.Stream) ([]Orphan, 
 	}
 	o.Next = fmt.Sprintf("start the route with partitions again, or remove the stream%s, once nothing of it is wanted any more: nats stream rm %s", copying, p.Name())
 	return []Orphan{o}, nil
+}
+
+// AnyAnswers is the Answers of a [Search]: it asks for the status of the instances of a service.
+func AnyAnswers(js jetstream.JetStream) func(ctx context.Context, service string) (bool, error) {
+	return func(ctx context.Context, service string) (bool, error) {
+		_, err := control.AskStatus(ctx, js.Conn(), service)
+		if errors.Is(err, control.ErrNobody) {
+			return false, nil
+		}
+		return err == nil, err
+	}
 }

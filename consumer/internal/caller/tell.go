@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/control"
 )
 
 const (
@@ -25,7 +27,7 @@ const (
 )
 
 // KeptFor is for how long a reply is sent again and again that reached nobody.
-const KeptFor = 2 * time.Minute
+const KeptFor = control.TellsFor
 
 // Told is what became of a reply.
 type Told uint8

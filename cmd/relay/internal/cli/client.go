@@ -17,8 +17,8 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
-	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/permission"
 )
@@ -51,7 +51,7 @@ func OpenWith(ctx context.Context, cfg *config.Config, role string) (*Client, er
 		conn.Close()
 		return nil, err
 	}
-	return &Client{cfg, conn, js, sync.OnceValue(func() string { return consumer.NATSUser(ctx, conn.Conn) })}, nil
+	return &Client{cfg, conn, js, sync.OnceValue(func() string { return control.NATSUser(ctx, conn.Conn) })}, nil
 }
 
 // Close ends the connection.

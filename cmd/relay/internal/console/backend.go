@@ -9,6 +9,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/orders"
 )
 
 // Backend is what the console shows and does, by the code of the commands. Its errors are for the operator to read.
@@ -18,7 +19,7 @@ type Backend interface {
 	// Routes says of each route what it is on all instances, what is wrong first.
 	Routes(instances []consumer.Status, now time.Time) []Route
 	// Order pauses or resumes, and says what came of it.
-	Order(ctx context.Context, order consumer.Order) (string, error)
+	Order(ctx context.Context, order orders.Order) (string, error)
 	// Retries are messages of a route (empty: of all) that wait for their retry, at most so many; more tells that there are others.
 	Retries(ctx context.Context, route string, most int) (list []Retry, more bool, err error)
 	// DeadLetters is nil when there have never been any.
@@ -69,7 +70,7 @@ type Route struct {
 	More    int                  `json:"waiting_more,omitempty"`
 	On      []On                 `json:"on"`
 	First   consumer.RouteStatus `json:"-"`
-	Pause   *consumer.Order      `json:"pause,omitempty"`
+	Pause   *orders.Order        `json:"pause,omitempty"`
 }
 
 // Flows tells whether it flows on all instances.

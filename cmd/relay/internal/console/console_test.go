@@ -30,6 +30,7 @@ import (
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/orders"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
@@ -65,7 +66,7 @@ func (f *fake) Routes(list []consumer.Status, now time.Time) []Route {
 	}}
 }
 
-func (f *fake) Order(context.Context, consumer.Order) (string, error) {
+func (f *fake) Order(context.Context, orders.Order) (string, error) {
 	f.acts.Add(1)
 	return hostile, nil
 }

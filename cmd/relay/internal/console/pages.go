@@ -176,7 +176,7 @@ func (c *Console) route(r *request) (*answer, error) {
 // order gives an operator's order for a route or a key.
 func (c *Console) order(state string) func(*request) (*answer, error) {
 	return func(r *request) (*answer, error) {
-		o := consumer.Order{Route: r.PathValue("route"), State: state, Why: r.PostFormValue("why"), By: r.session.by, At: time.Now().UTC()}
+		o := orders.Order{Route: r.PathValue("route"), State: state, Why: r.PostFormValue("why"), By: r.session.by, At: time.Now().UTC()}
 		if r.PostForm.Has("key") {
 			o.Key = []byte(r.PostFormValue("key"))
 		}

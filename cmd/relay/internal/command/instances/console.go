@@ -14,6 +14,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/orders"
 )
 
 // Console is what the console shows of the running instances, and asks of them: the same as the commands.
@@ -65,7 +66,7 @@ func (b *Console) Routes(instances []consumer.Status, now time.Time) (list []con
 	return list
 }
 
-func (b *Console) Order(ctx context.Context, order consumer.Order) (string, error) {
+func (b *Console) Order(ctx context.Context, order orders.Order) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, cli.ActTimeout)
 	defer cancel()
 	var notes, said bytes.Buffer

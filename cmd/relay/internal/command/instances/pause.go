@@ -71,14 +71,14 @@ one message now: when that is dead, too, the message stays, and so does the susp
 
 // outcome is what became of an act.
 type outcome struct {
-	Order    consumer.Order   `json:"order"`
-	Key      string           `json:"key,omitempty"`
-	Revision uint64           `json:"revision"`
-	Follow   []string         `json:"follow"`                 // instances
-	Behind   []string         `json:"behind"`                 // instances, with what they follow instead
-	Ended    []control.Woken  `json:"ended,omitempty"`        // by resume
-	Keys     []consumer.Order `json:"resumed_keys,omitempty"` // that were paused by themselves, with their orders
-	Notes    []string         `json:"notes,omitempty"`
+	Order    orders.Order    `json:"order"`
+	Key      string          `json:"key,omitempty"`
+	Revision uint64          `json:"revision"`
+	Follow   []string        `json:"follow"`                 // instances
+	Behind   []string        `json:"behind"`                 // instances, with what they follow instead
+	Ended    []control.Woken `json:"ended,omitempty"`        // by resume
+	Keys     []orders.Order  `json:"resumed_keys,omitempty"` // that were paused by themselves, with their orders
+	Notes    []string        `json:"notes,omitempty"`
 }
 
 // followTimeout is how long the instances may take to follow.
@@ -97,7 +97,7 @@ func (a act) do(o *cli.Options, c *cobra.Command, names []string) error {
 }
 
 func (a act) on(ctx context.Context, cl *cli.Client, c *cobra.Command, names []string) error {
-	order := consumer.Order{Route: names[0], State: a.state, Why: a.Why, By: cli.Or(a.As, cli.Caller()), Trial: a.trial}
+	order := orders.Order{Route: names[0], State: a.state, Why: a.Why, By: cli.Or(a.As, cli.Caller()), Trial: a.trial}
 	if len(names) == 2 {
 		order.Key = []byte(names[1])
 	}
@@ -118,8 +118,8 @@ func (a act) on(ctx context.Context, cl *cli.Client, c *cobra.Command, names []s
 
 // giveOrder stores the order and waits until the running instances follow it. What they answer may be missing or wrong: the order
 // is stored all the same.
-func giveOrder(ctx context.Context, c *cli.Client, order consumer.Order, notes io.Writer) (*outcome, error) {
-	order.User, order.At = consumer.NATSUser(ctx, c.Conn.Conn), time.Now().UTC()
+func giveOrder(ctx context.Context, c *cli.Client, order orders.Order, notes io.Writer) (*outcome, error) {
+	order.User, order.At = control.NATSUser(ctx, c.Conn.Conn), time.Now().UTC()
 	out := &outcome{Order: order, Follow: []string{}, Behind: []string{}}
 	q := control.StatusRequest{Keys: -1}
 	if order.Key != nil {

@@ -5,7 +5,6 @@ import (
 	"io"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/control"
 )
 
@@ -30,7 +29,7 @@ func printCallers(w io.Writer, o over) {
 		fmt.Fprintf(w, "  asking the callers of %d %s whether it is still wanted, for interest.timeout at most\n", all.Asking, cli.Plural(all.Asking, "message"))
 	}
 	if all.Telling > 0 {
-		fmt.Fprintf(w, "  telling %d %s to callers who may be reconnecting, for %v at most\n", all.Telling, cli.Plural(all.Telling, "outcome"), consumer.TellsFor)
+		fmt.Fprintf(w, "  telling %d %s to callers who may be reconnecting, for %v at most\n", all.Telling, cli.Plural(all.Telling, "outcome"), control.TellsFor)
 	}
 	if all.Unsure > 0 {
 		fmt.Fprintf(w, "  sent %d %s once, without finding out whether anybody was there: too many were on their way\n", all.Unsure, cli.Plural(all.Unsure, "outcome"))

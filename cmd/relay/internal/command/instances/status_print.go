@@ -12,6 +12,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/orders"
 )
 
 // over is a route on all its instances.
@@ -305,7 +306,7 @@ func printStill(w io.Writer, o over, instances int, now time.Time) {
 }
 
 // whoPaused names the operator, and whom NATS took the operator for.
-func whoPaused(order consumer.Order) string {
+func whoPaused(order orders.Order) string {
 	by := cli.Or(order.By, "an operator")
 	if order.User != "" {
 		by += ", NATS user " + order.User

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/relaymq/relay/cmd/relay/internal/publishing"
 	"os"
 	"os/signal"
 	"time"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -61,11 +61,11 @@ relay schedule ls shows what waits, and relay schedule rm takes it back.`,
 			defer cl.Close()
 			var ack *jetstream.PubAck
 			err = cl.Permitted(ctx, access.Publisher, func(ctx context.Context) (err error) {
-				ack, err = consumer.Publish(ctx, cl.JS, m)
+				ack, err = publishing.Publish(ctx, cl.JS, m)
 				return err
 			})
 			switch {
-			case errors.Is(err, nats.ErrNoResponders), errors.Is(err, consumer.ErrNoStream):
+			case errors.Is(err, nats.ErrNoResponders), errors.Is(err, publishing.ErrNoStream):
 				return fmt.Errorf("no stream holds subject %s: nothing was stored", cli.Printable(m.Subject))
 			case err != nil:
 				return err

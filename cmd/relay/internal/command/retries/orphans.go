@@ -35,13 +35,13 @@ func newOrphansLs(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls", Short: "list what waits for routes that the configuration does not have", Args: cli.Args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			var list []consumer.Orphan
+			var list []orphans.Orphan
 			err := o.WithClient(c, func(ctx context.Context, cl *cli.Client) (err error) {
 				var routes []consumer.Route
 				for _, rt := range cl.Config.Routes {
 					routes = append(routes, rt.Route)
 				}
-				if list, err = consumer.Orphans(ctx, cl.JS, cl.Config.Service, routes); err != nil {
+				if list, err = findOrphans(ctx, cl, routes); err != nil {
 					return err
 				}
 				running, err := control.AskStatus(ctx, cl.Conn.Conn, cl.Config.Service)
@@ -49,7 +49,7 @@ func newOrphansLs(o *cli.Options) *cobra.Command {
 					return err
 				}
 				// What an instance uses is none, also while it does not pull: of a route that is paused, or stands by.
-				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
+				list = slices.DeleteFunc(list, func(of orphans.Orphan) bool {
 					return of.Service == "" && slices.ContainsFunc(running, func(s consumer.Status) bool {
 						return slices.ContainsFunc(s.Routes, func(rt consumer.RouteStatus) bool {
 							if rt.Partitions != nil && rt.Partitions.Stream == of.Stream {
@@ -66,7 +66,7 @@ func newOrphansLs(o *cli.Options) *cobra.Command {
 			}
 			if asJSON {
 				if list == nil {
-					list = []consumer.Orphan{}
+					list = []orphans.Orphan{}
 				}
 				return cli.PrintJSON(c.OutOrStdout(), list)
 			}
@@ -125,15 +125,15 @@ another run goes on. The old route must run nowhere, and the new one must have b
 				if !known {
 					return fmt.Errorf("%w: --to: the configuration has no route %s", cli.ErrUsage, cli.Printable(to))
 				}
-				list, err := consumer.Orphans(ctx, cl.JS, cl.Config.Service, others)
+				list, err := findOrphans(ctx, cl, others)
 				if err != nil {
 					return err
 				}
-				list = slices.DeleteFunc(list, func(of consumer.Orphan) bool {
+				list = slices.DeleteFunc(list, func(of orphans.Orphan) bool {
 					return of.Kind == orphans.Partitions || of.Route != from || of.Service != service || stream != "" && of.Kind != orphans.Dead && of.Stream != stream
 				})
-				if stream != "" && service == "" && !slices.ContainsFunc(list, func(of consumer.Orphan) bool { return of.Kind == orphans.Retries }) {
-					list = append(list, consumer.Orphan{Kind: orphans.Retries, Route: from, Stream: stream})
+				if stream != "" && service == "" && !slices.ContainsFunc(list, func(of orphans.Orphan) bool { return of.Kind == orphans.Retries }) {
+					list = append(list, orphans.Orphan{Kind: orphans.Retries, Route: from, Stream: stream})
 				}
 				var found orphans.Moved
 				for _, of := range list {
@@ -214,7 +214,7 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 					return fmt.Errorf("an instance of relay runs route %s on stream %s, and takes them: relay retries discard is for those", cli.Printable(from), cli.Printable(stream))
 				}
 				// Of all routes: it may be one that the configuration has.
-				list, err := consumer.Orphans(ctx, cl.JS, cl.Config.Service, nil)
+				list, err := findOrphans(ctx, cl, nil)
 				if err != nil {
 					return err
 				}
@@ -273,4 +273,14 @@ func returnOrphans(ctx context.Context, c *cobra.Command, cl *cli.Client, route,
 	})
 	_ = bar.Finish()
 	return n, err
+}
+
+// findOrphans finds what waits for routes that are not among these, of which the names and durables count.
+func findOrphans(ctx context.Context, cl *cli.Client, known []consumer.Route) ([]orphans.Orphan, error) {
+	var list []orphans.Route
+	for _, rt := range known {
+		rt = rt.WithDefaults()
+		list = append(list, orphans.Route{Name: rt.Name, Durable: rt.Durable, Divided: rt.Partitions > 0})
+	}
+	return orphans.Search{JS: cl.JS, Service: cl.Config.Service, Answers: orphans.AnyAnswers(cl.JS)}.All(ctx, list)
 }

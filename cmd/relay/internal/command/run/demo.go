@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/relaymq/relay/cmd/relay/internal/publishing"
 	"os"
 	"strings"
 	"time"
@@ -16,7 +17,6 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/logging"
-	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
@@ -126,7 +126,7 @@ func (s *service) feed(ctx context.Context) error {
 		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
 			return err
 		}
-		if _, err := consumer.Publish(ctx, js, &nats.Msg{Subject: m.Subject, Data: m.Data}); err != nil {
+		if _, err := publishing.Publish(ctx, js, &nats.Msg{Subject: m.Subject, Data: m.Data}); err != nil {
 			return fmt.Errorf("%s: %w", m.Subject, err)
 		}
 		select {

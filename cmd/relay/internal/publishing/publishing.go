@@ -1,4 +1,5 @@
-package consumer
+// Package publishing stores messages for the commands that publish.
+package publishing
 
 import (
 	"context"
@@ -34,7 +35,10 @@ func Publish(ctx context.Context, js jetstream.JetStream, m *nats.Msg) (*jetstre
 		if !errors.As(err, &api) || api.ErrorCode != jsErrStreamFull {
 			return ack, err
 		}
-		pause(ctx, publishBackoff.Delay(n))
+		select {
+		case <-ctx.Done():
+		case <-time.After(publishBackoff.Delay(n)):
+		}
 		if ctx.Err() != nil {
 			return nil, err
 		}
