@@ -87,20 +87,3 @@ func (u *unit) handOver() {
 		}
 	})
 }
-
-// goneMembers are the instances that have ended or do not answer any more.
-func (r *Relay) goneMembers() (list []control.MemberStatus) {
-	f := r.membership.Now()
-	if f == nil {
-		return nil
-	}
-	members, _ := f.Members()
-	for _, m := range members {
-		if !m.Gone.IsZero() && len(list) < control.MaxTroubles {
-			list = append(list, control.MemberStatus{
-				Instance: control.Cut(m.Instance, control.MaxKey), Version: control.Cut(m.Version, control.MaxKey), Gone: m.Gone.UTC(), Clean: stateOf(m).Draining,
-			})
-		}
-	}
-	return list
-}

@@ -1,13 +1,11 @@
 package consumer
 
 import (
-	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/internal/control"
-	"github.com/relaymq/relay/internal/fleet"
 )
 
 // holder says who has the route; nil: all instances do.
@@ -23,27 +21,12 @@ func (rt *route) holder() *control.HolderStatus {
 	if claim, ok := f.Holder(u.resource()); ok {
 		h.Instance, h.Fence, h.Here = claim.Instance, claim.Fence, claim.Mine
 	}
-	members, _ := f.Members()
-	for _, m := range members {
-		if m.Gone.IsZero() && m.Instance != h.Instance && stateOf(m).has(rt.cfg.Name) {
+	for m, s := range peers.Here(f) {
+		if m.Instance != h.Instance && s.Has(rt.cfg.Name) {
 			h.Standbys = append(h.Standbys, m.Instance)
 		}
 	}
 	return h
-}
-
-// stateOf is what a member says of itself. One that cannot be read says nothing.
-func stateOf(m fleet.Member) (s memberState) {
-	_ = json.Unmarshal(m.State, &s)
-	return s
-}
-
-func (s memberState) has(route string) bool { return slices.Contains(s.Routes, route) }
-
-// reads tells whether it would take the route with this durable. An earlier version does not say with which.
-func (s memberState) reads(route, durable string) bool {
-	of := s.Durables[route]
-	return s.has(route) && (of == "" || of == durable)
 }
 
 // standing says that nothing starts here because another instance has the route, or because nobody can.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/version"
 )
@@ -47,21 +48,9 @@ func (r *Relay) joinFleet(ctx context.Context) (f *fleet.Fleet, err error) {
 	return f, err
 }
 
-// memberState is what an instance tells the others with its session.
-type memberState struct {
-	Generation int    `json:"generation,omitempty"`
-	Config     string `json:"config,omitempty"` // hash
-	Draining   bool   `json:"draining,omitempty"`
-	// Routes of one instance at a time that this one would take.
-	Routes []string `json:"routes,omitempty"`
-	// Durables of them, by route.
-	Durables map[string]string `json:"durables,omitempty"`
-	// Generations are those that it works on, of routes with partitions.
-	Generations map[string]generations `json:"generations,omitempty"`
-}
-
+// memberState is what this instance tells the others with its session.
 func (r *Relay) memberState() json.RawMessage {
-	s := memberState{Durables: map[string]string{}, Draining: r.isDraining()}
+	s := peers.State{Durables: map[string]string{}, Draining: r.isDraining()}
 	if c := r.config.Load(); c != nil {
 		s.Generation, s.Config = c.Generation, c.Hash
 	}
@@ -73,9 +62,9 @@ func (r *Relay) memberState() json.RawMessage {
 	}
 	for _, d := range r.divided.all() {
 		if s.Generations == nil {
-			s.Generations = make(map[string]generations)
+			s.Generations = make(map[string]peers.Generations)
 		}
-		s.Generations[d.head.Name] = generations{d.streams[0].Number, d.newest().Number}
+		s.Generations[d.head.Name] = peers.Generations{Oldest: d.streams[0].Number, Newest: d.newest().Number}
 	}
 	slices.Sort(s.Routes)
 	data, _ := json.Marshal(s)

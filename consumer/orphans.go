@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/relaymq/relay/internal/fleet"
+	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/partition"
 )
@@ -30,8 +30,12 @@ func (r *Relay) search() orphans.Search {
 func (r *Relay) orphansConfig() orphans.WatchConfig {
 	return orphans.WatchConfig{
 		Search: r.search(), Retries: r.retries, Log: r.log, Reads: r.reads,
-		Known:   func(stream, route, durable string) bool { return r.has(stream, durable) || r.standsBy(route, durable) },
-		Divides: func(s *partition.Stream) bool { return r.divided.get(s.Route) != nil || r.othersDivide(s) },
+		Known: func(stream, route, durable string) bool {
+			return r.has(stream, durable) || peers.StandsBy(r.membership.Now(), r.cfg.Instance, route, durable)
+		},
+		Divides: func(s *partition.Stream) bool {
+			return r.divided.get(s.Route) != nil || peers.Divides(r.membership.Now(), s.Route)
+		},
 		Count: func(ctx context.Context, stream, filter string) (uint64, error) {
 			c, err := r.countMatching(ctx, stream, filter)
 			return c.n, err
@@ -72,41 +76,11 @@ func (r *Relay) unitsOfRoutes() (list []*unit) {
 	return list
 }
 
-// othersDivide tells whether another instance works on the partitions of a stream.
-func (r *Relay) othersDivide(s *partition.Stream) bool {
-	f := r.membership.Now()
-	if f == nil {
-		return false
-	}
-	members, _ := f.Members()
-	return slices.ContainsFunc(members, func(m fleet.Member) bool {
-		_, told := stateOf(m).Generations[s.Route]
-		return m.Gone.IsZero() && told
-	})
-}
-
 // has tells whether a durable is one of this instance, or of a route that another instance has the claim of.
 func (r *Relay) has(stream, durable string) bool {
 	if slices.ContainsFunc(r.openSources(), func(s *source) bool { return s.stream == stream && s.durable == durable }) ||
 		slices.ContainsFunc(r.unitsOfRoutes(), func(u *unit) bool { return u.main.stream == stream && u.main.durable == durable }) {
 		return true
 	}
-	f := r.membership.Now()
-	if f == nil {
-		return false
-	}
-	_, held := f.Holder(resourceOf(stream, durable))
-	return held
-}
-
-// standsBy tells whether another instance would take a route of which one instance at a time handles messages, with this durable.
-func (r *Relay) standsBy(route, durable string) bool {
-	f := r.membership.Now()
-	if f == nil {
-		return false
-	}
-	members, _ := f.Members()
-	return slices.ContainsFunc(members, func(m fleet.Member) bool {
-		return m.Gone.IsZero() && m.Instance != r.cfg.Instance && stateOf(m).reads(route, durable)
-	})
+	return peers.Held(r.membership.Now(), stream, durable)
 }

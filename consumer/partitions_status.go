@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/internal/control"
 )
 
@@ -24,7 +25,7 @@ func (r *Relay) partitionsStatus(d *divided) *control.PartitionsStatus {
 	for n := range newest.Count {
 		if f == nil {
 			s.Nobody = append(s.Nobody, n)
-		} else if h, ok := f.Holder(resourceOf(newest.Name(), newest.DurableOf(n))); !ok {
+		} else if h, ok := f.Holder(peers.Resource(newest.Name(), newest.DurableOf(n))); !ok {
 			s.Nobody = append(s.Nobody, n)
 		} else if h.Mine {
 			s.Here = append(s.Here, n)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -17,8 +16,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"pgregory.net/rapid"
 
+	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
@@ -241,61 +240,15 @@ func (d *divisions) shared(all map[string]*Relay, count int) {
 				return false
 			}
 			g := v.newest().Generation
-			p := r.dividing(g)
-			least, most := p.fair()
-			own := p.has[p.own]
-			if len(v.streams) != 1 || g.Count != count || len(p.has) != len(all) || own < least || own > most {
+			p := peers.Divide(r.membership.Now(), g)
+			least, most := p.Fair()
+			own := p.Own()
+			if len(v.streams) != 1 || g.Count != count || p.Instances() != len(all) || own < least || own > most {
 				return false
 			}
 			sum += own
 		}
 		return sum == count
-	})
-}
-
-// However the partitions are divided, and whoever hands over first: soon each instance has its share, and nothing moves after that.
-func TestPartitions_dividedFairly(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		count, n := rapid.IntRange(1, 64).Draw(t, "partitions"), rapid.IntRange(1, 20).Draw(t, "instances")
-		has := make(map[string]int)
-		names := make([]string, n)
-		for i := range n {
-			names[i] = fmt.Sprintf("s%02d", i)
-			has[names[i]] = 0
-		}
-		for range count {
-			has[rapid.SampledFrom(names).Draw(t, "has")]++
-		}
-		least, most := dividing{count: count, has: has}.fair()
-		moved := 0
-		for round := range 100 {
-			free, seen := 0, maps.Clone(has)
-			for _, name := range names { // each looks at the same moment
-				over := dividing{count: count, own: name, has: seen}.over()
-				has[name] -= over
-				free += over
-			}
-			moved += free
-			if free == 0 {
-				break
-			}
-			for ; free > 0; free-- { // those with the fewest take first
-				slices.SortStableFunc(names, func(a, b string) int { return has[a] - has[b] })
-				has[names[0]]++
-			}
-			if round == 99 {
-				t.Fatalf("it never comes to rest: %v", has)
-			}
-		}
-		for name, own := range has {
-			if own < least || own > most {
-				t.Fatalf("%d partitions, %s has %d: %v", count, name, own, has)
-			}
-		}
-		if moved > count {
-			t.Fatalf("%d moves of %d partitions: %v", moved, count, has)
-		}
 	})
 }
 

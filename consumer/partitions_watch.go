@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/internal/beat"
-	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/partition"
 )
 
@@ -56,7 +56,7 @@ func (r *Relay) watchPartitions(ctx context.Context) {
 			}
 		}
 		for _, d := range r.divided.all() {
-			if now := time.Now(); soon || r.othersKnowNewer(d) || !now.Before(d.next) {
+			if now := time.Now(); soon || peers.AreFurther(r.membership.Now(), d.head.Name, peers.Generations{Oldest: d.streams[0].Number, Newest: d.newest().Number}) || !now.Before(d.next) {
 				d.next = now.Add(generationsEvery)
 				call, cancel := context.WithTimeout(ctx, lookAfterFor)
 				err := r.lookAfter(call, d)
@@ -96,7 +96,7 @@ func (r *Relay) lookAfter(ctx context.Context, d *divided) error {
 			return r.divideAnew(ctx, d.head.Name)
 		case len(list) > 1:
 			d.next = time.Now().Add(growEvery)
-			if r.othersWorkOnFormer(d) {
+			if peers.WorkBefore(r.membership.Now(), d.head.Name, d.streams[0].Number) {
 				return nil
 			}
 			return d.tender.Delete(ctx, list)
@@ -126,38 +126,6 @@ func (d *divided) copies(s *partition.Stream, now time.Time) error {
 	}
 	return fmt.Errorf("the server has copied nothing from stream %s to %s for %s, and does not reach it: see `nats stream info %s`, and whether %s is there and has a leader",
 		s.Stream, s.Name(), silent.Round(time.Second), s.Name(), s.Stream)
-}
-
-// othersWorkOnFormer tells whether another instance has parts of former generations still.
-func (r *Relay) othersWorkOnFormer(d *divided) bool {
-	f := r.membership.Now()
-	if f == nil {
-		return true
-	}
-	members, _ := f.Members()
-	return slices.ContainsFunc(members, func(m fleet.Member) bool {
-		g, told := stateOf(m).Generations[d.head.Name]
-		return m.Gone.IsZero() && told && g.Oldest < d.streams[0].Number
-	})
-}
-
-// generations are those of a route that an instance works on.
-type generations struct {
-	Oldest int `json:"oldest"`
-	Newest int `json:"newest"`
-}
-
-// othersKnowNewer tells whether another instance knows of a newer generation, or that a former one is through.
-func (r *Relay) othersKnowNewer(d *divided) bool {
-	f := r.membership.Now()
-	if f == nil {
-		return false
-	}
-	members, _ := f.Members()
-	return slices.ContainsFunc(members, func(m fleet.Member) bool {
-		g := stateOf(m).Generations[d.head.Name]
-		return g.Newest > d.newest().Number || g.Oldest > d.streams[0].Number
-	})
 }
 
 // tellOfGenerations says what becomes of former generations, and why that does not go on.

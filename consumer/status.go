@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/version"
 	"github.com/relaymq/relay/supervisor"
@@ -59,7 +60,7 @@ func (r *Relay) status(q control.StatusRequest) Status {
 			s.Trouble = append(s.Trouble, text)
 		}
 	}
-	s.Limits, s.Gone = r.limits.Status(), r.goneMembers()
+	s.Limits, s.Gone = r.limits.Status(), peers.Gone(r.membership.Now())
 	s.Routes = r.routesStatus(q)
 	return s
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/fleet"
@@ -33,20 +33,7 @@ type tenure struct {
 func (u *unit) leased() bool { return u.main.leased() }
 
 // resource is what is claimed of the fleet. The name of a stream may hold what a key of a bucket may not.
-func (u *unit) resource() string { return resourceOf(u.main.stream, u.main.durable) }
-
-func resourceOf(stream, durable string) string {
-	var b strings.Builder
-	b.WriteString("route." + durable + ".")
-	for _, c := range []byte(stream) {
-		if c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' {
-			b.WriteByte(c)
-		} else {
-			fmt.Fprintf(&b, "=%02X", c)
-		}
-	}
-	return b.String()
-}
+func (u *unit) resource() string { return peers.Resource(u.main.stream, u.main.durable) }
 
 // mayStart tells whether handlers may be started for messages of the source: always, or while this instance certainly has the claim.
 func (s *source) mayStart() bool {
