@@ -2,25 +2,14 @@ package consumer
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"slices"
 	"time"
 
 	"github.com/relaymq/relay/internal/control"
-	"github.com/relaymq/relay/internal/orders"
 )
 
-// answerHandover gives a route away, or leaves it to others.
-func (r *Relay) answerHandover(q *microRequest) {
-	var order control.HandoverOrder
-	if json.Unmarshal(q.Data, &order) != nil || order.Format > orders.Format {
-		q.fail("400", "this is no order, or one of a newer relay")
-		return
-	}
-	_ = q.respond(r.handover(order))
-}
-
+// handover gives a route away, or leaves it to others.
 func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
 	out := control.HandedOver{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
 	rt, f := r.route(order.Route), r.membership.Now()

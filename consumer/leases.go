@@ -39,9 +39,7 @@ func (r *Relay) joinFleet(ctx context.Context) (f *fleet.Fleet, err error) {
 			return err
 		}
 		// A write that is not permitted is a time-out to who writes.
-		r.probing.Lock()
-		defer r.probing.Unlock()
-		return r.permitted(ctx, &nats.Msg{
+		return r.prober.Permitted(ctx, &nats.Msg{
 			Subject: "$KV." + fleet.Bucket(r.cfg.Service) + ".preflight", Header: nats.Header{nats.ExpectedStreamHdr: {"-"}}, Reply: r.nc.NewInbox(),
 		})
 	})

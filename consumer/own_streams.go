@@ -38,7 +38,7 @@ func (r *Relay) ownConfigs() []jetstream.StreamConfig {
 func (r *Relay) upkeepConfig() upkeep.Config {
 	dead := r.deadConfig().Streams()
 	return upkeep.Config{
-		Conn: r.nc, JS: r.js, Log: r.log, Looks: r.streams, Troubles: r.troubles, Probing: &r.probing,
+		Conn: r.nc, JS: r.js, Log: r.log, Looks: r.streams, Troubles: r.troubles, Probing: r.prober,
 		Service: r.cfg.Service, Replicas: r.cfg.Replicas, Streams: r.ownConfigs, RetryStream: r.retryStreamName(), AttemptsBucket: r.attemptsName(),
 		DeadStreams: [2]string{dead[0].Name, dead[1].Name}, DeadAge: r.cfg.DLQ.MaxAge, OnFull: r.cfg.DLQ.OnFull,
 		Parked: upkeep.Room{Bytes: int64(r.cfg.Parked.MaxBytes), Messages: r.cfg.Parked.MaxMsgs, Age: r.cfg.Parked.MaxAge},

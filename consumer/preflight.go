@@ -3,63 +3,34 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/internal/permission"
 )
 
-// probe is a message that has no effect but to have the server say whether its subject is permitted.
-type probe struct {
-	what string
-	msg  *nats.Msg
-}
-
 // checkPermissions finds the subjects that this user may not publish to, of sources that were looked at, and of what they
-// share. The server reports a violation out of band and leaves the publisher to its time-out, so each subject that relay needs
-// is tried with something that has no effect, and the connection is asked what it was told. It keeps the latest violation
-// only: all are tried together, and each by itself if anything was said.
+// share.
 func (r *Relay) checkPermissions(ctx context.Context, sources []*source, shared bool) error {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	r.probing.Lock()
-	defer r.probing.Unlock()
-	var probes []probe
+	var probes []permission.Probe
 	for _, s := range sources {
 		probes = append(probes, s.setup.probes()...)
 	}
 	if shared {
 		probes = append(probes, r.sharedProbes()...)
 	}
-	old := r.nc.LastError()
-	for _, p := range probes {
-		if err := r.nc.PublishMsg(p.msg); err != nil {
-			return err
-		}
-	}
-	if err := r.nc.FlushWithContext(ctx); err != nil {
-		return err
-	}
-	if last := r.nc.LastError(); last == old || permission.Of(last) == nil {
-		return nil
-	}
+	refused, err := r.prober.Try(ctx, probes)
 	var faults []error
-	for _, p := range probes {
-		err := r.permitted(ctx, p.msg)
-		var v *permission.Error
-		switch {
-		case errors.As(err, &v):
-			faults = append(faults, &SetupError{Err: fmt.Errorf("%s: %w", p.what, v)})
-		case err != nil:
-			return err
-		}
+	for _, err := range refused {
+		faults = append(faults, &SetupError{Err: err})
 	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, err)...)
 }
 
 // probes are those of a source.
-func (s *setup) probes() (list []probe) {
+func (s *setup) probes() (list []permission.Probe) {
 	r := s.relay
 	if s.have == nil {
 		to := r.api + "CONSUMER.CREATE." + s.stream + "." + s.durable
@@ -67,25 +38,25 @@ func (s *setup) probes() (list []probe) {
 			to += "." + f
 		}
 		// For another stream than the subject names: refused. What is no JSON would be refused with a line in the server's log.
-		list = append(list, probe{"making durable " + s.durable, &nats.Msg{Subject: to, Reply: r.nc.NewInbox(), Data: []byte(`{"stream_name":"-"}`)}})
+		list = append(list, permission.Probe{What: "making durable " + s.durable, Msg: &nats.Msg{Subject: to, Reply: r.nc.NewInbox(), Data: []byte(`{"stream_name":"-"}`)}})
 	}
 	return append(list,
 		// Not JSON: answered with a 400.
-		probe{"pulling from durable " + s.durable, &nats.Msg{
+		permission.Probe{What: "pulling from durable " + s.durable, Msg: &nats.Msg{
 			Subject: r.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable, Reply: r.nc.NewInbox(), Data: []byte("{"),
 		}},
 		// Progress of a sequence that cannot be pending.
-		probe{"acknowledging on durable " + s.durable, &nats.Msg{
+		permission.Probe{What: "acknowledging on durable " + s.durable, Msg: &nats.Msg{
 			Subject: "$JS.ACK." + s.stream + "." + s.durable + ".1.0.0.0.0", Data: []byte("+WPI"),
 		}})
 }
 
 // sharedProbes are those of what routes share.
-func (r *Relay) sharedProbes() (list []probe) {
+func (r *Relay) sharedProbes() (list []permission.Probe) {
 	// Refused by the stream, which is not called so.
 	elsewhere := nats.Header{nats.ExpectedStreamHdr: {"-"}}
 	try := func(what, subject string) {
-		list = append(list, probe{what, &nats.Msg{Subject: subject, Header: elsewhere, Reply: r.nc.NewInbox()}})
+		list = append(list, permission.Probe{What: what, Msg: &nats.Msg{Subject: subject, Header: elsewhere, Reply: r.nc.NewInbox()}})
 	}
 	tried := make(map[string]bool)
 	for _, rt := range r.all() {
@@ -103,18 +74,4 @@ func (r *Relay) sharedProbes() (list []probe) {
 		try("storing large dead letters", "$O."+r.dead.Bucket()+".M.preflight")
 	}
 	return list
-}
-
-// permitted publishes m and reports a violation for its subject.
-func (r *Relay) permitted(ctx context.Context, m *nats.Msg) error {
-	if err := r.nc.PublishMsg(m); err != nil {
-		return err
-	}
-	if err := r.nc.FlushWithContext(ctx); err != nil {
-		return err
-	}
-	if v := permission.Of(r.nc.LastError()); v != nil && v.Subject == m.Subject {
-		return v
-	}
-	return nil
 }

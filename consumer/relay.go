@@ -28,6 +28,7 @@ import (
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/orphans"
+	"github.com/relaymq/relay/internal/permission"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/trouble"
@@ -65,7 +66,7 @@ type Relay struct {
 
 	troubles *trouble.List // what is away that routes share
 	opening  chan struct{} // holds a value for each source that is being opened late
-	probing  sync.Mutex    // one check of permissions at a time
+	prober   *permission.Prober
 
 	// Made by the start:
 	retries *retry.Stream
@@ -125,7 +126,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.streams, r.line = looks.New(r.js), caller.New(nc)
+	r.streams, r.line, r.prober = looks.New(r.js), caller.New(nc), permission.NewProber(nc)
 	r.membership = fleet.NewMembership(r.joinFleet)
 	if err := cfg.Fleet.Validate(); err != nil {
 		return nil, fmt.Errorf("fleet.%w", err)
@@ -219,7 +220,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err := r.reach(ctx); err != nil {
 		return unlessStopped(ctx, err)
 	}
-	stopAnswering, err := r.answerControl()
+	stopAnswering, err := r.serveControl()
 	if err != nil {
 		return unlessStopped(ctx, &SetupError{Err: err})
 	}

@@ -25,6 +25,18 @@ type (
 // Status is a snapshot of this instance. It changes nothing and asks nobody: counts of the server are up to some seconds old.
 func (r *Relay) Status() Status { return r.status(control.StatusRequest{}) }
 
+// serveControl has questions of operators answered until stop is called.
+func (r *Relay) serveControl() (stop func(), err error) {
+	s := control.Server{
+		Conn: r.nc, Service: r.cfg.Service, Instance: r.cfg.Instance, Resume: r.wake, Handover: r.handover,
+		Status: func(q control.StatusRequest) Status {
+			r.lookAgain()
+			return r.status(q)
+		},
+	}
+	return s.Serve()
+}
+
 func (r *Relay) status(q control.StatusRequest) Status {
 	s := Status{
 		Instance: r.cfg.Instance, Service: r.cfg.Service, Version: version.String(), Started: r.since(), Ready: true, Draining: r.isDraining(),

@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"encoding/json"
 	"time"
 
 	"github.com/relaymq/relay/internal/control"
@@ -9,13 +8,8 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// answerWake ends waits for an operator.
-func (r *Relay) answerWake(q *microRequest) {
-	var order orders.Order
-	if json.Unmarshal(q.Data, &order) != nil || order.Format > orders.Format {
-		q.fail("400", "this is no order, or one of a newer relay")
-		return
-	}
+// wake ends waits for an operator.
+func (r *Relay) wake(order orders.Order) control.Woken {
 	w := control.Woken{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
 	for _, rt := range r.all() {
 		if rt.name() == order.Route {
@@ -23,7 +17,7 @@ func (r *Relay) answerWake(q *microRequest) {
 			rt.endWaits(order, &w)
 		}
 	}
-	_ = q.respond(w)
+	return w
 }
 
 // endWaits ends the waits of the route, or of one key, and what went away for them comes back.

@@ -51,3 +51,35 @@ func TestWatch_endsACallThatTheServerRefuses(t *testing.T) {
 		t.Errorf("cause %v", err)
 	}
 }
+
+// All subjects that are refused are named, whatever was refused before; where none is, that is one round trip.
+func TestProber_namesWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, natstest.WithOptions(func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"secret.>"}}}}}
+	}))
+	p := NewProber(s.Conn(t, nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	probe := func(subject string) Probe { return Probe{What: "trying " + subject, Msg: &nats.Msg{Subject: subject}} }
+	for range 2 {
+		refused, err := p.Try(ctx, []Probe{probe("secret.a"), probe("open.a"), probe("secret.b")})
+		if err != nil || len(refused) != 2 || refused[0].Error() != "trying secret.a: not permitted to publish to secret.a" || refused[1].Error() != "trying secret.b: not permitted to publish to secret.b" {
+			t.Errorf("%q, %v", refused, err)
+		}
+		if refused, err := p.Try(ctx, []Probe{probe("open.a"), probe("open.b")}); err != nil || refused != nil {
+			t.Errorf("%q, %v", refused, err)
+		}
+	}
+	var v *Error
+	if err := p.Permitted(ctx, &nats.Msg{Subject: "secret.a"}); !errors.As(err, &v) || v.Subject != "secret.a" {
+		t.Errorf("got %v", err)
+	}
+	if err := p.Permitted(ctx, &nats.Msg{Subject: "open.a"}); err != nil {
+		t.Errorf("got %v", err)
+	}
+	p.nc.Close()
+	if _, err := p.Try(ctx, []Probe{probe("open.a")}); err == nil {
+		t.Error("a closed connection permits everything")
+	}
+}

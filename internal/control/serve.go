@@ -1,13 +1,14 @@
-package consumer
+package control
 
 import (
 	"encoding/json"
 	"fmt"
 	"slices"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
-	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/version"
 )
 
@@ -26,10 +27,22 @@ const (
 	pageSlack = 1 << 10
 )
 
-// answerControl makes the instance a NATS micro service, so that `nats micro ls`, `info` and `stats` see it too.
-func (r *Relay) answerControl() (stop func(), err error) {
-	service, err := newMicroService(r.nc, micro.ServiceIdentity{
-		Name: r.cfg.Service, Version: version.Semver(), Metadata: map[string]string{"instance": r.cfg.Instance},
+// Server says what an instance answers.
+type Server struct {
+	Conn              *nats.Conn
+	Service, Instance string
+	// Status is what it says of itself; Resume ends waits for an operator, and Handover gives a route away. They are called one after the other,
+	// each for itself.
+	Status   func(StatusRequest) Status
+	Resume   func(orders.Order) Woken
+	Handover func(HandoverOrder) HandedOver
+}
+
+// Serve has questions answered until stop is called. The instance is a NATS micro service then, so that `nats micro ls`, `info` and `stats` see it
+// too.
+func (s *Server) Serve() (stop func(), err error) {
+	service, err := newMicroService(s.Conn, micro.ServiceIdentity{
+		Name: s.Service, Version: version.Semver(), Metadata: map[string]string{"instance": s.Instance},
 	}, "relay: supervised consumers of JetStream streams")
 	if err != nil {
 		return nil, fmt.Errorf("micro service: %w", err)
@@ -38,9 +51,9 @@ func (r *Relay) answerControl() (stop func(), err error) {
 		name, subject string
 		answer        func(*microRequest)
 	}{
-		{"status", control.StatusSubject(r.cfg.Service), r.answerView},
-		{"resume", control.WakeSubject(r.cfg.Service), r.answerWake},
-		{"handover", control.HandoverSubject(r.cfg.Service), r.answerHandover},
+		{"status", StatusSubject(s.Service), s.answerStatus},
+		{"resume", WakeSubject(s.Service), s.answerResume},
+		{"handover", HandoverSubject(s.Service), s.answerHandover},
 	} {
 		if err = service.endpoint(e.name, e.subject, e.answer); err != nil {
 			service.stop()
@@ -51,21 +64,38 @@ func (r *Relay) answerControl() (stop func(), err error) {
 }
 
 // room is how many bytes a page may have.
-func (r *Relay) pageRoom() int { return min(pageBytes, int(r.nc.MaxPayload())) - pageSlack }
+func (s *Server) room() int { return min(pageBytes, int(s.Conn.MaxPayload())) - pageSlack }
 
-// answerView answers in as many messages as it takes. Whoever asked and heard nothing asks again.
-func (r *Relay) answerView(q *microRequest) {
-	var of control.StatusRequest
+// answerStatus answers in as many messages as it takes. Whoever asked and heard nothing asks again.
+func (s *Server) answerStatus(q *microRequest) {
+	var of StatusRequest
 	if len(q.Data) > 0 && json.Unmarshal(q.Data, &of) != nil {
 		q.fail("400", "this is no request for a status")
 		return
 	}
-	r.lookAgain()
-	for _, page := range pages(r.status(of), r.pageRoom()) {
+	for _, page := range pages(s.Status(of), s.room()) {
 		if q.respond(page) != nil {
 			return
 		}
 	}
+}
+
+func (s *Server) answerResume(q *microRequest) {
+	var order orders.Order
+	if json.Unmarshal(q.Data, &order) != nil || order.Format > orders.Format {
+		q.fail("400", "this is no order, or one of a newer relay")
+		return
+	}
+	_ = q.respond(s.Resume(order))
+}
+
+func (s *Server) answerHandover(q *microRequest) {
+	var order HandoverOrder
+	if json.Unmarshal(q.Data, &order) != nil || order.Format > orders.Format {
+		q.fail("400", "this is no order, or one of a newer relay")
+		return
+	}
+	_ = q.respond(s.Handover(order))
 }
 
 // pages splits a status into parts of at most so many bytes each. The first has all but the keys and, if there are very many,

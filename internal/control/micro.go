@@ -1,4 +1,4 @@
-package consumer
+package control
 
 import (
 	"encoding/json"
