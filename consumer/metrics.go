@@ -214,7 +214,6 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	prometheus.DescribeByCollect(m, ch)
 	ch <- m.audited
 	ch <- m.unexplained
-	ch <- replaysDesc
 	upkeep.Describe(ch)
 }
 
@@ -233,7 +232,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	m.seconds.Collect(ch)
 	m.ages.Collect(ch)
-	m.r.replays.collect(ch)
 	gauge(m.build, 1, version.String(), runtime.Version())
 	gauge(m.connected, one(m.r.nc.IsConnected()))
 	gauge(m.ready, one(m.r.Ready() == nil))

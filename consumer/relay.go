@@ -59,7 +59,6 @@ type Relay struct {
 	divided    dividedRoutes
 	ended      ended
 	streams    *looks.Streams
-	replays    replays
 	limits     *limits.Set
 	orphans    *orphans.Watch
 	listings   listings
@@ -380,7 +379,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.upkeep.WatchSettings(work) })
 	running.Go(func() { r.watchCounts(work) })
 	running.Go(func() { r.keepTallies(work) })
-	running.Go(func() { r.replays.watch(work, r) })
+	running.Go(func() { r.upkeep.WatchJobs(work) })
 	running.Go(func() { r.solo.Run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
 	running.Go(func() { r.tryHeld(slow) })

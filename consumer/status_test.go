@@ -277,8 +277,8 @@ func TestMetrics_docsHaveThemAll(t *testing.T) {
 	w.eventually("everything was counted once", func() bool {
 		s := r.Status().Routes[0]
 		_, oldest := r.all()[0].oldest()
-		return s.Stored != nil && s.Backlog != nil && s.Backlog.Parked != nil && oldest && r.replays.states.Load() != nil &&
-			audited() != nil
+		_, jobs := r.upkeep.Discarded()
+		return s.Stored != nil && s.Backlog != nil && s.Backlog.Parked != nil && oldest && jobs && audited() != nil
 	})
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(r.Collector())

@@ -384,8 +384,8 @@ func (t *tally) audit(ctx context.Context, units []*unit) {
 	t.quiet = nil
 	a := audit.Auditor{JS: r.js, API: r.api, Service: r.cfg.Service, Retry: r.retries.Name(), Book: r.ledgers,
 		Discarded: func(_ context.Context, stream string, since time.Time) (map[string]int, error) {
-			if list := r.replays.discarded.Load(); list != nil {
-				return dlq.DiscardedSince(*list, stream, since), nil
+			if list, known := r.upkeep.Discarded(); known {
+				return dlq.DiscardedSince(list, stream, since), nil
 			}
 			return nil, nil
 		},

@@ -76,6 +76,7 @@ type Upkeep struct {
 	use      use
 	fills    fills
 	losses   losses
+	jobs     jobs
 	compared sync.Map // *jetstream.StreamInfo when they were last compared, by name
 }
 
@@ -94,6 +95,7 @@ func (u *Upkeep) Troubles() []string { return u.fills.troubles() }
 func Describe(ch chan<- *prometheus.Desc) {
 	ch <- fillRatio
 	ch <- lostDesc
+	ch <- replaysDesc
 }
 
 // Collect sends the metrics.
@@ -101,6 +103,7 @@ func (u *Upkeep) Collect(ch chan<- prometheus.Metric) {
 	u.use.collect(ch)
 	u.fills.collect(ch)
 	u.losses.collect(ch)
+	u.jobs.collect(ch)
 }
 
 // settleTimeout bounds one request.

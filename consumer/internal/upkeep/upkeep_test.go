@@ -204,12 +204,13 @@ func TestUpkeep_use(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, Room{Bytes: 1 << 30, Messages: 1000, Age: time.Hour})
 	w.letter(1)
-	stop := w.run(w.WatchUse)
-	defer stop()
+	defer w.run(w.WatchUse)()
+	defer w.run(w.WatchJobs)()
 	dead := func(route string, want int) bool {
 		n, known := w.Dead(route)
 		return known && n == want
 	}
+	w.eventually("replay jobs are counted", func() bool { list, known := w.Discarded(); return known && len(list) == 0 })
 	w.eventually("the first is counted", func() bool { return dead("orders", 1) && dead("other", 0) && w.Usage().Entries == 1 })
 	for n := range 8 {
 		w.letter(n + 2)

@@ -1,4 +1,4 @@
-package consumer
+package upkeep
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/relaymq/relay/internal/dlq"
 )
 
-// replays are the replay jobs that are remembered, by state. Whoever runs one writes its record; all instances count the same.
-type replays struct {
+// jobs are the replay jobs that are remembered, by state. Whoever runs one writes its record; all instances count the same.
+type jobs struct {
 	states    atomic.Pointer[map[dlq.JobState]int]
 	discarded atomic.Pointer[[]dlq.Job] // the records of who took messages out of their retries
 }
@@ -22,13 +22,24 @@ var replayStates = []dlq.JobState{dlq.JobRunning, dlq.JobStopped, dlq.JobCancell
 
 var replaysDesc = prometheus.NewDesc("relay_replays", "Replay jobs of the last thirty days by state: running, stopped, cancelled, done, or of a newer version.", []string{"state"}, nil)
 
-// watch counts them now and then, until ctx is done.
-func (p *replays) watch(ctx context.Context, r *Relay) {
+// jobsEvery is how often they are looked at, unless that takes long.
+const jobsEvery = 15 * time.Second
+
+// Discarded are the records of who took messages out of their retries; known is false before the first look.
+func (u *Upkeep) Discarded() (list []dlq.Job, known bool) {
+	if l := u.jobs.discarded.Load(); l != nil {
+		return *l, true
+	}
+	return nil, false
+}
+
+// WatchJobs counts the replay jobs now and then, until ctx is done.
+func (u *Upkeep) WatchJobs(ctx context.Context) {
 	var seen uint64 // last sequence of the bucket when it was counted
 	for {
 		began := time.Now()
-		p.count(ctx, r, &seen)
-		pause(ctx, max(countEvery, 100*time.Since(began)))
+		u.jobs.count(ctx, u.cfg, &seen)
+		pause(ctx, max(jobsEvery, 100*time.Since(began)))
 		if ctx.Err() != nil {
 			return
 		}
@@ -36,42 +47,42 @@ func (p *replays) watch(ctx context.Context, r *Relay) {
 }
 
 // count reads the bucket when something was written to it since.
-func (p *replays) count(ctx context.Context, r *Relay, seen *uint64) {
+func (j *jobs) count(ctx context.Context, cfg Config, seen *uint64) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	stream, err := r.js.Stream(ctx, dlq.JobsStream(r.cfg.Service, r.cfg.Replicas).Name)
+	stream, err := cfg.JS.Stream(ctx, dlq.JobsStream(cfg.Service, cfg.Replicas).Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		p.states.Store(&map[dlq.JobState]int{}) // the first job makes it
+		j.states.Store(&map[dlq.JobState]int{}) // the first job makes it
 		return
 	}
-	if err != nil || p.states.Load() != nil && *seen == stream.CachedInfo().State.LastSeq {
+	if err != nil || j.states.Load() != nil && *seen == stream.CachedInfo().State.LastSeq {
 		return
 	}
-	jobs, err := dlq.AttachJobs(ctx, r.js, r.cfg.Service)
+	records, err := dlq.AttachJobs(ctx, cfg.JS, cfg.Service)
 	if err != nil {
 		return
 	}
-	list, err := jobs.List(ctx)
+	list, err := records.List(ctx)
 	if err != nil {
 		return
 	}
 	states := map[dlq.JobState]int{}
 	var discarded []dlq.Job
-	for _, j := range list {
-		switch j.Kind {
+	for _, of := range list {
+		switch of.Kind {
 		case "":
-			states[j.State]++
+			states[of.State]++
 		case dlq.RetriesDiscard:
-			discarded = append(discarded, j)
+			discarded = append(discarded, of)
 		}
 	}
-	p.discarded.Store(&discarded)
-	p.states.Store(&states)
+	j.states.Store(&states)
+	j.discarded.Store(&discarded)
 	*seen = stream.CachedInfo().State.LastSeq
 }
 
-func (p *replays) collect(ch chan<- prometheus.Metric) {
-	states := p.states.Load()
+func (j *jobs) collect(ch chan<- prometheus.Metric) {
+	states := j.states.Load()
 	if states == nil {
 		return
 	}
