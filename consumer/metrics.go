@@ -14,6 +14,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/version"
 	"github.com/relaymq/relay/supervisor"
@@ -357,7 +358,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 				gauge(m.behind, int(n), name)
 			}
 		}
-		for _, state := range routeStates {
+		for _, state := range control.States {
 			gauge(m.state, one(condition == state), name, state)
 		}
 		// What is not known is left out: 0 would say that nothing waits.

@@ -2,9 +2,6 @@ package consumer
 
 import (
 	"fmt"
-	"reflect"
-	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -34,35 +31,9 @@ func (r *Relay) partitionsStatus(d *divided) *control.PartitionsStatus {
 	return s
 }
 
-// severity orders the states of the parts of a route: it is in that of the worst of them.
-var severity = []string{
-	RouteStandby, RouteFlowing, RouteLimited, RouteProbing, RouteWaiting, RouteStarting, RoutePaused, RouteStalled, RouteSuspended, RouteStopped, RouteDisconnected, RouteDraining,
-}
-
-// together is the status of a route with partitions, from those of its parts.
+// statusTogether is the status of a route with partitions, from those of its parts.
 func (r *Relay) statusTogether(d *divided, parts []RouteStatus, keys int) RouteStatus {
-	s := parts[0]
-	s.Keys = map[string]int{}
-	s.Again, s.Waiting, s.WaitingMore = nil, nil, 0
-	worst := -1
-	for i, p := range parts {
-		if at := slices.Index(severity, p.State); at > worst {
-			worst, s.State, s.Why, s.Since, s.Until = at, p.State, p.Why, p.Since, p.Until
-		}
-		if i > 0 {
-			addNumbers(reflect.ValueOf(&s).Elem(), reflect.ValueOf(p))
-		}
-		for state, n := range p.Keys {
-			s.Keys[state] += n
-		}
-		s.KeyKnown = s.KeyKnown || p.KeyKnown
-		s.Waiting = append(s.Waiting, p.Waiting...)
-		s.WaitingMore += p.WaitingMore
-	}
-	slices.SortStableFunc(s.Waiting, func(a, b control.KeyStatus) int { return a.Since.Compare(b.Since) })
-	if n := len(s.Waiting) - keys; n > 0 {
-		s.Waiting, s.WaitingMore = s.Waiting[:keys], s.WaitingMore+n
-	}
+	s := control.Together(parts, keys)
 	s.Partitions = r.partitionsStatus(d)
 	s.Stream, s.Durable, s.Subjects, s.Holder = d.newest().Layout.Stream, d.head.Durable, d.head.Subjects, nil
 	if s.State == RouteStandby && s.Why != "" {
@@ -75,34 +46,6 @@ func (r *Relay) statusTogether(d *divided, parts []RouteStatus, keys int) RouteS
 		s.Why = fmt.Sprintf("it gets %d partitions: messages that wait in the former ones are handed over first", s.Partitions.Count)
 	}
 	return s
-}
-
-// addNumbers adds the numbers in a struct to those of another one. What all parts share is not added.
-func addNumbers(to, from reflect.Value) {
-	for i := range to.NumField() {
-		t, f := to.Field(i), from.Field(i)
-		if to.Type().Field(i).Name == "Stored" || to.Type().Field(i).Name == "Parked" || !t.CanSet() {
-			continue
-		}
-		switch t.Kind() {
-		case reflect.Int:
-			t.SetInt(t.Int() + f.Int())
-		case reflect.Uint64:
-			t.SetUint(t.Uint() + f.Uint())
-		case reflect.Pointer:
-			if f.IsNil() || t.Type().Elem().Kind() != reflect.Struct || t.Type().Elem() == reflect.TypeFor[time.Time]() {
-				continue
-			}
-			sum := reflect.New(t.Type().Elem())
-			if t.IsNil() {
-				sum.Elem().Set(f.Elem())
-			} else {
-				sum.Elem().Set(t.Elem())
-				addNumbers(sum.Elem(), f.Elem())
-			}
-			t.Set(sum)
-		}
-	}
 }
 
 // sums are metrics of routes, each once: those of the parts of a route together.

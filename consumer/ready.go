@@ -8,16 +8,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/relaymq/relay/supervisor"
 )
 
 // Readiness says whether messages that wait would be handled, and if not, why and since when.
 
 const (
-	// heardEvery is how often the leader of a durable must hear of a replica, several times what it does.
-	heardEvery = 4 * time.Second
 	// stallEvery is how often routes are looked at, at most.
 	stallEvery = 5 * time.Second
 )
@@ -66,30 +62,6 @@ func (r *Relay) Ready() error {
 		errs = append(errs, errors.New("starting"))
 	}
 	return errors.Join(errs...)
-}
-
-// quorum says why a durable that is replicated can store nothing, and for how long that has been so at least. A leader that has
-// lost its followers answers for many seconds before it notices (nats-server, raft.go, lostQuorumInterval); it hears of healthy
-// ones every second.
-func quorum(c *jetstream.ClusterInfo) (quiet time.Duration, err error) {
-	if c == nil {
-		return 0, nil
-	}
-	if c.Leader == "" {
-		return 0, errors.New("it has no leader")
-	}
-	there := 1
-	for _, p := range c.Replicas {
-		if p.Offline || p.Active > heardEvery {
-			quiet = max(quiet, p.Active)
-		} else {
-			there++
-		}
-	}
-	if all := 1 + len(c.Replicas); 2*there <= all {
-		return quiet, fmt.Errorf("no quorum: %d of %d replicas are there", there, all)
-	}
-	return 0, nil
 }
 
 // stalls tells whether a route starts nothing, or only what fails, although messages wait.

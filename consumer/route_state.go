@@ -5,29 +5,25 @@ import (
 	"strings"
 	"time"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
 )
 
 // The states of a route on an instance. Only in the first do all messages start as they come.
 const (
-	RouteFlowing      = "flowing"
-	RouteStarting     = "starting"     // or waiting for something that is away
-	RouteWaiting      = "waiting"      // for its backoff
-	RouteProbing      = "probing"      // one message at a time
-	RoutePaused       = "paused"       // by an operator
-	RouteSuspended    = "suspended"    // nearly all was dead: it asks with a few messages, until one succeeds
-	RouteStopped      = "stopped"      // something has to be mended
-	RouteStalled      = "stalled"      // messages wait, and none has started for a while
-	RouteDisconnected = "disconnected" // from NATS
-	RouteLimited      = "limited"      // messages wait for room in a limit; as many as it allows start
-	RouteStandby      = "standby"      // another instance has it
-	RouteDraining     = "draining"     // the instance ends
+	RouteFlowing      = control.StateFlowing
+	RouteStarting     = control.StateStarting     // or waiting for something that is away
+	RouteWaiting      = control.StateWaiting      // for its backoff
+	RouteProbing      = control.StateProbing      // one message at a time
+	RoutePaused       = control.StatePaused       // by an operator
+	RouteSuspended    = control.StateSuspended    // nearly all was dead: it asks with a few messages, until one succeeds
+	RouteStopped      = control.StateStopped      // something has to be mended
+	RouteStalled      = control.StateStalled      // messages wait, and none has started for a while
+	RouteDisconnected = control.StateDisconnected // from NATS
+	RouteLimited      = control.StateLimited      // messages wait for room in a limit; as many as it allows start
+	RouteStandby      = control.StateStandby      // another instance has it
+	RouteDraining     = control.StateDraining     // the instance ends
 )
-
-// routeStates are all of them.
-var routeStates = []string{
-	RouteFlowing, RouteStarting, RouteWaiting, RouteProbing, RoutePaused, RouteSuspended, RouteStopped, RouteStalled, RouteDisconnected, RouteLimited, RouteStandby, RouteDraining,
-}
 
 // condition is the state of the route, why, and since when if that is known. Of several reasons for nothing to start it is
 // the one that lasts longest: a route that is stopped and paused is not mended by resume.

@@ -148,7 +148,7 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 		return finding{err: err}
 	}
 	s.health.IsNews(info.Config)
-	lasts, why := quorum(info.Cluster)
+	lasts, why := health.Quorum(info.Cluster)
 	s.health.Heard(why, asked.Add(-lasts))
 	if why != nil {
 		s.watchdog.doubt.Store(true)

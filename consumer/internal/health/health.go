@@ -201,3 +201,30 @@ func (s silence) reason(now time.Time) error {
 	}
 	return fmt.Errorf("it cannot be used since %s: %w", s.since.UTC().Format(time.RFC3339), s.err)
 }
+
+// heardEvery is how often the leader of a durable must hear of a replica, several times what it does.
+const heardEvery = 4 * time.Second
+
+// Quorum says why a durable that is replicated can store nothing, and for how long that has been so at least. A leader that has
+// lost its followers answers for many seconds before it notices (nats-server, raft.go, lostQuorumInterval); it hears of healthy
+// ones every second.
+func Quorum(c *jetstream.ClusterInfo) (quiet time.Duration, err error) {
+	if c == nil {
+		return 0, nil
+	}
+	if c.Leader == "" {
+		return 0, errors.New("it has no leader")
+	}
+	there := 1
+	for _, p := range c.Replicas {
+		if p.Offline || p.Active > heardEvery {
+			quiet = max(quiet, p.Active)
+		} else {
+			there++
+		}
+	}
+	if all := 1 + len(c.Replicas); 2*there <= all {
+		return quiet, fmt.Errorf("no quorum: %d of %d replicas are there", there, all)
+	}
+	return 0, nil
+}

@@ -111,3 +111,28 @@ func TestHealth_isNews(t *testing.T) {
 		}
 	}
 }
+
+// A durable that is replicated needs most of its replicas; how long that has not been so is known by those that were not heard of.
+func TestQuorum(t *testing.T) {
+	t.Parallel()
+	peer := func(active time.Duration, offline bool) *jetstream.PeerInfo {
+		return &jetstream.PeerInfo{Active: active, Offline: offline}
+	}
+	for name, c := range map[string]struct {
+		of    *jetstream.ClusterInfo
+		quiet time.Duration
+		ok    bool
+	}{
+		"one server":       {nil, 0, true},
+		"no leader":        {&jetstream.ClusterInfo{}, 0, false},
+		"all are there":    {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{peer(0, false), peer(time.Second, false)}}, 0, true},
+		"one is missing":   {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{peer(0, false), peer(time.Minute, false)}}, 0, true},
+		"both are missing": {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{peer(5*time.Second, false), peer(9*time.Second, false)}}, 9 * time.Second, false},
+		"both are offline": {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{peer(0, true), peer(0, true)}}, 0, false},
+		"the other of two": {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{peer(7*time.Second, false)}}, 7 * time.Second, false},
+	} {
+		if quiet, err := Quorum(c.of); (err == nil) != c.ok || quiet != c.quiet {
+			t.Errorf("%s: %v, %v", name, quiet, err)
+		}
+	}
+}
