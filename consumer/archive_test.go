@@ -245,7 +245,7 @@ func TestArchive_costs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer on.all()[0].group.Close(context.Background())
-	s := newSource(on, "ORDERS", "d", false)
+	s := newSource(on, "ORDERS", "d")
 	m := &message{route: on.all()[0], source: s, delivery: &ack.Delivery{Sequence: 7, Time: time.Now()}}
 	m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) // the batch begins
 	if n := testing.AllocsPerRun(1000, func() { m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) }); n != 0 {

@@ -104,7 +104,7 @@ func (r *Relay) Check(ctx context.Context, c Change) error {
 		return err
 	}
 	defer leave()
-	is, err := r.expand(ctx, c, false, false)
+	is, err := r.expand(ctx, c, checkOnly)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
 		return Changed{}, err
 	}
 	defer leave()
-	is, err := r.expand(ctx, c, false, true)
+	is, err := r.expand(ctx, c, makeWanted)
 	if err != nil {
 		return Changed{}, err
 	}

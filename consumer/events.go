@@ -12,6 +12,7 @@ import (
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/fingerprint"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/subject"
@@ -39,15 +40,15 @@ func (e Events) WithDefaults() Events {
 
 func (r *Relay) eventsConfig() jetstream.StreamConfig {
 	e := r.cfg.Events
-	return event.Stream(r.cfg.Service, r.cfg.Replicas, e.MaxAge, int64(e.MaxBytes), int64(e.MaxMsgs))
+	return events.Stream(r.cfg.Service, r.cfg.Replicas, e.MaxAge, int64(e.MaxBytes), int64(e.MaxMsgs))
 }
 
 // Events are those that this instance publishes, with those of a minute that are alike gathered into one. There is one channel,
 // whoever asks: what does not fit into its 256 while nobody takes it is dropped. It is closed when Run returns.
 func (r *Relay) Events() <-chan event.Event { return r.events.Events() }
 
-func (r *Relay) newEvents() *event.Bus {
-	return event.NewBus(r.cfg.Service, r.cfg.Instance, fingerprint.Of, func(e event.Event) error { return event.Publish(r.nc, e) })
+func (r *Relay) newEvents() *events.Bus {
+	return events.NewBus(r.cfg.Service, r.cfg.Instance, fingerprint.Of, func(e event.Event) error { return events.Publish(r.nc, e) })
 }
 
 // handlesEvents tells whether messages of the route are events: those about it are not published.
@@ -74,7 +75,7 @@ func (r *Relay) runEvents() (stop func()) {
 func (r *Relay) ensureEvents(ctx context.Context) error {
 	_, err := ownstream.Ensure(ctx, r.js, r.eventsConfig(), r.log)
 	if err != nil {
-		return fmt.Errorf("stream %s, for events.store: %w", event.StreamName(r.cfg.Service), err)
+		return fmt.Errorf("stream %s, for events.store: %w", events.StreamName(r.cfg.Service), err)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -109,11 +110,11 @@ func TestEvents_areHeardStoredAndHandled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := event.Stored(t.Context(), stream, []string{"relay.event.dead_letter.*"}, time.Time{}, 10)
+	list, err := events.Stored(t.Context(), stream, []string{"relay.event.dead_letter.*"}, time.Time{}, 10)
 	if err != nil || len(list) == 0 {
 		t.Errorf("%d stored, %v", len(list), err)
 	}
-	if list, err = event.Stored(t.Context(), stream, []string{"relay.event.*.nobody"}, time.Time{}, 10); err != nil || len(list) != 0 {
+	if list, err = events.Stored(t.Context(), stream, []string{"relay.event.*.nobody"}, time.Time{}, 10); err != nil || len(list) != 0 {
 		t.Errorf("%d stored, %v", len(list), err)
 	}
 }

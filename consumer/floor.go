@@ -27,13 +27,18 @@ type floored struct {
 	at  atomic.Int64 // since the epoch
 }
 
-// noteFloor writes down how far the durable is. At the end what was last seen of it does not count: messages may have been settled since.
-func (s *source) noteFloor(ctx context.Context, last bool) {
+// noteFloor writes down how far the durable is, if what the watchdog last saw of it is not written down.
+func (s *source) noteFloor(ctx context.Context) {
+	if l := s.looked.Load(); l != nil && time.Since(l.at) < lookEvery && l.pending == 0 && l.outstanding == 0 && l.floor == s.floored.seq.Load() && time.Since(epoch)-time.Duration(s.floored.at.Load()) < floorAgain {
+		return
+	}
+	s.noteLastFloor(ctx)
+}
+
+// noteLastFloor writes down how far the durable is now: at the end messages may have been settled since the watchdog saw it.
+func (s *source) noteLastFloor(ctx context.Context) {
 	if s.routes[0].cfg.part != nil {
 		return // what is settled is removed from its stream
-	}
-	if l := s.looked.Load(); !last && l != nil && time.Since(l.at) < lookEvery && l.pending == 0 && l.outstanding == 0 && l.floor == s.floored.seq.Load() && time.Since(epoch)-time.Duration(s.floored.at.Load()) < floorAgain {
-		return // the watchdog knows
 	}
 	identity, info, err := s.ask(ctx)
 	if err != nil || !identity.Equal(s.identity) || info.AckFloor.Stream == 0 {
@@ -92,7 +97,7 @@ func (r *Relay) watchFloors(ctx context.Context) {
 func (r *Relay) noteFloors(ctx context.Context) {
 	for _, s := range r.openSources() {
 		if !s.due && s.routes[0].cfg.part == nil {
-			s.noteFloor(ctx, false)
+			s.noteFloor(ctx)
 		}
 	}
 }

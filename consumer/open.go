@@ -162,7 +162,7 @@ func (r *Relay) openLate(ctx context.Context, s *source, look time.Duration) err
 	if err := r.attempt(looking, s.setup.look); err != nil {
 		return err
 	}
-	if err := r.checkPermissions(ctx, []*source{s}, false); err != nil {
+	if err := r.checkPermissions(ctx, []*source{s}); err != nil {
 		return err
 	}
 	return r.attempt(ctx, func(ctx context.Context) error { return r.openLooked(s, ctx) })

@@ -14,6 +14,7 @@ import (
 
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/ownstream"
 )
@@ -148,7 +149,7 @@ func TestFill_retryStreamByAge(t *testing.T) {
 // The oldest events go, and nothing else.
 func TestFill_events(t *testing.T) {
 	t.Parallel()
-	for bound, events := range map[string]Events{
+	for bound, cfg := range map[string]Events{
 		"messages": {Store: true, MaxMsgs: 10},
 		"bytes":    {Store: true, MaxBytes: 10_000},
 	} {
@@ -156,8 +157,8 @@ func TestFill_events(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			l := newLedger()
-			r, _ := w.start(Config{Events: events}, countingRoute(l))
-			name := event.StreamName("relay")
+			r, _ := w.start(Config{Events: cfg}, countingRoute(l))
+			name := events.StreamName("relay")
 			fillUntil := func(share float64) {
 				w.eventually(fmt.Sprint("it is full to ", share), func() bool {
 					if err := w.nc.Publish(event.Prefix("relay")+".test", make([]byte, 300)); err != nil {
@@ -267,8 +268,8 @@ func TestFill_regressionAnOlderInstanceBesideUnsetsABound(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	log := slog.New(slog.DiscardHandler)
-	older := event.Stream("relay", 1, time.Hour, -1, 100_000)
-	newer := event.Stream("relay", 1, time.Hour, 1<<20, 1000)
+	older := events.Stream("relay", 1, time.Hour, -1, 100_000)
+	newer := events.Stream("relay", 1, time.Hour, 1<<20, 1000)
 	if _, err := ownstream.Ensure(t.Context(), js, newer, log); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ type expanded struct {
 }
 
 // expand puts the parts of routes with partitions into a change.
-func (r *Relay) expand(ctx context.Context, c Change, adopt, may bool) (expanded, error) {
+func (r *Relay) expand(ctx context.Context, c Change, how dividing) (expanded, error) {
 	out := expanded{Change{Limits: c.Limits, DeliverAgain: c.DeliverAgain, anew: c.anew}, map[string]*divided{}, map[string]*divided{}}
 	limits := c.Limits
 	if limits == nil {
@@ -32,7 +32,7 @@ func (r *Relay) expand(ctx context.Context, c Change, adopt, may bool) (expanded
 		var d *divided
 		if err == nil {
 			err = setupError(cfg.Name, r.attempt(ctx, func(ctx context.Context) (err error) {
-				d, list, err = r.divide(ctx, cfg, was, adopt, may)
+				d, list, err = r.divide(ctx, cfg, was, how)
 				return err
 			}))
 		}
@@ -70,7 +70,7 @@ func (r *Relay) expand(ctx context.Context, c Change, adopt, may bool) (expanded
 			for _, part := range parts(cfg, was) {
 				if i := slices.Index(left, part.Name); i < 0 {
 					out.Add = append(out.Add, part)
-				} else if left = slices.Delete(left, i, i+1); !adopt || !r.isPart(part) {
+				} else if left = slices.Delete(left, i, i+1); how != takeOthers || !r.isPart(part) {
 					out.Update = append(out.Update, part)
 				}
 			}

@@ -16,9 +16,17 @@ import (
 
 // How a route with partitions is divided: which generations there are, and the routes of their parts.
 
-// divide finds how a route is divided, and makes its newest generation when it is missing or another one. With adopt it takes what is there. Without
-// may it makes nothing.
-func (r *Relay) divide(ctx context.Context, head Route, was *divided, adopt, may bool) (*divided, []Route, error) {
+// dividing says what becomes of the generations of a route.
+type dividing int
+
+const (
+	checkOnly  dividing = iota // nothing is made: it is only said whether it could be
+	makeWanted                 // the generation that is wanted is made, if it is not the newest one
+	takeOthers                 // those that others have made are taken as they are
+)
+
+// divide finds how a route is divided, and how it is to be.
+func (r *Relay) divide(ctx context.Context, head Route, was *divided, how dividing) (*divided, []Route, error) {
 	d := &divided{head: head}
 	d.behind.Store(-1)
 	for try := 0; ; try++ {
@@ -27,7 +35,7 @@ func (r *Relay) divide(ctx context.Context, head Route, was *divided, adopt, may
 			return nil, nil, err
 		}
 		d.streams = partition.Running(list)
-		if adopt && len(list) > 0 {
+		if how == takeOthers && len(list) > 0 {
 			break
 		}
 		if len(list) == 0 && was != nil { // it is made anew, from its start on, when it is certainly gone
@@ -42,7 +50,7 @@ func (r *Relay) divide(ctx context.Context, head Route, was *divided, adopt, may
 			return nil, nil, err
 		}
 		if want := head.layout(stream); len(list) == 0 || !d.newest().Equal(want) {
-			if err = r.newGeneration(ctx, head, d, want, may); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) && try < 3 {
+			if err = r.newGeneration(ctx, head, d, want, how); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) && try < 3 {
 				continue // another instance was faster
 			} else if err != nil {
 				return nil, nil, err
@@ -59,7 +67,7 @@ func (r *Relay) divide(ctx context.Context, head Route, was *divided, adopt, may
 }
 
 // newGeneration makes the stream of a new generation.
-func (r *Relay) newGeneration(ctx context.Context, head Route, d *divided, want partition.Layout, may bool) error {
+func (r *Relay) newGeneration(ctx context.Context, head Route, d *divided, want partition.Layout, how dividing) error {
 	g := partition.Generation{Service: r.cfg.Service, Route: head.Name, Number: 1, Layout: want}
 	from, err := r.js.Stream(ctx, want.Stream)
 	if err != nil {
@@ -74,7 +82,7 @@ func (r *Relay) newGeneration(ctx context.Context, head Route, d *divided, want 
 	} else if start, err = r.startOfCopies(ctx, head, from); err != nil {
 		return err
 	}
-	if !may {
+	if how == checkOnly {
 		return nil
 	}
 	made, err := g.Make(ctx, r.js, start, r.cfg.Replicas)
@@ -264,7 +272,7 @@ func (r *Relay) divideAll(ctx context.Context) (faults []error) {
 		var parts []Route
 		err := r.persist(ctx, "the partitions of route "+rt.cfg.Name, func(ctx context.Context) error {
 			return r.attempt(ctx, func(ctx context.Context) (err error) {
-				d, parts, err = r.divide(ctx, rt.cfg, nil, false, true)
+				d, parts, err = r.divide(ctx, rt.cfg, nil, makeWanted)
 				return err
 			})
 		})

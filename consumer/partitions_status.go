@@ -3,8 +3,6 @@ package consumer
 import (
 	"fmt"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/internal/control"
 )
@@ -47,40 +45,6 @@ func (r *Relay) statusTogether(d *divided, parts []RouteStatus, keys int) RouteS
 	}
 	return s
 }
-
-// sums are metrics of routes, each once: those of the parts of a route together.
-type sums struct {
-	list  []*metricSum
-	index map[string]*metricSum
-}
-
-type metricSum struct {
-	desc   *prometheus.Desc
-	kind   prometheus.ValueType
-	labels []string
-	value  float64
-}
-
-func (s *sums) add(d *prometheus.Desc, kind prometheus.ValueType, join func(a, b float64) float64, v float64, labels ...string) {
-	key := fmt.Sprintf("%p%q", d, labels)
-	if was := s.index[key]; was != nil {
-		was.value = join(was.value, v)
-		return
-	}
-	if s.index == nil {
-		s.index = make(map[string]*metricSum)
-	}
-	s.index[key] = &metricSum{d, kind, labels, v}
-	s.list = append(s.list, s.index[key])
-}
-
-func (s *sums) collect(ch chan<- prometheus.Metric) {
-	for _, m := range s.list {
-		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value, m.labels...)
-	}
-}
-
-func plus(a, b float64) float64 { return a + b }
 
 // status of all routes, each with its parts.
 func (r *Relay) routesStatus(q control.StatusRequest) (list []RouteStatus) {

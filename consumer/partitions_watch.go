@@ -167,7 +167,7 @@ func (r *Relay) divideAnew(ctx context.Context, name string) error {
 	if was == nil {
 		return nil
 	}
-	c, err := r.expand(ctx, Change{Update: []Route{was.head}, DeliverAgain: true}, true, true)
+	c, err := r.expand(ctx, Change{Update: []Route{was.head}, DeliverAgain: true}, takeOthers)
 	if err != nil {
 		return err
 	}

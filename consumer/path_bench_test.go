@@ -70,7 +70,7 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := newSource(r, "ORDERS", "d", false)
+	s := newSource(r, "ORDERS", "d")
 	for _, rt := range r.all() {
 		rt.work = b.Context()
 		s.add(rt, rt.cfg.Subjects...)

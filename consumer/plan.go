@@ -75,7 +75,7 @@ func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []
 		j := slices.IndexFunc(units, func(u *unit) bool { return u.main.stream == stream && u.main.durable == rt.cfg.Durable })
 		if j < 0 {
 			j = len(units)
-			units = append(units, newUnit(newSource(r, stream, rt.cfg.Durable, false)))
+			units = append(units, newUnit(newSource(r, stream, rt.cfg.Durable)))
 		}
 		for _, u := range units {
 			if u.main.stream == stream {

@@ -203,7 +203,7 @@ func (p *plot) preflight(ctx context.Context, list []*route) error {
 	if err := setupError("", faults...); err != nil || ctx.Err() != nil {
 		return cmp.Or(err, context.Cause(ctx))
 	}
-	if err := r.checkPermissions(ctx, sources, false); err != nil {
+	if err := r.checkPermissions(ctx, sources); err != nil {
 		return setupError("", err)
 	}
 	if all, here := r.deadConfigOf(append(slices.Clone(r.all()), list...)), r.deadConfig(); len(all.Prefixes) > len(here.Prefixes) {

@@ -3,23 +3,20 @@ package consumer
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/internal/permission"
 )
 
-// checkPermissions finds the subjects that this user may not publish to, of sources that were looked at, and of what they
-// share.
-func (r *Relay) checkPermissions(ctx context.Context, sources []*source, shared bool) error {
+// checkPermissions finds the subjects that this user may not publish to, of sources that were looked at, and of what else is given.
+func (r *Relay) checkPermissions(ctx context.Context, sources []*source, also ...permission.Probe) error {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	var probes []permission.Probe
+	probes := slices.Clone(also)
 	for _, s := range sources {
 		probes = append(probes, s.setup.probes()...)
-	}
-	if shared {
-		probes = append(probes, r.sharedProbes()...)
 	}
 	refused, err := r.prober.Try(ctx, probes)
 	var faults []error

@@ -19,11 +19,11 @@ import (
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
-	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/orders"
@@ -52,7 +52,7 @@ type Relay struct {
 	line       *caller.Line                   // to the callers of messages
 	lives      atomic.Pointer[suspects.Lives] // nil until the start has opened it
 	tellings   *tellings
-	events     *event.Bus
+	events     *events.Bus
 	archive    *archive.Writer // nil: what became of messages is not kept
 	upkeep     *upkeep.Upkeep
 	orders     *orders.Follower // of operators

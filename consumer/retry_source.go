@@ -14,8 +14,7 @@ func (r *Relay) dueSource(rt *route, stream string) *source {
 		}
 		name, stream = p.Route, p.Stream
 	}
-	due := newSource(r, r.retries.Name(), retry.DueDurable(name, stream), true)
-	due.origin = stream
+	due := newDueSource(r, retry.DueDurable(name, stream), stream)
 	due.add(rt, r.retries.DueSubjects(name, stream))
 	return due
 }

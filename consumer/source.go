@@ -70,10 +70,22 @@ type ordered struct {
 	behind  atomic.Int64 // how many there are
 }
 
-func newSource(r *Relay, stream, durable string, due bool) *source {
-	return newSourceOf(&binding{
-		relay: r, log: r.log.With("stream", stream, "durable", durable), stream: stream, durable: durable, idPrefix: retry.IDPrefix(stream, durable), due: due,
-	})
+// newSource is for a durable on a stream of the user.
+func newSource(r *Relay, stream, durable string) *source {
+	return newSourceOf(newBinding(r, stream, durable))
+}
+
+// newDueSource is for a durable on the retry stream, through which messages of a stream come due.
+func newDueSource(r *Relay, durable, origin string) *source {
+	b := newBinding(r, r.retries.Name(), durable)
+	b.due, b.origin = true, origin
+	return newSourceOf(b)
+}
+
+func newBinding(r *Relay, stream, durable string) *binding {
+	return &binding{
+		relay: r, log: r.log.With("stream", stream, "durable", durable), stream: stream, durable: durable, idPrefix: retry.IDPrefix(stream, durable),
+	}
 }
 
 func newSourceOf(b *binding) *source {

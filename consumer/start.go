@@ -13,11 +13,11 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
-	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/permission"
 	"github.com/relaymq/relay/internal/retry"
 )
@@ -156,7 +156,7 @@ func (r *Relay) shared(ctx context.Context) error {
 		parts = append(parts, struct {
 			name string
 			make func(ctx context.Context) error
-		}{"stream " + event.StreamName(r.cfg.Service), r.ensureEvents})
+		}{"stream " + events.StreamName(r.cfg.Service), r.ensureEvents})
 	}
 	if r.archive != nil {
 		parts = append(parts, struct {
@@ -294,7 +294,7 @@ func (r *Relay) lookAtAll(ctx context.Context, units []*unit, without []unplaced
 		return errors.Join(faults...)
 	}
 	looked := slices.DeleteFunc(sourcesOf(units), func(s *source) bool { return s.setup.err != nil })
-	return r.persist(ctx, "permissions", func(ctx context.Context) error { return r.checkPermissions(ctx, looked, true) })
+	return r.persist(ctx, "permissions", func(ctx context.Context) error { return r.checkPermissions(ctx, looked, r.sharedProbes()...) })
 }
 
 // twice is after what time a server is asked once more for a stream that it does not know: it may not have heard of it yet.

@@ -419,7 +419,7 @@ func lastTallies(units []*unit, patience time.Duration) {
 	var writing sync.WaitGroup
 	for _, u := range units {
 		writing.Go(func() { _ = u.tally.write(ctx, true) })
-		writing.Go(func() { u.main.noteFloor(ctx, true) })
+		writing.Go(func() { u.main.noteLastFloor(ctx) })
 	}
 	writing.Wait()
 }

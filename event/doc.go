@@ -8,8 +8,8 @@
 //
 // # What is left out
 //
-// Events are best effort, and cost whoever reports them next to nothing: [Bus.Report] puts one into a bounded queue and never
-// waits, and what does not fit is counted and dropped. Whatever must not be lost is a message, a dead letter or a metric.
+// Events are best effort, and cost relay next to nothing: they wait in a bounded queue, nothing waits for them, and what does not fit is counted and
+// dropped. Whatever must not be lost is a message, a dead letter or a metric.
 //
 // Events of one group (kind, route, and the fingerprint of the reason) are gathered: the first is published at once, and those that
 // follow within a minute as one at its end, with how many there were. A storm of a million failures is one event a minute.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // Kind is what happened.
@@ -80,12 +79,6 @@ type Data struct {
 	User string `json:"user,omitempty"`
 }
 
-// What strangers wrote is cut to so many bytes.
-const (
-	maxText = 512
-	maxName = 256
-)
-
 // ContentType of an event on the wire.
 const ContentType = "application/cloudevents+json"
 
@@ -142,22 +135,4 @@ func (e *Event) UnmarshalJSON(b []byte) error {
 	}
 	*e = Event{ID: c.ID, Kind: Kind(kind), Service: service, Instance: instance, Time: c.Time, Data: c.Data}
 	return nil
-}
-
-// bounded cuts what may be long.
-func (d Data) bounded() Data {
-	d.Text, d.Why, d.Key, d.Subject, d.By, d.User = cut(d.Text, maxText), cut(d.Why, maxText), cut(d.Key, maxName), cut(d.Subject, maxName), cut(d.By, maxName), cut(d.User, maxName)
-	return d
-}
-
-// cut also makes it valid UTF-8, which JSON is.
-func cut(s string, limit int) string {
-	s = strings.ToValidUTF8(s, "\ufffd")
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit] + "…"
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/events"
 )
 
 // fill is how much of a bound of one of relay's own streams is used.
@@ -48,7 +48,7 @@ func (u *Upkeep) fillsOf(info *jetstream.StreamInfo, now time.Time) (list []fill
 		add("messages", "parked.max_msgs", float64(st.Msgs), float64(p.Messages), full+"parked.max_msgs")
 		add("age", "parked.max_age, by the oldest", age, p.Age.Seconds(),
 			"nothing is removed: look whether its route is paused or gone (relay orphans ls), or raise parked.max_age")
-	case event.StreamName(u.cfg.Service):
+	case events.StreamName(u.cfg.Service):
 		const full = "at 100 % the oldest events go before events.max_age is over: raise "
 		add("bytes", "events.max_bytes", float64(st.Bytes), float64(max(c.MaxBytes, 0)), full+"events.max_bytes")
 		add("messages", "events.max_msgs", float64(st.Msgs), float64(max(c.MaxMsgs, 0)), full+"events.max_msgs")

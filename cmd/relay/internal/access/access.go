@@ -10,6 +10,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/schedule"
 	"github.com/relaymq/relay/internal/subject"
@@ -121,7 +122,7 @@ func (b *builder) own() (list []string) {
 		list = append(list, b.upper()+s)
 	}
 	if b.cfg.Events.Store {
-		list = append(list, event.StreamName(b.cfg.Service))
+		list = append(list, events.StreamName(b.cfg.Service))
 	}
 	if b.cfg.Archive.Outcomes {
 		list = append(list, archive.StreamName(b.cfg.Service))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/events"
 )
 
 // Caller is who calls the command, unless --as says so: user@host.
@@ -31,5 +32,5 @@ func (c *Client) Tell(kind event.Kind, d event.Data) {
 	if c.user != nil && d.User == "" {
 		d.User = c.user()
 	}
-	_ = event.Publish(c.Conn.Conn, event.Event{Kind: kind, Service: c.Config.Service, Instance: Runner(), Time: now, Data: d})
+	_ = events.Publish(c.Conn.Conn, event.Event{Kind: kind, Service: c.Config.Service, Instance: Runner(), Time: now, Data: d})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/events"
 )
 
 // eventsFlags choose events.
@@ -118,14 +119,14 @@ const eventsTimeout = 10 * time.Second
 func (f eventsFlags) stored(ctx context.Context, out io.Writer, cl *cli.Client, since time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
 	defer cancel()
-	stream, err := cl.JS.Stream(ctx, event.StreamName(cl.Config.Service))
+	stream, err := cl.JS.Stream(ctx, events.StreamName(cl.Config.Service))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("no events are stored for service %s: set events.store: true, or use --follow", cl.Config.Service)
 	}
 	if err != nil {
 		return err
 	}
-	list, err := event.Stored(ctx, stream, f.subjects(cl.Config.Service), since, f.limit)
+	list, err := events.Stored(ctx, stream, f.subjects(cl.Config.Service), since, f.limit)
 	if err != nil {
 		return err
 	}

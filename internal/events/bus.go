@@ -1,4 +1,5 @@
-package event
+// Package events publishes what happened, gathers what is alike, and reads what is stored. What an event is, is for programs: package event.
+package events
 
 import (
 	"context"
@@ -11,6 +12,7 @@ import (
 	"github.com/nats-io/nuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/beat"
 )
 
@@ -24,25 +26,25 @@ const (
 // Bus gathers events and publishes them. Create it with [NewBus].
 type Bus struct {
 	service, instance string
-	publish           func(Event) error
+	publish           func(event.Event) error
 	group             func(why string) string
 
-	queue   chan Event
-	out     chan Event
+	queue   chan event.Event
+	out     chan event.Event
 	muted   sync.Map // routes
-	counts  map[Kind]*atomic.Uint64
+	counts  map[event.Kind]*atomic.Uint64
 	dropped atomic.Uint64
 	unsent  atomic.Uint64
 }
 
 // NewBus returns one that is not running yet. group makes one of errors that are
 // alike.
-func NewBus(service, instance string, group func(why string) string, publish func(Event) error) *Bus {
+func NewBus(service, instance string, group func(why string) string, publish func(event.Event) error) *Bus {
 	b := &Bus{
-		service: service, instance: instance, publish: publish, group: group, counts: make(map[Kind]*atomic.Uint64),
-		queue: make(chan Event, queued), out: make(chan Event, listening),
+		service: service, instance: instance, publish: publish, group: group, counts: make(map[event.Kind]*atomic.Uint64),
+		queue: make(chan event.Event, queued), out: make(chan event.Event, listening),
 	}
-	for _, k := range Kinds() {
+	for _, k := range event.Kinds() {
 		b.counts[k] = new(atomic.Uint64)
 	}
 	return b
@@ -53,14 +55,14 @@ func (b *Bus) Mute(route string, yes bool) { b.muted.Store(route, yes) }
 
 // Report notes that something happened just now. It never blocks; what does not fit is dropped and counted. Text is a line for people, of one
 // event; when several are gathered, their number is told beside it.
-func (b *Bus) Report(kind Kind, d Data) {
+func (b *Bus) Report(kind event.Kind, d event.Data) {
 	if muted, _ := b.muted.Load(d.Route); muted == true {
 		return
 	}
 	now := time.Now()
 	d.Count, d.First = 1, now.UTC()
 	select {
-	case b.queue <- Event{Kind: kind, Service: b.service, Instance: b.instance, Time: now, Data: d}:
+	case b.queue <- event.Event{Kind: kind, Service: b.service, Instance: b.instance, Time: now, Data: d}:
 	default:
 		b.dropped.Add(1)
 	}
@@ -68,16 +70,16 @@ func (b *Bus) Report(kind Kind, d Data) {
 
 // Events are those that are published, also while nobody takes them: what does not fit into the channel's 256 is dropped. It is closed
 // when Run returns.
-func (b *Bus) Events() <-chan Event { return b.out }
+func (b *Bus) Events() <-chan event.Event { return b.out }
 
 // gathered are events of one group that follow the first one.
 type gathered struct {
-	event Event // the last of them, with their number; Count 0: none followed
+	event event.Event // the last of them, with their number; Count 0: none followed
 	ends  time.Time
 }
 
 type group struct {
-	kind       Kind
+	kind       event.Kind
 	route, why string
 }
 
@@ -105,9 +107,9 @@ func (b *Bus) Run(ctx context.Context) {
 }
 
 // take publishes the first event of a group, and gathers the others.
-func (b *Bus) take(groups map[group]*gathered, e Event) {
-	e.Data = e.bounded()
-	if e.Kind == Audit || e.Kind == ReplayDone || e.Kind == ReplayStopped {
+func (b *Bus) take(groups map[group]*gathered, e event.Event) {
+	e.Data = bounded(e.Data)
+	if e.Kind == event.Audit || e.Kind == event.ReplayDone || e.Kind == event.ReplayStopped {
 		b.send(e) // each of them counts
 		return
 	}
@@ -140,12 +142,12 @@ func (b *Bus) flush(groups map[group]*gathered, now time.Time) {
 			delete(groups, g)
 		default:
 			b.send(have.event)
-			have.event, have.ends = Event{}, now.Add(window)
+			have.event, have.ends = event.Event{}, now.Add(window)
 		}
 	}
 }
 
-func (b *Bus) send(e Event) {
+func (b *Bus) send(e event.Event) {
 	e.ID = nuid.Next()
 	if n := b.counts[e.Kind]; n != nil {
 		n.Add(1)
@@ -160,17 +162,17 @@ func (b *Bus) send(e Event) {
 }
 
 // Publish sends an event to the server. It does not wait: whether anybody hears it is not known.
-func Publish(nc *nats.Conn, e Event) error {
+func Publish(nc *nats.Conn, e event.Event) error {
 	if e.ID == "" {
 		e.ID = nuid.Next()
 	}
-	e.Data = e.bounded()
+	e.Data = bounded(e.Data)
 	body, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
 	return nc.PublishMsg(&nats.Msg{
-		Subject: e.Subject(), Data: body, Header: nats.Header{"Content-Type": {ContentType}, nats.MsgIdHdr: {e.ID}},
+		Subject: e.Subject(), Data: body, Header: nats.Header{"Content-Type": {event.ContentType}, nats.MsgIdHdr: {e.ID}},
 	})
 }
 

@@ -1,4 +1,4 @@
-package event
+package events
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
+	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -28,7 +29,7 @@ func TestBus_publishesAtItsEndWhatIsQueued(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for i := range 30 {
-			b.Report(DeadLetter, Data{Route: fmt.Sprint(i % 10)})
+			b.Report(event.DeadLetter, event.Data{Route: fmt.Sprint(i % 10)})
 		}
 		b.Run(ctx)
 		sum := map[string]int{}
@@ -50,7 +51,7 @@ func TestBus_moreGroupsThanItKeeps(t *testing.T) {
 		go b.Run(ctx)
 		report := func(from, n int) {
 			for i := range n {
-				b.Report(DeadLetter, Data{Route: "billing", Why: fmt.Sprint(from + i)})
+				b.Report(event.DeadLetter, event.Data{Route: "billing", Why: fmt.Sprint(from + i)})
 				synctest.Wait()
 			}
 		}
@@ -78,27 +79,6 @@ func TestBus_moreGroupsThanItKeeps(t *testing.T) {
 	})
 }
 
-// What strangers publish on the subjects of events is no event.
-func TestEvent_UnmarshalJSON_strangers(t *testing.T) {
-	const ours = `{"specversion":"1.0","type":"relay.audit","source":"/relay/a/b","data":{"text":"x"}}`
-	if err := new(Event).UnmarshalJSON([]byte(ours)); err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string][2]string{
-		"no JSON":                   {ours, `{`},
-		"another version":           {`"1.0"`, `"0.3"`},
-		"another type":              {`relay.audit`, `com.example.audit`},
-		"another source":            {`/relay/a/b`, `/other/a/b`},
-		"a source with no instance": {`/relay/a/b`, `/relay/a`},
-		"a type that is no text":    {`"relay.audit"`, `5`},
-	} {
-		e := Event{ID: "as it was"}
-		if err := e.UnmarshalJSON([]byte(strings.Replace(ours, c[0], c[1], 1))); !errors.Is(err, errNoEvent) || e.ID != "as it was" {
-			t.Errorf("%s: %v, %+v", name, err, e)
-		}
-	}
-}
-
 // What is cut is valid, begins as it did, and is no longer than its bound but for the sign that it was cut.
 func TestCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -122,7 +102,7 @@ func TestCut(t *testing.T) {
 // Each field that strangers write is bounded.
 func TestData_bounded(t *testing.T) {
 	long := strings.Repeat("x", 5000)
-	d := Data{Text: long, Why: long, Key: long, Subject: long, By: long, User: long}.bounded()
+	d := bounded(event.Data{Text: long, Why: long, Key: long, Subject: long, By: long, User: long})
 	for name, c := range map[string]struct {
 		got   string
 		limit int
@@ -132,6 +112,9 @@ func TestData_bounded(t *testing.T) {
 		if len(c.got) != c.limit+len("…") {
 			t.Errorf("%s has %d bytes", name, len(c.got))
 		}
+	}
+	if text := bounded(event.Data{Text: strings.Repeat("é", 1000)}).Text; len(text) > maxText+4 || !strings.HasSuffix(text, "é…") {
+		t.Errorf("%d bytes", len(text))
 	}
 }
 
@@ -150,10 +133,10 @@ func TestPublish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := Event{ID: "once", Kind: Audit, Service: "relay", Instance: "a", Time: time.Now(), Data: Data{Route: "billing", Text: strings.Repeat("x", 5000)}}
+	e := event.Event{ID: "once", Kind: event.Audit, Service: "relay", Instance: "a", Time: time.Now(), Data: event.Data{Route: "billing", Text: strings.Repeat("x", 5000)}}
 	other := e
 	other.ID = ""
-	for _, e := range []Event{e, e, other} {
+	for _, e := range []event.Event{e, e, other} {
 		if err := Publish(nc, e); err != nil {
 			t.Fatal(err)
 		}
@@ -164,11 +147,11 @@ func TestPublish(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var back Event
+		var back event.Event
 		if err := json.Unmarshal(m.Data, &back); err != nil {
 			t.Fatal(err)
 		}
-		if m.Header.Get("Content-Type") != ContentType || m.Header.Get(nats.MsgIdHdr) != back.ID || len(back.Text) > maxText+len("…") {
+		if m.Header.Get("Content-Type") != event.ContentType || m.Header.Get(nats.MsgIdHdr) != back.ID || len(back.Text) > maxText+len("…") {
 			t.Errorf("%v, %d bytes of text", m.Header, len(back.Text))
 		}
 		ids = append(ids, back.ID)

@@ -1,4 +1,4 @@
-package event
+package events
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -31,7 +32,7 @@ func TestStored(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range list {
-			var e Event
+			var e event.Event
 			if err := json.Unmarshal(m.Data, &e); err != nil || e.ID == "" || e.Subject() != m.Subject {
 				t.Fatalf("%+v on %s, %v", e, m.Subject, err)
 			}
@@ -61,13 +62,13 @@ func TestStored(t *testing.T) {
 		if i == 20 {
 			half = has(20).Add(time.Nanosecond)
 		}
-		e := Event{Kind: []Kind{DeadLetter, KeyWaiting}[i%2], Service: "relay", Instance: "a", Time: time.Now(), Data: Data{Route: "billing", Text: fmt.Sprint(i)}}
+		e := event.Event{Kind: []event.Kind{event.DeadLetter, event.KeyWaiting}[i%2], Service: "relay", Instance: "a", Time: time.Now(), Data: event.Data{Route: "billing", Text: fmt.Sprint(i)}}
 		if err := Publish(nc, e); err != nil {
 			t.Fatal(err)
 		}
 	}
 	has(40)
-	dead := Event{Kind: DeadLetter, Service: "relay", Data: Data{Route: "billing"}}.Subject()
+	dead := event.Event{Kind: event.DeadLetter, Service: "relay", Data: event.Data{Route: "billing"}}.Subject()
 	for name, c := range map[string]struct {
 		got  []string
 		want string
@@ -87,9 +88,9 @@ func TestStored(t *testing.T) {
 func TestBus_Collect(t *testing.T) {
 	s := &sink{}
 	b := NewBus("relay", "a", func(why string) string { return why }, s.publish)
-	b.send(Event{Kind: Audit})
+	b.send(event.Event{Kind: event.Audit})
 	s.err = errors.New("the connection is away")
-	b.send(Event{Kind: Audit})
+	b.send(event.Event{Kind: event.Audit})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{b})
 	families, err := registry.Gather()
@@ -103,7 +104,7 @@ func TestBus_Collect(t *testing.T) {
 			got[f.GetName()] += m.GetCounter().GetValue()
 		}
 	}
-	if got["relay_events_total"] != 2 || got["relay_events_dropped_total"] != 1 || n != len(Kinds())+1 {
+	if got["relay_events_total"] != 2 || got["relay_events_dropped_total"] != 1 || n != len(event.Kinds())+1 {
 		t.Errorf("%d metrics: %v", n, got)
 	}
 }
