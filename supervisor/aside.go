@@ -62,9 +62,9 @@ type shelf struct {
 }
 
 const (
-	// MaxAside is how many messages may be aside before a route that waits asks for no more than it needs. A group keeps twice as many
+	// maxAside is how many messages may be aside before a route that waits asks for no more than it needs. A group keeps twice as many
 	// in mind.
-	MaxAside = 30_000
+	maxAside = 30_000
 	// asideFor is how long a message stays aside that is not called back: half of it either way at random, and twice as long each time
 	// that it came in vain, up to asideMost. It is no longer than it must be for asideRate messages a second to come by themselves: after a
 	// crash nobody knows any more what to call back.
@@ -119,11 +119,11 @@ func (t *turn) keepInMind(s *shelf, k *key, m *Message, until time.Time) bool {
 	if t.closing || t.opts.near || until.Sub(t.now) < notWorthIt || t.opts.Ordered && k.is(Waiting) {
 		return false // of an ordered key that waits: see callBack
 	}
-	if len(a.all) >= 2*MaxAside {
+	if len(a.all) >= 2*maxAside {
 		if t.now.Sub(a.swept) < asideFor {
 			return false
 		}
-		if a.sweep(t.now); len(a.all) >= 2*MaxAside {
+		if a.sweep(t.now); len(a.all) >= 2*maxAside {
 			return false
 		}
 	}

@@ -200,7 +200,7 @@ func (*routeProbing) answered(t *turn, r *run) { t.probeAnswered(r) }
 func (t *turn) probeAnswered(r *run) {
 	if r.round > 0 {
 		t.routeFlows("a probe succeeded")
-		t.hint(Hint{Kind: HintFlows})
+		t.hint(Hint{Kind: ofFlows})
 	}
 }
 

@@ -20,20 +20,20 @@ import (
 //
 // No state hangs on it. A hint that is lost costs questions; one that is wrong puts off a question for standByMost at most, or costs one.
 
-// HintKind is what a [Hint] tells.
-type HintKind string
+// hintKind is what a [Hint] tells.
+type hintKind string
 
 // The hints there are.
 const (
-	HintFailing HintKind = "failing" // N runs in a row failed, of Keys
-	HintWaits   HintKind = "waits"   // the next question is in Delay, or what is asked now may take so long
-	HintAsked   HintKind = "asked"   // N messages were asked, and the route does not flow
-	HintFlows   HintKind = "flows"   // a question succeeded
+	ofFailing hintKind = "failing" // N runs in a row failed, of Keys
+	ofWaits   hintKind = "waits"   // the next question is in Delay, or what is asked now may take so long
+	ofAsked   hintKind = "asked"   // N messages were asked, and the route does not flow
+	ofFlows   hintKind = "flows"   // a question succeeded
 )
 
 // Hint is what a group tells the groups of the same route in other processes; see [Options.Hint] and [Group.Hear].
 type Hint struct {
-	Kind HintKind `json:"kind"`
+	Kind hintKind `json:"kind"`
 	// Key that it is about; nil: the route.
 	Key []byte `json:"key,omitempty"`
 	N   int    `json:"n,omitempty"`
@@ -108,7 +108,7 @@ func (t *turn) hint(h Hint) {
 	if t.now.Sub(p.second) >= time.Second {
 		p.second, p.told = t.now, 0
 	}
-	if p.told++; p.told > hintsPerSecond && (h.Key != nil || h.Kind == HintAsked || h.Kind == HintFailing) {
+	if p.told++; p.told > hintsPerSecond && (h.Key != nil || h.Kind == ofAsked || h.Kind == ofFailing) {
 		return
 	}
 	p.untold = append(p.untold, h)
@@ -137,7 +137,7 @@ func (g *Group) tellPeers() {
 func (t *turn) hintFailing() {
 	e := &t.route.evidence
 	if n := e.rhythm.since; n >= hintFrom && n%hintFrom == 0 && e.rhythm.overdue(maxOverdue) {
-		t.hint(Hint{Kind: HintFailing, N: n, Keys: e.hashes(), Mute: t.route.mute >= min(n, muteAfter)})
+		t.hint(Hint{Kind: ofFailing, N: n, Keys: e.hashes(), Mute: t.route.mute >= min(n, muteAfter)})
 	}
 }
 
@@ -145,14 +145,14 @@ func (t *turn) hintFailing() {
 func (t *turn) hintWaits() {
 	s := &t.route
 	s.peers.question = t.now
-	t.hint(Hint{Kind: HintWaits, Delay: s.until().Sub(t.now), Restarts: s.restarts, Mute: s.mute >= muteAfter})
+	t.hint(Hint{Kind: ofWaits, Delay: s.until().Sub(t.now), Restarts: s.restarts, Mute: s.mute >= muteAfter})
 }
 
 // hintQuestion tells of a question of a route that asks one at a time. It may take longer than the others stand by after a wait.
 func (t *turn) hintQuestion() {
 	s := &t.route
 	s.peers.question = t.now
-	t.hint(Hint{Kind: HintWaits, Delay: probePatience, Restarts: s.restarts, Mute: s.mute >= muteAfter})
+	t.hint(Hint{Kind: ofWaits, Delay: probePatience, Restarts: s.restarts, Mute: s.mute >= muteAfter})
 }
 
 // hintAsked counts a question of a route that asks at a pace, and tells of several at once.
@@ -160,11 +160,11 @@ func (t *turn) hintAsked(with past) {
 	p := &t.route.peers
 	p.question = t.now
 	if with == failedBefore {
-		t.hint(Hint{Kind: HintAsked, N: 1, Judged: true, Restarts: t.route.inquiry.agains})
+		t.hint(Hint{Kind: ofAsked, N: 1, Judged: true, Restarts: t.route.inquiry.agains})
 		return
 	}
 	if p.asked++; t.now.Sub(p.askedAt) >= askedEvery {
-		t.hint(Hint{Kind: HintAsked, N: p.asked})
+		t.hint(Hint{Kind: ofAsked, N: p.asked})
 		p.asked, p.askedAt = 0, t.now
 	}
 }
@@ -172,7 +172,7 @@ func (t *turn) hintAsked(with past) {
 // hintKey tells that a key waits for its next question.
 func (t *turn) hintKey(k *key) {
 	if k.is(Waiting) {
-		t.hint(Hint{Kind: HintWaits, Key: []byte(k.name), Delay: k.state.until().Sub(t.now), Restarts: k.restarts})
+		t.hint(Hint{Kind: ofWaits, Key: []byte(k.name), Delay: k.state.until().Sub(t.now), Restarts: k.restarts})
 	}
 }
 
@@ -194,18 +194,18 @@ func (t *turn) hearOfRoute(from string, h Hint) {
 	s := &t.route
 	p, q := &s.peers, &s.inquiry
 	switch h.Kind {
-	case HintFailing:
+	case ofFailing:
 		if p.rows == nil || len(p.rows) > 1000 {
 			p.rows = make(map[string]row)
 		}
 		p.rows[from] = row{h.N, h.Keys[:min(len(h.Keys), 2*hintFrom)], h.Mute, t.now}
-	case HintWaits:
+	case ofWaits:
 		p.warned, p.mute = t.now, h.Mute
 		if w, waits := s.state.(*routeWaiting); waits && !q.careful {
 			s.restarts = max(s.restarts, min(h.Restarts, 1<<20))
 			w.putOff(t, min(h.Delay, rudeEvery))
 		}
-	case HintAsked:
+	case ofAsked:
 		if s.is() != Probing || t.oneByOne() {
 			return
 		}
@@ -216,7 +216,7 @@ func (t *turn) hearOfRoute(from string, h Hint) {
 		}
 		took := time.Duration(float64(min(h.N, 1000)) / q.pace(t.now) * float64(time.Second))
 		q.next = earlier(later(q.next, t.now.Add(-atOnce)).Add(took), t.now.Add(time.Second))
-	case HintFlows:
+	case ofFlows:
 		p.warned = time.Time{}
 		clear(p.rows)
 		switch w := s.state.(type) {
@@ -256,20 +256,20 @@ func (t *turn) hearOfKey(h Hint) {
 		w, _ = k.state.(*waiting)
 	}
 	switch {
-	case h.Kind == HintFlows:
+	case h.Kind == ofFlows:
 		delete(p.keys, name)
 		if w != nil && !w.named && k.tripped {
 			w.end = earlier(w.end, t.now.Add(rand.N(spread)))
 			k.until = w.end
 			t.alarm.wake(k, w.end)
 		}
-	case w != nil && h.Kind == HintWaits:
+	case w != nil && h.Kind == ofWaits:
 		if until := earlier(t.now.Add(min(h.Delay, t.cfg.Restart.Max)+standBy+rand.N(standBy)), k.failedAt.Add(standByMost)); !w.named && until.After(w.end) {
 			k.restarts = max(k.restarts, min(h.Restarts, 1<<20))
 			w.end, k.until = until, until
 			t.alarm.wake(k, until)
 		}
-	case w == nil && (h.Kind == HintWaits || h.Kind == HintFailing):
+	case w == nil && (h.Kind == ofWaits || h.Kind == ofFailing):
 		if p.keys == nil || len(p.keys) >= maxWarned {
 			p.keys = make(map[string]warning)
 		}
@@ -277,7 +277,7 @@ func (t *turn) hearOfKey(h Hint) {
 		if t.now.Sub(of.at) >= peersFor {
 			of.n = 0
 		}
-		p.keys[name] = warning{t.now, of.n + min(h.N, hintFrom), of.waits || h.Kind == HintWaits}
+		p.keys[name] = warning{t.now, of.n + min(h.N, hintFrom), of.waits || h.Kind == ofWaits}
 	}
 }
 
@@ -296,9 +296,9 @@ func (t *turn) hintKeyFails(k *key) {
 	switch {
 	case !k.several || *t.cfg.TripAfter < 3:
 	case k.failures == 2:
-		t.hint(Hint{Kind: HintFailing, Key: []byte(k.name), N: 2})
+		t.hint(Hint{Kind: ofFailing, Key: []byte(k.name), N: 2})
 	case k.failures > 2:
-		t.hint(Hint{Kind: HintFailing, Key: []byte(k.name), N: 1})
+		t.hint(Hint{Kind: ofFailing, Key: []byte(k.name), N: 1})
 	}
 }
 

@@ -141,10 +141,10 @@ func TestPeers_hintsOfLiarsPutOffAQuestionForAMinuteAtMost(t *testing.T) {
 			down.Store(false)
 			began := time.Now()
 			for b.g.Status().State != Flowing || b.g.Status().NotFlowing > 0 {
-				b.g.Hear("liar", Hint{Kind: HintWaits, Delay: 100 * time.Hour, Restarts: 1 << 40})
-				b.g.Hear("liar", Hint{Kind: HintWaits, Key: []byte("k0"), Delay: 100 * time.Hour, Restarts: 1 << 40})
-				b.g.Hear("liar", Hint{Kind: HintAsked, N: 1 << 40})
-				b.g.Hear("liar", Hint{Kind: HintAsked, N: 1, Judged: true, Restarts: 1 << 40})
+				b.g.Hear("liar", Hint{Kind: ofWaits, Delay: 100 * time.Hour, Restarts: 1 << 40})
+				b.g.Hear("liar", Hint{Kind: ofWaits, Key: []byte("k0"), Delay: 100 * time.Hour, Restarts: 1 << 40})
+				b.g.Hear("liar", Hint{Kind: ofAsked, N: 1 << 40})
+				b.g.Hear("liar", Hint{Kind: ofAsked, N: 1, Judged: true, Restarts: 1 << 40})
 				b.g.Hear("liar", Hint{Kind: "of a newer version", N: 1})
 				time.Sleep(100 * time.Millisecond)
 				if time.Since(began) > 10*time.Minute {
@@ -164,9 +164,9 @@ func TestPeers_whoSucceedsGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{Hint: func(Hint) {}})
 		for i := range uint64(300) {
-			b.g.Hear("other", Hint{Kind: HintFailing, N: 100, Keys: []uint32{1, 2, 3}, Mute: true})
-			b.g.Hear("other", Hint{Kind: HintWaits, Delay: time.Second, Mute: true})
-			b.g.Hear("other", Hint{Kind: HintWaits, Key: []byte("k1"), Delay: time.Second})
+			b.g.Hear("other", Hint{Kind: ofFailing, N: 100, Keys: []uint32{1, 2, 3}, Mute: true})
+			b.g.Hear("other", Hint{Kind: ofWaits, Delay: time.Second, Mute: true})
+			b.g.Hear("other", Hint{Kind: ofWaits, Key: []byte("k1"), Delay: time.Second})
 			b.send(succeed, fmt.Sprint("k", i%5), i+1)
 			time.Sleep(10 * time.Millisecond)
 			if n := len(b.allStarts()); n != int(i+1) {

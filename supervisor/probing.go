@@ -83,7 +83,7 @@ func (s *probing) started(k *key, r *run) {
 
 func (s *probing) answered(t *turn, k *key) {
 	if k.tripped {
-		t.hint(Hint{Kind: HintFlows, Key: []byte(k.name)})
+		t.hint(Hint{Kind: ofFlows, Key: []byte(k.name)})
 	}
 	k.tripped = false
 	k.flow = flowing{ramp: firstRamp}

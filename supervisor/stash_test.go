@@ -111,8 +111,8 @@ func TestAside_aRouteThatWaitsAsksForMoreUntilManyAreAside(t *testing.T) {
 		b := newBench(t, Options{Concurrency: 4, StashMessages: 10, Config: Config{RouteTripAfter: new(8)}})
 		b.redeliver = false
 		tripAway(b, 8)
-		for n := range uint64(MaxAside + 20) {
-			if room, flows := b.g.Free(); len(b.g.turn.aside.all) < MaxAside && room.Messages < 100 || flows {
+		for n := range uint64(maxAside + 20) {
+			if room, flows := b.g.Free(); len(b.g.turn.aside.all) < maxAside && room.Messages < 100 || flows {
 				t.Fatalf("free %+v, flows %v, after %d messages", room, flows, n)
 			}
 			b.send(succeed, fmt.Sprint("x", n), 100+n)

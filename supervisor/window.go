@@ -118,16 +118,16 @@ func (g *Group) Free() (room Room, flows bool) {
 	t.spill()
 	room = t.window.free(t.slots.running.n, t.opts.Concurrency, t.now)
 	room.Messages = t.orderedRoom(room.Messages)
-	if (t.wary() || len(t.aside.buckets) > 0) && len(t.aside.all) < MaxAside {
+	if (t.wary() || len(t.aside.buckets) > 0) && len(t.aside.all) < maxAside {
 		room.Messages = max(room.Messages, roomToAsk)
 	}
 	return room, true
 }
 
 // roomForProbes is what is asked for while the route waits. What the stash has no room for is put aside, so that what is behind comes
-// too: it may be what succeeds. When MaxAside are, no more are asked for than were called back, or could be asked.
+// too: it may be what succeeds. When maxAside are, no more are asked for than were called back, or could be asked.
 func (t *turn) roomForProbes() Room {
-	if len(t.aside.all) < MaxAside {
+	if len(t.aside.all) < maxAside {
 		return Room{max(roomToAsk, 2*t.opts.Concurrency), t.opts.StashBytes}
 	}
 	if t.askableNow(unjudged) == nil && t.aside.fresh.n == 0 {
