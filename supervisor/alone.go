@@ -130,7 +130,7 @@ func (g *Group) prepare(r *run, res *result) bool {
 		res.verdict = v
 		return false
 	}
-	r.deadline = t.now.Add(t.timeout(r))
+	r.deadline = t.now.Add(t.slots.timeout(r))
 	t.alarm.arm(r.deadline)
 	return true
 }

@@ -104,7 +104,7 @@ func (t *turn) asideUntil(k *key, m *Message) time.Time {
 	if t.opts.Ordered {
 		d = max(d, overflowMin) // later messages of its key wait for it, and have it called back
 	}
-	d = max(d, t.waitOf(k).Sub(t.now))
+	d = max(d, t.route.waitOf(k).Sub(t.now))
 	return t.now.Add(time.Duration(float64(d) * (0.5 + rand.Float64())))
 }
 
@@ -206,9 +206,9 @@ func (a *aside) expire(now time.Time) {
 }
 
 // offerShelf lets messages of k be called back, if some are aside.
-func (t *turn) offerShelf(name string) {
-	if s := t.aside.keys[name]; s != nil {
-		t.aside.offer(s)
+func (a *aside) offerShelf(name string) {
+	if s := a.keys[name]; s != nil {
+		a.offer(s)
 	}
 }
 
@@ -294,7 +294,7 @@ func (t *turn) mayCall(most int) bool {
 // wantsMore tells whether so little of a key, or for a bucket, is at hand that more should come.
 func (t *turn) wantsMore(s *shelf) bool {
 	if s.name != "" {
-		return t.wantsAt(s)
+		return t.limits.wantsAt(s)
 	}
 	k := t.keys[s.key]
 	switch {

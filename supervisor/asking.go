@@ -83,12 +83,12 @@ func (t *turn) oneByOne() bool {
 }
 
 // hear notes whether a run got an answer, of whatever kind.
-func (t *turn) hear(r *run, v Verdict) {
+func (s *route) hear(r *run, v Verdict) {
 	late := v.Kind == Retry && r.Err() != nil
 	if r.k.hung = late; late || v.Kind == Retry && (v.NotStarted || v.NoAnswer) {
-		t.route.mute = min(t.route.mute+1, 2*muteAfter)
+		s.mute = min(s.mute+1, 2*muteAfter)
 	} else {
-		t.route.mute = 0
+		s.mute = 0
 	}
 }
 
@@ -138,8 +138,8 @@ func (s *routeProbing) wants(t *turn, with past) (ok bool, at time.Time) {
 }
 
 // roundOf is the state that r is a question of, if that is not over.
-func (t *turn) roundOf(r *run) *routeProbing {
-	s, ok := t.route.state.(*routeProbing)
+func (rt *route) roundOf(r *run) *routeProbing {
+	s, ok := rt.state.(*routeProbing)
 	if !ok || r.round == 0 || r.round != s.number {
 		return nil
 	}
@@ -189,7 +189,7 @@ func (t *turn) mayBeAsked(k *key, m *Message, most int) bool {
 
 // failed takes in the failure of a question.
 func (*routeProbing) failed(t *turn, r *run, err error) {
-	if s := t.roundOf(r); s != nil {
+	if s := t.route.roundOf(r); s != nil {
 		t.route.lastErr, s.bad = err, true
 	}
 }
@@ -356,8 +356,8 @@ func (t *turn) line(k *key) {
 }
 
 // unlineAll empties the lists: the route asks nobody any more.
-func (t *turn) unlineAll() {
-	q := &t.route.inquiry
+func (s *route) unlineAll() {
+	q := &s.inquiry
 	for _, l := range []*list[key]{&q.good, &q.fresh, &q.second} {
 		for k := range l.all() {
 			k.inAsked.moveTo(nil, k)
@@ -374,14 +374,14 @@ func (t *turn) endProbe(r *run) {
 		return
 	}
 	t.route.probes--
-	if s := t.roundOf(r); s != nil {
+	if s := t.route.roundOf(r); s != nil {
 		s.running--
 	}
 }
 
 // endRound comes after what the end of r means was decided. What it told is an answer, a failure, or nothing.
 func (t *turn) endRound(r *run, what telling) {
-	s := t.roundOf(r)
+	s := t.route.roundOf(r)
 	if s == nil {
 		return
 	}

@@ -59,7 +59,7 @@ func (n *nursery) expect(b *birth) {
 }
 
 // former tells whether r is of a handler that was changed since.
-func (t *turn) former(r *run) bool { return r.child.of != t.nursery.handler }
+func (n *nursery) former(r *run) bool { return r.child.of != n.handler }
 
 // releaseHandler counts a run of its children out.
 func (t *turn) releaseHandler(h *handler) {
@@ -131,7 +131,7 @@ func (t *turn) changeHandler(ended func()) {
 	}
 	t.nursery.take(*t.opts, t.now)
 	for _, b := range t.nursery.births {
-		t.disown(b)
+		t.nursery.disown(b)
 	}
 	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {
 		for r := range runs.all() {
@@ -159,13 +159,13 @@ func (t *turn) changeHandler(ended func()) {
 }
 
 // disown lets a birth of the former handler end without its key waiting for it.
-func (t *turn) disown(b *birth) {
+func (n *nursery) disown(b *birth) {
 	if b.former {
 		return
 	}
 	b.former = true
 	b.cancel()
-	t.nursery.kids--
+	n.kids--
 	if b.k.birth == b {
 		b.k.birth = nil
 	}
@@ -236,7 +236,7 @@ func (g *Group) Former() (n int) {
 	t := g.lock()
 	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {
 		for r := range runs.all() {
-			if t.former(r) {
+			if t.nursery.former(r) {
 				n++
 			}
 		}

@@ -19,7 +19,7 @@ func (t *turn) suspendRoute(why string) {
 }
 
 // distrusts tells whether the verdict dead is not believed, whenever the run began: its message stays.
-func (t *turn) distrusts() bool { return t.route.doubt }
+func (s *route) distrusts() bool { return s.doubt }
 
 // doubted takes in a run whose verdict dead is not believed.
 func (t *turn) doubted(r *run, err error) {
@@ -44,7 +44,7 @@ func (t *turn) watchFlood(r *run, v Verdict) {
 }
 
 // began is when r did, roughly.
-func (t *turn) began(r *run) time.Time { return r.deadline.Add(-t.timeout(r)) }
+func (t *turn) began(r *run) time.Time { return r.deadline.Add(-t.slots.timeout(r)) }
 
 // resumeRoute lets a suspended route flow, or try one message now.
 func (t *turn) resumeRoute(how Resumption) {

@@ -132,7 +132,7 @@ func (*loan) Remember(_ Outcome, stored func(bool)) { stored(true) }
 
 // offer notes that k may have messages for the fallback.
 func (t *turn) offer(k *key) {
-	if t.fallback.Waiting && t.waits(k) && k.held.n+k.later.n > 0 {
+	if t.fallback.Waiting && t.route.waits(k) && k.held.n+k.later.n > 0 {
 		t.fallback.keys.push(k)
 	}
 }
@@ -154,7 +154,7 @@ func (t *turn) lend() {
 	}
 	for f.keys.len() > 0 && f.lent+f.spare(t.now) < f.Concurrency {
 		k := f.keys.pop()
-		if t.keys[k.name] != k || !t.waits(k) || k.is(Suspended) || !t.mayLend(k) {
+		if t.keys[k.name] != k || !t.route.waits(k) || k.is(Suspended) || !t.mayLend(k) {
 			continue // it is offered again when that changes
 		}
 		if k.notLent.After(t.now) {

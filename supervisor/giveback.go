@@ -25,7 +25,7 @@ func (t *turn) turnAway(k *key, m *Message) {
 		t.settle(m, Outcome{Action: DropMessage, Why: "its key waits and forward is drop", Err: k.lastErr})
 		return
 	}
-	due := later(t.waitOf(k), t.now.Add(minGiveBack))
+	due := later(t.route.waitOf(k), t.now.Add(minGiveBack))
 	if first, until, any := k.outside.next(t.now); any && first < m.Sequence {
 		due = later(due, until.Add(-t.outsideFor())) // ordered: not before the one it waits for
 	}
@@ -69,4 +69,4 @@ func later(a, b time.Time) time.Time {
 }
 
 // waitOf is when the key's and the route's wait are both over.
-func (t *turn) waitOf(k *key) time.Time { return later(k.state.until(), t.route.until()) }
+func (s *route) waitOf(k *key) time.Time { return later(k.state.until(), s.until()) }

@@ -34,10 +34,10 @@ func (t *turn) endOverdue() {
 // hang gives up a run whose handler ignores the end of its context. Its goroutine stays behind.
 func (t *turn) hang(r *run) {
 	t.abandon(r)
-	err := fmt.Errorf("%w of %v", ErrHandlerHung, t.timeout(r))
+	err := fmt.Errorf("%w of %v", ErrHandlerHung, t.slots.timeout(r))
 	t.judgeRetry(r, Retry)
-	if !r.cancelled && !t.former(r) {
-		t.hear(r, Verdict{NotStarted: true})
+	if !r.cancelled && !t.nursery.former(r) {
+		t.route.hear(r, Verdict{NotStarted: true})
 	}
 	if r.cancelled {
 		// The bytes may still be in use there: the message must come again with its own.
@@ -51,7 +51,7 @@ func (t *turn) hang(r *run) {
 	if !r.late || r.round > 0 {
 		t.routeFailed(r, err)
 	}
-	t.countStuck(t.former(r))
+	t.countStuck(t.nursery.former(r))
 	t.endRound(r, something)
 	t.attend(r.k)
 	t.calm()

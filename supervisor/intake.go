@@ -55,7 +55,7 @@ func (t *turn) admit(k *key, m *Message) {
 		return
 	}
 	early := m.Due.After(t.now) && !t.opts.Ordered
-	if !early && t.waits(k) && !t.stashes(k, m) && !t.isProbe(k, m) {
+	if !early && t.route.waits(k) && !t.stashes(k, m) && !t.isProbe(k, m) {
 		t.turnAway(k, m)
 		return
 	}
@@ -63,7 +63,7 @@ func (t *turn) admit(k *key, m *Message) {
 	switch {
 	case early:
 		t.hold(k, m)
-	case t.waits(k), t.opts.Ordered && (k.held.n > 0 || t.blocked(k, m)):
+	case t.route.waits(k), t.opts.Ordered && (k.held.n > 0 || t.blocked(k, m)):
 		t.putStash(k, m)
 		t.boundStash()
 	default:
@@ -82,7 +82,7 @@ func (t *turn) stashes(k *key, m *Message) bool {
 
 // waits tells whether a message of k that arrives now has to wait for its key or its route. An operator's pause is no
 // such wait: nothing failed, and forward does not apply to it.
-func (t *turn) waits(k *key) bool { return !k.flows() || !t.route.flows() }
+func (s *route) waits(k *key) bool { return !k.flows() || !s.flows() }
 
 // isProbe tells whether a message that arrives now is what k, the route, or both wait for to probe with. Without it, no
 // probe would ever be found where forward keeps no stash.
@@ -143,10 +143,10 @@ func (t *turn) take(k *key, m *Message) {
 func (t *turn) makeReady(k *key) {
 	if !t.route.flows() {
 		t.line(k) // routeFlows does the rest
-		t.offerShelf(k.name)
+		t.aside.offerShelf(k.name)
 		return
 	}
-	t.offerShelf(k.name)
+	t.aside.offerShelf(k.name)
 	if k.waitsForLimit() {
 		return // whoever gives a place back does it
 	}

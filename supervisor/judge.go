@@ -71,10 +71,10 @@ func (t *turn) judge(r *run, res *result) {
 		t.judgeRetry(r, v.Kind)
 	}
 	told := something
-	if r.cancelled || v.Kind == Snooze || v.Kind == Lost || t.former(r) {
+	if r.cancelled || v.Kind == Snooze || v.Kind == Lost || t.nursery.former(r) {
 		told = nothing
 	} else {
-		t.hear(r, v)
+		t.route.hear(r, v)
 	}
 	switch {
 	case r.cancelled && v.Kind == Retry:
@@ -88,7 +88,7 @@ func (t *turn) judge(r *run, res *result) {
 		}
 	case v.FailRoute:
 		t.comeBack(k, m)
-		if !t.former(r) {
+		if !t.nursery.former(r) {
 			t.failRoute(v.Err)
 		}
 	case v.Kind == Retry:
@@ -98,14 +98,14 @@ func (t *turn) judge(r *run, res *result) {
 		t.failedRun(r, v)
 	case v.Kind == Snooze:
 		t.snooze(k, m, v)
-	case v.Kind == Dead && t.distrusts():
+	case v.Kind == Dead && t.route.distrusts():
 		t.doubted(r, v.Err)
 		t.endRound(r, told)
 		return
 	default:
 		t.answered(r, v)
 	}
-	if !t.former(r) {
+	if !t.nursery.former(r) {
 		t.watchFlood(r, v)
 	}
 	t.endRound(r, told)
@@ -113,7 +113,7 @@ func (t *turn) judge(r *run, res *result) {
 
 // judgeRetry notes how the run of a message that failed before ended.
 func (t *turn) judgeRetry(r *run, how Kind) {
-	if r.past == failedBefore && !t.former(r) {
+	if r.past == failedBefore && !t.nursery.former(r) {
 		t.slots.retries.ended(how)
 		t.releaseRetries()
 	}
@@ -181,7 +181,7 @@ func (t *turn) failedRun(r *run, v Verdict) {
 	// While an outage is believed in, a probe that fails spends nothing: its message was only asked whether it is over.
 	f.held = r.round > 0 || r.probe && k.tripped
 	t.fail(r, f)
-	if v.Suspend && !t.route.doubt && !t.former(r) {
+	if v.Suspend && !t.route.doubt && !t.nursery.former(r) {
 		t.route.lastErr = v.Err
 		t.suspendRoute(text(v.Err))
 		t.route.inquiry.quiet = true

@@ -180,16 +180,16 @@ func (t *turn) forget(k *key) {
 	t.alarm.forget(k)
 	t.dropPlaces(k)
 	delete(t.keys, k.name)
-	t.offerShelf(k.name)
-	if t.unknown(k) {
+	t.aside.offerShelf(k.name)
+	if t.nursery.unknown(k) {
 		t.unused.Put(k)
 	}
 }
 
 // unknown tells whether nobody refers to k any more, so that its memory can serve another key: most keys come and go
 // with a message that succeeds at once. One whose child stopped may have runs that were given up.
-func (t *turn) unknown(k *key) bool {
-	return k.child != nil && k.child == t.nursery.shared && k.children == 1 && k.runs == 0 && k.lent == 0 && k.birth == nil && k.marks == 0
+func (n *nursery) unknown(k *key) bool {
+	return k.child != nil && k.child == n.shared && k.children == 1 && k.runs == 0 && k.lent == 0 && k.birth == nil && k.marks == 0
 }
 
 // emptyAll takes all messages of k out of where they wait.

@@ -53,7 +53,7 @@ func (t *turn) takes(k *key, m *Message) (full *limit.Bucket) {
 	if l == nil {
 		return nil
 	}
-	places := t.placesOf(k, m)
+	places := t.limits.placesOf(k, m)
 	if full = l.behind(k, places); full == nil {
 		var pass []*limit.Bucket
 		full, pass = places.Take(t.now)
@@ -154,7 +154,7 @@ func (g *Group) offer(b *limit.Bucket) (more bool) {
 			delete(t.limits.waiting, b)
 		}
 	}
-	t.offerAt(b)
+	t.aside.offerAt(b)
 	if r != nil {
 		g.goes.Add(1)
 		t.startAll() // its key is not among those that wait any more, and there may be more room

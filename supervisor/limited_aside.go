@@ -10,8 +10,7 @@ import "github.com/relaymq/relay/internal/limit"
 const lineAt = 64
 
 // placesOf are what a message of k needs to start; nil without limits.
-func (t *turn) placesOf(k *key, m *Message) *limit.Places {
-	l := t.limits
+func (l *limited) placesOf(k *key, m *Message) *limit.Places {
 	if l == nil {
 		return nil
 	}
@@ -28,7 +27,7 @@ func (t *turn) standsAt(k *key, m *Message) *limit.Bucket {
 	if t.limits == nil || t.limits.Also == nil {
 		return nil
 	}
-	for b := range t.placesOf(k, m).Buckets() {
+	for b := range t.limits.placesOf(k, m).Buckets() {
 		if b.Shared() {
 			continue
 		}
@@ -71,19 +70,19 @@ func (t *turn) standAt(b *limit.Bucket, k *key, m *Message) {
 }
 
 // wantsAt tells whether the line at a bucket is short.
-func (t *turn) wantsAt(s *shelf) bool {
+func (l *limited) wantsAt(s *shelf) bool {
 	n := s.called
-	if p := t.limits.waiting[s.bucket]; p != nil {
+	if p := l.waiting[s.bucket]; p != nil {
 		n += p.keys.len()
 	}
 	return n < lineAt
 }
 
 // offerAt lets messages be called back that are aside because of a bucket.
-func (t *turn) offerAt(b *limit.Bucket) {
-	if len(t.aside.buckets) > 0 && !b.Shared() {
-		if s := t.aside.buckets[b.Name()]; s != nil {
-			t.aside.offer(s)
+func (a *aside) offerAt(b *limit.Bucket) {
+	if len(a.buckets) > 0 && !b.Shared() {
+		if s := a.buckets[b.Name()]; s != nil {
+			a.offer(s)
 		}
 	}
 }

@@ -549,7 +549,7 @@ func (m *model) verify() {
 	}
 	for _, l := range []*list[run]{&t.slots.running, &t.slots.overdue} {
 		for r := range l.all() {
-			if !t.former(r) {
+			if !t.nursery.former(r) {
 				runs++
 			}
 			if r.round > 0 {

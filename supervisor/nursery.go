@@ -39,12 +39,12 @@ func newNursery(opts Options, now time.Time) nursery {
 func (n *nursery) room() bool { return n.kids < n.most || n.idle.n > 0 }
 
 // holdChild counts a run of a child of k's own, which is then not idle.
-func (t *turn) holdChild(c *child, k *key) {
+func (n *nursery) holdChild(c *child, k *key) {
 	if c.shared {
 		return
 	}
 	c.runs++
-	t.nursery.idle.remove(&k.inIdle)
+	n.idle.remove(&k.inIdle)
 }
 
 // releaseChild ends what holdChild began.

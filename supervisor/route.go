@@ -226,7 +226,7 @@ func (t *turn) routeFlows(why string) {
 	if s.is() != Probing { // a probe of an earlier round, or an operator
 		t.moveRoute(new(routeProbing), why, 0)
 	}
-	t.unlineAll()
+	t.route.unlineAll()
 	f := &routeFlowing{ramp: firstRamp, rampAt: t.now.Add(rampEvery)}
 	if half := t.opts.Concurrency / 2; s.inquiry.asked >= half {
 		f.ramp = max(firstRamp, half) // so many ran at once while it asked

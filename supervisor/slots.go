@@ -272,7 +272,7 @@ func (t *turn) start(k *key, m *Message) *run {
 		t.slots.hangs.runs++
 	}
 	k.runs++
-	t.holdChild(r.child, k)
+	t.nursery.holdChild(r.child, k)
 	if t.group.preparer(m) != nil {
 		r.deadline = r.deadline.Add(preparing)
 	}

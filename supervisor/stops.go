@@ -18,7 +18,7 @@ func (t *turn) stopped(k *key, how ending, err error, why string) {
 	if err != nil {
 		k.lastErr = err
 	}
-	t.cancelRuns(k)
+	t.slots.cancelRuns(k)
 	k.endRow()
 	k.tripped = false
 	if how == crashed && t.cfg.Trigger == TriggerStop {
@@ -41,11 +41,11 @@ func (t *turn) stable(lived time.Duration) bool {
 }
 
 // cancelRuns ends the contexts of what k's child is still doing.
-func (t *turn) cancelRuns(k *key) {
+func (s *slots) cancelRuns(k *key) {
 	if k.child == nil {
 		return
 	}
-	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {
+	for _, runs := range []*list[run]{&s.running, &s.overdue} {
 		for r := range runs.all() {
 			if r.k == k && r.child == k.child {
 				r.cancelled = true
@@ -65,7 +65,7 @@ func (t *turn) cleanStop(k *key, err error) {
 		t.stopped(k, cleanly, nil, why)
 		return
 	}
-	t.cancelRuns(k)
+	t.slots.cancelRuns(k)
 	t.retire(k)
 	t.move(k, stopped{}, why, 0)
 	// Messages that are still in the key begin a new supervisor.

@@ -59,7 +59,7 @@ func (g *Group) SuspendKey(name, why string) {
 		s.deadLetters = false
 		return
 	}
-	t.cancelRuns(k)
+	t.slots.cancelRuns(k)
 	t.retire(k)
 	t.suspend(k, suspended{}, why)
 	t.lingering.remove(&k.inLingering) // never forgotten

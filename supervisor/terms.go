@@ -55,4 +55,4 @@ func (s *terms) mixed() bool {
 }
 
 // timeout is that of r.
-func (t *turn) timeout(r *run) time.Duration { return t.slots.terms.each[r.term].timeout }
+func (s *slots) timeout(r *run) time.Duration { return s.terms.each[r.term].timeout }
