@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/supervisor"
@@ -144,10 +145,14 @@ func (w *world) stays(what string, ok func() bool) {
 
 func (w *world) info(stream, durable string) *jetstream.ConsumerInfo {
 	w.t.Helper()
-	c, err := w.js.Consumer(w.t.Context(), stream, durable)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	var c jetstream.Consumer
+	w.eventually("the server tells of durable "+durable, func() bool {
+		var err error
+		if c, err = w.js.Consumer(w.t.Context(), stream, durable); err != nil && !away.Is(err) { // a question is lost with a server that is killed
+			w.t.Fatal(err)
+		}
+		return err == nil
+	})
 	return c.CachedInfo()
 }
 
