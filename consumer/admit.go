@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/catchup"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
@@ -238,7 +239,7 @@ func (m *message) lookUp(elsewhere bool) {
 			m.unlessBounded(func() bool { return false }, func() { _ = m.delivery.Nak(time.Now().Add(noBodyDelay)) })
 			return
 		}
-		pause(ctx, time.Second)
+		away.Pause(ctx, time.Second)
 	}
 }
 

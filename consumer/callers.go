@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/internal/trouble"
@@ -340,7 +341,7 @@ func (m *message) stillThere(ctx context.Context) *caller.Asked {
 			m.call.gone.Store(&endAbsent)
 			return nil
 		}
-		pause(ctx, caller.AskAgain) // it may be reconnecting
+		away.Pause(ctx, caller.AskAgain) // it may be reconnecting
 	}
 	return nil
 }

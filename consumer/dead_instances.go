@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/pool"
 )
@@ -142,7 +143,7 @@ func (s *source) giveBackOfDead(ctx context.Context, may func() bool) (n int, er
 	}
 	var answers [][]byte
 	for try := range inHandTries {
-		pause(ctx, inHandSoon)
+		away.Pause(ctx, inHandSoon)
 		if answers, err = s.relay.lives.Load().AskAll(ctx, question); err == nil {
 			break
 		}

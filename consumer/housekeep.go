@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"github.com/relaymq/relay/internal/away"
 )
 
 // tidyFirst is how long after the start that is done first: the other instances are known by then.
@@ -15,7 +17,7 @@ const (
 // housekeep looks after what nobody waits for: the records of settled messages, bodies without an entry.
 func (r *Relay) housekeep(ctx context.Context) {
 	for wait := tidyFirst; ; wait = tidyEvery {
-		if pause(ctx, wait); ctx.Err() != nil {
+		if away.Pause(ctx, wait); ctx.Err() != nil {
 			return
 		}
 		r.tidy(ctx)

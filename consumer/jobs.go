@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
@@ -101,7 +102,7 @@ func (t *tellings) run(ctx context.Context) {
 			return
 		case <-t.kick:
 		}
-		pause(ctx, tellEvery)
+		away.Pause(ctx, tellEvery)
 		t.flush(ctx)
 	}
 }
@@ -168,6 +169,6 @@ func (t *tellings) store(ctx context.Context, job string, list []dlq.Verdict) er
 		if err == nil || ctx.Err() != nil || tries >= 30 || errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, dlq.ErrNoJob) {
 			return err
 		}
-		pause(ctx, time.Second)
+		away.Pause(ctx, time.Second)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -89,7 +90,7 @@ func (m *message) reserve(ctx context.Context) error {
 		if m.delivery.Fenced() || m.source.arrivals.IsDraining() || ctx.Err() != nil {
 			return errNoRoom
 		}
-		pause(ctx, 100*time.Millisecond)
+		away.Pause(ctx, 100*time.Millisecond)
 	}
 	m.reserved = true
 	m.delivery.Weigh(size)

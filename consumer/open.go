@@ -95,7 +95,7 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 			if away.Is(err) || s.setup.lacksStream() {
 				most = restBefore(&look)
 			}
-			pause(ctx, p.Next(most))
+			away.Pause(ctx, p.Next(most))
 		}
 		select {
 		case <-ctx.Done():

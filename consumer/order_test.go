@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
@@ -149,7 +150,7 @@ func (o *inOrder) Handle(ctx context.Context, m *Msg) error {
 	o.started[m.Sequence] = true
 	o.last[m.Subject] = max(o.last[m.Subject], m.Sequence)
 	o.mu.Unlock()
-	pause(ctx, time.Millisecond)
+	away.Pause(ctx, time.Millisecond)
 	return nil
 }
 

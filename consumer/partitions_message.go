@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/retry"
@@ -104,7 +105,7 @@ func (rt *route) formersThrough(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	for !f.through {
-		if pause(ctx, time.Until(f.asked.Add(askFormerEvery))); ctx.Err() != nil {
+		if away.Pause(ctx, time.Until(f.asked.Add(askFormerEvery))); ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		f.asked = time.Now()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/peers"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/partition"
 )
@@ -46,7 +47,7 @@ func (r *Relay) watchPartitions(ctx context.Context) {
 		case <-r.divided.again:
 			soon = true
 		case <-changed:
-			if pause(ctx, changesAtOnce); ctx.Err() != nil {
+			if away.Pause(ctx, changesAtOnce); ctx.Err() != nil {
 				continue
 			}
 		case <-tick.C:
@@ -89,7 +90,7 @@ func (r *Relay) lookAfter(ctx context.Context, d *divided) error {
 			return err
 		case growing && left > 0:
 			d.next = time.Now().Add(growEvery)
-			if pause(ctx, growLook); ctx.Err() != nil {
+			if away.Pause(ctx, growLook); ctx.Err() != nil {
 				return nil //nolint:nilerr // it goes on with the next tick
 			}
 		case growing:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -50,7 +51,7 @@ func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []
 				}
 				err := r.attempt(ctx, find)
 				if errors.Is(err, jetstream.ErrStreamNotFound) {
-					pause(ctx, twice)
+					away.Pause(ctx, twice)
 					err = r.attempt(ctx, find)
 				}
 				return err

@@ -213,15 +213,6 @@ func (m *message) record(rec retry.Record) error {
 	return nil
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
-
 // deadLetter stores the message in the dead letters, and only then acknowledges it. If they do not take it, it stays where
 // it is and is tried again.
 func (m *message) deadLetter(o supervisor.Outcome) {

@@ -98,7 +98,7 @@ func (r *Relay) persist(ctx context.Context, what string, try func(ctx context.C
 			return err
 		}
 		list.Note(what, err, time.Now())
-		pause(ctx, p.Next(tryAgain))
+		away.Pause(ctx, p.Next(tryAgain))
 	}
 }
 
@@ -306,7 +306,7 @@ func (r *Relay) lookTwice(ctx context.Context, list []*source) {
 	if len(missing) == 0 {
 		return
 	}
-	pause(ctx, twice)
+	away.Pause(ctx, twice)
 	for _, s := range missing {
 		s.setup.err = nil
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/suspects"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -120,6 +121,6 @@ func (m *message) acquit() {
 		if others, ok := rt.unacquitted.May(time.Now()); ok {
 			rt.log.Warn("cannot store that a suspected message did not end the process; retrying", m.attrs("others", others, "error", err)...)
 		}
-		pause(rt.work, time.Second)
+		away.Pause(rt.work, time.Second)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
@@ -53,7 +54,7 @@ func runKilled(url string) {
 			go panic("in a goroutine of its own")
 			<-ctx.Done()
 		}
-		pause(ctx, 30*time.Millisecond)
+		away.Pause(ctx, 30*time.Millisecond)
 		return nil
 	})
 	if os.Getenv(killedOrdered) != "" {
@@ -172,7 +173,7 @@ func TestRelay_noSuspectsWithoutADeath(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, _ := w.start(Config{Logger: quiet}, killedRoute(func(ctx context.Context, m *Msg) error {
-		pause(ctx, 20*time.Millisecond)
+		away.Pause(ctx, 20*time.Millisecond)
 		return nil
 	}))
 	w.settled("ORDERS", "billing")
@@ -222,7 +223,7 @@ func TestRelay_innocentsOfADeathAreHandled(t *testing.T) {
 			together.Add(1)
 		}
 		l.note(m)
-		pause(ctx, 5*time.Millisecond)
+		away.Pause(ctx, 5*time.Millisecond)
 		if m.Sequence <= inHand && beside.Load() > 1 {
 			crowded.Add(1)
 		}

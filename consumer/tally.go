@@ -17,6 +17,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/looks"
@@ -334,7 +335,7 @@ func (t *tally) problem(err error) error {
 // keepTallies has all units write what they counted, until ctx is done.
 func (r *Relay) keepTallies(ctx context.Context) {
 	for ctx.Err() == nil {
-		pause(ctx, beat.Until(time.Second))
+		away.Pause(ctx, beat.Until(time.Second))
 		r.mu.Lock()
 		units := slices.Clone(r.units)
 		r.mu.Unlock()
@@ -361,7 +362,7 @@ func (r *Relay) keepTallies(ctx context.Context) {
 				t.audit(call, units)
 			}
 			cancel()
-			pause(ctx, tallyRest)
+			away.Pause(ctx, tallyRest)
 		}
 	}
 }

@@ -136,7 +136,7 @@ func (r *Relay) standByAgain(u *unit) {
 			for _, rt := range u.main.routes {
 				rt.troubles.Note("standing by for "+u.main.String(), err, time.Now())
 			}
-			pause(r.ends, p.Next(restBefore(&look)))
+			away.Pause(r.ends, p.Next(restBefore(&look)))
 		}
 	})
 }

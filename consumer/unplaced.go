@@ -20,7 +20,7 @@ func (r *Relay) place(ctx context.Context, list []unplaced) {
 		u.note(u.err)
 	}
 	for p := new(away.Patience); len(list) > 0; {
-		pause(ctx, p.Next(tryAgain))
+		away.Pause(ctx, p.Next(tryAgain))
 		if ctx.Err() != nil {
 			return
 		}

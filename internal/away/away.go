@@ -132,3 +132,13 @@ func (p *Patience) Next(most time.Duration) time.Duration {
 	p.wait = min(max(2*p.wait, 100*time.Millisecond), most)
 	return p.wait - rand.N(p.wait/2+1)
 }
+
+// Pause waits that long, or until ctx is done.
+func Pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

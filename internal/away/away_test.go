@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"testing/synctest"
 )
 
 func TestIs(t *testing.T) {
@@ -82,4 +84,19 @@ func TestSpans(t *testing.T) {
 			t.Errorf("try %d: %v, want %v", i+1, d, want)
 		}
 	}
+}
+
+// A pause lasts as long as it says, or until there is nothing to wait for any more.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		if Pause(t.Context(), time.Minute); time.Since(began) != time.Minute {
+			t.Errorf("it lasted %v", time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if Pause(ctx, time.Minute); time.Since(began) != time.Minute+time.Second {
+			t.Errorf("it went on for %v after its context", time.Since(began)-time.Minute)
+		}
+	})
 }

@@ -21,6 +21,21 @@ import (
 
 func same(why string) string { return why }
 
+// storing is a server that stores the events of a service.
+func storing(t *testing.T) (*nats.Conn, jetstream.JetStream, jetstream.Stream) {
+	t.Helper()
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.CreateStream(t.Context(), Stream("relay", 1, time.Hour, 1<<20, 1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc, js, stream
+}
+
 // What was reported before the end is published, though Run is told to end before it looks.
 func TestBus_publishesAtItsEndWhatIsQueued(t *testing.T) {
 	for range 20 { // Run may look at either first
@@ -120,15 +135,7 @@ func TestData_bounded(t *testing.T) {
 
 // An event is stored once, however often it is published with its id, and says what it is. One that has no text is an error.
 func TestPublish(t *testing.T) {
-	nc := natstest.Start(t).Conn(t)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := js.CreateStream(t.Context(), Stream("relay", 1, time.Hour, 1<<20, 1000))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc, js, stream := storing(t)
 	sub, err := nc.SubscribeSync("relay.event.>")
 	if err != nil {
 		t.Fatal(err)
@@ -174,15 +181,7 @@ func TestPublish(t *testing.T) {
 
 // Whoever asks for what is stored is told when it cannot be read.
 func TestStored_errors(t *testing.T) {
-	nc := natstest.Start(t).Conn(t)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := js.CreateStream(t.Context(), Stream("relay", 1, time.Hour, 1<<20, 1000))
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, js, stream := storing(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Stored(ended, stream, nil, time.Time{}, 10); !errors.Is(err, context.Canceled) {

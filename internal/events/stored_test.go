@@ -7,24 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/event"
-	"github.com/relaymq/relay/internal/natstest"
 )
 
 // What a bus reports is stored, and the newest of some subjects are read back, oldest first.
 func TestStored(t *testing.T) {
-	nc := natstest.Start(t).Conn(t)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := js.CreateStream(t.Context(), Stream("relay", 1, time.Hour, 1<<20, 1000))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc, _, stream := storing(t)
 	stored := func(subjects []string, since time.Time, limit int) (texts []string) {
 		t.Helper()
 		list, err := Stored(t.Context(), stream, subjects, since, limit)

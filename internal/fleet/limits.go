@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/relaymq/relay/internal/away"
 )
 
 // Demand is what an instance needs of a limit now.
@@ -87,7 +89,7 @@ func (f *Fleet) Share(ctx context.Context, l Parts) {
 				p.doubt(have[s.id])
 			}
 		}
-		pause(ctx, shareEvery)
+		away.Pause(ctx, shareEvery)
 		var later <-chan time.Time
 		if again > 0 {
 			later = time.After(again)
@@ -99,15 +101,6 @@ func (f *Fleet) Share(ctx context.Context, l Parts) {
 		case <-later:
 		case <-tick.C:
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }
 

@@ -97,7 +97,7 @@ func (m *Membership) Run(ctx context.Context) {
 		if away.Is(err) {
 			most = joinAwayAgain
 		}
-		pause(ctx, p.Next(most))
+		away.Pause(ctx, p.Next(most))
 	}
 }
 

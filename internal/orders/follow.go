@@ -244,12 +244,7 @@ func (f *Follower) again(ctx context.Context) {
 	}
 	if err != nil {
 		f.end()
-		wait := time.NewTimer(followAgain)
-		defer wait.Stop()
-		select {
-		case <-ctx.Done():
-		case <-wait.C:
-		}
+		away.Pause(ctx, followAgain)
 	}
 }
 

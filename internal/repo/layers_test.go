@@ -23,7 +23,6 @@ var layers = map[string][]string{
 	"dlq":                         {},
 	"consumer":                    {"ack", "dlq", "event", "supervisor", "consumer/internal/*"},
 	"consumer/internal/suspects":  {"supervisor"},
-	"consumer/internal/upkeep":    {"event"},
 	"consumer/internal/*":         {},
 	"consumer/handler":            {"consumer"},
 	"consumer/handler/internal/*": {"consumer", "consumer/handler", "supervisor"},

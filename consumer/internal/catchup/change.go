@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/provision"
 )
@@ -46,10 +47,7 @@ func (c *CatchUp) Change(ctx context.Context, stream jetstream.Stream, have, wan
 		if !errors.Is(err, errChanging) || ctx.Err() != nil {
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
-		}
+		away.Pause(ctx, 50*time.Millisecond)
 	}
 	finish := func(then func(*Record)) error {
 		r, err := book.Change(ctx, c.cfg.Stream, c.cfg.Durable, func(r *Record) (*Record, error) {

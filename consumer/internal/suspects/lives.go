@@ -16,9 +16,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 	"github.com/relaymq/relay/internal/subject"
 )
+
+// patience is how long the server may take to answer.
+const patience = 5 * time.Second
 
 // Lives knows which processes of the service died without a clean end.
 type Lives struct {
@@ -310,7 +314,7 @@ func (l *Lives) silent(ctx context.Context, ids []string) (list []string, err er
 			return list, nil
 		}
 		ids = list
-		pause(ctx, askAgain)
+		away.Pause(ctx, askAgain)
 	}
 }
 
@@ -350,7 +354,7 @@ func (l *Lives) Ended(ctx context.Context, id string) (bool, error) {
 		case err != nil || try > 0 && !l.settles():
 			return err == nil, err
 		}
-		pause(ctx, askAgain)
+		away.Pause(ctx, askAgain)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -196,8 +197,8 @@ func (s *Solo) busy() (running, stuck int) {
 func (s *Solo) rest(ctx context.Context, d time.Duration, started uint64) {
 	const step = 10 * time.Millisecond
 	until := time.Now().Add(d)
-	if pause(ctx, step); s.started() == started {
+	if away.Pause(ctx, step); s.started() == started {
 		return
 	}
-	pause(ctx, time.Until(until))
+	away.Pause(ctx, time.Until(until))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/kvwatch"
 )
@@ -36,7 +37,7 @@ const (
 func (l *Lives) Watch(ctx context.Context, died func(ctx context.Context, instances []string)) {
 	for ctx.Err() == nil {
 		l.watch(ctx, died)
-		pause(ctx, maxLook)
+		away.Pause(ctx, maxLook)
 	}
 }
 

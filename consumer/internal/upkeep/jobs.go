@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
@@ -39,7 +40,7 @@ func (u *Upkeep) WatchJobs(ctx context.Context) {
 	for {
 		began := time.Now()
 		u.jobs.count(ctx, u.cfg, &seen)
-		pause(ctx, max(jobsEvery, 100*time.Since(began)))
+		away.Pause(ctx, max(jobsEvery, 100*time.Since(began)))
 		if ctx.Err() != nil {
 			return
 		}

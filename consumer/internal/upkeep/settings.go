@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/orders"
@@ -85,7 +86,7 @@ func (u *Upkeep) WatchSettings(ctx context.Context) {
 					u.compare(ctx, want)
 				}
 			}
-			pause(ctx, updateRest)
+			away.Pause(ctx, updateRest)
 		}
 	}
 }

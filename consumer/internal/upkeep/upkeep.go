@@ -3,7 +3,6 @@
 package upkeep
 
 import (
-	"context"
 	"log/slog"
 	"sync"
 	"time"
@@ -108,12 +107,3 @@ func (u *Upkeep) Collect(ch chan<- prometheus.Metric) {
 
 // settleTimeout bounds one request.
 const settleTimeout = 5 * time.Second
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}

@@ -102,7 +102,7 @@ func (p *presence) asked(ctx context.Context, what string, err error) {
 func (p *presence) rest(ctx context.Context) {
 	stirred := p.u.cfg.Stirred()
 	for began := time.Now(); ; {
-		pause(ctx, beat.Until(lookAgain))
+		away.Pause(ctx, beat.Until(lookAgain))
 		if ctx.Err() != nil || len(p.failing) > 0 || p.u.cfg.Stirred() != stirred || time.Since(began) >= p.u.cfg.AmongMany(usageEvery) {
 			return
 		}

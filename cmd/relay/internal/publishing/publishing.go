@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -35,10 +36,7 @@ func Publish(ctx context.Context, js jetstream.JetStream, m *nats.Msg) (*jetstre
 		if !errors.As(err, &api) || api.ErrorCode != jsErrStreamFull {
 			return ack, err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(publishBackoff.Delay(n)):
-		}
+		away.Pause(ctx, publishBackoff.Delay(n))
 		if ctx.Err() != nil {
 			return nil, err
 		}
