@@ -39,6 +39,7 @@ type use struct {
 func (u *Upkeep) WatchUse(ctx context.Context) {
 	own := presence{u: u, failing: make(map[string]time.Time)}
 	for {
+		stirred := u.cfg.Stirred()
 		use, err := u.dead.Usage(ctx)
 		own.asked(ctx, "the dead letters", err)
 		if err == nil {
@@ -56,7 +57,7 @@ func (u *Upkeep) WatchUse(ctx context.Context) {
 			_, err := u.cfg.JS.Stream(ctx, "KV_"+name)
 			own.asked(ctx, "bucket "+name, err)
 		}
-		own.rest(ctx)
+		own.rest(ctx, stirred)
 		if ctx.Err() != nil {
 			return
 		}
@@ -98,9 +99,8 @@ func (p *presence) asked(ctx context.Context, what string, err error) {
 	}
 }
 
-// rest waits for the next look, which comes soon while something is away, or since something could not be stored.
-func (p *presence) rest(ctx context.Context) {
-	stirred := p.u.cfg.Stirred()
+// rest waits for the next look, which comes soon while something is away, or when something was stored, or could not be, since the last one began.
+func (p *presence) rest(ctx context.Context, stirred Stir) {
 	for began := time.Now(); ; {
 		away.Pause(ctx, beat.Until(lookAgain))
 		if ctx.Err() != nil || len(p.failing) > 0 || p.u.cfg.Stirred() != stirred || time.Since(began) >= p.u.cfg.AmongMany(usageEvery) {
