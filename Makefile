@@ -16,7 +16,7 @@ HEAVY = relay/(consumer|cmd/relay/program)$$
 HARNESS = /internal/(chaos|upgrade)(/|$$)
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test test-relay test-heavy test-harness test-bench check lint cover build rules console fuzz vuln notice chaos soak
+.PHONY: help run test test-relay test-heavy test-timed test-harness test-bench check lint cover build rules console fuzz vuln notice chaos soak
 .PHONY: bench bench-diff profile
 
 help: ## list the targets
@@ -29,7 +29,7 @@ run: build ## run relay with its embedded server and the example configuration, 
 build: ## build bin/relay
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/relay
 
-test: test-relay test-heavy test-harness test-bench ## run all tests, with the race detector but for the harness, and the jobs of the bench in small
+test: test-relay test-heavy test-timed test-harness test-bench ## run all tests, with the race detector but for what measures times, and the jobs of the bench in small
 
 # Most tests wait for a server or another process, so that twice as many run side by side as on two cores by default. The race
 # detector waits for a second at the end of each test binary, for races of goroutines that still run; goleak says that none do.
@@ -39,6 +39,10 @@ test-relay:
 # These keep both cores busy by themselves. Side by side they take longer than one after the other, and what measures times fails.
 test-heavy:
 	GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 25m -p 1 -parallel 4 $$($(GO) list ./... | grep -E '$(HEAVY)')
+
+# What measures times says so by its name, and skips itself with the race detector. It waits most of the time.
+test-timed:
+	$(GO) test -timeout 25m -parallel 6 -run '_timed$$' ./consumer
 
 # What breaks processes and measures times is not beside what keeps both cores busy. The programs that it runs are built without the race
 # detector, as users run them.

@@ -110,7 +110,8 @@ func (b *bystanders) run(mute int, during time.Duration) {
 
 // Whoever subscribes and never answers keeps no slot from the messages of others: however many messages it is asked about, however
 // few slots there are, and however long an answer may take.
-func TestCallers_mutesHoldNoSlots(t *testing.T) {
+func TestCallers_mutesHoldNoSlots_timed(t *testing.T) {
+	timed(t)
 	for _, c := range []struct {
 		name        string
 		mute, slots int
@@ -126,6 +127,7 @@ func TestCallers_mutesHoldNoSlots(t *testing.T) {
 		{"20000 of 8 slots, 10 s", 20_000, 8, 10 * time.Second, supervisor.OrderNone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			rt := Route{Concurrency: c.slots, Order: c.order}
 			rt.Interest.Timeout = c.timeout

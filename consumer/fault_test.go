@@ -301,7 +301,8 @@ func (w *world) limitDLQ(n int64) error {
 }
 
 // I-13: twenty times, what was not started is elsewhere within a second.
-func TestRelay_drainGivesBackAtOnce(t *testing.T) {
+func TestRelay_drainGivesBackAtOnce_timed(t *testing.T) {
+	timed(t)
 	w := newWorld(t)
 	const concurrency = 8
 	for n := range 20 {

@@ -15,7 +15,8 @@ import (
 
 // After many small messages thousands of the next ones are asked for at once. If those are large, they must not be more than
 // the server keeps for a connection (max_pending, 64 MiB by default), or it breaks the connection off.
-func TestRelay_regressionLargeMessagesAfterSmallOnesDoNotCostTheConnection(t *testing.T) {
+func TestRelay_regressionLargeMessagesAfterSmallOnesDoNotCostTheConnection_timed(t *testing.T) {
+	timed(t)
 	w := newWorld(t)
 	const small, large = 10_000, 1500
 	js, err := jetstream.New(w.s.Conn(t), jetstream.WithPublishAsyncMaxPending(256))
@@ -61,7 +62,8 @@ func TestRelay_messageLargerThanMaxPayloadIsHandled(t *testing.T) {
 
 // A replicated durable says that a pull is over before the messages of it come. They were taken for never coming, and what
 // was on its way had no bound.
-func TestRelay_regressionPullsOfAReplicatedDurableAreBounded(t *testing.T) {
+func TestRelay_regressionPullsOfAReplicatedDurableAreBounded_timed(t *testing.T) {
+	timed(t)
 	const count, size = 150, 300_000
 	nodes := natstest.Cluster(t, 3)
 	js, err := jetstream.New(nodes[0].Conn(t), jetstream.WithPublishAsyncMaxPending(32))
@@ -95,7 +97,8 @@ func TestRelay_regressionPullsOfAReplicatedDurableAreBounded(t *testing.T) {
 }
 
 // With many durables each asked for a message of max_payload at least: more in all than the server keeps for a connection.
-func TestRelay_regressionManyRoutesWithABacklogDoNotCostTheConnection(t *testing.T) {
+func TestRelay_regressionManyRoutesWithABacklogDoNotCostTheConnection_timed(t *testing.T) {
+	timed(t)
 	const routes, each, size = 10, 3, 4_000_000
 	w := newWorld(t, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = 8 << 20 }))
 	js, err := jetstream.New(w.s.Conn(t), jetstream.WithPublishAsyncMaxPending(8))

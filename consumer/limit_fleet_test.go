@@ -156,7 +156,8 @@ func (s *sharing) lately(d time.Duration) (n int) {
 
 // A limit of one over five instances that are half busy: the part goes to whoever waits, within milliseconds. It took a second on average, and
 // eight at most.
-func TestLimits_regressionSmallOnesAtLightLoad(t *testing.T) {
+func TestLimits_regressionSmallOnesAtLightLoad_timed(t *testing.T) {
+	timed(t)
 	s := newSharing(t, 3)
 	s.run(5, map[string]Limit{"one": {Concurrency: 1, Scope: ScopeService}}, 10*time.Millisecond)
 	s.trickle(100, 20*time.Millisecond)
@@ -168,7 +169,8 @@ func TestLimits_regressionSmallOnesAtLightLoad(t *testing.T) {
 
 // A route with ten limits over five instances: a third of the messages was not started within ten seconds, because the part of one limit went away
 // while that of the next was awaited.
-func TestLimits_regressionTenOnARoute(t *testing.T) {
+func TestLimits_regressionTenOnARoute_timed(t *testing.T) {
+	timed(t)
 	s := newSharing(t, 1)
 	limits := make(map[string]Limit)
 	for i := range 10 {
@@ -184,7 +186,8 @@ func TestLimits_regressionTenOnARoute(t *testing.T) {
 
 // Of five instances two have thousands of messages, and the others one now and then: the two have what the others do not use. A third of it
 // was idle.
-func TestLimits_regressionUnevenLoad(t *testing.T) {
+func TestLimits_regressionUnevenLoad_timed(t *testing.T) {
+	timed(t)
 	s := newSharing(t, 1)
 	limits := map[string]Limit{"gateway": {Concurrency: 20, Scope: ScopeService}}
 	for i := range 5 {
@@ -211,7 +214,8 @@ func TestLimits_regressionUnevenLoad(t *testing.T) {
 }
 
 // A limit that a reload makes smaller while all its parts are in use holds as soon as what runs has ended, and so does a rate.
-func TestLimits_regressionSmallerWhileAllAreBusy(t *testing.T) {
+func TestLimits_regressionSmallerWhileAllAreBusy_timed(t *testing.T) {
+	timed(t)
 	s := newSharing(t, 1)
 	set := func(places, rate int) map[string]Limit {
 		return map[string]Limit{"gateway": {Concurrency: places, Scope: ScopeService}, "sms": {Rate: Rate{Count: rate, Per: time.Second}, Scope: ScopeService}}
@@ -249,7 +253,8 @@ func TestLimits_regressionSmallerWhileAllAreBusy(t *testing.T) {
 }
 
 // Five instances have thousands of messages, and the limit is two: each has its turn.
-func TestLimits_eachInstanceHasItsTurn(t *testing.T) {
+func TestLimits_eachInstanceHasItsTurn_timed(t *testing.T) {
+	timed(t)
 	s := newSharing(t, 1)
 	var counts [5]atomic.Int64
 	work := s.handler(20 * time.Millisecond)

@@ -12,7 +12,8 @@ import (
 
 // One tenant published 20,000 messages at once under a limit of its own, and 20 others waited for half a minute: what waited for its limit
 // left the window at 500 a second.
-func TestPast_regressionATenantAtItsLimitHoldsUpNobody(t *testing.T) {
+func TestPast_regressionATenantAtItsLimitHoldsUpNobody_timed(t *testing.T) {
+	timed(t)
 	w := newWorld(t)
 	var mu sync.Mutex
 	published := map[string]time.Time{}

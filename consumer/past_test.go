@@ -151,7 +151,8 @@ func (c storm) String() string {
 }
 
 // Of 2,000 keys with one message each that was answered 500, none of 100 healthy messages behind them started in a minute.
-func TestPast_regressionHealthyMessagesGetPastBadOnes(t *testing.T) {
+func TestPast_regressionHealthyMessagesGetPastBadOnes_timed(t *testing.T) {
+	timed(t)
 	none, key := supervisor.OrderNone, supervisor.OrderKey
 	for _, tt := range []struct {
 		storm
@@ -169,6 +170,7 @@ func TestPast_regressionHealthyMessagesGetPastBadOnes(t *testing.T) {
 		{storm{slots: 1, stash: 10, bad: 200, order: none, good: 30, every: 50 * time.Millisecond, burst: true}, 15 * time.Second, 2 * time.Second},
 	} {
 		t.Run(tt.String(), func(t *testing.T) {
+			t.Parallel()
 			res := tt.run(t, tt.first+20*time.Second)
 			t.Logf("the first after %v, the others: half within %v, 99 %% within %v, all within %v; %d starts of bad ones",
 				res.first.Round(time.Millisecond), res.after(0.5).Round(time.Millisecond), res.after(0.99).Round(time.Millisecond), res.after(1).Round(time.Millisecond), res.starts)
@@ -180,7 +182,8 @@ func TestPast_regressionHealthyMessagesGetPastBadOnes(t *testing.T) {
 }
 
 // Random storms: the bound is the one that design.md promises.
-func TestPast_randomStorms(t *testing.T) {
+func TestPast_randomStorms_timed(t *testing.T) {
+	timed(t)
 	pick := func(list ...int) int { return list[rand.IntN(len(list))] }
 	for range 3 {
 		c := storm{
@@ -198,6 +201,7 @@ func TestPast_randomStorms(t *testing.T) {
 			c.hangs = 0 // what hangs takes all of few slots
 		}
 		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
 			res := c.run(t, 60*time.Second)
 			bound := 7*time.Second + time.Duration(float64(c.bad*max(1, c.per))/100*float64(time.Second))
 			// Nobody can know what hangs for the first time: each key has a slot for its timeout once.
@@ -213,7 +217,8 @@ func TestPast_randomStorms(t *testing.T) {
 const patienceFactor = 2
 
 // What an outage held up was handled by timers, the last of it minutes after the endpoint was well again.
-func TestPast_regressionStormsEnd(t *testing.T) {
+func TestPast_regressionStormsEnd_timed(t *testing.T) {
+	timed(t)
 	for _, tt := range []struct {
 		what   string
 		down   error
@@ -228,6 +233,7 @@ func TestPast_regressionStormsEnd(t *testing.T) {
 		{"ordered", errors.New("status 503"), 2000, 5 * time.Second, supervisor.OrderKey, 100, 50 + 2000},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			var down atomic.Bool
 			down.Store(true)
@@ -267,7 +273,8 @@ func TestPast_regressionStormsEnd(t *testing.T) {
 
 // Messages that hang until their timeout, five a second of new keys, took so many slots with their retries that healthy ones waited for
 // seconds.
-func TestPast_regressionHangingMessagesLeaveSlots(t *testing.T) {
+func TestPast_regressionHangingMessagesLeaveSlots_timed(t *testing.T) {
+	timed(t)
 	w := newWorld(t)
 	var mu sync.Mutex
 	var waits []time.Duration
@@ -306,9 +313,11 @@ func TestPast_regressionHangingMessagesLeaveSlots(t *testing.T) {
 
 // While only ten keys had messages, the first ten waited for three seconds and more until the fallback had them: they had left for the
 // delay of their retry before anybody knew of an outage.
-func TestPast_regressionTheFallbackHasTheFirstMessagesSoon(t *testing.T) {
+func TestPast_regressionTheFallbackHasTheFirstMessagesSoon_timed(t *testing.T) {
+	timed(t)
 	for _, every := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond} {
 		t.Run(every.String(), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			var mu sync.Mutex
 			published, took := map[string]time.Time{}, map[string]time.Duration{}

@@ -127,7 +127,8 @@ func TestRelay_withoutTheBucketOfAttemptsFailuresAreParkedAndDeadLettersStored(t
 }
 
 // Nothing at all can be stored: the messages stay with their leases, are not started again, and go their way afterwards.
-func TestRelay_failuresThatCanNeitherBeRecordedNorParkedAreHeld(t *testing.T) {
+func TestRelay_failuresThatCanNeitherBeRecordedNorParkedAreHeld_timed(t *testing.T) {
+	timed(t)
 	w := newWorld(t)
 	const messages, most = 300, 2
 	var starts atomic.Int64

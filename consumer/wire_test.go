@@ -92,7 +92,8 @@ func TestRelay_pullsAtOnceAfterAReconnect(t *testing.T) {
 
 // A link that is silent for longer than AckWait, while handlers that fail run on its one side: another instance gets the
 // messages, and nothing that this one says may take them away again.
-func TestRelay_stalledInstanceSaysNothing(t *testing.T) {
+func TestRelay_stalledInstanceSaysNothing_timed(t *testing.T) {
+	timed(t)
 	w, proxy := wired(t)
 	var stalled, other atomic.Int64
 	release := make(chan struct{})
@@ -132,7 +133,8 @@ func TestRelay_stalledInstanceSaysNothing(t *testing.T) {
 }
 
 // A refused pull must not become a storm of them.
-func TestRelay_noStormWhenPullsAreRefused(t *testing.T) {
+func TestRelay_noStormWhenPullsAreRefused_timed(t *testing.T) {
+	timed(t)
 	w := newWorld(t)
 	w.start(Config{}, Route{
 		Name: "billing", Subjects: []string{"orders.>"},

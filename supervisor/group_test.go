@@ -150,6 +150,7 @@ func TestGroup_outageTripsTheKeyAndDeadLettersNothing(t *testing.T) {
 }
 
 func TestGroup_outageBehindManyKeysTripsTheRoute(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{MaxAttempts: 20, MaxAge: 24 * time.Hour})
 		var down atomic.Bool

@@ -35,6 +35,7 @@ func questions(all []*bench) (n int) {
 }
 
 func TestPeers_anOutageCostsAsManyQuestionsAsOneInstanceWouldAsk(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		keys    int

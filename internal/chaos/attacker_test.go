@@ -146,6 +146,7 @@ func (w *World) delays(prefix string) (d delays) {
 }
 
 func TestAttacker_nobodyNotices(t *testing.T) {
+	t.Parallel()
 	if !Full {
 		w := *seedFlag
 		if w == 0 {

@@ -138,6 +138,7 @@ func (w *World) starts(prefix string, most time.Duration, count *int) (slowest t
 }
 
 func TestHealthy_whateverElseFails(t *testing.T) {
+	t.Parallel()
 	for _, instances := range []int{1, 3} {
 		for range of(1, 3) {
 			t.Run(fmt.Sprintf("%d instances", instances), func(t *testing.T) {

@@ -293,6 +293,7 @@ func TestF22_durableDeleted(t *testing.T) {
 }
 
 func TestF23_streamReplaced(t *testing.T) {
+	t.Parallel()
 	for _, what := range []string{"purged", "deleted", "made anew"} {
 		t.Run(what, func(t *testing.T) {
 			w := begin(t)

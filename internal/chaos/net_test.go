@@ -69,6 +69,7 @@ func TestF34_partition(t *testing.T) {
 }
 
 func TestF35_oneWay(t *testing.T) {
+	t.Parallel()
 	lengths := of([]time.Duration{1500 * ms}, []time.Duration{time.Second, 30 * time.Second})
 	t.Run("relay cannot send", func(t *testing.T) { partitioned(t, true, false, lengths) })
 	t.Run("relay cannot receive", func(t *testing.T) { partitioned(t, false, true, lengths) })

@@ -72,6 +72,7 @@ func plainPull(w *World, url, durable string, takes time.Duration) (*starts, fun
 // F18 beside plain nats.go: the server of the durable's leader is killed. relay and programs by hand pull from one durable, so that they wait for the
 // same election; each is once connected to the server that is killed, and once to another.
 func TestF18_pauseBesidePlain(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name         string
 		rate         int

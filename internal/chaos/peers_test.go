@@ -157,6 +157,6 @@ func TestPeers_hang(t *testing.T) {
 
 func TestTeeth_hints(t *testing.T) {
 	bites(t, "hints", Flooded, func(w *World) {
-		peers(w, before{instances: 5, kind: "hang", span: 5 * time.Second, fresh: 200, know: 5 * time.Second})
+		peers(w, before{instances: 5, kind: "hang", span: 10 * time.Second, fresh: 200, know: 5 * time.Second})
 	})
 }

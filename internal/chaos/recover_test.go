@@ -311,6 +311,7 @@ func (c recovery) judge(w *World, r *Relay, ended bool) (spent int) {
 }
 
 func TestRecover_outageOfAnyKind(t *testing.T) {
+	t.Parallel()
 	for i := range of(2, 4) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			w := begin(t)

@@ -467,6 +467,7 @@ func (w *World) judgeOrder(prefix string, letters map[uint64]bool) {
 }
 
 func TestWedge_badKeysAhead(t *testing.T) {
+	t.Parallel()
 	for i := range of(2, 4) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			w := begin(t)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,7 +27,7 @@ import (
 	"github.com/relaymq/relay/internal/natstest"
 )
 
-// beRelay in the environment makes the test binary the program itself, so that the race detector sees it too. Its name
+// beRelay in the environment makes the test binary the program itself. Its name
 // does not begin with RELAY_, which would make it a key of the configuration.
 const beRelay = "BE_RELAY"
 
@@ -41,7 +42,35 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m, natstest.Leaks()...)
+	goleak.VerifyTestMain(m, append(natstest.Leaks(), goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(builtIn)
+		os.Exit(code)
+	}))...)
+}
+
+// builtIn is where the program without the race detector is, once a test needs it.
+var builtIn string
+
+// built is that program. The race detector makes the start of a process several times slower.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "relay-program-")
+	if err != nil {
+		return "", err
+	}
+	builtIn = dir
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir, "github.com/relaymq/relay/cmd/relay").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return filepath.Join(dir, "relay"), nil
+})
+
+// programFor is the program for a command line: the test binary itself for those in which much happens at a time, so that the race detector sees it.
+func programFor(args []string) (string, error) {
+	if raceEnabled && (len(args) == 0 || !slices.Contains([]string{"run", "dlq", "replay"}, args[0])) {
+		return built()
+	}
+	return os.Executable()
 }
 
 // patience is for what takes a moment on an idle machine.
@@ -91,11 +120,11 @@ func (o *output) String() string {
 // spawn starts relay in dir. It is gone when the test ends.
 func spawn(t testing.TB, dir string, stdin io.Reader, args ...string) *process {
 	t.Helper()
-	self, err := os.Executable()
+	program, err := programFor(args)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, cmd: exec.Command(self, args...), out: &output{}, err: &output{}, exited: make(chan struct{}), args: args}
+	p := &process{t: t, cmd: exec.Command(program, args...), out: &output{}, err: &output{}, exited: make(chan struct{}), args: args}
 	p.cmd.Dir, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = dir, stdin, p.out, p.err
 	// Without the second that the race detector waits at each exit.
 	p.cmd.Env = append(clean(os.Environ()), beRelay+"=1", "GORACE=atexit_sleep_ms=0")

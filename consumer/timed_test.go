@@ -1,0 +1,14 @@
+package consumer
+
+import "testing"
+
+// timed is the beginning of a test that measures times, or how much comes in a time. Such a test waits most of the time, and what it measures is
+// another thing with the race detector, which makes relay several times slower: `make test-timed` runs these without it, some side by side.
+// Their names end in _timed.
+func timed(t *testing.T) {
+	t.Helper()
+	if raceEnabled {
+		t.Skip("it measures times, which the race detector changes: make test-timed runs it")
+	}
+	t.Parallel()
+}
