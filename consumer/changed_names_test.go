@@ -102,7 +102,7 @@ func TestChange_regressionWhatTheChangeBeforeMadeCounts(t *testing.T) {
 		return r
 	}
 	r, _ := w.start(Config{Logger: quiet}, route("x", "jobs.a"))
-	if _, _, err := r.listings.of(t.Context(), w.streamNamed("JOBS")); err != nil {
+	if _, _, err := r.listings.Of(t.Context(), w.streamNamed("JOBS")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Change(t.Context(), Change{Update: []Route{route("x", "jobs.a", "jobs.b")}}); err != nil {

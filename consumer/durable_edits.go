@@ -26,7 +26,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	if info.Paused {
 		e.Paused = time.Now().Add(info.PauseRemaining)
 	}
-	c := s.setup.judge(info.Config, stream, provision.Ever)
+	c := s.setup.Judge(info.Config, stream, provision.Ever)
 	m := provision.MarkOf(info.Config.Metadata)
 	// Whether one instance pulls or all do is decided at the start: two with different configurations would change it for ever in turn.
 	if adopted := m.Adopted != s.adopted; c.Own && !c.Policy && !adopted {
@@ -34,7 +34,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 		own, err := s.relay.js.Stream(ctx, s.stream) // not the one that others look at
 		var changed jetstream.Consumer
 		if err == nil {
-			changed, err = s.setup.change(ctx, own, info.Config, c.Want)
+			changed, err = s.setup.Change(ctx, own, info.Config, c.Want)
 		}
 		if err != nil {
 			s.log.Warn("cannot set the filter of the durable to the subjects of its routes; retrying", "error", err)

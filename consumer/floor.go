@@ -70,14 +70,14 @@ func (s *source) noteLastFloor(ctx context.Context) {
 	}
 }
 
-// before is how far a durable was that is not there any more.
-func (s *setup) before(ctx context.Context, stream jetstream.Stream) (f provision.Floor, ok bool) {
-	due, err := s.relay.js.Consumer(ctx, s.relay.retries.Name(), retry.DueDurable(s.routes[0].cfg.Name, s.stream))
+// floorBefore is how far a durable was that is not there any more.
+func (b *binding) floorBefore(ctx context.Context, stream jetstream.Stream) (f provision.Floor, ok bool) {
+	due, err := b.relay.js.Consumer(ctx, b.relay.retries.Name(), retry.DueDurable(b.routes[0].cfg.Name, b.stream))
 	if err != nil {
 		return f, false
 	}
 	f, ok = provision.FloorOf(due.CachedInfo().Config.Metadata)
-	return f, ok && f.Durable == s.durable && f.Stream == stream.CachedInfo().Created.UnixNano()
+	return f, ok && f.Durable == b.durable && f.Stream == stream.CachedInfo().Created.UnixNano()
 }
 
 // watchFloors notes how far the durables are.

@@ -24,22 +24,22 @@ func sourcesOf(units []*unit) (list []*source) {
 // openLooked makes the durable if it is missing, and begins its session. The stream was there: that a server knows neither it nor the durable passes.
 func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 	defer func() { err = away.Made(err) }()
-	consumer := s.setup.have
+	consumer := s.setup.Have
 	if consumer == nil {
 		if !s.due {
-			for _, a := range s.setup.again {
+			for _, a := range s.setup.Again {
 				s.log.Warn("the durable is made, and delivers messages that were handled before", "again", a.String())
 			}
-			s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", s.setup.waiting.chosen)
+			s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", s.setup.Waiting.Chosen)
 		}
-		if consumer, s.setup.made, err = s.setup.makeOrCompare(ctx, s.setup.on, s.setup.want); err != nil {
+		if consumer, err = s.setup.Make(ctx); err != nil {
 			return err
 		}
 	} else {
-		for _, a := range s.setup.again {
+		for _, a := range s.setup.Again {
 			s.log.Warn("the durable has passed messages that a route wants now, and that were handled before: they are handed over", "again", a.String())
 		}
-		if consumer, err = s.setup.compare(ctx, s.setup.on, consumer); err != nil {
+		if consumer, err = s.setup.Use(ctx, consumer); err != nil {
 			return err
 		}
 	}
@@ -50,11 +50,11 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 		if err = s.newerGeneration(ctx); err != nil {
 			return err
 		}
-		if err = s.takeOver(ctx, s.setup.on); err != nil {
+		if err = s.takeOver(ctx, s.setup.On); err != nil {
 			return err
 		}
 	}
-	if err = s.open(ctx, s.setup.on, consumer); err != nil {
+	if err = s.open(ctx, s.setup.On, consumer); err != nil {
 		s.close()
 	}
 	return err
@@ -159,7 +159,7 @@ func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 func (r *Relay) openLate(ctx context.Context, s *source, look time.Duration) error {
 	looking, cancel := context.WithTimeout(ctx, look)
 	defer cancel()
-	if err := r.attempt(looking, s.setup.look); err != nil {
+	if err := r.attempt(looking, s.setup.Look); err != nil {
 		return err
 	}
 	if err := r.checkPermissions(ctx, []*source{s}); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/catchup"
+	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/provision"
@@ -185,15 +186,15 @@ func (s *setup) planned(ctx context.Context) (d DurablePlan, err error) {
 		d.Does, d.Why = DurableRefused, []string{s.err.Error()}
 		return d, nil //nolint:nilerr // the plan tells of the error
 	}
-	if s.have == nil {
-		w := s.waiting
+	if s.Have == nil {
+		w := s.Waiting
 		d = s.plannedAnew()
-		d.Waits, d.Skipped, d.Again = w.chosen, w.all-min(w.all, w.chosen), s.again
+		d.Waits, d.Skipped, d.Again = w.Chosen, w.All-min(w.All, w.Chosen), s.Again
 		return d, nil
 	}
-	info := s.have.CachedInfo()
-	d.Waits, d.Outstanding, d.Again = info.NumPending, info.NumAckPending, s.again
-	c := s.judgeToUse(info.Config, s.on)
+	info := s.Have.CachedInfo()
+	d.Waits, d.Outstanding, d.Again = info.NumPending, info.NumAckPending, s.Again
+	c := s.JudgeToUse(info.Config, s.On)
 	if d.Why = c.Differs(); len(d.Why) > 0 {
 		d.Does = DurableChanged
 	}
@@ -230,7 +231,7 @@ func (s *setup) passedBefore(ctx context.Context, info *jetstream.ConsumerInfo) 
 			record = nil
 		}
 	}
-	last := s.on.CachedInfo().State.LastSeq
+	last := s.On.CachedInfo().State.LastSeq
 	for _, g := range s.catchUp.Gap(info.Config, last) {
 		begun := catchup.Record{}
 		if record != nil {
@@ -257,7 +258,7 @@ func (s *setup) passedBefore(ctx context.Context, info *jetstream.ConsumerInfo) 
 
 // inRange is how many messages of a range the stream holds. On a work queue, which lets nobody else count, it is all on its subjects.
 func (s *setup) inRange(ctx context.Context, g catchup.Range) (uint64, error) {
-	st := s.on.CachedInfo()
+	st := s.On.CachedInfo()
 	if st.State.Msgs == 0 || g.Next() > st.State.LastSeq {
 		return 0, nil
 	}
@@ -266,16 +267,16 @@ func (s *setup) inRange(ctx context.Context, g catchup.Range) (uint64, error) {
 	}
 	count := func(patterns []string) (n uint64, err error) {
 		for _, p := range patterns {
-			c := s.want
+			c := s.Want
 			c.FilterSubject, c.FilterSubjects = p, nil
 			c.DeliverPolicy, c.OptStartSeq, c.OptStartTime = jetstream.DeliverByStartSequencePolicy, g.Next(), nil
-			more, err := s.countOf(ctx, s.on, c)
+			more, err := s.Count(ctx, s.On, c)
 			if err != nil {
 				return 0, err
 			}
 			if !g.Since.IsZero() && more > 0 {
 				c.DeliverPolicy, c.OptStartSeq, c.OptStartTime = jetstream.DeliverByStartTimePolicy, 0, &g.Since
-				later, err := s.countOf(ctx, s.on, c)
+				later, err := s.Count(ctx, s.On, c)
 				if err != nil {
 					return 0, err
 				}
@@ -289,7 +290,7 @@ func (s *setup) inRange(ctx context.Context, g catchup.Range) (uint64, error) {
 	if err != nil || n == 0 {
 		return n, err
 	}
-	had, err := count(common([]string{g.Pattern}, g.Except)) // which the durable was for
+	had, err := count(durables.Common([]string{g.Pattern}, g.Except)) // which the durable was for
 	return n - min(n, had), err
 }
 

@@ -30,7 +30,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.ends, cancel)()
-	r.listings.forget()
+	r.listings.Forget()
 	p := &plot{relay: r, change: c, before: map[string]*route{}, after: map[string]*route{}}
 	limits := c.Limits
 	if limits == nil {

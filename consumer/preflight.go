@@ -29,9 +29,9 @@ func (r *Relay) checkPermissions(ctx context.Context, sources []*source, also ..
 // probes are those of a source.
 func (s *setup) probes() (list []permission.Probe) {
 	r := s.relay
-	if s.have == nil {
+	if s.Have == nil {
 		to := r.api + "CONSUMER.CREATE." + s.stream + "." + s.durable
-		if f := s.want.FilterSubject; f != "" {
+		if f := s.Want.FilterSubject; f != "" {
 			to += "." + f
 		}
 		// For another stream than the subject names: refused. What is no JSON would be refused with a line in the server's log.

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/suspects"
@@ -61,7 +62,7 @@ type Relay struct {
 	streams    *looks.Streams
 	limits     *limits.Set
 	orphans    *orphans.Watch
-	listings   listings
+	listings   durables.Listings
 
 	troubles *trouble.List // what is away that routes share
 	opening  chan struct{} // holds a value for each source that is being opened late

@@ -61,7 +61,7 @@ func (s *source) reopen(ctx context.Context) finding {
 		return finding{err: err}
 	}
 	info := consumer.CachedInfo()
-	if c := s.setup.judge(info.Config, stream, provision.Ever); (!c.Own || c.Policy) && len(c.Differs()) > 0 {
+	if c := s.setup.Judge(info.Config, stream, provision.Ever); (!c.Own || c.Policy) && len(c.Differs()) > 0 {
 		return finding{err: &DurableDiffers{s.stream, s.durable, c.Differs()}}
 	}
 	next := newSourceOf(s.binding)

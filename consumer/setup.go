@@ -4,32 +4,99 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/catchup"
+	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/internal/away"
-	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/provision"
+	"github.com/relaymq/relay/supervisor"
 )
 
-// What is found out about a durable before its source is open, and what is done to it then.
+const maxAckPending = provision.MaxAckPending
 
-// setup is the durable of a source as its routes want it, and what is known of it before the source is open.
+// setup is the durable of a source before the source is open.
 type setup struct {
 	*binding
+	*durables.Durable
 	catchUp *catchup.CatchUp
-	unknown *atomic.Bool // a message came that no route ever configured on the durable wants
+	err     error // why it is not open
+}
 
-	err      error // why it is not open
-	on       jetstream.Stream
-	want     jetstream.ConsumerConfig
-	have     jetstream.Consumer // nil: it is to be made
-	waiting  waiting            // then
-	again    []control.Again    // what it brings that was handled before
-	made     bool               // by this start
-	lookedAt bool               // once: what is said of a stream is said once
+// newSetup is for the durable of a source.
+func newSetup(s *source) setup {
+	b := s.binding
+	return setup{binding: b, catchUp: s.catchUp, Durable: durables.New(durables.Config{
+		JS: b.relay.js, Log: b.log, Service: b.relay.cfg.Service, Stream: b.stream, Durable: b.durable, Due: b.due, Adopt: b.relay.cfg.Adopt,
+		Patterns: b.wanted, Start: func() durables.Start { return b.routes[0].begins() }, Provided: b.provided,
+		FormerAckWait: func(have time.Duration) time.Duration {
+			if b.relay.preview != nil { // of a reload, which changes it
+				return have
+			}
+			return b.routes[0].ackWaitBefore
+		},
+		Unknown: &s.strays.unknown, Risks: b.risks, Floor: b.floorBefore,
+		Differs: func(fields []string) error { return &DurableDiffers{b.stream, b.durable, fields} },
+		CatchUp: s.catchUp, Listings: &b.relay.listings,
+	})}
+}
+
+// begins is where the route begins on a durable that does not exist yet.
+func (rt *route) begins() durables.Start {
+	return durables.Start{Policy: rt.cfg.Start.Policy, Text: rt.cfg.Start.String()}
+}
+
+// wanted are the subjects that the routes want.
+func (b *binding) wanted() (list []durables.Pattern) {
+	for _, p := range b.patterns {
+		rt := p.route
+		list = append(list, durables.Pattern{
+			Subject: p.pattern, Route: rt.cfg.Name, Log: rt.log, Start: rt.begins(), Ordered: rt.cfg.Order == supervisor.OrderKey,
+		})
+	}
+	return list
+}
+
+// provided is what this configuration says of the durable.
+func (b *binding) provided() provision.Durable {
+	d := provision.Durable{
+		Name: b.durable, Pinned: b.leased(), AckWait: b.routes[0].cfg.AckWait,
+		Mark: provision.Mark{Service: b.relay.cfg.Service, Routes: make(map[string][]string)},
+	}
+	for _, p := range b.patterns {
+		name := p.route.cfg.Name
+		if b.due {
+			name = p.route.name()
+		}
+		d.Mark.Routes[name] = append(d.Mark.Routes[name], p.pattern)
+	}
+	if b.due {
+		d.Filtered = true
+		return d
+	}
+	switch start := b.routes[0].cfg.Start; start.Policy {
+	case "new":
+		d.Start.Policy = jetstream.DeliverNewPolicy
+	case "since":
+		d.Start = provision.Start{Policy: jetstream.DeliverByStartTimePolicy, Since: &start.Since}
+	case "seq":
+		d.Start = provision.Start{Policy: jetstream.DeliverByStartSequencePolicy, Seq: start.Seq}
+	}
+	return d
+}
+
+// risks are those of the stream for the route whose messages may wait longest. The retry stream is relay's own.
+func (b *binding) risks(c jetstream.StreamConfig) []string {
+	if b.due || b.routes[0].cfg.part != nil {
+		return nil
+	}
+	span := time.Duration(0)
+	for _, rt := range b.routes {
+		span = max(span, rt.now().Retry.MaxAge)
+	}
+	return provision.Risks(c, span)
 }
 
 // differs is why the durable cannot be used as it is, if so.
@@ -41,87 +108,28 @@ func (s *setup) differs() *DurableDiffers {
 
 // lacksStream tells whether its stream does not exist.
 func (s *setup) lacksStream() bool {
-	var m *missingStream
+	var m *durables.MissingStream
 	return errors.As(s.err, &m)
 }
 
 // waits tells whether the source may be set up later, while others run.
 func (s *setup) waits() bool { return away.Is(s.err) || s.differs() != nil || s.lacksStream() }
 
-// missingStream says that there is no stream of that name.
-type missingStream struct {
-	name string
-	err  error
-}
+// lookAt looks at the durables of many sources side by side.
+func lookAt(s *source, ctx context.Context) error { return s.setup.Look(ctx) }
 
-func (e *missingStream) Error() string {
-	return fmt.Sprintf("stream %s does not exist: add it under streams, or make it with: nats stream add %s", e.name, e.name)
-}
-
-func (e *missingStream) Unwrap() error { return e.err }
-
-// look finds out what is to be done to open the source, and whether it can work. It changes nothing.
-func (s *setup) look(ctx context.Context) error {
-	stream, err := s.relay.js.Stream(ctx, s.stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if s.due {
-			return fmt.Errorf("stream %s: %w", s.stream, away.Made(err)) // relay made it a moment ago
-		}
-		return &missingStream{s.stream, err}
+// repeats are the errors of durables that would bring again what was handled, where the configuration does not say that this is meant: start: all
+// may be a habit, and a sequence or a time is not.
+func (s *setup) repeats() (faults []error) {
+	does := "does not exist yet, and with start: all it delivers again"
+	if s.Have != nil {
+		does = "has passed what the route joins it for, and with start: all it hands over"
 	}
-	if err != nil {
-		return fmt.Errorf("stream %s: %w", s.stream, err)
-	}
-	s.on, s.have, s.want = stream, nil, s.provided().Wanted(stream.CachedInfo().Config.Subjects)
-	if !s.lookedAt {
-		s.lookedAt = true
-		for _, risk := range s.risks(stream.CachedInfo().Config) {
-			s.log.Warn("the stream can lose messages that wait: " + risk)
+	for _, a := range s.Again {
+		if a.All {
+			faults = append(faults, &SetupError{s.routes[0].cfg.Name, fmt.Errorf(
+				"durable %s %s what was handled: %v. To have them delivered again: relay reload --deliver-again, or start: {seq: 1}", s.durable, does, a)})
 		}
 	}
-	consumer, err := stream.Consumer(ctx, s.durable)
-	switch {
-	case errors.Is(err, jetstream.ErrConsumerNotFound):
-		if s.waiting, err = s.mayCreate(ctx, stream, s.want); err == nil && s.waiting.chosen > 0 {
-			s.again, err = s.handledBefore(ctx, stream, s.want, s.waiting)
-		}
-		return err
-	case errors.Is(err, jetstream.ErrNotPullConsumer):
-		return &DurableDiffers{s.stream, s.durable, []string{"it is a push consumer"}}
-	case err != nil:
-		return fmt.Errorf("durable %s on stream %s: %w", s.durable, s.stream, err)
-	}
-	s.have = consumer
-	if err := s.mayUse(stream, consumer); err != nil {
-		return err
-	}
-	if err = s.mayWiden(ctx, stream, consumer.CachedInfo().Config); err == nil {
-		var again []control.Again
-		if again, err = s.passedAgain(ctx, stream, consumer.CachedInfo().Config); len(again) > 0 {
-			s.again = again
-		}
-	}
-	return err
-}
-
-// lookAt is look for many sources side by side.
-func lookAt(s *source, ctx context.Context) error { return s.setup.look(ctx) }
-
-// unmake removes a durable that a start made which then failed, unless another instance uses it by now, or it is not the one that was opened.
-func (s *setup) unmake(ctx context.Context, created time.Time) error {
-	if !s.made {
-		return nil
-	}
-	consumer, err := s.on.Consumer(ctx, s.durable)
-	if err != nil {
-		return err
-	}
-	i := consumer.CachedInfo()
-	if !i.Created.Equal(created) || i.NumWaiting > 0 || i.Delivered.Consumer > 0 {
-		return nil
-	}
-	if err = s.on.DeleteConsumer(ctx, s.durable); err == nil {
-		s.log.Info("removed the durable that was made: the start failed")
-	}
-	return err
+	return faults
 }

@@ -103,7 +103,7 @@ func newSourceOf(b *binding) *source {
 	})
 	s.catchUp = catchup.New(s.catchUpConfig())
 	s.pulls.wake = s.arrivals.Wake
-	s.setup = setup{binding: b, catchUp: s.catchUp, unknown: &s.strays.unknown}
+	s.setup = newSetup(s)
 	return s
 }
 

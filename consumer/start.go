@@ -353,7 +353,7 @@ func (r *Relay) undo(ctx context.Context, opened []*source) {
 	defer cancel()
 	r.sideBySide(ctx, opened, func(s *source, ctx context.Context) error {
 		s.close()
-		return s.setup.unmake(ctx, s.identity.ConsumerCreated)
+		return s.setup.Unmake(ctx, s.identity.ConsumerCreated)
 	})
 }
 

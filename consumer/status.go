@@ -119,7 +119,7 @@ func (rt *route) status(keys int) RouteStatus {
 			}
 			s.Stream = src.stream
 			if b := s.Backlog; b == nil || b.Stream > 0 || b.Outstanding > 0 {
-				s.Again = src.setup.again
+				s.Again = src.setup.Again
 			}
 			if s.Why == "" && src.holdsNothingOf(rt) {
 				s.Why = "nothing can arrive: stream " + src.stream + " holds none of its subjects"

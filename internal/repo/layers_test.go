@@ -23,6 +23,7 @@ var layers = map[string][]string{
 	"dlq":                         {},
 	"consumer":                    {"ack", "dlq", "event", "supervisor", "consumer/internal/*"},
 	"consumer/internal/suspects":  {"supervisor"},
+	"consumer/internal/durables":  {"consumer/internal/catchup"},
 	"consumer/internal/*":         {},
 	"consumer/handler":            {"consumer"},
 	"consumer/handler/internal/*": {"consumer", "consumer/handler", "supervisor"},
