@@ -342,10 +342,8 @@ func (u *unit) close() int {
 // rest is what is left of the route once it has ended.
 func (rt *route) rest() Removed {
 	left := Removed{Route: rt.cfg.Name, Durable: rt.cfg.Durable, Stream: rt.cfg.Stream, Backlog: rt.backlog()}
-	for _, s := range rt.relay.openSources() {
-		if s.serves(rt) && !s.due {
-			left.Stream = s.stream
-		}
+	if u := rt.unit.Load(); u != nil { // also when the durable could not be opened yet
+		left.Stream = u.main.stream
 	}
 	if n, known := rt.relay.upkeep.Dead(rt.name()); known {
 		left.DeadLetters = &n

@@ -84,15 +84,16 @@ func TestChange_underLoad(t *testing.T) {
 		}
 	}
 	for n, done := 0, 0; done < len(names) || n < 5; n++ {
-		do("add", r.Add(ctx, route("comes")))
-		_, err := r.Update(ctx, route("changes"))
+		added, err := r.Change(ctx, Change{Add: []Route{route("comes")}})
+		do("add", err)
+		_, err = r.Update(ctx, route("changes"))
 		do("update", err)
 		_, err = r.Update(ctx, route("ordered"))
 		do("update of an ordered route", err)
 		left, err := r.Remove(ctx, "comes")
 		do("remove", err)
-		if left.Durable != "comes" || left.Stream != "ORDERS" || left.Backlog == nil {
-			t.Fatalf("what is left of it: %+v", left)
+		if left.Durable != "comes" || left.Stream != "ORDERS" || left.Backlog == nil && added.Waiting["comes"] == "" { // beside busy processes its durable may not be open yet
+			t.Fatalf("what is left of it: %+v; waiting: %v", left, added.Waiting)
 		}
 		for len(published) > 0 {
 			do("publish", <-published)
