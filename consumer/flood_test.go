@@ -75,6 +75,7 @@ func TestRelay_aBrokenEndpointCostsFiftyDeadLetters(t *testing.T) {
 		return r.all()[0].group.Status().Counts.Started + r.all()[1].group.Status().Counts.Started
 	}
 	w.eventually("it asks", func() bool { return asked() > 20 })
+	w.eventually("its durables are open again", func() bool { return state().State != RouteStarting }) // beside busy processes that takes a while
 	if s := state(); s.State != RouteSuspended || !s.Since.Equal(since) || s.Dead != before {
 		t.Errorf("after a neighbour changed: %s since %v (%v), %d dead letters more: %s", s.State, s.Since, since, s.Dead-before, s.Why)
 	}
