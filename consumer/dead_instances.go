@@ -180,6 +180,6 @@ func (s *source) giveBackOfDead(ctx context.Context, may func() bool) (n int, er
 	if len(list) == 0 || !may() {
 		return 0, nil
 	}
-	_, err = s.giveBack(ctx, info.Delivered.Consumer, slices.Values(list))
+	_, err = s.takeover.GiveBack(ctx, info.Delivered.Consumer, slices.Values(list))
 	return min(len(list), info.NumAckPending), err
 }

@@ -41,7 +41,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 	}()
 	var noting sync.WaitGroup
 	if s.leased() {
-		noting.Go(func() { s.noteInHand(ctx) })
+		noting.Go(func() { s.takeover.NoteInHand(ctx) })
 	}
 	connected := s.relay.nc.StatusChanged(nats.CONNECTED)
 	checking := make(chan finding, 1)
@@ -99,10 +99,12 @@ func (s *source) run(ctx context.Context) (next *source) {
 			}
 			if !busy && s.suspicious(now) {
 				busy = true
-				afresh, missed := s.watchdog.afresh, s.stillMissing()
-				waits := 0
-				if s.leased() && s.gaps.Missing() {
-					waits = s.gaps.Seen()
+				afresh, missed, waits := s.watchdog.afresh, uint64(0), 0
+				if s.leased() {
+					missed = s.takeover.StillMissing(s.gaps)
+					if s.gaps.Missing() {
+						waits = s.gaps.Seen()
+					}
 				}
 				go func() { checking <- s.check(ctx, afresh, waits, missed) }()
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/pulls"
+	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
@@ -41,8 +42,7 @@ type source struct {
 	floored  floored
 	oldest   oldest
 	base     base
-	back     span // of a leased one: what the holder before had in hand
-	missing  missing
+	takeover *takeover.Takeover
 
 	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
 	late         health.Late
@@ -103,6 +103,7 @@ func newSourceOf(b *binding) *source {
 	})
 	s.catchUp = catchup.New(s.catchUpConfig())
 	s.pulls.wake = s.arrivals.Wake
+	s.takeover = takeover.New(s.takeoverConfig())
 	s.setup = newSetup(s)
 	return s
 }
@@ -140,7 +141,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		}, time.Now())
 	}
 	if err = s.arrivals.Subscribe(); err == nil && s.leased() {
-		s.takeBack(ctx, info)
+		s.takeover.TakeBack(ctx, info)
 	}
 	return err
 }

@@ -165,7 +165,7 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 			if info.NumAckPending <= len(here) {
 				f.allHere = waits
 			} else {
-				s.giveBackAgain(ctx, info, missed)
+				s.takeover.GiveBackAgain(ctx, info, missed)
 			}
 		}
 		f.edits = s.inspect(ctx, stream, info, stream.Asked)

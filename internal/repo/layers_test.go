@@ -24,6 +24,7 @@ var layers = map[string][]string{
 	"consumer":                    {"ack", "dlq", "event", "supervisor", "consumer/internal/*"},
 	"consumer/internal/suspects":  {"supervisor"},
 	"consumer/internal/durables":  {"consumer/internal/catchup"},
+	"consumer/internal/takeover":  {"ack"},
 	"consumer/internal/*":         {},
 	"consumer/handler":            {"consumer"},
 	"consumer/handler/internal/*": {"consumer", "consumer/handler", "supervisor"},
