@@ -83,7 +83,7 @@ func (s *Store) prepare(ctx context.Context, m stored, meant func(storedSubject 
 		return handOver{}, err
 	}
 	if !meant(m.subject, now) {
-		return handOver{}, fmt.Errorf("%w: sequence %d holds another one now", ErrNotFound, m.sequence)
+		return handOver{}, fmt.Errorf("%w: sequence %d holds another entry now", ErrNotFound, m.sequence)
 	}
 	h := handOver{seq: now.StoredSequence, edited: to.Edited != nil}
 	if to.Subject != "" {

@@ -190,7 +190,7 @@ routes:
 	}
 
 	// The poison gets another body.
-	if status, said = b.post(entry+"/edit", url.Values{"text": {"{not JSON"}}); status != http.StatusBadRequest || !strings.Contains(said, "none any more") {
+	if status, said = b.post(entry+"/edit", url.Values{"text": {"{not JSON"}}); status != http.StatusBadRequest || !strings.Contains(said, "not valid JSON any more") {
 		t.Errorf("a body that is broken: %d %s", status, said)
 	}
 	if status, said = b.post(entry+"/edit", url.Values{"text": {"{\"cured\": true,\r\n\"n\": 7}"}}); status != http.StatusOK {

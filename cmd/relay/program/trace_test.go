@@ -246,8 +246,8 @@ routes:
 		what, stored, gone, lost string
 		do                       func() error
 	}{
-		{"gone", "its stream is there no more", "is there no more", "there is no stream ORDERS, and nothing is stored of message 99", func() error { return w.js.DeleteStream(t.Context(), "ORDERS") }},
-		{"made anew", "its stream was made anew since", "was made anew", "stream ORDERS has no message 99 yet: its last one is 0", func() error {
+		{"gone", "its stream does not exist any more", "is there no more", "there is no stream ORDERS, and nothing is stored of message 99", func() error { return w.js.DeleteStream(t.Context(), "ORDERS") }},
+		{"made anew", "its stream was created again since", "was made anew", "stream ORDERS has no message 99 yet: its last one is 0", func() error {
 			_, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
 			return err
 		}},

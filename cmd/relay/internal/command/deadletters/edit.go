@@ -70,7 +70,7 @@ func editor(ctx context.Context, c *cobra.Command, data []byte) ([]byte, error) 
 		if fault == nil || !json.Valid(data) {
 			return edited, nil
 		}
-		fmt.Fprintf(c.ErrOrStderr(), "relay: the body was JSON, and is none any more: %s\n", cli.Printable(fault.Error()))
+		fmt.Fprintf(c.ErrOrStderr(), "relay: the body was JSON, and is not valid JSON any more: %s\n", cli.Printable(fault.Error()))
 		if cli.Confirm(ctx, c, false, "Edit it again?") != nil {
 			keep = true
 			return nil, fmt.Errorf("the body is no JSON any more: %w; nothing is done, and what you wrote is in %s", fault, file.Name())
