@@ -217,7 +217,7 @@ routes:
 `)
 	out := must(t, w.dir, "plan")
 	for _, line := range []string{
-		"stream ORDERS is made, for orders.>\n", "stream WORK is made, for work.>\n",
+		"stream ORDERS is created, for orders.>\n", "stream WORK is created, for work.>\n",
 		"durable billing on ORDERS (route billing) is made: it delivers 0 messages", "durable named on WORK (route named) is made",
 		"route ordered has 4 partitions in stream RELAY_ORDERED_G1, which is made: the copies begin at sequence 1\n",
 	} {
@@ -252,7 +252,7 @@ routes:
 	code, out, said := relay(t, w.dir, "plan")
 	for _, line := range []string{
 		`! stream ORDERS: stream THEIRS exists, and holds subjects of "orders.>"`,
-		"! stream WORK: it exists with other settings: retention is Limits, not WorkQueue; change the configuration, or the stream with: nats stream edit WORK",
+		"! stream WORK: the stream exists with other settings: retention is Limits, not WorkQueue; change the configuration, or the stream with: nats stream edit WORK",
 		"! route both: subjects are on two streams, OLD and QUEUE",
 		"! route ordered: partitions: stream QUEUE has retention WorkQueue", `! route nowhere: no stream holds subject "nowhere.>"`,
 	} {

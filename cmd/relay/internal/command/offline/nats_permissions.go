@@ -71,7 +71,7 @@ a command. After a change of routes, print them again.`,
 		},
 	}
 	c.Flags().StringSliceVar(&roles, "for", roles, "whom for: "+strings.Join(access.Roles(), ", "))
-	c.Flags().StringVar(&user, "user", "", "the NATS user whom the list is for: nobody else reads its answers; not for --for service")
+	c.Flags().StringVar(&user, "user", "", "the NATS user of the list: nobody else can read its answers; not for --for service")
 	c.Flags().StringVar(&format, "format", "conf", "conf for nats-server, nsc for a JWT")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c

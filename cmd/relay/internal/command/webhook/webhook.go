@@ -18,7 +18,7 @@ import (
 
 func Command() *cobra.Command {
 	c := &cobra.Command{
-		Use: "webhook", Short: "keys and endpoints of signed webhooks", Args: cli.Args(cli.KnownCommand),
+		Use: "webhook", Short: "make keys for signed webhooks, verify requests, and listen for them", Args: cli.Args(cli.KnownCommand),
 		Long: `Webhook makes the keys that sign the requests of http handlers by Standard Webhooks (https://www.standardwebhooks.com),
 verifies requests, and is an endpoint for trying things out. None of it talks to NATS.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -31,13 +31,13 @@ func newWebhookKeygen() *cobra.Command {
 	var private, retire bool
 	var out string
 	c := &cobra.Command{
-		Use: "keygen", Short: "make a key, add it to a file, let old ones go", Args: cli.Args(cobra.NoArgs),
+		Use: "keygen", Short: "make a key, add it to a file, or remove old keys", Args: cli.Args(cobra.NoArgs),
 		Long: `Keygen prints a new key: a secret that sender and receiver share (whsec_…), or with --ed25519 a private key (whsk_…) and, in a
 comment, the public key for the receiver (whpk_…).
 
 With --out it puts the key into a file that only you may read, in front of those that are there, and all of them sign. So keys
-rotate without a gap: call it with --out, give the receiver the new key, and when it has it, call it with --out and --retire,
-which makes no key and leaves only the newest. A running relay uses the file as it is a second later.`,
+rotate without a gap: call keygen with --out, give the receiver the new key, and when the receiver has the key, call keygen with
+--out and --retire, which makes no key and leaves only the newest. A running relay uses the file as it is a second later.`,
 		Example: `  relay webhook keygen --out hook.key
   relay webhook keygen --out hook.key --retire`,
 		RunE: func(c *cobra.Command, _ []string) error {
