@@ -123,7 +123,7 @@ func (h handOver) confirmed(got *jetstream.PubAck, err error) error {
 	to := h.msg.Subject
 	switch {
 	case err == nil && h.stream != "" && got.Stream != h.stream:
-		return fmt.Errorf("%w: %s took the replay instead of %s", ErrWrongStream, got.Stream, h.stream)
+		return fmt.Errorf("%w: %s stored the replay instead of %s", ErrWrongStream, got.Stream, h.stream)
 	case err == nil && h.edited && got.Duplicate:
 		return fmt.Errorf("%w: it was handed over with its first body within the last 10 minutes", ErrRefused)
 	case err == nil:

@@ -236,7 +236,7 @@ func (r *Stream) store(ctx context.Context, m *nats.Msg, o Origin, own uint64) e
 		cancel()
 		switch {
 		case unread != nil:
-			return fmt.Errorf("%w (and what is there cannot be read: %w)", err, unread)
+			return fmt.Errorf("%w (and the stored message cannot be read: %w)", err, unread)
 		case ahead && at != own:
 			return nil
 		case !away.Raced(err) || try == storeTries || ctx.Err() != nil:

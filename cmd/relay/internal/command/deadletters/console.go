@@ -115,7 +115,7 @@ func (b *Console) Plan(ctx context.Context, job *dlq.Job) (*dlq.Plan, []string, 
 			}
 		}
 		if !r.routes.Running {
-			notes = append(notes, "no instance of relay answers: the messages wait in the retry stream until one runs")
+			notes = append(notes, "no instance of relay answers: the messages wait in the retry stream until an instance runs")
 		}
 	}
 	return plan, notes, nil

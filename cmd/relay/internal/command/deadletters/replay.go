@@ -242,7 +242,7 @@ func (r *replayer) print(p *dlq.Plan) {
 		fmt.Fprintf(r.out, "at %g a second: about %v\n", r.job.Rate, (time.Duration(float64(p.Total)/r.job.Rate*float64(time.Second)) + time.Second).Truncate(time.Second))
 	}
 	if p.Total > 0 && r.job.Subject == "" && !r.routes.Running {
-		fmt.Fprintln(r.out, "no instance of relay answers: the messages wait in the retry stream until one runs")
+		fmt.Fprintln(r.out, "no instance of relay answers: the messages wait in the retry stream until an instance runs")
 	}
 }
 

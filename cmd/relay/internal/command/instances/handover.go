@@ -166,7 +166,7 @@ func handOver(ctx context.Context, c *cli.Client, order control.HandoverOrder, n
 
 func standingBy(list []string) string {
 	if len(list) == 0 {
-		return "nobody does"
+		return "no other instance does"
 	}
-	return "these do: " + cli.Printable(strings.Join(list, ", "))
+	return "these instances stand by: " + cli.Printable(strings.Join(list, ", "))
 }

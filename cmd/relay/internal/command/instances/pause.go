@@ -231,7 +231,7 @@ func (out *outcome) print(w io.Writer) {
 func ended(in control.Woken) string {
 	var parts []string
 	if in.Since != nil || in.State != "" && in.State != consumer.RouteFlowing && in.State != consumer.RoutePaused {
-		text := "it was " + in.State
+		text := "the route was " + in.State
 		if in.Since != nil {
 			text += " since " + cli.When(*in.Since)
 		}

@@ -318,16 +318,16 @@ func whoPaused(order orders.Order) string {
 func nextOf(name string, r consumer.RouteStatus, now time.Time) string {
 	switch r.State {
 	case consumer.RouteWaiting:
-		return fmt.Sprintf("one message is tried %s; all flow when it succeeds, or now with: relay resume %s", in(r.Until, now), name)
+		return fmt.Sprintf("one message is tried %s; all flow when it succeeds. To try now: relay resume %s", in(r.Until, now), name)
 	case consumer.RouteProbing:
-		return "one message is tried; all flow when it succeeds; otherwise the key waits longer"
+		return "one message is tried; all flow when it succeeds; otherwise the route waits longer"
 	case consumer.RoutePaused:
 		if r.Pause == nil { // by the server, which takes no order of relay's
 			return fmt.Sprintf("messages come again %s, or now with: nats consumer resume %s %s", in(r.Until, now), r.Stream, r.Durable)
 		}
 		return fmt.Sprintf("nothing, until: relay resume %s", name)
 	case consumer.RouteSuspended:
-		return fmt.Sprintf("messages are asked %s, and none of them is dead-lettered; all flow when one succeeds. One is asked now with: relay resume %s --trial; without --trial all flow, and messages can be dead-lettered again", in(r.Until, now), name)
+		return fmt.Sprintf("messages are tried %s, and none of them is dead-lettered; all flow when one succeeds. To try one now: relay resume %s --trial; without --trial all flow, and messages can be dead-lettered again", in(r.Until, now), name)
 	case consumer.RouteStopped:
 		return fmt.Sprintf("correct what the reason says; then the route goes on by itself, or at once with: relay resume %s", name)
 	case consumer.RouteDraining:

@@ -164,13 +164,13 @@ func gates(rt consumer.Route) []string {
 	if patterns := rt.Caller.Interest; len(patterns) == 0 {
 		list = append(list, "interest: Relay-Interest is refused (caller.interest permits no subject)")
 	} else {
-		unknown := "it starts"
+		unknown := "the message starts"
 		if rt.Interest.Unknown == consumer.UnknownDrop {
 			unknown = "the message is forgotten"
 		}
-		text := fmt.Sprintf("interest: Relay-Interest under %s is asked before each attempt; no: forgotten; no answer in %v: %s", strings.Join(patterns, ", "), rt.Interest.Timeout, unknown)
+		text := fmt.Sprintf("interest: Relay-Interest under %s is asked before each attempt; answer no: the message is forgotten; no answer in %v: %s", strings.Join(patterns, ", "), rt.Interest.Timeout, unknown)
 		if rt.Interest.Every > 0 {
-			text += fmt.Sprintf("; asked every %v while the handler runs; no cancels it", rt.Interest.Every)
+			text += fmt.Sprintf("; asked every %v while the handler runs; the answer no cancels the handler", rt.Interest.Every)
 		}
 		list = append(list, text)
 	}

@@ -263,9 +263,9 @@ func printDivided(w io.Writer, d consumer.DividedPlan) {
 	name := fmt.Sprintf("route %s has %d partitions in stream %s", cli.Printable(d.Route), d.Partitions, cli.Printable(d.Stream))
 	switch d.Does {
 	case consumer.DurableMade:
-		fmt.Fprintf(w, "%s, which is made: the copies begin %s\n", name, d.Start)
+		fmt.Fprintf(w, "%s, which is created: the copies begin %s\n", name, d.Start)
 	case consumer.DurableChanged:
-		fmt.Fprintf(w, "%s, which is made, in place of %d partitions: messages that wait are handed over to the new ones, in the order of their keys\n", name, d.Before)
+		fmt.Fprintf(w, "%s, which is created, in place of %d partitions: messages that wait are handed over to the new ones, in the order of their keys\n", name, d.Before)
 	default:
 		fmt.Fprintf(w, "%s, and goes on\n", name)
 	}
@@ -280,7 +280,7 @@ func printDurable(w io.Writer, d consumer.DurablePlan) {
 		}
 		return
 	case consumer.DurableMade:
-		fmt.Fprintf(w, "%s is made", name)
+		fmt.Fprintf(w, "%s is created", name)
 		if d.Start != "" {
 			fmt.Fprintf(w, ", start: %s", d.Start)
 		}

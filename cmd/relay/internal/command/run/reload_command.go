@@ -202,7 +202,7 @@ func (rep reloadReport) print(w io.Writer) {
 	list(would+"added", rep.Added)
 	list("changed live", rep.Routes.Live)
 	list(would+"changed", slices.DeleteFunc(slices.Clone(rep.Changed), func(name string) bool { return slices.Contains(rep.Routes.Live, name) }))
-	list("began anew with them, on the same durable", rep.Routes.Restarted)
+	list("restarted too, because they share a durable with changed routes", rep.Routes.Restarted)
 	list(would+"removed", rep.Removed)
 	for _, left := range rep.Routes.Removed {
 		if left.Copies != "" {

@@ -42,7 +42,7 @@ rotate without a gap: call keygen with --out, give the receiver the new key, and
   relay webhook keygen --out hook.key --retire`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if retire && (out == "" || private) {
-				return fmt.Errorf("%w: --retire makes no key: it needs --out, and goes without --ed25519", cli.ErrUsage)
+				return fmt.Errorf("%w: --retire needs --out and excludes --ed25519, because --retire makes no key", cli.ErrUsage)
 			}
 			if out == "" {
 				return printKey(c.OutOrStdout(), makeKey(private))
@@ -117,7 +117,7 @@ func newWebhookVerify() *cobra.Command {
 	c := &cobra.Command{
 		Use: "verify", Short: "verify a request", Args: cli.Args(cobra.NoArgs),
 		Long: `Verify reads one HTTP/1.1 request, head and body, from standard input, and says whether a signature of it is by one of the
-keys, and its time within five minutes of now, or of --at. It exits with 1 when not.`,
+keys, and its time within five minutes of now, or of --at. It exits with 1 otherwise.`,
 		Example: `  relay webhook verify --key hook.key < request.http
   relay webhook verify --key hook.key --at 2026-01-31T12:00:00Z < request.http`,
 		RunE: func(c *cobra.Command, _ []string) error {
