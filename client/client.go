@@ -199,7 +199,7 @@ func (c *Client) endUnheard(last uint64, since time.Time, away time.Duration) {
 	}
 	c.mu.Unlock()
 	for _, k := range open {
-		k.finish(nil, fmt.Errorf("%w: the connection was away for %v, and nothing was heard since it came back %v ago", ErrUnknown, away.Round(time.Millisecond), c.silence))
+		k.finish(nil, fmt.Errorf("%w: the connection was lost for %v, and no answer came since it returned %v ago", ErrUnknown, away.Round(time.Millisecond), c.silence))
 	}
 }
 

@@ -58,9 +58,9 @@ func (r Route) validateFallback(fault func(format string, args ...any)) {
 		case when != FallbackWaiting && when != FallbackExhausted:
 			fault("fallback.when[%d]: must be %s or %s (got %q)", i, FallbackWaiting, FallbackExhausted, when)
 		case slices.Contains(f.When[:i], when):
-			fault("fallback.when[%d]: %s is there twice", i, when)
+			fault("fallback.when[%d]: %q is listed twice", i, when)
 		case when == FallbackWaiting && r.Supervisor.Forward != supervisor.ForwardStash:
-			fault("fallback.when[%d]: %s needs supervisor.forward: stash, or nothing is kept that the fallback could have (got %q)", i, when, r.Supervisor.Forward)
+			fault("fallback.when[%d]: %s needs supervisor.forward: stash; otherwise relay keeps no messages for the fallback (got %q)", i, when, r.Supervisor.Forward)
 		}
 	}
 	if f.Concurrency < 1 || f.Concurrency > 65_536 {

@@ -153,7 +153,7 @@ func appendText(d []byte, s string) []byte {
 	return append(binary.AppendUvarint(d, uint64(len(s))), s...)
 }
 
-var errBatch = errors.New("archive: no batch of records")
+var errBatch = errors.New("archive: not a batch of records")
 
 // decode gives the records of a batch to each, until that returns false. What a batch holds is not to be trusted. Results are part of data.
 func decode(data []byte, each func(Record) bool) error {

@@ -166,7 +166,7 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 	w.full, w.open = nil, nil
 	if n := w.dropped.Load(); n > w.toldOf {
-		w.cfg.Logger.Warn("records of what became of messages were left out of the archive", "records", n-w.toldOf)
+		w.cfg.Logger.Warn("outcomes of messages were left out of the archive", "records", n-w.toldOf)
 	}
 }
 
@@ -266,7 +266,7 @@ func (w *Writer) failed(err error) {
 	defer w.mu.Unlock()
 	if now := time.Now(); w.said.IsZero() || now.Sub(w.said) >= sayAgain {
 		n := w.dropped.Load()
-		w.cfg.Logger.Warn("the archive is not written; it is tried again, routes go on, and what finds no room is left out", "left_out", n-w.toldOf, "error", err)
+		w.cfg.Logger.Warn("cannot write the archive; retrying. Routes go on; outcomes that find no room in memory are left out of the archive", "left_out", n-w.toldOf, "error", err)
 		w.said, w.toldOf = now, n
 	}
 }

@@ -89,7 +89,7 @@ func Compare(r *Record, before, after Server, lives func(name string) bool) Bala
 	}
 	there, ok := after.Durables[r.main()]
 	if !ok || !there.Created.Equal(r.Durables[r.main()].Created) {
-		b.Verdict, b.Text = Unknown, "the durable is not there, or was made anew since"
+		b.Verdict, b.Text = Unknown, "the durable does not exist, or was created again since then"
 		return b
 	}
 	b.NotDelivered = there.Pending
@@ -152,22 +152,22 @@ func (b *Balance) judge(quiet bool) {
 		b.Verdict, b.Text = Balanced, "every message that came is through or waits"
 	case !quiet:
 		b.Verdict = Moving
-		b.Text = fmt.Sprintf("messages come and go: %d are on their way between what was counted and what the server says", size)
+		b.Text = fmt.Sprintf("messages come and go: the count of relay and that of the server differ by %d for now; run relay audit again when fewer messages move", size)
 	case size <= b.Bound:
 		b.Verdict, b.Text = Explained, b.what(size)+", which crashes explain: "+b.reasons()
 	default:
 		b.Verdict, b.Text = Unexplained, fmt.Sprintf("%s; what was counted of crashes explains %d", b.what(size), b.Bound)
 		if b.Difference > 0 {
-			b.Text += "; look whether the stream's limits or somebody removed messages that waited"
+			b.Text += "; check whether limits of the stream, or somebody, removed messages that waited"
 		}
 	}
 }
 
 func (b *Balance) what(size uint64) string {
 	if b.Difference > 0 {
-		return fmt.Sprintf("of %d messages no end was counted, and they do not wait", size)
+		return fmt.Sprintf("no outcome was counted for %d messages, and they do not wait", size)
 	}
-	return fmt.Sprintf("%d more ends were counted than messages came", size)
+	return fmt.Sprintf("%d more outcomes were counted than messages came", size)
 }
 
 // reasons are the parts of the bound.
@@ -178,8 +178,8 @@ func (b *Balance) reasons() string {
 			list = append(list, fmt.Sprintf(format, n))
 		}
 	}
-	say(uint64(max(0, b.Uncounted)), "%d deliveries were counted by nobody")
-	say(uint64(max(0, -b.Uncounted)), "the server went back by %d deliveries")
+	say(uint64(max(0, b.Uncounted)), "%d deliveries were not counted by any instance")
+	say(uint64(max(0, -b.Uncounted)), "the server's count of deliveries went back by %d")
 	say(b.moved, "%d messages moved while the counting began")
 	if b.Difference > 0 {
 		say(b.Killed, "instances that were killed had %d messages in hand")
@@ -216,7 +216,7 @@ func (b *Balance) SetDeadLetters(d DeadLetters, lost string) {
 	if d.AtLeast == 0 || b.Total.Dead == 0 {
 		return
 	}
-	text := fmt.Sprintf("of the dead letters of all durables that were stored %s are not there any more; neither relay nor its operators took them out, and who did is not known", lost)
+	text := fmt.Sprintf("of the stored dead letters of all durables, %s are missing; neither relay nor its operators took them out, and who did is not known", lost)
 	if b.Verdict == Balanced {
 		b.Verdict, b.Text = Lost, "every message that came is through or waits, but "+text
 		return

@@ -130,16 +130,16 @@ func TestBalance_texts(t *testing.T) {
 	if b.SetDeadLetters(DeadLetters{Stored: 3}, "none"); b.Verdict != Balanced {
 		t.Errorf("%+v", b)
 	}
-	if b.SetDeadLetters(DeadLetters{Stored: 3, AtLeast: 2, AtMost: 2}, "2"); b.Verdict != Lost || !strings.Contains(b.Text, "2 are not there any more") {
+	if b.SetDeadLetters(DeadLetters{Stored: 3, AtLeast: 2, AtMost: 2}, "2"); b.Verdict != Lost || !strings.Contains(b.Text, "2 are missing") {
 		t.Errorf("%+v", b)
 	}
 	for name, c := range map[string]struct {
 		b    Balance
 		want []string
 	}{
-		"missing":   {Balance{Difference: 3, Bound: 1}, []string{"of 3 messages no end was counted", "explains 1", "the stream's limits"}},
-		"explained": {Balance{Difference: 3, Bound: 3, Killed: 2, Uncounted: 1, moved: 4}, []string{"1 deliveries were counted by nobody", "4 messages moved", "had 2 messages in hand"}},
-		"twice":     {Balance{Difference: -2, Bound: 2, Twice: 2, Uncounted: -1}, []string{"2 more ends were counted", "the server went back by 1", "2 messages may have come twice"}},
+		"missing":   {Balance{Difference: 3, Bound: 1}, []string{"no outcome was counted for 3 messages", "explains 1", "limits of the stream"}},
+		"explained": {Balance{Difference: 3, Bound: 3, Killed: 2, Uncounted: 1, moved: 4}, []string{"1 deliveries were not counted", "4 messages moved", "had 2 messages in hand"}},
+		"twice":     {Balance{Difference: -2, Bound: 2, Twice: 2, Uncounted: -1}, []string{"2 more outcomes were counted", "the server's count of deliveries went back by 1", "2 messages may have come twice"}},
 		"unsure":    {Balance{Difference: -2, Bound: 2}, []string{"stored twice"}},
 	} {
 		c.b.judge(true)

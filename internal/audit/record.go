@@ -139,7 +139,7 @@ func (r *Record) Total() (sum Counts) {
 func parse(b []byte) (*Record, error) {
 	r := new(Record)
 	if err := json.Unmarshal(b, r); err != nil {
-		return nil, fmt.Errorf("it is no ledger: %w", err)
+		return nil, fmt.Errorf("not a ledger: %w", err)
 	}
 	if r.Format > format {
 		return nil, ErrNewer

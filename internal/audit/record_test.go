@@ -160,7 +160,7 @@ func TestBalance_deadLettersBesideADifference(t *testing.T) {
 	b := Balance{Difference: 5, Bound: 2, Total: Counts{Dead: 3}}
 	b.judge(true)
 	if b.SetDeadLetters(DeadLetters{Stored: 3, AtLeast: 1, AtMost: 1}, "1"); b.Verdict != Unexplained || b.Unexplained() != 3 ||
-		!strings.Contains(b.Text, "of 5 messages no end was counted") || !strings.HasSuffix(b.Text, "who did is not known") || b.DeadLetters.AtLeast != 1 {
+		!strings.Contains(b.Text, "no outcome was counted for 5 messages") || !strings.HasSuffix(b.Text, "who did is not known") || b.DeadLetters.AtLeast != 1 {
 		t.Errorf("%+v", b)
 	}
 	if b := (Balance{Difference: 5, Verdict: Explained}); b.Unexplained() != 0 {
@@ -211,7 +211,7 @@ func TestOpen(t *testing.T) {
 	if slices.Sort(got); err != nil || fmt.Sprint(got) != "[A stream, of people/x Another one/x ORDERS-2/billing ORDERS/billing]" {
 		t.Errorf("%v, %v", got, err)
 	}
-	if len(bad) != 1 || !strings.Contains(fmt.Sprint(bad["ORDERS.broken"]), "it is no ledger") {
+	if len(bad) != 1 || !strings.Contains(fmt.Sprint(bad["ORDERS.broken"]), "not a ledger") {
 		t.Errorf("%v", bad)
 	}
 	ended, cancel := context.WithCancel(t.Context())

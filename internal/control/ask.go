@@ -153,7 +153,7 @@ func gather(ctx context.Context, nc *nats.Conn, subject string, request []byte, 
 		cancel()
 		switch {
 		case errors.Is(err, nats.ErrSlowConsumer):
-			refuse("there are more answers than this program takes in")
+			refuse("there are more answers than this program can take")
 			continue
 		case errors.Is(err, nats.ErrNoResponders):
 			return nil
@@ -181,6 +181,6 @@ func gather(ctx context.Context, nc *nats.Conn, subject string, request []byte, 
 		}
 		wait = nextAnswer
 	}
-	refuse("there are more answers than this program takes in")
+	refuse("there are more answers than this program can take")
 	return nil
 }

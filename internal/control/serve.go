@@ -70,7 +70,7 @@ func (s *Server) room() int { return min(pageBytes, int(s.Conn.MaxPayload())) - 
 func (s *Server) answerStatus(q *microRequest) {
 	var of StatusRequest
 	if len(q.Data) > 0 && json.Unmarshal(q.Data, &of) != nil {
-		q.fail("400", "this is no request for a status")
+		q.fail("400", "this is not a request for a status")
 		return
 	}
 	for _, page := range pages(s.Status(of), s.room()) {
@@ -83,7 +83,7 @@ func (s *Server) answerStatus(q *microRequest) {
 func (s *Server) answerResume(q *microRequest) {
 	var order orders.Order
 	if json.Unmarshal(q.Data, &order) != nil || order.Format > orders.Format {
-		q.fail("400", "this is no order, or one of a newer relay")
+		q.fail("400", "this is not an order, or it is from a newer version of relay")
 		return
 	}
 	_ = q.respond(s.Resume(order))
@@ -92,7 +92,7 @@ func (s *Server) answerResume(q *microRequest) {
 func (s *Server) answerHandover(q *microRequest) {
 	var order HandoverOrder
 	if json.Unmarshal(q.Data, &order) != nil || order.Format > orders.Format {
-		q.fail("400", "this is no order, or one of a newer relay")
+		q.fail("400", "this is not an order, or it is from a newer version of relay")
 		return
 	}
 	_ = q.respond(s.Handover(order))

@@ -293,7 +293,7 @@ func (c *CatchUpStatus) Left() int {
 }
 
 func (c *CatchUpStatus) String() string {
-	return fmt.Sprintf("%s: %d of %d messages that were stored before it wanted them are handed over (since %s)",
+	return fmt.Sprintf("%s: %d of %d messages that were stored before the route read these subjects are handed over (since %s)",
 		strings.Join(c.Subjects, ", "), c.Handed, c.Held, c.Since.UTC().Format(time.RFC3339))
 }
 

@@ -267,10 +267,10 @@ func (s *Store) readBook(ctx context.Context) (*pages, uint64, error) {
 	}
 	p := new(pages)
 	if err := json.Unmarshal(m.Data, p); err != nil {
-		return nil, 0, fmt.Errorf("the book of the dead letters: %w", err)
+		return nil, 0, fmt.Errorf("the record of what was taken out of the dead letters: %w", err)
 	}
 	if p.Format > bookFormat {
-		return nil, 0, fmt.Errorf("the book of the dead letters is of a newer version of relay")
+		return nil, 0, fmt.Errorf("the record of what was taken out of the dead letters is of a newer version of relay")
 	}
 	return p, m.Sequence, nil
 }
@@ -371,7 +371,7 @@ func (b *book) announce(ctx context.Context, s *Store) bool {
 	defer b.mu.Unlock()
 	if err != nil {
 		b.begun--
-		s.log.Warn("dead letters: what is taken out could not be noted before, so that it may count as lost", "error", err)
+		s.log.Warn("dead letters: a removal could not be recorded beforehand, so the removed entries may count as lost", "error", err)
 		return false
 	}
 	b.most, b.inRecord = most, true
@@ -396,7 +396,7 @@ func (b *book) settle(ctx context.Context, s *Store) {
 		delete(p.Claims, b.id)
 	})
 	if err != nil {
-		s.log.Debug("dead letters: what was taken out could not be noted", "error", err)
+		s.log.Debug("dead letters: a removal could not be recorded", "error", err)
 		return
 	}
 	b.mu.Lock()

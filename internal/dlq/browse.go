@@ -361,7 +361,7 @@ func (s *Store) Discard(ctx context.Context, seq uint64) error {
 		return nil
 	}
 	if err := s.drop(ctx, body); err != nil && !errors.Is(err, ErrNotFound) {
-		s.log.Warn("dead letters: the body of a discarded entry is left to the sweep", "sequence", seq, "error", err)
+		s.log.Warn("dead letters: cannot remove the stored body of a discarded entry; the next sweep of unused bodies removes it", "sequence", seq, "error", err)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ var (
 	// ErrNoBody says that the object with the body of a large message is missing or damaged.
 	ErrNoBody = errors.New("dead letters: the body is missing or damaged")
 	// ErrRefused says that an entry cannot be replayed as asked; the error says why. Trying again does not help.
-	ErrRefused = errors.New("dead letters: cannot be replayed so")
+	ErrRefused = errors.New("dead letters: cannot be replayed this way")
 	// ErrNotRemoved says that an entry was handed over, but not removed. Within the dedupe window of 10 minutes it can be
 	// replayed again without a second delivery.
 	ErrNotRemoved = errors.New("dead letters: replayed, but the entry is still there")

@@ -135,7 +135,7 @@ type WaitsFor struct {
 }
 
 func (w WaitsFor) String() string {
-	return fmt.Sprintf("%d for route %s of stream %s, for which no instance asks (is one with this route running, and is it not paused? relay status), since %s",
+	return fmt.Sprintf("%d for route %s of stream %s, which no instance pulls (check with relay status that an instance runs this route, and that it is not paused), since %s",
 		w.Messages, w.Route, w.Stream, w.Since.UTC().Format(time.RFC3339))
 }
 
@@ -242,7 +242,7 @@ func (j *Jobs) Get(ctx context.Context, id string) (Job, error) {
 	// The other fields of a newer record may mean anything.
 	err = json.Unmarshal(e.Value(), &job)
 	if job.Format > jobFormat {
-		return Job{}, fmt.Errorf("job %s: its record, of format %d, %w, this one reads up to %d", id, job.Format, retry.ErrOtherVersion, jobFormat)
+		return Job{}, fmt.Errorf("job %s: its record, of format %d, %w; this version reads up to %d", id, job.Format, retry.ErrOtherVersion, jobFormat)
 	}
 	if err != nil {
 		return Job{}, fmt.Errorf("job %s: %w", id, err)
@@ -254,7 +254,7 @@ func (j *Jobs) Get(ctx context.Context, id string) (Job, error) {
 // Outdated says why a job cannot be resumed by this version; empty if it can.
 func (j Job) Outdated() string {
 	if j.Filter.Fingerprint != "" && j.Grouping != grouping {
-		return "it chose its dead letters by a group of errors, and was begun by another version of relay, which forms groups otherwise: begin a new one with --like"
+		return "the job chose its dead letters by a group of errors, and another version of relay, which forms groups differently, began it: begin a new job with --like"
 	}
 	return ""
 }

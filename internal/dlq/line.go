@@ -110,7 +110,7 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("format %d: this version of relay reads %d", l.Format, LineFormat)
 	}
 	if l.Body == nil && l.Body64 == nil {
-		return errors.New("it has no body: write it with relay dlq export")
+		return errors.New("the line has no body: write it with relay dlq export")
 	}
 	if l.Route == "" || l.Stream == "" || l.Sequence == 0 || l.Reason == "" || l.Published.IsZero() || l.Attempts < 0 || l.Replay < 0 {
 		return errors.New("route, stream, sequence, published or reason is missing")

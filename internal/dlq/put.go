@@ -118,14 +118,14 @@ func (s *Store) confirm(ctx context.Context, subj string, e Entry, why error) er
 		return why
 	}
 	if err != nil {
-		return fmt.Errorf("%w (and it could not be read back: %w)", why, err)
+		return fmt.Errorf("%w (and relay could not read the entry back: %w)", why, err)
 	}
 	stored, err := decode(m.Header)
 	if err != nil {
 		return fmt.Errorf("%w: sequence %d on %q: %w", ErrConflict, m.Sequence, subj, err)
 	}
 	if !same(stored.Origin, e.Origin) {
-		return fmt.Errorf("%w: sequence %d on %q is that of consumer %s, not of %s: replay or discard it first",
+		return fmt.Errorf("%w: sequence %d on %q is the dead letter of consumer %s, not of %s: replay or discard that dead letter first",
 			ErrConflict, m.Sequence, subj, stored.Consumer, e.Consumer)
 	}
 	s.log.Debug("dead letters: the entry was stored already", "subject", subj, "sequence", m.Sequence)

@@ -83,7 +83,7 @@ func (s *Store) prepare(ctx context.Context, m stored, meant func(storedSubject 
 		return handOver{}, err
 	}
 	if !meant(m.subject, now) {
-		return handOver{}, fmt.Errorf("%w: sequence %d holds another one now", ErrNotFound, m.sequence)
+		return handOver{}, fmt.Errorf("%w: sequence %d holds another entry now", ErrNotFound, m.sequence)
 	}
 	h := handOver{seq: now.StoredSequence, edited: to.Edited != nil}
 	if to.Subject != "" {
@@ -123,7 +123,7 @@ func (h handOver) confirmed(got *jetstream.PubAck, err error) error {
 	to := h.msg.Subject
 	switch {
 	case err == nil && h.stream != "" && got.Stream != h.stream:
-		return fmt.Errorf("%w: %s took the replay instead of %s", ErrWrongStream, got.Stream, h.stream)
+		return fmt.Errorf("%w: %s stored the replay instead of %s", ErrWrongStream, got.Stream, h.stream)
 	case err == nil && h.edited && got.Duplicate:
 		return fmt.Errorf("%w: it was handed over with its first body within the last 10 minutes", ErrRefused)
 	case err == nil:

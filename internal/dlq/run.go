@@ -106,7 +106,7 @@ func (e *StoppedError) Error() string { return e.Err.Error() }
 func (e *StoppedError) Unwrap() error { return e.Err }
 
 // ErrNobody is why a job stopped that waits for verdicts which nobody can give: what it handed over lies where no durable takes it.
-var ErrNobody = errors.New("nobody takes what was handed over")
+var ErrNobody = errors.New("no instance takes what was handed over")
 
 // ErrTooManyFailures is why a job stopped whose threshold was passed.
 var ErrTooManyFailures = errors.New("too many failures")

@@ -145,7 +145,7 @@ func (r *Run) finish(err error) error {
 			}
 		}
 		if failed := r.write(ctx, &job); failed != nil && err == nil {
-			err = fmt.Errorf("everything is handed over, but the job could not be written: %w", failed)
+			err = fmt.Errorf("everything is handed over, but the record of the job could not be written: %w", failed)
 		}
 	}
 	*r.Job = job

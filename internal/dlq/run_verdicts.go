@@ -90,7 +90,7 @@ func (r *Run) await(ctx context.Context, open int) error {
 				return err
 			}
 			if err != nil && ctx.Err() == nil && !errors.Is(err, ErrNoStream) {
-				r.Store.log.Debug("replay: the retry stream cannot be looked at", "error", err)
+				r.Store.log.Debug("replay: cannot read the retry stream", "error", err)
 			}
 			stalled = min(2*stalled, 30*time.Second)
 		}
@@ -175,7 +175,7 @@ func (r *Run) findLost(ctx context.Context) error {
 	case r.nobody.IsZero():
 		r.nobody = time.Now()
 	case time.Since(r.nobody) > 4*r.stall:
-		return fmt.Errorf("%w: %d messages lie in the retry stream for %s, which never ran there or was taken away (relay orphans ls says how to bring them back)",
+		return fmt.Errorf("%w: %d messages are in the retry stream for %s, which never ran there or was removed (relay orphans ls says how to get them back)",
 			ErrNobody, nobody, where)
 	}
 	if lost := r.job.Handed - r.verdicts.N() - waiting; lost > r.unseen {

@@ -80,6 +80,6 @@ func (s *Store) untaken(ctx context.Context, route, stream string) (string, erro
 	if known.there {
 		return "", nil
 	}
-	return fmt.Sprintf("nobody takes what is replayed to route %s from stream %s: the route never ran on that stream "+
+	return fmt.Sprintf("no instance takes what is replayed to route %s from stream %s: the route never ran on that stream "+
 		"(run relay with it once, or publish the message instead: relay dlq replay --to-subject SUBJECT)", route, stream), nil
 }

@@ -42,7 +42,7 @@ func TestRun_regressionWhatNobodyTakesStays(t *testing.T) {
 		t.Errorf("%+v, %v, told %v", job, err, told)
 	}
 	for _, r := range job.Refusals {
-		if !strings.Contains(r.Why, "nobody takes what is replayed to route") || !strings.Contains(r.Why, "--to-subject") {
+		if !strings.Contains(r.Why, "no instance takes what is replayed to route") || !strings.Contains(r.Why, "--to-subject") {
 			t.Errorf("refused because %s", r.Why)
 		}
 	}
@@ -79,7 +79,7 @@ func TestRun_regressionAJobEndsWhoseMessagesNobodyTakes(t *testing.T) {
 		t.Fatal("it does not end")
 	}
 	var stopped *StoppedError
-	if !errors.As(err, &stopped) || !errors.Is(err, ErrNobody) || !strings.Contains(err.Error(), "1 messages lie in the retry stream for route billing of stream ORDERS") {
+	if !errors.As(err, &stopped) || !errors.Is(err, ErrNobody) || !strings.Contains(err.Error(), "1 messages are in the retry stream for route billing of stream ORDERS") {
 		t.Errorf("ended with %v", err)
 	}
 	job, err := jobs.Get(t.Context(), run.Job.ID)

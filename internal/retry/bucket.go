@@ -148,7 +148,7 @@ func (b *Bucket) write(ctx context.Context, key string, value []byte, after uint
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(after, 10)}
 	answer, err := b.requests.Publish(ctx, m)
 	if err == nil && answer.Stream != b.streamName() {
-		err = fmt.Errorf("bucket %s: the stream %s has taken %s", b.name, answer.Stream, m.Subject)
+		err = fmt.Errorf("bucket %s: another stream, %s, stored %s", b.name, answer.Stream, m.Subject)
 	}
 	return answer.Sequence, err
 }

@@ -104,7 +104,7 @@ func (b *Bucket) Watch(ctx context.Context, log *slog.Logger) {
 		switch since, err := b.Trouble(); {
 		case ctx.Err() != nil:
 		case err != nil && away.IsZero():
-			log.Error("attempts cannot be recorded: until they can, messages that fail are parked with their attempts, or held here",
+			log.Error("cannot record attempts; retrying. Until then messages that fail are parked with their attempts, or held in memory",
 				"bucket", b.name, "since", since, "error", err)
 			away = since
 		case err == nil && !away.IsZero():
@@ -121,7 +121,7 @@ func (b *Bucket) look(ctx context.Context, log *slog.Logger, prove bool) {
 	stream, err := b.js.Stream(ctx, b.streamName())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if _, err = b.make(ctx); err == nil {
-			log.Error("the bucket of attempts was deleted; it is made again. Attempts that this instance does not remember are counted from zero",
+			log.Error("the bucket of attempts was deleted; relay created it again. Attempts that this instance does not remember are counted from zero",
 				"bucket", b.name)
 			stream, err = b.js.Stream(ctx, b.streamName())
 		}
@@ -141,7 +141,7 @@ func (b *Bucket) look(ctx context.Context, log *slog.Logger, prove bool) {
 	}
 	b.health.wrote()
 	if err := b.remove(ctx, probeKey, revision); err != nil {
-		log.Debug("a key that says nothing stays in the bucket", "bucket", b.name, "key", probeKey, "error", err)
+		log.Debug("cannot remove the key of a test write from the bucket", "bucket", b.name, "key", probeKey, "error", err)
 	}
 }
 

@@ -197,7 +197,7 @@ func (r *Stream) lastCopy(ctx context.Context, o Origin) (at uint64, ahead bool,
 	case err != nil:
 		return 0, false, fmt.Errorf("%s: %w", m.Subject, err)
 	case c.Consumer != o.Consumer:
-		return 0, false, fmt.Errorf("%s is in the way: durable %s has parked the same message as %s", m.Subject, c.Consumer, o.Consumer)
+		return 0, false, fmt.Errorf("subject %s is in use: durable %s has parked the same message as durable %s", m.Subject, c.Consumer, o.Consumer)
 	}
 	return at, c.Replay > o.Replay || c.Replay == o.Replay && c.Attempts >= o.Attempts, nil
 }
@@ -236,7 +236,7 @@ func (r *Stream) store(ctx context.Context, m *nats.Msg, o Origin, own uint64) e
 		cancel()
 		switch {
 		case unread != nil:
-			return fmt.Errorf("%w (and what is there cannot be read: %w)", err, unread)
+			return fmt.Errorf("%w (and the stored message cannot be read: %w)", err, unread)
 		case ahead && at != own:
 			return nil
 		case !away.Raced(err) || try == storeTries || ctx.Err() != nil:

@@ -131,7 +131,7 @@ func (r *Stream) ListParked(ctx context.Context, route string, yield func(Parked
 }
 
 // ErrFired says that a parked message is not parked any more: it came due, or somebody else was faster.
-var ErrFired = errors.New("it waits no longer: it came due, or was moved by somebody else")
+var ErrFired = errors.New("the message does not wait any more: it came due, or somebody else moved it")
 
 // Hasten makes a parked message due at due, instead of when it was. The schedule is replaced in one step, on the condition
 // that it is still the one that was read, so it neither gets lost nor fires twice. It returns the number that it has then, and

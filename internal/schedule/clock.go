@@ -12,7 +12,7 @@ import (
 // is laid onto the periods in which the zone's offset is the same. Between them a wall clock skips an hour, or shows one twice.
 
 // errNever says that a line has no run.
-var errNever = errors.New("it never runs")
+var errNever = errors.New("the schedule never runs")
 
 // periods bounds how many are looked through: a 29th of February comes within eight years, on a given day of the week within forty.
 const periods = 100

@@ -32,7 +32,7 @@ func (r *Runner) differs(ctx context.Context, records *Records, s Schedule, rec 
 	if rec.Timing != "" && (known.counted || slices.Contains(rec.Former, s.Timing())) {
 		if !known.warned {
 			known.warned = true
-			r.cfg.Logger.Warn("a schedule runs by a newer definition that another instance has: this one leaves it alone until no such instance answers; give all instances the same file",
+			r.cfg.Logger.Warn("another instance runs a schedule by a newer definition: this instance does not run the schedule until no such instance answers; give all instances the same file",
 				"schedule", s.Name, "this", s.Timing(), "newer", rec.Timing, "generation", rec.Generation)
 		}
 		if d := rec.Doubt; d != nil {
@@ -64,7 +64,7 @@ func (r *Runner) differs(ctx context.Context, records *Records, s Schedule, rec 
 		return now, err
 	}
 	if before != "" {
-		r.cfg.Logger.Info("a schedule runs by another definition from now on", "schedule", s.Name, "before", before, "now", rec.Timing, "generation", rec.Generation)
+		r.cfg.Logger.Info("a schedule runs by a changed definition from now on", "schedule", s.Name, "before", before, "now", rec.Timing, "generation", rec.Generation)
 	}
 	return now, nil
 }

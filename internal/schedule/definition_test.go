@@ -180,7 +180,7 @@ func every(d time.Duration) Schedule {
 	return Schedule{Name: "tick", Every: d, Subject: "jobs.tick"}
 }
 
-const newerCounts = "a schedule runs by a newer definition"
+const newerCounts = "another instance runs a schedule by a newer definition"
 
 // Each instance of a rolling deploy wrote its own definition into the record whenever it saw the other's: thousands of writes a second, and runs
 // were lost.
@@ -287,7 +287,7 @@ func TestRunner_aRollbackComesToPass(t *testing.T) {
 		if n := len(w.published(gone)); n != 5 {
 			t.Errorf("%d runs in 5 minutes, want 5: one that was due while nobody answered is late, not lost", n)
 		}
-		if n := w.said("a schedule runs by another definition from now on"); n != 2 {
+		if n := w.said("a schedule runs by a changed definition from now on"); n != 2 {
 			t.Errorf("%d changes were said, want 2:\n%s", n, w.log.String())
 		}
 	})

@@ -57,10 +57,10 @@ func (r *Runner) tidy(ctx context.Context, l *Later) error {
 			return err
 		}
 		if removed > 0 {
-			r.cfg.Logger.Warn("schedules that relay did not build are removed: they would have stored messages for ever", "count", removed)
+			r.cfg.Logger.Warn("relay removed schedules that it did not create: they would have stored messages for ever", "count", removed)
 		}
 		if freed > 0 {
-			r.cfg.Logger.Warn("delayed messages are stored again: the storage was full when they were due, or relay did not build them", "count", freed)
+			r.cfg.Logger.Warn("delayed messages are stored again: the storage was full when they were due, or relay did not create them", "count", freed)
 		}
 		sleep(ctx, time.Hour)
 	}
@@ -145,7 +145,7 @@ func (r *Runner) noteFailing(ctx context.Context, where string, err error) {
 	}
 	r.mu.Unlock()
 	if n > 0 {
-		example = fmt.Errorf("%d of them cannot be published; each is tried again, a minute later at most; relay schedule ls shows them, and relay schedule rm takes one back; such as: %w", n, example)
+		example = fmt.Errorf("%d of them cannot be published; each is tried again, a minute later at most; relay schedule ls lists them, and relay schedule rm removes one; for example: %w", n, example)
 	}
 	r.note(ctx, delayedTrouble, example)
 }
@@ -160,7 +160,7 @@ func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg, bef
 	id, subj, err := l.realSubject(m.Headers())
 	if err != nil {
 		r.runs.WithLabelValues(DelayedName, Failed).Inc()
-		r.cfg.Logger.Error("a delayed message is removed: it cannot be published", "subject", m.Subject(), "error", err)
+		r.cfg.Logger.Error("a delayed message was removed, because it cannot be published", "subject", m.Subject(), "error", err)
 		_ = m.TermWithReason(err.Error())
 		return nil
 	}
@@ -189,7 +189,7 @@ func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg, bef
 	// Without the confirmation it comes again, and its stream knows its id.
 	_, err = bounded(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, m.DoubleAck(ctx) })
 	if err != nil {
-		r.cfg.Logger.Warn("a delayed message was published, and could not be removed: it is tried again", "id", id, "error", err)
+		r.cfg.Logger.Warn("a delayed message was published, but could not be removed from its stream; retrying the removal", "id", id, "error", err)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 var errFull = errors.New("no more delayed messages may wait (later.max_bytes, later.max_msgs)")
 
 // errUnfit says that a message of the intake can never wait.
-var errUnfit = errors.New("it cannot be published later")
+var errUnfit = errors.New("the message cannot be published later")
 
 // fill is how much of its bounds a stream uses.
 type fill struct {

@@ -401,7 +401,7 @@ func (l *Later) realSubject(h nats.Header) (id, subj string, err error) {
 	rest, ok := strings.CutPrefix(h.Get("Nats-Scheduler"), l.service+".later.wait.")
 	id, subj, found := strings.Cut(rest, ".")
 	if !ok || !found {
-		return "", "", errors.New("it did not come from a schedule")
+		return "", "", errors.New("the message did not come from a schedule")
 	}
 	if err := ValidateID(id); err != nil {
 		return "", "", err

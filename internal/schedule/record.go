@@ -100,7 +100,7 @@ func (r *Records) Get(ctx context.Context, name string) (rec Record, revision ui
 		return rec, 0, err
 	}
 	if err := json.Unmarshal(e.Value(), &rec); err != nil {
-		return rec, 0, fmt.Errorf("%w: schedule %s: %w (the schedule stands still; it begins anew, without the runs of now, after: relay schedule rm %s)", ErrUnreadable, name, err, name)
+		return rec, 0, fmt.Errorf("%w: schedule %s: %w (the schedule stands still; to begin it anew, without the runs that were due so far: relay schedule rm %s)", ErrUnreadable, name, err, name)
 	}
 	if rec.Format > format {
 		return rec, 0, fmt.Errorf("the record of schedule %s has format %d, and this version knows %d: use a newer version of relay", name, rec.Format, format)

@@ -91,7 +91,7 @@ func (s Schedule) Validate(service string, fault func(key string, err error), ow
 	case s.Cron == "" && (s.Every < time.Second || s.Every%time.Second != 0):
 		fault("every", fmt.Errorf("must be whole seconds, at least 1s (got %v)", s.Every))
 	case s.Cron == "" && s.TZ != "":
-		fault("tz", errors.New("is for cron: an interval has no time zone"))
+		fault("tz", errors.New("is for cron only: an interval has no time zone"))
 	}
 	if _, err := time.LoadLocation(s.TZ); err != nil || s.TZ == "Local" {
 		fault("tz", fmt.Errorf("must be a name of the time zone database, such as Europe/Vienna (got %q)", s.TZ))

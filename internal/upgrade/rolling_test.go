@@ -106,7 +106,7 @@ func (f *fleet) seen() {
 	}
 	holder := g.Routes[0].Holder
 	switch out, err := f.relay("", "handover", "ordered"); {
-	case version[holder] == "" && (err == nil || !strings.Contains(out, "is of an earlier version and does not know the order")):
+	case version[holder] == "" && (err == nil || !strings.Contains(out, "runs an earlier version, which does not know this order")):
 		f.t.Errorf("the holder does not know the order, and relay handover says %s", out)
 	case version[holder] != "" && err != nil:
 		f.t.Errorf("the other instance is of the last release: %s", out)

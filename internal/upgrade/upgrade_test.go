@@ -467,7 +467,7 @@ func (w *world) follow(from, to string) {
 		var out string
 		w.eventually("the audit finds nothing unexplained", func() (ok bool) {
 			var err error
-			if out, err = w.relay(to, "audit"); strings.Contains(out, "are not there any more") {
+			if out, err = w.relay(to, "audit"); strings.Contains(out, "are missing; neither relay") {
 				// What earlier versions took out nobody noted.
 				w.must(to, "audit", "--accept-lost", "--yes")
 			}

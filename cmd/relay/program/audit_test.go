@@ -58,7 +58,7 @@ routes:
 		t.Fatal(err)
 	}
 	code, out, said := relay(t, w.dir, "audit")
-	if code != cli.ExitFailed || !strings.Contains(out, "unexplained") || !strings.Contains(out, "of 1 messages no end was counted") || !strings.Contains(said, "billing (unexplained)") {
+	if code != cli.ExitFailed || !strings.Contains(out, "unexplained") || !strings.Contains(out, "no outcome was counted for 1 messages") || !strings.Contains(said, "billing (unexplained)") {
 		t.Errorf("exit %d, %s, %s", code, out, said)
 	}
 	if code, _, said := relay(t, w.dir, "audit", "nobody"); code != cli.ExitFailed || !strings.Contains(said, "no ledger has a route nobody") {

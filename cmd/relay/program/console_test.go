@@ -190,7 +190,7 @@ routes:
 	}
 
 	// The poison gets another body.
-	if status, said = b.post(entry+"/edit", url.Values{"text": {"{not JSON"}}); status != http.StatusBadRequest || !strings.Contains(said, "none any more") {
+	if status, said = b.post(entry+"/edit", url.Values{"text": {"{not JSON"}}); status != http.StatusBadRequest || !strings.Contains(said, "not valid JSON any more") {
 		t.Errorf("a body that is broken: %d %s", status, said)
 	}
 	if status, said = b.post(entry+"/edit", url.Values{"text": {"{\"cured\": true,\r\n\"n\": 7}"}}); status != http.StatusOK {
@@ -222,7 +222,7 @@ routes:
 		}
 	}
 	if rest := deadLetters(t, w.js); len(rest) != 1 || rest[0].Subject != "orders.late" {
-		t.Errorf("%d are left", len(rest))
+		t.Errorf("%d dead letters are left", len(rest))
 	}
 	// Who did what.
 	eventually(t, "it is audited", func() bool {
@@ -307,7 +307,7 @@ routes: [{name: billing, subjects: [orders.>], start: all, handler: discard}]
 	seq := w.publish("orders.ok", []byte("{}"), nil)
 	eventually(t, "it is through", func() bool {
 		page := b.page(fmt.Sprintf("/trace?message=ORDERS/%d", seq))
-		return strings.Contains(page, "durable billing is through with all up to") && strings.Contains(page, "The archive is off")
+		return strings.Contains(page, "durable billing has settled all messages up to") && strings.Contains(page, "The archive is off")
 	})
 }
 
@@ -382,7 +382,7 @@ routes: [{name: billing, subjects: [orders.>], instances: one, handler: discard}
 		at := slices.IndexFunc(g.Instances, func(i console.GridInstance) bool { return i.Instance == two })
 		return r.Holder == one && len(r.Standbys) == 0 && at >= 0 && g.Instances[at].State == "vanished" && g.Instances[at].Gone != nil
 	})
-	if page := b.page("/grid"); !strings.Contains(page, "vanished") || !strings.Contains(page, "nobody stands by for route billing") || strings.Contains(page, "Hand over…") {
+	if page := b.page("/grid"); !strings.Contains(page, "vanished") || !strings.Contains(page, "no instance stands by for route billing") || strings.Contains(page, "Hand over…") {
 		t.Errorf("afterwards: %s", page)
 	}
 	if status, said := b.post("/routes/billing/handover", url.Values{"from": {one}}); status != http.StatusConflict || !strings.Contains(said, "no other instance stands by") {
@@ -400,7 +400,7 @@ routes: [{name: billing, subjects: [orders.>], handler: discard}]
 	if status, _ := p.get("/"); status != http.StatusNotFound {
 		t.Errorf("a console that is off: %d", status)
 	}
-	if code, _, said := relay(t, w.dir, "ui"); code != cli.ExitFailed || !strings.Contains(said, "admin.ui not off") {
+	if code, _, said := relay(t, w.dir, "ui"); code != cli.ExitFailed || !strings.Contains(said, "admin.ui are not off") {
 		t.Errorf("relay ui: exit %d, %s", code, said)
 	}
 	if code, _, _ := relay(t, w.dir, "ui", "--role", "king"); code != cli.ExitUsage {

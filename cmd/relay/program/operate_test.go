@@ -68,7 +68,7 @@ routes:
 	}
 	handled := w.hook.count()
 	w.publish("orders.late", []byte("{}"), nil)
-	if out := must(t, w.dir, "pause", "billing", "orders.odd"); out != "key orders.odd of route billing is paused on 1 running instance\nnote: no instance has messages of this key now; the order holds for when they come\n" {
+	if out := must(t, w.dir, "pause", "billing", "orders.odd"); out != "key orders.odd of route billing is paused on 1 running instance\nnote: no instance has messages of this key now; the order applies when they come\n" {
 		t.Errorf("pause says %q", out)
 	}
 	if out := must(t, w.dir, "__complete", "resume", "billing", ""); !strings.Contains(out, "orders.odd\tsuspended: paused by an operator") {

@@ -38,7 +38,7 @@ routes:
 	if code := p.wait(); code != 0 {
 		t.Fatalf("exit %d", code)
 	}
-	if out := must(t, w.dir, "orphans", "ls"); !strings.Contains(out, "nothing waits for a route that is not there") {
+	if out := must(t, w.dir, "orphans", "ls"); !strings.Contains(out, "nothing waits for a route that does not exist") {
 		t.Errorf("before: %s", out)
 	}
 	w.configure("nats: {url: \"" + w.s.URL() + "\"}\n" + strings.Replace(strings.Replace(routes, "name: billing", "name: invoicing", 1), "start: all", "start: new", 1))

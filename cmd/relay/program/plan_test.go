@@ -78,7 +78,7 @@ func TestPlan_regressionWhatIsDeliveredAgainIsSaidBefore(t *testing.T) {
 	for _, line := range []string{
 		"route a: begins anew\n", "route b: begins anew, as it shares its durable with a\n", "route billing: removed\n", "route invoicing: added\n", "route mail: changes live\n",
 		"1 route unchanged\n",
-		"durable invoicing on ORDERS (route invoicing) is made, start: all: it delivers 8 messages that the stream holds\n",
+		"durable invoicing on ORDERS (route invoicing) is created, start: all: it delivers 8 messages that the stream holds\n",
 		"! delivered again: up to 8 messages were handled from durable billing, of route billing: none of them comes again with durable: billing, or with start: {seq: 13}. A reload refuses this",
 		"durable shared on ORDERS (routes a, b) goes on, and is changed: 0 wait, 0 outstanding\n",
 		"  catches up: 3 messages on orders.c.>, which it has passed, go to route a\n",
@@ -217,9 +217,9 @@ routes:
 `)
 	out := must(t, w.dir, "plan")
 	for _, line := range []string{
-		"stream ORDERS is made, for orders.>\n", "stream WORK is made, for work.>\n",
-		"durable billing on ORDERS (route billing) is made: it delivers 0 messages", "durable named on WORK (route named) is made",
-		"route ordered has 4 partitions in stream RELAY_ORDERED_G1, which is made: the copies begin at sequence 1\n",
+		"stream ORDERS is created, for orders.>\n", "stream WORK is created, for work.>\n",
+		"durable billing on ORDERS (route billing) is created: it delivers 0 messages", "durable named on WORK (route named) is created",
+		"route ordered has 4 partitions in stream RELAY_ORDERED_G1, which is created: the copies begin at sequence 1\n",
 	} {
 		if !strings.Contains(out, line) {
 			t.Errorf("plan does not say %q", line)
@@ -252,7 +252,7 @@ routes:
 	code, out, said := relay(t, w.dir, "plan")
 	for _, line := range []string{
 		`! stream ORDERS: stream THEIRS exists, and holds subjects of "orders.>"`,
-		"! stream WORK: it exists with other settings: retention is Limits, not WorkQueue; change the configuration, or the stream with: nats stream edit WORK",
+		"! stream WORK: the stream exists with other settings: retention is Limits, not WorkQueue; change the configuration, or the stream with: nats stream edit WORK",
 		"! route both: subjects are on two streams, OLD and QUEUE",
 		"! route ordered: partitions: stream QUEUE has retention WorkQueue", `! route nowhere: no stream holds subject "nowhere.>"`,
 	} {

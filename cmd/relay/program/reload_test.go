@@ -115,7 +115,7 @@ routes:
 	if rep = w.reloaded(1); rep.Outcome != "refused" || !strings.Contains(strings.Join(rep.Faults, " "), "stream NONE does not exist") || rep.Generation != 3 {
 		t.Errorf("%+v", rep)
 	}
-	if status := must(t, w.dir, "status"); !strings.Contains(status, "the last reload changed nothing") || !strings.Contains(status, "count after a restart of relay: nats.inbox_prefix") {
+	if status := must(t, w.dir, "status"); !strings.Contains(status, "the last reload changed nothing") || !strings.Contains(status, "take effect after a restart of relay: nats.inbox_prefix") {
 		t.Errorf("status:\n%s", status)
 	}
 	_, metrics := p.get("/metrics")

@@ -75,7 +75,7 @@ func TestReplay_regressionImportedFromAnotherStreamStays(t *testing.T) {
 	if code, out, _ := relay(t, w.dir, "dlq", "replay", "--yes"); code != cli.ExitFailed || !strings.Contains(out, "route billing of the configuration reads stream ORDERS") {
 		t.Errorf("without an instance: exit %d, %s", code, out)
 	}
-	if code, out, _ := relay(t, t.TempDir(), "dlq", "replay", "--yes", "--server", w.s.URL()); code != cli.ExitFailed || !strings.Contains(out, "nobody takes what is replayed to route billing from stream LEGACY") {
+	if code, out, _ := relay(t, t.TempDir(), "dlq", "replay", "--yes", "--server", w.s.URL()); code != cli.ExitFailed || !strings.Contains(out, "no instance takes what is replayed to route billing from stream LEGACY") {
 		t.Errorf("without a configuration: exit %d, %s", code, out)
 	}
 	if n := left(t, w.js, "RELAY_RETRY"); n != 0 {

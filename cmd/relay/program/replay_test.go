@@ -429,7 +429,7 @@ func TestReplay_jobsOfOtherVersions(t *testing.T) {
 	if e, err := kv.Get(t.Context(), "newer"); err != nil || string(e.Value()) != newer {
 		t.Errorf("it was changed: %s, %v", e.Value(), err)
 	}
-	if code, _, stderr := relay(t, w.dir, "replay", "resume", "older", "--yes"); code != 1 || !strings.Contains(stderr, "begin a new one with --like") {
+	if code, _, stderr := relay(t, w.dir, "replay", "resume", "older", "--yes"); code != 1 || !strings.Contains(stderr, "begin a new job with --like") {
 		t.Errorf("older: exit %d, %s", code, stderr)
 	}
 }

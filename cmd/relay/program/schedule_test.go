@@ -74,7 +74,7 @@ func TestSchedule_commands(t *testing.T) {
 	for _, c := range []struct{ say, want string }{
 		{"schedule pause yearli", "did you mean yearly?"},
 		{"schedule rm yearly", "is in the configuration"},
-		{"schedule rm nobody", "nothing waits under nobody"},
+		{"schedule rm nobody", "no delayed message and no schedule has the name nobody"},
 		{"pub orders.x y --in 1s --at 2030-01-01T00:00:00Z", "--in or --at"},
 		{"pub orders.x y --at tomorrow", "must be a time with its zone"},
 		{"pub relay.due.x y --in 1s", "relay's own"},

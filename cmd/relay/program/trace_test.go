@@ -148,7 +148,7 @@ routes:
 	}
 	must(t, w.dir, "dlq", "discard", "--route", "billing", "--yes")
 	l = trace(of, 1)
-	if h := l.Past[0]; !strings.Contains(h.What, "was dead-lettered (dead) by route billing") || l.Places[0].Next != "nothing: it was dead-lettered (dead), and is no dead letter any more" {
+	if h := l.Past[0]; !strings.Contains(h.What, "was dead-lettered (dead) by route billing") || l.Places[0].Next != "nothing: it was dead-lettered (dead), and is not a dead letter any more" {
 		t.Errorf("%+v", l)
 	}
 }
@@ -246,8 +246,8 @@ routes:
 		what, stored, gone, lost string
 		do                       func() error
 	}{
-		{"gone", "its stream is there no more", "is there no more", "there is no stream ORDERS, and nothing is stored of message 99", func() error { return w.js.DeleteStream(t.Context(), "ORDERS") }},
-		{"made anew", "its stream was made anew since", "was made anew", "stream ORDERS has no message 99 yet: its last one is 0", func() error {
+		{"gone", "its stream does not exist any more", "does not exist any more", "there is no stream ORDERS, and nothing is stored of message 99", func() error { return w.js.DeleteStream(t.Context(), "ORDERS") }},
+		{"made anew", "its stream was created again since", "was created again", "stream ORDERS has no message 99 yet: its last one is 0", func() error {
 			_, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
 			return err
 		}},

@@ -530,7 +530,7 @@ func TestNew_commandsThatCannotBeRun(t *testing.T) {
 		"no such group":      {Config{Command: []string{"/bin/sh"}, User: "0:relay-no-such-group"}, `user: there is no group "relay-no-such-group"`, false},
 		"a stranger's uid":   {Config{Command: []string{"/bin/sh"}, User: "4000000000"}, `user: the system knows no user with uid 4000000000: write uid:gid`, false},
 		"nobody's uid":       {Config{Command: []string{"/bin/sh"}, User: "4294967295:0"}, `user: there is no user "4294967295"`, false},
-		"root's processes":   {Config{Command: []string{"/bin/sh"}, Limits: Limits{Processes: 9}}, "limits.processes: does not bind root: set user", true},
+		"root's processes":   {Config{Command: []string{"/bin/sh"}, Limits: Limits{Processes: 9}}, "limits.processes: has no effect on root: set user", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := New(tc.cfg)

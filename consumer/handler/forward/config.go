@@ -38,16 +38,16 @@ func (c Config) Validate() error {
 		case err != nil:
 			fault("allow[%d]: %w", i, err)
 		case subject.ServersOwn(p):
-			fault("allow[%d]: %q belongs to the server, and nothing is forwarded there", i, p)
+			fault("allow[%d]: %q belongs to the server, and relay forwards nothing to it", i, p)
 		}
 	}
 	if pattern := c.Pattern(); len(c.Allow) > 0 && !slices.ContainsFunc(c.Allow, func(p string) bool { return subject.Overlaps(p, pattern) }) {
-		fault("allow: none of it is a subject that %q can give", c.Subject)
+		fault("allow: no pattern matches a subject that %q can produce", c.Subject)
 	}
 	for i, entry := range c.ForwardHeaders {
 		switch name, isPrefix := headerlist.Split(entry); {
 		case name == "" && !isPrefix, strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || r == ':' || r == '*' }):
-			fault("forward_headers[%d]: %q is not a header name, nor the beginning of one with * at its end", i, entry)
+			fault("forward_headers[%d]: %q is not a header name, nor the beginning of a header name with * at its end", i, entry)
 		case neverCopied(name):
 			fault("forward_headers[%d]: %s may not be copied from a message", i, entry)
 		}
@@ -70,7 +70,7 @@ func (c Config) validateSubject() error {
 		return fmt.Errorf("subject: %w (with x for each placeholder)", err)
 	}
 	if first, _, _ := strings.Cut(c.Subject, "."); strings.Contains(first, "{") && len(c.Allow) == 0 {
-		return fmt.Errorf("subject: the first token of %q comes from the message, so that whoever publishes chooses where it goes: begin with a fixed token, or list the patterns of the subjects it may go to in allow", c.Subject)
+		return fmt.Errorf("subject: the first token of %q comes from the message, so that its publisher chooses where the message goes: begin with a fixed token, or list the allowed subjects in allow", c.Subject)
 	}
 	return nil
 }

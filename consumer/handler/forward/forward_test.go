@@ -253,7 +253,7 @@ func TestHandle_subjectsThatCannotBe(t *testing.T) {
 func TestHandle_noStream(t *testing.T) {
 	h := newHandler(t, setup(t), "nobody.here")
 	handlertest.Want(t, h.Handle(t.Context(), message("in")), handlertest.NoAnswer, "no response from stream")
-	if err := h.Check(t.Context()); err == nil || !strings.Contains(err.Error(), `subject: no stream takes nobody.here`) {
+	if err := h.Check(t.Context()); err == nil || !strings.Contains(err.Error(), `subject: no stream holds nobody.here`) {
 		t.Fatalf("Check: %v", err)
 	}
 }
@@ -367,9 +367,9 @@ func TestCheck(t *testing.T) {
 	defer cancel()
 	for want, cfg := range map[string]Config{
 		"":                                     {Subject: "out.{1}"},
-		"subject: no stream takes elsewhere.x": {Subject: "elsewhere.x"},
-		"subject: no stream takes elsewhere.*": {Subject: "elsewhere.{1}"},
-		"subject: no stream takes a.> or b.>":  {Subject: "{1}.x", Allow: []string{"a.>", "b.>"}},
+		"subject: no stream holds elsewhere.x": {Subject: "elsewhere.x"},
+		"subject: no stream holds elsewhere.*": {Subject: "elsewhere.{1}"},
+		"subject: no stream holds a.> or b.>":  {Subject: "{1}.x", Allow: []string{"a.>", "b.>"}},
 	} {
 		h, err := New(cfg, js)
 		if err != nil {
@@ -417,19 +417,19 @@ func TestConfig_faults(t *testing.T) {
 		if err := (Config{Subject: template, Allow: []string{">"}}).Validate(); err != nil {
 			t.Errorf("%s: %v", template, err)
 		}
-		if err := (Config{Subject: template}).Validate(); (err == nil) != free || err != nil && !strings.Contains(err.Error(), "whoever publishes chooses where it goes") {
+		if err := (Config{Subject: template}).Validate(); (err == nil) != free || err != nil && !strings.Contains(err.Error(), "its publisher chooses where the message goes") {
 			t.Errorf("%s without allow: %v", template, err)
 		}
 	}
 	for want, cfg := range map[string]Config{
-		`allow[1]: "a.>.b": > may only be`:                     {Subject: "out", Allow: []string{"out", "a.>.b"}},
-		`allow[0]: "$KV.>" belongs to the server`:              {Subject: "out", Allow: []string{"$KV.>"}},
-		`allow: none of it is a subject that "out.{1}" can`:    {Subject: "out.{1}", Allow: []string{"in.*", "out"}},
-		`forward_headers[0]: "" is not a header name`:          {Subject: "out", ForwardHeaders: []string{""}},
-		`forward_headers[1]: "a b" is not a header name`:       {Subject: "out", ForwardHeaders: []string{"a", "a b"}},
-		`forward_headers[0]: "c*e*" is not a header name`:      {Subject: "out", ForwardHeaders: []string{"c*e*"}},
-		`forward_headers[0]: nats-* may not be copied`:         {Subject: "out", ForwardHeaders: []string{"nats-*"}},
-		`forward_headers[0]: Relay-Deadline may not be copied`: {Subject: "out", ForwardHeaders: []string{"Relay-Deadline"}},
+		`allow[1]: "a.>.b": > may only be`:                       {Subject: "out", Allow: []string{"out", "a.>.b"}},
+		`allow[0]: "$KV.>" belongs to the server`:                {Subject: "out", Allow: []string{"$KV.>"}},
+		`allow: no pattern matches a subject that "out.{1}" can`: {Subject: "out.{1}", Allow: []string{"in.*", "out"}},
+		`forward_headers[0]: "" is not a header name`:            {Subject: "out", ForwardHeaders: []string{""}},
+		`forward_headers[1]: "a b" is not a header name`:         {Subject: "out", ForwardHeaders: []string{"a", "a b"}},
+		`forward_headers[0]: "c*e*" is not a header name`:        {Subject: "out", ForwardHeaders: []string{"c*e*"}},
+		`forward_headers[0]: nats-* may not be copied`:           {Subject: "out", ForwardHeaders: []string{"nats-*"}},
+		`forward_headers[0]: Relay-Deadline may not be copied`:   {Subject: "out", ForwardHeaders: []string{"Relay-Deadline"}},
 	} {
 		if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

@@ -107,7 +107,7 @@ func (h *Handler) Check(ctx context.Context) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("subject: no stream takes %s", strings.Join(targets, " or "))
+	return fmt.Errorf("subject: no stream holds %s", strings.Join(targets, " or "))
 }
 
 // Stop ends the subscription for the answers. The handler can be used again after it.

@@ -59,10 +59,10 @@ func (c Config) authFaults(to *target) (errs []error) {
 		return errs
 	}
 	if bearer != "" && a.OAuth2.set() {
-		fault("auth: bearer and oauth2 exclude each other")
+		fault("auth: set either bearer or oauth2, not both")
 	}
 	if bearer != "" && !validToken(bearer) {
-		fault("auth.bearer: is no token: it holds white space, a control byte, or more than %d bytes", maxToken)
+		fault("auth.bearer: is not a token: it holds white space, a control byte, or more than %d bytes", maxToken)
 	}
 	for name := range c.Headers {
 		if strings.EqualFold(name, "Authorization") {
@@ -151,7 +151,7 @@ func (b *bearer) token(_ context.Context, refused string) (string, error) {
 			b.current.Store(&s)
 		} else if text := err.Error(); text != b.said {
 			b.said = text
-			slog.Warn("a bearer token cannot be read again: that of before is used on", "err", err)
+			slog.Warn("cannot read a bearer token again; relay keeps using the earlier token", "err", err)
 		}
 	}
 	return *b.current.Load(), nil
@@ -294,13 +294,13 @@ func (t *tokens) ask(ctx context.Context) (*lent, error) {
 		}
 		return nil, fail("gave no HTTP answer")
 	case err != nil:
-		return nil, fail("its answer is no token")
+		return nil, fail("the answer is not a token")
 	case !validToken(token.AccessToken):
-		return nil, fail("its token is none that a header could carry")
+		return nil, fail("the token holds bytes that a header cannot carry")
 	case !strings.EqualFold(token.Type(), "Bearer"):
-		return nil, fail("its token is of another type than Bearer")
+		return nil, fail("the token is not of the type Bearer")
 	case !token.Expiry.IsZero() && !token.Expiry.After(time.Now()):
-		return nil, fail("its token has expired")
+		return nil, fail("the token has already expired")
 	}
 	l := &lent{value: token.AccessToken, renew: began.Add(24 * time.Hour)}
 	if !token.Expiry.IsZero() {

@@ -126,11 +126,11 @@ func TestHandle_oauth2Failures(t *testing.T) {
 		"302 Found":                              say(302, "text/html", clientSecret),
 		"401 Unauthorized, invalid_client":       say(401, "application/json", `{"error":"invalid_client","error_description":"`+clientSecret+`"}`),
 		"400 Bad Request":                        say(400, "application/json", `{"error":"`+clientSecret+`"}`),
-		"its answer is no token":                 say(200, "text/html", "<html>"+clientSecret),
-		"no token":                               say(200, "application/json", `{"access_token":""}`),
-		"its token is none that a header":        say(200, "application/json", `{"access_token":"a\r\nX-Evil: `+clientSecret+`"}`),
-		"another type than Bearer":               say(200, "application/json", `{"access_token":"a","token_type":"`+clientSecret+`"}`),
-		"its token has expired":                  say(200, "application/json", `{"access_token":"a","expires_in":-5}`),
+		"the answer is not a token":              say(200, "text/html", "<html>"+clientSecret),
+		"not a token":                            say(200, "application/json", `{"access_token":""}`),
+		"holds bytes that a header":              say(200, "application/json", `{"access_token":"a\r\nX-Evil: `+clientSecret+`"}`),
+		"not of the type Bearer":                 say(200, "application/json", `{"access_token":"a","token_type":"`+clientSecret+`"}`),
+		"the token has already expired":          say(200, "application/json", `{"access_token":"a","expires_in":-5}`),
 		"token endpoint http://127.0.0.1:":       func(nethttp.ResponseWriter, *nethttp.Request) { panic(nethttp.ErrAbortHandler) },
 	} {
 		p := newIDP(t)
@@ -267,8 +267,8 @@ func TestConfig_auth(t *testing.T) {
 	oauth := OAuth2{TokenURL: "https://id/", ClientID: "me", ClientSecret: handler.SecretText("canary")}
 	change := func(f func(*OAuth2)) Auth { o := oauth; f(&o); return Auth{OAuth2: o} }
 	for want, c := range map[string]Config{
-		"auth: bearer and oauth2":                   {URL: "https://h", Auth: Auth{Bearer: handler.SecretText("x"), OAuth2: oauth}},
-		"auth.bearer: is no token":                  {URL: "https://h", Auth: Auth{Bearer: handler.SecretText("canary\nX: y")}},
+		"auth: set either bearer or oauth2":         {URL: "https://h", Auth: Auth{Bearer: handler.SecretText("x"), OAuth2: oauth}},
+		"auth.bearer: is not a token":               {URL: "https://h", Auth: Auth{Bearer: handler.SecretText("canary\nX: y")}},
 		"headers: authorization is set":             {URL: "https://h", Auth: Auth{OAuth2: oauth}, Headers: map[string]string{"authorization": "canary"}},
 		"auth: the url has user info":               {URL: "https://me:canary@h", Auth: Auth{OAuth2: oauth}},
 		"auth.oauth2.token_url: is required":        {URL: "https://h", Auth: change(func(o *OAuth2) { o.TokenURL = "" })},

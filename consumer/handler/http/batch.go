@@ -36,7 +36,7 @@ type batchAnswer struct {
 // HandleBatch sends the messages as one request.
 func (h *Handler) HandleBatch(ctx context.Context, batch []*consumer.Msg) ([]error, error) {
 	if h.fixed == nil || h.cfg.CloudEvents != "" && h.cfg.CloudEvents != "off" {
-		return nil, consumer.FailRoute(errors.New("a batch goes to one url, without placeholders, and not with cloudevents: change these, or leave batch out"))
+		return nil, consumer.FailRoute(errors.New("a batch needs a url without placeholders, and cloudevents: off: change these, or leave batch out"))
 	}
 	body, id, err := h.batchBody(batch)
 	if err != nil {
@@ -145,12 +145,12 @@ func failedOf(batch []*consumer.Msg, r *reply) ([]error, error) {
 	case len(answer) == 0, answer[0] != '{' && !mayName(answer, r):
 		return nil, nil
 	case answer[0] != '{':
-		return nil, fmt.Errorf("the answer to the batch is not understood: it is no JSON object (Content-Type %q, Content-Encoding %q)",
+		return nil, fmt.Errorf("cannot read the answer to the batch: it is not a JSON object (Content-Type %q, Content-Encoding %q)",
 			shown(r.resultType), shown(r.resultCoding))
 	}
 	var a batchAnswer
 	if err := json.Unmarshal(answer, &a); err != nil {
-		return nil, fmt.Errorf("the answer to the batch is not understood: %s", shown(err.Error()))
+		return nil, fmt.Errorf("cannot read the answer to the batch: %s", shown(err.Error()))
 	}
 	at := make(map[string]int, len(batch))
 	for i, m := range batch {
@@ -160,11 +160,11 @@ func failedOf(batch []*consumer.Msg, r *reply) ([]error, error) {
 	for _, f := range a.Failed {
 		i, ok := at[f.ID]
 		if !ok {
-			return nil, fmt.Errorf("the answer to the batch names %q, which is not in it", shown(f.ID))
+			return nil, fmt.Errorf("the answer to the batch names the id %q, which is not in the batch", shown(f.ID))
 		}
 		text := shown(f.Error)
 		if text == "" {
-			text = "the answer to the batch says that it failed"
+			text = "the answer to the batch says that the message failed, without a reason"
 		}
 		switch f.Verdict {
 		case "dead":

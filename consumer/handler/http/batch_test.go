@@ -62,7 +62,7 @@ func TestBatch_isOneRequestOfLines(t *testing.T) {
 		{"", ""}, {"thanks", ""}, {"{}", "ack ack ack"},
 		{`{"failed":[{"id":"b","error":"no"}]}`, "ack retry ack"},
 		{`{"failed":[{"id":"a","verdict":"dead"},{"id":"b","verdict":"drop"},{"id":"c","verdict":"what"}]}`, "dead drop retry"},
-		{`{"failed":[{"id":"stranger"}]}`, "names"}, {`{"failed":`, "not understood"}, {strings.Repeat(" ", maxBatchAnswer+1), "longer"},
+		{`{"failed":[{"id":"stranger"}]}`, "names"}, {`{"failed":`, "cannot read the answer"}, {strings.Repeat(" ", maxBatchAnswer+1), "longer"},
 	} {
 		answer = tt.answer
 		errs, err := h.HandleBatch(t.Context(), batch)
@@ -106,15 +106,15 @@ func TestBatch_regressionAnswerThatIsNotUnderstood(t *testing.T) {
 	const failed = `{"failed":[{"id":"a"}]}`
 	for _, tt := range []struct{ answer, typ, coding, want string }{
 		{answer: "\ufeff" + failed, want: "named"}, {answer: "\ufeff"}, {answer: "thanks", typ: "text/plain"},
-		{answer: `[{"id":"a"}]`, want: "not understood"}, {answer: "\x1f\x8b\b", want: "not understood"}, {answer: "x\x9c", coding: "deflate", want: "not understood"},
-		{answer: `null`, typ: "application/json", want: "not understood"}, {answer: `"a"`, typ: "Application/Problem+JSON", want: "not understood"},
+		{answer: `[{"id":"a"}]`, want: "cannot read the answer"}, {answer: "\x1f\x8b\b", want: "cannot read the answer"}, {answer: "x\x9c", coding: "deflate", want: "cannot read the answer"},
+		{answer: `null`, typ: "application/json", want: "cannot read the answer"}, {answer: `"a"`, typ: "Application/Problem+JSON", want: "cannot read the answer"},
 		{answer: " ", typ: "application/json"}, {answer: failed, typ: "application/x-ndjson", want: "named"},
 	} {
 		errs, err := failedOf([]*consumer.Msg{{ID: "a"}}, &reply{result: []byte(tt.answer), resultType: tt.typ, resultCoding: tt.coding})
 		got := ""
 		switch {
-		case err != nil && strings.Contains(err.Error(), "not understood"):
-			got = "not understood"
+		case err != nil && strings.Contains(err.Error(), "cannot read the answer"):
+			got = "cannot read the answer"
 		case err != nil:
 			got = err.Error()
 		case len(errs) == 1 && errs[0] != nil:

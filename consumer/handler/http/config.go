@@ -143,7 +143,7 @@ func (c Config) Validate() error {
 		name, isPrefix := headerlist.Split(entry)
 		switch {
 		case !validName(name) && !(isPrefix && name == ""):
-			fault("forward_headers[%d]: %q is not a header name, nor the beginning of one with * at its end", i, entry)
+			fault("forward_headers[%d]: %q is not a header name, nor the beginning of a header name with * at its end", i, entry)
 		case ownHeader(name) || neverForwarded(name):
 			fault("forward_headers[%d]: %s may not be copied from a message", i, entry)
 		}
@@ -160,16 +160,16 @@ func (c Config) Validate() error {
 		fault("dead: %w", err)
 	}
 	if both := ack.common(dead); len(both) > 0 && c.Dead != defaultDead {
-		fault("dead: %d is in ack too", both[0])
+		fault("dead: %d is also in ack: remove it from one of them", both[0])
 	}
 	switch {
 	case c.Gone == "", c.Gone == goneDead:
 	case c.Gone != goneSuspend:
 		fault("gone: must be suspend or dead (got %q)", c.Gone)
 	case ack.has(nethttp.StatusGone), dead.has(nethttp.StatusGone):
-		fault("gone: 410 is in ack or dead already: leave one of them out")
+		fault("gone: 410 is already in ack or dead: leave gone out, or remove 410 there")
 	case to != nil && to.fixed == nil:
-		fault("gone: messages have a part in the url, and one whose URL is gone would suspend all: leave it out, or write dead")
+		fault("gone: the url has placeholders, so that one message whose URL is gone would suspend the route: leave gone out, or set it to dead")
 	}
 	if c.ConnectTimeout < 0 {
 		fault("connect_timeout: must be above 0 (got %v)", c.ConnectTimeout)
@@ -178,10 +178,10 @@ func (c Config) Validate() error {
 		fault("response_header_timeout: must not be negative (got %v)", c.HeaderTimeout)
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		fault("tls: cert and key go together")
+		fault("tls: cert and key belong together: set both or neither")
 	}
 	if c.TLS != (TLS{}) && to != nil && to.scheme != "https" {
-		fault("tls: the url is not https")
+		fault("tls: needs an https url")
 	}
 	errs = append(errs, c.whereTo(to)...)
 	errs = append(errs, c.authFaults(to)...)
@@ -212,15 +212,15 @@ func (c Config) whereTo(to *target) (errs []error) {
 	switch {
 	case to == nil:
 	case to.hostChosen() && len(c.Hosts) == 0 && (len(c.Egress.Allow) == 0 || c.Proxy != ""):
-		fault("url: messages choose part of the host, so hosts must say which hosts there may be, such as [\"*.hooks.example.com\"]%s",
-			map[bool]string{true: ", or egress.allow which addresses"}[c.Proxy == ""])
+		fault("url: a message chooses part of the host, so hosts must list the allowed hosts, such as [\"*.hooks.example.com\"]%s",
+			map[bool]string{true: ", or egress.allow the allowed addresses"}[c.Proxy == ""])
 	case to.hostChosen():
 		strict = ofMessages
 		if len(c.Hosts) > 0 && !slices.ContainsFunc(c.Hosts, to.mayBe) {
-			fault("hosts: no host that the url can make is among them, so every message would be dead-lettered")
+			fault("hosts: the url cannot produce any of these hosts, so every message would be dead-lettered")
 		}
 	case len(c.Hosts) > 0 && !slices.ContainsFunc(c.Hosts, func(h string) bool { return hostMatches(h, strings.ToLower(to.host[0].text)) }):
-		fault("hosts: the host of the url is not among them")
+		fault("hosts: the host of the url is not in the list")
 	}
 	g, err := c.Egress.guard(strict, nil)
 	if err != nil {
@@ -233,7 +233,7 @@ func (c Config) whereTo(to *target) (errs []error) {
 		fault("proxy: %w", err)
 	}
 	if len(c.Egress.Deny)+len(c.Egress.Allow) > 0 {
-		fault("egress: has no effect with a proxy, which connects in relay's place: leave it out, and bound the proxy")
+		fault("egress: has no effect with a proxy, which opens the connections: leave egress out, and restrict the proxy")
 	} else if g != nil && to != nil && !to.hostChosen() {
 		if a, err := netip.ParseAddr(to.host[0].text); err == nil && g.judge(a) != nil {
 			fault("url: %w", g.judge(a))

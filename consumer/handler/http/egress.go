@@ -151,9 +151,9 @@ func prefixes(list []string) (out []netip.Prefix, err error) {
 		case err != nil:
 			return nil, fmt.Errorf("[%d]: must be an address or a range such as 10.0.0.0/8 (got %q)", i, s)
 		case p.Addr().Is4In6():
-			return nil, fmt.Errorf("[%d]: write %q as IPv4", i, s)
+			return nil, fmt.Errorf("[%d]: write %q in the form of IPv4", i, s)
 		case p != p.Masked():
-			return nil, fmt.Errorf("[%d]: %q has bits behind its length: %v is that range", i, s, p.Masked())
+			return nil, fmt.Errorf("[%d]: %q has address bits beyond the prefix length: write %v", i, s, p.Masked())
 		}
 		out = append(out, p)
 	}

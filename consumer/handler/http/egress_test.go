@@ -228,7 +228,7 @@ func TestHandle_proxy(t *testing.T) {
 		"proxy: must be a URL":           {URL: "http://h", Proxy: "canary:3128"},
 		"egress: has no effect":          {URL: "http://h", Proxy: "http://p:1", Egress: Egress{Deny: []string{"1.1.1.1"}}},
 		"url: refused: 169.254.169.254 ": {URL: "http://169.254.169.254", Proxy: "http://p:1"},
-		"url: messages choose part":      {URL: "http://{1}.h", Proxy: "http://p:1", Egress: Egress{Allow: []string{"1.1.1.1"}}},
+		"url: a message chooses part":    {URL: "http://{1}.h", Proxy: "http://p:1", Egress: Egress{Allow: []string{"1.1.1.1"}}},
 		"egress.deny[0]: must be":        {URL: "http://h", Egress: Egress{Deny: []string{"h"}}},
 		"egress.allow[1]: write":         {URL: "http://h", Egress: Egress{Allow: []string{"::1", "::ffff:1.1.1.1"}}},
 		"egress.allow[0]: \"10.1.0.0/8":  {URL: "http://h", Egress: Egress{Allow: []string{"10.1.0.0/8"}}},
@@ -273,7 +273,7 @@ func TestHandle_templates(t *testing.T) {
 	} {
 		m := message()
 		m.Subject = subj
-		handlertest.Want(t, h.Handle(t.Context(), m), handlertest.Dead, "no URL for this subject", want)
+		handlertest.Want(t, h.Handle(t.Context(), m), handlertest.Dead, "cannot make a URL for this subject", want)
 	}
 	// Without a proxy, what a message chooses does not reach private addresses; an allow list opens them.
 	c := Config{URL: proxy.URL[:len("http://")] + "{1}" + strings.TrimPrefix(proxy.URL, "http://127.0.0.1"), Hosts: []string{"localhost"}}
@@ -291,7 +291,7 @@ func TestHandle_templates(t *testing.T) {
 func TestConfig_templates(t *testing.T) {
 	allow := Egress{Allow: []string{"1.1.1.1"}}
 	for want, c := range map[string]Config{
-		"url: messages choose part of the host":   {URL: "http://{1}.h/"},
+		"url: a message chooses part of the host": {URL: "http://{1}.h/"},
 		"url: has {subject} in its host":          {URL: "http://{subject}/", Egress: allow},
 		"url: has a placeholder in its user info": {URL: "http://{1}:canary@h/"},
 		"url: must begin with":                    {URL: "{1}://h/"},
@@ -306,11 +306,11 @@ func TestConfig_templates(t *testing.T) {
 		"url: has a host with a placeholder that no token makes valid: a label of the host begins or": {URL: "http://{1}-.h/", Egress: allow},
 		"url: has a host with a placeholder that no token makes valid: a label of the host is longer": {URL: "http://{1}" + strings.Repeat("x", 63) + ".h/", Egress: allow},
 		"url: has a host with a placeholder that no token makes valid: the host is a number":          {URL: "http://{1}.1/", Egress: allow},
-		"hosts[0]: must be a host name":                       {URL: "http://{1}.h", Hosts: []string{"*x.h"}},
-		"hosts[1]: must be a host name":                       {URL: "http://{1}.h", Hosts: []string{"x.h", "x_.h"}},
-		"hosts: the host of the url is not among ":            {URL: "http://h", Hosts: []string{"*.h"}},
-		"hosts: no host that the url can make is among them":  {URL: "https://{2}.a.com", Hosts: []string{"*.b.com", "a.com", "*.*.a.com"}},
-		"hosts: no host that the url can make is among them,": {URL: "https://x-{2}.a.com", Hosts: []string{"x.a.com", "y-z.a.com"}},
+		"hosts[0]: must be a host name":                     {URL: "http://{1}.h", Hosts: []string{"*x.h"}},
+		"hosts[1]: must be a host name":                     {URL: "http://{1}.h", Hosts: []string{"x.h", "x_.h"}},
+		"hosts: the host of the url is not in ":             {URL: "http://h", Hosts: []string{"*.h"}},
+		"hosts: the url cannot produce any of these hosts":  {URL: "https://{2}.a.com", Hosts: []string{"*.b.com", "a.com", "*.*.a.com"}},
+		"hosts: the url cannot produce any of these hosts,": {URL: "https://x-{2}.a.com", Hosts: []string{"x.a.com", "y-z.a.com"}},
 	} {
 		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%v, want %q", err, want)
@@ -386,5 +386,5 @@ func ExampleEgress() {
 	m := message()
 	m.Subject = "a_b"
 	fmt.Println(h.Handle(context.Background(), m))
-	// Output: POST: no URL for this subject: a label of the host may hold letters, digits and hyphens only
+	// Output: POST: cannot make a URL for this subject: a label of the host may hold letters, digits and hyphens only
 }

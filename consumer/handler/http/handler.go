@@ -351,7 +351,7 @@ func (h *Handler) endpoint(subj string) (endpoint, error) {
 	}
 	u, err := h.to.expand(subj, h.cfg.Hosts)
 	if err != nil {
-		return endpoint{}, fmt.Errorf("%s: no URL for this subject: %w", h.cfg.Method, err)
+		return endpoint{}, fmt.Errorf("%s: cannot make a URL for this subject: %w", h.cfg.Method, err)
 	}
 	return h.named(u), nil
 }
@@ -482,7 +482,7 @@ func (h *Handler) read(resp *nethttp.Response, most int) (r reply) {
 func (h *Handler) verdict(to endpoint, r *reply) error {
 	if h.ack.has(r.status) {
 		if r.err != nil {
-			return &transportError{at: fmt.Sprintf("%s: read reply of status %d", to.name, r.status), err: r.err}
+			return &transportError{at: fmt.Sprintf("%s: cannot read the reply of status %d", to.name, r.status), err: r.err}
 		}
 		return nil
 	}

@@ -226,9 +226,9 @@ func TestHandle_answersOfOddForm(t *testing.T) {
 		"204 with a body":          {"HTTP/1.1 204 No\r\nContent-Length: 5\r\n\r\nhello", handlertest.Ack, nil},
 		"HTTP/1.0":                 {"HTTP/1.0 200 OK\r\n\r\nhello", handlertest.Ack, nil},
 		"error text in a 200":      {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nerror", handlertest.Ack, nil},
-		"short body":               {"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nerror", handlertest.Retry, []string{"read reply of status 200: unexpected EOF"}},
+		"short body":               {"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nerror", handlertest.Retry, []string{"cannot read the reply of status 200: unexpected EOF"}},
 		"short body of a 400":      {"HTTP/1.1 400 OK\r\nContent-Length: 50\r\n\r\nerror", handlertest.Dead, []string{"400 Bad Request: error"}},
-		"broken chunks":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", handlertest.Retry, []string{"read reply of status 200: "}},
+		"broken chunks":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", handlertest.Retry, []string{"cannot read the reply of status 200: "}},
 		"two lengths":              {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx", handlertest.Retry, []string{"wait for response headers: "}},
 		"no HTTP":                  {"SSH-2.0-OpenSSH_9\r\n", handlertest.Retry, []string{"wait for response headers: "}},
 		"nothing":                  {"", handlertest.Retry, []string{"wait for response headers: EOF"}},
@@ -550,7 +550,7 @@ func TestHandle_slowReplyEndsWithCtx(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	handlertest.Want(t, newHandler(t, Config{URL: u}).Handle(ctx, message()), handlertest.Retry, "read reply of status 200: context deadline exceeded")
+	handlertest.Want(t, newHandler(t, Config{URL: u}).Handle(ctx, message()), handlertest.Retry, "cannot read the reply of status 200: context deadline exceeded")
 	if took := time.Since(began); took > slack {
 		t.Errorf("took %v", took)
 	}
@@ -858,7 +858,7 @@ func TestHandle_http2Failures(t *testing.T) {
 	go func() { <-hold; cancel() }()
 	for attempt, want := range map[int]string{
 		1: "stream error", // before or after the end of the body was written
-		2: "read reply of status 200", 3: "503 Service Unavailable", 4: ": context canceled",
+		2: "cannot read the reply of status 200", 3: "503 Service Unavailable", 4: ": context canceled",
 	} {
 		m := message()
 		m.Attempt = attempt
@@ -1103,11 +1103,11 @@ func TestConfig_faults(t *testing.T) {
 		"ack: \"2xx\" is not a status":                {URL: ok, Ack: "2xx"},
 		"ack: must name":                              {URL: ok, Ack: "none"},
 		"dead: \"700\" is not":                        {URL: ok, Dead: "700"},
-		"dead: 204 is in ack too":                     {URL: ok, Dead: "204,500"},
+		"dead: 204 is also in ack":                    {URL: ok, Dead: "204,500"},
 		"connect_timeout: ":                           {URL: ok, ConnectTimeout: -1},
 		"response_header_timeout: ":                   {URL: ok, HeaderTimeout: -1},
 		"tls: cert and key":                           {URL: "https://h", TLS: TLS{Cert: "x"}},
-		"tls: the url is not https":                   {URL: ok, TLS: TLS{CA: "x"}},
+		"tls: needs an https url":                     {URL: ok, TLS: TLS{CA: "x"}},
 	} {
 		err := c.Validate()
 		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "canary") {

@@ -19,33 +19,33 @@ var Kind = handler.Define(handler.Definition[Config]{
 		"headers":                   {Text: "sent with every request, each a text or {file: path}; shown nowhere"},
 		"forward_headers":           {Text: "names of message headers to copy, or beginnings such as ce-*; Content-Type too is only copied when named"},
 		"ack":                       {Text: "statuses of success, numbers and ranges"},
-		"dead":                      {Text: "statuses that mean never; none: no status"},
-		"gone":                      {Text: "what 410 does that neither of them names: suspend the route, or dead", Values: []string{goneSuspend, goneDead}},
+		"dead":                      {Text: "statuses that dead-letter the message at once; none: no status"},
+		"gone":                      {Text: "what status 410 does when ack and dead do not list it: suspend the route, or dead", Values: []string{goneSuspend, goneDead}},
 		"connect_timeout":           {Text: "name resolution and connect, and again the TLS handshake"},
 		"response_header_timeout":   {Text: "wait for the response headers; 0s: up to the route's timeout"},
 		"tls":                       {Text: "of an https endpoint, PEM files"},
 		"tls.ca":                    {Text: "the only authorities to trust; empty: the system's"},
 		"tls.cert":                  {Text: "certificate of this client; with key"},
 		"tls.key":                   {Text: "its key"},
-		"tls.insecure_skip_verify":  {Text: "accept any certificate: whoever can redirect the connection reads the messages"},
-		"cloudevents":               {Text: "messages that are CloudEvents 1.0 go as such (pass), and others are made events (binary); their attributes are headers", Values: []string{eventsOff, eventsPass, eventsBinary}},
-		"event_type":                {Text: "for cloudevents binary: the type of what is made an event, such as com.example.{2}"},
+		"tls.insecure_skip_verify":  {Text: "accept any certificate: whoever can redirect the connection can read the messages"},
+		"cloudevents":               {Text: "send CloudEvents 1.0 as events (pass), and make events of other messages, too (binary); attributes are headers", Values: []string{eventsOff, eventsPass, eventsBinary}},
+		"event_type":                {Text: "for cloudevents binary: the type of an event that relay makes, such as com.example.{2}"},
 		"event_source":              {Text: "for cloudevents binary: its source; empty: /nats/<stream>"},
 		"hosts":                     {Text: "the only hosts that tokens in url may make; * stands for one label"},
-		"egress":                    {Text: "addresses that may be connected to, asked after resolution; metadata services, link-local and the like never are"},
-		"egress.deny":               {Text: "addresses and ranges that are never connected to"},
-		"egress.allow":              {Text: "the only ones that are; an entry within a range that is refused by default opens that part"},
-		"proxy":                     {Text: "URL of a proxy (http, https, socks5), which egress then is up to; empty: none, the environment is never read"},
-		"auth":                      {Text: "who sends the requests, in the header Authorization: bearer or oauth2"},
+		"egress":                    {Text: "addresses that relay may connect to, checked after resolution; never metadata services, link-local and the like"},
+		"egress.deny":               {Text: "addresses and ranges that relay never connects to"},
+		"egress.allow":              {Text: "the only ones that relay connects to; an entry within a range that is refused by default permits that part"},
+		"proxy":                     {Text: "URL of a proxy (http, https, socks5), which replaces egress; empty: none, the environment is never read"},
+		"auth":                      {Text: "credentials in the header Authorization: bearer or oauth2"},
 		"auth.bearer":               {Text: "a token, or {file: path}, which is read again when it changes and after a 401"},
 		"auth.oauth2":               {Text: "tokens by client credentials (RFC 6749, 4.4); a 401 renews one once"},
-		"auth.oauth2.token_url":     {Text: "the token endpoint; while it has none to give, no attempt is spent and the route waits"},
-		"auth.oauth2.client_id":     {Text: "who relay is there"},
+		"auth.oauth2.token_url":     {Text: "the token endpoint; while it gives no token, no attempt is spent and the route waits"},
+		"auth.oauth2.client_id":     {Text: "id of relay at the token endpoint"},
 		"auth.oauth2.client_secret": {Text: "text, or {file: path}, which is read for each token"},
-		"auth.oauth2.scopes":        {Text: "what the token shall be good for"},
-		"auth.oauth2.audience":      {Text: "whom it shall be for; empty: not said"},
+		"auth.oauth2.scopes":        {Text: "scopes of the token"},
+		"auth.oauth2.audience":      {Text: "audience of the token; empty: none is sent"},
 		"sign":                      {Text: "sign requests by Standard Webhooks"},
-		"sign.keys":                 {Text: "files with keys, one on a line, that all sign; read again when they change; see relay webhook keygen"},
+		"sign.keys":                 {Text: "files with keys, one on a line; each key signs; read again when they change; see relay webhook keygen"},
 		"sign.keys.file":            {Text: "whsec_… or whsk_… keys"},
 	},
 	Build: func(c Config, env handler.Env, rt *consumer.Route) (err error) {
@@ -56,7 +56,7 @@ var Kind = handler.Define(handler.Definition[Config]{
 	Describe: func(c Config) string { return safeURL(c.URL) },
 	Lint: func(c Config, r handler.Report) {
 		if c.TLS.InsecureSkipVerify {
-			r.Warn("tls.insecure_skip_verify", "any certificate is accepted: whoever can redirect the connection reads the messages")
+			r.Warn("tls.insecure_skip_verify", "any certificate is accepted: whoever can redirect the connection can read the messages")
 		}
 		if c.TLS.CA != "" {
 			r.File("tls.ca", c.TLS.CA)
@@ -84,9 +84,9 @@ func warnPlain(c Config, r handler.Report) {
 	}
 	switch {
 	case c.Auth.OAuth2.set() && plain(c.Auth.OAuth2.TokenURL):
-		r.Warn("auth.oauth2.token_url", "is not https: whoever is on the way reads the client secret")
+		r.Warn("auth.oauth2.token_url", "is not https: others on the network can read the client secret")
 	case (c.Auth.OAuth2.set() || c.Auth.Bearer.Reveal() != "") && plain(c.URL):
-		r.Warn("url", "is not https: whoever is on the way reads the token of auth")
+		r.Warn("url", "is not https: others on the network can read the token of auth")
 	}
 }
 

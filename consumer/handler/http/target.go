@@ -84,7 +84,7 @@ func parseTarget(s string) (*target, error) {
 	t.host, t.path, t.query = cut(host), cut(u.EscapedPath()), cut(u.RawQuery)
 	if !t.hostChosen() {
 		if _, err := netip.ParseAddr(host); err != nil && isNumber(host) {
-			return nil, errors.New("has a host that is a number, which resolvers read in different ways: write an address as 192.0.2.1")
+			return nil, errors.New("has a number as its host, which resolvers read in different ways: write an address such as 192.0.2.1")
 		}
 	} else {
 		if slices.ContainsFunc(t.host, func(p piece) bool { return p.token < 0 }) {
@@ -108,7 +108,7 @@ func replacePlaceholders(s, word string) (plain string, tokens []int, err error)
 		text, rest, found := strings.Cut(s, "{")
 		name, after, closed := strings.Cut(rest, "}")
 		if strings.Contains(text, "}") || found && !closed {
-			return "", nil, errors.New("holds { or } that are no placeholder: write %7B and %7D for the characters")
+			return "", nil, errors.New("holds { or } outside a placeholder: write %7B and %7D for these characters")
 		}
 		b.WriteString(text)
 		if !found {
@@ -177,7 +177,7 @@ func (t *target) expand(subj string, hosts []string) (*url.URL, error) {
 	// Many a server resolves these segments, also when they are escaped.
 	for segment := range strings.SplitSeq(path, "/") {
 		if segment == "." || segment == ".." {
-			return nil, errors.New("the subject makes a . or .. segment of the path")
+			return nil, errors.New("the subject gives the path a . or .. segment")
 		}
 	}
 	query, err := fill(t.query, percent)

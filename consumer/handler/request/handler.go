@@ -111,13 +111,13 @@ func (h *Handler) Check(ctx context.Context) error {
 			s, err := h.js.Stream(ctx, name)
 			switch {
 			case err == nil && !s.CachedInfo().Config.NoAck:
-				return fmt.Errorf("subject: the stream %s takes %s, and its confirmation would be taken for the answer of the service", name, target)
+				return fmt.Errorf("subject: the stream %s holds %s, so that relay would take its confirmation for the answer of the service", name, target)
 			case err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) && !passes(err):
-				return fmt.Errorf("subject: the stream %s takes %s, and whether it confirms cannot be read: %w", name, target, err)
+				return fmt.Errorf("subject: the stream %s holds %s, and relay cannot read whether the stream confirms: %w", name, target, err)
 			}
 		}
 		if err := names.Err(); err != nil && !passes(err) {
-			return fmt.Errorf("subject: whether a stream takes %s cannot be read: %w", target, err)
+			return fmt.Errorf("subject: cannot read whether a stream holds %s: %w", target, err)
 		}
 	}
 	return nil
@@ -146,7 +146,7 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 		return failed(fmt.Errorf("request %s: %w", to, err))
 	}
 	if stream := streamOf(reply); stream != "" {
-		return fmt.Errorf("request %s: no service answered: the stream %s takes this subject, and its confirmation came first", to, stream)
+		return fmt.Errorf("request %s: no service answered: the stream %s holds this subject, and its confirmation came first", to, stream)
 	}
 	if err := h.verdict(reply); err != nil {
 		return err
@@ -294,7 +294,7 @@ func ownWords(word string, reply *nats.Msg) error {
 	case "drop":
 		return consumer.Drop(text)
 	}
-	return fmt.Errorf("Relay-Verdict: %q is none: ack, retry, snooze, dead and drop are (%s)", snippet.Head([]byte(word), 32), text)
+	return fmt.Errorf("Relay-Verdict: %q is not a verdict: the service must answer ack, retry, snooze, dead or drop (%s)", snippet.Head([]byte(word), 32), text)
 }
 
 // parseDelay reads 30s, or a number of seconds.
@@ -307,7 +307,7 @@ func parseDelay(s string) (time.Duration, error) {
 		d, err = time.ParseDuration(s + "s")
 	}
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("Relay-Delay: %q is no delay", snippet.Head([]byte(s), 32))
+		return 0, fmt.Errorf("Relay-Delay: %q is not a delay: the service must answer a duration such as 30s", snippet.Head([]byte(s), 32))
 	}
 	return d, nil
 }

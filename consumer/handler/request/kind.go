@@ -15,7 +15,7 @@ var Kind = handler.Define(handler.Definition[Config]{
 		"headers":         {Text: "sent with every request, each a text or {file: path}; shown nowhere"},
 		"forward_headers": {Text: "names of message headers to copy, or beginnings such as ce-*"},
 		"ack":             {Text: "error codes of the service that are a success, numbers and ranges; none: no code"},
-		"dead":            {Text: "error codes that mean never; none: no code"},
+		"dead":            {Text: "error codes that dead-letter the message at once; none: no code"},
 	},
 	Build: func(c Config, env handler.Env, rt *consumer.Route) (err error) {
 		rt.Handler, err = New(c, env.Conn, env.JetStream, env.Own...)

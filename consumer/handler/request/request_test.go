@@ -145,11 +145,11 @@ func TestHandle_answers(t *testing.T) {
 		"own words, ack":       {nats.Header{"Relay-Verdict": {"ack"}, "Nats-Service-Error-Code": {"500"}}, handlertest.Ack, ""},
 		"own words, retry":     {nats.Header{"Relay-Verdict": {"retry"}, "Relay-Delay": {"90s"}, "Relay-Error": {"db"}}, in(90*time.Second, supervisor.Retry), "db"},
 		"own words, seconds":   {nats.Header{"Relay-Verdict": {"Retry"}, "Relay-Delay": {"1.5"}}, in(1500*time.Millisecond, supervisor.Retry), "no reason"},
-		"own words, bad delay": {nats.Header{"Relay-Verdict": {"retry"}, "Relay-Delay": {"soon"}}, handlertest.Retry, `"soon" is no delay`},
+		"own words, bad delay": {nats.Header{"Relay-Verdict": {"retry"}, "Relay-Delay": {"soon"}}, handlertest.Retry, `"soon" is not a delay`},
 		"own words, snooze":    {nats.Header{"Relay-Verdict": {"snooze"}, "Relay-Delay": {"1m"}}, in(time.Minute, supervisor.Snooze), ""},
 		"own words, dead":      {nats.Header{"Relay-Verdict": {"dead"}, "Relay-Error": {"a\x1b[31mb"}}, handlertest.Dead, "a [31mb"},
 		"own words, drop":      {nats.Header{"Relay-Verdict": {"drop"}, "Relay-Error": {"old"}}, in(0, supervisor.Drop), "old"},
-		"no word":              {nats.Header{"Relay-Verdict": {"maybe"}}, handlertest.Retry, `"maybe" is none`},
+		"no word":              {nats.Header{"Relay-Verdict": {"maybe"}}, handlertest.Retry, `"maybe" is not a verdict`},
 	} {
 		mu.Lock()
 		answer = nats.Msg{Header: tc.header, Data: []byte("the \xffbody")}
@@ -199,7 +199,7 @@ func TestCheck_aStreamTakesTheSubject(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := w.handler(t, Config{Subject: "svc.{2}"})
-	if err := h.Check(t.Context()); err == nil || err.Error() != "subject: the stream ALL takes svc.*, and its confirmation would be taken for the answer of the service" {
+	if err := h.Check(t.Context()); err == nil || err.Error() != "subject: the stream ALL holds svc.*, so that relay would take its confirmation for the answer of the service" {
 		t.Error(err)
 	}
 	if _, err := w.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "ALL", Subjects: []string{"svc.>"}, NoAck: true}); err != nil {
@@ -243,8 +243,8 @@ func TestCheck_regressionErrorsAreSeen(t *testing.T) {
 		{all, fails(404, 10059), ""}, // deleted meanwhile
 		{all, fails(503, 10008), ""},
 		{fails(503, 10008), "", ""},
-		{all, fails(400, 10003), "subject: the stream ALL takes svc, and whether it confirms cannot be read: "},
-		{fails(400, 10003), "", "subject: whether a stream takes svc cannot be read: "},
+		{all, fails(400, 10003), "subject: the stream ALL holds svc, and relay cannot read whether the stream confirms: "},
+		{fails(400, 10003), "", "subject: cannot read whether a stream holds svc: "},
 	} {
 		mu.Lock()
 		names, info = tc.names, tc.info
@@ -274,7 +274,7 @@ func TestHandle_regressionConfirmationOfAStreamIsNoAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the second is refused: the stream is full
-		handlertest.Want(t, h.Handle(t.Context(), message("a.paid")), handlertest.Retry, "request svc.paid: no service answered: the stream LATE takes")
+		handlertest.Want(t, h.Handle(t.Context(), message("a.paid")), handlertest.Retry, "request svc.paid: no service answered: the stream LATE holds")
 	}
 }
 
@@ -285,7 +285,7 @@ func TestConfig_faults(t *testing.T) {
 		"subject: the first token of":         {Subject: "{1}.x"},
 		"subject: ":                           {Subject: "$JS.x"},
 		"allow[0]: ":                          {Subject: "x", Allow: []string{"$SYS.>"}},
-		"allow: none of it":                   {Subject: "x", Allow: []string{"y"}},
+		"allow: no pattern matches":           {Subject: "x", Allow: []string{"y"}},
 		"headers: Relay-Id is relay's":        {Subject: "x", Headers: map[string]string{"Relay-Id": "secret"}},
 		`headers: "a b" is not`:               {Subject: "x", Headers: map[string]string{"a b": "secret"}},
 		"headers: the value of A":             {Subject: "x", Headers: map[string]string{"A": "secret\n"}},
@@ -293,7 +293,7 @@ func TestConfig_faults(t *testing.T) {
 		`forward_headers[0]: "a:b"`:           {Subject: "x", ForwardHeaders: []string{"a:b"}},
 		`ack: "1" is not a status`:            {Subject: "x", Ack: "1"},
 		`dead: "x" is not a status`:           {Subject: "x", Dead: "x"},
-		"dead: 409 is in ack too":             {Subject: "x", Ack: "409", Dead: "409"},
+		"dead: 409 is also in ack":            {Subject: "x", Ack: "409", Dead: "409"},
 	} {
 		if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v, want %q", err, want)

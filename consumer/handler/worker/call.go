@@ -34,11 +34,11 @@ var calls = sync.Pool{New: func() any {
 
 // Why do returns no answer.
 var (
-	errTaken  = errors.New("the process takes no messages any more")  // it has not got this one
-	errEnded  = errors.New("the process has ended")                   // how is said by the child
-	errHung   = errors.New("the process did not answer in time")      // and is killed for it
-	errUnsent = errors.New("the process did not read what was given") // it has not got this one
-	errSame   = errors.New("the process has this message in hand already")
+	errTaken  = errors.New("the process accepts no more messages") // it has not got this one
+	errEnded  = errors.New("the process has ended")                // how is said by the child
+	errHung   = errors.New("the process did not answer in time")   // and is killed for it
+	errUnsent = errors.New("the process did not read the message") // it has not got this one
+	errSame   = errors.New("the process is handling this message already")
 )
 
 // do gives the child a message and waits for the answer. It returns at the latest within the grace and half a second after the end
@@ -129,7 +129,7 @@ func (c *child) send(ctx context.Context, cl *call, m *consumer.Msg) error {
 	switch {
 	case err == nil:
 	case errors.Is(err, os.ErrDeadlineExceeded): // what has the beginning of a line cannot be used again
-		c.breaks(errors.New("did not read its stdin: killed"), cl)
+		c.breaks(errors.New("did not read its stdin, so relay killed it"), cl)
 	default:
 		c.breaks(errors.New("closed its stdin"), nil)
 	}
@@ -143,7 +143,7 @@ func (c *child) take(cl *call) error {
 	if len(c.calls) == 0 && c.reader == nil {
 		// It has answered all it had. What came after that must not become the fault of the next message.
 		if rest := bytes.TrimSpace(c.out.rest()); len(rest) > 0 {
-			c.breakLocked(fmt.Errorf("wrote what it was not asked for: %s", shown(rest)), nil)
+			c.breakLocked(fmt.Errorf("wrote a line for no message: %s", shown(rest)), nil)
 		}
 	}
 	switch {
@@ -195,7 +195,7 @@ func (c *child) await(cl *call) error {
 			return errEnded
 		case !until.IsZero() && !time.Now().Before(until):
 			c.mu.Unlock()
-			c.breaks(fmt.Errorf("did not answer within %v after its message was cancelled: killed", c.pool.cfg.Grace), cl)
+			c.breaks(fmt.Errorf("did not answer within %v after its message was cancelled, so relay killed it", c.pool.cfg.Grace), cl)
 		case c.reader == nil:
 			c.reader = cl
 			if c.readUntil || !until.IsZero() {
@@ -280,7 +280,7 @@ func (c *child) accept(line []byte) (whose *call, err error) {
 	}
 	var a answer
 	if err := a.parse(line); err != nil {
-		return nil, fmt.Errorf("wrote a line that is no answer (%w)", err)
+		return nil, fmt.Errorf("wrote a line that is not an answer (%w)", err)
 	}
 	c.said()
 	c.mu.Lock()
@@ -290,7 +290,7 @@ func (c *child) accept(line []byte) (whose *call, err error) {
 	case cl == nil && a.Ready:
 		return nil, nil // whether anybody waited for it or not
 	case cl == nil:
-		return nil, fmt.Errorf("answered for %q, which it does not have in hand, or has answered before", a.ID)
+		return nil, fmt.Errorf("answered for the id %q, which it was not given, or has answered before", a.ID)
 	case a.Verdict == "":
 		c.pool.progress(cl.id, a.Progress)
 		return nil, nil
@@ -325,6 +325,6 @@ func (c *child) cancel(cl *call) {
 	n, err := c.process.In.Write(appendCancel(nil, cl.id))
 	c.written.Add(int64(n))
 	if err != nil && n > 0 {
-		c.breaks(errors.New("did not read its stdin: killed"), cl)
+		c.breaks(errors.New("did not read its stdin, so relay killed it"), cl)
 	}
 }

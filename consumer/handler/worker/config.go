@@ -80,7 +80,7 @@ func (c Config) Validate() error {
 	case c.Per != PerPool && c.Per != PerKey:
 		fault("per: must be pool or key (got %q)", c.Per)
 	case c.Per == PerKey && c.Processes != 0:
-		fault("processes: is for per: pool; with per: key there is one for each key, and supervisor.max_children bounds them")
+		fault("processes: is for per: pool only; with per: key each key has one process, and supervisor.max_children bounds their number")
 	case c.Per == PerPool && (c.Processes < 1 || c.Processes > maxProcesses):
 		fault("processes: must be 1 to %d (got %d)", maxProcesses, c.Processes)
 	}

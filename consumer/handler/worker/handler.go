@@ -26,7 +26,7 @@ func open(cfg Config, per string, log *slog.Logger) (*shared, error) {
 		return nil, err
 	}
 	if cfg.Per != per {
-		return nil, fmt.Errorf("per: is %s, and this makes handlers for per: %s", cfg.Per, per)
+		return nil, fmt.Errorf("per: must be %[2]s for this kind of handler (got %[1]s)", cfg.Per, per)
 	}
 	program, err := process.New(cfg.process())
 	if err != nil {

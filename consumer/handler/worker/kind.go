@@ -18,12 +18,12 @@ var Kind = handler.Define(handler.Definition[Config]{
 		"dir":              {Text: "its working directory; empty: relay's"},
 		"env":              {Text: "added to its environment, each a text or {file: path}; shown nowhere"},
 		"per":              {Text: "a process takes any message (pool), or those of one key (key)", Values: []string{PerPool, PerKey}},
-		"processes":        {Text: "how many there are, with per: pool; the route runs a quarter more handlers and 2 at most, so that none is idle"},
+		"processes":        {Text: "number of processes, with per: pool; the route runs up to a quarter more handlers (2 at most), so that no process is idle"},
 		"in_flight":        {Text: "messages that a process has at once"},
 		"ready":            {Text: "a process begins with a line {\"ready\":true}"},
 		"start_timeout":    {Text: "how long that may take"},
-		"grace":            {Text: "time to answer a message that was cancelled, and to leave, at most 600ms"},
-		"max_result":       {Text: "a result of this size is always taken; a line of more than six times it and 64KiB ends the process"},
+		"grace":            {Text: "time to answer a message that was cancelled, and to exit, at most 600ms"},
+		"max_result":       {Text: "largest result that is always accepted; a line of more than six times this size and 64KiB ends the process"},
 		"user":             {Text: "whom it runs as: name, name:group, uid or uid:gid; another user than relay's needs root; empty: relay's"},
 		"limits":           {Text: "what one process may use, set before it begins"},
 		"limits.memory":    {Text: "address space, such as 1GiB; 0: no bound"},
@@ -58,7 +58,7 @@ var Kind = handler.Define(handler.Definition[Config]{
 	Lint: func(c Config, r handler.Report) {
 		process.Lint(c.process(), r)
 		if !c.Ready {
-			r.Note("ready", "a process counts as started at once: with ready: true, and a line {\"ready\":true} from it, one that cannot work is found before it is given a message")
+			r.Note("ready", "relay counts a process as started at once: set ready: true, and have the program write {\"ready\":true} when it can work, so that relay finds a broken process before giving it a message")
 		}
 	},
 })

@@ -175,7 +175,7 @@ func (p *pool) failed(ctx context.Context, c *child, m *consumer.Msg, err error,
 		return consumer.NotStarted(fmt.Errorf("beside another message: %w", c.death))
 	case c.several:
 		p.suspects.add(m.ID)
-		return consumer.NotStarted(fmt.Errorf("%w (it had several messages in hand, and each runs alone next)", c.death))
+		return consumer.NotStarted(fmt.Errorf("%w (the process was handling several messages; next, each runs alone)", c.death))
 	}
 	if p.cfg.InFlight > 1 && !suspect {
 		p.suspects.add(m.ID)
@@ -278,7 +278,7 @@ func (p *pool) Stop(ctx context.Context) error {
 			continue
 		case <-ctx.Done():
 		}
-		c.breaks(errors.New("did not leave in time: killed"), nil)
+		c.breaks(errors.New("did not exit in time, so relay killed it"), nil)
 		<-c.ended
 	}
 	return nil

@@ -91,6 +91,6 @@ func (s *stderr) say(line []byte) {
 // tell says how many lines were left out.
 func (s *stderr) tell() {
 	if n := s.lines - maxLines; n > 0 {
-		s.log.Warn("a worker writes too much to stderr: lines were left out", "lines", n, "within", linesPer)
+		s.log.Warn("a worker writes too much to stderr; lines were left out of the log", "lines", n, "within", linesPer)
 	}
 }

@@ -151,7 +151,7 @@ func (a *answer) parse(line []byte) error {
 			return errNoAnswer
 		}
 	default:
-		return fmt.Errorf("%q is no verdict: ack, retry, snooze, dead and drop are", a.Verdict)
+		return fmt.Errorf("%q is not a verdict: write ack, retry, snooze, dead or drop", a.Verdict)
 	}
 	var err error
 	if a.delay, err = parseDelay(a.Delay); err != nil {
@@ -188,7 +188,7 @@ func parseDelay(raw json.RawMessage) (time.Duration, error) {
 		}
 	}
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%s is no delay: a text such as \"30s\", or a number of seconds", raw)
+		return 0, fmt.Errorf("%s is not a delay: write a text such as \"30s\", or a number of seconds", raw)
 	}
 	return d, nil
 }

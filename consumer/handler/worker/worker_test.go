@@ -121,16 +121,16 @@ func TestHandle_wrongAnswers(t *testing.T) {
 	up := watch(t, &cfg)
 	h := newHandler(t, cfg)
 	for name, tc := range map[string]struct{ act, text string }{
-		"garbage":           {say("Traceback (most recent call last):"), `no answer (invalid character 'T' looking for beginning of value): "Traceback (most recent call last):"`},
-		"control bytes":     {say("\x1b[31m\x00"), "no answer"},
-		"no object":         {say("[]"), "no answer"},
+		"garbage":           {say("Traceback (most recent call last):"), `not an answer (invalid character 'T' looking for beginning of value): "Traceback (most recent call last):"`},
+		"control bytes":     {say("\x1b[31m\x00"), "not an answer"},
+		"no object":         {say("[]"), "not an answer"},
 		"nothing said":      {say(`{"id":"ID"}`), "neither a verdict nor progress"},
-		"no such verdict":   {say(`{"id":"ID","verdict":"ok"}`), `"ok" is no verdict`},
-		"no delay":          {say(`{"id":"ID","verdict":"retry","delay":"soon"}`), `"soon" is no delay`},
-		"negative delay":    {say(`{"id":"ID","verdict":"retry","delay":-1}`), `-1 is no delay`},
+		"no such verdict":   {say(`{"id":"ID","verdict":"ok"}`), `"ok" is not a verdict`},
+		"no delay":          {say(`{"id":"ID","verdict":"retry","delay":"soon"}`), `"soon" is not a delay`},
+		"negative delay":    {say(`{"id":"ID","verdict":"retry","delay":-1}`), `-1 is not a delay`},
 		"no base64":         {say(`{"id":"ID","verdict":"ack","result_base64":"%"}`), "illegal base64"},
-		"for a stranger":    {say(`{"id":"somebody","verdict":"ack"}`), `answered for "somebody", which it does not have in hand, or has answered before`},
-		"for nobody":        {say(`{"verdict":"ack"}`), `answered for ""`},
+		"for a stranger":    {say(`{"id":"somebody","verdict":"ack"}`), `answered for the id "somebody", which it was not given, or has answered before`},
+		"for nobody":        {say(`{"verdict":"ack"}`), `answered for the id ""`},
 		"deep":              {say(strings.Repeat("[", 20_000)), "exceeded max depth"},
 		"closes its stdout": {"close-stdout;hang", "closed its stdout"},
 		"exits":             {"exit:3", "exit status 3: leaving with 3"},
@@ -203,9 +203,9 @@ func TestHandle_timeout(t *testing.T) {
 		size       int
 		want       string
 	}{
-		"never answers":        {"", "hang", 0, "did not answer within 50ms after its message was cancelled: killed"},
+		"never answers":        {"", "hang", 0, "did not answer within 50ms after its message was cancelled, so relay killed it"},
 		"never reads":          {"hang", "", 0, "did not answer within 50ms"},
-		"never reads, is full": {"hang", "", 1 << 20, "did not read its stdin: killed"},
+		"never reads, is full": {"hang", "", 1 << 20, "did not read its stdin, so relay killed it"},
 		"ignores SIGTERM":      {"ignore-term", "hang", 0, "did not answer"},
 		"forks":                {"fork", "hang", 0, "did not answer"},
 	} {
@@ -542,7 +542,7 @@ func TestNewKeys(t *testing.T) {
 	if len(pids) != 2 {
 		t.Errorf("processes %v", pids)
 	}
-	if _, err := New(cfg, quiet()); err == nil || err.Error() != "per: is key, and this makes handlers for per: pool" {
+	if _, err := New(cfg, quiet()); err == nil || err.Error() != "per: must be pool for this kind of handler (got key)" {
 		t.Error(err)
 	}
 }

@@ -152,7 +152,7 @@ func (b *builder) partitions(rt config.Route) {
 		b.acknowledge(name, "*")
 	}
 	b.publish(partition.Subjects(b.cfg.Service, rt.Name))
-	b.note("routes with partitions: the list is for %d generations; a route whose partitions, key or subjects were changed more often needs another one", generations)
+	b.note("routes with partitions: the list is for %d generations; a route whose partitions, key or subjects changed more often needs a new list", generations)
 }
 
 // copiesOf are the streams of the route's partitions; none without them.
@@ -296,7 +296,7 @@ func (b *builder) acts() {
 		}
 		b.ask("CONSUMER.CREATE."+stream+".>", "CONSUMER.DELETE."+stream+".*") // relay plan counts messages by consumers that deliver nothing
 	}
-	b.note("relay orphans move takes messages from the durable of a route that was renamed only with a user that may, for the time of the move: $JS.ACK.<stream>.<old durable>.>, CONSUMER.MSG.NEXT and CONSUMER.DELETE of it")
+	b.note("relay orphans move takes messages from the durable of a route that was renamed only with a user that is permitted, for the time of the move: $JS.ACK.<stream>.<old durable>.>, CONSUMER.MSG.NEXT and CONSUMER.DELETE of it")
 	b.publish(s+".park.>", s+".due.>", s+".ctl.act.>", event.Prefix(s)+".>", "$SYS.REQ.USER.INFO")
 	b.publish(b.deadPrefixes()...)
 	b.buckets("STATE", "JOBS", "SCHEDULES")
@@ -329,7 +329,7 @@ func (b *builder) publisher() {
 		b.answers(Publisher)
 	}
 	b.subscribe("_INBOX.>")
-	b.note("publishers share _INBOX.>, where clients of NATS have their answers: who does not trust the others has an inbox prefix of its own in its client, and a list without it")
+	b.note("publishers share _INBOX.>, where NATS clients get their answers: a publisher that does not trust the others sets an inbox prefix of its own in its client, and gets a list without _INBOX.>")
 }
 
 // streamOf is the name of a route's stream, or * when only the server knows it.

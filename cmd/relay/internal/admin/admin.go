@@ -188,10 +188,10 @@ func (s *Server) Serve(ctx context.Context) {
 // fell notes that the listener died.
 func (s *Server) fell(err error) {
 	s.mu.Lock()
-	s.down = fmt.Errorf("%s: nothing listens on %s since %s; it is tried again: %w", cmp.Or(s.cfg.Key, "admin.listen"), s.addr,
+	s.down = fmt.Errorf("%s: nothing has listened on %s since %s; relay retries: %w", cmp.Or(s.cfg.Key, "admin.listen"), s.addr,
 		time.Now().UTC().Format(time.RFC3339), err)
 	s.mu.Unlock()
-	s.cfg.Logger.Error("the listener of health and metrics ended; it is made again", "addr", s.addr, "error", err)
+	s.cfg.Logger.Error("the listener for health and metrics ended; relay opens it again", "addr", s.addr, "error", err)
 }
 
 // again listens anew; nil when the server is to end.
@@ -209,13 +209,13 @@ func (s *Server) again(ctx context.Context, wait time.Duration) net.Listener {
 		}
 		l, err := net.Listen("tcp", s.addr)
 		if err != nil {
-			s.cfg.Logger.Debug("still no listener of health and metrics", "addr", s.addr, "error", err)
+			s.cfg.Logger.Debug("cannot open the listener for health and metrics; retrying", "addr", s.addr, "error", err)
 			continue
 		}
 		s.mu.Lock()
 		s.down = nil
 		s.mu.Unlock()
-		s.cfg.Logger.Info("the listener of health and metrics is back", "addr", s.addr)
+		s.cfg.Logger.Info("the listener for health and metrics is open again", "addr", s.addr)
 		return limit(l, maxConns)
 	}
 }

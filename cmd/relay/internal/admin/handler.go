@@ -26,7 +26,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("X-Frame-Options", "DENY")
 	switch {
 	case !h.anywhere && !ourName(r.Host):
-		reply(w, http.StatusForbidden, "this listener answers to localhost, 127.0.0.1 and [::1]")
+		reply(w, http.StatusForbidden, "this listener accepts only localhost, 127.0.0.1 and [::1] as the host of a request")
 	case h.console != nil && !probe(r.URL.Path):
 		h.console.ServeHTTP(w, r)
 	case !probe(r.URL.Path):

@@ -35,5 +35,5 @@ func Confirm(ctx context.Context, c *cobra.Command, yes bool, question string) e
 	case <-ctx.Done():
 		fmt.Fprintln(c.ErrOrStderr())
 	}
-	return errors.New("not done")
+	return errors.New("nothing was done")
 }

@@ -45,7 +45,7 @@ func Connect(ctx context.Context, cfg *config.Config, role string, embedded *nat
 	c, err := natsconn.Connect(ctx, nc)
 	if err == nil && role == access.Service && c.AuthRequired() && cfg.NATS.InboxPrefix == "_INBOX" {
 		c.Close()
-		return nil, fmt.Errorf("nats.inbox_prefix: _INBOX is where all clients have their answers: who may subscribe there would read the messages that relay pulls. Leave the key out, for _INBOX_%s", cfg.Service)
+		return nil, fmt.Errorf("nats.inbox_prefix: must not be _INBOX, where all clients get their answers: whoever may subscribe there could read the messages that relay pulls. Leave the key out to use _INBOX_%s", cfg.Service)
 	}
 	if v := (*permission.Error)(nil); errors.As(err, &v) {
 		return nil, fmt.Errorf("%w (relay nats permissions --for %s prints all that such a user needs)", err, role)

@@ -14,12 +14,12 @@ import (
 func RecordDiscard(ctx context.Context, cl *Client, record *dlq.Job, total int, discard func() (int, error)) error {
 	jobs, err := dlq.OpenJobs(ctx, cl.JS, cl.Config.Service, cl.Config.NATS.Replicas)
 	if err != nil {
-		return fmt.Errorf("nothing is discarded, because it cannot be recorded: %w", err)
+		return fmt.Errorf("nothing was discarded, because the discard could not be recorded: %w", err)
 	}
 	now := time.Now()
 	record.ID, record.State, record.By, record.Runner, record.Created, record.Total = dlq.NewJobID(now), dlq.JobRunning, Or(record.By, Caller()), Runner(), now.UTC(), total
 	if err := jobs.Create(ctx, record); err != nil {
-		return fmt.Errorf("nothing is discarded, because it cannot be recorded: %w", err)
+		return fmt.Errorf("nothing was discarded, because the discard could not be recorded: %w", err)
 	}
 	done, err := discard()
 	what := "discarded from the dead letters"

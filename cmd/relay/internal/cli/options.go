@@ -30,7 +30,7 @@ func (o *Options) Flags(root *cobra.Command) {
 	f.StringVarP(&o.File, "config", "c", "", "configuration file (default relay.yaml if there is one)")
 	f.StringArrayVar(&o.set, "set", nil, "set a key of the configuration: --set routes.billing.concurrency=8")
 	f.StringVar(&o.server, "server", "", "NATS URL instead of the configuration's")
-	f.StringVar(&o.nats, "context", "", "context of the nats command instead of the configuration's server; -: the selected one")
+	f.StringVar(&o.nats, "context", "", "context of the nats command instead of the configuration's server; -: the selected context")
 	f.StringVar(&o.creds, "creds", "", "NATS credentials file instead of the configuration's")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
 	_ = root.MarkPersistentFlagFilename("creds", "creds")

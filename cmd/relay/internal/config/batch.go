@@ -13,7 +13,7 @@ func (c *collector) batch(key string, r Route) {
 		return
 	}
 	if r.Concurrency > 0 && r.Concurrency < r.Batch.Size { // left out it is as large as it has to be
-		c.warn(key+".batch.size", "batches have at most %d messages, since each has a slot and that is the concurrency: raise concurrency, or leave it out", r.Concurrency)
+		c.warn(key+".batch.size", "must be at most %d, which is the concurrency, because each message of a batch needs a slot: relay makes smaller batches; raise concurrency, or leave it out", r.Concurrency)
 	}
 	kind := r.Handler.given[0]
 	if slices.Contains([]string{"exec", "worker", "request", "forward", "discard"}, kind) {

@@ -84,7 +84,7 @@ func got(k *key, n *yaml.Node) string {
 	case n.Kind == yaml.SequenceNode:
 		return "a list"
 	case k.kind == secret || k.kind == texts || k.holdsSecrets():
-		return "something else"
+		return "a value of another type"
 	case n.ShortTag() == "!!str":
 		return strconv.Quote(n.Value)
 	}
@@ -154,7 +154,7 @@ func (c checker) pairs(k *key, n *yaml.Node, path string, each func(name string,
 		}
 		full := join(path, short(name.Value))
 		if before, ok := lines[name.Value]; ok {
-			c.refuse(c.at(name), full, "is there twice (first on line %d)", before)
+			c.refuse(c.at(name), full, "appears twice (first on line %d)", before)
 			continue
 		}
 		lines[name.Value] = name.Line
@@ -181,7 +181,7 @@ func (c checker) object(k *key, n *yaml.Node, path string) (any, bool) {
 		}
 		below := join(path, name)
 		if path == "defaults" && (name == "name" || name == "subjects") {
-			c.refuse(c.at(at), below, "every route has its own")
+			c.refuse(c.at(at), below, "cannot have a default: set it in each route")
 			return
 		}
 		if v, ok := c.value(f, value, below); ok {

@@ -85,7 +85,7 @@ func readContext(name string) (n natsContext, file string, err error) {
 	if name == selectedContext {
 		b, err := readCapped(filepath.Join(dir, "context.txt"), maxSecret)
 		if name = strings.TrimSpace(string(b)); err != nil || name == "" {
-			return n, "", errors.New("no context is selected: nats context select NAME selects one")
+			return n, "", errors.New("no context is selected: select one with nats context select NAME")
 		}
 	}
 	if name != filepath.Base(name) || name == "." || name == ".." {
@@ -94,13 +94,13 @@ func readContext(name string) (n natsContext, file string, err error) {
 	file = filepath.Join(dir, "context", name+".json")
 	data, err := readCapped(file, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return n, file, fmt.Errorf("there is no context %s%s", name, didYouMean(name, Contexts()))
+		return n, file, fmt.Errorf("context %s does not exist%s", name, didYouMean(name, Contexts()))
 	}
 	if err != nil {
 		return n, file, fmt.Errorf("%s: %w", file, err)
 	}
 	if err := json.Unmarshal(data, &n); err != nil {
-		return n, file, fmt.Errorf("%s: not the JSON of a context", file)
+		return n, file, fmt.Errorf("%s: does not hold a context in JSON", file)
 	}
 	return n, file, nil
 }
@@ -113,7 +113,7 @@ func didYouMean(name string, known []string) string {
 		}
 	}
 	if len(known) == 0 {
-		return ", nor any other"
+		return ", and there are no other contexts"
 	}
 	return fmt.Sprintf("; there are %s", strings.Join(known, ", "))
 }
@@ -200,7 +200,7 @@ func (n *natsContext) splitURL() error {
 		}
 		u, err := url.Parse(s)
 		if err != nil {
-			return errors.New("the context has a url that is none")
+			return errors.New("the url of the context is not a valid URL")
 		}
 		if password, ok := u.User.Password(); ok {
 			n.User, n.Password = u.User.Username(), password

@@ -62,8 +62,8 @@ func TestLoad_natsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"taem": "--context: there is no context taem, did you mean team?", "zzzzzzzz": "there are bad, inurl, nsc, team",
-		"nsc": "context nsc has nsc, which relay does not support", "bad": "bad.json: not the JSON of a context", "../team": "is not the name of a context",
+		"taem": "--context: context taem does not exist, did you mean team?", "zzzzzzzz": "there are bad, inurl, nsc, team",
+		"nsc": "context nsc has nsc, which relay does not support", "bad": "bad.json: does not hold a context in JSON", "../team": "is not the name of a context",
 	} {
 		if _, err := Load(Options{File: file, Context: name}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v", name, err)

@@ -29,7 +29,7 @@ func (c *collector) forwards(cfg *Config, routes []claim, own []reserved) {
 		for _, i := range append(ring, ring[0]) {
 			names = append(names, cfg.Routes[i].Name)
 		}
-		c.fault(keys[ring[0]], "messages go round: %s", strings.Join(names, " → "))
+		c.fault(keys[ring[0]], "messages would be forwarded in a loop: %s", strings.Join(names, " → "))
 	}
 }
 
@@ -64,7 +64,7 @@ func (c *collector) reaches(key string, f handler.Publishing, subjects []string)
 	}
 	for _, s := range subjects {
 		if _, err := template.Expand(s); err != nil && !strings.HasSuffix(s, ">") {
-			c.fault(key, "%q: %q has too few tokens for it", f.Template, s)
+			c.fault(key, "%q: subject %q has fewer tokens than the template names", f.Template, s)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func (c *collector) apply(o override, names map[string][]string) (tree []string,
 		if k.named() {
 			i := o.position(segment, names[path])
 			if i < 0 {
-				c.refuse(o.at, join(path, short(segment)), "there is no such entry (%d in all: %s)", len(names[path]), strings.Join(names[path], ", "))
+				c.refuse(o.at, join(path, short(segment)), "no entry has this name or position (%d in all: %s)", len(names[path]), strings.Join(names[path], ", "))
 				return nil, nil, false
 			}
 			path = fmt.Sprintf("%s[%d]", path, i)
@@ -131,7 +131,7 @@ func (c *collector) apply(o override, names map[string][]string) (tree []string,
 	}
 	secretText := k.kind == secret && len(rest) == 0 && node.Kind == yaml.ScalarNode || k.kind == texts
 	if secretText && strings.HasPrefix(o.at.file, setFlag) {
-		c.warnAt(o.at, path, "every user of this host sees the arguments of a program: use {file: path}, or the environment")
+		c.warnAt(o.at, path, "every user of this host can see the arguments of a program: use {file: path}, or the environment")
 	}
 	value, ok = ch.value(k, node, path)
 	return tree, value, ok

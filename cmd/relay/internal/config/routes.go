@@ -103,7 +103,7 @@ func (c *collector) reservedSubjects(cfg *Config) []reserved {
 		{s + ".later.>", "delayed messages"},
 	}
 	if cfg.Archive.Outcomes {
-		own = append(own, reserved{archive.Prefix(s) + ">", "what became of messages"})
+		own = append(own, reserved{archive.Prefix(s) + ">", "outcomes of messages"})
 	}
 	for i, r := range cfg.Routes {
 		p := r.DeadLetter.Prefix
@@ -159,7 +159,7 @@ func (c *collector) streamsTogether(cfg *Config, claims []claim) {
 			c.fault(key, "%s is a name of relay's own streams and buckets", s.Name)
 		}
 		if j, ok := first[s.Name]; ok && s.Name != "" {
-			c.fault(key, "%s is the name of streams[%d] already", s.Name, j)
+			c.fault(key, "%s is already the name of streams[%d]", s.Name, j)
 			continue
 		}
 		first[s.Name] = i
@@ -219,7 +219,7 @@ func (c *collector) places(cfg *Config, routes, streams []claim) []place {
 		case 1:
 			places[i].stream = found[0]
 		default:
-			c.fault(key+".subjects", "lie in the streams %s: a route reads one stream, make a route for each", strings.Join(found, " and "))
+			c.fault(key+".subjects", "are in the streams %s, but a route reads one stream: make a route for each stream", strings.Join(found, " and "))
 		}
 	}
 	return places
@@ -229,7 +229,7 @@ func (c *collector) routesTogether(cfg *Config, routes, streams []claim) {
 	first := map[string]int{}
 	for i, r := range cfg.Routes {
 		if j, ok := first[r.Name]; ok && r.Name != "" {
-			c.fault(fmt.Sprintf("routes[%d].name", i), "%s is the name of routes[%d] already", r.Name, j)
+			c.fault(fmt.Sprintf("routes[%d].name", i), "%s is already the name of routes[%d]", r.Name, j)
 			continue
 		}
 		first[r.Name] = i
@@ -244,7 +244,7 @@ func (c *collector) routesTogether(cfg *Config, routes, streams []claim) {
 			}
 			if p.durable == q.durable {
 				if a.pattern == b.pattern {
-					c.fault(a.key, "%q is %s of route %s too, and both share the durable %s", a.pattern, b.key, cfg.Routes[b.owner].Name, p.durable)
+					c.fault(a.key, "%q is also %s of route %s, and both routes share the durable %s: keep it in one of them", a.pattern, b.key, cfg.Routes[b.owner].Name, p.durable)
 					break
 				}
 				continue

@@ -62,7 +62,7 @@ func (c *collector) validate(cfg *Config) {
 	}
 	c.oneOf("dlq.on_full", "dlq.on_full", cfg.DLQ.OnFull)
 	if cfg.DLQ.OnFull == OnFullDropOldest && cfg.DLQ.MaxBytes == 0 && cfg.DLQ.MaxMsgs == 0 {
-		c.fault("dlq.on_full", "drop_oldest needs dlq.max_bytes or dlq.max_msgs: without a bound nothing is ever full")
+		c.fault("dlq.on_full", "drop_oldest needs dlq.max_bytes or dlq.max_msgs: without a bound the stream is never full")
 	}
 	if cfg.Events.MaxAge < time.Minute {
 		c.fault("events.max_age", "must be at least 1m (got %v)", cfg.Events.MaxAge)
@@ -83,7 +83,7 @@ func (c *collector) validate(cfg *Config) {
 		c.fault("archive.max_msgs", "must not be negative: 0 means no bound (got %d)", cfg.Archive.MaxMsgs)
 	}
 	if cfg.Archive.Results && !cfg.Archive.Outcomes {
-		c.fault("archive.results", "needs archive.outcomes: results are kept with what became of their messages")
+		c.fault("archive.results", "needs archive.outcomes: true, because a result is stored with the outcome of its message")
 	}
 	if l := cfg.Fleet.Lease; l < fleet.MinLease || l%time.Second != 0 {
 		c.fault("fleet.lease", "must be whole seconds, at least %v (got %v)", fleet.MinLease, l)
@@ -120,7 +120,7 @@ func (c *collector) schedules(cfg *Config) {
 		s = s.WithDefaults()
 		cfg.Schedules[i] = s
 		if before, twice := names[s.Name]; twice {
-			c.fault(key+".name", "%q is the name of schedules[%d], too: each has its own", s.Name, before)
+			c.fault(key+".name", "%q is already the name of schedules[%d]: give each schedule its own name", s.Name, before)
 		}
 		names[s.Name] = i
 		s.Validate(cfg.Service, func(field string, err error) { c.fault(key+"."+field, "%v", err) }, cfg.OwnSubjects()...)
@@ -137,7 +137,7 @@ func (c *collector) limits(cfg *Config) {
 		c.faultsOf(key, l.Validate())
 		cfg.Limits[name] = l.WithDefaults()
 		if !slices.ContainsFunc(cfg.Routes, func(r Route) bool { return slices.Contains(r.Limits, name) }) {
-			c.note(key, "no route names it: list it under limits of a route")
+			c.note(key, "no route uses this limit: list it under limits of a route, or remove it")
 		}
 	}
 }
@@ -175,7 +175,7 @@ func (c *collector) loopback(key, addr string) {
 		return
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		c.fault(key, "must be a loopback address, such as 127.0.0.1:%d: it is for this host only (got %q)", n, addr)
+		c.fault(key, "must be a loopback address, such as 127.0.0.1:%d, because only this host may reach it (got %q)", n, addr)
 	}
 }
 
@@ -224,7 +224,7 @@ func (c *collector) nats(n NATS) {
 	if n.Replicas < 1 || n.Replicas > 5 {
 		c.fault("nats.replicas", "must be 1 to 5 (got %d)", n.Replicas)
 	} else if n.Replicas > 1 && len(n.URL) == 0 {
-		c.fault("nats.replicas", "must be 1 with the embedded server, which is alone (got %d)", n.Replicas)
+		c.fault("nats.replicas", "must be 1 with the embedded server, which is a single server (got %d)", n.Replicas)
 	}
 }
 
@@ -269,7 +269,7 @@ func (c *collector) auth(n NATS) {
 		}
 	}
 	if len(ways) > 1 {
-		c.fault(ways[1], "one way to authenticate at most: %s are set", strings.Join(ways, " and "))
+		c.fault(ways[1], "set only one way to authenticate: %s are set", strings.Join(ways, " and "))
 	}
 	if (n.User.Reveal() == "") != (n.Password.Reveal() == "") {
 		c.fault("nats.user", "nats.user and nats.password belong together: set both or neither")
@@ -278,7 +278,7 @@ func (c *collector) auth(n NATS) {
 		ways = append(ways, "nats.tls")
 	}
 	if len(n.URL) == 0 && len(ways) > 0 {
-		c.fault(ways[0], "is of no use without nats.url: the embedded server takes no credentials")
+		c.fault(ways[0], "has no effect without nats.url, because the embedded server takes no credentials: set nats.url, or remove this key")
 	}
 }
 

@@ -61,17 +61,17 @@ func (c *collector) ownFile(f *os.File) (ok bool) {
 	mode := fi.Mode().Perm()
 	switch owner := int(fi.Sys().(*syscall.Stat_t).Uid); {
 	case owner != me && owner != 0:
-		c.refuse(at, "", "belongs to user %d, and relay runs as user %d: whoever may write the configuration says which programs relay starts. Make it yours or root's: chown %d %s", owner, me, me, c.file)
+		c.refuse(at, "", "belongs to user %d, but relay runs as user %d. Whoever can write the configuration decides which programs relay starts: give the file to this user or to root, with chown %d %s", owner, me, me, c.file)
 	case mode&0o002 != 0:
-		c.refuse(at, "", "every user of this host may write it (mode %04o), and so say which programs relay starts: chmod o-w %s", mode, c.file)
+		c.refuse(at, "", "every user of this host may write this file (mode %04o), and so decide which programs relay starts: chmod o-w %s", mode, c.file)
 	default:
 		if mode&0o020 != 0 {
-			c.warnAt(at, "", "its group may write it (mode %04o), and so say which programs relay starts", mode)
+			c.warnAt(at, "", "its group may write this file (mode %04o), and so decide which programs relay starts", mode)
 		}
 		// No refusal: orchestrators mount such folders, read-only or in a namespace of their own.
 		dir := filepath.Dir(c.file)
 		if fi, err := os.Stat(dir); err == nil && fi.Mode().Perm()&0o002 != 0 && fi.Mode()&fs.ModeSticky == 0 {
-			c.warnAt(at, "", "every user of this host may write its folder %s (mode %04o), put another file in its place, and so say which programs relay starts: chmod o-w %[1]s", dir, fi.Mode().Perm())
+			c.warnAt(at, "", "every user of this host may write the folder %s (mode %04o), replace this file, and so decide which programs relay starts: chmod o-w %[1]s", dir, fi.Mode().Perm())
 		}
 		return true
 	}
@@ -97,7 +97,7 @@ func (c *collector) warnAbout(cfg *Config, routes, streams []claim) {
 		key := fmt.Sprintf("routes[%d]", i)
 		c.keyTokens(key+".key", r)
 		if r.Order == "key" && r.Instances == "" && r.Partitions == 0 {
-			c.note(key+".order", "means instances: one: one instance has the route, and the others stand by")
+			c.note(key+".order", "implies instances: one, so that one instance handles the route and the others stand by")
 		}
 		for _, h := range r.parts() {
 			if h.Settings == nil {
@@ -116,7 +116,7 @@ func (c *collector) warnAbout(cfg *Config, routes, streams []claim) {
 func (c *collector) target(key string, p handler.Publishing, subjects []string, streams []claim) {
 	for _, to := range targets(p, subjects) {
 		if !slices.ContainsFunc(streams, func(s claim) bool { return subject.Overlaps(to, s.pattern) }) {
-			c.note(key, "none of streams: takes %q: unless the server has a stream for it, nothing can be forwarded", to)
+			c.note(key, "no stream under streams holds %q: unless the server has a stream for this subject, nothing can be forwarded", to)
 		}
 	}
 }
@@ -136,9 +136,9 @@ func (c *collector) keyTokens(key string, r Route) {
 	}
 	switch {
 	case len(short) > 0 && len(short) == len(r.Subjects):
-		c.fault(key, "%q: no subject of the route has so many tokens", r.Key)
+		c.fault(key, "%q: no subject of the route has that many tokens", r.Key)
 	case len(short) > 0:
-		c.warn(key, "%q: %s has too few tokens for it: there each subject is a key of its own", r.Key, strings.Join(short, " and "))
+		c.warn(key, "%q: %s has fewer tokens than the template names, so that each subject of it is a key of its own", r.Key, strings.Join(short, " and "))
 	}
 }
 
@@ -151,7 +151,7 @@ func (c *collector) misspelt(env []string, read []override) {
 		if !ok || value == "" || !strings.HasPrefix(name, envPrefix) || slices.ContainsFunc(read, func(o override) bool { return o.at.file == name }) {
 			continue
 		}
-		c.warnAt(origin{file: name}, "", "is not read: did you mean %s%s? Two underscores stand for the dot", envPrefix, right)
+		c.warnAt(origin{file: name}, "", "is ignored: did you mean %s%s? Write two underscores for each dot", envPrefix, right)
 	}
 }
 

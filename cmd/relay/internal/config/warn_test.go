@@ -45,16 +45,16 @@ func TestLoad_warns(t *testing.T) {
 	}
 	all := strings.Join(got, "\n")
 	for _, want := range []string{
-		"warning: relay.yaml: its group may write it (mode 0620)",
+		"warning: relay.yaml: its group may write this file (mode 0620)",
 		`warning: relay.yaml:2: nats.token: every user of this host may read the secret in "token" (mode 0644)`,
-		"warning: --set routes.b.handler.http.headers.Authorization: routes[1].handler.http.headers: every user of this host sees",
-		"warning: RELAY_NATS_URL: is not read: did you mean RELAY_NATS__URL?",
-		"warning: RELAY_LOG_LEVEL: is not read: did you mean RELAY_LOG__LEVEL?",
-		`warning: relay.yaml:5: routes[0].key: "{3}": a.y has too few tokens`,
+		"warning: --set routes.b.handler.http.headers.Authorization: routes[1].handler.http.headers: every user of this host can see",
+		"warning: RELAY_NATS_URL: is ignored: did you mean RELAY_NATS__URL?",
+		"warning: RELAY_LOG_LEVEL: is ignored: did you mean RELAY_LOG__LEVEL?",
+		`warning: relay.yaml:5: routes[0].key: "{3}": a.y has fewer tokens`,
 		`warning: relay.yaml:5: routes[0].handler.exec.command: the program "no-such-program-here" is not on this machine`,
-		"note: relay.yaml:5: routes[0].order: means instances: one",
+		"note: relay.yaml:5: routes[0].order: implies instances: one",
 		"warning: relay.yaml:6: routes[1].handler.http.tls.insecure_skip_verify: any certificate",
-		`note: relay.yaml:7: routes[2].handler.forward.subject: none of streams: takes "copies.c"`,
+		`note: relay.yaml:7: routes[2].handler.forward.subject: no stream under streams holds "copies.c"`,
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("nothing says %q:\n%s", want, all)
@@ -92,7 +92,7 @@ func TestLoad_refusesAFileThatOthersMayWrite(t *testing.T) {
 	if err := os.Chown(file, 4711, 4711); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(Options{File: file}); err == nil || !strings.Contains(err.Error(), "belongs to user 4711, and relay runs as user 0") {
+	if _, err := Load(Options{File: file}); err == nil || !strings.Contains(err.Error(), "belongs to user 4711, but relay runs as user 0") {
 		t.Errorf("of another user: %v", err)
 	}
 }
@@ -112,7 +112,7 @@ func TestLoad_warnsOfAFolderThatOthersMayWrite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(fmt.Sprint(cfg.Source.Warnings), "may write its folder"); got != want {
+		if got := strings.Contains(fmt.Sprint(cfg.Source.Warnings), "may write the folder"); got != want {
 			t.Errorf("%v: %v", mode, cfg.Source.Warnings)
 		}
 	}

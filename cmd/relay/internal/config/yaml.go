@@ -83,7 +83,7 @@ func (c *collector) parseYAML(data []byte, at origin, key string) (*yaml.Node, e
 		n, msg := syntaxError(err)
 		return nil, refuse(line(n), "%s", msg)
 	default:
-		return nil, refuse(line(next.Line), "only one document is allowed: a second one begins here")
+		return nil, refuse(line(next.Line), "only one document is allowed: a second document begins here")
 	}
 	root := doc.Content[0]
 	if bad, msg := forbidden(root, 1); bad != nil {
@@ -100,7 +100,7 @@ var yamlLine = regexp.MustCompile(`^line (\d+): `)
 func syntaxError(err error) (line int, msg string) {
 	msg = strings.TrimPrefix(err.Error(), "yaml: ")
 	// The parser repeats the name, which is the secret when somebody pasted one that begins with *.
-	msg = unknownAnchor.ReplaceAllString(msg, "an alias of something that is not there: put a value that begins with * in quotes")
+	msg = unknownAnchor.ReplaceAllString(msg, "an alias without its anchor: put a value that begins with * in quotes")
 	line = 1
 	if m := yamlLine.FindStringSubmatch(msg); m != nil {
 		line, _ = strconv.Atoi(m[1])

@@ -142,7 +142,7 @@ func (e *UsageError) Error() string { return e.Err.Error() }
 func (e *UsageError) Unwrap() error { return e.Err }
 
 // ErrConflict says that what was shown, or is needed, is not so now.
-var ErrConflict = errors.New("not so now")
+var ErrConflict = errors.New("the state has changed")
 
 // ErrNotFound says that there is no such thing (any more).
 var ErrNotFound = errors.New("not found")

@@ -205,10 +205,10 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request, p page) {
 			http.Redirect(w, r, "/login", http.StatusSeeOther)
 			return
 		}
-		c.fail(w, r, nil, &httpError{http.StatusUnauthorized, "no session: relay ui gives one"})
+		c.fail(w, r, nil, &httpError{http.StatusUnauthorized, "no session: run relay ui to get one"})
 		return
 	case !s.role.may(p.role):
-		c.fail(w, r, s, &httpError{http.StatusForbidden, "your session may view, and not operate: relay ui --role operate gives one that may"})
+		c.fail(w, r, s, &httpError{http.StatusForbidden, "your session may view but not operate: get another session with relay ui --role operate"})
 		return
 	case c.backend.Load() == nil:
 		c.fail(w, r, s, &httpError{http.StatusServiceUnavailable, "relay is starting; /readyz says what it waits for"})

@@ -287,7 +287,7 @@ func (c *Console) bound(r *request) (*dlq.Job, int, error) {
 // changedPlan refuses an act that would do more than was shown. Less is fine: somebody else has done a part of it.
 func changedPlan(now, shown int) error {
 	if now > shown {
-		return &httpError{http.StatusConflict, fmt.Sprintf("this would be %d dead letters now, and you were shown %d: look at the plan again", now, shown)}
+		return &httpError{http.StatusConflict, fmt.Sprintf("%d dead letters match now, but the plan showed %d: look at the plan again", now, shown)}
 	}
 	return nil
 }
@@ -343,9 +343,9 @@ func (c *Console) discard(r *request) (*answer, error) {
 	n, err := c.behind().Discard(r.Context(), job)
 	c.acted()
 	if err != nil {
-		return nil, fmt.Errorf("%d were discarded, then: %w", n, err)
+		return nil, fmt.Errorf("%d were discarded, then an error stopped it: %w", n, err)
 	}
-	return &answer{done: fmt.Sprintf("%d discarded; who and what is kept for 30 days", n), next: "/dlq"}, nil
+	return &answer{done: fmt.Sprintf("%d discarded; relay keeps for 30 days who discarded what", n), next: "/dlq"}, nil
 }
 
 // edit replays one dead letter with what the operator made of its body.
@@ -355,14 +355,14 @@ func (c *Console) edit(r *request) (*answer, error) {
 		return nil, err
 	}
 	if !editable(e.Data) {
-		return nil, &UsageError{fmt.Errorf("this body is not for a browser: relay dlq replay %d --edit", e.StoredSequence)}
+		return nil, &UsageError{fmt.Errorf("a browser cannot edit this body: use relay dlq replay %d --edit", e.StoredSequence)}
 	}
 	text := []byte(strings.ReplaceAll(r.PostFormValue("text"), "\r\n", "\n"))
 	switch {
 	case bytes.Equal(text, e.Data):
 		return nil, &UsageError{errors.New("the body is unchanged: replay it as it is")}
 	case json.Valid(e.Data) && !json.Valid(text):
-		return nil, &UsageError{errors.New("the body was JSON, and is none any more: " + jsonFault(text) + "; go back, and what you wrote is still there")}
+		return nil, &UsageError{errors.New("the body was JSON, and is not valid JSON any more: " + jsonFault(text) + "; go back to correct it: what you wrote is still there")}
 	}
 	job := &dlq.Job{Numbers: []uint64{e.StoredSequence}, By: r.session.by, Edited: true, Wait: true, Last: e.StoredSequence}
 	return c.begin(r, job, text, fmt.Sprintf("replay of dead letter %d with another body", e.StoredSequence))

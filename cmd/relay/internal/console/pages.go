@@ -77,9 +77,9 @@ func (c *Console) login(r *request) (*answer, error) {
 	secret, ok := c.sessions.login(r.PostFormValue("code"), time.Now())
 	if !ok {
 		if n := c.wrong.more(time.Now()); n > 0 {
-			c.log.Warn("somebody tried to log in to the console with a code that is not good", "remote", r.RemoteAddr, "times", n)
+			c.log.Warn("somebody tried to log in to the console with an invalid code", "remote", r.RemoteAddr, "times", n)
 		}
-		return nil, &httpError{http.StatusForbidden, "this code is not good any more: a code is good once, for a minute; relay ui gives another"}
+		return nil, &httpError{http.StatusForbidden, "this code is not valid any more: a code works once, within a minute; run relay ui to get another"}
 	}
 	http.SetCookie(r.w, &http.Cookie{Name: cookie(r.Request), Value: secret, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 	return &answer{done: "logged in", next: "/"}, nil

@@ -107,9 +107,9 @@ func (s *sessions) code(role Role, by string, seal Seal, now time.Time) (string,
 	}
 	switch {
 	case ofAsker >= maxAskerCodes:
-		return "", fmt.Errorf("%w: %d a minute for one who asks; wait a minute", errTooManyCodes, maxAskerCodes)
+		return "", fmt.Errorf("%w: each user gets at most %d a minute; wait a minute", errTooManyCodes, maxAskerCodes)
 	case inRole >= maxCodes:
-		return "", fmt.Errorf("%w: %d a minute to %s; wait a minute", errTooManyCodes, maxCodes, role)
+		return "", fmt.Errorf("%w: the instance gives at most %d a minute to %s; wait a minute", errTooManyCodes, maxCodes, role)
 	}
 	c := rand.Text()
 	s.codes[c] = &session{role: role, by: by, seal: seal, ends: now.Add(codeLife)}

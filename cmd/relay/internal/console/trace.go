@@ -28,9 +28,9 @@ type Life struct {
 func (l Life) InStream() string {
 	switch {
 	case l.Gone:
-		return "its stream is there no more"
+		return "its stream does not exist any more"
 	case l.Replaced:
-		return "its stream was made anew since, and another message has its place"
+		return "its stream was created again since then, and another message has its sequence"
 	case !l.Stored:
 		return "it is not in its stream any more"
 	}

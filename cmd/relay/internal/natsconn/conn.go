@@ -114,7 +114,7 @@ func (c Config) hint(err error) error {
 			return fmt.Errorf("%w: the server does not accept %s; check the value, and that the server at this address knows it", err, key)
 		}
 	}
-	return fmt.Errorf("%w: the server asks who relay is, and the configuration does not say; set nats.creds, nats.nkey, nats.user and nats.password, or nats.token", err)
+	return fmt.Errorf("%w: the server requires authentication, and the configuration has none; set nats.creds, nats.nkey, nats.user and nats.password, or nats.token", err)
 }
 
 // cause puts right what the library makes of errors at the start: it swallows "connection refused", and reports a read
@@ -128,7 +128,7 @@ func (c *Conn) cause(ctx context.Context, d *dialer, err error) error {
 	case errors.Is(err, nats.ErrNoServers) && d.lastErr() != nil:
 		return d.lastErr()
 	case errors.Is(err, nats.ErrSecureConnWanted):
-		return fmt.Errorf("TLS is asked for and the server does not offer it: %w", err)
+		return fmt.Errorf("TLS is required, but the server does not offer it: %w", err)
 	}
 	return err
 }
@@ -146,7 +146,7 @@ func (c *Conn) handlers(log *slog.Logger) []nats.Option {
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
 			c.lastErr.Store(&err)
 			if ok, dropped := quiet.allow(); ok {
-				log.Warn("NATS does not take the connection back", "url", c.where, "error", err, "not_logged", dropped)
+				log.Warn("NATS refuses to reconnect", "url", c.where, "error", err, "not_logged", dropped)
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {

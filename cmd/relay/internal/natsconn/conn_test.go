@@ -88,7 +88,7 @@ func TestConnect_saysNoAtOnce(t *testing.T) {
 		"no such host":    {Config{URL: "nats://host.invalid:4222"}, []string{"host.invalid"}},
 		"wrong password":  {Config{URL: auth.URL(), User: handler.SecretText("relay"), Password: handler.SecretText("hunter2")}, []string{auth.URL(), "Authorization Violation"}},
 		"password in url": {Config{URL: strings.Replace(auth.URL(), "//", "//relay:hunter2@", 1)}, []string{auth.URL(), "Authorization Violation"}},
-		"no tls there":    {Config{URL: strings.Replace(plain.URL(), "nats:", "tls:", 1)}, []string{"TLS is asked for"}},
+		"no tls there":    {Config{URL: strings.Replace(plain.URL(), "nats:", "tls:", 1)}, []string{"TLS is required"}},
 		"empty url":       {Config{}, []string{"nats.url"}},
 		"bad url":         {Config{URL: "nats://u:hunter2@ho st:x"}, []string{"nats.url"}},
 		"bad scheme":      {Config{URL: "http://127.0.0.1:1"}, []string{"nats.url", `"http"`}},

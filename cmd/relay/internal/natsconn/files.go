@@ -56,7 +56,7 @@ func (h *held[T]) now() T {
 		h.last, h.sum, h.said = value, sha256.Sum256(raw), ""
 	case err.Error() != h.said:
 		h.said = err.Error()
-		h.log.Warn("a file of the connection to NATS cannot be used: what it held before is used on", "error", err)
+		h.log.Warn("cannot use a file of the NATS connection; relay keeps using its earlier content", "error", err)
 	}
 	return h.last
 }
@@ -113,12 +113,12 @@ func readIdentity(key, path string, withJWT bool) (id identity, raw []byte, err 
 	}
 	kp, err := nkeys.ParseDecoratedNKey(raw)
 	if err != nil {
-		return fail("holds no seed of a user")
+		return fail("holds no NKey seed of a user")
 	}
 	defer kp.Wipe()
 	seed, err := kp.Seed()
 	if err != nil {
-		return fail("holds no seed of a user")
+		return fail("holds no NKey seed of a user")
 	}
 	id.seed = append([]byte(nil), seed...) // Wipe clears the other
 	if id.public, err = kp.PublicKey(); err != nil || !withJWT {
@@ -182,7 +182,7 @@ func (c *Conn) Renew(ctx context.Context) error {
 	cfg.Logger = nil
 	trial, err := Connect(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("with what the files of nats hold now: %w", err)
+		return fmt.Errorf("with the current content of the files under nats: %w", err)
 	}
 	trial.Close()
 	back := c.StatusChanged(nats.CONNECTED)
@@ -194,6 +194,6 @@ func (c *Conn) Renew(ctx context.Context) error {
 	case <-back:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("NATS at %s: the connection was made anew with what the files of nats hold now, and is not back: %w", c.where, context.Cause(ctx))
+		return fmt.Errorf("NATS at %s: relay reconnects with the current content of the files under nats, and is not connected yet: %w", c.where, context.Cause(ctx))
 	}
 }

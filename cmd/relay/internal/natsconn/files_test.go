@@ -161,10 +161,10 @@ func TestReadIdentity_refusesWhatIsNoneNow(t *testing.T) {
 	seed, _ := user.Seed()
 	name := filepath.Join(t.TempDir(), "user.creds")
 	for text, want := range map[string]string{
-		"":                     "holds no seed",
+		"":                     "holds no NKey seed",
 		string(seed):           "holds no JWT",
-		string(seed[:20]):      "holds no seed",
-		"-----BEGIN NATS USER": "holds no seed",
+		string(seed[:20]):      "holds no NKey seed",
+		"-----BEGIN NATS USER": "holds no NKey seed",
 	} {
 		put(t, name, text)
 		if _, _, err := readIdentity("nats.creds", name, true); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), string(seed)) {

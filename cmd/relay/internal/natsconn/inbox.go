@@ -20,7 +20,7 @@ func (c *Conn) mayListen(subject string) error {
 		return fmt.Errorf("NATS at %s: %w", c.where, err)
 	}
 	if v := permission.Of(c.LastError()); v != nil && v.Subject == subject {
-		return fmt.Errorf("%w: answers are to come there", v)
+		return fmt.Errorf("%w: relay gets its answers on this subject", v)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func (c Config) options(d *dialer, log *slog.Logger) (opts []nats.Option, files 
 	}
 	opts = append(opts, auth...)
 	if (c.Cert == "") != (c.Key == "") {
-		return nil, nil, errors.New("nats.tls: cert and key go together")
+		return nil, nil, errors.New("nats.tls: cert and key belong together: set both or neither")
 	}
 	if secure || c.CA != "" || c.Cert != "" {
 		opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12}))

@@ -68,7 +68,7 @@ func (s *store) clientKey() (*key, error) {
 		return nil, err
 	}
 	if mode := fi.Mode(); !mode.IsRegular() || mode.Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s: others may use this key (mode %v): remove the file, and relay makes a new one", name, mode)
+		return nil, fmt.Errorf("%s: other users may read this key (mode %v): remove the file, and relay creates a new key", name, mode)
 	}
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *store) clientKey() (*key, error) {
 	defer clear(b)
 	pair, err := nkeys.ParseDecoratedNKey(b)
 	if err != nil {
-		return nil, fmt.Errorf("%s: not an NKey: remove the file, and relay makes a new one", name)
+		return nil, fmt.Errorf("%s: not an NKey: remove the file, and relay creates a new key", name)
 	}
 	return &key{pair}, nil
 }

@@ -68,9 +68,9 @@ func TestStart_listenerAsksForTheKeyInTheStore(t *testing.T) {
 
 func TestStart_refusesAKeyThatOthersMayUse(t *testing.T) {
 	for name, spoil := range map[string]func(file string) error{
-		"others may use this key": func(file string) error { return os.Chmod(file, 0o644) },
-		"not an NKey":             func(file string) error { return os.WriteFile(file, []byte("x\n"), 0o600) },
-		"too many levels":         func(file string) error { return errors.Join(os.Rename(file, file+"2"), os.Symlink(file+"2", file)) },
+		"other users may read this key": func(file string) error { return os.Chmod(file, 0o644) },
+		"not an NKey":                   func(file string) error { return os.WriteFile(file, []byte("x\n"), 0o600) },
+		"too many levels":               func(file string) error { return errors.Join(os.Rename(file, file+"2"), os.Symlink(file+"2", file)) },
 	} {
 		dir := t.TempDir()
 		start(t, Config{StoreDir: dir, Listen: "127.0.0.1:0"}).Shutdown()

@@ -92,7 +92,7 @@ func lock(dir string) (*os.File, error) {
 			return nil, fmt.Errorf("%s: flock: %w", name, err)
 		}
 		who, _ := io.ReadAll(io.LimitReader(f, 20))
-		return nil, fmt.Errorf("%s: %w by process %s: stop it, or name another directory", dir, ErrInUse, strings.TrimSpace(string(who)))
+		return nil, fmt.Errorf("%s: %w by process %s: stop that process, or name another directory", dir, ErrInUse, strings.TrimSpace(string(who)))
 	}
 	// Only now: whoever holds the lock must stay readable to those who do not.
 	err = f.Truncate(0)

@@ -182,5 +182,5 @@ func (inv *inventory) verify(ctx context.Context, srv *server.Server, k *key, wa
 		return nil
 	}
 	faults = append(faults, warnings...)
-	return fmt.Errorf("%s; restore the directory from a backup, or move it away to start without it", strings.Join(faults, "; "))
+	return fmt.Errorf("%s; restore the directory from a backup, or move it away to start with an empty store", strings.Join(faults, "; "))
 }

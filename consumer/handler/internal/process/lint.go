@@ -25,7 +25,7 @@ func Lint(cfg Config, r handler.Report) {
 func lintRights(cfg Config, uid, gid int, limited bool, r handler.Report) {
 	if cfg.User == "" {
 		if cfg.Limits.Processes > 0 && uid == 0 {
-			r.Warn("limits.processes", "does not bind root, as whom lint runs: relay run ends with that as root, set user")
+			r.Warn("limits.processes", "has no effect on root, and lint runs as root: relay run as root would refuse to start; set user")
 		}
 		return
 	}
@@ -37,15 +37,15 @@ func lintRights(cfg Config, uid, gid int, limited bool, r handler.Report) {
 	limits := cfg.Limits != Limits{}
 	switch self := int(as.Uid) == uid && int(as.Gid) == gid; {
 	case cfg.Limits.Processes > 0 && as.Uid == 0:
-		r.Warn("limits.processes", "does not bind root, whom user names: relay run ends with that, name another user")
+		r.Warn("limits.processes", "has no effect on root, and user is root: relay run would refuse to start; name another user")
 	case self:
 	case uid != 0 && limits:
-		r.Warn("user", "relay run has to be root to run programs as %s, and needs the capability CAP_SYS_RESOURCE for limits beside it: lint runs as uid %d and cannot tell whether it has them",
+		r.Warn("user", "relay run must be root to run programs as %s, and needs the capability CAP_SYS_RESOURCE for limits beside user: lint runs as uid %d, and cannot tell whether relay run has both",
 			cfg.User, uid)
 	case uid != 0:
-		r.Warn("user", "relay run has to be root to run programs as %s: lint runs as uid %d and cannot tell whether it is", cfg.User, uid)
+		r.Warn("user", "relay run must be root to run programs as %s: lint runs as uid %d, and cannot tell whether relay run is root", cfg.User, uid)
 	case limits && !limited:
-		r.Warn("limits", "relay run needs the capability CAP_SYS_RESOURCE for limits beside user, and ends without it: lint runs as root on this machine and lacks it; give it to relay, or set limits on the container")
+		r.Warn("limits", "relay run needs the capability CAP_SYS_RESOURCE for limits beside user, and does not start without it: lint runs as root on this machine without that capability; give it to relay, or set limits on the container")
 	}
 }
 

@@ -71,7 +71,7 @@ func New(cfg Config) (*Program, error) {
 		}
 	}
 	if cfg.Limits.Processes > 0 && pr.uid() == 0 {
-		return nil, errors.New("limits.processes: does not bind root: set user")
+		return nil, errors.New("limits.processes: has no effect on root: set user")
 	}
 	pr.env = fixedEnv(cfg.Env, as)
 	if err := pr.Check(context.Background()); err != nil {
@@ -146,7 +146,7 @@ func (pr *Program) startError(err error) error {
 	case errors.Is(err, syscall.EPERM) && pr.user != nil:
 		return fmt.Errorf("user: cannot start %s as uid %d, gid %d: %w (only root may run programs as another user)", pr.Path, pr.user.Uid, pr.user.Gid, err)
 	case errors.Is(err, syscall.EPERM) && len(pr.limits) > 0:
-		return fmt.Errorf("limits: cannot start %s under them: %w (they are set by ptrace(2), which this system forbids)", pr.Path, err)
+		return fmt.Errorf("limits: cannot start %s under them: %w (relay sets them by ptrace(2), which this system forbids)", pr.Path, err)
 	}
 	return commandError(pr.Path, err)
 }

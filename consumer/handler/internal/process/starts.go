@@ -47,7 +47,7 @@ func (s *Starts) Failed(err error, now time.Time) error {
 }
 
 // ErrBroken is for programs that can be started, and do not begin to work.
-var ErrBroken = errors.New("the program does not begin to work")
+var ErrBroken = errors.New("the program starts, but does not begin to work")
 
 // isBroken tells whether a start failed because of the program or of what the config says of it.
 func isBroken(err error) bool {

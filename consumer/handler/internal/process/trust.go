@@ -44,7 +44,7 @@ func replaceable(path string, runsAs uint32) error {
 		if runsAs != 0 {
 			whose = fmt.Sprintf("root or uid %d", runsAs)
 		}
-		return fmt.Errorf("command: %s %s, who could replace %s: a relay that is root only runs what nobody but %s can change", step, who, path, whose)
+		return fmt.Errorf("command: %s %s, so that others could replace %s: as root, relay runs only programs that nobody but %s can change", step, who, path, whose)
 	}
 	return nil
 }

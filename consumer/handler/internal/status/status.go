@@ -42,7 +42,7 @@ func Parse(s string) (*Set, error) {
 			return set, err
 		}
 		if lo > hi {
-			return set, fmt.Errorf("the range %q is upside down", item)
+			return set, fmt.Errorf("the range %q has its larger number first", item)
 		}
 		for code := lo; code <= hi; code++ {
 			set.in[code] = true

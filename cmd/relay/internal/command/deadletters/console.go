@@ -115,7 +115,7 @@ func (b *Console) Plan(ctx context.Context, job *dlq.Job) (*dlq.Plan, []string, 
 			}
 		}
 		if !r.routes.Running {
-			notes = append(notes, "no instance of relay answers: the messages wait in the retry stream until one runs")
+			notes = append(notes, "no instance of relay answers: the messages wait in the retry stream until an instance runs")
 		}
 	}
 	return plan, notes, nil
@@ -135,7 +135,7 @@ func (b *Console) Start(ctx context.Context, wanted dlq.Job, body []byte) (id st
 		return "", err
 	}
 	if plan.Total == 0 {
-		return "", &console.UsageError{Err: errors.New("nothing is left of what was chosen, or all of it has to stay")}
+		return "", &console.UsageError{Err: errors.New("nothing is left to replay of the chosen dead letters")}
 	}
 	now := time.Now()
 	job.ID, job.State, job.Runner, job.Created = dlq.NewJobID(now), dlq.JobRunning, cli.Runner(), now.UTC()

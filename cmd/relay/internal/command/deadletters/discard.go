@@ -118,7 +118,7 @@ func discardEach(ctx context.Context, store *dlq.Store, named []uint64, one func
 	}
 	err := work.Wait()
 	if ctx.Err() != nil && done < len(named) {
-		return done, fmt.Errorf("interrupted: %d are left", len(named)-done)
+		return done, fmt.Errorf("interrupted: %d dead letters are left", len(named)-done)
 	}
 	return done, err
 }

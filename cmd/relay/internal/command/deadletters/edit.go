@@ -26,7 +26,7 @@ func (r *replayer) edit(ctx context.Context, n uint64) (dlq.Entry, error) {
 		return e, err
 	}
 	if string(r.edited) == string(e.Data) {
-		return e, errors.New("the body is unchanged; nothing is done (replay it without --edit)")
+		return e, errors.New("the body is unchanged; nothing was replayed (replay it without --edit)")
 	}
 	fmt.Fprintf(r.out, "body edited: %d bytes instead of %d\n", len(r.edited), len(e.Data))
 	return e, nil
@@ -70,10 +70,10 @@ func editor(ctx context.Context, c *cobra.Command, data []byte) ([]byte, error) 
 		if fault == nil || !json.Valid(data) {
 			return edited, nil
 		}
-		fmt.Fprintf(c.ErrOrStderr(), "relay: the body was JSON, and is none any more: %s\n", cli.Printable(fault.Error()))
+		fmt.Fprintf(c.ErrOrStderr(), "relay: the body was JSON, and is not valid JSON any more: %s\n", cli.Printable(fault.Error()))
 		if cli.Confirm(ctx, c, false, "Edit it again?") != nil {
 			keep = true
-			return nil, fmt.Errorf("the body is no JSON any more: %w; nothing is done, and what you wrote is in %s", fault, file.Name())
+			return nil, fmt.Errorf("the body is not valid JSON any more: %w; nothing was replayed, and what you wrote is in %s", fault, file.Name())
 		}
 	}
 }

@@ -70,7 +70,7 @@ entries of a group by one of its numbers, here and for replay, export and discar
 	f.flags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON lines")
 	c.Flags().BoolVar(&count, "count", false, "print how many there are")
-	c.Flags().BoolVar(&all, "all", false, "list all of them, not a page")
+	c.Flags().BoolVar(&all, "all", false, "list all dead letters, not a page")
 	c.Flags().StringVar(&groupBy, "group-by", "", "error: count those whose errors are alike")
 	return c
 }

@@ -33,7 +33,7 @@ func (f *replayFlags) flags(c *cobra.Command) {
 	s.Float64Var(&f.rate, "rate", 0, "at most this many a second; 0: as fast as it goes")
 	s.BoolVar(&f.staged, "staged", false, "hand over 1, then 10, then 100, then the rest, and wait for the verdicts of each stage")
 	s.StringVar(&f.stopAfter, "stop-after", "", "stop when more than this share fails at its first attempt: 5% (default 10% with --staged)")
-	s.BoolVar(&f.wait, "wait", false, "wait until each message had its first attempt")
+	s.BoolVar(&f.wait, "wait", false, "wait until each message has had its first attempt")
 }
 
 // apply puts the flags that were given into the job.
@@ -242,7 +242,7 @@ func (r *replayer) print(p *dlq.Plan) {
 		fmt.Fprintf(r.out, "at %g a second: about %v\n", r.job.Rate, (time.Duration(float64(p.Total)/r.job.Rate*float64(time.Second)) + time.Second).Truncate(time.Second))
 	}
 	if p.Total > 0 && r.job.Subject == "" && !r.routes.Running {
-		fmt.Fprintln(r.out, "no instance of relay answers: the messages wait in the retry stream until one runs")
+		fmt.Fprintln(r.out, "no instance of relay answers: the messages wait in the retry stream until an instance runs")
 	}
 }
 
@@ -336,7 +336,7 @@ func (r *replayer) end(p dlq.Progress, err error) error {
 	if p.ID != "" {
 		fmt.Fprintf(r.out, "%d replayed%s\n", p.Handed, tally(p))
 		if p.Gone > 0 {
-			fmt.Fprintf(r.out, "%d were gone: replayed or discarded by somebody else\n", p.Gone)
+			fmt.Fprintf(r.out, "%d dead letters were gone: somebody else replayed or discarded them\n", p.Gone)
 		}
 	}
 	var stopped *dlq.StoppedError
@@ -353,7 +353,7 @@ func (r *replayer) end(p dlq.Progress, err error) error {
 	case err != nil:
 		return err
 	case p.Refused > 0:
-		return fmt.Errorf("%d of %d stay: relay replay show %s says which, and why", p.Refused, p.Total, p.ID)
+		return fmt.Errorf("%d of %d dead letters stay: relay replay show %s says which, and why", p.Refused, p.Total, p.ID)
 	}
 	return nil
 }

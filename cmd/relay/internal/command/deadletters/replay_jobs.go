@@ -279,7 +279,7 @@ func newReplayResume(o *cli.Options) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "resume JOB", Short: "go on with a job that was stopped, cancelled or cut off by a crash", Args: cli.Args(cobra.ExactArgs(1)),
-		Long: `Resume replays what a job has left. A job that somebody else runs is left to them; one whose runner crashed is taken
+		Long: `Resume replays what a job has left. A job that somebody else runs is not touched; a job whose runner crashed is taken
 over after two seconds of silence. Within ten minutes after a crash nothing is delivered twice. Flags change how it goes on.
 
 It shows who began the job, what the job chose and where that goes, and asks: a job is a record on the server, which others may
@@ -326,7 +326,7 @@ func resumable(job dlq.Job) error {
 	case job.State == dlq.JobDone:
 		return fmt.Errorf("job %s is done", job.ID)
 	case job.Kind != "":
-		return fmt.Errorf("%s is the record of a %s: there is nothing to resume", job.ID, cli.Printable(job.Kind))
+		return fmt.Errorf("%s is the record of a %s, which cannot be resumed", job.ID, cli.Printable(job.Kind))
 	case job.Outdated() != "":
 		return fmt.Errorf("job %s cannot be resumed: %s", job.ID, job.Outdated())
 	case job.Edited:

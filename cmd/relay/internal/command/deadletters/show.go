@@ -53,9 +53,9 @@ it is, and anything else as a hex dump. Characters that could act on the termina
 			})
 		},
 	}
-	c.Flags().BoolVar(&raw, "raw", false, "print the body alone, byte for byte")
+	c.Flags().BoolVar(&raw, "raw", false, "print only the body, byte for byte")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.Flags().BoolVar(&original, "original", false, "with the body it had before it was edited")
+	c.Flags().BoolVar(&original, "original", false, "print the body that the message had before it was edited")
 	return c
 }
 

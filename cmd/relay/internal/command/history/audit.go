@@ -66,7 +66,7 @@ counting of lost dead letters begins anew, once you know of those there are.`,
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.Flags().BoolVar(&accept, "accept-lost", false, "begin anew to count dead letters that somebody else took out")
+	c.Flags().BoolVar(&accept, "accept-lost", false, "count anew the dead letters that somebody else took out")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, with --accept-lost")
 	return c
 }
@@ -97,7 +97,7 @@ func auditAll(ctx context.Context, cl *cli.Client, routes []string) (list []audi
 	service := cl.Config.Service
 	book, err := audit.Attach(ctx, cl.JS, service)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		return nil, nil, fmt.Errorf("there is no ledger yet: no instance of service %s has run that keeps one", cli.Printable(service))
+		return nil, nil, fmt.Errorf("there is no ledger yet: no instance of service %s that keeps a ledger has run", cli.Printable(service))
 	}
 	if err != nil {
 		return nil, nil, err
@@ -153,7 +153,7 @@ func auditAll(ctx context.Context, cl *cli.Client, routes []string) (list []audi
 		return nil, nil, err
 	}
 	if len(routes) > 0 && len(list) == 0 {
-		return nil, nil, fmt.Errorf("no ledger has a route %s: it is written some seconds after the route began", cli.Printable(routes[0]))
+		return nil, nil, fmt.Errorf("no ledger has a route %s: relay writes the ledger of a route some seconds after the route began", cli.Printable(routes[0]))
 	}
 	return list, bad, nil
 }
@@ -225,7 +225,7 @@ func deadFields(b audit.Balance) [][]string {
 
 func printAudit(w io.Writer, list []audit.Balance) {
 	if len(list) == 0 {
-		fmt.Fprintln(w, "no durable has a ledger yet: it is written some seconds after a route began")
+		fmt.Fprintln(w, "no durable has a ledger yet: relay writes a ledger some seconds after a route began")
 	}
 	for i, b := range list {
 		if i > 0 {

@@ -36,7 +36,7 @@ func newEvents(o *cli.Options) *cobra.Command {
 stores them. With --follow it prints those that are published from now on, stored or not, until it is interrupted.
 
 Events that are alike are gathered: the first one comes at once, and those of the minute after it as one, with how many there
-were. They are best effort; what is waiting, and what is dead, is told by relay status and relay dlq.`,
+were. They are best effort: relay status and relay dlq show what waits and what is dead-lettered.`,
 		Example: `  relay events --since 2h --route billing
   relay events --follow --kind dead_letter --json`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -49,7 +49,7 @@ were. They are best effort; what is waiting, and what is dead, is told by relay 
 			case f.limit < 1:
 				return fmt.Errorf("%w: --limit %d: must be above 0", cli.ErrUsage, f.limit)
 			case f.follow && (f.since != "" || c.Flags().Changed("limit")):
-				return fmt.Errorf("%w: --follow prints what comes from now on: it cannot go with --since or --limit", cli.ErrUsage)
+				return fmt.Errorf("%w: --follow prints only new events: remove --since and --limit", cli.ErrUsage)
 			}
 			role := access.Operator // reads the stream
 			if f.follow {

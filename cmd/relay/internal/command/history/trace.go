@@ -33,8 +33,8 @@ func newTrace(o *cli.Options) *cobra.Command {
 		Use: "trace ID|STREAM/SEQUENCE", Short: "the life of one message: when it was published, each failure, where it is, what happens next", Args: cli.Args(cobra.ExactArgs(1)),
 		Long: `Trace gathers what is stored of a message: in its stream, in its durables, the record of its attempts, the retry stream, the
 dead letters with the failures before each replay, and what instances say of its key. The ID is that of the log, of handlers (Relay-Id)
-and of dead letters. With archive.outcomes trace says of a message that is through when and by which instance it was done, or what else became
-of it; without, that its durable is through with it.`,
+and of dead letters. With archive.outcomes trace also says when, how and by which
+instance a message was finished; without it trace says only that the durable has settled the message.`,
 		Example: "  relay trace ORDERS/17\n  relay trace 'ORDERS~billing~17~djeyvh9o2bcd' --json",
 		RunE: func(c *cobra.Command, a []string) error {
 			l, err := parseTraced(a[0])
@@ -78,7 +78,7 @@ func parseTraced(s string) (*life, error) {
 	if len(parts) != 4 {
 		stream, seq, err := waiting.ParseID(s)
 		if err != nil {
-			return nil, fmt.Errorf("%w; or its id", err)
+			return nil, fmt.Errorf("%w; or write the id of the message", err)
 		}
 		return &life{Life: console.Life{Stream: stream, Sequence: seq}, told: map[deadOnce]bool{}}, nil
 	}
@@ -87,7 +87,7 @@ func parseTraced(s string) (*life, error) {
 	seq, err3 := strconv.ParseUint(parts[2], 10, 64)
 	ns, err4 := strconv.ParseInt(parts[3], 36, 64)
 	if err := errors.Join(err1, err2, err3, err4); err != nil || stream == "" || durable == "" || seq == 0 {
-		return nil, fmt.Errorf("%w: %q is no id of a message (STREAM~CONSUMER~SEQUENCE~TIME, or STREAM/SEQUENCE)", cli.ErrUsage, s)
+		return nil, fmt.Errorf("%w: %q is not the id of a message (STREAM~CONSUMER~SEQUENCE~TIME, or STREAM/SEQUENCE)", cli.ErrUsage, s)
 	}
 	at := time.Unix(0, ns).UTC()
 	return &life{Life: console.Life{Stream: stream, Consumer: durable, Sequence: seq, Published: &at}, told: map[deadOnce]bool{}}, nil
@@ -207,10 +207,10 @@ func (l *life) waits(m waiting.Message) {
 	}
 	p.Next = "its next attempt is due " + cli.Whenever(m.Due) + "; relay resume ROUTE ends the waits of a route"
 	if m.Parked != nil {
-		p.Next = "it comes back to its route " + cli.Whenever(m.Due) + "; relay retries now hastens it"
+		p.Next = "it comes back to its route " + cli.Whenever(m.Due) + "; relay retries now makes it due at once"
 	}
 	if m.Dead != "" {
-		p.Text, p.Next = "is to be dead-lettered ("+m.Dead+"), which was not possible yet", "its dead letter is tried again by itself"
+		p.Text, p.Next = "waits to be dead-lettered ("+m.Dead+"), because its dead letter could not be stored yet", "relay retries to store its dead letter"
 	}
 	l.failures(m.First, m.Last, m.Attempts, cli.Or(m.Fault, m.Error))
 	l.Places = append(l.Places, p)
@@ -307,7 +307,7 @@ func (l *life) archived(ctx context.Context, cl *cli.Client) (ended map[string]s
 		what := outcomeOf(f)
 		ended[f.Durable] = "it was " + what
 		if f.Outcome == archive.Dead {
-			ended[f.Durable] += ", and is no dead letter any more"
+			ended[f.Durable] += ", and is not a dead letter any more"
 			if l.told[deadOnce{f.Durable, f.Replay}] {
 				continue
 			}
@@ -339,9 +339,9 @@ func resultOf(f archive.Found) string {
 func (l *life) durables(ctx context.Context, cl *cli.Client, r *waiting.Reader) error {
 	if l.Replaced || l.Gone {
 		if len(l.Places) == 0 {
-			why := " was made anew"
+			why := " was created again"
 			if l.Gone {
-				why = " is there no more"
+				why = " does not exist any more"
 			}
 			l.Places = append(l.Places, console.Place{Where: "nowhere", Text: "is gone: stream " + l.Stream + why, Next: "nothing"})
 		}
@@ -381,7 +381,7 @@ func (l *life) durables(ctx context.Context, cl *cli.Client, r *waiting.Reader) 
 		l.inDurable(ctx, cl, info, l.Sequence, strings.Join(mine, ", "), mine)
 	}
 	if len(l.Places) == 0 {
-		l.Places = append(l.Places, console.Place{Where: "nowhere", Text: "waits nowhere that relay knows", Next: "nothing: no route of the configuration has its subject, or it was through before a durable was made anew"})
+		l.Places = append(l.Places, console.Place{Where: "nowhere", Text: "does not wait anywhere that relay knows", Next: "nothing: no route of the configuration has its subject, or the message was settled before a durable was created again"})
 	}
 	return nil
 }
@@ -392,18 +392,18 @@ func (l *life) inDurable(ctx context.Context, cl *cli.Client, info *jetstream.Co
 	switch {
 	case sequence > info.Delivered.Stream && l.Stored:
 		p.Where = "stream"
-		p.Text = fmt.Sprintf("was not delivered yet: durable %s is at %d, and %d wait in it", info.Name, info.Delivered.Stream, info.NumPending)
-		p.Next = "it is delivered when those before it are; " + l.standing(ctx, cl, names)
+		p.Text = fmt.Sprintf("was not delivered yet: durable %s is at sequence %d, and %d messages wait in it", info.Name, info.Delivered.Stream, info.NumPending)
+		p.Next = "it is delivered after the messages before it; " + l.standing(ctx, cl, names)
 	case slices.ContainsFunc(l.Places, func(o console.Place) bool { return o.Durable == info.Name }):
 		return // where it is is known
 	case sequence > info.Delivered.Stream:
-		p.Text, p.Next = "was removed from its stream before durable "+info.Name+" had delivered it", "nothing: it is gone"
+		p.Text, p.Next = "was removed from its stream before durable "+info.Name+" delivered it", "nothing: the message is gone"
 	case sequence <= info.AckFloor.Stream:
 		p.Where = "through"
-		p.Text = "is settled: durable " + info.Name + " is through with all up to " + strconv.FormatUint(info.AckFloor.Stream, 10)
+		p.Text = "is settled: durable " + info.Name + " has settled all messages up to sequence " + strconv.FormatUint(info.AckFloor.Stream, 10)
 		p.Next = "nothing: it was done, dropped, expired or forgotten, or a dead letter that was discarded or replayed since"
 	default:
-		p.Text = fmt.Sprintf("was delivered by durable %s: it is in a handler, in the memory of an instance, or done while an earlier one is not", info.Name)
+		p.Text = fmt.Sprintf("was delivered by durable %s: it is in a handler, in the memory of an instance, or done while an earlier message is not", info.Name)
 		p.Next = l.standing(ctx, cl, names)
 	}
 	l.Places = append(l.Places, p)

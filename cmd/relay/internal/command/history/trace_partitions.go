@@ -89,10 +89,10 @@ func (l *life) inPartition(ctx context.Context, cl *cli.Client, c copied) error 
 		} else if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 			return err
 		}
-		p.Text, p.Next = fmt.Sprintf("is in partition %d of %d, of which the durable is not made yet", c.part, c.in.Count), l.standing(ctx, cl, []string{c.route})
+		p.Text, p.Next = fmt.Sprintf("is in partition %d of %d, whose durable does not exist yet", c.part, c.in.Count), l.standing(ctx, cl, []string{c.route})
 	case known && lag > 0 && l.Stored:
-		p.Where, p.Text = "stream", fmt.Sprintf("is perhaps not copied to stream %s yet, which is %d messages behind", c.in.Name(), lag)
-		p.Next = "it is copied, and delivered when those before it are; " + l.standing(ctx, cl, []string{c.route})
+		p.Where, p.Text = "stream", fmt.Sprintf("may not be copied yet to stream %s, which is %d messages behind", c.in.Name(), lag)
+		p.Next = "it is copied, and delivered after the messages before it; " + l.standing(ctx, cl, []string{c.route})
 	default:
 		p.Where, p.Text = "through", fmt.Sprintf("is not in partition %d of %d any more: it is settled, or was handed over when the partitions changed", c.part, c.in.Count)
 		p.Next = "nothing: it was done, dropped, expired or forgotten, or a dead letter that was discarded or replayed since"

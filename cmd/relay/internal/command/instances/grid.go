@@ -35,10 +35,10 @@ const (
 func newGridCmd(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "grid", Short: "the instances of the service: who is there, who vanished, who has what", Args: cli.Args(cobra.NoArgs),
+		Use: "grid", Short: "show the instances of the service, those that vanished, and which routes each one has", Args: cli.Args(cobra.NoArgs),
 		Long: `Grid shows the instances of the service side by side: version, configuration, how much each does, which routes with instances: one it has or
 stands by for, and its part of limits of the service. Instances that ended within the last hour are named, too: stopped ones ended by themselves,
-vanished ones were killed or cut off. What a vanished one had in hand comes again after ack_wait at most.
+vanished ones were killed or cut off. The messages that a vanished instance was handling come again after ack_wait at most.
 
   RUN   handlers at work      HELD  messages in memory      DONE  since its start
   /S    DONE in a second      SHARE of what all do in a second`,
@@ -213,19 +213,19 @@ func (v *gridView) note() {
 		v.Notes = append(v.Notes, "instances run different versions: "+groups(versions))
 	}
 	if len(configs) > 1 {
-		v.Notes = append(v.Notes, "instances run different configurations: "+groups(configs)+"; relay status says in what they differ")
+		v.Notes = append(v.Notes, "instances run different configurations: "+groups(configs)+"; relay status shows the differences")
 	}
 	for _, r := range v.Routes {
 		switch {
 		case r.Of > 0 && len(r.Nobody) > 0:
 			v.Notes = append(v.Notes, fmt.Sprintf("no instance has partitions %s of route %s now: see relay status %s", console.Ranges(r.Nobody), r.Route, r.Route))
 		case r.Of > 0 && len(r.Partitions) == 1 && len(v.Instances) == 1:
-			v.Notes = append(v.Notes, "one instance has all partitions of route "+r.Route+": when it ends, nothing of it is handled until another one starts")
+			v.Notes = append(v.Notes, "one instance has all partitions of route "+r.Route+": when that instance ends, no message of the route is handled until another instance starts")
 		case r.Of > 0:
 		case r.Holder == "":
 			v.Notes = append(v.Notes, "no instance has route "+r.Route+" now: see relay status "+r.Route)
 		case len(r.Standbys) == 0:
-			v.Notes = append(v.Notes, "nobody stands by for route "+r.Route+": when instance "+r.Holder+" ends, nothing of it is handled until another one starts")
+			v.Notes = append(v.Notes, "no instance stands by for route "+r.Route+": when instance "+r.Holder+" ends, no message of the route is handled until another instance starts")
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (h handedOver) String() string {
 }
 
 // errStillDrains is the kind of error that says that the handover goes on.
-var errStillDrains = errors.New("the holder still drains the route")
+var errStillDrains = errors.New("the instance that has the route still drains it")
 
 func newHandover(o *cli.Options) *cobra.Command {
 	var to string
@@ -45,7 +45,7 @@ func newHandover(o *cli.Options) *cobra.Command {
 		Use: "handover ROUTE", Short: "give a route with instances: one to another instance", Args: cli.Args(cobra.ExactArgs(1)),
 		Long: `Handover has the instance that has the route drain it: nothing new starts, handlers that run finish (for as long as its drain
 permits), and what it did not start goes back. Then an instance that stands by goes on, at once and in order. Nothing is lost, and no attempt is spent.
-It returns when another instance has the route. Use it before you stop a machine, or to spread routes over instances.`,
+The command returns when another instance has the route. Use it before you stop a machine, or to spread routes over instances.`,
 		Example: `  relay handover billing
   relay handover billing --to host-2-4Xk1`,
 		RunE: func(c *cobra.Command, names []string) error {
@@ -69,8 +69,8 @@ It returns when another instance has the route. Use it before you stop a machine
 			})
 		},
 	}
-	c.Flags().StringVar(&to, "to", "", "the instance that is to have the route (default any that stands by)")
-	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the new holder; the handover goes on")
+	c.Flags().StringVar(&to, "to", "", "the instance that gets the route (default: any that stands by)")
+	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait until another instance has the route; the handover goes on after that")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
@@ -112,7 +112,7 @@ func handOver(ctx context.Context, c *cli.Client, order control.HandoverOrder, n
 	case from == "":
 		return nil, cli.Said(fmt.Sprintf("no instance has route %s now: see relay status %s", cli.Printable(route), cli.Printable(route)), console.ErrConflict)
 	case order.From != "" && order.From != from:
-		return nil, cli.Said(fmt.Sprintf("instance %s has route %s now, and not %s: look again", cli.Printable(from), cli.Printable(route), cli.Printable(order.From)), console.ErrConflict)
+		return nil, cli.Said(fmt.Sprintf("instance %s has route %s now, not %s: look at the instances again", cli.Printable(from), cli.Printable(route), cli.Printable(order.From)), console.ErrConflict)
 	case to == from:
 		return nil, fmt.Errorf("%w: --to: instance %s has the route already", cli.ErrUsage, cli.Printable(to))
 	case to != "" && !slices.Contains(standbys, to):
@@ -130,12 +130,12 @@ func handOver(ctx context.Context, c *cli.Client, order control.HandoverOrder, n
 	i := slices.IndexFunc(list, func(h control.HandedOver) bool { return h.Instance == from })
 	switch {
 	case i < 0 && slices.ContainsFunc(answers.Instances, func(s consumer.Status) bool { return s.Instance == from && s.Version == "" }):
-		return nil, cli.Said(fmt.Sprintf("instance %s, which has route %s, is of an earlier version and does not know the order: stop it, and another one goes on at once",
+		return nil, cli.Said(fmt.Sprintf("instance %s, which has route %s, runs an earlier version, which does not know this order: stop that instance, and another one takes the route at once",
 			cli.Printable(from), cli.Printable(route)), console.ErrConflict)
 	case i < 0:
-		return nil, cli.Said(fmt.Sprintf("instance %s, which has route %s, does not answer: another one takes it when its session is over", cli.Printable(from), cli.Printable(route)), control.ErrNobody)
+		return nil, cli.Said(fmt.Sprintf("instance %s, which has route %s, does not answer: another instance takes the route when the lease of the first ends", cli.Printable(from), cli.Printable(route)), control.ErrNobody)
 	case !list[i].Giving:
-		why := cli.Or(list[i].Refused, "it does not know the order")
+		why := cli.Or(list[i].Refused, "the instance does not know the order")
 		return nil, cli.Said(fmt.Sprintf("instance %s does not hand route %s over: %s", cli.Printable(from), cli.Printable(route), cli.Printable(why)), console.ErrConflict)
 	}
 	c.Tell(event.Audit, event.Data{Route: route, By: order.By, Text: fmt.Sprintf("route %s is to be handed over by instance %s", route, from)})
@@ -146,13 +146,13 @@ func handOver(ctx context.Context, c *cli.Client, order control.HandoverOrder, n
 		})
 		if holder, now, _, _ := holderOf(answers.Instances, route); now > fence {
 			if holder == from {
-				return nil, cli.Said(fmt.Sprintf("instance %s took route %s again: no other one did in time", cli.Printable(from), cli.Printable(route)), console.ErrConflict)
+				return nil, cli.Said(fmt.Sprintf("instance %s took route %s again, because no other instance took it in time", cli.Printable(from), cli.Printable(route)), console.ErrConflict)
 			}
 			return &handedOver{Route: route, From: from, To: holder, Fence: now, Took: time.Since(began)}, nil
 		}
 		if err != nil && !errors.Is(err, control.ErrNobody) {
 			if ctx.Err() != nil {
-				return nil, cli.Said(fmt.Sprintf("instance %s still drains route %s after %v, and hands it over when that is done: see relay status %s",
+				return nil, cli.Said(fmt.Sprintf("instance %s still drains route %s after %v, and hands the route over when it has finished: see relay status %s",
 					cli.Printable(from), cli.Printable(route), time.Since(began).Round(time.Second), cli.Printable(route)), errStillDrains)
 			}
 			return nil, err
@@ -166,7 +166,7 @@ func handOver(ctx context.Context, c *cli.Client, order control.HandoverOrder, n
 
 func standingBy(list []string) string {
 	if len(list) == 0 {
-		return "nobody does"
+		return "no other instance does"
 	}
-	return "these do: " + cli.Printable(strings.Join(list, ", "))
+	return "these instances stand by: " + cli.Printable(strings.Join(list, ", "))
 }

@@ -31,10 +31,10 @@ type act struct {
 func newPause(o *cli.Options) *cobra.Command {
 	a := act{state: orders.Paused}
 	c := &cobra.Command{
-		Use: "pause ROUTE [KEY]", Short: "let nothing of a route, or of one of its keys, start until resume", Args: cli.Args(cobra.RangeArgs(1, 2)),
-		Long: `Pause holds on every instance, and over restarts, until resume. Handlers that run finish. The messages of a paused route
-go back to their stream; those of a paused key are given back for an hour, and asked for again by resume. It returns when all
-instances that answer follow it, and says which do not.`,
+		Use: "pause ROUTE [KEY]", Short: "start no message of a route, or of one of its keys, until resume", Args: cli.Args(cobra.RangeArgs(1, 2)),
+		Long: `A pause holds on every instance, and over restarts, until resume. Handlers that run finish. The messages of a paused route
+go back to their stream; those of a paused key are given back for an hour, and asked for again by resume. The command returns when
+all instances that answer follow the pause, and says which do not.`,
 		Example: `  relay pause billing --why 'database migration'
   relay pause billing orders.us.created`,
 		RunE: func(c *cobra.Command, names []string) error { return a.do(o, c, names) },
@@ -52,8 +52,8 @@ failures, a Retry-After, what RateLimit headers asked for, the suspension of key
 instance. What waited is tried with one message first; if that fails, it waits again. With a ROUTE alone, keys that operators
 paused are resumed, too, and named. The delays of single messages go on.
 
-A route that was suspended because nearly all was answered with dead (dead_trip) flows at once, and believes it again. With --trial it asks
-one message now: when that is dead, too, the message stays, and so does the suspension.`,
+A route that was suspended because nearly all answers were dead (dead_trip) flows at once, and its messages can be dead-lettered
+again. With --trial relay starts one message now: if the answer is dead again, the message stays, and the route stays suspended.`,
 		Example: `  relay resume billing
   relay resume billing --trial
   relay resume billing orders.us.created`,
@@ -111,7 +111,7 @@ func (a act) on(ctx context.Context, cl *cli.Client, c *cobra.Command, names []s
 		out.print(c.OutOrStdout())
 	}
 	if err == nil && len(out.Behind) > 0 {
-		err = fmt.Errorf("the order is stored, but is not followed on %d %s; see relay status", len(out.Behind), cli.Plural(len(out.Behind), "instance"))
+		err = fmt.Errorf("the order is stored, but not followed yet by %d %s; see relay status", len(out.Behind), cli.Plural(len(out.Behind), "instance"))
 	}
 	return err
 }
@@ -231,7 +231,7 @@ func (out *outcome) print(w io.Writer) {
 func ended(in control.Woken) string {
 	var parts []string
 	if in.Since != nil || in.State != "" && in.State != consumer.RouteFlowing && in.State != consumer.RoutePaused {
-		text := "it was " + in.State
+		text := "the route was " + in.State
 		if in.Since != nil {
 			text += " since " + cli.When(*in.Since)
 		}
@@ -289,7 +289,7 @@ func knownKey(running []consumer.Status, route, key string) (note string, err er
 		}
 	}
 	if seen && !known {
-		note = "no instance has messages of this key now; the order holds for when they come"
+		note = "no instance has messages of this key now; the order applies when they come"
 	}
 	return note, nil
 }

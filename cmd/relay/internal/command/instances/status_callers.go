@@ -26,21 +26,21 @@ func printCallers(w io.Writer, o over) {
 	}
 	fmt.Fprintf(w, "\ncallers of %s: %d told, %d not reached, %d forgotten, %d expired\n", cli.Printable(o.name), all.Replied, all.Undelivered, all.Forgotten, all.Expired)
 	if all.Asking > 0 {
-		fmt.Fprintf(w, "  asking the callers of %d %s whether it is still wanted, for interest.timeout at most\n", all.Asking, cli.Plural(all.Asking, "message"))
+		fmt.Fprintf(w, "  relay is asking the callers of %d %s whether they still want the result, for interest.timeout at most\n", all.Asking, cli.Plural(all.Asking, "message"))
 	}
 	if all.Telling > 0 {
-		fmt.Fprintf(w, "  telling %d %s to callers who may be reconnecting, for %v at most\n", all.Telling, cli.Plural(all.Telling, "outcome"), control.TellsFor)
+		fmt.Fprintf(w, "  relay is sending %d %s to callers who may be reconnecting, for %v at most\n", all.Telling, cli.Plural(all.Telling, "outcome"), control.TellsFor)
 	}
 	if all.Unsure > 0 {
-		fmt.Fprintf(w, "  sent %d %s once, without finding out whether anybody was there: too many were on their way\n", all.Unsure, cli.Plural(all.Unsure, "outcome"))
+		fmt.Fprintf(w, "  relay sent %d %s once, without checking that the caller got it: too many were being sent\n", all.Unsure, cli.Plural(all.Unsure, "outcome"))
 	}
 	if all.Again > 0 {
-		fmt.Fprintf(w, "  asked %d %s again: the caller may be reconnecting, or too many callers do not answer\n", all.Again, cli.Plural(all.Again, "question"))
+		fmt.Fprintf(w, "  relay asked %d %s again: the caller may be reconnecting, or too many callers do not answer\n", all.Again, cli.Plural(all.Again, "question"))
 	}
 	if all.Silent > 0 {
 		fmt.Fprintf(w, "  %d questions were not answered in time\n", all.Silent)
 	}
 	if all.Refused > 0 {
-		fmt.Fprintf(w, "  %d %s of callers did not count: the log says why, and caller.reply and caller.interest what is permitted\n", all.Refused, cli.Plural(int(all.Refused), "header"))
+		fmt.Fprintf(w, "  relay ignored %d %s of callers: the log says why; caller.reply and caller.interest say what is permitted\n", all.Refused, cli.Plural(int(all.Refused), "header"))
 	}
 }

@@ -26,7 +26,7 @@ func printFallback(w io.Writer, o over, now time.Time) {
 	}
 	for i, r := range o.on {
 		if f := r.Fallback; f != nil && f.FailingSince != nil {
-			fmt.Fprintf(w, "  ! on %s it has failed %d %s in a row, for %v; what it fails waits as if there were none: %s\n", cli.Printable(o.instances[i]),
+			fmt.Fprintf(w, "  ! on %s the fallback has failed %d %s in a row, for %v; a message that it fails waits as if there were no fallback: %s\n", cli.Printable(o.instances[i]),
 				f.FailedInRow, cli.Plural(f.FailedInRow, "time"), now.Sub(*f.FailingSince).Round(time.Second), cli.Printable(f.Error))
 		}
 	}

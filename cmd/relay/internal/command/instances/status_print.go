@@ -180,7 +180,7 @@ func printConfig(w io.Writer, s consumer.Status, now time.Time) {
 		fmt.Fprintf(w, "  ! the last reload changed nothing, %v ago: %s\n", now.Sub(c.FailedAt).Round(time.Second), cli.Printable(c.Failed))
 	}
 	if len(c.NeedsRestart) > 0 {
-		fmt.Fprintf(w, "  ! these keys changed and count after a restart of relay: %s\n", cli.Printable(strings.Join(c.NeedsRestart, ", ")))
+		fmt.Fprintf(w, "  ! these keys changed, and take effect after a restart of relay: %s\n", cli.Printable(strings.Join(c.NeedsRestart, ", ")))
 	}
 }
 
@@ -197,7 +197,7 @@ func printDrift(w io.Writer, list []consumer.Status) {
 			continue
 		}
 		told++
-		of := map[string]string{"what an earlier version does not tell": s.Config.Hash}
+		of := map[string]string{"keys that an earlier version does not report": s.Config.Hash}
 		if s.Config.Rest.Anew != "" {
 			of = map[string]string{"keys outside routes": s.Config.Rest.Live + s.Config.Rest.Anew}
 			for _, rt := range s.Routes {
@@ -318,26 +318,26 @@ func whoPaused(order orders.Order) string {
 func nextOf(name string, r consumer.RouteStatus, now time.Time) string {
 	switch r.State {
 	case consumer.RouteWaiting:
-		return fmt.Sprintf("one message is tried %s; all flow when it succeeds, or now with: relay resume %s", in(r.Until, now), name)
+		return fmt.Sprintf("one message is tried %s; all flow when it succeeds. To try now: relay resume %s", in(r.Until, now), name)
 	case consumer.RouteProbing:
-		return "one message is tried; all flow when it succeeds, and else it waits longer"
+		return "one message is tried; all flow when it succeeds; otherwise the route waits longer"
 	case consumer.RoutePaused:
 		if r.Pause == nil { // by the server, which takes no order of relay's
 			return fmt.Sprintf("messages come again %s, or now with: nats consumer resume %s %s", in(r.Until, now), r.Stream, r.Durable)
 		}
 		return fmt.Sprintf("nothing, until: relay resume %s", name)
 	case consumer.RouteSuspended:
-		return fmt.Sprintf("messages are asked %s, and none of them is dead-lettered; all flow when one succeeds. One is asked now with: relay resume %s --trial; without --trial all flow, and dead is believed again", in(r.Until, now), name)
+		return fmt.Sprintf("messages are tried %s, and none of them is dead-lettered; all flow when one succeeds. To try one now: relay resume %s --trial; without --trial all flow, and messages can be dead-lettered again", in(r.Until, now), name)
 	case consumer.RouteStopped:
-		return fmt.Sprintf("mend what it says; then it goes on by itself, or now with: relay resume %s", name)
+		return fmt.Sprintf("correct what the reason says; then the route goes on by itself, or at once with: relay resume %s", name)
 	case consumer.RouteDraining:
 		return "handlers that run may finish; the other messages are back in the stream"
 	case consumer.RouteDisconnected:
-		return "it goes on when the connection is back"
+		return "the route goes on when the connection is back"
 	case consumer.RouteStandby:
-		return "an instance takes the route when the one that has it ends, or does not answer within fleet.lease"
+		return "this instance takes the route when the instance that has it ends, or does not answer within fleet.lease"
 	case consumer.RouteStarting:
-		return "it flows when everything is set up"
+		return "the route flows when its setup is complete"
 	case consumer.RouteLimited:
 		if r.Until != nil {
 			return fmt.Sprintf("messages start again %s, or now with: relay resume %s; they spend no attempt meanwhile", in(r.Until, now), name)

@@ -33,7 +33,7 @@ those without jitter, which may add as much as its column says, up to retry.max,
 			}
 			e, ok := explain(cfg, a[0])
 			if !ok {
-				return fmt.Errorf("no route handles %s: its messages stay in their stream untouched", a[0])
+				return fmt.Errorf("no route handles %s: its messages stay in their stream", a[0])
 			}
 			if asJSON {
 				return cli.PrintJSON(c.OutOrStdout(), e)
@@ -164,13 +164,13 @@ func gates(rt consumer.Route) []string {
 	if patterns := rt.Caller.Interest; len(patterns) == 0 {
 		list = append(list, "interest: Relay-Interest is refused (caller.interest permits no subject)")
 	} else {
-		unknown := "it starts"
+		unknown := "the message starts"
 		if rt.Interest.Unknown == consumer.UnknownDrop {
-			unknown = "it is forgotten"
+			unknown = "the message is forgotten"
 		}
-		text := fmt.Sprintf("interest: Relay-Interest under %s is asked before each attempt; no: forgotten; no answer in %v: %s", strings.Join(patterns, ", "), rt.Interest.Timeout, unknown)
+		text := fmt.Sprintf("interest: Relay-Interest under %s is asked before each attempt; answer no: the message is forgotten; no answer in %v: %s", strings.Join(patterns, ", "), rt.Interest.Timeout, unknown)
 		if rt.Interest.Every > 0 {
-			text += fmt.Sprintf("; asked every %v while it runs, which a no cancels", rt.Interest.Every)
+			text += fmt.Sprintf("; asked every %v while the handler runs; the answer no cancels the handler", rt.Interest.Every)
 		}
 		list = append(list, text)
 	}

@@ -70,8 +70,8 @@ a command. After a change of routes, print them again.`,
 			return nil
 		},
 	}
-	c.Flags().StringSliceVar(&roles, "for", roles, "whom for: "+strings.Join(access.Roles(), ", "))
-	c.Flags().StringVar(&user, "user", "", "the NATS user whom the list is for: nobody else reads its answers; not for --for service")
+	c.Flags().StringSliceVar(&roles, "for", roles, "roles of the list: "+strings.Join(access.Roles(), ", "))
+	c.Flags().StringVar(&user, "user", "", "the NATS user of the list: nobody else can read its answers; not for --for service")
 	c.Flags().StringVar(&format, "format", "conf", "conf for nats-server, nsc for a JWT")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c

@@ -59,7 +59,7 @@ caller: {reply: [_INBOX.>], interest: [_INBOX.>]}`,
 			said := false
 			cc, err := calls.New(cl.Conn.Conn, calls.OnWait(func(subject string, why error, _ time.Duration) {
 				if !said {
-					fmt.Fprintf(c.ErrOrStderr(), "not stored yet, and tried again: %s\n", cli.Printable(why.Error()))
+					fmt.Fprintf(c.ErrOrStderr(), "not stored yet; retrying: %s\n", cli.Printable(why.Error()))
 				}
 				said = true
 			}))
@@ -111,7 +111,7 @@ func callError(err error, timeout time.Duration) error {
 	case errors.Is(err, calls.ErrTimedOut):
 		return fmt.Errorf("no result within %v (does the route permit it, with caller.reply and caller.interest? relay status says what the route does)", timeout)
 	case errors.Is(err, context.Canceled):
-		return errors.New("interrupted: the message is not wanted any more")
+		return errors.New("interrupted: relay was told that the message is not wanted any more")
 	}
 	return err
 }

@@ -44,7 +44,7 @@ func (d *delay) due(now time.Time) (time.Time, error) {
 			return t, fmt.Errorf("%w: --at must be a time with its zone, such as 2026-11-30T08:00:00+01:00 or 2026-11-30T07:00:00Z (got %q)", cli.ErrUsage, d.at)
 		}
 		if t.Before(now) {
-			return t, fmt.Errorf("%w: --at is over (%s): leave it out to publish now", cli.ErrUsage, cli.When(t))
+			return t, fmt.Errorf("%w: --at is in the past (%s): leave it out to publish now", cli.ErrUsage, cli.When(t))
 		}
 		return t, nil
 	case d.id != "":

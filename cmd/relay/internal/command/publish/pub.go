@@ -29,8 +29,8 @@ func newPub(o *cli.Options) *cobra.Command {
 standard input. A stream that is full is tried again, with backoff, until --timeout.
 
 With --in or --at the message waits in a stream of relay's own, and a running relay publishes it when it is due. --id names it: a
-second one of the same id and subject replaces the first while that waits. The Nats-Msg-Id of what is published begins with the id.
-relay schedule ls shows what waits, and relay schedule rm takes it back.`,
+second message of the same id and subject replaces the first while the first waits. The Nats-Msg-Id of what is published begins with the id.
+relay schedule ls lists the waiting messages, and relay schedule rm removes one.`,
 		Example: `  relay pub orders.eu.created '{"id":1}'
   relay pub orders.eu.remind '{"id":1}' --in 10m --id remind-1
   relay pub orders.eu.created - -H 'Content-Type: application/json' < order.json`,

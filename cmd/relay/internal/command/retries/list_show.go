@@ -20,7 +20,7 @@ func newRetries(o *cli.Options) *cobra.Command {
 		Long: `A message that failed waits in one of two places: in its durable, as most do, or parked in the retry stream, as long waits
 and large numbers do. Both are listed; parked ones can be made due now, or become dead letters.
 
-A message that waits in its durable comes when it is due: only the instances can reach it. relay resume ROUTE ends the waits of a
+A message that waits in its durable comes when it is due: only the instances can end its wait. relay resume ROUTE ends the waits of a
 route and of its keys.`,
 		Args: cli.Args(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}

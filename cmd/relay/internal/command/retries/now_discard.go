@@ -96,8 +96,8 @@ func newRetriesNow(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "now [MESSAGE…]", Short: "make parked messages due now",
 		Long: `Now makes parked messages due at once: those that are named, or all of a route. Each is replaced in one step, so that it
-is neither lost nor comes twice; one that came due meanwhile is left alone. They start unless their key or route waits itself: see
-relay status, and relay resume, which ends such waits.`,
+is neither lost nor comes twice; a message that came due meanwhile is not changed. The messages start unless their key or
+route waits: see relay status, and relay resume, which ends such waits.`,
 		Example: "  relay retries now ORDERS/17\n  relay retries now --route billing",
 		RunE: func(c *cobra.Command, a []string) error {
 			return withRetries(o, c, a, route, func(ctx context.Context, r *waiting.Reader, chosen chosenRetries) error {

@@ -20,10 +20,10 @@ import (
 
 func newOrphans(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "orphans", Short: "what waits for a route that was renamed or taken away", Args: cli.Args(cli.KnownCommand),
-		Long: `When a route, its durable or its stream gets another name, what waits under the old one is consumed by nobody: retries that
-were parked, a durable with what it has not delivered, dead letters. Orphans finds and moves it. What an instance with the old
-configuration still pulls is none.`,
+		Use: "orphans", Short: "messages that wait for a route that was renamed or removed", Args: cli.Args(cli.KnownCommand),
+		Long: `When a route, its durable or its stream gets another name, nobody consumes what waits under the old name: parked
+retries, the undelivered messages of a durable, dead letters. Orphans finds these messages and moves them. Messages that an instance
+with the old configuration still pulls are not orphans.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newOrphansLs(o), newOrphansMove(o), newOrphansReturn(o))
@@ -33,7 +33,7 @@ configuration still pulls is none.`,
 func newOrphansLs(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "ls", Short: "list what waits for routes that the configuration does not have", Args: cli.Args(cobra.NoArgs),
+		Use: "ls", Short: "list messages that wait for routes that the configuration does not have", Args: cli.Args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			var list []orphans.Orphan
 			err := o.WithClient(c, func(ctx context.Context, cl *cli.Client) (err error) {
@@ -71,7 +71,7 @@ func newOrphansLs(o *cli.Options) *cobra.Command {
 				return cli.PrintJSON(c.OutOrStdout(), list)
 			}
 			if len(list) == 0 {
-				fmt.Fprintln(c.OutOrStdout(), "nothing waits for a route that is not there")
+				fmt.Fprintln(c.OutOrStdout(), "nothing waits for a route that does not exist")
 				return nil
 			}
 			rows := [][]string{{"KIND", "ROUTE", "STREAM", "DURABLE", "MESSAGES", "OUTSTANDING", "NEXT"}}
@@ -95,10 +95,10 @@ func newOrphansMove(o *cli.Options) *cobra.Command {
 	var from, to, stream, service string
 	var yes, dry, asJSON bool
 	c := &cobra.Command{
-		Use: "move --from ROUTE --to ROUTE", Short: "give what waits for a route that is not there to another one", Args: cli.Args(cobra.NoArgs),
+		Use: "move --from ROUTE --to ROUTE", Short: "move messages that wait for a route that does not exist to another route", Args: cli.Args(cobra.NoArgs),
 		Long: `Move takes what waits for one route to another route: retries, with their attempts and their time, dead letters, and what the
-durable of the old route has not handled, which is removed then. What the durable of the new route delivers, too, is not handed
-over. Each message is stored for the new route before the old one is removed: nothing is lost when this is interrupted, and
+durable of the old route has not handled. That durable is removed then. Messages that the durable of the new route delivers, too,
+are not handed over. Each message is stored for the new route before the old one is removed: nothing is lost when this is interrupted, and
 another run goes on. The old route must run nowhere, and the new one must have been started once. After a service was renamed,
 --of-service is its old name; its routes may keep theirs.`,
 		Example: `  relay orphans move --from billing --to invoicing --dry-run
@@ -158,7 +158,7 @@ another run goes on. The old route must run nowhere, and the new one must have b
 					moved, err = move.Do(ctx, cl.JS, list)
 					_ = bar.Finish()
 					if err != nil {
-						return fmt.Errorf("%d moved (%s), the others wait as before: %w", moved.Sum(), movedText(moved), err)
+						return fmt.Errorf("%d moved (%s); the others wait as before: %w", moved.Sum(), movedText(moved), err)
 					}
 				}
 				out := c.OutOrStdout()
@@ -177,9 +177,9 @@ another run goes on. The old route must run nowhere, and the new one must have b
 	f := c.Flags()
 	f.StringVar(&from, "from", "", "the route whose messages wait")
 	f.StringVar(&to, "to", "", "the route that gets them")
-	f.StringVar(&stream, "stream", "", "only those of this stream")
+	f.StringVar(&stream, "stream", "", "only messages of this stream")
 	f.StringVar(&service, "of-service", "", "the service of the old route, if that was renamed")
-	f.BoolVar(&dry, "dry-run", false, "say how many there are, and move none")
+	f.BoolVar(&dry, "dry-run", false, "say how many messages there are, and move none")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
@@ -211,7 +211,7 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 					return err
 				}
 				if running.Running && slices.Contains(running.Routes[from].Streams, stream) {
-					return fmt.Errorf("an instance of relay runs route %s on stream %s, and takes them: relay retries discard is for those", cli.Printable(from), cli.Printable(stream))
+					return fmt.Errorf("an instance of relay runs route %s on stream %s, and handles these messages: relay retries discard is for those", cli.Printable(from), cli.Printable(stream))
 				}
 				// Of all routes: it may be one that the configuration has.
 				list, err := findOrphans(ctx, cl, nil)
@@ -229,7 +229,7 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 						return err
 					}
 					if returned, err = returnOrphans(ctx, c, cl, from, stream, found); err != nil {
-						return fmt.Errorf("%d are dead letters now, the others wait as before: %w", returned, err)
+						return fmt.Errorf("%d are dead letters now; the others wait as before: %w", returned, err)
 					}
 				}
 				out := c.OutOrStdout()
@@ -246,9 +246,9 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&from, "from", "", "the route for which they wait")
-	f.StringVar(&stream, "stream", "", "the stream that they come from")
-	f.BoolVar(&dry, "dry-run", false, "say how many there are, and change nothing")
+	f.StringVar(&from, "from", "", "the route for which the messages wait")
+	f.StringVar(&stream, "stream", "", "the stream that the messages come from")
+	f.BoolVar(&dry, "dry-run", false, "say how many messages there are, and change nothing")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c

@@ -45,7 +45,7 @@ func buildFallback(rc config.Route, env handler.Env, rt *consumer.Route) error {
 		return err
 	}
 	if like.Handler == nil {
-		return fmt.Errorf("%s makes a handler for each key, and the fallback is one for all: use another kind, or per: pool", rc.Fallback.Handler)
+		return fmt.Errorf("%s makes a handler for each key, but a fallback has one handler for all keys: use another kind, or per: pool", rc.Fallback.Handler)
 	}
 	f.Handler, f.Concurrency = like.Handler, like.Concurrency // a worker has no more than its processes
 	rt.Fallback = &f

@@ -204,10 +204,10 @@ func (p *planned) compare(s consumer.Status, cfg *config.Config) {
 		return
 	}
 	if s.Config.Rest.Live != rest.Live {
-		p.Rest = append(p.Rest, s.Instance+": keys outside routes differ that count from a reload on")
+		p.Rest = append(p.Rest, s.Instance+": keys outside routes differ; relay reload applies them")
 	}
 	if s.Config.Rest.Anew != rest.Anew || s.Config.Rest.Own != "" && s.Config.Rest.Own != rest.Own {
-		p.Rest = append(p.Rest, s.Instance+": keys outside routes differ that count when relay is started again")
+		p.Rest = append(p.Rest, s.Instance+": keys outside routes differ; a restart of relay applies them")
 	}
 }
 
@@ -240,7 +240,7 @@ func (p *planned) print(w io.Writer) {
 		fmt.Fprintln(w, cli.Printable(line))
 	}
 	for _, s := range p.Streams {
-		fmt.Fprintf(w, "stream %s is made, for %s\n", cli.Printable(s.Stream), cli.Printable(strings.Join(s.Subjects, ", ")))
+		fmt.Fprintf(w, "stream %s is created, for %s\n", cli.Printable(s.Stream), cli.Printable(strings.Join(s.Subjects, ", ")))
 	}
 	for _, d := range p.Durables {
 		printDurable(w, d)
@@ -255,7 +255,7 @@ func (p *planned) print(w io.Writer) {
 		fmt.Fprintf(w, "! %s\n", cli.Printable(fault))
 	}
 	if p.Refused() {
-		fmt.Fprintln(w, "relay would refuse this configuration, or would have to be told more: see the lines with !")
+		fmt.Fprintln(w, "relay would refuse this configuration, or needs another flag or key: see the lines with !")
 	}
 }
 
@@ -263,9 +263,9 @@ func printDivided(w io.Writer, d consumer.DividedPlan) {
 	name := fmt.Sprintf("route %s has %d partitions in stream %s", cli.Printable(d.Route), d.Partitions, cli.Printable(d.Stream))
 	switch d.Does {
 	case consumer.DurableMade:
-		fmt.Fprintf(w, "%s, which is made: the copies begin %s\n", name, d.Start)
+		fmt.Fprintf(w, "%s, which is created: the copies begin %s\n", name, d.Start)
 	case consumer.DurableChanged:
-		fmt.Fprintf(w, "%s, which is made, in place of %d partitions: messages that wait are handed over to the new ones, in the order of their keys\n", name, d.Before)
+		fmt.Fprintf(w, "%s, which is created, in place of %d partitions: messages that wait are handed over to the new ones, in the order of their keys\n", name, d.Before)
 	default:
 		fmt.Fprintf(w, "%s, and goes on\n", name)
 	}
@@ -280,7 +280,7 @@ func printDurable(w io.Writer, d consumer.DurablePlan) {
 		}
 		return
 	case consumer.DurableMade:
-		fmt.Fprintf(w, "%s is made", name)
+		fmt.Fprintf(w, "%s is created", name)
 		if d.Start != "" {
 			fmt.Fprintf(w, ", start: %s", d.Start)
 		}

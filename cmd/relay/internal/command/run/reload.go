@@ -135,7 +135,7 @@ func (r *reloader) run(ctx context.Context) {
 	r.s.relay.TellConfig(r.told())
 	sub, err := r.s.conn.Subscribe(reloadSubject(r.s.cfg.Service), r.answer)
 	if err != nil {
-		r.s.log.Error("relay reload cannot be answered; SIGHUP works", "error", err)
+		r.s.log.Error("relay cannot answer relay reload; SIGHUP works", "error", err)
 	} else {
 		defer func() { _ = sub.Unsubscribe() }()
 	}
@@ -191,7 +191,7 @@ func (r *reloader) answer(m *nats.Msg) {
 	select {
 	case r.asks <- reloadAsk{by: cli.Printable(q.By), again: q.DeliverAgain, told: tell}:
 	default:
-		first.Outcome, first.Faults = reloadRefused, []string{"too many reloads wait already"}
+		first.Outcome, first.Faults = reloadRefused, []string{"too many reloads are waiting already"}
 	}
 	tell(first)
 }
@@ -315,7 +315,7 @@ func (r *reloader) note(rep reloadReport, by string) {
 	why := strings.Join(rep.Faults, "; ")
 	attrs := []any{"by", by, "outcome", rep.Outcome, "generation", rep.Generation, "config_sha256", rep.Hash, "took", rep.Took}
 	if rep.Outcome != reloadDone {
-		r.s.log.Error("the configuration was not reloaded; relay goes on with the one that it has", append(attrs, "error", why)...)
+		r.s.log.Error("the configuration was not reloaded; relay keeps the configuration that it has", append(attrs, "error", why)...)
 		r.s.relay.Report(event.ReloadFailed, event.Data{Text: "the configuration was not reloaded: " + rep.Outcome, Why: why, By: by})
 		return
 	}

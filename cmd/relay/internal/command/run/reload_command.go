@@ -35,9 +35,9 @@ func newReload(o *cli.Options) *cobra.Command {
 		Use: "reload", Short: "have running instances read their configuration again", Args: cli.Args(cobra.NoArgs),
 		Long: `Reload has the instances on this host read their own configuration file again, waits, and prints what changed. Everything is
 checked first, on the server too; when something is wrong, nothing changes and the instance goes on with what it has. Routes that
-change begin anew by themselves, and others are not disturbed. Keys that count only once the process is started again are
+change begin anew by themselves, and others are not disturbed. Keys that take effect only when the process is started again are
 listed. A route that was renamed, and whose new durable would deliver what was handled before, is refused without --deliver-again; relay
-plan says that before. A file that is at fault is no reason not to ask: the instances read theirs, refuse it, and log, events and metrics say so. The exit code is 0 when all instances did it, 1 when one refused or did not answer, 2 when a configuration is invalid.`,
+plan says that before. An invalid file does not stop the command: the instances read their own file, refuse an invalid one, and say so in log, events and metrics. The exit code is 0 when all instances did it, 1 when one refused or did not answer, 2 when a configuration is invalid.`,
 		Example: `  relay reload
   relay reload --all`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -46,7 +46,7 @@ plan says that before. A file that is at fault is no reason not to ask: the inst
 				// The instances are to hear of it, for they tell of it where somebody looks. Most often it is the file that they read.
 				var there bool
 				if cfg, there = config.Reach(o.From(true)); !there {
-					return fmt.Errorf("%w\n(the instances were not asked: the file does not say where their server is. --server says it, and kill -HUP asks one process)", invalid)
+					return fmt.Errorf("%w\n(the instances were not asked, because the file does not say where their server is: name it with --server, or reload one process with kill -HUP)", invalid)
 				}
 			}
 			cl, err := cli.OpenWith(c.Context(), cfg, access.Operator)
@@ -181,7 +181,7 @@ func (rep reloadReport) print(w io.Writer) {
 	case reloadDone:
 		fmt.Fprintf(w, "%s  done in %s: generation %d, configuration %s\n", name, cli.Printable(rep.Took), rep.Generation, cli.Or(cli.Printable(rep.Hash), "without a file"))
 	case "":
-		fmt.Fprintf(w, "%s  began, and has not said what became of it: see relay status and its log\n", name)
+		fmt.Fprintf(w, "%s  began, and has not reported the result: see relay status and the log of the instance\n", name)
 	default:
 		fmt.Fprintf(w, "%s  %s; nothing changed, generation %d goes on\n", name, cli.Printable(rep.Outcome), rep.Generation)
 	}
@@ -202,7 +202,7 @@ func (rep reloadReport) print(w io.Writer) {
 	list(would+"added", rep.Added)
 	list("changed live", rep.Routes.Live)
 	list(would+"changed", slices.DeleteFunc(slices.Clone(rep.Changed), func(name string) bool { return slices.Contains(rep.Routes.Live, name) }))
-	list("began anew with them, on the same durable", rep.Routes.Restarted)
+	list("restarted too, because they share a durable with changed routes", rep.Routes.Restarted)
 	list(would+"removed", rep.Removed)
 	for _, left := range rep.Routes.Removed {
 		if left.Copies != "" {
@@ -211,7 +211,7 @@ func (rep reloadReport) print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "    what stays of %s: durable %s on %s%s\n", cli.Printable(left.Route), cli.Printable(left.Durable), cli.Printable(left.Stream), remains(left))
 	}
-	list("counts from now on", rep.Live)
+	list("in effect now", rep.Live)
 	list("needs a restart of relay", rep.NeedsRestart)
 	for _, route := range slices.Sorted(maps.Keys(rep.Routes.Waiting)) {
 		fmt.Fprintf(w, "  %s waits, and goes on by itself: %s\n", cli.Printable(route), cli.Printable(rep.Routes.Waiting[route]))

@@ -41,8 +41,8 @@ func newRun(o *cli.Options, behind Behind) *cobra.Command {
 		Use: "run", Short: "run the service", Args: cli.Args(cobra.NoArgs),
 		Long: `Run delivers the messages of all routes until it is told to stop. SIGTERM or SIGINT drains: nothing is pulled any
 more, what was not started goes back at once, and handlers may finish within the configured drain time. A second signal
-exits at once, with code 3. What cannot work by its configuration ends the start with code 2; a server or a stream that is
-only away is waited for.`,
+exits at once, with code 3. A configuration that cannot work ends the start with code 2; relay waits for a
+server or a stream that is only away.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			harden()
 			cfg, err := o.Load()
@@ -55,7 +55,7 @@ only away is waited for.`,
 			return s.run(c.Context())
 		},
 	}
-	c.Flags().BoolVar(&adopt, "adopt", false, "change durables that exist with other settings")
+	c.Flags().BoolVar(&adopt, "adopt", false, "change existing durables that have other settings")
 	c.Flags().StringVar(&demo, "demo", "", "for a first look: feed the messages of this JSON lines file, and take free ports for taken ones")
 	_ = c.MarkFlagFilename("demo", "jsonl")
 	return c

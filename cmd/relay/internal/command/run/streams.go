@@ -115,9 +115,9 @@ func compareStream(have jetstream.StreamConfig, s config.Stream, command string)
 	}
 	edit := "change the configuration, or the stream with: nats stream edit "
 	if command != "nats" {
-		edit = "change the configuration back, start relay, and change the stream first, with: " + command + " stream edit "
+		edit = "change the configuration back, start relay, change the stream, and change the configuration again; change the stream with: " + command + " stream edit "
 	}
-	return fmt.Errorf("it exists with other settings: %s; %s%s", strings.Join(differs, ", "), edit, s.Name)
+	return fmt.Errorf("the stream exists with other settings: %s; %s%s", strings.Join(differs, ", "), edit, s.Name)
 }
 
 // streamsTimeout bounds making and comparing them.

@@ -76,7 +76,7 @@ func (s *service) answerCodes(instance string) (stop func(), err error) {
 			}
 			if err != nil {
 				a.Error = err.Error()
-				s.log.Warn("no code for the console is given", "by", q.By, "role", role, "error", err)
+				s.log.Warn("no code for the console was given", "by", q.By, "role", role, "error", err)
 			} else {
 				a.URL = "http://" + s.consoleAddr + "/login#" + code
 				s.log.Info("a code for the console is given", "by", q.By, "role", role)
@@ -94,16 +94,16 @@ func (s *service) answerCodes(instance string) (stop func(), err error) {
 }
 
 // errOlderUI is for a question without a seal.
-var errOlderUI = errors.New("this relay ui is of an older version than the instance: use one that is as new")
+var errOlderUI = errors.New("this relay ui is older than the instance: use relay ui of the version of the instance")
 
 func newUI(o *cli.Options) *cobra.Command {
 	var role, instance, as string
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "ui", Short: "a link to the console, for a browser", Args: cli.Args(cobra.NoArgs),
-		Long: `Ui asks the running instances for links to their console and prints them. A link holds a code that is good once, for a
-minute. Whether you may view or operate is a matter of NATS: a code to operate is asked for on <service>.ctl.act.console, one
-to view on <service>.ctl.view.console. The console of another host is reached through a tunnel, such as ssh -L.`,
+		Long: `Ui asks the running instances for links to their console and prints them. A link holds a code that works once, within
+a minute. NATS permissions decide whether you may view or operate: relay ui asks for a code to operate on <service>.ctl.act.console,
+and for a code to view on <service>.ctl.view.console. The console of another host is reached through a tunnel, such as ssh -L.`,
 		Example: "  relay ui\n  relay ui --role view",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if role != string(console.View) && role != string(console.Operate) {
@@ -133,7 +133,7 @@ to view on <service>.ctl.view.console. The console of another host is reached th
 		},
 	}
 	c.Flags().StringVar(&role, "role", string(console.Operate), "what you want to do: view or operate")
-	c.Flags().StringVar(&instance, "instance", "", "only this instance's console")
+	c.Flags().StringVar(&instance, "instance", "", "only the console of this instance")
 	c.Flags().StringVar(&as, "as", "", "who you are, for the log and what is audited (default user@host)")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
@@ -171,7 +171,7 @@ func askCodes(ctx context.Context, c *cli.Client, role console.Role, by string) 
 			return nil, err
 		case errors.Is(err, nats.ErrNoResponders), err != nil && next.Err() != nil:
 			if len(list) == 0 {
-				return nil, fmt.Errorf("%w with a console: is relay run running, with service %s, and admin.listen and admin.ui not off?", control.ErrNobody, c.Config.Service)
+				return nil, fmt.Errorf("%w with a console: check that relay run runs, with service %s, and that admin.listen and admin.ui are not off", control.ErrNobody, c.Config.Service)
 			}
 			return list, nil
 		case err != nil:

@@ -22,7 +22,7 @@ const mostDelayed = 100
 
 func Command(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "schedule", Short: "messages that are published later, or again and again", Args: cli.Args(cli.KnownCommand),
+		Use: "schedule", Short: "delayed messages, and messages that are published at set times", Args: cli.Args(cli.KnownCommand),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newScheduleLs(o), newScheduleShow(o), newScheduleRun(o), newSchedulePause(o), newScheduleResume(o), newScheduleRm(o))
@@ -177,7 +177,7 @@ func newScheduleLs(o *cli.Options) *cobra.Command {
 					for _, d := range out.Delayed {
 						due := cli.When(d.Due)
 						if d.Overdue {
-							due += ", and no stream has taken it"
+							due += ", and no stream has stored it"
 						}
 						rows = append(rows, []string{d.ID, due, fmt.Sprint(d.Size), d.Subject})
 					}
@@ -204,8 +204,9 @@ func newScheduleShow(o *cli.Options) *cobra.Command {
 	var n int
 	c := &cobra.Command{
 		Use: "show NAME|ID", Short: "show a schedule of the configuration, with its next runs, or a delayed message", Args: cli.Args(cobra.ExactArgs(1)),
-		Long: `Show of a name that the configuration does not have looks for delayed messages of that id. Of a schedule it computes the next runs from the configuration alone, so that a schedule can be looked at before relay ever runs with it. It
-writes nothing. What the instances recorded follows when the server can be reached.`,
+		Long: `Show computes the next runs of a schedule from the configuration alone, so that you can look at a schedule before relay runs with it.
+It writes nothing. The records of the instances follow when the server can be reached. For a name that the configuration does not have,
+show looks for delayed messages of that id.`,
 		RunE: func(c *cobra.Command, a []string) error {
 			cfg, err := o.Read(true)
 			if err != nil {
@@ -264,7 +265,7 @@ func showDelayed(o *cli.Options, c *cobra.Command, id string, asJSON bool) (foun
 	for _, d := range list {
 		state := "waits for its time"
 		if d.Overdue {
-			state = "is due, and no stream has taken it: it is tried again, a minute later at most (relay status says why)"
+			state = "is due, but no stream has stored it: relay retries within a minute (relay status says why)"
 		}
 		cli.Fields(c.OutOrStdout(), [][]string{{"delayed message", d.ID}, {"subject", d.Subject}, {"due", cli.When(d.Due)}, {"bytes", fmt.Sprint(d.Size)}, {"stored", cli.When(d.Stored)}, {"state", state}})
 	}
@@ -326,8 +327,8 @@ for one.`, "runs as soon as an instance sees it", func(r *schedule.Record, by *s
 }
 
 func newSchedulePause(o *cli.Options) *cobra.Command {
-	return orderCommand(o, "pause", "let a schedule not run until resume",
-		`Pause holds on every instance, and over restarts, until resume.`, "is paused", func(r *schedule.Record, by *schedule.Order) { r.Paused = by })
+	return orderCommand(o, "pause", "stop the runs of a schedule until resume",
+		`A pause holds on every instance, and over restarts, until resume.`, "is paused", func(r *schedule.Record, by *schedule.Order) { r.Paused = by })
 }
 
 func newScheduleResume(o *cli.Options) *cobra.Command {
@@ -368,7 +369,7 @@ func newScheduleRm(o *cli.Options) *cobra.Command {
 					removed++
 				}
 				if removed == 0 {
-					return fmt.Errorf("nothing waits under %s", a[0])
+					return fmt.Errorf("no delayed message and no schedule has the name %s", a[0])
 				}
 				if asJSON {
 					return cli.PrintJSON(c.OutOrStdout(), struct {

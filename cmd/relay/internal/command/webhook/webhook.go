@@ -18,7 +18,7 @@ import (
 
 func Command() *cobra.Command {
 	c := &cobra.Command{
-		Use: "webhook", Short: "keys and endpoints of signed webhooks", Args: cli.Args(cli.KnownCommand),
+		Use: "webhook", Short: "make keys for signed webhooks, verify requests, and listen for them", Args: cli.Args(cli.KnownCommand),
 		Long: `Webhook makes the keys that sign the requests of http handlers by Standard Webhooks (https://www.standardwebhooks.com),
 verifies requests, and is an endpoint for trying things out. None of it talks to NATS.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -31,18 +31,18 @@ func newWebhookKeygen() *cobra.Command {
 	var private, retire bool
 	var out string
 	c := &cobra.Command{
-		Use: "keygen", Short: "make a key, add it to a file, let old ones go", Args: cli.Args(cobra.NoArgs),
+		Use: "keygen", Short: "make a key, add it to a file, or remove old keys", Args: cli.Args(cobra.NoArgs),
 		Long: `Keygen prints a new key: a secret that sender and receiver share (whsec_…), or with --ed25519 a private key (whsk_…) and, in a
 comment, the public key for the receiver (whpk_…).
 
 With --out it puts the key into a file that only you may read, in front of those that are there, and all of them sign. So keys
-rotate without a gap: call it with --out, give the receiver the new key, and when it has it, call it with --out and --retire,
-which makes no key and leaves only the newest. A running relay uses the file as it is a second later.`,
+rotate without a gap: call keygen with --out, give the receiver the new key, and when the receiver has the key, call keygen with
+--out and --retire, which makes no key and leaves only the newest. A running relay uses the file as it is a second later.`,
 		Example: `  relay webhook keygen --out hook.key
   relay webhook keygen --out hook.key --retire`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if retire && (out == "" || private) {
-				return fmt.Errorf("%w: --retire makes no key: it needs --out, and goes without --ed25519", cli.ErrUsage)
+				return fmt.Errorf("%w: --retire needs --out and excludes --ed25519, because --retire makes no key", cli.ErrUsage)
 			}
 			if out == "" {
 				return printKey(c.OutOrStdout(), makeKey(private))
@@ -117,7 +117,7 @@ func newWebhookVerify() *cobra.Command {
 	c := &cobra.Command{
 		Use: "verify", Short: "verify a request", Args: cli.Args(cobra.NoArgs),
 		Long: `Verify reads one HTTP/1.1 request, head and body, from standard input, and says whether a signature of it is by one of the
-keys, and its time within five minutes of now, or of --at. It exits with 1 when not.`,
+keys, and its time within five minutes of now, or of --at. It exits with 1 otherwise.`,
 		Example: `  relay webhook verify --key hook.key < request.http
   relay webhook verify --key hook.key --at 2026-01-31T12:00:00Z < request.http`,
 		RunE: func(c *cobra.Command, _ []string) error {
