@@ -70,13 +70,6 @@ func (b *binding) id(d *ack.Delivery) string {
 
 func (b *binding) String() string { return fmt.Sprintf("%s/%s", b.stream, b.durable) }
 
-func (b *binding) subjects() (list []string) {
-	for _, d := range b.patterns {
-		list = append(list, d.pattern)
-	}
-	return list
-}
-
 // routeOfPattern is the route of this configuration that has such a subject; nil when it has been changed meanwhile.
 func (b *binding) routeOfPattern(pattern string) *route {
 	for _, d := range b.patterns {
