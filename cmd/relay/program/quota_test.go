@@ -59,7 +59,7 @@ routes:
 		t.Errorf("explain:\n%s", out)
 	}
 	open.Store(true)
-	if out := must(t, w.dir, "resume", "slowed"); !strings.Contains(out, "it was limited since ") {
+	if out := must(t, w.dir, "resume", "slowed"); !strings.Contains(out, "the route was limited since ") {
 		t.Errorf("resume:\n%s", out)
 	}
 	eventually(t, "all are handled", func() bool { return requests[0].Load() == messages })

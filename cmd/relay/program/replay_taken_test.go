@@ -54,7 +54,7 @@ func TestReplay_regressionImportedFromAnotherStreamStays(t *testing.T) {
 	fill(t, w.js, 1, 1)
 	code, out, said := relay(t, w.dir, "dlq", "replay", "--yes", "--wait")
 	if code != cli.ExitFailed || !strings.Contains(out, "3 stay, because\n  3: route billing of the running instances reads stream ORDERS, and these messages are of stream LEGACY (--to-subject") ||
-		!strings.Contains(out, "numbers 1 2 3\n") || !strings.Contains(out, "1 replayed: 1 succeeded") || !strings.Contains(said, "3 of 4 stay") {
+		!strings.Contains(out, "numbers 1 2 3\n") || !strings.Contains(out, "1 replayed: 1 succeeded") || !strings.Contains(said, "3 of 4 dead letters stay") {
 		t.Errorf("exit %d\n%s%s", code, out, said)
 	}
 	id := jobID(t, out)

@@ -165,7 +165,7 @@ func TestHandle_refusedAddresses(t *testing.T) {
 	}
 	// What some resolvers read as an address gets as far as no resolver.
 	for _, host := range []string{"2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "127.1", "0x7f.1", "127.0.0.1.", "0x"} {
-		if _, err := New(Config{URL: "http://" + host}, 1); err == nil || !strings.Contains(err.Error(), "is a number") {
+		if _, err := New(Config{URL: "http://" + host}, 1); err == nil || !strings.Contains(err.Error(), "has a number as its host") {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
