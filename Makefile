@@ -38,7 +38,7 @@ test-relay:
 
 # These keep both cores busy by themselves. Side by side they take longer than one after the other, and what measures times fails.
 test-heavy:
-	GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 25m -p 1 -parallel 4 $$($(GO) list ./... | grep -E '$(HEAVY)')
+	GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 25m -p 1 -parallel 5 $$($(GO) list ./... | grep -E '$(HEAVY)')
 
 # What measures times says so by its name, and skips itself with the race detector. It waits most of the time.
 test-timed:
