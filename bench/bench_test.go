@@ -73,7 +73,7 @@ func TestJobs(t *testing.T) {
 	}
 	for _, s := range b.samples {
 		if !s.Idle && (s.Messages <= 0 || s.Seconds <= 0) || s.CPU < 0 || s.RSS <= 0 {
-			t.Errorf("nothing measured: %+v", s)
+			t.Errorf("nothing measured of %s by %s: %d messages in %v s, CPU %v, %d bytes: %v", s.Job, s.Contestant, s.Messages, s.Seconds, s.CPU, s.RSS, s)
 		}
 	}
 	text := b.report(ctx, all, time.Now()).text(true)
