@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -232,4 +233,49 @@ func TestChildren_regressionTurnedAwayMessagesKeepNoIdleChild(t *testing.T) {
 		b.wantFinal(3, AckMessage)
 		b.close()
 	})
+}
+
+// A route that probed with a message of one key waited for ever for the child of another key that had messages, too: while a route does not flow, no key
+// but the one that is asked has a turn, in which it would give its idle child up.
+func TestChildren_regressionAProbeGetsTheChildOfAKeyWithMessages(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		slow, pause := time.Duration(1+r.IntN(2000))*time.Millisecond, time.Duration(1+r.IntN(5))*time.Second
+		opts := Options{
+			Config: Config{Forward: ForwardGiveBack, MaxChildren: 1 + r.IntN(2), RetryAfter: ScopeRoute, ChildIdle: time.Second}, StashMessages: 1 + r.IntN(4),
+			Concurrency: 1 + r.IntN(4),
+		}
+		keys, down := 2+r.IntN(3), time.Duration(1+r.IntN(600))*time.Second
+		synctest.Test(t, func(t *testing.T) {
+			var births atomic.Int64
+			opts.New = func(context.Context, string) (any, error) {
+				switch births.Add(1) % 3 {
+				case 1:
+					runtime.Goexit()
+				case 2:
+					return nil, errors.New("no child")
+				}
+				time.Sleep(slow)
+				return "child", nil
+			}
+			b := newBench(t, opts)
+			healed := time.Now().Add(down)
+			handle := func(context.Context, *Message, int) Verdict {
+				if time.Now().Before(healed) {
+					return Verdict{Kind: Retry, Err: errDown, Delay: pause, Pause: true}
+				}
+				return ok
+			}
+			for n := range uint64(12) {
+				b.send(handle, fmt.Sprint("k", n%uint64(keys)), n+1)
+				time.Sleep(time.Duration(r.IntN(20)) * time.Second)
+			}
+			time.Sleep(24 * time.Hour)
+			if s := b.g.Status(); s.Held > 0 || s.Aside > 0 || len(s.Keys) > 0 {
+				t.Errorf("seed %d: %+v", seed, s)
+			}
+			b.close()
+		})
+	}
 }

@@ -74,13 +74,11 @@ func (t *turn) mayRetire(k *key) {
 	t.adopt()
 }
 
-// retireUnused lets others have the places of children that were made for a question of their key, and have nothing to do. While the
-// route flows each key has its turn and finds that out by itself.
+// retireUnused lets others have the places of children that do nothing, also of keys with messages: while the route does not flow, only the key that
+// is asked needs a child, and no other one has a turn in which it would find out that it does not need its own.
 func (t *turn) retireUnused() {
 	for _, k := range t.keys {
-		if k.messages() == 0 {
-			t.mayRetire(k)
-		}
+		t.mayRetire(k)
 	}
 }
 
