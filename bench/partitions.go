@@ -74,6 +74,14 @@ func (b *bench) overInstances(ctx context.Context, j *job) error {
 			return m, err
 		}
 		begun := time.Now()
+		start := mark{at: begun, server: w.serverCPU(), left: n}
+		for _, c := range all {
+			cpu, err := c.cpu()
+			if err != nil {
+				return r, err
+			}
+			start.cpu += cpu
+		}
 		var from, to mark
 		for to.at.IsZero() || to.left > 0 && to.at.Sub(from.at) < b.atMost(j.atMost) {
 			select {
@@ -88,11 +96,14 @@ func (b *bench) overInstances(ctx context.Context, j *job) error {
 			case errors.Is(err, context.DeadlineExceeded) && time.Since(begun) < 2*time.Minute: // a cluster that makes many durables, or is busy
 			case err != nil:
 				return r, err
-			case m.left == n || from.at.IsZero(): // nothing is settled yet, or this is the first look
+			case m.left == n || from.at.IsZero() && m.left > 0: // nothing is settled yet, or this is the first look
 				from = m
 			default:
 				to = m
 			}
+		}
+		if from.at.IsZero() { // a tiny job, over before the first look
+			from = start
 		}
 		r = sample{Messages: from.left - to.left, Seconds: to.at.Sub(from.at).Seconds(), CPU: to.cpu - from.cpu, ServerCPU: to.server - from.server, Capped: to.left > 0}
 		for _, c := range all {
