@@ -29,7 +29,7 @@ run: build ## run relay with its embedded server and the example configuration, 
 build: ## build bin/relay
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/relay
 
-test: test-relay test-heavy test-timed test-harness test-bench ## run all tests, with the race detector but for what measures times, and the jobs of the bench in small
+test: test-relay test-heavy test-timed test-harness test-bench ## run all tests, with the race detector but for what measures times or breaks processes, and the jobs of the bench in small
 
 # Most tests wait for a server or another process, so that twice as many run side by side as on two cores by default. The race
 # detector waits for a second at the end of each test binary, for races of goroutines that still run; goleak says that none do.

@@ -50,7 +50,7 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 		if err = s.newerGeneration(ctx); err != nil {
 			return err
 		}
-		if err = s.takeOver(ctx, s.setup.On); err != nil {
+		if err = s.unpin(ctx, s.setup.On); err != nil {
 			return err
 		}
 	}

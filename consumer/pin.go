@@ -20,8 +20,8 @@ import (
 // pinHeader is what the server adds to each message.
 const pinHeader = "Nats-Pin-Id"
 
-// takeOver throws out the pulls of the holder before.
-func (s *source) takeOver(ctx context.Context, stream jetstream.Stream) error {
+// unpin throws out the pulls of the holder before.
+func (s *source) unpin(ctx context.Context, stream jetstream.Stream) error {
 	if err := stream.UnpinConsumer(ctx, s.durable, provision.PinGroup); err != nil {
 		return fmt.Errorf("taking over durable %s on stream %s: %w", s.durable, s.stream, err)
 	}

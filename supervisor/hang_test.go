@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/relaymq/relay/internal/race"
 )
 
 func ignoring(until <-chan struct{}) handlerFunc {
@@ -181,7 +183,7 @@ func TestHang_100000PanicsLeaveNoGoroutine(t *testing.T) {
 	// Under the race detector a panic's stack takes ten times as long, and so many timers in one bubble now and then crash the
 	// detector itself (perhaps golang/go#78156).
 	panics := uint64(100_000)
-	if raceEnabled {
+	if race.Enabled {
 		panics = 2000
 	}
 	synctest.Test(t, func(t *testing.T) {

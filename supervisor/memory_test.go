@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/relaymq/relay/internal/race"
 )
 
 // countedWork is work without a bench, which would remember it all.
@@ -44,7 +46,7 @@ func heapInUse() uint64 {
 
 func TestKeys_aMillionWithOneInAHundredFailingLeaveNothingBehind(t *testing.T) {
 	n := 1_000_000
-	if raceEnabled {
+	if race.Enabled {
 		n = 200_000
 	}
 	synctest.Test(t, func(t *testing.T) {

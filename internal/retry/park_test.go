@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/race"
 )
 
 func retryStream(t *testing.T) (*Stream, jetstream.JetStream) {
@@ -116,7 +117,7 @@ func TestRetryStream_parkedMessagesComeInTime(t *testing.T) {
 	if late[0] < 0 {
 		t.Errorf("%v early", -late[0])
 	}
-	if late[n-1] > slow*300*time.Millisecond {
+	if late[n-1] > race.Slower*300*time.Millisecond {
 		t.Errorf("%v late", late[n-1])
 	}
 	eventually(t, "nothing is left", func() bool { return messages(t, js, "relay.>") == 0 })

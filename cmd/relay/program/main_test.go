@@ -25,10 +25,11 @@ import (
 
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/race"
 )
 
-// beRelay in the environment makes the test binary the program itself. Its name
-// does not begin with RELAY_, which would make it a key of the configuration.
+// beRelay in the environment makes the test binary the program itself. Its name does not begin with RELAY_, which would make it a key of the
+// configuration.
 const beRelay = "BE_RELAY"
 
 func TestMain(m *testing.M) {
@@ -67,7 +68,7 @@ var built = sync.OnceValues(func() (string, error) {
 
 // programFor is the program for a command line: the test binary itself for those in which much happens at a time, so that the race detector sees it.
 func programFor(args []string) (string, error) {
-	if raceEnabled && (len(args) == 0 || !slices.Contains([]string{"run", "dlq", "replay"}, args[0])) {
+	if race.Enabled && (len(args) == 0 || !slices.Contains([]string{"run", "dlq", "replay"}, args[0])) {
 		return built()
 	}
 	return os.Executable()

@@ -1,5 +1,0 @@
-//go:build !race
-
-package ack
-
-const slow = 1

@@ -1,7 +1,0 @@
-//go:build race
-
-package ack
-
-// slow is by how much the race detector, on a machine that tests other packages too, holds up a server that is under
-// load.
-const slow = 5

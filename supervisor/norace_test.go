@@ -1,5 +1,0 @@
-//go:build !race
-
-package supervisor
-
-const raceEnabled = false
