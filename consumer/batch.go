@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/batches"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -82,7 +83,13 @@ func (f BatchFunc) HandleBatch(ctx context.Context, batch []*Msg) ([]error, erro
 }
 
 // Handle calls f with one message.
-func (f BatchFunc) Handle(ctx context.Context, m *Msg) error { return handleOne(ctx, f, m) }
+func (f BatchFunc) Handle(ctx context.Context, m *Msg) error {
+	errs, err := handleAll(ctx, f, []*Msg{m})
+	if err == nil && len(errs) > 0 {
+		err = errs[0]
+	}
+	return err
+}
 
 // handleAll calls h. An answer that is not for as many messages as were sent says nothing of any of them.
 func handleAll(ctx context.Context, h BatchHandler, batch []*Msg) ([]error, error) {
@@ -93,11 +100,60 @@ func handleAll(ctx context.Context, h BatchHandler, batch []*Msg) ([]error, erro
 	return errs, err
 }
 
-// handleOne is the verdict of a batch of one.
-func handleOne(ctx context.Context, h BatchHandler, m *Msg) error {
-	errs, err := handleAll(ctx, h, []*Msg{m})
-	if err == nil && len(errs) > 0 {
-		err = errs[0]
-	}
-	return err
+// batcher is the [Handler] of a route with batches.
+type batcher struct{ *batches.Batcher }
+
+// newBatcher is for a route with so many slots: more messages than that never come together.
+func newBatcher(h BatchHandler, cfg Batch, concurrency int) *batcher {
+	return &batcher{batches.New(batches.Config{
+		Size: min(cfg.Size, concurrency), Wait: cfg.Wait, Bytes: int(cfg.Bytes),
+		Call: func(ctx context.Context, list []batches.Message) ([]error, error) {
+			batch := make([]*Msg, len(list))
+			for i, m := range list {
+				batch[i] = m.(inBatch).Msg
+			}
+			return handleAll(ctx, h, batch)
+		},
+		Means: meaningOf,
+		Ended: func(p any) error {
+			if p == nil {
+				return &supervisor.PanicError{Goexit: true}
+			}
+			return saidError(panicText(p))
+		},
+	})}
 }
+
+// Handle has m handled in a batch, or alone.
+func (b *batcher) Handle(ctx context.Context, m *Msg) error {
+	switch err := b.Batcher.Handle(ctx, inBatch{m}).(type) {
+	case *batches.NotStartedError:
+		return NotStarted(err.Err)
+	case *batches.HungError:
+		return FailRoute(err)
+	case *batches.AloneError:
+		return &verdictError{Verdict{Kind: VerdictSnooze, Delay: err.Delay, Err: err.Err}}
+	default:
+		return err
+	}
+}
+
+// meaningOf is what the verdict of a batch, or of a message that ran alone, is for the others.
+func meaningOf(err error) batches.Meaning {
+	switch v, _ := verdictOf(err); {
+	case v.Kind == supervisor.Ack, v.Kind == supervisor.Drop:
+		return batches.Done
+	case v.FailRoute, v.NotStarted, v.Pause, v.Kind == supervisor.Snooze:
+		return batches.Elsewhere
+	case v.Kind == supervisor.Dead:
+		return batches.Dead
+	}
+	return batches.Failed
+}
+
+// inBatch is a message as a batch has it.
+type inBatch struct{ *Msg }
+
+func (m inBatch) ID() string                          { return m.Msg.ID }
+func (m inBatch) Size() int                           { return len(m.Data) }
+func (m inBatch) Wanted() func(context.Context) error { return m.gate }

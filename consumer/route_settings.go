@@ -71,7 +71,7 @@ func (rt *route) equip(cfg Route, was *equipment) *equipment {
 func (e *equipment) hung() (n int) {
 	for ; e != nil; e = e.former {
 		if e.batch != nil {
-			n += e.batch.hung()
+			n += e.batch.Hung()
 		}
 	}
 	return n
