@@ -3,28 +3,19 @@ package consumer
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/looks"
 )
 
-// look is what the server last said of a durable.
-type look struct {
-	at          time.Time
-	pending     uint64 // not delivered yet
-	outstanding int    // delivered and not settled
-	floor       uint64 // nothing up to this sequence waits
-}
-
 // saw notes what the server says of the durable.
 func (s *source) saw(info *jetstream.ConsumerInfo) {
-	s.looked.Store(&look{at: time.Now(), pending: info.NumPending, outstanding: info.NumAckPending, floor: info.AckFloor.Stream})
+	s.looked.Store(backlog.LookOf(info))
 }
 
 const (
@@ -39,7 +30,7 @@ func (r *Relay) lookAgain() {
 	defer cancel()
 	var asking sync.WaitGroup
 	for _, s := range r.openSources() {
-		if l := s.looked.Load(); l != nil && time.Since(l.at) < lookNow || s.isLost() {
+		if l := s.looked.Load(); l != nil && time.Since(l.At) < lookNow || s.isLost() {
 			continue
 		}
 		asking.Go(func() {
@@ -61,63 +52,38 @@ func (rt *route) backlog() *control.Backlog {
 			continue
 		}
 		if s.due {
-			due = l.pending
+			due = l.Pending
 			if b != nil {
-				b.Outstanding += l.outstanding
+				b.Outstanding += l.Outstanding
 			}
 			continue
 		}
-		b = &control.Backlog{Stream: l.pending, Outstanding: l.outstanding, At: l.at}
+		b = &control.Backlog{Stream: l.Pending, Outstanding: l.Outstanding, At: l.At}
 	}
 	if b == nil {
 		return nil
 	}
-	if c := rt.parkedNow.last.Load(); c != nil {
-		n := c.n + due
+	if c := rt.parkedNow.Last(); c != nil {
+		n := c.N + due
 		b.Parked = &n
 	}
 	return b
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// counted is how many messages of one of relay's own streams a route has.
-type counted struct {
-	n      uint64
-	oldest time.Time // when the first of them was published; zero when there is none
-}
-
-// count is kept up to date, at a cost that stays below a hundredth of the time, of the server as of the link.
-type count struct {
-	last atomic.Pointer[counted]
-	// Of watchCounts only: when it is counted again, when that is possible at the earliest, and how many this instance had stored.
-	next, soon time.Time
-	stored     uint64
-	of         looks.Content // of the stream, before it was counted
-}
-
-// countEvery is how often the messages of a route in relay's own streams are counted, unless that takes long.
-const countEvery = 15 * time.Second
-
 // watchCounts counts, for each route, what is parked, and finds the oldest message that waits.
 func (r *Relay) watchCounts(ctx context.Context) {
-	tick := beat.NewTicker(time.Second)
+	asked, tick := r.asked(), beat.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		for _, rt := range r.all() {
 			if rt.cfg.isCopy() {
 				continue
 			}
-			r.count(ctx, &rt.parkedNow, rt.count.parked.Load()+rt.count.aside.Load(), r.retries.Name(), r.cfg.Service+".park."+rt.name()+".>")
+			rt.parkedNow.Update(ctx, asked, rt.count.parked.Load()+rt.count.aside.Load(), r.retries.Name(), r.cfg.Service+".park."+rt.name()+".>")
 		}
 		for _, s := range r.openSources() {
-			if !s.due {
-				s.findOldest(ctx)
+			if l := s.looked.Load(); !s.due && l != nil && !s.isLost() {
+				s.oldest.Update(ctx, asked, l, s.stream, s.subjects())
 			}
 		}
 		select {
@@ -129,34 +95,9 @@ func (r *Relay) watchCounts(ctx context.Context) {
 	}
 }
 
-// count counts when it is time, or soon after this instance has stored more.
-func (r *Relay) count(ctx context.Context, c *count, stored uint64, stream, filter string) {
-	began := time.Now()
-	if began.Before(c.next) && (stored == c.stored || began.Before(c.soon)) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	age := r.amongMany(looks.ShareFor)
-	if stored != c.stored {
-		age = 0
-	}
-	in, err := r.streams.Get(ctx, stream, age)
-	if err == nil && c.last.Load() != nil && c.of == looks.ContentOf(in.CachedInfo()) {
-		c.stored, c.next = stored, began.Add(countEvery)
-		return
-	}
-	var n counted
-	if err == nil {
-		n, err = r.countMatching(ctx, stream, filter)
-	}
-	c.stored, c.next = stored, time.Now().Add(countEvery)
-	if err == nil {
-		c.of = looks.ContentOf(in.CachedInfo())
-		c.last.Store(&n)
-		c.soon = time.Now().Add(100 * time.Since(began))
-		c.next = later(c.next, c.soon)
-	}
+// asked is what the server is asked by.
+func (r *Relay) asked() *backlog.Server {
+	return &backlog.Server{Conn: r.nc, API: r.api, Streams: r.streams, Age: func() time.Duration { return r.amongMany(looks.ShareFor) }}
 }
 
 // stored is how many messages this instance has put into the dead letters and the retry stream.
@@ -170,11 +111,18 @@ func (r *Relay) stored() (n uint64) {
 	return n
 }
 
-// countMatching is how many messages of a stream match, and the oldest.
-func (r *Relay) countMatching(ctx context.Context, stream, filter string) (c counted, err error) {
-	n, header, err := audit.Matching(ctx, r.nc, r.api, stream, filter)
-	if err != nil || n == 0 {
-		return c, err
+// oldest is when the oldest message that waits for the route was published; the zero time when none does.
+func (rt *route) oldest() (at time.Time, known bool) {
+	for _, s := range rt.relay.openSources() {
+		if !s.serves(rt) || s.due {
+			continue
+		}
+		if found, ok := s.oldest.Last(); ok && !s.isLost() {
+			at, known = found, true
+		}
 	}
-	return counted{n, publishedAt(header)}, nil
+	if c := rt.parkedNow.Last(); known && c != nil && !c.Oldest.IsZero() && (at.IsZero() || c.Oldest.Before(at)) {
+		at = c.Oldest
+	}
+	return at, known
 }

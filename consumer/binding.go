@@ -80,6 +80,15 @@ func (b *binding) routeOfPattern(pattern string) *route {
 	return nil
 }
 
+// subjects are the patterns of its routes.
+func (b *binding) subjects() []string {
+	list := make([]string, len(b.patterns))
+	for i, d := range b.patterns {
+		list[i] = d.pattern
+	}
+	return list
+}
+
 // unheld tells whether no message of the stream can be for the route. What a stream gets from others may have any subject.
 func (b *binding) unheld(c jetstream.StreamConfig, rt *route) bool {
 	if b.due || len(c.Subjects) == 0 || c.Mirror != nil || len(c.Sources) > 0 || c.SubjectTransform != nil {

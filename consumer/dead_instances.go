@@ -3,15 +3,13 @@ package consumer
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/pool"
 )
@@ -20,16 +18,8 @@ import (
 // were delivered to whom. So one of them asks the server how far the durable is, and then all that live what they have in hand: of what was
 // delivered before, the rest was in hand of the dead, or waits for its own delay. It is given back, as a takeover does (see pin.go).
 
-const (
-	// inHandSoon is the time between the question to the server and those to the instances: for what is on its way to them.
-	inHandSoon = 300 * time.Millisecond
-	// inHandTries is how often they are asked when one does not answer.
-	inHandTries = 5
-	// mostNamed bounds how far the oldest message in hand may be behind the newest.
-	mostNamed = 2 * maxAckPending
-	// worthwhile is the AckWait from which on it is sooner.
-	worthwhile = 4 * time.Second
-)
+// worthwhile is the AckWait from which on it is sooner.
+const worthwhile = 4 * time.Second
 
 // handQuestion asks an instance what it has in hand of a durable, or whether it reads it at all.
 type handQuestion struct {
@@ -125,61 +115,18 @@ func (r *Relay) allSay(ctx context.Context, route string) error {
 	return err
 }
 
-var errTooFar = errors.New("the oldest message in hand is too far behind the newest")
-
 // giveBackOfDead gives back what nobody has in hand, and returns how many messages that are, at most: if it may, which is asked last.
-func (s *source) giveBackOfDead(ctx context.Context, may func() bool) (n int, err error) {
+func (s *source) giveBackOfDead(ctx context.Context, may func() bool) (int, error) {
 	_, info, err := s.ask(ctx)
-	if err != nil || info.NumAckPending == 0 {
+	if err != nil {
 		return 0, err
-	}
-	from, to := info.AckFloor.Stream+1, info.Delivered.Stream
-	if to+1-from > mostNamed {
-		return 0, errTooFar
 	}
 	question, err := json.Marshal(handQuestion{Stream: s.stream, Durable: s.durable, Created: info.Created})
 	if err != nil {
 		return 0, err
 	}
-	var answers [][]byte
-	for try := range inHandTries {
-		away.Pause(ctx, inHandSoon)
-		if answers, err = s.relay.lives.Load().AskAll(ctx, question); err == nil {
-			break
-		}
-		if try == inHandTries-1 || ctx.Err() != nil {
-			return 0, err
-		}
-	}
-	known := make(map[uint64]struct{})
-	for _, a := range answers {
-		var h ack.InHand
-		if err := h.UnmarshalBinary(a); err != nil {
-			return 0, err
-		}
-		for _, seq := range h.Unsettled {
-			known[seq] = struct{}{}
-		}
-	}
-	call, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	later, err := s.records.Later(call) // these wait at the server, and come when they are due
-	if err != nil {
-		return 0, err
-	}
-	for _, seq := range s.inHand().Unsettled {
-		known[seq] = struct{}{}
-	}
-	var list []uint64
-	for seq := from; seq <= to; seq++ {
-		_, hand := known[seq]
-		if _, waits := later[seq]; !hand && !waits {
-			list = append(list, seq)
-		}
-	}
-	if len(list) == 0 || !may() {
-		return 0, nil
-	}
-	_, err = s.takeover.GiveBack(ctx, info.Delivered.Consumer, slices.Values(list))
-	return min(len(list), info.NumAckPending), err
+	return s.takeover.GiveBackOfDead(ctx, info, takeover.Living{
+		Others: func(ctx context.Context) ([][]byte, error) { return s.relay.lives.Load().AskAll(ctx, question) },
+		Own:    s.inHand, May: may,
+	})
 }

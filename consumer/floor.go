@@ -29,7 +29,7 @@ type floored struct {
 
 // noteFloor writes down how far the durable is, if what the watchdog last saw of it is not written down.
 func (s *source) noteFloor(ctx context.Context) {
-	if l := s.looked.Load(); l != nil && time.Since(l.at) < lookEvery && l.pending == 0 && l.outstanding == 0 && l.floor == s.floored.seq.Load() && time.Since(epoch)-time.Duration(s.floored.at.Load()) < floorAgain {
+	if l := s.looked.Load(); l != nil && time.Since(l.At) < lookEvery && l.Pending == 0 && l.Outstanding == 0 && l.Floor == s.floored.seq.Load() && time.Since(epoch)-time.Duration(s.floored.at.Load()) < floorAgain {
 		return
 	}
 	s.noteLastFloor(ctx)

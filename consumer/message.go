@@ -46,7 +46,7 @@ type message struct {
 	handedOver bool                      // to the partition of another generation
 	due        time.Time                 // before which it was not to start, for who hands it over
 	lent       bool                      // the fallback had it, and may still have its bytes
-	hasTold    bool                      // its replay job knows its first verdict; guarded by tellings.mu
+	hasTold    atomic.Bool               // its replay job knows its first verdict
 	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
 	first *handed
 }

@@ -70,7 +70,7 @@ func (m *metrics) durables(to *sums) {
 		to.counter(m.strays, s.count.strays.Load(), s.stream, s.durable)
 		to.gauge(m.unconfirmed, s.session.Stats().Unconfirmed, s.stream, s.durable)
 		if l := s.looked.Load(); l != nil && !s.isLost() {
-			to.gauge(m.ackPending, l.outstanding, s.stream, s.durable)
+			to.gauge(m.ackPending, l.Outstanding, s.stream, s.durable)
 		}
 	}
 }

@@ -37,8 +37,8 @@ func (r *Relay) orphansConfig() orphans.WatchConfig {
 			return r.divided.get(s.Route) != nil || peers.Divides(r.membership.Now(), s.Route)
 		},
 		Count: func(ctx context.Context, stream, filter string) (uint64, error) {
-			c, err := r.countMatching(ctx, stream, filter)
-			return c.n, err
+			c, err := r.asked().Count(ctx, stream, filter)
+			return c.N, err
 		},
 	}
 }

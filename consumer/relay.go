@@ -18,6 +18,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/link"
+	"github.com/relaymq/relay/consumer/internal/replayed"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/internal/archive"
@@ -52,7 +53,7 @@ type Relay struct {
 	membership *fleet.Membership
 	line       *caller.Line                   // to the callers of messages
 	lives      atomic.Pointer[suspects.Lives] // nil until the start has opened it
-	tellings   *tellings
+	replayed   *replayed.Verdicts
 	events     *events.Bus
 	archive    *archive.Writer // nil: what became of messages is not kept
 	upkeep     *upkeep.Upkeep
@@ -158,7 +159,8 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	}
 	r.routes.Store(&list)
 	r.link = link.New(shortest)
-	r.metrics, r.tellings, r.events, r.archive = newMetrics(), newTellings(r), r.newEvents(), r.newArchive()
+	r.metrics, r.events, r.archive = newMetrics(), r.newEvents(), r.newArchive()
+	r.replayed = replayed.New(replayed.Config{JetStream: r.js, Service: r.cfg.Service, Log: r.log})
 	r.metrics.r = r
 	r.upkeep = upkeep.New(r.upkeepConfig())
 	r.orphans = orphans.NewWatch()
@@ -371,7 +373,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.place(ctx, r.unplaced) })
 	telling, stopTelling := context.WithCancel(work)
 	var told sync.WaitGroup
-	told.Go(func() { r.tellings.run(telling) })
+	told.Go(func() { r.replayed.Run(telling) })
 	if r.archive != nil {
 		running.Go(func() { r.archive.Run(work) })
 	}
@@ -437,8 +439,8 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, i
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
 	stopTelling() // it may be in the middle of it, for as long as the server does not answer
-	r.tellings.flush(confirm)
-	r.tellings.giveUp()
+	r.replayed.Flush(confirm)
+	r.replayed.GiveUp()
 	for i, u := range units {
 		interrupted += counts[i]
 		u.confirm(confirm)

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
@@ -55,7 +56,7 @@ type route struct {
 	becoming     sync.Mutex     // held while it changes in place
 	over         bool           // it ends, and does not change any more; guarded by becoming
 	// parkedNow is what it has in the retry stream, as the server said lately.
-	parkedNow count
+	parkedNow backlog.Count
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/health"
@@ -38,9 +39,9 @@ type source struct {
 	setup    setup // until it is open
 	watchdog watchdog
 	count    *sourceCounters
-	looked   atomic.Pointer[look]
+	looked   atomic.Pointer[backlog.Look]
 	floored  floored
-	oldest   oldest
+	oldest   backlog.Oldest
 	base     base
 	takeover *takeover.Takeover
 

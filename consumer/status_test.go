@@ -156,7 +156,7 @@ func TestStatus_countsWhatIsParkedByRoute(t *testing.T) {
 		b := a.Status().Routes[0].Backlog
 		return b != nil && b.Parked != nil && *b.Parked == 3
 	})
-	if took := time.Since(began); took > countEvery { // on a busy machine a count is dear, and then they are rarer
+	if took := time.Since(began); took > 15*time.Second { // on a busy machine a count is dear, and then they are rarer
 		t.Errorf("counted after %v", took)
 	}
 	if err := stop(); err != nil {

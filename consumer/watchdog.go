@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/internal/looks"
@@ -93,7 +94,7 @@ type rest struct {
 	since   time.Time // zero: it does not rest
 	content looks.Content
 	config  jetstream.StreamConfig
-	look    look
+	look    backlog.Look
 }
 
 // rests tells whether the durable is known by its stream.
@@ -107,7 +108,7 @@ func (w *watchdog) noteRest(stream looks.Look, info *jetstream.ConsumerInfo, e h
 	idle := info.NumPending == 0 && info.NumAckPending == 0 && !info.Paused && (info.Cluster == nil || len(info.Cluster.Replicas) == 0)
 	if w.rest = (rest{}); idle && len(e.Stop) == 0 && len(e.Slow) == 0 {
 		// What was stored between the two answers is not in the first.
-		w.rest = rest{time.Now(), looks.ContentOf(stream.CachedInfo()), stream.CachedInfo().Config, look{floor: info.AckFloor.Stream}}
+		w.rest = rest{time.Now(), looks.ContentOf(stream.CachedInfo()), stream.CachedInfo().Config, backlog.Look{Floor: info.AckFloor.Stream}}
 	}
 }
 
@@ -128,7 +129,7 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 	if err == nil && !afresh && s.watchdog.rests(stream, asked) {
 		s.health.Heard(nil, asked)
 		l := s.watchdog.rest.look
-		l.at = stream.Asked
+		l.At = stream.Asked
 		s.looked.Store(&l)
 		return finding{identity: s.identity, allHere: waits}
 	}

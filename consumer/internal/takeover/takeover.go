@@ -35,6 +35,8 @@ type Records interface {
 	// InHand is what was noted last; [jetstream.ErrKeyNotFound]: nothing.
 	InHand(context.Context) (ack.InHand, error)
 	NoteInHand(context.Context, ack.InHand) error
+	// Later are the messages that wait at the server for their delay, by sequence.
+	Later(context.Context) (map[uint64]struct{}, error)
 }
 
 // Config says of which durable, and how it is asked about.
@@ -52,7 +54,8 @@ type Config struct {
 }
 
 // Takeover is of one durable. Its methods are for one goroutine each: [Takeover.TakeBack] before the others begin, [Takeover.StillMissing] for the pull
-// loop, [Takeover.GiveBackAgain] for whoever looks after the durable, and [Takeover.NoteInHand] for one of its own. [Takeover.GiveBack] is for all.
+// loop, [Takeover.GiveBackAgain] for whoever looks after the durable, and [Takeover.NoteInHand] for one of its own. [Takeover.GiveBack] and
+// [Takeover.GiveBackOfDead] are for all.
 type Takeover struct {
 	cfg     Config
 	back    span
