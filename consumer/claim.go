@@ -72,7 +72,7 @@ func (s *source) othersWant(o retry.Origin) bool {
 	}
 	for _, main := range s.relay.openSources() {
 		if !main.due && main.stream == s.origin && main.durable == o.Consumer && main.serves(s.routes[0]) && main.routeOf(o.Subject) == nil {
-			_, to, known := main.strays.wantedBy(o.Subject)
+			_, to, known := main.strays.WantedBy(o.Subject)
 			return known && to == retry.NoRoute
 		}
 	}

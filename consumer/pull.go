@@ -90,7 +90,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 		case now := <-tick.C:
 			tick.Next()
 			s.release(now)
-			s.tellStrays(now)
+			s.strays.Tell(now)
 			s.claimSoon(now)
 			s.catchUp.Soon(now)
 			s.gaps.Attend(now, s.relay.nc.IsConnected() && s.ordered.behind.Load() == 0)
@@ -139,7 +139,7 @@ func (s *source) hasRoom() bool {
 
 // holdsBack tells whether too much waits for the server already, whatever the routes could use.
 func (s *source) holdsBack() bool {
-	return s.ordered.behind.Load() > maxBehind || s.strays.waiting.Load() > maxStrays || s.session.Stats().Unconfirmed > maxUnconfirmed ||
+	return s.ordered.behind.Load() > maxBehind || s.strays.Many() || s.session.Stats().Unconfirmed > maxUnconfirmed ||
 		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() || rt.full() })
 }
 

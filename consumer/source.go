@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/pulls"
+	"github.com/relaymq/relay/consumer/internal/strays"
 	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/failpoint"
@@ -49,10 +50,11 @@ type source struct {
 	late         health.Late
 	lateSaid     trouble.Seldom
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
-	tidying *pool.Pool
-	strays  strays
-	claims  claims
-	catchUp *catchup.CatchUp
+	tidying  *pool.Pool
+	strays   *strays.Strays
+	delivers uint64 // from this sequence on the durable delivers all that the routes want, for certain; fixed when it is open
+	claims   claims
+	catchUp  *catchup.CatchUp
 
 	// Of the pull loop only:
 	pulls   pulling
@@ -95,13 +97,14 @@ func newSourceOf(b *binding) *source {
 		arrivals: pulls.New(pulls.Config{
 			Conn: b.relay.nc, JS: b.relay.js, Stream: b.stream, Durable: b.durable, Elsewhere: b.relay.cfg.Domain != "", Leased: b.leased, DrainTime: b.relay.drainTime,
 		}),
-		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), strays: strays{paths: pool.New(strayPaths)},
+		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters),
 	}
 	s.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
 		for _, rt := range b.routes {
 			rt.group.HoldAbove(above, until)
 		}
 	})
+	s.strays = strays.New(b.log, s.arrivals.Wake)
 	s.catchUp = catchup.New(s.catchUpConfig())
 	s.pulls.wake = s.arrivals.Wake
 	s.takeover = takeover.New(s.takeoverConfig())

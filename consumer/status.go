@@ -121,7 +121,7 @@ func (rt *route) status(keys int) RouteStatus {
 			if b := s.Backlog; b == nil || b.Stream > 0 || b.Outstanding > 0 {
 				s.Again = src.setup.Again
 			}
-			if s.Why == "" && src.holdsNothingOf(rt) {
+			if s.Why == "" && src.strays.IsEmpty(rt.cfg.Name) {
 				s.Why = "nothing can arrive: stream " + src.stream + " holds none of its subjects"
 			}
 		}

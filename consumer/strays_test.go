@@ -243,14 +243,3 @@ func TestStrays_regressionASubjectAddedToARouteReachesItsInstance(t *testing.T) 
 		t.Errorf("%d were handled, want %d", n, 2*count)
 	}
 }
-
-// Messages of a wholly new route were kept for no route until the old instance had looked at the durable again.
-func TestStrays_regressionNothingIsKeptForNoRouteBeforeALook(t *testing.T) {
-	s := strays{looked: time.Now().Add(-2 * time.Second)}
-	if s.sure(1) || s.sure(5) {
-		t.Error("sure, although the message may have come before the look")
-	}
-	if !s.sure(6) {
-		t.Error("not sure, although the message was away for longer than since the look")
-	}
-}

@@ -159,7 +159,7 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 	routes.Wait()
 	for _, s := range u.open() {
 		s.tidying.Wait()
-		s.strays.paths.Wait()
+		s.strays.Wait()
 	}
 	for _, n := range counts {
 		interrupted += n
