@@ -312,7 +312,7 @@ func (m *message) known(rec retry.Record, b *batch) {
 			stored = m.origin.Time
 		}
 		m.readCall(stored)
-		m.Asks = m.asksFirst()
+		m.Asks = m.call != nil && m.call.AsksFirst()
 	}
 	if rec.Dead != "" {
 		// It had its verdict; only its entry could not be stored.
@@ -322,9 +322,9 @@ func (m *message) known(rec retry.Record, b *batch) {
 		m.toLetters(o)
 		return
 	}
-	if m.isOver(time.Now()) {
+	if m.call != nil && m.call.IsOver(time.Now()) {
 		rt.group.Ended(m.Key, m.Sequence)
-		m.stopAt(&endExpired)
+		m.call.Expire()
 		m.Settle(supervisor.Outcome{Action: supervisor.LetGo, Attempts: attempts, FirstFailure: first})
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/supervisor"
@@ -90,7 +91,7 @@ func (m *message) toArchive(a *archive.Writer, o supervisor.Outcome) {
 		r.Outcome, r.Attempts = archive.Done, o.Attempts+1 // those that failed, and this one
 	case o.Action == supervisor.DeadLetter:
 		r.Outcome, r.Reason = archive.Dead, o.Reason
-	case o.Err == errExpired:
+	case o.Err == caller.ErrExpired:
 		r.Outcome = archive.Expired
 	case errors.Is(o.Err, ErrForgotten):
 		r.Outcome = archive.Forgotten

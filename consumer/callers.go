@@ -2,73 +2,36 @@ package consumer
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/subject"
-	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/internal/trouble"
 	"github.com/relaymq/relay/supervisor"
 )
 
 // Work that nobody wants any more is not started, and whoever asked for it learns what became of it. A message says who that is by
-// its headers; see the package caller. The gates stand where the message arrives (its deadline), and before each attempt:
+// its headers; see the package caller, which has the gates. Here is what they mean for the message:
 //
 //	still wanted? ── slot: Do ── deadline over? ── Handle ── verdict ─▶ Settle ── reply ── ack
-//	     └ forgotten (asking.go)      └ expired
+//	     └ forgotten                  └ expired
 //
 // A gate says nothing of the key: what is expired or forgotten leaves its group as if its lease were lost, and is settled here.
-// A replay is an operator's decision: it is started whatever its deadline is, and without a question.
 
 // ErrForgotten is the cause with which the context of a handler is cancelled when the caller of its message does not want it any
 // more; see [Interest]. What the handler returns then does not count, unless it is a success, [Dead] or [Drop].
-var ErrForgotten = errors.New("its caller does not want the message any more")
-
-var errCrowded = errors.New("too many messages wait for their callers")
-
-// Why a message is forgotten whose caller did not say so.
-var (
-	errAbsent = fmt.Errorf("%w: for %v nobody received relay's question", ErrForgotten, caller.Reconnecting)
-	errSilent = fmt.Errorf("%w: it did not answer relay's question in time (interest.unknown: drop)", ErrForgotten)
-)
-
-var errExpired = errors.New("its deadline was over before it started")
+var ErrForgotten = caller.ErrForgotten
 
 // call is the caller of a message on its way.
 type call struct {
-	caller.Call
-	// end is set by a gate: what becomes of the message.
-	end atomic.Pointer[gateEnd]
+	*caller.Gate
 	// Of the attempt that was started last. They are read once it succeeded, and not after one that was given up.
 	number int
 	result *Result
-	// What its caller said before the attempt that is to come, and whether it is one of those that are handed back a few at a time.
-	heard  heard
-	inLine atomic.Bool
-	// gone is why an attempt was cancelled.
-	gone atomic.Pointer[gateEnd]
-	// checked is when the gates were asked that let the attempt start that runs.
-	checked time.Time
 }
-
-// gateEnd is why a gate ends a message.
-type gateEnd struct {
-	outcome string
-	err     error
-}
-
-var (
-	endExpired  = gateEnd{outcomeExpired, errExpired}
-	endUnwanted = gateEnd{outcomeForgotten, ErrForgotten} // its caller is there, and said so
-	endAbsent   = gateEnd{outcomeForgotten, errAbsent}
-	endSilent   = gateEnd{outcomeForgotten, errSilent}
-)
 
 // What a caller is told became of its message.
 const (
@@ -79,14 +42,16 @@ const (
 	outcomeForgotten = "forgotten"
 )
 
+// maxAsking bounds the messages of a route that wait for an answer, or after it.
+const maxAsking = supervisor.MaxWindow
+
 // callers is what a route has to do with callers.
 type callers struct {
 	policy    caller.Policy
 	held      sync.WaitGroup // messages whose outcome is being told, and that are not acknowledged before
 	heldBytes atomic.Int64   // of their bodies
 	telling   atomic.Int32   // outcomes that are being told
-	asking    *caller.Waiting
-	silent    atomic.Int32 // slots with a question that is not answered at once
+	gates     *caller.Gates
 	refused   trouble.Seldom
 }
 
@@ -103,11 +68,6 @@ func (r Route) callerPolicy(own ...string) caller.Policy {
 	return caller.Policy{Reply: r.Caller.Reply, Interest: r.Caller.Interest, Own: own}
 }
 
-const (
-	// lastAnswer is how long the answer to a question may take that is asked last; see [Msg.StillWanted].
-	lastAnswer = 250 * time.Millisecond
-)
-
 // asks tells whether messages of the route may have a question asked.
 func (r Route) asks() bool { return len(r.Caller.Interest) > 0 }
 
@@ -119,12 +79,23 @@ func (r Route) slotTime() time.Duration {
 	return r.Timeout
 }
 
+// newGates stand before the attempts of the route.
+func (rt *route) newGates() *caller.Gates {
+	return caller.NewGates(caller.WaitingConfig{
+		Line: rt.relay.line, Most: maxAsking, More: rt.more,
+		Rules: func() caller.Rules {
+			return caller.Rules{Timeout: rt.cfg.Interest.Timeout, Every: rt.cfg.Interest.Every, Drop: rt.cfg.Interest.Unknown == UnknownDrop, Slots: rt.now().Concurrency}
+		},
+		Count: func(c caller.Counted) { rt.count.answers[c].Add(1) },
+	})
+}
+
 // readCall finds out what the headers of the message ask for.
 func (m *message) readCall(stored time.Time) {
 	rt := m.route
 	c, refused := rt.callers.policy.Read(m.header, stored)
 	if c != nil {
-		m.call = &call{Call: *c}
+		m.call = &call{Gate: rt.callers.gates.Gate(*c, caller.About{ID: m.id, Subject: m.subject, Size: m.Size, Replay: m.isReplay()})}
 	}
 	for _, r := range refused {
 		rt.count.refused.Add(1)
@@ -137,45 +108,27 @@ func (m *message) readCall(stored time.Time) {
 // isReplay tells whether an operator had the message replayed.
 func (m *message) isReplay() bool { return m.origin != nil && m.origin.Replay > 0 }
 
-// isOver tells whether the deadline of the message is over.
-func (m *message) isOver(now time.Time) bool {
-	c := m.call
-	return c != nil && !c.Deadline.IsZero() && !now.Before(c.Deadline) && !m.isReplay()
-}
-
-// stopAt has the message leave its group without a start, for good.
-func (m *message) stopAt(end *gateEnd) supervisor.Verdict {
-	m.call.end.Store(end)
-	return supervisor.Verdict{Kind: supervisor.Lost, Gone: true}
-}
-
-// askLater has the question asked once more, soon.
-func askLater() supervisor.Verdict {
-	return supervisor.Verdict{Kind: supervisor.Snooze, Delay: caller.AskAgain, Err: errors.New("its caller is asked again")}
-}
-
-// mayStart asks the gates that stand before an attempt. With false the message is not started, and the verdict says why.
-func (m *message) mayStart(ctx context.Context) (supervisor.Verdict, bool) {
-	m.leaveLine()
-	h := m.call.heard
-	m.call.heard = heard{} // the next attempt is another one
+// decided is the verdict on a message that does not start.
+func (m *message) decided(d caller.Decision) supervisor.Verdict {
 	switch {
-	case m.isOver(time.Now()):
-		return m.stopAt(&endExpired), false
-	case !m.asksFirst() || teeth.Question():
-		m.call.checked = time.Now()
-		return supervisor.Verdict{}, true
-	case h.at.IsZero():
-		v, may := m.askInSlot(ctx, m.route.cfg.Interest.Timeout, false)
-		m.call.checked = time.Now()
-		return v, may
-	case h.yes && time.Since(h.at) >= heardLately:
-		v, may := m.askInSlot(ctx, min(caller.Promptly, m.route.cfg.Interest.Timeout), true)
-		m.call.checked = time.Now()
-		return v, may
+	case d.End != nil:
+		return supervisor.Verdict{Kind: supervisor.Lost, Gone: true}
+	case d.Again > 0:
+		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: d.Again, Err: d.Err}
+	case d.Err != nil:
+		return supervisor.Verdict{Kind: supervisor.Retry, Err: d.Err, NotStarted: true}
 	}
-	m.call.checked = h.at
-	return supervisor.Verdict{}, true
+	return supervisor.Verdict{Kind: supervisor.Ack}
+}
+
+var _ supervisor.Asker = (*message)(nil)
+
+// Asked tells whether enough is known to start the message. It is called under the group's lock.
+func (m *message) Asked(now time.Time) bool { return m.call.Asked(now) }
+
+// Ask asks the caller of the message, and has the group take it back afterwards.
+func (m *message) Ask(g *supervisor.Group) {
+	m.call.Ask(m.Returns, func(d caller.Decision) { g.Answered(&m.Message, m.decided(d)) })
 }
 
 // notWanted is what [Msg.StillWanted] returns for a message that is not to start. It becomes the verdict.
@@ -185,18 +138,10 @@ func (n *notWanted) Error() string {
 	return "the message is not to start: its deadline is over, or its caller does not want it any more"
 }
 
-// stillWanted asks the gates once more, for an attempt that had to wait after they were asked.
+// stillWanted asks the gate once more, for an attempt that had to wait after it was asked.
 func (m *message) stillWanted(ctx context.Context) error {
-	switch {
-	case m.isOver(time.Now()):
-		return &notWanted{m.stopAt(&endExpired)}
-	case !m.asksFirst() || teeth.Question() || time.Since(m.call.checked) < heardLately:
-		return nil
-	}
-	v, may := m.askInSlot(ctx, min(lastAnswer, m.route.cfg.Interest.Timeout), true)
-	m.call.checked = time.Now()
-	if !may {
-		return &notWanted{v}
+	if d := m.call.StillWanted(ctx); !d.Start {
+		return &notWanted{m.decided(d)}
 	}
 	return nil
 }
@@ -213,62 +158,11 @@ func (m *Msg) StillWanted(ctx context.Context) error {
 	return m.gate(ctx)
 }
 
-// askInSlot asks the caller of a message that has its slot already: a probe, one that runs alone, one of the fallback's, or one whose
-// caller said yes a while ago. That yes counts when the caller does not answer at once.
-func (m *message) askInSlot(ctx context.Context, timeout time.Duration, saidYes bool) (supervisor.Verdict, bool) {
-	rt, line := m.route, m.route.relay.line
-	asked, err := line.Ask(m.call.Interest, m.id(), m.subject)
-	if err != nil {
-		rt.count.answers[caller.CountedAgain].Add(1)
-		return askLater(), false
-	}
-	defer asked.Close()
-	answer, ok := asked.Wait(ctx, min(caller.Promptly, timeout))
-	if rest := timeout - caller.Promptly; !ok && rest > 0 && ctx.Err() == nil {
-		// Callers who never answer must leave slots to the others.
-		if n := rt.callers.silent.Add(1); int(n) > max(1, rt.now().Concurrency/2) {
-			rt.callers.silent.Add(-1)
-			rt.count.answers[caller.CountedAgain].Add(1)
-			return askLater(), false
-		}
-		answer, ok = asked.Wait(ctx, rest)
-		rt.callers.silent.Add(-1)
-	}
-	switch now := time.Now(); {
-	case ctx.Err() != nil:
-		return supervisor.Verdict{Kind: supervisor.Retry, Err: context.Cause(ctx), NotStarted: true}, false
-	case ok && answer == caller.Yes:
-		rt.count.answers[caller.CountedYes].Add(1)
-		line.There(m.id())
-		return supervisor.Verdict{}, true
-	case ok && answer == caller.No:
-		rt.count.answers[caller.CountedNo].Add(1)
-		return m.stopAt(&endUnwanted), false
-	case ok && line.Gone(m.id(), now):
-		rt.count.answers[caller.CountedNobody].Add(1)
-		return m.stopAt(&endAbsent), false
-	case !ok && saidYes:
-		rt.count.answers[caller.CountedUnknown].Add(1)
-		return supervisor.Verdict{}, true
-	case ok || asked.Interrupted():
-		rt.count.answers[caller.CountedAgain].Add(1)
-		return askLater(), false
-	}
-	rt.count.answers[caller.CountedUnknown].Add(1)
-	if rt.cfg.Interest.Unknown == UnknownDrop {
-		return m.stopAt(&endSilent), false
-	}
-	return supervisor.Verdict{}, true
-}
-
 // attempt prepares an attempt whose caller may want its result, or want it no more. stop is called at its end.
 func (m *message) attempt(ctx context.Context, msg *Msg) (watched context.Context, stop func()) {
-	c, unwatch := m.call, func() {}
+	c := m.call
 	c.number = msg.Attempt
-	c.gone.Store(nil)
-	if c.Interest != "" && m.route.cfg.Interest.Every > 0 && !m.isReplay() {
-		ctx, unwatch = m.watch(ctx)
-	}
+	ctx, unwatch := c.Watch(ctx)
 	if c.ReplyTo == "" {
 		return ctx, unwatch
 	}
@@ -280,72 +174,6 @@ func (m *message) attempt(ctx context.Context, msg *Msg) (watched context.Contex
 	}
 }
 
-// watch asks the caller now and then while the handler runs, and ends the returned context when it does not want the message any
-// more. stop ends the asking, and waits for that.
-func (m *message) watch(ctx context.Context) (watched context.Context, stop func()) {
-	watched, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(m.route.cfg.Interest.Every)
-		defer tick.Stop()
-		var last *caller.Asked // the question that was answered last: its caller may take that back
-		defer func() { last.Close() }()
-		for {
-			select {
-			case <-watched.Done():
-				return
-			case answer := <-last.Later():
-				if answer != caller.No {
-					continue
-				}
-				m.call.gone.Store(&endUnwanted)
-			case <-tick.C:
-				last.Close()
-				if last = m.stillThere(watched); last != nil || m.call.gone.Load() == nil {
-					continue
-				}
-			}
-			cancel(ErrForgotten)
-			return
-		}
-	}()
-	return watched, func() {
-		cancel(nil)
-		<-done
-	}
-}
-
-// stillThere asks the caller whether it still wants the message that runs, and notes it when it does not. No answer means that it does. It
-// returns the question when that was answered.
-func (m *message) stillThere(ctx context.Context) *caller.Asked {
-	line := m.route.relay.line
-	for ctx.Err() == nil {
-		asked, err := line.Ask(m.call.Interest, m.id(), m.subject)
-		if err != nil {
-			return nil
-		}
-		answer, ok := asked.Wait(ctx, m.route.cfg.Interest.Timeout)
-		if ok && answer == caller.Yes {
-			line.There(m.id())
-			return asked
-		}
-		asked.Close()
-		switch {
-		case !ok:
-			return nil
-		case answer == caller.No:
-			m.call.gone.Store(&endUnwanted)
-			return nil
-		case line.Gone(m.id(), time.Now()):
-			m.call.gone.Store(&endAbsent)
-			return nil
-		}
-		away.Pause(ctx, caller.AskAgain) // it may be reconnecting
-	}
-	return nil
-}
-
 // forgotten tells whether an attempt ended because its caller did not want it any more. A handler that came to an answer all the
 // same is believed.
 func forgotten(ctx context.Context, v supervisor.Verdict) bool {
@@ -354,12 +182,12 @@ func forgotten(ctx context.Context, v supervisor.Verdict) bool {
 
 // gated is what becomes of a message that leaves its group: what a gate said, if one did.
 func (m *message) gated(o supervisor.Outcome) supervisor.Outcome {
-	end := m.call.end.Load()
+	end := m.call.Ended()
 	if end == nil || o.Action != supervisor.LetGo {
 		return o
 	}
-	o.Action, o.Err, o.Why = supervisor.DropMessage, end.err, ""
-	if end.outcome == outcomeExpired {
+	o.Action, o.Err, o.Why = supervisor.DropMessage, end.Err, ""
+	if end.Expired() {
 		if m.route.cfg.Deadline.OnExpired == ExpiredDeadLetter {
 			o.Action, o.Reason = supervisor.DeadLetter, supervisor.ReasonExpired
 		}

@@ -36,7 +36,7 @@ func (m *message) finish(o supervisor.Outcome) {
 	unwanted := o.Err == ErrForgotten // its caller is there, and has said so
 	// For as long as nobody else has the message. A reply that cannot be delivered does not fail it.
 	until := time.Now().Add(rt.cfg.AckWait)
-	if held := rt.callers.heldBytes.Add(size); held > maxHeldBytes || errors.Is(o.Err, errAbsent) {
+	if held := rt.callers.heldBytes.Add(size); held > maxHeldBytes || errors.Is(o.Err, caller.ErrAbsent) {
 		until = time.Now() // it has waited already, or others would wait for the room: the first try is the only one before the ack
 	}
 	rt.callers.held.Add(1)
@@ -68,7 +68,7 @@ func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) 
 	switch {
 	case errors.Is(o.Err, ErrForgotten):
 		outcome = outcomeForgotten
-	case o.Err == errExpired || o.Reason == supervisor.ReasonExpired && m.isOver(time.Now()):
+	case o.Err == caller.ErrExpired || o.Reason == supervisor.ReasonExpired && c.IsOver(time.Now()):
 		outcome = outcomeExpired
 	case o.Action == supervisor.AckMessage:
 		outcome, attempts = outcomeDone, max(c.number, 1)
@@ -108,7 +108,7 @@ func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) 
 func (rt *route) callersStatus() *control.CallersStatus {
 	c := rt.count
 	s := control.CallersStatus{
-		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: rt.callers.asking.Len() + int(rt.callers.silent.Load()), Again: c.answers[caller.CountedAgain].Load(),
+		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: rt.callers.gates.Asking(), Again: c.answers[caller.CountedAgain].Load(),
 		Silent: c.answers[caller.CountedUnknown].Load(), Replied: c.replies[caller.Delivered].Load(),
 		Undelivered: c.replies[caller.NotThere].Load() + c.replies[caller.Failed].Load(), Unsure: c.replies[caller.Sent].Load(),
 		Telling: int(rt.callers.telling.Load()), Refused: c.refused.Load(),

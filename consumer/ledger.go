@@ -51,7 +51,7 @@ func (rt *route) holds() supervisor.Room {
 func (rt *route) within(free supervisor.Room) supervisor.Room {
 	holds := rt.holds()
 	if rt.cfg.asks() {
-		free.Messages = min(free.Messages, rt.callers.asking.Room())
+		free.Messages = min(free.Messages, rt.callers.gates.Room())
 	}
 	return supervisor.Room{
 		Messages: min(free.Messages, max(0, rt.most.Load().Messages-holds.Messages)),

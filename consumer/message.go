@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
@@ -127,8 +128,8 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 		defer func() { rt.slow.Go(m.acquit) }()
 	}
 	if m.call != nil {
-		if v, may := m.mayStart(ctx); !may {
-			return v
+		if d := m.call.MayStart(ctx); !d.Start {
+			return m.decided(d)
 		}
 		// The question took time.
 		if began = time.Now(); m.delivery.FencedAt(began) || !m.source.mayStart() {
@@ -198,7 +199,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 			return n.verdict
 		}
 		if forgotten(ctx, v) {
-			return m.stopAt(m.call.gone.Load())
+			return m.decided(m.call.Forgotten())
 		}
 	}
 	if !p.fallback {
@@ -231,7 +232,7 @@ func (m *message) Settle(o supervisor.Outcome) {
 		return
 	}
 	if m.call != nil {
-		m.leaveLine()
+		m.call.Leave()
 		o = m.gated(o)
 	}
 	if o.Fallback && o.Action == supervisor.AckMessage {
@@ -263,7 +264,7 @@ func (m *message) settle(o supervisor.Outcome) {
 		m.finish(o)
 	case supervisor.DropMessage:
 		level := slog.LevelInfo
-		if errors.Is(o.Err, ErrForgotten) || o.Err == errExpired {
+		if errors.Is(o.Err, ErrForgotten) || o.Err == caller.ErrExpired {
 			level = slog.LevelDebug // counted; it is no event
 		}
 		rt.log.Log(rt.work, level, "message dropped", m.attrs("why", why(o))...)

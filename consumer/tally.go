@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/away"
@@ -106,7 +107,7 @@ func isReplay(subject string) bool {
 func (c *counters) ended(o supervisor.Outcome) {
 	switch {
 	case o.Action != supervisor.DropMessage:
-	case o.Err == errExpired:
+	case o.Err == caller.ErrExpired:
 		c.outcomes.expired.Add(1)
 	case errors.Is(o.Err, ErrForgotten):
 		c.outcomes.forgotten.Add(1)

@@ -117,7 +117,7 @@ func (u *unit) endPulls() {
 	}
 	for _, rt := range u.main.routes {
 		rt.group.Drain()
-		rt.callers.asking.Close()
+		rt.callers.gates.Close()
 	}
 	pulls.Wait()
 }

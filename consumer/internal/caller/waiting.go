@@ -62,6 +62,8 @@ type Rules struct {
 	Drop bool
 	// Slots is how many messages run at once.
 	Slots int
+	// Every is how often a caller is asked while its message runs; 0: never.
+	Every time.Duration
 }
 
 // WaitingConfig says for what a [Waiting] is.

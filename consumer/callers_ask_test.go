@@ -165,7 +165,7 @@ func TestCallers_moreMutesThanMayWait(t *testing.T) {
 		defer b.mu.Unlock()
 		return len(b.waits) == 5
 	})
-	if n := b.rt.callers.asking.Len(); n == 0 || n > caller.MaxWaitingBytes/(900<<10) {
+	if n := b.rt.callers.gates.Asking(); n == 0 || n > caller.MaxWaitingBytes/(900<<10) {
 		t.Errorf("%d wait", n)
 	}
 }
@@ -192,7 +192,7 @@ func TestCallers_regressionMoreAbsentThanMayWait(t *testing.T) {
 			t.Errorf("%v", m.Header)
 		}
 	}
-	if n := r.all()[0].callers.asking.Len(); n == 0 {
+	if n := r.all()[0].callers.gates.Asking(); n == 0 {
 		t.Error("nobody waits")
 	}
 }
@@ -307,7 +307,7 @@ func TestCallers_anOldYes(t *testing.T) {
 	}
 	w.eventually("all said yes", func() bool { return count.answers[caller.CountedYes].Load() == 3 })
 	said := time.Now()
-	w.eventually("that was a while ago", func() bool { return time.Since(said) > heardLately })
+	w.eventually("that was a while ago", func() bool { return time.Since(said) > caller.HeardLately })
 	if err := goes.questions.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
