@@ -38,16 +38,16 @@ test-relay:
 
 # These keep both cores busy by themselves. Side by side they take longer than one after the other, and what measures times fails.
 test-heavy:
-	GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 25m -p 1 -parallel 5 $$($(GO) list ./... | grep -E '$(HEAVY)')
+	GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 25m -p 1 -parallel 6 $$($(GO) list ./... | grep -E '$(HEAVY)')
 
 # What measures times says so by its name, and skips itself with the race detector. It waits most of the time.
 test-timed:
 	$(GO) test -timeout 25m -parallel 6 -run '_timed$$' ./consumer
 
-# What breaks processes and measures times is not beside what keeps both cores busy. The programs that it runs are built without the race
-# detector, as users run them.
+# What breaks processes and measures times is not beside what keeps both cores busy; it waits most of the time. The programs that it runs are built
+# without the race detector, as users run them.
 test-harness:
-	$(GO) test -timeout 25m -p 1 -parallel 4 $$($(GO) list ./... | grep -E '$(HARNESS)')
+	$(GO) test -timeout 25m -p 2 -parallel 6 $$($(GO) list ./... | grep -E '$(HARNESS)')
 
 test-bench:
 	cd bench && $(GO) test ./...
