@@ -114,7 +114,7 @@ func (b *binding) newerGeneration(ctx context.Context) error {
 		return err
 	}
 	if len(list) > 0 && list[len(list)-1].Number > known {
-		b.relay.divided.lookSoon()
+		b.relay.generations.Soon()
 		return away.Made(fmt.Errorf("route %s has a newer generation of partitions: %w", p.Route, jetstream.ErrStreamNotFound))
 	}
 	return nil

@@ -62,7 +62,7 @@ func (r *Relay) memberState() json.RawMessage {
 		if s.Generations == nil {
 			s.Generations = make(map[string]peers.Generations)
 		}
-		s.Generations[d.head.Name] = peers.Generations{Oldest: d.streams[0].Number, Newest: d.newest().Number}
+		s.Generations[d.head.Name] = peers.Generations{Oldest: d.Streams[0].Number, Newest: d.Newest().Number}
 	}
 	slices.Sort(s.Routes)
 	data, _ := json.Marshal(s)

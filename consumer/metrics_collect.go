@@ -158,7 +158,7 @@ func (m *metrics) route(to *sums, rt *route) {
 		to.gauge(m.holder, one(h.Here), name)
 	}
 	if d := m.r.divided.get(name); d != nil && !rt.cfg.isCopy() {
-		if n := d.behind.Load(); n >= 0 {
+		if n := d.Behind(); n >= 0 {
 			to.gauge(m.behind, int(n), name)
 		}
 	}

@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
-	"time"
 
+	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/internal/partition"
 )
 
@@ -79,24 +78,16 @@ func (rt *route) handsOver() bool { return rt.cfg.part != nil && rt.cfg.part.To 
 
 // divided is a route with partitions.
 type divided struct {
+	*generations.Route
 	head           Route
-	streams        []*partition.Stream // the generations, the newest is the last
-	parts          []string            // names of the routes
-	life, fallback *sharedLife         // of the handlers, which all parts share
-	tender         partition.Tender
-	next           time.Time // of watchPartitions only: when it is looked at again
-	unheard        time.Time // of watchPartitions only: since when the server does not say how far it has copied
-	// behind is how many messages were not copied at the last look of the instance that looks after the streams; -1 on the others.
-	behind atomic.Int64
+	parts          []string    // names of the routes
+	life, fallback *sharedLife // of the handlers, which all parts share
 }
-
-func (d *divided) newest() *partition.Stream { return d.streams[len(d.streams)-1] }
 
 // dividedRoutes are those with partitions.
 type dividedRoutes struct {
-	mu    sync.Mutex
-	list  map[string]*divided
-	again chan struct{} // holds a value when a stream of partitions may be gone
+	mu   sync.Mutex
+	list map[string]*divided
 }
 
 func (d *dividedRoutes) get(name string) *divided {
@@ -125,14 +116,6 @@ func (d *dividedRoutes) set(name string, to *divided) {
 		d.list = make(map[string]*divided)
 	}
 	d.list[name] = to
-}
-
-// lookSoon has the generations looked at.
-func (d *dividedRoutes) lookSoon() {
-	select {
-	case d.again <- struct{}{}:
-	default:
-	}
 }
 
 // layout is how the route is to be divided.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/peers"
 )
 
@@ -29,19 +30,19 @@ func (u *unit) reluctant() time.Duration {
 const reluctance = 300 * time.Millisecond
 
 // balance hands over partitions that other instances are to have.
-func (r *Relay) balance(ctx context.Context, d *divided) {
+func (r *Relay) balance(ctx context.Context, d *generations.Route) {
 	f := r.membership.Now()
 	if f == nil || r.isDraining() {
 		return
 	}
-	g := d.newest().Generation
+	g := d.Newest().Generation
 	now := peers.Divide(f, g)
 	over := now.Over()
 	if over == 0 {
 		return
 	}
 	var units []*unit
-	for _, rt := range r.partsOf(d.head.Name) {
+	for _, rt := range r.partsOf(d.Name) {
 		u := rt.unit.Load()
 		if u == nil || rt.cfg.part.Of.Number != g.Number || len(units) >= over {
 			continue
@@ -54,9 +55,9 @@ func (r *Relay) balance(ctx context.Context, d *divided) {
 	if len(units) == 0 {
 		return
 	}
-	r.log.Info("partitions are handed over to instances that have fewer", "route", d.head.Name, "count", len(units), "has", now.Own())
+	r.log.Info("partitions are handed over to instances that have fewer", "route", d.Name, "count", len(units), "has", now.Own())
 	if err := r.restart(ctx, units...); err != nil && !errors.Is(err, ErrNotRunning) {
-		r.log.Warn("partitions were not handed over; they stay", "route", d.head.Name, "error", err)
+		r.log.Warn("partitions were not handed over; they stay", "route", d.Name, "error", err)
 		for _, u := range units {
 			f.Rest(u.resource(), time.Time{})
 		}

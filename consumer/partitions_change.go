@@ -106,10 +106,10 @@ func (r *Relay) made(c expanded) {
 			continue
 		}
 		if d != nil {
-			d.tender = was.tender
+			d.Follow(was.Route)
 		} else {
 			r.log.Warn("the route has no partitions here any more: their stream stays, and the server goes on copying to it; relay orphans ls says what is left there",
-				"route", name, "stream", was.newest().Name())
+				"route", name, "stream", was.Newest().Name())
 		}
 		if f := r.membership.Now(); f != nil {
 			f.Renew() // tells the others
@@ -169,7 +169,7 @@ func (c Changed) outward(r *Relay, given Change, is expanded) Changed {
 	}
 	for _, name := range given.Remove {
 		if was := is.were[name]; was != nil {
-			removed = append(removed, Removed{Route: name, Stream: was.newest().Stream, Durable: was.head.Durable, Copies: was.newest().Name()})
+			removed = append(removed, Removed{Route: name, Stream: was.Newest().Stream, Durable: was.head.Durable, Copies: was.Newest().Name()})
 		}
 	}
 	c.Removed = removed

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/internal/partition"
-	"github.com/relaymq/relay/internal/provision"
 )
 
 // How a route with partitions is divided: which generations there are, and the routes of their parts.
@@ -27,20 +25,19 @@ const (
 
 // divide finds how a route is divided, and how it is to be.
 func (r *Relay) divide(ctx context.Context, head Route, was *divided, how dividing) (*divided, []Route, error) {
-	d := &divided{head: head}
-	d.behind.Store(-1)
+	var streams []*partition.Stream
 	for try := 0; ; try++ {
 		list, err := partition.Find(ctx, r.js, r.cfg.Service, head.Name)
 		if err != nil {
 			return nil, nil, err
 		}
-		d.streams = partition.Running(list)
+		streams = partition.Running(list)
 		if how == takeOthers && len(list) > 0 {
 			break
 		}
 		if len(list) == 0 && was != nil { // it is made anew, from its start on, when it is certainly gone
-			if _, err := r.js.Stream(ctx, was.newest().Name()); err == nil {
-				return nil, nil, fmt.Errorf("stream %s exists, but the server does not list it", was.newest().Name())
+			if _, err := r.js.Stream(ctx, was.Newest().Name()); err == nil {
+				return nil, nil, fmt.Errorf("stream %s exists, but the server does not list it", was.Newest().Name())
 			} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
 				return nil, nil, err
 			}
@@ -49,95 +46,45 @@ func (r *Relay) divide(ctx context.Context, head Route, was *divided, how dividi
 		if err != nil {
 			return nil, nil, err
 		}
-		if want := head.layout(stream); len(list) == 0 || !d.newest().Equal(want) {
-			if err = r.newGeneration(ctx, head, d, want, how); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) && try < 3 {
-				continue // another instance was faster
-			} else if err != nil {
-				return nil, nil, err
-			}
+		want := head.division(stream)
+		if len(list) > 0 && streams[len(streams)-1].Equal(want.Layout) {
+			break
+		}
+		if streams, err = r.maker().Next(ctx, streams, want, how == checkOnly); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) && try < 3 {
+			continue // another instance was faster
+		} else if err != nil {
+			return nil, nil, err
 		}
 		break
 	}
-	if len(d.streams) == 0 {
+	d := &divided{head: head, Route: generations.New(r.js, head.Name, streams)}
+	if len(streams) == 0 {
 		return d, nil, nil
 	}
 	d.keepLives(was)
-	d.tender.JS = r.js
 	return d, d.routes(), nil //nolint:gocritic // routes changes what d points to at most, and not d
 }
 
-// newGeneration makes the stream of a new generation.
-func (r *Relay) newGeneration(ctx context.Context, head Route, d *divided, want partition.Layout, how dividing) error {
-	g := partition.Generation{Service: r.cfg.Service, Route: head.Name, Number: 1, Layout: want}
-	from, err := r.js.Stream(ctx, want.Stream)
-	if err != nil {
-		return err
-	}
-	if err := copyable(from.CachedInfo().Config); err != nil {
-		return err
-	}
-	var start partition.Start // of a later one: when the former ones are through
-	if len(d.streams) > 0 {
-		g.Number = d.newest().Number + 1
-	} else if start, err = r.startOfCopies(ctx, head, from); err != nil {
-		return err
-	}
-	if how == checkOnly {
-		return nil
-	}
-	made, err := g.Make(ctx, r.js, start, r.cfg.Replicas)
-	if err != nil {
-		return fmt.Errorf("making stream %s: %w", g.Name(), err)
-	}
-	r.log.Info("made the stream of a route's partitions", "route", head.Name, "stream", g.Name(), "partitions", g.Count, "from", want.Stream, "start", start.String())
-	d.streams = partition.Running(append(d.streams, made))
-	return nil
+// maker makes the streams of partitions.
+func (r *Relay) maker() generations.Maker {
+	return generations.Maker{Conn: r.nc, JS: r.js, API: r.api, Service: r.cfg.Service, Replicas: r.cfg.Replicas, Log: r.log}
 }
 
-// copyable tells whether a server can copy a stream.
-func copyable(c jetstream.StreamConfig) error {
-	if c.Retention != jetstream.LimitsPolicy {
-		return fmt.Errorf("partitions: stream %s has retention %s, from which a server cannot copy safely: it must be limits", c.Name, c.Retention)
-	}
-	return nil
-}
-
-// startOfCopies is where the first generation of a route begins: where its durable without partitions is, or where the configuration says.
-func (r *Relay) startOfCopies(ctx context.Context, head Route, from jetstream.Stream) (partition.Start, error) {
-	info := from.CachedInfo()
-	consumer, err := from.Consumer(ctx, head.Durable)
-	switch {
-	case err == nil && provision.MarkOf(consumer.CachedInfo().Config.Metadata).Service == r.cfg.Service:
-		floor := consumer.CachedInfo().AckFloor.Stream
-		r.log.Warn("the route gets partitions, which begin at the ack floor of its durable; what was handled above the ack floor is handled again", "route", head.Name, "durable", head.Durable, "ack_floor", floor)
-		return partition.Start{Sequence: floor + 1}, nil
-	case err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrNotPullConsumer):
-		return partition.Start{}, err
-	}
-	switch head.Start.Policy {
-	case "new":
-		return partition.Start{Sequence: info.State.LastSeq + 1}, nil
-	case "seq":
-		return partition.Start{Sequence: head.Start.Seq}, nil
-	case "since":
-		return partition.Start{Time: head.Start.Since}, nil
-	case "all":
-		return partition.Start{Sequence: 1}, nil
-	}
-	var n uint64
-	for _, subj := range head.Subjects {
-		more, _, err := audit.Matching(ctx, r.nc, r.api, info.Config.Name, subj)
-		if err != nil {
-			return partition.Start{}, err
+// division is how the route is to be divided.
+func (r Route) division(stream string) generations.Wanted {
+	return generations.Wanted{Route: r.Name, Layout: r.layout(stream), Start: func(last uint64) (partition.Start, bool) {
+		switch r.Start.Policy {
+		case "new":
+			return partition.Start{Sequence: last + 1}, true
+		case "seq":
+			return partition.Start{Sequence: r.Start.Seq}, true
+		case "since":
+			return partition.Start{Time: r.Start.Since}, true
+		case "all":
+			return partition.Start{Sequence: 1}, true
 		}
-		n += more
-	}
-	if n > 0 {
-		return partition.Start{}, fmt.Errorf(
-			"start: stream %s already holds %d messages for %s, and the route has no partitions yet: say where they begin (start: all, new, {since: <time>} or {seq: <n>})",
-			info.Config.Name, n, strings.Join(head.Subjects, ", "))
-	}
-	return partition.Start{Sequence: info.State.LastSeq + 1}, nil
+		return partition.Start{}, false
+	}}
 }
 
 // planDivision is what would become of the partitions of a route.
@@ -151,11 +98,12 @@ func (r *Relay) planDivision(ctx context.Context, head Route) (p DividedPlan, er
 		if err != nil {
 			return err
 		}
-		g := partition.Generation{Service: r.cfg.Service, Route: head.Name, Number: 1, Layout: head.layout(stream)}
+		want := head.division(stream)
+		g := r.maker().Generation(want, 1)
 		p = DividedPlan{Route: head.Name, Does: DurableMade, Partitions: g.Count}
 		switch n := len(list); {
 		case n == 0 && r.preview.makes(stream) != nil:
-			if err := copyable(*r.preview.makes(stream)); err != nil {
+			if err := generations.Copyable(*r.preview.makes(stream)); err != nil {
 				return err
 			}
 			p.Start = partition.Start{Sequence: 1}.String()
@@ -164,10 +112,10 @@ func (r *Relay) planDivision(ctx context.Context, head Route) (p DividedPlan, er
 			if err != nil {
 				return err
 			}
-			if err := copyable(from.CachedInfo().Config); err != nil {
+			if err := generations.Copyable(from.CachedInfo().Config); err != nil {
 				return err
 			}
-			start, err := r.startOfCopies(ctx, head, from)
+			start, err := r.maker().Start(ctx, want, from)
 			if err != nil {
 				return err
 			}
@@ -224,13 +172,13 @@ func (d *divided) endLives(ctx context.Context, next *divided) {
 
 // routes are those of the partitions, and notes their names.
 func (d *divided) routes() (list []Route) {
-	newest := d.newest()
-	for i, s := range d.streams {
+	newest := d.Newest()
+	for i, s := range d.Streams {
 		var to *partition.Generation
 		var between []partition.Generation
 		if s != newest {
 			to = new(newest.Generation)
-			for _, b := range d.streams[i+1 : len(d.streams)-1] {
+			for _, b := range d.Streams[i+1 : len(d.Streams)-1] {
 				between = append(between, b.Generation)
 			}
 		}
@@ -249,7 +197,7 @@ func (d *divided) routes() (list []Route) {
 
 func (d *divided) routeOf(g partition.Generation, n int, to *partition.Generation) Route {
 	cfg := d.head
-	cfg.part = &partOfRoute{Route: cfg.Name, Stream: g.Stream, Durable: g.Durable, Number: n, Of: g, To: to, After: n == 0 && len(d.streams) > 1}
+	cfg.part = &partOfRoute{Route: cfg.Name, Stream: g.Stream, Durable: g.Durable, Number: n, Of: g, To: to, After: n == 0 && len(d.Streams) > 1}
 	cfg.Name, cfg.Stream, cfg.Durable, cfg.Subjects = g.RouteOf(n), g.Name(), g.DurableOf(n), []string{g.Part(n)}
 	cfg.Start, cfg.Instances, cfg.Partitions = StartAll, InstancesOne, 0
 	cfg.Stash.Bytes = max(cfg.Stash.Bytes/Bytes(g.Count), 1<<20) // which bounds the memory

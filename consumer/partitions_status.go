@@ -8,12 +8,12 @@ import (
 )
 
 func (r *Relay) partitionsStatus(d *divided) *control.PartitionsStatus {
-	newest := d.newest()
+	newest := d.Newest()
 	s := &control.PartitionsStatus{Count: newest.Count, Generation: newest.Number, Stream: newest.Name()}
-	for _, former := range d.streams[:len(d.streams)-1] {
+	for _, former := range d.Streams[:len(d.Streams)-1] {
 		s.HandingOver = append(s.HandingOver, former.Number)
 	}
-	if n := d.behind.Load(); n >= 0 {
+	if n := d.Behind(); n >= 0 {
 		s.Behind = new(uint64(n))
 	}
 	f := r.membership.Now()
@@ -33,7 +33,7 @@ func (r *Relay) partitionsStatus(d *divided) *control.PartitionsStatus {
 func (r *Relay) statusTogether(d *divided, parts []RouteStatus, keys int) RouteStatus {
 	s := control.Together(parts, keys)
 	s.Partitions = r.partitionsStatus(d)
-	s.Stream, s.Durable, s.Subjects, s.Holder = d.newest().Layout.Stream, d.head.Durable, d.head.Subjects, nil
+	s.Stream, s.Durable, s.Subjects, s.Holder = d.Newest().Layout.Stream, d.head.Durable, d.head.Subjects, nil
 	if s.State == RouteStandby && s.Why != "" {
 		s.Why = "other instances have its partitions"
 		if len(s.Partitions.Nobody) > 0 {

@@ -22,7 +22,6 @@ import (
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/orphans"
-	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -239,11 +238,11 @@ func (d *divisions) shared(all map[string]*Relay, count int) {
 			if v == nil {
 				return false
 			}
-			g := v.newest().Generation
+			g := v.Newest().Generation
 			p := peers.Divide(r.membership.Now(), g)
 			least, most := p.Fair()
 			own := p.Own()
-			if len(v.streams) != 1 || g.Count != count || p.Instances() != len(all) || own < least || own > most {
+			if len(v.Streams) != 1 || g.Count != count || p.Instances() != len(all) || own < least || own > most {
 				return false
 			}
 			sum += own
@@ -449,7 +448,7 @@ func TestPartitions_deadLettersAndReplays(t *testing.T) {
 	})
 	d.eventually("all is settled, and the ledgers say so", func() bool {
 		for n := range 4 {
-			g := r.divided.get("billing").newest().Generation
+			g := r.divided.get("billing").Newest().Generation
 			a := audit.Auditor{JS: r.js, API: r.api, Service: "relay", Retry: r.retries.Name(), Book: r.ledgers}
 			if b, err := a.Audit(t.Context(), g.Name(), g.DurableOf(n), false, 0); err != nil || b.Verdict != audit.Balanced || b.Outstanding > 0 {
 				return false
@@ -472,36 +471,6 @@ func (d *divisions) orphanedPartitions(routes ...Route) (list []Orphan) {
 		}
 	}
 	return list
-}
-
-// The server hears of the stream that it copies every second (seen on 2.15.2). When it does not, the route says so; so it does when the server does not say.
-func TestPartitions_copiesThatStandStillAreTold(t *testing.T) {
-	d := &divided{}
-	s := &partition.Stream{Generation: partition.Generation{Service: "relay", Route: "billing", Number: 1, Layout: partition.Layout{Stream: "ORDERS"}}}
-	info := func(lag uint64, active time.Duration) {
-		s.Info = &jetstream.StreamInfo{
-			Config:  jetstream.StreamConfig{Sources: []*jetstream.StreamSource{{Name: "ORDERS", SubjectTransforms: []jetstream.SubjectTransformConfig{{}}}}},
-			Sources: []*jetstream.StreamSourceInfo{{Name: "ORDERS", Lag: lag, Active: active}},
-		}
-	}
-	now := time.Now()
-	if info(7, time.Second); d.copies(s, now) != nil || d.behind.Load() != 7 {
-		t.Errorf("%d behind", d.behind.Load())
-	}
-	info(9, copiesSilentFor)
-	if err := d.copies(s, now); err == nil || !strings.Contains(err.Error(), "nats stream info RELAY_BILLING_G1") {
-		t.Error(err)
-	}
-	info(0, -1) // it has not found the stream yet
-	if err := d.copies(s, now); err != nil {
-		t.Error(err)
-	}
-	if err := d.copies(s, now.Add(copiesSilentFor)); err == nil {
-		t.Error("it never finds the stream, and nobody says so")
-	}
-	if info(0, time.Second); d.copies(s, now) != nil || !d.unheard.IsZero() {
-		t.Error("it goes on, and is not believed")
-	}
 }
 
 // A message that is nearly as large as the server takes does not fit with the headers that tell where it comes from. It held its key, and the change of

@@ -16,6 +16,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/durables"
+	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/replayed"
@@ -48,22 +49,23 @@ type Relay struct {
 	sources atomic.Pointer[[]*source] // those that are open; a new slice at each change
 	metrics *metrics
 
-	solo       *suspects.Solo
-	link       *link.Link
-	membership *fleet.Membership
-	line       *caller.Line                   // to the callers of messages
-	lives      atomic.Pointer[suspects.Lives] // nil until the start has opened it
-	replayed   *replayed.Verdicts
-	events     *events.Bus
-	archive    *archive.Writer // nil: what became of messages is not kept
-	upkeep     *upkeep.Upkeep
-	orders     *orders.Follower // of operators
-	divided    dividedRoutes
-	ended      ended
-	streams    *looks.Streams
-	limits     *limits.Set
-	orphans    *orphans.Watch
-	listings   durables.Listings
+	solo        *suspects.Solo
+	link        *link.Link
+	membership  *fleet.Membership
+	line        *caller.Line                   // to the callers of messages
+	lives       atomic.Pointer[suspects.Lives] // nil until the start has opened it
+	replayed    *replayed.Verdicts
+	events      *events.Bus
+	archive     *archive.Writer // nil: what became of messages is not kept
+	upkeep      *upkeep.Upkeep
+	orders      *orders.Follower // of operators
+	divided     dividedRoutes
+	generations *generations.Watch // of the partitions
+	ended       ended
+	streams     *looks.Streams
+	limits      *limits.Set
+	orphans     *orphans.Watch
+	listings    durables.Listings
 
 	troubles *trouble.List // what is away that routes share
 	opening  chan struct{} // holds a value for each source that is being opened late
@@ -114,7 +116,7 @@ func (r *Relay) all() []*route {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), limits: limits.NewSet(cfg.Limits), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1), opened: make(chan struct{}), divided: dividedRoutes{again: make(chan struct{}, 1)}}
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), limits: limits.NewSet(cfg.Limits), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1), opened: make(chan struct{})}
 	r.drainFor.Store(int64(cfg.Drain))
 	r.troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.reportTrouble("", what, err) })
 	var err error
@@ -164,6 +166,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	r.metrics.r = r
 	r.upkeep = upkeep.New(r.upkeepConfig())
 	r.orphans = orphans.NewWatch()
+	r.generations = generations.NewWatch(r.generationsConfig())
 	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.apply)
 	for _, rt := range list {
 		r.enter(rt)

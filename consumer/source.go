@@ -214,7 +214,7 @@ func (s *source) lose(err error) {
 	s.session.Abandon()
 	news := s.health.Lose(err)
 	if s.routes[0].cfg.part != nil {
-		s.relay.divided.lookSoon()
+		s.relay.generations.Soon()
 	}
 	if news {
 		s.log.Error("the durable or its stream is gone, so nothing is pulled; relay looks for it; make it again, or restart relay to have it made", "error", err)

@@ -72,7 +72,7 @@ func (u *unit) hold(l fleet.Lease) {
 	t.lease.Store(&l)
 	u.tellHolder(l)
 	if p := u.main.routes[0].cfg.part; p != nil && p.Number == 0 {
-		u.relay.divided.lookSoon() // this instance looks after the streams now
+		u.relay.generations.Soon() // this instance looks after the streams now
 	}
 	u.living.Go(func() { u.relay.live(u.work, u.opening, u) })
 	u.living.Go(func() {

@@ -47,7 +47,7 @@ var followed = map[string][]string{
 	"a browser cannot edit this body":                      {"TestReplay_edit"},
 	"start the route with partitions again":                {"TestPartitions_aRouteGetsThemAndLosesThem"},
 	"the route has no partitions here any more":            {"TestPartitions_aRouteGetsThemAndLosesThem"},
-	"the server has copied nothing from stream %s":         {"TestPartitions_copiesThatStandStillAreTold"},
+	"the server has copied nothing from stream %s":         {"TestRoute_copiesThatStandStillAreTold"},
 	"Messages that wait for routes which are not there,":   {"TestOrphans_aRouteIsRenamed"},
 }
 

@@ -1,0 +1,106 @@
+package generations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/provision"
+)
+
+// Maker makes the streams of generations.
+type Maker struct {
+	Conn     *nats.Conn
+	JS       jetstream.JetStream
+	API      string // the prefix of JetStream's API
+	Service  string
+	Replicas int
+	Log      *slog.Logger
+}
+
+// Wanted is how a route is to be divided.
+type Wanted struct {
+	Route string
+	partition.Layout
+	// Start is where a route begins that has neither partitions nor a durable, if the configuration says it. Last is the last sequence of its stream.
+	Start func(last uint64) (partition.Start, bool)
+}
+
+// Generation is what is wanted, as the generation of that number.
+func (m Maker) Generation(w Wanted, number int) partition.Generation {
+	return partition.Generation{Service: m.Service, Route: w.Route, Number: number, Layout: w.Layout}
+}
+
+// Next makes the generation after those that run, or says why that cannot be. It returns those that run then. With check nothing is made.
+func (m Maker) Next(ctx context.Context, running []*partition.Stream, w Wanted, check bool) ([]*partition.Stream, error) {
+	from, err := m.JS.Stream(ctx, w.Stream)
+	if err != nil {
+		return nil, err
+	}
+	if err := Copyable(from.CachedInfo().Config); err != nil {
+		return nil, err
+	}
+	number := 1
+	var start partition.Start // of a later one: when the former ones are through
+	if n := len(running); n > 0 {
+		number = running[n-1].Number + 1
+	} else if start, err = m.Start(ctx, w, from); err != nil {
+		return nil, err
+	}
+	if check {
+		return running, nil
+	}
+	g := m.Generation(w, number)
+	made, err := g.Make(ctx, m.JS, start, m.Replicas)
+	if err != nil {
+		return nil, fmt.Errorf("making stream %s: %w", g.Name(), err)
+	}
+	m.Log.Info("made the stream of a route's partitions", "route", w.Route, "stream", g.Name(), "partitions", g.Count, "from", w.Stream, "start", start.String())
+	return partition.Running(append(running, made)), nil
+}
+
+// Copyable says why a server cannot copy a stream.
+func Copyable(c jetstream.StreamConfig) error {
+	if c.Retention != jetstream.LimitsPolicy {
+		return fmt.Errorf("partitions: stream %s has retention %s, from which a server cannot copy safely: it must be limits", c.Name, c.Retention)
+	}
+	return nil
+}
+
+// Start is where the first generation of a route begins: where its durable without partitions is, or where the configuration says.
+func (m Maker) Start(ctx context.Context, w Wanted, from jetstream.Stream) (partition.Start, error) {
+	info := from.CachedInfo()
+	consumer, err := from.Consumer(ctx, w.Durable)
+	switch {
+	case err == nil && provision.MarkOf(consumer.CachedInfo().Config.Metadata).Service == m.Service:
+		floor := consumer.CachedInfo().AckFloor.Stream
+		m.Log.Warn("the route gets partitions, which begin at the ack floor of its durable; what was handled above the ack floor is handled again", "route", w.Route, "durable", w.Durable, "ack_floor", floor)
+		return partition.Start{Sequence: floor + 1}, nil
+	case err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrNotPullConsumer):
+		return partition.Start{}, err
+	}
+	if start, said := w.Start(info.State.LastSeq); said {
+		return start, nil
+	}
+	var n uint64
+	for _, subj := range w.Subjects {
+		more, _, err := audit.Matching(ctx, m.Conn, m.API, info.Config.Name, subj)
+		if err != nil {
+			return partition.Start{}, err
+		}
+		n += more
+	}
+	if n > 0 {
+		return partition.Start{}, fmt.Errorf(
+			"start: stream %s already holds %d messages for %s, and the route has no partitions yet: say where they begin (start: all, new, {since: <time>} or {seq: <n>})",
+			info.Config.Name, n, strings.Join(w.Subjects, ", "))
+	}
+	return partition.Start{Sequence: info.State.LastSeq + 1}, nil
+}
