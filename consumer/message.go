@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
@@ -226,7 +227,7 @@ func cloneHeader(h nats.Header) nats.Header {
 func (m *message) Settle(o supervisor.Outcome) {
 	rt := m.route
 	if m.handedOver {
-		rt.count.outcomes.dropped.Add(1) // here
+		rt.count.tally.Ended(tally.Dropped) // here
 		m.done()
 		return
 	}
