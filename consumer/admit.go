@@ -345,8 +345,8 @@ func (m *message) returnBodyless() {
 // foreign settles a message on the retry stream that relay did not write: it goes to the dead letters as it is.
 func (m *message) foreign(err error) {
 	m.route.log.Error("a message on the retry stream was not written by relay; it becomes a dead letter", "subject", m.subject, "error", err)
-	if m.delivery.Deliveries == 1 && !isReplay(m.delivery.Msg.Subject) {
-		m.route.count.replayed.Add(1) // it came from nowhere that the ledger knows
+	if m.delivery.Deliveries == 1 {
+		m.route.count.tally.FromNowhere(m.delivery.Msg.Subject)
 	}
 	o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Err: err, Attempts: 0}
 	m.toLetters(o)

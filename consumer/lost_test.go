@@ -82,7 +82,7 @@ func TestRelay_whatSomebodyTakesFromItsStreamsIsCounted(t *testing.T) {
 				w := newWorld(t)
 				var log syncBuffer
 				r, _ := w.start(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, deadly(stream == "RELAY_RETRY"))
-				w.eventually("the ledger was looked at", func() bool { u := w.onlyUnit(r); return u != nil && u.tally.balance.Load() != nil })
+				w.eventually("the ledger was looked at", func() bool { u := w.onlyUnit(r); return u != nil && u.tally.Balance() != nil })
 				go func() {
 					for n := range most {
 						_, _ = w.js.Publish(context.Background(), fmt.Sprintf("orders.%d", n), nil)

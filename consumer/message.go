@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
@@ -227,7 +228,7 @@ func cloneHeader(h nats.Header) nats.Header {
 func (m *message) Settle(o supervisor.Outcome) {
 	rt := m.route
 	if m.handedOver {
-		rt.count.outcomes.dropped.Add(1) // here
+		rt.count.tally.Ended(tally.Dropped) // here
 		m.done()
 		return
 	}

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/supervisor"
@@ -33,11 +35,7 @@ type counters struct {
 	expired, forgotten, refused atomic.Uint64
 	answers                     [caller.Kinds]atomic.Uint64
 	replies                     [caller.ToldKinds]atomic.Uint64
-	// For the ledger; what was written is guarded by tally.writing.
-	received, replayed atomic.Uint64
-	outcomes           struct{ dropped, expired, forgotten, unsure atomic.Uint64 }
-	written            audit.Counts
-	unsureWritten      uint64
+	tally                       tally.RouteCount
 }
 
 func (c *counters) acked() uint64 { return c.settled[supervisor.AckMessage].Load() + c.fallback.Load() }
@@ -51,10 +49,7 @@ type sourceCounters struct {
 	rebuilds  atomic.Uint64
 	late      atomic.Uint64 // arrived after their AckWait
 	strays    atomic.Uint64 // messages that no route here wants
-	// For the ledger; what was written is guarded by tally.writing.
-	arrived, firsts, unrouted, elsewhere atomic.Uint64
-	written                              audit.Deliveries
-	unroutedWritten, elsewhereWritten    uint64
+	tally     tally.DurableCount
 }
 
 var reasons = [...]string{
@@ -69,6 +64,28 @@ func (c *counters) dead(reason string) {
 	}
 }
 
+// ended counts what becomes of a message for good, but for those that are done or dead, which others count.
+func (c *counters) ended(o supervisor.Outcome) {
+	switch {
+	case o.Action != supervisor.DropMessage:
+	case o.Err == caller.ErrExpired:
+		c.tally.Ended(tally.Expired)
+	case errors.Is(o.Err, ErrForgotten):
+		c.tally.Ended(tally.Forgotten)
+	default:
+		c.tally.Ended(tally.Dropped)
+	}
+}
+
+// ends are the messages that ended, but for those of ended.
+func (c *counters) ends() audit.Counts {
+	n := audit.Counts{Done: c.settled[supervisor.AckMessage].Load(), Fallback: c.fallback.Load()}
+	for i := range c.letters {
+		n.Dead += c.letters[i].Load()
+	}
+	return n
+}
+
 func (c *counters) took(d time.Duration) { c.seconds.Observe(d.Seconds()) }
 
 // metrics is the prometheus.Collector of a Relay.
@@ -77,7 +94,7 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 	ages    *prometheus.HistogramVec
 
-	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, audited, unexplained, verdicts, settlements, retries, aside, asideNow, catchUp, dead, notDead,
+	build, connected, deliveries, late, rebuilds, strays, orphans, oldest, verdicts, settlements, retries, aside, asideNow, catchUp, dead, notDead,
 	keys, stash, stashBytes, running, stuck, window, panics, hangs, evicted, moves, up, state, ready, backlog, deadStored, oldestDead,
 	holder, behind *prometheus.Desc
 	limitPlaces, limitRate, limitRunning, limitWaiting *prometheus.Desc
@@ -106,8 +123,6 @@ func newMetrics() *metrics {
 		settlements:  desc("settlements_total", "How messages left their route.", "route", "how"),
 		retries:      desc("retries_total", "Failed messages by where they wait: nak, parked or stash.", "route", "where"),
 		aside:        desc("put_aside_total", "Messages of keys that wait, parked without an attempt because their durable fills.", "route"),
-		audited:      desc("audit_messages", "The ledger of a durable: came and through are relay's counts, of all instances since it began; waiting is the server's.", "stream", "durable", "side"),
-		unexplained:  desc("audit_unexplained_messages", "Messages by which the ledger and the server differ, beyond what crashes explain; see relay audit.", "stream", "durable"),
 		oldest:       desc("oldest_message_age_seconds", "Age of the oldest message that waits for the route, by the time when it was published; 0 when none does.", "route"),
 		dead:         desc("dead_letters_total", "Messages in the dead letters by reason.", "route", "reason"),
 		notDead:      desc("dead_letter_failures_total", "Dead letters that could not be stored; the messages stay where they are.", "route"),
@@ -208,7 +223,6 @@ func (r *Relay) Collector() prometheus.Collector { return r.metrics }
 // Describe implements prometheus.Collector. What it collects now is described, and what it begins to collect later.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	prometheus.DescribeByCollect(m, ch)
-	ch <- m.audited
-	ch <- m.unexplained
+	tally.Describe(ch)
 	upkeep.Describe(ch)
 }

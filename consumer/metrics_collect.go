@@ -27,7 +27,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.r.upkeep.Collect(ch)
 	m.r.events.Collect(ch)
 	m.r.collectArchive(ch)
-	m.collectAudits(ch)
+	m.r.tallies.Collect(ch)
 	to := new(sums)
 	m.instance(to)
 	m.durables(to)

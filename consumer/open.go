@@ -65,7 +65,7 @@ func (r *Relay) live(ctx, stop context.Context, u *unit) {
 	if !r.await(stop, u.main) {
 		return
 	}
-	u.tally.begin(ctx)
+	u.tally.Begin(ctx)
 	var running sync.WaitGroup
 	for _, due := range u.dues {
 		running.Go(func() {

@@ -21,6 +21,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/replayed"
 	"github.com/relaymq/relay/consumer/internal/suspects"
+	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
@@ -58,6 +59,7 @@ type Relay struct {
 	events      *events.Bus
 	archive     *archive.Writer // nil: what became of messages is not kept
 	upkeep      *upkeep.Upkeep
+	tallies     *tally.Keeper
 	orders      *orders.Follower // of operators
 	divided     dividedRoutes
 	generations *generations.Watch // of the partitions
@@ -165,6 +167,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	r.replayed = replayed.New(replayed.Config{JetStream: r.js, Service: r.cfg.Service, Log: r.log})
 	r.metrics.r = r
 	r.upkeep = upkeep.New(r.upkeepConfig())
+	r.tallies = tally.NewKeeper(r.tallyConfig())
 	r.orphans = orphans.NewWatch()
 	r.generations = generations.NewWatch(r.generationsConfig())
 	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.apply)
@@ -384,7 +387,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.watchStalls(work) })
 	running.Go(func() { r.upkeep.WatchSettings(work) })
 	running.Go(func() { r.watchCounts(work) })
-	running.Go(func() { r.keepTallies(work) })
+	running.Go(func() { r.tallies.Run(work) })
 	running.Go(func() { r.upkeep.WatchJobs(work) })
 	running.Go(func() { r.solo.Run(ctx) })
 	running.Go(func() { r.records.Watch(work, r.log) })
@@ -449,10 +452,10 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, i
 		u.confirm(confirm)
 	}
 	var last sync.WaitGroup
-	last.Go(func() { lastTallies(units, tallyPatience) })
+	last.Go(func() { lastTallies(units, tally.Patience) })
 	if r.archive != nil {
 		last.Go(func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tallyPatience)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tally.Patience)
 			defer cancel()
 			r.archive.Flush(ctx)
 		})

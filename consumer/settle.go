@@ -150,7 +150,7 @@ func (m *message) park(origin retry.Origin, due time.Time, room retry.Room, pati
 	ctx, cancel := context.WithTimeout(m.route.work, patience)
 	defer cancel()
 	err := m.route.relay.retries.Park(ctx, origin, m.header, m.data, due, room, m.own())
-	m.route.count.notParked(err)
+	m.route.count.tally.NotParked(err)
 	if err == nil {
 		failpoint.At("parked")
 	}

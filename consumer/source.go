@@ -18,7 +18,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/consumer/internal/strays"
 	"github.com/relaymq/relay/consumer/internal/takeover"
-	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/provision"
@@ -43,12 +43,11 @@ type source struct {
 	looked   atomic.Pointer[backlog.Look]
 	floored  floored
 	oldest   backlog.Oldest
-	base     base
+	tally    *tally.Source // since it is open
 	takeover *takeover.Takeover
 
-	nakedWritten uint64 // of the session, to the ledger; guarded by tally.writing
-	late         health.Late
-	lateSaid     trouble.Seldom
+	late     health.Late
+	lateSaid trouble.Seldom
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
 	tidying  *pool.Pool
 	strays   *strays.Strays
@@ -130,7 +129,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	if err := s.noteDelivers(ctx, stream); err != nil {
 		return err
 	}
-	s.base = base{audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}, info.NumAckPending, began}
+	s.tally = s.newTally(info, began)
 	s.arrivals.Begin()
 	s.pulls.puller = link.Puller{Wake: s.arrivals.Wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)

@@ -182,6 +182,7 @@ func (r *Relay) shared(ctx context.Context) error {
 		return err
 	}
 	r.upkeep.Open(r.retries, r.records, r.dead)
+	r.tallies.Open(r.ledgers)
 	return setupError("", r.persist(ctx, "relay's own streams", func(ctx context.Context) error { return away.Made(r.attempt(ctx, r.upkeep.SetRight)) }))
 }
 

@@ -272,7 +272,7 @@ func TestMetrics_docsHaveThemAll(t *testing.T) {
 	audited := func() *audit.Balance {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.units[0].tally.balance.Load()
+		return r.units[0].tally.Balance()
 	}
 	w.eventually("everything was counted once", func() bool {
 		s := r.Status().Routes[0]

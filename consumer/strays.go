@@ -73,7 +73,7 @@ func (m *message) stray(origin *retry.Origin) {
 		return
 	}
 	if origin == nil && s.isElsewhere(m.subject, d.Sequence) {
-		s.count.elsewhere.Add(1)
+		s.count.tally.Elsewhere()
 		m.done()
 		return
 	}

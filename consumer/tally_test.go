@@ -111,7 +111,7 @@ func TestLedger_balancesToTheMessage(t *testing.T) {
 	c.mu.Lock()
 	units := c.units
 	c.mu.Unlock()
-	if err := units[0].tally.write(t.Context(), false); err != nil { // which it does by itself every five seconds
+	if err := units[0].tally.Write(t.Context(), false); err != nil { // which it does by itself every five seconds
 		t.Fatal(err)
 	}
 	if b := w.audit(20 * time.Second); b.Verdict != audit.Balanced || b.Total != want || b.Uncounted != 0 {

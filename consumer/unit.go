@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/relaymq/relay/consumer/internal/tally"
 )
 
 // unit is what is set up and ended together: the durable of one or more routes, and those of their replays, which are of no use
@@ -21,7 +23,7 @@ type unit struct {
 	living                          sync.WaitGroup
 	tried                           chan struct{} // closed when its durable was opened, or could not be
 	once                            sync.Once
-	tally                           tally
+	tally                           *tally.Tally // set by prepare
 
 	tenure      tenure // of a leased one
 	noPulls     sync.Once
@@ -32,9 +34,7 @@ type unit struct {
 }
 
 func newUnit(main *source) *unit {
-	u := &unit{relay: main.relay, main: main, tried: make(chan struct{})}
-	u.tally.u = u
-	return u
+	return &unit{relay: main.relay, main: main, tried: make(chan struct{})}
 }
 
 // prepare gives the unit what it needs to run. It comes before anybody knows of its routes.
@@ -52,6 +52,7 @@ func (u *unit) prepare() {
 	for _, s := range u.sources() {
 		s.unit = u
 	}
+	u.tally = r.tallies.New(u.tallyOf())
 }
 
 // begin runs a unit that was prepared, unless relay drains.

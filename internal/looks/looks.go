@@ -79,3 +79,6 @@ func ContentOf(info *jetstream.StreamInfo) Content {
 	st := info.State
 	return Content{info.Created, st.FirstSeq, st.LastSeq, st.Msgs, st.NumDeleted}
 }
+
+// Gone is how many messages there were in a stream and are not there any more.
+func Gone(st jetstream.StreamState) uint64 { return st.LastSeq - min(st.LastSeq, st.Msgs) }

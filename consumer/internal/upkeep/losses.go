@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/ownstream"
 )
 
@@ -159,7 +160,7 @@ func lostText(l dlq.Loss, what string) string {
 // in the ledgers, once they are quiet.
 func (u *Upkeep) parkedEdited(ctx context.Context, st jetstream.StreamState, changes []ownstream.Change) {
 	l, now := &u.losses, time.Now()
-	went := Gone(st)
+	went := looks.Gone(st)
 	l.mu.Lock()
 	most, known := went-min(went, l.went), l.seen
 	if l.seen && st.FirstSeq != l.first {
@@ -182,9 +183,6 @@ func (u *Upkeep) parkedEdited(ctx context.Context, st jetstream.StreamState, cha
 	}
 	u.tellLoss(ctx, dlq.Edit{Stream: u.cfg.RetryStream, AtMost: most}, changes, text, now)
 }
-
-// Gone is how many messages there were in a stream and are not there any more.
-func Gone(st jetstream.StreamState) uint64 { return st.LastSeq - min(st.LastSeq, st.Msgs) }
 
 // tellLoss says it everywhere.
 func (u *Upkeep) tellLoss(ctx context.Context, edit dlq.Edit, changes []ownstream.Change, lost string, now time.Time) {

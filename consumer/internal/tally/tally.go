@@ -1,0 +1,281 @@
+package tally
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/looks"
+	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/trouble"
+)
+
+// unrouted stands for a route in the ledger: messages that no route of the instance that got them wants.
+const unrouted = retry.NoRoute
+
+// Of says of what a tally is.
+type Of struct {
+	Log             *slog.Logger
+	Stream, Durable string
+	Routes          []Route
+	// Open are the durables that are open now: the main one, and those of its routes on the retry stream.
+	Open func() []*Source
+}
+
+// Route is a route of the durable.
+type Route struct {
+	Name  string
+	Count *RouteCount
+	// Ended is what others count: done, dead, or ended by the fallback.
+	Ended func() audit.Counts
+	// Hand is how many messages it has in hand.
+	Hand func() int
+}
+
+// Source is a durable from its opening to its end.
+type Source struct {
+	Stream, Durable string
+	Due             bool // on the retry stream
+	Count           *DurableCount
+	// What the server said when it was opened, before anything was pulled, and when it was asked. Guarded by Tally.writing after that.
+	Start       audit.Start
+	Outstanding int
+	At          time.Time
+	// Naked is how many NAKs were sent.
+	Naked func() uint64
+	// Ask asks the server for the durable. same: it is the one that was opened.
+	Ask func(context.Context) (info *jetstream.ConsumerInfo, same bool, err error)
+
+	nakedWritten uint64 // guarded by Tally.writing
+}
+
+// Tally is what was counted of a durable, on its way to the ledger. Make it with [Keeper.New].
+type Tally struct {
+	keeper  *Keeper
+	cfg     Of
+	writing sync.Mutex // held by who writes
+
+	writer  *audit.Writer
+	created time.Time // of the durable
+	opening audit.Opening
+	told    bool // the record has its routes
+	pulling bool // messages may have come that the opening would have to know
+	done    bool // the last addition is in the record
+	hand    int
+	wrote   time.Time
+	balance atomic.Pointer[audit.Balance]
+	failed  trouble.Seldom
+
+	// Of Keeper.Run only:
+	next, audited time.Time
+	quiet         []looks.Content // of the streams at the last audit, if nothing was open
+	lost          loss
+}
+
+// New makes a tally, and asks nobody.
+func (k *Keeper) New(of Of) *Tally { return &Tally{keeper: k, cfg: of} }
+
+// Balance is what the last audit said; nil: there was none.
+func (t *Tally) Balance() *audit.Balance { return t.balance.Load() }
+
+// main is the main durable that is open now; nil when there is none.
+func (t *Tally) main() *Source {
+	for _, s := range t.cfg.Open() {
+		if !s.Due {
+			return s
+		}
+	}
+	return nil
+}
+
+// gather is what was counted since the last time; nil when that is nothing.
+//
+// Deliveries are read first, then what is in hand, then how messages ended: a message whose delivery is in the addition is in
+// hand, or its end is in the addition too.
+func (t *Tally) gather() *audit.Addition {
+	a := &audit.Addition{Routes: map[string]audit.Counts{}, Durables: map[string]audit.Durable{}, Opening: t.opening}
+	change := !t.told
+	for _, s := range t.cfg.Open() {
+		c := s.Count
+		now := audit.Deliveries{Arrived: c.arrived.Load(), First: c.firsts.Load()}
+		naked := s.Naked()
+		d := now.Sub(c.written)
+		d.Naked = naked - s.nakedWritten
+		c.written, s.nakedWritten = now, naked
+		a.Durables[audit.Name(s.Stream, s.Durable)] = audit.Durable{Start: s.Start, Deliveries: d}
+		change = change || d != audit.Deliveries{}
+		n, e := c.unrouted.Load(), c.elsewhere.Load()
+		if !s.Due && (n > c.unroutedWritten || e > c.elsewhereWritten) {
+			a.Routes[unrouted], change = audit.Counts{Received: n - c.unroutedWritten, Dropped: e - c.elsewhereWritten}, true
+			c.unroutedWritten, c.elsewhereWritten = n, e
+		}
+	}
+	came := make([]audit.Counts, len(t.cfg.Routes))
+	for i, rt := range t.cfg.Routes {
+		came[i] = rt.Count.came()
+	}
+	for _, rt := range t.cfg.Routes {
+		a.Hand += rt.Hand()
+	}
+	for i, rt := range t.cfg.Routes {
+		now := came[i].Add(rt.Ended()).Add(rt.Count.ended())
+		c := now.Sub(rt.Count.written)
+		rt.Count.written = now
+		if c != (audit.Counts{}) || !t.told {
+			a.Routes[rt.Name], change = c, true
+		}
+		unsure := rt.Count.unsure.Load()
+		a.Unsure += unsure - rt.Count.unsureWritten
+		rt.Count.unsureWritten = unsure
+	}
+	if !change && a.Unsure == 0 && a.Hand == t.hand && (a.Hand == 0 || time.Since(t.wrote) < quiet) {
+		return nil
+	}
+	return a
+}
+
+// Begin opens the ledger before the first message is pulled, if the server answers soon.
+func (t *Tally) Begin(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
+	_ = t.Write(ctx, false)
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	t.pulling = true
+}
+
+// Write adds to the ledger what was counted since the last time. With last nothing follows, whoever calls it.
+func (t *Tally) Write(ctx context.Context, last bool) error {
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	main := t.main()
+	if main == nil || t.done {
+		return nil
+	}
+	book := t.keeper.book
+	if !t.created.Equal(main.Start.Created) {
+		if !t.created.IsZero() {
+			t.gather() // that was of a durable which is there no more
+		}
+		t.created, t.told = main.Start.Created, false
+		t.writer = audit.NewWriter(t.cfg.Stream, t.cfg.Durable, nuid.Next(), t.keeper.cfg.Instance)
+		t.opening = audit.Opening{}
+	}
+	if t.opening.At.IsZero() {
+		opening, err := t.open(ctx, main)
+		if err != nil {
+			return t.problem(err)
+		}
+		t.opening = opening
+	}
+	if a := t.writer.Pending(); a != nil {
+		if err := t.writer.Write(ctx, book, a, false); err != nil {
+			return t.problem(err)
+		}
+	}
+	a := t.gather()
+	if a == nil && !last {
+		return nil
+	}
+	if a == nil {
+		a = &audit.Addition{Opening: t.opening, Durables: map[string]audit.Durable{audit.Name(t.cfg.Stream, t.cfg.Durable): {Start: main.Start}}}
+	}
+	t.told, t.hand, t.wrote = true, a.Hand, time.Now()
+	err := t.writer.Write(ctx, book, a, last)
+	t.done = last && err == nil
+	return t.problem(err)
+}
+
+// open is what waited before the ledger began.
+func (t *Tally) open(ctx context.Context, main *Source) (audit.Opening, error) {
+	o := audit.Opening{At: main.At.UTC(), Carried: uint64(main.Outstanding)}
+	record, err := t.keeper.book.Get(ctx, t.cfg.Stream, t.cfg.Durable)
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound):
+	case err != nil:
+		return o, err
+	case record.Began(main.Start):
+		return o, nil // without this instance, which looked later
+	}
+	if t.pulling {
+		return t.openLate(ctx, main)
+	}
+	n, err := t.parked(ctx)
+	o.Carried += n
+	return o, err
+}
+
+// openLate is open while messages come and go: at the start the server did not answer soon enough, or the durable was made anew.
+// What was counted until now is left out, so that the ledger begins at this moment.
+func (t *Tally) openLate(ctx context.Context, main *Source) (o audit.Opening, err error) {
+	open, now := t.cfg.Open(), time.Now()
+	starts := make([]audit.Start, len(open))
+	outstanding := 0
+	for i, s := range open {
+		info, same, err := s.Ask(ctx)
+		if err != nil {
+			return o, err
+		}
+		if !same {
+			return o, errors.New("durable " + s.Durable + " was made anew just now")
+		}
+		starts[i] = audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}
+		if s == main {
+			outstanding = info.NumAckPending
+		}
+	}
+	parked, err := t.parked(ctx)
+	if err != nil {
+		return o, err
+	}
+	t.gather()
+	after, _, err := main.Ask(ctx)
+	if err != nil {
+		return o, err
+	}
+	parkedAfter, err := t.parked(ctx)
+	if err != nil {
+		return o, err
+	}
+	for i, s := range open {
+		s.Start = starts[i]
+		if s == main {
+			s.Outstanding, s.At = outstanding, now
+		}
+	}
+	delivered := int64(after.Delivered.Consumer - main.Start.Delivered)
+	settled := delivered - int64(after.NumAckPending-outstanding)
+	moved := max(delivered, 0) + max(settled, 0) + max(int64(parkedAfter-parked), int64(parked-parkedAfter))
+	return audit.Opening{At: now.UTC(), Carried: uint64(outstanding) + parked, Moved: uint64(moved)}, nil
+}
+
+// parked is what the retry stream has for the routes, waiting or due.
+func (t *Tally) parked(ctx context.Context) (sum uint64, err error) {
+	cfg := t.keeper.cfg
+	for _, rt := range t.cfg.Routes {
+		of := rt.Name + "." + t.cfg.Stream + ".>"
+		for _, subject := range []string{cfg.Service + ".park." + of, cfg.Service + ".due." + of} {
+			n, _, err := audit.Matching(ctx, cfg.Conn, cfg.API, cfg.Retry, subject)
+			if err != nil {
+				return 0, err
+			}
+			sum += n
+		}
+	}
+	return sum, nil
+}
+
+// problem tells of an error now and then. The ledger is nobody's condition for handling messages.
+func (t *Tally) problem(err error) error {
+	if others, ok := t.failed.May(time.Now()); err != nil && ok {
+		t.cfg.Log.Warn("cannot write counts to the ledger; retrying", "others", others, "error", err)
+	}
+	return err
+}
