@@ -57,7 +57,7 @@ func (r Route) validateBatch(fault func(format string, args ...any)) {
 		fault("batch.bytes: must be at least 1KiB (got %v)", b.Bytes)
 	}
 	if r.Order == supervisor.OrderKey {
-		fault("batch: does not go with order: key, which starts one message of a key after the other; leave out one of them")
+		fault("batch: cannot be combined with order: key, which handles the messages of a key one after the other; remove one of the two")
 	}
 }
 

@@ -30,15 +30,15 @@ import (
 // more; see [Interest]. What the handler returns then does not count, unless it is a success, [Dead] or [Drop].
 var ErrForgotten = errors.New("its caller does not want the message any more")
 
-var errCrowded = errors.New("too many messages wait for their callers")
+var errCrowded = errors.New("too many messages wait for the answers of their callers")
 
 // Why a message is forgotten whose caller did not say so.
 var (
-	errAbsent = fmt.Errorf("%w: for %v nobody received relay's question", ErrForgotten, caller.Reconnecting)
+	errAbsent = fmt.Errorf("%w: nobody has received relay's question for %v", ErrForgotten, caller.Reconnecting)
 	errSilent = fmt.Errorf("%w: it did not answer relay's question in time (interest.unknown: drop)", ErrForgotten)
 )
 
-var errExpired = errors.New("its deadline was over before it started")
+var errExpired = errors.New("its deadline passed before it started")
 
 // call is the caller of a message on its way.
 type call struct {
@@ -129,7 +129,7 @@ func (m *message) readCall(stored time.Time) {
 	for _, r := range refused {
 		rt.count.refused.Add(1)
 		if others, ok := rt.callers.refused.May(time.Now()); ok {
-			rt.log.Warn("header of a caller refused; the message runs without", m.attrs("header", r.Header, "error", r.Err, "others", others)...)
+			rt.log.Warn("refused a header of the caller; the message is handled without it", m.attrs("header", r.Header, "error", r.Err, "others", others)...)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (m *message) stopAt(end *gateEnd) supervisor.Verdict {
 
 // askLater has the question asked once more, soon.
 func askLater() supervisor.Verdict {
-	return supervisor.Verdict{Kind: supervisor.Snooze, Delay: caller.AskAgain, Err: errors.New("its caller is asked again")}
+	return supervisor.Verdict{Kind: supervisor.Snooze, Delay: caller.AskAgain, Err: errors.New("asking the caller again")}
 }
 
 // mayStart asks the gates that stand before an attempt. With false the message is not started, and the verdict says why.
@@ -182,7 +182,7 @@ func (m *message) mayStart(ctx context.Context) (supervisor.Verdict, bool) {
 type notWanted struct{ verdict supervisor.Verdict }
 
 func (n *notWanted) Error() string {
-	return "the message is not to start: its deadline is over, or its caller does not want it any more"
+	return "the message must not start: its deadline has passed, or its caller does not want it any more"
 }
 
 // stillWanted asks the gates once more, for an attempt that had to wait after they were asked.

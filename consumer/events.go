@@ -105,17 +105,17 @@ func (rt *route) report(e supervisor.Event) {
 		d.Text = name + " flows again: " + e.Why
 		rt.relay.events.Report(kind(event.KeyFlowing, event.RouteFlowing), d)
 	case e.To == supervisor.Suspended && e.Route:
-		d.Text = fmt.Sprintf("%s is suspended: %s; its messages wait, and it flows when one succeeds, or now with: relay resume %s", name, e.Why, rt.name())
+		d.Text = fmt.Sprintf("%s is suspended: %s; its messages wait until one succeeds; to resume it now: relay resume %s", name, e.Why, rt.name())
 		rt.relay.events.Report(event.RouteSuspended, d)
 	case e.To == supervisor.Suspended:
-		d.Text = fmt.Sprintf("%s is suspended: %s; when it is mended: relay resume %s", name, e.Why, rt.name())
+		d.Text = fmt.Sprintf("%s is suspended: %s; once the cause is fixed: relay resume %s", name, e.Why, rt.name())
 		rt.relay.events.Report(event.KeySuspended, d)
 	}
 }
 
 func (rt *route) reportStopped(err error) {
 	rt.relay.events.Report(event.RouteStopped, event.Data{
-		Route: rt.name(), Why: err.Error(), Text: "route " + rt.name() + " stopped; its messages wait, and it tries again by itself: " + err.Error(),
+		Route: rt.name(), Why: err.Error(), Text: "route " + rt.name() + " stopped; its messages wait, and the route retries by itself: " + err.Error(),
 	})
 }
 
@@ -145,6 +145,6 @@ func (r *Relay) reportFilling(u dlq.Usage) {
 		next = "the oldest will be dropped"
 	}
 	r.events.Report(event.DLQFilling, event.Data{
-		Text: fmt.Sprintf("the dead letters have used %d %% of %s (%d of them); then %s", int(100*u.Full()), u.Nearest(), u.Entries, next),
+		Text: fmt.Sprintf("the dead letters use %d %% of %s (%d of them); at 100 %% %s", int(100*u.Full()), u.Nearest(), u.Entries, next),
 	})
 }

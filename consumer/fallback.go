@@ -132,7 +132,7 @@ func (rt *route) fallbackFailing(err error) {
 	}
 	rt.log.Error("the fallback fails; its messages wait as if there were no fallback", "error", err)
 	rt.relay.events.Report(event.FallbackFailing, event.Data{
-		Route: rt.name(), Why: err.Error(), Text: fmt.Sprintf("%s fails what it gets, which waits as if there were none: %v", name, err),
+		Route: rt.name(), Why: err.Error(), Text: fmt.Sprintf("%s fails; its messages wait as if there were no fallback: %v", name, err),
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/relaymq/relay/internal/orders"
 )
 
-// The bucket of orders was deleted and made anew: pause said that it was done, and every message was handled. What held
+// The bucket of orders was deleted and created again: pause said that it was done, and every message was handled. What held
 // before holds still, and is in the new bucket.
 func TestFollow_regressionABucketThatWasMadeAnewIsObeyed(t *testing.T) {
 	t.Parallel()

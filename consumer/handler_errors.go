@@ -30,11 +30,11 @@ func said(err error) error {
 // textOf is the text of err, or what is wrong with err as an error.
 func textOf(err error) (text string) {
 	if isNil(err) {
-		return fmt.Sprintf("handler returned a nil %T as error", err)
+		return fmt.Sprintf("handler returned a nil %T as its error", err)
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			text = fmt.Sprintf("handler returned a %T as error, whose text cannot be had: %s", err, panicText(p))
+			text = fmt.Sprintf("handler returned an error of type %T whose Error method failed: %s", err, panicText(p))
 		}
 	}()
 	return away.Text(err.Error()) // what a handler publishes goes by the same connection

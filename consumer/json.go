@@ -31,11 +31,11 @@ func atOffset(err error) error {
 	if errors.As(err, &other) {
 		field := other.Field
 		if field == "" {
-			field = "the value itself"
+			field = "the whole value"
 		} else {
 			field = "field " + field
 		}
-		return fmt.Errorf("at byte %d, %s: it is a JSON %s, and %v is wanted", other.Offset, field, other.Value, other.Type)
+		return fmt.Errorf("at byte %d, %s: got a JSON %s, expected %v", other.Offset, field, other.Value, other.Type)
 	}
 	return err
 }

@@ -97,7 +97,7 @@ func (r *Relay) newGeneration(ctx context.Context, head Route, d *divided, want 
 // copyable tells whether a server can copy a stream.
 func copyable(c jetstream.StreamConfig) error {
 	if c.Retention != jetstream.LimitsPolicy {
-		return fmt.Errorf("partitions: stream %s has retention %s, from which a server cannot copy safely: it must be limits", c.Name, c.Retention)
+		return fmt.Errorf("partitions: stream %s has retention %s, from which a server cannot copy safely; set retention to limits", c.Name, c.Retention)
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ func (d *divided) copies(s *partition.Stream, now time.Time) error {
 	if silent < copiesSilentFor {
 		return nil
 	}
-	return fmt.Errorf("the server has copied nothing from stream %s to %s for %s, and does not reach it: see `nats stream info %s`, and whether %s is there and has a leader",
+	return fmt.Errorf("the server has copied nothing from stream %s to %s for %s, and cannot reach it: check with `nats stream info %s`, and check that %s exists and has a leader",
 		s.Stream, s.Name(), silent.Round(time.Second), s.Name(), s.Stream)
 }
 
@@ -184,6 +184,6 @@ func (r *Relay) divideAnew(ctx context.Context, name string) error {
 		p.run()
 	}
 	r.made(c)
-	r.log.Info("the route has another number of partitions; messages that wait are handed over to them first", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].streams)-1)
+	r.log.Info("the number of partitions of the route changed; messages that wait are handed over first", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].streams)-1)
 	return nil
 }

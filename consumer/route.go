@@ -226,7 +226,7 @@ func (r Route) Validate() error {
 	if r.Instances != InstancesAll && r.Instances != InstancesOne {
 		fault("instances: must be all or one (got %q)", r.Instances)
 	} else if r.Order == supervisor.OrderKey && r.Instances == InstancesAll && r.Partitions == 0 {
-		fault("instances: all does not go with order: key, whose messages one instance handles: leave out one of them, say instances: one, or divide the messages with partitions")
+		fault("instances: all cannot be combined with order: key, whose messages one instance handles: remove one of the two, set instances: one, or divide the messages with partitions")
 	}
 	r.validatePartitions(fault)
 	if r.Concurrency < 1 || r.Concurrency > 65_536 {
@@ -240,7 +240,7 @@ func (r Route) Validate() error {
 		fault("ack_wait: must be at least 1s (got %v)", r.AckWait)
 	}
 	if r.Retry.MaxAttempts < -1 {
-		fault("retry.max_attempts: must be above 0, or -1 for no bound (got %d)", r.Retry.MaxAttempts)
+		fault("retry.max_attempts: must be above 0, or -1 for no limit (got %d)", r.Retry.MaxAttempts)
 	}
 	under("retry.", r.Retry.Backoff.Validate())
 	if r.Retry.MaxAge <= 0 {

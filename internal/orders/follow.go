@@ -266,7 +266,7 @@ func (f *Follower) check(ctx context.Context) {
 	f.orders.Last = info.State.LastSeq
 	switch _, revision := f.obeyed.last(); {
 	case !info.Created.Equal(f.orders.Created):
-		f.log.Warn("the bucket of orders was deleted and made anew; watching the new one", "bucket", f.orders.KV.Bucket())
+		f.log.Warn("the bucket of orders was deleted and created again; watching the new one", "bucket", f.orders.KV.Bucket())
 		f.end()
 	case revision < behind:
 		f.log.Warn("the watch of the orders of operators is silent; watching anew", "bucket", f.orders.KV.Bucket(), "seen", revision, "stored", behind)
