@@ -30,7 +30,7 @@ func said(err error) error {
 // textOf is the text of err, or what is wrong with err as an error.
 func textOf(err error) (text string) {
 	if isNil(err) {
-		return fmt.Sprintf("handler returned a nil %T as its error", err)
+		return fmt.Sprintf("handler returned a nil %T as error", err)
 	}
 	defer func() {
 		if p := recover(); p != nil {
