@@ -233,7 +233,7 @@ func (m *message) lookUp(elsewhere bool) {
 			return
 		}
 		if others, ok := m.route.unread.May(time.Now()); ok {
-			m.route.log.Warn("message waits: its attempts or its body cannot be read", m.attrs("others", others, "error", err)...)
+			m.route.log.Warn("cannot read the attempts or the body of a message; the message waits", m.attrs("others", others, "error", err)...)
 		}
 		if errors.Is(err, dlq.ErrNoBody) {
 			m.unlessBounded(func() bool { return false }, func() { _ = m.delivery.Nak(time.Now().Add(noBodyDelay)) })
@@ -365,7 +365,7 @@ func (s *source) cameLate(now time.Time) {
 	s.count.late.Add(1)
 	s.late.Came(s.relay.cfg.Stalled, now)
 	if others, ok := s.lateSaid.May(now); ok {
-		s.log.Warn("a message arrived after its ack wait and is not started; it comes again. If this goes on, the link to the server is too "+
+		s.log.Warn("a message arrived after its ack wait and is not started; it is redelivered. If this continues, the link to the server is too "+
 			"slow: make ack_wait longer", "others", others)
 	}
 }

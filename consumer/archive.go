@@ -17,8 +17,8 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// Archive says whether it is kept what became of messages that are through, so that one can be looked up later. Routes never wait for
-// it: what finds no room is dropped and counted.
+// Archive says whether relay records the outcome of each message, so that it can be looked up later. Routes never wait for the
+// archive: a record that finds no room is dropped and counted.
 type Archive struct {
 	// Outcomes has a record of each message kept in the stream <SERVICE>_ARCHIVE.
 	Outcomes bool `koanf:"outcomes"`
@@ -28,11 +28,12 @@ type Archive struct {
 	MaxAge time.Duration `koanf:"max_age"`
 	// MaxBytes bounds them: the oldest go. Zero means 256 MiB, which the server keeps free for them.
 	MaxBytes Bytes `koanf:"max_bytes"`
-	// MaxMsgs bounds the messages of the stream, each of which has the records of half a second, or of many messages. Zero means no bound.
+	// MaxMsgs bounds the messages of the stream. Each of them holds the records of half a second, or of many messages. Zero
+	// means no bound.
 	MaxMsgs int `koanf:"max_msgs"`
 }
 
-// WithDefaults fills in what is zero.
+// WithDefaults fills the zero fields.
 func (a Archive) WithDefaults() Archive {
 	a.MaxAge = cmp.Or(a.MaxAge, 168*time.Hour)
 	a.MaxBytes = cmp.Or(a.MaxBytes, 256<<20)

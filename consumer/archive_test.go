@@ -219,7 +219,7 @@ func TestArchive_aDeletedStreamIsMadeAgain(t *testing.T) {
 		}
 	}
 	r.upkeep.Compare(t.Context())
-	if share := w.filling(r, "RELAY_ARCHIVE", "messages"); share != 1 || !tells(r, "stream RELAY_ARCHIVE", "archive.max_msgs", "the oldest records go") {
+	if share := w.filling(r, "RELAY_ARCHIVE", "messages"); share != 1 || !tells(r, "stream RELAY_ARCHIVE", "archive.max_msgs", "the oldest records are removed") {
 		t.Errorf("full to %v; the status: %q", share, r.Status().Trouble)
 	}
 }

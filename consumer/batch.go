@@ -9,12 +9,13 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// Batch hands several messages at once to a [BatchHandler]. Each of them has a slot of the route while it waits for the others, and
-// so everything that stands before an attempt has been asked for it: keys, deadlines, callers.
+// Batch hands several messages at once to a [BatchHandler]. Each of them has a slot of the route while it waits for the others. So
+// all checks that come before an attempt have been made for it: keys, deadlines, callers.
 //
-// What fails as a whole is halved within the same attempt until what fails is alone: only that is charged. Three in a row that fail
-// alone are taken for an outage: the others come again and spend no attempt. When a batch panics, does not return or runs out of time,
-// each of its messages comes again at once and runs alone, and only then is charged.
+// A batch that fails as a whole is halved within the same attempt until the messages that fail are alone: only these spend an attempt.
+// Three messages in a row that fail alone are taken for an outage: the others are redelivered and spend no attempt. When a batch
+// panics, does not return or runs out of time, each of its messages is redelivered at once and runs alone, and only then can spend an
+// attempt.
 type Batch struct {
 	// Size is how many messages are in a batch at most, and no more than the route's Concurrency. Zero means 100; 2 to 10,000.
 	Size int `koanf:"size"`
@@ -24,7 +25,7 @@ type Batch struct {
 	Bytes Bytes `koanf:"bytes"`
 }
 
-// WithDefaults fills the fields that say nothing.
+// WithDefaults fills the zero fields.
 func (b Batch) WithDefaults() Batch {
 	if b.Size == 0 {
 		b.Size = 100
@@ -57,7 +58,7 @@ func (r Route) validateBatch(fault func(format string, args ...any)) {
 		fault("batch.bytes: must be at least 1KiB (got %v)", b.Bytes)
 	}
 	if r.Order == supervisor.OrderKey {
-		fault("batch: does not go with order: key, which starts one message of a key after the other; leave out one of them")
+		fault("batch: cannot be combined with order: key, which handles the messages of a key one after the other; remove one of the two")
 	}
 }
 

@@ -100,7 +100,7 @@ func (m *message) readCall(stored time.Time) {
 	for _, r := range refused {
 		rt.count.refused.Add(1)
 		if others, ok := rt.callers.refused.May(time.Now()); ok {
-			rt.log.Warn("header of a caller refused; the message runs without", m.attrs("header", r.Header, "error", r.Err, "others", others)...)
+			rt.log.Warn("refused a header of the caller; the message is handled without it", m.attrs("header", r.Header, "error", r.Err, "others", others)...)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func (m *message) Ask(g *supervisor.Group) {
 type notWanted struct{ verdict supervisor.Verdict }
 
 func (n *notWanted) Error() string {
-	return "the message is not to start: its deadline is over, or its caller does not want it any more"
+	return "the message must not start: its deadline has passed, or its caller does not want it any more"
 }
 
 // stillWanted asks the gate once more, for an attempt that had to wait after it was asked.
@@ -146,10 +146,10 @@ func (m *message) stillWanted(ctx context.Context) error {
 	return nil
 }
 
-// StillWanted asks whether the message is to be started, once more: is its deadline over, and does its caller still want it? A handler
-// that has messages wait for something of its own, as a free process, calls it when the work is about to begin, and returns its error
-// as it is; no attempt is spent then. relay asks before it calls the handler, so there is no need for it otherwise, and without a wait of
-// a second it returns at once. It blocks as long as the caller takes to answer, for 250ms or interest.timeout at most; whoever does not answer
+// StillWanted checks once more whether the message should start: has its deadline passed, and does its caller still want it? A handler whose
+// messages wait for something of its own, such as a free process, calls it just before the work begins, and returns its error unchanged; no
+// attempt is spent then. relay makes the same check before it calls the handler, so other handlers do not need it, and without a wait of a
+// second it returns at once. It blocks as long as the caller takes to answer, for 250ms or interest.timeout at most; whoever does not answer
 // is taken to want the message still.
 func (m *Msg) StillWanted(ctx context.Context) error {
 	if m.gate == nil {

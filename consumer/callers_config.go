@@ -8,8 +8,9 @@ import (
 	"github.com/relaymq/relay/internal/subject"
 )
 
-// Caller says what the headers of a message may have relay do for whoever published it: a header that makes relay publish is a
-// lever. Whatever is not permitted here is refused, counted and logged, and the message runs without.
+// Caller says what the headers of a message may ask of relay. A header that makes relay publish gives its publisher the
+// permissions of relay, so the route must permit it. A header that is not permitted here is refused, counted and logged,
+// and the message is handled without it.
 type Caller struct {
 	// Reply are patterns of the subjects to which Relay-Reply-To may have results sent. None by default. The first token of a pattern
 	// must not be a wildcard; subjects of the server ($…) and of relay itself are never permitted.

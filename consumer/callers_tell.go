@@ -55,7 +55,7 @@ func (m *message) finish(o supervisor.Outcome) {
 			}
 			rt.count.replies[told].Add(1)
 			if told != caller.Delivered {
-				rt.log.Debug("a caller was not told what became of its message", "id", reply.Header.Get(caller.HeaderID), "outcome", outcome, "why", told.String())
+				rt.log.Debug("cannot tell the caller the outcome of its message", "id", reply.Header.Get(caller.HeaderID), "outcome", outcome, "why", told.String())
 			}
 		},
 	})

@@ -19,22 +19,22 @@ import (
 //
 // A unit is what begins and ends (unit.go): routes that share a durable begin and end together.
 
-// ErrNotRunning says that routes cannot change now: Run has not got that far, or is ending.
+// ErrNotRunning says that routes cannot change now: Run has not started them yet, or is ending.
 var ErrNotRunning = errors.New("relay is not running")
 
 // Change is what changes of the routes of a running [Relay], at once. Zero changes nothing.
 type Change struct {
-	// Add are routes of names that are not there.
+	// Add are routes with names that do not exist yet.
 	Add []Route
-	// Update are routes of names that are there. One that differs in nothing but Concurrency, Rate, Burst, Timeout, Retry, Supervisor, Stash,
-	// Batch, Use, and its handlers, which are of the same types, changes in place. Each other one ends, and begins anew as it is here.
+	// Update are routes with names that exist. A route that differs only in Concurrency, Rate, Burst, Timeout, Retry, Supervisor, Stash,
+	// Batch, Use, and its handlers, which are of the same types, changes in place. Any other route ends and begins again as given here.
 	Update []Route
 	// Remove are names of routes that end.
 	Remove []string
 	// Limits are those that hold from then on; nil: as before.
 	Limits map[string]Limit
-	// DeliverAgain permits that a durable is made which with start: all delivers what was handled before, as after a route was renamed.
-	// Without it such a change is refused.
+	// DeliverAgain permits making a durable that, with start: all, delivers messages that were handled before, for example after a route
+	// was renamed. Without it such a change is refused.
 	DeliverAgain bool
 	anew         bool // nothing is changed in place
 }
@@ -55,7 +55,7 @@ type Changed struct {
 	// Restarted routes began anew because they share a durable with one that changed.
 	Restarted []string  `json:"restarted,omitempty"`
 	Removed   []Removed `json:"removed,omitempty"`
-	// Waiting are routes that changed and are not pulled from yet, and why: they go on by themselves.
+	// Waiting are routes that changed and are not pulled from yet, and why. They continue by themselves.
 	Waiting map[string]string `json:"waiting,omitempty"`
 	// Interrupted handlers of routes that ended did not end within the drain. They spent no attempt.
 	Interrupted int `json:"interrupted,omitempty"`
@@ -80,10 +80,10 @@ func (r *Relay) Add(ctx context.Context, rt Route) error {
 	return err
 }
 
-// Update has the route of that name be as it is given: in place, or by ending it and beginning it anew, as [Change.Update] says. In place, a
-// handler that is another object is started before it is used, and the former one stopped when its last run has ended, or was interrupted after
-// [Config.Drain]. A route that ends gives back the messages that wait, which come again; its handler may be the same object, and is stopped
-// and started if it can be. See [Relay.Change].
+// Update changes the route of that name to what is given: in place, or by ending it and beginning it again, as [Change.Update] says. In place,
+// a handler that is another object is started before it is used, and the former one is stopped when its last run has ended, or was interrupted
+// after [Config.Drain]. A route that ends gives back the messages that wait, and they are redelivered. Its handler may be the same object; it
+// is stopped and started again where it implements that. See [Relay.Change].
 func (r *Relay) Update(ctx context.Context, rt Route) (Changed, error) {
 	return r.Change(ctx, Change{Update: []Route{rt}})
 }

@@ -27,10 +27,10 @@ func (s *source) claimSoon(now time.Time) {
 			defer c.busy.Store(false)
 			n, err := s.claim(s.routes[0].work)
 			if n > 0 {
-				s.log.Info("messages that no route wanted before go to the routes that want them now", "count", n)
+				s.log.Info("handed over messages that were kept because no route wanted them", "count", n)
 			}
 			if err != nil {
-				s.log.Debug("what is kept for no route was not looked at in full; the next look goes on", "error", err)
+				s.log.Debug("not all messages kept for no route were checked; the next check continues from there", "error", err)
 			}
 		})
 	}

@@ -24,7 +24,7 @@ type Config struct {
 	DLQ dlq.Config
 	// Events says whether events are stored.
 	Events Events
-	// Archive says whether it is kept what became of messages.
+	// Archive says whether the outcomes of messages are recorded.
 	Archive Archive
 	// Parked bounds what waits in the retry stream.
 	Parked Parked
@@ -35,11 +35,11 @@ type Config struct {
 	// Stalled is for how long a route may start nothing, although messages wait and no operator paused it, before it is not
 	// ready. Zero means 1m.
 	Stalled time.Duration
-	// Troubles is what else does not work of the process that the relay is part of, for the status. It may be nil.
+	// Troubles adds to the status what else does not work in the process around the Relay. It may be nil.
 	Troubles func() []string
 	// Adopt changes durables that exist with other settings.
 	Adopt bool
-	// Fleet says how the instances know of each other, where routes need that.
+	// Fleet says how instances learn of each other, where routes need that.
 	Fleet Fleet
 	// Instance names this process in dead letters and logs. Empty means the host name and a random part.
 	Instance string

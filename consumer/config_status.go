@@ -6,10 +6,10 @@ import (
 	"github.com/relaymq/relay/event"
 )
 
-// TellConfig has the status say which configuration this is.
+// TellConfig makes the status say which configuration this is.
 func (r *Relay) TellConfig(c ConfigStatus) { r.config.Store(&c) }
 
-// Report publishes an event of the program around the Relay, as the Relay does its own.
+// Report publishes an event of the program around the Relay, in the same way as the events of the Relay itself.
 func (r *Relay) Report(kind event.Kind, d event.Data) { r.events.Report(kind, d) }
 
 // SetDrain changes [Config.Drain] of a Relay that may be running; zero means 30s.

@@ -78,7 +78,7 @@ func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
 	allSay := sync.OnceValue(func() error {
 		err := r.allSay(ctx, sources[0].routes[0].cfg.Name)
 		if err != nil && ctx.Err() == nil {
-			r.log.Warn("cannot give back the messages that a dead instance had in hand; they come again after ack_wait", "error", err)
+			r.log.Warn("cannot give back the messages that a dead instance had in hand; they are redelivered after ack_wait", "error", err)
 		}
 		return err
 	})
@@ -90,9 +90,9 @@ func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
 		at.Go(func() {
 			n, err := s.giveBackOfDead(ctx, func() bool { return allSay() == nil })
 			if err != nil && ctx.Err() == nil {
-				s.log.Warn("cannot give back the messages that a dead instance had in hand; they come again after ack_wait", "ack_wait", s.routes[0].cfg.AckWait, "error", err)
+				s.log.Warn("cannot give back the messages that a dead instance had in hand; they are redelivered after ack_wait", "ack_wait", s.routes[0].cfg.AckWait, "error", err)
 			} else if n > 0 {
-				s.log.Info("what a dead instance had in hand comes again now", "messages", n)
+				s.log.Info("the messages that a dead instance had in hand are redelivered now", "messages", n)
 			}
 		})
 	}
@@ -110,7 +110,7 @@ func (r *Relay) allSay(ctx context.Context, route string) error {
 		return earlier != ""
 	})
 	if earlier != "" {
-		return fmt.Errorf("instance %s is of an earlier version, which does not say what it has in hand", earlier)
+		return fmt.Errorf("instance %s runs an earlier version, which does not report what it has in hand", earlier)
 	}
 	return err
 }

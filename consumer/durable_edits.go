@@ -30,7 +30,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	m := provision.MarkOf(info.Config.Metadata)
 	// Whether one instance pulls or all do is decided at the start: two with different configurations would change it for ever in turn.
 	if adopted := m.Adopted != s.adopted; c.Own && !c.Policy && !adopted {
-		s.log.Info("the filter of the durable is set to the subjects of its routes", "was", provision.Filters(info.Config), "is", provision.Filters(c.Want))
+		s.log.Info("set the filter of the durable to the subjects of its routes", "was", provision.Filters(info.Config), "is", provision.Filters(c.Want))
 		own, err := s.relay.js.Stream(ctx, s.stream) // not the one that others look at
 		var changed jetstream.Consumer
 		if err == nil {
@@ -73,14 +73,14 @@ func (s *source) edited(e health.Edits) {
 	}
 	switch {
 	case len(e.Stop) > 0:
-		s.log.Error("the durable was edited while relay runs; nothing is pulled from it until that is changed back, or relay restarted with --adopt",
+		s.log.Error("the durable was edited while relay runs; nothing is pulled from it until the edit is undone or relay is restarted with --adopt",
 			"differs", plain.And(e.Stop))
 	case len(was.Stop) > 0:
-		s.log.Info("the durable has the required settings again; pulling")
+		s.log.Info("the durable has the required settings again; pulling again")
 		s.arrivals.Wake()
 	}
 	if len(e.Slow) > 0 {
-		s.log.Warn("the durable was edited while relay runs; change it back, or restart relay with --adopt", "differs", plain.And(e.Slow))
+		s.log.Warn("the durable was edited while relay runs; undo the edit, or restart relay with --adopt", "differs", plain.And(e.Slow))
 	}
 }
 

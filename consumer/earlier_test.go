@@ -56,7 +56,7 @@ func TestRelay_regressionInFlightOfAnEarlierVersionIsLeftAlone(t *testing.T) {
 	})
 	dies.nc.Close() // all that the server sees of a kill
 	w.eventually("the others have looked", func() bool {
-		return log.count("comes again now")+log.count("instance old is of an earlier version") > 0
+		return log.count("are redelivered now")+log.count("instance old runs an earlier version") > 0
 	})
 	if info := w.info("ORDERS", "billing"); info.NumRedelivered > 0 {
 		t.Errorf("what it has in hand was given back: %d messages are delivered again", info.NumRedelivered)

@@ -19,7 +19,7 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// Events says what becomes of events beside that they are published: see package event.
+// Events says whether events are also stored. They are published in any case: see package event.
 type Events struct {
 	// Store keeps them in the stream <SERVICE>_EVENTS.
 	Store bool `koanf:"store"`
@@ -30,7 +30,7 @@ type Events struct {
 	MaxMsgs  int   `koanf:"max_msgs"`
 }
 
-// WithDefaults fills in what is zero.
+// WithDefaults fills the zero fields.
 func (e Events) WithDefaults() Events {
 	e.MaxAge = cmp.Or(e.MaxAge, 168*time.Hour)
 	e.MaxBytes = cmp.Or(e.MaxBytes, 64<<20)
@@ -43,8 +43,8 @@ func (r *Relay) eventsConfig() jetstream.StreamConfig {
 	return events.Stream(r.cfg.Service, r.cfg.Replicas, e.MaxAge, int64(e.MaxBytes), int64(e.MaxMsgs))
 }
 
-// Events are those that this instance publishes, with those of a minute that are alike gathered into one. There is one channel,
-// whoever asks: what does not fit into its 256 while nobody takes it is dropped. It is closed when Run returns.
+// Events returns the events that this instance publishes; those of a minute that are alike are gathered into one. All calls
+// return the same channel. It holds 256 events, and drops further ones while nobody receives. It is closed when Run returns.
 func (r *Relay) Events() <-chan event.Event { return r.events.Events() }
 
 func (r *Relay) newEvents() *events.Bus {
@@ -105,17 +105,17 @@ func (rt *route) report(e supervisor.Event) {
 		d.Text = name + " flows again: " + e.Why
 		rt.relay.events.Report(kind(event.KeyFlowing, event.RouteFlowing), d)
 	case e.To == supervisor.Suspended && e.Route:
-		d.Text = fmt.Sprintf("%s is suspended: %s; its messages wait, and it flows when one succeeds, or now with: relay resume %s", name, e.Why, rt.name())
+		d.Text = fmt.Sprintf("%s is suspended: %s; its messages wait until one succeeds; to resume it now: relay resume %s", name, e.Why, rt.name())
 		rt.relay.events.Report(event.RouteSuspended, d)
 	case e.To == supervisor.Suspended:
-		d.Text = fmt.Sprintf("%s is suspended: %s; when it is mended: relay resume %s", name, e.Why, rt.name())
+		d.Text = fmt.Sprintf("%s is suspended: %s; once the cause is fixed: relay resume %s", name, e.Why, rt.name())
 		rt.relay.events.Report(event.KeySuspended, d)
 	}
 }
 
 func (rt *route) reportStopped(err error) {
 	rt.relay.events.Report(event.RouteStopped, event.Data{
-		Route: rt.name(), Why: err.Error(), Text: "route " + rt.name() + " stopped; its messages wait, and it tries again by itself: " + err.Error(),
+		Route: rt.name(), Why: err.Error(), Text: "route " + rt.name() + " stopped; its messages wait, and the route retries by itself: " + err.Error(),
 	})
 }
 
@@ -145,6 +145,6 @@ func (r *Relay) reportFilling(u dlq.Usage) {
 		next = "the oldest will be dropped"
 	}
 	r.events.Report(event.DLQFilling, event.Data{
-		Text: fmt.Sprintf("the dead letters have used %d %% of %s (%d of them); then %s", int(100*u.Full()), u.Nearest(), u.Entries, next),
+		Text: fmt.Sprintf("the dead letters use %d %% of %s (%d of them); at 100 %% %s", int(100*u.Full()), u.Nearest(), u.Entries, next),
 	})
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// Fallback is a second handler of a route. What it acknowledges is done, and a caller gets its result. What it fails waits as if
-// there were no fallback: no attempt is spent, and nothing of the route trips. Probes are asked of the route's own handler only. A
-// deadline and a caller are asked for before it, too.
+// Fallback is a second handler of a route. A message that it acknowledges is done, and a caller gets its result. A message that it
+// fails waits as if there were no fallback: it spends no attempt, and does not count towards a trip. Probes go to the route's own
+// handler only. Deadlines and callers are checked before the fallback, too.
 type Fallback struct {
 	// When are the cases in which it is used: [FallbackWaiting], [FallbackExhausted]. Empty means both.
 	When []string `koanf:"when"`
@@ -29,11 +29,12 @@ type Fallback struct {
 const (
 	// FallbackWaiting: the key of a message waits, or its whole route does. It needs supervisor.forward: stash.
 	FallbackWaiting = "waiting"
-	// FallbackExhausted: a message would be dead-lettered because its attempts or its retry.max_age are spent. What says [Dead] is not.
+	// FallbackExhausted: a message would be dead-lettered because its attempts or its retry.max_age are spent. A message
+	// whose handler returned [Dead] does not get the fallback.
 	FallbackExhausted = "exhausted"
 )
 
-// WithDefaults fills the fields that say nothing, for a route with such a timeout.
+// WithDefaults fills the zero fields, for a route with this timeout.
 func (f Fallback) WithDefaults(timeout time.Duration) Fallback {
 	if len(f.When) == 0 {
 		f.When = []string{FallbackWaiting, FallbackExhausted}
@@ -132,7 +133,7 @@ func (rt *route) fallbackFailing(err error) {
 	}
 	rt.log.Error("the fallback fails; its messages wait as if there were no fallback", "error", err)
 	rt.relay.events.Report(event.FallbackFailing, event.Data{
-		Route: rt.name(), Why: err.Error(), Text: fmt.Sprintf("%s fails what it gets, which waits as if there were none: %v", name, err),
+		Route: rt.name(), Why: err.Error(), Text: fmt.Sprintf("%s fails; its messages wait as if there were no fallback: %v", name, err),
 	})
 }
 

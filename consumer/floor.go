@@ -65,7 +65,7 @@ func (s *source) noteLastFloor(ctx context.Context) {
 		c.Metadata = now.Over(c.Metadata)
 		if _, err := s.relay.js.UpdateConsumer(ctx, s.relay.retries.Name(), c); err != nil {
 			noted = false
-			s.log.Debug("how far the durable is was not written down", "error", err)
+			s.log.Debug("cannot store the ack floor of the durable", "error", err)
 		}
 	}
 }

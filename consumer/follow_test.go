@@ -13,7 +13,7 @@ import (
 	"github.com/relaymq/relay/internal/orders"
 )
 
-// The bucket of orders was deleted and made anew: pause said that it was done, and every message was handled. What held
+// The bucket of orders was deleted and created again: pause said that it was done, and every message was handled. What held
 // before holds still, and is in the new bucket.
 func TestFollow_regressionABucketThatWasMadeAnewIsObeyed(t *testing.T) {
 	t.Parallel()
@@ -151,7 +151,7 @@ func TestFollow_anOrderOfANewerRelayIsLeftAloneAndNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("the status names it", func() bool { return len(r.Status().Notices) == 1 })
-	if s := r.Status(); s.Routes[0].State != RouteFlowing || s.Notices[0] != "order billing has format 2, and this version knows 1: it is not followed" {
+	if s := r.Status(); s.Routes[0].State != RouteFlowing || s.Notices[0] != "order billing has format 2, but this version knows only format 1; the order is not followed" {
 		t.Errorf("%q, %s", s.Notices, s.Routes[0].State)
 	}
 	w.order(orders.Order{Route: "billing", State: orders.Paused}, r)

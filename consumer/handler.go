@@ -37,31 +37,30 @@ type HandlerFunc func(ctx context.Context, m *Msg) error
 // Handle calls f.
 func (f HandlerFunc) Handle(ctx context.Context, m *Msg) error { return f(ctx, m) }
 
-// Factory makes the handler of one child of a key. A child that stops is thrown away, and the next one is made anew. An
-// error, or a panic, is a stop of that child: it spends no attempt of any message.
+// Factory makes the handler of one child of a key. A child that stops is discarded, and a new one is made. An error or
+// a panic of the Factory counts as a stop of that child and spends no attempt of any message.
 //
 // What it makes may also be a [Starter] and a [Stopper]. What [Checker] and [Outside] say of a Handler, [Route.Check] and
 // [Route.Outside] say of a Factory.
 type Factory func(key string) (Handler, error)
 
-// Starter is a Handler with something to do before its first message. ctx ends at the route's timeout. Of a Factory's handler,
-// an error is a stop. One that all keys share is started with the first message, and again with a later one while Start
-// returns an error: that spends no attempt. One that takes the place of another while its route goes on ([Relay.Change]) is started before: an error
-// has the change refused.
+// Starter is a Handler with something to do before its first message. ctx ends at the route's timeout. For a handler made by a Factory, an error
+// counts as a stop. A handler that all keys share is started with the first message, and again with a later one while Start returns an error: that
+// spends no attempt. A handler that replaces another one while its route runs ([Relay.Change]) is started first, and an error refuses the change.
 type Starter interface {
 	Start(ctx context.Context) error
 }
 
-// Stopper is a Handler with something to do after its last message: the child stopped, was idle, or relay shuts down.
-// It is called once, after all calls of Handle returned, but for abandoned ones; not for a handler that never began. ctx ends
-// at the route's timeout, and, for one that all keys share, with the drain, though not within a second.
+// Stopper is a Handler with something to do after its last message: the child stopped, was idle, or relay shuts down. Stop is
+// called once, after all calls of Handle have returned, except abandoned ones. It is not called for a handler that never
+// started. ctx ends at the route's timeout, and, for one that all keys share, with the drain, though not within a second.
 type Stopper interface {
 	Stop(ctx context.Context) error
 }
 
 // Checker is a Handler that can tell before the first message that it cannot work: relay calls Check at start and
-// refuses to run on an error. It must not have effects, must not block beyond ctx, and a peer that is merely down
-// is no error.
+// refuses to run on an error. Check must not have effects and must not block beyond ctx. A peer that is only down for
+// now is not an error.
 type Checker interface {
 	Check(ctx context.Context) error
 }
@@ -92,8 +91,8 @@ type Msg struct {
 	Replay int
 	// Deadline is when this attempt times out.
 	Deadline time.Time
-	// Fence, of a route with instances: one, is a number that grows with each instance that gets the route. Who keeps the greatest one that it
-	// has seen can refuse what comes late from an instance that lost the route. Zero: all instances handle messages of the route.
+	// Fence, of a route with instances: one, is a number that grows with each instance that gets the route. A receiver that keeps the greatest
+	// fence it has seen can refuse late writes from an instance that lost the route. Zero: all instances handle messages of the route.
 	Fence uint64
 
 	result *Result                     // nil: nobody waits for it

@@ -34,7 +34,7 @@ func textOf(err error) (text string) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			text = fmt.Sprintf("handler returned a %T as error, whose text cannot be had: %s", err, panicText(p))
+			text = fmt.Sprintf("handler returned an error of type %T whose Error method failed: %s", err, panicText(p))
 		}
 	}()
 	return away.Text(err.Error()) // what a handler publishes goes by the same connection

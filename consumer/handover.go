@@ -20,13 +20,13 @@ func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
 	case rt == nil:
 		return out
 	case rt.cfg.part != nil:
-		out.Refused = "the instances share the partitions of the route, which move by themselves"
+		out.Refused = "the route has partitions, which move between instances by themselves"
 		return out
 	case !rt.cfg.Leased():
-		out.Refused = "all instances handle messages of the route"
+		out.Refused = "all instances handle messages of the route, so there is nothing to hand over"
 		return out
 	case f == nil:
-		out.Refused = "it does not know of the other instances yet"
+		out.Refused = "this instance does not know the other instances yet"
 		return out
 	}
 	u := rt.unit.Load()
@@ -40,9 +40,9 @@ func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
 	case mine && order.From != "" && order.From != r.cfg.Instance, !mine && h.Instance != order.From:
 		out.Refused = "instance " + cmp.Or(h.Instance, "?") + " has the route"
 	case !mine && h.Instance == r.cfg.Instance:
-		out.Refused = "it cannot prove just now that it has the route: its lease was not renewed in time"
+		out.Refused = "this instance cannot prove that it has the route: its lease was not renewed in time"
 	case mine && order.To == r.cfg.Instance:
-		out.Refused = "it has the route already"
+		out.Refused = "this instance already has the route"
 	case mine && order.To != "" && !slices.Contains(h.Standbys, order.To):
 		out.Refused = "instance " + order.To + " does not stand by for the route"
 	case mine && len(h.Standbys) == 0:
@@ -50,7 +50,7 @@ func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
 	case mine:
 		out.Giving = true
 		f.Rest(u.resource(), time.Now().Add(r.drainTime()+2*r.cfg.Fleet.lease()))
-		rt.log.Info("the route is handed over by order of an operator", "by", order.By, "to", order.To)
+		rt.log.Info("handing the route over, as an operator ordered", "by", order.By, "to", order.To)
 		u.handOver()
 	case order.To != "" && order.To != r.cfg.Instance:
 		out.Resting = true

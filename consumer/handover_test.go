@@ -102,15 +102,15 @@ func TestHandover_refuses(t *testing.T) {
 	for order, want := range map[control.HandoverOrder]string{
 		{Route: "billing", From: "a"}:              "no other instance stands by for the route",
 		{Route: "billing", From: "a", To: "b"}:     "instance b does not stand by for the route",
-		{Route: "billing", From: "a", To: "a"}:     "it has the route already",
+		{Route: "billing", From: "a", To: "a"}:     "this instance already has the route",
 		{Route: "billing", From: "b"}:              "instance a has the route",
-		{Route: "all", From: "a"}:                  "all instances handle messages of the route",
+		{Route: "all", From: "a"}:                  "all instances handle messages of the route, so there is nothing to hand over",
 		{Route: "nobody", From: "a"}:               "",
 		{Route: "billing", From: "a", Format: 100}: "no other instance stands by for the route", // what is sent has the format of this version
 	} {
 		for {
 			list, bad, err := control.Handover(t.Context(), s.nc, "relay", order)
-			if len(list) == 1 && strings.Contains(list[0].Refused, "cannot prove just now") { // a busy machine
+			if len(list) == 1 && strings.Contains(list[0].Refused, "cannot prove that it has the route") { // a busy machine
 				continue
 			}
 			if err != nil || len(bad) > 0 || len(list) != 1 || list[0].Refused != want || list[0].Giving || list[0].Resting {

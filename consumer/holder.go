@@ -42,7 +42,7 @@ func (rt *route) standing() (state, why string, since time.Time, yes bool) {
 		return RouteStopped, noSession(err).Error(), since, true
 	}
 	if h := rt.holder(); h.Instance != "" {
-		return RouteStandby, fmt.Sprintf("instance %s has the route; this one takes it when that one ends or does not answer", h.Instance), time.Time{}, true
+		return RouteStandby, fmt.Sprintf("instance %s has the route; this instance takes over when that one ends or stops answering", h.Instance), time.Time{}, true
 	}
 	return RouteStandby, "no instance has the route yet", time.Time{}, true
 }

@@ -36,7 +36,7 @@ func (r *Relay) tidy(ctx context.Context) {
 	}
 	if r.sweeps() {
 		if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {
-			r.log.Info("removed bodies of dead letters that are gone", "count", n)
+			r.log.Info("removed stored bodies whose dead letters are gone", "count", n)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func (r *Relay) unstick(ctx context.Context) {
 				last = time.Now()
 				r.trouble.CompareAndSwap(trouble, 0)
 			case ctx.Err() == nil:
-				r.log.Debug("the retry stream could not be searched for stuck schedules; tried again soon", "error", err)
+				r.log.Debug("cannot search the retry stream for stuck schedules; retrying", "error", err)
 			}
 		}
 		select {

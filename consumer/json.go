@@ -8,8 +8,8 @@ import (
 	"reflect"
 )
 
-// JSON is a handler of bodies that are JSON. A body that cannot be read as a T goes to the dead letters at once, with where the fault
-// is in the error: no later attempt would read it. Keys that T does not have are ignored; a type with methods of its own
+// JSON is a handler of bodies that are JSON. A body that cannot be read as a T goes to the dead letters at once, since no later
+// attempt could read it. The error says where the fault is. Keys that T does not have are ignored; a type with methods of its own
 // (UnmarshalJSON) may be stricter.
 func JSON[T any](handle func(ctx context.Context, v T, m *Msg) error) Handler {
 	return HandlerFunc(func(ctx context.Context, m *Msg) error {
@@ -31,11 +31,11 @@ func atOffset(err error) error {
 	if errors.As(err, &other) {
 		field := other.Field
 		if field == "" {
-			field = "the value itself"
+			field = "the whole value"
 		} else {
 			field = "field " + field
 		}
-		return fmt.Errorf("at byte %d, %s: it is a JSON %s, and %v is wanted", other.Offset, field, other.Value, other.Type)
+		return fmt.Errorf("at byte %d, %s: got a JSON %s, expected %v", other.Offset, field, other.Value, other.Type)
 	}
 	return err
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/relaymq/relay/internal/version"
 )
 
-// Fleet says how the instances of a service know of each other.
+// Fleet says how the instances of a service learn of each other.
 type Fleet struct {
-	// Lease is after what time without a confirmed write an instance has lost what only one may have: whole seconds. Zero means 2s; below
+	// Lease is how long an instance keeps what only one instance may have, without a confirmed write: whole seconds. Zero means 2s; less
 	// is an error.
 	Lease time.Duration `koanf:"lease"`
 }

@@ -57,7 +57,7 @@ func (r *Relay) enterLimits(cfg Route) {
 	}
 }
 
-// Limits are those that hold now.
+// Limits returns the limits that hold now.
 func (r *Relay) Limits() map[string]Limit { return r.limits.Now() }
 
 // limitsFor is what the group of a route is bounded by, beside its concurrency, when these limits hold; nil for nothing.

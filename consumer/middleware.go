@@ -9,9 +9,9 @@ import (
 // Middleware makes a handler that is called instead of next and may call it: to measure, to log, to add to the context, to turn an
 // error into a verdict. It is called once for each route with a Handler, and once for each child of a route with a Factory.
 //
-// A middleware wraps Handle only. What the route's own handler is beside that, a [Starter], a [Stopper], a [Checker] or an [Outside],
-// relay asks of that handler itself, whatever is around it. So a middleware has nothing to pass on, and relay does not look for these
-// interfaces on what it returns.
+// A middleware wraps Handle only. relay calls the other methods of the route's own handler, of a [Starter], a [Stopper], a [Checker]
+// or an [Outside], on that handler itself. So a middleware need not pass them on, and relay does not look for these interfaces on
+// what it returns.
 //
 // A middleware may change the fields of the message that it passes on, its Data and Header included.
 type Middleware func(next Handler) Handler

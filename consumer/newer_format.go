@@ -13,7 +13,7 @@ const (
 	// newerDelay is how long such a message stays away.
 	newerDelay = time.Minute
 	// newerSaid is what the trouble is called. It is over when none came for twice that delay.
-	newerSaid = "what a newer relay wrote"
+	newerSaid = "messages written by a newer version of relay"
 )
 
 // newer gives a message back that this version cannot read all of.

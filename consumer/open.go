@@ -134,9 +134,9 @@ func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 	if len(list) == 0 {
 		if follows := rt.follows.Load(); follows != 0 {
 			since := time.Unix(0, follows)
-			why := "it was changed, and handlers of what it was before end first"
+			why := "the route was changed; handlers of its former version end first"
 			if n := rt.formerlyRunning(); n > 0 {
-				why = fmt.Sprintf("it was changed: handlers of before run until %s at most (%d)", since.Add(rt.relay.drainTime()).UTC().Format(time.RFC3339), n)
+				why = fmt.Sprintf("the route was changed; handlers of its former version run until %s at most (%d left)", since.Add(rt.relay.drainTime()).UTC().Format(time.RFC3339), n)
 			}
 			return "starting", why, since, true
 		}

@@ -19,7 +19,7 @@ type Parked struct {
 	MaxAge time.Duration `koanf:"max_age"`
 }
 
-// WithDefaults fills in what is zero.
+// WithDefaults fills the zero fields.
 func (p Parked) WithDefaults() Parked {
 	p.MaxBytes = cmp.Or(p.MaxBytes, 10<<30)
 	p.MaxMsgs = cmp.Or(p.MaxMsgs, 10_000_000)

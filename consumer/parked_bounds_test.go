@@ -171,7 +171,7 @@ func TestFill_events(t *testing.T) {
 			}
 			key := map[string]string{"messages": "events.max_msgs", "bytes": "events.max_bytes"}[bound]
 			fillUntil(0.8)
-			if !tells(r, "stream RELAY_EVENTS", "% of "+key, "the oldest events go") {
+			if !tells(r, "stream RELAY_EVENTS", "% of "+key, "the oldest events are removed") {
 				t.Errorf("the status: %q", r.Status().Trouble)
 			}
 			fillUntil(0.95)

@@ -129,9 +129,9 @@ func (r Route) validatePartitions(fault func(format string, args ...any)) {
 	case r.Partitions == 0:
 		return
 	case r.Order != "key":
-		fault("partitions: keep the order of keys over several instances, and go with order: key only")
+		fault("partitions: work only with order: key, whose order they keep over several instances")
 	case r.Instances == InstancesOne:
-		fault("partitions: are for several instances: leave out partitions, or instances: one")
+		fault("partitions: cannot be combined with instances: one; remove one of the two")
 	case len(r.Name) > partition.MaxRoute:
 		fault("name: must be at most %d characters with partitions (got %d)", partition.MaxRoute, len(r.Name))
 	}

@@ -55,9 +55,9 @@ func (r *Relay) balance(ctx context.Context, d *generations.Route) {
 	if len(units) == 0 {
 		return
 	}
-	r.log.Info("partitions are handed over to instances that have fewer", "route", d.Name, "count", len(units), "has", now.Own())
+	r.log.Info("handing partitions over to instances that have fewer", "route", d.Name, "count", len(units), "has", now.Own())
 	if err := r.restart(ctx, units...); err != nil && !errors.Is(err, ErrNotRunning) {
-		r.log.Warn("partitions were not handed over; they stay", "route", d.Name, "error", err)
+		r.log.Warn("partitions were not handed over; this instance keeps them", "route", d.Name, "error", err)
 		for _, u := range units {
 			f.Rest(u.resource(), time.Time{})
 		}

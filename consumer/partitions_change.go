@@ -108,7 +108,7 @@ func (r *Relay) made(c expanded) {
 		if d != nil {
 			d.Follow(was.Route)
 		} else {
-			r.log.Warn("the route has no partitions here any more: their stream stays, and the server goes on copying to it; relay orphans ls says what is left there",
+			r.log.Warn("the route no longer has partitions here; their stream stays, and the server keeps copying to it (relay orphans ls shows what is left there)",
 				"route", name, "stream", was.Newest().Name())
 		}
 		if f := r.membership.Now(); f != nil {

@@ -85,7 +85,7 @@ const (
 	waitForFormer, formerAgain = time.Second, 100 * time.Millisecond
 )
 
-var errFormerFirst = errors.New("what was handed over before comes first")
+var errFormerFirst = errors.New("messages that were handed over before come first")
 
 // formersThrough waits until what this part handed over to generations between it and the newest one was handed over from there: it comes before what
 // the part has still. When the number changes twice in a moment, both would go to the newest one side by side otherwise, and mix up the order of a key.
@@ -137,7 +137,7 @@ func (m *message) handOver(ctx context.Context) supervisor.Verdict {
 	if err := m.route.relay.putIntoPartition(ctx, *m.route.cfg.part.To, m.subject, retry.Wrap(origin, m.header), m.data); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
 			return supervisor.Verdict{Kind: supervisor.Dead, Err: fmt.Errorf(
-				"it could not be handed over to %d partitions: with the headers that tell where it comes from it is larger than max_payload of the server (%w)", m.route.cfg.part.To.Count, err)}
+				"it cannot be handed over to %d partitions: with the headers that name its origin it is larger than max_payload of the server (%w)", m.route.cfg.part.To.Count, err)}
 		}
 		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: intoPartitionAgain, Err: err}
 	}

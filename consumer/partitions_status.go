@@ -41,7 +41,7 @@ func (r *Relay) statusTogether(d *divided, parts []RouteStatus, keys int) RouteS
 		}
 	}
 	if n := len(s.Partitions.HandingOver); n > 0 && (s.State == RouteFlowing || s.State == RouteStandby) {
-		s.Why = fmt.Sprintf("it gets %d partitions: messages that wait in the former ones are handed over first", s.Partitions.Count)
+		s.Why = fmt.Sprintf("the route changes to %d partitions; messages that wait in the former ones are handed over first", s.Partitions.Count)
 	}
 	return s
 }

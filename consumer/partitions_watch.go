@@ -103,6 +103,6 @@ func (r *Relay) divideAnew(ctx context.Context, name string) error {
 		p.run()
 	}
 	r.made(c)
-	r.log.Info("the route has another number of partitions; messages that wait are handed over to them first", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].Streams)-1)
+	r.log.Info("the number of partitions of the route changed; messages that wait are handed over first", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].Streams)-1)
 	return nil
 }

@@ -66,7 +66,7 @@ func (r *Relay) sharedProbes() (list []permission.Probe) {
 	if r.cfg.Domain == "" { // else they go by the API's prefix, which other requests have tried
 		try("counting attempts", "$KV."+r.attemptsName()+".preflight")
 		if r.lives.Load() != nil {
-			try("saying that this process lives", "$KV."+r.instancesName()+".preflight")
+			try("recording that this process is alive", "$KV."+r.instancesName()+".preflight")
 		}
 		try("storing large dead letters", "$O."+r.dead.Bucket()+".M.preflight")
 	}

@@ -67,7 +67,7 @@ func (r *Relay) Ready() error {
 // stalls tells whether a route starts nothing, or only what fails, although messages wait.
 type stalls struct {
 	begun int64     // of the last start that was seen
-	since time.Time // it has started nothing, or only what fails, and messages wait
+	since time.Time // it has started no message, or only what fails, and messages wait
 	what  string    // which of the two
 	why   string
 }
@@ -106,7 +106,7 @@ func (rt *route) lookForStall(now time.Time) {
 	st := &rt.stalls.stalls
 	if wait := g.Window + g.StashMessages + g.Aside; g.State != supervisor.Flowing && !g.Paused && wait > 0 {
 		*st = stalls{
-			begun: begun, since: g.Since, what: "it has started only what fails",
+			begun: begun, since: g.Since, what: "it has started only messages that fail",
 			why: fmt.Sprintf("%d messages wait; the route is %v: %s", wait, g.State, g.Why),
 		}
 		return
@@ -118,7 +118,7 @@ func (rt *route) lookForStall(now time.Time) {
 	if st.since.IsZero() {
 		st.since = now
 	}
-	st.what = "it has started nothing"
+	st.what = "it has started no message"
 	st.why = fmt.Sprintf("%d messages wait here and %d in the stream", held, stream)
 	if g.Why != "" {
 		st.why += fmt.Sprintf("; the route is %v: %s", g.State, g.Why)

@@ -59,7 +59,7 @@ func TestReady_regressionARouteThatStartsNothingAlthoughMessagesWait(t *testing.
 		Handler:    HandlerFunc(func(context.Context, *Msg) error { return errors.New("no such table") }),
 	})
 	w.publish("orders.eu", 3)
-	w.unready(r, "route billing", "it has started nothing since", "wait here")
+	w.unready(r, "route billing", "it has started no message since", "wait here")
 	bucket, err := orders.Open(t.Context(), w.js, "", 1)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestReady_regressionARouteThatStartsOnlyWhatFails(t *testing.T) {
 	for i := range 200 {
 		w.publish(fmt.Sprint("orders.", i), 1)
 	}
-	w.unready(r, "route billing: it has started only what fails since")
+	w.unready(r, "route billing: it has started only messages that fail since")
 	up.Store(true)
 	w.eventually("it is ready again", func() bool { return r.Ready() == nil })
 }

@@ -191,7 +191,7 @@ func checked(cfg Route) (Route, error) {
 		faults = append(faults, &SetupError{cfg.Name, err})
 	}
 	if _, ok := cfg.Handler.(BatchHandler); cfg.Batch != nil && !ok {
-		faults = append(faults, &SetupError{cfg.Name, errors.New("batch: Handler must be a BatchHandler: of the stock ones http is")})
+		faults = append(faults, &SetupError{cfg.Name, errors.New("batch: Handler must be a BatchHandler; of the built-in handlers only http is one")})
 	}
 	if f := cfg.Fallback; f != nil && f.Handler == nil {
 		faults = append(faults, &SetupError{cfg.Name, errors.New("fallback: Handler must be set")})

@@ -73,6 +73,6 @@ func (s *source) reopen(ctx context.Context) finding {
 		next.close()
 		return finding{err: err}
 	}
-	s.log.Warn("the durable was made anew by somebody else; going on with it", "at", info.Delivered.Stream, "waiting", info.NumPending)
+	s.log.Warn("the durable was created again by somebody else; continuing with it", "at", info.Delivered.Stream, "waiting", info.NumPending)
 	return finding{next: next}
 }

@@ -15,8 +15,9 @@ const (
 	maxResultHeaderBytes = 4 << 10
 )
 
-// Result is what a handler returns beside its verdict: what the caller gets, whoever published the message and waits for
-// the outcome. A handler fills it with [Msg.Reply] and [Msg.ReplyHeader]. Its methods are safe for concurrent use.
+// Result is what a handler returns in addition to its verdict. The caller gets it: the publisher of the message, who
+// waits for the outcome. A handler fills it with [Msg.Reply] and [Msg.ReplyHeader]. Its methods are safe for concurrent
+// use.
 type Result struct {
 	most int
 
@@ -28,8 +29,8 @@ type Result struct {
 	closed      bool // the attempt is over: what comes now is of no use
 }
 
-// RecordReply has m keep the result that its handler gives, of at most most bytes, as if a caller waited for it. It is for tests
-// of handlers, and for handlers that call others; relay itself calls it for each attempt of a message whose caller waits.
+// RecordReply makes m keep the result that its handler gives, up to most bytes, as if a caller waited for it. It is for tests of
+// handlers, and for handlers that call others; relay itself calls it for each attempt of a message whose caller waits.
 func RecordReply(m *Msg, most int) *Result {
 	r := &Result{most: max(most, 0)}
 	m.result = r
@@ -40,7 +41,7 @@ func RecordReply(m *Msg, most int) *Result {
 // wants. With [Archive].Results the archive does, too. It does not change during an attempt.
 func (m *Msg) WantsReply() bool { return m.result != nil }
 
-// MaxReply is how many bytes of a result reach the caller, or the archive; 0 when nobody wants one.
+// MaxReply is how many bytes of a result reach the caller or the archive; 0 when nobody wants a result.
 func (m *Msg) MaxReply() int {
 	if m.result == nil {
 		return 0

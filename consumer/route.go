@@ -37,8 +37,8 @@ type Route struct {
 	Concurrency int `koanf:"concurrency"`
 	// Limits names those of [Config.Limits] that the messages of the route need room in.
 	Limits []string `koanf:"limits"`
-	// Rate is how many attempts of the route start in a time on each instance, and Burst how many may start at once after a while with
-	// fewer; zero means a twentieth of a second's, and at least 1. Zero Rate is no bound.
+	// Rate is how many attempts of the route may start in a time on each instance. Burst is how many may start at once after a while
+	// with fewer; zero means what Rate permits in a twentieth of a second, and at least 1. A zero Rate means no limit.
 	Rate  Rate `koanf:"rate"`
 	Burst int  `koanf:"burst"`
 	// Key is what is supervised together: subject (default), route, or a template over the subject's tokens such as {2}.
@@ -46,17 +46,17 @@ type Route struct {
 	// Order is none (default), or key: one message of a key at a time, in stream order.
 	Order supervisor.Order `koanf:"order"`
 	// Instances is how many instances of the service handle messages of the route at a time: all, or one, with the others standing
-	// by. The default is all, and one with order: key, which all does not go with. Routes that share a Durable have the same.
+	// by. The default is all; with order: key it is one, and all is an error. Routes that share a Durable have the same.
 	Instances string `koanf:"instances"`
-	// Partitions are into how many parts the messages are divided by their keys, so that several instances handle them with order: key: 2 to 256.
-	// Each part is a durable on a stream of relay's own, to which the server copies the messages, and one instance at a time has it. Zero: one
-	// instance handles all messages. The tokens that Key names are wildcards in all Subjects. With another number, key or other subjects the
-	// messages are divided anew, and keep their order.
+	// Partitions is the number of parts into which the messages are divided by their keys, so that several instances can handle them with order:
+	// key: 2 to 256. Each part is a durable on a stream of relay's own, to which the server copies the messages, and one instance at a time has
+	// it. Zero: one instance handles all messages. The tokens that Key names are wildcards in all Subjects. When the number, the key or the
+	// subjects change, the messages are divided again and keep their order.
 	Partitions int `koanf:"partitions"`
 	// Timeout ends an attempt. Zero means 30s.
 	Timeout time.Duration `koanf:"timeout"`
-	// AckWait is after what time without a sign of life JetStream gives the message to somebody else. Zero means 30s;
-	// below 1s is an error. While a handler runs, relay extends it.
+	// AckWait is the ack wait of the durable: JetStream redelivers a message that was not settled or extended for that
+	// long. Zero means 30s; below 1s is an error. While a handler runs, relay extends it.
 	AckWait time.Duration `koanf:"ack_wait"`
 
 	Retry      Retry             `koanf:"retry"`
@@ -69,9 +69,9 @@ type Route struct {
 
 	// Batch hands several messages at once to Handler, which must be a [BatchHandler]. Nil: one at a time.
 	Batch *Batch `koanf:"batch"`
-	// Fallback is a second handler, for messages that wait or are spent. Nil: there is none.
+	// Fallback is a second handler, for messages that wait or whose attempts are spent. Nil: there is none.
 	Fallback *Fallback `koanf:"-"`
-	// Handler has no state that a stop would have to throw away: all keys share it. Either it or Factory is set.
+	// Handler has no state that a stop would have to discard: all keys share it. Either Handler or Factory is set.
 	Handler Handler `koanf:"-"`
 	// Factory makes a handler for each key, and a new one after each stop.
 	Factory Factory `koanf:"-"`
@@ -116,7 +116,7 @@ type Stash struct {
 	Bytes Bytes `koanf:"bytes"`
 }
 
-// DeadLetter says where the route's dead letters go.
+// DeadLetter says where the dead letters of the route go.
 type DeadLetter struct {
 	// Prefix of their subjects. Empty means <service>.dlq. Another prefix is added to the dead-letter stream.
 	Prefix string `koanf:"prefix"`
@@ -131,7 +131,7 @@ const (
 // Leased tells whether one instance at a time handles messages of the route.
 func (r Route) Leased() bool { return r.Instances == InstancesOne && !teeth.Alone() }
 
-// WithDefaults fills the fields that say nothing. Prefixes depend on the service and stay empty.
+// WithDefaults fills the zero fields. Prefixes depend on the service and stay empty.
 func (r Route) WithDefaults() Route {
 	r.Durable = cmp.Or(r.Durable, r.Name)
 	if r.Batch != nil {
@@ -226,7 +226,7 @@ func (r Route) Validate() error {
 	if r.Instances != InstancesAll && r.Instances != InstancesOne {
 		fault("instances: must be all or one (got %q)", r.Instances)
 	} else if r.Order == supervisor.OrderKey && r.Instances == InstancesAll && r.Partitions == 0 {
-		fault("instances: all does not go with order: key, whose messages one instance handles: leave out one of them, say instances: one, or divide the messages with partitions")
+		fault("instances: all cannot be combined with order: key, whose messages one instance handles: remove one of the two, set instances: one, or divide the messages with partitions")
 	}
 	r.validatePartitions(fault)
 	if r.Concurrency < 1 || r.Concurrency > 65_536 {
@@ -240,7 +240,7 @@ func (r Route) Validate() error {
 		fault("ack_wait: must be at least 1s (got %v)", r.AckWait)
 	}
 	if r.Retry.MaxAttempts < -1 {
-		fault("retry.max_attempts: must be above 0, or -1 for no bound (got %d)", r.Retry.MaxAttempts)
+		fault("retry.max_attempts: must be above 0, or -1 for no limit (got %d)", r.Retry.MaxAttempts)
 	}
 	under("retry.", r.Retry.Backoff.Validate())
 	if r.Retry.MaxAge <= 0 {

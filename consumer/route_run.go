@@ -217,9 +217,9 @@ func (rt *route) fail(err error) {
 	rt.mu.Unlock()
 	switch {
 	case err == nil:
-		rt.log.Info("route is not stopped any more")
+		rt.log.Info("the route is no longer stopped")
 	case begins:
-		rt.log.Error("route stopped; its messages wait, and it tries again by itself", "error", err)
+		rt.log.Error("route stopped; its messages wait, and the route retries by itself", "error", err)
 		rt.reportStopped(err)
 	case say:
 		rt.log.Error("route is still stopped, for another reason", "error", err)

@@ -49,7 +49,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.health.LostSince()
 		}
 		if s.serves(rt) && !s.due && s.health.IsEdited() {
-			return RouteStopped, "its durable was edited: see trouble", time.Time{}
+			return RouteStopped, "its durable was edited (the trouble of this instance says how)", time.Time{}
 		}
 	}
 	switch {
@@ -60,7 +60,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 	}
 	for _, s := range r.openSources() {
 		if s.serves(rt) && !s.due && !s.health.PausedUntil().IsZero() {
-			return RoutePaused, "its durable is paused on the server (nats consumer resume ends that)", time.Time{}
+			return RoutePaused, "its durable is paused on the server (to resume it: nats consumer resume)", time.Time{}
 		}
 	}
 	if since, why := rt.stalls.lasting(r.cfg.Stalled, time.Now()); why != "" && g.State == supervisor.Flowing {

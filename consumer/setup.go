@@ -123,12 +123,12 @@ func lookAt(s *source, ctx context.Context) error { return s.setup.Look(ctx) }
 func (s *setup) repeats() (faults []error) {
 	does := "does not exist yet, and with start: all it delivers again"
 	if s.Have != nil {
-		does = "has passed what the route joins it for, and with start: all it hands over"
+		does = "has passed messages on subjects that the route adds, and with start: all it hands over"
 	}
 	for _, a := range s.Again {
 		if a.All {
 			faults = append(faults, &SetupError{s.routes[0].cfg.Name, fmt.Errorf(
-				"durable %s %s what was handled: %v. To have them delivered again: relay reload --deliver-again, or start: {seq: 1}", s.durable, does, a)})
+				"durable %s %s messages that were handled before: %v. To allow this: relay reload --deliver-again, or start: {seq: 1}", s.durable, does, a)})
 		}
 	}
 	return faults

@@ -6,13 +6,14 @@ import (
 	"github.com/relaymq/relay/internal/control"
 )
 
-// MaxSlow is the longest time for which [Msg.Slow] counts: a stranger's typing error must not stop a route for a year.
+// MaxSlow is the longest time for which [Msg.Slow] counts, so that a wrong value from a remote service cannot stop a
+// route for a year.
 const MaxSlow = time.Hour
 
-// Slow says that whom the handler works with permits so many more attempts within a time, of which at most [MaxSlow] counts: no more
-// than these start of the message's route on this instance. Zero or less means none. Why is shown by status. While an earlier word
-// holds, it can only be made stricter; an operator's resume of the route ends it. It does nothing for a route without [Route.Rate],
-// and in a [Fallback].
+// Slow says that the service behind the handler permits only so many more attempts (starts) within a time, of which at most [MaxSlow] counts.
+// The route of the message starts no more than these on this instance. Zero or less means none. Status shows why. While an earlier
+// call holds, a later one can only be stricter; an operator's resume of the route ends it. It does nothing for a route without
+// [Route.Rate], and in a [Fallback].
 func (m *Msg) Slow(starts int, within time.Duration, why string) {
 	if m.paced == nil || within <= 0 {
 		return

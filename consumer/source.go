@@ -216,7 +216,7 @@ func (s *source) lose(err error) {
 		s.relay.generations.Soon()
 	}
 	if news {
-		s.log.Error("the durable or its stream is gone, so nothing is pulled; relay looks for it; make it again, or restart relay to have it made", "error", err)
+		s.log.Error("the durable or its stream is gone, so nothing is pulled; relay keeps looking for it. Create it again, or restart relay to have it created", "error", err)
 	}
 }
 
@@ -229,7 +229,7 @@ func (s *source) forget(ctx context.Context, seq uint64) {
 	defer cancel()
 	failpoint.At("forgetting")
 	if err := s.records.Delete(ctx, seq); err != nil {
-		s.log.Debug("record not deleted; the next sweep does it", "seq", seq, "error", err)
+		s.log.Debug("cannot delete a record; the next sweep deletes it", "seq", seq, "error", err)
 	}
 }
 
@@ -242,7 +242,7 @@ func (s *source) sweep(ctx context.Context) {
 		return // not now, or never again
 	}
 	if n, err := s.records.Sweep(ctx, info.AckFloor.Stream); err != nil {
-		s.log.Debug("records not swept", "error", err)
+		s.log.Debug("cannot sweep the records of settled messages", "error", err)
 	} else if n > 0 {
 		s.log.Info("removed records of settled messages", "count", n)
 	}

@@ -18,7 +18,7 @@ type (
 	RouteStatus = control.RouteStatus
 	// ConfigStatus says which configuration an instance runs. Whoever embeds a [Relay] may say it with [Relay.TellConfig].
 	ConfigStatus = control.ConfigStatus
-	// ConfigDigest tells settings apart, without saying them.
+	// ConfigDigest tells settings apart without revealing them.
 	ConfigDigest = control.ConfigDigest
 )
 

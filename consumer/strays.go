@@ -39,7 +39,7 @@ func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Ti
 	s.strays.Learn(c.Subjects, gone, began)
 	for _, rt := range s.routes {
 		if s.strays.Empty(rt.cfg.Name, s.unheld(c, rt)) {
-			rt.log.Warn("the stream holds no subject of this route: nothing can arrive", "stream", s.stream, "holds", c.Subjects, "subjects", rt.cfg.Subjects)
+			rt.log.Warn("no subject of this route is on the stream: nothing can arrive", "stream", s.stream, "holds", c.Subjects, "subjects", rt.cfg.Subjects)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func (m *message) keep(origin *retry.Origin, to string) {
 		err = m.keepUnwrapped(ctx, to)
 	}
 	if err != nil {
-		s.log.Debug("a message that no route here wants is not kept in the retry stream", "subject", m.subject, "seq", d.Sequence, "error", err)
+		s.log.Debug("cannot keep a message that no route here wants in the retry stream", "subject", m.subject, "seq", d.Sequence, "error", err)
 		if m.route == nil {
 			m.route = s.routes[0] // which holds it, if it must be held
 		}
@@ -152,6 +152,6 @@ func (s *source) strayTrouble() string {
 	if !lately {
 		return ""
 	}
-	return fmt.Sprintf("durable %s on %s: messages that no route of this instance wants, such as %q, since %s (%d in all); what no other instance takes is kept in the retry stream",
+	return fmt.Sprintf("durable %s on %s: it delivers messages that no route of this instance wants, such as %q, since %s (%d in all); those that no other instance takes are kept in the retry stream",
 		s.durable, s.stream, example, since.UTC().Format(time.RFC3339), s.count.strays.Load())
 }

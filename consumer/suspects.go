@@ -69,7 +69,7 @@ func (m *message) accuse() error {
 	l := rt.relay.lives.Load()
 	l.Prolong()
 	if !rt.relay.solo.Certain() {
-		rt.log.Warn("a message that may have ended a process runs beside handlers that ignored their timeout: if the process ends, no message is charged", m.attrs()...)
+		rt.log.Warn("a message that may have ended a process runs beside handlers that ignored their timeout: if the process ends, no message gets the crash counted", m.attrs()...)
 		return nil
 	}
 	s := m.suspect

@@ -179,7 +179,7 @@ func (r *Relay) restart(ctx context.Context, units ...*unit) error {
 // tellHolder says that this instance has the claim.
 func (u *unit) tellHolder(l fleet.Lease) {
 	for _, rt := range u.main.routes {
-		rt.log.Info("this instance has the route now; the others stand by", "fence", l.Fence)
+		rt.log.Info("this instance now has the route; the others stand by", "fence", l.Fence)
 		rt.relay.events.Report(event.RouteHolder, event.Data{
 			Route: rt.name(), Text: fmt.Sprintf("instance %s has route %s now (fence %d)", rt.relay.cfg.Instance, rt.called(), l.Fence),
 		})

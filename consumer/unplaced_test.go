@@ -122,7 +122,7 @@ func TestStart_regressionALowerAckWaitBesideAnotherInstance(t *testing.T) {
 	w.stream("OTHER", "other.>")
 	other := Route{Name: "other", Subjects: []string{"other.>"}, Handler: route.Handler} // with which it runs
 	r, _ := w.startUnready(Config{Instance: "new", Logger: quiet, Adopt: true}, lower, other)
-	w.unready(r, "ack_wait is 15s, not 1s, and another instance pulls with that")
+	w.unready(r, "ack_wait is 15s, not 1s, and another instance pulls with it")
 	w.settled("ORDERS", "billing")
 	if n := starts.Load(); n != 20 {
 		t.Errorf("%d starts of 20 messages", n)

@@ -8,8 +8,7 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// VerdictKind is the word for what a handler said of an attempt. The zero value is VerdictRetry: an answer that nobody understood
-// loses nothing.
+// VerdictKind is the kind of a verdict. The zero value is VerdictRetry, so that a verdict that was not understood loses nothing.
 type VerdictKind uint8
 
 // The kinds of verdicts.
@@ -42,8 +41,8 @@ type Verdict struct {
 	Kind VerdictKind
 	// Err says why; nil for a plain ack. It holds the text of the error only: at most 4 KiB, without control bytes.
 	Err error
-	// Delay is how long to wait before the next attempt: of a snooze always, of a retry when above zero (the route's policy says
-	// it otherwise).
+	// Delay is how long to wait before the next attempt. It always counts for a snooze, and for a retry when it is above zero;
+	// otherwise the route's policy sets the delay.
 	Delay time.Duration
 	// Pause asks that the key, or the route, by the route's supervisor.retry_after, starts nothing until Delay is over.
 	Pause bool
@@ -61,8 +60,8 @@ type Verdict struct {
 	Suspend bool
 }
 
-// VerdictOf tells what relay makes of what a handler returned: for a test of the handler, or a middleware that measures. An error
-// that says nothing of itself is a retry. Where err holds several verdicts, the first counts that errors.As finds.
+// VerdictOf tells how relay understands what a handler returned. It is for tests of handlers, and for middleware that measures.
+// An error without a verdict is a retry. Where err holds several verdicts, the first one that errors.As finds counts.
 func VerdictOf(err error) Verdict {
 	v, _ := verdictAs(err)
 	return v

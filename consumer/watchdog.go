@@ -54,7 +54,7 @@ type finding struct {
 // suspicious tells whether to ask the server about the durable.
 func (s *source) suspicious(now time.Time) bool {
 	if out, _ := s.arrivals.Requests.Outstanding(); out > 0 && now.Sub(s.pulls.lastHeard) > missedHeartbeats {
-		s.log.Debug("heartbeats missed; pulling anew")
+		s.log.Debug("heartbeats missed; pulling again")
 		s.arrivals.Requests.GiveUp()
 		s.gaps.MayHaveLost(now)
 		s.pulls.electing = true
@@ -194,15 +194,15 @@ func (s *source) checked(f finding, now time.Time) {
 		if f.err != nil {
 			var differs *DurableDiffers
 			if errors.As(f.err, &differs) {
-				s.health.StayLost(fmt.Errorf("durable %s was deleted and made anew: %w", s.durable, f.err))
+				s.health.StayLost(fmt.Errorf("durable %s was deleted and created again: %w", s.durable, f.err))
 			}
 		}
 	case f.err != nil:
 		// Readiness says so when it lasts.
 	case !f.identity.StreamCreated.Equal(s.identity.StreamCreated):
-		s.lose(fmt.Errorf("stream %s was deleted and made anew", s.stream))
+		s.lose(fmt.Errorf("stream %s was deleted and created again", s.stream))
 	case !f.identity.ConsumerCreated.Equal(s.identity.ConsumerCreated):
-		s.lose(fmt.Errorf("durable %s was deleted and made anew", s.durable))
+		s.lose(fmt.Errorf("durable %s was deleted and created again", s.durable))
 	case f.pending > 0 && !f.paused && !f.full && s.hasRoom() && now.Sub(s.pulls.lastGot) >= quietFor && now.Sub(s.pulls.lastHeard) < quietFor:
 		s.rebuild(f.pending, now)
 	}
@@ -212,7 +212,7 @@ func (s *source) checked(f finding, now time.Time) {
 func (s *source) rebuild(pending uint64, now time.Time) {
 	s.health.Stalled(now)
 	s.count.rebuilds.Add(1)
-	s.log.Warn("nothing is delivered although messages are waiting; pulling anew", "pending", pending)
+	s.log.Warn("nothing is delivered although messages are waiting; pulling again", "pending", pending)
 	// The subscriptions stay: without them, what the server sends just now would be away for AckWait.
 	s.arrivals.Requests.GiveUp()
 }

@@ -169,7 +169,7 @@ func TestRelay_durableThatIsGoneOrAnother(t *testing.T) {
 			}
 			_, err := w.js.CreateConsumer(w.t.Context(), "ORDERS", config)
 			return err
-		}, "durable billing was deleted and made anew"},
+		}, "durable billing was deleted and created again"},
 		"stream deleted": {func(w *world) error { return w.js.DeleteStream(w.t.Context(), "ORDERS") }, "stream ORDERS was deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {

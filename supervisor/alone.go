@@ -9,7 +9,7 @@ import "time"
 //	next ── chooses m.Alone ──▶ waits in alone ──▶ Options.Alone is told
 //	                                                 └ Hold, until Busy is 0 ── StartAlone … StartAlone ── Release
 
-// Hold lets nothing start until Release but by StartAlone. What runs goes on. Free is zero meanwhile.
+// Hold lets nothing start until Release, except by StartAlone. What runs continues. Free is zero meanwhile.
 func (g *Group) Hold() {
 	t := g.lock()
 	defer t.unlock()
@@ -31,7 +31,8 @@ func (g *Group) Release() {
 	t.unlock()
 }
 
-// Busy is how many handlers and factories run now, and how many were given up and run nevertheless, with those of the fallback.
+// Busy is how many handlers and factories run now, and how many were given up but still run. It includes those of the
+// fallback.
 func (g *Group) Busy() (running, stuck int) {
 	t := g.lock()
 	running, stuck = t.atWork(), t.slots.stuck

@@ -371,14 +371,16 @@ func (t *turn) recallOne(s *shelf, e *absentee) {
 	a.bytes += e.size
 }
 
-// Gone says that a message that was given back will not come again under its number, so that calling it back is in vain.
+// Gone says that a message that was given back will not be redelivered under its sequence, so that calling it back has
+// no effect.
 func (g *Group) Gone(m *Message) {
 	t := g.lock()
 	t.aside.back(asideID{m.Replayed, m.Sequence})
 	t.unlock()
 }
 
-// CallBackAll calls back all that the group put aside, for whoever comes after it. It is for a group that is drained.
+// CallBackAll calls back all messages that the group put aside, so that the next group gets them. It is for a group
+// that is drained.
 func (g *Group) CallBackAll() {
 	t := g.lock()
 	for _, e := range t.aside.all {

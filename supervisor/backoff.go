@@ -27,7 +27,7 @@ const (
 //
 // The zero value is exponential from 500ms to 10m with a jitter of 0.2.
 type Backoff struct {
-	// Policy is one of the names above. Empty means exponential.
+	// Policy is one of the backoff policies. Empty means exponential.
 	Policy Policy `koanf:"policy"`
 	// Min is the first delay. Zero means 500ms.
 	Min time.Duration `koanf:"min"`

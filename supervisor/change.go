@@ -14,7 +14,7 @@ import (
 // handler itself named the time. What the former one still does settles its own message and moves neither key nor route; what it was
 // asked while an outage was believed in spends no attempt.
 
-// Revision is what Change makes of the options of a group.
+// Revision is the new options that Change gives a group.
 type Revision struct {
 	// Options are as for New. These do not change: Ordered, AckWait, Limits, Values, Event, Failed, Escalate, More, Hint, Alone, whether there is
 	// New, and whether there is a Fallback.
@@ -231,7 +231,8 @@ func (t *turn) changeFallback(o Fallback, ended func(), interrupt *func() int) {
 	t.call(func() { *interrupt = inner.Change(rev) })
 }
 
-// Former is how many runs of former handlers there are, without those that were given up; with those of the fallback.
+// Former is how many runs of former handlers have not ended. It includes those of the fallback, but not those that were
+// given up.
 func (g *Group) Former() (n int) {
 	t := g.lock()
 	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {

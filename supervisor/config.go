@@ -61,13 +61,13 @@ type Config struct {
 	TripAfter *int `koanf:"trip_after"`
 	// RouteTrip says when the whole route waits: what all its keys depend on is down.
 	RouteTrip RouteTrip `koanf:"route_trip"`
-	// RouteTripAfter is short for RouteTrip.Of. Nil means that RouteTrip says it.
+	// RouteTripAfter is another name for RouteTrip.Of. Nil means that RouteTrip.Of counts.
 	RouteTripAfter *int `koanf:"route_trip_after"`
-	// DeadTrip says when the route is suspended because what answers dead is not to be believed.
+	// DeadTrip says when the route is suspended because so many dead verdicts are not believed.
 	DeadTrip DeadTrip `koanf:"dead_trip"`
-	// RetryAfter is what a handler's Retry-After pauses: key (default) or route.
+	// RetryAfter says what a handler's Retry-After pauses: key (default) or route.
 	RetryAfter Scope `koanf:"retry_after"`
-	// Trigger is which stops make a fresh child: any (default), failure (a clean stop ends the supervisor) or stop (a
+	// Trigger says which stops make a fresh child: any (default), failure (a clean stop ends the supervisor) or stop (a
 	// crash gives the key up at once).
 	Trigger Trigger `koanf:"trigger"`
 	// Reset is when the restart count starts again from zero: success (default), after_min_stable (the child lived at
@@ -95,7 +95,7 @@ type Config struct {
 	Restart Backoff `koanf:"restart"`
 }
 
-// WithDefaults fills the fields that say nothing.
+// WithDefaults fills the zero fields.
 func (c Config) WithDefaults() Config {
 	c.TripAfter = orDefault(c.TripAfter, 5)
 	c.RouteTrip.Of = orDefault(c.RouteTrip.Of, *orDefault(c.RouteTripAfter, 50))
@@ -118,26 +118,26 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// RouteTrip is what failures trip a route: of the last Of completions a share of at least Share failed, over at least Keys
-// keys, and no success came when one was due. Successes count, and of the failures the first of each message and those of
+// RouteTrip says which failures trip a route: of the last Of completions at least Share failed, over at least Keys keys,
+// and no success came when one was due. Successes count, and of the failures the first of each message and those of
 // probes, within Config.Window.
 type RouteTrip struct {
 	// Share that must have failed, above 0 to 1. Zero means 0.9.
 	Share float64 `koanf:"share"`
 	// Of is how many completions are looked at, at most 10000. 0 means that the route never trips. Nil means 50.
 	Of *int `koanf:"of"`
-	// Keys is over how many keys the failures must be. Zero means 3.
+	// Keys is how many different keys the failures must have. Zero means 3.
 	Keys int `koanf:"keys"`
 }
 
-// DeadTrip is what verdicts suspend a route: of its last Of answers a share of at least Share was dead, over at least three keys (or
-// all keys that had answers in the last minute or two), and no success came when one was due. Then dead is not believed: messages wait,
-// the route asks with a few of them whether that has changed, and it flows when one succeeds, or when an operator resumes it.
+// DeadTrip says which verdicts suspend a route: of its last Of answers at least Share were dead, over at least three keys (or all keys
+// that had answers in the last minute or two), and no success came when one was due. Then dead verdicts are not believed: messages
+// wait, and the route tries a few of them now and then. It flows when one succeeds, or when an operator resumes it.
 type DeadTrip struct {
 	// Share that must have been dead, above 0 to 1. Zero means 0.9.
 	Share float64 `koanf:"share"`
-	// Of is how many answers are looked at, at most 10000, and how many dead letters there are at most from one success to the
-	// next. Nil means 50, and 0 that the route is never suspended.
+	// Of is how many answers are looked at, at most 10000. It also bounds the dead letters between one success and the next.
+	// Nil means 50; 0 means that the route is never suspended.
 	Of *int `koanf:"of"`
 }
 
@@ -155,7 +155,7 @@ func orDefault[T any](p *T, def T) *T {
 func (c Config) Validate() error {
 	var errs []error
 	if c.RouteTrip.Of != nil && c.RouteTripAfter != nil && *c.RouteTrip.Of != *c.RouteTripAfter {
-		errs = append(errs, fmt.Errorf("route_trip_after: is short for route_trip.of, which is %d: leave one of them out (got %d)", *c.RouteTrip.Of, *c.RouteTripAfter))
+		errs = append(errs, fmt.Errorf("route_trip_after: means the same as route_trip.of, which is %d; remove one of the two (got %d)", *c.RouteTrip.Of, *c.RouteTripAfter))
 	}
 	c = c.WithDefaults()
 	atLeast := func(key string, got, least int) {

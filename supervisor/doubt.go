@@ -67,8 +67,8 @@ const (
 	Trial
 )
 
-// Inherit has g go on where old, the group of the same route before it began anew, has ended: suspended if old was, and with the
-// answers that old got. It is called before the first message is delivered.
+// Inherit makes g continue where old ended, the group of the same route before it began again: suspended if old was, and with
+// the answers that old got. It is called before the first message is delivered.
 func (g *Group) Inherit(old *Group) {
 	o := old.lock()
 	f, doubt, outage, err := o.route.flood, o.route.doubt, o.route.outage, o.route.lastErr

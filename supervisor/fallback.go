@@ -26,9 +26,9 @@ import (
 
 // Fallback is the second handler of a route.
 type Fallback struct {
-	// Waiting lends it messages whose key or route waits. It needs Config.Forward to be stash.
+	// Waiting gives it messages whose key or route waits. It needs Config.Forward to be stash.
 	Waiting bool
-	// Exhausted lends it messages whose attempts, or whose time, are spent.
+	// Exhausted gives it messages whose attempts or whose time are spent.
 	Exhausted bool
 	// Concurrency is how many messages it has at once. Zero means 8.
 	Concurrency int

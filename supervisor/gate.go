@@ -34,8 +34,8 @@ func (g *gate) holds(m *Message, now time.Time) bool {
 	return m.Sequence > g.above && !m.Replayed && now.Before(g.until)
 }
 
-// Expect says that a message of a key is on its way although nobody here has it: its delivery was of no use, and the server
-// delivers it again. Later ones of an ordered key wait for it.
+// Expect says that a message of a key will be redelivered, although the group does not have it: its delivery could not be
+// used. Later messages of an ordered key wait for it.
 func (g *Group) Expect(key string, sequence uint64) {
 	if !g.opts.Ordered {
 		return
@@ -45,8 +45,8 @@ func (g *Group) Expect(key string, sequence uint64) {
 	t.away(&Message{Key: key, Sequence: sequence}, t.now)
 }
 
-// Ended says that a message of a key came again and that its owner ends it: it will not be delivered to the group. Later ones of an
-// ordered key that wait for it go on.
+// Ended says that a message of a key was redelivered and that its owner settles it: it will not be delivered to the group. Later
+// messages of an ordered key stop waiting for it.
 func (g *Group) Ended(key string, sequence uint64) {
 	if !g.opts.Ordered {
 		return
@@ -60,7 +60,7 @@ func (g *Group) Ended(key string, sequence uint64) {
 	}
 }
 
-// Renumbered says that sequences begin anew: what an ordered group expects to come again never will.
+// Renumbered says that sequences begin again: messages that an ordered group still expects will never be redelivered.
 func (g *Group) Renumbered() {
 	t := g.lock()
 	t.order.gate, t.order.called, t.aside.fresh.called, t.aside.judged.called = gate{}, 0, 0, 0

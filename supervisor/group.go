@@ -45,7 +45,7 @@ type Options struct {
 	// Hint has the groups of the same route in other processes hear something: see [Group.Hear]. It must not block. May be nil: there are
 	// none.
 	Hint func(Hint)
-	// More is told that Free has grown. It must not block. May be nil.
+	// More is called when Free has grown. It must not block. May be nil.
 	More func()
 	// Alone is told that a message waits which may only run alone, and, while the group is held, that nothing runs any
 	// more. It is called with the group's lock held: it must neither block nor call the group. Without it such messages
@@ -54,7 +54,7 @@ type Options struct {
 	// Stuck is how many calls of the handler were given up before their attempts were, and run nevertheless. It must not block and not
 	// call the group. May be nil.
 	Stuck func() int
-	// Fallback has messages that wait, or that are spent. Nil: there is none.
+	// Fallback gets messages that wait, or whose attempts are spent. Nil: there is none.
 	Fallback *Fallback
 
 	// near says that what is given back is soon here again, and cannot be called back.

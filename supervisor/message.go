@@ -86,7 +86,8 @@ func (m *Message) past() past {
 	return unjudged
 }
 
-// Attempt is memory for one attempt, whose context it is. Handlers may keep that, so it must not be used for another.
+// Attempt is memory for one attempt, and is its context. Handlers may keep that context, so an Attempt must not be used
+// again.
 type Attempt struct{ run run }
 
 func (m *Message) newRun() *run {

@@ -176,7 +176,7 @@ func (t *turn) hintKey(k *key) {
 	}
 }
 
-// Hear takes what the group of the same route in another process tells.
+// Hear takes a hint from the group of the same route in another process.
 func (g *Group) Hear(from string, h Hint) {
 	t := g.lock()
 	if !t.closing && h.Delay >= 0 && h.N >= 0 {

@@ -17,8 +17,8 @@ type Asker interface {
 	Work
 	// Asked tells whether the message may start as it is. It is called under the group's lock: it must not block, nor call the group.
 	Asked(now time.Time) bool
-	// Ask asks. It must not block. The message is not in the group until Answered is called, which must be done once, whatever happens;
-	// after Drain it goes back to its stream then.
+	// Ask begins to ask. It must not block. The message is not in the group until Answered is called, which must be done once, whatever
+	// happens; after Drain it goes back to its stream then.
 	Ask(g *Group)
 }
 
@@ -43,8 +43,8 @@ func (t *turn) asks(k *key, m *Message) bool {
 	return true
 }
 
-// Answered takes back a message that its owner was to ask about. The verdict is an Ack if it may start, a Snooze if it has to come
-// again later, or Lost.
+// Answered takes back a message after its owner has asked about it (see [Asker]). The verdict is an Ack if it may start, a Snooze
+// if it has to come again later, or Lost.
 func (g *Group) Answered(m *Message, v Verdict) {
 	t := g.lock()
 	if v.Kind == Ack || v.Kind == Snooze && t.closing {

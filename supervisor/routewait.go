@@ -29,7 +29,7 @@ func (s *routeWaiting) attend(t *turn) {
 	}
 	if most := 2 * t.cfg.MaxStuck; t.slots.stuck > most {
 		// Each probe could leave one more behind.
-		t.routeAgain(fmt.Sprintf("stopped: %d handlers ignore their timeout; the next probe is when no more than %d do", t.slots.stuck, most))
+		t.routeAgain(fmt.Sprintf("stopped: %d handlers ignore their timeout; the next probe starts once no more than %d do", t.slots.stuck, most))
 		return
 	}
 	t.beginRound("its wait is over")

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// ErrHandlerPanic is what a [PanicError] is.
+// ErrHandlerPanic is what errors.Is finds in a [PanicError].
 var ErrHandlerPanic = errors.New("handler panicked")
 
 // ErrHandlerHung says that a handler ignored the end of its context.

@@ -47,7 +47,7 @@ func (t *turn) resume(k *key) {
 	t.attend(k)
 }
 
-// SuspendKey sends everything of a key away until ResumeKey, whether or not it has messages now.
+// SuspendKey gives back all messages of a key until ResumeKey, whether or not it has messages now.
 func (g *Group) SuspendKey(name, why string) {
 	t := g.lock()
 	defer t.unlock()

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Kind is what a handler says of an attempt. The zero value is Retry: an answer nobody understood loses nothing.
+// Kind is what a handler says of an attempt. The zero value is Retry, so that an answer that was not understood loses
+// nothing.
 type Kind uint8
 
 // What a handler may say.
@@ -49,7 +50,7 @@ type Verdict struct {
 	Crashed bool
 	// Gone says, of a Lost message, that it will not come again: what it was delivered from exists no more.
 	Gone bool
-	// FailRoute stops the whole route with Err as the reason: no message is to blame, and none spends an attempt. The route
+	// FailRoute stops the whole route with Err as the reason: the cause is no message, and none spends an attempt. The route
 	// tries again by itself, with the backoff of restart, and goes on when a message succeeds.
 	FailRoute bool
 	// Suspend says, of a Retry, that what answers wants no messages any more. The route is suspended, with Err as the reason, until

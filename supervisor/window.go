@@ -101,7 +101,7 @@ func (m *meter) roll(now time.Time) {
 	}
 }
 
-// Room is for what there is room.
+// Room is how many messages and bytes there is room for.
 type Room struct{ Messages, Bytes int }
 
 // Free is how many more messages, of how many bytes in all, the group could use now, and whether it starts any. While the

@@ -283,7 +283,7 @@ func TestF22_durableDeleted(t *testing.T) {
 	wait()
 	_, err := w.js.Consumer(t.Context(), "T", "work")
 	exists := err == nil
-	if exists && !strings.Contains(r1.LogText(), "made anew") && !strings.Contains(strings.ToLower(r1.LogText()), "recreat") {
+	if exists && !strings.Contains(r1.LogText(), "created again") && !strings.Contains(strings.ToLower(r1.LogText()), "recreat") {
 		t.Error("F22: the durable was made again without a word")
 	}
 	if first := w.FirstStart(at.Add(of(2*time.Second, 6*time.Second))); !first.IsZero() && !exists {

@@ -218,6 +218,6 @@ func (f *Fleet) release(s *session, resource string, fence uint64) {
 	ctx, cancel := context.WithTimeout(s.ctx, f.cfg.Lease)
 	defer cancel()
 	if err := f.kv.Delete(ctx, claimKey(resource), jetstream.LastRevision(fence)); err != nil && s.ctx.Err() == nil { // else it went with the session
-		f.cfg.Logger.Info("a claim could not be given back", "resource", resource, "error", err)
+		f.cfg.Logger.Info("cannot give a claim back", "resource", resource, "error", err)
 	}
 }

@@ -38,7 +38,7 @@ type Config struct {
 const MinLease = 2 * time.Second
 
 // ErrLost is the cause that ends the context of whoever worked under a session or a claim that is no longer this instance's.
-var ErrLost = errors.New("the lease of this instance is over: the bucket of the fleet did not confirm it in time")
+var ErrLost = errors.New("the lease of this instance has expired: the bucket of the fleet did not confirm its renewal in time")
 
 // Fleet is this instance's part in the fleet. Its methods are safe for concurrent use.
 type Fleet struct {
@@ -132,14 +132,14 @@ func (f *Fleet) mend(ctx context.Context, span time.Duration) {
 		f.created, f.anew = created, time.Now().Add(f.cfg.Lease)
 		f.view.whole = false // it tells of the old one
 		f.watchAnew()
-		f.cfg.Logger.Warn("the bucket of the fleet was deleted, and made anew", "bucket", Bucket(f.cfg.Service))
+		f.cfg.Logger.Warn("the bucket of the fleet was deleted and created again", "bucket", Bucket(f.cfg.Service))
 	}
 }
 
 // Run keeps a session until ctx is done, gives it back then, and returns when both are done. When a session is lost, a new one is made.
 func (f *Fleet) Run(ctx context.Context) {
 	if words, err := f.js.Conn().Subscribe(f.inbox, f.hear); err != nil {
-		f.cfg.Logger.Warn("parts of limits move slowly: this instance hears what the others want only by their records", "error", err)
+		f.cfg.Logger.Warn("cannot subscribe to what other instances ask of limits, so shares of limits move slowly between instances", "error", err)
 	} else {
 		defer words.Unsubscribe() //nolint:errcheck // the connection is gone
 	}

@@ -73,7 +73,7 @@ func (f *Fleet) keep(ctx context.Context) (made bool) {
 			f.leave(s)
 			return true
 		case <-life.Done():
-			f.cfg.Logger.Warn("the session of this instance is over: no write was confirmed in time", "session", s.id, "lease", f.cfg.Lease)
+			f.cfg.Logger.Warn("the session of this instance has expired: no write was confirmed in time", "session", s.id, "lease", f.cfg.Lease)
 			return true
 		case <-tick.C:
 		case <-f.renewal:
@@ -223,6 +223,6 @@ func (f *Fleet) leave(s *session) {
 	defer cancel()
 	_ = f.write(ctx, s) // with the state of now, by which the others remember it
 	if err := f.kv.Purge(ctx, sessionKey(s.id), jetstream.LastRevision(s.revision), jetstream.PurgeTTL(remembered)); err != nil {
-		f.cfg.Logger.Info("the session ends by itself: it could not be given back", "after", f.cfg.Lease, "error", err)
+		f.cfg.Logger.Info("cannot give the session back; it expires by itself", "after", f.cfg.Lease, "error", err)
 	}
 }

@@ -50,11 +50,11 @@ func (o *obeyed) unread() (list []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.away != nil {
-		list = append(list, fmt.Sprintf("orders of operators cannot be read since %s; those that are known hold: %v",
+		list = append(list, fmt.Sprintf("cannot read the orders of operators since %s; the known ones stay in effect: %v",
 			o.awayAt.UTC().Format(time.RFC3339), o.away))
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.left)) {
-		list = append(list, fmt.Sprintf("order %s has format %d, and this version knows %d: it is not followed", name, o.left[name], Format))
+		list = append(list, fmt.Sprintf("order %s has format %d, but this version knows only format %d; the order is not followed", name, o.left[name], Format))
 	}
 	return list
 }
@@ -178,7 +178,7 @@ func (f *Follower) keep(ctx context.Context, name string, order Order) {
 		_, err = f.orders.KV.Create(ctx, name, value)
 	}
 	if err != nil && !away.Raced(err) {
-		f.log.Error("the bucket of operators' orders was deleted and made again, and an order that this instance follows could not be stored in it; pause again what is to stay paused",
+		f.log.Error("the bucket of operators' orders was deleted and made again, and an order that this instance follows could not be stored in it; pause again whatever must stay paused",
 			"bucket", f.orders.KV.Bucket(), "order", name, "error", err)
 		return
 	}
@@ -217,7 +217,7 @@ func (f *Follower) run(ctx context.Context) {
 			switch {
 			case !open:
 				f.updates = nil
-				f.log.Warn("the watch of the orders of operators ended; watching anew", "bucket", f.orders.KV.Bucket())
+				f.log.Warn("the watch of the orders of operators ended; watching again", "bucket", f.orders.KV.Bucket())
 			case entry != nil:
 				f.obey(ctx, entry)
 			}
@@ -266,10 +266,10 @@ func (f *Follower) check(ctx context.Context) {
 	f.orders.Last = info.State.LastSeq
 	switch _, revision := f.obeyed.last(); {
 	case !info.Created.Equal(f.orders.Created):
-		f.log.Warn("the bucket of orders was deleted and made anew; watching the new one", "bucket", f.orders.KV.Bucket())
+		f.log.Warn("the bucket of orders was deleted and created again; watching the new one", "bucket", f.orders.KV.Bucket())
 		f.end()
 	case revision < behind:
-		f.log.Warn("the watch of the orders of operators is silent; watching anew", "bucket", f.orders.KV.Bucket(), "seen", revision, "stored", behind)
+		f.log.Warn("the watch of the orders of operators is silent; watching again", "bucket", f.orders.KV.Bucket(), "seen", revision, "stored", behind)
 		f.end()
 	}
 }

@@ -200,7 +200,7 @@ func TestObeyed_away(t *testing.T) {
 	if !o.lost(context.DeadlineExceeded) || o.lost(context.DeadlineExceeded) {
 		t.Error("the begin is not told from what lasts")
 	}
-	if list := o.unread(); len(list) != 1 || !strings.Contains(list[0], "cannot be read since") {
+	if list := o.unread(); len(list) != 1 || !strings.Contains(list[0], "cannot read the orders of operators since") {
 		t.Errorf("said: %q", list)
 	}
 	if !o.lost(nil) || len(o.unread()) != 0 {

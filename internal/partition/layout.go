@@ -59,7 +59,7 @@ func (l Layout) Validate() error {
 		parts := strings.Split(pattern, ".")
 		for _, t := range tokens {
 			if t > len(parts) || parts[t-1] != "*" {
-				errs = append(errs, fmt.Errorf("partitions: the server divides messages by wildcards, and {%d} of key %q is no * in subject %q: name tokens that are * in all subjects of the route, or use key: subject", t, l.Key, pattern))
+				errs = append(errs, fmt.Errorf("partitions: the server divides messages by wildcards, but {%d} of key %q is not a * in subject %q: name tokens that are * in all subjects of the route, or use key: subject", t, l.Key, pattern))
 			}
 		}
 	}
@@ -72,7 +72,7 @@ func (l Layout) tokens() ([]int, error) {
 	case "subject":
 		return nil, nil
 	case "route":
-		return nil, errors.New("partitions: key: route is one key for all messages, which only one partition would get: use another key, or leave out partitions")
+		return nil, errors.New("partitions: with key: route all messages have one key, so only one partition would get them; use another key, or remove partitions")
 	}
 	t, err := subject.ParseTemplate(l.Key)
 	if err != nil {

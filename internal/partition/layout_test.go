@@ -116,13 +116,13 @@ func TestOwn(t *testing.T) {
 func TestLayout_validate(t *testing.T) {
 	t.Parallel()
 	for want, l := range map[string]Layout{
-		"":                             {Count: 16, Key: "{2}", Subjects: []string{"a.*", "b.*.c"}},
-		"2 to 256 (got 1)":             {Count: 1, Key: "subject"},
-		"2 to 256 (got 257)":           {Count: 257, Key: "subject"},
-		"key: route":                   {Count: 2, Key: "route"},
-		`is no * in subject "a.b"`:     {Count: 2, Key: "{2}", Subjects: []string{"a.*", "a.b"}},
-		`{3} of key "{3}" is no *`:     {Count: 2, Key: "{3}", Subjects: []string{"a.*.>"}},
-		`{4} of key "{2}{4}" is no * `: {Count: 2, Key: "{2}{4}", Subjects: []string{"a.*.>"}},
+		"":                                {Count: 16, Key: "{2}", Subjects: []string{"a.*", "b.*.c"}},
+		"2 to 256 (got 1)":                {Count: 1, Key: "subject"},
+		"2 to 256 (got 257)":              {Count: 257, Key: "subject"},
+		"key: route":                      {Count: 2, Key: "route"},
+		`is not a * in subject "a.b"`:     {Count: 2, Key: "{2}", Subjects: []string{"a.*", "a.b"}},
+		`{3} of key "{3}" is not a *`:     {Count: 2, Key: "{3}", Subjects: []string{"a.*.>"}},
+		`{4} of key "{2}{4}" is not a * `: {Count: 2, Key: "{2}{4}", Subjects: []string{"a.*.>"}},
 	} {
 		err := l.Validate()
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

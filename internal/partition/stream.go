@@ -117,7 +117,7 @@ func (g Generation) Make(ctx context.Context, js jetstream.JetStream, start Star
 	}
 	s, ok := Of(there.CachedInfo())
 	if !ok || s.Service != g.Service || s.Route != g.Route { // the server returns one that is the same but for its metadata
-		return nil, fmt.Errorf("stream %s exists, and is not for route %s", g.Name(), g.Route)
+		return nil, fmt.Errorf("stream %s exists, but it does not belong to route %s", g.Name(), g.Route)
 	}
 	if s.Info.Config.Duplicates != 0 {
 		_ = js.DeleteStream(ctx, g.Name())

@@ -13,7 +13,7 @@ import (
 func Risks(c jetstream.StreamConfig, span time.Duration) (list []string) {
 	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	if c.MaxAge > 0 && c.MaxAge < span {
-		warn("max_age is %v, and a failing message may wait for %v (retry.max_age): raise the one or lower the other", c.MaxAge, span)
+		warn("max_age is %v, but a failing message may wait for %v (retry.max_age): raise max_age or lower retry.max_age", c.MaxAge, span)
 	}
 	if c.Discard == jetstream.DiscardOld && c.Retention != jetstream.WorkQueuePolicy {
 		// On a work queue the oldest messages are those that wait; elsewhere they may have been handled long ago.

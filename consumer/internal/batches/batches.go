@@ -334,7 +334,7 @@ func (t *tries) apart(list []*member, err error) {
 		t.alone[mb.m.ID()] = true
 	}
 	t.mu.Unlock()
-	again := &AloneError{fmt.Errorf("its batch of %d ended without an answer, and it runs alone next: %w", len(list), err), aloneAfter}
+	again := &AloneError{fmt.Errorf("the batch of %d ended without an answer; the message runs alone next: %w", len(list), err), aloneAfter}
 	t.endAll(list, again)
 }
 

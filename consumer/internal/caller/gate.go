@@ -31,13 +31,13 @@ var (
 	// ErrForgotten says that the caller does not want the message any more.
 	ErrForgotten = errors.New("its caller does not want the message any more")
 	// ErrAbsent is an ErrForgotten of a caller who did not say so.
-	ErrAbsent = fmt.Errorf("%w: for %v nobody received relay's question", ErrForgotten, Reconnecting)
+	ErrAbsent = fmt.Errorf("%w: nobody has received relay's question for %v", ErrForgotten, Reconnecting)
 	// ErrExpired says that the deadline was over before the message started.
-	ErrExpired = errors.New("its deadline was over before it started")
+	ErrExpired = errors.New("its deadline passed before it started")
 
 	errSilent  = fmt.Errorf("%w: it did not answer relay's question in time (interest.unknown: drop)", ErrForgotten)
-	errCrowded = errors.New("too many messages wait for their callers")
-	errAgain   = errors.New("its caller is asked again")
+	errCrowded = errors.New("too many messages wait for the answers of their callers")
+	errAgain   = errors.New("asking the caller again")
 )
 
 // End is why a message never starts again.

@@ -124,7 +124,7 @@ func (c *Call) set(p *Policy, i int, value string, stored time.Time) (err error)
 			return fmt.Errorf("has %d bytes", len(value))
 		}
 		if t, err = time.Parse(time.RFC3339Nano, value); err != nil {
-			return fmt.Errorf("%q is no RFC 3339 time", value)
+			return fmt.Errorf("%q is not an RFC 3339 time", value)
 		}
 		c.until(t)
 	case HeaderExpiresIn:
@@ -133,7 +133,7 @@ func (c *Call) set(p *Policy, i int, value string, stored time.Time) (err error)
 		}
 		d, err := time.ParseDuration(value)
 		if err != nil || d < 0 {
-			return fmt.Errorf("%q is no duration such as 30s", value)
+			return fmt.Errorf("%q is not a duration such as 30s", value)
 		}
 		c.until(stored.Add(d))
 	case HeaderInterest:
@@ -177,7 +177,7 @@ func (p *Policy) permits(s string, permitted []string) error {
 	}
 	for _, own := range p.Own {
 		if own != "" && (s == own || strings.HasPrefix(s, own+".")) {
-			return fmt.Errorf("%q is relay's own", s)
+			return fmt.Errorf("%q is a subject of relay itself", s)
 		}
 	}
 	for _, pattern := range permitted {

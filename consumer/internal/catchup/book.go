@@ -34,10 +34,10 @@ func (b *Book) get(ctx context.Context, stream, durable string) (*Record, uint64
 	}
 	r := new(Record)
 	if err := json.Unmarshal(e.Value(), r); err != nil {
-		return nil, 0, fmt.Errorf("what durable %s of stream %s has passed is written down in a way that cannot be read: %w", durable, stream, err)
+		return nil, 0, fmt.Errorf("cannot read the record of what durable %s of stream %s has passed: %w", durable, stream, err)
 	}
 	if r.Format > format {
-		return nil, 0, fmt.Errorf("what durable %s of stream %s has passed was written down by a newer version of relay (format %d): use that one", durable, stream, r.Format)
+		return nil, 0, fmt.Errorf("the record of what durable %s of stream %s has passed was written by a newer version of relay (format %d): use that version", durable, stream, r.Format)
 	}
 	return r, e.Revision(), nil
 }

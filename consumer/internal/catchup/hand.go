@@ -117,7 +117,7 @@ func (c *CatchUp) handOver(ctx context.Context) error {
 				break // the pattern was taken away
 			}
 			if g = next.Ranges[j]; g.IsDone() {
-				c.cfg.Log.Info("all that the durable had passed is handed over", "subjects", pattern, "messages", g.Handed)
+				c.cfg.Log.Info("all messages that the durable had passed are handed over", "subjects", pattern, "messages", g.Handed)
 			}
 		}
 	}
@@ -186,7 +186,7 @@ func (c *CatchUp) bring(ctx context.Context, m *looks.Message) error {
 	if len(m.Header) > 0 {
 		h, err := nats.DecodeHeadersMsg(m.Header)
 		if err != nil {
-			c.cfg.Log.Warn("the headers of a message that is handed over cannot be read; it goes without them", "subject", m.Subject, "seq", m.Sequence, "error", err)
+			c.cfg.Log.Warn("cannot read the headers of a message; it is handed over without them", "subject", m.Subject, "seq", m.Sequence, "error", err)
 		}
 		header = h
 	}

@@ -46,7 +46,7 @@ func (d *Durable) Unmake(ctx context.Context, created time.Time) error {
 		return nil
 	}
 	if err = d.On.DeleteConsumer(ctx, d.cfg.Durable); err == nil {
-		d.cfg.Log.Info("removed the durable that was made: the start failed")
+		d.cfg.Log.Info("the start failed; removed the durable that it had made")
 	}
 	return err
 }
@@ -77,9 +77,9 @@ func (d *Durable) use(ctx context.Context, stream jetstream.Stream, consumer jet
 	case have.AckWait > c.Want.AckWait && consumer.CachedInfo().NumWaiting > 0:
 		// Whoever pulls extends its leases by the longer one. Its messages would be delivered again before that.
 		return nil, d.cfg.Differs([]string{fmt.Sprintf(
-			"ack_wait is %v, not %v, and another instance pulls with that: it would have what it handles handled twice, so it is changed when no other instance pulls (stop or reload those)", have.AckWait, c.Want.AckWait)})
+			"ack_wait is %v, not %v, and another instance pulls with it. Changing it now would have that instance's messages handled twice, so it is changed once no other instance pulls (stop or reload those)", have.AckWait, c.Want.AckWait)})
 	case !d.cfg.Adopt:
-		d.cfg.Log.Info("the durable is changed to what this configuration says", "was", plain.And(c.Differs()), "filters", provision.Filters(c.Want))
+		d.cfg.Log.Info("changing the durable to match this configuration", "was", plain.And(c.Differs()), "filters", provision.Filters(c.Want))
 	default:
 		d.cfg.Log.Warn("changing a durable that exists", "was", plain.And(c.Differs()), "filters", provision.Filters(c.Want))
 		return d.Change(ctx, stream, have, c.Adopted(time.Now()))
@@ -140,7 +140,7 @@ func (d *Durable) mayWiden(ctx context.Context, stream jetstream.Stream, have je
 		switch {
 		case n == 0:
 		case queue:
-			return fmt.Errorf("start: stream %s is a work queue and holds %d messages for %s, which durable %s has passed: nobody else can have them, so set start: all for route %s",
+			return fmt.Errorf("start: stream %s is a work queue and holds %d messages for %s, which durable %s has passed: no other consumer can get them, so set start: all for route %s",
 				d.cfg.Stream, n, g.Pattern, d.cfg.Durable, p.Route)
 		default:
 			return fmt.Errorf("start: stream %s already holds %d messages for %s, which durable %s has passed: say where route %s begins with them (start: all, new, {since: <time>} or {seq: <n>})",

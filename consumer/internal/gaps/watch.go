@@ -66,7 +66,7 @@ func (w *Watch) Hold(now time.Time) {
 	alone := !w.gate.shared
 	above, until := w.gate.open(now)
 	if alone && w.gate.shared {
-		w.log.Info("another instance or program receives messages of this durable too; deliveries that did not come to this instance are not waited for")
+		w.log.Info("another instance or program receives messages of this durable too; this instance does not wait for deliveries that went elsewhere")
 	}
 	t := &w.told
 	t.mu.Lock()
@@ -113,7 +113,7 @@ func (w *Watch) Delivered(sequence, consumer, deliveries uint64, now time.Time) 
 	}
 	if lost := w.gate.gaps[0]; !held {
 		w.log.Warn("deliveries are missing: they were lost on their way, or other instances have them; "+
-			"later messages of ordered routes wait until they come again",
+			"later messages of ordered routes wait until they are redelivered",
 			"count", lost.missing, "above", lost.from, "until", lost.until)
 	}
 	w.Hold(now)

@@ -186,6 +186,6 @@ func (r *Route) copies(s *partition.Stream, now time.Time) error {
 	if silent < silentFor {
 		return nil
 	}
-	return fmt.Errorf("the server has copied nothing from stream %s to %s for %s, and does not reach it: see `nats stream info %s`, and whether %s is there and has a leader",
+	return fmt.Errorf("the server has copied nothing from stream %s to %s for %s, and cannot reach it: check with `nats stream info %s`, and check that %s exists and has a leader",
 		s.Stream, s.Name(), silent.Round(time.Second), s.Name(), s.Stream)
 }

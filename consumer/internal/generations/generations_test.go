@@ -141,7 +141,7 @@ func TestMaker_Next(t *testing.T) {
 	}
 	_, err = w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "QUEUE", Subjects: []string{"queue.>"}, Retention: jetstream.WorkQueuePolicy})
 	w.do(err)
-	if _, err := w.maker.Next(t.Context(), nil, queue, true); err == nil || !strings.Contains(err.Error(), "it must be limits") {
+	if _, err := w.maker.Next(t.Context(), nil, queue, true); err == nil || !strings.Contains(err.Error(), "set retention to limits") {
 		t.Errorf("from a work queue: %v", err)
 	}
 }

@@ -69,7 +69,7 @@ func (m Maker) Next(ctx context.Context, running []*partition.Stream, w Wanted, 
 // Copyable says why a server cannot copy a stream.
 func Copyable(c jetstream.StreamConfig) error {
 	if c.Retention != jetstream.LimitsPolicy {
-		return fmt.Errorf("partitions: stream %s has retention %s, from which a server cannot copy safely: it must be limits", c.Name, c.Retention)
+		return fmt.Errorf("partitions: stream %s has retention %s, from which a server cannot copy safely; set retention to limits", c.Name, c.Retention)
 	}
 	return nil
 }

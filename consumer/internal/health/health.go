@@ -106,9 +106,9 @@ func (h *Health) edited() error {
 	since := h.editedAt.UTC().Format(time.RFC3339)
 	switch {
 	case len(h.edits.Stop) > 0:
-		return fmt.Errorf("edited while relay runs: %s; nothing is pulled since %s, until it is changed back or relay restarted with --adopt", plain.And(h.edits.Stop), since)
+		return fmt.Errorf("edited while relay runs: %s; nothing is pulled since %s, until the edit is undone or relay is restarted with --adopt", plain.And(h.edits.Stop), since)
 	case len(h.edits.Slow) > 0:
-		return fmt.Errorf("edited while relay runs: %s, since %s; change it back, or restart relay with --adopt", plain.And(h.edits.Slow), since)
+		return fmt.Errorf("edited while relay runs: %s, since %s; undo the edit, or restart relay with --adopt", plain.And(h.edits.Slow), since)
 	}
 	return nil
 }
@@ -224,7 +224,7 @@ func Quorum(c *jetstream.ClusterInfo) (quiet time.Duration, err error) {
 		}
 	}
 	if all := 1 + len(c.Replicas); 2*there <= all {
-		return quiet, fmt.Errorf("no quorum: %d of %d replicas are there", there, all)
+		return quiet, fmt.Errorf("no quorum: %d of %d replicas are available", there, all)
 	}
 	return 0, nil
 }

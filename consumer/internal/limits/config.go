@@ -41,7 +41,7 @@ const (
 	ScopeService  = "service"
 )
 
-// WithDefaults fills the fields that say nothing.
+// WithDefaults fills the zero fields.
 func (l Limit) WithDefaults() Limit {
 	l.Scope = cmp.Or(l.Scope, ScopeInstance)
 	if l.Rate.Count > 0 {
@@ -59,7 +59,7 @@ func (l Limit) Validate() error {
 		fault("concurrency: must be 1 to 1000000 (got %d)", l.Concurrency)
 	}
 	if l.Concurrency == 0 && l.Rate.Count == 0 {
-		fault("concurrency: or rate is required: without one of them there is no limit")
+		fault("concurrency: set it, or rate, or both: a limit needs at least one of them")
 	}
 	errs = append(errs, ValidateRate(l.Rate, l.Burst)...)
 	if l.Scope != ScopeInstance && l.Scope != ScopeService {
@@ -84,7 +84,7 @@ func ValidateRate(r Rate, burst int) (errs []error) {
 		errs = append(errs, fmt.Errorf("burst: must be 1 to 1000000 (got %d)", burst))
 	}
 	if burst > 0 && r.Count == 0 {
-		errs = append(errs, errors.New("burst: is of no use without rate"))
+		errs = append(errs, errors.New("burst: works only together with rate"))
 	}
 	return errs
 }

@@ -26,8 +26,8 @@ func TestCheck_refused(t *testing.T) {
 		route Route
 		want  string
 	}{
-		{Route{Limits: []string{"gatway"}}, `there is no limit "gatway"`},
-		{Route{Limits: []string{"gateway", "gateway"}}, "there twice"},
+		{Route{Limits: []string{"gatway"}}, `limit "gatway" is not defined`},
+		{Route{Limits: []string{"gateway", "gateway"}}, "listed twice"},
 		{Route{Subjects: []string{"orders.*"}, Limits: []string{"everywhere"}}, "instances: one"},
 		{Route{Subjects: []string{"orders"}, Limits: []string{"tenant"}}, "has fewer tokens than"},
 		{Route{Subjects: []string{"orders.*.*"}, Key: "{3}", Limits: []string{"tenant"}}, "messages of one key would have different limits"},

@@ -45,11 +45,11 @@ func (r Route) Check(limits map[string]Limit) error {
 		l, known := limits[name]
 		switch {
 		case !known:
-			errs = append(errs, fmt.Errorf("limits[%d]: there is no limit %q: limits: lists them", i, name))
+			errs = append(errs, fmt.Errorf("limits[%d]: limit %q is not defined; define it under limits:", i, name))
 		case slices.Contains(r.Limits[:i], name):
-			errs = append(errs, fmt.Errorf("limits[%d]: %q is there twice", i, name))
+			errs = append(errs, fmt.Errorf("limits[%d]: %q is listed twice", i, name))
 		case l.Per != "" && l.Scope == ScopeService && !r.OneAtATime:
-			errs = append(errs, fmt.Errorf("limits[%d]: limit %q: per %q holds over all instances only on routes with instances: one; give the limit scope: instance, or the route instances: one", i, name, l.Per))
+			errs = append(errs, fmt.Errorf("limits[%d]: limit %q: per %q is shared by all instances only on routes with instances: one; set scope: instance on the limit, or instances: one on the route", i, name, l.Per))
 		case l.Per != "":
 			if err := r.checkPer(l.Per); err != nil {
 				errs = append(errs, fmt.Errorf("limits[%d]: limit %q: per %q: %w", i, name, l.Per, err))

@@ -68,7 +68,7 @@ func describeHere(s limit.Status) string {
 	case s.Closed != "":
 		return text + ": " + s.Closed
 	case !s.Until.IsZero() && s.Left == 0:
-		return fmt.Sprintf("%s: nothing until %s: %s", text, s.Until.UTC().Format(time.RFC3339), s.Why)
+		return fmt.Sprintf("%s: nothing starts until %s: %s", text, s.Until.UTC().Format(time.RFC3339), s.Why)
 	}
 	if s.Bounds.Places > 0 {
 		text += fmt.Sprintf(": %d of %d run", s.Used, s.Bounds.Places)

@@ -185,7 +185,7 @@ func (s *Strays) Tell(now time.Time) {
 			delete(s.told, pattern)
 			continue
 		}
-		s.log.Warn("messages arrive that no route of this instance wants; they go back for another instance, and what nobody takes is kept in the retry stream",
+		s.log.Warn("messages arrive that no route of this instance wants; they are given back for another instance, and those that none takes are kept in the retry stream",
 			"subjects", pattern, "count", c.n, "example", c.example)
 		c.n, c.at = 0, now
 	}

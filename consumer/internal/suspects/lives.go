@@ -167,7 +167,7 @@ type entry struct {
 // End is the clean end. Without it the others take this process for one that died, which costs time and nothing else.
 func (l *Lives) End(ctx context.Context) {
 	if err := l.remove(ctx, l.id); err != nil {
-		l.cfg.Logger.Warn("this process ends, and could not say so: what it had in hand is run alone next", "error", err)
+		l.cfg.Logger.Warn("cannot record that this process ended cleanly; the messages that it had in hand run alone next", "error", err)
 	}
 	_ = l.answers.Unsubscribe()
 }
@@ -180,7 +180,7 @@ func (l *Lives) Housekeep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := l.renew(ctx); err != nil {
-		l.cfg.Logger.Debug("entry not renewed; tried again in an hour", "error", err)
+		l.cfg.Logger.Debug("cannot renew the entry of this process; retrying in an hour", "error", err)
 	}
 	now := time.Now()
 	l.mu.Lock()
@@ -267,7 +267,7 @@ func (l *Lives) look(ctx context.Context) error {
 		l.dead[id] = death{found: now, until: now.Add(l.span + comesLate)}
 	}
 	l.mu.Unlock()
-	l.cfg.Logger.Warn("a process of this service died: what it had in hand is run alone as it comes again", "processes", len(silent))
+	l.cfg.Logger.Warn("a process of this service died; the messages that it had in hand run alone when they are redelivered", "processes", len(silent))
 	if known += len(silent); known > maxDead {
 		l.forget(ctx, known-maxDead)
 	}
@@ -340,7 +340,7 @@ func (l *Lives) alive(ctx context.Context, id string) (bool, error) {
 
 // ErrThere says that another process is connected: it still runs the message, or it sleeps, or it is dying, which may take
 // seconds, and in which it may still answer.
-var ErrThere = errors.New("the process that ran it is not gone yet")
+var ErrThere = errors.New("the process that ran the message has not ended yet")
 
 // Ended tells whether a process is certainly gone, or at least cut off from the servers.
 func (l *Lives) Ended(ctx context.Context, id string) (bool, error) {

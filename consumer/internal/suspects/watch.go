@@ -243,7 +243,7 @@ func (l *Lives) AskAll(ctx context.Context, question []byte) (answers [][]byte, 
 			case e != nil:
 				err = fmt.Errorf("process %s is not connected", id)
 			case len(m.Data) == 0:
-				err = fmt.Errorf("process %s does not say: it is of an earlier version", id)
+				err = fmt.Errorf("process %s does not report that: it runs an earlier version", id)
 			default:
 				answers = append(answers, m.Data)
 			}

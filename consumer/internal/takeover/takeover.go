@@ -82,7 +82,7 @@ func (t *Takeover) TakeBack(ctx context.Context, info *jetstream.ConsumerInfo) {
 		if err == nil {
 			noted, from = h.Unsettled, min(max(from, h.To+1), to+1)
 		} else if !errors.Is(err, jetstream.ErrKeyNotFound) {
-			t.cfg.Log.Warn("cannot read what the previous holder had in hand; relay looks for it", "error", err)
+			t.cfg.Log.Warn("cannot read what the previous holder had in hand; relay searches for those messages", "error", err)
 		}
 	}
 	if _, err := t.GiveBack(ctx, t.back.consumer, slices.Values(noted)); err == nil {
@@ -91,7 +91,7 @@ func (t *Takeover) TakeBack(ctx context.Context, info *jetstream.ConsumerInfo) {
 	if to+1-t.back.from < 4*Many { // it does not take long; else it goes on beside what is pulled
 		t.giveBackRest(ctx)
 	}
-	t.cfg.Log.Info("what the holder before had in hand is given back", "count", info.NumAckPending, "noted", len(noted), "looked_at", to+1-from)
+	t.cfg.Log.Info("gave back the messages that the previous holder had in hand", "count", info.NumAckPending, "noted", len(noted), "looked_at", to+1-from)
 }
 
 // giveBackRest gives back what TakeBack left over. After AckWait all of it has come anyway.
@@ -106,7 +106,7 @@ func (t *Takeover) giveBackRest(ctx context.Context) {
 	})
 	b.from = max(b.from, to+1)
 	if err != nil {
-		t.cfg.Log.Warn("not all messages that the former holder had in hand could be given back; NATS delivers the rest again after ack_wait", "error", err)
+		t.cfg.Log.Warn("not all messages that the former holder had in hand could be given back; NATS redelivers the rest after ack_wait", "error", err)
 	}
 }
 
@@ -195,7 +195,7 @@ func (t *Takeover) NoteInHand(ctx context.Context) {
 		if err == nil {
 			noted = h
 		} else if kept, may := failed.May(time.Now()); may && ctx.Err() == nil {
-			t.cfg.Log.Warn("cannot note which messages are in hand: a takeover may take longer", "error", err, "kept_back", kept)
+			t.cfg.Log.Warn("cannot record which messages are in hand; a takeover may take longer", "error", err, "kept_back", kept)
 		}
 	}
 }

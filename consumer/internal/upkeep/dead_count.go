@@ -44,7 +44,7 @@ func (u *Upkeep) countDead(ctx context.Context, use dlq.Usage, now time.Time) {
 			}
 			n, _, err := u.dead.Count(ctx, dlq.Filter{Route: name})
 			if err != nil {
-				u.cfg.Log.Debug("the dead letters of a route could not be counted; tried again soon", "route", name, "error", err)
+				u.cfg.Log.Debug("cannot count the dead letters of a route; retrying", "route", name, "error", err)
 				return
 			}
 			byRoute[name] = n

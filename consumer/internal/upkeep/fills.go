@@ -43,18 +43,18 @@ func (u *Upkeep) fillsOf(info *jetstream.StreamInfo, now time.Time) (list []fill
 	switch name {
 	case u.cfg.RetryStream:
 		p := u.cfg.Parked
-		const full = "at 100 % messages that fail are not parked, and wait in their durables: mend what fails (relay retries ls), or raise "
+		const full = "at 100 %, failing messages are not parked and wait in their durables: fix what fails (relay retries ls), or raise "
 		add("bytes", "parked.max_bytes", float64(st.Bytes), float64(p.Bytes), full+"parked.max_bytes")
 		add("messages", "parked.max_msgs", float64(st.Msgs), float64(p.Messages), full+"parked.max_msgs")
 		add("age", "parked.max_age, by the oldest", age, p.Age.Seconds(),
-			"nothing is removed: look whether its route is paused or gone (relay orphans ls), or raise parked.max_age")
+			"nothing is removed: check whether its route is paused or gone (relay orphans ls), or raise parked.max_age")
 	case events.StreamName(u.cfg.Service):
-		const full = "at 100 % the oldest events go before events.max_age is over: raise "
+		const full = "at 100 %, the oldest events are removed before they reach events.max_age: raise "
 		add("bytes", "events.max_bytes", float64(st.Bytes), float64(max(c.MaxBytes, 0)), full+"events.max_bytes")
 		add("messages", "events.max_msgs", float64(st.Msgs), float64(max(c.MaxMsgs, 0)), full+"events.max_msgs")
 		add("age", "events.max_age", age, c.MaxAge.Seconds(), "")
 	case archive.StreamName(u.cfg.Service):
-		const full = "at 100 % the oldest records go before archive.max_age is over: raise "
+		const full = "at 100 %, the oldest records are removed before they reach archive.max_age: raise "
 		add("bytes", "archive.max_bytes", float64(st.Bytes), float64(max(c.MaxBytes, 0)), full+"archive.max_bytes")
 		add("messages", "archive.max_msgs", float64(st.Msgs), float64(max(c.MaxMsgs, 0)), full+"archive.max_msgs")
 		add("age", "archive.max_age", age, c.MaxAge.Seconds(), "")

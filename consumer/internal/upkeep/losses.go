@@ -75,11 +75,11 @@ func (l *losses) err(now time.Time) error {
 			delete(l.list, stream)
 			continue
 		}
-		text := "somebody took messages out without relay"
+		text := "messages were removed from outside"
 		if len(entry.what) > 0 {
 			text = "changed from outside: " + strings.Join(entry.what, ", ")
 		}
-		errs = append(errs, fmt.Errorf("stream %s: %s (since %s); %s; relay does not change it back: find out who did it; this instance is ready again at %s unless it happens again",
+		errs = append(errs, fmt.Errorf("stream %s: %s (since %s); %s; relay does not undo this: find out who did it; this instance becomes ready again at %s unless it happens again",
 			stream, text, entry.since.UTC().Format(time.RFC3339), entry.lost, entry.until.UTC().Format(time.RFC3339)))
 	}
 	return errors.Join(errs...)
@@ -116,7 +116,7 @@ func (u *Upkeep) lossesOf(ctx context.Context, info *jetstream.StreamInfo, chang
 func (u *Upkeep) deadLost(ctx context.Context, age time.Duration, changes []ownstream.Change) {
 	found, untold, err := u.dead.Look(ctx, age)
 	if err != nil {
-		u.cfg.Log.Debug("the book of the dead letters could not be compared; tried again soon", "error", err)
+		u.cfg.Log.Debug("cannot compare the dead letters with their book; retrying", "error", err)
 		if len(changes) > 0 {
 			u.tellLoss(ctx, dlq.Edit{Stream: u.dead.Name()}, changes, "how many were lost is not known yet", time.Now())
 		}
@@ -179,7 +179,7 @@ func (u *Upkeep) parkedEdited(ctx context.Context, st jetstream.StreamState, cha
 	case known && most == 0:
 		text = "no parked messages were lost"
 	case known:
-		text = fmt.Sprintf("at most %d parked messages were lost, those among them that were handled meanwhile; how many the ledgers say once messages are quiet (relay audit)", most)
+		text = fmt.Sprintf("at most %d parked messages were lost, including messages that were handled meanwhile; relay audit shows how many once the route is quiet", most)
 	}
 	u.tellLoss(ctx, dlq.Edit{Stream: u.cfg.RetryStream, AtMost: most}, changes, text, now)
 }
@@ -194,9 +194,9 @@ func (u *Upkeep) tellLoss(ctx context.Context, edit dlq.Edit, changes []ownstrea
 	}
 	edit.What = strings.Join(what, ", ")
 	if edit.What == "" {
-		edit.What = "messages were taken out without relay"
+		edit.What = "messages were removed from outside"
 	}
-	u.cfg.Log.Error("one of relay's own streams was changed from outside", "stream", edit.Stream, "what", edit.What, "lost", lost, "next", "relay does not change it back; find out who did it (relay audit)")
+	u.cfg.Log.Error("one of relay's own streams was changed from outside", "stream", edit.Stream, "what", edit.What, "lost", lost, "next", "relay does not undo this; find out who did it (relay audit)")
 	u.cfg.ReportTrouble("stream "+edit.Stream, errors.New(edit.What+"; "+lost))
 	call, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -205,7 +205,7 @@ func (u *Upkeep) tellLoss(ctx context.Context, edit dlq.Edit, changes []ownstrea
 		err = jobs.NoteEdit(call, edit)
 	}
 	if err != nil {
-		u.cfg.Log.Warn("cannot note for relay audit that one of relay's own streams was changed from outside", "stream", edit.Stream, "error", err)
+		u.cfg.Log.Warn("cannot record for relay audit that one of relay's own streams was changed from outside", "stream", edit.Stream, "error", err)
 	}
 }
 

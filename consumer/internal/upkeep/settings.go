@@ -52,7 +52,7 @@ func (u *Upkeep) SetRight(ctx context.Context) error {
 		}
 	}
 	if err := u.dead.BeginBook(ctx, u.cfg.DeadAge); err != nil {
-		u.cfg.Log.Debug("the book of the dead letters is not begun yet; tried again soon", "error", err)
+		u.cfg.Log.Debug("cannot begin the book of the dead letters yet; retrying", "error", err)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (u *Upkeep) hearUpdates() (updated <-chan string, stop func()) {
 			continue
 		}
 		if v := permission.Of(u.cfg.Conn.LastError()); v != nil && v.Subscribe && v.Subject == sub.Subject {
-			u.cfg.Log.Warn("NATS does not permit relay to subscribe to the advisories of changes of its own streams, so relay looks at them from time to time instead; print the permissions again (relay nats permissions)", "subject", v.Subject, "within", u.cfg.AmongMany(ownOften))
+			u.cfg.Log.Warn("NATS does not permit relay to subscribe to the advisories of changes of its own streams, so relay polls these streams instead; print the permissions again (relay nats permissions)", "subject", v.Subject, "within", u.cfg.AmongMany(ownOften))
 			_ = sub.Unsubscribe()
 			break
 		}

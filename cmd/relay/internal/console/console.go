@@ -320,8 +320,8 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, s *session, sta
 	}
 	var b bytes.Buffer
 	if err := templates()[a.template].ExecuteTemplate(&b, "layout", v); err != nil {
-		c.log.Error("a page of the console could not be made", "template", a.template, "error", err)
-		http.Error(w, "this page could not be made; the log says why", http.StatusInternalServerError)
+		c.log.Error("cannot make a page of the console", "template", a.template, "error", err)
+		http.Error(w, "relay could not make this page; its log says why", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

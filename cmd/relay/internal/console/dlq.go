@@ -233,7 +233,7 @@ func (c *Console) chosen(ctx context.Context, q url.Values) (job *dlq.Job, flags
 	}
 	if text := q.Get("last"); text != "" {
 		if job.Last, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return nil, nil, &UsageError{fmt.Errorf("last: %q is no number", text)}
+			return nil, nil, &UsageError{fmt.Errorf("last: %q is not a number", text)}
 		}
 	}
 	return job, flags, nil

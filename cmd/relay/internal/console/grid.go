@@ -103,7 +103,7 @@ func (c *Console) gridPage(r *request) (*answer, error) {
 func (c *Console) handover(r *request) (*answer, error) {
 	o := control.HandoverOrder{Route: r.PathValue("route"), From: r.PostFormValue("from"), To: r.PostFormValue("to"), By: r.session.by}
 	if o.From == "" {
-		return nil, &UsageError{errors.New("from is required: the instance that has the route, as /grid says")}
+		return nil, &UsageError{errors.New("from is required: name the instance that has the route (see /grid)")}
 	}
 	said, err := c.behind().Handover(r.Context(), o)
 	c.acted()
