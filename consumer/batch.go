@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/batches"
+	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -120,7 +121,7 @@ func newBatcher(h BatchHandler, cfg Batch, concurrency int) *batcher {
 			if p == nil {
 				return &supervisor.PanicError{Goexit: true}
 			}
-			return saidError(panicText(p))
+			return foreign.Error(foreign.PanicText(p))
 		},
 	})}
 }

@@ -184,7 +184,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 			rt.count.took(time.Since(began))
 		}
 	}()
-	err := p.shared.begin(ctx)
+	err := p.shared.Begin(ctx)
 	if err == nil {
 		err = p.handler.Handle(ctx, msg)
 	} else {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/internal/partition"
 )
@@ -80,8 +81,8 @@ func (rt *route) handsOver() bool { return rt.cfg.part != nil && rt.cfg.part.To 
 type divided struct {
 	*generations.Route
 	head           Route
-	parts          []string    // names of the routes
-	life, fallback *sharedLife // of the handlers, which all parts share
+	parts          []string      // names of the routes
+	life, fallback *foreign.Life // of the handlers, which all parts share
 }
 
 // dividedRoutes are those with partitions.

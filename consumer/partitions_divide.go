@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/internal/partition"
 )
@@ -133,11 +134,9 @@ func (r *Relay) planDivision(ctx context.Context, head Route) (p DividedPlan, er
 
 // keepLives has the parts share handlers, and keep those that they have.
 func (d *divided) keepLives(was *divided) {
-	kept := func(h Handler) *sharedLife {
-		l := newSharedLife(h)
-		if l != nil {
-			l.kept = true
-		}
+	kept := func(h Handler) *foreign.Life {
+		l := foreign.NewLife(h)
+		l.Keep(true)
 		return l
 	}
 	if was != nil && sameObject(was.head.Handler, d.head.Handler) {
@@ -158,10 +157,10 @@ func (d *divided) endLives(ctx context.Context, next *divided) {
 	if next == nil {
 		next = new(divided)
 	}
-	end := func(l, stays *sharedLife, timeout time.Duration) {
+	end := func(l, stays *foreign.Life, timeout time.Duration) {
 		if l != nil && l != stays {
-			l.kept = false
-			_ = l.end(ctx, timeout)
+			l.Keep(false)
+			_ = l.End(ctx, timeout)
 		}
 	}
 	end(d.life, next.life, d.head.Timeout)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/teeth"
@@ -86,8 +87,8 @@ type Route struct {
 	// Outside says of a Factory what [Outside] says of a Handler: that all it makes do their work in another process.
 	Outside bool `koanf:"-"`
 
-	part               *partOfRoute // of a part of a route with partitions
-	life, fallbackLife *sharedLife  // likewise: of its handlers
+	part               *partOfRoute  // of a part of a route with partitions
+	life, fallbackLife *foreign.Life // likewise: of its handlers
 }
 
 // Retry is when and how often a message that failed is tried again.

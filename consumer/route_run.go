@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/backlog"
+	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
@@ -157,14 +158,14 @@ func (rt *route) childrenOf(cfg Route) func(ctx context.Context, key string) (an
 	return func(ctx context.Context, key string) (any, error) {
 		h, err := cfg.Factory(key)
 		if err != nil {
-			return nil, said(err)
+			return nil, foreign.Said(err)
 		}
 		if h == nil {
 			return nil, errors.New("the factory made no handler")
 		}
 		if s, ok := h.(Starter); ok {
 			if err := s.Start(ctx); err != nil {
-				return nil, said(err)
+				return nil, foreign.Said(err)
 			}
 		}
 		return wrapped{rt.wrap(h, cfg.Use), h}, nil

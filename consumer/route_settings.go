@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -40,7 +41,7 @@ func (rt *route) equip(cfg Route, was *equipment) *equipment {
 	default:
 		life := cfg.life
 		if cfg.part == nil {
-			life = newSharedLife(h)
+			life = foreign.NewLife(h)
 		}
 		if was != nil && sameObject(before.Handler, h) {
 			life = was.own.shared
@@ -104,7 +105,7 @@ func (e *equipment) start(ctx context.Context, was *equipment, cfg Route) error 
 		}
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		return p.shared.begin(ctx)
+		return p.shared.Begin(ctx)
 	}
 	if err := begin(e.own, was.own, cfg.Timeout); err != nil {
 		return err
@@ -124,12 +125,12 @@ func (e *equipment) end(ctx context.Context, rt *route) { e.endUnless(ctx, rt, n
 // endUnless stops the handlers that next has not.
 func (e *equipment) endUnless(ctx context.Context, rt *route, next *equipment) {
 	if e.own != nil && (next.own == nil || next.own.shared != e.own.shared) {
-		if err := e.own.shared.end(ctx, rt.now().Timeout); err != nil {
+		if err := e.own.shared.End(ctx, rt.now().Timeout); err != nil {
 			rt.log.Warn("the handler did not stop cleanly", "error", err)
 		}
 	}
 	if f := e.fallback; f != nil && (next.fallback == nil || next.fallback.shared != f.shared) {
-		if err := f.shared.end(ctx, f.timeout); err != nil {
+		if err := f.shared.End(ctx, f.timeout); err != nil {
 			rt.log.Warn("the fallback did not stop cleanly", "error", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -84,7 +85,7 @@ func (e *verdictError) Error() string {
 	if e.verdict.Err == nil {
 		return e.verdict.Kind.String()
 	}
-	return textOf(e.verdict.Err)
+	return foreign.TextOf(e.verdict.Err)
 }
 
 func (e *verdictError) Unwrap() error { return e.verdict.Err }
@@ -173,13 +174,13 @@ func verdictAs(err error) (v Verdict, timedOut bool) {
 		return Verdict{Kind: VerdictAck}, false
 	}
 	v, timedOut = sorted(err)
-	v.Err = said(err) // with what the handler wrapped around it
+	v.Err = foreign.Said(err) // with what the handler wrapped around it
 	return v, timedOut
 }
 
 // sorted is verdictAs without the text.
 func sorted(err error) (v Verdict, timedOut bool) {
-	if isNil(err) {
+	if foreign.IsNil(err) {
 		return v, false // the zero value is a retry
 	}
 	// Unwrap, Is or As panicked: err is what was found before.

@@ -45,7 +45,7 @@ func (r Route) Check(limits map[string]Limit) error {
 		l, known := limits[name]
 		switch {
 		case !known:
-			errs = append(errs, fmt.Errorf("limits[%d]: limit %q is not defined; define it under limits:", i, name))
+			errs = append(errs, fmt.Errorf("limits[%d]: limit %q is not defined; define it under the key limits", i, name))
 		case slices.Contains(r.Limits[:i], name):
 			errs = append(errs, fmt.Errorf("limits[%d]: %q is listed twice", i, name))
 		case l.Per != "" && l.Scope == ScopeService && !r.OneAtATime:
