@@ -77,7 +77,7 @@ func TestLimits_ofTwoRoutesAreSeenAndChangeLive(t *testing.T) {
 	if m["relay_limit_running{gateway,a}"]+m["relay_limit_running{gateway,b}"] != 3 || m["relay_limit_waiting_messages{gateway,a}"] == 0 || m["relay_route_up{a}"] != 1 {
 		t.Errorf("metrics of the limit: %v, %v run; %v wait; up %v", m["relay_limit_running{gateway,a}"], m["relay_limit_running{gateway,b}"], m["relay_limit_waiting_messages{gateway,a}"], m["relay_route_up{a}"])
 	}
-	if _, err := r.Change(t.Context(), Change{Limits: map[string]Limit{"other": {Concurrency: 3}}}); err == nil || !strings.Contains(err.Error(), `no limit "gateway"`) {
+	if _, err := r.Change(t.Context(), Change{Limits: map[string]Limit{"other": {Concurrency: 3}}}); err == nil || !strings.Contains(err.Error(), `limit "gateway" is not defined`) {
 		t.Errorf("a limit that routes name was taken away: %v", err)
 	}
 	if _, err := r.Change(t.Context(), Change{Limits: map[string]Limit{"gateway": {Concurrency: 5}}}); err != nil {

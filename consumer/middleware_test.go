@@ -222,8 +222,8 @@ func TestJSON(t *testing.T) {
 		`{"id":7,"item":{"price":1.5},"more":1}`: "ack",
 		``:                                       "dead: the body cannot be read as consumer.order: at byte 0: unexpected end of JSON input",
 		`{"id":7,}`:                              "dead: the body cannot be read as consumer.order: at byte 9: invalid character '}' looking for beginning of object key string",
-		`{"item":{"price":"high"}}`:              "dead: the body cannot be read as consumer.order: at byte 23, field item.price: it is a JSON string, and float64 is wanted",
-		`[]`:                                     "dead: the body cannot be read as consumer.order: at byte 1, the whole value: it is a JSON array, and consumer.order is wanted",
+		`{"item":{"price":"high"}}`:              "dead: the body cannot be read as consumer.order: at byte 23, field item.price: got a JSON string, expected float64",
+		`[]`:                                     "dead: the body cannot be read as consumer.order: at byte 1, the whole value: got a JSON array, expected consumer.order",
 	} {
 		v := VerdictOf(h.Handle(t.Context(), &Msg{Data: []byte(body)}))
 		text := v.Kind.String()

@@ -28,7 +28,7 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 	if consumer == nil {
 		if !s.due {
 			for _, a := range s.setup.Again {
-				s.log.Warn("the durable is made, and delivers messages that were handled before", "again", a.String())
+				s.log.Warn("the durable is new and delivers messages that were handled before", "again", a.String())
 			}
 			s.log.Info("making durable", "start", s.routes[0].cfg.Start.String(), "waiting", s.setup.Waiting.Chosen)
 		}
@@ -37,7 +37,7 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 		}
 	} else {
 		for _, a := range s.setup.Again {
-			s.log.Warn("the durable has passed messages that a route wants now, and that were handled before: they are handed over", "again", a.String())
+			s.log.Warn("the durable has passed messages that a route wants now; they are handed over, although they were handled before", "again", a.String())
 		}
 		if consumer, err = s.setup.Use(ctx, consumer); err != nil {
 			return err

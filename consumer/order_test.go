@@ -54,7 +54,7 @@ func TestRelay_regressionAFailingHeadIsSeen(t *testing.T) {
 	w.eventually("the head waits", func() bool { return len(r.Status().Routes[0].Waiting) == 1 })
 	s := r.Status().Routes[0]
 	k := s.Waiting[0]
-	if k.Key != "orders.eu" || k.State != "waiting" || k.Why != "the head of the key failed: gateway timeout" || k.Until == nil {
+	if k.Key != "orders.eu" || k.State != "waiting" || k.Why != "the first message of the key failed: gateway timeout" || k.Until == nil {
 		t.Errorf("key %+v", k)
 	}
 	if s.Retried != 1 || s.Keys["waiting"] != 1 {

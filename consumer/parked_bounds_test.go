@@ -95,7 +95,7 @@ func TestFill_retryStream(t *testing.T) {
 			if n := w.filling(r, "RELAY_RETRY", bound); n < 0.79 || n > 0.81 {
 				t.Errorf("the metrics say %v", n)
 			}
-			if n := log.count("a stream of relay's own is nearly full"); n != 1 {
+			if n := log.count("one of relay's own streams is nearly full"); n != 1 {
 				t.Errorf("the log says so %d times", n)
 			}
 			for i := range 6 {
@@ -112,7 +112,7 @@ func TestFill_retryStream(t *testing.T) {
 			if err := r.Ready(); err != nil || !tells(r, "RELAY_RETRY", "1") || w.filling(r, "RELAY_RETRY", bound) < 1 {
 				t.Errorf("%v; %v", err, r.Status().Trouble)
 			}
-			if n := log.count("a stream of relay's own is nearly full"); n != 1 {
+			if n := log.count("one of relay's own streams is nearly full"); n != 1 {
 				t.Errorf("the log says so %d times", n)
 			}
 			if err := stop(); err != nil {

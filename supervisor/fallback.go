@@ -402,7 +402,7 @@ func (t *turn) dies(k *key, m *Message, o Outcome) {
 	case t.route.doubt:
 		t.putAside(k, m, t.asideUntil(k, m), "the route is suspended", nil)
 	case m.unsaved:
-		t.giveBack(m, t.now.Add(minGiveBack), "its last resort is the fallback", nil)
+		t.giveBack(m, t.now.Add(minGiveBack), "it waits for the fallback", nil)
 	case t.held, t.opts.Ordered && !t.isFirst(k, m):
 		t.fallbackBusy(m)
 	case !t.mayLendSpent(k):

@@ -294,7 +294,7 @@ func TestOrder_regressionAFailingHeadIsSeen(t *testing.T) {
 			t.Fatalf("keys %+v", keys)
 		}
 		k := keys[0]
-		if k.State != Waiting || k.Why != "the head of the key failed: down" || !k.Since.Equal(b.began) ||
+		if k.State != Waiting || k.Why != "the first message of the key failed: down" || !k.Since.Equal(b.began) ||
 			!k.Until.Equal(b.began.Add(3*time.Second)) || k.Stash != 2 {
 			t.Errorf("key %+v", k)
 		}

@@ -23,17 +23,17 @@ func (t *turn) standing(k *key) (why string, since, until time.Time) {
 	case t.order.gate.holds(m, t.now):
 		return fmt.Sprintf("messages above %d were delivered and have not arrived", t.order.gate.above), t.order.gate.since, t.order.gate.until
 	case any && first < m.Sequence:
-		return fmt.Sprintf("message %d comes first, and it was given back", first), m.arrived, expected
+		return fmt.Sprintf("message %d comes first, but it was given back", first), m.arrived, expected
 	case m.Due.After(t.now) && !m.FirstFailure.IsZero():
 		err := m.LastErr
 		if err == nil {
 			err = fmt.Errorf("%d attempts", m.Attempts)
 		}
-		return fmt.Sprintf("the head of the key failed: %v", err), m.FirstFailure, m.Due
+		return fmt.Sprintf("the first message of the key failed: %v", err), m.FirstFailure, m.Due
 	case m.Due.After(t.now):
-		return "the head of the key was snoozed", m.arrived, m.Due
+		return "the first message of the key was snoozed", m.arrived, m.Due
 	case m.storing:
-		return fmt.Sprintf("the head of the key failed, and its attempts are being stored: %v", m.LastErr), m.FirstFailure, m.Due
+		return fmt.Sprintf("the first message of the key failed, and its attempts are being stored: %v", m.LastErr), m.FirstFailure, m.Due
 	}
 	return "", since, until
 }

@@ -92,10 +92,10 @@ func (s *fills) note(list []fill, now time.Time, log *slog.Logger) {
 		switch full := f.nearly() && !f.said; {
 		case full && (!before || now.Sub(last) >= repeatWarning):
 			s.said[key] = now
-			log.Warn("a stream of relay's own is nearly full", "stream", f.stream, "bound", f.bound, "percent", int(100*f.ratio), "next", f.next)
+			log.Warn("one of relay's own streams is nearly full", "stream", f.stream, "bound", f.bound, "percent", int(100*f.ratio), "next", f.next)
 		case !full && before:
 			delete(s.said, key)
-			log.Info("a stream of relay's own has room again", "stream", f.stream, "bound", f.bound, "percent", int(100*f.ratio))
+			log.Info("one of relay's own streams has room again", "stream", f.stream, "bound", f.bound, "percent", int(100*f.ratio))
 		}
 	}
 }

@@ -116,7 +116,7 @@ func (u *Upkeep) lossesOf(ctx context.Context, info *jetstream.StreamInfo, chang
 func (u *Upkeep) deadLost(ctx context.Context, age time.Duration, changes []ownstream.Change) {
 	found, untold, err := u.dead.Look(ctx, age)
 	if err != nil {
-		u.cfg.Log.Debug("cannot compare the dead letters with their book; retrying", "error", err)
+		u.cfg.Log.Debug("cannot compare the dead letters with relay's record of them; retrying", "error", err)
 		if len(changes) > 0 {
 			u.tellLoss(ctx, dlq.Edit{Stream: u.dead.Name()}, changes, "how many were lost is not known yet", time.Now())
 		}

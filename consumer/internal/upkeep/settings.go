@@ -52,7 +52,7 @@ func (u *Upkeep) SetRight(ctx context.Context) error {
 		}
 	}
 	if err := u.dead.BeginBook(ctx, u.cfg.DeadAge); err != nil {
-		u.cfg.Log.Debug("cannot begin the book of the dead letters yet; retrying", "error", err)
+		u.cfg.Log.Debug("cannot begin relay's record of the dead letters yet; retrying", "error", err)
 	}
 	return nil
 }
