@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -22,7 +23,7 @@ func (m *message) unlessBounded(park func() bool, giveBack func()) {
 		m.delivery.Release()
 	case m.mayPark() && park():
 	default:
-		m.hold(time.Now().Add(heldEvery), errBounded, func() { m.unlessBounded(park, giveBack) })
+		m.hold(time.Now().Add(unstored.Every), errBounded, func() { m.unlessBounded(park, giveBack) })
 	}
 }
 

@@ -87,11 +87,7 @@ func TestStrays_regressionAFailureIsHeldWhileADurableIsBoundedAndNothingCanBePar
 	accept := w.refuses("RELAY_RETRY")
 	close(fail)
 	held := &r.all()[0].held
-	w.eventually("they are held", func() bool {
-		held.mu.Lock()
-		defer held.mu.Unlock()
-		return len(held.list) == 3
-	})
+	w.eventually("they are held", func() bool { return held.Len() == 3 })
 	accept()
 	w.eventually("they are handled from the retry stream", func() bool { return handled.Load() == 3 })
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
@@ -156,7 +157,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 // sendBack gives the message back to its durable.
 func (m *message) sendBack(o supervisor.Outcome) {
 	if m.source.health.IsBounded() {
-		m.hold(time.Now().Add(heldEvery), errBounded, func() { m.comeAgain(o) })
+		m.hold(time.Now().Add(unstored.Every), errBounded, func() { m.comeAgain(o) })
 		return
 	}
 	if o.Aside || m.route.cfg.Order == supervisor.OrderKey {

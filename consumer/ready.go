@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -52,7 +52,7 @@ func (r *Relay) Ready() error {
 	for _, rt := range r.all() {
 		err := rt.trouble()
 		if err == nil {
-			err = rt.stalls.err(r.cfg.Stalled, time.Now())
+			err = rt.stall.Err(r.cfg.Stalled, time.Now())
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("route %s: %w", rt.name(), err))
@@ -62,20 +62,6 @@ func (r *Relay) Ready() error {
 		errs = append(errs, errors.New("starting"))
 	}
 	return errors.Join(errs...)
-}
-
-// stalls tells whether a route starts nothing, or only what fails, although messages wait.
-type stalls struct {
-	begun int64     // of the last start that was seen
-	since time.Time // it has started no message, or only what fails, and messages wait
-	what  string    // which of the two
-	why   string
-}
-
-// lockedStalls are those of a route, for whoever asks.
-type lockedStalls struct {
-	mu sync.Mutex
-	stalls
 }
 
 // watchStalls looks at the routes until ctx is done.
@@ -94,35 +80,15 @@ func (r *Relay) watchStalls(ctx context.Context) {
 	}
 }
 
-// lookForStall notes whether nothing was started since the last look, nothing runs, and messages wait that no operator holds
-// back. Parked messages wait for a time of their own, as do those that were given back.
+// lookForStall has the route looked at.
 func (rt *route) lookForStall(now time.Time) {
 	begun := rt.begun.Load()
 	g := rt.group.Status()
-	held, stream := g.Held, rt.pending(now)
-	limited := len(g.Limited) > 0 // status says by what
-	rt.stalls.mu.Lock()
-	defer rt.stalls.mu.Unlock()
-	st := &rt.stalls.stalls
-	if wait := g.Window + g.StashMessages + g.Aside; g.State != supervisor.Flowing && !g.Paused && wait > 0 {
-		*st = stalls{
-			begun: begun, since: g.Since, what: "it has started only messages that fail",
-			why: fmt.Sprintf("%d messages wait; the route is %v: %s", wait, g.State, g.Why),
-		}
-		return
+	saw := health.Starts{
+		Begun: begun, Running: g.Running > 0, Paused: g.Paused, Limited: len(g.Limited) > 0, Here: g.Held, Stream: rt.pending(now),
+		Flows: g.State == supervisor.Flowing, State: g.State.String(), Why: g.Why, Since: g.Since, Waiting: g.Window + g.StashMessages + g.Aside,
 	}
-	if began := begun != st.begun; began || g.Running > 0 || g.Paused || limited || held == 0 && stream == 0 {
-		*st = stalls{begun: begun}
-		return
-	}
-	if st.since.IsZero() {
-		st.since = now
-	}
-	st.what = "it has started no message"
-	st.why = fmt.Sprintf("%d messages wait here and %d in the stream", held, stream)
-	if g.Why != "" {
-		st.why += fmt.Sprintf("; the route is %v: %s", g.State, g.Why)
-	}
+	rt.stall.Look(now, saw)
 }
 
 // pending is how many messages the durable of the route has not delivered, as the watchdog last heard. The server does not
@@ -141,24 +107,4 @@ func (rt *route) pending(now time.Time) (n uint64) {
 		}
 	}
 	return n
-}
-
-func (l *lockedStalls) err(most time.Duration, now time.Time) error {
-	since, why := l.lasting(most, now)
-	if why == "" {
-		return nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return fmt.Errorf("%s since %s: %s", l.what, since.UTC().Format(time.RFC3339), why)
-}
-
-// lasting is since when and why it has lasted for that long; empty when it has not.
-func (l *lockedStalls) lasting(most time.Duration, now time.Time) (since time.Time, why string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.since.IsZero() || now.Sub(l.since) < most {
-		return time.Time{}, ""
-	}
-	return l.since, l.why
 }

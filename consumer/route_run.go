@@ -14,6 +14,8 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/foreign"
+	"github.com/relaymq/relay/consumer/internal/health"
+	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
@@ -39,7 +41,7 @@ type route struct {
 	// Stores dead letters: failures must not stand behind those that do not answer.
 	letters      *pool.Pool
 	lettersBytes atomic.Int64 // of those that wait for that
-	held         held
+	held         unstored.List
 	ledger       *ack.Ledger
 	handling     atomic.Int64                    // bytes of the messages in handlers
 	most         atomic.Pointer[supervisor.Room] // of what it may hold beside these
@@ -68,7 +70,7 @@ type route struct {
 	former   atomic.Pointer[route] // the route that it replaces, while it waits for its end
 	follows  atomic.Int64          // since when it waits for the end of the route that it replaces, in Unix nanoseconds; 0: it does not
 	begun    atomic.Int64          // when a handler was last started, in Unix nanoseconds
-	stalls   lockedStalls
+	stall    health.Stall
 
 	mu      sync.Mutex
 	stopped error // no message is to blame, and none starts but to find out whether it works again

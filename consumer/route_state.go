@@ -63,7 +63,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 			return RoutePaused, "its durable is paused on the server (to resume it: nats consumer resume)", time.Time{}
 		}
 	}
-	if since, why := rt.stalls.lasting(r.cfg.Stalled, time.Now()); why != "" && g.State == supervisor.Flowing {
+	if since, why := rt.stall.Lasting(r.cfg.Stalled, time.Now()); why != "" && g.State == supervisor.Flowing {
 		return RouteStalled, why, since
 	}
 	if why, since := r.limitedBy(g); why != "" {

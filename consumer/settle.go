@@ -50,7 +50,7 @@ func (m *message) recordKept(rec retry.Record, stored func(ok bool)) {
 	failpoint.At("recording")
 	err := m.record(rec)
 	if err != nil && !errors.Is(err, retry.ErrOtherVersion) && !m.delivery.Fenced() && !m.source.arrivals.IsDraining() &&
-		m.route.held.add(heldMessage{time.Now(), func() { m.recordKept(rec, stored) }}, err) {
+		m.route.held.Add(time.Now(), err, func() { m.recordKept(rec, stored) }) {
 		return
 	}
 	if err == nil && m.suspect != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/strays"
+	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
@@ -121,7 +122,7 @@ func (m *message) keep(origin *retry.Origin, to string) {
 			m.route = s.routes[0] // which holds it, if it must be held
 		}
 		if s.health.IsBounded() {
-			m.hold(time.Now().Add(heldEvery), err, func() { m.keep(origin, to) })
+			m.hold(time.Now().Add(unstored.Every), err, func() { m.keep(origin, to) })
 			return
 		}
 		_ = d.Nak(time.Now().Add(unkeptDelay))
