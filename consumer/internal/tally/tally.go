@@ -224,7 +224,7 @@ func (t *Tally) openLate(ctx context.Context, main *Source) (o audit.Opening, er
 			return o, err
 		}
 		if !same {
-			return o, errors.New("durable " + s.Durable + " was made anew just now")
+			return o, errors.New("durable " + s.Durable + " was created again just now")
 		}
 		starts[i] = audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}
 		if s == main {
