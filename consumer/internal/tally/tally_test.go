@@ -339,7 +339,7 @@ func TestTally_doesNotBeginLateForADurableThatIsNoMore(t *testing.T) {
 	w.opens()
 	w.source.Store(old)
 	w.pulling = true
-	if err := w.Write(t.Context(), false); err == nil || !strings.Contains(err.Error(), "was made anew just now") {
+	if err := w.Write(t.Context(), false); err == nil || !strings.Contains(err.Error(), "was created again just now") {
 		t.Errorf("%v", err)
 	}
 }
