@@ -45,6 +45,14 @@ func (b *binding) add(rt *route, patterns ...string) {
 
 func (b *binding) serves(rt *route) bool { return slices.Contains(b.routes, rt) }
 
+// names are those of the routes.
+func (b *binding) names() (list []string) {
+	for _, rt := range b.routes {
+		list = append(list, rt.cfg.Name)
+	}
+	return list
+}
+
 // routeOf is the route with the most specific subject that matches; nil when there is none.
 func (b *binding) routeOf(literal string) *route {
 	for _, d := range b.patterns {

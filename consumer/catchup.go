@@ -29,12 +29,7 @@ func (s *source) catchUpConfig() catchup.Config {
 			}
 			return list
 		},
-		Routes: func() (names []string) {
-			for _, rt := range s.routes {
-				names = append(names, rt.cfg.Name)
-			}
-			return names
-		},
+		Routes: s.names,
 		Target: func(subject string) (string, retry.Room) {
 			if rt := s.routeOf(subject); rt != nil {
 				return rt.cfg.Name, rt.parkRoom(1)

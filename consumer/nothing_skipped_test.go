@@ -1045,7 +1045,7 @@ func (n *nsWorld) named(run *nsRun) {
 			continue
 		}
 		to := run.c[rapid.IntRange(0, len(run.c)-1).Draw(n.t, "move to")]
-		moved, err := orphans.Move{Service: n.service, From: o.Route, To: to.name}.Do(ctx, n.w.js, []Orphan{o})
+		moved, err := orphans.Move{Service: n.service, From: o.Route, To: to.name}.Do(ctx, n.w.js, []orphans.Orphan{o})
 		n.say("move %v to %s: %+v %v", o, to.name, moved, err)
 		if err != nil {
 			n.fail("%v", err)

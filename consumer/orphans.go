@@ -9,9 +9,6 @@ import (
 	"github.com/relaymq/relay/internal/partition"
 )
 
-// Orphan is something of relay's that waits for a route which is not there: one that was renamed, taken away, or given another stream or durable.
-type Orphan = orphans.Orphan
-
 // forOrphans is what the search for orphans has to know of routes.
 func forOrphans(routes []Route) (list []orphans.Route) {
 	for _, rt := range routes {

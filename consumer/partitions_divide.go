@@ -10,7 +10,9 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/generations"
+	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/planned"
 )
 
 // How a route with partitions is divided: which generations there are, and the routes of their parts.
@@ -43,7 +45,7 @@ func (r *Relay) divide(ctx context.Context, head Route, was *divided, how dividi
 				return nil, nil, err
 			}
 		}
-		stream, err := r.streamOf(ctx, head)
+		stream, err := r.placing.StreamOf(ctx, head.placed())
 		if err != nil {
 			return nil, nil, err
 		}
@@ -88,46 +90,14 @@ func (r Route) division(stream string) generations.Wanted {
 	}}
 }
 
-// planDivision is what would become of the partitions of a route.
-func (r *Relay) planDivision(ctx context.Context, head Route) (p DividedPlan, err error) {
+// plannedDivision is what would become of the partitions of a route.
+func (r *Relay) plannedDivision(ctx context.Context, head Route) (p planned.Divided, err error) {
 	err = r.attempt(ctx, func(ctx context.Context) error {
-		stream, err := r.streamOf(ctx, head)
-		if err != nil {
-			return err
+		stream, err := r.placing.StreamOf(ctx, head.placed())
+		if err == nil {
+			p, err = r.maker().Planned(ctx, head.division(stream), r.placing.Assumed(stream))
 		}
-		list, err := partition.Find(ctx, r.js, r.cfg.Service, head.Name)
-		if err != nil {
-			return err
-		}
-		want := head.division(stream)
-		g := r.maker().Generation(want, 1)
-		p = DividedPlan{Route: head.Name, Does: DurableMade, Partitions: g.Count}
-		switch n := len(list); {
-		case n == 0 && r.preview.makes(stream) != nil:
-			if err := generations.Copyable(*r.preview.makes(stream)); err != nil {
-				return err
-			}
-			p.Start = partition.Start{Sequence: 1}.String()
-		case n == 0:
-			from, err := r.js.Stream(ctx, stream)
-			if err != nil {
-				return err
-			}
-			if err := generations.Copyable(from.CachedInfo().Config); err != nil {
-				return err
-			}
-			start, err := r.maker().Start(ctx, want, from)
-			if err != nil {
-				return err
-			}
-			p.Start = start.String()
-		case list[n-1].Equal(g.Layout):
-			g, p.Does, p.Before = list[n-1].Generation, DurableStays, g.Count
-		default:
-			g.Number, p.Does, p.Before = list[n-1].Number+1, DurableChanged, list[n-1].Count
-		}
-		p.Stream = g.Name()
-		return nil
+		return err
 	})
 	return p, err
 }
@@ -223,7 +193,7 @@ func (r *Relay) divideAll(ctx context.Context) (faults []error) {
 				return err
 			})
 		})
-		var none *noStream
+		var none *placing.NoStream
 		if errors.As(err, &none) {
 			list = append(list, rt)
 			continue

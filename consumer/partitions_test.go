@@ -459,7 +459,7 @@ func TestPartitions_deadLettersAndReplays(t *testing.T) {
 	d.check()
 }
 
-func (d *divisions) orphanedPartitions(routes ...Route) (list []Orphan) {
+func (d *divisions) orphanedPartitions(routes ...Route) (list []orphans.Orphan) {
 	d.t.Helper()
 	all, err := orphansOf(d.t.Context(), d.js, "relay", routes)
 	if err != nil {
@@ -551,7 +551,7 @@ func TestPartitions_aRouteGetsThemAndLosesThem(t *testing.T) {
 	d.eventually("its stream is an orphan, with what came since", func() bool {
 		r.orphans.Find(t.Context())
 		list := d.orphanedPartitions()
-		return len(list) == 1 && list[0].Stream == "RELAY_BILLING_G1" && list[0].Messages == 50 && slices.ContainsFunc(r.orphans.Found(), func(o Orphan) bool { return o.String() == list[0].String() })
+		return len(list) == 1 && list[0].Stream == "RELAY_BILLING_G1" && list[0].Messages == 50 && slices.ContainsFunc(r.orphans.Found(), func(o orphans.Orphan) bool { return o.String() == list[0].String() })
 	})
 	if list := d.orphanedPartitions(divided); len(list) > 0 {
 		t.Errorf("the stream of a route of the configuration is an orphan: %v", list)

@@ -3,151 +3,73 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
-	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/consumer/internal/placing"
+	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/orphans"
+	"github.com/relaymq/relay/internal/planned"
+	"github.com/relaymq/relay/internal/retry"
 )
 
-// trying calls f until that is through with what it is for: [Relay.persist], or [Relay.once].
-type trying func(ctx context.Context, what string, f func(ctx context.Context) error) error
-
-// once tries once.
-func (r *Relay) once(ctx context.Context, _ string, f func(ctx context.Context) error) error {
-	return f(ctx)
-}
-
-// unplaced is a route of which no stream holds the subjects.
-type unplaced struct {
-	rt  *route
-	err error
-}
-
-// faultsOf are the errors of routes that have to have a stream.
-func faultsOf(list []unplaced) (faults []error) {
-	for _, u := range list {
-		faults = append(faults, setupError(u.rt.cfg.Name, u.err))
+// Plan compares the routes with what is on the server, and changes nothing there: to count messages it makes consumers that deliver nothing, and
+// removes them. Streams in made do not exist yet, and somebody makes them before the Relay starts: routes find their subjects there. It is for a
+// Relay that does not run. It waits for the server; an error means that this could not answer.
+func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*planned.Plan, error) {
+	if err := r.attempt(ctx, func(ctx context.Context) error { return CheckJetStream(ctx, r.js) }); err != nil {
+		return nil, err
 	}
-	return faults
-}
-
-// plan finds the stream of each route, and which routes share a durable.
-func (r *Relay) plan(ctx context.Context, routes []*route, try trying) (units []*unit, without []unplaced, faults []error) {
-	streams, errs := make([]string, len(routes)), make([]error, len(routes))
-	slots := make(chan struct{}, atOnce)
-	var looking sync.WaitGroup
-	for i, rt := range routes {
-		slots <- struct{}{}
-		looking.Go(func() {
-			defer func() { <-slots }()
-			errs[i] = try(ctx, "the stream of route "+rt.cfg.Name, func(ctx context.Context) error {
-				find := func(ctx context.Context) (err error) {
-					streams[i], err = r.streamOf(ctx, rt.cfg)
-					return err
-				}
-				err := r.attempt(ctx, find)
-				if errors.Is(err, jetstream.ErrStreamNotFound) {
-					away.Pause(ctx, twice)
-					err = r.attempt(ctx, find)
-				}
-				return err
-			})
-		})
+	r.placing.Assume(made)
+	r.retries = retry.NamedStream(r.js, r.cfg.Service, r.retryStreamName())
+	ledgers, err := audit.Attach(ctx, r.js, r.cfg.Service)
+	if err != nil && !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return nil, err
 	}
-	looking.Wait()
-	for i, rt := range routes {
-		if rt.cfg.Partitions > 0 && errs[i] == nil { // there is a stream since a moment ago; see place
-			errs[i] = &noStream{rt.cfg.Subjects[0], jetstream.ErrStreamNotFound}
-		}
-		stream := streams[i]
-		var none *noStream
-		if errors.As(errs[i], &none) {
-			without = append(without, unplaced{rt, errs[i]})
-			continue
-		}
-		if errs[i] != nil {
-			faults = append(faults, setupError(rt.cfg.Name, errs[i]))
-			continue
-		}
-		j := slices.IndexFunc(units, func(u *unit) bool { return u.main.stream == stream && u.main.durable == rt.cfg.Durable })
-		if j < 0 {
-			j = len(units)
-			units = append(units, newUnit(newSource(r, stream, rt.cfg.Durable)))
-		}
-		for _, u := range units {
-			if u.main.stream == stream {
-				faults = append(faults, overlaps(u.main, rt, u == units[j])...)
-			}
-		}
-		if on := units[j].main.routes; len(on) > 0 && on[0].cfg.Leased() != rt.cfg.Leased() {
-			faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("instances: is %s, and %s of route %s, which has the same durable: make them the same",
-				rt.cfg.Instances, on[0].cfg.Instances, on[0].cfg.Name)})
-		}
-		units[j].main.add(rt, rt.cfg.Subjects...)
-
-		if due := r.dueSource(rt, stream); due != nil {
-			units[j].dues = append(units[j].dues, due)
+	r.ledgers = ledgers
+	plan := &planned.Plan{Durables: []planned.Durable{}, Left: []orphans.Orphan{}, Faults: []string{}}
+	for _, c := range made {
+		plan.Streams = append(plan.Streams, planned.Stream{Stream: c.Name, Subjects: c.Subjects})
+	}
+	var plain []*route
+	for _, rt := range r.all() {
+		if rt.cfg.Partitions == 0 {
+			plain = append(plain, rt)
+		} else if d, err := r.plannedDivision(ctx, rt.cfg); err != nil {
+			plan.Faults = append(plan.Faults, setupError(rt.cfg.Name, err).Error())
+		} else {
+			plan.Divided = append(plan.Divided, d)
 		}
 	}
-	if err := setupError("", faults...); err != nil {
-		faults = []error{err}
+	units, without, faults := r.plan(ctx, plain, placing.Once)
+	for _, err := range append(faultsOf(without), faults...) {
+		plan.Faults = append(plan.Faults, err.Error())
 	}
-	return units, without, faults
-}
-
-// overlaps finds subjects of rt that another route of the stream handles too. Routes that share a durable may overlap,
-// since the most specific one gets the message, but not be equal.
-func overlaps(s *source, rt *route, shared bool) (faults []error) {
-	for _, d := range s.patterns {
-		for _, p := range rt.cfg.Subjects {
-			if shared && subject.Compare(d.pattern, p) != 0 || !subject.Overlaps(d.pattern, p) {
-				continue
-			}
-			faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf(
-				"subjects: %q overlaps %q of route %s on the same stream: both would handle the same messages; give them the same durable to have the more specific one handle each",
-				p, d.pattern, d.route.cfg.Name)})
+	var mains []*source
+	for _, u := range units {
+		if r.placing.Assumed(u.main.stream) != nil {
+			plan.Durables = append(plan.Durables, u.main.setup.PlannedAnew(u.main.names()))
+		} else {
+			mains = append(mains, u.main)
 		}
 	}
-	return faults
-}
-
-// streamOf is the one stream that holds all subjects of the route.
-func (r *Relay) streamOf(ctx context.Context, rt Route) (string, error) {
-	if rt.Stream != "" {
-		return rt.Stream, nil
-	}
-	found := ""
-	for _, subj := range rt.Subjects {
-		name, err := r.js.StreamNameBySubject(ctx, subj)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			if name = r.preview.streamOf(subj); name == "" {
-				return "", &noStream{subj, err}
-			}
-			err = nil
+	r.sideBySide(ctx, mains, lookAt)
+	r.lookTwice(ctx, mains)
+	for _, s := range mains {
+		d, err := s.setup.Planned(ctx, s.names(), s.setup.err)
+		if err != nil {
+			return nil, err
 		}
-		switch {
-		case err != nil:
-			return "", fmt.Errorf("looking for the stream of %q: %w", subj, err)
-		case found != "" && found != name:
-			return "", fmt.Errorf("subjects are on two streams, %s and %s: make it two routes", found, name)
-		}
-		found = name
+		plan.Durables = append(plan.Durables, d)
 	}
-	return found, nil
+	plan.Sort()
+	var routes []Route
+	for _, rt := range r.all() {
+		routes = append(routes, rt.cfg)
+	}
+	search := r.search()
+	search.Used = true
+	left, err := search.All(ctx, forOrphans(routes))
+	plan.Left = append(plan.Left, left...)
+	return plan, err
 }
-
-// noStream says that no stream holds a subject.
-type noStream struct {
-	subject string
-	err     error
-}
-
-func (e *noStream) Error() string {
-	return fmt.Sprintf("no stream holds subject %q: add one under streams, or make it with: nats stream add", e.subject)
-}
-
-func (e *noStream) Unwrap() error { return e.err }

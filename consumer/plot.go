@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/relaymq/relay/consumer/internal/limits"
+	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
@@ -49,7 +50,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	for name, cfg := range cfgs {
 		var stream string
 		err := r.attempt(ctx, func(ctx context.Context) (err error) {
-			stream, err = r.streamOf(ctx, cfg)
+			stream, err = r.placing.StreamOf(ctx, cfg.placed())
 			return err
 		})
 		if err != nil {
@@ -99,7 +100,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 		p.after[name] = rt
 		list = append(list, rt)
 	}
-	units, without, faults := r.plan(ctx, list, r.once)
+	units, without, faults := r.plan(ctx, list, placing.Once)
 	faults = append(faults, faultsOf(without)...)
 	for _, rt := range list {
 		if slices.Contains(names, rt.cfg.Name) && !rt.cfg.isCopy() {
@@ -110,7 +111,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 		for _, u := range r.staying(p) {
 			for _, n := range units {
 				if n.main.serves(rt) && n.main.stream == u.main.stream {
-					faults = append(faults, overlaps(u.main, rt, false)...)
+					faults = append(faults, setupErrors(placing.Overlaps(allPlaced(u.main.routes), rt.cfg.placed(), false))...)
 				}
 			}
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/link"
+	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/replayed"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/consumer/internal/tally"
@@ -68,6 +69,7 @@ type Relay struct {
 	limits      *limits.Set
 	orphans     *orphans.Watch
 	listings    durables.Listings
+	placing     *placing.Placing
 
 	troubles *trouble.List // what is away that routes share
 	opening  chan struct{} // holds a value for each source that is being opened late
@@ -80,8 +82,6 @@ type Relay struct {
 	ledgers *audit.Book
 	// unplaced are routes that had no stream then.
 	unplaced []unplaced
-
-	preview *preview // set by Plan before anything runs; nil: this Relay is to run
 
 	serving atomic.Bool // messages are pulled
 	opened  chan struct{}
@@ -131,6 +131,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.placing = placing.New(placing.Config{JS: r.js, Attempt: r.attempt})
 	r.streams, r.line, r.prober = looks.New(r.js), caller.New(nc), permission.NewProber(nc)
 	r.membership = fleet.NewMembership(r.joinFleet)
 	if err := cfg.Fleet.Validate(); err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/provision"
@@ -21,18 +20,17 @@ const maxAckPending = provision.MaxAckPending
 type setup struct {
 	*binding
 	*durables.Durable
-	catchUp *catchup.CatchUp
-	err     error // why it is not open
+	err error // why it is not open
 }
 
 // newSetup is for the durable of a source.
 func newSetup(s *source) setup {
 	b := s.binding
-	return setup{binding: b, catchUp: s.catchUp, Durable: durables.New(durables.Config{
+	return setup{binding: b, Durable: durables.New(durables.Config{
 		JS: b.relay.js, Log: b.log, Service: b.relay.cfg.Service, Stream: b.stream, Durable: b.durable, Due: b.due, Adopt: b.relay.cfg.Adopt,
 		Patterns: b.wanted, Start: func() durables.Start { return b.routes[0].begins() }, Provided: b.provided,
 		FormerAckWait: func(have time.Duration) time.Duration {
-			if b.relay.preview != nil { // of a reload, which changes it
+			if b.relay.placing.Plans() { // of a reload, which changes it
 				return have
 			}
 			return b.routes[0].ackWaitBefore

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/internal/archive"
@@ -298,16 +299,13 @@ func (r *Relay) lookAtAll(ctx context.Context, units []*unit, without []unplaced
 	return r.persist(ctx, "permissions", func(ctx context.Context) error { return r.checkPermissions(ctx, looked, r.sharedProbes()...) })
 }
 
-// twice is after what time a server is asked once more for a stream that it does not know: it may not have heard of it yet.
-const twice = time.Second
-
 // lookTwice looks again where a stream was missing.
 func (r *Relay) lookTwice(ctx context.Context, list []*source) {
 	missing := slices.DeleteFunc(slices.Clone(list), func(s *source) bool { return !errors.Is(s.setup.err, jetstream.ErrStreamNotFound) })
 	if len(missing) == 0 {
 		return
 	}
-	away.Pause(ctx, twice)
+	away.Pause(ctx, placing.Twice)
 	for _, s := range missing {
 		s.setup.err = nil
 	}

@@ -29,7 +29,7 @@ func (r *Relay) place(ctx context.Context, list []unplaced) {
 				return true // a reload changed or removed it
 			}
 			err := r.attempt(ctx, func(ctx context.Context) error {
-				_, err := r.streamOf(ctx, u.rt.cfg)
+				_, err := r.placing.StreamOf(ctx, u.rt.cfg.placed())
 				return err
 			})
 			if err == nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/orphans"
 )
 
 // A route is renamed in the configuration: what waits for it is found, and moved.
@@ -42,7 +42,7 @@ routes:
 		t.Errorf("before: %s", out)
 	}
 	w.configure("nats: {url: \"" + w.s.URL() + "\"}\n" + strings.Replace(strings.Replace(routes, "name: billing", "name: invoicing", 1), "start: all", "start: new", 1))
-	var list []consumer.Orphan
+	var list []orphans.Orphan
 	if err := json.Unmarshal([]byte(must(t, w.dir, "orphans", "ls", "--json")), &list); err != nil || len(list) != 2 {
 		t.Fatalf("%v, %+v", err, list)
 	}

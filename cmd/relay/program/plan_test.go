@@ -13,14 +13,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/planned"
 )
 
 // plannedJSON is what relay plan --json prints.
 type plannedJSON struct {
 	Instances []string
 	Routes    []json.RawMessage
-	*consumer.Plan
+	*planned.Plan
 }
 
 const planned1 = `
@@ -192,7 +192,7 @@ routes:
 	}
 	var p plannedJSON
 	if _, out, _ := relay(t, w.dir, "plan", "--json"); json.Unmarshal([]byte(out), &p) != nil || len(p.Faults) != 1 || !p.Refused() ||
-		slices.ContainsFunc(p.Durables, func(d consumer.DurablePlan) bool { return d.Does != consumer.DurableRefused }) {
+		slices.ContainsFunc(p.Durables, func(d planned.Durable) bool { return d.Does != planned.Refused }) {
 		t.Errorf("as JSON: %s", out)
 	}
 }

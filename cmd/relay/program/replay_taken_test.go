@@ -13,10 +13,10 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -101,7 +101,7 @@ func TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var list []consumer.Orphan
+	var list []orphans.Orphan
 	if err := json.Unmarshal([]byte(must(t, w.dir, "orphans", "ls", "--json")), &list); err != nil || len(list) != 1 || list[0].Messages != 2 || list[0].Stream != "LEGACY" {
 		t.Fatalf("%v, %+v", err, list)
 	}

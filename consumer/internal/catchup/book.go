@@ -15,8 +15,13 @@ import (
 // Book are the records of a service. They are in the bucket of the ledger.
 type Book struct{ kv jetstream.KeyValue }
 
-// NewBook is that of a ledger.
-func NewBook(ledger *audit.Book) *Book { return &Book{ledger.KV()} }
+// NewBook is that of a ledger; nil: there is none.
+func NewBook(ledger *audit.Book) *Book {
+	if ledger == nil {
+		return nil
+	}
+	return &Book{ledger.KV()}
+}
 
 // Get is the record of a durable; nil when there is none. One of a newer version of relay is an error.
 func (b *Book) Get(ctx context.Context, stream, durable string) (*Record, error) {

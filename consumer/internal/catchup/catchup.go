@@ -123,6 +123,26 @@ func (c *CatchUp) Gap(have jetstream.ConsumerConfig, last uint64) (list []Range)
 	return list
 }
 
+// WouldBegin are the ranges of Gap as they would begin if the durable were changed now: where they go on when it had these subjects before.
+func (c *CatchUp) WouldBegin(ctx context.Context, info *jetstream.ConsumerInfo, last uint64) (list []Range, err error) {
+	var left []Range
+	if b := c.cfg.Book(); b != nil {
+		r, err := b.Get(ctx, c.cfg.Stream, c.cfg.Durable)
+		if err != nil {
+			return nil, err
+		}
+		if r != nil && r.Created.Equal(info.Created) {
+			left = slices.DeleteFunc(r.Ranges, func(g Range) bool { return !g.Left })
+		}
+	}
+	for _, g := range c.Gap(info.Config, last) {
+		begun := Record{Ranges: slices.Clone(left)}
+		begun.Begin(g)
+		list = append(list, begun.Ranges[slices.IndexFunc(begun.Ranges, func(h Range) bool { return h.Pattern == g.Pattern && !h.Left })])
+	}
+	return list, nil
+}
+
 // Holds is how many messages of a range the stream has at most.
 func (c *CatchUp) Holds(ctx context.Context, g Range) (n uint64, err error) {
 	err = retry.Subjects(ctx, c.cfg.JS, c.cfg.Stream, g.Pattern, func(literal string, count int) {

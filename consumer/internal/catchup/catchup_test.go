@@ -253,6 +253,46 @@ func TestCatchUp_oneAtATime(t *testing.T) {
 	}
 }
 
+// What a range would be is said without a change. One that the durable had before goes on where it was.
+func TestCatchUp_wouldBegin(t *testing.T) {
+	t.Parallel()
+	w := newWidened(t, jetstream.LimitsPolicy, 20, Want{Pattern: "b.>", Policy: "seq", Seq: 4})
+	info := w.consumer.CachedInfo()
+	had := func() uint64 {
+		list, err := w.WouldBegin(t.Context(), info, 40)
+		if err != nil || len(list) != 1 || list[0].Pattern != "b.>" || list[0].From != 4 || list[0].Left {
+			t.Fatalf("%+v %v", list, err)
+		}
+		return list[0].Had
+	}
+	note := func(r *Record) {
+		_, err := w.cfg.Book().Change(t.Context(), "JOBS", "all", func(*Record) (*Record, error) { return r, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := had(); n != 0 {
+		t.Errorf("had %d of what it never had", n)
+	}
+	ranges := []Range{{Pattern: "a.>", Had: 3}, {Pattern: "b.>", Left: true, Had: 10}}
+	note(&Record{Created: info.Created, Ranges: ranges})
+	if n := had(); n != 10 {
+		t.Errorf("had %d, want 10", n)
+	}
+	note(&Record{Created: info.Created.Add(time.Second), Ranges: ranges})
+	if n := had(); n != 0 {
+		t.Errorf("had %d from another durable of its name", n)
+	}
+	w.cfg.Book = func() *Book { return NewBook(nil) }
+	if n := had(); n != 0 {
+		t.Errorf("had %d without an account", n)
+	}
+	w.cfg.Off = true
+	if list, err := w.WouldBegin(t.Context(), info, 40); err != nil || len(list) != 0 {
+		t.Errorf("%+v %v", list, err)
+	}
+}
+
 type errorText string
 
 func (e errorText) Error() string { return string(e) }

@@ -87,10 +87,10 @@ func (d *Durable) handledElsewhere(ctx context.Context, stream jetstream.Stream,
 		var subjects []string
 		for _, b := range bring {
 			subjects = append(subjects, b.subjects...)
-			for _, p := range Common(m.Patterns(), b.subjects) {
+			for _, p := range common(m.Patterns(), b.subjects) {
 				c := b.by
 				c.FilterSubject, c.FilterSubjects = p, nil
-				n, err := d.Count(ctx, stream, c)
+				n, err := d.count(ctx, stream, c)
 				if err == nil {
 					n, err = d.handledUpTo(ctx, stream, c, upTo, n)
 				}
@@ -105,7 +105,7 @@ func (d *Durable) handledElsewhere(ctx context.Context, stream jetstream.Stream,
 			continue
 		}
 		for name, patterns := range m.Routes {
-			if len(Common(patterns, subjects)) > 0 {
+			if len(common(patterns, subjects)) > 0 {
 				a.Routes = append(a.Routes, name)
 			}
 		}
@@ -122,6 +122,6 @@ func (d *Durable) handledUpTo(ctx context.Context, stream jetstream.Stream, c je
 		return 0, nil
 	}
 	c.DeliverPolicy, c.OptStartTime, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, nil, seq+1
-	after, err := d.Count(ctx, stream, c)
+	after, err := d.count(ctx, stream, c)
 	return n - min(n, after), err
 }

@@ -41,7 +41,7 @@ func (d *Durable) mayShareQueue(ctx context.Context, stream jetstream.Stream, wa
 		return []string{">"}
 	}
 	for _, info := range list {
-		if both := Common(filters(info.Config), filters(want)); info.Name != d.cfg.Durable && len(both) > 0 {
+		if both := common(filters(info.Config), filters(want)); info.Name != d.cfg.Durable && len(both) > 0 {
 			return fmt.Errorf("durable %s cannot be made: stream %s is a work queue, where only one consumer may have a subject, and consumer %s has %s: give the route that durable (durable: %s), or other subjects",
 				d.cfg.Durable, d.cfg.Stream, info.Name, plain.And(both), info.Name)
 		}
@@ -55,17 +55,17 @@ func (d *Durable) countWaiting(ctx context.Context, stream jetstream.Stream, wan
 	if n == 0 || isQueue(stream) {
 		return Waiting{n, n}, nil
 	}
-	if w.Chosen, err = d.Count(ctx, stream, want); err != nil {
+	if w.Chosen, err = d.count(ctx, stream, want); err != nil {
 		return w, err
 	}
 	all := want
 	all.DeliverPolicy, all.OptStartTime, all.OptStartSeq = jetstream.DeliverAllPolicy, nil, 0
-	w.All, err = d.Count(ctx, stream, all)
+	w.All, err = d.count(ctx, stream, all)
 	return w, err
 }
 
-// Count is how many messages a durable would get now, by a consumer that delivers nothing and goes away.
-func (d *Durable) Count(ctx context.Context, stream jetstream.Stream, c jetstream.ConsumerConfig) (uint64, error) {
+// count is how many messages a durable would get now, by a consumer that delivers nothing and goes away.
+func (d *Durable) count(ctx context.Context, stream jetstream.Stream, c jetstream.ConsumerConfig) (uint64, error) {
 	c.Durable, c.Metadata, c.MemoryStorage, c.InactiveThreshold = "", nil, true, countTimeout
 	consumer, err := stream.CreateConsumer(ctx, c)
 	if err != nil {
@@ -75,8 +75,8 @@ func (d *Durable) Count(ctx context.Context, stream jetstream.Stream, c jetstrea
 	return info.NumPending, stream.DeleteConsumer(ctx, info.Name)
 }
 
-// Common are the subjects that are in both lists, as patterns that do not cover one another.
-func Common(a, b []string) (list []string) {
+// common are the subjects that are in both lists, as patterns that do not cover one another.
+func common(a, b []string) (list []string) {
 	for _, p := range a {
 		for _, q := range b {
 			both, ok := subject.Intersect(p, q)

@@ -378,7 +378,7 @@ func TestListings_oneListForAMoment(t *testing.T) {
 	}
 }
 
-// Common of two lists matches exactly what both match, and none of its patterns covers another one.
+// common of two lists matches exactly what both match, and none of its patterns covers another one.
 func TestCommon_isTheIntersection(t *testing.T) {
 	t.Parallel()
 	token := rapid.SampledFrom([]string{"a", "b", "*"})
@@ -391,7 +391,7 @@ func TestCommon_isTheIntersection(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := rapid.SliceOfN(pattern, 1, 3).Draw(t, "a"), rapid.SliceOfN(pattern, 1, 3).Draw(t, "b")
-		common := Common(a, b)
+		common := common(a, b)
 		matches := func(list []string, literal string) bool {
 			return slices.ContainsFunc(list, func(p string) bool { return subject.Matches(p, literal) })
 		}

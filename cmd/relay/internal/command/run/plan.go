@@ -17,6 +17,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/planned"
 )
 
 func newPlan(o *cli.Options) *cobra.Command {
@@ -39,7 +40,7 @@ the moment. The exit code is 0, or 1 when relay would not start with the configu
 				return err
 			}
 			defer cl.Close()
-			var p *planned
+			var p *preview
 			err = cl.Permitted(c.Context(), access.Operator, func(ctx context.Context) (err error) {
 				p, err = planOf(ctx, cl, cfg)
 				return err
@@ -62,15 +63,15 @@ the moment. The exit code is 0, or 1 when relay would not start with the configu
 	return c
 }
 
-// planned is what relay plan says.
-type planned struct {
+// preview is what relay plan says.
+type preview struct {
 	Service   string   `json:"service"`
 	Instances []string `json:"instances"`
 	// Routes are those that change, by how, beside those that do not. Without an instance that runs there are none.
 	Routes []routeChange `json:"routes"`
 	// Rest is how other keys differ from those of the instances.
 	Rest []string `json:"rest"`
-	*consumer.Plan
+	*planned.Plan
 }
 
 // What a configuration changes of a route, the most first.
@@ -102,7 +103,7 @@ func (stub) HandleBatch(context.Context, []*consumer.Msg) ([]error, error) {
 	return nil, errors.New("this relay does not run")
 }
 
-func planOf(ctx context.Context, cl *cli.Client, cfg *config.Config) (*planned, error) {
+func planOf(ctx context.Context, cl *cli.Client, cfg *config.Config) (*preview, error) {
 	var list []consumer.Route
 	for _, rc := range cfg.Routes {
 		rt := rc.Route
@@ -118,7 +119,7 @@ func planOf(ctx context.Context, cl *cli.Client, cfg *config.Config) (*planned, 
 	if err != nil {
 		return nil, err
 	}
-	p := &planned{Service: cfg.Service, Instances: []string{}, Routes: []routeChange{}, Rest: []string{}}
+	p := &preview{Service: cfg.Service, Instances: []string{}, Routes: []routeChange{}, Rest: []string{}}
 	made, faults, err := missingStreams(ctx, cl.JS, cfg.Streams)
 	if err != nil {
 		return nil, err
@@ -140,7 +141,7 @@ func planOf(ctx context.Context, cl *cli.Client, cfg *config.Config) (*planned, 
 }
 
 // compare says what the configuration changes of an instance.
-func (p *planned) compare(s consumer.Status, cfg *config.Config) {
+func (p *preview) compare(s consumer.Status, cfg *config.Config) {
 	note := func(route, does string, with ...string) {
 		i := slices.IndexFunc(p.Routes, func(c routeChange) bool { return c.Route == route && c.Does == does && slices.Equal(c.With, with) })
 		if i < 0 {
@@ -211,7 +212,7 @@ func (p *planned) compare(s consumer.Status, cfg *config.Config) {
 	}
 }
 
-func (p *planned) print(w io.Writer) {
+func (p *preview) print(w io.Writer) {
 	if len(p.Instances) == 0 {
 		fmt.Fprintf(w, "no instance of service %s runs\n", cli.Printable(p.Service))
 	}
@@ -259,33 +260,33 @@ func (p *planned) print(w io.Writer) {
 	}
 }
 
-func printDivided(w io.Writer, d consumer.DividedPlan) {
+func printDivided(w io.Writer, d planned.Divided) {
 	name := fmt.Sprintf("route %s has %d partitions in stream %s", cli.Printable(d.Route), d.Partitions, cli.Printable(d.Stream))
 	switch d.Does {
-	case consumer.DurableMade:
+	case planned.Made:
 		fmt.Fprintf(w, "%s, which is created: the copies begin %s\n", name, d.Start)
-	case consumer.DurableChanged:
+	case planned.Changed:
 		fmt.Fprintf(w, "%s, which is created, in place of %d partitions: messages that wait are handed over to the new ones, in the order of their keys\n", name, d.Before)
 	default:
 		fmt.Fprintf(w, "%s, and goes on\n", name)
 	}
 }
 
-func printDurable(w io.Writer, d consumer.DurablePlan) {
+func printDurable(w io.Writer, d planned.Durable) {
 	name := fmt.Sprintf("durable %s on %s (%s %s)", cli.Printable(d.Durable), cli.Printable(d.Stream), cli.Plural(len(d.Routes), "route"), cli.Printable(strings.Join(d.Routes, ", ")))
 	switch d.Does {
-	case consumer.DurableRefused:
+	case planned.Refused:
 		for _, why := range d.Why {
 			fmt.Fprintf(w, "%s\n  ! %s\n", name, cli.Printable(why))
 		}
 		return
-	case consumer.DurableMade:
+	case planned.Made:
 		fmt.Fprintf(w, "%s is created", name)
 		if d.Start != "" {
 			fmt.Fprintf(w, ", start: %s", d.Start)
 		}
 		fmt.Fprintf(w, ": it delivers %d %s that the stream holds\n", d.Waits, cli.Plural(d.Waits, "message"))
-	case consumer.DurableChanged:
+	case planned.Changed:
 		fmt.Fprintf(w, "%s goes on, and is changed: %d wait, %d outstanding\n", name, d.Waits, d.Outstanding)
 	default:
 		fmt.Fprintf(w, "%s goes on: %d wait, %d outstanding\n", name, d.Waits, d.Outstanding)

@@ -1,0 +1,50 @@
+package generations
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/planned"
+)
+
+// Planned is what would become of the partitions of a route. Made is the stream of the route when it does not exist yet and somebody makes it; nil: it
+// is there.
+func (m Maker) Planned(ctx context.Context, w Wanted, made *jetstream.StreamConfig) (p planned.Divided, err error) {
+	list, err := partition.Find(ctx, m.JS, m.Service, w.Route)
+	if err != nil {
+		return p, err
+	}
+	g := m.Generation(w, 1)
+	p = planned.Divided{Route: w.Route, Does: planned.Made, Partitions: g.Count}
+	switch n := len(list); {
+	case n == 0:
+		start, err := m.first(ctx, w, made)
+		if err != nil {
+			return p, err
+		}
+		p.Start = start.String()
+	case list[n-1].Equal(g.Layout):
+		g, p.Does, p.Before = list[n-1].Generation, planned.Stays, g.Count
+	default:
+		g.Number, p.Does, p.Before = list[n-1].Number+1, planned.Changed, list[n-1].Count
+	}
+	p.Stream = g.Name()
+	return p, nil
+}
+
+// first is where the first generation would begin.
+func (m Maker) first(ctx context.Context, w Wanted, made *jetstream.StreamConfig) (partition.Start, error) {
+	if made != nil {
+		return partition.Start{Sequence: 1}, Copyable(*made)
+	}
+	from, err := m.JS.Stream(ctx, w.Stream)
+	if err == nil {
+		err = Copyable(from.CachedInfo().Config)
+	}
+	if err != nil {
+		return partition.Start{}, err
+	}
+	return m.Start(ctx, w, from)
+}

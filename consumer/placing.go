@@ -1,0 +1,65 @@
+package consumer
+
+import (
+	"context"
+
+	"github.com/relaymq/relay/consumer/internal/placing"
+)
+
+// placed is what has to be known of the route to find its place.
+func (r Route) placed() placing.Route {
+	return placing.Route{
+		Name: r.Name, Subjects: r.Subjects, Stream: r.Stream, Durable: r.Durable, Instances: r.Instances, Leased: r.Leased(), Divided: r.Partitions > 0,
+	}
+}
+
+func allPlaced(routes []*route) (list []placing.Route) {
+	for _, rt := range routes {
+		list = append(list, rt.cfg.placed())
+	}
+	return list
+}
+
+// unplaced is a route of which no stream holds the subjects.
+type unplaced struct {
+	rt  *route
+	err error
+}
+
+// faultsOf are the errors of routes that have to have a stream.
+func faultsOf(list []unplaced) (faults []error) {
+	for _, u := range list {
+		faults = append(faults, setupError(u.rt.cfg.Name, u.err))
+	}
+	return faults
+}
+
+// plan makes the units of routes: those that share a durable are in one.
+func (r *Relay) plan(ctx context.Context, routes []*route, try placing.Trying) (units []*unit, without []unplaced, faults []error) {
+	places, none, wrong := r.placing.Place(ctx, allPlaced(routes), try)
+	for _, at := range places {
+		u := newUnit(newSource(r, at.Stream, at.Durable))
+		for _, i := range at.Routes {
+			rt := routes[i]
+			u.main.add(rt, rt.cfg.Subjects...)
+			if due := r.dueSource(rt, at.Stream); due != nil {
+				u.dues = append(u.dues, due)
+			}
+		}
+		units = append(units, u)
+	}
+	for _, u := range none {
+		without = append(without, unplaced{routes[u.Route], u.Err})
+	}
+	if err := setupError("", setupErrors(wrong)...); err != nil {
+		faults = []error{err}
+	}
+	return units, without, faults
+}
+
+func setupErrors(list []placing.Fault) (faults []error) {
+	for _, f := range list {
+		faults = append(faults, setupError(f.Route, f.Err))
+	}
+	return faults
+}
