@@ -10,7 +10,6 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/consumer/internal/tally"
-	"github.com/relaymq/relay/internal/audit"
 )
 
 // tallyConfig is how counts are written to the ledgers.
@@ -47,15 +46,14 @@ func (u *unit) tallyOf() tally.Of {
 
 // newTally is of a durable that is being opened. The server said info of it, and was asked at that time.
 func (s *source) newTally(info *jetstream.ConsumerInfo, at time.Time) *tally.Source {
-	return &tally.Source{
+	return tally.Opened(tally.Source{
 		Stream: s.stream, Durable: s.durable, Due: s.due, Count: &s.count.tally,
-		Start: audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}, Outstanding: info.NumAckPending, At: at,
 		Naked: func() uint64 { return s.session.Stats().Naked },
 		Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, bool, error) {
 			identity, info, err := s.ask(ctx)
 			return info, identity.Equal(s.identity), err
 		},
-	}
+	}, info, at)
 }
 
 // tallied counts a delivery for the ledger.

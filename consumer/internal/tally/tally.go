@@ -39,21 +39,32 @@ type Route struct {
 	Hand func() int
 }
 
-// Source is a durable from its opening to its end.
+// Source is a durable from its opening to its end. [Opened] makes it whole.
 type Source struct {
 	Stream, Durable string
 	Due             bool // on the retry stream
 	Count           *DurableCount
-	// What the server said when it was opened, before anything was pulled, and when it was asked. Guarded by Tally.writing after that.
-	Start       audit.Start
-	Outstanding int
-	At          time.Time
 	// Naked is how many NAKs were sent.
 	Naked func() uint64
 	// Ask asks the server for the durable. same: it is the one that was opened.
 	Ask func(context.Context) (info *jetstream.ConsumerInfo, same bool, err error)
 
-	nakedWritten uint64 // guarded by Tally.writing
+	// What the server said when it was opened, and when it was asked. Guarded by Tally.writing, as is what follows.
+	start       audit.Start
+	outstanding int
+	at          time.Time
+
+	nakedWritten uint64
+}
+
+// Opened is the source from now on: the server said info of its durable when it was asked at that time, before anything was pulled.
+func Opened(s Source, info *jetstream.ConsumerInfo, at time.Time) *Source {
+	s.start, s.outstanding, s.at = startOf(info), info.NumAckPending, at
+	return &s
+}
+
+func startOf(info *jetstream.ConsumerInfo) audit.Start {
+	return audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}
 }
 
 // Tally is what was counted of a durable, on its way to the ledger. Make it with [Keeper.New].
@@ -109,7 +120,7 @@ func (t *Tally) gather() *audit.Addition {
 		d := now.Sub(c.written)
 		d.Naked = naked - s.nakedWritten
 		c.written, s.nakedWritten = now, naked
-		a.Durables[audit.Name(s.Stream, s.Durable)] = audit.Durable{Start: s.Start, Deliveries: d}
+		a.Durables[audit.Name(s.Stream, s.Durable)] = audit.Durable{Start: s.start, Deliveries: d}
 		change = change || d != audit.Deliveries{}
 		n, e := c.unrouted.Load(), c.elsewhere.Load()
 		if !s.Due && (n > c.unroutedWritten || e > c.elsewhereWritten) {
@@ -160,11 +171,11 @@ func (t *Tally) Write(ctx context.Context, last bool) error {
 		return nil
 	}
 	book := t.keeper.book
-	if !t.created.Equal(main.Start.Created) {
+	if !t.created.Equal(main.start.Created) {
 		if !t.created.IsZero() {
 			t.gather() // that was of a durable which is there no more
 		}
-		t.created, t.told = main.Start.Created, false
+		t.created, t.told = main.start.Created, false
 		t.writer = audit.NewWriter(t.cfg.Stream, t.cfg.Durable, nuid.Next(), t.keeper.cfg.Instance)
 		t.opening = audit.Opening{}
 	}
@@ -185,7 +196,7 @@ func (t *Tally) Write(ctx context.Context, last bool) error {
 		return nil
 	}
 	if a == nil {
-		a = &audit.Addition{Opening: t.opening, Durables: map[string]audit.Durable{audit.Name(t.cfg.Stream, t.cfg.Durable): {Start: main.Start}}}
+		a = &audit.Addition{Opening: t.opening, Durables: map[string]audit.Durable{audit.Name(t.cfg.Stream, t.cfg.Durable): {Start: main.start}}}
 	}
 	t.told, t.hand, t.wrote = true, a.Hand, time.Now()
 	err := t.writer.Write(ctx, book, a, last)
@@ -195,13 +206,13 @@ func (t *Tally) Write(ctx context.Context, last bool) error {
 
 // open is what waited before the ledger began.
 func (t *Tally) open(ctx context.Context, main *Source) (audit.Opening, error) {
-	o := audit.Opening{At: main.At.UTC(), Carried: uint64(main.Outstanding)}
+	o := audit.Opening{At: main.at.UTC(), Carried: uint64(main.outstanding)}
 	record, err := t.keeper.book.Get(ctx, t.cfg.Stream, t.cfg.Durable)
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 	case err != nil:
 		return o, err
-	case record.Began(main.Start):
+	case record.Began(main.start):
 		return o, nil // without this instance, which looked later
 	}
 	if t.pulling {
@@ -226,7 +237,7 @@ func (t *Tally) openLate(ctx context.Context, main *Source) (o audit.Opening, er
 		if !same {
 			return o, errors.New("durable " + s.Durable + " was created again just now")
 		}
-		starts[i] = audit.Start{Created: info.Created, Delivered: info.Delivered.Consumer}
+		starts[i] = startOf(info)
 		if s == main {
 			outstanding = info.NumAckPending
 		}
@@ -245,12 +256,12 @@ func (t *Tally) openLate(ctx context.Context, main *Source) (o audit.Opening, er
 		return o, err
 	}
 	for i, s := range open {
-		s.Start = starts[i]
+		s.start = starts[i]
 		if s == main {
-			s.Outstanding, s.At = outstanding, now
+			s.outstanding, s.at = outstanding, now
 		}
 	}
-	delivered := int64(after.Delivered.Consumer - main.Start.Delivered)
+	delivered := int64(after.Delivered.Consumer - main.start.Delivered)
 	settled := delivered - int64(after.NumAckPending-outstanding)
 	moved := max(delivered, 0) + max(settled, 0) + max(int64(parkedAfter-parked), int64(parked-parkedAfter))
 	return audit.Opening{At: now.UTC(), Carried: uint64(outstanding) + parked, Moved: uint64(moved)}, nil

@@ -95,14 +95,14 @@ func (w *world) opens() jetstream.Consumer {
 	c, err := w.js.CreateConsumer(ctx, "JOBS", jetstream.ConsumerConfig{Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Hour})
 	w.do(err)
 	info := c.CachedInfo()
-	w.source.Store(&Source{
-		Stream: "JOBS", Durable: "billing", Count: &w.count, Start: audit.Start{Created: info.Created}, At: time.Now(),
+	w.source.Store(Opened(Source{
+		Stream: "JOBS", Durable: "billing", Count: &w.count,
 		Naked: func() uint64 { return 0 },
 		Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, bool, error) {
 			now, err := c.Info(ctx)
 			return now, err == nil && now.Created.Equal(info.Created), errors.Join(err, w.refuse)
 		},
-	})
+	}, info, time.Now()))
 	return c
 }
 
