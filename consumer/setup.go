@@ -35,7 +35,7 @@ func newSetup(s *source) setup {
 			}
 			return b.routes[0].ackWaitBefore
 		},
-		Unknown: s.strays.Unknown(), Risks: b.risks, Floor: b.floorBefore,
+		Unknown: s.strays.Unknown(), Risks: b.risks, Floors: s.floors,
 		Differs: func(fields []string) error { return &DurableDiffers{b.stream, b.durable, fields} },
 		CatchUp: s.catchUp, Listings: &b.relay.listings,
 	})}

@@ -12,6 +12,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/catchup"
+	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/link"
@@ -41,7 +42,7 @@ type source struct {
 	watchdog watchdog
 	count    *sourceCounters
 	looked   atomic.Pointer[backlog.Look]
-	floored  floored
+	floors   *durables.Floors
 	oldest   backlog.Oldest
 	tally    *tally.Source // since it is open
 	takeover *takeover.Takeover
@@ -96,7 +97,7 @@ func newSourceOf(b *binding) *source {
 		arrivals: pulls.New(pulls.Config{
 			Conn: b.relay.nc, JS: b.relay.js, Stream: b.stream, Durable: b.durable, Elsewhere: b.relay.cfg.Domain != "", Leased: b.leased, DrainTime: b.relay.drainTime,
 		}),
-		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters),
+		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), floors: b.newFloors(),
 	}
 	s.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
 		for _, rt := range b.routes {
@@ -219,9 +220,6 @@ func (s *source) lose(err error) {
 		s.log.Error("the durable or its stream is gone, so nothing is pulled; relay keeps looking for it. Create it again, or restart relay to have it created", "error", err)
 	}
 }
-
-// epoch makes monotonic times of durations.
-var epoch = time.Now()
 
 // forget deletes the record of a settled message.
 func (s *source) forget(ctx context.Context, seq uint64) {

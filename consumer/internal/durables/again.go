@@ -28,7 +28,7 @@ func (d *Durable) handledBefore(ctx context.Context, stream jetstream.Stream, wa
 		return nil, nil
 	}
 	all := d.cfg.Start().isAll()
-	if f, ok := d.cfg.Floor(ctx, stream); ok {
+	if f, ok := d.cfg.Floors.Before(ctx, stream.CachedInfo().Created); ok {
 		if n, err := d.handledUpTo(ctx, stream, want, f.Seq, d.Waiting.Chosen); err != nil || n > 0 {
 			return []control.Again{{Messages: n, Durable: d.cfg.Durable, Deleted: true, Next: f.Seq + 1, All: all}}, err
 		}

@@ -40,9 +40,8 @@ type Config struct {
 	// Unknown says that a message came which no route ever configured on the durable wants.
 	Unknown *atomic.Bool
 	// Risks says how the stream may lose messages that wait.
-	Risks func(jetstream.StreamConfig) []string
-	// Floor is how far a durable of this name was that is not there any more.
-	Floor func(context.Context, jetstream.Stream) (provision.Floor, bool)
+	Risks  func(jetstream.StreamConfig) []string
+	Floors *Floors
 	// Differs is the error about a durable that may not be used as it is.
 	Differs func(fields []string) error
 

@@ -37,8 +37,6 @@ type world struct {
 	js      jetstream.JetStream
 	stream  jetstream.Stream
 	ledgers *audit.Book
-	floor   provision.Floor
-	had     bool
 }
 
 func newWorld(t *testing.T, retention jetstream.RetentionPolicy, messages int) *world {
@@ -61,6 +59,13 @@ func (w *world) do(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
+	}
+}
+
+// floors are those of a durable with one route of its name.
+func (w *world) floors(name string) *Floors {
+	return &Floors{
+		JS: w.js, Log: slog.New(slog.DiscardHandler), Retries: "RELAY_RETRY", Stream: "JOBS", Durable: name, Routes: func() []string { return []string{name} },
 	}
 }
 
@@ -87,7 +92,7 @@ func (w *world) durable(name, policy string, change func(*Config), subjects ...s
 		FormerAckWait: func(time.Duration) time.Duration { return 0 },
 		Unknown:       new(atomic.Bool),
 		Risks:         func(jetstream.StreamConfig) []string { return nil },
-		Floor:         func(context.Context, jetstream.Stream) (provision.Floor, bool) { return w.floor, w.had },
+		Floors:        w.floors(name),
 		Differs:       func(fields []string) error { return differs(fields) },
 		Listings:      new(Listings),
 	}
@@ -190,8 +195,8 @@ func TestLook_whatWasHandledIsBroughtAgain(t *testing.T) {
 	}
 	info, err := old.Info(t.Context())
 	w.do(err)
+	w.noted("old", info.AckFloor.Stream)
 	w.do(w.stream.DeleteConsumer(t.Context(), "old"))
-	w.floor, w.had = provision.Floor{Durable: "old", Seq: info.AckFloor.Stream}, true
 	anew := w.durable("old", "all", nil, "jobs.>")
 	w.do(anew.Look(t.Context()))
 	if len(anew.Again) != 1 || !anew.Again[0].Deleted || anew.Again[0].Messages != 6 || anew.Again[0].Next != 7 {
