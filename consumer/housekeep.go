@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/internal/away"
 )
 
@@ -54,8 +55,8 @@ func (s *source) sweeps(ctx context.Context) bool {
 	if l == nil {
 		return true
 	}
-	question, err := json.Marshal(handQuestion{Stream: s.stream, Durable: s.durable, Created: s.identity.ConsumerCreated, Reads: true})
-	return err != nil || !l.AnyBefore(ctx, question, readsIt)
+	question, err := json.Marshal(takeover.Question{Stream: s.stream, Durable: s.durable, Created: s.identity.ConsumerCreated, Reads: true})
+	return err != nil || !l.AnyBefore(ctx, question, takeover.ReadsIt)
 }
 
 // After trouble with storing something, schedules are looked for that got stuck, once there was none for unstickCalm: what

@@ -44,7 +44,7 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 		}
 	}
 	if s.leased() {
-		if s.unit == nil || s.unit.tenure.lease.Load() == nil {
+		if s.unit == nil || !s.unit.tenure.Began() {
 			return nil // when this instance has the claim
 		}
 		if err = s.newerGeneration(ctx); err != nil {

@@ -47,8 +47,8 @@ func (r *Relay) balance(ctx context.Context, d *generations.Route) {
 		if u == nil || rt.cfg.part.Of.Number != g.Number || len(units) >= over {
 			continue
 		}
-		if l := u.tenure.lease.Load(); l != nil && l.Valid() && len(rt.holder().Standbys) > 0 {
-			f.Rest(u.resource(), time.Now().Add(r.drainTime()+2*r.cfg.Fleet.lease()))
+		if u.tenure.Has() && len(rt.holder().Standbys) > 0 {
+			u.tenure.Leave()
 			units = append(units, u)
 		}
 	}
@@ -59,7 +59,7 @@ func (r *Relay) balance(ctx context.Context, d *generations.Route) {
 	if err := r.restart(ctx, units...); err != nil && !errors.Is(err, ErrNotRunning) {
 		r.log.Warn("partitions were not handed over; this instance keeps them", "route", d.Name, "error", err)
 		for _, u := range units {
-			f.Rest(u.resource(), time.Time{})
+			u.tenure.Keep()
 		}
 	}
 }

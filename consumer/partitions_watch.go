@@ -69,11 +69,7 @@ func (r *Relay) tends(g *generations.Route) bool {
 		return false
 	}
 	u := rt.unit.Load()
-	if u == nil {
-		return false
-	}
-	l := u.tenure.lease.Load()
-	return l != nil && l.Valid()
+	return u != nil && u.tenure.Has()
 }
 
 // divideAnew has the parts of a route be those of the generations that there are.

@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/health"
+	"github.com/relaymq/relay/consumer/internal/tenure"
 	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/pool"
@@ -235,8 +236,8 @@ func (rt *route) trouble() error {
 		return err
 	}
 	if rt.cfg.Leased() {
-		if since, err := rt.relay.membership.Trouble(); err != nil {
-			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), noSession(err))
+		if since, err := tenure.Trouble(rt.relay.membership); err != nil {
+			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), err)
 		}
 	}
 	rt.mu.Lock()

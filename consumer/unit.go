@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/relaymq/relay/consumer/internal/tally"
+	"github.com/relaymq/relay/consumer/internal/tenure"
 )
 
 // unit is what is set up and ended together: the durable of one or more routes, and those of their replays, which are of no use
@@ -25,7 +26,7 @@ type unit struct {
 	once                            sync.Once
 	tally                           *tally.Tally // set by prepare
 
-	tenure      tenure // of a leased one
+	tenure      *tenure.Tenure // set by prepare; of use to a leased one only
 	noPulls     sync.Once
 	drained     sync.Once
 	interrupted int // of the drain
@@ -43,8 +44,7 @@ func (u *unit) prepare() {
 	u.opening, u.stopOpening = context.WithCancel(r.ends)
 	u.work, u.stopWork = context.WithCancel(r.work)
 	u.slow, u.stopSlow = context.WithCancel(r.slow)
-	u.tenure.over, u.tenure.lose = context.WithCancel(u.work)
-	u.tenure.settled = make(chan struct{})
+	u.tenure = tenure.New(u.work, u.tenureConfig())
 	for _, rt := range u.main.routes {
 		rt.work = u.slow
 		rt.unit.Store(u)
@@ -125,18 +125,21 @@ func (u *unit) endPulls() {
 
 // drain lets handlers finish until ctx is done. It returns how many were interrupted.
 func (u *unit) drain(ctx context.Context) (interrupted int) {
-	u.drained.Do(func() { u.interrupted = u.endHandlers(ctx) })
+	u.drained.Do(func() {
+		if !u.leased() {
+			u.interrupted = u.endHandlers(ctx)
+			return
+		}
+		u.tenure.Drain(ctx, func(ctx context.Context) { u.interrupted = u.endHandlers(ctx) }, func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+			defer cancel()
+			u.confirm(ctx)
+		})
+	})
 	return u.interrupted
 }
 
 func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
-	if u.leased() {
-		defer u.finish()
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(u.tenure.over, cancel)()
-	}
 	stop := context.AfterFunc(ctx, u.stopSlow)
 	defer stop()
 	counts := make([]int, len(u.main.routes))
@@ -178,7 +181,7 @@ func (u *unit) confirm(ctx context.Context) {
 func (u *unit) end() {
 	u.stopSlow()
 	u.stopWork()
-	u.tenure.lose()
+	u.tenure.Close()
 	u.living.Wait()
 	r := u.relay
 	for _, rt := range u.main.routes {

@@ -1,29 +1,44 @@
 package takeover
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/retry"
 )
 
-// living are two instances that have these in hand, one of them this instance.
-func living(t *testing.T, others, own []uint64, may bool) Living {
-	answer, err := ack.InHand{Unsettled: others}.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return Living{
-		Others: func(context.Context) ([][]byte, error) { return [][]byte{answer}, nil },
-		Own:    func() ack.InHand { return ack.InHand{Unsettled: own} },
-		May:    func() bool { return may },
-	}
+// fellow is another instance, which has these in hand and answers to nothing but what is asked here.
+type fellow struct {
+	t    *testing.T
+	hand []uint64
 }
+
+func (f fellow) ask(_ context.Context, question []byte) ([][]byte, error) {
+	answer := Answer(question, func(q Question) *Takeover {
+		if q.Stream != "JOBS" || q.Durable != "billing" || q.Created.IsZero() || q.Reads {
+			f.t.Errorf("it is asked of %+v", q)
+		}
+		return New(Config{Delivered: func() ack.InHand { return ack.InHand{Unsettled: f.hand} }})
+	})
+	return [][]byte{answer}, nil
+}
+
+func yes() bool { return true }
+func no() bool  { return false }
 
 // What nobody has in hand who lives, and what does not wait for a delay of its own, was in hand of the dead.
 func TestGiveBackOfDead(t *testing.T) {
@@ -39,12 +54,12 @@ func TestGiveBackOfDead(t *testing.T) {
 			list := []*[]uint64{&others, &own, &dead}[random.IntN(3)]
 			*list = append(*list, seq)
 		}
-		info := h.info()
-		n, err := h.GiveBackOfDead(t.Context(), info, living(t, others, own, false))
+		h.mine.Store(&ack.InHand{Unsettled: own})
+		n, err := h.giveBackOfDead(t.Context(), fellow{t, others}.ask, no)
 		if n != 0 || err != nil {
 			t.Errorf("seed %d: although it may not: %d, %v", seed, n, err)
 		}
-		n, err = h.GiveBackOfDead(t.Context(), info, living(t, others, own, true))
+		n, err = h.giveBackOfDead(t.Context(), fellow{t, others}.ask, yes)
 		if err != nil || n < len(dead) {
 			t.Errorf("seed %d: %d of %d, %v", seed, n, len(dead), err)
 		}
@@ -62,25 +77,92 @@ func TestGiveBackOfDead_inDoubt(t *testing.T) {
 	h := newHand(t, 6)
 	h.take(6, 0)
 	h.settled()
-	if n, err := h.GiveBackOfDead(t.Context(), h.info(), Living{}); n != 0 || err != nil {
+	if n, err := h.giveBackOfDead(t.Context(), nil, nil); n != 0 || err != nil {
 		t.Errorf("nothing is outstanding: %d, %v", n, err)
 	}
 	h = newHand(t, 6)
 	h.take(6, 3)
 	down, asked := errors.New("no answer"), 0
-	l := living(t, nil, nil, true)
-	l.Others = func(context.Context) ([][]byte, error) { asked++; return nil, down }
-	if n, err := h.GiveBackOfDead(t.Context(), h.info(), l); n != 0 || !errors.Is(err, down) || asked != inHandTries {
+	silent := func(context.Context, []byte) ([][]byte, error) { asked++; return nil, down }
+	if n, err := h.giveBackOfDead(t.Context(), silent, yes); n != 0 || !errors.Is(err, down) || asked != inHandTries {
 		t.Errorf("asked %d times: %d, %v", asked, n, err)
 	}
-	l.Others = func(context.Context) ([][]byte, error) { return [][]byte{[]byte("what is that")}, nil }
-	if n, err := h.GiveBackOfDead(t.Context(), h.info(), l); n != 0 || err == nil {
+	odd := func(context.Context, []byte) ([][]byte, error) { return [][]byte{[]byte("what is that")}, nil }
+	if n, err := h.giveBackOfDead(t.Context(), odd, yes); n != 0 || err == nil {
 		t.Errorf("an answer that says nothing: %d, %v", n, err)
 	}
-	far := h.info()
-	far.Delivered.Stream = far.AckFloor.Stream + mostNamed + 1
-	if n, err := h.GiveBackOfDead(t.Context(), far, living(t, nil, nil, true)); n != 0 || !errors.Is(err, errTooFar) {
+	h.asked = func() *jetstream.ConsumerInfo {
+		far := h.info()
+		far.Delivered.Stream = far.AckFloor.Stream + mostNamed + 1
+		return far
+	}
+	if n, err := h.giveBackOfDead(t.Context(), nil, nil); n != 0 || !errors.Is(err, errTooFar) {
 		t.Errorf("far behind: %d, %v", n, err)
 	}
+	h.cfg.Ask = func(context.Context) (*jetstream.ConsumerInfo, error) { return nil, down }
+	if n, err := h.giveBackOfDead(t.Context(), nil, nil); n != 0 || !errors.Is(err, down) {
+		t.Errorf("the server does not answer: %d, %v", n, err)
+	}
 	h.wants("nothing")
+}
+
+// Nothing is given back while an instance runs that cannot say what it has in hand.
+func TestFellows_GiveBackOfDead(t *testing.T) {
+	t.Parallel()
+	h := newHand(t, 6)
+	dead := h.take(6, 4)
+	var version atomic.Value
+	version.Store("")
+	sub, err := h.nc.Subscribe(control.StatusSubject("relay"), func(m *nats.Msg) {
+		data, err := json.Marshal(control.Status{Instance: "b", Service: "relay", Version: version.Load().(string), Page: 1, Pages: 1})
+		if err == nil {
+			err = m.Respond(data)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	h.do(err)
+	defer sub.Unsubscribe() //nolint:errcheck // the server ends
+	var log bytes.Buffer
+	f := Fellows{Conn: h.nc, Log: slog.New(slog.NewTextHandler(&log, nil)), Service: "relay", Route: "billing", Ask: fellow{t, dead[:1]}.ask}
+	f.GiveBackOfDead(t.Context(), []*Takeover{h.Takeover})
+	if !strings.Contains(log.String(), "instance b runs an earlier version") {
+		t.Errorf("the log: %s", log.String())
+	}
+	h.wants("nothing")
+	version.Store("v1")
+	f.GiveBackOfDead(t.Context(), []*Takeover{h.Takeover})
+	h.wants("what the dead had", dead[1:]...)
+	f.Ask = func(context.Context, []byte) ([][]byte, error) { return nil, errors.New("no answer") }
+	h.cfg.Log = f.Log
+	log.Reset()
+	f.GiveBackOfDead(t.Context(), []*Takeover{h.Takeover})
+	if !strings.Contains(log.String(), "no answer") {
+		t.Errorf("the log: %s", log.String())
+	}
+}
+
+// What others are told is what was asked.
+func TestAnswer(t *testing.T) {
+	t.Parallel()
+	h := New(Config{Delivered: func() ack.InHand { return ack.InHand{Unsettled: []uint64{7}} }})
+	answer := func(question string, of *Takeover) string {
+		return string(Answer([]byte(question), func(Question) *Takeover { return of }))
+	}
+	if got := answer("{", h); got != "" {
+		t.Errorf("no question: %q", got)
+	}
+	if got := answer(`{"reads":true}`, h); got != ReadsIt {
+		t.Errorf("it reads it: %q", got)
+	}
+	if got := answer(`{"reads":true}`, nil); got == ReadsIt || got == "" {
+		t.Errorf("it does not read it: %q", got)
+	}
+	for of, want := range map[*Takeover]int{nil: 0, h: 1} {
+		var in ack.InHand
+		if err := in.UnmarshalBinary([]byte(answer("{}", of))); err != nil || len(in.Unsettled) != want {
+			t.Errorf("%+v, %v, want %d", in, err, want)
+		}
+	}
 }

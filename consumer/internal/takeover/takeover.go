@@ -51,11 +51,15 @@ type Config struct {
 	// Records and InHand are asked for when the durable is open. InHand is what this instance has.
 	Records func() Records
 	InHand  func() ack.InHand
+	// Delivered is InHand and what has arrived and was not looked at yet. It may block for moments.
+	Delivered func() ack.InHand
+	// Ask asks the server for the durable as it is.
+	Ask func(context.Context) (*jetstream.ConsumerInfo, error)
 }
 
 // Takeover is of one durable. Its methods are for one goroutine each: [Takeover.TakeBack] before the others begin, [Takeover.StillMissing] for the pull
-// loop, [Takeover.GiveBackAgain] for whoever looks after the durable, and [Takeover.NoteInHand] for one of its own. [Takeover.GiveBack] and
-// [Takeover.GiveBackOfDead] are for all.
+// loop, [Takeover.GiveBackAgain] for whoever looks after the durable, and [Takeover.NoteInHand] for one of its own. [Takeover.GiveBack],
+// [Answer] and [Fellows] are for all.
 type Takeover struct {
 	cfg     Config
 	back    span

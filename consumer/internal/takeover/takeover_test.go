@@ -24,20 +24,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 type hand struct {
 	*Takeover
 	t        *testing.T
+	nc       *nats.Conn
 	js       jetstream.JetStream
 	stream   jetstream.Stream
 	consumer jetstream.Consumer
 	records  *retry.Records
 	holds    atomic.Bool
 	mine     atomic.Pointer[ack.InHand]
+	asked    func() *jetstream.ConsumerInfo
 }
 
 func newHand(t *testing.T, messages int) *hand {
 	t.Helper()
 	s := natstest.Start(t)
-	h := &hand{t: t, js: s.JetStream(t)}
+	h := &hand{t: t, nc: s.Conn(t), js: s.JetStream(t)}
 	h.holds.Store(true)
 	h.mine.Store(new(ack.InHand))
+	h.asked = h.info
 	var err error
 	h.stream, err = h.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "JOBS", Subjects: []string{"jobs.>"}, Storage: jetstream.MemoryStorage})
 	h.do(err)
@@ -55,8 +58,9 @@ func newHand(t *testing.T, messages int) *hand {
 	t.Cleanup(bucket.Close)
 	h.records = bucket.Records("JOBS", "billing", h.consumer.CachedInfo().Created)
 	h.Takeover = New(Config{
-		Conn: s.Conn(t), Log: slog.New(slog.DiscardHandler), Stream: "JOBS", Durable: "billing", AckWait: func() time.Duration { return time.Hour },
+		Conn: h.nc, Log: slog.New(slog.DiscardHandler), Stream: "JOBS", Durable: "billing", AckWait: func() time.Duration { return time.Hour },
 		Holds: h.holds.Load, Records: func() Records { return h.records }, InHand: func() ack.InHand { return *h.mine.Load() },
+		Delivered: func() ack.InHand { return *h.mine.Load() }, Ask: func(context.Context) (*jetstream.ConsumerInfo, error) { return h.asked(), nil },
 	})
 	return h
 }
