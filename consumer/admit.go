@@ -77,7 +77,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	if d == nil {
 		return
 	}
-	s.count.delivered.Add(1)
+	s.count.Delivered.Add(1)
 	m.delivery = d
 	if d.FencedAt(now) {
 		// It comes from a link that stalled for longer than AckWait: another instance has it by now.
@@ -211,7 +211,7 @@ func (m *message) lookUp(elsewhere bool) {
 		case m.bodyless && errors.Is(err, jetstream.ErrMsgNotFound):
 			// The server takes a message that is gone off the durable. If a replica was asked that lags behind, the message comes
 			// again.
-			m.route.count.settled[supervisor.LetGo].Add(1)
+			m.route.count.Settled[supervisor.LetGo].Add(1)
 			if others, ok := m.route.unread.May(time.Now()); ok {
 				m.route.log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.attrs("others", others)...)
 			}
@@ -317,7 +317,7 @@ func (m *message) known(rec retry.Record, b *batch) {
 	if rec.Dead != "" {
 		// It had its verdict; only its entry could not be stored.
 		rt.group.Ended(m.Key, m.Sequence)
-		rt.count.settled[supervisor.DeadLetter].Add(1)
+		rt.count.Settled[supervisor.DeadLetter].Add(1)
 		o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: rec.Dead, Attempts: attempts, FirstFailure: first}
 		m.toLetters(o)
 		return
@@ -362,7 +362,7 @@ func (m *message) letGo() {
 
 // cameLate notes a message that arrived after its AckWait.
 func (s *source) cameLate(now time.Time) {
-	s.count.late.Add(1)
+	s.count.Late.Add(1)
 	s.late.Came(s.relay.cfg.Stalled, now)
 	if others, ok := s.lateSaid.May(now); ok {
 		s.log.Warn("a message arrived after its ack wait and is not started; it is redelivered. If this continues, the link to the server is too "+

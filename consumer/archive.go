@@ -9,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/archive"
@@ -114,16 +113,4 @@ func (m *message) resultToKeep() *Result {
 		return m.call.result
 	}
 	return m.result
-}
-
-var (
-	archived    = prometheus.NewDesc("relay_archive_records_total", "Records of what became of messages that this instance wrote to the archive; see archive.outcomes.", nil, nil)
-	notArchived = prometheus.NewDesc("relay_archive_dropped_total", "Records that were left out of the archive: the stream could not be written, and its room in memory was full.", nil, nil)
-)
-
-func (r *Relay) collectArchive(ch chan<- prometheus.Metric) {
-	if a := r.archive; a != nil {
-		ch <- prometheus.MustNewConstMetric(archived, prometheus.CounterValue, float64(a.Stored()))
-		ch <- prometheus.MustNewConstMetric(notArchived, prometheus.CounterValue, float64(a.Dropped()))
-	}
 }

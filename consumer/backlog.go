@@ -79,7 +79,7 @@ func (r *Relay) watchCounts(ctx context.Context) {
 			if rt.cfg.isCopy() {
 				continue
 			}
-			rt.parkedNow.Update(ctx, asked, rt.count.parked.Load()+rt.count.aside.Load(), r.retries.Name(), r.cfg.Service+".park."+rt.name()+".>")
+			rt.parkedNow.Update(ctx, asked, rt.count.Parked.Load()+rt.count.Aside.Load(), r.retries.Name(), r.cfg.Service+".park."+rt.name()+".>")
 		}
 		for _, s := range r.openSources() {
 			if l := s.looked.Load(); !s.due && l != nil && !s.isLost() {
@@ -103,10 +103,7 @@ func (r *Relay) asked() *backlog.Server {
 // stored is how many messages this instance has put into the dead letters and the retry stream.
 func (r *Relay) stored() (n uint64) {
 	for _, rt := range r.all() {
-		n += rt.count.parked.Load() + rt.count.aside.Load()
-		for i := range rt.count.letters {
-			n += rt.count.letters[i].Load()
-		}
+		n += rt.count.Parked.Load() + rt.count.Aside.Load() + rt.count.Stored()
 	}
 	return n
 }

@@ -73,7 +73,7 @@ func TestStrays_regressionABodylessMessageThatIsRemovedIsLetGo(t *testing.T) {
 		Subject: "orders.x", Header: nats.Header{"Nats-Msg-Size": {"5"}},
 		Reply: fmt.Sprintf("$JS.ACK.ORDERS.billing.1.1000.1.%d.0", time.Now().UnixNano()),
 	}
-	w.eventually("it is let go", func() bool { return r.all()[0].count.settled[supervisor.LetGo].Load() == 1 })
+	w.eventually("it is let go", func() bool { return r.all()[0].count.Settled[supervisor.LetGo].Load() == 1 })
 }
 
 // A replay whose headers do not name a body was looked up each second, for ever.

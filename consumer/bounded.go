@@ -35,7 +35,7 @@ func (m *message) parkUnread(elsewhere bool) bool {
 	if m.park(m.from(), time.Now(), m.route.parkRoom(1), settleTimeout) != nil {
 		return false
 	}
-	m.route.count.parked.Add(1)
+	m.route.count.Parked.Add(1)
 	m.done()
 	return true
 }

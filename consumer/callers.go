@@ -86,7 +86,7 @@ func (rt *route) newGates() *caller.Gates {
 		Rules: func() caller.Rules {
 			return caller.Rules{Timeout: rt.cfg.Interest.Timeout, Every: rt.cfg.Interest.Every, Drop: rt.cfg.Interest.Unknown == UnknownDrop, Slots: rt.now().Concurrency}
 		},
-		Count: func(c caller.Counted) { rt.count.answers[c].Add(1) },
+		Count: func(c caller.Counted) { rt.count.Answers[c].Add(1) },
 	})
 }
 
@@ -98,7 +98,7 @@ func (m *message) readCall(stored time.Time) {
 		m.call = &call{Gate: rt.callers.gates.Gate(*c, caller.About{ID: m.id, Subject: m.subject, Size: m.Size, Replay: m.isReplay()})}
 	}
 	for _, r := range refused {
-		rt.count.refused.Add(1)
+		rt.count.Refused.Add(1)
 		if others, ok := rt.callers.refused.May(time.Now()); ok {
 			rt.log.Warn("refused a header of the caller; the message is handled without it", m.attrs("header", r.Header, "error", r.Err, "others", others)...)
 		}
@@ -191,9 +191,9 @@ func (m *message) gated(o supervisor.Outcome) supervisor.Outcome {
 		if m.route.cfg.Deadline.OnExpired == ExpiredDeadLetter {
 			o.Action, o.Reason = supervisor.DeadLetter, supervisor.ReasonExpired
 		}
-		m.route.count.expired.Add(1)
+		m.route.count.Expired.Add(1)
 	} else {
-		m.route.count.forgotten.Add(1)
+		m.route.count.Forgotten.Add(1)
 	}
 	return o
 }

@@ -154,7 +154,7 @@ func TestCallers_moreMutesThanMayWait(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.eventually("there is no room for some", func() bool { return b.rt.count.answers[caller.CountedAgain].Load() > 0 })
+	w.eventually("there is no room for some", func() bool { return b.rt.count.Answers[caller.CountedAgain].Load() > 0 })
 	for i := range 5 {
 		if err := w.nc.Publish(fmt.Sprintf("orders.well.%d", i), []byte(strconv.FormatInt(time.Now().UnixNano(), 10))); err != nil {
 			t.Fatal(err)
@@ -305,7 +305,7 @@ func TestCallers_anOldYes(t *testing.T) {
 	for range 3 {
 		sayYes(<-questions)
 	}
-	w.eventually("all said yes", func() bool { return count.answers[caller.CountedYes].Load() == 3 })
+	w.eventually("all said yes", func() bool { return count.Answers[caller.CountedYes].Load() == 3 })
 	said := time.Now()
 	w.eventually("that was a while ago", func() bool { return time.Since(said) > caller.HeardLately })
 	if err := goes.questions.Unsubscribe(); err != nil {

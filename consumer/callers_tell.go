@@ -22,7 +22,7 @@ const (
 
 // finish ends a message of which it is settled what becomes of it: its caller is told, if one waits, and it is acknowledged.
 func (m *message) finish(o supervisor.Outcome) {
-	m.route.count.ages.Observe(time.Since(m.published()).Seconds())
+	m.route.count.Through(time.Since(m.published()))
 	m.route.count.ended(o)
 	if a := m.route.relay.archive; a != nil {
 		m.toArchive(a, o)
@@ -53,7 +53,7 @@ func (m *message) finish(o supervisor.Outcome) {
 			if unwanted && told == caller.NotThere {
 				return
 			}
-			rt.count.replies[told].Add(1)
+			rt.count.Replies[told].Add(1)
 			if told != caller.Delivered {
 				rt.log.Debug("cannot tell the caller the outcome of its message", "id", reply.Header.Get(caller.HeaderID), "outcome", outcome, "why", told.String())
 			}
@@ -108,12 +108,12 @@ func (m *message) reply(o supervisor.Outcome) (reply *nats.Msg, outcome string) 
 func (rt *route) callersStatus() *control.CallersStatus {
 	c := rt.count
 	s := control.CallersStatus{
-		Expired: c.expired.Load(), Forgotten: c.forgotten.Load(), Asking: rt.callers.gates.Asking(), Again: c.answers[caller.CountedAgain].Load(),
-		Silent: c.answers[caller.CountedUnknown].Load(), Replied: c.replies[caller.Delivered].Load(),
-		Undelivered: c.replies[caller.NotThere].Load() + c.replies[caller.Failed].Load(), Unsure: c.replies[caller.Sent].Load(),
-		Telling: int(rt.callers.telling.Load()), Refused: c.refused.Load(),
+		Expired: c.Expired.Load(), Forgotten: c.Forgotten.Load(), Asking: rt.callers.gates.Asking(), Again: c.Answers[caller.CountedAgain].Load(),
+		Silent: c.Answers[caller.CountedUnknown].Load(), Replied: c.Replies[caller.Delivered].Load(),
+		Undelivered: c.Replies[caller.NotThere].Load() + c.Replies[caller.Failed].Load(), Unsure: c.Replies[caller.Sent].Load(),
+		Telling: int(rt.callers.telling.Load()), Refused: c.Refused.Load(),
 	}
-	if s == (control.CallersStatus{}) && c.answers[caller.CountedYes].Load() == 0 {
+	if s == (control.CallersStatus{}) && c.Answers[caller.CountedYes].Load() == 0 {
 		return nil
 	}
 	return &s

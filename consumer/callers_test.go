@@ -122,8 +122,8 @@ func TestCallers_theResultComesBack(t *testing.T) {
 	if n := a.asked.Load(); n != 3 {
 		t.Errorf("asked %d times, want once before each attempt", n)
 	}
-	if c := r.all()[0].count; c.answers[caller.CountedYes].Load() != 3 || c.replies[0].Load() != 1 {
-		t.Errorf("counted %d questions, %d replies", c.answers[caller.CountedYes].Load(), c.replies[0].Load())
+	if c := r.all()[0].count; c.Answers[caller.CountedYes].Load() != 3 || c.Replies[0].Load() != 1 {
+		t.Errorf("counted %d questions, %d replies", c.Answers[caller.CountedYes].Load(), c.Replies[0].Load())
 	}
 }
 
@@ -192,7 +192,7 @@ func TestCallers_deadline(t *testing.T) {
 			a.publish("orders.5", "", nats.Header{"Relay-Deadline": {time.Now().Add(time.Hour).Format(time.RFC3339Nano)}, "Relay-Expires-In": {"1h"}})
 			a.reply("done")
 			w.settled("ORDERS", "billing")
-			if n := r.all()[0].count.expired.Load(); n != 4 {
+			if n := r.all()[0].count.Expired.Load(); n != 4 {
 				t.Errorf("counted %d", n)
 			}
 			want := 0
@@ -256,12 +256,12 @@ func TestCallers_forgottenBeforeTheStart(t *testing.T) {
 	c := r.all()[0].count
 	a.publish("orders.gone", "", nats.Header{"relay-interest": {nats.NewInbox()}}) // young: it is asked twice
 	a.reply("forgotten")
-	if again, nobody := c.answers[caller.CountedAgain].Load(), c.answers[caller.CountedNobody].Load(); again == 0 || nobody != 1 {
+	if again, nobody := c.Answers[caller.CountedAgain].Load(), c.Answers[caller.CountedNobody].Load(); again == 0 || nobody != 1 {
 		t.Errorf("asked again %d times, nobody %d", again, nobody)
 	}
 	w.settled("ORDERS", "billing")
-	if l.len() > 0 || c.forgotten.Load() != 2 || len(w.deadLetters()) > 0 {
-		t.Errorf("%d started, %d forgotten, %d dead", l.len(), c.forgotten.Load(), len(w.deadLetters()))
+	if l.len() > 0 || c.Forgotten.Load() != 2 || len(w.deadLetters()) > 0 {
+		t.Errorf("%d started, %d forgotten, %d dead", l.len(), c.Forgotten.Load(), len(w.deadLetters()))
 	}
 }
 
@@ -282,7 +282,7 @@ func TestCallers_unknown(t *testing.T) {
 			a := w.caller(func(*nats.Msg) {})
 			a.publish("orders.1", "", nil)
 			a.reply(want)
-			if n := r.all()[0].count.answers[caller.CountedUnknown].Load(); n != 1 {
+			if n := r.all()[0].count.Answers[caller.CountedUnknown].Load(); n != 1 {
 				t.Errorf("counted %d", n)
 			}
 		})
@@ -319,8 +319,8 @@ func TestCallers_forgottenWhileItRuns(t *testing.T) {
 	}
 	a.reply("forgotten")
 	w.settled("ORDERS", "billing")
-	if c := r.all()[0].count; c.forgotten.Load() != 1 || c.naked.Load()+c.kept.Load() != 0 {
-		t.Errorf("forgotten %d, retried %d", c.forgotten.Load(), c.naked.Load()+c.kept.Load())
+	if c := r.all()[0].count; c.Forgotten.Load() != 1 || c.Naked.Load()+c.Kept.Load() != 0 {
+		t.Errorf("forgotten %d, retried %d", c.Forgotten.Load(), c.Naked.Load()+c.Kept.Load())
 	}
 }
 
@@ -355,7 +355,7 @@ func TestCallers_absenceAfterAReconnect(t *testing.T) {
 	a := w.caller(nil)
 	a.publish("orders.1", "", nats.Header{"Relay-Interest": {inbox}, "Relay-Deadline": {}})
 	c := r.all()[0].count
-	w.eventually("it was asked for in vain", func() bool { return c.answers[caller.CountedAgain].Load() >= 2 })
+	w.eventually("it was asked for in vain", func() bool { return c.Answers[caller.CountedAgain].Load() >= 2 })
 	sub, err := a.nc.Subscribe(inbox, sayYes)
 	if err != nil {
 		t.Fatal(err)
@@ -399,8 +399,8 @@ func TestCallers_hostileHeaders(t *testing.T) {
 	a.reply("done")
 	w.settled("ORDERS", "billing")
 	c := r.all()[0].count
-	if got := c.refused.Load(); got != n || c.settled[2].Load() != n+1 {
-		t.Errorf("refused %d, acked %d, want %d and one more", got, c.settled[2].Load(), n)
+	if got := c.Refused.Load(); got != n || c.Settled[2].Load() != n+1 {
+		t.Errorf("refused %d, acked %d, want %d and one more", got, c.Settled[2].Load(), n)
 	}
 	for {
 		m, err := spy.NextMsg(50 * time.Millisecond)
@@ -432,7 +432,7 @@ func TestCallers_parked(t *testing.T) {
 	if got := a.reply("done"); string(got.Data) != "the body" || got.Header.Get("Relay-Attempts") != "2" {
 		t.Errorf("%q %v", got.Data, got.Header)
 	}
-	if n := r.all()[0].count.parked.Load(); n != 1 {
+	if n := r.all()[0].count.Parked.Load(); n != 1 {
 		t.Errorf("parked %d times", n)
 	}
 }
@@ -463,7 +463,7 @@ func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 				unwanted.publish("orders.0", "unwanted", nil)
 			}
 			wanted.publish("orders.1", "wanted", nil)
-			w.eventually("the key waits", func() bool { return rt.count.moves[supervisor.Waiting].Load() > 0 })
+			w.eventually("the key waits", func() bool { return rt.count.Moves[supervisor.Waiting].Load() > 0 })
 			if order == supervisor.OrderNone {
 				for i := range 5 {
 					unwanted.publish(fmt.Sprintf("orders.%d", i+2), "unwanted", nil)
@@ -471,7 +471,7 @@ func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 				for range 5 {
 					unwanted.reply("forgotten")
 				}
-				if n := rt.count.moves[supervisor.Flowing].Load(); n > 0 {
+				if n := rt.count.Moves[supervisor.Flowing].Load(); n > 0 {
 					t.Errorf("what was never started ended the outage %d times", n)
 				}
 			} else {

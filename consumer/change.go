@@ -173,7 +173,7 @@ func (r *Relay) enterChange(ctx context.Context) (leave func(), err error) {
 
 // enter has the parts that all routes share know of a route.
 func (r *Relay) enter(rt *route) {
-	r.metrics.of(rt)
+	r.metrics.Enter(rt.name(), &rt.count.RouteCount)
 	r.enterLimits(rt.cfg)
 	r.link.Cover(rt.cfg.AckWait)
 	r.events.Mute(rt.cfg.Name, rt.handlesEvents())
@@ -311,7 +311,7 @@ func (p *plot) run() Changed {
 	}
 	for _, name := range p.change.Remove {
 		if called := p.before[name].name(); len(r.partsOf(called)) == 0 {
-			r.metrics.forget(called)
+			r.metrics.Forget(called)
 			r.limits.RemoveOwn(called)
 		}
 	}

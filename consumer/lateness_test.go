@@ -27,7 +27,7 @@ func TestLate_regressionAllArriveAfterTheirAckWait(t *testing.T) {
 	if s.late.Reason(stalled, now.Add(2*stalled)) != nil {
 		t.Error("long after the last one it is still said")
 	}
-	if lines, n := log.count("arrived after its ack wait"), s.count.late.Load(); lines != 3 || n != 121 {
+	if lines, n := log.count("arrived after its ack wait"), s.count.Late.Load(); lines != 3 || n != 121 {
 		t.Errorf("%d lines for %d messages, want 3 for 121", lines, n)
 	}
 	s.late.End()

@@ -181,7 +181,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	// Counted here and not after the call: a panic does not return.
 	defer func() {
 		if !p.fallback {
-			rt.count.took(time.Since(began))
+			rt.count.Took(time.Since(began))
 		}
 	}()
 	err := p.shared.Begin(ctx)
@@ -205,7 +205,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	}
 	if !p.fallback {
 		m.told(ctx, number, v)
-		rt.count.verdicts[v.Kind].Add(1)
+		rt.count.Verdicts[v.Kind].Add(1)
 	}
 	if rt.log.Enabled(ctx, slog.LevelDebug) {
 		rt.log.Debug("handled", m.attrs("attempt", number, "fallback", p.fallback, "verdict", v.Kind.String(), "took", time.Since(began).Round(time.Microsecond))...)
@@ -237,9 +237,9 @@ func (m *message) Settle(o supervisor.Outcome) {
 		o = m.gated(o)
 	}
 	if o.Fallback && o.Action == supervisor.AckMessage {
-		rt.count.fallback.Add(1)
+		rt.count.Fallback.Add(1)
 	} else {
-		rt.count.settled[o.Action].Add(1)
+		rt.count.Settled[o.Action].Add(1)
 	}
 	m.toldBySettlement(o)
 	if m.suspect != nil {

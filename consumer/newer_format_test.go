@@ -41,7 +41,7 @@ func TestRelay_whatANewerVersionWroteWaits(t *testing.T) {
 	w.eventually("both came", func() bool {
 		came := 0
 		for _, s := range r.openSources() {
-			came += int(s.count.delivered.Load())
+			came += int(s.count.Delivered.Load())
 		}
 		return came == 2
 	})

@@ -132,7 +132,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome, failures uint64) {
 	switch err := m.park(origin, due, rt.parkRoom(asideShare), asidePatience); {
 	case err == nil:
 		a.again.Store(0)
-		if n := rt.count.aside.Add(1); n%asideTold == 1 {
+		if n := rt.count.Aside.Add(1); n%asideTold == 1 {
 			rt.log.Warn("messages of keys that wait are parked, so that they do not fill the durable",
 				m.attrs("ack_pending", m.source.session.AckPending(), "due", o.Due, "so_far", n)...)
 		}

@@ -76,7 +76,7 @@ func (r *Relay) routesStatus(q control.StatusRequest) (list []RouteStatus) {
 	for i := range list {
 		s := &list[i]
 		for _, c := range ended[s.Name] {
-			s.Acked, s.Retried, s.Dead = s.Acked+c.acked(), s.Retried+c.retried(), s.Dead+c.deadLetters()
+			s.Acked, s.Retried, s.Dead = s.Acked+c.Acked(), s.Retried+c.Retried(), s.Dead+c.DeadLetters()
 		}
 	}
 	return list

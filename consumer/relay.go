@@ -19,6 +19,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/link"
+	"github.com/relaymq/relay/consumer/internal/metrics"
 	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/replayed"
 	"github.com/relaymq/relay/consumer/internal/suspects"
@@ -49,7 +50,7 @@ type Relay struct {
 
 	routes  atomic.Pointer[[]*route]  // those that there are; a new slice at each change
 	sources atomic.Pointer[[]*source] // those that are open; a new slice at each change
-	metrics *metrics
+	metrics *metrics.Collector
 
 	solo        *suspects.Solo
 	link        *link.Link
@@ -64,7 +65,6 @@ type Relay struct {
 	orders      *orders.Follower // of operators
 	divided     dividedRoutes
 	generations *generations.Watch // of the partitions
-	ended       ended
 	streams     *looks.Streams
 	limits      *limits.Set
 	orphans     *orphans.Watch
@@ -164,11 +164,11 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	}
 	r.routes.Store(&list)
 	r.link = link.New(shortest)
-	r.metrics, r.events, r.archive = newMetrics(), r.newEvents(), r.newArchive()
+	r.events, r.archive = r.newEvents(), r.newArchive()
 	r.replayed = replayed.New(replayed.Config{JetStream: r.js, Service: r.cfg.Service, Log: r.log})
-	r.metrics.r = r
 	r.upkeep = upkeep.New(r.upkeepConfig())
 	r.tallies = tally.NewKeeper(r.tallyConfig())
+	r.metrics = r.newMetrics()
 	r.orphans = orphans.NewWatch()
 	r.generations = generations.NewWatch(r.generationsConfig())
 	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.apply)

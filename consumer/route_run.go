@@ -253,7 +253,7 @@ func (rt *route) trouble() error {
 
 // event logs and reports what happened to a key or to the route.
 func (rt *route) event(e supervisor.Event) {
-	rt.count.moves[e.To].Add(1)
+	rt.count.Moves[e.To].Add(1)
 	rt.report(e)
 	attrs := []any{"from", e.From, "to", e.To, "why", e.Why}
 	what := "route"

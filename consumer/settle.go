@@ -33,7 +33,7 @@ func (m *message) failed(o supervisor.Outcome) retry.Record {
 
 // Remember stores the failure of a message that waits in the stash.
 func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
-	m.route.count.kept.Add(1)
+	m.route.count.Kept.Add(1)
 	m.toldBySettlement(o)
 	m.route.slow.Go(func() {
 		if m.suspect != nil {
@@ -81,7 +81,7 @@ func (m *message) retry(o supervisor.Outcome) {
 				return // fenced: somebody else has it
 			}
 			failpoint.At("given back")
-			rt.count.naked.Add(1)
+			rt.count.Naked.Add(1)
 			if o.Aside {
 				m.forgetBytes()
 			}
@@ -166,7 +166,7 @@ func (m *message) parkFailed(rec *retry.Record) bool {
 		rec.Attempts, m.Returns, rec.FirstFailure, rec.LastFailure, rec.LastError
 	switch err := m.park(origin, rec.Due, rt.parkRoom(1), settleTimeout); {
 	case err == nil:
-		rt.count.parked.Add(1)
+		rt.count.Parked.Add(1)
 		m.done()
 		return true
 	case !errors.Is(err, retry.ErrParkFull) && !errors.Is(err, nats.ErrMaxPayload):
@@ -226,7 +226,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 	rt.deadLettered(err)
 	if err == nil {
 		rt.log.Error("dead-lettered", m.attrs("reason", o.Reason, "attempts", o.Attempts, "error", e.LastError)...)
-		rt.count.dead(o.Reason)
+		rt.count.Dead(o.Reason)
 		rt.reportDead(e)
 		m.finish(o)
 		return
@@ -281,7 +281,7 @@ func (rt *route) deadLettered(err error) {
 		rt.dlqFail = 0
 	} else {
 		rt.dlqFail++
-		rt.count.notDead.Add(1)
+		rt.count.NotDead.Add(1)
 	}
 }
 

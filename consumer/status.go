@@ -84,7 +84,7 @@ func (rt *route) status(keys int) RouteStatus {
 		Name: rt.name(), Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: string(rt.cfg.Order), State: state, Why: control.Cut(why, control.MaxText), Since: known(since),
 		Running: g.Running + rt.formerlyRunning(), Former: rt.group.Former() + rt.formerlyRunning(), Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Aside: g.Aside, Keys: map[string]int{},
 		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(), Holder: rt.holder(),
-		Acked: rt.count.acked(), Retried: rt.count.retried(), Dead: rt.count.deadLetters(),
+		Acked: rt.count.Acked(), Retried: rt.count.Retried(), Dead: rt.count.DeadLetters(),
 		Backlog: rt.backlog(), CatchUp: rt.catchUp(),
 	}
 	if c := rt.relay.config.Load(); c != nil {

@@ -150,7 +150,7 @@ func TestStatus_countsWhatIsParkedByRoute(t *testing.T) {
 	a, stop := w.start(Config{}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: later}, Route{Name: "thumbs", Subjects: []string{"images.>"}, Handler: later})
 	w.publish("orders.eu", 3)
 	w.publish("images.a", 2)
-	w.eventually("they are parked", func() bool { return a.all()[0].count.parked.Load() == 3 && a.all()[1].count.parked.Load() == 2 })
+	w.eventually("they are parked", func() bool { return a.all()[0].count.Parked.Load() == 3 && a.all()[1].count.Parked.Load() == 2 })
 	began := time.Now()
 	w.eventually("what this instance parked itself is counted soon", func() bool {
 		b := a.Status().Routes[0].Backlog

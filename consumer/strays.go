@@ -48,7 +48,7 @@ func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Ti
 // stray settles a message that no route of this instance wants. The origin of one that was wrapped is its own.
 func (m *message) stray(origin *retry.Origin) {
 	s, d := m.source, m.delivery
-	s.count.strays.Add(1)
+	s.count.Strays.Add(1)
 	to := retry.NoRoute
 	if origin != nil {
 		to = origin.Route
@@ -154,5 +154,5 @@ func (s *source) strayTrouble() string {
 		return ""
 	}
 	return fmt.Sprintf("durable %s on %s: it delivers messages that no route of this instance wants, such as %q, since %s (%d in all); those that no other instance takes are kept in the retry stream",
-		s.durable, s.stream, example, since.UTC().Format(time.RFC3339), s.count.strays.Load())
+		s.durable, s.stream, example, since.UTC().Format(time.RFC3339), s.count.Strays.Load())
 }

@@ -2,14 +2,18 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/consumer/internal/tally"
+	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/supervisor"
 )
 
 // tallyConfig is how counts are written to the ledgers.
@@ -42,6 +46,24 @@ func (u *unit) tallyOf() tally.Of {
 		}})
 	}
 	return of
+}
+
+// ended counts what becomes of a message for good, but for those that are done or dead, which others count.
+func (c *counters) ended(o supervisor.Outcome) {
+	switch {
+	case o.Action != supervisor.DropMessage:
+	case o.Err == caller.ErrExpired:
+		c.tally.Ended(tally.Expired)
+	case errors.Is(o.Err, ErrForgotten):
+		c.tally.Ended(tally.Forgotten)
+	default:
+		c.tally.Ended(tally.Dropped)
+	}
+}
+
+// ends are the messages that ended, but for those of ended.
+func (c *counters) ends() audit.Counts {
+	return audit.Counts{Done: c.Settled[supervisor.AckMessage].Load(), Fallback: c.Fallback.Load(), Dead: c.Stored()}
 }
 
 // newTally is of a durable that is being opened. The server said info of it, and was asked at that time.

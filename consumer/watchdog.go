@@ -211,7 +211,7 @@ func (s *source) checked(f finding, now time.Time) {
 // rebuild throws the pulls away and begins anew.
 func (s *source) rebuild(pending uint64, now time.Time) {
 	s.health.Stalled(now)
-	s.count.rebuilds.Add(1)
+	s.count.Rebuilds.Add(1)
 	s.log.Warn("nothing is delivered although messages are waiting; pulling again", "pending", pending)
 	// The subscriptions stay: without them, what the server sends just now would be away for AckWait.
 	s.arrivals.Requests.GiveUp()
