@@ -14,6 +14,7 @@ import (
 
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 // Book is the bucket <SERVICE>_LEDGER.
@@ -26,11 +27,7 @@ func Bucket(service string) string { return strings.ToUpper(service) + "_LEDGER"
 
 // Open opens the bucket, and makes it when it is missing.
 func Open(ctx context.Context, js jetstream.JetStream, service string, replicas int) (*Book, error) {
-	b, err := Attach(ctx, js, service)
-	if !errors.Is(err, jetstream.ErrBucketNotFound) {
-		return b, err
-	}
-	kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+	kv, err := ownstream.OpenBucket(ctx, js, jetstream.KeyValueConfig{
 		Bucket: Bucket(service), Replicas: max(replicas, 1), Description: "relay: what came in and what became of it, for each durable",
 	})
 	if err != nil {

@@ -167,11 +167,7 @@ func jobsName(service string) string { return strings.ToUpper(cmp.Or(service, "r
 
 // OpenJobs opens the bucket, and makes it when it is missing.
 func OpenJobs(ctx context.Context, js jetstream.JetStream, service string, replicas int) (*Jobs, error) {
-	j, err := AttachJobs(ctx, js, service)
-	if !errors.Is(err, jetstream.ErrBucketNotFound) {
-		return j, err
-	}
-	kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+	kv, err := ownstream.OpenBucket(ctx, js, jetstream.KeyValueConfig{
 		Bucket: jobsName(service), Replicas: max(replicas, 1), TTL: jobAge, Description: "relay: replay jobs and their verdicts",
 	})
 	if err != nil {

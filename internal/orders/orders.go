@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 // Order is what an operator said of a route, or of one of its keys.
@@ -62,12 +62,7 @@ var routeRule = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 // replicas are those of one that is made; zero means 1.
 func Open(ctx context.Context, js jetstream.JetStream, service string, replicas int) (*Bucket, error) {
 	name := Name(cmp.Or(service, "relay"))
-	kv, err := js.KeyValue(ctx, name)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: name, Replicas: max(replicas, 1), Description: "relay: what operators paused",
-		})
-	}
+	kv, err := ownstream.OpenBucket(ctx, js, jetstream.KeyValueConfig{Bucket: name, Replicas: max(replicas, 1), Description: "relay: what operators paused"})
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", name, err)
 	}

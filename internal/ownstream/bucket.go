@@ -1,6 +1,8 @@
 package ownstream
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,4 +20,17 @@ func Bucket(name string, replicas int, ttl time.Duration) jetstream.StreamConfig
 		Replicas: replicas, MaxAge: ttl, MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, MaxMsgSize: -1, Discard: jetstream.DiscardNew,
 		AllowRollup: true, AllowDirect: true, DenyDelete: true, Duplicates: window,
 	}
+}
+
+// OpenBucket opens a bucket, and makes it like that when it is missing. One that others have made meanwhile is opened, whatever its settings.
+func OpenBucket(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+	kv, err := js.KeyValue(ctx, cfg.Bucket)
+	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return kv, err
+	}
+	kv, err = js.CreateKeyValue(ctx, cfg)
+	if errors.Is(err, jetstream.ErrBucketExists) {
+		return js.KeyValue(ctx, cfg.Bucket)
+	}
+	return kv, err
 }

@@ -36,11 +36,7 @@ const markerTTL = time.Second
 func OpenBucket(ctx context.Context, js jetstream.JetStream, name string, replicas int) (*Bucket, error) {
 	b := &Bucket{js: js, name: name, replicas: replicas}
 	var err error
-	b.kv, err = js.KeyValue(ctx, name)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		b.kv, err = b.make(ctx)
-	}
-	if err != nil {
+	if b.kv, err = b.make(ctx); err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", name, err)
 	}
 	if b.stream, err = js.Stream(ctx, b.streamName()); err != nil {
@@ -62,8 +58,9 @@ func (b *Bucket) Close() {
 
 func (b *Bucket) streamName() string { return "KV_" + b.name }
 
+// make opens it, or makes it.
 func (b *Bucket) make(ctx context.Context) (jetstream.KeyValue, error) {
-	return b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+	return ownstream.OpenBucket(ctx, b.js, jetstream.KeyValueConfig{
 		Bucket: b.name, Replicas: b.replicas,
 		Description:    "relay: attempts of messages that failed and are not settled",
 		LimitMarkerTTL: markerTTL,

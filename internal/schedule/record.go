@@ -12,6 +12,7 @@ import (
 
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/ownstream"
 )
 
 // format of records. An instance that meets a greater one leaves the schedule alone, and says so.
@@ -77,10 +78,7 @@ func Bucket(service string) string { return strings.ToUpper(service) + "_SCHEDUL
 
 // OpenRecords makes the bucket when it is missing.
 func OpenRecords(ctx context.Context, js jetstream.JetStream, service string, replicas int) (*Records, error) {
-	kv, err := js.KeyValue(ctx, Bucket(service))
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: Bucket(service), Replicas: replicas, Description: "relay: runs of schedules"})
-	}
+	kv, err := ownstream.OpenBucket(ctx, js, jetstream.KeyValueConfig{Bucket: Bucket(service), Replicas: replicas, Description: "relay: runs of schedules"})
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", Bucket(service), err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -92,12 +93,9 @@ func (l *Lives) subject(id string) string { return l.cfg.Service + ".ctl.alive."
 // Open makes the bucket when it is missing. It says nothing yet of this process: see [Lives.Begin].
 func Open(ctx context.Context, cfg Config) (*Lives, error) {
 	name := Bucket(cfg.Service)
-	kv, err := cfg.JS.KeyValue(ctx, name)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		kv, err = cfg.JS.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: name, Replicas: cfg.Replicas, TTL: Lapse, Description: "relay: processes that run Go handlers",
-		})
-	}
+	kv, err := ownstream.OpenBucket(ctx, cfg.JS, jetstream.KeyValueConfig{
+		Bucket: name, Replicas: cfg.Replicas, TTL: Lapse, Description: "relay: processes that run Go handlers",
+	})
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", name, err)
 	}
