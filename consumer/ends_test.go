@@ -55,7 +55,6 @@ func TestRun_regressionADrainEndsAlthoughAVerdictOfAReplayCannotBeWritten(t *tes
 	})
 	w.s.Stop()
 	r.replayed.Add("01JOB", dlq.Verdict{Message: "ORDERS-1-1-r1", OK: true})
-	time.Sleep(300 * time.Millisecond) // verdicts gather for 100 ms; then it is being written
 	began := time.Now()
 	if err := stop(); err != nil {
 		t.Errorf("Run returned %v", err)

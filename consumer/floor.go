@@ -10,14 +10,9 @@ import (
 // floorEvery is how old the noted ack floor of a durable may be while relay runs; see [durables.Floors].
 const floorEvery = time.Minute
 
-// newFloors note how far the durable is.
+// newFloors is what notes how far the durable is.
 func (b *binding) newFloors() *durables.Floors {
-	return &durables.Floors{JS: b.relay.js, Log: b.log, Retries: b.relay.retryStreamName(), Stream: b.stream, Durable: b.durable, Routes: func() (names []string) {
-		for _, rt := range b.routes {
-			names = append(names, rt.cfg.Name)
-		}
-		return names
-	}}
+	return &durables.Floors{JS: b.relay.js, Log: b.log, Retries: b.relay.retryStreamName(), Stream: b.stream, Durable: b.durable, Routes: b.names}
 }
 
 // noteFloor notes how far the durable is, if what the watchdog last saw of it is not noted.

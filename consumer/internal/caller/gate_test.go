@@ -219,7 +219,8 @@ func TestGate_Watch(t *testing.T) {
 	for _, who := range []string{"yes", "mute"} {
 		_, g := w.gate(who, About{})
 		ctx, stop := g.Watch(t.Context())
-		time.Sleep(100 * time.Millisecond)
+		before := w.asked.Load()
+		w.eventually("it is asked a few times", func(map[string]Left) bool { return w.asked.Load() >= before+3 })
 		if ctx.Err() != nil {
 			t.Errorf("%s: %v", who, context.Cause(ctx))
 		}

@@ -18,6 +18,7 @@ type askers struct {
 	t     *testing.T
 	inbox string
 	count [Kinds]atomic.Int64
+	asked atomic.Int64 // questions that callers got
 
 	mu    sync.Mutex
 	left  map[string]Left // by id
@@ -34,6 +35,7 @@ func newAskers(t *testing.T, most int, rules Rules) *askers {
 	t.Cleanup(line.Close)
 	for name, answer := range map[string]*nats.Msg{"yes": {}, "no": {Header: nats.Header{HeaderInterested: {"no"}}}, "mute": nil} {
 		_, err := callers.Subscribe(w.inbox+"."+name, func(m *nats.Msg) {
+			w.asked.Add(1)
 			if answer != nil {
 				_ = m.RespondMsg(&nats.Msg{Header: answer.Header})
 			}

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -174,12 +174,9 @@ func (p *Placing) Place(ctx context.Context, routes []Route, try Trying) (places
 // streamsOf looks for the streams of routes side by side. A server that knows none for a route is asked once more.
 func (p *Placing) streamsOf(ctx context.Context, routes []Route, try Trying) (streams []string, errs []error) {
 	streams, errs = make([]string, len(routes)), make([]error, len(routes))
-	slots := make(chan struct{}, atOnce)
-	var looking sync.WaitGroup
+	looking := pool.New(atOnce)
 	for i, rt := range routes {
-		slots <- struct{}{}
 		looking.Go(func() {
-			defer func() { <-slots }()
 			errs[i] = try(ctx, "the stream of route "+rt.Name, func(ctx context.Context) error {
 				find := func(ctx context.Context) (err error) {
 					streams[i], err = p.StreamOf(ctx, rt)

@@ -116,6 +116,34 @@ func TestVerdicts_withoutTheirJobs(t *testing.T) {
 	}
 }
 
+// The end of a drain waited for a flush that was under way, which tries for half a minute.
+func TestVerdicts_regressionAFlushUnderWayEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	s, v, _, log := begin(t)
+	s.Stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { v.Run(ctx) })
+	v.Add("01AAA", dlq.Verdict{Message: "a", OK: true})
+	eventually(t, "it is being written", func() bool {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return len(v.pending) == 0
+	})
+	began := time.Now()
+	cancel()
+	running.Wait()
+	last, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	v.Flush(last)
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("it takes %v", took)
+	}
+	if v.GiveUp(); !log.has("relay ends\" job=01AAA count=1") {
+		t.Errorf("logged %s", &log.text)
+	}
+}
+
 // While NATS is away verdicts wait, in bounded memory. A flush ends with its context, and what could not be written is told.
 func TestVerdicts_whileNATSIsAway(t *testing.T) {
 	t.Parallel()
