@@ -46,8 +46,6 @@ type Inbox struct {
 }
 
 // askTimeout bounds one request.
-const askTimeout = 5 * time.Second
-
 // arrivedSize bounds what has arrived and was not looked at. Requests are bounded so that it does not fill; if it does,
 // nats.go drops messages, which JetStream delivers again and whose confirmations are asked for again. An inbox begins with room for
 // arrivedLittle, and gets the rest when it has use for it: 1,000 routes of which each gets a few messages a second need 350 MiB less.
@@ -116,8 +114,7 @@ func (a *Inbox) MayArrive(out, batch int, live, unconfirmed int) bool {
 	return 2*(out+batch+live+unconfirmed) <= cap(a.all) || out == 0 && a.widen()
 }
 
-// widen has all that arrives from now on go to a larger channel. Nothing is on its way but answers, and what a pull brings that was given
-// up: the server delivers that again.
+// widen has all that arrives from now on go to a larger channel. Nothing is on its way but answers, and what a pull brings that was given up.
 func (a *Inbox) widen() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -139,30 +136,40 @@ func (a *Inbox) widen() bool {
 			return false
 		}
 	}
+	narrow, before := a.all, [1 + Lanes]*nats.Subscription{Lanes: a.answers}
 	for i := range a.Requests.Lanes {
-		_ = a.Requests.Lanes[i].Sub.Unsubscribe()
-		a.Requests.Lanes[i].Sub = subs[i]
+		before[i], a.Requests.Lanes[i].Sub = a.Requests.Lanes[i].Sub, subs[i]
 	}
-	// Answers that the server sends before it knows of the new subscription come to the old one. Without them no ack would be confirmed
-	// for two seconds, and soon nothing more be asked for.
-	narrow, before := a.all, a.answers
 	a.all, a.answers = wide, subs[Lanes]
-	_ = before.Drain()
-	go func() {
-		_ = a.cfg.Conn.FlushTimeout(askTimeout) // with its answer all of them are here
-		for {
-			select {
-			case m := <-narrow:
-				select {
-				case wide <- m:
-				default: // its confirmation is asked for again
-				}
-			default:
-				return
-			}
-		}
-	}()
+	go a.linger(narrow, wide, before[:])
 	return true
+}
+
+// lingerFor is how long subscriptions stay after others took their place.
+const lingerFor = time.Second
+
+// linger hands on what still comes to the subscriptions before, and ends them. The server chooses who gets a message, and sends it a moment later. If
+// a subscription ends in between, nobody gets the message, also when there is another subscription by then. Without the answer that so got lost no
+// ack would be confirmed for two seconds, and soon nothing more be asked for. Meanwhile answers come twice, which does no harm.
+func (a *Inbox) linger(from <-chan *nats.Msg, to chan<- *nats.Msg, subs []*nats.Subscription) {
+	end := time.NewTimer(lingerFor)
+	defer end.Stop()
+	for {
+		select {
+		case m := <-from:
+			select {
+			case to <- m:
+			default: // its confirmation is asked for again
+			}
+			continue
+		case <-end.C:
+		case <-a.ended:
+		}
+		for _, sub := range subs {
+			_ = sub.Unsubscribe()
+		}
+		return
+	}
 }
 
 // Waiting is how many have arrived and were not looked at.
