@@ -73,7 +73,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			s.gaps.Hold(now)
 		}()
 	}
-	s.pulls.puller.Backlog = m.arrival.Pending > 0 || m.arrival.Deliveries > 1
+	s.pulls.Waits(m.arrival.Pending > 0 || m.arrival.Deliveries > 1)
 	if d == nil {
 		return
 	}
@@ -159,7 +159,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		s.ordered.inOrder.Go(func() {
 			enter()
 			if s.ordered.behind.Add(-1) == maxBehind/2 {
-				s.arrivals.Wake()
+				s.pulls.Wake()
 			}
 		})
 	default:
@@ -222,7 +222,7 @@ func (m *message) lookUp(elsewhere bool) {
 			m.origin, m.subject, m.header = nil, m.delivery.Msg.Subject, m.delivery.Msg.Header
 			m.foreign(err)
 			return
-		case m.source.arrivals.IsDraining():
+		case m.source.pulls.IsDraining():
 			m.unlessBounded(func() bool { return m.parkUnread(elsewhere) }, func() {
 				_ = m.delivery.GiveBack() // fenced: somebody else has it
 			})

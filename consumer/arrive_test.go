@@ -44,7 +44,7 @@ func TestRelay_roomForWhatArrivesGrowsWithNeed(t *testing.T) {
 	room := func(due bool) (n int) {
 		for _, s := range r.openSources() {
 			if s.due == due {
-				n = s.arrivals.Room()
+				n = s.pulls.Room()
 			}
 		}
 		return n

@@ -31,7 +31,7 @@ func (r *Relay) answerHand(question []byte) []byte {
 // inHand is what was delivered to this instance and is not settled, also what its pull loop has not looked at: it looks soon.
 func (s *source) inHand() ack.InHand {
 	for range 50 {
-		if s.arrivals.Waiting() == 0 {
+		if s.pulls.Waiting() == 0 {
 			break
 		}
 		time.Sleep(2 * time.Millisecond)

@@ -77,7 +77,7 @@ func (s *source) edited(e health.Edits) {
 			"differs", plain.And(e.Stop))
 	case len(was.Stop) > 0:
 		s.log.Info("the durable has the required settings again; pulling again")
-		s.arrivals.Wake()
+		s.pulls.Wake()
 	}
 	if len(e.Slow) > 0 {
 		s.log.Warn("the durable was edited while relay runs; undo the edit, or restart relay with --adopt", "differs", plain.And(e.Slow))

@@ -28,7 +28,7 @@ func (w *world) apiCount() *apiCount {
 		a.count[m.Subject]++
 		if durable, pull := strings.CutPrefix(m.Subject, "$JS.API.CONSUMER.MSG.NEXT."); pull {
 			var body struct{ Expires time.Duration }
-			a.parked[durable] = json.Unmarshal(m.Data, &body) == nil && body.Expires == idleExpires
+			a.parked[durable] = json.Unmarshal(m.Data, &body) == nil && body.Expires == 30*time.Second
 		}
 	})
 	w.do(err)

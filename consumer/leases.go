@@ -68,3 +68,6 @@ func (r *Relay) memberState() json.RawMessage {
 	data, _ := json.Marshal(s)
 	return data
 }
+
+// lease is how long one lasts.
+func (f Fleet) lease() time.Duration { return max(f.Lease, fleet.MinLease) }

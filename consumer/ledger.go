@@ -87,7 +87,7 @@ func (m *message) reserve(ctx context.Context) error {
 	}
 	defer func() { <-rt.reserving }()
 	for began := time.Now(); rt.holds().Bytes+size > rt.most.Load().Bytes && time.Since(began) < reservePatience; {
-		if m.delivery.Fenced() || m.source.arrivals.IsDraining() || ctx.Err() != nil {
+		if m.delivery.Fenced() || m.source.pulls.IsDraining() || ctx.Err() != nil {
 			return errNoRoom
 		}
 		away.Pause(ctx, 100*time.Millisecond)

@@ -97,7 +97,7 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 		n := min(batch, b.N-i)
 		conn.sent, conn.want = 0, n
 		for j := 1; j < n; j++ {
-			s.arrivals.Arrived() <- arriving[(i+j)%len(arriving)]
+			s.pulls.Arrived() <- arriving[(i+j)%len(arriving)]
 		}
 		s.take(arriving[i%len(arriving)])
 		<-conn.all

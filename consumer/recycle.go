@@ -34,7 +34,7 @@ func (s *source) recycle(m *message) {
 
 // release gives the memory back while there is nothing to do.
 func (s *source) release(now time.Time) {
-	if now.Sub(s.pulls.lastGot) > time.Second {
+	if now.Sub(s.pulls.Got()) > time.Second {
 		s.unused = nil
 	}
 }

@@ -491,7 +491,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 		}
 		if err == nil {
 			for _, s := range r.openSources() {
-				s.arrivals.Contact(sent)
+				s.pulls.Contact(sent)
 			}
 		}
 	}

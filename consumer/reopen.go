@@ -43,7 +43,7 @@ func (r *Relay) replace(old, next *source) bool {
 	return true
 }
 
-func (s *source) isLost() bool { return s.health.IsLost() && !s.arrivals.IsDraining() }
+func (s *source) isLost() bool { return s.health.IsLost() && !s.pulls.IsDraining() }
 
 // reopen opens a durable that was lost and is there again. It never makes or changes one.
 func (s *source) reopen(ctx context.Context) finding {

@@ -200,7 +200,7 @@ func (rt *route) keyOf(literal string) string {
 func (rt *route) more() {
 	for _, s := range rt.relay.openSources() {
 		if s.serves(rt) {
-			s.arrivals.Wake()
+			s.pulls.Wake()
 		}
 	}
 }

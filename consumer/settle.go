@@ -49,7 +49,7 @@ func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
 func (m *message) recordKept(rec retry.Record, stored func(ok bool)) {
 	failpoint.At("recording")
 	err := m.record(rec)
-	if err != nil && !errors.Is(err, retry.ErrOtherVersion) && !m.delivery.Fenced() && !m.source.arrivals.IsDraining() &&
+	if err != nil && !errors.Is(err, retry.ErrOtherVersion) && !m.delivery.Fenced() && !m.source.pulls.IsDraining() &&
 		m.route.held.Add(time.Now(), err, func() { m.recordKept(rec, stored) }) {
 		return
 	}
@@ -245,7 +245,7 @@ func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
 		LastError: e.LastError, Dead: o.Reason, Crashes: m.crashes(),
 	}
-	if m.source.health.IsBounded() && !m.source.arrivals.IsDraining() {
+	if m.source.health.IsBounded() && !m.source.pulls.IsDraining() {
 		m.hold(due, errBounded, func() { m.toLetters(o) })
 		return
 	}

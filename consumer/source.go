@@ -15,7 +15,6 @@ import (
 	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/health"
-	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/consumer/internal/strays"
 	"github.com/relaymq/relay/consumer/internal/takeover"
@@ -37,7 +36,7 @@ type source struct {
 	session  *ack.Session
 	records  *retry.Records
 
-	arrivals *pulls.Inbox
+	pulls    *pulls.Puller
 	setup    setup // until it is open
 	watchdog watchdog
 	count    *sourceCounters
@@ -57,7 +56,6 @@ type source struct {
 	catchUp  *catchup.CatchUp
 
 	// Of the pull loop only:
-	pulls   pulling
 	unused  []*message
 	batch   batch // of take
 	gaps    *gaps.Watch
@@ -94,9 +92,6 @@ func newBinding(r *Relay, stream, durable string) *binding {
 func newSourceOf(b *binding) *source {
 	s := &source{
 		binding: b,
-		arrivals: pulls.New(pulls.Config{
-			Conn: b.relay.nc, JS: b.relay.js, Stream: b.stream, Durable: b.durable, Elsewhere: b.relay.cfg.Domain != "", Leased: b.leased, DrainTime: b.relay.drainTime,
-		}),
 		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), floors: b.newFloors(),
 	}
 	s.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
@@ -104,9 +99,9 @@ func newSourceOf(b *binding) *source {
 			rt.group.HoldAbove(above, until)
 		}
 	})
-	s.strays = strays.New(b.log, s.arrivals.Wake)
+	s.pulls = pulls.New(s.pullerConfig())
+	s.strays = strays.New(b.log, s.pulls.Wake)
 	s.catchUp = catchup.New(s.catchUpConfig())
-	s.pulls.wake = s.arrivals.Wake
 	s.takeover = takeover.New(s.takeoverConfig())
 	s.setup = newSetup(s)
 	return s
@@ -131,11 +126,10 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		return err
 	}
 	s.tally = s.newTally(info, began)
-	s.arrivals.Begin()
-	s.pulls.puller = link.Puller{Wake: s.arrivals.Wake, Least: link.LeastPull, Backlog: info.NumPending > 0}
+	s.pulls.Open(info.NumPending > 0)
 	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
-		Inbox: s.arrivals.Name(), Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
+		Inbox: s.pulls.Name(), Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
 	if !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey }) {
@@ -144,14 +138,14 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 			AckWait: info.Config.AckWait, Alone: s.leased(),
 		}, time.Now())
 	}
-	if err = s.arrivals.Subscribe(); err == nil && s.leased() {
+	if err = s.pulls.Subscribe(); err == nil && s.leased() {
 		s.takeover.TakeBack(ctx, info)
 	}
 	return err
 }
 
 // close ends the subscriptions.
-func (s *source) close() { s.arrivals.Close() }
+func (s *source) close() { s.pulls.Close() }
 
 // ask is what the server says about the durable.
 func (s *source) ask(ctx context.Context) (ack.Identity, *jetstream.ConsumerInfo, error) {

@@ -114,7 +114,7 @@ func (u *unit) endPulls() {
 	u.stopOpening()
 	var pulls sync.WaitGroup
 	for _, s := range u.open() {
-		pulls.Go(s.arrivals.Stop)
+		pulls.Go(s.pulls.Stop)
 	}
 	for _, rt := range u.main.routes {
 		rt.group.Drain()

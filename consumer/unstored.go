@@ -12,7 +12,7 @@ import (
 // hold keeps the message until then, to try again. While its route drains, or when another instance may have it, it is let go:
 // JetStream delivers it again.
 func (m *message) hold(at time.Time, why error, try func()) {
-	if m.delivery.Fenced() || m.source.arrivals.IsDraining() || !m.route.held.Add(at, why, try) {
+	if m.delivery.Fenced() || m.source.pulls.IsDraining() || !m.route.held.Add(at, why, try) {
 		m.delivery.Release()
 	}
 }

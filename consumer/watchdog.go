@@ -53,12 +53,9 @@ type finding struct {
 
 // suspicious tells whether to ask the server about the durable.
 func (s *source) suspicious(now time.Time) bool {
-	if out, _ := s.arrivals.Requests.Outstanding(); out > 0 && now.Sub(s.pulls.lastHeard) > missedHeartbeats {
+	if s.pulls.IsLost(now) {
 		s.log.Debug("heartbeats missed; pulling again")
-		s.arrivals.Requests.GiveUp()
 		s.gaps.MayHaveLost(now)
-		s.pulls.electing = true
-		s.pulls.backOff(now)
 		s.watchdog.doubt.Store(true)
 	}
 	since := now.Sub(s.watchdog.checkedAt)
@@ -67,7 +64,7 @@ func (s *source) suspicious(now time.Time) bool {
 		return true
 	}
 	quiet := s.checkQuiet()
-	if since < checkAgain || !s.watchdog.doubt.Load() && since < max(lookEvery, quiet) && (now.Sub(s.pulls.lastGot) < quietFor || since < quiet) {
+	if since < checkAgain || !s.watchdog.doubt.Load() && since < max(lookEvery, quiet) && (now.Sub(s.pulls.Got()) < quietFor || since < quiet) {
 		return false
 	}
 	s.watchdog.afresh = s.watchdog.doubt.Swap(false)
@@ -203,7 +200,7 @@ func (s *source) checked(f finding, now time.Time) {
 		s.lose(fmt.Errorf("stream %s was deleted and created again", s.stream))
 	case !f.identity.ConsumerCreated.Equal(s.identity.ConsumerCreated):
 		s.lose(fmt.Errorf("durable %s was deleted and created again", s.durable))
-	case f.pending > 0 && !f.paused && !f.full && s.hasRoom() && now.Sub(s.pulls.lastGot) >= quietFor && now.Sub(s.pulls.lastHeard) < quietFor:
+	case f.pending > 0 && !f.paused && !f.full && s.hasRoom() && now.Sub(s.pulls.Got()) >= quietFor && now.Sub(s.pulls.Heard()) < quietFor:
 		s.rebuild(f.pending, now)
 	}
 }
@@ -213,6 +210,5 @@ func (s *source) rebuild(pending uint64, now time.Time) {
 	s.health.Stalled(now)
 	s.count.Rebuilds.Add(1)
 	s.log.Warn("nothing is delivered although messages are waiting; pulling again", "pending", pending)
-	// The subscriptions stay: without them, what the server sends just now would be away for AckWait.
-	s.arrivals.Requests.GiveUp()
+	s.pulls.Anew()
 }

@@ -26,6 +26,7 @@ var layers = map[string][]string{
 	"consumer/internal/suspects":  {"supervisor"},
 	"consumer/internal/durables":  {"consumer/internal/catchup"},
 	"consumer/internal/takeover":  {"ack"},
+	"consumer/internal/pulls":     {"consumer/internal/link"}, // a durable asks for its part of what the link brings
 	"consumer/internal/*":         {},
 	"consumer/handler":            {"consumer"},
 	"consumer/handler/internal/*": {"consumer", "consumer/handler", "supervisor"},

@@ -1,28 +1,15 @@
-// Package pulls keeps what a durable was asked for, and receives what comes of it. When to ask for how much is for its user to decide.
+// Package pulls asks the server for the messages of a durable, and receives what comes of it. A [Puller] decides when to ask for how much: by what
+// there is room for, by its part of the link, and by what the server says of the pulls before. What becomes of a message is for its user.
 package pulls
 
 import (
 	"fmt"
-	"github.com/nats-io/nats.go/jetstream"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 )
-
-// Config says for what an [Inbox] is.
-type Config struct {
-	Conn            *nats.Conn
-	JS              jetstream.JetStream
-	Stream, Durable string
-	// Elsewhere says that the leader of the durable is on another server than the connection, whatever its name.
-	Elsewhere bool
-	// Leased tells whether one instance at a time pulls, and the next one gives back what was lost on the way to this one.
-	Leased func() bool
-	// DrainTime is how long a drain may take.
-	DrainTime func() time.Duration
-}
 
 // Inbox is where all comes that is sent for a durable: the deliveries and statuses of its pulls, and the answers to what its session sends. Unless
 // it says otherwise, a method is for the one goroutine that receives.
@@ -41,11 +28,9 @@ type Inbox struct {
 	answers  *nats.Subscription
 	draining bool
 
-	// Requests are the pulls. Their subscriptions are fixed while it drains.
-	Requests Requests
+	requests Requests // the pulls; their subscriptions are fixed while it drains
 }
 
-// askTimeout bounds one request.
 // arrivedSize bounds what has arrived and was not looked at. Requests are bounded so that it does not fill; if it does,
 // nats.go drops messages, which JetStream delivers again and whose confirmations are asked for again. An inbox begins with room for
 // arrivedLittle, and gets the rest when it has use for it: 1,000 routes of which each gets a few messages a second need 350 MiB less.
@@ -54,8 +39,8 @@ const (
 	arrivedLittle = 1 << 10
 )
 
-// New returns one for a durable that is not open yet.
-func New(cfg Config) *Inbox {
+// newInbox returns one for a durable that is not open yet.
+func newInbox(cfg Config) *Inbox {
 	return &Inbox{
 		cfg: cfg, woken: make(chan struct{}, 1), allOver: make(chan struct{}), drained: make(chan struct{}), ended: make(chan struct{}), all: make(chan *nats.Msg, arrivedLittle),
 	}
@@ -72,8 +57,8 @@ func (a *Inbox) Subscribe() (err error) {
 	if a.answers, err = a.cfg.Conn.ChanSubscribe(a.name+".a.*", a.all); err != nil {
 		return err
 	}
-	for i := range a.Requests.Lanes {
-		if a.Requests.Lanes[i].Sub, err = a.cfg.Conn.ChanSubscribe(a.name+".p"+strconv.Itoa(i)+".*", a.all); err != nil {
+	for i := range a.requests.Lanes {
+		if a.requests.Lanes[i].Sub, err = a.cfg.Conn.ChanSubscribe(a.name+".p"+strconv.Itoa(i)+".*", a.all); err != nil {
 			return err
 		}
 	}
@@ -82,8 +67,8 @@ func (a *Inbox) Subscribe() (err error) {
 
 // Close ends the subscriptions.
 func (a *Inbox) Close() {
-	for i := range a.Requests.Lanes {
-		if sub := a.Requests.Lanes[i].Sub; sub != nil {
+	for i := range a.requests.Lanes {
+		if sub := a.requests.Lanes[i].Sub; sub != nil {
 			_ = sub.Unsubscribe()
 		}
 	}
@@ -105,9 +90,9 @@ func (a *Inbox) Room() int {
 	return cap(a.all)
 }
 
-// MayArrive tells whether there is room for what comes of one more pull of batch messages beside out that are outstanding, and for the answers about all that are in hand. If
+// mayArrive tells whether there is room for what comes of one more pull of batch messages beside out that are outstanding, and for the answers about all that are in hand. If
 // not, it makes room once all that was asked for is here.
-func (a *Inbox) MayArrive(out, batch int, live, unconfirmed int) bool {
+func (a *Inbox) mayArrive(out, batch int, live, unconfirmed int) bool {
 	if cap(a.all) == arrivedSize {
 		return true
 	}
@@ -137,8 +122,8 @@ func (a *Inbox) widen() bool {
 		}
 	}
 	narrow, before := a.all, [1 + Lanes]*nats.Subscription{Lanes: a.answers}
-	for i := range a.Requests.Lanes {
-		before[i], a.Requests.Lanes[i].Sub = a.Requests.Lanes[i].Sub, subs[i]
+	for i := range a.requests.Lanes {
+		before[i], a.requests.Lanes[i].Sub = a.requests.Lanes[i].Sub, subs[i]
 	}
 	a.all, a.answers = wide, subs[Lanes]
 	go a.linger(narrow, wide, before[:])
@@ -179,12 +164,12 @@ func (a *Inbox) Waiting() int {
 	return len(a.all)
 }
 
-// Withdraw takes back what is parked for long, when nothing may come any more: a pull whose subject nobody hears is dropped by the server.
-func (a *Inbox) Withdraw() {
+// withdraw takes back what is parked for long, when nothing may come any more: a pull whose subject nobody hears is dropped by the server.
+func (a *Inbox) withdraw() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i := range a.Requests.Lanes {
-		l := &a.Requests.Lanes[i]
+	for i := range a.requests.Lanes {
+		l := &a.requests.Lanes[i]
 		if l.Left == 0 || !l.Parked || a.draining { // who drains ends the subscriptions
 			continue
 		}

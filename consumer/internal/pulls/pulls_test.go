@@ -22,7 +22,7 @@ func open(t *testing.T, nc *nats.Conn) *Inbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := New(Config{
+	a := newInbox(Config{
 		Conn: nc, JS: js, Stream: "ORDERS", Durable: "a", Leased: func() bool { return false }, DrainTime: func() time.Duration { return time.Second },
 	})
 	a.Begin()
@@ -74,13 +74,13 @@ func TestInbox_regressionNoAnswerIsLostOnTheWayToMoreRoom(t *testing.T) {
 		flush(server)
 	}
 	say(".a.1") // it is on its way
-	if a.Room() != arrivedLittle || !a.MayArrive(0, 256, 0, 0) {
+	if a.Room() != arrivedLittle || !a.mayArrive(0, 256, 0, 0) {
 		t.Errorf("room for %d before much is asked for", a.Room())
 	}
-	if a.MayArrive(256, 256, 256, 256) || a.Room() != arrivedLittle {
+	if a.mayArrive(256, 256, 256, 256) || a.Room() != arrivedLittle {
 		t.Error("there is more room while pulls are outstanding whose messages would be lost")
 	}
-	if !a.MayArrive(0, 1024, 0, 0) || a.Room() != arrivedSize {
+	if !a.mayArrive(0, 1024, 0, 0) || a.Room() != arrivedSize {
 		t.Fatalf("room for %d", a.Room())
 	}
 	flush(nc)
@@ -168,13 +168,13 @@ func TestInbox_stop(t *testing.T) {
 	if m := next(t, a); !IsEnd(m) {
 		t.Errorf("%s came", m.Subject)
 	}
-	if !a.IsDraining() || a.MayArrive(0, 10_000, 0, 0) {
+	if !a.IsDraining() || a.mayArrive(0, 10_000, 0, 0) {
 		t.Error("it takes more while it drains")
 	}
 	a.Drained()
 	stopped.Wait()
-	a.WoundDown()
-	a.WoundDown()
+	a.woundDown()
+	a.woundDown()
 	a.Ended()
 }
 
@@ -184,11 +184,11 @@ func TestInbox_withdraw(t *testing.T) {
 	nc := natstest.Start(t).Conn(t)
 	a := open(t, nc)
 	for i := range 2 {
-		l := a.Requests.Free()
+		l := a.requests.Free()
 		l.ID, l.Left, l.Bytes, l.Parked = i+1, 1, 10, i == 0
 	}
-	a.Withdraw()
-	if n, _ := a.Requests.Outstanding(); n != 1 || !a.Requests.Winding() {
+	a.withdraw()
+	if n, _ := a.requests.Outstanding(); n != 1 || !a.requests.Winding() {
 		t.Errorf("%d messages are outstanding", n)
 	}
 	if err := nc.Flush(); err != nil {

@@ -129,6 +129,15 @@ func (p *Requests) GiveUp() {
 	}
 }
 
+// endPinned ends those that were made under this pin.
+func (p *Requests) endPinned(pin string) {
+	for i := range p.Lanes {
+		if l := &p.Lanes[i]; l.Pin == pin {
+			l.End()
+		}
+	}
+}
+
 // PinOf is the pin under which a pull was made.
 func (p *Requests) PinOf(id int) string {
 	for i := range p.Lanes {

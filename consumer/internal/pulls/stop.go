@@ -54,9 +54,9 @@ func (a *Inbox) Stop() {
 	a.draining = true
 	a.mu.Unlock()
 	a.windDown()
-	for i := range a.Requests.Lanes {
+	for i := range a.requests.Lanes {
 		// nats.go goes on handing messages to the channel until the server has confirmed that it sends no more.
-		_ = a.Requests.Lanes[i].Sub.Drain()
+		_ = a.requests.Lanes[i].Sub.Drain()
 	}
 	_ = a.cfg.Conn.FlushTimeout(time.Second)
 	patience := time.NewTimer(time.Second)
@@ -78,8 +78,8 @@ func (a *Inbox) Stop() {
 	}
 }
 
-// WoundDown says that no pull is outstanding any more that is about to end.
-func (a *Inbox) WoundDown() { a.wound.Do(func() { close(a.allOver) }) }
+// woundDown says that no pull is outstanding any more that is about to end.
+func (a *Inbox) woundDown() { a.wound.Do(func() { close(a.allOver) }) }
 
 // IsEnd tells whether a message that has arrived is the mark behind which nothing more does. Drained is to be called once what came before was looked
 // at.

@@ -1,0 +1,33 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/takeover"
+	"github.com/relaymq/relay/internal/provision"
+)
+
+// unpin throws out the pulls of the holder before.
+func (s *source) unpin(ctx context.Context, stream jetstream.Stream) error {
+	if err := stream.UnpinConsumer(ctx, s.durable, provision.PinGroup); err != nil {
+		return fmt.Errorf("taking over durable %s on stream %s: %w", s.durable, s.stream, err)
+	}
+	return nil
+}
+
+// takeoverConfig is how what somebody else had in hand of the durable is given back.
+func (s *source) takeoverConfig() takeover.Config {
+	return takeover.Config{
+		Conn: s.relay.nc, Log: s.log, Stream: s.stream, Durable: s.durable, AckWait: func() time.Duration { return s.routes[0].cfg.AckWait },
+		Holds: s.mayStart, Records: func() takeover.Records { return s.records }, InHand: func() ack.InHand { return s.session.InHand() },
+		Delivered: s.inHand, Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+			_, info, err := s.ask(ctx)
+			return info, err
+		},
+	}
+}
