@@ -55,7 +55,7 @@ const (
 func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	m := s.newMessage(raw)
 	if m.route = s.routeFor(raw.Subject); m.route != nil {
-		m.arrival.Ledger = m.route.ledger
+		m.arrival.Ledger = m.route.memory.Ledger
 	}
 	d, err := s.session.ReceiveInto(&m.arrival, raw)
 	if err != nil {

@@ -137,8 +137,8 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 		}
 	}
-	rt.handling.Add(int64(m.Size))
-	defer rt.handling.Add(-int64(m.Size))
+	rt.memory.Handling(m.Size)
+	defer rt.memory.Handling(-m.Size)
 	rt.begun.Store(began.UnixNano())
 	var msg *Msg
 	if m.first != nil {

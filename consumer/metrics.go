@@ -91,7 +91,7 @@ func (r *Relay) snapshot() metrics.Snapshot {
 
 func (rt *route) snapshot() metrics.Route {
 	s := metrics.Route{
-		Name: rt.name(), Count: &rt.count.RouteCount, Group: rt.group.Status(), Holds: rt.holds(), HeldMost: rt.most.Load().Bytes,
+		Name: rt.name(), Count: &rt.count.RouteCount, Group: rt.group.Status(), Holds: rt.memory.Holds(), HeldMost: rt.memory.Most().Bytes,
 		CatchUp: rt.catchUp().Left(), Limits: rt.cfg.bounding().Names(), Backlog: rt.backlog(),
 	}
 	s.Fallback, _ = rt.group.Fallback()

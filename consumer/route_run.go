@@ -11,10 +11,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/health"
+	"github.com/relaymq/relay/consumer/internal/letters"
+	"github.com/relaymq/relay/consumer/internal/memory"
 	"github.com/relaymq/relay/consumer/internal/tenure"
 	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/internal/orders"
@@ -39,26 +40,21 @@ type route struct {
 	group         *supervisor.Group
 	slow          *pool.Pool
 	looks         *pool.Pool // of what is known of messages: failures must not stand behind them
-	// Stores dead letters: failures must not stand behind those that do not answer.
-	letters      *pool.Pool
-	lettersBytes atomic.Int64 // of those that wait for that
-	held         unstored.List
-	ledger       *ack.Ledger
-	handling     atomic.Int64                    // bytes of the messages in handlers
-	most         atomic.Pointer[supervisor.Room] // of what it may hold beside these
-	newerSeen    atomic.Int64                    // when a message came that a newer version wrote, in Unix nanoseconds
-	reserving    chan struct{}                   // held by who waits for room for a body
-	aside        aside
-	key          subject.Template
-	work         context.Context      // of the slow path; set by serve
-	unit         atomic.Pointer[unit] // likewise
-	count        *counters
-	callers      callers
-	formerFirst  formerFirst // of a part that hands over
-	equipment    atomic.Pointer[equipment]
-	formers      sync.WaitGroup // handlers that were changed and have not ended
-	becoming     sync.Mutex     // held while it changes in place
-	over         bool           // it ends, and does not change any more; guarded by becoming
+	letters       *letters.Queue
+	held          unstored.List
+	memory        *memory.Account
+	newerSeen     atomic.Int64 // when a message came that a newer version wrote, in Unix nanoseconds
+	aside         aside
+	key           subject.Template
+	work          context.Context      // of the slow path; set by serve
+	unit          atomic.Pointer[unit] // likewise
+	count         *counters
+	callers       callers
+	formerFirst   formerFirst // of a part that hands over
+	equipment     atomic.Pointer[equipment]
+	formers       sync.WaitGroup // handlers that were changed and have not ended
+	becoming      sync.Mutex     // held while it changes in place
+	over          bool           // it ends, and does not change any more; guarded by becoming
 	// parkedNow is what it has in the retry stream, as the server said lately.
 	parkedNow backlog.Count
 	// guarded: its handlers run in this process, and a message may end it.
@@ -78,16 +74,13 @@ type route struct {
 	stopAt  time.Time
 	// stopSaid is when the log named a reason last.
 	stopSaid time.Time
-	dlqErr   error         // the dead letters do not take its entries
-	dlqAt    time.Time     // of that
-	dlqFail  int           // in a row
 	paused   *orders.Order // by an operator
 }
 
 // newRoute makes a route. The limits are those that are to hold.
 func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	cfg = r.ownBytes(cfg)
-	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: pool.New(slowPaths), aside: newAside(), guarded: cfg.guarded(), count: new(counters)}
+	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: letters.New(slowPaths), aside: newAside(), guarded: cfg.guarded(), count: new(counters)}
 	rt.live.Store(&cfg)
 	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.deadPrefix(cfg))...)
 	rt.callers.gates = rt.newGates()
@@ -98,8 +91,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	opts := rt.options(cfg, e)
 	opts.Limits = r.limitsFor(cfg, limits)
 	rt.group = supervisor.New(opts)
-	rt.most.Store(new(mostHeld(opts, cfg.asks())))
-	rt.ledger, rt.reserving = ack.NewLedger(rt.more), make(chan struct{}, 1)
+	rt.memory = memory.New(mostHeld(opts, cfg.asks()), rt.more)
 	rt.formerFirst.turn = make(chan struct{}, 1)
 	return rt
 }
@@ -245,8 +237,8 @@ func (rt *route) trouble() error {
 	if rt.stopped != nil {
 		return fmt.Errorf("stopped: %w", rt.stopped)
 	}
-	if rt.dlqErr != nil && time.Since(rt.dlqAt) < dlqForgotten {
-		return fmt.Errorf("cannot store dead letters: %w", rt.dlqErr)
+	if err := rt.letters.Trouble(time.Now()); err != nil {
+		return fmt.Errorf("cannot store dead letters: %w", err)
 	}
 	return nil
 }

@@ -212,7 +212,7 @@ func (b *becoming) make() {
 		close(fallback)
 	}
 	rt.live.Store(&b.cfg)
-	rt.most.Store(new(mostHeld(rev.Options, b.cfg.asks())))
+	rt.memory.SetMost(mostHeld(rev.Options, b.cfg.asks()))
 	b.to.forget()
 	rt.equipment.Store(b.to)
 	if before.Rate != b.cfg.Rate || before.Burst != b.cfg.Burst {

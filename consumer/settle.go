@@ -7,7 +7,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/retry"
@@ -213,6 +212,23 @@ func (m *message) record(rec retry.Record) error {
 	return nil
 }
 
+// toLetters has the message dead-lettered. While dead letters are not taken and many wait for that, it comes again later instead.
+func (m *message) toLetters(o supervisor.Outcome) {
+	unlessFenced := func(do func()) func() {
+		return func() {
+			if m.delivery.Fenced() {
+				m.delivery.Release()
+				return
+			}
+			do()
+		}
+	}
+	later := func() { m.postpone(o, m.entry(o)) }
+	if !m.route.letters.Add(m.Size, unlessFenced(func() { m.deadLetter(o) }), unlessFenced(later)) {
+		m.route.slow.Go(later)
+	}
+}
+
 // deadLetter stores the message in the dead letters, and only then acknowledges it. If they do not take it, it stays where
 // it is and is tried again.
 func (m *message) deadLetter(o supervisor.Outcome) {
@@ -223,7 +239,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 	err := rt.relay.dead.Put(ctx, rt.relay.deadPrefix(rt.cfg), e)
 	failpoint.At("dead-lettered")
 	cancel()
-	rt.deadLettered(err)
+	rt.letters.Note(err, time.Now())
 	if err == nil {
 		rt.log.Error("dead-lettered", m.attrs("reason", o.Reason, "attempts", o.Attempts, "error", e.LastError)...)
 		rt.count.Dead(o.Reason)
@@ -231,6 +247,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 		m.finish(o)
 		return
 	}
+	rt.count.NotDead.Add(1)
 	rt.relay.notStored()
 	if others, ok := rt.undead.May(time.Now()); ok {
 		rt.log.Error("cannot store the dead letter; the message stays in its stream; retrying", m.attrs("others", others, "error", err)...)
@@ -240,7 +257,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 
 // postpone has a message come again that is to be dead-lettered.
 func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
-	due := time.Now().Add(dlqBackoff.Delay(max(0, m.route.undeadInARow()-1)))
+	due := time.Now().Add(m.route.letters.Delay())
 	rec := retry.Record{
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
 		LastError: e.LastError, Dead: o.Reason, Crashes: m.crashes(),
@@ -255,34 +272,6 @@ func (m *message) postpone(o supervisor.Outcome, e dlq.Entry) {
 	}
 	// Parked, its verdict is forgotten, and it is started once more. That is better than its end.
 	m.unlessBounded(func() bool { return m.parkFailed(&rec) }, func() { _ = m.delivery.Nak(due) })
-}
-
-// dlqBackoff paces the tries while dead letters cannot be stored. Its Max is short enough that all is well ten seconds
-// after they can be stored again (I-18).
-var dlqBackoff = supervisor.Backoff{Min: time.Second, Max: 8 * time.Second}.WithRetryDefaults()
-
-// dlqForgotten is when a dead letter that could not be stored is no trouble any more: it would have been tried here again, but
-// another instance has it, or it is gone.
-const dlqForgotten = time.Minute
-
-// undeadInARow is how many dead letters in a row were not stored.
-func (rt *route) undeadInARow() int {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	return rt.dlqFail
-}
-
-// deadLettered notes how a dead letter fared.
-func (rt *route) deadLettered(err error) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	rt.dlqErr, rt.dlqAt = away.Plain(err), time.Now()
-	if err == nil {
-		rt.dlqFail = 0
-	} else {
-		rt.dlqFail++
-		rt.count.NotDead.Add(1)
-	}
 }
 
 // crashes is how often the message ended its process.

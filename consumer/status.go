@@ -92,8 +92,8 @@ func (rt *route) status(keys int) RouteStatus {
 			s.Config = &d
 		}
 	}
-	holds := rt.holds()
-	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.most.Load().Bytes
+	holds := rt.memory.Holds()
+	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.memory.Most().Bytes
 	if (state == RouteWaiting || state == RouteStopped) && g.State == supervisor.Waiting || state == RouteSuspended {
 		s.Until = known(g.Until)
 	}

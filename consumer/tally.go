@@ -41,7 +41,7 @@ func (u *unit) tallyOf() tally.Of {
 	}}
 	for _, rt := range u.main.routes {
 		of.Routes = append(of.Routes, tally.Route{Name: rt.cfg.Name, Count: &rt.count.tally, Ended: rt.count.ends, Hand: func() int {
-			messages, _ := rt.ledger.Held()
+			messages, _ := rt.memory.Ledger.Held()
 			return messages
 		}})
 	}

@@ -22,6 +22,8 @@ var layers = map[string][]string{
 	"client":                      {},
 	"dlq":                         {},
 	"consumer":                    {"ack", "dlq", "event", "supervisor", "consumer/internal/*"},
+	"consumer/internal/letters":   {"supervisor"},
+	"consumer/internal/memory":    {"ack", "supervisor"},
 	"consumer/internal/metrics":   {"supervisor"}, // its verdicts, actions and states are labels
 	"consumer/internal/suspects":  {"supervisor"},
 	"consumer/internal/durables":  {"consumer/internal/catchup"},

@@ -1,0 +1,55 @@
+package consumer
+
+import (
+	"context"
+
+	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// What a route holds is bounded by its configuration; see package memory. But for what is in its handlers, this is
+//
+//	stash.bytes + 16 MiB for the window + 16 MiB for what is being settled
+//
+// and 16 MiB for what waits for its caller, where callers may be asked. The pull loops of the route ask for no more than still fits.
+// Handlers have concurrency messages more.
+
+// settlingBytes and settlingMost are for messages that are being settled: those that wait to be recorded, parked or
+// dead-lettered, and those whose settlement the server has not confirmed.
+const (
+	settlingBytes = asideMostBytes
+	settlingMost  = asideMost + maxUnconfirmed
+)
+
+// mostHeld is the bound of what a route with this configuration holds.
+func mostHeld(o supervisor.Options, asks bool) supervisor.Room {
+	most := supervisor.Room{
+		Messages: o.StashMessages + o.Concurrency + max(o.Concurrency, supervisor.MaxWindow) + settlingMost,
+		Bytes:    o.StashBytes + supervisor.MaxWindowBytes + settlingBytes,
+	}
+	if asks {
+		most.Messages, most.Bytes = most.Messages+maxAsking, most.Bytes+caller.MaxWaitingBytes
+	}
+	return most
+}
+
+// within is as much of what the route could use as it may hold.
+func (rt *route) within(free supervisor.Room) supervisor.Room {
+	if rt.cfg.asks() {
+		free.Messages = min(free.Messages, rt.callers.gates.Room())
+	}
+	return rt.memory.Within(free)
+}
+
+// reserve counts a body that is kept elsewhere before it is fetched, and waits for room for it.
+func (m *message) reserve(ctx context.Context) error {
+	if m.reserved {
+		return nil
+	}
+	err := m.route.memory.Reserve(ctx, m.delivery, dlq.BodySize(m.delivery.Msg.Header), func() bool {
+		return m.delivery.Fenced() || m.source.pulls.IsDraining()
+	})
+	m.reserved = err == nil
+	return err
+}
