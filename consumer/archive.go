@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/archive"
-	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -40,11 +38,6 @@ func (a Archive) WithDefaults() Archive {
 	return a
 }
 
-func (r *Relay) archiveConfig() jetstream.StreamConfig {
-	a := r.cfg.Archive
-	return archive.Stream(r.cfg.Service, r.cfg.Replicas, a.MaxAge, int64(a.MaxBytes), int64(a.MaxMsgs))
-}
-
 // newArchive is nil when nothing is kept.
 func (r *Relay) newArchive() *archive.Writer {
 	if !r.cfg.Archive.Outcomes {
@@ -55,18 +48,11 @@ func (r *Relay) newArchive() *archive.Writer {
 		Publish: func(ctx context.Context, m *nats.Msg) error {
 			_, err := r.js.PublishMsg(ctx, m, jetstream.WithExpectStream(archive.StreamName(r.cfg.Service)))
 			if errors.Is(err, jetstream.ErrNoStreamResponse) {
-				return errors.Join(err, r.ensureArchive(ctx)) // for the next try: somebody deleted the stream
+				return errors.Join(err, r.stores.EnsureArchive(ctx)) // for the next try: somebody deleted the stream
 			}
 			return err
 		},
 	})
-}
-
-func (r *Relay) ensureArchive(ctx context.Context) error {
-	if _, err := ownstream.Ensure(ctx, r.js, r.archiveConfig(), r.log); err != nil {
-		return fmt.Errorf("stream %s, for archive.outcomes: %w", archive.StreamName(r.cfg.Service), err)
-	}
-	return nil
 }
 
 // keepsResult has what an attempt returns kept, if no caller has it kept already. It is closed at the end of the attempt.

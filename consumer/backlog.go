@@ -79,7 +79,7 @@ func (r *Relay) watchCounts(ctx context.Context) {
 			if rt.cfg.isCopy() {
 				continue
 			}
-			rt.parkedNow.Update(ctx, asked, rt.count.Parked.Load()+rt.count.Aside.Load(), r.retries.Name(), r.cfg.Service+".park."+rt.name()+".>")
+			rt.parkedNow.Update(ctx, asked, rt.count.Parked.Load()+rt.count.Aside.Load(), r.stores.Retries.Name(), r.cfg.Service+".park."+rt.name()+".>")
 		}
 		for _, s := range r.openSources() {
 			if l := s.looked.Load(); !s.due && l != nil && !s.isLost() {

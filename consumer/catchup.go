@@ -20,8 +20,8 @@ func (s *source) catchUpConfig() catchup.Config {
 	r := s.relay
 	return catchup.Config{
 		Conn: r.nc, JS: r.js, API: r.api, Service: r.cfg.Service, Instance: r.cfg.Instance, Log: s.log, Stream: s.stream, Durable: s.durable, Off: s.due,
-		Book:  func() *catchup.Book { return catchup.NewBook(r.ledgers) },
-		Retry: func() *retry.Stream { return r.retries },
+		Book:  func() *catchup.Book { return catchup.NewBook(r.stores.Ledgers) },
+		Retry: func() *retry.Stream { return r.stores.Retries },
 		Wants: func() (list []catchup.Want) {
 			for _, d := range s.patterns {
 				start := d.route.cfg.Start

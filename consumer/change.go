@@ -181,7 +181,7 @@ func (r *Relay) enter(rt *route) {
 		r.membership.Need()
 	}
 	if rt.guarded {
-		if l := r.lives.Load(); l != nil {
+		if l := r.stores.Lives.Load(); l != nil {
 			l.Cover(rt.cfg.AckWait)
 		}
 		r.solo.Add(rt.group)

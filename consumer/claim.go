@@ -40,7 +40,7 @@ func (s *source) claimSoon(now time.Time) {
 func (s *source) claim(ctx context.Context) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	retries, c := s.relay.retries, &s.claims
+	retries, c := s.relay.stores.Retries, &s.claims
 	in, err := s.relay.streams.Get(ctx, retries.Name(), lookEvery/2)
 	if err != nil {
 		return 0, err

@@ -43,7 +43,7 @@ func (s *source) inHand() ack.InHand {
 func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
 	r.log.Warn("an instance died; the messages that it had in hand are given back", "instances", strings.Join(dead, ", "))
 	var list []*takeover.Takeover
-	f := takeover.Fellows{Conn: r.nc, Log: r.log, Service: r.cfg.Service, Ask: r.lives.Load().AskAll}
+	f := takeover.Fellows{Conn: r.nc, Log: r.log, Service: r.cfg.Service, Ask: r.stores.Lives.Load().AskAll}
 	for _, s := range r.openSources() {
 		if !s.leased() && s.routes[0].cfg.AckWait >= worthwhile {
 			list, f.Route = append(list, s.takeover), s.routes[0].cfg.Name

@@ -97,7 +97,7 @@ func isBodyless(raw *nats.Msg) bool {
 // body is what did not come with the delivery.
 func (m *message) body(ctx context.Context) (nats.Header, []byte, error) {
 	if !m.bodyless {
-		return m.route.relay.dead.Body(ctx, m.delivery.Msg.Header)
+		return m.route.relay.stores.Dead.Body(ctx, m.delivery.Msg.Header)
 	}
 	stream, err := m.route.relay.js.Stream(ctx, m.source.stream)
 	if err != nil {

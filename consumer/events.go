@@ -7,14 +7,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/fingerprint"
-	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -36,11 +33,6 @@ func (e Events) WithDefaults() Events {
 	e.MaxBytes = cmp.Or(e.MaxBytes, 64<<20)
 	e.MaxMsgs = cmp.Or(e.MaxMsgs, 100_000)
 	return e
-}
-
-func (r *Relay) eventsConfig() jetstream.StreamConfig {
-	e := r.cfg.Events
-	return events.Stream(r.cfg.Service, r.cfg.Replicas, e.MaxAge, int64(e.MaxBytes), int64(e.MaxMsgs))
 }
 
 // Events returns the events that this instance publishes; those of a minute that are alike are gathered into one. All calls
@@ -70,14 +62,6 @@ func (r *Relay) runEvents() (stop func()) {
 		cancel()
 		<-done
 	}
-}
-
-func (r *Relay) ensureEvents(ctx context.Context) error {
-	_, err := ownstream.Ensure(ctx, r.js, r.eventsConfig(), r.log)
-	if err != nil {
-		return fmt.Errorf("stream %s, for events.store: %w", events.StreamName(r.cfg.Service), err)
-	}
-	return nil
 }
 
 // report says what happened to a key or to the route. Of what waits, only the begin and the end are events: each probe that fails

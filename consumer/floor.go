@@ -12,7 +12,7 @@ const floorEvery = time.Minute
 
 // newFloors is what notes how far the durable is.
 func (b *binding) newFloors() *durables.Floors {
-	return &durables.Floors{JS: b.relay.js, Log: b.log, Retries: b.relay.retryStreamName(), Stream: b.stream, Durable: b.durable, Routes: b.names}
+	return &durables.Floors{JS: b.relay.js, Log: b.log, Retries: b.relay.stores.RetryStream(), Stream: b.stream, Durable: b.durable, Routes: b.names}
 }
 
 // noteFloor notes how far the durable is, if what the watchdog last saw of it is not noted.

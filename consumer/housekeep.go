@@ -22,7 +22,7 @@ func (r *Relay) housekeep(ctx context.Context) {
 			return
 		}
 		r.tidy(ctx)
-		if l := r.lives.Load(); l != nil {
+		if l := r.stores.Lives.Load(); l != nil {
 			l.Housekeep(ctx)
 		}
 	}
@@ -36,7 +36,7 @@ func (r *Relay) tidy(ctx context.Context) {
 		}
 	}
 	if r.sweeps() {
-		if n, err := r.dead.Sweep(ctx); err == nil && n > 0 {
+		if n, err := r.stores.Dead.Sweep(ctx); err == nil && n > 0 {
 			r.log.Info("removed stored bodies whose dead letters are gone", "count", n)
 		}
 	}
@@ -44,14 +44,14 @@ func (r *Relay) tidy(ctx context.Context) {
 
 // sweeps tells whether this instance sweeps what all share.
 func (r *Relay) sweeps() bool {
-	l := r.lives.Load()
+	l := r.stores.Lives.Load()
 	return l == nil || l.First()
 }
 
 // sweeps tells whether this instance sweeps the records of the durable: the first one does of those that read it, for another one may not have its
 // route.
 func (s *source) sweeps(ctx context.Context) bool {
-	l := s.relay.lives.Load()
+	l := s.relay.stores.Lives.Load()
 	if l == nil {
 		return true
 	}
@@ -74,7 +74,7 @@ func (r *Relay) unstick(ctx context.Context) {
 	for {
 		trouble := r.trouble.Load()
 		if time.Since(last) >= unstickEvery && (last.IsZero() || r.sweeps()) || trouble != 0 && time.Since(time.Unix(0, trouble)) >= unstickCalm {
-			n, err := r.retries.Unstick(ctx)
+			n, err := r.stores.Retries.Unstick(ctx)
 			if n > 0 {
 				r.log.Warn("schedules that were stuck in the retry stream are published again", "count", n)
 			}

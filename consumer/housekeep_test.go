@@ -27,7 +27,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		all[r] = stop
 	}
 	know := func(r *Relay, n int) bool {
-		l := r.lives.Load()
+		l := r.stores.Lives.Load()
 		return r.Ready() == nil && l != nil && l.Others() == n
 	}
 	w.eventually("all know all", func() bool {
@@ -61,7 +61,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settled("ORDERS", "billing")
-	kv, err := w.js.KeyValue(t.Context(), first.attemptsName())
+	kv, err := w.js.KeyValue(t.Context(), first.stores.AttemptsBucket())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 	put := func() {
 		t.Helper()
 		// Of a message that is settled, and by an instance that is gone.
-		records := second.records.Records("ORDERS", "billing", billing(second).identity.ConsumerCreated)
+		records := second.stores.Records.Records("ORDERS", "billing", billing(second).identity.ConsumerCreated)
 		if err := records.Put(t.Context(), 1, 1, retry.Record{LastFailure: time.Now(), Deliveries: 1}); err != nil {
 			t.Fatal(err)
 		}

@@ -520,7 +520,7 @@ func (n *nsWorld) look(runs ...*nsRun) nsSeen {
 				busy("%s has %d", info.Name, s.waiting[info.Name])
 			}
 			if run.c.uses(info.Name) {
-				if rec, err := catchup.NewBook(run.r.ledgers).Get(ctx, n.stream, info.Name); err != nil || !rec.IsOver() {
+				if rec, err := catchup.NewBook(run.r.stores.Ledgers).Get(ctx, n.stream, info.Name); err != nil || !rec.IsOver() {
 					busy("%s catches up %v", info.Name, err)
 				}
 			}

@@ -26,7 +26,7 @@ func (r *Relay) search() orphans.Search {
 // orphansConfig is how this instance looks for orphans.
 func (r *Relay) orphansConfig() orphans.WatchConfig {
 	return orphans.WatchConfig{
-		Search: r.search(), Retries: r.retries, Log: r.log, Reads: r.reads,
+		Search: r.search(), Retries: r.stores.Retries, Log: r.log, Reads: r.reads,
 		Known: func(stream, route, durable string) bool {
 			return r.has(stream, durable) || peers.StandsBy(r.membership.Now(), r.cfg.Instance, route, durable)
 		},

@@ -83,7 +83,7 @@ func TestRelay_regressionWhatARenamedRouteLeavesIsNamedAndCanBeMoved(t *testing.
 		t.Errorf("the old durable: %v", err)
 	}
 	w.eventually("the ledger is balanced", func() bool {
-		a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.ledgers}
+		a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.stores.Ledgers}
 		b, err := a.Audit(t.Context(), "ORDERS", "invoicing", true, 0)
 		if err == nil && b.Verdict != audit.Balanced {
 			t.Logf("%+v", b)

@@ -2,51 +2,45 @@ package consumer
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/suspects"
+	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
-	"github.com/relaymq/relay/internal/audit"
-	"github.com/relaymq/relay/internal/dlq"
-	"github.com/relaymq/relay/internal/fleet"
-	"github.com/relaymq/relay/internal/ownstream"
-	"github.com/relaymq/relay/internal/retry"
 )
 
-// ownConfigs are what relay's own streams have to be.
-func (r *Relay) ownConfigs() []jetstream.StreamConfig {
-	service := r.cfg.Service
-	list := append([]jetstream.StreamConfig{retry.StreamConfig(service, r.retryStreamName(), r.cfg.Replicas)}, r.deadConfig().Streams()...)
-	if r.cfg.Events.Store {
-		list = append(list, r.eventsConfig())
+// stores is what this says of relay's own streams and buckets.
+func (c Config) stores() stores.Config {
+	own := stores.Config{Service: c.Service, Instance: c.Instance, Replicas: c.Replicas, Letters: stores.Letters{
+		Bounds: stores.Bounds{Age: c.DLQ.MaxAge, Bytes: c.DLQ.MaxBytes, Messages: c.DLQ.MaxMsgs}, OnFull: c.DLQ.OnFull,
+	}}
+	if e := c.Events; e.Store {
+		own.Events = &stores.Bounds{Age: e.MaxAge, Bytes: int64(e.MaxBytes), Messages: int64(e.MaxMsgs)}
 	}
-	if r.archive != nil {
-		list = append(list, r.archiveConfig())
+	if a := c.Archive; a.Outcomes {
+		own.Archive = &stores.Bounds{Age: a.MaxAge, Bytes: int64(a.MaxBytes), Messages: int64(a.MaxMsgs)}
 	}
-	if r.membership.Needed() {
-		list = append(list, fleet.Stream(service, r.cfg.Replicas))
-	}
-	return append(list,
-		ownstream.Bucket(r.attemptsName(), r.cfg.Replicas, 0), ownstream.Bucket(audit.Bucket(service), r.cfg.Replicas, 0),
-		ownstream.Bucket(strings.ToUpper(service)+"_STATE", r.cfg.Replicas, 0),
-		ownstream.Bucket(r.instancesName(), r.cfg.Replicas, suspects.Lapse), dlq.JobsStream(service, r.cfg.Replicas))
+	return own
+}
+
+// ownStreams are relay's own streams as they have to be now.
+func (r *Relay) ownStreams() []jetstream.StreamConfig {
+	return r.stores.Streams(deadPrefixes(r.all()), r.membership.Needed())
 }
 
 // upkeepConfig is how relay's own streams are watched.
 func (r *Relay) upkeepConfig() upkeep.Config {
-	dead := r.deadConfig().Streams()
+	dead := r.stores.DeadLetters(nil, nil).Streams()
 	return upkeep.Config{
 		Conn: r.nc, JS: r.js, Log: r.log, Looks: r.streams, Troubles: r.troubles, Probing: r.prober,
-		Service: r.cfg.Service, Replicas: r.cfg.Replicas, Streams: r.ownConfigs, RetryStream: r.retryStreamName(), AttemptsBucket: r.attemptsName(),
+		Service: r.cfg.Service, Replicas: r.cfg.Replicas, Streams: r.ownStreams, RetryStream: r.stores.RetryStream(), AttemptsBucket: r.stores.AttemptsBucket(),
 		DeadStreams: [2]string{dead[0].Name, dead[1].Name}, DeadAge: r.cfg.DLQ.MaxAge, OnFull: r.cfg.DLQ.OnFull,
 		Parked: upkeep.Room{Bytes: int64(r.cfg.Parked.MaxBytes), Messages: r.cfg.Parked.MaxMsgs, Age: r.cfg.Parked.MaxAge},
 		Buckets: func() []string {
-			if r.lives.Load() == nil {
+			if r.stores.Lives.Load() == nil {
 				return nil
 			}
-			return []string{r.instancesName()}
+			return []string{r.stores.InstancesBucket()}
 		},
 		Routes: func() (names []string) {
 			for _, rt := range r.all() {

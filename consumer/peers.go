@@ -54,7 +54,7 @@ func (r *Relay) hearPeers() (stop func(), err error) {
 // is not asked in proportion to them.
 func (r *Relay) amongMany(period time.Duration) time.Duration {
 	others := 0
-	if l := r.lives.Load(); l != nil {
+	if l := r.stores.Lives.Load(); l != nil {
 		others = l.Others()
 	}
 	return period * time.Duration(min(max(1, (others+1)/4), 4))

@@ -2,15 +2,12 @@ package consumer
 
 import (
 	"context"
-	"errors"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/placing"
-	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/planned"
-	"github.com/relaymq/relay/internal/retry"
 )
 
 // Plan compares the routes with what is on the server, and changes nothing there: to count messages it makes consumers that deliver nothing, and
@@ -21,12 +18,9 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*plan
 		return nil, err
 	}
 	r.placing.Assume(made)
-	r.retries = retry.NamedStream(r.js, r.cfg.Service, r.retryStreamName())
-	ledgers, err := audit.Attach(ctx, r.js, r.cfg.Service)
-	if err != nil && !errors.Is(err, jetstream.ErrBucketNotFound) {
+	if err := r.stores.Attach(ctx); err != nil {
 		return nil, err
 	}
-	r.ledgers = ledgers
 	plan := &planned.Plan{Durables: []planned.Durable{}, Left: []orphans.Orphan{}, Faults: []string{}}
 	for _, c := range made {
 		plan.Streams = append(plan.Streams, planned.Stream{Stream: c.Name, Subjects: c.Subjects})

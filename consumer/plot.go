@@ -10,7 +10,6 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/placing"
-	"github.com/relaymq/relay/internal/dlq"
 )
 
 // plot is a change that was checked.
@@ -207,10 +206,5 @@ func (p *plot) preflight(ctx context.Context, list []*route) error {
 	if err := r.checkPermissions(ctx, sources); err != nil {
 		return setupError("", err)
 	}
-	if all, here := r.deadConfigOf(append(slices.Clone(r.all()), list...)), r.deadConfig(); len(all.Prefixes) > len(here.Prefixes) {
-		if _, err := dlq.Open(ctx, r.js, all); err != nil {
-			return setupError("", err)
-		}
-	}
-	return nil
+	return setupError("", r.stores.Widen(ctx, deadPrefixes(r.all()), deadPrefixes(list)))
 }

@@ -57,18 +57,18 @@ func (r *Relay) sharedProbes() (list []permission.Probe) {
 	}
 	tried := make(map[string]bool)
 	for _, rt := range r.all() {
-		if p := r.deadPrefix(rt.cfg); !tried[p] {
+		if p := r.stores.DeadPrefix(rt.cfg.DeadLetter.Prefix); !tried[p] {
 			tried[p] = true
 			try("storing dead letters", p+".preflight")
 		}
 	}
 	try("parking messages", r.cfg.Service+".park.preflight")
 	if r.cfg.Domain == "" { // else they go by the API's prefix, which other requests have tried
-		try("counting attempts", "$KV."+r.attemptsName()+".preflight")
-		if r.lives.Load() != nil {
-			try("recording that this process is alive", "$KV."+r.instancesName()+".preflight")
+		try("counting attempts", "$KV."+r.stores.AttemptsBucket()+".preflight")
+		if r.stores.Lives.Load() != nil {
+			try("recording that this process is alive", "$KV."+r.stores.InstancesBucket()+".preflight")
 		}
-		try("storing large dead letters", "$O."+r.dead.Bucket()+".M.preflight")
+		try("storing large dead letters", "$O."+r.stores.Dead.Bucket()+".M.preflight")
 	}
 	return list
 }

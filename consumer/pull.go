@@ -149,7 +149,7 @@ const maxUnconfirmed = 8192
 func (s *source) reconnected() {
 	s.pulls.Reconnected()
 	s.gaps.MayHaveLost(time.Now())
-	if l := s.relay.lives.Load(); l != nil {
+	if l := s.relay.stores.Lives.Load(); l != nil {
 		l.Reconnected(time.Now())
 	}
 	s.session.Reconnected()

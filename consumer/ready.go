@@ -40,7 +40,7 @@ func (r *Relay) Ready() error {
 	}
 	sources := r.openSources()
 	if len(sources) > 0 { // else it is not known yet
-		if since, err := r.records.Trouble(); err != nil {
+		if since, err := r.stores.Records.Trouble(); err != nil {
 			errs = append(errs, fmt.Errorf("attempts cannot be recorded since %s: %w", since.UTC().Format(time.RFC3339), err))
 		}
 	}

@@ -1,12 +1,10 @@
 package consumer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,20 +20,18 @@ import (
 	"github.com/relaymq/relay/consumer/internal/metrics"
 	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/replayed"
+	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/internal/archive"
-	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/beat"
-	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/permission"
-	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/trouble"
 )
@@ -55,8 +51,7 @@ type Relay struct {
 	solo        *suspects.Solo
 	link        *link.Link
 	membership  *fleet.Membership
-	line        *caller.Line                   // to the callers of messages
-	lives       atomic.Pointer[suspects.Lives] // nil until the start has opened it
+	line        *caller.Line // to the callers of messages
 	replayed    *replayed.Verdicts
 	events      *events.Bus
 	archive     *archive.Writer // nil: what became of messages is not kept
@@ -75,13 +70,8 @@ type Relay struct {
 	opening  chan struct{} // holds a value for each source that is being opened late
 	prober   *permission.Prober
 
-	// Made by the start:
-	retries *retry.Stream
-	records *retry.Bucket
-	dead    *dlq.Store
-	ledgers *audit.Book
-	// unplaced are routes that had no stream then.
-	unplaced []unplaced
+	stores   *stores.Stores // relay's own, opened by the start
+	unplaced []unplaced     // routes that had no stream at the start
 
 	serving atomic.Bool // messages are pulled
 	opened  chan struct{}
@@ -131,6 +121,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.stores = stores.New(r.js, cfg.stores(), cfg.Logger)
 	r.placing = placing.New(placing.Config{JS: r.js, Attempt: r.attempt})
 	r.streams, r.line, r.prober = looks.New(r.js), caller.New(nc), permission.NewProber(nc)
 	r.membership = fleet.NewMembership(r.joinFleet)
@@ -200,14 +191,6 @@ func checked(cfg Route) (Route, error) {
 	return cfg, errors.Join(faults...)
 }
 
-// The names of what relay makes on the server.
-
-func (r *Relay) retryStreamName() string { return strings.ToUpper(r.cfg.Service) + "_RETRY" }
-func (r *Relay) attemptsName() string    { return strings.ToUpper(r.cfg.Service) + "_ATTEMPTS" }
-func (r *Relay) deadPrefix(rt Route) string {
-	return cmp.Or(rt.DeadLetter.Prefix, r.cfg.Service+".dlq")
-}
-
 // Instance is the name of this process: that of the Config, or one that was made.
 func (r *Relay) Instance() string { return r.cfg.Instance }
 
@@ -260,15 +243,15 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	defer stopFollowing()
 	defer escalate(nil) // ends the following
-	if l := r.lives.Load(); l != nil {
-		err := r.persist(ctx, "bucket "+r.instancesName(), func(ctx context.Context) error { return r.attempt(ctx, l.Begin) })
+	if l := r.stores.Lives.Load(); l != nil {
+		err := r.persist(ctx, "bucket "+r.stores.InstancesBucket(), func(ctx context.Context) error { return r.attempt(ctx, l.Begin) })
 		if err != nil {
 			r.closeSources()
 			return unlessStopped(ctx, setupError("", err))
 		}
 	}
 	defer func() {
-		if l := r.lives.Load(); l != nil { // also of a route that was added
+		if l := r.stores.Lives.Load(); l != nil { // also of a route that was added
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 			defer cancel()
 			l.End(end)
@@ -370,7 +353,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	r.orphans.Begin(r.orphansConfig())
 	running.Go(func() { r.orphans.Run(work) })
 	running.Go(func() {
-		if l := r.lives.Load(); l != nil {
+		if l := r.stores.Lives.Load(); l != nil {
 			l.Watch(work, r.giveBackOf)
 		}
 	})
@@ -391,7 +374,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.tallies.Run(work) })
 	running.Go(func() { r.upkeep.WatchJobs(work) })
 	running.Go(func() { r.solo.Run(ctx) })
-	running.Go(func() { r.records.Watch(work, r.log) })
+	running.Go(func() { r.stores.Records.Watch(work, r.log) })
 	running.Go(func() { r.tryHeld(slow) })
 	running.Go(func() {
 		for _, u := range units {
@@ -419,7 +402,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	}
 	running.Wait()
 	r.line.Close()
-	r.records.Close()
+	r.stores.Records.Close()
 	if interrupted > 0 {
 		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.drainTime())
 	}

@@ -15,6 +15,6 @@ func (r *Relay) dueSource(rt *route, stream string) *source {
 		name, stream = p.Route, p.Stream
 	}
 	due := newDueSource(r, retry.DueDurable(name, stream), stream)
-	due.add(rt, r.retries.DueSubjects(name, stream))
+	due.add(rt, r.stores.Retries.DueSubjects(name, stream))
 	return due
 }

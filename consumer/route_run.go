@@ -82,7 +82,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	cfg = r.ownBytes(cfg)
 	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: letters.New(slowPaths), aside: newAside(), guarded: cfg.guarded(), count: new(counters)}
 	rt.live.Store(&cfg)
-	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.deadPrefix(cfg))...)
+	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.stores.DeadPrefix(cfg.DeadLetter.Prefix))...)
 	rt.callers.gates = rt.newGates()
 	rt.troubles = trouble.NewList(rt.log, func(what string, err error) { r.reportTrouble(cfg.Name, what, err) })
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated

@@ -102,9 +102,9 @@ func (m *message) isOld(rec *retry.Record) bool {
 	defer cancel()
 	origin, r := m.from(), m.route.relay
 	origin.Attempts = rec.Attempts
-	old, err := r.retries.Ahead(ctx, origin, m.own())
+	old, err := r.stores.Retries.Ahead(ctx, origin, m.own())
 	if err == nil && !old {
-		old, err = r.dead.Has(ctx, r.deadPrefix(m.route.cfg), origin)
+		old, err = r.stores.Dead.Has(ctx, r.stores.DeadPrefix(m.route.cfg.DeadLetter.Prefix), origin)
 	}
 	rec.Copied = err != nil // asked again when it has failed the next time
 	return old
@@ -115,7 +115,7 @@ func (m *message) own() uint64 {
 	if m.origin == nil || !m.source.due {
 		return 0
 	}
-	return m.route.relay.retries.Own(m.delivery.Msg.Subject, m.delivery.Sequence, *m.origin)
+	return m.route.relay.stores.Retries.Own(m.delivery.Msg.Subject, m.delivery.Sequence, *m.origin)
 }
 
 // soon is a wait that is better spent in the consumer: parking costs the server several times as much as a delayed NAK,
@@ -148,7 +148,7 @@ func (m *message) park(origin retry.Origin, due time.Time, room retry.Room, pati
 	failpoint.At("parking")
 	ctx, cancel := context.WithTimeout(m.route.work, patience)
 	defer cancel()
-	err := m.route.relay.retries.Park(ctx, origin, m.header, m.data, due, room, m.own())
+	err := m.route.relay.stores.Retries.Park(ctx, origin, m.header, m.data, due, room, m.own())
 	m.route.count.tally.NotParked(err)
 	if err == nil {
 		failpoint.At("parked")
@@ -236,7 +236,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 	e := m.entry(o)
 	ctx, cancel := context.WithTimeout(rt.work, 2*settleTimeout)
 	failpoint.At("dead-lettering")
-	err := rt.relay.dead.Put(ctx, rt.relay.deadPrefix(rt.cfg), e)
+	err := rt.relay.stores.Dead.Put(ctx, rt.relay.stores.DeadPrefix(rt.cfg.DeadLetter.Prefix), e)
 	failpoint.At("dead-lettered")
 	cancel()
 	rt.letters.Note(err, time.Now())

@@ -78,7 +78,7 @@ func newSource(r *Relay, stream, durable string) *source {
 
 // newDueSource is for a durable on the retry stream, through which messages of a stream come due.
 func newDueSource(r *Relay, durable, origin string) *source {
-	b := newBinding(r, r.retries.Name(), durable)
+	b := newBinding(r, r.stores.Retries.Name(), durable)
 	b.due, b.origin = true, origin
 	return newSourceOf(b)
 }
@@ -127,7 +127,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	}
 	s.tally = s.newTally(info, began)
 	s.pulls.Open(info.NumPending > 0)
-	s.records = s.relay.records.Records(s.stream, s.durable, info.Created)
+	s.records = s.relay.stores.Records.Records(s.stream, s.durable, info.Created)
 	s.session = ack.NewSession(ack.Config{
 		Inbox: s.pulls.Name(), Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,

@@ -12,15 +12,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/placing"
-	"github.com/relaymq/relay/consumer/internal/suspects"
+	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
-	"github.com/relaymq/relay/internal/archive"
-	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/away"
-	"github.com/relaymq/relay/internal/dlq"
-	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/permission"
-	"github.com/relaymq/relay/internal/retry"
 )
 
 // How relay starts. What is merely away, as a server, a leader or a quorum may be, never ends a start: it is named, and tried
@@ -119,106 +114,30 @@ func (r *Relay) reach(ctx context.Context) error {
 	}))
 }
 
-// firstTry bounds the first try to make something, and later ones may take longer: of instances that make the same stream of a cluster at once, one
-// gets an answer, and the others find it there the next time.
-const firstTry = 2 * time.Second
-
-// shared makes what all routes need, side by side.
+// shared opens what all routes need.
 func (r *Relay) shared(ctx context.Context) error {
-	parts := []struct {
-		name string
-		make func(ctx context.Context) error
-	}{
-		{"stream " + r.retryStreamName(), func(ctx context.Context) (err error) {
-			r.retries, err = retry.OpenStream(ctx, r.js, r.cfg.Service, r.retryStreamName(), r.cfg.Replicas)
-			return err
-		}},
-		{"bucket " + r.attemptsName(), func(ctx context.Context) (err error) {
-			r.records, err = retry.OpenBucket(ctx, r.js, r.attemptsName(), r.cfg.Replicas)
-			return err
-		}},
-		{"bucket " + audit.Bucket(r.cfg.Service), func(ctx context.Context) (err error) {
-			r.ledgers, err = audit.Open(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
-			return err
-		}},
-		{"bucket " + r.instancesName(), func(ctx context.Context) (err error) {
-			l, err := r.openLives(ctx)
-			if err == nil {
-				r.lives.Store(l)
-			}
-			return err
-		}},
-		{"the dead letters", func(ctx context.Context) (err error) {
-			r.dead, err = dlq.Open(ctx, r.js, r.deadConfig())
-			return err
-		}},
-	}
-	if r.cfg.Events.Store {
-		parts = append(parts, struct {
-			name string
-			make func(ctx context.Context) error
-		}{"stream " + events.StreamName(r.cfg.Service), r.ensureEvents})
-	}
-	if r.archive != nil {
-		parts = append(parts, struct {
-			name string
-			make func(ctx context.Context) error
-		}{"stream " + archive.StreamName(r.cfg.Service), r.ensureArchive})
-	}
-	faults := make([]error, len(parts))
-	var making sync.WaitGroup
-	for i, p := range parts {
-		making.Go(func() {
-			span := firstTry
-			faults[i] = r.persist(ctx, p.name, func(ctx context.Context) error {
-				ctx, cancel := context.WithTimeout(ctx, span)
-				defer cancel()
-				span = min(2*span, setupTimeout)
-				return away.Made(r.attempt(ctx, p.make))
-			})
-		})
-	}
-	making.Wait()
+	faults := r.stores.Open(ctx, stores.Opening{
+		Persist: r.persist, Attempt: r.attempt, DeadPrefixes: deadPrefixes(r.all()), Began: r.since(), Asked: r.answerHand,
+	})
 	if err := setupError("", faults...); err != nil {
 		return err
 	}
-	r.upkeep.Open(r.retries, r.records, r.dead)
-	r.tallies.Open(r.ledgers)
+	for _, rt := range r.all() {
+		if rt.guarded {
+			r.stores.Lives.Load().Cover(rt.cfg.AckWait)
+		}
+	}
+	r.upkeep.Open(r.stores.Retries, r.stores.Records, r.stores.Dead)
+	r.tallies.Open(r.stores.Ledgers)
 	return setupError("", r.persist(ctx, "relay's own streams", func(ctx context.Context) error { return away.Made(r.attempt(ctx, r.upkeep.SetRight)) }))
 }
 
-func (r *Relay) instancesName() string { return suspects.Bucket(r.cfg.Service) }
-
-// openLives makes the bucket in which processes with Go handlers say that they live.
-func (r *Relay) openLives(ctx context.Context) (*suspects.Lives, error) {
-	l, err := suspects.Open(ctx, suspects.Config{
-		Conn: r.nc, JS: r.js, Service: r.cfg.Service, Instance: r.cfg.Instance, Began: r.since(), Replicas: r.cfg.Replicas, Logger: r.log,
-		Asked: r.answerHand,
-	})
-	if err != nil {
-		return nil, err
-	}
-	for _, rt := range r.all() {
-		if rt.guarded {
-			l.Cover(rt.cfg.AckWait)
-		}
-	}
-	return l, nil
-}
-
-func (r *Relay) deadConfig() dlq.Config { return r.deadConfigOf(r.all()) }
-
-func (r *Relay) deadConfigOf(routes []*route) dlq.Config {
-	var prefixes []string
+// deadPrefixes begin the subjects of the dead letters of routes; an empty one is that of the service.
+func deadPrefixes(routes []*route) (list []string) {
 	for _, rt := range routes {
-		if p := rt.cfg.DeadLetter.Prefix; p != "" && p != r.cfg.Service+".dlq" && !slices.Contains(prefixes, p) {
-			prefixes = append(prefixes, p)
-		}
+		list = append(list, rt.cfg.DeadLetter.Prefix)
 	}
-	return dlq.Config{
-		Service: r.cfg.Service, Replicas: r.cfg.Replicas, Prefixes: prefixes, Instance: r.cfg.Instance, Logger: r.log,
-		MaxAge: r.cfg.DLQ.MaxAge, MaxBytes: r.cfg.DLQ.MaxBytes, MaxMsgs: r.cfg.DLQ.MaxMsgs, OnFull: r.cfg.DLQ.OnFull,
-	}
+	return list
 }
 
 // setupError makes one of what went wrong. A missing permission stands for all of them: what came after it failed for the same

@@ -112,7 +112,7 @@ func (m *message) keep(origin *retry.Origin, to string) {
 	defer cancel()
 	var err error
 	if origin != nil {
-		err = s.relay.retries.Forward(ctx, *origin, m.header, m.data)
+		err = s.relay.stores.Retries.Forward(ctx, *origin, m.header, m.data)
 	} else {
 		err = m.keepUnwrapped(ctx, to)
 	}
@@ -141,7 +141,7 @@ func (m *message) keepUnwrapped(ctx context.Context, to string) error {
 		return errors.New("it may have ended a process, and its crash count would be lost")
 	}
 	m.recorded = rec.Known()
-	return s.relay.retries.Park(ctx, retry.Origin{
+	return s.relay.stores.Retries.Park(ctx, retry.Origin{
 		Route: to, Stream: s.stream, Consumer: s.durable, Sequence: d.Sequence, Time: d.Time, Subject: m.subject, Deliveries: d.Deliveries,
 		Attempts: rec.Attempts, FirstFailure: rec.FirstFailure, LastFailure: rec.LastFailure, LastError: rec.LastError,
 	}, m.header, m.data, time.Now(), s.routes[0].parkRoom(1), 0)

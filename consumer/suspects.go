@@ -30,7 +30,7 @@ type suspect struct {
 // judge completes the record of a message that came again: whether it is a suspect, and whether it has ended a process.
 // since is when the question was first asked.
 func (m *message) judge(ctx context.Context, rec retry.Record, since time.Time) (_ retry.Record, err error) {
-	l := m.route.relay.lives.Load()
+	l := m.route.relay.stores.Lives.Load()
 	if !m.route.guarded || l == nil {
 		return rec, nil
 	}
@@ -66,7 +66,7 @@ func (m *message) judge(ctx context.Context, rec retry.Record, since time.Time) 
 // may block for some seconds.
 func (m *message) accuse() error {
 	rt := m.route
-	l := rt.relay.lives.Load()
+	l := rt.relay.stores.Lives.Load()
 	l.Prolong()
 	if !rt.relay.solo.Certain() {
 		rt.log.Warn("a message that may have ended a process runs beside handlers that ignored their timeout: if the process ends, no message gets the crash counted", m.attrs()...)
@@ -109,7 +109,7 @@ func (m *message) acquit() {
 		ctx, cancel := context.WithTimeout(work, limit)
 		var err error
 		if s.marked == 0 {
-			s.marked, err = m.source.records.Marked(ctx, seq, here, rt.relay.lives.Load().ID())
+			s.marked, err = m.source.records.Marked(ctx, seq, here, rt.relay.stores.Lives.Load().ID())
 		}
 		if s.marked > 0 {
 			err = m.source.records.Unmark(ctx, seq, here, s.Record, s.marked)

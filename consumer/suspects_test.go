@@ -178,10 +178,10 @@ func TestRelay_noSuspectsWithoutADeath(t *testing.T) {
 	}))
 	w.settled("ORDERS", "billing")
 	close(block)
-	if ids := w.instances(); len(ids) != 1 || ids[0] != b.lives.Load().ID() {
-		t.Errorf("entries %v, mine is %s", ids, b.lives.Load().ID())
+	if ids := w.instances(); len(ids) != 1 || ids[0] != b.stores.Lives.Load().ID() {
+		t.Errorf("entries %v, mine is %s", ids, b.stores.Lives.Load().ID())
 	}
-	if died, err := b.lives.Load().Recent(t.Context()); died || err != nil {
+	if died, err := b.stores.Lives.Load().Recent(t.Context()); died || err != nil {
 		t.Errorf("a process died: %v, %v", died, err)
 	}
 }
@@ -435,7 +435,7 @@ func TestRelay_regressionFailuresDoNotStandBehindLookUps(t *testing.T) {
 	route.Supervisor.DeadTrip.Of = new(0)
 	w.cameAgain(route, 2*slowPaths, 3*time.Second)
 	r, _ := w.start(Config{Logger: quiet}, route)
-	done, err := r.lives.Load().Turn(t.Context()) // somebody looks, and the server does not answer
+	done, err := r.stores.Lives.Load().Turn(t.Context()) // somebody looks, and the server does not answer
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 // tallyConfig is how counts are written to the ledgers.
 func (r *Relay) tallyConfig() tally.Config {
 	return tally.Config{
-		Conn: r.nc, JS: r.js, API: r.api, Looks: r.streams, Service: r.cfg.Service, Instance: r.cfg.Instance, Retry: r.retryStreamName(), Upkeep: r.upkeep,
+		Conn: r.nc, JS: r.js, API: r.api, Looks: r.streams, Service: r.cfg.Service, Instance: r.cfg.Instance, Retry: r.stores.RetryStream(), Upkeep: r.upkeep,
 		Tallies: func() (list []*tally.Tally) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -75,7 +75,7 @@ func (s *source) suspicious(now time.Time) bool {
 // checkQuiet is how often a durable is asked on which nothing comes: more seldom with many instances, each of which asks.
 func (s *source) checkQuiet() time.Duration {
 	n := 0
-	if l := s.relay.lives.Load(); l != nil {
+	if l := s.relay.stores.Lives.Load(); l != nil {
 		n = l.Others()
 	}
 	return min(restFor, max(1, time.Duration(n+1)/2)*checkEvery)

@@ -27,6 +27,7 @@ var layers = map[string][]string{
 	"consumer/internal/metrics":   {"supervisor"}, // its verdicts, actions and states are labels
 	"consumer/internal/suspects":  {"supervisor"},
 	"consumer/internal/durables":  {"consumer/internal/catchup"},
+	"consumer/internal/stores":    {"consumer/internal/suspects"}, // a bucket is where processes say that they live
 	"consumer/internal/takeover":  {"ack"},
 	"consumer/internal/pulls":     {"consumer/internal/link"}, // a durable asks for its part of what the link brings
 	"consumer/internal/*":         {},
