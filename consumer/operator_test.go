@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/retry"
@@ -169,7 +170,7 @@ func TestAskStatus_nobody(t *testing.T) {
 
 func TestSource_idIsThatOfTheOrigin(t *testing.T) {
 	for _, stream := range []string{"ORDERS", "0", "a.b"} {
-		s := newSource(&Relay{log: slog.New(slog.DiscardHandler)}, stream, "d0")
+		s := newSource(&Relay{log: slog.New(slog.DiscardHandler), stores: new(stores.Stores)}, stream, "d0")
 		for _, seq := range []uint64{0, 1, 10, 1<<64 - 1} {
 			at := time.Unix(1_700_000_000, int64(seq>>1))
 			want := retry.Origin{Stream: stream, Consumer: "d0", Sequence: seq, Time: at}.ID()
