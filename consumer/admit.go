@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/catchup"
+	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
@@ -298,9 +299,7 @@ func (m *message) known(rec retry.Record, b *batch) {
 		m.LastErr = errors.New(rec.LastError)
 	}
 	if rt.guarded && !rt.handsOver() && (rec.Suspect || rec.Crashes > 0) {
-		s := &suspect{Record: rec}
-		s.Solo = ""
-		m.suspect, m.Alone = s, true
+		m.suspect, m.Alone = suspects.New(rec, m.source.records, m.redelivery(time.Time{})), true
 	}
 	if rec.Dead == "" && rec.Crashes >= rt.now().Retry.MaxCrashes {
 		rec.Dead = supervisor.ReasonCrash

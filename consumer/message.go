@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/retry"
@@ -42,7 +43,7 @@ type message struct {
 	result *Result
 	ahead  chan answer // what is known of it, of an ordered route: it was asked for before its turn
 	// suspect is for a message that may have ended a process, and must run alone; nil for all others.
-	suspect    *suspect
+	suspect    *suspects.Suspect
 	called     atomic.Pointer[time.Time] // the group called it back, to come then
 	moved      bool                      // of a partition: relay put it there
 	handedOver bool                      // to the partition of another generation

@@ -17,6 +17,6 @@
 // Fresh messages cost nothing of this, and redelivered ones a look into the bucket while there was no death. Routes whose
 // handlers do their work in another process (consumer.Outside) have no suspects.
 //
-// Lives knows subjects and a bucket, and Solo groups of a supervisor; neither knows messages. What a suspicion means for a message is
-// said where its record is written.
+// Lives knows subjects and a bucket, and Solo groups of a supervisor. [Suspect] is what they mean for a message: its record says when it runs
+// alone.
 package suspects
