@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nuid"
 
+	"github.com/relaymq/relay/consumer/internal/parking"
 	"github.com/relaymq/relay/dlq"
 )
 
@@ -59,7 +60,7 @@ func (c Config) withDefaults() Config {
 	c.Events = c.Events.WithDefaults()
 	c.Archive = c.Archive.WithDefaults()
 	c.Parked = c.Parked.WithDefaults()
-	c.asideMostPending = cmp.Or(c.asideMostPending, asideMostPending)
+	c.asideMostPending = cmp.Or(c.asideMostPending, parking.CalledBackFrom)
 	if c.Instance == "" {
 		host, _ := os.Hostname()
 		c.Instance = cmp.Or(host, "relay") + "-" + nuid.Next()[16:]

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/parking"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -18,8 +19,8 @@ import (
 // settlingBytes and settlingMost are for messages that are being settled: those that wait to be recorded, parked or
 // dead-lettered, and those whose settlement the server has not confirmed.
 const (
-	settlingBytes = asideMostBytes
-	settlingMost  = asideMost + maxUnconfirmed
+	settlingBytes = parking.MostBytes
+	settlingMost  = parking.Most + maxUnconfirmed
 )
 
 // mostHeld is the bound of what a route with this configuration holds.

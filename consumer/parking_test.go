@@ -141,7 +141,8 @@ func TestMessage_aFencedMessageIsNotPutAside(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := &message{route: r.all()[0], source: r.openSources()[0], delivery: d, subject: raw.Subject}
-		m.parkUnstarted(supervisor.Outcome{Due: time.Now().Add(time.Hour)}, 0)
+		m.putAside(supervisor.Outcome{Due: time.Now().Add(time.Hour)})
+		m.route.aside.Wait()
 		st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
 		if err != nil {
 			t.Fatal(err)
@@ -175,8 +176,8 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	w.flood("orders.bad", bad)
 	w.publish("orders.good", good)
 	w.eventually("the others are handled", func() bool { return handled.Load() == good })
-	w.eventually("some tried to park", func() bool { return r.all()[0].aside.failures.Load() > 0 })
-	if n := r.all()[0].aside.failures.Load(); n > 2*asidePaths {
+	w.eventually("some tried to park", func() bool { return r.all()[0].aside.Failures() > 0 })
+	if n := r.all()[0].aside.Failures(); n > 128 {
 		t.Errorf("%d tried to park, want few", n)
 	}
 	w.eventually("all bad ones wait", func() bool {

@@ -139,7 +139,7 @@ func (s *source) hasRoom() bool {
 // holdsBack tells whether too much waits for the server already, whatever the routes could use.
 func (s *source) holdsBack() bool {
 	return s.ordered.behind.Load() > maxBehind || s.strays.Many() || s.session.Stats().Unconfirmed > maxUnconfirmed ||
-		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.full() || rt.memory.Full() })
+		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.Full() || rt.memory.Full() })
 }
 
 // maxUnconfirmed keeps a server that confirms slowly from being asked for more.

@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/letters"
 	"github.com/relaymq/relay/consumer/internal/memory"
+	"github.com/relaymq/relay/consumer/internal/parking"
 	"github.com/relaymq/relay/consumer/internal/tenure"
 	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/internal/orders"
@@ -44,7 +45,7 @@ type route struct {
 	held          unstored.List
 	memory        *memory.Account
 	newerSeen     atomic.Int64 // when a message came that a newer version wrote, in Unix nanoseconds
-	aside         aside
+	aside         *parking.Queue
 	key           subject.Template
 	work          context.Context      // of the slow path; set by serve
 	unit          atomic.Pointer[unit] // likewise
@@ -80,7 +81,7 @@ type route struct {
 // newRoute makes a route. The limits are those that are to hold.
 func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	cfg = r.ownBytes(cfg)
-	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: letters.New(slowPaths), aside: newAside(), guarded: cfg.guarded(), count: new(counters)}
+	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: letters.New(slowPaths), guarded: cfg.guarded(), count: new(counters)}
 	rt.live.Store(&cfg)
 	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.stores.DeadPrefix(cfg.DeadLetter.Prefix))...)
 	rt.callers.gates = rt.newGates()
@@ -91,6 +92,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	opts := rt.options(cfg, e)
 	opts.Limits = r.limitsFor(cfg, limits)
 	rt.group = supervisor.New(opts)
+	rt.aside = parking.NewQueue(rt.more)
 	rt.memory = memory.New(mostHeld(opts, cfg.asks()), rt.more)
 	rt.formerFirst.turn = make(chan struct{}, 1)
 	return rt

@@ -118,32 +118,6 @@ func (m *message) own() uint64 {
 	return m.route.relay.stores.Retries.Own(m.delivery.Msg.Subject, m.delivery.Sequence, *m.origin)
 }
 
-// soon is a wait that is better spent in the consumer: parking costs the server several times as much as a delayed NAK,
-// and one that parks thousands a second falls behind. Longer waits leave the consumer earlier, because the server looks
-// through all that is outstanding to find what is due, and begins anew when an ack arrives meanwhile (consumer.go,
-// checkPending). Acks are kept back when it looks after a burst of NAKs, but not otherwise, and not those of other instances.
-const soon = 5 * time.Second
-
-// shouldPark tells whether the message should wait outside its consumer.
-func (m *message) shouldPark(o supervisor.Outcome) bool {
-	wait, room := time.Until(o.Due), maxAckPending/8
-	long := wait > m.route.now().Retry.ParkAfter
-	switch {
-	case o.Aside:
-		room, long = m.route.relay.cfg.asideMostPending, false // it is called back, from the durable only
-	case wait <= soon:
-		room = maxAckPending / 2
-	}
-	// A NAK may be the end of a message when somebody has given the durable a bound of deliveries.
-	return m.mayPark() && (m.source.health.IsEdited() || long || m.source.session.AckPending() > room)
-}
-
-// mayPark is false for messages of ordered keys, those that may be another instance's by now, and those that would not be
-// known any more.
-func (m *message) mayPark() bool {
-	return m.route.cfg.Order != supervisor.OrderKey && !m.delivery.Fenced() && m.crashes() == 0
-}
-
 func (m *message) park(origin retry.Origin, due time.Time, room retry.Room, patience time.Duration) error {
 	failpoint.At("parking")
 	ctx, cancel := context.WithTimeout(m.route.work, patience)
@@ -171,7 +145,7 @@ func (m *message) parkFailed(rec *retry.Record) bool {
 	case !errors.Is(err, retry.ErrParkFull) && !errors.Is(err, nats.ErrMaxPayload):
 		rec.Copied = true
 		rt.relay.notStored()
-		rt.aside.again.Store(time.Now().Add(asideRest).UnixNano())
+		rt.aside.Fails(time.Now())
 		if others, ok := rt.unparked.May(time.Now()); ok {
 			rt.log.Warn("cannot park the message; it waits in its durable", m.attrs("others", others, "error", err)...)
 		}

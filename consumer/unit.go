@@ -157,7 +157,7 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 			rt.slow.Wait() // before letters, to which it submits
 			rt.letters.Wait()
 			rt.callers.held.Wait() // after whatever settles
-			rt.aside.paths.Wait()
+			rt.aside.Wait()
 		})
 	}
 	routes.Wait()

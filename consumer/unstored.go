@@ -49,10 +49,10 @@ func (rt *route) endHeld() {
 // headers. It returns false when the message must stay here.
 func (m *message) parkUnrecorded(rec *retry.Record, why error) bool {
 	rt := m.route
-	if !m.mayPark() || !rt.aside.mayTry(time.Now()) || !m.parkFailed(rec) {
+	if !m.mayPark() || !rt.aside.MayTry(time.Now()) || !m.parkFailed(rec) {
 		return false
 	}
-	rt.aside.again.Store(0)
+	rt.aside.Works()
 	rt.held.Parked(why)
 	return true
 }
