@@ -213,7 +213,7 @@ func (m *message) lookUp(elsewhere bool) {
 			// The server takes a message that is gone off the durable. If a replica was asked that lags behind, the message comes
 			// again.
 			m.route.count.Settled[supervisor.LetGo].Add(1)
-			if others, ok := m.route.unread.May(time.Now()); ok {
+			if others, ok := m.route.said.unread.May(time.Now()); ok {
 				m.route.log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.attrs("others", others)...)
 			}
 			m.letGo()
@@ -233,7 +233,7 @@ func (m *message) lookUp(elsewhere bool) {
 			m.newer(err)
 			return
 		}
-		if others, ok := m.route.unread.May(time.Now()); ok {
+		if others, ok := m.route.said.unread.May(time.Now()); ok {
 			m.route.log.Warn("cannot read the attempts or the body of a message; the message waits", m.attrs("others", others, "error", err)...)
 		}
 		if errors.Is(err, dlq.ErrNoBody) {

@@ -213,8 +213,7 @@ func (r *Relay) commit(p *plot) bool {
 	}
 	for name, before := range p.before {
 		if rt := p.after[name]; rt != nil {
-			rt.former.Store(before)
-			rt.follows.Store(time.Now().UnixNano())
+			rt.successor.follow(before, time.Now())
 		}
 	}
 	left, list := maps.Clone(p.after), []*route(nil)
@@ -283,8 +282,7 @@ func (p *plot) run() Changed {
 			u.begin()
 			<-u.tried
 			for _, rt := range u.main.routes {
-				rt.follows.Store(0)
-				rt.former.Store(nil)
+				rt.successor.end()
 			}
 		})
 	}

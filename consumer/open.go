@@ -119,23 +119,14 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 	}
 }
 
-// formerlyRunning is how many handlers still run of the route that this one replaces and waits for.
-func (rt *route) formerlyRunning() int {
-	if before := rt.former.Load(); before != nil {
-		return before.group.Status().Running
-	}
-	return 0
-}
-
 // starting is the state of a route that is not pulled from yet, why, and since when: it starts while that may pass by itself, and
 // is stopped when somebody has to mend it. It is tried again either way.
 func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 	list := rt.troubles.All()
 	if len(list) == 0 {
-		if follows := rt.follows.Load(); follows != 0 {
-			since := time.Unix(0, follows)
+		if since, yes := rt.successor.waits(); yes {
 			why := "the route was changed; handlers of its former version end first"
-			if n := rt.formerlyRunning(); n > 0 {
+			if n := rt.successor.running(); n > 0 {
 				why = fmt.Sprintf("the route was changed; handlers of its former version run until %s at most (%d left)", since.Add(rt.relay.drainTime()).UTC().Format(time.RFC3339), n)
 			}
 			return "starting", why, since, true

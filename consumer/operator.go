@@ -51,11 +51,7 @@ func by(order orders.Order) string {
 
 // setPaused notes the order by which the route is paused; nil when it is not. It reports whether it was.
 func (rt *route) setPaused(order *orders.Order) (was bool) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	was = rt.paused != nil
-	rt.paused = order
-	return was
+	return rt.paused.Swap(order) != nil
 }
 
 // apply hands an order to its route.

@@ -117,7 +117,7 @@ func (r *Relay) made(c expanded) {
 		formers := r.partsOf(name)
 		r.changes.Go(func() {
 			for _, rt := range formers {
-				rt.formers.Wait()
+				rt.settings.formers.Wait()
 			}
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ends), r.drainTime())
 			defer cancel()

@@ -63,7 +63,7 @@ func (m *message) toPartition(p *partOfRoute) {
 			m.delivery.Release()
 			return
 		}
-		if others, ok := rt.unparked.May(time.Now()); ok {
+		if others, ok := rt.said.unparked.May(time.Now()); ok {
 			rt.log.Warn("cannot put a replayed message into its partition; retrying", m.attrs("others", others, "error", err)...)
 		}
 		m.unlessBounded(func() bool { return false }, func() { _ = m.delivery.Nak(time.Now().Add(intoPartitionAgain)) })

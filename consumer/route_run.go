@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,9 +31,9 @@ const slowPaths = 256
 
 // route is a running Route.
 type route struct {
-	relay *Relay
-	cfg   Route                 // as it began; of what a change may change in place, now is asked
-	live  atomic.Pointer[Route] // see now
+	relay    *Relay
+	cfg      Route // as it began; of what a change may change in place, now is asked
+	settings settings
 	// ackWaitBefore is what the route had before a change, which may be what its durable still has; zero: there was none.
 	ackWaitBefore time.Duration
 	log           *slog.Logger
@@ -44,7 +43,6 @@ type route struct {
 	letters       *letters.Queue
 	held          unstored.List
 	memory        *memory.Account
-	newerSeen     atomic.Int64 // when a message came that a newer version wrote, in Unix nanoseconds
 	aside         *parking.Queue
 	key           subject.Template
 	work          context.Context      // of the slow path; set by serve
@@ -52,43 +50,34 @@ type route struct {
 	count         *counters
 	callers       callers
 	formerFirst   formerFirst // of a part that hands over
-	equipment     atomic.Pointer[equipment]
-	formers       sync.WaitGroup // handlers that were changed and have not ended
-	becoming      sync.Mutex     // held while it changes in place
-	over          bool           // it ends, and does not change any more; guarded by becoming
 	// parkedNow is what it has in the retry stream, as the server said lately.
 	parkedNow backlog.Count
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 
-	// Lines of the log, of what was said of one message for many.
-	unparked, undead, unread, unacquitted trouble.Seldom
-
-	troubles *trouble.List         // why its durables are not open
-	former   atomic.Pointer[route] // the route that it replaces, while it waits for its end
-	follows  atomic.Int64          // since when it waits for the end of the route that it replaces, in Unix nanoseconds; 0: it does not
-	begun    atomic.Int64          // when a handler was last started, in Unix nanoseconds
-	stall    health.Stall
-
-	mu      sync.Mutex
-	stopped error // no message is to blame, and none starts but to find out whether it works again
-	stopAt  time.Time
-	// stopSaid is when the log named a reason last.
-	stopSaid time.Time
-	paused   *orders.Order // by an operator
+	said      sayings
+	troubles  *trouble.List // why its durables are not open
+	successor succession
+	begun     atomic.Int64 // when a handler was last started, in Unix nanoseconds
+	stall     health.Stall
+	stop      health.Stop
+	paused    atomic.Pointer[orders.Order] // by an operator
 }
+
+// sayings are lines of the log, of what is said of one message for many.
+type sayings struct{ unparked, undead, unread, unacquitted trouble.Seldom }
 
 // newRoute makes a route. The limits are those that are to hold.
 func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	cfg = r.ownBytes(cfg)
 	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: letters.New(slowPaths), guarded: cfg.guarded(), count: new(counters)}
-	rt.live.Store(&cfg)
+	rt.settings.cfg.Store(&cfg)
 	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.stores.DeadPrefix(cfg.DeadLetter.Prefix))...)
 	rt.callers.gates = rt.newGates()
 	rt.troubles = trouble.NewList(rt.log, func(what string, err error) { r.reportTrouble(cfg.Name, what, err) })
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	e := rt.equip(cfg, nil)
-	rt.equipment.Store(e)
+	rt.settings.equipment.Store(e)
 	opts := rt.options(cfg, e)
 	opts.Limits = r.limitsFor(cfg, limits)
 	rt.group = supervisor.New(opts)
@@ -201,25 +190,13 @@ func (rt *route) more() {
 
 // fail notes why the route is stopped; nil says that it is not any more.
 func (rt *route) fail(err error) {
-	now := time.Now()
-	rt.mu.Lock()
-	begins := rt.stopped == nil
-	rt.stopped = err
-	if begins || err == nil {
-		rt.stopAt = now
-	}
-	say := begins || err == nil || now.Sub(rt.stopSaid) >= time.Minute // the reason may be another one for each message
-	if say {
-		rt.stopSaid = now
-	}
-	rt.mu.Unlock()
-	switch {
-	case err == nil:
+	switch rt.stop.Note(err, time.Now()) {
+	case health.Over:
 		rt.log.Info("the route is no longer stopped")
-	case begins:
+	case health.Began:
 		rt.log.Error("route stopped; its messages wait, and the route retries by itself", "error", err)
 		rt.reportStopped(err)
-	case say:
+	case health.OtherReason:
 		rt.log.Error("route is still stopped, for another reason", "error", err)
 	}
 }
@@ -234,10 +211,8 @@ func (rt *route) trouble() error {
 			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), err)
 		}
 	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if rt.stopped != nil {
-		return fmt.Errorf("stopped: %w", rt.stopped)
+	if _, err := rt.stop.Now(); err != nil {
+		return fmt.Errorf("stopped: %w", err)
 	}
 	if err := rt.letters.Trouble(time.Now()); err != nil {
 		return fmt.Errorf("cannot store dead letters: %w", err)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/foreign"
@@ -16,8 +18,24 @@ import (
 // key; all else counts from the next start on. A handler that is replaced is stopped when its last run has ended; after the drain time
 // its runs are interrupted, which spends no attempt.
 
+// settings are those of a route that may change in place.
+type settings struct {
+	cfg       atomic.Pointer[Route]
+	equipment atomic.Pointer[equipment]
+	formers   sync.WaitGroup // handlers that were changed and have not ended
+	changing  sync.Mutex
+	over      bool // the route ends, and does not change any more; guarded by changing
+}
+
+// end says that they do not change any more.
+func (s *settings) end() {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.over = true
+}
+
 // now is the configuration of the route as it was changed last. It is not written to.
-func (rt *route) now() *Route { return rt.live.Load() }
+func (rt *route) now() *Route { return rt.settings.cfg.Load() }
 
 // equipment is what has the attempts of a route.
 type equipment struct {
@@ -174,7 +192,7 @@ type becoming struct {
 // prepare makes what the route is to have, and starts it. Nothing has changed then.
 func (b *becoming) prepare(ctx context.Context) error {
 	b.cfg = b.rt.relay.ownBytes(b.cfg)
-	b.was = b.rt.equipment.Load()
+	b.was = b.rt.settings.equipment.Load()
 	b.to = b.rt.equip(b.cfg, b.was)
 	if err := b.to.start(ctx, b.was, b.cfg); err != nil {
 		return &SetupError{b.cfg.Name, fmt.Errorf("handler: %w", err)}
@@ -192,9 +210,9 @@ func (b *becoming) undo(ctx context.Context) {
 // make makes the change.
 func (b *becoming) make() {
 	rt, r := b.rt, b.rt.relay
-	rt.becoming.Lock()
-	defer rt.becoming.Unlock()
-	if rt.over {
+	rt.settings.changing.Lock()
+	defer rt.settings.changing.Unlock()
+	if rt.settings.over {
 		b.undo(r.work)
 		return
 	}
@@ -211,15 +229,15 @@ func (b *becoming) make() {
 	} else {
 		close(fallback)
 	}
-	rt.live.Store(&b.cfg)
+	rt.settings.cfg.Store(&b.cfg)
 	rt.memory.SetMost(mostHeld(rev.Options, b.cfg.asks()))
 	b.to.forget()
-	rt.equipment.Store(b.to)
+	rt.settings.equipment.Store(b.to)
 	if before.Rate != b.cfg.Rate || before.Burst != b.cfg.Burst {
 		r.enterLimits(b.cfg)
 	}
 	interrupt := rt.group.Change(rev)
-	rt.formers.Go(func() {
+	rt.settings.formers.Go(func() {
 		patience := time.NewTimer(r.drainTime())
 		defer patience.Stop()
 		for _, ended := range []chan struct{}{own, fallback} {

@@ -32,11 +32,8 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 	if r.isDraining() {
 		return RouteDraining, "this instance is shutting down", time.Time{}
 	}
-	rt.mu.Lock()
-	stopped, stopAt, paused := rt.stopped, rt.stopAt, rt.paused
-	rt.mu.Unlock()
-	if stopped != nil {
-		return RouteStopped, stopped.Error(), stopAt
+	if since, err := rt.stop.Now(); err != nil {
+		return RouteStopped, err.Error(), since
 	}
 	if state, why, since, yes := rt.starting(); yes {
 		return state, why, since
@@ -52,7 +49,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 			return RouteStopped, "its durable was edited (the trouble of this instance says how)", time.Time{}
 		}
 	}
-	switch {
+	switch paused := rt.paused.Load(); {
 	case !r.nc.IsConnected():
 		return RouteDisconnected, "NATS: " + strings.ToLower(r.nc.Status().String()), time.Time{}
 	case paused != nil:

@@ -146,7 +146,7 @@ func (m *message) parkFailed(rec *retry.Record) bool {
 		rec.Copied = true
 		rt.relay.notStored()
 		rt.aside.Fails(time.Now())
-		if others, ok := rt.unparked.May(time.Now()); ok {
+		if others, ok := rt.said.unparked.May(time.Now()); ok {
 			rt.log.Warn("cannot park the message; it waits in its durable", m.attrs("others", others, "error", err)...)
 		}
 	}
@@ -223,7 +223,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 	}
 	rt.count.NotDead.Add(1)
 	rt.relay.notStored()
-	if others, ok := rt.undead.May(time.Now()); ok {
+	if others, ok := rt.said.undead.May(time.Now()); ok {
 		rt.log.Error("cannot store the dead letter; the message stays in its stream; retrying", m.attrs("others", others, "error", err)...)
 	}
 	m.postpone(o, e)

@@ -82,7 +82,7 @@ func (rt *route) status(keys int) RouteStatus {
 	state, why, since := rt.condition(g)
 	s := RouteStatus{
 		Name: rt.name(), Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: string(rt.cfg.Order), State: state, Why: control.Cut(why, control.MaxText), Since: known(since),
-		Running: g.Running + rt.formerlyRunning(), Former: rt.group.Former() + rt.formerlyRunning(), Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Aside: g.Aside, Keys: map[string]int{},
+		Running: g.Running + rt.successor.running(), Former: rt.group.Former() + rt.successor.running(), Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Aside: g.Aside, Keys: map[string]int{},
 		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(), Holder: rt.holder(),
 		Acked: rt.count.Acked(), Retried: rt.count.Retried(), Dead: rt.count.DeadLetters(),
 		Backlog: rt.backlog(), CatchUp: rt.catchUp(),
@@ -102,9 +102,7 @@ func (rt *route) status(keys int) RouteStatus {
 			s.Until = known(l.Until)
 		}
 	}
-	rt.mu.Lock()
-	s.Pause = rt.paused
-	rt.mu.Unlock()
+	s.Pause = rt.paused.Load()
 	if n, known := rt.relay.upkeep.Dead(rt.name()); known {
 		s.Stored = &n
 	}

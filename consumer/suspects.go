@@ -46,7 +46,7 @@ func (m *message) accuse() error {
 func (m *message) acquit() {
 	rt := m.route
 	m.suspect.Acquit(rt.work, rt.relay.stores.Lives.Load(), rt.relay.solo, m.delivery.Fenced, func(err error) {
-		if others, ok := rt.unacquitted.May(time.Now()); ok {
+		if others, ok := rt.said.unacquitted.May(time.Now()); ok {
 			rt.log.Warn("cannot store that a suspected message did not end the process; retrying", m.attrs("others", others, "error", err)...)
 		}
 	})

@@ -146,12 +146,10 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 	var routes sync.WaitGroup
 	for i, rt := range u.main.routes {
 		routes.Go(func() {
-			rt.becoming.Lock()
-			rt.over = true
-			rt.becoming.Unlock()
+			rt.settings.end()
 			counts[i] = rt.group.Close(ctx)
-			rt.equipment.Load().end(ctx, rt)
-			rt.formers.Wait()
+			rt.settings.equipment.Load().end(ctx, rt)
+			rt.settings.formers.Wait()
 			rt.looks.Wait() // before those that it submits to
 			rt.endHeld()
 			rt.slow.Wait() // before letters, to which it submits

@@ -29,7 +29,7 @@ func (r *Relay) tryHeld(ctx context.Context) {
 			tick.Next()
 			for _, rt := range r.all() {
 				rt.held.Say(now, rt.log)
-				rt.forgetNewer(now)
+				rt.troubles.Expire(now)
 				for _, try := range rt.held.Take(now) {
 					rt.slow.Go(try)
 				}

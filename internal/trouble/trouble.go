@@ -36,6 +36,7 @@ type Trouble struct {
 	Since time.Time
 
 	logged time.Time
+	until  time.Time // when it is over by itself; zero: never
 }
 
 // Error names what is in trouble, unless the reason does so itself.
@@ -53,7 +54,24 @@ func (t *Trouble) Unwrap() error { return t.Err }
 func (t *Trouble) Passes() bool { return away.Is(t.Err) }
 
 // Note says that what does not work, and that it is tried again.
-func (t *List) Note(what string, err error, now time.Time) {
+func (t *List) Note(what string, err error, now time.Time) { t.note(what, err, now, time.Time{}) }
+
+// NoteFor is for what nobody sees the end of: it is over when it is not noted again for that long; see Expire.
+func (t *List) NoteFor(span time.Duration, what string, err error, now time.Time) {
+	t.note(what, err, now, now.Add(span))
+}
+
+// Expire ends what was not noted again in time.
+func (t *List) Expire(now time.Time) {
+	over := func(tr *Trouble) bool { return !tr.until.IsZero() && now.After(tr.until) }
+	for _, tr := range t.All() {
+		if over(tr) {
+			t.end(tr.What, now, over)
+		}
+	}
+}
+
+func (t *List) note(what string, err error, now, until time.Time) {
 	err = away.Plain(err)
 	t.mu.Lock()
 	i := t.index(what)
@@ -63,7 +81,7 @@ func (t *List) Note(what string, err error, now time.Time) {
 		t.list = append(t.list, &Trouble{What: what, Since: now})
 	}
 	tr := *t.list[i] // others may be reading the old one
-	tr.Err = err
+	tr.Err, tr.until = err, until
 	say := now.Sub(tr.logged) >= time.Minute
 	if say {
 		tr.logged = now
@@ -80,9 +98,14 @@ func (t *List) Note(what string, err error, now time.Time) {
 
 // Mended says that what works.
 func (t *List) Mended(what string, now time.Time) {
+	t.end(what, now, func(*Trouble) bool { return true })
+}
+
+// end ends it if it still is over.
+func (t *List) end(what string, now time.Time, over func(*Trouble) bool) {
 	t.mu.Lock()
 	i := t.index(what)
-	if i < 0 {
+	if i < 0 || !over(t.list[i]) {
 		t.mu.Unlock()
 		return
 	}

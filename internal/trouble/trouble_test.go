@@ -76,3 +76,26 @@ func TestSeldom_oneLineAMinute(t *testing.T) {
 		}
 	}
 }
+
+// What nobody sees the end of is over when it was not noted for a while, and the rest stays.
+func TestList_whatIsNotNotedAgainIsOver(t *testing.T) {
+	t.Parallel()
+	var reported []string
+	l := NewList(slog.New(slog.DiscardHandler), func(what string, err error) {
+		if err == nil {
+			reported = append(reported, what)
+		}
+	})
+	at, why := time.Now(), errors.New("why")
+	l.Note("bucket A", why, at)
+	l.NoteFor(time.Minute, "newer messages", why, at)
+	l.NoteFor(time.Minute, "newer messages", why, at.Add(40*time.Second))
+	l.Expire(at.Add(100 * time.Second))
+	if len(l.All()) != 2 || len(reported) > 0 {
+		t.Errorf("too early: %v, %q", l.All(), reported)
+	}
+	l.Expire(at.Add(101 * time.Second))
+	if all := l.All(); len(all) != 1 || all[0].What != "bucket A" || !equal(reported, []string{"newer messages"}) {
+		t.Errorf("%v, %q", all, reported)
+	}
+}
