@@ -54,12 +54,13 @@
 //
 //	window    what may start at once, and how much more to ask for
 //	stash     what waits, its bounds, and who gives back first
-//	slots     what runs, which key is next, and how many slots it may hold; retries: at most half for what failed before; hangs: a quarter for what hung
-//	nursery   the children of keys: made, idle, ended; birth: the making of one
+//	slots     what runs, which key is next, and how many slots it may hold. At most half are for what failed before (retries), and a quarter for
+	          what hung (hangs)
+//	nursery   the children of keys: made, idle, ended. birth is the making of one
 //	route     whether anything starts at all
-//	aside     what was given back and is called back; wary: which messages while nearly all fail
-//	order     for routes whose keys keep the order of the stream; outside and gate are what they wait for
-//	fallback  a second handler, for what waits or is spent, and what it has
+//	aside     what was given back and is called back. wary says which messages those are while nearly all fail
+//	order     for routes whose keys keep the order of the stream: what they wait for is outside, or behind the gate
+//	fallback  the second handler, for messages that wait or have no attempts left, and the messages that it has
 //	alarm     the timer, and the keys that want attention at a time
 //	list      the lists and queues that all of these are made of
 //

@@ -177,7 +177,7 @@ func Publish(nc *nats.Conn, e event.Event) error {
 }
 
 var (
-	published = prometheus.NewDesc("relay_events_total", "Events that this instance published, by kind; those that were gathered into one count as one.", []string{"kind"}, nil)
+	published = prometheus.NewDesc("relay_events_total", "Events that this instance published, by kind. Several that were combined into one count once.", []string{"kind"}, nil)
 	dropped   = prometheus.NewDesc("relay_events_dropped_total", "Events that were not published: too many at once, or the connection was away.", nil, nil)
 )
 

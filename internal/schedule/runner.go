@@ -114,7 +114,7 @@ type collector struct{ r *Runner }
 var (
 	descMsgs  = prometheus.NewDesc("relay_later_messages", "Delayed messages that wait, by stream.", []string{"stream"}, nil)
 	descBytes = prometheus.NewDesc("relay_later_bytes", "Size of the delayed messages that wait, by stream.", []string{"stream"}, nil)
-	descRatio = prometheus.NewDesc("relay_later_capacity_ratio", "Used share of later.max_msgs or later.max_bytes, of the one that is nearer.", []string{"stream"}, nil)
+	descRatio = prometheus.NewDesc("relay_later_capacity_ratio", "Used share of later.max_msgs or of later.max_bytes, whichever is greater.", []string{"stream"}, nil)
 )
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {

@@ -118,9 +118,9 @@ func (k *Keeper) auditAgain(now time.Time) time.Duration {
 
 var (
 	auditedDesc = prometheus.NewDesc("relay_audit_messages",
-		"The ledger of a durable: came and through are relay's counts, of all instances since it began; waiting is the server's.", []string{"stream", "durable", "side"}, nil)
+		"The ledger of a durable, by side. came and through: counts of relay, of all instances since the ledger began. waiting: the count of the server.", []string{"stream", "durable", "side"}, nil)
 	unexplainedDesc = prometheus.NewDesc("relay_audit_unexplained_messages",
-		"Messages by which the ledger and the server differ, beyond what crashes explain; see relay audit.", []string{"stream", "durable"}, nil)
+		"Messages by which the ledger and the server differ and that no crash explains; see relay audit.", []string{"stream", "durable"}, nil)
 )
 
 // Describe sends what Collect sends once ledgers were audited; see prometheus.Collector.

@@ -115,7 +115,7 @@ func (s *fills) troubles() (lines []string) {
 }
 
 var fillRatio = prometheus.NewDesc("relay_stream_fill_ratio",
-	"Used share of a bound of one of relay's own streams, by bound: bytes, messages or age. Left out without such a bound.", []string{"stream", "bound"}, nil)
+	"Used share of each bound of relay's own streams, by bound: bytes, messages or age. Absent where there is no such bound.", []string{"stream", "bound"}, nil)
 
 func (s *fills) collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()

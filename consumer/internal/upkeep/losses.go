@@ -86,7 +86,7 @@ func (l *losses) err(now time.Time) error {
 }
 
 var lostDesc = prometheus.NewDesc("relay_own_stream_lost_messages_total",
-	"Messages that went from one of relay's own streams without relay, as far as that is certain; of the dead letters since their book began.", []string{"stream"}, nil)
+	"Messages that somebody other than relay removed from one of relay's own streams, as far as that is certain. Of the dead letters: since their record began.", []string{"stream"}, nil)
 
 func (l *losses) collect(ch chan<- prometheus.Metric) {
 	l.mu.Lock()

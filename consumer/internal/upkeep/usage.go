@@ -137,8 +137,8 @@ func (t *use) note(of dlq.Usage, now time.Time, onFull string, log *slog.Logger)
 var (
 	parked     = prometheus.NewDesc("relay_parked_messages", "Messages in the retry stream, waiting or due, of all routes and instances.", nil, nil)
 	dlqBytes   = prometheus.NewDesc("relay_dlq_bytes", "Size of the dead letters: entries, and bodies that are stored apart.", []string{"part"}, nil)
-	dlqMax     = prometheus.NewDesc("relay_dlq_max_bytes", "Bound of either part (dlq.max_bytes); 0 without one.", nil, nil)
-	dlqFull    = prometheus.NewDesc("relay_dlq_capacity_ratio", "Used share of the bound; a warning is logged from 0.8.", nil, nil)
+	dlqMax     = prometheus.NewDesc("relay_dlq_max_bytes", "Bound in bytes of each part of the dead letters (dlq.max_bytes); 0: none.", nil, nil)
+	dlqFull    = prometheus.NewDesc("relay_dlq_capacity_ratio", "Used share of dlq.max_bytes. From 0.8 on the log warns.", nil, nil)
 	dlqDropped = prometheus.NewDesc("relay_dlq_dropped_total", "Dead letters that this instance dropped to make room (dlq.on_full: drop_oldest).", nil, nil)
 )
 
