@@ -55,7 +55,7 @@
 //	window    what may start at once, and how much more to ask for
 //	stash     what waits, its bounds, and who gives back first
 //	slots     what runs, which key is next, and how many slots it may hold. At most half are for what failed before (retries), and a quarter for
-	          what hung (hangs)
+//	          what hung (hangs)
 //	nursery   the children of keys: made, idle, ended. birth is the making of one
 //	route     whether anything starts at all
 //	aside     what was given back and is called back. wary says which messages those are while nearly all fail

@@ -48,7 +48,7 @@ var followed = map[string][]string{
 	"start the route with partitions again":                  {"TestPartitions_aRouteGetsThemAndLosesThem"},
 	"the route no longer has partitions here":                {"TestPartitions_aRouteGetsThemAndLosesThem"},
 	"the server has copied nothing from stream %s":           {"TestRoute_copiesThatStandStillAreTold"},
-	"Messages that wait for routes that do not exist,":     {"TestOrphans_aRouteIsRenamed"},
+	"Messages that wait for routes that do not exist,":       {"TestOrphans_aRouteIsRenamed"},
 }
 
 // Every advice that the service gives is followed by a test.
