@@ -3,8 +3,6 @@ package consumer
 import (
 	"context"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
@@ -33,26 +31,15 @@ type call struct {
 	result *Result
 }
 
-// What a caller is told became of its message.
-const (
-	outcomeDone      = "done"
-	outcomeDead      = "dead"
-	outcomeDropped   = "dropped"
-	outcomeExpired   = "expired"
-	outcomeForgotten = "forgotten"
-)
-
 // maxAsking bounds the messages of a route that wait for an answer, or after it.
 const maxAsking = supervisor.MaxWindow
 
 // callers is what a route has to do with callers.
 type callers struct {
-	policy    caller.Policy
-	held      sync.WaitGroup // messages whose outcome is being told, and that are not acknowledged before
-	heldBytes atomic.Int64   // of their bodies
-	telling   atomic.Int32   // outcomes that are being told
-	gates     *caller.Gates
-	refused   trouble.Seldom
+	policy  caller.Policy
+	holding caller.Holding // messages that are not acknowledged before their outcome is told
+	gates   *caller.Gates
+	refused trouble.Seldom
 }
 
 // ownInboxes begin the inboxes of instances, operators and viewers, when they are apart from those of callers.

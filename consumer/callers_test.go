@@ -503,8 +503,8 @@ func TestCallers_regressionWhoIsAwayKeepsNoRoom(t *testing.T) {
 	a.publish("orders.well", "", nil)
 	a.reply("done")
 	c := &r.all()[0].callers
-	w.eventually("few are held", func() bool { return c.heldBytes.Load() <= maxHeldBytes })
-	if n := c.telling.Load(); n < 10 { // those that were given up for others had their tries
+	w.eventually("few are held", func() bool { return c.holding.Bytes() <= 4<<20 })
+	if n := c.holding.Telling(); n < 10 { // those that were given up for others had their tries
 		t.Errorf("%d outcomes are being told", n)
 	}
 }

@@ -154,7 +154,7 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 			rt.endHeld()
 			rt.slow.Wait() // before letters, to which it submits
 			rt.letters.Wait()
-			rt.callers.held.Wait() // after whatever settles
+			rt.callers.holding.Wait() // after whatever settles
 			rt.aside.Wait()
 		})
 	}

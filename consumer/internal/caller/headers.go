@@ -4,7 +4,8 @@
 //	headers.go  Read: deadline, interest and reply subject of a message, as far as the route permits
 //	line.go     Line: one subscription on which the answers to all questions and replies of a process arrive
 //	ask.go      Line.Ask: is this still wanted?
-//	tell.go     Line.Tell: the outcome, and whether anybody was there to take it
+//	reply.go    Reply: the outcome, as a message; Holding: the messages that wait until their callers are told
+//	tell.go     Line.Tell: the reply, and whether anybody was there to take it
 //
 // What a message asks for was written by a stranger. A header counts only when it is there once, and a subject only when the route
 // permits it and it is neither the server's nor relay's.
