@@ -21,8 +21,8 @@ func newDLQExport(o *cli.Options) *cobra.Command {
 	var f dlqFilter
 	c := &cobra.Command{
 		Use: "export", Short: "write dead letters as JSON lines, whole", Args: cli.Args(cobra.NoArgs),
-		Long: `Export writes each dead letter as one line of JSON, with everything it has: relay dlq import makes the same one of it,
-byte for byte. The entries stay where they are. What is not text is in fields that end in _base64.`,
+		Long: `Export writes each dead letter as one line of JSON, with everything it has: relay dlq import restores the same entry from
+it, byte for byte. The entries stay where they are. What is not text is in fields that end in _base64.`,
 		Example: `  relay dlq export --route billing > billing.jsonl`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter, err := f.filter(time.Now())
@@ -72,7 +72,7 @@ const maxLine = 192 << 20
 func newDLQImport(o *cli.Options) *cobra.Command {
 	return &cobra.Command{
 		Use: "import [FILE|-]", Short: "store what export wrote, each entry once", Args: cli.Args(cobra.MaximumNArgs(1)),
-		Long: `Import stores the dead letters of an export. An entry that is there already, because it never went or because the import
+		Long: `Import stores the dead letters of an export. An entry that is there already, because it was never removed or because the import
 is repeated, is not stored a second time. Numbers and stored times are new.`,
 		RunE: func(c *cobra.Command, a []string) error {
 			in, name := c.InOrStdin(), "standard input"

@@ -21,7 +21,7 @@ func newDLQShow(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "show NUMBER", Short: "show one dead letter: where it is from, why it is here, its body", Args: cli.Args(cobra.ExactArgs(1)),
 		Long: `Show prints one dead letter. A body that is JSON is indented unless that would make it very long, other text is printed as
-it is, and anything else as a hex dump. Characters that could act on the terminal are escaped, but not by --raw. --original prints the first body of a message that was edited for a replay (relay dlq replay --edit).`,
+it is, and anything else as a hex dump. Characters that could act on the terminal are escaped, unless --raw is given. --original prints the first body of a message that was edited for a replay (relay dlq replay --edit).`,
 		RunE: func(c *cobra.Command, a []string) error {
 			seq, err := number(a[0])
 			if err != nil {

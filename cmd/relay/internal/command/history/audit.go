@@ -34,9 +34,10 @@ dead-lettered, dropped, and so on, counted by all instances since the ledger beg
 
   came = through + waits
 
-It exits with 1 when there is a difference, or when dead letters that were stored went without relay and its operators, and says how large one the crashes of instances can explain. While messages come and go the
-counts cannot be compared to the message: audit looks again for some seconds, and then says so and exits with 0. With --accept-lost the
-counting of lost dead letters begins anew, once you know of those there are.`,
+Audit exits with 1 when the two differ, and says how large a difference crashes of instances can explain. It also exits with 1 when
+somebody other than relay and its operators removed dead letters. While messages come and go the two cannot be compared exactly:
+audit looks again for some seconds, then says so, and exits with 0. Once you know why dead letters are lost, --accept-lost sets their
+count to zero.`,
 		Example: "  relay audit\n  relay audit billing --json\n  relay audit --accept-lost",
 		RunE: func(c *cobra.Command, a []string) error {
 			if accept {

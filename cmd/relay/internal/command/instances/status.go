@@ -29,7 +29,7 @@ type statusFlags struct {
 func newStatus(o *cli.Options) *cobra.Command {
 	var f statusFlags
 	c := &cobra.Command{
-		Use: "status [ROUTE]", Short: "how every instance, its routes and the keys that wait are", Args: cli.Args(cobra.MaximumNArgs(1)),
+		Use: "status [ROUTE]", Short: "show every instance, its routes, and the keys that wait", Args: cli.Args(cobra.MaximumNArgs(1)),
 		Long: `Status asks all running instances, over NATS, and prints what they say: their routes, how much waits where, and for each
 route and each key that stands still since when, why, and what happens next.
 

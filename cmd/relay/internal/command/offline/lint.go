@@ -16,9 +16,9 @@ func newLint(o *cli.Options) *cobra.Command {
 	var schema, asJSON bool
 	c := &cobra.Command{
 		Use: "lint", Short: "check a configuration, all faults at once", Args: cli.Args(cobra.NoArgs),
-		Long: `Lint reads the configuration as run would, with environment and --set, and says everything that is wrong with it.
-It does not talk to a server. Warnings and notes follow: what is valid, and probably not meant, with the names of the
-variables and flags that changed the file; they do not change the exit code. With --schema it prints a JSON Schema of the file, for editors.`,
+		Long: `Lint reads the configuration as run would, with environment and --set, and prints every fault.
+It does not talk to a server. Warnings name what is valid and probably not meant. Notes name the variables and flags that changed
+the file. Neither changes the exit code. With --schema it prints a JSON Schema of the file, for editors.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if schema {
 				s, err := config.Schema(o.Kinds...)
