@@ -231,7 +231,7 @@ func TestArchive_costs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.all()[0].group.Close(context.Background())
+	defer r.routes.all()[0].group.Close(context.Background())
 	if r.archive != nil || r.cfg.Archive.Results {
 		t.Errorf("off: %v, %+v", r.archive, r.cfg.Archive)
 	}
@@ -244,9 +244,9 @@ func TestArchive_costs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer on.all()[0].group.Close(context.Background())
+	defer on.routes.all()[0].group.Close(context.Background())
 	s := newSource(on, "ORDERS", "d")
-	m := &message{route: on.all()[0], source: s, delivery: &ack.Delivery{Sequence: 7, Time: time.Now()}}
+	m := &message{route: on.routes.all()[0], source: s, delivery: &ack.Delivery{Sequence: 7, Time: time.Now()}}
 	m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) // the batch begins
 	if n := testing.AllocsPerRun(1000, func() { m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) }); n != 0 {
 		t.Errorf("%v allocations for a record", n)

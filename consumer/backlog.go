@@ -25,11 +25,11 @@ const (
 )
 
 // lookAgain asks the server about all durables whose counts are old, side by side, and returns soon, with or without answers.
-func (r *Relay) lookAgain() {
+func (r *running) lookAgain() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
 	defer cancel()
 	var asking sync.WaitGroup
-	for _, s := range r.openSources() {
+	for _, s := range r.sources() {
 		if l := s.looked.Load(); l != nil && time.Since(l.At) < lookNow || s.isLost() {
 			continue
 		}
@@ -46,7 +46,7 @@ func (r *Relay) lookAgain() {
 func (rt *route) backlog() *control.Backlog {
 	var b *control.Backlog
 	due := uint64(0)
-	for _, s := range rt.relay.openSources() {
+	for _, s := range rt.relay.running.sources() {
 		l := s.looked.Load()
 		if !s.serves(rt) || l == nil || s.isLost() {
 			continue
@@ -75,13 +75,13 @@ func (r *Relay) watchCounts(ctx context.Context) {
 	asked, tick := r.asked(), beat.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		for _, rt := range r.all() {
+		for _, rt := range r.routes.all() {
 			if rt.cfg.isCopy() {
 				continue
 			}
 			rt.parkedNow.Update(ctx, asked, rt.count.Parked.Load()+rt.count.Aside.Load(), r.stores.Retries.Name(), r.cfg.Service+".park."+rt.name()+".>")
 		}
-		for _, s := range r.openSources() {
+		for _, s := range r.running.sources() {
 			if l := s.looked.Load(); !s.due && l != nil && !s.isLost() {
 				s.oldest.Update(ctx, asked, l, s.stream, s.subjects())
 			}
@@ -97,20 +97,12 @@ func (r *Relay) watchCounts(ctx context.Context) {
 
 // asked is what the server is asked by.
 func (r *Relay) asked() *backlog.Server {
-	return &backlog.Server{Conn: r.nc, API: r.api, Streams: r.streams, Age: func() time.Duration { return r.amongMany(looks.ShareFor) }}
-}
-
-// stored is how many messages this instance has put into the dead letters and the retry stream.
-func (r *Relay) stored() (n uint64) {
-	for _, rt := range r.all() {
-		n += rt.count.Parked.Load() + rt.count.Aside.Load() + rt.count.Stored()
-	}
-	return n
+	return &backlog.Server{Conn: r.nc, API: r.api, Streams: r.streams, Age: func() time.Duration { return r.stores.AmongMany(looks.ShareFor) }}
 }
 
 // oldest is when the oldest message that waits for the route was published; the zero time when none does.
 func (rt *route) oldest() (at time.Time, known bool) {
-	for _, s := range rt.relay.openSources() {
+	for _, s := range rt.relay.running.sources() {
 		if !s.serves(rt) || s.due {
 			continue
 		}

@@ -38,7 +38,7 @@ func TestMetrics_agesOfMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rt := r.all()[0]
+	rt := r.routes.all()[0]
 	w.eventually("the oldest is found", func() bool {
 		_, _ = control.Ask(t.Context(), w.nc, "relay", control.StatusRequest{}) // has the server asked
 		at, known := rt.oldest()

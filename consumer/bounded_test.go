@@ -45,7 +45,7 @@ func TestStrays_regressionNothingIsGivenBackToADurableWithABoundOfDeliveries(t *
 			w.eventually("it is said", func() bool { return r.Ready() != nil })
 			stopped := make(chan error, 1)
 			go func() { stopped <- stop() }()
-			w.eventually("relay drains", func() bool { return r.openSources()[0].pulls.IsDraining() })
+			w.eventually("relay drains", func() bool { return r.running.sources()[0].pulls.IsDraining() })
 			close(fail)
 			if err := <-stopped; err != nil {
 				t.Error(err)
@@ -86,7 +86,7 @@ func TestStrays_regressionAFailureIsHeldWhileADurableIsBoundedAndNothingCanBePar
 	w.eventually("it is said", func() bool { return r.Ready() != nil })
 	accept := w.refuses("RELAY_RETRY")
 	close(fail)
-	held := &r.all()[0].held
+	held := &r.routes.all()[0].held
 	w.eventually("they are held", func() bool { return held.Len() == 3 })
 	accept()
 	w.eventually("they are handled from the retry stream", func() bool { return handled.Load() == 3 })

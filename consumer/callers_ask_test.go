@@ -42,7 +42,7 @@ func (w *world) bystanders(rt Route) *bystanders {
 		return nil
 	})
 	r, _ := w.start(Config{Logger: quiet}, rt)
-	b.rt = r.all()[0]
+	b.rt = r.routes.all()[0]
 	b.mutes = w.caller(func(q *nats.Msg) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -192,7 +192,7 @@ func TestCallers_regressionMoreAbsentThanMayWait(t *testing.T) {
 			t.Errorf("%v", m.Header)
 		}
 	}
-	if n := r.all()[0].callers.gates.Asking(); n == 0 {
+	if n := r.routes.all()[0].callers.gates.Asking(); n == 0 {
 		t.Error("nobody waits")
 	}
 }
@@ -283,7 +283,7 @@ func TestCallers_anOldYes(t *testing.T) {
 		return nil
 	})}))
 	r.line.SetGrace(0, time.Second)
-	count := r.all()[0].count
+	count := r.routes.all()[0].count
 	var later atomic.Bool // the slot was busy, and is free again
 	questions := make(chan *nats.Msg, 3)
 	ask := func(then func(*nats.Msg)) *asker {

@@ -122,7 +122,7 @@ func TestCallers_theResultComesBack(t *testing.T) {
 	if n := a.asked.Load(); n != 3 {
 		t.Errorf("asked %d times, want once before each attempt", n)
 	}
-	if c := r.all()[0].count; c.Answers[caller.CountedYes].Load() != 3 || c.Replies[0].Load() != 1 {
+	if c := r.routes.all()[0].count; c.Answers[caller.CountedYes].Load() != 3 || c.Replies[0].Load() != 1 {
 		t.Errorf("counted %d questions, %d replies", c.Answers[caller.CountedYes].Load(), c.Replies[0].Load())
 	}
 }
@@ -192,7 +192,7 @@ func TestCallers_deadline(t *testing.T) {
 			a.publish("orders.5", "", nats.Header{"Relay-Deadline": {time.Now().Add(time.Hour).Format(time.RFC3339Nano)}, "Relay-Expires-In": {"1h"}})
 			a.reply("done")
 			w.settled("ORDERS", "billing")
-			if n := r.all()[0].count.Expired.Load(); n != 4 {
+			if n := r.routes.all()[0].count.Expired.Load(); n != 4 {
 				t.Errorf("counted %d", n)
 			}
 			want := 0
@@ -232,7 +232,7 @@ func TestCallers_regressionAnExpiredMessageDoesNotBlockItsKey(t *testing.T) {
 	r, _ := w.start(Config{}, permitted(Route{
 		Order: supervisor.OrderKey, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil }),
 	}))
-	rt := r.all()[0]
+	rt := r.routes.all()[0]
 	rt.group.Expect(rt.keyOf("orders.eu"), 1)
 	a := w.caller(nil)
 	a.publish("orders.eu", "", nats.Header{"Relay-Expires-In": {"0s"}})
@@ -253,7 +253,7 @@ func TestCallers_forgottenBeforeTheStart(t *testing.T) {
 	a := w.caller(sayNo)
 	a.publish("orders.no", "", nil)
 	a.reply("forgotten")
-	c := r.all()[0].count
+	c := r.routes.all()[0].count
 	a.publish("orders.gone", "", nats.Header{"relay-interest": {nats.NewInbox()}}) // young: it is asked twice
 	a.reply("forgotten")
 	if again, nobody := c.Answers[caller.CountedAgain].Load(), c.Answers[caller.CountedNobody].Load(); again == 0 || nobody != 1 {
@@ -282,7 +282,7 @@ func TestCallers_unknown(t *testing.T) {
 			a := w.caller(func(*nats.Msg) {})
 			a.publish("orders.1", "", nil)
 			a.reply(want)
-			if n := r.all()[0].count.Answers[caller.CountedUnknown].Load(); n != 1 {
+			if n := r.routes.all()[0].count.Answers[caller.CountedUnknown].Load(); n != 1 {
 				t.Errorf("counted %d", n)
 			}
 		})
@@ -319,7 +319,7 @@ func TestCallers_forgottenWhileItRuns(t *testing.T) {
 	}
 	a.reply("forgotten")
 	w.settled("ORDERS", "billing")
-	if c := r.all()[0].count; c.Forgotten.Load() != 1 || c.Naked.Load()+c.Kept.Load() != 0 {
+	if c := r.routes.all()[0].count; c.Forgotten.Load() != 1 || c.Naked.Load()+c.Kept.Load() != 0 {
 		t.Errorf("forgotten %d, retried %d", c.Forgotten.Load(), c.Naked.Load()+c.Kept.Load())
 	}
 }
@@ -341,7 +341,7 @@ func TestCallers_questionsLeaveSlots(t *testing.T) {
 		a.publish(fmt.Sprintf("orders.well.%d", i), "", nil)
 		a.reply("done")
 	}
-	if s := r.all()[0].callersStatus(); s.Asking != 12 || s.Again != 0 || silent.asked.Load() != 12 {
+	if s := r.routes.all()[0].callersStatus(); s.Asking != 12 || s.Again != 0 || silent.asked.Load() != 12 {
 		t.Errorf("%+v, asked %d times", s, silent.asked.Load())
 	}
 }
@@ -354,7 +354,7 @@ func TestCallers_absenceAfterAReconnect(t *testing.T) {
 	inbox := nats.NewInbox()
 	a := w.caller(nil)
 	a.publish("orders.1", "", nats.Header{"Relay-Interest": {inbox}, "Relay-Deadline": {}})
-	c := r.all()[0].count
+	c := r.routes.all()[0].count
 	w.eventually("it was asked for in vain", func() bool { return c.Answers[caller.CountedAgain].Load() >= 2 })
 	sub, err := a.nc.Subscribe(inbox, sayYes)
 	if err != nil {
@@ -398,7 +398,7 @@ func TestCallers_hostileHeaders(t *testing.T) {
 	a.publish("orders.last", "", nil)
 	a.reply("done")
 	w.settled("ORDERS", "billing")
-	c := r.all()[0].count
+	c := r.routes.all()[0].count
 	if got := c.Refused.Load(); got != n || c.Settled[2].Load() != n+1 {
 		t.Errorf("refused %d, acked %d, want %d and one more", got, c.Settled[2].Load(), n)
 	}
@@ -432,7 +432,7 @@ func TestCallers_parked(t *testing.T) {
 	if got := a.reply("done"); string(got.Data) != "the body" || got.Header.Get("Relay-Attempts") != "2" {
 		t.Errorf("%q %v", got.Data, got.Header)
 	}
-	if n := r.all()[0].count.Parked.Load(); n != 1 {
+	if n := r.routes.all()[0].count.Parked.Load(); n != 1 {
 		t.Errorf("parked %d times", n)
 	}
 }
@@ -457,7 +457,7 @@ func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 					return nil
 				}),
 			}))
-			rt := r.all()[0]
+			rt := r.routes.all()[0]
 			wanted, unwanted := w.caller(sayYes), w.caller(sayNo)
 			if order == supervisor.OrderKey {
 				unwanted.publish("orders.0", "unwanted", nil)
@@ -502,7 +502,7 @@ func TestCallers_regressionWhoIsAwayKeepsNoRoom(t *testing.T) {
 	a := w.caller(sayYes)
 	a.publish("orders.well", "", nil)
 	a.reply("done")
-	c := &r.all()[0].callers
+	c := &r.routes.all()[0].callers
 	w.eventually("few are held", func() bool { return c.holding.Bytes() <= 4<<20 })
 	if n := c.holding.Telling(); n < 10 { // those that were given up for others had their tries
 		t.Errorf("%d outcomes are being told", n)

@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -136,7 +135,7 @@ func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
 	if err := p.prepareAll(ctx); err != nil {
 		return Changed{}, err
 	}
-	if !r.commit(p) {
+	if !p.commit() {
 		p.undo(ctx)
 		return Changed{}, ErrNotRunning
 	}
@@ -147,28 +146,10 @@ func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
 
 // enterChange waits for the change before this one.
 func (r *Relay) enterChange(ctx context.Context) (leave func(), err error) {
-	r.mu.Lock()
-	ok := r.serving.Load() && !r.draining
-	if ok {
-		r.changes.Add(1)
-	}
-	r.mu.Unlock()
-	if !ok {
+	if !r.phases.serving.Load() {
 		return nil, ErrNotRunning
 	}
-	select {
-	case r.changing <- struct{}{}:
-	case <-ctx.Done():
-		r.changes.Done()
-		return nil, fmt.Errorf("another change is still in progress: %w", context.Cause(ctx))
-	case <-r.ends.Done():
-		r.changes.Done()
-		return nil, ErrNotRunning
-	}
-	return func() {
-		<-r.changing
-		r.changes.Done()
-	}, nil
+	return r.running.enter(ctx, r.ends)
 }
 
 // enter has the parts that all routes share know of a route.
@@ -188,8 +169,9 @@ func (r *Relay) enter(rt *route) {
 	}
 }
 
-// commit makes a change. It returns false, and does nothing, when relay drains.
-func (r *Relay) commit(p *plot) bool {
+// commit makes the change. It returns false, and does nothing, when relay drains.
+func (p *plot) commit() bool {
+	r := p.relay
 	for _, u := range p.begins {
 		u.prepare()
 		for _, s := range u.sources() {
@@ -203,43 +185,36 @@ func (r *Relay) commit(p *plot) bool {
 	for _, name := range p.change.Remove {
 		p.removed = append(p.removed, p.before[name].rest())
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.draining {
-		return false
-	}
-	for _, u := range p.ends {
-		u.closing = true
-	}
-	for name, before := range p.before {
-		if rt := p.after[name]; rt != nil {
-			rt.successor.follow(before, time.Now())
+	return r.running.commit(p.ends, func() {
+		for name, before := range p.before {
+			if rt := p.after[name]; rt != nil {
+				rt.successor.follow(before, time.Now())
+			}
 		}
-	}
-	left, list := maps.Clone(p.after), []*route(nil)
-	for _, rt := range r.all() {
-		name := rt.cfg.Name
-		switch next := left[name]; {
-		case next != nil:
-			list = append(list, next)
-			delete(left, name)
-		case p.before[name] == nil:
-			list = append(list, rt)
+		left, list := maps.Clone(p.after), []*route(nil)
+		for _, rt := range r.routes.all() {
+			name := rt.cfg.Name
+			switch next := left[name]; {
+			case next != nil:
+				list = append(list, next)
+				delete(left, name)
+			case p.before[name] == nil:
+				list = append(list, rt)
+			}
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(left)) {
-		list = append(list, left[name])
-	}
-	var end []*route
-	for _, name := range p.change.Remove {
-		end = append(end, p.before[name])
-	}
-	r.setRoutes(list, end)
-	r.limits.Book().Accept()
-	if p.change.Limits != nil {
-		r.limits.Replace(p.change.Limits)
-	}
-	return true
+		for _, name := range slices.Sorted(maps.Keys(left)) {
+			list = append(list, left[name])
+		}
+		var end []*route
+		for _, name := range p.change.Remove {
+			end = append(end, p.before[name])
+		}
+		r.setRoutes(list, end)
+		r.limits.Book().Accept()
+		if p.change.Limits != nil {
+			r.limits.Replace(p.change.Limits)
+		}
+	})
 }
 
 // run ends what ends and begins what begins.
@@ -277,7 +252,7 @@ func (p *plot) run() Changed {
 				}
 			}
 			if u.leased() { // it is opened when this instance has the claim, and what is published from now on is its durable's
-				u.main.setup.err = r.openLate(u.work, u.main, setupTimeout)
+				u.main.setup.err = u.main.openLate(u.work, setupTimeout)
 			}
 			u.begin()
 			<-u.tried
@@ -308,7 +283,7 @@ func (p *plot) run() Changed {
 		done.Interrupted += n
 	}
 	for _, name := range p.change.Remove {
-		if called := p.before[name].name(); len(r.partsOf(called)) == 0 {
+		if called := p.before[name].name(); len(r.routes.called(called)) == 0 {
 			r.metrics.Forget(called)
 			r.limits.RemoveOwn(called)
 		}
@@ -320,7 +295,7 @@ func (p *plot) run() Changed {
 
 // close ends a unit while others run. It returns how many handlers were interrupted.
 func (u *unit) close() int {
-	ctx, cancel := context.WithTimeout(u.work, u.relay.drainTime())
+	ctx, cancel := context.WithTimeout(u.work, u.relay.phases.drainTime())
 	defer cancel()
 	u.stopPulling()
 	interrupted := u.drain(ctx)

@@ -65,7 +65,7 @@ func TestRelay_regressionTheOldDurableOfARouteWithOneInstanceIsNamedOnce(t *test
 	if n := strings.Count(strings.Join(r.Status().Trouble, "\n"), "durable old on stream ORDERS of route a: 3 messages wait"); n != 1 {
 		t.Errorf("named %d times: %v", n, r.Status().Trouble)
 	}
-	w.eventually("both are handled", func() bool { return len(r.openSources()) >= 4 })
+	w.eventually("both are handled", func() bool { return len(r.running.sources()) >= 4 })
 	r.orphans.Find(t.Context())
 	if n := strings.Count(strings.Join(r.Status().Trouble, "\n"), "durable old on stream ORDERS of route a: 3 messages wait"); n != 1 {
 		t.Errorf("later named %d times: %v", n, r.Status().Trouble)
@@ -133,7 +133,7 @@ func TestAgain_regressionWhatWasHandedOverCounts(t *testing.T) {
 	if _, err := r.Change(t.Context(), Change{Add: []Route{h.route("b", all, "orders.b")}}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("they are handed over", func() bool { return h.count("b") == 3 && r.all()[1].catchUp() == nil })
+	w.eventually("they are handed over", func() bool { return h.count("b") == 3 && r.routes.all()[1].catchUp() == nil })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func (s *source) othersWant(o retry.Origin) bool {
 	if o.Replay > 0 {
 		return false
 	}
-	for _, main := range s.relay.openSources() {
+	for _, main := range s.relay.running.sources() {
 		if !main.due && main.stream == s.origin && main.durable == o.Consumer && main.serves(s.routes[0]) && main.routeOf(o.Subject) == nil {
 			_, to, known := main.strays.WantedBy(o.Subject)
 			return known && to == retry.NoRoute

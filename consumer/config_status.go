@@ -14,7 +14,5 @@ func (r *Relay) Report(kind event.Kind, d event.Data) { r.events.Report(kind, d)
 
 // SetDrain changes [Config.Drain] of a Relay that may be running; zero means 30s.
 func (r *Relay) SetDrain(d time.Duration) {
-	r.drainFor.Store(int64(Config{Drain: d}.withDefaults().Drain))
+	r.phases.setDrain(Config{Drain: d}.withDefaults().Drain)
 }
-
-func (r *Relay) drainTime() time.Duration { return time.Duration(r.drainFor.Load()) }

@@ -17,9 +17,9 @@ import (
 const worthwhile = 4 * time.Second
 
 // answerHand says what this instance has in hand of a durable.
-func (r *Relay) answerHand(question []byte) []byte {
+func (r *running) answerHand(question []byte) []byte {
 	return takeover.Answer(question, func(q takeover.Question) *takeover.Takeover {
-		for _, s := range r.openSources() {
+		for _, s := range r.sources() {
 			if s.stream == q.Stream && s.durable == q.Durable && s.identity.ConsumerCreated.Equal(q.Created) {
 				return s.takeover
 			}
@@ -44,7 +44,7 @@ func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
 	r.log.Warn("an instance died; the messages that it had in hand are given back", "instances", strings.Join(dead, ", "))
 	var list []*takeover.Takeover
 	f := takeover.Fellows{Conn: r.nc, Log: r.log, Service: r.cfg.Service, Ask: r.stores.Lives.Load().AskAll}
-	for _, s := range r.openSources() {
+	for _, s := range r.running.sources() {
 		if !s.leased() && s.routes[0].cfg.AckWait >= worthwhile {
 			list, f.Route = append(list, s.takeover), s.routes[0].cfg.Name
 		}

@@ -89,15 +89,14 @@ func TestRun_regressionStatusBesideItsBeginIsNoDataRace(t *testing.T) {
 
 // A durable that was made anew as the drain began was pulled from for as long as the drain lasted.
 func TestRelay_regressionNoSourceTakesOverDuringADrain(t *testing.T) {
-	r := &Relay{}
-	u := &unit{relay: r}
+	r, u := newRunning(), new(unit)
 	old, next := &source{unit: u}, &source{unit: u}
 	r.units = []*unit{u}
 	r.include(old)
-	if last := r.lastUnits(); len(last) != 1 || len(last[0].open()) != 1 {
+	if last := r.drain(); len(last) != 1 || len(last[0].open()) != 1 {
 		t.Fatalf("last units %v", last)
 	}
-	if r.replace(old, next) || r.openSources()[0] != old {
+	if r.replace(old, next) || r.sources()[0] != old {
 		t.Error("a source took over")
 	}
 }

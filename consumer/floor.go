@@ -34,23 +34,19 @@ func (s *source) noteLastFloor(ctx context.Context) {
 }
 
 // watchFloors notes how far the durables are.
-func (r *Relay) watchFloors(ctx context.Context) {
+func (r *running) watchFloors(ctx context.Context) {
 	tick := time.NewTicker(floorEvery)
 	defer tick.Stop()
 	for {
-		r.noteFloors(ctx)
+		for _, s := range r.sources() {
+			if !s.due && s.routes[0].cfg.part == nil {
+				s.noteFloor(ctx)
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		}
-	}
-}
-
-func (r *Relay) noteFloors(ctx context.Context) {
-	for _, s := range r.openSources() {
-		if !s.due && s.routes[0].cfg.part == nil {
-			s.noteFloor(ctx)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 // handover gives a route away, or leaves it to others.
 func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
 	out := control.HandedOver{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
-	rt := r.route(order.Route)
+	rt := r.routes.named(order.Route)
 	if rt != nil && rt.name() != order.Route {
 		rt = nil
 	}
@@ -43,12 +43,7 @@ func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
 // handOver ends the work on a unit, with a drain, and stands by again.
 func (u *unit) handOver() {
 	r := u.relay
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.draining || u.closing {
-		return
-	}
-	r.changes.Go(func() {
+	r.running.change(u, func() {
 		if err := r.restart(r.ends, u); err != nil && !errors.Is(err, ErrNotRunning) {
 			u.main.log.Warn("the route was not handed over; this instance keeps it", "error", err)
 			u.tenure.Keep()

@@ -39,7 +39,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		return know(other, 2)
 	})
 	billing := func(r *Relay) *source {
-		for _, s := range r.openSources() {
+		for _, s := range r.running.sources() {
 			if s.stream == "ORDERS" {
 				return s
 			}
@@ -85,12 +85,12 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		}
 	}
 	put()
-	other.tidy(t.Context())
-	second.tidy(t.Context())
+	other.running.sweepRecords(t.Context())
+	second.running.sweepRecords(t.Context())
 	if !left() {
 		t.Error("another instance than the one that sweeps has swept")
 	}
-	first.tidy(t.Context())
+	first.running.sweepRecords(t.Context())
 	if left() {
 		t.Error("the record of a settled message is not swept")
 	}
@@ -99,7 +99,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("the other one takes over", func() bool { return billing(second).sweeps(t.Context()) })
-	second.tidy(t.Context())
+	second.running.sweepRecords(t.Context())
 	if left() {
 		t.Error("the record is not swept after the one that swept is gone")
 	}

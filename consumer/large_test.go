@@ -88,7 +88,7 @@ func TestRelay_regressionPullsOfAReplicatedDurableAreBounded_timed(t *testing.T)
 	})
 	most := 0
 	w.eventually("all are handled", func() bool {
-		most = max(most, r.all()[0].group.Status().Window)
+		most = max(most, r.routes.all()[0].group.Status().Window)
 		return handled.Load() >= count
 	})
 	if limit := 16<<20/size + 1; most > limit {

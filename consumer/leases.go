@@ -48,11 +48,11 @@ func (r *Relay) joinFleet(ctx context.Context) (f *fleet.Fleet, err error) {
 
 // memberState is what this instance tells the others with its session.
 func (r *Relay) memberState() json.RawMessage {
-	s := peers.State{Durables: map[string]string{}, Draining: r.isDraining()}
+	s := peers.State{Durables: map[string]string{}, Draining: r.running.isDraining()}
 	if c := r.config.Load(); c != nil {
 		s.Generation, s.Config = c.Generation, c.Hash
 	}
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		if rt.cfg.Leased() {
 			s.Routes = append(s.Routes, rt.cfg.Name)
 			s.Durables[rt.cfg.Name] = rt.cfg.Durable

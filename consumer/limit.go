@@ -78,7 +78,7 @@ func (r *Relay) sharing() limits.Sharing {
 	return limits.Sharing{
 		Membership: r.membership,
 		Named: func(limit string) bool {
-			return slices.ContainsFunc(r.all(), func(rt *route) bool { return slices.Contains(rt.cfg.Limits, limit) })
+			return slices.ContainsFunc(r.routes.all(), func(rt *route) bool { return slices.Contains(rt.cfg.Limits, limit) })
 		},
 		Tell: func(shared map[string]Limit) { r.tellOfParts(shared, time.Now()) },
 	}
@@ -94,7 +94,7 @@ const (
 // tellOfParts has routes complain that can start nothing because this instance has no session.
 func (r *Relay) tellOfParts(shared map[string]Limit, now time.Time) {
 	since, err := r.membership.Trouble()
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		i := slices.IndexFunc(rt.cfg.Limits, func(name string) bool { _, is := shared[name]; return is })
 		if i < 0 || err == nil {
 			rt.troubles.Mended(noParts, now)

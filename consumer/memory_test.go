@@ -50,7 +50,7 @@ func TestRelay_deadLettersThatAreNotAnsweredAreBounded(t *testing.T) {
 		}
 	}
 	<-w.js.PublishAsyncComplete()
-	rt, most := r.all()[0], 0
+	rt, most := r.routes.all()[0], 0
 	look := func() {
 		if holds := rt.memory.Holds(); holds.Bytes > most {
 			most = holds.Bytes

@@ -43,7 +43,7 @@ func (r *Relay) Collector() prometheus.Collector { return r.metrics }
 
 // counting are the routes, and what was counted of them beside that.
 func (r *Relay) counting() (routes []*route, ended map[string][]*metrics.RouteCount) {
-	ended = r.metrics.Ended(func() { routes = r.all() })
+	ended = r.metrics.Ended(func() { routes = r.routes.all() })
 	return routes, ended
 }
 
@@ -53,7 +53,7 @@ func (r *Relay) setRoutes(list, end []*route) {
 	for _, rt := range end {
 		ends[rt.name()] = append(ends[rt.name()], &rt.count.RouteCount)
 	}
-	r.metrics.Change(ends, func() { r.routes.Store(&list) })
+	r.metrics.Change(ends, func() { r.routes.set(list) })
 }
 
 // snapshot is what a scrape sees.
@@ -64,7 +64,7 @@ func (r *Relay) snapshot() metrics.Snapshot {
 	for _, o := range r.orphans.Found() {
 		s.Orphans[o.Kind] += int(o.Messages) + o.Outstanding
 	}
-	for _, src := range r.openSources() {
+	for _, src := range r.running.sources() {
 		d := metrics.Durable{Stream: src.stream, Name: src.durable, Count: &src.count.DurableCount, Unconfirmed: src.session.Stats().Unconfirmed}
 		if l := src.looked.Load(); l != nil && !src.isLost() {
 			d.AckPending = &l.Outstanding

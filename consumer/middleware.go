@@ -53,17 +53,3 @@ func noNil(field string, list []Middleware) (faults []error) {
 }
 
 var errNil = errors.New("is nil")
-
-// setValues has the contexts of handlers give the values of ctx, and not its end.
-func (r *Relay) setValues(ctx context.Context) {
-	ctx = context.WithoutCancel(ctx)
-	r.values.Store(&ctx)
-}
-
-// value is what the context of a handler gives for a key.
-func (r *Relay) value(key any) any {
-	if ctx := r.values.Load(); ctx != nil {
-		return (*ctx).Value(key)
-	}
-	return nil
-}

@@ -127,7 +127,7 @@ func TestMiddleware_mayChangeTheMessageOfOutsideHandlers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := r.all()[0], r.all()[1]
+	a, b := r.routes.all()[0], r.routes.all()[1]
 	if !a.cfg.OwnBytes || b.cfg.OwnBytes || a.guarded || b.guarded {
 		t.Errorf("own bytes: %v without middleware, %v with it; guarded: %v and %v", a.cfg.OwnBytes, b.cfg.OwnBytes, a.guarded, b.guarded)
 	}

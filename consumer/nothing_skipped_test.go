@@ -448,7 +448,7 @@ func (n *nsWorld) start(instance string, c nsConfig) (*nsRun, error) {
 		<-done
 		nc.Close()
 	})
-	for deadline := time.Now().Add(time.Minute); r.Ready() != nil || !r.serving.Load(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); r.Ready() != nil || !r.phases.serving.Load(); time.Sleep(2 * time.Millisecond) {
 		if len(done) > 0 {
 			err := <-done
 			cancel()
@@ -856,7 +856,7 @@ func (n *nsWorld) clean() {
 // judged checks what was said of messages that come twice.
 func (n *nsWorld) judged(r *Relay, twice map[string]int) {
 	said := map[string]int{}
-	for _, u := range r.unitsOfRoutes() {
+	for _, u := range r.routes.units() {
 		for _, a := range u.main.setup.Again {
 			said[a.Durable] += int(a.Messages)
 		}

@@ -22,7 +22,7 @@ func sourcesOf(units []*unit) (list []*source) {
 }
 
 // openLooked makes the durable if it is missing, and begins its session. The stream was there: that a server knows neither it nor the durable passes.
-func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
+func (s *source) openLooked(ctx context.Context) (err error) {
 	defer func() { err = away.Made(err) }()
 	consumer := s.setup.Have
 	if consumer == nil {
@@ -60,28 +60,29 @@ func (r *Relay) openLooked(s *source, ctx context.Context) (err error) {
 	return err
 }
 
-// live runs the sources of a unit, each when it is open, until ctx is done. None is opened after stop is done.
-func (r *Relay) live(ctx, stop context.Context, u *unit) {
-	if !r.await(stop, u.main) {
+// live runs the sources of the unit, each when it is open, until its work is done. None is opened after its opening is done.
+func (u *unit) live() {
+	if !u.main.await(u.opening) {
 		return
 	}
-	u.tally.Begin(ctx)
+	u.tally.Begin(u.work)
 	var running sync.WaitGroup
 	for _, due := range u.dues {
 		running.Go(func() {
-			if r.await(stop, due) {
-				r.keepOpen(ctx, due)
+			if due.await(u.opening) {
+				due.keepOpen(u.work)
 			}
 		})
 	}
-	r.keepOpen(ctx, u.main)
+	u.main.keepOpen(u.work)
 	running.Wait()
 }
 
-// await opens a source that is not open yet, for as long as it takes. It returns false when ctx was done first.
-func (r *Relay) await(ctx context.Context, s *source) bool {
+// await opens the source if it is not open yet, for as long as it takes. It returns false when ctx was done first.
+func (s *source) await(ctx context.Context) bool {
+	r := s.relay
 	defer s.unit.wasTried(s)
-	if slices.Contains(r.openSources(), s) {
+	if slices.Contains(r.running.sources(), s) {
 		return true
 	}
 	what := fmt.Sprintf("durable %s on stream %s", s.durable, s.stream)
@@ -100,10 +101,10 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case r.opening <- struct{}{}:
+		case r.running.late <- struct{}{}:
 		}
-		s.setup.err = r.openLate(ctx, s, look.Next(lookFor, setupTimeout))
-		<-r.opening
+		s.setup.err = s.openLate(ctx, look.Next(lookFor, setupTimeout))
+		<-r.running.late
 		s.unit.wasTried(s)
 		if s.setup.err != nil {
 			continue
@@ -111,7 +112,7 @@ func (r *Relay) await(ctx context.Context, s *source) bool {
 		for _, rt := range s.routes {
 			rt.troubles.Mended(what, time.Now())
 		}
-		if !r.include(s) {
+		if !r.running.include(s) {
 			s.close()
 			return false
 		}
@@ -127,16 +128,16 @@ func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 		if since, yes := rt.successor.waits(); yes {
 			why := "the route was changed; handlers of its former version end first"
 			if n := rt.successor.running(); n > 0 {
-				why = fmt.Sprintf("the route was changed; handlers of its former version run until %s at most (%d left)", since.Add(rt.relay.drainTime()).UTC().Format(time.RFC3339), n)
+				why = fmt.Sprintf("the route was changed; handlers of its former version run until %s at most (%d left)", since.Add(rt.relay.phases.drainTime()).UTC().Format(time.RFC3339), n)
 			}
 			return "starting", why, since, true
 		}
 		list = rt.relay.troubles.All()
-		if rt.relay.serving.Load() {
+		if rt.relay.phases.serving.Load() {
 			return "", "", time.Time{}, false
 		}
 		if len(list) == 0 {
-			return "starting", "", rt.relay.since(), true
+			return "starting", "", rt.relay.phases.since(), true
 		}
 	}
 	state = "starting"
@@ -146,8 +147,9 @@ func (rt *route) starting() (state, why string, since time.Time, yes bool) {
 	return state, list[0].Err.Error(), list[0].Since, true
 }
 
-// openLate is a start of one source. look bounds the look at its stream and durable: once they have answered, they have leaders.
-func (r *Relay) openLate(ctx context.Context, s *source, look time.Duration) error {
+// openLate is a start of this source. look bounds the look at its stream and durable: once they have answered, they have leaders.
+func (s *source) openLate(ctx context.Context, look time.Duration) error {
+	r := s.relay
 	looking, cancel := context.WithTimeout(ctx, look)
 	defer cancel()
 	if err := r.attempt(looking, s.setup.Look); err != nil {
@@ -156,37 +158,5 @@ func (r *Relay) openLate(ctx context.Context, s *source, look time.Duration) err
 	if err := r.checkPermissions(ctx, []*source{s}); err != nil {
 		return err
 	}
-	return r.attempt(ctx, func(ctx context.Context) error { return r.openLooked(s, ctx) })
-}
-
-// include adds a source to those that are pulled from. It returns false when relay or the unit drains.
-func (r *Relay) include(s *source) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.draining || s.unit != nil && s.unit.closing {
-		return false
-	}
-	list := append(slices.Clone(r.openSources()), s)
-	r.sources.Store(&list)
-	if s.unit != nil {
-		list := append(slices.Clone(s.unit.open()), s)
-		s.unit.running.Store(&list)
-	}
-	return true
-}
-
-// closeSources ends what was opened, when Run cannot go on.
-func (r *Relay) closeSources() {
-	for _, s := range r.openSources() {
-		s.close()
-	}
-	r.sources.Store(nil)
-}
-
-// openSources are those that are running.
-func (r *Relay) openSources() []*source {
-	if list := r.sources.Load(); list != nil {
-		return *list
-	}
-	return nil
+	return r.attempt(ctx, s.openLooked)
 }

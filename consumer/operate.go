@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/relaymq/relay/internal/control"
@@ -42,10 +41,10 @@ func (r *Relay) operate(ctx context.Context, route, key, state string) (orders.O
 	if key != "" {
 		order.Key = []byte(key)
 	}
-	if r.route(route) == nil {
+	if r.routes.named(route) == nil {
 		return order, fmt.Errorf("there is no route %q here", route)
 	}
-	if !r.serving.Load() {
+	if !r.phases.serving.Load() {
 		return order, ErrNotRunning
 	}
 	bucket, err := orders.Open(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
@@ -77,15 +76,6 @@ func (r *Relay) operate(ctx context.Context, route, key, state string) (orders.O
 	}
 }
 
-// route is that of the name, or nil.
-func (r *Relay) route(name string) *route {
-	list := r.all()
-	if i := slices.IndexFunc(list, func(rt *route) bool { return rt.name() == name || rt.cfg.Name == name }); i >= 0 {
-		return list[i]
-	}
-	return nil
-}
-
 // Replay hands dead letters back to the routes of this relay that failed, as the command relay dlq replay does, and returns when all
 // are handed over and, where the job waits for verdicts, those are there. What job says of Filter, Numbers, Subject, Rate, Staged,
 // StopAfter and Wait is what is done; the rest is filled in. Dead letters of routes that this relay does not have, and of streams that
@@ -98,9 +88,9 @@ func (r *Relay) Replay(ctx context.Context, job dlq.Job) (dlq.Progress, error) {
 	if err != nil {
 		return dlq.Progress{}, err
 	}
-	choice := dlq.Choice{Filter: job.Filter, Numbers: job.Numbers, Last: job.Last, Key: r.keyOfEntry}
+	choice := dlq.Choice{Filter: job.Filter, Numbers: job.Numbers, Last: job.Last, Key: r.routes.keyOfEntry}
 	if job.Subject == "" {
-		choice.Refuse, choice.ToRoute = r.refuseEntry, true
+		choice.Refuse, choice.ToRoute = r.routes.refuseEntry, true
 	}
 	plan, err := store.Plan(ctx, choice)
 	if err != nil {
@@ -129,8 +119,8 @@ func (r *Relay) Replay(ctx context.Context, job dlq.Job) (dlq.Progress, error) {
 }
 
 // refuseEntry says why a dead letter cannot be replayed here, or nothing.
-func (r *Relay) refuseEntry(e dlq.Entry) string {
-	rt := r.route(e.Route)
+func (l *routeList) refuseEntry(e dlq.Entry) string {
+	rt := l.named(e.Route)
 	if rt == nil {
 		return "this relay has no route " + e.Route
 	}
@@ -141,8 +131,8 @@ func (r *Relay) refuseEntry(e dlq.Entry) string {
 }
 
 // keyOfEntry is what the route of a dead letter supervises together.
-func (r *Relay) keyOfEntry(e dlq.Entry) string {
-	if rt := r.route(e.Route); rt != nil {
+func (l *routeList) keyOfEntry(e dlq.Entry) string {
+	if rt := l.named(e.Route); rt != nil {
 		return rt.keyOf(e.Subject)
 	}
 	return e.Subject

@@ -53,12 +53,3 @@ func by(order orders.Order) string {
 func (rt *route) setPaused(order *orders.Order) (was bool) {
 	return rt.paused.Swap(order) != nil
 }
-
-// apply hands an order to its route.
-func (r *Relay) apply(order orders.Order) {
-	for _, rt := range r.all() {
-		if rt.name() == order.Route {
-			rt.obey(order)
-		}
-	}
-}

@@ -26,7 +26,7 @@ func (r *Relay) search() orphans.Search {
 // orphansConfig is how this instance looks for orphans.
 func (r *Relay) orphansConfig() orphans.WatchConfig {
 	return orphans.WatchConfig{
-		Search: r.search(), Retries: r.stores.Retries, Log: r.log, Reads: r.reads,
+		Search: r.search(), Retries: r.stores.Retries, Log: r.log, Reads: r.routes.reads,
 		Known: func(stream, route, durable string) bool {
 			return r.has(stream, durable) || peers.StandsBy(r.membership.Now(), r.cfg.Instance, route, durable)
 		},
@@ -41,8 +41,8 @@ func (r *Relay) orphansConfig() orphans.WatchConfig {
 }
 
 // reads are the durables of all routes, whether they are open or not.
-func (r *Relay) reads() (list []orphans.Reads) {
-	for _, u := range r.unitsOfRoutes() {
+func (l *routeList) reads() (list []orphans.Reads) {
+	for _, u := range l.units() {
 		d := orphans.Reads{Stream: u.main.stream, Durable: u.main.durable, Log: u.main.log}
 		for _, rt := range u.main.routes {
 			d.Routes = append(d.Routes, [2]string{rt.cfg.Name, u.main.stream})
@@ -63,20 +63,10 @@ func (r *Relay) reads() (list []orphans.Reads) {
 	return list
 }
 
-// unitsOfRoutes are those of all routes, whether they are open or not: one of which another instance has the claim is not.
-func (r *Relay) unitsOfRoutes() (list []*unit) {
-	for _, rt := range r.all() {
-		if u := rt.unit.Load(); u != nil && !slices.Contains(list, u) {
-			list = append(list, u)
-		}
-	}
-	return list
-}
-
 // has tells whether a durable is one of this instance, or of a route that another instance has the claim of.
 func (r *Relay) has(stream, durable string) bool {
-	if slices.ContainsFunc(r.openSources(), func(s *source) bool { return s.stream == stream && s.durable == durable }) ||
-		slices.ContainsFunc(r.unitsOfRoutes(), func(u *unit) bool { return u.main.stream == stream && u.main.durable == durable }) {
+	if slices.ContainsFunc(r.running.sources(), func(s *source) bool { return s.stream == stream && s.durable == durable }) ||
+		slices.ContainsFunc(r.routes.units(), func(u *unit) bool { return u.main.stream == stream && u.main.durable == durable }) {
 		return true
 	}
 	return peers.Held(r.membership.Now(), stream, durable)

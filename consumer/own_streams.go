@@ -25,32 +25,23 @@ func (c Config) stores() stores.Config {
 
 // ownStreams are relay's own streams as they have to be now.
 func (r *Relay) ownStreams() []jetstream.StreamConfig {
-	return r.stores.Streams(deadPrefixes(r.all()), r.membership.Needed())
+	return r.stores.Streams(deadPrefixes(r.routes.all()), r.membership.Needed())
 }
 
 // upkeepConfig is how relay's own streams are watched.
 func (r *Relay) upkeepConfig() upkeep.Config {
-	dead := r.stores.DeadLetters(nil, nil).Streams()
 	return upkeep.Config{
 		Conn: r.nc, JS: r.js, Log: r.log, Looks: r.streams, Troubles: r.troubles, Probing: r.prober,
-		Service: r.cfg.Service, Replicas: r.cfg.Replicas, Streams: r.ownStreams, RetryStream: r.stores.RetryStream(), AttemptsBucket: r.stores.AttemptsBucket(),
-		DeadStreams: [2]string{dead[0].Name, dead[1].Name}, DeadAge: r.cfg.DLQ.MaxAge, OnFull: r.cfg.DLQ.OnFull,
+		Stores: r.stores, Streams: r.ownStreams, SweepRecords: r.running.sweepRecords,
 		Parked: upkeep.Room{Bytes: int64(r.cfg.Parked.MaxBytes), Messages: r.cfg.Parked.MaxMsgs, Age: r.cfg.Parked.MaxAge},
-		Buckets: func() []string {
-			if r.stores.Lives.Load() == nil {
-				return nil
-			}
-			return []string{r.stores.InstancesBucket()}
-		},
 		Routes: func() (names []string) {
-			for _, rt := range r.all() {
+			for _, rt := range r.routes.all() {
 				names = append(names, rt.name())
 			}
 			slices.Sort(names)
 			return slices.Compact(names)
 		},
-		AmongMany:     r.amongMany,
-		Stirred:       func() upkeep.Stir { return upkeep.Stir{Stored: r.stored(), Failed: r.trouble.Load()} },
+		Stored:        r.routes.stored,
 		ReportTrouble: func(what string, err error) { r.reportTrouble("", what, err) },
 		ReportFilling: r.reportFilling,
 	}

@@ -96,7 +96,7 @@ func (m *message) parkUnstarted(o supervisor.Outcome) bool {
 	case errors.Is(err, retry.ErrParkFull), errors.Is(err, nats.ErrMaxPayload):
 		m.sendBack(o)
 	default:
-		rt.relay.notStored()
+		rt.relay.upkeep.NotStored()
 		if rt.aside.Fails(time.Now()) {
 			rt.log.Warn("cannot park messages of keys that wait; they stay in the durable, and may fill it",
 				m.attrs("error", err)...)

@@ -112,7 +112,7 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 			} else if c.origin != nil {
 				attempts = c.origin.Attempts
 			}
-			m := &message{route: r.all()[0], source: &source{binding: new(binding)}, origin: c.origin, delivery: &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}}
+			m := &message{route: r.routes.all()[0], source: &source{binding: new(binding)}, origin: c.origin, delivery: &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}}
 			m.known(c.record, new(batch))
 			if m.Returns != c.want || m.Attempts != attempts {
 				t.Errorf("%d returns and %d attempts, want %d and %d", m.Returns, m.Attempts, c.want, attempts)
@@ -140,7 +140,7 @@ func TestMessage_aFencedMessageIsNotPutAside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &message{route: r.all()[0], source: r.openSources()[0], delivery: d, subject: raw.Subject}
+		m := &message{route: r.routes.all()[0], source: r.running.sources()[0], delivery: d, subject: raw.Subject}
 		m.putAside(supervisor.Outcome{Due: time.Now().Add(time.Hour)})
 		m.route.aside.Wait()
 		st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
@@ -176,8 +176,8 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	w.flood("orders.bad", bad)
 	w.publish("orders.good", good)
 	w.eventually("the others are handled", func() bool { return handled.Load() == good })
-	w.eventually("some tried to park", func() bool { return r.all()[0].aside.Failures() > 0 })
-	if n := r.all()[0].aside.Failures(); n > 128 {
+	w.eventually("some tried to park", func() bool { return r.routes.all()[0].aside.Failures() > 0 })
+	if n := r.routes.all()[0].aside.Failures(); n > 128 {
 		t.Errorf("%d tried to park, want few", n)
 	}
 	w.eventually("all bad ones wait", func() bool {

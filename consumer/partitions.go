@@ -68,7 +68,7 @@ func (rt *route) originStream(u *unit) string {
 
 // calledName is what a route of that name is called outside of this package.
 func (r *Relay) calledName(name string) string {
-	if rt := r.route(name); rt != nil {
+	if rt := r.routes.named(name); rt != nil {
 		return rt.name()
 	}
 	return name
@@ -139,14 +139,4 @@ func (r Route) validatePartitions(fault func(format string, args ...any)) {
 	if err := r.layout("").Validate(); err != nil {
 		fault("%w", err)
 	}
-}
-
-// partsOf are the routes that are called so: one, or those of its partitions.
-func (r *Relay) partsOf(name string) (list []*route) {
-	for _, rt := range r.all() {
-		if rt.name() == name {
-			list = append(list, rt)
-		}
-	}
-	return list
 }

@@ -32,7 +32,7 @@ const reluctance = 300 * time.Millisecond
 // balance hands over partitions that other instances are to have.
 func (r *Relay) balance(ctx context.Context, d *generations.Route) {
 	f := r.membership.Now()
-	if f == nil || r.isDraining() {
+	if f == nil || r.running.isDraining() {
 		return
 	}
 	g := d.Newest().Generation
@@ -42,7 +42,7 @@ func (r *Relay) balance(ctx context.Context, d *generations.Route) {
 		return
 	}
 	var units []*unit
-	for _, rt := range r.partsOf(d.Name) {
+	for _, rt := range r.routes.called(d.Name) {
 		u := rt.unit.Load()
 		if u == nil || rt.cfg.part.Of.Number != g.Number || len(units) >= over {
 			continue

@@ -45,7 +45,7 @@ func (r *Relay) expand(ctx context.Context, c Change, how dividing) (expanded, e
 	}
 	for _, cfg := range c.Add {
 		switch {
-		case r.divided.get(cfg.Name) != nil || cfg.Partitions > 0 && r.route(cfg.Name) != nil:
+		case r.divided.get(cfg.Name) != nil || cfg.Partitions > 0 && r.routes.named(cfg.Name) != nil:
 			faults = append(faults, &SetupError{cfg.Name, errors.New("this instance already has a route of this name: update it, or remove it first")})
 		case cfg.Partitions == 0:
 			out.Add = append(out.Add, cfg)
@@ -58,7 +58,7 @@ func (r *Relay) expand(ctx context.Context, c Change, how dividing) (expanded, e
 		switch {
 		case was == nil && cfg.Partitions == 0:
 			out.Update = append(out.Update, cfg)
-		case was == nil && r.route(cfg.Name) == nil:
+		case was == nil && r.routes.named(cfg.Name) == nil:
 			faults = append(faults, &SetupError{cfg.Name, errors.New("this instance has no route of this name: add it")})
 		case was == nil:
 			out.Remove, out.Add = append(out.Remove, cfg.Name), append(out.Add, parts(cfg, nil)...)
@@ -89,7 +89,7 @@ func (r *Relay) expand(ctx context.Context, c Change, how dividing) (expanded, e
 
 // isPart tells whether a part of a route is that part already.
 func (r *Relay) isPart(cfg Route) bool {
-	rt := r.route(cfg.Name)
+	rt := r.routes.named(cfg.Name)
 	if rt == nil || rt.cfg.part == nil {
 		return false
 	}
@@ -114,12 +114,12 @@ func (r *Relay) made(c expanded) {
 		if f := r.membership.Now(); f != nil {
 			f.Renew() // tells the others
 		}
-		formers := r.partsOf(name)
-		r.changes.Go(func() {
+		formers := r.routes.called(name)
+		r.running.changes.Go(func() {
 			for _, rt := range formers {
 				rt.settings.formers.Wait()
 			}
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ends), r.drainTime())
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ends), r.phases.drainTime())
 			defer cancel()
 			was.endLives(ctx, d)
 		})
@@ -135,7 +135,7 @@ func (c Changed) outward(r *Relay, given Change, is expanded) Changed {
 					name = head
 				}
 			}
-			if rt := r.route(name); rt != nil {
+			if rt := r.routes.named(name); rt != nil {
 				name = rt.name()
 			}
 			if !slices.Contains(names, name) {

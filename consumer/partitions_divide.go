@@ -180,7 +180,7 @@ func (d *divided) routeOf(g partition.Generation, n int, to *partition.Generatio
 // divideAll has routes with partitions run as their parts: those that have a stream.
 func (r *Relay) divideAll(ctx context.Context) (faults []error) {
 	var list []*route
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		if rt.cfg.Partitions == 0 {
 			list = append(list, rt)
 			continue
@@ -211,7 +211,7 @@ func (r *Relay) divideAll(ctx context.Context) (faults []error) {
 		}
 	}
 	if len(faults) == 0 {
-		r.routes.Store(&list)
+		r.routes.set(list)
 	}
 	return faults
 }

@@ -547,7 +547,7 @@ func TestPartitions_aRouteGetsThemAndLosesThem(t *testing.T) {
 	if list := d.orphanedPartitions(divided); len(list) > 0 {
 		t.Errorf("what is in use is an orphan: %v", list)
 	}
-	if gone, err := r.Remove(t.Context(), "billing"); err != nil || gone.Route != "billing" || gone.Stream != "ORDERS" || gone.Copies != "RELAY_BILLING_G1" || r.route("billing") != nil {
+	if gone, err := r.Remove(t.Context(), "billing"); err != nil || gone.Route != "billing" || gone.Stream != "ORDERS" || gone.Copies != "RELAY_BILLING_G1" || r.routes.named("billing") != nil {
 		t.Fatalf("%+v, %v", gone, err)
 	}
 	d.send(50)

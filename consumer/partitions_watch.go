@@ -29,7 +29,7 @@ func (r *Relay) generationsConfig() generations.Config {
 		Further: func(g *generations.Route) bool {
 			return peers.AreFurther(r.membership.Now(), g.Name, peers.Generations{Oldest: g.Streams[0].Number, Newest: g.Newest().Number})
 		},
-		Tends: r.tends,
+		Tends: r.routes.tends,
 		Earlier: func(g *generations.Route) bool {
 			return peers.WorkBefore(r.membership.Now(), g.Name, g.Streams[0].Number)
 		},
@@ -42,7 +42,7 @@ func (r *Relay) generationsConfig() generations.Config {
 func (r *Relay) watchPartitions(ctx context.Context) {
 	r.generations.Run(ctx)
 	for _, d := range r.divided.all() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.drainTime())
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.phases.drainTime())
 		d.endLives(end, nil)
 		cancel()
 	}
@@ -51,9 +51,9 @@ func (r *Relay) watchPartitions(ctx context.Context) {
 // tellOfGenerations says what becomes of former generations, and why that does not go on.
 func (r *Relay) tellOfGenerations(g *generations.Route, err error) {
 	const what = "the streams of its partitions"
-	for _, rt := range r.partsOf(g.Name) {
+	for _, rt := range r.routes.called(g.Name) {
 		if rt.cfg.part.Number == 0 && !rt.handsOver() {
-			if err == nil || r.isDraining() {
+			if err == nil || r.running.isDraining() {
 				rt.troubles.Mended(what, time.Now())
 			} else {
 				rt.troubles.Note(what, err, time.Now())
@@ -63,8 +63,8 @@ func (r *Relay) tellOfGenerations(g *generations.Route, err error) {
 }
 
 // tends tells whether this instance looks after the streams of a route: it has the first partition of the newest generation.
-func (r *Relay) tends(g *generations.Route) bool {
-	rt := r.route(g.Newest().RouteOf(0))
+func (l *routeList) tends(g *generations.Route) bool {
+	rt := l.named(g.Newest().RouteOf(0))
 	if rt == nil {
 		return false
 	}
@@ -93,7 +93,7 @@ func (r *Relay) divideAnew(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		if !r.commit(p) {
+		if !p.commit() {
 			return ErrNotRunning
 		}
 		p.run()

@@ -71,7 +71,7 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 		b.Fatal(err)
 	}
 	s := newSource(r, "ORDERS", "d")
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		rt.work = b.Context()
 		s.add(rt, rt.cfg.Subjects...)
 		defer rt.group.Close(context.Background())

@@ -9,7 +9,6 @@ import (
 
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
-	"time"
 )
 
 // What an instance learns of an outage it tells the others that have the route, over core NATS: they stand before the same endpoint. See
@@ -40,7 +39,7 @@ func (r *Relay) hearPeers() (stop func(), err error) {
 		if json.Unmarshal(m.Data, &h) != nil || h.Instance == "" || h.Instance == r.cfg.Instance || len(h.Instance) > control.MaxKey {
 			return
 		}
-		if rt := r.route(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]); rt != nil && !rt.cfg.Leased() {
+		if rt := r.routes.named(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]); rt != nil && !rt.cfg.Leased() {
 			rt.group.Hear(h.Instance, h.Hint)
 		}
 	})
@@ -48,14 +47,4 @@ func (r *Relay) hearPeers() (stop func(), err error) {
 		return nil, fmt.Errorf("hints of other instances: %w", err)
 	}
 	return func() { _ = sub.Unsubscribe() }, nil
-}
-
-// amongMany is a period of looks that every instance makes, with many instances: from eight on it is longer, up to four times, so that the server
-// is not asked in proportion to them.
-func (r *Relay) amongMany(period time.Duration) time.Duration {
-	others := 0
-	if l := r.stores.Lives.Load(); l != nil {
-		others = l.Others()
-	}
-	return period * time.Duration(min(max(1, (others+1)/4), 4))
 }

@@ -26,7 +26,7 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*plan
 		plan.Streams = append(plan.Streams, planned.Stream{Stream: c.Name, Subjects: c.Subjects})
 	}
 	var plain []*route
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		if rt.cfg.Partitions == 0 {
 			plain = append(plain, rt)
 		} else if d, err := r.plannedDivision(ctx, rt.cfg); err != nil {
@@ -58,7 +58,7 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*plan
 	}
 	plan.Sort()
 	var routes []Route
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		routes = append(routes, rt.cfg)
 	}
 	search := r.search()

@@ -58,8 +58,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 		places[name] = stream + "/" + cfg.Durable
 	}
 	names := slices.DeleteFunc(c.names(), func(name string) bool { return p.lives[name] != nil })
-	r.mu.Lock()
-	for _, u := range r.units {
+	for _, u := range r.running.all() {
 		shares := slices.ContainsFunc(u.main.routes, func(rt *route) bool { return slices.Contains(names, rt.cfg.Name) })
 		for _, place := range places {
 			shares = shares || place == u.main.String()
@@ -68,8 +67,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 			p.ends = append(p.ends, u)
 		}
 	}
-	r.mu.Unlock()
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		if rt.isUnplaced() && slices.Contains(names, rt.cfg.Name) {
 			p.before[rt.cfg.Name] = rt
 		}
@@ -107,7 +105,10 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 				faults = append(faults, &SetupError{rt.cfg.Name, err})
 			}
 		}
-		for _, u := range r.staying(p) {
+		for _, u := range r.running.all() {
+			if slices.Contains(p.ends, u) {
+				continue
+			}
 			for _, n := range units {
 				if n.main.serves(rt) && n.main.stream == u.main.stream {
 					faults = append(faults, setupErrors(placing.Overlaps(allPlaced(u.main.routes), rt.cfg.placed(), false))...)
@@ -134,7 +135,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 // together checks the routes of a change by themselves and returns those that are given, by name.
 func (r *Relay) together(c Change, all map[string]Limit) (map[string]Route, error) {
 	there := make(map[string]bool)
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		there[rt.cfg.Name] = true
 	}
 	cfgs, seen := make(map[string]Route), make(map[string]bool)
@@ -168,7 +169,7 @@ func (r *Relay) together(c Change, all map[string]Limit) (map[string]Route, erro
 		}
 		seen[name] = true
 	}
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		if slices.Contains(c.names(), rt.cfg.Name) {
 			continue
 		}
@@ -177,13 +178,6 @@ func (r *Relay) together(c Change, all map[string]Limit) (map[string]Route, erro
 		}
 	}
 	return cfgs, errors.Join(faults...)
-}
-
-// staying are the units that a change leaves alone.
-func (r *Relay) staying(p *plot) []*unit {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(r.units), func(u *unit) bool { return slices.Contains(p.ends, u) })
 }
 
 // preflight looks at what is on the server.
@@ -206,5 +200,5 @@ func (p *plot) preflight(ctx context.Context, list []*route) error {
 	if err := r.checkPermissions(ctx, sources); err != nil {
 		return setupError("", err)
 	}
-	return setupError("", r.stores.Widen(ctx, deadPrefixes(r.all()), deadPrefixes(list)))
+	return setupError("", r.stores.Widen(ctx, deadPrefixes(r.routes.all()), deadPrefixes(list)))
 }

@@ -56,7 +56,7 @@ func (r *Relay) sharedProbes() (list []permission.Probe) {
 		list = append(list, permission.Probe{What: what, Msg: &nats.Msg{Subject: subject, Header: elsewhere, Reply: r.nc.NewInbox()}})
 	}
 	tried := make(map[string]bool)
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		if p := r.stores.DeadPrefix(rt.cfg.DeadLetter.Prefix); !tried[p] {
 			tried[p] = true
 			try("storing dead letters", p+".preflight")

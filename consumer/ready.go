@@ -23,10 +23,7 @@ const (
 // stored. A relay that drains is not ready.
 func (r *Relay) Ready() error {
 	var errs []error
-	r.mu.Lock()
-	draining := r.draining
-	r.mu.Unlock()
-	if draining {
+	if r.running.isDraining() {
 		errs = append(errs, errors.New("draining"))
 	}
 	if !r.nc.IsConnected() {
@@ -38,7 +35,7 @@ func (r *Relay) Ready() error {
 	if err := r.upkeep.Err(time.Now()); err != nil {
 		errs = append(errs, err)
 	}
-	sources := r.openSources()
+	sources := r.running.sources()
 	if len(sources) > 0 { // else it is not known yet
 		if since, err := r.stores.Records.Trouble(); err != nil {
 			errs = append(errs, fmt.Errorf("attempts cannot be recorded since %s: %w", since.UTC().Format(time.RFC3339), err))
@@ -49,7 +46,7 @@ func (r *Relay) Ready() error {
 			errs = append(errs, fmt.Errorf("durable %s on %s: %w", s.durable, s.stream, err))
 		}
 	}
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		err := rt.trouble()
 		if err == nil {
 			err = rt.stall.Err(r.cfg.Stalled, time.Now())
@@ -58,7 +55,7 @@ func (r *Relay) Ready() error {
 			errs = append(errs, fmt.Errorf("route %s: %w", rt.name(), err))
 		}
 	}
-	if !r.serving.Load() && len(errs) == 0 {
+	if !r.phases.serving.Load() && len(errs) == 0 {
 		errs = append(errs, errors.New("starting"))
 	}
 	return errors.Join(errs...)
@@ -73,7 +70,7 @@ func (r *Relay) watchStalls(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			for _, rt := range r.all() {
+			for _, rt := range r.routes.all() {
 				rt.lookForStall(now)
 			}
 		}
@@ -94,7 +91,7 @@ func (rt *route) lookForStall(now time.Time) {
 // pending is how many messages the durable of the route has not delivered, as the watchdog last heard. The server does not
 // tell whose they are: while another route of the durable starts some, none count.
 func (rt *route) pending(now time.Time) (n uint64) {
-	for _, s := range rt.relay.openSources() {
+	for _, s := range rt.relay.running.sources() {
 		if !s.serves(rt) || !s.health.PausedUntil().IsZero() { // paused on the server: status says so
 			continue
 		}

@@ -44,8 +44,9 @@ type Relay struct {
 	api string // prefix of the JetStream API's subjects
 	log *slog.Logger
 
-	routes  atomic.Pointer[[]*route]  // those that there are; a new slice at each change
-	sources atomic.Pointer[[]*source] // those that are open; a new slice at each change
+	routes  routeList
+	running *running
+	phases  *phases
 	metrics *metrics.Collector
 
 	solo        *suspects.Solo
@@ -67,40 +68,19 @@ type Relay struct {
 	placing     *placing.Placing
 
 	troubles *trouble.List // what is away that routes share
-	opening  chan struct{} // holds a value for each source that is being opened late
 	prober   *permission.Prober
 
 	stores   *stores.Stores // relay's own, opened by the start
 	unplaced []unplaced     // routes that had no stream at the start
 
-	serving atomic.Bool // messages are pulled
-	opened  chan struct{}
-	trouble atomic.Int64 // when something could not be stored, in Unix nanoseconds; 0: not since the last search
-
 	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
 
-	values   atomic.Pointer[context.Context] // of Run, without its end
-	config   atomic.Pointer[ConfigStatus]
-	drainFor atomic.Int64 // Config.Drain, as it is now
+	values values
+	config atomic.Pointer[ConfigStatus]
 
-	changing chan struct{}   // held by who changes the routes
-	changes  sync.WaitGroup  // changes under way
-	ends     context.Context // of the start: when it is done, relay is to end
-	work     context.Context // of what outlives that until the drain is over
-	slow     context.Context // of the slow paths, which end with the drain
-
-	mu       sync.Mutex // also held where routes, units and sources change
-	units    []*unit    // those that run, or end
-	started  time.Time  // when Run began
-	draining bool       // no source is opened any more
-}
-
-// all are the routes that there are, but for those that are ending.
-func (r *Relay) all() []*route {
-	if list := r.routes.Load(); list != nil {
-		return *list
-	}
-	return nil
+	ends context.Context // of the start: when it is done, relay is to end
+	work context.Context // of what outlives that until the drain is over
+	slow context.Context // of the slow paths, which end with the drain
 }
 
 // New checks the routes and makes a Relay of them. Nothing is asked of the server before Run. The connection should
@@ -108,8 +88,7 @@ func (r *Relay) all() []*route {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), limits: limits.NewSet(cfg.Limits), opening: make(chan struct{}, atOnce), changing: make(chan struct{}, 1), opened: make(chan struct{})}
-	r.drainFor.Store(int64(cfg.Drain))
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), limits: limits.NewSet(cfg.Limits), running: newRunning(), phases: newPhases(cfg.Drain)}
 	r.troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.reportTrouble("", what, err) })
 	var err error
 	if cfg.Domain == "" {
@@ -153,7 +132,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 		}
 		list = append(list, newRoute(r, cfg, r.cfg.Limits))
 	}
-	r.routes.Store(&list)
+	r.routes.set(list)
 	r.link = link.New(shortest)
 	r.events, r.archive = r.newEvents(), r.newArchive()
 	r.replayed = replayed.New(replayed.Config{JetStream: r.js, Service: r.cfg.Service, Log: r.log})
@@ -162,7 +141,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	r.metrics = r.newMetrics()
 	r.orphans = orphans.NewWatch()
 	r.generations = generations.NewWatch(r.generationsConfig())
-	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.apply)
+	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.routes.obey)
 	for _, rt := range list {
 		r.enter(rt)
 	}
@@ -199,10 +178,10 @@ func (r *Relay) Instance() string { return r.cfg.Instance }
 // when a key gave up under on_give_up: exit, one that is nats.ErrConnectionClosed when the connection was closed for good,
 // and *[SetupError]s joined when it could not begin. It is called once. The contexts of handlers have the values of ctx.
 func (r *Relay) Run(ctx context.Context) error {
-	if !r.begin(time.Now()) {
+	if !r.phases.begin(time.Now()) {
 		return errors.New("Run was called before")
 	}
-	r.setValues(ctx)
+	r.values.set(ctx)
 	ctx, escalate := context.WithCancelCause(ctx)
 	defer escalate(nil)
 	r.escalate = escalate
@@ -226,7 +205,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	_ = r.nc.FlushTimeout(settleTimeout)
 	units, err := r.start(ctx)
 	if err != nil || ctx.Err() != nil {
-		r.closeSources()
+		r.running.closeSources()
 		return unlessStopped(ctx, err)
 	}
 	// Orders are known before the first message is pulled.
@@ -238,7 +217,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		})
 	})
 	if err != nil {
-		r.closeSources()
+		r.running.closeSources()
 		return unlessStopped(ctx, setupError("", err))
 	}
 	defer stopFollowing()
@@ -246,7 +225,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if l := r.stores.Lives.Load(); l != nil {
 		err := r.persist(ctx, "bucket "+r.stores.InstancesBucket(), func(ctx context.Context) error { return r.attempt(ctx, l.Begin) })
 		if err != nil {
-			r.closeSources()
+			r.running.closeSources()
 			return unlessStopped(ctx, setupError("", err))
 		}
 	}
@@ -262,24 +241,6 @@ func (r *Relay) Run(ctx context.Context) error {
 		return cause
 	}
 	return err
-}
-
-// begin notes when Run began. It returns false when that was before.
-func (r *Relay) begin(now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.started.IsZero() {
-		return false
-	}
-	r.started = now
-	return true
-}
-
-// since is when Run began, or the zero time.
-func (r *Relay) since() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.started
 }
 
 // endWithConnection has Run end when the connection is closed for good: by whoever made it, or because it gave up
@@ -328,7 +289,7 @@ func unlessStopped(ctx context.Context, err error) error {
 }
 
 // Opened is closed when the durable of each route is open, or was tried once: what is published from then on is after where they begin.
-func (r *Relay) Opened() <-chan struct{} { return r.opened }
+func (r *Relay) Opened() <-chan struct{} { return r.phases.opened }
 
 // serve runs the sources until ctx is done, and drains them.
 func (r *Relay) serve(ctx context.Context, units []*unit) error {
@@ -348,8 +309,8 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	}
 	running.Go(func() { r.proveContact(work) })
 	running.Go(func() { r.membership.Run(work) })
-	running.Go(func() { r.housekeep(work) })
-	running.Go(func() { r.unstick(work) })
+	running.Go(func() { r.upkeep.Sweep(work) })
+	running.Go(func() { r.upkeep.WatchStuck(work) })
 	r.orphans.Begin(r.orphansConfig())
 	running.Go(func() { r.orphans.Run(work) })
 	running.Go(func() {
@@ -357,7 +318,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 			l.Watch(work, r.giveBackOf)
 		}
 	})
-	running.Go(func() { r.watchFloors(work) })
+	running.Go(func() { r.running.watchFloors(work) })
 	running.Go(func() { r.limits.Share(work, r.sharing()) })
 	running.Go(func() { r.watchPartitions(work) })
 	running.Go(func() { r.place(ctx, r.unplaced) })
@@ -384,12 +345,12 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 				return
 			}
 		}
-		close(r.opened)
+		close(r.phases.opened)
 	})
-	r.serving.Store(true) // from here on routes may change
+	r.phases.serving.Store(true) // from here on routes may change
 	<-ctx.Done()
 
-	deadline, cancel := context.WithTimeout(work, r.drainTime())
+	deadline, cancel := context.WithTimeout(work, r.phases.drainTime())
 	defer cancel()
 	context.AfterFunc(deadline, stopSlow)
 	ended, interrupted := r.drain(deadline, func() {
@@ -404,7 +365,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	r.line.Close()
 	r.stores.Records.Close()
 	if interrupted > 0 {
-		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.drainTime())
+		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.phases.drainTime())
 	}
 	return nil
 }
@@ -412,7 +373,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 // drain ends all routes side by side, and then what tells the jobs of replays. What follows the end of ctx takes moments.
 func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, interrupted int) {
 	r.line.Drain()
-	units = r.lastUnits()
+	units = r.running.drain()
 	var pulls sync.WaitGroup
 	for _, u := range units {
 		pulls.Go(u.stopPulling)
@@ -424,7 +385,7 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, i
 		ending.Go(func() { counts[i] = u.drain(ctx) })
 	}
 	ending.Wait()
-	r.changes.Wait() // the routes that end by one have verdicts to tell too
+	r.running.changes.Wait() // the routes that end by one have verdicts to tell too
 	// A message whose ack is not confirmed by now is delivered again. It is acknowledged then, unless somebody handled it meanwhile.
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
@@ -473,7 +434,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 			r.link.Measured(time.Since(sent), err == nil, r.nc.Stats().InBytes, time.Now())
 		}
 		if err == nil {
-			for _, s := range r.openSources() {
+			for _, s := range r.running.sources() {
 				s.pulls.Contact(sent)
 			}
 		}

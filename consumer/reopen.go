@@ -3,8 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"slices"
-	"sync/atomic"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -17,30 +15,15 @@ import (
 // of its own: the old one was abandoned, so that what was in hand can settle nothing in the new stream.
 
 // keepOpen runs a source, and those that take over from it, until ctx is done.
-func (r *Relay) keepOpen(ctx context.Context, s *source) {
+func (s *source) keepOpen(ctx context.Context) {
 	for s != nil {
 		next := s.run(ctx)
-		if next != nil && !r.replace(s, next) {
+		if next != nil && !s.relay.running.replace(s, next) {
 			next.close()
 			next = nil
 		}
 		s = next
 	}
-}
-
-// replace puts a source in the place of another. It returns false when relay or the unit drains: then nothing is pulled any more.
-func (r *Relay) replace(old, next *source) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.draining || old.unit.closing {
-		return false
-	}
-	for _, in := range []*atomic.Pointer[[]*source]{&r.sources, &old.unit.running} {
-		list := slices.Clone(*in.Load())
-		list[slices.Index(list, old)] = next
-		in.Store(&list)
-	}
-	return true
 }
 
 func (s *source) isLost() bool { return s.health.IsLost() && !s.pulls.IsDraining() }

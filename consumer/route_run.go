@@ -116,7 +116,7 @@ func (rt *route) options(cfg Route, e *equipment) supervisor.Options {
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
 		Concurrency: cfg.Concurrency, StashMessages: cfg.Stash.Messages, StashBytes: max(int(cfg.Stash.Bytes), largest(r.nc)),
 		Ordered: cfg.Order == supervisor.OrderKey, AckWait: cfg.AckWait, Timeout: cfg.slotTime(),
-		Values:   r.value,
+		Values:   r.values.get,
 		Event:    rt.event,
 		Failed:   rt.fail,
 		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, name, err)) },
@@ -181,7 +181,7 @@ func (rt *route) keyOf(literal string) string {
 
 // more asks the pull loops of the route to look again.
 func (rt *route) more() {
-	for _, s := range rt.relay.openSources() {
+	for _, s := range rt.relay.running.sources() {
 		if s.serves(rt) {
 			s.pulls.Wake()
 		}

@@ -238,7 +238,7 @@ func (b *becoming) make() {
 	}
 	interrupt := rt.group.Change(rev)
 	rt.settings.formers.Go(func() {
-		patience := time.NewTimer(r.drainTime())
+		patience := time.NewTimer(r.phases.drainTime())
 		defer patience.Stop()
 		for _, ended := range []chan struct{}{own, fallback} {
 			select {
@@ -250,7 +250,7 @@ func (b *becoming) make() {
 				<-ended // a moment later, or when the route ends
 			}
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ends), r.drainTime())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ends), r.phases.drainTime())
 		defer cancel()
 		b.was.endUnless(ctx, rt, b.to)
 	})
@@ -262,7 +262,7 @@ func (r *Relay) becomings(c Change, cfgs map[string]Route) map[string]*becoming 
 	if c.anew {
 		return list
 	}
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		for _, u := range c.Update {
 			if cfg := cfgs[u.Name]; u.Name == rt.cfg.Name && rt.mayBecome(cfg) {
 				list[u.Name] = &becoming{rt: rt, cfg: cfg}

@@ -29,7 +29,7 @@ const (
 // the one that lasts longest: a route that is stopped and paused is not mended by resume.
 func (rt *route) condition(g supervisor.Status) (state, why string, since time.Time) {
 	r := rt.relay
-	if r.isDraining() {
+	if r.running.isDraining() {
 		return RouteDraining, "this instance is shutting down", time.Time{}
 	}
 	if since, err := rt.stop.Now(); err != nil {
@@ -41,7 +41,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 	if state, why, since, yes := rt.standing(); yes && r.nc.IsConnected() {
 		return state, why, since
 	}
-	for _, s := range r.openSources() {
+	for _, s := range r.running.sources() {
 		if err := s.trouble(); err != nil && s.serves(rt) && !s.due && !s.health.MerelyEdited() {
 			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.health.LostSince()
 		}
@@ -55,7 +55,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 	case paused != nil:
 		return RoutePaused, reasonOf(paused), paused.At
 	}
-	for _, s := range r.openSources() {
+	for _, s := range r.running.sources() {
 		if s.serves(rt) && !s.due && !s.health.PausedUntil().IsZero() {
 			return RoutePaused, "its durable is paused on the server (to resume it: nats consumer resume)", time.Time{}
 		}
@@ -67,11 +67,4 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 		return RouteLimited, why, since
 	}
 	return g.State.String(), g.Why, g.Since
-}
-
-// isDraining tells whether the instance is shutting down.
-func (r *Relay) isDraining() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.draining
 }

@@ -144,7 +144,7 @@ func (m *message) parkFailed(rec *retry.Record) bool {
 		return true
 	case !errors.Is(err, retry.ErrParkFull) && !errors.Is(err, nats.ErrMaxPayload):
 		rec.Copied = true
-		rt.relay.notStored()
+		rt.relay.upkeep.NotStored()
 		rt.aside.Fails(time.Now())
 		if others, ok := rt.said.unparked.May(time.Now()); ok {
 			rt.log.Warn("cannot park the message; it waits in its durable", m.attrs("others", others, "error", err)...)
@@ -179,7 +179,7 @@ func (m *message) record(rec retry.Record) error {
 	defer cancel()
 	err := m.source.records.Put(ctx, m.delivery.Sequence, m.delivery.Deliveries, rec)
 	if err != nil {
-		m.route.relay.notStored()
+		m.route.relay.upkeep.NotStored()
 		return err
 	}
 	m.recorded = true
@@ -222,7 +222,7 @@ func (m *message) deadLetter(o supervisor.Outcome) {
 		return
 	}
 	rt.count.NotDead.Add(1)
-	rt.relay.notStored()
+	rt.relay.upkeep.NotStored()
 	if others, ok := rt.said.undead.May(time.Now()); ok {
 		rt.log.Error("cannot store the dead letter; the message stays in its stream; retrying", m.attrs("others", others, "error", err)...)
 	}

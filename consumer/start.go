@@ -58,8 +58,8 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 	if faults := r.divideAll(ctx); len(faults) > 0 || ctx.Err() != nil {
 		return nil, errors.Join(faults...)
 	}
-	units, without, faults := r.plan(ctx, r.all(), r.persist)
-	for _, rt := range r.all() {
+	units, without, faults := r.plan(ctx, r.routes.all(), r.persist)
+	for _, rt := range r.routes.all() {
 		if rt.cfg.isCopy() {
 			continue
 		}
@@ -117,17 +117,16 @@ func (r *Relay) reach(ctx context.Context) error {
 // shared opens what all routes need.
 func (r *Relay) shared(ctx context.Context) error {
 	faults := r.stores.Open(ctx, stores.Opening{
-		Persist: r.persist, Attempt: r.attempt, DeadPrefixes: deadPrefixes(r.all()), Began: r.since(), Asked: r.answerHand,
+		Persist: r.persist, Attempt: r.attempt, DeadPrefixes: deadPrefixes(r.routes.all()), Began: r.phases.since(), Asked: r.running.answerHand,
 	})
 	if err := setupError("", faults...); err != nil {
 		return err
 	}
-	for _, rt := range r.all() {
+	for _, rt := range r.routes.all() {
 		if rt.guarded {
 			r.stores.Lives.Load().Cover(rt.cfg.AckWait)
 		}
 	}
-	r.upkeep.Open(r.stores.Retries, r.stores.Records, r.stores.Dead)
 	r.tallies.Open(r.stores.Ledgers)
 	return setupError("", r.persist(ctx, "relay's own streams", func(ctx context.Context) error { return away.Made(r.attempt(ctx, r.upkeep.SetRight)) }))
 }
@@ -211,7 +210,7 @@ func (r *Relay) lookAtAll(ctx context.Context, units []*unit, without []unplaced
 			}
 		}
 	}
-	if len(faults) == len(r.all()) {
+	if len(faults) == len(r.routes.all()) {
 		return errors.Join(faults...)
 	}
 	looked := slices.DeleteFunc(sourcesOf(units), func(s *source) bool { return s.setup.err != nil })
@@ -237,13 +236,13 @@ func (r *Relay) openAll(ctx context.Context, units []*unit) error {
 	for _, u := range units {
 		mains = append(mains, u.main)
 	}
-	r.sideBySide(ctx, mains, r.openLooked)
+	r.sideBySide(ctx, mains, (*source).openLooked)
 	for _, u := range units {
 		if u.main.setup.err == nil {
 			dues = append(dues, u.dues...)
 		}
 	}
-	r.sideBySide(ctx, dues, r.openLooked)
+	r.sideBySide(ctx, dues, (*source).openLooked)
 	var faults []error
 	for _, s := range append(mains, dues...) {
 		switch {
@@ -259,7 +258,7 @@ func (r *Relay) openAll(ctx context.Context, units []*unit) error {
 	}
 	for _, s := range opened {
 		if !s.leased() {
-			r.include(s)
+			r.running.include(s)
 		}
 	}
 	return nil

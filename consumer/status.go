@@ -30,7 +30,7 @@ func (r *Relay) serveControl() (stop func(), err error) {
 	s := control.Server{
 		Conn: r.nc, Service: r.cfg.Service, Instance: r.cfg.Instance, Resume: r.wake, Handover: r.handover,
 		Status: func(q control.StatusRequest) Status {
-			r.lookAgain()
+			r.running.lookAgain()
 			return r.status(q)
 		},
 	}
@@ -39,7 +39,7 @@ func (r *Relay) serveControl() (stop func(), err error) {
 
 func (r *Relay) status(q control.StatusRequest) Status {
 	s := Status{
-		Instance: r.cfg.Instance, Service: r.cfg.Service, Version: version.String(), Started: r.since(), Ready: true, Draining: r.isDraining(),
+		Instance: r.cfg.Instance, Service: r.cfg.Service, Version: version.String(), Started: r.phases.since(), Ready: true, Draining: r.running.isDraining(),
 		Parked: r.upkeep.Parked(), Config: r.config.Load(),
 	}
 	s.OrdersBucket, s.Orders = r.orders.Last()
@@ -67,7 +67,7 @@ func (r *Relay) status(q control.StatusRequest) Status {
 	for _, o := range r.orphans.Found() {
 		s.Trouble = append(s.Trouble, o.String())
 	}
-	for _, src := range r.openSources() {
+	for _, src := range r.running.sources() {
 		if text := src.strayTrouble(); text != "" {
 			s.Trouble = append(s.Trouble, text)
 		}
@@ -110,7 +110,7 @@ func (rt *route) status(keys int) RouteStatus {
 	if u := rt.unit.Load(); u != nil {
 		s.Stream = u.main.stream // also while it is not open
 	}
-	for _, src := range rt.relay.openSources() {
+	for _, src := range rt.relay.running.sources() {
 		if src.serves(rt) && !src.due {
 			if until := src.health.PausedUntil(); !until.IsZero() && state == RoutePaused && s.Pause == nil {
 				s.Until = &until

@@ -150,7 +150,9 @@ func TestStatus_countsWhatIsParkedByRoute(t *testing.T) {
 	a, stop := w.start(Config{}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: later}, Route{Name: "thumbs", Subjects: []string{"images.>"}, Handler: later})
 	w.publish("orders.eu", 3)
 	w.publish("images.a", 2)
-	w.eventually("they are parked", func() bool { return a.all()[0].count.Parked.Load() == 3 && a.all()[1].count.Parked.Load() == 2 })
+	w.eventually("they are parked", func() bool {
+		return a.routes.all()[0].count.Parked.Load() == 3 && a.routes.all()[1].count.Parked.Load() == 2
+	})
 	began := time.Now()
 	w.eventually("what this instance parked itself is counted soon", func() bool {
 		b := a.Status().Routes[0].Backlog
@@ -176,7 +178,7 @@ func TestAsk_regressionKeysThatBlindOperatorsComeInPages(t *testing.T) {
 	r, _ := w.start(Config{Logger: quiet}, countingRoute(newLedger()))
 	const n = 800 // 4 MB; 3,600 take longer than one waits for an answer, under the race detector beside others
 	for i := range n {
-		r.all()[0].group.SuspendKey(strings.Repeat("\x01", 1000)+fmt.Sprint(i), strings.Repeat("\x02", 5000))
+		r.routes.all()[0].group.SuspendKey(strings.Repeat("\x01", 1000)+fmt.Sprint(i), strings.Repeat("\x02", 5000))
 	}
 	for keys, want := range map[int]int{-1: 0, 0: 100, 50: 50, 10_000: n} {
 		a, err := control.Ask(t.Context(), w.nc, "relay", control.StatusRequest{Keys: keys})
@@ -270,13 +272,11 @@ func TestMetrics_docsHaveThemAll(t *testing.T) {
 	w.publish("orders.eu", 1)
 	w.settled("ORDERS", "billing")
 	audited := func() *audit.Balance {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.units[0].tally.Balance()
+		return r.running.all()[0].tally.Balance()
 	}
 	w.eventually("everything was counted once", func() bool {
 		s := r.Status().Routes[0]
-		_, oldest := r.all()[0].oldest()
+		_, oldest := r.routes.all()[0].oldest()
 		_, jobs := r.upkeep.Discarded()
 		return s.Stored != nil && s.Backlog != nil && s.Backlog.Parked != nil && oldest && jobs && audited() != nil
 	})

@@ -28,7 +28,7 @@ func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Ti
 	var gone []strays.Wanted
 	for name, patterns := range m.Routes {
 		to := name
-		if slices.ContainsFunc(s.relay.all(), func(rt *route) bool { return rt.cfg.Name == name }) {
+		if slices.ContainsFunc(s.relay.routes.all(), func(rt *route) bool { return rt.cfg.Name == name }) {
 			to = retry.NoRoute
 		}
 		for _, p := range patterns {
@@ -84,7 +84,7 @@ func (m *message) stray(origin *retry.Origin) {
 // isElsewhere tells whether a route of this instance gets a message from another durable of the stream: one that moved away from this durable, which
 // goes on delivering its subjects. To keep it would have it handled twice, should the route come back.
 func (s *source) isElsewhere(literal string, sequence uint64) bool {
-	return !s.due && slices.ContainsFunc(s.relay.openSources(), func(o *source) bool {
+	return !s.due && slices.ContainsFunc(s.relay.running.sources(), func(o *source) bool {
 		return o != s && !o.due && o.stream == s.stream && sequence >= o.delivers && o.routeOf(literal) != nil
 	})
 }

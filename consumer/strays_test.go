@@ -203,7 +203,7 @@ func TestRelay_regressionMessagesWithoutARouteDoNotFillTheDurable(t *testing.T) 
 	w.settled("ORDERS", "billing")
 	w.publish("orders.eu", 100)
 	w.eventually("and go on", func() bool { return handled.Load() == 200 })
-	n := int(r.all()[0].relay.openSources()[0].count.Strays.Load())
+	n := int(r.routes.all()[0].relay.running.sources()[0].count.Strays.Load())
 	kept := w.kept("relay.>")
 	t.Logf("%d arrivals, %d kept", n, kept)
 	if n < kept || kept > strays {

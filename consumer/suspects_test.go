@@ -167,7 +167,7 @@ func TestRelay_noSuspectsWithoutADeath(t *testing.T) {
 	route := killedRoute(func(context.Context, *Msg) error { <-block; return nil })
 	a, stopA := w.start(Config{Logger: quiet, Drain: time.Millisecond}, route)
 	w.publish("orders.eu", 40)
-	w.eventually("handlers run", func() bool { return a.all()[0].group.Status().Running == 16 })
+	w.eventually("handlers run", func() bool { return a.routes.all()[0].group.Status().Running == 16 })
 	// An interrupted drain is a clean end too.
 	if err := stopA(); !errors.Is(err, ErrForcedDrain) {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestRelay_innocentsOfADeathAreHandled(t *testing.T) {
 	defer close(block)
 	died, _ := w.start(Config{Logger: quiet, Drain: time.Millisecond}, killedRoute(func(context.Context, *Msg) error { <-block; return nil }))
 	w.publish("orders.eu", 40)
-	w.eventually("handlers run", func() bool { return died.all()[0].group.Status().Running == 16 })
+	w.eventually("handlers run", func() bool { return died.routes.all()[0].group.Status().Running == 16 })
 	died.nc.Close() // all that the others see of a death
 	inHand := w.info("ORDERS", "billing").Delivered.Stream
 	var beside, crowded, together atomic.Int64
@@ -369,7 +369,7 @@ func TestRelay_regressionSuccessOfASuspectIsNoHang(t *testing.T) {
 	w.eventually("three time-outs are over", func() bool { return time.Since(since) > 3*time.Second })
 	again()
 	w.settled("ORDERS", "billing")
-	if c := r.all()[0].group.Status().Counts; c.Hangs > 0 || started.Load() != 1 {
+	if c := r.routes.all()[0].group.Status().Counts; c.Hangs > 0 || started.Load() != 1 {
 		t.Errorf("%d hangs, %d starts", c.Hangs, started.Load())
 	}
 	w.eventually("no record is left", func() bool {
@@ -417,7 +417,7 @@ func TestRelay_regressionWhatIsBehindALookUpIsBounded(t *testing.T) {
 	w.flood("orders.eu", 10_000)
 	r, _ := w.start(Config{Logger: quiet}, route)
 	w.eventually("it waits", func() bool { return asked.Load() > 1 }) // for a second, in which all the others would come
-	if n := r.openSources()[0].ordered.behind.Load(); n < maxBehind || n > 8*maxBehind {
+	if n := r.running.sources()[0].ordered.behind.Load(); n < maxBehind || n > 8*maxBehind {
 		t.Errorf("%d messages are behind it", n)
 	}
 	gone()
@@ -439,7 +439,7 @@ func TestRelay_regressionFailuresDoNotStandBehindLookUps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("they are asked for", func() bool { return r.all()[0].looks.Len() >= slowPaths })
+	w.eventually("they are asked for", func() bool { return r.routes.all()[0].looks.Len() >= slowPaths })
 	w.publish("orders.us", 1)
 	w.eventually("the failure is settled", func() bool { return len(w.deadLetters()) == 1 })
 	done()

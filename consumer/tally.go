@@ -21,9 +21,7 @@ func (r *Relay) tallyConfig() tally.Config {
 	return tally.Config{
 		Conn: r.nc, JS: r.js, API: r.api, Looks: r.streams, Service: r.cfg.Service, Instance: r.cfg.Instance, Retry: r.stores.RetryStream(), Upkeep: r.upkeep,
 		Tallies: func() (list []*tally.Tally) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			for _, u := range r.units {
+			for _, u := range r.running.all() {
 				list = append(list, u.tally)
 			}
 			return list

@@ -10,13 +10,11 @@ import (
 func (w *world) onlyUnit(r *Relay) (u *unit) {
 	w.t.Helper()
 	w.eventually("its unit runs", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if len(r.units) == 0 {
-			return false
+		units := r.running.all()
+		if len(units) > 0 {
+			u = units[0]
 		}
-		u = r.units[0]
-		return true
+		return u != nil
 	})
 	return u
 }

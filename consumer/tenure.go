@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/peers"
@@ -38,9 +37,9 @@ func (u *unit) tenureConfig() tenure.Config {
 	r := u.relay
 	return tenure.Config{
 		Membership: r.membership, Instance: r.cfg.Instance, Resource: peers.Resource(u.main.stream, u.main.durable), Lease: r.cfg.Fleet.lease(),
-		DrainTime: r.drainTime, Reluctant: u.reluctant,
+		DrainTime: r.phases.drainTime, Reluctant: u.reluctant,
 		Begin: u.hold, Fence: u.fenceOff, End: func() {
-			ctx, cancel := context.WithTimeout(u.work, r.drainTime())
+			ctx, cancel := context.WithTimeout(u.work, r.phases.drainTime())
 			defer cancel()
 			u.stopPulling()
 			u.drain(ctx)
@@ -66,7 +65,7 @@ func (u *unit) hold(fence uint64) {
 	if p := u.main.routes[0].cfg.part; p != nil && p.Number == 0 {
 		u.relay.generations.Soon() // this instance looks after the streams now
 	}
-	u.living.Go(func() { u.relay.live(u.work, u.opening, u) })
+	u.living.Go(u.live)
 }
 
 // fenceOff ends the work on a unit whose claim is lost: running handlers are cancelled, which spends no attempt, and nothing is settled any
@@ -82,12 +81,7 @@ func (u *unit) fenceOff() {
 
 // standByAgain replaces a unit that had the claim by a fresh one. It tries for as long as relay runs and nobody else ends the unit.
 func (r *Relay) standByAgain(u *unit) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.draining || u.closing {
-		return
-	}
-	r.changes.Go(func() {
+	r.running.change(u, func() {
 		var look away.Spans
 		for p := new(away.Patience); ; {
 			ctx, cancel := context.WithTimeout(r.ends, look.Next(lookFor, setupTimeout))
@@ -113,10 +107,7 @@ func (r *Relay) restart(ctx context.Context, units ...*unit) error {
 	defer leave()
 	c := Change{anew: true}
 	for _, u := range units {
-		r.mu.Lock()
-		there := slices.Contains(r.units, u) && !u.closing
-		r.mu.Unlock()
-		if !there {
+		if !r.running.has(u) {
 			continue
 		}
 		for _, rt := range u.main.routes {
@@ -132,7 +123,7 @@ func (r *Relay) restart(ctx context.Context, units ...*unit) error {
 	if err != nil {
 		return err
 	}
-	if !r.commit(p) {
+	if !p.commit() {
 		return ErrNotRunning
 	}
 	p.run()

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -31,7 +30,7 @@ type unit struct {
 	drained     sync.Once
 	interrupted int // of the drain
 
-	closing bool // Relay.mu is held for it
+	closing bool // running.mu is held for it
 }
 
 func newUnit(main *source) *unit {
@@ -57,23 +56,16 @@ func (u *unit) prepare() {
 
 // begin runs a unit that was prepared, unless relay drains.
 func (u *unit) begin() {
-	r := u.relay
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.draining {
+	begun := u.relay.running.add(u, func() {
+		if u.leased() {
+			u.living.Go(u.lead)
+		} else {
+			u.living.Go(u.live)
+		}
+	})
+	if !begun || u.leased() { // one that is leased was looked at, and is opened when this instance has the claim
 		u.once.Do(func() { close(u.tried) })
-		return
 	}
-	r.units = append(r.units, u)
-	// Those that the start opened, before there was a unit.
-	running := slices.DeleteFunc(slices.Clone(r.openSources()), func(s *source) bool { return s.unit != u })
-	u.running.Store(&running)
-	if u.leased() {
-		u.once.Do(func() { close(u.tried) }) // it was looked at, and is opened when this instance has the claim
-		u.living.Go(u.lead)
-		return
-	}
-	u.living.Go(func() { r.live(u.work, u.opening, u) })
 }
 
 // wasTried notes that the main source was opened, or could not be, for whoever waits for that.
@@ -91,18 +83,6 @@ func (u *unit) open() []*source {
 		return *list
 	}
 	return nil
-}
-
-// lastUnits are the units when relay drains, but for those that end already; nothing is opened later.
-func (r *Relay) lastUnits() []*unit {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.draining = true
-	list := slices.DeleteFunc(slices.Clone(r.units), func(u *unit) bool { return u.closing })
-	for _, u := range list {
-		u.closing = true
-	}
-	return list
 }
 
 // The end of a unit that is closing, in this order: nothing is pulled any more and what was not started goes back (stopPulling);
@@ -185,10 +165,5 @@ func (u *unit) end() {
 	for _, rt := range u.main.routes {
 		r.solo.Remove(rt.group)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.units = slices.DeleteFunc(r.units, func(o *unit) bool { return o == u })
-	list := slices.DeleteFunc(slices.Clone(r.openSources()), func(s *source) bool { return s.unit == u })
-	r.sources.Store(&list)
-	u.running.Store(nil)
+	r.running.remove(u)
 }

@@ -25,7 +25,7 @@ func (r *Relay) place(ctx context.Context, list []unplaced) {
 			return
 		}
 		list = slices.DeleteFunc(list, func(u unplaced) bool {
-			if !slices.Contains(r.all(), u.rt) {
+			if !slices.Contains(r.routes.all(), u.rt) {
 				return true // a reload changed or removed it
 			}
 			err := r.attempt(ctx, func(ctx context.Context) error {

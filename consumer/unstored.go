@@ -27,7 +27,7 @@ func (r *Relay) tryHeld(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			tick.Next()
-			for _, rt := range r.all() {
+			for _, rt := range r.routes.all() {
 				rt.held.Say(now, rt.log)
 				rt.troubles.Expire(now)
 				for _, try := range rt.held.Take(now) {

@@ -11,11 +11,9 @@ import (
 // wake ends waits for an operator.
 func (r *Relay) wake(order orders.Order) control.Woken {
 	w := control.Woken{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
-	for _, rt := range r.all() {
-		if rt.name() == order.Route {
-			w.Known = true
-			rt.endWaits(order, &w)
-		}
+	for _, rt := range r.routes.called(order.Route) {
+		w.Known = true
+		rt.endWaits(order, &w)
 	}
 	return w
 }

@@ -116,7 +116,7 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 		s.watchdog.doubt.Store(true) // it is looked for until it is there
 		return s.reopen(ctx)
 	}
-	asked, age := time.Now(), s.relay.amongMany(looks.ShareFor)
+	asked, age := time.Now(), s.relay.stores.AmongMany(looks.ShareFor)
 	if afresh {
 		age = 0
 	}

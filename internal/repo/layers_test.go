@@ -28,6 +28,7 @@ var layers = map[string][]string{
 	"consumer/internal/suspects":  {"supervisor"},
 	"consumer/internal/durables":  {"consumer/internal/catchup"},
 	"consumer/internal/stores":    {"consumer/internal/suspects"}, // a bucket is where processes say that they live
+	"consumer/internal/upkeep":    {"consumer/internal/stores"},   // it watches what they open
 	"consumer/internal/takeover":  {"ack"},
 	"consumer/internal/pulls":     {"consumer/internal/link"}, // a durable asks for its part of what the link brings
 	"consumer/internal/*":         {},

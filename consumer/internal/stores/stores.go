@@ -159,3 +159,17 @@ func (s *Stores) Widen(ctx context.Context, have, more []string) error {
 	_, err := dlq.Open(ctx, s.js, all)
 	return err
 }
+
+// AmongMany is a period of looks that every instance makes, with the instances that there are.
+func (s *Stores) AmongMany(period time.Duration) time.Duration {
+	others := 0
+	if l := s.Lives.Load(); l != nil {
+		others = l.Others()
+	}
+	return amongMany(period, others)
+}
+
+// amongMany is longer from eight instances on, up to four times, so that the server is not asked in proportion to them.
+func amongMany(period time.Duration, others int) time.Duration {
+	return period * time.Duration(min(max(1, (others+1)/4), 4))
+}

@@ -167,3 +167,16 @@ func TestStores_widen(t *testing.T) {
 		}
 	}
 }
+
+// Before the bucket of the instances is open, none but this one is known.
+func TestStores_amongMany(t *testing.T) {
+	t.Parallel()
+	if d := New(nil, Config{}, quiet).AmongMany(time.Minute); d != time.Minute {
+		t.Errorf("%v when no other is known", d)
+	}
+	for others, want := range map[int]time.Duration{0: 1, 6: 1, 7: 2, 10: 2, 11: 3, 15: 4, 1000: 4} {
+		if d := amongMany(time.Minute, others); d != want*time.Minute {
+			t.Errorf("%v with %d others, not %v min", d, others, want)
+		}
+	}
+}

@@ -42,7 +42,7 @@ func (u *Upkeep) countDead(ctx context.Context, use dlq.Usage, now time.Time) {
 			if _, known := byRoute[name]; known {
 				continue
 			}
-			n, _, err := u.dead.Count(ctx, dlq.Filter{Route: name})
+			n, _, err := u.cfg.Stores.Dead.Count(ctx, dlq.Filter{Route: name})
 			if err != nil {
 				u.cfg.Log.Debug("cannot count the dead letters of a route; retrying", "route", name, "error", err)
 				return

@@ -39,27 +39,27 @@ func (u *Upkeep) fillsOf(info *jetstream.StreamInfo, now time.Time) (list []fill
 	if st.Msgs > 0 {
 		age = max(0, now.Sub(st.FirstTime).Seconds())
 	}
-	c := info.Config
+	c, letters := info.Config, u.cfg.Stores.DeadLetters(nil, nil).Streams()
 	switch name {
-	case u.cfg.RetryStream:
+	case u.cfg.Stores.RetryStream():
 		p := u.cfg.Parked
 		const full = "at 100 %, failing messages are not parked and wait in their durables: fix what fails (relay retries ls), or raise "
 		add("bytes", "parked.max_bytes", float64(st.Bytes), float64(p.Bytes), full+"parked.max_bytes")
 		add("messages", "parked.max_msgs", float64(st.Msgs), float64(p.Messages), full+"parked.max_msgs")
 		add("age", "parked.max_age, by the oldest", age, p.Age.Seconds(),
 			"nothing is removed: check whether its route is paused or gone (relay orphans ls), or raise parked.max_age")
-	case events.StreamName(u.cfg.Service):
+	case events.StreamName(u.cfg.Stores.Service):
 		const full = "at 100 %, the oldest events are removed before they reach events.max_age: raise "
 		add("bytes", "events.max_bytes", float64(st.Bytes), float64(max(c.MaxBytes, 0)), full+"events.max_bytes")
 		add("messages", "events.max_msgs", float64(st.Msgs), float64(max(c.MaxMsgs, 0)), full+"events.max_msgs")
 		add("age", "events.max_age", age, c.MaxAge.Seconds(), "")
-	case archive.StreamName(u.cfg.Service):
+	case archive.StreamName(u.cfg.Stores.Service):
 		const full = "at 100 %, the oldest records are removed before they reach archive.max_age: raise "
 		add("bytes", "archive.max_bytes", float64(st.Bytes), float64(max(c.MaxBytes, 0)), full+"archive.max_bytes")
 		add("messages", "archive.max_msgs", float64(st.Msgs), float64(max(c.MaxMsgs, 0)), full+"archive.max_msgs")
 		add("age", "archive.max_age", age, c.MaxAge.Seconds(), "")
-	case u.cfg.DeadStreams[0], u.cfg.DeadStreams[1]:
-		full := "at 100 % " + whenDeadAreFull(u.cfg.OnFull) + ", or raise "
+	case letters[0].Name, letters[1].Name:
+		full := "at 100 % " + whenDeadAreFull(u.cfg.Stores.Letters.OnFull) + ", or raise "
 		add("bytes", "dlq.max_bytes", float64(st.Bytes), float64(max(c.MaxBytes, 0)), full+"dlq.max_bytes")
 		add("messages", "dlq.max_msgs", float64(st.Msgs), float64(max(c.MaxMsgs, 0)), full+"dlq.max_msgs")
 		add("age", "dlq.max_age", age, c.MaxAge.Seconds(), "")

@@ -51,7 +51,7 @@ func (u *Upkeep) WatchJobs(ctx context.Context) {
 func (j *jobs) count(ctx context.Context, cfg Config, seen *uint64) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	stream, err := cfg.JS.Stream(ctx, dlq.JobsStream(cfg.Service, cfg.Replicas).Name)
+	stream, err := cfg.JS.Stream(ctx, dlq.JobsStream(cfg.Stores.Service, cfg.Stores.Replicas).Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		j.states.Store(&map[dlq.JobState]int{}) // the first job makes it
 		return
@@ -59,7 +59,7 @@ func (j *jobs) count(ctx context.Context, cfg Config, seen *uint64) {
 	if err != nil || j.states.Load() != nil && *seen == stream.CachedInfo().State.LastSeq {
 		return
 	}
-	records, err := dlq.AttachJobs(ctx, cfg.JS, cfg.Service)
+	records, err := dlq.AttachJobs(ctx, cfg.JS, cfg.Stores.Service)
 	if err != nil {
 		return
 	}

@@ -101,9 +101,9 @@ func (u *Upkeep) lossesOf(ctx context.Context, info *jetstream.StreamInfo, chang
 	changes = slices.DeleteFunc(slices.Clone(changes), func(c ownstream.Change) bool { return !c.Loses })
 	name, now := info.Config.Name, time.Now()
 	switch name {
-	case u.dead.Name():
+	case u.cfg.Stores.Dead.Name():
 		u.deadLost(ctx, info.Config.MaxAge, changes)
-	case u.cfg.RetryStream:
+	case u.cfg.Stores.RetryStream():
 		u.parkedEdited(ctx, info.State, changes)
 	default:
 		if len(changes) > 0 {
@@ -114,11 +114,11 @@ func (u *Upkeep) lossesOf(ctx context.Context, info *jetstream.StreamInfo, chang
 
 // deadLost looks at the book of the dead letters.
 func (u *Upkeep) deadLost(ctx context.Context, age time.Duration, changes []ownstream.Change) {
-	found, untold, err := u.dead.Look(ctx, age)
+	found, untold, err := u.cfg.Stores.Dead.Look(ctx, age)
 	if err != nil {
 		u.cfg.Log.Debug("cannot compare the dead letters with relay's record of them; retrying", "error", err)
 		if len(changes) > 0 {
-			u.tellLoss(ctx, dlq.Edit{Stream: u.dead.Name()}, changes, "how many were lost is not known yet", time.Now())
+			u.tellLoss(ctx, dlq.Edit{Stream: u.cfg.Stores.Dead.Name()}, changes, "how many were lost is not known yet", time.Now())
 		}
 		return
 	}
@@ -129,7 +129,7 @@ func (u *Upkeep) deadLost(ctx context.Context, age time.Duration, changes []owns
 	if l.count == nil {
 		l.count = make(map[string]uint64)
 	}
-	l.count[u.dead.Name()] = found.AtLeast
+	l.count[u.cfg.Stores.Dead.Name()] = found.AtLeast
 	l.mu.Unlock()
 	if was == nil {
 		was = &dlq.Loss{AtLeast: found.AtLeast - min(found.AtLeast, untold), AtMost: found.AtMost}
@@ -138,11 +138,11 @@ func (u *Upkeep) deadLost(ctx context.Context, age time.Duration, changes []owns
 	more.AtMost = max(more.AtLeast, found.AtMost-min(found.AtMost, was.AtLeast))
 	switch {
 	case more.AtLeast > 0 && (untold > 0 || len(changes) > 0):
-		u.tellLoss(ctx, dlq.Edit{Stream: u.dead.Name(), AtLeast: more.AtLeast, AtMost: more.AtMost}, changes, lostText(more, "dead letters"), time.Now())
+		u.tellLoss(ctx, dlq.Edit{Stream: u.cfg.Stores.Dead.Name(), AtLeast: more.AtLeast, AtMost: more.AtMost}, changes, lostText(more, "dead letters"), time.Now())
 	case more.AtLeast > 0: // another instance has told
-		l.note(u.dead.Name(), changes, lostText(more, "dead letters"), time.Now())
+		l.note(u.cfg.Stores.Dead.Name(), changes, lostText(more, "dead letters"), time.Now())
 	case len(changes) > 0:
-		u.tellLoss(ctx, dlq.Edit{Stream: u.dead.Name(), AtMost: more.AtMost}, changes, lostText(more, "dead letters"), time.Now())
+		u.tellLoss(ctx, dlq.Edit{Stream: u.cfg.Stores.Dead.Name(), AtMost: more.AtMost}, changes, lostText(more, "dead letters"), time.Now())
 	}
 }
 
@@ -181,7 +181,7 @@ func (u *Upkeep) parkedEdited(ctx context.Context, st jetstream.StreamState, cha
 	case known:
 		text = fmt.Sprintf("at most %d parked messages were lost, including messages that were handled meanwhile; relay audit shows how many once the route is quiet", most)
 	}
-	u.tellLoss(ctx, dlq.Edit{Stream: u.cfg.RetryStream, AtMost: most}, changes, text, now)
+	u.tellLoss(ctx, dlq.Edit{Stream: u.cfg.Stores.RetryStream(), AtMost: most}, changes, text, now)
 }
 
 // tellLoss says it everywhere.
@@ -200,7 +200,7 @@ func (u *Upkeep) tellLoss(ctx context.Context, edit dlq.Edit, changes []ownstrea
 	u.cfg.ReportTrouble("stream "+edit.Stream, errors.New(edit.What+"; "+lost))
 	call, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	jobs, err := dlq.AttachJobs(call, u.cfg.JS, u.cfg.Service)
+	jobs, err := dlq.AttachJobs(call, u.cfg.JS, u.cfg.Stores.Service)
 	if err == nil {
 		err = jobs.NoteEdit(call, edit)
 	}
@@ -216,9 +216,9 @@ func (u *Upkeep) LostParked(ctx context.Context, durable string, n uint64) {
 	if l.count == nil {
 		l.count = make(map[string]uint64)
 	}
-	l.count[u.cfg.RetryStream] += n
+	l.count[u.cfg.Stores.RetryStream()] += n
 	l.mu.Unlock()
-	u.tellLoss(ctx, dlq.Edit{Stream: u.cfg.RetryStream, AtLeast: n, AtMost: n}, nil,
+	u.tellLoss(ctx, dlq.Edit{Stream: u.cfg.Stores.RetryStream(), AtLeast: n, AtMost: n}, nil,
 		fmt.Sprintf("%d messages of durable %s that were parked are lost, as its ledger says", n, durable), time.Now())
 }
 

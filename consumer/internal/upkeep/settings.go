@@ -33,10 +33,10 @@ const (
 // SetRight makes what is needed later only, so that nobody else makes it first, and sets all of them right. The error says that one
 // of them lets others read, forge or remove what relay stores there, and that relay cannot change that.
 func (u *Upkeep) SetRight(ctx context.Context) error {
-	if _, err := orders.Open(ctx, u.cfg.JS, u.cfg.Service, u.cfg.Replicas); err != nil {
+	if _, err := orders.Open(ctx, u.cfg.JS, u.cfg.Stores.Service, u.cfg.Stores.Replicas); err != nil {
 		return err
 	}
-	if _, err := dlq.OpenJobs(ctx, u.cfg.JS, u.cfg.Service, u.cfg.Replicas); err != nil {
+	if _, err := dlq.OpenJobs(ctx, u.cfg.JS, u.cfg.Stores.Service, u.cfg.Stores.Replicas); err != nil {
 		return err
 	}
 	for _, want := range u.cfg.Streams() {
@@ -51,7 +51,7 @@ func (u *Upkeep) SetRight(ctx context.Context) error {
 			return fmt.Errorf("stream %s: %w", want.Name, err)
 		}
 	}
-	if err := u.dead.BeginBook(ctx, u.cfg.DeadAge); err != nil {
+	if err := u.cfg.Stores.Dead.BeginBook(ctx, u.cfg.Stores.Letters.Age); err != nil {
 		u.cfg.Log.Debug("cannot begin relay's record of the dead letters yet; retrying", "error", err)
 	}
 	return nil
@@ -71,12 +71,12 @@ func (u *Upkeep) WatchSettings(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			tick.Reset(u.cfg.AmongMany(ownEvery))
+			tick.Reset(u.cfg.Stores.AmongMany(ownEvery))
 			u.Compare(ctx)
 		case <-often.C:
-			often.Reset(u.cfg.AmongMany(ownOften))
+			often.Reset(u.cfg.Stores.AmongMany(ownOften))
 			for _, want := range u.cfg.Streams() {
-				if want.Name == u.cfg.RetryStream || want.Name == u.dead.Name() {
+				if want.Name == u.cfg.Stores.RetryStream() || want.Name == u.cfg.Stores.Dead.Name() {
 					u.lookAt(ctx, want)
 				}
 			}
@@ -125,7 +125,7 @@ func (u *Upkeep) hearUpdates() (updated <-chan string, stop func()) {
 			continue
 		}
 		if v := permission.Of(u.cfg.Conn.LastError()); v != nil && v.Subscribe && v.Subject == sub.Subject {
-			u.cfg.Log.Warn("NATS does not permit relay to subscribe to the advisories of changes of its own streams, so relay polls these streams instead; print the permissions again (relay nats permissions)", "subject", v.Subject, "within", u.cfg.AmongMany(ownOften))
+			u.cfg.Log.Warn("NATS does not permit relay to subscribe to the advisories of changes of its own streams, so relay polls these streams instead; print the permissions again (relay nats permissions)", "subject", v.Subject, "within", u.cfg.Stores.AmongMany(ownOften))
 			_ = sub.Unsubscribe()
 			break
 		}
@@ -182,8 +182,8 @@ func (u *Upkeep) compare(ctx context.Context, want jetstream.StreamConfig) *jets
 	}
 	info := stream.CachedInfo()
 	u.compared.Store(want.Name, info)
-	if want.Name == "KV_"+u.cfg.AttemptsBucket {
-		u.records.Learn(info)
+	if want.Name == "KV_"+u.cfg.Stores.AttemptsBucket() {
+		u.cfg.Stores.Records.Learn(info)
 	}
 	u.lossesOf(ctx, info, changes)
 	return info

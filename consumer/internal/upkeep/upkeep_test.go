@@ -3,6 +3,7 @@ package upkeep
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/natstest"
@@ -31,7 +33,8 @@ type watched struct {
 	*Upkeep
 	t       *testing.T
 	js      jetstream.JetStream
-	stirred atomic.Uint64
+	stirred atomic.Uint64 // how many messages are stored
+	swept   atomic.Int64  // how often the records were swept
 
 	mu       sync.Mutex
 	log      bytes.Buffer
@@ -91,38 +94,30 @@ func newWatched(t *testing.T, parked Room) *watched {
 	s := natstest.Start(t)
 	w := &watched{t: t, js: s.JetStream(t)}
 	log := slog.New(slog.NewTextHandler(w, nil))
-	dead := dlq.Config{Service: "relay", Logger: log, MaxMsgs: 10}
-	streams := dead.Streams()
+	own := stores.New(w.js, stores.Config{
+		Service: "relay", Instance: "a", Replicas: 1, Letters: stores.Letters{Bounds: stores.Bounds{Messages: 10}, OnFull: dlq.OnFullBlock},
+	}, log)
 	w.Upkeep = New(Config{
 		Conn: s.Conn(t), JS: w.js, Log: log, Looks: looks.New(w.js), Probing: new(sync.Mutex),
 		Troubles: trouble.NewList(log, func(what string, err error) { w.report(fmt.Sprint(what, ": ", err)) }),
-		Service:  "relay", Replicas: 1, RetryStream: "RELAY_RETRY", AttemptsBucket: "RELAY_ATTEMPTS", DeadStreams: [2]string{streams[0].Name, streams[1].Name},
-		Streams: func() []jetstream.StreamConfig {
-			return append(dead.Streams(), retry.StreamConfig("relay", "RELAY_RETRY", 1), ownstream.Bucket("RELAY_ATTEMPTS", 1, 0))
-		},
-		OnFull: dlq.OnFullBlock, Parked: parked,
-		Buckets: func() []string { return []string{"RELAY_ATTEMPTS"} }, Routes: func() []string { return []string{"orders", "other"} },
-		AmongMany: func(d time.Duration) time.Duration { return d }, Stirred: func() Stir { return Stir{Stored: w.stirred.Load()} },
+		Stores:   own, Streams: func() []jetstream.StreamConfig { return own.Streams(nil, false) },
+		SweepRecords: func(context.Context) { w.swept.Add(1) },
+		Parked:       parked, Routes: func() []string { return []string{"orders", "other"} },
+		Stored:        w.stirred.Load,
 		ReportTrouble: func(what string, err error) { w.report(fmt.Sprint(what, ": ", err)) },
 		ReportFilling: func(u dlq.Usage) { w.report(fmt.Sprintf("filling %d", u.Entries)) },
 	})
 	if w.Usage() != nil || w.Parked() != 0 || w.Err(time.Now()) != nil || len(w.Troubles()) != 0 {
 		t.Error("it knows something before it has looked")
 	}
-	retries, err := retry.OpenStream(t.Context(), w.js, "relay", "RELAY_RETRY", 1)
+	try := func(ctx context.Context, do func(context.Context) error) error { return do(ctx) }
+	err := errors.Join(own.Open(t.Context(), stores.Opening{
+		Began: time.Now(), Attempt: try, Persist: func(ctx context.Context, _ string, do func(context.Context) error) error { return do(ctx) },
+	})...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, err := retry.OpenBucket(t.Context(), w.js, "RELAY_ATTEMPTS", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(records.Close)
-	store, err := dlq.Open(t.Context(), w.js, dead)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Open(retries, records, store)
+	t.Cleanup(own.Records.Close)
 	if err := w.SetRight(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +141,7 @@ func (w *watched) run(f func(context.Context)) (stop func()) {
 func (w *watched) letter(n int) {
 	w.t.Helper()
 	e := dlq.Entry{Origin: retry.Origin{Route: "orders", Stream: "ORDERS", Consumer: "orders", Sequence: uint64(n), Time: time.Now(), Subject: "orders.a", Attempts: 1}, Reason: dlq.Rejected}
-	if err := w.dead.Put(w.t.Context(), "", e); err != nil {
+	if err := w.cfg.Stores.Dead.Put(w.t.Context(), "", e); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -220,15 +215,15 @@ func TestUpkeep_use(t *testing.T) {
 	if !w.said("dead letters are nearly full", "percent=90") || !w.has("filling 9") {
 		t.Errorf("log:\n%s\nreported %q", &w.log, w.reported)
 	}
-	if err := w.js.DeleteKeyValue(t.Context(), "RELAY_ATTEMPTS"); err != nil {
+	if err := w.js.DeleteKeyValue(t.Context(), "RELAY_INSTANCES"); err != nil {
 		t.Fatal(err)
 	}
 	w.stirred.Add(1)
-	w.eventually("the bucket is missing", func() bool { return w.has("bucket RELAY_ATTEMPTS: ") && w.cfg.Troubles.Err() != nil })
-	if _, err := w.js.CreateStream(t.Context(), ownstream.Bucket("RELAY_ATTEMPTS", 1, 0)); err != nil {
+	w.eventually("the bucket is missing", func() bool { return w.has("bucket RELAY_INSTANCES: ") && w.cfg.Troubles.Err() != nil })
+	if _, err := w.js.CreateStream(t.Context(), ownstream.Bucket("RELAY_INSTANCES", 1, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("it is there again", func() bool { return w.has("bucket RELAY_ATTEMPTS: <nil>") && w.cfg.Troubles.Err() == nil })
+	w.eventually("it is there again", func() bool { return w.has("bucket RELAY_INSTANCES: <nil>") && w.cfg.Troubles.Err() == nil })
 }
 
 // What did not change is not counted again, and a count that took long is not repeated soon.

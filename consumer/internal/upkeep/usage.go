@@ -39,25 +39,26 @@ type use struct {
 func (u *Upkeep) WatchUse(ctx context.Context) {
 	own := presence{u: u, failing: make(map[string]time.Time)}
 	for {
-		stirred := u.cfg.Stirred()
-		use, err := u.dead.Usage(ctx)
+		before := u.stir()
+		use, err := u.cfg.Stores.Dead.Usage(ctx)
 		own.asked(ctx, "the dead letters", err)
 		if err == nil {
-			if u.use.note(use, time.Now(), u.cfg.OnFull, u.cfg.Log) {
+			if u.use.note(use, time.Now(), u.cfg.Stores.Letters.OnFull, u.cfg.Log) {
 				u.cfg.ReportFilling(use)
 			}
 			u.countDead(ctx, use, time.Now())
 		}
-		n, err := u.retries.Messages(ctx)
-		own.asked(ctx, "stream "+u.cfg.RetryStream, err)
+		n, err := u.cfg.Stores.Retries.Messages(ctx)
+		own.asked(ctx, "stream "+u.cfg.Stores.RetryStream(), err)
 		if err == nil {
 			u.use.parked.Store(n)
 		}
-		for _, name := range u.cfg.Buckets() {
+		if u.cfg.Stores.Lives.Load() != nil {
+			name := u.cfg.Stores.InstancesBucket()
 			_, err := u.cfg.JS.Stream(ctx, "KV_"+name)
 			own.asked(ctx, "bucket "+name, err)
 		}
-		own.rest(ctx, stirred)
+		own.rest(ctx, before)
 		if ctx.Err() != nil {
 			return
 		}
@@ -99,11 +100,19 @@ func (p *presence) asked(ctx context.Context, what string, err error) {
 	}
 }
 
+// stir changes when something was stored, or could not be.
+type stir struct {
+	stored uint64
+	failed int64
+}
+
+func (u *Upkeep) stir() stir { return stir{u.cfg.Stored(), u.stuck.failed.Load()} }
+
 // rest waits for the next look, which comes soon while something is away, or when something was stored, or could not be, since the last one began.
-func (p *presence) rest(ctx context.Context, stirred Stir) {
+func (p *presence) rest(ctx context.Context, before stir) {
 	for began := time.Now(); ; {
 		away.Pause(ctx, beat.Until(lookAgain))
-		if ctx.Err() != nil || len(p.failing) > 0 || p.u.cfg.Stirred() != stirred || time.Since(began) >= p.u.cfg.AmongMany(usageEvery) {
+		if ctx.Err() != nil || len(p.failing) > 0 || p.u.stir() != before || time.Since(began) >= p.u.cfg.Stores.AmongMany(usageEvery) {
 			return
 		}
 	}
