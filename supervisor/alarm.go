@@ -113,7 +113,7 @@ func (t *turn) rearm() {
 	if r := t.slots.overdue.first(); r != nil {
 		t.alarm.arm(r.hangs())
 	}
-	for _, b := range t.nursery.births {
+	for _, b := range t.slots.births {
 		t.alarm.arm(b.next())
 	}
 	if t.route.is() == Waiting {
@@ -126,7 +126,7 @@ func (t *turn) rearm() {
 
 // attend does what is due for k: its wait, its grace, messages whose own delay is over, its end.
 func (t *turn) attend(k *key) {
-	if t.keys[k.name] != k {
+	if k.gone {
 		return
 	}
 	k.state.attend(t, k)

@@ -77,7 +77,7 @@ func (g *Group) StartAlone() bool {
 		}
 	}
 	if r == nil {
-		return len(t.nursery.births) > 0
+		return len(t.slots.births) > 0
 	}
 	g.goes.Add(1)
 	go g.work(r)
@@ -85,12 +85,12 @@ func (g *Group) StartAlone() bool {
 }
 
 // apart tells whether m has to wait until it can run alone, and if so sees to it.
-func (t *turn) apart(k *key, m *Message) bool {
-	if !m.Alone || t.opts.Alone == nil {
+func (s *slots) apart(k *key, m *Message) bool {
+	if !m.Alone || s.opts.Alone == nil {
 		return false
 	}
-	t.slots.alone.push(k)
-	t.opts.Alone()
+	s.alone.push(k)
+	s.opts.Alone()
 	return true
 }
 

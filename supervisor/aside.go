@@ -301,7 +301,7 @@ func (t *turn) wantsMore(s *shelf) bool {
 	case k == nil:
 		return s.called < maxCalled
 	case k.flows():
-		return k.messages()+s.called < max(maxCalled, 2*t.limit(k))
+		return k.messages()+s.called < max(maxCalled, 2*t.slots.limit(k))
 	}
 	return k.is(Probing) && k.messages()+s.called == 0
 }

@@ -206,7 +206,7 @@ func (t *turn) probeAnswered(r *run) {
 
 // next starts the next message that is to be asked, if there is one.
 func (s *routeProbing) next(t *turn) *run {
-	if t.busy() >= t.open() || t.route.probes >= max(1, t.opts.Concurrency/2) {
+	if t.slots.busy() >= t.slots.open() || t.route.probes >= max(1, t.opts.Concurrency/2) {
 		return nil
 	}
 	k, m := s.choose(t)
@@ -271,7 +271,7 @@ func (s *routeProbing) choose(t *turn) (*key, *Message) {
 func (t *turn) pick(with past) (of *key, m *Message, stop bool) {
 	for k := t.askableNow(with); k != nil; k = t.askableNow(with) {
 		m := t.candidate(k, with)
-		if !t.held && t.apart(k, m) {
+		if !t.held && t.slots.apart(k, m) {
 			return nil, nil, true
 		}
 		if k.child == nil {
@@ -319,14 +319,14 @@ func (t *turn) askableNow(with past) *key {
 
 // candidate is the message of k that may be asked.
 func (t *turn) candidate(k *key, with past) *Message {
-	if k.runs >= t.limit(k) || k.waitsForLimit() { // of before the wait
+	if k.runs >= t.slots.limit(k) || k.waitsForLimit() { // of before the wait
 		return nil
 	}
 	m := k.state.candidate(t, k, with)
 	switch {
 	case m == nil, k.child == nil && k.birth != nil: // nobody waits for a factory
 		return nil
-	case t.held && !m.Alone, !t.held && m.Alone && t.opts.Alone != nil && t.busy() > 0:
+	case t.held && !m.Alone, !t.held && m.Alone && t.opts.Alone != nil && t.slots.busy() > 0:
 		// A message that must run alone is asked only when no other can be, because all routes of the process wait meanwhile.
 		return nil
 	}
@@ -337,7 +337,7 @@ func (t *turn) candidate(k *key, with past) *Message {
 func (t *turn) line(k *key) {
 	q := &t.route.inquiry
 	var in *list[key]
-	if t.keys[k.name] == k && t.candidate(k, unjudged) != nil {
+	if !k.gone && t.candidate(k, unjudged) != nil {
 		switch {
 		case t.route.evidence.good.has(k.name):
 			in = &q.good
@@ -349,7 +349,7 @@ func (t *turn) line(k *key) {
 	}
 	k.inAsked.moveTo(in, k)
 	in = nil
-	if t.keys[k.name] == k && t.candidate(k, failedBefore) != nil {
+	if !k.gone && t.candidate(k, failedBefore) != nil {
 		in = &q.judged
 	}
 	k.inJudged.moveTo(in, k)

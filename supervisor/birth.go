@@ -58,7 +58,7 @@ func (g *Group) begun(b *birth, value any, err error) {
 		return
 	}
 	k := b.k
-	t.removeBirth(b)
+	t.slots.removeBirth(b)
 	c := &child{value: value, of: b.of, values: t.opts.Values, number: k.children, started: t.now, former: b.former}
 	switch {
 	case b.former && err != nil:
@@ -89,18 +89,18 @@ func (t *turn) birthFailed(k *key, err error) {
 	}
 }
 
-func (t *turn) removeBirth(b *birth) {
-	i := slices.Index(t.nursery.births, b)
-	t.nursery.births = slices.Delete(t.nursery.births, i, i+1)
+func (s *slots) removeBirth(b *birth) {
+	i := slices.Index(s.births, b)
+	s.births = slices.Delete(s.births, i, i+1)
 	if b.k.birth == b {
 		b.k.birth = nil
 	}
-	t.route.ended(b.epoch)
+	s.ended(b.epoch)
 }
 
 // endBirth gives up a factory that does not return. Its goroutine stays behind, and stops the child if there will be one.
 func (t *turn) endBirth(b *birth) {
-	t.removeBirth(b)
+	t.slots.removeBirth(b)
 	b.hung = true
 	t.slots.stuck++
 	if !b.former {

@@ -50,12 +50,12 @@ func (n *nursery) incarnation(number int, now time.Time) *child {
 }
 
 // expect puts a birth among those that are on their way, by their deadlines.
-func (n *nursery) expect(b *birth) {
-	i := len(n.births)
-	for i > 0 && n.births[i-1].deadline.After(b.deadline) {
+func (s *slots) expect(b *birth) {
+	i := len(s.births)
+	for i > 0 && s.births[i-1].deadline.After(b.deadline) {
 		i--
 	}
-	n.births = slices.Insert(n.births, i, b)
+	s.births = slices.Insert(s.births, i, b)
 }
 
 // former tells whether r is of a handler that was changed since.
@@ -130,7 +130,7 @@ func (t *turn) changeHandler(ended func()) {
 		t.call(ended)
 	}
 	t.nursery.take(*t.opts, t.now)
-	for _, b := range t.nursery.births {
+	for _, b := range t.slots.births {
 		t.nursery.disown(b)
 	}
 	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {
@@ -143,7 +143,7 @@ func (t *turn) changeHandler(ended func()) {
 	}
 	t.slots.pace = pace{watching: t.slots.pace.watching, started: t.slots.pace.started}
 	t.slots.retries.failed = 0
-	t.releaseRetries()
+	t.slots.releaseRetries()
 	for q := &t.slots.hangs.keys; q.len() > 0; {
 		q.pop() // all keys are attended to
 	}

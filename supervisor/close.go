@@ -105,7 +105,7 @@ func (g *Group) interrupt() int {
 			n++
 		}
 	}
-	for _, b := range t.nursery.births {
+	for _, b := range t.slots.births {
 		b.cancel()
 	}
 	return n
@@ -120,8 +120,8 @@ func (g *Group) letGo() {
 			t.settle(r.m, Outcome{Action: LetGo, Why: "its handler did not return"})
 		}
 	}
-	for len(t.nursery.births) > 0 {
-		t.endBirth(t.nursery.births[0])
+	for len(t.slots.births) > 0 {
+		t.endBirth(t.slots.births[0])
 	}
 	t.unlock()
 }

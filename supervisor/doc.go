@@ -44,8 +44,8 @@
 // # The lock
 //
 // All state is under one lock, held for a few lines. Only locking gives a [turn], and whatever needs the lock is a method of
-// it, so nothing can be called without. A turn has one time. What has to be told to others (settlements, events, calls) is
-// gathered in it and done when the lock is released. There is one timer for everything that waits for time ([alarm]).
+// it or of one of its parts, so nothing can be called without. A turn has one time. What has to be told to others (settlements,
+// events, calls) is gathered in it and done when the lock is released. A part that needs these has the turn's [moment]. There is one timer for everything that waits for time ([alarm]).
 //
 // # The parts
 //
@@ -54,8 +54,8 @@
 //
 //	window    what may start at once, and how much more to ask for
 //	stash     what waits, its bounds, and who gives back first
-//	slots     what runs, which key is next, and how many slots it may hold. At most half are for what failed before (retries), and a quarter for
-//	          what hung (hangs)
+//	slots     what runs or is being made, which key is next, and how many slots it may hold. At most half are for what failed
+//	          before (retries), a quarter for what hung (hangs), and few at first when the route flows again (ramp)
 //	nursery   the children of keys: made, idle, ended. birth is the making of one
 //	route     whether anything starts at all
 //	aside     what was given back and is called back. wary says which messages those are while nearly all fail

@@ -34,9 +34,9 @@ func (t *turn) watchFlood(r *run, v Verdict) {
 	f := &t.route.flood
 	switch v.Kind {
 	case Ack, Drop:
-		f.succeeded(r.k.name, t.began(r), t.now)
+		f.succeeded(r.k.name, t.slots.began(r), t.now)
 	case Dead:
-		if f.died(r.k.name, t.began(r), t.now) {
+		if f.died(r.k.name, t.slots.began(r), t.now) {
 			t.route.lastErr = v.Err
 			t.suspendRoute(f.why(v.Err))
 		}
@@ -44,7 +44,7 @@ func (t *turn) watchFlood(r *run, v Verdict) {
 }
 
 // began is when r did, roughly.
-func (t *turn) began(r *run) time.Time { return r.deadline.Add(-t.slots.timeout(r)) }
+func (s *slots) began(r *run) time.Time { return r.deadline.Add(-s.timeout(r)) }
 
 // resumeRoute lets a suspended route flow, or try one message now.
 func (t *turn) resumeRoute(how Resumption) {

@@ -154,7 +154,7 @@ func (t *turn) lend() {
 	}
 	for f.keys.len() > 0 && f.lent+f.spare(t.now) < f.Concurrency {
 		k := f.keys.pop()
-		if t.keys[k.name] != k || !t.route.waits(k) || k.is(Suspended) || !t.mayLend(k) {
+		if k.gone || !t.route.waits(k) || k.is(Suspended) || !t.mayLend(k) {
 			continue // it is offered again when that changes
 		}
 		if k.notLent.After(t.now) {
@@ -440,7 +440,7 @@ func (t *turn) isFirst(k *key, m *Message) bool {
 }
 
 // atWork is how many handlers and factories run now, with the messages that the fallback has.
-func (t *turn) atWork() int { return t.busy() + t.fallback.lent }
+func (t *turn) atWork() int { return t.slots.busy() + t.fallback.lent }
 
 // FallbackStatus is a snapshot of a fallback.
 type FallbackStatus struct {

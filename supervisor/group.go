@@ -73,10 +73,6 @@ type Group struct {
 
 // state is all that a group knows, under its lock.
 type state struct {
-	group *Group
-	opts  *Options
-	cfg   *Config
-
 	keys      map[string]*key
 	unused    sync.Pool // of *key
 	window    window    // what may start as soon as there is a slot
@@ -88,14 +84,7 @@ type state struct {
 	order     order     // of keys whose messages start in the order of the stream
 	fallback  fallback  // the second handler, and what it has
 	limits    *limited  // bounds that are shared with others; nil: none
-	alarm     alarm     // what waits for time
 	lingering list[key] // keys without messages that are remembered for their failures
-	counts    Counts
-
-	paused  bool // by an operator
-	held    bool // for messages that run alone: nothing else starts
-	freed   bool // while one of these is chosen
-	closing bool
 }
 
 // Counts are totals since the start.
@@ -137,10 +126,10 @@ func New(opts Options) *Group {
 	t.group, t.opts, t.cfg = g, &g.opts, &g.opts.Config
 	t.keys = make(map[string]*key)
 	t.stash.most = usage{opts.StashMessages, opts.StashBytes}
-	t.slots = newSlots(opts.Concurrency, opts.Timeout)
+	t.slots = newSlots(opts.Concurrency, opts.Timeout, &t.moment)
 	t.limits = newLimited(opts.Limits, g)
 	t.nursery = newNursery(opts, t.now)
-	t.route.state = new(routeFlowing)
+	t.route.state = routeFlowing{}
 	t.route.evidence = newEvidence(opts.Config)
 	t.route.flood = newFlood(opts.Config)
 	t.fallback = newFallback(opts.Fallback, &opts)
@@ -148,9 +137,6 @@ func New(opts Options) *Group {
 	t.alarm.timer.Stop()
 	return g
 }
-
-// standsStill tells whether nothing may start, whatever waits.
-func (t *turn) standsStill() bool { return t.closing || t.paused || t.held }
 
 // leave is the end of a goroutine that Close waits for.
 func (g *Group) leave() { g.goes.Done() }

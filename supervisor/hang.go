@@ -21,12 +21,12 @@ func (t *turn) endOverdue() {
 	for r := overdue.first(); r != nil && !t.now.Before(r.hangs()); r = overdue.first() {
 		t.hang(r)
 	}
-	for _, b := range t.nursery.births {
+	for _, b := range t.slots.births {
 		if !b.overdue && !t.now.Before(b.deadline) {
 			b.overdue, b.late = true, t.now.Sub(b.deadline)
 		}
 	}
-	for births := &t.nursery.births; len(*births) > 0 && (*births)[0].overdue && !t.now.Before((*births)[0].next()); {
+	for births := &t.slots.births; len(*births) > 0 && (*births)[0].overdue && !t.now.Before((*births)[0].next()); {
 		t.hangBirth((*births)[0])
 	}
 }
@@ -35,7 +35,9 @@ func (t *turn) endOverdue() {
 func (t *turn) hang(r *run) {
 	t.abandon(r)
 	err := fmt.Errorf("%w of %v", ErrHandlerHung, t.slots.timeout(r))
-	t.judgeRetry(r, Retry)
+	if !t.nursery.former(r) {
+		t.slots.judgeRetry(r, Retry)
+	}
 	if !r.cancelled && !t.nursery.former(r) {
 		t.route.hear(r, Verdict{NotStarted: true})
 	}

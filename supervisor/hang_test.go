@@ -167,7 +167,7 @@ func TestHang_regressionAPausedProcessGivesItsFactoriesTheGrace(t *testing.T) {
 		b.g.turn.alarm.timer.Stop()
 		time.Sleep(5*time.Second - time.Millisecond)
 		turn := b.g.lock()
-		turn.nursery.births[0].deadline = time.Now().Add(-time.Minute) // its own timer cannot be stopped
+		turn.slots.births[0].deadline = time.Now().Add(-time.Minute) // its own timer cannot be stopped
 		turn.unlock()
 		b.g.tick()
 		time.Sleep(time.Hour)

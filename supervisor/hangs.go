@@ -13,11 +13,11 @@ type hangs struct {
 const longRun = time.Second
 
 // roomForHangs is how many keys that hung before may run at once now.
-func (t *turn) roomForHangs() int {
-	room := t.slots.all / 4
-	for r := range t.slots.running.all() { // those that began first come first
-		long := t.now.Sub(t.began(r)) >= longRun
-		if room <= 1 || !long && !t.slots.terms.mixed() {
+func (s *slots) roomForHangs() int {
+	room := s.all / 4
+	for r := range s.running.all() { // those that began first come first
+		long := s.now.Sub(s.began(r)) >= longRun
+		if room <= 1 || !long && !s.terms.mixed() {
 			break
 		}
 		if long && !r.again {
@@ -28,20 +28,20 @@ func (t *turn) roomForHangs() int {
 }
 
 // enoughHangs tells whether no more keys that hung before may start now.
-func (t *turn) enoughHangs() bool { return t.slots.hangs.runs >= t.roomForHangs() }
+func (s *slots) enoughHangs() bool { return s.hangs.runs >= s.roomForHangs() }
 
 // endHang counts a run out.
-func (t *turn) endHang(r *run) {
-	h := &t.slots.hangs
+func (s *slots) endHang(r *run) {
+	h := &s.hangs
 	if r.again {
 		h.runs--
 	}
 	if h.keys.len() == 0 {
 		return
 	}
-	for room := t.roomForHangs() - h.runs; room > 0 && h.keys.len() > 0; {
-		if k := h.keys.pop(); t.keys[k.name] == k && k.messages() > 0 && (k.flows() || k.is(Probing)) {
-			t.makeReady(k)
+	for room := s.roomForHangs() - h.runs; room > 0 && h.keys.len() > 0; {
+		if k := h.keys.pop(); !k.gone && k.messages() > 0 && (k.flows() || k.is(Probing)) {
+			s.queue(k)
 			room--
 		}
 	}

@@ -147,13 +147,5 @@ func (t *turn) makeReady(k *key) {
 		return
 	}
 	t.aside.offerShelf(k.name)
-	if k.waitsForLimit() {
-		return // whoever gives a place back does it
-	}
-	if k.fresh.n > 0 {
-		t.slots.ready[fresh].push(k)
-	}
-	if k.returned.n > 0 || k.held.n > 0 || k.is(Probing) && k.later.n > 0 {
-		t.slots.ready[returned].push(k)
-	}
+	t.slots.queue(k)
 }

@@ -30,28 +30,14 @@ func (g *Group) complete(r *run, res *result) *run {
 
 // endRun gives the slot back.
 func (t *turn) endRun(r *run) {
-	r.place.in.remove(&r.place)
-	t.route.ended(r.epoch)
-	t.endProbe(r)
-	if r.past == failedBefore {
-		t.slots.retries.runs--
-		t.releaseRetries()
-	}
-	t.endHang(r)
 	k := r.k
+	t.slots.end(r)
+	t.endProbe(r)
 	t.givePlaces(k)
-	k.runs--
-	if r.late = r.child != k.child; r.late {
-		k.stale--
-	}
-	k.probeEnded(r)
-	k.lastDone = t.now
 	if k.held.n > 0 || len(k.outside.absent) > 0 {
 		t.order.progress = t.now
 	}
 	t.window.meter.done++
-	t.slots.pace.ran(t.now.Sub(t.began(r)))
-	t.slots.terms.end(r.term)
 	t.releaseHandler(r.child.of)
 	t.releaseChild(r.child, k)
 	t.touch(k)
@@ -67,8 +53,8 @@ func (t *turn) judge(r *run, res *result) {
 	if res.crash != nil {
 		v.Kind = Retry
 	}
-	if !r.cancelled && v.Kind != Lost {
-		t.judgeRetry(r, v.Kind)
+	if !r.cancelled && v.Kind != Lost && !t.nursery.former(r) {
+		t.slots.judgeRetry(r, v.Kind)
 	}
 	told := something
 	if r.cancelled || v.Kind == Snooze || v.Kind == Lost || t.nursery.former(r) {
@@ -109,14 +95,6 @@ func (t *turn) judge(r *run, res *result) {
 		t.watchFlood(r, v)
 	}
 	t.endRound(r, told)
-}
-
-// judgeRetry notes how the run of a message that failed before ended.
-func (t *turn) judgeRetry(r *run, how Kind) {
-	if r.past == failedBefore && !t.nursery.former(r) {
-		t.slots.retries.ended(how)
-		t.releaseRetries()
-	}
 }
 
 // crashedRun is a panic, or a runtime.Goexit: the child stopped.
@@ -291,7 +269,7 @@ func (t *turn) comeBack(k *key, m *Message) {
 // keep puts a message that was started back to those that wait.
 func (t *turn) keep(k *key, m *Message) {
 	switch {
-	case t.closing, t.keys[k.name] != k: // k ended meanwhile, and its messages made a new supervisor
+	case t.closing, k.gone: // k ended meanwhile, and its messages made a new supervisor
 		t.deliver(m)
 	case t.paused:
 		t.admit(k, m) // k is not forgotten by the one who is at work on it

@@ -40,6 +40,7 @@ type key struct {
 	children int    // made so far
 
 	hung                                   bool // its last run got no answer in time
+	gone                                   bool // it is forgotten: its name may have a new one
 	marks                                  mark // for the queues that it is in
 	wakeAt                                 time.Time
 	wakeIndex                              int // among those that want attention; -1: it wants none
@@ -180,6 +181,7 @@ func (t *turn) forget(k *key) {
 	t.alarm.forget(k)
 	t.dropPlaces(k)
 	delete(t.keys, k.name)
+	k.gone = true
 	t.aside.offerShelf(k.name)
 	if t.nursery.unknown(k) {
 		t.unused.Put(k)

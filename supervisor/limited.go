@@ -143,10 +143,10 @@ func (g *Group) offer(b *limit.Bucket) (more bool) {
 	if p := t.limits.waiting[b]; p != nil {
 		for n := p.keys.len(); n > 0 && p.keys.len() > 0 && r == nil; n-- { // not until there are none: room may be gone by now, and a key wait again
 			k := p.keys.pop()
-			if t.keys[k.name] == k {
+			if !k.gone {
 				t.makeReady(k)
 			}
-			if !t.standsStill() && t.busy() < t.open() {
+			if !t.standsStill() && t.slots.busy() < t.slots.open() {
 				r = t.next()
 			}
 		}
@@ -175,13 +175,13 @@ func (g *Group) waitsFor(b *limit.Bucket, most int) (n int) {
 	if p == nil || t.standsStill() {
 		return 0
 	}
-	most = min(most, t.open()-t.busy())
+	most = min(most, t.slots.open()-t.slots.busy())
 	for _, k := range p.keys.waiting() {
 		if n >= most {
 			break
 		}
-		if t.keys[k.name] == k {
-			n += min(k.messages(), max(0, t.limit(k)-k.runs))
+		if !k.gone {
+			n += min(k.messages(), max(0, t.slots.limit(k)-k.runs))
 		}
 	}
 	return min(n, max(0, most))
@@ -205,7 +205,7 @@ func (t *turn) spillLimited() {
 			continue
 		}
 		for _, k := range p.keys.waiting() {
-			if t.keys[k.name] == k {
+			if !k.gone {
 				t.stashWindow(k)
 			}
 		}
@@ -230,7 +230,7 @@ func (t *turn) limitedNow() (list []Limited) {
 	for b, p := range t.limits.waiting {
 		s := Limited{Limit: b.Limit(), Bucket: b.Name(), Shared: b.Shared(), Since: p.since}
 		for _, k := range p.keys.waiting() {
-			if n := k.messages(); n > 0 && t.keys[k.name] == k {
+			if n := k.messages(); n > 0 && !k.gone {
 				s.Keys++
 				s.Held += n
 			}
@@ -252,7 +252,7 @@ func (t *turn) limitedKeys(each func(*key, *limit.Bucket, time.Time)) {
 	}
 	for b, p := range t.limits.waiting {
 		for _, k := range p.keys.waiting() {
-			if !b.Shared() && t.keys[k.name] == k && k.flows() && k.messages() > 0 {
+			if !b.Shared() && !k.gone && k.flows() && k.messages() > 0 {
 				each(k, b, p.since)
 			}
 		}

@@ -542,7 +542,7 @@ func (m *model) verify() {
 	defer b.mu.Unlock()
 	window, stash, guests, failing, kids := usage{}, usage{}, usage{}, usage{}, 0
 	probes, retries, lent, runs := 0, 0, 0, 0
-	for _, b := range t.nursery.births {
+	for _, b := range t.slots.births {
 		if !b.former {
 			kids++
 		}

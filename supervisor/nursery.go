@@ -11,7 +11,6 @@ type nursery struct {
 	shared    *child   // nil: each key has its own
 	most      int
 	kids      int       // children of keys, with those that are being made and those that have to finish their last runs
-	births    []*birth  // children that are being made, each on a slot; in the order they began
 	idle      list[key] // keys with a child of their own that does nothing, least recently used first
 	childless queue     // keys that wait for another key's child to end
 }
@@ -127,7 +126,7 @@ func (g *Group) stopValue(of *handler, value any, timeout time.Duration) {
 func (t *turn) adopt() {
 	for t.nursery.childless.len() > 0 {
 		k := t.nursery.childless.pop()
-		if t.keys[k.name] == k && k.child == nil && k.messages() > 0 {
+		if !k.gone && k.child == nil && k.messages() > 0 {
 			t.makeReady(k)
 			return
 		}
@@ -162,10 +161,10 @@ func (t *turn) make(k *key) {
 		return
 	}
 	n.kids++
-	b := &birth{k: k, of: n.handler, epoch: t.route.epoch, deadline: t.now.Add(t.opts.Timeout), timeout: t.opts.Timeout}
+	b := &birth{k: k, of: n.handler, epoch: t.slots.epoch, deadline: t.now.Add(t.opts.Timeout), timeout: t.opts.Timeout}
 	b.ctx, b.cancel = context.WithDeadline(t.group.background(), b.deadline)
 	k.birth = b
-	n.expect(b)
+	t.slots.expect(b)
 	t.alarm.arm(b.next())
 	t.group.goes.Add(1)
 	go t.group.begin(b)

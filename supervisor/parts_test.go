@@ -87,7 +87,7 @@ func TestStash_boundsAndWhoGoesFirst(t *testing.T) {
 }
 
 func TestSlots_firstDeliveriesAndOthersTakeTurns(t *testing.T) {
-	s := newSlots(8, time.Second)
+	s := newSlots(8, time.Second, new(moment))
 	a, b := &key{name: "a"}, &key{name: "b"}
 	s.ready[fresh].push(a)
 	s.ready[fresh].push(b)

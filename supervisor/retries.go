@@ -18,19 +18,27 @@ func (q *retries) ended(how Kind) {
 	}
 }
 
+// judgeRetry notes how the run of a message that failed before ended.
+func (s *slots) judgeRetry(r *run, how Kind) {
+	if r.past == failedBefore {
+		s.retries.ended(how)
+		s.releaseRetries()
+	}
+}
+
 // enoughRetries tells whether no more messages that failed before may start now.
-func (t *turn) enoughRetries() bool {
-	return t.slots.retries.mostFail() && t.slots.retries.runs >= max(1, t.open()/2)
+func (s *slots) enoughRetries() bool {
+	return s.retries.mostFail() && s.retries.runs >= max(1, s.open()/2)
 }
 
 // releaseRetries lets keys go on whose retries waited: as many as may start now.
-func (t *turn) releaseRetries() {
-	q := &t.slots.retries
-	room := max(1, t.open()/2) - q.runs
+func (s *slots) releaseRetries() {
+	q := &s.retries
+	room := max(1, s.open()/2) - q.runs
 	for q.keys.len() > 0 && (room > 0 || !q.mostFail()) {
 		k := q.keys.pop()
-		if t.keys[k.name] == k && k.messages() > 0 && (k.flows() || k.is(Probing)) {
-			t.makeReady(k)
+		if !k.gone && k.messages() > 0 && (k.flows() || k.is(Probing)) {
+			s.queue(k)
 			room--
 		}
 	}

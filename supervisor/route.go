@@ -20,11 +20,9 @@ type route struct {
 	inquiry   inquiry
 	peers     peers
 	succeeded time.Time
-	mute      int   // runs in a row that got no answer
-	doubt     bool  // it is suspended: dead is not believed
-	probes    int   // that run: questions of this state and of earlier ones
-	epoch     int32 // counts how often the route came to flow
-	old       int   // of what runs, handlers and factories that began before that
+	mute      int  // runs in a row that got no answer
+	doubt     bool // it is suspended: dead is not believed
+	probes    int  // that run: questions of this state and of earlier ones
 }
 
 // routeState is what a route is in. Each state is a type with what belongs to it: routeFlowing, routeWaiting, routeProbing.
@@ -59,21 +57,6 @@ func (s *route) until() time.Time {
 		return w.until
 	}
 	return time.Time{}
-}
-
-// slots is how many of so many may be used now: fewer while the route recovers.
-func (s *route) slots(all int) int {
-	if f, ok := s.state.(*routeFlowing); ok && f.ramp > 0 {
-		return min(f.ramp+s.old, all)
-	}
-	return all
-}
-
-// ended counts out what began in another epoch.
-func (s *route) ended(epoch int32) {
-	if epoch != s.epoch && s.old > 0 {
-		s.old--
-	}
 }
 
 // moveRoute is the only way of the route from one state to another.
@@ -151,47 +134,20 @@ func (t *turn) endTrips() {
 }
 
 // routeFlowing: keys start their messages by themselves.
-type routeFlowing struct {
-	// ramp is how many of those that began since the route flows may run at once; 0: no bound. It doubles with each success,
-	// and at rampAt if there is none: those that run may hang.
-	ramp   int
-	rampAt time.Time
-}
+type routeFlowing struct{}
 
 // succeedsWithin is how long ago the last success must be at least among many failures: thousands may fail in the meantime, while those
 // that succeed are on their way.
 const succeedsWithin = time.Second
 
-// rampEvery is when the ramp goes on without a success.
-const rampEvery = time.Second
-
-func (*routeFlowing) is() State { return Flowing }
-
-func (s *routeFlowing) attend(t *turn) {
-	switch {
-	case s.ramp == 0:
-	case !t.now.Before(s.rampAt):
-		s.rampUp(t)
-	default:
-		t.alarm.arm(s.rampAt)
-	}
-}
-
-// rampUp lets twice as many run at once.
-func (s *routeFlowing) rampUp(t *turn) {
-	if s.ramp *= 2; s.ramp >= t.opts.Concurrency {
-		s.ramp = 0
-		return
-	}
-	s.rampAt = t.now.Add(rampEvery)
-	t.alarm.arm(s.rampAt)
-}
-
-func (*routeFlowing) next(t *turn) *run                  { return t.nextReady() }
-func (*routeFlowing) accepts(*turn, *key, *Message) bool { return true }
+func (routeFlowing) is() State                          { return Flowing }
+func (routeFlowing) attend(t *turn)                     { t.slots.attendRamp() }
+func (routeFlowing) answered(t *turn, _ *run)           { t.slots.rampUp() }
+func (routeFlowing) next(t *turn) *run                  { return t.nextReady() }
+func (routeFlowing) accepts(*turn, *key, *Message) bool { return true }
 
 // failed trips the route when nearly all failed lately.
-func (*routeFlowing) failed(t *turn, r *run, err error) {
+func (routeFlowing) failed(t *turn, r *run, err error) {
 	s := &t.route
 	if r.round > 0 || r.past == failedBefore && !r.probe {
 		return
@@ -214,12 +170,6 @@ func (*routeFlowing) failed(t *turn, r *run, err error) {
 	t.hintWaits()
 }
 
-func (s *routeFlowing) answered(t *turn, _ *run) {
-	if s.ramp > 0 {
-		s.rampUp(t)
-	}
-}
-
 // routeFlows lets what waits for the route start. What failed waits for its own delay.
 func (t *turn) routeFlows(why string) {
 	s := &t.route
@@ -227,16 +177,14 @@ func (t *turn) routeFlows(why string) {
 		t.moveRoute(new(routeProbing), why, 0)
 	}
 	t.route.unlineAll()
-	f := &routeFlowing{ramp: firstRamp, rampAt: t.now.Add(rampEvery)}
+	ramp := firstRamp
 	if half := t.opts.Concurrency / 2; s.inquiry.asked >= half {
-		f.ramp = max(firstRamp, half) // so many ran at once while it asked
+		ramp = max(firstRamp, half) // so many ran at once while it asked
 	}
 	s.restarts, s.notBefore, s.doubt = 0, time.Time{}, false
 	s.inquiry = inquiry{number: s.inquiry.number, newest: s.inquiry.newest}
-	s.epoch++
-	s.old = t.busy()
-	t.alarm.arm(f.rampAt)
-	t.moveRoute(f, why, 0)
+	t.slots.reopen(ramp)
+	t.moveRoute(routeFlowing{}, why, 0)
 	if s.stopped != nil {
 		s.stopped = nil
 		t.tellFailed(nil)

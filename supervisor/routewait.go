@@ -71,6 +71,7 @@ func (t *turn) routeWait(delay time.Duration, why string) {
 	flowed := t.route.flows()
 	t.route.evidence.clear()
 	t.moveRoute(w, why, delay)
+	t.slots.closed = true
 	for i := range t.slots.ready {
 		for q := &t.slots.ready[i]; q.len() > 0; {
 			t.stashWindow(q.pop())

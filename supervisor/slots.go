@@ -5,9 +5,12 @@ import "time"
 // slots are the places in which handlers run and factories make children, and the keys that wait for one. Keys take turns,
 // and so do first deliveries and messages that were here before.
 type slots struct {
+	*moment
+	ramp
 	all     int
 	running list[run] // in the order of their deadlines, which is that in which they began unless the timeout changed
 	overdue list[run] // past their deadline, with a little time left to return
+	births  []*birth  // children that are being made, by their deadlines
 	stuck   int       // given up, and their goroutines have not returned; they have no slot
 
 	ready   [2]queue // keys with something to start, by line
@@ -34,12 +37,25 @@ const (
 
 func (l line) other() line { return 1 - l }
 
-func newSlots(n int, timeout time.Duration) slots {
-	s := slots{all: n}
+func newSlots(n int, timeout time.Duration, of *moment) slots {
+	s := slots{moment: of, all: n}
 	s.terms.change(timeout)
 	s.ready[fresh].mark, s.ready[returned].mark = markFresh, markReturned
 	s.crowded.mark, s.alone.mark, s.retries.keys.mark, s.hangs.keys.mark = markCrowded, markAlone, markRetry, markHung
 	return s
+}
+
+// queue gives k turns if it has something to start.
+func (s *slots) queue(k *key) {
+	if s.closed || k.waitsForLimit() { // whoever gives a place back does it
+		return
+	}
+	if k.fresh.n > 0 {
+		s.ready[fresh].push(k)
+	}
+	if k.returned.n > 0 || k.held.n > 0 || k.is(Probing) && k.later.n > 0 {
+		s.ready[returned].push(k)
+	}
 }
 
 // pop is the next key that is ready, and the line that it has to be taken from; nil when there is none. With newest it is the last one
@@ -86,15 +102,15 @@ func (r *recentKeys) others(key string, now time.Time) bool {
 const sharesWithin = 10 * time.Second
 
 // busy counts the slots in use.
-func (t *turn) busy() int { return t.slots.running.n + t.slots.overdue.n + len(t.nursery.births) }
+func (s *slots) busy() int { return s.running.n + s.overdue.n + len(s.births) }
 
 // open is how many slots there are now: fewer than Concurrency while the route recovers.
-func (t *turn) open() int { return t.route.slots(t.slots.all) }
+func (s *slots) open() int { return s.of(s.all) }
 
 // limit is how many slots k may hold now.
-func (t *turn) limit(k *key) int {
-	k.trouble.lapse(t.now, t.cfg.Window)
-	if t.opts.Ordered {
+func (s *slots) limit(k *key) int {
+	k.trouble.lapse(s.now, s.cfg.Window)
+	if s.opts.Ordered {
 		return 1
 	}
 	// Runs of earlier children were cancelled. Whether they heed it must not keep the fresh one from its probe.
@@ -102,11 +118,11 @@ func (t *turn) limit(k *key) int {
 	if k.trouble.failures > 0 || k.is(Probing) {
 		return one
 	}
-	n := t.slots.all
+	n := s.all
 	switch {
-	case t.slots.recent.others(k.name, t.now):
+	case s.recent.others(k.name, s.now):
 		n /= 2
-	case t.slots.recent.several:
+	case s.recent.several:
 		// It is alone now, but one slot stays free: its handlers might hang just when another key has a message.
 		n--
 	}
@@ -118,21 +134,21 @@ func (t *turn) limit(k *key) int {
 
 // lastSlots is how many slots are left to keys that hold none: one of each 64. Without them two keys whose handlers hang,
 // half of the slots each, would have them all. More would cost the few busy keys of a healthy route too much.
-func (t *turn) lastSlots() int { return max(1, t.open()/64) }
+func (s *slots) lastSlots() int { return max(1, s.open()/64) }
 
 // mayCrowd tells whether k, which may hold more slots by itself, would take one of the last.
-func (t *turn) mayCrowd(k *key) bool {
-	return k.runs > 0 && t.open()-t.busy() <= t.lastSlots() && k.flows() && t.slots.recent.others(k.name, t.now)
+func (s *slots) mayCrowd(k *key) bool {
+	return k.runs > 0 && s.open()-s.busy() <= s.lastSlots() && k.flows() && s.recent.others(k.name, s.now)
 }
 
 // roomForCrowded tells whether a key that was kept from the last slots may try again: others were freed.
-func (t *turn) roomForCrowded() bool {
-	return t.slots.crowded.len() > 0 && t.open()-t.busy() > t.lastSlots()
+func (s *slots) roomForCrowded() bool {
+	return s.crowded.len() > 0 && s.open()-s.busy() > s.lastSlots()
 }
 
 // full tells whether k holds as many slots as it may now.
-func (t *turn) full(k *key) bool {
-	return k.runs >= t.limit(k) || t.mayCrowd(k)
+func (s *slots) full(k *key) bool {
+	return k.runs >= s.limit(k) || s.mayCrowd(k)
 }
 
 // startAll starts what may start, and lends the rest to the fallback. While the route flows it wakes one goroutine, which takes a message and wakes the next
@@ -154,7 +170,7 @@ func (t *turn) startMain() {
 		return
 	}
 	s := &t.slots
-	if s.waking || s.ready[fresh].len()+s.ready[returned].len() == 0 && !t.roomForCrowded() || t.busy() >= t.open() || t.standsStill() {
+	if s.waking || s.ready[fresh].len()+s.ready[returned].len() == 0 && !t.slots.roomForCrowded() || t.slots.busy() >= t.slots.open() || t.standsStill() {
 		return
 	}
 	if s.running.n > 0 && s.pace.quick() {
@@ -195,8 +211,8 @@ func (t *turn) next() *run {
 // nextReady is next while the route flows.
 func (t *turn) nextReady() *run {
 	s := &t.slots
-	for t.busy() < t.open() {
-		if t.roomForCrowded() {
+	for t.slots.busy() < t.slots.open() {
+		if t.slots.roomForCrowded() {
 			t.makeReady(s.crowded.pop())
 		}
 		k, from := s.pop(t.newestNext())
@@ -204,7 +220,7 @@ func (t *turn) nextReady() *run {
 			return nil
 		}
 		m := t.choose(k, from)
-		if m != nil && t.apart(k, m) {
+		if m != nil && t.slots.apart(k, m) {
 			continue
 		}
 		if m != nil && t.asks(k, m) {
@@ -229,10 +245,10 @@ func (t *turn) nextReady() *run {
 
 // choose picks the message of k that starts now, if one may.
 func (t *turn) choose(k *key, from line) *Message {
-	if t.keys[k.name] != k || k.runs >= t.limit(k) {
+	if k.gone || k.runs >= t.slots.limit(k) {
 		return nil
 	}
-	if t.mayCrowd(k) {
+	if t.slots.mayCrowd(k) {
 		t.slots.crowded.push(k) // the end of a run of another key lets it go on, too
 		return nil
 	}
@@ -240,11 +256,11 @@ func (t *turn) choose(k *key, from line) *Message {
 	switch {
 	case m == nil:
 		t.mayRetire(k)
-	case m.judged() && t.enoughRetries():
+	case m.judged() && t.slots.enoughRetries():
 		t.slots.retries.keys.push(k)
 		t.leaveWindow(k)
 		return nil
-	case k.hung && t.enoughHangs():
+	case k.hung && t.slots.enoughHangs():
 		t.slots.hangs.keys.push(k)
 		t.leaveWindow(k)
 		return nil
@@ -259,25 +275,51 @@ func (t *turn) choose(k *key, from line) *Message {
 // start takes m out of where it waits and gives it a slot.
 func (t *turn) start(k *key, m *Message) *run {
 	t.take(k, m)
+	r := t.slots.begin(k, m)
+	t.nursery.holdChild(r.child, k)
+	return r
+}
+
+// begin gives a message of k a slot.
+func (s *slots) begin(k *key, m *Message) *run {
 	r := m.newRun()
-	r.k, r.m, r.child, r.number, r.deadline = k, m, k.child, int32(m.Attempts+1), t.now.Add(t.opts.Timeout)
-	r.term = t.slots.terms.begin()
+	r.k, r.m, r.child, r.number, r.deadline = k, m, k.child, int32(m.Attempts+1), s.now.Add(s.opts.Timeout)
+	r.term = s.terms.begin()
 	r.child.of.runs++
-	r.epoch, r.past = t.route.epoch, m.past()
+	r.epoch, r.past = s.epoch, m.past()
 	k.state.started(k, r)
 	if r.past == failedBefore {
-		t.slots.retries.runs++
+		s.retries.runs++
 	}
 	if r.again = k.hung; r.again {
-		t.slots.hangs.runs++
+		s.hangs.runs++
 	}
 	k.runs++
-	t.nursery.holdChild(r.child, k)
-	if t.group.preparer(m) != nil {
+	if s.group.preparer(m) != nil {
 		r.deadline = r.deadline.Add(preparing)
 	}
-	t.slots.running.pushBehind(&r.place, r, func(other *run) bool { return other.deadline.After(r.deadline) })
-	t.alarm.arm(r.deadline)
-	t.counts.Started++
+	s.running.pushBehind(&r.place, r, func(other *run) bool { return other.deadline.After(r.deadline) })
+	s.alarm.arm(r.deadline)
+	s.counts.Started++
 	return r
+}
+
+// end gives the slot of r back.
+func (s *slots) end(r *run) {
+	r.place.in.remove(&r.place)
+	s.ended(r.epoch)
+	if r.past == failedBefore {
+		s.retries.runs--
+		s.releaseRetries()
+	}
+	s.endHang(r)
+	k := r.k
+	k.runs--
+	if r.late = r.child != k.child; r.late {
+		k.stale--
+	}
+	k.probeEnded(r)
+	k.lastDone = s.now
+	s.pace.ran(s.now.Sub(s.began(r)))
+	s.terms.end(r.term)
 }

@@ -14,13 +14,13 @@ func (t *turn) spill() {
 	t.slots.spilled = t.now
 	for r := range t.slots.running.all() {
 		k := r.k
-		started := t.began(r)
-		if k.fresh.n+k.returned.n > 0 && t.now.Sub(started) >= stalledAfter && t.now.Sub(k.lastDone) >= stalledAfter && t.full(k) {
+		started := t.slots.began(r)
+		if k.fresh.n+k.returned.n > 0 && t.now.Sub(started) >= stalledAfter && t.now.Sub(k.lastDone) >= stalledAfter && t.slots.full(k) {
 			t.stashWindow(k)
 		}
 	}
 	t.spillLimited()
-	for _, b := range t.nursery.births {
+	for _, b := range t.slots.births {
 		if t.now.Sub(b.began()) >= stalledAfter {
 			t.stashWindow(b.k)
 		}

@@ -9,9 +9,30 @@ import "time"
 // A turn ends with unlock and must not be kept: not in a struct, not in a function that is called later.
 type turn struct {
 	state
-	now time.Time
-	effects
+	moment
 }
+
+// moment is what a turn gives to its parts: its time, the settings, what has to be told to others, and what is to be done later.
+type moment struct {
+	now   time.Time
+	group *Group
+	opts  *Options
+	cfg   *Config
+	effects
+	brakes
+	alarm  alarm
+	counts Counts
+}
+
+// brakes are what keeps the whole group from starting anything, whatever waits.
+type brakes struct {
+	paused  bool // by an operator
+	held    bool // for messages that run alone: nothing else starts
+	freed   bool // while one of these is chosen
+	closing bool
+}
+
+func (b *brakes) standsStill() bool { return b.closing || b.paused || b.held }
 
 // lock begins a turn. The time is read under the lock: read before it, the time might be earlier than that of the one who had
 // the lock meanwhile and queued a key because its grace was over. The key would be taken from the queue, and not start.

@@ -22,7 +22,7 @@ func (t *turn) makeWay() {
 	most := max(wideWindow, 2*t.window.meter.window(t.now, t.opts.Concurrency))
 	for q := &t.slots.ready[fresh]; q.len() > most; {
 		k := q.takeAt(q.len() / 2)
-		if t.keys[k.name] != k {
+		if k.gone {
 			continue
 		}
 		for m := k.fresh.last(); m != nil; m = k.fresh.last() { // of an ordered key the newest first, so that the rest may go on in order
