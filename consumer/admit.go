@@ -299,7 +299,7 @@ func (m *message) known(rec retry.Record, b *batch) {
 		m.LastErr = errors.New(rec.LastError)
 	}
 	if rt.guarded && !rt.handsOver() && (rec.Suspect || rec.Crashes > 0) {
-		m.suspect, m.Alone = suspects.New(rec, m.source.records, m.redelivery(time.Time{})), true
+		m.suspect, m.Alone = suspects.New(rec, m.source.records, d.Sequence, d.Deliveries), true
 	}
 	if rec.Dead == "" && rec.Crashes >= rt.now().Retry.MaxCrashes {
 		rec.Dead = supervisor.ReasonCrash

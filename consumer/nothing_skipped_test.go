@@ -526,7 +526,7 @@ func (n *nsWorld) look(runs ...*nsRun) nsSeen {
 			}
 		}
 	}
-	stream, err := n.w.js.Stream(ctx, orphans.RetryStream(n.service))
+	stream, err := n.w.js.Stream(ctx, retry.StreamName(n.service))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return s
 	}
@@ -805,7 +805,7 @@ func (n *nsWorld) mend() {
 	clear(n.broken)
 	n.mu.Unlock()
 	clear(n.md.flagged)
-	retries, err := retry.AttachStream(n.w.t.Context(), n.w.js, n.service, orphans.RetryStream(n.service))
+	retries, err := retry.AttachStream(n.w.t.Context(), n.w.js, n.service, retry.StreamName(n.service))
 	if err != nil {
 		n.fail("%v", err)
 	}

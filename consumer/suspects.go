@@ -4,16 +4,10 @@ import (
 	"context"
 	"time"
 
-	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/internal/retry"
 )
 
 // A message that may have ended a process is a suspect; see package suspects.
-
-// redelivery is what the message is to package suspects. It was first asked about then.
-func (m *message) redelivery(asked time.Time) suspects.Redelivery {
-	return suspects.Redelivery{Sequence: m.delivery.Sequence, Deliveries: m.delivery.Deliveries, Asked: asked}
-}
 
 // judge completes the record of a message that came again: whether it is a suspect, and whether it has ended a process.
 // asked is when the question was first asked.
@@ -22,7 +16,7 @@ func (m *message) judge(ctx context.Context, rec retry.Record, asked time.Time) 
 	if !m.route.guarded || l == nil {
 		return rec, nil
 	}
-	rec, charged, err := l.Judge(ctx, rec, m.redelivery(asked))
+	rec, charged, err := l.Judge(ctx, rec, m.delivery.Deliveries, asked)
 	if charged {
 		m.route.log.Error("a message ended the process that ran it", m.attrs("crashes", rec.Crashes, "max_crashes", m.route.now().Retry.MaxCrashes)...)
 	}

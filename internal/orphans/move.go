@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -81,12 +80,9 @@ func (m Move) told() {
 	}
 }
 
-// RetryStream is the name of the retry stream of a service.
-func RetryStream(service string) string { return strings.ToUpper(service) + "_RETRY" }
-
 // into is the retry stream from which the route gets it.
 func (m Move) into(ctx context.Context, js jetstream.JetStream, stream string) (*retry.Stream, error) {
-	retries, err := retry.AttachStream(ctx, js, m.Service, RetryStream(m.Service))
+	retries, err := retry.AttachStream(ctx, js, m.Service, retry.StreamName(m.Service))
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +97,7 @@ func (m Move) retries(ctx context.Context, js jetstream.JetStream, stream string
 	if err != nil {
 		return 0, err
 	}
-	from, err := retry.AttachStream(ctx, js, m.of(), RetryStream(m.of()))
+	from, err := retry.AttachStream(ctx, js, m.of(), retry.StreamName(m.of()))
 	if err != nil {
 		return 0, err
 	}
@@ -181,7 +177,7 @@ func (m Move) durable(ctx context.Context, js jetstream.JetStream, stream, name 
 		return 0, err
 	}
 	var records *retry.Records
-	if attempts, err := js.KeyValue(ctx, strings.ToUpper(m.of())+"_ATTEMPTS"); err == nil {
+	if attempts, err := js.KeyValue(ctx, retry.BucketName(m.of())); err == nil {
 		bucket, err := retry.OpenBucket(ctx, js, attempts.Bucket(), 0)
 		if err != nil {
 			return 0, err

@@ -17,7 +17,7 @@ import (
 // instance that gave them up. returned, if not nil, is told of each. It returns how many there were, with an error that ended it.
 func Return(ctx context.Context, js jetstream.JetStream, service, route, stream, prefix, by string, returned func(retry.Parked)) (int, error) {
 	service = cmp.Or(service, "relay")
-	retries, err := retry.AttachStream(ctx, js, service, RetryStream(service))
+	retries, err := retry.AttachStream(ctx, js, service, retry.StreamName(service))
 	if err != nil {
 		return 0, err
 	}

@@ -196,7 +196,7 @@ func takes(pulled map[string]bool, stream string) bool {
 // dueDurables are the durables that take what comes due, by route and stream, with whether an instance pulls from them.
 func (s Search) dueDurables(ctx context.Context) (map[string]map[string]bool, error) {
 	list := make(map[string]map[string]bool)
-	stream, err := s.JS.Stream(ctx, RetryStream(s.Service))
+	stream, err := s.JS.Stream(ctx, retry.StreamName(s.Service))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return list, nil
 	}
@@ -218,7 +218,7 @@ func (s Search) dueDurables(ctx context.Context) (map[string]map[string]bool, er
 
 // Retries are messages in the retry stream of routes that are not known, and that nobody consumes.
 func (s Search) Retries(ctx context.Context, known func(route, stream string) bool) ([]Orphan, error) {
-	retries, err := retry.AttachStream(ctx, s.JS, s.Service, RetryStream(s.Service))
+	retries, err := retry.AttachStream(ctx, s.JS, s.Service, retry.StreamName(s.Service))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}

@@ -19,7 +19,7 @@ import (
 func ServiceOf(info *jetstream.StreamInfo) string {
 	for _, s := range info.Config.Subjects {
 		service, ok := strings.CutSuffix(s, ".park.>")
-		if ok && info.Config.Name == RetryStream(service) && info.Config.AllowMsgSchedules {
+		if ok && info.Config.Name == retry.StreamName(service) && info.Config.AllowMsgSchedules {
 			return service
 		}
 	}
@@ -32,7 +32,7 @@ func (s Search) LeftBy(ctx context.Context, service string, streams []string) (l
 	if runs, err := s.isRunning(ctx); err != nil || runs {
 		return nil, err
 	}
-	retries, err := retry.AttachStream(ctx, s.JS, service, RetryStream(service))
+	retries, err := retry.AttachStream(ctx, s.JS, service, retry.StreamName(service))
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (s Search) isRunning(ctx context.Context) (bool, error) {
 
 // isHere tells whether an instance of a service pulls or answers now.
 func (s Search) isHere(ctx context.Context) (bool, error) {
-	stream, err := s.JS.Stream(ctx, RetryStream(s.Service))
+	stream, err := s.JS.Stream(ctx, retry.StreamName(s.Service))
 	if err != nil {
 		return false, err
 	}

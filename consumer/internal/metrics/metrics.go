@@ -75,7 +75,7 @@ func New(cfg Config) *Collector {
 		window:       desc("window_messages", "Messages that wait for a free slot.", "route"),
 		panics:       desc("handler_panics_total", "Attempts that ended in a panic.", "route"),
 		hangs:        desc("handler_hangs_total", "Attempts that were given up because the handler ignored its timeout.", "route"),
-		asideNow:     desc("aside_messages", "Messages that were given back to their stream because their key or something before them waits. relay calls them back when that is over.", "route"),
+		asideNow:     desc("aside_messages", "Messages that were given back to their stream while their key, their route or a limit lets none start. relay calls them back when that is over.", "route"),
 		catchUp:      desc("catch_up_messages", "Messages that the durable had passed before the route had their subjects, and that the route has not got yet. An upper bound, counted at the beginning.", "route"),
 		evicted:      desc("stash_evictions_total", "Messages given back because the stash was full.", "route"),
 		moves:        desc("state_changes_total", "Changes of state of keys and of the route, by the new state.", "route", "state"),

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -46,10 +45,10 @@ type Letters struct {
 }
 
 // RetryStream is the name of the stream in which messages wait outside their durables.
-func (c Config) RetryStream() string { return strings.ToUpper(c.Service) + "_RETRY" }
+func (c Config) RetryStream() string { return retry.StreamName(c.Service) }
 
 // AttemptsBucket is the name of the bucket with the attempts of messages that failed.
-func (c Config) AttemptsBucket() string { return strings.ToUpper(c.Service) + "_ATTEMPTS" }
+func (c Config) AttemptsBucket() string { return retry.BucketName(c.Service) }
 
 // InstancesBucket is the name of the bucket in which processes say that they live.
 func (c Config) InstancesBucket() string { return suspects.Bucket(c.Service) }

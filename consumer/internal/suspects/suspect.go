@@ -19,21 +19,14 @@ const (
 	lastTry = 200 * time.Millisecond
 )
 
-// Redelivery is a message that came again, of a route that is guarded.
-type Redelivery struct {
-	Sequence   uint64
-	Deliveries uint64
-	// Asked is when it was first judged. A process that does not end has 30 s from then.
-	Asked time.Time
-}
-
-// Judge completes the record of a message that came again: whether it is a suspect, and whether it has ended a process. It is charged when it
-// has ended one that was not known of before. It asks the server and the other processes. An error means that it must be asked again.
-func (l *Lives) Judge(ctx context.Context, rec retry.Record, r Redelivery) (_ retry.Record, charged bool, err error) {
+// Judge completes the record of a message that comes again, at its nth delivery: whether it is a suspect, and whether it has ended a process. It is
+// charged when it has ended one that was not known of before. Judge asks the server and the other processes. An error means that it must be asked
+// again; asked is when it was asked first. A process that does not end has 30 s from then.
+func (l *Lives) Judge(ctx context.Context, rec retry.Record, deliveries uint64, asked time.Time) (_ retry.Record, charged bool, err error) {
 	switch {
 	case rec.Solo != "":
 		charged, err = l.Ended(ctx, rec.Solo)
-		if errors.Is(err, ErrThere) && time.Since(r.Asked) > dying {
+		if errors.Is(err, ErrThere) && time.Since(asked) > dying {
 			err = nil // nobody is charged
 		}
 		if err != nil {
@@ -50,7 +43,7 @@ func (l *Lives) Judge(ctx context.Context, rec retry.Record, r Redelivery) (_ re
 		rec.Solo, rec.Suspect = "", true
 	case rec.Crashes > 0 || rec.Suspect:
 		rec.Suspect = true
-	case !rec.Known() || rec.Deliveries > 0 && r.Deliveries > rec.Deliveries+1, rec.Kept && r.Deliveries > rec.Deliveries:
+	case !rec.Known() || rec.Deliveries > 0 && deliveries > rec.Deliveries+1, rec.Kept && deliveries > rec.Deliveries:
 		rec.Suspect, err = l.Recent(ctx)
 	}
 	return rec, charged, err
@@ -69,10 +62,10 @@ type Suspect struct {
 	marked  uint64     // the revision that says so; 0 when it is not known
 }
 
-// New makes a suspect of a message with that record.
-func New(rec retry.Record, records *retry.Records, r Redelivery) *Suspect {
+// New makes a suspect of a message with that record, which is written into records.
+func New(rec retry.Record, records *retry.Records, sequence, deliveries uint64) *Suspect {
 	rec.Solo = ""
-	return &Suspect{Record: rec, records: records, sequence: r.Sequence, deliveries: r.Deliveries}
+	return &Suspect{Record: rec, records: records, sequence: sequence, deliveries: deliveries}
 }
 
 // Accuse writes down that the suspect is about to run and nothing else does. Without that it must not start. It asks the server, and blocks for at

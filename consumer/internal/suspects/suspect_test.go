@@ -51,7 +51,7 @@ func TestLives_judge(t *testing.T) {
 		{"it ended a process before", retry.Record{Crashes: 1}, 9, now, true, false, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			rec, charged, err := here.Judge(t.Context(), tt.rec, Redelivery{Sequence: 1, Deliveries: tt.came, Asked: tt.asked})
+			rec, charged, err := here.Judge(t.Context(), tt.rec, tt.came, tt.asked)
 			if !errors.Is(err, tt.err) {
 				t.Fatalf("got %v, want %v", err, tt.err)
 			}
@@ -73,7 +73,7 @@ func TestSuspect_isAccusedWhileItRuns(t *testing.T) {
 	never := func() bool { return false }
 	failed := func(err error) { t.Error(err) }
 	for _, rec := range []retry.Record{{}, {Attempts: 2, FirstFailure: time.Now(), LastFailure: time.Now(), Solo: "of another process"}} {
-		s := New(rec, read(), Redelivery{Sequence: uint64(7 + rec.Attempts), Deliveries: 2})
+		s := New(rec, read(), uint64(7+rec.Attempts), 2)
 		s.Acquit(t.Context(), l, solo, never, failed) // nothing was written
 		if err := s.Accuse(t.Context(), l, solo); err != nil {
 			t.Fatal(err)
@@ -94,7 +94,7 @@ func TestSuspect_isAcquittedAtTheEndOfADrain(t *testing.T) {
 	t.Parallel()
 	l := lives(t, 1)[0]
 	read, solo := records(t, l), NewSolo()
-	s := New(retry.Record{}, read(), Redelivery{Sequence: 1, Deliveries: 2})
+	s := New(retry.Record{}, read(), 1, 2)
 	if err := s.Accuse(t.Context(), l, solo); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestSuspect_isElsewhere(t *testing.T) {
 	if err := read().Put(t.Context(), 1, 2, retry.Record{Attempts: 1, FirstFailure: now, LastFailure: now}); err != nil {
 		t.Fatal(err)
 	}
-	s := New(retry.Record{}, read(), Redelivery{Sequence: 1, Deliveries: 2})
+	s := New(retry.Record{}, read(), 1, 2)
 	if err := s.Accuse(t.Context(), l, solo); !errors.Is(err, retry.ErrElsewhere) || solo.accused.Load() != 0 {
 		t.Errorf("got %v, %d accused", err, solo.accused.Load())
 	}
@@ -126,7 +126,7 @@ func TestSuspect_acquitTriesAgain(t *testing.T) {
 	t.Parallel()
 	l := lives(t, 1)[0]
 	read, solo := records(t, l), NewSolo()
-	s := New(retry.Record{}, read(), Redelivery{Sequence: 1, Deliveries: 2})
+	s := New(retry.Record{}, read(), 1, 2)
 	if err := s.Accuse(t.Context(), l, solo); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/events"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -148,7 +149,7 @@ func (c *collector) keepOut(sources []claim, own []reserved) {
 // ownStream tells whether relay makes a stream of that name itself.
 func ownStream(service, name string) bool {
 	upper := strings.ToUpper(service)
-	return name == upper+"_DLQ" || name == upper+"_RETRY" || name == events.StreamName(service) || name == archive.StreamName(service) || strings.HasPrefix(name, "KV_") || strings.HasPrefix(name, "OBJ_")
+	return name == upper+"_DLQ" || name == retry.StreamName(service) || name == events.StreamName(service) || name == archive.StreamName(service) || strings.HasPrefix(name, "KV_") || strings.HasPrefix(name, "OBJ_")
 }
 
 func (c *collector) streamsTogether(cfg *Config, claims []claim) {

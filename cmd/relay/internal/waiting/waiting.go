@@ -83,7 +83,7 @@ func Open(ctx context.Context, cl *cli.Client) (*Reader, error) {
 		}
 	}
 	service := cl.Config.Service
-	r.Stream, err = retry.AttachStream(ctx, cl.JS, service, strings.ToUpper(service)+"_RETRY")
+	r.Stream, err = retry.AttachStream(ctx, cl.JS, service, retry.StreamName(service))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		err = nil
 	}
@@ -93,7 +93,7 @@ func Open(ctx context.Context, cl *cli.Client) (*Reader, error) {
 // Each calls f for what waits, of a route or of all, until f returns false.
 func (r *Reader) Each(ctx context.Context, route string, f func(Message) bool) error {
 	more := true
-	bucket := strings.ToUpper(r.Client.Config.Service) + "_ATTEMPTS"
+	bucket := retry.BucketName(r.Client.Config.Service)
 	err := retry.ListWaiting(ctx, r.Client.JS, bucket, "", "", func(w retry.Waiting) bool {
 		names := r.Routes[w.Durable]
 		if route != "" && w.Durable != route && !slices.Contains(names, route) {

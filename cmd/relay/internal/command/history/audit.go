@@ -19,6 +19,7 @@ import (
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/retry"
 )
 
 // auditPatience is how long an audit looks again while a ledger does not balance: an instance writes what it counted every five
@@ -118,7 +119,7 @@ func auditAll(ctx context.Context, cl *cli.Client, routes []string) (list []audi
 		api = "$JS." + d + ".API."
 	}
 	a := audit.Auditor{
-		JS: cl.JS, API: api, Service: service, Retry: strings.ToUpper(service) + "_RETRY", Book: book,
+		JS: cl.JS, API: api, Service: service, Retry: retry.StreamName(service), Book: book,
 		Lives: func(name string) bool { return names[name] },
 		Discarded: func(ctx context.Context, stream string, since time.Time) (map[string]int, error) {
 			jobs, err := dlq.AttachJobs(ctx, cl.JS, service)
@@ -188,7 +189,7 @@ func addLosses(ctx context.Context, cl *cli.Client, list []audit.Balance) error 
 	}
 	var texts []string
 	for _, e := range edits {
-		if e.Stream == strings.ToUpper(service)+"_RETRY" {
+		if e.Stream == retry.StreamName(service) {
 			texts = append(texts, fmt.Sprintf("%s: stream %s: %s (at least %d and at most %d messages)", cli.When(e.At), e.Stream, cli.Printable(e.What), e.AtLeast, e.AtMost))
 		}
 	}

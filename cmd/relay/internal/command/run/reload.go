@@ -349,7 +349,7 @@ func (r *reloader) collect(ch chan<- prometheus.Metric) {
 }
 
 var (
-	reloadSuccessful  = prometheus.NewDesc("relay_config_last_reload_successful", "1 if the last reload of the configuration succeeded; 0 if it was refused, and changed nothing.", nil, nil)
+	reloadSuccessful  = prometheus.NewDesc("relay_config_last_reload_successful", "0 when the last reload of the configuration was refused and changed nothing; 1 otherwise.", nil, nil)
 	reloadSuccessTime = prometheus.NewDesc("relay_config_last_reload_success_timestamp_seconds", "When the configuration that runs was loaded.", nil, nil)
 	reloadsTotal      = prometheus.NewDesc("relay_config_reloads_total", "Reloads of the configuration: done, refused or invalid.", []string{"result"}, nil)
 	configInfo        = prometheus.NewDesc("relay_config_info", "1; the labels say which configuration runs.", []string{"generation", "hash"}, nil)
