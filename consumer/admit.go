@@ -55,10 +55,10 @@ const (
 // route a little later; the rest is added to the batch.
 func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	m := s.newMessage(raw)
-	if m.route = s.routeFor(raw.Subject); m.route != nil {
+	if m.on(s.routeFor(raw.Subject)); m.route != nil {
 		m.arrival.Ledger = m.route.memory.Ledger
 	}
-	d, err := s.session.ReceiveInto(&m.arrival, raw)
+	d, err := s.Session.ReceiveInto(&m.arrival, raw)
 	if err != nil {
 		s.log.Error("a message arrived that is not a JetStream delivery; it is ignored", "error", err)
 		return
@@ -79,10 +79,10 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		return
 	}
 	s.count.Delivered.Add(1)
-	m.delivery = d
+	m.Delivery = d
 	if d.FencedAt(now) {
 		// It comes from a link that stalled for longer than AckWait: another instance has it by now.
-		m.route = s.routeOf(raw.Subject)
+		m.on(s.routeOf(raw.Subject))
 		m.letGo()
 		s.cameLate(now)
 		return
@@ -102,7 +102,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			return
 		}
 		if errors.Is(err, retry.ErrOtherVersion) {
-			m.newer(err)
+			m.Newer(err)
 			return
 		}
 		if err != nil {
@@ -118,7 +118,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			m.stray(&origin)
 			return
 		}
-		m.origin, m.subject, m.header = &origin, origin.Subject, header
+		m.Origin, m.Subject, m.Header = &origin, origin.Subject, header
 		if p := m.route.cfg.part; p != nil && !m.bodyless {
 			m.toPartition(p)
 			return
@@ -135,7 +135,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 	elsewhere := m.bodyless || (s.due || m.moved) && dlq.BodyElsewhere(raw.Header)
 	rec, known := retry.Record{}, true
 	if d.Deliveries > 1 {
-		rec, known = s.records.Cached(d.Sequence, d.Deliveries)
+		rec, known = s.Records.Cached(d.Sequence, d.Deliveries)
 	}
 	known = known && !elsewhere
 	switch ordered := m.route.cfg.Order == supervisor.OrderKey; {
@@ -153,7 +153,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		} else if !elsewhere { // a body has to wait for its memory, in order
 			m.ahead = make(chan answer, 1)
 			s.ordered.aheads.Go(func() {
-				rec, err := m.ask(m.route.work, false, now)
+				rec, err := m.ask(m.route.path.Work, false, now)
 				m.ahead <- answer{rec, err}
 			})
 		}
@@ -191,7 +191,7 @@ const maxBehind = 256
 // lookUp asks the server for what is not known of the message. It blocks for as long as the server does not tell, but not
 // longer than a drain.
 func (m *message) lookUp(elsewhere bool) {
-	ctx, began := m.route.work, time.Now()
+	ctx, began := m.route.path.Work, time.Now()
 	var damaged *retry.HeaderError
 	for {
 		var rec retry.Record
@@ -206,7 +206,7 @@ func (m *message) lookUp(elsewhere bool) {
 		case err == nil:
 			m.enter(rec)
 			return
-		case m.delivery.Fenced() || ctx.Err() != nil:
+		case m.Delivery.Fenced() || ctx.Err() != nil:
 			m.letGo()
 			return
 		case m.bodyless && errors.Is(err, jetstream.ErrMsgNotFound):
@@ -214,30 +214,30 @@ func (m *message) lookUp(elsewhere bool) {
 			// again.
 			m.route.count.Settled[supervisor.LetGo].Add(1)
 			if others, ok := m.route.said.unread.May(time.Now()); ok {
-				m.route.log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.attrs("others", others)...)
+				m.route.log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.Attrs("others", others)...)
 			}
 			m.letGo()
 			return
 		case errors.As(err, &damaged):
 			// As it is: what its other headers say is no help without a body.
-			m.origin, m.subject, m.header = nil, m.delivery.Msg.Subject, m.delivery.Msg.Header
+			m.Origin, m.Subject, m.Header = nil, m.Delivery.Msg.Subject, m.Delivery.Msg.Header
 			m.foreign(err)
 			return
 		case m.source.pulls.IsDraining():
-			m.unlessBounded(func() bool { return m.parkUnread(elsewhere) }, func() {
-				_ = m.delivery.GiveBack() // fenced: somebody else has it
+			m.UnlessBounded(func() bool { return m.ParkUnread(elsewhere) }, func() {
+				_ = m.Delivery.GiveBack() // fenced: somebody else has it
 			})
 			return
 		}
 		if errors.Is(err, retry.ErrOtherVersion) {
-			m.newer(err)
+			m.Newer(err)
 			return
 		}
 		if others, ok := m.route.said.unread.May(time.Now()); ok {
-			m.route.log.Warn("cannot read the attempts or the body of a message; the message waits", m.attrs("others", others, "error", err)...)
+			m.route.log.Warn("cannot read the attempts or the body of a message; the message waits", m.Attrs("others", others, "error", err)...)
 		}
 		if errors.Is(err, dlq.ErrNoBody) {
-			m.unlessBounded(func() bool { return false }, func() { _ = m.delivery.Nak(time.Now().Add(noBodyDelay)) })
+			m.UnlessBounded(func() bool { return false }, func() { _ = m.Delivery.Nak(time.Now().Add(noBodyDelay)) })
 			return
 		}
 		away.Pause(ctx, time.Second)
@@ -256,33 +256,33 @@ func (m *message) ask(ctx context.Context, elsewhere bool, began time.Time) (ret
 		if err != nil {
 			return retry.Record{}, err
 		}
-		m.header, m.data = header, data
+		m.Header, m.Data = header, data
 	}
-	if m.delivery.Deliveries <= 1 {
+	if m.Delivery.Deliveries <= 1 {
 		return retry.Record{}, nil
 	}
-	read, cancel := context.WithTimeout(ctx, settleTimeout)
-	rec, err := m.source.records.Get(read, m.delivery.Sequence, m.delivery.Deliveries)
+	read, cancel := context.WithTimeout(ctx, askTimeout)
+	rec, err := m.source.Records.Get(read, m.Delivery.Sequence, m.Delivery.Deliveries)
 	cancel()
 	if err != nil {
 		return rec, err
 	}
-	return m.judge(ctx, rec, began)
+	return m.Judge(ctx, rec, began)
 }
 
 // known completes the message and adds it to the batch.
 func (m *message) known(rec retry.Record, b *batch) {
-	d, rt := m.delivery, m.route
-	m.recorded, m.doubtful = rec.Known(), d.Deliveries > 1 && !rec.Explains(d.Deliveries)
+	d, rt := m.Delivery, m.route
+	m.Recorded, m.Doubtful = rec.Known(), d.Deliveries > 1 && !rec.Explains(d.Deliveries)
 	before := retry.Origin{} // of a message that was parked
-	if m.origin != nil {
-		before = *m.origin
+	if m.Origin != nil {
+		before = *m.Origin
 	}
 	attempts, first, due := max(rec.Attempts, before.Attempts), rec.FirstFailure, rec.Due
 	if t := before.FirstFailure; first.IsZero() || !t.IsZero() && t.Before(first) {
 		first = t
 	}
-	if !m.recorded {
+	if !m.Recorded {
 		due = before.Due
 	}
 	if rt.handsOver() {
@@ -291,7 +291,7 @@ func (m *message) known(rec retry.Record, b *batch) {
 	m.first = new(handed)
 	m.Message = supervisor.Message{
 		First: &m.first.attempt,
-		Work:  m, Key: rt.keyOf(m.subject), Sequence: d.Sequence, Replayed: m.source.due, Size: len(m.data) + d.Msg.Size() - len(d.Msg.Data),
+		Work:  m, Key: rt.keyOf(m.Subject), Sequence: d.Sequence, Replayed: m.source.due, Size: len(m.Data) + d.Msg.Size() - len(d.Msg.Data),
 		Attempts: attempts, FirstFailure: first, Due: due,
 		Returns: before.Returns + max(0, int(min(d.Deliveries, 1<<20))-1-(attempts-before.Attempts)),
 	}
@@ -299,16 +299,16 @@ func (m *message) known(rec retry.Record, b *batch) {
 		m.LastErr = errors.New(rec.LastError)
 	}
 	if rt.guarded && !rt.handsOver() && (rec.Suspect || rec.Crashes > 0) {
-		m.suspect, m.Alone = suspects.New(rec, m.source.records, d.Sequence, d.Deliveries), true
+		m.Suspect, m.Alone = suspects.New(rec, m.source.Records, d.Sequence, d.Deliveries), true
 	}
 	if rec.Dead == "" && rec.Crashes >= rt.now().Retry.MaxCrashes {
 		rec.Dead = supervisor.ReasonCrash
 		attempts += rec.Crashes // each was a start
 	}
-	if m.header != nil && !rt.handsOver() {
+	if m.Header != nil && !rt.handsOver() {
 		stored := d.Time
-		if m.origin != nil {
-			stored = m.origin.Time
+		if m.Origin != nil {
+			stored = m.Origin.Time
 		}
 		m.readCall(stored)
 		m.Asks = m.call != nil && m.call.AsksFirst()
@@ -318,7 +318,7 @@ func (m *message) known(rec retry.Record, b *batch) {
 		rt.group.Ended(m.Key, m.Sequence)
 		rt.count.Settled[supervisor.DeadLetter].Add(1)
 		o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: rec.Dead, Attempts: attempts, FirstFailure: first}
-		m.toLetters(o)
+		m.ToLetters(o)
 		return
 	}
 	if m.call != nil && m.call.IsOver(time.Now()) {
@@ -334,28 +334,28 @@ func (m *message) known(rec retry.Record, b *batch) {
 // elsewhere, for it would be stored empty.
 func (m *message) returnBodyless() {
 	if m.route == nil {
-		m.route = m.source.routes[0] // which holds it, if it must be held
+		m.on(m.source.routes[0]) // which holds it, if it must be held
 	}
-	m.unlessBounded(func() bool { return false }, func() {
-		_ = m.delivery.Nak(time.Now().Add(bodylessDelay)) // fenced: somebody else has it
+	m.UnlessBounded(func() bool { return false }, func() {
+		_ = m.Delivery.Nak(time.Now().Add(bodylessDelay)) // fenced: somebody else has it
 	})
 }
 
 // foreign settles a message on the retry stream that relay did not write: it goes to the dead letters as it is.
 func (m *message) foreign(err error) {
-	m.route.log.Error("a message on the retry stream was not written by relay; it becomes a dead letter", "subject", m.subject, "error", err)
-	if m.delivery.Deliveries == 1 {
-		m.route.count.tally.FromNowhere(m.delivery.Msg.Subject)
+	m.route.log.Error("a message on the retry stream was not written by relay; it becomes a dead letter", "subject", m.Subject, "error", err)
+	if m.Delivery.Deliveries == 1 {
+		m.route.count.tally.FromNowhere(m.Delivery.Msg.Subject)
 	}
 	o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Err: err, Attempts: 0}
-	m.toLetters(o)
+	m.ToLetters(o)
 }
 
 // letGo releases a delivery that is of no use. Its message comes again, and ordered keys wait for it.
 func (m *message) letGo() {
-	m.delivery.Release()
+	m.Delivery.Release()
 	if m.route != nil && !m.source.due && m.route.cfg.Order == supervisor.OrderKey {
-		m.route.group.Expect(m.route.keyOf(m.subject), m.delivery.Sequence)
+		m.route.group.Expect(m.route.keyOf(m.Subject), m.Delivery.Sequence)
 	}
 }
 

@@ -65,10 +65,10 @@ func (m *message) keepsResult(msg *Msg) *Result {
 func (m *message) toArchive(a *archive.Writer, o supervisor.Outcome) {
 	r := archive.Record{Route: m.route.name(), Ended: time.Now(), Attempts: o.Attempts}
 	stream := m.source.stream
-	if from := m.origin; from != nil {
+	if from := m.Origin; from != nil {
 		stream, r.Durable, r.Sequence, r.Published, r.Replay = from.Stream, from.Consumer, from.Sequence, from.Time, from.Replay
 	} else {
-		r.Durable, r.Sequence, r.Published = m.source.durable, m.delivery.Sequence, m.delivery.Time
+		r.Durable, r.Sequence, r.Published = m.source.durable, m.Delivery.Sequence, m.Delivery.Time
 	}
 	switch {
 	case o.Action == supervisor.AckMessage && o.Fallback:

@@ -246,7 +246,9 @@ func TestArchive_costs(t *testing.T) {
 	}
 	defer on.routes.all()[0].group.Close(context.Background())
 	s := newSource(on, "ORDERS", "d")
-	m := &message{route: on.routes.all()[0], source: s, delivery: &ack.Delivery{Sequence: 7, Time: time.Now()}}
+	m := &message{source: s}
+	m.on(on.routes.all()[0])
+	m.Delivery = &ack.Delivery{Sequence: 7, Time: time.Now()}
 	m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) // the batch begins
 	if n := testing.AllocsPerRun(1000, func() { m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) }); n != 0 {
 		t.Errorf("%v allocations for a record", n)

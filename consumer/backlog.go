@@ -34,7 +34,7 @@ func (r *running) lookAgain() {
 			continue
 		}
 		asking.Go(func() {
-			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.health.IsNews(info.Config)) {
+			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.Health.IsNews(info.Config)) {
 				s.watchdog.doubt.Store(true)
 			}
 		})

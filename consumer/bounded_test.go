@@ -86,8 +86,8 @@ func TestStrays_regressionAFailureIsHeldWhileADurableIsBoundedAndNothingCanBePar
 	w.eventually("it is said", func() bool { return r.Ready() != nil })
 	accept := w.refuses("RELAY_RETRY")
 	close(fail)
-	held := &r.routes.all()[0].held
-	w.eventually("they are held", func() bool { return held.Len() == 3 })
+	held := r.routes.all()[0].path.Held
+	w.eventually("they are held", func() bool { return held() == 3 })
 	accept()
 	w.eventually("they are handled from the retry stream", func() bool { return handled.Load() == 3 })
 }

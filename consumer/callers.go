@@ -80,20 +80,20 @@ func (rt *route) newGates() *caller.Gates {
 // readCall finds out what the headers of the message ask for.
 func (m *message) readCall(stored time.Time) {
 	rt := m.route
-	c, refused := rt.callers.policy.Read(m.header, stored)
+	c, refused := rt.callers.policy.Read(m.Header, stored)
 	if c != nil {
-		m.call = &call{Gate: rt.callers.gates.Gate(*c, caller.About{ID: m.id, Subject: m.subject, Size: m.Size, Replay: m.isReplay()})}
+		m.call = &call{Gate: rt.callers.gates.Gate(*c, caller.About{ID: m.id, Subject: m.Subject, Size: m.Size, Replay: m.isReplay()})}
 	}
 	for _, r := range refused {
 		rt.count.Refused.Add(1)
 		if others, ok := rt.callers.refused.May(time.Now()); ok {
-			rt.log.Warn("refused a header of the caller; the message is handled without it", m.attrs("header", r.Header, "error", r.Err, "others", others)...)
+			rt.log.Warn("refused a header of the caller; the message is handled without it", m.Attrs("header", r.Header, "error", r.Err, "others", others)...)
 		}
 	}
 }
 
 // isReplay tells whether an operator had the message replayed.
-func (m *message) isReplay() bool { return m.origin != nil && m.origin.Replay > 0 }
+func (m *message) isReplay() bool { return m.Origin != nil && m.Origin.Replay > 0 }
 
 // decided is the verdict on a message that does not start.
 func (m *message) decided(d caller.Decision) supervisor.Verdict {

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
@@ -13,24 +14,34 @@ import (
 // replyHeaders is room for the headers of a reply in the server's max_payload.
 const replyHeaders = 8<<10 + maxResultHeaderBytes
 
-// finish ends a message of which it is settled what becomes of it: its caller is told, if one waits, and it is acknowledged.
-func (m *message) finish(o supervisor.Outcome) {
-	m.route.count.Through(time.Since(m.published()))
+// Finish ends a message of which it is settled what becomes of it: its caller is told, if one waits, and it is acknowledged.
+func (m *message) Finish(o supervisor.Outcome) {
+	switch o.Action {
+	case supervisor.AckMessage:
+		m.plain = m.Origin == nil && o.Attempts == 0 && m.Suspect == nil && m.call == nil && !m.lent
+	case supervisor.DropMessage:
+		level := slog.LevelInfo
+		if errors.Is(o.Err, ErrForgotten) || o.Err == caller.ErrExpired {
+			level = slog.LevelDebug // counted; it is no event
+		}
+		m.route.log.Log(m.Path.Work, level, "message dropped", m.Attrs("why", why(o))...)
+	}
+	m.route.count.Through(time.Since(m.Published()))
 	m.route.count.ended(o)
 	if a := m.route.relay.archive; a != nil {
 		m.toArchive(a, o)
 	}
 	if m.call == nil || m.call.ReplyTo == "" {
-		m.done()
+		m.Done()
 		return
 	}
 	rt, reply := m.route, m.reply(o)
 	unwanted := o.Err == ErrForgotten // its caller is there, and has said so
 	rt.relay.line.Tell(rt.callers.holding.Hold(&caller.Telling{
 		// A reply that cannot be delivered does not fail the message.
-		Msg: reply.To(m.call.ReplyTo), Confirm: m.call.Confirm, Once: unwanted, Held: rt.work,
+		Msg: reply.To(m.call.ReplyTo), Confirm: m.call.Confirm, Once: unwanted, Held: rt.path.Work,
 		Until: time.Now().Add(rt.cfg.AckWait), // as long as nobody else has the message
-	}, m.Size, errors.Is(o.Err, caller.ErrAbsent), m.done, func(told caller.Told) {
+	}, m.Size, errors.Is(o.Err, caller.ErrAbsent), m.Done, func(told caller.Told) {
 		if unwanted && told == caller.NotThere {
 			return
 		}
@@ -46,7 +57,7 @@ func (m *message) reply(o supervisor.Outcome) caller.Reply {
 	c := m.call
 	r := caller.Reply{ID: m.id(), Outcome: caller.Dropped, Attempts: o.Attempts, Error: retry.CleanText(why(o), control.MaxText)}
 	if m.isReplay() {
-		r.Replay = m.origin.Replay
+		r.Replay = m.Origin.Replay
 	}
 	switch {
 	case errors.Is(o.Err, ErrForgotten):
@@ -86,8 +97,8 @@ func (m *message) maxResult() int {
 
 // id is the message's Relay-Id.
 func (m *message) id() string {
-	if m.origin != nil {
-		return m.origin.ID()
+	if m.Origin != nil {
+		return m.Origin.ID()
 	}
-	return m.source.id(m.delivery)
+	return m.source.id(m.Delivery)
 }

@@ -32,15 +32,15 @@ func (s *source) catchUpConfig() catchup.Config {
 		Routes: s.names,
 		Target: func(subject string) (string, retry.Room) {
 			if rt := s.routeOf(subject); rt != nil {
-				return rt.cfg.Name, rt.parkRoom(1)
+				return rt.cfg.Name, rt.path.Room()
 			}
-			return "", s.routes[0].parkRoom(1)
+			return "", s.routes[0].path.Room()
 		},
 		Ask: func(ctx context.Context) (jetstream.Stream, *jetstream.ConsumerInfo, error) {
 			_, stream, info, err := s.askBoth(ctx)
 			return stream, info, err
 		},
-		Work: func() context.Context { return s.routes[0].work },
+		Work: func() context.Context { return s.routes[0].path.Work },
 		Tell: s.tellOfHanding,
 		Pool: s.tidying,
 	}
@@ -61,10 +61,10 @@ func (s *source) tellOfHanding(err error) {
 // passed settles a message that is handed over, or will be.
 func (m *message) passed(place catchup.Place) {
 	if place == catchup.Passed {
-		m.done()
+		m.Done()
 		return
 	}
-	_ = m.delivery.Nak(time.Now().Add(handAgain)) // fenced: somebody else has it
+	_ = m.Delivery.Nak(time.Now().Add(handAgain)) // fenced: somebody else has it
 }
 
 // catchUp tells how much of what the durable had passed is handed over; nil when all is.

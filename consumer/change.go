@@ -304,10 +304,10 @@ func (u *unit) close() int {
 		rt.group.CallBackAll()
 	}
 	// Messages whose give-back is not confirmed come again only after AckWait.
-	confirm, cancelConfirm := context.WithTimeout(u.work, settleTimeout)
+	confirm, cancelConfirm := context.WithTimeout(u.work, askTimeout)
 	defer cancelConfirm()
 	u.confirm(confirm)
-	lastTallies([]*unit{u}, settleTimeout)
+	lastTallies([]*unit{u}, askTimeout)
 	u.end()
 	return interrupted
 }

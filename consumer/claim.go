@@ -25,7 +25,7 @@ func (s *source) claimSoon(now time.Time) {
 		c.began = now
 		s.tidying.Go(func() {
 			defer c.busy.Store(false)
-			n, err := s.claim(s.routes[0].work)
+			n, err := s.claim(s.routes[0].path.Work)
 			if n > 0 {
 				s.log.Info("handed over messages that were kept because no route wanted them", "count", n)
 			}
@@ -38,7 +38,7 @@ func (s *source) claimSoon(now time.Time) {
 
 // claim looks at what came since, for some seconds at most.
 func (s *source) claim(ctx context.Context) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	retries, c := s.relay.stores.Retries, &s.claims
 	in, err := s.relay.streams.Get(ctx, retries.Name(), lookEvery/2)

@@ -36,7 +36,7 @@ func (s *source) inHand() ack.InHand {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	return s.session.InHand()
+	return s.Session.InHand()
 }
 
 // giveBackOf gives back what instances had in hand that died.

@@ -67,7 +67,7 @@ func (s *source) sort(e *health.Edits, differs, filter []string) {
 
 // edited acts on what differs.
 func (s *source) edited(e health.Edits) {
-	was, changed := s.health.Edit(e)
+	was, changed := s.Health.Edit(e)
 	if !changed {
 		return
 	}
@@ -97,18 +97,18 @@ func isBodyless(raw *nats.Msg) bool {
 // body is what did not come with the delivery.
 func (m *message) body(ctx context.Context) (nats.Header, []byte, error) {
 	if !m.bodyless {
-		return m.route.relay.stores.Dead.Body(ctx, m.delivery.Msg.Header)
+		return m.route.relay.stores.Dead.Body(ctx, m.Delivery.Msg.Header)
 	}
 	stream, err := m.route.relay.js.Stream(ctx, m.source.stream)
 	if err != nil {
 		return nil, nil, err
 	}
-	whole, err := stream.GetMsg(ctx, m.delivery.Sequence)
+	whole, err := stream.GetMsg(ctx, m.Delivery.Sequence)
 	switch {
 	case err != nil:
 		return nil, nil, err
 	case m.source.due || m.route.cfg.part != nil:
-		return m.header, whole.Data, nil
+		return m.Header, whole.Data, nil
 	}
 	return whole.Header, whole.Data, nil
 }

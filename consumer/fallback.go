@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/foreign"
+	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
@@ -146,6 +147,6 @@ func (rt *route) fallbackStatus() *control.FallbackStatus {
 	}
 	return &control.FallbackStatus{
 		When: rt.now().Fallback.When, Running: s.Running, Stuck: s.Stuck, Done: s.Done, Failed: s.Failed, FailedInRow: s.Row,
-		FailingSince: known(s.Since), Error: control.Cut(errorText(s.Err), control.MaxText),
+		FailingSince: known(s.Since), Error: control.Cut(settle.ErrorText(s.Err), control.MaxText),
 	}
 }

@@ -25,7 +25,7 @@ type Handler interface {
 
 // Outside is implemented by handlers whose work is done in another process: no message can end this one through them, and
 // they neither change nor keep Msg.Data and Msg.Header. So relay saves the cost of finding messages that end processes
-// (see suspects.go) and of copies, as with [Route.OwnBytes].
+// and of copies, as with [Route.OwnBytes].
 type Outside interface {
 	// OutOfProcess is never called.
 	OutOfProcess()

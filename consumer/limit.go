@@ -68,7 +68,7 @@ func (r *Relay) limitsFor(cfg Route, all map[string]Limit) *supervisor.Limits {
 	}
 	l := &supervisor.Limits{Book: r.limits.Book(), Name: cfg.Name, Always: always}
 	if also != nil {
-		l.Also = func(w supervisor.Work) []limit.Need { return also(w.(*message).subject) }
+		l.Also = func(w supervisor.Work) []limit.Need { return also(w.(*message).Subject) }
 	}
 	return l
 }

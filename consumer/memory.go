@@ -48,8 +48,8 @@ func (m *message) reserve(ctx context.Context) error {
 	if m.reserved {
 		return nil
 	}
-	err := m.route.memory.Reserve(ctx, m.delivery, dlq.BodySize(m.delivery.Msg.Header), func() bool {
-		return m.delivery.Fenced() || m.source.pulls.IsDraining()
+	err := m.route.memory.Reserve(ctx, m.Delivery, dlq.BodySize(m.Delivery.Msg.Header), func() bool {
+		return m.Delivery.Fenced() || m.source.pulls.IsDraining()
 	})
 	m.reserved = err == nil
 	return err

@@ -12,44 +12,33 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/consumer/internal/caller"
-	"github.com/relaymq/relay/consumer/internal/suspects"
+	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/failpoint"
-	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
 // message is one delivery on its way through its route.
 type message struct {
-	supervisor.Message
-	route    *route
-	source   *source
-	delivery *ack.Delivery
-	arrival  ack.Delivery // what delivery points to, without an allocation of its own
-	// As they were published. For a message from the retry stream they differ from those of the delivery.
-	subject string
-	header  nats.Header
-	data    []byte
-	// origin of a message from the retry stream; nil for one that comes straight from its stream.
-	origin   *retry.Origin
+	settle.Unsettled
+	route   *route
+	source  *source
+	arrival ack.Delivery // what Delivery points to, without an allocation of its own
+
 	bodyless bool  // its body is to be fetched from the stream
-	recorded bool  // it has a record of attempts, to be deleted when it is done
-	doubtful bool  // it came again, and no record says why; see isOld
 	plain    bool  // it succeeded at once: whoever had it is through with it
 	reserved bool  // the ledger has its body, which was kept elsewhere
 	call     *call // nil: its publisher asked for nothing
 	// result is what the last attempt returned, for the archive; nil: it is not kept, or its caller waits for it.
 	result *Result
 	ahead  chan answer // what is known of it, of an ordered route: it was asked for before its turn
-	// suspect is for a message that may have ended a process, and must run alone; nil for all others.
-	suspect    *suspects.Suspect
-	called     atomic.Pointer[time.Time] // the group called it back, to come then
-	moved      bool                      // of a partition: relay put it there
-	handedOver bool                      // to the partition of another generation
-	due        time.Time                 // before which it was not to start, for who hands it over
-	lent       bool                      // the fallback had it, and may still have its bytes
-	hasTold    atomic.Bool               // its replay job knows its first verdict
+
+	moved      bool        // of a partition: relay put it there
+	handedOver bool        // to the partition of another generation
+	due        time.Time   // before which it was not to start, for who hands it over
+	lent       bool        // the fallback had it, and may still have its bytes
+	hasTold    atomic.Bool // its replay job knows its first verdict
+
 	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
 	first *handed
 }
@@ -62,46 +51,18 @@ type handed struct {
 
 var _ supervisor.Work = (*message)(nil)
 
-// from is where the message was first stored.
-func (m *message) from() retry.Origin {
-	if m.origin != nil {
-		return *m.origin
+// on has the message be one of that route.
+func (m *message) on(rt *route) {
+	if m.route = rt; rt != nil {
+		m.Path = rt.path
 	}
-	return retry.Origin{
-		Route: m.route.name(), Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.delivery.Sequence,
-		Time: m.delivery.Time, Subject: m.subject, Deliveries: m.delivery.Deliveries,
-	}
-}
-
-// published is when the message was first stored. A replay does not change that.
-func (m *message) published() time.Time {
-	if m.origin != nil {
-		return m.origin.Time
-	}
-	return m.delivery.Time
-}
-
-var _ supervisor.Preparer = (*message)(nil)
-
-// Prepare accuses a suspect before it is started.
-func (m *message) Prepare() (supervisor.Verdict, bool) {
-	if m.suspect == nil {
-		return supervisor.Verdict{}, true
-	}
-	switch err := m.accuse(); {
-	case errors.Is(err, retry.ErrElsewhere):
-		return supervisor.Verdict{Kind: supervisor.Lost, Err: err}, false
-	case err != nil:
-		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: time.Second, Err: err}, false
-	}
-	return supervisor.Verdict{}, true
 }
 
 // Do is one attempt.
 func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verdict {
 	rt := m.route
 	if rt.handsOver() {
-		if m.delivery.FencedAt(time.Now()) || !m.source.mayStart() {
+		if m.Delivery.FencedAt(time.Now()) || !m.source.mayStart() {
 			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 		}
 		return m.handOver(ctx)
@@ -121,20 +82,20 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	rt := m.route
 	began := time.Now()
 	// By its age since receipt a delivery could look young that a stalled link has brought late.
-	if m.delivery.FencedAt(began) || !m.source.mayStart() {
+	if m.Delivery.FencedAt(began) || !m.source.mayStart() {
 		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 	}
-	if m.suspect != nil {
+	if m.Suspect != nil {
 		// Not here: the attempt's clock still runs, and a success must not become a hang because a bucket does not answer.
 		// Also for what does not start: a message of an ordered key stays in its group until it is asked again.
-		defer func() { rt.slow.Go(m.acquit) }()
+		defer func() { m.Path.Go(m.Acquit) }()
 	}
 	if m.call != nil {
 		if d := m.call.MayStart(ctx); !d.Start {
 			return m.decided(d)
 		}
 		// The question took time.
-		if began = time.Now(); m.delivery.FencedAt(began) || !m.source.mayStart() {
+		if began = time.Now(); m.Delivery.FencedAt(began) || !m.source.mayStart() {
 			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 		}
 	}
@@ -154,21 +115,21 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	}
 	deadline, _ := ctx.Deadline()
 	*msg = Msg{
-		Route: rt.name(), Subject: m.subject, Data: m.data, Header: m.header, Attempt: number, Deadline: deadline,
-		Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.delivery.Sequence, Time: m.delivery.Time,
+		Route: rt.name(), Subject: m.Subject, Data: m.Data, Header: m.Header, Attempt: number, Deadline: deadline,
+		Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.Delivery.Sequence, Time: m.Delivery.Time,
 		Fence: m.source.fence(),
 	}
-	if o := m.origin; o != nil {
+	if o := m.Origin; o != nil {
 		msg.Stream, msg.Consumer, msg.Sequence, msg.Time, msg.Replay = o.Stream, o.Consumer, o.Sequence, o.Time, o.Replay
 		msg.ID = o.ID()
 	} else {
-		msg.ID = m.source.id(m.delivery)
+		msg.ID = m.source.id(m.Delivery)
 	}
 	if !p.fallback {
 		msg.paced = rt
 	}
 	if !p.ownBytes {
-		msg.Data, msg.Header = slices.Clone(m.data), cloneHeader(m.header)
+		msg.Data, msg.Header = slices.Clone(m.Data), cloneHeader(m.Header)
 	}
 	if m.call != nil {
 		var stop func()
@@ -209,7 +170,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 		rt.count.Verdicts[v.Kind].Add(1)
 	}
 	if rt.log.Enabled(ctx, slog.LevelDebug) {
-		rt.log.Debug("handled", m.attrs("attempt", number, "fallback", p.fallback, "verdict", v.Kind.String(), "took", time.Since(began).Round(time.Microsecond))...)
+		rt.log.Debug("handled", m.Attrs("attempt", number, "fallback", p.fallback, "verdict", v.Kind.String(), "took", time.Since(began).Round(time.Microsecond))...)
 	}
 	return v
 }
@@ -230,7 +191,7 @@ func (m *message) Settle(o supervisor.Outcome) {
 	rt := m.route
 	if m.handedOver {
 		rt.count.tally.Ended(tally.Dropped) // here
-		m.done()
+		m.Done()
 		return
 	}
 	if m.call != nil {
@@ -243,49 +204,13 @@ func (m *message) Settle(o supervisor.Outcome) {
 		rt.count.Settled[o.Action].Add(1)
 	}
 	m.toldBySettlement(o)
-	if m.suspect != nil {
-		m.settleSuspect(o)
-		return
-	}
-	m.settle(o)
+	m.Unsettled.Settle(o)
 }
 
-// settleSuspect settles on the route's slow path. It is a function of its own so that only here the outcome is on the heap.
-func (m *message) settleSuspect(o supervisor.Outcome) {
-	m.route.slow.Go(func() {
-		m.acquit() // its handler has returned, or was given up: that is no crash
-		m.settle(o)
-	})
-}
-
-func (m *message) settle(o supervisor.Outcome) {
-	rt := m.route
-	switch o.Action {
-	case supervisor.AckMessage:
-		m.plain = m.origin == nil && o.Attempts == 0 && m.suspect == nil && m.call == nil && !m.lent
-		m.finish(o)
-	case supervisor.DropMessage:
-		level := slog.LevelInfo
-		if errors.Is(o.Err, ErrForgotten) || o.Err == caller.ErrExpired {
-			level = slog.LevelDebug // counted; it is no event
-		}
-		rt.log.Log(rt.work, level, "message dropped", m.attrs("why", why(o))...)
-		m.finish(o)
-	case supervisor.GiveBack:
-		failpoint.At("giving back")
-		m.comeAgain(o)
-	case supervisor.LetGo:
-		m.delivery.Release()
-	case supervisor.RetryLater:
-		m.slowly(o)
-	case supervisor.DeadLetter:
-		m.toLetters(o)
-	}
-}
-
-// slowly settles on the route's slow path. It is a function of its own so that only here the outcome is on the heap.
-func (m *message) slowly(o supervisor.Outcome) {
-	m.route.slow.Go(func() { m.retry(o) })
+// Remember stores the failure of a message that waits in the stash.
+func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
+	m.toldBySettlement(o)
+	m.Unsettled.Remember(o, stored)
 }
 
 func why(o supervisor.Outcome) string {
@@ -295,43 +220,15 @@ func why(o supervisor.Outcome) string {
 	return o.Why
 }
 
-// bounce is how long a message stays away that goes back at the end of an instance, and came for more than the second time: the last pulls of that
-// one may get it again and again.
-const bounce = 100 * time.Millisecond
-
-// giveBack returns a message that spent no attempt; zero means at once.
-func (m *message) giveBack(due time.Time) {
-	if m.route.guarded && !m.recorded {
-		m.source.records.Returned(m.delivery.Sequence, m.delivery.Deliveries, m.suspect != nil)
-	}
-	if due.IsZero() && m.delivery.Deliveries <= 2 {
-		_ = m.delivery.GiveBack() // fenced: somebody else has it
-		return
-	}
-	if due.IsZero() {
-		due = time.Now().Add(bounce)
-	}
-	_ = m.delivery.Nak(due)
-	m.givenBack()
-}
-
-// done acknowledges the message. Nothing may be done with it afterwards.
-func (m *message) done() {
-	_ = m.delivery.Ack(m) // settled before: a bug that has no effect here
-	failpoint.At("acked")
-}
+// Forget lets go of what a message that was given back does not need.
+func (m *message) Forget() { m.first = nil }
 
 // Confirmed has the record of a message deleted that is done for good, and its memory used again.
 func (m *message) Confirmed(free bool) {
-	if m.recorded {
-		src, seq := m.source, m.delivery.Sequence
-		src.tidying.Go(func() { src.forget(src.routes[0].work, seq) })
+	if m.Recorded {
+		src, seq := m.source, m.Delivery.Sequence
+		src.tidying.Go(func() { src.forget(src.routes[0].path.Work, seq) })
 	} else if free && m.plain {
 		m.source.recycle(m)
 	}
-}
-
-// attrs describe the message in the log.
-func (m *message) attrs(more ...any) []any {
-	return append([]any{"subject", m.subject, "seq", m.from().Sequence}, more...)
 }

@@ -65,7 +65,7 @@ func (r *Relay) snapshot() metrics.Snapshot {
 		s.Orphans[o.Kind] += int(o.Messages) + o.Outstanding
 	}
 	for _, src := range r.running.sources() {
-		d := metrics.Durable{Stream: src.stream, Name: src.durable, Count: &src.count.DurableCount, Unconfirmed: src.session.Stats().Unconfirmed}
+		d := metrics.Durable{Stream: src.stream, Name: src.durable, Count: &src.count.DurableCount, Unconfirmed: src.Session.Stats().Unconfirmed}
 		if l := src.looked.Load(); l != nil && !src.isLost() {
 			d.AckPending = &l.Outstanding
 		}

@@ -3,8 +3,6 @@ package consumer
 import (
 	"cmp"
 	"time"
-
-	"github.com/relaymq/relay/internal/retry"
 )
 
 // Parked bounds what waits in the retry stream, of all routes and instances. Relay itself looks at the bounds before it parks a message:
@@ -25,13 +23,4 @@ func (p Parked) WithDefaults() Parked {
 	p.MaxMsgs = cmp.Or(p.MaxMsgs, 10_000_000)
 	p.MaxAge = cmp.Or(p.MaxAge, 720*time.Hour)
 	return p
-}
-
-// parkRoom is the room in the retry stream for messages of the route, or a share of it.
-func (rt *route) parkRoom(share int) retry.Room {
-	p := rt.relay.cfg.Parked
-	return retry.Room{
-		Messages: max(1, min(rt.now().Retry.ParkMax, p.MaxMsgs)/share),
-		Bytes:    max(1, int64(p.MaxBytes)/int64(share)),
-	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
 )
 
 // flood is publish for many.
@@ -112,46 +111,15 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 			} else if c.origin != nil {
 				attempts = c.origin.Attempts
 			}
-			m := &message{route: r.routes.all()[0], source: &source{binding: new(binding)}, origin: c.origin, delivery: &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}}
+			m := &message{source: &source{binding: new(binding)}}
+			m.on(r.routes.all()[0])
+			m.Origin, m.Delivery = c.origin, &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}
 			m.known(c.record, new(batch))
 			if m.Returns != c.want || m.Attempts != attempts {
 				t.Errorf("%d returns and %d attempts, want %d and %d", m.Returns, m.Attempts, c.want, attempts)
 			}
 		})
 	}
-}
-
-// While messages wait to be put aside their lease may be lost, and another instance has them.
-func TestMessage_aFencedMessageIsNotPutAside(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	r, stop := w.start(Config{Logger: quiet}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
-	for _, fenced := range []bool{true, false} {
-		wait := time.Hour
-		if fenced {
-			wait = time.Nanosecond
-		}
-		session := ack.NewSession(ack.Config{
-			Inbox: w.nc.NewInbox(), Conn: w.nc, Link: func() uint64 { return 0 }, AckWait: wait,
-			Info: func(context.Context) (ack.Info, error) { return ack.Info{}, nil },
-		})
-		raw := &nats.Msg{Subject: "orders.eu", Reply: fmt.Sprintf("$JS.ACK.ORDERS.billing.1.7.7.%d.0", time.Now().UnixNano())}
-		d, err := session.Receive(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := &message{route: r.routes.all()[0], source: r.running.sources()[0], delivery: d, subject: raw.Subject}
-		m.putAside(supervisor.Outcome{Due: time.Now().Add(time.Hour)})
-		m.route.aside.Wait()
-		st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if parked := st.CachedInfo().State.Msgs; fenced != (parked == 0) || fenced != (session.Stats().Released == 1) {
-			t.Errorf("fenced %v: %d parked, %+v", fenced, parked, session.Stats())
-		}
-	}
-	_ = stop()
 }
 
 // Without the retry stream what waits stays in the durable, and the others go on.
@@ -176,8 +144,8 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	w.flood("orders.bad", bad)
 	w.publish("orders.good", good)
 	w.eventually("the others are handled", func() bool { return handled.Load() == good })
-	w.eventually("some tried to park", func() bool { return r.routes.all()[0].aside.Failures() > 0 })
-	if n := r.routes.all()[0].aside.Failures(); n > 128 {
+	w.eventually("some tried to park", func() bool { return r.routes.all()[0].path.Unparked() > 0 })
+	if n := r.routes.all()[0].path.Unparked(); n > 128 {
 		t.Errorf("%d tried to park, want few", n)
 	}
 	w.eventually("all bad ones wait", func() bool {

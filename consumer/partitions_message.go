@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/partition"
@@ -20,53 +21,53 @@ import (
 
 // ofPartition reads where a copy comes from. It returns false when the message is settled.
 func (m *message) ofPartition(p *partOfRoute) bool {
-	literal, moved, ok := partition.Own(m.subject)
+	literal, moved, ok := partition.Own(m.Subject)
 	if moved {
-		origin, header, err := retry.Unwrap(m.header)
+		origin, header, err := retry.Unwrap(m.Header)
 		switch {
 		case errors.Is(err, retry.ErrOtherVersion):
-			m.newer(err)
+			m.Newer(err)
 			return false
 		case err != nil:
 			m.foreign(err)
 			return false
 		}
-		m.moved, m.origin, m.subject, m.header = true, &origin, origin.Subject, header
+		m.moved, m.Origin, m.Subject, m.Header = true, &origin, origin.Subject, header
 		return true
 	}
-	sequence, copied := partition.Source(m.header.Get(partition.SourceHeader))
+	sequence, copied := partition.Source(m.Header.Get(partition.SourceHeader))
 	if !ok || !copied {
 		m.foreign(fmt.Errorf("it is not a copied message: header %s is missing", partition.SourceHeader))
 		return false
 	}
-	if delete(m.header, partition.SourceHeader); len(m.header) == 0 {
-		m.header = nil
+	if delete(m.Header, partition.SourceHeader); len(m.Header) == 0 {
+		m.Header = nil
 	}
-	m.origin = &retry.Origin{
-		Route: p.Route, Stream: p.Stream, Consumer: p.Durable, Sequence: sequence, Time: m.delivery.Time, Subject: literal, Deliveries: m.delivery.Deliveries,
+	m.Origin = &retry.Origin{
+		Route: p.Route, Stream: p.Stream, Consumer: p.Durable, Sequence: sequence, Time: m.Delivery.Time, Subject: literal, Deliveries: m.Delivery.Deliveries,
 	}
-	m.subject = literal
+	m.Subject = literal
 	return true
 }
 
 // toPartition puts a message that was replayed into its partition.
 func (m *message) toPartition(p *partOfRoute) {
 	rt := m.route
-	rt.slow.Go(func() {
-		header := m.delivery.Msg.Header
-		err := rt.relay.putIntoPartition(rt.work, p.Of, m.subject, header, m.delivery.Msg.Data)
+	rt.path.Go(func() {
+		header := m.Delivery.Msg.Header
+		err := rt.relay.putIntoPartition(rt.path.Work, p.Of, m.Subject, header, m.Delivery.Msg.Data)
 		switch {
 		case err == nil:
-			m.done()
+			m.Done()
 			return
-		case m.delivery.Fenced():
-			m.delivery.Release()
+		case m.Delivery.Fenced():
+			m.Delivery.Release()
 			return
 		}
-		if others, ok := rt.said.unparked.May(time.Now()); ok {
-			rt.log.Warn("cannot put a replayed message into its partition; retrying", m.attrs("others", others, "error", err)...)
+		if others, ok := rt.said.undivided.May(time.Now()); ok {
+			rt.log.Warn("cannot put a replayed message into its partition; retrying", m.Attrs("others", others, "error", err)...)
 		}
-		m.unlessBounded(func() bool { return false }, func() { _ = m.delivery.Nak(time.Now().Add(intoPartitionAgain)) })
+		m.UnlessBounded(func() bool { return false }, func() { _ = m.Delivery.Nak(time.Now().Add(intoPartitionAgain)) })
 	})
 }
 
@@ -127,14 +128,14 @@ func (m *message) handOver(ctx context.Context) supervisor.Verdict {
 	if err := m.route.formersThrough(ctx); err != nil {
 		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: formerAgain, Err: err}
 	}
-	if m.delivery.FencedAt(time.Now()) || !m.source.mayStart() { // meanwhile
+	if m.Delivery.FencedAt(time.Now()) || !m.source.mayStart() { // meanwhile
 		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
 	}
-	origin := m.from()
-	origin.Attempts, origin.FirstFailure, origin.LastError = m.Attempts, m.FirstFailure, errorText(m.LastErr)
+	origin := m.From()
+	origin.Attempts, origin.FirstFailure, origin.LastError = m.Attempts, m.FirstFailure, settle.ErrorText(m.LastErr)
 	origin.Due = m.due
 	failpoint.At("handing over")
-	if err := m.route.relay.putIntoPartition(ctx, *m.route.cfg.part.To, m.subject, retry.Wrap(origin, m.header), m.data); err != nil {
+	if err := m.route.relay.putIntoPartition(ctx, *m.route.cfg.part.To, m.Subject, retry.Wrap(origin, m.Header), m.Data); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
 			return supervisor.Verdict{Kind: supervisor.Dead, Err: fmt.Errorf(
 				"it cannot be handed over to %d partitions: with the headers that name its origin it is larger than max_payload of the server (%w)", m.route.cfg.part.To.Count, err)}
@@ -154,7 +155,7 @@ func (r *Relay) putIntoPartition(ctx context.Context, g partition.Generation, li
 			h[name] = values
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	_, err := r.js.PublishMsg(ctx, &nats.Msg{Subject: g.Moved(literal), Header: h, Data: data}, jetstream.WithExpectStream(g.Name()))
 	return err

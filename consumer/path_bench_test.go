@@ -72,12 +72,12 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 	}
 	s := newSource(r, "ORDERS", "d")
 	for _, rt := range r.routes.all() {
-		rt.work = b.Context()
+		rt.path.Work = b.Context()
 		s.add(rt, rt.cfg.Subjects...)
 		defer rt.group.Close(context.Background())
 	}
 	conn := &acksKept{all: make(chan struct{}, 1)}
-	s.session = ack.NewSession(ack.Config{Inbox: "_INBOX.0123456789012345678901", Conn: conn, Link: func() uint64 { return 0 }, AckWait: 30 * time.Second})
+	s.Session = ack.NewSession(ack.Config{Inbox: "_INBOX.0123456789012345678901", Conn: conn, Link: func() uint64 { return 0 }, AckWait: 30 * time.Second})
 
 	const batch = 256
 	arriving := make([]*nats.Msg, 4*batch)
@@ -104,15 +104,15 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 		for {
 			for _, reply := range conn.answers() {
 				answer.Subject = reply
-				s.session.Reply(answer)
+				s.Session.Reply(answer)
 			}
-			if s.session.Wait(over) == nil { // it has the last ones confirmed
+			if s.Session.Wait(over) == nil { // it has the last ones confirmed
 				break
 			}
 		}
 	}
 	b.StopTimer()
-	if st := s.session.Stats(); st.Confirmed != uint64(b.N) || st.Unconfirmed != 0 {
+	if st := s.Session.Stats(); st.Confirmed != uint64(b.N) || st.Unconfirmed != 0 {
 		b.Fatalf("%+v", st)
 	}
 }

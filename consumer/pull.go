@@ -23,13 +23,13 @@ func (s *source) pullerConfig() pulls.Config {
 		Conn: r.nc, JS: r.js, API: r.api, Stream: s.stream, Durable: s.durable, Elsewhere: r.cfg.Domain != "", Log: s.log,
 		Link: r.link, Durables: func() int { return len(r.running.sources()) }, Among: r.stores.AmongMany, DrainTime: r.phases.drainTime,
 		Leased: s.leased, Lease: r.cfg.Fleet.lease(), Holds: s.mayStart,
-		Stops: s.health.Stops, Full: s.holdsBack,
+		Stops: s.Health.Stops, Full: s.holdsBack,
 		Room: func() (messages, bytes int) {
 			room := s.room()
 			return room.Messages, room.Bytes
 		},
 		InHand: func() (live, unconfirmed int) {
-			st := s.session.Stats()
+			st := s.Session.Stats()
 			return st.Live, st.Unconfirmed
 		},
 	}
@@ -42,7 +42,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.session.Run(ctx)
+		s.Session.Run(ctx)
 	}()
 	var noting sync.WaitGroup
 	if s.leased() {
@@ -138,8 +138,8 @@ func (s *source) hasRoom() bool {
 
 // holdsBack tells whether too much waits for the server already, whatever the routes could use.
 func (s *source) holdsBack() bool {
-	return s.ordered.behind.Load() > maxBehind || s.strays.Many() || s.session.Stats().Unconfirmed > maxUnconfirmed ||
-		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.aside.Full() || rt.memory.Full() })
+	return s.ordered.behind.Load() > maxBehind || s.strays.Many() || s.Session.Stats().Unconfirmed > maxUnconfirmed ||
+		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.path.Full() || rt.memory.Full() })
 }
 
 // maxUnconfirmed keeps a server that confirms slowly from being asked for more.
@@ -152,14 +152,14 @@ func (s *source) reconnected() {
 	if l := s.relay.stores.Lives.Load(); l != nil {
 		l.Reconnected(time.Now())
 	}
-	s.session.Reconnected()
+	s.Session.Reconnected()
 }
 
 // told takes what the server says about a pull.
 func (s *source) told(m *nats.Msg, now time.Time) {
 	st := s.pulls.Status(m, now)
 	if st.NewLeader {
-		s.session.LeaderChanged()
+		s.Session.LeaderChanged()
 		s.gaps.MayHaveLost(now)
 	}
 	if st.Doubt {
@@ -178,12 +178,12 @@ func (s *source) take(first *nats.Msg) {
 				s.watchdog.doubt.Store(true) // little was asked meanwhile
 			}
 			s.admit(m, now, &s.batch)
-		case s.session.Reply(m):
+		case s.Session.Reply(m):
 		case pulls.IsEnd(m):
 			drained = true
 		default:
 			if sent, ok := pulls.Contacted(m); ok {
-				s.session.Contact(sent)
+				s.Session.Contact(sent)
 			} else {
 				s.told(m, now)
 			}

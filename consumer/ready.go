@@ -92,7 +92,7 @@ func (rt *route) lookForStall(now time.Time) {
 // tell whose they are: while another route of the durable starts some, none count.
 func (rt *route) pending(now time.Time) (n uint64) {
 	for _, s := range rt.relay.running.sources() {
-		if !s.serves(rt) || !s.health.PausedUntil().IsZero() { // paused on the server: status says so
+		if !s.serves(rt) || !s.Health.PausedUntil().IsZero() { // paused on the server: status says so
 			continue
 		}
 		others := false

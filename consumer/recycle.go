@@ -20,7 +20,8 @@ func (s *source) newMessage(raw *nats.Msg) *message {
 	} else {
 		m = new(message)
 	}
-	m.source, m.subject, m.header, m.data = s, raw.Subject, raw.Header, raw.Data
+	m.source, m.Durable, m.Owner = s, &s.Durable, m
+	m.Subject, m.Header, m.Data = raw.Subject, raw.Header, raw.Data
 	return m
 }
 

@@ -202,7 +202,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	defer stopHearing()
 	// The flush has the server report subscriptions that it does not permit, before the start asks which permissions are missing.
-	_ = r.nc.FlushTimeout(settleTimeout)
+	_ = r.nc.FlushTimeout(askTimeout)
 	units, err := r.start(ctx)
 	if err != nil || ctx.Err() != nil {
 		r.running.closeSources()

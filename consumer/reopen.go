@@ -26,11 +26,11 @@ func (s *source) keepOpen(ctx context.Context) {
 	}
 }
 
-func (s *source) isLost() bool { return s.health.IsLost() && !s.pulls.IsDraining() }
+func (s *source) isLost() bool { return s.Health.IsLost() && !s.pulls.IsDraining() }
 
 // reopen opens a durable that was lost and is there again. It never makes or changes one.
 func (s *source) reopen(ctx context.Context) finding {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	stream, err := s.relay.js.Stream(ctx, s.stream)
 	if err != nil {

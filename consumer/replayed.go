@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
@@ -11,7 +12,7 @@ import (
 
 // told is the end of an attempt: of a replayed message's first one, its job hears.
 func (m *message) told(ctx context.Context, number int, v supervisor.Verdict) {
-	if m.origin == nil || m.origin.Job == "" || number > 1 {
+	if m.Origin == nil || m.Origin.Job == "" || number > 1 {
 		return
 	}
 	switch v.Kind {
@@ -29,7 +30,7 @@ func (m *message) told(ctx context.Context, number int, v supervisor.Verdict) {
 
 // toldBySettlement is for attempts that gave no verdict: panics and hangs, and keys that gave up.
 func (m *message) toldBySettlement(o supervisor.Outcome) {
-	if m.origin != nil && m.origin.Job != "" && o.Attempts <= 1 &&
+	if m.Origin != nil && m.Origin.Job != "" && o.Attempts <= 1 &&
 		(o.Action == supervisor.RetryLater || o.Action == supervisor.DeadLetter) {
 		m.tell(false, o.Err)
 	}
@@ -39,9 +40,9 @@ func (m *message) tell(ok bool, err error) {
 	if m.hasTold.Swap(true) {
 		return
 	}
-	v := dlq.Verdict{Message: dlq.MessageToken(*m.origin), OK: ok}
+	v := dlq.Verdict{Message: dlq.MessageToken(*m.Origin), OK: ok}
 	if !ok {
-		v.Route, v.Error = m.route.name(), retry.CleanText(errorText(err), 256)
+		v.Route, v.Error = m.route.name(), retry.CleanText(settle.ErrorText(err), 256)
 	}
-	m.route.relay.replayed.Add(m.origin.Job, v)
+	m.route.relay.replayed.Add(m.Origin.Job, v)
 }

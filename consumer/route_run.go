@@ -13,11 +13,9 @@ import (
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/health"
-	"github.com/relaymq/relay/consumer/internal/letters"
 	"github.com/relaymq/relay/consumer/internal/memory"
-	"github.com/relaymq/relay/consumer/internal/parking"
+	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/tenure"
-	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
@@ -25,9 +23,8 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// slowPaths is how many settlements of a route that block on the server run at once, how many questions about its messages,
-// and how many records of a durable are deleted at once.
-const slowPaths = 256
+// asksAtOnce is how many questions about the messages of a route run at once, and how many records of a durable are deleted at once.
+const asksAtOnce = settle.Paths
 
 // route is a running Route.
 type route struct {
@@ -38,14 +35,10 @@ type route struct {
 	ackWaitBefore time.Duration
 	log           *slog.Logger
 	group         *supervisor.Group
-	slow          *pool.Pool
-	looks         *pool.Pool // of what is known of messages: failures must not stand behind them
-	letters       *letters.Queue
-	held          unstored.List
+	path          *settle.Path // on which its messages are settled
+	looks         *pool.Pool   // of what is known of messages: failures must not stand behind them
 	memory        *memory.Account
-	aside         *parking.Queue
 	key           subject.Template
-	work          context.Context      // of the slow path; set by serve
 	unit          atomic.Pointer[unit] // likewise
 	count         *counters
 	callers       callers
@@ -65,12 +58,12 @@ type route struct {
 }
 
 // sayings are lines of the log, of what is said of one message for many.
-type sayings struct{ unparked, undead, unread, unacquitted trouble.Seldom }
+type sayings struct{ undivided, unread trouble.Seldom }
 
 // newRoute makes a route. The limits are those that are to hold.
 func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	cfg = r.ownBytes(cfg)
-	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), slow: pool.New(slowPaths), looks: pool.New(slowPaths), letters: letters.New(slowPaths), guarded: cfg.guarded(), count: new(counters)}
+	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), looks: pool.New(asksAtOnce), guarded: cfg.guarded(), count: new(counters)}
 	rt.settings.cfg.Store(&cfg)
 	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.stores.DeadPrefix(cfg.DeadLetter.Prefix))...)
 	rt.callers.gates = rt.newGates()
@@ -81,7 +74,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	opts := rt.options(cfg, e)
 	opts.Limits = r.limitsFor(cfg, limits)
 	rt.group = supervisor.New(opts)
-	rt.aside = parking.NewQueue(rt.more)
+	rt.path = settle.New(rt.settling())
 	rt.memory = memory.New(mostHeld(opts, cfg.asks()), rt.more)
 	rt.formerFirst.turn = make(chan struct{}, 1)
 	return rt
@@ -214,7 +207,7 @@ func (rt *route) trouble() error {
 	if _, err := rt.stop.Now(); err != nil {
 		return fmt.Errorf("stopped: %w", err)
 	}
-	if err := rt.letters.Trouble(time.Now()); err != nil {
+	if err := rt.path.Trouble(time.Now()); err != nil {
 		return fmt.Errorf("cannot store dead letters: %w", err)
 	}
 	return nil

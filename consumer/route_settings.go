@@ -288,7 +288,7 @@ func (p *plot) prepareAll(ctx context.Context) error {
 
 // undo ends what a change has made that is not to be.
 func (p *plot) undo(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
 	for _, b := range p.lives {
 		b.undo(ctx)

@@ -42,10 +42,10 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 		return state, why, since
 	}
 	for _, s := range r.running.sources() {
-		if err := s.trouble(); err != nil && s.serves(rt) && !s.due && !s.health.MerelyEdited() {
-			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.health.LostSince()
+		if err := s.trouble(); err != nil && s.serves(rt) && !s.due && !s.Health.MerelyEdited() {
+			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.Health.LostSince()
 		}
-		if s.serves(rt) && !s.due && s.health.IsEdited() {
+		if s.serves(rt) && !s.due && s.Health.IsEdited() {
 			return RouteStopped, "its durable was edited (the trouble of this instance says how)", time.Time{}
 		}
 	}
@@ -56,7 +56,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 		return RoutePaused, reasonOf(paused), paused.At
 	}
 	for _, s := range r.running.sources() {
-		if s.serves(rt) && !s.due && !s.health.PausedUntil().IsZero() {
+		if s.serves(rt) && !s.due && !s.Health.PausedUntil().IsZero() {
 			return RoutePaused, "its durable is paused on the server (to resume it: nats consumer resume)", time.Time{}
 		}
 	}

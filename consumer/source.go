@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/pulls"
+	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/strays"
 	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/consumer/internal/tally"
@@ -30,11 +31,10 @@ import (
 // source is one durable, from which one or more routes get their messages.
 type source struct {
 	*binding
-	unit     *unit // nil until its unit begins
-	identity ack.Identity
-	adopted  string // what its mark said when it was opened
-	session  *ack.Session
-	records  *retry.Records
+	settle.Durable       // how its messages are settled
+	unit           *unit // nil until its unit begins
+	identity       ack.Identity
+	adopted        string // what its mark said when it was opened
 
 	pulls    *pulls.Puller
 	setup    setup // until it is open
@@ -60,8 +60,6 @@ type source struct {
 	batch   batch // of take
 	gaps    *gaps.Watch
 	ordered ordered
-
-	health health.Health
 }
 
 // ordered is the way of the messages of ordered keys of which something must be asked first, and of those behind them.
@@ -92,7 +90,7 @@ func newBinding(r *Relay, stream, durable string) *binding {
 func newSourceOf(b *binding) *source {
 	s := &source{
 		binding: b,
-		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(slowPaths), count: new(sourceCounters), floors: b.newFloors(),
+		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(asksAtOnce), count: new(sourceCounters), floors: b.newFloors(),
 	}
 	s.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
 		for _, rt := range b.routes {
@@ -100,6 +98,7 @@ func newSourceOf(b *binding) *source {
 		}
 	})
 	s.pulls = pulls.New(s.pullerConfig())
+	s.Durable = settle.Durable{Stream: b.stream, Name: b.durable, Due: b.due, Leased: b.leased, Draining: s.pulls.IsDraining}
 	s.strays = strays.New(b.log, s.pulls.Wake)
 	s.catchUp = catchup.New(s.catchUpConfig())
 	s.takeover = takeover.New(s.takeoverConfig())
@@ -127,8 +126,8 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	}
 	s.tally = s.newTally(info, began)
 	s.pulls.Open(info.NumPending > 0)
-	s.records = s.relay.stores.Records.Records(s.stream, s.durable, info.Created)
-	s.session = ack.NewSession(ack.Config{
+	s.Records = s.relay.stores.Records.Records(s.stream, s.durable, info.Created)
+	s.Session = ack.NewSession(ack.Config{
 		Inbox: s.pulls.Name(), Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
@@ -155,7 +154,7 @@ func (s *source) ask(ctx context.Context) (ack.Identity, *jetstream.ConsumerInfo
 
 // askBoth is ask for who wants to know more of the stream.
 func (s *source) askBoth(ctx context.Context) (ack.Identity, jetstream.Stream, *jetstream.ConsumerInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	stream, err := s.relay.js.Stream(ctx, s.stream)
 	if err != nil {
@@ -186,7 +185,7 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 		}
 		return ack.Info{}, err
 	}
-	if !identity.Equal(s.identity) || s.health.IsNews(info.Config) {
+	if !identity.Equal(s.identity) || s.Health.IsNews(info.Config) {
 		s.watchdog.doubt.Store(true)
 	}
 	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
@@ -194,19 +193,19 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 
 // trouble is why the durable gives nothing, if so.
 func (s *source) trouble() error {
-	if err := s.health.Reason(); err != nil {
+	if err := s.Health.Reason(); err != nil {
 		return err
 	}
 	if err := s.late.Reason(s.relay.cfg.Stalled, time.Now()); err != nil {
 		return err
 	}
-	return s.health.Silent(time.Now())
+	return s.Health.Silent(time.Now())
 }
 
 // lose gives the durable up: it, or its stream, is not what it was, and a settlement would hit a stranger.
 func (s *source) lose(err error) {
-	s.session.Abandon()
-	news := s.health.Lose(err)
+	s.Session.Abandon()
+	news := s.Health.Lose(err)
 	if s.routes[0].cfg.part != nil {
 		s.relay.generations.Soon()
 	}
@@ -217,10 +216,10 @@ func (s *source) lose(err error) {
 
 // forget deletes the record of a settled message.
 func (s *source) forget(ctx context.Context, seq uint64) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	failpoint.At("forgetting")
-	if err := s.records.Delete(ctx, seq); err != nil {
+	if err := s.Records.Delete(ctx, seq); err != nil {
 		s.log.Debug("cannot delete a record; the next sweep deletes it", "seq", seq, "error", err)
 	}
 }
@@ -233,7 +232,7 @@ func (s *source) sweep(ctx context.Context) {
 	if err != nil || !identity.Equal(s.identity) {
 		return // not now, or never again
 	}
-	if n, err := s.records.Sweep(ctx, info.AckFloor.Stream); err != nil {
+	if n, err := s.Records.Sweep(ctx, info.AckFloor.Stream); err != nil {
 		s.log.Debug("cannot sweep the records of settled messages", "error", err)
 	} else if n > 0 {
 		s.log.Info("removed records of settled messages", "count", n)

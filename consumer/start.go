@@ -266,7 +266,7 @@ func (r *Relay) openAll(ctx context.Context, units []*unit) error {
 
 // undo closes what a start opened that failed, and removes the durables that it made.
 func (r *Relay) undo(ctx context.Context, opened []*source) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
 	r.sideBySide(ctx, opened, func(s *source, ctx context.Context) error {
 		s.close()
@@ -291,7 +291,7 @@ func (r *Relay) sideBySide(ctx context.Context, list []*source, f func(s *source
 		working.Go(func() {
 			defer func() { <-slots }()
 			if s.setup.err = ctx.Err(); s.setup.err == nil {
-				one, cancel := context.WithTimeout(ctx, settleTimeout)
+				one, cancel := context.WithTimeout(ctx, askTimeout)
 				s.setup.err = f(s, one)
 				cancel()
 			}

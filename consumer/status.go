@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/peers"
+	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/version"
 	"github.com/relaymq/relay/supervisor"
@@ -112,7 +113,7 @@ func (rt *route) status(keys int) RouteStatus {
 	}
 	for _, src := range rt.relay.running.sources() {
 		if src.serves(rt) && !src.due {
-			if until := src.health.PausedUntil(); !until.IsZero() && state == RoutePaused && s.Pause == nil {
+			if until := src.Health.PausedUntil(); !until.IsZero() && state == RoutePaused && s.Pause == nil {
 				s.Until = &until
 			}
 			s.Stream = src.stream
@@ -132,7 +133,7 @@ func (rt *route) status(keys int) RouteStatus {
 	for _, k := range rt.group.KeyStates(keys) {
 		ks := control.KeyStatus{
 			Key: control.Cut(k.Key, control.MaxKey), State: k.State.String(), Why: control.Cut(k.Why, control.MaxText), Since: k.Since, Stash: k.Stash, Failures: k.Failures,
-			Restarts: k.Restarts, Error: control.Cut(errorText(k.LastErr), control.MaxText), Child: k.Child,
+			Restarts: k.Restarts, Error: control.Cut(settle.ErrorText(k.LastErr), control.MaxText), Child: k.Child,
 		}
 		if len(k.Key) > control.MaxKey {
 			ks.KeyBytes = len(k.Key)

@@ -47,7 +47,10 @@ func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Ti
 
 // stray settles a message that no route of this instance wants. The origin of one that was wrapped is its own.
 func (m *message) stray(origin *retry.Origin) {
-	s, d := m.source, m.delivery
+	s, d := m.source, m.Delivery
+	if m.route == nil {
+		m.on(s.routes[0]) // which holds it, if it must be held
+	}
 	s.count.Strays.Add(1)
 	to := retry.NoRoute
 	if origin != nil {
@@ -56,26 +59,26 @@ func (m *message) stray(origin *retry.Origin) {
 	} else {
 		var pattern string
 		var known bool
-		if pattern, to, known = s.strays.WantedBy(m.subject); !known && !s.strays.Unknown().Swap(true) {
+		if pattern, to, known = s.strays.WantedBy(m.Subject); !known && !s.strays.Unknown().Swap(true) {
 			s.watchdog.doubt.Store(true) // the stream may have got more subjects, which the durable need not deliver
 		}
-		s.strays.Came(pattern, m.subject)
+		s.strays.Came(pattern, m.Subject)
 	}
 	if m.bodyless {
 		m.returnBodyless()
 		return
 	}
-	after, back, doubt := s.strays.GoesBack(to, d.Deliveries, s.session.AckPending())
+	after, back, doubt := s.strays.GoesBack(to, d.Deliveries, s.Session.AckPending())
 	if doubt {
 		s.watchdog.doubt.Store(true)
 	}
-	if back && !s.health.IsBounded() {
+	if back && !s.Health.IsBounded() {
 		_ = d.Nak(time.Now().Add(after)) // fenced: somebody else has it
 		return
 	}
-	if origin == nil && s.isElsewhere(m.subject, d.Sequence) {
+	if origin == nil && s.isElsewhere(m.Subject, d.Sequence) {
 		s.count.tally.Elsewhere()
-		m.done()
+		m.Done()
 		return
 	}
 	s.strays.Keep(func() { m.keep(origin, to) })
@@ -103,48 +106,45 @@ func (s *source) noteDelivers(ctx context.Context, stream jetstream.Stream) erro
 
 // keep has the retry stream keep a stray: for the route it came for, or for nobody.
 func (m *message) keep(origin *retry.Origin, to string) {
-	s, d := m.source, m.delivery
+	s, d := m.source, m.Delivery
 	if d.Fenced() {
 		d.Release()
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.routes[0].work, settleTimeout)
+	ctx, cancel := context.WithTimeout(m.Path.Work, askTimeout)
 	defer cancel()
 	var err error
 	if origin != nil {
-		err = s.relay.stores.Retries.Forward(ctx, *origin, m.header, m.data)
+		err = s.relay.stores.Retries.Forward(ctx, *origin, m.Header, m.Data)
 	} else {
 		err = m.keepUnwrapped(ctx, to)
 	}
 	if err != nil {
-		s.log.Debug("cannot keep a message that no route here wants in the retry stream", "subject", m.subject, "seq", d.Sequence, "error", err)
-		if m.route == nil {
-			m.route = s.routes[0] // which holds it, if it must be held
-		}
-		if s.health.IsBounded() {
-			m.hold(time.Now().Add(unstored.Every), err, func() { m.keep(origin, to) })
+		s.log.Debug("cannot keep a message that no route here wants in the retry stream", "subject", m.Subject, "seq", d.Sequence, "error", err)
+		if s.Health.IsBounded() {
+			m.Hold(time.Now().Add(unstored.Every), err, func() { m.keep(origin, to) })
 			return
 		}
 		_ = d.Nak(time.Now().Add(unkeptDelay))
 		return
 	}
-	m.done()
+	m.Done()
 }
 
 func (m *message) keepUnwrapped(ctx context.Context, to string) error {
-	s, d := m.source, m.delivery
-	rec, err := s.records.Get(ctx, d.Sequence, d.Deliveries)
+	s, d := m.source, m.Delivery
+	rec, err := s.Records.Get(ctx, d.Sequence, d.Deliveries)
 	switch {
 	case err != nil:
 		return err
 	case rec.Crashes > 0:
 		return errors.New("it may have ended a process, and its crash count would be lost")
 	}
-	m.recorded = rec.Known()
+	m.Recorded = rec.Known()
 	return s.relay.stores.Retries.Park(ctx, retry.Origin{
-		Route: to, Stream: s.stream, Consumer: s.durable, Sequence: d.Sequence, Time: d.Time, Subject: m.subject, Deliveries: d.Deliveries,
+		Route: to, Stream: s.stream, Consumer: s.durable, Sequence: d.Sequence, Time: d.Time, Subject: m.Subject, Deliveries: d.Deliveries,
 		Attempts: rec.Attempts, FirstFailure: rec.FirstFailure, LastFailure: rec.LastFailure, LastError: rec.LastError,
-	}, m.header, m.data, time.Now(), s.routes[0].parkRoom(1), 0)
+	}, m.Header, m.Data, time.Now(), m.Path.Room(), 0)
 }
 
 // strayTrouble says that strays came lately, if so.

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
@@ -433,13 +434,13 @@ func TestRelay_regressionFailuresDoNotStandBehindLookUps(t *testing.T) {
 	w := newWorld(t)
 	route := killedRoute(func(context.Context, *Msg) error { return Dead(errors.New("bad")) })
 	route.Supervisor.DeadTrip.Of = new(0)
-	w.cameAgain(route, 2*slowPaths, 3*time.Second)
+	w.cameAgain(route, 2*settle.Paths, 3*time.Second)
 	r, _ := w.start(Config{Logger: quiet}, route)
 	done, err := r.stores.Lives.Load().Turn(t.Context()) // somebody looks, and the server does not answer
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("they are asked for", func() bool { return r.routes.all()[0].looks.Len() >= slowPaths })
+	w.eventually("they are asked for", func() bool { return r.routes.all()[0].looks.Len() >= settle.Paths })
 	w.publish("orders.us", 1)
 	w.eventually("the failure is settled", func() bool { return len(w.deadLetters()) == 1 })
 	done()

@@ -24,7 +24,7 @@ func (s *source) unpin(ctx context.Context, stream jetstream.Stream) error {
 func (s *source) takeoverConfig() takeover.Config {
 	return takeover.Config{
 		Conn: s.relay.nc, Log: s.log, Stream: s.stream, Durable: s.durable, AckWait: func() time.Duration { return s.routes[0].cfg.AckWait },
-		Holds: s.mayStart, Records: func() takeover.Records { return s.records }, InHand: func() ack.InHand { return s.session.InHand() },
+		Holds: s.mayStart, Records: func() takeover.Records { return s.Records }, InHand: func() ack.InHand { return s.Session.InHand() },
 		Delivered: s.inHand, Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 			_, info, err := s.ask(ctx)
 			return info, err

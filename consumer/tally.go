@@ -68,7 +68,7 @@ func (c *counters) ends() audit.Counts {
 func (s *source) newTally(info *jetstream.ConsumerInfo, at time.Time) *tally.Source {
 	return tally.Opened(tally.Source{
 		Stream: s.stream, Durable: s.durable, Due: s.due, Count: &s.count.tally,
-		Naked: func() uint64 { return s.session.Stats().Naked },
+		Naked: func() uint64 { return s.Session.Stats().Naked },
 		Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, bool, error) {
 			identity, info, err := s.ask(ctx)
 			return info, identity.Equal(s.identity), err

@@ -72,7 +72,7 @@ func (u *unit) hold(fence uint64) {
 // more but what is done.
 func (u *unit) fenceOff() {
 	for _, s := range u.open() {
-		s.session.Fence()
+		s.Session.Fence()
 	}
 	for _, rt := range u.main.routes {
 		rt.log.Warn("this instance lost the route: its lease was not renewed in time; running handlers are cancelled")

@@ -45,7 +45,7 @@ func (u *unit) prepare() {
 	u.slow, u.stopSlow = context.WithCancel(r.slow)
 	u.tenure = tenure.New(u.work, u.tenureConfig())
 	for _, rt := range u.main.routes {
-		rt.work = u.slow
+		rt.path.Work = u.slow
 		rt.unit.Store(u)
 	}
 	for _, s := range u.sources() {
@@ -111,7 +111,7 @@ func (u *unit) drain(ctx context.Context) (interrupted int) {
 			return
 		}
 		u.tenure.Drain(ctx, func(ctx context.Context) { u.interrupted = u.endHandlers(ctx) }, func(ctx context.Context) {
-			ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
 			u.confirm(ctx)
 		})
@@ -131,11 +131,8 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 			rt.settings.equipment.Load().end(ctx, rt)
 			rt.settings.formers.Wait()
 			rt.looks.Wait() // before those that it submits to
-			rt.endHeld()
-			rt.slow.Wait() // before letters, to which it submits
-			rt.letters.Wait()
+			rt.path.End()
 			rt.callers.holding.Wait() // after whatever settles
-			rt.aside.Wait()
 		})
 	}
 	routes.Wait()
@@ -151,7 +148,7 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 
 func (u *unit) confirm(ctx context.Context) {
 	for _, s := range u.open() {
-		_ = s.session.Wait(ctx)
+		_ = s.Session.Wait(ctx)
 	}
 }
 

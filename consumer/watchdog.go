@@ -120,11 +120,11 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 	if afresh {
 		age = 0
 	}
-	ask, cancel := context.WithTimeout(ctx, settleTimeout)
+	ask, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	stream, err := s.relay.streams.Get(ask, s.stream, age)
 	if err == nil && !afresh && s.watchdog.rests(stream, asked) {
-		s.health.Heard(nil, asked)
+		s.Health.Heard(nil, asked)
 		l := s.watchdog.rest.look
 		l.At = stream.Asked
 		s.looked.Store(&l)
@@ -135,19 +135,19 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 	var info *jetstream.ConsumerInfo
 	var here map[uint64]struct{}
 	if waits > 0 {
-		here = s.session.Live()
+		here = s.Session.Live()
 	}
 	if err == nil {
 		identity, info, err = s.askOn(ask, stream)
 	}
 	if err != nil {
-		s.health.Heard(err, asked)
+		s.Health.Heard(err, asked)
 		s.watchdog.doubt.Store(true) // it is asked again soon
 		return finding{err: err}
 	}
-	s.health.IsNews(info.Config)
+	s.Health.IsNews(info.Config)
 	lasts, why := health.Quorum(info.Cluster)
-	s.health.Heard(why, asked.Add(-lasts))
+	s.Health.Heard(why, asked.Add(-lasts))
 	if why != nil {
 		s.watchdog.doubt.Store(true)
 	}
@@ -158,7 +158,7 @@ func (s *source) check(ctx context.Context, afresh bool, waits int, missed uint6
 	if identity.Equal(s.identity) {
 		if waits > 0 {
 			// What came or was settled meanwhile counts for one of both only.
-			after := s.session.Live()
+			after := s.Session.Live()
 			maps.DeleteFunc(here, func(seq uint64, _ struct{}) bool { _, still := after[seq]; return !still })
 			if info.NumAckPending <= len(here) {
 				f.allHere = waits
@@ -191,7 +191,7 @@ func (s *source) checked(f finding, now time.Time) {
 		if f.err != nil {
 			var differs *DurableDiffers
 			if errors.As(f.err, &differs) {
-				s.health.StayLost(fmt.Errorf("durable %s was deleted and created again: %w", s.durable, f.err))
+				s.Health.StayLost(fmt.Errorf("durable %s was deleted and created again: %w", s.durable, f.err))
 			}
 		}
 	case f.err != nil:
@@ -207,7 +207,7 @@ func (s *source) checked(f finding, now time.Time) {
 
 // rebuild throws the pulls away and begins anew.
 func (s *source) rebuild(pending uint64, now time.Time) {
-	s.health.Stalled(now)
+	s.Health.Stalled(now)
 	s.count.Rebuilds.Add(1)
 	s.log.Warn("nothing is delivered although messages are waiting; pulling again", "pending", pending)
 	s.pulls.Anew()
