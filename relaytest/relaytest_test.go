@@ -123,3 +123,6 @@ func TestImports_theServerStaysInTests(t *testing.T) {
 		}
 	}
 }
+
+// The example works; as an Example with an output it would fail under -v, where a test prints that it runs.
+func TestExample(t *testing.T) { testBilling(t) }

@@ -37,7 +37,7 @@ func Build(root, commit, dir string) (program string, err error) {
 		}
 	}
 	program = filepath.Join(dir, "relay"+commit)
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./cmd/relay") // trimpath: what was compiled once is in the cache, wherever the source is
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "./cmd/relay") // with the flags of the other builds: the libraries are in the cache then
 	build.Dir = source
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s: %w\n%s", commit, err, out)
