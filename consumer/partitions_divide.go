@@ -187,7 +187,7 @@ func (r *Relay) divideAll(ctx context.Context) (faults []error) {
 		}
 		var d *divided
 		var parts []Route
-		err := r.persist(ctx, "the partitions of route "+rt.cfg.Name, func(ctx context.Context) error {
+		err := r.troubles.Persist(ctx, "the partitions of route "+rt.cfg.Name, func(ctx context.Context) error {
 			return r.attempt(ctx, func(ctx context.Context) (err error) {
 				d, parts, err = r.divide(ctx, rt.cfg, nil, makeWanted)
 				return err

@@ -47,8 +47,8 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*plan
 			mains = append(mains, u.main)
 		}
 	}
-	r.sideBySide(ctx, mains, lookAt)
-	r.lookTwice(ctx, mains)
+	sideBySide(ctx, r.nc, mains, lookAt)
+	lookTwice(ctx, r.nc, mains)
 	for _, s := range mains {
 		d, err := s.setup.Planned(ctx, s.names(), s.setup.err)
 		if err != nil {

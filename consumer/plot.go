@@ -184,8 +184,8 @@ func (r *Relay) together(c Change, all map[string]Limit) (map[string]Route, erro
 func (p *plot) preflight(ctx context.Context, list []*route) error {
 	r := p.relay
 	sources := sourcesOf(p.begins)
-	r.sideBySide(ctx, sources, lookAt)
-	r.lookTwice(ctx, sources)
+	sideBySide(ctx, r.nc, sources, lookAt)
+	lookTwice(ctx, r.nc, sources)
 	var faults []error
 	for _, s := range sources {
 		if s.setup.err != nil {

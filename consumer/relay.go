@@ -210,7 +210,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	// Orders are known before the first message is pulled.
 	var stopFollowing func()
-	err = r.persist(ctx, "the orders of operators", func(c context.Context) error {
+	err = r.troubles.Persist(ctx, "the orders of operators", func(c context.Context) error {
 		return r.attempt(c, func(setup context.Context) (err error) {
 			stopFollowing, err = r.orders.Follow(setup, ctx)
 			return err
@@ -223,7 +223,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer stopFollowing()
 	defer escalate(nil) // ends the following
 	if l := r.stores.Lives.Load(); l != nil {
-		err := r.persist(ctx, "bucket "+r.stores.InstancesBucket(), func(ctx context.Context) error { return r.attempt(ctx, l.Begin) })
+		err := r.troubles.Persist(ctx, "bucket "+r.stores.InstancesBucket(), func(ctx context.Context) error { return r.attempt(ctx, l.Begin) })
 		if err != nil {
 			r.running.closeSources()
 			return unlessStopped(ctx, setupError("", err))

@@ -50,15 +50,24 @@ func restBefore(look *away.Spans) time.Duration {
 	return tryAgain
 }
 
+// startup is the start of a relay.
+type startup struct {
+	*Relay
+	units   []*unit
+	without []unplaced // routes that have no stream
+}
+
 // start makes or finds everything that the routes need, until ctx is done.
 func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
-	if err := r.shared(ctx); err != nil {
+	l := &startup{Relay: r}
+	if err := l.shared(ctx); err != nil {
 		return nil, err
 	}
 	if faults := r.divideAll(ctx); len(faults) > 0 || ctx.Err() != nil {
 		return nil, errors.Join(faults...)
 	}
-	units, without, faults := r.plan(ctx, r.routes.all(), r.persist)
+	var faults []error
+	l.units, l.without, faults = r.plan(ctx, r.routes.all(), r.troubles.Persist)
 	for _, rt := range r.routes.all() {
 		if rt.cfg.isCopy() {
 			continue
@@ -67,35 +76,17 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 			faults = append(faults, &SetupError{rt.cfg.Name, err})
 		}
 	}
-	if len(units) == 0 { // no route has a stream
-		faults = append(faultsOf(without), faults...)
+	if len(l.units) == 0 { // no route has a stream
+		faults = append(faultsOf(l.without), faults...)
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	if err := r.lookAtAll(ctx, units, without); err != nil {
+	if err := l.look(ctx); err != nil {
 		return nil, err
 	}
-	r.unplaced = without
-	return units, r.openAll(ctx, units)
-}
-
-// persist tries until that succeeds, fails for a reason that does not pass by itself, or ctx is done.
-func (r *Relay) persist(ctx context.Context, what string, try func(ctx context.Context) error) error {
-	for p, list := new(away.Patience), r.troubles; ; {
-		err := try(ctx)
-		switch {
-		case err == nil:
-			list.Mended(what, time.Now())
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case !away.Is(err):
-			return err
-		}
-		list.Note(what, err, time.Now())
-		away.Pause(ctx, p.Next(tryAgain))
-	}
+	r.unplaced = l.without
+	return l.units, l.open(ctx)
 }
 
 // attempt bounds a try, and ends it when the server says that something is not permitted.
@@ -109,26 +100,26 @@ func (r *Relay) attempt(ctx context.Context, f func(ctx context.Context) error) 
 
 // reach waits for JetStream.
 func (r *Relay) reach(ctx context.Context) error {
-	return setupError("", r.persist(ctx, "JetStream", func(ctx context.Context) error {
+	return setupError("", r.troubles.Persist(ctx, "JetStream", func(ctx context.Context) error {
 		return r.attempt(ctx, func(ctx context.Context) error { return CheckJetStream(ctx, r.js) })
 	}))
 }
 
 // shared opens what all routes need.
-func (r *Relay) shared(ctx context.Context) error {
-	faults := r.stores.Open(ctx, stores.Opening{
-		Persist: r.persist, Attempt: r.attempt, DeadPrefixes: deadPrefixes(r.routes.all()), Began: r.phases.since(), Asked: r.running.answerHand,
+func (l *startup) shared(ctx context.Context) error {
+	faults := l.stores.Open(ctx, stores.Opening{
+		Persist: l.troubles.Persist, Attempt: l.attempt, DeadPrefixes: deadPrefixes(l.routes.all()), Began: l.phases.since(), Asked: l.running.answerHand,
 	})
 	if err := setupError("", faults...); err != nil {
 		return err
 	}
-	for _, rt := range r.routes.all() {
+	for _, rt := range l.routes.all() {
 		if rt.guarded {
-			r.stores.Lives.Load().Cover(rt.cfg.AckWait)
+			l.stores.Lives.Load().Cover(rt.cfg.AckWait)
 		}
 	}
-	r.tallies.Open(r.stores.Ledgers)
-	return setupError("", r.persist(ctx, "relay's own streams", func(ctx context.Context) error { return away.Made(r.attempt(ctx, r.upkeep.SetRight)) }))
+	l.tallies.Open(l.stores.Ledgers)
+	return setupError("", l.troubles.Persist(ctx, "relay's own streams", func(ctx context.Context) error { return away.Made(l.attempt(ctx, l.upkeep.SetRight)) }))
 }
 
 // deadPrefixes begin the subjects of the dead letters of routes; an empty one is that of the service.
@@ -186,12 +177,12 @@ func hint(err error) string {
 	return ""
 }
 
-// lookAtAll looks at all durables side by side, and returns what only people can mend.
-func (r *Relay) lookAtAll(ctx context.Context, units []*unit, without []unplaced) error {
-	r.sideBySide(ctx, sourcesOf(units), lookAt)
-	r.lookTwice(ctx, sourcesOf(units))
+// look looks at all durables side by side, and returns what only people can mend.
+func (l *startup) look(ctx context.Context) error {
+	sideBySide(ctx, l.nc, sourcesOf(l.units), lookAt)
+	lookTwice(ctx, l.nc, sourcesOf(l.units))
 	var faults []error
-	for _, s := range sourcesOf(units) {
+	for _, s := range sourcesOf(l.units) {
 		if s.setup.err != nil && !s.setup.waits() {
 			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
 		}
@@ -200,8 +191,8 @@ func (r *Relay) lookAtAll(ctx context.Context, units []*unit, without []unplaced
 		return err
 	}
 	// A route whose durable differs, or which has no stream, is stopped alone, unless there is no other.
-	faults = faultsOf(without)
-	for _, u := range units {
+	faults = faultsOf(l.without)
+	for _, u := range l.units {
 		for _, rt := range u.main.routes {
 			if differs := u.main.setup.differs(); differs != nil {
 				faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("stopped: %w", differs)})
@@ -210,15 +201,15 @@ func (r *Relay) lookAtAll(ctx context.Context, units []*unit, without []unplaced
 			}
 		}
 	}
-	if len(faults) == len(r.routes.all()) {
+	if len(faults) == len(l.routes.all()) {
 		return errors.Join(faults...)
 	}
-	looked := slices.DeleteFunc(sourcesOf(units), func(s *source) bool { return s.setup.err != nil })
-	return r.persist(ctx, "permissions", func(ctx context.Context) error { return r.checkPermissions(ctx, looked, r.sharedProbes()...) })
+	looked := slices.DeleteFunc(sourcesOf(l.units), func(s *source) bool { return s.setup.err != nil })
+	return l.troubles.Persist(ctx, "permissions", func(ctx context.Context) error { return l.checkPermissions(ctx, looked, l.sharedProbes()...) })
 }
 
 // lookTwice looks again where a stream was missing.
-func (r *Relay) lookTwice(ctx context.Context, list []*source) {
+func lookTwice(ctx context.Context, nc *nats.Conn, list []*source) {
 	missing := slices.DeleteFunc(slices.Clone(list), func(s *source) bool { return !errors.Is(s.setup.err, jetstream.ErrStreamNotFound) })
 	if len(missing) == 0 {
 		return
@@ -227,22 +218,22 @@ func (r *Relay) lookTwice(ctx context.Context, list []*source) {
 	for _, s := range missing {
 		s.setup.err = nil
 	}
-	r.sideBySide(ctx, missing, lookAt)
+	sideBySide(ctx, nc, missing, lookAt)
 }
 
-// openAll makes and opens the durables that were looked at: those of routes first, then those of their replays.
-func (r *Relay) openAll(ctx context.Context, units []*unit) error {
+// open makes and opens the durables that were looked at: those of routes first, then those of their replays.
+func (l *startup) open(ctx context.Context) error {
 	var mains, dues, opened []*source
-	for _, u := range units {
+	for _, u := range l.units {
 		mains = append(mains, u.main)
 	}
-	r.sideBySide(ctx, mains, (*source).openLooked)
-	for _, u := range units {
+	sideBySide(ctx, l.nc, mains, (*source).openLooked)
+	for _, u := range l.units {
 		if u.main.setup.err == nil {
 			dues = append(dues, u.dues...)
 		}
 	}
-	r.sideBySide(ctx, dues, (*source).openLooked)
+	sideBySide(ctx, l.nc, dues, (*source).openLooked)
 	var faults []error
 	for _, s := range append(mains, dues...) {
 		switch {
@@ -253,22 +244,22 @@ func (r *Relay) openAll(ctx context.Context, units []*unit) error {
 		}
 	}
 	if err := setupError("", faults...); err != nil {
-		r.undo(ctx, opened)
+		l.undo(ctx, opened)
 		return err
 	}
 	for _, s := range opened {
 		if !s.leased() {
-			r.running.include(s)
+			l.running.include(s)
 		}
 	}
 	return nil
 }
 
 // undo closes what a start opened that failed, and removes the durables that it made.
-func (r *Relay) undo(ctx context.Context, opened []*source) {
+func (l *startup) undo(ctx context.Context, opened []*source) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
-	r.sideBySide(ctx, opened, func(s *source, ctx context.Context) error {
+	sideBySide(ctx, l.nc, opened, func(s *source, ctx context.Context) error {
 		s.close()
 		return s.setup.Unmake(ctx, s.identity.ConsumerCreated)
 	})
@@ -276,10 +267,10 @@ func (r *Relay) undo(ctx context.Context, opened []*source) {
 
 // sideBySide calls f for sources, some at once, and notes what became of each. Who has not begun when the time of the step is
 // over is as one that did not answer.
-func (r *Relay) sideBySide(ctx context.Context, list []*source, f func(s *source, ctx context.Context) error) {
+func sideBySide(ctx context.Context, nc *nats.Conn, list []*source, f func(s *source, ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	ctx, stop := permission.Watch(ctx, r.nc, upkeep.UpdatePrefix)
+	ctx, stop := permission.Watch(ctx, nc, upkeep.UpdatePrefix)
 	defer stop()
 	slots := make(chan struct{}, atOnce)
 	var working sync.WaitGroup
