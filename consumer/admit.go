@@ -351,10 +351,10 @@ func (m *message) foreign(err error) {
 	m.ToLetters(o)
 }
 
-// letGo releases a delivery that is of no use. Its message comes again, and ordered keys wait for it.
+// letGo releases a delivery that is of no use. Its message comes again, unless its durable is gone, and ordered keys wait for it.
 func (m *message) letGo() {
 	m.Delivery.Release()
-	if m.route != nil && !m.source.due && m.route.cfg.Order == supervisor.OrderKey {
+	if m.route != nil && !m.source.due && !m.source.isLost() && m.route.cfg.Order == supervisor.OrderKey {
 		m.route.group.Expect(m.route.keyOf(m.Subject), m.Delivery.Sequence)
 	}
 }

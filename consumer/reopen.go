@@ -50,7 +50,7 @@ func (s *source) reopen(ctx context.Context) finding {
 	next := newSourceOf(s.binding)
 	next.unit, next.count = s.unit, s.count
 	for _, rt := range next.routes {
-		rt.group.Renumbered()
+		rt.group.Renumbered(s.due)
 	}
 	if err := next.open(ctx, stream, consumer); err != nil {
 		next.close()

@@ -333,10 +333,18 @@ func (b *bench) end() {
 }
 
 func (b *bench) send(handle handlerFunc, key string, seqs ...uint64) {
+	b.deliver(handle, key, false, seqs)
+}
+
+func (b *bench) sendReplayed(handle handlerFunc, key string, seqs ...uint64) {
+	b.deliver(handle, key, true, seqs)
+}
+
+func (b *bench) deliver(handle handlerFunc, key string, replayed bool, seqs []uint64) {
 	var ms []*Message
 	b.mu.Lock()
 	for _, seq := range seqs {
-		m := &Message{Key: key, Sequence: seq, Size: 100}
+		m := &Message{Key: key, Sequence: seq, Size: 100, Replayed: replayed}
 		b.add(m, handle)
 		ms = append(ms, m)
 	}

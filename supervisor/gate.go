@@ -42,7 +42,7 @@ func (g *Group) Expect(key string, sequence uint64) {
 	}
 	t := g.lock()
 	defer t.unlock()
-	t.away(&Message{Key: key, Sequence: sequence}, t.now)
+	t.away(&Message{Key: key, Sequence: sequence, numbering: t.order.numbering}, t.now)
 }
 
 // Ended says that a message of a key was redelivered and that its owner settles it: it will not be delivered to the group. Later
@@ -60,14 +60,39 @@ func (g *Group) Ended(key string, sequence uint64) {
 	}
 }
 
-// Renumbered says that sequences begin again: messages that an ordered group still expects will never be redelivered.
-func (g *Group) Renumbered() {
+// Renumbered says that sequences begin again: those of the stream that the group's messages come from, or those of replayed ones. What an ordered group
+// still expects will never be redelivered. Messages from before that wait in it are let go, for they will not be redelivered either, and new ones of
+// their key would stand behind them.
+func (g *Group) Renumbered(replayed bool) {
 	t := g.lock()
-	t.order.gate, t.order.called, t.aside.fresh.called, t.aside.judged.called = gate{}, 0, 0, 0
+	if replayed {
+		t.order.numbering.replayed++
+	} else {
+		t.order.numbering.others++
+		t.order.gate = gate{}
+	}
+	t.order.called, t.aside.fresh.called, t.aside.judged.called = 0, 0, 0
 	for _, k := range t.keys {
 		k.outside = outside{}
+		t.letGoFormer(k)
 		t.attend(k)
 	}
 	t.startAll()
 	t.unlock()
+}
+
+// letGoFormer lets go of what k holds from before sequences began again.
+func (t *turn) letGoFormer(k *key) {
+	var former []*Message
+	for _, line := range k.lines() {
+		for m := range line.all() {
+			if t.order.former(m) {
+				former = append(former, m)
+			}
+		}
+	}
+	for _, m := range former {
+		t.take(k, m)
+		t.settle(m, Outcome{Action: LetGo, Why: "what it was delivered from is gone"})
+	}
 }

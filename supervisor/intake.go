@@ -6,6 +6,7 @@ import "time"
 func (g *Group) Deliver(messages ...*Message) {
 	t := g.lock()
 	for _, m := range messages {
+		m.numbering = t.order.numbering
 		t.deliver(m)
 	}
 	t.spill()

@@ -50,6 +50,9 @@ func (t *turn) judge(r *run, res *result) {
 	if v.Kind > Lost {
 		v = Verdict{Kind: Retry, Err: fmt.Errorf("unknown verdict %v", v.Kind)} // loses nothing
 	}
+	if t.order.former(m) && (v.Kind == Retry || v.Kind == Snooze) {
+		v = Verdict{Kind: Lost, Gone: true} // the new ones of its key would stand behind it
+	}
 	if res.crash != nil {
 		v.Kind = Retry
 	}

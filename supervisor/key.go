@@ -194,9 +194,14 @@ func (n *nursery) unknown(k *key) bool {
 	return k.child != nil && k.child == n.shared && k.children == 1 && k.runs == 0 && k.lent == 0 && k.birth == nil && k.marks == 0
 }
 
+// lines are where messages of k wait.
+func (k *key) lines() [4]*list[Message] {
+	return [...]*list[Message]{&k.held, &k.later, &k.returned, &k.fresh}
+}
+
 // emptyAll takes all messages of k out of where they wait.
 func (t *turn) emptyAll(k *key, each func(*key, *Message)) {
-	for _, line := range []*list[Message]{&k.held, &k.later, &k.returned, &k.fresh} {
+	for _, line := range k.lines() {
 		t.empty(line, k, each)
 	}
 }

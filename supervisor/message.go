@@ -57,15 +57,16 @@ type Message struct {
 	// Asks says that Work is an Asker.
 	Asks bool
 
-	probes  int      // failed probes, which spend no attempt
-	called  bool     // it is here because it was called back
-	guest   bool     // it is in the stash, beyond its bound
-	unsaved bool     // Attempts or FirstFailure changed here, and the owner has not heard of it
-	storing bool     // the owner is storing its last failure; see remember.go
-	parting *Outcome // its settlement, which waits for that
-	arrived time.Time
-	refused *refusal      // the fallback failed it, or put it off
-	place   node[Message] // in a line of its key
+	probes    int      // failed probes, which spend no attempt
+	called    bool     // it is here because it was called back
+	guest     bool     // it is in the stash, beyond its bound
+	unsaved   bool     // Attempts or FirstFailure changed here, and the owner has not heard of it
+	storing   bool     // the owner is storing its last failure; see remember.go
+	parting   *Outcome // its settlement, which waits for that
+	arrived   time.Time
+	numbering numbering     // Sequence is of this one, when the message was delivered; see Group.Renumbered
+	refused   *refusal      // the fallback failed it, or put it off
+	place     node[Message] // in a line of its key
 }
 
 // judged tells whether a handler failed with m before.

@@ -8,11 +8,23 @@ import (
 // order is what a group knows of all its keys together when their messages start in the order of the stream.
 type order struct {
 	gate       gate
+	numbering  numbering
 	called     int       // messages that were called back, and are on their way
 	callsReady time.Time // when they are ready to come
 	progress   time.Time // when a key with messages in the stash finished one
 	glanced    time.Time // when more was asked for although the stash is full and later messages wait
 	owed       list[key] // that were to have messages called back while the route did not flow
+}
+
+// numbering is how often sequences began again.
+type numbering struct{ others, replayed uint32 }
+
+// former tells whether a message was delivered before its sequences began again: it will not come again.
+func (o *order) former(m *Message) bool {
+	if m.Replayed {
+		return m.numbering.replayed != o.numbering.replayed
+	}
+	return m.numbering.others != o.numbering.others
 }
 
 // outside are the messages of an ordered key that left without being done and have not come again, by sequence. Nothing
@@ -277,9 +289,9 @@ func (t *turn) glance(every time.Duration) int {
 	return max(t.opts.Concurrency, 32)
 }
 
-// away notes that a message of an ordered key leaves, to come again at due.
+// away notes that a message of an ordered key leaves, to come again at due. One from before sequences began again never does.
 func (t *turn) away(m *Message, due time.Time) {
-	if !t.opts.Ordered || t.closing {
+	if !t.opts.Ordered || t.closing || t.order.former(m) {
 		return
 	}
 	k := t.keys[m.Key]

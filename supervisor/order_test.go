@@ -387,3 +387,58 @@ func TestOrder_regressionAPauseOfMinutesKeepsTheOrder(t *testing.T) {
 		b.close()
 	})
 }
+
+// A durable that is made again counts from 1. A message of the old one that was in hand then left only afterwards, with any verdict that has a message
+// come again: the new messages of its key with higher numbers waited for it, for a minute or more.
+func TestOrder_regressionNothingIsExpectedFromBeforeSequencesBeganAgain(t *testing.T) {
+	for name, v := range map[string]Verdict{
+		"lost": {Kind: Lost}, "failed": {Kind: Retry, Delay: time.Hour}, "snoozed": {Kind: Snooze, Delay: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, Options{Ordered: true, Retry: Backoff{Min: time.Second, Max: time.Second}, Config: Config{TripAfter: new(0)}})
+				renumbered := make(chan struct{})
+				b.send(func(context.Context, *Message, int) Verdict { <-renumbered; return v }, "a", 1)
+				synctest.Wait()
+				b.g.Renumbered(false)
+				close(renumbered)
+				synctest.Wait()
+				time.Sleep(5 * time.Second)
+				b.send(succeed, "a", 2)
+				time.Sleep(5 * time.Second)
+				b.wantOrder(1, 2)
+				b.close()
+			})
+		})
+	}
+}
+
+// What waits in the group when sequences begin again is let go at once: new messages of its key do not stand behind it. Those whose sequences go on stay.
+func TestOrder_regressionWhatWaitsIsLetGoWhenSequencesBeginAgain(t *testing.T) {
+	for _, replayed := range []bool{false, true} {
+		t.Run(fmt.Sprint("replayed ", replayed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, Options{Ordered: true, Timeout: time.Hour})
+				done := make(chan struct{})
+				wait := func(context.Context, *Message, int) Verdict { <-done; return ok }
+				b.send(wait, "a", 1)
+				b.send(wait, "b", 2)
+				synctest.Wait()
+				b.send(succeed, "a", 7, 8, 9)
+				b.sendReplayed(succeed, "b", 5)
+				b.g.Renumbered(replayed)
+				close(done)
+				if !replayed {
+					b.send(succeed, "a", 3)
+				}
+				time.Sleep(time.Second)
+				if replayed {
+					b.wantOrder(1, 2, 7, 8, 9)
+				} else {
+					b.wantOrder(1, 2, 3, 5)
+				}
+				b.close()
+			})
+		})
+	}
+}
