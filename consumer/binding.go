@@ -10,7 +10,6 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/away"
-	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -113,19 +112,12 @@ func (b *binding) newerGeneration(ctx context.Context) error {
 	if p == nil || b.due {
 		return nil
 	}
-	known := p.Of.Number
-	if p.To != nil {
-		known = p.To.Number
-	}
-	list, err := partition.Find(ctx, b.relay.js, b.relay.cfg.Service, p.Route)
-	if err != nil {
-		return err
-	}
-	if len(list) > 0 && list[len(list)-1].Number > known {
+	behind, err := b.relay.divided.maker.IsBehind(ctx, p)
+	if err == nil && behind {
 		b.relay.generations.Soon()
-		return away.Made(fmt.Errorf("route %s has a newer generation of partitions: %w", p.Route, jetstream.ErrStreamNotFound))
+		err = away.Made(fmt.Errorf("route %s has a newer generation of partitions: %w", p.Route, jetstream.ErrStreamNotFound))
 	}
-	return nil
+	return err
 }
 
 // leased tells whether one instance at a time works on its messages.

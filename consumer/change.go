@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/internal/control"
 )
 
@@ -38,11 +39,15 @@ type Change struct {
 	anew         bool // nothing is changed in place
 }
 
-func (c Change) names() (list []string) {
-	for _, rt := range slices.Concat(c.Add, c.Update) {
+func (c Change) names() []string {
+	return append(namesOf(slices.Concat(c.Add, c.Update)), c.Remove...)
+}
+
+func namesOf(routes []Route) (list []string) {
+	for _, rt := range routes {
 		list = append(list, rt.Name)
 	}
-	return append(list, c.Remove...)
+	return list
 }
 
 // Changed is what became of a [Change].
@@ -103,7 +108,7 @@ func (r *Relay) Check(ctx context.Context, c Change) error {
 		return err
 	}
 	defer leave()
-	is, err := r.expand(ctx, c, checkOnly)
+	is, err := r.divided.expand(ctx, c, generations.CheckOnly)
 	if err != nil {
 		return err
 	}
@@ -124,7 +129,7 @@ func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
 		return Changed{}, err
 	}
 	defer leave()
-	is, err := r.expand(ctx, c, makeWanted)
+	is, err := r.divided.expand(ctx, c, generations.MakeWanted)
 	if err != nil {
 		return Changed{}, err
 	}
@@ -140,8 +145,8 @@ func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
 		return Changed{}, ErrNotRunning
 	}
 	done := p.run()
-	r.made(is)
-	return done.outward(r, c, is), nil
+	r.divided.made(is)
+	return done.outward(c, is), nil
 }
 
 // enterChange waits for the change before this one.
@@ -217,6 +222,15 @@ func (p *plot) commit() bool {
 	})
 }
 
+// make commits the change and runs it.
+func (p *plot) make() error {
+	if !p.commit() {
+		return ErrNotRunning
+	}
+	p.run()
+	return nil
+}
+
 // run ends what ends and begins what begins.
 func (p *plot) run() Changed {
 	r := p.relay
@@ -262,13 +276,7 @@ func (p *plot) run() Changed {
 		})
 	}
 	work.Wait()
-	done := Changed{Removed: p.removed, Waiting: map[string]string{}}
-	for _, rt := range p.change.Add {
-		done.Added = append(done.Added, rt.Name)
-	}
-	for _, rt := range p.change.Update {
-		done.Updated = append(done.Updated, rt.Name)
-	}
+	done := Changed{Added: namesOf(p.change.Add), Updated: namesOf(p.change.Update), Removed: p.removed, Waiting: map[string]string{}}
 	done.Live = slices.Sorted(maps.Keys(p.lives))
 	names := p.change.names()
 	for _, name := range slices.Sorted(maps.Keys(p.after)) {

@@ -48,7 +48,7 @@ func (r *Relay) joinFleet(ctx context.Context) (f *fleet.Fleet, err error) {
 
 // memberState is what this instance tells the others with its session.
 func (r *Relay) memberState() json.RawMessage {
-	s := peers.State{Durables: map[string]string{}, Draining: r.running.isDraining()}
+	s := peers.State{Durables: map[string]string{}, Generations: map[string]peers.Generations{}, Draining: r.running.isDraining()}
 	if c := r.config.Load(); c != nil {
 		s.Generation, s.Config = c.Generation, c.Hash
 	}
@@ -58,11 +58,8 @@ func (r *Relay) memberState() json.RawMessage {
 			s.Durables[rt.cfg.Name] = rt.cfg.Durable
 		}
 	}
-	for _, d := range r.divided.all() {
-		if s.Generations == nil {
-			s.Generations = make(map[string]peers.Generations)
-		}
-		s.Generations[d.head.Name] = peers.Generations{Oldest: d.Streams[0].Number, Newest: d.Newest().Number}
+	for _, g := range r.divided.Generations() {
+		s.Generations[g.Name] = toTell(g)
 	}
 	slices.Sort(s.Routes)
 	data, _ := json.Marshal(s)

@@ -74,7 +74,7 @@ func (r *Relay) snapshot() metrics.Snapshot {
 	for _, l := range r.limits.Book().Status() {
 		running := make(map[string]int)
 		for name, n := range l.Holders {
-			running[r.calledName(name)] += n
+			running[r.routes.calledName(name)] += n
 		}
 		s.Limits = append(s.Limits, metrics.Limit{Name: l.Name, Places: l.Bounds.Places, Rate: l.Bounds.Rate, Running: running})
 	}
@@ -105,7 +105,7 @@ func (rt *route) snapshot() metrics.Route {
 	if rt.cfg.isCopy() {
 		return s
 	}
-	if d := rt.relay.divided.get(s.Name); d != nil {
+	if d := rt.relay.divided.Get(s.Name); d != nil {
 		if n := d.Behind(); n >= 0 {
 			s.Behind = new(int(n))
 		}

@@ -31,7 +31,7 @@ func (r *Relay) orphansConfig() orphans.WatchConfig {
 			return r.has(stream, durable) || peers.StandsBy(r.membership.Now(), r.cfg.Instance, route, durable)
 		},
 		Divides: func(s *partition.Stream) bool {
-			return r.divided.get(s.Route) != nil || peers.Divides(r.membership.Now(), s.Route)
+			return r.divided.Get(s.Route) != nil || peers.Divides(r.membership.Now(), s.Route)
 		},
 		Count: func(ctx context.Context, stream, filter string) (uint64, error) {
 			c, err := r.asked().Count(ctx, stream, filter)

@@ -3,9 +3,7 @@ package consumer
 import (
 	"fmt"
 	"log/slog"
-	"sync"
 
-	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/internal/partition"
 )
@@ -14,24 +12,17 @@ import (
 // time has, on the durable of the partition in a stream of relay's own (package partition). Several instances share them, and each key is in one of them. The
 // parts begin and end by changes, as other routes do.
 //
-// When the number of partitions, the key or the subjects change, there is a new generation. The parts of former ones then hand over what they still have, in
-// the order of its keys, and end.
+// When the number of partitions, the key or the subjects change, there is a new generation (package generations). The parts of former ones then hand over
+// what they still have, in the order of its keys, and end.
 
 // partOfRoute says which part of a route a route is.
-type partOfRoute struct {
-	Route   string // of the configuration
-	Stream  string // of the user
-	Durable string // that it would have without partitions: a part of the ids of messages
-	Number  int
-	Of      partition.Generation
-	After   bool                  // there are former generations, and it is the first part of the newest
-	To      *partition.Generation // messages are handed over to it; nil: they are handled
-	// Between are the generations between both. They have what comes before in each key: it was handed over to them.
-	Between []partition.Generation
-}
+type partOfRoute = generations.Part
 
 // isCopy tells whether the handler is that of another route, which is checked there.
-func (r Route) isCopy() bool { return r.part != nil && (r.part.Number > 0 || r.part.To != nil) }
+func (r Route) isCopy() bool { return r.part.IsCopy() }
+
+// handsOver tells whether the route hands its messages over to another generation of partitions.
+func (rt *route) handsOver() bool { return rt.cfg.part.HandsOver() }
 
 // name is what the route is called outside of this package.
 func (rt *route) name() string { return rt.cfg.calledName() }
@@ -66,62 +57,9 @@ func (rt *route) originStream(u *unit) string {
 	return u.main.stream
 }
 
-// calledName is what a route of that name is called outside of this package.
-func (r *Relay) calledName(name string) string {
-	if rt := r.routes.named(name); rt != nil {
-		return rt.name()
-	}
-	return name
-}
-
-// handsOver tells whether the route hands its messages over to another generation of partitions.
-func (rt *route) handsOver() bool { return rt.cfg.part != nil && rt.cfg.part.To != nil }
-
-// divided is a route with partitions.
-type divided struct {
-	*generations.Route
-	head           Route
-	parts          []string      // names of the routes
-	life, fallback *foreign.Life // of the handlers, which all parts share
-}
-
-// dividedRoutes are those with partitions.
-type dividedRoutes struct {
-	mu   sync.Mutex
-	list map[string]*divided
-}
-
-func (d *dividedRoutes) get(name string) *divided {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.list[name]
-}
-
-func (d *dividedRoutes) all() (list []*divided) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, v := range d.list {
-		list = append(list, v)
-	}
-	return list
-}
-
-func (d *dividedRoutes) set(name string, to *divided) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if to == nil {
-		delete(d.list, name)
-		return
-	}
-	if d.list == nil {
-		d.list = make(map[string]*divided)
-	}
-	d.list[name] = to
-}
-
-// layout is how the route is to be divided.
-func (r Route) layout(stream string) partition.Layout {
-	return partition.Layout{Count: r.Partitions, Key: r.Key, Subjects: r.Subjects, Stream: stream, Durable: r.Durable}
+// layout is how the route is to be divided, but for the stream, which is found when it is.
+func (r Route) layout() partition.Layout {
+	return partition.Layout{Count: r.Partitions, Key: r.Key, Subjects: r.Subjects, Durable: r.Durable}
 }
 
 // validatePartitions says what is wrong with them.
@@ -136,7 +74,7 @@ func (r Route) validatePartitions(fault func(format string, args ...any)) {
 	case len(r.Name) > partition.MaxRoute:
 		fault("name: must be at most %d characters with partitions (got %d)", partition.MaxRoute, len(r.Name))
 	}
-	if err := r.layout("").Validate(); err != nil {
+	if err := r.layout().Validate(); err != nil {
 		fault("%w", err)
 	}
 }

@@ -234,7 +234,7 @@ func (d *divisions) shared(all map[string]*Relay, count int) {
 	d.eventually("each has its share", func() bool {
 		sum := 0
 		for _, r := range all {
-			v := r.divided.get("billing")
+			v := r.divided.Get("billing")
 			if v == nil {
 				return false
 			}
@@ -451,7 +451,7 @@ func TestPartitions_deadLettersAndReplays(t *testing.T) {
 	})
 	d.eventually("all is settled, and the ledgers say so", func() bool {
 		for n := range 4 {
-			g := r.divided.get("billing").Newest().Generation
+			g := r.divided.Get("billing").Newest().Generation
 			a := audit.Auditor{JS: r.js, API: r.api, Service: "relay", Retry: r.stores.Retries.Name(), Book: r.stores.Ledgers}
 			if b, err := a.Audit(t.Context(), g.Name(), g.DurableOf(n), false, 0); err != nil || b.Verdict != audit.Balanced || b.Outstanding > 0 {
 				return false

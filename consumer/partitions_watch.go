@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/generations"
@@ -10,54 +11,128 @@ import (
 
 // The generations of a route with partitions while it runs: one instance looks after their streams, and all follow.
 
-// generationsConfig is how this instance looks after the generations of its routes.
-func (r *Relay) generationsConfig() generations.Config {
+// watch is how this instance looks after the generations of its routes.
+func (l *dividedRoutes) watch() generations.Config {
+	r := l.relay
 	return generations.Config{
-		JS: r.js, Service: r.cfg.Service,
-		Routes: func() (list []*generations.Route) {
-			for _, d := range r.divided.all() {
-				list = append(list, d.Route)
-			}
-			return list
-		},
-		Changed: func() <-chan struct{} {
-			if f := r.membership.Now(); f != nil {
-				return f.Changed()
-			}
-			return nil
-		},
-		Further: func(g *generations.Route) bool {
-			return peers.AreFurther(r.membership.Now(), g.Name, peers.Generations{Oldest: g.Streams[0].Number, Newest: g.Newest().Number})
-		},
-		Tends: r.routes.tends,
+		JS: r.js, Service: r.cfg.Service, Routes: l.Generations, Changed: r.membership.Changed,
+		Further: func(g *generations.Route) bool { return peers.AreFurther(r.membership.Now(), g.Name, toTell(g)) },
+		Tends:   r.routes.tends,
 		Earlier: func(g *generations.Route) bool {
 			return peers.WorkBefore(r.membership.Now(), g.Name, g.Streams[0].Number)
 		},
-		Anew:   func(ctx context.Context, g *generations.Route) error { return r.divideAnew(ctx, g.Name) },
-		Looked: r.tellOfGenerations, EachSecond: r.balance,
+		Anew: func(ctx context.Context, g *generations.Route) error { return l.follow(ctx, g.Name) },
+		Looked: func(g *generations.Route, err error) {
+			if r.running.isDraining() {
+				err = nil
+			}
+			r.routes.tellOfGenerations(g.Name, err, time.Now())
+		},
+		EachSecond: l.balance,
 	}
 }
 
-// watchPartitions looks after routes with partitions until ctx is done, and ends their handlers.
-func (r *Relay) watchPartitions(ctx context.Context) {
-	r.generations.Run(ctx)
-	for _, d := range r.divided.all() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.phases.drainTime())
-		d.endLives(end, nil)
+// toTell is what the other instances are told of the generations of a route.
+func toTell(g *generations.Route) peers.Generations {
+	return peers.Generations{Oldest: g.Streams[0].Number, Newest: g.Newest().Number}
+}
+
+// run looks after the routes until ctx is done, and ends their handlers.
+func (l *dividedRoutes) run(ctx context.Context) {
+	l.relay.generations.Run(ctx)
+	for _, d := range l.All() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.relay.phases.drainTime())
+		d.EndBefore(end, nil)
 		cancel()
 	}
 }
 
-// tellOfGenerations says what becomes of former generations, and why that does not go on.
-func (r *Relay) tellOfGenerations(g *generations.Route, err error) {
+// follow has the parts of a route be those of the generations that there are.
+func (l *dividedRoutes) follow(ctx context.Context, name string) error {
+	r := l.relay
+	leave, err := r.enterChange(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	was := l.Get(name)
+	if was == nil {
+		return nil
+	}
+	c, err := l.expand(ctx, Change{Update: []Route{was.Head}, DeliverAgain: true}, generations.TakeOthers)
+	if err != nil {
+		return err
+	}
+	from, to := was.Newest(), c.divided[name].Newest()
+	if len(c.Add)+len(c.Update)+len(c.Remove) > 0 {
+		p, err := r.plot(ctx, c.Change)
+		if err == nil {
+			err = p.make()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	l.made(c)
+	r.log.Info("the number of partitions of the route changed; messages that wait are handed over first", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].Streams)-1)
+	return nil
+}
+
+// reluctant is how long this instance leaves a partition to others that have fewer.
+func (u *unit) reluctant() time.Duration {
+	p := u.main.routes[0].cfg.part
+	if p == nil {
+		return 0
+	}
+	return peers.Divide(u.relay.membership.Now(), p.Of).Reluctance()
+}
+
+// balance hands over partitions that other instances are to have, so that each has its share.
+func (l *dividedRoutes) balance(ctx context.Context, g *generations.Route) {
+	r := l.relay
+	f := r.membership.Now()
+	if f == nil || r.running.isDraining() {
+		return
+	}
+	now := peers.Divide(f, g.Newest().Generation)
+	units := r.routes.leave(g, now.Over())
+	if len(units) == 0 {
+		return
+	}
+	r.log.Info("handing partitions over to instances that have fewer", "route", g.Name, "count", len(units), "has", now.Own())
+	if err := r.restart(ctx, units...); err != nil && !errors.Is(err, ErrNotRunning) {
+		r.log.Warn("partitions were not handed over; this instance keeps them", "route", g.Name, "error", err)
+		for _, u := range units {
+			u.tenure.Keep()
+		}
+	}
+}
+
+// leave has so many units of the newest generation leave their claims to others that stand by, at most.
+func (l *routeList) leave(g *generations.Route, most int) (units []*unit) {
+	for _, rt := range l.called(g.Name) {
+		u, p := rt.unit.Load(), rt.cfg.part
+		if u == nil || p == nil || p.Of.Number != g.Newest().Number || len(units) >= most { // without a part the route just lost its partitions
+			continue
+		}
+		if u.tenure.Has() && len(rt.holder().Standbys) > 0 {
+			u.tenure.Leave()
+			units = append(units, u)
+		}
+	}
+	return units
+}
+
+// tellOfGenerations says what keeps former generations from ending.
+func (l *routeList) tellOfGenerations(name string, err error, now time.Time) {
 	const what = "the streams of its partitions"
-	for _, rt := range r.routes.called(g.Name) {
-		if rt.cfg.part.Number == 0 && !rt.handsOver() {
-			if err == nil || r.running.isDraining() {
-				rt.troubles.Mended(what, time.Now())
-			} else {
-				rt.troubles.Note(what, err, time.Now())
-			}
+	for _, rt := range l.called(name) {
+		switch {
+		case rt.cfg.part == nil, rt.cfg.isCopy(): // without a part the route just lost its partitions
+		case err == nil:
+			rt.troubles.Mended(what, now)
+		default:
+			rt.troubles.Note(what, err, now)
 		}
 	}
 }
@@ -70,35 +145,4 @@ func (l *routeList) tends(g *generations.Route) bool {
 	}
 	u := rt.unit.Load()
 	return u != nil && u.tenure.Has()
-}
-
-// divideAnew has the parts of a route be those of the generations that there are.
-func (r *Relay) divideAnew(ctx context.Context, name string) error {
-	leave, err := r.enterChange(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	was := r.divided.get(name)
-	if was == nil {
-		return nil
-	}
-	c, err := r.expand(ctx, Change{Update: []Route{was.head}, DeliverAgain: true}, takeOthers)
-	if err != nil {
-		return err
-	}
-	from, to := was.Newest(), c.divided[name].Newest()
-	if len(c.Add)+len(c.Update)+len(c.Remove) > 0 {
-		p, err := r.plot(ctx, c.Change)
-		if err != nil {
-			return err
-		}
-		if !p.commit() {
-			return ErrNotRunning
-		}
-		p.run()
-	}
-	r.made(c)
-	r.log.Info("the number of partitions of the route changed; messages that wait are handed over first", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].Streams)-1)
-	return nil
 }

@@ -29,7 +29,7 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*plan
 	for _, rt := range r.routes.all() {
 		if rt.cfg.Partitions == 0 {
 			plain = append(plain, rt)
-		} else if d, err := r.plannedDivision(ctx, rt.cfg); err != nil {
+		} else if d, err := r.divided.planned(ctx, rt.cfg); err != nil {
 			plan.Faults = append(plan.Faults, setupError(rt.cfg.Name, err).Error())
 		} else {
 			plan.Divided = append(plan.Divided, d)

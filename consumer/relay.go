@@ -59,7 +59,7 @@ type Relay struct {
 	upkeep      *upkeep.Upkeep
 	tallies     *tally.Keeper
 	orders      *orders.Follower // of operators
-	divided     dividedRoutes
+	divided     *dividedRoutes
 	generations *generations.Watch // of the partitions
 	streams     *looks.Streams
 	limits      *limits.Set
@@ -102,6 +102,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	}
 	r.stores = stores.New(r.js, cfg.stores(), cfg.Logger)
 	r.placing = placing.New(placing.Config{JS: r.js, Attempt: r.attempt})
+	r.divided = newDividedRoutes(r)
 	r.streams, r.line, r.prober = looks.New(r.js), caller.New(nc), permission.NewProber(nc)
 	r.membership = fleet.NewMembership(r.joinFleet)
 	if err := cfg.Fleet.Validate(); err != nil {
@@ -140,7 +141,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	r.tallies = tally.NewKeeper(r.tallyConfig())
 	r.metrics = r.newMetrics()
 	r.orphans = orphans.NewWatch()
-	r.generations = generations.NewWatch(r.generationsConfig())
+	r.generations = generations.NewWatch(r.divided.watch())
 	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.routes.obey)
 	for _, rt := range list {
 		r.enter(rt)
@@ -320,7 +321,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	})
 	running.Go(func() { r.running.watchFloors(work) })
 	running.Go(func() { r.limits.Share(work, r.sharing()) })
-	running.Go(func() { r.watchPartitions(work) })
+	running.Go(func() { r.divided.run(work) })
 	running.Go(func() { r.place(ctx, r.unplaced) })
 	telling, stopTelling := context.WithCancel(work)
 	var told sync.WaitGroup

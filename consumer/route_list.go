@@ -39,6 +39,14 @@ func (l *routeList) called(name string) (list []*route) {
 	return list
 }
 
+// calledName is what a route of that name is called outside of this package.
+func (l *routeList) calledName(name string) string {
+	if rt := l.named(name); rt != nil {
+		return rt.name()
+	}
+	return name
+}
+
 // units are those of all routes, whether they are open or not: one of which another instance has the claim is not.
 func (l *routeList) units() (list []*unit) {
 	for _, rt := range l.all() {

@@ -1,8 +1,14 @@
 package consumer
 
 import (
+	"errors"
+	"log/slog"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/trouble"
 )
 
 func TestRouteList(t *testing.T) {
@@ -20,6 +26,9 @@ func TestRouteList(t *testing.T) {
 	if l.named("mail") != whole || l.named("orders/1") != parts[1] || l.named("orders") != parts[0] || l.named("other") != nil {
 		t.Error("a route is not found by its name")
 	}
+	if l.calledName("orders/1") != "orders" || l.calledName("mail") != "mail" || l.calledName("gone") != "gone" {
+		t.Error("a part is not called as its route")
+	}
 	if !slices.Equal(l.called("orders"), parts) || !slices.Equal(l.called("mail"), []*route{whole}) || len(l.called("orders/1")) > 0 {
 		t.Error("the parts of a route are not found")
 	}
@@ -34,5 +43,28 @@ func TestRouteList(t *testing.T) {
 	parts[0].count.Aside.Add(3)
 	if l.stored() != 5 {
 		t.Errorf("%d are stored", l.stored())
+	}
+}
+
+// The first part of the newest generation says what is wrong with the generations. A route that just lost its partitions has no part that would.
+func TestRouteList_tellOfGenerations(t *testing.T) {
+	t.Parallel()
+	list := func() *trouble.List { return trouble.NewList(slog.New(slog.DiscardHandler), func(string, error) {}) }
+	routes := []*route{
+		{cfg: Route{Name: "orders-g1-0", part: &partOfRoute{Route: "orders", To: new(partition.Generation)}}, troubles: list()},
+		{cfg: Route{Name: "orders-g2-0", part: &partOfRoute{Route: "orders"}}, troubles: list()},
+		{cfg: Route{Name: "orders-g2-1", part: &partOfRoute{Route: "orders", Number: 1}}, troubles: list()},
+		{cfg: Route{Name: "orders"}, troubles: list()},
+	}
+	var l routeList
+	l.set(routes)
+	l.tellOfGenerations("orders", errors.New("no leader"), time.Now())
+	for i, rt := range routes {
+		if says := rt.troubles.Err() != nil; says != (i == 1) {
+			t.Errorf("route %s: %v", rt.cfg.Name, rt.troubles.Err())
+		}
+	}
+	if l.tellOfGenerations("orders", nil, time.Now()); routes[1].troubles.Err() != nil {
+		t.Errorf("still %v", routes[1].troubles.Err())
 	}
 }

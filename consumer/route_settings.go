@@ -61,7 +61,7 @@ func (rt *route) equip(cfg Route, was *equipment) *equipment {
 		if cfg.part == nil {
 			life = foreign.NewLife(h)
 		}
-		if was != nil && sameObject(before.Handler, h) {
+		if was != nil && foreign.Same(before.Handler, h) {
 			life = was.own.shared
 		}
 		work := h
@@ -76,9 +76,9 @@ func (rt *route) equip(cfg Route, was *equipment) *equipment {
 	}
 	switch f := cfg.Fallback; {
 	case f == nil:
-	case was != nil && sameObject(before.Fallback.Handler, f.Handler) && before.Fallback.Timeout == f.Timeout && len(before.Use)+len(cfg.Use) == 0:
+	case was != nil && foreign.Same(before.Fallback.Handler, f.Handler) && before.Fallback.Timeout == f.Timeout && len(before.Use)+len(cfg.Use) == 0:
 		e.fallback = was.fallback
-	case was != nil && sameObject(before.Fallback.Handler, f.Handler):
+	case was != nil && foreign.Same(before.Fallback.Handler, f.Handler):
 		e.fallback = rt.fallbackPart(cfg, was.fallback.shared)
 	default:
 		e.fallback = rt.fallbackPart(cfg, cfg.fallbackLife)
@@ -103,15 +103,9 @@ func (e *equipment) forget() {
 	}
 }
 
-// sameObject tells whether two handlers are one. Functions cannot be compared.
-func sameObject(a, b Handler) bool {
-	t := reflect.TypeOf(a)
-	return t == reflect.TypeOf(b) && t != nil && t.Comparable() && a == b
-}
-
 // sameWork tells whether the handler of the route has the same around it.
 func sameWork(a, b Route) bool {
-	return sameObject(a.Handler, b.Handler) && len(a.Use)+len(b.Use) == 0 && a.OwnBytes == b.OwnBytes &&
+	return foreign.Same(a.Handler, b.Handler) && len(a.Use)+len(b.Use) == 0 && a.OwnBytes == b.OwnBytes &&
 		(a.Batch == nil && b.Batch == nil || a.Batch != nil && b.Batch != nil && *a.Batch == *b.Batch && a.Concurrency == b.Concurrency)
 }
 

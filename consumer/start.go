@@ -63,7 +63,7 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 	if err := l.shared(ctx); err != nil {
 		return nil, err
 	}
-	if faults := r.divideAll(ctx); len(faults) > 0 || ctx.Err() != nil {
+	if faults := r.divided.divideAll(ctx); len(faults) > 0 || ctx.Err() != nil {
 		return nil, errors.Join(faults...)
 	}
 	var faults []error

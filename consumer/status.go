@@ -74,8 +74,44 @@ func (r *Relay) status(q control.StatusRequest) Status {
 		}
 	}
 	s.Limits, s.Gone = r.limits.Status(), peers.Gone(r.membership.Now())
-	s.Routes = r.routesStatus(q)
+	s.Routes = r.divided.status(q)
 	return s
+}
+
+// status of all routes, those with partitions from the status of their parts.
+func (l *dividedRoutes) status(q control.StatusRequest) (list []RouteStatus) {
+	parts, at := make(map[string][]RouteStatus), make(map[string]int)
+	routes, ended := l.relay.counting()
+	for _, rt := range routes {
+		name := rt.name()
+		if q.Route != "" && q.Route != name {
+			continue
+		}
+		told := rt.status(q.Most())
+		told.KeyKnown = q.Key != nil && rt.group.Knows(*q.Key)
+		if rt.cfg.part != nil {
+			parts[name] = append(parts[name], told)
+			if len(parts[name]) > 1 {
+				continue
+			}
+			at[name] = len(list)
+		}
+		list = append(list, told)
+	}
+	for name, told := range parts {
+		if d := l.Get(name); d != nil {
+			s := d.Together(told, q.Most(), d.Status(peers.Holds(l.relay.membership.Now(), d.Newest().Generation)))
+			s.Durable, s.Subjects = d.Head.Durable, d.Head.Subjects
+			list[at[name]] = s
+		}
+	}
+	for i := range list {
+		s := &list[i]
+		for _, c := range ended[s.Name] {
+			s.Acked, s.Retried, s.Dead = s.Acked+c.Acked(), s.Retried+c.Retried(), s.Dead+c.DeadLetters()
+		}
+	}
+	return list
 }
 
 func (rt *route) status(keys int) RouteStatus {

@@ -123,9 +123,5 @@ func (r *Relay) restart(ctx context.Context, units ...*unit) error {
 	if err != nil {
 		return err
 	}
-	if !p.commit() {
-		return ErrNotRunning
-	}
-	p.run()
-	return nil
+	return p.make()
 }

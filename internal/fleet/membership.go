@@ -63,6 +63,21 @@ func (m *Membership) Await(ctx context.Context) *Fleet {
 	}
 }
 
+// Changed is closed when a session or a claim changes; nil: there is no fleet yet.
+func (m *Membership) Changed() <-chan struct{} {
+	if f := m.Now(); f != nil {
+		return f.Changed()
+	}
+	return nil
+}
+
+// Renew tells the others of a changed state at once, if there are any.
+func (m *Membership) Renew() {
+	if f := m.Now(); f != nil {
+		f.Renew()
+	}
+}
+
 // Trouble says why this instance can hold nothing, and since when; nil when it can, or when nothing needs that.
 func (m *Membership) Trouble() (since time.Time, err error) {
 	if f := m.Now(); f != nil {

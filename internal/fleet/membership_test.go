@@ -41,7 +41,8 @@ func TestMembership_joinsOnceNeeded(t *testing.T) {
 		<-done
 	}()
 	time.Sleep(50 * time.Millisecond)
-	if tries.Load() != 0 || m.Needed() || m.Now() != nil {
+	m.Renew() // nobody is told
+	if tries.Load() != 0 || m.Needed() || m.Now() != nil || m.Changed() != nil {
 		t.Fatalf("it joined, and nothing needs it: %d tries", tries.Load())
 	}
 	m.Need()
@@ -60,6 +61,13 @@ func TestMembership_joinsOnceNeeded(t *testing.T) {
 	f := m.Await(t.Context())
 	if f == nil || m.Now() != f || !m.Needed() {
 		t.Fatalf("it did not join: %v", f)
+	}
+	changed := m.Changed()
+	m.Renew()
+	select {
+	case <-changed:
+	case <-time.After(20 * time.Second):
+		t.Error("it did not tell of itself, or does not see that")
 	}
 	for !f.Valid() {
 		time.Sleep(time.Millisecond)

@@ -34,6 +34,7 @@ var layers = map[string][]string{
 		"ack", "supervisor", "consumer/internal/health", "consumer/internal/letters", "consumer/internal/metrics", "consumer/internal/parking",
 		"consumer/internal/stores", "consumer/internal/suspects", "consumer/internal/tally", "consumer/internal/unstored",
 	},
+	"consumer/internal/division":  {"consumer/internal/foreign", "consumer/internal/generations"},
 	"consumer/internal/pulls":     {"consumer/internal/link"}, // a durable asks for its part of what the link brings
 	"consumer/internal/*":         {},
 	"consumer/handler":            {"consumer"},

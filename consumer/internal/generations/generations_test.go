@@ -51,19 +51,11 @@ func (w *world) publish(n int) {
 	}
 }
 
-// wanted is a route with so many partitions that says where it begins, or does not.
-func wanted(count int, start *partition.Start) Wanted {
+// wanted is a route with so many partitions that begins there.
+func wanted(count int, start Start) Wanted {
 	return Wanted{
 		Route: "billing", Layout: partition.Layout{Count: count, Key: "{2}", Subjects: []string{"orders.*.>"}, Stream: "ORDERS", Durable: "billing"},
-		Start: func(last uint64) (partition.Start, bool) {
-			if start == nil {
-				return partition.Start{}, false
-			}
-			if start.Sequence == 0 {
-				return partition.Start{Sequence: last + 1}, true
-			}
-			return *start, true
-		},
+		Start: start,
 	}
 }
 
@@ -80,23 +72,23 @@ func TestMaker_Start(t *testing.T) {
 		s, err := w.maker.Start(t.Context(), want, from)
 		return s.Sequence, err
 	}
-	if seq, err := start(wanted(4, nil)); seq != 1 || err != nil {
+	if seq, err := start(wanted(4, Start{})); seq != 1 || err != nil {
 		t.Errorf("of an empty stream: %d, %v", seq, err)
 	}
 	w.publish(5)
-	if _, err := start(wanted(4, nil)); err == nil || !strings.Contains(err.Error(), "already holds 5 messages for orders.*.>") {
+	if _, err := start(wanted(4, Start{})); err == nil || !strings.Contains(err.Error(), "already holds 5 messages for orders.*.>") {
 		t.Errorf("of one with messages: %v", err)
 	}
-	if seq, err := start(wanted(4, &partition.Start{})); seq != 6 || err != nil {
+	if seq, err := start(wanted(4, Start{Policy: "new"})); seq != 6 || err != nil {
 		t.Errorf("with new ones: %d, %v", seq, err)
 	}
-	if seq, err := start(wanted(4, &partition.Start{Sequence: 3})); seq != 3 || err != nil {
+	if seq, err := start(wanted(4, Start{Policy: "seq", Seq: 3})); seq != 3 || err != nil {
 		t.Errorf("with a sequence: %d, %v", seq, err)
 	}
 	foreign := jetstream.ConsumerConfig{Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy}
 	_, err = from.CreateConsumer(t.Context(), foreign)
 	w.do(err)
-	if seq, err := start(wanted(4, &partition.Start{Sequence: 3})); seq != 3 || err != nil {
+	if seq, err := start(wanted(4, Start{Policy: "seq", Seq: 3})); seq != 3 || err != nil {
 		t.Errorf("with a durable of somebody else: %d, %v", seq, err)
 	}
 	foreign.Metadata = map[string]string{"relay.service": "relay"}
@@ -107,7 +99,7 @@ func TestMaker_Start(t *testing.T) {
 	for m := range batch.Messages() {
 		w.do(m.DoubleAck(t.Context()))
 	}
-	if seq, err := start(wanted(4, &partition.Start{Sequence: 5})); seq != 3 || err != nil {
+	if seq, err := start(wanted(4, Start{Policy: "seq", Seq: 5})); seq != 3 || err != nil {
 		t.Errorf("with a durable of the route: %d, %v", seq, err)
 	}
 }
@@ -116,14 +108,14 @@ func TestMaker_Start(t *testing.T) {
 func TestMaker_Next(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if list, err := w.maker.Next(t.Context(), nil, wanted(4, nil), true); len(list) > 0 || err != nil {
+	if list, err := w.maker.Next(t.Context(), nil, wanted(4, Start{}), true); len(list) > 0 || err != nil {
 		t.Errorf("%v, %v", list, err)
 	}
-	first, err := w.maker.Next(t.Context(), nil, wanted(4, nil), false)
+	first, err := w.maker.Next(t.Context(), nil, wanted(4, Start{}), false)
 	if err != nil || len(first) != 1 || first[0].Number != 1 || first[0].Name() != "RELAY_BILLING_G1" || !first[0].Sources() {
 		t.Fatalf("%v, %v", first, err)
 	}
-	second, err := w.maker.Next(t.Context(), first, wanted(7, nil), false)
+	second, err := w.maker.Next(t.Context(), first, wanted(7, Start{}), false)
 	if err != nil || len(second) != 2 || second[1].Number != 2 || second[1].Count != 7 || second[1].Sources() {
 		t.Fatalf("%v, %v", second, err)
 	}
@@ -131,10 +123,10 @@ func TestMaker_Next(t *testing.T) {
 	if err != nil || len(list) != 2 {
 		t.Errorf("%v, %v", list, err)
 	}
-	if _, err := w.maker.Next(t.Context(), first, wanted(5, nil), false); !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+	if _, err := w.maker.Next(t.Context(), first, wanted(5, Start{}), false); !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		t.Errorf("another instance was faster: %v", err)
 	}
-	queue := wanted(4, nil)
+	queue := wanted(4, Start{})
 	queue.Stream = "QUEUE"
 	if _, err := w.maker.Next(t.Context(), nil, queue, true); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("without its stream: %v", err)
@@ -249,7 +241,7 @@ func (w *world) messages(stream string) uint64 {
 func TestWatch_newGeneration(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	first, err := w.maker.Next(t.Context(), nil, wanted(4, nil), false)
+	first, err := w.maker.Next(t.Context(), nil, wanted(4, Start{}), false)
 	w.do(err)
 	old, err := w.js.Stream(t.Context(), "RELAY_BILLING_G1")
 	w.do(err)
@@ -265,7 +257,7 @@ func TestWatch_newGeneration(t *testing.T) {
 	tends.mu.Lock()
 	tends.before = true
 	tends.mu.Unlock()
-	_, err = w.maker.Next(t.Context(), first, wanted(3, nil), false)
+	_, err = w.maker.Next(t.Context(), first, wanted(3, Start{}), false)
 	w.do(err)
 	tends.has(t, 2, 2)
 	follows.has(t, 2, 2)

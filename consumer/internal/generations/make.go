@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -29,8 +30,32 @@ type Maker struct {
 type Wanted struct {
 	Route string
 	partition.Layout
-	// Start is where a route begins that has neither partitions nor a durable, if the configuration says it. Last is the last sequence of its stream.
-	Start func(last uint64) (partition.Start, bool)
+	// Origin finds the stream of the user, which the Layout then has. Nil: the Layout has it.
+	Origin func(context.Context) (string, error)
+	// Start is where a route begins that has neither partitions nor a durable.
+	Start Start
+}
+
+// Start is where a route begins, as it is configured. The zero value says nothing of it.
+type Start struct {
+	Policy string    // "", "all", "new", "since" or "seq"
+	Since  time.Time // for since
+	Seq    uint64    // for seq
+}
+
+// at is where that is in a stream with that last sequence; false: nothing is said of it.
+func (s Start) at(last uint64) (partition.Start, bool) {
+	switch s.Policy {
+	case "new":
+		return partition.Start{Sequence: last + 1}, true
+	case "seq":
+		return partition.Start{Sequence: s.Seq}, true
+	case "since":
+		return partition.Start{Time: s.Since}, true
+	case "all":
+		return partition.Start{Sequence: 1}, true
+	}
+	return partition.Start{}, false
 }
 
 // Generation is what is wanted, as the generation of that number.
@@ -86,7 +111,7 @@ func (m Maker) Start(ctx context.Context, w Wanted, from jetstream.Stream) (part
 	case err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrNotPullConsumer):
 		return partition.Start{}, err
 	}
-	if start, said := w.Start(info.State.LastSeq); said {
+	if start, said := w.Start.at(info.State.LastSeq); said {
 		return start, nil
 	}
 	var n uint64

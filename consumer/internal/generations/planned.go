@@ -9,9 +9,11 @@ import (
 	"github.com/relaymq/relay/internal/planned"
 )
 
-// Planned is what would become of the partitions of a route. Made is the stream of the route when it does not exist yet and somebody makes it; nil: it
-// is there.
-func (m Maker) Planned(ctx context.Context, w Wanted, made *jetstream.StreamConfig) (p planned.Divided, err error) {
+// Planned is what would become of the partitions of a route. Assumed is a stream that does not exist yet and that somebody makes; nil: it is there.
+func (m Maker) Planned(ctx context.Context, w Wanted, assumed func(stream string) *jetstream.StreamConfig) (p planned.Divided, err error) {
+	if err := w.find(ctx); err != nil {
+		return p, err
+	}
 	list, err := partition.Find(ctx, m.JS, m.Service, w.Route)
 	if err != nil {
 		return p, err
@@ -20,7 +22,7 @@ func (m Maker) Planned(ctx context.Context, w Wanted, made *jetstream.StreamConf
 	p = planned.Divided{Route: w.Route, Does: planned.Made, Partitions: g.Count}
 	switch n := len(list); {
 	case n == 0:
-		start, err := m.first(ctx, w, made)
+		start, err := m.first(ctx, w, assumed(w.Stream))
 		if err != nil {
 			return p, err
 		}
@@ -34,7 +36,7 @@ func (m Maker) Planned(ctx context.Context, w Wanted, made *jetstream.StreamConf
 	return p, nil
 }
 
-// first is where the first generation would begin.
+// first is where the first generation would begin. Made is the stream of the user when somebody is to make it.
 func (m Maker) first(ctx context.Context, w Wanted, made *jetstream.StreamConfig) (partition.Start, error) {
 	if made != nil {
 		return partition.Start{Sequence: 1}, Copyable(*made)

@@ -1,6 +1,8 @@
 package peers
 
 import (
+	"time"
+
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/partition"
 )
@@ -73,3 +75,31 @@ func (d Division) Own() int { return d.has[d.own] }
 
 // Instances is how many may have some.
 func (d Division) Instances() int { return len(d.has) }
+
+// reluctance is for how long an instance that has its share leaves a partition to others.
+const reluctance = 300 * time.Millisecond
+
+// Reluctance is for how long this instance leaves a partition to others that have fewer.
+func (d Division) Reluctance() time.Duration {
+	switch least, most := d.Fair(); {
+	case d.Own() >= most:
+		return reluctance
+	case d.Own() >= max(least, 1):
+		return reluctance / 2
+	}
+	return 0
+}
+
+// Holds are the partitions of a generation that this instance has, and those that nobody has. Without a fleet nobody has any.
+func Holds(f *fleet.Fleet, g partition.Generation) (here, nobody []int) {
+	for n := range g.Count {
+		if f == nil {
+			nobody = append(nobody, n)
+		} else if h, ok := f.Holder(Resource(g.Name(), g.DurableOf(n))); !ok {
+			nobody = append(nobody, n)
+		} else if h.Mine {
+			here = append(here, n)
+		}
+	}
+	return here, nobody
+}

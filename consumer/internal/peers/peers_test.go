@@ -66,6 +66,20 @@ func TestDivision_isFair(t *testing.T) {
 	})
 }
 
+// Who has its share leaves what is free to the others for a moment, and longer who could not take more without giving back.
+func TestDivision_Reluctance(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		own, count int
+		want       time.Duration
+	}{{0, 5, 0}, {1, 5, 0}, {2, 5, reluctance / 2}, {3, 5, reluctance}, {4, 5, reluctance}, {0, 1, 0}, {1, 1, reluctance}} {
+		d := Division{count: c.count, own: "a", has: map[string]int{"a": c.own, "b": 0}}
+		if got := d.Reluctance(); got != c.want {
+			t.Errorf("with %d of %d among two: %v, want %v", c.own, c.count, got, c.want)
+		}
+	}
+}
+
 // What the instances of a fleet say is known to the others, until they end.
 func TestPeers_ofAFleet(t *testing.T) {
 	t.Parallel()
@@ -132,6 +146,9 @@ func TestPeers_ofAFleet(t *testing.T) {
 	if d := Divide(nil, generation); d.Instances() != 0 {
 		t.Errorf("divided among %d without a fleet", d.Instances())
 	}
+	if here, nobody := Holds(nil, generation); len(here) > 0 || len(nobody) != 3 {
+		t.Errorf("without a fleet %v are here, and nobody has %v", here, nobody)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	running.Go(func() {
@@ -140,6 +157,9 @@ func TestPeers_ofAFleet(t *testing.T) {
 	eventually("a has a partition", func() bool {
 		return Divide(a, generation).Own() == 1 && Held(a, generation.Name(), generation.DurableOf(1))
 	})
+	if here, nobody := Holds(a, generation); !slices.Equal(here, []int{1}) || !slices.Equal(nobody, []int{0, 2}) {
+		t.Errorf("%v are here, and nobody has %v", here, nobody)
+	}
 	stopB()
 	eventually("b is gone", func() bool {
 		gone := Gone(a)
