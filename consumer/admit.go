@@ -93,7 +93,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		return
 	}
 	if m.bodyless = isBodyless(raw); m.bodyless {
-		s.watchdog.doubt.Store(true)
+		s.watchdog.Doubt()
 	}
 	if s.due {
 		origin, header, err := retry.Unwrap(raw.Header)

@@ -35,7 +35,7 @@ func (r *running) lookAgain() {
 		}
 		asking.Go(func() {
 			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.Health.IsNews(info.Config)) {
-				s.watchdog.doubt.Store(true)
+				s.watchdog.Doubt()
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/watchdog"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -19,9 +20,9 @@ type claims struct {
 	after uint64    // the sequence of the retry stream up to which it has looked
 }
 
-// claimSoon looks for such messages every lookEvery. It does not block.
+// claimSoon looks for such messages every watchdog.LookEvery. It does not block.
 func (s *source) claimSoon(now time.Time) {
-	if c := &s.claims; !s.due && now.Sub(c.began) >= lookEvery && !c.busy.Swap(true) {
+	if c := &s.claims; !s.due && now.Sub(c.began) >= watchdog.LookEvery && !c.busy.Swap(true) {
 		c.began = now
 		s.tidying.Go(func() {
 			defer c.busy.Store(false)
@@ -41,7 +42,7 @@ func (s *source) claim(ctx context.Context) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	retries, c := s.relay.stores.Retries, &s.claims
-	in, err := s.relay.streams.Get(ctx, retries.Name(), lookEvery/2)
+	in, err := s.relay.streams.Get(ctx, retries.Name(), watchdog.LookEvery/2)
 	if err != nil {
 		return 0, err
 	}

@@ -18,9 +18,6 @@ import (
 // watchdog compares it at each look. Under some settings messages are lost or handled wrongly, and nobody would notice;
 // then nothing is pulled until they are changed back.
 
-// look is how often the server is asked about a durable at least.
-const lookEvery = 10 * time.Second
-
 // inspect compares the durable with what it should be, and brings about what is for relay itself to change.
 func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, began time.Time) (e health.Edits) {
 	if info.Paused {

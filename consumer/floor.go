@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/durables"
+	"github.com/relaymq/relay/consumer/internal/watchdog"
 )
 
 // floorEvery is how old the noted ack floor of a durable may be while relay runs; see [durables.Floors].
@@ -17,7 +18,7 @@ func (b *binding) newFloors() *durables.Floors {
 
 // noteFloor notes how far the durable is, if what the watchdog last saw of it is not noted.
 func (s *source) noteFloor(ctx context.Context) {
-	if l := s.looked.Load(); l != nil && time.Since(l.At) < lookEvery && l.Pending == 0 && l.Outstanding == 0 && s.floors.Has(l.Floor) {
+	if l := s.looked.Load(); l != nil && time.Since(l.At) < watchdog.LookEvery && l.Pending == 0 && l.Outstanding == 0 && s.floors.Has(l.Floor) {
 		return
 	}
 	s.noteLastFloor(ctx)

@@ -96,16 +96,12 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.catchUp.Soon(now)
 			s.gaps.Attend(now, s.relay.nc.IsConnected() && s.ordered.behind.Load() == 0)
 			s.pulls.Tick()
-			if !busy && s.suspicious(now) {
+			if busy {
+				continue
+			}
+			if q, due := s.watchdog.Due(now); due {
 				busy = true
-				afresh, missed, waits := s.watchdog.afresh, uint64(0), 0
-				if s.leased() {
-					missed = s.takeover.StillMissing(s.gaps)
-					if s.gaps.Missing() {
-						waits = s.gaps.Seen()
-					}
-				}
-				go func() { checking <- s.check(ctx, afresh, waits, missed) }()
+				go func() { checking <- s.check(ctx, q) }()
 			}
 		}
 	}
@@ -163,7 +159,7 @@ func (s *source) told(m *nats.Msg, now time.Time) {
 		s.gaps.MayHaveLost(now)
 	}
 	if st.Doubt {
-		s.watchdog.doubt.Store(true)
+		s.watchdog.Doubt()
 	}
 }
 
@@ -175,7 +171,7 @@ func (s *source) take(first *nats.Msg) {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
 			if s.pulls.Delivered(m, now) {
-				s.watchdog.doubt.Store(true) // little was asked meanwhile
+				s.watchdog.Doubt() // little was asked meanwhile
 			}
 			s.admit(m, now, &s.batch)
 		case s.Session.Reply(m):

@@ -100,7 +100,7 @@ func (rt *route) pending(now time.Time) (n uint64) {
 			others = others || o != rt && now.Sub(time.Unix(0, o.begun.Load())) < rt.relay.cfg.Stalled
 		}
 		if !others {
-			n += s.watchdog.pending.Load()
+			n += s.watchdog.Pending()
 		}
 	}
 	return n

@@ -29,23 +29,23 @@ func (s *source) keepOpen(ctx context.Context) {
 func (s *source) isLost() bool { return s.Health.IsLost() && !s.pulls.IsDraining() }
 
 // reopen opens a durable that was lost and is there again. It never makes or changes one.
-func (s *source) reopen(ctx context.Context) finding {
+func (s *source) reopen(ctx context.Context) (*source, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	stream, err := s.relay.js.Stream(ctx, s.stream)
 	if err != nil {
-		return finding{err: err}
+		return nil, err
 	}
 	consumer, err := stream.Consumer(ctx, s.durable)
 	if errors.Is(err, jetstream.ErrNotPullConsumer) {
 		err = &DurableDiffers{s.stream, s.durable, []string{"it is a push consumer"}}
 	}
 	if err != nil {
-		return finding{err: err}
+		return nil, err
 	}
 	info := consumer.CachedInfo()
 	if c := s.setup.Judge(info.Config, stream, provision.Ever); (!c.Own || c.Policy) && len(c.Differs()) > 0 {
-		return finding{err: &DurableDiffers{s.stream, s.durable, c.Differs()}}
+		return nil, &DurableDiffers{s.stream, s.durable, c.Differs()}
 	}
 	next := newSourceOf(s.binding)
 	next.unit, next.count = s.unit, s.count
@@ -54,8 +54,8 @@ func (s *source) reopen(ctx context.Context) finding {
 	}
 	if err := next.open(ctx, stream, consumer); err != nil {
 		next.close()
-		return finding{err: err}
+		return nil, err
 	}
 	s.log.Warn("the durable was created again by somebody else; continuing with it", "at", info.Delivered.Stream, "waiting", info.NumPending)
-	return finding{next: next}
+	return next, nil
 }

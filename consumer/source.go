@@ -20,6 +20,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/strays"
 	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/consumer/internal/tally"
+	"github.com/relaymq/relay/consumer/internal/watchdog"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/provision"
@@ -38,7 +39,7 @@ type source struct {
 
 	pulls    *pulls.Puller
 	setup    setup // until it is open
-	watchdog watchdog
+	watchdog watchdog.Watchdog
 	count    *sourceCounters
 	looked   atomic.Pointer[backlog.Look]
 	floors   *durables.Floors
@@ -131,6 +132,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		Inbox: s.pulls.Name(), Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
+	s.watchdog.Begin(s.watchdogConfig())
 	if !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey }) {
 		s.gaps.Begin(gaps.Start{
 			Consumer: info.Delivered.Consumer, Delivered: info.Delivered.Stream, AckFloor: info.AckFloor.Stream, Pending: info.NumAckPending,
@@ -181,12 +183,12 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 	if err != nil {
 		// A durable that is gone says nothing on the pulls that were not parked at that moment.
 		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-			s.watchdog.doubt.Store(true)
+			s.watchdog.Doubt()
 		}
 		return ack.Info{}, err
 	}
 	if !identity.Equal(s.identity) || s.Health.IsNews(info.Config) {
-		s.watchdog.doubt.Store(true)
+		s.watchdog.Doubt()
 	}
 	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
 }

@@ -85,6 +85,9 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 	if err := l.look(ctx); err != nil {
 		return nil, err
 	}
+	for _, u := range l.without {
+		u.note(u.err) // before anybody may ask for the status
+	}
 	r.unplaced = l.without
 	return l.units, l.open(ctx)
 }

@@ -60,7 +60,7 @@ func (m *message) stray(origin *retry.Origin) {
 		var pattern string
 		var known bool
 		if pattern, to, known = s.strays.WantedBy(m.Subject); !known && !s.strays.Unknown().Swap(true) {
-			s.watchdog.doubt.Store(true) // the stream may have got more subjects, which the durable need not deliver
+			s.watchdog.Doubt() // the stream may have got more subjects, which the durable need not deliver
 		}
 		s.strays.Came(pattern, m.Subject)
 	}
@@ -70,7 +70,7 @@ func (m *message) stray(origin *retry.Origin) {
 	}
 	after, back, doubt := s.strays.GoesBack(to, d.Deliveries, s.Session.AckPending())
 	if doubt {
-		s.watchdog.doubt.Store(true)
+		s.watchdog.Doubt()
 	}
 	if back && !s.Health.IsBounded() {
 		_ = d.Nak(time.Now().Add(after)) // fenced: somebody else has it

@@ -16,9 +16,6 @@ func (rt *route) isUnplaced() bool { return rt.unit.Load() == nil }
 
 // place has routes begin that had no stream at the start, until ctx is done.
 func (r *Relay) place(ctx context.Context, list []unplaced) {
-	for _, u := range list {
-		u.note(u.err)
-	}
 	for p := new(away.Patience); len(list) > 0; {
 		away.Pause(ctx, p.Next(tryAgain))
 		if ctx.Err() != nil {

@@ -30,6 +30,7 @@ var layers = map[string][]string{
 	"consumer/internal/stores":   {"consumer/internal/suspects"}, // a bucket is where processes say that they live
 	"consumer/internal/upkeep":   {"consumer/internal/stores"},   // it watches what they open
 	"consumer/internal/takeover": {"ack"},
+	"consumer/internal/watchdog": {"ack", "consumer/internal/backlog", "consumer/internal/health", "consumer/internal/pulls"}, // what it looks at
 	"consumer/internal/settle": { // the way of a message through all that may become of it
 		"ack", "supervisor", "consumer/internal/health", "consumer/internal/letters", "consumer/internal/metrics", "consumer/internal/parking",
 		"consumer/internal/stores", "consumer/internal/suspects", "consumer/internal/tally", "consumer/internal/unstored",
