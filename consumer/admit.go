@@ -54,7 +54,7 @@ const (
 // admit begins the lease of a delivery and finds out what is known of it. What needs the server for that comes to its
 // route a little later; the rest is added to the batch.
 func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
-	m := s.newMessage(raw)
+	m := s.spares.take(s, raw)
 	if m.on(s.routeFor(raw.Subject)); m.route != nil {
 		m.arrival.Ledger = m.route.memory.Ledger
 	}

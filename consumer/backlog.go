@@ -5,18 +5,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/looks"
 )
-
-// saw notes what the server says of the durable.
-func (s *source) saw(info *jetstream.ConsumerInfo) {
-	s.looked.Store(backlog.LookOf(info))
-}
 
 const (
 	// lookNow is the age at which somebody who asks for the status gets fresh counts, and lookPatience how long they may take.
@@ -34,7 +27,7 @@ func (r *running) lookAgain() {
 			continue
 		}
 		asking.Go(func() {
-			if _, info, err := s.ask(ctx); err == nil && (info.Paused || s.Health.IsNews(info.Config)) {
+			if said, err := s.asker.Ask(ctx); err == nil && (said.Info.Paused || s.Health.IsNews(said.Info.Config)) {
 				s.watchdog.Doubt()
 			}
 		})

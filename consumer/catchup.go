@@ -37,8 +37,8 @@ func (s *source) catchUpConfig() catchup.Config {
 			return "", s.routes[0].path.Room()
 		},
 		Ask: func(ctx context.Context) (jetstream.Stream, *jetstream.ConsumerInfo, error) {
-			_, stream, info, err := s.askBoth(ctx)
-			return stream, info, err
+			said, err := s.asker.Ask(ctx)
+			return said.Stream, said.Info, err
 		},
 		Work: func() context.Context { return s.routes[0].path.Work },
 		Tell: s.tellOfHanding,

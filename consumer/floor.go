@@ -29,8 +29,8 @@ func (s *source) noteLastFloor(ctx context.Context) {
 	if s.routes[0].cfg.part != nil {
 		return // what is settled is removed from its stream
 	}
-	if identity, info, err := s.ask(ctx); err == nil && identity.Equal(s.identity) {
-		s.floors.Note(ctx, identity.StreamCreated, info.AckFloor.Stream)
+	if said, err := s.asker.Ask(ctx); err == nil && said.Identity.Equal(s.identity) {
+		s.floors.Note(ctx, said.Identity.StreamCreated, said.Info.AckFloor.Stream)
 	}
 }
 

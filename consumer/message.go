@@ -229,6 +229,6 @@ func (m *message) Confirmed(free bool) {
 		src, seq := m.source, m.Delivery.Sequence
 		src.tidying.Go(func() { src.forget(src.routes[0].path.Work, seq) })
 	} else if free && m.plain {
-		m.source.recycle(m)
+		m.source.spares.put(m)
 	}
 }

@@ -90,9 +90,13 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.checked(found, time.Now())
 		case now := <-tick.C:
 			tick.Next()
-			s.release(now)
+			if now.Sub(s.pulls.Got()) > time.Second {
+				s.spares = nil // there is nothing to do
+			}
 			s.strays.Tell(now)
-			s.claimSoon(now)
+			if !s.due {
+				s.claims.Soon(now)
+			}
 			s.catchUp.Soon(now)
 			s.gaps.Attend(now, s.relay.nc.IsConnected() && s.ordered.behind.Load() == 0)
 			s.pulls.Tick()

@@ -35,6 +35,7 @@ type source struct {
 	settle.Durable       // how its messages are settled
 	unit           *unit // nil until its unit begins
 	identity       ack.Identity
+	asker          durables.Asker
 	adopted        string // what its mark said when it was opened
 
 	pulls    *pulls.Puller
@@ -52,12 +53,12 @@ type source struct {
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
 	tidying  *pool.Pool
 	strays   *strays.Strays
-	delivers uint64 // from this sequence on the durable delivers all that the routes want, for certain; fixed when it is open
-	claims   claims
+	delivers uint64         // from this sequence on the durable delivers all that the routes want, for certain; fixed when it is open
+	claims   *strays.Claims // of one on a stream of the user
 	catchUp  *catchup.CatchUp
 
 	// Of the pull loop only:
-	unused  []*message
+	spares  spares
 	batch   batch // of take
 	gaps    *gaps.Watch
 	ordered ordered
@@ -93,6 +94,9 @@ func newSourceOf(b *binding) *source {
 		binding: b,
 		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(asksAtOnce), count: new(sourceCounters), floors: b.newFloors(),
 	}
+	s.asker = durables.Asker{JS: b.relay.js, Stream: b.stream, Durable: b.durable, Timeout: askTimeout, Saw: func(info *jetstream.ConsumerInfo) {
+		s.looked.Store(backlog.LookOf(info))
+	}}
 	s.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
 		for _, rt := range b.routes {
 			rt.group.HoldAbove(above, until)
@@ -102,6 +106,7 @@ func newSourceOf(b *binding) *source {
 	s.Durable = settle.Durable{Stream: b.stream, Name: b.durable, Due: b.due, Leased: b.leased, Draining: s.pulls.IsDraining}
 	s.strays = strays.New(b.log, s.pulls.Wake)
 	s.catchUp = catchup.New(s.catchUpConfig())
+	s.claims = s.claimsOf()
 	s.takeover = takeover.New(s.takeoverConfig())
 	s.setup = newSetup(s)
 	return s
@@ -118,7 +123,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	m := provision.MarkOf(info.Config.Metadata)
 	s.adopted = m.Adopted
 	s.learn(stream.CachedInfo().Config, m, began)
-	s.saw(info)
+	s.asker.Saw(info)
 	if err := s.catchUp.Read(ctx, stream, info); err != nil {
 		return err
 	}
@@ -148,38 +153,9 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 // close ends the subscriptions.
 func (s *source) close() { s.pulls.Close() }
 
-// ask is what the server says about the durable.
-func (s *source) ask(ctx context.Context) (ack.Identity, *jetstream.ConsumerInfo, error) {
-	identity, _, info, err := s.askBoth(ctx)
-	return identity, info, err
-}
-
-// askBoth is ask for who wants to know more of the stream.
-func (s *source) askBoth(ctx context.Context) (ack.Identity, jetstream.Stream, *jetstream.ConsumerInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	stream, err := s.relay.js.Stream(ctx, s.stream)
-	if err != nil {
-		return ack.Identity{}, nil, nil, err
-	}
-	identity, info, err := s.askOn(ctx, stream)
-	return identity, stream, info, err
-}
-
-// askOn is ask for who knows the stream.
-func (s *source) askOn(ctx context.Context, stream jetstream.Stream) (ack.Identity, *jetstream.ConsumerInfo, error) {
-	consumer, err := stream.Consumer(ctx, s.durable)
-	if err != nil {
-		return ack.Identity{}, nil, err
-	}
-	info := consumer.CachedInfo()
-	s.saw(info)
-	return ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}, info, nil
-}
-
 // info is what the session asks of the server.
 func (s *source) info(ctx context.Context) (ack.Info, error) {
-	identity, info, err := s.ask(ctx)
+	said, err := s.asker.Ask(ctx)
 	if err != nil {
 		// A durable that is gone says nothing on the pulls that were not parked at that moment.
 		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -187,10 +163,10 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 		}
 		return ack.Info{}, err
 	}
-	if !identity.Equal(s.identity) || s.Health.IsNews(info.Config) {
+	if !said.Identity.Equal(s.identity) || s.Health.IsNews(said.Info.Config) {
 		s.watchdog.Doubt()
 	}
-	return ack.Info{Identity: identity, AckPending: info.NumAckPending}, nil
+	return ack.Info{Identity: said.Identity, AckPending: said.Info.NumAckPending}, nil
 }
 
 // trouble is why the durable gives nothing, if so.
@@ -230,11 +206,11 @@ func (s *source) forget(ctx context.Context, seq uint64) {
 func (s *source) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	identity, info, err := s.ask(ctx)
-	if err != nil || !identity.Equal(s.identity) {
+	said, err := s.asker.Ask(ctx)
+	if err != nil || !said.Identity.Equal(s.identity) {
 		return // not now, or never again
 	}
-	if n, err := s.Records.Sweep(ctx, info.AckFloor.Stream); err != nil {
+	if n, err := s.Records.Sweep(ctx, said.Info.AckFloor.Stream); err != nil {
 		s.log.Debug("cannot sweep the records of settled messages", "error", err)
 	} else if n > 0 {
 		s.log.Info("removed records of settled messages", "count", n)

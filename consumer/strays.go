@@ -156,3 +156,33 @@ func (s *source) strayTrouble() string {
 	return fmt.Sprintf("durable %s on %s: it delivers messages that no route of this instance wants, such as %q, since %s (%d in all); those that no other instance takes are kept in the retry stream",
 		s.durable, s.stream, example, since.UTC().Format(time.RFC3339), s.count.Strays.Load())
 }
+
+// claimsOf is how what the routes of the source want is found among what is kept for no route.
+func (s *source) claimsOf() *strays.Claims {
+	return strays.NewClaims(strays.ClaimsConfig{
+		Log: s.log, Stream: s.stream, Durable: s.durable, Looks: s.relay.streams, Pool: s.tidying,
+		Retries: func() *retry.Stream { return s.relay.stores.Retries },
+		Work:    func() context.Context { return s.routes[0].path.Work },
+		Wants: func(subject string) string {
+			if rt := s.routeOf(subject); rt != nil {
+				return rt.cfg.Name
+			}
+			return ""
+		},
+	})
+}
+
+// othersWant tells whether a message that came due for a route here is for another instance, whose route of the same name has
+// more subjects. What an operator replayed to the route is always for it.
+func (s *source) othersWant(o retry.Origin) bool {
+	if o.Replay > 0 {
+		return false
+	}
+	for _, main := range s.relay.running.sources() {
+		if !main.due && main.stream == s.origin && main.durable == o.Consumer && main.serves(s.routes[0]) && main.routeOf(o.Subject) == nil {
+			_, to, known := main.strays.WantedBy(o.Subject)
+			return known && to == retry.NoRoute
+		}
+	}
+	return false
+}

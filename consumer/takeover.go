@@ -26,8 +26,8 @@ func (s *source) takeoverConfig() takeover.Config {
 		Conn: s.relay.nc, Log: s.log, Stream: s.stream, Durable: s.durable, AckWait: func() time.Duration { return s.routes[0].cfg.AckWait },
 		Holds: s.mayStart, Records: func() takeover.Records { return s.Records }, InHand: func() ack.InHand { return s.Session.InHand() },
 		Delivered: s.inHand, Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, error) {
-			_, info, err := s.ask(ctx)
-			return info, err
+			said, err := s.asker.Ask(ctx)
+			return said.Info, err
 		},
 	}
 }

@@ -70,8 +70,8 @@ func (s *source) newTally(info *jetstream.ConsumerInfo, at time.Time) *tally.Sou
 		Stream: s.stream, Durable: s.durable, Due: s.due, Count: &s.count.tally,
 		Naked: func() uint64 { return s.Session.Stats().Naked },
 		Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, bool, error) {
-			identity, info, err := s.ask(ctx)
-			return info, identity.Equal(s.identity), err
+			said, err := s.asker.Ask(ctx)
+			return said.Info, said.Identity.Equal(s.identity), err
 		},
 	}, info, at)
 }

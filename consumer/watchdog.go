@@ -30,9 +30,10 @@ func (s *source) watchdogConfig() watchdog.Config {
 		OfStream: func(ctx context.Context, age time.Duration) (looks.Look, error) {
 			return r.streams.Get(ctx, s.stream, age)
 		},
-		Share: r.stores.AmongMany,
+		Share: r.stores.AmongMany, Timeout: askTimeout,
 		Ask: func(ctx context.Context, stream looks.Look) (ack.Identity, *jetstream.ConsumerInfo, error) {
-			return s.askOn(ctx, stream)
+			said, err := s.asker.AskOn(ctx, stream)
+			return said.Identity, said.Info, err
 		},
 		GiveBackAgain: s.takeover.GiveBackAgain,
 		Inspect: func(ctx context.Context, stream looks.Look, info *jetstream.ConsumerInfo) health.Edits {
@@ -49,15 +50,13 @@ type finding struct {
 	next *source // for a durable that was lost and is there again
 }
 
-// check asks the server. It blocks for some seconds at most.
+// check asks the server.
 func (s *source) check(ctx context.Context, q watchdog.Question) finding {
 	if s.isLost() {
 		s.watchdog.Doubt() // it is looked for until it is there
 		next, err := s.reopen(ctx)
 		return finding{watchdog.Finding{Err: err}, next}
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
 	return finding{Finding: s.watchdog.Look(ctx, q)}
 }
 

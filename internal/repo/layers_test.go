@@ -26,7 +26,7 @@ var layers = map[string][]string{
 	"consumer/internal/memory":   {"ack", "supervisor"},
 	"consumer/internal/metrics":  {"supervisor"}, // its verdicts, actions and states are labels
 	"consumer/internal/suspects": {"supervisor"},
-	"consumer/internal/durables": {"consumer/internal/catchup"},
+	"consumer/internal/durables": {"ack", "consumer/internal/catchup"},
 	"consumer/internal/stores":   {"consumer/internal/suspects"}, // a bucket is where processes say that they live
 	"consumer/internal/upkeep":   {"consumer/internal/stores"},   // it watches what they open
 	"consumer/internal/takeover": {"ack"},

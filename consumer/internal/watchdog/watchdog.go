@@ -45,7 +45,8 @@ type Config struct {
 	Here            func() map[uint64]struct{}
 	Missed          func() uint64 // up to which sequence what is missing here may be given back once more
 
-	// Called while the durable is looked at. They may block until ctx is done.
+	// Called while the durable is looked at. They may block until ctx is done: a question for Timeout, and what follows from its answer for longer.
+	Timeout time.Duration
 
 	// Stream is what the server says of the stream, as it was at most so long ago.
 	OfStream func(ctx context.Context, age time.Duration) (looks.Look, error)
@@ -159,14 +160,16 @@ type Finding struct {
 	full     bool // as many deliveries as it allows wait for their settlement
 }
 
-// Look asks the server. It blocks until ctx is done at most, and runs beside the pull loop.
+// Look asks the server. It blocks for some seconds, or longer when many messages have to be given back, and runs beside the pull loop.
 func (w *Watchdog) Look(ctx context.Context, q Question) Finding {
 	c := &w.cfg
 	asked, age := time.Now(), c.Share(looks.ShareFor)
 	if q.Afresh {
 		age = 0
 	}
-	stream, err := c.OfStream(ctx, age)
+	ask, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	stream, err := c.OfStream(ask, age)
 	if err == nil && !q.Afresh && w.rest.holds(stream, asked) {
 		c.Health.Heard(nil, asked)
 		l := w.rest.look
@@ -182,7 +185,7 @@ func (w *Watchdog) Look(ctx context.Context, q Question) Finding {
 		here = c.Here()
 	}
 	if err == nil {
-		identity, info, err = c.Ask(ctx, stream)
+		identity, info, err = c.Ask(ask, stream)
 	}
 	if err != nil {
 		c.Health.Heard(err, asked)
