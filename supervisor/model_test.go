@@ -203,7 +203,7 @@ func (c *modelCase) drawChange(t *rapid.T) Options {
 // change is a step that changes the group.
 func (m *model) change(o op, n int) {
 	rev := Revision{Options: o.to}
-	rev.New = m.c.opts.New
+	rev.New, rev.Stop = m.c.opts.New, m.c.opts.Stop
 	rev.Shared = fmt.Sprint("handler ", m.handlers)
 	if o.kind == "change handler" {
 		m.handlers++
@@ -377,7 +377,7 @@ func (m *model) handle(ctx context.Context, msg *Message, n int) Verdict {
 
 // run plays the case and returns what went wrong.
 func (m *model) run(t *testing.T) []string {
-	c := m.c
+	c := &m.c // of which a change takes its New and Stop
 	var births int
 	if c.own {
 		c.opts.New = func(ctx context.Context, key string) (any, error) {
