@@ -119,7 +119,7 @@ func (t *turn) rearm() {
 	if t.route.is() == Waiting {
 		t.alarm.arm(t.route.until())
 	}
-	if t.fallback.spare(t.now) > 0 {
+	if t.fallback.spare() > 0 {
 		t.alarm.arm(t.fallback.kept)
 	}
 }

@@ -65,7 +65,7 @@ func (g *Group) StartAlone() bool {
 	for r == nil && t.route.flows() && t.slots.alone.len() > 0 {
 		k := t.slots.alone.pop()
 		switch m := t.choose(k, returned); {
-		case m != nil && m.Alone && t.takes(k, m) != nil:
+		case m != nil && m.Alone && t.limits.takes(k, m) != nil:
 		case m != nil && m.Alone:
 			r = t.start(k, m)
 			t.slots.alone.push(k) // there may be more behind it
@@ -84,9 +84,12 @@ func (g *Group) StartAlone() bool {
 	return true
 }
 
+// runsAlone tells whether m may start only while nothing else runs.
+func (o *Options) runsAlone(m *Message) bool { return m.Alone && o.Alone != nil }
+
 // apart tells whether m has to wait until it can run alone, and if so sees to it.
 func (s *slots) apart(k *key, m *Message) bool {
-	if !m.Alone || s.opts.Alone == nil {
+	if !s.opts.runsAlone(m) {
 		return false
 	}
 	s.alone.push(k)
@@ -111,7 +114,7 @@ func (t *turn) calm() {
 const preparing = 30 * time.Second
 
 func (g *Group) preparer(m *Message) Preparer {
-	if !m.Alone || g.opts.Alone == nil {
+	if !g.opts.runsAlone(m) {
 		return nil
 	}
 	p, _ := m.Work.(Preparer)

@@ -19,6 +19,7 @@ import (
 // that waits are called back when the key flows, or needs one to probe with. No more are called at once than would soon start, so
 // that what is called does not stand before what comes for the first time.
 type aside struct {
+	*moment
 	all    map[asideID]*absentee
 	fresh  shelf // that wait for the route, and that nobody has judged
 	judged shelf // likewise, that failed
@@ -91,21 +92,21 @@ func (t *turn) putAside(k *key, m *Message, due time.Time, why string, err error
 
 // putOn is putAside on a shelf; nil is that of the key.
 func (t *turn) putOn(s *shelf, k *key, m *Message, due time.Time, why string, err error) {
-	keep := t.keepInMind(s, k, m, due)
+	keep := t.aside.keep(s, k, m, due)
 	t.giveBack(m, due, why, err)
 	if keep {
 		t.last().Aside, t.last().Own = true, m.Due
 	}
 }
 
-// asideUntil is when a message comes by itself that is aside.
-func (t *turn) asideUntil(k *key, m *Message) time.Time {
-	d := min(asideFor<<max(0, min(m.Returns, 8)), asideMostOf(len(t.aside.all)))
-	if t.opts.Ordered {
+// until is when a message comes by itself that goes aside. Wait is when its key and its route have waited, if that is known.
+func (a *aside) until(m *Message, wait time.Time) time.Time {
+	d := min(asideFor<<max(0, min(m.Returns, 8)), asideMostOf(len(a.all)))
+	if a.opts.Ordered {
 		d = max(d, overflowMin) // later messages of its key wait for it, and have it called back
 	}
-	d = max(d, t.route.waitOf(k).Sub(t.now))
-	return t.now.Add(time.Duration(float64(d) * (0.5 + rand.Float64())))
+	d = max(d, wait.Sub(a.now))
+	return a.now.Add(time.Duration(float64(d) * (0.5 + rand.Float64())))
 }
 
 // asideMostOf is the longest time that one of n messages is to stay aside.
@@ -113,17 +114,16 @@ func asideMostOf(n int) time.Duration {
 	return min(max(asideFor, time.Duration(n)*time.Second/asideRate), asideMost)
 }
 
-// keepInMind notes that m goes away until then; false means that it is not called back.
-func (t *turn) keepInMind(s *shelf, k *key, m *Message, until time.Time) bool {
-	a := &t.aside
-	if t.closing || t.opts.near || until.Sub(t.now) < notWorthIt || t.opts.Ordered && k.is(Waiting) {
+// keep notes that m goes away until then; false means that it is not called back.
+func (a *aside) keep(s *shelf, k *key, m *Message, until time.Time) bool {
+	if a.closing || a.opts.near || until.Sub(a.now) < notWorthIt || a.opts.Ordered && k.is(Waiting) {
 		return false // of an ordered key that waits: see callBack
 	}
 	if len(a.all) >= 2*maxAside {
-		if t.now.Sub(a.swept) < asideFor {
+		if a.now.Sub(a.swept) < asideFor {
 			return false
 		}
-		if a.sweep(t.now); len(a.all) >= 2*maxAside {
+		if a.sweep(a.now); len(a.all) >= 2*maxAside {
 			return false
 		}
 	}
@@ -239,15 +239,12 @@ func (t *turn) recall() {
 func (e *absentee) ripe() time.Time { return e.until.Add(calledFor - calledWithin) }
 
 // ripe is how many messages that were called are ready to come.
-func (t *turn) ripe() (n int) {
-	for e := range t.aside.called.all() {
-		if t.now.Before(e.ripe()) {
+func (a *aside) ripe() (n int) {
+	for e := range a.called.all() {
+		if a.now.Before(e.ripe()) {
 			break
 		}
 		n++
-	}
-	if !t.now.Before(t.order.callsReady) {
-		n += t.order.called
 	}
 	return n
 }
@@ -331,7 +328,7 @@ func (t *turn) recallToAsk() {
 	case t.order.owed.n > 0:
 		k := t.order.owed.first()
 		k.inOwed.moveTo(nil, k)
-		t.callHead(k, nil)
+		t.order.callHead(k, nil)
 		return
 	}
 	for len(a.open) > 0 {
@@ -350,7 +347,7 @@ func (t *turn) recallOne(s *shelf, e *absentee) {
 	if t.opts.Ordered {
 		a.drop(e)
 		if k := t.keys[e.key]; k != nil {
-			t.callHead(k, &s.called)
+			t.order.callHead(k, &s.called)
 		}
 		return
 	}
@@ -387,6 +384,6 @@ func (g *Group) CallBackAll() {
 		due, work := e.due, e.work
 		t.call(func() { work.CallBack(due) })
 	}
-	t.aside = aside{}
+	t.aside = aside{moment: &t.moment}
 	t.unlock()
 }

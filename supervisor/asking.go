@@ -105,18 +105,18 @@ type routeProbing struct {
 func (*routeProbing) is() State { return Probing }
 
 // beginRound asks anew, whatever earlier questions told.
-func (t *turn) beginRound(why string) {
-	q := &t.route.inquiry
+func (s *route) beginRound(why string) {
+	q := &s.inquiry
 	q.number++
 	if q.since.IsZero() {
-		q.since = t.now
+		q.since = s.now
 	}
-	s := &routeProbing{number: q.number}
-	if t.route.is() == Probing {
-		t.route.state = s
+	next := &routeProbing{number: q.number}
+	if s.is() == Probing {
+		s.state = next
 		return
 	}
-	t.moveRoute(s, why, 0)
+	s.move(next, why, 0)
 }
 
 // wants tells whether a message with such a past may be asked now. If only time keeps it from that, at is when.
@@ -149,15 +149,15 @@ func (rt *route) roundOf(r *run) *routeProbing {
 // accepts tells whether a message that arrives is kept although its route waits and forward keeps no stash: there is not enough at hand
 // that could be asked.
 func (s *routeProbing) accepts(t *turn, k *key, m *Message) bool {
-	if t.dropsWhatWaits() {
+	if t.route.dropsWhatWaits() {
 		ok, _ := s.wants(t, m.past())
-		return ok && t.mayBeAsked(k, m, 1)
+		return ok && t.route.mayBeAsked(k, m, 1)
 	}
-	return t.mayBeAsked(k, m, t.readyToAsk())
+	return t.route.mayBeAsked(k, m, t.readyToAsk())
 }
 
 // dropsWhatWaits tells whether what cannot start now is dropped.
-func (t *turn) dropsWhatWaits() bool { return t.cfg.Forward == ForwardDrop && !t.route.doubt }
+func (s *route) dropsWhatWaits() bool { return s.cfg.Forward == ForwardDrop && !s.doubt }
 
 // readyToAsk is how many messages that nobody has judged are kept at hand.
 func (t *turn) readyToAsk() int {
@@ -176,9 +176,9 @@ func (t *turn) ahead() int {
 }
 
 // mayBeAsked tells whether fewer than so many are at hand, and whether m could be one of them.
-func (t *turn) mayBeAsked(k *key, m *Message, most int) bool {
-	q := &t.route.inquiry
-	if first := k.held.first(); t.opts.Ordered && first != nil && first.Sequence > m.Sequence {
+func (s *route) mayBeAsked(k *key, m *Message, most int) bool {
+	q := &s.inquiry
+	if first := k.held.first(); s.opts.Ordered && first != nil && first.Sequence > m.Sequence {
 		return true // it would have to wait for m
 	}
 	if m.past() == failedBefore {
@@ -200,7 +200,7 @@ func (*routeProbing) answered(t *turn, r *run) { t.probeAnswered(r) }
 func (t *turn) probeAnswered(r *run) {
 	if r.round > 0 {
 		t.routeFlows("a probe succeeded")
-		t.hint(Hint{Kind: ofFlows})
+		t.route.peers.hint(Hint{Kind: ofFlows})
 	}
 }
 
@@ -220,14 +220,14 @@ func (s *routeProbing) next(t *turn) *run {
 	} else {
 		s.again = true
 		q.asked++
-		q.again = t.now.Add(t.againDelay())
+		q.again = t.now.Add(q.againDelay(t.cfg))
 		q.agains++
 	}
 	switch {
 	case !t.oneByOne():
-		t.hintAsked(m.past())
+		t.route.hintAsked(m.past())
 	case s.began.IsZero():
-		t.hintQuestion()
+		t.route.hintQuestion()
 	}
 	r := t.start(k, m)
 	t.line(k)
@@ -242,8 +242,8 @@ func (s *routeProbing) next(t *turn) *run {
 }
 
 // againDelay is the wait between two questions of messages that failed before.
-func (t *turn) againDelay() time.Duration {
-	return min(t.cfg.Restart.Delay(t.route.inquiry.agains), max(judgedEvery, t.cfg.Restart.Min))
+func (q *inquiry) againDelay(cfg *Config) time.Duration {
+	return min(cfg.Restart.Delay(q.agains), max(judgedEvery, cfg.Restart.Min))
 }
 
 // choose picks the next message to be asked, and takes its places.
@@ -279,7 +279,7 @@ func (t *turn) pick(with past) (of *key, m *Message, stop bool) {
 				return nil, nil, true // it is being made
 			}
 		}
-		full := t.takes(k, m)
+		full := t.limits.takes(k, m)
 		if full == nil {
 			return k, m, false
 		}
@@ -326,7 +326,7 @@ func (t *turn) candidate(k *key, with past) *Message {
 	switch {
 	case m == nil, k.child == nil && k.birth != nil: // nobody waits for a factory
 		return nil
-	case t.held && !m.Alone, !t.held && m.Alone && t.opts.Alone != nil && t.slots.busy() > 0:
+	case t.held && !m.Alone, !t.held && t.opts.runsAlone(m) && t.slots.busy() > 0:
 		// A message that must run alone is asked only when no other can be, because all routes of the process wait meanwhile.
 		return nil
 	}
@@ -369,13 +369,13 @@ func (s *route) unlineAll() {
 }
 
 // endProbe counts a question out, when its run is over.
-func (t *turn) endProbe(r *run) {
+func (s *route) endProbe(r *run) {
 	if r.round == 0 {
 		return
 	}
-	t.route.probes--
-	if s := t.route.roundOf(r); s != nil {
-		s.running--
+	s.probes--
+	if of := s.roundOf(r); of != nil {
+		of.running--
 	}
 }
 
@@ -421,23 +421,16 @@ func (s *routeProbing) attend(t *turn) {
 		t.alarm.arm(end)
 	case s.running > 0:
 		t.routeAgain(fmt.Sprintf("the probes have not returned for %v", probePatience))
-		t.hintWaits()
+		t.route.hintWaits()
 	case s.bad:
 		t.routeAgain(fmt.Sprintf("the probe failed: %v", t.route.lastErr))
-		t.hintWaits()
+		t.route.hintWaits()
 	}
 }
 
 // askable is the best question of the messages of k with such a past: of those that nobody has judged the one that is here for the longest time, of
-// the others the one with the fewest attempts, then the oldest one. One
-// that failed as a question may be asked before its own delay is over. Of an ordered key it can be the first message only.
-func (t *turn) askable(k *key, with past) (best *Message) {
-	if t.opts.Ordered {
-		if m := t.head(k); m != nil && m.past() == with {
-			return m
-		}
-		return nil
-	}
+// the others the one with the fewest attempts, then the oldest one. One that failed as a question may be asked before its own delay is over.
+func (k *key) askable(with past) (best *Message) {
 	if with == unjudged {
 		if k.held.n+k.later.n == k.failedHeld {
 			return nil

@@ -61,10 +61,10 @@ func (s *slots) expect(b *birth) {
 // former tells whether r is of a handler that was changed since.
 func (n *nursery) former(r *run) bool { return r.child.of != n.handler }
 
-// releaseHandler counts a run of its children out.
-func (t *turn) releaseHandler(h *handler) {
+// release counts a run of its children out.
+func (h *handler) release(fx *effects) {
 	if h.runs--; h.runs == 0 && h.ended != nil {
-		t.call(h.ended)
+		fx.call(h.ended)
 	}
 }
 
@@ -135,7 +135,7 @@ func (t *turn) changeHandler(ended func()) {
 	}
 	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {
 		for r := range runs.all() {
-			t.endQuestion(r)
+			t.route.endQuestion(r)
 		}
 	}
 	for _, k := range t.keys {
@@ -154,7 +154,7 @@ func (t *turn) changeHandler(ended func()) {
 	if !s.flows() && !t.now.Before(s.notBefore) && !t.closing {
 		s.restarts = 0
 		s.inquiry.restart(t.now)
-		t.beginRound("its handler was changed")
+		s.beginRound("its handler was changed")
 	}
 }
 
@@ -173,14 +173,14 @@ func (n *nursery) disown(b *birth) {
 
 // endQuestion has the run of the former handler be no question any more: another message may be asked, and this one is not charged
 // for what it was asked.
-func (t *turn) endQuestion(r *run) {
+func (s *route) endQuestion(r *run) {
 	if r.round == 0 && !r.probe {
 		return
 	}
 	if r.round > 0 || r.k.tripped {
 		r.cancelled = true // it spends no attempt; its context goes on
 	}
-	t.endProbe(r)
+	s.endProbe(r)
 	r.round, r.probe = 0, false
 	r.k.probeEnded(r)
 }
@@ -221,11 +221,8 @@ func (t *turn) changeFallback(o Fallback, ended func(), interrupt *func() int) {
 		}
 	}
 	t.offerAll()
-	if ended != nil && f.row > 0 {
-		if f.row >= failingAfter {
-			t.tellFailing(nil)
-		}
-		f.row, f.since, f.err = 0, time.Time{}, nil
+	if ended != nil {
+		f.endRow()
 	}
 	inner, rev := f.group, Revision{Options: f.options(t.opts), Ended: ended}
 	t.call(func() { *interrupt = inner.Change(rev) })

@@ -19,7 +19,7 @@ func (g *Group) Drain() {
 		if f := t.fallback.group; f != nil {
 			t.call(f.Drain)
 		}
-		t.endLimits()
+		t.limits.leave()
 	}
 	t.unlock()
 }

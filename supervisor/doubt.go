@@ -53,7 +53,7 @@ func (t *turn) resumeRoute(how Resumption) {
 		return
 	}
 	t.route.restarts, t.route.notBefore, t.route.inquiry.careful = 0, time.Time{}, true
-	t.beginRound("resumed for a trial")
+	t.route.beginRound("resumed for a trial")
 }
 
 // Resumption is how a suspended route goes on.

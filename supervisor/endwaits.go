@@ -35,7 +35,7 @@ func (g *Group) EndWaits(how Resumption) Ended {
 	case Waiting, Probing:
 		rs.restarts, rs.notBefore = 0, time.Time{}
 		rs.inquiry.restart(t.now)
-		t.beginRound("resumed")
+		rs.beginRound("resumed")
 		t.call(t.opts.More)
 	}
 	t.startAll()

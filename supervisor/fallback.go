@@ -52,6 +52,7 @@ const failingAfter = 5
 
 // fallback is what a group knows of its fallback.
 type fallback struct {
+	*moment
 	Fallback
 	group *Group // nil: there is none
 	keys  queue  // with messages that it may have
@@ -77,12 +78,12 @@ func (f Fallback) withDefaults(opts *Options) Fallback {
 	return f
 }
 
-func newFallback(f *Fallback, opts *Options) fallback {
-	if f == nil {
-		return fallback{keys: queue{mark: markFallback}}
+func newFallback(f *Fallback, of *moment) fallback {
+	all := fallback{moment: of, keys: queue{mark: markFallback}}
+	if f != nil {
+		all.Fallback = f.withDefaults(of.opts)
+		all.group = New(all.options(of.opts))
 	}
-	all := fallback{Fallback: f.withDefaults(opts), keys: queue{mark: markFallback}}
-	all.group = New(all.options(opts))
 	return all
 }
 
@@ -152,9 +153,9 @@ func (t *turn) lend() {
 	if f.keys.len() == 0 || t.standsStill() || t.route.doubt || teeth.Lend() {
 		return
 	}
-	for f.keys.len() > 0 && f.lent+f.spare(t.now) < f.Concurrency {
+	for f.keys.len() > 0 && f.lent+f.spare() < f.Concurrency {
 		k := f.keys.pop()
-		if k.gone || !t.route.waits(k) || k.is(Suspended) || !t.mayLend(k) {
+		if k.gone || !t.route.waits(k) || k.is(Suspended) || !f.mayLend(k, t.slots.recent.others(k.name, t.now)) {
 			continue // it is offered again when that changes
 		}
 		if k.notLent.After(t.now) {
@@ -166,7 +167,7 @@ func (t *turn) lend() {
 			continue
 		}
 		t.take(k, m)
-		t.lendTo(&loan{group: t.group, k: k, m: m})
+		f.lendTo(&loan{group: t.group, k: k, m: m})
 		f.keys.push(k)
 		if n := t.stash.messages; n == 0 || n == t.stash.most.messages/2 {
 			t.call(t.opts.More)
@@ -175,32 +176,30 @@ func (t *turn) lend() {
 }
 
 // mayLend tells whether the fallback may have one more message of k that waits. Like a slot of the main handler, a key has at most
-// half of its slots while others are busy, and one message at a time when its order is kept.
-func (t *turn) mayLend(k *key) bool {
-	f := &t.fallback
-	return f.lent+f.spare(t.now) < f.Concurrency && t.hasShare(k, f.Concurrency/2)
+// half of its slots while others had a message lately, and one message at a time when its order is kept.
+func (f *fallback) mayLend(k *key, others bool) bool {
+	return f.lent+f.spare() < f.Concurrency && f.hasShare(k, f.Concurrency/2, others)
 }
 
 // mayLendSpent is mayLend for a message that is spent: the slot that is kept for it is also beyond the share of its key.
-func (t *turn) mayLendSpent(k *key) bool {
-	f := &t.fallback
-	return f.lent < f.Concurrency && t.hasShare(k, max(1, f.Concurrency/2)+f.spare(t.now))
+func (f *fallback) mayLendSpent(k *key, others bool) bool {
+	return f.lent < f.Concurrency && f.hasShare(k, max(1, f.Concurrency/2)+f.spare(), others)
 }
 
 // hasShare tells whether k may lend one more, when a key that is not alone may lend so many.
-func (t *turn) hasShare(k *key, share int) bool {
+func (f *fallback) hasShare(k *key, share int, others bool) bool {
 	switch {
-	case t.opts.Ordered:
+	case f.opts.Ordered:
 		return k.lent == 0 && k.runs == 0
-	case t.slots.recent.others(k.name, t.now):
+	case others:
 		return k.lent < max(1, share)
 	}
 	return true
 }
 
 // spare is how many slots are kept from messages that wait.
-func (f *fallback) spare(now time.Time) int {
-	if now.Before(f.kept) {
+func (f *fallback) spare() int {
+	if f.now.Before(f.kept) {
 		return 1
 	}
 	return 0
@@ -213,7 +212,7 @@ func (t *turn) lendable(k *key) *Message {
 	var soonest time.Time
 	may := func(m *Message) bool {
 		switch r := m.refused; {
-		case m == keep, m.storing, t.keptApart(m), m.Due.After(t.now) && !m.judged(), r != nil && r.never:
+		case m == keep, m.storing, t.opts.runsAlone(m), m.Due.After(t.now) && !m.judged(), r != nil && r.never:
 			return false
 		case r != nil && r.again.After(t.now):
 			if soonest.IsZero() || r.again.Before(soonest) {
@@ -230,7 +229,7 @@ func (t *turn) lendable(k *key) *Message {
 	}()
 	if t.opts.Ordered {
 		m := k.held.first()
-		if m == nil || !t.isFirst(k, m) || !may(m) {
+		if m == nil || !t.order.isFirst(k, m) || !may(m) {
 			return nil
 		}
 		return m
@@ -262,12 +261,8 @@ func (t *turn) reserved(k *key) *Message {
 	return nil
 }
 
-// keptApart tells whether m may run only alone: the fallback does not have such messages.
-func (t *turn) keptApart(m *Message) bool { return m.Alone && t.opts.Alone != nil }
-
 // lendTo gives the fallback a message that is in no line.
-func (t *turn) lendTo(l *loan) {
-	f := &t.fallback
+func (f *fallback) lendTo(l *loan) {
 	f.lent++
 	l.k.lent++
 	times := 0
@@ -275,7 +270,7 @@ func (t *turn) lendTo(l *loan) {
 		times = l.m.refused.times
 	}
 	m := &Message{Work: l, Key: l.m.Key, Sequence: l.m.Sequence, Size: l.m.Size, Attempts: times}
-	t.call(func() { f.group.Deliver(m) })
+	f.call(func() { f.group.Deliver(m) })
 }
 
 // returned takes in what the fallback has done with a message.
@@ -288,7 +283,7 @@ func (g *Group) returned(l *loan, o Outcome) {
 	t.order.progress = t.now
 	switch o.Action {
 	case AckMessage, DropMessage:
-		t.fallbackWorked()
+		f.worked()
 		t.settle(m, Outcome{Action: o.Action, Err: o.Err, Why: o.Why, Fallback: true})
 	case LetGo:
 		t.settle(m, Outcome{Action: LetGo, Why: o.Why})
@@ -326,21 +321,13 @@ func (t *turn) putOff(l *loan, again time.Time) {
 // lendsProbe tells whether a message that failed as a probe, and is charged for it, stays for the fallback rather than go away for
 // its delay: it would come again to be the next probe, and the fallback would never have it.
 func (t *turn) lendsProbe(r *run, f failure) bool {
-	return t.fallback.Waiting && (r.probe || r.round > 0 || t.failsAgain(r.k)) && f.spend && !f.held && !f.hung && !t.keptApart(r.m)
-}
-
-// failsAgain tells whether k failed before, nothing of the route has succeeded since, and messages of several keys failed. Where a
-// fallback has what waits, that is enough for k to wait: with few messages it takes long until more is known.
-func (t *turn) failsAgain(k *key) bool {
-	e := &t.route.evidence
-	return t.fallback.Waiting && *t.cfg.TripAfter > 0 && k.failures > 0 && t.route.succeeded.Before(k.began) &&
-		e.rhythm.since >= e.keys && e.distinct()
+	return t.fallback.Waiting && (r.probe || r.round > 0 || t.route.failsAgain(r.k)) && f.spend && !f.held && !f.hung && !t.opts.runsAlone(r.m)
 }
 
 // refusedBy takes back a message that the fallback failed.
 func (t *turn) refusedBy(l *loan, o Outcome) {
 	f, m := &t.fallback, l.m
-	t.fallbackFailed(o.Err)
+	f.fails(o.Err)
 	hung := errors.Is(o.Err, ErrHandlerHung) // the bytes may still be in use there: it must come again with its own
 	switch {
 	case l.death != nil:
@@ -360,30 +347,36 @@ func (t *turn) refusedBy(l *loan, o Outcome) {
 	t.keep(l.k, m)
 }
 
-func (t *turn) fallbackWorked() {
-	f := &t.fallback
+// worked notes a success.
+func (f *fallback) worked() {
 	f.done++
+	f.endRow()
+}
+
+// endRow forgets the failures in a row.
+func (f *fallback) endRow() {
 	if f.row >= failingAfter {
-		t.tellFailing(nil)
+		f.tellFailing(nil)
 	}
 	f.row, f.since, f.err = 0, time.Time{}, nil
 }
 
-func (t *turn) fallbackFailed(err error) {
-	f := &t.fallback
+// fails notes a failure.
+func (f *fallback) fails(err error) {
 	f.failed++
 	if f.row++; f.row == 1 {
-		f.since = t.now
+		f.since = f.now
 	}
 	f.err = err
 	if f.row == failingAfter {
-		t.tellFailing(err)
+		f.tellFailing(err)
 	}
 }
 
-func (t *turn) tellFailing(err error) {
-	if tell := t.fallback.Failing; tell != nil {
-		t.call(func() { tell(err) })
+// tellFailing tells the owner that several attempts failed, or with nil that this is over.
+func (f *fallback) tellFailing(err error) {
+	if tell := f.Failing; tell != nil {
+		f.call(func() { tell(err) })
 	}
 }
 
@@ -391,7 +384,7 @@ func (t *turn) tellFailing(err error) {
 // first, so that its attempts are stored, and when it comes again while the fallback has no slot for it.
 func (t *turn) dies(k *key, m *Message, o Outcome) {
 	switch {
-	case !t.fallback.Exhausted, t.keptApart(m), k.gaveUp():
+	case !t.fallback.Exhausted, t.opts.runsAlone(m), k.gaveUp():
 		t.settle(m, o)
 	case t.paused:
 		t.turnAwayPaused(k, m)
@@ -400,18 +393,18 @@ func (t *turn) dies(k *key, m *Message, o Outcome) {
 	case k.is(Suspended):
 		t.refuse(k, m)
 	case t.route.doubt:
-		t.putAside(k, m, t.asideUntil(k, m), "the route is suspended", nil)
+		t.putAside(k, m, t.aside.until(m, t.route.waitOf(k)), "the route is suspended", nil)
 	case m.unsaved:
 		t.giveBack(m, t.now.Add(minGiveBack), "it waits for the fallback", nil)
-	case t.held, t.opts.Ordered && !t.isFirst(k, m):
+	case t.held, t.opts.Ordered && !t.order.isFirst(k, m):
 		t.fallbackBusy(m)
-	case !t.mayLendSpent(k):
+	case !t.fallback.mayLendSpent(k, t.slots.recent.others(k.name, t.now)):
 		t.fallback.kept = t.now.Add(keptFor)
 		t.alarm.arm(t.fallback.kept)
 		t.fallbackBusy(m)
 	default:
 		t.fallback.kept = time.Time{}
-		t.lendTo(&loan{group: t.group, k: k, m: m, death: new(o)})
+		t.fallback.lendTo(&loan{group: t.group, k: k, m: m, death: new(o)})
 	}
 }
 
@@ -426,18 +419,6 @@ const lastResortMin = 500 * time.Millisecond
 
 // keptFor is how long a slot is kept for a message that found none: longer than such a message stays away.
 const keptFor = 20 * time.Second
-
-// isFirst tells whether no message of its ordered key comes before m, here or outside.
-func (t *turn) isFirst(k *key, m *Message) bool {
-	if first := k.held.first(); first != nil && first.Sequence < m.Sequence {
-		return false
-	}
-	if first := k.fresh.first(); first != nil && first.Sequence < m.Sequence {
-		return false
-	}
-	first, _, any := k.outside.next(t.now)
-	return (!any || m.Sequence < first) && !t.order.gate.holds(m, t.now)
-}
 
 // atWork is how many handlers and factories run now, with the messages that the fallback has.
 func (t *turn) atWork() int { return t.slots.busy() + t.fallback.lent }

@@ -24,7 +24,7 @@ func (*flowing) born(*turn, *key)                   {}
 func (*flowing) choose(t *turn, k *key, from line) *Message {
 	switch {
 	case t.opts.Ordered:
-		return t.head(k)
+		return t.order.head(k)
 	case from == fresh:
 		return k.fresh.first()
 	case k.held.n > 0:
@@ -33,7 +33,7 @@ func (*flowing) choose(t *turn, k *key, from line) *Message {
 	return k.returned.first()
 }
 
-func (*flowing) candidate(t *turn, k *key, with past) *Message { return t.askable(k, with) }
+func (*flowing) candidate(t *turn, k *key, with past) *Message { return t.order.askable(k, with) }
 
 func (s *flowing) answered(t *turn, k *key) {
 	if s.ramp > 0 {
@@ -47,9 +47,9 @@ func (s *flowing) answered(t *turn, k *key) {
 func (s *flowing) failed(t *turn, k *key, err error) {
 	s.ramp = min(s.ramp, 1)
 	trip := *t.cfg.TripAfter
-	elsewhere := t.elsewhere(k)
-	if !elsewhere && (trip == 0 || k.failures < trip || !k.several && trip > 1) && (k.failures < 2 || !t.failsAgain(k)) {
-		t.hintKeyFails(k)
+	elsewhere := t.route.peers.elsewhere(k)
+	if !elsewhere && (trip == 0 || k.failures < trip || !k.several && trip > 1) && (k.failures < 2 || !t.fallback.Waiting || !t.route.failsAgain(k)) {
+		t.route.peers.hintKeyFails(k)
 		return
 	}
 	t.counts.Trips++
@@ -60,6 +60,6 @@ func (s *flowing) failed(t *turn, k *key, err error) {
 	}
 	t.again(k, fmt.Sprintf("%s: %v", why, err))
 	if k.tripped {
-		t.hintKey(k)
+		t.route.peers.hintKey(k)
 	}
 }

@@ -21,16 +21,16 @@ func (t *turn) giveBack(m *Message, due time.Time, why string, err error) {
 
 // turnAway settles a message of a key that waits as forward says.
 func (t *turn) turnAway(k *key, m *Message) {
-	if t.cfg.Forward == ForwardDrop && !t.route.doubt {
+	if t.route.dropsWhatWaits() {
 		t.settle(m, Outcome{Action: DropMessage, Why: "its key waits and forward is drop", Err: k.lastErr})
 		return
 	}
 	due := later(t.route.waitOf(k), t.now.Add(minGiveBack))
 	if first, until, any := k.outside.next(t.now); any && first < m.Sequence {
-		due = later(due, until.Add(-t.outsideFor())) // ordered: not before the one it waits for
+		due = later(due, until.Add(-t.order.outsideFor())) // ordered: not before the one it waits for
 	}
 	if !k.is(Waiting) && !t.opts.near {
-		due = later(due, t.asideUntil(k, m)) // it is called back when it may be asked, or its key flows
+		due = later(due, t.aside.until(m, t.route.waitOf(k))) // it is called back when it may be asked, or its key flows
 	}
 	t.putAside(k, m, due, "its key waits", k.lastErr)
 }

@@ -127,12 +127,11 @@ func New(opts Options) *Group {
 	t.keys = make(map[string]*key)
 	t.stash.most = usage{opts.StashMessages, opts.StashBytes}
 	t.slots = newSlots(opts.Concurrency, opts.Timeout, &t.moment)
-	t.limits = newLimited(opts.Limits, g)
+	t.order.moment, t.aside.moment = &t.moment, &t.moment
+	t.limits = newLimited(opts.Limits, &t.moment)
 	t.nursery = newNursery(opts, t.now)
-	t.route.state = routeFlowing{}
-	t.route.evidence = newEvidence(opts.Config)
-	t.route.flood = newFlood(opts.Config)
-	t.fallback = newFallback(opts.Fallback, &opts)
+	t.route = newRoute(opts.Config, &t.moment)
+	t.fallback = newFallback(opts.Fallback, &t.moment)
 	t.alarm.timer = time.AfterFunc(time.Hour, g.tick)
 	t.alarm.timer.Stop()
 	return g

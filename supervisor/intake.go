@@ -34,12 +34,12 @@ func (t *turn) deliver(m *Message) {
 // admit finds the place of a message that arrived.
 func (t *turn) admit(k *key, m *Message) {
 	switch {
-	case t.spent(m) && t.route.doubt && t.fallback.Exhausted && !k.gaveUp():
+	case m.spent(t.opts) && t.route.doubt && t.fallback.Exhausted && !k.gaveUp():
 		// Nobody is asked for a last resort now. It may be what the route asks, for others of its key may wait behind it.
-	case t.spent(m):
+	case m.spent(t.opts):
 		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: m.LastErr})
 		return
-	case t.expired(m):
+	case m.expired(t.opts, t.now):
 		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: m.LastErr})
 		return
 	}
@@ -49,7 +49,7 @@ func (t *turn) admit(k *key, m *Message) {
 	}
 	t.slots.recent.saw(m.Key, t.now)
 	if !m.judged() && k.flows() {
-		t.hurryRoute(m.Key)
+		t.route.hurry(m.Key)
 	}
 	if k.is(Suspended) {
 		t.refuse(k, m)
@@ -64,7 +64,7 @@ func (t *turn) admit(k *key, m *Message) {
 	switch {
 	case early:
 		t.hold(k, m)
-	case t.route.waits(k), t.opts.Ordered && (k.held.n > 0 || t.blocked(k, m)):
+	case t.route.waits(k), t.opts.Ordered && (k.held.n > 0 || t.order.blocked(k, m)):
 		t.putStash(k, m)
 		t.boundStash()
 	default:
@@ -88,18 +88,20 @@ func (s *route) waits(k *key) bool { return !k.flows() || !s.flows() }
 // isProbe tells whether a message that arrives now is what k, the route, or both wait for to probe with. Without it, no
 // probe would ever be found where forward keeps no stash.
 func (t *turn) isProbe(k *key, m *Message) bool {
-	if t.opts.Ordered && t.blocked(k, m) {
+	if t.opts.Ordered && t.order.blocked(k, m) {
 		return false // it could not start, and would keep out the one that can
 	}
 	return k.state.accepts(t, k, m) && t.route.state.accepts(t, k, m)
 }
 
-func (t *turn) spent(m *Message) bool {
-	return t.opts.MaxAttempts > 0 && m.Attempts >= t.opts.MaxAttempts
+// spent tells whether m has no attempts left.
+func (m *Message) spent(opts *Options) bool {
+	return opts.MaxAttempts > 0 && m.Attempts >= opts.MaxAttempts
 }
 
-func (t *turn) expired(m *Message) bool {
-	return t.opts.MaxAge > 0 && !m.FirstFailure.IsZero() && t.now.Sub(m.FirstFailure) > t.opts.MaxAge
+// expired tells whether m failed for the first time so long ago that it is given up.
+func (m *Message) expired(opts *Options, now time.Time) bool {
+	return opts.MaxAge > 0 && !m.FirstFailure.IsZero() && now.Sub(m.FirstFailure) > opts.MaxAge
 }
 
 // hold keeps a message that came back before its own delay was over, or gives it back for what is left.

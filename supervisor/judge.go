@@ -32,13 +32,13 @@ func (g *Group) complete(r *run, res *result) *run {
 func (t *turn) endRun(r *run) {
 	k := r.k
 	t.slots.end(r)
-	t.endProbe(r)
-	t.givePlaces(k)
+	t.route.endProbe(r)
+	t.limits.givePlaces(k)
 	if k.held.n > 0 || len(k.outside.absent) > 0 {
 		t.order.progress = t.now
 	}
 	t.window.meter.done++
-	t.releaseHandler(r.child.of)
+	r.child.of.release(&t.effects)
 	t.releaseChild(r.child, k)
 	t.touch(k)
 }
@@ -168,7 +168,7 @@ func (t *turn) failedRun(r *run, v Verdict) {
 		t.route.inquiry.quiet = true
 	}
 	if r.round > 0 && t.route.stopped != nil {
-		t.stoppedBy(v.Err)
+		t.route.stoppedBy(v.Err)
 	}
 	if r.late {
 		if r.round > 0 {
@@ -179,7 +179,7 @@ func (t *turn) failedRun(r *run, v Verdict) {
 	k.failed(r.m, v.Err, t.now, t.cfg.Window)
 	pause := time.Duration(0)
 	if v.Pause && v.Delay > 0 {
-		pause = t.named(v.Delay)
+		pause = t.opts.named(v.Delay)
 	}
 	if pause > 0 && t.cfg.RetryAfter == ScopeKey {
 		k.tripped = true // the handler itself says that it is not the message
@@ -197,8 +197,9 @@ func (t *turn) failedRun(r *run, v Verdict) {
 // maxNamed clamps a delay that a handler names.
 const maxNamed = time.Hour
 
-func (t *turn) named(d time.Duration) time.Duration {
-	return max(min(d, maxNamed), min(t.opts.Retry.Min, maxNamed))
+// named is the delay that a handler names, within bounds.
+func (o *Options) named(d time.Duration) time.Duration {
+	return max(min(d, maxNamed), min(o.Retry.Min, maxNamed))
 }
 
 type failure struct {
@@ -222,15 +223,15 @@ func (t *turn) fail(r *run, f failure) {
 	}
 	delay := t.opts.Retry.Delay(max(0, m.Attempts-1))
 	if f.delay > 0 {
-		delay = t.named(f.delay)
+		delay = t.opts.named(f.delay)
 	}
 	m.unsaved, m.LastErr = true, f.err
 	// A probe that named a time of its own would be asked again before it.
 	stays := f.held && t.cfg.Forward == ForwardStash && (f.delay == 0 || f.paused)
 	switch {
-	case t.spent(m):
+	case m.spent(t.opts):
 		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: f.err, Stack: f.stack})
-	case t.expired(m):
+	case m.expired(t.opts, t.now):
 		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: f.err, Stack: f.stack})
 	case (stays || t.opts.Ordered) && !f.hung:
 		if f.held {

@@ -141,7 +141,7 @@ func (t *turn) finish(k *key) {
 		}
 		t.retire(k)
 	}
-	if forget, at := t.forgettable(k); !forget {
+	if forget, at := k.forgettable(t.now, t.cfg); !forget {
 		if !t.lingering.has(&k.inLingering) {
 			t.lingering.push(&k.inLingering, k)
 		}
@@ -157,16 +157,16 @@ func (t *turn) finish(k *key) {
 }
 
 // forgettable tells whether nothing about an idle key matters any more, or from when on.
-func (t *turn) forgettable(k *key) (bool, time.Time) {
+func (k *key) forgettable(now time.Time, cfg *Config) (bool, time.Time) {
 	if k.failures == 0 && k.restarts == 0 && !k.tripped {
 		return true, time.Time{}
 	}
 	// The longest pause that the policy knows, and the window, say how long a failure is of interest.
-	at := later(k.failedAt, k.until).Add(max(t.cfg.Window, 2*min(t.cfg.Restart.Max, math.MaxInt64/2)))
-	if k.restarts > 0 && t.cfg.Reset == ResetNever {
+	at := later(k.failedAt, k.until).Add(max(cfg.Window, 2*min(cfg.Restart.Max, math.MaxInt64/2)))
+	if k.restarts > 0 && cfg.Reset == ResetNever {
 		return false, time.Time{}
 	}
-	return !t.now.Before(at), at
+	return !now.Before(at), at
 }
 
 func (t *turn) forget(k *key) {
@@ -179,7 +179,7 @@ func (t *turn) forget(k *key) {
 	k.inJudged.moveTo(nil, k)
 	k.inOwed.moveTo(nil, k)
 	t.alarm.forget(k)
-	t.dropPlaces(k)
+	t.limits.dropPlaces(k)
 	delete(t.keys, k.name)
 	k.gone = true
 	t.aside.offerShelf(k.name)

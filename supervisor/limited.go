@@ -22,6 +22,7 @@ type Limits struct {
 // limited is what a group knows of its limits, and the keys that wait for room in them. A key that finds none waits at the first bucket
 // that is full, and is in no other queue for slots meanwhile; the group stands in the line of that bucket.
 type limited struct {
+	*moment
 	Limits
 	member  *limit.Member
 	common  *limit.Places // of all keys; nil with Also
@@ -35,11 +36,12 @@ type parked struct {
 	since time.Time
 }
 
-func newLimited(opts *Limits, g *Group) *limited {
+func newLimited(opts *Limits, of *moment) *limited {
 	if opts == nil {
 		return nil
 	}
-	l := &limited{Limits: *opts, member: &limit.Member{Name: opts.Name, Offer: g.offer, Waiting: g.waitsFor}, waiting: make(map[*limit.Bucket]*parked)}
+	member := &limit.Member{Name: opts.Name, Offer: of.group.offer, Waiting: of.group.waitsFor}
+	l := &limited{moment: of, Limits: *opts, member: member, waiting: make(map[*limit.Bucket]*parked)}
 	if opts.Also == nil {
 		l.common = opts.Book.Places(l.member, opts.Always...)
 	}
@@ -48,16 +50,15 @@ func newLimited(opts *Limits, g *Group) *limited {
 
 // takes takes the places that a message of k needs to start. If there is no room, it returns the first bucket that is full, for
 // which k waits from now on.
-func (t *turn) takes(k *key, m *Message) (full *limit.Bucket) {
-	l := t.limits
+func (l *limited) takes(k *key, m *Message) (full *limit.Bucket) {
 	if l == nil {
 		return nil
 	}
-	places := t.limits.placesOf(k, m)
+	places := l.placesOf(k, m)
 	if full = l.behind(k, places); full == nil {
 		var pass []*limit.Bucket
-		full, pass = places.Take(t.now)
-		t.pass(pass)
+		full, pass = places.Take(l.now)
+		l.pass(pass)
 	}
 	if full == nil {
 		k.turn = 0
@@ -65,7 +66,7 @@ func (t *turn) takes(k *key, m *Message) (full *limit.Bucket) {
 	}
 	p := l.waiting[full]
 	if p == nil {
-		p = &parked{queue{mark: markLimited}, t.now}
+		p = &parked{queue{mark: markLimited}, l.now}
 		l.waiting[full] = p
 	}
 	l.stand(p, k)
@@ -101,34 +102,34 @@ func (l *limited) places(m *Message) *limit.Places {
 }
 
 // givePlaces gives back what a run had taken.
-func (t *turn) givePlaces(k *key) {
-	if t.limits == nil {
+func (l *limited) givePlaces(k *key) {
+	if l == nil {
 		return
 	}
-	t.pass(k.places.Free(nil))
+	l.pass(k.places.Free(nil))
 }
 
 // pass has others look whether they can start now.
-func (t *turn) pass(buckets []*limit.Bucket) {
+func (l *limited) pass(buckets []*limit.Bucket) {
 	for _, b := range buckets {
-		t.call(b.Pass)
+		l.call(b.Pass)
 	}
 }
 
 // dropPlaces is for a key that is forgotten. It waits for no room any more.
-func (t *turn) dropPlaces(k *key) {
+func (l *limited) dropPlaces(k *key) {
 	if k.waitsForLimit() {
 		for b := range k.places.Buckets() {
-			if p := t.limits.waiting[b]; p != nil && p.keys.remove(k) {
+			if p := l.waiting[b]; p != nil && p.keys.remove(k) {
 				if p.keys.len() == 0 {
-					delete(t.limits.waiting, b)
+					delete(l.waiting, b)
 				}
 				break
 			}
 		}
 	}
-	if k.places != nil && k.places != t.limits.common {
-		t.pass(k.places.Drop()) // its runs give back what they have
+	if k.places != nil && k.places != l.common {
+		l.pass(k.places.Drop()) // its runs give back what they have
 	}
 }
 
@@ -187,10 +188,10 @@ func (g *Group) waitsFor(b *limit.Bucket, most int) (n int) {
 	return min(n, max(0, most))
 }
 
-// endLimits is for a group that starts nothing any more.
-func (t *turn) endLimits() {
-	if l := t.limits; l != nil {
-		t.call(func() { l.Book.Leave(l.member) })
+// leave is for a group that starts nothing any more.
+func (l *limited) leave() {
+	if l != nil {
+		l.call(func() { l.Book.Leave(l.member) })
 	}
 }
 
@@ -222,12 +223,12 @@ type Limited struct {
 	Held   int // messages of these
 }
 
-// limitedNow lists the buckets that keys wait for, longest first.
-func (t *turn) limitedNow() (list []Limited) {
-	if t.limits == nil {
+// status lists the buckets that keys wait for, longest first.
+func (l *limited) status() (list []Limited) {
+	if l == nil {
 		return nil
 	}
-	for b, p := range t.limits.waiting {
+	for b, p := range l.waiting {
 		s := Limited{Limit: b.Limit(), Bucket: b.Name(), Shared: b.Shared(), Since: p.since}
 		for _, k := range p.keys.waiting() {
 			if n := k.messages(); n > 0 && !k.gone {
@@ -245,12 +246,12 @@ func (t *turn) limitedNow() (list []Limited) {
 	return list
 }
 
-// limitedKeys are the keys that wait for a bucket which not all messages of the route need.
-func (t *turn) limitedKeys(each func(*key, *limit.Bucket, time.Time)) {
-	if t.limits == nil {
+// eachKey goes through the keys that wait for a bucket which not all messages of the route need.
+func (l *limited) eachKey(each func(*key, *limit.Bucket, time.Time)) {
+	if l == nil {
 		return
 	}
-	for b, p := range t.limits.waiting {
+	for b, p := range l.waiting {
 		for _, k := range p.keys.waiting() {
 			if !b.Shared() && !k.gone && k.flows() && k.messages() > 0 {
 				each(k, b, p.since)

@@ -62,7 +62,7 @@ func (t *turn) standAt(b *limit.Bucket, k *key, m *Message) {
 		a.buckets[s.name] = s
 	}
 	s.bucket = b
-	t.putOn(s, k, m, t.asideUntil(k, m), "limit "+s.name+" has no room", nil)
+	t.putOn(s, k, m, t.aside.until(m, t.route.waitOf(k)), "limit "+s.name+" has no room", nil)
 	if s.n+s.called == 0 {
 		delete(a.buckets, s.name) // it is not kept in mind
 	}

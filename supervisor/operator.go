@@ -18,7 +18,11 @@ func (g *Group) Pause() {
 
 // sendAwayPaused gives a message back that waited here: at once, or when its own delay is over.
 func (t *turn) sendAwayPaused(_ *key, m *Message) {
-	t.giveBack(m, t.awayUntil(m), "the route is paused", nil)
+	due := time.Time{}
+	if m.Due.After(t.now) {
+		due = m.Due
+	}
+	t.giveBack(m, due, "the route is paused", nil)
 }
 
 // turnAwayPaused gives a message back that arrives although the route is paused: it was asked for before, or for another
@@ -39,7 +43,7 @@ func (g *Group) Resume() {
 	t := g.lock()
 	if t.paused {
 		t.paused = false
-		t.expectAbsent()
+		t.order.expectAbsent(t.keys)
 		for k := range t.stash.keys.all() {
 			t.makeReady(k)
 		}
@@ -47,12 +51,4 @@ func (g *Group) Resume() {
 		t.call(t.opts.More)
 	}
 	t.unlock()
-}
-
-// awayUntil is zero, for at once, or when the message's own delay is over.
-func (t *turn) awayUntil(m *Message) time.Time {
-	if m.Due.After(t.now) {
-		return m.Due
-	}
-	return time.Time{}
 }

@@ -7,6 +7,7 @@ import (
 
 // order is what a group knows of all its keys together when their messages start in the order of the stream.
 type order struct {
+	*moment
 	gate       gate
 	numbering  numbering
 	called     int       // messages that were called back, and are on their way
@@ -63,7 +64,7 @@ func (h *sequenceHeap) Pop() any {
 }
 
 // outsideFor is how long an ordered key waits for a message beyond its due time: it may be lost on its way once.
-func (t *turn) outsideFor() time.Duration { return max(time.Minute, 2*t.opts.AckWait) }
+func (o *order) outsideFor() time.Duration { return max(time.Minute, 2*o.opts.AckWait) }
 
 func (o *outside) add(seq uint64, a *absent, all *int) {
 	o.back(seq)
@@ -137,13 +138,13 @@ func (o *outside) expect(until time.Time) {
 }
 
 // expectAbsent is for the end of a pause: what was turned away meanwhile is as likely to come as ever.
-func (t *turn) expectAbsent() {
-	until := t.now.Add(t.outsideFor())
-	for _, k := range t.keys {
+func (o *order) expectAbsent(keys map[string]*key) {
+	until := o.now.Add(o.outsideFor())
+	for _, k := range keys {
 		if len(k.outside.absent) > 0 {
 			k.outside.expect(until)
-			k.inOwed.moveTo(&t.order.owed, k)
-			t.alarm.wake(k, until)
+			k.inOwed.moveTo(&o.owed, k)
+			o.alarm.wake(k, until)
 		}
 	}
 }
@@ -168,7 +169,7 @@ func (o *outside) call(n int, count *int, now time.Time) (list []Work) {
 }
 
 // callLate has those called once more that were called and did not come, the less often the more often they were. It returns when to look again.
-func (t *turn) callLate(o *outside) (next time.Time) {
+func (o *outside) callLate(t *moment) (next time.Time) {
 	if t.now.Before(o.late) {
 		return o.late
 	}
@@ -213,80 +214,88 @@ func (t *turn) callBack(k *key) {
 	if t.order.called < t.opts.StashMessages/2 {
 		n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stash.keys.n)))
 	}
-	t.callSome(k, n, nil)
+	t.order.callSome(k, n, nil)
 }
 
 // callHead is callBack for the first of them only, also while the route asks.
-func (t *turn) callHead(k *key, count *int) { t.callSome(k, 1, count) }
+func (o *order) callHead(k *key, count *int) { o.callSome(k, 1, count) }
 
-func (t *turn) callSome(k *key, n int, count *int) {
-	if len(k.outside.absent) == 0 || k.is(Waiting) || k.is(Suspended) || t.standsStill() {
+func (o *order) callSome(k *key, n int, count *int) {
+	if len(k.outside.absent) == 0 || k.is(Waiting) || k.is(Suspended) || o.standsStill() {
 		return
 	}
 	if k.outside.called > 0 {
-		if at := t.callLate(&k.outside); !at.IsZero() {
-			t.alarm.wake(k, at)
+		if at := k.outside.callLate(o.moment); !at.IsZero() {
+			o.alarm.wake(k, at)
 		}
 		return
 	}
-	first, _, any := k.outside.next(t.now)
+	first, _, any := k.outside.next(o.now)
 	if m := k.held.first(); !any || m != nil && m.Sequence < first {
 		return
 	}
 	if k.outside.absent[first].beside {
 		return
 	}
-	if due := k.outside.absent[first].due; due.After(t.now) {
-		t.alarm.wake(k, due)
+	if due := k.outside.absent[first].due; due.After(o.now) {
+		o.alarm.wake(k, due)
 		return
 	}
-	for _, w := range k.outside.call(n, count, t.now) {
-		t.call(func() { w.CallBack(time.Time{}) })
+	for _, w := range k.outside.call(n, count, o.now) {
+		o.call(func() { w.CallBack(time.Time{}) })
 	}
-	if ready := t.order.callsReady; t.now.After(ready.Add(calledFor)) {
-		t.order.callsReady = t.now.Add(calledFor)
+	if ready := o.callsReady; o.now.After(ready.Add(calledFor)) {
+		o.callsReady = o.now.Add(calledFor)
 	}
-	t.alarm.wake(k, t.now.Add(calledFor))
+	o.alarm.wake(k, o.now.Add(calledFor))
+}
+
+// ripe is how many messages that were called are ready to come.
+func (o *order) ripe() int {
+	if o.now.Before(o.callsReady) {
+		return 0
+	}
+	return o.called
 }
 
 // progressWithin is for how long a full stash of which something was done keeps more messages from coming.
 const progressWithin = time.Second
 
-// orderedRoom bounds what an ordered group asks for by the room in its stash: what waits behind the head of its key is not in
+// room bounds how many messages an ordered group asks for by the room in its stash: what waits behind the head of its key is not in
 // the window. A stash that is full and stays so must not keep the messages of healthy keys from coming: then as many as
-// run at once are asked for, and the newest of the keys that wait are given back.
-func (t *turn) orderedRoom(messages int) int {
-	if !t.opts.Ordered {
+// run at once are asked for, and the newest of the keys that wait are given back. Failing says that much of the stash failed before.
+func (o *order) room(messages, stash int, failing bool) int {
+	if !o.opts.Ordered {
 		return messages
 	}
-	least := t.opts.Concurrency
+	least := o.opts.Concurrency
 	switch {
-	case t.now.Before(t.order.callsReady):
+	case o.now.Before(o.callsReady):
 		return 0
-	case t.order.called > 0 && t.now.Sub(t.order.callsReady) < progressWithin:
-		least = t.order.called + t.glance(glanceEvery)
-	case t.now.Sub(t.order.progress) < progressWithin:
-		least = t.glance(glanceEvery)
-	case t.now.Before(t.order.gate.until):
+	case o.called > 0 && o.now.Sub(o.callsReady) < progressWithin:
+		least = o.called + o.glance(glanceEvery, failing)
+	case o.now.Sub(o.progress) < progressWithin:
+		least = o.glance(glanceEvery, failing)
+	case o.now.Before(o.gate.until):
 		// Nearly all that comes would have to go back. What is waited for comes first.
-		least = t.glance(meterPeriod)
+		least = o.glance(meterPeriod, failing)
 	}
-	return min(messages, max(t.stash.room(), least))
+	return min(messages, max(stash, least))
 }
 
 // glanceEvery is how often some messages are asked for although the stash is full and its keys go on: others may be healthy.
 const glanceEvery = 50 * time.Millisecond
 
 // glance is how many are asked for, so often.
-func (t *turn) glance(every time.Duration) int {
-	if t.now.Sub(t.order.glanced) < every {
+func (o *order) glance(every time.Duration, failing bool) int {
+	if o.now.Sub(o.glanced) < every {
 		return 0
 	}
-	t.order.glanced = t.now
-	if s := &t.stash; 4*s.failed.messages >= s.most.messages {
-		return max(t.opts.Concurrency, 256) // what comes again comes before what is new, and here much of it does
+	o.glanced = o.now
+	if failing {
+		return max(o.opts.Concurrency, 256) // what comes again comes before what is new, and here much of it does
 	}
-	return max(t.opts.Concurrency, 32)
+	return max(o.opts.Concurrency, 32)
 }
 
 // away notes that a message of an ordered key leaves, to come again at due. One from before sequences began again never does.
@@ -298,27 +307,50 @@ func (t *turn) away(m *Message, due time.Time) {
 	if k == nil {
 		k = t.newKey(m.Key) // its key ended while it ran
 	}
-	k.outside.add(m.Sequence, &absent{until: due.Add(t.outsideFor()), due: m.Due, work: m.Work}, &t.order.called)
-	t.alarm.wake(k, due.Add(t.outsideFor()))
+	k.outside.add(m.Sequence, &absent{until: due.Add(t.order.outsideFor()), due: m.Due, work: m.Work}, &t.order.called)
+	t.alarm.wake(k, due.Add(t.order.outsideFor()))
 }
 
 // blocked tells whether a message of an ordered key has to wait for its own delay or for an earlier message.
-func (t *turn) blocked(k *key, m *Message) bool {
-	if k.lent > 0 || m.storing || m.Due.After(t.now) || t.order.gate.holds(m, t.now) {
+func (o *order) blocked(k *key, m *Message) bool {
+	if k.lent > 0 || m.storing || m.Due.After(o.now) || o.gate.holds(m, o.now) {
 		return true
 	}
-	first, _, any := k.outside.next(t.now)
+	first, _, any := k.outside.next(o.now)
 	return any && first < m.Sequence
 }
 
 // head is the first message of an ordered key, if it may start.
-func (t *turn) head(k *key) *Message {
+func (o *order) head(k *key) *Message {
 	m := k.held.first()
 	if m == nil {
 		m = k.fresh.first()
 	}
-	if m == nil || t.blocked(k, m) {
+	if m == nil || o.blocked(k, m) {
 		return nil
 	}
 	return m
+}
+
+// isFirst tells whether no message of its ordered key comes before m, here or outside.
+func (o *order) isFirst(k *key, m *Message) bool {
+	if first := k.held.first(); first != nil && first.Sequence < m.Sequence {
+		return false
+	}
+	if first := k.fresh.first(); first != nil && first.Sequence < m.Sequence {
+		return false
+	}
+	first, _, any := k.outside.next(o.now)
+	return (!any || m.Sequence < first) && !o.gate.holds(m, o.now)
+}
+
+// askable is the best question of the messages of k with such a past. Of an ordered key it can be the first message only.
+func (o *order) askable(k *key, with past) *Message {
+	if !o.opts.Ordered {
+		return k.askable(with)
+	}
+	if m := o.head(k); m != nil && m.past() == with {
+		return m
+	}
+	return nil
 }

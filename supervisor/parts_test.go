@@ -186,6 +186,103 @@ func TestInquiry_itsPaceFalls(t *testing.T) {
 	}
 }
 
+// While the stash is full an ordered group asks for few messages, and for none while those that it called back are not ready to come.
+func TestOrder_asksForWhatTheStashHasRoomFor(t *testing.T) {
+	now := time.Now()
+	of := func() *moment { return &moment{now: now, opts: &Options{Ordered: true, Concurrency: 8}} }
+	for _, tt := range []struct {
+		what    string
+		order   order
+		stash   int
+		failing bool
+		want    int
+	}{
+		{"there is room", order{}, 50, false, 50},
+		{"more room than in the window", order{}, 5000, false, 100},
+		{"nothing is done", order{}, 0, false, 8},
+		{"its keys go on", order{progress: now}, 0, false, 32},
+		{"its keys go on, and it was asked just now", order{progress: now, glanced: now}, 0, false, 0},
+		{"its keys go on, and much failed", order{progress: now}, 0, true, 100},
+		{"three were called", order{called: 3, callsReady: now, glanced: now}, 0, false, 3},
+		{"three were called a moment ago", order{called: 3, callsReady: now.Add(calledFor)}, 50, false, 0},
+	} {
+		o := tt.order
+		o.moment = of()
+		if got := o.room(100, tt.stash, tt.failing); got != tt.want {
+			t.Errorf("%s: room for %d messages, want %d", tt.what, got, tt.want)
+		}
+	}
+	o := order{moment: &moment{now: now, opts: &Options{Concurrency: 8}}, callsReady: now.Add(time.Second)}
+	if got := o.room(100, 0, false); got != 100 {
+		t.Errorf("without an order there is room for %d messages, want 100", got)
+	}
+}
+
+// A key has half of the fallback while it is not alone, and a slot that is kept goes to a spent message only.
+func TestFallback_whoMayHaveASlot(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		what               string
+		lent, ofKey        int
+		kept, ordered, run bool
+		others             bool
+		waits, spent       bool
+	}{
+		{what: "alone", lent: 3, ofKey: 3, waits: true, spent: true},
+		{what: "all are taken", lent: 4, ofKey: 0},
+		{what: "not alone", lent: 2, ofKey: 2, others: true},
+		{what: "another key", lent: 2, ofKey: 0, others: true, waits: true, spent: true},
+		{what: "the last one is kept", lent: 3, ofKey: 0, kept: true, spent: true},
+		{what: "one is kept, beyond the share", lent: 2, ofKey: 2, kept: true, others: true, spent: true},
+		{what: "ordered", lent: 1, ofKey: 0, ordered: true, waits: true, spent: true},
+		{what: "ordered, and it has one", lent: 1, ofKey: 1, ordered: true},
+		{what: "ordered, and one runs", ordered: true, run: true},
+	} {
+		f := fallback{moment: &moment{now: now, opts: &Options{Ordered: tt.ordered}}, Fallback: Fallback{Concurrency: 4}, lent: tt.lent}
+		if tt.kept {
+			f.kept = now.Add(time.Second)
+		}
+		k := &key{lent: tt.ofKey}
+		if tt.run {
+			k.runs = 1
+		}
+		if waits, spent := f.mayLend(k, tt.others), f.mayLendSpent(k, tt.others); waits != tt.waits || spent != tt.spent {
+			t.Errorf("%s: one that waits %v, a spent one %v, want %v, %v", tt.what, waits, spent, tt.waits, tt.spent)
+		}
+	}
+}
+
+// What others say of a key trips it here together with its failures here, for a while.
+func TestPeers_whatTheySayOfAKey(t *testing.T) {
+	now := time.Now()
+	at := &moment{now: now, cfg: &Config{TripAfter: new(5), Window: time.Minute}}
+	p := peers{moment: at}
+	k := &key{name: "k", trouble: trouble{failures: 3}}
+	k.state = &k.flow
+	if p.elsewhere(k) {
+		t.Error("nobody said anything")
+	}
+	p.hearOfKey(k, "k", Hint{Kind: ofFailing, N: 1})
+	if p.elsewhere(k) {
+		t.Error("4 failures of 5 are enough")
+	}
+	p.hearOfKey(k, "k", Hint{Kind: ofFailing, N: 1})
+	if !p.elsewhere(k) {
+		t.Error("5 failures of 5 are not enough")
+	}
+	if at.now = now.Add(peersFor); p.elsewhere(k) {
+		t.Error("old failures count")
+	}
+	p.hearOfKey(k, "k", Hint{Kind: ofWaits})
+	if at.now = at.now.Add(peersFor); !p.elsewhere(k) {
+		t.Error("a wait elsewhere does not count")
+	}
+	p.hearOfKey(k, "k", Hint{Kind: ofFlows})
+	if p.elsewhere(k) {
+		t.Error("a wait elsewhere counts after its end")
+	}
+}
+
 // The states, as far as time and messages that arrive are concerned.
 func TestKeyStates_whatTheyAccept(t *testing.T) {
 	g := New(Options{Config: Config{ForwardDuringGrace: new(false)}})
@@ -228,7 +325,7 @@ func TestKeyStates_moves(t *testing.T) {
 		for _, to := range states {
 			allowed := func() (ok bool) {
 				defer func() { ok = recover() == nil }()
-				turn.move(&key{state: from}, to, "test", 0)
+				(&key{state: from}).move(&turn.moment, to, "test", 0)
 				return true
 			}()
 			if allowed != mayMove(from.is(), to.is()) {

@@ -70,6 +70,7 @@ const (
 
 // peers is what other groups told, and what this one told them.
 type peers struct {
+	*moment
 	rows   map[string]row // failures in a row, by instance
 	warned time.Time      // when somebody's route came to wait; zero: it flows as far as is known
 	mute   bool           // then nobody got an answer
@@ -100,19 +101,18 @@ type row struct {
 }
 
 // hint tells the others, if there is somebody to tell and this is not too much.
-func (t *turn) hint(h Hint) {
-	if t.opts.Hint == nil || teeth.Hints() {
+func (p *peers) hint(h Hint) {
+	if p.opts.Hint == nil || teeth.Hints() {
 		return
 	}
-	p := &t.route.peers
-	if t.now.Sub(p.second) >= time.Second {
-		p.second, p.told = t.now, 0
+	if p.now.Sub(p.second) >= time.Second {
+		p.second, p.told = p.now, 0
 	}
 	if p.told++; p.told > hintsPerSecond && (h.Key != nil || h.Kind == ofAsked || h.Kind == ofFailing) {
 		return
 	}
 	p.untold = append(p.untold, h)
-	t.call(t.group.tellPeers)
+	p.call(p.group.tellPeers)
 }
 
 // tellPeers tells hints in the order in which they came about, whichever turn's calls come first: when a question has succeeded, nobody is to
@@ -134,45 +134,43 @@ func (g *Group) tellPeers() {
 }
 
 // hintFailing tells of failures in a row that are not usual.
-func (t *turn) hintFailing() {
-	e := &t.route.evidence
+func (s *route) hintFailing() {
+	e := &s.evidence
 	if n := e.rhythm.since; n >= hintFrom && n%hintFrom == 0 && e.rhythm.overdue(maxOverdue) {
-		t.hint(Hint{Kind: ofFailing, N: n, Keys: e.hashes(), Mute: t.route.mute >= min(n, muteAfter)})
+		s.peers.hint(Hint{Kind: ofFailing, N: n, Keys: e.hashes(), Mute: s.mute >= min(n, muteAfter)})
 	}
 }
 
 // hintWaits tells that the route waits for its next question.
-func (t *turn) hintWaits() {
-	s := &t.route
-	s.peers.question = t.now
-	t.hint(Hint{Kind: ofWaits, Delay: s.until().Sub(t.now), Restarts: s.restarts, Mute: s.mute >= muteAfter})
+func (s *route) hintWaits() {
+	s.peers.question = s.now
+	s.peers.hint(Hint{Kind: ofWaits, Delay: s.until().Sub(s.now), Restarts: s.restarts, Mute: s.mute >= muteAfter})
 }
 
 // hintQuestion tells of a question of a route that asks one at a time. It may take longer than the others stand by after a wait.
-func (t *turn) hintQuestion() {
-	s := &t.route
-	s.peers.question = t.now
-	t.hint(Hint{Kind: ofWaits, Delay: probePatience, Restarts: s.restarts, Mute: s.mute >= muteAfter})
+func (s *route) hintQuestion() {
+	s.peers.question = s.now
+	s.peers.hint(Hint{Kind: ofWaits, Delay: probePatience, Restarts: s.restarts, Mute: s.mute >= muteAfter})
 }
 
 // hintAsked counts a question of a route that asks at a pace, and tells of several at once.
-func (t *turn) hintAsked(with past) {
-	p := &t.route.peers
-	p.question = t.now
+func (s *route) hintAsked(with past) {
+	p := &s.peers
+	p.question = s.now
 	if with == failedBefore {
-		t.hint(Hint{Kind: ofAsked, N: 1, Judged: true, Restarts: t.route.inquiry.agains})
+		p.hint(Hint{Kind: ofAsked, N: 1, Judged: true, Restarts: s.inquiry.agains})
 		return
 	}
-	if p.asked++; t.now.Sub(p.askedAt) >= askedEvery {
-		t.hint(Hint{Kind: ofAsked, N: p.asked})
-		p.asked, p.askedAt = 0, t.now
+	if p.asked++; s.now.Sub(p.askedAt) >= askedEvery {
+		p.hint(Hint{Kind: ofAsked, N: p.asked})
+		p.asked, p.askedAt = 0, s.now
 	}
 }
 
 // hintKey tells that a key waits for its next question.
-func (t *turn) hintKey(k *key) {
+func (p *peers) hintKey(k *key) {
 	if k.is(Waiting) {
-		t.hint(Hint{Kind: ofWaits, Key: []byte(k.name), Delay: k.state.until().Sub(t.now), Restarts: k.restarts})
+		p.hint(Hint{Kind: ofWaits, Key: []byte(k.name), Delay: k.state.until().Sub(p.now), Restarts: k.restarts})
 	}
 }
 
@@ -181,7 +179,8 @@ func (g *Group) Hear(from string, h Hint) {
 	t := g.lock()
 	if !t.closing && h.Delay >= 0 && h.N >= 0 {
 		if h.Key != nil {
-			t.hearOfKey(h)
+			name := string(h.Key)
+			t.route.peers.hearOfKey(t.keys[name], name, h)
 		} else {
 			t.hearOfRoute(from, h)
 		}
@@ -211,7 +210,7 @@ func (t *turn) hearOfRoute(from string, h Hint) {
 		}
 		if h.Judged {
 			q.agains = max(q.agains, min(h.Restarts, 1<<20))
-			q.again = later(q.again, earlier(t.now.Add(t.againDelay()+standBy), p.question.Add(standByMost)))
+			q.again = later(q.again, earlier(t.now.Add(q.againDelay(t.cfg)+standBy), p.question.Add(standByMost)))
 			return
 		}
 		took := time.Duration(float64(min(h.N, 1000)) / q.pace(t.now) * float64(time.Second))
@@ -230,7 +229,7 @@ func (t *turn) hearOfRoute(from string, h Hint) {
 		case *routeProbing:
 			q.next, q.again = t.now, t.now
 			if w.running > 0 && t.oneByOne() && !q.careful { // what hangs still was asked before
-				t.beginRound("a question of another instance succeeded")
+				s.beginRound("a question of another instance succeeded")
 			}
 			t.call(t.opts.More)
 		default:
@@ -248,9 +247,8 @@ func (w *routeWaiting) putOff(t *turn, delay time.Duration) {
 	}
 }
 
-func (t *turn) hearOfKey(h Hint) {
-	p, name := &t.route.peers, string(h.Key)
-	k := t.keys[name]
+// hearOfKey takes a hint about the key of that name; k is nil when there is none.
+func (p *peers) hearOfKey(k *key, name string, h Hint) {
 	var w *waiting
 	if k != nil {
 		w, _ = k.state.(*waiting)
@@ -259,46 +257,47 @@ func (t *turn) hearOfKey(h Hint) {
 	case h.Kind == ofFlows:
 		delete(p.keys, name)
 		if w != nil && !w.named && k.tripped {
-			w.end = earlier(w.end, t.now.Add(rand.N(spread)))
+			w.end = earlier(w.end, p.now.Add(rand.N(spread)))
 			k.until = w.end
-			t.alarm.wake(k, w.end)
+			p.alarm.wake(k, w.end)
 		}
 	case w != nil && h.Kind == ofWaits:
-		if until := earlier(t.now.Add(min(h.Delay, t.cfg.Restart.Max)+standBy+rand.N(standBy)), k.failedAt.Add(standByMost)); !w.named && until.After(w.end) {
+		until := earlier(p.now.Add(min(h.Delay, p.cfg.Restart.Max)+standBy+rand.N(standBy)), k.failedAt.Add(standByMost))
+		if !w.named && until.After(w.end) {
 			k.restarts = max(k.restarts, min(h.Restarts, 1<<20))
 			w.end, k.until = until, until
-			t.alarm.wake(k, until)
+			p.alarm.wake(k, until)
 		}
 	case w == nil && (h.Kind == ofWaits || h.Kind == ofFailing):
 		if p.keys == nil || len(p.keys) >= maxWarned {
 			p.keys = make(map[string]warning)
 		}
 		of := p.keys[name]
-		if t.now.Sub(of.at) >= peersFor {
+		if p.now.Sub(of.at) >= peersFor {
 			of.n = 0
 		}
-		p.keys[name] = warning{t.now, of.n + min(h.N, hintFrom), of.waits || h.Kind == ofWaits}
+		p.keys[name] = warning{p.now, of.n + min(h.N, hintFrom), of.waits || h.Kind == ofWaits}
 	}
 }
 
 // elsewhere tells whether the key waits on another instance, or failed so often here and there that it trips.
-func (t *turn) elsewhere(k *key) bool {
-	w, ok := t.route.peers.keys[k.name]
-	if trip := *t.cfg.TripAfter; ok && trip > 0 {
-		age := t.now.Sub(w.at)
-		return w.waits && age < t.cfg.Window || age < peersFor && k.failures+w.n >= trip
+func (p *peers) elsewhere(k *key) bool {
+	w, ok := p.keys[k.name]
+	if trip := *p.cfg.TripAfter; ok && trip > 0 {
+		age := p.now.Sub(w.at)
+		return w.waits && age < p.cfg.Window || age < peersFor && k.failures+w.n >= trip
 	}
 	return false
 }
 
 // hintKeyFails tells of failures of a key in a row.
-func (t *turn) hintKeyFails(k *key) {
+func (p *peers) hintKeyFails(k *key) {
 	switch {
-	case !k.several || *t.cfg.TripAfter < 3:
+	case !k.several || *p.cfg.TripAfter < 3:
 	case k.failures == 2:
-		t.hint(Hint{Kind: ofFailing, Key: []byte(k.name), N: 2})
+		p.hint(Hint{Kind: ofFailing, Key: []byte(k.name), N: 2})
 	case k.failures > 2:
-		t.hint(Hint{Kind: ofFailing, Key: []byte(k.name), N: 1})
+		p.hint(Hint{Kind: ofFailing, Key: []byte(k.name), N: 1})
 	}
 }
 
@@ -314,18 +313,17 @@ func (p *peers) succeededHere(key string) {
 }
 
 // peersTrip tells whether the failures here and those of others are enough to trip the route together.
-func (t *turn) peersTrip() bool {
-	s := &t.route
+func (s *route) peersTrip() bool {
 	e, p := &s.evidence, &s.peers
 	if e.of == 0 || e.rhythm.since == 0 || !e.rhythm.overdue(maxOverdue) {
 		return false
 	}
 	mute := p.mute
-	if p.warned.IsZero() || t.now.Sub(p.warned) >= warnedFor {
+	if p.warned.IsZero() || s.now.Sub(p.warned) >= warnedFor {
 		n, keys := e.rhythm.since, make(map[uint32]struct{})
 		mute = true
 		for _, r := range p.rows {
-			if t.now.Sub(r.at) < peersFor {
+			if s.now.Sub(r.at) < peersFor {
 				n += r.n
 				mute = mute && r.mute
 				for _, h := range r.keys {

@@ -20,7 +20,7 @@ func (t *turn) probe(k *key, why string) {
 	if t.nursery.shared != nil {
 		t.make(k)
 	}
-	t.move(k, s, why, 0)
+	k.move(&t.moment, s, why, 0)
 	t.alarm.wake(k, s.grace)
 }
 
@@ -61,9 +61,9 @@ func (s *probing) choose(t *turn, k *key, _ line) *Message {
 	case !s.mayProbe(t, k):
 		return nil
 	case t.opts.Ordered:
-		return t.head(k)
+		return t.order.head(k)
 	}
-	fresh, old := t.askable(k, unjudged), t.askable(k, failedBefore)
+	fresh, old := t.order.askable(k, unjudged), t.order.askable(k, failedBefore)
 	if fresh == nil || old != nil && k.asked == unjudged {
 		return old
 	}
@@ -74,7 +74,7 @@ func (s *probing) candidate(t *turn, k *key, with past) *Message {
 	if !s.mayProbe(t, k) {
 		return nil
 	}
-	return t.askable(k, with)
+	return t.order.askable(k, with)
 }
 
 func (s *probing) started(k *key, r *run) {
@@ -83,17 +83,17 @@ func (s *probing) started(k *key, r *run) {
 
 func (s *probing) answered(t *turn, k *key) {
 	if k.tripped {
-		t.hint(Hint{Kind: ofFlows, Key: []byte(k.name)})
+		t.route.peers.hint(Hint{Kind: ofFlows, Key: []byte(k.name)})
 	}
 	k.tripped = false
 	k.flow = flowing{ramp: firstRamp}
-	t.move(k, &k.flow, "the probe succeeded", 0)
+	k.move(&t.moment, &k.flow, "the probe succeeded", 0)
 }
 
 func (s *probing) failed(t *turn, k *key, err error) {
 	t.again(k, fmt.Sprintf("the probe failed: %v", err))
 	if k.tripped {
-		t.hintKey(k)
+		t.route.peers.hintKey(k)
 	}
 }
 

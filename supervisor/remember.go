@@ -5,7 +5,7 @@ package supervisor
 // count first, and the message does not start again before that is confirmed.
 
 // remember has the owner store the failure of a message that stays.
-func (t *turn) remember(m *Message) {
+func (t *moment) remember(m *Message) {
 	if m.place.in == nil {
 		return // it left after all
 	}

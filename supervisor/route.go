@@ -8,6 +8,7 @@ import (
 
 // route is the supervisor of the whole route: it waits, like a key, when what all its keys depend on is down.
 type route struct {
+	*moment
 	state     routeState
 	told      State // what others were told last
 	outage    outage
@@ -39,6 +40,10 @@ type routeState interface {
 	answered(t *turn, r *run)
 }
 
+func newRoute(c Config, of *moment) route {
+	return route{moment: of, state: routeFlowing{}, evidence: newEvidence(c), flood: newFlood(c), peers: peers{moment: of}}
+}
+
 func (s *route) is() State { return s.state.is() }
 
 // shown is the state that others see.
@@ -59,9 +64,8 @@ func (s *route) until() time.Time {
 	return time.Time{}
 }
 
-// moveRoute is the only way of the route from one state to another.
-func (t *turn) moveRoute(to routeState, why string, delay time.Duration) {
-	s := &t.route
+// move is the only way of the route from one state to another.
+func (s *route) move(to routeState, why string, delay time.Duration) {
 	from := s.is()
 	if !mayMove(from, to.is()) {
 		panic(fmt.Sprintf("supervisor: route: no move from %v to %v", from, to.is()))
@@ -71,8 +75,8 @@ func (t *turn) moveRoute(to routeState, why string, delay time.Duration) {
 	if s.told = s.shown(); s.told == Suspended && was == Suspended {
 		return // how it waits and asks meanwhile is its own business
 	}
-	t.tell(Event{Route: true, From: was, To: s.told, Why: why, Delay: delay, Restarts: s.restarts, Err: s.lastErr})
-	s.outage.moved(was, s.told, why, t.now)
+	s.tell(Event{Route: true, From: was, To: s.told, Why: why, Delay: delay, Restarts: s.restarts, Err: s.lastErr})
+	s.outage.moved(was, s.told, why, s.now)
 }
 
 // routeFailed takes in a failure of any key.
@@ -103,24 +107,32 @@ const goodEvery = 8
 // tripped, but says that it is stopped.
 func (t *turn) failRoute(err error) {
 	s := &t.route
-	t.stoppedBy(err)
+	s.stoppedBy(err)
 	if s.lastErr = err; s.is() != Waiting {
 		t.routeAgain(fmt.Sprintf("stopped: %v", err))
 	}
 }
 
 // stoppedBy notes why the route is stopped now: the first cause may be mended, and another one be left.
-func (t *turn) stoppedBy(err error) {
-	if s := &t.route; s.stopped == nil || s.stopped.Error() != err.Error() {
+func (s *route) stoppedBy(err error) {
+	if s.stopped == nil || s.stopped.Error() != err.Error() {
 		s.stopped = err
-		t.tellFailed(err)
+		s.tellFailed(err)
 	}
 }
 
-func (t *turn) tellFailed(err error) {
-	if tell := t.opts.Failed; tell != nil {
-		t.call(func() { tell(err) })
+// tellFailed tells the owner why the route is stopped; nil: it goes on.
+func (s *route) tellFailed(err error) {
+	if tell := s.opts.Failed; tell != nil {
+		s.call(func() { tell(err) })
 	}
+}
+
+// failsAgain tells whether k failed before, nothing of the route has succeeded since, and messages of several keys failed. Where a
+// fallback has what waits, that is enough for k to wait: with few messages it takes long until more is known.
+func (s *route) failsAgain(k *key) bool {
+	e := &s.evidence
+	return *s.cfg.TripAfter > 0 && k.failures > 0 && s.succeeded.Before(k.began) && e.rhythm.since >= e.keys && e.distinct()
 }
 
 // endTrips has the keys probe that wait because several of their messages failed: that was the outage that is over.
@@ -158,25 +170,25 @@ func (routeFlowing) failed(t *turn, r *run, err error) {
 		return // among many that fail
 	case trips:
 		why = fmt.Sprintf("%d of the last %d new messages and probes failed", s.evidence.failed, s.evidence.of)
-	case t.peersTrip():
+	case s.peersTrip():
 		why = fmt.Sprintf("%d of the last %d new messages and probes failed, and those of other instances", s.evidence.failed, len(s.evidence.last))
 	default:
-		t.hintFailing()
+		s.hintFailing()
 		return
 	}
 	t.counts.RouteTrip++
 	s.lastErr = err
 	t.routeAgain(fmt.Sprintf("%s: %v", why, err))
-	t.hintWaits()
+	s.hintWaits()
 }
 
 // routeFlows lets what waits for the route start. What failed waits for its own delay.
 func (t *turn) routeFlows(why string) {
 	s := &t.route
 	if s.is() != Probing { // a probe of an earlier round, or an operator
-		t.moveRoute(new(routeProbing), why, 0)
+		s.move(new(routeProbing), why, 0)
 	}
-	t.route.unlineAll()
+	s.unlineAll()
 	ramp := firstRamp
 	if half := t.opts.Concurrency / 2; s.inquiry.asked >= half {
 		ramp = max(firstRamp, half) // so many ran at once while it asked
@@ -184,10 +196,10 @@ func (t *turn) routeFlows(why string) {
 	s.restarts, s.notBefore, s.doubt = 0, time.Time{}, false
 	s.inquiry = inquiry{number: s.inquiry.number, newest: s.inquiry.newest}
 	t.slots.reopen(ramp)
-	t.moveRoute(routeFlowing{}, why, 0)
+	s.move(routeFlowing{}, why, 0)
 	if s.stopped != nil {
 		s.stopped = nil
-		t.tellFailed(nil)
+		s.tellFailed(nil)
 	}
 	for k := range t.stash.keys.all() {
 		t.makeReady(k)

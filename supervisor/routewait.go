@@ -17,7 +17,7 @@ func (*routeWaiting) failed(*turn, *run, error) {}
 
 // accepts what is to be asked when the wait is over.
 func (*routeWaiting) accepts(t *turn, k *key, m *Message) bool {
-	return !t.dropsWhatWaits() && t.mayBeAsked(k, m, t.readyToAsk())
+	return !t.route.dropsWhatWaits() && t.route.mayBeAsked(k, m, t.readyToAsk())
 }
 
 func (*routeWaiting) answered(t *turn, r *run) { t.probeAnswered(r) }
@@ -32,7 +32,7 @@ func (s *routeWaiting) attend(t *turn) {
 		t.routeAgain(fmt.Sprintf("stopped: %d handlers ignore their timeout; the next probe starts once no more than %d do", t.slots.stuck, most))
 		return
 	}
-	t.beginRound("its wait is over")
+	t.route.beginRound("its wait is over")
 	t.call(t.opts.More)
 }
 
@@ -49,9 +49,9 @@ func (t *turn) routeAgain(why string) {
 	}
 	t.routeWait(min(delay, most), why)
 	if k := t.askableNow(unjudged); k != nil {
-		t.hurryRoute(k.name)
+		t.route.hurry(k.name)
 	} else if t.aside.fresh.n > 0 {
-		t.hurryRoute("")
+		t.route.hurry("")
 	}
 }
 
@@ -70,7 +70,7 @@ func (t *turn) routeWait(delay time.Duration, why string) {
 	w := &routeWaiting{began: t.now, until: later(t.now.Add(delay), t.route.notBefore)}
 	flowed := t.route.flows()
 	t.route.evidence.clear()
-	t.moveRoute(w, why, delay)
+	t.route.move(w, why, delay)
 	t.slots.closed = true
 	for i := range t.slots.ready {
 		for q := &t.slots.ready[i]; q.len() > 0; {
@@ -95,20 +95,20 @@ func (t *turn) routeWait(delay time.Duration, why string) {
 	t.call(t.opts.More) // there may be room for messages that nobody has judged
 }
 
-// hurryRoute shortens the wait of the route for a message of the key that nobody has judged.
-func (t *turn) hurryRoute(key string) {
-	w, ok := t.route.state.(*routeWaiting)
+// hurry shortens the wait of the route for a message of the key that nobody has judged.
+func (s *route) hurry(key string) {
+	w, ok := s.state.(*routeWaiting)
 	if !ok {
 		return
 	}
 	most := askEvery
-	if q := &t.route.inquiry; q.quiet || q.careful {
+	if q := &s.inquiry; q.quiet || q.careful {
 		most = rudeEvery
-	} else if t.route.doubt && t.route.evidence.good.has(key) {
-		most = min(most, t.cfg.Restart.Delay(0)) // bad messages of others may be all that the route waits for
+	} else if s.doubt && s.evidence.good.has(key) {
+		most = min(most, s.cfg.Restart.Delay(0)) // bad messages of others may be all that the route waits for
 	}
-	if soonest := later(w.began.Add(most+w.standBy), t.route.notBefore); soonest.Before(w.until) {
-		w.until = later(soonest, t.now)
-		t.alarm.arm(w.until)
+	if soonest := later(w.began.Add(most+w.standBy), s.notBefore); soonest.Before(w.until) {
+		w.until = later(soonest, s.now)
+		s.alarm.arm(w.until)
 	}
 }

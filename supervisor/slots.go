@@ -226,7 +226,7 @@ func (t *turn) nextReady() *run {
 		if m != nil && t.asks(k, m) {
 			continue
 		}
-		if m != nil && t.takes(k, m) != nil {
+		if m != nil && t.limits.takes(k, m) != nil {
 			continue
 		}
 		if m != nil {

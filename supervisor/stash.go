@@ -75,6 +75,14 @@ func (s *stash) failedFull(route State) bool {
 	return s.failed.messages > max(1, most) || s.failed.bytes > s.most.bytes/2 && s.failed.messages > 1
 }
 
+// roomForGuest tells whether m is kept beyond the bound, if so many are to be at hand to ask.
+func (s *stash) roomForGuest(m *Message, ahead int) bool {
+	return s.guests.messages < ahead && s.guests.bytes+m.Size <= MaxWindowBytes
+}
+
+// mostlyFailed tells whether messages that failed hold a quarter of it or more.
+func (s *stash) mostlyFailed() bool { return 4*s.failed.messages >= s.most.messages }
+
 // maxFailedAsked is how many messages that failed are held while the route asks.
 const maxFailedAsked = 64
 
@@ -163,7 +171,7 @@ func (t *turn) boundStash() {
 // evict gives back what the stash has no room for.
 func (t *turn) evict(k *key, m *Message) {
 	t.counts.Evicted++
-	t.putAside(k, m, t.asideUntil(k, m), "the stash is full", k.trouble.lastErr)
+	t.putAside(k, m, t.aside.until(m, t.route.waitOf(k)), "the stash is full", k.trouble.lastErr)
 	if k.messages() == 0 {
 		t.alarm.wake(k, t.now) // it may be forgotten, but not by the one who is at work on it
 	}
@@ -191,18 +199,12 @@ func (t *turn) pushStash(k *key, m *Message) {
 	default:
 		k.held.push(&m.place, m)
 	}
-	m.guest = t.asksSoon(k, m)
+	m.guest = !t.route.flows() && k.flows() && !m.judged() && t.stash.roomForGuest(m, t.ahead()) // it is asked soon
 	t.stash.put(k, m)
 	t.offer(k)
 	if !t.route.flows() {
 		t.line(k)
 	}
-}
-
-// asksSoon tells whether m is among those that the route in doubt keeps at hand to ask.
-func (t *turn) asksSoon(k *key, m *Message) bool {
-	g := &t.stash.guests
-	return !t.route.flows() && k.flows() && !m.judged() && g.messages < t.ahead() && g.bytes+m.Size <= MaxWindowBytes
 }
 
 // leaveWindow has the messages of k that cannot start now make room in the window for others.

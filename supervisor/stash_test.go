@@ -72,7 +72,7 @@ func TestAside_staysAwayLongerEachTime(t *testing.T) {
 		overflow := func(m *Message) time.Duration {
 			turn := b.g.lock()
 			defer turn.unlock()
-			return turn.asideUntil(k, m).Sub(turn.now)
+			return turn.aside.until(m, turn.route.waitOf(k)).Sub(turn.now)
 		}
 		turn := b.g.lock()
 		turn.aside.all = make(map[asideID]*absentee)

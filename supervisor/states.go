@@ -81,7 +81,7 @@ func (still) answered(*turn, *key)                 {}
 func (still) failed(*turn, *key, error)            {}
 
 // move is the only way of a key from one state to another. Delay is how long the new one lasts, if that is known.
-func (t *turn) move(k *key, to keyState, why string, delay time.Duration) {
+func (k *key) move(t *moment, to keyState, why string, delay time.Duration) {
 	from := k.state.is()
 	if !mayMove(from, to.is()) {
 		panic(fmt.Sprintf("supervisor: key %q: no move from %v to %v", k.name, from, to.is()))

@@ -58,13 +58,14 @@ func (g *Group) Status() Status {
 	s := Status{
 		State: t.route.shown(), Paused: t.paused, Failed: t.route.stopped, Why: t.route.outage.why, Since: t.route.outage.since, Until: t.route.until(),
 		Running: t.slots.running.n + t.slots.overdue.n, Stuck: t.slots.stuck, Window: t.window.messages, StashMessages: t.stash.messages,
-		StashBytes: t.stash.bytes, Aside: len(t.aside.all), Children: t.nursery.kids, Keys: make(map[State]int), Counts: t.counts, Limited: t.limitedNow(),
+		StashBytes: t.stash.bytes, Aside: len(t.aside.all), Children: t.nursery.kids, Keys: make(map[State]int), Counts: t.counts,
+		Limited: t.limits.status(),
 	}
-	t.limitedKeys(func(*key, *limit.Bucket, time.Time) { s.NotFlowing++ })
+	t.limits.eachKey(func(*key, *limit.Bucket, time.Time) { s.NotFlowing++ })
 	for _, k := range t.keys {
 		state := k.state.is()
 		if state == Flowing {
-			if why, _, _ := t.standing(k); why != "" {
+			if why, _, _ := t.order.standing(k); why != "" {
 				state = Waiting
 			}
 		}
@@ -93,7 +94,7 @@ func (g *Group) KeyStates(most int) []KeyStatus {
 			Running: k.runs, Failures: k.failures, Restarts: k.restarts, LastErr: k.lastErr, Child: k.childName(),
 		}
 		if k.flows() {
-			why, since, until := t.standing(k)
+			why, since, until := t.order.standing(k)
 			if why == "" {
 				continue
 			}
@@ -101,7 +102,7 @@ func (g *Group) KeyStates(most int) []KeyStatus {
 		}
 		list = append(list, s)
 	}
-	t.limitedKeys(func(k *key, b *limit.Bucket, since time.Time) {
+	t.limits.eachKey(func(k *key, b *limit.Bucket, since time.Time) {
 		list = append(list, KeyStatus{
 			Key: k.name, State: Flowing, Limit: b.Name(), Why: "limit " + b.Name() + " has no room", Since: since, Stash: k.held.n + k.later.n,
 			Running: k.runs, Failures: k.failures, Restarts: k.restarts, LastErr: k.lastErr, Child: k.childName(),

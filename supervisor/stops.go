@@ -29,14 +29,14 @@ func (t *turn) stopped(k *key, how ending, err error, why string) {
 }
 
 // stable tells whether a child that lived this long resets the restart count.
-func (t *turn) stable(lived time.Duration) bool {
-	switch t.cfg.Reset {
+func (c *Config) stable(lived time.Duration) bool {
+	switch c.Reset {
 	case ResetSuccess, ResetNever:
 		return false
 	case ResetMinStable:
-		return lived >= t.cfg.Restart.Min
+		return lived >= c.Restart.Min
 	}
-	d, err := time.ParseDuration(string(t.cfg.Reset))
+	d, err := time.ParseDuration(string(c.Reset))
 	return err == nil && lived >= d
 }
 
@@ -67,7 +67,7 @@ func (t *turn) cleanStop(k *key, err error) {
 	}
 	t.slots.cancelRuns(k)
 	t.retire(k)
-	t.move(k, stopped{}, why, 0)
+	k.move(&t.moment, stopped{}, why, 0)
 	// Messages that are still in the key begin a new supervisor.
 	var rest []*Message
 	for _, line := range []*list[Message]{&k.held, &k.returned, &k.fresh, &k.later} {
@@ -96,7 +96,7 @@ func (t *turn) again(k *key, why string) {
 			return
 		}
 	}
-	if k.child != nil && t.stable(t.now.Sub(k.child.started)) {
+	if k.child != nil && t.cfg.stable(t.now.Sub(k.child.started)) {
 		k.restarts = 0
 	}
 	k.failedAt = t.now

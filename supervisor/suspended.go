@@ -25,7 +25,7 @@ func (k *key) gaveUp() bool {
 // suspend sends everything of k away until it is resumed.
 func (t *turn) suspend(k *key, how suspended, why string) {
 	k.flow, k.stops = flowing{}, nil
-	t.move(k, &how, why, 0)
+	k.move(&t.moment, &how, why, 0)
 	t.emptyAll(k, t.refuse)
 }
 

@@ -33,7 +33,7 @@ func (t *turn) wait(k *key, delay time.Duration, why string) {
 	t.retire(k)
 	k.flow = flowing{}
 	k.until = t.now.Add(delay)
-	t.move(k, &waiting{end: k.until}, why, delay)
+	k.move(&t.moment, &waiting{end: k.until}, why, delay)
 	if t.cfg.Forward == ForwardStash {
 		t.stashWindow(k)
 		t.boundStash()

@@ -27,7 +27,7 @@ func (t *turn) makeWay() {
 		}
 		for m := k.fresh.last(); m != nil; m = k.fresh.last() { // of an ordered key the newest first, so that the rest may go on in order
 			t.take(k, m)
-			t.putOn(&t.aside.fresh, k, m, t.asideUntil(k, m), "nearly all messages before it failed", k.lastErr)
+			t.putOn(&t.aside.fresh, k, m, t.aside.until(m, t.route.waitOf(k)), "nearly all messages before it failed", k.lastErr)
 		}
 		t.attend(k)
 	}

@@ -117,7 +117,7 @@ func (g *Group) Free() (room Room, flows bool) {
 	}
 	t.spill()
 	room = t.window.free(t.slots.running.n, t.opts.Concurrency, t.now)
-	room.Messages = t.orderedRoom(room.Messages)
+	room.Messages = t.order.room(room.Messages, t.stash.room(), t.stash.mostlyFailed())
 	if (t.wary() || len(t.aside.buckets) > 0) && len(t.aside.all) < maxAside {
 		room.Messages = max(room.Messages, roomToAsk)
 	}
@@ -133,7 +133,7 @@ func (t *turn) roomForProbes() Room {
 	if t.askableNow(unjudged) == nil && t.aside.fresh.n == 0 {
 		return Room{2 * t.opts.Concurrency, t.opts.StashBytes}
 	}
-	return Room{t.ripe(), t.opts.StashBytes}
+	return Room{t.aside.ripe() + t.order.ripe(), t.opts.StashBytes}
 }
 
 // roomToAsk is for how many messages a route that waits asks at once.
