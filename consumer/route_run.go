@@ -12,6 +12,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/foreign"
+	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/memory"
 	"github.com/relaymq/relay/consumer/internal/settle"
@@ -42,7 +43,7 @@ type route struct {
 	unit          atomic.Pointer[unit] // likewise
 	count         *counters
 	callers       callers
-	formerFirst   formerFirst // of a part that hands over
+	formers       *generations.Formers
 	// parkedNow is what it has in the retry stream, as the server said lately.
 	parkedNow backlog.Count
 	// guarded: its handlers run in this process, and a message may end it.
@@ -76,7 +77,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	rt.group = supervisor.New(opts)
 	rt.path = settle.New(rt.settling())
 	rt.memory = memory.New(mostHeld(opts, cfg.asks()), rt.more)
-	rt.formerFirst.turn = make(chan struct{}, 1)
+	rt.formers = generations.NewFormers(cfg.part)
 	return rt
 }
 

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -382,4 +384,21 @@ func (s Start) String() string {
 		return "since " + s.Time.UTC().Format(time.RFC3339)
 	}
 	return fmt.Sprintf("at sequence %d", s.Sequence)
+}
+
+// putTimeout bounds Put.
+const putTimeout = 5 * time.Second
+
+// Put stores a message that has the headers of its origin. It blocks for some seconds at most.
+func (g Generation) Put(ctx context.Context, js jetstream.JetStream, literal string, header nats.Header, data []byte) error {
+	h := make(nats.Header, len(header))
+	for name, values := range header {
+		if !strings.HasPrefix(name, "Nats-") { // of the stream that it was in
+			h[name] = values
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, putTimeout)
+	defer cancel()
+	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: g.Moved(literal), Header: h, Data: data}, jetstream.WithExpectStream(g.Name()))
+	return err
 }
