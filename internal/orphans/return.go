@@ -22,7 +22,7 @@ func Return(ctx context.Context, js jetstream.JetStream, service, route, stream,
 		return 0, err
 	}
 	if consumed(ctx, js, retries.Name(), route, stream) {
-		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s and takes them: relay retries discard is for those", route, stream)
+		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s and handles these messages; to make dead letters of them, use relay retries discard", route, stream)
 	}
 	store, err := dlq.Attach(ctx, js, service)
 	if err != nil {

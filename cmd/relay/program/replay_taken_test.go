@@ -131,7 +131,7 @@ func TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack(t *testing.T) {
 		t.Errorf("handled as %+v", got)
 	}
 	// What an instance takes is not for this command.
-	if code, _, said := relay(t, w.dir, "orphans", "return", "--from", "billing", "--stream", "ORDERS", "--yes"); code != cli.ExitFailed || !strings.Contains(said, "relay retries discard is for those") {
+	if code, _, said := relay(t, w.dir, "orphans", "return", "--from", "billing", "--stream", "ORDERS", "--yes"); code != cli.ExitFailed || !strings.Contains(said, "to make dead letters of them, use relay retries discard") {
 		t.Errorf("of a route that runs: exit %d, %s", code, said)
 	}
 }

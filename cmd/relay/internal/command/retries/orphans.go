@@ -211,7 +211,7 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 					return err
 				}
 				if running.Running && slices.Contains(running.Routes[from].Streams, stream) {
-					return fmt.Errorf("an instance of relay runs route %s on stream %s, and handles these messages: relay retries discard is for those", cli.Printable(from), cli.Printable(stream))
+					return fmt.Errorf("an instance of relay runs route %s on stream %s, and handles these messages; to make dead letters of them, use relay retries discard", cli.Printable(from), cli.Printable(stream))
 				}
 				// Of all routes: it may be one that the configuration has.
 				list, err := findOrphans(ctx, cl, nil)
