@@ -66,7 +66,7 @@ func TestRelay_durableThatDiffersIsNeverAlteredSilently(t *testing.T) {
 			route := Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })}
 
 			err := w.refused(Config{}, route)
-			var differs *DurableDiffers
+			var differs *durableDiffers
 			if !errors.As(err, &differs) || differs.Durable != "billing" || differs.Stream != "ORDERS" {
 				t.Fatalf("not refused: %v", err)
 			}

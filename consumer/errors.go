@@ -29,14 +29,14 @@ func (e *SetupError) Error() string {
 
 func (e *SetupError) Unwrap() error { return e.Err }
 
-// DurableDiffers says that a durable exists with settings that relay does not work with, or that the configuration does
+// durableDiffers says that a durable exists with settings that relay does not work with, or that the configuration does
 // not ask for. It is never changed without Config.Adopt.
-type DurableDiffers struct {
+type durableDiffers struct {
 	Stream, Durable string
 	Fields          []string // "ack_wait is 10s, not 30s"
 }
 
-func (e *DurableDiffers) Error() string {
+func (e *durableDiffers) Error() string {
 	return fmt.Sprintf("durable %s on stream %s exists with other settings: %s; run with --adopt to change them, or name another durable",
 		e.Durable, e.Stream, plain.And(e.Fields))
 }

@@ -38,14 +38,14 @@ func (s *source) reopen(ctx context.Context) (*source, error) {
 	}
 	consumer, err := stream.Consumer(ctx, s.durable)
 	if errors.Is(err, jetstream.ErrNotPullConsumer) {
-		err = &DurableDiffers{s.stream, s.durable, []string{"it is a push consumer"}}
+		err = &durableDiffers{s.stream, s.durable, []string{"it is a push consumer"}}
 	}
 	if err != nil {
 		return nil, err
 	}
 	info := consumer.CachedInfo()
 	if c := s.setup.Judge(info.Config, stream, provision.Ever); (!c.Own || c.Policy) && len(c.Differs()) > 0 {
-		return nil, &DurableDiffers{s.stream, s.durable, c.Differs()}
+		return nil, &durableDiffers{s.stream, s.durable, c.Differs()}
 	}
 	next := newSourceOf(s.binding)
 	next.unit, next.count = s.unit, s.count

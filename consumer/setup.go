@@ -36,7 +36,7 @@ func newSetup(s *source) setup {
 			return b.routes[0].ackWaitBefore
 		},
 		Unknown: s.strays.Unknown(), Risks: b.risks, Floors: s.floors,
-		Differs: func(fields []string) error { return &DurableDiffers{b.stream, b.durable, fields} },
+		Differs: func(fields []string) error { return &durableDiffers{b.stream, b.durable, fields} },
 		CatchUp: s.catchUp, Listings: &b.relay.listings,
 	})}
 }
@@ -98,8 +98,8 @@ func (b *binding) risks(c jetstream.StreamConfig) []string {
 }
 
 // differs is why the durable cannot be used as it is, if so.
-func (s *setup) differs() *DurableDiffers {
-	var d *DurableDiffers
+func (s *setup) differs() *durableDiffers {
+	var d *durableDiffers
 	errors.As(s.err, &d)
 	return d
 }

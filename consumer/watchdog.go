@@ -62,7 +62,7 @@ func (s *source) check(ctx context.Context, q watchdog.Question) finding {
 
 // checked acts on what the server said.
 func (s *source) checked(f finding, now time.Time) {
-	var differs *DurableDiffers
+	var differs *durableDiffers
 	switch {
 	case !s.isLost():
 		s.watchdog.Act(f.Finding, now)
