@@ -39,7 +39,7 @@ func (a Archive) WithDefaults() Archive {
 }
 
 // newArchive is nil when nothing is kept.
-func (r *Relay) newArchive() *archive.Writer {
+func newArchive(r *Relay) *archive.Writer {
 	if !r.cfg.Archive.Outcomes {
 		return nil
 	}

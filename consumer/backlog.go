@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/backlog"
-	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/looks"
 )
@@ -63,33 +62,31 @@ func (rt *route) backlog() *control.Backlog {
 	return b
 }
 
-// watchCounts counts, for each route, what is parked, and finds the oldest message that waits.
-func (r *Relay) watchCounts(ctx context.Context) {
-	asked, tick := r.asked(), beat.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		for _, rt := range r.routes.all() {
-			if rt.cfg.isCopy() {
-				continue
-			}
-			rt.parkedNow.Update(ctx, asked, rt.count.Parked.Load()+rt.count.Aside.Load(), r.stores.Retries.Name(), r.cfg.Service+".park."+rt.name()+".>")
-		}
-		for _, s := range r.running.sources() {
-			if l := s.looked.Load(); !s.due && l != nil && !s.isLost() {
-				s.oldest.Update(ctx, asked, l, s.stream, s.subjects())
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			tick.Next()
+// parked are the counts of what the routes have in the retry stream.
+func (l *routeList) parked() (list []backlog.Parked) {
+	for _, rt := range l.all() {
+		if r := rt.relay; !rt.cfg.isCopy() {
+			list = append(list, backlog.Parked{
+				Count: &rt.parkedNow, Stored: rt.count.Parked.Load() + rt.count.Aside.Load(),
+				Stream: r.stores.Retries.Name(), Filter: r.cfg.Service + ".park." + rt.name() + ".>",
+			})
 		}
 	}
+	return list
 }
 
-// asked is what the server is asked by.
-func (r *Relay) asked() *backlog.Server {
+// waiting are the oldest messages of the durables.
+func (r *running) waiting() (list []backlog.Waiting) {
+	for _, s := range r.sources() {
+		if l := s.looked.Load(); !s.due && l != nil && !s.isLost() {
+			list = append(list, backlog.Waiting{Oldest: &s.oldest, Look: l, Stream: s.stream, Patterns: s.subjects()})
+		}
+	}
+	return list
+}
+
+// newAsked is what the server is asked by.
+func newAsked(r *Relay) *backlog.Server {
 	return &backlog.Server{Conn: r.nc, API: r.api, Streams: r.streams, Age: func() time.Duration { return r.stores.AmongMany(looks.ShareFor) }}
 }
 

@@ -154,12 +154,12 @@ func (r *Relay) enterChange(ctx context.Context) (leave func(), err error) {
 	if !r.phases.serving.Load() {
 		return nil, ErrNotRunning
 	}
-	return r.running.enter(ctx, r.ends)
+	return r.running.enter(ctx, r.phases.ends)
 }
 
 // enter has the parts that all routes share know of a route.
 func (r *Relay) enter(rt *route) {
-	r.metrics.Enter(rt.name(), &rt.count.RouteCount)
+	r.routes.metrics.Enter(rt.name(), &rt.count.RouteCount)
 	r.enterLimits(rt.cfg)
 	r.link.Cover(rt.cfg.AckWait)
 	r.events.Mute(rt.cfg.Name, rt.handlesEvents())
@@ -214,7 +214,7 @@ func (p *plot) commit() bool {
 		for _, name := range p.change.Remove {
 			end = append(end, p.before[name])
 		}
-		r.setRoutes(list, end)
+		r.routes.replace(list, end)
 		r.limits.Book().Accept()
 		if p.change.Limits != nil {
 			r.limits.Replace(p.change.Limits)
@@ -292,7 +292,7 @@ func (p *plot) run() Changed {
 	}
 	for _, name := range p.change.Remove {
 		if called := p.before[name].name(); len(r.routes.called(called)) == 0 {
-			r.metrics.Forget(called)
+			r.routes.metrics.Forget(called)
 			r.limits.RemoveOwn(called)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // TellConfig makes the status say which configuration this is.
-func (r *Relay) TellConfig(c ConfigStatus) { r.config.Store(&c) }
+func (r *Relay) TellConfig(c ConfigStatus) { r.membership.config.Store(&c) }
 
 // Report publishes an event of the program around the Relay, in the same way as the events of the Relay itself.
 func (r *Relay) Report(kind event.Kind, d event.Data) { r.events.Report(kind, d) }

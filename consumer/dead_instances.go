@@ -40,16 +40,15 @@ func (s *source) inHand() ack.InHand {
 }
 
 // giveBackOf gives back what instances had in hand that died.
-func (r *Relay) giveBackOf(ctx context.Context, dead []string) {
-	r.log.Warn("an instance died; the messages that it had in hand are given back", "instances", strings.Join(dead, ", "))
+func (r *running) giveBackOf(ctx context.Context, dead []string, living takeover.Fellows) {
+	living.Log.Warn("an instance died; the messages that it had in hand are given back", "instances", strings.Join(dead, ", "))
 	var list []*takeover.Takeover
-	f := takeover.Fellows{Conn: r.nc, Log: r.log, Service: r.cfg.Service, Ask: r.stores.Lives.Load().AskAll}
-	for _, s := range r.running.sources() {
+	for _, s := range r.sources() {
 		if !s.leased() && s.routes[0].cfg.AckWait >= worthwhile {
-			list, f.Route = append(list, s.takeover), s.routes[0].cfg.Name
+			list, living.Route = append(list, s.takeover), s.routes[0].cfg.Name
 		}
 	}
 	if len(list) > 0 {
-		f.GiveBackOfDead(ctx, list)
+		living.GiveBackOfDead(ctx, list)
 	}
 }

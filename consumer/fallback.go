@@ -2,13 +2,11 @@ package consumer
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/settle"
-	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -127,16 +125,12 @@ func (m *message) DoFallback(ctx context.Context, number int, child any) supervi
 
 // fallbackFailing says that the fallback fails all it gets, or, with nil, that it works again.
 func (rt *route) fallbackFailing(err error) {
-	name := "the fallback of route " + rt.name()
 	if err == nil {
 		rt.log.Info("fallback works again")
-		rt.relay.events.Report(event.FallbackWorking, event.Data{Route: rt.name(), Text: name + " works again"})
-		return
+	} else {
+		rt.log.Error("the fallback fails; its messages wait as if there were no fallback", "error", err)
 	}
-	rt.log.Error("the fallback fails; its messages wait as if there were no fallback", "error", err)
-	rt.relay.events.Report(event.FallbackFailing, event.Data{
-		Route: rt.name(), Why: err.Error(), Text: fmt.Sprintf("%s fails; its messages wait as if there were no fallback: %v", name, err),
-	})
+	rt.relay.events.Fallback(rt.name(), err)
 }
 
 // fallbackStatus is nil without a fallback.

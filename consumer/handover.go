@@ -7,9 +7,8 @@ import (
 )
 
 // handover gives a route away, or leaves it to others.
-func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
-	out := control.HandedOver{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
-	rt := r.routes.named(order.Route)
+func (l *routeList) handover(order control.HandoverOrder) (out control.HandedOver) {
+	rt := l.named(order.Route)
 	if rt != nil && rt.name() != order.Route {
 		rt = nil
 	}
@@ -22,7 +21,7 @@ func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
 	case !rt.cfg.Leased():
 		out.Refused = "all instances handle messages of the route, so there is nothing to hand over"
 		return out
-	case r.membership.Now() == nil:
+	case rt.relay.membership.Now() == nil:
 		out.Refused = "this instance does not know the other instances yet"
 		return out
 	}
@@ -44,7 +43,7 @@ func (r *Relay) handover(order control.HandoverOrder) control.HandedOver {
 func (u *unit) handOver() {
 	r := u.relay
 	r.running.change(u, func() {
-		if err := r.restart(r.ends, u); err != nil && !errors.Is(err, ErrNotRunning) {
+		if err := r.restart(r.phases.ends, u); err != nil && !errors.Is(err, ErrNotRunning) {
 			u.main.log.Warn("the route was not handed over; this instance keeps it", "error", err)
 			u.tenure.Keep()
 		}

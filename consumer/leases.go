@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -29,36 +30,49 @@ func (f Fleet) Validate() error {
 	return nil
 }
 
-// joinFleet makes this instance one of the fleet.
-func (r *Relay) joinFleet(ctx context.Context) (f *fleet.Fleet, err error) {
-	err = r.attempt(ctx, func(ctx context.Context) (err error) {
-		if f, err = fleet.Join(ctx, r.js, fleet.Config{
-			Service: r.cfg.Service, Domain: r.cfg.Domain, Replicas: r.cfg.Replicas, Instance: r.cfg.Instance, Version: version.String(),
-			Lease: r.cfg.Fleet.Lease, State: r.memberState, Logger: r.log,
-		}); err != nil || r.cfg.Domain != "" {
-			return err
-		}
-		// A write that is not permitted is a time-out to who writes.
-		return r.prober.Permitted(ctx, &nats.Msg{
-			Subject: "$KV." + fleet.Bucket(r.cfg.Service) + ".preflight", Header: nats.Header{nats.ExpectedStreamHdr: {"-"}}, Reply: r.nc.NewInbox(),
-		})
-	})
-	return f, err
+// member is this instance as one of the fleet, with what it tells the others.
+type member struct {
+	*fleet.Membership
+	config  atomic.Pointer[ConfigStatus] // that it runs, as the program said
+	routes  *routeList
+	running *running
+	divided *dividedRoutes
 }
 
-// memberState is what this instance tells the others with its session.
-func (r *Relay) memberState() json.RawMessage {
-	s := peers.State{Durables: map[string]string{}, Generations: map[string]peers.Generations{}, Draining: r.running.isDraining()}
-	if c := r.config.Load(); c != nil {
+func newMember(r *Relay) *member {
+	m := &member{routes: &r.routes, running: r.running, divided: r.divided}
+	how := fleet.Config{
+		Service: r.cfg.Service, Domain: r.cfg.Domain, Replicas: r.cfg.Replicas, Instance: r.cfg.Instance, Version: version.String(),
+		Lease: r.cfg.Fleet.Lease, State: m.state, Logger: r.log,
+	}
+	m.Membership = fleet.NewMembership(func(ctx context.Context) (f *fleet.Fleet, err error) {
+		err = r.attempt(ctx, func(ctx context.Context) (err error) {
+			if f, err = fleet.Join(ctx, r.js, how); err != nil || r.cfg.Domain != "" {
+				return err
+			}
+			// A write that is not permitted is a time-out to who writes.
+			return r.prober.Permitted(ctx, &nats.Msg{
+				Subject: "$KV." + fleet.Bucket(r.cfg.Service) + ".preflight", Header: nats.Header{nats.ExpectedStreamHdr: {"-"}}, Reply: r.nc.NewInbox(),
+			})
+		})
+		return f, err
+	})
+	return m
+}
+
+// state is what this instance tells the others with its session.
+func (m *member) state() json.RawMessage {
+	s := peers.State{Durables: map[string]string{}, Generations: map[string]peers.Generations{}, Draining: m.running.isDraining()}
+	if c := m.config.Load(); c != nil {
 		s.Generation, s.Config = c.Generation, c.Hash
 	}
-	for _, rt := range r.routes.all() {
+	for _, rt := range m.routes.all() {
 		if rt.cfg.Leased() {
 			s.Routes = append(s.Routes, rt.cfg.Name)
 			s.Durables[rt.cfg.Name] = rt.cfg.Durable
 		}
 	}
-	for _, g := range r.divided.Generations() {
+	for _, g := range m.divided.Generations() {
 		s.Generations[g.Name] = toTell(g)
 	}
 	slices.Sort(s.Routes)

@@ -76,11 +76,14 @@ func (r *Relay) limitsFor(cfg Route, all map[string]Limit) *supervisor.Limits {
 // sharing is what this instance shares limits of the service by.
 func (r *Relay) sharing() limits.Sharing {
 	return limits.Sharing{
-		Membership: r.membership,
+		Membership: r.membership.Membership,
 		Named: func(limit string) bool {
 			return slices.ContainsFunc(r.routes.all(), func(rt *route) bool { return slices.Contains(rt.cfg.Limits, limit) })
 		},
-		Tell: func(shared map[string]Limit) { r.tellOfParts(shared, time.Now()) },
+		Tell: func(shared map[string]Limit) {
+			since, err := r.membership.Trouble()
+			r.routes.tellOfParts(shared, since, err, time.Now())
+		},
 	}
 }
 
@@ -91,10 +94,9 @@ const (
 	partsMissed = time.Second
 )
 
-// tellOfParts has routes complain that can start nothing because this instance has no session.
-func (r *Relay) tellOfParts(shared map[string]Limit, now time.Time) {
-	since, err := r.membership.Trouble()
-	for _, rt := range r.routes.all() {
+// tellOfParts has routes complain that can start nothing because this instance has no session; err says why, and is nil while it has one.
+func (l *routeList) tellOfParts(shared map[string]Limit, since time.Time, err error, now time.Time) {
+	for _, rt := range l.all() {
 		i := slices.IndexFunc(rt.cfg.Limits, func(name string) bool { _, is := shared[name]; return is })
 		if i < 0 || err == nil {
 			rt.troubles.Mended(noParts, now)

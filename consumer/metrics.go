@@ -39,22 +39,7 @@ func (r *Relay) newMetrics() *metrics.Collector {
 }
 
 // Collector gives the metrics of all routes; register it with a prometheus.Registerer.
-func (r *Relay) Collector() prometheus.Collector { return r.metrics }
-
-// counting are the routes, and what was counted of them beside that.
-func (r *Relay) counting() (routes []*route, ended map[string][]*metrics.RouteCount) {
-	ended = r.metrics.Ended(func() { routes = r.routes.all() })
-	return routes, ended
-}
-
-// setRoutes has these be the routes. Those that end are parts of others, or are forgotten later.
-func (r *Relay) setRoutes(list, end []*route) {
-	ends := make(map[string][]*metrics.RouteCount)
-	for _, rt := range end {
-		ends[rt.name()] = append(ends[rt.name()], &rt.count.RouteCount)
-	}
-	r.metrics.Change(ends, func() { r.routes.set(list) })
-}
+func (r *Relay) Collector() prometheus.Collector { return r.routes.metrics }
 
 // snapshot is what a scrape sees.
 func (r *Relay) snapshot() metrics.Snapshot {
@@ -81,7 +66,7 @@ func (r *Relay) snapshot() metrics.Snapshot {
 	if a := r.archive; a != nil {
 		s.Archive = &metrics.Archive{Stored: a.Stored(), Dropped: a.Dropped()}
 	}
-	routes, ended := r.counting()
+	routes, ended := r.routes.counting()
 	s.Ended = ended
 	for _, rt := range routes {
 		s.Routes = append(s.Routes, rt.snapshot())

@@ -47,33 +47,11 @@ func (r *Relay) operate(ctx context.Context, route, key, state string) (orders.O
 	if !r.phases.serving.Load() {
 		return order, ErrNotRunning
 	}
-	bucket, err := orders.Open(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
-	if err != nil {
-		return order, err
+	followed, err := r.orders.Give(ctx, order, r.phases.ends.Done())
+	if err == nil && !followed {
+		err = fmt.Errorf("the order is stored: %w", ErrNotRunning)
 	}
-	if state == orders.Running && key == "" {
-		if _, err = bucket.GiveToPausedKeys(ctx, order); err != nil {
-			return order, err
-		}
-	}
-	revision, err := bucket.Give(ctx, order)
-	if err != nil {
-		return order, err
-	}
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	for {
-		if created, last := r.orders.Last(); created.Equal(bucket.Created) && last >= revision {
-			return order, nil
-		}
-		select {
-		case <-look.C:
-		case <-r.ends.Done():
-			return order, fmt.Errorf("the order is stored: %w", ErrNotRunning)
-		case <-ctx.Done():
-			return order, fmt.Errorf("the order is stored, but this instance does not follow it yet: %w", context.Cause(ctx))
-		}
-	}
+	return order, err
 }
 
 // Replay hands dead letters back to the routes of this relay that failed, as the command relay dlq replay does, and returns when all

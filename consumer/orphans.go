@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/partition"
@@ -18,30 +19,25 @@ func forOrphans(routes []Route) (list []orphans.Route) {
 	return list
 }
 
-// search is that of this instance.
-func (r *Relay) search() orphans.Search {
-	return orphans.Search{JS: r.js, Service: r.cfg.Service, Answers: orphans.AnyAnswers(r.js)}
-}
-
 // orphansConfig is how this instance looks for orphans.
-func (r *Relay) orphansConfig() orphans.WatchConfig {
+func (r *Relay) orphansConfig(asked *backlog.Server) orphans.WatchConfig {
 	return orphans.WatchConfig{
-		Search: r.search(), Retries: r.stores.Retries, Log: r.log, Reads: r.routes.reads,
+		Search: orphans.NewSearch(r.js, r.cfg.Service), Retries: r.stores.Retries, Log: r.log, Reads: r.routes.durables,
 		Known: func(stream, route, durable string) bool {
-			return r.has(stream, durable) || peers.StandsBy(r.membership.Now(), r.cfg.Instance, route, durable)
+			return r.running.reads(stream, durable) || r.routes.reads(stream, durable) || peers.Uses(r.membership.Now(), r.cfg.Instance, stream, route, durable)
 		},
 		Divides: func(s *partition.Stream) bool {
 			return r.divided.Get(s.Route) != nil || peers.Divides(r.membership.Now(), s.Route)
 		},
 		Count: func(ctx context.Context, stream, filter string) (uint64, error) {
-			c, err := r.asked().Count(ctx, stream, filter)
+			c, err := asked.Count(ctx, stream, filter)
 			return c.N, err
 		},
 	}
 }
 
-// reads are the durables of all routes, whether they are open or not.
-func (l *routeList) reads() (list []orphans.Reads) {
+// durables are those of all routes, whether they are open or not.
+func (l *routeList) durables() (list []orphans.Reads) {
 	for _, u := range l.units() {
 		d := orphans.Reads{Stream: u.main.stream, Durable: u.main.durable, Log: u.main.log}
 		for _, rt := range u.main.routes {
@@ -63,11 +59,12 @@ func (l *routeList) reads() (list []orphans.Reads) {
 	return list
 }
 
-// has tells whether a durable is one of this instance, or of a route that another instance has the claim of.
-func (r *Relay) has(stream, durable string) bool {
-	if slices.ContainsFunc(r.running.sources(), func(s *source) bool { return s.stream == stream && s.durable == durable }) ||
-		slices.ContainsFunc(r.routes.units(), func(u *unit) bool { return u.main.stream == stream && u.main.durable == durable }) {
-		return true
-	}
-	return peers.Held(r.membership.Now(), stream, durable)
+// reads tells whether a durable is one of a route, whether it is open or not.
+func (l *routeList) reads(stream, durable string) bool {
+	return slices.ContainsFunc(l.units(), func(u *unit) bool { return u.main.stream == stream && u.main.durable == durable })
+}
+
+// reads tells whether a durable is open.
+func (r *running) reads(stream, durable string) bool {
+	return slices.ContainsFunc(r.sources(), func(s *source) bool { return s.stream == stream && s.durable == durable })
 }

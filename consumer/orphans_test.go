@@ -312,5 +312,5 @@ func TestRelay_regressionTheLogNamesAFewOrphans(t *testing.T) {
 
 // orphansOf finds what waits for routes that are not among these, as relay orphans ls does.
 func orphansOf(ctx context.Context, js jetstream.JetStream, service string, routes []Route) ([]orphans.Orphan, error) {
-	return orphans.Search{JS: js, Service: service, Answers: orphans.AnyAnswers(js)}.All(ctx, forOrphans(routes))
+	return orphans.NewSearch(js, service).All(ctx, forOrphans(routes))
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
+	"github.com/relaymq/relay/internal/dlq"
 )
 
 // stores is what this says of relay's own streams and buckets.
@@ -42,7 +43,7 @@ func (r *Relay) upkeepConfig() upkeep.Config {
 			return slices.Compact(names)
 		},
 		Stored:        r.routes.stored,
-		ReportTrouble: func(what string, err error) { r.reportTrouble("", what, err) },
-		ReportFilling: r.reportFilling,
+		ReportTrouble: func(what string, err error) { r.events.Trouble("", what, err) },
+		ReportFilling: func(u dlq.Usage) { r.events.Filling(u, r.cfg.DLQ.OnFull) },
 	}
 }

@@ -79,7 +79,7 @@ func (l *dividedRoutes) made(c expanded) {
 			for _, rt := range formers {
 				rt.settings.formers.Wait()
 			}
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ends), r.phases.drainTime())
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.phases.ends), r.phases.drainTime())
 			defer cancel()
 			was.EndBefore(ctx, d)
 		})

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 )
@@ -11,6 +12,11 @@ type phases struct {
 	serving  atomic.Bool               // messages are pulled, and routes may change
 	opened   chan struct{}             // closed when the durable of each route was opened, or tried once
 	drainFor atomic.Int64              // Config.Drain, as it is now
+
+	// Set before it serves.
+	ends context.Context // of the start: when it is done, relay is to end
+	work context.Context // of what outlives that until the drain is over
+	slow context.Context // of the slow paths, which end with the drain
 }
 
 func newPhases(drain time.Duration) *phases {

@@ -61,7 +61,7 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*plan
 	for _, rt := range r.routes.all() {
 		routes = append(routes, rt.cfg)
 	}
-	search := r.search()
+	search := orphans.NewSearch(r.js, r.cfg.Service)
 	search.Used = true
 	left, err := search.All(ctx, forOrphans(routes))
 	plan.Left = append(plan.Left, left...)

@@ -29,7 +29,7 @@ type plot struct {
 func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(r.ends, cancel)()
+	defer context.AfterFunc(r.phases.ends, cancel)()
 	r.listings.Forget()
 	p := &plot{relay: r, change: c, before: map[string]*route{}, after: map[string]*route{}}
 	limits := c.Limits

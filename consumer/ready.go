@@ -62,15 +62,15 @@ func (r *Relay) Ready() error {
 }
 
 // watchStalls looks at the routes until ctx is done.
-func (r *Relay) watchStalls(ctx context.Context) {
-	tick := time.NewTicker(min(stallEvery, r.cfg.Stalled/4))
+func (l *routeList) watchStalls(ctx context.Context, stalled time.Duration) {
+	tick := time.NewTicker(min(stallEvery, stalled/4))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			for _, rt := range r.routes.all() {
+			for _, rt := range l.all() {
 				rt.lookForStall(now)
 			}
 		}

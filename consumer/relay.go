@@ -6,28 +6,27 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/link"
-	"github.com/relaymq/relay/consumer/internal/metrics"
 	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/replayed"
+	"github.com/relaymq/relay/consumer/internal/reports"
 	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/consumer/internal/suspects"
+	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/beat"
-	"github.com/relaymq/relay/internal/events"
-	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/orphans"
@@ -47,14 +46,13 @@ type Relay struct {
 	routes  routeList
 	running *running
 	phases  *phases
-	metrics *metrics.Collector
 
 	solo        *suspects.Solo
 	link        *link.Link
-	membership  *fleet.Membership
+	membership  *member
 	line        *caller.Line // to the callers of messages
 	replayed    *replayed.Verdicts
-	events      *events.Bus
+	events      reports.Reports
 	archive     *archive.Writer // nil: what became of messages is not kept
 	upkeep      *upkeep.Upkeep
 	tallies     *tally.Keeper
@@ -76,11 +74,6 @@ type Relay struct {
 	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
 
 	values values
-	config atomic.Pointer[ConfigStatus]
-
-	ends context.Context // of the start: when it is done, relay is to end
-	work context.Context // of what outlives that until the drain is over
-	slow context.Context // of the slow paths, which end with the drain
 }
 
 // New checks the routes and makes a Relay of them. Nothing is asked of the server before Run. The connection should
@@ -88,8 +81,8 @@ type Relay struct {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), limits: limits.NewSet(cfg.Limits), running: newRunning(), phases: newPhases(cfg.Drain)}
-	r.troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.reportTrouble("", what, err) })
+	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), limits: limits.NewSet(cfg.Limits), running: newRunning(), phases: newPhases(cfg.Drain), events: newEvents(nc, cfg)}
+	r.troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.events.Trouble("", what, err) })
 	var err error
 	if cfg.Domain == "" {
 		r.js, err = jetstream.New(nc)
@@ -104,7 +97,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	r.placing = placing.New(placing.Config{JS: r.js, Attempt: r.attempt})
 	r.divided = newDividedRoutes(r)
 	r.streams, r.line, r.prober = looks.New(r.js), caller.New(nc), permission.NewProber(nc)
-	r.membership = fleet.NewMembership(r.joinFleet)
+	r.membership = newMember(r)
 	if err := cfg.Fleet.Validate(); err != nil {
 		return nil, fmt.Errorf("fleet.%w", err)
 	}
@@ -135,11 +128,11 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	}
 	r.routes.set(list)
 	r.link = link.New(shortest)
-	r.events, r.archive = r.newEvents(), r.newArchive()
+	r.archive = newArchive(r)
 	r.replayed = replayed.New(replayed.Config{JetStream: r.js, Service: r.cfg.Service, Log: r.log})
 	r.upkeep = upkeep.New(r.upkeepConfig())
 	r.tallies = tally.NewKeeper(r.tallyConfig())
-	r.metrics = r.newMetrics()
+	r.routes.metrics = r.newMetrics()
 	r.orphans = orphans.NewWatch()
 	r.generations = generations.NewWatch(r.divided.watch())
 	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.routes.obey)
@@ -186,7 +179,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	ctx, escalate := context.WithCancelCause(ctx)
 	defer escalate(nil)
 	r.escalate = escalate
-	defer r.runEvents()()
+	defer r.events.Begin()()
 	defer r.endWithConnection(ctx, escalate)()
 
 	if err := r.reach(ctx); err != nil {
@@ -197,7 +190,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return unlessStopped(ctx, &SetupError{Err: err})
 	}
 	defer stopAnswering()
-	stopHearing, err := r.hearPeers()
+	stopHearing, err := peerHints(r).Hear(r.routes.hear)
 	if err != nil {
 		return unlessStopped(ctx, &SetupError{Err: err})
 	}
@@ -300,7 +293,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	// The slow paths end with the drain, whatever they are waiting for.
 	slow, stopSlow := context.WithCancel(work)
 	defer stopSlow()
-	r.ends, r.work, r.slow = ctx, work, slow
+	r.phases.ends, r.phases.work, r.phases.slow = ctx, work, slow
 	var running sync.WaitGroup
 	for _, u := range units { // all of them before the first begins, which looks at the sources of all
 		u.prepare()
@@ -312,11 +305,14 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	running.Go(func() { r.membership.Run(work) })
 	running.Go(func() { r.upkeep.Sweep(work) })
 	running.Go(func() { r.upkeep.WatchStuck(work) })
-	r.orphans.Begin(r.orphansConfig())
+	asked := newAsked(r)
+	r.orphans.Begin(r.orphansConfig(asked))
 	running.Go(func() { r.orphans.Run(work) })
 	running.Go(func() {
 		if l := r.stores.Lives.Load(); l != nil {
-			l.Watch(work, r.giveBackOf)
+			l.Watch(work, func(ctx context.Context, dead []string) {
+				r.running.giveBackOf(ctx, dead, takeover.Fellows{Conn: r.nc, Log: r.log, Service: r.cfg.Service, Ask: l.AskAll})
+			})
 		}
 	})
 	running.Go(func() { r.running.watchFloors(work) })
@@ -330,14 +326,14 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 		running.Go(func() { r.archive.Run(work) })
 	}
 	running.Go(func() { r.upkeep.WatchUse(work) })
-	running.Go(func() { r.watchStalls(work) })
+	running.Go(func() { r.routes.watchStalls(work, r.cfg.Stalled) })
 	running.Go(func() { r.upkeep.WatchSettings(work) })
-	running.Go(func() { r.watchCounts(work) })
+	running.Go(func() { backlog.Watch{Server: asked, Parked: r.routes.parked, Waiting: r.running.waiting}.Run(work) })
 	running.Go(func() { r.tallies.Run(work) })
 	running.Go(func() { r.upkeep.WatchJobs(work) })
 	running.Go(func() { r.solo.Run(ctx) })
 	running.Go(func() { r.stores.Records.Watch(work, r.log) })
-	running.Go(func() { r.tryHeld(slow) })
+	running.Go(func() { r.routes.tryHeld(slow) })
 	running.Go(func() {
 		for _, u := range units {
 			select {

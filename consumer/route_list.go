@@ -4,11 +4,14 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/relaymq/relay/internal/orders"
+	"github.com/relaymq/relay/consumer/internal/metrics"
 )
 
 // routeList is the routes that there are, but for those that are ending. A part of a route with partitions is one of them.
-type routeList struct{ of atomic.Pointer[[]*route] }
+type routeList struct {
+	of      atomic.Pointer[[]*route]
+	metrics *metrics.Collector // of them, and of those that ended
+}
 
 // all are a list that nobody changes.
 func (l *routeList) all() []*route {
@@ -19,6 +22,21 @@ func (l *routeList) all() []*route {
 }
 
 func (l *routeList) set(list []*route) { l.of.Store(&list) }
+
+// replace has these be the routes from now on. Those that end are parts of others, or are forgotten later.
+func (l *routeList) replace(list, end []*route) {
+	ends := make(map[string][]*metrics.RouteCount)
+	for _, rt := range end {
+		ends[rt.name()] = append(ends[rt.name()], &rt.count.RouteCount)
+	}
+	l.metrics.Change(ends, func() { l.set(list) })
+}
+
+// counting are the routes, and what was counted of them beside that.
+func (l *routeList) counting() (routes []*route, ended map[string][]*metrics.RouteCount) {
+	ended = l.metrics.Ended(func() { routes = l.all() })
+	return routes, ended
+}
 
 // named is the route of the name, or nil.
 func (l *routeList) named(name string) *route {
@@ -63,11 +81,4 @@ func (l *routeList) stored() (n uint64) {
 		n += rt.count.Parked.Load() + rt.count.Aside.Load() + rt.count.Stored()
 	}
 	return n
-}
-
-// obey has the routes obey an order that is for them.
-func (l *routeList) obey(order orders.Order) {
-	for _, rt := range l.called(order.Route) {
-		rt.obey(order)
-	}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/memory"
+	"github.com/relaymq/relay/consumer/internal/operators"
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/tenure"
-	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/trouble"
@@ -55,7 +55,7 @@ type route struct {
 	begun     atomic.Int64 // when a handler was last started, in Unix nanoseconds
 	stall     health.Stall
 	stop      health.Stop
-	paused    atomic.Pointer[orders.Order] // by an operator
+	paused    operators.Pause
 }
 
 // sayings are lines of the log, of what is said of one message for many.
@@ -68,7 +68,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	rt.settings.cfg.Store(&cfg)
 	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.stores.DeadPrefix(cfg.DeadLetter.Prefix))...)
 	rt.callers.gates = rt.newGates()
-	rt.troubles = trouble.NewList(rt.log, func(what string, err error) { r.reportTrouble(cfg.Name, what, err) })
+	rt.troubles = trouble.NewList(rt.log, func(what string, err error) { r.events.Trouble(cfg.Name, what, err) })
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	e := rt.equip(cfg, nil)
 	rt.settings.equipment.Store(e)
@@ -189,7 +189,7 @@ func (rt *route) fail(err error) {
 		rt.log.Info("the route is no longer stopped")
 	case health.Began:
 		rt.log.Error("route stopped; its messages wait, and the route retries by itself", "error", err)
-		rt.reportStopped(err)
+		rt.relay.events.Stopped(rt.name(), err)
 	case health.OtherReason:
 		rt.log.Error("route is still stopped, for another reason", "error", err)
 	}
@@ -201,7 +201,7 @@ func (rt *route) trouble() error {
 		return err
 	}
 	if rt.cfg.Leased() {
-		if since, err := tenure.Trouble(rt.relay.membership); err != nil {
+		if since, err := tenure.Trouble(rt.relay.membership.Membership); err != nil {
 			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), err)
 		}
 	}
@@ -217,7 +217,7 @@ func (rt *route) trouble() error {
 // event logs and reports what happened to a key or to the route.
 func (rt *route) event(e supervisor.Event) {
 	rt.count.Moves[e.To].Add(1)
-	rt.report(e)
+	rt.relay.events.Moved(rt.name(), e)
 	attrs := []any{"from", e.From, "to", e.To, "why", e.Why}
 	what := "route"
 	if !e.Route {

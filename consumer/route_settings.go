@@ -207,7 +207,7 @@ func (b *becoming) make() {
 	rt.settings.changing.Lock()
 	defer rt.settings.changing.Unlock()
 	if rt.settings.over {
-		b.undo(r.work)
+		b.undo(r.phases.work)
 		return
 	}
 	before := *rt.now()
@@ -244,7 +244,7 @@ func (b *becoming) make() {
 				<-ended // a moment later, or when the route ends
 			}
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ends), r.phases.drainTime())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.phases.ends), r.phases.drainTime())
 		defer cancel()
 		b.was.endUnless(ctx, rt, b.to)
 	})

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/operators"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -49,11 +50,11 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 			return RouteStopped, "its durable was edited (the trouble of this instance says how)", time.Time{}
 		}
 	}
-	switch paused := rt.paused.Load(); {
+	switch paused := rt.paused.Order(); {
 	case !r.nc.IsConnected():
 		return RouteDisconnected, "NATS: " + strings.ToLower(r.nc.Status().String()), time.Time{}
 	case paused != nil:
-		return RoutePaused, reasonOf(paused), paused.At
+		return RoutePaused, operators.Reason(*paused), paused.At
 	}
 	for _, s := range r.running.sources() {
 		if s.serves(rt) && !s.due && !s.Health.PausedUntil().IsZero() {

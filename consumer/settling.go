@@ -6,6 +6,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/internal/beat"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -27,12 +28,12 @@ func (rt *route) settling() settle.Config {
 				Room: retry.Room{Messages: min(c.ParkMax, parked.MaxMsgs), Bytes: int64(parked.MaxBytes)},
 			}
 		},
-		NotStored: func() { r.upkeep.NotStored() }, More: rt.more, Gone: rt.group.Gone, Dead: rt.reportDead,
+		NotStored: func() { r.upkeep.NotStored() }, More: rt.more, Gone: rt.group.Gone, Dead: func(e dlq.Entry) { r.events.Dead(rt.name(), e) },
 	}
 }
 
 // tryHeld tries again to store the outcomes of held messages, until ctx is done.
-func (r *Relay) tryHeld(ctx context.Context) {
+func (l *routeList) tryHeld(ctx context.Context) {
 	tick := beat.NewTicker(unstored.Every)
 	defer tick.Stop()
 	for {
@@ -41,7 +42,7 @@ func (r *Relay) tryHeld(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			tick.Next()
-			for _, rt := range r.routes.all() {
+			for _, rt := range l.all() {
 				rt.troubles.Expire(now)
 				rt.path.Retry(now)
 			}

@@ -29,7 +29,7 @@ func (r *Relay) Status() Status { return r.status(control.StatusRequest{}) }
 // serveControl has questions of operators answered until stop is called.
 func (r *Relay) serveControl() (stop func(), err error) {
 	s := control.Server{
-		Conn: r.nc, Service: r.cfg.Service, Instance: r.cfg.Instance, Resume: r.wake, Handover: r.handover,
+		Conn: r.nc, Service: r.cfg.Service, Instance: r.cfg.Instance, Resume: r.routes.wake, Handover: r.routes.handover,
 		Status: func(q control.StatusRequest) Status {
 			r.running.lookAgain()
 			return r.status(q)
@@ -41,7 +41,7 @@ func (r *Relay) serveControl() (stop func(), err error) {
 func (r *Relay) status(q control.StatusRequest) Status {
 	s := Status{
 		Instance: r.cfg.Instance, Service: r.cfg.Service, Version: version.String(), Started: r.phases.since(), Ready: true, Draining: r.running.isDraining(),
-		Parked: r.upkeep.Parked(), Config: r.config.Load(),
+		Parked: r.upkeep.Parked(), Config: r.membership.config.Load(),
 	}
 	s.OrdersBucket, s.Orders = r.orders.Last()
 	s.Notices = r.orders.Unread()
@@ -81,7 +81,7 @@ func (r *Relay) status(q control.StatusRequest) Status {
 // status of all routes, those with partitions from the status of their parts.
 func (l *dividedRoutes) status(q control.StatusRequest) (list []RouteStatus) {
 	parts, at := make(map[string][]RouteStatus), make(map[string]int)
-	routes, ended := l.relay.counting()
+	routes, ended := l.relay.routes.counting()
 	for _, rt := range routes {
 		name := rt.name()
 		if q.Route != "" && q.Route != name {
@@ -124,7 +124,7 @@ func (rt *route) status(keys int) RouteStatus {
 		Acked: rt.count.Acked(), Retried: rt.count.Retried(), Dead: rt.count.DeadLetters(),
 		Backlog: rt.backlog(), CatchUp: rt.catchUp(),
 	}
-	if c := rt.relay.config.Load(); c != nil {
+	if c := rt.relay.membership.config.Load(); c != nil {
 		if d, told := c.Routes[rt.name()]; told {
 			s.Config = &d
 		}
@@ -139,7 +139,7 @@ func (rt *route) status(keys int) RouteStatus {
 			s.Until = known(l.Until)
 		}
 	}
-	s.Pause = rt.paused.Load()
+	s.Pause = rt.paused.Order()
 	if n, known := rt.relay.upkeep.Dead(rt.name()); known {
 		s.Stored = &n
 	}

@@ -3,12 +3,10 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/consumer/internal/tenure"
-	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/away"
 )
 
@@ -36,7 +34,7 @@ func (s *source) fence() uint64 {
 func (u *unit) tenureConfig() tenure.Config {
 	r := u.relay
 	return tenure.Config{
-		Membership: r.membership, Instance: r.cfg.Instance, Resource: peers.Resource(u.main.stream, u.main.durable), Lease: r.cfg.Fleet.lease(),
+		Membership: r.membership.Membership, Instance: r.cfg.Instance, Resource: peers.Resource(u.main.stream, u.main.durable), Lease: r.cfg.Fleet.lease(),
 		DrainTime: r.phases.drainTime, Reluctant: u.reluctant,
 		Begin: u.hold, Fence: u.fenceOff, End: func() {
 			ctx, cancel := context.WithTimeout(u.work, r.phases.drainTime())
@@ -58,9 +56,7 @@ func (u *unit) lead() {
 func (u *unit) hold(fence uint64) {
 	for _, rt := range u.main.routes {
 		rt.log.Info("this instance now has the route; the others stand by", "fence", fence)
-		rt.relay.events.Report(event.RouteHolder, event.Data{
-			Route: rt.name(), Text: fmt.Sprintf("instance %s has route %s now (fence %d)", rt.relay.cfg.Instance, rt.called(), fence),
-		})
+		rt.relay.events.Holder(rt.name(), rt.called(), rt.relay.cfg.Instance, fence)
 	}
 	if p := u.main.routes[0].cfg.part; p != nil && p.Number == 0 {
 		u.relay.generations.Soon() // this instance looks after the streams now
@@ -84,7 +80,7 @@ func (r *Relay) standByAgain(u *unit) {
 	r.running.change(u, func() {
 		var look away.Spans
 		for p := new(away.Patience); ; {
-			ctx, cancel := context.WithTimeout(r.ends, look.Next(lookFor, setupTimeout))
+			ctx, cancel := context.WithTimeout(r.phases.ends, look.Next(lookFor, setupTimeout))
 			err := r.restart(ctx, u)
 			cancel()
 			if err == nil || errors.Is(err, ErrNotRunning) {
@@ -93,7 +89,7 @@ func (r *Relay) standByAgain(u *unit) {
 			for _, rt := range u.main.routes {
 				rt.troubles.Note("standing by for "+u.main.String(), err, time.Now())
 			}
-			away.Pause(r.ends, p.Next(restBefore(&look)))
+			away.Pause(r.phases.ends, p.Next(restBefore(&look)))
 		}
 	})
 }

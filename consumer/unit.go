@@ -40,9 +40,9 @@ func newUnit(main *source) *unit {
 // prepare gives the unit what it needs to run. It comes before anybody knows of its routes.
 func (u *unit) prepare() {
 	r := u.relay
-	u.opening, u.stopOpening = context.WithCancel(r.ends)
-	u.work, u.stopWork = context.WithCancel(r.work)
-	u.slow, u.stopSlow = context.WithCancel(r.slow)
+	u.opening, u.stopOpening = context.WithCancel(r.phases.ends)
+	u.work, u.stopWork = context.WithCancel(r.phases.work)
+	u.slow, u.stopSlow = context.WithCancel(r.phases.slow)
 	u.tenure = tenure.New(u.work, u.tenureConfig())
 	for _, rt := range u.main.routes {
 		rt.path.Work = u.slow

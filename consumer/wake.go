@@ -1,49 +1,25 @@
 package consumer
 
 import (
-	"time"
-
+	"github.com/relaymq/relay/consumer/internal/operators"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
-	"github.com/relaymq/relay/supervisor"
 )
 
-// wake ends waits for an operator.
-func (r *Relay) wake(order orders.Order) control.Woken {
-	w := control.Woken{Instance: r.cfg.Instance, Service: r.cfg.Service, Route: order.Route}
-	for _, rt := range r.routes.called(order.Route) {
-		w.Known = true
-		rt.endWaits(order, &w)
+// obey has the routes obey an order that is for them.
+func (l *routeList) obey(order orders.Order) {
+	for _, rt := range l.called(order.Route) {
+		rt.obey(order)
 	}
-	return w
 }
 
-// endWaits ends the waits of the route, or of one key, and what went away for them comes back.
-func (rt *route) endWaits(order orders.Order, w *control.Woken) {
-	attrs := []any{"by", order.By, "nats_user", order.User, "why", order.Why}
-	if order.Key != nil {
-		key := string(order.Key)
-		w.State = rt.group.EndWait(key).String()
-		rt.log.Info("an operator ended the waits of a key", append(attrs, "key", key, "was", w.State)...)
-		return
+func (rt *route) obey(order orders.Order) { rt.paused.Obey(order, rt.group, rt.log) }
+
+// wake ends waits for an operator.
+func (l *routeList) wake(order orders.Order) (w control.Woken) {
+	for _, rt := range l.called(order.Route) {
+		w.Known = true
+		operators.Waits{Group: rt.group, Log: rt.log, Own: rt.ownLimit(), Condition: rt.condition}.End(order, &w)
 	}
-	before := rt.group.Status()
-	var since time.Time
-	w.State, w.Why, since = rt.condition(before)
-	how := supervisor.AtOnce
-	if order.Trial {
-		how = supervisor.Trial
-	}
-	ended := rt.group.EndWaits(how)
-	if own := rt.ownLimit(); own != nil {
-		own.EndSlow()
-	}
-	w.Why, w.Waiting, w.Suspended = control.Cut(w.Why, control.MaxText), ended.Waiting, ended.Suspended
-	switch {
-	case ended.Route != supervisor.Flowing:
-		w.Since = known(ended.Since)
-	case w.State == RouteLimited:
-		w.Since = known(since)
-	}
-	rt.log.Info("an operator ended the waits of the route", append(attrs, "was", w.State, "keys_waiting", ended.Waiting, "keys_suspended", ended.Suspended)...)
+	return w
 }

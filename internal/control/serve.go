@@ -31,8 +31,8 @@ const (
 type Server struct {
 	Conn              *nats.Conn
 	Service, Instance string
-	// Status is what it says of itself; Resume ends waits for an operator, and Handover gives a route away. They are called one after the other,
-	// each for itself.
+	// Status is what it says of itself; Resume ends waits for an operator, and Handover gives a route away: who answers, and of which route, is
+	// filled in. They are called one after the other, each for itself.
 	Status   func(StatusRequest) Status
 	Resume   func(orders.Order) Woken
 	Handover func(HandoverOrder) HandedOver
@@ -86,7 +86,9 @@ func (s *Server) answerResume(q *microRequest) {
 		q.fail("400", "this is not an order, or it is from a newer version of relay")
 		return
 	}
-	_ = q.respond(s.Resume(order))
+	w := s.Resume(order)
+	w.Instance, w.Service, w.Route = s.Instance, s.Service, order.Route
+	_ = q.respond(w)
 }
 
 func (s *Server) answerHandover(q *microRequest) {
@@ -95,7 +97,9 @@ func (s *Server) answerHandover(q *microRequest) {
 		q.fail("400", "this is not an order, or it is from a newer version of relay")
 		return
 	}
-	_ = q.respond(s.Handover(order))
+	out := s.Handover(order)
+	out.Instance, out.Service, out.Route = s.Instance, s.Service, order.Route
+	_ = q.respond(out)
 }
 
 // pages splits a status into parts of at most so many bytes each. The first has all but the keys and, if there are very many,

@@ -26,10 +26,8 @@ func serve(t *testing.T, s *natstest.Server, routes, keys int) {
 	}
 	server := Server{
 		Conn: s.Conn(t), Service: "relay", Instance: "a", Status: func(StatusRequest) Status { return st },
-		Resume: func(o orders.Order) Woken { return Woken{Instance: "a", Service: "relay", Route: o.Route, Known: true} },
-		Handover: func(o HandoverOrder) HandedOver {
-			return HandedOver{Instance: "a", Service: "relay", Route: o.Route, Giving: true}
-		},
+		Resume:   func(orders.Order) Woken { return Woken{Known: true} },
+		Handover: func(HandoverOrder) HandedOver { return HandedOver{Giving: true} },
 	}
 	stop, err := server.Serve()
 	if err != nil {
@@ -58,11 +56,11 @@ func TestServer_answers(t *testing.T) {
 			}
 		}
 		woken, _, err := Wake(t.Context(), nc, "relay", orders.Order{Route: "r0"})
-		if err != nil || len(woken) != 1 || !woken[0].Known || woken[0].Route != "r0" {
+		if err != nil || len(woken) != 1 || !woken[0].Known || woken[0].Instance != "a" || woken[0].Service != "relay" || woken[0].Route != "r0" {
 			t.Errorf("resume: %+v, %v", woken, err)
 		}
 		handed, _, err := Handover(t.Context(), nc, "relay", HandoverOrder{Route: "r0"})
-		if err != nil || len(handed) != 1 || !handed[0].Giving {
+		if err != nil || len(handed) != 1 || !handed[0].Giving || handed[0].Instance != "a" || handed[0].Service != "relay" || handed[0].Route != "r0" {
 			t.Errorf("handover: %+v, %v", handed, err)
 		}
 	}

@@ -27,6 +27,8 @@ const (
 	followAgain = 2 * time.Second
 	// askTimeout bounds one request.
 	askTimeout = 5 * time.Second
+	// lookEvery is how often it is looked whether an order that was given is followed.
+	lookEvery = 5 * time.Millisecond
 )
 
 // obeyed is how far the orders of operators are followed.
@@ -109,6 +111,38 @@ func (f *Follower) Follow(setup, ctx context.Context) (wait func(), err error) {
 
 // Last says when the bucket was made that is followed, and up to which revision.
 func (f *Follower) Last() (created time.Time, revision uint64) { return f.obeyed.last() }
+
+// Give stores an order, with one that resumes a route for each of its keys that is paused too, and waits until it is followed here. It returns false when
+// over is closed before that.
+func (f *Follower) Give(ctx context.Context, order Order, over <-chan struct{}) (followed bool, err error) {
+	bucket, err := Open(ctx, f.js, f.service, f.replicas)
+	if err != nil {
+		return false, err
+	}
+	if order.State == Running && order.Key == nil {
+		if _, err = bucket.GiveToPausedKeys(ctx, order); err != nil {
+			return false, err
+		}
+	}
+	revision, err := bucket.Give(ctx, order)
+	if err != nil {
+		return false, err
+	}
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		if created, last := f.Last(); created.Equal(bucket.Created) && last >= revision {
+			return true, nil
+		}
+		select {
+		case <-look.C:
+		case <-over:
+			return false, nil
+		case <-ctx.Done():
+			return false, fmt.Errorf("the order is stored, but this instance does not follow it yet: %w", context.Cause(ctx))
+		}
+	}
+}
 
 // Unread says in one line each what of the orders is not followed, and why.
 func (f *Follower) Unread() []string { return f.obeyed.unread() }

@@ -3,6 +3,7 @@ package orders
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -128,6 +129,35 @@ func TestFollower_appliesOrders(t *testing.T) {
 	})
 	if _, err := second.bucket().Give(t.Context(), Order{Route: "a.b"}); err == nil {
 		t.Error("an order for a route that cannot be was stored")
+	}
+}
+
+// An order that is given is followed when Give returns; one that resumes a route ends the pauses of its keys.
+func TestFollower_Give(t *testing.T) {
+	t.Parallel()
+	f := follow(t, natstest.Start(t).JetStream(t))
+	over := make(chan struct{})
+	for _, o := range []Order{{State: Paused}, {Key: []byte("eu"), State: Paused}, {State: Running}} {
+		o.Route = "orders"
+		if followed, err := f.Give(t.Context(), o, over); err != nil || !followed || !f.has(o.State+" orders"+string(o.Key)) {
+			t.Errorf("%s: %v, %v", o.State, followed, err)
+		}
+	}
+	if !f.has("running orderseu") {
+		t.Error("the key is still paused")
+	}
+	if _, err := f.Give(t.Context(), Order{Route: "a.b", State: Paused}, over); err == nil {
+		t.Error("an order for a route that cannot be was stored")
+	}
+	f.stop() // it follows nothing any more
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, errors.New("no time left"))
+	defer cancel()
+	if _, err := f.Give(ctx, Order{Route: "orders", State: Paused}, over); err == nil || !strings.HasSuffix(err.Error(), "does not follow it yet: no time left") {
+		t.Error(err)
+	}
+	close(over)
+	if followed, err := f.Give(t.Context(), Order{Route: "orders", State: Paused}, over); err != nil || followed {
+		t.Errorf("%v, %v", followed, err)
 	}
 }
 

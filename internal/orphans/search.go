@@ -351,6 +351,11 @@ func (s Search) Partitions(ctx context.Context, p *partition.Stream) ([]Orphan, 
 	return []Orphan{o}, nil
 }
 
+// NewSearch is one that asks for the status of the instances of a service, to know which of them are there.
+func NewSearch(js jetstream.JetStream, service string) Search {
+	return Search{JS: js, Service: service, Answers: AnyAnswers(js)}
+}
+
 // AnyAnswers is the Answers of a [Search]: it asks for the status of the instances of a service.
 func AnyAnswers(js jetstream.JetStream) func(ctx context.Context, service string) (bool, error) {
 	return func(ctx context.Context, service string) (bool, error) {

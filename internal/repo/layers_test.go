@@ -15,22 +15,25 @@ import (
 // layers are what each package of relay's core may import of the others; see "Layout" in docs/design.md. What is under internal/ at
 // the root is for all.
 var layers = map[string][]string{
-	"ack":                        {},
-	"event":                      {},
-	"schedule":                   {},
-	"supervisor":                 {},
-	"client":                     {},
-	"dlq":                        {},
-	"consumer":                   {"ack", "dlq", "event", "supervisor", "consumer/internal/*"},
-	"consumer/internal/letters":  {"supervisor"},
-	"consumer/internal/memory":   {"ack", "supervisor"},
-	"consumer/internal/metrics":  {"supervisor"}, // its verdicts, actions and states are labels
-	"consumer/internal/suspects": {"supervisor"},
-	"consumer/internal/durables": {"ack", "consumer/internal/catchup"},
-	"consumer/internal/stores":   {"consumer/internal/suspects"}, // a bucket is where processes say that they live
-	"consumer/internal/upkeep":   {"consumer/internal/stores"},   // it watches what they open
-	"consumer/internal/takeover": {"ack"},
-	"consumer/internal/watchdog": {"ack", "consumer/internal/backlog", "consumer/internal/health", "consumer/internal/pulls"}, // what it looks at
+	"ack":                         {},
+	"event":                       {},
+	"schedule":                    {},
+	"supervisor":                  {},
+	"client":                      {},
+	"dlq":                         {},
+	"consumer":                    {"ack", "dlq", "event", "supervisor", "consumer/internal/*"},
+	"consumer/internal/letters":   {"supervisor"},
+	"consumer/internal/memory":    {"ack", "supervisor"},
+	"consumer/internal/metrics":   {"supervisor"}, // its verdicts, actions and states are labels
+	"consumer/internal/suspects":  {"supervisor"},
+	"consumer/internal/durables":  {"ack", "consumer/internal/catchup"},
+	"consumer/internal/stores":    {"consumer/internal/suspects"}, // a bucket is where processes say that they live
+	"consumer/internal/upkeep":    {"consumer/internal/stores"},   // it watches what they open
+	"consumer/internal/takeover":  {"ack"},
+	"consumer/internal/watchdog":  {"ack", "consumer/internal/backlog", "consumer/internal/health", "consumer/internal/pulls"}, // what it looks at
+	"consumer/internal/operators": {"supervisor"},
+	"consumer/internal/peers":     {"supervisor"},
+	"consumer/internal/reports":   {"event", "supervisor"},
 	"consumer/internal/settle": { // the way of a message through all that may become of it
 		"ack", "supervisor", "consumer/internal/health", "consumer/internal/letters", "consumer/internal/metrics", "consumer/internal/parking",
 		"consumer/internal/stores", "consumer/internal/suspects", "consumer/internal/tally", "consumer/internal/unstored",

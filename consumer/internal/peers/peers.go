@@ -102,6 +102,11 @@ func StandsBy(f *fleet.Fleet, instance, route, durable string) bool {
 	return anyIs(f, func(m fleet.Member, s State) bool { return m.Instance != instance && s.Reads(route, durable) })
 }
 
+// Uses tells whether an instance has the claim of a durable, or another one than that would take the route with it.
+func Uses(f *fleet.Fleet, instance, stream, route, durable string) bool {
+	return Held(f, stream, durable) || StandsBy(f, instance, route, durable)
+}
+
 // Divides tells whether an instance works on the partitions of a route.
 func Divides(f *fleet.Fleet, route string) bool {
 	return anyIs(f, func(_ fleet.Member, s State) bool {

@@ -135,6 +135,8 @@ func TestPeers_ofAFleet(t *testing.T) {
 		"without a fleet nothing is sure":  {WorkBefore(nil, "split", 3), true},
 		"without a fleet nobody stands by": {StandsBy(nil, "a", "billing", "billing") || Divides(nil, "split") || AreFurther(nil, "split", Generations{}) || Held(nil, "ORDERS", "billing"), false},
 		"nobody has the durable":           {Held(a, "ORDERS", "billing"), false},
+		"another one would take it":        {Uses(a, "b", "ORDERS", "billing", "billing-2"), true},
+		"nobody has or would take it":      {Uses(a, "b", "ORDERS", "billing", "billing"), false},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %v", what, c.got)

@@ -282,5 +282,5 @@ func findOrphans(ctx context.Context, cl *cli.Client, known []consumer.Route) ([
 		rt = rt.WithDefaults()
 		list = append(list, orphans.Route{Name: rt.Name, Durable: rt.Durable, Divided: rt.Partitions > 0})
 	}
-	return orphans.Search{JS: cl.JS, Service: cl.Config.Service, Answers: orphans.AnyAnswers(cl.JS)}.All(ctx, list)
+	return orphans.NewSearch(cl.JS, cl.Config.Service).All(ctx, list)
 }
