@@ -29,6 +29,7 @@ type Collector struct {
 	cfg     Config
 	seconds *prometheus.HistogramVec
 	ages    *prometheus.HistogramVec
+	own     []*prometheus.Desc // all but these two
 
 	mu    sync.Mutex // held while the routes change, too
 	ended map[string][]*RouteCount
@@ -43,8 +44,11 @@ type Collector struct {
 
 // New has counted nothing yet.
 func New(cfg Config) *Collector {
+	var own []*prometheus.Desc
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("relay_"+name, help, labels, nil)
+		d := prometheus.NewDesc("relay_"+name, help, labels, nil)
+		own = append(own, d)
+		return d
 	}
 	c := &Collector{
 		cfg:     cfg,
@@ -104,6 +108,7 @@ func New(cfg Config) *Collector {
 		archived:     desc("archive_records_total", "Records of what became of messages that this instance wrote to the archive; see archive.outcomes."),
 		notArchived:  desc("archive_dropped_total", "Records that were left out of the archive: the stream could not be written, and its room in memory was full."),
 	}
+	c.own = own
 	return c
 }
 
@@ -158,6 +163,9 @@ func histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
 // Describe implements prometheus.Collector. What it collects now is described, and what it begins to collect later.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	prometheus.DescribeByCollect(c, ch)
+	for _, d := range c.own {
+		ch <- d
+	}
 	for _, describe := range c.cfg.Describe {
 		describe(ch)
 	}

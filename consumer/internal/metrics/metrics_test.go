@@ -339,3 +339,19 @@ func TestRouteCount_allocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// What becomes known only after the registration is described all the same: a registry that checks this refused a scrape, when the age of the oldest
+// message was counted between both.
+func TestDescribe_regressionWhatIsKnownLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.snap.Routes = []Route{w.route("orders")}
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(w)
+	r := &w.snap.Routes[0]
+	r.Backlog, r.Oldest, r.Dead = &control.Backlog{Stream: 1, Parked: new(uint64(2))}, new(time.Now()), new(3)
+	w.snap.DeadLetters = &dlq.Usage{Entries: 9, Oldest: time.Now()}
+	if _, err := reg.Gather(); err != nil {
+		t.Error(err)
+	}
+}
