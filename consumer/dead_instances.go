@@ -11,7 +11,7 @@ import (
 
 // What an instance had in hand that died comes again after AckWait. Those that live know sooner that it is gone. The server does not tell which messages
 // were delivered to whom. So one of them asks the server how far the durable is, and then all that live what they have in hand: of what was
-// delivered before, the rest was in hand of the dead, or waits for its own delay. It is given back, as a takeover does (see pin.go).
+// delivered before, the rest was in hand of the dead, or waits for its own delay. It is given back, as a takeover does (see package takeover).
 
 // worthwhile is the AckWait from which on it is sooner.
 const worthwhile = 4 * time.Second
