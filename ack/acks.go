@@ -22,6 +22,7 @@ type acks struct {
 	sending bool        // somebody empties the outbox, or is about to
 	runs    bool        // Run has a goroutine for it
 	held    bool        // nobody may for the moment; see quiet.go
+	paused  bool        // nobody may until Resume
 	waiting int32       // the slot of the ack that waits for an answer; noSlot if none does
 	covers  []*Delivery // what that answer confirms beside
 	link    uint64      // which connection it was when the last ack with a reply had been sent
@@ -59,7 +60,7 @@ func (s *Session) queue(d *Delivery) {
 // While the session runs it does not send itself: see sendAcks.
 func (s *Session) flush() {
 	a := &s.acks
-	if a.sending || a.held || len(a.outbox) == 0 {
+	if a.sending || a.held || a.paused || len(a.outbox) == 0 {
 		s.mu.Unlock()
 		return
 	}
@@ -86,7 +87,7 @@ func (s *Session) sendAcks() {
 // send empties the outbox for whoever has set sending. It is called with the lock, and returns without it.
 func (s *Session) send() {
 	a := &s.acks
-	for len(a.outbox) > 0 && !a.held {
+	for len(a.outbox) > 0 && !a.held && !a.paused {
 		batch := s.pack()
 		reply := s.cover(batch)
 		subjects, link, ok := a.subjects, a.link, true

@@ -199,7 +199,7 @@ type outgoing struct {
 func (s *Session) burst() {
 	s.mu.Lock()
 	naks := s.naks
-	if len(naks) == 0 {
+	if len(naks) == 0 || s.acks.paused {
 		s.mu.Unlock()
 		return
 	}

@@ -1,6 +1,7 @@
 package ack
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,4 +79,33 @@ func TestSession_noQuietAfterTheEndOfRun(t *testing.T) {
 			t.Errorf("sent %v after it, want an ack", list)
 		}
 	})
+}
+
+// While it is in doubt whose durable it is, nothing is settled, but leases are extended. What was kept back leaves afterwards.
+func TestSession_Pause(t *testing.T) {
+	for name, abandoned := range map[string]bool{"the same durable": false, "another one": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 30*time.Second, func(w *world) {
+				acked, naked, _ := w.arrive(1, 1), w.arrive(2, 1), w.arrive(3, 1)
+				w.s.Pause()
+				w.check(acked.Ack(nil), nil)
+				w.check(naked.Nak(time.Now().Add(time.Hour)), nil)
+				time.Sleep(15 * time.Second)
+				for _, m := range w.taken() {
+					if m.payload != "+WPI" {
+						t.Errorf("sent: %s", m.payload)
+					}
+				}
+				if abandoned {
+					w.s.Abandon()
+				}
+				w.s.Resume()
+				time.Sleep(burstEvery)
+				got := w.taken()
+				if abandoned && len(got) > 0 || !abandoned && (len(got) != 2 || got[0].payload != "+ACK" || !strings.HasPrefix(got[1].payload, "-NAK")) {
+					t.Errorf("sent: %+v", got)
+				}
+			})
+		})
+	}
 }

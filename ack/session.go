@@ -169,6 +169,21 @@ func (s *Session) LeaderChanged() {
 	s.distrust()
 }
 
+// Pause keeps back all settlements until Resume: the durable may be another one of the same name, and what is settled there would be a different message with
+// the same sequence. Leases are extended meanwhile. Settlements that are still kept back when Run returns are lost.
+func (s *Session) Pause() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acks.paused = true
+}
+
+// Resume sends what was kept back, unless the session was abandoned.
+func (s *Session) Resume() {
+	s.mu.Lock()
+	s.acks.paused = false
+	s.flush()
+}
+
 // Abandon ends the session: stream or durable were deleted or made anew, and whatever is still to be sent would settle a
 // different message that has the same sequence now. Deliveries that are live can no longer be settled.
 func (s *Session) Abandon() {

@@ -63,6 +63,16 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		s.log.Error("a message arrived that is not a JetStream delivery; it is ignored", "error", err)
 		return
 	}
+	if d == nil && s.Health.IsLost() {
+		s.giveBack(raw)
+		return
+	}
+	if s.suspect.Delivered(raw, m.arrival.Consumer) {
+		if d != nil {
+			d.Release()
+		}
+		return
+	}
 	place := catchup.Outside
 	if !s.due {
 		place = s.catchUp.Place(m.arrival.Sequence, m.arrival.Time, raw.Subject)
@@ -167,6 +177,9 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		m.route.looks.Go(func() { m.lookUp(elsewhere) })
 	}
 }
+
+// giveBack gives back what another durable of the same name sent for a pull of this one. If the message is of neither, this settles nothing.
+func (s *source) giveBack(raw *nats.Msg) { _ = s.relay.nc.Publish(raw.Reply, []byte("-NAK")) }
 
 // enter is known for a message that comes alone.
 func (m *message) enter(rec retry.Record) {

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/pulls"
+	"github.com/relaymq/relay/consumer/internal/watchdog"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -51,6 +52,10 @@ func (s *source) run(ctx context.Context) (next *source) {
 	connected := s.relay.nc.StatusChanged(nats.CONNECTED)
 	checking := make(chan finding, 1)
 	busy := false
+	ask := func(q watchdog.Question) {
+		busy = true
+		go func() { checking <- s.check(ctx, q) }()
+	}
 	defer func() {
 		if v := recover(); v != nil {
 			panic(v) // waiting for the session, which goes on, would hide it for ever
@@ -74,10 +79,18 @@ func (s *source) run(ctx context.Context) (next *source) {
 	defer tick.Stop()
 	for {
 		s.pulls.Ask(time.Now())
+		arrived := s.pulls.Arrived()
+		if s.suspect.IsDoubted() {
+			arrived = nil
+			s.Session.Pause()
+			if !busy && s.suspect.Asks() {
+				ask(s.watchdog.Now(time.Now()))
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case m := <-s.pulls.Arrived():
+		case m := <-arrived:
 			s.take(m)
 		case <-s.pulls.Woken():
 		case <-connected:
@@ -87,7 +100,17 @@ func (s *source) run(ctx context.Context) (next *source) {
 			if found.next != nil {
 				return found.next
 			}
+			wasLost := s.isLost()
 			s.checked(found, time.Now())
+			if over, held := s.suspect.Answered(); over {
+				s.Session.Resume()
+				if held != nil {
+					s.take(held)
+				}
+			}
+			if !wasLost && s.isLost() {
+				ask(s.watchdog.Now(time.Now())) // it may be there again
+			}
 		case now := <-tick.C:
 			tick.Next()
 			if now.Sub(s.pulls.Got()) > time.Second {
@@ -104,8 +127,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 				continue
 			}
 			if q, due := s.watchdog.Due(now); due {
-				busy = true
-				go func() { checking <- s.check(ctx, q) }()
+				ask(q)
 			}
 		}
 	}
@@ -162,6 +184,9 @@ func (s *source) told(m *nats.Msg, now time.Time) {
 		s.Session.LeaderChanged()
 		s.gaps.MayHaveLost(now)
 	}
+	if st.Deleted && !s.Health.IsLost() {
+		s.suspect.Deleted()
+	}
 	if st.Doubt {
 		s.watchdog.Doubt()
 	}
@@ -188,7 +213,7 @@ func (s *source) take(first *nats.Msg) {
 				s.told(m, now)
 			}
 		}
-		if n >= batchSize {
+		if n >= batchSize || s.suspect.IsDoubted() {
 			break
 		}
 		select {

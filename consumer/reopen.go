@@ -52,10 +52,20 @@ func (s *source) reopen(ctx context.Context) (*source, error) {
 	for _, rt := range next.routes {
 		rt.group.Renumbered(s.due)
 	}
-	if err := next.open(ctx, stream, consumer); err != nil {
+	if err := next.beginAgain(ctx, stream, consumer); err != nil {
 		next.close()
 		return nil, err
 	}
 	s.log.Warn("the durable was created again by somebody else; continuing with it", "at", info.Delivered.Stream, "waiting", info.NumPending)
 	return next, nil
+}
+
+// beginAgain opens a durable to which pulls of the session before were sent, and which may be pinned to them.
+func (s *source) beginAgain(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) error {
+	if s.leased() {
+		if err := s.unpin(ctx, stream); err != nil {
+			return err
+		}
+	}
+	return s.open(ctx, stream, consumer)
 }

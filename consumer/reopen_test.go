@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -85,8 +87,10 @@ func TestRelay_durableOrStreamMadeAnewGoesOn(t *testing.T) {
 					}),
 				})
 				config := w.info("ORDERS", "billing").Config
+				// So few that a pull is parked, on which the server says that the durable is gone. A durable without one gets the next pull together with
+				// the acks of the handlers that made room for it, and nothing can tell the server which of these are of the durable before.
 				for _, subject := range []string{"orders.a", "orders.b", "orders.c"} {
-					w.publish(subject, 10)
+					w.publish(subject, 4)
 				}
 				w.eventually("handlers run", func() bool { return old.len() >= 3 })
 				replaced(w, config)
@@ -153,5 +157,76 @@ func TestRelay_regressionReplaysInHandDoNotOpenTheGate(t *testing.T) {
 	defer mu.Unlock()
 	if !slices.Equal(order, []uint64{1, 2, 3, 4, 5, 6}) {
 		t.Errorf("handled in the order %d", order)
+	}
+}
+
+// What was published before relay had noticed that a durable was made again went to pulls of the session before, to which the new durable was pinned. It
+// was handled after a minute, and not in the order of its key; on a durable of many instances some of it was handled twice.
+func TestRelay_regressionWhatComesBeforeADurableMadeAgainIsNoticed(t *testing.T) {
+	t.Parallel()
+	for name, route := range map[string]Route{
+		"one instance": {Instances: InstancesOne},
+		"ordered, one": {Instances: InstancesOne, Order: supervisor.OrderKey},
+		"ordered, all": {Order: supervisor.OrderKey},
+		"all":          {},
+	} {
+		for _, deleted := range []string{"stream", "durable"} {
+			t.Run(name+" "+deleted, func(t *testing.T) {
+				t.Parallel()
+				w, route := &anew{world: newWorld(t)}, route
+				fresh, began, end := newLedger(), make(chan struct{}, 100), make(chan struct{})
+				var mu sync.Mutex
+				last := map[string]uint64{}
+				route.Name, route.Subjects, route.AckWait, route.Concurrency, route.Start = "billing", []string{"orders.>"}, time.Minute, 8, Start{Policy: "all"}
+				route.Handler = HandlerFunc(func(_ context.Context, m *Msg) error {
+					if string(m.Data) != "new" {
+						began <- struct{}{}
+						<-end
+						return nil
+					}
+					fresh.note(m)
+					mu.Lock()
+					defer mu.Unlock()
+					if route.Order == supervisor.OrderKey && m.Sequence < last[m.Subject] {
+						t.Errorf("%d of %s came after %d", m.Sequence, m.Subject, last[m.Subject])
+					}
+					last[m.Subject] = m.Sequence
+					return nil
+				})
+				w.relay, _ = w.start(Config{Logger: quiet}, route)
+				defer close(end)
+				config := w.info("ORDERS", "billing").Config
+				old, n := 1+rand.IntN(5), 1+rand.IntN(40)
+				for i := range old {
+					w.publish(fmt.Sprintf("orders.old.%d", i), 1)
+				}
+				for range old {
+					<-began
+				}
+				if deleted == "stream" {
+					w.do(w.js.DeleteStream(t.Context(), "ORDERS"))
+					w.stream("ORDERS", "orders.>")
+				} else {
+					w.do(w.js.DeleteConsumer(t.Context(), "ORDERS", "billing"))
+					w.purge()
+				}
+				w.makeDurable(config)
+				pause := time.Duration(rand.IntN(100)) * time.Millisecond
+				for i := range n {
+					_, err := w.js.Publish(t.Context(), fmt.Sprintf("orders.%d", i%3), []byte("new"))
+					w.do(err)
+					time.Sleep(pause)
+				}
+				w.eventually(fmt.Sprintf("all of %d are handled, after %d old ones, with %s between them", n, old, pause), func() bool { return fresh.len() == n })
+				w.settled("ORDERS", "billing")
+				fresh.mu.Lock()
+				defer fresh.mu.Unlock()
+				for id, times := range fresh.seen {
+					if times > 1 {
+						t.Errorf("%s was handled %d times", id, times)
+					}
+				}
+			})
+		}
 	}
 }

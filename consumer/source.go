@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/health"
+	"github.com/relaymq/relay/consumer/internal/identity"
 	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/strays"
@@ -58,6 +59,7 @@ type source struct {
 	catchUp  *catchup.CatchUp
 
 	// Of the pull loop only:
+	suspect identity.Watch
 	spares  spares
 	batch   batch // of take
 	gaps    *gaps.Watch
@@ -138,6 +140,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
 	s.watchdog.Begin(s.watchdogConfig())
+	s.suspect.Begin(info.Delivered.Consumer)
 	if !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey }) {
 		s.gaps.Begin(gaps.Start{
 			Consumer: info.Delivered.Consumer, Delivered: info.Delivered.Stream, AckFloor: info.AckFloor.Stream, Pending: info.NumAckPending,
@@ -183,6 +186,7 @@ func (s *source) trouble() error {
 // lose gives the durable up: it, or its stream, is not what it was, and a settlement would hit a stranger.
 func (s *source) lose(err error) {
 	s.Session.Abandon()
+	s.pulls.Abandon()
 	news := s.Health.Lose(err)
 	if s.routes[0].cfg.part != nil {
 		s.relay.generations.Soon()

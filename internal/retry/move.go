@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/removal"
 )
 
 // Messages wait in the retry stream under the name of their route. When that is renamed or taken away, nobody gets them any
@@ -167,20 +167,10 @@ func (r *Stream) moveOne(ctx context.Context, stream jetstream.Stream, msg *nats
 	if err := into.park(ctx, o, header, msg.Data, due, 0); err != nil {
 		return err
 	}
-	if err := remove(ctx, stream, seq); err != nil {
+	if err := removal.Delete(ctx, stream, seq); err != nil {
 		return fmt.Errorf("removing message %d, which is moved: %w", seq, err)
 	}
 	return nil
-}
-
-// remove takes out a message that is stored elsewhere. One that is gone is none of its faults, and the next run finds one that is not.
-func remove(ctx context.Context, stream jetstream.Stream, seq uint64) error {
-	err := stream.DeleteMsg(ctx, seq)
-	var api *jetstream.APIError
-	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.As(err, &api) && api.ErrorCode == codeDeleteFailed {
-		return nil
-	}
-	return err
 }
 
 // TakeOut calls store for each message of a route from one stream, parked or due, and removes it after store returned nil: store must
@@ -209,7 +199,7 @@ func (r *Stream) TakeOut(ctx context.Context, route, from string, store func(Par
 				if err := store(p); err != nil {
 					return n, fmt.Errorf("message %d: %w", p.Number, err)
 				}
-				if err := remove(ctx, stream, p.Number); err != nil {
+				if err := removal.Delete(ctx, stream, p.Number); err != nil {
 					return n, fmt.Errorf("removing message %d, which is stored: %w", p.Number, err)
 				}
 				n++
@@ -218,6 +208,3 @@ func (r *Stream) TakeOut(ctx context.Context, route, from string, store func(Par
 	}
 	return n, nil
 }
-
-// codeDeleteFailed is what the server answers for a message that is not there (JSStreamMsgDeleteFailedF).
-const codeDeleteFailed = 10057

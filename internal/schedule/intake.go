@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/removal"
 )
 
 // errFull says that no more may wait.
@@ -127,13 +128,7 @@ func (l *Later) takenBack(ctx context.Context, e entry, waits jetstream.Stream, 
 	if _, err = intake.GetMsg(ctx, e.sequence); !errors.Is(err, jetstream.ErrMsgNotFound) {
 		return err
 	}
-	if err = waits.DeleteMsg(ctx, sequence); err == nil {
-		return nil
-	}
-	if _, look := waits.GetMsg(ctx, sequence); errors.Is(look, jetstream.ErrMsgNotFound) {
-		return nil // it fired, or was removed
-	}
-	return err
+	return removal.Delete(ctx, waits, sequence) // it may have fired
 }
 
 // older tells whether the entry was stored before, or is, what waits already.

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/removal"
 )
 
 // Later is where delayed messages wait. It is made of two streams, because a stream with schedules lets each of its publishers remove all
@@ -345,7 +346,7 @@ func (l *Later) tidy(ctx context.Context) (freed, removed int, err error) {
 	var failed error
 	err = l.waiting(ctx, l.name, underWait, "*", func(m *jetstream.RawStreamMsg, d Delayed) bool {
 		if d.Due.IsZero() { // it comes again and again, or never
-			if failed = stream.DeleteMsg(ctx, m.Sequence); failed == nil {
+			if failed = removal.Delete(ctx, stream, m.Sequence); failed == nil {
 				removed++
 			}
 			return failed == nil

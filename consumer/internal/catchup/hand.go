@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/relaymq/relay/internal/looks"
 	"slices"
 	"time"
+
+	"github.com/relaymq/relay/internal/looks"
+	"github.com/relaymq/relay/internal/removal"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -167,7 +169,7 @@ func (c *CatchUp) handBatch(ctx context.Context, g Range) (n int, done uint64, e
 				return err
 			}
 			// On a work queue nobody else may take it, and it would lie there for ever.
-			if err := stream.DeleteMsg(ctx, m.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+			if err := removal.Delete(ctx, stream, m.Sequence); err != nil {
 				return fmt.Errorf("removing message %d of work queue %s, which was handed over (relay must be allowed to publish to %sSTREAM.MSG.DELETE.%s): %w",
 					m.Sequence, c.cfg.Stream, c.cfg.API, c.cfg.Stream, err)
 			}

@@ -183,6 +183,16 @@ func (a *Inbox) withdraw() {
 	}
 }
 
+// Abandon takes all pulls back: the durable is gone, and another one of the same name would send for them. What is on its way still arrives.
+func (a *Inbox) Abandon() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.requests.GiveUp()
+	for i := range a.requests.Lanes {
+		_ = a.requests.Lanes[i].Sub.Drain()
+	}
+}
+
 // Wake makes the pull loop look whether there is more room.
 func (a *Inbox) Wake() {
 	select {

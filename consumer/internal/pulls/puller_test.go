@@ -213,7 +213,7 @@ func TestPuller_status(t *testing.T) {
 		"completed":                  {"409", "Batch Completed", []string{messages, "60", bytes, "10"}, 40, Status{}},
 		"completed, without figures": {"409", "Batch Completed", nil, 0, Status{}},
 		"too many bytes":             {"409", "Message Size Exceeds MaxBytes", []string{messages, "99", bytes, "10"}, 1, Status{}},
-		"deleted":                    {"409", "Consumer Deleted", nil, 0, Status{Doubt: true}},
+		"deleted":                    {"409", "Consumer Deleted", nil, 0, Status{Doubt: true, Deleted: true}},
 		"no responders":              {"503", "", nil, 0, Status{Doubt: true}},
 		"another pin":                {"423", "Nats-Wrong-Pin-Id", nil, 0, Status{Doubt: true}},
 		"another leader":             {"409", "Leadership Change", nil, 0, Status{NewLeader: true}},

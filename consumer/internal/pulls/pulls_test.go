@@ -209,6 +209,31 @@ func TestInbox_withdraw(t *testing.T) {
 	}
 }
 
+// No pull is left to the durable that takes the place of one that is gone. Answers to acks still come.
+func TestInbox_Abandon(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Start(t).Conn(t)
+	a := open(t, nc)
+	l := a.requests.Free()
+	l.ID, l.Left, l.Bytes = 1, 1, 10
+	a.Abandon()
+	if n, _ := a.requests.Outstanding(); n != 0 {
+		t.Errorf("%d messages are outstanding", n)
+	}
+	for subject, heard := range map[string]bool{".p0.1": false, ".p1.2": false, ".a.1": true} {
+		for _, do := range []func() error{nc.Flush, func() error { return nc.Publish(a.Name()+subject, nil) }, nc.Flush} {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := a.Waiting(); n == 1 != heard {
+			t.Errorf("%s: %d came", subject, n)
+		} else if n == 1 {
+			<-a.Arrived()
+		}
+	}
+}
+
 // What is outstanding is never more than was asked for, nor less than nothing, whatever the server says and in whichever order.
 func TestRequests_outstanding(t *testing.T) {
 	t.Parallel()

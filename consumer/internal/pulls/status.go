@@ -13,6 +13,7 @@ import (
 // Status is what a word of the server about a pull means.
 type Status struct {
 	Doubt     bool // the durable may not be what it was
+	Deleted   bool // the durable was deleted, or its stream
 	NewLeader bool // it has another leader, or will have one: what was sent to the one before may be lost
 }
 
@@ -58,7 +59,7 @@ func (p *Puller) Status(m *nats.Msg, now time.Time) Status {
 	p.electing = p.electing || code == "503"
 	if !leaderChanged && (code != "409" || !strings.EqualFold(text, "Server Shutdown")) {
 		p.backOff(now)
-		return Status{Doubt: true}
+		return Status{Doubt: true, Deleted: code == "409" && strings.EqualFold(text, "Consumer Deleted")}
 	}
 	p.electing = true
 	switch { // the new leader is asked; the old one still takes pulls for a moment, and forgets them

@@ -123,6 +123,13 @@ func (w *Watchdog) Due(now time.Time) (q Question, yes bool) {
 	return q, true
 }
 
+// Now is a question to ask now, whatever was heard before.
+func (w *Watchdog) Now(now time.Time) Question {
+	w.checkedAt = now
+	w.doubt.Store(false)
+	return Question{Afresh: true}
+}
+
 func (w *Watchdog) suspicious(now time.Time) bool {
 	c := &w.cfg
 	if c.Pulls.IsLost(now) {
