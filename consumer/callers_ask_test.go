@@ -244,6 +244,9 @@ func TestCallers_askingKeepsTheOrder(t *testing.T) {
 				got = append(got, m.Sequence)
 				return nil
 			})})
+			if name == "mute" {
+				rt.Interest.Timeout = 50 * time.Millisecond
+			}
 			_, stop := w.start(Config{}, rt)
 			a, plain := w.caller(answer), w.caller(nil)
 			for i := range uint64(30) {

@@ -20,6 +20,7 @@ import (
 func permitted(rt Route) Route {
 	rt.Name, rt.Subjects = "billing", []string{"orders.>"}
 	rt.Caller = Caller{Reply: []string{"_INBOX.>"}, Interest: []string{"_INBOX.>"}}
+	rt.Interest.Timeout = 10 * time.Second // a caller on a busy machine is not silent
 	return rt
 }
 
