@@ -1,16 +1,14 @@
 package consumer
 
 import (
-	"context"
 	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/catchup"
+	"github.com/relaymq/relay/consumer/internal/intake"
 	"github.com/relaymq/relay/consumer/internal/suspects"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
@@ -43,13 +41,6 @@ func (b *batch) deliver() {
 		b.messages[i] = b.messages[i][:0]
 	}
 }
-
-const (
-	// noBodyDelay is how long a message stays away whose body is gone.
-	noBodyDelay = 15 * time.Minute
-	// bodylessDelay is how long a message stays away that came without its body and is not for a handler here.
-	bodylessDelay = time.Second
-)
 
 // admit begins the lease of a delivery and finds out what is known of it. What needs the server for that comes to its
 // route a little later; the rest is added to the batch.
@@ -102,13 +93,13 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		m.passed(place)
 		return
 	}
-	if m.bodyless = isBodyless(raw); m.bodyless {
+	if m.Bodyless = intake.IsBodyless(raw); m.Bodyless {
 		s.watchdog.Doubt()
 	}
 	if s.due {
 		origin, header, err := retry.Unwrap(raw.Header)
-		if err != nil && m.bodyless {
-			m.returnBodyless()
+		if err != nil && m.Bodyless {
+			m.ReturnBodyless()
 			return
 		}
 		if errors.Is(err, retry.ErrOtherVersion) {
@@ -116,33 +107,34 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			return
 		}
 		if err != nil {
-			m.foreign(err)
+			m.Foreign(err)
 			return
 		}
 		if origin.Stream != s.origin {
-			m.stray(&origin)
+			s.strays.Take(&m.Arrival, &origin)
 			return
 		}
 		if !dlq.BodyElsewhere(raw.Header) && s.othersWant(origin) {
 			origin.Route = retry.NoRoute
-			m.stray(&origin)
+			s.strays.Take(&m.Arrival, &origin)
 			return
 		}
 		m.Origin, m.Subject, m.Header = &origin, origin.Subject, header
-		if p := m.route.cfg.part; p != nil && !m.bodyless {
-			m.toPartition(p)
+		if p := m.route.cfg.part; p != nil && !m.Bodyless {
+			m.ToPartition(m.route.intake, p)
 			return
 		} else if p != nil {
-			m.returnBodyless()
+			m.ReturnBodyless()
 			return
 		}
 	} else if m.route == nil {
-		m.stray(nil)
+		m.on(s.routes[0]) // which holds it, if it must be held
+		s.strays.Take(&m.Arrival, nil)
 		return
-	} else if p := m.route.cfg.part; p != nil && !m.ofPartition(p) {
+	} else if p := m.route.cfg.part; p != nil && !m.OfPartition(p) {
 		return
 	}
-	elsewhere := m.bodyless || (s.due || m.moved) && dlq.BodyElsewhere(raw.Header)
+	elsewhere := m.Bodyless || (s.due || m.Moved) && dlq.BodyElsewhere(raw.Header)
 	rec, known := retry.Record{}, true
 	if d.Deliveries > 1 {
 		rec, known = s.Records.Cached(d.Sequence, d.Deliveries)
@@ -156,16 +148,13 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		// settlements and leases come this way too.
 		b.deliver()
 		s.ordered.behind.Add(1)
-		enter := func() { m.lookUp(elsewhere) }
+		enter := func() { m.LookUp(m.route.intake, elsewhere, m.enter) }
 		if known {
 			rec := rec // the other one must not escape
 			enter = func() { m.enter(rec) }
 		} else if !elsewhere { // a body has to wait for its memory, in order
-			m.ahead = make(chan answer, 1)
-			s.ordered.aheads.Go(func() {
-				rec, err := m.ask(m.route.path.Work, false, now)
-				m.ahead <- answer{rec, err}
-			})
+			m.WillAsk()
+			s.ordered.aheads.Go(func() { m.AskAhead(m.route.intake, now) })
 		}
 		s.ordered.inOrder.Go(func() {
 			enter()
@@ -174,7 +163,7 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			}
 		})
 	default:
-		m.route.looks.Go(func() { m.lookUp(elsewhere) })
+		m.route.looks.Go(func() { m.LookUp(m.route.intake, elsewhere, m.enter) })
 	}
 }
 
@@ -191,97 +180,9 @@ func (m *message) enter(rec retry.Record) {
 // asksAhead is how many messages are asked about at once that enter one after the other.
 const asksAhead = 64
 
-// answer is what is known of a message.
-type answer struct {
-	rec retry.Record
-	err error
-}
-
 // maxBehind is with how many messages of ordered keys that wait for what is asked first no more are pulled: they are not in
 // the window, which bounds all others.
 const maxBehind = 256
-
-// lookUp asks the server for what is not known of the message. It blocks for as long as the server does not tell, but not
-// longer than a drain.
-func (m *message) lookUp(elsewhere bool) {
-	ctx, began := m.route.path.Work, time.Now()
-	var damaged *retry.HeaderError
-	for {
-		var rec retry.Record
-		var err error
-		if m.ahead != nil {
-			a := <-m.ahead
-			rec, err, m.ahead = a.rec, a.err, nil
-		} else {
-			rec, err = m.ask(ctx, elsewhere, began)
-		}
-		switch {
-		case err == nil:
-			m.enter(rec)
-			return
-		case m.Delivery.Fenced() || ctx.Err() != nil:
-			m.letGo()
-			return
-		case m.bodyless && errors.Is(err, jetstream.ErrMsgNotFound):
-			// The server takes a message that is gone off the durable. If a replica was asked that lags behind, the message comes
-			// again.
-			m.route.count.Settled[supervisor.LetGo].Add(1)
-			if others, ok := m.route.said.unread.May(time.Now()); ok {
-				m.route.log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.Attrs("others", others)...)
-			}
-			m.letGo()
-			return
-		case errors.As(err, &damaged):
-			// As it is: what its other headers say is no help without a body.
-			m.Origin, m.Subject, m.Header = nil, m.Delivery.Msg.Subject, m.Delivery.Msg.Header
-			m.foreign(err)
-			return
-		case m.source.pulls.IsDraining():
-			m.UnlessBounded(func() bool { return m.ParkUnread(elsewhere) }, func() {
-				_ = m.Delivery.GiveBack() // fenced: somebody else has it
-			})
-			return
-		}
-		if errors.Is(err, retry.ErrOtherVersion) {
-			m.Newer(err)
-			return
-		}
-		if others, ok := m.route.said.unread.May(time.Now()); ok {
-			m.route.log.Warn("cannot read the attempts or the body of a message; the message waits", m.Attrs("others", others, "error", err)...)
-		}
-		if errors.Is(err, dlq.ErrNoBody) {
-			m.UnlessBounded(func() bool { return false }, func() { _ = m.Delivery.Nak(time.Now().Add(noBodyDelay)) })
-			return
-		}
-		away.Pause(ctx, time.Second)
-	}
-}
-
-func (m *message) ask(ctx context.Context, elsewhere bool, began time.Time) (retry.Record, error) {
-	if elsewhere {
-		// As long as Store.Body may take; the lease is extended meanwhile.
-		if err := m.reserve(ctx); err != nil {
-			return retry.Record{}, err
-		}
-		body, cancel := context.WithTimeout(ctx, 30*time.Second)
-		defer cancel()
-		header, data, err := m.body(body)
-		if err != nil {
-			return retry.Record{}, err
-		}
-		m.Header, m.Data = header, data
-	}
-	if m.Delivery.Deliveries <= 1 {
-		return retry.Record{}, nil
-	}
-	read, cancel := context.WithTimeout(ctx, askTimeout)
-	rec, err := m.source.Records.Get(read, m.Delivery.Sequence, m.Delivery.Deliveries)
-	cancel()
-	if err != nil {
-		return rec, err
-	}
-	return m.Judge(ctx, rec, began)
-}
 
 // known completes the message and adds it to the batch.
 func (m *message) known(rec retry.Record, b *batch) {
@@ -343,33 +244,13 @@ func (m *message) known(rec retry.Record, b *batch) {
 	b.add(m)
 }
 
-// returnBodyless gives a message back that came without its body and is not for a handler here. It must not be stored
-// elsewhere, for it would be stored empty.
-func (m *message) returnBodyless() {
-	if m.route == nil {
-		m.on(m.source.routes[0]) // which holds it, if it must be held
-	}
-	m.UnlessBounded(func() bool { return false }, func() {
-		_ = m.Delivery.Nak(time.Now().Add(bodylessDelay)) // fenced: somebody else has it
-	})
-}
-
-// foreign settles a message on the retry stream that relay did not write: it goes to the dead letters as it is.
-func (m *message) foreign(err error) {
-	m.route.log.Error("a message on the retry stream was not written by relay; it becomes a dead letter", "subject", m.Subject, "error", err)
-	if m.Delivery.Deliveries == 1 {
-		m.route.count.tally.FromNowhere(m.Delivery.Msg.Subject)
-	}
-	o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Err: err, Attempts: 0}
-	m.ToLetters(o)
-}
-
-// letGo releases a delivery that is of no use. Its message comes again, unless its durable is gone, and ordered keys wait for it.
+// letGo releases a delivery that is of no use.
 func (m *message) letGo() {
-	m.Delivery.Release()
-	if m.route != nil && !m.source.due && !m.source.isLost() && m.route.cfg.Order == supervisor.OrderKey {
-		m.route.group.Expect(m.route.keyOf(m.Subject), m.Delivery.Sequence)
+	var r *intake.Route
+	if m.route != nil {
+		r = m.route.intake
 	}
+	m.LetGo(r)
 }
 
 // cameLate notes a message that arrived after its AckWait.

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/health"
@@ -79,33 +78,4 @@ func (s *source) edited(e health.Edits) {
 	if len(e.Slow) > 0 {
 		s.log.Warn("the durable was edited while relay runs; undo the edit, or restart relay with --adopt", "differs", plain.And(e.Slow))
 	}
-}
-
-// isBodyless tells whether the server left out the body, as it does when somebody has set headers_only: it then says how
-// long the body is.
-func isBodyless(raw *nats.Msg) bool {
-	if len(raw.Data) > 0 || raw.Header == nil {
-		return false
-	}
-	size := raw.Header.Get("Nats-Msg-Size")
-	return size != "" && size != "0"
-}
-
-// body is what did not come with the delivery.
-func (m *message) body(ctx context.Context) (nats.Header, []byte, error) {
-	if !m.bodyless {
-		return m.route.relay.stores.Dead.Body(ctx, m.Delivery.Msg.Header)
-	}
-	stream, err := m.route.relay.js.Stream(ctx, m.source.stream)
-	if err != nil {
-		return nil, nil, err
-	}
-	whole, err := stream.GetMsg(ctx, m.Delivery.Sequence)
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case m.source.due || m.route.cfg.part != nil:
-		return m.Header, whole.Data, nil
-	}
-	return whole.Header, whole.Data, nil
 }

@@ -1,11 +1,8 @@
 package consumer
 
 import (
-	"context"
-
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/parking"
-	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -41,16 +38,4 @@ func (rt *route) within(free supervisor.Room) supervisor.Room {
 		free.Messages = min(free.Messages, rt.callers.gates.Room())
 	}
 	return rt.memory.Within(free)
-}
-
-// reserve counts a body that is kept elsewhere before it is fetched, and waits for room for it.
-func (m *message) reserve(ctx context.Context) error {
-	if m.reserved {
-		return nil
-	}
-	err := m.route.memory.Reserve(ctx, m.Delivery, dlq.BodySize(m.Delivery.Msg.Header), func() bool {
-		return m.Delivery.Fenced() || m.source.pulls.IsDraining()
-	})
-	m.reserved = err == nil
-	return err
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/consumer/internal/settle"
+	"github.com/relaymq/relay/consumer/internal/intake"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/supervisor"
@@ -20,20 +20,16 @@ import (
 
 // message is one delivery on its way through its route.
 type message struct {
-	settle.Unsettled
+	intake.Arrival
 	route   *route
 	source  *source
 	arrival ack.Delivery // what Delivery points to, without an allocation of its own
 
-	bodyless bool  // its body is to be fetched from the stream
-	plain    bool  // it succeeded at once: whoever had it is through with it
-	reserved bool  // the ledger has its body, which was kept elsewhere
-	call     *call // nil: its publisher asked for nothing
+	plain bool  // it succeeded at once: whoever had it is through with it
+	call  *call // nil: its publisher asked for nothing
 	// result is what the last attempt returned, for the archive; nil: it is not kept, or its caller waits for it.
 	result *Result
-	ahead  chan answer // what is known of it, of an ordered route: it was asked for before its turn
 
-	moved      bool        // of a partition: relay put it there
 	handedOver bool        // to the partition of another generation
 	due        time.Time   // before which it was not to start, for who hands it over
 	lent       bool        // the fallback had it, and may still have its bytes

@@ -117,6 +117,8 @@ func TestRelay_messagesThatNoRouteWantedGoToTheRouteThatComesLater(t *testing.T)
 		return nil
 	})}
 	_, stop := w.start(Config{Logger: quiet}, billing)
+	w.publish("orders.eu", 1) // the durable is looked at with its first delivery, and gets a filter if it needs one
+	w.settled("ORDERS", "shared")
 	w.holds("ORDERS", "orders.>", "payments.>")
 	w.publish("payments.eu", 20)
 	w.eventually("they are kept", func() bool { return w.kept("relay.due.~.ORDERS.>") == 20 })

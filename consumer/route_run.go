@@ -14,6 +14,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/health"
+	"github.com/relaymq/relay/consumer/internal/intake"
 	"github.com/relaymq/relay/consumer/internal/memory"
 	"github.com/relaymq/relay/consumer/internal/operators"
 	"github.com/relaymq/relay/consumer/internal/settle"
@@ -38,6 +39,7 @@ type route struct {
 	group         *supervisor.Group
 	path          *settle.Path // on which its messages are settled
 	looks         *pool.Pool   // of what is known of messages: failures must not stand behind them
+	intake        *intake.Route
 	memory        *memory.Account
 	key           subject.Template
 	unit          atomic.Pointer[unit] // likewise
@@ -49,7 +51,6 @@ type route struct {
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 
-	said      sayings
 	troubles  *trouble.List // why its durables are not open
 	successor succession
 	begun     atomic.Int64 // when a handler was last started, in Unix nanoseconds
@@ -57,9 +58,6 @@ type route struct {
 	stop      health.Stop
 	paused    operators.Pause
 }
-
-// sayings are lines of the log, of what is said of one message for many.
-type sayings struct{ undivided, unread trouble.Seldom }
 
 // newRoute makes a route. The limits are those that are to hold.
 func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
@@ -77,6 +75,10 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	rt.group = supervisor.New(opts)
 	rt.path = settle.New(rt.settling())
 	rt.memory = memory.New(mostHeld(opts, cfg.asks()), rt.more)
+	rt.intake = &intake.Route{
+		Path: rt.path, JS: r.js, Memory: rt.memory, Part: cfg.part != nil,
+		Expect: func(subject string, sequence uint64) { rt.group.Expect(rt.keyOf(subject), sequence) },
+	}
 	rt.formers = generations.NewFormers(cfg.part)
 	return rt
 }

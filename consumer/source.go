@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/identity"
+	"github.com/relaymq/relay/consumer/internal/intake"
 	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/strays"
@@ -53,7 +54,7 @@ type source struct {
 	lateSaid trouble.Seldom
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
 	tidying  *pool.Pool
-	strays   *strays.Strays
+	strays   *intake.Strays
 	delivers uint64         // from this sequence on the durable delivers all that the routes want, for certain; fixed when it is open
 	claims   *strays.Claims // of one on a stream of the user
 	catchUp  *catchup.CatchUp
@@ -106,7 +107,7 @@ func newSourceOf(b *binding) *source {
 	})
 	s.pulls = pulls.New(s.pullerConfig())
 	s.Durable = settle.Durable{Stream: b.stream, Name: b.durable, Due: b.due, Leased: b.leased, Draining: s.pulls.IsDraining}
-	s.strays = strays.New(b.log, s.pulls.Wake)
+	s.strays = s.straysOf()
 	s.catchUp = catchup.New(s.catchUpConfig())
 	s.claims = s.claimsOf()
 	s.takeover = takeover.New(s.takeoverConfig())

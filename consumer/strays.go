@@ -2,25 +2,26 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/intake"
 	"github.com/relaymq/relay/consumer/internal/strays"
-	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 )
 
-// Strays are messages that arrive where no route of this instance wants them; see package strays. One that is kept waits in the retry stream for its
-// route, unless a route of this instance gets it from another durable.
-
-// unkeptDelay is how long a stray stays away that the retry stream does not take.
-const unkeptDelay = time.Minute
+// straysOf is how the messages are settled that no route of this instance wants.
+func (s *source) straysOf() *intake.Strays {
+	return &intake.Strays{
+		Strays: strays.New(s.log, s.pulls.Wake), Durable: &s.Durable, Count: func() { s.count.Strays.Add(1) }, Doubt: s.watchdog.Doubt,
+		Elsewhere: s.isElsewhere, Moved: func() { s.count.tally.Elsewhere() },
+	}
+}
 
 // learn notes what the durable is for beside the subjects of the routes that are here, by a look that began then. What another
 // instance has for a route that is here too is kept for no route: here, it would be handled by the wrong one.
@@ -45,45 +46,6 @@ func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Ti
 	}
 }
 
-// stray settles a message that no route of this instance wants. The origin of one that was wrapped is its own.
-func (m *message) stray(origin *retry.Origin) {
-	s, d := m.source, m.Delivery
-	if m.route == nil {
-		m.on(s.routes[0]) // which holds it, if it must be held
-	}
-	s.count.Strays.Add(1)
-	to := retry.NoRoute
-	if origin != nil {
-		to = origin.Route
-		s.strays.Came(fmt.Sprintf("%s of stream %s", origin.Route, origin.Stream), origin.Subject)
-	} else {
-		var pattern string
-		var known bool
-		if pattern, to, known = s.strays.WantedBy(m.Subject); !known && !s.strays.Unknown().Swap(true) {
-			s.watchdog.Doubt() // the stream may have got more subjects, which the durable need not deliver
-		}
-		s.strays.Came(pattern, m.Subject)
-	}
-	if m.bodyless {
-		m.returnBodyless()
-		return
-	}
-	after, back, doubt := s.strays.GoesBack(to, d.Deliveries, s.Session.AckPending())
-	if doubt {
-		s.watchdog.Doubt()
-	}
-	if back && !s.Health.IsBounded() {
-		_ = d.Nak(time.Now().Add(after)) // fenced: somebody else has it
-		return
-	}
-	if origin == nil && s.isElsewhere(m.Subject, d.Sequence) {
-		s.count.tally.Elsewhere()
-		m.Done()
-		return
-	}
-	s.strays.Keep(func() { m.keep(origin, to) })
-}
-
 // isElsewhere tells whether a route of this instance gets a message from another durable of the stream: one that moved away from this durable, which
 // goes on delivering its subjects. To keep it would have it handled twice, should the route come back.
 func (s *source) isElsewhere(literal string, sequence uint64) bool {
@@ -102,49 +64,6 @@ func (s *source) noteDelivers(ctx context.Context, stream jetstream.Stream) erro
 		s.delivers = info.State.LastSeq + 1
 	}
 	return err
-}
-
-// keep has the retry stream keep a stray: for the route it came for, or for nobody.
-func (m *message) keep(origin *retry.Origin, to string) {
-	s, d := m.source, m.Delivery
-	if d.Fenced() {
-		d.Release()
-		return
-	}
-	ctx, cancel := context.WithTimeout(m.Path.Work, askTimeout)
-	defer cancel()
-	var err error
-	if origin != nil {
-		err = s.relay.stores.Retries.Forward(ctx, *origin, m.Header, m.Data)
-	} else {
-		err = m.keepUnwrapped(ctx, to)
-	}
-	if err != nil {
-		s.log.Debug("cannot keep a message that no route here wants in the retry stream", "subject", m.Subject, "seq", d.Sequence, "error", err)
-		if s.Health.IsBounded() {
-			m.Hold(time.Now().Add(unstored.Every), err, func() { m.keep(origin, to) })
-			return
-		}
-		_ = d.Nak(time.Now().Add(unkeptDelay))
-		return
-	}
-	m.Done()
-}
-
-func (m *message) keepUnwrapped(ctx context.Context, to string) error {
-	s, d := m.source, m.Delivery
-	rec, err := s.Records.Get(ctx, d.Sequence, d.Deliveries)
-	switch {
-	case err != nil:
-		return err
-	case rec.Crashes > 0:
-		return errors.New("it may have ended a process, and its crash count would be lost")
-	}
-	m.Recorded = rec.Known()
-	return s.relay.stores.Retries.Park(ctx, retry.Origin{
-		Route: to, Stream: s.stream, Consumer: s.durable, Sequence: d.Sequence, Time: d.Time, Subject: m.Subject, Deliveries: d.Deliveries,
-		Attempts: rec.Attempts, FirstFailure: rec.FirstFailure, LastFailure: rec.LastFailure, LastError: rec.LastError,
-	}, m.Header, m.Data, time.Now(), m.Path.Room(), 0)
 }
 
 // strayTrouble says that strays came lately, if so.

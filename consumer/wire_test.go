@@ -167,6 +167,7 @@ func TestRelay_durableThatIsGoneOrAnother(t *testing.T) {
 			if err := w.js.DeleteConsumer(w.t.Context(), "ORDERS", "billing"); err != nil {
 				return err
 			}
+			config.AckWait = 9 * time.Second // as it was, it would be used at once
 			_, err := w.js.CreateConsumer(w.t.Context(), "ORDERS", config)
 			return err
 		}, "durable billing was deleted and created again"},

@@ -38,6 +38,9 @@ var layers = map[string][]string{
 		"ack", "supervisor", "consumer/internal/health", "consumer/internal/letters", "consumer/internal/metrics", "consumer/internal/parking",
 		"consumer/internal/stores", "consumer/internal/suspects", "consumer/internal/tally", "consumer/internal/unstored",
 	},
+	"consumer/internal/intake": { // what must be known of a message before it goes that way
+		"ack", "supervisor", "consumer/internal/generations", "consumer/internal/memory", "consumer/internal/settle", "consumer/internal/strays", "consumer/internal/unstored",
+	},
 	"consumer/internal/division":  {"consumer/internal/foreign", "consumer/internal/generations"},
 	"consumer/internal/pulls":     {"consumer/internal/link"}, // a durable asks for its part of what the link brings
 	"consumer/internal/*":         {},

@@ -1,0 +1,41 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/consumer/internal/generations"
+	"github.com/relaymq/relay/consumer/internal/intake"
+	"github.com/relaymq/relay/consumer/internal/settle"
+	"github.com/relaymq/relay/internal/failpoint"
+	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/supervisor"
+)
+
+// handOver puts a message of a former generation into its partition of the newest one.
+func (m *message) handOver(ctx context.Context) supervisor.Verdict {
+	if err := m.route.formers.Wait(ctx, m.route.relay.js); err != nil {
+		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: generations.FormersAgain, Err: err}
+	}
+	if m.Delivery.FencedAt(time.Now()) || !m.source.mayStart() { // meanwhile
+		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
+	}
+	origin := m.From()
+	origin.Attempts, origin.FirstFailure, origin.LastError = m.Attempts, m.FirstFailure, settle.ErrorText(m.LastErr)
+	origin.Due = m.due
+	failpoint.At("handing over")
+	if err := m.route.cfg.part.To.Put(ctx, m.route.relay.js, m.Subject, retry.Wrap(origin, m.Header), m.Data); err != nil {
+		if errors.Is(err, nats.ErrMaxPayload) {
+			return supervisor.Verdict{Kind: supervisor.Dead, Err: fmt.Errorf(
+				"it cannot be handed over to %d partitions: with the headers that name its origin it is larger than max_payload of the server (%w)", m.route.cfg.part.To.Count, err)}
+		}
+		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: intake.IntoPartitionAgain, Err: err}
+	}
+	failpoint.At("handed over")
+	m.handedOver = true
+	return supervisor.Verdict{Kind: supervisor.Ack}
+}
