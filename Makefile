@@ -13,6 +13,7 @@ BENCHBASE ?= HEAD
 BENCHPKGS ?= ack supervisor consumer internal/dlq
 BENCHCOUNT ?= 6
 HEAVY = relay/(consumer|cmd/relay/program)$$
+LONG = ./supervisor ./internal/schedule ./internal/retry ./internal/dlq ./client
 HARNESS = /internal/(chaos|upgrade)(/|$$)
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
@@ -32,9 +33,10 @@ build: ## build bin/relay
 test: test-relay test-heavy test-timed test-harness test-bench ## run all tests, with the race detector but for what measures times or breaks processes, and the jobs of the bench in small
 
 # Most tests wait for a server or another process, so that twice as many run side by side as on two cores by default. The race
-# detector waits for a second at the end of each test binary, for races of goroutines that still run; goleak says that none do.
+# detector waits for a second at the end of each test binary, for races of goroutines that still run; goleak says that none do. What takes longest comes first,
+# so that it is not alone at the end.
 test-relay:
-	GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 25m -parallel 4 $$($(GO) list ./... | grep -vE '$(HARNESS)|$(HEAVY)')
+	GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 25m -parallel 4 $$($(GO) list $(LONG) ./... | grep -vE '$(HARNESS)|$(HEAVY)')
 
 # These keep both cores busy by themselves. Side by side they take longer than one after the other, and what measures times fails.
 test-heavy:

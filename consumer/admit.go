@@ -85,7 +85,8 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 		// It comes from a link that stalled for longer than AckWait: another instance has it by now.
 		m.on(s.routeOf(raw.Subject))
 		m.letGo()
-		s.cameLate(now)
+		s.count.Late.Add(1)
+		s.late.Came(s.log, s.relay.cfg.Stalled, now)
 		return
 	}
 	s.late.End()
@@ -251,14 +252,4 @@ func (m *message) letGo() {
 		r = m.route.intake
 	}
 	m.LetGo(r)
-}
-
-// cameLate notes a message that arrived after its AckWait.
-func (s *source) cameLate(now time.Time) {
-	s.count.Late.Add(1)
-	s.late.Came(s.relay.cfg.Stalled, now)
-	if others, ok := s.lateSaid.May(now); ok {
-		s.log.Warn("a message arrived after its ack wait and is not started; it is redelivered. If this continues, the link to the server is too "+
-			"slow: make ack_wait longer", "others", others)
-	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/outcome"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -63,27 +63,7 @@ func (m *message) keepsResult(msg *Msg) *Result {
 
 // toArchive keeps what became of the message.
 func (m *message) toArchive(a *archive.Writer, o supervisor.Outcome) {
-	r := archive.Record{Route: m.route.name(), Ended: time.Now(), Attempts: o.Attempts}
-	stream := m.source.stream
-	if from := m.Origin; from != nil {
-		stream, r.Durable, r.Sequence, r.Published, r.Replay = from.Stream, from.Consumer, from.Sequence, from.Time, from.Replay
-	} else {
-		r.Durable, r.Sequence, r.Published = m.source.durable, m.Delivery.Sequence, m.Delivery.Time
-	}
-	switch {
-	case o.Action == supervisor.AckMessage && o.Fallback:
-		r.Outcome = archive.Fallback
-	case o.Action == supervisor.AckMessage:
-		r.Outcome, r.Attempts = archive.Done, o.Attempts+1 // those that failed, and this one
-	case o.Action == supervisor.DeadLetter:
-		r.Outcome, r.Reason = archive.Dead, o.Reason
-	case o.Err == caller.ErrExpired:
-		r.Outcome = archive.Expired
-	case errors.Is(o.Err, ErrForgotten):
-		r.Outcome = archive.Forgotten
-	default:
-		r.Outcome = archive.Dropped
-	}
+	stream, r := outcome.Record(&m.Unsettled, o)
 	if result := m.resultToKeep(); result != nil && o.Action == supervisor.AckMessage {
 		r.Result, r.Cut = result.Data()
 	}

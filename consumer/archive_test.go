@@ -247,6 +247,7 @@ func TestArchive_costs(t *testing.T) {
 	defer on.routes.all()[0].group.Close(context.Background())
 	s := newSource(on, "ORDERS", "d")
 	m := &message{source: s}
+	m.Durable = &s.Durable
 	m.on(on.routes.all()[0])
 	m.Delivery = &ack.Delivery{Sequence: 7, Time: time.Now()}
 	m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) // the batch begins

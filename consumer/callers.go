@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/outcome"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/trouble"
 	"github.com/relaymq/relay/supervisor"
@@ -82,7 +83,7 @@ func (m *message) readCall(stored time.Time) {
 	rt := m.route
 	c, refused := rt.callers.policy.Read(m.Header, stored)
 	if c != nil {
-		m.call = &call{Gate: rt.callers.gates.Gate(*c, caller.About{ID: m.id, Subject: m.Subject, Size: m.Size, Replay: m.isReplay()})}
+		m.call = &call{Gate: rt.callers.gates.Gate(*c, caller.About{ID: m.id, Subject: m.Subject, Size: m.Size, Replay: outcome.IsReplay(&m.Unsettled)})}
 	}
 	for _, r := range refused {
 		rt.count.Refused.Add(1)
@@ -91,9 +92,6 @@ func (m *message) readCall(stored time.Time) {
 		}
 	}
 }
-
-// isReplay tells whether an operator had the message replayed.
-func (m *message) isReplay() bool { return m.Origin != nil && m.Origin.Replay > 0 }
 
 // decided is the verdict on a message that does not start.
 func (m *message) decided(d caller.Decision) supervisor.Verdict {

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/outcome"
 	"github.com/relaymq/relay/internal/control"
-	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -24,7 +24,7 @@ func (m *message) Finish(o supervisor.Outcome) {
 		if errors.Is(o.Err, ErrForgotten) || o.Err == caller.ErrExpired {
 			level = slog.LevelDebug // counted; it is no event
 		}
-		m.route.log.Log(m.Path.Work, level, "message dropped", m.Attrs("why", why(o))...)
+		m.route.log.Log(m.Path.Work, level, "message dropped", m.Attrs("why", outcome.Why(o))...)
 	}
 	m.route.count.Through(time.Since(m.Published()))
 	m.route.count.ended(o)
@@ -55,23 +55,10 @@ func (m *message) Finish(o supervisor.Outcome) {
 // reply is what the caller is told.
 func (m *message) reply(o supervisor.Outcome) caller.Reply {
 	c := m.call
-	r := caller.Reply{ID: m.id(), Outcome: caller.Dropped, Attempts: o.Attempts, Error: retry.CleanText(why(o), control.MaxText)}
-	if m.isReplay() {
-		r.Replay = m.Origin.Replay
-	}
-	switch {
-	case errors.Is(o.Err, ErrForgotten):
-		r.Outcome = caller.Forgotten
-	case o.Err == caller.ErrExpired || o.Reason == supervisor.ReasonExpired && c.IsOver(time.Now()):
-		r.Outcome = caller.Expired
-	case o.Action == supervisor.AckMessage:
-		r.Outcome, r.Attempts = caller.Done, max(c.number, 1)
-		if c.result != nil {
-			r.Header = c.result.Header()
-			r.Data, r.Cut = c.result.Data()
-		}
-	case o.Action == supervisor.DeadLetter:
-		r.Outcome = caller.Dead
+	r := outcome.Reply(&m.Unsettled, m.id(), o, outcome.Attempt{Number: c.number, Over: c.IsOver(time.Now())})
+	if r.Outcome == caller.Done && c.result != nil {
+		r.Header = c.result.Header()
+		r.Data, r.Cut = c.result.Data()
 	}
 	return r
 }

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/intake"
+	"github.com/relaymq/relay/consumer/internal/outcome"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/supervisor"
@@ -30,10 +30,10 @@ type message struct {
 	// result is what the last attempt returned, for the archive; nil: it is not kept, or its caller waits for it.
 	result *Result
 
-	handedOver bool        // to the partition of another generation
-	due        time.Time   // before which it was not to start, for who hands it over
-	lent       bool        // the fallback had it, and may still have its bytes
-	hasTold    atomic.Bool // its replay job knows its first verdict
+	handedOver bool      // to the partition of another generation
+	due        time.Time // before which it was not to start, for who hands it over
+	lent       bool      // the fallback had it, and may still have its bytes
+	replay     outcome.Replay
 
 	// first is what the handler gets at the first attempt here; it may keep it, so a later attempt gets another.
 	first *handed
@@ -162,7 +162,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 		}
 	}
 	if !p.fallback {
-		m.told(ctx, number, v)
+		m.replay.Ended(ctx, &m.Unsettled, number, v, rt.relay.replayed)
 		rt.count.Verdicts[v.Kind].Add(1)
 	}
 	if rt.log.Enabled(ctx, slog.LevelDebug) {
@@ -199,21 +199,14 @@ func (m *message) Settle(o supervisor.Outcome) {
 	} else {
 		rt.count.Settled[o.Action].Add(1)
 	}
-	m.toldBySettlement(o)
+	m.replay.Settled(&m.Unsettled, o, m.route.relay.replayed)
 	m.Unsettled.Settle(o)
 }
 
 // Remember stores the failure of a message that waits in the stash.
 func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
-	m.toldBySettlement(o)
+	m.replay.Settled(&m.Unsettled, o, m.route.relay.replayed)
 	m.Unsettled.Remember(o, stored)
-}
-
-func why(o supervisor.Outcome) string {
-	if o.Why == "" && o.Err != nil {
-		return o.Err.Error()
-	}
-	return o.Why
 }
 
 // Forget lets go of what a message that was given back does not need.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/internal/partition"
 )
 
@@ -14,9 +13,6 @@ import (
 //
 // When the number of partitions, the key or the subjects change, there is a new generation (package generations). The parts of former ones then hand over
 // what they still have, in the order of its keys, and end.
-
-// partOfRoute says which part of a route a route is.
-type partOfRoute = generations.Part
 
 // isCopy tells whether the handler is that of another route, which is checked there.
 func (r Route) isCopy() bool { return r.part.IsCopy() }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/foreign"
+	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/teeth"
@@ -87,8 +88,8 @@ type Route struct {
 	// Outside says of a Factory what [Outside] says of a Handler: that all it makes do their work in another process.
 	Outside bool `koanf:"-"`
 
-	part               *partOfRoute  // of a part of a route with partitions
-	life, fallbackLife *foreign.Life // likewise: of its handlers
+	part               *generations.Part // of a part of a route with partitions
+	life, fallbackLife *foreign.Life     // likewise: of its handlers
 }
 
 // Retry is when and how often a message that failed is tried again.

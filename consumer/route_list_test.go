@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/trouble"
 )
@@ -20,7 +21,7 @@ func TestRouteList(t *testing.T) {
 	whole := &route{cfg: Route{Name: "mail"}, count: new(counters)}
 	var parts []*route
 	for i, name := range []string{"orders/0", "orders/1"} {
-		parts = append(parts, &route{cfg: Route{Name: name, part: &partOfRoute{Route: "orders", Number: i}}, count: new(counters)})
+		parts = append(parts, &route{cfg: Route{Name: name, part: &generations.Part{Route: "orders", Number: i}}, count: new(counters)})
 	}
 	l.set(append([]*route{whole}, parts...))
 	if l.named("mail") != whole || l.named("orders/1") != parts[1] || l.named("orders") != parts[0] || l.named("other") != nil {
@@ -51,9 +52,9 @@ func TestRouteList_tellOfGenerations(t *testing.T) {
 	t.Parallel()
 	list := func() *trouble.List { return trouble.NewList(slog.New(slog.DiscardHandler), func(string, error) {}) }
 	routes := []*route{
-		{cfg: Route{Name: "orders-g1-0", part: &partOfRoute{Route: "orders", To: new(partition.Generation)}}, troubles: list()},
-		{cfg: Route{Name: "orders-g2-0", part: &partOfRoute{Route: "orders"}}, troubles: list()},
-		{cfg: Route{Name: "orders-g2-1", part: &partOfRoute{Route: "orders", Number: 1}}, troubles: list()},
+		{cfg: Route{Name: "orders-g1-0", part: &generations.Part{Route: "orders", To: new(partition.Generation)}}, troubles: list()},
+		{cfg: Route{Name: "orders-g2-0", part: &generations.Part{Route: "orders"}}, troubles: list()},
+		{cfg: Route{Name: "orders-g2-1", part: &generations.Part{Route: "orders", Number: 1}}, troubles: list()},
 		{cfg: Route{Name: "orders"}, troubles: list()},
 	}
 	var l routeList

@@ -27,7 +27,6 @@ import (
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/internal/trouble"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -50,8 +49,7 @@ type source struct {
 	tally    *tally.Source // since it is open
 	takeover *takeover.Takeover
 
-	late     health.Late
-	lateSaid trouble.Seldom
+	late health.Late
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
 	tidying  *pool.Pool
 	strays   *intake.Strays

@@ -157,11 +157,26 @@ func (f *fleet) run(l fleetLoad) {
 	w.Note("the nemesis rests")
 }
 
+// onItsWay is how long a request that was begun may take to arrive.
+const onItsWay = 100 * ms
+
 // judgeFences fails the run with each start by an instance after another one had got the route.
 func (w *World) judgeFences() (holders int) {
 	runs := slices.SortedStableFunc(slices.Values(w.ledgers.Runs), func(a, b *ledger.Run) int { return a.Start.Compare(b.Start) })
 	var last *ledger.Run
+	w.mu.Lock()
+	thaws := slices.Clone(w.thaws)
+	w.mu.Unlock()
 	for _, run := range runs {
+		if last != nil && run.Fence < last.Fence {
+			// A request that was on its way when its instance was stopped arrives afterwards. No lease can keep it back: for that handlers compare fences.
+			if i := slices.IndexFunc(thaws, func(th thaw) bool {
+				return th.name == run.Instance && !run.Start.Before(th.at) && run.Start.Sub(th.at) < onItsWay
+			}); i >= 0 {
+				thaws = slices.Delete(thaws, i, i+1) // one, and no more
+				continue
+			}
+		}
 		switch {
 		case run.Fence == 0:
 			w.Wrong(NotFenced, "%s started on %s without a fence", run.ID, run.Instance)

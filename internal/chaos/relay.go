@@ -182,6 +182,12 @@ func (w *World) KillRelay(r *Relay) *Fault {
 	return f
 }
 
+// thaw is when a process that was stopped went on.
+type thaw struct {
+	name string
+	at   time.Time
+}
+
 // Pause stops the process for d, as a machine that sleeps.
 func (w *World) Pause(p *Proc, d time.Duration) {
 	before := w.InFlight()
@@ -189,6 +195,9 @@ func (w *World) Pause(p *Proc, d time.Duration) {
 	at := time.Now()
 	w.fault(fmt.Sprintf("stop %s for %v", p.Name, d), at, max(before, w.InFlight()))
 	time.Sleep(time.Until(at.Add(d)))
+	w.mu.Lock()
+	w.thaws = append(w.thaws, thaw{p.Name, time.Now()})
+	w.mu.Unlock()
 	p.Signal(syscall.SIGCONT)
 	w.Note("continue %s", p.Name)
 }

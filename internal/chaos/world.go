@@ -47,6 +47,7 @@ type World struct {
 	pubs    []*Pub
 	unsure  []*Pub
 	faults  []*Fault
+	thaws   []thaw
 	ledgers *ledger.Reader
 	nats    *NATS
 	// nkeyFile is the key of the embedded server, when the servers of the run are that one.

@@ -2,8 +2,11 @@ package health
 
 import (
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/relaymq/relay/internal/trouble"
 )
 
 // A message that arrives after its AckWait is not started: another instance may have it. When all of them arrive so, because the
@@ -12,17 +15,22 @@ import (
 // Late is since when all messages of a durable arrive after their AckWait. The times are Unix nanoseconds; 0 is never.
 type Late struct {
 	since, last atomic.Int64
+	said        trouble.Seldom
 }
 
 // lateFor is how long after the latest late message the next one belongs to the same trouble, at least.
 const lateFor = time.Minute
 
-// Came notes a message that arrived after its AckWait. Most is after how long of that there is trouble.
-func (l *Late) Came(most time.Duration, now time.Time) {
+// Came notes a message that arrived after its AckWait, and has the log say so. Most is after how long of that there is trouble.
+func (l *Late) Came(log *slog.Logger, most time.Duration, now time.Time) {
 	if now.UnixNano()-l.last.Load() > int64(max(most, lateFor)) {
 		l.End()
 	}
 	l.begin(now)
+	if others, ok := l.said.May(now); ok {
+		log.Warn("a message arrived after its ack wait and is not started; it is redelivered. If this continues, the link to the server is too "+
+			"slow: make ack_wait longer", "others", others)
+	}
 }
 
 func (l *Late) begin(now time.Time) {
