@@ -171,6 +171,18 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 // giveBack gives back what another durable of the same name sent for a pull of this one. If the message is of neither, this settles nothing.
 func (s *source) giveBack(raw *nats.Msg) { _ = s.relay.nc.Publish(raw.Reply, []byte("-NAK")) }
 
+// giveBackArrived gives back what has arrived for a durable that is gone and was not looked at.
+func (s *source) giveBackArrived() {
+	for {
+		select {
+		case m := <-s.pulls.Arrived():
+			s.take(m)
+		default:
+			return
+		}
+	}
+}
+
 // enter is known for a message that comes alone.
 func (m *message) enter(rec retry.Record) {
 	var b batch

@@ -98,6 +98,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 		case found := <-checking:
 			busy = false
 			if found.next != nil {
+				s.giveBackArrived()
 				return found.next
 			}
 			wasLost := s.isLost()

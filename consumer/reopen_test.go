@@ -196,7 +196,10 @@ func TestRelay_regressionWhatComesBeforeADurableMadeAgainIsNoticed(t *testing.T)
 				w.relay, _ = w.start(Config{Logger: quiet}, route)
 				defer close(end)
 				config := w.info("ORDERS", "billing").Config
-				old, n := 1+rand.IntN(5), 1+rand.IntN(40)
+				old, n, pause := 1+rand.IntN(5), 1+rand.IntN(40), time.Duration(rand.IntN(100))*time.Millisecond
+				if rand.IntN(2) == 0 {
+					n, pause = 300+rand.IntN(700), 0 // more than are looked at at once
+				}
 				for i := range old {
 					w.publish(fmt.Sprintf("orders.old.%d", i), 1)
 				}
@@ -211,7 +214,6 @@ func TestRelay_regressionWhatComesBeforeADurableMadeAgainIsNoticed(t *testing.T)
 					w.purge()
 				}
 				w.makeDurable(config)
-				pause := time.Duration(rand.IntN(100)) * time.Millisecond
 				for i := range n {
 					_, err := w.js.Publish(t.Context(), fmt.Sprintf("orders.%d", i%3), []byte("new"))
 					w.do(err)
