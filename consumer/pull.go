@@ -105,8 +105,9 @@ func (s *source) run(ctx context.Context) (next *source) {
 			s.checked(found, time.Now())
 			if over, held := s.suspect.Answered(); over {
 				s.Session.Resume()
-				if held != nil {
-					s.take(held)
+				if held != nil { // it was counted when it came
+					s.admit(held, time.Now(), &s.batch)
+					s.batch.deliver()
 				}
 			}
 			if !wasLost && s.isLost() {
