@@ -277,7 +277,7 @@ func TestMetrics_docsHaveThemAll(t *testing.T) {
 	w.eventually("everything was counted once", func() bool {
 		s := r.Status().Routes[0]
 		_, oldest := r.routes.all()[0].oldest()
-		_, jobs := r.upkeep.Discarded()
+		_, jobs := r.upkeep.Operated()
 		return s.Stored != nil && s.Backlog != nil && s.Backlog.Parked != nil && oldest && jobs && audited() != nil
 	})
 	reg := prometheus.NewPedanticRegistry()

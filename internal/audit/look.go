@@ -19,8 +19,8 @@ type Auditor struct {
 	Book    *Book
 	// Lives is that of [Compare].
 	Lives func(name string) bool
-	// Discarded asks for what operators took out of the retries of a stream, by route, since a time. Nil: nothing.
-	Discarded func(ctx context.Context, stream string, since time.Time) (map[string]int, error)
+	// Operated asks for what operators did with the retries of a stream, by route, since a time. Nil: nothing.
+	Operated func(ctx context.Context, stream string, since time.Time) (map[string]Counts, error)
 }
 
 // again is how long after a look the next one is, while it does not balance.
@@ -59,25 +59,24 @@ func (a *Auditor) once(ctx context.Context, stream, durable string, alone bool) 
 	if err != nil {
 		return Balance{}, err
 	}
-	if err := a.addDiscarded(ctx, r, alone); err != nil {
+	if err := a.addOperated(ctx, r, alone); err != nil {
 		return Balance{}, err
 	}
 	return Compare(r, before, after, a.Lives), nil
 }
 
-// addDiscarded adds to a record what operators took out of the retries of its routes.
-func (a *Auditor) addDiscarded(ctx context.Context, r *Record, alone bool) error {
-	if a.Discarded == nil {
+// addOperated adds to a record what operators did with the retries of its routes.
+func (a *Auditor) addOperated(ctx context.Context, r *Record, alone bool) error {
+	if a.Operated == nil {
 		return nil
 	}
-	list, err := a.Discarded(ctx, r.Stream, r.Since)
+	list, err := a.Operated(ctx, r.Stream, r.Since)
 	if err != nil {
 		return err
 	}
 	for route, n := range list {
 		if c, has := r.Routes[route]; has || alone {
-			c.Discarded += uint64(max(0, n))
-			r.Routes[route] = c
+			r.Routes[route] = c.Add(n)
 		}
 	}
 	return nil

@@ -93,17 +93,19 @@ func TestAuditor_Audit(t *testing.T) {
 	if b := audit(true); b.Verdict != Explained || b.Parked != 3 || b.Difference != -1 { // the one in hand may have ended before
 		t.Errorf("with those of a route that is gone: %+v", b)
 	}
-	a.Discarded = func(context.Context, string, time.Time) (map[string]int, error) {
-		return map[string]int{"billing": 1, "gone": 7}, nil
+	a.Operated = func(context.Context, string, time.Time) (map[string]Counts, error) {
+		return map[string]Counts{"billing": {Discarded: 1}, "gone": {Discarded: 7}}, nil
 	}
 	if b := audit(false); b.Difference != -1 || b.Total.Discarded != 1 {
 		t.Errorf("after one was discarded that waits still: %+v", b)
 	}
-	a.Discarded = func(context.Context, string, time.Time) (map[string]int, error) { return nil, context.DeadlineExceeded }
+	a.Operated = func(context.Context, string, time.Time) (map[string]Counts, error) {
+		return nil, context.DeadlineExceeded
+	}
 	if _, err := a.Audit(t.Context(), "ORDERS", "billing", false, 0); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
-	a.Discarded = nil
+	a.Operated = nil
 	if list, bad, err := book.List(t.Context()); err != nil || len(list) != 1 || len(bad) > 0 || list[0].Durable != "billing" {
 		t.Errorf("%v, %v, %v", list, bad, err)
 	}
@@ -191,7 +193,7 @@ func TestAuditor_looksAgain(t *testing.T) {
 	add(Counts{Received: 1})
 	looks := 0
 	a := &Auditor{JS: js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: book}
-	a.Discarded = func(context.Context, string, time.Time) (map[string]int, error) {
+	a.Operated = func(context.Context, string, time.Time) (map[string]Counts, error) {
 		if looks++; looks == 1 {
 			add(Counts{Done: 1}) // after this look has read the record
 		}
@@ -202,7 +204,7 @@ func TestAuditor_looksAgain(t *testing.T) {
 	}
 	add(Counts{Received: 1})
 	ctx, cancel := context.WithCancel(t.Context())
-	a.Discarded = func(context.Context, string, time.Time) (map[string]int, error) { cancel(); return nil, nil }
+	a.Operated = func(context.Context, string, time.Time) (map[string]Counts, error) { cancel(); return nil, nil }
 	if b, err := a.Audit(ctx, "ORDERS", "billing", false, time.Minute); !errors.Is(err, context.Canceled) || b.Difference != 1 {
 		t.Errorf("nobody waits for it: %+v, %v", b, err)
 	}

@@ -23,16 +23,19 @@ type Counts struct {
 	Dropped   uint64 `json:"dropped"`   // nobody wants them, as their handler said
 	Expired   uint64 `json:"expired"`   // their deadline was over
 	Forgotten uint64 `json:"forgotten"` // their callers did not want them any more
-	// Discarded were made dead letters by an operator while they waited in the retry stream. Records of operators say so: no ledger has it.
+	// What operators did with messages that waited in the retry stream: Discarded were made dead letters, MovedAway given to another route, and
+	// MovedHere to this one. Records of operators say so: no ledger has it.
 	Discarded uint64 `json:"discarded,omitempty"`
+	MovedAway uint64 `json:"moved_away,omitempty"`
+	MovedHere uint64 `json:"moved_here,omitempty"`
 }
 
 // In is what came.
-func (c Counts) In() uint64 { return c.Received + c.Replayed }
+func (c Counts) In() uint64 { return c.Received + c.Replayed + c.MovedHere }
 
 // Ended is what is through.
 func (c Counts) Ended() uint64 {
-	return c.Done + c.Fallback + c.Dead + c.Dropped + c.Expired + c.Forgotten + c.Discarded
+	return c.Done + c.Fallback + c.Dead + c.Dropped + c.Expired + c.Forgotten + c.Discarded + c.MovedAway
 }
 
 // each calls f with every count of both.
@@ -46,6 +49,8 @@ func (c *Counts) each(o Counts, f func(have *uint64, other uint64)) {
 	f(&c.Expired, o.Expired)
 	f(&c.Forgotten, o.Forgotten)
 	f(&c.Discarded, o.Discarded)
+	f(&c.MovedAway, o.MovedAway)
+	f(&c.MovedHere, o.MovedHere)
 }
 
 // Add is the sum of both.

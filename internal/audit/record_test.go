@@ -21,6 +21,7 @@ var anyCounts = rapid.Custom(func(t *rapid.T) Counts {
 	return Counts{
 		Received: n.Draw(t, "received"), Replayed: n.Draw(t, "replayed"), Done: n.Draw(t, "done"), Fallback: n.Draw(t, "fallback"), Dead: n.Draw(t, "dead"),
 		Dropped: n.Draw(t, "dropped"), Expired: n.Draw(t, "expired"), Forgotten: n.Draw(t, "forgotten"), Discarded: n.Draw(t, "discarded"),
+		MovedAway: n.Draw(t, "moved away"), MovedHere: n.Draw(t, "moved here"),
 	}
 })
 
@@ -32,7 +33,7 @@ func TestCounts_sums(t *testing.T) {
 		if sum.Sub(b) != a || sum.Sub(a) != b || sum.In() != a.In()+b.In() || sum.Ended() != a.Ended()+b.Ended() {
 			t.Errorf("%+v and %+v: %+v", a, b, sum)
 		}
-		if a.In() != a.Received+a.Replayed || a.Ended() != a.Done+a.Fallback+a.Dead+a.Dropped+a.Expired+a.Forgotten+a.Discarded {
+		if a.In() != a.Received+a.Replayed+a.MovedHere || a.Ended() != a.Done+a.Fallback+a.Dead+a.Dropped+a.Expired+a.Forgotten+a.Discarded+a.MovedAway {
 			t.Errorf("%+v: %d came, %d ended", a, a.In(), a.Ended())
 		}
 	})

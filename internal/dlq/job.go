@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/fingerprint"
 	"github.com/relaymq/relay/internal/kvwatch"
@@ -46,6 +47,7 @@ const grouping = 2
 const (
 	Discard        = "discard"         // of dead letters
 	RetriesDiscard = "retries discard" // of messages that waited for their retry
+	OrphansMove    = "orphans move"    // of what waited for one route to another one
 )
 
 // Job is a replay as the bucket <SERVICE>_JOBS has it. Whoever runs it writes it twice a second.
@@ -54,7 +56,7 @@ type Job struct {
 	Format int    `json:"format"`
 	// Grouping is the kind of fingerprint in Filter; 0 is that of versions before grouping was counted.
 	Grouping int `json:"grouping,omitempty"`
-	// Kind is empty for a replay, Discard or RetriesDiscard.
+	// Kind is empty for a replay, Discard, RetriesDiscard or OrphansMove.
 	Kind  string   `json:"kind,omitempty"`
 	State JobState `json:"state"`
 	// Why says why it does not run any more.
@@ -99,6 +101,10 @@ type Job struct {
 	// Discarded is how many messages a [RetriesDiscard] took out of their retries, by "<stream>/<route>": the ledger of their durable counted
 	// that they came. What was replayed and not delivered yet is not among them.
 	Discarded map[string]int `json:"discarded,omitempty"`
+	// MovedAway and MovedHere are how many retries an [OrphansMove] took from a route and gave to one, by "<stream>/<route>", as far as a ledger does not
+	// count that they came.
+	MovedAway map[string]int `json:"moved_away,omitempty"`
+	MovedHere map[string]int `json:"moved_here,omitempty"`
 	// Stage is the one it is in, from 0.
 	Stage int `json:"stage,omitempty"`
 	// Before are the verdicts that had come when it was last resumed: they do not count for StopAfter.
@@ -276,18 +282,26 @@ func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 	return all, nil
 }
 
-// DiscardedSince is what these jobs took out of the retries of a stream since a time, by route.
-func DiscardedSince(jobs []Job, stream string, since time.Time) map[string]int {
-	sum := make(map[string]int)
-	for _, j := range jobs {
-		if j.Kind != RetriesDiscard || j.Created.Before(since) {
-			continue
-		}
-		for key, n := range j.Discarded {
+// Operates tells whether the record is of something that somebody did with messages in the retry stream, which no ledger has.
+func (j Job) Operates() bool { return j.Kind == RetriesDiscard || j.Kind == OrphansMove }
+
+// OperatedSince is what these records say of the retries of a stream since a time, by route.
+func OperatedSince(records []Job, stream string, since time.Time) map[string]audit.Counts {
+	sum := make(map[string]audit.Counts)
+	add := func(list map[string]int, counts func(n uint64) audit.Counts) {
+		for key, n := range list {
 			if route, ok := strings.CutPrefix(key, stream+"/"); ok {
-				sum[route] += n
+				sum[route] = sum[route].Add(counts(uint64(max(0, n))))
 			}
 		}
+	}
+	for _, j := range records {
+		if !j.Operates() || j.Created.Before(since) {
+			continue
+		}
+		add(j.Discarded, func(n uint64) audit.Counts { return audit.Counts{Discarded: n} })
+		add(j.MovedAway, func(n uint64) audit.Counts { return audit.Counts{MovedAway: n} })
+		add(j.MovedHere, func(n uint64) audit.Counts { return audit.Counts{MovedHere: n} })
 	}
 	return sum
 }

@@ -36,6 +36,9 @@ type Moved struct {
 	Retries int `json:"retries"`
 	Dead    int `json:"dead_letters"`
 	Durable int `json:"durable"`
+	// Away and Here are, by "<stream>/<route>", how many messages left a route and came to one of which ledgers count neither.
+	Away map[string]int `json:"-"`
+	Here map[string]int `json:"-"`
 }
 
 // Sum of all.
@@ -48,6 +51,7 @@ func (m Move) of() string { return cmp.Or(m.OfService, m.Service) }
 // the server; of a durable with messages in flight until they come again, ack_wait and longer.
 func (m Move) Do(ctx context.Context, js jetstream.JetStream, found []Orphan) (n Moved, err error) {
 	m.Service = cmp.Or(m.Service, "relay")
+	n.Away, n.Here = map[string]int{}, map[string]int{}
 	for _, o := range found {
 		if o.Kind == Durable && o.Messages+uint64(o.Outstanding) == 0 {
 			continue // whoever removes it needs more rights
@@ -55,17 +59,13 @@ func (m Move) Do(ctx context.Context, js jetstream.JetStream, found []Orphan) (n
 		if o.Route != m.From || o.Service != m.OfService || m.Stream != "" && o.Stream != m.Stream && o.Kind != Dead {
 			continue
 		}
-		var more int
 		switch o.Kind {
 		case Retries:
-			more, err = m.retries(ctx, js, o.Stream)
-			n.Retries += more
+			err = m.retries(ctx, js, o.Stream, &n)
 		case Dead:
-			more, err = m.dead(ctx, js)
-			n.Dead += more
+			err = m.dead(ctx, js, &n)
 		case Durable:
-			more, err = m.durable(ctx, js, o.Stream, o.Durable)
-			n.Durable += more
+			err = m.durable(ctx, js, o.Stream, o.Durable, &n)
 		}
 		if err != nil {
 			return n, err
@@ -92,29 +92,37 @@ func (m Move) into(ctx context.Context, js jetstream.JetStream, stream string) (
 	return retries, nil
 }
 
-func (m Move) retries(ctx context.Context, js jetstream.JetStream, stream string) (int, error) {
+func (m Move) retries(ctx context.Context, js jetstream.JetStream, stream string, n *Moved) error {
 	into, err := m.into(ctx, js, stream)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	from, err := retry.AttachStream(ctx, js, m.of(), retry.StreamName(m.of()))
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if consumed(ctx, js, from.Name(), m.From, stream) {
-		return 0, fmt.Errorf("an instance of relay runs route %s on stream %s: stop it first", m.From, stream)
+		return fmt.Errorf("an instance of relay runs route %s on stream %s: stop it first", m.From, stream)
 	}
-	return from.Move(ctx, retry.Move{From: m.From, Stream: stream, To: func(retry.Origin) string { return m.To }, Into: into, Moved: m.Moved})
+	_, err = from.Move(ctx, retry.Move{From: m.From, Stream: stream, To: func(retry.Origin) string { return m.To }, Into: into, Moved: func(p retry.Parked) {
+		n.Retries++
+		n.Here[stream+"/"+m.To]++
+		if m.OfService == "" && !p.Handed() {
+			n.Away[stream+"/"+m.From]++
+		}
+		m.told()
+	}})
+	return err
 }
 
-func (m Move) dead(ctx context.Context, js jetstream.JetStream) (n int, err error) {
+func (m Move) dead(ctx context.Context, js jetstream.JetStream, n *Moved) error {
 	into, err := dlq.Attach(ctx, js, m.Service)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	from, err := dlq.Attach(ctx, js, m.of())
 	if err != nil {
-		return 0, err
+		return err
 	}
 	for e, err := range from.List(ctx, dlq.Filter{Route: m.From, WithBody: true}) {
 		var unreadable *dlq.EntryError
@@ -122,7 +130,7 @@ func (m Move) dead(ctx context.Context, js jetstream.JetStream) (n int, err erro
 			continue // it stays; relay dlq ls shows it
 		}
 		if err != nil {
-			return n, err
+			return err
 		}
 		if m.Stream != "" && e.Stream != m.Stream {
 			continue
@@ -130,15 +138,15 @@ func (m Move) dead(ctx context.Context, js jetstream.JetStream) (n int, err erro
 		was := e.StoredSequence
 		e.Route = m.To
 		if err := into.Put(ctx, m.Prefix, e); err != nil {
-			return n, fmt.Errorf("dead letter %d: %w", was, err)
+			return fmt.Errorf("dead letter %d: %w", was, err)
 		}
 		if err := from.Discard(ctx, was); err != nil && !errors.Is(err, dlq.ErrNotFound) {
-			return n, fmt.Errorf("removing dead letter %d, which is moved: %w", was, err)
+			return fmt.Errorf("removing dead letter %d, which is moved: %w", was, err)
 		}
-		n++
+		n.Dead++
 		m.told()
 	}
-	return n, nil
+	return nil
 }
 
 const (
@@ -147,88 +155,83 @@ const (
 )
 
 // durable hands over what a durable has not handled, and removes it. What the durable of the route delivers, too, is not handed over.
-func (m Move) durable(ctx context.Context, js jetstream.JetStream, stream, name string) (n int, err error) {
+func (m Move) durable(ctx context.Context, js jetstream.JetStream, stream, name string, n *Moved) error {
 	into, err := m.into(ctx, js, stream)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	st, err := js.Stream(ctx, stream)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	old, err := st.Consumer(ctx, name)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return 0, nil
+		return nil
 	}
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if old.CachedInfo().NumWaiting > 0 {
-		return 0, fmt.Errorf("an instance of relay, or somebody else, pulls from durable %s of stream %s: stop it first", name, stream)
+		return fmt.Errorf("an instance of relay, or somebody else, pulls from durable %s of stream %s: stop it first", name, stream)
 	}
 	if c := old.CachedInfo().Config; c.PriorityPolicy != jetstream.PriorityPolicyNone { // of instances: one
 		c.PriorityPolicy, c.PriorityGroups, c.PinnedTTL = jetstream.PriorityPolicyNone, nil, 0
 		if old, err = st.UpdateConsumer(ctx, c); err != nil {
-			return 0, fmt.Errorf("durable %s: %w", name, err)
+			return fmt.Errorf("durable %s: %w", name, err)
 		}
 	}
 	delivers, err := deliveredBy(ctx, st, m.Service, m.To, name)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	var records *retry.Records
 	if attempts, err := js.KeyValue(ctx, retry.BucketName(m.of())); err == nil {
 		bucket, err := retry.OpenBucket(ctx, js, attempts.Bucket(), 0)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		records = bucket.Records(stream, name, old.CachedInfo().Created)
 	}
 	for {
 		info, err := old.Info(ctx)
 		if err != nil {
-			return n, err
+			return err
 		}
 		if info.NumPending == 0 && info.NumAckPending == 0 {
-			return n, st.DeleteConsumer(ctx, name)
+			return st.DeleteConsumer(ctx, name)
 		}
 		page, err := old.Fetch(movePage, jetstream.FetchMaxWait(moveWait))
 		if err != nil {
-			return n, err
+			return err
 		}
 		for msg := range page.Messages() {
-			handed, err := m.hand(ctx, into, records, name, msg, delivers)
-			if err != nil {
-				return n, err
-			}
-			if handed {
-				n++
-				m.told()
+			if err := m.hand(ctx, into, records, name, msg, delivers, n); err != nil {
+				return err
 			}
 		}
 		if err := page.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			return n, fmt.Errorf("durable %s of stream %s: %w (relay must be allowed to publish to $JS.API.CONSUMER.MSG.NEXT.%[2]s.%[1]s and $JS.ACK.%[2]s.%[1]s.>)", name, stream, err)
+			return fmt.Errorf("durable %s of stream %s: %w (relay must be allowed to publish to $JS.API.CONSUMER.MSG.NEXT.%[2]s.%[1]s and $JS.ACK.%[2]s.%[1]s.>)", name, stream, err)
 		}
 		if ctx.Err() != nil {
-			return n, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
 
-// hand stores a message of a durable for the route, and settles it.
-func (m Move) hand(ctx context.Context, into *retry.Stream, records *retry.Records, durable string, msg jetstream.Msg, delivers func(string, *jetstream.MsgMetadata) bool) (bool, error) {
+// hand stores a message of a durable for the route unless that has it anyway, and settles it.
+func (m Move) hand(ctx context.Context, into *retry.Stream, records *retry.Records, durable string, msg jetstream.Msg, delivers func(string, *jetstream.MsgMetadata) bool, n *Moved) error {
 	meta, err := msg.Metadata()
 	if err != nil {
-		return false, err
+		return err
 	}
-	ours := delivers(msg.Subject(), meta)
+	ours, counted := delivers(msg.Subject(), meta), true
 	if !ours {
 		o := retry.Origin{Route: m.To, Stream: meta.Stream, Consumer: durable, Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Subject: msg.Subject()}
 		due := time.Now()
 		if records != nil && meta.NumDelivered > 1 {
 			rec, err := records.Get(ctx, o.Sequence, meta.NumDelivered)
 			if err != nil {
-				return false, err
+				return err
 			}
 			o.Attempts, o.FirstFailure, o.LastFailure, o.LastError = rec.Attempts, rec.FirstFailure, rec.LastFailure, rec.LastError
 		}
@@ -236,16 +239,25 @@ func (m Move) hand(ctx context.Context, into *retry.Stream, records *retry.Recor
 			err = into.Bring(ctx, o, msg.Headers(), msg.Data(), retry.Room{})
 		} else {
 			err = into.Park(ctx, o, msg.Headers(), msg.Data(), due, retry.Room{}, 0)
+			counted = false
 		}
 		if err != nil {
-			return false, fmt.Errorf("message %d of stream %s: %w", meta.Sequence.Stream, meta.Stream, err)
+			return fmt.Errorf("message %d of stream %s: %w", meta.Sequence.Stream, meta.Stream, err)
 		}
 	}
 	if err := msg.DoubleAck(ctx); err != nil {
-		return false, fmt.Errorf("message %d of stream %s is stored for route %s, and was not settled on durable %s: %w (is publishing to $JS.ACK.%[2]s.%[4]s.> allowed?)",
+		return fmt.Errorf("message %d of stream %s is stored for route %s, and was not settled on durable %s: %w (is publishing to $JS.ACK.%[2]s.%[4]s.> allowed?)",
 			meta.Sequence.Stream, meta.Stream, m.To, durable, err)
 	}
-	return !ours, nil
+	if ours {
+		return nil
+	}
+	if !counted { // what was brought is counted when it comes
+		n.Here[meta.Stream+"/"+m.To]++
+	}
+	n.Durable++
+	m.told()
+	return nil
 }
 
 // deliveredBy tells of messages of a stream whether a durable of a route, but for one, delivers them, or did.

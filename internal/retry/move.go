@@ -105,8 +105,8 @@ type Move struct {
 	To func(o Origin) string
 	// Into is the retry stream of another service that gets them. Nil: they stay in this one.
 	Into *Stream
-	// Moved, if not nil, is told of each.
-	Moved func()
+	// Moved, if not nil, is told of each, as it was before.
+	Moved func(Parked)
 }
 
 // Move gives messages to another route. Each is stored anew, confirmed, before the old one is removed, so that nothing is lost
@@ -140,7 +140,7 @@ func (r *Stream) Move(ctx context.Context, m Move) (moved int, err error) {
 				}
 				moved++
 				if m.Moved != nil {
-					m.Moved()
+					m.Moved(Parked{Number: parkedSequence(msg), Origin: o, Data: msg.Data, raw: msg})
 				}
 			}
 		}

@@ -276,6 +276,12 @@ const brought = "b0"
 // IsBrought tells whether a due subject is one of [Stream.Bring].
 func IsBrought(subject string) bool { return strings.HasSuffix(subject, "-"+brought) }
 
+// IsReplay tells whether a due subject is one on which the dead letters hand over, <seq>-<ns>-r<count>.
+func IsReplay(subject string) bool {
+	i := strings.LastIndexByte(subject, '-')
+	return i >= 0 && strings.HasPrefix(subject[i+1:], "r")
+}
+
 // Messages is the number of messages in the stream, of all routes, asked at most once a second.
 func (r *Stream) Messages(ctx context.Context) (int64, error) {
 	now := time.Now().UnixNano()

@@ -89,11 +89,11 @@ type Parked struct {
 	raw *nats.Msg
 }
 
-// Handed tells whether it is a replay that lies where it was handed over, <seq>-<ns>-r<count>.
+// Handed tells whether it lies where it was handed over, as a replay or by [Stream.Bring]. Ledgers count that it came when it is delivered, which
+// may not have been yet.
 func (p Parked) Handed() bool {
 	subj := p.raw.Header.Get(jetstream.SubjectHeader)
-	i := strings.LastIndexByte(subj, '-')
-	return i >= 0 && strings.HasPrefix(subj[i+1:], "r")
+	return IsReplay(subj) || IsBrought(subj)
 }
 
 // Wrapped are its headers as they are stored.

@@ -27,9 +27,9 @@ func (t *Tally) audit(ctx context.Context, list []*Tally) {
 	}
 	t.quiet = nil
 	a := audit.Auditor{JS: cfg.JS, API: cfg.API, Service: cfg.Service, Retry: cfg.Retry, Book: t.keeper.book,
-		Discarded: func(_ context.Context, stream string, since time.Time) (map[string]int, error) {
-			if list, known := cfg.Upkeep.Discarded(); known {
-				return dlq.DiscardedSince(list, stream, since), nil
+		Operated: func(_ context.Context, stream string, since time.Time) (map[string]audit.Counts, error) {
+			if list, known := cfg.Upkeep.Operated(); known {
+				return dlq.OperatedSince(list, stream, since), nil
 			}
 			return nil, nil
 		},

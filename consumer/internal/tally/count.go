@@ -2,7 +2,6 @@ package tally
 
 import (
 	"errors"
-	"strings"
 	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
@@ -46,7 +45,7 @@ func (c *RouteCount) Ended(how End) {
 // FromNowhere counts the first delivery of a message on the retry stream that relay did not write: no ledger knows it. What has the subject of a
 // replay was counted when it arrived.
 func (c *RouteCount) FromNowhere(subject string) {
-	if !isReplay(subject) {
+	if !retry.IsReplay(subject) {
 		c.replayed.Add(1)
 	}
 }
@@ -97,7 +96,7 @@ func (c *DurableCount) Delivered(d Delivery) {
 	case d.Due && d.Partition:
 	case d.Due:
 		switch {
-		case isReplay(d.Subject):
+		case retry.IsReplay(d.Subject):
 			d.Route.replayed.Add(1)
 		case retry.IsBrought(d.Subject):
 			d.Route.received.Add(1) // its durable had passed it
@@ -112,9 +111,3 @@ func (c *DurableCount) Delivered(d Delivery) {
 
 // Elsewhere counts a message that no route wants and that another durable has.
 func (c *DurableCount) Elsewhere() { c.elsewhere.Add(1) }
-
-// isReplay tells whether a due subject is one on which the dead letters hand over, <seq>-<ns>-r<count>.
-func isReplay(subject string) bool {
-	i := strings.LastIndexByte(subject, '-')
-	return i >= 0 && strings.HasPrefix(subject[i+1:], "r")
-}

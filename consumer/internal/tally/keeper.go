@@ -50,8 +50,8 @@ type Config struct {
 
 // Upkeep knows what happens to relay's own streams.
 type Upkeep interface {
-	// Discarded are jobs by which operators took messages out of the retry stream, if that is known.
-	Discarded() (list []dlq.Job, known bool)
+	// Operated are records of what operators did with messages in the retry stream, if that is known.
+	Operated() (list []dlq.Job, known bool)
 	// RetryEdited is when somebody last edited the retry stream, and when its oldest message was last another one.
 	RetryEdited() (edited, moved time.Time)
 	// LostParked says that n parked messages of a durable are lost for certain.

@@ -31,7 +31,7 @@ type streams struct {
 	lost          uint64
 }
 
-func (s *streams) Discarded() ([]dlq.Job, bool)                        { return nil, s.discarded }
+func (s *streams) Operated() ([]dlq.Job, bool)                         { return nil, s.discarded }
 func (s *streams) RetryEdited() (edited, moved time.Time)              { return s.edited, s.moved }
 func (s *streams) LostParked(_ context.Context, _ string, lost uint64) { s.lost += lost }
 

@@ -15,8 +15,8 @@ import (
 
 // jobs are the replay jobs that are remembered, by state. Whoever runs one writes its record; all instances count the same.
 type jobs struct {
-	states    atomic.Pointer[map[dlq.JobState]int]
-	discarded atomic.Pointer[[]dlq.Job] // the records of who took messages out of their retries
+	states   atomic.Pointer[map[dlq.JobState]int]
+	operated atomic.Pointer[[]dlq.Job] // those of [dlq.Job.Operates]
 }
 
 var replayStates = []dlq.JobState{dlq.JobRunning, dlq.JobStopped, dlq.JobCancelled, dlq.JobDone, dlq.JobNewer}
@@ -26,9 +26,9 @@ var replaysDesc = prometheus.NewDesc("relay_replays", "Replay jobs of the last t
 // jobsEvery is how often they are looked at, unless that takes long.
 const jobsEvery = 15 * time.Second
 
-// Discarded are the records of who took messages out of their retries; known is false before the first look.
-func (u *Upkeep) Discarded() (list []dlq.Job, known bool) {
-	if l := u.jobs.discarded.Load(); l != nil {
+// Operated are the records of what operators did with messages in the retry stream; known is false before the first look.
+func (u *Upkeep) Operated() (list []dlq.Job, known bool) {
+	if l := u.jobs.operated.Load(); l != nil {
 		return *l, true
 	}
 	return nil, false
@@ -68,17 +68,17 @@ func (j *jobs) count(ctx context.Context, cfg Config, seen *uint64) {
 		return
 	}
 	states := map[dlq.JobState]int{}
-	var discarded []dlq.Job
+	var operated []dlq.Job
 	for _, of := range list {
-		switch of.Kind {
-		case "":
+		switch {
+		case of.Kind == "":
 			states[of.State]++
-		case dlq.RetriesDiscard:
-			discarded = append(discarded, of)
+		case of.Operates():
+			operated = append(operated, of)
 		}
 	}
 	j.states.Store(&states)
-	j.discarded.Store(&discarded)
+	j.operated.Store(&operated)
 	*seen = stream.CachedInfo().State.LastSeq
 }
 

@@ -205,7 +205,7 @@ func TestUpkeep_use(t *testing.T) {
 		n, known := w.Dead(route)
 		return known && n == want
 	}
-	w.eventually("replay jobs are counted", func() bool { list, known := w.Discarded(); return known && len(list) == 0 })
+	w.eventually("replay jobs are counted", func() bool { list, known := w.Operated(); return known && len(list) == 0 })
 	w.eventually("the first is counted", func() bool { return dead("orders", 1) && dead("other", 0) && w.Usage().Entries == 1 })
 	for n := range 8 {
 		w.letter(n + 2)

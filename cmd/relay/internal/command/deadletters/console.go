@@ -216,7 +216,7 @@ func (b *Console) Discard(ctx context.Context, job *dlq.Job) (int, error) {
 	named := slices.Collect(plan.Numbers())
 	job.Routes, job.Oldest, job.Newest, job.Last = plan.Routes, plan.Oldest, plan.Newest, plan.Last
 	done := 0
-	err = cli.RecordDiscard(ctx, b.cl, job, len(named), func() (n int, err error) {
+	err = cli.Record(ctx, b.cl, job, len(named), func() (n int, err error) {
 		done, err = discardEach(ctx, r.store, named, func() {})
 		return done, err
 	})

@@ -62,7 +62,7 @@ discarded what, and how many, is kept for 30 days: relay replay ls.`,
 				if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Remove %d dead %s for good?", len(named), cli.Plural(len(named), "letter"))); err != nil {
 					return err
 				}
-				return cli.RecordDiscard(ctx, cl, record, len(named), func() (int, error) { return discardAll(ctx, c, store, named) })
+				return cli.Record(ctx, cl, record, len(named), func() (int, error) { return discardAll(ctx, c, store, named) })
 			})
 		},
 	}

@@ -80,7 +80,7 @@ func jobKind(j dlq.Job) string {
 func newReplayList(o *cli.Options) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "list replay jobs, and what was discarded, oldest first", Args: cli.Args(cobra.NoArgs),
+		Use: "ls", Aliases: []string{"list"}, Short: "list replay jobs, and what was discarded or moved, oldest first", Args: cli.Args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			err := withJobs(o, c, func(ctx context.Context, _ *cli.Client, jobs *dlq.Jobs) error {
 				list, err := jobs.List(ctx)
@@ -166,7 +166,11 @@ func showJob(w io.Writer, j jobReport, now time.Time) {
 		rows = append(rows, []string{"route", fmt.Sprintf("%s: %d", cli.Printable(route), j.Routes[route])})
 	}
 	verb := "replayed"
-	if j.Kind != "" {
+	switch j.Kind {
+	case "":
+	case dlq.OrphansMove:
+		verb = "moved"
+	default:
 		verb = "discarded"
 	}
 	rows = append(rows, []string{verb, fmt.Sprintf("%d, gone %d, stay %d, left %d", j.Handed, j.Gone, j.Refused, max(0, j.Total-j.Handed-j.Gone-j.Refused))})

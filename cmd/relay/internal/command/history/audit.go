@@ -121,7 +121,7 @@ func auditAll(ctx context.Context, cl *cli.Client, routes []string) (list []audi
 	a := audit.Auditor{
 		JS: cl.JS, API: api, Service: service, Retry: retry.StreamName(service), Book: book,
 		Lives: func(name string) bool { return names[name] },
-		Discarded: func(ctx context.Context, stream string, since time.Time) (map[string]int, error) {
+		Operated: func(ctx context.Context, stream string, since time.Time) (map[string]audit.Counts, error) {
 			jobs, err := dlq.AttachJobs(ctx, cl.JS, service)
 			if errors.Is(err, jetstream.ErrBucketNotFound) {
 				return nil, nil
@@ -130,7 +130,7 @@ func auditAll(ctx context.Context, cl *cli.Client, routes []string) (list []audi
 				return nil, err
 			}
 			list, err := jobs.List(ctx)
-			return dlq.DiscardedSince(list, stream, since), err
+			return dlq.OperatedSince(list, stream, since), err
 		},
 	}
 	slices.SortFunc(records, func(a, b *audit.Record) int {
@@ -242,24 +242,30 @@ func printAudit(w io.Writer, list []audit.Balance) {
 		if b.Carried > 0 {
 			came += fmt.Sprintf(", %d waited when the counting began", b.Carried)
 		}
-		discarded := ""
+		if t.MovedHere > 0 {
+			came += fmt.Sprintf(", %d moved here from another route", t.MovedHere)
+		}
+		operated := ""
 		if t.Discarded > 0 {
-			discarded = fmt.Sprintf(", %d discarded by operators", t.Discarded)
+			operated = fmt.Sprintf(", %d discarded by operators", t.Discarded)
+		}
+		if t.MovedAway > 0 {
+			operated += fmt.Sprintf(", %d moved to another route", t.MovedAway)
 		}
 		cli.Fields(w, slices.Concat([][]string{
 			{"durable", b.Durable + " on stream " + b.Stream},
 			{"counted since", since},
 			{"came", came},
-			{"through", fmt.Sprintf("%d: %d done, %d by the fallback, %d dead, %d dropped, %d expired, %d forgotten%s", t.Ended(), t.Done, t.Fallback, t.Dead, t.Dropped, t.Expired, t.Forgotten, discarded)},
+			{"through", fmt.Sprintf("%d: %d done, %d by the fallback, %d dead, %d dropped, %d expired, %d forgotten%s", t.Ended(), t.Done, t.Fallback, t.Dead, t.Dropped, t.Expired, t.Forgotten, operated)},
 			{"waits", fmt.Sprintf("%d: %d outstanding, %d parked, as the server says", uint64(b.Outstanding)+b.Parked, b.Outstanding, b.Parked)},
 			{"not delivered", strconv.FormatUint(b.NotDelivered, 10)},
 			{"difference", strconv.FormatInt(b.Difference, 10)},
 		}, deadFields(b), [][]string{{b.Verdict, b.Text}}))
 		if len(b.Routes) > 1 {
-			rows := [][]string{{"ROUTE", "RECEIVED", "REPLAYED", "DONE", "FALLBACK", "DEAD", "DROPPED", "EXPIRED", "FORGOTTEN", "DISCARDED"}}
+			rows := [][]string{{"ROUTE", "RECEIVED", "REPLAYED", "DONE", "FALLBACK", "DEAD", "DROPPED", "EXPIRED", "FORGOTTEN", "DISCARDED", "MOVED AWAY", "MOVED HERE"}}
 			for _, name := range slices.Sorted(maps.Keys(b.Routes)) {
 				c, row := b.Routes[name], []string{name}
-				for _, n := range []uint64{c.Received, c.Replayed, c.Done, c.Fallback, c.Dead, c.Dropped, c.Expired, c.Forgotten, c.Discarded} {
+				for _, n := range []uint64{c.Received, c.Replayed, c.Done, c.Fallback, c.Dead, c.Dropped, c.Expired, c.Forgotten, c.Discarded, c.MovedAway, c.MovedHere} {
 					row = append(row, strconv.FormatUint(n, 10))
 				}
 				rows = append(rows, row)

@@ -148,7 +148,7 @@ replay ls.`,
 					return err
 				}
 				record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: joined(a)}
-				return cli.RecordDiscard(ctx, r.Client, record, chosen.n, func() (int, error) {
+				return cli.Record(ctx, r.Client, record, chosen.n, func() (int, error) {
 					done, gone, err := actOn(ctx, r, chosen, func(p retry.Parked) error {
 						err := discardParked(ctx, r, store, p)
 						if err == nil {

@@ -155,7 +155,13 @@ another run goes on. The old route must run nowhere, and the new one must have b
 					move := orphans.Move{
 						Service: cl.Config.Service, From: from, To: to, OfService: service, Stream: stream, Prefix: prefix, Moved: func() { _ = bar.Add(1) },
 					}
-					moved, err = move.Do(ctx, cl.JS, list)
+					record := &dlq.Job{Kind: dlq.OrphansMove, Filter: dlq.Filter{Route: from}, Why: "from route " + from + " to route " + to}
+					err = cli.Record(ctx, cl, record, found.Sum(), func() (int, error) {
+						var err error
+						moved, err = move.Do(ctx, cl.JS, list)
+						record.MovedAway, record.MovedHere = moved.Away, moved.Here
+						return moved.Sum(), err
+					})
 					_ = bar.Finish()
 					if err != nil {
 						return fmt.Errorf("%d moved (%s); the others wait as before: %w", moved.Sum(), movedText(moved), err)
@@ -264,7 +270,7 @@ func returnOrphans(ctx context.Context, c *cobra.Command, cl *cli.Client, route,
 	}
 	record := &dlq.Job{Kind: dlq.RetriesDiscard, Filter: dlq.Filter{Route: route}, Why: "returned from stream " + stream}
 	bar := cli.NewBar(c, total, "returning")
-	err = cli.RecordDiscard(ctx, cl, record, total, func() (int, error) {
+	err = cli.Record(ctx, cl, record, total, func() (int, error) {
 		n, err = orphans.Return(ctx, cl.JS, cl.Config.Service, route, stream, prefix, cli.Caller(), func(p retry.Parked) {
 			_ = bar.Add(1)
 			noteDiscarded(record, p)
