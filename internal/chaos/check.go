@@ -426,12 +426,15 @@ func (r *Report) judgeStarts(e Expect, p *Pub, runs []*ledger.Run, faults []*Fau
 		return
 	}
 	most := want + e.ExtraStarts
+	handledBefore := slices.ContainsFunc(runs[:len(runs)-1], func(run *ledger.Run) bool { return run.OK })
 	for _, f := range faults {
 		if !f.met(runs) {
 			continue
 		}
 		most++
-		if f.Acks { // its record is gone with its ack: it begins anew
+		switch {
+		case f.Acks, // its record is gone with its ack: it begins anew
+			handledBefore && f.hit(runs): // it was parked and not acknowledged: it comes again, and its parked copy is through
 			most += want
 		}
 	}

@@ -48,3 +48,32 @@ func TestCheck_startsOfEachMessage(t *testing.T) {
 		})
 	}
 }
+
+// A kill between the copy that was parked and the acknowledgement has the message come again. When the copy is through by then, it begins anew.
+func TestCheck_startsOfAMessageThatWasParkedAndNotAcknowledged(t *testing.T) {
+	t.Parallel()
+	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
+	for name, tc := range map[string]struct {
+		oks    []bool
+		faults []*Fault
+		wrong  bool
+	}{
+		"it begins anew once":            {[]bool{false, true, false, true}, []*Fault{{At: at(1)}}, false},
+		"not more often":                 {[]bool{false, true, false, true, false, true}, []*Fault{{At: at(1)}}, true},
+		"not without a fault":            {[]bool{false, true, false, true}, nil, true},
+		"not when it was not through":    {[]bool{false, false, false, true}, []*Fault{{At: at(1)}}, true},
+		"not when the fault was not its": {[]bool{false, true, false, true}, []*Fault{{At: at(-20)}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var runs []*ledger.Run
+			for i, ok := range tc.oks {
+				runs = append(runs, &ledger.Run{Start: at(2 * i), End: at(2*i + 1), OK: ok})
+			}
+			r := &Report{Wrong: map[Class][]string{}}
+			new(World).judge(r, Expect{Each: true, MaxAttempts: 3}, &Pub{Script: ledger.Script{Do: "fail", Until: 1}}, runs, nil, tc.faults)
+			if bites := len(r.Wrong[Attempts]) > 0; bites != tc.wrong {
+				t.Errorf("%v", r.Wrong)
+			}
+		})
+	}
+}
