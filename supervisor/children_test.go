@@ -237,8 +237,8 @@ func TestChildren_regressionTurnedAwayMessagesKeepNoIdleChild(t *testing.T) {
 
 // A route that probed with a message of one key waited for ever for the child of another key that had messages, too: while a route does not flow, no key
 // but the one that is asked has a turn, in which it would give its idle child up.
-func TestChildren_regressionAProbeGetsTheChildOfAKeyWithMessages(t *testing.T) {
-	t.Parallel()
+func TestChildren_regressionAProbeGetsTheChildOfAKeyWithMessages_large(t *testing.T) {
+	large(t)
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		slow, pause := time.Duration(1+r.IntN(2000))*time.Millisecond, time.Duration(1+r.IntN(5))*time.Second

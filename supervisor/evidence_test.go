@@ -94,8 +94,8 @@ func (s *stream) deliver(d time.Duration) {
 // The core promise: however many keys fail for ever, a healthy message of a key of its own starts within one probe interval
 // and two seconds. With a stash of 50 and 100 failing subjects, five healthy ones were not started in an hour: the stash was
 // full of messages that had failed, and only these were asked.
-func TestRoute_regressionFailingKeysDoNotWedgeHealthyOnes(t *testing.T) {
-	t.Parallel()
+func TestRoute_regressionFailingKeysDoNotWedgeHealthyOnes_large(t *testing.T) {
+	large(t)
 	for _, stash := range []int{1, 3, 50, 1000} {
 		for _, bad := range []int{60, 100, 200} {
 			for _, order := range []bool{false, true} {
@@ -133,8 +133,8 @@ func TestRoute_regressionFailingKeysDoNotWedgeHealthyOnes(t *testing.T) {
 }
 
 // Sixty keys of one message each stopped a route for half an hour.
-func TestRoute_regressionAnAttackerWithNewFailingKeysSlowsNobody(t *testing.T) {
-	t.Parallel()
+func TestRoute_regressionAnAttackerWithNewFailingKeysSlowsNobody_large(t *testing.T) {
+	large(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{MaxAttempts: 3})
 		b.redeliver = false

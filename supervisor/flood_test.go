@@ -170,8 +170,8 @@ func TestFlood_oneBadProducerAmongHealthyKeysSuspendsNothing(t *testing.T) {
 }
 
 // On a route with one key, 3,000 of 3,000 messages were dead-lettered: the rule of three keys never applied.
-func TestFlood_regressionARouteWithOneKeyIsGuardedToo(t *testing.T) {
-	t.Parallel()
+func TestFlood_regressionARouteWithOneKeyIsGuardedToo_large(t *testing.T) {
+	large(t)
 	for _, keys := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, Options{Config: guarded})

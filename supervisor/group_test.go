@@ -149,8 +149,8 @@ func TestGroup_outageTripsTheKeyAndDeadLettersNothing(t *testing.T) {
 	})
 }
 
-func TestGroup_outageBehindManyKeysTripsTheRoute(t *testing.T) {
-	t.Parallel()
+func TestGroup_outageBehindManyKeysTripsTheRoute_large(t *testing.T) {
+	large(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{MaxAttempts: 20, MaxAge: 24 * time.Hour})
 		var down atomic.Bool

@@ -78,8 +78,8 @@ func TestStatus_regressionSinceIsTheBeginningOfTheTroubleAndWhyItsLastFailure(t 
 
 // What of an ordered key went back while the route was in doubt came minutes after the endpoint was well: its key waited, or its own delay was not over,
 // when it was to be called back, and nobody asked again. So outages of any kind end for all messages within seconds.
-func TestOutage_regressionItEndsForAllMessages(t *testing.T) {
-	t.Parallel()
+func TestOutage_regressionItEndsForAllMessages_large(t *testing.T) {
+	large(t)
 	kinds := map[string]Verdict{
 		"answer":  {Kind: Retry, Err: errDown},
 		"silence": {Kind: Retry, Err: errDown, NoAnswer: true},

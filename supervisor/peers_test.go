@@ -34,8 +34,8 @@ func questions(all []*bench) (n int) {
 	return n
 }
 
-func TestPeers_anOutageCostsAsManyQuestionsAsOneInstanceWouldAsk(t *testing.T) {
-	t.Parallel()
+func TestPeers_anOutageCostsAsManyQuestionsAsOneInstanceWouldAsk_large(t *testing.T) {
+	large(t)
 	for _, tt := range []struct {
 		name    string
 		keys    int

@@ -31,8 +31,8 @@ func TestRoute_tripsAfterFailuresInARowOverThreeKeys(t *testing.T) {
 	}
 }
 
-func TestRoute_twoHoursOfOutageBehindMoreSubjectsThanTheStashHolds(t *testing.T) {
-	t.Parallel()
+func TestRoute_twoHoursOfOutageBehindMoreSubjectsThanTheStashHolds_large(t *testing.T) {
+	large(t)
 	const n = 1100 // more than the stash holds: each one beyond is given back and delivered anew for two hours
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{MaxAttempts: 20, MaxAge: 24 * time.Hour, Config: Config{Restart: Backoff{Jitter: new(0.2)}}})
