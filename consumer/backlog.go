@@ -21,7 +21,7 @@ func (r *running) lookAgain() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
 	defer cancel()
 	var asking sync.WaitGroup
-	for _, s := range r.sources() {
+	for _, s := range r.Sources() {
 		if l := s.looked.Load(); l != nil && time.Since(l.At) < lookNow || s.isLost() {
 			continue
 		}
@@ -38,7 +38,7 @@ func (r *running) lookAgain() {
 func (rt *route) backlog() *control.Backlog {
 	var b *control.Backlog
 	due := uint64(0)
-	for _, s := range rt.relay.running.sources() {
+	for _, s := range rt.relay.running.Sources() {
 		l := s.looked.Load()
 		if !s.serves(rt) || l == nil || s.isLost() {
 			continue
@@ -77,7 +77,7 @@ func (l *routeList) parked() (list []backlog.Parked) {
 
 // waiting are the oldest messages of the durables.
 func (r *running) waiting() (list []backlog.Waiting) {
-	for _, s := range r.sources() {
+	for _, s := range r.Sources() {
 		if l := s.looked.Load(); !s.due && l != nil && !s.isLost() {
 			list = append(list, backlog.Waiting{Oldest: &s.oldest, Look: l, Stream: s.stream, Patterns: s.subjects()})
 		}
@@ -92,7 +92,7 @@ func newAsked(r *Relay) *backlog.Server {
 
 // oldest is when the oldest message that waits for the route was published; the zero time when none does.
 func (rt *route) oldest() (at time.Time, known bool) {
-	for _, s := range rt.relay.running.sources() {
+	for _, s := range rt.relay.running.Sources() {
 		if !s.serves(rt) || s.due {
 			continue
 		}

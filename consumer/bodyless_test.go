@@ -68,7 +68,7 @@ func TestStrays_regressionABodylessMessageThatIsRemovedIsLetGo(t *testing.T) {
 	r, _ := w.start(Config{Logger: quiet}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error {
 		return errors.New("started without a body")
 	})})
-	s := r.running.sources()[0]
+	s := r.running.Sources()[0]
 	s.pulls.Arrived() <- &nats.Msg{
 		Subject: "orders.x", Header: nats.Header{"Nats-Msg-Size": {"5"}},
 		Reply: fmt.Sprintf("$JS.ACK.ORDERS.billing.1.1000.1.%d.0", time.Now().UnixNano()),

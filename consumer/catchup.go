@@ -70,7 +70,7 @@ func (m *message) passed(place catchup.Place) {
 // catchUp tells how much of what the durable had passed is handed over; nil when all is.
 func (rt *route) catchUp() *control.CatchUpStatus {
 	var c control.CatchUpStatus
-	for _, s := range rt.relay.running.sources() {
+	for _, s := range rt.relay.running.Sources() {
 		r := s.catchUp.Record()
 		if r == nil || !s.serves(rt) {
 			continue

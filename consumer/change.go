@@ -2,13 +2,13 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/generations"
+	"github.com/relaymq/relay/consumer/internal/roster"
 	"github.com/relaymq/relay/internal/control"
 )
 
@@ -20,7 +20,7 @@ import (
 // A unit is what begins and ends (unit.go): routes that share a durable begin and end together.
 
 // ErrNotRunning says that routes cannot change now: Run has not started them yet, or is ending.
-var ErrNotRunning = errors.New("relay is not running")
+var ErrNotRunning = roster.ErrNotRunning
 
 // Change is what changes of the routes of a running [Relay], at once. Zero changes nothing.
 type Change struct {
@@ -154,7 +154,7 @@ func (r *Relay) enterChange(ctx context.Context) (leave func(), err error) {
 	if !r.phases.serving.Load() {
 		return nil, ErrNotRunning
 	}
-	return r.running.enter(ctx, r.phases.ends)
+	return r.running.Enter(ctx, r.phases.ends)
 }
 
 // enter has the parts that all routes share know of a route.
@@ -190,7 +190,7 @@ func (p *plot) commit() bool {
 	for _, name := range p.change.Remove {
 		p.removed = append(p.removed, p.before[name].rest())
 	}
-	return r.running.commit(p.ends, func() {
+	return r.running.Commit(p.ends, func() {
 		for name, before := range p.before {
 			if rt := p.after[name]; rt != nil {
 				rt.successor.follow(before, time.Now())

@@ -65,7 +65,7 @@ func TestRelay_regressionTheOldDurableOfARouteWithOneInstanceIsNamedOnce(t *test
 	if n := strings.Count(strings.Join(r.Status().Trouble, "\n"), "durable old on stream ORDERS of route a: 3 messages wait"); n != 1 {
 		t.Errorf("named %d times: %v", n, r.Status().Trouble)
 	}
-	w.eventually("both are handled", func() bool { return len(r.running.sources()) >= 4 })
+	w.eventually("both are handled", func() bool { return len(r.running.Sources()) >= 4 })
 	r.orphans.Find(t.Context())
 	if n := strings.Count(strings.Join(r.Status().Trouble, "\n"), "durable old on stream ORDERS of route a: 3 messages wait"); n != 1 {
 		t.Errorf("later named %d times: %v", n, r.Status().Trouble)

@@ -19,7 +19,7 @@ const worthwhile = 4 * time.Second
 // answerHand says what this instance has in hand of a durable.
 func (r *running) answerHand(question []byte) []byte {
 	return takeover.Answer(question, func(q takeover.Question) *takeover.Takeover {
-		for _, s := range r.sources() {
+		for _, s := range r.Sources() {
 			if s.stream == q.Stream && s.durable == q.Durable && s.identity.ConsumerCreated.Equal(q.Created) {
 				return s.takeover
 			}
@@ -43,7 +43,7 @@ func (s *source) inHand() ack.InHand {
 func (r *running) giveBackOf(ctx context.Context, dead []string, living takeover.Fellows) {
 	living.Log.Warn("an instance died; the messages that it had in hand are given back", "instances", strings.Join(dead, ", "))
 	var list []*takeover.Takeover
-	for _, s := range r.sources() {
+	for _, s := range r.Sources() {
 		if !s.leased() && s.routes[0].cfg.AckWait >= worthwhile {
 			list, living.Route = append(list, s.takeover), s.routes[0].cfg.Name
 		}

@@ -91,12 +91,12 @@ func TestRun_regressionStatusBesideItsBeginIsNoDataRace(t *testing.T) {
 func TestRelay_regressionNoSourceTakesOverDuringADrain(t *testing.T) {
 	r, u := newRunning(), new(unit)
 	old, next := &source{unit: u}, &source{unit: u}
-	r.units = []*unit{u}
-	r.include(old)
-	if last := r.drain(); len(last) != 1 || len(last[0].open()) != 1 {
+	r.Add(u, func() {})
+	r.Include(old)
+	if last := r.Drain(); len(last) != 1 || len(last[0].Open()) != 1 {
 		t.Fatalf("last units %v", last)
 	}
-	if r.replace(old, next) || r.sources()[0] != old {
+	if r.Replace(old, next) || r.Sources()[0] != old {
 		t.Error("a source took over")
 	}
 }

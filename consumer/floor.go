@@ -39,7 +39,7 @@ func (r *running) watchFloors(ctx context.Context) {
 	tick := time.NewTicker(floorEvery)
 	defer tick.Stop()
 	for {
-		for _, s := range r.sources() {
+		for _, s := range r.Sources() {
 			if !s.due && s.routes[0].cfg.part == nil {
 				s.noteFloor(ctx)
 			}

@@ -42,7 +42,7 @@ func (l *routeList) handover(order control.HandoverOrder) (out control.HandedOve
 // handOver ends the work on a unit, with a drain, and stands by again.
 func (u *unit) handOver() {
 	r := u.relay
-	r.running.change(u, func() {
+	r.running.Change(u, func() {
 		if err := r.restart(r.phases.ends, u); err != nil && !errors.Is(err, ErrNotRunning) {
 			u.main.log.Warn("the route was not handed over; this instance keeps it", "error", err)
 			u.tenure.Keep()

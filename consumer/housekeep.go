@@ -9,7 +9,7 @@ import (
 
 // sweepRecords removes the records of settled messages of the durables that are this instance's to sweep.
 func (r *running) sweepRecords(ctx context.Context) {
-	for _, s := range r.sources() {
+	for _, s := range r.Sources() {
 		if s.sweeps(ctx) {
 			s.sweep(ctx)
 		}

@@ -39,7 +39,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		return know(other, 2)
 	})
 	billing := func(r *Relay) *source {
-		for _, s := range r.running.sources() {
+		for _, s := range r.running.Sources() {
 			if s.stream == "ORDERS" {
 				return s
 			}

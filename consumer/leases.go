@@ -62,7 +62,7 @@ func newMember(r *Relay) *member {
 
 // state is what this instance tells the others with its session.
 func (m *member) state() json.RawMessage {
-	s := peers.State{Durables: map[string]string{}, Generations: map[string]peers.Generations{}, Draining: m.running.isDraining()}
+	s := peers.State{Durables: map[string]string{}, Generations: map[string]peers.Generations{}, Draining: m.running.IsDraining()}
 	if c := m.config.Load(); c != nil {
 		s.Generation, s.Config = c.Generation, c.Hash
 	}

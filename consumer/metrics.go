@@ -49,7 +49,7 @@ func (r *Relay) snapshot() metrics.Snapshot {
 	for _, o := range r.orphans.Found() {
 		s.Orphans[o.Kind] += int(o.Messages) + o.Outstanding
 	}
-	for _, src := range r.running.sources() {
+	for _, src := range r.running.Sources() {
 		d := metrics.Durable{Stream: src.stream, Name: src.durable, Count: &src.count.DurableCount, Unconfirmed: src.Session.Stats().Unconfirmed}
 		if l := src.looked.Load(); l != nil && !src.isLost() {
 			d.AckPending = &l.Outstanding

@@ -82,7 +82,7 @@ func (u *unit) live() {
 func (s *source) await(ctx context.Context) bool {
 	r := s.relay
 	defer s.unit.wasTried(s)
-	if slices.Contains(r.running.sources(), s) {
+	if slices.Contains(r.running.Sources(), s) {
 		return true
 	}
 	what := fmt.Sprintf("durable %s on stream %s", s.durable, s.stream)
@@ -112,7 +112,7 @@ func (s *source) await(ctx context.Context) bool {
 		for _, rt := range s.routes {
 			rt.troubles.Mended(what, time.Now())
 		}
-		if !r.running.include(s) {
+		if !r.running.Include(s) {
 			s.close()
 			return false
 		}

@@ -46,7 +46,7 @@ func (l *routeList) durables() (list []orphans.Reads) {
 				d.Routes = append(d.Routes, [2]string{p.Route, p.Stream})
 			}
 		}
-		if slices.ContainsFunc(u.open(), func(s *source) bool { return !s.due }) {
+		if slices.ContainsFunc(u.Open(), func(s *source) bool { return !s.due }) {
 			d.RouteOf = func(subject string) string {
 				if rt := u.main.routeOf(subject); rt != nil {
 					return rt.cfg.Name
@@ -66,5 +66,5 @@ func (l *routeList) reads(stream, durable string) bool {
 
 // reads tells whether a durable is open.
 func (r *running) reads(stream, durable string) bool {
-	return slices.ContainsFunc(r.sources(), func(s *source) bool { return s.stream == stream && s.durable == durable })
+	return slices.ContainsFunc(r.Sources(), func(s *source) bool { return s.stream == stream && s.durable == durable })
 }

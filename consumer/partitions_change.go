@@ -75,7 +75,7 @@ func (l *dividedRoutes) made(c expanded) {
 		}
 		r.membership.Renew() // tells the others
 		formers := r.routes.called(name)
-		r.running.changes.Go(func() {
+		r.running.Go(func() {
 			for _, rt := range formers {
 				rt.settings.formers.Wait()
 			}

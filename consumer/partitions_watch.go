@@ -23,7 +23,7 @@ func (l *dividedRoutes) watch() generations.Config {
 		},
 		Anew: func(ctx context.Context, g *generations.Route) error { return l.follow(ctx, g.Name) },
 		Looked: func(g *generations.Route, err error) {
-			if r.running.isDraining() {
+			if r.running.IsDraining() {
 				err = nil
 			}
 			r.routes.tellOfGenerations(g.Name, err, time.Now())
@@ -91,7 +91,7 @@ func (u *unit) reluctant() time.Duration {
 func (l *dividedRoutes) balance(ctx context.Context, g *generations.Route) {
 	r := l.relay
 	f := r.membership.Now()
-	if f == nil || r.running.isDraining() {
+	if f == nil || r.running.IsDraining() {
 		return
 	}
 	now := peers.Divide(f, g.Newest().Generation)

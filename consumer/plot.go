@@ -58,7 +58,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 		places[name] = stream + "/" + cfg.Durable
 	}
 	names := slices.DeleteFunc(c.names(), func(name string) bool { return p.lives[name] != nil })
-	for _, u := range r.running.all() {
+	for _, u := range r.running.Units() {
 		shares := slices.ContainsFunc(u.main.routes, func(rt *route) bool { return slices.Contains(names, rt.cfg.Name) })
 		for _, place := range places {
 			shares = shares || place == u.main.String()
@@ -105,7 +105,7 @@ func (r *Relay) plot(ctx context.Context, c Change) (*plot, error) {
 				faults = append(faults, &SetupError{rt.cfg.Name, err})
 			}
 		}
-		for _, u := range r.running.all() {
+		for _, u := range r.running.Units() {
 			if slices.Contains(p.ends, u) {
 				continue
 			}

@@ -22,7 +22,7 @@ func (s *source) pullerConfig() pulls.Config {
 	r := s.relay
 	return pulls.Config{
 		Conn: r.nc, JS: r.js, API: r.api, Stream: s.stream, Durable: s.durable, Elsewhere: r.cfg.Domain != "", Log: s.log,
-		Link: r.link, Durables: func() int { return len(r.running.sources()) }, Among: r.stores.AmongMany, DrainTime: r.phases.drainTime,
+		Link: r.link, Durables: func() int { return len(r.running.Sources()) }, Among: r.stores.AmongMany, DrainTime: r.phases.drainTime,
 		Leased: s.leased, Lease: r.cfg.Fleet.lease(), Holds: s.mayStart,
 		Stops: s.Health.Stops, Full: s.holdsBack,
 		Room: func() (messages, bytes int) {

@@ -23,7 +23,7 @@ const (
 // stored. A relay that drains is not ready.
 func (r *Relay) Ready() error {
 	var errs []error
-	if r.running.isDraining() {
+	if r.running.IsDraining() {
 		errs = append(errs, errors.New("draining"))
 	}
 	if !r.nc.IsConnected() {
@@ -35,7 +35,7 @@ func (r *Relay) Ready() error {
 	if err := r.upkeep.Err(time.Now()); err != nil {
 		errs = append(errs, err)
 	}
-	sources := r.running.sources()
+	sources := r.running.Sources()
 	if len(sources) > 0 { // else it is not known yet
 		if since, err := r.stores.Records.Trouble(); err != nil {
 			errs = append(errs, fmt.Errorf("attempts cannot be recorded since %s: %w", since.UTC().Format(time.RFC3339), err))
@@ -91,7 +91,7 @@ func (rt *route) lookForStall(now time.Time) {
 // pending is how many messages the durable of the route has not delivered, as the watchdog last heard. The server does not
 // tell whose they are: while another route of the durable starts some, none count.
 func (rt *route) pending(now time.Time) (n uint64) {
-	for _, s := range rt.relay.running.sources() {
+	for _, s := range rt.relay.running.Sources() {
 		if !s.serves(rt) || !s.Health.PausedUntil().IsZero() { // paused on the server: status says so
 			continue
 		}

@@ -370,7 +370,7 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 // drain ends all routes side by side, and then what tells the jobs of replays. What follows the end of ctx takes moments.
 func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, interrupted int) {
 	r.line.Drain()
-	units = r.running.drain()
+	units = r.running.Drain()
 	var pulls sync.WaitGroup
 	for _, u := range units {
 		pulls.Go(u.stopPulling)
@@ -382,7 +382,7 @@ func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, i
 		ending.Go(func() { counts[i] = u.drain(ctx) })
 	}
 	ending.Wait()
-	r.running.changes.Wait() // the routes that end by one have verdicts to tell too
+	r.running.Wait() // the routes that end by one have verdicts to tell too
 	// A message whose ack is not confirmed by now is delivered again. It is acknowledged then, unless somebody handled it meanwhile.
 	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
@@ -431,7 +431,7 @@ func (r *Relay) proveContact(ctx context.Context) {
 			r.link.Measured(time.Since(sent), err == nil, r.nc.Stats().InBytes, time.Now())
 		}
 		if err == nil {
-			for _, s := range r.running.sources() {
+			for _, s := range r.running.Sources() {
 				s.pulls.Contact(sent)
 			}
 		}

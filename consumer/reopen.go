@@ -18,7 +18,7 @@ import (
 func (s *source) keepOpen(ctx context.Context) {
 	for s != nil {
 		next := s.run(ctx)
-		if next != nil && !s.relay.running.replace(s, next) {
+		if next != nil && !s.relay.running.Replace(s, next) {
 			next.close()
 			next = nil
 		}

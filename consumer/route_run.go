@@ -177,7 +177,7 @@ func (rt *route) keyOf(literal string) string {
 
 // more asks the pull loops of the route to look again.
 func (rt *route) more() {
-	for _, s := range rt.relay.running.sources() {
+	for _, s := range rt.relay.running.Sources() {
 		if s.serves(rt) {
 			s.pulls.Wake()
 		}

@@ -30,7 +30,7 @@ const (
 // the one that lasts longest: a route that is stopped and paused is not mended by resume.
 func (rt *route) condition(g supervisor.Status) (state, why string, since time.Time) {
 	r := rt.relay
-	if r.running.isDraining() {
+	if r.running.IsDraining() {
 		return RouteDraining, "this instance is shutting down", time.Time{}
 	}
 	if since, err := rt.stop.Now(); err != nil {
@@ -42,7 +42,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 	if state, why, since, yes := rt.standing(); yes && r.nc.IsConnected() {
 		return state, why, since
 	}
-	for _, s := range r.running.sources() {
+	for _, s := range r.running.Sources() {
 		if err := s.trouble(); err != nil && s.serves(rt) && !s.due && !s.Health.MerelyEdited() {
 			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.Health.LostSince()
 		}
@@ -56,7 +56,7 @@ func (rt *route) condition(g supervisor.Status) (state, why string, since time.T
 	case paused != nil:
 		return RoutePaused, operators.Reason(*paused), paused.At
 	}
-	for _, s := range r.running.sources() {
+	for _, s := range r.running.Sources() {
 		if s.serves(rt) && !s.due && !s.Health.PausedUntil().IsZero() {
 			return RoutePaused, "its durable is paused on the server (to resume it: nats consumer resume)", time.Time{}
 		}

@@ -50,7 +50,7 @@ func TestRelay_regressionSlowLinkWithManyDurables(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	late := uint64(0)
-	for _, s := range r.running.sources() {
+	for _, s := range r.running.Sources() {
 		late += s.count.Late.Load()
 	}
 	t.Logf("%d messages in %v, %d arrived late", l.len(), time.Since(began).Round(time.Millisecond), late)

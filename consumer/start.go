@@ -252,7 +252,7 @@ func (l *startup) open(ctx context.Context) error {
 	}
 	for _, s := range opened {
 		if !s.leased() {
-			l.running.include(s)
+			l.running.Include(s)
 		}
 	}
 	return nil

@@ -40,7 +40,7 @@ func (r *Relay) serveControl() (stop func(), err error) {
 
 func (r *Relay) status(q control.StatusRequest) Status {
 	s := Status{
-		Instance: r.cfg.Instance, Service: r.cfg.Service, Version: version.String(), Started: r.phases.since(), Ready: true, Draining: r.running.isDraining(),
+		Instance: r.cfg.Instance, Service: r.cfg.Service, Version: version.String(), Started: r.phases.since(), Ready: true, Draining: r.running.IsDraining(),
 		Parked: r.upkeep.Parked(), Config: r.membership.config.Load(),
 	}
 	s.OrdersBucket, s.Orders = r.orders.Last()
@@ -68,7 +68,7 @@ func (r *Relay) status(q control.StatusRequest) Status {
 	for _, o := range r.orphans.Found() {
 		s.Trouble = append(s.Trouble, o.String())
 	}
-	for _, src := range r.running.sources() {
+	for _, src := range r.running.Sources() {
 		if text := src.strayTrouble(); text != "" {
 			s.Trouble = append(s.Trouble, text)
 		}
@@ -147,7 +147,7 @@ func (rt *route) status(keys int) RouteStatus {
 	if u := rt.unit.Load(); u != nil {
 		s.Stream = u.main.stream // also while it is not open
 	}
-	for _, src := range rt.relay.running.sources() {
+	for _, src := range rt.relay.running.Sources() {
 		if src.serves(rt) && !src.due {
 			if until := src.Health.PausedUntil(); !until.IsZero() && state == RoutePaused && s.Pause == nil {
 				s.Until = &until

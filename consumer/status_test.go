@@ -272,7 +272,7 @@ func TestMetrics_docsHaveThemAll(t *testing.T) {
 	w.publish("orders.eu", 1)
 	w.settled("ORDERS", "billing")
 	audited := func() *audit.Balance {
-		return r.running.all()[0].tally.Balance()
+		return r.running.Units()[0].tally.Balance()
 	}
 	w.eventually("everything was counted once", func() bool {
 		s := r.Status().Routes[0]

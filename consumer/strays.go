@@ -49,7 +49,7 @@ func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Ti
 // isElsewhere tells whether a route of this instance gets a message from another durable of the stream: one that moved away from this durable, which
 // goes on delivering its subjects. To keep it would have it handled twice, should the route come back.
 func (s *source) isElsewhere(literal string, sequence uint64) bool {
-	return !s.due && slices.ContainsFunc(s.relay.running.sources(), func(o *source) bool {
+	return !s.due && slices.ContainsFunc(s.relay.running.Sources(), func(o *source) bool {
 		return o != s && !o.due && o.stream == s.stream && sequence >= o.delivers && o.routeOf(literal) != nil
 	})
 }
@@ -97,7 +97,7 @@ func (s *source) othersWant(o retry.Origin) bool {
 	if o.Replay > 0 {
 		return false
 	}
-	for _, main := range s.relay.running.sources() {
+	for _, main := range s.relay.running.Sources() {
 		if !main.due && main.stream == s.origin && main.durable == o.Consumer && main.serves(s.routes[0]) && main.routeOf(o.Subject) == nil {
 			_, to, known := main.strays.WantedBy(o.Subject)
 			return known && to == retry.NoRoute

@@ -418,7 +418,7 @@ func TestRelay_regressionWhatIsBehindALookUpIsBounded(t *testing.T) {
 	w.flood("orders.eu", 10_000)
 	r, _ := w.start(Config{Logger: quiet}, route)
 	w.eventually("it waits", func() bool { return asked.Load() > 1 }) // for a second, in which all the others would come
-	if n := r.running.sources()[0].ordered.behind.Load(); n < maxBehind || n > 8*maxBehind {
+	if n := r.running.Sources()[0].ordered.behind.Load(); n < maxBehind || n > 8*maxBehind {
 		t.Errorf("%d messages are behind it", n)
 	}
 	gone()

@@ -21,7 +21,7 @@ func (r *Relay) tallyConfig() tally.Config {
 	return tally.Config{
 		Conn: r.nc, JS: r.js, API: r.api, Looks: r.streams, Service: r.cfg.Service, Instance: r.cfg.Instance, Retry: r.stores.RetryStream(), Upkeep: r.upkeep,
 		Tallies: func() (list []*tally.Tally) {
-			for _, u := range r.running.all() {
+			for _, u := range r.running.Units() {
 				list = append(list, u.tally)
 			}
 			return list
@@ -32,7 +32,7 @@ func (r *Relay) tallyConfig() tally.Config {
 // tallyOf is what is counted of the unit.
 func (u *unit) tallyOf() tally.Of {
 	of := tally.Of{Log: u.main.log, Stream: u.main.stream, Durable: u.main.durable, Open: func() (list []*tally.Source) {
-		for _, s := range u.open() {
+		for _, s := range u.Open() {
 			list = append(list, s.tally)
 		}
 		return list

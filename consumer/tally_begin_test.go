@@ -10,7 +10,7 @@ import (
 func (w *world) onlyUnit(r *Relay) (u *unit) {
 	w.t.Helper()
 	w.eventually("its unit runs", func() bool {
-		units := r.running.all()
+		units := r.running.Units()
 		if len(units) > 0 {
 			u = units[0]
 		}
@@ -21,7 +21,7 @@ func (w *world) onlyUnit(r *Relay) (u *unit) {
 
 // openMain is the main source that is open now.
 func (u *unit) openMain() *source {
-	for _, s := range u.open() {
+	for _, s := range u.Open() {
 		if !s.due {
 			return s
 		}

@@ -108,7 +108,7 @@ func TestLedger_balancesToTheMessage(t *testing.T) {
 	w.publish("orders.ok", 5)
 	w.eventually("these are through", func() bool { i := w.info("ORDERS", "billing"); return i.NumPending == 0 && i.NumAckPending == 20 })
 	want.Received, want.Done = want.Received+5, want.Done+5
-	units := c.running.all()
+	units := c.running.Units()
 	if err := units[0].tally.Write(t.Context(), false); err != nil { // which it does by itself every five seconds
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func (u *unit) hold(fence uint64) {
 // fenceOff ends the work on a unit whose claim is lost: running handlers are cancelled, which spends no attempt, and nothing is settled any
 // more but what is done.
 func (u *unit) fenceOff() {
-	for _, s := range u.open() {
+	for _, s := range u.Open() {
 		s.Session.Fence()
 	}
 	for _, rt := range u.main.routes {
@@ -77,7 +77,7 @@ func (u *unit) fenceOff() {
 
 // standByAgain replaces a unit that had the claim by a fresh one. It tries for as long as relay runs and nobody else ends the unit.
 func (r *Relay) standByAgain(u *unit) {
-	r.running.change(u, func() {
+	r.running.Change(u, func() {
 		var look away.Spans
 		for p := new(away.Patience); ; {
 			ctx, cancel := context.WithTimeout(r.phases.ends, look.Next(lookFor, setupTimeout))
@@ -103,7 +103,7 @@ func (r *Relay) restart(ctx context.Context, units ...*unit) error {
 	defer leave()
 	c := Change{anew: true}
 	for _, u := range units {
-		if !r.running.has(u) {
+		if !r.running.Has(u) {
 			continue
 		}
 		for _, rt := range u.main.routes {

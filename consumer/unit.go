@@ -3,8 +3,8 @@ package consumer
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 
+	"github.com/relaymq/relay/consumer/internal/roster"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/consumer/internal/tenure"
 )
@@ -16,7 +16,7 @@ type unit struct {
 	main  *source
 	dues  []*source
 
-	running atomic.Pointer[[]*source] // of these; a new slice at each change, with that of the relay
+	roster.Member[*source] // which of these are open, and whether it ends
 
 	opening, work, slow             context.Context // it may be opened; it runs; its slow paths run
 	stopOpening, stopWork, stopSlow context.CancelFunc
@@ -29,8 +29,6 @@ type unit struct {
 	noPulls     sync.Once
 	drained     sync.Once
 	interrupted int // of the drain
-
-	closing bool // running.mu is held for it
 }
 
 func newUnit(main *source) *unit {
@@ -56,7 +54,7 @@ func (u *unit) prepare() {
 
 // begin runs a unit that was prepared, unless relay drains.
 func (u *unit) begin() {
-	begun := u.relay.running.add(u, func() {
+	begun := u.relay.running.Add(u, func() {
 		if u.leased() {
 			u.living.Go(u.lead)
 		} else {
@@ -77,14 +75,6 @@ func (u *unit) wasTried(s *source) {
 
 func (u *unit) sources() []*source { return append([]*source{u.main}, u.dues...) }
 
-// open are the sources of the unit that are running.
-func (u *unit) open() []*source {
-	if list := u.running.Load(); list != nil {
-		return *list
-	}
-	return nil
-}
-
 // The end of a unit that is closing, in this order: nothing is pulled any more and what was not started goes back (stopPulling);
 // handlers end (drain); settlements are confirmed (confirm); everything of it has ended (end).
 
@@ -93,7 +83,7 @@ func (u *unit) stopPulling() { u.noPulls.Do(u.endPulls) }
 func (u *unit) endPulls() {
 	u.stopOpening()
 	var pulls sync.WaitGroup
-	for _, s := range u.open() {
+	for _, s := range u.Open() {
 		pulls.Go(s.pulls.Stop)
 	}
 	for _, rt := range u.main.routes {
@@ -136,7 +126,7 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 		})
 	}
 	routes.Wait()
-	for _, s := range u.open() {
+	for _, s := range u.Open() {
 		s.tidying.Wait()
 		s.strays.Wait()
 	}
@@ -147,7 +137,7 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 }
 
 func (u *unit) confirm(ctx context.Context) {
-	for _, s := range u.open() {
+	for _, s := range u.Open() {
 		_ = s.Session.Wait(ctx)
 	}
 }
@@ -162,5 +152,5 @@ func (u *unit) end() {
 	for _, rt := range u.main.routes {
 		r.solo.Remove(rt.group)
 	}
-	r.running.remove(u)
+	r.running.Remove(u)
 }

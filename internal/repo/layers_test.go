@@ -4,8 +4,10 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -148,5 +150,29 @@ func TestImports_pointDown(t *testing.T) {
 	}
 	if packages < 100 {
 		t.Errorf("only %d files were looked at", packages)
+	}
+}
+
+// Whoever looks for a room of the consumer finds it in the design, and nothing that is not there.
+func TestDesign_namesEveryRoomOfTheConsumer(t *testing.T) {
+	t.Parallel()
+	rooms, err := os.ReadDir(filepath.Join(root, "consumer/internal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(text(t, "docs/design.md"), "    consumer/internal/   its rooms\n")
+	list, _, _ = strings.Cut(list, "    consumer/handler/")
+	list = regexp.MustCompile(`\([^)]*\)|of an? (durable|message|instance)`).ReplaceAllString(list, " ")
+	named := strings.FieldsFunc(list, func(r rune) bool { return r < 'a' || r > 'z' })
+	named = slices.DeleteFunc(named, func(word string) bool { return word == "and" })
+	for _, room := range rooms {
+		if n := len(named); room.IsDir() {
+			if named = slices.DeleteFunc(named, func(name string) bool { return name == room.Name() }); len(named) != n-1 {
+				t.Errorf("docs/design.md names room %s %d times, want once", room.Name(), n-len(named))
+			}
+		}
+	}
+	if len(named) > 0 {
+		t.Errorf("docs/design.md names rooms that are not there: %q", named)
 	}
 }
