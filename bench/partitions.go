@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/supervisor"
 )

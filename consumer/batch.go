@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/batches"
-	"github.com/relaymq/relay/consumer/internal/foreign"
+	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -121,7 +121,7 @@ func newBatcher(h BatchHandler, cfg Batch, concurrency int) *batcher {
 			if p == nil {
 				return &supervisor.PanicError{Goexit: true}
 			}
-			return foreign.Error(foreign.PanicText(p))
+			return usercode.Error(usercode.PanicText(p))
 		},
 	})}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // binding is what the configuration says of a source: a durable of a stream, and the routes that get its messages. It is fixed when the source
@@ -115,7 +115,7 @@ func (b *binding) newerGeneration(ctx context.Context) error {
 	behind, err := b.relay.divided.maker.IsBehind(ctx, p)
 	if err == nil && behind {
 		b.relay.generations.Soon()
-		err = away.Made(fmt.Errorf("route %s has a newer generation of partitions: %w", p.Route, jetstream.ErrStreamNotFound))
+		err = transient.Made(fmt.Errorf("route %s has a newer generation of partitions: %w", p.Route, jetstream.ErrStreamNotFound))
 	}
 	return err
 }

@@ -40,7 +40,7 @@ type callers struct {
 	policy  caller.Policy
 	holding caller.Holding // messages that are not acknowledged before their outcome is told
 	gates   *caller.Gates
-	refused trouble.Seldom
+	refused trouble.Throttle
 }
 
 // ownInboxes begin the inboxes of instances, operators and viewers, when they are apart from those of callers.
@@ -87,7 +87,7 @@ func (m *message) readCall(stored time.Time) {
 	}
 	for _, r := range refused {
 		rt.count.Refused.Add(1)
-		if others, ok := rt.callers.refused.May(time.Now()); ok {
+		if others, ok := rt.callers.refused.Allow(time.Now()); ok {
 			rt.log.Warn("refused a header of the caller; the message is handled without it", m.Attrs("header", r.Header, "error", r.Err, "others", others)...)
 		}
 	}

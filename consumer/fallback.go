@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/settle"
+	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -75,7 +75,7 @@ func (r Route) validateFallback(fault func(format string, args ...any)) {
 // part is which handler of a route has an attempt: its own, or the fallback.
 type part struct {
 	handler  Handler
-	shared   *foreign.Life // nil: it need not be started
+	shared   *usercode.Life // nil: it need not be started
 	timeout  time.Duration
 	ownBytes bool
 	fallback bool
@@ -88,14 +88,14 @@ func (f Fallback) slotTime(r Route) time.Duration {
 }
 
 // fallbackPart is what has attempts of the fallback; nil without one. A life that is given is of the same handler.
-func (rt *route) fallbackPart(cfg Route, life *foreign.Life) *part {
+func (rt *route) fallbackPart(cfg Route, life *usercode.Life) *part {
 	f := cfg.Fallback
 	if f == nil {
 		return nil
 	}
 	_, outside := f.Handler.(Outside)
 	if life == nil {
-		life = foreign.NewLife(f.Handler)
+		life = usercode.NewLife(f.Handler)
 	}
 	return &part{
 		handler: rt.wrap(f.Handler, cfg.Use), shared: life, timeout: f.Timeout, fallback: true,

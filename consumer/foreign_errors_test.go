@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relaymq/relay/consumer/internal/foreign"
+	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -64,7 +64,7 @@ func TestVerdictOf_foreignErrors(t *testing.T) {
 			if v.Kind.String() != c.kind {
 				t.Errorf("%v, want %v", v.Kind, c.kind)
 			}
-			if _, plain := v.Err.(foreign.Error); !plain {
+			if _, plain := v.Err.(usercode.Error); !plain {
 				t.Errorf("%T goes on", v.Err)
 			}
 			if got := v.Err.Error(); !strings.HasPrefix(got, c.text) || len(got) > retry.MaxErrorLen || strings.ContainsAny(got, "\x00\x1b\r\n") {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/relaymq/relay/consumer/internal/foreign"
+	"github.com/relaymq/relay/consumer/internal/usercode"
 )
 
 // checkHandler asks a route's handler, and its fallback, whether they can work.
@@ -16,13 +16,13 @@ func checkHandler(ctx context.Context, cfg Route) error {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	if check != nil {
-		if err := foreign.Call(func() error { return check(ctx) }); err != nil {
+		if err := usercode.Call(func() error { return check(ctx) }); err != nil {
 			return fmt.Errorf("handler: %w", err)
 		}
 	}
 	if f := cfg.Fallback; f != nil {
 		if c, ok := f.Handler.(Checker); ok {
-			if err := foreign.Call(func() error { return c.Check(ctx) }); err != nil {
+			if err := usercode.Call(func() error { return c.Check(ctx) }); err != nil {
 				return fmt.Errorf("fallback.handler: %w", err)
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // The life of a source: its durable is looked at, made if it is missing, and opened; then it is pulled from, until relay
@@ -23,7 +23,7 @@ func sourcesOf(units []*unit) (list []*source) {
 
 // openLooked makes the durable if it is missing, and begins its session. The stream was there: that a server knows neither it nor the durable passes.
 func (s *source) openLooked(ctx context.Context) (err error) {
-	defer func() { err = away.Made(err) }()
+	defer func() { err = transient.Made(err) }()
 	consumer := s.setup.Have
 	if consumer == nil {
 		if !s.due {
@@ -86,17 +86,17 @@ func (s *source) await(ctx context.Context) bool {
 		return true
 	}
 	what := fmt.Sprintf("durable %s on stream %s", s.durable, s.stream)
-	var look away.Spans
-	for p := new(away.Patience); ; {
+	var look transient.Spans
+	for p := new(transient.Patience); ; {
 		if err := s.setup.err; err != nil {
 			for _, rt := range s.routes {
 				rt.troubles.Note(what, err, time.Now())
 			}
 			most := lookAgain
-			if away.Is(err) || s.setup.lacksStream() {
+			if transient.Is(err) || s.setup.lacksStream() {
 				most = restBefore(&look)
 			}
-			away.Pause(ctx, p.Next(most))
+			transient.Pause(ctx, p.Next(most))
 		}
 		select {
 		case <-ctx.Done():

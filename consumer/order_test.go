@@ -15,10 +15,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -150,7 +150,7 @@ func (o *inOrder) Handle(ctx context.Context, m *Msg) error {
 	o.started[m.Sequence] = true
 	o.last[m.Subject] = max(o.last[m.Subject], m.Sequence)
 	o.mu.Unlock()
-	away.Pause(ctx, time.Millisecond)
+	transient.Pause(ctx, time.Millisecond)
 	return nil
 }
 

@@ -16,9 +16,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -148,7 +148,7 @@ func (w *world) info(stream, durable string) *jetstream.ConsumerInfo {
 	var c jetstream.Consumer
 	w.eventually("the server tells of durable "+durable, func() bool {
 		var err error
-		if c, err = w.js.Consumer(w.t.Context(), stream, durable); err != nil && !away.Is(err) { // a question is lost with a server that is killed
+		if c, err = w.js.Consumer(w.t.Context(), stream, durable); err != nil && !transient.Is(err) { // a question is lost with a server that is killed
 			w.t.Fatal(err)
 		}
 		return err == nil

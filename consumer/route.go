@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/limits"
+	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/supervisor"
@@ -89,7 +89,7 @@ type Route struct {
 	Outside bool `koanf:"-"`
 
 	part               *generations.Part // of a part of a route with partitions
-	life, fallbackLife *foreign.Life     // likewise: of its handlers
+	life, fallbackLife *usercode.Life    // likewise: of its handlers
 }
 
 // Retry is when and how often a message that failed is tried again.

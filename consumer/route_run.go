@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/backlog"
-	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/intake"
@@ -19,6 +18,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/operators"
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/tenure"
+	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/trouble"
@@ -140,14 +140,14 @@ func (rt *route) childrenOf(cfg Route) func(ctx context.Context, key string) (an
 	return func(ctx context.Context, key string) (any, error) {
 		h, err := cfg.Factory(key)
 		if err != nil {
-			return nil, foreign.Said(err)
+			return nil, usercode.Said(err)
 		}
 		if h == nil {
 			return nil, errors.New("the factory made no handler")
 		}
 		if s, ok := h.(Starter); ok {
 			if err := s.Start(ctx); err != nil {
-				return nil, foreign.Said(err)
+				return nil, usercode.Said(err)
 			}
 		}
 		return wrapped{rt.wrap(h, cfg.Use), h}, nil

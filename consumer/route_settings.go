@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/relaymq/relay/consumer/internal/foreign"
+	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -59,9 +59,9 @@ func (rt *route) equip(cfg Route, was *equipment) *equipment {
 	default:
 		life := cfg.life
 		if cfg.part == nil {
-			life = foreign.NewLife(h)
+			life = usercode.NewLife(h)
 		}
-		if was != nil && foreign.Same(before.Handler, h) {
+		if was != nil && usercode.Same(before.Handler, h) {
 			life = was.own.shared
 		}
 		work := h
@@ -76,9 +76,9 @@ func (rt *route) equip(cfg Route, was *equipment) *equipment {
 	}
 	switch f := cfg.Fallback; {
 	case f == nil:
-	case was != nil && foreign.Same(before.Fallback.Handler, f.Handler) && before.Fallback.Timeout == f.Timeout && len(before.Use)+len(cfg.Use) == 0:
+	case was != nil && usercode.Same(before.Fallback.Handler, f.Handler) && before.Fallback.Timeout == f.Timeout && len(before.Use)+len(cfg.Use) == 0:
 		e.fallback = was.fallback
-	case was != nil && foreign.Same(before.Fallback.Handler, f.Handler):
+	case was != nil && usercode.Same(before.Fallback.Handler, f.Handler):
 		e.fallback = rt.fallbackPart(cfg, was.fallback.shared)
 	default:
 		e.fallback = rt.fallbackPart(cfg, cfg.fallbackLife)
@@ -105,7 +105,7 @@ func (e *equipment) forget() {
 
 // sameWork tells whether the handler of the route has the same around it.
 func sameWork(a, b Route) bool {
-	return foreign.Same(a.Handler, b.Handler) && len(a.Use)+len(b.Use) == 0 && a.OwnBytes == b.OwnBytes &&
+	return usercode.Same(a.Handler, b.Handler) && len(a.Use)+len(b.Use) == 0 && a.OwnBytes == b.OwnBytes &&
 		(a.Batch == nil && b.Batch == nil || a.Batch != nil && b.Batch != nil && *a.Batch == *b.Batch && a.Concurrency == b.Concurrency)
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/durables"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/provision"
+	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -111,7 +111,7 @@ func (s *setup) lacksStream() bool {
 }
 
 // waits tells whether the source may be set up later, while others run.
-func (s *setup) waits() bool { return away.Is(s.err) || s.differs() != nil || s.lacksStream() }
+func (s *setup) waits() bool { return transient.Is(s.err) || s.differs() != nil || s.lacksStream() }
 
 // lookAt looks at the durables of many sources side by side.
 func lookAt(s *source, ctx context.Context) error { return s.setup.Look(ctx) }

@@ -14,8 +14,8 @@ import (
 	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/permission"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // How relay starts. What is merely away, as a server, a leader or a quorum may be, never ends a start: it is named, and tried
@@ -43,7 +43,7 @@ const (
 )
 
 // restBefore is the longest pause before the next look.
-func restBefore(look *away.Spans) time.Duration {
+func restBefore(look *transient.Spans) time.Duration {
 	if look.Early() {
 		return lookFor
 	}
@@ -122,7 +122,7 @@ func (l *startup) shared(ctx context.Context) error {
 		}
 	}
 	l.tallies.Open(l.stores.Ledgers)
-	return setupError("", l.troubles.Persist(ctx, "relay's own streams", func(ctx context.Context) error { return away.Made(l.attempt(ctx, l.upkeep.SetRight)) }))
+	return setupError("", l.troubles.Persist(ctx, "relay's own streams", func(ctx context.Context) error { return transient.Made(l.attempt(ctx, l.upkeep.SetRight)) }))
 }
 
 // deadPrefixes begin the subjects of the dead letters of routes; an empty one is that of the service.
@@ -217,7 +217,7 @@ func lookTwice(ctx context.Context, nc *nats.Conn, list []*source) {
 	if len(missing) == 0 {
 		return
 	}
-	away.Pause(ctx, placing.Twice)
+	transient.Pause(ctx, placing.Twice)
 	for _, s := range missing {
 		s.setup.err = nil
 	}

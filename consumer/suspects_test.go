@@ -16,10 +16,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/settle"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -55,7 +55,7 @@ func runKilled(url string) {
 			go panic("in a goroutine of its own")
 			<-ctx.Done()
 		}
-		away.Pause(ctx, 30*time.Millisecond)
+		transient.Pause(ctx, 30*time.Millisecond)
 		return nil
 	})
 	if os.Getenv(killedOrdered) != "" {
@@ -174,7 +174,7 @@ func TestRelay_noSuspectsWithoutADeath(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, _ := w.start(Config{Logger: quiet}, killedRoute(func(ctx context.Context, m *Msg) error {
-		away.Pause(ctx, 20*time.Millisecond)
+		transient.Pause(ctx, 20*time.Millisecond)
 		return nil
 	}))
 	w.settled("ORDERS", "billing")
@@ -224,7 +224,7 @@ func TestRelay_innocentsOfADeathAreHandled(t *testing.T) {
 			together.Add(1)
 		}
 		l.note(m)
-		away.Pause(ctx, 5*time.Millisecond)
+		transient.Pause(ctx, 5*time.Millisecond)
 		if m.Sequence <= inHand && beside.Load() > 1 {
 			crowded.Add(1)
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/consumer/internal/tenure"
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // A unit whose routes have instances: one works on it at a time, and the others stand by; see package tenure. When a unit lost the claim, or handed it over,
@@ -78,8 +78,8 @@ func (u *unit) fenceOff() {
 // standByAgain replaces a unit that had the claim by a fresh one. It tries for as long as relay runs and nobody else ends the unit.
 func (r *Relay) standByAgain(u *unit) {
 	r.running.Change(u, func() {
-		var look away.Spans
-		for p := new(away.Patience); ; {
+		var look transient.Spans
+		for p := new(transient.Patience); ; {
 			ctx, cancel := context.WithTimeout(r.phases.ends, look.Next(lookFor, setupTimeout))
 			err := r.restart(ctx, u)
 			cancel()
@@ -89,7 +89,7 @@ func (r *Relay) standByAgain(u *unit) {
 			for _, rt := range u.main.routes {
 				rt.troubles.Note("standing by for "+u.main.String(), err, time.Now())
 			}
-			away.Pause(r.phases.ends, p.Next(restBefore(&look)))
+			transient.Pause(r.phases.ends, p.Next(restBefore(&look)))
 		}
 	})
 }

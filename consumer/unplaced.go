@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // A route of which no stream holds the subjects has no durable, and so no unit. It is stopped and says so, while the others run. When somebody has made the
@@ -16,8 +16,8 @@ func (rt *route) isUnplaced() bool { return rt.unit.Load() == nil }
 
 // place has routes begin that had no stream at the start, until ctx is done.
 func (r *Relay) place(ctx context.Context, list []unplaced) {
-	for p := new(away.Patience); len(list) > 0; {
-		away.Pause(ctx, p.Next(tryAgain))
+	for p := new(transient.Patience); len(list) > 0; {
+		transient.Pause(ctx, p.Next(tryAgain))
 		if ctx.Err() != nil {
 			return
 		}

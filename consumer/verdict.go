@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/relaymq/relay/consumer/internal/foreign"
+	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -85,7 +85,7 @@ func (e *verdictError) Error() string {
 	if e.verdict.Err == nil {
 		return e.verdict.Kind.String()
 	}
-	return foreign.TextOf(e.verdict.Err)
+	return usercode.TextOf(e.verdict.Err)
 }
 
 func (e *verdictError) Unwrap() error { return e.verdict.Err }
@@ -174,13 +174,13 @@ func verdictAs(err error) (v Verdict, timedOut bool) {
 		return Verdict{Kind: VerdictAck}, false
 	}
 	v, timedOut = sorted(err)
-	v.Err = foreign.Said(err) // with what the handler wrapped around it
+	v.Err = usercode.Said(err) // with what the handler wrapped around it
 	return v, timedOut
 }
 
 // sorted is verdictAs without the text.
 func sorted(err error) (v Verdict, timedOut bool) {
-	if foreign.IsNil(err) {
+	if usercode.IsNil(err) {
 		return v, false // the zero value is a retry
 	}
 	// Unwrap, Is or As panicked: err is what was found before.

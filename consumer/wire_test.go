@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -177,14 +177,14 @@ func TestRelay_durableThatIsGoneOrAnother(t *testing.T) {
 			w := newWorld(t)
 			r, _ := w.start(Config{}, Route{
 				Name: "billing", Subjects: []string{"orders.>"},
-				Handler: HandlerFunc(func(ctx context.Context, _ *Msg) error { away.Pause(ctx, time.Millisecond); return nil }),
+				Handler: HandlerFunc(func(ctx context.Context, _ *Msg) error { transient.Pause(ctx, time.Millisecond); return nil }),
 			})
 			ctx, cancel := context.WithCancel(t.Context())
 			var load sync.WaitGroup
 			load.Go(func() {
 				for ctx.Err() == nil {
 					_, _ = w.js.PublishAsync("orders.eu", []byte("{}"))
-					away.Pause(ctx, time.Millisecond)
+					transient.Pause(ctx, time.Millisecond)
 				}
 			})
 			defer load.Wait()

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
@@ -90,7 +90,7 @@ func TestWriter_regressionInstancesOfAClusterWriteAtOnce(t *testing.T) {
 		for err != nil { // each asks again when nobody answers, as relay does
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			book, err = Open(ctx, js, "relay", 3)
-			if cancel(); err != nil && !away.Is(away.Made(err)) {
+			if cancel(); err != nil && !transient.Is(transient.Made(err)) {
 				t.Fatal(err)
 			}
 		}
@@ -103,7 +103,7 @@ func TestWriter_regressionInstancesOfAClusterWriteAtOnce(t *testing.T) {
 					Opening:  Opening{At: made},
 				}
 				err := w.Write(t.Context(), b, a, false)
-				for away.Is(err) { // on a busy machine a leader steps down now and then
+				for transient.Is(err) { // on a busy machine a leader steps down now and then
 					time.Sleep(20 * time.Millisecond)
 					err = w.Write(t.Context(), b, w.Pending(), false)
 				}
@@ -116,7 +116,7 @@ func TestWriter_regressionInstancesOfAClusterWriteAtOnce(t *testing.T) {
 	}
 	writing.Wait()
 	r, err := book.Get(t.Context(), stream, durable)
-	for ; away.Is(err); r, err = book.Get(t.Context(), stream, durable) {
+	for ; transient.Is(err); r, err = book.Get(t.Context(), stream, durable) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	if err != nil || r.Total().Received != uint64(each*len(nodes)) {

@@ -12,9 +12,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Book is the bucket <SERVICE>_LEDGER.
@@ -185,7 +185,7 @@ func (b *Book) putRecord(ctx context.Context, key string, r *Record) (again bool
 		return false, err
 	}
 	err = b.put(ctx, key, value, r.revision)
-	if !away.Raced(err) {
+	if !transient.Raced(err) {
 		return false, err
 	}
 	return ctx.Err() == nil, ctx.Err()

@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // bodyTimeout bounds the transfer of one object.
@@ -173,7 +173,7 @@ func (s *Store) touch(ctx context.Context, name, due string) error {
 			jetstream.WithExpectLastSequencePerSubject(o.sequence))
 		cancel()
 		// When the write lost a race, another writer made progress, so the loop ends.
-		if err == nil || !away.Raced(err) {
+		if err == nil || !transient.Raced(err) {
 			return classify(err)
 		}
 	}

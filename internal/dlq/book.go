@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // The server says how many dead letters there ever were, and how many are left. What went, and relay did not take out, was removed by
@@ -115,7 +115,7 @@ func (s *Store) Lost(ctx context.Context) (Loss, error) {
 // book when there is none. untold is how much of the loss no instance has told of yet; it counts as told.
 func (s *Store) Look(ctx context.Context, age time.Duration) (l Loss, untold uint64, err error) {
 	for range 5 {
-		if l, untold, err = s.lost(ctx, &age); !away.Raced(err) {
+		if l, untold, err = s.lost(ctx, &age); !transient.Raced(err) {
 			break
 		}
 	}
@@ -423,7 +423,7 @@ func (s *Store) amend(ctx context.Context, change func(p *pages)) error {
 			return err
 		}
 		change(p)
-		if err = s.writeBook(ctx, p, revision); !away.Raced(err) || ctx.Err() != nil {
+		if err = s.writeBook(ctx, p, revision); !transient.Raced(err) || ctx.Err() != nil {
 			return err
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Edit is what somebody did to one of relay's own streams, and what it cost.
@@ -56,7 +56,7 @@ func (j *Jobs) NoteEdit(ctx context.Context, edit Edit) error {
 		if err != nil {
 			return err
 		}
-		if _, err = j.kv.Update(ctx, editsKey, value, revision); !away.Raced(err) || ctx.Err() != nil {
+		if _, err = j.kv.Update(ctx, editsKey, value, revision); !transient.Raced(err) || ctx.Err() != nil {
 			return classify(err)
 		}
 	}

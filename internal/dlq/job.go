@@ -15,11 +15,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/audit"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/fingerprint"
 	"github.com/relaymq/relay/internal/kvwatch"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // JobState is what becomes of a replay job.
@@ -332,7 +332,7 @@ func (j *Jobs) Cancel(ctx context.Context, id, by string) (Job, error) {
 			return job, err
 		}
 		job.State, job.Why = JobCancelled, "cancelled by "+by
-		if err = j.update(ctx, &job); !away.Raced(err) {
+		if err = j.update(ctx, &job); !transient.Raced(err) {
 			return job, classify(err)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/teeth"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // callTimeout is longer than a leader election usually takes.
@@ -107,7 +107,7 @@ const (
 // only then, it waits a moment and reads again. If the rival's never comes, the caller's next Put stores its own.
 func (s *Store) confirm(ctx context.Context, subj string, e Entry, why error) error {
 	m, err := s.last(ctx, s.Name(), subj)
-	for reads := 1; errors.Is(err, ErrNotFound) && away.Raced(why) && reads < confirmReads && ctx.Err() == nil; reads++ {
+	for reads := 1; errors.Is(err, ErrNotFound) && transient.Raced(why) && reads < confirmReads && ctx.Err() == nil; reads++ {
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Duration(reads) * confirmWait):

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 func TestPut_keepsExtremes(t *testing.T) {
@@ -191,7 +191,7 @@ func TestPut_lostAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		answer(t, func(m *nats.Msg) { _ = m.Respond([]byte(`{"error":{"code":503,"err_code":10164}}`)) })
-		if err := s.Put(t.Context(), "", entry(5)); !away.Raced(err) {
+		if err := s.Put(t.Context(), "", entry(5)); !transient.Raced(err) {
 			t.Errorf("got %v, want the refusal", err)
 		}
 	})

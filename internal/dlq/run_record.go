@@ -7,7 +7,7 @@ import (
 	"maps"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // take makes this the one that runs the job.
@@ -46,7 +46,7 @@ func (r *Run) take(ctx context.Context) error {
 	job.State, job.Why, job.Runner = JobRunning, "", r.Runner
 	job.Refused, job.Refusals, job.Reasons, job.WaitsFor = left.Refused, left.Refusals, maps.Clone(left.Reasons), nil
 	if err := r.Jobs.update(ctx, &job); err != nil {
-		if away.Raced(err) {
+		if transient.Raced(err) {
 			return ErrJobTaken
 		}
 		return classify(err)
@@ -89,7 +89,7 @@ func (r *Run) write(ctx context.Context, job *Job) error {
 	job.revision = r.job.revision
 	r.mu.Unlock()
 	err := r.Jobs.update(ctx, job)
-	if away.Raced(err) {
+	if transient.Raced(err) {
 		now, get := r.Jobs.Get(ctx, job.ID)
 		switch {
 		case get != nil:

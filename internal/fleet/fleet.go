@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Config makes a Fleet.
@@ -91,7 +91,7 @@ func Join(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, erro
 	}
 	kv, err := js.KeyValue(ctx, Bucket(cfg.Service))
 	if err != nil {
-		return nil, fmt.Errorf("bucket %s: %w", Bucket(cfg.Service), away.Made(err))
+		return nil, fmt.Errorf("bucket %s: %w", Bucket(cfg.Service), transient.Made(err))
 	}
 	prefix := "$KV." + Bucket(cfg.Service) + "."
 	if cfg.Domain != "" {
@@ -112,7 +112,7 @@ func ensure(ctx context.Context, js jetstream.JetStream, cfg Config) (created ti
 	c.FirstSeq = uint64(time.Now().UnixMilli())
 	stream, err := ownstream.Ensure(ctx, js, c, cfg.Logger)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("bucket %s: %w", Bucket(cfg.Service), away.Made(err))
+		return time.Time{}, fmt.Errorf("bucket %s: %w", Bucket(cfg.Service), transient.Made(err))
 	}
 	return stream.CachedInfo().Created, nil
 }
@@ -149,10 +149,10 @@ func (f *Fleet) Run(ctx context.Context) {
 		defer close(watched)
 		f.watch(watching)
 	}()
-	var looks away.Spans
+	var looks transient.Spans
 	for ctx.Err() == nil {
 		if f.keep(ctx) {
-			looks = away.Spans{}
+			looks = transient.Spans{}
 		}
 		select {
 		case <-ctx.Done():

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Demand is what an instance needs of a limit now.
@@ -89,7 +89,7 @@ func (f *Fleet) Share(ctx context.Context, l Parts) {
 				p.doubt(have[s.id])
 			}
 		}
-		away.Pause(ctx, shareEvery)
+		transient.Pause(ctx, shareEvery)
 		var later <-chan time.Time
 		if again > 0 {
 			later = time.After(again)

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Membership is an instance's part in the fleet, which it has only once something needs it: a session costs two writes a second. It is joined
@@ -95,7 +95,7 @@ func (m *Membership) Run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	for p := new(away.Patience); ; {
+	for p := new(transient.Patience); ; {
 		f, err := m.join(ctx)
 		if err == nil {
 			m.fleet.Store(f)
@@ -109,10 +109,10 @@ func (m *Membership) Run(ctx context.Context) {
 		}
 		m.note(err)
 		most := joinFaultAgain
-		if away.Is(err) {
+		if transient.Is(err) {
 			most = joinAwayAgain
 		}
-		away.Pause(ctx, p.Next(most))
+		transient.Pause(ctx, p.Next(most))
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/teeth"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // session is this instance's lease. A lost one is never taken up again: the next has another id.
@@ -181,7 +181,7 @@ func (f *Fleet) write(ctx context.Context, s *session) error {
 		s.revision = ack.Sequence
 		s.until.Store(int64(sent + f.cfg.Lease - f.guard))
 		return nil
-	case away.Raced(err):
+	case transient.Raced(err):
 		if s.revision == 0 {
 			return err
 		}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Member is an instance of the fleet.
@@ -82,14 +82,14 @@ func claimKey(resource string) string { return claimPrefix + resource }
 // watch follows the bucket until ctx is done. A watch can end without a word, or wait for a bucket that was made anew, so its end
 // and the silence of the instance's own writes begin a new one.
 func (f *Fleet) watch(ctx context.Context) {
-	var tries away.Spans
+	var tries transient.Spans
 	for ctx.Err() == nil {
 		select { // it was for the watch before
 		case <-f.rewatch:
 		default:
 		}
 		if f.watchOnce(ctx, tries.Next(f.cfg.Lease/4, 4*f.cfg.Lease)) {
-			tries = away.Spans{}
+			tries = transient.Spans{}
 		}
 		select {
 		case <-ctx.Done():

@@ -13,8 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // A watch of a bucket can end without a word: nats.go closes it, or goes on waiting for a bucket that was made anew. So the
@@ -211,7 +211,7 @@ func (f *Follower) keep(ctx context.Context, name string, order Order) {
 	if err == nil {
 		_, err = f.orders.KV.Create(ctx, name, value)
 	}
-	if err != nil && !away.Raced(err) {
+	if err != nil && !transient.Raced(err) {
 		f.log.Error("the bucket of operators' orders was deleted and made again, and an order that this instance follows could not be stored in it; pause again whatever must stay paused",
 			"bucket", f.orders.KV.Bucket(), "order", name, "error", err)
 		return
@@ -278,7 +278,7 @@ func (f *Follower) again(ctx context.Context) {
 	}
 	if err != nil {
 		f.end()
-		away.Pause(ctx, followAgain)
+		transient.Pause(ctx, followAgain)
 	}
 }
 
@@ -359,7 +359,7 @@ func (f *Follower) restore(ctx context.Context, name string, revision uint64) {
 	switch {
 	case err == nil:
 		f.log.Warn("an operator's order could not be read in the bucket; stored the one that this instance follows again", "bucket", f.orders.KV.Bucket(), "order", name)
-	case !away.Raced(err): // else another instance was faster, or an operator
+	case !transient.Raced(err): // else another instance was faster, or an operator
 		f.log.Error("an operator's order could not be read in the bucket, and the one that this instance follows could not be stored there; give the order again", "bucket", f.orders.KV.Bucket(), "order", name, "error", err)
 	}
 }

@@ -44,7 +44,7 @@ var layers = map[string][]string{
 		"ack", "supervisor", "consumer/internal/generations", "consumer/internal/memory", "consumer/internal/settle", "consumer/internal/strays", "consumer/internal/unstored",
 	},
 	"consumer/internal/outcome":   {"supervisor", "consumer/internal/caller", "consumer/internal/settle"}, // what it says of a message
-	"consumer/internal/division":  {"consumer/internal/foreign", "consumer/internal/generations"},
+	"consumer/internal/division":  {"consumer/internal/usercode", "consumer/internal/generations"},
 	"consumer/internal/pulls":     {"consumer/internal/link"}, // a durable asks for its part of what the link brings
 	"consumer/internal/*":         {},
 	"consumer/handler":            {"consumer"},

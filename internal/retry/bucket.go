@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/requests"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Bucket is the key-value bucket that holds the records of all durables of a service.
@@ -115,12 +115,12 @@ func (b *Bucket) put(ctx context.Context, key string, value []byte, after uint64
 	}
 	revision, err = b.write(ctx, key, value, after, nil)
 	switch {
-	case after == 0 && (away.Raced(err) || errors.Is(err, errIndirect)):
+	case after == 0 && (transient.Raced(err) || errors.Is(err, errIndirect)):
 		revision, err = b.kv.Create(ctx, key, value) // it knows a key that was deleted from one that is there
 	case errors.Is(err, errIndirect):
 		revision, err = b.kv.Update(ctx, key, value, after)
 	}
-	if err == nil || away.Raced(err) {
+	if err == nil || transient.Raced(err) {
 		b.health.wrote()
 	} else {
 		b.health.failed(err)
@@ -164,7 +164,7 @@ func (b *Bucket) remove(ctx context.Context, key string, revision uint64) error 
 		if errors.Is(err, errIndirect) {
 			err = b.kv.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(markerTTL))
 		}
-		if away.Raced(err) {
+		if transient.Raced(err) {
 			return nil
 		}
 		if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/teeth"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // dedupeWindow is how long the retry stream knows a message id: a replay that is repeated within it reaches its route
@@ -239,7 +239,7 @@ func (r *Stream) store(ctx context.Context, m *nats.Msg, o Origin, own uint64) e
 			return fmt.Errorf("%w (and the stored message cannot be read: %w)", err, unread)
 		case ahead && at != own:
 			return nil
-		case !away.Raced(err) || try == storeTries || ctx.Err() != nil:
+		case !transient.Raced(err) || try == storeTries || ctx.Err() != nil:
 			return err
 		}
 		if at == after { // a rival is on its way

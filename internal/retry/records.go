@@ -14,8 +14,8 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Record is what is remembered of a message that failed.
@@ -173,7 +173,7 @@ func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) e
 			r.cache.Add(seq, stored{rec, revision, deliveries})
 			return nil
 		}
-		if !away.Raced(err) {
+		if !transient.Raced(err) {
 			return err
 		}
 		if s, err = r.read(ctx, seq, deliveries); err != nil {
@@ -230,7 +230,7 @@ func (r *Records) mark(ctx context.Context, seq, deliveries uint64, rec Record, 
 	case err == nil:
 		r.cache.Add(seq, stored{rec, revision, deliveries})
 		return revision, nil
-	case away.Raced(err):
+	case transient.Raced(err):
 		// Perhaps it is our own, whose answer was lost. Whoever asks next reads it.
 		if s, ok := r.cache.Get(seq); ok && s.revision == after {
 			r.cache.Remove(seq)

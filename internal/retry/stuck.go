@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // A schedule that is due while the storage is full is lost sight of: the server marks it as being on its way, cannot store
@@ -82,7 +82,7 @@ func (r *Stream) unstick(ctx context.Context, before time.Time) (freed int, err 
 func (r *Stream) again(ctx context.Context, m *nats.Msg) (bool, error) {
 	c := &nats.Msg{Subject: m.Header.Get(jetstream.SubjectHeader), Header: parkedHeader(m), Data: m.Data}
 	_, err := r.js.PublishMsg(ctx, c, jetstream.WithExpectStream(r.name), jetstream.WithExpectLastSequencePerSubject(parkedSequence(m)))
-	if away.Raced(err) {
+	if transient.Raced(err) {
 		return false, nil
 	}
 	return err == nil, err

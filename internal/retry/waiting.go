@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // What waits for its retry, for those who look from outside: messages that wait in their durable have a record, parked ones
@@ -142,7 +142,7 @@ func (r *Stream) Hasten(ctx context.Context, p Parked, due time.Time) (number ui
 	setTime(c.Header, headerDue, due) // relay would wait for the rest of the old one
 	ack, err := r.js.PublishMsg(ctx, c, jetstream.WithExpectStream(r.name), jetstream.WithExpectLastSequencePerSubject(p.Number))
 	switch {
-	case away.Raced(err):
+	case transient.Raced(err):
 		return 0, ErrFired
 	case err != nil:
 		return 0, err

@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/removal"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // errFull says that no more may wait.
@@ -103,7 +103,7 @@ func (l *Later) move(ctx context.Context, e entry) error {
 		stored, err := l.js.PublishMsg(ctx, w, jetstream.WithExpectStream(l.name), jetstream.WithMsgID(e.from()), jetstream.WithExpectLastSequencePerSubject(revision))
 		var api *jetstream.APIError
 		switch {
-		case away.Raced(err) && ctx.Err() == nil:
+		case transient.Raced(err) && ctx.Err() == nil:
 			continue // it fired, or another one took its place
 		case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && api.ErrorCode == codeHeaderTooLarge:
 			return fmt.Errorf("%w: with its headers it is larger than the server takes", errUnfit)

@@ -10,9 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // format of records. An instance that meets a greater one leaves the schedule alone, and says so.
@@ -121,7 +121,7 @@ func (r *Records) put(ctx context.Context, name string, rec Record, revision uin
 	} else {
 		revision, err = r.kv.Update(ctx, name, value, revision)
 	}
-	if away.Raced(err) {
+	if transient.Raced(err) {
 		return 0, errRaced
 	}
 	return revision, err

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // mostPause is the longest pause before what is away is tried again.
@@ -12,7 +12,7 @@ const mostPause = 5 * time.Second
 
 // Persist tries until that succeeds, fails for a reason that does not pass by itself, or ctx is done. What it waits for is in the list meanwhile.
 func (t *List) Persist(ctx context.Context, what string, try func(ctx context.Context) error) error {
-	for p := new(away.Patience); ; {
+	for p := new(transient.Patience); ; {
 		err := try(ctx)
 		switch {
 		case err == nil:
@@ -20,10 +20,10 @@ func (t *List) Persist(ctx context.Context, what string, try func(ctx context.Co
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !away.Is(err):
+		case !transient.Is(err):
 			return err
 		}
 		t.Note(what, err, time.Now())
-		away.Pause(ctx, p.Next(mostPause))
+		transient.Pause(ctx, p.Next(mostPause))
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // List is what does not work just now. The log has a line when something begins, one a minute while it lasts, and one when it is over. Make it with
@@ -51,7 +51,7 @@ func (t *Trouble) Error() string {
 func (t *Trouble) Unwrap() error { return t.Err }
 
 // Passes tells whether it may be over by itself.
-func (t *Trouble) Passes() bool { return away.Is(t.Err) }
+func (t *Trouble) Passes() bool { return transient.Is(t.Err) }
 
 // Note says that what does not work, and that it is tried again.
 func (t *List) Note(what string, err error, now time.Time) { t.note(what, err, now, time.Time{}) }
@@ -72,7 +72,7 @@ func (t *List) Expire(now time.Time) {
 }
 
 func (t *List) note(what string, err error, now, until time.Time) {
-	err = away.Plain(err)
+	err = transient.Plain(err)
 	t.mu.Lock()
 	i := t.index(what)
 	begins := i < 0

@@ -62,16 +62,16 @@ func TestList_saysWhatDoesNotWork(t *testing.T) {
 
 func equal(a, b []string) bool { return strings.Join(a, "|") == strings.Join(b, "|") }
 
-func TestSeldom_oneLineAMinute(t *testing.T) {
+func TestThrottle_oneLineAMinute(t *testing.T) {
 	t.Parallel()
-	var s Seldom
+	var s Throttle
 	at := time.Now()
 	for i, c := range []struct {
 		after time.Duration
 		kept  int
 		may   bool
 	}{{0, 0, true}, {time.Second, 0, false}, {59 * time.Second, 0, false}, {time.Minute, 2, true}, {time.Minute + time.Second, 0, false}, {5 * time.Minute, 1, true}} {
-		if kept, may := s.May(at.Add(c.after)); kept != c.kept || may != c.may {
+		if kept, may := s.Allow(at.Add(c.after)); kept != c.kept || may != c.may {
 			t.Errorf("line %d: %d kept back, may %v; want %d, %v", i, kept, may, c.kept, c.may)
 		}
 	}

@@ -51,9 +51,9 @@ import (
 	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
 	"github.com/relaymq/relay/consumer/handler/internal/snippet"
 	"github.com/relaymq/relay/consumer/handler/internal/status"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/requests"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 const maxShown = 1 << 10
@@ -130,7 +130,7 @@ func (h *Handler) Stop(context.Context) error {
 }
 
 // passes tells of an error that says nothing of the streams.
-func passes(err error) bool { return away.Is(err) || errors.Is(err, context.Canceled) }
+func passes(err error) bool { return transient.Is(err) || errors.Is(err, context.Canceled) }
 
 // Handle asks, and returns the verdict of the answer.
 func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/teeth"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // A message whose publisher asked for something passes gates: is its deadline over, and does its caller still want it? They stand where the message
@@ -345,7 +345,7 @@ func (g *Gate) stillThere(ctx context.Context) *Asked {
 			g.gone.Store(absent)
 			return nil
 		}
-		away.Pause(ctx, AskAgain) // it may be reconnecting
+		transient.Pause(ctx, AskAgain) // it may be reconnecting
 	}
 	return nil
 }

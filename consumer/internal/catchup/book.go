@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/audit"
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Book are the records of a service. They are in the bucket of the ledger.
@@ -78,7 +78,7 @@ func (b *Book) Change(ctx context.Context, stream, durable string, change func(*
 				_, err = b.kv.Create(ctx, key, value)
 			}
 		}
-		if away.Raced(err) && ctx.Err() == nil {
+		if transient.Raced(err) && ctx.Err() == nil {
 			continue
 		}
 		return next, err

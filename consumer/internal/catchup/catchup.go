@@ -10,12 +10,14 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"log/slog"
+
 	"github.com/nats-io/nats.go"
-	"github.com/relaymq/relay/internal/away"
+
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
-	"log/slog"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // A route joins a durable that is there, or gets one more subject. The server widens the filter and goes on where the durable is: what the stream
@@ -154,7 +156,7 @@ func (c *CatchUp) Holds(ctx context.Context, g Range) (n uint64, err error) {
 }
 
 // errChanging says that another instance has the durable for itself. It passes.
-var errChanging = away.Soon(errors.New("another instance is changing the durable"))
+var errChanging = transient.Soon(errors.New("another instance is changing the durable"))
 
 // Read reads the account when the durable is opened, before anything is pulled. What was begun by an instance that ended is bounded.
 func (c *CatchUp) Read(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo) error {

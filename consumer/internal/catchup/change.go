@@ -8,9 +8,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/provision"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Change is what became of a change of a durable.
@@ -47,7 +47,7 @@ func (c *CatchUp) Change(ctx context.Context, stream jetstream.Stream, have, wan
 		if !errors.Is(err, errChanging) || ctx.Err() != nil {
 			return nil, err
 		}
-		away.Pause(ctx, 50*time.Millisecond)
+		transient.Pause(ctx, 50*time.Millisecond)
 	}
 	finish := func(then func(*Record)) error {
 		r, err := book.Change(ctx, c.cfg.Stream, c.cfg.Durable, func(r *Record) (*Record, error) {

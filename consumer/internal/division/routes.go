@@ -4,15 +4,15 @@ import (
 	"context"
 	"sync"
 
-	"github.com/relaymq/relay/consumer/internal/foreign"
 	"github.com/relaymq/relay/consumer/internal/generations"
+	"github.com/relaymq/relay/consumer/internal/usercode"
 )
 
 // Route is a route with partitions. R is a route as it is configured.
 type Route[R any] struct {
 	*generations.Route
 	Head              R
-	Handler, Fallback foreign.Shared // by all parts
+	Handler, Fallback usercode.Shared // by all parts
 }
 
 // Generations are those of the route. Of nil, which has no partitions, there are none.

@@ -12,9 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/catchup"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/provision"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // countTimeout is how long a consumer that counts lives when it is not removed.
@@ -101,7 +101,7 @@ func (d *Durable) Look(ctx context.Context) error {
 	stream, err := d.cfg.JS.Stream(ctx, d.cfg.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if d.cfg.Due {
-			return fmt.Errorf("stream %s: %w", d.cfg.Stream, away.Made(err)) // relay made it a moment ago
+			return fmt.Errorf("stream %s: %w", d.cfg.Stream, transient.Made(err)) // relay made it a moment ago
 		}
 		return &MissingStream{d.cfg.Stream, err}
 	}

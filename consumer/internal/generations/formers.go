@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Formers are the generations between that of a part and the newest one. Make them with [NewFormers]. Wait is for all goroutines.
@@ -54,7 +54,7 @@ func (f *Formers) Wait(ctx context.Context, js jetstream.JetStream) error {
 		return context.Cause(ctx)
 	}
 	for !f.through {
-		if away.Pause(ctx, time.Until(f.asked.Add(askFormersEvery))); ctx.Err() != nil {
+		if transient.Pause(ctx, time.Until(f.asked.Add(askFormersEvery))); ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		f.asked = time.Now()

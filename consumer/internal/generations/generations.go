@@ -11,9 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/partition"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 const (
@@ -111,7 +111,7 @@ func (w *Watch) Run(ctx context.Context) {
 		case <-w.again:
 			soon = true
 		case <-changed:
-			if away.Pause(ctx, changesAtOnce); ctx.Err() != nil {
+			if transient.Pause(ctx, changesAtOnce); ctx.Err() != nil {
 				continue
 			}
 		case <-tick.C:
@@ -154,7 +154,7 @@ func (w *Watch) look(ctx context.Context, r *Route) error {
 			return err
 		case growing && left > 0:
 			r.next = time.Now().Add(growEvery)
-			if away.Pause(ctx, growLook); ctx.Err() != nil {
+			if transient.Pause(ctx, growLook); ctx.Err() != nil {
 				return nil //nolint:nilerr // it goes on with the next tick
 			}
 		case growing:

@@ -5,11 +5,12 @@ package health
 import (
 	"errors"
 	"fmt"
-	"github.com/relaymq/relay/internal/plain"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/relaymq/relay/internal/plain"
 
 	"github.com/nats-io/nats.go/jetstream"
 

@@ -15,7 +15,7 @@ import (
 // Late is since when all messages of a durable arrive after their AckWait. The times are Unix nanoseconds; 0 is never.
 type Late struct {
 	since, last atomic.Int64
-	said        trouble.Seldom
+	said        trouble.Throttle
 }
 
 // lateFor is how long after the latest late message the next one belongs to the same trouble, at least.
@@ -27,7 +27,7 @@ func (l *Late) Came(log *slog.Logger, most time.Duration, now time.Time) {
 		l.End()
 	}
 	l.begin(now)
-	if others, ok := l.said.May(now); ok {
+	if others, ok := l.said.Allow(now); ok {
 		log.Warn("a message arrived after its ack wait and is not started; it is redelivered. If this continues, the link to the server is too "+
 			"slow: make ack_wait longer", "others", others)
 	}

@@ -18,9 +18,9 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/memory"
 	"github.com/relaymq/relay/consumer/internal/settle"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/internal/trouble"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -46,7 +46,7 @@ type Route struct {
 	// Expect has messages of an ordered key wait for one that comes again.
 	Expect func(subject string, sequence uint64)
 
-	unread, undivided trouble.Seldom // what is said of one message for many
+	unread, undivided trouble.Throttle // what is said of one message for many
 }
 
 // Arrival is a message that has arrived.
@@ -108,7 +108,7 @@ func (m *Arrival) LookUp(r *Route, elsewhere bool, enter func(retry.Record)) {
 			// The server takes a message that is gone off the durable. If a replica was asked that lags behind, the message comes
 			// again.
 			r.Count.Settled[supervisor.LetGo].Add(1)
-			if others, ok := r.unread.May(time.Now()); ok {
+			if others, ok := r.unread.Allow(time.Now()); ok {
 				r.Log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.Attrs("others", others)...)
 			}
 			m.LetGo(r)
@@ -128,14 +128,14 @@ func (m *Arrival) LookUp(r *Route, elsewhere bool, enter func(retry.Record)) {
 			m.Newer(err)
 			return
 		}
-		if others, ok := r.unread.May(time.Now()); ok {
+		if others, ok := r.unread.Allow(time.Now()); ok {
 			r.Log.Warn("cannot read the attempts or the body of a message; the message waits", m.Attrs("others", others, "error", err)...)
 		}
 		if errors.Is(err, dlq.ErrNoBody) {
 			m.UnlessBounded(never, func() { _ = m.Delivery.Nak(time.Now().Add(noBodyDelay)) })
 			return
 		}
-		away.Pause(ctx, askAgain)
+		transient.Pause(ctx, askAgain)
 	}
 }
 

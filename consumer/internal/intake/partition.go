@@ -57,7 +57,7 @@ func (m *Arrival) ToPartition(r *Route, p *generations.Part) {
 			m.Delivery.Release()
 			return
 		}
-		if others, ok := r.undivided.May(time.Now()); ok {
+		if others, ok := r.undivided.Allow(time.Now()); ok {
 			r.Log.Warn("cannot put a replayed message into its partition; retrying", m.Attrs("others", others, "error", err)...)
 		}
 		m.UnlessBounded(never, func() { _ = m.Delivery.Nak(time.Now().Add(IntoPartitionAgain)) })

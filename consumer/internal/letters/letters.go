@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -68,7 +68,7 @@ func (q *Queue) crowded() bool {
 func (q *Queue) Note(err error, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.err, q.at = away.Plain(err), now
+	q.err, q.at = transient.Plain(err), now
 	if err == nil {
 		q.failed = 0
 	} else {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -86,7 +86,7 @@ func (a *Account) Reserve(ctx context.Context, d *ack.Delivery, bytes int, given
 		if ctx.Err() != nil || givenUp() {
 			return ErrNoRoom
 		}
-		away.Pause(ctx, 100*time.Millisecond)
+		transient.Pause(ctx, 100*time.Millisecond)
 	}
 	d.Weigh(bytes)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"fmt"
+
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/fleet"
 )

@@ -9,9 +9,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 const (
@@ -184,7 +184,7 @@ func (p *Placing) streamsOf(ctx context.Context, routes []Route, try Trying) (st
 				}
 				err := p.cfg.Attempt(ctx, find)
 				if errors.Is(err, jetstream.ErrStreamNotFound) {
-					away.Pause(ctx, Twice)
+					transient.Pause(ctx, Twice)
 					err = p.cfg.Attempt(ctx, find)
 				}
 				return err

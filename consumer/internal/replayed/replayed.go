@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 const (
@@ -75,7 +75,7 @@ func (v *Verdicts) Run(ctx context.Context) {
 			return
 		case <-v.kick:
 		}
-		away.Pause(ctx, tellEvery)
+		transient.Pause(ctx, tellEvery)
 		v.Flush(ctx)
 	}
 }
@@ -142,6 +142,6 @@ func (v *Verdicts) store(ctx context.Context, job string, list []dlq.Verdict) er
 		if err == nil || ctx.Err() != nil || tries >= 30 || errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, dlq.ErrNoJob) {
 			return err
 		}
-		away.Pause(ctx, time.Second)
+		transient.Pause(ctx, time.Second)
 	}
 }

@@ -141,7 +141,7 @@ func (m *Unsettled) parkFailed(rec *retry.Record) bool {
 		rec.Copied = true
 		p.NotStored()
 		p.aside.Fails(time.Now())
-		if others, ok := p.said.unparked.May(time.Now()); ok {
+		if others, ok := p.said.unparked.Allow(time.Now()); ok {
 			p.Log.Warn("cannot park the message; it waits in its durable", m.Attrs("others", others, "error", err)...)
 		}
 	}

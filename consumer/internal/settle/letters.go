@@ -39,7 +39,7 @@ func (m *Unsettled) deadLetter(o supervisor.Outcome) {
 	}
 	p.Count.NotDead.Add(1)
 	p.NotStored()
-	if others, ok := p.said.undead.May(time.Now()); ok {
+	if others, ok := p.said.undead.Allow(time.Now()); ok {
 		p.Log.Error("cannot store the dead letter; the message stays in its stream; retrying", m.Attrs("others", others, "error", err)...)
 	}
 	m.postpone(o, e)

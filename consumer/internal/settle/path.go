@@ -78,7 +78,7 @@ type Path struct {
 	letters *letters.Queue
 	held    unstored.List
 	aside   *parking.Queue
-	said    struct{ unparked, undead, unacquitted trouble.Seldom }
+	said    struct{ unparked, undead, unacquitted trouble.Throttle }
 }
 
 // New makes the path of a route.

@@ -58,7 +58,7 @@ func (m *Unsettled) accuse() error {
 func (m *Unsettled) Acquit() {
 	p := m.Path
 	m.Suspect.Acquit(p.Work, p.Stores.Lives.Load(), p.Solo, m.Delivery.Fenced, func(err error) {
-		if others, ok := p.said.unacquitted.May(time.Now()); ok {
+		if others, ok := p.said.unacquitted.Allow(time.Now()); ok {
 			p.Log.Warn("cannot store that a suspected message did not end the process; retrying", m.Attrs("others", others, "error", err)...)
 		}
 	})

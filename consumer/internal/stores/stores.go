@@ -14,11 +14,11 @@ import (
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/audit"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 const (
@@ -74,7 +74,7 @@ func (s *Stores) Open(ctx context.Context, o Opening) (faults []error) {
 				ctx, cancel := context.WithTimeout(ctx, span)
 				defer cancel()
 				span = min(2*span, longestTry)
-				return away.Made(o.Attempt(ctx, p.open))
+				return transient.Made(o.Attempt(ctx, p.open))
 			})
 		})
 	}

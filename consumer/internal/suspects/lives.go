@@ -16,10 +16,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/kvwatch"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // patience is how long the server may take to answer.
@@ -312,7 +312,7 @@ func (l *Lives) silent(ctx context.Context, ids []string) (list []string, err er
 			return list, nil
 		}
 		ids = list
-		away.Pause(ctx, askAgain)
+		transient.Pause(ctx, askAgain)
 	}
 }
 
@@ -352,7 +352,7 @@ func (l *Lives) Ended(ctx context.Context, id string) (bool, error) {
 		case err != nil || try > 0 && !l.settles():
 			return err == nil, err
 		}
-		away.Pause(ctx, askAgain)
+		transient.Pause(ctx, askAgain)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -197,8 +197,8 @@ func (s *Solo) busy() (running, stuck int) {
 func (s *Solo) rest(ctx context.Context, d time.Duration, started uint64) {
 	const step = 10 * time.Millisecond
 	until := time.Now().Add(d)
-	if away.Pause(ctx, step); s.started() == started {
+	if transient.Pause(ctx, step); s.started() == started {
 		return
 	}
-	away.Pause(ctx, time.Until(until))
+	transient.Pause(ctx, time.Until(until))
 }

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 const (
@@ -108,7 +108,7 @@ func (s *Suspect) Acquit(ctx context.Context, l *Lives, solo *Solo, fenced func(
 			return
 		}
 		failed(err)
-		away.Pause(ctx, time.Second)
+		transient.Pause(ctx, time.Second)
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/kvwatch"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Each process watches over the next one, by their ids: it asks it twice a second whether it is connected. When it is not for goneAfter, it died, and
@@ -37,7 +37,7 @@ const (
 func (l *Lives) Watch(ctx context.Context, died func(ctx context.Context, instances []string)) {
 	for ctx.Err() == nil {
 		l.watch(ctx, died)
-		away.Pause(ctx, maxLook)
+		transient.Pause(ctx, maxLook)
 	}
 }
 

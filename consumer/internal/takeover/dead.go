@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 const (
@@ -106,7 +106,7 @@ func (t *Takeover) giveBackOfDead(ctx context.Context, others func(context.Conte
 	}
 	var answers [][]byte
 	for try := range inHandTries {
-		away.Pause(ctx, inHandSoon)
+		transient.Pause(ctx, inHandSoon)
 		if answers, err = others(ctx, question); err == nil {
 			break
 		}

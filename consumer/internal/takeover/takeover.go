@@ -181,7 +181,7 @@ func (t *Takeover) NoteInHand(ctx context.Context) {
 	tick := time.NewTicker(noteEvery)
 	defer tick.Stop()
 	var noted ack.InHand
-	var failed trouble.Seldom
+	var failed trouble.Throttle
 	for {
 		select {
 		case <-ctx.Done():
@@ -198,7 +198,7 @@ func (t *Takeover) NoteInHand(ctx context.Context) {
 		cancel()
 		if err == nil {
 			noted = h
-		} else if kept, may := failed.May(time.Now()); may && ctx.Err() == nil {
+		} else if kept, may := failed.Allow(time.Now()); may && ctx.Err() == nil {
 			t.cfg.Log.Warn("cannot record which messages are in hand; a takeover may take longer", "error", err, "kept_back", kept)
 		}
 	}

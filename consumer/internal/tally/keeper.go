@@ -9,10 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/internal/audit"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/looks"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 const (
@@ -73,7 +73,7 @@ func (k *Keeper) Open(book *audit.Book) { k.book = book }
 // Run has all tallies written every few seconds, and audited now and then, until ctx is done.
 func (k *Keeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		away.Pause(ctx, beat.Until(time.Second))
+		transient.Pause(ctx, beat.Until(time.Second))
 		list := k.cfg.Tallies()
 		for i, t := range list {
 			now := time.Now()
@@ -98,7 +98,7 @@ func (k *Keeper) Run(ctx context.Context) {
 				t.audit(call, list)
 			}
 			cancel()
-			away.Pause(ctx, rest)
+			transient.Pause(ctx, rest)
 		}
 	}
 }

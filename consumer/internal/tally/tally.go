@@ -82,7 +82,7 @@ type Tally struct {
 	hand    int
 	wrote   time.Time
 	balance atomic.Pointer[audit.Balance]
-	failed  trouble.Seldom
+	failed  trouble.Throttle
 
 	// Of Keeper.Run only:
 	next, audited time.Time
@@ -285,7 +285,7 @@ func (t *Tally) parked(ctx context.Context) (sum uint64, err error) {
 
 // problem tells of an error now and then. The ledger is nobody's condition for handling messages.
 func (t *Tally) problem(err error) error {
-	if others, ok := t.failed.May(time.Now()); err != nil && ok {
+	if others, ok := t.failed.Allow(time.Now()); err != nil && ok {
 		t.cfg.Log.Warn("cannot write counts to the ledger; retrying", "others", others, "error", err)
 	}
 	return err

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // jobs are the replay jobs that are remembered, by state. Whoever runs one writes its record; all instances count the same.
@@ -40,7 +40,7 @@ func (u *Upkeep) WatchJobs(ctx context.Context) {
 	for {
 		began := time.Now()
 		u.jobs.count(ctx, u.cfg, &seen)
-		away.Pause(ctx, max(jobsEvery, 100*time.Since(began)))
+		transient.Pause(ctx, max(jobsEvery, 100*time.Since(began)))
 		if ctx.Err() != nil {
 			return
 		}

@@ -11,12 +11,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/permission"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // ownEvery is how often an instance compares relay's own streams with what they have to be. Others may edit them: a max_age on
@@ -86,7 +86,7 @@ func (u *Upkeep) WatchSettings(ctx context.Context) {
 					u.compare(ctx, want)
 				}
 			}
-			away.Pause(ctx, updateRest)
+			transient.Pause(ctx, updateRest)
 		}
 	}
 }

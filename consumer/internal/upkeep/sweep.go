@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // sweepFirst is how long after the start is swept first: the other instances are known by then.
@@ -17,7 +17,7 @@ const (
 // processes left that ended.
 func (u *Upkeep) Sweep(ctx context.Context) {
 	for wait := sweepFirst; ; wait = sweepEvery {
-		if away.Pause(ctx, wait); ctx.Err() != nil {
+		if transient.Pause(ctx, wait); ctx.Err() != nil {
 			return
 		}
 		u.cfg.SweepRecords(ctx)

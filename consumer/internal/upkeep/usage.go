@@ -8,9 +8,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/beat"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 const (
@@ -95,7 +95,7 @@ func (p *presence) asked(ctx context.Context, what string, err error) {
 		since = now
 		p.failing[what] = now
 	}
-	if now.Sub(since) >= silentFor || !away.Is(err) {
+	if now.Sub(since) >= silentFor || !transient.Is(err) {
 		p.u.cfg.Troubles.Note(what, err, now)
 	}
 }
@@ -111,7 +111,7 @@ func (u *Upkeep) stir() stir { return stir{u.cfg.Stored(), u.stuck.failed.Load()
 // rest waits for the next look, which comes soon while something is away, or when something was stored, or could not be, since the last one began.
 func (p *presence) rest(ctx context.Context, before stir) {
 	for began := time.Now(); ; {
-		away.Pause(ctx, beat.Until(lookAgain))
+		transient.Pause(ctx, beat.Until(lookAgain))
 		if ctx.Err() != nil || len(p.failing) > 0 || p.u.stir() != before || time.Since(began) >= p.u.cfg.Stores.AmongMany(usageEvery) {
 			return
 		}

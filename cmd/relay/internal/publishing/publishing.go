@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -36,7 +36,7 @@ func Publish(ctx context.Context, js jetstream.JetStream, m *nats.Msg) (*jetstre
 		if !errors.As(err, &api) || api.ErrorCode != jsErrStreamFull {
 			return ack, err
 		}
-		away.Pause(ctx, publishBackoff.Delay(n))
+		transient.Pause(ctx, publishBackoff.Delay(n))
 		if ctx.Err() != nil {
 			return nil, err
 		}

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/relaymq/relay/cmd/relay/internal/publishing"
 	"os"
 	"os/signal"
 	"time"
+
+	"github.com/relaymq/relay/cmd/relay/internal/publishing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"

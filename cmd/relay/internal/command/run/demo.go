@@ -6,10 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/relaymq/relay/cmd/relay/internal/publishing"
 	"os"
 	"strings"
 	"time"
+
+	"github.com/relaymq/relay/cmd/relay/internal/publishing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"

@@ -26,9 +26,9 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/natsconn"
 	"github.com/relaymq/relay/cmd/relay/internal/natsd"
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/permission"
 	"github.com/relaymq/relay/internal/schedule"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Behind makes what the console of a service shows and does. running is the configuration that runs now; stop ends what the console runs.
@@ -171,11 +171,11 @@ func (s *service) run(ctx context.Context) (err error) {
 // patiently tries until that succeeds, or fails for a reason that does not pass by itself. Readiness says what is waited for,
 // and the log once a minute.
 func (s *service) patiently(ctx context.Context, what string, try func() error) error {
-	var p away.Patience
+	var p transient.Patience
 	var since, said time.Time
 	for {
 		err := try()
-		if err == nil || ctx.Err() != nil || !away.Is(err) {
+		if err == nil || ctx.Err() != nil || !transient.Is(err) {
 			return err
 		}
 		now := time.Now()

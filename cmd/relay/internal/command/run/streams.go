@@ -13,7 +13,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/internal/away"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // ensureStreams makes the streams of the configuration that are missing and compares those that are there; it never
@@ -26,14 +26,14 @@ func ensureStreams(ctx context.Context, js jetstream.JetStream, streams []config
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 			_, err = js.CreateStream(ctx, streamConfig(s))
-			if err = away.Made(err); err == nil { // another instance may have been first, and this server not have heard of it
+			if err = transient.Made(err); err == nil { // another instance may have been first, and this server not have heard of it
 				log.Info("made stream", "stream", s.Name, "subjects", s.Subjects)
 			}
 		case err == nil:
 			err = compareStream(have.CachedInfo().Config, s, command)
 		}
 		switch {
-		case away.Is(err):
+		case transient.Is(err):
 			gone = append(gone, &consumer.SetupError{Err: fmt.Errorf("stream %s: %w", s.Name, err)})
 		case err != nil:
 			faults = append(faults, &consumer.SetupError{Err: fmt.Errorf("stream %s: %w", s.Name, err)})

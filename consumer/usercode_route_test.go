@@ -11,7 +11,7 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// A Backoff.Func is foreign code where delays are needed, under the group's lock. One that panics is refused, with its key and for
+// A Backoff.Func is code of a user where delays are needed, under the group's lock. One that panics is refused, with its key and for
 // which count; one that works is not called any more once relay runs.
 func TestRoute_backoffFuncThatPanics(t *testing.T) {
 	t.Parallel()

@@ -1,20 +1,20 @@
-// Package foreign calls code that is not relay's: handlers, and the methods of their errors. What it returns or panics with comes back as plain text.
-package foreign
+// Package usercode calls code that is not relay's: handlers, and the methods of their errors. What it returns or panics with comes back as plain text.
+package usercode
 
 import (
 	"fmt"
 	"reflect"
 	"runtime"
 
-	"github.com/relaymq/relay/internal/away"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/transient"
 )
 
-// An error of a handler or a factory is foreign code: its Error, Unwrap, Is and As methods may panic, or never return. So
+// An error of a handler or a factory is code that is not relay's: its Error, Unwrap, Is and As methods may panic, or never return. So
 // they are called where the handler itself is called, under the recover and the timeout of an attempt. What goes on from
 // there to locks, logs, records and dead letters is an [Error].
 
-// Error is the text of a foreign error: at most [retry.MaxErrorLen] bytes, without control bytes. It unwraps to nothing.
+// Error is the text of an error of a handler: at most [retry.MaxErrorLen] bytes, without control bytes. It unwraps to nothing.
 type Error string
 
 func (e Error) Error() string { return string(e) }
@@ -38,7 +38,7 @@ func TextOf(err error) (text string) {
 			text = fmt.Sprintf("handler returned an error of type %T whose Error method failed: %s", err, PanicText(p))
 		}
 	}()
-	return away.Text(err.Error()) // what a handler publishes goes by the same connection
+	return transient.Text(err.Error()) // what a handler publishes goes by the same connection
 }
 
 // PanicText describes a panic of an error's own methods.
@@ -62,7 +62,7 @@ func IsNil(err error) bool {
 	return false
 }
 
-// Call calls foreign code. What it returns, or panics with, comes back as plain text.
+// Call calls code that is not relay's. What it returns, or panics with, comes back as plain text.
 func Call(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

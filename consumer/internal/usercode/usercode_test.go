@@ -1,4 +1,4 @@
-package foreign
+package usercode
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func TestSaid(t *testing.T) {
 		{panics{"oh"}, "whose Error method failed: panic: oh"},
 		{panics{runtimeError{}}, "panic: index out of range"},
 		{panics{7}, "panic of type int"},
-		{(*pointer)(nil), "handler returned a nil *foreign.pointer as error"},
+		{(*pointer)(nil), "handler returned a nil *usercode.pointer as error"},
 		{errors.New(strings.Repeat("x", 2*retry.MaxErrorLen)), "xxx"},
 	} {
 		got := Said(c.err)

@@ -1,5 +1,5 @@
-// Package away tells the errors of a server that may be back in a moment from faults that only people can mend.
-package away
+// Package transient tells the errors of a server that may be back in a moment from faults that only people can mend.
+package transient
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package away
+package transient
 
 import (
 	"context"
