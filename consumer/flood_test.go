@@ -80,8 +80,9 @@ func TestRelay_aBrokenEndpointCostsFiftyDeadLetters(t *testing.T) {
 		t.Errorf("after a neighbour changed: %s since %v (%v), %d dead letters more: %s", s.State, s.Since, since, s.Dead-before, s.Why)
 	}
 	broken.Store(false)
-	w.eventually("all others are handled", func() bool { return count() == 2*half-before })
-	if s := state(); s.State != RouteFlowing || s.Dead != before || len(w.deadLetters()) != before {
+	// A question that read broken before may be judged after another one succeeded: it is believed then, as the route flows.
+	w.eventually("all others are handled", func() bool { return count()+len(w.deadLetters()) == 2*half })
+	if s := state(); s.State != RouteFlowing || s.Dead > 50 || len(w.deadLetters()) != int(s.Dead) {
 		t.Errorf("%s, %d dead letters more: %s", s.State, s.Dead-before, s.Why)
 	}
 	w.settled("ORDERS", "d")
