@@ -393,6 +393,19 @@ func (f *Fault) hit(runs []*ledger.Run) bool {
 	return false
 }
 
+// second counts the other deliveries of a message that ran beside a fault: an earlier fault had left them, as they began with an attempt that had
+// run before. The fault costs a start for each.
+func (f *Fault) second(runs []*ledger.Run) (n int) {
+	most := 0
+	for _, run := range runs {
+		if run.Attempt > 0 && run.Attempt <= most && run.Start.Sub(f.At).Abs() < 500*time.Millisecond {
+			n++
+		}
+		most = max(most, run.Attempt)
+	}
+	return n
+}
+
 // longestFault is how long a fault may go on after it began.
 const longestFault = 30 * time.Second
 
@@ -431,7 +444,7 @@ func (r *Report) judgeStarts(e Expect, p *Pub, runs []*ledger.Run, faults []*Fau
 		if !f.met(runs) {
 			continue
 		}
-		most++
+		most += 1 + f.second(runs)
 		switch {
 		case f.Acks, // its record is gone with its ack: it begins anew
 			handledBefore && f.hit(runs): // it was parked and not acknowledged: it comes again, and its parked copy is through

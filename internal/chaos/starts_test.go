@@ -49,6 +49,34 @@ func TestCheck_startsOfEachMessage(t *testing.T) {
 	}
 }
 
+// A kill left a second delivery of the message. The next kill met both: each comes again.
+func TestCheck_aFaultCostsAStartForEachDeliveryThatItMeets(t *testing.T) {
+	t.Parallel()
+	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	first, next := &Fault{At: at(1010)}, &Fault{At: at(3020)}
+	for name, tc := range map[string]struct {
+		starts [][2]int // when, and which attempt
+		wrong  bool
+	}{
+		"one delivery":                   {[][2]int{{0, 1}, {1000, 2}, {3000, 3}, {5000, 3}}, false},
+		"two deliveries":                 {[][2]int{{0, 1}, {1000, 2}, {3000, 3}, {3010, 2}, {5000, 3}, {5010, 2}}, false},
+		"and once more":                  {[][2]int{{0, 1}, {1000, 2}, {3000, 3}, {3010, 2}, {5000, 3}, {5010, 2}, {6000, 2}}, true},
+		"the second was not beside them": {[][2]int{{0, 1}, {1000, 2}, {2000, 2}, {3000, 3}, {5000, 3}, {5010, 2}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var runs []*ledger.Run
+			for _, s := range tc.starts {
+				runs = append(runs, &ledger.Run{Start: at(s[0]), End: at(s[0] + 5), Attempt: s[1]})
+			}
+			r := &Report{Wrong: map[Class][]string{}}
+			r.judgeStarts(Expect{Each: true, MaxAttempts: 3}, &Pub{Script: ledger.Script{Do: "fail"}}, runs, []*Fault{first, next})
+			if bites := len(r.Wrong[Attempts]) > 0; bites != tc.wrong {
+				t.Errorf("%v", r.Wrong)
+			}
+		})
+	}
+}
+
 // A kill between the copy that was parked and the acknowledgement has the message come again. When the copy is through by then, it begins anew.
 func TestCheck_startsOfAMessageThatWasParkedAndNotAcknowledged(t *testing.T) {
 	t.Parallel()

@@ -34,7 +34,7 @@ func Record(ctx context.Context, cl *Client, record *dlq.Job, total int, do func
 	if err != nil {
 		record.State, record.Why = dlq.JobStopped, err.Error()
 	} else {
-		record.Gone = total - done
+		record.Gone = max(0, total-done)
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // after Ctrl-C too
 	defer cancel()
