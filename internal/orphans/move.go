@@ -36,7 +36,7 @@ type Moved struct {
 	Retries int `json:"retries"`
 	Dead    int `json:"dead_letters"`
 	Durable int `json:"durable"`
-	// Away and Here are, by "<stream>/<route>", how many messages left a route and came to one of which ledgers count neither.
+	// Away and Here are how many messages left a route and came to one, by "<stream>/<route>": only those that no ledger counts.
 	Away map[string]int `json:"-"`
 	Here map[string]int `json:"-"`
 }
