@@ -445,9 +445,9 @@ func (r *Report) judgeStarts(e Expect, p *Pub, runs []*ledger.Run, faults []*Fau
 			continue
 		}
 		most += 1 + f.second(runs)
-		switch {
-		case f.Acks, // its record is gone with its ack: it begins anew
-			handledBefore && f.hit(runs): // it was parked and not acknowledged: it comes again, and its parked copy is through
+		// It begins anew when its record is gone with its ack, or when it was parked and not acknowledged, and its parked copy is through by the time it
+		// comes again.
+		if f.Acks || handledBefore && f.hit(runs) {
 			most += want
 		}
 	}

@@ -330,7 +330,7 @@ func resumable(job dlq.Job) error {
 	case job.State == dlq.JobDone:
 		return fmt.Errorf("job %s is done", job.ID)
 	case job.Kind != "":
-		return fmt.Errorf("%s is the record of a %s, which cannot be resumed", job.ID, cli.Printable(job.Kind))
+		return fmt.Errorf("%s is a record (%s), which cannot be resumed", job.ID, cli.Printable(job.Kind))
 	case job.Outdated() != "":
 		return fmt.Errorf("job %s cannot be resumed: %s", job.ID, job.Outdated())
 	case job.Edited:
