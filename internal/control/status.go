@@ -330,9 +330,9 @@ func (a Again) String() string {
 const (
 	defaultKeys = 100
 	maxKeys     = 10_000
-	// MaxKey and MaxText are bytes of a key, and of a text.
-	MaxKey, MaxText = 256, 512
-	MaxTroubles     = 100
+	MaxKey      = 256 // bytes
+	MaxText     = 512 // bytes
+	MaxTroubles = 100
 )
 
 // StatusRequest says how much to tell. The zero value asks for all routes and up to a hundred keys of each.

@@ -12,7 +12,8 @@ func (w *askers) gate(who string, about About) (*Gates, *Gate) {
 	gates := NewGates(w.cfg)
 	w.t.Cleanup(gates.Close)
 	about.ID, about.Subject = func() string { return who }, "orders"
-	return gates, gates.Gate(Call{Interest: w.inbox + "." + who}, about)
+	gate := gates.Gate(Call{Interest: w.inbox + "." + who}, about)
+	return gates, gate
 }
 
 func (w *askers) ctx(d time.Duration) context.Context {

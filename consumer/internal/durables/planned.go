@@ -24,7 +24,7 @@ func (d *Durable) Planned(ctx context.Context, routes []string, looked error) (p
 	p = d.PlannedAnew(routes)
 	if looked != nil {
 		p.Does, p.Start, p.Why = planned.Refused, "", []string{looked.Error()}
-		return p, nil
+		return p, nil //nolint:nilerr // that the look failed is what the plan says
 	}
 	p.Again = d.Again
 	if w := d.Waiting; d.Have == nil {

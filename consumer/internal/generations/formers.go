@@ -30,9 +30,10 @@ func NewFormers(p *Part) *Formers {
 
 const (
 	askFormersEvery = 50 * time.Millisecond
-	// waitForFormers is how long a message waits in its slot, which a drain waits for. Then it waits outside, for FormersAgain each time.
+	// waitForFormers is how long a message waits in its slot, which a drain waits for.
 	waitForFormers = time.Second
-	FormersAgain   = 100 * time.Millisecond
+	// FormersAgain is how long it waits outside then, each time.
+	FormersAgain = 100 * time.Millisecond
 )
 
 var errFormersFirst = errors.New("messages that were handed over before come first")

@@ -10,12 +10,14 @@ import (
 const (
 	// paths is how many messages of a route are put aside at once.
 	paths = 64
-	// Patience bounds one of them, and Rest is how long none is after one that the retry stream did not take.
+	// Patience bounds one of them.
 	Patience = 2 * time.Second
-	Rest     = 10 * time.Second
-	// Most is how many may wait for that, and MostBytes their size, above which the pull loops of the route do not
-	// ask for more: each is in memory, and the server has them as well.
-	Most      = 4096
+	// Rest is how long none is after one that the retry stream did not take.
+	Rest = 10 * time.Second
+	// Most is how many may wait for that, above which the pull loops of the route do not ask for more: each is in
+	// memory, and the server has them as well.
+	Most = 4096
+	// MostBytes is the same for their size.
 	MostBytes = 16 << 20
 )
 

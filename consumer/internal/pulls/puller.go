@@ -84,9 +84,11 @@ func (p *Puller) Start(now time.Time) { p.heard, p.got = now, now }
 // Leave ends the part of the link that it had.
 func (p *Puller) Leave() { p.cfg.Link.Leave(&p.share) }
 
-// Heard and Got are when anything of a pull, and when a delivery, came last.
+// Heard is when anything of a pull came last.
 func (p *Puller) Heard() time.Time { return p.heard }
-func (p *Puller) Got() time.Time   { return p.got }
+
+// Got is when a delivery came last.
+func (p *Puller) Got() time.Time { return p.got }
 
 // Ask pulls for what there is room for, once half of it is worth asking. While it drains it says when no pull is about to end any more.
 func (p *Puller) Ask(now time.Time) {

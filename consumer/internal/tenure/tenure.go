@@ -72,13 +72,13 @@ func (t *Tenure) Run(ctx context.Context) (had bool) {
 	defer once()
 	f.Hold(standby, t.cfg.Resource, t.cfg.Reluctant, func(_ context.Context, l fleet.Lease) {
 		defer once()
-		t.hold(ctx, l)
+		t.hold(l)
 	})
 	return t.Began()
 }
 
 // hold has the work done, and returns when others may do it.
-func (t *Tenure) hold(ctx context.Context, l fleet.Lease) {
+func (t *Tenure) hold(l fleet.Lease) {
 	t.lease.Store(&l)
 	t.cfg.Begin(l.Fence)
 	select {

@@ -42,6 +42,7 @@ func (b *Console) Close() {
 	b.runs.Wait()
 }
 
+// DeadLetters is the queue; nil when there have never been any.
 func (b *Console) DeadLetters(ctx context.Context) (*dlq.Store, error) {
 	store, err := dlq.Attach(ctx, b.cl.JS, b.cl.Config.Service)
 	if errors.Is(err, dlq.ErrNoStream) && errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -98,6 +99,7 @@ func (b *Console) replayer(ctx context.Context, job *dlq.Job) (*replayer, error)
 	return r, err
 }
 
+// Plan says what a replay or a discard would do.
 func (b *Console) Plan(ctx context.Context, job *dlq.Job) (*dlq.Plan, []string, error) {
 	r, err := b.replayer(ctx, job)
 	if err != nil {
@@ -121,6 +123,7 @@ func (b *Console) Plan(ctx context.Context, job *dlq.Job) (*dlq.Plan, []string, 
 	return plan, notes, nil
 }
 
+// Start begins a planned job in this process, and returns its id.
 func (b *Console) Start(ctx context.Context, wanted dlq.Job, body []byte) (id string, err error) {
 	job := &wanted // which the run writes to
 	if job.Staged && job.StopAfter == 0 {
@@ -176,6 +179,7 @@ func (b *Console) run(r *replayer, jobs *dlq.Jobs, plan *dlq.Plan) {
 	})
 }
 
+// Resume goes on with a job that stopped.
 func (b *Console) Resume(ctx context.Context, id, by string) error {
 	jobs, err := b.Jobs(ctx)
 	if err != nil {
@@ -204,6 +208,7 @@ func (b *Console) Resume(ctx context.Context, id, by string) error {
 	return nil
 }
 
+// Discard removes what the filter of the job finds, and returns how many went.
 func (b *Console) Discard(ctx context.Context, job *dlq.Job) (int, error) {
 	r, err := b.replayer(ctx, job)
 	if err != nil {
@@ -224,6 +229,7 @@ func (b *Console) Discard(ctx context.Context, job *dlq.Job) (int, error) {
 	return done, err
 }
 
+// Jobs are those of replays; nil when nobody has begun one yet.
 func (b *Console) Jobs(ctx context.Context) (*dlq.Jobs, error) {
 	jobs, err := dlq.AttachJobs(ctx, b.cl.JS, b.cl.Config.Service)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {

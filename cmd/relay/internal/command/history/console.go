@@ -25,6 +25,7 @@ func NewConsole(cl *cli.Client, running func() *config.Config) *Console {
 	return &Console{cl: cl, running: running}
 }
 
+// Trace gathers what is stored of a message.
 func (b *Console) Trace(ctx context.Context, message string) (*console.Life, error) {
 	l, err := parseTraced(message)
 	if err != nil {
@@ -40,8 +41,10 @@ func (b *Console) Trace(ctx context.Context, message string) (*console.Life, err
 	return &l.Life, nil
 }
 
+// Archive tells whether this instance keeps what became of messages.
 func (b *Console) Archive() bool { return b.cl.Config.Archive.Outcomes }
 
+// Outcomes are the latest that were kept of a route and its stream.
 func (b *Console) Outcomes(ctx context.Context, stream, route string, most int) (o console.Outcomes, err error) {
 	o.List = []console.Outcome{}
 	list, back, err := archive.Latest(ctx, b.cl.JS, b.cl.Config.Service, stream, route, most)

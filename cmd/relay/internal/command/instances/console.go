@@ -28,10 +28,12 @@ func NewConsole(cl *cli.Client, log *slog.Logger) *Console {
 	return &Console{cl: cl, log: log}
 }
 
+// Status asks all instances.
 func (b *Console) Status(ctx context.Context) (control.Answers, error) {
 	return control.Ask(ctx, b.cl.Conn.Conn, b.cl.Config.Service, control.StatusRequest{})
 }
 
+// Routes says of each route what it is on all instances, what is wrong first.
 func (b *Console) Routes(instances []consumer.Status, now time.Time) (list []console.Route) {
 	for _, o := range routesOver(instances) {
 		r := console.Route{
@@ -66,6 +68,7 @@ func (b *Console) Routes(instances []consumer.Status, now time.Time) (list []con
 	return list
 }
 
+// Order pauses or resumes, and says what came of it.
 func (b *Console) Order(ctx context.Context, order orders.Order) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, cli.ActTimeout)
 	defer cancel()
@@ -79,6 +82,7 @@ func (b *Console) Order(ctx context.Context, order orders.Order) (string, error)
 	return strings.TrimSpace(said.String() + notes.String()), nil
 }
 
+// Handover gives a route to another instance, and says what came of it.
 func (b *Console) Handover(ctx context.Context, order control.HandoverOrder) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
@@ -96,6 +100,7 @@ func (b *Console) Handover(ctx context.Context, order control.HandoverOrder) (st
 	return notes.String(), nil
 }
 
+// Grid is what the answers and the ledgers say of the instances.
 func (b *Console) Grid(ctx context.Context, answers control.Answers) console.Grid {
 	view := currentGrid(ctx, b.cl, answers.Instances)
 	for _, bad := range answers.Bad {

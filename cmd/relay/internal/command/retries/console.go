@@ -14,6 +14,7 @@ type Console struct{ cl *cli.Client }
 // NewConsole works on the connection of the service.
 func NewConsole(cl *cli.Client) *Console { return &Console{cl} }
 
+// Retries are messages that wait for their retry.
 func (b *Console) Retries(ctx context.Context, route string, most int) (list []console.Retry, more bool, err error) {
 	r, err := waiting.Open(ctx, b.cl)
 	if err != nil {

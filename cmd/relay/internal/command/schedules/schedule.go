@@ -20,6 +20,7 @@ import (
 // mostDelayed is how many delayed messages are listed.
 const mostDelayed = 100
 
+// Command is relay schedule.
 func Command(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "schedule", Short: "delayed messages, and messages that are published at set times", Args: cli.Args(cli.KnownCommand),

@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/internal/webhook"
 )
 
+// Command is relay webhook.
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use: "webhook", Short: "make keys for signed webhooks, verify requests, and listen for them", Args: cli.Args(cli.KnownCommand),
