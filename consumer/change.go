@@ -2,12 +2,9 @@ package consumer
 
 import (
 	"context"
-	"maps"
-	"slices"
-	"sync"
-	"time"
 
 	"github.com/relaymq/relay/consumer/internal/generations"
+	"github.com/relaymq/relay/consumer/internal/reload"
 	"github.com/relaymq/relay/consumer/internal/roster"
 	"github.com/relaymq/relay/internal/control"
 )
@@ -39,9 +36,11 @@ type Change struct {
 	anew         bool // nothing is changed in place
 }
 
-func (c Change) names() []string {
-	return append(namesOf(slices.Concat(c.Add, c.Update)), c.Remove...)
+func (c Change) byName() reload.Change {
+	return reload.Change{Add: namesOf(c.Add), Update: namesOf(c.Update), Remove: c.Remove}
 }
+
+func (c Change) names() []string { return c.byName().Names() }
 
 func namesOf(routes []Route) (list []string) {
 	for _, rt := range routes {
@@ -112,7 +111,7 @@ func (r *Relay) Check(ctx context.Context, c Change) error {
 	if err != nil {
 		return err
 	}
-	p, err := r.plot(ctx, is.Change)
+	p, err := r.check(ctx, is.Change)
 	if err == nil {
 		p.discard()
 	}
@@ -133,7 +132,7 @@ func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
 	if err != nil {
 		return Changed{}, err
 	}
-	p, err := r.plot(ctx, is.Change)
+	p, err := r.check(ctx, is.Change)
 	if err != nil {
 		return Changed{}, err
 	}
@@ -172,162 +171,4 @@ func (r *Relay) enter(rt *route) {
 		}
 		r.solo.Add(rt.group)
 	}
-}
-
-// commit makes the change. It returns false, and does nothing, when relay drains.
-func (p *plot) commit() bool {
-	r := p.relay
-	for _, u := range p.begins {
-		u.prepare()
-		for _, s := range u.sources() {
-			for _, old := range sourcesOf(p.ends) {
-				if s.String() == old.String() {
-					s.count = old.count
-				}
-			}
-		}
-	}
-	for _, name := range p.change.Remove {
-		p.removed = append(p.removed, p.before[name].rest())
-	}
-	return r.running.Commit(p.ends, func() {
-		for name, before := range p.before {
-			if rt := p.after[name]; rt != nil {
-				rt.successor.follow(before, time.Now())
-			}
-		}
-		left, list := maps.Clone(p.after), []*route(nil)
-		for _, rt := range r.routes.all() {
-			name := rt.cfg.Name
-			switch next := left[name]; {
-			case next != nil:
-				list = append(list, next)
-				delete(left, name)
-			case p.before[name] == nil:
-				list = append(list, rt)
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(left)) {
-			list = append(list, left[name])
-		}
-		var end []*route
-		for _, name := range p.change.Remove {
-			end = append(end, p.before[name])
-		}
-		r.routes.replace(list, end)
-		r.limits.Book().Accept()
-		if p.change.Limits != nil {
-			r.limits.Replace(p.change.Limits)
-		}
-	})
-}
-
-// make commits the change and runs it.
-func (p *plot) make() error {
-	if !p.commit() {
-		return ErrNotRunning
-	}
-	p.run()
-	return nil
-}
-
-// run ends what ends and begins what begins.
-func (p *plot) run() Changed {
-	r := p.relay
-	for _, name := range slices.Sorted(maps.Keys(p.lives)) {
-		p.lives[name].make()
-	}
-	for _, rt := range p.after {
-		r.enter(rt)
-		r.orders.Join(rt.name(), rt.obey)
-	}
-	counts := make([]int, len(p.ends))
-	ended := make(map[*unit]chan struct{})
-	for _, u := range p.ends {
-		ended[u] = make(chan struct{})
-	}
-	var work sync.WaitGroup
-	for i, u := range p.ends {
-		work.Go(func() {
-			defer close(ended[u])
-			counts[i] = u.close()
-		})
-	}
-	for _, u := range p.begins {
-		work.Go(func() {
-			for _, old := range p.ends {
-				if u.main.String() == old.main.String() || slices.ContainsFunc(old.main.routes, func(rt *route) bool { return u.main.serves(p.after[rt.cfg.Name]) }) {
-					<-ended[old]
-				}
-			}
-			for _, rt := range u.main.routes {
-				if old := p.before[rt.cfg.Name]; old != nil && !rt.handsOver() {
-					rt.group.Inherit(old.group)
-				}
-			}
-			if u.leased() { // it is opened when this instance has the claim, and what is published from now on is its durable's
-				u.main.setup.err = u.main.openLate(u.work, setupTimeout)
-			}
-			u.begin()
-			<-u.tried
-			for _, rt := range u.main.routes {
-				rt.successor.end()
-			}
-		})
-	}
-	work.Wait()
-	done := Changed{Added: namesOf(p.change.Add), Updated: namesOf(p.change.Update), Removed: p.removed, Waiting: map[string]string{}}
-	done.Live = slices.Sorted(maps.Keys(p.lives))
-	names := p.change.names()
-	for _, name := range slices.Sorted(maps.Keys(p.after)) {
-		if !slices.Contains(names, name) {
-			done.Restarted = append(done.Restarted, name)
-		}
-		if err := p.after[name].troubles.Err(); err != nil {
-			done.Waiting[name] = err.Error()
-		}
-	}
-	for _, n := range counts {
-		done.Interrupted += n
-	}
-	for _, name := range p.change.Remove {
-		if called := p.before[name].name(); len(r.routes.called(called)) == 0 {
-			r.routes.metrics.Forget(called)
-			r.limits.RemoveOwn(called)
-		}
-	}
-	r.log.Info("routes changed", "added", done.Added, "updated", done.Updated, "live", done.Live, "restarted", done.Restarted, "removed", p.change.Remove,
-		"interrupted", done.Interrupted)
-	return done
-}
-
-// close ends a unit while others run. It returns how many handlers were interrupted.
-func (u *unit) close() int {
-	ctx, cancel := context.WithTimeout(u.work, u.relay.phases.drainTime())
-	defer cancel()
-	u.stopPulling()
-	interrupted := u.drain(ctx)
-	// Only this route knows the messages that it put aside. Its successor gets them at once, and may put them aside again.
-	for _, rt := range u.main.routes {
-		rt.group.CallBackAll()
-	}
-	// Messages whose give-back is not confirmed come again only after AckWait.
-	confirm, cancelConfirm := context.WithTimeout(u.work, askTimeout)
-	defer cancelConfirm()
-	u.confirm(confirm)
-	lastTallies([]*unit{u}, askTimeout)
-	u.end()
-	return interrupted
-}
-
-// rest is what is left of the route once it has ended.
-func (rt *route) rest() Removed {
-	left := Removed{Route: rt.cfg.Name, Durable: rt.cfg.Durable, Stream: rt.cfg.Stream, Backlog: rt.backlog()}
-	if u := rt.unit.Load(); u != nil { // also when the durable could not be opened yet
-		left.Stream = u.main.stream
-	}
-	if n, known := rt.relay.upkeep.Dead(rt.name()); known {
-		left.DeadLetters = &n
-	}
-	return left
 }

@@ -65,7 +65,7 @@ func (l *dividedRoutes) follow(ctx context.Context, name string) error {
 	}
 	from, to := was.Newest(), c.divided[name].Newest()
 	if len(c.Add)+len(c.Update)+len(c.Remove) > 0 {
-		p, err := r.plot(ctx, c.Change)
+		p, err := r.check(ctx, c.Change)
 		if err == nil {
 			err = p.make()
 		}

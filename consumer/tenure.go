@@ -115,7 +115,7 @@ func (r *Relay) restart(ctx context.Context, units ...*unit) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	p, err := r.plot(ctx, c)
+	p, err := r.check(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/relaymq/relay/consumer/internal/reload"
 	"github.com/relaymq/relay/consumer/internal/roster"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/consumer/internal/tenure"
@@ -71,6 +72,11 @@ func (u *unit) wasTried(s *source) {
 	if u != nil && s == u.main {
 		u.once.Do(func() { close(u.tried) })
 	}
+}
+
+// named is the unit by names alone.
+func (u *unit) named() reload.Unit {
+	return reload.Unit{Place: u.main.String(), Routes: u.main.names()}
 }
 
 func (u *unit) sources() []*source { return append([]*source{u.main}, u.dues...) }
@@ -153,4 +159,23 @@ func (u *unit) end() {
 		r.solo.Remove(rt.group)
 	}
 	r.running.Remove(u)
+}
+
+// close ends a unit while others run. It returns how many handlers were interrupted.
+func (u *unit) close() int {
+	ctx, cancel := context.WithTimeout(u.work, u.relay.phases.drainTime())
+	defer cancel()
+	u.stopPulling()
+	interrupted := u.drain(ctx)
+	// Only this route knows the messages that it put aside. Its successor gets them at once, and may put them aside again.
+	for _, rt := range u.main.routes {
+		rt.group.CallBackAll()
+	}
+	// Messages whose give-back is not confirmed come again only after AckWait.
+	confirm, cancelConfirm := context.WithTimeout(u.work, askTimeout)
+	defer cancelConfirm()
+	u.confirm(confirm)
+	lastTallies([]*unit{u}, askTimeout)
+	u.end()
+	return interrupted
 }

@@ -1,0 +1,216 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/relaymq/relay/consumer/internal/limits"
+	"github.com/relaymq/relay/consumer/internal/placing"
+	"github.com/relaymq/relay/consumer/internal/reload"
+)
+
+// checkedChange is a change in which nothing is wrong, and which may be made.
+type checkedChange struct {
+	relay   *Relay
+	change  Change
+	does    reload.Decision
+	ends    []*unit
+	begins  []*unit
+	before  map[string]*route // those that end
+	after   map[string]*route // those that begin
+	removed []Removed
+	lives   map[string]*liveChange // what changes in place
+}
+
+// check checks a change. What it makes on the server is of no effect by itself: a subject more of the dead letters, and the entry of
+// this process among those that run Go handlers.
+func (r *Relay) check(ctx context.Context, c Change) (*checkedChange, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.phases.ends, cancel)()
+	r.listings.Forget()
+	limits := c.Limits
+	if limits == nil {
+		limits = r.Limits()
+	}
+	cfgs, err := r.together(c, limits)
+	if err != nil {
+		return nil, err
+	}
+	running := r.running.Units()
+	p := &checkedChange{relay: r, change: c, before: map[string]*route{}, after: map[string]*route{}, lives: r.liveChanges(c, cfgs)}
+	if err := p.decide(ctx, cfgs, running); err != nil {
+		return nil, err
+	}
+	list := p.newRoutes(cfgs, limits)
+	units, without, faults := r.plan(ctx, list, placing.Once)
+	p.begins = units
+	faults = slices.Concat(faults, faultsOf(without), p.checkHandlers(ctx), p.clashes(running))
+	if err = errors.Join(faults...); err == nil && len(list) > 0 {
+		err = p.preflight(ctx, list)
+	}
+	if err != nil {
+		p.discard()
+		return nil, err
+	}
+	return p, nil
+}
+
+// decide finds out what ends, what begins and what changes in place.
+func (p *checkedChange) decide(ctx context.Context, cfgs map[string]Route, running []*unit) error {
+	r := p.relay
+	meets := reload.Running{InPlace: slices.Collect(maps.Keys(p.lives)), Places: make(map[string]string)}
+	for name, cfg := range cfgs {
+		if p.lives[name] != nil {
+			continue
+		}
+		// The durable that the route is to read may be that of others.
+		var stream string
+		err := r.attempt(ctx, func(ctx context.Context) (err error) {
+			stream, err = r.placing.StreamOf(ctx, cfg.placed())
+			return err
+		})
+		if err != nil {
+			return setupError(name, err)
+		}
+		meets.Places[name] = stream + "/" + cfg.Durable
+	}
+	for _, u := range running {
+		meets.Units = append(meets.Units, u.named())
+	}
+	p.does = p.change.byName().Decide(meets)
+	for _, i := range p.does.Ends {
+		p.ends = append(p.ends, running[i])
+		for _, rt := range running[i].main.routes {
+			p.before[rt.cfg.Name] = rt
+		}
+	}
+	for _, rt := range r.routes.all() {
+		if rt.isUnplaced() && slices.Contains(p.change.names(), rt.cfg.Name) {
+			p.before[rt.cfg.Name] = rt
+		}
+	}
+	maps.DeleteFunc(p.lives, func(name string, _ *liveChange) bool { return !slices.Contains(p.does.InPlace, name) })
+	return nil
+}
+
+// newRoutes makes the routes that begin. Those that begin anew are as they were changed last.
+func (p *checkedChange) newRoutes(cfgs map[string]Route, limits map[string]Limit) (list []*route) {
+	for _, name := range p.does.Begin {
+		old := p.before[name]
+		cfg, given := cfgs[name]
+		if !given {
+			cfg = *old.now()
+		}
+		rt := newRoute(p.relay, cfg, limits)
+		if old != nil {
+			rt.count, rt.ackWaitBefore = old.count, old.ackWaitBefore
+			if old.cfg.AckWait != rt.cfg.AckWait {
+				rt.ackWaitBefore = old.cfg.AckWait
+			}
+		}
+		p.after[name] = rt
+		list = append(list, rt)
+	}
+	return list
+}
+
+// checkHandlers asks the handlers of the routes that the change names whether they can work.
+func (p *checkedChange) checkHandlers(ctx context.Context) (faults []error) {
+	ask := func(cfg Route) {
+		if err := checkHandler(ctx, cfg); err != nil {
+			faults = append(faults, &SetupError{cfg.Name, err})
+		}
+	}
+	for _, name := range p.does.Begin {
+		if rt := p.after[name]; !slices.Contains(p.does.Anew, name) && !rt.cfg.isCopy() {
+			ask(*rt.now())
+		}
+	}
+	for _, name := range p.does.InPlace {
+		ask(p.lives[name].cfg)
+	}
+	return faults
+}
+
+// clashes are subjects that a route wants which begins, and one that goes on.
+func (p *checkedChange) clashes(running []*unit) (faults []error) {
+	for i, goesOn := range running {
+		if slices.Contains(p.does.Ends, i) {
+			continue
+		}
+		for _, begins := range p.begins {
+			if begins.main.stream != goesOn.main.stream {
+				continue
+			}
+			for _, rt := range begins.main.routes {
+				faults = append(faults, setupErrors(placing.Overlaps(allPlaced(goesOn.main.routes), rt.cfg.placed(), false))...)
+			}
+		}
+	}
+	return faults
+}
+
+// together checks the routes of a change by themselves and returns those that are given, by name.
+func (r *Relay) together(c Change, all map[string]Limit) (map[string]Route, error) {
+	var there []string
+	for _, rt := range r.routes.all() {
+		there = append(there, rt.cfg.Name)
+	}
+	cfgs := make(map[string]Route)
+	faults := limits.Check(all)
+	for _, cfg := range slices.Concat(c.Add, c.Update) {
+		cfg, err := checked(cfg)
+		if err != nil {
+			faults = append(faults, err)
+		}
+		if err := cfg.CheckLimits(all); err != nil {
+			faults = append(faults, &SetupError{cfg.Name, err})
+		}
+		cfgs[cfg.Name] = cfg
+	}
+	c.byName().Faults(there, func(name, text string) { faults = append(faults, &SetupError{name, errors.New(text)}) })
+	for _, rt := range r.routes.all() {
+		if slices.Contains(c.names(), rt.cfg.Name) {
+			continue
+		}
+		if err := rt.cfg.CheckLimits(all); err != nil {
+			faults = append(faults, &SetupError{rt.cfg.Name, err})
+		}
+	}
+	return cfgs, errors.Join(faults...)
+}
+
+// preflight looks at what is on the server.
+func (p *checkedChange) preflight(ctx context.Context, list []*route) error {
+	r := p.relay
+	sources := sourcesOf(p.begins)
+	sideBySide(ctx, r.nc, sources, lookAt)
+	lookTwice(ctx, r.nc, sources)
+	var faults []error
+	for _, s := range sources {
+		if s.setup.err != nil {
+			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
+		} else if !p.change.DeliverAgain {
+			faults = append(faults, s.setup.repeats()...)
+		}
+	}
+	if err := setupError("", faults...); err != nil || ctx.Err() != nil {
+		return cmp.Or(err, context.Cause(ctx))
+	}
+	if err := r.checkPermissions(ctx, sources); err != nil {
+		return setupError("", err)
+	}
+	return setupError("", r.stores.Widen(ctx, deadPrefixes(r.routes.all()), deadPrefixes(list)))
+}
+
+// discard has routes that will not begin leave the lines of their limits, and limits that were only theirs be forgotten.
+func (p *checkedChange) discard() {
+	for _, rt := range p.after {
+		rt.group.Drain()
+	}
+	p.relay.limits.Book().Discard()
+}
