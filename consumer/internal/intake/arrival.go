@@ -19,6 +19,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/memory"
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/internal/trouble"
@@ -219,7 +220,12 @@ func (m *Arrival) Foreign(err error) {
 func (m *Arrival) LetGo(r *Route) {
 	m.Delivery.Release()
 	lost := m.Durable.Health.IsLost() && !m.Durable.Draining()
-	if r != nil && r.Ordered && !m.Durable.Due && !lost {
-		r.Expect(m.Subject, m.Delivery.Sequence)
+	if r == nil || !r.Ordered || m.Durable.Due || lost {
+		return
 	}
+	literal := m.Subject
+	if r.Part { // its key is that of its own subject, which may not have been read yet
+		literal, _, _ = partition.Own(m.Delivery.Msg.Subject)
+	}
+	r.Expect(literal, m.Delivery.Sequence)
 }

@@ -44,6 +44,7 @@ type world struct {
 	arrived  chan *ack.Delivery
 	draining atomic.Bool
 	expected atomic.Uint64
+	of       atomic.Value // the subject of what is expected
 	troubles *trouble.List
 }
 
@@ -91,7 +92,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(path.End)
 	w.Route = Route{
 		Path: path, JS: w.js, Memory: memory.New(supervisor.Room{Messages: 1000, Bytes: 1 << 20}, func() {}),
-		Expect: func(_ string, sequence uint64) { w.expected.Store(sequence) },
+		Expect: func(subject string, sequence uint64) { w.of.Store(subject); w.expected.Store(sequence) },
 	}
 	info := consumer.CachedInfo()
 	identity := ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}
@@ -364,6 +365,27 @@ func (w *world) straying(elsewhere bool) (s *Strays, moved *atomic.Int64) {
 		Strays: inner, Durable: &w.durable, Count: func() {}, Doubt: func() {},
 		Elsewhere: func(string, uint64) bool { return elsewhere }, Moved: func() { moved.Add(1) },
 	}, moved
+}
+
+// A delivery of a partition that is of no use before it is read: its key waits for it, and not the key that its subject in the stream would have.
+func TestArrival_LetGo_regressionThePartitionHasTheKeyOfItsOwnSubject(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"c", "m"} {
+		w := newWorld(t)
+		w.Part = true
+		_, err := w.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>", "relay.part.billing.>"}})
+		w.do(err)
+		_, err = w.js.Publish(t.Context(), "relay.part.billing.3.0."+how+".orders.eu", nil)
+		w.do(err)
+		m := w.next()
+		if m.LetGo(&w.Route); w.of.Load() != "orders.eu" || w.expected.Load() != m.Delivery.Sequence {
+			t.Errorf("%v of %v is expected", w.expected.Load(), w.of.Load())
+		}
+		m.Subject = "orders.eu"
+		if m.LetGo(&w.Route); w.of.Load() != "orders.eu" {
+			t.Errorf("read: %v is expected", w.of.Load())
+		}
+	}
 }
 
 // A stray goes back for other instances at first. Then the retry stream keeps it for its route, unless another durable brings it here.
