@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 var (
@@ -76,6 +77,22 @@ func TestDocs_theIndexHasEveryPage(t *testing.T) {
 	}
 	if words := len(strings.Fields(text(t, "README.md"))); words > 1500 {
 		t.Errorf("README.md has %d words, and 1500 is its bound: move something to docs/operate.md", words)
+	}
+}
+
+// These pages are read in one sitting. What has a letter or a digit is a word, the bars of tables are not.
+func TestDocs_theDesignStaysShort(t *testing.T) {
+	t.Parallel()
+	for page, most := range map[string]int{"docs/design.md": 3000, "docs/reliability.md": 2000} {
+		words := 0
+		for _, field := range strings.Fields(text(t, page)) {
+			if strings.ContainsFunc(field, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
+				words++
+			}
+		}
+		if words > most {
+			t.Errorf("%s has %d words, and %d is its bound: how it came about belongs into commit messages, and how a package does it into its doc.go", page, words, most)
+		}
 	}
 }
 
