@@ -59,15 +59,21 @@ func (f *Formers) Wait(ctx context.Context, js jetstream.JetStream) error {
 			return context.Cause(ctx)
 		}
 		f.asked = time.Now()
-		for _, g := range f.between {
-			through, err := g.Through(ctx, js)
-			if err != nil {
-				return err
-			}
-			if f.through = through; !through {
-				break
-			}
+		through, err := f.areThrough(ctx, js)
+		if err != nil {
+			return err
 		}
+		f.through = through
 	}
 	return nil
+}
+
+// areThrough asks for one generation after the other. It says yes only when all have answered.
+func (f *Formers) areThrough(ctx context.Context, js jetstream.JetStream) (bool, error) {
+	for _, g := range f.between {
+		if through, err := g.Through(ctx, js); err != nil || !through {
+			return false, err
+		}
+	}
+	return true, nil
 }

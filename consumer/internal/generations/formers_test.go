@@ -1,6 +1,7 @@
 package generations
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -43,4 +44,36 @@ func TestFormers(t *testing.T) {
 		}
 	}
 	w.do(f.Wait(t.Context(), jetstream.JetStream(nil)))
+}
+
+// silentOn is a server that does not answer about one stream.
+type silentOn struct {
+	jetstream.JetStream
+	stream string
+}
+
+func (s silentOn) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	if name == s.stream {
+		return nil, context.DeadlineExceeded
+	}
+	return s.JetStream.Stream(ctx, name)
+}
+
+// The first of two generations is through, and the server does not answer about the second. That was taken for the answer that both are: on a busy server,
+// after several changes of the number in a moment, later messages of a key overtook earlier ones.
+func TestFormers_regressionNoAnswerIsNotThatAllAreThrough(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	gone := partition.Generation{Service: "relay", Route: "billing", Number: 2, Layout: partition.Layout{Count: 1, Key: "{2}", Subjects: []string{"orders.*.>"}, Stream: "ORDERS", Durable: "billing"}}
+	busy := gone
+	busy.Number = 3
+	_, err := busy.Make(t.Context(), w.js, partition.Start{Sequence: 1}, 1)
+	w.do(err)
+	f := NewFormers(&Part{Between: []partition.Generation{gone, busy}})
+	if err := f.Wait(t.Context(), silentOn{w.js, busy.Name()}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("nobody answered: %v", err)
+	}
+	if err := f.Wait(t.Context(), w.js); !errors.Is(err, errFormersFirst) {
+		t.Errorf("the second one is not through: %v", err)
+	}
 }
