@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -280,7 +282,8 @@ func TestStream_cut(t *testing.T) {
 		t.Error("it took a message")
 	}
 	found := find(t, js)[0]
-	if !found.Info.Config.Sealed || found.Sources() || found.Start.Sequence != 1 || found.Info.State.Msgs != 2 || !found.Layout.Equal(g.Layout) {
+	if !found.Info.Config.Sealed || found.Sources() || found.Start.Sequence != 1 || found.Info.State.Msgs != 2+1 || // and the mark
+		!found.Layout.Equal(g.Layout) {
 		t.Errorf("found %+v", found.Info)
 	}
 	gone := mustMake(t, js, generation(2), Start{})
@@ -289,6 +292,55 @@ func TestStream_cut(t *testing.T) {
 	}
 	if err := gone.Cut(t.Context(), js); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("one that is gone: %v", err)
+	}
+}
+
+// While others put messages there, a stream of three servers is cut: nothing is stored behind the mark, whatever the servers still had to agree on when it
+// was sealed. A message that was stored a moment later would have been taken for copied by the next generation, or have been deleted with its stream.
+func TestStream_cut_regressionWhatWasOnItsWayIsStoredBeforeItSaysThatItIsSealed(t *testing.T) {
+	t.Parallel()
+	servers := natstest.Cluster(t, 3)
+	js := servers[0].JetStream(t)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "A", Subjects: []string{"a.*"}, Replicas: 3}); err != nil {
+		t.Fatal(err)
+	}
+	g := generation(1)
+	s, err := g.Make(t.Context(), js, Start{Sequence: 1}, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stored atomic.Int64
+	var putting sync.WaitGroup
+	for i := range 8 {
+		from := servers[i%3].JetStream(t)
+		putting.Go(func() {
+			for n := 0; ; n++ {
+				if err := g.Put(t.Context(), from, fmt.Sprintf("a.%d", n), nil, nil); err != nil {
+					return
+				}
+				stored.Add(1)
+			}
+		})
+	}
+	for stored.Load() < 200 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := s.Cut(t.Context(), js); err != nil {
+		t.Fatal(err)
+	}
+	last := s.Info.State.LastSeq
+	putting.Wait()
+	stream, err := js.Stream(t.Context(), s.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := stream.CachedInfo().State
+	m, err := stream.GetMsg(t.Context(), state.LastSeq)
+	if err != nil || m.Subject != g.end() {
+		t.Errorf("the last message is %v, %v", m, err)
+	}
+	if state.LastSeq != last || state.Msgs < uint64(stored.Load())+1 {
+		t.Errorf("%d messages when it was cut, %d later; %d were acknowledged", last, state.LastSeq, stored.Load())
 	}
 }
 
@@ -374,7 +426,7 @@ func TestTender_handsOver(t *testing.T) {
 	if got := numbers(Running(list)); !slices.Equal(got, []int{3}) {
 		t.Errorf("after it was handed over, %v run", got)
 	}
-	if n := list[0].Info.State.Msgs; n != 5 {
+	if n := list[0].Info.State.Msgs; n != 5+1 { // and the mark
 		t.Errorf("the first one has %d messages now", n)
 	}
 	if s := list[2].Start; s.Sequence != 7 {

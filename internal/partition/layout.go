@@ -125,6 +125,11 @@ func (g Generation) prefix() string {
 // Filter is the pattern of all copies of the generation.
 func (g Generation) Filter() string { return g.prefix() + ">" }
 
+// end is the subject of the mark behind the last message. A stream takes it only once it is being cut.
+func (g Generation) end() string {
+	return g.Service + ".part." + g.Route + ".end." + strconv.Itoa(g.Number)
+}
+
 // Part is the pattern of the copies of one partition.
 func (g Generation) Part(n int) string { return g.prefix() + strconv.Itoa(n) + ".>" }
 

@@ -129,12 +129,23 @@ func (g Generation) Make(ctx context.Context, js jetstream.JetStream, start Star
 }
 
 // Cut ends the copying, for good: from then on nothing can be added. What was on its way is copied by the next generation.
+//
+// In a cluster a stream is sealed beside what its servers still agree on: a message that was on its way may be stored a moment after the stream says that it
+// is sealed (nats-server 2.15.2 looks at Sealed before it proposes a message, and not when it stores it). So first the stream refuses what has a header, as
+// all messages of partitions have. Then a mark without one is stored behind all that was on its way. Only then the stream is sealed.
 func (s *Stream) Cut(ctx context.Context, js jetstream.JetStream) error {
 	if s.Info.Config.Sealed {
 		return nil
 	}
 	c := s.Info.Config
-	c.Sources, c.Sealed = s.streamConfig(s.Start, false, 1).Sources, true
+	c.Sources, c.Subjects, c.MaxMsgSize = nil, []string{s.Filter(), s.end()}, 1 // with a source the size would have to be that of the stream there
+	if _, err := js.UpdateStream(ctx, c); err != nil {
+		return err
+	}
+	if _, err := js.Publish(ctx, s.end(), nil); err != nil {
+		return fmt.Errorf("ending stream %s: %w", s.Name(), err)
+	}
+	c.Sealed = true
 	now, err := js.UpdateStream(ctx, c)
 	if err == nil {
 		s.Info = now.CachedInfo()
