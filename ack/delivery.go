@@ -93,7 +93,7 @@ func (d *Delivery) Ack(then Confirmed) error {
 // Nak gives the message back and asks for it again when due is over, in this session's next burst. It returns
 // [ErrSettled] and sends nothing if the delivery was settled before. It returns [ErrFenced], sends nothing, and ends the
 // delivery, if the lease may be lost: the server delivers the message again by itself. A lease that is lost before the
-// burst ends it likewise.
+// burst has the same effect.
 func (d *Delivery) Nak(due time.Time) error { return d.giveBack(due, false) }
 
 // GiveBack returns a message that was never started, to be delivered again at once: what a drain does. It leaves with the

@@ -59,8 +59,8 @@ func (s *Session) extended(d *Delivery, sent moment) {
 	}
 }
 
-// extend asks for more time for every live delivery that had no beat for a third of AckWait. What is fenced is left
-// alone: another instance may have it, and would lose its turn to ours.
+// extend asks for more time for every live delivery that had no beat for a third of AckWait. A fenced delivery is
+// not extended: another instance may have the message, and the extension would count for that instance.
 func (s *Session) extend(now moment) {
 	every := moment(s.cfg.AckWait/3 - burstEvery) // the tick may come that much late
 	var out []outgoing

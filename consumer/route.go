@@ -88,8 +88,9 @@ type Route struct {
 	// Outside says of a Factory what [Outside] says of a Handler: that all it makes do their work in another process.
 	Outside bool `koanf:"-"`
 
-	part               *generations.Part // of a part of a route with partitions
-	life, fallbackLife *usercode.Life    // likewise: of its handlers
+	// Set for what runs for one partition of a route; nil otherwise.
+	part               *generations.Part
+	life, fallbackLife *usercode.Life // of the handlers, which all partitions share
 }
 
 // Retry is when and how often a message that failed is tried again.

@@ -42,7 +42,7 @@ type route struct {
 	intake        *intake.Route
 	memory        *memory.Account
 	key           subject.Template
-	unit          atomic.Pointer[unit] // likewise
+	unit          atomic.Pointer[unit] // nil until a stream for the route is found
 	count         *counters
 	callers       callers
 	formers       *generations.Formers

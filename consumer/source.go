@@ -182,7 +182,7 @@ func (s *source) trouble() error {
 	return s.Health.Silent(time.Now())
 }
 
-// lose gives the durable up: it, or its stream, is not what it was, and a settlement would hit a stranger.
+// lose gives the durable up, because it or its stream was deleted: after that an ack could settle another message with the same sequence.
 func (s *source) lose(err error) {
 	s.Session.Abandon()
 	s.pulls.Abandon()

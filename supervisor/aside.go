@@ -8,25 +8,29 @@ import (
 	"github.com/relaymq/relay/internal/teeth"
 )
 
-// What cannot start now must not stand in the way of what can. So a message for which the stash has no room, because its route or its
-// key waits, is put aside: it goes back to its stream for a while, and the group keeps in mind where it is. When what it waited for is
-// over it is called back; the while is only how long it stays away if it is never called.
+// aside has the messages that were given back because they cannot start now. They must not delay messages that can. When a message waits for its route, its
+// key or a limit, and the stash has no room, the group gives it back to its stream with a delay and remembers it. When the wait is over, the group calls the
+// message back. The delay only says when the message comes by itself if it is never called.
 //
 //	stash ── no room ──▶ aside ── call ▶ called ── Deliver ─▶ it is here again
-//	                       └── its time is over, or nobody keeps it in mind ──▶ Deliver
+//	                       └── its delay is over, or the group remembers too many ──▶ Deliver
 //
-// Messages that wait for a bucket of a limit are called back as its line gets shorter (limited_aside.go). Those that wait for the route are called back while it asks, as fast as it asks, and all of them when it flows. Those of a key
-// that waits are called back when the key flows, or needs one to probe with. No more are called at once than would soon start, so
-// that what is called does not stand before what comes for the first time.
+// What a message waits for decides when it is called back:
+//
+//	its route   while the route asks, as fast as it asks; all of them when the route flows
+//	its key     when the key flows, or needs a message to probe with
+//	a limit     as the line of the limit's bucket gets shorter (limited_aside.go)
+//
+// No more messages are called at once than would soon start: those that are called come before those that are new.
 type aside struct {
 	*moment
 	all    map[asideID]*absentee
-	fresh  shelf // that wait for the route, and that nobody has judged
-	judged shelf // likewise, that failed
-	keys   map[string]*shelf
+	fresh  shelf             // messages that wait for the route and never failed
+	judged shelf             // messages that wait for the route and failed before
+	keys   map[string]*shelf // messages that wait for their key
 	// buckets are those of messages that wait for a limit, by the name of the bucket.
 	buckets map[string]*shelf
-	open    []*shelf // of these two, from which messages may be called
+	open    []*shelf // those of keys and buckets from which messages may be called
 	called  list[absentee]
 	bytes   int       // of those that are called
 	turn    bool      // the newest is called next
@@ -55,9 +59,9 @@ type absentee struct {
 // shelf is what waits for the same thing.
 type shelf struct {
 	list[absentee]
-	key    string        // empty: it is not of a key
-	name   string        // of the bucket, likewise
-	bucket *limit.Bucket // with that name
+	key    string        // empty: its messages do not wait for a key
+	name   string        // of the bucket; empty: its messages do not wait for a limit
+	bucket *limit.Bucket // the one of that name
 	called int
 	opened bool // it is in aside.open
 }
@@ -66,9 +70,9 @@ const (
 	// maxAside is how many messages may be aside before a route that waits asks for no more than it needs. A group keeps twice as many
 	// in mind.
 	maxAside = 30_000
-	// asideFor is how long a message stays aside that is not called back: half of it either way at random, and twice as long each time
-	// that it came in vain, up to asideMost. It is no longer than it must be for asideRate messages a second to come by themselves: after a
-	// crash nobody knows any more what to call back.
+	// asideFor is how long a message stays aside that is not called back, plus or minus half of it at random. The time doubles each time
+	// that the message came by itself and could not start, up to asideMost. It is only as long as needed for at most asideRate messages a
+	// second to come by themselves. After a crash nobody remembers what to call back.
 	asideFor  = 30 * time.Second
 	asideMost = 8 * time.Minute
 	asideRate = 100

@@ -97,9 +97,10 @@ type routeProbing struct {
 	number  int32
 	began   time.Time // with the last question; zero: nobody was asked yet
 	running int       // questions without an answer
-	asked   bool      // one at a time: a message that nobody has judged was asked
-	again   bool      // likewise, one that failed before
-	bad     bool      // a question failed
+	// While one message is asked at a time:
+	asked bool // one that never failed was asked
+	again bool // one that failed before was asked
+	bad   bool // a question failed
 }
 
 func (*routeProbing) is() State { return Probing }

@@ -32,9 +32,9 @@ func (o *order) former(m *Message) bool {
 // overtakes them, until they are so late that another instance must have them.
 type outside struct {
 	absent   map[uint64]*absent
-	order    sequenceHeap // all of them, and some that are back
-	uncalled sequenceHeap // those that were not called back, likewise
-	called   int          // that many were, and are on their way
+	order    sequenceHeap // all of them, and some that have come again
+	uncalled sequenceHeap // those that were not called back, and some that have come again
+	called   int          // how many were called back and are on their way
 	late     time.Time    // when the first of these is late; it may have come since
 	all      *int         // of all keys
 }

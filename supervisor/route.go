@@ -73,7 +73,7 @@ func (s *route) move(to routeState, why string, delay time.Duration) {
 	s.state = to
 	was := s.told
 	if s.told = s.shown(); s.told == Suspended && was == Suspended {
-		return // how it waits and asks meanwhile is its own business
+		return // others see it as suspended, whether it waits or asks meanwhile
 	}
 	s.tell(Event{Route: true, From: was, To: s.told, Why: why, Delay: delay, Restarts: s.restarts, Err: s.lastErr})
 	s.outage.moved(was, s.told, why, s.now)

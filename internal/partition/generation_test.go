@@ -351,7 +351,7 @@ func TestGeneration_through(t *testing.T) {
 	g := generation(1)
 	through := func(what string, want bool) {
 		t.Helper()
-		if got, err := g.Through(t.Context(), js); got != want || err != nil {
+		if got, err := (&Ending{Generation: g}).Through(t.Context(), js); got != want || err != nil {
 			t.Errorf("%s: %v, %v", what, got, err)
 		}
 	}
@@ -374,7 +374,7 @@ func TestGeneration_through(t *testing.T) {
 	through("all is settled", true)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if got, err := g.Through(ctx, js); got || err == nil {
+	if got, err := (&Ending{Generation: g}).Through(ctx, js); got || err == nil {
 		t.Errorf("without an answer: %v, %v", got, err)
 	}
 }

@@ -315,16 +315,29 @@ func (s *Stream) through(ctx context.Context, js jetstream.JetStream) (bool, err
 	return true, nil
 }
 
-// Through tells whether a generation can get nothing more, and everything of it is settled. One that is gone was.
-func (g Generation) Through(ctx context.Context, js jetstream.JetStream) (bool, error) {
-	stream, err := js.Stream(ctx, g.Name())
+// Ending is a generation that others wait for: it can get nothing more soon, and is to be settled. It is for one goroutine at a time.
+type Ending struct {
+	Generation
+	done int // so many of its partitions, the first ones, are settled for good
+}
+
+// Through tells whether the generation can get nothing more, and everything of it is settled. One that is gone was. It goes on where it stopped: a
+// partition of a sealed stream that is settled stays so, and a busy server may not answer for all of them in the time of ctx.
+func (e *Ending) Through(ctx context.Context, js jetstream.JetStream) (bool, error) {
+	stream, err := js.Stream(ctx, e.Name())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return true, nil
 	}
 	if err != nil || !stream.CachedInfo().Config.Sealed {
 		return false, err
 	}
-	return (&Stream{Generation: g}).through(ctx, js)
+	s := &Stream{Generation: e.Generation}
+	for ; e.done < e.Count; e.done++ {
+		if _, through, err := s.settled(ctx, js, stream, e.done); err != nil || !through {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // handOver has the newest generation copy from where the former ones ended.

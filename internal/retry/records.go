@@ -80,6 +80,33 @@ type stored struct {
 	deliveries uint64
 }
 
+// compact is a stored record in little memory: most are of messages that were given back and to which nothing happened.
+type compact struct {
+	rec        *Record // nil: the zero Record, but for suspect
+	revision   uint64
+	deliveries uint64
+	suspect    bool
+}
+
+// cached returns what is known of a message without asking the server.
+func (r *Records) cached(seq uint64) (s stored, known bool) {
+	c, known := r.cache.Get(seq)
+	if c.rec != nil {
+		s.Record = *c.rec
+	}
+	s.revision, s.deliveries, s.Suspect = c.revision, c.deliveries, c.suspect
+	return s, known
+}
+
+func (r *Records) remember(seq uint64, s stored) {
+	c := compact{revision: s.revision, deliveries: s.deliveries, suspect: s.Suspect}
+	if s.Suspect = false; s.Record != (Record{}) {
+		rec := s.Record
+		c.rec = &rec
+	}
+	r.cache.Add(seq, c)
+}
+
 // remembered bounds the records that a durable keeps in memory; older ones are read from the bucket.
 const remembered = 100_000
 
@@ -91,13 +118,13 @@ type Records struct {
 
 	stream, durable string // as tokens of a key
 	created         time.Time
-	cache           *lru.Cache[uint64, stored]
+	cache           *lru.Cache[uint64, compact]
 }
 
 // Records are those of the durable that was made at created.
 func (b *Bucket) Records(stream, durable string, created time.Time) *Records {
 	family := keyToken(stream) + "." + keyToken(durable) + "."
-	cache, _ := lru.New[uint64, stored](remembered) // fails for a size below 1 only
+	cache, _ := lru.New[uint64, compact](remembered) // fails for a size below 1 only
 	return &Records{
 		bucket: b, family: family, cache: cache, created: created, stream: keyToken(stream), durable: keyToken(durable),
 		prefix: family + strconv.FormatInt(created.UnixNano(), 36) + ".",
@@ -120,7 +147,7 @@ func (r *Records) key(seq uint64) string { return r.prefix + strconv.FormatUint(
 // knows it only if the message was here the time before too: otherwise another instance may have written since. Nor does
 // it know that of a message that ran alone when it was read: whoever ran it will have written since.
 func (r *Records) Cached(seq, deliveries uint64) (Record, bool) {
-	s, ok := r.cache.Get(seq)
+	s, ok := r.cached(seq)
 	if !ok || s.Solo != "" || deliveries != s.deliveries && deliveries != s.deliveries+1 {
 		return Record{}, false
 	}
@@ -154,14 +181,14 @@ func (r *Records) read(ctx context.Context, seq, deliveries uint64) (stored, err
 		return stored{}, fmt.Errorf("record %s: %w", r.key(seq), err)
 	}
 	s.Format = RecordFormat
-	r.cache.Add(seq, s)
+	r.remember(seq, s)
 	return s, nil
 }
 
 // Put writes the record of a message that is here for the nth time, and returns when the server has stored it. If another
 // instance has written one meanwhile, the greater count wins.
 func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) error {
-	s, _ := r.cache.Get(seq)
+	s, _ := r.cached(seq)
 	rec.Format, rec.Deliveries, rec.Suspect = RecordFormat, deliveries, false
 	for {
 		value, err := json.Marshal(rec)
@@ -170,7 +197,7 @@ func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) e
 		}
 		revision, err := r.bucket.put(ctx, r.key(seq), value, s.revision)
 		if err == nil {
-			r.cache.Add(seq, stored{rec, revision, deliveries})
+			r.remember(seq, stored{rec, revision, deliveries})
 			return nil
 		}
 		if !transient.Raced(err) {
@@ -189,7 +216,7 @@ func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) e
 // Mark writes the record of a message that is here for the nth time as it is, for a handler that is about to run alone, and
 // returns its revision. It returns [ErrElsewhere] if another instance has written one meanwhile.
 func (r *Records) Mark(ctx context.Context, seq, deliveries uint64, rec Record) (revision uint64, err error) {
-	s, _ := r.cache.Get(seq)
+	s, _ := r.cached(seq)
 	return r.mark(ctx, seq, deliveries, rec, s.revision)
 }
 
@@ -212,7 +239,7 @@ func (r *Records) Unmark(ctx context.Context, seq, deliveries uint64, rec Record
 		}
 		return err
 	}
-	if s, ok := r.cache.Get(seq); ok && s.revision == marked {
+	if s, ok := r.cached(seq); ok && s.revision == marked {
 		r.cache.Remove(seq)
 	}
 	return r.bucket.remove(ctx, r.key(seq), marked)
@@ -228,11 +255,11 @@ func (r *Records) mark(ctx context.Context, seq, deliveries uint64, rec Record, 
 	revision, err = r.bucket.put(ctx, r.key(seq), value, after)
 	switch {
 	case err == nil:
-		r.cache.Add(seq, stored{rec, revision, deliveries})
+		r.remember(seq, stored{rec, revision, deliveries})
 		return revision, nil
 	case transient.Raced(err):
 		// Perhaps it is our own, whose answer was lost. Whoever asks next reads it.
-		if s, ok := r.cache.Get(seq); ok && s.revision == after {
+		if s, ok := r.cached(seq); ok && s.revision == after {
 			r.cache.Remove(seq)
 		}
 		return 0, ErrElsewhere
@@ -246,14 +273,14 @@ var ErrElsewhere = errors.New("the record was changed by another instance")
 // Returned remembers, here only, that a message without a record was given back by this instance: nothing happened to it
 // since, if it comes again next.
 func (r *Records) Returned(seq, deliveries uint64, suspect bool) {
-	if s, known := r.cache.Get(seq); !known || s.revision == 0 {
-		r.cache.Add(seq, stored{Record: Record{Suspect: suspect}, deliveries: deliveries})
+	if s, known := r.cached(seq); !known || s.revision == 0 {
+		r.remember(seq, stored{Record: Record{Suspect: suspect}, deliveries: deliveries})
 	}
 }
 
 // Delete removes the record of a message that is settled. What marks the deletion is gone after a second.
 func (r *Records) Delete(ctx context.Context, seq uint64) error {
-	s, ok := r.cache.Get(seq)
+	s, ok := r.cached(seq)
 	r.cache.Remove(seq)
 	if !ok || s.revision == 0 {
 		_, revision, err := r.bucket.get(ctx, r.key(seq))

@@ -13,17 +13,19 @@ import (
 
 // Formers are the generations between that of a part and the newest one. Make them with [NewFormers]. Wait is for all goroutines.
 type Formers struct {
-	between []partition.Generation
-	turn    chan struct{} // held by who asks the server
-	through bool          // guarded by turn
-	asked   time.Time     // likewise
+	turn chan struct{} // held by who asks the server
+	// Guarded by turn:
+	between []*partition.Ending // those that were not through when the server was asked last
+	asked   time.Time           // when that was
 }
 
 // NewFormers is for a part that hands over; with nil there are none.
 func NewFormers(p *Part) *Formers {
 	f := &Formers{turn: make(chan struct{}, 1)}
 	if p != nil {
-		f.between = p.Between
+		for _, g := range p.Between {
+			f.between = append(f.between, &partition.Ending{Generation: g})
+		}
 	}
 	return f
 }
@@ -43,9 +45,6 @@ var errFormersFirst = errors.New("messages that were handed over before come fir
 // Generations between are sealed by then, so that a holder who does not know the newest one adds nothing. It blocks for a second at most, and returns an
 // error when they are not through by then.
 func (f *Formers) Wait(ctx context.Context, js jetstream.JetStream) error {
-	if len(f.between) == 0 {
-		return nil
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, waitForFormers, errFormersFirst)
 	defer cancel()
 	select {
@@ -54,26 +53,25 @@ func (f *Formers) Wait(ctx context.Context, js jetstream.JetStream) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	for !f.through {
+	for len(f.between) > 0 {
 		if transient.Pause(ctx, time.Until(f.asked.Add(askFormersEvery))); ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		f.asked = time.Now()
-		through, err := f.areThrough(ctx, js)
-		if err != nil {
+		if err := f.ask(ctx, js); err != nil {
 			return err
 		}
-		f.through = through
 	}
 	return nil
 }
 
-// areThrough asks for one generation after the other. It says yes only when all have answered.
-func (f *Formers) areThrough(ctx context.Context, js jetstream.JetStream) (bool, error) {
-	for _, g := range f.between {
-		if through, err := g.Through(ctx, js); err != nil || !through {
-			return false, err
+// ask takes those out that are through, up to the first that is not. What was heard stays known, also when the server does not answer for the next one.
+func (f *Formers) ask(ctx context.Context, js jetstream.JetStream) error {
+	for len(f.between) > 0 {
+		if through, err := f.between[0].Through(ctx, js); err != nil || !through {
+			return err
 		}
+		f.between = f.between[1:]
 	}
-	return true, nil
+	return nil
 }

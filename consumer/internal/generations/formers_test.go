@@ -77,3 +77,34 @@ func TestFormers_regressionNoAnswerIsNotThatAllAreThrough(t *testing.T) {
 		t.Errorf("the second one is not through: %v", err)
 	}
 }
+
+// slowly is a server that is asked about so many streams before it does not answer any more.
+type slowly struct {
+	jetstream.JetStream
+	left int
+}
+
+func (s *slowly) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	if s.left--; s.left < 0 {
+		return nil, context.DeadlineExceeded
+	}
+	return s.JetStream.Stream(ctx, name)
+}
+
+// A busy server answers about one generation in the time of a message. What it has said is not asked again: otherwise a message would wait for ever behind
+// several generations.
+func TestFormers_aBusyServerIsAskedOnceForEach(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var gone []partition.Generation
+	for n := range 3 {
+		gone = append(gone, partition.Generation{Service: "relay", Route: "billing", Number: n + 1, Layout: partition.Layout{Count: 1}})
+	}
+	f := NewFormers(&Part{Between: gone})
+	for n := range gone {
+		err := f.Wait(t.Context(), &slowly{JetStream: w.js, left: 1})
+		if last := n == len(gone)-1; last != (err == nil) {
+			t.Errorf("after %d answers: %v", n+1, err)
+		}
+	}
+}
