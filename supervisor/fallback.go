@@ -26,13 +26,13 @@ import (
 
 // Fallback is the second handler of a route.
 type Fallback struct {
-	// Waiting gives it messages whose key or route waits. It needs Config.Forward to be stash.
+	// Waiting gives the fallback messages whose key or route waits. Config.Forward must then be stash.
 	Waiting bool
-	// Exhausted gives it messages whose attempts or whose time are spent.
+	// Exhausted gives the fallback messages whose attempts or whose time are spent.
 	Exhausted bool
-	// Concurrency is how many messages it has at once. Zero means 8.
+	// Concurrency is how many messages the fallback has at once. Zero means 8.
 	Concurrency int
-	// Timeout of its attempts. Zero means that of the route.
+	// Timeout is the timeout of an attempt of the fallback. Zero means the timeout of the route.
 	Timeout time.Duration
 	// Child is handed to [Substitute.DoFallback].
 	Child any
@@ -87,7 +87,7 @@ func newFallback(f *Fallback, of *moment) fallback {
 	return all
 }
 
-// options are those of its group.
+// options are the options of the fallback's own group.
 func (f *fallback) options(opts *Options) Options {
 	return Options{
 		// What it fails goes back at once, and what it did is soon forgotten: there is no outage of its own to wait for.
@@ -114,7 +114,7 @@ type loan struct {
 func (l *loan) Do(ctx context.Context, number int, child any) Verdict {
 	w, ok := l.m.Work.(Substitute)
 	if !ok {
-		return Verdict{Kind: Retry, Err: fmt.Errorf("a %T has no fallback", l.m.Work), NotStarted: true}
+		return Verdict{Kind: Retry, Err: fmt.Errorf("%T does not implement Substitute, so the fallback cannot handle it", l.m.Work), NotStarted: true}
 	}
 	v := w.DoFallback(ctx, number, child)
 	l.gone.Store(v.Gone)
@@ -147,7 +147,7 @@ func (t *turn) offerAll() {
 	}
 }
 
-// lend gives the fallback what it has slots for. It comes after startAll, so that the main handler has its probes first.
+// lend gives waiting messages to the fallback, as many as the fallback has slots for. It comes after startAll, so that the main handler has its probes first.
 func (t *turn) lend() {
 	f := &t.fallback
 	if f.keys.len() == 0 || t.standsStill() || t.route.doubt || teeth.Lend() {
@@ -186,7 +186,9 @@ func (f *fallback) mayLendSpent(k *key, others bool) bool {
 	return f.lent < f.Concurrency && f.hasShare(k, max(1, f.Concurrency/2)+f.spare(), others)
 }
 
-// hasShare tells whether k may lend one more, when a key that is not alone may lend so many.
+// hasShare tells whether the fallback may have one more message of k. Share is how many it may have of k
+// while others is true. Of an ordered key it may have one,
+// while the main handler has none.
 func (f *fallback) hasShare(k *key, share int, others bool) bool {
 	switch {
 	case f.opts.Ordered:

@@ -18,7 +18,7 @@ import (
 //   - Questions of those who ask at a pace: they count for the pace of all.
 //   - That a question succeeded. Whoever waits asks within spread.
 //
-// No state hangs on it. A hint that is lost costs questions; one that is wrong puts off a question for standByMost at most, or costs one.
+// No state depends on hints. A hint that is lost costs questions. A wrong hint puts off a question for standByMost at most, or costs one.
 
 // hintKind is what a [Hint] tells.
 type hintKind string
@@ -34,15 +34,16 @@ const (
 // Hint is what a group tells the groups of the same route in other processes; see [Options.Hint] and [Group.Hear].
 type Hint struct {
 	Kind hintKind `json:"kind"`
-	// Key that it is about; nil: the route.
+	// Key is the key that the hint is about. Nil means the route.
 	Key []byte `json:"key,omitempty"`
 	N   int    `json:"n,omitempty"`
-	// Keys are hashes of some of those that failed.
+	// Keys are hashes of some of the keys that failed.
 	Keys []uint32 `json:"keys,omitempty"`
-	// Delay until the next question, and how many there were.
+	// Delay is the time until the next question. Restarts is how many questions there were since the
+	// route, or the key, flowed.
 	Delay    time.Duration `json:"delay,omitempty"`
 	Restarts int           `json:"restarts,omitempty"`
-	// Mute: there is no answer at all. Judged: what was asked had failed before.
+	// Mute says that no answer came at all. Judged says that the messages that were asked had failed before.
 	Mute   bool `json:"mute,omitempty"`
 	Judged bool `json:"judged,omitempty"`
 }
@@ -52,7 +53,7 @@ const (
 	hintFrom = 4
 	// hintsPerSecond bounds what a group tells, but for the route's own waits and their ends.
 	hintsPerSecond = 50
-	// askedEvery is how often it tells how many it asked.
+	// askedEvery is how often a group tells how many messages it asked.
 	askedEvery = 50 * time.Millisecond
 	// peersFor is for how long failures of others count.
 	peersFor = 2 * time.Second
@@ -238,7 +239,8 @@ func (t *turn) hearOfRoute(from string, h Hint) {
 	}
 }
 
-// putOff has a route that waits leave the next question to the one who asked last, unless this one has not asked for too long.
+// putOff makes a route that waits leave the next question to the instance that asked last. It does so for standByMost at most after this group
+// asked last, or last said that it waits.
 func (w *routeWaiting) putOff(t *turn, delay time.Duration) {
 	until := earlier(t.now.Add(delay+standBy+rand.N(standBy)), t.route.peers.question.Add(standByMost))
 	if until.After(w.until) || w.standBy > 0 {
@@ -344,7 +346,7 @@ func (s *route) peersTrip() bool {
 	return true
 }
 
-// hashes are those of some of the keys that failed.
+// hashes returns the hashes of some of the keys that failed.
 func (e *evidence) hashes() (list []uint32) {
 	seen := make(map[string]struct{})
 	for _, c := range e.last {

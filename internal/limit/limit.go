@@ -5,8 +5,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/time/rate"
 )
 
 // Bounds are what a limit allows. Zero of a field is no bound.
@@ -48,7 +46,7 @@ type Bucket struct {
 	limit    *Limit
 	value    string
 	used     int
-	tokens   *rate.Limiter // nil: no rate
+	rate     starts
 	seats    []*seat
 	line     []*seat // who waits
 	since    time.Time
@@ -158,7 +156,7 @@ func (l *Limit) Bound(bounds Bounds) {
 	l.book.mu.Lock()
 	l.bounds = bounds
 	for _, b := range l.buckets {
-		b.bound(bounds)
+		b.rate.bound(bounds)
 	}
 	l.book.mu.Unlock()
 	l.pass()
@@ -239,7 +237,7 @@ func (l *Limit) bucket(value string, now time.Time) *Bucket {
 			l.sweep(now)
 		}
 		b = &Bucket{limit: l, value: value}
-		b.bound(l.bounds)
+		b.rate.bound(l.bounds)
 		l.buckets[value] = b
 	}
 	return b
@@ -248,23 +246,11 @@ func (l *Limit) bucket(value string, now time.Time) *Bucket {
 // sweep forgets buckets that nobody uses and that would be made anew as they are: strangers may choose their values.
 func (l *Limit) sweep(now time.Time) {
 	for value, b := range l.buckets {
-		if len(b.seats) == 0 && (b.tokens == nil || b.tokens.TokensAt(now) >= float64(b.tokens.Burst())) {
+		if len(b.seats) == 0 && b.rate.isRested(now) {
 			delete(l.buckets, value)
 		}
 	}
 	l.swept = len(l.buckets)
-}
-
-func (b *Bucket) bound(to Bounds) {
-	switch {
-	case to.Rate <= 0:
-		b.tokens = nil
-	case b.tokens == nil:
-		b.tokens = rate.NewLimiter(rate.Limit(to.Rate), max(1, to.Burst))
-	default:
-		b.tokens.SetLimit(rate.Limit(to.Rate))
-		b.tokens.SetBurst(max(1, to.Burst))
-	}
 }
 
 // Name is that of its limit, with the value of the bucket if it has one.
@@ -287,10 +273,7 @@ func (b *Bucket) room(now time.Time) (ok bool, at time.Time) {
 	if l.closed != "" || l.lacks != "" || l.valid != nil && !l.valid() || l.bounds.Places > 0 && b.used >= l.bounds.Places {
 		return false, time.Time{}
 	}
-	ok = true
-	if b.tokens != nil && !b.full(b.tokens, now, &at) {
-		ok = false
-	}
+	ok, at = b.rate.allows(1+b.promised, now)
 	if at := l.slowUntil(now); !at.IsZero() {
 		return false, at
 	}
@@ -307,23 +290,6 @@ func (l *Limit) slowUntil(now time.Time) time.Time {
 		return s.until
 	}
 	return time.Time{}
-}
-
-// full tells whether there is a token; if not, it moves at to when there is one.
-func (b *Bucket) full(tokens *rate.Limiter, now time.Time, at *time.Time) bool {
-	n, need := tokens.TokensAt(now), float64(1+b.promised)
-	if n >= need {
-		return true
-	}
-	if need > float64(tokens.Burst()) {
-		return false // whoever gives a reserved token back looks
-	}
-	// A nanosecond more: the wait is rounded, and a timer that fires before there is a token would fire again and again.
-	next := now.Add(time.Duration((need-n)/float64(tokens.Limit())*float64(time.Second)) + 1)
-	if next.After(*at) {
-		*at = next
-	}
-	return false
 }
 
 // arm sees to it that the line is looked at when the next token is there. The lock is held.

@@ -29,7 +29,7 @@ func (l *Limit) Own(bounds Bounds) {
 func (l *Limit) allot(p Part, shared bool) {
 	l.bounds, l.lacks, l.note, l.shared, l.closed = p.Bounds, p.Lacks, p.Note, shared, ""
 	for _, b := range l.buckets {
-		b.bound(p.Bounds)
+		b.rate.bound(p.Bounds)
 	}
 }
 

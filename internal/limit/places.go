@@ -134,12 +134,10 @@ func (p *Places) Take(now time.Time) (full *Bucket, pass []*Bucket) {
 		b := s.bucket
 		if !r.has(s) {
 			s.occupy()
-		} else if b.promised--; len(b.line) > 0 && b.tokens != nil {
+		} else if b.promised--; len(b.line) > 0 && b.rate.is() {
 			pass = append(pass, b) // nobody waits for a token that was reserved
 		}
-		if b.tokens != nil {
-			b.tokens.AllowN(now, 1)
-		}
+		b.rate.spend(now)
 		if l := b.limit.slow; l != nil && l.left > 0 {
 			l.left--
 		}

@@ -127,7 +127,8 @@ func (s *seat) unreserve(pass []*Bucket) []*Bucket {
 // roomReserved tells whether what has a place reserved in the bucket may start. The lock is held.
 func (b *Bucket) roomReserved(now time.Time) bool {
 	l := b.limit
-	return l.closed == "" && (l.valid == nil || l.valid()) && l.slowUntil(now).IsZero() && (b.tokens == nil || b.tokens.TokensAt(now) >= 1)
+	ok, _ := b.rate.allows(1, now)
+	return ok && l.closed == "" && (l.valid == nil || l.valid()) && l.slowUntil(now).IsZero()
 }
 
 // letGo releases what is reserved for those that stand at a limit that lets nothing start. The lock is held.
