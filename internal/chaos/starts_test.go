@@ -69,7 +69,7 @@ func TestCheck_aFaultCostsAStartForEachDeliveryThatItMeets(t *testing.T) {
 				runs = append(runs, &ledger.Run{Start: at(s[0]), End: at(s[0] + 5), Attempt: s[1]})
 			}
 			r := &Report{Wrong: map[Class][]string{}}
-			r.judgeStarts(Expect{Each: true, MaxAttempts: 3}, &Pub{Script: ledger.Script{Do: "fail"}}, runs, []*Fault{first, next})
+			r.judgeStarts(Expect{Each: true, MaxAttempts: 3}, &Pub{Script: ledger.Script{Do: "fail"}}, runs, []*Fault{first, next}, 0)
 			if bites := len(r.Wrong[Attempts]) > 0; bites != tc.wrong {
 				t.Errorf("%v", r.Wrong)
 			}
