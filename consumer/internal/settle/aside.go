@@ -134,6 +134,6 @@ func (m *Unsettled) gone(o supervisor.Outcome) {
 
 // forgetBytes lets go of what a message that was given back does not need: there may be many.
 func (m *Unsettled) forgetBytes() {
-	m.Delivery.Msg, m.Data, m.Header, m.First = nil, nil, nil, nil
+	m.Delivery.Msg, m.Data, m.Header, m.First, m.Origin = nil, nil, nil, nil, nil
 	m.Owner.Forget()
 }
