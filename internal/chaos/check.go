@@ -429,7 +429,7 @@ func (p *Pub) starts() int {
 	return 0
 }
 
-// judgeStarts holds a message to the bound of starts of docs/reliability.md. Anew is how many there may be beside what the faults cost that met it.
+// judgeStarts holds a message to the bound of starts of docs/reliability.md. Anew is how many more there may be, whatever its faults met.
 func (r *Report) judgeStarts(e Expect, p *Pub, runs []*ledger.Run, faults []*Fault, anew int) {
 	want := p.starts()
 	if want == 0 || e.Moods {
@@ -516,8 +516,9 @@ func (w *World) judge(r *Report, e Expect, p *Pub, runs []*ledger.Run, letters [
 		}
 	}
 	anew := 0
-	if w.divided && len(faults) > 0 {
-		// A kill between the hand-over of a message to the newest generation and its ack in the former one: it is there twice, and each has its attempts.
+	if w.divided && len(runs) > 0 && slices.ContainsFunc(faults, func(f *Fault) bool { return f.At.After(p.At) && f.At.Before(runs[len(runs)-1].Start) }) {
+		// A kill between the hand-over of a message to the newest generation and its ack in the former one: the message is there twice, and each copy has
+		// all its attempts.
 		anew = e.MaxAttempts
 	}
 	extra += anew

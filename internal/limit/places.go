@@ -134,7 +134,7 @@ func (p *Places) Take(now time.Time) (full *Bucket, pass []*Bucket) {
 		b := s.bucket
 		if !r.has(s) {
 			s.occupy()
-		} else if b.promised--; len(b.line) > 0 && b.rate.is() {
+		} else if b.promised--; len(b.line) > 0 && b.rate.limits() {
 			pass = append(pass, b) // nobody waits for a token that was reserved
 		}
 		b.rate.spend(now)

@@ -9,8 +9,8 @@ import (
 // starts is the rate of a bucket: how many may start in a second. The zero value lets all start. The lock of the book is held where it is used.
 type starts struct{ tokens *rate.Limiter }
 
-// is tells whether there is a rate.
-func (s *starts) is() bool { return s.tokens != nil }
+// limits tells whether there is a rate.
+func (s *starts) limits() bool { return s.tokens != nil }
 
 // bound sets the rate, or takes it away. What was spent stays spent.
 func (s *starts) bound(to Bounds) {

@@ -322,8 +322,10 @@ func TestStream_cut_regressionWhatWasOnItsWayIsStoredBeforeItSaysThatItIsSealed(
 			}
 		})
 	}
-	for stored.Load() < 200 {
-		time.Sleep(time.Millisecond)
+	for deadline := time.Now().Add(30 * time.Second); stored.Load() < 200; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("only %d messages are stored after 30 s", stored.Load())
+		}
 	}
 	if err := s.Cut(t.Context(), js); err != nil {
 		t.Fatal(err)

@@ -88,8 +88,8 @@ type compact struct {
 	suspect    bool
 }
 
-// cached returns what is known of a message without asking the server.
-func (r *Records) cached(seq uint64) (s stored, known bool) {
+// recall returns what is known of a message without asking the server.
+func (r *Records) recall(seq uint64) (s stored, known bool) {
 	c, known := r.cache.Get(seq)
 	if c.rec != nil {
 		s.Record = *c.rec
@@ -98,6 +98,7 @@ func (r *Records) cached(seq uint64) (s stored, known bool) {
 	return s, known
 }
 
+// remember keeps what the server has of a message, or that it was given back.
 func (r *Records) remember(seq uint64, s stored) {
 	c := compact{revision: s.revision, deliveries: s.deliveries, suspect: s.Suspect}
 	if s.Suspect = false; s.Record != (Record{}) {
@@ -147,7 +148,7 @@ func (r *Records) key(seq uint64) string { return r.prefix + strconv.FormatUint(
 // knows it only if the message was here the time before too: otherwise another instance may have written since. Nor does
 // it know that of a message that ran alone when it was read: whoever ran it will have written since.
 func (r *Records) Cached(seq, deliveries uint64) (Record, bool) {
-	s, ok := r.cached(seq)
+	s, ok := r.recall(seq)
 	if !ok || s.Solo != "" || deliveries != s.deliveries && deliveries != s.deliveries+1 {
 		return Record{}, false
 	}
@@ -188,7 +189,7 @@ func (r *Records) read(ctx context.Context, seq, deliveries uint64) (stored, err
 // Put writes the record of a message that is here for the nth time, and returns when the server has stored it. If another
 // instance has written one meanwhile, the greater count wins.
 func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) error {
-	s, _ := r.cached(seq)
+	s, _ := r.recall(seq)
 	rec.Format, rec.Deliveries, rec.Suspect = RecordFormat, deliveries, false
 	for {
 		value, err := json.Marshal(rec)
@@ -216,7 +217,7 @@ func (r *Records) Put(ctx context.Context, seq, deliveries uint64, rec Record) e
 // Mark writes the record of a message that is here for the nth time as it is, for a handler that is about to run alone, and
 // returns its revision. It returns [ErrElsewhere] if another instance has written one meanwhile.
 func (r *Records) Mark(ctx context.Context, seq, deliveries uint64, rec Record) (revision uint64, err error) {
-	s, _ := r.cached(seq)
+	s, _ := r.recall(seq)
 	return r.mark(ctx, seq, deliveries, rec, s.revision)
 }
 
@@ -239,7 +240,7 @@ func (r *Records) Unmark(ctx context.Context, seq, deliveries uint64, rec Record
 		}
 		return err
 	}
-	if s, ok := r.cached(seq); ok && s.revision == marked {
+	if s, ok := r.recall(seq); ok && s.revision == marked {
 		r.cache.Remove(seq)
 	}
 	return r.bucket.remove(ctx, r.key(seq), marked)
@@ -259,7 +260,7 @@ func (r *Records) mark(ctx context.Context, seq, deliveries uint64, rec Record, 
 		return revision, nil
 	case transient.Raced(err):
 		// Perhaps it is our own, whose answer was lost. Whoever asks next reads it.
-		if s, ok := r.cached(seq); ok && s.revision == after {
+		if s, ok := r.recall(seq); ok && s.revision == after {
 			r.cache.Remove(seq)
 		}
 		return 0, ErrElsewhere
@@ -273,14 +274,14 @@ var ErrElsewhere = errors.New("the record was changed by another instance")
 // Returned remembers, here only, that a message without a record was given back by this instance: nothing happened to it
 // since, if it comes again next.
 func (r *Records) Returned(seq, deliveries uint64, suspect bool) {
-	if s, known := r.cached(seq); !known || s.revision == 0 {
+	if s, known := r.recall(seq); !known || s.revision == 0 {
 		r.remember(seq, stored{Record: Record{Suspect: suspect}, deliveries: deliveries})
 	}
 }
 
 // Delete removes the record of a message that is settled. What marks the deletion is gone after a second.
 func (r *Records) Delete(ctx context.Context, seq uint64) error {
-	s, ok := r.cached(seq)
+	s, ok := r.recall(seq)
 	r.cache.Remove(seq)
 	if !ok || s.revision == 0 {
 		_, revision, err := r.bucket.get(ctx, r.key(seq))

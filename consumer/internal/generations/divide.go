@@ -13,7 +13,7 @@ import (
 // Dividing says what becomes of the generations of a route.
 type Dividing int
 
-// What there is to say.
+// What a change may do with generations.
 const (
 	CheckOnly  Dividing = iota // nothing is made: it is only said whether it could be
 	MakeWanted                 // the generation that is wanted is made, if it is not the newest one
