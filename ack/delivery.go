@@ -94,13 +94,24 @@ func (d *Delivery) Ack(then Confirmed) error {
 // [ErrSettled] and sends nothing if the delivery was settled before. It returns [ErrFenced], sends nothing, and ends the
 // delivery, if the lease may be lost: the server delivers the message again by itself. A lease that is lost before the
 // burst has the same effect.
-func (d *Delivery) Nak(due time.Time) error { return d.giveBack(due, false) }
+func (d *Delivery) Nak(due time.Time) error { return d.giveBack(due, false, d) }
+
+// NakAway is Nak for a message that may be called back before due. What is left of the delivery has memory of its own: thousands may be
+// away, and that of the messages can be used for others.
+func (d *Delivery) NakAway(due time.Time) (*Away, error) {
+	a := &Away{}
+	if err := d.giveBack(due, false, &a.d); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
 
 // GiveBack returns a message that was never started, to be delivered again at once: what a drain does. It leaves with the
 // next burst too, lest a +WPI on its way overtakes it. It returns what Nak returns.
-func (d *Delivery) GiveBack() error { return d.giveBack(time.Now(), true) }
+func (d *Delivery) GiveBack() error { return d.giveBack(time.Now(), true, d) }
 
-func (d *Delivery) giveBack(due time.Time, plain bool) error {
+// giveBack settles d, and has the session keep it as left from then on, which is d itself or zero.
+func (d *Delivery) giveBack(due time.Time, plain bool, left *Delivery) error {
 	s := d.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,8 +126,16 @@ func (d *Delivery) giveBack(due time.Time, plain bool) error {
 		s.stats.Fenced++
 		return ErrFenced
 	}
-	d.state, d.due, d.plain = naked, due, plain
-	s.naks = append(s.naks, d)
+	if left != d {
+		s.bySeq.remove(d)
+		left.s, left.reply, left.slot, left.Sequence, left.Time = s, d.reply, noSlot, d.Sequence, d.Time
+		left.fence.Store(d.fence.Load())
+		left.Ledger, left.weight, d.weight = d.Ledger, d.weight, 0
+		s.bySeq.put(left)
+		d.state = released
+	}
+	left.state, left.due, left.plain = naked, due, plain
+	s.naks = append(s.naks, left)
 	s.delayed = true
 	if d.Deliveries == 1 {
 		s.nakedSince++

@@ -201,6 +201,14 @@ func (w *world) check(got, want error) {
 	}
 }
 
+// away gives d back for that time.
+func (w *world) away(d *Delivery, after time.Duration) *Away {
+	w.t.Helper()
+	a, err := d.NakAway(time.Now().Add(after))
+	w.check(err, nil)
+	return a
+}
+
 // stats compares the counters that are named in want, in Go's own notation.
 func (w *world) stats(want string) {
 	w.t.Helper()

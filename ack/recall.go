@@ -6,11 +6,15 @@ import "time"
 // and what is asked for leaves with the next burst.
 const recallMargin = 2 * time.Second
 
-// Recall asks for a message that was given back with a long delay to come at due, or at once when that is over: the server lets a later
+// Away is a message that was given back; see [Delivery.NakAway].
+type Away struct{ d Delivery }
+
+// Recall asks for the message to come at due, or at once when that is over: the server lets a later
 // NAK replace an earlier one. It does nothing when the message is not away, or about to come by itself, since then another instance may
 // be at it. Alone says that there is none: then what should have come is asked for once more. The server forgets what it is about to deliver again
 // when the stream is purged, and brings it after AckWait only (nats-server 2.15.2, consumer.go, purge).
-func (d *Delivery) Recall(due time.Time, alone bool) {
+func (a *Away) Recall(due time.Time, alone bool) {
+	d := &a.d
 	s := d.s
 	now := time.Now()
 	if due.Before(now) {
@@ -19,7 +23,7 @@ func (d *Delivery) Recall(due time.Time, alone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	late := alone && now.Sub(d.due) >= recallMargin
-	if d.state != naked || d.plain || s.abandoned || late && s.fenced || !late && d.due.Sub(due) < recallMargin {
+	if s.abandoned || late && s.fenced || !late && d.due.Sub(due) < recallMargin {
 		return
 	}
 	current := s.bySeq.get(d.Sequence)

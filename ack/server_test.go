@@ -322,7 +322,7 @@ func TestSession_leaderChangesWhileAcking(t *testing.T) {
 	eventually(t, "all is settled", func() bool { i := p.info(); return i.AckFloor.Stream == n && i.NumAckPending == 0 })
 }
 
-// A purge has the server forget what it is about to deliver again, also one that removes nothing. It is why [Delivery.Recall] asks once more.
+// A purge has the server forget what it is about to deliver again, also one that removes nothing. It is why [Away.Recall] asks once more.
 func TestServer_aPurgeForgetsWhatComesAgain(t *testing.T) {
 	srv := natstest.Start(t)
 	js := srv.JetStream(t)

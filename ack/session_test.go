@@ -179,10 +179,10 @@ func TestSession_nothingIsSentAgainOnAGuess(t *testing.T) {
 // now, which the old settlements would end.
 func TestSession_recreatedDurableGetsNoOldSettlements(t *testing.T) {
 	bubble(t, 30*time.Second, func(w *world) {
-		running, failing, away := w.arrive(1, 1), w.arrive(2, 1), w.arrive(3, 1)
+		running, failing, last := w.arrive(1, 1), w.arrive(2, 1), w.arrive(3, 1)
 		w.check(w.arrive(4, 1).Ack(nil), nil)
 		w.check(w.arrive(5, 1).Nak(time.Now().Add(time.Hour)), nil)
-		w.check(away.Nak(time.Now().Add(2*time.Hour)), nil)
+		away := w.away(last, 2*time.Hour)
 		time.Sleep(150 * time.Millisecond)
 		for _, m := range w.taken() {
 			if m.to == reply(3, 1, storedAt) {
@@ -540,11 +540,10 @@ func TestSession_wait(t *testing.T) {
 func TestDelivery_recall(t *testing.T) {
 	bubble(t, 3*time.Second, func(w *world) {
 		d, soon := w.arrive(1, 1), w.arrive(2, 1)
-		w.check(d.Nak(time.Now().Add(time.Hour)), nil)
-		w.check(soon.Nak(time.Now().Add(5*time.Second)), nil)
+		away, about := w.away(d, time.Hour), w.away(soon, 5*time.Second)
 		w.confirmAll(4 * time.Second)
-		d.Recall(time.Time{}, false)
-		soon.Recall(time.Time{}, false) // about to come by itself
+		away.Recall(time.Time{}, false)
+		about.Recall(time.Time{}, false) // about to come by itself
 		time.Sleep(100 * time.Millisecond)
 		m := w.one(`-NAK {"delay":10000000}`)
 		if m.to != reply(1, 1, storedAt) {
@@ -554,7 +553,7 @@ func TestDelivery_recall(t *testing.T) {
 		if w.arrive(1, 2) == nil {
 			t.Fatal("not handed out")
 		}
-		d.Recall(time.Time{}, false) // it is back
+		away.Recall(time.Time{}, false) // it is back
 		time.Sleep(100 * time.Millisecond)
 		w.nothing()
 	})
@@ -563,8 +562,7 @@ func TestDelivery_recall(t *testing.T) {
 // The server forgets what it is about to deliver again when the stream is purged.
 func TestDelivery_recallOnceMore(t *testing.T) {
 	bubble(t, 3*time.Second, func(w *world) {
-		d := w.arrive(1, 1)
-		w.check(d.Nak(time.Now().Add(time.Hour)), nil)
+		d := w.away(w.arrive(1, 1), time.Hour)
 		w.confirmAll(4 * time.Second)
 		d.Recall(time.Time{}, true)
 		w.confirmAll(time.Second)
@@ -592,15 +590,13 @@ func TestDelivery_recallOnceMore(t *testing.T) {
 // A key may be resumed in the moment in which its messages leave.
 func TestDelivery_recallBeforeItsNakIsConfirmed(t *testing.T) {
 	bubble(t, 3*time.Second, func(w *world) {
-		waiting, sent := w.arrive(1, 1), w.arrive(2, 1)
-		w.check(sent.Nak(time.Now().Add(time.Hour)), nil)
+		waiting, sent := w.arrive(1, 1), w.away(w.arrive(2, 1), time.Hour)
 		time.Sleep(100 * time.Millisecond)
 		if out := w.taken(); len(out) != 1 {
 			t.Fatalf("sent %v, want one NAK", out)
 		}
-		w.check(waiting.Nak(time.Now().Add(time.Hour)), nil)
-		waiting.Recall(time.Time{}, false) // before its burst
-		sent.Recall(time.Time{}, false)    // after it, unconfirmed
+		w.away(waiting, time.Hour).Recall(time.Time{}, false) // before its burst
+		sent.Recall(time.Time{}, false)                       // after it, unconfirmed
 		time.Sleep(100 * time.Millisecond)
 		out := w.taken()
 		if len(out) != 2 {

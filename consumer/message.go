@@ -210,8 +210,6 @@ func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
 }
 
 // Forget lets go of what a message that was given back does not need.
-func (m *message) Forget() { m.first = nil }
-
 // Confirmed has the record of a message deleted that is done for good, and its memory used again.
 func (m *message) Confirmed(free bool) {
 	if m.Recorded {

@@ -205,7 +205,7 @@ type preparedWork struct {
 func (w preparedWork) Prepare() (Verdict, bool)                     { return w.prepare() }
 func (w preparedWork) Do(ctx context.Context, _ int, _ any) Verdict { return w.do(ctx) }
 func (w preparedWork) Settle(o Outcome)                             { w.settled <- o }
-func (w preparedWork) CallBack(time.Time)                           {}
+func (w preparedWork) Away() Away                                   { return nil }
 func (w preparedWork) Remember(_ Outcome, stored func(ok bool))     { stored(true) }
 
 // A preparation that took longer than the timeout was charged to the message as a hang.

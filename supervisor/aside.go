@@ -51,7 +51,7 @@ type absentee struct {
 	due   time.Time // its own delay is over
 	back  time.Time // it comes by itself
 	until time.Time // called: it is not waited for any more
-	work  Work
+	away  Away
 	place node[absentee]
 	on    *shelf
 }
@@ -131,7 +131,7 @@ func (a *aside) keep(s *shelf, k *key, m *Message, until time.Time) bool {
 			return false
 		}
 	}
-	e := &absentee{id: asideID{m.Replayed, m.Sequence}, key: m.Key, size: m.Size, due: m.Due, back: until, work: m.Work}
+	e := &absentee{id: asideID{m.Replayed, m.Sequence}, key: m.Key, size: m.Size, due: m.Due, back: until, away: m.Work.Away()}
 	a.back(e.id)
 	if e.on = s; s == nil {
 		e.on = a.shelfOf(m.Key)
@@ -359,8 +359,8 @@ func (t *turn) recallOne(s *shelf, e *absentee) {
 		a.drop(e) // it comes by itself
 		return
 	}
-	due, work := e.due, e.work
-	t.call(func() { work.CallBack(due) })
+	due, away := e.due, e.away
+	t.call(func() { away.CallBack(due) })
 	if e.due.After(t.now) {
 		a.drop(e) // it comes when its own delay is over
 		return
@@ -385,8 +385,8 @@ func (g *Group) Gone(m *Message) {
 func (g *Group) CallBackAll() {
 	t := g.lock()
 	for _, e := range t.aside.all {
-		due, work := e.due, e.work
-		t.call(func() { work.CallBack(due) })
+		due, away := e.due, e.away
+		t.call(func() { away.CallBack(due) })
 	}
 	t.aside = aside{moment: &t.moment}
 	t.unlock()

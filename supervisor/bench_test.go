@@ -203,6 +203,8 @@ func (w *testWork) Settle(o Outcome) {
 	}
 }
 
+func (w *testWork) Away() Away { return w }
+
 // CallBack is asked of what was given back, maybe by another goroutine than the one that gives it back, and before.
 func (w *testWork) CallBack(due time.Time) {
 	w.b.mu.Lock()

@@ -128,6 +128,9 @@ func (l *loan) Settle(o Outcome) { l.group.returned(l, o) }
 // CallBack does nothing: what the fallback gives back is here already.
 func (*loan) CallBack(time.Time) {}
 
+// Away is the loan itself, of which little is kept anyway.
+func (l *loan) Away() Away { return l }
+
 // Remember is not called: the fallback keeps no order.
 func (*loan) Remember(_ Outcome, stored func(bool)) { stored(true) }
 

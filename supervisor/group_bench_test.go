@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 )
 
 // trifle is work that succeeds at once.
@@ -13,7 +12,7 @@ type trifle struct{ done *sync.WaitGroup }
 
 func (trifle) Do(context.Context, int, any) Verdict { return Verdict{Kind: Ack} }
 func (t trifle) Settle(Outcome)                     { t.done.Done() }
-func (t trifle) CallBack(time.Time)                 {}
+func (t trifle) Away() Away                         { return nil }
 func (t trifle) Remember(Outcome, func(bool))       {}
 
 // BenchmarkGroup is the way of messages that succeed, from their delivery to their settlement, in batches as the pull
@@ -74,5 +73,5 @@ func (troubling) Do(context.Context, int, any) Verdict {
 	return Verdict{Kind: Retry, Err: ErrHandlerHung}
 }
 func (troubling) Settle(Outcome)               {}
-func (troubling) CallBack(time.Time)           {}
+func (troubling) Away() Away                   { return nil }
 func (troubling) Remember(Outcome, func(bool)) {}

@@ -25,7 +25,7 @@ func (w countedWork) Do(context.Context, int, any) Verdict {
 	return ok
 }
 
-func (w countedWork) CallBack(time.Time)                    {}
+func (w countedWork) Away() Away                            { return nil }
 func (w countedWork) Remember(_ Outcome, stored func(bool)) { stored(true) }
 
 func (w countedWork) Settle(o Outcome) {

@@ -12,13 +12,19 @@ type Work interface {
 	Do(ctx context.Context, number int, child any) Verdict
 	// Settle ends the message; it is called once. It must not block.
 	Settle(Outcome)
-	// CallBack asks for a message that was given back to come at that time already; the zero time is now. It must not block, and does
-	// nothing when the message has come already.
-	CallBack(due time.Time)
+	// Away is called before Settle, for a message that is given back and may be called back. It must not block.
+	Away() Away
 	// Remember stores the failure of a message that stays in the group, as if it left with RetryLater. It must not block.
 	// It calls stored once: with true when Outcome.Attempts and FirstFailure are stored, with false when the lease was lost
 	// before that. The message neither starts nor is settled until then.
 	Remember(o Outcome, stored func(ok bool))
+}
+
+// Away is what a Group keeps of a message that it gave back. There may be tens of thousands: it should not keep the message.
+type Away interface {
+	// CallBack asks for the message to come at that time already; the zero time is now. It must not block, may be called before Settle
+	// has returned, and does nothing when the message has come already.
+	CallBack(due time.Time)
 }
 
 // Preparer is a Work of a message that runs alone, and before which something must be done each time. The attempt's clock does

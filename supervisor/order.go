@@ -42,7 +42,7 @@ type outside struct {
 type absent struct {
 	until  time.Time
 	due    time.Time // its own delay is over; it is not called back before
-	work   Work      // nil: it was never here
+	away   Away      // nil: it was never here
 	called bool
 	asked  time.Time // when it was called last
 	times  int       // it was called
@@ -74,7 +74,7 @@ func (o *outside) add(seq uint64, a *absent, all *int) {
 	}
 	o.absent[seq] = a
 	heap.Push(&o.order, seq)
-	if a.work != nil {
+	if a.away != nil {
 		heap.Push(&o.uncalled, seq)
 	}
 	if len(o.order)+len(o.uncalled) > 4*len(o.absent)+64 {
@@ -87,7 +87,7 @@ func (o *outside) rebuild() {
 	o.order, o.uncalled = o.order[:0], o.uncalled[:0]
 	for seq, a := range o.absent {
 		o.order = append(o.order, seq)
-		if a.work != nil && !a.called {
+		if a.away != nil && !a.called {
 			o.uncalled = append(o.uncalled, seq)
 		}
 	}
@@ -150,9 +150,9 @@ func (o *order) expectAbsent(keys map[string]*key) {
 }
 
 // call returns at most n of those that can be called back, the smallest sequences first. Count is how many are on their way, if it is not nil.
-func (o *outside) call(n int, count *int, now time.Time) (list []Work) {
+func (o *outside) call(n int, count *int, now time.Time) (list []Away) {
 	for len(list) < n && len(o.uncalled) > 0 {
-		if a := o.absent[heap.Pop(&o.uncalled).(uint64)]; a != nil && a.work != nil && !a.called {
+		if a := o.absent[heap.Pop(&o.uncalled).(uint64)]; a != nil && a.away != nil && !a.called {
 			a.called, a.count, a.asked, a.times = true, count, now, 1
 			o.called++
 			*o.all++
@@ -162,7 +162,7 @@ func (o *outside) call(n int, count *int, now time.Time) (list []Work) {
 			if count != nil {
 				*count++
 			}
-			list = append(list, a.work)
+			list = append(list, a.away)
 		}
 	}
 	return list
@@ -181,7 +181,7 @@ func (o *outside) callLate(t *moment) (next time.Time) {
 		if !at.After(t.now) {
 			a.asked, a.times = t.now, a.times+1
 			at = t.now.Add(calledAgain << min(a.times-1, 4))
-			t.call(func() { a.work.CallBack(time.Time{}) })
+			t.call(func() { a.away.CallBack(time.Time{}) })
 		}
 		if next.IsZero() || at.Before(next) {
 			next = at
@@ -307,7 +307,11 @@ func (t *turn) away(m *Message, due time.Time) {
 	if k == nil {
 		k = t.newKey(m.Key) // its key ended while it ran
 	}
-	k.outside.add(m.Sequence, &absent{until: due.Add(t.order.outsideFor()), due: m.Due, work: m.Work}, &t.order.called)
+	a := &absent{until: due.Add(t.order.outsideFor()), due: m.Due}
+	if m.Work != nil {
+		a.away = m.Work.Away()
+	}
+	k.outside.add(m.Sequence, a, &t.order.called)
 	t.alarm.wake(k, due.Add(t.order.outsideFor()))
 }
 

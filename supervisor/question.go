@@ -61,7 +61,7 @@ func (g *Group) Answered(m *Message, v Verdict) {
 			if k = t.keys[m.Key]; k != nil && k.outside.absent[m.Sequence] != nil {
 				// It comes by itself when that is over. Called back before, it would have to go again.
 				a := k.outside.absent[m.Sequence]
-				a.work, a.due = nil, a.until
+				a.away, a.due = nil, a.until
 			}
 		} else {
 			t.settle(m, Outcome{Action: LetGo, Why: "nobody wants it"})

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 )
 
 // told is a Work that notes what it is told.
@@ -16,7 +15,7 @@ type told struct {
 
 func (told) Do(context.Context, int, any) Verdict { return ok }
 func (w told) Settle(o Outcome)                   { w.say(fmt.Sprint(w.name, " ", o.Why)) }
-func (told) CallBack(time.Time)                   {}
+func (told) Away() Away                           { return nil }
 func (told) Remember(Outcome, func(bool))         {}
 
 func TestTurn_othersAreToldInOrderOnceTheLockIsReleased(t *testing.T) {

@@ -19,7 +19,7 @@ const (
 	// crowdedMin and crowdedMax bound how long a message stays away for which there was no room, and as long again at random.
 	crowdedMin = 500 * time.Millisecond
 	crowdedMax = 30 * time.Second
-	// HeardLately is how long an answer counts. A yes that is older is asked for once more when its message starts.
+	// HeardLately is how long an answer counts at most; see [Rules.YesCounts].
 	HeardLately = time.Second
 	// maxUnheard is how often a caller who does not answer is asked before one attempt.
 	maxUnheard = 2
@@ -205,7 +205,7 @@ func (g *Gate) MayStart(ctx context.Context) Decision {
 	case !g.AsksFirst() || teeth.Question():
 	case h.at.IsZero():
 		d = g.askInSlot(ctx, timeout(), false)
-	case h.yes && time.Since(h.at) >= HeardLately:
+	case h.yes && time.Since(h.at) >= g.gates.cfg.Rules().YesCounts():
 		d = g.askInSlot(ctx, min(Promptly, timeout()), true)
 	default:
 		g.checked = h.at
@@ -220,7 +220,7 @@ func (g *Gate) StillWanted(ctx context.Context) Decision {
 	switch {
 	case g.IsOver(time.Now()):
 		return g.ends(expired)
-	case !g.AsksFirst() || teeth.Question() || time.Since(g.checked) < HeardLately:
+	case !g.AsksFirst() || teeth.Question() || time.Since(g.checked) < g.gates.cfg.Rules().YesCounts():
 		return start
 	}
 	d := g.askInSlot(ctx, min(lastAnswer, g.gates.cfg.Rules().Timeout), true)

@@ -35,7 +35,7 @@ func TestGate_MayStart(t *testing.T) {
 		if d := yes.StillWanted(t.Context()); !d.Start || w.count[CountedYes].Load() != asked {
 			t.Errorf("a moment later nobody is asked again: %+v", d)
 		}
-		yes.checked = time.Now().Add(-HeardLately)
+		yes.checked = time.Now().Add(-500 * time.Millisecond) // the timeout, which is shorter than HeardLately
 		if d := yes.StillWanted(t.Context()); !d.Start || w.count[CountedYes].Load() != asked+1 {
 			t.Errorf("after a while it is asked again: %+v", d)
 		}
@@ -95,7 +95,7 @@ func TestGate_muteOnesLeaveSlots(t *testing.T) {
 	}
 }
 
-// A message without a slot is asked about first, and its answer counts for a second; what did not answer twice starts all the same.
+// A message without a slot is asked about first, and its answer counts for as long as the timeout; what did not answer twice starts all the same.
 func TestGate_Ask(t *testing.T) {
 	t.Parallel()
 	w := newAskers(t, 100, Rules{Timeout: 300 * time.Millisecond, Slots: 10})
@@ -123,7 +123,7 @@ func TestGate_Ask(t *testing.T) {
 		t.Errorf("the answer counts, once: %+v", d)
 	}
 	ask(yes)
-	yes.heard.at = time.Now().Add(-HeardLately)
+	yes.heard.at = time.Now().Add(-300 * time.Millisecond) // the timeout
 	if d := yes.MayStart(t.Context()); !d.Start || w.count[CountedYes].Load() != asked+2 {
 		t.Errorf("an old yes is asked for again: %+v", d)
 	}

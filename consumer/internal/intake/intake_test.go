@@ -136,7 +136,6 @@ func (w *world) pull(inbox string) {
 type owner struct{ *Arrival }
 
 func (owner) Confirmed(bool)              {}
-func (owner) Forget()                     {}
 func (o owner) Finish(supervisor.Outcome) { o.Done() }
 
 // next is the next delivery of the durable.

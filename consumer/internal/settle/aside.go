@@ -119,9 +119,6 @@ func (m *Unsettled) sendBack(o supervisor.Outcome) {
 		m.Hold(time.Now().Add(unstored.Every), errBounded, func() { m.comeAgain(o) })
 		return
 	}
-	if o.Aside || m.Path.Ordered {
-		m.forgetBytes() // it is called back, and its bytes come with it
-	}
 	m.giveBack(o.Due)
 }
 
@@ -130,10 +127,4 @@ func (m *Unsettled) gone(o supervisor.Outcome) {
 	if o.Aside {
 		m.Path.Gone(&m.Message)
 	}
-}
-
-// forgetBytes lets go of what a message that was given back does not need: there may be many.
-func (m *Unsettled) forgetBytes() {
-	m.Delivery.Msg, m.Data, m.Header, m.First, m.Origin = nil, nil, nil, nil, nil
-	m.Owner.Forget()
 }

@@ -71,15 +71,11 @@ func (m *Unsettled) retry(o supervisor.Outcome) {
 	m.recordThen(rec, func() {
 		failpoint.At("recorded")
 		m.UnlessBounded(func() bool { return m.parkFailed(&rec) }, func() {
-			if m.Delivery.Nak(o.Due) != nil {
+			if m.nak(o.Due) != nil {
 				return // fenced: somebody else has it
 			}
 			failpoint.At("given back")
 			p.Count.Naked.Add(1)
-			if o.Aside {
-				m.forgetBytes()
-			}
-			m.givenBack()
 		})
 	})
 }

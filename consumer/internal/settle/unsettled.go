@@ -33,7 +33,14 @@ type Unsettled struct {
 	// Suspect is for a message that may have ended a process, and must run alone; nil for all others.
 	Suspect *suspects.Suspect
 
-	called atomic.Pointer[time.Time] // the group called it back, to come then
+	away *Away // what the group calls back; nil: it is not put aside
+}
+
+// Away is what is kept of a message that waits in its durable, because something else waits: there may be many.
+type Away struct {
+	durable *Durable
+	called  atomic.Pointer[time.Time] // the group called it back, to come then
+	back    atomic.Pointer[ack.Away]  // nil: it is still on its way back
 }
 
 // Owner has more of a message than it takes to settle it.
@@ -41,8 +48,6 @@ type Owner interface {
 	ack.Confirmed
 	// Finish ends a message that is done, dropped, or stored as a dead letter: it acknowledges it with Done, when whoever waits for it was told.
 	Finish(supervisor.Outcome)
-	// Forget lets go of what is not needed of a message that waits in its durable: there may be many.
-	Forget()
 }
 
 // From is where the message was first stored.
@@ -138,22 +143,40 @@ func (m *Unsettled) giveBack(due time.Time) {
 	if due.IsZero() {
 		due = time.Now().Add(bounce)
 	}
-	_ = m.Delivery.Nak(due)
-	m.givenBack()
+	_ = m.nak(due) // fenced: somebody else has it
+}
+
+// nak gives the message back, to come at due, or when the group calls it.
+func (m *Unsettled) nak(due time.Time) error {
+	if m.away == nil {
+		return m.Delivery.Nak(due)
+	}
+	back, err := m.Delivery.NakAway(due)
+	if err != nil {
+		return err
+	}
+	m.away.back.Store(back)
+	if called := m.away.called.Load(); called != nil { // while it was on its way
+		back.Recall(*called, false)
+	}
+	return nil
 }
 
 // What a group gives back because something else waits it calls back when that is over.
 
-// CallBack asks for a message that was given back because the stash was full.
-func (m *Unsettled) CallBack(due time.Time) {
-	m.called.Store(&due)
-	m.Delivery.Recall(due, m.Durable.Leased())
+// Away is what the group keeps of a message that it gives back.
+func (m *Unsettled) Away() supervisor.Away {
+	if m.away == nil {
+		m.away = &Away{durable: m.Durable}
+	}
+	return m.away
 }
 
-// givenBack does what CallBack could not while the message was still on its way back.
-func (m *Unsettled) givenBack() {
-	if due := m.called.Load(); due != nil {
-		m.Delivery.Recall(*due, false)
+// CallBack asks for the message to come at due already.
+func (a *Away) CallBack(due time.Time) {
+	a.called.Store(&due)
+	if back := a.back.Load(); back != nil {
+		back.Recall(due, a.durable.Leased())
 	}
 }
 

@@ -20,7 +20,7 @@ func (w soloWork) Do(context.Context, int, any) supervisor.Verdict {
 	w.do()
 	return supervisor.Verdict{Kind: supervisor.Ack}
 }
-func (w soloWork) CallBack(time.Time)                               {}
+func (w soloWork) Away() supervisor.Away                            { return nil }
 func (w soloWork) Remember(_ supervisor.Outcome, stored func(bool)) { stored(true) }
 func (w soloWork) Settle(supervisor.Outcome)                        { w.settled.Add(1) }
 
