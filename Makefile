@@ -49,7 +49,7 @@ test-timed:
 # What breaks processes and measures times is not beside what keeps both cores busy; it waits most of the time. The programs that it runs are built
 # without the race detector, as users run them.
 test-harness:
-	$(GO) test -vet=off -timeout 25m -p 2 -parallel 8 $$($(GO) list ./... | grep -E '$(HARNESS)')
+	$(GO) test -vet=off -timeout 25m -p 2 -parallel 10 $$($(GO) list ./... | grep -E '$(HARNESS)')
 
 test-bench:
 	cd bench && $(GO) test ./...

@@ -434,7 +434,7 @@ func TestRelay_regressionFailuresDoNotStandBehindLookUps(t *testing.T) {
 	w := newWorld(t)
 	route := killedRoute(func(context.Context, *Msg) error { return Dead(errors.New("bad")) })
 	route.Supervisor.DeadTrip.Of = new(0)
-	w.cameAgain(route, 2*settle.Paths, 3*time.Second)
+	w.cameAgain(route, 2*settle.Paths, 10*time.Second) // later than the look below, also on a busy machine
 	r, _ := w.start(Config{Logger: quiet}, route)
 	done, err := r.stores.Lives.Load().Turn(t.Context()) // somebody looks, and the server does not answer
 	if err != nil {

@@ -91,7 +91,7 @@ func lastTallies(units []*unit, patience time.Duration) {
 	defer cancel()
 	var writing sync.WaitGroup
 	for _, u := range units {
-		writing.Go(func() { _ = u.tally.Write(ctx, true) })
+		writing.Go(func() { _ = u.tally.Finish(ctx) })
 		writing.Go(func() { u.main.noteLastFloor(ctx) })
 	}
 	writing.Wait()

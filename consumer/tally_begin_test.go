@@ -65,7 +65,7 @@ func TestLedger_regressionParkedMessagesOfADurableMadeAnew(t *testing.T) {
 			_, err = w.js.CreateConsumer(w.t.Context(), "ORDERS", config)
 			w.do(err)
 			w.eventually("another source took over", func() bool { return u.openMain() != old })
-			w.do(u.tally.Write(w.t.Context(), false))
+			w.do(u.tally.Write(w.t.Context()))
 			return stop
 		},
 	} {
@@ -74,7 +74,7 @@ func TestLedger_regressionParkedMessagesOfADurableMadeAnew(t *testing.T) {
 			w := newWorld(t)
 			r, stop := w.start(Config{Instance: "a", Logger: quiet}, route)
 			w.parks(5)
-			w.do(w.onlyUnit(r).tally.Write(t.Context(), false)) // the old durable has a ledger
+			w.do(w.onlyUnit(r).tally.Write(t.Context())) // the old durable has a ledger
 			stop = again(w, r, stop)
 			w.publish("orders.ok", 3)
 			w.eventually("these are through too", func() bool {
@@ -109,7 +109,7 @@ func TestLedger_regressionABeginningThatIsLateCountsNothingTwice(t *testing.T) {
 		return i.NumPending == 0 && i.NumAckPending == 2
 	})
 	w.do(kv.Purge(t.Context(), "ORDERS.billing"))
-	w.do(w.onlyUnit(r).tally.Write(t.Context(), false))
+	w.do(w.onlyUnit(r).tally.Write(t.Context()))
 	w.publish("orders.park", 1)
 	w.eventually("it is parked", func() bool {
 		i := w.info("ORDERS", "billing")

@@ -109,7 +109,7 @@ func TestLedger_balancesToTheMessage(t *testing.T) {
 	w.eventually("these are through", func() bool { i := w.info("ORDERS", "billing"); return i.NumPending == 0 && i.NumAckPending == 20 })
 	want.Received, want.Done = want.Received+5, want.Done+5
 	units := c.running.Units()
-	if err := units[0].tally.Write(t.Context(), false); err != nil { // which it does by itself every five seconds
+	if err := units[0].tally.Write(t.Context()); err != nil { // which it does by itself every five seconds
 		t.Fatal(err)
 	}
 	if b := w.audit(20 * time.Second); b.Verdict != audit.Balanced || b.Total != want || b.Uncounted != 0 {

@@ -37,7 +37,11 @@ func TestWriter_oncePerAddition(t *testing.T) {
 			Durables: map[string]Durable{Name(stream, durable): {Start{created, delivered}, Deliveries{Arrived: n, First: n}}},
 			Hand:     1, Opening: Opening{At: made, Carried: delivered},
 		}
-		if err := w.Write(t.Context(), book, a, last); err != nil {
+		add := w.Add
+		if last {
+			add = w.Finish
+		}
+		if err := add(t.Context(), book, a); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,10 +106,10 @@ func TestWriter_regressionInstancesOfAClusterWriteAtOnce(t *testing.T) {
 					Durables: map[string]Durable{Name(stream, durable): {Start{made, 0}, Deliveries{Arrived: 1, First: 1}}},
 					Opening:  Opening{At: made},
 				}
-				err := w.Write(t.Context(), b, a, false)
+				err := w.Add(t.Context(), b, a)
 				for transient.Is(err) { // on a busy machine a leader steps down now and then
 					time.Sleep(20 * time.Millisecond)
-					err = w.Write(t.Context(), b, w.Pending(), false)
+					err = w.Add(t.Context(), b, w.Pending())
 				}
 				if err != nil {
 					t.Error(err)

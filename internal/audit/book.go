@@ -118,16 +118,16 @@ func (w *Writer) key() string { return key(w.stream, w.durable) }
 // Pending is the addition that has to be written again, because it is not known whether it was; nil: there is none.
 func (w *Writer) Pending() *Addition { return w.pending }
 
-// Write makes an addition. After an error it may be pending, and the next call must be with it then. last says that the process adds
-// nothing more.
-func (w *Writer) Write(ctx context.Context, b *Book, a *Addition, last bool) error {
-	if err := w.add(ctx, b, a); err != nil || !last {
+// Finish makes the last addition, as Add does, and takes the process out of the record.
+func (w *Writer) Finish(ctx context.Context, b *Book, a *Addition) error {
+	if err := w.Add(ctx, b, a); err != nil {
 		return err
 	}
 	return w.leave(ctx, b)
 }
 
-func (w *Writer) add(ctx context.Context, b *Book, a *Addition) error {
+// Add makes an addition. After an error it may be pending, and the next call must be with it then.
+func (w *Writer) Add(ctx context.Context, b *Book, a *Addition) error {
 	w.pending = a
 	number := w.number + 1
 	for {

@@ -79,11 +79,11 @@ func TestAuditor_Audit(t *testing.T) {
 	}
 	// Four came: one is done, two were parked and one is in hand.
 	w := NewWriter("ORDERS", "billing", "one", "a")
-	err = w.Write(t.Context(), book, &Addition{
+	err = w.Finish(t.Context(), book, &Addition{
 		Routes:   map[string]Counts{"billing": {Received: 4, Done: 1}},
 		Durables: map[string]Durable{Name("ORDERS", "billing"): {Start{Created: info.Created}, Deliveries{Arrived: 4, First: 4}}},
 		Opening:  Opening{At: info.Created},
-	}, true)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestAuditor_looksAgain(t *testing.T) {
 			Routes: map[string]Counts{"billing": c}, Opening: Opening{At: time.Now()},
 			Durables: map[string]Durable{Name("ORDERS", "billing"): {Start: Start{Created: d.CachedInfo().Created}}},
 		}
-		if err := w.Write(t.Context(), book, a, false); err != nil {
+		if err := w.Add(t.Context(), book, a); err != nil {
 			t.Error(err)
 		}
 	}

@@ -194,7 +194,7 @@ func TestOpen(t *testing.T) {
 	durables := map[string]string{"ORDERS": "billing", "A stream, of people": "x", "Another one": "x", "ORDERS-2": "billing"}
 	for stream, durable := range durables {
 		a := &Addition{Routes: map[string]Counts{}, Durables: map[string]Durable{}}
-		if err := NewWriter(stream, durable, "one", "a").Write(t.Context(), book, a, false); err != nil {
+		if err := NewWriter(stream, durable, "one", "a").Add(t.Context(), book, a); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := book.KV().PutString(t.Context(), CatchUpKey(stream, durable), "no record"); err != nil {
@@ -233,7 +233,7 @@ func TestWriter_leavesStrangersRecordsAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		w, a := NewWriter("ORDERS", "billing", "one", "a"), &Addition{}
-		if err := w.Write(t.Context(), book, a, true); err == nil || w.Pending() != a {
+		if err := w.Finish(t.Context(), book, a); err == nil || w.Pending() != a {
 			t.Errorf("%s: %v, %v is pending", text, err, w.Pending())
 		}
 		if e, err := book.KV().Get(t.Context(), "ORDERS.billing"); err != nil || string(e.Value()) != text {
@@ -254,7 +254,7 @@ func TestWriter_conflictsUntilTheContextEnds(t *testing.T) {
 	first = func() {
 		kv.before = nil
 		other := &Addition{Routes: map[string]Counts{"r": {Done: 10}}}
-		if err := NewWriter("ORDERS", "billing", fmt.Sprint("other ", tries), "b").Write(t.Context(), real, other, false); err != nil {
+		if err := NewWriter("ORDERS", "billing", fmt.Sprint("other ", tries), "b").Add(t.Context(), real, other); err != nil {
 			t.Error(err)
 		}
 		if tries++; tries == 5 {
@@ -264,11 +264,11 @@ func TestWriter_conflictsUntilTheContextEnds(t *testing.T) {
 	}
 	kv.before = first
 	// The client does not send what its context does not wait for: the fifth ends by the context, whichever says so.
-	if err := w.Write(ctx, book, a, false); !errors.Is(err, context.Canceled) || w.Pending() != a || tries != 5 {
+	if err := w.Add(ctx, book, a); !errors.Is(err, context.Canceled) || w.Pending() != a || tries != 5 {
 		t.Errorf("%v after %d tries, %v is pending", err, tries, w.Pending())
 	}
 	kv.before = nil
-	if err := w.Write(t.Context(), book, a, false); err != nil {
+	if err := w.Add(t.Context(), book, a); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := book.Get(t.Context(), "ORDERS", "billing"); err != nil || r.Total().Done != 51 {

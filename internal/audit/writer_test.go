@@ -137,7 +137,7 @@ func writerModel(rt *rapid.T, real *Book, durable string, steps []step) {
 		p := all[who]
 		route := fmt.Sprint("route ", who)
 		if a := p.w.Pending(); a != nil { // as a tally does it
-			if err := p.w.Write(rt.Context(), book, a, false); err != nil {
+			if err := p.w.Add(rt.Context(), book, a); err != nil {
 				return err
 			}
 		}
@@ -147,7 +147,11 @@ func writerModel(rt *rapid.T, real *Book, durable string, steps []step) {
 			Opening:  Opening{At: made},
 		}
 		p.fresh = Counts{}
-		if err := p.w.Write(rt.Context(), book, a, p.last); err != nil {
+		add := p.w.Add
+		if p.last {
+			add = p.w.Finish
+		}
+		if err := add(rt.Context(), book, a); err != nil {
 			return err
 		}
 		if p.last {
@@ -215,10 +219,10 @@ func TestWriter_regressionTheLastAdditionIsRepeated(t *testing.T) {
 	}
 	w := NewWriter("ORDERS", "billing", "one", "a")
 	kv.next = []string{unanswered}
-	if err := w.Write(t.Context(), book, a, true); !errors.Is(err, errNoAnswer) || w.Pending() != a {
+	if err := w.Finish(t.Context(), book, a); !errors.Is(err, errNoAnswer) || w.Pending() != a {
 		t.Fatalf("%v, %v is pending", err, w.Pending())
 	}
-	if err := w.Write(t.Context(), book, a, true); err != nil || w.Pending() != nil {
+	if err := w.Finish(t.Context(), book, a); err != nil || w.Pending() != nil {
 		t.Fatalf("%v, %v is pending", err, w.Pending())
 	}
 	r, err := book.Get(t.Context(), "ORDERS", "billing")

@@ -137,6 +137,18 @@ func (s *Stream) Cut(ctx context.Context, js jetstream.JetStream) error {
 	if s.Info.Config.Sealed {
 		return nil
 	}
+	err := s.cut(ctx, js)
+	if err == nil {
+		return nil
+	}
+	if now, gone := js.Stream(ctx, s.Name()); gone == nil && now.CachedInfo().Config.Sealed {
+		s.Info = now.CachedInfo() // another instance was quicker
+		return nil
+	}
+	return err
+}
+
+func (s *Stream) cut(ctx context.Context, js jetstream.JetStream) error {
 	c := s.Info.Config
 	c.Sources, c.Subjects, c.MaxMsgSize = nil, []string{s.Filter(), s.end()}, 1 // with a source the size would have to be that of the stream there
 	if _, err := js.UpdateStream(ctx, c); err != nil {

@@ -267,15 +267,15 @@ func (r *reader) origin() Origin {
 		Stream:       r.text(headerStream, headerStream+suffix64),
 		Consumer:     r.text(headerConsumer, headerConsumer+suffix64),
 		Sequence:     r.uint(headerSequence),
-		Time:         r.time(headerTime, true),
+		Time:         r.time(headerTime, required),
 		Subject:      r.text(headerSubject, headerSubject+suffix64),
-		Attempts:     r.count(headerAttempts, true),
+		Attempts:     r.count(headerAttempts, required),
 		Deliveries:   r.uint(headerDeliveries),
-		Returns:      r.count(headerReturns, false),
-		Due:          r.time(headerDue, false),
-		FirstFailure: r.time(headerFirstFailure, false),
-		LastFailure:  r.time(headerLastFailure, false),
-		Replay:       r.count(headerReplay, false),
+		Returns:      r.count(headerReturns, optional),
+		Due:          r.time(headerDue, optional),
+		FirstFailure: r.time(headerFirstFailure, optional),
+		LastFailure:  r.time(headerLastFailure, optional),
+		Replay:       r.count(headerReplay, optional),
 	}
 	if text, ok := r.value(headerLastError); ok {
 		o.LastError = CleanText(text, MaxErrorLen)
@@ -479,10 +479,18 @@ func (r *reader) uint(name string) uint64 {
 	return n
 }
 
-func (r *reader) count(name string, required bool) int {
+// need is whether a header must be there.
+type need uint8
+
+const (
+	required need = iota
+	optional
+)
+
+func (r *reader) count(name string, need need) int {
 	s, ok := r.value(name)
 	if !ok {
-		if required {
+		if need == required {
 			r.fail(name, errMissing)
 		}
 		return 0
@@ -497,10 +505,10 @@ func (r *reader) count(name string, required bool) int {
 	return n
 }
 
-func (r *reader) time(name string, required bool) time.Time {
+func (r *reader) time(name string, need need) time.Time {
 	s, ok := r.value(name)
 	if !ok {
-		if required {
+		if need == required {
 			r.fail(name, errMissing)
 		}
 		return time.Time{}

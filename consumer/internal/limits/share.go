@@ -113,7 +113,7 @@ func (s *sharedLimit) use(in *limit.Limit, l Limit) {
 	s.mu.Lock()
 	s.in, s.l = in, l
 	s.mu.Unlock()
-	s.apply(true)
+	s.apply(always)
 }
 
 // poke says that the demand has changed. It must not block.
@@ -231,11 +231,19 @@ func (s *sharedLimit) allow(part *int, n int, others map[string]int) {
 		s.others = others
 	}
 	s.mu.Unlock()
-	s.apply(false)
+	s.apply(ifChanged)
 }
 
-// apply has the part that this instance has hold, also if it is as before when that is asked for.
-func (s *sharedLimit) apply(anyway bool) {
+// when is in which case a part is applied.
+type when uint8
+
+const (
+	always when = iota
+	ifChanged
+)
+
+// apply has the part that this instance has hold.
+func (s *sharedLimit) apply(when when) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
 	s.mu.Lock()
@@ -244,7 +252,7 @@ func (s *sharedLimit) apply(anyway bool) {
 	same := p == s.applied
 	s.applied = p
 	s.mu.Unlock()
-	if in != nil && !resting && (anyway || !same) {
+	if in != nil && !resting && (when == always || !same) {
 		in.Allot(p)
 	}
 }

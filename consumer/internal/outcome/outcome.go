@@ -90,13 +90,13 @@ func (r *Replay) Ended(ctx context.Context, m *settle.Unsettled, number int, v s
 	}
 	switch v.Kind {
 	case supervisor.Ack, supervisor.Drop:
-		r.tell(m, true, nil, jobs)
+		r.tell(m, dlq.Verdict{OK: true}, jobs)
 	case supervisor.Dead:
-		r.tell(m, false, v.Err, jobs)
+		r.tell(m, failure(m, v.Err), jobs)
 	case supervisor.Retry:
 		// A run that was interrupted says nothing of the message, and what never began neither.
 		if !v.NotStarted && !errors.Is(ctx.Err(), context.Canceled) {
-			r.tell(m, false, v.Err, jobs)
+			r.tell(m, failure(m, v.Err), jobs)
 		}
 	}
 }
@@ -104,17 +104,18 @@ func (r *Replay) Ended(ctx context.Context, m *settle.Unsettled, number int, v s
 // Settled is for attempts that gave no verdict: panics and hangs, and keys that gave up.
 func (r *Replay) Settled(m *settle.Unsettled, o supervisor.Outcome, jobs Jobs) {
 	if m.Origin != nil && m.Origin.Job != "" && o.Attempts <= 1 && (o.Action == supervisor.RetryLater || o.Action == supervisor.DeadLetter) {
-		r.tell(m, false, o.Err, jobs)
+		r.tell(m, failure(m, o.Err), jobs)
 	}
 }
 
-func (r *Replay) tell(m *settle.Unsettled, ok bool, err error, jobs Jobs) {
+func failure(m *settle.Unsettled, err error) dlq.Verdict {
+	return dlq.Verdict{Route: m.Path.Route, Error: retry.CleanText(settle.ErrorText(err), 256)}
+}
+
+func (r *Replay) tell(m *settle.Unsettled, v dlq.Verdict, jobs Jobs) {
 	if r.told.Swap(true) {
 		return
 	}
-	v := dlq.Verdict{Message: dlq.MessageToken(*m.Origin), OK: ok}
-	if !ok {
-		v.Route, v.Error = m.Path.Route, retry.CleanText(settle.ErrorText(err), 256)
-	}
+	v.Message = dlq.MessageToken(*m.Origin)
 	jobs.Add(m.Origin.Job, v)
 }

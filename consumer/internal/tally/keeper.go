@@ -92,7 +92,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 			t.next = now.Add(every)
 			call, cancel := context.WithTimeout(ctx, writeTimeout)
-			err := t.Write(call, false)
+			err := t.Write(call)
 			if err == nil && now.Sub(t.audited) >= again {
 				t.audited = now
 				t.audit(call, list)

@@ -156,21 +156,55 @@ func (t *Tally) gather() *audit.Addition {
 func (t *Tally) Begin(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	_ = t.Write(ctx, false)
+	_ = t.Write(ctx)
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	t.pulling = true
 }
 
-// Write adds to the ledger what was counted since the last time. With last nothing follows, whoever calls it.
-func (t *Tally) Write(ctx context.Context, last bool) error {
+// Write adds to the ledger what was counted since the last time.
+func (t *Tally) Write(ctx context.Context) error {
 	t.writing.Lock()
 	defer t.writing.Unlock()
-	main := t.main()
-	if main == nil || t.done {
+	if main, err := t.ready(ctx); main == nil || err != nil {
+		return err
+	}
+	a := t.gather()
+	if a == nil {
 		return nil
 	}
-	book := t.keeper.book
+	return t.add(ctx, a, t.writer.Add)
+}
+
+// Finish is Write for the last time: nothing follows, whoever calls it.
+func (t *Tally) Finish(ctx context.Context) error {
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	main, err := t.ready(ctx)
+	if main == nil || err != nil {
+		return err
+	}
+	a := t.gather()
+	if a == nil {
+		a = &audit.Addition{Opening: t.opening, Durables: map[string]audit.Durable{audit.Name(t.cfg.Stream, t.cfg.Durable): {Start: main.start}}}
+	}
+	err = t.add(ctx, a, t.writer.Finish)
+	t.done = err == nil
+	return err
+}
+
+// add makes an addition. The lock of writing is held.
+func (t *Tally) add(ctx context.Context, a *audit.Addition, by func(context.Context, *audit.Book, *audit.Addition) error) error {
+	t.told, t.hand, t.wrote = true, a.Hand, time.Now()
+	return t.problem(by(ctx, t.keeper.book, a))
+}
+
+// ready has the ledger be the one of the durable, with what is not certainly in it; nil: there is none to write. The lock of writing is held.
+func (t *Tally) ready(ctx context.Context) (*Source, error) {
+	main := t.main()
+	if main == nil || t.done {
+		return nil, nil
+	}
 	if !t.created.Equal(main.start.Created) {
 		if !t.created.IsZero() {
 			t.gather() // that was of a durable which is there no more
@@ -182,26 +216,16 @@ func (t *Tally) Write(ctx context.Context, last bool) error {
 	if t.opening.At.IsZero() {
 		opening, err := t.open(ctx, main)
 		if err != nil {
-			return t.problem(err)
+			return nil, t.problem(err)
 		}
 		t.opening = opening
 	}
 	if a := t.writer.Pending(); a != nil {
-		if err := t.writer.Write(ctx, book, a, false); err != nil {
-			return t.problem(err)
+		if err := t.writer.Add(ctx, t.keeper.book, a); err != nil {
+			return nil, t.problem(err)
 		}
 	}
-	a := t.gather()
-	if a == nil && !last {
-		return nil
-	}
-	if a == nil {
-		a = &audit.Addition{Opening: t.opening, Durables: map[string]audit.Durable{audit.Name(t.cfg.Stream, t.cfg.Durable): {Start: main.start}}}
-	}
-	t.told, t.hand, t.wrote = true, a.Hand, time.Now()
-	err := t.writer.Write(ctx, book, a, last)
-	t.done = last && err == nil
-	return t.problem(err)
+	return main, nil
 }
 
 // open is what waited before the ledger began.

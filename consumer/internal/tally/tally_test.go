@@ -143,9 +143,14 @@ func (w *world) record() *audit.Record {
 	return r
 }
 
-func (w *world) write(last bool) {
+func (w *world) write() {
 	w.t.Helper()
-	w.do(w.Write(w.t.Context(), last))
+	w.do(w.Write(w.t.Context()))
+}
+
+func (w *world) finish() {
+	w.t.Helper()
+	w.do(w.Finish(w.t.Context()))
 }
 
 func TestDurableCount_countsAFirstDeliveryWhereItBelongs(t *testing.T) {
@@ -219,11 +224,11 @@ func TestRouteCount_isUnsureOfWhatWasNotAnswered(t *testing.T) {
 func TestTally_writesWhatWasCountedSince(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.write(false) // nothing is open
+	w.write() // nothing is open
 	c := w.opens()
 	w.Begin(t.Context())
 	w.handles(c, 5, 2)
-	w.write(false)
+	w.write()
 	if r := w.record(); !r.Whole || r.Carried != 0 || r.Total() != (audit.Counts{Received: 5, Done: 3}) || len(r.Instances) != 1 {
 		t.Fatalf("%+v", r)
 	}
@@ -233,19 +238,19 @@ func TestTally_writesWhatWasCountedSince(t *testing.T) {
 		return e.Revision()
 	}
 	before := revision()
-	w.write(false)
+	w.write()
 	if revision() != before {
 		t.Error("nothing was counted, and it is written")
 	}
 	w.wrote = time.Now().Add(-quiet)
-	if w.write(false); revision() == before {
+	if w.write(); revision() == before {
 		t.Error("with messages in hand it says nothing for longer than it may")
 	}
 	w.count.Delivered(Delivery{First: true})
 	w.count.Elsewhere()
 	w.route.Ended(Dropped)
 	w.route.NotParked(context.DeadlineExceeded)
-	w.write(true)
+	w.finish()
 	r := w.record()
 	if r.Routes[unrouted] != (audit.Counts{Received: 1, Dropped: 1}) || r.Routes["billing"] != (audit.Counts{Received: 5, Done: 3, Dropped: 1}) || r.Unsure != 1 || len(r.Instances) != 0 {
 		t.Errorf("%+v", r)
@@ -257,9 +262,9 @@ func TestTally_regressionNothingFollowsTheLastAddition(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.opens()
-	w.write(true)
+	w.finish()
 	w.handles(c, 2, 1)
-	w.write(false)
+	w.write()
 	if r := w.record(); len(r.Instances) != 0 || r.Total() != (audit.Counts{}) {
 		t.Errorf("%+v", r)
 	}
@@ -270,8 +275,8 @@ func TestTally_leavesARecordWhenNothingWasCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.opens()
-	w.write(false)
-	w.write(true)
+	w.write()
+	w.finish()
 	if r := w.record(); len(r.Instances) != 0 || r.Total() != (audit.Counts{}) {
 		t.Errorf("%+v", r)
 	}
@@ -284,16 +289,16 @@ func TestTally_beginsAnewWithTheDurable(t *testing.T) {
 	c := w.opens()
 	w.Begin(t.Context())
 	w.handles(c, 3, 0)
-	w.write(false)
+	w.write()
 	w.handles(c, 2, 0) // not written: its durable is no more
 	w.parks(4)
 	c = w.opens()
-	w.write(false)
+	w.write()
 	if r := w.record(); r.Carried != 4 || r.Total() != (audit.Counts{}) || !r.Whole {
 		t.Fatalf("%+v", r)
 	}
 	w.handles(c, 5, 1) // all come again
-	w.write(false)
+	w.write()
 	if r := w.record(); r.Total() != (audit.Counts{Received: 5, Done: 4}) {
 		t.Errorf("%+v", r)
 	}
@@ -309,22 +314,22 @@ func TestTally_beginsLate(t *testing.T) {
 	c := w.opens()
 	w.Begin(t.Context())
 	w.handles(c, 6, 2)
-	if err := w.Write(t.Context(), false); !errors.Is(err, audit.ErrNewer) {
+	if err := w.Write(t.Context()); !errors.Is(err, audit.ErrNewer) {
 		t.Fatalf("%v", err)
 	}
 	w.do(kv.Purge(t.Context(), "JOBS.billing"))
 	w.parks(3)
 	w.refuse = errors.New("not now")
-	if err := w.Write(t.Context(), false); !errors.Is(err, w.refuse) {
+	if err := w.Write(t.Context()); !errors.Is(err, w.refuse) {
 		t.Fatalf("%v", err)
 	}
 	w.refuse = nil
-	w.write(false)
+	w.write()
 	if r := w.record(); r.Whole || r.Carried != 5 || r.Moved != 0 || r.Total() != (audit.Counts{}) {
 		t.Errorf("%+v", r)
 	}
 	w.handles(c, 1, 0)
-	w.write(false)
+	w.write()
 	if r := w.record(); r.Total() != (audit.Counts{Received: 1, Done: 1}) {
 		t.Errorf("%+v", r)
 	}
@@ -339,7 +344,7 @@ func TestTally_doesNotBeginLateForADurableThatIsNoMore(t *testing.T) {
 	w.opens()
 	w.source.Store(old)
 	w.pulling = true
-	if err := w.Write(t.Context(), false); err == nil || !strings.Contains(err.Error(), "was created again just now") {
+	if err := w.Write(t.Context()); err == nil || !strings.Contains(err.Error(), "was created again just now") {
 		t.Errorf("%v", err)
 	}
 }
@@ -399,7 +404,7 @@ func TestTally_auditsNothingTwice(t *testing.T) {
 		t.Error("nothing is open, and it is audited")
 	}
 	w.handles(w.opens(), 2, 0)
-	w.write(false)
+	w.write()
 	w.audit(t.Context(), list)
 	first := w.Balance()
 	if first == nil || len(w.quiet) != 3 {

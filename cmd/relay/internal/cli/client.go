@@ -33,7 +33,7 @@ type Client struct {
 
 // Open connects a command of a role to NATS. A configuration without routes will do.
 func (o *Options) Open(ctx context.Context, role string) (*Client, error) {
-	cfg, err := o.Read(true)
+	cfg, err := o.LoadClient()
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func first(list func() []string) cobra.CompletionFunc {
 }
 
 func (o *Options) routeNames() (names []string) {
-	cfg, err := o.Read(true)
+	cfg, err := o.LoadClient()
 	if err != nil {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (o *Options) waitingKeys(route string) (keys []string) {
 }
 
 func (o *Options) scheduleNames() (names []string) {
-	cfg, err := o.Read(true)
+	cfg, err := o.LoadClient()
 	if err != nil {
 		return nil
 	}

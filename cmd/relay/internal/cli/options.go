@@ -40,11 +40,19 @@ func (o *Options) Flags(root *cobra.Command) {
 const defaultFile = "relay.yaml"
 
 // Load reads the configuration of the service. Without a file it is the defaults, environment and flags.
-func (o *Options) Load() (*config.Config, error) { return o.Read(false) }
+func (o *Options) Load() (*config.Config, error) { return load(o.from()) }
 
-// Read is Load; for a client, the configuration needs no routes.
-func (o *Options) Read(client bool) (*config.Config, error) {
-	from := o.From(client)
+// LoadClient is Load for a command that only talks to the server: the configuration needs no routes.
+func (o *Options) LoadClient() (*config.Config, error) { return load(o.FromClient()) }
+
+// FromClient is where LoadClient has the configuration from.
+func (o *Options) FromClient() config.Options {
+	from := o.from()
+	from.Client = true
+	return from
+}
+
+func load(from config.Options) (*config.Config, error) {
 	cfg, err := config.Load(from)
 	if err != nil && from.File == "" {
 		return nil, fmt.Errorf("%w\n(no configuration file: name one with -c, or call from a folder with a %s)", err, defaultFile)
@@ -52,8 +60,8 @@ func (o *Options) Read(client bool) (*config.Config, error) {
 	return cfg, err
 }
 
-// From is where the configuration comes from.
-func (o *Options) From(client bool) config.Options {
+// from is where the configuration comes from.
+func (o *Options) from() config.Options {
 	file := o.File
 	if file == "" {
 		if _, err := os.Stat(defaultFile); err == nil {
@@ -71,5 +79,5 @@ func (o *Options) From(client bool) config.Options {
 	if env == nil {
 		env = os.Environ()
 	}
-	return config.Options{File: file, Set: set, Env: env, Context: o.nats, Client: client, Kinds: o.Kinds}
+	return config.Options{File: file, Set: set, Env: env, Context: o.nats, Kinds: o.Kinds}
 }

@@ -103,8 +103,33 @@ func (id identity) sign(nonce []byte) ([]byte, error) {
 	return kp.Sign(nonce)
 }
 
-// readIdentity reads nats.creds or nats.nkey.
-func readIdentity(key, path string, withJWT bool) (id identity, raw []byte, err error) {
+// readCreds reads nats.creds.
+func readCreds(path string) (id identity, raw []byte, err error) {
+	const key = "nats.creds"
+	if id, raw, err = readSeed(key, path); err != nil {
+		return id, raw, err
+	}
+	fail := func(why string) (identity, []byte, error) {
+		return identity{}, nil, fmt.Errorf("%s: the file %q: %s", key, path, why)
+	}
+	if id.jwt, err = nkeys.ParseDecoratedJWT(raw); err != nil {
+		return fail("holds no JWT")
+	}
+	claims, err := jwt.DecodeUserClaims(id.jwt)
+	switch {
+	case err != nil:
+		return fail("holds no JWT of a user")
+	case claims.Subject != id.public:
+		return fail("its seed does not belong to its JWT")
+	}
+	return id, raw, nil
+}
+
+// readNKey reads nats.nkey.
+func readNKey(path string) (id identity, raw []byte, err error) { return readSeed("nats.nkey", path) }
+
+// readSeed reads the seed in the file of a key of the configuration.
+func readSeed(key, path string) (id identity, raw []byte, err error) {
 	fail := func(why string) (identity, []byte, error) {
 		return identity{}, nil, fmt.Errorf("%s: the file %q: %s", key, path, why)
 	}
@@ -121,20 +146,8 @@ func readIdentity(key, path string, withJWT bool) (id identity, raw []byte, err 
 		return fail("holds no NKey seed of a user")
 	}
 	id.seed = append([]byte(nil), seed...) // Wipe clears the other
-	if id.public, err = kp.PublicKey(); err != nil || !withJWT {
-		return id, raw, err
-	}
-	if id.jwt, err = nkeys.ParseDecoratedJWT(raw); err != nil {
-		return fail("holds no JWT")
-	}
-	claims, err := jwt.DecodeUserClaims(id.jwt)
-	switch {
-	case err != nil:
-		return fail("holds no JWT of a user")
-	case claims.Subject != id.public:
-		return fail("its seed does not belong to its JWT")
-	}
-	return id, raw, nil
+	id.public, err = kp.PublicKey()
+	return id, raw, err
 }
 
 func readPair(cert, key string) (pair tls.Certificate, raw []byte, err error) {

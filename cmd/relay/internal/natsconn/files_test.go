@@ -167,7 +167,7 @@ func TestReadIdentity_refusesWhatIsNoneNow(t *testing.T) {
 		"-----BEGIN NATS USER": "holds no NKey seed",
 	} {
 		put(t, name, text)
-		if _, _, err := readIdentity("nats.creds", name, true); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), string(seed)) {
+		if _, _, err := readCreds(name); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), string(seed)) {
 			t.Errorf("%.10s…: %v", text, err)
 		}
 	}

@@ -31,7 +31,7 @@ func (c Config) UserName() string {
 	case c.User.Reveal() != "":
 		return c.User.Reveal()
 	case c.Creds != "":
-		id, _, err := readIdentity("nats.creds", c.Creds, true)
+		id, _, err := readCreds(c.Creds)
 		if err != nil {
 			return "" // connecting says why
 		}
@@ -41,7 +41,7 @@ func (c Config) UserName() string {
 		}
 		return claims.Name
 	case c.NKey != "":
-		id, _, err := readIdentity("nats.nkey", c.NKey, false)
+		id, _, err := readNKey(c.NKey)
 		if err != nil {
 			return ""
 		}

@@ -108,7 +108,7 @@ func (c Config) checkURL() (secure bool, err error) {
 
 func (c Config) auth(d *dialer, log *slog.Logger) (opts []nats.Option, files []file, err error) {
 	if c.Creds != "" {
-		creds, err := hold(log, func() (identity, []byte, error) { return readIdentity("nats.creds", c.Creds, true) })
+		creds, err := hold(log, func() (identity, []byte, error) { return readCreds(c.Creds) })
 		if err != nil {
 			return nil, nil, err
 		}
@@ -116,7 +116,7 @@ func (c Config) auth(d *dialer, log *slog.Logger) (opts []nats.Option, files []f
 		opts = append(opts, nats.UserJWT(func() (string, error) { return creds.now().jwt, nil }, func(nonce []byte) ([]byte, error) { return creds.same().sign(nonce) }))
 	}
 	if c.NKey != "" {
-		nkey, err := hold(log, func() (identity, []byte, error) { return readIdentity("nats.nkey", c.NKey, false) })
+		nkey, err := hold(log, func() (identity, []byte, error) { return readNKey(c.NKey) })
 		if err != nil {
 			return nil, nil, err
 		}

@@ -41,11 +41,11 @@ plan says that before. An invalid file does not stop the command: the instances 
 		Example: `  relay reload
   relay reload --all`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, invalid := o.Read(true)
+			cfg, invalid := o.LoadClient()
 			if invalid != nil {
 				// The instances are to hear of it, for they tell of it where somebody looks. Most often it is the file that they read.
 				var there bool
-				if cfg, there = config.Reach(o.From(true)); !there {
+				if cfg, there = config.Reach(o.FromClient()); !there {
 					return fmt.Errorf("%w\n(the instances were not asked, because the file does not say where their server is: name it with --server, or reload one process with kill -HUP)", invalid)
 				}
 			}

@@ -209,7 +209,7 @@ func newScheduleShow(o *cli.Options) *cobra.Command {
 It writes nothing. The records of the instances follow when the server can be reached. For a name that the configuration does not have,
 show looks for delayed messages of that id.`,
 		RunE: func(c *cobra.Command, a []string) error {
-			cfg, err := o.Read(true)
+			cfg, err := o.LoadClient()
 			if err != nil {
 				return err
 			}
