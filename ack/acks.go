@@ -158,7 +158,7 @@ func (s *Session) cover(batch []*Delivery) (reply string) {
 	last := len(batch) - 1
 	carrier := batch[last]
 	a.open = append(a.open, batch[:last]...)
-	i := s.slots.use(carrier, true, now)
+	i := s.slots.settles(carrier, now)
 	a.waiting, carrier.slot = i, i
 	rest := a.open[:0]
 	for _, d := range a.open {

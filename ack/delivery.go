@@ -183,7 +183,7 @@ func (s *Session) believe(d *Delivery) {
 
 // sending takes a slot for the NAK of d and returns the reply subject.
 func (s *Session) sending(d *Delivery, now moment) string {
-	d.slot = s.slots.use(d, true, now)
+	d.slot = s.slots.settles(d, now)
 	d.unsent = false
 	return s.slots.token(s.prefix, d.slot)
 }

@@ -68,7 +68,7 @@ func (s *Session) extend(now moment) {
 	for d := s.leases.first; d != nil && now-d.beat >= every; {
 		next := d.next
 		if !d.fencedAt(now) {
-			i := s.slots.use(d, false, now)
+			i := s.slots.use(d, now)
 			d.twice = true
 			out = append(out, outgoing{to: d.reply, reply: s.slots.token(s.prefix, i), payload: progressPayload})
 		}

@@ -20,8 +20,15 @@ type slots struct {
 
 func newSlots() slots { return slots{table: make([]slot, 1)} }
 
-// use takes a slot for d.
-func (t *slots) use(d *Delivery, settlement bool, now moment) int32 {
+// settles takes a slot for the settlement of d.
+func (t *slots) settles(d *Delivery, now moment) int32 {
+	i := t.use(d, now)
+	t.table[i].settlement = true
+	return i
+}
+
+// use takes a slot for a +WPI of d.
+func (t *slots) use(d *Delivery, now moment) int32 {
 	var i int32
 	if n := len(t.unused); n > 0 {
 		i, t.unused = t.unused[n-1], t.unused[:n-1]
@@ -31,7 +38,7 @@ func (t *slots) use(d *Delivery, settlement bool, now moment) int32 {
 	}
 	p := &t.table[i]
 	p.generation++
-	p.delivery, p.sent, p.settlement = d, now, settlement
+	p.delivery, p.sent, p.settlement = d, now, false
 	last := t.table[0].prev
 	p.prev, p.next = last, 0
 	t.table[last].next, t.table[0].prev = i, i

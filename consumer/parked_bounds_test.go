@@ -273,7 +273,7 @@ func TestFill_regressionAnOlderInstanceBesideUnsetsABound(t *testing.T) {
 	if _, err := ownstream.Ensure(t.Context(), js, newer, log); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ownstream.Check(t.Context(), js, older, true, log); err != nil {
+	if _, err := ownstream.Check(t.Context(), js, older, ownstream.Running, log); err != nil {
 		t.Fatal(err)
 	}
 	s, err := js.Stream(t.Context(), newer.Name)

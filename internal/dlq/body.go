@@ -79,9 +79,16 @@ func (s *Store) loadBody(ctx context.Context, r ref) (nats.Header, []byte, error
 	return h, data, nil
 }
 
-// putBody stores the body and headers of an entry under subj, or touches them if they are there already. replay says
-// that a due message is going to name the object.
-func (s *Store) putBody(ctx context.Context, subj string, e Entry, replay bool) (ref, error) {
+// bodyOf is what is going to name the object of a body.
+type bodyOf uint8
+
+const (
+	ofLetter bodyOf = iota
+	ofReplay        // a due message
+)
+
+// putBody stores the body and headers of an entry under subj, or touches them if they are there already.
+func (s *Store) putBody(ctx context.Context, subj string, e Entry, of bodyOf) (ref, error) {
 	blob := encodeBody(e.Header, e.Data)
 	sum := sha256.Sum256(blob)
 	name := sha256.Sum256(append([]byte(subj+"\n"), sum[:]...))
@@ -89,7 +96,7 @@ func (s *Store) putBody(ctx context.Context, subj string, e Entry, replay bool) 
 	next := e.Origin
 	next.Replay++
 	due, named := s.dueSubject(next), ""
-	if replay {
+	if of == ofReplay {
 		named = due
 	}
 	err := s.touch(ctx, r.name, named)
@@ -102,7 +109,7 @@ func (s *Store) putBody(ctx context.Context, subj string, e Entry, replay bool) 
 		// A chunk may not exceed max_payload.
 		Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(min(128<<10, s.js.Conn().MaxPayload()))},
 	}
-	if replay {
+	if of == ofReplay {
 		meta.Metadata[metaReplayed] = "true"
 	}
 	ctx, cancel := context.WithTimeout(ctx, bodyTimeout)

@@ -98,7 +98,7 @@ func TestSweep_brokenUploadAndStrangers(t *testing.T) {
 func TestObject_touchAndDropExcludeEachOther(t *testing.T) {
 	s, _ := setup(t, Config{})
 	e := largeEntry(1)
-	r, err := s.putBody(t.Context(), "relay.dlq.x", e, false)
+	r, err := s.putBody(t.Context(), "relay.dlq.x", e, ofLetter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestObject_touchAndDropExcludeEachOther(t *testing.T) {
 	if err := s.touch(t.Context(), r.name, ""); !errors.Is(err, ErrNoBody) {
 		t.Fatalf("touch of what was dropped since: got %v", err)
 	}
-	if _, err := s.putBody(t.Context(), "relay.dlq.x", e, false); err != nil {
+	if _, err := s.putBody(t.Context(), "relay.dlq.x", e, ofLetter); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.loadBody(t.Context(), r); err != nil {

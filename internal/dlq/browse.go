@@ -207,7 +207,7 @@ func (s *Store) Get(ctx context.Context, seq uint64) (Entry, error) {
 	if err != nil {
 		return Entry{}, or(ctx, classify(err))
 	}
-	return s.read(ctx, storedMsg(m), true)
+	return s.read(ctx, storedMsg(m))
 }
 
 // get is for what is going to be removed: unlike Get, it asks the leader.
@@ -226,25 +226,33 @@ func storedMsg(m *jetstream.RawStreamMsg) stored {
 	return stored{subject: m.Subject, sequence: m.Sequence, time: m.Time, header: m.Header, data: m.Data, size: len(m.Data)}
 }
 
-// read decodes a stored message.
-func (s *Store) read(ctx context.Context, m stored, withBody bool) (Entry, error) {
-	e, err := decodeWith(m.header, withBody)
+// entry decodes a stored message, without its body and its original headers.
+func (m *stored) entry() (Entry, error) { return m.entryBy(decodeBrief) }
+
+// read decodes a stored message, with its body.
+func (s *Store) read(ctx context.Context, m stored) (Entry, error) {
+	e, err := m.entryBy(decode)
+	if err != nil {
+		return Entry{}, err
+	}
+	if e.body.name == "" {
+		e.Data = m.data
+		return e, nil
+	}
+	if e.Header, e.Data, err = s.loadBody(ctx, e.body); err != nil {
+		return e, &EntryError{Sequence: m.sequence, Err: err}
+	}
+	return e, nil
+}
+
+func (m *stored) entryBy(decode func(nats.Header) (Entry, error)) (Entry, error) {
+	e, err := decode(m.header)
 	if err != nil {
 		return Entry{}, &EntryError{Sequence: m.sequence, Err: err}
 	}
 	e.StoredSubject, e.StoredSequence, e.StoredTime = m.subject, m.sequence, m.time
-	large := e.body.name != ""
-	if !large {
+	if e.body.name == "" {
 		e.Size = m.size
-	}
-	switch {
-	case !withBody:
-	case large:
-		if e.Header, e.Data, err = s.loadBody(ctx, e.body); err != nil {
-			return e, &EntryError{Sequence: m.sequence, Err: err}
-		}
-	default:
-		e.Data = m.data
 	}
 	return e, nil
 }
@@ -304,12 +312,12 @@ func (s *Store) listOn(ctx context.Context, f Filter, subjects []string, info *j
 			if !f.plausible(m.header) {
 				return true
 			}
-			e, err := s.read(ctx, m, false)
+			e, err := m.entry()
 			if err == nil && !f.matches(e) {
 				return true
 			}
 			if err == nil && withBody {
-				e, err = s.read(ctx, m, true)
+				e, err = s.read(ctx, m)
 				if err == nil && !f.matchesBody(e.Data) {
 					return true
 				}

@@ -138,21 +138,26 @@ func encode(e Entry) nats.Header {
 }
 
 // decode is the reverse of encode. Data, and what is known from where the message is stored, are left to the caller.
-func decode(h nats.Header) (Entry, error) { return decodeWith(h, true) }
-
-// decodeWith leaves the original headers out unless they are wanted.
-func decodeWith(h nats.Header, withHeader bool) (Entry, error) {
-	var o Origin
-	var original nats.Header
-	var err error
-	if withHeader {
-		o, original, err = retry.Unwrap(h)
-	} else {
-		o, err = retry.UnwrapOrigin(h)
-	}
+func decode(h nats.Header) (Entry, error) {
+	o, original, err := retry.Unwrap(h)
 	if err != nil {
 		return Entry{}, err
 	}
+	return entryOf(o, original, h)
+}
+
+// decodeBrief is decode without the original headers.
+func decodeBrief(h nats.Header) (Entry, error) {
+	o, err := retry.UnwrapOrigin(h)
+	if err != nil {
+		return Entry{}, err
+	}
+	return entryOf(o, nil, h)
+}
+
+// entryOf reads what h has beside the origin.
+func entryOf(o Origin, original nats.Header, h nats.Header) (Entry, error) {
+	var err error
 	e := Entry{Origin: o, Header: original, Reason: Reason(h.Get(headerReason)), Instance: h.Get(headerInstance)}
 	if e.Reason == "" {
 		return Entry{}, &retry.HeaderError{Header: headerReason, Err: errors.New("missing")}

@@ -147,7 +147,7 @@ func (s *Store) entryMsg(ctx context.Context, subj string, e Entry) (*nats.Msg, 
 	if fits(m.Header, m.Data, limit) {
 		return m, nil
 	}
-	body, err := s.putBody(ctx, subj, e, false)
+	body, err := s.putBody(ctx, subj, e, ofLetter)
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,13 @@ func (e Entry) isAt(storedSubject string, now Entry) bool {
 
 // prepare builds the message of the replay of what is stored, if it is still the entry that is meant.
 func (s *Store) prepare(ctx context.Context, m stored, meant func(storedSubject string, now Entry) bool, to Target) (handOver, error) {
-	now, err := s.read(ctx, m, to.Subject != "")
+	var now Entry
+	var err error
+	if to.Subject != "" {
+		now, err = s.read(ctx, m)
+	} else {
+		now, err = m.entry()
+	}
 	if err != nil {
 		return handOver{}, err
 	}
@@ -196,7 +202,7 @@ func (s *Store) toRoute(ctx context.Context, e Entry, job string) (*nats.Msg, er
 		}
 	} else if !fits(m.Header, m.Data, limit) {
 		// max_payload was lowered since, or the job's id or the history is what is too much.
-		body, err := s.putBody(ctx, e.StoredSubject, e, true)
+		body, err := s.putBody(ctx, e.StoredSubject, e, ofReplay)
 		if err != nil {
 			return nil, err
 		}

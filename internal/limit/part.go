@@ -13,7 +13,8 @@ type Part struct {
 // the others as well.
 func (l *Limit) Allot(p Part) {
 	l.book.mu.Lock()
-	l.allot(p, true)
+	l.shared = true
+	l.allot(p)
 	l.book.mu.Unlock()
 	l.pass()
 }
@@ -21,13 +22,14 @@ func (l *Limit) Allot(p Part) {
 // Own ends what Allot began: the bounds are for this process alone.
 func (l *Limit) Own(bounds Bounds) {
 	l.book.mu.Lock()
-	l.allot(Part{Bounds: bounds}, false)
+	l.shared = false
+	l.allot(Part{Bounds: bounds})
 	l.book.mu.Unlock()
 	l.pass()
 }
 
-func (l *Limit) allot(p Part, shared bool) {
-	l.bounds, l.lacks, l.note, l.shared, l.closed = p.Bounds, p.Lacks, p.Note, shared, ""
+func (l *Limit) allot(p Part) {
+	l.bounds, l.lacks, l.note, l.closed = p.Bounds, p.Lacks, p.Note, ""
 	for _, b := range l.buckets {
 		b.rate.bound(p.Bounds)
 	}

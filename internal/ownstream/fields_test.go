@@ -66,7 +66,7 @@ func TestEnsure_setsBackWhatIsDangerous(t *testing.T) {
 				break
 			}
 			for _, f := range fields {
-				if have := s.CachedInfo().Config; f.name == name && f.differ(&have, &want, false) {
+				if have := s.CachedInfo().Config; f.name == name && f.differ(&have, &want, AtStart) {
 					t.Errorf("%s, %s: it is %v still", name, how, f.get(&have))
 				}
 			}

@@ -256,10 +256,19 @@ func uncovered(have *jetstream.StreamConfig) func(string) bool {
 	}
 }
 
+// When is when settings are compared.
+type When uint8
+
+// AtStart a stream gets what is wanted. While relay is Running only what would lose something is changed.
+const (
+	AtStart When = iota
+	Running
+)
+
 // differ tells whether a setting must be changed. A running relay leaves what loses nothing, and what the configuration of another
 // instance says: in a rolling change of dlq.max_age the instances that still run with the old one would undo it.
-func (f field) differ(have, want *jetstream.StreamConfig, running bool) bool {
-	if f.fine != nil && f.fine(have, want) || running && f.roomier != nil && (f.roomier(have, want) || f.ours(have)) {
+func (f field) differ(have, want *jetstream.StreamConfig, when When) bool {
+	if f.fine != nil && f.fine(have, want) || when == Running && f.roomier != nil && (f.roomier(have, want) || f.ours(have)) {
 		return false
 	}
 	return fmt.Sprint(f.get(have)) != fmt.Sprint(f.get(want))
@@ -307,7 +316,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 	if err != nil {
 		return nil, err
 	}
-	stream, _, err = mend(ctx, js, stream, want, false, log)
+	stream, _, err = mend(ctx, js, stream, want, AtStart, log)
 	return stream, err
 }
 
@@ -322,29 +331,28 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s was %s, and is %s again", c.Field, c.Was, c.Now)
 }
 
-// Check compares a stream that is there, and changes it: at the start of relay to what is wanted, while it is running only
-// what would lose something. It never makes one: the error is [jetstream.ErrStreamNotFound] when there is none, and an
+// Check compares a stream that is there, and changes it. It never makes one: the error is [jetstream.ErrStreamNotFound] when there is none, and an
 // [*Error] as with Ensure.
-func Check(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, running bool, log *slog.Logger) (jetstream.Stream, error) {
-	stream, _, err := Compare(ctx, js, want, running, log)
+func Check(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, when When, log *slog.Logger) (jetstream.Stream, error) {
+	stream, _, err := Compare(ctx, js, want, when, log)
 	return stream, err
 }
 
 // Compare is Check, and tells what it changed.
-func Compare(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, running bool, log *slog.Logger) (jetstream.Stream, []Change, error) {
+func Compare(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, when When, log *slog.Logger) (jetstream.Stream, []Change, error) {
 	stream, err := js.Stream(ctx, want.Name)
 	if err != nil {
 		return nil, nil, err
 	}
-	return mend(ctx, js, stream, want, running, log)
+	return mend(ctx, js, stream, want, when, log)
 }
 
-func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, want jetstream.StreamConfig, running bool, log *slog.Logger) (jetstream.Stream, []Change, error) {
+func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, want jetstream.StreamConfig, when When, log *slog.Logger) (jetstream.Stream, []Change, error) {
 	have := stream.CachedInfo().Config
 	next := have
 	var changed []field
 	var fault *Error
-	if have.Placement != nil && !running {
+	if have.Placement != nil && when == AtStart {
 		log.Info("one of relay's own streams is placed by somebody else, and stays where it is", "stream", want.Name, "cluster", have.Placement.Cluster, "tags", have.Placement.Tags)
 	}
 	strange, err := unknown(ctx, js, want.Name)
@@ -352,7 +360,7 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 		return nil, nil, err
 	}
 	for _, f := range fields {
-		if !f.differ(&have, &want, running) {
+		if !f.differ(&have, &want, when) {
 			continue
 		}
 		if f.set == nil {
@@ -384,7 +392,7 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 		}
 		if some {
 			if stream, again := js.UpdateStream(ctx, safe); again == nil {
-				return mend(ctx, js, stream, want, running, log)
+				return mend(ctx, js, stream, want, when, log)
 			}
 		}
 		if fault == nil || !fault.Danger {
@@ -398,7 +406,7 @@ func mend(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 		changes = append(changes, c)
 		args := []any{"stream", want.Name, "field", f.name, "was", c.Was, "now", c.Now}
 		switch {
-		case running:
+		case when == Running:
 			log.Warn("a setting of one of relay's own streams was changed from outside and is set back", args...)
 		case f.danger:
 			log.Warn("a setting of one of relay's own streams let others read, forge or remove what is in it, and is set back: look at who set it", args...)

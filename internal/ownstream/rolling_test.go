@@ -37,7 +37,7 @@ func TestCheck_rollingChangeOfLimitsIsNotUndone(t *testing.T) {
 	}
 	check := func(want jetstream.StreamConfig) {
 		t.Helper()
-		if _, err := ownstream.Check(t.Context(), js, want, true, log); err != nil {
+		if _, err := ownstream.Check(t.Context(), js, want, ownstream.Running, log); err != nil {
 			t.Fatal(err)
 		}
 	}

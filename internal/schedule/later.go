@@ -107,7 +107,7 @@ func openLater(ctx context.Context, js jetstream.JetStream, service string, repl
 // check sets right what somebody changed since.
 func (l *Later) check(ctx context.Context, replicas int, log *slog.Logger) error {
 	for _, want := range ownStreams(l.service, replicas, l.limits) {
-		if _, err := ownstream.Check(ctx, l.js, want, true, log); err != nil {
+		if _, err := ownstream.Check(ctx, l.js, want, ownstream.Running, log); err != nil {
 			return err
 		}
 	}

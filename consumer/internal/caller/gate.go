@@ -105,8 +105,9 @@ type Gate struct {
 	inLine atomic.Bool
 	// gone is why an attempt was cancelled.
 	gone atomic.Pointer[End]
-	// checked is when the gate was asked that let the attempt start that runs.
+	// checked is when the gate was asked that let the attempt start that runs, and saidYes that its caller had answered.
 	checked time.Time
+	saidYes bool
 }
 
 // heard is what is known of a message that is about to start.
@@ -196,7 +197,7 @@ func (g *Gate) Leave() {
 func (g *Gate) MayStart(ctx context.Context) Decision {
 	g.Leave()
 	h := g.heard
-	g.heard = heard{} // the next attempt is another one
+	g.heard, g.saidYes = heard{}, h.yes // the next attempt is another one
 	timeout := func() time.Duration { return g.gates.cfg.Rules().Timeout }
 	d := start
 	switch {
@@ -217,10 +218,14 @@ func (g *Gate) MayStart(ctx context.Context) Decision {
 
 // StillWanted decides once more, for an attempt that had to wait after MayStart. It blocks as MayStart does, for lastAnswer at most.
 func (g *Gate) StillWanted(ctx context.Context) Decision {
+	counts := HeardLately
+	if g.saidYes {
+		counts = g.gates.cfg.Rules().YesCounts()
+	}
 	switch {
 	case g.IsOver(time.Now()):
 		return g.ends(expired)
-	case !g.AsksFirst() || teeth.Question() || time.Since(g.checked) < g.gates.cfg.Rules().YesCounts():
+	case !g.AsksFirst() || teeth.Question() || time.Since(g.checked) < counts:
 		return start
 	}
 	d := g.askInSlot(ctx, min(lastAnswer, g.gates.cfg.Rules().Timeout), true)

@@ -35,7 +35,7 @@ func TestGate_MayStart(t *testing.T) {
 		if d := yes.StillWanted(t.Context()); !d.Start || w.count[CountedYes].Load() != asked {
 			t.Errorf("a moment later nobody is asked again: %+v", d)
 		}
-		yes.checked = time.Now().Add(-500 * time.Millisecond) // the timeout, which is shorter than HeardLately
+		yes.checked = time.Now().Add(-HeardLately)
 		if d := yes.StillWanted(t.Context()); !d.Start || w.count[CountedYes].Load() != asked+1 {
 			t.Errorf("after a while it is asked again: %+v", d)
 		}
@@ -122,6 +122,11 @@ func TestGate_Ask(t *testing.T) {
 	if d := yes.MayStart(t.Context()); !d.Start || w.count[CountedYes].Load() != asked || yes.Asked(time.Now()) {
 		t.Errorf("the answer counts, once: %+v", d)
 	}
+	yes.checked = time.Now().Add(-300 * time.Millisecond) // the timeout, which is as long as a yes counts
+	if d := yes.StillWanted(t.Context()); !d.Start || w.count[CountedYes].Load() != asked+1 {
+		t.Errorf("its yes was a while ago: %+v", d)
+	}
+	asked++
 	ask(yes)
 	yes.heard.at = time.Now().Add(-300 * time.Millisecond) // the timeout
 	if d := yes.MayStart(t.Context()); !d.Start || w.count[CountedYes].Load() != asked+2 {
@@ -140,6 +145,11 @@ func TestGate_Ask(t *testing.T) {
 	}
 	if d := mute.MayStart(t.Context()); !d.Start {
 		t.Errorf("no answer: %+v", d)
+	}
+	silent := w.count[CountedUnknown].Load()
+	mute.checked = time.Now().Add(-300 * time.Millisecond)
+	if d := mute.StillWanted(t.Context()); !d.Start || w.count[CountedUnknown].Load() != silent {
+		t.Errorf("who does not answer is asked again only after a second: %+v", d)
 	}
 	_, gone := w.gate("gone", About{})
 	if d := ask(gone); d.End == nil || !errors.Is(d.End.Err, ErrAbsent) {

@@ -73,17 +73,23 @@ func (s *Solo) all() []*supervisor.Group {
 	return s.groups
 }
 
-// hold holds all groups, or lets them go on.
-func (s *Solo) hold(yes bool) {
+// hold holds all groups.
+func (s *Solo) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holding = yes
+	s.holding = true
 	for _, g := range s.groups {
-		if yes {
-			g.Hold()
-		} else {
-			g.Release()
-		}
+		g.Hold()
+	}
+}
+
+// release lets all groups go on.
+func (s *Solo) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holding = false
+	for _, g := range s.groups {
+		g.Release()
 	}
 }
 
@@ -127,10 +133,10 @@ func (s *Solo) Run(ctx context.Context) {
 // phase holds all groups, waits until nothing runs, which the timeouts of the routes bound, and runs suspects for a slice. It
 // returns how many attempts were started so far, before the others may go on.
 func (s *Solo) phase(ctx context.Context) (started uint64) {
-	s.hold(true)
+	s.hold()
 	defer func() {
 		started = s.started()
-		s.hold(false)
+		s.release()
 	}()
 	if !s.calm(ctx) {
 		return

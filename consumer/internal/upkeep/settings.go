@@ -40,7 +40,7 @@ func (u *Upkeep) SetRight(ctx context.Context) error {
 		return err
 	}
 	for _, want := range u.cfg.Streams() {
-		_, err := ownstream.Check(ctx, u.cfg.JS, want, false, u.cfg.Log)
+		_, err := ownstream.Check(ctx, u.cfg.JS, want, ownstream.AtStart, u.cfg.Log)
 		var fault *ownstream.Error
 		switch {
 		case errors.As(err, &fault):
@@ -165,7 +165,7 @@ func (u *Upkeep) lookAt(ctx context.Context, want jetstream.StreamConfig) {
 // compare compares one of them; nil: it is not there, or does not answer.
 func (u *Upkeep) compare(ctx context.Context, want jetstream.StreamConfig) *jetstream.StreamInfo {
 	call, cancel := context.WithTimeout(ctx, settleTimeout)
-	stream, changes, err := ownstream.Compare(call, u.cfg.JS, want, true, u.cfg.Log)
+	stream, changes, err := ownstream.Compare(call, u.cfg.JS, want, ownstream.Running, u.cfg.Log)
 	cancel()
 	what := "the settings of stream " + want.Name
 	var fault *ownstream.Error

@@ -56,10 +56,17 @@ func (l *Life) Begin(ctx context.Context) error {
 	return nil
 }
 
-// Keep says whether others have the handler, too: then End leaves it.
-func (l *Life) Keep(kept bool) {
+// Keep says that others have the handler, too: End leaves it.
+func (l *Life) Keep() {
 	if l != nil {
-		l.kept.Store(kept)
+		l.kept.Store(true)
+	}
+}
+
+// LetGo ends what Keep began.
+func (l *Life) LetGo() {
+	if l != nil {
+		l.kept.Store(false)
 	}
 }
 

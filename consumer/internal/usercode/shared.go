@@ -24,7 +24,7 @@ func (s Shared) Next(handler any, timeout time.Duration) Shared {
 	next := Shared{handler, timeout, s.life}
 	if !Same(s.handler, handler) {
 		next.life = NewLife(handler)
-		next.life.Keep(true)
+		next.life.Keep()
 	}
 	return next
 }
@@ -35,7 +35,7 @@ func (s Shared) Life() *Life { return s.life }
 // EndBefore stops the handler, which no route has any more, unless the next one is the same.
 func (s Shared) EndBefore(ctx context.Context, next Shared) {
 	if s.life != nil && s.life != next.life {
-		s.life.Keep(false)
+		s.life.LetGo()
 		_ = s.life.End(ctx, s.timeout)
 	}
 }

@@ -84,7 +84,7 @@ func fine(context.Context) error { return nil }
 func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var none *Life
-		none.Keep(true)
+		none.Keep()
 		if err := errors.Join(none.Begin(t.Context()), none.End(t.Context(), time.Second)); err != nil || NewLife("no handler") != nil {
 			t.Errorf("of a handler that is neither started nor stopped: %v", err)
 		}
@@ -115,11 +115,11 @@ func TestLife(t *testing.T) {
 		if n := h.starts.Load(); n != 2 {
 			t.Errorf("started %d times", n)
 		}
-		l.Keep(true)
+		l.Keep()
 		if err := l.End(t.Context(), time.Second); err != nil || h.stops.Load() != 0 {
 			t.Errorf("stopped although others have it: %v", err)
 		}
-		l.Keep(false)
+		l.LetGo()
 		if err := l.End(t.Context(), time.Second); err != nil || h.stops.Load() != 1 {
 			t.Errorf("stopped %d times, %v", h.stops.Load(), err)
 		}

@@ -115,7 +115,7 @@ func planOf(ctx context.Context, cl *cli.Client, cfg *config.Config) (*preview, 
 		}
 		list = append(list, rt)
 	}
-	r, err := consumer.New(cl.Conn.Conn, consumerConfig(cfg, false, slog.New(slog.DiscardHandler)), list...)
+	r, err := consumer.New(cl.Conn.Conn, consumerConfig(cfg, slog.New(slog.DiscardHandler)), list...)
 	if err != nil {
 		return nil, err
 	}

@@ -309,7 +309,8 @@ func (s *service) newRelay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := consumerConfig(s.cfg, s.adopt, s.log)
+	c := consumerConfig(s.cfg, s.log)
+	c.Adopt = s.adopt
 	c.Troubles = s.laterTroubles
 	r, err := consumer.New(s.conn.Conn, c, list...)
 	if err != nil {
@@ -383,9 +384,9 @@ func (s *service) stockClient() string {
 	return "nats --server " + cli.Or(s.natsd.ClientURL(), "(set nats.embedded.listen)") + " --nkey " + natsd.KeyFile(e.StoreDir)
 }
 
-func consumerConfig(cfg *config.Config, adopt bool, log *slog.Logger) consumer.Config {
+func consumerConfig(cfg *config.Config, log *slog.Logger) consumer.Config {
 	c := consumer.Config{
-		Events: cfg.Events, Archive: cfg.Archive, Parked: cfg.Parked, Service: cfg.Service, Domain: cfg.NATS.Domain, Replicas: cfg.NATS.Replicas, Fleet: cfg.Fleet, Drain: cfg.Drain, Limits: cfg.Limits, Stalled: cfg.Ready.Stalled, Adopt: adopt, Logger: log,
+		Events: cfg.Events, Archive: cfg.Archive, Parked: cfg.Parked, Service: cfg.Service, Domain: cfg.NATS.Domain, Replicas: cfg.NATS.Replicas, Fleet: cfg.Fleet, Drain: cfg.Drain, Limits: cfg.Limits, Stalled: cfg.Ready.Stalled, Logger: log,
 	}
 	c.DLQ.MaxAge, c.DLQ.MaxBytes, c.DLQ.MaxMsgs, c.DLQ.OnFull = cfg.DLQ.MaxAge, int64(cfg.DLQ.MaxBytes), int64(cfg.DLQ.MaxMsgs), cfg.DLQ.OnFull
 	return c
