@@ -96,8 +96,8 @@ func (d *Delivery) Ack(then Confirmed) error {
 // burst has the same effect.
 func (d *Delivery) Nak(due time.Time) error { return d.giveBack(due, false, d) }
 
-// NakAway is Nak for a message that may be called back before due. What is left of the delivery has memory of its own: thousands may be
-// away, and that of the messages can be used for others.
+// NakAway is Nak for a message that may be called back before due. What it returns does not refer to the delivery or its message, which can so be
+// collected: tens of thousands may be away. The errors are those of Nak.
 func (d *Delivery) NakAway(due time.Time) (*Away, error) {
 	a := &Away{}
 	if err := d.giveBack(due, false, &a.d); err != nil {
@@ -110,7 +110,7 @@ func (d *Delivery) NakAway(due time.Time) (*Away, error) {
 // next burst too, lest a +WPI on its way overtakes it. It returns what Nak returns.
 func (d *Delivery) GiveBack() error { return d.giveBack(time.Now(), true, d) }
 
-// giveBack settles d, and has the session keep it as left from then on, which is d itself or zero.
+// giveBack settles d. From then on the session has left in its place, which is d itself, or new.
 func (d *Delivery) giveBack(due time.Time, plain bool, left *Delivery) error {
 	s := d.s
 	s.mu.Lock()

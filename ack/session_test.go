@@ -537,7 +537,7 @@ func TestSession_wait(t *testing.T) {
 	})
 }
 
-func TestDelivery_recall(t *testing.T) {
+func TestAway_recall(t *testing.T) {
 	bubble(t, 3*time.Second, func(w *world) {
 		d, soon := w.arrive(1, 1), w.arrive(2, 1)
 		away, about := w.away(d, time.Hour), w.away(soon, 5*time.Second)
@@ -560,7 +560,7 @@ func TestDelivery_recall(t *testing.T) {
 }
 
 // The server forgets what it is about to deliver again when the stream is purged.
-func TestDelivery_recallOnceMore(t *testing.T) {
+func TestAway_recallOnceMore(t *testing.T) {
 	bubble(t, 3*time.Second, func(w *world) {
 		d := w.away(w.arrive(1, 1), time.Hour)
 		w.confirmAll(4 * time.Second)
@@ -588,7 +588,7 @@ func TestDelivery_recallOnceMore(t *testing.T) {
 }
 
 // A key may be resumed in the moment in which its messages leave.
-func TestDelivery_recallBeforeItsNakIsConfirmed(t *testing.T) {
+func TestAway_recallBeforeItsNakIsConfirmed(t *testing.T) {
 	bubble(t, 3*time.Second, func(w *world) {
 		waiting, sent := w.arrive(1, 1), w.away(w.arrive(2, 1), time.Hour)
 		time.Sleep(100 * time.Millisecond)

@@ -12,7 +12,7 @@ type Work interface {
 	Do(ctx context.Context, number int, child any) Verdict
 	// Settle ends the message; it is called once. It must not block.
 	Settle(Outcome)
-	// Away is called before Settle, for a message that is given back and may be called back. It must not block.
+	// Away is called before Settle, once or twice, for a message that leaves and may be called back. It must not block, and not return nil.
 	Away() Away
 	// Remember stores the failure of a message that stays in the group, as if it left with RetryLater. It must not block.
 	// It calls stored once: with true when Outcome.Attempts and FirstFailure are stored, with false when the lease was lost

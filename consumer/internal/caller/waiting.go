@@ -66,8 +66,8 @@ type Rules struct {
 	Every time.Duration
 }
 
-// YesCounts is how long a caller's yes counts. One that is older is asked for once more when its message starts, so that nothing starts
-// later than that after its caller gave up. Who sets a short timeout wants to hear soon.
+// YesCounts is how long a caller's yes counts. One that is older is asked for once more when its message starts: the caller may have given up since. A
+// caller that is asked and does not answer at once is taken to want it still.
 func (r Rules) YesCounts() time.Duration { return min(r.Timeout, HeardLately) }
 
 // WaitingConfig says for what a [Waiting] is.

@@ -156,7 +156,7 @@ func TestConn_renewTriesFirst(t *testing.T) {
 	}
 }
 
-func TestReadIdentity_refusesWhatIsNoneNow(t *testing.T) {
+func TestReadCreds_refusesWhatIsNoneNow(t *testing.T) {
 	user, _ := nkeys.CreateUser()
 	seed, _ := user.Seed()
 	name := filepath.Join(t.TempDir(), "user.creds")
