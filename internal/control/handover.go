@@ -1,12 +1,7 @@
 package control
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/nats-io/nats.go"
 
@@ -42,24 +37,7 @@ type HandedOver struct {
 // permits. The answers come when the drain begins. [ErrNobody] says that no instance has answered.
 func Handover(ctx context.Context, nc *nats.Conn, service string, order HandoverOrder) (list []HandedOver, bad []string, err error) {
 	order.Format = orders.Format
-	request, err := json.Marshal(order)
-	if err != nil {
-		return nil, nil, err
-	}
-	err = gather(ctx, nc, HandoverSubject(service), request, func(data []byte) error {
-		var h HandedOver
-		if json.Unmarshal(data, &h) != nil || h.Instance == "" || len(h.Instance) > MaxKey || h.Service != service || h.Route != order.Route {
-			return errors.New("the answer does not say what became of the order")
-		}
-		if slices.ContainsFunc(list, func(o HandedOver) bool { return o.Instance == h.Instance }) {
-			return fmt.Errorf("instance %q answers twice", h.Instance)
-		}
-		list = append(list, h)
-		return nil
-	}, &bad)
-	if err == nil && len(list) == 0 {
-		err = ErrNobody
-	}
-	slices.SortFunc(list, func(a, b HandedOver) int { return cmp.Compare(a.Instance, b.Instance) })
-	return list, bad, err
+	return act[HandedOver](ctx, nc, HandoverSubject(service), order, answerer{service: service, route: order.Route}, "the answer does not say what became of the order")
 }
+
+func (a HandedOver) by() answerer { return answerer{a.Instance, a.Service, a.Route} }

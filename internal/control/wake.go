@@ -1,12 +1,7 @@
 package control
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -38,24 +33,7 @@ type Woken struct {
 // no order: an instance that starts later knows nothing of it. [ErrNobody] says that no instance has answered.
 func Wake(ctx context.Context, nc *nats.Conn, service string, order orders.Order) (list []Woken, bad []string, err error) {
 	order.Format = orders.Format
-	request, err := json.Marshal(order)
-	if err != nil {
-		return nil, nil, err
-	}
-	err = gather(ctx, nc, WakeSubject(service), request, func(data []byte) error {
-		var w Woken
-		if json.Unmarshal(data, &w) != nil || w.Instance == "" || len(w.Instance) > MaxKey || w.Service != service || w.Route != order.Route {
-			return errors.New("the answer does not say which waits were ended")
-		}
-		if slices.ContainsFunc(list, func(o Woken) bool { return o.Instance == w.Instance }) {
-			return fmt.Errorf("instance %q answers twice", w.Instance)
-		}
-		list = append(list, w)
-		return nil
-	}, &bad)
-	if err == nil && len(list) == 0 {
-		err = ErrNobody
-	}
-	slices.SortFunc(list, func(a, b Woken) int { return cmp.Compare(a.Instance, b.Instance) })
-	return list, bad, err
+	return act[Woken](ctx, nc, WakeSubject(service), order, answerer{service: service, route: order.Route}, "the answer does not say which waits were ended")
 }
+
+func (a Woken) by() answerer { return answerer{a.Instance, a.Service, a.Route} }

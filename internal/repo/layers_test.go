@@ -48,7 +48,7 @@ var layers = map[string][]string{
 	"consumer/internal/pulls":     {"consumer/internal/link"}, // a durable asks for its part of what the link brings
 	"consumer/internal/*":         {},
 	"consumer/handler":            {"consumer"},
-	"consumer/handler/internal/*": {"consumer", "consumer/handler", "supervisor"},
+	"consumer/handler/internal/*": {"consumer", "consumer/handler", "consumer/handler/internal/*", "supervisor"},
 	"consumer/handler/stock":      {"consumer/handler", "consumer/handler/*"},
 	"consumer/handler/*":          {"consumer", "consumer/handler", "consumer/handler/internal/*"},
 }

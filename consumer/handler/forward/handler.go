@@ -16,9 +16,7 @@
 //
 // # Where it may go
 //
-// Tokens of the subject come from whoever published the message, who may have the right to publish to the route's subjects
-// and to no others. So a template that begins with one of them needs a list of what is allowed. What belongs to the server
-// ($JS, $KV, $SYS, $O and all others with a $, _INBOX), and relay's own subjects, are refused whatever the list says.
+// See the package outbound: what belongs to the server, and relay's own subjects, are refused whatever the list says.
 //
 // # Loops
 //
@@ -36,7 +34,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -45,8 +42,8 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
+	"github.com/relaymq/relay/consumer/handler/internal/outbound"
 	"github.com/relaymq/relay/internal/requests"
-	"github.com/relaymq/relay/internal/subject"
 )
 
 const (
@@ -60,8 +57,7 @@ type Handler struct {
 	js       jetstream.JetStream
 	requests *requests.Requester
 	cfg      Config
-	template subject.Template
-	own      []string // patterns of relay's own subjects
+	way      outbound.Way
 	copied   headerlist.List
 }
 
@@ -82,20 +78,16 @@ func New(cfg Config, js jetstream.JetStream, own ...string) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	template, err := subject.ParseTemplate(cfg.Subject)
+	way, err := cfg.target().Way(own)
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{js: js, requests: requests.New(js.Conn()), cfg: cfg, template: template, own: own, copied: headerlist.New(cfg.ForwardHeaders)}, nil
+	return &Handler{js: js, requests: requests.New(js.Conn()), cfg: cfg, way: way, copied: headerlist.New(cfg.ForwardHeaders)}, nil
 }
 
 // Check asks the server whether a stream takes what will be published. A server that does not answer is no error.
 func (h *Handler) Check(ctx context.Context) error {
-	pattern := h.cfg.Pattern()
-	targets := []string{pattern}
-	if strings.Contains(h.cfg.Subject, "{") && len(h.cfg.Allow) > 0 {
-		targets = slices.DeleteFunc(slices.Clone(h.cfg.Allow), func(p string) bool { return !subject.Overlaps(p, pattern) })
-	}
+	targets := h.cfg.target().Patterns()
 	ctx, cancel := context.WithCancel(ctx) // ends a list that is not read to its end
 	defer cancel()
 	for _, target := range targets {
@@ -118,10 +110,7 @@ func (h *Handler) Stop(context.Context) error {
 
 // Handle publishes a copy of m and waits for the stream's answer.
 func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
-	to, err := h.template.Expand(m.Subject)
-	if err == nil {
-		err = h.allowed(to)
-	}
+	to, err := h.way.Of(m.Subject)
 	if err != nil {
 		return consumer.Dead(fmt.Errorf("forward %q: %w", m.Subject, err))
 	}
@@ -137,26 +126,10 @@ func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
 	switch {
 	case impossible(err):
 		return consumer.Dead(err)
-	case errors.Is(err, jetstream.ErrNoStreamResponse) && to == h.cfg.Subject: // whatever the message
+	case errors.Is(err, jetstream.ErrNoStreamResponse) && h.cfg.target().IsFixed(): // whatever the message
 		return consumer.NoAnswer(err)
 	}
 	return err
-}
-
-// allowed says why nothing may be published to a subject.
-func (h *Handler) allowed(to string) error {
-	if err := subject.ValidateLiteral(to); err != nil {
-		return err
-	}
-	for _, p := range h.own {
-		if subject.Matches(p, to) {
-			return fmt.Errorf("%q is one of relay's own subjects (%s)", to, p)
-		}
-	}
-	if len(h.cfg.Allow) > 0 && !slices.ContainsFunc(h.cfg.Allow, func(p string) bool { return subject.Matches(p, to) }) {
-		return fmt.Errorf("%q is not among the subjects in allow", to)
-	}
-	return nil
 }
 
 // hopsOf reads the hop count. A stranger may have set it to anything: what is no count is none, and the copy has a true
@@ -171,25 +144,10 @@ func hopsOf(h nats.Header) int {
 
 func (h *Handler) header(m *consumer.Msg, hops int) nats.Header {
 	header := make(nats.Header, len(h.cfg.ForwardHeaders)+2)
-	if !h.copied.Empty() {
-		for name, values := range m.Header {
-			if h.copied.Has(name) && !neverCopied(name) {
-				header[name] = values
-			}
-		}
-	}
+	outbound.CopyHeaders(header, m.Header, h.copied)
 	header.Set(nats.MsgIdHdr, fmt.Sprintf("%s_%d_%d", m.ID, m.Time.UnixNano(), m.Replay))
 	header.Set(hopsHeader, strconv.Itoa(hops))
 	return header
-}
-
-// neverCopied tells whether the server or relay would act on a header.
-func neverCopied(name string) bool {
-	return hasPrefixFold(name, "Nats-") || hasPrefixFold(name, "Relay-")
-}
-
-func hasPrefixFold(s, prefix string) bool {
-	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
 // impossible tells whether a refusal is the message's own fault and will be the same every time: larger than the server's

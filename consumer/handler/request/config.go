@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
+	"github.com/relaymq/relay/consumer/handler/internal/outbound"
 	"github.com/relaymq/relay/consumer/handler/internal/status"
-	"github.com/relaymq/relay/internal/subject"
 )
 
 // Config is the request handler of a route. Only Subject is required.
@@ -42,43 +40,26 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-var placeholder = regexp.MustCompile(`\{[^}]*\}`)
+// target is where the requests go.
+func (c Config) target() outbound.Target { return outbound.Target{Subject: c.Subject, Allow: c.Allow} }
 
 // Validate returns every fault, each beginning with the config name of its field. Values of Headers may be secrets and are not
 // repeated.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
-	errs := []error{c.validateSubject()}
+	errs := []error{c.target().Validate()}
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for i, p := range c.Allow {
-		switch err := subject.ValidatePattern(p); {
-		case err != nil:
-			fault("allow[%d]: %w", i, err)
-		case subject.ServersOwn(p):
-			fault("allow[%d]: %q belongs to the server, and relay sends no request to it", i, p)
-		}
-	}
-	if pattern := c.Pattern(); len(c.Allow) > 0 && !slices.ContainsFunc(c.Allow, func(p string) bool { return subject.Overlaps(p, pattern) }) {
-		fault("allow: no pattern matches a subject that %q can produce", c.Subject)
-	}
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
 		switch {
-		case !validName(name):
+		case !outbound.ValidName(name):
 			fault("headers: %q is not a header name", name)
-		case ownHeader(name):
+		case outbound.IsReserved(name):
 			fault("headers: %s is relay's or the server's own", name)
 		case strings.ContainsAny(c.Headers[name], "\r\n\x00"):
 			fault("headers: the value of %s holds a control byte", name)
 		}
 	}
-	for i, entry := range c.ForwardHeaders {
-		switch name, isPrefix := headerlist.Split(entry); {
-		case !validName(name) && !(isPrefix && name == ""):
-			fault("forward_headers[%d]: %q is not a header name, nor the beginning of a header name with * at its end", i, entry)
-		case ownHeader(name):
-			fault("forward_headers[%d]: %s may not be copied from a message", i, entry)
-		}
-	}
+	errs = append(errs, outbound.ValidateForwarded(c.ForwardHeaders))
 	ack, err := status.Parse(c.Ack)
 	if err != nil {
 		fault("ack: %w", err)
@@ -93,44 +74,5 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c Config) validateSubject() error {
-	if c.Subject == "" {
-		return errors.New("subject: is required")
-	}
-	if _, err := subject.ParseTemplate(c.Subject); err != nil {
-		return fmt.Errorf("subject: %w", err)
-	}
-	if c.Subject == "{subject}" {
-		return errors.New("subject: {subject} alone asks the stream that the message came from")
-	}
-	// With a plain token in place of each placeholder, what is left to be wrong is wrong for every message.
-	if err := subject.ValidateLiteral(placeholder.ReplaceAllString(c.Subject, "x")); err != nil {
-		return fmt.Errorf("subject: %w (with x for each placeholder)", err)
-	}
-	if first, _, _ := strings.Cut(c.Subject, "."); strings.Contains(first, "{") && len(c.Allow) == 0 {
-		return fmt.Errorf("subject: the first token of %q comes from the message, so that its publisher chooses who gets the request: begin with a fixed token, or list the allowed subjects in allow", c.Subject)
-	}
-	return nil
-}
-
 // Pattern is a pattern that every subject the handler may ask at matches, Allow aside. It is > when the template is not valid.
-func (c Config) Pattern() string {
-	t, err := subject.ParseTemplate(c.Subject)
-	if err != nil {
-		return ">"
-	}
-	return t.Pattern()
-}
-
-// ownHeader tells whether the server or relay would act on a header, or whoever gets it may take it for their word.
-func ownHeader(name string) bool {
-	return hasPrefixFold(name, "Nats-") || hasPrefixFold(name, "Relay-")
-}
-
-func hasPrefixFold(s, prefix string) bool {
-	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
-}
-
-func validName(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || r == ':' || r == '*' })
-}
+func (c Config) Pattern() string { return c.target().Pattern() }

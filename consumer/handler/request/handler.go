@@ -26,8 +26,7 @@
 //
 // # Where it may go
 //
-// As with the handler forward: tokens come from whoever published, so that a template that begins with one needs a list of what is
-// allowed, and what belongs to the server, and relay's own subjects, are refused whatever the list says. A subject that a stream
+// As with the handler forward; see the package outbound. A subject that a stream
 // takes is refused at start: the stream's confirmation would come before the answer. Should that change later, a reply without
 // headers that is a JSON object with stream and seq is a failure. A service that answers so sends Relay-Verdict too.
 package request
@@ -38,7 +37,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,10 +47,10 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/headerlist"
+	"github.com/relaymq/relay/consumer/handler/internal/outbound"
 	"github.com/relaymq/relay/consumer/handler/internal/snippet"
 	"github.com/relaymq/relay/consumer/handler/internal/status"
 	"github.com/relaymq/relay/internal/requests"
-	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/transient"
 )
 
@@ -64,8 +62,7 @@ type Handler struct {
 	requests  *requests.Requester
 	js        jetstream.JetStream
 	cfg       Config
-	template  subject.Template
-	own       []string // patterns of relay's own subjects
+	way       outbound.Way
 	copied    headerlist.List
 	ack, dead *status.Set
 }
@@ -87,9 +84,9 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, own ...string) (*Han
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	h := &Handler{requests: requests.New(nc), js: js, cfg: cfg, own: own, copied: headerlist.New(cfg.ForwardHeaders)}
+	h := &Handler{requests: requests.New(nc), js: js, cfg: cfg, copied: headerlist.New(cfg.ForwardHeaders)}
 	// Validate has parsed all three.
-	h.template, _ = subject.ParseTemplate(cfg.Subject)
+	h.way, _ = cfg.target().Way(own)
 	h.ack, _ = status.Parse(cfg.Ack)
 	h.dead, _ = status.Parse(cfg.Dead)
 	return h, nil
@@ -98,11 +95,7 @@ func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, own ...string) (*Han
 // Check asks the server whether a stream takes what will be asked: its confirmation would come before the answer. That nobody
 // answers at the moment is no error, nor is a server that does not answer.
 func (h *Handler) Check(ctx context.Context) error {
-	pattern := h.cfg.Pattern()
-	targets := []string{pattern}
-	if strings.Contains(h.cfg.Subject, "{") && len(h.cfg.Allow) > 0 {
-		targets = slices.DeleteFunc(slices.Clone(h.cfg.Allow), func(p string) bool { return !subject.Overlaps(p, pattern) })
-	}
+	targets := h.cfg.target().Patterns()
 	ctx, cancel := context.WithCancel(ctx) // ends a list that is not read to its end
 	defer cancel()
 	for _, target := range targets {
@@ -134,10 +127,7 @@ func passes(err error) bool { return transient.Is(err) || errors.Is(err, context
 
 // Handle asks, and returns the verdict of the answer.
 func (h *Handler) Handle(ctx context.Context, m *consumer.Msg) error {
-	to, err := h.template.Expand(m.Subject)
-	if err == nil {
-		err = h.allowed(to)
-	}
+	to, err := h.way.Of(m.Subject)
 	if err != nil {
 		return consumer.Dead(fmt.Errorf("request for %q: %w", m.Subject, err))
 	}
@@ -174,31 +164,9 @@ func failed(err error) error {
 	return err
 }
 
-// allowed says why nobody may be asked at a subject.
-func (h *Handler) allowed(to string) error {
-	if err := subject.ValidateLiteral(to); err != nil {
-		return err
-	}
-	for _, p := range h.own {
-		if subject.Matches(p, to) {
-			return fmt.Errorf("%q is one of relay's own subjects (%s)", to, p)
-		}
-	}
-	if len(h.cfg.Allow) > 0 && !slices.ContainsFunc(h.cfg.Allow, func(p string) bool { return subject.Matches(p, to) }) {
-		return fmt.Errorf("%q is not among the subjects in allow", to)
-	}
-	return nil
-}
-
 func (h *Handler) header(m *consumer.Msg) nats.Header {
 	header := make(nats.Header, 5+len(h.cfg.Headers)+len(h.cfg.ForwardHeaders))
-	if !h.copied.Empty() {
-		for name, values := range m.Header {
-			if h.copied.Has(name) && !ownHeader(name) {
-				header[name] = values
-			}
-		}
-	}
+	outbound.CopyHeaders(header, m.Header, h.copied)
 	for name, value := range h.cfg.Headers {
 		for other := range header { // NATS keeps a publisher's spelling
 			if strings.EqualFold(other, name) {

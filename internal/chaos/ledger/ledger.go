@@ -36,16 +36,18 @@ type Script struct {
 	// Sleep is how long the handler takes, SleepOK how long when it is ok only because Do is restricted. Milliseconds.
 	Sleep   int `json:"sleep,omitempty"`
 	SleepOK int `json:"sleep_ok,omitempty"`
-	// Pad makes the body larger.
-	Pad string `json:"pad,omitempty"`
+	// Pad makes the body larger. It comes behind the script, so that nobody spends time on reading it.
+	Pad string `json:"-"`
 }
 
 // Parse reads a body. One that is no script is a message that is to succeed.
 func Parse(body []byte) Script {
 	s := Script{}
-	if json.Unmarshal(body, &s) != nil || s.ID == "" || strings.ContainsAny(s.ID, " \n") {
+	script, pad, _ := bytes.Cut(body, []byte("\n"))
+	if json.Unmarshal(script, &s) != nil || s.ID == "" || strings.ContainsAny(s.ID, " \n") {
 		return Script{ID: "-"}
 	}
+	s.Pad = string(pad)
 	return s
 }
 
@@ -55,7 +57,10 @@ func (s Script) Body() []byte {
 	if err != nil {
 		panic(err) // strings and numbers
 	}
-	return b
+	if s.Pad == "" {
+		return b
+	}
+	return append(append(b, '\n'), s.Pad...)
 }
 
 // For says what to do on this attempt by this instance, and how long it takes. First tells whether the message starts for
