@@ -9,8 +9,8 @@ const recallMargin = 2 * time.Second
 // Away is a message that was given back; see [Delivery.NakAway].
 type Away struct{ d Delivery }
 
-// Recall asks for the message to come at due, or at once when that is over: the server lets a later NAK replace an earlier one. It does nothing when the message is not away, or about to come by itself, since then another instance may
-// be at it. Alone says that there is none: then what should have come is asked for once more. The server forgets what it is about to deliver again
+// Recall asks for the message to come at due, or at once when that is over: the server lets a later NAK replace an earlier one. It does
+// nothing when the message is not away, or about to come by itself, since then another instance may be at it. Alone says that there is none: then what should have come is asked for once more. The server forgets what it is about to deliver again
 // when the stream is purged, and brings it after AckWait only (nats-server 2.15.2, consumer.go, purge).
 func (a *Away) Recall(due time.Time, alone bool) {
 	d := &a.d

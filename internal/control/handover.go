@@ -37,7 +37,7 @@ type HandedOver struct {
 // permits. The answers come when the drain begins. [ErrNobody] says that no instance has answered.
 func Handover(ctx context.Context, nc *nats.Conn, service string, order HandoverOrder) (list []HandedOver, bad []string, err error) {
 	order.Format = orders.Format
-	return act[HandedOver](ctx, nc, HandoverSubject(service), order, answerer{service: service, route: order.Route}, "the answer does not say what became of the order")
+	return act[HandedOver](ctx, nc, HandoverSubject(service), order, answerer{service: service, route: order.Route}, "what became of the order")
 }
 
 func (a HandedOver) by() answerer { return answerer{a.Instance, a.Service, a.Route} }

@@ -33,7 +33,7 @@ type Woken struct {
 // no order: an instance that starts later knows nothing of it. [ErrNobody] says that no instance has answered.
 func Wake(ctx context.Context, nc *nats.Conn, service string, order orders.Order) (list []Woken, bad []string, err error) {
 	order.Format = orders.Format
-	return act[Woken](ctx, nc, WakeSubject(service), order, answerer{service: service, route: order.Route}, "the answer does not say which waits were ended")
+	return act[Woken](ctx, nc, WakeSubject(service), order, answerer{service: service, route: order.Route}, "which waits were ended")
 }
 
 func (a Woken) by() answerer { return answerer{a.Instance, a.Service, a.Route} }

@@ -16,7 +16,9 @@
 //
 // # Where it may go
 //
-// See the package outbound: what belongs to the server, and relay's own subjects, are refused whatever the list says.
+// Tokens of the subject come from whoever published the message, who may have the right to publish to the route's subjects
+// and to no others. So a template that begins with one of them needs a list of what is allowed. What belongs to the server
+// ($JS, $KV, $SYS, $O and all others with a $, _INBOX), and relay's own subjects, are refused whatever the list says.
 //
 // # Loops
 //

@@ -26,7 +26,8 @@
 //
 // # Where it may go
 //
-// As with the handler forward; see the package outbound. A subject that a stream
+// As with the handler forward: tokens come from whoever published, so that a template that begins with one needs a list of what is
+// allowed, and what belongs to the server, and relay's own subjects, are refused whatever the list says. A subject that a stream
 // takes is refused at start: the stream's confirmation would come before the answer. Should that change later, a reply without
 // headers that is a JSON object with stream and seq is a failure. A service that answers so sends Relay-Verdict too.
 package request

@@ -36,22 +36,21 @@ type Script struct {
 	// Sleep is how long the handler takes, SleepOK how long when it is ok only because Do is restricted. Milliseconds.
 	Sleep   int `json:"sleep,omitempty"`
 	SleepOK int `json:"sleep_ok,omitempty"`
-	// Pad makes the body larger. It comes behind the script, so that nobody spends time on reading it.
+	// Pad makes the body larger. It comes behind the script, and Parse leaves it out: reading it would keep the machine busy.
 	Pad string `json:"-"`
 }
 
 // Parse reads a body. One that is no script is a message that is to succeed.
 func Parse(body []byte) Script {
 	s := Script{}
-	script, pad, _ := bytes.Cut(body, []byte("\n"))
+	script, _, _ := bytes.Cut(body, []byte("\n"))
 	if json.Unmarshal(script, &s) != nil || s.ID == "" || strings.ContainsAny(s.ID, " \n") {
 		return Script{ID: "-"}
 	}
-	s.Pad = string(pad)
 	return s
 }
 
-// Body is the reverse of Parse.
+// Body is what Parse reads.
 func (s Script) Body() []byte {
 	b, err := json.Marshal(s)
 	if err != nil {

@@ -1,9 +1,5 @@
 // Package outbound is what handlers share that send each message to a subject made of its own: where it may go, and which of its headers go
-// with it.
-//
-// Tokens of that subject come from whoever published the message, who may have the right to publish to the route's subjects and to no
-// others. So a template that begins with one of them needs a list of what is allowed. What belongs to the server ($JS, $KV, $SYS, $O and
-// all others with a $, _INBOX), and relay's own subjects, are refused whatever the list says.
+// with it. The packages of the handlers say what is refused, and why.
 package outbound
 
 import (
