@@ -43,7 +43,7 @@ func pull(t *testing.T, srv *natstest.Server, url string, replicas int, ackWait 
 	ctx := t.Context()
 	var st jetstream.Stream
 	var err error
-	eventually(t, "stream and durable are made", func() bool { // a request that comes during an election is not answered
+	natstest.Eventually(t, "stream and durable are made", func() bool { // a request that comes during an election is not answered
 		st, err = p.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, Replicas: replicas})
 		if err == nil {
 			p.consumer, err = st.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
@@ -144,19 +144,10 @@ func (p *puller) next() *Delivery {
 
 const patience = 20 * time.Second
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // info is asked until there is an answer: a cluster may be electing.
 func (p *puller) info() (info *jetstream.ConsumerInfo) {
 	p.t.Helper()
-	eventually(p.t, "the server answers", func() bool {
+	natstest.Eventually(p.t, "the server answers", func() bool {
 		ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
 		defer cancel()
 		var err error
@@ -221,7 +212,7 @@ func TestSession_settlementsOutliveABrokenLink(t *testing.T) {
 			_ = d.Nak(far)
 		}
 	}
-	eventually(t, "all is sent", func() bool { return p.s.Stats().Naked == 100 })
+	natstest.Eventually(t, "all is sent", func() bool { return p.s.Stats().Naked == 100 })
 	proxy.Cut()
 	proxy.Resume()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -248,7 +239,7 @@ func TestSession_stalledLinkBringsFencedDeliveries(t *testing.T) {
 	}
 	proxy.Stall()
 	p.publish(10)
-	eventually(t, "the leases ran out", func() bool { return p.info().NumRedelivered == 10 })
+	natstest.Eventually(t, "the leases ran out", func() bool { return p.info().NumRedelivered == 10 })
 	proxy.Resume()
 	d := p.next()
 	if !d.Fenced() {
@@ -302,7 +293,7 @@ func TestSession_leaderChangesWhileAcking(t *testing.T) {
 		seen[d.Sequence]++
 		_ = d.Ack(nil)
 		if i%1000 == 500 {
-			eventually(t, "the leader steps down", func() bool { // it may not be known yet
+			natstest.Eventually(t, "the leader steps down", func() bool { // it may not be known yet
 				m, err := p.nc.Request("$JS.API.CONSUMER.LEADER.STEPDOWN.ORDERS.billing", nil, time.Second)
 				return err == nil && strings.Contains(string(m.Data), `"success":true`)
 			})
@@ -319,7 +310,7 @@ func TestSession_leaderChangesWhileAcking(t *testing.T) {
 			t.Errorf("message %d was handed out %d times", seq, times)
 		}
 	}
-	eventually(t, "all is settled", func() bool { i := p.info(); return i.AckFloor.Stream == n && i.NumAckPending == 0 })
+	natstest.Eventually(t, "all is settled", func() bool { i := p.info(); return i.AckFloor.Stream == n && i.NumAckPending == 0 })
 }
 
 // A purge has the server forget what it is about to deliver again, also one that removes nothing. It is why [Away.Recall] asks once more.

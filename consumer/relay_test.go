@@ -122,13 +122,7 @@ func (l testLog) Write(p []byte) (int, error) {
 // eventually polls what the server or another goroutine brings about. Its patience is for a busy machine.
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !ok() {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("never: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+	natstest.Eventually(w.t, what, ok)
 }
 
 // stays waits until something has been so for half a second: when relay and the server may change it a few times more.

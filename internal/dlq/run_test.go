@@ -80,7 +80,7 @@ func (r *route) handled() []Origin {
 // once fails the test unless each of n messages was handled exactly once.
 func (r *route) once(n int) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprint(n, " messages are handled"), func() bool { return len(r.handled()) >= n })
+	natstest.Eventually(r.t, fmt.Sprint(n, " messages are handled"), func() bool { return len(r.handled()) >= n })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for m, times := range r.times {
@@ -90,15 +90,6 @@ func (r *route) once(n int) {
 	}
 	if len(r.times) != n {
 		r.t.Errorf("%d messages handled, want %d", len(r.times), n)
-	}
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
 	}
 }
 
@@ -260,7 +251,7 @@ func TestRun_cancelledFromElsewhereAndResumed(t *testing.T) {
 	run := newRun(t, s, jobs, Job{Rate: 100}, Choice{})
 	done := make(chan error, 1)
 	go func() { done <- run.Do(t.Context()) }()
-	eventually(t, "some are handled", func() bool { return len(r.handled()) > 10 })
+	natstest.Eventually(t, "some are handled", func() bool { return len(r.handled()) > 10 })
 	if _, err := jobs.Cancel(t.Context(), run.Job.ID, "ada"); err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +290,7 @@ func TestRun_regressionWhatWentWhileItWasStoppedIsGone(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run.Do(ctx) }()
-	eventually(t, "some are handed over", func() bool { return messages(t, js, s.Name()) < n-10 })
+	natstest.Eventually(t, "some are handed over", func() bool { return messages(t, js, s.Name()) < n-10 })
 	stop()
 	if err := <-done; err == nil {
 		t.Fatal("it ran to its end")
@@ -335,7 +326,7 @@ func TestRun_oneRunnerAtATime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run.Do(ctx) }()
-	eventually(t, "it runs", func() bool { return messages(t, js, s.Name()) < 190 })
+	natstest.Eventually(t, "it runs", func() bool { return messages(t, js, s.Name()) < 190 })
 	if err := again(t, run, "you").Do(t.Context()); !errors.Is(err, ErrJobTaken) {
 		t.Errorf("a second runner: got %v", err)
 	}
@@ -437,7 +428,7 @@ func TestRun_serverRestarts(t *testing.T) {
 	run := newRun(t, s, openJobs(t, js), Job{Rate: 2000}, Choice{})
 	done := make(chan error, 1)
 	go func() { done <- run.Do(t.Context()) }()
-	eventually(t, "it runs", func() bool { return messages(t, js, "RELAY_RETRY") > 100 })
+	natstest.Eventually(t, "it runs", func() bool { return messages(t, js, "RELAY_RETRY") > 100 })
 	srv.Restart()
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -65,7 +66,7 @@ func TestRun_regressionAJobEndsWhoseMessagesNobodyTakes(t *testing.T) {
 	id := run.Job.ID
 	ended := make(chan error, 1)
 	go func() { ended <- run.Do(t.Context()) }()
-	eventually(t, "it says that no instance asks", func() bool {
+	natstest.Eventually(t, "it says that no instance asks", func() bool {
 		job, err := jobs.Get(t.Context(), id)
 		return err == nil && len(job.WaitsFor) == 1 && job.WaitsFor[0].Route == "billing" && job.WaitsFor[0].Messages == 1 && !job.WaitsFor[0].Since.IsZero()
 	})

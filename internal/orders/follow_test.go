@@ -52,11 +52,7 @@ func (f *following) has(order string) bool {
 
 func (f *following) eventually(what string, ok func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			f.t.Fatalf("%s: not after 30 s; applied %q; log:\n%s", what, f.applied, &f.log)
-		}
-	}
+	natstest.Eventually(f.t, what, ok, &f.log)
 }
 
 // joined are the orders that a new route would be given.

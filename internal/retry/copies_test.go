@@ -57,7 +57,7 @@ func TestRetryStream_regressionAnOldDeliveryReplacesNoCopyWithMoreAttempts(t *te
 			o.Attempts = attempts
 			// A stream of a busy cluster may be without a leader for a moment.
 			var err error
-			eventually(t, "it is parked", func() bool {
+			natstest.Eventually(t, "it is parked", func() bool {
 				err = r.Park(t.Context(), o, nil, nil, time.Now().Add(due), plenty, own)
 				return !errors.Is(err, jetstream.ErrNoStreamResponse)
 			})
@@ -78,7 +78,7 @@ func TestRetryStream_regressionAnOldDeliveryReplacesNoCopyWithMoreAttempts(t *te
 		park(3, 0, 0)
 		want("park", 3)
 		park(4, 0, 0)
-		eventually(t, "the copy is due", func() bool {
+		natstest.Eventually(t, "the copy is due", func() bool {
 			_, m, _ := copyIn(t, r, originOf(1))
 			return m.Subject == r.dueSubject(originOf(1))
 		})

@@ -120,7 +120,7 @@ func TestRetryStream_parkedMessagesComeInTime(t *testing.T) {
 	if late[n-1] > race.Slower*300*time.Millisecond {
 		t.Errorf("%v late", late[n-1])
 	}
-	eventually(t, "nothing is left", func() bool { return messages(t, js, "relay.>") == 0 })
+	natstest.Eventually(t, "nothing is left", func() bool { return messages(t, js, "relay.>") == 0 })
 }
 
 // A lost ack has the original come again, fail again, and be parked again.
@@ -185,7 +185,7 @@ func TestRetryStream_limit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the limit is noticed", func() bool {
+	natstest.Eventually(t, "the limit is noticed", func() bool {
 		return errors.Is(r.Park(t.Context(), originOf(6), nil, nil, soon, Room{Messages: 5}, 0), ErrParkFull)
 	})
 	if err := r.Park(t.Context(), originOf(7), nil, nil, soon, Room{Messages: 1000}, 0); err != nil {

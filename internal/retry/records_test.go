@@ -143,7 +143,7 @@ func deletes(t *testing.T, b *Bucket, js jetstream.JetStream) {
 	if err := two.Delete(t.Context(), 8); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "no marker is left behind", func() bool {
+	natstest.Eventually(t, "no marker is left behind", func() bool {
 		st, err := js.Stream(t.Context(), "KV_RELAY_ATTEMPTS")
 		return err == nil && st.CachedInfo().State.Msgs == 0
 	})

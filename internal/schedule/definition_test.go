@@ -392,9 +392,9 @@ func TestRunner_regressionTwoDefinitionsOnAServer(t *testing.T) {
 	js := natstest.Start(t).JetStream(t)
 	stream := jobs(t, js)
 	start(t, runner(js, "older", nil, every(time.Second)))
-	eventually(t, "the older definition runs", func() bool { return count(t, stream) > 0 })
+	natstest.Eventually(t, "the older definition runs", func() bool { return count(t, stream) > 0 })
 	start(t, runner(js, "newer", nil, every(2*time.Second)))
-	eventually(t, "the newer definition counts", func() bool { return record(t, js, "tick").Timing == every(2*time.Second).Timing() })
+	natstest.Eventually(t, "the newer definition counts", func() bool { return record(t, js, "tick").Timing == every(2*time.Second).Timing() })
 	bucket, err := js.Stream(t.Context(), "KV_"+Bucket("relay"))
 	if err != nil {
 		t.Fatal(err)

@@ -164,9 +164,9 @@ func TestTidy_upgrade(t *testing.T) {
 	store("relay.later.wait.b.jobs.b", at(2*time.Second), "relay.later.wait.x.jobs.x", "Nats-Schedule-Rollup", "sub")
 	store("relay.later.wait.evil.jobs.evil", "@every 1s", "relay.later.wait.flood.jobs.evil")
 	start(t, runner(js, "i", nil))
-	eventually(t, "both come", func() bool { return count(t, stream) == 2 })
+	natstest.Eventually(t, "both come", func() bool { return count(t, stream) == 2 })
 	l := AttachLater(js, "relay")
-	eventually(t, "nothing waits", func() bool {
+	natstest.Eventually(t, "nothing waits", func() bool {
 		list, _, err := l.List(t.Context(), 10)
 		return err == nil && len(list) == 0
 	})
@@ -194,7 +194,7 @@ func TestIntake_bounds(t *testing.T) {
 	if stored != 10 || !errors.Is(failed, ErrFull) || !strings.Contains(failed.Error(), "later.max_bytes") {
 		t.Errorf("%d stored, %v", stored, failed)
 	}
-	eventually(t, "it is said", func() bool {
+	natstest.Eventually(t, "it is said", func() bool {
 		said := strings.Join(r.Troubles(), "\n")
 		return strings.Contains(said, "RELAY_LATER holds 11 messages") && strings.Contains(said, "110 %") && strings.Contains(said, "no more delayed messages may wait")
 	})

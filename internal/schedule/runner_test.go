@@ -28,15 +28,6 @@ type clock struct{ at atomic.Int64 }
 func (c *clock) now() time.Time  { return time.Unix(0, c.at.Load()) }
 func (c *clock) set(t time.Time) { c.at.Store(t.UnixNano()) }
 
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
-}
-
 // start runs a runner until the test, or the returned function, ends it.
 func start(t *testing.T, r *Runner) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -117,13 +108,13 @@ func TestRunner_regressionTheWatchOfADeletedBucketStayed(t *testing.T) {
 		stream, err := js.Stream(t.Context(), name)
 		return err == nil && stream.CachedInfo().State.Consumers == 1
 	}
-	eventually(t, "the bucket is watched", watched)
+	natstest.Eventually(t, "the bucket is watched", watched)
 	const all = 4 // the answers to requests, this watch, and what is read of delayed messages
-	eventually(t, "the runner is open", func() bool { return js.Conn().NumSubscriptions() == all })
+	natstest.Eventually(t, "the runner is open", func() bool { return js.Conn().NumSubscriptions() == all })
 	if err := js.DeleteStream(t.Context(), name); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the new bucket is watched", watched)
+	natstest.Eventually(t, "the new bucket is watched", watched)
 	if n := js.Conn().NumSubscriptions(); n != all {
 		t.Errorf("%d subscriptions, %d before", n, all)
 	}
@@ -141,7 +132,7 @@ func TestRunner_instancesPublishEachRunOnce(t *testing.T) {
 	}
 	r := records(t, js)
 	for n := range 10 {
-		eventually(t, "the next run is recorded", func() bool {
+		natstest.Eventually(t, "the next run is recorded", func() bool {
 			rec := record(t, js, "minutely")
 			return rec.Claim == nil && rec.Next.Equal(noon.Truncate(time.Minute).Add(time.Duration(n+1)*time.Minute))
 		})
@@ -150,7 +141,7 @@ func TestRunner_instancesPublishEachRunOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "10 runs", func() bool { return count(t, stream) == 10 && record(t, js, "minutely").Claim == nil })
+	natstest.Eventually(t, "10 runs", func() bool { return count(t, stream) == 10 && record(t, js, "minutely").Claim == nil })
 	m, err := stream.GetMsg(t.Context(), 1)
 	if err != nil || string(m.Data) != "go" || m.Header.Get("Kind") != "tick" || m.Header.Get("Relay-Schedule-Run") != "2026-11-22T12:01:00Z" {
 		t.Errorf("%+v, %v", m, err)
@@ -170,7 +161,7 @@ func TestRunner_regressionAStrangersMessageIDTakesNoRunAway(t *testing.T) {
 	c.set(noon)
 	start(t, runner(js, "i", c, Schedule{Name: "minutely", Cron: "* * * * *", Subject: "jobs.minutely", Body: "go"}))
 	run := noon.Truncate(time.Minute).Add(time.Minute)
-	eventually(t, "the first run is planned", func() bool { return record(t, js, "minutely").Next.Equal(run) })
+	natstest.Eventually(t, "the first run is planned", func() bool { return record(t, js, "minutely").Next.Equal(run) })
 	for _, id := range []string{"relay.minutely@" + run.Format(time.RFC3339), "relay.minutely@" + run.Format(time.RFC3339) + "."} {
 		if _, err := js.Publish(t.Context(), "jobs.other", nil, jetstream.WithMsgID(id)); err != nil {
 			t.Fatal(err)
@@ -180,7 +171,7 @@ func TestRunner_regressionAStrangersMessageIDTakesNoRunAway(t *testing.T) {
 	if _, err := records(t, js).Change(t.Context(), "minutely", func(*Record) {}); err != nil { // wakes it
 		t.Fatal(err)
 	}
-	eventually(t, "the run is over", func() bool { rec := record(t, js, "minutely"); return rec.Last != nil && rec.Claim == nil })
+	natstest.Eventually(t, "the run is over", func() bool { rec := record(t, js, "minutely"); return rec.Last != nil && rec.Claim == nil })
 	if m, err := stream.GetLastMsgForSubject(t.Context(), "jobs.minutely"); err != nil || string(m.Data) != "go" {
 		t.Errorf("%v, %+v", err, record(t, js, "minutely").Last)
 	}
@@ -208,7 +199,7 @@ func TestRunner_takesOverFromAnInstanceThatDied(t *testing.T) {
 	r := runner(js, "next", c, s)
 	r.patience = 50 * time.Millisecond
 	start(t, r)
-	eventually(t, "the run is finished by the other instance", func() bool {
+	natstest.Eventually(t, "the run is finished by the other instance", func() bool {
 		rec := record(t, js, s.Name)
 		return rec.Claim == nil && rec.Last != nil && rec.Last.Result == Duplicate && rec.Last.Instance == "next" && rec.Next.After(noon)
 	})
@@ -239,13 +230,13 @@ func TestRunner_catchUp(t *testing.T) {
 			c.set(noon.Add(10 * time.Minute))
 			r := runner(js, "i", c, s)
 			start(t, r)
-			eventually(t, "the next run is at 13", func() bool {
+			natstest.Eventually(t, "the next run is at 13", func() bool {
 				return record(t, js, s.Name).Next.Equal(time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC))
 			})
 			if n := count(t, stream); n != want {
 				t.Errorf("%d messages, want %d", n, want)
 			}
-			eventually(t, "the others are counted", func() bool {
+			natstest.Eventually(t, "the others are counted", func() bool {
 				return counted(r, s.Name, Missed) == float64(5-want)
 			})
 		})
@@ -260,7 +251,7 @@ func TestRunner_pauseSurvivesARestartAndRunIsBesideIt(t *testing.T) {
 	c.set(noon)
 	s := Schedule{Name: "minutely", Cron: "* * * * *", Subject: "jobs.minutely"}
 	stop := start(t, runner(js, "before", c, s))
-	eventually(t, "it has begun", func() bool { return !record(t, js, s.Name).Next.IsZero() })
+	natstest.Eventually(t, "it has begun", func() bool { return !record(t, js, s.Name).Next.IsZero() })
 	r := records(t, js)
 	change := func(f func(*Record)) {
 		t.Helper()
@@ -273,12 +264,12 @@ func TestRunner_pauseSurvivesARestartAndRunIsBesideIt(t *testing.T) {
 	c.set(noon.Add(time.Hour))
 	start(t, runner(js, "after", c, s))
 	change(func(r *Record) { r.Asked = &Order{By: "ann", At: noon} })
-	eventually(t, "the run that was asked for", func() bool { return record(t, js, s.Name).Asked == nil })
+	natstest.Eventually(t, "the run that was asked for", func() bool { return record(t, js, s.Name).Asked == nil })
 	if n := count(t, stream); n != 1 {
 		t.Errorf("%d messages, want only the one that was asked for", n)
 	}
 	change(func(r *Record) { r.Paused, r.Next = nil, time.Time{} })
-	eventually(t, "it goes on after the pause", func() bool { return record(t, js, s.Name).Next.After(c.now()) })
+	natstest.Eventually(t, "it goes on after the pause", func() bool { return record(t, js, s.Name).Next.After(c.now()) })
 	if n := count(t, stream); n != 1 {
 		t.Errorf("%d messages: runs of the pause were published", n)
 	}
@@ -290,12 +281,12 @@ func TestRunner_saysThatNoStreamHoldsTheSubject(t *testing.T) {
 	s := Schedule{Name: "secondly", Every: time.Second, Subject: "jobs.secondly"}
 	r := runner(js, "i", nil, s)
 	start(t, r)
-	eventually(t, "it is said", func() bool {
+	natstest.Eventually(t, "it is said", func() bool {
 		err := r.Ready()
 		return err != nil && strings.Contains(err.Error(), "schedule secondly: no stream holds subject jobs.secondly") && strings.Contains(err.Error(), "(since ")
 	})
 	stream := jobs(t, js)
-	eventually(t, "it is published after all", func() bool { return count(t, stream) > 0 && r.Ready() == nil })
+	natstest.Eventually(t, "it is published after all", func() bool { return count(t, stream) > 0 && r.Ready() == nil })
 }
 
 func TestLater_isPublishedOnceWhenDue(t *testing.T) {
@@ -326,12 +317,12 @@ func TestLater_isPublishedOnceWhenDue(t *testing.T) {
 	}
 	began := time.Now()
 	delay("first", "new", 300*time.Millisecond)
-	eventually(t, "published", func() bool { return count(t, stream) == 1 })
+	natstest.Eventually(t, "published", func() bool { return count(t, stream) == 1 })
 	if took := time.Since(began); took < 300*time.Millisecond {
 		t.Errorf("published after %v", took)
 	}
 	delay("first", "again", 0) // its stream knows the id
-	eventually(t, "nothing waits", func() bool {
+	natstest.Eventually(t, "nothing waits", func() bool {
 		list, _, err := l.List(t.Context(), 1)
 		return err == nil && len(list) == 0
 	})
@@ -369,7 +360,7 @@ func TestLater_regressionMessagesThatNoStreamTakes(t *testing.T) {
 	}
 	time.Sleep(3 * time.Second) // they are in hand
 	delay("good", "jobs.good")
-	eventually(t, "the message of another", func() bool { return count(t, stream) == 1 })
+	natstest.Eventually(t, "the message of another", func() bool { return count(t, stream) == 1 })
 }
 
 // 200 due messages for subjects without a stream stopped all others for four minutes, and nobody saw them: they were not listed, and the log said that relay
@@ -404,11 +395,11 @@ func TestLater_regressionOnesThatNobodyTakesHoldUpNoOther(t *testing.T) {
 	if from.Before(due) {
 		from = due
 	}
-	eventually(t, "all good ones are there", func() bool { return count(t, stream) == 200 })
+	natstest.Eventually(t, "all good ones are there", func() bool { return count(t, stream) == 200 })
 	if late := time.Since(from); late > 8*time.Second { // one deaf one alone takes ten
 		t.Errorf("%v late", late)
 	}
-	eventually(t, "the trouble has the number", func() bool {
+	natstest.Eventually(t, "the trouble has the number", func() bool {
 		return strings.Contains(strings.Join(r.Troubles(), ""), "600 of them cannot be published")
 	})
 	list, more, err := l.List(t.Context(), 1000)
@@ -425,7 +416,7 @@ func TestLater_regressionOnesThatNobodyTakesHoldUpNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "they come when there is a stream", func() bool { return count(t, nowhere) == 200 })
+	natstest.Eventually(t, "they come when there is a stream", func() bool { return count(t, nowhere) == 200 })
 }
 
 // A publisher may name any target for its schedule, and any header.
@@ -449,7 +440,7 @@ func TestLater_goesWhereItWaitedForAndNowhereElse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "one is published, and three are refused", func() bool {
+	natstest.Eventually(t, "one is published, and three are refused", func() bool {
 		return counted(r, DelayedName, Failed) == 3 && count(t, stream) == 1
 	})
 	if m, err := stream.GetMsg(t.Context(), 1); err != nil || m.Subject != "jobs.mine" {

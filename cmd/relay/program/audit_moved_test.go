@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // What relay orphans move gave to a route ended there without having come: "more outcomes were counted than messages came", for good. The route that it
@@ -54,7 +55,7 @@ func TestAudit_regressionWhatOrphansMoveBringsIsExplained(t *testing.T) {
 			for range 3 {
 				w.publish("orders.eu", []byte("{}"), nil)
 			}
-			eventually(t, "they are parked", func() bool { return left(t, w.js, "RELAY_RETRY") == 3 })
+			natstest.Eventually(t, "they are parked", func() bool { return left(t, w.js, "RELAY_RETRY") == 3 })
 			p.signal(syscall.SIGTERM)
 			p.wait()
 			for range c.waiting {
@@ -85,7 +86,7 @@ func TestAudit_regressionWhatOrphansMoveBringsIsExplained(t *testing.T) {
 				}
 				return waits == parked && sum.MovedHere == here && sum.MovedAway == away
 			}
-			eventually(t, "it balances while they wait", func() bool { return balanced(3, 3, c.away) })
+			natstest.Eventually(t, "it balances while they wait", func() bool { return balanced(3, 3, c.away) })
 			if out := must(t, w.dir, "audit"); !strings.Contains(out, "3 moved here from another route") {
 				t.Errorf("it says:\n%s", out)
 			}
@@ -93,8 +94,8 @@ func TestAudit_regressionWhatOrphansMoveBringsIsExplained(t *testing.T) {
 				t.Errorf("who did so:\n%s", out)
 			}
 			must(t, w.dir, "retries", "now", "--route", "invoicing", "--yes")
-			eventually(t, "they are handled", func() bool { return left(t, w.js, "RELAY_RETRY") == 0 })
-			eventually(t, "it balances when they are through", func() bool { return balanced(0, 3, c.away) })
+			natstest.Eventually(t, "they are handled", func() bool { return left(t, w.js, "RELAY_RETRY") == 0 })
+			natstest.Eventually(t, "it balances when they are through", func() bool { return balanced(0, 3, c.away) })
 		})
 	}
 }

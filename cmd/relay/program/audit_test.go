@@ -12,6 +12,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // What came is through or waits; an ack of somebody else is found, and is the exit code.
@@ -39,7 +40,7 @@ routes:
 	for _, subject := range []string{"orders.eu", "orders.eu", "orders.us"} {
 		w.publish(subject, []byte("{}"), nil)
 	}
-	eventually(t, "one waits", func() bool {
+	natstest.Eventually(t, "one waits", func() bool {
 		c, err := w.js.Consumer(t.Context(), "ORDERS", "billing")
 		return err == nil && c.CachedInfo().NumPending == 0 && c.CachedInfo().NumAckPending == 1
 	})
@@ -90,9 +91,9 @@ routes:
 		}
 		return s.CachedInfo().State
 	}
-	eventually(t, "all are dead", func() bool { return dead().Msgs == 20 })
+	natstest.Eventually(t, "all are dead", func() bool { return dead().Msgs == 20 })
 	must(t, w.dir, "dlq", "discard", "1", "2", "3", "--yes")
-	eventually(t, "it balances", func() bool { code, _, _ := relay(t, w.dir, "audit"); return code == 0 })
+	natstest.Eventually(t, "it balances", func() bool { code, _, _ := relay(t, w.dir, "audit"); return code == 0 })
 	s, err := w.js.Stream(t.Context(), "RELAY_DLQ")
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +103,7 @@ routes:
 	if _, err := w.js.UpdateStream(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "status says so", func() bool {
+	natstest.Eventually(t, "status says so", func() bool {
 		_, out, _ := relay(t, w.dir, "status")
 		return strings.Contains(out, "max_msgs was 5, and is unlimited again") && strings.Contains(out, "12 dead letters were lost")
 	})

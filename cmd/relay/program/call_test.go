@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // relay call prints what the handler returned, or says why there is nothing, and loses its interest with Ctrl-C.
@@ -57,7 +58,7 @@ routes:
 	}
 
 	slow := spawn(t, w.dir, nil, "call", "orders.eu.slow", "x")
-	eventually(t, "the slow one runs", func() bool {
+	natstest.Eventually(t, "the slow one runs", func() bool {
 		_, metrics := service.get("/metrics")
 		return strings.Contains(metrics, `relay_handlers_running{route="slow"} 1`)
 	})
@@ -65,7 +66,7 @@ routes:
 	if code := slow.wait(); code != cli.ExitFailed || !strings.Contains(slow.err.String(), "not wanted any more") {
 		t.Errorf("exit %d: %s", code, slow.err.String())
 	}
-	eventually(t, "the slow one is cancelled", func() bool {
+	natstest.Eventually(t, "the slow one is cancelled", func() bool {
 		_, metrics := service.get("/metrics")
 		return strings.Contains(metrics, `relay_forgotten_total{route="slow"} 1`) && strings.Contains(metrics, `relay_handlers_running{route="slow"} 0`)
 	})

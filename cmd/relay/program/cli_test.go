@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 var update = flag.Bool("update", false, "write what relay says into testdata/cli")
@@ -108,7 +110,7 @@ func (w *world) someDeadLetters() {
 		{Subject: "orders.us.created"},
 	} {
 		w.publish(m.Subject, m.Data, m.Header)
-		eventually(w.t, "dead letter", func() bool {
+		natstest.Eventually(w.t, "dead letter", func() bool {
 			st, err := w.js.Stream(w.t.Context(), "RELAY_DLQ")
 			return err == nil && st.CachedInfo().State.Msgs == uint64(i+1)
 		})

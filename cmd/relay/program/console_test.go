@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // browser is somebody with a session, as a browser without JavaScript or a script would be.
@@ -116,7 +117,7 @@ routes:
 		w.publish(fmt.Sprintf("orders.%d", i), fmt.Appendf(nil, `{"n": %d, "id": 12345678901234567890}`, i), nil)
 	}
 	poison := w.publish("orders.poison", []byte(`{"poison": true}`), nil)
-	eventually(t, "all are dead letters", func() bool { return len(deadLetters(t, w.js)) == letters+1 })
+	natstest.Eventually(t, "all are dead letters", func() bool { return len(deadLetters(t, w.js)) == letters+1 })
 	b, viewer := login(t, w, "--as", "eve"), login(t, w, "--role", "view")
 
 	if page := b.page("/"); !strings.Contains(page, "billing") || !strings.Contains(page, "eve may <b>operate</b>") {
@@ -176,7 +177,7 @@ routes:
 		Handed int
 		By     string
 	}
-	eventually(t, "the replay stops itself", func() bool { return data[job](b, began.Next).State == dlq.JobStopped })
+	natstest.Eventually(t, "the replay stops itself", func() bool { return data[job](b, began.Next).State == dlq.JobStopped })
 	if page := b.page(began.Next); !strings.Contains(page, "too many failures") || !strings.Contains(page, "Resume") {
 		t.Errorf("the job: %s", page)
 	}
@@ -184,7 +185,7 @@ routes:
 	if status, said = b.post(began.Next+"/resume", nil); status != http.StatusOK {
 		t.Fatalf("resume: %d %s", status, said)
 	}
-	eventually(t, "it is done", func() bool { return data[job](b, began.Next).State == dlq.JobDone })
+	natstest.Eventually(t, "it is done", func() bool { return data[job](b, began.Next).State == dlq.JobDone })
 	if j := data[job](b, began.Next); j.By != "eve" || j.Handed < letters-1 {
 		t.Errorf("%+v", j)
 	}
@@ -196,7 +197,7 @@ routes:
 	if status, said = b.post(entry+"/edit", url.Values{"text": {"{\"cured\": true,\r\n\"n\": 7}"}}); status != http.StatusOK {
 		t.Fatalf("edit: %d %s", status, said)
 	}
-	eventually(t, "it is handled with its new body", func() bool {
+	natstest.Eventually(t, "it is handled with its new body", func() bool {
 		for _, r := range w.hook.all() {
 			if r.body == "{\"cured\": true,\n\"n\": 7}" && strings.Contains(r.id, fmt.Sprintf("~%d~", poison)) {
 				return true
@@ -210,7 +211,7 @@ routes:
 	mended.Store(false)
 	before := len(deadLetters(t, w.js))
 	w.publish("orders.late", []byte("{}"), nil)
-	eventually(t, "one more", func() bool { return len(deadLetters(t, w.js)) == before+1 })
+	natstest.Eventually(t, "one more", func() bool { return len(deadLetters(t, w.js)) == before+1 })
 	gone := data[plan](b, fmt.Sprintf("/dlq/plan?act=discard&last=%d", left.Last))
 	if gone.Total != before {
 		t.Errorf("a plan up to %d has %d, want %d", left.Last, gone.Total, before)
@@ -225,7 +226,7 @@ routes:
 		t.Errorf("%d dead letters are left", len(rest))
 	}
 	// Who did what.
-	eventually(t, "it is audited", func() bool {
+	natstest.Eventually(t, "it is audited", func() bool {
 		out := must(t, w.dir, "events", "--kind", "audit")
 		return strings.Contains(out, "route billing is paused (by eve)") && strings.Contains(out, "replay of 30 dead letters") && strings.Contains(out, "another body")
 	})
@@ -256,7 +257,7 @@ routes:
 	ok, dead := w.publish("orders.ok", []byte("{}"), nil), w.publish("orders.dead", []byte("{}"), nil)
 	b, viewer := login(t, w), login(t, w, "--role", "view")
 	var latest []console.Outcome
-	eventually(t, "both have an outcome", func() bool {
+	natstest.Eventually(t, "both have an outcome", func() bool {
 		latest = data[struct{ Outcomes console.Outcomes }](b, "/trace?route=billing").Outcomes.List
 		return len(latest) == 2
 	})
@@ -305,7 +306,7 @@ routes: [{name: billing, subjects: [orders.>], start: all, handler: discard}]
 		}
 	}
 	seq := w.publish("orders.ok", []byte("{}"), nil)
-	eventually(t, "it is through", func() bool {
+	natstest.Eventually(t, "it is through", func() bool {
 		page := b.page(fmt.Sprintf("/trace?message=ORDERS/%d", seq))
 		return strings.Contains(page, "durable billing has settled all messages up to") && strings.Contains(page, "The archive is off")
 	})
@@ -340,7 +341,7 @@ routes: [{name: billing, subjects: [orders.>], instances: one, handler: discard}
 		}
 		return g.Routes[0]
 	}
-	eventually(t, "one has the route, and one stands by", func() bool { r := route(); return r.Holder != "" && len(r.Standbys) == 1 })
+	natstest.Eventually(t, "one has the route, and one stands by", func() bool { r := route(); return r.Holder != "" && len(r.Standbys) == 1 })
 	was := g.Routes[0]
 	form := url.Values{"from": {was.Holder}, "to": {was.Standbys[0]}}
 	for _, who := range []*browser{b, viewer} {
@@ -373,11 +374,11 @@ routes: [{name: billing, subjects: [orders.>], instances: one, handler: discard}
 	if page := b.page("/routes/billing"); !strings.Contains(page, "Instance that has it") {
 		t.Errorf("the route: %s", page)
 	}
-	eventually(t, "it is audited", func() bool {
+	natstest.Eventually(t, "it is audited", func() bool {
 		return strings.Contains(must(t, w.dir, "events", "--kind", "audit"), fmt.Sprintf("route billing is to be handed over by instance %s (by eve)", was.Holder))
 	})
 	second.kill()
-	eventually(t, "one vanished, and nobody stands by", func() bool {
+	natstest.Eventually(t, "one vanished, and nobody stands by", func() bool {
 		r := route()
 		at := slices.IndexFunc(g.Instances, func(i console.GridInstance) bool { return i.Instance == two })
 		return r.Holder == one && len(r.Standbys) == 0 && at >= 0 && g.Instances[at].State == "vanished" && g.Instances[at].Gone != nil

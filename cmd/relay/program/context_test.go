@@ -38,7 +38,7 @@ func TestRun_contextWithAnInboxPrefix(t *testing.T) {
 	w.hook.answers(func(request) (int, string) { return 422, "no such customer" })
 	p := w.run("--context", "team")
 	must(t, w.dir, "pub", "orders.eu", "{}", "--context", "team")
-	eventually(t, "dead letter", func() bool {
+	natstest.Eventually(t, "dead letter", func() bool {
 		return strings.Contains(must(t, w.dir, "dlq", "ls", "--context", "team"), "no such customer")
 	})
 	w.hook.answers(nil)

@@ -90,7 +90,7 @@ func TestChaos_replayRate(t *testing.T) {
 	r := replays{n: n, subjects: 100, rate: rate}
 	var alone, beside lived
 	r.during = func(w *world, running func() bool) {
-		eventually(t, "the replay is at work", func() bool { return left(t, w.js, "RELAY_DLQ") < n })
+		natstest.Eventually(t, "the replay is at work", func() bool { return left(t, w.js, "RELAY_DLQ") < n })
 		beside = l.measure(t, func(began time.Time) bool { return running() })
 	}
 	took := r.do(t, w)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -130,7 +131,7 @@ func TestDLQ_exportAndImport(t *testing.T) {
 	w.publish("orders.eu.created", []byte{0xff, 0, 'x'}, nats.Header{"Trace": {"a", "b"}})
 	w.publish("orders.eu.created", []byte("<b>\u2028"), nil)
 	w.publish("orders.eu.created", nil, nil)
-	eventually(t, "dead letters", func() bool { return len(deadLetters(t, w.js)) == 3 })
+	natstest.Eventually(t, "dead letters", func() bool { return len(deadLetters(t, w.js)) == 3 })
 	first := must(t, w.dir, "dlq", "export")
 	file := filepath.Join(w.dir, "out.jsonl")
 	if err := os.WriteFile(file, []byte(first), 0o600); err != nil {

@@ -23,6 +23,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/relaymq/relay/internal/freeport"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // docCommand is a command of a page, with the lines that the page shows under it.
@@ -249,7 +250,7 @@ func TestDocs_tutorialCommandsWork(t *testing.T) {
 	})
 	said := paste(t, dir, ports.Replace(script.String()))
 	for i, c := range commands {
-		eventually(t, "this is through: "+c.line, func() bool { return strings.Contains(said.String(), mark(i+1)) })
+		natstest.Eventually(t, "this is through: "+c.line, func() bool { return strings.Contains(said.String(), mark(i+1)) })
 	}
 	host, err := os.Hostname()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // The alert of docs/events.md: a route over relay's own events posts to a chat. relay events shows what happened, and who did what.
@@ -31,9 +32,9 @@ routes:
 	w.hook.answers(func(request) (int, string) { return 500, "no \x1b[31msuch customer" })
 	w.run()
 	follow := spawn(t, w.dir, nil, "events", "--follow", "--kind", "dead_letter", "--route", "billing", "--json")
-	eventually(t, "it follows", func() bool { return strings.Contains(follow.err.String(), "waiting for events") })
+	natstest.Eventually(t, "it follows", func() bool { return strings.Contains(follow.err.String(), "waiting for events") })
 	w.publish("orders.1", []byte("{}"), nil)
-	eventually(t, "the chat hears", func() bool { return chat.count() > 0 })
+	natstest.Eventually(t, "the chat hears", func() bool { return chat.count() > 0 })
 	var posted struct {
 		Type string
 		Data struct{ Route, Text string }
@@ -42,13 +43,13 @@ routes:
 		!strings.Contains(posted.Data.Text, "such customer") {
 		t.Errorf("the chat heard %s: %v", chat.all()[0].body, err)
 	}
-	eventually(t, "who follows hears", func() bool { return strings.Contains(follow.out.String(), `"type":"relay.dead_letter"`) })
+	natstest.Eventually(t, "who follows hears", func() bool { return strings.Contains(follow.out.String(), `"type":"relay.dead_letter"`) })
 	follow.signal(syscall.SIGINT)
 	if code := follow.wait(); code != 0 {
 		t.Errorf("interrupted: exit %d", code)
 	}
 	must(t, w.dir, "pause", "billing", "--why", "migration", "--as", "eve")
-	eventually(t, "both are stored", func() bool {
+	natstest.Eventually(t, "both are stored", func() bool {
 		out := must(t, w.dir, "events", "--since", "1h")
 		return strings.Contains(out, "dead_letter") && strings.Contains(out, "route billing is paused (by eve)") && !strings.Contains(out, "\x1b")
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	callers "github.com/relaymq/relay/client"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // An endpoint is down, and another one stands in: every message is handled, once, and a caller gets its result; the endpoint gets
@@ -81,7 +82,7 @@ routes:
 		_, text := p.get("/metrics")
 		return strings.Contains(text, `relay_route_up{route="billing"} 1`)
 	}
-	eventually(t, "the route flows again", flows)
+	natstest.Eventually(t, "the route flows again", flows)
 	settled(t, w.js, "ORDERS", "billing")
 	before, asked := other.count(), w.hook.count()
 	for i := range 20 {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // A program of an exec route runs as relay's own user. It could read relay's passwords in /proc/<pid>/environ, and used what
@@ -57,9 +59,9 @@ func TestRun_programsDoNotSeeRelaysSecrets(t *testing.T) {
 			t.Log(tail(said.String()))
 		}
 	})
-	eventually(t, "a stream", func() bool { _, err := w.js.Publish(t.Context(), "orders.1", nil); return err == nil })
-	eventually(t, "the dead letters' stream", func() bool { _, err := w.js.Stream(t.Context(), "RELAY_DLQ"); return err == nil })
-	eventually(t, "a dead letter", func() bool { return len(deadLetters(t, w.js)) == 1 })
+	natstest.Eventually(t, "a stream", func() bool { _, err := w.js.Publish(t.Context(), "orders.1", nil); return err == nil })
+	natstest.Eventually(t, "the dead letters' stream", func() bool { _, err := w.js.Stream(t.Context(), "RELAY_DLQ"); return err == nil })
+	natstest.Eventually(t, "a dead letter", func() bool { return len(deadLetters(t, w.js)) == 1 })
 	got := deadLetters(t, w.js)[0].LastError
 	for _, want := range []string{"environ: Permission denied 0 ", "5: Bad file descriptor"} {
 		if !strings.Contains(got, want) {

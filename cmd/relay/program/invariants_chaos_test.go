@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // The invariants I-18 and I-20 at their figures, with the program as a user runs it.
@@ -38,7 +39,7 @@ func TestChaos_tenMinutesWithoutDeadLetters(t *testing.T) {
 		n++
 	}
 	publish()
-	eventually(t, "readiness tells", func() bool { status, _ := service.get("/readyz"); return status != http.StatusOK })
+	natstest.Eventually(t, "readiness tells", func() bool { status, _ := service.get("/readyz"); return status != http.StatusOK })
 	said := time.Since(gone)
 	if said > 10*time.Second {
 		t.Errorf("readiness tells after %v", said)
@@ -50,7 +51,7 @@ func TestChaos_tenMinutesWithoutDeadLetters(t *testing.T) {
 		publish()
 		return time.Since(gone) < outage
 	})
-	eventually(t, "all wait, none is acknowledged", func() bool {
+	natstest.Eventually(t, "all wait, none is acknowledged", func() bool {
 		c, err := w.js.Consumer(t.Context(), "ORDERS", "billing")
 		return err == nil && c.CachedInfo().NumAckPending+int(c.CachedInfo().NumPending) == n
 	})
@@ -59,7 +60,7 @@ func TestChaos_tenMinutesWithoutDeadLetters(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := time.Now()
-	eventually(t, "all are dead letters", func() bool { return left(t, w.js, store.Name()) >= n })
+	natstest.Eventually(t, "all are dead letters", func() bool { return left(t, w.js, store.Name()) >= n })
 	heal := time.Since(back)
 	if heal > 10*time.Second {
 		t.Errorf("it took %v to heal", heal)

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // I-01, I-07: an endpoint that answers 503 to every tenth request.
@@ -167,7 +168,7 @@ routes:
 	if out := must(t, w.dir, "dlq", "replay", "--yes"); !strings.Contains(out, "2 replayed") {
 		t.Errorf("replay says %q", out)
 	}
-	eventually(t, "both are handled", func() bool { return w.hook.count() == before+2 })
+	natstest.Eventually(t, "both are handled", func() bool { return w.hook.count() == before+2 })
 	for _, r := range w.hook.all()[before:] {
 		if r.attempt != "1" || r.subject == "orders.rejected" && r.body != string(body) {
 			t.Errorf("replayed as attempt %s of %s with %d bytes", r.attempt, r.subject, len(r.body))
@@ -234,11 +235,11 @@ func (c *crashes) listenForAcks(nc *nats.Conn) {
 func (c *crashes) killAfter(p *process, more int, flush func()) {
 	c.t.Helper()
 	before := c.hook.count()
-	eventually(c.t, "handlers run", func() bool { return c.hook.count() >= before+more })
+	natstest.Eventually(c.t, "handlers run", func() bool { return c.hook.count() >= before+more })
 	c.killed = append(c.killed, time.Now())
 	p.kill()
 	// Once its connections are gone the ledger has everything that this life sent.
-	eventually(c.t, "its connections are closed", func() bool { return c.hook.connections() == 0 })
+	natstest.Eventually(c.t, "its connections are closed", func() bool { return c.hook.connections() == 0 })
 	flush()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -383,7 +384,7 @@ routes:
 	connect := func() *nats.Conn {
 		t.Helper()
 		var nc *nats.Conn
-		eventually(t, "the embedded server takes connections", func() (ok bool) {
+		natstest.Eventually(t, "the embedded server takes connections", func() (ok bool) {
 			key, err := nats.NkeyOptionFromSeed(filepath.Join(c.dir, "data", "client.nk"))
 			if err != nil {
 				return false

@@ -77,18 +77,6 @@ func programFor(args []string) (string, error) {
 // patience is for what takes a moment on an idle machine.
 const patience = time.Minute
 
-// eventually polls what another process or the server brings about.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
 // process is a relay in a process of its own.
 type process struct {
 	t      testing.TB
@@ -222,7 +210,7 @@ func (p *process) saidLast() (said []string) {
 // await waits for a log entry and returns the first.
 func (p *process) await(text string) map[string]any {
 	p.t.Helper()
-	eventually(p.t, "log: "+text, func() bool {
+	natstest.Eventually(p.t, "log: "+text, func() bool {
 		if len(p.logged(text)) > 0 {
 			return true
 		}
@@ -253,7 +241,7 @@ func (p *process) get(path string) (status int, body string) {
 func (p *process) ready() *process {
 	p.t.Helper()
 	p.await("admin is up")
-	eventually(p.t, "relay is ready", func() bool {
+	natstest.Eventually(p.t, "relay is ready", func() bool {
 		select {
 		case <-p.exited:
 			p.t.Fatalf("relay ended with %d", p.cmd.ProcessState.ExitCode())
@@ -370,7 +358,7 @@ func settled(t testing.TB, js jetstream.JetStream, stream, durable string) {
 	}()
 	// What was just stored is counted as pending a moment later.
 	var since time.Time
-	eventually(t, durable+" is settled", func() bool {
+	natstest.Eventually(t, durable+" is settled", func() bool {
 		c, err := js.Consumer(t.Context(), stream, durable)
 		if err != nil || c.CachedInfo().NumPending > 0 || c.CachedInfo().NumAckPending > 0 {
 			since = time.Time{}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // Status, pause and resume as somebody uses them at three in the morning.
@@ -27,7 +28,7 @@ routes:
 	status := func(want ...string) {
 		t.Helper()
 		var out string
-		eventually(t, fmt.Sprintf("status says %q", want), func() bool {
+		natstest.Eventually(t, fmt.Sprintf("status says %q", want), func() bool {
 			out = must(t, w.dir, "status")
 			for _, text := range want {
 				if !strings.Contains(out, text) {
@@ -46,7 +47,7 @@ routes:
 	for i := range 3 {
 		w.publish(fmt.Sprintf("orders.%d", i), []byte("{}"), nil)
 	}
-	eventually(t, "they are parked", func() bool {
+	natstest.Eventually(t, "they are parked", func() bool {
 		st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
 		return err == nil && st.CachedInfo().State.Msgs == 3
 	})
@@ -88,7 +89,7 @@ routes:
 	if !strings.HasPrefix(out, "route billing is running on 1 running instance\n") || !strings.Contains(out, "key orders.odd was paused by ") {
 		t.Errorf("resume says %q", out)
 	}
-	eventually(t, "what waited is handled", func() bool { return w.hook.count() == handled+1 })
+	natstest.Eventually(t, "what waited is handled", func() bool { return w.hook.count() == handled+1 })
 	status("billing  flowing")
 	if out := must(t, w.dir, "status", "billing", "--keys", "0"); !strings.Contains(out, "durable       billing on stream ORDERS") {
 		t.Errorf("status of a route says %q", out)
@@ -105,12 +106,12 @@ routes:
     handler: {http: {url: "$HOOK"}}
 `)
 	w.run()
-	eventually(t, "it flows", func() bool { return strings.Contains(must(t, w.dir, "status"), "billing  flowing") })
+	natstest.Eventually(t, "it flows", func() bool { return strings.Contains(must(t, w.dir, "status"), "billing  flowing") })
 	if _, err := w.js.PauseConsumer(t.Context(), "ORDERS", "billing", time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	var said string
-	eventually(t, "the pause is said", func() bool {
+	natstest.Eventually(t, "the pause is said", func() bool {
 		said = must(t, w.dir, "status")
 		return strings.Contains(said, "billing  paused")
 	})
@@ -122,6 +123,6 @@ routes:
 	if _, err := w.js.ResumeConsumer(t.Context(), "ORDERS", "billing"); err != nil { // what the command does
 		t.Fatal(err)
 	}
-	eventually(t, "the message is handled", func() bool { return w.hook.count() == 1 })
-	eventually(t, "it flows again", func() bool { return strings.Contains(must(t, w.dir, "status"), "billing  flowing") })
+	natstest.Eventually(t, "the message is handled", func() bool { return w.hook.count() == 1 })
+	natstest.Eventually(t, "it flows again", func() bool { return strings.Contains(must(t, w.dir, "status"), "billing  flowing") })
 }

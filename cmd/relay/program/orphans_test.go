@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/orphans"
 )
 
@@ -30,7 +31,7 @@ routes:
 	for range 3 {
 		w.publish("orders.eu", []byte("{}"), nil)
 	}
-	eventually(t, "they are parked", func() bool {
+	natstest.Eventually(t, "they are parked", func() bool {
 		st, err := w.js.Stream(t.Context(), "RELAY_RETRY")
 		return err == nil && st.CachedInfo().State.Msgs == 3
 	})
@@ -104,7 +105,7 @@ routes:
 			for i := range 4 {
 				w.publish("orders.eu", fmt.Appendf(nil, "bad %d", i), nil)
 			}
-			eventually(t, "all have failed", func() bool {
+			natstest.Eventually(t, "all have failed", func() bool {
 				retries, err := w.js.Stream(t.Context(), "SHOP_RETRY")
 				dead, err2 := w.js.Stream(t.Context(), "SHOP_DLQ")
 				return err == nil && err2 == nil && retries.CachedInfo().State.Msgs == 5 && dead.CachedInfo().State.Msgs == 4
@@ -136,7 +137,7 @@ routes:
 			if out := must(t, w.dir, "orphans", "ls"); !strings.Contains(out, next) {
 				t.Errorf("listed as %s", out)
 			}
-			eventually(t, "status names it", func() bool { return strings.Contains(must(t, w.dir, "status"), next) })
+			natstest.Eventually(t, "status names it", func() bool { return strings.Contains(must(t, w.dir, "status"), next) })
 			if out := must(t, w.dir, move...); out != "15 moved: 5 messages in the retry stream, 4 dead letters, 6 of the durable\n" {
 				t.Errorf("move says %q", out)
 			}
@@ -148,7 +149,7 @@ routes:
 			if out := must(t, w.dir, "dlq", "replay", "--route", to, "--yes"); !strings.Contains(out, "4") {
 				t.Errorf("replay says %s", out)
 			}
-			eventually(t, "all are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) == 16 })
+			natstest.Eventually(t, "all are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) == 16 })
 			mu.Lock()
 			defer mu.Unlock()
 			for body, n := range got {

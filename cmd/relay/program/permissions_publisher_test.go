@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // raw publishes as a publisher whose client checks nothing, and returns what the stream answered.
@@ -61,7 +63,7 @@ func TestPermissions_regressionDelayedMessagesThatBlockOthers(t *testing.T) {
 			t.Parallel()
 			d := newDenying(t, permittedRoutes)
 			d.run().ready()
-			eventually(t, "the intake", func() bool {
+			natstest.Eventually(t, "the intake", func() bool {
 				_, err := d.js.Stream(t.Context(), "RELAY_LATER_IN")
 				return err == nil
 			})
@@ -111,7 +113,7 @@ func TestPermissions_regressionIDsThatPublishersGuess(t *testing.T) {
 			return false
 		}
 	}
-	eventually(t, "the run of a schedule", has("nightly"))
+	natstest.Eventually(t, "the run of a schedule", has("nightly"))
 	if since := time.Now().Unix() - now; since > 20 {
 		t.Errorf("the first run came after %d s", since)
 	}
@@ -132,7 +134,7 @@ func TestPermissions_regressionResultsInRelaysInboxes(t *testing.T) {
 	for i, of := range []string{"run", "operator", "viewer"} {
 		to := "_INBOX_relay." + of + ".evil.x"
 		d.publish("orders.call.x", []byte("{}"), nats.Header{"Relay-Reply-To": {to}, "Relay-Interest": {to}})
-		eventually(t, "handled", func() bool { return d.hook.count() == i+1 })
+		natstest.Eventually(t, "handled", func() bool { return d.hook.count() == i+1 })
 	}
 	settled(t, d.js, "ORDERS", "call")
 	if len(heard) > 0 {

@@ -201,10 +201,10 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	for i := range 4 {
 		d.by(access.Publisher, "pub", fmt.Sprintf("orders.slow.%d", i), "{}")
 	}
-	eventually(t, "three dead letters, four parked", func() bool {
+	natstest.Eventually(t, "three dead letters, four parked", func() bool {
 		return left(t, d.js, "RELAY_DLQ") == 3 && left(t, d.js, "RELAY_RETRY") == 4
 	})
-	eventually(t, "forwarded", func() bool { return left(t, d.js, "COPIES") == 1 })
+	natstest.Eventually(t, "forwarded", func() bool { return left(t, d.js, "COPIES") == 1 })
 
 	for _, role := range []string{access.Viewer, access.Operator} {
 		if out := d.by(role, "status"); !strings.Contains(out, "billing") {
@@ -240,7 +240,7 @@ func TestPermissions_everythingWorks(t *testing.T) {
 
 	d.hook.answers(nil)
 	d.by(access.Operator, "retries", "now", "ORDERS/6")
-	eventually(t, "hastened", func() bool { return left(t, d.js, "RELAY_RETRY") == 2 })
+	natstest.Eventually(t, "hastened", func() bool { return left(t, d.js, "RELAY_RETRY") == 2 })
 	if out := d.by(access.Operator, "dlq", "replay", "--yes", "--wait"); !strings.Contains(out, "3 succeeded") {
 		t.Errorf("replay: %s", out)
 	}
@@ -248,7 +248,7 @@ func TestPermissions_everythingWorks(t *testing.T) {
 		t.Errorf("import: %s", out)
 	}
 	slow := spawn(t, d.dir, nil, append([]string{"dlq", "replay", "--yes", "--rate", "0.2"}, as(access.Operator)...)...)
-	eventually(t, "a replay", func() bool {
+	natstest.Eventually(t, "a replay", func() bool {
 		_, after, _ := strings.Cut(slow.out.String(), "\njob ")
 		return strings.Contains(after, "\n")
 	})
@@ -268,7 +268,7 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	for _, j := range jobs {
 		d.by(access.Operator, "replay", "show", j.ID)
 	}
-	eventually(t, "what became of a message that was done", func() bool {
+	natstest.Eventually(t, "what became of a message that was done", func() bool {
 		return strings.Contains(d.by(access.Operator, "trace", "ORDERS/1"), "was done by route copy")
 	})
 	d.by(access.Operator, "trace", "ORDERS/2") // was dead
@@ -382,7 +382,7 @@ func TestPermissions_publisherAttacks(t *testing.T) {
 	defer free()
 	d.run()
 	seq := d.publish("orders.billing.eu", []byte("held"), nil)
-	eventually(t, "the message is in hand", func() bool { return d.hook.count() == 1 })
+	natstest.Eventually(t, "the message is in hand", func() bool { return d.hook.count() == 1 })
 
 	nc, err := nats.Connect(d.s.URL(), nats.UserInfo("publisher", "publisher"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
@@ -450,7 +450,7 @@ func TestPermissions_publisherAttacks(t *testing.T) {
 	free()
 	settled(t, d.js, "ORDERS", "billing")
 	d.publish("orders.billing.us", []byte("after"), nil) // and the route works
-	eventually(t, "the next message", func() bool { return d.hook.count() == 2 })
+	natstest.Eventually(t, "the next message", func() bool { return d.hook.count() == 2 })
 	settled(t, d.js, "ORDERS", "billing")
 	for _, r := range d.hook.all() {
 		if r.body != "held" && r.body != "after" || r.attempt != "1" {
@@ -503,7 +503,7 @@ func TestPermissions_regressionViewerAttacks(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
-	eventually(t, "all streams are there, and the book of the dead letters", func() bool {
+	natstest.Eventually(t, "all streams are there, and the book of the dead letters", func() bool {
 		list := held()
 		return slices.Contains(list, "KV_RELAY_JOBS 1") && slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, "RELAY_LATER_IN ") }) && slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, "KV_RELAY_SCHEDULES ") })
 	})
@@ -592,7 +592,7 @@ func TestPermissions_publisherHeaders(t *testing.T) {
 	}
 	defer nc.Close()
 	waiting := func() int { return left(t, d.js, "RELAY_LATER") + left(t, d.js, "RELAY_LATER_IN") }
-	eventually(t, "both wait", func() bool { return left(t, d.js, "RELAY_LATER") == 2 && left(t, d.js, "RELAY_LATER_IN") == 0 })
+	natstest.Eventually(t, "both wait", func() bool { return left(t, d.js, "RELAY_LATER") == 2 && left(t, d.js, "RELAY_LATER_IN") == 0 })
 	orders := left(t, d.js, "ORDERS")
 	for _, subject := range []string{"relay.later.in.evil.orders.billing.evil", "orders.billing.evil"} {
 		for _, h := range []nats.Header{
@@ -649,7 +649,7 @@ func TestPermissions_streamsThatOthersMade(t *testing.T) {
 	}
 	p := d.run()
 	p.ready()
-	eventually(t, "they are set back", func() bool {
+	natstest.Eventually(t, "they are set back", func() bool {
 		for _, name := range []string{"RELAY_LATER", "RELAY_LATER_IN", "KV_RELAY_JOBS"} {
 			s, err := d.js.Stream(t.Context(), name)
 			if err != nil {
@@ -662,7 +662,7 @@ func TestPermissions_streamsThatOthersMade(t *testing.T) {
 		return true
 	})
 	d.by(access.Publisher, "pub", "orders.quick.x", "x", "--in", "100ms", "--id", "one")
-	eventually(t, "handled", func() bool { return d.hook.count() == 1 })
+	natstest.Eventually(t, "handled", func() bool { return d.hook.count() == 1 })
 }
 
 // A delayed message before relay ever ran: publishers make nothing, and are told who does.
@@ -706,7 +706,7 @@ func TestPermissions_whatMovingADurableNeeds(t *testing.T) {
 	if out := d.by(access.Operator, "orphans", "move", "--from", "bills", "--to", "billing", "--yes"); !strings.Contains(out, "3 of the durable") {
 		t.Errorf("move says %s", out)
 	}
-	eventually(t, "they are handled", func() bool { return len(d.hook.all()) == 3 })
+	natstest.Eventually(t, "they are handled", func() bool { return len(d.hook.all()) == 3 })
 	if _, err := d.js.Consumer(t.Context(), "ORDERS", made.CachedInfo().Name); !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		t.Errorf("the old durable is there: %v", err)
 	}
@@ -718,7 +718,7 @@ func TestPermissions_whatLacksIsSaid(t *testing.T) {
 	d.hook.answers(func(r request) (int, string) { return 422, "no" })
 	d.run()
 	d.publish("orders.billing.eu", []byte("{}"), nil)
-	eventually(t, "a dead letter", func() bool { return left(t, d.js, "RELAY_DLQ") == 1 })
+	natstest.Eventually(t, "a dead letter", func() bool { return left(t, d.js, "RELAY_DLQ") == 1 })
 	for _, c := range []struct{ role, command, want string }{
 		{access.Viewer, "dlq ls", "subscribe to _INBOX_relay.operator.viewer."},
 		{access.Viewer, "retries ls", "subscribe to _INBOX_relay.operator.viewer."},

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/planned"
 )
 
@@ -53,7 +54,7 @@ func TestPlan_regressionWhatIsDeliveredAgainIsSaidBefore(t *testing.T) {
 		w.publish("orders.c.eu", []byte("nobody's yet"), nil)
 	}
 	w.publish("orders.b.eu", []byte("b"), nil)
-	eventually(t, "all are handled or parked", func() bool { return len(w.hook.all()) == 9 && left(t, w.js, "RELAY_RETRY") == 2 })
+	natstest.Eventually(t, "all are handled or parked", func() bool { return len(w.hook.all()) == 9 && left(t, w.js, "RELAY_RETRY") == 2 })
 	durables := func() (names []string) {
 		s, err := w.js.Stream(t.Context(), "ORDERS")
 		if err != nil {
@@ -110,13 +111,13 @@ func TestPlan_regressionWhatIsDeliveredAgainIsSaidBefore(t *testing.T) {
 	}
 	w.reloaded(0)
 	w.publish("orders.billing.eu", []byte("after"), nil)
-	eventually(t, "the new one, and what the shared durable had passed", func() bool { return len(w.hook.all()) == 13 })
+	natstest.Eventually(t, "the new one, and what the shared durable had passed", func() bool { return len(w.hook.all()) == 13 })
 
 	// Whoever wants it says so.
 	w.configure(server + next)
 	w.reloaded(cli.ExitFailed)
 	w.reloaded(0, "--deliver-again")
-	eventually(t, "all come again", func() bool { return len(w.hook.all()) == 13+9 })
+	natstest.Eventually(t, "all come again", func() bool { return len(w.hook.all()) == 13+9 })
 }
 
 // A durable of another name, a route that moves to a durable of its own, a service of another name: each delivers again what was handled.
@@ -138,7 +139,7 @@ func TestPlan_everyRename(t *testing.T) {
 				w.publish("orders.b.eu", nil, nil)
 				w.publish("orders.stays.eu", nil, nil)
 			}
-			eventually(t, "all are handled", func() bool { return len(w.hook.all()) == 8 })
+			natstest.Eventually(t, "all are handled", func() bool { return len(w.hook.all()) == 8 })
 			refused := name != "from seq" && name != "new"
 			if name == "service" {
 				p.signal(syscall.SIGTERM)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // An endpoint says that it permits two requests more in an hour: two more start, status says why and until when, and resume of the route
@@ -40,8 +41,8 @@ routes:
 		w.publish(fmt.Sprintf("orders.slowed.%d", i), nil, nil)
 		w.publish(fmt.Sprintf("orders.free.%d", i), nil, nil)
 	}
-	eventually(t, "the route without a rate is done", func() bool { return requests[1].Load() == messages })
-	eventually(t, "status says that the route is limited", func() bool {
+	natstest.Eventually(t, "the route without a rate is done", func() bool { return requests[1].Load() == messages })
+	natstest.Eventually(t, "status says that the route is limited", func() bool {
 		return strings.Contains(must(t, w.dir, "status"), "messages start again in ")
 	})
 	var list []consumer.Status
@@ -62,5 +63,5 @@ routes:
 	if out := must(t, w.dir, "resume", "slowed"); !strings.Contains(out, "the route was limited since ") {
 		t.Errorf("resume:\n%s", out)
 	}
-	eventually(t, "all are handled", func() bool { return requests[0].Load() == messages })
+	natstest.Eventually(t, "all are handled", func() bool { return requests[0].Load() == messages })
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // reloadJSON is what relay reload --json prints of an instance.
@@ -130,7 +131,7 @@ routes:
 	gone := strings.Replace(changed, "  - {name: b,", "  #- {name: b,", 1)
 	write("relay.yaml", gone)
 	p.signal(syscall.SIGHUP)
-	eventually(t, "the route is removed", func() bool { return len(p.logged("the configuration was reloaded")) == 3 })
+	natstest.Eventually(t, "the route is removed", func() bool { return len(p.logged("the configuration was reloaded")) == 3 })
 	if _, err := w.js.Consumer(t.Context(), "ORDERS", "b"); err != nil {
 		t.Errorf("its durable: %v", err)
 	}
@@ -276,17 +277,17 @@ func TestReload_regressionAckWait(t *testing.T) {
 				}
 				want, _ := time.ParseDuration(wait)
 				for stream, durable := range map[string]string{"ORDERS": "a", "RELAY_RETRY": "a--ORDERS"} {
-					eventually(t, durable+" has "+wait, func() bool {
+					natstest.Eventually(t, durable+" has "+wait, func() bool {
 						c, err := w.js.Consumer(t.Context(), stream, durable)
 						return err == nil && c.CachedInfo().Config.AckWait == want
 					})
 				}
 				for _, p := range list {
-					eventually(t, "it works with "+wait, func() bool { status, _ := p.get("/readyz"); return status == http.StatusOK })
+					natstest.Eventually(t, "it works with "+wait, func() bool { status, _ := p.get("/readyz"); return status == http.StatusOK })
 				}
 			}
 			w.publish("orders.a", []byte("{}"), nil)
-			eventually(t, "the message is handled", func() bool { return w.hook.count() > 0 })
+			natstest.Eventually(t, "the message is handled", func() bool { return w.hook.count() > 0 })
 
 			// What somebody else gave the durable is not the reload's to change.
 			c, err := w.js.Consumer(t.Context(), "ORDERS", "a")
@@ -327,7 +328,7 @@ func TestStatus_regressionPresentCauseOfAStoppedRoute(t *testing.T) {
 	w.publish("orders.a", []byte("{}"), nil)
 	why := func(want string) {
 		t.Helper()
-		eventually(t, "the cause is "+want, func() bool {
+		natstest.Eventually(t, "the cause is "+want, func() bool {
 			var status []consumer.Status
 			err := json.Unmarshal([]byte(must(t, w.dir, "status", "--json")), &status)
 			return err == nil && len(status) == 1 && status[0].Routes[0].State == consumer.RouteStopped && strings.Contains(status[0].Routes[0].Why, want)
@@ -454,7 +455,7 @@ func TestNotify(t *testing.T) {
 	t.Setenv("WATCHDOG_USEC", "1000000")
 	heard := func(after int, words ...string) (at int) {
 		t.Helper()
-		eventually(t, strings.Join(words, " and "), func() bool {
+		natstest.Eventually(t, strings.Join(words, " and "), func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			at = after + slices.IndexFunc(said[after:], func(s string) bool {
@@ -517,7 +518,7 @@ func TestReload_regressionHangupWhileStarting(t *testing.T) {
 		}
 	}, "run")
 	p.ready()
-	eventually(t, "it was reloaded", func() bool { return len(p.logged("the configuration was reloaded")) >= 1 }) // signals may come late
+	natstest.Eventually(t, "it was reloaded", func() bool { return len(p.logged("the configuration was reloaded")) >= 1 }) // signals may come late
 
 	other := begin(func(p *process) {
 		p.signal(syscall.SIGHUP)

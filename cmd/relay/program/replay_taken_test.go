@@ -86,7 +86,7 @@ func TestReplay_regressionImportedFromAnotherStreamStays(t *testing.T) {
 	if out := must(t, w.dir, "dlq", "replay", "--to-subject", "original", "--yes"); !strings.Contains(out, "3 replayed") {
 		t.Errorf("to their subjects: %s", out)
 	}
-	eventually(t, "they are handled", func() bool { return left(t, w.js, "ORDERS") == 3 && len(w.hook.all()) == 4 })
+	natstest.Eventually(t, "they are handled", func() bool { return left(t, w.js, "ORDERS") == 3 && len(w.hook.all()) == 4 })
 }
 
 // What was handed over to nobody was shown by no command.
@@ -126,7 +126,7 @@ func TestOrphans_regressionWhatNobodyTakesIsShownAndComesBack(t *testing.T) {
 		t.Errorf("the dead letter:\n%s", out)
 	}
 	must(t, w.dir, "dlq", "replay", "--to-subject", "original", "--yes")
-	eventually(t, "they are handled", func() bool { return len(w.hook.all()) == 2 })
+	natstest.Eventually(t, "they are handled", func() bool { return len(w.hook.all()) == 2 })
 	if got := w.hook.all()[0]; got.subject != "orders.old" || got.body != `{"n":1}` {
 		t.Errorf("handled as %+v", got)
 	}
@@ -153,7 +153,7 @@ routes:
 	for range 3 {
 		w.publish("orders.eu", []byte("{}"), nil)
 	}
-	eventually(t, "they are parked", func() bool { return left(t, w.js, "RELAY_RETRY") == 3 })
+	natstest.Eventually(t, "they are parked", func() bool { return left(t, w.js, "RELAY_RETRY") == 3 })
 	must(t, w.dir, "retries", "discard", "ORDERS/1", "--yes")
 	must(t, w.dir, "retries", "discard", "--route", "billing", "--yes")
 	p.signal(syscall.SIGTERM)

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -155,7 +156,7 @@ func (r replays) do(t *testing.T, w *world) time.Duration {
 	began := time.Now()
 	for _, target := range at {
 		p := spawn(t, w.dir, nil, args...)
-		eventually(t, "it is at work", func() bool {
+		natstest.Eventually(t, "it is at work", func() bool {
 			select {
 			case <-p.exited:
 				t.Fatalf("relay %v ended by itself: %s%s", p.args, p.out.String(), p.err.String())
@@ -189,7 +190,7 @@ func (r replays) do(t *testing.T, w *world) time.Duration {
 		r.during(w, running)
 	}
 	for killed = 0; killed < r.killRelay; killed++ {
-		eventually(t, "the job is at work", func() bool { return !running() || left(t, w.js, "RELAY_DLQ") < r.n })
+		natstest.Eventually(t, "the job is at work", func() bool { return !running() || left(t, w.js, "RELAY_DLQ") < r.n })
 		time.Sleep(time.Duration(r.rnd.Int64N(int64(1500 * time.Millisecond))))
 		if !running() {
 			t.Fatalf("the job was over after %d kills of relay", killed)
@@ -204,7 +205,7 @@ func (r replays) do(t *testing.T, w *world) time.Duration {
 	if id == "" {
 		id = jobID(t, p.out.String())
 	}
-	eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= r.n })
+	natstest.Eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= r.n })
 	settled(t, w.js, "RELAY_RETRY", "billing--ORDERS")
 	if got := left(t, w.js, "DONE"); got != r.n {
 		t.Errorf("%d messages handled, want %d", got, r.n)
@@ -255,7 +256,7 @@ func TestReplay_failsAgain(t *testing.T) {
 	w.run()
 	w.publish("orders.eu.created", []byte("{}"), nil)
 	for replays := range 3 {
-		eventually(t, "dead letter", func() bool { l := deadLetters(t, w.js); return len(l) == 1 && l[0].Replay == replays })
+		natstest.Eventually(t, "dead letter", func() bool { l := deadLetters(t, w.js); return len(l) == 1 && l[0].Replay == replays })
 		if replays == 2 {
 			break
 		}
@@ -312,13 +313,13 @@ func TestReplay_interrupted(t *testing.T) {
 	w.run()
 	fill(t, w.js, 1000, 10)
 	p := spawn(t, w.dir, nil, "dlq", "replay", "--yes", "--rate", "100")
-	eventually(t, "it is at work", func() bool { return left(t, w.js, "RELAY_DLQ") < 990 })
+	natstest.Eventually(t, "it is at work", func() bool { return left(t, w.js, "RELAY_DLQ") < 990 })
 	p.signal(syscall.SIGINT)
 	if code := p.wait(); code != 1 || !strings.Contains(p.err.String(), "stopped: interrupted") {
 		t.Fatalf("exit %d\n%s%s", code, p.out.String(), p.err.String())
 	}
 	must(t, w.dir, "replay", "resume", jobID(t, p.out.String()), "--rate", "0", "--yes")
-	eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= 1000 })
+	natstest.Eventually(t, "all are handled", func() bool { return left(t, w.js, "DONE") >= 1000 })
 	settled(t, w.js, "RELAY_RETRY", "billing--ORDERS")
 	if n := left(t, w.js, "DONE"); n != 1000 {
 		t.Errorf("%d handled", n)
@@ -350,7 +351,7 @@ func TestReplay_edit(t *testing.T) {
 		return 422, "no address"
 	})
 	w.publish("orders.eu.created", []byte(`{"address":null}`), nil)
-	eventually(t, "dead letter", func() bool { return len(deadLetters(t, w.js)) == 1 })
+	natstest.Eventually(t, "dead letter", func() bool { return len(deadLetters(t, w.js)) == 1 })
 	script := filepath.Join(w.dir, "edit")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\nprintf '%s' \"$BODY\" > \"$1\"\n"), 0o700); err != nil {
 		t.Fatal(err)
@@ -362,7 +363,7 @@ func TestReplay_edit(t *testing.T) {
 		return must(t, w.dir, "dlq", "replay", fmt.Sprint(deadLetters(t, w.js)[0].StoredSequence), "--edit", "--wait", "--yes")
 	}
 	first := jobID(t, edit(`{"address":"Graz"}`))
-	eventually(t, "it failed again", func() bool { l := deadLetters(t, w.js); return len(l) == 1 && l[0].Replay == 1 })
+	natstest.Eventually(t, "it failed again", func() bool { l := deadLetters(t, w.js); return len(l) == 1 && l[0].Replay == 1 })
 	n := fmt.Sprint(deadLetters(t, w.js)[0].StoredSequence)
 	if out := must(t, w.dir, "dlq", "show", n); !strings.Contains(out, "edited       by job "+first) || !strings.Contains(out, "Graz") {
 		t.Errorf("show:\n%s", out)

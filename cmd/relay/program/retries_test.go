@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // Two routes: what fails on one is parked, what fails on the other waits in its durable.
@@ -43,7 +44,7 @@ func TestRetries(t *testing.T) {
 		}
 		return all
 	}
-	eventually(t, "three are parked and one has a record", func() bool { return len(list()) == 4 && left(t, w.js, "RELAY_RETRY") == 3 })
+	natstest.Eventually(t, "three are parked and one has a record", func() bool { return len(list()) == 4 && left(t, w.js, "RELAY_RETRY") == 3 })
 	if l := list("--route", "quick"); len(l) != 1 || l[0]["where"] != "durable" || l[0]["id"] != "ORDERS/4" || l[0]["attempts"] != 1.0 || l[0]["due"] == nil {
 		t.Errorf("quick: %v", l)
 	}
@@ -90,7 +91,7 @@ func TestRetries(t *testing.T) {
 	if out := must(t, w.dir, "retries", "now", "--route", "slow", "--yes"); out != "2 due now\n" {
 		t.Errorf("now: %s", out)
 	}
-	eventually(t, "they are handled", func() bool { return left(t, w.js, "RELAY_RETRY") == 0 })
+	natstest.Eventually(t, "they are handled", func() bool { return left(t, w.js, "RELAY_RETRY") == 0 })
 	if n := w.hook.count() - before; n != 2 {
 		t.Errorf("the endpoint was called %d times for 2 messages", n)
 	}

@@ -47,7 +47,7 @@ func TestRun_sigtermDrainsAndExitsWith0(t *testing.T) {
 			defer release()
 			w.hook.answers(func(request) (int, string) { <-finish; return 200, "" })
 			publishMany(t, w.js, 64, func(i int) string { return fmt.Sprintf("orders.%d", i) })
-			eventually(t, "64 handlers run", func() bool { return w.hook.count() == 64 })
+			natstest.Eventually(t, "64 handlers run", func() bool { return w.hook.count() == 64 })
 			p.signal(sig)
 			p.await("draining")
 			release()
@@ -96,7 +96,7 @@ func TestRun_regressionNATSAwayAtBootIsWaitedFor(t *testing.T) {
 	p := spawn(t, w.dir, nil, "run")
 	p.await("not working, retrying: NATS")
 	status, body := 0, ""
-	eventually(t, "readiness says what is waited for", func() bool {
+	natstest.Eventually(t, "readiness says what is waited for", func() bool {
 		status, body = p.get("/readyz")
 		return status == http.StatusServiceUnavailable && strings.Contains(body, "nothing listens there")
 	})
@@ -112,7 +112,7 @@ func TestRun_regressionNATSAwayAtBootIsWaitedFor(t *testing.T) {
 	w.s.Restart()
 	p.ready()
 	w.publish("orders.eu", nil, nil)
-	eventually(t, "handled", func() bool { return w.hook.count() == 1 })
+	natstest.Eventually(t, "handled", func() bool { return w.hook.count() == 1 })
 	p.signal(syscall.SIGTERM)
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit %d, want 0", code)
@@ -134,7 +134,7 @@ func TestRun_handlerBeyondTheDrainIsExit3(t *testing.T) {
 			defer close(never)
 			w.hook.answers(func(request) (int, string) { <-never; return 200, "" })
 			w.publish("orders.eu", nil, nil)
-			eventually(t, "a handler runs", func() bool {
+			natstest.Eventually(t, "a handler runs", func() bool {
 				_, metrics := p.get("/metrics")
 				return strings.Contains(metrics, `relay_handlers_running{route="billing"} 1`)
 			})
@@ -171,7 +171,7 @@ func TestRun_secondSignalExitsAtOnce(t *testing.T) {
 	defer close(never)
 	w.hook.answers(func(request) (int, string) { <-never; return 200, "" })
 	w.publish("orders.eu", nil, nil)
-	eventually(t, "a handler runs", func() bool { return w.hook.count() == 1 })
+	natstest.Eventually(t, "a handler runs", func() bool { return w.hook.count() == 1 })
 	p.signal(syscall.SIGTERM)
 	p.await("draining")
 	start := time.Now()
@@ -424,7 +424,7 @@ func TestRun_demo(t *testing.T) {
 	p.await("the demo is over")
 	handled := func(why string, ok func(e map[string]any) bool, text string) {
 		t.Helper()
-		eventually(t, why, func() bool {
+		natstest.Eventually(t, why, func() bool {
 			for _, e := range p.logged(text) {
 				if ok(e) {
 					return true
@@ -518,7 +518,7 @@ func TestRun_demo(t *testing.T) {
 
 	// Of the second run the handler is mended. It announced a dead letter all the same.
 	p = spawn(t, dir, nil, append(args, "--set", "log.format=text")...)
-	eventually(t, "the second run is over", func() bool { return strings.Contains(p.out.String(), "Ctrl-C drains and stops.") })
+	natstest.Eventually(t, "the second run is over", func() bool { return strings.Contains(p.out.String(), "Ctrl-C drains and stops.") })
 	if out := p.out.String(); !strings.Contains(out, "no dead letters") || strings.Contains(out, "dlq ") || !strings.Contains(out, "are handled") {
 		t.Errorf("the second run says: %s", out)
 	}
@@ -562,7 +562,7 @@ func TestRun_embeddedServerServesTheCommands(t *testing.T) {
 	if out := must(t, w.dir, "pub", "orders.eu", `{"id":1}`); out != "stored in ORDERS as 1\n" {
 		t.Errorf("pub says %q", out)
 	}
-	eventually(t, "dead letter", func() bool { return strings.Contains(must(t, w.dir, "dlq", "ls"), "no such customer") })
+	natstest.Eventually(t, "dead letter", func() bool { return strings.Contains(must(t, w.dir, "dlq", "ls"), "no such customer") })
 	if out := must(t, w.dir, "dlq", "show", "1", "--raw"); out != `{"id":1}` {
 		t.Errorf("body %q", out)
 	}
@@ -588,7 +588,7 @@ func TestRun_embeddedServerServesTheCommands(t *testing.T) {
 	if out := must(t, w.dir, "dlq", "replay", "--yes"); !strings.Contains(out, "1 replayed") {
 		t.Errorf("replay says %q", out)
 	}
-	eventually(t, "handled", func() bool { return w.hook.count() == 2 })
+	natstest.Eventually(t, "handled", func() bool { return w.hook.count() == 2 })
 	// One store, one relay.
 	w.configure(strings.ReplaceAll(config, addr, "127.0.0.1:0"))
 	second := spawn(t, w.dir, nil, "run")

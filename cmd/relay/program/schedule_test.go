@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/schedule"
 )
 
@@ -38,11 +39,11 @@ func TestSchedule_commands(t *testing.T) {
 		}
 		return n
 	}
-	eventually(t, "the delayed message and a run are handled", func() bool { return handled("orders.soon") == 1 && handled("orders.secondly") > 0 })
+	natstest.Eventually(t, "the delayed message and a run are handled", func() bool { return handled("orders.soon") == 1 && handled("orders.secondly") > 0 })
 
 	d.by("operator", "schedule", "pause", "secondly", "--why", "a test", "--as", "ann")
 	d.by("operator", "schedule", "run", "yearly")
-	eventually(t, "the run that was asked for is handled", func() bool { return handled("orders.yearly") == 1 })
+	natstest.Eventually(t, "the run that was asked for is handled", func() bool { return handled("orders.yearly") == 1 })
 	var list struct {
 		Schedules []struct {
 			Name, State string
@@ -64,7 +65,7 @@ func TestSchedule_commands(t *testing.T) {
 	}
 	before := handled("orders.secondly")
 	d.by("operator", "schedule", "resume", "secondly")
-	eventually(t, "it goes on", func() bool { return handled("orders.secondly") > before })
+	natstest.Eventually(t, "it goes on", func() bool { return handled("orders.secondly") > before })
 	if _, metrics := p.get("/metrics"); !strings.Contains(metrics, `relay_schedule_runs_total{result="published",schedule="~"} 1`) {
 		t.Errorf("metrics:\n%s", metrics)
 	}
@@ -96,7 +97,7 @@ func TestSchedule_regressionTheAdviceForAnUnreadableRecordIsTaken(t *testing.T) 
 	d := newDenying(t, scheduledRoutes)
 	p := d.run()
 	p.ready()
-	eventually(t, "a run is handled", func() bool { return len(d.hook.all()) > 0 })
+	natstest.Eventually(t, "a run is handled", func() bool { return len(d.hook.all()) > 0 })
 	kv, err := d.s.JetStream(t).KeyValue(t.Context(), schedule.Bucket("relay"))
 	if err != nil {
 		t.Fatal(err)
@@ -107,8 +108,8 @@ func TestSchedule_regressionTheAdviceForAnUnreadableRecordIsTaken(t *testing.T) 
 	if _, said, _ := relay(t, d.dir, "schedule", "ls"); !strings.Contains(said, "relay schedule rm secondly") {
 		t.Errorf("ls says:\n%s", said)
 	}
-	eventually(t, "the log says what to do", func() bool { return strings.Contains(p.err.String(), "relay schedule rm secondly") })
+	natstest.Eventually(t, "the log says what to do", func() bool { return strings.Contains(p.err.String(), "relay schedule rm secondly") })
 	d.by("operator", "schedule", "rm", "secondly")
 	before := len(d.hook.all())
-	eventually(t, "it goes on", func() bool { return len(d.hook.all()) > before })
+	natstest.Eventually(t, "it goes on", func() bool { return len(d.hook.all()) > before })
 }

@@ -120,7 +120,7 @@ routes: [{name: a, subjects: [orders.a], start: all, handler: {http: {url: "` + 
 	cert, key = pemPair(t, "three")
 	w.put("cert.pem", cert)
 	w.put("key.pem", key)
-	eventually(t, "the renewed pair is taken", func() bool { return len(p.logged("the configuration was reloaded")) > before })
+	natstest.Eventually(t, "the renewed pair is taken", func() bool { return len(p.logged("the configuration was reloaded")) > before })
 	client("three")
 }
 
@@ -178,7 +178,7 @@ routes: [{name: a, subjects: [orders.a], start: all, handler: {forward: {subject
 	if rep = w.reloaded(0); !slices.Equal(rep.Live, []string{"nats.nkey"}) || len(rep.Changed)+len(rep.NeedsRestart) != 0 {
 		t.Errorf("%+v", rep)
 	}
-	eventually(t, "connected as the new user", func() bool { return slices.Equal(users(), public[1:]) })
+	natstest.Eventually(t, "connected as the new user", func() bool { return slices.Equal(users(), public[1:]) })
 	w.arrives("orders.a", "out.a")
 	if out := must(t, w.dir, "reload"); !strings.Contains(out, "nothing differs") {
 		t.Errorf("reload:\n%s", out)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // The life of messages: one that is through, one that failed and waits, one that is dead and was dead before, and one with hostile bytes.
@@ -49,7 +50,7 @@ routes:
 	}
 	where := func(seq uint64, place string) (found console.Life) {
 		t.Helper()
-		eventually(t, place, func() bool {
+		natstest.Eventually(t, place, func() bool {
 			found = trace(fmt.Sprintf("ORDERS/%d", seq))
 			return len(found.Places) == 1 && found.Places[0].Where == place
 		})
@@ -62,7 +63,7 @@ routes:
 	where(dead, "dead")
 	must(t, w.dir, "dlq", "replay", "--yes", "--wait")
 	var again console.Life
-	eventually(t, "it is dead again, with its past", func() bool {
+	natstest.Eventually(t, "it is dead again, with its past", func() bool {
 		again = where(dead, "dead")
 		return len(again.Past) == 3 && strings.Contains(again.Past[0].What, "replayed since")
 	})
@@ -104,7 +105,7 @@ routes:
 	dead := w.publish("orders.dead", []byte("{}"), nil)
 	trace := func(what string, n int) (l console.Life) {
 		t.Helper()
-		eventually(t, fmt.Sprint(what, ": ", n, " happenings"), func() bool {
+		natstest.Eventually(t, fmt.Sprint(what, ": ", n, " happenings"), func() bool {
 			l = console.Life{}
 			if err := json.Unmarshal([]byte(must(t, w.dir, "trace", what, "--json")), &l); err != nil {
 				t.Fatal(err)
@@ -190,7 +191,7 @@ routes:
 	check := func(what, key string) {
 		t.Helper()
 		var l console.Life
-		eventually(t, what+" is known", func() bool {
+		natstest.Eventually(t, what+" is known", func() bool {
 			l = console.Life{}
 			if err := json.Unmarshal([]byte(must(t, w.dir, "trace", what, "--json")), &l); err != nil {
 				t.Fatal(err)
@@ -235,7 +236,7 @@ routes:
 	p := w.run()
 	ok := fmt.Sprintf("ORDERS/%d", w.publish("orders.ok", []byte("{}"), nil))
 	dead := fmt.Sprintf("ORDERS/%d", w.publish("orders.dead", []byte("{}"), nil))
-	eventually(t, "both are through", func() bool {
+	natstest.Eventually(t, "both are through", func() bool {
 		return strings.Contains(must(t, w.dir, "trace", ok), "was done by") && len(deadLetters(t, w.js)) == 1
 	})
 	p.signal(syscall.SIGTERM)

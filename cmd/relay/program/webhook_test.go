@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/webhook"
 )
 
@@ -31,7 +32,7 @@ func TestDocs_webhooksCommandsWork(t *testing.T) {
 	ports := strings.NewReplacer(":9000", ":"+freePort(t), ":4222", ":"+freePort(t))
 	said := paste(t, dir, ports.Replace(script.String())+"echo through; wait\n")
 	const holds = "200  POST /hook/acme  signature holds, by v1:"
-	eventually(t, "both messages are delivered", func() bool {
+	natstest.Eventually(t, "both messages are delivered", func() bool {
 		text := said.String()
 		return strings.Contains(text, "through\n") && strings.Count(text, holds) == 2 && strings.Contains(text, "{\"id\":2}\n") || strings.Contains(text, "REFUSED")
 	})
@@ -107,7 +108,7 @@ func TestWebhookListenAndVerify(t *testing.T) {
 	}
 	p := spawn(t, dir, nil, "webhook", "listen", "127.0.0.1:0", "--key", path, "--json", "--status", "418", "--retry-after", "7s", "--delay", "1ms")
 	url := ""
-	eventually(t, "it listens", func() bool {
+	natstest.Eventually(t, "it listens", func() bool {
 		_, after, _ := strings.Cut(p.out.String(), "listening on ")
 		url, _, _ = strings.Cut(after, "\n")
 		return url != ""
@@ -139,7 +140,7 @@ func TestWebhookListenAndVerify(t *testing.T) {
 			t.Errorf("%s: %d, Retry-After %q", c.sent, resp.StatusCode, resp.Header.Get("Retry-After"))
 		}
 		var lines []string // the first says where it listens
-		eventually(t, "it prints the request", func() bool {
+		natstest.Eventually(t, "it prints the request", func() bool {
 			lines = strings.Split(strings.TrimSuffix(p.out.String(), "\n"), "\n")
 			return len(lines) == n+2 && strings.HasSuffix(p.out.String(), "\n")
 		})

@@ -69,17 +69,11 @@ func (w *askers) ask(who string, i, size int) {
 
 func (w *askers) eventually(what string, ok func(left map[string]Left) bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	natstest.Eventually(w.t, what, func() bool {
 		w.mu.Lock()
-		is := ok(w.left)
-		w.mu.Unlock()
-		if is {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s: not after 20 s: %v", what, w.left)
-		}
-	}
+		defer w.mu.Unlock()
+		return ok(w.left)
+	})
 }
 
 // Each message leaves with what its caller said, or with that it said nothing.

@@ -220,14 +220,15 @@ func (f *follower) has(t *testing.T, number, running int) {
 // eventually has both instances look again and again until it is.
 func (w *world) eventually(what string, is func() bool, looks ...*follower) {
 	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("not yet: %s", what)
+	natstest.Eventually(w.t, what, func() bool {
+		if is() {
+			return true
 		}
 		for _, f := range looks {
 			f.Soon()
 		}
-	}
+		return false
+	})
 }
 
 func (w *world) messages(stream string) uint64 {

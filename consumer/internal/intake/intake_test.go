@@ -57,11 +57,7 @@ func (w *world) do(err error) {
 
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s: not after 30 s", what)
-		}
-	}
+	natstest.Eventually(w.t, what, ok)
 }
 
 func newWorld(t *testing.T) *world {

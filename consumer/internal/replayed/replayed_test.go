@@ -36,15 +36,6 @@ func (s *said) has(text string) bool {
 	return strings.Contains(s.text.String(), text)
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not yet: %s", what)
-		}
-	}
-}
-
 func begin(t *testing.T) (s *natstest.Server, v *Verdicts, js jetstream.JetStream, log *said) {
 	s, log = natstest.Start(t), new(said)
 	js = s.JetStream(t)
@@ -68,7 +59,7 @@ func TestVerdicts_reachTheirJobs(t *testing.T) {
 			v.Add(job, dlq.Verdict{Message: fmt.Sprint("ORDERS-", i), OK: i%2 == 0})
 		}
 	}
-	eventually(t, "all is told", func() bool {
+	natstest.Eventually(t, "all is told", func() bool {
 		for job, n := range many {
 			tally, _, err := jobs.Results(t.Context(), job)
 			if err != nil {
@@ -125,7 +116,7 @@ func TestVerdicts_regressionAFlushUnderWayEndsWithItsContext(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { v.Run(ctx) })
 	v.Add("01AAA", dlq.Verdict{Message: "a", OK: true})
-	eventually(t, "it is being written", func() bool {
+	natstest.Eventually(t, "it is being written", func() bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		return len(v.pending) == 0

@@ -64,11 +64,7 @@ func (w *world) said(what string) bool {
 
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s: not after 30 s; log:\n%s", what, &w.log)
-		}
-	}
+	natstest.Eventually(w.t, what, ok, &w.log)
 }
 
 func newWorld(t *testing.T, edit ...func(*Config)) *world {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // watched are processes that watch over one another.
@@ -49,11 +51,7 @@ func watch(t *testing.T, n int) *watched {
 
 func (w *watched) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatalf("never: %s", what)
-		}
-	}
+	natstest.Eventually(w.t, what, ok)
 }
 
 func (w *watched) dead() []string {

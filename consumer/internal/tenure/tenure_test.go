@@ -164,11 +164,7 @@ func (w *works) next() *instance {
 
 func (w *works) eventually(what string, is func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(within); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("not yet: %s", what)
-		}
-	}
+	natstest.Eventually(w.t, what, is)
 }
 
 // two are instances of which the first one has the claim, and the other one stands by.

@@ -68,11 +68,7 @@ func (w *watched) has(report string) bool {
 
 func (w *watched) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s: not after 30 s; log:\n%s", what, &w.log)
-		}
-	}
+	natstest.Eventually(w.t, what, ok, &w.log)
 }
 
 // edit changes a stream as somebody else would.

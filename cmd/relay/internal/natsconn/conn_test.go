@@ -38,19 +38,6 @@ func connect(t *testing.T, cfg Config) *Conn {
 	return c
 }
 
-// eventually polls: the library calls handlers, but tells nobody that they have run.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); time.Now().Before(end); <-tick.C {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("not within %v: %s", patience, what)
-}
-
 func TestConnect_inProcess(t *testing.T) {
 	c := connect(t, Config{InProcess: natstest.Start(t)})
 	if err := c.Ready(); err != nil {
@@ -222,14 +209,14 @@ func TestConn_survivesARestart(t *testing.T) {
 	publish("before")
 
 	s.Stop()
-	eventually(t, "a reason for not being ready", func() bool { return c.Ready() != nil })
+	natstest.Eventually(t, "a reason for not being ready", func() bool { return c.Ready() != nil })
 	// Nothing waits in a buffer to be sent behind our back.
-	eventually(t, "publish fails at once", func() bool { return errors.Is(c.Publish("s", []byte("lost")), nats.ErrReconnectBufExceeded) })
+	natstest.Eventually(t, "publish fails at once", func() bool { return errors.Is(c.Publish("s", []byte("lost")), nats.ErrReconnectBufExceeded) })
 	if err := c.Ready(); !strings.Contains(err.Error(), s.URL()) || !strings.Contains(err.Error(), "RECONNECTING") {
 		t.Fatalf("not ready: %v", err)
 	}
 	s.Restart()
-	eventually(t, "ready again", func() bool { return c.Ready() == nil && c.Reconnects() == 1 })
+	natstest.Eventually(t, "ready again", func() bool { return c.Ready() == nil && c.Reconnects() == 1 })
 	publish("after") // and the consumer still pulls
 }
 
@@ -242,9 +229,9 @@ func TestConn_notReadyWhenTheLinkIsSilent(t *testing.T) {
 		t.Fatal("ready on a stalled link")
 	}
 	p.Resume()
-	eventually(t, "ready again", func() bool { return c.Ready() == nil })
+	natstest.Eventually(t, "ready again", func() bool { return c.Ready() == nil })
 	p.Cut()
-	eventually(t, "back after a cut", func() bool { return c.Reconnects() == 1 && c.Ready() == nil })
+	natstest.Eventually(t, "back after a cut", func() bool { return c.Reconnects() == 1 && c.Ready() == nil })
 }
 
 // The same refusal twice closes a connection of the library's own making for good.
@@ -258,7 +245,7 @@ func TestConn_authFailsThenIsRepaired(t *testing.T) {
 	c := connect(t, Config{URL: s.URL(), User: handler.SecretText("relay"), Password: handler.SecretText("one"), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	current = "two"
 	s.Restart()
-	eventually(t, "refused at least three times", func() bool { return strings.Count(log.String(), "authorization violation") >= 3 })
+	natstest.Eventually(t, "refused at least three times", func() bool { return strings.Count(log.String(), "authorization violation") >= 3 })
 	if err := c.Ready(); !errors.Is(err, nats.ErrAuthorization) {
 		t.Fatalf("not ready: %v", err)
 	}
@@ -268,7 +255,7 @@ func TestConn_authFailsThenIsRepaired(t *testing.T) {
 	default:
 	}
 	reload(t, s, users("one"))
-	eventually(t, "ready again", func() bool { return c.Ready() == nil })
+	natstest.Eventually(t, "ready again", func() bool { return c.Ready() == nil })
 }
 
 func reload(t *testing.T, s *natstest.Server, change func(*server.Options)) {
@@ -301,7 +288,7 @@ func TestConn_nkeyIsReadAgain(t *testing.T) {
 	c := connect(t, Config{URL: s.URL(), NKey: file})
 	allowed = fresh()
 	s.Restart()
-	eventually(t, "ready with the new key", func() bool { return c.Reconnects() == 1 && c.Ready() == nil })
+	natstest.Eventually(t, "ready with the new key", func() bool { return c.Reconnects() == 1 && c.Ready() == nil })
 }
 
 // An error that the library does not know closes the connection for good, silently.
@@ -365,7 +352,7 @@ func TestLimiter(t *testing.T) {
 	}
 	l.rate.SetBurst(10)
 	l.rate.SetLimit(1e9)
-	eventually(t, "allowed again", func() bool { ok, dropped := l.allow(); return ok && dropped >= 3 })
+	natstest.Eventually(t, "allowed again", func() bool { ok, dropped := l.allow(); return ok && dropped >= 3 })
 }
 
 // lines is a buffer that a log may write while a test reads.

@@ -60,14 +60,14 @@ func TestConn_regressionPasswordAndTokenAreReadAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.Restart()
-			eventually(t, "back with the secret of before", func() bool { return c.Reconnects() == 1 && c.Ready() == nil })
+			natstest.Eventually(t, "back with the secret of before", func() bool { return c.Reconnects() == 1 && c.Ready() == nil })
 			if text := log.String(); !strings.Contains(text, "nats."+what) || !strings.Contains(text, name) || strings.Contains(text, "one") {
 				t.Errorf("log:\n%s", text)
 			}
 			put(t, name, "two\n")
 			current = "two"
 			s.Restart()
-			eventually(t, "back with the new secret", func() bool { return c.Reconnects() == 2 && c.Ready() == nil })
+			natstest.Eventually(t, "back with the new secret", func() bool { return c.Reconnects() == 2 && c.Ready() == nil })
 		})
 	}
 }
@@ -115,7 +115,7 @@ func TestConn_certificateIsReadAgain(t *testing.T) {
 		t.Errorf("half a pair: %v", err)
 	}
 	s.Restart()
-	eventually(t, "back with the pair of before", func() bool { return c.Reconnects() == 1 && c.Ready() == nil })
+	natstest.Eventually(t, "back with the pair of before", func() bool { return c.Reconnects() == 1 && c.Ready() == nil })
 	if <-seen != oneCert {
 		t.Error("another certificate than before")
 	}
