@@ -44,60 +44,60 @@ func (b *batch) deliver() {
 
 // admit begins the lease of a delivery and finds out what is known of it. What needs the server for that comes to its
 // route a little later; the rest is added to the batch.
-func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
-	m := s.spares.take(s, raw)
-	if m.on(s.routeFor(raw.Subject)); m.route != nil {
+func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
+	m := l.spares.take(l.source, raw)
+	if m.on(l.routeFor(raw.Subject)); m.route != nil {
 		m.arrival.Ledger = m.route.memory.Ledger
 	}
-	d, err := s.Session.ReceiveInto(&m.arrival, raw)
+	d, err := l.Session.ReceiveInto(&m.arrival, raw)
 	if err != nil {
-		s.log.Error("a message arrived that is not a JetStream delivery; it is ignored", "error", err)
+		l.log.Error("a message arrived that is not a JetStream delivery; it is ignored", "error", err)
 		return
 	}
-	if d == nil && s.Health.IsLost() {
-		s.giveBack(raw)
+	if d == nil && l.Health.IsLost() {
+		l.giveBack(raw)
 		return
 	}
-	if s.suspect.Delivered(raw, m.arrival.Consumer) {
+	if l.suspect.Delivered(raw, m.arrival.Consumer) {
 		if d != nil {
 			d.Release()
 		}
 		return
 	}
 	place := catchup.Outside
-	if !s.due {
-		place = s.catchUp.Place(m.arrival.Sequence, m.arrival.Time, raw.Subject)
+	if !l.due {
+		place = l.catchUp.Place(m.arrival.Sequence, m.arrival.Time, raw.Subject)
 	}
-	s.tallied(m.route, &m.arrival, raw.Subject, place)
-	if s.gaps.Delivered(m.arrival.Sequence, m.arrival.Consumer, m.arrival.Deliveries, now) {
+	l.tallied(m.route, &m.arrival, raw.Subject, place)
+	if l.ordered.gaps.Delivered(m.arrival.Sequence, m.arrival.Consumer, m.arrival.Deliveries, now) {
 		defer func() {
 			b.deliver()
-			s.gaps.Hold(now)
+			l.ordered.gaps.Hold(now)
 		}()
 	}
-	s.pulls.Waits(m.arrival.Pending > 0 || m.arrival.Deliveries > 1)
+	l.pulls.Waits(m.arrival.Pending > 0 || m.arrival.Deliveries > 1)
 	if d == nil {
 		return
 	}
-	s.count.Delivered.Add(1)
+	l.count.Delivered.Add(1)
 	m.Delivery = d
 	if d.FencedAt(now) {
 		// It comes from a link that stalled for longer than AckWait: another instance has it by now.
-		m.on(s.routeOf(raw.Subject))
+		m.on(l.routeOf(raw.Subject))
 		m.letGo()
-		s.count.Late.Add(1)
-		s.late.Came(s.log, s.relay.cfg.Stalled, now)
+		l.count.Late.Add(1)
+		l.late.Came(l.log, l.relay.cfg.Stalled, now)
 		return
 	}
-	s.late.End()
+	l.late.End()
 	if place != catchup.Outside {
 		m.passed(place)
 		return
 	}
 	if m.Bodyless = intake.IsBodyless(raw); m.Bodyless {
-		s.watchdog.Doubt()
+		l.watchdog.Doubt()
 	}
-	if s.due {
+	if l.due {
 		origin, header, err := retry.Unwrap(raw.Header)
 		if err != nil && m.Bodyless {
 			m.ReturnBodyless()
@@ -111,13 +111,13 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			m.Foreign(err)
 			return
 		}
-		if origin.Stream != s.origin {
-			s.strays.Take(&m.Arrival, &origin)
+		if origin.Stream != l.origin {
+			l.unwanted.strays.Take(&m.Arrival, &origin)
 			return
 		}
-		if !dlq.BodyElsewhere(raw.Header) && s.othersWant(origin) {
+		if !dlq.BodyElsewhere(raw.Header) && l.unwanted.othersWant(origin) {
 			origin.Route = retry.NoRoute
-			s.strays.Take(&m.Arrival, &origin)
+			l.unwanted.strays.Take(&m.Arrival, &origin)
 			return
 		}
 		m.Origin, m.Subject, m.Header = &origin, origin.Subject, header
@@ -129,38 +129,38 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 			return
 		}
 	} else if m.route == nil {
-		m.on(s.routes[0]) // which holds it, if it must be held
-		s.strays.Take(&m.Arrival, nil)
+		m.on(l.routes[0]) // which holds it, if it must be held
+		l.unwanted.strays.Take(&m.Arrival, nil)
 		return
 	} else if p := m.route.cfg.part; p != nil && !m.OfPartition(p) {
 		return
 	}
-	elsewhere := m.Bodyless || (s.due || m.Moved) && dlq.BodyElsewhere(raw.Header)
+	elsewhere := m.Bodyless || (l.due || m.Moved) && dlq.BodyElsewhere(raw.Header)
 	rec, known := retry.Record{}, true
 	if d.Deliveries > 1 {
-		rec, known = s.Records.Cached(d.Sequence, d.Deliveries)
+		rec, known = l.Records.Cached(d.Sequence, d.Deliveries)
 	}
 	known = known && !elsewhere
 	switch ordered := m.route.cfg.Order == supervisor.OrderKey; {
-	case known && (!ordered || s.ordered.behind.Load() == 0):
+	case known && (!ordered || l.ordered.behind.Load() == 0):
 		m.known(rec, b)
 	case ordered:
 		// The messages after it must not overtake it, nor it those before it. The loop does not wait for it: answers to
 		// settlements and leases come this way too.
 		b.deliver()
-		s.ordered.behind.Add(1)
+		l.ordered.behind.Add(1)
 		enter := func() { m.LookUp(m.route.intake, elsewhere, m.enter) }
 		if known {
 			rec := rec // the other one must not escape
 			enter = func() { m.enter(rec) }
 		} else if !elsewhere { // a body has to wait for its memory, in order
 			m.WillAsk()
-			s.ordered.aheads.Go(func() { m.AskAhead(m.route.intake, now) })
+			l.ordered.aheads.Go(func() { m.AskAhead(m.route.intake, now) })
 		}
-		s.ordered.inOrder.Go(func() {
+		l.ordered.inOrder.Go(func() {
 			enter()
-			if s.ordered.behind.Add(-1) == maxBehind/2 {
-				s.pulls.Wake()
+			if l.ordered.behind.Add(-1) == maxBehind/2 {
+				l.pulls.Wake()
 			}
 		})
 	default:
@@ -169,14 +169,14 @@ func (s *source) admit(raw *nats.Msg, now time.Time, b *batch) {
 }
 
 // giveBack gives back what another durable of the same name sent for a pull of this one. If the message is of neither, this settles nothing.
-func (s *source) giveBack(raw *nats.Msg) { _ = s.relay.nc.Publish(raw.Reply, []byte("-NAK")) }
+func (l *loop) giveBack(raw *nats.Msg) { _ = l.relay.nc.Publish(raw.Reply, []byte("-NAK")) }
 
 // giveBackArrived gives back what has arrived for a durable that is gone and was not looked at.
-func (s *source) giveBackArrived() {
+func (l *loop) giveBackArrived() {
 	for {
 		select {
-		case m := <-s.pulls.Arrived():
-			s.take(m)
+		case m := <-l.pulls.Arrived():
+			l.take(m)
 		default:
 			return
 		}

@@ -47,13 +47,13 @@ func (s *source) catchUpConfig() catchup.Config {
 }
 
 // tellOfHanding has the routes say why what they want is not handed over to them.
-func (s *source) tellOfHanding(err error) {
+func (b *binding) tellOfHanding(err error) {
 	const what = "hand-over of messages that the durable has passed"
-	for _, rt := range s.routes {
+	for _, rt := range b.routes {
 		if err != nil {
-			rt.troubles.Note(what, fmt.Errorf("cannot hand over messages that the durable has passed; retrying: %w", err), time.Now())
+			rt.standstill.troubles.Note(what, fmt.Errorf("cannot hand over messages that the durable has passed; retrying: %w", err), time.Now())
 		} else {
-			rt.troubles.Mended(what, time.Now())
+			rt.standstill.troubles.Mended(what, time.Now())
 		}
 	}
 }

@@ -161,7 +161,7 @@ func (r *Relay) enter(rt *route) {
 	r.routes.metrics.Enter(rt.name(), &rt.count.RouteCount)
 	r.enterLimits(rt.cfg)
 	r.link.Cover(rt.cfg.AckWait)
-	r.events.Mute(rt.cfg.Name, rt.handlesEvents())
+	r.events.Mute(rt.cfg.Name, rt.cfg.handlesEvents(r.cfg.Service))
 	if rt.cfg.Leased() {
 		r.membership.Need()
 	}

@@ -54,7 +54,7 @@ type liveChange struct {
 func (b *liveChange) prepare(ctx context.Context) error {
 	b.cfg = b.rt.relay.ownBytes(b.cfg)
 	b.was = b.rt.settings.equipment.Load()
-	b.to = b.rt.equip(b.cfg, b.was)
+	b.to = equip(b.cfg, b.rt.relay.cfg.Use, *b.rt.now(), b.was)
 	if err := b.to.start(ctx, b.was, b.cfg); err != nil {
 		return &SetupError{b.cfg.Name, fmt.Errorf("handler: %w", err)}
 	}

@@ -28,7 +28,7 @@ func (p *checkedChange) commit() bool {
 	return r.running.Commit(p.ends, func() {
 		for name, before := range p.before {
 			if rt := p.after[name]; rt != nil {
-				rt.successor.follow(before, time.Now())
+				rt.standstill.successor.follow(before, time.Now())
 			}
 		}
 		var line []string
@@ -71,7 +71,7 @@ func (p *checkedChange) run() Changed {
 	}
 	for _, rt := range p.after {
 		r.enter(rt)
-		r.orders.Join(rt.name(), rt.obey)
+		r.orders.Join(rt.name(), rt.standstill.obey)
 	}
 	counts := make([]int, len(p.ends))
 	ended := make(map[*unit]chan struct{})
@@ -103,14 +103,14 @@ func (p *checkedChange) run() Changed {
 			u.begin()
 			<-u.tried
 			for _, rt := range u.main.routes {
-				rt.successor.end()
+				rt.standstill.successor.end()
 			}
 		})
 	}
 	work.Wait()
 	done := Changed{Added: namesOf(p.change.Add), Updated: namesOf(p.change.Update), Live: p.does.InPlace, Restarted: p.does.Anew, Removed: p.removed, Waiting: map[string]string{}}
 	for _, name := range p.does.Begin {
-		if err := p.after[name].troubles.Err(); err != nil {
+		if err := p.after[name].standstill.troubles.Err(); err != nil {
 			done.Waiting[name] = err.Error()
 		}
 	}

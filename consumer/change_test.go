@@ -333,7 +333,7 @@ func TestChange_whileRelayEnds(t *testing.T) {
 		_, err := r.Update(context.Background(), route)
 		changed <- err
 	}()
-	w.eventually("the route waits for its former self", func() bool { s, _, _, _ := r.routes.all()[0].starting(); return s == "starting" })
+	w.eventually("the route waits for its former self", func() bool { s, _, _, _ := r.routes.all()[0].standstill.starting(); return s == "starting" })
 	ended := make(chan error, 1)
 	go func() { ended <- stop() }()
 	w.eventually("relay drains", func() bool { return r.Ready() != nil && strings.Contains(r.Ready().Error(), "draining") })

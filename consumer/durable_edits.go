@@ -25,7 +25,7 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	c := s.setup.Judge(info.Config, stream, provision.Ever)
 	m := provision.MarkOf(info.Config.Metadata)
 	// Whether one instance pulls or all do is decided at the start: two with different configurations would change it for ever in turn.
-	if adopted := m.Adopted != s.adopted; c.Own && !c.Policy && !adopted {
+	if adopted := m.Adopted != s.setup.adopted; c.Own && !c.Policy && !adopted {
 		s.log.Info("set the filter of the durable to the subjects of its routes", "was", provision.Filters(info.Config), "is", provision.Filters(c.Want))
 		own, err := s.relay.js.Stream(ctx, s.stream) // not the one that others look at
 		var changed jetstream.Consumer
@@ -40,14 +40,14 @@ func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	} else {
 		s.sort(&e, c.Differs(), provision.Filters(info.Config))
 	}
-	s.learn(stream.CachedInfo().Config, m, began)
+	s.unwanted.learn(stream.CachedInfo().Config, m, began)
 	s.catchUp.Note(ctx, info)
 	return e
 }
 
 // sort tells apart what is dangerous. With a filter that lets all pass that is wanted, what else it lets pass is a stray.
-func (s *source) sort(e *health.Edits, differs, filter []string) {
-	all := len(filter) == 0 || !slices.ContainsFunc(s.patterns, func(d dispatch) bool {
+func (b *binding) sort(e *health.Edits, differs, filter []string) {
+	all := len(filter) == 0 || !slices.ContainsFunc(b.patterns, func(d dispatch) bool {
 		return !slices.ContainsFunc(filter, func(f string) bool { return subject.Covers(f, d.pattern) })
 	})
 	for _, text := range differs {

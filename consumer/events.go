@@ -41,9 +41,9 @@ func newEvents(nc *nats.Conn, cfg Config) reports.Reports {
 	return reports.Reports{Bus: events.NewBus(cfg.Service, cfg.Instance, fingerprint.Of, func(e event.Event) error { return events.Publish(nc, e) })}
 }
 
-// handlesEvents tells whether messages of the route are events: those about it are not published.
-func (rt *route) handlesEvents() bool {
-	return slices.ContainsFunc(rt.cfg.Subjects, func(p string) bool {
-		return subject.Overlaps(p, event.Prefix(rt.relay.cfg.Service)+".>")
+// handlesEvents tells whether messages of the route are events of the service: those about it are not published.
+func (r Route) handlesEvents(service string) bool {
+	return slices.ContainsFunc(r.Subjects, func(p string) bool {
+		return subject.Overlaps(p, event.Prefix(service)+".>")
 	})
 }

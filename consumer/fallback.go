@@ -88,8 +88,8 @@ func (f Fallback) slotTime(r Route) time.Duration {
 }
 
 // fallbackPart is what has attempts of the fallback; nil without one. A life that is given is of the same handler.
-func (rt *route) fallbackPart(cfg Route, life *usercode.Life) *part {
-	f := cfg.Fallback
+func (r Route) fallbackPart(relay []Middleware, life *usercode.Life) *part {
+	f := r.Fallback
 	if f == nil {
 		return nil
 	}
@@ -98,8 +98,8 @@ func (rt *route) fallbackPart(cfg Route, life *usercode.Life) *part {
 		life = usercode.NewLife(f.Handler)
 	}
 	return &part{
-		handler: rt.wrap(f.Handler, cfg.Use), shared: life, timeout: f.Timeout, fallback: true,
-		ownBytes: outside && len(rt.relay.cfg.Use)+len(cfg.Use) == 0,
+		handler: r.wrap(f.Handler, relay), shared: life, timeout: f.Timeout, fallback: true,
+		ownBytes: outside && len(relay)+len(r.Use) == 0,
 	}
 }
 

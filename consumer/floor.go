@@ -2,8 +2,13 @@ package consumer
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/consumer/internal/watchdog"
 )
@@ -11,26 +16,43 @@ import (
 // floorEvery is how old the noted ack floor of a durable may be while relay runs; see [durables.Floors].
 const floorEvery = time.Minute
 
+// observed is what the server says of a durable, and how far it is.
+type observed struct {
+	*binding
+	identity ack.Identity // since it is open
+	asker    durables.Asker
+	looked   atomic.Pointer[backlog.Look] // the last answer
+	floors   *durables.Floors
+	oldest   backlog.Oldest
+}
+
+func (o *observed) begin(b *binding) {
+	o.binding, o.floors = b, b.newFloors()
+	o.asker = durables.Asker{JS: b.relay.js, Stream: b.stream, Durable: b.durable, Timeout: askTimeout, Saw: func(info *jetstream.ConsumerInfo) {
+		o.looked.Store(backlog.LookOf(info))
+	}}
+}
+
 // newFloors is what notes how far the durable is.
 func (b *binding) newFloors() *durables.Floors {
 	return &durables.Floors{JS: b.relay.js, Log: b.log, Retries: b.relay.stores.RetryStream(), Stream: b.stream, Durable: b.durable, Routes: b.names}
 }
 
 // noteFloor notes how far the durable is, if what the watchdog last saw of it is not noted.
-func (s *source) noteFloor(ctx context.Context) {
-	if l := s.looked.Load(); l != nil && time.Since(l.At) < watchdog.LookEvery && l.Pending == 0 && l.Outstanding == 0 && s.floors.Has(l.Floor) {
+func (o *observed) noteFloor(ctx context.Context) {
+	if l := o.looked.Load(); l != nil && time.Since(l.At) < watchdog.LookEvery && l.Pending == 0 && l.Outstanding == 0 && o.floors.Has(l.Floor) {
 		return
 	}
-	s.noteLastFloor(ctx)
+	o.noteLastFloor(ctx)
 }
 
 // noteLastFloor notes how far the durable is now: at the end messages may have been settled since the watchdog saw it.
-func (s *source) noteLastFloor(ctx context.Context) {
-	if s.routes[0].cfg.part != nil {
+func (o *observed) noteLastFloor(ctx context.Context) {
+	if o.routes[0].cfg.part != nil {
 		return // what is settled is removed from its stream
 	}
-	if said, err := s.asker.Ask(ctx); err == nil && said.Identity.Equal(s.identity) {
-		s.floors.Note(ctx, said.Identity.StreamCreated, said.Info.AckFloor.Stream)
+	if said, err := o.asker.Ask(ctx); err == nil && said.Identity.Equal(o.identity) {
+		o.floors.Note(ctx, said.Identity.StreamCreated, said.Info.AckFloor.Stream)
 	}
 }
 

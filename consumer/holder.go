@@ -27,8 +27,8 @@ func (rt *route) holder() *control.HolderStatus {
 }
 
 // standing says that nothing starts here because another instance has the route, or because nobody can.
-func (rt *route) standing() (state, why string, since time.Time, yes bool) {
-	if u := rt.unit.Load(); u != nil && rt.cfg.Leased() {
+func (st *standstill) standing() (state, why string, since time.Time, yes bool) {
+	if u := st.unit.Load(); u != nil && st.cfg.Leased() {
 		return u.tenure.Standing()
 	}
 	return "", "", time.Time{}, false

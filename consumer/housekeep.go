@@ -18,11 +18,11 @@ func (r *running) sweepRecords(ctx context.Context) {
 
 // sweeps tells whether this instance sweeps the records of the durable: the first one does of those that read it, for another one may not have its
 // route.
-func (s *source) sweeps(ctx context.Context) bool {
-	l := s.relay.stores.Lives.Load()
+func (o *observed) sweeps(ctx context.Context) bool {
+	l := o.relay.stores.Lives.Load()
 	if l == nil {
 		return true
 	}
-	question, err := json.Marshal(takeover.Question{Stream: s.stream, Durable: s.durable, Created: s.identity.ConsumerCreated, Reads: true})
+	question, err := json.Marshal(takeover.Question{Stream: o.stream, Durable: o.durable, Created: o.identity.ConsumerCreated, Reads: true})
 	return err != nil || !l.AnyBefore(ctx, question, takeover.ReadsIt)
 }

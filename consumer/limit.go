@@ -99,9 +99,9 @@ func (l *routeList) tellOfParts(shared map[string]Limit, since time.Time, err er
 	for _, rt := range l.all() {
 		i := slices.IndexFunc(rt.cfg.Limits, func(name string) bool { _, is := shared[name]; return is })
 		if i < 0 || err == nil {
-			rt.troubles.Mended(noParts, now)
+			rt.standstill.troubles.Mended(noParts, now)
 		} else if now.Sub(since) >= partsMissed {
-			rt.troubles.Note(noParts, fmt.Errorf("this instance could not renew its lease, so it has no part of limit %s: %w", rt.cfg.Limits[i], err), now)
+			rt.standstill.troubles.Note(noParts, fmt.Errorf("this instance could not renew its lease, so it has no part of limit %s: %w", rt.cfg.Limits[i], err), now)
 		}
 	}
 }

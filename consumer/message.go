@@ -97,7 +97,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	}
 	rt.memory.Handling(m.Size)
 	defer rt.memory.Handling(-m.Size)
-	rt.begun.Store(began.UnixNano())
+	rt.standstill.begun.Store(began.UnixNano())
 	var msg *Msg
 	if m.first != nil {
 		msg, m.first = &m.first.msg, nil
@@ -113,7 +113,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	*msg = Msg{
 		Route: rt.name(), Subject: m.Subject, Data: m.Data, Header: m.Header, Attempt: number, Deadline: deadline,
 		Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.Delivery.Sequence, Time: m.Delivery.Time,
-		Fence: m.source.fence(),
+		Fence: m.source.unit.fence(),
 	}
 	if o := m.Origin; o != nil {
 		msg.Stream, msg.Consumer, msg.Sequence, msg.Time, msg.Replay = o.Stream, o.Consumer, o.Sequence, o.Time, o.Replay
@@ -216,6 +216,6 @@ func (m *message) Confirmed(free bool) {
 		src, seq := m.source, m.Delivery.Sequence
 		src.tidying.Go(func() { src.forget(src.routes[0].path.Work, seq) })
 	} else if free && m.plain {
-		m.source.spares.put(m)
+		m.source.loop.spares.put(m)
 	}
 }

@@ -80,7 +80,7 @@ func (rt *route) snapshot() metrics.Route {
 		CatchUp: rt.catchUp().Left(), Limits: rt.cfg.bounding().Names(), Backlog: rt.backlog(),
 	}
 	s.Fallback, _ = rt.group.Fallback()
-	s.State, _, _ = rt.condition(s.Group)
+	s.State, _, _ = rt.standstill.condition(s.Group)
 	if h := rt.holder(); h != nil {
 		s.Here = &h.Here
 	}

@@ -146,8 +146,7 @@ func TestMiddleware_thatIsNone(t *testing.T) {
 		t.Errorf("nil middleware: %v", err)
 	}
 	rt.Use = []Middleware{func(Handler) Handler { return nil }}
-	route := &route{cfg: rt, relay: &Relay{}}
-	if v := VerdictOf(route.wrap(rt.Handler, rt.Use).Handle(t.Context(), nil)); !v.FailRoute || v.Err.Error() != "middleware Use[0] returned no handler" {
+	if v := VerdictOf(rt.wrap(rt.Handler, nil).Handle(t.Context(), nil)); !v.FailRoute || v.Err.Error() != "middleware Use[0] returned no handler" {
 		t.Errorf("middleware that returns nothing: %+v", v)
 	}
 }

@@ -90,7 +90,7 @@ func (s *source) await(ctx context.Context) bool {
 	for p := new(transient.Patience); ; {
 		if err := s.setup.err; err != nil {
 			for _, rt := range s.routes {
-				rt.troubles.Note(what, err, time.Now())
+				rt.standstill.troubles.Note(what, err, time.Now())
 			}
 			most := lookAgain
 			if transient.Is(err) || s.setup.lacksStream() {
@@ -110,7 +110,7 @@ func (s *source) await(ctx context.Context) bool {
 			continue
 		}
 		for _, rt := range s.routes {
-			rt.troubles.Mended(what, time.Now())
+			rt.standstill.troubles.Mended(what, time.Now())
 		}
 		if !r.running.Include(s) {
 			s.close()
@@ -122,22 +122,22 @@ func (s *source) await(ctx context.Context) bool {
 
 // starting is the state of a route that is not pulled from yet, why, and since when: it starts while that may pass by itself, and
 // is stopped when somebody has to mend it. It is tried again either way.
-func (rt *route) starting() (state, why string, since time.Time, yes bool) {
-	list := rt.troubles.All()
+func (st *standstill) starting() (state, why string, since time.Time, yes bool) {
+	list := st.troubles.All()
 	if len(list) == 0 {
-		if since, yes := rt.successor.waits(); yes {
+		if since, yes := st.successor.waits(); yes {
 			why := "the route was changed; handlers of its former version end first"
-			if n := rt.successor.running(); n > 0 {
-				why = fmt.Sprintf("the route was changed; handlers of its former version run until %s at most (%d left)", since.Add(rt.relay.phases.drainTime()).UTC().Format(time.RFC3339), n)
+			if n := st.successor.running(); n > 0 {
+				why = fmt.Sprintf("the route was changed; handlers of its former version run until %s at most (%d left)", since.Add(st.relay.phases.drainTime()).UTC().Format(time.RFC3339), n)
 			}
 			return "starting", why, since, true
 		}
-		list = rt.relay.troubles.All()
-		if rt.relay.phases.serving.Load() {
+		list = st.relay.troubles.All()
+		if st.relay.phases.serving.Load() {
 			return "", "", time.Time{}, false
 		}
 		if len(list) == 0 {
-			return "starting", "", rt.relay.phases.since(), true
+			return "starting", "", st.relay.phases.since(), true
 		}
 	}
 	state = "starting"

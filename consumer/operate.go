@@ -102,8 +102,8 @@ func (l *routeList) refuseEntry(e dlq.Entry) string {
 	if rt == nil {
 		return "this relay has no route " + e.Route
 	}
-	if u := rt.unit.Load(); u != nil && rt.originStream(u) != e.Stream {
-		return fmt.Sprintf("route %s of this relay reads stream %s, and the message is of stream %s", e.Route, rt.originStream(u), e.Stream)
+	if u := rt.unit.Load(); u != nil && rt.cfg.originStream(u) != e.Stream {
+		return fmt.Sprintf("route %s of this relay reads stream %s, and the message is of stream %s", e.Route, rt.cfg.originStream(u), e.Stream)
 	}
 	return ""
 }

@@ -111,7 +111,7 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 			} else if c.origin != nil {
 				attempts = c.origin.Attempts
 			}
-			m := &message{source: &source{binding: new(binding)}}
+			m := &message{source: &source{observed: observed{binding: new(binding)}}}
 			m.on(r.routes.all()[0])
 			m.Origin, m.Delivery = c.origin, &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}
 			m.known(c.record, new(batch))

@@ -38,16 +38,16 @@ func (r Route) logger(log *slog.Logger) *slog.Logger {
 }
 
 // called names the route in a sentence.
-func (rt *route) called() string {
-	if p := rt.cfg.part; p != nil {
+func (r Route) called() string {
+	if p := r.part; p != nil {
 		return fmt.Sprintf("%s, partition %d of %d,", p.Route, p.Number, p.Of.Count)
 	}
-	return rt.cfg.Name
+	return r.Name
 }
 
 // originStream is the user's stream that the route reads.
-func (rt *route) originStream(u *unit) string {
-	if p := rt.cfg.part; p != nil {
+func (r Route) originStream(u *unit) string {
+	if p := r.part; p != nil {
 		return p.Stream
 	}
 	return u.main.stream

@@ -130,9 +130,9 @@ func (l *routeList) tellOfGenerations(name string, err error, now time.Time) {
 		switch {
 		case rt.cfg.part == nil, rt.cfg.isCopy(): // without a part the route just lost its partitions
 		case err == nil:
-			rt.troubles.Mended(what, now)
+			rt.standstill.troubles.Mended(what, now)
 		default:
-			rt.troubles.Note(what, err, now)
+			rt.standstill.troubles.Note(what, err, now)
 		}
 	}
 }

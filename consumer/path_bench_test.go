@@ -97,13 +97,13 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 	for i := 0; i < b.N; i += batch {
 		n := min(batch, b.N-i)
 		if i%len(arriving) == 0 {
-			s.suspect = identity.Watch{} // the numbers begin again
+			s.loop.suspect = identity.Watch{} // the numbers begin again
 		}
 		conn.sent, conn.want = 0, n
 		for j := 1; j < n; j++ {
 			s.pulls.Arrived() <- arriving[(i+j)%len(arriving)]
 		}
-		s.take(arriving[i%len(arriving)])
+		s.loop.take(arriving[i%len(arriving)])
 		<-conn.all
 		for {
 			for _, reply := range conn.answers() {

@@ -12,7 +12,7 @@ func peerHints(r *Relay) peers.Hints {
 
 // hint tells the other instances.
 func (rt *route) hint(h supervisor.Hint) {
-	if !rt.handlesEvents() && !rt.cfg.Leased() {
+	if !rt.cfg.handlesEvents(rt.relay.cfg.Service) && !rt.cfg.Leased() {
 		peerHints(rt.relay).Tell(rt.cfg.Name, h)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/consumer/internal/identity"
 	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/consumer/internal/watchdog"
 	"github.com/relaymq/relay/internal/beat"
@@ -16,6 +17,14 @@ import (
 )
 
 const batchSize = 256
+
+// loop is the pull loop of a source: it asks for messages, and hands out what arrives. What it has beside the source is for its own goroutine only.
+type loop struct {
+	*source
+	suspect identity.Watch
+	spares  spares
+	batch   batch // of take
+}
 
 // pullerConfig is how the source asks for messages.
 func (s *source) pullerConfig() pulls.Config {
@@ -38,29 +47,29 @@ func (s *source) pullerConfig() pulls.Config {
 
 // run pulls messages and hands them out until ctx is done, or until a durable that was lost is there again: then it returns
 // the source that takes over. The session runs beside it.
-func (s *source) run(ctx context.Context) (next *source) {
+func (l *loop) run(ctx context.Context) (next *source) {
 	ctx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.Session.Run(ctx)
+		l.Session.Run(ctx)
 	}()
 	var noting sync.WaitGroup
-	if s.leased() {
-		noting.Go(func() { s.takeover.NoteInHand(ctx) })
+	if l.leased() {
+		noting.Go(func() { l.takeover.NoteInHand(ctx) })
 	}
-	connected := s.relay.nc.StatusChanged(nats.CONNECTED)
+	connected := l.relay.nc.StatusChanged(nats.CONNECTED)
 	checking := make(chan finding, 1)
 	busy := false
 	ask := func(q watchdog.Question) {
 		busy = true
-		go func() { checking <- s.check(ctx, q) }()
+		go func() { checking <- l.check(ctx, q) }()
 	}
 	defer func() {
 		if v := recover(); v != nil {
 			panic(v) // waiting for the session, which goes on, would hide it for ever
 		}
-		s.relay.nc.RemoveStatusListener(connected)
+		l.relay.nc.RemoveStatusListener(connected)
 		stop()
 		if busy {
 			if found := <-checking; found.next != nil {
@@ -69,66 +78,66 @@ func (s *source) run(ctx context.Context) (next *source) {
 		}
 		noting.Wait()
 		<-done // with it ends what it asks of the server
-		s.ordered.inOrder.Wait()
-		s.pulls.Leave()
-		s.close()
-		s.pulls.Ended()
+		l.ordered.inOrder.Wait()
+		l.pulls.Leave()
+		l.close()
+		l.pulls.Ended()
 	}()
-	s.pulls.Start(time.Now())
+	l.pulls.Start(time.Now())
 	tick := beat.NewTicker(pulls.Heartbeat)
 	defer tick.Stop()
 	for {
-		s.pulls.Ask(time.Now())
-		arrived := s.pulls.Arrived()
-		if s.suspect.IsDoubted() {
+		l.pulls.Ask(time.Now())
+		arrived := l.pulls.Arrived()
+		if l.suspect.IsDoubted() {
 			arrived = nil
-			s.Session.Pause()
-			if !busy && s.suspect.Asks() {
-				ask(s.watchdog.Now(time.Now()))
+			l.Session.Pause()
+			if !busy && l.suspect.Asks() {
+				ask(l.watchdog.Now(time.Now()))
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case m := <-arrived:
-			s.take(m)
-		case <-s.pulls.Woken():
+			l.take(m)
+		case <-l.pulls.Woken():
 		case <-connected:
-			s.reconnected()
+			l.reconnected()
 		case found := <-checking:
 			busy = false
 			if found.next != nil {
-				s.giveBackArrived()
+				l.giveBackArrived()
 				return found.next
 			}
-			wasLost := s.isLost()
-			s.checked(found, time.Now())
-			if over, held := s.suspect.Answered(); over {
-				s.Session.Resume()
+			wasLost := l.isLost()
+			l.checked(found, time.Now())
+			if over, held := l.suspect.Answered(); over {
+				l.Session.Resume()
 				if held != nil { // it was counted when it came
-					s.admit(held, time.Now(), &s.batch)
-					s.batch.deliver()
+					l.admit(held, time.Now(), &l.batch)
+					l.batch.deliver()
 				}
 			}
-			if !wasLost && s.isLost() {
-				ask(s.watchdog.Now(time.Now())) // it may be there again
+			if !wasLost && l.isLost() {
+				ask(l.watchdog.Now(time.Now())) // it may be there again
 			}
 		case now := <-tick.C:
 			tick.Next()
-			if now.Sub(s.pulls.Got()) > time.Second {
-				s.spares = nil // there is nothing to do
+			if now.Sub(l.pulls.Got()) > time.Second {
+				l.spares = nil // there is nothing to do
 			}
-			s.strays.Tell(now)
-			if !s.due {
-				s.claims.Soon(now)
+			l.unwanted.strays.Tell(now)
+			if !l.due {
+				l.unwanted.claims.Soon(now)
 			}
-			s.catchUp.Soon(now)
-			s.gaps.Attend(now, s.relay.nc.IsConnected() && s.ordered.behind.Load() == 0)
-			s.pulls.Tick()
+			l.catchUp.Soon(now)
+			l.ordered.gaps.Attend(now, l.relay.nc.IsConnected() && l.ordered.behind.Load() == 0)
+			l.pulls.Tick()
 			if busy {
 				continue
 			}
-			if q, due := s.watchdog.Due(now); due {
+			if q, due := l.watchdog.Due(now); due {
 				ask(q)
 			}
 		}
@@ -137,7 +146,7 @@ func (s *source) run(ctx context.Context) (next *source) {
 
 // room is what the routes could use. A route that waits for time does not hold back the others that share the durable.
 func (s *source) room() (room supervisor.Room) {
-	flowing, missing := false, s.gaps.Coming(time.Now())
+	flowing, missing := false, s.ordered.gaps.Coming(time.Now())
 	for _, rt := range s.routes {
 		free, flows := rt.group.Free()
 		if flows && rt.cfg.Order == supervisor.OrderKey {
@@ -162,7 +171,7 @@ func (s *source) hasRoom() bool {
 
 // holdsBack tells whether too much waits for the server already, whatever the routes could use.
 func (s *source) holdsBack() bool {
-	return s.ordered.behind.Load() > maxBehind || s.strays.Many() || s.Session.Stats().Unconfirmed > maxUnconfirmed ||
+	return s.ordered.behind.Load() > maxBehind || s.unwanted.strays.Many() || s.Session.Stats().Unconfirmed > maxUnconfirmed ||
 		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.path.Full() || rt.memory.Full() })
 }
 
@@ -170,63 +179,63 @@ func (s *source) holdsBack() bool {
 const maxUnconfirmed = 8192
 
 // reconnected forgets what the server has forgotten.
-func (s *source) reconnected() {
-	s.pulls.Reconnected()
-	s.gaps.MayHaveLost(time.Now())
-	if l := s.relay.stores.Lives.Load(); l != nil {
-		l.Reconnected(time.Now())
+func (l *loop) reconnected() {
+	l.pulls.Reconnected()
+	l.ordered.gaps.MayHaveLost(time.Now())
+	if lives := l.relay.stores.Lives.Load(); lives != nil {
+		lives.Reconnected(time.Now())
 	}
-	s.Session.Reconnected()
+	l.Session.Reconnected()
 }
 
 // told takes what the server says about a pull.
-func (s *source) told(m *nats.Msg, now time.Time) {
-	st := s.pulls.Status(m, now)
+func (l *loop) told(m *nats.Msg, now time.Time) {
+	st := l.pulls.Status(m, now)
 	if st.NewLeader {
-		s.Session.LeaderChanged()
-		s.gaps.MayHaveLost(now)
+		l.Session.LeaderChanged()
+		l.ordered.gaps.MayHaveLost(now)
 	}
-	if st.Deleted && !s.Health.IsLost() {
-		s.suspect.Deleted()
+	if st.Deleted && !l.Health.IsLost() {
+		l.suspect.Deleted()
 	}
 	if st.Doubt {
-		s.watchdog.Doubt()
+		l.watchdog.Doubt()
 	}
 }
 
 // take handles what has arrived, a batch at a time so that the routes' locks are taken once for many.
-func (s *source) take(first *nats.Msg) {
+func (l *loop) take(first *nats.Msg) {
 	now := time.Now()
 	drained := false
 	for n, m := 0, first; ; n++ {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
-			if s.pulls.Delivered(m, now) {
-				s.watchdog.Doubt() // little was asked meanwhile
+			if l.pulls.Delivered(m, now) {
+				l.watchdog.Doubt() // little was asked meanwhile
 			}
-			s.admit(m, now, &s.batch)
-		case s.Session.Reply(m):
+			l.admit(m, now, &l.batch)
+		case l.Session.Reply(m):
 		case pulls.IsEnd(m):
 			drained = true
 		default:
 			if sent, ok := pulls.Contacted(m); ok {
-				s.Session.Contact(sent)
+				l.Session.Contact(sent)
 			} else {
-				s.told(m, now)
+				l.told(m, now)
 			}
 		}
-		if n >= batchSize || s.suspect.IsDoubted() {
+		if n >= batchSize || l.suspect.IsDoubted() {
 			break
 		}
 		select {
-		case m = <-s.pulls.Arrived():
+		case m = <-l.pulls.Arrived():
 			continue
 		default:
 		}
 		break
 	}
-	s.batch.deliver()
+	l.batch.deliver()
 	if drained {
-		s.pulls.Drained()
+		l.pulls.Drained()
 	}
 }

@@ -47,9 +47,9 @@ func (r *Relay) Ready() error {
 		}
 	}
 	for _, rt := range r.routes.all() {
-		err := rt.trouble()
+		err := rt.standstill.trouble()
 		if err == nil {
-			err = rt.stall.Err(r.cfg.Stalled, time.Now())
+			err = rt.standstill.stall.Err(r.cfg.Stalled, time.Now())
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("route %s: %w", rt.name(), err))
@@ -71,33 +71,33 @@ func (l *routeList) watchStalls(ctx context.Context, stalled time.Duration) {
 			return
 		case now := <-tick.C:
 			for _, rt := range l.all() {
-				rt.lookForStall(now)
+				rt.standstill.lookForStall(now)
 			}
 		}
 	}
 }
 
 // lookForStall has the route looked at.
-func (rt *route) lookForStall(now time.Time) {
-	begun := rt.begun.Load()
-	g := rt.group.Status()
+func (st *standstill) lookForStall(now time.Time) {
+	begun := st.begun.Load()
+	g := st.group.Status()
 	saw := health.Starts{
-		Begun: begun, Running: g.Running > 0, Paused: g.Paused, Limited: len(g.Limited) > 0, Here: g.Held, Stream: rt.pending(now),
+		Begun: begun, Running: g.Running > 0, Paused: g.Paused, Limited: len(g.Limited) > 0, Here: g.Held, Stream: st.pending(now),
 		Flows: g.State == supervisor.Flowing, State: g.State.String(), Why: g.Why, Since: g.Since, Waiting: g.Window + g.StashMessages + g.Aside,
 	}
-	rt.stall.Look(now, saw)
+	st.stall.Look(now, saw)
 }
 
 // pending is how many messages the durable of the route has not delivered, as the watchdog last heard. The server does not
 // tell whose they are: while another route of the durable starts some, none count.
-func (rt *route) pending(now time.Time) (n uint64) {
-	for _, s := range rt.relay.running.Sources() {
-		if !s.serves(rt) || !s.Health.PausedUntil().IsZero() { // paused on the server: status says so
+func (st *standstill) pending(now time.Time) (n uint64) {
+	for _, s := range st.relay.running.Sources() {
+		if !s.serves(st.route) || !s.Health.PausedUntil().IsZero() { // paused on the server: status says so
 			continue
 		}
 		others := false
 		for _, o := range s.routes {
-			others = others || o != rt && now.Sub(time.Unix(0, o.begun.Load())) < rt.relay.cfg.Stalled
+			others = others || o != st.route && now.Sub(time.Unix(0, o.standstill.begun.Load())) < st.relay.cfg.Stalled
 		}
 		if !others {
 			n += s.watchdog.Pending()

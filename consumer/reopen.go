@@ -17,7 +17,7 @@ import (
 // keepOpen runs a source, and those that take over from it, until ctx is done.
 func (s *source) keepOpen(ctx context.Context) {
 	for s != nil {
-		next := s.run(ctx)
+		next := s.loop.run(ctx)
 		if next != nil && !s.relay.running.Replace(s, next) {
 			next.close()
 			next = nil
@@ -52,20 +52,17 @@ func (s *source) reopen(ctx context.Context) (*source, error) {
 	for _, rt := range next.routes {
 		rt.group.Renumbered(s.due)
 	}
-	if err := next.beginAgain(ctx, stream, consumer); err != nil {
+	// The pulls of the session before were sent to it, and it may be pinned to them.
+	if next.leased() {
+		err = next.unpin(ctx, stream)
+	}
+	if err == nil {
+		err = next.open(ctx, stream, consumer)
+	}
+	if err != nil {
 		next.close()
 		return nil, err
 	}
 	s.log.Warn("the durable was created again by somebody else; continuing with it", "at", info.Delivered.Stream, "waiting", info.NumPending)
 	return next, nil
-}
-
-// beginAgain opens a durable to which pulls of the session before were sent, and which may be pinned to them.
-func (s *source) beginAgain(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) error {
-	if s.leased() {
-		if err := s.unpin(ctx, stream); err != nil {
-			return err
-		}
-	}
-	return s.open(ctx, stream, consumer)
 }

@@ -50,22 +50,24 @@ func TestRouteList(t *testing.T) {
 // The first part of the newest generation says what is wrong with the generations. A route that just lost its partitions has no part that would.
 func TestRouteList_tellOfGenerations(t *testing.T) {
 	t.Parallel()
-	list := func() *trouble.List { return trouble.NewList(slog.New(slog.DiscardHandler), func(string, error) {}) }
+	none := func() standstill {
+		return standstill{troubles: trouble.NewList(slog.New(slog.DiscardHandler), func(string, error) {})}
+	}
 	routes := []*route{
-		{cfg: Route{Name: "orders-g1-0", part: &generations.Part{Route: "orders", To: new(partition.Generation)}}, troubles: list()},
-		{cfg: Route{Name: "orders-g2-0", part: &generations.Part{Route: "orders"}}, troubles: list()},
-		{cfg: Route{Name: "orders-g2-1", part: &generations.Part{Route: "orders", Number: 1}}, troubles: list()},
-		{cfg: Route{Name: "orders"}, troubles: list()},
+		{cfg: Route{Name: "orders-g1-0", part: &generations.Part{Route: "orders", To: new(partition.Generation)}}, standstill: none()},
+		{cfg: Route{Name: "orders-g2-0", part: &generations.Part{Route: "orders"}}, standstill: none()},
+		{cfg: Route{Name: "orders-g2-1", part: &generations.Part{Route: "orders", Number: 1}}, standstill: none()},
+		{cfg: Route{Name: "orders"}, standstill: none()},
 	}
 	var l routeList
 	l.set(routes)
 	l.tellOfGenerations("orders", errors.New("no leader"), time.Now())
 	for i, rt := range routes {
-		if says := rt.troubles.Err() != nil; says != (i == 1) {
-			t.Errorf("route %s: %v", rt.cfg.Name, rt.troubles.Err())
+		if says := rt.standstill.troubles.Err() != nil; says != (i == 1) {
+			t.Errorf("route %s: %v", rt.cfg.Name, rt.standstill.troubles.Err())
 		}
 	}
-	if l.tellOfGenerations("orders", nil, time.Now()); routes[1].troubles.Err() != nil {
-		t.Errorf("still %v", routes[1].troubles.Err())
+	if l.tellOfGenerations("orders", nil, time.Now()); routes[1].standstill.troubles.Err() != nil {
+		t.Errorf("still %v", routes[1].standstill.troubles.Err())
 	}
 }

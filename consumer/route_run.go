@@ -15,7 +15,6 @@ import (
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/intake"
 	"github.com/relaymq/relay/consumer/internal/memory"
-	"github.com/relaymq/relay/consumer/internal/operators"
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/tenure"
 	"github.com/relaymq/relay/consumer/internal/usercode"
@@ -51,12 +50,7 @@ type route struct {
 	// guarded: its handlers run in this process, and a message may end it.
 	guarded bool
 
-	troubles  *trouble.List // why its durables are not open
-	successor succession
-	begun     atomic.Int64 // when a handler was last started, in Unix nanoseconds
-	stall     health.Stall
-	stop      health.Stop
-	paused    operators.Pause
+	standstill standstill
 }
 
 // newRoute makes a route. The limits are those that are to hold.
@@ -66,9 +60,10 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	rt.settings.cfg.Store(&cfg)
 	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.stores.DeadPrefix(cfg.DeadLetter.Prefix))...)
 	rt.callers.gates = rt.newGates()
-	rt.troubles = trouble.NewList(rt.log, func(what string, err error) { r.events.Trouble(cfg.Name, what, err) })
+	rt.standstill.route = rt
+	rt.standstill.troubles = trouble.NewList(rt.log, func(what string, err error) { r.events.Trouble(cfg.Name, what, err) })
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
-	e := rt.equip(cfg, nil)
+	e := equip(cfg, r.cfg.Use, Route{}, nil)
 	rt.settings.equipment.Store(e)
 	opts := rt.options(cfg, e)
 	opts.Limits = r.limitsFor(cfg, limits)
@@ -114,7 +109,7 @@ func (rt *route) options(cfg Route, e *equipment) supervisor.Options {
 		Ordered: cfg.Order == supervisor.OrderKey, AckWait: cfg.AckWait, Timeout: cfg.slotTime(),
 		Values:   r.values.get,
 		Event:    rt.event,
-		Failed:   rt.fail,
+		Failed:   rt.standstill.fail,
 		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, name, err)) },
 		More:     rt.more,
 		Hint:     rt.hint,
@@ -126,7 +121,7 @@ func (rt *route) options(cfg Route, e *equipment) supervisor.Options {
 	if e.own != nil {
 		opts.Shared, opts.Stuck = e.own, e.hung
 	} else {
-		opts.New, opts.Stop = rt.childrenOf(cfg), stopChild
+		opts.New, opts.Stop = cfg.children(r.cfg.Use), stopChild
 	}
 	return opts
 }
@@ -135,10 +130,10 @@ func (rt *route) options(cfg Route, e *equipment) supervisor.Options {
 // would keep its key waiting until it is too old.
 func largest(nc *nats.Conn) int { return int(nc.MaxPayload()) + 8<<10 }
 
-// childrenOf makes the children of a route with that factory.
-func (rt *route) childrenOf(cfg Route) func(ctx context.Context, key string) (any, error) {
+// children makes those of a route with a factory.
+func (r Route) children(relay []Middleware) func(ctx context.Context, key string) (any, error) {
 	return func(ctx context.Context, key string) (any, error) {
-		h, err := cfg.Factory(key)
+		h, err := r.Factory(key)
 		if err != nil {
 			return nil, usercode.Said(err)
 		}
@@ -150,7 +145,7 @@ func (rt *route) childrenOf(cfg Route) func(ctx context.Context, key string) (an
 				return nil, usercode.Said(err)
 			}
 		}
-		return wrapped{rt.wrap(h, cfg.Use), h}, nil
+		return wrapped{r.wrap(h, relay), h}, nil
 	}
 }
 
@@ -185,32 +180,32 @@ func (rt *route) more() {
 }
 
 // fail notes why the route is stopped; nil says that it is not any more.
-func (rt *route) fail(err error) {
-	switch rt.stop.Note(err, time.Now()) {
+func (st *standstill) fail(err error) {
+	switch st.stop.Note(err, time.Now()) {
 	case health.Over:
-		rt.log.Info("the route is no longer stopped")
+		st.log.Info("the route is no longer stopped")
 	case health.Began:
-		rt.log.Error("route stopped; its messages wait, and the route retries by itself", "error", err)
-		rt.relay.events.Stopped(rt.name(), err)
+		st.log.Error("route stopped; its messages wait, and the route retries by itself", "error", err)
+		st.relay.events.Stopped(st.name(), err)
 	case health.OtherReason:
-		rt.log.Error("route is still stopped, for another reason", "error", err)
+		st.log.Error("route is still stopped, for another reason", "error", err)
 	}
 }
 
 // trouble is why the route does not work, if so.
-func (rt *route) trouble() error {
-	if err := rt.troubles.Err(); err != nil {
+func (st *standstill) trouble() error {
+	if err := st.troubles.Err(); err != nil {
 		return err
 	}
-	if rt.cfg.Leased() {
-		if since, err := tenure.Trouble(rt.relay.membership.Membership); err != nil {
+	if st.cfg.Leased() {
+		if since, err := tenure.Trouble(st.relay.membership.Membership); err != nil {
 			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), err)
 		}
 	}
-	if _, err := rt.stop.Now(); err != nil {
+	if _, err := st.stop.Now(); err != nil {
 		return fmt.Errorf("stopped: %w", err)
 	}
-	if err := rt.path.Trouble(time.Now()); err != nil {
+	if err := st.path.Trouble(time.Now()); err != nil {
 		return fmt.Errorf("cannot store dead letters: %w", err)
 	}
 	return nil

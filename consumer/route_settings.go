@@ -37,13 +37,10 @@ type equipment struct {
 	former   *equipment
 }
 
-// equip makes what handles messages with that configuration. Of the equipment that was, it takes what stays as it is.
-func (rt *route) equip(cfg Route, was *equipment) *equipment {
+// equip makes what handles messages with that configuration, in the middleware of relay. Of the equipment that was, with the configuration before, it
+// takes what stays as it is; nil: there was none.
+func equip(cfg Route, relay []Middleware, before Route, was *equipment) *equipment {
 	e := new(equipment)
-	var before Route
-	if was != nil {
-		before = *rt.now()
-	}
 	switch h := cfg.Handler; {
 	case h == nil:
 	case was != nil && sameWork(before, cfg):
@@ -61,7 +58,7 @@ func (rt *route) equip(cfg Route, was *equipment) *equipment {
 			e.batch = newBatcher(bh, *cfg.Batch, cfg.Concurrency)
 			work = e.batch
 		}
-		e.own = &part{handler: rt.wrap(work, cfg.Use), shared: life, ownBytes: cfg.OwnBytes}
+		e.own = &part{handler: cfg.wrap(work, relay), shared: life, ownBytes: cfg.OwnBytes}
 	}
 	if e.batch != nil && was != nil && e.batch != was.batch {
 		e.former = was // batches of it may hang
@@ -71,9 +68,9 @@ func (rt *route) equip(cfg Route, was *equipment) *equipment {
 	case was != nil && usercode.Same(before.Fallback.Handler, f.Handler) && before.Fallback.Timeout == f.Timeout && len(before.Use)+len(cfg.Use) == 0:
 		e.fallback = was.fallback
 	case was != nil && usercode.Same(before.Fallback.Handler, f.Handler):
-		e.fallback = rt.fallbackPart(cfg, was.fallback.shared)
+		e.fallback = cfg.fallbackPart(relay, was.fallback.shared)
 	default:
-		e.fallback = rt.fallbackPart(cfg, cfg.fallbackLife)
+		e.fallback = cfg.fallbackPart(relay, cfg.fallbackLife)
 	}
 	return e
 }

@@ -3,10 +3,13 @@ package consumer
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/operators"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/trouble"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -26,42 +29,53 @@ const (
 	RouteDraining     = control.StateDraining     // the instance ends
 )
 
+// standstill is what keeps a route from starting messages, if anything does.
+type standstill struct {
+	*route
+	troubles  *trouble.List // why its durables are not open
+	successor succession
+	begun     atomic.Int64 // when a handler was last started, in Unix nanoseconds
+	stall     health.Stall
+	stop      health.Stop
+	paused    operators.Pause
+}
+
 // condition is the state of the route, why, and since when if that is known. Of several reasons for nothing to start it is
 // the one that lasts longest: a route that is stopped and paused is not mended by resume.
-func (rt *route) condition(g supervisor.Status) (state, why string, since time.Time) {
-	r := rt.relay
+func (st *standstill) condition(g supervisor.Status) (state, why string, since time.Time) {
+	r := st.relay
 	if r.running.IsDraining() {
 		return RouteDraining, "this instance is shutting down", time.Time{}
 	}
-	if since, err := rt.stop.Now(); err != nil {
+	if since, err := st.stop.Now(); err != nil {
 		return RouteStopped, err.Error(), since
 	}
-	if state, why, since, yes := rt.starting(); yes {
+	if state, why, since, yes := st.starting(); yes {
 		return state, why, since
 	}
-	if state, why, since, yes := rt.standing(); yes && r.nc.IsConnected() {
+	if state, why, since, yes := st.standing(); yes && r.nc.IsConnected() {
 		return state, why, since
 	}
 	for _, s := range r.running.Sources() {
-		if err := s.trouble(); err != nil && s.serves(rt) && !s.due && !s.Health.MerelyEdited() {
+		if err := s.trouble(); err != nil && s.serves(st.route) && !s.due && !s.Health.MerelyEdited() {
 			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.Health.LostSince()
 		}
-		if s.serves(rt) && !s.due && s.Health.IsEdited() {
+		if s.serves(st.route) && !s.due && s.Health.IsEdited() {
 			return RouteStopped, "its durable was edited (the trouble of this instance says how)", time.Time{}
 		}
 	}
-	switch paused := rt.paused.Order(); {
+	switch paused := st.paused.Order(); {
 	case !r.nc.IsConnected():
 		return RouteDisconnected, "NATS: " + strings.ToLower(r.nc.Status().String()), time.Time{}
 	case paused != nil:
 		return RoutePaused, operators.Reason(*paused), paused.At
 	}
 	for _, s := range r.running.Sources() {
-		if s.serves(rt) && !s.due && !s.Health.PausedUntil().IsZero() {
+		if s.serves(st.route) && !s.due && !s.Health.PausedUntil().IsZero() {
 			return RoutePaused, "its durable is paused on the server (to resume it: nats consumer resume)", time.Time{}
 		}
 	}
-	if since, why := rt.stall.Lasting(r.cfg.Stalled, time.Now()); why != "" && g.State == supervisor.Flowing {
+	if since, why := st.stall.Lasting(r.cfg.Stalled, time.Now()); why != "" && g.State == supervisor.Flowing {
 		return RouteStalled, why, since
 	}
 	if why, since := r.limitedBy(g); why != "" {

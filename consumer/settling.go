@@ -20,7 +20,7 @@ func (rt *route) settling() settle.Config {
 	return settle.Config{
 		Log: rt.log, Route: rt.name(), Instance: r.cfg.Instance, LettersPrefix: r.stores.DeadPrefix(rt.cfg.DeadLetter.Prefix),
 		Ordered: rt.cfg.Order == supervisor.OrderKey, Guarded: rt.guarded, Stores: r.stores, Solo: r.solo,
-		Count: &rt.count.RouteCount, Tally: &rt.count.tally, Troubles: rt.troubles, CalledBackFrom: r.cfg.asideMostPending,
+		Count: &rt.count.RouteCount, Tally: &rt.count.tally, Troubles: rt.standstill.troubles, CalledBackFrom: r.cfg.asideMostPending,
 		Policy: func() settle.Policy {
 			c, parked := rt.now().Retry, r.cfg.Parked
 			return settle.Policy{
@@ -43,7 +43,7 @@ func (l *routeList) tryHeld(ctx context.Context) {
 		case now := <-tick.C:
 			tick.Next()
 			for _, rt := range l.all() {
-				rt.troubles.Expire(now)
+				rt.standstill.troubles.Expire(now)
 				rt.path.Retry(now)
 			}
 		}

@@ -20,7 +20,8 @@ const maxAckPending = provision.MaxAckPending
 type setup struct {
 	*binding
 	*durables.Durable
-	err error // why it is not open
+	err     error  // why it is not open
+	adopted string // what the mark of the durable said when it was opened
 }
 
 // newSetup is for the durable of a source.
@@ -28,22 +29,22 @@ func newSetup(s *source) setup {
 	b := s.binding
 	return setup{binding: b, Durable: durables.New(durables.Config{
 		JS: b.relay.js, Log: b.log, Service: b.relay.cfg.Service, Stream: b.stream, Durable: b.durable, Due: b.due, Adopt: b.relay.cfg.Adopt,
-		Patterns: b.wanted, Start: func() durables.Start { return b.routes[0].begins() }, Provided: b.provided,
+		Patterns: b.wanted, Start: func() durables.Start { return b.routes[0].cfg.begins() }, Provided: b.provided,
 		FormerAckWait: func(have time.Duration) time.Duration {
 			if b.relay.placing.Plans() { // of a reload, which changes it
 				return have
 			}
 			return b.routes[0].ackWaitBefore
 		},
-		Unknown: s.strays.Unknown(), Risks: b.risks, Floors: s.floors,
+		Unknown: s.unwanted.strays.Unknown(), Risks: b.risks, Floors: s.floors,
 		Differs: func(fields []string) error { return &durableDiffers{b.stream, b.durable, fields} },
 		CatchUp: s.catchUp, Listings: &b.relay.listings,
 	})}
 }
 
 // begins is where the route begins on a durable that does not exist yet.
-func (rt *route) begins() durables.Start {
-	return durables.Start{Policy: rt.cfg.Start.Policy, Text: rt.cfg.Start.String()}
+func (r Route) begins() durables.Start {
+	return durables.Start{Policy: r.Start.Policy, Text: r.Start.String()}
 }
 
 // wanted are the subjects that the routes want.
@@ -51,7 +52,7 @@ func (b *binding) wanted() (list []durables.Pattern) {
 	for _, p := range b.patterns {
 		rt := p.route
 		list = append(list, durables.Pattern{
-			Subject: p.pattern, Route: rt.cfg.Name, Log: rt.log, Start: rt.begins(), Ordered: rt.cfg.Order == supervisor.OrderKey,
+			Subject: p.pattern, Route: rt.cfg.Name, Log: rt.log, Start: rt.cfg.begins(), Ordered: rt.cfg.Order == supervisor.OrderKey,
 		})
 	}
 	return list

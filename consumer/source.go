@@ -10,16 +10,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/catchup"
-	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/health"
-	"github.com/relaymq/relay/consumer/internal/identity"
-	"github.com/relaymq/relay/consumer/internal/intake"
 	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/consumer/internal/settle"
-	"github.com/relaymq/relay/consumer/internal/strays"
 	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/consumer/internal/watchdog"
@@ -32,41 +27,28 @@ import (
 
 // source is one durable, from which one or more routes get their messages.
 type source struct {
-	*binding
+	observed             // what the server says of it
 	settle.Durable       // how its messages are settled
 	unit           *unit // nil until its unit begins
-	identity       ack.Identity
-	asker          durables.Asker
-	adopted        string // what its mark said when it was opened
 
+	setup    setup // before it is open
 	pulls    *pulls.Puller
-	setup    setup // until it is open
+	loop     *loop
 	watchdog watchdog.Watchdog
 	count    *sourceCounters
-	looked   atomic.Pointer[backlog.Look]
-	floors   *durables.Floors
-	oldest   backlog.Oldest
 	tally    *tally.Source // since it is open
 	takeover *takeover.Takeover
-
-	late health.Late
-	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
-	tidying  *pool.Pool
-	strays   *intake.Strays
-	delivers uint64         // from this sequence on the durable delivers all that the routes want, for certain; fixed when it is open
-	claims   *strays.Claims // of one on a stream of the user
+	unwanted *unwanted
 	catchUp  *catchup.CatchUp
-
-	// Of the pull loop only:
-	suspect identity.Watch
-	spares  spares
-	batch   batch // of take
-	gaps    *gaps.Watch
-	ordered ordered
+	ordered  ordered
+	late     health.Late
+	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
+	tidying *pool.Pool
 }
 
 // ordered is the way of the messages of ordered keys of which something must be asked first, and of those behind them.
 type ordered struct {
+	gaps    *gaps.Watch
 	inOrder *pool.Pool
 	aheads  *pool.Pool   // asks for what inOrder needs, many at a time: a takeover brings thousands of such messages
 	behind  atomic.Int64 // how many there are
@@ -92,24 +74,21 @@ func newBinding(r *Relay, stream, durable string) *binding {
 
 func newSourceOf(b *binding) *source {
 	s := &source{
-		binding: b,
-		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(asksAtOnce), count: new(sourceCounters), floors: b.newFloors(),
+		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(asksAtOnce), count: new(sourceCounters),
 	}
-	s.asker = durables.Asker{JS: b.relay.js, Stream: b.stream, Durable: b.durable, Timeout: askTimeout, Saw: func(info *jetstream.ConsumerInfo) {
-		s.looked.Store(backlog.LookOf(info))
-	}}
-	s.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
+	s.observed.begin(b)
+	s.ordered.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
 		for _, rt := range b.routes {
 			rt.group.HoldAbove(above, until)
 		}
 	})
 	s.pulls = pulls.New(s.pullerConfig())
 	s.Durable = settle.Durable{Stream: b.stream, Name: b.durable, Due: b.due, Leased: b.leased, Draining: s.pulls.IsDraining}
-	s.strays = s.straysOf()
+	s.unwanted = newUnwanted(s)
 	s.catchUp = catchup.New(s.catchUpConfig())
-	s.claims = s.claimsOf()
 	s.takeover = takeover.New(s.takeoverConfig())
 	s.setup = newSetup(s)
+	s.loop = &loop{source: s}
 	return s
 }
 
@@ -122,13 +101,13 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	}
 	s.identity = ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}
 	m := provision.MarkOf(info.Config.Metadata)
-	s.adopted = m.Adopted
-	s.learn(stream.CachedInfo().Config, m, began)
+	s.setup.adopted = m.Adopted
+	s.unwanted.learn(stream.CachedInfo().Config, m, began)
 	s.asker.Saw(info)
 	if err := s.catchUp.Read(ctx, stream, info); err != nil {
 		return err
 	}
-	if err := s.noteDelivers(ctx, stream); err != nil {
+	if err := s.unwanted.noteDelivers(ctx, stream); err != nil {
 		return err
 	}
 	s.tally = s.newTally(info, began)
@@ -139,9 +118,9 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
 	s.watchdog.Begin(s.watchdogConfig())
-	s.suspect.Begin(info.Delivered.Consumer)
+	s.loop.suspect.Begin(info.Delivered.Consumer)
 	if !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey }) {
-		s.gaps.Begin(gaps.Start{
+		s.ordered.gaps.Begin(gaps.Start{
 			Consumer: info.Delivered.Consumer, Delivered: info.Delivered.Stream, AckFloor: info.AckFloor.Stream, Pending: info.NumAckPending,
 			AckWait: info.Config.AckWait, Alone: s.leased(),
 		}, time.Now())

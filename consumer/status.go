@@ -69,7 +69,7 @@ func (r *Relay) status(q control.StatusRequest) Status {
 		s.Trouble = append(s.Trouble, o.String())
 	}
 	for _, src := range r.running.Sources() {
-		if text := src.strayTrouble(); text != "" {
+		if text := src.unwanted.trouble(); text != "" {
 			s.Trouble = append(s.Trouble, text)
 		}
 	}
@@ -116,10 +116,10 @@ func (l *dividedRoutes) status(q control.StatusRequest) (list []RouteStatus) {
 
 func (rt *route) status(keys int) RouteStatus {
 	g := rt.group.Status()
-	state, why, since := rt.condition(g)
+	state, why, since := rt.standstill.condition(g)
 	s := RouteStatus{
 		Name: rt.name(), Durable: rt.cfg.Durable, Subjects: rt.cfg.Subjects, Key: rt.cfg.Key, Order: string(rt.cfg.Order), State: state, Why: control.Cut(why, control.MaxText), Since: known(since),
-		Running: g.Running + rt.successor.running(), Former: rt.group.Former() + rt.successor.running(), Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Aside: g.Aside, Keys: map[string]int{},
+		Running: g.Running + rt.standstill.successor.running(), Former: rt.group.Former() + rt.standstill.successor.running(), Stuck: g.Stuck, Window: g.Window, Stash: g.StashMessages, Aside: g.Aside, Keys: map[string]int{},
 		Callers: rt.callersStatus(), Fallback: rt.fallbackStatus(), Holder: rt.holder(),
 		Acked: rt.count.Acked(), Retried: rt.count.Retried(), Dead: rt.count.DeadLetters(),
 		Backlog: rt.backlog(), CatchUp: rt.catchUp(),
@@ -139,7 +139,7 @@ func (rt *route) status(keys int) RouteStatus {
 			s.Until = known(l.Until)
 		}
 	}
-	s.Pause = rt.paused.Order()
+	s.Pause = rt.standstill.paused.Order()
 	if n, known := rt.relay.upkeep.Dead(rt.name()); known {
 		s.Stored = &n
 	}
@@ -156,7 +156,7 @@ func (rt *route) status(keys int) RouteStatus {
 			if b := s.Backlog; b == nil || b.Stream > 0 || b.Outstanding > 0 {
 				s.Again = src.setup.Again
 			}
-			if s.Why == "" && src.strays.IsEmpty(rt.cfg.Name) {
+			if s.Why == "" && src.unwanted.strays.IsEmpty(rt.cfg.Name) {
 				s.Why = "nothing can arrive: stream " + src.stream + " holds none of its subjects"
 			}
 		}

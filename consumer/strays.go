@@ -15,75 +15,89 @@ import (
 	"github.com/relaymq/relay/internal/subject"
 )
 
+// unwanted is what a durable delivers that no route of this instance wants, and what is kept for no route that they want.
+type unwanted struct {
+	*source
+	strays   *intake.Strays
+	claims   *strays.Claims // of a durable on a stream of the user
+	delivers uint64         // from this sequence on the durable delivers all that the routes want, for certain; fixed when it is open
+}
+
+func newUnwanted(s *source) *unwanted {
+	u := &unwanted{source: s}
+	u.strays, u.claims = u.straysOf(), u.claimsOf()
+	return u
+}
+
 // straysOf is how the messages are settled that no route of this instance wants.
-func (s *source) straysOf() *intake.Strays {
+func (u *unwanted) straysOf() *intake.Strays {
 	return &intake.Strays{
-		Strays: strays.New(s.log, s.pulls.Wake), Durable: &s.Durable, Count: func() { s.count.Strays.Add(1) }, Doubt: s.watchdog.Doubt,
-		Elsewhere: s.isElsewhere, Moved: func() { s.count.tally.Elsewhere() },
+		Strays: strays.New(u.log, u.pulls.Wake), Durable: &u.Durable, Count: func() { u.count.Strays.Add(1) }, Doubt: u.watchdog.Doubt,
+		Elsewhere: u.isElsewhere, Moved: func() { u.count.tally.Elsewhere() },
 	}
 }
 
 // learn notes what the durable is for beside the subjects of the routes that are here, by a look that began then. What another
 // instance has for a route that is here too is kept for no route: here, it would be handled by the wrong one.
-func (s *source) learn(c jetstream.StreamConfig, m provision.Mark, began time.Time) {
+func (u *unwanted) learn(c jetstream.StreamConfig, m provision.Mark, began time.Time) {
 	var gone []strays.Wanted
 	for name, patterns := range m.Routes {
 		to := name
-		if slices.ContainsFunc(s.relay.routes.all(), func(rt *route) bool { return rt.cfg.Name == name }) {
+		if slices.ContainsFunc(u.relay.routes.all(), func(rt *route) bool { return rt.cfg.Name == name }) {
 			to = retry.NoRoute
 		}
 		for _, p := range patterns {
-			if !slices.ContainsFunc(s.patterns, func(d dispatch) bool { return d.route.cfg.Name == name && subject.Covers(d.pattern, p) }) {
+			if !slices.ContainsFunc(u.patterns, func(d dispatch) bool { return d.route.cfg.Name == name && subject.Covers(d.pattern, p) }) {
 				gone = append(gone, strays.Wanted{Pattern: p, Route: to})
 			}
 		}
 	}
-	s.strays.Learn(c.Subjects, gone, began)
-	for _, rt := range s.routes {
-		if s.strays.Empty(rt.cfg.Name, s.unheld(c, rt)) {
-			rt.log.Warn("no subject of this route is on the stream: nothing can arrive", "stream", s.stream, "holds", c.Subjects, "subjects", rt.cfg.Subjects)
+	u.strays.Learn(c.Subjects, gone, began)
+	for _, rt := range u.routes {
+		if u.strays.Empty(rt.cfg.Name, u.unheld(c, rt)) {
+			rt.log.Warn("no subject of this route is on the stream: nothing can arrive", "stream", u.stream, "holds", c.Subjects, "subjects", rt.cfg.Subjects)
 		}
 	}
 }
 
 // isElsewhere tells whether a route of this instance gets a message from another durable of the stream: one that moved away from this durable, which
 // goes on delivering its subjects. To keep it would have it handled twice, should the route come back.
-func (s *source) isElsewhere(literal string, sequence uint64) bool {
-	return !s.due && slices.ContainsFunc(s.relay.running.Sources(), func(o *source) bool {
-		return o != s && !o.due && o.stream == s.stream && sequence >= o.delivers && o.routeOf(literal) != nil
+func (u *unwanted) isElsewhere(literal string, sequence uint64) bool {
+	return !u.due && slices.ContainsFunc(u.relay.running.Sources(), func(o *source) bool {
+		return o != u.source && !o.due && o.stream == u.stream && sequence >= o.unwanted.delivers && o.routeOf(literal) != nil
 	})
 }
 
 // noteDelivers notes from which sequence on the durable certainly delivers what the routes want: it has their subjects by now.
-func (s *source) noteDelivers(ctx context.Context, stream jetstream.Stream) error {
-	if s.due {
+func (u *unwanted) noteDelivers(ctx context.Context, stream jetstream.Stream) error {
+	if u.due {
 		return nil
 	}
 	info, err := stream.Info(ctx)
 	if err == nil {
-		s.delivers = info.State.LastSeq + 1
+		u.delivers = info.State.LastSeq + 1
 	}
 	return err
 }
 
-// strayTrouble says that strays came lately, if so.
-func (s *source) strayTrouble() string {
-	since, example, lately := s.strays.Lately()
+// trouble says that strays came lately, if so.
+func (u *unwanted) trouble() string {
+	since, example, lately := u.strays.Lately()
 	if !lately {
 		return ""
 	}
 	return fmt.Sprintf("durable %s on %s: it delivers messages that no route of this instance wants, such as %q, since %s (%d in all); those that no other instance takes are kept in the retry stream",
-		s.durable, s.stream, example, since.UTC().Format(time.RFC3339), s.count.Strays.Load())
+		u.durable, u.stream, example, since.UTC().Format(time.RFC3339), u.count.Strays.Load())
 }
 
 // claimsOf is how what the routes of the source want is found among what is kept for no route.
-func (s *source) claimsOf() *strays.Claims {
+func (u *unwanted) claimsOf() *strays.Claims {
 	return strays.NewClaims(strays.ClaimsConfig{
-		Log: s.log, Stream: s.stream, Durable: s.durable, Looks: s.relay.streams, Pool: s.tidying,
-		Retries: func() *retry.Stream { return s.relay.stores.Retries },
-		Work:    func() context.Context { return s.routes[0].path.Work },
+		Log: u.log, Stream: u.stream, Durable: u.durable, Looks: u.relay.streams, Pool: u.tidying,
+		Retries: func() *retry.Stream { return u.relay.stores.Retries },
+		Work:    func() context.Context { return u.routes[0].path.Work },
 		Wants: func(subject string) string {
-			if rt := s.routeOf(subject); rt != nil {
+			if rt := u.routeOf(subject); rt != nil {
 				return rt.cfg.Name
 			}
 			return ""
@@ -93,13 +107,13 @@ func (s *source) claimsOf() *strays.Claims {
 
 // othersWant tells whether a message that came due for a route here is for another instance, whose route of the same name has
 // more subjects. What an operator replayed to the route is always for it.
-func (s *source) othersWant(o retry.Origin) bool {
+func (u *unwanted) othersWant(o retry.Origin) bool {
 	if o.Replay > 0 {
 		return false
 	}
-	for _, main := range s.relay.running.Sources() {
-		if !main.due && main.stream == s.origin && main.durable == o.Consumer && main.serves(s.routes[0]) && main.routeOf(o.Subject) == nil {
-			_, to, known := main.strays.WantedBy(o.Subject)
+	for _, main := range u.relay.running.Sources() {
+		if !main.due && main.stream == u.origin && main.durable == o.Consumer && main.serves(u.routes[0]) && main.routeOf(o.Subject) == nil {
+			_, to, known := main.unwanted.strays.WantedBy(o.Subject)
 			return known && to == retry.NoRoute
 		}
 	}

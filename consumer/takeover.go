@@ -13,9 +13,9 @@ import (
 )
 
 // unpin throws out the pulls of the holder before.
-func (s *source) unpin(ctx context.Context, stream jetstream.Stream) error {
-	if err := stream.UnpinConsumer(ctx, s.durable, provision.PinGroup); err != nil {
-		return fmt.Errorf("taking over durable %s on stream %s: %w", s.durable, s.stream, err)
+func (b *binding) unpin(ctx context.Context, stream jetstream.Stream) error {
+	if err := stream.UnpinConsumer(ctx, b.durable, provision.PinGroup); err != nil {
+		return fmt.Errorf("taking over durable %s on stream %s: %w", b.durable, b.stream, err)
 	}
 	return nil
 }

@@ -77,12 +77,12 @@ func (s *source) newTally(info *jetstream.ConsumerInfo, at time.Time) *tally.Sou
 }
 
 // tallied counts a delivery for the ledger.
-func (s *source) tallied(rt *route, d *ack.Delivery, subject string, place catchup.Place) {
-	of := tally.Delivery{First: d.Deliveries == 1, Due: s.due, Passed: place != catchup.Outside, Subject: subject}
+func (l *loop) tallied(rt *route, d *ack.Delivery, subject string, place catchup.Place) {
+	of := tally.Delivery{First: d.Deliveries == 1, Due: l.due, Passed: place != catchup.Outside, Subject: subject}
 	if rt != nil {
 		of.Route, of.Partition = &rt.count.tally, rt.cfg.part != nil
 	}
-	s.count.tally.Delivered(of)
+	l.count.tally.Delivered(of)
 }
 
 // lastTallies writes what the units counted, and how far their durables are, when they are through.

@@ -22,12 +22,12 @@ func (u *unit) leased() bool { return u.main.leased() }
 // mayStart tells whether handlers may be started for messages of the source: always, or while this instance certainly has the claim.
 func (s *source) mayStart() bool { return !s.leased() || s.unit.tenure.Has() }
 
-// fence is the number of this holder; 0: the route has none.
-func (s *source) fence() uint64 {
-	if !s.leased() {
+// fence is the number of this holder; 0: the unit has none.
+func (u *unit) fence() uint64 {
+	if !u.leased() {
 		return 0
 	}
-	return s.unit.tenure.Fence()
+	return u.tenure.Fence()
 }
 
 // tenureConfig is what is done while this instance has the claim.
@@ -56,7 +56,7 @@ func (u *unit) lead() {
 func (u *unit) hold(fence uint64) {
 	for _, rt := range u.main.routes {
 		rt.log.Info("this instance now has the route; the others stand by", "fence", fence)
-		rt.relay.events.Holder(rt.name(), rt.called(), rt.relay.cfg.Instance, fence)
+		rt.relay.events.Holder(rt.name(), rt.cfg.called(), rt.relay.cfg.Instance, fence)
 	}
 	if p := u.main.routes[0].cfg.part; p != nil && p.Number == 0 {
 		u.relay.generations.Soon() // this instance looks after the streams now
@@ -87,7 +87,7 @@ func (r *Relay) standByAgain(u *unit) {
 				return
 			}
 			for _, rt := range u.main.routes {
-				rt.troubles.Note("standing by for "+u.main.String(), err, time.Now())
+				rt.standstill.troubles.Note("standing by for "+u.main.String(), err, time.Now())
 			}
 			transient.Pause(r.phases.ends, p.Next(restBefore(&look)))
 		}

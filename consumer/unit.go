@@ -134,7 +134,7 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 	routes.Wait()
 	for _, s := range u.Open() {
 		s.tidying.Wait()
-		s.strays.Wait()
+		s.unwanted.strays.Wait()
 	}
 	for _, n := range counts {
 		interrupted += n

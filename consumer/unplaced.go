@@ -42,5 +42,5 @@ func (r *Relay) place(ctx context.Context, list []unplaced) {
 }
 
 func (u unplaced) note(err error) {
-	u.rt.troubles.Note("its stream", err, time.Now())
+	u.rt.standstill.troubles.Note("its stream", err, time.Now())
 }

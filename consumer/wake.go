@@ -9,17 +9,17 @@ import (
 // obey has the routes obey an order that is for them.
 func (l *routeList) obey(order orders.Order) {
 	for _, rt := range l.called(order.Route) {
-		rt.obey(order)
+		rt.standstill.obey(order)
 	}
 }
 
-func (rt *route) obey(order orders.Order) { rt.paused.Obey(order, rt.group, rt.log) }
+func (st *standstill) obey(order orders.Order) { st.paused.Obey(order, st.group, st.log) }
 
 // wake ends waits for an operator.
 func (l *routeList) wake(order orders.Order) (w control.Woken) {
 	for _, rt := range l.called(order.Route) {
 		w.Known = true
-		operators.Waits{Group: rt.group, Log: rt.log, Own: rt.ownLimit(), Condition: rt.condition}.End(order, &w)
+		operators.Waits{Group: rt.group, Log: rt.log, Own: rt.ownLimit(), Condition: rt.standstill.condition}.End(order, &w)
 	}
 	return w
 }

@@ -19,14 +19,14 @@ import (
 func (s *source) watchdogConfig() watchdog.Config {
 	r := s.relay
 	return watchdog.Config{
-		Log: s.log, Stream: s.stream, Durable: s.durable, Identity: s.identity, Leased: s.leased(), Health: &s.Health, Pulls: s.pulls, Gaps: s.gaps,
+		Log: s.log, Stream: s.stream, Durable: s.durable, Identity: s.identity, Leased: s.leased(), Health: &s.Health, Pulls: s.pulls, Gaps: s.ordered.gaps,
 		Others: func() int {
 			if l := r.stores.Lives.Load(); l != nil {
 				return l.Others()
 			}
 			return 0
 		},
-		HasRoom: s.hasRoom, Here: s.Session.Live, Missed: func() uint64 { return s.takeover.StillMissing(s.gaps) },
+		HasRoom: s.hasRoom, Here: s.Session.Live, Missed: func() uint64 { return s.takeover.StillMissing(s.ordered.gaps) },
 		OfStream: func(ctx context.Context, age time.Duration) (looks.Look, error) {
 			return r.streams.Get(ctx, s.stream, age)
 		},
@@ -51,22 +51,22 @@ type finding struct {
 }
 
 // check asks the server.
-func (s *source) check(ctx context.Context, q watchdog.Question) finding {
-	if s.isLost() {
-		s.watchdog.Doubt() // it is looked for until it is there
-		next, err := s.reopen(ctx)
+func (l *loop) check(ctx context.Context, q watchdog.Question) finding {
+	if l.isLost() {
+		l.watchdog.Doubt() // it is looked for until it is there
+		next, err := l.reopen(ctx)
 		return finding{watchdog.Finding{Err: err}, next}
 	}
-	return finding{Finding: s.watchdog.Look(ctx, q)}
+	return finding{Finding: l.watchdog.Look(ctx, q)}
 }
 
 // checked acts on what the server said.
-func (s *source) checked(f finding, now time.Time) {
+func (l *loop) checked(f finding, now time.Time) {
 	var differs *durableDiffers
 	switch {
-	case !s.isLost():
-		s.watchdog.Act(f.Finding, now)
+	case !l.isLost():
+		l.watchdog.Act(f.Finding, now)
 	case errors.As(f.Err, &differs):
-		s.Health.StayLost(fmt.Errorf("durable %s was deleted and created again: %w", s.durable, f.Err))
+		l.Health.StayLost(fmt.Errorf("durable %s was deleted and created again: %w", l.durable, f.Err))
 	}
 }
