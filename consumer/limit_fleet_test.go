@@ -222,7 +222,7 @@ func TestLimits_regressionSmallerWhileAllAreBusy_timed(t *testing.T) {
 	}
 	s.run(3, set(20, 1000), 20*time.Millisecond)
 	s.backlog(8000, func(i int) string { return fmt.Sprintf("orders.%d", i%500) })
-	s.eventually("all parts are in use", func() bool { return s.running() == 20 })
+	s.eventually("all parts are in use", func() bool { return s.mostNow() == 20 }) // for a moment only, at this rate
 	change := func(places, rate int) {
 		for _, r := range s.relays {
 			if _, err := r.Change(t.Context(), Change{Limits: set(places, rate)}); err != nil {
@@ -239,7 +239,7 @@ func TestLimits_regressionSmallerWhileAllAreBusy_timed(t *testing.T) {
 		t.Errorf("%d at once, 7 are allowed now", s.mostNow())
 	}
 	change(20, 1000)
-	s.eventually("twenty again", func() bool { return s.running() == 20 })
+	s.eventually("twenty again", func() bool { return s.mostNow() == 20 })
 	change(20, 50)
 	s.eventually("the rate holds", func() bool { return s.lately(time.Second) <= 60 })
 	time.Sleep(2500 * time.Millisecond)
