@@ -72,6 +72,7 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 		b.Fatal(err)
 	}
 	s := newSource(r, "ORDERS", "d")
+	s.unit = newUnit(s)
 	for _, rt := range r.routes.all() {
 		rt.path.Work = b.Context()
 		s.add(rt, rt.cfg.Subjects...)
