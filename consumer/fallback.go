@@ -88,7 +88,7 @@ func (f Fallback) slotTime(r Route) time.Duration {
 }
 
 // fallbackPart is what has attempts of the fallback; nil without one. A life that is given is of the same handler.
-func (r Route) fallbackPart(relay []Middleware, life *usercode.Life) *part {
+func (r Route) fallbackPart(outer []Middleware, life *usercode.Life) *part {
 	f := r.Fallback
 	if f == nil {
 		return nil
@@ -98,8 +98,8 @@ func (r Route) fallbackPart(relay []Middleware, life *usercode.Life) *part {
 		life = usercode.NewLife(f.Handler)
 	}
 	return &part{
-		handler: r.wrap(f.Handler, relay), shared: life, timeout: f.Timeout, fallback: true,
-		ownBytes: outside && len(relay)+len(r.Use) == 0,
+		handler: r.wrap(f.Handler, outer), shared: life, timeout: f.Timeout, fallback: true,
+		ownBytes: outside && len(outer)+len(r.Use) == 0,
 	}
 }
 

@@ -2,36 +2,14 @@ package consumer
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/durables"
 	"github.com/relaymq/relay/consumer/internal/watchdog"
 )
 
 // floorEvery is how old the noted ack floor of a durable may be while relay runs; see [durables.Floors].
 const floorEvery = time.Minute
-
-// observed is what the server says of a durable, and how far it is.
-type observed struct {
-	*binding
-	identity ack.Identity // since it is open
-	asker    durables.Asker
-	looked   atomic.Pointer[backlog.Look] // the last answer
-	floors   *durables.Floors
-	oldest   backlog.Oldest
-}
-
-func (o *observed) begin(b *binding) {
-	o.binding, o.floors = b, b.newFloors()
-	o.asker = durables.Asker{JS: b.relay.js, Stream: b.stream, Durable: b.durable, Timeout: askTimeout, Saw: func(info *jetstream.ConsumerInfo) {
-		o.looked.Store(backlog.LookOf(info))
-	}}
-}
 
 // newFloors is what notes how far the durable is.
 func (b *binding) newFloors() *durables.Floors {

@@ -209,7 +209,6 @@ func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
 	m.Unsettled.Remember(o, stored)
 }
 
-// Forget lets go of what a message that was given back does not need.
 // Confirmed has the record of a message deleted that is done for good, and its memory used again.
 func (m *message) Confirmed(free bool) {
 	if m.Recorded {

@@ -16,9 +16,9 @@ import (
 // A middleware may change the fields of the message that it passes on, its Data and Header included.
 type Middleware func(next Handler) Handler
 
-// wrap puts the middleware of relay and of the route around a handler of the route.
-func (r Route) wrap(h Handler, relay []Middleware) Handler {
-	for _, list := range [][]Middleware{r.Use, relay} {
+// wrap puts the middleware of the route around a handler of it, and around that the outer one, of the Relay.
+func (r Route) wrap(h Handler, outer []Middleware) Handler {
+	for _, list := range [][]Middleware{r.Use, outer} {
 		for i := len(list) - 1; i >= 0; i-- {
 			if list[i] == nil {
 				continue // New has refused it

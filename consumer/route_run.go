@@ -131,7 +131,7 @@ func (rt *route) options(cfg Route, e *equipment) supervisor.Options {
 func largest(nc *nats.Conn) int { return int(nc.MaxPayload()) + 8<<10 }
 
 // children makes those of a route with a factory.
-func (r Route) children(relay []Middleware) func(ctx context.Context, key string) (any, error) {
+func (r Route) children(outer []Middleware) func(ctx context.Context, key string) (any, error) {
 	return func(ctx context.Context, key string) (any, error) {
 		h, err := r.Factory(key)
 		if err != nil {
@@ -145,7 +145,7 @@ func (r Route) children(relay []Middleware) func(ctx context.Context, key string
 				return nil, usercode.Said(err)
 			}
 		}
-		return wrapped{r.wrap(h, relay), h}, nil
+		return wrapped{r.wrap(h, outer), h}, nil
 	}
 }
 

@@ -37,9 +37,9 @@ type equipment struct {
 	former   *equipment
 }
 
-// equip makes what handles messages with that configuration, in the middleware of relay. Of the equipment that was, with the configuration before, it
-// takes what stays as it is; nil: there was none.
-func equip(cfg Route, relay []Middleware, before Route, was *equipment) *equipment {
+// equip makes what handles messages with that configuration, in the outer middleware of the Relay. Of the equipment that was, with the configuration
+// before, it takes what stays as it is; nil: there was none.
+func equip(cfg Route, outer []Middleware, before Route, was *equipment) *equipment {
 	e := new(equipment)
 	switch h := cfg.Handler; {
 	case h == nil:
@@ -58,7 +58,7 @@ func equip(cfg Route, relay []Middleware, before Route, was *equipment) *equipme
 			e.batch = newBatcher(bh, *cfg.Batch, cfg.Concurrency)
 			work = e.batch
 		}
-		e.own = &part{handler: cfg.wrap(work, relay), shared: life, ownBytes: cfg.OwnBytes}
+		e.own = &part{handler: cfg.wrap(work, outer), shared: life, ownBytes: cfg.OwnBytes}
 	}
 	if e.batch != nil && was != nil && e.batch != was.batch {
 		e.former = was // batches of it may hang
@@ -68,9 +68,9 @@ func equip(cfg Route, relay []Middleware, before Route, was *equipment) *equipme
 	case was != nil && usercode.Same(before.Fallback.Handler, f.Handler) && before.Fallback.Timeout == f.Timeout && len(before.Use)+len(cfg.Use) == 0:
 		e.fallback = was.fallback
 	case was != nil && usercode.Same(before.Fallback.Handler, f.Handler):
-		e.fallback = cfg.fallbackPart(relay, was.fallback.shared)
+		e.fallback = cfg.fallbackPart(outer, was.fallback.shared)
 	default:
-		e.fallback = cfg.fallbackPart(relay, cfg.fallbackLife)
+		e.fallback = cfg.fallbackPart(outer, cfg.fallbackLife)
 	}
 	return e
 }

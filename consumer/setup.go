@@ -16,7 +16,7 @@ import (
 
 const maxAckPending = provision.MaxAckPending
 
-// setup is the durable of a source before the source is open.
+// setup is how the durable of a source is to be: it is made or changed by this before the source is open, and an edit is judged by it later.
 type setup struct {
 	*binding
 	*durables.Durable

@@ -31,7 +31,7 @@ type source struct {
 	settle.Durable       // how its messages are settled
 	unit           *unit // nil until its unit begins
 
-	setup    setup // before it is open
+	setup    setup
 	pulls    *pulls.Puller
 	loop     *loop
 	watchdog watchdog.Watchdog

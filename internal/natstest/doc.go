@@ -1,4 +1,5 @@
-// Package natstest runs real NATS servers for tests: one server, a cluster, and a TCP proxy that stalls and cuts; and waits for what they bring about ([Eventually]).
+// Package natstest runs real NATS servers for tests: one server, a cluster, and a TCP proxy that stalls and cuts. [Eventually] waits for
+// what they bring about.
 //
 // Everything lives in the test's own process and is gone when the test ends: a server stores in t.TempDir(), is shut
 // down by t.Cleanup and waited for, so that goleak finds nothing. What cannot start fails the test at once.

@@ -52,7 +52,7 @@ func (f *following) has(order string) bool {
 
 func (f *following) eventually(what string, ok func() bool) {
 	f.t.Helper()
-	natstest.Eventually(f.t, what, ok, &f.log)
+	natstest.Eventually(f.t, what, ok, &f.applied, &f.log)
 }
 
 // joined are the orders that a new route would be given.

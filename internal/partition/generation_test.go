@@ -323,11 +323,7 @@ func TestStream_cut_regressionWhatWasOnItsWayIsStoredBeforeItSaysThatItIsSealed(
 			}
 		})
 	}
-	for deadline := time.Now().Add(30 * time.Second); stored.Load() < 200; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("only %d messages are stored after 30 s", stored.Load())
-		}
-	}
+	natstest.Eventually(t, "200 messages are stored", func() bool { return stored.Load() >= 200 })
 	if err := s.Cut(t.Context(), js); err != nil {
 		t.Fatal(err)
 	}

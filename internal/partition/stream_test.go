@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -39,11 +38,7 @@ func TestTender_removesOnlyWhatIsSettled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for find().Info.State.Msgs < all {
-		if time.Sleep(5 * time.Millisecond); t.Context().Err() != nil {
-			t.Fatal("not all are copied")
-		}
-	}
+	natstest.Eventually(t, "all are copied", func() bool { return find().Info.State.Msgs == all })
 	open := make(map[uint64]jetstream.Msg)
 	for n := range g.Count {
 		c, err := js.CreateConsumer(t.Context(), g.Name(), jetstream.ConsumerConfig{Durable: g.DurableOf(n), FilterSubject: g.Part(n), AckPolicy: jetstream.AckExplicitPolicy})
@@ -124,11 +119,7 @@ func TestTender_removesOnlyWhatIsSettled(t *testing.T) {
 	if _, err := js.Publish(t.Context(), "a.1", nil); err != nil {
 		t.Fatal(err)
 	}
-	for find().Info.State.LastSeq == all {
-		if time.Sleep(5 * time.Millisecond); t.Context().Err() != nil {
-			t.Fatal("nothing is copied after a restart")
-		}
-	}
+	natstest.Eventually(t, "something is copied after a restart", func() bool { return find().Info.State.LastSeq > all })
 	if s := find().Info.State; s.LastSeq != all+1 {
 		t.Errorf("%d messages were copied again", s.LastSeq-all-1)
 	}
@@ -168,20 +159,17 @@ func TestStream_copyOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if copied, _ := stream.Info(t.Context(), jetstream.WithSubjectFilter(g.Copied())); copied != nil {
-			n := uint64(0)
-			for _, of := range copied.State.Subjects {
-				n += of
-			}
-			if n == uint64(len(copies)) {
-				break
-			}
+	natstest.Eventually(t, "it is copied", func() bool {
+		copied, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(g.Copied()))
+		if err != nil {
+			return false
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("it was not copied")
+		n := uint64(0)
+		for _, of := range copied.State.Subjects {
+			n += of
 		}
-	}
+		return n == uint64(len(copies))
+	})
 	for range 20 {
 		if err := stream.DeleteMsg(t.Context(), 1+rand.Uint64N(200)); err != nil && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
 			t.Log(err)

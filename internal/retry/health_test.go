@@ -83,13 +83,9 @@ func TestBucket_asksSeldomWhileItIsAway(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := b.Trouble(); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("it is not noticed that the bucket takes records again")
-		}
-	}
+	natstest.Eventually(t, "it is noticed that the bucket takes records again", func() bool {
+		_, err := b.Trouble()
+		return err == nil
+	})
 	put(t, r, 7, 1, failed(1))
 }

@@ -232,11 +232,7 @@ func TestLine_Tell_whoComesBack(t *testing.T) {
 		t.Error("given up")
 	case <-released:
 	}
-	for deadline := time.Now().Add(10 * time.Second); telling(l) != 1; time.Sleep(time.Millisecond) { // it may be being told just now
-		if time.Now().After(deadline) {
-			t.Fatalf("%d are to be told", telling(l))
-		}
-	}
+	natstest.Eventually(t, "one is to be told", func() bool { return telling(l) == 1 }) // it may be being told just now
 	<-got
 	if _, err := nc.ChanSubscribe("r.away", got); err != nil {
 		t.Fatal(err)

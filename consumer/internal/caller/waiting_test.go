@@ -73,7 +73,7 @@ func (w *askers) eventually(what string, ok func(left map[string]Left) bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return ok(w.left)
-	})
+	}, w.left)
 }
 
 // Each message leaves with what its caller said, or with that it said nothing.

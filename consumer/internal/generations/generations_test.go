@@ -202,19 +202,12 @@ func (w *world) follow(tends bool, streams []*partition.Stream) *follower {
 // has waits until the instance is at that generation, with so many that run.
 func (f *follower) has(t *testing.T, number, running int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		f.mu.Lock()
-		r := f.route
-		is := r.Newest().Number == number && len(r.Streams) == running
-		f.mu.Unlock()
-		if is {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("it is at generation %d with %d; errors: %v", r.Newest().Number, len(r.Streams), f.errs)
-		}
+	natstest.Eventually(t, fmt.Sprintf("it is at generation %d with %d", number, running), func() bool {
 		f.Soon()
-	}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.route.Newest().Number == number && len(f.route.Streams) == running
+	}, &f.errs)
 }
 
 // eventually has both instances look again and again until it is.

@@ -106,11 +106,7 @@ func TestPeers_ofAFleet(t *testing.T) {
 	_, stopB := join("b", State{Draining: true, Routes: []string{"billing", first}, Generations: map[string]Generations{"split": {Oldest: 3, Newest: 4}}})
 	eventually := func(what string, ok func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: not after 20 s", what)
-			}
-		}
+		natstest.Eventually(t, what, ok)
 	}
 	here := func() (names []string) {
 		for m := range Here(a) {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // A process that ended cleanly stayed among those that are asked what they have in hand. It cannot answer, so after one clean stop nothing was
@@ -28,11 +30,7 @@ func TestWatch_regressionWhoEndedIsNotAsked(t *testing.T) {
 	}
 	until := func(what string, ok func() bool) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("never: " + what)
-			}
-		}
+		natstest.Eventually(t, what, ok)
 	}
 	until("all know one another", func() bool {
 		for _, l := range list {

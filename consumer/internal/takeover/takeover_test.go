@@ -2,6 +2,7 @@ package takeover
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -157,11 +158,7 @@ func TestTakeBack_nothingInHand(t *testing.T) {
 
 func (h *hand) settled() {
 	h.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); h.info().NumAckPending > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.t.Fatal("it is not settled")
-		}
-	}
+	h.until(0)
 }
 
 // When the oldest one in hand is far behind, the holder's note says which they are, and only what was delivered since is named one by one.
@@ -173,14 +170,10 @@ func TestTakeBack_farBehindWithANote(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var noting sync.WaitGroup
 	noting.Go(func() { h.NoteInHand(ctx) })
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if noted, err := h.records.InHand(t.Context()); err == nil && slices.Equal(noted.Unsettled, kept) && noted.To == Many+1000 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("what is in hand was not noted")
-		}
-	}
+	natstest.Eventually(t, "what is in hand is noted", func() bool {
+		noted, err := h.records.InHand(t.Context())
+		return err == nil && slices.Equal(noted.Unsettled, kept) && noted.To == Many+1000
+	})
 	stop()
 	noting.Wait()
 	since := h.take(1000, 1)
@@ -196,11 +189,7 @@ func TestTakeBack_farBehindWithANote(t *testing.T) {
 // until waits for so many to be outstanding.
 func (h *hand) until(outstanding int) {
 	h.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); h.info().NumAckPending != outstanding; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("%d outstanding, want %d", h.info().NumAckPending, outstanding)
-		}
-	}
+	natstest.Eventually(h.t, fmt.Sprint(outstanding, " are outstanding"), func() bool { return h.info().NumAckPending == outstanding })
 }
 
 // Nothing is noted while all can be named, or by an instance that may not start anything any more.
