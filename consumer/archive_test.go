@@ -235,7 +235,7 @@ func TestArchive_costs(t *testing.T) {
 	if r.archive != nil || r.cfg.Archive.Results {
 		t.Errorf("off: %v, %+v", r.archive, r.cfg.Archive)
 	}
-	for _, c := range r.ownStreams() {
+	for _, c := range ownStreams(r) {
 		if strings.Contains(c.Name, "ARCHIVE") {
 			t.Errorf("off there is %s", c.Name)
 		}

@@ -111,7 +111,7 @@ func (r *Relay) Check(ctx context.Context, c Change) error {
 	if err != nil {
 		return err
 	}
-	p, err := r.check(ctx, is.Change)
+	p, err := is.Change.check(ctx, r)
 	if err == nil {
 		p.discard()
 	}
@@ -132,7 +132,7 @@ func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
 	if err != nil {
 		return Changed{}, err
 	}
-	p, err := r.check(ctx, is.Change)
+	p, err := is.Change.check(ctx, r)
 	if err != nil {
 		return Changed{}, err
 	}
@@ -159,7 +159,7 @@ func (r *Relay) enterChange(ctx context.Context) (leave func(), err error) {
 // enter has the parts that all routes share know of a route.
 func (r *Relay) enter(rt *route) {
 	r.routes.metrics.Enter(rt.name(), &rt.count.RouteCount)
-	r.enterLimits(rt.cfg)
+	rt.cfg.enterLimits(r.limits)
 	r.link.Cover(rt.cfg.AckWait)
 	r.events.Mute(rt.cfg.Name, rt.cfg.handlesEvents(r.cfg.Service))
 	if rt.cfg.Leased() {

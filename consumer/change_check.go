@@ -27,7 +27,7 @@ type checkedChange struct {
 
 // check checks a change. What it makes on the server is of no effect by itself: a subject more of the dead letters, and the entry of
 // this process among those that run Go handlers.
-func (r *Relay) check(ctx context.Context, c Change) (*checkedChange, error) {
+func (c Change) check(ctx context.Context, r *Relay) (*checkedChange, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.phases.ends, cancel)()
@@ -36,17 +36,17 @@ func (r *Relay) check(ctx context.Context, c Change) (*checkedChange, error) {
 	if limits == nil {
 		limits = r.Limits()
 	}
-	cfgs, err := r.together(c, limits)
+	cfgs, err := c.together(r.routes.all(), limits)
 	if err != nil {
 		return nil, err
 	}
 	running := r.running.Units()
-	p := &checkedChange{relay: r, change: c, before: map[string]*route{}, after: map[string]*route{}, lives: r.liveChanges(c, cfgs)}
+	p := &checkedChange{relay: r, change: c, before: map[string]*route{}, after: map[string]*route{}, lives: c.liveChanges(r.routes.all(), cfgs)}
 	if err := p.decide(ctx, cfgs, running); err != nil {
 		return nil, err
 	}
 	list := p.newRoutes(cfgs, limits)
-	units, without, faults := r.plan(ctx, list, placing.Once)
+	units, without, faults := unitsOf(ctx, r, list, placing.Once)
 	p.begins = units
 	faults = slices.Concat(faults, faultsOf(without), p.checkHandlers(ctx), p.clashes(running))
 	if err = errors.Join(faults...); err == nil && len(list) > 0 {
@@ -155,9 +155,9 @@ func (p *checkedChange) clashes(running []*unit) (faults []error) {
 }
 
 // together checks the routes of a change by themselves and returns those that are given, by name.
-func (r *Relay) together(c Change, all map[string]Limit) (map[string]Route, error) {
+func (c Change) together(routes []*route, all map[string]Limit) (map[string]Route, error) {
 	var there []string
-	for _, rt := range r.routes.all() {
+	for _, rt := range routes {
 		there = append(there, rt.cfg.Name)
 	}
 	cfgs := make(map[string]Route)
@@ -173,7 +173,7 @@ func (r *Relay) together(c Change, all map[string]Limit) (map[string]Route, erro
 		cfgs[cfg.Name] = cfg
 	}
 	c.byName().Faults(there, func(name, text string) { faults = append(faults, &SetupError{name, errors.New(text)}) })
-	for _, rt := range r.routes.all() {
+	for _, rt := range routes {
 		if slices.Contains(c.names(), rt.cfg.Name) {
 			continue
 		}
@@ -201,7 +201,7 @@ func (p *checkedChange) preflight(ctx context.Context, list []*route) error {
 	if err := setupError("", faults...); err != nil || ctx.Err() != nil {
 		return cmp.Or(err, context.Cause(ctx))
 	}
-	if err := r.checkPermissions(ctx, sources); err != nil {
+	if err := checkPermissions(ctx, r.prober, sources); err != nil {
 		return setupError("", err)
 	}
 	return setupError("", r.stores.Widen(ctx, deadPrefixes(r.routes.all()), deadPrefixes(list)))

@@ -52,7 +52,7 @@ type liveChange struct {
 
 // prepare makes what the route is to have, and starts it. Nothing has changed then.
 func (b *liveChange) prepare(ctx context.Context) error {
-	b.cfg = b.rt.relay.ownBytes(b.cfg)
+	b.cfg = b.cfg.withOwnBytes(b.rt.relay.cfg.Use)
 	b.was = b.rt.settings.equipment.Load()
 	b.to = equip(b.cfg, b.rt.relay.cfg.Use, *b.rt.now(), b.was)
 	if err := b.to.start(ctx, b.was, b.cfg); err != nil {
@@ -95,7 +95,7 @@ func (b *liveChange) make() {
 	b.to.forget()
 	rt.settings.equipment.Store(b.to)
 	if before.Rate != b.cfg.Rate || before.Burst != b.cfg.Burst {
-		r.enterLimits(b.cfg)
+		b.cfg.enterLimits(r.limits)
 	}
 	interrupt := rt.group.Change(rev)
 	rt.settings.formers.Go(func() {
@@ -118,12 +118,12 @@ func (b *liveChange) make() {
 }
 
 // liveChanges are routes of a change that may change in place, by name.
-func (r *Relay) liveChanges(c Change, cfgs map[string]Route) map[string]*liveChange {
+func (c Change) liveChanges(routes []*route, cfgs map[string]Route) map[string]*liveChange {
 	list := make(map[string]*liveChange)
 	if c.anew {
 		return list
 	}
-	for _, rt := range r.routes.all() {
+	for _, rt := range routes {
 		for _, u := range c.Update {
 			if cfg := cfgs[u.Name]; u.Name == rt.cfg.Name && rt.changesLive(cfg) {
 				list[u.Name] = &liveChange{rt: rt, cfg: cfg}

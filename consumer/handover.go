@@ -43,7 +43,7 @@ func (l *routeList) handover(order control.HandoverOrder) (out control.HandedOve
 func (u *unit) handOver() {
 	r := u.relay
 	r.running.Change(u, func() {
-		if err := r.restart(r.phases.ends, u); err != nil && !errors.Is(err, ErrNotRunning) {
+		if err := restart(r.phases.ends, r, u); err != nil && !errors.Is(err, ErrNotRunning) {
 			u.main.log.Warn("the route was not handed over; this instance keeps it", "error", err)
 			u.tenure.Keep()
 		}

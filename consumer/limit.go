@@ -48,33 +48,33 @@ func (r Route) bounding() limits.Route {
 // ownLimit is the limit of the route alone; nil without one.
 func (rt *route) ownLimit() *limit.Limit { return rt.relay.limits.Own(rt.name()) }
 
-// enterLimits has the limit of a route alone hold that begins.
-func (r *Relay) enterLimits(cfg Route) {
-	if own := cfg.bounding().Own; own != nil {
-		r.limits.SetOwn(*own)
-	} else if cfg.part == nil {
-		r.limits.RemoveOwn(cfg.Name)
+// enterLimits has the limit of the route alone hold, which begins.
+func (r Route) enterLimits(set *limits.Set) {
+	if own := r.bounding().Own; own != nil {
+		set.SetOwn(*own)
+	} else if r.part == nil {
+		set.RemoveOwn(r.Name)
 	}
 }
 
 // Limits returns the limits that hold now.
 func (r *Relay) Limits() map[string]Limit { return r.limits.Now() }
 
-// limitsFor is what the group of a route is bounded by, beside its concurrency, when these limits hold; nil for nothing.
-func (r *Relay) limitsFor(cfg Route, all map[string]Limit) *supervisor.Limits {
-	always, also := r.limits.Needs(cfg.bounding(), all)
+// groupLimits is what the group of the route is bounded by, beside its concurrency, when these limits hold; nil for nothing.
+func (r Route) groupLimits(set *limits.Set, all map[string]Limit) *supervisor.Limits {
+	always, also := set.Needs(r.bounding(), all)
 	if always == nil && also == nil {
 		return nil
 	}
-	l := &supervisor.Limits{Book: r.limits.Book(), Name: cfg.Name, Always: always}
+	l := &supervisor.Limits{Book: set.Book(), Name: r.Name, Always: always}
 	if also != nil {
 		l.Also = func(w supervisor.Work) []limit.Need { return also(w.(*message).Subject) }
 	}
 	return l
 }
 
-// sharing is what this instance shares limits of the service by.
-func (r *Relay) sharing() limits.Sharing {
+// sharingOf is what this instance shares limits of the service by.
+func sharingOf(r *Relay) limits.Sharing {
 	return limits.Sharing{
 		Membership: r.membership.Membership,
 		Named: func(limit string) bool {
@@ -107,7 +107,7 @@ func (l *routeList) tellOfParts(shared map[string]Limit, since time.Time, err er
 }
 
 // limitedBy says what limit keeps messages of the route from starting, and since when; an empty text says that none does.
-func (r *Relay) limitedBy(g supervisor.Status) (why string, since time.Time) {
+func (st *standstill) limitedBy(g supervisor.Status) (why string, since time.Time) {
 	if g.State != supervisor.Flowing || len(g.Limited) == 0 {
 		return "", time.Time{}
 	}
@@ -115,5 +115,5 @@ func (r *Relay) limitedBy(g supervisor.Status) (why string, since time.Time) {
 	if i < 0 {
 		return "", time.Time{} // of keys: others flow
 	}
-	return r.limits.Describe(g.Limited[i].Limit), g.Limited[i].Since
+	return st.relay.limits.Describe(g.Limited[i].Limit), g.Limited[i].Since
 }

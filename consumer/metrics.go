@@ -22,7 +22,7 @@ type sourceCounters struct {
 	tally tally.DurableCount
 }
 
-func (r *Relay) newMetrics() *metrics.Collector {
+func newMetrics(r *Relay) *metrics.Collector {
 	var answers [caller.Kinds]string
 	for i := range answers {
 		answers[i] = caller.Counted(i).String()
@@ -32,7 +32,7 @@ func (r *Relay) newMetrics() *metrics.Collector {
 		replies[i] = caller.Told(i).String()
 	}
 	return metrics.New(metrics.Config{
-		Snapshot: r.snapshot, Answers: answers, Replies: replies,
+		Snapshot: func() metrics.Snapshot { return snapshot(r) }, Answers: answers, Replies: replies,
 		Collect:  []func(chan<- prometheus.Metric){r.upkeep.Collect, r.events.Collect, r.tallies.Collect},
 		Describe: []func(chan<- *prometheus.Desc){tally.Describe, upkeep.Describe},
 	})
@@ -42,7 +42,7 @@ func (r *Relay) newMetrics() *metrics.Collector {
 func (r *Relay) Collector() prometheus.Collector { return r.routes.metrics }
 
 // snapshot is what a scrape sees.
-func (r *Relay) snapshot() metrics.Snapshot {
+func snapshot(r *Relay) metrics.Snapshot {
 	s := metrics.Snapshot{
 		Connected: r.nc.IsConnected(), Ready: r.Ready() == nil, Orphans: map[string]int{orphans.Retries: 0, orphans.Durable: 0}, DeadLetters: r.upkeep.Usage(),
 	}

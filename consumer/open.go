@@ -155,7 +155,7 @@ func (s *source) openLate(ctx context.Context, look time.Duration) error {
 	if err := r.attempt(looking, s.setup.Look); err != nil {
 		return err
 	}
-	if err := r.checkPermissions(ctx, []*source{s}); err != nil {
+	if err := checkPermissions(ctx, r.prober, []*source{s}); err != nil {
 		return err
 	}
 	return r.attempt(ctx, s.openLooked)

@@ -20,7 +20,7 @@ func forOrphans(routes []Route) (list []orphans.Route) {
 }
 
 // orphansConfig is how this instance looks for orphans.
-func (r *Relay) orphansConfig(asked *backlog.Server) orphans.WatchConfig {
+func orphansConfig(r *Relay, asked *backlog.Server) orphans.WatchConfig {
 	return orphans.WatchConfig{
 		Search: orphans.NewSearch(r.js, r.cfg.Service), Retries: r.stores.Retries, Log: r.log, Reads: r.routes.durables,
 		Known: func(stream, route, durable string) bool {

@@ -25,15 +25,15 @@ func (c Config) stores() stores.Config {
 }
 
 // ownStreams are relay's own streams as they have to be now.
-func (r *Relay) ownStreams() []jetstream.StreamConfig {
+func ownStreams(r *Relay) []jetstream.StreamConfig {
 	return r.stores.Streams(deadPrefixes(r.routes.all()), r.membership.Needed())
 }
 
 // upkeepConfig is how relay's own streams are watched.
-func (r *Relay) upkeepConfig() upkeep.Config {
+func upkeepConfig(r *Relay) upkeep.Config {
 	return upkeep.Config{
 		Conn: r.nc, JS: r.js, Log: r.log, Looks: r.streams, Troubles: r.troubles, Probing: r.prober,
-		Stores: r.stores, Streams: r.ownStreams, SweepRecords: r.running.sweepRecords,
+		Stores: r.stores, Streams: func() []jetstream.StreamConfig { return ownStreams(r) }, SweepRecords: r.running.sweepRecords,
 		Parked: upkeep.Room{Bytes: int64(r.cfg.Parked.MaxBytes), Messages: r.cfg.Parked.MaxMsgs, Age: r.cfg.Parked.MaxAge},
 		Routes: func() (names []string) {
 			for _, rt := range r.routes.all() {

@@ -53,7 +53,7 @@ func TestRelay_limitsOfItsOwnStreamsAreSetBack(t *testing.T) {
 		}
 	}
 	mended := func() bool {
-		for _, want := range r.ownStreams() {
+		for _, want := range ownStreams(r) {
 			s, err := w.js.Stream(t.Context(), want.Name)
 			if err != nil {
 				continue // nobody began a job

@@ -65,7 +65,7 @@ func (l *dividedRoutes) follow(ctx context.Context, name string) error {
 	}
 	from, to := was.Newest(), c.divided[name].Newest()
 	if len(c.Add)+len(c.Update)+len(c.Remove) > 0 {
-		p, err := r.check(ctx, c.Change)
+		p, err := c.Change.check(ctx, r)
 		if err == nil {
 			err = p.make()
 		}
@@ -100,7 +100,7 @@ func (l *dividedRoutes) balance(ctx context.Context, g *generations.Route) {
 		return
 	}
 	r.log.Info("handing partitions over to instances that have fewer", "route", g.Name, "count", len(units), "has", now.Own())
-	if err := r.restart(ctx, units...); err != nil && !errors.Is(err, ErrNotRunning) {
+	if err := restart(ctx, r, units...); err != nil && !errors.Is(err, ErrNotRunning) {
 		r.log.Warn("partitions were not handed over; this instance keeps them", "route", g.Name, "error", err)
 		for _, u := range units {
 			u.tenure.Keep()

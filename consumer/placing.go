@@ -34,15 +34,15 @@ func faultsOf(list []unplaced) (faults []error) {
 	return faults
 }
 
-// plan makes the units of routes: those that share a durable are in one.
-func (r *Relay) plan(ctx context.Context, routes []*route, try placing.Trying) (units []*unit, without []unplaced, faults []error) {
+// unitsOf makes the units of routes: those that share a durable are in one.
+func unitsOf(ctx context.Context, r *Relay, routes []*route, try placing.Trying) (units []*unit, without []unplaced, faults []error) {
 	places, none, wrong := r.placing.Place(ctx, allPlaced(routes), try)
 	for _, at := range places {
 		u := newUnit(newSource(r, at.Stream, at.Durable))
 		for _, i := range at.Routes {
 			rt := routes[i]
 			u.main.add(rt, rt.cfg.Subjects...)
-			if due := r.dueSource(rt, at.Stream); due != nil {
+			if due := dueSourceOf(r, rt, at.Stream); due != nil {
 				u.dues = append(u.dues, due)
 			}
 		}

@@ -35,7 +35,7 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*plan
 			plan.Divided = append(plan.Divided, d)
 		}
 	}
-	units, without, faults := r.plan(ctx, plain, placing.Once)
+	units, without, faults := unitsOf(ctx, r, plain, placing.Once)
 	for _, err := range append(faultsOf(without), faults...) {
 		plan.Faults = append(plan.Faults, err.Error())
 	}

@@ -11,14 +11,14 @@ import (
 )
 
 // checkPermissions finds the subjects that this user may not publish to, of sources that were looked at, and of what else is given.
-func (r *Relay) checkPermissions(ctx context.Context, sources []*source, also ...permission.Probe) error {
+func checkPermissions(ctx context.Context, by *permission.Prober, sources []*source, also ...permission.Probe) error {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	probes := slices.Clone(also)
 	for _, s := range sources {
 		probes = append(probes, s.setup.probes()...)
 	}
-	refused, err := r.prober.Try(ctx, probes)
+	refused, err := by.Try(ctx, probes)
 	var faults []error
 	for _, err := range refused {
 		faults = append(faults, &SetupError{Err: err})
@@ -49,26 +49,26 @@ func (s *setup) probes() (list []permission.Probe) {
 }
 
 // sharedProbes are those of what routes share.
-func (r *Relay) sharedProbes() (list []permission.Probe) {
+func (l *startup) sharedProbes() (list []permission.Probe) {
 	// Refused by the stream, which is not called so.
 	elsewhere := nats.Header{nats.ExpectedStreamHdr: {"-"}}
 	try := func(what, subject string) {
-		list = append(list, permission.Probe{What: what, Msg: &nats.Msg{Subject: subject, Header: elsewhere, Reply: r.nc.NewInbox()}})
+		list = append(list, permission.Probe{What: what, Msg: &nats.Msg{Subject: subject, Header: elsewhere, Reply: l.nc.NewInbox()}})
 	}
 	tried := make(map[string]bool)
-	for _, rt := range r.routes.all() {
-		if p := r.stores.DeadPrefix(rt.cfg.DeadLetter.Prefix); !tried[p] {
+	for _, rt := range l.routes.all() {
+		if p := l.stores.DeadPrefix(rt.cfg.DeadLetter.Prefix); !tried[p] {
 			tried[p] = true
 			try("storing dead letters", p+".preflight")
 		}
 	}
-	try("parking messages", r.cfg.Service+".park.preflight")
-	if r.cfg.Domain == "" { // else they go by the API's prefix, which other requests have tried
-		try("counting attempts", "$KV."+r.stores.AttemptsBucket()+".preflight")
-		if r.stores.Lives.Load() != nil {
-			try("recording that this process is alive", "$KV."+r.stores.InstancesBucket()+".preflight")
+	try("parking messages", l.cfg.Service+".park.preflight")
+	if l.cfg.Domain == "" { // else they go by the API's prefix, which other requests have tried
+		try("counting attempts", "$KV."+l.stores.AttemptsBucket()+".preflight")
+		if l.stores.Lives.Load() != nil {
+			try("recording that this process is alive", "$KV."+l.stores.InstancesBucket()+".preflight")
 		}
-		try("storing large dead letters", "$O."+r.stores.Dead.Bucket()+".M.preflight")
+		try("storing large dead letters", "$O."+l.stores.Dead.Bucket()+".M.preflight")
 	}
 	return list
 }

@@ -33,42 +33,47 @@ import (
 // Relay runs routes on one connection. Create it with [New].
 type Relay struct {
 	cfg Config
-	nc  *nats.Conn
-	js  jetstream.JetStream
-	api string // prefix of the JetStream API's subjects
 	log *slog.Logger
+	connection
+	services
 
-	routes  routeList
-	running *running
-	phases  *phases
+	routes     routeList
+	running    *running
+	phases     *phases
+	divided    *dividedRoutes
+	limits     *limits.Set
+	membership *member
+	events     reports.Reports
+	troubles   *trouble.List  // what is away that routes share
+	stores     *stores.Stores // relay's own, opened by the start
 
-	solo        *suspects.Solo
-	link        *link.Link
-	membership  *member
-	line        *caller.Line // to the callers of messages
-	replayed    *replayed.Verdicts
-	events      reports.Reports
-	archive     *archive.Writer // nil: what became of messages is not kept
+	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
+	values   values
+}
+
+// connection is that to NATS, and what is asked over it.
+type connection struct {
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	api      string // prefix of the JetStream API's subjects
+	link     *link.Link
+	line     *caller.Line // to the callers of messages
+	prober   *permission.Prober
+	streams  *looks.Streams
+	listings durables.Listings
+	placing  *placing.Placing
+}
+
+// services work for all routes beside them; see [serving.background].
+type services struct {
 	upkeep      *upkeep.Upkeep
 	tallies     *tally.Keeper
 	orders      *orders.Follower // of operators
-	divided     *dividedRoutes
-	generations *generations.Watch // of the partitions
-	streams     *looks.Streams
-	limits      *limits.Set
 	orphans     *orphans.Watch
-	listings    durables.Listings
-	placing     *placing.Placing
-
-	troubles *trouble.List // what is away that routes share
-	prober   *permission.Prober
-
-	stores   *stores.Stores // relay's own, opened by the start
-	unplaced []unplaced     // routes that had no stream at the start
-
-	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
-
-	values values
+	generations *generations.Watch // of the partitions
+	replayed    *replayed.Verdicts
+	archive     *archive.Writer // nil: what became of messages is not kept
+	solo        *suspects.Solo
 }
 
 // New checks the routes and makes a Relay of them. Nothing is asked of the server before Run. The connection should
@@ -76,7 +81,10 @@ type Relay struct {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{cfg: cfg, nc: nc, log: cfg.Logger, api: jetstream.DefaultAPIPrefix, solo: suspects.NewSolo(), limits: limits.NewSet(cfg.Limits), running: newRunning(), phases: newPhases(cfg.Drain), events: newEvents(nc, cfg)}
+	r := &Relay{
+		cfg: cfg, log: cfg.Logger, limits: limits.NewSet(cfg.Limits), running: newRunning(), phases: newPhases(cfg.Drain), events: newEvents(nc, cfg),
+		connection: connection{nc: nc, api: jetstream.DefaultAPIPrefix}, services: services{solo: suspects.NewSolo()},
+	}
 	r.troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.events.Trouble("", what, err) })
 	var err error
 	if cfg.Domain == "" {
@@ -125,9 +133,9 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	r.link = link.New(shortest)
 	r.archive = newArchive(r)
 	r.replayed = replayed.New(replayed.Config{JetStream: r.js, Service: r.cfg.Service, Log: r.log})
-	r.upkeep = upkeep.New(r.upkeepConfig())
-	r.tallies = tally.NewKeeper(r.tallyConfig())
-	r.routes.metrics = r.newMetrics()
+	r.upkeep = upkeep.New(upkeepConfig(r))
+	r.tallies = tally.NewKeeper(tallyConfig(r))
+	r.routes.metrics = newMetrics(r)
 	r.orphans = orphans.NewWatch()
 	r.generations = generations.NewWatch(r.divided.watch())
 	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.routes.obey)

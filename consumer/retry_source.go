@@ -2,11 +2,11 @@ package consumer
 
 import "github.com/relaymq/relay/internal/retry"
 
-// dueSource is where a route gets what comes due of its stream: what it parked, and what is replayed to it. It is a durable on the retry
+// dueSourceOf is where a route gets what comes due of its stream: what it parked, and what is replayed to it. It is a durable on the retry
 // stream for each route and stream: two deployments may have a route of the same name, each on a stream of its own.
 //
 // Of a route with partitions the first one gets it, and puts it into the partition of its key, once no former generation is left whose messages are before it.
-func (r *Relay) dueSource(rt *route, stream string) *source {
+func dueSourceOf(r *Relay, rt *route, stream string) *source {
 	name := rt.cfg.Name
 	if p := rt.cfg.part; p != nil {
 		if p.Number > 0 || p.To != nil || p.After {

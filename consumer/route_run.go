@@ -55,7 +55,7 @@ type route struct {
 
 // newRoute makes a route. The limits are those that are to hold.
 func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
-	cfg = r.ownBytes(cfg)
+	cfg = cfg.withOwnBytes(r.cfg.Use)
 	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), looks: pool.New(asksAtOnce), guarded: cfg.guarded(), count: new(counters)}
 	rt.settings.cfg.Store(&cfg)
 	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.stores.DeadPrefix(cfg.DeadLetter.Prefix))...)
@@ -66,7 +66,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 	e := equip(cfg, r.cfg.Use, Route{}, nil)
 	rt.settings.equipment.Store(e)
 	opts := rt.options(cfg, e)
-	opts.Limits = r.limitsFor(cfg, limits)
+	opts.Limits = cfg.groupLimits(r.limits, limits)
 	rt.group = supervisor.New(opts)
 	rt.path = settle.New(rt.settling())
 	rt.memory = memory.New(mostHeld(opts, cfg.asks()), rt.more)
@@ -94,10 +94,10 @@ func (r Route) guarded() bool {
 	return !r.outside()
 }
 
-// ownBytes is the route with OwnBytes as it follows from the handler. A middleware runs here, and may change what it gets.
-func (r *Relay) ownBytes(cfg Route) Route {
-	cfg.OwnBytes = cfg.OwnBytes || cfg.outside() && len(r.cfg.Use)+len(cfg.Use) == 0
-	return cfg
+// withOwnBytes is the route with OwnBytes as it follows from the handler. A middleware runs here, and may change what it gets.
+func (r Route) withOwnBytes(outer []Middleware) Route {
+	r.OwnBytes = r.OwnBytes || r.outside() && len(outer)+len(r.Use) == 0
+	return r
 }
 
 // options are those of the group of the route with that configuration, but for its limits.

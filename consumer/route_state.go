@@ -78,7 +78,7 @@ func (st *standstill) condition(g supervisor.Status) (state, why string, since t
 	if since, why := st.stall.Lasting(r.cfg.Stalled, time.Now()); why != "" && g.State == supervisor.Flowing {
 		return RouteStalled, why, since
 	}
-	if why, since := r.limitedBy(g); why != "" {
+	if why, since := st.limitedBy(g); why != "" {
 		return RouteLimited, why, since
 	}
 	return g.State.String(), g.Why, g.Since

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -28,12 +29,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer escalate(nil)
 	r.escalate = escalate
 	defer r.events.Begin()()
-	defer r.endWithConnection(ctx, escalate)()
+	defer endWithConnection(ctx, r.nc, r.log, escalate)()
 
-	if err := r.reach(ctx); err != nil {
+	l := &startup{Relay: r}
+	if err := l.reach(ctx); err != nil {
 		return unlessStopped(ctx, err)
 	}
-	stopAnswering, err := r.serveControl()
+	stopAnswering, err := l.serveControl()
 	if err != nil {
 		return unlessStopped(ctx, &SetupError{Err: err})
 	}
@@ -45,8 +47,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer stopHearing()
 	// The flush has the server report subscriptions that it does not permit, before the start asks which permissions are missing.
 	_ = r.nc.FlushTimeout(askTimeout)
-	units, err := r.start(ctx)
-	if err != nil || ctx.Err() != nil {
+	if err := l.start(ctx); err != nil || ctx.Err() != nil {
 		r.running.closeSources()
 		return unlessStopped(ctx, err)
 	}
@@ -75,7 +76,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		defer cancel()
 		lives.End(end)
 	}()
-	err = r.serve(ctx, units)
+	err = (&serving{r, l.units, l.without}).serve(ctx)
 	if cause := ownCause(ctx); cause != nil {
 		return cause
 	}
@@ -84,14 +85,14 @@ func (r *Relay) Run(ctx context.Context) error {
 
 // endWithConnection has Run end when the connection is closed for good: by whoever made it, or because it gave up
 // reconnecting. Nothing works from then on. The function that it returns stops looking, and waits for that.
-func (r *Relay) endWithConnection(ctx context.Context, end context.CancelCauseFunc) (stop func()) {
+func endWithConnection(ctx context.Context, nc *nats.Conn, log *slog.Logger, end context.CancelCauseFunc) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	closed := r.nc.StatusChanged(nats.CLOSED)
+	closed := nc.StatusChanged(nats.CLOSED)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer r.nc.RemoveStatusListener(closed)
-		if !r.nc.IsClosed() {
+		defer nc.RemoveStatusListener(closed)
+		if !nc.IsClosed() {
 			select {
 			case <-ctx.Done():
 				return
@@ -99,10 +100,10 @@ func (r *Relay) endWithConnection(ctx context.Context, end context.CancelCauseFu
 			}
 		}
 		err := nats.ErrConnectionClosed
-		if last := r.nc.LastError(); last != nil && !errors.Is(last, err) {
+		if last := nc.LastError(); last != nil && !errors.Is(last, err) {
 			err = fmt.Errorf("%w: %w", err, last)
 		}
-		r.log.Error("the connection to NATS was closed for good; relay ends", "error", err)
+		log.Error("the connection to NATS was closed for good; relay ends", "error", err)
 		end(fmt.Errorf("the connection to NATS was closed for good: %w", err))
 	}()
 	return func() {
@@ -127,8 +128,15 @@ func unlessStopped(ctx context.Context, err error) error {
 	return err
 }
 
+// serving is a relay that has started, until its drain is over.
+type serving struct {
+	*Relay
+	units    []*unit    // that it started with
+	unplaced []unplaced // routes that had no stream at the start
+}
+
 // serve runs the sources until ctx is done, and drains them.
-func (r *Relay) serve(ctx context.Context, units []*unit) error {
+func (r *serving) serve(ctx context.Context) error {
 	// The sessions and the slow paths outlive ctx: settlements go on during the drain.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -136,21 +144,21 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	slow, stopSlow := context.WithCancel(work)
 	defer stopSlow()
 	r.phases.ends, r.phases.work, r.phases.slow = ctx, work, slow
-	for _, u := range units { // all of them before the first begins, which looks at the sources of all
+	for _, u := range r.units { // all of them before the first begins, which looks at the sources of all
 		u.prepare()
 	}
-	for _, u := range units {
+	for _, u := range r.units {
 		u.begin()
 	}
 	var running sync.WaitGroup
-	for _, service := range r.services(ctx, slow) {
+	for _, service := range r.background(ctx, slow) {
 		running.Go(func() { service(work) })
 	}
 	telling, stopTelling := context.WithCancel(work)
 	var told sync.WaitGroup
 	told.Go(func() { r.replayed.Run(telling) })
 	running.Go(func() {
-		for _, u := range units {
+		for _, u := range r.units {
 			select {
 			case <-u.tried:
 			case <-ctx.Done():
@@ -182,15 +190,15 @@ func (r *Relay) serve(ctx context.Context, units []*unit) error {
 	return nil
 }
 
-// services are what all routes share and what works beside them until the drain is over. Some end earlier: with ends, or with the slow paths.
-func (r *Relay) services(ends, slow context.Context) []func(work context.Context) {
-	asked, lives := newAsked(r), r.stores.Lives.Load()
-	r.orphans.Begin(r.orphansConfig(asked))
+// background is what all routes share and what works beside them until the drain is over. Some of it ends earlier: with ends, or with the slow paths.
+func (r *serving) background(ends, slow context.Context) []func(work context.Context) {
+	asked, lives := newAsked(r.Relay), r.stores.Lives.Load()
+	r.orphans.Begin(orphansConfig(r.Relay, asked))
 	list := []func(work context.Context){
 		r.proveContact, r.membership.Run, r.upkeep.Sweep, r.upkeep.WatchStuck, r.upkeep.WatchUse, r.upkeep.WatchSettings, r.upkeep.WatchJobs,
 		r.orphans.Run, r.running.watchFloors, r.divided.run, r.tallies.Run,
 		backlog.Watch{Server: asked, Parked: r.routes.parked, Waiting: r.running.waiting}.Run,
-		func(work context.Context) { r.limits.Share(work, r.sharing()) },
+		func(work context.Context) { r.limits.Share(work, sharingOf(r.Relay)) },
 		func(work context.Context) { r.routes.watchStalls(work, r.cfg.Stalled) },
 		func(work context.Context) { r.stores.Records.Watch(work, r.log) },
 		func(work context.Context) {
@@ -198,7 +206,7 @@ func (r *Relay) services(ends, slow context.Context) []func(work context.Context
 				r.running.giveBackOf(ctx, dead, takeover.Fellows{Conn: r.nc, Log: r.log, Service: r.cfg.Service, Ask: lives.AskAll})
 			})
 		},
-		func(context.Context) { r.place(ends, r.unplaced) },
+		func(context.Context) { r.place(ends) },
 		func(context.Context) { r.solo.Run(ends) },
 		func(context.Context) { r.routes.tryHeld(slow) },
 	}
@@ -209,7 +217,7 @@ func (r *Relay) services(ends, slow context.Context) []func(work context.Context
 }
 
 // drain ends all routes side by side, and then what tells the jobs of replays. What follows the end of ctx takes moments.
-func (r *Relay) drain(ctx context.Context, stopTelling func()) (units []*unit, interrupted int) {
+func (r *serving) drain(ctx context.Context, stopTelling func()) (units []*unit, interrupted int) {
 	r.line.Drain()
 	units = r.running.Drain()
 	var pulls sync.WaitGroup
@@ -252,7 +260,7 @@ const confirmTimeout = 200 * time.Millisecond
 
 // proveContact asks for a sign of life once a second, or more often where AckWait is short, so that the leases of messages that
 // arrive on an idle connection count from lately.
-func (r *Relay) proveContact(ctx context.Context) {
+func (r *serving) proveContact(ctx context.Context) {
 	tick := beat.NewTicker(r.link.Every())
 	defer tick.Stop()
 	for {

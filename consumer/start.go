@@ -58,17 +58,16 @@ type startup struct {
 }
 
 // start makes or finds everything that the routes need, until ctx is done.
-func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
-	l := &startup{Relay: r}
+func (l *startup) start(ctx context.Context) error {
 	if err := l.shared(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	if faults := r.divided.divideAll(ctx); len(faults) > 0 || ctx.Err() != nil {
-		return nil, errors.Join(faults...)
+	if faults := l.divided.divideAll(ctx); len(faults) > 0 || ctx.Err() != nil {
+		return errors.Join(faults...)
 	}
 	var faults []error
-	l.units, l.without, faults = r.plan(ctx, r.routes.all(), r.troubles.Persist)
-	for _, rt := range r.routes.all() {
+	l.units, l.without, faults = unitsOf(ctx, l.Relay, l.routes.all(), l.troubles.Persist)
+	for _, rt := range l.routes.all() {
 		if rt.cfg.isCopy() {
 			continue
 		}
@@ -80,16 +79,15 @@ func (r *Relay) start(ctx context.Context) (units []*unit, err error) {
 		faults = append(faultsOf(l.without), faults...)
 	}
 	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
+		return errors.Join(faults...)
 	}
 	if err := l.look(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	for _, u := range l.without {
 		u.note(u.err) // before anybody may ask for the status
 	}
-	r.unplaced = l.without
-	return l.units, l.open(ctx)
+	return l.open(ctx)
 }
 
 // attempt bounds a try, and ends it when the server says that something is not permitted.
@@ -102,9 +100,9 @@ func (r *Relay) attempt(ctx context.Context, f func(ctx context.Context) error) 
 }
 
 // reach waits for JetStream.
-func (r *Relay) reach(ctx context.Context) error {
-	return setupError("", r.troubles.Persist(ctx, "JetStream", func(ctx context.Context) error {
-		return r.attempt(ctx, func(ctx context.Context) error { return CheckJetStream(ctx, r.js) })
+func (l *startup) reach(ctx context.Context) error {
+	return setupError("", l.troubles.Persist(ctx, "JetStream", func(ctx context.Context) error {
+		return l.attempt(ctx, func(ctx context.Context) error { return CheckJetStream(ctx, l.js) })
 	}))
 }
 
@@ -208,7 +206,7 @@ func (l *startup) look(ctx context.Context) error {
 		return errors.Join(faults...)
 	}
 	looked := slices.DeleteFunc(sourcesOf(l.units), func(s *source) bool { return s.setup.err != nil })
-	return l.troubles.Persist(ctx, "permissions", func(ctx context.Context) error { return l.checkPermissions(ctx, looked, l.sharedProbes()...) })
+	return l.troubles.Persist(ctx, "permissions", func(ctx context.Context) error { return checkPermissions(ctx, l.prober, looked, l.sharedProbes()...) })
 }
 
 // lookTwice looks again where a stream was missing.

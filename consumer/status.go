@@ -27,12 +27,12 @@ type (
 func (r *Relay) Status() Status { return r.status(control.StatusRequest{}) }
 
 // serveControl has questions of operators answered until stop is called.
-func (r *Relay) serveControl() (stop func(), err error) {
+func (l *startup) serveControl() (stop func(), err error) {
 	s := control.Server{
-		Conn: r.nc, Service: r.cfg.Service, Instance: r.cfg.Instance, Resume: r.routes.wake, Handover: r.routes.handover,
+		Conn: l.nc, Service: l.cfg.Service, Instance: l.cfg.Instance, Resume: l.routes.wake, Handover: l.routes.handover,
 		Status: func(q control.StatusRequest) Status {
-			r.running.lookAgain()
-			return r.status(q)
+			l.running.lookAgain()
+			return l.status(q)
 		},
 	}
 	return s.Serve()

@@ -17,7 +17,7 @@ import (
 )
 
 // tallyConfig is how counts are written to the ledgers.
-func (r *Relay) tallyConfig() tally.Config {
+func tallyConfig(r *Relay) tally.Config {
 	return tally.Config{
 		Conn: r.nc, JS: r.js, API: r.api, Looks: r.streams, Service: r.cfg.Service, Instance: r.cfg.Instance, Retry: r.stores.RetryStream(), Upkeep: r.upkeep,
 		Tallies: func() (list []*tally.Tally) {

@@ -48,7 +48,7 @@ func (u *unit) tenureConfig() tenure.Config {
 // lead stands by until this instance has the claim, and works until it is over.
 func (u *unit) lead() {
 	if u.tenure.Run(u.opening) {
-		u.relay.standByAgain(u)
+		u.standByAgain()
 	}
 }
 
@@ -76,12 +76,13 @@ func (u *unit) fenceOff() {
 }
 
 // standByAgain replaces a unit that had the claim by a fresh one. It tries for as long as relay runs and nobody else ends the unit.
-func (r *Relay) standByAgain(u *unit) {
+func (u *unit) standByAgain() {
+	r := u.relay
 	r.running.Change(u, func() {
 		var look transient.Spans
 		for p := new(transient.Patience); ; {
 			ctx, cancel := context.WithTimeout(r.phases.ends, look.Next(lookFor, setupTimeout))
-			err := r.restart(ctx, u)
+			err := restart(ctx, r, u)
 			cancel()
 			if err == nil || errors.Is(err, ErrNotRunning) {
 				return
@@ -95,7 +96,7 @@ func (r *Relay) standByAgain(u *unit) {
 }
 
 // restart ends units, unless they are ending, and begins them anew as they are.
-func (r *Relay) restart(ctx context.Context, units ...*unit) error {
+func restart(ctx context.Context, r *Relay, units ...*unit) error {
 	leave, err := r.enterChange(ctx)
 	if err != nil {
 		return err
@@ -115,7 +116,7 @@ func (r *Relay) restart(ctx context.Context, units ...*unit) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	p, err := r.check(ctx, c)
+	p, err := c.check(ctx, r)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,8 @@ import (
 func (rt *route) isUnplaced() bool { return rt.unit.Load() == nil }
 
 // place has routes begin that had no stream at the start, until ctx is done.
-func (r *Relay) place(ctx context.Context, list []unplaced) {
+func (r *serving) place(ctx context.Context) {
+	list := r.unplaced
 	for p := new(transient.Patience); len(list) > 0; {
 		transient.Pause(ctx, p.Next(tryAgain))
 		if ctx.Err() != nil {
