@@ -78,65 +78,73 @@ func IsBodyless(raw *nats.Msg) bool {
 // WillAsk says that AskAhead follows, and LookUp later, which waits for its answer.
 func (m *Arrival) WillAsk() { m.ahead = make(chan answer, 1) }
 
-// AskAhead asks for the attempts of a message before its turn.
+// AskAhead asks for the attempts of a message before its turn, for as long as LookUp would. Many are asked for at once: after a failure that all of
+// them saw, LookUp, which has one turn after the other, would pause for each.
 func (m *Arrival) AskAhead(r *Route, began time.Time) {
-	rec, err := m.ask(r.Work, r, false, began)
+	rec, err := m.untilAnswered(r, false, began)
 	m.ahead <- answer{rec, err}
 }
 
 // LookUp asks the server for what is not known of the message, and calls enter with it, unless the message is settled instead. Elsewhere says that the body did not come
 // with it. It blocks for as long as the server does not answer, but not longer than a drain.
 func (m *Arrival) LookUp(r *Route, elsewhere bool, enter func(retry.Record)) {
-	ctx, began := r.Work, time.Now()
+	var a answer
+	if m.ahead != nil {
+		a, m.ahead = <-m.ahead, nil
+	} else {
+		a.rec, a.err = m.untilAnswered(r, elsewhere, time.Now())
+	}
 	var damaged *retry.HeaderError
-	for {
-		var rec retry.Record
-		var err error
-		if m.ahead != nil {
-			a := <-m.ahead
-			rec, err, m.ahead = a.rec, a.err, nil
-		} else {
-			rec, err = m.ask(ctx, r, elsewhere, began)
-		}
-		switch {
-		case err == nil:
-			enter(rec)
-			return
-		case m.Delivery.Fenced() || ctx.Err() != nil:
-			m.LetGo(r)
-			return
-		case m.Bodyless && errors.Is(err, jetstream.ErrMsgNotFound):
-			// The server takes a message that is gone off the durable. If a replica was asked that lags behind, the message comes
-			// again.
-			r.Count.Settled[supervisor.LetGo].Add(1)
-			if others, ok := r.unread.Allow(time.Now()); ok {
-				r.Log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.Attrs("others", others)...)
-			}
-			m.LetGo(r)
-			return
-		case errors.As(err, &damaged):
-			// As it is: what its other headers say is no help without a body.
-			m.Origin, m.Subject, m.Header = nil, m.Delivery.Msg.Subject, m.Delivery.Msg.Header
-			m.Foreign(err)
-			return
-		case m.Durable.Draining():
-			m.UnlessBounded(func() bool { return m.ParkUnread(elsewhere) }, func() {
-				_ = m.Delivery.GiveBack() // fenced: somebody else has it
-			})
-			return
-		}
-		if errors.Is(err, retry.ErrOtherVersion) {
-			m.Newer(err)
-			return
-		}
+	switch err := a.err; {
+	case err == nil:
+		enter(a.rec)
+	case m.Delivery.Fenced() || r.Work.Err() != nil:
+		m.LetGo(r)
+	case m.Bodyless && errors.Is(err, jetstream.ErrMsgNotFound):
+		// The server takes a message that is gone off the durable. If a replica was asked that lags behind, the message comes
+		// again.
+		r.Count.Settled[supervisor.LetGo].Add(1)
 		if others, ok := r.unread.Allow(time.Now()); ok {
-			r.Log.Warn("cannot read the attempts or the body of a message; the message waits", m.Attrs("others", others, "error", err)...)
+			r.Log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.Attrs("others", others)...)
 		}
-		if errors.Is(err, dlq.ErrNoBody) {
-			m.UnlessBounded(never, func() { _ = m.Delivery.Nak(time.Now().Add(noBodyDelay)) })
-			return
+		m.LetGo(r)
+	case errors.As(err, &damaged):
+		// As it is: what its other headers say is no help without a body.
+		m.Origin, m.Subject, m.Header = nil, m.Delivery.Msg.Subject, m.Delivery.Msg.Header
+		m.Foreign(err)
+	case m.Durable.Draining():
+		m.UnlessBounded(func() bool { return m.ParkUnread(elsewhere) }, func() {
+			_ = m.Delivery.GiveBack() // fenced: somebody else has it
+		})
+	case errors.Is(err, retry.ErrOtherVersion):
+		m.Newer(err)
+	default: // the body is gone
+		m.sayWaits(r, err)
+		m.UnlessBounded(never, func() { _ = m.Delivery.Nak(time.Now().Add(noBodyDelay)) })
+	}
+}
+
+// untilAnswered asks until there is an answer, or until no other one will come, or until the message is not to be handled here.
+func (m *Arrival) untilAnswered(r *Route, elsewhere bool, began time.Time) (retry.Record, error) {
+	for {
+		rec, err := m.ask(r.Work, r, elsewhere, began)
+		if err == nil || m.answers(err) || m.Delivery.Fenced() || r.Work.Err() != nil || m.Durable.Draining() {
+			return rec, err
 		}
-		transient.Pause(ctx, askAgain)
+		m.sayWaits(r, err)
+		transient.Pause(r.Work, askAgain)
+	}
+}
+
+// answers tells whether the server would say the same again.
+func (m *Arrival) answers(err error) bool {
+	var damaged *retry.HeaderError
+	return m.Bodyless && errors.Is(err, jetstream.ErrMsgNotFound) || errors.As(err, &damaged) || errors.Is(err, retry.ErrOtherVersion) || errors.Is(err, dlq.ErrNoBody)
+}
+
+func (m *Arrival) sayWaits(r *Route, err error) {
+	if others, ok := r.unread.Allow(time.Now()); ok {
+		r.Log.Warn("cannot read the attempts or the body of a message; the message waits", m.Attrs("others", others, "error", err)...)
 	}
 }
 

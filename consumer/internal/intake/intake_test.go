@@ -215,6 +215,40 @@ func TestArrival_LookUp(t *testing.T) {
 	}
 }
 
+// After a failure that all of them saw, the messages of an ordered route paused for a second each, one after the other, though the server answered
+// again: the route stood still for minutes.
+func TestArrival_LookUp_regressionThoseAskedForTogetherDoNotPauseInTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const n = 20
+	var again []*Arrival
+	for range n {
+		again = append(again, w.again(w.publish(nil)))
+	}
+	w.do(w.js.DeleteStream(t.Context(), "KV_RELAY_ATTEMPTS"))
+	var asking sync.WaitGroup
+	for _, m := range again {
+		m.WillAsk()
+		asking.Go(func() { m.AskAhead(&w.Route, time.Now()) })
+	}
+	bucket := w.Stores.Records
+	w.eventually("one of them fails", func() bool { _, err := bucket.Trouble(); return err != nil })
+	ctx, cancel := context.WithCancel(t.Context())
+	asking.Go(func() { bucket.Watch(ctx, w.Log) }) // makes the bucket again
+	w.eventually("the bucket works", func() bool { _, err := bucket.Trouble(); return err == nil })
+	began := time.Now()
+	for _, m := range again {
+		if rec := w.lookUp(m, false); rec == nil {
+			t.Errorf("message %d is not known", m.Delivery.Sequence)
+		}
+	}
+	if took := time.Since(began); took > n/2*time.Second {
+		t.Errorf("it took %v until all were known", took)
+	}
+	cancel()
+	asking.Wait()
+}
+
 // What cannot be known settles the message, or has it come again.
 func TestArrival_LookUp_inVain(t *testing.T) {
 	t.Parallel()
