@@ -3,11 +3,14 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"hash/fnv"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Holder says who has a resource.
@@ -51,6 +54,7 @@ func (l Lease) Lost() <-chan struct{} { return l.s.ctx.Done() }
 // ctx, and with the cause [ErrLost] when the lease is over. What is free is left to others for as long as reluctant says; nil: it is not.
 func (f *Fleet) Hold(ctx context.Context, resource string, reluctant func() time.Duration, work func(ctx context.Context, l Lease)) {
 	var resting time.Time // somebody else may have it first, after this instance let it go
+	var tries transient.Spans
 	for ctx.Err() == nil {
 		changed := f.Changed()
 		s, free := f.mayTake(resource)
@@ -80,7 +84,8 @@ func (f *Fleet) Hold(ctx context.Context, resource string, reluctant func() time
 				continue
 			}
 		}
-		if fence, ok := f.take(ctx, s, resource); ok {
+		if fence, ok := f.take(ctx, s, resource, tries.Next(f.cfg.Lease/8, f.cfg.Lease)); ok {
+			tries = transient.Spans{}
 			held, end := context.WithCancelCause(ctx)
 			stop := context.AfterFunc(s.ctx, func() { end(ErrLost) })
 			work(held, Lease{Fence: fence, s: s})
@@ -190,14 +195,14 @@ func weight(resource, id string) uint64 {
 	return h.Sum64()
 }
 
-// take makes the resource this instance's. It writes also when the claim names its session already: the answer to an earlier write may have
-// been lost, or a release may be on its way to the watch.
-func (f *Fleet) take(ctx context.Context, s *session, resource string) (fence uint64, ok bool) {
+// take makes the resource this instance's, and waits for the answer at most that long: it may be lost with a connection. It writes also when the claim
+// names its session already: the answer to an earlier write may have been lost, or a release may be on its way to the watch.
+func (f *Fleet) take(ctx context.Context, s *session, resource string, wait time.Duration) (fence uint64, ok bool) {
 	f.mu.Lock()
 	last := f.view.claims[resource]
 	f.mu.Unlock()
 	data, _ := json.Marshal(owner{Format: 1, Session: s.id, Instance: f.cfg.Instance})
-	call, cancel := context.WithTimeout(ctx, f.cfg.Lease)
+	call, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	fence, err := f.kv.Update(call, claimKey(resource), data, last.revision)
 	if err != nil {
@@ -217,7 +222,13 @@ func (f *Fleet) release(s *session, resource string, fence uint64) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, f.cfg.Lease)
 	defer cancel()
-	if err := f.kv.Delete(ctx, claimKey(resource), jetstream.LastRevision(fence)); err != nil && s.ctx.Err() == nil { // else it went with the session
+	err := context.DeadlineExceeded
+	for tries := new(transient.Spans); errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil; { // the answer may be lost with a connection
+		call, end := context.WithTimeout(ctx, tries.Next(f.cfg.Lease/8, f.cfg.Lease))
+		err = f.kv.Delete(call, claimKey(resource), jetstream.LastRevision(fence))
+		end()
+	}
+	if err != nil && !transient.Raced(err) && s.ctx.Err() == nil { // else it is deleted already, or went with the session
 		f.cfg.Logger.Info("cannot give a claim back", "resource", resource, "error", err)
 	}
 }

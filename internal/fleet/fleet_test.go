@@ -31,6 +31,11 @@ type instance struct {
 
 func join(t *testing.T, s *natstest.Server, name string) *instance {
 	t.Helper()
+	return joinFor(t, s, name, MinLease)
+}
+
+func joinFor(t *testing.T, s *natstest.Server, name string, lease time.Duration) *instance {
+	t.Helper()
 	link := natstest.NewProxy(t, s.Native().Addr().String())
 	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))
 	if err != nil {
@@ -40,7 +45,7 @@ func join(t *testing.T, s *natstest.Server, name string) *instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := Join(t.Context(), js, Config{Service: "relay", Instance: name, Version: "v1", State: func() json.RawMessage {
+	f, err := Join(t.Context(), js, Config{Service: "relay", Instance: name, Version: "v1", Lease: lease, State: func() json.RawMessage {
 		return json.RawMessage(`{"routes":["orders"]}`)
 	}})
 	if err != nil {
@@ -371,6 +376,33 @@ func TestHold_theNextOneAtOnceAfterACleanEnd(t *testing.T) {
 	cancelB()
 	waitA()
 	waitB()
+}
+
+// The answer to the write of a claim, or to its deletion, was lost with the connection, and the instance waited for it for as long as a lease.
+func TestHold_regressionTheAnswerToAClaimIsLost(t *testing.T) {
+	const lease = time.Minute
+	a := joinFor(t, natstest.Start(t, natstest.WithListen()), "a", lease)
+	a.until(t, "its own session", func() bool { return a.living() == "a" })
+	w := newWork(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a.link.Delay(300 * time.Millisecond)
+	wait := w.hold(ctx, a, "a")
+	time.Sleep(450 * time.Millisecond) // the claim is written, and the answer on its way
+	a.link.Cut()
+	a.link.Delay(0)
+	w.next() // waits for half a lease
+
+	a.link.Delay(300 * time.Millisecond)
+	cancel()
+	time.Sleep(450 * time.Millisecond) // it is given back, and the answer on its way
+	a.link.Cut()
+	a.link.Delay(0)
+	began := time.Now()
+	wait()
+	if took := time.Since(began); took > lease/2 {
+		t.Errorf("it was given back in %v", took)
+	}
 }
 
 func TestHold_regressionADeletedSessionEndsItsWork(t *testing.T) {
