@@ -62,9 +62,13 @@ func (w *world) stream(name string, subjects ...string) jetstream.Stream {
 func (w *world) publish(subject string, n int) {
 	w.t.Helper()
 	for i := range n {
-		if _, err := w.js.Publish(w.t.Context(), subject, fmt.Appendf(nil, `{"n":%d}`, i)); err != nil {
-			w.t.Fatal(err)
-		}
+		w.eventually("a stream takes "+subject, func() bool {
+			_, err := w.js.Publish(w.t.Context(), subject, fmt.Appendf(nil, `{"n":%d}`, i))
+			if err != nil && !errors.Is(err, jetstream.ErrNoStreamResponse) { // the other servers of a cluster hear a moment later of a stream that is back
+				w.t.Fatal(err)
+			}
+			return err == nil
+		})
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // ShareFor is how old an answer may be for who looks every few seconds.
@@ -58,7 +60,7 @@ func (s *Streams) Get(ctx context.Context, name string, age time.Duration) (Look
 		return a.last, nil
 	}
 	now := time.Now()
-	stream, err := s.js.Stream(ctx, name)
+	stream, err := transient.Ask(ctx, s.js.Conn(), func(ctx context.Context) (jetstream.Stream, error) { return s.js.Stream(ctx, name) })
 	if err != nil {
 		a.last = Look{}
 		return Look{}, err

@@ -91,6 +91,39 @@ func TestStreams_endsWithItsContext(t *testing.T) {
 	}
 }
 
+// The answer was lost with the connection, and all who look at the stream waited for it.
+func TestStreams_regressionTheAnswerIsLostWithTheConnection(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, natstest.WithListen())
+	if _, err := s.JetStream(t).CreateStream(t.Context(), jetstream.StreamConfig{Name: "A", Subjects: []string{"a.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	link := natstest.NewProxy(t, s.URL())
+	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := sync.OnceFunc(func() { link.Cut(); link.Delay(0) })
+	there := s.Conn(t)
+	if _, err := there.Subscribe("$JS.API.STREAM.INFO.A", func(*nats.Msg) { cut() }); err != nil {
+		t.Fatal(err)
+	}
+	if err := there.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	link.Delay(200 * time.Millisecond) // so that the answer is still on its way
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if look, err := New(js).Get(ctx, "A", 0); err != nil || look.CachedInfo().Config.Name != "A" {
+		t.Error(err)
+	}
+}
+
 // Next finds the first message from a sequence on, and says nothing of one that is not there.
 func TestNext(t *testing.T) {
 	t.Parallel()

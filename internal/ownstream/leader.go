@@ -7,6 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // LastFromLeader gets the last message of a stream whose subject matches, as its leader has it, and its sequence. The error is
@@ -16,7 +18,9 @@ func LastFromLeader(ctx context.Context, js jetstream.JetStream, stream, subject
 	if err != nil {
 		return nil, 0, err
 	}
-	m, err := js.Conn().RequestWithContext(ctx, APIPrefix(js)+"STREAM.MSG.GET."+stream, request)
+	m, err := transient.Ask(ctx, js.Conn(), func(ctx context.Context) (*nats.Msg, error) {
+		return js.Conn().RequestWithContext(ctx, APIPrefix(js)+"STREAM.MSG.GET."+stream, request)
+	})
 	if err != nil {
 		return nil, 0, err
 	}

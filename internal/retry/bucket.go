@@ -86,7 +86,7 @@ func (b *Bucket) get(ctx context.Context, key string) (value []byte, revision ui
 		}
 	}()
 	if b.single.Load() {
-		entry, err := b.kv.Get(ctx, key)
+		entry, err := transient.Ask(ctx, b.js.Conn(), func(ctx context.Context) (jetstream.KeyValueEntry, error) { return b.kv.Get(ctx, key) })
 		if err != nil {
 			return nil, 0, err
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Asker asks the server about a durable.
@@ -29,7 +30,7 @@ type Answer struct {
 func (a *Asker) Ask(ctx context.Context) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
 	defer cancel()
-	stream, err := a.JS.Stream(ctx, a.Stream)
+	stream, err := transient.Ask(ctx, a.JS.Conn(), func(ctx context.Context) (jetstream.Stream, error) { return a.JS.Stream(ctx, a.Stream) })
 	if err != nil {
 		return Answer{}, err
 	}
@@ -38,7 +39,7 @@ func (a *Asker) Ask(ctx context.Context) (Answer, error) {
 
 // AskOn is Ask for who knows the stream. It blocks until ctx is done at most.
 func (a *Asker) AskOn(ctx context.Context, stream jetstream.Stream) (Answer, error) {
-	consumer, err := stream.Consumer(ctx, a.Durable)
+	consumer, err := transient.Ask(ctx, a.JS.Conn(), func(ctx context.Context) (jetstream.Consumer, error) { return stream.Consumer(ctx, a.Durable) })
 	if err != nil {
 		return Answer{}, err
 	}

@@ -1,0 +1,78 @@
+package transient_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/transient"
+)
+
+// What was asked before the connection was lost is asked again over the next one, at once.
+func TestAsk(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, natstest.WithListen())
+	link := natstest.NewProxy(t, s.URL())
+	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	there := s.Conn(t)
+	asked := 0
+	answering, err := there.Subscribe("question", func(m *nats.Msg) {
+		if asked++; asked == 1 {
+			link.Cut() // its answer is lost
+			return
+		}
+		_ = m.Respond([]byte("answer"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := there.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(ctx context.Context) (string, error) {
+		m, err := nc.RequestWithContext(ctx, "question", nil)
+		if err != nil {
+			return "", err
+		}
+		return string(m.Data), nil
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if answer, err := transient.Ask(ctx, nc, ask); answer != "answer" || err != nil {
+		t.Errorf("%q, %v", answer, err)
+	}
+	if answer, err := transient.Ask(ctx, nc, ask); answer != "answer" || err != nil {
+		t.Errorf("with no cut: %q, %v", answer, err)
+	}
+
+	if err := answering.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := there.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := transient.Ask(ctx, nc, ask); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("an error is an answer, too: %v", err)
+	}
+	if _, err := there.Subscribe("question", func(*nats.Msg) { cancel() }); err != nil {
+		t.Fatal(err)
+	}
+	if err := there.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := transient.Ask(ctx, nc, ask); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	nc.Close()
+	if _, err := transient.Ask(t.Context(), nc, ask); !errors.Is(err, nats.ErrConnectionClosed) {
+		t.Errorf("closed for good: %v", err)
+	}
+}
