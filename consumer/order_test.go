@@ -10,10 +10,12 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
@@ -130,6 +132,56 @@ func TestRelay_regressionAttemptsOfAHeadOutliveTheProcess(t *testing.T) {
 	if starts < 6 || starts > 6+kills {
 		t.Errorf("it was started %d times", starts)
 	}
+}
+
+// The attempts of a message were asked for again and again when somebody had damaged their record, and all messages of an ordered route waited behind it.
+func TestRelay_regressionADamagedRecordHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	l := newLedger()
+	var works atomic.Bool
+	route := Route{
+		Name: "billing", Subjects: []string{"orders.>"}, Order: supervisor.OrderKey, AckWait: 2 * time.Second, Retry: Retry{Backoff: supervisor.Backoff{Min: 100 * time.Millisecond, Max: 100 * time.Millisecond}},
+		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+			if !works.Load() {
+				return errors.New("fails")
+			}
+			l.note(m)
+			return nil
+		}),
+	}
+	_, stop := w.start(Config{Logger: quiet}, route)
+	w.publish("orders.eu", 1)
+	kv, err := w.js.KeyValue(t.Context(), "RELAY_ATTEMPTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	w.eventually("its attempts are stored", func() bool {
+		keys, _ = kv.Keys(t.Context())
+		return len(keys) == 1
+	})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.PutString(t.Context(), keys[0], "not JSON"); err != nil {
+		t.Fatal(err)
+	}
+	works.Store(true)
+	w.publish("orders.eu", 3)
+	w.start(Config{Logger: quiet}, route)
+	w.eventually("it is a dead letter", func() bool { return len(w.deadLetters()) == 1 })
+	if e := w.deadLetters()[0]; e.Reason != dlq.Rejected || e.Sequence != 1 || !strings.Contains(e.LastError, "is damaged") {
+		t.Errorf("dead letter of message %d: %s: %s", e.Sequence, e.Reason, e.LastError)
+	}
+	w.settled("ORDERS", "billing")
+	if l.len() != 3 {
+		t.Errorf("%d of the others were handled", l.len())
+	}
+	w.eventually("no record is left", func() bool {
+		keys, err := kv.Keys(t.Context())
+		return errors.Is(err, jetstream.ErrNoKeysFound) || err == nil && len(keys) == 0
+	})
 }
 
 // inOrder sees to it that messages of a key start in their order for the first time.

@@ -49,6 +49,9 @@ type Record struct {
 // mean is not known here.
 const RecordFormat = 1
 
+// damaged is why a message is dead-lettered whose record cannot be read: how often it failed, or ended its process, is not known any more.
+const damaged = "dead"
+
 // Known tells whether anything ever happened to the message: the zero Record says that it never failed.
 func (r Record) Known() bool { return !r.LastFailure.IsZero() || r.Crashes > 0 || r.Solo != "" }
 
@@ -179,7 +182,7 @@ func (r *Records) read(ctx context.Context, seq, deliveries uint64) (stored, err
 		return stored{}, fmt.Errorf("record %s: format %d %w, this one reads %d", r.key(seq), written.Format, ErrOtherVersion, RecordFormat)
 	}
 	if err := json.Unmarshal(value, &s.Record); err != nil {
-		return stored{}, fmt.Errorf("record %s: %w", r.key(seq), err)
+		s.Record = Record{Dead: damaged, LastFailure: time.Now(), LastError: fmt.Sprintf("the record of its attempts, %s, is damaged: %v", r.key(seq), err)}
 	}
 	s.Format = RecordFormat
 	r.remember(seq, s)

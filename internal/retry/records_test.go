@@ -295,8 +295,14 @@ func TestRecords_errors(t *testing.T) {
 	if _, err := kv.PutString(t.Context(), r.key(1), "not JSON"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Get(t.Context(), 1, 2); err == nil || !strings.Contains(err.Error(), r.key(1)) {
-		t.Errorf("Get of what is no record: %v", err)
+	if rec, err := r.Get(t.Context(), 1, 2); err != nil || rec.Dead == "" || !rec.Known() || !strings.Contains(rec.LastError, r.key(1)) {
+		t.Errorf("Get of what is no record: %+v, %v", rec, err)
+	}
+	if err := r.Put(t.Context(), 1, 2, failed(1)); err != nil {
+		t.Errorf("Put over what is no record: %v", err)
+	}
+	if rec, err := b.Records("ORDERS", "billing", madeAt).Get(t.Context(), 1, 2); err != nil || rec.Attempts != 1 {
+		t.Errorf("Get of it: %+v, %v", rec, err)
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
