@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ func TestRelay_regressionInFlightOfADeadInstanceComesSoon(t *testing.T) {
 	starts := map[string][]string{} // instances, by body
 	at := map[string]time.Time{}    // the last start
 	hold := make(chan struct{})
+	var relays []*Relay
 	instance := func(name string) (nc *nats.Conn, stop func()) {
 		nc = w.s.Conn(t)
 		r, err := New(nc, Config{Instance: name, Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)).With("at", name), Drain: time.Second}, Route{
@@ -51,6 +53,7 @@ func TestRelay_regressionInFlightOfADeadInstanceComesSoon(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		relays = append(relays, r)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() {
@@ -89,6 +92,11 @@ func TestRelay_regressionInFlightOfADeadInstanceComesSoon(t *testing.T) {
 		return n
 	}
 	w.eventually("they failed", func() bool { mu.Lock(); defer mu.Unlock(); return len(starts) == 30 })
+	w.eventually("they are given back, and not in the hand of whoever is killed", func() bool {
+		return !slices.ContainsFunc(relays, func(r *Relay) bool {
+			return slices.ContainsFunc(r.running.Sources(), func(s *source) bool { st := s.Session.Stats(); return st.Live > 0 || st.Unconfirmed > 0 })
+		})
+	})
 	publish("orders.slow", 30)
 	w.eventually("each has some in hand", func() bool { n := by(); return n["a"]+n["b"]+n["c"] == 30 && n["a"] > 0 && n["b"]+n["c"] > 0 })
 	had := by()["a"]
