@@ -153,14 +153,10 @@ func TestStatus_countsWhatIsParkedByRoute(t *testing.T) {
 	w.eventually("they are parked", func() bool {
 		return a.routes.all()[0].count.Parked.Load() == 3 && a.routes.all()[1].count.Parked.Load() == 2
 	})
-	began := time.Now()
-	w.eventually("what this instance parked itself is counted soon", func() bool {
+	w.eventually("what this instance parked itself is counted", func() bool { // how soon goes by how long a count takes: see TestCount of package backlog
 		b := a.Status().Routes[0].Backlog
 		return b != nil && b.Parked != nil && *b.Parked == 3
 	})
-	if took := time.Since(began); took > 15*time.Second { // on a busy machine a count is dear, and then they are rarer
-		t.Errorf("counted after %v", took)
-	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
