@@ -48,7 +48,7 @@ func (r Route) bounding() limits.Route {
 // ownLimit is the limit of the route alone; nil without one.
 func (rt *route) ownLimit() *limit.Limit { return rt.relay.limits.Own(rt.name()) }
 
-// enterLimits has the limit of the route alone hold, which begins.
+// enterLimits sets the limit of the route alone, or removes one that it had before.
 func (r Route) enterLimits(set *limits.Set) {
 	if own := r.bounding().Own; own != nil {
 		set.SetOwn(*own)

@@ -76,7 +76,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		defer cancel()
 		lives.End(end)
 	}()
-	err = (&serving{r, l.units, l.without}).serve(ctx)
+	err = (&serving{Relay: r, units: l.units, unplaced: l.without}).serve(ctx)
 	if cause := ownCause(ctx); cause != nil {
 		return cause
 	}

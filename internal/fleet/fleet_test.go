@@ -380,25 +380,42 @@ func TestHold_theNextOneAtOnceAfterACleanEnd(t *testing.T) {
 
 // The answer to the write of a claim, or to its deletion, was lost with the connection, and the instance waited for it for as long as a lease.
 func TestHold_regressionTheAnswerToAClaimIsLost(t *testing.T) {
-	const lease = time.Minute
-	a := joinFor(t, natstest.Start(t, natstest.WithListen()), "a", lease)
+	const lease = 20 * time.Second
+	s := natstest.Start(t, natstest.WithListen())
+	a := joinFor(t, s, "a", lease)
 	a.until(t, "its own session", func() bool { return a.living() == "a" })
 	w := newWork(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	written := make(chan struct{}, 100)
+	there := s.Conn(t)
+	if _, err := there.Subscribe("$KV."+Bucket("relay")+"."+claimKey("route.orders"), func(*nats.Msg) { written <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	if err := there.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	loseAnswer := func() {
+		<-written // the answer is on its way, as slowly
+		a.link.Cut()
+		a.link.Delay(0)
+	}
 	a.link.Delay(300 * time.Millisecond)
 	wait := w.hold(ctx, a, "a")
-	time.Sleep(450 * time.Millisecond) // the claim is written, and the answer on its way
-	a.link.Cut()
-	a.link.Delay(0)
-	w.next() // waits for half a lease
+	loseAnswer()
+	began := time.Now()
+	w.next()
+	if took := time.Since(began); took > lease/2 {
+		t.Errorf("it was taken in %v", took)
+	}
+	for len(written) > 0 {
+		<-written // what was asked again
+	}
 
 	a.link.Delay(300 * time.Millisecond)
 	cancel()
-	time.Sleep(450 * time.Millisecond) // it is given back, and the answer on its way
-	a.link.Cut()
-	a.link.Delay(0)
-	began := time.Now()
+	loseAnswer()
+	began = time.Now()
 	wait()
 	if took := time.Since(began); took > lease/2 {
 		t.Errorf("it was given back in %v", took)

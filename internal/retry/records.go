@@ -49,7 +49,8 @@ type Record struct {
 // mean is not known here.
 const RecordFormat = 1
 
-// damaged is why a message is dead-lettered whose record cannot be read: how often it failed, or ended its process, is not known any more.
+// damaged is why a message is dead-lettered whose record cannot be read: how often it failed, or ended its process, is not known any more. It is
+// ReasonDead of package supervisor.
 const damaged = "dead"
 
 // Known tells whether anything ever happened to the message: the zero Record says that it never failed.
@@ -158,7 +159,8 @@ func (r *Records) Cached(seq, deliveries uint64) (Record, bool) {
 	return s.Record, true
 }
 
-// Get returns the record of a message that is here for the nth time; the zero Record if it never failed.
+// Get returns the record of a message that is here for the nth time; the zero Record if it never failed. That of a
+// message whose record is damaged has it dead-lettered.
 func (r *Records) Get(ctx context.Context, seq, deliveries uint64) (Record, error) {
 	if rec, ok := r.Cached(seq, deliveries); ok {
 		return rec, nil
