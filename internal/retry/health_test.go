@@ -35,7 +35,9 @@ func TestRecords_areReadFromTheLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	put(t, b.Records("ORDERS", "billing", madeAt), 7, 1, failed(4))
+	natstest.Eventually(t, "the bucket takes a record", func() bool { // the other servers hear of a new stream a moment later
+		return b.Records("ORDERS", "billing", madeAt).Put(t.Context(), 7, 1, failed(4)) == nil
+	})
 	other := b.Records("ORDERS", "billing", madeAt)
 	if n := attempts(t, other, 7, 2); n != 4 {
 		t.Errorf("%d attempts read, want 4", n)
