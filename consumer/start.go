@@ -90,13 +90,13 @@ func (l *startup) start(ctx context.Context) error {
 	return l.open(ctx)
 }
 
-// attempt bounds a try, and ends it when the server says that something is not permitted.
+// attempt bounds a try, and ends it when the server says that something is not permitted. It is begun anew when the connection was lost meanwhile.
 func (r *Relay) attempt(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	ctx, stop := permission.Watch(ctx, r.nc, upkeep.UpdatePrefix)
 	defer stop()
-	return permission.Cause(ctx, f(ctx))
+	return permission.Cause(ctx, transient.Do(ctx, r.nc, f))
 }
 
 // reach waits for JetStream.
@@ -267,7 +267,7 @@ func (l *startup) undo(ctx context.Context, opened []*source) {
 }
 
 // sideBySide calls f for sources, some at once, and notes what became of each. Who has not begun when the time of the step is
-// over is as one that did not answer.
+// over is as one that did not answer. f begins anew when the connection was lost meanwhile.
 func sideBySide(ctx context.Context, nc *nats.Conn, list []*source, f func(s *source, ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
@@ -284,7 +284,7 @@ func sideBySide(ctx context.Context, nc *nats.Conn, list []*source, f func(s *so
 			defer func() { <-slots }()
 			if s.setup.err = ctx.Err(); s.setup.err == nil {
 				one, cancel := context.WithTimeout(ctx, askTimeout)
-				s.setup.err = f(s, one)
+				s.setup.err = transient.Do(one, nc, func(ctx context.Context) error { return f(s, ctx) })
 				cancel()
 			}
 			s.setup.err = permission.Cause(ctx, s.setup.err)

@@ -33,7 +33,7 @@ func wired(t *testing.T) (*world, *natstest.Proxy) {
 // startAt is start over a URL.
 func (w *world) startAt(url string, routes ...Route) *Relay {
 	w.t.Helper()
-	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	nc, err := nats.Connect(url, nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
 	if err != nil {
 		w.t.Fatal(err)
 	}

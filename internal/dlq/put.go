@@ -77,7 +77,8 @@ func (s *Store) put(ctx context.Context, prefix string, e Entry) (stored bool, e
 	}
 	pub, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	ack, err := s.js.PublishMsg(pub, m)
+	// One that was stored although its confirmation was lost with the connection is refused the next time, and read back.
+	ack, err := transient.Ask(pub, s.js.Conn(), func(ctx context.Context) (*jetstream.PubAck, error) { return s.js.PublishMsg(ctx, m) })
 	switch {
 	case err == nil && ack.Stream == s.Name():
 		s.book.stored(ack.Sequence)

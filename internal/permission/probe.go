@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Probe is a message that has no effect but to have the server say whether its subject is permitted.
@@ -31,6 +33,10 @@ func NewProber(nc *nats.Conn) *Prober { return &Prober{nc: nc} }
 func (p *Prober) Try(ctx context.Context, probes []Probe) (refused []error, err error) {
 	p.Lock()
 	defer p.Unlock()
+	return transient.Ask(ctx, p.nc, func(ctx context.Context) ([]error, error) { return p.try(ctx, probes) })
+}
+
+func (p *Prober) try(ctx context.Context, probes []Probe) (refused []error, err error) {
 	old := p.nc.LastError()
 	for _, probe := range probes {
 		if err := p.nc.PublishMsg(probe.Msg); err != nil {

@@ -221,7 +221,7 @@ func (r *Stream) store(ctx context.Context, m *nats.Msg, o Origin, own uint64) e
 		if !teeth.Copies() {
 			opts = append(opts, jetstream.WithExpectLastSequenceForSubject(after, r.copies(o)))
 		}
-		ack, err := r.js.PublishMsg(ctx, m, opts...)
+		ack, err := transient.Ask(ctx, r.js.Conn(), func(ctx context.Context) (*jetstream.PubAck, error) { return r.js.PublishMsg(ctx, m, opts...) })
 		switch {
 		case err == nil && ack.Stream != r.name:
 			return fmt.Errorf("parked in stream %s instead of %s", ack.Stream, r.name)

@@ -27,10 +27,17 @@ func Ask[T any](ctx context.Context, nc *nats.Conn, ask func(ctx context.Context
 		answer, err := ask(call)
 		close(over)
 		<-watched
-		again := errors.Is(err, context.Canceled) && call.Err() != nil && ctx.Err() == nil && !nc.IsClosed()
+		lost := errors.Is(err, context.Canceled) && call.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) // what a flush says of a connection that was lost
+		again := lost && ctx.Err() == nil && !nc.IsClosed()
 		cancel()
 		if !again {
 			return answer, err
 		}
 	}
+}
+
+// Do is [Ask] for what gives nothing back but an error. It must be good to do twice, from its beginning.
+func Do(ctx context.Context, nc *nats.Conn, do func(ctx context.Context) error) error {
+	_, err := Ask(ctx, nc, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
+	return err
 }
