@@ -60,7 +60,8 @@ func (l *loop) run(ctx context.Context) (next *source) {
 	}
 	connected := l.relay.nc.StatusChanged(nats.CONNECTED)
 	checking := make(chan finding, 1)
-	busy := false
+	confirmed := make(chan watchdog.Finding, 1)
+	busy, confirming := false, false
 	ask := func(q watchdog.Question) {
 		busy = true
 		go func() { checking <- l.check(ctx, q) }()
@@ -75,6 +76,9 @@ func (l *loop) run(ctx context.Context) (next *source) {
 			if found := <-checking; found.next != nil {
 				found.next.close()
 			}
+		}
+		if confirming {
+			<-confirmed
 		}
 		noting.Wait()
 		<-done // with it ends what it asks of the server
@@ -92,8 +96,9 @@ func (l *loop) run(ctx context.Context) (next *source) {
 		if l.suspect.IsDoubted() {
 			arrived = nil
 			l.Session.Pause()
-			if !busy && l.suspect.Asks() {
-				ask(l.watchdog.Now(time.Now()))
+			if l.suspect.Asks() { // beside a look, which may wait for what has nothing to do with this
+				confirming = true
+				go func() { confirmed <- l.watchdog.Confirm(ctx) }()
 			}
 		}
 		select {
@@ -112,6 +117,14 @@ func (l *loop) run(ctx context.Context) (next *source) {
 			}
 			wasLost := l.isLost()
 			l.checked(found, time.Now())
+			if !wasLost && l.isLost() {
+				ask(l.watchdog.Now(time.Now())) // it may be there again
+			}
+		case f := <-confirmed:
+			confirming = false
+			if !l.isLost() {
+				l.watchdog.Act(f, time.Now())
+			}
 			if over, held := l.suspect.Answered(); over {
 				l.Session.Resume()
 				if held != nil { // it was counted when it came
@@ -119,7 +132,10 @@ func (l *loop) run(ctx context.Context) (next *source) {
 					l.batch.deliver()
 				}
 			}
-			if !wasLost && l.isLost() {
+			switch {
+			case l.isLost() && busy:
+				l.watchdog.Doubt() // what is asked just now was asked of the durable before
+			case l.isLost():
 				ask(l.watchdog.Now(time.Now())) // it may be there again
 			}
 		case now := <-tick.C:

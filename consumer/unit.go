@@ -175,7 +175,7 @@ func (u *unit) close() int {
 	confirm, cancelConfirm := context.WithTimeout(u.work, askTimeout)
 	defer cancelConfirm()
 	u.confirm(confirm)
-	lastTallies([]*unit{u}, askTimeout)
+	lastTallies([]*unit{u}, tally.Patience)
 	u.end()
 	return interrupted
 }

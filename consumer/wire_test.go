@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,7 +39,7 @@ func (w *world) startAt(url string, routes ...Route) *Relay {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(nc.Close)
-	r, err := New(nc, Config{}, routes...)
+	r, err := New(nc, Config{Logger: slog.New(slog.NewTextHandler(testLog{w.t}, nil))}, routes...)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/kvwatch"
@@ -19,6 +20,7 @@ import (
 
 // Book is the bucket <SERVICE>_LEDGER.
 type Book struct {
+	nc *nats.Conn
 	kv jetstream.KeyValue
 }
 
@@ -27,13 +29,13 @@ func Bucket(service string) string { return strings.ToUpper(service) + "_LEDGER"
 
 // Open opens the bucket, and makes it when it is missing.
 func Open(ctx context.Context, js jetstream.JetStream, service string, replicas int) (*Book, error) {
-	kv, err := ownstream.OpenBucket(ctx, js, jetstream.KeyValueConfig{
+	kv, err := ownstream.OpenAsking(ctx, js, jetstream.KeyValueConfig{
 		Bucket: Bucket(service), Replicas: max(replicas, 1), Description: "relay: what came in and what became of it, for each durable",
 	})
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", Bucket(service), err)
 	}
-	return &Book{kv}, nil
+	return &Book{js.Conn(), kv}, nil
 }
 
 // Attach opens the bucket. The error is [jetstream.ErrBucketNotFound] when no instance ever ran.
@@ -42,7 +44,7 @@ func Attach(ctx context.Context, js jetstream.JetStream, service string) (*Book,
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", Bucket(service), err)
 	}
-	return &Book{kv}, nil
+	return &Book{js.Conn(), kv}, nil
 }
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
@@ -191,12 +193,15 @@ func (b *Book) putRecord(ctx context.Context, key string, r *Record) (again bool
 	return ctx.Err() == nil, ctx.Err()
 }
 
-// put writes a record that follows a revision. With 0 it must not be there, but somebody may have deleted it.
-func (b *Book) put(ctx context.Context, key string, value []byte, after uint64) (err error) {
-	if after == 0 {
-		_, err = b.kv.Create(ctx, key, value)
-	} else {
-		_, err = b.kv.Update(ctx, key, value, after)
-	}
-	return err
+// put writes a record that follows a revision. With 0 it must not be there, but somebody may have deleted it. What is written twice because the connection
+// was lost is refused the second time, as if somebody else had written first.
+func (b *Book) put(ctx context.Context, key string, value []byte, after uint64) error {
+	return transient.Do(ctx, b.nc, func(ctx context.Context) (err error) {
+		if after == 0 {
+			_, err = b.kv.Create(ctx, key, value)
+		} else {
+			_, err = b.kv.Update(ctx, key, value, after)
+		}
+		return err
+	})
 }

@@ -246,7 +246,7 @@ func TestWriter_leavesStrangersRecordsAlone(t *testing.T) {
 func TestWriter_conflictsUntilTheContextEnds(t *testing.T) {
 	real := testBook(t)
 	kv := &faultyKV{KeyValue: real.kv}
-	book := &Book{kv}
+	book := &Book{real.nc, kv}
 	ctx, cancel := context.WithCancel(t.Context())
 	w, a := NewWriter("ORDERS", "billing", "one", "a"), &Addition{Routes: map[string]Counts{"r": {Done: 1}}}
 	tries := 0

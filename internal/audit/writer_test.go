@@ -124,7 +124,7 @@ func TestWriter_model(t *testing.T) {
 func writerModel(rt *rapid.T, real *Book, durable string, steps []step) {
 	const stream = "ORDERS"
 	kv := &faultyKV{KeyValue: real.kv}
-	book, made := &Book{kv}, time.Now().UTC()
+	book, made := &Book{real.nc, kv}, time.Now().UTC()
 	want := map[string]Counts{} // by route: that of each process
 	wantArrived := uint64(0)
 	begun := 0
@@ -211,7 +211,7 @@ func writerModel(rt *rapid.T, real *Book, durable string, steps []step) {
 func TestWriter_regressionTheLastAdditionIsRepeated(t *testing.T) {
 	real := testBook(t)
 	kv := &faultyKV{KeyValue: real.kv}
-	book, made := &Book{kv}, time.Now().UTC()
+	book, made := &Book{real.nc, kv}, time.Now().UTC()
 	a := &Addition{
 		Routes:   map[string]Counts{"billing": {Received: 3, Done: 3}},
 		Durables: map[string]Durable{Name("ORDERS", "billing"): {Start{Created: made}, Deliveries{Arrived: 3, First: 3}}},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/relaymq/relay/internal/ownstream"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Config is where and how dead letters are kept.
@@ -297,7 +298,7 @@ func (s *Store) ask(ctx context.Context, stream string, request any) (*jetstream
 			Time     time.Time `json:"time"`
 		} `json:"message"`
 	}
-	err := s.api(ctx, "STREAM.MSG.GET", stream, request, &r)
+	err := transient.Do(ctx, s.js.Conn(), func(ctx context.Context) error { return s.api(ctx, "STREAM.MSG.GET", stream, request, &r) })
 	if err != nil {
 		return nil, classify(err)
 	}

@@ -10,7 +10,10 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // ErrCutShort is what All ends with if the watch ended before all entries had come.
@@ -50,8 +53,13 @@ func All(ctx context.Context, kv jetstream.KeyValue, filter string, opts ...jets
 	}
 }
 
-// Keys are the keys that All gives, sorted, each once. The server does not send the values.
-func Keys(ctx context.Context, kv jetstream.KeyValue, filter string) ([]string, error) {
+// Keys are the keys that All gives, sorted, each once. The server does not send the values. It begins anew when the connection is lost meanwhile:
+// nats.go notices after 10 s only that the rest does not come.
+func Keys(ctx context.Context, nc *nats.Conn, kv jetstream.KeyValue, filter string) ([]string, error) {
+	return transient.Ask(ctx, nc, func(ctx context.Context) ([]string, error) { return keys(ctx, kv, filter) })
+}
+
+func keys(ctx context.Context, kv jetstream.KeyValue, filter string) ([]string, error) {
 	var keys []string
 	for e, err := range All(ctx, kv, filter, jetstream.MetaOnly()) {
 		if err != nil {

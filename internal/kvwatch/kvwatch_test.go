@@ -90,12 +90,12 @@ func bucket(t *testing.T) (*nats.Conn, jetstream.KeyValue) {
 }
 
 func TestKeys_allButDeletedOnes(t *testing.T) {
-	_, kv := bucket(t)
-	keys, err := Keys(t.Context(), kv, "k.>")
+	nc, kv := bucket(t)
+	keys, err := Keys(t.Context(), nc, kv, "k.>")
 	if err != nil || len(keys) != 600 || !slices.IsSorted(keys) {
 		t.Errorf("%d keys, %v", len(keys), err)
 	}
-	if keys, err := Keys(t.Context(), kv, "other.>"); err != nil || len(keys) != 0 {
+	if keys, err := Keys(t.Context(), nc, kv, "other.>"); err != nil || len(keys) != 0 {
 		t.Errorf("of no key: %v, %v", keys, err)
 	}
 }
@@ -131,4 +131,32 @@ func read(ctx context.Context, kv jetstream.KeyValue, cut func()) (n int, err er
 		}
 	}
 	return n, nil
+}
+
+// What was to come is lost with the connection, and nothing says so: nats.go begins a watch anew when it has heard nothing for 10 s.
+func TestKeys_regressionTheConnectionIsLostMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, natstest.WithListen())
+	link := natstest.NewProxy(t, s.URL())
+	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	kv := empty(t, nc)
+	if _, err := kv.PutString(t.Context(), "k", "x"); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 20 {
+		cut := time.AfterFunc(time.Duration(n)*100*time.Microsecond, link.Cut)
+		began := time.Now()
+		keys, err := Keys(t.Context(), nc, kv, ">")
+		for errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrDisconnected) {
+			keys, err = Keys(t.Context(), nc, kv, ">")
+		}
+		if took := time.Since(began); err != nil || len(keys) != 1 || took > 4*time.Second {
+			t.Errorf("%q, %v, after %v", keys, err, took)
+		}
+		cut.Stop()
+	}
 }

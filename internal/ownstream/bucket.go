@@ -5,7 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Bucket is the stream of a key-value bucket with one value for each key, as nats.go makes it. Zero ttl means that values
@@ -20,6 +23,24 @@ func Bucket(name string, replicas int, ttl time.Duration) jetstream.StreamConfig
 		Replicas: replicas, MaxAge: ttl, MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, MaxMsgSize: -1, Discard: jetstream.DiscardNew,
 		AllowRollup: true, AllowDirect: true, DenyDelete: true, Duplicates: window,
 	}
+}
+
+// OpenAsking is [OpenBucket], and its Get asks again when the connection was lost meanwhile; see [transient.Ask].
+func OpenAsking(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+	kv, err := OpenBucket(ctx, js, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return asking{kv, js.Conn()}, nil
+}
+
+type asking struct {
+	jetstream.KeyValue
+	nc *nats.Conn
+}
+
+func (b asking) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, error) {
+	return transient.Ask(ctx, b.nc, func(ctx context.Context) (jetstream.KeyValueEntry, error) { return b.KeyValue.Get(ctx, key) })
 }
 
 // OpenBucket opens a bucket, and makes it like that when it is missing. One that others have made meanwhile is opened, whatever its settings.

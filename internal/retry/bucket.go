@@ -60,7 +60,7 @@ func (b *Bucket) streamName() string { return "KV_" + b.name }
 
 // make opens it, or makes it.
 func (b *Bucket) make(ctx context.Context) (jetstream.KeyValue, error) {
-	return ownstream.OpenBucket(ctx, b.js, jetstream.KeyValueConfig{
+	return ownstream.OpenAsking(ctx, b.js, jetstream.KeyValueConfig{
 		Bucket: b.name, Replicas: b.replicas,
 		Description:    "relay: attempts of messages that failed and are not settled",
 		LimitMarkerTTL: markerTTL,
@@ -86,7 +86,7 @@ func (b *Bucket) get(ctx context.Context, key string) (value []byte, revision ui
 		}
 	}()
 	if b.single.Load() {
-		entry, err := transient.Ask(ctx, b.js.Conn(), func(ctx context.Context) (jetstream.KeyValueEntry, error) { return b.kv.Get(ctx, key) })
+		entry, err := b.kv.Get(ctx, key)
 		if err != nil {
 			return nil, 0, err
 		}

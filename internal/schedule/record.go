@@ -71,7 +71,10 @@ type Order struct {
 }
 
 // Records is the bucket of all schedules of a service.
-type Records struct{ kv jetstream.KeyValue }
+type Records struct {
+	js jetstream.JetStream
+	kv jetstream.KeyValue
+}
 
 // Bucket is its name.
 func Bucket(service string) string { return strings.ToUpper(service) + "_SCHEDULES" }
@@ -82,7 +85,7 @@ func OpenRecords(ctx context.Context, js jetstream.JetStream, service string, re
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", Bucket(service), err)
 	}
-	return &Records{kv}, nil
+	return &Records{js, kv}, nil
 }
 
 // ErrUnreadable says that a record is none that any version of relay wrote.
@@ -146,7 +149,7 @@ func (r *Records) Change(ctx context.Context, name string, change func(*Record))
 
 // Names are the schedules that have a record.
 func (r *Records) Names(ctx context.Context) ([]string, error) {
-	return kvwatch.Keys(ctx, r.kv, ">")
+	return kvwatch.Keys(ctx, r.js.Conn(), r.kv, ">")
 }
 
 // Remove takes a record away: a schedule that still runs begins anew.
@@ -155,5 +158,5 @@ func (r *Records) Remove(ctx context.Context, name string) error { return r.kv.P
 // AttachRecords is the bucket as it is. The error is jetstream.ErrBucketNotFound when there is none.
 func AttachRecords(ctx context.Context, js jetstream.JetStream, service string) (*Records, error) {
 	kv, err := js.KeyValue(ctx, Bucket(service))
-	return &Records{kv}, err
+	return &Records{js, kv}, err
 }

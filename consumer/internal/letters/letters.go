@@ -33,7 +33,8 @@ type Queue struct {
 	mu     sync.Mutex
 	err    error // of the last one
 	at     time.Time
-	failed int // in a row
+	failed int       // how often the delay was over, and they still failed
+	next   time.Time // what fails before then does not count: many fail at once when the connection is away for a moment
 }
 
 // New makes a queue that stores so many at once.
@@ -69,10 +70,12 @@ func (q *Queue) Note(err error, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.err, q.at = transient.Plain(err), now
-	if err == nil {
+	switch {
+	case err == nil:
 		q.failed = 0
-	} else {
+	case q.failed == 0 || !now.Before(q.next):
 		q.failed++
+		q.next = now.Add(backoff.Delay(q.failed - 1))
 	}
 }
 

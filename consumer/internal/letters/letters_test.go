@@ -71,16 +71,29 @@ func TestQueue_hasNoBoundWhileAllIsWell(t *testing.T) {
 // The delay grows with the failures in a row, up to about 8 s, and one success ends it.
 func TestQueue_delay(t *testing.T) {
 	t.Parallel()
-	q := New(1)
+	q, now := New(1), time.Now()
 	for i := range 20 {
 		if d := q.Delay(); d < time.Second/2 || d > 10*time.Second || i > 10 && d < 4*time.Second {
 			t.Errorf("after %d failures the delay is %v", i, d)
 		}
-		q.Note(errFull, time.Now())
+		q.Note(errFull, now)
+		now = now.Add(10 * time.Second)
 	}
-	q.Note(nil, time.Now())
+	q.Note(nil, now)
 	if d := q.Delay(); d > 2*time.Second {
 		t.Errorf("after a success the delay is %v", d)
+	}
+}
+
+// Fifty dead letters that fail while the connection is away for a moment are one failure: all of them waited for 8 s.
+func TestQueue_regressionManyFailAtOnce(t *testing.T) {
+	t.Parallel()
+	q, now := New(1), time.Now()
+	for range 50 {
+		q.Note(errFull, now)
+	}
+	if d := q.Delay(); d > 2*time.Second {
+		t.Errorf("the delay is %v", d)
 	}
 }
 

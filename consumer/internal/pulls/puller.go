@@ -194,10 +194,17 @@ func (p *Puller) Delivered(m *nats.Msg, now time.Time) (first bool) {
 func (p *Puller) Reconnected() {
 	p.requests.GiveUp()
 	p.refused, p.notYet = 0, time.Time{}
+	if p.pin == "" {
+		p.unpin()
+	}
 }
 
 // Anew gives up all pulls. The subscriptions stay: without them, what the server sends just now would be away for AckWait.
-func (p *Puller) Anew() { p.requests.GiveUp() }
+func (p *Puller) Anew() {
+	p.requests.GiveUp()
+	p.pin = ""
+	p.unpin()
+}
 
 // IsLost tells whether nothing was heard of a pull for too long, and then gives all up.
 func (p *Puller) IsLost(now time.Time) bool {
@@ -205,6 +212,9 @@ func (p *Puller) IsLost(now time.Time) bool {
 		return false
 	}
 	p.requests.GiveUp()
+	if p.pin == "" {
+		p.unpin()
+	}
 	p.electing = true
 	p.backOff(now)
 	return true

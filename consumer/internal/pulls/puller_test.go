@@ -383,6 +383,31 @@ func TestPuller_pins(t *testing.T) {
 	}
 }
 
+// The delivery that tells the pin may be lost. The server gave nothing then until it forgot the pin, a minute later.
+func TestPuller_regressionThePinIsLostOnItsWay(t *testing.T) {
+	t.Parallel()
+	for what, lose := range map[string]func(b *bed){
+		"with the connection":                   func(b *bed) { b.p.Reconnected() },
+		"with the pull":                         func(b *bed) { b.now = b.now.Add(time.Minute); b.p.IsLost(b.now) },
+		"and the server gives nothing any more": func(b *bed) { b.p.Anew() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t)
+			b.leased = true
+			b.askOne()
+			lose(b)
+			if _, err := b.unpins.NextMsg(10 * time.Second); err != nil {
+				t.Errorf("the server is not told to forget it: %v", err)
+			}
+			b.now = b.now.Add(time.Second)
+			if pull := b.askOne(); pull.ID != "" {
+				t.Errorf("%+v", pull)
+			}
+		})
+	}
+}
+
 // What has arrived before is handed on when a pull is about to end, and the drain waits for that.
 func TestPuller_drain(t *testing.T) {
 	t.Parallel()

@@ -113,7 +113,13 @@ func (p *Puller) losePin(of string) {
 	}
 	p.pin = ""
 	p.requests.endPinned(of)
-	if p.cfg.Holds() {
+	p.unpin()
+}
+
+// unpin has the server forget whom it pinned, while this instance has the claim: somebody who has it no more, or this instance, by a delivery that was
+// lost on its way. Without the pin of that delivery it would get nothing until the server forgets the pin by itself (provision.PinFor).
+func (p *Puller) unpin() {
+	if p.cfg.Leased() && p.cfg.Holds() {
 		_ = p.cfg.Conn.PublishRequest(p.cfg.API+"CONSUMER.UNPIN."+p.cfg.Stream+"."+p.cfg.Durable, p.cfg.Conn.NewInbox(), []byte(`{"group":"`+provision.PinGroup+`"}`))
 	}
 }

@@ -93,7 +93,7 @@ func (l *Lives) subject(id string) string { return l.cfg.Service + ".ctl.alive."
 // Open makes the bucket when it is missing. It says nothing yet of this process: see [Lives.Begin].
 func Open(ctx context.Context, cfg Config) (*Lives, error) {
 	name := Bucket(cfg.Service)
-	kv, err := ownstream.OpenBucket(ctx, cfg.JS, jetstream.KeyValueConfig{
+	kv, err := ownstream.OpenAsking(ctx, cfg.JS, jetstream.KeyValueConfig{
 		Bucket: name, Replicas: cfg.Replicas, TTL: Lapse, Description: "relay: processes that run Go handlers",
 	})
 	if err != nil {
@@ -240,7 +240,7 @@ func (l *Lives) Reconnected(now time.Time) { l.reconnected.Store(now.UnixNano())
 
 // look finds the processes that died since.
 func (l *Lives) look(ctx context.Context) error {
-	ids, err := kvwatch.Keys(ctx, l.kv, ">")
+	ids, err := kvwatch.Keys(ctx, l.cfg.Conn, l.kv, ">")
 	if err != nil {
 		return err
 	}

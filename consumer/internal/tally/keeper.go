@@ -31,7 +31,7 @@ const (
 	contentAge = 5 * time.Second
 )
 
-// Patience bounds what a durable waits for its ledger, at its begin and when relay drains.
+// Patience bounds what a durable waits for its ledger, at its begin and at its end.
 const Patience = 2 * time.Second
 
 // Config is what a [Keeper] works with. All of it is needed.

@@ -78,7 +78,7 @@ type Tally struct {
 	opening audit.Opening
 	told    bool // the record has its routes
 	pulling bool // messages may have come that the opening would have to know
-	done    bool // the last addition is in the record
+	done    bool // nothing is added any more
 	hand    int
 	wrote   time.Time
 	balance atomic.Pointer[audit.Balance]
@@ -176,10 +176,11 @@ func (t *Tally) Write(ctx context.Context) error {
 	return t.add(ctx, a, t.writer.Add)
 }
 
-// Finish is Write for the last time: nothing follows, whoever calls it.
+// Finish is Write for the last time: nothing follows, whoever calls it, and whether it succeeds or not. The routes may be counted by another tally then.
 func (t *Tally) Finish(ctx context.Context) error {
 	t.writing.Lock()
 	defer t.writing.Unlock()
+	defer func() { t.done = true }()
 	main, err := t.ready(ctx)
 	if main == nil || err != nil {
 		return err
@@ -188,9 +189,7 @@ func (t *Tally) Finish(ctx context.Context) error {
 	if a == nil {
 		a = &audit.Addition{Opening: t.opening, Durables: map[string]audit.Durable{audit.Name(t.cfg.Stream, t.cfg.Durable): {Start: main.start}}}
 	}
-	err = t.add(ctx, a, t.writer.Finish)
-	t.done = err == nil
-	return err
+	return t.add(ctx, a, t.writer.Finish)
 }
 
 // add makes an addition. The lock of writing is held.

@@ -271,6 +271,26 @@ func TestTally_regressionNothingFollowsTheLastAddition(t *testing.T) {
 }
 
 // What ends without a count is in the record all the same.
+// A last addition that could not be written was followed by another one, of counts that belonged to the tally after it by then: a data race.
+func TestTally_regressionNothingFollowsALastAdditionThatFailed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.handles(w.opens(), 2, 0)
+	w.write()
+	before := w.record().Total()
+	away, cancel := context.WithCancel(t.Context())
+	cancel()
+	w.done.Add(1)
+	if err := w.Finish(away); err == nil {
+		t.Error("it was written")
+	}
+	w.done.Add(1)
+	w.write()
+	if after := w.record().Total(); after != before {
+		t.Errorf("%+v, and before %+v", after, before)
+	}
+}
+
 func TestTally_leavesARecordWhenNothingWasCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -123,6 +123,24 @@ func (w *Watchdog) Due(now time.Time) (q Question, yes bool) {
 	return q, true
 }
 
+// Confirm asks only whether the durable is the one of the session: nothing is delivered meanwhile. It blocks for a question, and may run beside Look.
+func (w *Watchdog) Confirm(ctx context.Context) Finding {
+	c := &w.cfg
+	asked := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	f := Finding{confirms: true}
+	var stream looks.Look
+	if stream, f.Err = c.OfStream(ctx, 0); f.Err == nil {
+		f.identity, _, f.Err = c.Ask(ctx, stream)
+	}
+	if f.Err != nil {
+		c.Health.Heard(f.Err, asked)
+		w.Doubt()
+	}
+	return f
+}
+
 // Now is a question to ask now, whatever was heard before.
 func (w *Watchdog) Now(now time.Time) Question {
 	w.checkedAt = now
@@ -159,6 +177,7 @@ func (w *Watchdog) checkQuiet() time.Duration {
 // Finding is what the server says of a durable.
 type Finding struct {
 	Err      error
+	confirms bool // nothing but the identity is known
 	identity ack.Identity
 	edits    health.Edits
 	pending  uint64 // messages it has not delivered yet
@@ -229,7 +248,7 @@ func (w *Watchdog) Look(ctx context.Context, q Question) Finding {
 // Act does what follows from what the server said.
 func (w *Watchdog) Act(f Finding, now time.Time) {
 	c := &w.cfg
-	if f.Err == nil && f.identity.Equal(c.Identity) {
+	if f.Err == nil && !f.confirms && f.identity.Equal(c.Identity) {
 		c.Edited(f.edits)
 		if c.Gaps.Missing() && f.allHere == c.Gaps.Seen() { // a later gap is not filled by that
 			c.Gaps.Fill(now)
