@@ -76,3 +76,30 @@ func TestAsk(t *testing.T) {
 		t.Errorf("closed for good: %v", err)
 	}
 }
+
+// A flush ends with ErrConnectionClosed when its connection is lost. relay's start took that for the end.
+func TestDo_regressionAFlushIsCut(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, natstest.WithListen())
+	link := natstest.NewProxy(t, s.URL())
+	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	link.Stall()
+	cut := time.AfterFunc(50*time.Millisecond, func() {
+		link.Cut()
+		link.Resume()
+	})
+	defer cut.Stop()
+	tries := 0
+	if err := transient.Do(ctx, nc, func(ctx context.Context) error {
+		tries++
+		return nc.FlushWithContext(ctx)
+	}); err != nil || tries < 2 {
+		t.Errorf("%v, tried %d times", err, tries)
+	}
+}
