@@ -6,6 +6,10 @@ import (
 	"iter"
 	"strconv"
 	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/internal/transient"
 )
 
 const (
@@ -56,10 +60,18 @@ func (t *Takeover) GiveBack(ctx context.Context, consumer uint64, list iter.Seq[
 	return to, err
 }
 
-// nak gives one back and waits for the server, which answers in the order in which it looks at them.
+// nak gives one back and waits for the server, which answers in the order in which it looks at them. It ends when the connection is lost, and does not
+// ask again: those that were sent before may be lost, too.
 func (t *Takeover) nak(ctx context.Context, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	_, err := t.cfg.Conn.RequestWithContext(ctx, subject, []byte("-NAK"))
-	return err
+	asked := false
+	return transient.Do(ctx, t.cfg.Conn, func(ctx context.Context) error {
+		if asked {
+			return nats.ErrDisconnected
+		}
+		asked = true
+		_, err := t.cfg.Conn.RequestWithContext(ctx, subject, []byte("-NAK"))
+		return err
+	})
 }

@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 type hand struct {
 	*Takeover
 	t        *testing.T
+	url      string // of the server
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	stream   jetstream.Stream
@@ -37,8 +38,8 @@ type hand struct {
 
 func newHand(t *testing.T, messages int) *hand {
 	t.Helper()
-	s := natstest.Start(t)
-	h := &hand{t: t, nc: s.Conn(t), js: s.JetStream(t)}
+	s := natstest.Start(t, natstest.WithListen())
+	h := &hand{t: t, url: s.URL(), nc: s.Conn(t), js: s.JetStream(t)}
 	h.holds.Store(true)
 	h.mine.Store(new(ack.InHand))
 	h.asked = h.info
@@ -279,4 +280,35 @@ func TestGiveBack_noAnswer(t *testing.T) {
 		t.Errorf("to %d, error %v", to, err)
 	}
 	h.giveBackRest(t.Context())
+}
+
+// What was given back over a connection that is lost is given back again over the next one. The answer that could not come was awaited for 5 s, and nothing was pulled
+// meanwhile.
+func TestTakeBack_regressionTheConnectionIsLostMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := newHand(t, 3)
+	h.take(3, 3)
+	link := natstest.NewProxy(t, h.url)
+	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	h.do(err)
+	t.Cleanup(nc.Close)
+	h.cfg.Conn = nc
+	info := h.info()
+	link.Stall()
+	cut := time.AfterFunc(50*time.Millisecond, func() {
+		link.Cut()
+		link.Resume()
+	})
+	defer cut.Stop()
+	began := time.Now()
+	h.TakeBack(t.Context(), info)
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var noting sync.WaitGroup
+	noting.Go(func() { h.NoteInHand(ctx) })
+	h.wants("after the takeover", 1, 2, 3)
+	cancel()
+	noting.Wait()
 }
