@@ -7,6 +7,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/reload"
 	"github.com/relaymq/relay/consumer/internal/roster"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // How routes change while relay runs. A change is checked in full first: the routes by themselves and with those that stay, their
@@ -122,7 +123,8 @@ func (r *Relay) Check(ctx context.Context, c Change) error {
 // it is made, ctx bounds the change. Then routes that end drain as relay does at its end, at most for [Config.Drain], and
 // those that begin wait for those that they replace. Change returns when that is done and the durables of the routes that began are open, or
 // were tried once. It is safe for concurrent use; changes are made one after the other.
-func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
+func (r *Relay) Change(ctx context.Context, c Change) (changed Changed, err error) {
+	defer func() { err = transient.Plain(err) }()
 	leave, err := r.enterChange(ctx)
 	if err != nil {
 		return Changed{}, err

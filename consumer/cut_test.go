@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -115,4 +116,21 @@ func TestRelay_theConnectionIsLostAgainAndAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A reload while the connection is away is refused, and says why. It said "outbound buffer limit exceeded".
+func TestChange_regressionTheConnectionIsAway(t *testing.T) {
+	t.Parallel()
+	w, proxy := wired(t)
+	rt := Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })}
+	r := w.startAt(proxy.URL(), rt)
+	proxy.Stall()
+	proxy.Cut()
+	w.eventually("the connection is away", func() bool { return !r.nc.IsConnected() })
+	rt.Instances = InstancesOne
+	_, err := r.Change(t.Context(), Change{Update: []Route{rt}})
+	if err == nil || !strings.Contains(err.Error(), "the connection to NATS is away") || strings.Contains(err.Error(), "buffer") {
+		t.Errorf("got %v", err)
+	}
+	proxy.Resume()
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // How the service reads its configuration again. Everything is checked before anything changes, and the configuration that runs goes
@@ -231,7 +232,7 @@ func (r *reloader) reload(ctx context.Context, ask reloadAsk) reloadReport {
 func (r *reloader) change(ctx context.Context, cfg *config.Config, ask reloadAsk, rep *reloadReport) {
 	refuse := func(err error) {
 		rep.Outcome = reloadRefused
-		for line := range strings.Lines(err.Error()) {
+		for line := range strings.Lines(transient.Plain(err).Error()) {
 			rep.Faults = append(rep.Faults, strings.TrimSpace(line))
 		}
 	}
