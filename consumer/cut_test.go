@@ -103,9 +103,10 @@ func TestRelay_theConnectionIsLostAgainAndAgain(t *testing.T) {
 					}
 					if c.change {
 						rt.Instances = InstancesOne
-						for err := errors.New("not tried"); err != nil; _, err = r.Change(t.Context(), Change{Update: []Route{rt}}) {
-							time.Sleep(10 * time.Millisecond) // the connection is away just now
-						}
+						w.eventually("it is reloaded, which is refused while the connection is away", func() bool {
+							_, err := r.Change(t.Context(), Change{Update: []Route{rt}})
+							return err == nil
+						})
 					}
 					time.Sleep(200 * time.Millisecond)
 					w.settled("ORDERS", "billing")
