@@ -138,11 +138,7 @@ func TestKeys_regressionTheConnectionIsLostMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := natstest.Start(t, natstest.WithListen())
 	link := natstest.NewProxy(t, s.URL())
-	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := link.Conn(t)
 	kv := empty(t, nc)
 	if _, err := kv.PutString(t.Context(), "k", "x"); err != nil {
 		t.Fatal(err)

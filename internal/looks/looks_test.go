@@ -99,12 +99,7 @@ func TestStreams_regressionTheAnswerIsLostWithTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	link := natstest.NewProxy(t, s.URL())
-	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(link.Conn(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // Proxy passes TCP connections from a port of 127.0.0.1 to a target, until it is told not to.
@@ -56,6 +58,17 @@ func (p *Proxy) Addr() string { return p.l.Addr().String() }
 
 // URL is Addr as a NATS URL.
 func (p *Proxy) URL() string { return "nats://" + p.Addr() }
+
+// Conn is a connection through the proxy that reconnects for ever, until the test ends.
+func (p *Proxy) Conn(t testing.TB, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(p.URL(), append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond)}, opts...)...)
+	if err != nil {
+		t.Fatalf("natstest: connect through the proxy: %v", err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
 
 // Stall holds every byte back, in both directions, and keeps the connections open: a link that went silent. New
 // connections are accepted and hear nothing. It waits for a write in progress.

@@ -25,7 +25,7 @@ func Bucket(name string, replicas int, ttl time.Duration) jetstream.StreamConfig
 	}
 }
 
-// OpenAsking is [OpenBucket], and its Get asks again when the connection was lost meanwhile; see [transient.Ask].
+// OpenAsking is [OpenBucket] for buckets that messages wait for: Get asks again when the connection was lost meanwhile; see [transient.Ask].
 func OpenAsking(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
 	kv, err := OpenBucket(ctx, js, cfg)
 	if err != nil {

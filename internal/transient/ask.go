@@ -10,27 +10,9 @@ import (
 // Ask asks a server something over a connection, and asks again when the connection was lost meanwhile: the answer to what was asked over the one
 // before does not come, and nats.go waits for it until ctx is done. What is asked must be good to ask twice, such as to read something.
 func Ask[T any](ctx context.Context, nc *nats.Conn, ask func(ctx context.Context) (T, error)) (T, error) {
-	connected := nc.StatusChanged(nats.CONNECTED)
-	defer nc.RemoveStatusListener(connected)
 	for {
-		call, cancel := context.WithCancel(ctx)
-		over := make(chan struct{})
-		watched := make(chan struct{})
-		go func() {
-			defer close(watched)
-			select {
-			case <-over:
-			case <-connected: // again, or it is closed for good
-				cancel()
-			}
-		}()
-		answer, err := ask(call)
-		close(over)
-		<-watched
-		lost := errors.Is(err, context.Canceled) && call.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) // what a flush says of a connection that was lost
-		again := lost && ctx.Err() == nil && !nc.IsClosed()
-		cancel()
-		if !again {
+		answer, lost, err := once(ctx, nc, ask)
+		if !lost {
 			return answer, err
 		}
 	}
@@ -40,4 +22,36 @@ func Ask[T any](ctx context.Context, nc *nats.Conn, ask func(ctx context.Context
 func Do(ctx context.Context, nc *nats.Conn, do func(ctx context.Context) error) error {
 	_, err := Ask(ctx, nc, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
 	return err
+}
+
+// Once does something once. When the connection was lost meanwhile it ends as soon as there is another one, with [nats.ErrDisconnected].
+func Once(ctx context.Context, nc *nats.Conn, do func(ctx context.Context) error) error {
+	_, lost, err := once(ctx, nc, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
+	if lost {
+		return nats.ErrDisconnected
+	}
+	return err
+}
+
+// once tells whether the connection was lost meanwhile, and the answer with it.
+func once[T any](ctx context.Context, nc *nats.Conn, ask func(ctx context.Context) (T, error)) (answer T, lost bool, err error) {
+	connected := nc.StatusChanged(nats.CONNECTED)
+	defer nc.RemoveStatusListener(connected)
+	call, cancel := context.WithCancel(ctx)
+	defer cancel()
+	over := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-over:
+		case <-connected: // again, or it is closed for good
+			cancel()
+		}
+	}()
+	answer, err = ask(call)
+	close(over)
+	<-watched
+	lost = errors.Is(err, context.Canceled) && call.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) // what a flush says of a connection that was lost
+	return answer, lost && ctx.Err() == nil && !nc.IsClosed(), err
 }

@@ -17,11 +17,7 @@ func TestAsk(t *testing.T) {
 	t.Parallel()
 	s := natstest.Start(t, natstest.WithListen())
 	link := natstest.NewProxy(t, s.URL())
-	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := link.Conn(t)
 	there := s.Conn(t)
 	asked := 0
 	answering, err := there.Subscribe("question", func(m *nats.Msg) {
@@ -82,11 +78,7 @@ func TestDo_regressionAFlushIsCut(t *testing.T) {
 	t.Parallel()
 	s := natstest.Start(t, natstest.WithListen())
 	link := natstest.NewProxy(t, s.URL())
-	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := link.Conn(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	link.Stall()
@@ -101,5 +93,27 @@ func TestDo_regressionAFlushIsCut(t *testing.T) {
 		return nc.FlushWithContext(ctx)
 	}); err != nil || tries < 2 {
 		t.Errorf("%v, tried %d times", err, tries)
+	}
+}
+
+// What must not be done twice ends with the connection.
+func TestOnce(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, natstest.WithListen())
+	link := natstest.NewProxy(t, s.URL())
+	nc := link.Conn(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	tries := 0
+	if err := transient.Once(ctx, nc, func(ctx context.Context) error {
+		tries++
+		link.Cut()
+		<-ctx.Done()
+		return ctx.Err()
+	}); !errors.Is(err, nats.ErrDisconnected) || tries != 1 {
+		t.Errorf("%v, tried %d times", err, tries)
+	}
+	if err := transient.Once(ctx, nc, func(context.Context) error { return nil }); err != nil {
+		t.Error(err)
 	}
 }

@@ -194,9 +194,7 @@ func (p *Puller) Delivered(m *nats.Msg, now time.Time) (first bool) {
 func (p *Puller) Reconnected() {
 	p.requests.GiveUp()
 	p.refused, p.notYet = 0, time.Time{}
-	if p.pin == "" {
-		p.unpin()
-	}
+	p.unpin()
 }
 
 // Anew gives up all pulls. The subscriptions stay: without them, what the server sends just now would be away for AckWait.
@@ -212,9 +210,7 @@ func (p *Puller) IsLost(now time.Time) bool {
 		return false
 	}
 	p.requests.GiveUp()
-	if p.pin == "" {
-		p.unpin()
-	}
+	p.unpin()
 	p.electing = true
 	p.backOff(now)
 	return true

@@ -116,10 +116,11 @@ func (p *Puller) losePin(of string) {
 	p.unpin()
 }
 
-// unpin has the server forget whom it pinned, while this instance has the claim: somebody who has it no more, or this instance, by a delivery that was
-// lost on its way. Without the pin of that delivery it would get nothing until the server forgets the pin by itself, after a minute (package provision).
+// unpin has the server forget whom it pinned, while this instance has the claim and knows no pin: somebody who has the claim no more, or this instance, by
+// a delivery that was lost on its way. Without the pin of that delivery it would get nothing until the server forgets it by itself, after a minute (package
+// provision).
 func (p *Puller) unpin() {
-	if p.cfg.Leased() && p.cfg.Holds() {
+	if p.pin == "" && p.cfg.Leased() && p.cfg.Holds() {
 		_ = p.cfg.Conn.PublishRequest(p.cfg.API+"CONSUMER.UNPIN."+p.cfg.Stream+"."+p.cfg.Durable, p.cfg.Conn.NewInbox(), []byte(`{"group":"`+provision.PinGroup+`"}`))
 	}
 }

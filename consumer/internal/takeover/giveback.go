@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/relaymq/relay/internal/transient"
 )
 
@@ -65,12 +63,7 @@ func (t *Takeover) GiveBack(ctx context.Context, consumer uint64, list iter.Seq[
 func (t *Takeover) nak(ctx context.Context, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	asked := false
-	return transient.Do(ctx, t.cfg.Conn, func(ctx context.Context) error {
-		if asked {
-			return nats.ErrDisconnected
-		}
-		asked = true
+	return transient.Once(ctx, t.cfg.Conn, func(ctx context.Context) error {
 		_, err := t.cfg.Conn.RequestWithContext(ctx, subject, []byte("-NAK"))
 		return err
 	})

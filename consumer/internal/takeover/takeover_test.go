@@ -289,10 +289,7 @@ func TestTakeBack_regressionTheConnectionIsLostMeanwhile(t *testing.T) {
 	h := newHand(t, 3)
 	h.take(3, 3)
 	link := natstest.NewProxy(t, h.url)
-	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
-	h.do(err)
-	t.Cleanup(nc.Close)
-	h.cfg.Conn = nc
+	h.cfg.Conn = link.Conn(t)
 	info := h.info()
 	link.Stall()
 	cut := time.AfterFunc(50*time.Millisecond, func() {

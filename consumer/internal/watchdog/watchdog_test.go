@@ -303,3 +303,34 @@ func TestWatchdog_health(t *testing.T) {
 		}
 	})
 }
+
+// The question whether the durable is still the same is answered while a look stands still, and what else is known of the durable stays as it is.
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	d := newDurable(false)
+	standing, goOn := make(chan struct{}), make(chan struct{})
+	d.cfg.Inspect = func(context.Context, looks.Look, *jetstream.ConsumerInfo) health.Edits {
+		close(standing)
+		<-goOn
+		return health.Edits{Stop: []string{"ack_policy"}}
+	}
+	looked := make(chan Finding)
+	go func() { looked <- d.Look(t.Context(), d.Now(time.Now())) }()
+	<-standing
+	d.Act(d.Confirm(t.Context()), time.Now())
+	close(goOn)
+	d.Act(<-looked, time.Now())
+	d.Act(d.Confirm(t.Context()), time.Now())
+	if !d.health.Stops() || len(d.did) > 0 {
+		t.Errorf("it stops: %v; %q", d.health.Stops(), d.did)
+	}
+	d.identity.ConsumerCreated = time.Unix(3, 0)
+	if d.Act(d.Confirm(t.Context()), time.Now()); d.times("durable billing was deleted and created again") != 1 {
+		t.Errorf("of another durable: %q", d.did)
+	}
+	d = newDurable(false)
+	d.err = jetstream.ErrStreamNotFound
+	if d.Act(d.Confirm(t.Context()), time.Now()); d.times("stream ORDERS was deleted") != 1 {
+		t.Errorf("without its stream: %q", d.did)
+	}
+}
