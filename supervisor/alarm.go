@@ -90,15 +90,15 @@ func (g *Group) tick() {
 	g.goes.Add(1) // Close waits for what is settled here
 	defer g.leave()
 	t.alarm.armed = time.Time{}
-	t.endOverdue()
+	t.slots.endOverdue(t)
 	t.route.state.attend(t)
 	for k := t.alarm.due(t.now); k != nil; k = t.alarm.due(t.now) {
-		t.attend(k)
+		k.attend(t)
 	}
 	t.slots.pace.look(t.counts.Started)
 	t.startAll()
 	t.rearm()
-	t.tellMore()
+	t.window.tellMore(t)
 	t.unlock()
 }
 
@@ -125,7 +125,7 @@ func (t *turn) rearm() {
 }
 
 // attend does what is due for k: its wait, its grace, messages whose own delay is over, its end.
-func (t *turn) attend(k *key) {
+func (k *key) attend(t *turn) {
 	if k.gone {
 		return
 	}
@@ -148,10 +148,10 @@ func (t *turn) attend(k *key) {
 	if !t.paused { // nothing can overtake them, and when the operator resumes they still come first
 		if _, until, any := k.outside.next(t.now); any {
 			t.alarm.wake(k, until)
-			t.callBack(k)
+			t.order.callBack(t, k)
 		}
 	}
 	t.makeReady(k)
-	t.offer(k)
-	t.finish(k)
+	t.fallback.offer(t, k)
+	k.finish(t)
 }

@@ -44,7 +44,7 @@ func TestGroup_regressionAKeyQueuedWhileAWorkerWaitsForTheLockStarts(t *testing.
 	await("the grace ends", func() bool { return time.Now().After(k.state.until()) })
 	held.now = time.Now()
 	for k := held.alarm.due(held.now); k != nil; k = held.alarm.due(held.now) { // as tick does
-		held.attend(k)
+		k.attend(held)
 	}
 	held.startAll()
 	held.unlock()

@@ -24,7 +24,7 @@ func (g *Group) Release() {
 		t.makeReady(t.slots.alone.pop())
 	}
 	for n := t.nursery.childless.len(); n > 0; n-- {
-		t.adopt()
+		t.nursery.adopt(t)
 	}
 	t.startAll()
 	t.call(t.opts.More)
@@ -64,10 +64,10 @@ func (g *Group) StartAlone() bool {
 	}
 	for r == nil && t.route.flows() && t.slots.alone.len() > 0 {
 		k := t.slots.alone.pop()
-		switch m := t.choose(k, returned); {
+		switch m := t.slots.choose(t, k, returned); {
 		case m != nil && m.Alone && t.limits.takes(k, m) != nil:
 		case m != nil && m.Alone:
-			r = t.start(k, m)
+			r = t.slots.start(t, k, m)
 			t.slots.alone.push(k) // there may be more behind it
 		case k.birth != nil:
 			t.slots.alone.push(k)

@@ -82,21 +82,21 @@ const (
 	notWorthIt = 3 * time.Second
 )
 
-// putAside gives back a message that cannot start now, and keeps it in mind.
-func (t *turn) putAside(k *key, m *Message, due time.Time, why string, err error) {
-	s := &t.aside.fresh
+// put gives back a message that cannot start now, and keeps it in mind.
+func (a *aside) put(t *turn, k *key, m *Message, due time.Time, why string, err error) {
+	s := &a.fresh
 	switch {
 	case !k.flows() || t.route.flows() && !t.paused:
 		s = nil // of its key
 	case m.judged():
-		s = &t.aside.judged
+		s = &a.judged
 	}
-	t.putOn(s, k, m, due, why, err)
+	a.putOn(t, s, k, m, due, why, err)
 }
 
-// putOn is putAside on a shelf; nil is that of the key.
-func (t *turn) putOn(s *shelf, k *key, m *Message, due time.Time, why string, err error) {
-	keep := t.aside.keep(s, k, m, due)
+// putOn is put on a shelf; nil is that of the key.
+func (a *aside) putOn(t *turn, s *shelf, k *key, m *Message, due time.Time, why string, err error) {
+	keep := a.keep(s, k, m, due)
 	t.giveBack(m, due, why, err)
 	if keep {
 		t.last().Aside, t.last().Own = true, m.Due
@@ -217,16 +217,15 @@ func (a *aside) offerShelf(name string) {
 }
 
 // recall calls back what may start soon.
-func (t *turn) recall() {
-	a := &t.aside
+func (a *aside) recall(t *turn) {
 	if len(a.all) == 0 && t.order.owed.n == 0 || t.standsStill() || teeth.Call() {
 		return
 	}
 	a.expire(t.now)
 	if t.route.flows() {
-		t.recallAll()
+		a.recallAll(t)
 	} else {
-		t.recallToAsk()
+		a.recallToAsk(t)
 	}
 	if e := a.called.first(); e != nil {
 		t.alarm.arm(e.until)
@@ -254,17 +253,16 @@ func (a *aside) ripe() (n int) {
 }
 
 // recallAll is recall while the route flows.
-func (t *turn) recallAll() {
-	a := &t.aside
+func (a *aside) recallAll(t *turn) {
 	most := t.window.meter.window(t.now, t.opts.Concurrency)
-	for len(a.open) > 0 && t.mayCall(most) && 4*t.stash.room() > t.stash.messages {
+	for len(a.open) > 0 && a.mayCall(t, most) && 4*t.stash.room() > t.stash.messages {
 		s := a.open[0]
 		a.open = a.open[1:]
 		s.opened = false
-		for n := 0; n < maxCalled && s.n > 0 && t.mayCall(most) && t.wantsMore(s); n++ {
-			t.recallOne(s, s.first())
+		for n := 0; n < maxCalled && s.n > 0 && a.mayCall(t, most) && a.wantsMore(t, s); n++ {
+			a.recallOne(t, s, s.first())
 		}
-		if s.n > 0 && t.wantsMore(s) {
+		if s.n > 0 && a.wantsMore(t, s) {
 			a.offer(s)
 		}
 	}
@@ -273,27 +271,26 @@ func (t *turn) recallAll() {
 		if a.turn = !a.turn; a.turn { // the newest and the oldest in turn
 			e = a.fresh.last()
 		}
-		t.recallOne(&a.fresh, e)
+		a.recallOne(t, &a.fresh, e)
 	}
-	for a.judged.n > 0 && t.mayCall(most) {
-		t.recallOne(&a.judged, a.judged.first())
+	for a.judged.n > 0 && a.mayCall(t, most) {
+		a.recallOne(t, &a.judged, a.judged.first())
 	}
-	for t.order.owed.n > 0 && t.mayCall(most) {
-		t.callBack(t.order.owed.first())
+	for t.order.owed.n > 0 && a.mayCall(t, most) {
+		t.order.callBack(t, t.order.owed.first())
 	}
 }
 
 // mayCall tells whether so few messages that were here before are on their way, or wait for a slot, that one more may be called.
-func (t *turn) mayCall(most int) bool {
+func (a *aside) mayCall(t *turn, most int) bool {
 	s := &t.slots
 	waiting := s.ready[returned].len() + s.retries.keys.len() + s.hangs.keys.len()
-	a := &t.aside
 	others := max(a.called.n, t.order.called) - a.fresh.called
 	return others+waiting < most && a.bytes < MaxWindowBytes
 }
 
 // wantsMore tells whether so little of a key, or for a bucket, is at hand that more should come.
-func (t *turn) wantsMore(s *shelf) bool {
+func (a *aside) wantsMore(t *turn, s *shelf) bool {
 	if s.name != "" {
 		return t.limits.wantsAt(s)
 	}
@@ -308,26 +305,26 @@ func (t *turn) wantsMore(s *shelf) bool {
 }
 
 // recallToAsk is recall while the route asks: it calls as many as are asked until they are here.
-func (t *turn) recallToAsk() {
-	a, q := &t.aside, &t.route.inquiry
+func (a *aside) recallToAsk(t *turn) {
+	q := &t.route.inquiry
 	if t.route.is() != Probing {
 		return
 	}
-	ahead := t.ahead()
+	ahead := q.ahead(t)
 	called := a.judged.called + max(a.fresh.called, t.order.called)
 	for have := q.good.n + q.fresh.n + called; have < ahead && a.fresh.n > 0; have++ {
 		e := a.fresh.first()
 		if have%2 == 1 {
 			e = a.fresh.last()
 		}
-		t.recallOne(&a.fresh, e)
+		a.recallOne(t, &a.fresh, e)
 	}
 	if q.good.n+q.fresh.n+q.second.n+q.judged.n+a.fresh.n+called+t.route.probes > 0 {
 		return
 	}
 	switch {
 	case a.judged.n > 0:
-		t.recallOne(&a.judged, a.judged.first())
+		a.recallOne(t, &a.judged, a.judged.first())
 		return
 	case t.order.owed.n > 0:
 		k := t.order.owed.first()
@@ -338,16 +335,15 @@ func (t *turn) recallToAsk() {
 	for len(a.open) > 0 {
 		s := a.open[0]
 		a.open, s.opened = a.open[1:], false
-		if s.name == "" && s.n > 0 && t.wantsMore(s) {
-			t.recallOne(s, s.first())
+		if s.name == "" && s.n > 0 && a.wantsMore(t, s) {
+			a.recallOne(t, s, s.first())
 			return
 		}
 	}
 }
 
 // recallOne calls e back. Of an ordered key it is the first message that is called.
-func (t *turn) recallOne(s *shelf, e *absentee) {
-	a := &t.aside
+func (a *aside) recallOne(t *turn, s *shelf, e *absentee) {
 	if t.opts.Ordered {
 		a.drop(e)
 		if k := t.keys[e.key]; k != nil {

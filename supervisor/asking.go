@@ -77,7 +77,7 @@ func (q *inquiry) restart(now time.Time) {
 }
 
 // oneByOne tells whether the route asks one message at a time, with waits between. With a fallback that works nobody waits for that.
-func (t *turn) oneByOne() bool {
+func (q *inquiry) oneByOne(t *turn) bool {
 	s := &t.route
 	return s.mute >= muteAfter || s.inquiry.quiet || s.inquiry.careful || t.fallback.Waiting && t.fallback.row < failingAfter
 }
@@ -126,9 +126,9 @@ func (s *routeProbing) wants(t *turn, with past) (ok bool, at time.Time) {
 	switch {
 	case q.careful:
 		return !s.asked && !s.again, at
-	case t.oneByOne() && with == unjudged:
+	case t.route.inquiry.oneByOne(t) && with == unjudged:
 		return !s.asked, at
-	case t.oneByOne():
+	case t.route.inquiry.oneByOne(t):
 		return !s.again, at
 	case with == unjudged:
 		at = q.next
@@ -154,26 +154,26 @@ func (s *routeProbing) accepts(t *turn, k *key, m *Message) bool {
 		ok, _ := s.wants(t, m.past())
 		return ok && t.route.mayBeAsked(k, m, 1)
 	}
-	return t.route.mayBeAsked(k, m, t.readyToAsk())
+	return t.route.mayBeAsked(k, m, t.route.inquiry.readyToAsk(t))
 }
 
 // dropsWhatWaits tells whether what cannot start now is dropped.
 func (s *route) dropsWhatWaits() bool { return s.cfg.Forward == ForwardDrop && !s.doubt }
 
 // readyToAsk is how many messages that nobody has judged are kept at hand.
-func (t *turn) readyToAsk() int {
-	if t.oneByOne() {
+func (q *inquiry) readyToAsk(t *turn) int {
+	if q.oneByOne(t) {
 		return 1
 	}
-	return max(2*t.opts.Concurrency, t.ahead())
+	return max(2*t.opts.Concurrency, q.ahead(t))
 }
 
 // ahead is how many messages are to be here, or on their way, to keep up with the pace.
-func (t *turn) ahead() int {
-	if t.oneByOne() {
+func (q *inquiry) ahead(t *turn) int {
+	if q.oneByOne(t) {
 		return 1
 	}
-	return max(4, int(t.route.inquiry.pace(t.now)/3))
+	return max(4, int(q.pace(t.now)/3))
 }
 
 // mayBeAsked tells whether fewer than so many are at hand, and whether m could be one of them.
@@ -195,12 +195,12 @@ func (*routeProbing) failed(t *turn, r *run, err error) {
 	}
 }
 
-func (*routeProbing) answered(t *turn, r *run) { t.probeAnswered(r) }
+func (*routeProbing) answered(t *turn, r *run) { r.probeAnswered(t) }
 
 // probeAnswered lets the route flow when one of its questions succeeded, and the others know.
-func (t *turn) probeAnswered(r *run) {
+func (r *run) probeAnswered(t *turn) {
 	if r.round > 0 {
-		t.routeFlows("a probe succeeded")
+		t.route.flow(t, "a probe succeeded")
 		t.route.peers.hint(Hint{Kind: ofFlows})
 	}
 }
@@ -225,17 +225,17 @@ func (s *routeProbing) next(t *turn) *run {
 		q.agains++
 	}
 	switch {
-	case !t.oneByOne():
+	case !t.route.inquiry.oneByOne(t):
 		t.route.hintAsked(m.past())
 	case s.began.IsZero():
 		t.route.hintQuestion()
 	}
-	r := t.start(k, m)
-	t.line(k)
+	r := t.slots.start(t, k, m)
+	t.route.inquiry.line(t, k)
 	s.began = t.now
 	s.running++
 	t.route.probes++
-	if t.oneByOne() {
+	if t.route.inquiry.oneByOne(t) {
 		t.alarm.arm(s.began.Add(probePatience))
 	}
 	r.round = s.number
@@ -255,12 +255,12 @@ func (s *routeProbing) choose(t *turn) (*key, *Message) {
 		}
 		ok, at := s.wants(t, with)
 		if !ok {
-			if !at.IsZero() && t.askableNow(with) != nil {
+			if !at.IsZero() && t.route.inquiry.askableNow(t, with) != nil {
 				t.alarm.arm(at)
 			}
 			continue
 		}
-		k, m, stop := t.pick(with)
+		k, m, stop := t.route.inquiry.pick(t, with)
 		if m != nil || stop {
 			return k, m
 		}
@@ -269,14 +269,14 @@ func (s *routeProbing) choose(t *turn) (*key, *Message) {
 }
 
 // pick takes the places of the message of that past which is to be asked next. With stop nothing else may start either.
-func (t *turn) pick(with past) (of *key, m *Message, stop bool) {
-	for k := t.askableNow(with); k != nil; k = t.askableNow(with) {
-		m := t.candidate(k, with)
+func (q *inquiry) pick(t *turn, with past) (of *key, m *Message, stop bool) {
+	for k := q.askableNow(t, with); k != nil; k = q.askableNow(t, with) {
+		m := q.candidate(t, k, with)
 		if !t.held && t.slots.apart(k, m) {
 			return nil, nil, true
 		}
 		if k.child == nil {
-			if t.make(k); k.child == nil {
+			if t.nursery.make(t, k); k.child == nil {
 				return nil, nil, true // it is being made
 			}
 		}
@@ -284,7 +284,7 @@ func (t *turn) pick(with past) (of *key, m *Message, stop bool) {
 		if full == nil {
 			return k, m, false
 		}
-		if t.line(k); full.Shared() {
+		if q.line(t, k); full.Shared() {
 			return nil, nil, true // which no other key gets past; k waits for all of them
 		}
 	}
@@ -293,8 +293,7 @@ func (t *turn) pick(with past) (of *key, m *Message, stop bool) {
 
 // askableNow is the key whose message of that past is to be asked next; nil when there is none. When there are as many children as
 // there may be, none of them idle, it is a key that has one: its child waits for nothing else.
-func (t *turn) askableNow(with past) *key {
-	q := &t.route.inquiry
+func (q *inquiry) askableNow(t *turn, with past) *key {
 	lists := []*list[key]{&q.good, &q.fresh, &q.second}
 	if with == failedBefore {
 		lists = []*list[key]{&q.judged}
@@ -302,9 +301,9 @@ func (t *turn) askableNow(with past) *key {
 	var first *key
 	for _, l := range lists {
 		for k := range l.from(with == unjudged && q.newest) {
-			if t.candidate(k, with) == nil {
-				t.line(k) // it is in no list for that past any more
-				t.mayRetire(k)
+			if q.candidate(t, k, with) == nil {
+				q.line(t, k) // it is in no list for that past any more
+				t.nursery.mayRetire(t, k)
 				continue
 			}
 			if k.child != nil || t.nursery.room() {
@@ -319,7 +318,7 @@ func (t *turn) askableNow(with past) *key {
 }
 
 // candidate is the message of k that may be asked.
-func (t *turn) candidate(k *key, with past) *Message {
+func (q *inquiry) candidate(t *turn, k *key, with past) *Message {
 	if k.runs >= t.slots.limit(k) || k.waitsForLimit() { // of before the wait
 		return nil
 	}
@@ -335,10 +334,9 @@ func (t *turn) candidate(k *key, with past) *Message {
 }
 
 // line puts k in the lists of those that may be asked, or takes it out.
-func (t *turn) line(k *key) {
-	q := &t.route.inquiry
+func (q *inquiry) line(t *turn, k *key) {
 	var in *list[key]
-	if !k.gone && t.candidate(k, unjudged) != nil {
+	if !k.gone && q.candidate(t, k, unjudged) != nil {
 		switch {
 		case t.route.evidence.good.has(k.name):
 			in = &q.good
@@ -350,7 +348,7 @@ func (t *turn) line(k *key) {
 	}
 	k.inAsked.moveTo(in, k)
 	in = nil
-	if !k.gone && t.candidate(k, failedBefore) != nil {
+	if !k.gone && q.candidate(t, k, failedBefore) != nil {
 		in = &q.judged
 	}
 	k.inJudged.moveTo(in, k)
@@ -381,7 +379,7 @@ func (s *route) endProbe(r *run) {
 }
 
 // endRound comes after what the end of r means was decided. What it told is an answer, a failure, or nothing.
-func (t *turn) endRound(r *run, what telling) {
+func (r *run) endRound(t *turn, what telling) {
 	s := t.route.roundOf(r)
 	if s == nil {
 		return
@@ -409,7 +407,7 @@ const (
 
 // attend ends questions one at a time when they failed, or takes longer than one waits for.
 func (s *routeProbing) attend(t *turn) {
-	if !t.oneByOne() {
+	if !t.route.inquiry.oneByOne(t) {
 		t.call(t.opts.More)
 		return
 	}
@@ -421,10 +419,10 @@ func (s *routeProbing) attend(t *turn) {
 	case s.running > 0 && t.now.Before(end):
 		t.alarm.arm(end)
 	case s.running > 0:
-		t.routeAgain(fmt.Sprintf("the probes have not returned for %v", probePatience))
+		t.route.again(t, fmt.Sprintf("the probes have not returned for %v", probePatience))
 		t.route.hintWaits()
 	case s.bad:
-		t.routeAgain(fmt.Sprintf("the probe failed: %v", t.route.lastErr))
+		t.route.again(t, fmt.Sprintf("the probe failed: %v", t.route.lastErr))
 		t.route.hintWaits()
 	}
 }

@@ -63,19 +63,19 @@ func (g *Group) begun(b *birth, value any, err error) {
 	switch {
 	case b.former && err != nil:
 	case b.former:
-		t.endChild(c)
+		t.nursery.endChild(t, c)
 	case err != nil:
 		t.nursery.kids--
-		t.adopt()
-		t.birthFailed(k, err)
+		t.nursery.adopt(t)
+		k.birthFailed(t, err)
 	case t.closing, k.is(Suspended):
-		t.endChild(c)
+		t.nursery.endChild(t, c)
 	default:
 		k.child = c
-		t.touch(k)
+		k.touch(t)
 		k.state.born(t, k)
 	}
-	t.attend(k)
+	k.attend(t)
 	t.calm()
 	t.startAll()
 	t.unlock()
@@ -83,9 +83,9 @@ func (g *Group) begun(b *birth, value any, err error) {
 }
 
 // birthFailed is a stop of a child that never was.
-func (t *turn) birthFailed(k *key, err error) {
+func (k *key) birthFailed(t *turn, err error) {
 	if !k.is(Suspended) && !t.closing {
-		t.stopped(k, crashed, err, fmt.Sprintf("%s did not start: %v", k.childName(), err))
+		k.stopped(t, crashed, err, fmt.Sprintf("%s did not start: %v", k.childName(), err))
 	}
 }
 
@@ -99,24 +99,24 @@ func (s *slots) removeBirth(b *birth) {
 }
 
 // endBirth gives up a factory that does not return. Its goroutine stays behind, and stops the child if there will be one.
-func (t *turn) endBirth(b *birth) {
+func (n *nursery) endBirth(t *turn, b *birth) {
 	t.slots.removeBirth(b)
 	b.hung = true
 	t.slots.stuck++
 	if !b.former {
-		t.nursery.kids--
-		t.adopt()
+		n.kids--
+		n.adopt(t)
 	}
 	t.group.leave()
 }
 
 // hangBirth is the end of a factory that ignores its timeout: a stop, like one that fails.
-func (t *turn) hangBirth(b *birth) {
-	t.endBirth(b)
+func (n *nursery) hangBirth(t *turn, b *birth) {
+	n.endBirth(t, b)
 	if !b.former {
-		t.birthFailed(b.k, fmt.Errorf("%w of %v", ErrHandlerHung, b.timeout))
+		b.k.birthFailed(t, fmt.Errorf("%w of %v", ErrHandlerHung, b.timeout))
 	}
-	t.countStuck(b.former)
-	t.attend(b.k)
+	t.slots.countStuck(t, b.former)
+	b.k.attend(t)
 	t.calm()
 }

@@ -83,14 +83,14 @@ func (g *Group) Change(rev Revision) (interrupt func() int) {
 		t.changeHandler(rev.Ended)
 	}
 	if o.Fallback != nil && t.fallback.group != nil {
-		t.changeFallback(*o.Fallback, rev.FallbackEnded, &inner)
+		t.fallback.change(t, *o.Fallback, rev.FallbackEnded, &inner)
 	}
-	t.boundStash()
+	t.stash.bound(t)
 	for _, k := range t.keys {
-		t.attend(k) // it may have more slots now
+		k.attend(t) // it may have more slots now
 	}
 	t.startAll()
-	t.tellMore()
+	t.window.tellMore(t)
 	t.call(t.opts.More)
 	t.rearm()
 	t.unlock()
@@ -118,7 +118,7 @@ func (t *turn) takeOptions(o Options) {
 	t.route.evidence.change(o.Config)
 	t.route.flood.change(o.Config)
 	for n := t.nursery.childless.len(); n > 0 && t.nursery.room(); n-- {
-		t.adopt() // there may be more children
+		t.nursery.adopt(t) // there may be more children
 	}
 }
 
@@ -139,7 +139,7 @@ func (t *turn) changeHandler(ended func()) {
 		}
 	}
 	for _, k := range t.keys {
-		t.changeChild(k)
+		k.changeChild(t)
 	}
 	t.slots.pace = pace{watching: t.slots.pace.watching, started: t.slots.pace.started}
 	t.slots.retries.failed = 0
@@ -186,13 +186,13 @@ func (s *route) endQuestion(r *run) {
 }
 
 // changeChild gives k a child of the handler of now, and forgets what it failed under the former one.
-func (t *turn) changeChild(k *key) {
+func (k *key) changeChild(t *turn) {
 	if c := k.child; c != nil && !c.shared && c.runs > 0 {
 		c.former = true
 		t.nursery.kids--
 	}
 	had := k.child != nil
-	t.retire(k)
+	t.nursery.retire(t, k)
 	k.hung = false
 	k.endRow()
 	switch {
@@ -205,13 +205,12 @@ func (t *turn) changeChild(k *key) {
 	}
 	if w, waits := k.state.(*waiting); waits && !w.named && !t.closing {
 		k.restarts = 0
-		t.probe(k, "its handler was changed")
+		k.probe(t, "its handler was changed")
 	}
 }
 
-// changeFallback is Change for the second handler. It sets interrupt when the turn ends.
-func (t *turn) changeFallback(o Fallback, ended func(), interrupt *func() int) {
-	f := &t.fallback
+// change is Change for the second handler. It sets interrupt when the turn ends.
+func (f *fallback) change(t *turn, o Fallback, ended func(), interrupt *func() int) {
 	failing := f.Failing
 	f.Fallback = o.withDefaults(t.opts)
 	f.Failing = failing
@@ -220,7 +219,7 @@ func (t *turn) changeFallback(o Fallback, ended func(), interrupt *func() int) {
 			f.keys.pop()
 		}
 	}
-	t.offerAll()
+	f.offerAll(t)
 	if ended != nil {
 		f.endRow()
 	}

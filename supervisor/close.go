@@ -11,7 +11,7 @@ func (g *Group) Drain() {
 	if !t.closing {
 		t.closing = true
 		for _, k := range t.keys {
-			t.emptyAll(k, t.shutOut)
+			k.emptyAll(t, t.shutOut)
 		}
 		if t.atWork() == 0 {
 			t.tellQuiet()
@@ -61,7 +61,7 @@ func (g *Group) Close(ctx context.Context) (interrupted int) {
 	t := g.lock()
 	t.alarm.stop()
 	for _, k := range t.keys {
-		t.retire(k)
+		t.nursery.retire(t, k)
 	}
 	t.unlock()
 	stopped := make(chan struct{})
@@ -116,12 +116,12 @@ func (g *Group) letGo() {
 	t := g.lock()
 	for _, runs := range []*list[run]{&t.slots.running, &t.slots.overdue} {
 		for r := range runs.all() {
-			t.abandon(r)
+			r.abandon(t)
 			t.settle(r.m, Outcome{Action: LetGo, Why: "its handler did not return"})
 		}
 	}
 	for len(t.slots.births) > 0 {
-		t.endBirth(t.slots.births[0])
+		t.nursery.endBirth(t, t.slots.births[0])
 	}
 	t.unlock()
 }

@@ -44,13 +44,14 @@
 // # The lock
 //
 // All state is under one lock, held for a few lines. Only locking gives a [turn], and whatever needs the lock is a method of
-// it or of one of its parts, so nothing can be called without. A turn has one time. What has to be told to others (settlements,
+// it, or of a part and gets it, so nothing can be called without. A turn has one time. What has to be told to others (settlements,
 // events, calls) is gathered in it and done when the lock is released. A part that needs these has the turn's [moment]. There is one timer for everything that waits for time ([alarm]).
 //
 // # The parts
 //
-// A [Group] consists of parts that can be read one by one. They count and queue, and know nothing of each other; what
-// concerns several of them is a method of the turn, beside the part it is mostly about.
+// A [Group] consists of parts that can be read one by one. They count and queue by themselves. A method that needs
+// another part, too, has the turn as its first parameter and reaches the other part through it. What belongs to no part, such as the place
+// of a message that arrives, is a method of the turn.
 //
 //	window    what may start at once, and how much more to ask for
 //	stash     what waits, its bounds, and who gives back first
@@ -71,7 +72,7 @@
 //	next        slots.go    the state of the route says who is next; while it flows, the key whose turn it is. The state of the
 //	                        key chooses the message, and start gives it a slot and a child
 //	attempt     run.go      calls Work.Do, without the lock, and catches what it throws; hang.go ends what does not return
-//	complete    judge.go    endRun frees the slot, judge tells message, key and route what the end means, and the goroutine
+//	complete    judge.go    run.end frees the slot, run.judge tells message, key and route what the end means, and the goroutine
 //	                        takes the next message in the same turn
 //	unlock      turn.go     Work.Settle: done, given back (giveback.go), to be retried, or dead
 package supervisor

@@ -10,35 +10,34 @@ import "time"
 // of a key that succeeded lately first. The first success ends it. To others all of that is one state, Suspended. When what answers said
 // that it wants no more, or when an operator asked for a trial, it asks one message at a time, after waits that grow.
 
-// suspendRoute lets nothing of the route start but what it asks with, until a message succeeds or an operator resumes it.
-func (t *turn) suspendRoute(why string) {
+// suspend lets nothing of the route start but what it asks with, until a message succeeds or an operator resumes it.
+func (s *route) suspend(t *turn, why string) {
 	t.counts.DeadTrip++
-	t.route.flood.clear()
-	t.route.doubt = true
-	t.routeWait(0, why)
+	s.flood.clear()
+	s.doubt = true
+	s.wait(t, 0, why)
 }
 
 // distrusts tells whether the verdict dead is not believed, whenever the run began: its message stays.
 func (s *route) distrusts() bool { return s.doubt }
 
 // doubted takes in a run whose verdict dead is not believed.
-func (t *turn) doubted(r *run, err error) {
+func (r *run) doubted(t *turn, err error) {
 	r.m.probes++ // others are asked before it
 	t.route.evidence.good.remove(r.k.name)
 	t.route.state.failed(t, r, err)
 	t.keep(r.k, r.m)
 }
 
-// watchFlood suspends the route when dead letters would flood it.
-func (t *turn) watchFlood(r *run, v Verdict) {
-	f := &t.route.flood
+// watch suspends the route when dead letters would flood it.
+func (f *flood) watch(t *turn, r *run, v Verdict) {
 	switch v.Kind {
 	case Ack, Drop:
 		f.succeeded(r.k.name, t.slots.began(r), t.now)
 	case Dead:
 		if f.died(r.k.name, t.slots.began(r), t.now) {
 			t.route.lastErr = v.Err
-			t.suspendRoute(f.why(v.Err))
+			t.route.suspend(t, f.why(v.Err))
 		}
 	}
 }
@@ -46,14 +45,14 @@ func (t *turn) watchFlood(r *run, v Verdict) {
 // began is when r did, roughly.
 func (s *slots) began(r *run) time.Time { return r.deadline.Add(-s.timeout(r)) }
 
-// resumeRoute lets a suspended route flow, or try one message now.
-func (t *turn) resumeRoute(how Resumption) {
+// resume lets a suspended route flow, or try one message now.
+func (s *route) resume(t *turn, how Resumption) {
 	if how == AtOnce {
-		t.routeFlows("resumed")
+		s.flow(t, "resumed")
 		return
 	}
-	t.route.restarts, t.route.notBefore, t.route.inquiry.careful = 0, time.Time{}, true
-	t.route.beginRound("resumed for a trial")
+	s.restarts, s.notBefore, s.inquiry.careful = 0, time.Time{}, true
+	s.beginRound("resumed for a trial")
 }
 
 // Resumption is how a suspended route goes on.
@@ -83,6 +82,6 @@ func (g *Group) Inherit(old *Group) {
 		return
 	}
 	t.route.lastErr = err
-	t.suspendRoute(outage.why)
+	t.route.suspend(t, outage.why)
 	t.route.outage.since = outage.since
 }

@@ -21,7 +21,7 @@ func (g *Group) EndWaits(how Resumption) Ended {
 	rs := &t.route
 	ended := Ended{Route: rs.shown(), Why: rs.outage.why, Since: rs.outage.since}
 	for _, k := range t.keys {
-		switch t.endWait(k) {
+		switch k.endWait(t) {
 		case Waiting:
 			ended.Waiting++
 		case Suspended:
@@ -30,7 +30,7 @@ func (g *Group) EndWaits(how Resumption) Ended {
 	}
 	switch rs.shown() {
 	case Suspended:
-		t.resumeRoute(how)
+		t.route.resume(t, how)
 		t.call(t.opts.More)
 	case Waiting, Probing:
 		rs.restarts, rs.notBefore = 0, time.Time{}
@@ -48,21 +48,21 @@ func (g *Group) EndWait(name string) State {
 	t := g.lock()
 	was := Flowing
 	if k := t.keys[name]; k != nil {
-		was = t.endWait(k)
+		was = k.endWait(t)
 		t.startAll()
 	}
 	t.unlock()
 	return was
 }
 
-func (t *turn) endWait(k *key) (was State) {
+func (k *key) endWait(t *turn) (was State) {
 	switch was = k.state.is(); was {
 	case Waiting:
 		k.restarts = 0
-		t.probe(k, "resumed")
-		t.attend(k)
+		k.probe(t, "resumed")
+		k.attend(t)
 	case Suspended:
-		t.resume(k)
+		k.resume(t)
 	}
 	return was
 }

@@ -135,24 +135,23 @@ func (l *loan) Away() Away { return l }
 func (*loan) Remember(_ Outcome, stored func(bool)) { stored(true) }
 
 // offer notes that k may have messages for the fallback.
-func (t *turn) offer(k *key) {
-	if t.fallback.Waiting && t.route.waits(k) && k.held.n+k.later.n > 0 {
-		t.fallback.keys.push(k)
+func (f *fallback) offer(t *turn, k *key) {
+	if f.Waiting && t.route.waits(k) && k.held.n+k.later.n > 0 {
+		f.keys.push(k)
 	}
 }
 
 // offerAll is offer for all keys: the route began to wait.
-func (t *turn) offerAll() {
-	if t.fallback.Waiting {
+func (f *fallback) offerAll(t *turn) {
+	if f.Waiting {
 		for k := range t.stash.keys.all() {
-			t.offer(k)
+			f.offer(t, k)
 		}
 	}
 }
 
 // lend gives waiting messages to the fallback, as many as the fallback has slots for. It comes after startAll, so that the main handler has its probes first.
-func (t *turn) lend() {
-	f := &t.fallback
+func (f *fallback) lend(t *turn) {
 	if f.keys.len() == 0 || t.standsStill() || t.route.doubt || teeth.Lend() {
 		return
 	}
@@ -165,7 +164,7 @@ func (t *turn) lend() {
 			t.alarm.wake(k, k.notLent)
 			continue
 		}
-		m := t.lendable(k)
+		m := f.lendable(t, k)
 		if m == nil {
 			continue
 		}
@@ -212,8 +211,8 @@ func (f *fallback) spare() int {
 
 // lendable is the next message of k that the fallback may have; nil when there is none. The delay of one that failed does not
 // count: it is for the main handler. That of one that was put off does.
-func (t *turn) lendable(k *key) *Message {
-	keep := t.reserved(k)
+func (f *fallback) lendable(t *turn, k *key) *Message {
+	keep := f.reserved(t, k)
 	var soonest time.Time
 	may := func(m *Message) bool {
 		switch r := m.refused; {
@@ -253,7 +252,7 @@ func (t *turn) lendable(k *key) *Message {
 }
 
 // reserved is the message of k that the main handler is about to be asked with; nil when there is none.
-func (t *turn) reserved(k *key) *Message {
+func (f *fallback) reserved(t *turn, k *key) *Message {
 	switch {
 	case t.route.flows() && k.is(Probing): // also while all slots are taken, or a busy route would never probe it
 		return k.state.choose(t, k, returned)
@@ -293,24 +292,24 @@ func (g *Group) returned(l *loan, o Outcome) {
 	case LetGo:
 		t.settle(m, Outcome{Action: LetGo, Why: o.Why})
 		if !l.gone.Load() {
-			t.away(m, t.now)
+			t.order.away(t, m, t.now)
 		}
 	case GiveBack: // it did not start, or said that it wants it later
 		if !o.Snoozed {
 			k.notLent = o.Due // the key waits there, too: all of its messages would come back at once
 		}
-		t.putOff(l, later(o.Due, t.now.Add(minGiveBack)))
+		t.fallback.putOff(t, l, later(o.Due, t.now.Add(minGiveBack)))
 	default:
-		t.refusedBy(l, o)
+		t.fallback.refused(t, l, o)
 	}
-	t.attend(k)
+	k.attend(t)
 	t.calm()
 	t.startAll()
 	t.unlock()
 }
 
 // putOff takes back a message of which the fallback has said nothing.
-func (t *turn) putOff(l *loan, again time.Time) {
+func (f *fallback) putOff(t *turn, l *loan, again time.Time) {
 	m := l.m
 	if l.death != nil {
 		t.giveBack(m, again, "its fallback was not ready", nil)
@@ -325,13 +324,13 @@ func (t *turn) putOff(l *loan, again time.Time) {
 
 // lendsProbe tells whether a message that failed as a probe, and is charged for it, stays for the fallback rather than go away for
 // its delay: it would come again to be the next probe, and the fallback would never have it.
-func (t *turn) lendsProbe(r *run, f failure) bool {
-	return t.fallback.Waiting && (r.probe || r.round > 0 || t.route.failsAgain(r.k)) && f.spend && !f.held && !f.hung && !t.opts.runsAlone(r.m)
+func (f *fallback) lendsProbe(t *turn, r *run, how failure) bool {
+	return f.Waiting && (r.probe || r.round > 0 || t.route.failsAgain(r.k)) && how.spend && !how.held && !how.hung && !t.opts.runsAlone(r.m)
 }
 
-// refusedBy takes back a message that the fallback failed.
-func (t *turn) refusedBy(l *loan, o Outcome) {
-	f, m := &t.fallback, l.m
+// refused takes back a message that the fallback failed.
+func (f *fallback) refused(t *turn, l *loan, o Outcome) {
+	m := l.m
 	f.fails(o.Err)
 	hung := errors.Is(o.Err, ErrHandlerHung) // the bytes may still be in use there: it must come again with its own
 	switch {
@@ -387,9 +386,9 @@ func (f *fallback) tellFailing(err error) {
 
 // dies settles a message whose attempts or whose time are spent: it is dead, unless the fallback is its last resort. It goes away
 // first, so that its attempts are stored, and when it comes again while the fallback has no slot for it.
-func (t *turn) dies(k *key, m *Message, o Outcome) {
+func (f *fallback) dies(t *turn, k *key, m *Message, o Outcome) {
 	switch {
-	case !t.fallback.Exhausted, t.opts.runsAlone(m), k.gaveUp():
+	case !f.Exhausted, t.opts.runsAlone(m), k.gaveUp():
 		t.settle(m, o)
 	case t.paused:
 		t.turnAwayPaused(k, m)
@@ -398,23 +397,23 @@ func (t *turn) dies(k *key, m *Message, o Outcome) {
 	case k.is(Suspended):
 		t.refuse(k, m)
 	case t.route.doubt:
-		t.putAside(k, m, t.aside.until(m, t.route.waitOf(k)), "the route is suspended", nil)
+		t.aside.put(t, k, m, t.aside.until(m, t.route.waitOf(k)), "the route is suspended", nil)
 	case m.unsaved:
 		t.giveBack(m, t.now.Add(minGiveBack), "it waits for the fallback", nil)
 	case t.held, t.opts.Ordered && !t.order.isFirst(k, m):
-		t.fallbackBusy(m)
-	case !t.fallback.mayLendSpent(k, t.slots.recent.others(k.name, t.now)):
-		t.fallback.kept = t.now.Add(keptFor)
-		t.alarm.arm(t.fallback.kept)
-		t.fallbackBusy(m)
+		f.busy(t, m)
+	case !f.mayLendSpent(k, t.slots.recent.others(k.name, t.now)):
+		f.kept = t.now.Add(keptFor)
+		t.alarm.arm(f.kept)
+		f.busy(t, m)
 	default:
-		t.fallback.kept = time.Time{}
-		t.fallback.lendTo(&loan{group: t.group, k: k, m: m, death: new(o)})
+		f.kept = time.Time{}
+		f.lendTo(&loan{group: t.group, k: k, m: m, death: new(o)})
 	}
 }
 
-// fallbackBusy gives back a spent message for which the fallback had no slot.
-func (t *turn) fallbackBusy(m *Message) {
+// busy gives back a spent message for which the fallback had no slot.
+func (f *fallback) busy(t *turn, m *Message) {
 	away := lastResortMin << max(0, min(m.Returns, 4))
 	t.giveBack(m, t.now.Add(time.Duration(float64(away)*(1+rand.Float64()))), "its fallback is busy", nil)
 }

@@ -81,7 +81,7 @@ func TestFallback_regressionWhatIsSuspendedHasNone(t *testing.T) {
 				if scope == "key" {
 					b.g.SuspendKey("k", "maintenance")
 				} else {
-					under(func(t *turn) { t.suspendRoute("all is dead") })
+					under(func(t *turn) { t.route.suspend(t, "all is dead") })
 				}
 				b.sendSpent("k", 1)
 				time.Sleep(10 * time.Minute)
@@ -94,7 +94,7 @@ func TestFallback_regressionWhatIsSuspendedHasNone(t *testing.T) {
 				if scope == "key" {
 					b.g.ResumeKey("k")
 				} else {
-					under(func(t *turn) { t.resumeRoute(AtOnce) })
+					under(func(t *turn) { t.route.resume(t, AtOnce) })
 				}
 				time.Sleep(2 * time.Hour)
 				if o := b.wantFinal(1, AckMessage); !o.Fallback {

@@ -58,7 +58,7 @@ func (s *flowing) failed(t *turn, k *key, err error) {
 	if elsewhere {
 		why = fmt.Sprintf("%d failures in a row, and those of other instances", k.failures)
 	}
-	t.again(k, fmt.Sprintf("%s: %v", why, err))
+	k.again(t, fmt.Sprintf("%s: %v", why, err))
 	if k.tripped {
 		t.route.peers.hintKey(k)
 	}

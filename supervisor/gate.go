@@ -24,7 +24,7 @@ func (g *Group) HoldAbove(above uint64, until time.Time) {
 	}
 	gate.above, gate.until = above, until
 	for k := range t.stash.keys.all() {
-		t.attend(k)
+		k.attend(t)
 	}
 	t.startAll()
 	t.unlock()
@@ -42,7 +42,7 @@ func (g *Group) Expect(key string, sequence uint64) {
 	}
 	t := g.lock()
 	defer t.unlock()
-	t.away(&Message{Key: key, Sequence: sequence, numbering: t.order.numbering}, t.now)
+	t.order.away(t, &Message{Key: key, Sequence: sequence, numbering: t.order.numbering}, t.now)
 }
 
 // Ended says that a message of a key was redelivered and that its owner settles it: it will not be delivered to the group. Later
@@ -55,7 +55,7 @@ func (g *Group) Ended(key string, sequence uint64) {
 	defer t.unlock()
 	if k := t.keys[key]; k != nil && !t.closing {
 		k.outside.back(sequence)
-		t.attend(k)
+		k.attend(t)
 		t.startAll()
 	}
 }
@@ -74,19 +74,19 @@ func (g *Group) Renumbered(replayed bool) {
 	t.order.called, t.aside.fresh.called, t.aside.judged.called = 0, 0, 0
 	for _, k := range t.keys {
 		k.outside = outside{}
-		t.letGoFormer(k)
-		t.attend(k)
+		t.order.letGoFormer(t, k)
+		k.attend(t)
 	}
 	t.startAll()
 	t.unlock()
 }
 
 // letGoFormer lets go of what k holds from before sequences began again.
-func (t *turn) letGoFormer(k *key) {
+func (o *order) letGoFormer(t *turn, k *key) {
 	var former []*Message
 	for _, line := range k.lines() {
 		for m := range line.all() {
-			if t.order.former(m) {
+			if o.former(m) {
 				former = append(former, m)
 			}
 		}

@@ -16,7 +16,7 @@ func (t *turn) giveBack(m *Message, due time.Time, why string, err error) {
 		o.Due = later(due, m.Due)
 	}
 	t.settle(m, o)
-	t.away(m, o.Due)
+	t.order.away(t, m, o.Due)
 }
 
 // turnAway settles a message of a key that waits as forward says.
@@ -32,7 +32,7 @@ func (t *turn) turnAway(k *key, m *Message) {
 	if !k.is(Waiting) && !t.opts.near {
 		due = later(due, t.aside.until(m, t.route.waitOf(k))) // it is called back when it may be asked, or its key flows
 	}
-	t.putAside(k, m, due, "its key waits", k.lastErr)
+	t.aside.put(t, k, m, due, "its key waits", k.lastErr)
 }
 
 // minGiveBack keeps a message whose key is about to go on from coming and going.
@@ -48,7 +48,7 @@ func (t *turn) refuse(k *key, m *Message) {
 		return
 	}
 	away := time.Duration(float64(suspendedFor) * (1 - 0.1*rand.Float64()))
-	t.putAside(k, m, t.now.Add(away), "its key is suspended", k.lastErr)
+	t.aside.put(t, k, m, t.now.Add(away), "its key is suspended", k.lastErr)
 }
 
 const (

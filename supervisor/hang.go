@@ -10,8 +10,8 @@ import (
 const hangGrace = time.Second
 
 // endOverdue cancels the runs that are past their deadline and gives up those that did not care, and the factories.
-func (t *turn) endOverdue() {
-	running, overdue := &t.slots.running, &t.slots.overdue
+func (s *slots) endOverdue(t *turn) {
+	running, overdue := &s.running, &s.overdue
 	for r := running.first(); r != nil && !t.now.Before(r.deadline); r = running.first() {
 		running.remove(&r.place)
 		overdue.push(&r.place, r)
@@ -19,21 +19,21 @@ func (t *turn) endOverdue() {
 		r.cancel(timedOut)
 	}
 	for r := overdue.first(); r != nil && !t.now.Before(r.hangs()); r = overdue.first() {
-		t.hang(r)
+		r.hang(t)
 	}
-	for _, b := range t.slots.births {
+	for _, b := range s.births {
 		if !b.overdue && !t.now.Before(b.deadline) {
 			b.overdue, b.late = true, t.now.Sub(b.deadline)
 		}
 	}
-	for births := &t.slots.births; len(*births) > 0 && (*births)[0].overdue && !t.now.Before((*births)[0].next()); {
-		t.hangBirth((*births)[0])
+	for births := &s.births; len(*births) > 0 && (*births)[0].overdue && !t.now.Before((*births)[0].next()); {
+		t.nursery.hangBirth(t, (*births)[0])
 	}
 }
 
 // hang gives up a run whose handler ignores the end of its context. Its goroutine stays behind.
-func (t *turn) hang(r *run) {
-	t.abandon(r)
+func (r *run) hang(t *turn) {
+	r.abandon(t)
 	err := fmt.Errorf("%w of %v", ErrHandlerHung, t.slots.timeout(r))
 	if !t.nursery.former(r) {
 		t.slots.judgeRetry(r, Retry)
@@ -45,32 +45,32 @@ func (t *turn) hang(r *run) {
 		// The bytes may still be in use there: the message must come again with its own.
 		t.giveBack(r.m, t.now.Add(minGiveBack), "its child was stopped", err)
 	} else {
-		t.fail(r, failure{err: err, spend: true, hung: true})
+		r.fail(t, failure{err: err, spend: true, hung: true})
 	}
 	if !r.late {
-		t.stopped(r.k, crashed, err, fmt.Sprintf("%s was abandoned: %v", r.k.childName(), err))
+		r.k.stopped(t, crashed, err, fmt.Sprintf("%s was abandoned: %v", r.k.childName(), err))
 	}
 	if !r.late || r.round > 0 {
-		t.routeFailed(r, err)
+		t.route.failed(t, r, err)
 	}
-	t.countStuck(t.nursery.former(r))
-	t.endRound(r, something)
-	t.attend(r.k)
+	t.slots.countStuck(t, t.nursery.former(r))
+	r.endRound(t, something)
+	r.k.attend(t)
 	t.calm()
 }
 
 // abandon takes its slot from a run that does not return.
-func (t *turn) abandon(r *run) {
-	t.endRun(r)
+func (r *run) abandon(t *turn) {
+	r.end(t)
 	r.hung = true
 	t.slots.stuck++
 	t.group.leave()
 }
 
 // countStuck stops the route when too many goroutines do not come back. What a former handler does is no reason to stop that of now.
-func (t *turn) countStuck(former bool) {
+func (s *slots) countStuck(t *turn, former bool) {
 	t.counts.Hangs++
-	if !former && t.slots.stuck > t.cfg.MaxStuck {
-		t.failRoute(fmt.Errorf("%d handlers ignore their timeout (max_stuck is %d)", t.slots.stuck, t.cfg.MaxStuck))
+	if !former && s.stuck > t.cfg.MaxStuck {
+		t.route.stop(t, fmt.Errorf("%d handlers ignore their timeout (max_stuck is %d)", s.stuck, t.cfg.MaxStuck))
 	}
 }

@@ -9,9 +9,9 @@ func (g *Group) Deliver(messages ...*Message) {
 		m.numbering = t.order.numbering
 		t.deliver(m)
 	}
-	t.spill()
+	t.window.spill(t)
 	t.startAll()
-	t.makeWay()
+	t.window.makeWay(t)
 	t.unlock()
 }
 
@@ -28,7 +28,7 @@ func (t *turn) deliver(m *Message) {
 	k.outside.back(m.Sequence)
 	m.called = t.aside.back(asideID{m.Replayed, m.Sequence})
 	t.admit(k, m)
-	t.attend(k)
+	k.attend(t)
 }
 
 // admit finds the place of a message that arrived.
@@ -37,10 +37,10 @@ func (t *turn) admit(k *key, m *Message) {
 	case m.spent(t.opts) && t.route.doubt && t.fallback.Exhausted && !k.gaveUp():
 		// Nobody is asked for a last resort now. It may be what the route asks, for others of its key may wait behind it.
 	case m.spent(t.opts):
-		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: m.LastErr})
+		t.fallback.dies(t, k, m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: m.LastErr})
 		return
 	case m.expired(t.opts, t.now):
-		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: m.LastErr})
+		t.fallback.dies(t, k, m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: m.LastErr})
 		return
 	}
 	if t.paused {
@@ -56,29 +56,29 @@ func (t *turn) admit(k *key, m *Message) {
 		return
 	}
 	early := m.Due.After(t.now) && !t.opts.Ordered
-	if !early && t.route.waits(k) && !t.stashes(k, m) && !t.isProbe(k, m) {
+	if !early && t.route.waits(k) && !t.route.stashes(t, k, m) && !t.isProbe(k, m) {
 		t.turnAway(k, m)
 		return
 	}
-	t.touch(k) // not for a message that goes away: it would keep an idle child in the place of one that is needed
+	k.touch(t) // not for a message that goes away: it would keep an idle child in the place of one that is needed
 	switch {
 	case early:
-		t.hold(k, m)
+		t.stash.holdUntilDue(t, k, m)
 	case t.route.waits(k), t.opts.Ordered && (k.held.n > 0 || t.order.blocked(k, m)):
-		t.putStash(k, m)
-		t.boundStash()
+		t.stash.hold(t, k, m)
+		t.stash.bound(t)
 	default:
-		if b := t.standsAt(k, m); b != nil {
-			t.standAt(b, k, m)
+		if b := t.limits.standsAt(t, k, m); b != nil {
+			t.limits.standAt(t, b, k, m)
 			return
 		}
-		t.putWindow(k, m)
+		t.window.enter(t, k, m)
 	}
 }
 
 // stashes tells whether a message of k that has to wait is stashed: as forward says, or because it may soon be asked.
-func (t *turn) stashes(k *key, m *Message) bool {
-	return t.cfg.Forward == ForwardStash || t.cfg.Forward == ForwardGiveBack && k.flows() && !m.judged() && !t.oneByOne()
+func (s *route) stashes(t *turn, k *key, m *Message) bool {
+	return t.cfg.Forward == ForwardStash || t.cfg.Forward == ForwardGiveBack && k.flows() && !m.judged() && !s.inquiry.oneByOne(t)
 }
 
 // waits tells whether a message of k that arrives now has to wait for its key or its route. An operator's pause is no
@@ -104,22 +104,22 @@ func (m *Message) expired(opts *Options, now time.Time) bool {
 	return opts.MaxAge > 0 && !m.FirstFailure.IsZero() && now.Sub(m.FirstFailure) > opts.MaxAge
 }
 
-// hold keeps a message that came back before its own delay was over, or gives it back for what is left.
-func (t *turn) hold(k *key, m *Message) {
-	if m.Due.Sub(t.now) > holdEarly || t.stash.neverFits(m) {
+// holdUntilDue keeps a message that came back before its own delay was over, or gives it back for what is left.
+func (s *stash) holdUntilDue(t *turn, k *key, m *Message) {
+	if m.Due.Sub(t.now) > holdEarly || s.neverFits(m) {
 		t.giveBack(m, m.Due, "came back early", nil)
 		return
 	}
 	k.pushLater(m)
-	t.stash.put(k, m)
-	t.boundStash()
+	s.put(k, m)
+	s.bound(t)
 }
 
 // holdEarly is how early a message may come back and be held; the server restarts with delays cut to whole seconds.
 const holdEarly = 2 * time.Second
 
-// putWindow queues a message that may start at once.
-func (t *turn) putWindow(k *key, m *Message) {
+// enter queues a message that may start at once.
+func (w *window) enter(t *turn, k *key, m *Message) {
 	switch {
 	case t.opts.Ordered:
 		k.pushBySequence(&k.fresh, m)
@@ -128,7 +128,7 @@ func (t *turn) putWindow(k *key, m *Message) {
 	default:
 		k.fresh.push(&m.place, m)
 	}
-	t.window.put(m)
+	w.put(m)
 }
 
 // take removes m from the window or the stash.
@@ -145,7 +145,7 @@ func (t *turn) take(k *key, m *Message) {
 // makeReady queues k for a slot if it has something to start.
 func (t *turn) makeReady(k *key) {
 	if !t.route.flows() {
-		t.line(k) // routeFlows does the rest
+		t.route.inquiry.line(t, k) // the route does the rest when it flows
 		t.aside.offerShelf(k.name)
 		return
 	}

@@ -13,14 +13,14 @@ func (g *Group) complete(r *run, res *result) *run {
 		t.unlock()
 		return nil // it was counted out before
 	}
-	t.endRun(r)
-	t.judge(r, res)
+	r.end(t)
+	r.judge(t, res)
 	r.cancel(cancelled) // whatever was derived from it
-	t.attend(r.k)
+	r.k.attend(t)
 	t.calm()
 	next := t.next()
 	t.startAll()
-	t.tellMore()
+	t.window.tellMore(t)
 	t.unlock()
 	if next == nil {
 		g.leave()
@@ -28,8 +28,8 @@ func (g *Group) complete(r *run, res *result) *run {
 	return next
 }
 
-// endRun gives the slot back.
-func (t *turn) endRun(r *run) {
+// end gives the slot back.
+func (r *run) end(t *turn) {
 	k := r.k
 	t.slots.end(r)
 	t.route.endProbe(r)
@@ -39,13 +39,13 @@ func (t *turn) endRun(r *run) {
 	}
 	t.window.meter.done++
 	r.child.of.release(&t.effects)
-	t.releaseChild(r.child, k)
-	t.touch(k)
+	t.nursery.releaseChild(t, r.child, k)
+	k.touch(t)
 }
 
 // judge decides what the end of a run means for its message, its key and its route. The run of an earlier child settles its
 // own message and moves nothing, unless it is a probe of the route.
-func (t *turn) judge(r *run, res *result) {
+func (r *run) judge(t *turn, res *result) {
 	k, m, v := r.k, r.m, res.verdict
 	if v.Kind > Lost {
 		v = Verdict{Kind: Retry, Err: fmt.Errorf("unknown verdict %v", v.Kind)} // loses nothing
@@ -69,47 +69,47 @@ func (t *turn) judge(r *run, res *result) {
 	case r.cancelled && v.Kind == Retry:
 		t.comeBack(k, m)
 	case res.crash != nil:
-		t.crashedRun(r, res.crash)
+		r.panicked(t, res.crash)
 	case v.Kind == Lost:
 		t.settle(m, Outcome{Action: LetGo, Why: "its lease is lost"})
 		if !v.Gone {
-			t.away(m, t.now)
+			t.order.away(t, m, t.now)
 		}
 	case v.FailRoute:
 		t.comeBack(k, m)
 		if !t.nursery.former(r) {
-			t.failRoute(v.Err)
+			t.route.stop(t, v.Err)
 		}
 	case v.Kind == Retry:
 		if v.Err == nil {
 			v.Err = r.Err()
 		}
-		t.failedRun(r, v)
+		r.failed(t, v)
 	case v.Kind == Snooze:
 		t.snooze(k, m, v)
 	case v.Kind == Dead && t.route.distrusts():
-		t.doubted(r, v.Err)
-		t.endRound(r, told)
+		r.doubted(t, v.Err)
+		r.endRound(t, told)
 		return
 	default:
-		t.answered(r, v)
+		r.answered(t, v)
 	}
 	if !t.nursery.former(r) {
-		t.watchFlood(r, v)
+		t.route.flood.watch(t, r, v)
 	}
-	t.endRound(r, told)
+	r.endRound(t, told)
 }
 
-// crashedRun is a panic, or a runtime.Goexit: the child stopped.
-func (t *turn) crashedRun(r *run, err error) {
+// panicked is a panic, or a runtime.Goexit: the child stopped.
+func (r *run) panicked(t *turn, err error) {
 	t.counts.Panics++
 	panicked, _ := err.(*PanicError)
-	t.fail(r, failure{err: err, stack: panicked.Stack, spend: true})
+	r.fail(t, failure{err: err, stack: panicked.Stack, spend: true})
 	if !r.late {
-		t.stopped(r.k, crashed, err, fmt.Sprintf("%s: %v", r.k.childName(), err))
+		r.k.stopped(t, crashed, err, fmt.Sprintf("%s: %v", r.k.childName(), err))
 	}
 	if !r.late || r.round > 0 {
-		t.routeFailed(r, err)
+		t.route.failed(t, r, err)
 	}
 }
 
@@ -124,7 +124,7 @@ func (t *turn) snooze(k *key, m *Message, v Verdict) {
 }
 
 // answered is a success, or a verdict that is one for the key: the handler worked.
-func (t *turn) answered(r *run, v Verdict) {
+func (r *run) answered(t *turn, v Verdict) {
 	k, m := r.k, r.m
 	switch v.Kind {
 	case Dead:
@@ -140,7 +140,7 @@ func (t *turn) answered(r *run, v Verdict) {
 	}
 	if r.late {
 		if r.round > 0 {
-			t.routeAnswered(r, v.Kind)
+			t.route.answered(t, r, v.Kind)
 		}
 		return
 	}
@@ -149,22 +149,22 @@ func (t *turn) answered(r *run, v Verdict) {
 		k.restarts = 0
 	}
 	k.state.answered(t, k)
-	t.routeAnswered(r, v.Kind)
+	t.route.answered(t, r, v.Kind)
 	if v.StopChild {
-		t.cleanStop(k, v.Err)
+		k.cleanStop(t, v.Err)
 	}
 }
 
-// failedRun is an error that a handler returned.
-func (t *turn) failedRun(r *run, v Verdict) {
+// failed is an error that a handler returned.
+func (r *run) failed(t *turn, v Verdict) {
 	k := r.k
 	f := failure{err: v.Err, delay: v.Delay, paused: v.Pause, spend: !v.NotStarted}
 	// While an outage is believed in, a probe that fails spends nothing: its message was only asked whether it is over.
 	f.held = r.round > 0 || r.probe && k.tripped
-	t.fail(r, f)
+	r.fail(t, f)
 	if v.Suspend && !t.route.doubt && !t.nursery.former(r) {
 		t.route.lastErr = v.Err
-		t.suspendRoute(text(v.Err))
+		t.route.suspend(t, text(v.Err))
 		t.route.inquiry.quiet = true
 	}
 	if r.round > 0 && t.route.stopped != nil {
@@ -172,7 +172,7 @@ func (t *turn) failedRun(r *run, v Verdict) {
 	}
 	if r.late {
 		if r.round > 0 {
-			t.routeFailed(r, v.Err)
+			t.route.failed(t, r, v.Err)
 		}
 		return
 	}
@@ -183,15 +183,15 @@ func (t *turn) failedRun(r *run, v Verdict) {
 	}
 	if pause > 0 && t.cfg.RetryAfter == ScopeKey {
 		k.tripped = true // the handler itself says that it is not the message
-		t.waitNamed(k, pause, fmt.Sprintf("Retry-After: %v", v.Err))
+		k.waitNamed(t, pause, fmt.Sprintf("Retry-After: %v", v.Err))
 	} else if r.round == 0 || !k.flows() { // what the whole route waits for is no trouble of the key's
 		k.state.failed(t, k, v.Err)
 	}
 	if pause > 0 && t.cfg.RetryAfter == ScopeRoute {
-		t.pauseRoute(pause, v.Err)
+		t.route.pause(t, pause, v.Err)
 		return
 	}
-	t.routeFailed(r, v.Err)
+	t.route.failed(t, r, v.Err)
 }
 
 // maxNamed clamps a delay that a handler names.
@@ -213,7 +213,7 @@ type failure struct {
 }
 
 // fail settles a message that failed, or keeps it.
-func (t *turn) fail(r *run, f failure) {
+func (r *run) fail(t *turn, f failure) {
 	k, m := r.k, r.m
 	if f.spend && !f.held {
 		m.Attempts++
@@ -230,9 +230,9 @@ func (t *turn) fail(r *run, f failure) {
 	stays := f.held && t.cfg.Forward == ForwardStash && (f.delay == 0 || f.paused)
 	switch {
 	case m.spent(t.opts):
-		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: f.err, Stack: f.stack})
+		t.fallback.dies(t, k, m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: f.err, Stack: f.stack})
 	case m.expired(t.opts, t.now):
-		t.dies(k, m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: f.err, Stack: f.stack})
+		t.fallback.dies(t, k, m, Outcome{Action: DeadLetter, Reason: ReasonExpired, Err: f.err, Stack: f.stack})
 	case (stays || t.opts.Ordered) && !f.hung:
 		if f.held {
 			m.probes++
@@ -250,14 +250,14 @@ func (t *turn) fail(r *run, f failure) {
 		if f.spend && !f.held {
 			t.remember(m)
 		}
-	case t.lendsProbe(r, f):
+	case t.fallback.lendsProbe(t, r, f):
 		m.Due = t.now.Add(delay)
 		t.keep(k, m)
 		t.remember(m)
 	default:
 		m.Due = t.now.Add(delay) // it is not called back before
 		t.settle(m, Outcome{Action: RetryLater, Due: m.Due, Err: f.err, Stack: f.stack})
-		t.away(m, m.Due)
+		t.order.away(t, m, m.Due)
 	}
 }
 
@@ -280,7 +280,7 @@ func (t *turn) keep(k *key, m *Message) {
 	case k.is(Suspended):
 		t.refuse(k, m)
 	default:
-		t.putStash(k, m)
-		t.boundStash()
+		t.stash.hold(t, k, m)
+		t.stash.bound(t)
 	}
 }

@@ -119,14 +119,14 @@ func (k *key) pushLater(m *Message) {
 }
 
 // touch notes that k is active.
-func (t *turn) touch(k *key) {
+func (k *key) touch(t *turn) {
 	k.lastActive = t.now
 	t.stash.touch(k)
 	t.lingering.remove(&k.inLingering)
 }
 
 // finish forgets a key that has nothing left, or sees to it that it is forgotten in time.
-func (t *turn) finish(k *key) {
+func (k *key) finish(t *turn) {
 	if k.messages() > 0 || k.runs > 0 || k.lent > 0 || k.birth != nil || len(k.outside.absent) > 0 {
 		return
 	}
@@ -139,7 +139,7 @@ func (t *turn) finish(k *key) {
 			t.alarm.wake(k, idle)
 			return
 		}
-		t.retire(k)
+		t.nursery.retire(t, k)
 	}
 	if forget, at := k.forgettable(t.now, t.cfg); !forget {
 		if !t.lingering.has(&k.inLingering) {
@@ -149,11 +149,11 @@ func (t *turn) finish(k *key) {
 			t.alarm.wake(k, at)
 		}
 		if t.lingering.n > remembered {
-			t.forget(t.lingering.first())
+			t.lingering.first().forget(t)
 		}
 		return
 	}
-	t.forget(k)
+	k.forget(t)
 }
 
 // forgettable tells whether nothing about an idle key matters any more, or from when on.
@@ -169,9 +169,9 @@ func (k *key) forgettable(now time.Time, cfg *Config) (bool, time.Time) {
 	return !now.Before(at), at
 }
 
-func (t *turn) forget(k *key) {
+func (k *key) forget(t *turn) {
 	if k.child != nil && !k.child.shared {
-		t.retire(k)
+		t.nursery.retire(t, k)
 	}
 	t.lingering.remove(&k.inLingering)
 	t.stash.keys.remove(&k.inStash)
@@ -200,14 +200,14 @@ func (k *key) lines() [4]*list[Message] {
 }
 
 // emptyAll takes all messages of k out of where they wait.
-func (t *turn) emptyAll(k *key, each func(*key, *Message)) {
+func (k *key) emptyAll(t *turn, each func(*key, *Message)) {
 	for _, line := range k.lines() {
-		t.empty(line, k, each)
+		k.empty(t, line, each)
 	}
 }
 
 // empty takes all messages out of a line of k.
-func (t *turn) empty(line *list[Message], k *key, each func(*key, *Message)) {
+func (k *key) empty(t *turn, line *list[Message], each func(*key, *Message)) {
 	for m := line.first(); m != nil; m = line.first() {
 		t.take(k, m)
 		each(k, m)

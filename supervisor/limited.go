@@ -160,7 +160,7 @@ func (g *Group) offer(b *limit.Bucket) (more bool) {
 		g.goes.Add(1)
 		t.startAll() // its key is not among those that wait any more, and there may be more room
 	}
-	t.tellMore()
+	t.window.tellMore(t)
 	t.unlock()
 	if r != nil {
 		go g.work(r)
@@ -195,19 +195,19 @@ func (l *limited) leave() {
 	}
 }
 
-// spillLimited moves messages that wait for a bucket of theirs from a full window to the stash, so that those of others can come. A limit that all
+// spill moves messages that wait for a bucket of theirs from a full window to the stash, so that those of others can come. A limit that all
 // messages of the route need is another matter: whatever came would have to wait, too.
-func (t *turn) spillLimited() {
-	if t.limits == nil {
+func (l *limited) spill(t *turn) {
+	if l == nil {
 		return
 	}
-	for b, p := range t.limits.waiting {
+	for b, p := range l.waiting {
 		if b.Shared() {
 			continue
 		}
 		for _, k := range p.keys.waiting() {
 			if !k.gone {
-				t.stashWindow(k)
+				k.stashWindow(t)
 			}
 		}
 	}

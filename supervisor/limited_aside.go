@@ -23,15 +23,15 @@ func (l *limited) placesOf(k *key, m *Message) *limit.Places {
 }
 
 // standsAt is the bucket of a value at which others stand before a message of k that arrives now; nil when there is none.
-func (t *turn) standsAt(k *key, m *Message) *limit.Bucket {
-	if t.limits == nil || t.limits.Also == nil {
+func (l *limited) standsAt(t *turn, k *key, m *Message) *limit.Bucket {
+	if l == nil || l.Also == nil {
 		return nil
 	}
-	for b := range t.limits.placesOf(k, m).Buckets() {
+	for b := range l.placesOf(k, m).Buckets() {
 		if b.Shared() {
 			continue
 		}
-		if p := t.limits.waiting[b]; p != nil && p.keys.len() > 0 {
+		if p := l.waiting[b]; p != nil && p.keys.len() > 0 {
 			return b
 		}
 		if len(t.aside.buckets) > 0 && !m.called {
@@ -44,12 +44,12 @@ func (t *turn) standsAt(k *key, m *Message) *limit.Bucket {
 }
 
 // standAt has a message of k wait at a bucket behind the others.
-func (t *turn) standAt(b *limit.Bucket, k *key, m *Message) {
-	p := t.limits.waiting[b]
+func (l *limited) standAt(t *turn, b *limit.Bucket, k *key, m *Message) {
+	p := l.waiting[b]
 	if p != nil && (m.called || t.aside.buckets[b.Name()] == nil && 2*t.stash.messages < t.stash.most.messages) {
-		t.putStash(k, m)
-		t.limits.stand(p, k)
-		t.boundStash()
+		t.stash.hold(t, k, m)
+		l.stand(p, k)
+		t.stash.bound(t)
 		return
 	}
 	a := &t.aside
@@ -62,7 +62,7 @@ func (t *turn) standAt(b *limit.Bucket, k *key, m *Message) {
 		a.buckets[s.name] = s
 	}
 	s.bucket = b
-	t.putOn(s, k, m, t.aside.until(m, t.route.waitOf(k)), "limit "+s.name+" has no room", nil)
+	t.aside.putOn(t, s, k, m, t.aside.until(m, t.route.waitOf(k)), "limit "+s.name+" has no room", nil)
 	if s.n+s.called == 0 {
 		delete(a.buckets, s.name) // it is not kept in mind
 	}

@@ -47,7 +47,7 @@ func (n *nursery) holdChild(c *child, k *key) {
 }
 
 // releaseChild ends what holdChild began.
-func (t *turn) releaseChild(c *child, k *key) {
+func (n *nursery) releaseChild(t *turn, c *child, k *key) {
 	if c.shared {
 		return
 	}
@@ -55,50 +55,50 @@ func (t *turn) releaseChild(c *child, k *key) {
 	switch {
 	case c.runs > 0:
 	case c.over:
-		t.endChild(c)
+		n.endChild(t, c)
 	case k.child == c:
-		t.nursery.idle.push(&k.inIdle, k)
-		t.adopt()
+		n.idle.push(&k.inIdle, k)
+		n.adopt(t)
 	}
 }
 
 // mayRetire lets another key have the place of k's child, which has nothing to do now. A fresh one has until its first
 // turn, or keys that are more than there may be children would end each other's before any got a message.
-func (t *turn) mayRetire(k *key) {
+func (n *nursery) mayRetire(t *turn, k *key) {
 	c := k.child
-	if c == nil || c.shared || c.runs > 0 || t.nursery.idle.has(&k.inIdle) || k.is(Probing) && t.now.Before(k.state.until()) {
+	if c == nil || c.shared || c.runs > 0 || n.idle.has(&k.inIdle) || k.is(Probing) && t.now.Before(k.state.until()) {
 		return
 	}
-	t.nursery.idle.push(&k.inIdle, k)
-	t.adopt()
+	n.idle.push(&k.inIdle, k)
+	n.adopt(t)
 }
 
 // retireUnused lets others have the places of children that do nothing, also of keys with messages: while the route does not flow, only the key that
 // is asked needs a child, and no other one has a turn in which it would find out that it does not need its own.
-func (t *turn) retireUnused() {
+func (n *nursery) retireUnused(t *turn) {
 	for _, k := range t.keys {
-		t.mayRetire(k)
+		n.mayRetire(t, k)
 	}
 }
 
 // retire ends k's child once its runs have returned; a shared value lives on.
-func (t *turn) retire(k *key) {
+func (n *nursery) retire(t *turn, k *key) {
 	c := k.child
 	k.child, k.stale = nil, k.runs
 	if c == nil || c.shared {
 		return
 	}
-	t.nursery.idle.remove(&k.inIdle)
+	n.idle.remove(&k.inIdle)
 	c.over = true
 	if c.runs == 0 {
-		t.endChild(c)
+		n.endChild(t, c)
 	}
 }
 
-func (t *turn) endChild(c *child) {
+func (n *nursery) endChild(t *turn, c *child) {
 	if !c.former {
-		t.nursery.kids--
-		t.adopt()
+		n.kids--
+		n.adopt(t)
 	}
 	if c.of.end != nil {
 		t.group.goes.Add(1)
@@ -123,9 +123,9 @@ func (g *Group) stopValue(of *handler, value any, timeout time.Duration) {
 }
 
 // adopt lets the next key that waits for a child try again: one ended or is idle.
-func (t *turn) adopt() {
-	for t.nursery.childless.len() > 0 {
-		k := t.nursery.childless.pop()
+func (n *nursery) adopt(t *turn) {
+	for n.childless.len() > 0 {
+		k := n.childless.pop()
 		if !k.gone && k.child == nil && k.messages() > 0 {
 			t.makeReady(k)
 			return
@@ -135,20 +135,19 @@ func (t *turn) adopt() {
 
 // make begins to make a child for k; it takes a slot meanwhile. A shared child is there at once. When there are as many
 // children as there may be, the one idle longest makes room, or k waits until there is such a one.
-func (t *turn) make(k *key) {
-	n := &t.nursery
+func (n *nursery) make(t *turn, k *key) {
 	if k.birth != nil {
 		return
 	}
 	if !n.room() && !t.route.flows() {
-		t.retireUnused()
+		n.retireUnused(t)
 	}
 	if !n.room() || t.held && !t.freed {
 		n.childless.push(k)
 		return
 	}
 	for n.kids >= n.most && n.idle.n > 0 { // more than one when there may be fewer than before
-		t.retire(n.idle.first())
+		n.retire(t, n.idle.first())
 	}
 	if n.shared == nil && n.kids >= n.most {
 		n.childless.push(k)

@@ -9,8 +9,8 @@ func (g *Group) Pause() {
 	if !t.paused {
 		t.paused = true
 		for _, k := range t.keys {
-			t.emptyAll(k, t.sendAwayPaused)
-			t.finish(k)
+			k.emptyAll(t, t.sendAwayPaused)
+			k.finish(t)
 		}
 	}
 	t.unlock()
@@ -28,7 +28,7 @@ func (t *turn) sendAwayPaused(_ *key, m *Message) {
 // turnAwayPaused gives a message back that arrives although the route is paused: it was asked for before, or for another
 // route of its durable. It stays away for a while, longer each time, and Resume calls it back.
 func (t *turn) turnAwayPaused(k *key, m *Message) {
-	t.putAside(k, m, t.now.Add(inVain(m)), "the route is paused", nil)
+	t.aside.put(t, k, m, t.now.Add(inVain(m)), "the route is paused", nil)
 }
 
 // Knows tells whether the key has messages, runs, failures or a suspension now.

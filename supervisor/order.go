@@ -204,17 +204,17 @@ const (
 // callBack asks for messages of an ordered key that the stash had no room for, once the key gets to them. They are worth more
 // than what is in the stash: their key goes on with them, and others wait behind them. While the route does not flow the key waits for
 // its turn in recall.
-func (t *turn) callBack(k *key) {
+func (o *order) callBack(t *turn, k *key) {
 	if !t.route.flows() {
-		k.inOwed.moveTo(&t.order.owed, k)
+		k.inOwed.moveTo(&o.owed, k)
 		return
 	}
 	k.inOwed.moveTo(nil, k)
 	n := 1 // always: the first one lets the others go on
-	if t.order.called < t.opts.StashMessages/2 {
+	if o.called < t.opts.StashMessages/2 {
 		n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stash.keys.n)))
 	}
-	t.order.callSome(k, n, nil)
+	o.callSome(k, n, nil)
 }
 
 // callHead is callBack for the first of them only, also while the route asks.
@@ -299,20 +299,20 @@ func (o *order) glance(every time.Duration, failing bool) int {
 }
 
 // away notes that a message of an ordered key leaves, to come again at due. One from before sequences began again never does.
-func (t *turn) away(m *Message, due time.Time) {
-	if !t.opts.Ordered || t.closing || t.order.former(m) {
+func (o *order) away(t *turn, m *Message, due time.Time) {
+	if !t.opts.Ordered || t.closing || o.former(m) {
 		return
 	}
 	k := t.keys[m.Key]
 	if k == nil {
 		k = t.newKey(m.Key) // its key ended while it ran
 	}
-	a := &absent{until: due.Add(t.order.outsideFor()), due: m.Due}
+	a := &absent{until: due.Add(o.outsideFor()), due: m.Due}
 	if m.Work != nil {
 		a.away = m.Work.Away()
 	}
-	k.outside.add(m.Sequence, a, &t.order.called)
-	t.alarm.wake(k, due.Add(t.order.outsideFor()))
+	k.outside.add(m.Sequence, a, &o.called)
+	t.alarm.wake(k, due.Add(o.outsideFor()))
 }
 
 // blocked tells whether a message of an ordered key has to wait for its own delay or for an earlier message.

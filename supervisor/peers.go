@@ -183,16 +183,16 @@ func (g *Group) Hear(from string, h Hint) {
 			name := string(h.Key)
 			t.route.peers.hearOfKey(t.keys[name], name, h)
 		} else {
-			t.hearOfRoute(from, h)
+			t.route.peers.hearOfRoute(t, from, h)
 		}
 		t.startAll()
 	}
 	t.unlock()
 }
 
-func (t *turn) hearOfRoute(from string, h Hint) {
+func (p *peers) hearOfRoute(t *turn, from string, h Hint) {
 	s := &t.route
-	p, q := &s.peers, &s.inquiry
+	q := &s.inquiry
 	switch h.Kind {
 	case ofFailing:
 		if p.rows == nil || len(p.rows) > 1000 {
@@ -206,7 +206,7 @@ func (t *turn) hearOfRoute(from string, h Hint) {
 			w.putOff(t, min(h.Delay, rudeEvery))
 		}
 	case ofAsked:
-		if s.is() != Probing || t.oneByOne() {
+		if s.is() != Probing || t.route.inquiry.oneByOne(t) {
 			return
 		}
 		if h.Judged {
@@ -229,7 +229,7 @@ func (t *turn) hearOfRoute(from string, h Hint) {
 			t.alarm.arm(w.until)
 		case *routeProbing:
 			q.next, q.again = t.now, t.now
-			if w.running > 0 && t.oneByOne() && !q.careful { // what hangs still was asked before
+			if w.running > 0 && t.route.inquiry.oneByOne(t) && !q.careful { // what hangs still was asked before
 				s.beginRound("a question of another instance succeeded")
 			}
 			t.call(t.opts.More)

@@ -14,11 +14,11 @@ type probing struct {
 }
 
 // probe lets k have a fresh child, which then gets one message.
-func (t *turn) probe(k *key, why string) {
+func (k *key) probe(t *turn, why string) {
 	s := &probing{since: t.now, grace: t.now.Add(*t.cfg.DrainGrace)}
 	k.until = s.grace
 	if t.nursery.shared != nil {
-		t.make(k)
+		t.nursery.make(t, k)
 	}
 	k.move(&t.moment, s, why, 0)
 	t.alarm.wake(k, s.grace)
@@ -91,7 +91,7 @@ func (s *probing) answered(t *turn, k *key) {
 }
 
 func (s *probing) failed(t *turn, k *key, err error) {
-	t.again(k, fmt.Sprintf("the probe failed: %v", err))
+	k.again(t, fmt.Sprintf("the probe failed: %v", err))
 	if k.tripped {
 		t.route.peers.hintKey(k)
 	}

@@ -23,7 +23,7 @@ type Asker interface {
 }
 
 // asks hands m, which k could start now, to its owner if somebody must be asked first.
-func (t *turn) asks(k *key, m *Message) bool {
+func (k *key) asks(t *turn, m *Message) bool {
 	if !m.Asks || !k.flows() {
 		return false
 	}
@@ -38,8 +38,8 @@ func (t *turn) asks(k *key, m *Message) bool {
 	t.window.meter.done++ // it makes room for others as if it were
 	group := t.group
 	t.call(func() { w.Ask(group) })
-	t.tellMore()
-	t.attend(k)
+	t.window.tellMore(t)
+	k.attend(t)
 	return true
 }
 
@@ -49,7 +49,7 @@ func (g *Group) Answered(m *Message, v Verdict) {
 	t := g.lock()
 	if v.Kind == Ack || v.Kind == Snooze && t.closing {
 		t.deliver(m)
-		t.spill()
+		t.window.spill(t)
 	} else {
 		k := t.keys[m.Key]
 		if k != nil {
@@ -67,7 +67,7 @@ func (g *Group) Answered(m *Message, v Verdict) {
 			t.settle(m, Outcome{Action: LetGo, Why: "nobody wants it"})
 		}
 		if k != nil {
-			t.attend(k)
+			k.attend(t)
 		}
 	}
 	t.startAll()

@@ -29,7 +29,7 @@ func (g *Group) remembered(m *Message, ok bool) {
 		}
 		t.settle(m, *o)
 	} else if k := t.keys[m.Key]; k != nil {
-		t.attend(k)
+		k.attend(t)
 		t.startAll()
 	}
 	t.unlock()

@@ -79,37 +79,36 @@ func (s *route) move(to routeState, why string, delay time.Duration) {
 	s.outage.moved(was, s.told, why, s.now)
 }
 
-// routeFailed takes in a failure of any key.
-func (t *turn) routeFailed(r *run, err error) {
-	t.route.evidence.good.remove(r.k.name)
-	t.route.state.failed(t, r, err)
+// failed takes in a failure of any key.
+func (s *route) failed(t *turn, r *run, err error) {
+	s.evidence.good.remove(r.k.name)
+	s.state.failed(t, r, err)
 }
 
-// routeAnswered takes in a success of any key, or an answer that is one.
-func (t *turn) routeAnswered(r *run, how Kind) {
-	e := &t.route.evidence
-	t.route.succeeded = t.now
-	t.route.peers.succeededHere(r.k.name)
+// answered takes in a success of any key, or an answer that is one.
+func (s *route) answered(t *turn, r *run, how Kind) {
+	e := &s.evidence
+	s.succeeded = t.now
+	s.peers.succeededHere(r.k.name)
 	e.succeeded(r.k.name, t.now)
 	switch {
 	case how == Dead:
 		e.good.remove(r.k.name)
-	case e.failed > 0, t.route.flood.deads > 0, rand.Uint32()%goodEvery == 0:
+	case e.failed > 0, s.flood.deads > 0, rand.Uint32()%goodEvery == 0:
 		e.good.add(r.k.name)
 	}
-	t.route.state.answered(t, r)
+	s.state.answered(t, r)
 }
 
 // goodEvery is of how many successes one, by chance, tells of a good key while nothing is wrong.
 const goodEvery = 8
 
-// failRoute stops the route for a fault that no message is to blame for. It tries again by itself, like a route that
+// stop stops the route for a fault that no message is to blame for. It tries again by itself, like a route that
 // tripped, but says that it is stopped.
-func (t *turn) failRoute(err error) {
-	s := &t.route
+func (s *route) stop(t *turn, err error) {
 	s.stoppedBy(err)
 	if s.lastErr = err; s.is() != Waiting {
-		t.routeAgain(fmt.Sprintf("stopped: %v", err))
+		s.again(t, fmt.Sprintf("stopped: %v", err))
 	}
 }
 
@@ -139,8 +138,8 @@ func (s *route) failsAgain(k *key) bool {
 func (t *turn) endTrips() {
 	for _, k := range t.keys {
 		if w, waits := k.state.(*waiting); waits && k.tripped && !w.named {
-			t.probe(k, "its route flows again")
-			t.attend(k)
+			k.probe(t, "its route flows again")
+			k.attend(t)
 		}
 	}
 }
@@ -155,7 +154,7 @@ const succeedsWithin = time.Second
 func (routeFlowing) is() State                          { return Flowing }
 func (routeFlowing) attend(t *turn)                     { t.slots.attendRamp() }
 func (routeFlowing) answered(t *turn, _ *run)           { t.slots.rampUp() }
-func (routeFlowing) next(t *turn) *run                  { return t.nextReady() }
+func (routeFlowing) next(t *turn) *run                  { return t.slots.next(t) }
 func (routeFlowing) accepts(*turn, *key, *Message) bool { return true }
 
 // failed trips the route when nearly all failed lately.
@@ -178,13 +177,12 @@ func (routeFlowing) failed(t *turn, r *run, err error) {
 	}
 	t.counts.RouteTrip++
 	s.lastErr = err
-	t.routeAgain(fmt.Sprintf("%s: %v", why, err))
+	t.route.again(t, fmt.Sprintf("%s: %v", why, err))
 	s.hintWaits()
 }
 
-// routeFlows lets what waits for the route start. What failed waits for its own delay.
-func (t *turn) routeFlows(why string) {
-	s := &t.route
+// flow lets what waits for the route start. What failed waits for its own delay.
+func (s *route) flow(t *turn, why string) {
 	if s.is() != Probing { // a probe of an earlier round, or an operator
 		s.move(new(routeProbing), why, 0)
 	}
@@ -204,14 +202,14 @@ func (t *turn) routeFlows(why string) {
 	for k := range t.stash.keys.all() {
 		t.makeReady(k)
 		if t.opts.Ordered {
-			t.callBack(k)
+			t.order.callBack(t, k)
 		}
 	}
-	for _, s := range t.aside.buckets {
-		t.aside.offer(s)
+	for _, bucket := range t.aside.buckets {
+		t.aside.offer(bucket)
 	}
-	for _, s := range t.aside.keys {
-		t.aside.offer(s)
+	for _, key := range t.aside.keys {
+		t.aside.offer(key)
 	}
 	t.endTrips()
 	t.call(t.opts.More)

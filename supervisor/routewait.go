@@ -17,10 +17,10 @@ func (*routeWaiting) failed(*turn, *run, error) {}
 
 // accepts what is to be asked when the wait is over.
 func (*routeWaiting) accepts(t *turn, k *key, m *Message) bool {
-	return !t.route.dropsWhatWaits() && t.route.mayBeAsked(k, m, t.readyToAsk())
+	return !t.route.dropsWhatWaits() && t.route.mayBeAsked(k, m, t.route.inquiry.readyToAsk(t))
 }
 
-func (*routeWaiting) answered(t *turn, r *run) { t.probeAnswered(r) }
+func (*routeWaiting) answered(t *turn, r *run) { r.probeAnswered(t) }
 
 // attend begins a round of probes when the wait is over.
 func (s *routeWaiting) attend(t *turn) {
@@ -29,16 +29,15 @@ func (s *routeWaiting) attend(t *turn) {
 	}
 	if most := 2 * t.cfg.MaxStuck; t.slots.stuck > most {
 		// Each probe could leave one more behind.
-		t.routeAgain(fmt.Sprintf("stopped: %d handlers ignore their timeout; the next probe starts once no more than %d do", t.slots.stuck, most))
+		t.route.again(t, fmt.Sprintf("stopped: %d handlers ignore their timeout; the next probe starts once no more than %d do", t.slots.stuck, most))
 		return
 	}
 	t.route.beginRound("its wait is over")
 	t.call(t.opts.More)
 }
 
-// routeAgain makes the route wait for its next question, longer each time.
-func (t *turn) routeAgain(why string) {
-	s := &t.route
+// again makes the route wait for its next question, longer each time.
+func (s *route) again(t *turn, why string) {
 	delay := t.cfg.Restart.Delay(s.restarts)
 	most := max(judgedEvery, t.cfg.Restart.Min)
 	if s.inquiry.quiet || s.inquiry.careful {
@@ -47,34 +46,33 @@ func (t *turn) routeAgain(why string) {
 	if s.restarts < 1<<30 {
 		s.restarts++
 	}
-	t.routeWait(min(delay, most), why)
-	if k := t.askableNow(unjudged); k != nil {
-		t.route.hurry(k.name)
+	s.wait(t, min(delay, most), why)
+	if k := s.inquiry.askableNow(t, unjudged); k != nil {
+		s.hurry(k.name)
 	} else if t.aside.fresh.n > 0 {
-		t.route.hurry("")
+		s.hurry("")
 	}
 }
 
-// pauseRoute is a Retry-After that stands for the whole route.
-func (t *turn) pauseRoute(pause time.Duration, err error) {
-	s := &t.route
+// pause is a Retry-After that stands for the whole route.
+func (s *route) pause(t *turn, pause time.Duration, err error) {
 	s.lastErr = err
 	s.notBefore = later(s.notBefore, t.now.Add(pause))
 	if s.is() != Waiting || s.until().Before(s.notBefore) {
-		t.routeWait(pause, fmt.Sprintf("Retry-After: %v", err))
+		s.wait(t, pause, fmt.Sprintf("Retry-After: %v", err))
 	}
 }
 
-// routeWait lets nothing of the route start for so long. What is in the window moves to the stash.
-func (t *turn) routeWait(delay time.Duration, why string) {
-	w := &routeWaiting{began: t.now, until: later(t.now.Add(delay), t.route.notBefore)}
-	flowed := t.route.flows()
-	t.route.evidence.clear()
-	t.route.move(w, why, delay)
+// wait lets nothing of the route start for so long. What is in the window moves to the stash.
+func (s *route) wait(t *turn, delay time.Duration, why string) {
+	w := &routeWaiting{began: t.now, until: later(t.now.Add(delay), s.notBefore)}
+	flowed := s.flows()
+	s.evidence.clear()
+	s.move(w, why, delay)
 	t.slots.closed = true
 	for i := range t.slots.ready {
 		for q := &t.slots.ready[i]; q.len() > 0; {
-			t.stashWindow(q.pop())
+			q.pop().stashWindow(t)
 		}
 	}
 	// Keys at their limit, or without a child yet, are in no queue.
@@ -82,13 +80,13 @@ func (t *turn) routeWait(delay time.Duration, why string) {
 		if t.window.messages == 0 {
 			break
 		}
-		t.stashWindow(k)
+		k.stashWindow(t)
 	}
-	t.boundStash()
-	t.offerAll()
+	t.stash.bound(t)
+	t.fallback.offerAll(t)
 	if flowed {
 		for k := range t.stash.keys.all() {
-			t.line(k)
+			s.inquiry.line(t, k)
 		}
 	}
 	t.alarm.arm(w.until)

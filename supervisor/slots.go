@@ -155,13 +155,13 @@ func (s *slots) full(k *key) bool {
 // one before it runs: handlers that return at once keep few goroutines busy, and those that block get one each. While
 // handlers are quick, one goroutine is enough; see pace.
 func (t *turn) startAll() {
-	t.startMain()
-	t.lend()
-	t.recall()
+	t.slots.startMain(t)
+	t.fallback.lend(t)
+	t.aside.recall(t)
 }
 
 // startMain starts what the main handler may have.
-func (t *turn) startMain() {
+func (s *slots) startMain(t *turn) {
 	if !t.route.flows() {
 		for r := t.next(); r != nil; r = t.next() {
 			t.group.goes.Add(1)
@@ -169,8 +169,7 @@ func (t *turn) startMain() {
 		}
 		return
 	}
-	s := &t.slots
-	if s.waking || s.ready[fresh].len()+s.ready[returned].len() == 0 && !t.slots.roomForCrowded() || t.slots.busy() >= t.slots.open() || t.standsStill() {
+	if s.waking || s.ready[fresh].len()+s.ready[returned].len() == 0 && !s.roomForCrowded() || s.busy() >= s.open() || t.standsStill() {
 		return
 	}
 	if s.running.n > 0 && s.pace.quick() {
@@ -208,22 +207,21 @@ func (t *turn) next() *run {
 	return t.route.state.next(t)
 }
 
-// nextReady is next while the route flows.
-func (t *turn) nextReady() *run {
-	s := &t.slots
-	for t.slots.busy() < t.slots.open() {
-		if t.slots.roomForCrowded() {
+// next is next while the route flows.
+func (s *slots) next(t *turn) *run {
+	for s.busy() < s.open() {
+		if s.roomForCrowded() {
 			t.makeReady(s.crowded.pop())
 		}
-		k, from := s.pop(t.newestNext())
+		k, from := s.pop(t.window.newestNext(t))
 		if k == nil {
 			return nil
 		}
-		m := t.choose(k, from)
-		if m != nil && t.slots.apart(k, m) {
+		m := s.choose(t, k, from)
+		if m != nil && s.apart(k, m) {
 			continue
 		}
-		if m != nil && t.asks(k, m) {
+		if m != nil && k.asks(t, m) {
 			continue
 		}
 		if m != nil && t.limits.takes(k, m) != nil {
@@ -231,41 +229,41 @@ func (t *turn) nextReady() *run {
 		}
 		if m != nil {
 			s.turn = from.other()
-			r := t.start(k, m)
+			r := s.start(t, k, m)
 			t.makeReady(k)
 			return r
 		}
 		// k is queued again when what keeps it from starting changes. If it was its turn for a child, it is another's now.
 		if t.nursery.childless.len() > 0 && t.nursery.room() {
-			t.adopt()
+			t.nursery.adopt(t)
 		}
 	}
 	return nil
 }
 
 // choose picks the message of k that starts now, if one may.
-func (t *turn) choose(k *key, from line) *Message {
-	if k.gone || k.runs >= t.slots.limit(k) {
+func (s *slots) choose(t *turn, k *key, from line) *Message {
+	if k.gone || k.runs >= s.limit(k) {
 		return nil
 	}
-	if t.slots.mayCrowd(k) {
-		t.slots.crowded.push(k) // the end of a run of another key lets it go on, too
+	if s.mayCrowd(k) {
+		s.crowded.push(k) // the end of a run of another key lets it go on, too
 		return nil
 	}
 	m := k.state.choose(t, k, from)
 	switch {
 	case m == nil:
-		t.mayRetire(k)
-	case m.judged() && t.slots.enoughRetries():
-		t.slots.retries.keys.push(k)
-		t.leaveWindow(k)
+		t.nursery.mayRetire(t, k)
+	case m.judged() && s.enoughRetries():
+		s.retries.keys.push(k)
+		k.leaveWindow(t)
 		return nil
-	case k.hung && t.slots.enoughHangs():
-		t.slots.hangs.keys.push(k)
-		t.leaveWindow(k)
+	case k.hung && s.enoughHangs():
+		s.hangs.keys.push(k)
+		k.leaveWindow(t)
 		return nil
 	case k.child == nil:
-		if t.make(k); k.child == nil {
+		if t.nursery.make(t, k); k.child == nil {
 			return nil // it is being made
 		}
 	}
@@ -273,9 +271,9 @@ func (t *turn) choose(k *key, from line) *Message {
 }
 
 // start takes m out of where it waits and gives it a slot.
-func (t *turn) start(k *key, m *Message) *run {
+func (s *slots) start(t *turn, k *key, m *Message) *run {
 	t.take(k, m)
-	r := t.slots.begin(k, m)
+	r := s.begin(k, m)
 	t.nursery.holdChild(r.child, k)
 	return r
 }

@@ -7,8 +7,8 @@ const stalledAfter = time.Second
 
 // spill moves the messages of stalled keys from a full window to the stash: a key whose handlers, or whose factory, hang
 // must not keep the pull loop from fetching the messages of others. Nor may messages that wait for retries of other keys.
-func (t *turn) spill() {
-	if !t.window.full(t.slots.running.n, t.opts.Concurrency, t.now) || t.now.Sub(t.slots.spilled) < meterPeriod {
+func (w *window) spill(t *turn) {
+	if !w.full(t.slots.running.n, t.opts.Concurrency, t.now) || t.now.Sub(t.slots.spilled) < meterPeriod {
 		return
 	}
 	t.slots.spilled = t.now
@@ -16,14 +16,14 @@ func (t *turn) spill() {
 		k := r.k
 		started := t.slots.began(r)
 		if k.fresh.n+k.returned.n > 0 && t.now.Sub(started) >= stalledAfter && t.now.Sub(k.lastDone) >= stalledAfter && t.slots.full(k) {
-			t.stashWindow(k)
+			k.stashWindow(t)
 		}
 	}
-	t.spillLimited()
+	t.limits.spill(t)
 	for _, b := range t.slots.births {
 		if t.now.Sub(b.began()) >= stalledAfter {
-			t.stashWindow(b.k)
+			b.k.stashWindow(t)
 		}
 	}
-	t.boundStash()
+	t.stash.bound(t)
 }

@@ -144,13 +144,13 @@ func (k *key) oldestFailed() *Message {
 	return nil
 }
 
-// boundStash gives messages back until the stash is within its bounds. Of an ordered key the newest goes first, so that the
+// bound gives messages back until the stash is within its bounds. Of an ordered key the newest goes first, so that the
 // rest may go on in order.
-func (t *turn) boundStash() {
+func (s *stash) bound(t *turn) {
 	for {
 		var k *key
 		var m *Message
-		switch s := &t.stash; {
+		switch {
 		case s.failedFull(t.route.is()), s.full() && !t.route.flows() && s.failed.messages > 0:
 			k = s.failedKeys.first()
 			m = k.oldestFailed()
@@ -164,30 +164,30 @@ func (t *turn) boundStash() {
 			m = k.held.last()
 		}
 		t.take(k, m)
-		t.evict(k, m)
+		s.evict(t, k, m)
 	}
 }
 
 // evict gives back what the stash has no room for.
-func (t *turn) evict(k *key, m *Message) {
+func (s *stash) evict(t *turn, k *key, m *Message) {
 	t.counts.Evicted++
-	t.putAside(k, m, t.aside.until(m, t.route.waitOf(k)), "the stash is full", k.trouble.lastErr)
+	t.aside.put(t, k, m, t.aside.until(m, t.route.waitOf(k)), "the stash is full", k.trouble.lastErr)
 	if k.messages() == 0 {
 		t.alarm.wake(k, t.now) // it may be forgotten, but not by the one who is at work on it
 	}
 }
 
-// putStash holds a message because its key waits. The caller sees to the bound.
-func (t *turn) putStash(k *key, m *Message) {
+// hold keeps a message because its key waits. The caller sees to the bound.
+func (s *stash) hold(t *turn, k *key, m *Message) {
 	if t.opts.Ordered {
-		t.stashWindow(k) // one line only, or a later message would find itself at the head of the other
+		k.stashWindow(t) // one line only, or a later message would find itself at the head of the other
 	}
-	t.pushStash(k, m)
+	s.push(t, k, m)
 }
 
-func (t *turn) pushStash(k *key, m *Message) {
-	if t.stash.neverFits(m) {
-		t.evict(k, m) // all others would have to go before it
+func (s *stash) push(t *turn, k *key, m *Message) {
+	if s.neverFits(m) {
+		s.evict(t, k, m) // all others would have to go before it
 		return
 	}
 	switch {
@@ -199,28 +199,28 @@ func (t *turn) pushStash(k *key, m *Message) {
 	default:
 		k.held.push(&m.place, m)
 	}
-	m.guest = !t.route.flows() && k.flows() && !m.judged() && t.stash.roomForGuest(m, t.ahead()) // it is asked soon
-	t.stash.put(k, m)
-	t.offer(k)
+	m.guest = !t.route.flows() && k.flows() && !m.judged() && s.roomForGuest(m, t.route.inquiry.ahead(t)) // it is asked soon
+	s.put(k, m)
+	t.fallback.offer(t, k)
 	if !t.route.flows() {
-		t.line(k)
+		t.route.inquiry.line(t, k)
 	}
 }
 
 // leaveWindow has the messages of k that cannot start now make room in the window for others.
-func (t *turn) leaveWindow(k *key) {
+func (k *key) leaveWindow(t *turn) {
 	if k.fresh.n+k.returned.n > 0 {
-		t.stashWindow(k)
-		t.boundStash()
+		k.stashWindow(t)
+		t.stash.bound(t)
 	}
 }
 
 // stashWindow moves what k has in the window to the stash, because it will not start soon.
-func (t *turn) stashWindow(k *key) {
+func (k *key) stashWindow(t *turn) {
 	for _, line := range []*list[Message]{&k.returned, &k.fresh} {
 		for m := line.first(); m != nil; m = line.first() {
 			t.take(k, m)
-			t.pushStash(k, m)
+			t.stash.push(t, k, m)
 		}
 	}
 }

@@ -14,7 +14,7 @@ const (
 )
 
 // stopped is the end of k's child: its other runs are cancelled, and what comes next is up to the trigger.
-func (t *turn) stopped(k *key, how ending, err error, why string) {
+func (k *key) stopped(t *turn, how ending, err error, why string) {
 	if err != nil {
 		k.lastErr = err
 	}
@@ -22,10 +22,10 @@ func (t *turn) stopped(k *key, how ending, err error, why string) {
 	k.endRow()
 	k.tripped = false
 	if how == crashed && t.cfg.Trigger == TriggerStop {
-		t.giveUp(k, why)
+		k.giveUp(t, why)
 		return
 	}
-	t.again(k, why)
+	k.again(t, why)
 }
 
 // stable tells whether a child that lived this long resets the restart count.
@@ -56,28 +56,28 @@ func (s *slots) cancelRuns(k *key) {
 }
 
 // cleanStop is the end that a child asked for.
-func (t *turn) cleanStop(k *key, err error) {
+func (k *key) cleanStop(t *turn, err error) {
 	why := fmt.Sprintf("%s stopped cleanly", k.childName())
 	if err != nil {
 		why += ": " + err.Error()
 	}
 	if t.cfg.Trigger != TriggerFailure {
-		t.stopped(k, cleanly, nil, why)
+		k.stopped(t, cleanly, nil, why)
 		return
 	}
 	t.slots.cancelRuns(k)
-	t.retire(k)
+	t.nursery.retire(t, k)
 	k.move(&t.moment, stopped{}, why, 0)
 	// Messages that are still in the key begin a new supervisor.
 	var rest []*Message
 	for _, line := range []*list[Message]{&k.held, &k.returned, &k.fresh, &k.later} {
-		t.empty(line, k, func(_ *key, m *Message) { rest = append(rest, m) })
+		k.empty(t, line, func(_ *key, m *Message) { rest = append(rest, m) })
 	}
-	t.forget(k)
+	k.forget(t)
 	if len(k.outside.absent) > 0 {
 		next := t.newKey(k.name)
 		next.outside = k.outside
-		t.attend(next)
+		next.attend(t)
 	}
 	for _, m := range rest {
 		t.deliver(m)
@@ -85,14 +85,14 @@ func (t *turn) cleanStop(k *key, err error) {
 }
 
 // again makes k wait for its next child, longer each time, or gives it up.
-func (t *turn) again(k *key, why string) {
+func (k *key) again(t *turn, why string) {
 	if limit := t.cfg.MaxRestarts; limit > 0 {
 		k.stops = append(k.stops, t.now)
 		for len(k.stops) > 0 && t.now.Sub(k.stops[0]) > t.cfg.Window {
 			k.stops = k.stops[1:]
 		}
 		if len(k.stops) > limit {
-			t.giveUp(k, fmt.Sprintf("more than %d restarts within %v: %s", limit, t.cfg.Window, why))
+			k.giveUp(t, fmt.Sprintf("more than %d restarts within %v: %s", limit, t.cfg.Window, why))
 			return
 		}
 	}
@@ -104,5 +104,5 @@ func (t *turn) again(k *key, why string) {
 	if k.restarts < 1<<30 {
 		k.restarts++
 	}
-	t.wait(k, delay, why)
+	k.wait(t, delay, why)
 }

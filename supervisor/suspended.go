@@ -23,16 +23,16 @@ func (k *key) gaveUp() bool {
 }
 
 // suspend sends everything of k away until it is resumed.
-func (t *turn) suspend(k *key, how suspended, why string) {
+func (k *key) suspend(t *turn, how suspended, why string) {
 	k.flow, k.stops = flowing{}, nil
 	k.move(&t.moment, &how, why, 0)
-	t.emptyAll(k, t.refuse)
+	k.emptyAll(t, t.refuse)
 }
 
 // giveUp ends the restarts of k, as on_give_up says.
-func (t *turn) giveUp(k *key, why string) {
-	t.retire(k)
-	t.suspend(k, suspended{deadLetters: t.cfg.OnGiveUp == GiveUpDeadLetter}, "gave up: "+why)
+func (k *key) giveUp(t *turn, why string) {
+	t.nursery.retire(t, k)
+	k.suspend(t, suspended{deadLetters: t.cfg.OnGiveUp == GiveUpDeadLetter}, "gave up: "+why)
 	if escalate := t.opts.Escalate; escalate != nil && t.cfg.OnGiveUp == GiveUpExit {
 		err := fmt.Errorf("key %q gave up: %s", k.name, why)
 		t.call(func() { escalate(err) })
@@ -40,11 +40,11 @@ func (t *turn) giveUp(k *key, why string) {
 }
 
 // resume lets a suspended key probe.
-func (t *turn) resume(k *key) {
+func (k *key) resume(t *turn) {
 	k.restarts, k.tripped = 0, false
 	k.endRow()
-	t.probe(k, "resumed")
-	t.attend(k)
+	k.probe(t, "resumed")
+	k.attend(t)
 }
 
 // SuspendKey gives back all messages of a key until ResumeKey, whether or not it has messages now.
@@ -60,11 +60,11 @@ func (g *Group) SuspendKey(name, why string) {
 		return
 	}
 	t.slots.cancelRuns(k)
-	t.retire(k)
-	t.suspend(k, suspended{}, why)
+	t.nursery.retire(t, k)
+	k.suspend(t, suspended{}, why)
 	t.lingering.remove(&k.inLingering) // never forgotten
 	t.startAll()
-	t.tellMore()
+	t.window.tellMore(t)
 }
 
 // ResumeKey lets a suspended key probe. It reports whether the key was suspended.
@@ -75,7 +75,7 @@ func (g *Group) ResumeKey(name string) bool {
 	if k == nil || !k.is(Suspended) {
 		return false
 	}
-	t.resume(k)
+	k.resume(t)
 	t.startAll()
 	return true
 }

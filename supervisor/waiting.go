@@ -17,30 +17,30 @@ func (s *waiting) attend(t *turn, k *key) {
 		t.alarm.wake(k, s.end)
 		return
 	}
-	t.probe(k, "its wait is over")
+	k.probe(t, "its wait is over")
 }
 
 // waitNamed is wait for as long as a handler says, which the end of an outage does not end.
-func (t *turn) waitNamed(k *key, delay time.Duration, why string) {
-	t.wait(k, delay, why)
+func (k *key) waitNamed(t *turn, delay time.Duration, why string) {
+	k.wait(t, delay, why)
 	if w, waits := k.state.(*waiting); waits {
 		w.named = true
 	}
 }
 
 // wait lets nothing of k start for so long.
-func (t *turn) wait(k *key, delay time.Duration, why string) {
-	t.retire(k)
+func (k *key) wait(t *turn, delay time.Duration, why string) {
+	t.nursery.retire(t, k)
 	k.flow = flowing{}
 	k.until = t.now.Add(delay)
 	k.move(&t.moment, &waiting{end: k.until}, why, delay)
 	if t.cfg.Forward == ForwardStash {
-		t.stashWindow(k)
-		t.boundStash()
+		k.stashWindow(t)
+		t.stash.bound(t)
 	} else {
-		t.empty(&k.held, k, t.turnAway)
-		t.empty(&k.returned, k, t.turnAway)
-		t.empty(&k.fresh, k, t.turnAway)
+		k.empty(t, &k.held, t.turnAway)
+		k.empty(t, &k.returned, t.turnAway)
+		k.empty(t, &k.fresh, t.turnAway)
 	}
 	t.alarm.wake(k, k.until)
 }

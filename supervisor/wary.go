@@ -5,21 +5,21 @@ package supervisor
 // full, the newest message and the oldest start in turn, more is pulled than the window holds, and what is in its middle goes aside.
 
 // wary tells whether that is so.
-func (t *turn) wary() bool {
+func (w *window) wary(t *turn) bool {
 	e := &t.route.evidence
 	return t.route.flows() && e.of > 0 && len(e.last) == e.of && 5*e.failed >= 4*e.of &&
-		t.window.full(t.slots.running.n, t.opts.Concurrency, t.now)
+		w.full(t.slots.running.n, t.opts.Concurrency, t.now)
 }
 
 // wideWindow is how many keys with messages that are here for the first time the window holds at least while the route is wary.
 const wideWindow = 256
 
 // makeWay puts aside what is in the middle of a window that is too full.
-func (t *turn) makeWay() {
-	if !t.wary() {
+func (w *window) makeWay(t *turn) {
+	if !w.wary(t) {
 		return
 	}
-	most := max(wideWindow, 2*t.window.meter.window(t.now, t.opts.Concurrency))
+	most := max(wideWindow, 2*w.meter.window(t.now, t.opts.Concurrency))
 	for q := &t.slots.ready[fresh]; q.len() > most; {
 		k := q.takeAt(q.len() / 2)
 		if k.gone {
@@ -27,15 +27,15 @@ func (t *turn) makeWay() {
 		}
 		for m := k.fresh.last(); m != nil; m = k.fresh.last() { // of an ordered key the newest first, so that the rest may go on in order
 			t.take(k, m)
-			t.putOn(&t.aside.fresh, k, m, t.aside.until(m, t.route.waitOf(k)), "nearly all messages before it failed", k.lastErr)
+			t.aside.putOn(t, &t.aside.fresh, k, m, t.aside.until(m, t.route.waitOf(k)), "nearly all messages before it failed", k.lastErr)
 		}
-		t.attend(k)
+		k.attend(t)
 	}
 }
 
 // newestNext tells whether the next message is to be the newest.
-func (t *turn) newestNext() bool {
-	if t.route.evidence.failed == 0 || !t.wary() {
+func (w *window) newestNext(t *turn) bool {
+	if t.route.evidence.failed == 0 || !w.wary(t) {
 		return false
 	}
 	t.route.inquiry.newest = !t.route.inquiry.newest

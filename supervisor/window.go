@@ -113,12 +113,12 @@ func (g *Group) Free() (room Room, flows bool) {
 		return Room{}, false
 	}
 	if !t.route.flows() {
-		return t.roomForProbes(), false
+		return t.window.roomForProbes(t), false
 	}
-	t.spill()
+	t.window.spill(t)
 	room = t.window.free(t.slots.running.n, t.opts.Concurrency, t.now)
 	room.Messages = t.order.room(room.Messages, t.stash.room(), t.stash.mostlyFailed())
-	if (t.wary() || len(t.aside.buckets) > 0) && len(t.aside.all) < maxAside {
+	if (t.window.wary(t) || len(t.aside.buckets) > 0) && len(t.aside.all) < maxAside {
 		room.Messages = max(room.Messages, roomToAsk)
 	}
 	return room, true
@@ -126,11 +126,11 @@ func (g *Group) Free() (room Room, flows bool) {
 
 // roomForProbes is what is asked for while the route waits. What the stash has no room for is put aside, so that what is behind comes
 // too: it may be what succeeds. When maxAside are, no more are asked for than were called back, or could be asked.
-func (t *turn) roomForProbes() Room {
+func (w *window) roomForProbes(t *turn) Room {
 	if len(t.aside.all) < maxAside {
 		return Room{max(roomToAsk, 2*t.opts.Concurrency), t.opts.StashBytes}
 	}
-	if t.askableNow(unjudged) == nil && t.aside.fresh.n == 0 {
+	if t.route.inquiry.askableNow(t, unjudged) == nil && t.aside.fresh.n == 0 {
 		return Room{2 * t.opts.Concurrency, t.opts.StashBytes}
 	}
 	return Room{t.aside.ripe() + t.order.ripe(), t.opts.StashBytes}
@@ -140,8 +140,8 @@ func (t *turn) roomForProbes() Room {
 const roomToAsk = 1024
 
 // tellMore asks for more messages once half of what Free told last has been used.
-func (t *turn) tellMore() {
-	if t.window.low(t.slots.running.n) {
+func (w *window) tellMore(t *turn) {
+	if w.low(t.slots.running.n) {
 		t.call(t.opts.More)
 	}
 }
