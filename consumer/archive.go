@@ -73,7 +73,7 @@ func (m *message) toArchive(a *archive.Writer, o supervisor.Outcome) {
 // resultToKeep is that of the last attempt; nil: none is kept.
 func (m *message) resultToKeep() *Result {
 	switch {
-	case !m.route.relay.cfg.Archive.Results:
+	case !m.route().relay.cfg.Archive.Results:
 		return nil
 	case m.call != nil && m.call.result != nil:
 		return m.call.result

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/supervisor"
@@ -245,10 +246,9 @@ func TestArchive_costs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer on.routes.all()[0].group.Close(context.Background())
-	s := newSource(on, "ORDERS", "d")
-	m := &message{source: s}
-	m.Durable = &s.Durable
-	m.on(on.routes.all()[0])
+	s, rt := source.New(on.sources, "ORDERS", "d"), on.routes.all()[0]
+	m := new(message)
+	m.Source, m.Durable, m.Route, m.Path = s, &s.Durable, &rt.source, rt.path
 	m.Delivery = &ack.Delivery{Sequence: 7, Time: time.Now()}
 	m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) // the batch begins
 	if n := testing.AllocsPerRun(1000, func() { m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) }); n != 0 {

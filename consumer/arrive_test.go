@@ -43,8 +43,8 @@ func TestRelay_roomForWhatArrivesGrowsWithNeed(t *testing.T) {
 	r, _ := w.start(Config{Logger: quiet}, fails)
 	room := func(due bool) (n int) {
 		for _, s := range r.running.Sources() {
-			if s.due == due {
-				n = s.pulls.Room()
+			if s.Due == due {
+				n = s.Room()
 			}
 		}
 		return n

@@ -20,16 +20,10 @@ const (
 func (r *running) lookAgain() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
 	defer cancel()
+	old := time.Now().Add(-lookNow)
 	var asking sync.WaitGroup
 	for _, s := range r.Sources() {
-		if l := s.looked.Load(); l != nil && time.Since(l.At) < lookNow || s.isLost() {
-			continue
-		}
-		asking.Go(func() {
-			if said, err := s.asker.Ask(ctx); err == nil && (said.Info.Paused || s.Health.IsNews(said.Info.Config)) {
-				s.watchdog.Doubt()
-			}
-		})
+		asking.Go(func() { s.LookAgain(ctx, old) })
 	}
 	asking.Wait()
 }
@@ -39,11 +33,11 @@ func (rt *route) backlog() *control.Backlog {
 	var b *control.Backlog
 	due := uint64(0)
 	for _, s := range rt.relay.running.Sources() {
-		l := s.looked.Load()
-		if !s.serves(rt) || l == nil || s.isLost() {
+		l := s.Looked()
+		if !s.Serves(&rt.source) || l == nil {
 			continue
 		}
-		if s.due {
+		if s.Due {
 			due = l.Pending
 			if b != nil {
 				b.Outstanding += l.Outstanding
@@ -78,8 +72,8 @@ func (l *routeList) parked() (list []backlog.Parked) {
 // waiting are the oldest messages of the durables.
 func (r *running) waiting() (list []backlog.Waiting) {
 	for _, s := range r.Sources() {
-		if l := s.looked.Load(); !s.due && l != nil && !s.isLost() {
-			list = append(list, backlog.Waiting{Oldest: &s.oldest, Look: l, Stream: s.stream, Patterns: s.subjects()})
+		if l := s.Looked(); !s.Due && l != nil {
+			list = append(list, backlog.Waiting{Oldest: s.Oldest(), Look: l, Stream: s.Stream, Patterns: s.Subjects()})
 		}
 	}
 	return list
@@ -93,10 +87,10 @@ func newAsked(r *Relay) *backlog.Server {
 // oldest is when the oldest message that waits for the route was published; the zero time when none does.
 func (rt *route) oldest() (at time.Time, known bool) {
 	for _, s := range rt.relay.running.Sources() {
-		if !s.serves(rt) || s.due {
+		if !s.Serves(&rt.source) || s.Due {
 			continue
 		}
-		if found, ok := s.oldest.Last(); ok && !s.isLost() {
+		if found, ok := s.Oldest().Last(); ok && !s.IsLost() {
 			at, known = found, true
 		}
 	}

@@ -80,10 +80,10 @@ func (rt *route) newGates() *caller.Gates {
 
 // readCall finds out what the headers of the message ask for.
 func (m *message) readCall(stored time.Time) {
-	rt := m.route
+	rt := m.route()
 	c, refused := rt.callers.policy.Read(m.Header, stored)
 	if c != nil {
-		m.call = &call{Gate: rt.callers.gates.Gate(*c, caller.About{ID: m.id, Subject: m.Subject, Size: m.Size, Replay: outcome.IsReplay(&m.Unsettled)})}
+		m.call = &call{Gate: rt.callers.gates.Gate(*c, caller.About{ID: m.ID, Subject: m.Subject, Size: m.Size, Replay: outcome.IsReplay(&m.Unsettled)})}
 	}
 	for _, r := range refused {
 		rt.count.Refused.Add(1)
@@ -173,12 +173,12 @@ func (m *message) gated(o supervisor.Outcome) supervisor.Outcome {
 	}
 	o.Action, o.Err, o.Why = supervisor.DropMessage, end.Err, ""
 	if end.Expired() {
-		if m.route.cfg.Deadline.OnExpired == ExpiredDeadLetter {
+		if m.route().cfg.Deadline.OnExpired == ExpiredDeadLetter {
 			o.Action, o.Reason = supervisor.DeadLetter, supervisor.ReasonExpired
 		}
-		m.route.count.Expired.Add(1)
+		m.route().count.Expired.Add(1)
 	} else {
-		m.route.count.Forgotten.Add(1)
+		m.route().count.Forgotten.Add(1)
 	}
 	return o
 }

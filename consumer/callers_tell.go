@@ -24,18 +24,18 @@ func (m *message) Finish(o supervisor.Outcome) {
 		if errors.Is(o.Err, ErrForgotten) || o.Err == caller.ErrExpired {
 			level = slog.LevelDebug // counted; it is no event
 		}
-		m.route.log.Log(m.Path.Work, level, "message dropped", m.Attrs("why", outcome.Why(o))...)
+		m.route().log.Log(m.Path.Work, level, "message dropped", m.Attrs("why", outcome.Why(o))...)
 	}
-	m.route.count.Through(time.Since(m.Published()))
-	m.route.count.ended(o)
-	if a := m.route.relay.archive; a != nil {
+	m.route().count.Through(time.Since(m.Published()))
+	m.route().count.ended(o)
+	if a := m.route().relay.archive; a != nil {
 		m.toArchive(a, o)
 	}
 	if m.call == nil || m.call.ReplyTo == "" {
 		m.Done()
 		return
 	}
-	rt, reply := m.route, m.reply(o)
+	rt, reply := m.route(), m.reply(o)
 	unwanted := o.Err == ErrForgotten // its caller is there, and has said so
 	rt.relay.line.Tell(rt.callers.holding.Hold(&caller.Telling{
 		// A reply that cannot be delivered does not fail the message.
@@ -55,7 +55,7 @@ func (m *message) Finish(o supervisor.Outcome) {
 // reply is what the caller is told.
 func (m *message) reply(o supervisor.Outcome) caller.Reply {
 	c := m.call
-	r := outcome.Reply(&m.Unsettled, m.id(), o, outcome.Attempt{Number: c.number, Over: c.IsOver(time.Now())})
+	r := outcome.Reply(&m.Unsettled, m.ID(), o, outcome.Attempt{Number: c.number, Over: c.IsOver(time.Now())})
 	if r.Outcome == caller.Done && c.result != nil {
 		r.Header = c.result.Header()
 		r.Data, r.Cut = c.result.Data()
@@ -79,13 +79,5 @@ func (rt *route) callersStatus() *control.CallersStatus {
 
 // maxResult is how many bytes of a result go to the caller.
 func (m *message) maxResult() int {
-	return min(int(m.route.cfg.Caller.MaxResult), max(0, int(m.route.relay.nc.MaxPayload())-replyHeaders))
-}
-
-// id is the message's Relay-Id.
-func (m *message) id() string {
-	if m.Origin != nil {
-		return m.Origin.ID()
-	}
-	return m.source.id(m.Delivery)
+	return min(int(m.route().cfg.Caller.MaxResult), max(0, int(m.route().relay.nc.MaxPayload())-replyHeaders))
 }

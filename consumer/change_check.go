@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/reload"
+	"github.com/relaymq/relay/consumer/internal/source"
 )
 
 // checkedChange is a change in which nothing is wrong, and which may be made.
@@ -84,7 +86,7 @@ func (p *checkedChange) decide(ctx context.Context, cfgs map[string]Route, runni
 	p.does = p.change.byName().Decide(meets)
 	for _, i := range p.does.Ends {
 		p.ends = append(p.ends, running[i])
-		for _, rt := range running[i].main.routes {
+		for _, rt := range running[i].routes {
 			p.before[rt.cfg.Name] = rt
 		}
 	}
@@ -105,13 +107,7 @@ func (p *checkedChange) newRoutes(cfgs map[string]Route, limits map[string]Limit
 		if !given {
 			cfg = *old.now()
 		}
-		rt := newRoute(p.relay, cfg, limits)
-		if old != nil {
-			rt.count, rt.ackWaitBefore = old.count, old.ackWaitBefore
-			if old.cfg.AckWait != rt.cfg.AckWait {
-				rt.ackWaitBefore = old.cfg.AckWait
-			}
-		}
+		rt := newRoute(p.relay, cfg, limits, old)
 		p.after[name] = rt
 		list = append(list, rt)
 	}
@@ -143,11 +139,11 @@ func (p *checkedChange) clashes(running []*unit) (faults []error) {
 			continue
 		}
 		for _, begins := range p.begins {
-			if begins.main.stream != goesOn.main.stream {
+			if begins.main.Stream != goesOn.main.Stream {
 				continue
 			}
-			for _, rt := range begins.main.routes {
-				faults = append(faults, setupErrors(placing.Overlaps(allPlaced(goesOn.main.routes), rt.cfg.placed(), false))...)
+			for _, rt := range begins.routes {
+				faults = append(faults, setupErrors(placing.Overlaps(allPlaced(goesOn.routes), rt.cfg.placed(), false))...)
 			}
 		}
 	}
@@ -192,10 +188,10 @@ func (p *checkedChange) preflight(ctx context.Context, list []*route) error {
 	lookTwice(ctx, r.nc, sources)
 	var faults []error
 	for _, s := range sources {
-		if s.setup.err != nil {
-			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
+		if s.Setup.Err != nil {
+			faults = append(faults, setupError(s.Routes()[0].Name, s.Setup.Err))
 		} else if !p.change.DeliverAgain {
-			faults = append(faults, s.setup.repeats()...)
+			faults = append(faults, repeats(s)...)
 		}
 	}
 	if err := setupError("", faults...); err != nil || ctx.Err() != nil {
@@ -213,4 +209,20 @@ func (p *checkedChange) discard() {
 		rt.group.Drain()
 	}
 	p.relay.limits.Book().Discard()
+}
+
+// repeats are the errors of a durable that would bring again what was handled, where the configuration does not say that this is meant: start: all
+// may be a habit, and a sequence or a time is not.
+func repeats(s *source.Source) (faults []error) {
+	does := "does not exist yet, and with start: all it delivers again"
+	if s.Setup.Have != nil {
+		does = "has passed messages on subjects that the route adds, and with start: all it hands over"
+	}
+	for _, a := range s.Setup.Again {
+		if a.All {
+			faults = append(faults, &SetupError{s.Routes()[0].Name, fmt.Errorf(
+				"durable %s %s messages that were handled before: %v. To allow this: relay reload --deliver-again, or start: {seq: 1}", s.Name, does, a)})
+		}
+	}
+	return faults
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/reload"
+	"github.com/relaymq/relay/consumer/internal/source"
 )
 
 // commit makes the change. It returns false, and does nothing, when relay drains.
@@ -17,7 +18,7 @@ func (p *checkedChange) commit() bool {
 		for _, s := range u.sources() {
 			for _, old := range sourcesOf(p.ends) {
 				if s.String() == old.String() {
-					s.count = old.count
+					s.Continue(old)
 				}
 			}
 		}
@@ -92,17 +93,17 @@ func (p *checkedChange) run() Changed {
 					<-ended[old]
 				}
 			}
-			for _, rt := range u.main.routes {
+			for _, rt := range u.routes {
 				if old := p.before[rt.cfg.Name]; old != nil && !rt.handsOver() {
 					rt.group.Inherit(old.group)
 				}
 			}
 			if u.leased() { // it is opened when this instance has the claim, and what is published from now on is its durable's
-				u.main.setup.err = u.main.openLate(u.work, setupTimeout)
+				u.main.Setup.Err = u.main.OpenLate(u.work, source.SetupTimeout)
 			}
 			u.begin()
 			<-u.tried
-			for _, rt := range u.main.routes {
+			for _, rt := range u.routes {
 				rt.standstill.successor.end()
 			}
 		})
@@ -132,7 +133,7 @@ func (p *checkedChange) run() Changed {
 func (rt *route) rest() Removed {
 	left := Removed{Route: rt.cfg.Name, Durable: rt.cfg.Durable, Stream: rt.cfg.Stream, Backlog: rt.backlog()}
 	if u := rt.unit.Load(); u != nil { // also when the durable could not be opened yet
-		left.Stream = u.main.stream
+		left.Stream = u.main.Stream
 	}
 	if n, known := rt.relay.upkeep.Dead(rt.name()); known {
 		left.DeadLetters = &n

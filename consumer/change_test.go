@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/internal/orders"
 )
 
@@ -311,6 +312,35 @@ func TestChange_regressionWhatASuspendedKeySentAwayComesToTheSuccessor(t *testin
 	w.settled("ORDERS", "billing")
 	if l.len() != 5 {
 		t.Errorf("%d messages handled, want 5", l.len())
+	}
+}
+
+// What was dead-lettered or parked after a reload that began the route anew was not counted, and the ledger missed it.
+func TestChange_regressionWhatIsSettledAfterwardsIsCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	route := Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
+		if m.Subject == "orders.bad" {
+			return Dead(errors.New("bad"))
+		}
+		return RetryIn(time.Hour, errors.New("later")) // it is parked
+	})}
+	r, _ := w.start(Config{Logger: quiet}, route)
+	count := func() (dead, parked int) {
+		c := r.routes.all()[0].count
+		return int(c.Stored()), int(c.Parked.Load())
+	}
+	for n := 1; n <= 2; n++ {
+		w.publish("orders.bad", 3)
+		w.publish("orders.later", 2)
+		w.eventually("what was settled is counted", func() bool { dead, parked := count(); return dead == 3*n && parked == 2*n })
+		route.AckWait += 31 * time.Second
+		if done, err := r.Update(t.Context(), route); err != nil || len(done.Live) > 0 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+	}
+	if b := w.audit(10 * time.Second); b.Verdict != audit.Balanced || b.Total.Dead != 6 {
+		t.Errorf("the ledger says %+v", b)
 	}
 }
 

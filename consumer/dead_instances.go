@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/takeover"
 )
 
@@ -20,23 +19,12 @@ const worthwhile = 4 * time.Second
 func (r *running) answerHand(question []byte) []byte {
 	return takeover.Answer(question, func(q takeover.Question) *takeover.Takeover {
 		for _, s := range r.Sources() {
-			if s.stream == q.Stream && s.durable == q.Durable && s.identity.ConsumerCreated.Equal(q.Created) {
-				return s.takeover
+			if s.IsThat(q.Stream, q.Durable, q.Created) {
+				return s.Takeover()
 			}
 		}
 		return nil
 	})
-}
-
-// inHand is what was delivered to this instance and is not settled, also what its pull loop has not looked at: it looks soon.
-func (s *source) inHand() ack.InHand {
-	for range 50 {
-		if s.pulls.Waiting() == 0 {
-			break
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-	return s.Session.InHand()
 }
 
 // giveBackOf gives back what instances had in hand that died.
@@ -44,8 +32,8 @@ func (r *running) giveBackOf(ctx context.Context, dead []string, living takeover
 	living.Log.Warn("an instance died; the messages that it had in hand are given back", "instances", strings.Join(dead, ", "))
 	var list []*takeover.Takeover
 	for _, s := range r.Sources() {
-		if !s.leased() && s.routes[0].cfg.AckWait >= worthwhile {
-			list, living.Route = append(list, s.takeover), s.routes[0].cfg.Name
+		if rt := s.Routes()[0]; !s.Leased() && rt.AckWait >= worthwhile {
+			list, living.Route = append(list, s.Takeover()), rt.Name
 		}
 	}
 	if len(list) > 0 {

@@ -12,6 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/consumer/internal/source"
+	"github.com/relaymq/relay/internal/provision"
 )
 
 // F25, I-23: a durable that is not as relay wants it is named, and left alone.
@@ -19,7 +22,7 @@ func TestRelay_durableThatDiffersIsNeverAlteredSilently(t *testing.T) {
 	t.Parallel()
 	plain := func() jetstream.ConsumerConfig {
 		return jetstream.ConsumerConfig{
-			Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second, MaxDeliver: -1, MaxAckPending: maxAckPending,
+			Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second, MaxDeliver: -1, MaxAckPending: provision.MaxAckPending,
 		}
 	}
 	w := newWorld(t)
@@ -66,7 +69,7 @@ func TestRelay_durableThatDiffersIsNeverAlteredSilently(t *testing.T) {
 			route := Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })}
 
 			err := w.refused(Config{}, route)
-			var differs *durableDiffers
+			var differs *source.DiffersError
 			if !errors.As(err, &differs) || differs.Durable != "billing" || differs.Stream != "ORDERS" {
 				t.Fatalf("not refused: %v", err)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
@@ -90,7 +91,9 @@ func TestRun_regressionStatusBesideItsBeginIsNoDataRace(t *testing.T) {
 // A durable that was made anew as the drain began was pulled from for as long as the drain lasted.
 func TestRelay_regressionNoSourceTakesOverDuringADrain(t *testing.T) {
 	r, u := newRunning(), new(unit)
-	old, next := &source{unit: u}, &source{unit: u}
+	old, next := new(source.Source), new(source.Source)
+	old.Join(u)
+	next.Join(u)
 	r.Add(u, func() {})
 	r.Include(old)
 	if last := r.Drain(); len(last) != 1 || len(last[0].Open()) != 1 {

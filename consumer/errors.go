@@ -3,8 +3,6 @@ package consumer
 import (
 	"errors"
 	"fmt"
-
-	"github.com/relaymq/relay/internal/plain"
 )
 
 var (
@@ -28,15 +26,3 @@ func (e *SetupError) Error() string {
 }
 
 func (e *SetupError) Unwrap() error { return e.Err }
-
-// durableDiffers says that a durable exists with settings that relay does not work with, or that the configuration does
-// not ask for. It is never changed without Config.Adopt.
-type durableDiffers struct {
-	Stream, Durable string
-	Fields          []string // "ack_wait is 10s, not 30s"
-}
-
-func (e *durableDiffers) Error() string {
-	return fmt.Sprintf("durable %s on stream %s exists with other settings: %s; run with --adopt to change them, or name another durable",
-		e.Durable, e.Stream, plain.And(e.Fields))
-}

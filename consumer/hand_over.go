@@ -18,20 +18,20 @@ import (
 
 // handOver puts a message of a former generation into its partition of the newest one.
 func (m *message) handOver(ctx context.Context) supervisor.Verdict {
-	if err := m.route.formers.Wait(ctx, m.route.relay.js); err != nil {
+	if err := m.route().formers.Wait(ctx, m.route().relay.js); err != nil {
 		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: generations.FormersAgain, Err: err}
 	}
-	if m.Delivery.FencedAt(time.Now()) || !m.source.mayStart() { // meanwhile
-		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
+	if m.Delivery.FencedAt(time.Now()) || !m.Source.MayStart() { // meanwhile
+		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.Source.IsLost()}
 	}
 	origin := m.From()
 	origin.Attempts, origin.FirstFailure, origin.LastError = m.Attempts, m.FirstFailure, settle.ErrorText(m.LastErr)
 	origin.Due = m.due
 	failpoint.At("handing over")
-	if err := m.route.cfg.part.To.Put(ctx, m.route.relay.js, m.Subject, retry.Wrap(origin, m.Header), m.Data); err != nil {
+	if err := m.route().cfg.part.To.Put(ctx, m.route().relay.js, m.Subject, retry.Wrap(origin, m.Header), m.Data); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
 			return supervisor.Verdict{Kind: supervisor.Dead, Err: fmt.Errorf(
-				"it cannot be handed over to %d partitions: with the headers that name its origin it is larger than max_payload of the server (%w)", m.route.cfg.part.To.Count, err)}
+				"it cannot be handed over to %d partitions: with the headers that name its origin it is larger than max_payload of the server (%w)", m.route().cfg.part.To.Count, err)}
 		}
 		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: intake.IntoPartitionAgain, Err: err}
 	}

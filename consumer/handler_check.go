@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/usercode"
 )
 
@@ -13,7 +14,7 @@ func checkHandler(ctx context.Context, cfg Route) error {
 	if c, ok := cfg.Handler.(Checker); ok {
 		check = c.Check
 	}
-	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, source.SetupTimeout)
 	defer cancel()
 	if check != nil {
 		if err := usercode.Call(func() error { return check(ctx) }); err != nil {

@@ -44,7 +44,7 @@ func (u *unit) handOver() {
 	r := u.relay
 	r.running.Change(u, func() {
 		if err := restart(r.phases.ends, r, u); err != nil && !errors.Is(err, ErrNotRunning) {
-			u.main.log.Warn("the route was not handed over; this instance keeps it", "error", err)
+			u.main.Log().Warn("the route was not handed over; this instance keeps it", "error", err)
 			u.tenure.Keep()
 		}
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -38,9 +39,9 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		}
 		return know(other, 2)
 	})
-	billing := func(r *Relay) *source {
+	billing := func(r *Relay) *source.Source {
 		for _, s := range r.running.Sources() {
-			if s.stream == "ORDERS" {
+			if s.Stream == "ORDERS" {
 				return s
 			}
 		}
@@ -48,7 +49,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		return nil
 	}
 	for r := range all {
-		if billing(r).sweeps(t.Context()) {
+		if billing(r).Sweeps(t.Context()) {
 			first = r
 		} else {
 			second = r
@@ -76,8 +77,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 	put := func() {
 		t.Helper()
 		// Of a message that is settled, and by an instance that is gone.
-		records := second.stores.Records.Records("ORDERS", "billing", billing(second).identity.ConsumerCreated)
-		if err := records.Put(t.Context(), 1, 1, retry.Record{LastFailure: time.Now(), Deliveries: 1}); err != nil {
+		if err := billing(second).Records.Put(t.Context(), 1, 1, retry.Record{LastFailure: time.Now(), Deliveries: 1}); err != nil {
 			t.Fatal(err)
 		}
 		if !left() {
@@ -98,7 +98,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 	if err := all[first](); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the other one takes over", func() bool { return billing(second).sweeps(t.Context()) })
+	w.eventually("the other one takes over", func() bool { return billing(second).Sweeps(t.Context()) })
 	second.running.sweepRecords(t.Context())
 	if left() {
 		t.Error("the record is not swept after the one that swept is gone")

@@ -3,6 +3,7 @@ package consumer
 import (
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/parking"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -17,7 +18,7 @@ import (
 // dead-lettered, and those whose settlement the server has not confirmed.
 const (
 	settlingBytes = parking.MostBytes
-	settlingMost  = parking.Most + maxUnconfirmed
+	settlingMost  = parking.Most + source.MaxUnconfirmed
 )
 
 // mostHeld is the bound of what a route with this configuration holds.

@@ -10,9 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/consumer/internal/intake"
 	"github.com/relaymq/relay/consumer/internal/outcome"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/supervisor"
@@ -20,10 +19,7 @@ import (
 
 // message is one delivery on its way through its route.
 type message struct {
-	intake.Arrival
-	route   *route
-	source  *source
-	arrival ack.Delivery // what Delivery points to, without an allocation of its own
+	source.Incoming
 
 	plain bool  // it succeeded at once: whoever had it is through with it
 	call  *call // nil: its publisher asked for nothing
@@ -47,19 +43,18 @@ type handed struct {
 
 var _ supervisor.Work = (*message)(nil)
 
-// on has the message be one of that route.
-func (m *message) on(rt *route) {
-	if m.route = rt; rt != nil {
-		m.Path = rt.path
-	}
-}
+// route is whose message it is.
+func (m *message) route() *route { return m.Route.Owner.(*route) }
+
+// Clear makes it as new, for another message.
+func (m *message) Clear() { *m = message{} }
 
 // Do is one attempt.
 func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verdict {
-	rt := m.route
+	rt := m.route()
 	if rt.handsOver() {
-		if m.Delivery.FencedAt(time.Now()) || !m.source.mayStart() {
-			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
+		if m.Delivery.FencedAt(time.Now()) || !m.Source.MayStart() {
+			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.Source.IsLost()}
 		}
 		return m.handOver(ctx)
 	}
@@ -75,11 +70,11 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 
 // do is one attempt of the route's handler or of its fallback.
 func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict {
-	rt := m.route
+	rt := m.route()
 	began := time.Now()
 	// By its age since receipt a delivery could look young that a stalled link has brought late.
-	if m.Delivery.FencedAt(began) || !m.source.mayStart() {
-		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
+	if m.Delivery.FencedAt(began) || !m.Source.MayStart() {
+		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.Source.IsLost()}
 	}
 	if m.Suspect != nil {
 		// Not here: the attempt's clock still runs, and a success must not become a hang because a bucket does not answer.
@@ -91,8 +86,8 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 			return m.decided(d)
 		}
 		// The question took time.
-		if began = time.Now(); m.Delivery.FencedAt(began) || !m.source.mayStart() {
-			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.source.isLost()}
+		if began = time.Now(); m.Delivery.FencedAt(began) || !m.Source.MayStart() {
+			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.Source.IsLost()}
 		}
 	}
 	rt.memory.Handling(m.Size)
@@ -112,14 +107,11 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 	deadline, _ := ctx.Deadline()
 	*msg = Msg{
 		Route: rt.name(), Subject: m.Subject, Data: m.Data, Header: m.Header, Attempt: number, Deadline: deadline,
-		Stream: m.source.stream, Consumer: m.source.durable, Sequence: m.Delivery.Sequence, Time: m.Delivery.Time,
-		Fence: m.source.unit.fence(),
+		Stream: m.Source.Stream, Consumer: m.Source.Name, Sequence: m.Delivery.Sequence, Time: m.Delivery.Time,
+		Fence: m.Source.Fence(), ID: m.ID(),
 	}
 	if o := m.Origin; o != nil {
 		msg.Stream, msg.Consumer, msg.Sequence, msg.Time, msg.Replay = o.Stream, o.Consumer, o.Sequence, o.Time, o.Replay
-		msg.ID = o.ID()
-	} else {
-		msg.ID = m.source.id(m.Delivery)
 	}
 	if !p.fallback {
 		msg.paced = rt
@@ -184,7 +176,7 @@ func cloneHeader(h nats.Header) nats.Header {
 
 // Settle ends the message. What may block goes to the route's slow path.
 func (m *message) Settle(o supervisor.Outcome) {
-	rt := m.route
+	rt := m.route()
 	if m.handedOver {
 		rt.count.tally.Ended(tally.Dropped) // here
 		m.Done()
@@ -199,22 +191,21 @@ func (m *message) Settle(o supervisor.Outcome) {
 	} else {
 		rt.count.Settled[o.Action].Add(1)
 	}
-	m.replay.Settled(&m.Unsettled, o, m.route.relay.replayed)
+	m.replay.Settled(&m.Unsettled, o, m.route().relay.replayed)
 	m.Unsettled.Settle(o)
 }
 
 // Remember stores the failure of a message that waits in the stash.
 func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
-	m.replay.Settled(&m.Unsettled, o, m.route.relay.replayed)
+	m.replay.Settled(&m.Unsettled, o, m.route().relay.replayed)
 	m.Unsettled.Remember(o, stored)
 }
 
 // Confirmed has the record of a message deleted that is done for good, and its memory used again.
 func (m *message) Confirmed(free bool) {
 	if m.Recorded {
-		src, seq := m.source, m.Delivery.Sequence
-		src.tidying.Go(func() { src.forget(src.routes[0].path.Work, seq) })
+		m.Source.Forget(m.Delivery.Sequence)
 	} else if free && m.plain {
-		m.source.loop.spares.put(m)
+		m.Source.Reuse(m)
 	}
 }

@@ -16,12 +16,6 @@ type counters struct {
 	tally tally.RouteCount
 }
 
-// sourceCounters are those of a durable.
-type sourceCounters struct {
-	metrics.DurableCount
-	tally tally.DurableCount
-}
-
 func newMetrics(r *Relay) *metrics.Collector {
 	var answers [caller.Kinds]string
 	for i := range answers {
@@ -50,8 +44,8 @@ func snapshot(r *Relay) metrics.Snapshot {
 		s.Orphans[o.Kind] += int(o.Messages) + o.Outstanding
 	}
 	for _, src := range r.running.Sources() {
-		d := metrics.Durable{Stream: src.stream, Name: src.durable, Count: &src.count.DurableCount, Unconfirmed: src.Session.Stats().Unconfirmed}
-		if l := src.looked.Load(); l != nil && !src.isLost() {
+		d := metrics.Durable{Stream: src.Stream, Name: src.Name, Count: &src.Counters().DurableCount, Unconfirmed: src.Session.Stats().Unconfirmed}
+		if l := src.Looked(); l != nil {
 			d.AckPending = &l.Outstanding
 		}
 		s.Durables = append(s.Durables, d)

@@ -41,7 +41,7 @@ func TestRelay_whatANewerVersionWroteWaits(t *testing.T) {
 	w.eventually("both came", func() bool {
 		came := 0
 		for _, s := range r.running.Sources() {
-			came += int(s.count.Delivered.Load())
+			came += int(s.Counters().Delivered.Load())
 		}
 		return came == 2
 	})
@@ -53,7 +53,7 @@ func TestRelay_whatANewerVersionWroteWaits(t *testing.T) {
 		t.Errorf("%d dead letters", n)
 	}
 	for _, s := range r.running.Sources() {
-		if info := w.info(s.stream, s.durable); info.NumAckPending != 1 || info.NumPending != 0 {
+		if info := w.info(s.Stream, s.Name); info.NumAckPending != 1 || info.NumPending != 0 {
 			t.Errorf("%s: %d away, %d pending", s, info.NumAckPending, info.NumPending)
 		}
 	}

@@ -857,7 +857,7 @@ func (n *nsWorld) clean() {
 func (n *nsWorld) judged(r *Relay, twice map[string]int) {
 	said := map[string]int{}
 	for _, u := range r.routes.units() {
-		for _, a := range u.main.setup.Again {
+		for _, a := range u.main.Setup.Again {
 			said[a.Durable] += int(a.Messages)
 		}
 	}

@@ -4,18 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
-	"github.com/relaymq/relay/internal/retry"
 )
 
 // order stores what an operator says, and waits until every relay has applied it.
@@ -165,18 +161,5 @@ func TestAskStatus_nobody(t *testing.T) {
 	w := newWorld(t)
 	if _, err := control.AskStatus(t.Context(), w.nc, "relay"); err != control.ErrNobody {
 		t.Errorf("got %v, want ErrNobody", err)
-	}
-}
-
-func TestSource_idIsThatOfTheOrigin(t *testing.T) {
-	for _, stream := range []string{"ORDERS", "0", "a.b"} {
-		s := newSource(&Relay{log: slog.New(slog.DiscardHandler), stores: new(stores.Stores)}, stream, "d0")
-		for _, seq := range []uint64{0, 1, 10, 1<<64 - 1} {
-			at := time.Unix(1_700_000_000, int64(seq>>1))
-			want := retry.Origin{Stream: stream, Consumer: "d0", Sequence: seq, Time: at}.ID()
-			if got := s.id(&ack.Delivery{Sequence: seq, Time: at}); got != want {
-				t.Errorf("id %q, want %q", got, want)
-			}
-		}
 	}
 }

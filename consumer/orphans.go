@@ -6,6 +6,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/peers"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/partition"
 )
@@ -39,17 +40,17 @@ func orphansConfig(r *Relay, asked *backlog.Server) orphans.WatchConfig {
 // durables are those of all routes, whether they are open or not.
 func (l *routeList) durables() (list []orphans.Reads) {
 	for _, u := range l.units() {
-		d := orphans.Reads{Stream: u.main.stream, Durable: u.main.durable, Log: u.main.log}
-		for _, rt := range u.main.routes {
-			d.Routes = append(d.Routes, [2]string{rt.cfg.Name, u.main.stream})
+		d := orphans.Reads{Stream: u.main.Stream, Durable: u.main.Name, Log: u.main.Log()}
+		for _, rt := range u.routes {
+			d.Routes = append(d.Routes, [2]string{rt.cfg.Name, u.main.Stream})
 			if p := rt.cfg.part; p != nil {
 				d.Routes = append(d.Routes, [2]string{p.Route, p.Stream})
 			}
 		}
-		if slices.ContainsFunc(u.Open(), func(s *source) bool { return !s.due }) {
+		if slices.ContainsFunc(u.Open(), func(s *source.Source) bool { return !s.Due }) {
 			d.RouteOf = func(subject string) string {
-				if rt := u.main.routeOf(subject); rt != nil {
-					return rt.cfg.Name
+				if rt := u.main.RouteOf(subject); rt != nil {
+					return rt.Name
 				}
 				return ""
 			}
@@ -61,10 +62,10 @@ func (l *routeList) durables() (list []orphans.Reads) {
 
 // reads tells whether a durable is one of a route, whether it is open or not.
 func (l *routeList) reads(stream, durable string) bool {
-	return slices.ContainsFunc(l.units(), func(u *unit) bool { return u.main.stream == stream && u.main.durable == durable })
+	return slices.ContainsFunc(l.units(), func(u *unit) bool { return u.main.Stream == stream && u.main.Name == durable })
 }
 
 // reads tells whether a durable is open.
 func (r *running) reads(stream, durable string) bool {
-	return slices.ContainsFunc(r.Sources(), func(s *source) bool { return s.stream == stream && s.durable == durable })
+	return slices.ContainsFunc(r.Sources(), func(s *source.Source) bool { return s.Stream == stream && s.Name == durable })
 }

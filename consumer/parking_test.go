@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -111,10 +112,10 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 			} else if c.origin != nil {
 				attempts = c.origin.Attempts
 			}
-			m := &message{source: &source{observed: observed{binding: new(binding)}}}
-			m.on(r.routes.all()[0])
+			m := new(message)
+			m.Source, m.Route = new(source.Source), &r.routes.all()[0].source
 			m.Origin, m.Delivery = c.origin, &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}
-			m.known(c.record, new(batch))
+			m.Enter(c.record)
 			if m.Returns != c.want || m.Attempts != attempts {
 				t.Errorf("%d returns and %d attempts, want %d and %d", m.Returns, m.Attempts, c.want, attempts)
 			}

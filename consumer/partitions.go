@@ -50,7 +50,7 @@ func (r Route) originStream(u *unit) string {
 	if p := r.part; p != nil {
 		return p.Stream
 	}
-	return u.main.stream
+	return u.main.Stream
 }
 
 // layout is how the route is to be divided, but for the stream, which is found when it is.

@@ -89,7 +89,7 @@ func (l *dividedRoutes) divideAll(ctx context.Context) (faults []error) {
 		l.Set(rt.cfg.Name, d)
 		rt.group.Drain()
 		for _, cfg := range routesOf(d) {
-			part := newRoute(r, cfg, r.cfg.Limits)
+			part := newRoute(r, cfg, r.cfg.Limits, nil)
 			r.enter(part)
 			list = append(list, part)
 		}

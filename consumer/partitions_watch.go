@@ -80,7 +80,7 @@ func (l *dividedRoutes) follow(ctx context.Context, name string) error {
 
 // reluctant is how long this instance leaves a partition to others that have fewer.
 func (u *unit) reluctant() time.Duration {
-	p := u.main.routes[0].cfg.part
+	p := u.routes[0].cfg.part
 	if p == nil {
 		return 0
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/consumer/internal/identity"
+	"github.com/relaymq/relay/consumer/internal/source"
 )
 
 // acksKept is a connection that keeps the reply subjects of the acks sent on it.
@@ -71,11 +71,11 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := newSource(r, "ORDERS", "d")
-	s.unit = newUnit(s)
+	s := source.New(r.sources, "ORDERS", "d")
+	s.Join(newUnit(r, s))
 	for _, rt := range r.routes.all() {
 		rt.path.Work = b.Context()
-		s.add(rt, rt.cfg.Subjects...)
+		s.Add(&rt.source, rt.cfg.Subjects...)
 		defer rt.group.Close(context.Background())
 	}
 	conn := &acksKept{all: make(chan struct{}, 1)}
@@ -98,13 +98,13 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 	for i := 0; i < b.N; i += batch {
 		n := min(batch, b.N-i)
 		if i%len(arriving) == 0 {
-			s.loop.suspect = identity.Watch{} // the numbers begin again
+			s.Renumbered() // the numbers begin again
 		}
 		conn.sent, conn.want = 0, n
 		for j := 1; j < n; j++ {
-			s.pulls.Arrived() <- arriving[(i+j)%len(arriving)]
+			s.Arrived() <- arriving[(i+j)%len(arriving)]
 		}
-		s.loop.take(arriving[i%len(arriving)])
+		s.Take(arriving[i%len(arriving)])
 		<-conn.all
 		for {
 			for _, reply := range conn.answers() {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/relaymq/relay/consumer/internal/placing"
+	"github.com/relaymq/relay/consumer/internal/source"
 )
 
 // placed is what has to be known of the route to find its place.
@@ -38,10 +39,11 @@ func faultsOf(list []unplaced) (faults []error) {
 func unitsOf(ctx context.Context, r *Relay, routes []*route, try placing.Trying) (units []*unit, without []unplaced, faults []error) {
 	places, none, wrong := r.placing.Place(ctx, allPlaced(routes), try)
 	for _, at := range places {
-		u := newUnit(newSource(r, at.Stream, at.Durable))
+		u := newUnit(r, source.New(r.sources, at.Stream, at.Durable))
 		for _, i := range at.Routes {
 			rt := routes[i]
-			u.main.add(rt, rt.cfg.Subjects...)
+			u.routes = append(u.routes, rt)
+			u.main.Add(&rt.source, rt.cfg.Subjects...)
 			if due := dueSourceOf(r, rt, at.Stream); due != nil {
 				u.dues = append(u.dues, due)
 			}

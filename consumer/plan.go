@@ -6,6 +6,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/placing"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/planned"
 )
@@ -39,10 +40,10 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*plan
 	for _, err := range append(faultsOf(without), faults...) {
 		plan.Faults = append(plan.Faults, err.Error())
 	}
-	var mains []*source
+	var mains []*source.Source
 	for _, u := range units {
-		if r.placing.Assumed(u.main.stream) != nil {
-			plan.Durables = append(plan.Durables, u.main.setup.PlannedAnew(u.main.names()))
+		if r.placing.Assumed(u.main.Stream) != nil {
+			plan.Durables = append(plan.Durables, u.main.Setup.PlannedAnew(u.main.Names()))
 		} else {
 			mains = append(mains, u.main)
 		}
@@ -50,7 +51,7 @@ func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*plan
 	sideBySide(ctx, r.nc, mains, lookAt)
 	lookTwice(ctx, r.nc, mains)
 	for _, s := range mains {
-		d, err := s.setup.Planned(ctx, s.names(), s.setup.err)
+		d, err := s.Setup.Planned(ctx, s.Names(), s.Setup.Err)
 		if err != nil {
 			return nil, err
 		}

@@ -7,16 +7,17 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/permission"
 )
 
 // checkPermissions finds the subjects that this user may not publish to, of sources that were looked at, and of what else is given.
-func checkPermissions(ctx context.Context, by *permission.Prober, sources []*source, also ...permission.Probe) error {
-	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+func checkPermissions(ctx context.Context, by *permission.Prober, sources []*source.Source, also ...permission.Probe) error {
+	ctx, cancel := context.WithTimeout(ctx, source.SetupTimeout)
 	defer cancel()
 	probes := slices.Clone(also)
 	for _, s := range sources {
-		probes = append(probes, s.setup.probes()...)
+		probes = append(probes, s.Setup.Probes()...)
 	}
 	refused, err := by.Try(ctx, probes)
 	var faults []error
@@ -24,28 +25,6 @@ func checkPermissions(ctx context.Context, by *permission.Prober, sources []*sou
 		faults = append(faults, &SetupError{Err: err})
 	}
 	return errors.Join(append(faults, err)...)
-}
-
-// probes are those of a source.
-func (s *setup) probes() (list []permission.Probe) {
-	r := s.relay
-	if s.Have == nil {
-		to := r.api + "CONSUMER.CREATE." + s.stream + "." + s.durable
-		if f := s.Want.FilterSubject; f != "" {
-			to += "." + f
-		}
-		// For another stream than the subject names: refused. What is no JSON would be refused with a line in the server's log.
-		list = append(list, permission.Probe{What: "making durable " + s.durable, Msg: &nats.Msg{Subject: to, Reply: r.nc.NewInbox(), Data: []byte(`{"stream_name":"-"}`)}})
-	}
-	return append(list,
-		// Not JSON: answered with a 400.
-		permission.Probe{What: "pulling from durable " + s.durable, Msg: &nats.Msg{
-			Subject: r.api + "CONSUMER.MSG.NEXT." + s.stream + "." + s.durable, Reply: r.nc.NewInbox(), Data: []byte("{"),
-		}},
-		// Progress of a sequence that cannot be pending.
-		permission.Probe{What: "acknowledging on durable " + s.durable, Msg: &nats.Msg{
-			Subject: "$JS.ACK." + s.stream + "." + s.durable + ".1.0.0.0.0", Data: []byte("+WPI"),
-		}})
 }
 
 // sharedProbes are those of what routes share.

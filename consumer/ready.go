@@ -42,8 +42,8 @@ func (r *Relay) Ready() error {
 		}
 	}
 	for _, s := range sources {
-		if err := s.trouble(); err != nil {
-			errs = append(errs, fmt.Errorf("durable %s on %s: %w", s.durable, s.stream, err))
+		if err := s.Trouble(); err != nil {
+			errs = append(errs, fmt.Errorf("durable %s on %s: %w", s.Name, s.Stream, err))
 		}
 	}
 	for _, rt := range r.routes.all() {
@@ -92,15 +92,15 @@ func (st *standstill) lookForStall(now time.Time) {
 // tell whose they are: while another route of the durable starts some, none count.
 func (st *standstill) pending(now time.Time) (n uint64) {
 	for _, s := range st.relay.running.Sources() {
-		if !s.serves(st.route) || !s.Health.PausedUntil().IsZero() { // paused on the server: status says so
+		if !s.Serves(&st.source) || !s.Health.PausedUntil().IsZero() { // paused on the server: status says so
 			continue
 		}
 		others := false
-		for _, o := range s.routes {
-			others = others || o != st.route && now.Sub(time.Unix(0, o.standstill.begun.Load())) < st.relay.cfg.Stalled
+		for _, o := range s.Routes() {
+			others = others || o != &st.source && now.Sub(time.Unix(0, o.Owner.(*route).standstill.begun.Load())) < st.relay.cfg.Stalled
 		}
 		if !others {
-			n += s.watchdog.Pending()
+			n += s.Pending()
 		}
 	}
 	return n

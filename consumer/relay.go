@@ -17,6 +17,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/replayed"
 	"github.com/relaymq/relay/consumer/internal/reports"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/consumer/internal/tally"
@@ -39,6 +40,7 @@ type Relay struct {
 
 	routes     routeList
 	running    *running
+	sources    *source.Instance // what all durables share
 	phases     *phases
 	divided    *dividedRoutes
 	limits     *limits.Set
@@ -127,7 +129,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 		if err := cfg.CheckLimits(r.cfg.Limits); err != nil {
 			faults = append(faults, &SetupError{cfg.Name, err})
 		}
-		list = append(list, newRoute(r, cfg, r.cfg.Limits))
+		list = append(list, newRoute(r, cfg, r.cfg.Limits, nil))
 	}
 	r.routes.set(list)
 	r.link = link.New(shortest)
@@ -139,6 +141,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	r.orphans = orphans.NewWatch()
 	r.generations = generations.NewWatch(r.divided.watch())
 	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.routes.obey)
+	r.sources = instanceOf(r)
 	for _, rt := range list {
 		r.enter(rt)
 	}

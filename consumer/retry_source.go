@@ -1,12 +1,15 @@
 package consumer
 
-import "github.com/relaymq/relay/internal/retry"
+import (
+	"github.com/relaymq/relay/consumer/internal/source"
+	"github.com/relaymq/relay/internal/retry"
+)
 
 // dueSourceOf is where a route gets what comes due of its stream: what it parked, and what is replayed to it. It is a durable on the retry
 // stream for each route and stream: two deployments may have a route of the same name, each on a stream of its own.
 //
 // Of a route with partitions the first one gets it, and puts it into the partition of its key, once no former generation is left whose messages are before it.
-func dueSourceOf(r *Relay, rt *route, stream string) *source {
+func dueSourceOf(r *Relay, rt *route, stream string) *source.Source {
 	name := rt.cfg.Name
 	if p := rt.cfg.part; p != nil {
 		if p.Number > 0 || p.To != nil || p.After {
@@ -14,7 +17,7 @@ func dueSourceOf(r *Relay, rt *route, stream string) *source {
 		}
 		name, stream = p.Route, p.Stream
 	}
-	due := newDueSource(r, retry.DueDurable(name, stream), stream)
-	due.add(rt, r.stores.Retries.DueSubjects(name, stream))
+	due := source.NewDue(r.sources, retry.DueDurable(name, stream), stream)
+	due.Add(&rt.source, r.stores.Retries.DueSubjects(name, stream))
 	return due
 }

@@ -82,3 +82,8 @@ func (l *routeList) stored() (n uint64) {
 	}
 	return n
 }
+
+// has tells whether a route is called so in the configuration of this instance.
+func (l *routeList) has(name string) bool {
+	return slices.ContainsFunc(l.all(), func(rt *route) bool { return rt.cfg.Name == name })
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/intake"
 	"github.com/relaymq/relay/consumer/internal/memory"
 	"github.com/relaymq/relay/consumer/internal/settle"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/tenure"
 	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/internal/pool"
@@ -32,19 +33,18 @@ type route struct {
 	relay    *Relay
 	cfg      Route // as it began; of what a change may change in place, now is asked
 	settings settings
-	// ackWaitBefore is what the route had before a change, which may be what its durable still has; zero: there was none.
-	ackWaitBefore time.Duration
-	log           *slog.Logger
-	group         *supervisor.Group
-	path          *settle.Path // on which its messages are settled
-	looks         *pool.Pool   // of what is known of messages: failures must not stand behind them
-	intake        *intake.Route
-	memory        *memory.Account
-	key           subject.Template
-	unit          atomic.Pointer[unit] // nil until a stream for the route is found
-	count         *counters
-	callers       callers
-	formers       *generations.Formers
+	log      *slog.Logger
+	group    *supervisor.Group
+	path     *settle.Path // on which its messages are settled
+	looks    *pool.Pool   // of what is known of messages: failures must not stand behind them
+	intake   *intake.Route
+	source   source.Route // as its durables know it
+	memory   *memory.Account
+	key      subject.Template
+	unit     atomic.Pointer[unit] // nil until a stream for the route is found
+	count    *counters
+	callers  callers
+	formers  *generations.Formers
 	// parkedNow is what it has in the retry stream, as the server said lately.
 	parkedNow backlog.Count
 	// guarded: its handlers run in this process, and a message may end it.
@@ -53,10 +53,13 @@ type route struct {
 	standstill standstill
 }
 
-// newRoute makes a route. The limits are those that are to hold.
-func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
+// newRoute makes a route. The limits are those that are to hold. It counts on from the former route whose place it takes; nil: it takes none.
+func newRoute(r *Relay, cfg Route, limits map[string]Limit, former *route) *route {
 	cfg = cfg.withOwnBytes(r.cfg.Use)
 	rt := &route{relay: r, cfg: cfg, log: cfg.logger(r.log), looks: pool.New(asksAtOnce), guarded: cfg.guarded(), count: new(counters)}
+	if former != nil {
+		rt.count = former.count // before anything has a pointer to it
+	}
 	rt.settings.cfg.Store(&cfg)
 	rt.callers.policy = cfg.callerPolicy(append(ownInboxes(r.nc.Opts.InboxPrefix), r.cfg.Service, r.stores.DeadPrefix(cfg.DeadLetter.Prefix))...)
 	rt.callers.gates = rt.newGates()
@@ -75,6 +78,13 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit) *route {
 		Expect: func(subject string, sequence uint64) { rt.group.Expect(rt.keyOf(subject), sequence) },
 	}
 	rt.formers = generations.NewFormers(cfg.part)
+	rt.source = rt.toSource()
+	if former != nil {
+		rt.source.FormerAckWait = former.source.FormerAckWait
+		if former.cfg.AckWait != cfg.AckWait {
+			rt.source.FormerAckWait = former.cfg.AckWait
+		}
+	}
 	return rt
 }
 
@@ -173,8 +183,8 @@ func (rt *route) keyOf(literal string) string {
 // more asks the pull loops of the route to look again.
 func (rt *route) more() {
 	for _, s := range rt.relay.running.Sources() {
-		if s.serves(rt) {
-			s.pulls.Wake()
+		if s.Serves(&rt.source) {
+			s.Wake()
 		}
 	}
 }

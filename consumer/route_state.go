@@ -57,10 +57,10 @@ func (st *standstill) condition(g supervisor.Status) (state, why string, since t
 		return state, why, since
 	}
 	for _, s := range r.running.Sources() {
-		if err := s.trouble(); err != nil && s.serves(st.route) && !s.due && !s.Health.MerelyEdited() {
-			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.durable, s.stream, err), s.Health.LostSince()
+		if err := s.Trouble(); err != nil && s.Serves(&st.source) && !s.Due && !s.Health.MerelyEdited() {
+			return RouteStopped, fmt.Sprintf("durable %s on %s: %v", s.Name, s.Stream, err), s.Health.LostSince()
 		}
-		if s.serves(st.route) && !s.due && s.Health.IsEdited() {
+		if s.Serves(&st.source) && !s.Due && s.Health.IsEdited() {
 			return RouteStopped, "its durable was edited (the trouble of this instance says how)", time.Time{}
 		}
 	}
@@ -71,7 +71,7 @@ func (st *standstill) condition(g supervisor.Status) (state, why string, since t
 		return RoutePaused, operators.Reason(*paused), paused.At
 	}
 	for _, s := range r.running.Sources() {
-		if s.serves(st.route) && !s.due && !s.Health.PausedUntil().IsZero() {
+		if s.Serves(&st.source) && !s.Due && !s.Health.PausedUntil().IsZero() {
 			return RoutePaused, "its durable is paused on the server (to resume it: nats consumer resume)", time.Time{}
 		}
 	}
@@ -82,4 +82,31 @@ func (st *standstill) condition(g supervisor.Status) (state, why string, since t
 		return RouteLimited, why, since
 	}
 	return g.State.String(), g.Why, g.Since
+}
+
+// starting is the state of a route that is not pulled from yet, why, and since when: it starts while that may pass by itself, and
+// is stopped when somebody has to mend it. It is tried again either way.
+func (st *standstill) starting() (state, why string, since time.Time, yes bool) {
+	list := st.troubles.All()
+	if len(list) == 0 {
+		if since, yes := st.successor.waits(); yes {
+			why := "the route was changed; handlers of its former version end first"
+			if n := st.successor.running(); n > 0 {
+				why = fmt.Sprintf("the route was changed; handlers of its former version run until %s at most (%d left)", since.Add(st.relay.phases.drainTime()).UTC().Format(time.RFC3339), n)
+			}
+			return "starting", why, since, true
+		}
+		list = st.relay.troubles.All()
+		if st.relay.phases.serving.Load() {
+			return "", "", time.Time{}, false
+		}
+		if len(list) == 0 {
+			return "starting", "", st.relay.phases.since(), true
+		}
+	}
+	state = "starting"
+	if t := list[0]; !t.Passes() {
+		state = "stopped"
+	}
+	return state, list[0].Err.Error(), list[0].Since, true
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/backlog"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/beat"
@@ -273,7 +274,7 @@ func (r *serving) proveContact(ctx context.Context) {
 		}
 		r.line.Look(time.Now())
 		sent := time.Now()
-		flush, cancel := context.WithTimeout(ctx, setupTimeout)
+		flush, cancel := context.WithTimeout(ctx, source.SetupTimeout)
 		err := r.nc.FlushWithContext(flush)
 		cancel()
 		if r.nc.IsConnected() {
@@ -281,7 +282,7 @@ func (r *serving) proveContact(ctx context.Context) {
 		}
 		if err == nil {
 			for _, s := range r.running.Sources() {
-				s.pulls.Contact(sent)
+				s.Contact(sent)
 			}
 		}
 	}

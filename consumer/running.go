@@ -1,20 +1,25 @@
 package consumer
 
-import "github.com/relaymq/relay/consumer/internal/roster"
+import (
+	"github.com/relaymq/relay/consumer/internal/roster"
+	"github.com/relaymq/relay/consumer/internal/source"
+)
 
 // running are the units that run, with their open sources.
 type running struct {
-	*roster.Roster[*unit, *source]
-	late chan struct{} // holds a value for each source that is being opened late
+	*roster.Roster[*unit, *source.Source]
 }
 
 func newRunning() *running {
-	return &running{roster.New(func(s *source) (*unit, bool) { return s.unit, s.unit != nil }), make(chan struct{}, atOnce)}
+	return &running{roster.New(func(s *source.Source) (*unit, bool) {
+		u, has := s.Unit().(*unit)
+		return u, has
+	})}
 }
 
 // closeSources ends what was opened, when Run cannot go on.
 func (r *running) closeSources() {
 	for _, s := range r.Clear() {
-		s.close()
+		s.Close()
 	}
 }

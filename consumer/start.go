@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/placing"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
 	"github.com/relaymq/relay/internal/permission"
@@ -30,25 +30,8 @@ import (
 // one whose durable has other settings, when somebody has changed them, and one without a stream
 // (unplaced.go), when somebody has made it.
 
-const (
-	// setupTimeout bounds a step of the start over all routes. Who is not through with it by then is set up later.
-	setupTimeout = 10 * time.Second
-	// atOnce bounds how many durables are set up side by side.
-	atOnce = 16
-	// tryAgain and lookAgain are the longest pauses before what is away is tried again, and before a fault is looked at again.
-	tryAgain  = 5 * time.Second
-	lookAgain = time.Minute
-	// lookFor is how long the first looks at a stream and a durable may take that have no leader, and the longest pause between two of them.
-	lookFor = 500 * time.Millisecond
-)
-
-// restBefore is the longest pause before the next look.
-func restBefore(look *transient.Spans) time.Duration {
-	if look.Early() {
-		return lookFor
-	}
-	return tryAgain
-}
+// atOnce bounds how many durables are set up side by side.
+const atOnce = 16
 
 // startup is the start of a relay.
 type startup struct {
@@ -92,7 +75,7 @@ func (l *startup) start(ctx context.Context) error {
 
 // attempt bounds a try, and ends it when the server says that something is not permitted. It is begun anew when the connection was lost meanwhile.
 func (r *Relay) attempt(ctx context.Context, f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, source.SetupTimeout)
 	defer cancel()
 	ctx, stop := permission.Watch(ctx, r.nc, upkeep.UpdatePrefix)
 	defer stop()
@@ -184,8 +167,8 @@ func (l *startup) look(ctx context.Context) error {
 	lookTwice(ctx, l.nc, sourcesOf(l.units))
 	var faults []error
 	for _, s := range sourcesOf(l.units) {
-		if s.setup.err != nil && !s.setup.waits() {
-			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
+		if s.Setup.Err != nil && !s.Setup.Waits() {
+			faults = append(faults, setupError(s.Routes()[0].Name, s.Setup.Err))
 		}
 	}
 	if err := setupError("", faults...); err != nil || ctx.Err() != nil {
@@ -194,54 +177,54 @@ func (l *startup) look(ctx context.Context) error {
 	// A route whose durable differs, or which has no stream, is stopped alone, unless there is no other.
 	faults = faultsOf(l.without)
 	for _, u := range l.units {
-		for _, rt := range u.main.routes {
-			if differs := u.main.setup.differs(); differs != nil {
+		for _, rt := range u.routes {
+			if differs := u.main.Setup.Differs(); differs != nil {
 				faults = append(faults, &SetupError{rt.cfg.Name, fmt.Errorf("stopped: %w", differs)})
-			} else if u.main.setup.lacksStream() {
-				faults = append(faults, setupError(rt.cfg.Name, u.main.setup.err))
+			} else if u.main.Setup.LacksStream() {
+				faults = append(faults, setupError(rt.cfg.Name, u.main.Setup.Err))
 			}
 		}
 	}
 	if len(faults) == len(l.routes.all()) {
 		return errors.Join(faults...)
 	}
-	looked := slices.DeleteFunc(sourcesOf(l.units), func(s *source) bool { return s.setup.err != nil })
+	looked := slices.DeleteFunc(sourcesOf(l.units), func(s *source.Source) bool { return s.Setup.Err != nil })
 	return l.troubles.Persist(ctx, "permissions", func(ctx context.Context) error { return checkPermissions(ctx, l.prober, looked, l.sharedProbes()...) })
 }
 
 // lookTwice looks again where a stream was missing.
-func lookTwice(ctx context.Context, nc *nats.Conn, list []*source) {
-	missing := slices.DeleteFunc(slices.Clone(list), func(s *source) bool { return !errors.Is(s.setup.err, jetstream.ErrStreamNotFound) })
+func lookTwice(ctx context.Context, nc *nats.Conn, list []*source.Source) {
+	missing := slices.DeleteFunc(slices.Clone(list), func(s *source.Source) bool { return !errors.Is(s.Setup.Err, jetstream.ErrStreamNotFound) })
 	if len(missing) == 0 {
 		return
 	}
 	transient.Pause(ctx, placing.Twice)
 	for _, s := range missing {
-		s.setup.err = nil
+		s.Setup.Err = nil
 	}
 	sideBySide(ctx, nc, missing, lookAt)
 }
 
 // open makes and opens the durables that were looked at: those of routes first, then those of their replays.
 func (l *startup) open(ctx context.Context) error {
-	var mains, dues, opened []*source
+	var mains, dues, opened []*source.Source
 	for _, u := range l.units {
 		mains = append(mains, u.main)
 	}
-	sideBySide(ctx, l.nc, mains, (*source).openLooked)
+	sideBySide(ctx, l.nc, mains, (*source.Source).OpenLooked)
 	for _, u := range l.units {
-		if u.main.setup.err == nil {
+		if u.main.Setup.Err == nil {
 			dues = append(dues, u.dues...)
 		}
 	}
-	sideBySide(ctx, l.nc, dues, (*source).openLooked)
+	sideBySide(ctx, l.nc, dues, (*source.Source).OpenLooked)
 	var faults []error
 	for _, s := range append(mains, dues...) {
 		switch {
-		case s.setup.err == nil:
+		case s.Setup.Err == nil:
 			opened = append(opened, s)
-		case !s.setup.waits():
-			faults = append(faults, setupError(s.routes[0].cfg.Name, s.setup.err))
+		case !s.Setup.Waits():
+			faults = append(faults, setupError(s.Routes()[0].Name, s.Setup.Err))
 		}
 	}
 	if err := setupError("", faults...); err != nil {
@@ -249,7 +232,7 @@ func (l *startup) open(ctx context.Context) error {
 		return err
 	}
 	for _, s := range opened {
-		if !s.leased() {
+		if !s.Leased() {
 			l.running.Include(s)
 		}
 	}
@@ -257,37 +240,36 @@ func (l *startup) open(ctx context.Context) error {
 }
 
 // undo closes what a start opened that failed, and removes the durables that it made.
-func (l *startup) undo(ctx context.Context, opened []*source) {
+func (l *startup) undo(ctx context.Context, opened []*source.Source) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
-	sideBySide(ctx, l.nc, opened, func(s *source, ctx context.Context) error {
-		s.close()
-		return s.setup.Unmake(ctx, s.identity.ConsumerCreated)
+	sideBySide(ctx, l.nc, opened, func(s *source.Source, ctx context.Context) error {
+		return s.Unmake(ctx)
 	})
 }
 
 // sideBySide calls f for sources, some at once, and notes what became of each. Who has not begun when the time of the step is
 // over is as one that did not answer. f begins anew when the connection was lost meanwhile.
-func sideBySide(ctx context.Context, nc *nats.Conn, list []*source, f func(s *source, ctx context.Context) error) {
-	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+func sideBySide(ctx context.Context, nc *nats.Conn, list []*source.Source, f func(s *source.Source, ctx context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, source.SetupTimeout)
 	defer cancel()
 	ctx, stop := permission.Watch(ctx, nc, upkeep.UpdatePrefix)
 	defer stop()
 	slots := make(chan struct{}, atOnce)
 	var working sync.WaitGroup
 	for _, s := range list {
-		if s.setup.err != nil {
+		if s.Setup.Err != nil {
 			continue
 		}
 		slots <- struct{}{}
 		working.Go(func() {
 			defer func() { <-slots }()
-			if s.setup.err = ctx.Err(); s.setup.err == nil {
+			if s.Setup.Err = ctx.Err(); s.Setup.Err == nil {
 				one, cancel := context.WithTimeout(ctx, askTimeout)
-				s.setup.err = transient.Do(one, nc, func(ctx context.Context) error { return f(s, ctx) })
+				s.Setup.Err = transient.Do(one, nc, func(ctx context.Context) error { return f(s, ctx) })
 				cancel()
 			}
-			s.setup.err = permission.Cause(ctx, s.setup.err)
+			s.Setup.Err = permission.Cause(ctx, s.Setup.Err)
 		})
 	}
 	working.Wait()

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/provision"
 )
 
 // launch begins a relay over a connection and returns without waiting for anything. It ends with the test.
@@ -189,7 +190,7 @@ func TestStart_regressionARouteGoesOnWhenItsDurableIsMended(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.stream("INVOICES", "invoices.>")
-	made := jetstream.ConsumerConfig{Durable: "billing", AckWait: time.Hour, MaxDeliver: -1, MaxAckPending: maxAckPending, AckPolicy: jetstream.AckExplicitPolicy}
+	made := jetstream.ConsumerConfig{Durable: "billing", AckWait: time.Hour, MaxDeliver: -1, MaxAckPending: provision.MaxAckPending, AckPolicy: jetstream.AckExplicitPolicy}
 	if _, err := w.js.CreateConsumer(t.Context(), "ORDERS", made); err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func (r *Relay) status(q control.StatusRequest) Status {
 		s.Trouble = append(s.Trouble, o.String())
 	}
 	for _, src := range r.running.Sources() {
-		if text := src.unwanted.trouble(); text != "" {
+		if text := src.Strays(); text != "" {
 			s.Trouble = append(s.Trouble, text)
 		}
 	}
@@ -145,19 +145,19 @@ func (rt *route) status(keys int) RouteStatus {
 	}
 	s.Stream = rt.cfg.Stream
 	if u := rt.unit.Load(); u != nil {
-		s.Stream = u.main.stream // also while it is not open
+		s.Stream = u.main.Stream // also while it is not open
 	}
 	for _, src := range rt.relay.running.Sources() {
-		if src.serves(rt) && !src.due {
+		if src.Serves(&rt.source) && !src.Due {
 			if until := src.Health.PausedUntil(); !until.IsZero() && state == RoutePaused && s.Pause == nil {
 				s.Until = &until
 			}
-			s.Stream = src.stream
+			s.Stream = src.Stream
 			if b := s.Backlog; b == nil || b.Stream > 0 || b.Outstanding > 0 {
-				s.Again = src.setup.Again
+				s.Again = src.Setup.Again
 			}
-			if s.Why == "" && src.unwanted.strays.IsEmpty(rt.cfg.Name) {
-				s.Why = "nothing can arrive: stream " + src.stream + " holds none of its subjects"
+			if s.Why == "" && src.IsEmpty(rt.cfg.Name) {
+				s.Why = "nothing can arrive: stream " + src.Stream + " holds none of its subjects"
 			}
 		}
 	}

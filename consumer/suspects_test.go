@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/settle"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
@@ -418,7 +419,7 @@ func TestRelay_regressionWhatIsBehindALookUpIsBounded(t *testing.T) {
 	w.flood("orders.eu", 10_000)
 	r, _ := w.start(Config{Logger: quiet}, route)
 	w.eventually("it waits", func() bool { return asked.Load() > 1 }) // for a second, in which all the others would come
-	if n := r.running.Sources()[0].ordered.behind.Load(); n < maxBehind || n > 8*maxBehind {
+	if n := r.running.Sources()[0].Behind(); n < source.MaxBehind || n > 8*source.MaxBehind {
 		t.Errorf("%d messages are behind it", n)
 	}
 	gone()

@@ -6,11 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/caller"
-	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/audit"
 	"github.com/relaymq/relay/supervisor"
@@ -31,13 +27,13 @@ func tallyConfig(r *Relay) tally.Config {
 
 // tallyOf is what is counted of the unit.
 func (u *unit) tallyOf() tally.Of {
-	of := tally.Of{Log: u.main.log, Stream: u.main.stream, Durable: u.main.durable, Open: func() (list []*tally.Source) {
+	of := tally.Of{Log: u.main.Log(), Stream: u.main.Stream, Durable: u.main.Name, Open: func() (list []*tally.Source) {
 		for _, s := range u.Open() {
-			list = append(list, s.tally)
+			list = append(list, s.Tally())
 		}
 		return list
 	}}
-	for _, rt := range u.main.routes {
+	for _, rt := range u.routes {
 		of.Routes = append(of.Routes, tally.Route{Name: rt.cfg.Name, Count: &rt.count.tally, Ended: rt.count.ends, Hand: func() int {
 			messages, _ := rt.memory.Ledger.Held()
 			return messages
@@ -64,27 +60,6 @@ func (c *counters) ends() audit.Counts {
 	return audit.Counts{Done: c.Settled[supervisor.AckMessage].Load(), Fallback: c.Fallback.Load(), Dead: c.Stored()}
 }
 
-// newTally is of a durable that is being opened. The server said info of it, and was asked at that time.
-func (s *source) newTally(info *jetstream.ConsumerInfo, at time.Time) *tally.Source {
-	return tally.Opened(tally.Source{
-		Stream: s.stream, Durable: s.durable, Due: s.due, Count: &s.count.tally,
-		Naked: func() uint64 { return s.Session.Stats().Naked },
-		Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, bool, error) {
-			said, err := s.asker.Ask(ctx)
-			return said.Info, said.Identity.Equal(s.identity), err
-		},
-	}, info, at)
-}
-
-// tallied counts a delivery for the ledger.
-func (l *loop) tallied(rt *route, d *ack.Delivery, subject string, place catchup.Place) {
-	of := tally.Delivery{First: d.Deliveries == 1, Due: l.due, Passed: place != catchup.Outside, Subject: subject}
-	if rt != nil {
-		of.Route, of.Partition = &rt.count.tally, rt.cfg.part != nil
-	}
-	l.count.tally.Delivered(of)
-}
-
 // lastTallies writes what the units counted, and how far their durables are, when they are through.
 func lastTallies(units []*unit, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -92,7 +67,7 @@ func lastTallies(units []*unit, patience time.Duration) {
 	var writing sync.WaitGroup
 	for _, u := range units {
 		writing.Go(func() { _ = u.tally.Finish(ctx) })
-		writing.Go(func() { u.main.noteLastFloor(ctx) })
+		writing.Go(func() { u.main.NoteLastFloor(ctx) })
 	}
 	writing.Wait()
 }

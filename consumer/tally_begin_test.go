@@ -3,6 +3,7 @@ package consumer
 import (
 	"testing"
 
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/audit"
 )
 
@@ -20,9 +21,9 @@ func (w *world) onlyUnit(r *Relay) (u *unit) {
 }
 
 // openMain is the main source that is open now.
-func (u *unit) openMain() *source {
+func (u *unit) openMain() *source.Source {
 	for _, s := range u.Open() {
-		if !s.due {
+		if !s.Due {
 			return s
 		}
 	}

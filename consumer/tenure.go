@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/peers"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/tenure"
 	"github.com/relaymq/relay/internal/transient"
 )
@@ -17,24 +18,13 @@ import (
 // server goes by the sequence of a message, whoever sends the NAK.
 
 // leased tells whether one instance at a time works on the unit.
-func (u *unit) leased() bool { return u.main.leased() }
-
-// mayStart tells whether handlers may be started for messages of the source: always, or while this instance certainly has the claim.
-func (s *source) mayStart() bool { return !s.leased() || s.unit.tenure.Has() }
-
-// fence is the number of this holder; 0: the unit has none.
-func (u *unit) fence() uint64 {
-	if !u.leased() {
-		return 0
-	}
-	return u.tenure.Fence()
-}
+func (u *unit) leased() bool { return u.main.Leased() }
 
 // tenureConfig is what is done while this instance has the claim.
 func (u *unit) tenureConfig() tenure.Config {
 	r := u.relay
 	return tenure.Config{
-		Membership: r.membership.Membership, Instance: r.cfg.Instance, Resource: peers.Resource(u.main.stream, u.main.durable), Lease: r.cfg.Fleet.lease(),
+		Membership: r.membership.Membership, Instance: r.cfg.Instance, Resource: peers.Resource(u.main.Stream, u.main.Name), Lease: r.cfg.Fleet.lease(),
 		DrainTime: r.phases.drainTime, Reluctant: u.reluctant,
 		Begin: u.hold, Fence: u.fenceOff, End: func() {
 			ctx, cancel := context.WithTimeout(u.work, r.phases.drainTime())
@@ -54,11 +44,11 @@ func (u *unit) lead() {
 
 // hold begins the work on the unit.
 func (u *unit) hold(fence uint64) {
-	for _, rt := range u.main.routes {
+	for _, rt := range u.routes {
 		rt.log.Info("this instance now has the route; the others stand by", "fence", fence)
 		rt.relay.events.Holder(rt.name(), rt.cfg.called(), rt.relay.cfg.Instance, fence)
 	}
-	if p := u.main.routes[0].cfg.part; p != nil && p.Number == 0 {
+	if p := u.routes[0].cfg.part; p != nil && p.Number == 0 {
 		u.relay.generations.Soon() // this instance looks after the streams now
 	}
 	u.living.Go(u.live)
@@ -70,7 +60,7 @@ func (u *unit) fenceOff() {
 	for _, s := range u.Open() {
 		s.Session.Fence()
 	}
-	for _, rt := range u.main.routes {
+	for _, rt := range u.routes {
 		rt.log.Warn("this instance lost the route: its lease was not renewed in time; running handlers are cancelled")
 	}
 }
@@ -81,16 +71,16 @@ func (u *unit) standByAgain() {
 	r.running.Change(u, func() {
 		var look transient.Spans
 		for p := new(transient.Patience); ; {
-			ctx, cancel := context.WithTimeout(r.phases.ends, look.Next(lookFor, setupTimeout))
+			ctx, cancel := context.WithTimeout(r.phases.ends, look.Next(source.LookFor, source.SetupTimeout))
 			err := restart(ctx, r, u)
 			cancel()
 			if err == nil || errors.Is(err, ErrNotRunning) {
 				return
 			}
-			for _, rt := range u.main.routes {
+			for _, rt := range u.routes {
 				rt.standstill.troubles.Note("standing by for "+u.main.String(), err, time.Now())
 			}
-			transient.Pause(r.phases.ends, p.Next(restBefore(&look)))
+			transient.Pause(r.phases.ends, p.Next(source.RestBefore(&look)))
 		}
 	})
 }
@@ -107,14 +97,14 @@ func restart(ctx context.Context, r *Relay, units ...*unit) error {
 		if !r.running.Has(u) {
 			continue
 		}
-		for _, rt := range u.main.routes {
+		for _, rt := range u.routes {
 			c.Update = append(c.Update, *rt.now())
 		}
 	}
 	if len(c.Update) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, source.SetupTimeout)
 	defer cancel()
 	p, err := c.check(ctx, r)
 	if err != nil {

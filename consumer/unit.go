@@ -6,6 +6,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/reload"
 	"github.com/relaymq/relay/consumer/internal/roster"
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/consumer/internal/tenure"
 )
@@ -13,11 +14,12 @@ import (
 // unit is what is set up and ended together: the durable of one or more routes, and those of their replays, which are of no use
 // without it. Units come and go while others run.
 type unit struct {
-	relay *Relay
-	main  *source
-	dues  []*source
+	relay  *Relay
+	routes []*route
+	main   *source.Source
+	dues   []*source.Source
 
-	roster.Member[*source] // which of these are open, and whether it ends
+	roster.Member[*source.Source] // which of these are open, and whether it ends
 
 	opening, work, slow             context.Context // it may be opened; it runs; its slow paths run
 	stopOpening, stopWork, stopSlow context.CancelFunc
@@ -32,8 +34,8 @@ type unit struct {
 	interrupted int // of the drain
 }
 
-func newUnit(main *source) *unit {
-	return &unit{relay: main.relay, main: main, tried: make(chan struct{})}
+func newUnit(r *Relay, main *source.Source) *unit {
+	return &unit{relay: r, main: main, tried: make(chan struct{})}
 }
 
 // prepare gives the unit what it needs to run. It comes before anybody knows of its routes.
@@ -43,12 +45,12 @@ func (u *unit) prepare() {
 	u.work, u.stopWork = context.WithCancel(r.phases.work)
 	u.slow, u.stopSlow = context.WithCancel(r.phases.slow)
 	u.tenure = tenure.New(u.work, u.tenureConfig())
-	for _, rt := range u.main.routes {
+	for _, rt := range u.routes {
 		rt.path.Work = u.slow
 		rt.unit.Store(u)
 	}
 	for _, s := range u.sources() {
-		s.unit = u
+		s.Join(u)
 	}
 	u.tally = r.tallies.New(u.tallyOf())
 }
@@ -67,19 +69,22 @@ func (u *unit) begin() {
 	}
 }
 
-// wasTried notes that the main source was opened, or could not be, for whoever waits for that.
-func (u *unit) wasTried(s *source) {
-	if u != nil && s == u.main {
+// Tried notes that the main source was opened, or could not be, for whoever waits for that.
+func (u *unit) Tried(s *source.Source) {
+	if s == u.main {
 		u.once.Do(func() { close(u.tried) })
 	}
 }
 
 // named is the unit by names alone.
 func (u *unit) named() reload.Unit {
-	return reload.Unit{Place: u.main.String(), Routes: u.main.names()}
+	return reload.Unit{Place: u.main.String(), Routes: u.main.Names()}
 }
 
-func (u *unit) sources() []*source { return append([]*source{u.main}, u.dues...) }
+// Tenure is for a unit that one instance at a time works on.
+func (u *unit) Tenure() *tenure.Tenure { return u.tenure }
+
+func (u *unit) sources() []*source.Source { return append([]*source.Source{u.main}, u.dues...) }
 
 // The end of a unit that is closing, in this order: nothing is pulled any more and what was not started goes back (stopPulling);
 // handlers end (drain); settlements are confirmed (confirm); everything of it has ended (end).
@@ -90,9 +95,9 @@ func (u *unit) endPulls() {
 	u.stopOpening()
 	var pulls sync.WaitGroup
 	for _, s := range u.Open() {
-		pulls.Go(s.pulls.Stop)
+		pulls.Go(s.StopPulling)
 	}
-	for _, rt := range u.main.routes {
+	for _, rt := range u.routes {
 		rt.group.Drain()
 		rt.callers.gates.Close()
 	}
@@ -118,9 +123,9 @@ func (u *unit) drain(ctx context.Context) (interrupted int) {
 func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 	stop := context.AfterFunc(ctx, u.stopSlow)
 	defer stop()
-	counts := make([]int, len(u.main.routes))
+	counts := make([]int, len(u.routes))
 	var routes sync.WaitGroup
-	for i, rt := range u.main.routes {
+	for i, rt := range u.routes {
 		routes.Go(func() {
 			rt.settings.end()
 			counts[i] = rt.group.Close(ctx)
@@ -133,8 +138,7 @@ func (u *unit) endHandlers(ctx context.Context) (interrupted int) {
 	}
 	routes.Wait()
 	for _, s := range u.Open() {
-		s.tidying.Wait()
-		s.unwanted.strays.Wait()
+		s.Wait()
 	}
 	for _, n := range counts {
 		interrupted += n
@@ -155,7 +159,7 @@ func (u *unit) end() {
 	u.tenure.Close()
 	u.living.Wait()
 	r := u.relay
-	for _, rt := range u.main.routes {
+	for _, rt := range u.routes {
 		r.solo.Remove(rt.group)
 	}
 	r.running.Remove(u)
@@ -168,7 +172,7 @@ func (u *unit) close() int {
 	u.stopPulling()
 	interrupted := u.drain(ctx)
 	// Only this route knows the messages that it put aside. Its successor gets them at once, and may put them aside again.
-	for _, rt := range u.main.routes {
+	for _, rt := range u.routes {
 		rt.group.CallBackAll()
 	}
 	// Messages whose give-back is not confirmed come again only after AckWait.
@@ -178,4 +182,22 @@ func (u *unit) close() int {
 	lastTallies([]*unit{u}, tally.Patience)
 	u.end()
 	return interrupted
+}
+
+// live runs the sources of the unit, each when it is open, until its work is done. None is opened after its opening is done.
+func (u *unit) live() {
+	if !u.main.Await(u.opening) {
+		return
+	}
+	u.tally.Begin(u.work)
+	var running sync.WaitGroup
+	for _, due := range u.dues {
+		running.Go(func() {
+			if due.Await(u.opening) {
+				due.KeepOpen(u.work)
+			}
+		})
+	}
+	u.main.KeepOpen(u.work)
+	running.Wait()
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/transient"
 )
 
@@ -18,7 +19,7 @@ func (rt *route) isUnplaced() bool { return rt.unit.Load() == nil }
 func (r *serving) place(ctx context.Context) {
 	list := r.unplaced
 	for p := new(transient.Patience); len(list) > 0; {
-		transient.Pause(ctx, p.Next(tryAgain))
+		transient.Pause(ctx, p.Next(source.TryAgain))
 		if ctx.Err() != nil {
 			return
 		}

@@ -43,6 +43,12 @@ var layers = map[string][]string{
 	"consumer/internal/intake": { // what must be known of a message before it goes that way
 		"ack", "supervisor", "consumer/internal/generations", "consumer/internal/memory", "consumer/internal/settle", "consumer/internal/strays", "consumer/internal/unstored",
 	},
+	"consumer/internal/source": { // what all the rooms of a durable do together
+		"ack", "supervisor", "consumer/internal/backlog", "consumer/internal/catchup", "consumer/internal/durables", "consumer/internal/gaps",
+		"consumer/internal/generations", "consumer/internal/health", "consumer/internal/identity", "consumer/internal/intake", "consumer/internal/link",
+		"consumer/internal/memory", "consumer/internal/metrics", "consumer/internal/pulls", "consumer/internal/settle", "consumer/internal/stores",
+		"consumer/internal/strays", "consumer/internal/takeover", "consumer/internal/tally", "consumer/internal/tenure", "consumer/internal/watchdog",
+	},
 	"consumer/internal/outcome":   {"supervisor", "consumer/internal/caller", "consumer/internal/settle"}, // what it says of a message
 	"consumer/internal/division":  {"consumer/internal/usercode", "consumer/internal/generations"},
 	"consumer/internal/pulls":     {"consumer/internal/link"}, // a durable asks for its part of what the link brings

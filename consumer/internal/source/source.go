@@ -1,4 +1,4 @@
-package consumer
+package source
 
 import (
 	"context"
@@ -13,29 +13,30 @@ import (
 	"github.com/relaymq/relay/consumer/internal/catchup"
 	"github.com/relaymq/relay/consumer/internal/gaps"
 	"github.com/relaymq/relay/consumer/internal/health"
+	"github.com/relaymq/relay/consumer/internal/metrics"
 	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/consumer/internal/tally"
+	"github.com/relaymq/relay/consumer/internal/tenure"
 	"github.com/relaymq/relay/consumer/internal/watchdog"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
 )
 
-// source is one durable, from which one or more routes get their messages.
-type source struct {
-	observed             // what the server says of it
-	settle.Durable       // how its messages are settled
-	unit           *unit // nil until its unit begins
+// Source is one durable, from which one or more routes get their messages.
+type Source struct {
+	observed            // what the server says of it
+	settle.Durable      // how its messages are settled
+	unit           Unit // nil until its unit begins
 
-	setup    setup
+	Setup    Setup
 	pulls    *pulls.Puller
 	loop     *loop
 	watchdog watchdog.Watchdog
-	count    *sourceCounters
+	count    *Counters
 	tally    *tally.Source // since it is open
 	takeover *takeover.Takeover
 	unwanted *unwanted
@@ -54,32 +55,46 @@ type ordered struct {
 	behind  atomic.Int64 // how many there are
 }
 
-// newSource is for a durable on a stream of the user.
-func newSource(r *Relay, stream, durable string) *source {
-	return newSourceOf(newBinding(r, stream, durable))
+// Unit is what a source is set up and ended with.
+type Unit interface {
+	// Tenure is for a source on which one instance at a time works.
+	Tenure() *tenure.Tenure
+	// Tried is called when the source was opened, or could not be.
+	Tried(s *Source)
 }
 
-// newDueSource is for a durable on the retry stream, through which messages of a stream come due.
-func newDueSource(r *Relay, durable, origin string) *source {
-	b := newBinding(r, r.stores.Retries.Name(), durable)
+// Counters are those of a durable.
+type Counters struct {
+	metrics.DurableCount
+	tally tally.DurableCount
+}
+
+// New is for a durable on a stream of the user.
+func New(in *Instance, stream, durable string) *Source {
+	return newSourceOf(newBinding(in, stream, durable))
+}
+
+// NewDue is for a durable on the retry stream, through which messages of a stream come due.
+func NewDue(in *Instance, durable, origin string) *Source {
+	b := newBinding(in, in.Stores.Retries.Name(), durable)
 	b.due, b.origin = true, origin
 	return newSourceOf(b)
 }
 
-func newBinding(r *Relay, stream, durable string) *binding {
+func newBinding(in *Instance, stream, durable string) *binding {
 	return &binding{
-		relay: r, log: r.log.With("stream", stream, "durable", durable), stream: stream, durable: durable, idPrefix: retry.IDPrefix(stream, durable),
+		in: in, log: in.Log.With("stream", stream, "durable", durable), stream: stream, durable: durable, idPrefix: retry.IDPrefix(stream, durable),
 	}
 }
 
-func newSourceOf(b *binding) *source {
-	s := &source{
-		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(asksAtOnce), count: new(sourceCounters),
+func newSourceOf(b *binding) *Source {
+	s := &Source{
+		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(settle.Paths), count: new(Counters),
 	}
 	s.observed.begin(b)
 	s.ordered.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
 		for _, rt := range b.routes {
-			rt.group.HoldAbove(above, until)
+			rt.Group.HoldAbove(above, until)
 		}
 	})
 	s.pulls = pulls.New(s.pullerConfig())
@@ -87,13 +102,13 @@ func newSourceOf(b *binding) *source {
 	s.unwanted = newUnwanted(s)
 	s.catchUp = catchup.New(s.catchUpConfig())
 	s.takeover = takeover.New(s.takeoverConfig())
-	s.setup = newSetup(s)
-	s.loop = &loop{source: s}
+	s.Setup = newSetup(s)
+	s.loop = &loop{Source: s}
 	return s
 }
 
 // open begins the session of a durable that is there.
-func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) error {
+func (s *Source) open(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) error {
 	began := time.Now()
 	info, err := consumer.Info(ctx)
 	if err != nil {
@@ -101,7 +116,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	}
 	s.identity = ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}
 	m := provision.MarkOf(info.Config.Metadata)
-	s.setup.adopted = m.Adopted
+	s.Setup.adopted = m.Adopted
 	s.unwanted.learn(stream.CachedInfo().Config, m, began)
 	s.asker.Saw(info)
 	if err := s.catchUp.Read(ctx, stream, info); err != nil {
@@ -112,14 +127,14 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	}
 	s.tally = s.newTally(info, began)
 	s.pulls.Open(info.NumPending > 0)
-	s.Records = s.relay.stores.Records.Records(s.stream, s.durable, info.Created)
+	s.Records = s.in.Stores.Records.Records(s.stream, s.durable, info.Created)
 	s.Session = ack.NewSession(ack.Config{
-		Inbox: s.pulls.Name(), Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
+		Inbox: s.pulls.Name(), Conn: s.in.Conn, Link: func() uint64 { return s.in.Conn.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
 	s.watchdog.Begin(s.watchdogConfig())
 	s.loop.suspect.Begin(info.Delivered.Consumer)
-	if !s.due && slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.cfg.Order == supervisor.OrderKey }) {
+	if !s.due && slices.ContainsFunc(s.routes, func(rt *Route) bool { return rt.Ordered }) {
 		s.ordered.gaps.Begin(gaps.Start{
 			Consumer: info.Delivered.Consumer, Delivered: info.Delivered.Stream, AckFloor: info.AckFloor.Stream, Pending: info.NumAckPending,
 			AckWait: info.Config.AckWait, Alone: s.leased(),
@@ -131,11 +146,11 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	return err
 }
 
-// close ends the subscriptions.
-func (s *source) close() { s.pulls.Close() }
+// Close ends the subscriptions.
+func (s *Source) Close() { s.pulls.Close() }
 
 // info is what the session asks of the server.
-func (s *source) info(ctx context.Context) (ack.Info, error) {
+func (s *Source) info(ctx context.Context) (ack.Info, error) {
 	said, err := s.asker.Ask(ctx)
 	if err != nil {
 		// A durable that is gone says nothing on the pulls that were not parked at that moment.
@@ -150,24 +165,24 @@ func (s *source) info(ctx context.Context) (ack.Info, error) {
 	return ack.Info{Identity: said.Identity, AckPending: said.Info.NumAckPending}, nil
 }
 
-// trouble is why the durable gives nothing, if so.
-func (s *source) trouble() error {
+// Trouble is why the durable gives nothing, if so.
+func (s *Source) Trouble() error {
 	if err := s.Health.Reason(); err != nil {
 		return err
 	}
-	if err := s.late.Reason(s.relay.cfg.Stalled, time.Now()); err != nil {
+	if err := s.late.Reason(s.in.Stalled, time.Now()); err != nil {
 		return err
 	}
 	return s.Health.Silent(time.Now())
 }
 
 // lose gives the durable up, because it or its stream was deleted: after that an ack could settle another message with the same sequence.
-func (s *source) lose(err error) {
+func (s *Source) lose(err error) {
 	s.Session.Abandon()
 	s.pulls.Abandon()
 	news := s.Health.Lose(err)
-	if s.routes[0].cfg.part != nil {
-		s.relay.generations.Soon()
+	if s.routes[0].Part != nil {
+		s.in.GenerationsChanged()
 	}
 	if news {
 		s.log.Error("the durable or its stream is gone, so nothing is pulled; relay keeps looking for it. Create it again, or restart relay to have it created", "error", err)
@@ -175,8 +190,8 @@ func (s *source) lose(err error) {
 }
 
 // forget deletes the record of a settled message.
-func (s *source) forget(ctx context.Context, seq uint64) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (s *Source) forget(ctx context.Context, seq uint64) {
+	ctx, cancel := context.WithTimeout(ctx, settle.Timeout)
 	defer cancel()
 	failpoint.At("forgetting")
 	if err := s.Records.Delete(ctx, seq); err != nil {
@@ -184,8 +199,8 @@ func (s *source) forget(ctx context.Context, seq uint64) {
 	}
 }
 
-// sweep removes the records of what was settled without anybody noticing.
-func (s *source) sweep(ctx context.Context) {
+// Sweep removes the records of what was settled without anybody noticing.
+func (s *Source) Sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	said, err := s.asker.Ask(ctx)

@@ -1,4 +1,4 @@
-package consumer
+package source
 
 import (
 	"context"
@@ -11,26 +11,27 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/health"
+	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/watchdog"
 	"github.com/relaymq/relay/internal/looks"
 )
 
 // watchdogConfig is how the durable is watched that was opened.
-func (s *source) watchdogConfig() watchdog.Config {
-	r := s.relay
+func (s *Source) watchdogConfig() watchdog.Config {
+	in := s.in
 	return watchdog.Config{
 		Log: s.log, Stream: s.stream, Durable: s.durable, Identity: s.identity, Leased: s.leased(), Health: &s.Health, Pulls: s.pulls, Gaps: s.ordered.gaps,
 		Others: func() int {
-			if l := r.stores.Lives.Load(); l != nil {
+			if l := in.Stores.Lives.Load(); l != nil {
 				return l.Others()
 			}
 			return 0
 		},
 		HasRoom: s.hasRoom, Here: s.Session.Live, Missed: func() uint64 { return s.takeover.StillMissing(s.ordered.gaps) },
 		OfStream: func(ctx context.Context, age time.Duration) (looks.Look, error) {
-			return r.streams.Get(ctx, s.stream, age)
+			return in.Streams.Get(ctx, s.stream, age)
 		},
-		Share: r.stores.AmongMany, Timeout: askTimeout,
+		Share: in.Stores.AmongMany, Timeout: settle.Timeout,
 		Ask: func(ctx context.Context, stream looks.Look) (ack.Identity, *jetstream.ConsumerInfo, error) {
 			said, err := s.asker.AskOn(ctx, stream)
 			return said.Identity, said.Info, err
@@ -47,12 +48,12 @@ func (s *source) watchdogConfig() watchdog.Config {
 // finding is what the server says of the durable.
 type finding struct {
 	watchdog.Finding
-	next *source // for a durable that was lost and is there again
+	next *Source // for a durable that was lost and is there again
 }
 
 // check asks the server.
 func (l *loop) check(ctx context.Context, q watchdog.Question) finding {
-	if l.isLost() {
+	if l.IsLost() {
 		l.watchdog.Doubt() // it is looked for until it is there
 		next, err := l.reopen(ctx)
 		return finding{watchdog.Finding{Err: err}, next}
@@ -62,9 +63,9 @@ func (l *loop) check(ctx context.Context, q watchdog.Question) finding {
 
 // checked acts on what the server said.
 func (l *loop) checked(f finding, now time.Time) {
-	var differs *durableDiffers
+	var differs *DiffersError
 	switch {
-	case !l.isLost():
+	case !l.IsLost():
 		l.watchdog.Act(f.Finding, now)
 	case errors.As(f.Err, &differs):
 		l.Health.StayLost(fmt.Errorf("durable %s was deleted and created again: %w", l.durable, f.Err))

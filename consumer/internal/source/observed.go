@@ -1,4 +1,4 @@
-package consumer
+package source
 
 import (
 	"sync/atomic"
@@ -8,6 +8,7 @@ import (
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/durables"
+	"github.com/relaymq/relay/consumer/internal/settle"
 )
 
 // observed is what the server says of a durable.
@@ -23,7 +24,7 @@ type observed struct {
 // begin has the durable of the binding be the one that is asked about.
 func (o *observed) begin(b *binding) {
 	o.binding, o.floors = b, b.newFloors()
-	o.asker = durables.Asker{JS: b.relay.js, Stream: b.stream, Durable: b.durable, Timeout: askTimeout, Saw: func(info *jetstream.ConsumerInfo) {
+	o.asker = durables.Asker{JS: b.in.JS, Stream: b.stream, Durable: b.durable, Timeout: settle.Timeout, Saw: func(info *jetstream.ConsumerInfo) {
 		o.looked.Store(backlog.LookOf(info))
 	}}
 }

@@ -1,4 +1,4 @@
-package consumer
+package source
 
 import (
 	"context"
@@ -20,19 +20,19 @@ const batchSize = 256
 
 // loop is the pull loop of a source: it asks for messages, and hands out what arrives. What it has beside the source is for its own goroutine only.
 type loop struct {
-	*source
+	*Source
 	suspect identity.Watch
 	spares  spares
 	batch   batch // of take
 }
 
 // pullerConfig is how the source asks for messages.
-func (s *source) pullerConfig() pulls.Config {
-	r := s.relay
+func (s *Source) pullerConfig() pulls.Config {
+	in := s.in
 	return pulls.Config{
-		Conn: r.nc, JS: r.js, API: r.api, Stream: s.stream, Durable: s.durable, Elsewhere: r.cfg.Domain != "", Log: s.log,
-		Link: r.link, Durables: func() int { return len(r.running.Sources()) }, Among: r.stores.AmongMany, DrainTime: r.phases.drainTime,
-		Leased: s.leased, Lease: r.cfg.Fleet.lease(), Holds: s.mayStart,
+		Conn: in.Conn, JS: in.JS, API: in.API, Stream: s.stream, Durable: s.durable, Elsewhere: in.Domain != "", Log: s.log,
+		Link: in.Link, Durables: func() int { return len(in.Open()) }, Among: in.Stores.AmongMany, DrainTime: in.DrainTime,
+		Leased: s.leased, Lease: in.Lease, Holds: s.MayStart,
 		Stops: s.Health.Stops, Full: s.holdsBack,
 		Room: func() (messages, bytes int) {
 			room := s.room()
@@ -47,7 +47,7 @@ func (s *source) pullerConfig() pulls.Config {
 
 // run pulls messages and hands them out until ctx is done, or until a durable that was lost is there again: then it returns
 // the source that takes over. The session runs beside it.
-func (l *loop) run(ctx context.Context) (next *source) {
+func (l *loop) run(ctx context.Context) (next *Source) {
 	ctx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -58,7 +58,7 @@ func (l *loop) run(ctx context.Context) (next *source) {
 	if l.leased() {
 		noting.Go(func() { l.takeover.NoteInHand(ctx) })
 	}
-	connected := l.relay.nc.StatusChanged(nats.CONNECTED)
+	connected := l.in.Conn.StatusChanged(nats.CONNECTED)
 	checking := make(chan finding, 1)
 	confirmed := make(chan watchdog.Finding, 1)
 	busy, confirming := false, false
@@ -70,11 +70,11 @@ func (l *loop) run(ctx context.Context) (next *source) {
 		if v := recover(); v != nil {
 			panic(v) // waiting for the session, which goes on, would hide it for ever
 		}
-		l.relay.nc.RemoveStatusListener(connected)
+		l.in.Conn.RemoveStatusListener(connected)
 		stop()
 		if busy {
 			if found := <-checking; found.next != nil {
-				found.next.close()
+				found.next.Close()
 			}
 		}
 		if confirming {
@@ -84,7 +84,7 @@ func (l *loop) run(ctx context.Context) (next *source) {
 		<-done // with it ends what it asks of the server
 		l.ordered.inOrder.Wait()
 		l.pulls.Leave()
-		l.close()
+		l.Close()
 		l.pulls.Ended()
 	}()
 	l.pulls.Start(time.Now())
@@ -115,14 +115,14 @@ func (l *loop) run(ctx context.Context) (next *source) {
 				l.giveBackArrived()
 				return found.next
 			}
-			wasLost := l.isLost()
+			wasLost := l.IsLost()
 			l.checked(found, time.Now())
-			if !wasLost && l.isLost() {
+			if !wasLost && l.IsLost() {
 				ask(l.watchdog.Now(time.Now())) // it may be there again
 			}
 		case f := <-confirmed:
 			confirming = false
-			if !l.isLost() {
+			if !l.IsLost() {
 				l.watchdog.Act(f, time.Now())
 			}
 			if over, held := l.suspect.Answered(); over {
@@ -133,9 +133,9 @@ func (l *loop) run(ctx context.Context) (next *source) {
 				}
 			}
 			switch {
-			case l.isLost() && busy:
+			case l.IsLost() && busy:
 				l.watchdog.Doubt() // what is asked just now was asked of the durable before
-			case l.isLost():
+			case l.IsLost():
 				ask(l.watchdog.Now(time.Now())) // it may be there again
 			}
 		case now := <-tick.C:
@@ -148,7 +148,7 @@ func (l *loop) run(ctx context.Context) (next *source) {
 				l.unwanted.claims.Soon(now)
 			}
 			l.catchUp.Soon(now)
-			l.ordered.gaps.Attend(now, l.relay.nc.IsConnected() && l.ordered.behind.Load() == 0)
+			l.ordered.gaps.Attend(now, l.in.Conn.IsConnected() && l.ordered.behind.Load() == 0)
 			l.pulls.Tick()
 			if busy {
 				continue
@@ -161,14 +161,14 @@ func (l *loop) run(ctx context.Context) (next *source) {
 }
 
 // room is what the routes could use. A route that waits for time does not hold back the others that share the durable.
-func (s *source) room() (room supervisor.Room) {
+func (s *Source) room() (room supervisor.Room) {
 	flowing, missing := false, s.ordered.gaps.Coming(time.Now())
 	for _, rt := range s.routes {
-		free, flows := rt.group.Free()
-		if flows && rt.cfg.Order == supervisor.OrderKey {
+		free, flows := rt.Group.Free()
+		if flows && rt.Ordered {
 			free.Messages = max(free.Messages, missing)
 		}
-		switch free = rt.within(free); {
+		switch free = rt.Within(free); {
 		case flows && flowing:
 			room.Messages, room.Bytes = min(room.Messages, free.Messages), min(room.Bytes, free.Bytes)
 		case flows:
@@ -180,25 +180,25 @@ func (s *source) room() (room supervisor.Room) {
 	return room
 }
 
-func (s *source) hasRoom() bool {
+func (s *Source) hasRoom() bool {
 	room := s.room()
 	return room.Messages > 0 && room.Bytes > 0 && !s.holdsBack()
 }
 
 // holdsBack tells whether too much waits for the server already, whatever the routes could use.
-func (s *source) holdsBack() bool {
-	return s.ordered.behind.Load() > maxBehind || s.unwanted.strays.Many() || s.Session.Stats().Unconfirmed > maxUnconfirmed ||
-		slices.ContainsFunc(s.routes, func(rt *route) bool { return rt.path.Full() || rt.memory.Full() })
+func (s *Source) holdsBack() bool {
+	return s.ordered.behind.Load() > MaxBehind || s.unwanted.strays.Many() || s.Session.Stats().Unconfirmed > MaxUnconfirmed ||
+		slices.ContainsFunc(s.routes, func(rt *Route) bool { return rt.Path.Full() || rt.Memory.Full() })
 }
 
-// maxUnconfirmed keeps a server that confirms slowly from being asked for more.
-const maxUnconfirmed = 8192
+// MaxUnconfirmed keeps a server that confirms slowly from being asked for more.
+const MaxUnconfirmed = 8192
 
 // reconnected forgets what the server has forgotten.
 func (l *loop) reconnected() {
 	l.pulls.Reconnected()
 	l.ordered.gaps.MayHaveLost(time.Now())
-	if lives := l.relay.stores.Lives.Load(); lives != nil {
+	if lives := l.in.Stores.Lives.Load(); lives != nil {
 		lives.Reconnected(time.Now())
 	}
 	l.Session.Reconnected()

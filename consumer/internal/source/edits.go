@@ -1,4 +1,4 @@
-package consumer
+package source
 
 import (
 	"context"
@@ -18,19 +18,19 @@ import (
 // then nothing is pulled until they are changed back.
 
 // inspect compares the durable with what it should be, and brings about what is for relay itself to change.
-func (s *source) inspect(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, began time.Time) (e health.Edits) {
+func (s *Source) inspect(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, began time.Time) (e health.Edits) {
 	if info.Paused {
 		e.Paused = time.Now().Add(info.PauseRemaining)
 	}
-	c := s.setup.Judge(info.Config, stream, provision.Ever)
+	c := s.Setup.Judge(info.Config, stream, provision.Ever)
 	m := provision.MarkOf(info.Config.Metadata)
 	// Whether one instance pulls or all do is decided at the start: two with different configurations would change it for ever in turn.
-	if adopted := m.Adopted != s.setup.adopted; c.Own && !c.Policy && !adopted {
+	if adopted := m.Adopted != s.Setup.adopted; c.Own && !c.Policy && !adopted {
 		s.log.Info("set the filter of the durable to the subjects of its routes", "was", provision.Filters(info.Config), "is", provision.Filters(c.Want))
-		own, err := s.relay.js.Stream(ctx, s.stream) // not the one that others look at
+		own, err := s.in.JS.Stream(ctx, s.stream) // not the one that others look at
 		var changed jetstream.Consumer
 		if err == nil {
-			changed, err = s.setup.Change(ctx, own, info.Config, c.Want)
+			changed, err = s.Setup.Change(ctx, own, info.Config, c.Want)
 		}
 		if err != nil {
 			s.log.Warn("cannot set the filter of the durable to the subjects of its routes; retrying", "error", err)
@@ -62,7 +62,7 @@ func (b *binding) sort(e *health.Edits, differs, filter []string) {
 }
 
 // edited acts on what differs.
-func (s *source) edited(e health.Edits) {
+func (s *Source) edited(e health.Edits) {
 	was, changed := s.Health.Edit(e)
 	if !changed {
 		return

@@ -1,4 +1,4 @@
-package consumer
+package source
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 // binding is what the configuration says of a source: a durable of a stream, and the routes that get its messages. It is fixed when the source
 // begins, and a source that takes over from another one has the same.
 type binding struct {
-	relay    *Relay
+	in       *Instance
 	log      *slog.Logger
 	stream   string
 	durable  string
@@ -25,16 +25,16 @@ type binding struct {
 	due      bool       // on the retry stream
 	origin   string     // of a due one: the stream whose messages come due here
 	patterns []dispatch // most specific first
-	routes   []*route
+	routes   []*Route
 }
 
 type dispatch struct {
 	pattern string
-	route   *route
+	route   *Route
 }
 
-// add routes the subjects of rt here.
-func (b *binding) add(rt *route, patterns ...string) {
+// Add routes the subjects of rt here.
+func (b *binding) Add(rt *Route, patterns ...string) {
 	b.routes = append(b.routes, rt)
 	for _, p := range patterns {
 		b.patterns = append(b.patterns, dispatch{p, rt})
@@ -42,18 +42,19 @@ func (b *binding) add(rt *route, patterns ...string) {
 	slices.SortStableFunc(b.patterns, func(x, y dispatch) int { return subject.Compare(x.pattern, y.pattern) })
 }
 
-func (b *binding) serves(rt *route) bool { return slices.Contains(b.routes, rt) }
+// Serves tells whether the route gets messages from here.
+func (b *binding) Serves(rt *Route) bool { return slices.Contains(b.routes, rt) }
 
-// names are those of the routes.
-func (b *binding) names() (list []string) {
+// Names are those of the routes.
+func (b *binding) Names() (list []string) {
 	for _, rt := range b.routes {
-		list = append(list, rt.cfg.Name)
+		list = append(list, rt.Name)
 	}
 	return list
 }
 
-// routeOf is the route with the most specific subject that matches; nil when there is none.
-func (b *binding) routeOf(literal string) *route {
+// RouteOf is the route with the most specific subject that matches; nil when there is none.
+func (b *binding) RouteOf(literal string) *Route {
 	for _, d := range b.patterns {
 		if subject.Matches(d.pattern, literal) {
 			return d.route
@@ -63,11 +64,11 @@ func (b *binding) routeOf(literal string) *route {
 }
 
 // routeFor is the route of a message that arrives on this subject.
-func (b *binding) routeFor(literal string) *route {
+func (b *binding) routeFor(literal string) *Route {
 	if b.due {
 		return b.routes[0]
 	}
-	return b.routeOf(literal)
+	return b.RouteOf(literal)
 }
 
 // id is retry.Origin.ID for a message of this durable, without its cost.
@@ -77,8 +78,8 @@ func (b *binding) id(d *ack.Delivery) string {
 
 func (b *binding) String() string { return fmt.Sprintf("%s/%s", b.stream, b.durable) }
 
-// routeOfPattern is the route of this configuration that has such a subject; nil when it has been changed meanwhile.
-func (b *binding) routeOfPattern(pattern string) *route {
+// RouteOfPattern is the route of this configuration that has such a subject; nil when it has been changed meanwhile.
+func (b *binding) RouteOfPattern(pattern string) *Route {
 	for _, d := range b.patterns {
 		if d.pattern == pattern {
 			return d.route
@@ -87,8 +88,8 @@ func (b *binding) routeOfPattern(pattern string) *route {
 	return nil
 }
 
-// subjects are the patterns of its routes.
-func (b *binding) subjects() []string {
+// Subjects are the patterns of its routes.
+func (b *binding) Subjects() []string {
 	list := make([]string, len(b.patterns))
 	for i, d := range b.patterns {
 		list[i] = d.pattern
@@ -97,28 +98,34 @@ func (b *binding) subjects() []string {
 }
 
 // unheld tells whether no message of the stream can be for the route. What a stream gets from others may have any subject.
-func (b *binding) unheld(c jetstream.StreamConfig, rt *route) bool {
+func (b *binding) unheld(c jetstream.StreamConfig, rt *Route) bool {
 	if b.due || len(c.Subjects) == 0 || c.Mirror != nil || len(c.Sources) > 0 || c.SubjectTransform != nil {
 		return false
 	}
-	return !slices.ContainsFunc(rt.cfg.Subjects, func(p string) bool {
+	return !slices.ContainsFunc(rt.Subjects, func(p string) bool {
 		return slices.ContainsFunc(c.Subjects, func(held string) bool { return subject.Overlaps(p, held) })
 	})
 }
 
 // newerGeneration says that a part must not begin: there is a newer generation, to which what is before may have been handed over.
 func (b *binding) newerGeneration(ctx context.Context) error {
-	p := b.routes[0].cfg.part
+	p := b.routes[0].Part
 	if p == nil || b.due {
 		return nil
 	}
-	behind, err := b.relay.divided.maker.IsBehind(ctx, p)
+	behind, err := b.in.IsBehind(ctx, p)
 	if err == nil && behind {
-		b.relay.generations.Soon()
+		b.in.GenerationsChanged()
 		err = transient.Made(fmt.Errorf("route %s has a newer generation of partitions: %w", p.Route, jetstream.ErrStreamNotFound))
 	}
 	return err
 }
 
 // leased tells whether one instance at a time works on its messages.
-func (b *binding) leased() bool { return b.routes[0].cfg.Leased() }
+func (b *binding) leased() bool { return b.routes[0].Leased }
+
+// Routes are those that get messages from here.
+func (b *binding) Routes() []*Route { return b.routes }
+
+// Log is that of the durable.
+func (b *binding) Log() *slog.Logger { return b.log }

@@ -1,4 +1,4 @@
-package consumer
+package source
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/internal/provision"
 )
 
@@ -14,43 +15,44 @@ import (
 // became of it. When somebody has made it, with the settings that relay needs, another source takes over, with a session
 // of its own: the old one was abandoned, so that what was in hand can settle nothing in the new stream.
 
-// keepOpen runs a source, and those that take over from it, until ctx is done.
-func (s *source) keepOpen(ctx context.Context) {
+// KeepOpen runs a source, and those that take over from it, until ctx is done.
+func (s *Source) KeepOpen(ctx context.Context) {
 	for s != nil {
 		next := s.loop.run(ctx)
-		if next != nil && !s.relay.running.Replace(s, next) {
-			next.close()
+		if next != nil && !s.in.Replace(s, next) {
+			next.Close()
 			next = nil
 		}
 		s = next
 	}
 }
 
-func (s *source) isLost() bool { return s.Health.IsLost() && !s.pulls.IsDraining() }
+// IsLost tells whether the durable is gone, and looked for.
+func (s *Source) IsLost() bool { return s.Health.IsLost() && !s.pulls.IsDraining() }
 
 // reopen opens a durable that was lost and is there again. It never makes or changes one.
-func (s *source) reopen(ctx context.Context) (*source, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (s *Source) reopen(ctx context.Context) (*Source, error) {
+	ctx, cancel := context.WithTimeout(ctx, settle.Timeout)
 	defer cancel()
-	stream, err := s.relay.js.Stream(ctx, s.stream)
+	stream, err := s.in.JS.Stream(ctx, s.stream)
 	if err != nil {
 		return nil, err
 	}
 	consumer, err := stream.Consumer(ctx, s.durable)
 	if errors.Is(err, jetstream.ErrNotPullConsumer) {
-		err = &durableDiffers{s.stream, s.durable, []string{"it is a push consumer"}}
+		err = &DiffersError{s.stream, s.durable, []string{"it is a push consumer"}}
 	}
 	if err != nil {
 		return nil, err
 	}
 	info := consumer.CachedInfo()
-	if c := s.setup.Judge(info.Config, stream, provision.Ever); (!c.Own || c.Policy) && len(c.Differs()) > 0 {
-		return nil, &durableDiffers{s.stream, s.durable, c.Differs()}
+	if c := s.Setup.Judge(info.Config, stream, provision.Ever); (!c.Own || c.Policy) && len(c.Differs()) > 0 {
+		return nil, &DiffersError{s.stream, s.durable, c.Differs()}
 	}
 	next := newSourceOf(s.binding)
 	next.unit, next.count = s.unit, s.count
 	for _, rt := range next.routes {
-		rt.group.Renumbered(s.due)
+		rt.Group.Renumbered(s.due)
 	}
 	// The pulls of the session before were sent to it, and it may be pinned to them.
 	if next.leased() {
@@ -60,7 +62,7 @@ func (s *source) reopen(ctx context.Context) (*source, error) {
 		err = next.open(ctx, stream, consumer)
 	}
 	if err != nil {
-		next.close()
+		next.Close()
 		return nil, err
 	}
 	s.log.Warn("the durable was created again by somebody else; continuing with it", "at", info.Delivered.Stream, "waiting", info.NumPending)

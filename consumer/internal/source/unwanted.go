@@ -1,4 +1,4 @@
-package consumer
+package source
 
 import (
 	"context"
@@ -17,14 +17,14 @@ import (
 
 // unwanted is what a durable delivers that no route of this instance wants, and what is kept for no route that they want.
 type unwanted struct {
-	*source
+	*Source
 	strays   *intake.Strays
 	claims   *strays.Claims // of a durable on a stream of the user
 	delivers uint64         // from this sequence on the durable delivers all that the routes want, for certain; fixed when it is open
 }
 
-func newUnwanted(s *source) *unwanted {
-	u := &unwanted{source: s}
+func newUnwanted(s *Source) *unwanted {
+	u := &unwanted{Source: s}
 	u.strays, u.claims = u.straysOf(), u.claimsOf()
 	return u
 }
@@ -43,19 +43,19 @@ func (u *unwanted) learn(c jetstream.StreamConfig, m provision.Mark, began time.
 	var gone []strays.Wanted
 	for name, patterns := range m.Routes {
 		to := name
-		if slices.ContainsFunc(u.relay.routes.all(), func(rt *route) bool { return rt.cfg.Name == name }) {
+		if u.in.HasRoute(name) {
 			to = retry.NoRoute
 		}
 		for _, p := range patterns {
-			if !slices.ContainsFunc(u.patterns, func(d dispatch) bool { return d.route.cfg.Name == name && subject.Covers(d.pattern, p) }) {
+			if !slices.ContainsFunc(u.patterns, func(d dispatch) bool { return d.route.Name == name && subject.Covers(d.pattern, p) }) {
 				gone = append(gone, strays.Wanted{Pattern: p, Route: to})
 			}
 		}
 	}
 	u.strays.Learn(c.Subjects, gone, began)
 	for _, rt := range u.routes {
-		if u.strays.Empty(rt.cfg.Name, u.unheld(c, rt)) {
-			rt.log.Warn("no subject of this route is on the stream: nothing can arrive", "stream", u.stream, "holds", c.Subjects, "subjects", rt.cfg.Subjects)
+		if u.strays.Empty(rt.Name, u.unheld(c, rt)) {
+			rt.Log.Warn("no subject of this route is on the stream: nothing can arrive", "stream", u.stream, "holds", c.Subjects, "subjects", rt.Subjects)
 		}
 	}
 }
@@ -63,8 +63,8 @@ func (u *unwanted) learn(c jetstream.StreamConfig, m provision.Mark, began time.
 // isElsewhere tells whether a route of this instance gets a message from another durable of the stream: one that moved away from this durable, which
 // goes on delivering its subjects. To keep it would have it handled twice, should the route come back.
 func (u *unwanted) isElsewhere(literal string, sequence uint64) bool {
-	return !u.due && slices.ContainsFunc(u.relay.running.Sources(), func(o *source) bool {
-		return o != u.source && !o.due && o.stream == u.stream && sequence >= o.unwanted.delivers && o.routeOf(literal) != nil
+	return !u.due && slices.ContainsFunc(u.in.Open(), func(o *Source) bool {
+		return o != u.Source && !o.due && o.stream == u.stream && sequence >= o.unwanted.delivers && o.RouteOf(literal) != nil
 	})
 }
 
@@ -80,8 +80,9 @@ func (u *unwanted) noteDelivers(ctx context.Context, stream jetstream.Stream) er
 	return err
 }
 
-// trouble says that strays came lately, if so.
-func (u *unwanted) trouble() string {
+// Strays says that strays came lately, if so.
+func (s *Source) Strays() string {
+	u := s.unwanted
 	since, example, lately := u.strays.Lately()
 	if !lately {
 		return ""
@@ -93,12 +94,12 @@ func (u *unwanted) trouble() string {
 // claimsOf is how what the routes of the source want is found among what is kept for no route.
 func (u *unwanted) claimsOf() *strays.Claims {
 	return strays.NewClaims(strays.ClaimsConfig{
-		Log: u.log, Stream: u.stream, Durable: u.durable, Looks: u.relay.streams, Pool: u.tidying,
-		Retries: func() *retry.Stream { return u.relay.stores.Retries },
-		Work:    func() context.Context { return u.routes[0].path.Work },
+		Log: u.log, Stream: u.stream, Durable: u.durable, Looks: u.in.Streams, Pool: u.tidying,
+		Retries: func() *retry.Stream { return u.in.Stores.Retries },
+		Work:    func() context.Context { return u.routes[0].Path.Work },
 		Wants: func(subject string) string {
-			if rt := u.routeOf(subject); rt != nil {
-				return rt.cfg.Name
+			if rt := u.RouteOf(subject); rt != nil {
+				return rt.Name
 			}
 			return ""
 		},
@@ -111,8 +112,8 @@ func (u *unwanted) othersWant(o retry.Origin) bool {
 	if o.Replay > 0 {
 		return false
 	}
-	for _, main := range u.relay.running.Sources() {
-		if !main.due && main.stream == u.origin && main.durable == o.Consumer && main.serves(u.routes[0]) && main.routeOf(o.Subject) == nil {
+	for _, main := range u.in.Open() {
+		if !main.due && main.stream == u.origin && main.durable == o.Consumer && main.Serves(u.routes[0]) && main.RouteOf(o.Subject) == nil {
 			_, to, known := main.unwanted.strays.WantedBy(o.Subject)
 			return known && to == retry.NoRoute
 		}
