@@ -50,7 +50,11 @@ func (s *source) reopen(ctx context.Context) (*source, error) {
 	next := newSourceOf(s.binding)
 	next.unit, next.count = s.unit, s.count
 	for _, rt := range next.routes {
-		rt.group.Renumbered(s.due)
+		if s.due {
+			rt.group.RenumberedReplays()
+		} else {
+			rt.group.Renumbered()
+		}
 	}
 	// The pulls of the session before were sent to it, and it may be pinned to them.
 	if next.leased() {

@@ -157,7 +157,7 @@ func (m *Unsettled) nak(due time.Time) error {
 	}
 	m.away.back.Store(back)
 	if called := m.away.called.Load(); called != nil { // while it was on its way
-		back.Recall(*called, false)
+		back.Recall(*called)
 	}
 	return nil
 }
@@ -175,8 +175,12 @@ func (m *Unsettled) Away() supervisor.Away {
 // CallBack asks for the message to come at due already.
 func (a *Away) CallBack(due time.Time) {
 	a.called.Store(&due)
-	if back := a.back.Load(); back != nil {
-		back.Recall(due, a.durable.Leased())
+	switch back := a.back.Load(); {
+	case back == nil:
+	case a.durable.Leased():
+		back.RecallAlone(due)
+	default:
+		back.Recall(due)
 	}
 }
 
