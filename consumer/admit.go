@@ -75,7 +75,7 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 			l.ordered.gaps.Hold(now)
 		}()
 	}
-	l.pulls.Waits(m.arrival.Pending > 0 || m.arrival.Deliveries > 1)
+	l.pulls.Told(&m.arrival)
 	if d == nil {
 		return
 	}
@@ -135,12 +135,12 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 	} else if p := m.route.cfg.part; p != nil && !m.OfPartition(p) {
 		return
 	}
-	elsewhere := m.Bodyless || (l.due || m.Moved) && dlq.BodyElsewhere(raw.Header)
+	m.Elsewhere = m.Bodyless || (l.due || m.Moved) && dlq.BodyElsewhere(raw.Header)
 	rec, known := retry.Record{}, true
 	if d.Deliveries > 1 {
 		rec, known = l.Records.Cached(d.Sequence, d.Deliveries)
 	}
-	known = known && !elsewhere
+	known = known && !m.Elsewhere
 	switch ordered := m.route.cfg.Order == supervisor.OrderKey; {
 	case known && (!ordered || l.ordered.behind.Load() == 0):
 		m.known(rec, b)
@@ -149,11 +149,11 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 		// settlements and leases come this way too.
 		b.deliver()
 		l.ordered.behind.Add(1)
-		enter := func() { m.LookUp(m.route.intake, elsewhere, m.enter) }
+		enter := func() { m.LookUp(m.route.intake, m.enter) }
 		if known {
 			rec := rec // the other one must not escape
 			enter = func() { m.enter(rec) }
-		} else if !elsewhere { // a body has to wait for its memory, in order
+		} else if !m.Elsewhere { // a body has to wait for its memory, in order
 			m.WillAsk()
 			l.ordered.aheads.Go(func() { m.AskAhead(m.route.intake, now) })
 		}
@@ -164,7 +164,7 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 			}
 		})
 	default:
-		m.route.looks.Go(func() { m.LookUp(m.route.intake, elsewhere, m.enter) })
+		m.route.looks.Go(func() { m.LookUp(m.route.intake, m.enter) })
 	}
 }
 

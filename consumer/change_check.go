@@ -147,7 +147,7 @@ func (p *checkedChange) clashes(running []*unit) (faults []error) {
 				continue
 			}
 			for _, rt := range begins.main.routes {
-				faults = append(faults, setupErrors(placing.Overlaps(allPlaced(goesOn.main.routes), rt.cfg.placed(), false))...)
+				faults = append(faults, setupErrors(placing.Overlaps(allPlaced(goesOn.main.routes), rt.cfg.placed()))...)
 			}
 		}
 	}

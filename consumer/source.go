@@ -111,7 +111,7 @@ func (s *source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		return err
 	}
 	s.tally = s.newTally(info, began)
-	s.pulls.Open(info.NumPending > 0)
+	s.pulls.Open(info.NumPending)
 	s.Records = s.relay.stores.Records.Records(s.stream, s.durable, info.Created)
 	s.Session = ack.NewSession(ack.Config{
 		Inbox: s.pulls.Name(), Conn: s.relay.nc, Link: func() uint64 { return s.relay.nc.Stats().Reconnects },
