@@ -134,7 +134,7 @@ const bounce = 100 * time.Millisecond
 // giveBack returns a message that spent no attempt; zero means at once.
 func (m *Unsettled) giveBack(due time.Time) {
 	if m.Path.Guarded && !m.Recorded {
-		m.Durable.Records.Returned(m.Delivery.Sequence, m.Delivery.Deliveries, m.Suspect != nil)
+		m.Durable.Records.Returned(m.Delivery.Sequence, m.Delivery.Deliveries, retry.Record{Suspect: m.Suspect != nil})
 	}
 	if due.IsZero() && m.Delivery.Deliveries <= 2 {
 		_ = m.Delivery.GiveBack() // fenced: somebody else has it

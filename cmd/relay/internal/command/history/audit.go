@@ -146,7 +146,11 @@ func auditAll(ctx context.Context, cl *cli.Client, routes []string) (list []audi
 		if _, has := r.Routes[strings.Join(routes, "")]; len(routes) > 0 && !has {
 			continue
 		}
-		b, err := a.Audit(ctx, r.Stream, r.Durable, streams[r.Stream] == 1, max(0, time.Until(until)))
+		of := audit.OwnRoutes
+		if streams[r.Stream] == 1 {
+			of = audit.AllRoutes
+		}
+		b, err := a.Audit(ctx, r.Stream, r.Durable, of, max(0, time.Until(until)))
 		if err != nil {
 			return nil, nil, fmt.Errorf("durable %s on stream %s: %w", cli.Printable(r.Durable), cli.Printable(r.Stream), err)
 		}
