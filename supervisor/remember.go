@@ -30,19 +30,19 @@ func (g *Group) remembered(m *Message) {
 	if o := m.parting; o != nil && o.Action == RetryLater {
 		o.Action = GiveBack // what is to be remembered is stored
 	}
-	t.stored(m)
+	t.goesOn(m)
 	t.unlock()
 }
 
 // notRemembered notes that it is not: the lease was lost.
 func (g *Group) notRemembered(m *Message) {
 	t := g.lock()
-	t.stored(m)
+	t.goesOn(m)
 	t.unlock()
 }
 
-// stored lets the message go on, or sends it away if that was decided meanwhile.
-func (t *turn) stored(m *Message) {
+// goesOn lets the message go on, or sends it away if that was decided meanwhile.
+func (t *turn) goesOn(m *Message) {
 	m.storing = false
 	if o := m.parting; o != nil {
 		m.parting = nil

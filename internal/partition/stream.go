@@ -108,7 +108,7 @@ func (g Generation) source(start Start) *jetstream.StreamSource {
 	return source
 }
 
-// config of the stream.
+// streamConfig is the stream of the generation, with that source.
 func (g Generation) streamConfig(start Start, source *jetstream.StreamSource, replicas int) jetstream.StreamConfig {
 	value, _ := json.Marshal(mark{g.Route, g.Number, g.Layout, start})
 	return jetstream.StreamConfig{

@@ -161,7 +161,7 @@ func (p *Placing) Place(ctx context.Context, routes []Route, try Trying) (places
 			if at.Stream == streams[i] {
 				clash := subject.Overlaps
 				if at == places[j] {
-					clash = sameMessages
+					clash = tie
 				}
 				faults = append(faults, overlaps(at.of(routes), rt, clash)...)
 			}
@@ -209,9 +209,9 @@ func (at *Place) of(routes []Route) (list []Route) {
 // Overlaps finds subjects of a route that others of its stream, on another durable, handle too.
 func Overlaps(others []Route, rt Route) []Fault { return overlaps(others, rt, subject.Overlaps) }
 
-// sameMessages tells whether no message is for one of two patterns rather than the other. Routes that share a durable may overlap, since the most
-// specific one gets the message, but not so.
-func sameMessages(p, q string) bool { return subject.Compare(p, q) == 0 && subject.Overlaps(p, q) }
+// tie tells whether two patterns overlap of which neither is the more specific one. Routes that share a durable may overlap otherwise, since the most
+// specific one gets the message.
+func tie(p, q string) bool { return subject.Compare(p, q) == 0 && subject.Overlaps(p, q) }
 
 // overlaps finds subjects of a route that clash with those of others.
 func overlaps(others []Route, rt Route, clash func(p, q string) bool) (faults []Fault) {
