@@ -94,27 +94,46 @@ func (d *Delivery) Ack(then Confirmed) error {
 // [ErrSettled] and sends nothing if the delivery was settled before. It returns [ErrFenced], sends nothing, and ends the
 // delivery, if the lease may be lost: the server delivers the message again by itself. A lease that is lost before the
 // burst has the same effect.
-func (d *Delivery) Nak(due time.Time) error { return d.giveBack(due, false, d) }
+func (d *Delivery) Nak(due time.Time) error {
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	if err := d.giveUp(); err != nil {
+		return err
+	}
+	d.awaitBurst(due)
+	return nil
+}
 
 // NakAway is Nak for a message that may be called back before due. What it returns does not refer to the delivery or its message, which can so be
 // collected: tens of thousands may be away. The errors are those of Nak.
 func (d *Delivery) NakAway(due time.Time) (*Away, error) {
-	a := &Away{}
-	if err := d.giveBack(due, false, &a.d); err != nil {
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	if err := d.giveUp(); err != nil {
 		return nil, err
 	}
+	a := &Away{}
+	a.d.replace(d)
+	a.d.awaitBurst(due)
 	return a, nil
 }
 
 // GiveBack returns a message that was never started, to be delivered again at once: what a drain does. It leaves with the
 // next burst too, lest a +WPI on its way overtakes it. It returns what Nak returns.
-func (d *Delivery) GiveBack() error { return d.giveBack(time.Now(), true, d) }
+func (d *Delivery) GiveBack() error {
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	if err := d.giveUp(); err != nil {
+		return err
+	}
+	d.plain = true
+	d.awaitBurst(time.Now())
+	return nil
+}
 
-// giveBack settles d. From then on the session has left in its place, which is d itself, or new.
-func (d *Delivery) giveBack(due time.Time, plain bool, left *Delivery) error {
+// giveUp ends the lease of a delivery that is given back, unless it is over. The lock is held.
+func (d *Delivery) giveUp() error {
 	s := d.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if d.state != live {
 		return ErrSettled
 	}
@@ -126,21 +145,28 @@ func (d *Delivery) giveBack(due time.Time, plain bool, left *Delivery) error {
 		s.stats.Fenced++
 		return ErrFenced
 	}
-	if left != d {
-		s.bySeq.remove(d)
-		left.s, left.reply, left.slot, left.Sequence, left.Time = s, d.reply, noSlot, d.Sequence, d.Time
-		left.fence.Store(d.fence.Load())
-		left.Ledger, left.weight, d.weight = d.Ledger, d.weight, 0
-		s.bySeq.put(left)
-		d.state = released
-	}
-	left.state, left.due, left.plain = naked, due, plain
-	s.naks = append(s.naks, left)
-	s.delayed = true
 	if d.Deliveries == 1 {
 		s.nakedSince++
 	}
 	return nil
+}
+
+// replace has the session keep d, which is new, in the place of a delivery that was given up. The lock is held.
+func (d *Delivery) replace(former *Delivery) {
+	s := former.s
+	s.bySeq.remove(former)
+	d.s, d.reply, d.slot, d.Sequence, d.Time = s, former.reply, noSlot, former.Sequence, former.Time
+	d.fence.Store(former.fence.Load())
+	d.Ledger, d.weight, former.weight = former.Ledger, former.weight, 0
+	s.bySeq.put(d)
+	former.state = released
+}
+
+// awaitBurst has a delivery that was given up wait for the burst. The lock is held.
+func (d *Delivery) awaitBurst(due time.Time) {
+	d.state, d.due = naked, due
+	d.s.naks = append(d.s.naks, d)
+	d.s.delayed = true
 }
 
 // Release ends the delivery without a word to the server, which delivers the message again after AckWait.

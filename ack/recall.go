@@ -10,19 +10,39 @@ const recallMargin = 2 * time.Second
 type Away struct{ d Delivery }
 
 // Recall asks for the message to come at due, or at once when that is over: the server lets a later NAK replace an earlier one. It does
-// nothing when the message is not away, or about to come by itself, since then another instance may be at it. Alone says that there is none: then what should have come is asked for once more. The server forgets what it is about to deliver again
+// nothing when the message is not away, or about to come by itself, since then another instance may be at it.
+func (a *Away) Recall(due time.Time) {
+	a.d.s.mu.Lock()
+	defer a.d.s.mu.Unlock()
+	a.recall(due, time.Now())
+}
+
+// RecallAlone is Recall while there is no other instance: what should have come is asked for once more. The server forgets what it is about to deliver again
 // when the stream is purged, and brings it after AckWait only (nats-server 2.15.2, consumer.go, purge).
-func (a *Away) Recall(due time.Time, alone bool) {
-	d := &a.d
-	s := d.s
-	now := time.Now()
-	if due.Before(now) {
-		due = now
-	}
+func (a *Away) RecallAlone(due time.Time) {
+	s, now := a.d.s, time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	late := alone && now.Sub(d.due) >= recallMargin
-	if s.abandoned || late && s.fenced || !late && d.due.Sub(due) < recallMargin {
+	switch late := now.Sub(a.d.due) >= recallMargin; {
+	case !late:
+		a.recall(due, now)
+	case !s.fenced:
+		a.ask(later(due, now), now.Add(recallMargin))
+	}
+}
+
+// recall is Recall with the lock held.
+func (a *Away) recall(due, now time.Time) {
+	if due = later(due, now); a.d.due.Sub(due) >= recallMargin {
+		a.ask(due, a.d.due)
+	}
+}
+
+// ask asks for the message to come at due. Until then nobody else can have it. The lock is held.
+func (a *Away) ask(due, until time.Time) {
+	d := &a.d
+	s := d.s
+	if s.abandoned {
 		return
 	}
 	current := s.bySeq.get(d.Sequence)
@@ -30,11 +50,7 @@ func (a *Away) Recall(due time.Time, alone bool) {
 		return // it is back
 	}
 	waiting := current == d && d.slot == noSlot // for the burst
-	until := d.due
-	if late {
-		until = now.Add(recallMargin)
-	}
-	d.fence.Store(int64(s.at(until))) // until then nobody else can have it
+	d.fence.Store(int64(s.at(until)))
 	d.due = due
 	if waiting {
 		return
@@ -43,4 +59,11 @@ func (a *Away) Recall(due time.Time, alone bool) {
 	s.bySeq.put(d)
 	s.naks = append(s.naks, d)
 	s.rouse()
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

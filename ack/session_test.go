@@ -200,7 +200,7 @@ func TestSession_recreatedDurableGetsNoOldSettlements(t *testing.T) {
 		}
 		w.check(running.Ack(nil), ErrFenced)
 		w.check(failing.Nak(time.Now()), ErrFenced)
-		away.Recall(time.Time{}, false)
+		away.Recall(time.Time{})
 		if w.arrive(9, 1) != nil {
 			t.Error("a delivery was handed out")
 		}
@@ -542,8 +542,8 @@ func TestAway_recall(t *testing.T) {
 		d, soon := w.arrive(1, 1), w.arrive(2, 1)
 		away, about := w.away(d, time.Hour), w.away(soon, 5*time.Second)
 		w.confirmAll(4 * time.Second)
-		away.Recall(time.Time{}, false)
-		about.Recall(time.Time{}, false) // about to come by itself
+		away.Recall(time.Time{})
+		about.Recall(time.Time{}) // about to come by itself
 		time.Sleep(100 * time.Millisecond)
 		m := w.one(`-NAK {"delay":10000000}`)
 		if m.to != reply(1, 1, storedAt) {
@@ -553,7 +553,7 @@ func TestAway_recall(t *testing.T) {
 		if w.arrive(1, 2) == nil {
 			t.Fatal("not handed out")
 		}
-		away.Recall(time.Time{}, false) // it is back
+		away.Recall(time.Time{}) // it is back
 		time.Sleep(100 * time.Millisecond)
 		w.nothing()
 	})
@@ -564,15 +564,15 @@ func TestAway_recallOnceMore(t *testing.T) {
 	bubble(t, 3*time.Second, func(w *world) {
 		d := w.away(w.arrive(1, 1), time.Hour)
 		w.confirmAll(4 * time.Second)
-		d.Recall(time.Time{}, true)
+		d.RecallAlone(time.Time{})
 		w.confirmAll(time.Second)
-		d.Recall(time.Time{}, true) // it may be on its way
+		d.RecallAlone(time.Time{}) // it may be on its way
 		time.Sleep(2 * time.Second)
 		w.nothing()
-		d.Recall(time.Time{}, false) // another instance may have it
+		d.Recall(time.Time{}) // another instance may have it
 		time.Sleep(100 * time.Millisecond)
 		w.nothing()
-		d.Recall(time.Time{}, true)
+		d.RecallAlone(time.Time{})
 		time.Sleep(100 * time.Millisecond)
 		m := w.one(`-NAK {"delay":10000000}`)
 		if m.to != reply(1, 1, storedAt) {
@@ -581,7 +581,7 @@ func TestAway_recallOnceMore(t *testing.T) {
 		w.confirm(m)
 		time.Sleep(recallMargin)
 		w.s.Fence()
-		d.Recall(time.Time{}, true)
+		d.RecallAlone(time.Time{})
 		time.Sleep(100 * time.Millisecond)
 		w.nothing()
 	})
@@ -595,8 +595,8 @@ func TestAway_recallBeforeItsNakIsConfirmed(t *testing.T) {
 		if out := w.taken(); len(out) != 1 {
 			t.Fatalf("sent %v, want one NAK", out)
 		}
-		w.away(waiting, time.Hour).Recall(time.Time{}, false) // before its burst
-		sent.Recall(time.Time{}, false)                       // after it, unconfirmed
+		w.away(waiting, time.Hour).Recall(time.Time{}) // before its burst
+		sent.Recall(time.Time{})                       // after it, unconfirmed
 		time.Sleep(100 * time.Millisecond)
 		out := w.taken()
 		if len(out) != 2 {

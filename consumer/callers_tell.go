@@ -41,7 +41,7 @@ func (m *message) Finish(o supervisor.Outcome) {
 		// A reply that cannot be delivered does not fail the message.
 		Msg: reply.To(m.call.ReplyTo), Confirm: m.call.Confirm, Once: unwanted, Held: rt.path.Work,
 		Until: time.Now().Add(rt.cfg.AckWait), // as long as nobody else has the message
-	}, m.Size, errors.Is(o.Err, caller.ErrAbsent), m.Done, func(told caller.Told) {
+	}, m.Size, o.Err, m.Done, func(told caller.Told) {
 		if unwanted && told == caller.NotThere {
 			return
 		}

@@ -143,7 +143,7 @@ func TestCatchUp_regressionWhatTheDurableHasPassedComesToTheRoute(t *testing.T) 
 					}
 					w.eventually("the ledger is balanced", func() bool {
 						a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.stores.Ledgers}
-						b, err := a.Audit(t.Context(), "JOBS", "shared", true, 0)
+						b, err := a.Audit(t.Context(), "JOBS", "shared", audit.AllRoutes, 0)
 						return err == nil && b.Verdict == audit.Balanced
 					})
 				})
@@ -340,7 +340,7 @@ func TestCatchUp_randomOrder(t *testing.T) {
 			})
 			w.eventually("the ledger is balanced", func() bool {
 				a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.stores.Ledgers}
-				b, err := a.Audit(t.Context(), "JOBS", "shared", true, 0)
+				b, err := a.Audit(t.Context(), "JOBS", "shared", audit.AllRoutes, 0)
 				return err == nil && b.Verdict == audit.Balanced
 			})
 			if h.count("a") != wantA || h.count("b") != wantB || len(h.wrong()) > 0 {

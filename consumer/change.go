@@ -163,7 +163,11 @@ func (r *Relay) enter(rt *route) {
 	r.routes.metrics.Enter(rt.name(), &rt.count.RouteCount)
 	rt.cfg.enterLimits(r.limits)
 	r.link.Cover(rt.cfg.AckWait)
-	r.events.Mute(rt.cfg.Name, rt.cfg.handlesEvents(r.cfg.Service))
+	if rt.cfg.handlesEvents(r.cfg.Service) {
+		r.events.Mute(rt.cfg.Name)
+	} else {
+		r.events.Unmute(rt.cfg.Name)
+	}
 	if rt.cfg.Leased() {
 		r.membership.Need()
 	}

@@ -143,7 +143,7 @@ func (p *checkedChange) clashes(running []*unit) (faults []error) {
 				continue
 			}
 			for _, rt := range begins.routes {
-				faults = append(faults, setupErrors(placing.Overlaps(allPlaced(goesOn.routes), rt.cfg.placed(), false))...)
+				faults = append(faults, setupErrors(placing.Overlaps(allPlaced(goesOn.routes), rt.cfg.placed()))...)
 			}
 		}
 	}

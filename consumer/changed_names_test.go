@@ -202,7 +202,7 @@ func TestStrays_regressionWhatAnotherDurableDeliversIsNotKept(t *testing.T) {
 	}
 	w.eventually("the ledger is balanced", func() bool {
 		a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.stores.Ledgers}
-		b, err := a.Audit(t.Context(), "ORDERS", "shared", true, 0)
+		b, err := a.Audit(t.Context(), "ORDERS", "shared", audit.AllRoutes, 0)
 		if err == nil && b.Verdict != audit.Balanced {
 			t.Logf("%+v", b)
 		}

@@ -26,7 +26,11 @@ func (c Config) stores() stores.Config {
 
 // ownStreams are relay's own streams as they have to be now.
 func ownStreams(r *Relay) []jetstream.StreamConfig {
-	return r.stores.Streams(deadPrefixes(r.routes.all()), r.membership.Needed())
+	list := r.stores.Streams(deadPrefixes(r.routes.all()))
+	if r.membership.Needed() {
+		list = append(list, r.stores.Fleet())
+	}
+	return list
 }
 
 // upkeepConfig is how relay's own streams are watched.

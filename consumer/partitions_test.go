@@ -453,7 +453,7 @@ func TestPartitions_deadLettersAndReplays(t *testing.T) {
 		for n := range 4 {
 			g := r.divided.Get("billing").Newest().Generation
 			a := audit.Auditor{JS: r.js, API: r.api, Service: "relay", Retry: r.stores.Retries.Name(), Book: r.stores.Ledgers}
-			if b, err := a.Audit(t.Context(), g.Name(), g.DurableOf(n), false, 0); err != nil || b.Verdict != audit.Balanced || b.Outstanding > 0 {
+			if b, err := a.Audit(t.Context(), g.Name(), g.DurableOf(n), audit.OwnRoutes, 0); err != nil || b.Verdict != audit.Balanced || b.Outstanding > 0 {
 				return false
 			}
 		}

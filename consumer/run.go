@@ -277,8 +277,12 @@ func (r *serving) proveContact(ctx context.Context) {
 		flush, cancel := context.WithTimeout(ctx, source.SetupTimeout)
 		err := r.nc.FlushWithContext(flush)
 		cancel()
-		if r.nc.IsConnected() {
-			r.link.Measured(time.Since(sent), err == nil, r.nc.Stats().InBytes, time.Now())
+		switch trip := time.Since(sent); {
+		case !r.nc.IsConnected():
+		case err == nil:
+			r.link.Measured(trip, r.nc.Stats().InBytes, time.Now())
+		default:
+			r.link.MeasuredSoFar(trip, r.nc.Stats().InBytes, time.Now())
 		}
 		if err == nil {
 			for _, s := range r.running.Sources() {

@@ -24,7 +24,7 @@ func (w *world) audit(patience time.Duration) audit.Balance {
 	}
 	a := audit.Auditor{JS: w.js, API: jetstream.DefaultAPIPrefix, Service: "relay", Retry: "RELAY_RETRY", Book: book,
 		Lives: func(string) bool { return false }}
-	b, err := a.Audit(w.t.Context(), "ORDERS", "billing", true, patience)
+	b, err := a.Audit(w.t.Context(), "ORDERS", "billing", audit.AllRoutes, patience)
 	if err != nil {
 		w.t.Fatal(err)
 	}

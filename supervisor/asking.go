@@ -300,7 +300,11 @@ func (q *inquiry) askableNow(t *turn, with past) *key {
 	}
 	var first *key
 	for _, l := range lists {
-		for k := range l.from(with == unjudged && q.newest) {
+		keys := l.all()
+		if with == unjudged && q.newest {
+			keys = l.backward()
+		}
+		for k := range keys {
 			if q.candidate(t, k, with) == nil {
 				q.line(t, k) // it is in no list for that past any more
 				t.nursery.mayRetire(t, k)

@@ -116,7 +116,10 @@ func (n *nursery) hangBirth(t *turn, b *birth) {
 	if !b.former {
 		b.k.birthFailed(t, fmt.Errorf("%w of %v", ErrHandlerHung, b.timeout))
 	}
-	t.slots.countStuck(t, b.former)
+	t.counts.Hangs++
+	if !b.former {
+		t.slots.boundStuck(t)
+	}
 	b.k.attend(t)
 	t.calm()
 }

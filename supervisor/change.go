@@ -286,8 +286,8 @@ func (f *flood) change(c Config) {
 	list := newest(f.last, f.next, f.of, to.of)
 	f.need, f.of = to.need, to.of
 	f.last, f.next, f.deads = nil, 0, 0
-	for _, dead := range list {
-		f.add(dead)
+	for _, one := range list {
+		f.add(one)
 	}
 }
 

@@ -157,7 +157,7 @@ func (f *fallback) lend(t *turn) {
 	}
 	for f.keys.len() > 0 && f.lent+f.spare() < f.Concurrency {
 		k := f.keys.pop()
-		if k.gone || !t.route.waits(k) || k.is(Suspended) || !f.mayLend(k, t.slots.recent.others(k.name, t.now)) {
+		if k.gone || !t.route.waits(k) || k.is(Suspended) || !f.mayLend(k, &t.slots.recent) {
 			continue // it is offered again when that changes
 		}
 		if k.notLent.After(t.now) {
@@ -179,23 +179,23 @@ func (f *fallback) lend(t *turn) {
 
 // mayLend tells whether the fallback may have one more message of k that waits. Like a slot of the main handler, a key has at most
 // half of its slots while others had a message lately, and one message at a time when its order is kept.
-func (f *fallback) mayLend(k *key, others bool) bool {
-	return f.lent+f.spare() < f.Concurrency && f.hasShare(k, f.Concurrency/2, others)
+func (f *fallback) mayLend(k *key, recent *recentKeys) bool {
+	return f.lent+f.spare() < f.Concurrency && f.hasShare(k, f.Concurrency/2, recent)
 }
 
 // mayLendSpent is mayLend for a message that is spent: the slot that is kept for it is also beyond the share of its key.
-func (f *fallback) mayLendSpent(k *key, others bool) bool {
-	return f.lent < f.Concurrency && f.hasShare(k, max(1, f.Concurrency/2)+f.spare(), others)
+func (f *fallback) mayLendSpent(k *key, recent *recentKeys) bool {
+	return f.lent < f.Concurrency && f.hasShare(k, max(1, f.Concurrency/2)+f.spare(), recent)
 }
 
 // hasShare tells whether the fallback may have one more message of k. Share is how many it may have of k
-// while others is true. Of an ordered key it may have one,
+// while others had a message lately. Of an ordered key it may have one,
 // while the main handler has none.
-func (f *fallback) hasShare(k *key, share int, others bool) bool {
+func (f *fallback) hasShare(k *key, share int, recent *recentKeys) bool {
 	switch {
 	case f.opts.Ordered:
 		return k.lent == 0 && k.runs == 0
-	case others:
+	case recent.others(k.name, f.now):
 		return k.lent < max(1, share)
 	}
 	return true
@@ -402,7 +402,7 @@ func (f *fallback) dies(t *turn, k *key, m *Message, o Outcome) {
 		t.giveBack(m, t.now.Add(minGiveBack), "it waits for the fallback", nil)
 	case t.held, t.opts.Ordered && !t.order.isFirst(k, m):
 		f.busy(t, m)
-	case !f.mayLendSpent(k, t.slots.recent.others(k.name, t.now)):
+	case !f.mayLendSpent(k, &t.slots.recent):
 		f.kept = t.now.Add(keptFor)
 		t.alarm.arm(f.kept)
 		f.busy(t, m)

@@ -12,7 +12,7 @@ import (
 // the last success at most as many are believed as are looked at, however seldom successes come. Failures are no answers.
 type flood struct {
 	need, of int
-	last     []bool // a ring of answers: which were dead
+	last     []answer // a ring
 	next     int
 	deads    int // of last
 	rhythm   rhythm
@@ -20,6 +20,14 @@ type flood struct {
 	began    time.Time // the first of these
 	lately   distinct  // keys that had an answer
 }
+
+// answer is what the flood keeps of one.
+type answer uint8
+
+const (
+	alive answer = iota // a success
+	dead
+)
 
 // deadTripKeys is over how many keys the dead ones must be, if so many have answers: one producer of bad messages is not the endpoint.
 const deadTripKeys = 3
@@ -61,7 +69,7 @@ func (f *flood) died(key string, began, now time.Time) bool {
 		f.keys, f.began = f.keys[:0], began
 	}
 	f.rhythm.failed()
-	f.add(true)
+	f.add(dead)
 	if len(f.keys) < deadTripKeys && !slices.Contains(f.keys, key) {
 		f.keys = append(f.keys, key)
 	}
@@ -76,22 +84,22 @@ func (f *flood) succeeded(key string, began, now time.Time) {
 	}
 	f.rhythm.succeeded()
 	if f.deads > 0 { // a route without dead ones pays nothing for this
-		f.add(false)
+		f.add(alive)
 	}
 }
 
-func (f *flood) add(dead bool) {
-	if dead {
+func (f *flood) add(a answer) {
+	if a == dead {
 		f.deads++
 	}
 	if len(f.last) < f.of {
-		f.last = append(f.last, dead)
+		f.last = append(f.last, a)
 		return
 	}
-	if f.last[f.next] {
+	if f.last[f.next] == dead {
 		f.deads--
 	}
-	f.last[f.next] = dead
+	f.last[f.next] = a
 	f.next = (f.next + 1) % f.of
 }
 

@@ -60,25 +60,34 @@ func (g *Group) Ended(key string, sequence uint64) {
 	}
 }
 
-// Renumbered says that sequences begin again: those of the stream that the group's messages come from, or those of replayed ones. What an ordered group
+// Renumbered says that the sequences of the stream begin again that the group's messages come from. What an ordered group
 // still expects will never be redelivered. Messages from before that wait in it are let go, for they will not be redelivered either, and new ones of
 // their key would stand behind them.
-func (g *Group) Renumbered(replayed bool) {
+func (g *Group) Renumbered() {
 	t := g.lock()
-	if replayed {
-		t.order.numbering.replayed++
-	} else {
-		t.order.numbering.others++
-		t.order.gate = gate{}
-	}
-	t.order.called, t.aside.fresh.called, t.aside.judged.called = 0, 0, 0
+	t.order.numbering.others++
+	t.order.gate = gate{}
+	t.order.beginAgain(t)
+	t.unlock()
+}
+
+// RenumberedReplays is Renumbered for the sequences of replayed messages.
+func (g *Group) RenumberedReplays() {
+	t := g.lock()
+	t.order.numbering.replayed++
+	t.order.beginAgain(t)
+	t.unlock()
+}
+
+// beginAgain forgets what was expected, and what is from before.
+func (o *order) beginAgain(t *turn) {
+	o.called, t.aside.fresh.called, t.aside.judged.called = 0, 0, 0
 	for _, k := range t.keys {
 		k.outside = outside{}
-		t.order.letGoFormer(t, k)
+		o.letGoFormer(t, k)
 		k.attend(t)
 	}
 	t.startAll()
-	t.unlock()
 }
 
 // letGoFormer lets go of what k holds from before sequences began again.

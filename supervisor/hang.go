@@ -53,7 +53,10 @@ func (r *run) hang(t *turn) {
 	if !r.late || r.round > 0 {
 		t.route.failed(t, r, err)
 	}
-	t.slots.countStuck(t, t.nursery.former(r))
+	t.counts.Hangs++
+	if !t.nursery.former(r) {
+		t.slots.boundStuck(t)
+	}
 	r.endRound(t, something)
 	r.k.attend(t)
 	t.calm()
@@ -67,10 +70,10 @@ func (r *run) abandon(t *turn) {
 	t.group.leave()
 }
 
-// countStuck stops the route when too many goroutines do not come back. What a former handler does is no reason to stop that of now.
-func (s *slots) countStuck(t *turn, former bool) {
-	t.counts.Hangs++
-	if !former && s.stuck > t.cfg.MaxStuck {
+// boundStuck stops the route when too many goroutines do not come back. It is not called for one of a former handler: what that does is no reason to stop
+// that of now.
+func (s *slots) boundStuck(t *turn) {
+	if s.stuck > t.cfg.MaxStuck {
 		t.route.stop(t, fmt.Errorf("%d handlers ignore their timeout (max_stuck is %d)", s.stuck, t.cfg.MaxStuck))
 	}
 }

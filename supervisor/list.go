@@ -95,14 +95,11 @@ func (n *node[T]) moveTo(l *list[T], of *T) {
 	}
 }
 
-// from is all, or with backward its reverse.
-func (l *list[T]) from(backward bool) iter.Seq[*T] {
-	if !backward {
-		return l.all()
-	}
+// all are the things in the list, the first one first. The one at hand may be removed meanwhile.
+func (l *list[T]) all() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
-		for n := l.back; n != nil; {
-			next := n.prev
+		for n := l.front; n != nil; {
+			next := n.next
 			if !yield(n.of) {
 				return
 			}
@@ -111,11 +108,11 @@ func (l *list[T]) from(backward bool) iter.Seq[*T] {
 	}
 }
 
-// all are the things in the list, the first one first. The one at hand may be removed meanwhile.
-func (l *list[T]) all() iter.Seq[*T] {
+// backward is all, the last one first.
+func (l *list[T]) backward() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
-		for n := l.front; n != nil; {
-			next := n.next
+		for n := l.back; n != nil; {
+			next := n.prev
 			if !yield(n.of) {
 				return
 			}

@@ -263,39 +263,39 @@ const progressWithin = time.Second
 
 // room bounds how many messages an ordered group asks for by the room in its stash: what waits behind the head of its key is not in
 // the window. A stash that is full and stays so must not keep the messages of healthy keys from coming: then as many as
-// run at once are asked for, and the newest of the keys that wait are given back. Failing says that much of the stash failed before.
-func (o *order) room(messages, stash int, failing bool) int {
+// run at once are asked for, and the newest of the keys that wait are given back.
+func (o *order) room(messages int, s *stash) int {
 	if !o.opts.Ordered {
 		return messages
 	}
-	least := o.opts.Concurrency
+	least, few := o.opts.Concurrency, 32
+	if s.mostlyFailed() {
+		few = 256 // what comes again comes before what is new, and here much of it does
+	}
 	switch {
 	case o.now.Before(o.callsReady):
 		return 0
 	case o.called > 0 && o.now.Sub(o.callsReady) < progressWithin:
-		least = o.called + o.glance(glanceEvery, failing)
+		least = o.called + o.glance(few, glanceEvery)
 	case o.now.Sub(o.progress) < progressWithin:
-		least = o.glance(glanceEvery, failing)
+		least = o.glance(few, glanceEvery)
 	case o.now.Before(o.gate.until):
 		// Nearly all that comes would have to go back. What is waited for comes first.
-		least = o.glance(meterPeriod, failing)
+		least = o.glance(few, meterPeriod)
 	}
-	return min(messages, max(stash, least))
+	return min(messages, max(s.room(), least))
 }
 
 // glanceEvery is how often some messages are asked for although the stash is full and its keys go on: others may be healthy.
 const glanceEvery = 50 * time.Millisecond
 
-// glance is how many are asked for, so often.
-func (o *order) glance(every time.Duration, failing bool) int {
+// glance is how many are asked for, so often: few, but not fewer than can run.
+func (o *order) glance(few int, every time.Duration) int {
 	if o.now.Sub(o.glanced) < every {
 		return 0
 	}
 	o.glanced = o.now
-	if failing {
-		return max(o.opts.Concurrency, 256) // what comes again comes before what is new, and here much of it does
-	}
-	return max(o.opts.Concurrency, 32)
+	return max(o.opts.Concurrency, few)
 }
 
 // away notes that a message of an ordered key leaves, to come again at due. One from before sequences began again never does.

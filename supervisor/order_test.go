@@ -401,7 +401,7 @@ func TestOrder_regressionNothingIsExpectedFromBeforeSequencesBeganAgain(t *testi
 				renumbered := make(chan struct{})
 				b.send(func(context.Context, *Message, int) Verdict { <-renumbered; return v }, "a", 1)
 				synctest.Wait()
-				b.g.Renumbered(false)
+				b.g.Renumbered()
 				close(renumbered)
 				synctest.Wait()
 				time.Sleep(5 * time.Second)
@@ -427,7 +427,11 @@ func TestOrder_regressionWhatWaitsIsLetGoWhenSequencesBeginAgain(t *testing.T) {
 				synctest.Wait()
 				b.send(succeed, "a", 7, 8, 9)
 				b.sendReplayed(succeed, "b", 5)
-				b.g.Renumbered(replayed)
+				if replayed {
+					b.g.RenumberedReplays()
+				} else {
+					b.g.Renumbered()
+				}
 				close(done)
 				if !replayed {
 					b.send(succeed, "a", 3)

@@ -93,7 +93,7 @@ func TestSlots_firstDeliveriesAndOthersTakeTurns(t *testing.T) {
 	s.ready[fresh].push(b)
 	s.ready[returned].push(a)
 	order := ""
-	for k, from := s.pop(false); k != nil; k, from = s.pop(false) {
+	for k, from := s.pop(); k != nil; k, from = s.pop() {
 		order += k.name
 		s.turn = from.other()
 	}
@@ -208,12 +208,16 @@ func TestOrder_asksForWhatTheStashHasRoomFor(t *testing.T) {
 	} {
 		o := tt.order
 		o.moment = of()
-		if got := o.room(100, tt.stash, tt.failing); got != tt.want {
+		s := stash{usage: usage{messages: 5000 - tt.stash}, most: usage{messages: 5000}}
+		if tt.failing {
+			s.failed.messages = 5000 / 4
+		}
+		if got := o.room(100, &s); got != tt.want {
 			t.Errorf("%s: room for %d messages, want %d", tt.what, got, tt.want)
 		}
 	}
 	o := order{moment: &moment{now: now, opts: &Options{Concurrency: 8}}, callsReady: now.Add(time.Second)}
-	if got := o.room(100, 0, false); got != 100 {
+	if got := o.room(100, new(stash)); got != 100 {
 		t.Errorf("without an order there is room for %d messages, want 100", got)
 	}
 }
@@ -246,7 +250,11 @@ func TestFallback_whoMayHaveASlot(t *testing.T) {
 		if tt.run {
 			k.runs = 1
 		}
-		if waits, spent := f.mayLend(k, tt.others), f.mayLendSpent(k, tt.others); waits != tt.waits || spent != tt.spent {
+		var recent recentKeys
+		if tt.others {
+			recent.saw("another", now)
+		}
+		if waits, spent := f.mayLend(k, &recent), f.mayLendSpent(k, &recent); waits != tt.waits || spent != tt.spent {
 			t.Errorf("%s: one that waits %v, a spent one %v, want %v, %v", tt.what, waits, spent, tt.waits, tt.spent)
 		}
 	}

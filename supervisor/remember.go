@@ -12,25 +12,43 @@ func (t *moment) remember(m *Message) {
 	m.storing = true
 	o := Outcome{Action: RetryLater, Due: m.Due, Attempts: m.Attempts, FirstFailure: m.FirstFailure, Err: m.LastErr}
 	group := t.group
-	t.call(func() { m.Work.Remember(o, func(ok bool) { group.remembered(m, ok) }) })
+	t.call(func() {
+		m.Work.Remember(o, func(ok bool) {
+			if ok {
+				group.remembered(m)
+			} else {
+				group.notRemembered(m)
+			}
+		})
+	})
 }
 
-// remembered lets the message go on, or sends it away if that was decided meanwhile.
-func (g *Group) remembered(m *Message, ok bool) {
+// remembered notes that the failure of a message is stored.
+func (g *Group) remembered(m *Message) {
 	t := g.lock()
-	m.storing = false
-	if ok {
-		m.unsaved = false
+	m.unsaved = false
+	if o := m.parting; o != nil && o.Action == RetryLater {
+		o.Action = GiveBack // what is to be remembered is stored
 	}
+	t.goesOn(m)
+	t.unlock()
+}
+
+// notRemembered notes that it is not: the lease was lost.
+func (g *Group) notRemembered(m *Message) {
+	t := g.lock()
+	t.goesOn(m)
+	t.unlock()
+}
+
+// goesOn lets the message go on, or sends it away if that was decided meanwhile.
+func (t *turn) goesOn(m *Message) {
+	m.storing = false
 	if o := m.parting; o != nil {
 		m.parting = nil
-		if ok && o.Action == RetryLater {
-			o.Action = GiveBack // what is to be remembered is stored
-		}
 		t.settle(m, *o)
 	} else if k := t.keys[m.Key]; k != nil {
 		k.attend(t)
 		t.startAll()
 	}
-	t.unlock()
 }

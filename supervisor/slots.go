@@ -58,20 +58,29 @@ func (s *slots) queue(k *key) {
 	}
 }
 
-// pop is the next key that is ready, and the line that it has to be taken from; nil when there is none. With newest it is the last one
-// of those that are here for the first time.
-func (s *slots) pop(newest bool) (*key, line) {
-	from := s.turn
+// pop is the next key that is ready, and the line that it has to be taken from; nil when there is none.
+func (s *slots) pop() (*key, line) {
+	from := s.nextLine()
 	if s.ready[from].len() == 0 {
-		if from = from.other(); s.ready[from].len() == 0 {
-			return nil, from
-		}
+		return nil, from
 	}
-	q := &s.ready[from]
-	if newest && from == fresh {
-		return q.takeAt(q.len() - 1), from
+	return s.ready[from].pop(), from
+}
+
+// popNewest is pop, but of those that are here for the first time it takes the last one.
+func (s *slots) popNewest() (*key, line) {
+	if q := &s.ready[fresh]; s.nextLine() == fresh && q.len() > 0 {
+		return q.takeAt(q.len() - 1), fresh
 	}
-	return q.pop(), from
+	return s.pop()
+}
+
+// nextLine is the line whose turn it is, or the other one when nothing is ready in it.
+func (s *slots) nextLine() line {
+	if s.ready[s.turn].len() == 0 {
+		return s.turn.other()
+	}
+	return s.turn
 }
 
 // recentKeys remembers the last two distinct keys that had a message.
@@ -213,7 +222,11 @@ func (s *slots) next(t *turn) *run {
 		if s.roomForCrowded() {
 			t.makeReady(s.crowded.pop())
 		}
-		k, from := s.pop(t.window.newestNext(t))
+		pop := s.pop
+		if t.window.newestNext(t) {
+			pop = s.popNewest
+		}
+		k, from := pop()
 		if k == nil {
 			return nil
 		}

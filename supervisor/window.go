@@ -117,7 +117,7 @@ func (g *Group) Free() (room Room, flows bool) {
 	}
 	t.window.spill(t)
 	room = t.window.free(t.slots.running.n, t.opts.Concurrency, t.now)
-	room.Messages = t.order.room(room.Messages, t.stash.room(), t.stash.mostlyFailed())
+	room.Messages = t.order.room(room.Messages, &t.stash)
 	if (t.window.wary(t) || len(t.aside.buckets) > 0) && len(t.aside.all) < maxAside {
 		room.Messages = max(room.Messages, roomToAsk)
 	}

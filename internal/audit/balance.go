@@ -124,7 +124,11 @@ func Compare(r *Record, before, after Server, lives func(name string) bool) Bala
 	}
 	quiet := before.same(after)
 	b.final = quiet && len(r.Instances) == 0
-	b.judge(quiet)
+	if quiet {
+		b.judge()
+	} else {
+		b.judgeMoving()
+	}
 	return b
 }
 
@@ -145,14 +149,23 @@ func (r *Record) killed(i Instance, lives func(name string) bool) bool {
 	return false
 }
 
-func (b *Balance) judge(quiet bool) {
-	size := uint64(max(b.Difference, -b.Difference))
-	switch {
-	case b.Difference == 0:
+// judgeMoving is judge while messages come and go.
+func (b *Balance) judgeMoving() {
+	if b.Difference == 0 {
+		b.judge()
+		return
+	}
+	b.Verdict = Moving
+	b.Text = fmt.Sprintf("messages come and go: the count of relay and that of the server differ by %d for now; run relay audit again when fewer messages move", b.size())
+}
+
+// size is how large the difference is.
+func (b *Balance) size() uint64 { return uint64(max(b.Difference, -b.Difference)) }
+
+func (b *Balance) judge() {
+	switch size := b.size(); {
+	case size == 0:
 		b.Verdict, b.Text = Balanced, "every message that came is through or waits"
-	case !quiet:
-		b.Verdict = Moving
-		b.Text = fmt.Sprintf("messages come and go: the count of relay and that of the server differ by %d for now; run relay audit again when fewer messages move", size)
 	case size <= b.Bound:
 		b.Verdict, b.Text = Explained, b.what(size)+", which crashes explain: "+b.reasons()
 	default:

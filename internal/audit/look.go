@@ -26,12 +26,19 @@ type Auditor struct {
 // again is how long after a look the next one is, while it does not balance.
 const again = 300 * time.Millisecond
 
+// Scope is whose messages of the stream in the retry stream count.
+type Scope uint8
+
+const (
+	OwnRoutes Scope = iota // those of the record's routes
+	AllRoutes              // all: also those of routes that are gone, when no other durable of the stream has routes
+)
+
 // Audit compares the record of a durable with the server, again and again until it balances or patience is over: an instance may
-// have counted what it has not written yet. alone says that the record's routes are all that have messages of the stream in the
-// retry stream, so that those of routes that are gone count too.
-func (a *Auditor) Audit(ctx context.Context, stream, durable string, alone bool, patience time.Duration) (Balance, error) {
+// have counted what it has not written yet.
+func (a *Auditor) Audit(ctx context.Context, stream, durable string, of Scope, patience time.Duration) (Balance, error) {
 	for began := time.Now(); ; {
-		b, err := a.once(ctx, stream, durable, alone)
+		b, err := a.once(ctx, stream, durable, of)
 		if err != nil || b.Verdict == Balanced && b.Uncounted == 0 || b.Verdict == Unknown || b.final || time.Since(began) >= patience {
 			return b, err
 		}
@@ -43,30 +50,30 @@ func (a *Auditor) Audit(ctx context.Context, stream, durable string, alone bool,
 	}
 }
 
-func (a *Auditor) once(ctx context.Context, stream, durable string, alone bool) (Balance, error) {
+func (a *Auditor) once(ctx context.Context, stream, durable string, of Scope) (Balance, error) {
 	r, err := a.Book.Get(ctx, stream, durable)
 	if err != nil {
 		return Balance{}, err
 	}
-	before, err := a.server(ctx, r, alone)
+	before, err := a.server(ctx, r, of)
 	if err != nil {
 		return Balance{}, err
 	}
 	if r, err = a.Book.Get(ctx, stream, durable); err != nil {
 		return Balance{}, err
 	}
-	after, err := a.server(ctx, r, alone)
+	after, err := a.server(ctx, r, of)
 	if err != nil {
 		return Balance{}, err
 	}
-	if err := a.addOperated(ctx, r, alone); err != nil {
+	if err := a.addOperated(ctx, r, of); err != nil {
 		return Balance{}, err
 	}
 	return Compare(r, before, after, a.Lives), nil
 }
 
 // addOperated adds to a record what operators did with the retries of its routes.
-func (a *Auditor) addOperated(ctx context.Context, r *Record, alone bool) error {
+func (a *Auditor) addOperated(ctx context.Context, r *Record, of Scope) error {
 	if a.Operated == nil {
 		return nil
 	}
@@ -75,7 +82,7 @@ func (a *Auditor) addOperated(ctx context.Context, r *Record, alone bool) error 
 		return err
 	}
 	for route, n := range list {
-		if c, has := r.Routes[route]; has || alone {
+		if c, has := r.Routes[route]; has || of == AllRoutes {
 			r.Routes[route] = c.Add(n)
 		}
 	}
@@ -83,7 +90,7 @@ func (a *Auditor) addOperated(ctx context.Context, r *Record, alone bool) error 
 }
 
 // server asks for all that the record is compared with.
-func (a *Auditor) server(ctx context.Context, r *Record, alone bool) (s Server, err error) {
+func (a *Auditor) server(ctx context.Context, r *Record, of Scope) (s Server, err error) {
 	s.Durables = map[string]Counted{}
 	ask := func(stream, durable string) error {
 		c, err := a.JS.Consumer(ctx, stream, durable)
@@ -100,17 +107,15 @@ func (a *Auditor) server(ctx context.Context, r *Record, alone bool) (s Server, 
 	if err := ask(r.Stream, r.Durable); err != nil {
 		return s, err
 	}
-	routes := []string{"*"}
-	if !alone {
-		routes = nil
-	}
+	var routes []string
 	for route := range r.Routes {
 		if err := ask(a.Retry, retry.DueDurable(route, r.Stream)); err != nil {
 			return s, err
 		}
-		if !alone {
-			routes = append(routes, route)
-		}
+		routes = append(routes, route)
+	}
+	if of == AllRoutes {
+		routes = []string{"*"}
 	}
 	for _, route := range routes {
 		for _, kind := range []string{".park.", ".due."} {

@@ -66,15 +66,15 @@ func TestAuditor_Audit(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &Auditor{JS: js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: book}
-	audit := func(alone bool) Balance {
+	audit := func(of Scope) Balance {
 		t.Helper()
-		b, err := a.Audit(t.Context(), "ORDERS", "billing", alone, time.Second)
+		b, err := a.Audit(t.Context(), "ORDERS", "billing", of, time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return b
 	}
-	if _, err := a.Audit(t.Context(), "ORDERS", "billing", false, 0); !errors.Is(err, jetstream.ErrKeyNotFound) {
+	if _, err := a.Audit(t.Context(), "ORDERS", "billing", OwnRoutes, 0); !errors.Is(err, jetstream.ErrKeyNotFound) {
 		t.Errorf("without a record: %v", err)
 	}
 	// Four came: one is done, two were parked and one is in hand.
@@ -87,22 +87,22 @@ func TestAuditor_Audit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := audit(false); b.Verdict != Balanced || b.Outstanding != 1 || b.Parked != 2 || b.NotDelivered != 1 || !b.Whole {
+	if b := audit(OwnRoutes); b.Verdict != Balanced || b.Outstanding != 1 || b.Parked != 2 || b.NotDelivered != 1 || !b.Whole {
 		t.Errorf("%+v", b)
 	}
-	if b := audit(true); b.Verdict != Explained || b.Parked != 3 || b.Difference != -1 { // the one in hand may have ended before
+	if b := audit(AllRoutes); b.Verdict != Explained || b.Parked != 3 || b.Difference != -1 { // the one in hand may have ended before
 		t.Errorf("with those of a route that is gone: %+v", b)
 	}
 	a.Operated = func(context.Context, string, time.Time) (map[string]Counts, error) {
 		return map[string]Counts{"billing": {Discarded: 1}, "gone": {Discarded: 7}}, nil
 	}
-	if b := audit(false); b.Difference != -1 || b.Total.Discarded != 1 {
+	if b := audit(OwnRoutes); b.Difference != -1 || b.Total.Discarded != 1 {
 		t.Errorf("after one was discarded that waits still: %+v", b)
 	}
 	a.Operated = func(context.Context, string, time.Time) (map[string]Counts, error) {
 		return nil, context.DeadlineExceeded
 	}
-	if _, err := a.Audit(t.Context(), "ORDERS", "billing", false, 0); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := a.Audit(t.Context(), "ORDERS", "billing", OwnRoutes, 0); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 	a.Operated = nil
@@ -118,7 +118,7 @@ func TestAuditor_Audit(t *testing.T) {
 	if err := js.DeleteConsumer(t.Context(), "ORDERS", "billing"); err != nil {
 		t.Fatal(err)
 	}
-	if b := audit(false); b.Verdict != Unknown {
+	if b := audit(OwnRoutes); b.Verdict != Unknown {
 		t.Errorf("without the durable: %+v", b)
 	}
 	if _, _, err := Matching(t.Context(), nc, "$JS.API.", "NOWHERE", "x"); err == nil || !strings.Contains(err.Error(), "does not answer") {
@@ -144,7 +144,7 @@ func TestBalance_texts(t *testing.T) {
 		"twice":     {Balance{Difference: -2, Bound: 2, Twice: 2, Uncounted: -1}, []string{"2 more outcomes were counted", "the server's count of deliveries went back by 1", "2 messages may have come twice"}},
 		"unsure":    {Balance{Difference: -2, Bound: 2}, []string{"stored twice"}},
 	} {
-		c.b.judge(true)
+		c.b.judge()
 		for _, text := range c.want {
 			if !strings.Contains(c.b.Text, text) {
 				t.Errorf("%s: %q does not say %q", name, c.b.Text, text)
@@ -152,7 +152,7 @@ func TestBalance_texts(t *testing.T) {
 		}
 	}
 	missing := Balance{Difference: 1}
-	missing.judge(true)
+	missing.judge()
 	if missing.SetEdits([]string{"somebody purged the retry stream"}); !strings.HasSuffix(missing.Text, "somebody purged the retry stream") {
 		t.Errorf("%+v", missing)
 	}
@@ -199,13 +199,13 @@ func TestAuditor_looksAgain(t *testing.T) {
 		}
 		return nil, nil
 	}
-	if b, err := a.Audit(t.Context(), "ORDERS", "billing", false, time.Minute); err != nil || b.Verdict != Balanced || looks != 2 {
+	if b, err := a.Audit(t.Context(), "ORDERS", "billing", OwnRoutes, time.Minute); err != nil || b.Verdict != Balanced || looks != 2 {
 		t.Errorf("%d looks: %+v, %v", looks, b, err)
 	}
 	add(Counts{Received: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	a.Operated = func(context.Context, string, time.Time) (map[string]Counts, error) { cancel(); return nil, nil }
-	if b, err := a.Audit(ctx, "ORDERS", "billing", false, time.Minute); !errors.Is(err, context.Canceled) || b.Difference != 1 {
+	if b, err := a.Audit(ctx, "ORDERS", "billing", OwnRoutes, time.Minute); !errors.Is(err, context.Canceled) || b.Difference != 1 {
 		t.Errorf("nobody waits for it: %+v, %v", b, err)
 	}
 }

@@ -159,7 +159,7 @@ func TestServer_same(t *testing.T) {
 // Dead letters that are gone are told of beside any verdict; only what nothing explains is unexplained.
 func TestBalance_deadLettersBesideADifference(t *testing.T) {
 	b := Balance{Difference: 5, Bound: 2, Total: Counts{Dead: 3}}
-	b.judge(true)
+	b.judge()
 	if b.SetDeadLetters(DeadLetters{Stored: 3, AtLeast: 1, AtMost: 1}, "1"); b.Verdict != Unexplained || b.Unexplained() != 3 ||
 		!strings.Contains(b.Text, "no outcome was counted for 5 messages") || !strings.HasSuffix(b.Text, "who did is not known") || b.DeadLetters.AtLeast != 1 {
 		t.Errorf("%+v", b)

@@ -159,7 +159,7 @@ func TestF91_confirmationLost(t *testing.T) {
 	cuts := of(3, 30)
 	for range cuts {
 		time.Sleep(w.Between(150*ms, 300*ms))
-		p.Stall(false, true) // what relay sends arrives, what it would hear does not
+		p.Stall(Down) // what relay sends arrives, what it would hear does not
 		time.Sleep(w.Between(20*ms, 80*ms))
 		w.Cut("confirmations lost")
 		p.Cut()
@@ -193,7 +193,7 @@ func killBeforeConfirmation(w *World, rounds int) {
 		before, had := w.Starts(), stored()
 		w.Produce(Load{Count: n, Script: func(int) ledger.Script { return ledger.Script{Do: "dead", Sleep: 400} }})
 		w.Eventually(5*time.Second, "handlers run", func() bool { return w.Starts() >= before+n })
-		p.Stall(false, true) // what relay sends arrives, what it would hear does not
+		p.Stall(Down) // what relay sends arrives, what it would hear does not
 		// As many as relay stores at once; the others wait for theirs.
 		w.Eventually(5*time.Second, "dead letters are stored while relay hears nothing", func() bool { return stored() >= had+n/3 })
 		least = min(least, stored()-had)

@@ -128,7 +128,7 @@ func (w *World) fleet(l fleetLoad) *fleet {
 		}
 	}
 	f.watch = NewWatch(w)
-	f.watch.Blind(true) // the checks at the end say how long it stood still
+	f.watch.Blind() // the checks at the end say how long it stood still
 	return f
 }
 

@@ -111,7 +111,7 @@ func (w *World) routes(c NATSConfig, host string, ports []int) (links [][]*Proxy
 // Isolate parts a server from the others, whatever its clients do, until Rejoin.
 func (n *Node) Isolate() {
 	for _, p := range n.links {
-		p.Stall(true, true)
+		p.Stall(Up | Down)
 	}
 }
 

@@ -22,7 +22,7 @@ func apart(w *World) (*Hosts, *Relay) {
 }
 
 // partitioned runs one partition after the other under load.
-func partitioned(t *testing.T, fromRelay, fromNATS bool, lengths []time.Duration) {
+func partitioned(t *testing.T, lost Ways, lengths []time.Duration) {
 	w := begin(t)
 	hosts, r1 := apart(w)
 	stop := make(chan struct{})
@@ -34,7 +34,7 @@ func partitioned(t *testing.T, fromRelay, fromNATS bool, lengths []time.Duration
 	for _, d := range lengths {
 		time.Sleep(w.Between(400*ms, 700*ms))
 		before := w.InFlight()
-		hosts.Partition(fromRelay, fromNATS)
+		hosts.Partition(lost)
 		at := time.Now()
 		f := w.fault(fmt.Sprintf("partition for %v", d), at, max(before, w.InFlight()))
 		held = max(held, f.InFlight)
@@ -61,18 +61,18 @@ func partitioned(t *testing.T, fromRelay, fromNATS bool, lengths []time.Duration
 		t.Errorf("relay ended with %d", code)
 	}
 	w.Figure("partitions of %v (relay's packets lost %v, NATS' %v), %d messages: 0 lost, %d duplicates ≤ %s; first handling ≤ %v after the heal; %d starts in the second half of a partition",
-		lengths, fromRelay, fromNATS, r.Published, r.Duplicates, r.Arithmetic, back.Round(ms), storm)
+		lengths, lost.has(Up), lost.has(Down), r.Published, r.Duplicates, r.Arithmetic, back.Round(ms), storm)
 }
 
 func TestF34_partition(t *testing.T) {
-	partitioned(t, true, true, of([]time.Duration{time.Second}, []time.Duration{time.Second, 30 * time.Second, 120 * time.Second}))
+	partitioned(t, Up|Down, of([]time.Duration{time.Second}, []time.Duration{time.Second, 30 * time.Second, 120 * time.Second}))
 }
 
 func TestF35_oneWay(t *testing.T) {
 	t.Parallel()
 	lengths := of([]time.Duration{1500 * ms}, []time.Duration{time.Second, 30 * time.Second})
-	t.Run("relay cannot send", func(t *testing.T) { partitioned(t, true, false, lengths) })
-	t.Run("relay cannot receive", func(t *testing.T) { partitioned(t, false, true, lengths) })
+	t.Run("relay cannot send", func(t *testing.T) { partitioned(t, Up, lengths) })
+	t.Run("relay cannot receive", func(t *testing.T) { partitioned(t, Down, lengths) })
 }
 
 func TestF35_acksLost(t *testing.T) { acksLost(begin(t), of(1, 20)) }
@@ -89,7 +89,7 @@ func acksLost(w *World, rounds int) {
 		w.Produce(Load{Count: n, Script: sleeping(300)})
 		w.Eventually(5*time.Second, "handlers run", func() bool { return w.Running() >= n/2 })
 		w.Cut("acks lost")
-		p.Stall(true, false)
+		p.Stall(Up)
 		w.Eventually(5*time.Second, "handlers have ended", func() bool { return w.Ends() >= before+n/2 })
 		time.Sleep(w.Between(100*ms, 300*ms)) // their acks are on their way
 		p.Cut()
@@ -111,7 +111,7 @@ func TestF38_halfOpen(t *testing.T) {
 	wait := background(func() { w.Produce(Load{Count: 1_000_000, Rate: of(300, 100), Script: mixed(10, 20), Stop: stop}) })
 	time.Sleep(500 * ms)
 	before := w.InFlight()
-	p.Stall(true, true)
+	p.Stall(Up | Down)
 	at := time.Now()
 	w.fault("half-open", at, max(before, w.InFlight()))
 	unready, ok := w.Within(10*time.Second, func() bool { ready, _ := r1.Ready(); return !ready })
@@ -196,7 +196,7 @@ func TestF36_stalledLink(t *testing.T) {
 	w.Eventually(5*time.Second, "handlers run on r1", func() bool { return w.Starts() >= 60 })
 	w.StartRelay("r2", h, RelayConfig{Route: route, NoWait: true})
 	w.Cut("link of r1 stalls for 3s")
-	p.Stall(true, true)
+	p.Stall(Up | Down)
 	time.Sleep(3 * time.Second)
 	p.Resume()
 	w.Note("link resumes")

@@ -85,14 +85,14 @@ func NewHosts(w *World) *Hosts {
 // rule does, and needs no packet filter.
 const nowhere = "02:00:00:00:de:ad"
 
-// Partition loses what relay sends, what NATS sends, or both, until Heal. Connections stay open on both sides.
-func (h *Hosts) Partition(fromRelay, fromNATS bool) {
+// Partition loses what relay sends (which goes up), what NATS sends, or both, until Heal. Connections stay open on both sides.
+func (h *Hosts) Partition(lost Ways) {
 	h.w.T.Helper()
-	h.w.Note("partition: from relay %v, from NATS %v", fromRelay, fromNATS)
-	if fromRelay {
+	h.w.Note("partition: from relay %v, from NATS %v", lost.has(Up), lost.has(Down))
+	if lost.has(Up) {
 		h.ip("-n %s neigh replace %s lladdr %s dev %s nud permanent", h.Relay, h.NATSIP, nowhere, h.relayIf)
 	}
-	if fromNATS {
+	if lost.has(Down) {
 		h.ip("-n %s neigh replace %s lladdr %s dev %s nud permanent", h.NATS, h.relayIP, nowhere, h.nIf)
 	}
 }

@@ -15,12 +15,22 @@ type Proxy struct {
 	target string
 	wg     sync.WaitGroup
 
-	up, down gate // towards the target, and back
+	up, down gate
 
 	mu     sync.Mutex
 	closed bool
 	conns  map[net.Conn]struct{}
 }
+
+// Ways are directions of a connection.
+type Ways uint8
+
+const (
+	Up   Ways = 1 << iota // towards the target, or NATS
+	Down                  // back
+)
+
+func (w Ways) has(way Ways) bool { return w&way != 0 }
 
 // gate is one direction.
 type gate struct {
@@ -53,15 +63,19 @@ func NewProxy(t testing.TB, target string) *Proxy {
 // URL for NATS clients.
 func (p *Proxy) URL() string { return "nats://" + p.l.Addr().String() }
 
-// Stall holds back what goes up (to the target), down, or both. The connections stay open, and nothing is read: the
+// Stall holds back what goes these ways, and lets the rest pass. The connections stay open, and nothing is read: the
 // peers' buffers fill, as with a host that is gone.
-func (p *Proxy) Stall(up, down bool) {
-	p.up.set(up)
-	p.down.set(down)
+func (p *Proxy) Stall(ways Ways) {
+	for way, g := range map[Ways]*gate{Up: &p.up, Down: &p.down} {
+		g.mu.Lock()
+		g.stalled = ways.has(way)
+		g.open.Broadcast()
+		g.mu.Unlock()
+	}
 }
 
 // Resume lets everything pass.
-func (p *Proxy) Resume() { p.Stall(false, false) }
+func (p *Proxy) Resume() { p.Stall(0) }
 
 // Cut resets all connections.
 func (p *Proxy) Cut() {
@@ -93,13 +107,6 @@ func (p *Proxy) Delay(d time.Duration) {
 
 // Flip damages the next n bytes that go down, towards relay.
 func (p *Proxy) Flip(n int64) { p.down.flip.Store(n) }
-
-func (g *gate) set(stalled bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.stalled = stalled
-	g.open.Broadcast()
-}
 
 func (g *gate) pass(b []byte) {
 	if d := g.delay.Load(); d > 0 {

@@ -73,9 +73,9 @@ var kinds = []kind{
 	{"pause nats", 2, func(n *nemesis) { n.w.Pause(n.node().Proc, n.w.Between(100*ms, 3*time.Second)) }},
 	{"stall link", 2, func(n *nemesis) {
 		p := n.proxies[n.w.Rand.IntN(len(n.proxies))]
-		up := n.w.Rand.IntN(3)
-		f := n.w.Cut(fmt.Sprintf("stall link (%d)", up))
-		p.Stall(up != 1, up != 0)
+		which := n.w.Rand.IntN(3)
+		f := n.w.Cut(fmt.Sprintf("stall link (%d)", which))
+		p.Stall([]Ways{Up, Down, Up | Down}[which])
 		// Deliveries may go on where acks do not: what is handled then comes again, too, once in an ack wait.
 		for end := time.Now().Add(n.w.Between(100*ms, 4*time.Second)); time.Now().Before(end); {
 			time.Sleep(min(time.Second, time.Until(end)))
@@ -103,11 +103,11 @@ func (n *nemesis) node() *Node   { return n.w.nats.Nodes[n.w.Rand.IntN(len(n.w.n
 func (n *nemesis) quiet(lo, hi time.Duration) { time.Sleep(n.w.Between(lo, hi)) }
 
 func (n *nemesis) mode(mode string) {
-	n.watch.Blind(true)
+	n.watch.Blind()
 	n.h.Mode(mode)
 	n.quiet(200*ms, 2*time.Second)
 	n.h.Mode("ok")
-	n.watch.Blind(false)
+	n.watch.See()
 }
 
 // step does one thing.

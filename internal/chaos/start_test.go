@@ -202,7 +202,7 @@ func TestF41_endpointAway(t *testing.T) {
 		return float64(n) / last.Sub(first).Seconds()
 	}
 	base := pace()
-	p.Stall(true, true)
+	p.Stall(Up | Down)
 	w.Note("the endpoint is away")
 	w.Produce(Load{Count: 200, Subject: func(i int) string { return fmt.Sprintf("t.away.%d", i%20) }})
 	time.Sleep(500 * ms)

@@ -27,10 +27,17 @@ func NewWatch(w *World) *Watch {
 }
 
 // Blind says that nothing can be expected just now.
-func (v *Watch) Blind(blind bool) {
+func (v *Watch) Blind() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.blind = blind
+	v.blind = true
+}
+
+// See ends Blind.
+func (v *Watch) See() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.blind = false
 }
 
 func (v *Watch) run() {

@@ -50,13 +50,16 @@ func NewBus(service, instance string, group func(why string) string, publish fun
 	return b
 }
 
-// Mute has events of a route not published, or published again.
-func (b *Bus) Mute(route string, yes bool) { b.muted.Store(route, yes) }
+// Mute has events of a route not published.
+func (b *Bus) Mute(route string) { b.muted.Store(route, nil) }
+
+// Unmute has them published again.
+func (b *Bus) Unmute(route string) { b.muted.Delete(route) }
 
 // Report notes that something happened just now. It never blocks; what does not fit is dropped and counted. Text is a line for people, of one
 // event; when several are gathered, their number is told beside it.
 func (b *Bus) Report(kind event.Kind, d event.Data) {
-	if muted, _ := b.muted.Load(d.Route); muted == true {
+	if _, muted := b.muted.Load(d.Route); muted {
 		return
 	}
 	now := time.Now()

@@ -62,7 +62,7 @@ type step struct {
 func run(t *testing.T, rt *rapid.T, steps []step) {
 	var s sink
 	b := NewBus("relay", "here", func(why string) string { return why }, s.publish)
-	b.Mute("slack", true)
+	b.Mute("slack")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go b.Run(ctx)

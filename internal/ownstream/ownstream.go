@@ -86,16 +86,19 @@ func limit[T int | int32 | int64](name string, at func(*jetstream.StreamConfig) 
 }
 
 // may are switches that relay needs off unless it set them itself.
-func may(name string, at func(*jetstream.StreamConfig) *bool, changeable bool) field {
-	f := field{
+func may(name string, at func(*jetstream.StreamConfig) *bool) field {
+	return field{
 		name:   name,
 		get:    func(c *jetstream.StreamConfig) any { return *at(c) },
 		fine:   func(have, want *jetstream.StreamConfig) bool { return !*at(have) || *at(want) },
 		danger: true,
 	}
-	if changeable {
-		f.set = func(have, want *jetstream.StreamConfig) { *at(have) = *at(want) }
-	}
+}
+
+// mayReset is may for a switch that relay can set back.
+func mayReset(name string, at func(*jetstream.StreamConfig) *bool) field {
+	f := may(name, at)
+	f.set = func(have, want *jetstream.StreamConfig) { *at(have) = *at(want) }
 	return f
 }
 
@@ -113,13 +116,13 @@ var fields = []field{
 	{name: "retention", get: func(c *jetstream.StreamConfig) any { return c.Retention }},
 	{name: "storage", get: func(c *jetstream.StreamConfig) any { return c.Storage }},
 	{name: "mirror", danger: true, get: func(c *jetstream.StreamConfig) any { return origin(c.Mirror) }},
-	may("sealed", func(c *jetstream.StreamConfig) *bool { return &c.Sealed }, false),
-	may("deny_delete", func(c *jetstream.StreamConfig) *bool { return &c.DenyDelete }, false),
-	may("deny_purge", func(c *jetstream.StreamConfig) *bool { return &c.DenyPurge }, false),
-	may("no_ack", func(c *jetstream.StreamConfig) *bool { return &c.NoAck }, true),
-	may("allow_msg_counter", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgCounter }, false),
-	may("allow_atomic", func(c *jetstream.StreamConfig) *bool { return &c.AllowAtomicPublish }, true),
-	may("allow_batched", func(c *jetstream.StreamConfig) *bool { return &c.AllowBatchPublish }, true),
+	may("sealed", func(c *jetstream.StreamConfig) *bool { return &c.Sealed }),
+	may("deny_delete", func(c *jetstream.StreamConfig) *bool { return &c.DenyDelete }),
+	may("deny_purge", func(c *jetstream.StreamConfig) *bool { return &c.DenyPurge }),
+	mayReset("no_ack", func(c *jetstream.StreamConfig) *bool { return &c.NoAck }),
+	may("allow_msg_counter", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgCounter }),
+	mayReset("allow_atomic", func(c *jetstream.StreamConfig) *bool { return &c.AllowAtomicPublish }),
+	mayReset("allow_batched", func(c *jetstream.StreamConfig) *bool { return &c.AllowBatchPublish }),
 	{
 		// The server publishes there with all rights.
 		name: "republish", danger: true, get: func(c *jetstream.StreamConfig) any {
@@ -194,7 +197,7 @@ var fields = []field{
 	},
 	must("allow_direct", func(c *jetstream.StreamConfig) *bool { return &c.AllowDirect }),
 	must("allow_msg_schedules", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgSchedules }),
-	may("allow_msg_schedules", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgSchedules }, false),
+	may("allow_msg_schedules", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgSchedules }),
 	must("allow_msg_ttl", func(c *jetstream.StreamConfig) *bool { return &c.AllowMsgTTL }),
 	must("allow_rollup_hdrs", func(c *jetstream.StreamConfig) *bool { return &c.AllowRollup }),
 	{

@@ -199,7 +199,7 @@ func TestGeneration_madeAlready(t *testing.T) {
 		t.Errorf("there are %d partitions now", s.Count)
 	}
 	foreign := generation(2)
-	c := foreign.streamConfig(Start{}, false, 1)
+	c := foreign.streamConfig(Start{}, foreign.noSource(), 1)
 	c.Metadata = nil
 	if _, err := js.CreateStream(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -222,9 +222,9 @@ func TestFind(t *testing.T) {
 	other := generation(3)
 	other.Route = "orders-2"
 	mustMake(t, js, other, Start{})
-	renamed := generation(4).streamConfig(Start{}, false, 1)
+	renamed := generation(4).streamConfig(Start{}, generation(4).noSource(), 1)
 	renamed.Name = "COPY"
-	unmarked := generation(5).streamConfig(Start{}, false, 1)
+	unmarked := generation(5).streamConfig(Start{}, generation(5).noSource(), 1)
 	unmarked.Metadata = nil
 	for _, c := range []jetstream.StreamConfig{renamed, unmarked} {
 		if _, err := js.CreateStream(t.Context(), c); err != nil {

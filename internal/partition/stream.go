@@ -90,19 +90,26 @@ func (s *Stream) Behind() (messages uint64, silent time.Duration, known bool) {
 	return s.Info.Sources[0].Lag, s.Info.Sources[0].Active, true
 }
 
-// config of the stream. While it does not copy yet, or does not copy any more, its source is one that matches nothing: without a source the server would
+// noSource is the source of the stream while it does not copy yet, or does not copy any more. It matches nothing: without a source the server would
 // drop what has the message id of another one, which the user's stream has kept.
-func (g Generation) streamConfig(start Start, copies bool, replicas int) jetstream.StreamConfig {
-	source := &jetstream.StreamSource{Name: g.Stream, FilterSubject: g.prefix() + "none"}
-	if copies {
-		source.FilterSubject, source.OptStartSeq = "", start.Sequence
-		if !start.Time.IsZero() {
-			source.OptStartTime = &start.Time
-		}
-		for _, t := range g.Transforms() {
-			source.SubjectTransforms = append(source.SubjectTransforms, jetstream.SubjectTransformConfig(t))
-		}
+func (g Generation) noSource() *jetstream.StreamSource {
+	return &jetstream.StreamSource{Name: g.Stream, FilterSubject: g.prefix() + "none"}
+}
+
+// source is the source of the stream while it copies.
+func (g Generation) source(start Start) *jetstream.StreamSource {
+	source := &jetstream.StreamSource{Name: g.Stream, OptStartSeq: start.Sequence}
+	if !start.Time.IsZero() {
+		source.OptStartTime = &start.Time
 	}
+	for _, t := range g.Transforms() {
+		source.SubjectTransforms = append(source.SubjectTransforms, jetstream.SubjectTransformConfig(t))
+	}
+	return source
+}
+
+// streamConfig is the stream of the generation, with that source.
+func (g Generation) streamConfig(start Start, source *jetstream.StreamSource, replicas int) jetstream.StreamConfig {
 	value, _ := json.Marshal(mark{g.Route, g.Number, g.Layout, start})
 	return jetstream.StreamConfig{
 		Name: g.Name(), Subjects: []string{g.Filter()}, Sources: []*jetstream.StreamSource{source}, Replicas: replicas, Storage: jetstream.FileStorage,
@@ -113,7 +120,11 @@ func (g Generation) streamConfig(start Start, copies bool, replicas int) jetstre
 
 // Make makes the stream of a generation. [jetstream.ErrStreamNameAlreadyInUse] says that somebody else did.
 func (g Generation) Make(ctx context.Context, js jetstream.JetStream, start Start, replicas int) (*Stream, error) {
-	there, err := js.CreateStream(ctx, g.streamConfig(start, !start.isZero(), replicas))
+	source := g.source(start)
+	if start.isZero() {
+		source = g.noSource()
+	}
+	there, err := js.CreateStream(ctx, g.streamConfig(start, source, replicas))
 	if err != nil {
 		return nil, err
 	}
@@ -366,7 +377,7 @@ func (t *Tender) handOver(ctx context.Context, former []*Stream, newest *Stream)
 			start = s.Start
 		}
 	}
-	c, n := newest.streamConfig(start, true, 1), newest.Info.Config
+	c, n := newest.streamConfig(start, newest.source(start), 1), newest.Info.Config
 	n.Sources, n.Metadata = c.Sources, c.Metadata
 	now, err := t.JS.UpdateStream(ctx, n)
 	if err == nil {

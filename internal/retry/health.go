@@ -96,9 +96,12 @@ func (b *Bucket) Watch(ctx context.Context, log *slog.Logger) {
 		case <-tick.C:
 			tick.Next()
 		}
-		since, _ := b.Trouble()
-		if !since.IsZero() || time.Since(looked) >= lookEvery {
-			b.look(ctx, log, !since.IsZero())
+		switch since, _ := b.Trouble(); {
+		case !since.IsZero():
+			b.prove(ctx, log)
+			looked = time.Now()
+		case time.Since(looked) >= lookEvery:
+			b.look(ctx, log)
 			looked = time.Now()
 		}
 		switch since, err := b.Trouble(); {
@@ -114,10 +117,15 @@ func (b *Bucket) Watch(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// look asks whether the bucket is there, and with prove also whether it takes something.
-func (b *Bucket) look(ctx context.Context, log *slog.Logger, prove bool) {
+// look finds out whether the bucket is there.
+func (b *Bucket) look(ctx context.Context, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
+	b.isThere(ctx, log)
+}
+
+// isThere tells whether the bucket is there. It makes one that was deleted.
+func (b *Bucket) isThere(ctx context.Context, log *slog.Logger) bool {
 	stream, err := b.js.Stream(ctx, b.streamName())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if _, err = b.make(ctx); err == nil {
@@ -128,10 +136,17 @@ func (b *Bucket) look(ctx context.Context, log *slog.Logger, prove bool) {
 	}
 	if err != nil {
 		b.health.failed(err)
-		return
+		return false
 	}
 	b.Learn(stream.CachedInfo())
-	if !prove {
+	return true
+}
+
+// prove is look, and finds out whether the bucket takes something.
+func (b *Bucket) prove(ctx context.Context, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	if !b.isThere(ctx, log) {
 		return
 	}
 	revision, err := b.kv.Put(ctx, probeKey, probe)

@@ -276,11 +276,11 @@ func (r *Records) mark(ctx context.Context, seq, deliveries uint64, rec Record, 
 // ErrElsewhere says that the record of a message is not the one that was read: somebody else has the message too.
 var ErrElsewhere = errors.New("the record was changed by another instance")
 
-// Returned remembers, here only, that a message without a record was given back by this instance: nothing happened to it
+// Returned remembers rec, here only, of a message without a record that was given back by this instance: nothing happened to it
 // since, if it comes again next.
-func (r *Records) Returned(seq, deliveries uint64, suspect bool) {
+func (r *Records) Returned(seq, deliveries uint64, rec Record) {
 	if s, known := r.recall(seq); !known || s.revision == 0 {
-		r.remember(seq, stored{Record: Record{Suspect: suspect}, deliveries: deliveries})
+		r.remember(seq, stored{Record: rec, deliveries: deliveries})
 	}
 }
 

@@ -38,7 +38,7 @@ func TestHandle_regressionFailedStartsAreJudged(t *testing.T) {
 	unbegun := func(why error) error {
 		c := &child{pool: h.pool, ended: make(chan struct{}), stillborn: true, death: fmt.Errorf("start: %w", why)}
 		close(c.ended)
-		return h.failed(t.Context(), c, message("ack"), errTaken, false, 1)
+		return h.failed(t.Context(), c, message("ack"), errTaken, 1)
 	}
 	longAgo := func() {
 		h.starts.Succeeded()

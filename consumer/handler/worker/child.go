@@ -45,6 +45,7 @@ type child struct {
 	read      int64         // how much it has read of what was written to it
 	several   bool          // it had read more than one message that it had not answered
 	beside    bool          // it was ended for another's time, or was asked to leave
+	asked     bool          // it was asked to leave
 	stillborn bool          // it has said nothing, and read nothing
 
 	turn    chan struct{} // held by who writes to its stdin; guards line
@@ -131,12 +132,12 @@ func (c *child) keep() {
 	}
 	close(c.begun)
 
-	death, asked := process.ByItself, false
+	death := process.ByItself
 	select {
 	case <-p.Died():
 		c.drain()
 	case <-c.quit:
-		death, asked = c.stop(), true
+		death, c.asked = c.stop(), true
 	case <-c.kill:
 		if c.why() == errClosedOut {
 			wait(p.Died(), lastWords)
@@ -146,14 +147,14 @@ func (c *child) keep() {
 		}
 	}
 	status, err := p.Reap(death)
-	c.settle(asked)
+	c.settle()
 	wait(said.done, lastWords)
 	_ = p.Err.SetReadDeadline(past)
 	<-said.done
 	said.rest(p.Err)
 	p.Close()
 	c.death = c.describe(death, status, err, &said.ends)
-	if !asked {
+	if !c.asked {
 		c.pool.log.Warn("a worker process ended", "pid", p.Pid(), "error", c.death)
 	}
 }
@@ -182,8 +183,8 @@ func (c *child) drain() {
 }
 
 // settle finds out what the process had read: the rest is in the pipe still. One that was asked to leave had nothing in hand.
-func (c *child) settle(asked bool) {
-	if !asked {
+func (c *child) settle() {
+	if !c.asked {
 		_ = c.process.In.SetWriteDeadline(past)
 		c.turn <- struct{}{} // never given back
 	}
@@ -196,11 +197,11 @@ func (c *child) settle(asked bool) {
 			n++
 		}
 	}
-	c.several, c.beside = n > 1, asked || c.guilty != nil
+	c.several, c.beside = n > 1, c.asked || c.guilty != nil
 	if c.read > 0 {
 		c.pool.starts.SucceededAt(c.started)
 	}
-	c.stillborn = !c.alive && c.read == 0 && !asked
+	c.stillborn = !c.alive && c.read == 0 && !c.asked
 }
 
 // reads tells of a child that lives whether it has read anything.

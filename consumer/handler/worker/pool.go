@@ -114,7 +114,7 @@ func (p *pool) Handle(ctx context.Context, m *consumer.Msg) error {
 			}
 			return p.verdict(ctx, m, &a)
 		}
-		if again := p.failed(ctx, c, m, err, suspect, try); again != nil {
+		if again := p.failed(ctx, c, m, err, try); again != nil {
 			return again
 		}
 	}
@@ -153,7 +153,7 @@ func begins(ctx context.Context, c *child) error {
 }
 
 // failed is the verdict of an attempt without an answer. With nil the message is to be given to the next process.
-func (p *pool) failed(ctx context.Context, c *child, m *consumer.Msg, err error, suspect bool, try int) error {
+func (p *pool) failed(ctx context.Context, c *child, m *consumer.Msg, err error, try int) error {
 	switch {
 	case errors.Is(err, errHung):
 		return fmt.Errorf("%s: %w: %w", p.program.Path, c.why(), causeOf(ctx))
@@ -177,7 +177,7 @@ func (p *pool) failed(ctx context.Context, c *child, m *consumer.Msg, err error,
 		p.suspects.add(m.ID)
 		return consumer.NotStarted(fmt.Errorf("%w (the process was handling several messages; next, each runs alone)", c.death))
 	}
-	if p.cfg.InFlight > 1 && !suspect {
+	if p.cfg.InFlight > 1 {
 		p.suspects.add(m.ID)
 	}
 	return consumer.Crashed(c.death)

@@ -205,9 +205,9 @@ func (g *Gate) MayStart(ctx context.Context) Decision {
 		return g.ends(expired)
 	case !g.AsksFirst() || teeth.Question():
 	case h.at.IsZero():
-		d = g.askInSlot(ctx, timeout(), false)
+		d = g.askInSlot(ctx, timeout(), g.unheard)
 	case h.yes && time.Since(h.at) >= g.gates.cfg.Rules().YesCounts():
-		d = g.askInSlot(ctx, min(Promptly, timeout()), true)
+		d = g.askInSlot(ctx, min(Promptly, timeout()), g.believed)
 	default:
 		g.checked = h.at
 		return d
@@ -228,14 +228,14 @@ func (g *Gate) StillWanted(ctx context.Context) Decision {
 	case !g.AsksFirst() || teeth.Question() || time.Since(g.checked) < counts:
 		return start
 	}
-	d := g.askInSlot(ctx, min(lastAnswer, g.gates.cfg.Rules().Timeout), true)
+	d := g.askInSlot(ctx, min(lastAnswer, g.gates.cfg.Rules().Timeout), g.believed)
 	g.checked = time.Now()
 	return d
 }
 
 // askInSlot asks the caller of a message that has its slot already: a probe, one that runs alone, one of the fallback's, or one whose
-// caller said yes a while ago. That yes counts when the caller does not answer at once.
-func (g *Gate) askInSlot(ctx context.Context, timeout time.Duration, saidYes bool) Decision {
+// caller said yes a while ago. Silence says what becomes of it when the caller does not answer in time.
+func (g *Gate) askInSlot(ctx context.Context, timeout time.Duration, silence func(*Asked) Decision) Decision {
 	line, count, id := g.gates.cfg.Line, g.gates.cfg.Count, g.about.ID()
 	asked, err := line.Ask(g.Interest, id, g.about.Subject)
 	if err != nil {
@@ -257,20 +257,33 @@ func (g *Gate) askInSlot(ctx context.Context, timeout time.Duration, saidYes boo
 	switch now := time.Now(); {
 	case ctx.Err() != nil:
 		return Decision{Err: context.Cause(ctx)}
-	case ok && answer == Yes:
+	case !ok:
+		return silence(asked)
+	case answer == Yes:
 		count(CountedYes)
 		line.There(id)
 		return start
-	case ok && answer == No:
+	case answer == No:
 		count(CountedNo)
 		return g.ends(unwanted)
-	case ok && line.Gone(id, now):
+	case line.Gone(id, now):
 		count(CountedNobody)
 		return g.ends(absent)
-	case !ok && saidYes:
-		count(CountedUnknown)
-		return start
-	case ok || asked.Interrupted():
+	}
+	count(CountedAgain)
+	return askAgain
+}
+
+// believed has a message start whose caller said yes a while ago, and does not answer now: that yes counts.
+func (g *Gate) believed(*Asked) Decision {
+	g.gates.cfg.Count(CountedUnknown)
+	return start
+}
+
+// unheard is what becomes of a message whose caller said nothing, neither now nor before.
+func (g *Gate) unheard(asked *Asked) Decision {
+	count := g.gates.cfg.Count
+	if asked.Interrupted() {
 		count(CountedAgain)
 		return askAgain
 	}

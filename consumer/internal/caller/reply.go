@@ -1,6 +1,7 @@
 package caller
 
 import (
+	"errors"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -69,9 +70,9 @@ type Holding struct {
 }
 
 // Hold holds a message until its caller is told, but not longer than the time until then: an absent caller, or one for whose message there is no room,
-// has one try. It completes the telling: release is called when the message need not be held any more, and over with what became of the reply.
-func (h *Holding) Hold(t *Telling, size int, absent bool, release func(), over func(Told)) *Telling {
-	if held := h.bytes.Add(int64(size)); held > maxHeldBytes || absent {
+// has one try. Why is the error of its outcome. It completes the telling: release is called when the message need not be held any more, and over with what became of the reply.
+func (h *Holding) Hold(t *Telling, size int, why error, release func(), over func(Told)) *Telling {
+	if held := h.bytes.Add(int64(size)); held > maxHeldBytes || errors.Is(why, ErrAbsent) {
 		t.Until = time.Now()
 	}
 	h.held.Add(1)

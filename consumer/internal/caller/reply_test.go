@@ -44,16 +44,16 @@ func TestHolding(t *testing.T) {
 	var list []*Telling
 	released, over := 0, []Told{}
 	for i, tt := range []struct {
-		size   int
-		absent bool
-		waits  bool
+		size  int
+		why   error
+		waits bool
 	}{
-		{1 << 20, false, true},
-		{1 << 20, true, false},
-		{2 << 20, false, true},
-		{1, false, false},
+		{1 << 20, nil, true},
+		{1 << 20, ErrAbsent, false},
+		{2 << 20, nil, true},
+		{1, nil, false},
 	} {
-		l := h.Hold(&Telling{Until: far}, tt.size, tt.absent, func() { released++ }, func(told Told) { over = append(over, told) })
+		l := h.Hold(&Telling{Until: far}, tt.size, tt.why, func() { released++ }, func(told Told) { over = append(over, told) })
 		if waits := l.Until.Equal(far); waits != tt.waits {
 			t.Errorf("number %d waits: %v", i, waits)
 		}

@@ -61,7 +61,7 @@ type Telling struct {
 	asked    *Asked
 	tries    int
 	failed   bool      // this try: it cannot be sent at all
-	unsent   bool      // this try: it was not sent
+	lost     bool      // this try: it was not sent, or may have reached nobody because the connection broke
 	first    time.Time // when it was given to Tell
 	next     time.Time // when it is sent again
 	unheard  time.Time // since when it goes out and nobody takes it; zero: the connection is away
@@ -246,7 +246,8 @@ func (l *Line) send(batch []*Telling) {
 	now := time.Now()
 	var again []*Telling
 	for _, t := range batch {
-		if !l.judge(t, now, away || t.unsent) {
+		t.lost = t.lost || away
+		if !l.judge(t, now) {
 			again = append(again, t)
 		}
 	}
@@ -269,7 +270,7 @@ func (l *Line) publish(t *Telling) bool {
 	if confirmed {
 		return false
 	}
-	t.failed, t.unsent = false, false
+	t.failed, t.lost = false, false
 	if t.asked == nil {
 		// The same one for every try: a confirmation that comes late counts.
 		a := &Asked{lasts: true, then: func(answer Answer) {
@@ -291,20 +292,20 @@ func (l *Line) publish(t *Telling) bool {
 	out.Reply = l.inbox + t.asked.token
 	t.tries++
 	if err := l.nc.PublishMsg(&out); err != nil {
-		t.failed, t.unsent = !retryable(err), true
+		t.failed, t.lost = !retryable(err), true
 	}
 	return true
 }
 
 // judge ends t if that can be said now, and else says when it is sent again.
-func (l *Line) judge(t *Telling, now time.Time, away bool) (over bool) {
+func (l *Line) judge(t *Telling, now time.Time) (over bool) {
 	w := &l.teller
 	w.mu.Lock()
 	nobody, confirmed := t.nobody, t.confirmed
 	w.mu.Unlock()
 	pause := min(tellFirst<<min(max(t.tries, 1)-1, 10), tellMost)
 	switch {
-	case confirmed, !t.failed && !away && !nobody && (!t.Confirm || t.Once):
+	case confirmed, !t.failed && !t.lost && !nobody && (!t.Confirm || t.Once):
 		t.end(Delivered)
 		return true
 	case t.failed:
@@ -316,7 +317,7 @@ func (l *Line) judge(t *Telling, now time.Time, away bool) (over bool) {
 	case t.Once:
 		t.end(Failed)
 		return true
-	case away:
+	case t.lost:
 		t.unheard, pause = time.Time{}, tellPause
 	case t.unheard.IsZero():
 		t.unheard = now
@@ -329,7 +330,7 @@ func (l *Line) judge(t *Telling, now time.Time, away bool) (over bool) {
 		t.release()
 	}
 	switch {
-	case !away && !nobody: // it is to be confirmed
+	case !t.lost && !nobody: // it is to be confirmed
 		pause = max(pause, tellTimeout)
 	case !t.released:
 		pause = min(pause, AskAgain)

@@ -202,7 +202,7 @@ func (a *Waiting) ask(q *Question) {
 	if !here {
 		return
 	}
-	asked, err := a.cfg.Line.AskThen(q.Interest, q.ID, q.Subject, func(answer Answer) { a.answered(q, turn, answer, true) })
+	asked, err := a.cfg.Line.AskThen(q.Interest, q.ID, q.Subject, func(answer Answer) { a.answered(q, turn, answer) })
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch _, here := a.all[q]; {
@@ -213,10 +213,10 @@ func (a *Waiting) ask(q *Question) {
 	case err != nil:
 		a.cfg.Count(CountedAgain)
 		a.stop(q)
-		q.timer = time.AfterFunc(AskAgain, func() { a.ask(q) })
+		a.askLater(q)
 	default:
 		q.asked = asked
-		q.timer = time.AfterFunc(a.cfg.Rules().Timeout, func() { a.answered(q, turn, 0, false) })
+		q.timer = time.AfterFunc(a.cfg.Rules().Timeout, func() { a.unanswered(q, turn) })
 	}
 }
 
@@ -236,38 +236,53 @@ func (a *Waiting) stop(q *Question) (asked *Asked) {
 	return asked
 }
 
-// answered takes the answer to a question, or that there was none in time.
-func (a *Waiting) answered(q *Question, turn int, answer Answer, ok bool) {
-	line := a.cfg.Line
+// endTurn is stop, and tells whether it is that turn still.
+func (a *Waiting) endTurn(q *Question, turn int) (asked *Asked, mine bool) {
 	a.mu.Lock()
-	if _, here := a.all[q]; !here || q.turn != turn {
-		a.mu.Unlock()
+	defer a.mu.Unlock()
+	if !a.here(q) || q.turn != turn {
+		return nil, false
+	}
+	return a.stop(q), true
+}
+
+// answered takes the answer to a question.
+func (a *Waiting) answered(q *Question, turn int, answer Answer) {
+	if _, mine := a.endTurn(q, turn); !mine {
 		return
 	}
-	asked := a.stop(q)
-	a.mu.Unlock()
-	switch now := time.Now(); {
-	case ok && answer == Yes:
+	switch line := a.cfg.Line; {
+	case answer == Yes:
 		a.cfg.Count(CountedYes)
 		line.There(q.ID)
 		a.leave(q, Wanted)
-	case ok && answer == No:
+	case answer == No:
 		a.cfg.Count(CountedNo)
 		a.leave(q, Unwanted)
-	case ok && line.Gone(q.ID, now):
+	case line.Gone(q.ID, time.Now()):
 		a.cfg.Count(CountedNobody)
 		a.leave(q, Absent)
-	case ok || asked.Interrupted():
+	default:
 		a.cfg.Count(CountedAgain)
 		a.mu.Lock()
-		if a.here(q) {
-			q.timer = time.AfterFunc(AskAgain, func() { a.ask(q) })
-			if ok && !q.gone {
-				q.gone = true
-				a.absent = append(a.absent, q)
-			}
+		defer a.mu.Unlock()
+		a.askLater(q)
+		if a.here(q) && !q.gone {
+			q.gone = true
+			a.absent = append(a.absent, q)
 		}
-		a.mu.Unlock()
+	}
+}
+
+// unanswered notes that there was no answer in time.
+func (a *Waiting) unanswered(q *Question, turn int) {
+	switch asked, mine := a.endTurn(q, turn); {
+	case !mine:
+	case asked.Interrupted():
+		a.cfg.Count(CountedAgain)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.askLater(q)
 	case a.cfg.Rules().Drop:
 		a.cfg.Count(CountedUnknown)
 		a.leave(q, Silent)
@@ -279,6 +294,13 @@ func (a *Waiting) answered(q *Question, turn int, answer Answer, ok bool) {
 		}
 		a.mu.Unlock()
 		a.feed()
+	}
+}
+
+// askLater asks a question once more, if it is still open. The lock is held.
+func (a *Waiting) askLater(q *Question) {
+	if a.here(q) {
+		q.timer = time.AfterFunc(AskAgain, func() { a.ask(q) })
 	}
 }
 

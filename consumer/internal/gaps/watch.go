@@ -127,16 +127,19 @@ func (w *Watch) MayHaveLost(now time.Time) {
 	}
 }
 
-// Attend looks, once a second, whether the routes still have to wait. The time in which nothing can come does not count: without a connection, or
-// while what came before is being looked up.
-func (w *Watch) Attend(now time.Time, comes bool) {
-	if !w.Missing() {
-		return
+// Attend looks, once a second, whether the routes still have to wait.
+func (w *Watch) Attend(now time.Time) {
+	if w.Missing() {
+		w.Hold(now)
 	}
-	if !comes {
+}
+
+// Suspend says, before Attend, that nothing can come now: without a connection, or while what came before is being looked up. That time does not
+// count.
+func (w *Watch) Suspend(now time.Time) {
+	if w.Missing() {
 		w.gate.prolong(now.Add(2 * attendEvery))
 	}
-	w.Hold(now)
 }
 
 // Missing tells whether deliveries are missing.

@@ -46,7 +46,11 @@ func (m Maker) Divide(ctx context.Context, w Wanted, was *Route, how Dividing) (
 			return nil, err
 		}
 		if len(list) == 0 || !list[len(list)-1].Equal(w.Layout) {
-			streams, err = m.Next(ctx, streams, w, how == CheckOnly)
+			if how == CheckOnly {
+				err = m.Check(ctx, streams, w)
+			} else {
+				streams, err = m.Next(ctx, streams, w)
+			}
 		}
 		switch {
 		case err == nil:

@@ -108,14 +108,17 @@ func TestMaker_Start(t *testing.T) {
 func TestMaker_Next(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if list, err := w.maker.Next(t.Context(), nil, wanted(4, Start{}), true); len(list) > 0 || err != nil {
+	if err := w.maker.Check(t.Context(), nil, wanted(4, Start{})); err != nil {
+		t.Error(err)
+	}
+	if list, err := partition.Find(t.Context(), w.js, "relay", "billing"); len(list) > 0 || err != nil {
 		t.Errorf("%v, %v", list, err)
 	}
-	first, err := w.maker.Next(t.Context(), nil, wanted(4, Start{}), false)
+	first, err := w.maker.Next(t.Context(), nil, wanted(4, Start{}))
 	if err != nil || len(first) != 1 || first[0].Number != 1 || first[0].Name() != "RELAY_BILLING_G1" || !first[0].Sources() {
 		t.Fatalf("%v, %v", first, err)
 	}
-	second, err := w.maker.Next(t.Context(), first, wanted(7, Start{}), false)
+	second, err := w.maker.Next(t.Context(), first, wanted(7, Start{}))
 	if err != nil || len(second) != 2 || second[1].Number != 2 || second[1].Count != 7 || second[1].Sources() {
 		t.Fatalf("%v, %v", second, err)
 	}
@@ -123,17 +126,17 @@ func TestMaker_Next(t *testing.T) {
 	if err != nil || len(list) != 2 {
 		t.Errorf("%v, %v", list, err)
 	}
-	if _, err := w.maker.Next(t.Context(), first, wanted(5, Start{}), false); !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+	if _, err := w.maker.Next(t.Context(), first, wanted(5, Start{})); !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		t.Errorf("another instance was faster: %v", err)
 	}
 	queue := wanted(4, Start{})
 	queue.Stream = "QUEUE"
-	if _, err := w.maker.Next(t.Context(), nil, queue, true); !errors.Is(err, jetstream.ErrStreamNotFound) {
+	if err := w.maker.Check(t.Context(), nil, queue); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("without its stream: %v", err)
 	}
 	_, err = w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "QUEUE", Subjects: []string{"queue.>"}, Retention: jetstream.WorkQueuePolicy})
 	w.do(err)
-	if _, err := w.maker.Next(t.Context(), nil, queue, true); err == nil || !strings.Contains(err.Error(), "set retention to limits") {
+	if err := w.maker.Check(t.Context(), nil, queue); err == nil || !strings.Contains(err.Error(), "set retention to limits") {
 		t.Errorf("from a work queue: %v", err)
 	}
 }
@@ -235,7 +238,7 @@ func (w *world) messages(stream string) uint64 {
 func TestWatch_newGeneration(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	first, err := w.maker.Next(t.Context(), nil, wanted(4, Start{}), false)
+	first, err := w.maker.Next(t.Context(), nil, wanted(4, Start{}))
 	w.do(err)
 	old, err := w.js.Stream(t.Context(), "RELAY_BILLING_G1")
 	w.do(err)
@@ -251,7 +254,7 @@ func TestWatch_newGeneration(t *testing.T) {
 	tends.mu.Lock()
 	tends.before = true
 	tends.mu.Unlock()
-	_, err = w.maker.Next(t.Context(), first, wanted(3, Start{}), false)
+	_, err = w.maker.Next(t.Context(), first, wanted(3, Start{}))
 	w.do(err)
 	tends.has(t, 2, 2)
 	follows.has(t, 2, 2)

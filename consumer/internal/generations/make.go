@@ -63,26 +63,34 @@ func (m Maker) Generation(w Wanted, number int) partition.Generation {
 	return partition.Generation{Service: m.Service, Route: w.Route, Number: number, Layout: w.Layout}
 }
 
-// Next makes the generation after those that run, or says why that cannot be. It returns those that run then. With check nothing is made.
-func (m Maker) Next(ctx context.Context, running []*partition.Stream, w Wanted, check bool) ([]*partition.Stream, error) {
+// Check says why Next would not make a generation.
+func (m Maker) Check(ctx context.Context, running []*partition.Stream, w Wanted) error {
+	_, _, err := m.next(ctx, running, w)
+	return err
+}
+
+// next is the generation after those that run, and where it begins.
+func (m Maker) next(ctx context.Context, running []*partition.Stream, w Wanted) (g partition.Generation, start partition.Start, err error) {
 	from, err := m.JS.Stream(ctx, w.Stream)
+	if err != nil {
+		return g, start, err
+	}
+	if err := Copyable(from.CachedInfo().Config); err != nil {
+		return g, start, err
+	}
+	if n := len(running); n > 0 { // it begins when the former ones are through
+		return m.Generation(w, running[n-1].Number+1), start, nil
+	}
+	start, err = m.Start(ctx, w, from)
+	return m.Generation(w, 1), start, err
+}
+
+// Next makes the generation after those that run, or says why that cannot be. It returns those that run then.
+func (m Maker) Next(ctx context.Context, running []*partition.Stream, w Wanted) ([]*partition.Stream, error) {
+	g, start, err := m.next(ctx, running, w)
 	if err != nil {
 		return nil, err
 	}
-	if err := Copyable(from.CachedInfo().Config); err != nil {
-		return nil, err
-	}
-	number := 1
-	var start partition.Start // of a later one: when the former ones are through
-	if n := len(running); n > 0 {
-		number = running[n-1].Number + 1
-	} else if start, err = m.Start(ctx, w, from); err != nil {
-		return nil, err
-	}
-	if check {
-		return running, nil
-	}
-	g := m.Generation(w, number)
 	made, err := g.Make(ctx, m.JS, start, m.Replicas)
 	if err != nil {
 		return nil, fmt.Errorf("making stream %s: %w", g.Name(), err)

@@ -44,7 +44,7 @@ func TestMaker_Planned(t *testing.T) {
 	want(wanted(2, fresh), nil, planned.Divided{Does: planned.Made, Stream: "RELAY_BILLING_G1", Partitions: 2, Start: partition.Start{Sequence: 4}.String()})
 	want(wanted(2, fromSecond), nil, planned.Divided{Does: planned.Made, Stream: "RELAY_BILLING_G1", Partitions: 2, Start: second.String()})
 
-	_, err = w.maker.Next(t.Context(), nil, wanted(2, fromSecond), false)
+	_, err = w.maker.Next(t.Context(), nil, wanted(2, fromSecond))
 	w.do(err)
 	want(wanted(2, fromSecond), nil, planned.Divided{Does: planned.Stays, Stream: "RELAY_BILLING_G1", Partitions: 2, Before: 2})
 	want(wanted(4, fromSecond), nil, planned.Divided{Does: planned.Changed, Stream: "RELAY_BILLING_G2", Partitions: 4, Before: 2})

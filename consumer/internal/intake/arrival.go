@@ -54,7 +54,9 @@ type Route struct {
 type Arrival struct {
 	settle.Unsettled
 	Bodyless bool // its body is to be fetched from the stream
-	Moved    bool // of a partition: relay put it there
+	// Elsewhere says that its body did not come with it: it is Bodyless, or its body is kept in the store of bodies.
+	Elsewhere bool
+	Moved     bool // of a partition: relay put it there
 
 	reserved bool        // the memory has its body, which was kept elsewhere
 	ahead    chan answer // what is known of it, of an ordered route: it was asked for before its turn
@@ -81,18 +83,17 @@ func (m *Arrival) WillAsk() { m.ahead = make(chan answer, 1) }
 // AskAhead asks for the attempts of a message before its turn, for as long as LookUp would. Many are asked for at once: after a failure that all of
 // them saw, LookUp, which has one turn after the other, would pause for each.
 func (m *Arrival) AskAhead(r *Route, began time.Time) {
-	rec, err := m.untilAnswered(r, false, began)
+	rec, err := m.untilAnswered(r, began)
 	m.ahead <- answer{rec, err}
 }
 
-// LookUp asks the server for what is not known of the message, and calls enter with it, unless the message is settled instead. Elsewhere says that the body did not come
-// with it. It blocks for as long as the server does not answer, but not longer than a drain.
-func (m *Arrival) LookUp(r *Route, elsewhere bool, enter func(retry.Record)) {
+// LookUp asks the server for what is not known of the message, and calls enter with it, unless the message is settled instead. It blocks for as long as the server does not answer, but not longer than a drain.
+func (m *Arrival) LookUp(r *Route, enter func(retry.Record)) {
 	var a answer
 	if m.ahead != nil {
 		a, m.ahead = <-m.ahead, nil
 	} else {
-		a.rec, a.err = m.untilAnswered(r, elsewhere, time.Now())
+		a.rec, a.err = m.untilAnswered(r, time.Now())
 	}
 	var damaged *retry.HeaderError
 	switch err := a.err; {
@@ -113,7 +114,7 @@ func (m *Arrival) LookUp(r *Route, elsewhere bool, enter func(retry.Record)) {
 		m.Origin, m.Subject, m.Header = nil, m.Delivery.Msg.Subject, m.Delivery.Msg.Header
 		m.Foreign(err)
 	case m.Durable.Draining():
-		m.UnlessBounded(func() bool { return m.ParkUnread(elsewhere) }, func() {
+		m.UnlessBounded(m.parkUnread, func() {
 			_ = m.Delivery.GiveBack() // fenced: somebody else has it
 		})
 	case errors.Is(err, retry.ErrOtherVersion):
@@ -124,10 +125,13 @@ func (m *Arrival) LookUp(r *Route, elsewhere bool, enter func(retry.Record)) {
 	}
 }
 
+// parkUnread is ParkUnread, unless the body is needed for that and has not come.
+func (m *Arrival) parkUnread() bool { return (!m.Elsewhere || len(m.Data) > 0) && m.ParkUnread() }
+
 // untilAnswered asks until there is an answer, or until no other one will come, or until the message is not to be handled here.
-func (m *Arrival) untilAnswered(r *Route, elsewhere bool, began time.Time) (retry.Record, error) {
+func (m *Arrival) untilAnswered(r *Route, began time.Time) (retry.Record, error) {
 	for {
-		rec, err := m.ask(r.Work, r, elsewhere, began)
+		rec, err := m.ask(r.Work, r, began)
 		if err == nil || m.answers(err) || m.Delivery.Fenced() || r.Work.Err() != nil || m.Durable.Draining() {
 			return rec, err
 		}
@@ -148,8 +152,8 @@ func (m *Arrival) sayWaits(r *Route, err error) {
 	}
 }
 
-func (m *Arrival) ask(ctx context.Context, r *Route, elsewhere bool, began time.Time) (retry.Record, error) {
-	if elsewhere {
+func (m *Arrival) ask(ctx context.Context, r *Route, began time.Time) (retry.Record, error) {
+	if m.Elsewhere {
 		// The lease is extended meanwhile.
 		if err := m.reserve(ctx, r); err != nil {
 			return retry.Record{}, err

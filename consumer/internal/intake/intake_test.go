@@ -186,8 +186,8 @@ func (w *world) dead() (list []string) {
 }
 
 // lookUp returns what is known of the message; nil: it was settled.
-func (w *world) lookUp(m *Arrival, elsewhere bool) (known *retry.Record) {
-	m.LookUp(&w.Route, elsewhere, func(rec retry.Record) { known = &rec })
+func (w *world) lookUp(m *Arrival) (known *retry.Record) {
+	m.LookUp(&w.Route, func(rec retry.Record) { known = &rec })
 	return known
 }
 
@@ -196,21 +196,21 @@ func TestArrival_LookUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.publish(nil)
-	if rec := w.lookUp(first, false); rec == nil || rec.Attempts != 0 {
+	if rec := w.lookUp(first); rec == nil || rec.Attempts != 0 {
 		t.Errorf("of a message that came for the first time: %+v", rec)
 	}
 	w.do(w.durable.Records.Put(t.Context(), 1, 1, retry.Record{Attempts: 3}))
 	m := w.again(first)
-	if rec := w.lookUp(m, false); rec == nil || rec.Attempts != 3 {
+	if rec := w.lookUp(m); rec == nil || rec.Attempts != 3 {
 		t.Errorf("of one that came again: %+v", rec)
 	}
 	m.WillAsk()
 	m.AskAhead(&w.Route, time.Now())
 	w.do(w.durable.Records.Put(t.Context(), 1, 2, retry.Record{Attempts: 4}))
-	if rec := w.lookUp(m, false); rec == nil || rec.Attempts != 3 {
+	if rec := w.lookUp(m); rec == nil || rec.Attempts != 3 {
 		t.Errorf("asked before its turn: %+v", rec)
 	}
-	if rec := w.lookUp(m, false); rec == nil || rec.Attempts != 4 {
+	if rec := w.lookUp(m); rec == nil || rec.Attempts != 4 {
 		t.Errorf("asked once more: %+v", rec)
 	}
 }
@@ -238,7 +238,7 @@ func TestArrival_LookUp_regressionThoseAskedForTogetherDoNotPauseInTurn(t *testi
 	w.eventually("the bucket works", func() bool { _, err := bucket.Trouble(); return err == nil })
 	began := time.Now()
 	for _, m := range again {
-		if rec := w.lookUp(m, false); rec == nil {
+		if rec := w.lookUp(m); rec == nil {
 			t.Errorf("message %d is not known", m.Delivery.Sequence)
 		}
 	}
@@ -258,7 +258,7 @@ func TestArrival_LookUp_inVain(t *testing.T) {
 	cancel()
 	w.Work = ended // as at the end of a drain
 	m = w.again(m)
-	if rec := w.lookUp(m, false); rec != nil {
+	if rec := w.lookUp(m); rec != nil {
 		t.Errorf("at the end: %+v", rec)
 	}
 	if w.expected.Load() != m.Delivery.Sequence {
@@ -272,13 +272,13 @@ func TestArrival_LookUp_bodyless(t *testing.T) {
 	w := newWorld(t)
 	for _, gone := range []bool{false, true} {
 		m := w.publish(nats.Header{"A": {"b"}})
-		m.Data, m.Bodyless = nil, true
+		m.Data, m.Bodyless, m.Elsewhere = nil, true, true
 		if gone {
 			stream, err := w.js.Stream(t.Context(), "ORDERS")
 			w.do(err)
 			w.do(stream.DeleteMsg(t.Context(), m.Delivery.Sequence))
 		}
-		rec := w.lookUp(m, true)
+		rec := w.lookUp(m)
 		switch {
 		case gone && (rec != nil || w.Count.Settled[supervisor.LetGo].Load() != 1 || w.expected.Load() != m.Delivery.Sequence):
 			t.Errorf("one that is gone: %+v, expected %d", rec, w.expected.Load())
@@ -305,7 +305,13 @@ func TestArrival_LookUp_theBodyIsNotThere(t *testing.T) {
 	w := newWorld(t)
 	w.draining.Store(true)
 	m := w.publish(nil) // without the headers that say where its body is
-	if rec := w.lookUp(m, true); rec != nil {
+	m.Elsewhere = true
+	body := m.Data
+	if m.Data = nil; m.parkUnread() {
+		t.Error("it is parked without its body")
+	}
+	m.Data = body
+	if rec := w.lookUp(m); rec != nil {
 		t.Errorf("%+v", rec)
 	}
 	if m = w.next(); m.Delivery.Deliveries != 2 {
@@ -321,7 +327,8 @@ func TestArrival_LookUp_theStoredBodyIsGone(t *testing.T) {
 	for dead, name := range []string{sum, "../etc"} {
 		m := w.publish(nil)
 		m.Delivery.Msg.Header = nats.Header{"Relay-Body": {name}, "Relay-Body-SHA256": {sum}, "Relay-Body-Size": {"7"}}
-		if rec := w.lookUp(m, true); rec != nil {
+		m.Elsewhere = true
+		if rec := w.lookUp(m); rec != nil {
 			t.Errorf("%s: %+v", name, rec)
 		}
 		w.eventually(name+" has its end", func() bool { return w.durable.Session.Stats().Live == 0 && w.durable.Session.Stats().Unconfirmed == 0 })

@@ -83,12 +83,17 @@ func (l *Link) Shorter() <-chan struct{} { return l.shorter }
 // Coming is how many bytes may be on their way.
 func (l *Link) Coming() int { return int(l.limit.Load()) }
 
-// Measured takes a round trip, or how long one takes that has not ended, and how many bytes have come by now in all. It is
+// Measured takes a round trip, and how many bytes have come by now in all. It is
 // for one goroutine.
-func (l *Link) Measured(trip time.Duration, ended bool, bytes uint64, now time.Time) {
-	if ended && (l.nearest == 0 || trip < l.nearest) {
+func (l *Link) Measured(trip time.Duration, bytes uint64, now time.Time) {
+	if l.nearest == 0 || trip < l.nearest {
 		l.nearest = trip
 	}
+	l.MeasuredSoFar(trip, bytes, now)
+}
+
+// MeasuredSoFar is Measured for a round trip that takes that long and has not ended.
+func (l *Link) MeasuredSoFar(trip time.Duration, bytes uint64, now time.Time) {
 	since, brought := now.Sub(l.at), bytes-l.bytes
 	first := l.at.IsZero()
 	l.at, l.bytes = now, bytes

@@ -10,7 +10,7 @@ func TestLink_limitFollowsWhatComes(t *testing.T) {
 	now, bytes := time.Unix(0, 0), uint64(0)
 	pass := func(trip time.Duration, rate int) {
 		now, bytes = now.Add(max(trip, time.Second)), bytes+uint64(float64(rate)*max(trip, time.Second).Seconds())
-		l.Measured(trip, true, bytes, now)
+		l.Measured(trip, bytes, now)
 	}
 	for range 4 {
 		pass(time.Millisecond, 100<<20)
@@ -69,7 +69,7 @@ func TestLink_regressionGrowsSoonOnAFastLink(t *testing.T) {
 				if l.Every() != growing && l.Coming() < MostComing {
 					t.Errorf("every %v", l.Every())
 				}
-				l.Measured(time.Millisecond, true, bytes, now)
+				l.Measured(time.Millisecond, bytes, now)
 				now, bytes = now.Add(l.Every()), bytes+uint64(float64(c.rate)*l.Every().Seconds())
 			}
 			if c.soon && l.Coming() != MostComing {
@@ -79,7 +79,7 @@ func TestLink_regressionGrowsSoonOnAFastLink(t *testing.T) {
 				t.Errorf("%d bytes after %v, %d at first", l.Coming(), now.Sub(time.Unix(0, 0)), first)
 			}
 			for range 40 {
-				l.Measured(time.Millisecond, true, bytes, now)
+				l.Measured(time.Millisecond, bytes, now)
 				now, bytes = now.Add(l.Every()), bytes+uint64(float64(c.rate)*l.Every().Seconds())
 			}
 			if l.Coming() != MostComing || l.Every() != time.Second {

@@ -35,6 +35,8 @@ type Wait struct {
 	// outstanding.
 	Aside          bool
 	CalledBackFrom int
+	// Snoozed: the handler put it off, and no other message of its key waits for that.
+	Snoozed bool
 }
 
 // LeavesFailed tells whether a message that failed should leave its durable: it waits for longer than parkAfter, or many are outstanding.
@@ -52,9 +54,8 @@ func (w Wait) LeavesFailed(parkAfter time.Duration) bool {
 }
 
 // LeavesUnstarted tells whether a message of that size that is given back without an attempt should leave its durable. It does not go by park_after:
-// it is the same wait again each time. Snoozed: the handler put it off, and no other message of its key waits for that. Before is when
-// it was due the last time, if it comes from the retry stream.
-func (w Wait) LeavesUnstarted(size int, snoozed bool, before time.Time) bool {
+// it is the same wait again each time. Before is when it was due the last time, if it comes from the retry stream.
+func (w Wait) LeavesUnstarted(size int, before time.Time) bool {
 	if time.Until(w.Due) <= soon {
 		return false
 	}
@@ -65,7 +66,7 @@ func (w Wait) LeavesUnstarted(size int, snoozed bool, before time.Time) bool {
 	switch {
 	case w.Aside:
 		from = w.CalledBackFrom
-	case size <= small && !snoozed:
+	case size <= small && !w.Snoozed:
 		from = unstartedFrom
 	}
 	return w.Durable.AckPending() > from

@@ -45,7 +45,7 @@ func TestWait(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, n := range []int{0, unstartedFrom, unstartedFrom + 1, 1500, 1501, all / 8, all/8 + 1, all / 2, all/2 + 1, all / 4 * 3, all/4*3 + 1, all} {
-				w := Wait{Durable: pending(n), Due: time.Now().Add(tt.message.wait), Aside: tt.message.aside, CalledBackFrom: CalledBackFrom}
+				w := Wait{Durable: pending(n), Due: time.Now().Add(tt.message.wait), Aside: tt.message.aside, CalledBackFrom: CalledBackFrom, Snoozed: tt.message.snoozed}
 				if tt.message.calledFrom > 0 {
 					w.CalledBackFrom = tt.message.calledFrom
 				}
@@ -56,7 +56,7 @@ func TestWait(t *testing.T) {
 				if tt.message.before != 0 {
 					before = time.Now().Add(tt.message.before)
 				}
-				if got := w.LeavesUnstarted(tt.message.size, tt.message.snoozed, before); got != (n > tt.unstarted) {
+				if got := w.LeavesUnstarted(tt.message.size, before); got != (n > tt.unstarted) {
 					t.Errorf("it was not started, and %d are outstanding: %v", n, got)
 				}
 			}

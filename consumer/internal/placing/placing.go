@@ -159,7 +159,11 @@ func (p *Placing) Place(ctx context.Context, routes []Route, try Trying) (places
 		}
 		for _, at := range places {
 			if at.Stream == streams[i] {
-				faults = append(faults, Overlaps(at.of(routes), rt, at == places[j])...)
+				clash := subject.Overlaps
+				if at == places[j] {
+					clash = tie
+				}
+				faults = append(faults, overlaps(at.of(routes), rt, clash)...)
 			}
 		}
 		if on := places[j].of(routes); len(on) > 0 && on[0].Leased != rt.Leased {
@@ -202,9 +206,15 @@ func (at *Place) of(routes []Route) (list []Route) {
 	return list
 }
 
-// Overlaps finds subjects of a route that others of its stream handle too. Routes that share a durable may overlap, since the most specific one gets
-// the message, but not be equal.
-func Overlaps(others []Route, rt Route, shared bool) (faults []Fault) {
+// Overlaps finds subjects of a route that others of its stream, on another durable, handle too.
+func Overlaps(others []Route, rt Route) []Fault { return overlaps(others, rt, subject.Overlaps) }
+
+// tie tells whether two patterns overlap of which neither is the more specific one. Routes that share a durable may overlap otherwise, since the most
+// specific one gets the message.
+func tie(p, q string) bool { return subject.Compare(p, q) == 0 && subject.Overlaps(p, q) }
+
+// overlaps finds subjects of a route that clash with those of others.
+func overlaps(others []Route, rt Route, clash func(p, q string) bool) (faults []Fault) {
 	type reads struct{ pattern, route string }
 	var list []reads
 	for _, o := range others {
@@ -215,7 +225,7 @@ func Overlaps(others []Route, rt Route, shared bool) (faults []Fault) {
 	slices.SortStableFunc(list, func(a, b reads) int { return subject.Compare(a.pattern, b.pattern) })
 	for _, r := range list {
 		for _, s := range rt.Subjects {
-			if shared && subject.Compare(r.pattern, s) != 0 || !subject.Overlaps(r.pattern, s) {
+			if !clash(r.pattern, s) {
 				continue
 			}
 			faults = append(faults, Fault{rt.Name, fmt.Errorf(

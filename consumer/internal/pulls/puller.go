@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/internal/provision"
 )
@@ -72,10 +73,10 @@ type Puller struct {
 // New returns one for a durable that is not open yet.
 func New(cfg Config) *Puller { return &Puller{Inbox: newInbox(cfg)} }
 
-// Open makes the inbox of a durable that is there, and says whether messages wait on it.
-func (p *Puller) Open(backlog bool) {
+// Open makes the inbox of a durable that is there, on which so many messages wait.
+func (p *Puller) Open(pending uint64) {
 	p.Begin()
-	p.share = link.Puller{Wake: p.Wake, Least: link.LeastPull, Backlog: backlog}
+	p.share = link.Puller{Wake: p.Wake, Least: link.LeastPull, Backlog: pending > 0}
 }
 
 // Start is called before the first pull.
@@ -175,8 +176,8 @@ func (p *Puller) Tick() {
 	}
 }
 
-// Waits says whether more messages wait on the durable, as a delivery told.
-func (p *Puller) Waits(backlog bool) { p.share.Backlog = backlog }
+// Told takes note of whether more messages wait on the durable, as a delivery tells.
+func (p *Puller) Told(d *ack.Delivery) { p.share.Backlog = d.Pending > 0 || d.Deliveries > 1 }
 
 // Delivered takes note of a delivery, and tells whether it is the first one after a pause. It takes the pin off it.
 func (p *Puller) Delivered(m *nats.Msg, now time.Time) (first bool) {

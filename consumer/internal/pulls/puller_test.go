@@ -65,7 +65,7 @@ func newBed(t *testing.T) *bed {
 		Room:   func() (int, int) { return b.room, 16 << 20 },
 		InHand: func() (int, int) { return 0, 0 },
 	})
-	b.p.Open(false)
+	b.p.Open(0)
 	if err := b.p.Subscribe(); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ const (
 
 // wait is what package parking has to know of the message.
 func (m *Unsettled) wait(o supervisor.Outcome) parking.Wait {
-	return parking.Wait{Durable: m.Durable.Session, Due: o.Due, Aside: o.Aside, CalledBackFrom: m.Path.CalledBackFrom}
+	return parking.Wait{Durable: m.Durable.Session, Due: o.Due, Aside: o.Aside, CalledBackFrom: m.Path.CalledBackFrom, Snoozed: o.Snoozed}
 }
 
 // shouldPark tells whether a message that failed should wait outside its durable. A NAK may be the end of a message when somebody has given the
@@ -60,7 +60,7 @@ func (m *Unsettled) shouldPutAside(o supervisor.Outcome) bool {
 	if m.Origin != nil {
 		before = m.Origin.Due
 	}
-	return m.wait(o).LeavesUnstarted(m.Size, o.Snoozed, before) && m.Path.aside.MayTry(time.Now())
+	return m.wait(o).LeavesUnstarted(m.Size, before) && m.Path.aside.MayTry(time.Now())
 }
 
 // putAside parks a message that spent no attempt. Where that fails it is given back after all.

@@ -27,10 +27,7 @@ func (m *Unsettled) UnlessBounded(park func() bool, giveBack func()) {
 }
 
 // ParkUnread parks a message of which nothing is known but what came with it.
-func (m *Unsettled) ParkUnread(elsewhere bool) bool {
-	if elsewhere && len(m.Data) == 0 {
-		return false // its body has not come
-	}
+func (m *Unsettled) ParkUnread() bool {
 	if m.park(m.From(), time.Now(), m.Path.Room(), Timeout) != nil {
 		return false
 	}

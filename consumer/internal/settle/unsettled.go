@@ -134,7 +134,7 @@ const bounce = 100 * time.Millisecond
 // giveBack returns a message that spent no attempt; zero means at once.
 func (m *Unsettled) giveBack(due time.Time) {
 	if m.Path.Guarded && !m.Recorded {
-		m.Durable.Records.Returned(m.Delivery.Sequence, m.Delivery.Deliveries, m.Suspect != nil)
+		m.Durable.Records.Returned(m.Delivery.Sequence, m.Delivery.Deliveries, retry.Record{Suspect: m.Suspect != nil})
 	}
 	if due.IsZero() && m.Delivery.Deliveries <= 2 {
 		_ = m.Delivery.GiveBack() // fenced: somebody else has it
@@ -157,7 +157,7 @@ func (m *Unsettled) nak(due time.Time) error {
 	}
 	m.away.back.Store(back)
 	if called := m.away.called.Load(); called != nil { // while it was on its way
-		back.Recall(*called, false)
+		back.Recall(*called)
 	}
 	return nil
 }
@@ -175,8 +175,12 @@ func (m *Unsettled) Away() supervisor.Away {
 // CallBack asks for the message to come at due already.
 func (a *Away) CallBack(due time.Time) {
 	a.called.Store(&due)
-	if back := a.back.Load(); back != nil {
-		back.Recall(due, a.durable.Leased())
+	switch back := a.back.Load(); {
+	case back == nil:
+	case a.durable.Leased():
+		back.RecallAlone(due)
+	default:
+		back.Recall(due)
 	}
 }
 

@@ -45,7 +45,7 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 			l.ordered.gaps.Hold(now)
 		}()
 	}
-	l.pulls.Waits(m.delivery.Pending > 0 || m.delivery.Deliveries > 1)
+	l.pulls.Told(&m.delivery)
 	if d == nil {
 		return
 	}
@@ -105,12 +105,12 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 	} else if p := m.Route.Part; p != nil && !m.OfPartition(p) {
 		return
 	}
-	elsewhere := m.Bodyless || (l.due || m.Moved) && dlq.BodyElsewhere(raw.Header)
+	m.Elsewhere = m.Bodyless || (l.due || m.Moved) && dlq.BodyElsewhere(raw.Header)
 	rec, known := retry.Record{}, true
 	if d.Deliveries > 1 {
 		rec, known = l.Records.Cached(d.Sequence, d.Deliveries)
 	}
-	known = known && !elsewhere
+	known = known && !m.Elsewhere
 	switch ordered := m.Route.Ordered; {
 	case known && (!ordered || l.ordered.behind.Load() == 0):
 		m.enter(rec, b)
@@ -119,11 +119,11 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 		// settlements and leases come this way too.
 		b.deliver()
 		l.ordered.behind.Add(1)
-		enter := func() { m.LookUp(m.Route.Intake, elsewhere, m.enterAlone) }
+		enter := func() { m.LookUp(m.Route.Intake, m.enterAlone) }
 		if known {
 			rec := rec // the other one must not escape
 			enter = func() { m.enterAlone(rec) }
-		} else if !elsewhere { // a body has to wait for its memory, in order
+		} else if !m.Elsewhere { // a body has to wait for its memory, in order
 			m.WillAsk()
 			l.ordered.aheads.Go(func() { m.AskAhead(m.Route.Intake, now) })
 		}
@@ -134,7 +134,7 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 			}
 		})
 	default:
-		m.Route.Looks.Go(func() { m.LookUp(m.Route.Intake, elsewhere, m.enterAlone) })
+		m.Route.Looks.Go(func() { m.LookUp(m.Route.Intake, m.enterAlone) })
 	}
 }
 

@@ -148,7 +148,10 @@ func (l *loop) run(ctx context.Context) (next *Source) {
 				l.unwanted.claims.Soon(now)
 			}
 			l.catchUp.Soon(now)
-			l.ordered.gaps.Attend(now, l.in.Conn.IsConnected() && l.ordered.behind.Load() == 0)
+			if !l.in.Conn.IsConnected() || l.ordered.behind.Load() > 0 {
+				l.ordered.gaps.Suspend(now)
+			}
+			l.ordered.gaps.Attend(now)
 			l.pulls.Tick()
 			if busy {
 				continue

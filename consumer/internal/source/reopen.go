@@ -52,7 +52,11 @@ func (s *Source) reopen(ctx context.Context) (*Source, error) {
 	next := newSourceOf(s.binding)
 	next.unit, next.count = s.unit, s.count
 	for _, rt := range next.routes {
-		rt.Group.Renumbered(s.due)
+		if s.due {
+			rt.Group.RenumberedReplays()
+		} else {
+			rt.Group.Renumbered()
+		}
 	}
 	// The pulls of the session before were sent to it, and it may be pinned to them.
 	if next.leased() {

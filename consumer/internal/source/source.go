@@ -126,7 +126,7 @@ func (s *Source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 		return err
 	}
 	s.tally = s.newTally(info, began)
-	s.pulls.Open(info.NumPending > 0)
+	s.pulls.Open(info.NumPending)
 	s.Records = s.in.Stores.Records.Records(s.stream, s.durable, info.Created)
 	s.Session = ack.NewSession(ack.Config{
 		Inbox: s.pulls.Name(), Conn: s.in.Conn, Link: func() uint64 { return s.in.Conn.Stats().Reconnects },

@@ -54,7 +54,9 @@ func (u *unwanted) learn(c jetstream.StreamConfig, m provision.Mark, began time.
 	}
 	u.strays.Learn(c.Subjects, gone, began)
 	for _, rt := range u.routes {
-		if u.strays.Empty(rt.Name, u.unheld(c, rt)) {
+		if !u.unheld(c, rt) {
+			u.strays.NotEmpty(rt.Name)
+		} else if u.strays.Empty(rt.Name) {
 			rt.Log.Warn("no subject of this route is on the stream: nothing can arrive", "stream", u.stream, "holds", c.Subjects, "subjects", rt.Subjects)
 		}
 	}

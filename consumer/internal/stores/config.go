@@ -70,9 +70,8 @@ func (c Config) DeadLetters(prefixes []string, log *slog.Logger) dlq.Config {
 	}
 }
 
-// Streams are the streams of all of them, with the settings that they need. Buckets are streams too. That of the fleet is among them where routes
-// need a fleet.
-func (c Config) Streams(prefixes []string, withFleet bool) []jetstream.StreamConfig {
+// Streams are the streams of all of them, with the settings that they need. Buckets are streams too. That of the fleet is not among them: see Fleet.
+func (c Config) Streams(prefixes []string) []jetstream.StreamConfig {
 	list := append([]jetstream.StreamConfig{retry.StreamConfig(c.Service, c.RetryStream(), c.Replicas)}, c.DeadLetters(prefixes, nil).Streams()...)
 	if c.Events != nil {
 		list = append(list, c.eventsStream())
@@ -80,14 +79,14 @@ func (c Config) Streams(prefixes []string, withFleet bool) []jetstream.StreamCon
 	if c.Archive != nil {
 		list = append(list, c.archiveStream())
 	}
-	if withFleet {
-		list = append(list, fleet.Stream(c.Service, c.Replicas))
-	}
 	return append(list,
 		ownstream.Bucket(c.AttemptsBucket(), c.Replicas, 0), ownstream.Bucket(audit.Bucket(c.Service), c.Replicas, 0),
 		ownstream.Bucket(orders.Name(c.Service), c.Replicas, 0),
 		ownstream.Bucket(c.InstancesBucket(), c.Replicas, suspects.Lapse), dlq.JobsStream(c.Service, c.Replicas))
 }
+
+// Fleet is the stream that there is beside them where routes need a fleet.
+func (c Config) Fleet() jetstream.StreamConfig { return fleet.Stream(c.Service, c.Replicas) }
 
 func (c Config) eventsStream() jetstream.StreamConfig {
 	return events.Stream(c.Service, c.Replicas, c.Events.Age, c.Events.Bytes, c.Events.Messages)

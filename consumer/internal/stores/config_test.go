@@ -42,10 +42,10 @@ func TestConfig_streams(t *testing.T) {
 		"KV_SHOP_ATTEMPTS", "KV_SHOP_INSTANCES", "KV_SHOP_JOBS", "KV_SHOP_LEDGER", "KV_SHOP_STATE", "OBJ_SHOP_DLQ_BODIES", "SHOP_DLQ", "SHOP_RETRY",
 	}
 	bare, full := Config{Service: "shop", Replicas: 3}, Config{Service: "shop", Replicas: 3, Events: &Bounds{time.Hour, 1, 2}, Archive: &Bounds{time.Minute, 3, 4}}
-	if have := names(bare.Streams(nil, false)); !slices.Equal(have, always) {
+	if have := names(bare.Streams(nil)); !slices.Equal(have, always) {
 		t.Errorf("%q, not %q", have, always)
 	}
-	all := full.Streams([]string{"x.dead"}, true)
+	all := append(full.Streams([]string{"x.dead"}), full.Fleet())
 	want := slices.Sorted(slices.Values(append(always, "SHOP_EVENTS", "SHOP_ARCHIVE", "KV_SHOP_FLEET")))
 	if have := names(all); !slices.Equal(have, want) {
 		t.Errorf("%q, not %q", have, want)

@@ -69,7 +69,7 @@ func TestStores_openMakesWhatIsMissing(t *testing.T) {
 		t.Errorf("open are %+v", s)
 	}
 	// What a start makes later, package upkeep makes.
-	want := slices.DeleteFunc(names(s.Streams(nil, false)), func(name string) bool { return name == "KV_SHOP_STATE" || name == "KV_SHOP_JOBS" })
+	want := slices.DeleteFunc(names(s.Streams(nil)), func(name string) bool { return name == "KV_SHOP_STATE" || name == "KV_SHOP_JOBS" })
 	if have := there(t, js); !slices.Equal(have, want) {
 		t.Errorf("there are %q, not %q", have, want)
 	}

@@ -85,13 +85,20 @@ func (s *Strays) Learn(holds []string, wanted []Wanted, looked time.Time) {
 	s.holds, s.wanted, s.looked = holds, wanted, looked
 }
 
-// Empty notes whether the stream holds no subject of a route, and tells whether it holds none since just now.
-func (s *Strays) Empty(route string, is bool) (since bool) {
+// Empty notes that the stream holds no subject of a route, and tells whether it holds none since just now.
+func (s *Strays) Empty(route string) (since bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	since = is && !s.empty[route]
-	s.empty[route] = is
+	since = !s.empty[route]
+	s.empty[route] = true
 	return since
+}
+
+// NotEmpty notes that the stream holds subjects of a route.
+func (s *Strays) NotEmpty(route string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.empty, route)
 }
 
 // IsEmpty tells whether the route gets nothing, because the stream holds none of its subjects.

@@ -90,10 +90,10 @@ func TestGoesBack_regressionNothingIsKeptForNoRouteBeforeALook(t *testing.T) {
 func TestEmpty(t *testing.T) {
 	t.Parallel()
 	s := quiet()
-	if s.IsEmpty("billing") || !s.Empty("billing", true) || s.Empty("billing", true) || !s.IsEmpty("billing") {
+	if s.IsEmpty("billing") || !s.Empty("billing") || s.Empty("billing") || !s.IsEmpty("billing") {
 		t.Error("it is told once that the stream holds none of its subjects")
 	}
-	if s.Empty("billing", false) || s.IsEmpty("billing") || !s.Empty("billing", true) {
+	if s.NotEmpty("billing"); s.IsEmpty("billing") || !s.Empty("billing") {
 		t.Error("it is told again when the stream held some meanwhile")
 	}
 }

@@ -16,9 +16,9 @@ func (t *Tally) audit(ctx context.Context, list []*Tally) {
 	if main == nil {
 		return
 	}
-	alone := true
-	for _, o := range list {
-		alone = alone && (o == t || o.cfg.Stream != t.cfg.Stream)
+	of := audit.AllRoutes
+	if slices.ContainsFunc(list, func(o *Tally) bool { return o != t && o.cfg.Stream == t.cfg.Stream }) {
+		of = audit.OwnRoutes
 	}
 	cfg := t.keeper.cfg
 	now, known := t.contents(ctx)
@@ -34,7 +34,7 @@ func (t *Tally) audit(ctx context.Context, list []*Tally) {
 			return nil, nil
 		},
 	}
-	if b, err := a.Audit(ctx, t.cfg.Stream, t.cfg.Durable, alone, 0); err == nil {
+	if b, err := a.Audit(ctx, t.cfg.Stream, t.cfg.Durable, of, 0); err == nil {
 		t.balance.Store(&b)
 		if known && b.Verdict == audit.Balanced && b.Uncounted == 0 && b.Outstanding == 0 && b.NotDelivered == 0 && b.Parked == 0 {
 			t.quiet = now

@@ -96,7 +96,7 @@ func newWatched(t *testing.T, parked Room) *watched {
 	w.Upkeep = New(Config{
 		Conn: s.Conn(t), JS: w.js, Log: log, Looks: looks.New(w.js), Probing: new(sync.Mutex),
 		Troubles: trouble.NewList(log, func(what string, err error) { w.report(fmt.Sprint(what, ": ", err)) }),
-		Stores:   own, Streams: func() []jetstream.StreamConfig { return own.Streams(nil, false) },
+		Stores:   own, Streams: func() []jetstream.StreamConfig { return own.Streams(nil) },
 		SweepRecords: func(context.Context) { w.swept.Add(1) },
 		Parked:       parked, Routes: func() []string { return []string{"orders", "other"} },
 		Stored:        w.stirred.Load,

@@ -121,13 +121,16 @@ func (c embedConfig) handler() (consumer.Handler, *load, error) {
 	return consumer.HandlerFunc(func(ctx context.Context, m *consumer.Msg) error {
 		s := ledger.Parse(m.Data)
 		run := book.Start(s.ID, m.Attempt, c.Instance, m.Sequence, m.Fence)
-		do, sleep := s.For(m.Attempt, c.Instance, true)
+		do, sleep := s.For(m.Attempt, c.Instance)
 		if sleep > 0 {
 			time.Sleep(sleep)
 		}
-		err := act(do, m)
-		book.End(s.ID, err == nil, run)
-		return err
+		if err := act(do, m); err != nil {
+			book.Failed(s.ID, run)
+			return err
+		}
+		book.Succeeded(s.ID, run)
+		return nil
 	}), nil, nil
 }
 

@@ -68,12 +68,12 @@ func (h *httpHandler) message(w http.ResponseWriter, r *http.Request) {
 	fence, _ := strconv.ParseUint(r.Header.Get("Relay-Fence"), 10, 64)
 	s := ledger.Parse(body)
 	run := h.book.Start(s.ID, attempt, instance, ledger.Seq(r.Header.Get("Relay-Id")), fence)
-	first := true
 	if s.Once {
-		_, again := h.seen.LoadOrStore(s.ID, true)
-		first = !again
+		if _, again := h.seen.LoadOrStore(s.ID, true); again {
+			s = s.Spent()
+		}
 	}
-	do, sleep := s.For(attempt, instance, first)
+	do, sleep := s.For(attempt, instance)
 	if s.ID == "-" && instance == "dead" {
 		do = "dead" // what has no script: all hopeless
 	}
@@ -96,12 +96,16 @@ func (h *httpHandler) message(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		return
 	case do == "cut":
-		h.book.End(s.ID, false, run)
+		h.book.Failed(s.ID, run)
 		panic(http.ErrAbortHandler)
 	case strings.HasPrefix(do, "status"):
 		status, _ = strconv.Atoi(do[len("status"):])
 	}
-	h.book.End(s.ID, status < 300, run)
+	if status < 300 {
+		h.book.Succeeded(s.ID, run)
+	} else {
+		h.book.Failed(s.ID, run)
+	}
 	w.WriteHeader(status)
 	if status >= 300 {
 		fmt.Fprintln(w, "the script says", do)
@@ -132,26 +136,27 @@ func runExec(args []string) error {
 	fence, _ := strconv.ParseUint(os.Getenv("RELAY_FENCE"), 10, 64)
 	s := ledger.Parse(body)
 	run := book.Start(s.ID, attempt, *instance, ledger.Seq(os.Getenv("RELAY_ID")), fence)
-	do, sleep := s.For(attempt, *instance, true)
+	do, sleep := s.For(attempt, *instance)
 	switch do {
 	case "hang":
 		ignoreTERM()
 		time.Sleep(time.Minute)
 	case "daemon": // a child that ignores TERM and holds stdout
-		if err := spawnOrphan(false); err != nil {
+		if err := spawnOrphan(); err != nil {
 			return err
 		}
 	case "setsid": // one that left the process group
-		if err := spawnOrphan(true); err != nil {
+		if err := spawnOrphanInSession(); err != nil {
 			return err
 		}
 		ignoreTERM()
 		time.Sleep(time.Minute)
 	}
 	time.Sleep(sleep)
-	book.End(s.ID, do != "fail", run)
 	if do == "fail" {
+		book.Failed(s.ID, run)
 		os.Exit(1)
 	}
+	book.Succeeded(s.ID, run)
 	return nil
 }

@@ -12,6 +12,7 @@ package ledger
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -62,20 +63,19 @@ func (s Script) Body() []byte {
 	return append(append(b, '\n'), s.Pad...)
 }
 
-// For says what to do on this attempt by this instance, and how long it takes. First tells whether the message starts for
-// the first time here.
-func (s Script) For(attempt int, instance string, first bool) (do string, sleep time.Duration) {
-	do, ms := s.Do, s.Sleep
-	if do == "" {
-		do = "ok"
+// For says what to do on this attempt by this instance, and how long it takes. What is restricted to the first start is for the
+// caller to find out; see Spent.
+func (s Script) For(attempt int, instance string) (do string, sleep time.Duration) {
+	if s.Until > 0 && attempt > s.Until || s.On != "" && instance != s.On {
+		s = s.Spent()
 	}
-	if s.Until > 0 && attempt > s.Until || s.On != "" && instance != s.On || s.Once && !first {
-		do = "ok"
-		if s.SleepOK > 0 {
-			ms = s.SleepOK
-		}
-	}
-	return do, time.Duration(ms) * time.Millisecond
+	return cmp.Or(s.Do, "ok"), time.Duration(s.Sleep) * time.Millisecond
+}
+
+// Spent is what is left of the script where Do is restricted.
+func (s Script) Spent() Script {
+	s.Do, s.Sleep = "ok", cmp.Or(s.SleepOK, s.Sleep)
+	return s
 }
 
 // Writer appends to a ledger. Safe for concurrent use.
@@ -101,12 +101,13 @@ func (w *Writer) Start(id string, attempt int, instance string, seq, fence uint6
 	return run
 }
 
-// End notes how it ended, before anybody is told.
-func (w *Writer) End(id string, ok bool, run string) {
-	how := "fail"
-	if ok {
-		how = "ok"
-	}
+// Succeeded notes that it was handled, before anybody is told.
+func (w *Writer) Succeeded(id, run string) { w.end(id, "ok", run) }
+
+// Failed notes that it was not, before anybody is told.
+func (w *Writer) Failed(id, run string) { w.end(id, "fail", run) }
+
+func (w *Writer) end(id, how, run string) {
 	w.write(fmt.Appendf(nil, "end %s %s %d %s\n", id, how, time.Now().UnixNano(), run))
 }
 

@@ -11,11 +11,24 @@ import (
 	"golang.org/x/term"
 )
 
-// Confirm asks before something large or destructive. Without a terminal --yes is required. The end of ctx is a no.
-func Confirm(ctx context.Context, c *cobra.Command, yes bool, question string) error {
-	if yes {
+// Consent is what a command does not ask for when it is called with --yes.
+type Consent struct{ given bool }
+
+// Flag has the command take --yes.
+func (a *Consent) Flag(c *cobra.Command, usage string) {
+	c.Flags().BoolVarP(&a.given, "yes", "y", false, usage)
+}
+
+// Confirm is the function of that name, unless consent is given already.
+func (a Consent) Confirm(ctx context.Context, c *cobra.Command, question string) error {
+	if a.given {
 		return nil
 	}
+	return Confirm(ctx, c, question)
+}
+
+// Confirm asks before something large or destructive. Without a terminal --yes is required. The end of ctx is a no.
+func Confirm(ctx context.Context, c *cobra.Command, question string) error {
 	in, ok := c.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return fmt.Errorf("%w: %s: there is no terminal to ask on, so --yes is required", ErrUsage, question)

@@ -58,10 +58,11 @@ func (pr *Program) Spawn(streams [3]int, env []string) (Child, error) {
 		}
 	}
 	files := [3]uintptr{uintptr(streams[0]), uintptr(streams[1]), uintptr(streams[2])}
-	err := c.fork(pr, files[:], env, len(pr.limits) > 0)
-	if err == nil && len(pr.limits) > 0 {
-		err = setLimits(c.pid, pr.limits)
-		if err != nil {
+	var err error
+	if len(pr.limits) == 0 {
+		err = c.fork(pr, files[:], env, &syscall.SysProcAttr{})
+	} else if err = c.fork(pr, files[:], env, stopped()); err == nil {
+		if err = setLimits(c.pid, pr.limits); err != nil {
 			c.closeFD()
 		}
 	}
@@ -72,12 +73,12 @@ func (pr *Program) Spawn(streams [3]int, env []string) (Child, error) {
 }
 
 // fork is os/exec without what it does for each process anew and no program here needs: it looks for variables that are given twice,
-// and it finds out when the program has ended in a way of its own.
-func (c *Child) fork(pr *Program, files []uintptr, env []string, traced bool) error {
+// and it finds out when the program has ended in a way of its own. It completes sys.
+func (c *Child) fork(pr *Program, files []uintptr, env []string, sys *syscall.SysProcAttr) error {
+	sys.Setsid, sys.Pdeathsig, sys.Credential, sys.PidFD = true, syscall.SIGKILL, pr.user, &c.FD
 	all := make([]string, 0, len(pr.env)+len(env))
 	pid, err := syscall.ForkExec(pr.Path, pr.argv, &syscall.ProcAttr{
-		Dir: pr.dir, Env: append(append(all, pr.env...), env...), Files: files,
-		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: pr.user, Ptrace: traced, PidFD: &c.FD},
+		Dir: pr.dir, Env: append(append(all, pr.env...), env...), Files: files, Sys: sys,
 	})
 	if err != nil {
 		return &os.PathError{Op: "fork/exec", Path: pr.Path, Err: err}
@@ -85,6 +86,9 @@ func (c *Child) fork(pr *Program, files []uintptr, env []string, traced bool) er
 	c.pid = pid
 	return nil
 }
+
+// stopped has a process be traced by this thread, and so stand before its first instruction.
+func stopped() *syscall.SysProcAttr { return &syscall.SysProcAttr{Ptrace: true} }
 
 func (c *Child) closeFD() {
 	if c.FD >= 0 {

@@ -18,11 +18,11 @@ func Lint(cfg Config, r handler.Report) {
 	if len(cfg.Command) > 0 {
 		lintCommand(cfg.Command[0], cfg.Dir, r)
 	}
-	lintRights(cfg, os.Geteuid(), os.Getegid(), mayLimitOthers(), r)
+	lintRights(cfg, os.Geteuid(), os.Getegid(), mayLimitOthers, r)
 }
 
-// lintRights judges for whom it runs as: limited says that this one may limit processes of other users.
-func lintRights(cfg Config, uid, gid int, limited bool, r handler.Report) {
+// lintRights judges for whom it runs as: mayLimit tells whether this one may limit processes of other users.
+func lintRights(cfg Config, uid, gid int, mayLimit func() bool, r handler.Report) {
 	if cfg.User == "" {
 		if cfg.Limits.Processes > 0 && uid == 0 {
 			r.Warn("limits.processes", "has no effect on root, and lint runs as root: relay run as root would refuse to start; set user")
@@ -44,7 +44,7 @@ func lintRights(cfg Config, uid, gid int, limited bool, r handler.Report) {
 			cfg.User, uid)
 	case uid != 0:
 		r.Warn("user", "relay run must be root to run programs as %s: lint runs as uid %d, and cannot tell whether relay run is root", cfg.User, uid)
-	case limits && !limited:
+	case limits && !mayLimit():
 		r.Warn("limits", "relay run needs the capability CAP_SYS_RESOURCE for limits beside user, and does not start without it: lint runs as root on this machine without that capability; give it to relay, or set limits on the container")
 	}
 }

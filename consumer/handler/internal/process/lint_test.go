@@ -38,7 +38,7 @@ func TestLint_regressionSeesTheRightsThatRunNeeds(t *testing.T) {
 		"processes of another one there": {Config{User: "54321:54321", Limits: processes}, 0, 0, true, ""},
 	} {
 		var got found
-		lintRights(c.cfg, c.uid, c.gid, c.limited, &got)
+		lintRights(c.cfg, c.uid, c.gid, func() bool { return c.limited }, &got)
 		if text := strings.Join(got, "\n"); (c.want == "") != (text == "") || !strings.Contains(text, c.want) || len(got) > 1 {
 			t.Errorf("%s: %q, want %q", name, text, c.want)
 		}

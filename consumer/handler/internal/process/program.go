@@ -129,7 +129,7 @@ func (pr *Program) tryStart() error {
 		runtime.LockOSThread() // a process can be traced from one thread only
 		defer runtime.UnlockOSThread()
 		c := Child{FD: -1}
-		if err := c.fork(pr, nil, nil, true); err != nil {
+		if err := c.fork(pr, nil, nil, stopped()); err != nil {
 			tried <- pr.startError(err)
 			return
 		}

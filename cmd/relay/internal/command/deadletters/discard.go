@@ -17,7 +17,8 @@ import (
 
 func newDLQDiscard(o *cli.Options) *cobra.Command {
 	var f dlqFilter
-	var yes, all bool
+	var all bool
+	var consent cli.Consent
 	c := &cobra.Command{
 		Use: "discard [NUMBER…]", Short: "remove dead letters for good",
 		Long: `Discard removes the chosen dead letters for good. Entries that cannot be read are removed only by their numbers. Who
@@ -59,7 +60,7 @@ discarded what, and how many, is kept for 30 days: relay replay ls.`,
 					fmt.Fprintln(c.OutOrStdout(), "no dead letters match")
 					return nil
 				}
-				if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Remove %d dead %s for good?", len(named), cli.Plural(len(named), "letter"))); err != nil {
+				if err := consent.Confirm(ctx, c, fmt.Sprintf("Remove %d dead %s for good?", len(named), cli.Plural(len(named), "letter"))); err != nil {
 					return err
 				}
 				return cli.Record(ctx, cl, record, len(named), func() (int, error) { return discardAll(ctx, c, store, named) })
@@ -67,7 +68,7 @@ discarded what, and how many, is kept for 30 days: relay replay ls.`,
 		},
 	}
 	f.flags(c)
-	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	consent.Flag(c, "do not ask")
 	c.Flags().BoolVar(&all, "all", false, "all of them")
 	return c
 }

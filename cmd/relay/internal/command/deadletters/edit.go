@@ -71,7 +71,7 @@ func editor(ctx context.Context, c *cobra.Command, data []byte) ([]byte, error) 
 			return edited, nil
 		}
 		fmt.Fprintf(c.ErrOrStderr(), "relay: the body was JSON, and is not valid JSON any more: %s\n", cli.Printable(fault.Error()))
-		if cli.Confirm(ctx, c, false, "Edit it again?") != nil {
+		if cli.Confirm(ctx, c, "Edit it again?") != nil {
 			keep = true
 			return nil, fmt.Errorf("the body is not valid JSON any more: %w; nothing was replayed, and what you wrote is in %s", fault, file.Name())
 		}

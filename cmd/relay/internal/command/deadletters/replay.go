@@ -69,7 +69,8 @@ func (f *replayFlags) apply(c *cobra.Command, job *dlq.Job) error {
 func newDLQReplay(o *cli.Options) *cobra.Command {
 	var f dlqFilter
 	var how replayFlags
-	var yes, dry, edit bool
+	var dry, edit bool
+	var consent cli.Consent
 	var to string
 	c := &cobra.Command{
 		Use: "replay [NUMBER…]", Short: "hand dead letters back to the route that failed, as a job",
@@ -118,13 +119,17 @@ that has the same key.
 				if err := f.resolve(ctx, cl, r.store, r.errOut, &job.Filter); err != nil {
 					return err
 				}
-				return r.start(ctx, dry, yes)
+				plan, err := r.plan(ctx)
+				if err != nil || dry {
+					return err
+				}
+				return r.start(ctx, plan, consent)
 			})
 		},
 	}
 	f.flags(c)
 	how.flags(c)
-	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	consent.Flag(c, "do not ask")
 	c.Flags().BoolVar(&dry, "dry-run", false, "say what would be replayed and do nothing")
 	c.Flags().BoolVar(&edit, "edit", false, "edit the body of the one entry first")
 	c.Flags().StringVar(&to, "to-subject", "", "publish to this subject instead, for every consumer of its stream to see (original: each to its own)")
@@ -161,20 +166,26 @@ func (r *replayer) choice() dlq.Choice {
 	return c
 }
 
-// start plans the job, asks, and runs it.
-func (r *replayer) start(ctx context.Context, dry, yes bool) error {
+// plan plans the job, and says what is going to happen.
+func (r *replayer) plan(ctx context.Context) (*dlq.Plan, error) {
 	if err := present(ctx, r.store, r.job.Numbers); err != nil {
-		return err
+		return nil, err
 	}
 	plan, err := r.store.Plan(ctx, r.choice())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.print(plan)
-	if dry || plan.Total == 0 {
-		if !dry && plan.Refused > 0 {
-			return fmt.Errorf("all %d stay", plan.Refused)
-		}
+	return plan, nil
+}
+
+// start asks, and runs the job.
+func (r *replayer) start(ctx context.Context, plan *dlq.Plan, consent cli.Consent) (err error) {
+	switch {
+	case plan.Total > 0:
+	case plan.Refused > 0:
+		return fmt.Errorf("all %d stay", plan.Refused)
+	default:
 		return nil
 	}
 	now := time.Now()
@@ -187,7 +198,7 @@ func (r *replayer) start(ctx context.Context, dry, yes bool) error {
 			return err
 		}
 	}
-	if err := r.confirm(ctx, plan, yes); err != nil {
+	if err := r.confirm(ctx, plan, consent); err != nil {
 		return err
 	}
 	if job.Edited {
@@ -205,8 +216,8 @@ func (r *replayer) start(ctx context.Context, dry, yes bool) error {
 	return r.run(ctx, jobs, plan)
 }
 
-func (r *replayer) confirm(ctx context.Context, plan *dlq.Plan, yes bool) error {
-	return cli.Confirm(ctx, r.c, yes, fmt.Sprintf("Replay %d dead %s?", plan.Total, cli.Plural(plan.Total, "letter")))
+func (r *replayer) confirm(ctx context.Context, plan *dlq.Plan, consent cli.Consent) error {
+	return consent.Confirm(ctx, r.c, fmt.Sprintf("Replay %d dead %s?", plan.Total, cli.Plural(plan.Total, "letter")))
 }
 
 // print says what is going to happen.

@@ -280,7 +280,7 @@ dead letters. A cancelled job can be resumed.`,
 
 func newReplayResume(o *cli.Options) *cobra.Command {
 	var how replayFlags
-	var yes bool
+	var consent cli.Consent
 	c := &cobra.Command{
 		Use: "resume JOB", Short: "go on with a job that was stopped, cancelled or cut off by a crash", Args: cli.Args(cobra.ExactArgs(1)),
 		Long: `Resume replays what a job has left. A job that somebody else runs is not touched; a job whose runner crashed is taken
@@ -311,7 +311,7 @@ be able to write. A staged job that stopped because of failures goes on with the
 				fmt.Fprintf(r.out, "job %s, begun by %s on %s: %s\n", job.ID, cli.Printable(job.By), cli.When(job.Created), chosen(job))
 				r.print(plan)
 				if plan.Total > 0 {
-					if err := r.confirm(ctx, plan, yes); err != nil {
+					if err := r.confirm(ctx, plan, consent); err != nil {
 						return err
 					}
 				}
@@ -320,7 +320,7 @@ be able to write. A staged job that stopped because of failures goes on with the
 		},
 	}
 	how.flags(c)
-	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	consent.Flag(c, "do not ask")
 	return c
 }
 

@@ -27,7 +27,8 @@ import (
 const auditPatience = 8 * time.Second
 
 func newAudit(o *cli.Options) *cobra.Command {
-	var asJSON, accept, yes bool
+	var asJSON, accept bool
+	var consent cli.Consent
 	c := &cobra.Command{
 		Use: "audit [ROUTE]", Short: "compare what came in with what became of it, and both with what the server says", Args: cli.Args(cobra.MaximumNArgs(1)),
 		Long: `Each durable has a ledger: how many messages were delivered for the first time, came back from the dead letters, were handled,
@@ -42,7 +43,7 @@ count to zero.`,
 		Example: "  relay audit\n  relay audit billing --json\n  relay audit --accept-lost",
 		RunE: func(c *cobra.Command, a []string) error {
 			if accept {
-				return acceptLost(c, o, yes)
+				return acceptLost(c, o, consent)
 			}
 			var list []audit.Balance
 			var bad map[string]error
@@ -69,12 +70,12 @@ count to zero.`,
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().BoolVar(&accept, "accept-lost", false, "count anew the dead letters that somebody else took out")
-	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, with --accept-lost")
+	consent.Flag(c, "do not ask, with --accept-lost")
 	return c
 }
 
 // acceptLost begins the counting of lost dead letters anew.
-func acceptLost(c *cobra.Command, o *cli.Options, yes bool) error {
+func acceptLost(c *cobra.Command, o *cli.Options, consent cli.Consent) error {
 	return o.WithDeadLetters(c, func(ctx context.Context, _ *cli.Client, store *dlq.Store) error {
 		lost, err := store.Lost(ctx)
 		if errors.Is(err, dlq.ErrNotFound) || err == nil && lost.AtMost == 0 {
@@ -84,7 +85,7 @@ func acceptLost(c *cobra.Command, o *cli.Options, yes bool) error {
 		if err != nil {
 			return err
 		}
-		if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Count lost dead letters anew? %v were lost since %s.", lost, cli.When(lost.Since))); err != nil {
+		if err := consent.Confirm(ctx, c, fmt.Sprintf("Count lost dead letters anew? %v were lost since %s.", lost, cli.When(lost.Since))); err != nil {
 			return err
 		}
 		if lost, err = store.AcceptLost(ctx); err == nil {
@@ -145,7 +146,11 @@ func auditAll(ctx context.Context, cl *cli.Client, routes []string) (list []audi
 		if _, has := r.Routes[strings.Join(routes, "")]; len(routes) > 0 && !has {
 			continue
 		}
-		b, err := a.Audit(ctx, r.Stream, r.Durable, streams[r.Stream] == 1, max(0, time.Until(until)))
+		of := audit.OwnRoutes
+		if streams[r.Stream] == 1 {
+			of = audit.AllRoutes
+		}
+		b, err := a.Audit(ctx, r.Stream, r.Durable, of, max(0, time.Until(until)))
 		if err != nil {
 			return nil, nil, fmt.Errorf("durable %s on stream %s: %w", cli.Printable(r.Durable), cli.Printable(r.Stream), err)
 		}

@@ -63,7 +63,17 @@ func (b *Console) Routes(instances []consumer.Status, now time.Time) (list []con
 		}
 		list = append(list, r)
 	}
-	wrong := func(r console.Route) int { return 2*one(!r.Flows()) + one(len(r.Waiting) > 0) }
+	wrong := func(r console.Route) int {
+		switch waits := len(r.Waiting) > 0; {
+		case !r.Flows() && waits:
+			return 3
+		case !r.Flows():
+			return 2
+		case waits:
+			return 1
+		}
+		return 0
+	}
 	slices.SortStableFunc(list, func(x, y console.Route) int { return wrong(y) - wrong(x) })
 	return list
 }

@@ -1,6 +1,7 @@
 package instances
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ server. A question mark stands for what is not known yet. With a ROUTE it tells 
 }
 
 func (f statusFlags) once(ctx context.Context, c *cobra.Command, cl *cli.Client, route string) error {
-	answers, err := ask(ctx, c, cl, control.StatusRequest{Route: route, Keys: max(f.keys, 0) - one(f.keys <= 0)})
+	answers, err := ask(ctx, c, cl, control.StatusRequest{Route: route, Keys: cmp.Or(max(f.keys, 0), -1)})
 	if err != nil {
 		return err
 	}
@@ -94,13 +95,6 @@ func (f statusFlags) once(ctx context.Context, c *cobra.Command, cl *cli.Client,
 		printStatus(w, answers.Instances, time.Now())
 	}
 	return nil
-}
-
-func one(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
 }
 
 // again prints until it is interrupted. On a terminal each print takes the place of the one before.

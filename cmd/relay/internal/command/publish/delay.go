@@ -53,47 +53,46 @@ func (d *delay) due(now time.Time) (time.Time, error) {
 	return time.Time{}, nil
 }
 
+// delayed is a message that waits.
+type delayed struct {
+	ID       string    `json:"id"`
+	Subject  string    `json:"subject"`
+	Due      time.Time `json:"due"`
+	Stream   string    `json:"stream"`
+	Sequence uint64    `json:"seq"`
+}
+
 // store has the message wait.
-func (d *delay) store(o *cli.Options, c *cobra.Command, m *nats.Msg, due time.Time, timeout time.Duration, asJSON bool) error {
+func (d *delay) store(o *cli.Options, c *cobra.Command, m *nats.Msg, due time.Time, timeout time.Duration) (delayed, error) {
 	id := cli.Or(d.id, nuid.Next())
 	if err := schedule.ValidateID(id); err != nil {
-		return fmt.Errorf("%w: --id %w", cli.ErrUsage, err)
+		return delayed{}, fmt.Errorf("%w: --id %w", cli.ErrUsage, err)
 	}
 	for name := range m.Header {
 		if err := schedule.ValidateHeader(name); err != nil {
-			return fmt.Errorf("%w: %w", cli.ErrUsage, err)
+			return delayed{}, fmt.Errorf("%w: %w", cli.ErrUsage, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), timeout)
 	defer cancel()
 	cl, err := o.Open(ctx, access.Publisher)
 	if err != nil {
-		return err
+		return delayed{}, err
 	}
 	defer cl.Close()
 	if err := schedule.ValidateSubject(cl.Config.Service, m.Subject); err != nil {
-		return fmt.Errorf("%w: subject: %w", cli.ErrUsage, err)
+		return delayed{}, fmt.Errorf("%w: subject: %w", cli.ErrUsage, err)
 	}
 	var ack *jetstream.PubAck
 	if most := cl.Config.Later.MaxAge; time.Until(due) > most {
-		return fmt.Errorf("%w: a message may wait %v at most (later.max_age): it would be due at %s", cli.ErrUsage, most, cli.When(due))
+		return delayed{}, fmt.Errorf("%w: a message may wait %v at most (later.max_age): it would be due at %s", cli.ErrUsage, most, cli.When(due))
 	}
 	err = cl.Permitted(ctx, access.Publisher, func(ctx context.Context) (err error) {
 		ack, err = schedule.AttachLater(cl.JS, cl.Config.Service).Delay(ctx, id, m, due)
 		return err
 	})
 	if err != nil {
-		return err
+		return delayed{}, err
 	}
-	if asJSON {
-		return cli.PrintJSON(c.OutOrStdout(), struct {
-			ID       string    `json:"id"`
-			Subject  string    `json:"subject"`
-			Due      time.Time `json:"due"`
-			Stream   string    `json:"stream"`
-			Sequence uint64    `json:"seq"`
-		}{id, m.Subject, due.UTC(), ack.Stream, ack.Sequence})
-	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "%s waits in %s until %s\n", id, schedule.LaterStream(cl.Config.Service), cli.When(due))
-	return err
+	return delayed{id, m.Subject, due.UTC(), ack.Stream, ack.Sequence}, nil
 }

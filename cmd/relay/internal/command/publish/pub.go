@@ -49,7 +49,15 @@ relay schedule ls lists the waiting messages, and relay schedule rm removes one.
 				return err
 			}
 			if !due.IsZero() {
-				return later.store(o, c, m, due, timeout, asJSON)
+				w, err := later.store(o, c, m, due, timeout)
+				switch {
+				case err != nil:
+					return err
+				case asJSON:
+					return cli.PrintJSON(c.OutOrStdout(), w)
+				}
+				_, err = fmt.Fprintf(c.OutOrStdout(), "%s waits in %s until %s\n", w.ID, w.Stream, cli.When(w.Due))
+				return err
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt)
 			defer stop()

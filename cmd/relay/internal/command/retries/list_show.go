@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 
@@ -44,7 +45,14 @@ func newRetriesList(o *cli.Options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return listRetries(ctx, r, c.OutOrStdout(), route, limit, all, asJSON)
+				if all {
+					limit = math.MaxInt
+				}
+				if asJSON {
+					_, _, err := eachRetry(ctx, r, route, limit, func(m waiting.Message) error { return cli.PrintLine(c.OutOrStdout(), m) })
+					return err
+				}
+				return listRetries(ctx, r, c.OutOrStdout(), route, limit)
 			})
 		},
 	}
@@ -55,21 +63,26 @@ func newRetriesList(o *cli.Options) *cobra.Command {
 	return c
 }
 
-func listRetries(ctx context.Context, r *waiting.Reader, out io.Writer, route string, limit int, all, asJSON bool) error {
-	head := []string{"MESSAGE", "WHERE", "ROUTE", "SUBJECT", "ATTEMPTS", "LAST FAILURE", "DUE", "ERROR"}
-	rows := [][]string{head}
-	n, more := 0, false
+// eachRetry calls f for at most that many of those that wait, until it fails. It returns how many these were, and whether there are more.
+func eachRetry(ctx context.Context, r *waiting.Reader, route string, limit int, f func(waiting.Message) error) (n int, more bool, err error) {
 	var failed error
-	err := r.Each(ctx, route, func(m waiting.Message) bool {
-		if n == limit && !all {
+	err = r.Each(ctx, route, func(m waiting.Message) bool {
+		if n == limit {
 			more = true
 			return false
 		}
 		n++
-		if asJSON {
-			failed = cli.PrintLine(out, m)
-			return failed == nil
-		}
+		failed = f(m)
+		return failed == nil
+	})
+	return n, more, errors.Join(err, failed)
+}
+
+// listRetries prints them for a person.
+func listRetries(ctx context.Context, r *waiting.Reader, out io.Writer, route string, limit int) error {
+	head := []string{"MESSAGE", "WHERE", "ROUTE", "SUBJECT", "ATTEMPTS", "LAST FAILURE", "DUE", "ERROR"}
+	rows := [][]string{head}
+	n, more, err := eachRetry(ctx, r, route, limit, func(m waiting.Message) error {
 		why := cli.Or(m.Fault, m.Error)
 		if m.Dead != "" {
 			why = "to be dead-lettered (" + m.Dead + "): " + why
@@ -80,13 +93,11 @@ func listRetries(ctx context.Context, r *waiting.Reader, out io.Writer, route st
 			cli.Table(out, rows)
 			rows = rows[:0]
 		}
-		return true
+		return nil
 	})
 	switch {
-	case err != nil || failed != nil:
-		return errors.Join(err, failed)
-	case asJSON:
-		return nil
+	case err != nil:
+		return err
 	case n == 0:
 		fmt.Fprintln(out, "nothing waits for its retry")
 		return nil
@@ -117,11 +128,15 @@ func newRetriesShow(o *cli.Options) *cobra.Command {
 					if m.Stream != stream || m.Sequence != seq {
 						return true
 					}
-					if found++; asJSON {
+					found++
+					if asJSON {
 						err = cli.PrintJSON(c.OutOrStdout(), m)
-					} else {
-						showRetry(ctx, r, c.OutOrStdout(), m, found > 1)
+						return true
 					}
+					if found > 1 {
+						fmt.Fprintln(c.OutOrStdout())
+					}
+					showRetry(ctx, r, c.OutOrStdout(), m)
 					return true
 				})
 				if err == nil && found == 0 {
@@ -136,10 +151,7 @@ func newRetriesShow(o *cli.Options) *cobra.Command {
 }
 
 // showRetry prints a message for a person. The body of one in its durable is in its stream.
-func showRetry(ctx context.Context, r *waiting.Reader, w io.Writer, m waiting.Message, another bool) {
-	if another {
-		fmt.Fprintln(w)
-	}
+func showRetry(ctx context.Context, r *waiting.Reader, w io.Writer, m waiting.Message) {
 	rows := [][]string{
 		{"message", m.ID}, {"waits", "in durable " + m.Durable}, {"route", cli.Or(strings.Join(m.Routes, ", "), "-")},
 		{"attempts", fmt.Sprintf("%d, first failure %s, last %s", m.Attempts, cli.Whenever(m.First), cli.Whenever(m.Last))}, {"due", cli.Whenever(m.Due)}, {"error", cli.Or(m.Error, "-")},

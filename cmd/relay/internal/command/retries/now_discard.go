@@ -92,7 +92,7 @@ func actOn(ctx context.Context, r *waiting.Reader, c chosenRetries, f func(retry
 
 func newRetriesNow(o *cli.Options) *cobra.Command {
 	var route string
-	var yes bool
+	var consent cli.Consent
 	c := &cobra.Command{
 		Use: "now [MESSAGE…]", Short: "make parked messages due now",
 		Long: `Now makes parked messages due at once: those that are named, or all of a route. Each is replaced in one step, so that it
@@ -101,8 +101,10 @@ route waits: see relay status, and relay resume, which ends such waits.`,
 		Example: "  relay retries now ORDERS/17\n  relay retries now --route billing",
 		RunE: func(c *cobra.Command, a []string) error {
 			return withRetries(o, c, a, route, func(ctx context.Context, r *waiting.Reader, chosen chosenRetries) error {
-				if err := cli.Confirm(ctx, c, yes || len(a) > 0, fmt.Sprintf("Make %d parked %s of route %s due now?", chosen.n, cli.Plural(chosen.n, "message"), cli.Printable(route))); err != nil {
-					return err
+				if len(a) == 0 {
+					if err := consent.Confirm(ctx, c, fmt.Sprintf("Make %d parked %s of route %s due now?", chosen.n, cli.Plural(chosen.n, "message"), cli.Printable(route))); err != nil {
+						return err
+					}
 				}
 				done, gone, err := actOn(ctx, r, chosen, func(p retry.Parked) error {
 					_, err := r.Stream.Hasten(ctx, p, time.Now())
@@ -117,7 +119,7 @@ route waits: see relay status, and relay resume, which ends such waits.`,
 		},
 	}
 	c.Flags().StringVar(&route, "route", "", "all parked messages of this route")
-	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	consent.Flag(c, "do not ask")
 	return c
 }
 
@@ -127,7 +129,7 @@ const holdFor = time.Hour
 
 func newRetriesDiscard(o *cli.Options) *cobra.Command {
 	var route string
-	var yes bool
+	var consent cli.Consent
 	c := &cobra.Command{
 		Use: "discard [MESSAGE…]", Short: "make parked messages dead letters, instead of trying them again",
 		Long: `Discard takes parked messages out of their retries: those that are named, or all of a route. Each becomes a dead letter, with
@@ -140,7 +142,7 @@ replay ls.`,
 					fmt.Fprintln(c.OutOrStdout(), "0 discarded")
 					return nil
 				}
-				if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Make dead letters of %d parked %s?", chosen.n, cli.Plural(chosen.n, "message"))); err != nil {
+				if err := consent.Confirm(ctx, c, fmt.Sprintf("Make dead letters of %d parked %s?", chosen.n, cli.Plural(chosen.n, "message"))); err != nil {
 					return err
 				}
 				store, err := dlq.Attach(ctx, r.Client.JS, r.Client.Config.Service)
@@ -166,7 +168,7 @@ replay ls.`,
 		},
 	}
 	c.Flags().StringVar(&route, "route", "", "all parked messages of this route")
-	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	consent.Flag(c, "do not ask")
 	return c
 }
 

@@ -93,7 +93,8 @@ func newOrphansLs(o *cli.Options) *cobra.Command {
 
 func newOrphansMove(o *cli.Options) *cobra.Command {
 	var from, to, stream, service string
-	var yes, dry, asJSON bool
+	var dry, asJSON bool
+	var consent cli.Consent
 	c := &cobra.Command{
 		Use: "move --from ROUTE --to ROUTE", Short: "move messages that wait for a route that does not exist to another route", Args: cli.Args(cobra.NoArgs),
 		Long: `Move takes what waits for one route to another route: retries, with their attempts and their time, dead letters, and what the
@@ -148,7 +149,7 @@ another run goes on. The old route must run nowhere, and the new one must have b
 				}
 				var moved orphans.Moved
 				if !dry && len(list) > 0 {
-					if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Give what waits for route %s to route %s (%s)?", cli.Printable(from), cli.Printable(to), movedText(found))); err != nil {
+					if err := consent.Confirm(ctx, c, fmt.Sprintf("Give what waits for route %s to route %s (%s)?", cli.Printable(from), cli.Printable(to), movedText(found))); err != nil {
 						return err
 					}
 					bar := cli.NewBar(c, found.Sum(), "moving")
@@ -186,7 +187,7 @@ another run goes on. The old route must run nowhere, and the new one must have b
 	f.StringVar(&stream, "stream", "", "only messages of this stream")
 	f.StringVar(&service, "of-service", "", "the service of the old route, if that was renamed")
 	f.BoolVar(&dry, "dry-run", false, "say how many messages there are, and move none")
-	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	consent.Flag(c, "do not ask")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
@@ -197,7 +198,8 @@ func movedText(n orphans.Moved) string {
 
 func newOrphansReturn(o *cli.Options) *cobra.Command {
 	var from, stream string
-	var yes, dry, asJSON bool
+	var dry, asJSON bool
+	var consent cli.Consent
 	c := &cobra.Command{
 		Use: "return --from ROUTE --stream STREAM", Short: "make dead letters of what waits for a route that does not read its stream", Args: cli.Args(cobra.NoArgs),
 		Long: `Return takes what waits in the retry stream for a route, from one stream, and makes dead letters of it: parked retries, and what was
@@ -231,7 +233,7 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 					}
 				}
 				if !dry && found > 0 {
-					if err := cli.Confirm(ctx, c, yes, fmt.Sprintf("Make dead letters of %d waiting %s of route %s?", found, cli.Plural(found, "message"), cli.Printable(from))); err != nil {
+					if err := consent.Confirm(ctx, c, fmt.Sprintf("Make dead letters of %d waiting %s of route %s?", found, cli.Plural(found, "message"), cli.Printable(from))); err != nil {
 						return err
 					}
 					if returned, err = returnOrphans(ctx, c, cl, from, stream, found); err != nil {
@@ -255,7 +257,7 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 	f.StringVar(&from, "from", "", "the route for which the messages wait")
 	f.StringVar(&stream, "stream", "", "the stream that the messages come from")
 	f.BoolVar(&dry, "dry-run", false, "say how many messages there are, and change nothing")
-	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	consent.Flag(c, "do not ask")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }

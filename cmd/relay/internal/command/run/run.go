@@ -99,7 +99,9 @@ func (s *service) run(ctx context.Context) (err error) {
 	defer flush()
 	s.log = log
 	slog.SetDefault(log) // also for what libraries write with the package log
-	defer func() { err = s.sayWhy(err, logging.JSON(out, l.Format)) }()
+	if logging.JSON(out, l.Format) {
+		defer func() { err = s.sayWhy(err) }()
+	}
 	s.sayWhat()
 	s.starting = errors.New("starting")
 	ctx, cancel := context.WithCancelCause(ctx)

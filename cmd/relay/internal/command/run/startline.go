@@ -35,8 +35,8 @@ func (s *service) sayWhat() {
 }
 
 // sayWhy ends a log in JSON with the reason, in which main would write plain text. A fault is a line.
-func (s *service) sayWhy(err error, json bool) error {
-	if err == nil || !json {
+func (s *service) sayWhy(err error) error {
+	if err == nil {
 		return err
 	}
 	code := cli.ExitCode(err)

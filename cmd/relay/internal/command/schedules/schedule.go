@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -215,10 +216,15 @@ show looks for delayed messages of that id.`,
 			}
 			one := scheduled{}
 			if one.Schedule, err = configured(cfg, a[0]); err != nil {
-				if found, looked := showDelayed(o, c, a[0], asJSON); found || looked != nil {
-					return looked
+				list := delayedOf(o, c, a[0])
+				switch {
+				case len(list) == 0: // it is no schedule: that is what is said
+					return err
+				case asJSON:
+					return cli.PrintJSON(c.OutOrStdout(), list)
 				}
-				return err
+				printDelayed(c.OutOrStdout(), list)
+				return nil
 			}
 			known := readRecord(c.Context(), o, &one.Record, a[0])
 			if err := one.judge(min(max(n, 1), 100)); err != nil {
@@ -247,30 +253,29 @@ show looks for delayed messages of that id.`,
 	return c
 }
 
-// showDelayed prints the delayed messages of an id, if there are any.
-func showDelayed(o *cli.Options, c *cobra.Command, id string, asJSON bool) (found bool, err error) {
+// delayedOf are the delayed messages of an id, as far as they can be found.
+func delayedOf(o *cli.Options, c *cobra.Command, id string) (list []schedule.Delayed) {
 	if schedule.ValidateID(id) != nil {
-		return false, nil
+		return nil
 	}
-	var list []schedule.Delayed
-	err = o.WithClient(c, func(ctx context.Context, cl *cli.Client) (err error) {
+	err := o.WithClient(c, func(ctx context.Context, cl *cli.Client) (err error) {
 		list, err = schedule.AttachLater(cl.JS, cl.Config.Service).Find(ctx, id)
 		return err
 	})
-	if err != nil || len(list) == 0 {
-		return false, nil // it is no schedule: that is what is said
+	if err != nil {
+		return nil
 	}
-	if asJSON {
-		return true, cli.PrintJSON(c.OutOrStdout(), list)
-	}
+	return list
+}
+
+func printDelayed(w io.Writer, list []schedule.Delayed) {
 	for _, d := range list {
 		state := "waits for its time"
 		if d.Overdue {
 			state = "is due, but no stream has stored it: relay retries within a minute (relay status says why)"
 		}
-		cli.Fields(c.OutOrStdout(), [][]string{{"delayed message", d.ID}, {"subject", d.Subject}, {"due", cli.When(d.Due)}, {"bytes", fmt.Sprint(d.Size)}, {"stored", cli.When(d.Stored)}, {"state", state}})
+		cli.Fields(w, [][]string{{"delayed message", d.ID}, {"subject", d.Subject}, {"due", cli.When(d.Due)}, {"bytes", fmt.Sprint(d.Size)}, {"stored", cli.When(d.Stored)}, {"state", state}})
 	}
-	return true, nil
 }
 
 // readRecord reads the record, and writes nothing.

@@ -45,8 +45,12 @@ rotate without a gap: call keygen with --out, give the receiver the new key, and
 			if retire && (out == "" || private) {
 				return fmt.Errorf("%w: --retire needs --out and excludes --ed25519, because --retire makes no key", cli.ErrUsage)
 			}
+			newKey := webhook.NewSecret
+			if private {
+				newKey = webhook.NewPrivate
+			}
 			if out == "" {
-				return printKey(c.OutOrStdout(), makeKey(private))
+				return printKey(c.OutOrStdout(), keyOf(newKey()))
 			}
 			keys, err := webhook.ReadFile(out)
 			if errors.Is(err, os.ErrNotExist) && !retire {
@@ -58,7 +62,7 @@ rotate without a gap: call keygen with --out, give the receiver the new key, and
 			if retire {
 				keys = keys[:1]
 			} else {
-				keys = slices.Insert(keys, 0, makeKey(private))
+				keys = slices.Insert(keys, 0, keyOf(newKey()))
 			}
 			if err := webhook.WriteFile(out, keys); err != nil {
 				return err
@@ -75,14 +79,11 @@ rotate without a gap: call keygen with --out, give the receiver the new key, and
 	return c
 }
 
-func makeKey(private bool) *webhook.Key {
-	text := webhook.NewSecret()
-	if private {
-		text = webhook.NewPrivate()
-	}
+// keyOf is a key that was made just now.
+func keyOf(text string) *webhook.Key {
 	k, err := webhook.ParseKey(text)
 	if err != nil {
-		panic(err) // it was made just now
+		panic(err)
 	}
 	return k
 }
