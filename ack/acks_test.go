@@ -141,9 +141,11 @@ func TestSession_waitHasTheLastAcksConfirmed(t *testing.T) {
 	})
 }
 
-type freed []bool
+// freed counts confirmed deliveries, and those of them that are free.
+type freed struct{ confirmed, free int }
 
-func (f *freed) Confirmed(free bool) { *f = append(*f, free) }
+func (f *freed) Confirmed() { f.confirmed++ }
+func (f *freed) Free()      { f.free++ }
 
 // The answer to a +WPI may come after the ack is confirmed, and finds the delivery through its slot.
 func TestSession_regressionDeliveryWithAnExtensionOnItsWayIsNotFree(t *testing.T) {
@@ -157,7 +159,7 @@ func TestSession_regressionDeliveryWithAnExtensionOnItsWayIsNotFree(t *testing.T
 		w.check(d.Ack(&free), nil)
 		w.confirm(w.one("+ACK"))
 		w.confirm(extension)
-		if len(free) != 2 || !free[0] || free[1] {
+		if free != (freed{confirmed: 2, free: 1}) {
 			t.Errorf("free %v, want only the first", free)
 		}
 	})

@@ -57,9 +57,12 @@ var (
 )
 
 // Confirmed is told that the server has confirmed an ack: in a call of Session.Reply, with the session's lock held, so it
-// must return at once and call nothing of the session. With free the session holds the delivery no more, and its memory
-// may be used for another one.
-type Confirmed interface{ Confirmed(free bool) }
+// must return at once and call nothing of the session.
+type Confirmed interface {
+	Confirmed()
+	// Free comes after Confirmed when the session holds the delivery no more, so that its memory may be used for another one.
+	Free()
+}
 
 // Ack says that the message is done. It does not wait for the server: then, when not nil, is told once the server has
 // confirmed. It returns
@@ -201,7 +204,7 @@ func (s *Session) believe(d *Delivery) {
 	to := d.reply
 	s.forget(d)
 	if d.confirmed != nil {
-		d.confirmed.Confirmed(false)
+		d.confirmed.Confirmed()
 	}
 	s.mu.Unlock()
 	s.publish(to, "", ackPayload)

@@ -367,7 +367,10 @@ func (s *Session) confirm(d *Delivery) {
 	s.stats.Confirmed++
 	s.forget(d)
 	if d.confirmed != nil {
-		d.confirmed.Confirmed(!d.twice)
+		d.confirmed.Confirmed()
+		if !d.twice {
+			d.confirmed.Free()
+		}
 	}
 }
 

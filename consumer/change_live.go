@@ -91,7 +91,7 @@ func (b *liveChange) make() {
 		close(fallback)
 	}
 	rt.settings.cfg.Store(&b.cfg)
-	rt.memory.SetMost(mostHeld(rev.Options, b.cfg.asks()))
+	rt.memory.SetMost(b.cfg.mostHeld(rev.Options))
 	b.to.forget()
 	rt.settings.equipment.Store(b.to)
 	if before.Rate != b.cfg.Rate || before.Burst != b.cfg.Burst {

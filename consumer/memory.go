@@ -21,13 +21,13 @@ const (
 	settlingMost  = parking.Most + source.MaxUnconfirmed
 )
 
-// mostHeld is the bound of what a route with this configuration holds.
-func mostHeld(o supervisor.Options, asks bool) supervisor.Room {
+// mostHeld is the bound of what the route holds, whose group has these options.
+func (r Route) mostHeld(o supervisor.Options) supervisor.Room {
 	most := supervisor.Room{
 		Messages: o.StashMessages + o.Concurrency + max(o.Concurrency, supervisor.MaxWindow) + settlingMost,
 		Bytes:    o.StashBytes + supervisor.MaxWindowBytes + settlingBytes,
 	}
-	if asks {
+	if r.asks() {
 		most.Messages, most.Bytes = most.Messages+maxAsking, most.Bytes+caller.MaxWaitingBytes
 	}
 	return most

@@ -201,11 +201,16 @@ func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
 	m.Unsettled.Remember(o, stored)
 }
 
-// Confirmed has the record of a message deleted that is done for good, and its memory used again.
-func (m *message) Confirmed(free bool) {
+// Confirmed has the record of a message deleted that is done for good.
+func (m *message) Confirmed() {
 	if m.Recorded {
 		m.Source.Forget(m.Delivery.Sequence)
-	} else if free && m.plain {
+	}
+}
+
+// Free has the memory of a message used again that nobody refers to.
+func (m *message) Free() {
+	if m.plain && !m.Recorded {
 		m.Source.Reuse(m)
 	}
 }

@@ -72,7 +72,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit, former *route) *rout
 	opts.Limits = cfg.groupLimits(r.limits, limits)
 	rt.group = supervisor.New(opts)
 	rt.path = settle.New(rt.settling())
-	rt.memory = memory.New(mostHeld(opts, cfg.asks()), rt.more)
+	rt.memory = memory.New(cfg.mostHeld(opts), rt.more)
 	rt.intake = &intake.Route{
 		Path: rt.path, JS: r.js, Memory: rt.memory, Part: cfg.part != nil,
 		Expect: func(subject string, sequence uint64) { rt.group.Expect(rt.keyOf(subject), sequence) },

@@ -396,7 +396,8 @@ func TestLater_regressionOnesThatNobodyTakesHoldUpNoOther(t *testing.T) {
 		from = due
 	}
 	natstest.Eventually(t, "all good ones are there", func() bool { return count(t, stream) == 200 })
-	if late := time.Since(from); late > 8*time.Second { // one deaf one alone takes ten
+	// A tenth of what it was. One after the other the deaf ones would take half an hour; beside busy processes the good ones alone take seconds.
+	if late := time.Since(from); late > 25*time.Second {
 		t.Errorf("%v late", late)
 	}
 	natstest.Eventually(t, "the trouble has the number", func() bool {

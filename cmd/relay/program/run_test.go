@@ -143,7 +143,7 @@ func TestRun_handlerBeyondTheDrainIsExit3(t *testing.T) {
 			if code := p.wait(); code != cli.ExitForced {
 				t.Errorf("exit %d, want %d", code, cli.ExitForced)
 			}
-			within(t, "exit after SIGTERM with a drain of 1s", p.at.Sub(start), 2*time.Second)
+			within(t, "exit after SIGTERM with a drain of 1s", p.at.Sub(start), 3*time.Second) // two, and one for a busy machine
 			if !strings.Contains(p.err.String(), "handlers were interrupted: 1 of them after a drain of 1s") {
 				t.Errorf("it says:\n%s", p.err)
 			}

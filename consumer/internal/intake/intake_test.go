@@ -131,7 +131,8 @@ func (w *world) pull(inbox string) {
 // owner finishes its message as whoever has no caller does.
 type owner struct{ *Arrival }
 
-func (owner) Confirmed(bool)              {}
+func (owner) Confirmed()                  {}
+func (owner) Free()                       {}
 func (o owner) Finish(supervisor.Outcome) { o.Done() }
 
 // next is the next delivery of the durable.

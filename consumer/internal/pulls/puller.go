@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/internal/provision"
 )
@@ -176,8 +175,8 @@ func (p *Puller) Tick() {
 	}
 }
 
-// Told takes note of whether more messages wait on the durable, as a delivery tells.
-func (p *Puller) Told(d *ack.Delivery) { p.share.Backlog = d.Pending > 0 || d.Deliveries > 1 }
+// Told takes note of whether more messages wait on the durable, as a delivery tells: how many are pending after it, and how often it was delivered.
+func (p *Puller) Told(pending, deliveries uint64) { p.share.Backlog = pending > 0 || deliveries > 1 }
 
 // Delivered takes note of a delivery, and tells whether it is the first one after a pause. It takes the pin off it.
 func (p *Puller) Delivered(m *nats.Msg, now time.Time) (first bool) {

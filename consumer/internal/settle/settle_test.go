@@ -151,7 +151,8 @@ type owner struct {
 	w *world
 }
 
-func (o *owner) Confirmed(bool) {}
+func (o *owner) Confirmed() {}
+func (o *owner) Free()      {}
 func (o *owner) Finish(supervisor.Outcome) {
 	o.w.finished.Add(1)
 	o.Done()

@@ -45,7 +45,7 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 			l.ordered.gaps.Hold(now)
 		}()
 	}
-	l.pulls.Told(&m.delivery)
+	l.pulls.Told(m.delivery.Pending, m.delivery.Deliveries)
 	if d == nil {
 		return
 	}

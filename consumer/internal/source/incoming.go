@@ -20,7 +20,8 @@ type Incoming struct {
 	delivery ack.Delivery // what Delivery points to, without an allocation of its own
 }
 
-func (m *Incoming) incoming() *Incoming { return m }
+// Received is the message itself, as the source has it.
+func (m *Incoming) Received() *Incoming { return m }
 
 // on has the message be one of that route.
 func (m *Incoming) on(rt *Route) {
@@ -88,13 +89,13 @@ func (p *spares) take(s *Source, raw *nats.Msg) *Incoming {
 	} else {
 		w = s.in.New()
 	}
-	m := w.incoming()
+	m := w.Received()
 	m.Source, m.Durable, m.Owner, m.work = s, &s.Durable, w, w
 	m.Subject, m.Header, m.Data = raw.Subject, raw.Header, raw.Data
 	return m
 }
 
-// Done with a message, nobody has anything to do with it any more: its memory is used again. It is called while a confirmation is read.
+// Reuse has the memory of a message used again with which nobody has anything to do any more. It is called while a confirmation is read.
 func (s *Source) Reuse(w Work) {
 	if p := &s.loop.spares; len(*p) < maxSpares {
 		w.Clear()

@@ -110,8 +110,8 @@ func (s *Source) Await(ctx context.Context) bool {
 		}
 		s.Setup.Err = s.OpenLate(ctx, look.Next(LookFor, SetupTimeout))
 		<-s.in.Late
-		s.tried()
 		if s.Setup.Err != nil {
+			s.tried()
 			continue
 		}
 		for _, rt := range s.routes {

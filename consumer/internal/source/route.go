@@ -58,7 +58,7 @@ func (s Start) forDurable() durables.Start { return durables.Start{Policy: s.Pol
 // Work is a message of a route: the Incoming, with what its owner needs to handle it.
 type Work interface {
 	settle.Owner
-	incoming() *Incoming
+	Received() *Incoming
 	// Enter is called once, when all is known of the message, and returns it for the group of its route; nil: it was settled instead.
 	Enter(rec retry.Record) *supervisor.Message
 	// Clear makes it as new, for another message.
