@@ -29,7 +29,7 @@ func Bucket(service string) string { return strings.ToUpper(service) + "_LEDGER"
 
 // Open opens the bucket, and makes it when it is missing.
 func Open(ctx context.Context, js jetstream.JetStream, service string, replicas int) (*Book, error) {
-	kv, err := ownstream.OpenAsking(ctx, js, jetstream.KeyValueConfig{
+	kv, err := ownstream.OpenBucket(ctx, js, jetstream.KeyValueConfig{
 		Bucket: Bucket(service), Replicas: max(replicas, 1), Description: "relay: what came in and what became of it, for each durable",
 	})
 	if err != nil {

@@ -25,9 +25,10 @@ func Bucket(name string, replicas int, ttl time.Duration) jetstream.StreamConfig
 	}
 }
 
-// OpenAsking is [OpenBucket] for buckets that messages wait for: Get asks again when the connection was lost meanwhile; see [transient.Ask].
-func OpenAsking(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
-	kv, err := OpenBucket(ctx, js, cfg)
+// OpenBucket opens a bucket, and makes it like that when it is missing. One that others have made meanwhile is opened, whatever its settings. When the
+// connection is lost meanwhile it asks again, and so does Get; see [transient.Ask].
+func OpenBucket(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+	kv, err := transient.Ask(ctx, js.Conn(), func(ctx context.Context) (jetstream.KeyValue, error) { return openOrMake(ctx, js, cfg) })
 	if err != nil {
 		return nil, err
 	}
@@ -43,8 +44,7 @@ func (b asking) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, e
 	return transient.Ask(ctx, b.nc, func(ctx context.Context) (jetstream.KeyValueEntry, error) { return b.KeyValue.Get(ctx, key) })
 }
 
-// OpenBucket opens a bucket, and makes it like that when it is missing. One that others have made meanwhile is opened, whatever its settings.
-func OpenBucket(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+func openOrMake(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
 	kv, err := js.KeyValue(ctx, cfg.Bucket)
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return kv, err

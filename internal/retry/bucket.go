@@ -60,7 +60,7 @@ func (b *Bucket) streamName() string { return "KV_" + b.name }
 
 // make opens it, or makes it.
 func (b *Bucket) make(ctx context.Context) (jetstream.KeyValue, error) {
-	return ownstream.OpenAsking(ctx, b.js, jetstream.KeyValueConfig{
+	return ownstream.OpenBucket(ctx, b.js, jetstream.KeyValueConfig{
 		Bucket: b.name, Replicas: b.replicas,
 		Description:    "relay: attempts of messages that failed and are not settled",
 		LimitMarkerTTL: markerTTL,

@@ -40,6 +40,8 @@ type worldJS struct {
 	w *world
 }
 
+func (worldJS) Conn() *nats.Conn { return new(nats.Conn) }
+
 func (j worldJS) KeyValue(context.Context, string) (jetstream.KeyValue, error) {
 	return worldKV{w: j.w}, nil
 }

@@ -18,7 +18,7 @@ import (
 // not used.
 func (r *Runner) delayed(ctx context.Context) {
 	for ctx.Err() == nil {
-		later, err := bounded(ctx, func(ctx context.Context) (*Later, error) {
+		later, err := bounded(ctx, r.js, func(ctx context.Context) (*Later, error) {
 			return openLater(ctx, r.js, r.cfg.Service, r.cfg.Replicas, r.cfg.Later, r.cfg.Logger)
 		})
 		if err == nil {
@@ -69,7 +69,7 @@ func (r *Runner) tidy(ctx context.Context, l *Later) error {
 
 // pull hands over what is due until something fails.
 func (r *Runner) pull(ctx context.Context, l *Later) error {
-	c, err := bounded(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+	c, err := bounded(ctx, r.js, func(ctx context.Context) (jetstream.Consumer, error) {
 		return r.js.CreateOrUpdateConsumer(ctx, l.name, jetstream.ConsumerConfig{
 			Durable: "relay", FilterSubject: l.service + ".later.due.>", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
 			MaxAckPending: -1, // those that no stream takes must not stand before the others
@@ -82,29 +82,29 @@ func (r *Runner) pull(ctx context.Context, l *Later) error {
 	slots := make(chan struct{}, handedAtOnce)
 	before := make(map[string]*handed) // by subject, the last one
 	var handing sync.WaitGroup
+	var inHand leases
+	defer inHand.keep()()
 	defer handing.Wait()
 	for ctx.Err() == nil {
-		wait, cancel := context.WithTimeout(ctx, look)
-		batch, err := c.Fetch(atOnce, jetstream.FetchContext(wait))
-		if err != nil {
-			cancel()
-			return err
-		}
-		for m := range batch.Messages() {
+		err := r.fetch(ctx, c, func(m jetstream.Msg) error {
+			end := inHand.begin(m)
 			slots <- struct{}{}
 			_, subj, _ := l.realSubject(m.Headers())
 			last, this := before[subj], &handed{through: make(chan struct{})}
 			before[subj] = this
 			handing.Go(func() {
-				defer func() { <-slots; close(this.through) }()
+				defer func() { end(); <-slots; close(this.through) }()
 				if last != nil {
 					<-last.through
 					this.err = last.err // what did not take that one would not take this one
 				}
 				this.err = r.handDelayed(ctx, l, m, this.err)
 			})
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		cancel()
 		maps.DeleteFunc(before, func(_ string, h *handed) bool {
 			select {
 			case <-h.through:
@@ -113,12 +113,50 @@ func (r *Runner) pull(ctx context.Context, l *Later) error {
 				return false
 			}
 		})
-		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
-			return err
-		}
 		r.note(ctx, laterTrouble, nil)
 	}
 	return nil
+}
+
+// leases are those of the due messages that are in hand.
+type leases struct {
+	mu   sync.Mutex
+	held map[jetstream.Msg]struct{}
+}
+
+// begin holds the lease of a message until it is ended.
+func (l *leases) begin(m jetstream.Msg) (end func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held == nil {
+		l.held = make(map[jetstream.Msg]struct{})
+	}
+	l.held[m] = struct{}{}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.held, m)
+	}
+}
+
+// keep extends them until it is stopped.
+func (l *leases) keep() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var extending sync.WaitGroup
+	extending.Go(func() {
+		for ctx.Err() == nil {
+			sleep(ctx, ackWait/3)
+			l.mu.Lock()
+			for m := range l.held {
+				_ = m.InProgress() // it is settled, or the connection is away: then it comes again
+			}
+			l.mu.Unlock()
+		}
+	})
+	return func() {
+		cancel()
+		extending.Wait()
+	}
 }
 
 // handed is a due message on its way.
@@ -172,7 +210,7 @@ func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg, bef
 	}
 	failed := before
 	if failed == nil {
-		_, failed = bounded(ctx, func(ctx context.Context) (*jetstream.PubAck, error) { return r.hand(ctx, out, id, DelayedName) })
+		_, failed = bounded(ctx, r.js, func(ctx context.Context) (*jetstream.PubAck, error) { return r.hand(ctx, out, id, DelayedName) })
 	}
 	if failed != nil {
 		err = fmt.Errorf("on subject %s, with id %s: %w", subj, id, failed)
@@ -187,7 +225,7 @@ func (r *Runner) handDelayed(ctx context.Context, l *Later, m jetstream.Msg, bef
 		return failed
 	}
 	// Without the confirmation it comes again, and its stream knows its id.
-	_, err = bounded(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, m.DoubleAck(ctx) })
+	_, err = bounded(ctx, r.js, func(ctx context.Context) (struct{}, error) { return struct{}{}, m.DoubleAck(ctx) })
 	if err != nil {
 		r.cfg.Logger.Warn("a delayed message was published, but could not be removed from its stream; retrying the removal", "id", id, "error", err)
 	}

@@ -93,6 +93,8 @@ func (l *Later) move(ctx context.Context, e entry) error {
 		var revision uint64
 		have, err := stream.GetLastMsgForSubject(ctx, w.Subject)
 		switch {
+		case err == nil && have.Header.Get(headerFrom) == e.from(): // stored before, by somebody who may not have looked whether it was taken back
+			return l.takenBack(ctx, e, stream, have.Sequence)
 		case err == nil && e.older(have.Header.Get(headerFrom)):
 			return nil
 		case err == nil:
@@ -151,7 +153,7 @@ const intakeDurable = "relay"
 // take moves what comes into the intake, until something fails. One message is on its way at a time, over all instances, so that they
 // are moved in the order in which they were stored.
 func (r *Runner) take(ctx context.Context, l *Later) error {
-	c, err := bounded(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+	c, err := bounded(ctx, r.js, func(ctx context.Context) (jetstream.Consumer, error) {
 		return r.js.CreateOrUpdateConsumer(ctx, l.intake, jetstream.ConsumerConfig{
 			Durable: intakeDurable, AckPolicy: jetstream.AckExplicitPolicy, AckWait: intakeWait, MaxAckPending: 1,
 		})
@@ -162,19 +164,12 @@ func (r *Runner) take(ctx context.Context, l *Later) error {
 	var looked time.Time
 	moved, full := 0, false
 	for ctx.Err() == nil {
-		wait, cancel := context.WithTimeout(ctx, look)
-		batch, err := c.Fetch(atOnce, jetstream.FetchContext(wait))
-		if err != nil {
-			cancel()
-			return err
-		}
-		for m := range batch.Messages() {
+		err := r.fetch(ctx, c, func(m jetstream.Msg) error {
 			began := time.Now()
 			if full || moved >= atOnce || time.Since(looked) > time.Second {
-				list, err := bounded(ctx, l.fills)
+				list, err := bounded(ctx, r.js, l.fills)
 				if err != nil {
 					_ = m.NakWithDelay(again)
-					cancel()
 					return err
 				}
 				looked, moved, full = time.Now(), 0, list[0].ratio >= 1
@@ -188,9 +183,9 @@ func (r *Runner) take(ctx context.Context, l *Later) error {
 				_ = m.NakWithDelay(again)
 			}
 			r.note(ctx, intakeTrouble, err)
-		}
-		cancel()
-		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+			return nil
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -213,16 +208,18 @@ func (r *Runner) moveOne(ctx context.Context, l *Later, m jetstream.Msg, began t
 	e := entry{subject: m.Subject(), sequence: meta.Sequence.Stream, stored: meta.Timestamp, header: m.Headers(), data: m.Data()}
 	ctx, cancel := context.WithDeadline(ctx, began.Add(intakeWait*3/4))
 	defer cancel()
-	err = l.move(ctx, e)
-	switch {
-	case errors.Is(err, errUnfit):
-		r.runs.WithLabelValues(DelayedName, Failed).Inc()
-		r.cfg.Logger.Error("a delayed message is removed", "subject", m.Subject(), "error", err)
-	case err != nil:
-		return err
-	}
-	// Without the confirmation it comes again, and what waits tells that it was moved.
-	return m.DoubleAck(ctx)
+	return transient.Do(ctx, r.js.Conn(), func(ctx context.Context) error {
+		err := l.move(ctx, e)
+		switch {
+		case errors.Is(err, errUnfit):
+			r.runs.WithLabelValues(DelayedName, Failed).Inc()
+			r.cfg.Logger.Error("a delayed message is removed", "subject", m.Subject(), "error", err)
+		case err != nil:
+			return err
+		}
+		// Without the confirmation it comes again, and what waits tells that it was moved.
+		return m.DoubleAck(ctx)
+	})
 }
 
 // fillingAt is the share of a bound from which on relay warns.
@@ -231,7 +228,7 @@ const fillingAt = 0.8
 // watchFill looks at the streams: at how full they are, and at their settings.
 func (r *Runner) watchFill(ctx context.Context, l *Later) {
 	for ctx.Err() == nil {
-		list, err := bounded(ctx, l.fills)
+		list, err := bounded(ctx, r.js, l.fills)
 		r.fills.Store(&list)
 		for _, f := range list {
 			var filling error
@@ -242,7 +239,7 @@ func (r *Runner) watchFill(ctx context.Context, l *Later) {
 			r.note(ctx, fillTrouble+f.stream, filling)
 		}
 		if err == nil {
-			_, err = bounded(ctx, func(ctx context.Context) (struct{}, error) {
+			_, err = bounded(ctx, r.js, func(ctx context.Context) (struct{}, error) {
 				return struct{}{}, l.check(ctx, r.cfg.Replicas, r.cfg.Logger)
 			})
 			var fault *ownstream.Error

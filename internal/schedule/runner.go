@@ -19,6 +19,7 @@ import (
 
 	"github.com/relaymq/relay/internal/kvwatch"
 	"github.com/relaymq/relay/internal/ownstream"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Results of runs, as records, metrics and the log name them.
@@ -43,7 +44,8 @@ const (
 	// late is how late a run may be before catch_up: none leaves it out.
 	late    = time.Minute
 	request = 10 * time.Second
-	ackWait = 30 * time.Second
+	// ackWait is how late a due message may be that was delivered over a connection which was lost. What is in hand for longer has it extended.
+	ackWait = 5 * time.Second
 	// lookAtFill is the time between two looks at how full the streams of delayed messages are.
 	lookAtFill = 15 * time.Second
 	atOnce     = 64
@@ -235,7 +237,7 @@ func (r *Runner) records(ctx context.Context) {
 	known := make(map[string]*watching)
 	for ctx.Err() == nil {
 		if records == nil {
-			open, err := bounded(ctx, func(ctx context.Context) (*Records, error) {
+			open, err := bounded(ctx, r.js, func(ctx context.Context) (*Records, error) {
 				return OpenRecords(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
 			})
 			if r.note(ctx, "schedules", err); err != nil {
@@ -252,7 +254,7 @@ func (r *Runner) records(ctx context.Context) {
 			if known[s.Name] == nil {
 				known[s.Name] = &watching{}
 			}
-			next, err := bounded(ctx, func(ctx context.Context) (time.Time, error) { return r.turn(ctx, records, s, known[s.Name]) })
+			next, err := bounded(ctx, r.js, func(ctx context.Context) (time.Time, error) { return r.turn(ctx, records, s, known[s.Name]) })
 			if errors.Is(err, errRaced) {
 				next, err = r.now().Add(100*time.Millisecond), nil
 			}
@@ -262,6 +264,9 @@ func (r *Runner) records(ctx context.Context) {
 			}
 			if r.note(ctx, "schedule "+s.Name, err); err != nil {
 				next = r.now().Add(time.Second)
+				if !r.js.Conn().IsConnected() {
+					next = r.now().Add(100 * time.Millisecond) // or the run of a second would be missed
+				}
 			}
 			if next.Before(wake) {
 				wake = next
@@ -453,11 +458,38 @@ func (r *Runner) hand(ctx context.Context, m *nats.Msg, id, name string) (*jetst
 	return ack, nil
 }
 
-// bounded calls f with the time that a request may take.
-func bounded[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+// bounded calls f with the time that a request may take, and once more when the connection was lost meanwhile.
+func bounded[T any](ctx context.Context, js jetstream.JetStream, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, request)
 	defer cancel()
-	return f(ctx)
+	return transient.Ask(ctx, js.Conn(), f)
+}
+
+// fetch hands the next messages of a consumer to each. It returns when there are none for a while, when the connection was lost and is back, or with what
+// the server says of the consumer.
+func (r *Runner) fetch(ctx context.Context, c jetstream.Consumer, each func(m jetstream.Msg) error) error {
+	wait, cancel := context.WithTimeout(ctx, look)
+	defer cancel()
+	wait, stop := transient.UntilBack(wait, r.js.Conn())
+	defer stop()
+	batch, err := c.Fetch(atOnce, jetstream.FetchContext(wait))
+	if err != nil {
+		return unlessOver(wait, err)
+	}
+	for m := range batch.Messages() {
+		if err := each(m); err != nil {
+			return err
+		}
+	}
+	return unlessOver(wait, batch.Error())
+}
+
+// unlessOver is the error of a fetch, unless it ended because nothing came for so long.
+func unlessOver(wait context.Context, err error) error {
+	if wait.Err() != nil || errors.Is(err, nats.ErrTimeout) {
+		return nil
+	}
+	return err
 }
 
 func sleep(ctx context.Context, d time.Duration) {

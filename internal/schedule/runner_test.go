@@ -363,6 +363,56 @@ func TestLater_regressionMessagesThatNoStreamTakes(t *testing.T) {
 	natstest.Eventually(t, "the message of another", func() bool { return count(t, stream) == 1 })
 }
 
+// A delayed message that the server sent over a connection which was lost came half a minute late, and one that was due after that up to 5 s: relay waited
+// for an answer over the connection before.
+func TestLater_regressionTheConnectionIsLost(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, natstest.WithListen())
+	js := s.JetStream(t)
+	stream := jobs(t, js)
+	proxy := natstest.NewProxy(t, s.URL())
+	over, err := jetstream.New(proxy.Conn(t, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := openLater(t.Context(), js, "relay", 1, Limits{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, runner(over, "i", nil))
+	delivered := func() (n, waiting int) {
+		c, err := js.Consumer(t.Context(), LaterStream("relay"), "relay")
+		if err != nil {
+			return 0, 0
+		}
+		return int(c.CachedInfo().Delivered.Consumer), c.CachedInfo().NumWaiting
+	}
+	delay := func(id string, in time.Duration) {
+		t.Helper()
+		if _, err := l.Delay(t.Context(), id, &nats.Msg{Subject: "jobs." + id}, time.Now().Add(in)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	natstest.Eventually(t, "it pulls", func() bool { _, waiting := delivered(); return waiting > 0 })
+	delay("lost", 2*time.Second)
+	natstest.Eventually(t, "it waits", func() bool { list, _, err := l.List(t.Context(), 9); return err == nil && len(list) == 1 })
+	time.Sleep(500 * time.Millisecond)
+	proxy.Stall()
+	natstest.Eventually(t, "it is delivered", func() bool { n, _ := delivered(); return n == 1 })
+	proxy.Cut()
+	proxy.Resume()
+	cut := time.Now()
+	time.Sleep(300 * time.Millisecond) // the server has forgotten who asked over the connection before
+	natstest.Eventually(t, "it pulls again", func() bool { _, waiting := delivered(); return waiting > 0 })
+	if late := time.Since(cut); late > 3*time.Second {
+		t.Errorf("it pulled again after %v", late)
+	}
+	natstest.Eventually(t, "it is published", func() bool { return count(t, stream) == 1 })
+	if late := time.Since(cut); late > 15*time.Second {
+		t.Errorf("it was published after %v", late)
+	}
+}
+
 // 200 due messages for subjects without a stream stopped all others for four minutes, and nobody saw them: they were not listed, and the log said that relay
 // waited no longer.
 func TestLater_regressionOnesThatNobodyTakesHoldUpNoOther(t *testing.T) {

@@ -35,23 +35,30 @@ func Once(ctx context.Context, nc *nats.Conn, do func(ctx context.Context) error
 
 // once tells whether the connection was lost meanwhile, and the answer with it.
 func once[T any](ctx context.Context, nc *nats.Conn, ask func(ctx context.Context) (T, error)) (answer T, lost bool, err error) {
-	connected := nc.StatusChanged(nats.CONNECTED)
-	defer nc.RemoveStatusListener(connected)
-	call, cancel := context.WithCancel(ctx)
+	call, cancel := UntilBack(ctx, nc)
 	defer cancel()
-	over := make(chan struct{})
-	watched := make(chan struct{})
+	answer, err = ask(call)
+	lost = errors.Is(err, context.Canceled) && call.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) // what a flush says of a connection that was lost
+	return answer, lost && ctx.Err() == nil && !nc.IsClosed(), err
+}
+
+// UntilBack is ctx until there is a connection again after it was lost, or until it is closed for good: what waits for an answer over the one before waits
+// in vain from then on. The function that it returns releases what that takes, and must be called.
+func UntilBack(ctx context.Context, nc *nats.Conn) (context.Context, context.CancelFunc) {
+	connected := nc.StatusChanged(nats.CONNECTED)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
 	go func() {
-		defer close(watched)
+		defer close(done)
+		defer nc.RemoveStatusListener(connected)
 		select {
-		case <-over:
+		case <-ctx.Done():
 		case <-connected: // again, or it is closed for good
 			cancel()
 		}
 	}()
-	answer, err = ask(call)
-	close(over)
-	<-watched
-	lost = errors.Is(err, context.Canceled) && call.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) // what a flush says of a connection that was lost
-	return answer, lost && ctx.Err() == nil && !nc.IsClosed(), err
+	return ctx, func() {
+		cancel()
+		<-done
+	}
 }

@@ -93,7 +93,7 @@ func (l *Lives) subject(id string) string { return l.cfg.Service + ".ctl.alive."
 // Open makes the bucket when it is missing. It says nothing yet of this process: see [Lives.Begin].
 func Open(ctx context.Context, cfg Config) (*Lives, error) {
 	name := Bucket(cfg.Service)
-	kv, err := ownstream.OpenAsking(ctx, cfg.JS, jetstream.KeyValueConfig{
+	kv, err := ownstream.OpenBucket(ctx, cfg.JS, jetstream.KeyValueConfig{
 		Bucket: name, Replicas: cfg.Replicas, TTL: Lapse, Description: "relay: processes that run Go handlers",
 	})
 	if err != nil {
