@@ -3,12 +3,12 @@
 //
 // # The way of a message
 //
-//	source (pull.go)        one per durable: asks for as many messages as its routes have room for
-//	  └ ack.Session         the delivery and its lease
-//	  └ admit (admit.go)    what is known of it: the attempts of a redelivery, the origin of a due one
-//	route (route_run.go)    one per route: a supervisor.Group
-//	  └ message (message.go)  Do: the handler
-//	  └ settle.Path         ack, NAK, or the slow path, on the route's own pool: record and NAK, park, or dead letter and ack
+//	source (internal/source)  one per durable: asks for as many messages as its routes have room for
+//	  └ ack.Session           the delivery and its lease
+//	  └ admit                 what is known of it: the attempts of a redelivery, the origin of a due one
+//	route (route_run.go)      one per route: a supervisor.Group
+//	  └ message               Enter (enter.go): it goes to its group. Do (message.go): the handler
+//	  └ settle.Path           ack, NAK, or the slow path, on the route's own pool: record and NAK, park, or dead letter and ack
 //
 // Each route pulls from two durables: its own on its stream, perhaps shared with other routes, and one on the retry
 // stream, where parked messages come due and replayed ones arrive.

@@ -26,7 +26,7 @@ import (
 //  3. All durables are looked at, side by side, and what may be done to them. Whatever cannot work is found here.
 //  4. Those that are missing are made, and all are opened. A start that fails here removes those that it made.
 //
-// A route whose stream or durable is away in step 3 or 4 is set up later, by itself (open.go), while the others run; and so is
+// A route whose stream or durable is away in step 3 or 4 is set up later, by itself (Source.Await), while the others run; and so is
 // one whose durable has other settings, when somebody has changed them, and one without a stream
 // (unplaced.go), when somebody has made it.
 
