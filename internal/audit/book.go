@@ -120,10 +120,18 @@ func (w *Writer) key() string { return key(w.stream, w.durable) }
 // Pending is the addition that has to be written again, because it is not known whether it was; nil: there is none.
 func (w *Writer) Pending() *Addition { return w.pending }
 
-// Finish makes the last addition, as Add does, and takes the process out of the record.
+// Finish makes the last addition, as Add does, and takes the process out of the record. After an error, FinishAgain does what is left of that.
 func (w *Writer) Finish(ctx context.Context, b *Book, a *Addition) error {
-	if err := w.Add(ctx, b, a); err != nil {
-		return err
+	w.pending = a
+	return w.FinishAgain(ctx, b)
+}
+
+// FinishAgain makes the addition that is pending, if there is one, and takes the process out of the record.
+func (w *Writer) FinishAgain(ctx context.Context, b *Book) error {
+	if w.pending != nil {
+		if err := w.Add(ctx, b, w.pending); err != nil {
+			return err
+		}
 	}
 	return w.leave(ctx, b)
 }

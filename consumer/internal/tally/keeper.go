@@ -2,6 +2,7 @@ package tally
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -62,6 +63,9 @@ type Upkeep interface {
 type Keeper struct {
 	cfg  Config
 	book *audit.Book
+
+	mu         sync.Mutex
+	unfinished []*audit.Writer // of tallies that are over, and whose last addition could not be written
 }
 
 // NewKeeper asks nobody.
@@ -72,8 +76,13 @@ func (k *Keeper) Open(book *audit.Book) { k.book = book }
 
 // Run has all tallies written every few seconds, and audited now and then, until ctx is done.
 func (k *Keeper) Run(ctx context.Context) {
+	var finish time.Time
 	for ctx.Err() == nil {
 		transient.Pause(ctx, beat.Until(time.Second))
+		if now := time.Now(); !now.Before(finish) {
+			finish = now.Add(every)
+			k.finish(ctx)
+		}
 		list := k.cfg.Tallies()
 		for i, t := range list {
 			now := time.Now()
@@ -99,6 +108,28 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 			cancel()
 			transient.Pause(ctx, rest)
+		}
+	}
+}
+
+// finishLater has the last addition of a tally written when that can be.
+func (k *Keeper) finishLater(w *audit.Writer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.unfinished = append(k.unfinished, w)
+}
+
+// finish tries again to write last additions.
+func (k *Keeper) finish(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	k.mu.Lock()
+	list := k.unfinished
+	k.unfinished = nil
+	k.mu.Unlock()
+	for _, w := range list {
+		if err := w.FinishAgain(ctx, k.book); err != nil {
+			k.finishLater(w)
 		}
 	}
 }

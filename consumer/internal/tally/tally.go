@@ -177,10 +177,15 @@ func (t *Tally) Write(ctx context.Context) error {
 }
 
 // Finish is Write for the last time: nothing follows, whoever calls it, and whether it succeeds or not. The routes may be counted by another tally then.
-func (t *Tally) Finish(ctx context.Context) error {
+// What could not be written the keeper tries again.
+func (t *Tally) Finish(ctx context.Context) (err error) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
-	defer func() { t.done = true }()
+	defer func() {
+		if t.done = true; err != nil && t.writer != nil {
+			t.keeper.finishLater(t.writer)
+		}
+	}()
 	main, err := t.ready(ctx)
 	if main == nil || err != nil {
 		return err
