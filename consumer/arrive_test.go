@@ -44,7 +44,7 @@ func TestRelay_roomForWhatArrivesGrowsWithNeed(t *testing.T) {
 	room := func(due bool) (n int) {
 		for _, s := range r.running.Sources() {
 			if s.Due == due {
-				n = s.Room()
+				n = s.Pulls.Room()
 			}
 		}
 		return n

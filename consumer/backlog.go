@@ -73,7 +73,7 @@ func (l *routeList) parked() (list []backlog.Parked) {
 func (r *running) waiting() (list []backlog.Waiting) {
 	for _, s := range r.Sources() {
 		if l := s.Looked(); !s.Due && l != nil {
-			list = append(list, backlog.Waiting{Oldest: s.Oldest(), Look: l, Stream: s.Stream, Patterns: s.Subjects()})
+			list = append(list, backlog.Waiting{Oldest: &s.Oldest, Look: l, Stream: s.Stream, Patterns: s.Subjects()})
 		}
 	}
 	return list
@@ -90,7 +90,7 @@ func (rt *route) oldest() (at time.Time, known bool) {
 		if !s.Serves(&rt.source) || s.Due {
 			continue
 		}
-		if found, ok := s.Oldest().Last(); ok && !s.IsLost() {
+		if found, ok := s.Oldest.Last(); ok && !s.IsLost() {
 			at, known = found, true
 		}
 	}

@@ -69,7 +69,7 @@ func TestStrays_regressionABodylessMessageThatIsRemovedIsLetGo(t *testing.T) {
 		return errors.New("started without a body")
 	})})
 	s := r.running.Sources()[0]
-	s.Arrived() <- &nats.Msg{
+	s.Pulls.Arrived() <- &nats.Msg{
 		Subject: "orders.x", Header: nats.Header{"Nats-Msg-Size": {"5"}},
 		Reply: fmt.Sprintf("$JS.ACK.ORDERS.billing.1.1000.1.%d.0", time.Now().UnixNano()),
 	}

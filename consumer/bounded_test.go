@@ -45,7 +45,7 @@ func TestStrays_regressionNothingIsGivenBackToADurableWithABoundOfDeliveries(t *
 			w.eventually("it is said", func() bool { return r.Ready() != nil })
 			stopped := make(chan error, 1)
 			go func() { stopped <- stop() }()
-			w.eventually("relay drains", func() bool { return r.running.Sources()[0].IsDraining() })
+			w.eventually("relay drains", func() bool { return r.running.Sources()[0].Pulls.IsDraining() })
 			close(fail)
 			if err := <-stopped; err != nil {
 				t.Error(err)

@@ -6,7 +6,7 @@ import "github.com/relaymq/relay/internal/control"
 func (rt *route) catchUp() *control.CatchUpStatus {
 	var c control.CatchUpStatus
 	for _, s := range rt.relay.running.Sources() {
-		r := s.CatchUp()
+		r := s.CatchUp.Record()
 		if r == nil || !s.Serves(&rt.source) {
 			continue
 		}

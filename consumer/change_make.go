@@ -18,7 +18,7 @@ func (p *checkedChange) commit() bool {
 		for _, s := range u.sources() {
 			for _, old := range sourcesOf(p.ends) {
 				if s.String() == old.String() {
-					s.Continue(old)
+					s.Count = old.Count
 				}
 			}
 		}

@@ -20,7 +20,7 @@ func (r *running) answerHand(question []byte) []byte {
 	return takeover.Answer(question, func(q takeover.Question) *takeover.Takeover {
 		for _, s := range r.Sources() {
 			if s.IsThat(q.Stream, q.Durable, q.Created) {
-				return s.Takeover()
+				return s.Takeover
 			}
 		}
 		return nil
@@ -33,7 +33,7 @@ func (r *running) giveBackOf(ctx context.Context, dead []string, living takeover
 	var list []*takeover.Takeover
 	for _, s := range r.Sources() {
 		if rt := s.Routes()[0]; !s.Leased() && rt.AckWait >= worthwhile {
-			list, living.Route = append(list, s.Takeover()), rt.Name
+			list, living.Route = append(list, s.Takeover), rt.Name
 		}
 	}
 	if len(list) > 0 {

@@ -323,7 +323,7 @@ func TestRelay_drainGivesBackAtOnce_timed(t *testing.T) {
 		began := time.Now()
 		go func() { stopped <- stop() }()
 		w.eventually("it drains", func() bool {
-			return r.running.Sources()[0].IsDraining()
+			return r.running.Sources()[0].Pulls.IsDraining()
 		})
 		other := newLedger()
 		elsewhere := route

@@ -44,7 +44,7 @@ func snapshot(r *Relay) metrics.Snapshot {
 		s.Orphans[o.Kind] += int(o.Messages) + o.Outstanding
 	}
 	for _, src := range r.running.Sources() {
-		d := metrics.Durable{Stream: src.Stream, Name: src.Name, Count: &src.Counters().DurableCount, Unconfirmed: src.Session.Stats().Unconfirmed}
+		d := metrics.Durable{Stream: src.Stream, Name: src.Name, Count: &src.Count.DurableCount, Unconfirmed: src.Session.Stats().Unconfirmed}
 		if l := src.Looked(); l != nil {
 			d.AckPending = &l.Outstanding
 		}

@@ -41,7 +41,7 @@ func TestRelay_whatANewerVersionWroteWaits(t *testing.T) {
 	w.eventually("both came", func() bool {
 		came := 0
 		for _, s := range r.running.Sources() {
-			came += int(s.Counters().Delivered.Load())
+			came += int(s.Count.Delivered.Load())
 		}
 		return came == 2
 	})

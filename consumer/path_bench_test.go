@@ -98,13 +98,13 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 	for i := 0; i < b.N; i += batch {
 		n := min(batch, b.N-i)
 		if i%len(arriving) == 0 {
-			s.Renumbered() // the numbers begin again
+			source.Renumbered(s) // the numbers begin again
 		}
 		conn.sent, conn.want = 0, n
 		for j := 1; j < n; j++ {
-			s.Arrived() <- arriving[(i+j)%len(arriving)]
+			s.Pulls.Arrived() <- arriving[(i+j)%len(arriving)]
 		}
-		s.Take(arriving[i%len(arriving)])
+		source.Take(s, arriving[i%len(arriving)])
 		<-conn.all
 		for {
 			for _, reply := range conn.answers() {

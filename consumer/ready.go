@@ -100,7 +100,7 @@ func (st *standstill) pending(now time.Time) (n uint64) {
 			others = others || o != &st.source && now.Sub(time.Unix(0, o.Owner.(*route).standstill.begun.Load())) < st.relay.cfg.Stalled
 		}
 		if !others {
-			n += s.Pending()
+			n += s.Watchdog.Pending()
 		}
 	}
 	return n

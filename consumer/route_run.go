@@ -184,7 +184,7 @@ func (rt *route) keyOf(literal string) string {
 func (rt *route) more() {
 	for _, s := range rt.relay.running.Sources() {
 		if s.Serves(&rt.source) {
-			s.Wake()
+			s.Pulls.Wake()
 		}
 	}
 }

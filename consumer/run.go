@@ -286,7 +286,7 @@ func (r *serving) proveContact(ctx context.Context) {
 		}
 		if err == nil {
 			for _, s := range r.running.Sources() {
-				s.Contact(sent)
+				s.Pulls.Contact(sent)
 			}
 		}
 	}

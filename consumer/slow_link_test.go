@@ -51,7 +51,7 @@ func TestRelay_regressionSlowLinkWithManyDurables(t *testing.T) {
 	}
 	late := uint64(0)
 	for _, s := range r.running.Sources() {
-		late += s.Counters().Late.Load()
+		late += s.Count.Late.Load()
 	}
 	t.Logf("%d messages in %v, %d arrived late", l.len(), time.Since(began).Round(time.Millisecond), late)
 	if l.len() != routes*each {

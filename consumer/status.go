@@ -69,7 +69,7 @@ func (r *Relay) status(q control.StatusRequest) Status {
 		s.Trouble = append(s.Trouble, o.String())
 	}
 	for _, src := range r.running.Sources() {
-		if text := src.Strays(); text != "" {
+		if text := src.Unwanted.Trouble(); text != "" {
 			s.Trouble = append(s.Trouble, text)
 		}
 	}
@@ -156,7 +156,7 @@ func (rt *route) status(keys int) RouteStatus {
 			if b := s.Backlog; b == nil || b.Stream > 0 || b.Outstanding > 0 {
 				s.Again = src.Setup.Again
 			}
-			if s.Why == "" && src.IsEmpty(rt.cfg.Name) {
+			if s.Why == "" && src.Unwanted.IsEmpty(rt.cfg.Name) {
 				s.Why = "nothing can arrive: stream " + src.Stream + " holds none of its subjects"
 			}
 		}

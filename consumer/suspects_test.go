@@ -419,7 +419,7 @@ func TestRelay_regressionWhatIsBehindALookUpIsBounded(t *testing.T) {
 	w.flood("orders.eu", 10_000)
 	r, _ := w.start(Config{Logger: quiet}, route)
 	w.eventually("it waits", func() bool { return asked.Load() > 1 }) // for a second, in which all the others would come
-	if n := r.running.Sources()[0].Behind(); n < source.MaxBehind || n > 8*source.MaxBehind {
+	if n := source.Behind(r.running.Sources()[0]); n < source.MaxBehind || n > 8*source.MaxBehind {
 		t.Errorf("%d messages are behind it", n)
 	}
 	gone()

@@ -29,7 +29,7 @@ func tallyConfig(r *Relay) tally.Config {
 func (u *unit) tallyOf() tally.Of {
 	of := tally.Of{Log: u.main.Log(), Stream: u.main.Stream, Durable: u.main.Name, Open: func() (list []*tally.Source) {
 		for _, s := range u.Open() {
-			list = append(list, s.Tally())
+			list = append(list, s.Tally)
 		}
 		return list
 	}}

@@ -95,7 +95,7 @@ func (u *unit) endPulls() {
 	u.stopOpening()
 	var pulls sync.WaitGroup
 	for _, s := range u.Open() {
-		pulls.Go(s.StopPulling)
+		pulls.Go(s.Pulls.Stop)
 	}
 	for _, rt := range u.routes {
 		rt.group.Drain()

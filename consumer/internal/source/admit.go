@@ -36,7 +36,7 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 	}
 	place := catchup.Outside
 	if !l.due {
-		place = l.catchUp.Place(m.delivery.Sequence, m.delivery.Time, raw.Subject)
+		place = l.CatchUp.Place(m.delivery.Sequence, m.delivery.Time, raw.Subject)
 	}
 	l.tallied(m.Route, &m.delivery, raw.Subject, place)
 	if l.ordered.gaps.Delivered(m.delivery.Sequence, m.delivery.Consumer, m.delivery.Deliveries, now) {
@@ -45,17 +45,17 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 			l.ordered.gaps.Hold(now)
 		}()
 	}
-	l.pulls.Told(m.delivery.Pending, m.delivery.Deliveries)
+	l.Pulls.Told(m.delivery.Pending, m.delivery.Deliveries)
 	if d == nil {
 		return
 	}
-	l.count.Delivered.Add(1)
+	l.Count.Delivered.Add(1)
 	m.Delivery = d
 	if d.FencedAt(now) {
 		// It comes from a link that stalled for longer than AckWait: another instance has it by now.
 		m.on(l.RouteOf(raw.Subject))
 		m.letGo()
-		l.count.Late.Add(1)
+		l.Count.Late.Add(1)
 		l.late.Came(l.log, l.in.Stalled, now)
 		return
 	}
@@ -65,7 +65,7 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 		return
 	}
 	if m.Bodyless = intake.IsBodyless(raw); m.Bodyless {
-		l.watchdog.Doubt()
+		l.Watchdog.Doubt()
 	}
 	if l.due {
 		origin, header, err := retry.Unwrap(raw.Header)
@@ -82,12 +82,12 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 			return
 		}
 		if origin.Stream != l.origin {
-			l.unwanted.strays.Take(&m.Arrival, &origin)
+			l.Unwanted.strays.Take(&m.Arrival, &origin)
 			return
 		}
-		if !dlq.BodyElsewhere(raw.Header) && l.unwanted.othersWant(origin) {
+		if !dlq.BodyElsewhere(raw.Header) && l.Unwanted.othersWant(origin) {
 			origin.Route = retry.NoRoute
-			l.unwanted.strays.Take(&m.Arrival, &origin)
+			l.Unwanted.strays.Take(&m.Arrival, &origin)
 			return
 		}
 		m.Origin, m.Subject, m.Header = &origin, origin.Subject, header
@@ -100,7 +100,7 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 		}
 	} else if m.Route == nil {
 		m.on(l.routes[0]) // which holds it, if it must be held
-		l.unwanted.strays.Take(&m.Arrival, nil)
+		l.Unwanted.strays.Take(&m.Arrival, nil)
 		return
 	} else if p := m.Route.Part; p != nil && !m.OfPartition(p) {
 		return
@@ -130,7 +130,7 @@ func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 		l.ordered.inOrder.Go(func() {
 			enter()
 			if l.ordered.behind.Add(-1) == MaxBehind/2 {
-				l.pulls.Wake()
+				l.Pulls.Wake()
 			}
 		})
 	default:
@@ -145,7 +145,7 @@ func (l *loop) giveBack(raw *nats.Msg) { _ = l.in.Conn.Publish(raw.Reply, []byte
 func (l *loop) giveBackArrived() {
 	for {
 		select {
-		case m := <-l.pulls.Arrived():
+		case m := <-l.Pulls.Arrived():
 			l.take(m)
 		default:
 			return

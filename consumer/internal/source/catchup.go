@@ -15,7 +15,7 @@ import (
 const handAgain = 200 * time.Millisecond
 
 // catchUpConfig is how what the durable of a source has passed is handed over.
-func (s *Source) catchUpConfig() catchup.Config {
+func catchUpConfig(s *Source) catchup.Config {
 	in := s.in
 	return catchup.Config{
 		Conn: in.Conn, JS: in.JS, API: in.API, Service: in.Service, Instance: in.Name, Log: s.log, Stream: s.stream, Durable: s.durable, Off: s.due,

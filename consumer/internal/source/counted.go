@@ -12,9 +12,9 @@ import (
 )
 
 // newTally is of a durable that is being opened. The server said info of it, and was asked at that time.
-func (s *Source) newTally(info *jetstream.ConsumerInfo, at time.Time) *tally.Source {
+func newTally(s *Source, info *jetstream.ConsumerInfo, at time.Time) *tally.Source {
 	return tally.Opened(tally.Source{
-		Stream: s.stream, Durable: s.durable, Due: s.due, Count: &s.count.tally,
+		Stream: s.stream, Durable: s.durable, Due: s.due, Count: &s.Count.tally,
 		Naked: func() uint64 { return s.Session.Stats().Naked },
 		Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, bool, error) {
 			said, err := s.asker.Ask(ctx)
@@ -29,8 +29,5 @@ func (l *loop) tallied(rt *Route, d *ack.Delivery, subject string, place catchup
 	if rt != nil {
 		of.Route, of.Partition = rt.Tally, rt.Part != nil
 	}
-	l.count.tally.Delivered(of)
+	l.Count.tally.Delivered(of)
 }
-
-// Tally is what is counted of the durable for the ledger; nil before it is open.
-func (s *Source) Tally() *tally.Source { return s.tally }

@@ -40,8 +40,8 @@ func (s *Source) inspect(ctx context.Context, stream jetstream.Stream, info *jet
 	} else {
 		s.sort(&e, c.Differs(), provision.Filters(info.Config))
 	}
-	s.unwanted.learn(stream.CachedInfo().Config, m, began)
-	s.catchUp.Note(ctx, info)
+	s.Unwanted.learn(stream.CachedInfo().Config, m, began)
+	s.CatchUp.Note(ctx, info)
 	return e
 }
 
@@ -73,7 +73,7 @@ func (s *Source) edited(e health.Edits) {
 			"differs", plain.And(e.Stop))
 	case len(was.Stop) > 0:
 		s.log.Info("the durable has the required settings again; pulling again")
-		s.pulls.Wake()
+		s.Pulls.Wake()
 	}
 	if len(e.Slow) > 0 {
 		s.log.Warn("the durable was edited while relay runs; undo the edit, or restart relay with --adopt", "differs", plain.And(e.Slow))

@@ -27,7 +27,7 @@ type loop struct {
 }
 
 // pullerConfig is how the source asks for messages.
-func (s *Source) pullerConfig() pulls.Config {
+func pullerConfig(s *Source) pulls.Config {
 	in := s.in
 	return pulls.Config{
 		Conn: in.Conn, JS: in.JS, API: in.API, Stream: s.stream, Durable: s.durable, Elsewhere: in.Domain != "", Log: s.log,
@@ -56,7 +56,7 @@ func (l *loop) run(ctx context.Context) (next *Source) {
 	}()
 	var noting sync.WaitGroup
 	if l.leased() {
-		noting.Go(func() { l.takeover.NoteInHand(ctx) })
+		noting.Go(func() { l.Takeover.NoteInHand(ctx) })
 	}
 	connected := l.in.Conn.StatusChanged(nats.CONNECTED)
 	checking := make(chan finding, 1)
@@ -83,22 +83,22 @@ func (l *loop) run(ctx context.Context) (next *Source) {
 		noting.Wait()
 		<-done // with it ends what it asks of the server
 		l.ordered.inOrder.Wait()
-		l.pulls.Leave()
+		l.Pulls.Leave()
 		l.Close()
-		l.pulls.Ended()
+		l.Pulls.Ended()
 	}()
-	l.pulls.Start(time.Now())
+	l.Pulls.Start(time.Now())
 	tick := beat.NewTicker(pulls.Heartbeat)
 	defer tick.Stop()
 	for {
-		l.pulls.Ask(time.Now())
-		arrived := l.pulls.Arrived()
+		l.Pulls.Ask(time.Now())
+		arrived := l.Pulls.Arrived()
 		if l.suspect.IsDoubted() {
 			arrived = nil
 			l.Session.Pause()
 			if l.suspect.Asks() { // beside a look, which may wait for what has nothing to do with this
 				confirming = true
-				go func() { confirmed <- l.watchdog.Confirm(ctx) }()
+				go func() { confirmed <- l.Watchdog.Confirm(ctx) }()
 			}
 		}
 		select {
@@ -106,7 +106,7 @@ func (l *loop) run(ctx context.Context) (next *Source) {
 			return nil
 		case m := <-arrived:
 			l.take(m)
-		case <-l.pulls.Woken():
+		case <-l.Pulls.Woken():
 		case <-connected:
 			l.reconnected()
 		case found := <-checking:
@@ -118,12 +118,12 @@ func (l *loop) run(ctx context.Context) (next *Source) {
 			wasLost := l.IsLost()
 			l.checked(found, time.Now())
 			if !wasLost && l.IsLost() {
-				ask(l.watchdog.Now(time.Now())) // it may be there again
+				ask(l.Watchdog.Now(time.Now())) // it may be there again
 			}
 		case f := <-confirmed:
 			confirming = false
 			if !l.IsLost() {
-				l.watchdog.Act(f, time.Now())
+				l.Watchdog.Act(f, time.Now())
 			}
 			if over, held := l.suspect.Answered(); over {
 				l.Session.Resume()
@@ -134,29 +134,29 @@ func (l *loop) run(ctx context.Context) (next *Source) {
 			}
 			switch {
 			case l.IsLost() && busy:
-				l.watchdog.Doubt() // what is asked just now was asked of the durable before
+				l.Watchdog.Doubt() // what is asked just now was asked of the durable before
 			case l.IsLost():
-				ask(l.watchdog.Now(time.Now())) // it may be there again
+				ask(l.Watchdog.Now(time.Now())) // it may be there again
 			}
 		case now := <-tick.C:
 			tick.Next()
-			if now.Sub(l.pulls.Got()) > time.Second {
+			if now.Sub(l.Pulls.Got()) > time.Second {
 				l.spares = nil // there is nothing to do
 			}
-			l.unwanted.strays.Tell(now)
+			l.Unwanted.strays.Tell(now)
 			if !l.due {
-				l.unwanted.claims.Soon(now)
+				l.Unwanted.claims.Soon(now)
 			}
-			l.catchUp.Soon(now)
+			l.CatchUp.Soon(now)
 			if !l.in.Conn.IsConnected() || l.ordered.behind.Load() > 0 {
 				l.ordered.gaps.Suspend(now)
 			}
 			l.ordered.gaps.Attend(now)
-			l.pulls.Tick()
+			l.Pulls.Tick()
 			if busy {
 				continue
 			}
-			if q, due := l.watchdog.Due(now); due {
+			if q, due := l.Watchdog.Due(now); due {
 				ask(q)
 			}
 		}
@@ -190,7 +190,7 @@ func (s *Source) hasRoom() bool {
 
 // holdsBack tells whether too much waits for the server already, whatever the routes could use.
 func (s *Source) holdsBack() bool {
-	return s.ordered.behind.Load() > MaxBehind || s.unwanted.strays.Many() || s.Session.Stats().Unconfirmed > MaxUnconfirmed ||
+	return s.ordered.behind.Load() > MaxBehind || s.Unwanted.strays.Many() || s.Session.Stats().Unconfirmed > MaxUnconfirmed ||
 		slices.ContainsFunc(s.routes, func(rt *Route) bool { return rt.Path.Full() || rt.Memory.Full() })
 }
 
@@ -199,7 +199,7 @@ const MaxUnconfirmed = 8192
 
 // reconnected forgets what the server has forgotten.
 func (l *loop) reconnected() {
-	l.pulls.Reconnected()
+	l.Pulls.Reconnected()
 	l.ordered.gaps.MayHaveLost(time.Now())
 	if lives := l.in.Stores.Lives.Load(); lives != nil {
 		lives.Reconnected(time.Now())
@@ -209,7 +209,7 @@ func (l *loop) reconnected() {
 
 // told takes what the server says about a pull.
 func (l *loop) told(m *nats.Msg, now time.Time) {
-	st := l.pulls.Status(m, now)
+	st := l.Pulls.Status(m, now)
 	if st.NewLeader {
 		l.Session.LeaderChanged()
 		l.ordered.gaps.MayHaveLost(now)
@@ -218,7 +218,7 @@ func (l *loop) told(m *nats.Msg, now time.Time) {
 		l.suspect.Deleted()
 	}
 	if st.Doubt {
-		l.watchdog.Doubt()
+		l.Watchdog.Doubt()
 	}
 }
 
@@ -229,8 +229,8 @@ func (l *loop) take(first *nats.Msg) {
 	for n, m := 0, first; ; n++ {
 		switch {
 		case strings.HasPrefix(m.Reply, "$JS.ACK."):
-			if l.pulls.Delivered(m, now) {
-				l.watchdog.Doubt() // little was asked meanwhile
+			if l.Pulls.Delivered(m, now) {
+				l.Watchdog.Doubt() // little was asked meanwhile
 			}
 			l.admit(m, now, &l.batch)
 		case l.Session.Reply(m):
@@ -247,7 +247,7 @@ func (l *loop) take(first *nats.Msg) {
 			break
 		}
 		select {
-		case m = <-l.pulls.Arrived():
+		case m = <-l.Pulls.Arrived():
 			continue
 		default:
 		}
@@ -255,6 +255,6 @@ func (l *loop) take(first *nats.Msg) {
 	}
 	l.batch.deliver()
 	if drained {
-		l.pulls.Drained()
+		l.Pulls.Drained()
 	}
 }

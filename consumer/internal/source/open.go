@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relaymq/relay/internal/permission"
 	"github.com/relaymq/relay/internal/transient"
 )
 
@@ -31,12 +32,6 @@ func RestBefore(look *transient.Spans) time.Duration {
 	}
 	return TryAgain
 }
-
-// Join says which unit the source belongs to.
-func (s *Source) Join(u Unit) { s.unit = u }
-
-// Unit is that of the source; nil until it begins.
-func (s *Source) Unit() Unit { return s.unit }
 
 // tried tells the unit that the source was opened, or could not be.
 func (s *Source) tried() {
@@ -132,16 +127,16 @@ func (s *Source) OpenLate(ctx context.Context, look time.Duration) error {
 	if err := s.in.Attempt(looking, s.Setup.Look); err != nil {
 		return err
 	}
-	if err := s.mayPublish(ctx); err != nil {
+	if err := mayPublish(ctx, s.in.Prober, s.Setup.Probes()); err != nil {
 		return err
 	}
 	return s.in.Attempt(ctx, s.OpenLooked)
 }
 
 // mayPublish finds the subjects that this user may not publish to.
-func (s *Source) mayPublish(ctx context.Context) error {
+func mayPublish(ctx context.Context, by *permission.Prober, probes []permission.Probe) error {
 	ctx, cancel := context.WithTimeout(ctx, SetupTimeout)
 	defer cancel()
-	refused, err := s.in.Prober.Try(ctx, s.Setup.Probes())
+	refused, err := by.Try(ctx, probes)
 	return errors.Join(append(refused, err)...)
 }

@@ -28,7 +28,7 @@ func (s *Source) KeepOpen(ctx context.Context) {
 }
 
 // IsLost tells whether the durable is gone, and looked for.
-func (s *Source) IsLost() bool { return s.Health.IsLost() && !s.pulls.IsDraining() }
+func (s *Source) IsLost() bool { return s.Health.IsLost() && !s.Pulls.IsDraining() }
 
 // reopen opens a durable that was lost and is there again. It never makes or changes one.
 func (s *Source) reopen(ctx context.Context) (*Source, error) {
@@ -50,7 +50,7 @@ func (s *Source) reopen(ctx context.Context) (*Source, error) {
 		return nil, &DiffersError{s.stream, s.durable, c.Differs()}
 	}
 	next := newSourceOf(s.binding)
-	next.unit, next.count = s.unit, s.count
+	next.unit, next.Count = s.unit, s.Count
 	for _, rt := range next.routes {
 		if s.due {
 			rt.Group.RenumberedReplays()

@@ -35,9 +35,9 @@ func newSetup(s *Source) Setup {
 			}
 			return b.routes[0].FormerAckWait
 		},
-		Unknown: s.unwanted.strays.Unknown(), Risks: b.risks, Floors: s.floors,
+		Unknown: s.Unwanted.strays.Unknown(), Risks: b.risks, Floors: s.floors,
 		Differs: func(fields []string) error { return &DiffersError{b.stream, b.durable, fields} },
-		CatchUp: s.catchUp, Listings: b.in.Listings,
+		CatchUp: s.CatchUp, Listings: b.in.Listings,
 	})}
 }
 

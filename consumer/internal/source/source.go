@@ -18,7 +18,6 @@ import (
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/consumer/internal/tally"
-	"github.com/relaymq/relay/consumer/internal/tenure"
 	"github.com/relaymq/relay/consumer/internal/watchdog"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/pool"
@@ -28,21 +27,22 @@ import (
 
 // Source is one durable, from which one or more routes get their messages.
 type Source struct {
-	observed            // what the server says of it
-	settle.Durable      // how its messages are settled
-	unit           Unit // nil until its unit begins
+	observed       // what the server says of it
+	settle.Durable // how its messages are settled
+	claim          // whether this instance may work on it
 
 	Setup    Setup
-	pulls    *pulls.Puller
-	loop     *loop
-	watchdog watchdog.Watchdog
-	count    *Counters
-	tally    *tally.Source // since it is open
-	takeover *takeover.Takeover
-	unwanted *unwanted
-	catchUp  *catchup.CatchUp
-	ordered  ordered
-	late     health.Late
+	Pulls    *pulls.Puller
+	Watchdog watchdog.Watchdog
+	Count    *Counters     // which the source that takes its place goes on with
+	Tally    *tally.Source // since it is open
+	Takeover *takeover.Takeover
+	Unwanted *Unwanted
+	CatchUp  *catchup.CatchUp
+
+	loop    *loop
+	ordered ordered
+	late    health.Late
 	// Deletes records. It is apart from the routes' slow paths, where it would stand before failures that wait to be stored.
 	tidying *pool.Pool
 }
@@ -53,14 +53,6 @@ type ordered struct {
 	inOrder *pool.Pool
 	aheads  *pool.Pool   // asks for what inOrder needs, many at a time: a takeover brings thousands of such messages
 	behind  atomic.Int64 // how many there are
-}
-
-// Unit is what a source is set up and ended with.
-type Unit interface {
-	// Tenure is for a source on which one instance at a time works.
-	Tenure() *tenure.Tenure
-	// Tried is called when the source was opened, or could not be.
-	Tried(s *Source)
 }
 
 // Counters are those of a durable.
@@ -89,7 +81,7 @@ func newBinding(in *Instance, stream, durable string) *binding {
 
 func newSourceOf(b *binding) *Source {
 	s := &Source{
-		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(settle.Paths), count: new(Counters),
+		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(settle.Paths), Count: new(Counters), claim: claim{needed: b.leased},
 	}
 	s.observed.begin(b)
 	s.ordered.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
@@ -97,11 +89,11 @@ func newSourceOf(b *binding) *Source {
 			rt.Group.HoldAbove(above, until)
 		}
 	})
-	s.pulls = pulls.New(s.pullerConfig())
-	s.Durable = settle.Durable{Stream: b.stream, Name: b.durable, Due: b.due, Leased: b.leased, Draining: s.pulls.IsDraining}
-	s.unwanted = newUnwanted(s)
-	s.catchUp = catchup.New(s.catchUpConfig())
-	s.takeover = takeover.New(s.takeoverConfig())
+	s.Pulls = pulls.New(pullerConfig(s))
+	s.Durable = settle.Durable{Stream: b.stream, Name: b.durable, Due: b.due, Leased: b.leased, Draining: s.Pulls.IsDraining}
+	s.Unwanted = newUnwanted(s)
+	s.CatchUp = catchup.New(catchUpConfig(s))
+	s.Takeover = takeover.New(takeoverConfig(s))
 	s.Setup = newSetup(s)
 	s.loop = &loop{Source: s}
 	return s
@@ -117,22 +109,22 @@ func (s *Source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 	s.identity = ack.Identity{StreamCreated: stream.CachedInfo().Created, ConsumerCreated: info.Created}
 	m := provision.MarkOf(info.Config.Metadata)
 	s.Setup.adopted = m.Adopted
-	s.unwanted.learn(stream.CachedInfo().Config, m, began)
+	s.Unwanted.learn(stream.CachedInfo().Config, m, began)
 	s.asker.Saw(info)
-	if err := s.catchUp.Read(ctx, stream, info); err != nil {
+	if err := s.CatchUp.Read(ctx, stream, info); err != nil {
 		return err
 	}
-	if err := s.unwanted.noteDelivers(ctx, stream); err != nil {
+	if err := s.Unwanted.noteDelivers(ctx, stream); err != nil {
 		return err
 	}
-	s.tally = s.newTally(info, began)
-	s.pulls.Open(info.NumPending)
+	s.Tally = newTally(s, info, began)
+	s.Pulls.Open(info.NumPending)
 	s.Records = s.in.Stores.Records.Records(s.stream, s.durable, info.Created)
 	s.Session = ack.NewSession(ack.Config{
-		Inbox: s.pulls.Name(), Conn: s.in.Conn, Link: func() uint64 { return s.in.Conn.Stats().Reconnects },
+		Inbox: s.Pulls.Name(), Conn: s.in.Conn, Link: func() uint64 { return s.in.Conn.Stats().Reconnects },
 		AckWait: info.Config.AckWait, Identity: s.identity, Info: s.info, Logger: s.log,
 	})
-	s.watchdog.Begin(s.watchdogConfig())
+	s.Watchdog.Begin(watchdogConfig(s))
 	s.loop.suspect.Begin(info.Delivered.Consumer)
 	if !s.due && slices.ContainsFunc(s.routes, func(rt *Route) bool { return rt.Ordered }) {
 		s.ordered.gaps.Begin(gaps.Start{
@@ -140,14 +132,14 @@ func (s *Source) open(ctx context.Context, stream jetstream.Stream, consumer jet
 			AckWait: info.Config.AckWait, Alone: s.leased(),
 		}, time.Now())
 	}
-	if err = s.pulls.Subscribe(); err == nil && s.leased() {
-		s.takeover.TakeBack(ctx, info)
+	if err = s.Pulls.Subscribe(); err == nil && s.leased() {
+		s.Takeover.TakeBack(ctx, info)
 	}
 	return err
 }
 
 // Close ends the subscriptions.
-func (s *Source) Close() { s.pulls.Close() }
+func (s *Source) Close() { s.Pulls.Close() }
 
 // info is what the session asks of the server.
 func (s *Source) info(ctx context.Context) (ack.Info, error) {
@@ -155,12 +147,12 @@ func (s *Source) info(ctx context.Context) (ack.Info, error) {
 	if err != nil {
 		// A durable that is gone says nothing on the pulls that were not parked at that moment.
 		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-			s.watchdog.Doubt()
+			s.Watchdog.Doubt()
 		}
 		return ack.Info{}, err
 	}
 	if !said.Identity.Equal(s.identity) || s.Health.IsNews(said.Info.Config) {
-		s.watchdog.Doubt()
+		s.Watchdog.Doubt()
 	}
 	return ack.Info{Identity: said.Identity, AckPending: said.Info.NumAckPending}, nil
 }
@@ -179,7 +171,7 @@ func (s *Source) Trouble() error {
 // lose gives the durable up, because it or its stream was deleted: after that an ack could settle another message with the same sequence.
 func (s *Source) lose(err error) {
 	s.Session.Abandon()
-	s.pulls.Abandon()
+	s.Pulls.Abandon()
 	news := s.Health.Lose(err)
 	if s.routes[0].Part != nil {
 		s.in.GenerationsChanged()

@@ -15,31 +15,31 @@ import (
 	"github.com/relaymq/relay/internal/subject"
 )
 
-// unwanted is what a durable delivers that no route of this instance wants, and what is kept for no route that they want.
-type unwanted struct {
+// Unwanted is what a durable delivers that no route of this instance wants, and what is kept for no route that they want.
+type Unwanted struct {
 	*Source
 	strays   *intake.Strays
 	claims   *strays.Claims // of a durable on a stream of the user
 	delivers uint64         // from this sequence on the durable delivers all that the routes want, for certain; fixed when it is open
 }
 
-func newUnwanted(s *Source) *unwanted {
-	u := &unwanted{Source: s}
+func newUnwanted(s *Source) *Unwanted {
+	u := &Unwanted{Source: s}
 	u.strays, u.claims = u.straysOf(), u.claimsOf()
 	return u
 }
 
 // straysOf is how the messages are settled that no route of this instance wants.
-func (u *unwanted) straysOf() *intake.Strays {
+func (u *Unwanted) straysOf() *intake.Strays {
 	return &intake.Strays{
-		Strays: strays.New(u.log, u.pulls.Wake), Durable: &u.Durable, Count: func() { u.count.Strays.Add(1) }, Doubt: u.watchdog.Doubt,
-		Elsewhere: u.isElsewhere, Moved: func() { u.count.tally.Elsewhere() },
+		Strays: strays.New(u.log, u.Pulls.Wake), Durable: &u.Durable, Count: func() { u.Count.Strays.Add(1) }, Doubt: u.Watchdog.Doubt,
+		Elsewhere: u.isElsewhere, Moved: func() { u.Count.tally.Elsewhere() },
 	}
 }
 
 // learn notes what the durable is for beside the subjects of the routes that are here, by a look that began then. What another
 // instance has for a route that is here too is kept for no route: here, it would be handled by the wrong one.
-func (u *unwanted) learn(c jetstream.StreamConfig, m provision.Mark, began time.Time) {
+func (u *Unwanted) learn(c jetstream.StreamConfig, m provision.Mark, began time.Time) {
 	var gone []strays.Wanted
 	for name, patterns := range m.Routes {
 		to := name
@@ -64,14 +64,14 @@ func (u *unwanted) learn(c jetstream.StreamConfig, m provision.Mark, began time.
 
 // isElsewhere tells whether a route of this instance gets a message from another durable of the stream: one that moved away from this durable, which
 // goes on delivering its subjects. To keep it would have it handled twice, should the route come back.
-func (u *unwanted) isElsewhere(literal string, sequence uint64) bool {
+func (u *Unwanted) isElsewhere(literal string, sequence uint64) bool {
 	return !u.due && slices.ContainsFunc(u.in.Open(), func(o *Source) bool {
-		return o != u.Source && !o.due && o.stream == u.stream && sequence >= o.unwanted.delivers && o.RouteOf(literal) != nil
+		return o != u.Source && !o.due && o.stream == u.stream && sequence >= o.Unwanted.delivers && o.RouteOf(literal) != nil
 	})
 }
 
 // noteDelivers notes from which sequence on the durable certainly delivers what the routes want: it has their subjects by now.
-func (u *unwanted) noteDelivers(ctx context.Context, stream jetstream.Stream) error {
+func (u *Unwanted) noteDelivers(ctx context.Context, stream jetstream.Stream) error {
 	if u.due {
 		return nil
 	}
@@ -82,19 +82,21 @@ func (u *unwanted) noteDelivers(ctx context.Context, stream jetstream.Stream) er
 	return err
 }
 
-// Strays says that strays came lately, if so.
-func (s *Source) Strays() string {
-	u := s.unwanted
+// IsEmpty tells whether no subject of the route is on the stream.
+func (u *Unwanted) IsEmpty(route string) bool { return u.strays.IsEmpty(route) }
+
+// Trouble says that strays came lately, if so.
+func (u *Unwanted) Trouble() string {
 	since, example, lately := u.strays.Lately()
 	if !lately {
 		return ""
 	}
 	return fmt.Sprintf("durable %s on %s: it delivers messages that no route of this instance wants, such as %q, since %s (%d in all); those that no other instance takes are kept in the retry stream",
-		u.durable, u.stream, example, since.UTC().Format(time.RFC3339), u.count.Strays.Load())
+		u.durable, u.stream, example, since.UTC().Format(time.RFC3339), u.Count.Strays.Load())
 }
 
 // claimsOf is how what the routes of the source want is found among what is kept for no route.
-func (u *unwanted) claimsOf() *strays.Claims {
+func (u *Unwanted) claimsOf() *strays.Claims {
 	return strays.NewClaims(strays.ClaimsConfig{
 		Log: u.log, Stream: u.stream, Durable: u.durable, Looks: u.in.Streams, Pool: u.tidying,
 		Retries: func() *retry.Stream { return u.in.Stores.Retries },
@@ -110,13 +112,13 @@ func (u *unwanted) claimsOf() *strays.Claims {
 
 // othersWant tells whether a message that came due for a route here is for another instance, whose route of the same name has
 // more subjects. What an operator replayed to the route is always for it.
-func (u *unwanted) othersWant(o retry.Origin) bool {
+func (u *Unwanted) othersWant(o retry.Origin) bool {
 	if o.Replay > 0 {
 		return false
 	}
 	for _, main := range u.in.Open() {
 		if !main.due && main.stream == u.origin && main.durable == o.Consumer && main.Serves(u.routes[0]) && main.RouteOf(o.Subject) == nil {
-			_, to, known := main.unwanted.strays.WantedBy(o.Subject)
+			_, to, known := main.Unwanted.strays.WantedBy(o.Subject)
 			return known && to == retry.NoRoute
 		}
 	}
