@@ -10,8 +10,8 @@ import (
 
 // After the leader of a durable had stepped down, messages waited for up to a second: the first pull met no leader, and the next ones came
 // after waits of 100, 200 and 400 ms. A plain consumer has a gap of some 20 ms.
-func TestSource_regressionALeaderThatStepsDownLeavesNoGap(t *testing.T) {
-	t.Parallel()
+func TestSource_regressionALeaderThatStepsDownLeavesNoGap_timed(t *testing.T) {
+	timed(t)
 	nodes, w := cluster(t)
 	w.replicated(nodes, "ORDERS", "orders.>", 3)
 	var mu sync.Mutex
