@@ -13,8 +13,6 @@ import (
 
 // checkPermissions finds the subjects that this user may not publish to, of sources that were looked at, and of what else is given.
 func checkPermissions(ctx context.Context, by *permission.Prober, sources []*source.Source, also ...permission.Probe) error {
-	ctx, cancel := context.WithTimeout(ctx, source.SetupTimeout)
-	defer cancel()
 	probes := slices.Clone(also)
 	for _, s := range sources {
 		probes = append(probes, s.Setup.Probes()...)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -27,10 +28,15 @@ type Prober struct {
 // NewProber returns one for a connection.
 func NewProber(nc *nats.Conn) *Prober { return &Prober{nc: nc} }
 
+// tryFor bounds a try of all probes.
+const tryFor = 10 * time.Second
+
 // Try finds the subjects that the user of the connection may not publish to. The server reports a violation out of band and leaves the publisher to its
 // time-out, so each subject is tried with something that has no effect, and the connection is asked what it was told: of all together, and of each
-// by itself if anything was said. The context must have a deadline. Refused has an error for each, which wraps an *[Error]. It blocks for a round trip, or one for each.
+// by itself if anything was said. Refused has an error for each, which wraps an *[Error]. It blocks for a round trip, or one for each, and 10 s at most.
 func (p *Prober) Try(ctx context.Context, probes []Probe) (refused []error, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	defer cancel()
 	p.Lock()
 	defer p.Unlock()
 	return transient.Ask(ctx, p.nc, func(ctx context.Context) ([]error, error) { return p.try(ctx, probes) })

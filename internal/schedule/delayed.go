@@ -86,9 +86,13 @@ func (r *Runner) pull(ctx context.Context, l *Later) error {
 	defer inHand.keep()()
 	defer handing.Wait()
 	for ctx.Err() == nil {
-		err := r.fetch(ctx, c, func(m jetstream.Msg) error {
-			end := inHand.begin(m)
+		for range atOnce { // before it asks: a message that waited for its slot here would have a lease that nobody extends
 			slots <- struct{}{}
+		}
+		free := atOnce
+		err := r.fetch(ctx, c, func(m jetstream.Msg) error {
+			free--
+			end := inHand.begin(m)
 			_, subj, _ := l.realSubject(m.Headers())
 			last, this := before[subj], &handed{through: make(chan struct{})}
 			before[subj] = this
@@ -102,6 +106,9 @@ func (r *Runner) pull(ctx context.Context, l *Later) error {
 			})
 			return nil
 		})
+		for range free {
+			<-slots
+		}
 		if err != nil {
 			return err
 		}

@@ -93,8 +93,6 @@ func (l *Later) move(ctx context.Context, e entry) error {
 		var revision uint64
 		have, err := stream.GetLastMsgForSubject(ctx, w.Subject)
 		switch {
-		case err == nil && have.Header.Get(headerFrom) == e.from(): // stored before, by somebody who may not have looked whether it was taken back
-			return l.takenBack(ctx, e, stream, have.Sequence)
 		case err == nil && e.older(have.Header.Get(headerFrom)):
 			return nil
 		case err == nil:

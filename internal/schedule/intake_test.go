@@ -55,6 +55,29 @@ func (l *Later) waits(t *testing.T, subject string) {
 	}
 }
 
+// What is moved once more, because the answer to its ack was lost with the connection, is not in the intake any more. It must not be taken for one that
+// somebody took back.
+func TestMove_onceMoreAfterItsAck(t *testing.T) {
+	t.Parallel()
+	l := opened(t, natstest.Start(t).JetStream(t), Limits{})
+	e := l.stored(t, "relay.later.in.a.jobs.x", time.Now().Add(time.Hour), "x")
+	for range 2 {
+		if err := l.move(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		intake, err := l.js.Stream(t.Context(), l.intake)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := intake.DeleteMsg(t.Context(), e.sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+			t.Fatal(err)
+		}
+		if list, _, err := l.List(t.Context(), 9); err != nil || len(list) != 1 {
+			t.Fatalf("%v, %v", list, err)
+		}
+	}
+}
+
 // Whoever moves what, in which order, and how often: of an id and subject the last one waits, once.
 func TestMove_theLastOneWins(t *testing.T) {
 	t.Parallel()

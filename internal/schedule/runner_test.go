@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -410,6 +411,80 @@ func TestLater_regressionTheConnectionIsLost(t *testing.T) {
 	natstest.Eventually(t, "it is published", func() bool { return count(t, stream) == 1 })
 	if late := time.Since(cut); late > 15*time.Second {
 		t.Errorf("it was published after %v", late)
+	}
+}
+
+// Whatever moment of its way a connection is lost in, a delayed message is published, and once.
+func TestLater_theConnectionIsLostAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	const n = 40
+	for range 4 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			s := natstest.Start(t, natstest.WithListen())
+			js := s.JetStream(t)
+			stream := jobs(t, js)
+			proxy := natstest.NewProxy(t, s.URL())
+			over, err := jetstream.New(proxy.Conn(t, nats.ReconnectBufSize(-1)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := opened(t, js, Limits{})
+			start(t, runner(over, "i", nil))
+			began := time.Now()
+			for i := range n {
+				due := began.Add(rand.N(3 * time.Second))
+				if _, err := l.Delay(t.Context(), fmt.Sprint(i), &nats.Msg{Subject: fmt.Sprint("jobs.", i)}, due); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 5 {
+				time.AfterFunc(rand.N(3*time.Second), proxy.Cut)
+			}
+			time.Sleep(time.Until(began.Add(3 * time.Second)))
+			natstest.Eventually(t, "all are published", func() bool { return count(t, stream) >= n })
+			if late := time.Since(began.Add(3 * time.Second)); late > 25*time.Second { // 5 s for each delivery that was lost
+				t.Errorf("the last one came after %v", late)
+			}
+			if got := count(t, stream); got != n {
+				t.Errorf("%d messages, want %d", got, n)
+			}
+		})
+	}
+}
+
+// What is in hand of more messages than there are slots would come again before its turn: nobody extends its lease.
+func TestLater_whatHasNoSlotIsLeftToTheServer(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t)
+	js := s.JetStream(t)
+	jobs(t, js)
+	if _, err := openLater(t.Context(), js, "relay", 1, Limits{}, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Conn(t).Subscribe("deaf.>", func(*nats.Msg) {}); err != nil { // no stream: each takes the time of a request
+		t.Fatal(err)
+	}
+	now := "@at " + time.Now().UTC().Format(time.RFC3339Nano)
+	for i := range handedAtOnce + 3*atOnce {
+		m := &nats.Msg{Subject: fmt.Sprintf("relay.later.wait.%d.deaf.%d", i, i), Header: nats.Header{"Nats-Schedule": {now}, "Nats-Schedule-Target": {fmt.Sprintf("relay.later.due.%d.deaf.%d", i, i)}}}
+		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start(t, runner(js, "i", nil))
+	inHand := func() int {
+		c, err := js.Consumer(t.Context(), LaterStream("relay"), "relay")
+		if err != nil {
+			return 0
+		}
+		return c.CachedInfo().NumAckPending
+	}
+	natstest.Eventually(t, "all slots are taken", func() bool { return inHand() > handedAtOnce-atOnce })
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if n := inHand(); n > handedAtOnce {
+			t.Fatalf("%d messages are in hand, of %d slots", n, handedAtOnce)
+		}
 	}
 }
 

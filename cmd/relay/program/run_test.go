@@ -35,6 +35,17 @@ func within(t testing.TB, what string, took, most time.Duration) {
 	}
 }
 
+// It said in which stream publishers store it, which relay takes it out of at once.
+func TestPub_laterNamesTheStreamInWhichItWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "routes: [{name: billing, subjects: [orders.>], handler: {http: {url: $HOOK}}}]\n")
+	w.run().ready()
+	code, said, failed := relay(t, w.dir, "pub", "orders.eu", "x", "--in", "1h", "--id", "remind-1")
+	if code != 0 || !strings.HasPrefix(said, "remind-1 waits in RELAY_LATER until ") {
+		t.Errorf("exit %d, %q, %q", code, said, failed)
+	}
+}
+
 func TestRun_sigtermDrainsAndExitsWith0(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {

@@ -7,7 +7,7 @@
 //	     watchdog ── is the durable still the same, and does it give all that waits?
 //	     reopen ── it was deleted and made again: another Source takes over
 //
-// What a source needs of a [Route] it gets with it. What becomes of a message that has entered is no matter of the source; it only has what was
-// forgotten with it (records, memory) used again. What needs more than a few lines is in a room of its own (pulls, watchdog, catchup, takeover,
-// strays, gaps), and here is how these work together.
+// A [Route] says what a source needs to know of a route, and an [Instance] what all sources of an instance share. The owner of the routes decides what
+// becomes of a message after Work.Enter. When that is confirmed, it has the source delete the record of the message (Forget) and use its memory again
+// (Reuse). What takes more than a few lines is in a room of its own (pulls, watchdog, catchup, takeover, strays, gaps). This package puts them together.
 package source

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/relaymq/relay/internal/permission"
 	"github.com/relaymq/relay/internal/transient"
 )
 
@@ -127,16 +126,8 @@ func (s *Source) OpenLate(ctx context.Context, look time.Duration) error {
 	if err := s.in.Attempt(looking, s.Setup.Look); err != nil {
 		return err
 	}
-	if err := mayPublish(ctx, s.in.Prober, s.Setup.Probes()); err != nil {
-		return err
+	if refused, err := s.in.Prober.Try(ctx, s.Setup.Probes()); err != nil || len(refused) > 0 {
+		return errors.Join(append(refused, err)...)
 	}
 	return s.in.Attempt(ctx, s.OpenLooked)
-}
-
-// mayPublish finds the subjects that this user may not publish to.
-func mayPublish(ctx context.Context, by *permission.Prober, probes []permission.Probe) error {
-	ctx, cancel := context.WithTimeout(ctx, SetupTimeout)
-	defer cancel()
-	refused, err := by.Try(ctx, probes)
-	return errors.Join(append(refused, err)...)
 }

@@ -181,6 +181,11 @@ func (s *Source) lose(err error) {
 	}
 }
 
+// Forget deletes the record of a settled message, soon.
+func (s *Source) Forget(seq uint64) {
+	s.tidying.Go(func() { s.forget(s.routes[0].Path.Work, seq) })
+}
+
 // forget deletes the record of a settled message.
 func (s *Source) forget(ctx context.Context, seq uint64) {
 	ctx, cancel := context.WithTimeout(ctx, settle.Timeout)

@@ -58,8 +58,10 @@ type delayed struct {
 	ID       string    `json:"id"`
 	Subject  string    `json:"subject"`
 	Due      time.Time `json:"due"`
-	Stream   string    `json:"stream"`
-	Sequence uint64    `json:"seq"`
+	Stream   string    `json:"stream"` // that takes it from publishers
+	Sequence uint64    `json:"seq"`    // there
+
+	waits string // the stream in which it waits: relay moves it there at once
 }
 
 // store has the message wait.
@@ -94,5 +96,5 @@ func (d *delay) store(o *cli.Options, c *cobra.Command, m *nats.Msg, due time.Ti
 	if err != nil {
 		return delayed{}, err
 	}
-	return delayed{id, m.Subject, due.UTC(), ack.Stream, ack.Sequence}, nil
+	return delayed{id, m.Subject, due.UTC(), ack.Stream, ack.Sequence, schedule.LaterStream(cl.Config.Service)}, nil
 }

@@ -56,7 +56,7 @@ relay schedule ls lists the waiting messages, and relay schedule rm removes one.
 				case asJSON:
 					return cli.PrintJSON(c.OutOrStdout(), w)
 				}
-				_, err = fmt.Fprintf(c.OutOrStdout(), "%s waits in %s until %s\n", w.ID, w.Stream, cli.When(w.Due))
+				_, err = fmt.Fprintf(c.OutOrStdout(), "%s waits in %s until %s\n", w.ID, w.waits, cli.When(w.Due))
 				return err
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt)
