@@ -8,6 +8,8 @@ SEEDS ?= 1
 ROW ?=
 PKGS ?=
 SOAK ?= 1h
+# The servers of tests run in this program (package internal/natstest), which each test process would otherwise have built by go run.
+export RELAY_TEST_NATSD := $(CURDIR)/bin/natsd
 BENCHFLAGS ?=
 BENCHBASE ?= HEAD
 BENCHPKGS ?= ack supervisor consumer internal/dlq
@@ -17,7 +19,7 @@ LONG = ./supervisor ./internal/schedule ./internal/retry ./internal/dlq ./client
 HARNESS = /internal/(chaos|upgrade)(/|$$)
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test test-relay test-heavy test-timed test-harness test-bench check lint cover build rules console fuzz vuln notice chaos soak
+.PHONY: help run test test-relay test-heavy test-timed test-harness test-bench natsd check lint cover build rules console fuzz vuln notice chaos soak
 .PHONY: bench bench-diff profile
 
 help: ## list the targets
@@ -35,21 +37,24 @@ test: test-relay test-heavy test-timed test-harness test-bench ## run all tests,
 # Most tests wait for a server or another process, so that more run side by side than on two cores by default. The race
 # detector waits for a second at the end of each test binary, for races of goroutines that still run; goleak says that none do. What takes longest comes first,
 # so that it is not alone at the end. `make check` has vetted all of it.
-test-relay:
+test-relay: natsd
 	GORACE=atexit_sleep_ms=0 $(GO) test -race -vet=off -timeout 25m -p 4 -parallel 3 $$($(GO) list $(LONG) ./... | grep -vE '$(HARNESS)|$(HEAVY)')
 
 # These keep both cores busy by themselves. Side by side they take longer than one after the other, and what measures times fails.
-test-heavy:
-	GORACE=atexit_sleep_ms=0 $(GO) test -race -vet=off -timeout 25m -p 1 -parallel 6 $$($(GO) list ./... | grep -E '$(HEAVY)')
+test-heavy: natsd
+	GORACE=atexit_sleep_ms=0 $(GO) test -race -vet=off -timeout 25m -p 1 -parallel 12 $$($(GO) list ./... | grep -E '$(HEAVY)')
 
 # What measures times, and what plays hours with thousands of messages, says so by its name, and skips itself with the race detector.
-test-timed:
+test-timed: natsd
 	$(GO) test -vet=off -timeout 25m -p 1 -parallel 6 -run '_(timed|large)$$' ./consumer ./supervisor
 
 # What breaks processes and measures times is not beside what keeps both cores busy; it waits most of the time. The programs that it runs are built
 # without the race detector, as users run them.
-test-harness:
+test-harness: natsd
 	$(GO) test -vet=off -timeout 25m -p 2 -parallel 10 $$($(GO) list ./... | grep -E '$(HARNESS)')
+
+natsd:
+	$(GO) build -o $(RELAY_TEST_NATSD) ./internal/natstest/natsd
 
 test-bench:
 	cd bench && $(GO) test ./...
@@ -64,7 +69,7 @@ check: ## gofmt, vet, staticcheck and build: what CI wants before the tests
 lint: ## golangci-lint with .golangci.yml, which says what it looks for; it is built at first, which takes a minute or two
 	$(GO) tool -modfile=.ci/tools/lint.mod golangci-lint run ./...
 
-cover: ## how much of each package its own tests cover, and whether that is below a floor of .ci/floors; it runs all tests
+cover: natsd ## how much of each package its own tests cover, and whether that is below a floor of .ci/floors; it runs all tests
 	GO=$(GO) .ci/cover $(PKGS)
 
 rules: ## check the alert rules of deploy/prometheus and run their tests; needs promtool (Debian: prometheus)
@@ -74,7 +79,7 @@ rules: ## check the alert rules of deploy/prometheus and run their tests; needs 
 console: build ## drive the console in a real browser; needs chromium (Debian: chromium)
 	cd testdata/browser && $(GO) test -count=1 ./...
 
-fuzz: ## fuzz every fuzz target for FUZZTIME each
+fuzz: natsd ## fuzz every fuzz target for FUZZTIME each
 	@for pkg in $$($(GO) list ./...); do \
 		for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \

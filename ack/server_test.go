@@ -195,7 +195,7 @@ func TestSession_confirmedAcksSurviveARestart(t *testing.T) {
 
 // Acks and NAKs are on their way when the link breaks: nothing is handled twice, and nothing stays unconfirmed.
 func TestSession_settlementsOutliveABrokenLink(t *testing.T) {
-	srv := natstest.Start(t, natstest.WithListen())
+	srv := natstest.Start(t)
 	proxy := natstest.NewProxy(t, srv.URL())
 	p := pull(t, srv, proxy.URL(), 1, 30*time.Second)
 	p.publish(200)
@@ -227,7 +227,7 @@ func TestSession_settlementsOutliveABrokenLink(t *testing.T) {
 
 // The link stalls for longer than AckWait. What arrives afterwards was sent long ago.
 func TestSession_stalledLinkBringsFencedDeliveries(t *testing.T) {
-	srv := natstest.Start(t, natstest.WithListen())
+	srv := natstest.Start(t)
 	proxy := natstest.NewProxy(t, srv.URL())
 	p := pull(t, srv, proxy.URL(), 1, time.Second)
 	p.publish(1)

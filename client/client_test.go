@@ -31,7 +31,7 @@ type world struct {
 
 func newWorld(t *testing.T, stream jetstream.StreamConfig, opts ...Option) *world {
 	t.Helper()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	w := &world{t: t, s: s}
 	nc := s.Conn(t)
 	js, err := jetstream.New(nc)

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -122,10 +121,8 @@ func TestArchive_everyOutcomeIsFound(t *testing.T) {
 // A stream that may not be written to slows nothing: the records are counted, and neither messages nor the end wait for them.
 func TestArchive_aDeniedStreamSlowsNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, natstest.WithOptions(func(o *server.Options) {
-		o.Users = []*server.User{{Username: "test", Password: "test"}, {Username: "relay", Password: "relay", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"relay.archive.>"}}}}}
-		o.NoAuthUser = "test"
-	}))
+	w := newWorld(t, natstest.WithConfig(`no_auth_user: test
+		authorization {users: [{user: test, password: test}, {user: relay, password: relay, permissions: {publish: {deny: "relay.archive.>"}}}]}`))
 	l := newLedger()
 	r, err := New(w.s.Conn(t, nats.UserInfo("relay", "relay"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), nats.ReconnectBufSize(-1)), Config{Archive: Archive{Outcomes: true}}, countingRoute(l))
 	if err != nil {
@@ -157,7 +154,7 @@ func TestArchive_aDeniedStreamSlowsNothing(t *testing.T) {
 // A server that is gone for a while costs no record: what became of messages meanwhile is written when it is back, once.
 func TestArchive_aServerThatIsKilled(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, natstest.WithListen())
+	w := newWorld(t)
 	l := newLedger()
 	r, _ := w.start(Config{Archive: Archive{Outcomes: true}, Logger: quiet}, countingRoute(l))
 	w.publish("orders.eu", 200)

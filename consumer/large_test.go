@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/natstest"
@@ -37,7 +36,7 @@ func TestRelay_regressionLargeMessagesAfterSmallOnesDoNotCostTheConnection_timed
 	r, _ := w.start(Config{Logger: quiet}, Route{Name: "r", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, OwnBytes: true,
 		Handler: HandlerFunc(func(context.Context, *Msg) error { handled.Add(1); return nil })})
 	w.eventually("all are handled", func() bool { return handled.Load() >= small+large })
-	if slow, again := w.s.Native().NumSlowConsumers(), r.nc.Stats().Reconnects; slow != 0 || again != 0 {
+	if slow, again := w.s.Look().Slow, r.nc.Stats().Reconnects; slow != 0 || again != 0 {
 		t.Errorf("the server broke %d connections off, relay reconnected %d times", slow, again)
 	}
 }
@@ -45,14 +44,13 @@ func TestRelay_regressionLargeMessagesAfterSmallOnesDoNotCostTheConnection_timed
 // Pulls name how many bytes they are for. A message that was stored when max_payload was larger is more than any of them.
 func TestRelay_messageLargerThanMaxPayloadIsHandled(t *testing.T) {
 	t.Parallel()
-	limit := int32(4 << 20)
-	w := newWorld(t, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = limit }))
+	w := newWorld(t, natstest.WithConfig("max_payload: 4MB"))
 	for _, size := range []int{10, 3 << 20, 10, 3 << 20, 10} {
 		if _, err := w.js.Publish(t.Context(), "orders.x", make([]byte, size)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	limit = 1 << 20
+	w.s.Configure("max_payload: 1MB")
 	w.s.Restart()
 	var handled, bytes atomic.Int64
 	w.start(Config{}, Route{Name: "r", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"},
@@ -100,7 +98,7 @@ func TestRelay_regressionPullsOfAReplicatedDurableAreBounded_timed(t *testing.T)
 func TestRelay_regressionManyRoutesWithABacklogDoNotCostTheConnection_timed(t *testing.T) {
 	timed(t)
 	const routes, each, size = 10, 3, 4_000_000
-	w := newWorld(t, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = 8 << 20 }))
+	w := newWorld(t, natstest.WithConfig("max_payload: 8MB"))
 	js, err := jetstream.New(w.s.Conn(t), jetstream.WithPublishAsyncMaxPending(8))
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +120,7 @@ func TestRelay_regressionManyRoutesWithABacklogDoNotCostTheConnection_timed(t *t
 	<-js.PublishAsyncComplete()
 	r, _ := w.start(Config{Logger: quiet}, list...)
 	w.eventually("all are handled", func() bool { return handled.Load() >= routes*each })
-	if slow, again := w.s.Native().NumSlowConsumers(), r.nc.Stats().Reconnects; slow != 0 || again != 0 {
+	if slow, again := w.s.Look().Slow, r.nc.Stats().Reconnects; slow != 0 || again != 0 {
 		t.Errorf("the server broke %d connections off, relay reconnected %d times", slow, again)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -187,10 +186,9 @@ func TestRelay_whatSomebodyTakesIsCountedInACluster(t *testing.T) {
 // A user with the permissions of an earlier version is not told of edits: relay starts, says so once, and finds them a few seconds later.
 func TestRelay_whoMayNotHearOfEditsLooksForThem(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, natstest.WithOptions(func(o *server.Options) {
-		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Deny: []string{upkeep.UpdatePrefix + ">"}}}}}
-		o.NoAuthUser = "u"
-	}))
+	w := newWorld(t, natstest.WithConfig(
+		`authorization {users: [{user: u, password: p, permissions: {subscribe: {deny: "`+upkeep.UpdatePrefix+`>"}}}]}
+		no_auth_user: u`))
 	var log syncBuffer
 	r, _ := w.start(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, deadly(false))
 	for n := range 30 {

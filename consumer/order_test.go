@@ -81,7 +81,7 @@ func killedHead(nc *nats.Conn) Route {
 // The attempts of an ordered head were in memory only. Killed after every second one, it was started for ever.
 func TestRelay_regressionAttemptsOfAHeadOutliveTheProcess(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	w := &world{t: t, s: s, nc: s.Conn(t), js: s.JetStream(t)}
 	w.stream("ORDERS", "orders.>")
 	_, stop := w.start(Config{Logger: quiet}, killedHead(w.nc))

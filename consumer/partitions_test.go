@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -45,7 +44,7 @@ type divisions struct {
 
 func newDivisions(t *testing.T, count int, opts ...natstest.Option) *divisions {
 	d := &divisions{
-		world: newWorld(t, append(opts, natstest.WithListen())...), who: map[string]int{}, where: map[string]map[string]int{}, starts: map[uint64]int{}, running: map[string]int{}, done: map[string]uint64{},
+		world: newWorld(t, opts...), who: map[string]int{}, where: map[string]map[string]int{}, starts: map[uint64]int{}, running: map[string]int{}, done: map[string]uint64{},
 		fails: map[uint64]int{},
 		route: Route{
 			Name: "billing", Subjects: []string{"orders.*.paid", "orders.*.sent"}, Key: "{2}", Order: supervisor.OrderKey, Partitions: count, Start: StartAll, AckWait: 20 * time.Second,
@@ -481,7 +480,7 @@ func (d *divisions) orphanedPartitions(routes ...Route) (list []orphans.Orphan) 
 func TestPartitions_regressionWhatIsTooLargeToBeHandedOverIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 10
-	d := newDivisions(t, 4, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = most }))
+	d := newDivisions(t, 4, natstest.WithConfig(fmt.Sprintf("max_payload: %d", most)))
 	d.route.Retry.Backoff = supervisor.Backoff{Min: 3 * time.Second, Max: 3 * time.Second}
 	var done atomic.Int64
 	handler := HandlerFunc(func(_ context.Context, m *Msg) error {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
@@ -415,7 +414,7 @@ func TestRelay_panicsLeaveTheProcessAlone(t *testing.T) {
 // A message that is larger than stash.bytes could never be the probe of its key, which waited until it expired.
 func TestRelay_regressionAMessageLargerThanTheStashIsAProbe(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = 4 << 20 }))
+	w := newWorld(t, natstest.WithConfig("max_payload: 4MB"))
 	l := newLedger()
 	w.start(Config{Logger: quiet}, Route{
 		Name: "billing", Subjects: []string{"orders.>"}, Stash: Stash{Bytes: 1 << 20},

@@ -35,7 +35,7 @@ type single struct {
 
 func newSingle(t *testing.T) *single {
 	return &single{
-		world: newWorld(t, natstest.WithListen()), who: map[string]int{}, starts: map[uint64]int{}, last: map[string]uint64{}, begun: make(chan uint64, 1000),
+		world: newWorld(t), who: map[string]int{}, starts: map[uint64]int{}, last: map[string]uint64{}, begun: make(chan uint64, 1000),
 		route: Route{Name: "billing", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Instances: InstancesOne, Concurrency: 4, AckWait: 20 * time.Second},
 	}
 }
@@ -95,7 +95,7 @@ func (s *single) instanceWith(name string, h Handler) (r *Relay, link *natstest.
 // linked runs an instance on a link of its own, which can be stalled.
 func (w *world) linked(name string, level slog.Level, route Route) (r *Relay, link *natstest.Proxy, stop func() error) {
 	w.t.Helper()
-	link = natstest.NewProxy(w.t, w.s.Native().Addr().String())
+	link = natstest.NewProxy(w.t, w.s.Addr())
 	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))
 	if err != nil {
 		w.t.Fatal(err)

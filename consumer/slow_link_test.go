@@ -15,7 +15,7 @@ import (
 func TestRelay_regressionSlowLinkWithManyDurables(t *testing.T) {
 	t.Parallel()
 	const routes, each, size = 12, 10, 16 << 10 // 2 MiB: eight seconds, four times AckWait
-	w := newWorld(t, natstest.WithListen())
+	w := newWorld(t)
 	proxy := natstest.NewProxy(t, w.s.URL())
 	proxy.Throttle(256 << 10)
 	l := newLedger()
@@ -67,7 +67,7 @@ func TestRelay_regressionSlowLinkWithManyDurables(t *testing.T) {
 // messages after five minutes).
 func TestRelay_slowLinkBringsWhatItCan(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, natstest.WithListen())
+	w := newWorld(t)
 	proxy := natstest.NewProxy(t, w.s.URL())
 	proxy.Throttle(256 << 10)
 	body := make([]byte, 32<<10)

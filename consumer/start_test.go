@@ -69,7 +69,7 @@ func (w *world) replicated(nodes []*natstest.Server, name, subject string, repli
 			return false
 		}
 		for _, n := range nodes {
-			if n.Native().Name() == info.Cluster.Leader {
+			if n.Name() == info.Cluster.Leader {
 				leader = n
 			}
 		}
@@ -221,7 +221,7 @@ func TestStart_regressionManyRoutesOnASlowLink(t *testing.T) {
 	}{{100, 10 * time.Millisecond}, {10, 100 * time.Millisecond}} {
 		t.Run(fmt.Sprintf("%d routes at %v", c.routes, c.trip), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, natstest.WithListen())
+			w := newWorld(t)
 			p := natstest.NewProxy(t, w.s.URL())
 			p.Delay(c.trip / 2)
 			closed := make(chan struct{})

@@ -72,7 +72,7 @@ func runKilled(url string) {
 // I-05: os.Exit, a panic that nobody can catch, and one that had failed before, so that it has a record already.
 func TestRelay_messagesThatEndTheirProcess(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	w := &world{t: t, s: s, nc: s.Conn(t), js: s.JetStream(t)}
 	w.stream("ORDERS", "orders.>")
 	// Whoever makes the durable first says where it starts.

@@ -20,7 +20,7 @@ import (
 
 // wired is a world whose relay reaches the server through a proxy.
 func wired(t *testing.T) (*world, *natstest.Proxy) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	nc := s.Conn(t)
 	js, err := jetstream.New(nc)
 	if err != nil {

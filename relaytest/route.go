@@ -14,7 +14,7 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/dlq"
-	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/natstest/embedded"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -44,8 +44,8 @@ type Relay struct {
 // Routes have their own delays: one whose handler fails in the test wants a Retry with a short Min.
 func Start(t testing.TB, cfg consumer.Config, routes ...consumer.Route) *Relay {
 	t.Helper()
-	server := natstest.Start(t)
-	r := &Relay{NC: server.Conn(t), t: t, service: cmp.Or(cfg.Service, "relay"), notes: newNotes(), ended: make(chan struct{})}
+	server := embedded.Start(t, nil)
+	r := &Relay{NC: connect(t, server), t: t, service: cmp.Or(cfg.Service, "relay"), notes: newNotes(), ended: make(chan struct{})}
 	var err error
 	if r.js, err = jetstream.New(r.NC); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func Start(t testing.TB, cfg consumer.Config, routes ...consumer.Route) *Relay {
 		r.routes = append(r.routes, rt)
 	}
 	r.makeStreams()
-	if r.Relay, err = consumer.New(server.Conn(t, nats.ReconnectBufSize(-1)), cfg, r.routes...); err != nil {
+	if r.Relay, err = consumer.New(connect(t, server, nats.ReconnectBufSize(-1)), cfg, r.routes...); err != nil {
 		t.Fatal(err)
 	}
 	// The context of the test is cancelled before its clean-up, and values of it are handed on.
@@ -80,6 +80,21 @@ func Start(t testing.TB, cfg consumer.Config, routes ...consumer.Route) *Relay {
 	})
 	r.awaitReady()
 	return r
+}
+
+// connect is a connection through memory until the test ends.
+func connect(t testing.TB, server *embedded.Server, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	closed := make(chan struct{})
+	nc, err := nats.Connect("", append(opts, nats.InProcessServer(server), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		nc.Close()
+		<-closed // nothing is left for a goleak of the caller
+	})
+	return nc
 }
 
 // makeStreams makes the streams of the routes.

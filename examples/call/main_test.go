@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 
 // A request is answered by work that failed once, and by the reason when it cannot be done.
 func TestRun(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func relay(t *testing.T, args ...string) *exec.Cmd {
 
 // A kind of one's own is known to lint, schema and explain as the stock ones are, and gets its messages.
 func TestKind_ofOnesOwn(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	js := s.JetStream(t)
 	if _, err := js.CreateStream(context.Background(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.*"}}); err != nil {
 		t.Fatal(err)

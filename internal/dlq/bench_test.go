@@ -15,7 +15,7 @@ import (
 
 // BenchmarkList reads 50,000 entries; the figure is for one.
 func BenchmarkList(b *testing.B) {
-	js := natstest.Start(b, natstest.WithListen()).JetStream(b)
+	js := natstest.Start(b).JetStream(b)
 	s, err := Open(b.Context(), js, Config{})
 	if err != nil {
 		b.Fatal(err)
@@ -103,7 +103,7 @@ func listBatches(b *testing.B, s *Store) (count int) {
 
 // BenchmarkRun replays 20,000 entries as fast as it goes to a route that nobody runs; the figure is for one.
 func BenchmarkRun(b *testing.B) {
-	js := natstest.Start(b, natstest.WithListen()).JetStream(b)
+	js := natstest.Start(b).JetStream(b)
 	s, err := Open(b.Context(), js, Config{})
 	if err != nil {
 		b.Fatal(err)

@@ -46,7 +46,7 @@ func life(t *testing.T, s *natstest.Server) (*Store, *nats.Conn) {
 // message is tried again by another life, once at once and once after the dedupe window, which is a tenth of a second here.
 func TestChaos_tenThousandCrashesAtPut(t *testing.T) {
 	const crashes = 10_000
-	server := natstest.Start(t, natstest.WithListen())
+	server := natstest.Start(t)
 	js := server.JetStream(t)
 	main, err := Open(t.Context(), js, Config{})
 	if err != nil {
@@ -113,7 +113,7 @@ func TestChaos_tenThousandCrashesAtPut(t *testing.T) {
 // I-17: 10,000 entries, one in twenty of them an extreme, come back byte for byte, from the stream and from an export.
 func TestChaos_tenThousandFaithful(t *testing.T) {
 	const n = 10_000
-	s, js := setup(t, Config{}, natstest.WithListen())
+	s, js := setup(t, Config{})
 	limit := int(js.Conn().MaxPayload())
 	extremes := []func(*Entry){
 		func(e *Entry) { e.Header, e.Data = nil, randomBytes(limit) },
@@ -176,7 +176,7 @@ func TestChaos_tenThousandFaithful(t *testing.T) {
 // over twice, and the order of each key stays.
 func TestChaos_thousandCrashesAtReplay(t *testing.T) {
 	const n, crashes = 20_000, 1000
-	server := natstest.Start(t, natstest.WithListen())
+	server := natstest.Start(t)
 	js := server.JetStream(t)
 	main, err := Open(t.Context(), js, Config{})
 	if err != nil {

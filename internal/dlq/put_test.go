@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -90,7 +89,7 @@ func TestPut_cutsStackAndError(t *testing.T) {
 }
 
 func TestPut_maxPayloadSmallerThanTheStack(t *testing.T) {
-	s, _ := setup(t, Config{}, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = 16 << 10 }))
+	s, _ := setup(t, Config{}, natstest.WithConfig("max_payload: 16KB"))
 	e := entry(1)
 	e.Stack, e.Data = randomBytes(MaxStack), randomBytes(16<<10)
 	put(t, s, e)

@@ -36,7 +36,7 @@ func join(t *testing.T, s *natstest.Server, name string) *instance {
 
 func joinFor(t *testing.T, s *natstest.Server, name string, lease time.Duration) *instance {
 	t.Helper()
-	link := natstest.NewProxy(t, s.Native().Addr().String())
+	link := natstest.NewProxy(t, s.Addr())
 	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func (i *instance) living() (names string) {
 }
 
 func TestFleet_membersComeAndGo(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	a, b, c := join(t, s, "a"), join(t, s, "b"), join(t, s, "c")
 	a.until(t, "all three", func() bool { return a.living() == "abc" })
 	members, whole := a.Members()
@@ -323,7 +323,7 @@ func (w *work) next() string {
 }
 
 func TestHold_oneAtATimeAndTheNextAfterADeath(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	all := map[string]*instance{"a": join(t, s, "a"), "b": join(t, s, "b"), "c": join(t, s, "c")}
 	w := newWork(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -357,7 +357,7 @@ func TestHold_oneAtATimeAndTheNextAfterADeath(t *testing.T) {
 }
 
 func TestHold_theNextOneAtOnceAfterACleanEnd(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	a, b := join(t, s, "a"), join(t, s, "b")
 	w := newWork(t)
 	ctxA, cancelA := context.WithCancel(t.Context())
@@ -381,7 +381,7 @@ func TestHold_theNextOneAtOnceAfterACleanEnd(t *testing.T) {
 // The answer to the write of a claim, or to its deletion, was lost with the connection, and the instance waited for it for as long as a lease.
 func TestHold_regressionTheAnswerToAClaimIsLost(t *testing.T) {
 	const lease = 20 * time.Second
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	a := joinFor(t, s, "a", lease)
 	a.until(t, "its own session", func() bool { return a.living() == "a" })
 	w := newWork(t)
@@ -423,7 +423,7 @@ func TestHold_regressionTheAnswerToAClaimIsLost(t *testing.T) {
 }
 
 func TestHold_regressionADeletedSessionEndsItsWork(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	a := join(t, s, "a")
 	cause := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -461,7 +461,7 @@ func TestHold_regressionADeletedSessionEndsItsWork(t *testing.T) {
 func TestHold_neverTwoUnderRandomStalls(t *testing.T) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	var all []*instance
 	w := newWork(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -488,7 +488,7 @@ func TestHold_neverTwoUnderRandomStalls(t *testing.T) {
 }
 
 func TestHold_regressionABucketThatWasMadeAnewGivesGreaterFences(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	a := join(t, s, "a")
 	w := newWork(t)
 	ctx, cancel := context.WithCancel(t.Context())

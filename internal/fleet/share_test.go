@@ -234,7 +234,7 @@ func (c *consumer) want(yes bool) {
 // Three instances share ten parts: whoever wants them has them soon, what dies is spread over the others after its lease, and never do
 // those that live have more than ten together.
 func TestShare_movesAndHeals(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	var mu sync.Mutex
 	var all []*consumer
 	news := make(chan struct{}, 1)

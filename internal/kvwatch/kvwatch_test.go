@@ -40,8 +40,8 @@ func TestStop_regressionUpdatesThatNobodyReadsLeaveNoGoroutine(t *testing.T) {
 
 // The end of a watch was awaited for 5 s when the server of its consumer was gone.
 func TestStop_regressionItDoesNotWaitForAServer(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
-	link := natstest.NewProxy(t, s.Native().Addr().String())
+	s := natstest.Start(t)
+	link := natstest.NewProxy(t, s.Addr())
 	nc, err := nats.Connect(link.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func read(ctx context.Context, kv jetstream.KeyValue, cut func()) (n int, err er
 // What was to come is lost with the connection, and nothing says so: nats.go begins a watch anew when it has heard nothing for 10 s.
 func TestKeys_regressionTheConnectionIsLostMeanwhile(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	link := natstest.NewProxy(t, s.URL())
 	nc := link.Conn(t)
 	kv := empty(t, nc)

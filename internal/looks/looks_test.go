@@ -94,7 +94,7 @@ func TestStreams_endsWithItsContext(t *testing.T) {
 // The answer was lost with the connection, and all who look at the stream waited for it.
 func TestStreams_regressionTheAnswerIsLostWithTheConnection(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	if _, err := s.JetStream(t).CreateStream(t.Context(), jetstream.StreamConfig{Name: "A", Subjects: []string{"a.>"}}); err != nil {
 		t.Fatal(err)
 	}

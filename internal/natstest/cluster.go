@@ -2,21 +2,15 @@ package natstest
 
 import (
 	"fmt"
-	"net"
-	"net/url"
-	"strconv"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/relaymq/relay/internal/freeport"
 )
 
 // Cluster runs n servers as one JetStream cluster and returns when its leader can place a replica on every node, so that
-// a stream can be made at once on any of them. Options apply to every node; all of them listen, because a server that does not
-// listen for clients never starts its routes (nats-server v2.15.2, server.go StartRouting). A publish right after a
-// stream was made may find no responders yet: the other nodes learn of its subjects a little later.
+// a stream can be made at once on any of them. Options apply to every node. A publish right after a stream was made may find no responders yet: the other nodes learn of its subjects a little later.
 func Cluster(t testing.TB, n int, opts ...Option) []*Server {
 	t.Helper()
 	// The ports of the routes must be known before the first node starts, and are free only until somebody takes
@@ -37,22 +31,18 @@ func startCluster(t testing.TB, n int, opts []Option) ([]*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	var routes []*url.URL
+	var routes []string
 	for _, p := range ports {
-		routes = append(routes, &url.URL{Scheme: "nats", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(p))})
+		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", p))
 	}
 	var nodes []*Server
 	for i, p := range ports {
-		s := &Server{t: t, name: fmt.Sprintf("n%d", i+1), store: t.TempDir(), listen: true}
-		s.cluster = func(o *server.Options) {
-			o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: p}
-			o.Routes = routes
+		s, err := newServer(t, fmt.Sprintf("n%d", i+1), opts)
+		if err != nil {
+			return nil, err
 		}
-		for _, opt := range opts {
-			opt(s)
-		}
+		s.cluster = fmt.Sprintf("cluster {name: test, listen: \"127.0.0.1:%d\", routes: [%s]}", p, strings.Join(routes, ", "))
 		nodes = append(nodes, s)
-		t.Cleanup(s.Stop)
 	}
 	// At once, for a node is ready only when it has heard from another.
 	errs := make(chan error, n)
@@ -85,8 +75,9 @@ func awaitLeader(nodes []*Server) error {
 		peers, current := 0, 0
 		for _, s := range nodes {
 			// Only the leader has an answer, and it leaves out the nodes it could not yet place a replica on.
-			peers += len(s.Native().JetStreamClusterPeers())
-			if s.Native().JetStreamIsCurrent() {
+			a := s.Look()
+			peers += a.Peers
+			if a.Current {
 				current++
 			}
 		}

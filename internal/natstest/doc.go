@@ -1,10 +1,10 @@
 // Package natstest runs real NATS servers for tests: one server, a cluster, and a TCP proxy that stalls and cuts. [Eventually] waits for
 // what they bring about.
 //
-// Everything lives in the test's own process and is gone when the test ends: a server stores in t.TempDir(), is shut
-// down by t.Cleanup and waited for, so that goleak finds nothing. What cannot start fails the test at once.
+// The servers of a test process run in another process, natsd, one for all of them. They are real servers at full speed while the race detector looks at
+// relay, of which it slows every access to memory; tests with it took twice the processor's time when the servers were in their own process. It also makes
+// the test binaries smaller by the server, and what servers leave behind is nothing to goleak. A server starts in milliseconds, stores in
+// t.TempDir(), and is shut down by t.Cleanup and waited for. natsd ends with the test process. What cannot start fails the test at once.
 //
-// A server does not listen unless it is told to ([WithListen]): connections made by [Server.Conn] go through memory,
-// start in a millisecond, and find the server again after [Server.Restart], because the connection asks for the
-// *current* server each time it dials.
+// A server keeps its port over [Server.Restart], and connections made by [Server.Conn] find it again.
 package natstest

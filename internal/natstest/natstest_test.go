@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
@@ -20,66 +23,86 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, Leaks()...) }
 // checkLeaks fails the test if anything is left after its cleanups. It must be called first.
 func checkLeaks(t *testing.T) {
 	ignore := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, ignore) })
-}
-
-func TestStart_doesNotListen(t *testing.T) {
-	checkLeaks(t)
-	s := Start(t)
-	if s.Native().Addr() != nil || s.URL() != "" {
-		t.Fatalf("listens on %v", s.Native().Addr())
-	}
-	js := s.JetStream(t)
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { goleak.VerifyNone(t, append(Leaks(), ignore)...) })
 }
 
 func TestServer_restartKeepsPortAndStore(t *testing.T) {
 	checkLeaks(t)
-	for name, opts := range map[string][]Option{"listening": {WithListen()}, "in memory": nil} {
-		t.Run(name, func(t *testing.T) {
-			s := Start(t, opts...)
-			url := s.URL()
-			back := make(chan struct{}, 1)
-			nc := s.Conn(t, nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }))
-			js, err := jetstream.New(nc)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := js.Publish(t.Context(), "s", []byte("x")); err != nil {
-				t.Fatal(err)
-			}
-			s.Restart()
-			if s.URL() != url {
-				t.Fatalf("moved from %s to %s", url, s.URL())
-			}
-			select {
-			case <-back:
-			case <-time.After(startTimeout):
-				t.Fatal("the connection did not come back")
-			}
-			st, err := js.Stream(t.Context(), "S")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := st.CachedInfo().State.Msgs; n != 1 {
-				t.Fatalf("%d messages after the restart, want 1", n)
-			}
-		})
+	s := Start(t)
+	url := s.URL()
+	back := make(chan struct{}, 1)
+	nc := s.Conn(t, nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), "s", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(s.StoreDir(), "$G", "streams", "S")); err != nil {
+		t.Error(err)
+	}
+	s.Restart()
+	if s.URL() != url {
+		t.Fatalf("moved from %s to %s", url, s.URL())
+	}
+	select {
+	case <-back:
+	case <-time.After(startTimeout):
+		t.Fatal("the connection did not come back")
+	}
+	st, err := js.Stream(t.Context(), "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := st.CachedInfo().State.Msgs; n != 1 {
+		t.Fatalf("%d messages after the restart, want 1", n)
 	}
 }
 
-func TestWithOptions(t *testing.T) {
-	s := Start(t, WithListen(), WithOptions(func(o *server.Options) { o.Authorization = "secret" }))
-	if nc, err := nats.Connect(s.URL()); !errors.Is(err, nats.ErrAuthorization) {
-		nc.Close()
-		t.Fatalf("without the token: %v", err)
+func TestServer_configuration(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	config := func(password string) string {
+		return fmt.Sprintf("authorization {user: u, password: %s}, jetstream: disabled, log_file: %q", password, log)
 	}
-	s.Conn(t, nats.Token("secret"))
+	s := Start(t, WithConfig(config("one")))
+	refused := func(password string) {
+		t.Helper()
+		if nc, err := nats.Connect(s.URL(), nats.UserInfo("u", password)); !errors.Is(err, nats.ErrAuthorization) {
+			nc.Close()
+			t.Fatalf("with the password %q: %v", password, err)
+		}
+	}
+	refused("two")
+	nc := s.Conn(t, nats.UserInfo("u", "one"))
+	if users := s.Look().Users; len(users) != 1 || users[0] != "u" {
+		t.Errorf("connected: %q", users)
+	}
+	if js, err := jetstream.New(nc); err != nil {
+		t.Fatal(err)
+	} else if _, err := js.AccountInfo(t.Context()); !errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
+		t.Errorf("JetStream: %v", err)
+	}
+	if text, err := os.ReadFile(log); err != nil || !strings.Contains(string(text), "authentication error") {
+		t.Errorf("log: %v\n%s", err, text)
+	}
+	s.Configure(config("two"))
+	s.Reload()
+	refused("one")
+	s.Conn(t, nats.UserInfo("u", "two"))
+}
+
+func TestServer_whatCannotStart(t *testing.T) {
+	s, err := newServer(t, "test", []Option{WithConfig("no_such_key: 1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.start(); err == nil || !strings.Contains(err.Error(), "no_such_key") {
+		t.Errorf("started: %v", err)
+	}
 }
 
 func TestCluster(t *testing.T) {

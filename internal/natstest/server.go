@@ -2,15 +2,17 @@ package natstest
 
 import (
 	"fmt"
-	"net"
+	"os"
 	"path/filepath"
-	"sync"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/freeport"
 )
 
 // startTimeout is for a loaded machine with the race detector on. A server starts in milliseconds.
@@ -19,109 +21,81 @@ const startTimeout = 20 * time.Second
 // Option changes how [Start] runs a server.
 type Option func(*Server)
 
-// WithListen makes the server listen on a free port of 127.0.0.1, which it keeps over restarts.
-func WithListen() Option { return func(s *Server) { s.listen = true } }
+// WithConfig adds to the configuration of the server, in its own format. What is said of a key that natstest has set counts.
+func WithConfig(text string) Option { return func(s *Server) { s.Configure(text) } }
 
-// WithOptions changes the options of the server, before every start. It runs after natstest has set its own.
-func WithOptions(f func(*server.Options)) Option {
-	return func(s *Server) { s.adjust = append(s.adjust, f) }
-}
-
-// Server is a NATS server with JetStream. Its methods are safe for concurrent use, Stop and Restart excepted: those are
+// Server is a NATS server with JetStream. Its methods are safe for concurrent use, Configure, Stop and Restart excepted: those are
 // for the test's own goroutine.
 type Server struct {
 	t       testing.TB
+	host    *host
+	number  int // by which the host knows it
 	name    string
-	store   string
-	listen  bool
-	cluster func(*server.Options) // nil for a single server
-	adjust  []func(*server.Options)
-	port    int // of the listener, once known
-
-	mu  sync.Mutex
-	srv *server.Server
+	dir     string
+	cluster string // of its configuration; empty for a single server
+	more    string // of its configuration, by the test
+	port    int
 }
 
 // Start runs a server until the test ends.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	s := &Server{t: t, name: "test", store: t.TempDir()}
-	for _, o := range opts {
-		o(s)
+	s, err := newServer(t, "test", opts)
+	if err == nil {
+		err = s.start()
 	}
-	t.Cleanup(s.Stop)
-	if err := s.start(); err != nil {
+	if err != nil {
 		t.Fatalf("natstest: %v", err)
 	}
 	return s
 }
 
-func (s *Server) options() *server.Options {
-	o := &server.Options{
-		ServerName: s.name,
-		Host:       "127.0.0.1",
-		Port:       server.RANDOM_PORT,
-		DontListen: !s.listen,
-		NoSigs:     true, // else the server calls os.Exit on SIGINT
-		JetStream:  true,
-		StoreDir:   s.store,
-		// Tests run many servers at once. Without a bound each would claim three quarters of the memory.
-		JetStreamMaxMemory: 256 << 20,
-		JetStreamMaxStore:  4 << 30,
+func newServer(t testing.TB, name string, opts []Option) (*Server, error) {
+	h, err := hosted()
+	if err != nil {
+		return nil, err
 	}
-	if s.port != 0 {
-		o.Port = s.port
+	s := &Server{t: t, host: h, number: h.number(), name: name, dir: t.TempDir()}
+	for _, o := range opts {
+		o(s)
 	}
-	if s.cluster != nil {
-		s.cluster(o)
+	t.Cleanup(s.Stop)
+	if s.port, err = freeport.Get(); err != nil {
+		return nil, err
 	}
-	for _, f := range s.adjust {
-		f(o)
-	}
-	return o
+	return s, nil
 }
 
-// start makes a new server from new options (the server package forbids using them twice). A port that was given up by
-// Stop may still be held for a moment, by this server or by a stranger, so a port in use is tried again.
+// configured writes the configuration.
+func (s *Server) configured() (file string, err error) {
+	file = filepath.Join(s.dir, "server.conf")
+	// Tests run many servers at once. Without a bound each would claim three quarters of the memory.
+	text := fmt.Sprintf("server_name: %s\nlisten: \"127.0.0.1:%d\"\nstore_dir: %q\njetstream {max_memory_store: 256MB, max_file_store: 4GB}\n%s\n%s\n",
+		s.name, s.port, s.dir, s.cluster, s.more)
+	return file, os.WriteFile(file, []byte(text), 0o600)
+}
+
+// start runs the server. The port may still be held for a moment, by this server before it was stopped or by a stranger, so it is tried again.
 func (s *Server) start() error {
-	deadline := time.Now().Add(startTimeout)
-	for {
-		srv, err := server.NewServer(s.options())
-		if err != nil {
+	file, err := s.configured()
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(startTimeout); ; time.Sleep(10 * time.Millisecond) {
+		_, err := s.host.ask(Request{Server: s.number, Do: DoStart, Config: file, Within: startTimeout})
+		if err == nil {
+			return nil
+		}
+		if !strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) || time.Now().After(deadline) {
 			return fmt.Errorf("server %s: %w", s.name, err)
 		}
-		log := &fatalLog{}
-		srv.SetLoggerV2(log, false, false, false)
-		srv.Start()
-		if why := log.first(); why != "" {
-			srv.Shutdown()
-			srv.WaitForShutdown()
-			if s.port == 0 || time.Now().After(deadline) {
-				return fmt.Errorf("server %s: %s", s.name, why)
-			}
-			continue
-		}
-		if !srv.ReadyForConnections(time.Until(deadline)) {
-			srv.Shutdown()
-			srv.WaitForShutdown()
-			return fmt.Errorf("server %s: not ready after %v", s.name, startTimeout)
-		}
-		if a, ok := srv.Addr().(*net.TCPAddr); ok {
-			s.port = a.Port
-		}
-		s.mu.Lock()
-		s.srv = srv
-		s.mu.Unlock()
-		return nil
 	}
 }
 
 // Stop shuts the server down and waits for it. A second Stop does nothing. Connections start to reconnect.
 func (s *Server) Stop() {
-	srv := s.Native()
-	srv.Shutdown() // a nil server is fine
-	if srv != nil {
-		srv.WaitForShutdown()
+	if _, err := s.host.ask(Request{Server: s.number, Do: DoStop}); err != nil {
+		s.t.Errorf("natstest: stop: %v", err)
 	}
 }
 
@@ -134,45 +108,53 @@ func (s *Server) Restart() {
 	}
 }
 
-// Native is the server itself as it runs now; after Restart it is another one. Nil if it never started.
-func (s *Server) Native() *server.Server {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.srv
+// Configure replaces what [WithConfig] said, from the next Restart or Reload on.
+func (s *Server) Configure(text string) { s.more = text }
+
+// Reload has the running server read its configuration again.
+func (s *Server) Reload() {
+	s.t.Helper()
+	file, err := s.configured()
+	if err == nil {
+		_, err = s.host.ask(Request{Server: s.number, Do: DoReload, Config: file})
+	}
+	if err != nil {
+		s.t.Fatalf("natstest: reload: %v", err)
+	}
 }
 
-// URL is where the server listens. It is empty without WithListen.
-func (s *Server) URL() string {
-	if s.port == 0 {
-		return ""
+// Look is what the server says of itself.
+func (s *Server) Look() Answer {
+	s.t.Helper()
+	a, err := s.host.ask(Request{Server: s.number, Do: DoLook})
+	if err != nil {
+		s.t.Fatalf("natstest: look: %v", err)
 	}
-	return fmt.Sprintf("nats://127.0.0.1:%d", s.port)
+	return a
 }
+
+// Name is that in its cluster.
+func (s *Server) Name() string { return s.name }
+
+// Addr is host:port of the listener. It stays over restarts.
+func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
+
+// URL is Addr as a NATS URL.
+func (s *Server) URL() string { return "nats://" + s.Addr() }
 
 // StoreDir is where JetStream keeps its files, over restarts too. Account directories lie directly below it.
-func (s *Server) StoreDir() string { return filepath.Join(s.store, server.JetStreamStoreDir) }
+func (s *Server) StoreDir() string { return filepath.Join(s.dir, "jetstream") }
 
-// InProcessConn dials the server that runs now, so that a connection outlives a restart. It makes Server a
-// nats.InProcessConnProvider.
-func (s *Server) InProcessConn() (net.Conn, error) {
-	srv := s.Native()
-	if srv == nil {
-		return nil, fmt.Errorf("natstest: server %s does not run", s.name)
-	}
-	return srv.InProcessConn()
-}
-
-// Conn connects through memory. The connection reconnects for ever and at once; it is closed when the test ends.
+// Conn is a connection that reconnects for ever and at once, until the test ends.
 func (s *Server) Conn(t testing.TB, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	closed := make(chan struct{})
 	all := append([]nats.Option{
-		nats.InProcessServer(s),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(10 * time.Millisecond),
 	}, opts...)
 	all = append(all, chainClosed(closed))
-	nc, err := nats.Connect("", all...)
+	nc, err := nats.Connect(s.URL(), all...)
 	if err != nil {
 		t.Fatalf("natstest: connect to %s: %v", s.name, err)
 	}
@@ -206,29 +188,3 @@ func chainClosed(done chan<- struct{}) nats.Option {
 		return nil
 	}
 }
-
-// fatalLog keeps what the server would have died of: in process, Fatalf is only a log line and Start returns.
-type fatalLog struct {
-	mu  sync.Mutex
-	why string
-}
-
-func (l *fatalLog) first() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.why
-}
-
-func (l *fatalLog) Fatalf(format string, v ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.why == "" {
-		l.why = fmt.Sprintf(format, v...)
-	}
-}
-
-func (*fatalLog) Noticef(string, ...any) {}
-func (*fatalLog) Warnf(string, ...any)   {}
-func (*fatalLog) Errorf(string, ...any)  {}
-func (*fatalLog) Debugf(string, ...any)  {}
-func (*fatalLog) Tracef(string, ...any)  {}

@@ -6,17 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/internal/natstest"
 )
 
 func TestWatch_endsACallThatTheServerRefuses(t *testing.T) {
-	deny := &server.SubjectPermission{Deny: []string{"secret.>"}}
-	s := natstest.Start(t, natstest.WithOptions(func(o *server.Options) {
-		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: deny, Subscribe: deny}}}
-	}))
+	s := natstest.Start(t, natstest.WithConfig(
+		`authorization {users: [{user: u, password: p, permissions: {publish: {deny: "secret.>"}, subscribe: {deny: "secret.>"}}}]}`))
 	nc := s.Conn(t, nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	for what, call := range map[string]func(ctx context.Context) error{
 		"not permitted to publish to secret.a": func(ctx context.Context) error {
@@ -55,9 +52,7 @@ func TestWatch_endsACallThatTheServerRefuses(t *testing.T) {
 // All subjects that are refused are named, whatever was refused before; where none is, that is one round trip.
 func TestProber_namesWhatIsRefused(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithOptions(func(o *server.Options) {
-		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"secret.>"}}}}}
-	}))
+	s := natstest.Start(t, natstest.WithConfig(`authorization {users: [{user: u, password: p, permissions: {publish: {deny: "secret.>"}}}]}`))
 	p := NewProber(s.Conn(t, nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/natstest"
@@ -13,7 +12,7 @@ import (
 
 // Schedules that were due while the storage was full. The server never fires them by itself.
 func TestRetryStream_stuckSchedulesFireOnceTheyAreFound(t *testing.T) {
-	js := natstest.Start(t, natstest.WithOptions(func(o *server.Options) { o.JetStreamMaxStore = 4 << 20 })).JetStream(t)
+	js := natstest.Start(t, natstest.WithConfig("jetstream {max_file_store: 4MB}")).JetStream(t)
 	r, err := OpenStream(t.Context(), js, "relay", "RELAY_RETRY", 1)
 	if err != nil {
 		t.Fatal(err)

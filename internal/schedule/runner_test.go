@@ -368,7 +368,7 @@ func TestLater_regressionMessagesThatNoStreamTakes(t *testing.T) {
 // for an answer over the connection before.
 func TestLater_regressionTheConnectionIsLost(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	js := s.JetStream(t)
 	stream := jobs(t, js)
 	proxy := natstest.NewProxy(t, s.URL())
@@ -421,7 +421,7 @@ func TestLater_theConnectionIsLostAgainAndAgain(t *testing.T) {
 	for range 4 {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
-			s := natstest.Start(t, natstest.WithListen())
+			s := natstest.Start(t)
 			js := s.JetStream(t)
 			stream := jobs(t, js)
 			proxy := natstest.NewProxy(t, s.URL())

@@ -15,7 +15,7 @@ import (
 // What was asked before the connection was lost is asked again over the next one, at once.
 func TestAsk(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	link := natstest.NewProxy(t, s.URL())
 	nc := link.Conn(t)
 	there := s.Conn(t)
@@ -76,7 +76,7 @@ func TestAsk(t *testing.T) {
 // A flush ends with ErrConnectionClosed when its connection is lost. relay's start took that for the end.
 func TestDo_regressionAFlushIsCut(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	link := natstest.NewProxy(t, s.URL())
 	nc := link.Conn(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -99,7 +99,7 @@ func TestDo_regressionAFlushIsCut(t *testing.T) {
 // What must not be done twice ends with the connection.
 func TestOnce(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	link := natstest.NewProxy(t, s.URL())
 	nc := link.Conn(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -120,7 +120,7 @@ func TestUpgrade_rolling(t *testing.T) {
 		binary(t, commit)
 	}
 	w := newWorld(t)
-	w.on(natstest.Start(t, natstest.WithListen()), "")
+	w.on(natstest.Start(t), "")
 	w.answers(func(body string) int {
 		tries := w.failed[body]
 		switch word, _, _ := strings.Cut(body, " "); {

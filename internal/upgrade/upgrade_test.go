@@ -490,7 +490,7 @@ func (w *world) follow(from, to string) {
 func TestUpgrade_theLastReleaseAndBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.on(natstest.Start(t, natstest.WithListen()), "")
+	w.on(natstest.Start(t), "")
 	w.follow(Last, "")
 	w.follow("", Last)
 	w.follow(Last, "")

@@ -8,19 +8,14 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nats-io/nats-server/v2/server"
-
 	"github.com/relaymq/relay/internal/natstest"
 )
 
 // A context of the nats command is all that relay needs to know of the server; and an account where nobody may listen on
 // _INBOX.> is one that relay works in. Not parallel: the directory of contexts is in the environment.
 func TestRun_contextWithAnInboxPrefix(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) {
-		o.Users = []*server.User{{Username: "relay", Password: "secret", Permissions: &server.Permissions{
-			Subscribe: &server.SubjectPermission{Deny: []string{"_INBOX.>"}},
-		}}}
-	}))
+	s := natstest.Start(t, natstest.WithConfig(
+		`authorization {users: [{user: relay, password: secret, permissions: {subscribe: {deny: "_INBOX.>"}}}]}`))
 	dir := t.TempDir()
 	t.Setenv("XDG_CONFIG_HOME", dir)
 	text, err := json.Marshal(map[string]string{"url": s.URL(), "user": "relay", "password": "secret", "inbox_prefix": "_INBOX_relay"})

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/natstest"
@@ -42,7 +41,7 @@ func peak(p *process) (mib int) {
 // The figures of issue 5: first page of a million entries in a second, a filtered count in ten, memory bounded. It measures
 // the commands as a user runs them, process start included; with the race detector the bounds are not meant.
 func TestChaos_millionDeadLetters(t *testing.T) {
-	w := newWorld(t, billing, natstest.WithOptions(func(o *server.Options) { o.JetStreamMaxStore = 16 << 30 }))
+	w := newWorld(t, billing, natstest.WithConfig("jetstream {max_file_store: 16GB}"))
 	began := time.Now()
 	fill(t, w.js, 1_000_000, 1_000_000)
 	t.Logf("stored in %v", time.Since(began).Round(time.Second))

@@ -285,7 +285,7 @@ type world struct {
 func newWorld(t testing.TB, routes string, opts ...natstest.Option) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), hook: newEndpoint(t)}
-	w.s = natstest.Start(t, append(opts, natstest.WithListen())...)
+	w.s = natstest.Start(t, opts...)
 	w.nc = w.s.Conn(t)
 	var err error
 	if w.js, err = jetstream.New(w.nc); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -15,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -58,59 +58,43 @@ routes:
 // denying is a world whose server denies everything that relay nats permissions does not print.
 type denying struct {
 	*world
-	log *violations
+	log violations
 	ran map[string]bool // commands that a role was permitted
 }
 
-// violations are what the server refused.
-type violations struct {
-	mu   sync.Mutex
-	list []string
-}
+// violations are what the server refused, by its log.
+type violations struct{ file string }
 
-func (v *violations) Errorf(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); strings.Contains(text, "Violation") {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.list = append(v.list, text)
-	}
-}
-
-func (*violations) Noticef(string, ...any) {}
-func (*violations) Warnf(string, ...any)   {}
-func (*violations) Fatalf(string, ...any)  {}
-func (*violations) Debugf(string, ...any)  {}
-func (*violations) Tracef(string, ...any)  {}
-
-func (v *violations) all() []string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return slices.Clone(v.list)
-}
-
-// serverUsers has the server's own parser read what relay prints, one user for each role, whose password is its name.
-func serverUsers(t *testing.T, dir string) []*server.User {
+func (v violations) all(t *testing.T) (list []string) {
 	t.Helper()
-	conf := "authorization: {users: [\n"
+	text, err := os.ReadFile(v.file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "Violation") {
+			list = append(list, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return list
+}
+
+// serverUsers are for the configuration of the server: one user for each role, whose password is its name, with what relay prints. Operators may publish to more.
+func serverUsers(t *testing.T, dir string, more []string) string {
+	t.Helper()
+	conf := "no_auth_user: test\nauthorization: {users: [\n  {user: test, password: test}\n"
 	for _, role := range access.Roles() {
 		text := must(t, dir, "nats", "permissions", "--for", role)
-		if err := os.WriteFile(filepath.Join(dir, role+".conf"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+		if role == access.Operator && len(more) > 0 {
+			const allow = "publish: {allow: [\n"
+			if !strings.Contains(text, allow) {
+				t.Fatalf("no %q in\n%s", allow, text)
+			}
+			text = strings.Replace(text, allow, allow+`"`+strings.Join(more, `", "`)+"\"\n", 1)
 		}
-		conf += fmt.Sprintf("  {user: %s, password: %[1]s, include ./%[1]s.conf}\n", role)
+		conf += fmt.Sprintf("{user: %s, password: %[1]s\n%s}\n", role, text)
 	}
-	file := filepath.Join(dir, "server.conf")
-	if err := os.WriteFile(file, []byte(conf+"]}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	opts, err := server.ProcessConfigFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(opts.Users) != len(access.Roles()) {
-		t.Fatalf("the server reads %d users", len(opts.Users))
-	}
-	return opts.Users
+	return conf + "]}\n"
 }
 
 // newDenying has operators publish to more subjects than theirs.
@@ -123,18 +107,8 @@ func newDenying(t *testing.T, routes string, more ...string) *denying {
 	if err := os.WriteFile(filepath.Join(dir, "relay.yaml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	users := serverUsers(t, dir)
-	for _, u := range users {
-		if u.Username == access.Operator {
-			u.Permissions.Publish.Allow = append(u.Permissions.Publish.Allow, more...)
-		}
-	}
-	d := &denying{log: &violations{}, ran: map[string]bool{}}
-	d.world = newWorld(t, "", natstest.WithOptions(func(o *server.Options) {
-		o.Users = append([]*server.User{{Username: "test", Password: "test"}}, users...)
-		o.NoAuthUser = "test"
-	}))
-	d.s.Native().SetLoggerV2(d.log, false, false, false)
+	d := &denying{log: violations{filepath.Join(dir, "server.log")}, ran: map[string]bool{}}
+	d.world = newWorld(t, "", natstest.WithConfig(serverUsers(t, dir, more)+fmt.Sprintf("log_file: %q\n", d.log.file)))
 	text := "admin: {listen: 127.0.0.1:0}\nstreams: [{name: ORDERS, subjects: [orders.>]}, {name: COPIES, subjects: [copies.>]}]\n" +
 		fmt.Sprintf("nats: {url: %q, user: service, password: service, %s}\n", d.s.URL(), inbox) + strings.ReplaceAll(routes, "$HOOK", d.hook.URL)
 	if err := os.WriteFile(filepath.Join(d.dir, "relay.yaml"), []byte(text), 0o600); err != nil {
@@ -187,7 +161,7 @@ func TestPermissions_everythingWorks(t *testing.T) {
 	d.hook.answers(func(r request) (int, string) { return 503, "gateway down" })
 	p := d.run()
 	defer func() {
-		if list := d.log.all(); len(list) > 0 {
+		if list := d.log.all(t); len(list) > 0 {
 			t.Errorf("the server refused:\n%s", strings.Join(slices.Compact(list), "\n"))
 		}
 	}()
@@ -438,13 +412,13 @@ func TestPermissions_publisherAttacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for subject := range attacks {
-		if !slices.ContainsFunc(d.log.all(), func(v string) bool {
+		if !slices.ContainsFunc(d.log.all(t), func(v string) bool {
 			return strings.Contains(v, "Publish Violation") && strings.Contains(v, `"`+subject+`"`)
 		}) {
 			t.Errorf("the server lets a publisher use %s", subject)
 		}
 	}
-	if n := strings.Count(strings.Join(d.log.all(), "\n"), "Subscription Violation"); n != len(listen) {
+	if n := strings.Count(strings.Join(d.log.all(t), "\n"), "Subscription Violation"); n != len(listen) {
 		t.Errorf("%d subscriptions of %d refused", n, len(listen))
 	}
 	free()
@@ -488,7 +462,7 @@ func TestPermissions_regressionViewerAttacks(t *testing.T) {
 	if err := viewer.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(strings.Join(d.log.all(), "\n"), "Subscription Violation"); n != len(listen) {
+	if n := strings.Count(strings.Join(d.log.all(t), "\n"), "Subscription Violation"); n != len(listen) {
 		t.Errorf("%d subscriptions of %d refused", n, len(listen))
 	}
 
@@ -625,7 +599,7 @@ func TestPermissions_publisherHeaders(t *testing.T) {
 			t.Errorf("%s allows rollups, schedules or lifetimes: %+v", stream, c)
 		}
 	}
-	if list := d.log.all(); len(list) > 0 {
+	if list := d.log.all(t); len(list) > 0 {
 		t.Errorf("the server refused:\n%s", strings.Join(list, "\n"))
 	}
 }

@@ -23,7 +23,7 @@ import (
 // legacy is the export of n dead letters by a service that has a route billing too, and reads another stream.
 func (w *world) legacy(n int) string {
 	w.t.Helper()
-	other := &world{t: w.t, dir: w.dir, s: natstest.Start(w.t, natstest.WithListen())}
+	other := &world{t: w.t, dir: w.dir, s: natstest.Start(w.t)}
 	store, err := dlq.Open(w.t.Context(), other.s.JetStream(w.t), dlq.Config{})
 	if err != nil {
 		w.t.Fatal(err)

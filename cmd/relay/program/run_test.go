@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -238,15 +237,9 @@ func lastLine(s string) string {
 func TestRun_preflightSaysNo(t *testing.T) {
 	t.Parallel()
 	deny := func(subjects ...string) natstest.Option {
-		return natstest.WithOptions(func(o *server.Options) {
-			o.Users = []*server.User{
-				{Username: "test", Password: "test"},
-				{Username: "relay", Password: "secret", Permissions: &server.Permissions{
-					Publish: &server.SubjectPermission{Deny: subjects},
-				}},
-			}
-			o.NoAuthUser = "test"
-		})
+		return natstest.WithConfig(fmt.Sprintf(`no_auth_user: test
+			authorization {users: [{user: test, password: test}, {user: relay, password: secret, permissions: {publish: {deny: ["%s"]}}}]}`,
+			strings.Join(subjects, `", "`)))
 	}
 	const asRelay = "nats: {url: $SERVER, user: relay, password: secret}\n"
 	taken := listen(t)
@@ -260,7 +253,7 @@ func TestRun_preflightSaysNo(t *testing.T) {
 	}{
 		{
 			name:   "JetStream is off",
-			opts:   []natstest.Option{natstest.WithOptions(func(o *server.Options) { o.JetStream = false })},
+			opts:   []natstest.Option{natstest.WithConfig("jetstream: disabled")},
 			config: billing, want: []string{"JetStream", "start nats-server with -js"},
 		},
 		{
@@ -313,13 +306,8 @@ func TestRun_preflightSaysNo(t *testing.T) {
 			want: []string{"large dead letters", "not permitted to publish to $O.RELAY_DLQ_BODIES."},
 		},
 		{
-			name: "may not subscribe to answers", opts: []natstest.Option{natstest.WithOptions(func(o *server.Options) {
-				o.Users = []*server.User{
-					{Username: "test", Password: "test"},
-					{Username: "relay", Password: "secret", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Deny: []string{"_INBOX_relay.>"}}}},
-				}
-				o.NoAuthUser = "test"
-			})}, config: asRelay + billing,
+			name: "may not subscribe to answers", opts: []natstest.Option{natstest.WithConfig(`no_auth_user: test
+				authorization {users: [{user: test, password: test}, {user: relay, password: secret, permissions: {subscribe: {deny: "_INBOX_relay.>"}}}]}`)}, config: asRelay + billing,
 			want: []string{"not permitted to subscribe to _INBOX_relay.run.", "relay nats permissions --for service"},
 		},
 		{

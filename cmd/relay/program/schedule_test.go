@@ -69,7 +69,7 @@ func TestSchedule_commands(t *testing.T) {
 	if _, metrics := p.get("/metrics"); !strings.Contains(metrics, `relay_schedule_runs_total{result="published",schedule="~"} 1`) {
 		t.Errorf("metrics:\n%s", metrics)
 	}
-	if list := d.log.all(); len(list) > 0 {
+	if list := d.log.all(t); len(list) > 0 {
 		t.Errorf("the server refused:\n%s", strings.Join(list, "\n"))
 	}
 	for _, c := range []struct{ say, want string }{

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -18,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
@@ -137,11 +137,8 @@ func TestReload_regressionRenewedCredentials(t *testing.T) {
 		seed, _ := kp.Seed()
 		public, seeds = append(public, name), append(seeds, string(seed))
 	}
-	w := newWorld(t, "", natstest.WithOptions(func(o *server.Options) {
-		o.Users = []*server.User{{Username: "test", Password: "test"}}
-		o.NoAuthUser = "test"
-		o.Nkeys = []*server.NkeyUser{{Nkey: public[0]}, {Nkey: public[1]}}
-	}))
+	w := newWorld(t, "", natstest.WithConfig(fmt.Sprintf(`no_auth_user: test
+		authorization {users: [{user: test, password: test}, {nkey: %s}, {nkey: %s}]}`, public[0], public[1])))
 	file := w.put("seed", seeds[0])
 	w.configure("nats: {url: \"" + w.s.URL() + `", nkey: seed}
 routes: [{name: a, subjects: [orders.a], start: all, handler: {forward: {subject: out.a}}}]
@@ -151,16 +148,7 @@ routes: [{name: a, subjects: [orders.a], start: all, handler: {forward: {subject
 	}
 	p := w.run()
 	users := func() (names []string) {
-		conns, err := w.s.Native().Connz(&server.ConnzOptions{Username: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range conns.Conns {
-			if c.AuthorizedUser != "test" {
-				names = append(names, c.AuthorizedUser)
-			}
-		}
-		return names
+		return slices.DeleteFunc(w.s.Look().Users, func(name string) bool { return name == "test" })
 	}
 	if got := users(); !slices.Equal(got, public[:1]) {
 		t.Fatalf("connected as %v", got)

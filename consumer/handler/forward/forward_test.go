@@ -11,7 +11,6 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -275,7 +274,7 @@ func TestHandle_fullStream(t *testing.T) {
 }
 
 func TestHandle_tooLarge(t *testing.T) {
-	srv := natstest.Start(t, natstest.WithOptions(func(o *server.Options) { o.MaxPayload = 64 << 10; o.MaxPending = 1 << 20 }))
+	srv := natstest.Start(t, natstest.WithConfig("max_payload: 64KB, max_pending: 1MB"))
 	js, err := jetstream.New(srv.Conn(t))
 	if err != nil {
 		t.Fatal(err)
@@ -326,11 +325,7 @@ func TestHandle_noAnswerInTime(t *testing.T) {
 }
 
 func TestHandle_missingPermission(t *testing.T) {
-	srv := natstest.Start(t, natstest.WithOptions(func(o *server.Options) {
-		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
-			Publish: &server.SubjectPermission{Deny: []string{"secret"}},
-		}}}
-	}))
+	srv := natstest.Start(t, natstest.WithConfig("authorization {users: [{user: u, password: p, permissions: {publish: {deny: secret}}}]}"))
 	nc := srv.Conn(t, nats.UserInfo("u", "p"))
 	denied := make(chan error, 1)
 	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {

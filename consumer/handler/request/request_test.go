@@ -20,7 +20,7 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 
 func message(subject string) *consumer.Msg { return handlertest.Message(subject, []byte("body")) }
 

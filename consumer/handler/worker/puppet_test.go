@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/relaymq/relay/internal/natstest"
 )
 
 // The test binary is the worker too: WORKER_TEST says what it does at its start, and each message what it does then.
@@ -24,7 +26,7 @@ func TestMain(m *testing.M) {
 		puppet(begin)
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, natstest.Leaks()...)
 }
 
 // puppet does what it is told.

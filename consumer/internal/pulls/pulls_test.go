@@ -49,7 +49,7 @@ func next(t *testing.T, a *Inbox) *nats.Msg {
 // asked for until they were asked for again, two seconds later.
 func TestInbox_regressionNoAnswerIsLostOnTheWayToMoreRoom(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	proxy := natstest.NewProxy(t, s.URL())
 	nc, err := nats.Connect(proxy.URL())
 	if err != nil {
@@ -86,10 +86,9 @@ func TestInbox_regressionNoAnswerIsLostOnTheWayToMoreRoom(t *testing.T) {
 	flush(nc)
 	say(".a.2")
 	say(".p3-wide.9")
-	for _, want := range []string{".a.1", ".a.2", ".p3-wide.9"} {
-		if m := next(t, a); m.Subject != a.Name()+want {
-			t.Errorf("%s came", m.Subject)
-		}
+	missing := map[string]bool{a.Name() + ".a.1": true, a.Name() + ".a.2": true, a.Name() + ".p3-wide.9": true}
+	for len(missing) > 0 {
+		delete(missing, next(t, a).Subject) // an answer may come twice
 	}
 	a.Ended()
 }
@@ -99,7 +98,7 @@ func TestInbox_regressionNoAnswerIsLostOnTheWayToMoreRoom(t *testing.T) {
 // nobody got it, and all acks that it was to confirm waited for two seconds.
 func TestInbox_regressionNoAnswerIsLostBetweenTwoSubscriptions(t *testing.T) {
 	t.Parallel()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	nc, server := s.Conn(t), s.Conn(t)
 	for range 200 {
 		a := open(t, nc)

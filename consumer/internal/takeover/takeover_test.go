@@ -38,7 +38,7 @@ type hand struct {
 
 func newHand(t *testing.T, messages int) *hand {
 	t.Helper()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	h := &hand{t: t, url: s.URL(), nc: s.Conn(t), js: s.JetStream(t)}
 	h.holds.Store(true)
 	h.mine.Store(new(ack.InHand))

@@ -54,7 +54,7 @@ type instance struct {
 
 func join(t *testing.T, s *natstest.Server, w *works, name string) *instance {
 	t.Helper()
-	link := natstest.NewProxy(t, s.Native().Addr().String())
+	link := natstest.NewProxy(t, s.Addr())
 	nc, err := nats.Connect(link.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func (w *works) eventually(what string, is func() bool) {
 // two are instances of which the first one has the claim, and the other one stands by.
 func two(t *testing.T, lease time.Duration) (w *works, a, b *instance) {
 	t.Helper()
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	w = &works{t: t, lease: lease, began: make(chan *instance, 10)}
 	a, b = join(t, s, w, "a"), join(t, s, w, "b")
 	a.run()

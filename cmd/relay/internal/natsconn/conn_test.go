@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
@@ -22,6 +22,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/handler"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/natstest/embedded"
 )
 
 const patience = 20 * time.Second
@@ -39,7 +40,7 @@ func connect(t *testing.T, cfg Config) *Conn {
 }
 
 func TestConnect_inProcess(t *testing.T) {
-	c := connect(t, Config{InProcess: natstest.Start(t)})
+	c := connect(t, Config{InProcess: embedded.Start(t, nil)})
 	if err := c.Ready(); err != nil {
 		t.Fatal(err)
 	}
@@ -51,10 +52,8 @@ func TestConnect_inProcess(t *testing.T) {
 }
 
 func TestConnect_saysNoAtOnce(t *testing.T) {
-	auth := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) {
-		o.Username, o.Password = "relay", "right"
-	}))
-	plain := natstest.Start(t, natstest.WithListen())
+	auth := natstest.Start(t, natstest.WithConfig("authorization {user: relay, password: right}"))
+	plain := natstest.Start(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +172,7 @@ func TestConnect_noCredentialsInPlainText(t *testing.T) {
 }
 
 func TestConn_survivesARestart(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	c := connect(t, Config{URL: s.URL()})
 	js, err := jetstream.New(c.Conn)
 	if err != nil {
@@ -221,7 +220,7 @@ func TestConn_survivesARestart(t *testing.T) {
 }
 
 func TestConn_notReadyWhenTheLinkIsSilent(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen())
+	s := natstest.Start(t)
 	p := natstest.NewProxy(t, s.URL())
 	c := connect(t, Config{URL: p.URL()})
 	p.Stall()
@@ -236,14 +235,10 @@ func TestConn_notReadyWhenTheLinkIsSilent(t *testing.T) {
 
 // The same refusal twice closes a connection of the library's own making for good.
 func TestConn_authFailsThenIsRepaired(t *testing.T) {
-	users := func(password string) func(*server.Options) {
-		return func(o *server.Options) { o.Users = []*server.User{{Username: "relay", Password: password}} }
-	}
-	current := "one"
-	s := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) { users(current)(o) }))
+	s := natstest.Start(t, natstest.WithConfig("authorization {users: [{user: relay, password: one}]}"))
 	var log lines
 	c := connect(t, Config{URL: s.URL(), User: handler.SecretText("relay"), Password: handler.SecretText("one"), Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	current = "two"
+	s.Configure("authorization {users: [{user: relay, password: two}]}")
 	s.Restart()
 	natstest.Eventually(t, "refused at least three times", func() bool { return strings.Count(log.String(), "authorization violation") >= 3 })
 	if err := c.Ready(); !errors.Is(err, nats.ErrAuthorization) {
@@ -254,18 +249,9 @@ func TestConn_authFailsThenIsRepaired(t *testing.T) {
 		t.Fatal("gave up")
 	default:
 	}
-	reload(t, s, users("one"))
+	s.Configure("authorization {users: [{user: relay, password: one}]}")
+	s.Reload()
 	natstest.Eventually(t, "ready again", func() bool { return c.Ready() == nil })
-}
-
-func reload(t *testing.T, s *natstest.Server, change func(*server.Options)) {
-	t.Helper()
-	o := &server.Options{ServerName: "test", Host: "127.0.0.1", Port: s.Native().Addr().(*net.TCPAddr).Port, NoSigs: true, JetStream: true,
-		StoreDir: filepath.Dir(s.StoreDir()), JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: 4 << 30}
-	change(o)
-	if err := s.Native().ReloadOptions(o); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestConn_nkeyIsReadAgain(t *testing.T) {
@@ -282,11 +268,10 @@ func TestConn_nkeyIsReadAgain(t *testing.T) {
 		public, _ = kp.PublicKey()
 		return public
 	}
-	var allowed string
-	allowed = fresh()
-	s := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) { o.Nkeys = []*server.NkeyUser{{Nkey: allowed}} }))
+	only := func(public string) string { return fmt.Sprintf("authorization {users: [{nkey: %s}]}", public) }
+	s := natstest.Start(t, natstest.WithConfig(only(fresh())))
 	c := connect(t, Config{URL: s.URL(), NKey: file})
-	allowed = fresh()
+	s.Configure(only(fresh()))
 	s.Restart()
 	natstest.Eventually(t, "ready with the new key", func() bool { return c.Reconnects() == 1 && c.Ready() == nil })
 }
@@ -323,13 +308,11 @@ func TestConn_closedByForce(t *testing.T) {
 }
 
 func TestConn_errorsAreLoggedAtABoundedRate(t *testing.T) {
-	s := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) {
-		o.Users = []*server.User{{Username: "relay", Password: "x", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"no"}}}}}
-	}))
+	s := natstest.Start(t, natstest.WithConfig("authorization {users: [{user: relay, password: x, permissions: {publish: {deny: no_one}}}]}"))
 	var log lines
 	c := connect(t, Config{URL: s.URL(), User: handler.SecretText("relay"), Password: handler.SecretText("x"), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	for range 1000 {
-		if err := c.Publish("no", nil); err != nil {
+		if err := c.Publish("no_one", nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/handler"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/natstest/embedded"
 )
 
 func put(t *testing.T, name, text string) {
@@ -39,14 +41,11 @@ func TestConn_regressionPasswordAndTokenAreReadAgain(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			name := filepath.Join(t.TempDir(), "secret")
 			put(t, name, "one\n")
-			current := "one"
-			s := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) {
-				if what == "token" {
-					o.Authorization = current
-				} else {
-					o.Users = []*server.User{{Username: "relay", Password: current}}
-				}
-			}))
+			format := "authorization {users: [{user: relay, password: %s}]}"
+			if what == "token" {
+				format = "authorization {token: %s}"
+			}
+			s := natstest.Start(t, natstest.WithConfig(fmt.Sprintf(format, "one")))
 			var log lines
 			cfg := Config{URL: s.URL(), Logger: slog.New(slog.NewTextHandler(&log, nil))}
 			if what == "token" {
@@ -65,7 +64,7 @@ func TestConn_regressionPasswordAndTokenAreReadAgain(t *testing.T) {
 				t.Errorf("log:\n%s", text)
 			}
 			put(t, name, "two\n")
-			current = "two"
+			s.Configure(fmt.Sprintf(format, "two"))
 			s.Restart()
 			natstest.Eventually(t, "back with the new secret", func() bool { return c.Reconnects() == 2 && c.Ready() == nil })
 		})
@@ -94,7 +93,7 @@ func TestConn_certificateIsReadAgain(t *testing.T) {
 	put(t, keyFile, oneKey)
 	put(t, caFile, string(ca))
 	seen := make(chan string, 100)
-	s := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) {
+	s := embedded.Start(t, func(o *server.Options) {
 		o.TLSTimeout = 5
 		o.TLSConfig = &tls.Config{
 			Certificates: []tls.Certificate{serverPair}, ClientAuth: tls.RequireAnyClientCert,
@@ -103,7 +102,7 @@ func TestConn_certificateIsReadAgain(t *testing.T) {
 				return nil
 			},
 		}
-	}))
+	})
 	var log lines
 	c := connect(t, Config{URL: s.URL(), CA: caFile, Cert: certFile, Key: keyFile, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if <-seen != oneCert {
@@ -143,9 +142,7 @@ func TestConn_certificateIsReadAgain(t *testing.T) {
 func TestConn_renewTriesFirst(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "secret")
 	put(t, name, "one")
-	s := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) {
-		o.Users = []*server.User{{Username: "relay", Password: "one"}}
-	}))
+	s := natstest.Start(t, natstest.WithConfig("authorization {users: [{user: relay, password: one}]}"))
 	c := connect(t, Config{URL: s.URL(), User: handler.SecretText("relay"), Password: secretIn(t, name)})
 	put(t, name, "other")
 	if err := c.Renew(t.Context()); err == nil || !strings.Contains(err.Error(), "nats.password") || strings.Contains(err.Error(), "other") {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/natstest/embedded"
 )
 
 // certificate makes a certificate for 127.0.0.1 that is its own authority.
@@ -57,10 +57,10 @@ func writeCA(t *testing.T) string {
 
 func TestConnect_tls(t *testing.T) {
 	cert, ca := certificate(t)
-	s := natstest.Start(t, natstest.WithListen(), natstest.WithOptions(func(o *server.Options) {
+	s := embedded.Start(t, func(o *server.Options) {
 		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}}
 		o.TLSTimeout = 5
-	}))
+	})
 	c := connect(t, Config{URL: s.URL(), CA: write(t, ca)})
 	if _, err := c.TLSConnectionState(); err != nil {
 		t.Fatal(err)

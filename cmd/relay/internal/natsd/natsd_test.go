@@ -120,7 +120,7 @@ func TestStart_listensOnLoopbackOnly(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 
 	silent := start(t, Config{StoreDir: t.TempDir()})
-	if silent.ClientURL() != "" || silent.MonitorAddr() != "" {
+	if silent.ClientURL() != "" || silent.MonitorAddr() != "" || silent.srv.Addr() != nil {
 		t.Fatalf("listens on %q and %q without being asked", silent.ClientURL(), silent.MonitorAddr())
 	}
 	connect(t, silent)
