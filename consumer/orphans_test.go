@@ -107,9 +107,12 @@ func TestRelay_messagesThatNoRouteWantedGoToTheRouteThatComesLater(t *testing.T)
 		payments[m.Sequence] = true
 		return nil
 	})}
-	_, stop := w.start(Config{Logger: quiet}, billing)
-	w.publish("orders.eu", 1) // the durable is looked at with its first delivery, and gets a filter if it needs one
+	r, stop := w.start(Config{Logger: quiet}, billing)
+	began := time.Now()
+	w.publish("orders.eu", 1)
 	w.settled("ORDERS", "shared")
+	// The durable is looked at after its first delivery, and would get a filter if the stream held more by then: nothing that nobody wants would come.
+	w.eventually("the durable was looked at", func() bool { l := r.running.Sources()[0].Looked(); return l != nil && l.At.After(began) })
 	w.holds("ORDERS", "orders.>", "payments.>")
 	w.publish("payments.eu", 20)
 	w.eventually("they are kept", func() bool { return w.kept("relay.due.~.ORDERS.>") == 20 })

@@ -264,6 +264,12 @@ func (w *world) someoneElse(id string, asked *atomic.Int64) (gone func()) {
 // cameAgain makes the durable of a route, and has n messages delivered that come again later to whoever is next.
 func (w *world) cameAgain(route Route, n int, later time.Duration) jetstream.Consumer {
 	w.t.Helper()
+	return w.delivered(route, n, func(m *nats.Msg) { w.respond(m, fmt.Sprintf(`-NAK {"delay": %d}`, later.Nanoseconds())) })
+}
+
+// delivered makes the durable of a route, and has n messages delivered to nobody but the function.
+func (w *world) delivered(route Route, n int, to func(m *nats.Msg)) jetstream.Consumer {
+	w.t.Helper()
 	_, stop := w.start(Config{Logger: quiet}, route)
 	if err := stop(); err != nil {
 		w.t.Fatal(err)
@@ -274,12 +280,16 @@ func (w *world) cameAgain(route Route, n int, later time.Duration) jetstream.Con
 		w.t.Fatal(err)
 	}
 	for range n {
-		m := w.pull("ORDERS", route.Name)
-		if err := m.Respond(fmt.Appendf(nil, `-NAK {"delay": %d}`, later.Nanoseconds())); err != nil {
-			w.t.Fatal(err)
-		}
+		to(w.pull("ORDERS", route.Name))
 	}
 	return durable
+}
+
+func (w *world) respond(m *nats.Msg, ack string) {
+	w.t.Helper()
+	if err := m.Respond([]byte(ack)); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // pull takes a message of a durable, as a process that is gone had it: also where one instance pulls alone.
@@ -434,12 +444,16 @@ func TestRelay_regressionFailuresDoNotStandBehindLookUps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	route := killedRoute(func(context.Context, *Msg) error { return Dead(errors.New("bad")) })
-	route.Supervisor.DeadTrip.Of = new(0)
-	w.cameAgain(route, 2*settle.Paths, 10*time.Second) // later than the look below, also on a busy machine
+	route.Supervisor.DeadTrip.Of, route.AckWait = new(0), time.Minute
+	var held []*nats.Msg // until relay runs and cannot ask
+	w.delivered(route, 2*settle.Paths, func(m *nats.Msg) { held = append(held, m) })
 	r, _ := w.start(Config{Logger: quiet}, route)
 	done, err := r.stores.Lives.Load().Turn(t.Context()) // somebody looks, and the server does not answer
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, m := range held {
+		w.respond(m, "-NAK")
 	}
 	w.eventually("they are asked for", func() bool { return r.routes.all()[0].looks.Len() >= settle.Paths })
 	w.publish("orders.us", 1)
