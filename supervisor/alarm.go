@@ -141,7 +141,7 @@ func (k *key) attend(t *turn) {
 		if m.Due.After(t.now) {
 			t.alarm.wake(k, m.Due) // ordered: the others wait behind it
 		}
-		if t.order.gate.holds(m, t.now) {
+		if gate := &t.order.gate; gate.holds(m, t.now) && !gate.arrived {
 			t.alarm.wake(k, t.order.gate.until)
 		}
 	}

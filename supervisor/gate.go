@@ -1,28 +1,38 @@
 package supervisor
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // gate holds the later messages of an ordered route while earlier ones are on their way: those that a former life of the
 // process had in hand, and those whose delivery was lost. The server delivers these again only after AckWait, and later
 // ones at once.
 type gate struct {
-	above uint64 // sequences above it wait
-	since time.Time
-	until time.Time
+	above   uint64 // sequences above it wait
+	since   time.Time
+	until   time.Time
+	arrived bool // what they wait for is with the owner: until does not count
 }
 
 // HoldAbove makes an ordered group hold messages with a sequence above this one until then, or until it is told otherwise:
-// the last call counts, and a time that is over lets all of them go.
-func (g *Group) HoldAbove(above uint64, until time.Time) {
+// the last call of it or of HoldBehind counts, and a time that is over lets all of them go.
+func (g *Group) HoldAbove(above uint64, until time.Time) { g.hold(gate{above: above, until: until}) }
+
+// HoldBehind is HoldAbove until it is told otherwise, for messages whose turn comes when those before them were delivered to the group, which the
+// owner has by now and looks up.
+func (g *Group) HoldBehind(above uint64) { g.hold(gate{above: above, arrived: true}) }
+
+func (g *Group) hold(now gate) {
 	if !g.opts.Ordered {
 		return
 	}
 	t := g.lock()
 	gate := &t.order.gate
-	if !t.now.Before(gate.until) {
-		gate.since = t.now
+	if now.since = gate.since; !gate.isShut(t.now) {
+		now.since = t.now
 	}
-	gate.above, gate.until = above, until
+	*gate = now
 	for k := range t.stash.keys.all() {
 		k.attend(t)
 	}
@@ -30,8 +40,18 @@ func (g *Group) HoldAbove(above uint64, until time.Time) {
 	t.unlock()
 }
 
+func (g *gate) isShut(now time.Time) bool { return g.arrived || now.Before(g.until) }
+
 func (g *gate) holds(m *Message, now time.Time) bool {
-	return m.Sequence > g.above && !m.Replayed && now.Before(g.until)
+	return m.Sequence > g.above && !m.Replayed && g.isShut(now)
+}
+
+// why is what is said of a message that it holds.
+func (g *gate) why() string {
+	if g.arrived {
+		return "messages before it have arrived, and how often they were tried is being looked up"
+	}
+	return fmt.Sprintf("messages above %d were delivered and have not arrived", g.above)
 }
 
 // Expect says that a message of a key will be redelivered, although the group does not have it: its delivery could not be

@@ -297,8 +297,8 @@ func TestLimits_regressionAGroupThatEndedLeavesNoSeats(t *testing.T) {
 }
 
 // A route that needs two limits, each of which another route uses up alone, started 1 of 20 in a minute.
-func TestLimits_regressionARouteOfTwoLimitsDoesNotStarve(t *testing.T) {
-	t.Parallel()
+func TestLimits_regressionARouteOfTwoLimitsDoesNotStarve_large(t *testing.T) {
+	large(t)
 	for name, bounds := range map[string]limit.Bounds{"1 place": {Places: 1}, "20 places": {Places: 20}, "20 a second": {Rate: 20, Burst: 1}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -488,6 +488,7 @@ func (m *model) hold(change func()) {
 	defer m.holding.Unlock()
 	change()
 	if len(m.gaps) == 0 {
+		m.b.g.HoldBehind(0)
 		m.b.g.HoldAbove(0, time.Time{})
 		return
 	}

@@ -279,7 +279,7 @@ func (o *order) room(messages int, s *stash) int {
 		least = o.called + o.glance(few, glanceEvery)
 	case o.now.Sub(o.progress) < progressWithin:
 		least = o.glance(few, glanceEvery)
-	case o.now.Before(o.gate.until):
+	case o.gate.isShut(o.now):
 		// Nearly all that comes would have to go back. What is waited for comes first.
 		least = o.glance(few, meterPeriod)
 	}

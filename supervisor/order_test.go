@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -225,6 +226,30 @@ func TestOrder_laterMessagesWaitUntilTheyAreLetGo(t *testing.T) {
 		synctest.Wait()
 		b.wantStarts(3, 20*time.Second)
 		b.wantStarts(4, 20*time.Second)
+		b.close()
+	})
+}
+
+// While the records of what came again could not be read, the status said for an hour that it had not arrived, with an end that nobody knew. After
+// that hour later messages overtook it.
+func TestOrder_regressionWhatHasArrivedIsNotSaidToBeMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ordered)
+		b.g.HoldAbove(2, time.Now().Add(30*time.Second))
+		b.send(succeed, "a", 3)
+		time.Sleep(20 * time.Second)
+		b.g.HoldBehind(2)
+		time.Sleep(2 * time.Hour)
+		if keys := b.g.KeyStates(10); len(keys) != 1 || !strings.Contains(keys[0].Why, "have arrived") || !keys[0].Since.Equal(b.began) || !keys[0].Until.IsZero() {
+			t.Errorf("keys %+v", keys)
+		}
+		b.send(succeed, "a", 1)
+		synctest.Wait()
+		b.wantOrder(1)
+		b.send(succeed, "a", 2)
+		b.g.HoldAbove(0, time.Time{})
+		synctest.Wait()
+		b.wantOrder(1, 2, 3)
 		b.close()
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// standing is why an ordered key that flows starts nothing all the same, and until when at most. Why is empty for a key that
+// standing is why an ordered key that flows starts nothing all the same, and until when at most, if that is known. Why is empty for a key that
 // goes on as soon as there is a slot.
 func (o *order) standing(k *key) (why string, since, until time.Time) {
 	if !o.opts.Ordered || !k.flows() || k.runs+k.lent > 0 {
@@ -21,7 +21,7 @@ func (o *order) standing(k *key) (why string, since, until time.Time) {
 	first, expected, any := k.outside.next(o.now)
 	switch {
 	case o.gate.holds(m, o.now):
-		return fmt.Sprintf("messages above %d were delivered and have not arrived", o.gate.above), o.gate.since, o.gate.until
+		return o.gate.why(), o.gate.since, o.gate.until
 	case any && first < m.Sequence:
 		return fmt.Sprintf("message %d comes first, but it was given back", first), m.arrived, expected
 	case m.Due.After(o.now) && !m.FirstFailure.IsZero():

@@ -40,7 +40,7 @@ type KeyStatus struct {
 	State    State
 	Why      string    // the last failure that it waits for; while it probes, too
 	Since    time.Time // when it flowed last, through all waits and probes; suspended: since when
-	Until    time.Time // waiting: the next try
+	Until    time.Time // waiting: the next try; zero when nobody knows
 	Stash    int
 	Running  int
 	Failures int

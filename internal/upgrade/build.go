@@ -25,14 +25,7 @@ func Build(root, commit, dir string) (program string, err error) {
 		if _, err := os.Stat(filepath.Join(root, ".git")); err != nil && os.Getenv("CI") == "" {
 			return "", ErrNoHistory
 		}
-		source = filepath.Join(dir, "source"+commit)
-		archive := exec.Command("git", "-C", root, "archive", commit)
-		archive.Stderr = os.Stderr
-		data, err := archive.Output()
-		if err == nil {
-			err = unpack(data, source)
-		}
-		if err != nil {
+		if source, err = sourceOf(root, commit); err != nil {
 			return "", fmt.Errorf("the source of %s: %w", commit, err)
 		}
 	}
@@ -43,6 +36,42 @@ func Build(root, commit, dir string) (program string, err error) {
 		return "", fmt.Errorf("building %s: %w\n%s", commit, err, out)
 	}
 	return program, nil
+}
+
+// sourceOf unpacks the source of a commit. It stays in the user's directory for caches: the compiler's cache goes by the place of a package, so that the next
+// build of the commit takes seconds, also in the next process.
+func sourceOf(root, commit string) (dir string, err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(cache, "relay-tests", commit)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	archive := exec.Command("git", "-C", root, "archive", commit)
+	archive.Stderr = os.Stderr
+	data, err := archive.Output()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", err
+	}
+	part, err := os.MkdirTemp(filepath.Dir(dir), "unpacking-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(part)
+	if err := unpack(data, filepath.Join(part, "all")); err != nil {
+		return "", err
+	}
+	if err := os.Rename(filepath.Join(part, "all"), dir); err != nil {
+		if _, there := os.Stat(dir); there != nil { // no other process was quicker
+			return "", err
+		}
+	}
+	return dir, nil
 }
 
 func unpack(data []byte, dir string) error {

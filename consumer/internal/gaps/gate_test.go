@@ -158,12 +158,12 @@ func TestGate_regressionAnEventAndItsGapHaveNoOrder(t *testing.T) {
 // While what came again was looked up at the server, the time was over, and later messages overtook it.
 func TestGate_regressionNothingIsLetGoBeforeWhatCameAgainIsWithItsRoute(t *testing.T) {
 	behind := pool.New(1)
-	w := NewWatch(slog.New(slog.DiscardHandler), behind, func(uint64, time.Time) {})
+	w := NewWatch(slog.New(slog.DiscardHandler), behind, func(Hold) {})
 	now := time.Unix(0, 0)
 	w.Begin(Start{Consumer: 9, AckFloor: 5, Delivered: 5, AckWait: 30 * time.Second}, now)
 	w.Delivered(7, 11, 1, now)
-	if w.told.above != 5 {
-		t.Fatalf("held above %d", w.told.above)
+	if w.told.hold.Above != 5 {
+		t.Fatalf("held above %d", w.told.hold.Above)
 	}
 	answer := make(chan struct{})
 	behind.Go(func() { <-answer })
@@ -173,13 +173,13 @@ func TestGate_regressionNothingIsLetGoBeforeWhatCameAgainIsWithItsRoute(t *testi
 	}
 	w.Hold(now)
 	w.told.mu.Lock()
-	if now = now.Add(time.Minute); w.told.above != 5 || !now.Before(w.told.until) {
-		t.Errorf("held above %d until %v", w.told.above, w.told.until)
+	if now = now.Add(10 * time.Hour); w.told.hold.Above != 5 || w.told.hold.over(now) {
+		t.Errorf("held: %+v", w.told.hold)
 	}
 	w.told.mu.Unlock()
 	close(answer)
 	behind.Wait()
-	if now.Before(w.told.until) {
+	if !w.told.hold.over(now) {
 		t.Error("held for ever")
 	}
 }
@@ -263,7 +263,7 @@ func TestGate_regressionGapsAreBounded(t *testing.T) {
 // Each gap that other instances made was a warning.
 func TestGate_regressionAHoldIsOneLine(t *testing.T) {
 	var log bytes.Buffer
-	w := NewWatch(slog.New(slog.NewTextHandler(&log, nil)), pool.New(1), func(uint64, time.Time) {})
+	w := NewWatch(slog.New(slog.NewTextHandler(&log, nil)), pool.New(1), func(Hold) {})
 	now := time.Unix(0, 0)
 	w.Begin(Start{Consumer: 9, AckFloor: 5, Delivered: 5, AckWait: 30 * time.Second}, now)
 	for i := range uint64(10) {

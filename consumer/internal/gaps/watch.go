@@ -10,18 +10,23 @@ import (
 	"github.com/relaymq/relay/internal/pool"
 )
 
-const (
-	// heldOn is for how long ordered routes hold what they may let go as soon as the messages before it are with them: until
-	// they are told so.
-	heldOn = time.Hour
-	// attendEvery is how often Attend is to be called.
-	attendEvery = time.Second
-)
+// attendEvery is how often Attend is to be called.
+const attendEvery = time.Second
+
+// Hold is what ordered routes are to hold: messages above a stream sequence, until then at most.
+type Hold struct {
+	Above uint64
+	Until time.Time
+	// Arrived says that what they wait for has arrived, and is on its way to the routes: Until does not count.
+	Arrived bool
+}
+
+func (h Hold) over(now time.Time) bool { return !h.Arrived && !now.Before(h.Until) }
 
 // Watch has the ordered routes of a durable hold what may not overtake a message that is missing. Its methods are for one goroutine.
 type Watch struct {
 	log  *slog.Logger
-	hold func(above uint64, until time.Time)
+	hold func(Hold)
 	// behind runs in order what the messages go through that have arrived.
 	behind *pool.Pool
 	on     bool // the durable has ordered routes
@@ -29,9 +34,9 @@ type Watch struct {
 	told   told
 }
 
-// NewWatch returns one that holds nothing until Begin. Hold is told from which stream sequence on messages have to wait, and until when at most. What
-// is to be let go once the messages that have arrived are with their routes is let go by behind.
-func NewWatch(log *slog.Logger, behind *pool.Pool, hold func(above uint64, until time.Time)) *Watch {
+// NewWatch returns one that holds nothing until Begin. What is to be let go once the messages that have arrived are with their routes is let go
+// by behind.
+func NewWatch(log *slog.Logger, behind *pool.Pool, hold func(Hold)) *Watch {
 	return &Watch{log: log, behind: behind, hold: hold}
 }
 
@@ -56,8 +61,7 @@ func (w *Watch) Begin(s Start, now time.Time) {
 type told struct {
 	mu      sync.Mutex
 	version int // counts the changes; what was decided before the latest one is outdated
-	above   uint64
-	until   time.Time
+	hold    Hold
 }
 
 // Hold tells the routes what has to wait. Letting go takes the way of the messages, so that none of those that were
@@ -65,6 +69,7 @@ type told struct {
 func (w *Watch) Hold(now time.Time) {
 	alone := !w.gate.shared
 	above, until := w.gate.open(now)
+	next := Hold{Above: above, Until: until}
 	if alone && w.gate.shared {
 		w.log.Info("another instance or program receives messages of this durable too; this instance does not wait for deliveries that went elsewhere")
 	}
@@ -72,32 +77,31 @@ func (w *Watch) Hold(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.version++
-	if !now.Before(t.until) || !until.Before(t.until) && above <= t.above {
-		w.tell(above, until)
+	if t.hold.over(now) || !t.hold.Arrived && !until.Before(t.hold.Until) && above <= t.hold.Above {
+		w.tell(next)
 		return
 	}
-	meanwhile := t.above
+	meanwhile := Hold{Above: t.hold.Above, Arrived: true}
 	if !until.IsZero() {
-		meanwhile = min(meanwhile, above)
+		meanwhile.Above = min(meanwhile.Above, above)
 	}
-	w.tell(meanwhile, now.Add(heldOn))
+	w.tell(meanwhile)
 	version := t.version
 	w.behind.Go(func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if version == t.version {
-			w.tell(above, until)
+			w.tell(next)
 		}
 	})
 }
 
 // tell is called with told locked.
-func (w *Watch) tell(above uint64, until time.Time) {
-	if t := &w.told; above == t.above && until.Equal(t.until) {
-		return
+func (w *Watch) tell(h Hold) {
+	if h != w.told.hold {
+		w.told.hold = h
+		w.hold(h)
 	}
-	w.told.above, w.told.until = above, until
-	w.hold(above, until)
 }
 
 // Delivered notes a delivery: its stream sequence, that of the durable, and how often the message was delivered. It returns true if messages may

@@ -84,9 +84,13 @@ func newSourceOf(b *binding) *Source {
 		ordered: ordered{inOrder: pool.New(1), aheads: pool.New(asksAhead)}, tidying: pool.New(settle.Paths), Count: new(Counters), claim: claim{needed: b.leased},
 	}
 	s.observed.begin(b)
-	s.ordered.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(above uint64, until time.Time) {
+	s.ordered.gaps = gaps.NewWatch(b.log, s.ordered.inOrder, func(h gaps.Hold) {
 		for _, rt := range b.routes {
-			rt.Group.HoldAbove(above, until)
+			if h.Arrived {
+				rt.Group.HoldBehind(h.Above)
+			} else {
+				rt.Group.HoldAbove(h.Above, h.Until)
+			}
 		}
 	})
 	s.Pulls = pulls.New(pullerConfig(s))
