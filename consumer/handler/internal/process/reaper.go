@@ -71,7 +71,8 @@ func (g *groups) begins() {
 	g.start()
 }
 
-// began says that a group is there. Between its start and this lie some microseconds in which the reaper does not know it.
+// began says that a group is there. Between its start and this lie some microseconds, or milliseconds on a busy machine, in which the reaper does not know
+// it: of a relay that is killed then, the kernel kills the program, and what that has started already lives on.
 func (g *groups) began(pid int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
