@@ -95,7 +95,7 @@ notice: ## write NOTICE, with the licences of what the program is built of
 bench: build ## compare relay with plain nats.go and Watermill: about 40 minutes on a quiet machine; BENCHFLAGS=-quick for a look
 	cd bench && $(GO) build -trimpath -o ../bin/bench . && ../bin/bench -relay ../$(BIN) $(BENCHFLAGS)
 
-bench-diff: ## Go benchmarks of the hot path, against those of BENCHBASE, the last commit
+bench-diff: natsd ## Go benchmarks of the hot path, against those of BENCHBASE, the last commit
 	@set -e; base=$$(mktemp -d); trap 'rm -rf "$$base"' EXIT; mkdir -p bin; git archive $(BENCHBASE) | tar -x -C "$$base"; \
 		for f in $$(grep -l '^func Benchmark' $(BENCHPKGS:%=%/*bench_test.go)); do \
 			[ ! -e "$$base/$$f" ] || continue; cp "$$f" "$$base/$$f"; \

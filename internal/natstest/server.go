@@ -21,10 +21,10 @@ const startTimeout = 20 * time.Second
 // Option changes how [Start] runs a server.
 type Option func(*Server)
 
-// WithConfig adds to the configuration of the server, in its own format. What is said of a key that natstest has set counts.
+// WithConfig adds to the configuration of the server, in its own format. It wins over what natstest has set, key by key at the top; of several, the last counts.
 func WithConfig(text string) Option { return func(s *Server) { s.Configure(text) } }
 
-// Server is a NATS server with JetStream. Its methods are safe for concurrent use, Configure, Stop and Restart excepted: those are
+// Server is a NATS server with JetStream. Its methods are safe for concurrent use, Configure, Reload, Stop and Restart excepted: those are
 // for the test's own goroutine.
 type Server struct {
 	t       testing.TB
@@ -133,7 +133,7 @@ func (s *Server) Look() Answer {
 	return a
 }
 
-// Name is that in its cluster.
+// Name is what the server is called in its cluster.
 func (s *Server) Name() string { return s.name }
 
 // Addr is host:port of the listener. It stays over restarts.

@@ -18,7 +18,7 @@ import (
 // startTimeout is for a loaded machine with the race detector on. A server starts in milliseconds.
 const startTimeout = 20 * time.Second
 
-// Server is a NATS server with JetStream, on a port of loopback.
+// Server is a NATS server with JetStream.
 type Server struct {
 	t      testing.TB
 	store  string
@@ -27,7 +27,8 @@ type Server struct {
 	srv    atomic.Pointer[server.Server]
 }
 
-// Start runs a server until the test ends. The function may change its options before each start; it may be nil.
+// Start runs a server until the test ends. It does not listen: connections go through memory. The function may change its options before each start, with
+// DontListen among them; it may be nil.
 func Start(t testing.TB, adjust func(*server.Options)) *Server {
 	t.Helper()
 	port, err := freeport.Get()
@@ -44,7 +45,7 @@ func Start(t testing.TB, adjust func(*server.Options)) *Server {
 func (s *Server) start() {
 	s.t.Helper()
 	o := &server.Options{
-		ServerName: "test", Host: "127.0.0.1", Port: s.port, NoSigs: true, NoLog: true, JetStream: true, StoreDir: s.store,
+		ServerName: "test", Host: "127.0.0.1", Port: s.port, DontListen: true, NoSigs: true, NoLog: true, JetStream: true, StoreDir: s.store,
 		JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: 4 << 30,
 	}
 	if s.adjust != nil {
@@ -76,7 +77,7 @@ func (s *Server) Restart() {
 	s.start()
 }
 
-// URL is where the server listens.
+// URL is where the server listens, if it does.
 func (s *Server) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.port) }
 
 // InProcessConn dials the server that runs now. It makes Server a nats.InProcessConnProvider.

@@ -94,7 +94,7 @@ func TestConn_certificateIsReadAgain(t *testing.T) {
 	put(t, caFile, string(ca))
 	seen := make(chan string, 100)
 	s := embedded.Start(t, func(o *server.Options) {
-		o.TLSTimeout = 5
+		o.DontListen, o.TLSTimeout = false, 5
 		o.TLSConfig = &tls.Config{
 			Certificates: []tls.Certificate{serverPair}, ClientAuth: tls.RequireAnyClientCert,
 			VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {

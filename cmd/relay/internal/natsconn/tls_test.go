@@ -59,7 +59,7 @@ func TestConnect_tls(t *testing.T) {
 	cert, ca := certificate(t)
 	s := embedded.Start(t, func(o *server.Options) {
 		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}}
-		o.TLSTimeout = 5
+		o.DontListen, o.TLSTimeout = false, 5
 	})
 	c := connect(t, Config{URL: s.URL(), CA: write(t, ca)})
 	if _, err := c.TLSConnectionState(); err != nil {
