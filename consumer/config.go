@@ -20,8 +20,7 @@ type Config struct {
 	Domain string
 	// Replicas of relay's own streams and buckets. Zero means 1.
 	Replicas int
-	// DLQ says how long, how much, and what happens when the dead letters are full; see [dlq.Config], of which only MaxAge,
-	// MaxBytes, MaxMsgs and OnFull are used.
+	// DLQ says how long dead letters are kept, how many, and what happens when there is no room.
 	DLQ dlq.Config
 	// Events says whether events are stored.
 	Events Events

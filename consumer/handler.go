@@ -70,7 +70,7 @@ type Checker interface {
 // The handler may keep and change Data and Header: a later attempt, and the dead letter, have the bytes as they were
 // published.
 type Msg struct {
-	// ID is the same for every attempt and every replay, and no other message has it; see Origin.ID of package ack. It holds no dots, so that it
+	// ID is the same for every attempt and every replay, and no other message has it; a dead letter keeps it (Entry.ID of package dlq). It holds no dots, so that it
 	// can be a webhook-id.
 	ID    string
 	Route string

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/consumer/internal/upkeep"
+	letters "github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/supervisor"
@@ -124,7 +125,7 @@ func TestRelay_whatSomebodyTakesFromItsStreamsIsCounted(t *testing.T) {
 func TestRelay_whatRelayTakesOutIsNotLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	cfg := Config{Logger: quiet, DLQ: dlq.Config{MaxMsgs: 40, OnFull: dlq.OnFullDropOldest, MaxAge: 5 * time.Second}}
+	cfg := Config{Logger: quiet, DLQ: letters.Config{MaxMsgs: 40, OnFull: letters.OnFullDropOldest, MaxAge: 5 * time.Second}}
 	r, _ := w.start(cfg, deadly(false))
 	w.publish("orders.a", 60)
 	w.eventually("all are dead", func() bool { return w.msgs("RELAY_DLQ").LastSeq == 60 })
@@ -239,7 +240,7 @@ func TestRelay_regressionTheBookIsThereBeforeTheFirstDeadLetter(t *testing.T) {
 func TestRelay_aLowerBoundOfAnotherInstanceIsNoEdit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	r, _ := w.start(Config{Logger: quiet, DLQ: dlq.Config{MaxMsgs: 100}}, deadly(false))
+	r, _ := w.start(Config{Logger: quiet, DLQ: letters.Config{MaxMsgs: 100}}, deadly(false))
 	_, err := dlq.Open(t.Context(), w.js, dlq.Config{MaxMsgs: 50})
 	w.do(err)
 	w.stays("it stays, and ready", func() bool { return w.settings("RELAY_DLQ").MaxMsgs == 50 && r.upkeep.Err(time.Now()) == nil })

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/control"
-	"github.com/relaymq/relay/internal/dlq"
+	letters "github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/orders"
 )
 
@@ -55,49 +56,60 @@ func (r *Relay) operate(ctx context.Context, route, key, state string) (orders.O
 }
 
 // Replay hands dead letters back to the routes of this relay that failed, as the command relay dlq replay does, and returns when all
-// are handed over and, where the job waits for verdicts, those are there. What job says of Filter, Numbers, Subject, Rate, Staged,
-// StopAfter and Wait is what is done; the rest is filled in. Dead letters of routes that this relay does not have, and of streams that
-// these routes do not read, stay, and count as Refused. Without any that match, nothing is done and the id of the job is empty.
+// are handed over and, where the job waits for what becomes of them, that is known. Dead letters of routes that this relay does not have, and of streams
+// that these routes do not read, stay, and count as Refused. Without any that match, nothing is done and the id of the job is empty.
 //
 // The job is recorded, so that the command relay replay shows and cancels it; whatever stops it loses nothing. The error is ErrJobCancelled of
 // package dlq, or a StoppedError of it with what stopped the job, beside those of the server.
 func (r *Relay) Replay(ctx context.Context, job dlq.Job) (dlq.Progress, error) {
-	store, err := dlq.Attach(ctx, r.js, r.cfg.Service)
+	did, err := r.replay(ctx, letters.Job{
+		Filter: letters.Filter(job.Filter), Numbers: job.Numbers, Subject: job.Subject,
+		Rate: job.Rate, Staged: job.Staged, StopAfter: job.StopAfter, Wait: job.Wait,
+	})
+	return dlq.Progress{
+		ID: did.ID, Total: did.Total, Routes: did.Routes, Oldest: did.Oldest, Newest: did.Newest,
+		Handed: did.Handed, Gone: did.Gone, Refused: did.Refused, Reasons: did.Reasons,
+		Succeeded: did.Verdicts.OK, Failed: did.Verdicts.Failed, Lost: did.Lost,
+	}, err
+}
+
+func (r *Relay) replay(ctx context.Context, job letters.Job) (letters.Progress, error) {
+	store, err := letters.Attach(ctx, r.js, r.cfg.Service)
 	if err != nil {
-		return dlq.Progress{}, err
+		return letters.Progress{}, err
 	}
-	choice := dlq.Choice{Filter: job.Filter, Numbers: job.Numbers, Last: job.Last, Key: r.routes.keyOfEntry}
+	choice := letters.Choice{Filter: job.Filter, Numbers: job.Numbers, Key: r.routes.keyOfEntry}
 	if job.Subject == "" {
 		choice.Refuse, choice.ToRoute = r.routes.refuseEntry, true
 	}
 	plan, err := store.Plan(ctx, choice)
 	if err != nil {
-		return dlq.Progress{}, err
+		return letters.Progress{}, err
 	}
 	now := time.Now()
-	job.State, job.Created = dlq.JobRunning, now.UTC()
+	job.State, job.Created = letters.JobRunning, now.UTC()
 	job.By, job.Runner = "the program of "+r.cfg.Instance, r.cfg.Instance
 	job.Total, job.Routes, job.Oldest, job.Newest, job.Last = plan.Total+plan.Refused, plan.Routes, plan.Oldest, plan.Newest, plan.Last
-	last := dlq.Progress{Job: job}
+	last := letters.Progress{Job: job}
 	if plan.Total == 0 {
-		last.Refused, last.Refusals = plan.Refused, plan.Refusals
+		last.Refused, last.Refusals, last.Reasons = plan.Refused, plan.Refusals, plan.Reasons
 		return last, nil
 	}
-	job.ID = dlq.NewJobID(now)
-	jobs, err := dlq.OpenJobs(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
+	job.ID = letters.NewJobID(now)
+	jobs, err := letters.OpenJobs(ctx, r.js, r.cfg.Service, r.cfg.Replicas)
 	if err != nil {
-		return dlq.Progress{}, err
+		return letters.Progress{}, err
 	}
 	if err = jobs.Create(ctx, &job); err != nil {
-		return dlq.Progress{}, err
+		return letters.Progress{}, err
 	}
-	run := dlq.Run{Store: store, Jobs: jobs, Job: &job, Plan: plan, Runner: job.Runner, Progress: func(p dlq.Progress) { last = p }}
+	run := letters.Run{Store: store, Jobs: jobs, Job: &job, Plan: plan, Runner: job.Runner, Progress: func(p letters.Progress) { last = p }}
 	err = run.Do(ctx)
 	return last, err
 }
 
 // refuseEntry says why a dead letter cannot be replayed here, or nothing.
-func (l *routeList) refuseEntry(e dlq.Entry) string {
+func (l *routeList) refuseEntry(e letters.Entry) string {
 	rt := l.named(e.Route)
 	if rt == nil {
 		return "this relay has no route " + e.Route
@@ -109,7 +121,7 @@ func (l *routeList) refuseEntry(e dlq.Entry) string {
 }
 
 // keyOfEntry is what the route of a dead letter supervises together.
-func (l *routeList) keyOfEntry(e dlq.Entry) string {
+func (l *routeList) keyOfEntry(e letters.Entry) string {
 	if rt := l.named(e.Route); rt != nil {
 		return rt.keyOf(e.Subject)
 	}

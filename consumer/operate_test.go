@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/relaytest"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -74,7 +74,7 @@ func TestRelay_Replay(t *testing.T) {
 	sent.Want(relaytest.DeadLettered)
 	broken.Store(false)
 	p, err := r.Replay(t.Context(), dlq.Job{Filter: dlq.Filter{Route: "billing"}, Wait: true})
-	if err != nil || p.Handed != 1 || p.Verdicts.OK != 1 || p.ID == "" {
+	if err != nil || p.Handed != 1 || p.Succeeded != 1 || p.ID == "" {
 		t.Errorf("a replay: %+v, %v", p, err)
 	}
 	if got := sent.Want(relaytest.Done); len(got.Attempts) != 2 {

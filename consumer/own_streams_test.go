@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/event"
-	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/ownstream"

@@ -17,8 +17,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/peers"
+	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/audit"
-	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/supervisor"

@@ -13,9 +13,11 @@ import (
 )
 
 type (
-	// Status is what one instance says of itself.
+	// Status is what one instance says of itself: what is wrong, its routes and its limits. As JSON it is what the
+	// command relay status --json prints of an instance, and its fields are named as there: held_messages of a route is HeldMessages, and so on.
 	Status = control.Status
-	// RouteStatus is a route on one instance.
+	// RouteStatus is a route on one instance: its state and why, what it holds, what waits for it and what it did. Its fields are named as in
+	// relay status --json.
 	RouteStatus = control.RouteStatus
 	// ConfigStatus says which configuration an instance runs. Whoever embeds a [Relay] may say it with [Relay.TellConfig].
 	ConfigStatus = control.ConfigStatus

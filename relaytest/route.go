@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/natstest/embedded"
 	"github.com/relaymq/relay/internal/subject"
 )
