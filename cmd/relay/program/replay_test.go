@@ -306,6 +306,35 @@ func TestReplay_stagedStopsAndResumes(t *testing.T) {
 	}
 }
 
+// Dead letters that stay, and that were stored after all that can be replayed, counted as gone when the job was resumed: "somebody else replayed or
+// discarded them".
+func TestReplay_regressionWhatStaysIsNotGoneAfterAResume(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	w.hook.answers(func(request) (int, string) { return 422, "no" })
+	w.run()
+	store := fill(t, w.js, 20, 20)
+	other := dlq.Entry{
+		Origin: retry.Origin{Route: "shipping", Stream: "ORDERS", Consumer: "shipping", Sequence: 100, Time: time.Now(), Subject: "orders.x"}, Reason: dlq.Rejected,
+	}
+	if err := store.Put(t.Context(), "", other); err != nil {
+		t.Fatal(err)
+	}
+	code, out, _ := relay(t, w.dir, "dlq", "replay", "--staged", "--yes")
+	if code != 1 || !strings.Contains(out, "1 stays, because") {
+		t.Fatalf("exit %d\n%s", code, out)
+	}
+	id := jobID(t, out)
+	w.hook.answers(nil)
+	code, out, stderr := relay(t, w.dir, "replay", "resume", id, "--yes")
+	if code != 1 || !strings.Contains(out, "20 replayed: 19 succeeded, 1 failed\n") || strings.Contains(out, "gone") || !strings.Contains(stderr, "1 of 21 dead letters stay") {
+		t.Errorf("resume: exit %d\n%s%s", code, out, stderr)
+	}
+	if out := must(t, w.dir, "replay", "show", id); !strings.Contains(out, "20, gone 0, stay 1, left 0") {
+		t.Errorf("show:\n%s", out)
+	}
+}
+
 // Ctrl-C stops a job between two messages.
 func TestReplay_interrupted(t *testing.T) {
 	t.Parallel()
