@@ -513,3 +513,27 @@ func TestReplay_editKeepsJSON(t *testing.T) {
 		t.Errorf("%d entries, want 1", n)
 	}
 }
+
+// A rate or a threshold that is no number failed after the question, as a fault of JSON; a rate near 0 was said to take a time below 0; and what resume asked
+// about left out --limit and --after: it was "all".
+func TestReplay_regressionNumbersThatAreNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	fill(t, w.js, 5, 5)
+	for _, flag := range [][]string{{"--rate", "nan"}, {"--rate", "inf"}, {"--rate", "-inf"}, {"--stop-after", "nan%"}} {
+		if code, out, stderr := relay(t, w.dir, append([]string{"dlq", "replay", "--yes"}, flag...)...); code != 2 || out != "" || !strings.Contains(stderr, flag[0]) {
+			t.Errorf("%q: exit %d, %s%s", flag, code, out, stderr)
+		}
+	}
+	if out := must(t, w.dir, "dlq", "replay", "--dry-run", "--rate", "1e-9"); !strings.Contains(out, "at 1e-09 a second: more than a year\n") {
+		t.Errorf("a rate near 0: %s", out)
+	}
+	out := must(t, w.dir, "dlq", "discard", "--after", "1", "--limit", "2", "--yes")
+	if !strings.Contains(out, "2 discarded") {
+		t.Fatal(out)
+	}
+	id := strings.Fields(strings.Split(must(t, w.dir, "replay", "ls"), "\n")[1])[0]
+	if out := must(t, w.dir, "replay", "show", id); !strings.Contains(out, ": --after 1 --limit 2\n") {
+		t.Errorf("show: %s", out)
+	}
+}
