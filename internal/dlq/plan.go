@@ -17,7 +17,7 @@ type Plan struct {
 	Total          int
 	Routes         map[string]int
 	Oldest, Newest time.Time // stored
-	Last           uint64    // the number of the newest: what comes later is not part of it
+	Last           uint64    // the number of the newest, also of one that is refused: what comes later is not part of it
 	Refused        int
 	Refusals       []Refusal      // the first 100
 	Reasons        map[string]int // of refusals; at most 20
@@ -93,6 +93,7 @@ func (s *Store) Plan(ctx context.Context, c Choice) (*Plan, error) {
 			replay: int32(e.Replay), stream: stream, size: int32(min(e.Size, math.MaxInt32)),
 		})
 		p.Total++
+		p.Last = max(p.Last, e.StoredSequence)
 		p.Routes[e.Route]++
 		if p.Oldest.IsZero() || e.StoredTime.Before(p.Oldest) {
 			p.Oldest = e.StoredTime
@@ -100,7 +101,6 @@ func (s *Store) Plan(ctx context.Context, c Choice) (*Plan, error) {
 		if e.StoredTime.After(p.Newest) {
 			p.Newest = e.StoredTime
 		}
-		p.Last = max(p.Last, e.StoredSequence)
 		return nil
 	}
 	if len(c.Numbers) > 0 {
@@ -140,6 +140,7 @@ func (p *Plan) Numbers() iter.Seq[uint64] {
 
 func (p *Plan) refuse(number uint64, why string) {
 	p.Refused++
+	p.Last = max(p.Last, number)
 	if len(p.Refusals) < maxRefusals {
 		p.Refusals = append(p.Refusals, Refusal{number, why})
 	}

@@ -59,6 +59,9 @@ func (m Move) Do(ctx context.Context, js jetstream.JetStream, found []Orphan) (n
 		if o.Route != m.From || o.Service != m.OfService || m.Stream != "" && o.Stream != m.Stream && o.Kind != Dead {
 			continue
 		}
+		if m.toItself() && o.Kind != Durable {
+			continue // each message is where it is to go: stored once more and then removed as the old one, it would be gone
+		}
 		switch o.Kind {
 		case Retries:
 			err = m.retries(ctx, js, o.Stream, &n)
@@ -73,6 +76,9 @@ func (m Move) Do(ctx context.Context, js jetstream.JetStream, found []Orphan) (n
 	}
 	return n, nil
 }
+
+// toItself tells whether a route gets what a durable has that it used before: all else is its own already.
+func (m Move) toItself() bool { return m.From == m.To && m.of() == m.Service }
 
 func (m Move) told() {
 	if m.Moved != nil {

@@ -3,6 +3,7 @@ package program
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -161,5 +162,54 @@ routes:
 				t.Errorf("then: %s", out)
 			}
 		})
+	}
+}
+
+// The durable of a route was renamed, and what the old one had was given to the route: its dead letters went to where they were, and were then removed
+// as the old ones.
+func TestOrphans_regressionMovingToTheSameRouteKeepsItsDeadLetters(t *testing.T) {
+	t.Parallel()
+	const routes = `
+routes:
+  - name: billing
+    subjects: [orders.>]
+    start: all
+    handler: {http: {url: "$HOOK"}}
+`
+	w := newWorld(t, routes)
+	w.hook.answers(func(r request) (int, string) {
+		if strings.Contains(string(r.body), "bad") {
+			return 422, "bad"
+		}
+		return 200, ""
+	})
+	p := w.run()
+	w.publish("orders.eu", []byte("bad"), nil)
+	natstest.Eventually(t, "it is a dead letter", func() bool { return left(t, w.js, "RELAY_DLQ") == 1 })
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Fatalf("exit %d", code)
+	}
+	for i := range 3 {
+		w.publish("orders.eu", fmt.Appendf(nil, "waits %d", i), nil)
+	}
+	handled := w.hook.count()
+	w.configure("nats: {url: \"" + w.s.URL() + "\"}\n" + strings.Replace(routes, "start: all", "start: new\n    durable: billing-2", 1))
+	w.run()
+	move := []string{"orphans", "move", "--from", "billing", "--to", "billing", "--yes"}
+	if code, _, said := relay(t, t.TempDir(), append(move, "--server", w.s.URL())...); code != cli.ExitUsage || !strings.Contains(said, "which durable it uses now") {
+		t.Errorf("without a configuration: exit %d, %s", code, said)
+	}
+	if out := must(t, w.dir, move...); out != "3 moved: 0 messages in the retry stream, 0 dead letters, 3 of the durable\n" {
+		t.Errorf("moved: %s", out)
+	}
+	natstest.Eventually(t, "what the old durable had is handled", func() bool { return w.hook.count() == handled+3 })
+	for _, more := range [][]string{nil, {"--stream", "ORDERS"}, {"--of-service", "relay"}} {
+		if out := must(t, w.dir, append(slices.Clone(move), more...)...); !strings.HasPrefix(out, "0 moved: ") {
+			t.Errorf("moved again with %q: %s", more, out)
+		}
+	}
+	if n := left(t, w.js, "RELAY_DLQ"); n != 1 {
+		t.Errorf("%d dead letters, want 1", n)
 	}
 }

@@ -306,6 +306,35 @@ func TestReplay_stagedStopsAndResumes(t *testing.T) {
 	}
 }
 
+// Dead letters that stay, and that were stored after all that can be replayed, counted as gone when the job was resumed: "somebody else replayed or
+// discarded them".
+func TestReplay_regressionWhatStaysIsNotGoneAfterAResume(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	w.hook.answers(func(request) (int, string) { return 422, "no" })
+	w.run()
+	store := fill(t, w.js, 20, 20)
+	other := dlq.Entry{
+		Origin: retry.Origin{Route: "shipping", Stream: "ORDERS", Consumer: "shipping", Sequence: 100, Time: time.Now(), Subject: "orders.x"}, Reason: dlq.Rejected,
+	}
+	if err := store.Put(t.Context(), "", other); err != nil {
+		t.Fatal(err)
+	}
+	code, out, _ := relay(t, w.dir, "dlq", "replay", "--staged", "--yes")
+	if code != 1 || !strings.Contains(out, "1 stays, because") {
+		t.Fatalf("exit %d\n%s", code, out)
+	}
+	id := jobID(t, out)
+	w.hook.answers(nil)
+	code, out, stderr := relay(t, w.dir, "replay", "resume", id, "--yes")
+	if code != 1 || !strings.Contains(out, "20 replayed: 19 succeeded, 1 failed\n") || strings.Contains(out, "gone") || !strings.Contains(stderr, "1 of 21 dead letters stay") {
+		t.Errorf("resume: exit %d\n%s%s", code, out, stderr)
+	}
+	if out := must(t, w.dir, "replay", "show", id); !strings.Contains(out, "20, gone 0, stay 1, left 0") {
+		t.Errorf("show:\n%s", out)
+	}
+}
+
 // Ctrl-C stops a job between two messages.
 func TestReplay_interrupted(t *testing.T) {
 	t.Parallel()
@@ -482,5 +511,29 @@ func TestReplay_editKeepsJSON(t *testing.T) {
 	}
 	if n := left(t, w.js, "RELAY_DLQ"); n != 1 {
 		t.Errorf("%d entries, want 1", n)
+	}
+}
+
+// A rate or a threshold that is no number failed after the question, as a fault of JSON; a rate near 0 was said to take a time below 0; and what resume asked
+// about left out --limit and --after: it was "all".
+func TestReplay_regressionNumbersThatAreNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	fill(t, w.js, 5, 5)
+	for _, flag := range [][]string{{"--rate", "nan"}, {"--rate", "inf"}, {"--rate", "-inf"}, {"--stop-after", "nan%"}} {
+		if code, out, stderr := relay(t, w.dir, append([]string{"dlq", "replay", "--yes"}, flag...)...); code != 2 || out != "" || !strings.Contains(stderr, flag[0]) {
+			t.Errorf("%q: exit %d, %s%s", flag, code, out, stderr)
+		}
+	}
+	if out := must(t, w.dir, "dlq", "replay", "--dry-run", "--rate", "1e-9"); !strings.Contains(out, "at 1e-09 a second: more than a year\n") {
+		t.Errorf("a rate near 0: %s", out)
+	}
+	out := must(t, w.dir, "dlq", "discard", "--after", "1", "--limit", "2", "--yes")
+	if !strings.Contains(out, "2 discarded") {
+		t.Fatal(out)
+	}
+	id := strings.Fields(strings.Split(must(t, w.dir, "replay", "ls"), "\n")[1])[0]
+	if out := must(t, w.dir, "replay", "show", id); !strings.Contains(out, ": --after 1 --limit 2\n") {
+		t.Errorf("show: %s", out)
 	}
 }

@@ -99,3 +99,22 @@ func TestRetries(t *testing.T) {
 		t.Errorf("still waiting: %v", l)
 	}
 }
+
+// With a route that was mistyped nothing waited, and nothing was done, without an error.
+func TestRetries_regressionAnUnknownRouteIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	for _, args := range [][]string{{"ls"}, {"ls", "--json"}, {"now", "--yes"}, {"discard", "--yes"}} {
+		code, out, stderr := relay(t, w.dir, append(append([]string{"retries"}, args...), "--route", "biling")...)
+		if code != 2 || out != "" || !strings.Contains(stderr, "--route biling: there is no such route and nothing waits for it, did you mean billing?") {
+			t.Errorf("%v: exit %d, %q, %q", args, code, out, stderr)
+		}
+	}
+	if out := must(t, w.dir, "retries", "ls", "--route", "billing"); out != "nothing waits for its retry\n" {
+		t.Errorf("a known route: %q", out)
+	}
+	// Without a configuration and an instance nobody can tell.
+	if out := must(t, t.TempDir(), "retries", "ls", "--route", "biling", "--server", w.s.URL()); out != "nothing waits for its retry\n" {
+		t.Errorf("without a configuration: %q", out)
+	}
+}

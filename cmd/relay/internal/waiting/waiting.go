@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/routes"
 	"github.com/relaymq/relay/internal/retry"
 )
@@ -88,6 +89,30 @@ func Open(ctx context.Context, cl *cli.Client) (*Reader, error) {
 		err = nil
 	}
 	return r, err
+}
+
+// Unknown refuses a route for which nothing waits, and which no instance and no configuration has: it is a typing mistake, and "nothing waits" would be taken for
+// good news. Where no routes are known nobody can tell.
+func (r *Reader) Unknown(route string) error {
+	var names []string
+	for durable, of := range r.Routes {
+		if durable == route {
+			return nil
+		}
+		names = append(names, of...)
+	}
+	for _, rt := range r.Client.Config.Routes {
+		names = append(names, rt.Name)
+	}
+	if route == "" || len(names) == 0 || slices.Contains(names, route) {
+		return nil
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if near := config.Nearest(route, names); near != "" {
+		return fmt.Errorf("%w: --route %s: there is no such route and nothing waits for it, did you mean %s?", cli.ErrUsage, cli.Printable(route), cli.Printable(near))
+	}
+	return fmt.Errorf("%w: --route %s: there is no such route and nothing waits for it; there are %s", cli.ErrUsage, cli.Printable(route), cli.Printable(strings.Join(names, ", ")))
 }
 
 // Each calls f for what waits, of a route or of all, until f returns false.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,7 +51,7 @@ func (f *replayFlags) apply(c *cobra.Command, job *dlq.Job) error {
 	}
 	if f.stopAfter != "" {
 		percent, err := strconv.ParseFloat(strings.TrimSuffix(f.stopAfter, "%"), 64)
-		if err != nil || percent <= 0 || percent >= 100 {
+		if err != nil || !(percent > 0 && percent < 100) { // so that NaN is refused
 			return fmt.Errorf("%w: --stop-after %q: must be a share such as 5%%", cli.ErrUsage, f.stopAfter)
 		}
 		job.StopAfter = percent
@@ -60,6 +61,8 @@ func (f *replayFlags) apply(c *cobra.Command, job *dlq.Job) error {
 	switch {
 	case job.Rate < 0:
 		return fmt.Errorf("%w: --rate %g: must not be below 0 (0: no bound)", cli.ErrUsage, job.Rate)
+	case math.IsNaN(job.Rate) || math.IsInf(job.Rate, 0):
+		return fmt.Errorf("%w: --rate %g: must be a number (0: no bound)", cli.ErrUsage, job.Rate)
 	case job.Subject != "" && (job.Staged || job.StopAfter > 0 || job.Wait):
 		return fmt.Errorf("%w: --staged, --stop-after and --wait need the verdicts of a route: they cannot go with --to-subject", cli.ErrUsage)
 	}
@@ -250,11 +253,20 @@ func (r *replayer) print(p *dlq.Plan) {
 	switch {
 	case p.Total == 0:
 	case r.job.Rate > 0:
-		fmt.Fprintf(r.out, "at %g a second: about %v\n", r.job.Rate, (time.Duration(float64(p.Total)/r.job.Rate*float64(time.Second)) + time.Second).Truncate(time.Second))
+		fmt.Fprintf(r.out, "at %g a second: %s\n", r.job.Rate, howLong(float64(p.Total)/r.job.Rate))
 	}
 	if p.Total > 0 && r.job.Subject == "" && !r.routes.Running {
 		fmt.Fprintln(r.out, "no instance of relay answers: the messages wait in the retry stream until an instance runs")
 	}
+}
+
+// howLong says how long so many seconds are.
+func howLong(seconds float64) string {
+	const year = 365 * 24 * time.Hour
+	if seconds > year.Seconds() { // a duration has an end
+		return "more than a year"
+	}
+	return fmt.Sprintf("about %v", (time.Duration(seconds*float64(time.Second)) + time.Second).Truncate(time.Second))
 }
 
 // shownNumbers is how many of the entries that stay are named in one line.

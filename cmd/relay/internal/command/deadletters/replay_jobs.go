@@ -238,6 +238,12 @@ func chosen(j dlq.Job) string {
 	for _, m := range f.Body {
 		text("body", m.String())
 	}
+	if f.After > 0 {
+		add("--after %d", f.After)
+	}
+	if f.Limit > 0 {
+		add("--limit %d", f.Limit)
+	}
 	text("to-subject", j.Subject)
 	if len(parts) == 0 {
 		add("all")

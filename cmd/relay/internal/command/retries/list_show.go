@@ -49,7 +49,10 @@ func newRetriesList(o *cli.Options) *cobra.Command {
 					limit = math.MaxInt
 				}
 				if asJSON {
-					_, _, err := eachRetry(ctx, r, route, limit, func(m waiting.Message) error { return cli.PrintLine(c.OutOrStdout(), m) })
+					n, _, err := eachRetry(ctx, r, route, limit, func(m waiting.Message) error { return cli.PrintLine(c.OutOrStdout(), m) })
+					if err == nil && n == 0 {
+						err = r.Unknown(route)
+					}
 					return err
 				}
 				return listRetries(ctx, r, c.OutOrStdout(), route, limit)
@@ -99,6 +102,9 @@ func listRetries(ctx context.Context, r *waiting.Reader, out io.Writer, route st
 	case err != nil:
 		return err
 	case n == 0:
+		if err := r.Unknown(route); err != nil {
+			return err
+		}
 		fmt.Fprintln(out, "nothing waits for its retry")
 		return nil
 	}

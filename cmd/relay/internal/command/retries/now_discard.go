@@ -56,6 +56,11 @@ func choose(ctx context.Context, r *waiting.Reader, a []string, route string, no
 			return c, fmt.Errorf("%s does not wait for a retry (relay retries ls shows what does)", cli.Printable(id))
 		}
 	}
+	if c.n+elsewhere == 0 {
+		if err := r.Unknown(route); err != nil {
+			return c, err
+		}
+	}
 	if elsewhere > 0 {
 		name := "ROUTE"
 		if len(last.Routes) == 1 {

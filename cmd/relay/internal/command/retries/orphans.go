@@ -100,7 +100,8 @@ func newOrphansMove(o *cli.Options) *cobra.Command {
 		Long: `Move takes what waits for one route to another route: retries, with their attempts and their time, dead letters, and what the
 durable of the old route has not handled. That durable is removed then. Messages that the durable of the new route delivers, too,
 are not handed over. Each message is stored for the new route before the old one is removed: nothing is lost when this is interrupted, and
-another run goes on. The old route must run nowhere, and the new one must have been started once. After a service was renamed,
+another run goes on. The old route must run nowhere, and the new one must have been started once. With the same route for both, it gets
+what a durable has that it used before; its retries and dead letters are its own already. After a service was renamed,
 --of-service is its old name; its routes may keep theirs.`,
 		Example: `  relay orphans move --from billing --to invoicing --dry-run
   relay orphans move --from billing --to invoicing
@@ -110,18 +111,23 @@ another run goes on. The old route must run nowhere, and the new one must have b
 				return fmt.Errorf("%w: --from and --to are required", cli.ErrUsage)
 			}
 			return o.WithClient(c, func(ctx context.Context, cl *cli.Client) error {
+				if service == cl.Config.Service {
+					service = ""
+				}
+				// A route may get what it left in a durable that it used before. All else is its own already.
+				toItself := from == to && service == ""
+				if toItself && len(cl.Config.Routes) == 0 {
+					return fmt.Errorf("%w: --from and --to are the same route, and without its configuration (-c) nobody knows which durable it uses now", cli.ErrUsage)
+				}
 				var others []consumer.Route
 				prefix, known := "", len(cl.Config.Routes) == 0
 				for _, rt := range cl.Config.Routes {
 					if rt.Name == to {
 						known, prefix = true, rt.DeadLetter.Prefix
 					}
-					if rt.Name != from || service != "" {
+					if rt.Name != from || service != "" || toItself {
 						others = append(others, rt.Route)
 					}
-				}
-				if service == cl.Config.Service {
-					service = ""
 				}
 				if !known {
 					return fmt.Errorf("%w: --to: the configuration has no route %s", cli.ErrUsage, cli.Printable(to))
@@ -131,9 +137,9 @@ another run goes on. The old route must run nowhere, and the new one must have b
 					return err
 				}
 				list = slices.DeleteFunc(list, func(of orphans.Orphan) bool {
-					return of.Kind == orphans.Partitions || of.Route != from || of.Service != service || stream != "" && of.Kind != orphans.Dead && of.Stream != stream
+					return of.Kind == orphans.Partitions || toItself && of.Kind != orphans.Durable || of.Route != from || of.Service != service || stream != "" && of.Kind != orphans.Dead && of.Stream != stream
 				})
-				if stream != "" && service == "" && !slices.ContainsFunc(list, func(of orphans.Orphan) bool { return of.Kind == orphans.Retries }) {
+				if stream != "" && service == "" && !toItself && !slices.ContainsFunc(list, func(of orphans.Orphan) bool { return of.Kind == orphans.Retries }) {
 					list = append(list, orphans.Orphan{Kind: orphans.Retries, Route: from, Stream: stream})
 				}
 				var found orphans.Moved
