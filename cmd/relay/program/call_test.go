@@ -56,6 +56,11 @@ routes:
 	if code != cli.ExitUsage {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
+	for _, command := range []string{"call", "pub"} {
+		if code, _, stderr := relay(t, w.dir, command, "orders.eu.bad", "x", "--timeout", "0"); code != cli.ExitUsage || !strings.Contains(stderr, "--timeout must be above 0") {
+			t.Errorf("%s: exit %d: %s", command, code, stderr)
+		}
+	}
 
 	slow := spawn(t, w.dir, nil, "call", "orders.eu.slow", "x")
 	natstest.Eventually(t, "the slow one runs", func() bool {

@@ -71,6 +71,12 @@ routes:
 	if out := must(t, w.dir, append(move, "--yes", "--json")...); !strings.Contains(out, `"moved": 0`) {
 		t.Errorf("again: %q", out)
 	}
+	// A route that nobody knows is named: it may be mistyped.
+	for _, of := range [][]string{{"move", "--from", "biling", "--to", "invoicing", "--yes"}, {"return", "--from", "biling", "--stream", "ORDERS", "--yes"}} {
+		if code, _, said := relay(t, w.dir, append([]string{"orphans"}, of...)...); code != 0 || !strings.Contains(said, "nothing was found that waits for route biling") {
+			t.Errorf("%v: exit %d, %s", of, code, said)
+		}
+	}
 }
 
 // A route, or the whole service, gets another name while messages wait in every place: one command gives all of them to the new route, once each.

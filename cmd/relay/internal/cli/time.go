@@ -37,6 +37,9 @@ func ParseTime(s string, now time.Time) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	if age, err := time.ParseDuration(s); err == nil {
+		if age < 0 {
+			return time.Time{}, fmt.Errorf("%q: an age must not be below 0; a time to come is written such as %s", s, now.Add(-age).UTC().Format(time.RFC3339))
+		}
 		return now.Add(-age), nil
 	}
 	t, err := time.Parse(time.RFC3339, s)

@@ -40,6 +40,9 @@ relay schedule ls lists the waiting messages, and relay schedule rm removes one.
 			if err := subject.ValidateLiteral(a[0]); err != nil {
 				return fmt.Errorf("%w: subject: %w", cli.ErrUsage, err)
 			}
+			if timeout <= 0 {
+				return fmt.Errorf("%w: --timeout must be above 0 (got %v)", cli.ErrUsage, timeout)
+			}
 			m, err := messageOf(c.InOrStdin(), a, headers)
 			if err != nil {
 				return err

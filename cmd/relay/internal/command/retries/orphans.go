@@ -175,6 +175,9 @@ what a durable has that it used before; its retries and dead letters are its own
 					}
 				}
 				out := c.OutOrStdout()
+				if len(list) == 0 {
+					nothingOf(c, from)
+				}
 				switch {
 				case asJSON:
 					return cli.PrintJSON(out, map[string]any{"from": from, "to": to, "found": found.Sum(), "moved": moved.Sum(), "of": found, "done": moved, "dry_run": dry})
@@ -196,6 +199,11 @@ what a durable has that it used before; its retries and dead letters are its own
 	consent.Flag(c, "do not ask")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// nothingOf says on standard error that nothing was found of a route: its name may be mistyped, and nobody knows the names of routes that are gone.
+func nothingOf(c *cobra.Command, route string) {
+	fmt.Fprintf(c.ErrOrStderr(), "nothing was found that waits for route %s (relay orphans ls shows what waits, and for which routes)\n", cli.Printable(route))
 }
 
 func movedText(n orphans.Moved) string {
@@ -247,6 +255,9 @@ that stream. Who did so is kept for 30 days: relay replay ls.`,
 					}
 				}
 				out := c.OutOrStdout()
+				if found == 0 {
+					nothingOf(c, from)
+				}
 				switch {
 				case asJSON:
 					return cli.PrintJSON(out, map[string]any{"from": from, "stream": stream, "found": found, "returned": returned, "dry_run": dry})
