@@ -48,6 +48,7 @@ func (r *Run) weight(it item) int64 {
 // handOver hands items over in their order, and returns when all of them are settled.
 func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, stop context.CancelCauseFunc) error {
 	prepared := make(chan *flight, readAhead)
+	unused := make(chan struct{}, readAhead)
 	room := semaphore.NewWeighted(r.ahead)
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -55,7 +56,7 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 	finish := context.WithoutCancel(ctx)
 	work.Go(func() {
 		defer close(prepared)
-		r.feed(ctx, items, limit, room, func(f *flight) bool {
+		r.feed(ctx, items, turns{limit, unused}, room, func(f *flight) bool {
 			select {
 			case prepared <- f: // bounds what is read ahead
 			case <-ctx.Done():
@@ -77,6 +78,10 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 			continue // nothing new
 		}
 		if f.err != nil {
+			select {
+			case unused <- struct{}{}:
+			default:
+			}
 			f.done()
 			if err := r.settle(f, f.err); err != nil {
 				stop(err)
@@ -125,7 +130,7 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 }
 
 // feed yields items when it is their turn, until yield returns false or ctx ends. Those of the next moment are read together.
-func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, room *semaphore.Weighted, yield func(*flight) bool) {
+func (r *Run) feed(ctx context.Context, items []item, turns turns, room *semaphore.Weighted, yield func(*flight) bool) {
 	together, turn := maxTogether, 1
 	if r.spec.Rate > 0 {
 		// No entry is read much longer than that before its turn: somebody else may replay or discard it meanwhile.
@@ -173,8 +178,7 @@ func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, room 
 				return
 			}
 			if granted == 0 {
-				granted = min(turn, len(chunk.items)-i)
-				if limit.WaitN(ctx, granted) != nil {
+				if granted = turns.take(ctx, min(turn, len(chunk.items)-i)); granted == 0 {
 					return
 				}
 			}
@@ -189,6 +193,39 @@ func (r *Run) feed(ctx context.Context, items []item, limit *rate.Limiter, room 
 				return
 			}
 		}
+	}
+}
+
+// turns are those that the rate of a job permits. An entry that turns out to stay, or to be gone, leaves its turn unused, and the next one gets it: however
+// many of these are in front, the rate is that of what is handed over.
+type turns struct {
+	limit  *rate.Limiter
+	unused <-chan struct{}
+}
+
+// take waits for n turns, or for one that is unused, and returns how many these are; 0 when ctx ended.
+func (t turns) take(ctx context.Context, n int) int {
+	select {
+	case <-t.unused:
+		return 1
+	default:
+	}
+	reserved := t.limit.ReserveN(time.Now(), n)
+	delay := reserved.Delay()
+	if delay == 0 && ctx.Err() == nil {
+		return n
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return n
+	case <-t.unused:
+		reserved.Cancel()
+		return 1
+	case <-ctx.Done():
+		reserved.Cancel()
+		return 0
 	}
 }
 

@@ -182,6 +182,32 @@ func TestRun_rate(t *testing.T) {
 	}
 }
 
+// What stays, or is gone, took a turn of the rate: thousands of such entries in front of good ones held these back for hours.
+func TestRun_regressionTheRateIsThatOfWhatIsHandedOver(t *testing.T) {
+	s, js := setup(t, Config{})
+	const gone, good = 600, 3
+	for i := range uint64(gone + good) {
+		put(t, s, entry(i+1))
+	}
+	jobs := openJobs(t, js)
+	run := newRun(t, s, jobs, Job{Rate: 1}, Choice{}) // 10 minutes for all of them
+	for seq := range uint64(gone) {
+		if err := s.Discard(t.Context(), seq+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	began := time.Now()
+	if err := run.Do(ctx); err != nil || run.Job.Handed != good || run.Job.Gone != gone {
+		t.Errorf("%d handed over, %d gone, %v", run.Job.Handed, run.Job.Gone, err)
+	}
+	// The first one has a turn at once.
+	if took := time.Since(began); took < 1900*time.Millisecond {
+		t.Errorf("three at one a second took %v", took)
+	}
+}
+
 func TestRun_stagesStopAtFailuresAndGoOn(t *testing.T) {
 	s, js := setup(t, Config{})
 	for i := range uint64(150) {
