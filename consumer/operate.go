@@ -74,6 +74,9 @@ func (r *Relay) Replay(ctx context.Context, job dlq.Job) (dlq.Progress, error) {
 }
 
 func (r *Relay) replay(ctx context.Context, job letters.Job) (letters.Progress, error) {
+	if err := job.Check(); err != nil {
+		return letters.Progress{}, err
+	}
 	store, err := letters.Attach(ctx, r.js, r.cfg.Service)
 	if err != nil {
 		return letters.Progress{}, err

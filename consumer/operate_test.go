@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -69,6 +70,11 @@ func TestRelay_Replay(t *testing.T) {
 	r := relaytest.Start(t, consumer.Config{}, operated(broken, nil))
 	if p, err := r.Replay(t.Context(), dlq.Job{}); err != nil || p.ID != "" || p.Total != 0 {
 		t.Errorf("a replay of nothing: %+v, %v", p, err)
+	}
+	for what, job := range map[string]dlq.Job{"rate": {Rate: math.NaN()}, "rate:": {Rate: -1}, "stop_after": {StopAfter: 100}, "subject": {Subject: "orders.eu", Wait: true}} {
+		if _, err := r.Replay(t.Context(), job); err == nil || !strings.HasPrefix(err.Error(), what) {
+			t.Errorf("%+v: %v", job, err)
+		}
 	}
 	sent := r.Publish("orders.eu", "1")
 	sent.Want(relaytest.DeadLettered)

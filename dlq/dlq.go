@@ -99,7 +99,7 @@ type Filter struct {
 	// Text must be part of the last error, and Match must match it.
 	Text  string
 	Match *regexp.Regexp
-	// Fingerprint is that of the last error, as relay dlq ls --group-by fingerprint shows it.
+	// Fingerprint is that of the last error, as relay dlq ls --group-by error --json shows it.
 	Fingerprint string
 	// MinAttempts and MaxAttempts bound the attempts. Zero means no bound.
 	MinAttempts int
@@ -134,7 +134,8 @@ const (
 	OnFullDropOldest = dlq.OnFullDropOldest // the oldest ones go
 )
 
-// Job is a replay of many entries by a running relay: of Numbers, or of what matches Filter when the job begins.
+// Job is a replay of many entries by a running relay: of Numbers, or of what matches Filter when the job begins. A rate below 0, a percentage of 100
+// or more, and Staged, StopAfter or Wait beside Subject are errors.
 type Job struct {
 	Filter  Filter
 	Numbers []uint64 // sequences in the stream of dead letters
@@ -163,8 +164,8 @@ type Progress struct {
 	Handed, Gone, Refused int
 	// Reasons are those of all that were refused, with how many entries each has; at most 20.
 	Reasons map[string]int
-	// Succeeded and Failed count the first outcomes of what was handed over, as far as the job waits for them. Of Lost ones nothing came
-	// in time.
+	// Succeeded and Failed count the first outcomes of what was handed over, as far as the job waits for them. Lost ones were handled, and how is not
+	// known, for example because a relay was killed before it had said so.
 	Succeeded, Failed, Lost int
 }
 

@@ -64,6 +64,17 @@ func (e Entry) ID() string { return e.entry().ID() }
 // MarshalJSON writes the entry as the command relay dlq show --json does.
 func (e Entry) MarshalJSON() ([]byte, error) { return json.Marshal(e.entry()) }
 
+// UnmarshalJSON reads what MarshalJSON wrote. An entry without its body is an error. Where it is stored is not in it but for the sequence: [Store.Get]
+// brings the entry that can be replayed.
+func (e *Entry) UnmarshalJSON(data []byte) error {
+	var in dlq.Entry
+	if err := json.Unmarshal(data, &in); err != nil {
+		return err
+	}
+	*e = entryOf(in)
+	return nil
+}
+
 func entryOf(e dlq.Entry) Entry {
 	out := Entry{
 		Route: e.Route, Stream: e.Stream, Consumer: e.Consumer, Sequence: e.Sequence, Time: e.Time, Subject: e.Subject, Header: e.Header, Data: e.Data,

@@ -59,6 +59,10 @@ func TestEntry_isWhatWasStored(t *testing.T) {
 	if err != nil || err2 != nil || string(ours) != string(theirs) {
 		t.Errorf("%s, %v; want %s, %v", ours, err, theirs, err2)
 	}
+	var read Entry
+	if err := json.Unmarshal(ours, &read); err != nil || read.ID() != e.ID() || string(read.Data) != "body" || read.StoredSequence != 12 || !read.Past[0].Time.Equal(at) {
+		t.Errorf("read as %+v, %v", read, err)
+	}
 	// One that a program puts together, as from numbers that it kept, names the same message.
 	if own := (Entry{Stream: e.Stream, Consumer: e.Consumer, Sequence: e.Sequence, Time: e.Time}); own.ID() != e.ID() {
 		t.Errorf("id %s, want %s", own.ID(), e.ID())

@@ -6,6 +6,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -29,10 +30,10 @@ type Delayed struct {
 	Overdue bool
 }
 
-// AttachLater is for whoever publishes by the relay of a service, which is relay unless its configuration has another one. It makes nothing and asks
-// for nothing: a running relay makes the streams.
+// AttachLater is for whoever publishes by the relay of a service (empty: relay). It makes nothing and asks for nothing: a running relay makes the
+// streams.
 func AttachLater(js jetstream.JetStream, service string) *Later {
-	return &Later{schedule.AttachLater(js, service)}
+	return &Later{schedule.AttachLater(js, cmp.Or(service, "relay"))}
 }
 
 // Delay stores m to be published on its subject at due, and returns when the server has it. An id is 1 to 64 letters, digits, - and _. A message of the same

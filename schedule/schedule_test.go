@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 func TestLater_delaysAndTakesBack(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
-	later := schedule.AttachLater(js, "relay")
+	later := schedule.AttachLater(js, "")
 	due := time.Now().Add(time.Hour).Truncate(time.Second)
 	reminder := &nats.Msg{Subject: "orders.reminder", Data: []byte("order 7")}
 	if _, err := later.Delay(t.Context(), "order-7", reminder, due); !errors.Is(err, schedule.ErrNoIntake) {

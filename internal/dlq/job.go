@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -115,6 +116,19 @@ type Job struct {
 
 // Waits tells whether the job waits for the verdicts of what it handed over.
 func (j Job) Waits() bool { return j.Subject == "" && (j.Wait || j.Staged || j.StopAfter > 0) }
+
+// Check says what is wrong with how the job is to run, beginning with the name of its field.
+func (j Job) Check() error {
+	switch {
+	case !(j.Rate >= 0) || math.IsInf(j.Rate, 1): // so that NaN is refused
+		return fmt.Errorf("rate: must be a number from 0, which is no bound (got %g)", j.Rate)
+	case !(j.StopAfter >= 0 && j.StopAfter < 100):
+		return fmt.Errorf("stop_after: must be a percentage below 100; 0: none (got %g)", j.StopAfter)
+	case j.Subject != "" && (j.Staged || j.StopAfter > 0 || j.Wait):
+		return errors.New("subject: staged, stop_after and wait need the verdicts of a route")
+	}
+	return nil
+}
 
 // Refusal is an entry that stays, and why.
 type Refusal struct {

@@ -76,7 +76,7 @@ routes:
 		t.Errorf("a shell completes the keys that wait as %q", out)
 	}
 	status("1 suspended", "orders.odd")
-	if code, _, said := relay(t, w.dir, "pause", "biling"); code != cli.ExitUsage || !strings.Contains(said, "there is no route biling; did you mean billing?") {
+	if code, _, said := relay(t, w.dir, "pause", "biling"); code != cli.ExitUsage || !strings.Contains(said, "there is no route biling, did you mean billing?") {
 		t.Errorf("a misspelt route: exit %d, %s", code, said)
 	}
 	if code, _, said := relay(t, w.dir, "pause", "billing", "nosuchkey"); code != cli.ExitUsage || !strings.Contains(said, "its subjects are orders.>") {

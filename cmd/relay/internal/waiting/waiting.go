@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/routes"
 	"github.com/relaymq/relay/internal/retry"
 )
@@ -104,15 +103,10 @@ func (r *Reader) Unknown(route string) error {
 	for _, rt := range r.Client.Config.Routes {
 		names = append(names, rt.Name)
 	}
-	if route == "" || len(names) == 0 || slices.Contains(names, route) {
+	if route == "" {
 		return nil
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	if near := config.Nearest(route, names); near != "" {
-		return fmt.Errorf("%w: --route %s: there is no such route and nothing waits for it, did you mean %s?", cli.ErrUsage, cli.Printable(route), cli.Printable(near))
-	}
-	return fmt.Errorf("%w: --route %s: there is no such route and nothing waits for it; there are %s", cli.ErrUsage, cli.Printable(route), cli.Printable(strings.Join(names, ", ")))
+	return cli.Mistyped(route, names, "--route "+cli.Printable(route)+": there is no such route and nothing waits for it")
 }
 
 // Each calls f for what waits, of a route or of all, until f returns false.

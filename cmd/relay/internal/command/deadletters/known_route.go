@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/config"
@@ -51,12 +50,7 @@ func (f *dlqFilter) known(ctx context.Context, cl *cli.Client, store *dlq.Store,
 		fmt.Fprintf(notes, "relay: note: there is no route %s any more, but it has dead letters\n", cli.Printable(f.route))
 		return nil
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	if near := config.Nearest(f.route, names); near != "" {
-		return fmt.Errorf("%w: --route %s: there is no such route and no dead letter of it, did you mean %s?", cli.ErrUsage, cli.Printable(f.route), cli.Printable(near))
-	}
-	return fmt.Errorf("%w: --route %s: there is no such route and no dead letter of it; there are %s", cli.ErrUsage, cli.Printable(f.route), cli.Printable(strings.Join(names, ", ")))
+	return cli.Mistyped(f.route, names, "--route "+cli.Printable(f.route)+": there is no such route and no dead letter of it")
 }
 
 // noteSubject tells of a pattern that no route handles. It is no error: dead letters outlive routes.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
-	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/control"
@@ -260,15 +259,7 @@ func knownRoute(cl *cli.Client, running []consumer.Status, name string) error {
 			known = append(known, r.Name)
 		}
 	}
-	slices.Sort(known)
-	known = slices.Compact(known)
-	if len(known) == 0 || slices.Contains(known, name) {
-		return nil
-	}
-	if near := config.Nearest(name, known); near != "" {
-		return fmt.Errorf("%w: there is no route %s; did you mean %s?", cli.ErrUsage, cli.Printable(name), cli.Printable(near))
-	}
-	return fmt.Errorf("%w: there is no route %s; there are %s", cli.ErrUsage, cli.Printable(name), cli.Printable(strings.Join(known, ", ")))
+	return cli.Mistyped(name, known, "there is no route "+cli.Printable(name))
 }
 
 // knownKey refuses a key that no message of the route can have, and notes one that no instance knows now.

@@ -95,10 +95,10 @@ func configured(cfg *config.Config, name string) (schedule.Schedule, error) {
 		}
 		known = append(known, s.Name)
 	}
-	if near := config.Nearest(name, known); near != "" {
-		return schedule.Schedule{}, fmt.Errorf("%w: there is no schedule %s; did you mean %s?", cli.ErrUsage, cli.Printable(name), cli.Printable(near))
+	if err := cli.Mistyped(name, known, "there is no schedule "+cli.Printable(name)); err != nil {
+		return schedule.Schedule{}, err
 	}
-	return schedule.Schedule{}, fmt.Errorf("%w: the configuration has no schedule %s", cli.ErrUsage, cli.Printable(name))
+	return schedule.Schedule{}, fmt.Errorf("%w: the configuration has no schedules", cli.ErrUsage)
 }
 
 // withRecords calls f with the records of the service.
