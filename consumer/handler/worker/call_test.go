@@ -53,7 +53,7 @@ func TestHandle_regressionFailedStartsAreJudged(t *testing.T) {
 	slow := make(chan error, 1)
 	go func(m *consumer.Msg) { slow <- h.Handle(ctx, m) }(message("hang"))
 	inHand(t, h, 1)
-	c := h.slots[0].child
+	c := h.places.shared[0].child
 	for end := time.Now().Add(long); !c.reads() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}

@@ -21,11 +21,11 @@
 //
 // A process that exits, closes its stdout, or writes a line that is no answer to what it has in hand, has ended: a stop
 // ([consumer.Crashed]). The message that it alone had in hand is charged one attempt. When it had several, nobody knows whose fault it
-// was: none is charged, and each runs alone in a process of its own next (suspects.go). A message that it had not begun to read, by what is
+// was: none is charged, nothing counts against their keys, and each runs alone next (suspects.go, places.go). A message that it had not begun to read, by what is
 // left in its stdin, goes to the next process; so that one that exits after each so many messages costs nobody anything. One that ends
 // before it has read anything or said that it is ready has not started, which stops the route when it lasts.
 //
-// A message that hangs is charged; those beside it are not, and no suspects either.
+// A message that hangs is charged; those beside it are not, and no suspects either: they just come again.
 //
 // # How it is fast
 //

@@ -25,33 +25,20 @@ type shared struct {
 // pool is processes that take any of its messages.
 type pool struct {
 	*shared
-	places chan *slot // one for each message that the processes take at once, in turns
-	solo   chan *slot // one: for suspects, which run alone
+	places *places
+	idle   *time.Timer // ends the process for suspects when it has had none for soloIdle
 
 	mu       sync.Mutex
-	slots    []*slot
 	children map[*child]bool // that are not gone
 }
 
-// slot is the place of a process.
-type slot struct {
-	mu    sync.Mutex
-	child *child // nil: none was needed yet
-}
+// soloIdle is how long the process for suspects lives without one.
+const soloIdle = 10 * time.Second
 
 func newPool(s *shared, processes int) *pool {
-	p := &pool{shared: s, places: make(chan *slot, processes*s.cfg.InFlight), solo: make(chan *slot, 1), children: make(map[*child]bool)}
-	for range processes {
-		p.slots = append(p.slots, new(slot))
-	}
-	for range s.cfg.InFlight {
-		for _, sl := range p.slots {
-			p.places <- sl
-		}
-	}
-	alone := new(slot)
-	p.slots = append(p.slots, alone)
-	p.solo <- alone
+	p := &pool{shared: s, places: newPlaces(processes, s.cfg.InFlight), children: make(map[*child]bool)}
+	p.idle = time.AfterFunc(soloIdle, p.leaveSolo)
+	p.idle.Stop()
 	return p
 }
 
@@ -86,19 +73,16 @@ const maxTries = 3
 
 // Handle gives m to a process and returns its verdict. While all are busy it waits.
 func (p *pool) Handle(ctx context.Context, m *consumer.Msg) error {
-	places := p.places
-	suspect := p.suspects.has(m.ID)
-	if suspect {
-		places = p.solo
-	}
-	sl, err := place(ctx, places)
+	of := p.suspects.kind(m.ID)
+	sl, err := p.places.take(ctx, of)
 	if err != nil {
-		return consumer.NotStarted(fmt.Errorf("%s: no process was free: %w", p.program.Path, err))
+		err = fmt.Errorf("%s: no process was free: %w", p.program.Path, err)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) && (of != ordinary || p.places.isCrowded()) {
+			return comesAgain(err)
+		}
+		return consumer.NotStarted(err)
 	}
-	defer func() { places <- sl }()
-	if suspect {
-		defer p.leaveSolo(sl)
-	}
+	defer p.giveBack(sl)
 	for try := 1; ; try++ {
 		c := p.current(sl)
 		if err := begins(ctx, c); err != nil {
@@ -109,33 +93,47 @@ func (p *pool) Handle(ctx context.Context, m *consumer.Msg) error {
 		}
 		a, err := c.do(ctx, m)
 		if err == nil {
-			if suspect && a.Verdict != "retry" && a.Verdict != "snooze" {
-				p.suspects.acquit(m.ID)
-			}
+			p.answered(m, of, a.Verdict)
 			return p.verdict(ctx, m, &a)
 		}
-		if again := p.failed(ctx, c, m, err, try); again != nil {
-			return again
+		if verdict := p.failed(ctx, c, m, err, try); verdict != nil {
+			return verdict
 		}
 	}
 }
 
-func place(ctx context.Context, places chan *slot) (*slot, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	select {
-	case sl := <-places:
-		return sl, nil
+// answered notes what the answer says of a suspect.
+func (p *pool) answered(m *consumer.Msg, of kind, verdict string) {
+	switch {
+	case of == ordinary:
+	case verdict == "retry", verdict == "snooze":
+		p.suspects.failed(m.ID)
 	default:
-	}
-	select {
-	case sl := <-places:
-		return sl, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		p.suspects.acquit(m.ID)
 	}
 }
+
+// giveBack gives the place of a message to the next one.
+func (p *pool) giveBack(sl *slot) {
+	p.places.give(sl)
+	if sl == p.places.solo {
+		p.idle.Reset(soloIdle)
+	}
+}
+
+// again is the verdict for a message that is not to blame for what happened: it comes again soon, and nothing is held against it.
+type again struct {
+	err     error
+	verdict error
+}
+
+func (a *again) Error() string   { return a.err.Error() }
+func (a *again) Unwrap() []error { return []error{a.verdict, a.err} }
+
+// againAfter is when such a message comes again.
+const againAfter = 100 * time.Millisecond
+
+func comesAgain(err error) error { return &again{err, consumer.Snooze(againAfter)} }
 
 // begins waits until a process has started.
 func begins(ctx context.Context, c *child) error {
@@ -156,6 +154,9 @@ func begins(ctx context.Context, c *child) error {
 func (p *pool) failed(ctx context.Context, c *child, m *consumer.Msg, err error, try int) error {
 	switch {
 	case errors.Is(err, errHung):
+		if p.suspects.kind(m.ID) != ordinary {
+			p.suspects.failed(m.ID)
+		}
 		return fmt.Errorf("%s: %w: %w", p.program.Path, c.why(), causeOf(ctx))
 	case errors.Is(err, errUnsent):
 		return consumer.NotStarted(fmt.Errorf("%s: %w: %w", p.program.Path, err, causeOf(ctx)))
@@ -167,18 +168,21 @@ func (p *pool) failed(ctx context.Context, c *child, m *consumer.Msg, err error,
 	case c.stillborn:
 		return p.unbegun(c)
 	case errors.Is(err, errTaken), !c.hasRead(m.ID):
-		if try < maxTries && ctx.Err() == nil {
+		switch {
+		case try < maxTries && ctx.Err() == nil:
 			return nil
+		case c.read > 0: // of messages before it
+			return comesAgain(c.death)
 		}
 		return consumer.NotStarted(c.death)
 	case c.beside:
-		return consumer.NotStarted(fmt.Errorf("beside another message: %w", c.death))
+		return comesAgain(fmt.Errorf("beside another message: %w", c.death))
 	case c.several:
 		p.suspects.add(m.ID)
-		return consumer.NotStarted(fmt.Errorf("%w (the process was handling several messages; next, each runs alone)", c.death))
+		return comesAgain(fmt.Errorf("%w (the process was handling several messages; next, each runs alone)", c.death))
 	}
 	if p.cfg.InFlight > 1 {
-		p.suspects.add(m.ID)
+		p.suspects.failed(m.ID)
 	}
 	return consumer.Crashed(c.death)
 }
@@ -248,11 +252,12 @@ func (p *pool) progress(id string, text *string) {
 	p.log.Debug("progress", "id", id, "text", snippet.Head([]byte(*text), maxShown))
 }
 
-// leaveSolo ends the process for suspects when there are none.
-func (p *pool) leaveSolo(sl *slot) {
-	if !p.suspects.none() {
+// leaveSolo ends the process for suspects. A message that it is given meanwhile goes to the next one.
+func (p *pool) leaveSolo() {
+	if !p.places.soloIdle() {
 		return
 	}
+	sl := p.places.solo
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	if sl.child != nil {

@@ -93,6 +93,48 @@ func TestRoute_poison(t *testing.T) {
 	}
 }
 
+// Good messages come behind many that end their process, and beside them, in processes that have several at once. They are not held up as if they had
+// failed themselves.
+func TestRoute_regressionGoodBesideManyCrashes(t *testing.T) {
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	const bad, good = 200, 40
+	cfg, done := config(t, "ready"), t.TempDir()
+	for i := range bad + good {
+		subject, body := fmt.Sprintf("orders.bad.%d", i), "exit:1"
+		if i >= bad {
+			subject, body = "orders.good", fmt.Sprintf("touch:%s;ack", filepath.Join(done, fmt.Sprint(i)))
+		}
+		if _, err := js.PublishAsync(subject, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
+	cfg.Ready, cfg.Processes, cfg.InFlight = true, 2, 8
+	h, err := New(cfg, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := consumer.New(nc, consumer.Config{Logger: quiet()}, consumer.Route{
+		Name: "billing", Subjects: []string{"orders.>"}, Start: consumer.Start{Policy: "all"}, Concurrency: cfg.Concurrency(), Handler: h,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run(t, r)()
+	// It took one second for the first 36 once, and a minute for the others.
+	natstest.Eventually(t, "all good messages are handled", func() bool {
+		files, err := os.ReadDir(done)
+		return err == nil && len(files) == good
+	})
+}
+
 // run runs r until the function that it returns is called.
 func run(t *testing.T, r *consumer.Relay) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,37 +12,50 @@ const maxSuspects = 10_000
 type suspects struct {
 	n   atomic.Int64
 	mu  sync.Mutex
-	ids map[string]bool
-	old []string // in the order in which they came; some are not in ids any more
+	ids map[string]kind // untried or tried
+	old []string        // in the order in which they came; some are not in ids any more
 }
 
-func (s *suspects) none() bool { return s.n.Load() == 0 }
-
-func (s *suspects) has(id string) bool {
-	if s.none() {
-		return false
+// kind is what is known of a message.
+func (s *suspects) kind(id string) kind {
+	if s.n.Load() == 0 {
+		return ordinary
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ids[id]
 }
 
+// add makes a message a suspect: an untried one, unless it has run alone before.
 func (s *suspects) add(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ids[id] {
-		return
+	s.ids[id] = max(s.remembered(id), untried)
+}
+
+// failed notes that a message failed while it ran alone.
+func (s *suspects) failed(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remembered(id)
+	s.ids[id] = tried
+}
+
+// remembered makes room for a message. It returns what is known of it.
+func (s *suspects) remembered(id string) kind {
+	if of := s.ids[id]; of != ordinary {
+		return of
 	}
 	if s.ids == nil {
-		s.ids = make(map[string]bool)
+		s.ids = make(map[string]kind)
 	}
 	for len(s.old) >= maxSuspects {
 		delete(s.ids, s.old[0])
 		s.old = s.old[1:]
 	}
-	s.ids[id] = true
 	s.old = append(s.old, id)
-	s.n.Store(int64(len(s.ids)))
+	s.n.Store(int64(len(s.ids) + 1))
+	return ordinary
 }
 
 func (s *suspects) acquit(id string) {

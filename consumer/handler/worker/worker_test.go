@@ -172,7 +172,7 @@ func TestHandle_exitsAfterItsAnswer(t *testing.T) {
 							break
 						}
 						// Those that it had read and not answered are suspects, and run alone next.
-						if inFlight == 1 || !handlertest.Verdict(err).NotStarted && !handlertest.Verdict(err).Crashed {
+						if inFlight == 1 || handlertest.Verdict(err).Kind != supervisor.Snooze && !handlertest.Verdict(err).Crashed {
 							t.Error(err)
 							return
 						}
@@ -238,7 +238,7 @@ func TestHandle_timeout(t *testing.T) {
 func inHand(t *testing.T, h *Handler, n int) {
 	t.Helper()
 	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		sl := h.slots[0]
+		sl := h.places.shared[0]
 		sl.mu.Lock()
 		c := sl.child
 		sl.mu.Unlock()
@@ -268,9 +268,9 @@ func TestHandle_cancel(t *testing.T) {
 		if handlertest.Want(t, err, want) && err != nil && !strings.Contains(err.Error(), "nobody wants it") {
 			t.Error(err)
 		}
-		c := h.slots[0].child
+		c := h.places.shared[0].child
 		handlertest.Want(t, h.Handle(t.Context(), message("ack")), handlertest.Ack)
-		if h.slots[0].child != c {
+		if h.places.shared[0].child != c {
 			t.Error("the process was not used again")
 		}
 	}
@@ -398,7 +398,7 @@ func TestHandle_crashBesideOthers(t *testing.T) {
 		}
 		all.Go(func() {
 			switch v := handlertest.Verdict(h.Handle(t.Context(), m)); {
-			case v.NotStarted:
+			case v.Kind == supervisor.Snooze:
 				left <- m
 			case v.Crashed && m == poison: // the others had all been answered, or were not read
 				left <- m
@@ -420,7 +420,7 @@ func TestHandle_crashBesideOthers(t *testing.T) {
 		handlertest.Want(t, h.Handle(t.Context(), m), want)
 		all.Wait()
 	}
-	if !h.suspects.has(poison.ID) || h.suspects.n.Load() != 1 {
+	if h.suspects.kind(poison.ID) != tried || h.suspects.n.Load() != 1 {
 		t.Errorf("%d suspects", h.suspects.n.Load())
 	}
 }
@@ -437,7 +437,7 @@ func TestHandle_hangsBesideOthers(t *testing.T) {
 	all.Go(func() {
 		// It is given to the next process when the first had not read it.
 		err := h.Handle(t.Context(), message("ack"))
-		if v := handlertest.Verdict(err); !v.NotStarted && v.Kind != supervisor.Ack {
+		if v := handlertest.Verdict(err); v.Kind != supervisor.Snooze && v.Kind != supervisor.Ack && !v.NotStarted {
 			t.Error(err)
 		}
 	})
@@ -536,7 +536,7 @@ func TestNewKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		handlertest.Want(t, h.Handle(t.Context(), message("ack")), handlertest.Ack)
-		pids[h.(*Handler).slots[0].child.process.Pid()] = true
+		pids[h.(*Handler).places.shared[0].child.process.Pid()] = true
 		t.Cleanup(func() { stop(t, h.(*Handler)) })
 	}
 	if len(pids) != 2 {

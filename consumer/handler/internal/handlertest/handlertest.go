@@ -2,9 +2,7 @@
 package handlertest
 
 import (
-	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -13,32 +11,13 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// Verdict reads the verdict out of what a handler returned, as the consumer does. The type that carries it is not
-// exported, and a handler has no business to look into it; a test has.
+// Verdict is what relay understands of what a handler returned, with the error as it is.
 func Verdict(err error) supervisor.Verdict {
-	if err == nil {
-		return supervisor.Verdict{Kind: supervisor.Ack}
+	v := consumer.VerdictOf(err)
+	return supervisor.Verdict{
+		Kind: supervisor.Kind(v.Kind), Err: err, Delay: v.Delay, Pause: v.Pause, NotStarted: v.NotStarted, NoAnswer: v.NoAnswer,
+		StopChild: v.StopChild, Crashed: v.Crashed, FailRoute: v.FailRoute, Suspend: v.Suspend,
 	}
-	carrier := reflect.TypeOf(consumer.Drop(""))
-	for e := err; e != nil; e = errors.Unwrap(e) {
-		if reflect.TypeOf(e) != carrier {
-			continue
-		}
-		v := reflect.ValueOf(e).Elem().FieldByName("verdict")
-		return supervisor.Verdict{
-			Kind:       supervisor.Kind(v.FieldByName("Kind").Uint()),
-			Delay:      time.Duration(v.FieldByName("Delay").Int()),
-			Pause:      v.FieldByName("Pause").Bool(),
-			NotStarted: v.FieldByName("NotStarted").Bool(),
-			NoAnswer:   v.FieldByName("NoAnswer").Bool(),
-			StopChild:  v.FieldByName("StopChild").Bool(),
-			FailRoute:  v.FieldByName("FailRoute").Bool(),
-			Suspend:    v.FieldByName("Suspend").Bool(),
-			Crashed:    v.FieldByName("Crashed").Bool(),
-			Err:        err,
-		}
-	}
-	return supervisor.Verdict{Kind: supervisor.Retry, Err: err}
 }
 
 // What a verdict can be, for [Want].
