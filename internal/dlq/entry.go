@@ -62,6 +62,7 @@ type Entry struct {
 
 	body       ref
 	wantPrefix string // of one that was imported: where it was stored
+	imported   string // tells its import from all others; empty: it was not imported
 }
 
 // Headers of an entry beside those of [retry.Wrap]. Unwrap leaves them out, as anything named Relay-.
@@ -69,6 +70,7 @@ const (
 	headerReason   = "Relay-Reason"
 	headerStack    = "Relay-Stack-64" // base64: a stack has line ends, which headers cannot
 	headerInstance = "Relay-Instance"
+	headerImported = "Relay-Imported"
 
 	// A large message names its object in these. They are on entries and on due messages.
 	headerBody     = "Relay-Body"
@@ -131,6 +133,9 @@ func encode(e Entry) nats.Header {
 	if i := retry.CleanText(e.Instance, 256); i != "" {
 		h.Set(headerInstance, i)
 	}
+	if e.imported != "" {
+		h.Set(headerImported, e.imported)
+	}
 	if e.body.name != "" {
 		e.body.set(h)
 	}
@@ -158,7 +163,7 @@ func decodeBrief(h nats.Header) (Entry, error) {
 // entryOf reads what h has beside the origin.
 func entryOf(o Origin, original nats.Header, h nats.Header) (Entry, error) {
 	var err error
-	e := Entry{Origin: o, Header: original, Reason: Reason(h.Get(headerReason)), Instance: h.Get(headerInstance)}
+	e := Entry{Origin: o, Header: original, Reason: Reason(h.Get(headerReason)), Instance: h.Get(headerInstance), imported: h.Get(headerImported)}
 	if e.Reason == "" {
 		return Entry{}, &retry.HeaderError{Header: headerReason, Err: errors.New("missing")}
 	}

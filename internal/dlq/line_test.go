@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/retry"
 )
@@ -110,6 +111,42 @@ func TestImport_once(t *testing.T) {
 		}
 		if d := cmp.Diff(a, b); d != "" {
 			t.Error(d)
+		}
+	}
+}
+
+// Whoever replays, imports what was exported before, and replays again within ten minutes wants the message twice. The server dropped the second one as a
+// duplicate, and the entry was removed.
+func TestReplay_regressionAfterAnImportItIsNoDuplicate(t *testing.T) {
+	s, js := setup(t, Config{})
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ELSEWHERE", Subjects: []string{"elsewhere"}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]Target{"to its route": {Job: "job-1"}, "to a subject": {Subject: "elsewhere"}} {
+		put(t, s, entry(1))
+		line, err := json.Marshal(collect(t, s, Filter{WithBody: true})[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for try := range 3 {
+			e := collect(t, s, Filter{})[0]
+			if err := s.Replay(t.Context(), e, target); err != nil {
+				t.Fatal(err)
+			}
+			if target.Subject == "" {
+				settle(t, due(t, js))
+			} else if n := messages(t, js, "ELSEWHERE"); n != try+1 {
+				t.Errorf("%s: %d messages after replay %d", name, n, try+1)
+			}
+			if err := json.Unmarshal(line, &e); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Import(t.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Discard(t.Context(), collect(t, s, Filter{})[0].StoredSequence); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

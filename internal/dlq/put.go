@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
 	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/internal/transient"
@@ -56,12 +57,14 @@ func (s *Store) Has(ctx context.Context, prefix string, o Origin) (bool, error) 
 }
 
 // Import is Put for an entry that was exported: it goes where it was, if the stream still has that prefix, keeps the
-// instance that wrote it, and never drops others. It reports false when the entry was there already.
+// instance that wrote it, and never drops others. It reports false when the entry was there already. A replay of it is a replay of its own,
+// also when the same entry was replayed shortly before.
 func (s *Store) Import(ctx context.Context, e Entry) (stored bool, err error) {
 	prefix := e.wantPrefix
 	if !slices.Contains(s.stream.CachedInfo().Config.Subjects, prefix+".>") {
 		prefix = ""
 	}
+	e.imported = nuid.Next()
 	return s.put(ctx, prefix, e)
 }
 

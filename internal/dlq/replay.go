@@ -160,9 +160,14 @@ func cmpOriginal(to, original string) string {
 	return to
 }
 
-// messageID tells the replays of one entry from those of every other.
-func messageID(o Origin) string {
-	return fmt.Sprintf("%s_%s_%d_%d", o.Route, o.ID(), o.Time.UnixNano(), o.Replay)
+// messageID tells the replay of e with the origin o from those of every other entry. One that was replayed, and imported again, is another entry: the
+// server would drop its replay as a duplicate for 10 minutes.
+func messageID(e *Entry, o Origin) string {
+	id := fmt.Sprintf("%s_%s_%d_%d", o.Route, o.ID(), o.Time.UnixNano(), o.Replay)
+	if e.imported != "" {
+		id += "_" + e.imported
+	}
+	return id
 }
 
 // replayed is the origin with which the message of e starts anew.
@@ -190,7 +195,7 @@ func (s *Store) toRoute(ctx context.Context, e Entry, job string) (*nats.Msg, er
 		} else {
 			m.Header = retry.Wrap(o, e.Header)
 		}
-		m.Header.Set(jetstream.MsgIDHeader, messageID(o))
+		m.Header.Set(jetstream.MsgIDHeader, messageID(&e, o))
 		m.Header.Set(jetstream.ExpectedStreamHeader, retryName(s.service))
 		return m
 	}
@@ -237,6 +242,6 @@ func (s *Store) toSubject(e Entry, to string) (*nats.Msg, error) {
 	}
 	// The target is part of the id: a hand-over to another subject is not a duplicate of this one.
 	sum := sha256.Sum256([]byte(to))
-	h.Set(jetstream.MsgIDHeader, messageID(replayed(e))+"_"+hex.EncodeToString(sum[:8]))
+	h.Set(jetstream.MsgIDHeader, messageID(&e, replayed(e))+"_"+hex.EncodeToString(sum[:8]))
 	return &nats.Msg{Subject: to, Header: h, Data: e.Data}, nil
 }
