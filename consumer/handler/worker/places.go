@@ -18,18 +18,18 @@ type places struct {
 	shared []*slot
 	solo   *slot // for suspects only
 	alone  int   // of the shared ones, how many a suspect has
-	lines  [kinds][]*waiter
-	next   kind // whose turn it is
+	lines  [classes][]*waiter
+	next   class // whose turn it is
 }
 
-// kind of a message, by what is known of it.
-type kind uint8
+// class of a message, by what is known of it.
+type class uint8
 
 const (
-	ordinary kind = iota
-	untried       // a suspect that has not run alone yet
-	tried         // a suspect that has, and failed
-	kinds
+	ordinary class = iota
+	untried        // a suspect that has not run alone yet
+	tried          // a suspect that has, and failed
+	classes
 )
 
 // patience is how long suspects wait before they may share the ordinary processes in turn.
@@ -60,7 +60,7 @@ func newPlaces(processes, inFlight int) *places {
 }
 
 // take waits for a place. Without one the error says why ctx has ended.
-func (p *places) take(ctx context.Context, of kind) (*slot, error) {
+func (p *places) take(ctx context.Context, of class) (*slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -96,7 +96,7 @@ func (p *places) take(ctx context.Context, of kind) (*slot, error) {
 }
 
 // leave takes a waiter out of its line, or gives back what it has got meanwhile.
-func (p *places) leave(of kind, w *waiter) {
+func (p *places) leave(of class, w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, other := range p.lines[of] {
@@ -125,24 +125,24 @@ func (p *places) free(sl *slot) {
 	p.grant()
 }
 
-// grant gives those that wait what there is, each kind in turn.
+// grant gives those that wait what there is, each class in turn.
 func (p *places) grant() {
-	for tries := kinds; tries > 0; tries-- {
+	for tries := classes; tries > 0; tries-- {
 		of := p.next
-		p.next = (p.next + 1) % kinds
+		p.next = (p.next + 1) % classes
 		if len(p.lines[of]) == 0 {
 			continue
 		}
 		if sl := p.fit(of); sl != nil {
 			p.lines[of][0].got <- sl
 			p.lines[of] = p.lines[of][1:]
-			tries = kinds + 1
+			tries = classes + 1
 		}
 	}
 }
 
-// fit takes a place for a message of that kind, if there is one now.
-func (p *places) fit(of kind) *slot {
+// fit takes a place for a message of that class, if there is one now.
+func (p *places) fit(of class) *slot {
 	crowded := p.crowded()
 	if of == ordinary {
 		most := p.inFlight

@@ -22,11 +22,11 @@ func TestPlaces_model(t *testing.T) {
 		synctest.Test(t, func(*testing.T) {
 			p := newPlaces(processes, inFlight)
 			type holder struct {
-				of kind
+				of class
 				sl *slot
 			}
 			var held []holder
-			var waits [kinds]int
+			var waits [classes]int
 			got := make(chan holder, len(steps))
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
@@ -54,7 +54,7 @@ func TestPlaces_model(t *testing.T) {
 			for _, step := range steps {
 				switch {
 				case step < 6:
-					of := kind(step) % kinds
+					of := class(step) % classes
 					waits[of]++
 					go func() {
 						if sl, err := p.take(ctx, of); err == nil {
@@ -75,7 +75,7 @@ func TestPlaces_model(t *testing.T) {
 				held = held[1:]
 				settle()
 			}
-			if waits != [kinds]int{} {
+			if waits != [classes]int{} {
 				fault = fmt.Sprintf("all have been given back, and %v wait", waits)
 			}
 		})
@@ -88,7 +88,7 @@ func TestPlaces_model(t *testing.T) {
 // Suspects leave ordinary messages half of the processes, until more of them wait than a crash makes; then both go on in turn.
 func TestPlaces_crowded(t *testing.T) {
 	p := newPlaces(4, 2)
-	take := func(of kind) *slot {
+	take := func(of class) *slot {
 		t.Helper()
 		sl, err := p.take(t.Context(), of)
 		if err != nil {
@@ -103,7 +103,7 @@ func TestPlaces_crowded(t *testing.T) {
 	for i := range first {
 		first[i] = take(ordinary)
 	}
-	took := make(chan kind, 8)
+	took := make(chan class, 8)
 	for i := range 3 {
 		go func() {
 			if sl, err := p.take(t.Context(), untried); err == nil {
@@ -131,7 +131,7 @@ func TestPlaces_crowded(t *testing.T) {
 	p.give(first[0])
 	select {
 	case of := <-took:
-		t.Errorf("a process that has another message was given a message of kind %d, too", of)
+		t.Errorf("a process that has another message was given a message of class %d, too", of)
 	case <-time.After(20 * time.Millisecond):
 	}
 	for _, sl := range first[1:] {

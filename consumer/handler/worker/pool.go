@@ -73,7 +73,7 @@ const maxTries = 3
 
 // Handle gives m to a process and returns its verdict. While all are busy it waits.
 func (p *pool) Handle(ctx context.Context, m *consumer.Msg) error {
-	of := p.suspects.kind(m.ID)
+	of := p.suspects.class(m.ID)
 	sl, err := p.places.take(ctx, of)
 	if err != nil {
 		err = fmt.Errorf("%s: no process was free: %w", p.program.Path, err)
@@ -103,7 +103,7 @@ func (p *pool) Handle(ctx context.Context, m *consumer.Msg) error {
 }
 
 // answered notes what the answer says of a suspect.
-func (p *pool) answered(m *consumer.Msg, of kind, verdict string) {
+func (p *pool) answered(m *consumer.Msg, of class, verdict string) {
 	switch {
 	case of == ordinary:
 	case verdict == "retry", verdict == "snooze":
@@ -154,7 +154,7 @@ func begins(ctx context.Context, c *child) error {
 func (p *pool) failed(ctx context.Context, c *child, m *consumer.Msg, err error, try int) error {
 	switch {
 	case errors.Is(err, errHung):
-		if p.suspects.kind(m.ID) != ordinary {
+		if p.suspects.class(m.ID) != ordinary {
 			p.suspects.failed(m.ID)
 		}
 		return fmt.Errorf("%s: %w: %w", p.program.Path, c.why(), causeOf(ctx))

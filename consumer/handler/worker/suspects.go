@@ -12,12 +12,12 @@ const maxSuspects = 10_000
 type suspects struct {
 	n   atomic.Int64
 	mu  sync.Mutex
-	ids map[string]kind // untried or tried
-	old []string        // in the order in which they came; some are not in ids any more
+	ids map[string]class // untried or tried
+	old []string         // in the order in which they came; some are not in ids any more
 }
 
-// kind is what is known of a message.
-func (s *suspects) kind(id string) kind {
+// class is what is known of a message.
+func (s *suspects) class(id string) class {
 	if s.n.Load() == 0 {
 		return ordinary
 	}
@@ -30,7 +30,8 @@ func (s *suspects) kind(id string) kind {
 func (s *suspects) add(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ids[id] = max(s.remembered(id), untried)
+	of := s.remembered(id)
+	s.ids[id] = max(of, untried)
 }
 
 // failed notes that a message failed while it ran alone.
@@ -42,12 +43,12 @@ func (s *suspects) failed(id string) {
 }
 
 // remembered makes room for a message. It returns what is known of it.
-func (s *suspects) remembered(id string) kind {
+func (s *suspects) remembered(id string) class {
 	if of := s.ids[id]; of != ordinary {
 		return of
 	}
 	if s.ids == nil {
-		s.ids = make(map[string]kind)
+		s.ids = make(map[string]class)
 	}
 	for len(s.old) >= maxSuspects {
 		delete(s.ids, s.old[0])

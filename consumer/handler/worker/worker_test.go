@@ -420,7 +420,7 @@ func TestHandle_crashBesideOthers(t *testing.T) {
 		handlertest.Want(t, h.Handle(t.Context(), m), want)
 		all.Wait()
 	}
-	if h.suspects.kind(poison.ID) != tried || h.suspects.n.Load() != 1 {
+	if h.suspects.class(poison.ID) != tried || h.suspects.n.Load() != 1 {
 		t.Errorf("%d suspects", h.suspects.n.Load())
 	}
 }
