@@ -81,7 +81,7 @@ func (r *Relay) replay(ctx context.Context, job letters.Job) (letters.Progress, 
 	if err != nil {
 		return letters.Progress{}, err
 	}
-	choice := letters.Choice{Filter: job.Filter, Numbers: job.Numbers, Key: r.routes.keyOfEntry}
+	choice := letters.Choice{Filter: job.Filter, Numbers: job.Numbers, Subject: job.Subject, Key: r.routes.keyOfEntry}
 	if job.Subject == "" {
 		choice.Refuse, choice.ToRoute = r.routes.refuseEntry, true
 	}

@@ -46,12 +46,20 @@ type Choice struct {
 	Refuse func(Entry) string
 	// ToRoute says that they go to their routes: those that nobody would take there are refused.
 	ToRoute bool
+	// Subject is where they are published instead; empty, or [ToOriginal]: nothing is said of it. The error of Plan is [ErrRefused] when nothing can be
+	// replayed to it.
+	Subject string
 	// Key is what is supervised together in the route of an entry; nil: its subject.
 	Key func(Entry) string
 }
 
 // Plan looks at what was chosen. Numbers that hold no entry are an error that is [ErrNotFound].
 func (s *Store) Plan(ctx context.Context, c Choice) (*Plan, error) {
+	if c.Subject != "" && c.Subject != ToOriginal {
+		if err := s.publishable(c.Subject); err != nil {
+			return nil, err
+		}
+	}
 	p := &Plan{Routes: make(map[string]int), Reasons: make(map[string]int)}
 	streams := make(map[string]int32)
 	note := func(e Entry, err error) error {

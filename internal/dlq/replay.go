@@ -220,9 +220,10 @@ func (s *Store) toRoute(ctx context.Context, e Entry, job string) (*nats.Msg, er
 	return m, nil
 }
 
-func (s *Store) toSubject(e Entry, to string) (*nats.Msg, error) {
+// publishable returns an error that is [ErrRefused] and says why nothing can be replayed to a subject, or nil.
+func (s *Store) publishable(to string) error {
 	if err := subject.ValidateLiteral(to); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	owned := slices.Concat(s.stream.CachedInfo().Config.Subjects, subject.Reserved(s.service))
 	if inboxes, ok := subject.Inboxes(s.js.Conn().Opts.InboxPrefix); ok {
@@ -230,8 +231,15 @@ func (s *Store) toSubject(e Entry, to string) (*nats.Msg, error) {
 	}
 	for _, own := range owned {
 		if subject.Matches(own, to) {
-			return nil, fmt.Errorf("%w: %q lies in relay's own %s", ErrRefused, to, own)
+			return fmt.Errorf("%w: %q lies in relay's own %s", ErrRefused, to, own)
 		}
+	}
+	return nil
+}
+
+func (s *Store) toSubject(e Entry, to string) (*nats.Msg, error) {
+	if err := s.publishable(to); err != nil {
+		return nil, err
 	}
 	h := make(nats.Header, len(e.Header)+1)
 	for name, values := range e.Header {

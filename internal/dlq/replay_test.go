@@ -215,6 +215,9 @@ func TestReplay_toSubjectRefuses(t *testing.T) {
 		if err := s.Replay(t.Context(), list[c.entry], Target{Subject: c.target}); !errors.Is(err, c.want) {
 			t.Errorf("%.40s: got %v, want %v", c.target, err, c.want)
 		}
+		if _, err := s.Plan(t.Context(), Choice{Subject: c.target}); errors.Is(err, ErrRefused) != (c.target != ToOriginal && c.want == ErrRefused) {
+			t.Errorf("plan to %.40s: %v", c.target, err)
+		}
 	}
 	if n := messages(t, js, s.Name()); n != 3 {
 		t.Errorf("%d entries, want 3", n)

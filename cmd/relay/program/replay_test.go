@@ -370,6 +370,24 @@ func TestReplay_unknownRouteIsRefused(t *testing.T) {
 	}
 }
 
+// A subject that nothing can be replayed to is refused before a job is made, and not once for each dead letter.
+func TestReplay_regressionSubjectOfRelay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	w.run()
+	fill(t, w.js, 3, 3)
+	code, out, stderr := relay(t, w.dir, "dlq", "replay", "--yes", "--to-subject", "relay.dlq.billing")
+	if code != 1 || out != "" || !strings.Contains(stderr, `"relay.dlq.billing" lies in relay's own relay.dlq.>`) {
+		t.Errorf("exit %d\n%s%s", code, out, stderr)
+	}
+	if code, out, stderr := relay(t, w.dir, "replay", "ls"); code != 0 || strings.Contains(out, "running") || strings.Contains(out, "done") {
+		t.Errorf("exit %d\n%s%s", code, out, stderr)
+	}
+	if n := left(t, w.js, "RELAY_DLQ"); n != 3 {
+		t.Errorf("%d entries, want 3", n)
+	}
+}
+
 func TestReplay_edit(t *testing.T) {
 	w := newWorld(t, billing)
 	w.run()

@@ -162,7 +162,7 @@ func newReplayer(ctx context.Context, c *cobra.Command, cl *cli.Client, job *dlq
 
 // choice is what the job replays, of what there is.
 func (r *replayer) choice() dlq.Choice {
-	c := dlq.Choice{Filter: r.job.Filter, Numbers: r.job.Numbers, Last: r.job.Last, Key: r.routes.Key}
+	c := dlq.Choice{Filter: r.job.Filter, Numbers: r.job.Numbers, Last: r.job.Last, Subject: r.job.Subject, Key: r.routes.Key}
 	if r.job.Subject == "" {
 		c.Refuse, c.ToRoute = r.routes.Refuse, true
 	}
