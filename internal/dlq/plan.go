@@ -46,8 +46,7 @@ type Choice struct {
 	Refuse func(Entry) string
 	// ToRoute says that they go to their routes: those that nobody would take there are refused.
 	ToRoute bool
-	// Subject is where they are published instead; empty, or [ToOriginal]: nothing is said of it. The error of Plan is [ErrRefused] when nothing can be
-	// replayed to it.
+	// Subject, when set, is where they are published instead. When nothing can be replayed to it, Plan returns an error that is [ErrRefused].
 	Subject string
 	// Key is what is supervised together in the route of an entry; nil: its subject.
 	Key func(Entry) string

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -99,12 +100,10 @@ func (p *places) take(ctx context.Context, of class) (*slot, error) {
 func (p *places) leave(of class, w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, other := range p.lines[of] {
-		if other == w {
-			p.lines[of] = append(p.lines[of][:i:i], p.lines[of][i+1:]...)
-			p.grant()
-			return
-		}
+	if i := slices.Index(p.lines[of], w); i >= 0 {
+		p.lines[of] = slices.Delete(p.lines[of], i, i+1)
+		p.grant()
+		return
 	}
 	p.free(<-w.got)
 }
@@ -116,6 +115,7 @@ func (p *places) give(sl *slot) {
 	p.free(sl)
 }
 
+// free is give for who holds the lock.
 func (p *places) free(sl *slot) {
 	sl.n--
 	if sl.alone && sl != p.solo {
@@ -127,34 +127,41 @@ func (p *places) free(sl *slot) {
 
 // grant gives those that wait what there is, each class in turn.
 func (p *places) grant() {
-	for tries := classes; tries > 0; tries-- {
+	for inVain := class(0); inVain < classes; inVain++ {
 		of := p.next
 		p.next = (p.next + 1) % classes
-		if len(p.lines[of]) == 0 {
-			continue
-		}
-		if sl := p.fit(of); sl != nil {
-			p.lines[of][0].got <- sl
-			p.lines[of] = p.lines[of][1:]
-			tries = classes + 1
+		if p.grantFirst(of) {
+			inVain = 0
 		}
 	}
+}
+
+// grantFirst gives the first that waits in a line its place, if there is one for it.
+func (p *places) grantFirst(of class) bool {
+	line := p.lines[of]
+	if len(line) == 0 {
+		return false
+	}
+	sl := p.fit(of)
+	if sl == nil {
+		return false
+	}
+	line[0].got <- sl
+	p.lines[of] = line[1:]
+	return true
 }
 
 // fit takes a place for a message of that class, if there is one now.
 func (p *places) fit(of class) *slot {
 	crowded := p.crowded()
-	if of == ordinary {
-		most := p.inFlight
-		if crowded {
-			most = 1
-		}
-		return p.occupy(p.emptiest(most), false)
-	}
-	if p.solo.n == 0 {
+	switch {
+	case of == ordinary && crowded:
+		return p.occupy(p.emptiest(1), false)
+	case of == ordinary:
+		return p.occupy(p.emptiest(p.inFlight), false)
+	case p.solo.n == 0:
 		return p.occupy(p.solo, true)
-	}
-	if of == untried && crowded || !crowded && p.alone < len(p.shared)/2 {
+	case crowded && of == untried, !crowded && p.alone < len(p.shared)/2:
 		return p.occupy(p.emptiest(1), true)
 	}
 	return nil
@@ -173,6 +180,7 @@ func (p *places) emptiest(most int) (best *slot) {
 	return best
 }
 
+// occupy notes that a message has a place, alone or not. Nil stays nil.
 func (p *places) occupy(sl *slot, alone bool) *slot {
 	if sl == nil {
 		return nil
@@ -197,8 +205,8 @@ func (p *places) isCrowded() bool {
 	return p.crowded()
 }
 
-// soloIdle tells whether no suspect has the process for suspects.
-func (p *places) soloIdle() bool {
+// soloFree tells whether no suspect has the process for suspects.
+func (p *places) soloFree() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.solo.n == 0

@@ -85,61 +85,55 @@ func TestPlaces_model(t *testing.T) {
 	})
 }
 
-// Suspects leave ordinary messages half of the processes, until more of them wait than a crash makes; then both go on in turn.
+// Suspects leave ordinary messages half of the processes. When more of them wait than a crash makes, no process has anything beside another message.
 func TestPlaces_crowded(t *testing.T) {
-	p := newPlaces(4, 2)
-	take := func(of class) *slot {
-		t.Helper()
-		sl, err := p.take(t.Context(), of)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return sl
-	}
-	for range 3 { // the process for suspects, and half of the others
-		take(untried)
-	}
-	var first [4]*slot
-	for i := range first {
-		first[i] = take(ordinary)
-	}
-	took := make(chan class, 8)
-	for i := range 3 {
-		go func() {
-			if sl, err := p.take(t.Context(), untried); err == nil {
-				took <- untried
-				p.give(sl)
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlaces(4, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		take := func(of class) *slot {
+			sl, err := p.take(ctx, of)
+			if err != nil {
+				t.Error(err)
 			}
-		}()
-		for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(time.Millisecond) {
-			p.mu.Lock()
-			n := len(p.lines[untried])
-			p.mu.Unlock()
-			if n == i+1 {
-				break
-			}
+			return sl
 		}
-	}
-	if !p.isCrowded() {
-		t.Fatal("3 suspects wait, and 2 is what a crash makes")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := p.take(ctx, ordinary); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	p.give(first[0])
-	select {
-	case of := <-took:
-		t.Errorf("a process that has another message was given a message of class %d, too", of)
-	case <-time.After(20 * time.Millisecond):
-	}
-	for _, sl := range first[1:] {
-		p.give(sl)
-	}
-	for range 3 {
-		<-took
-	}
+		for range 3 { // the process for suspects, and half of the others
+			take(untried)
+		}
+		var held [4]*slot
+		for i := range held {
+			held[i] = take(ordinary)
+		}
+		took := make(chan class, 4)
+		for _, of := range []class{untried, untried, untried, ordinary} {
+			go func() {
+				if _, err := p.take(ctx, of); err == nil {
+					took <- of
+				} else if !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			}()
+		}
+		synctest.Wait()
+		if !p.isCrowded() {
+			t.Error("3 suspects wait, and 2 is what a crash makes")
+		}
+		p.give(held[0])
+		if synctest.Wait(); len(took) > 0 {
+			t.Errorf("a message of class %d was given a process that has another one", <-took)
+		}
+		for _, sl := range held[1:] {
+			p.give(sl)
+		}
+		// One of each goes on. Then no more than 2 suspects wait, and half of the processes are left to ordinary messages again.
+		if synctest.Wait(); len(took) != 2 {
+			t.Fatalf("%d more messages have a place, want 2", len(took))
+		}
+		if first, second := <-took, <-took; first == second {
+			t.Errorf("both are of class %d", first)
+		}
+		cancel()
+	})
 }
 
 // The process for suspects may be held for long by one that hangs. An untried one has another process soon, also when nothing else happens.

@@ -254,7 +254,7 @@ func (p *pool) progress(id string, text *string) {
 
 // leaveSolo ends the process for suspects. A message that it is given meanwhile goes to the next one.
 func (p *pool) leaveSolo() {
-	if !p.places.soloIdle() {
+	if !p.places.soloFree() {
 		return
 	}
 	sl := p.places.solo

@@ -31,14 +31,7 @@ func TestRoute_poison(t *testing.T) {
 		"a process per key":     {PerKey, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			nc := natstest.Start(t).Conn(t)
-			js, err := jetstream.New(nc)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.*"}}); err != nil {
-				t.Fatal(err)
-			}
+			nc, js := orders(t)
 			for i := range messages {
 				body := "ack"
 				if i == poison {
@@ -55,6 +48,7 @@ func TestRoute_poison(t *testing.T) {
 			}
 			c := config(t, "ready")
 			c.Ready, c.Per, c.Processes, c.InFlight = true, cfg.per, cfg.processes, cfg.inFlight
+			var err error
 			if cfg.per == PerKey {
 				keys, err := NewKeys(c, quiet())
 				if err != nil {
@@ -96,14 +90,7 @@ func TestRoute_poison(t *testing.T) {
 // Good messages come behind many that end their process, and beside them, in processes that have several at once. They are not held up as if they had
 // failed themselves.
 func TestRoute_regressionGoodBesideManyCrashes(t *testing.T) {
-	nc := natstest.Start(t).Conn(t)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}}); err != nil {
-		t.Fatal(err)
-	}
+	nc, js := orders(t)
 	const bad, good = 200, 40
 	cfg, done := config(t, "ready"), t.TempDir()
 	for i := range bad + good {
@@ -135,6 +122,20 @@ func TestRoute_regressionGoodBesideManyCrashes(t *testing.T) {
 	})
 }
 
+// orders is a server with a stream of orders.
+func orders(t *testing.T) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	return nc, js
+}
+
 // run runs r until the function that it returns is called.
 func run(t *testing.T, r *consumer.Relay) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -160,14 +161,7 @@ func await(t *testing.T, what string, is func() bool) {
 
 // The only process is busy. Messages that wait for it are not started when their deadline is over or their caller has gone meanwhile.
 func TestRoute_regressionAsksLast(t *testing.T) {
-	nc := natstest.Start(t).Conn(t)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.*"}}); err != nil {
-		t.Fatal(err)
-	}
+	nc, _ := orders(t)
 	cfg := config(t, "ready")
 	cfg.Ready, cfg.Processes, cfg.InFlight = true, 1, 1
 	h, err := New(cfg, quiet())

