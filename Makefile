@@ -12,10 +12,10 @@ SOAK ?= 1h
 export RELAY_TEST_NATSD := $(CURDIR)/bin/natsd
 BENCHFLAGS ?=
 BENCHBASE ?= HEAD
-BENCHPKGS ?= ack supervisor consumer internal/dlq
+BENCHPKGS ?= ack internal/supervise consumer internal/dlq
 BENCHCOUNT ?= 6
 HEAVY = relay/(consumer|cmd/relay/program)$$
-LONG = ./supervisor ./internal/schedule ./internal/retry ./internal/dlq ./client
+LONG = ./internal/supervise ./internal/schedule ./internal/retry ./internal/dlq ./client
 HARNESS = /internal/(chaos|upgrade)(/|$$)
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
@@ -46,7 +46,7 @@ test-heavy: natsd
 
 # What measures times, and what plays hours with thousands of messages, says so by its name, and skips itself with the race detector.
 test-timed: natsd
-	$(GO) test -vet=off -timeout 25m -p 1 -parallel 6 -run '_(timed|large)$$' ./consumer ./supervisor ./cmd/relay/internal/config
+	$(GO) test -vet=off -timeout 25m -p 1 -parallel 6 -run '_(timed|large)$$' ./consumer ./internal/supervise ./cmd/relay/internal/config
 
 # What breaks processes and measures times is not beside what keeps both cores busy; it waits most of the time. The programs that it runs are built
 # without the race detector, as users run them.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/outcome"
 	"github.com/relaymq/relay/internal/archive"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Archive says whether relay records the outcome of each message, so that it can be looked up later. Routes never wait for the
@@ -62,9 +62,9 @@ func (m *message) keepsResult(msg *Msg) *Result {
 }
 
 // toArchive keeps what became of the message.
-func (m *message) toArchive(a *archive.Writer, o supervisor.Outcome) {
+func (m *message) toArchive(a *archive.Writer, o supervise.Outcome) {
 	stream, r := outcome.Record(&m.Unsettled, o)
-	if result := m.resultToKeep(); result != nil && o.Action == supervisor.AckMessage {
+	if result := m.resultToKeep(); result != nil && o.Action == supervise.AckMessage {
 		r.Result, r.Cut = result.Data()
 	}
 	a.Add(stream, r)

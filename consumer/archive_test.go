@@ -15,6 +15,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/natstest"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -247,8 +248,8 @@ func TestArchive_costs(t *testing.T) {
 	m := new(message)
 	m.Source, m.Durable, m.Route, m.Path = s, &s.Durable, &rt.source, rt.path
 	m.Delivery = &ack.Delivery{Sequence: 7, Time: time.Now()}
-	m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) // the batch begins
-	if n := testing.AllocsPerRun(1000, func() { m.toArchive(on.archive, supervisor.Outcome{Action: supervisor.AckMessage}) }); n != 0 {
+	m.toArchive(on.archive, supervise.Outcome{Action: supervise.AckMessage}) // the batch begins
+	if n := testing.AllocsPerRun(1000, func() { m.toArchive(on.archive, supervise.Outcome{Action: supervise.AckMessage}) }); n != 0 {
 		t.Errorf("%v allocations for a record", n)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/batches"
 	"github.com/relaymq/relay/consumer/internal/usercode"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -119,7 +120,7 @@ func newBatcher(h BatchHandler, cfg Batch, concurrency int) *batcher {
 		Means: meaningOf,
 		Ended: func(p any) error {
 			if p == nil {
-				return &supervisor.PanicError{Goexit: true}
+				return &supervise.PanicError{Goexit: true}
 			}
 			return usercode.Error(usercode.PanicText(p))
 		},
@@ -143,11 +144,11 @@ func (b *batcher) Handle(ctx context.Context, m *Msg) error {
 // meaningOf is what the verdict of a batch, or of a message that ran alone, is for the others.
 func meaningOf(err error) batches.Meaning {
 	switch v, _ := verdictOf(err); {
-	case v.Kind == supervisor.Ack, v.Kind == supervisor.Drop:
+	case v.Kind == supervise.Ack, v.Kind == supervise.Drop:
 		return batches.Done
-	case v.FailRoute, v.NotStarted, v.Pause, v.Kind == supervisor.Snooze:
+	case v.FailRoute, v.NotStarted, v.Pause, v.Kind == supervise.Snooze:
 		return batches.Elsewhere
-	case v.Kind == supervisor.Dead:
+	case v.Kind == supervise.Dead:
 		return batches.Dead
 	}
 	return batches.Failed

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // With headers_only set on a durable, what is not for a handler came without its body, and was stored like that.
@@ -73,7 +73,7 @@ func TestStrays_regressionABodylessMessageThatIsRemovedIsLetGo(t *testing.T) {
 		Subject: "orders.x", Header: nats.Header{"Nats-Msg-Size": {"5"}},
 		Reply: fmt.Sprintf("$JS.ACK.ORDERS.billing.1.1000.1.%d.0", time.Now().UnixNano()),
 	}
-	w.eventually("it is let go", func() bool { return r.routes.all()[0].count.Settled[supervisor.LetGo].Load() == 1 })
+	w.eventually("it is let go", func() bool { return r.routes.all()[0].count.Settled[supervise.LetGo].Load() == 1 })
 }
 
 // A replay whose headers do not name a body was looked up each second, for ever.

@@ -8,8 +8,8 @@ import (
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/outcome"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/trouble"
-	"github.com/relaymq/relay/supervisor"
 )
 
 // Work that nobody wants any more is not started, and whoever asked for it learns what became of it. A message says who that is by
@@ -33,7 +33,7 @@ type call struct {
 }
 
 // maxAsking bounds the messages of a route that wait for an answer, or after it.
-const maxAsking = supervisor.MaxWindow
+const maxAsking = supervise.MaxWindow
 
 // callers is what a route has to do with callers.
 type callers struct {
@@ -94,30 +94,30 @@ func (m *message) readCall(stored time.Time) {
 }
 
 // decided is the verdict on a message that does not start.
-func (m *message) decided(d caller.Decision) supervisor.Verdict {
+func (m *message) decided(d caller.Decision) supervise.Verdict {
 	switch {
 	case d.End != nil:
-		return supervisor.Verdict{Kind: supervisor.Lost, Gone: true}
+		return supervise.Verdict{Kind: supervise.Lost, Gone: true}
 	case d.Again > 0:
-		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: d.Again, Err: d.Err}
+		return supervise.Verdict{Kind: supervise.Snooze, Delay: d.Again, Err: d.Err}
 	case d.Err != nil:
-		return supervisor.Verdict{Kind: supervisor.Retry, Err: d.Err, NotStarted: true}
+		return supervise.Verdict{Kind: supervise.Retry, Err: d.Err, NotStarted: true}
 	}
-	return supervisor.Verdict{Kind: supervisor.Ack}
+	return supervise.Verdict{Kind: supervise.Ack}
 }
 
-var _ supervisor.Asker = (*message)(nil)
+var _ supervise.Asker = (*message)(nil)
 
 // Asked tells whether enough is known to start the message. It is called under the group's lock.
 func (m *message) Asked(now time.Time) bool { return m.call.Asked(now) }
 
 // Ask asks the caller of the message, and has the group take it back afterwards.
-func (m *message) Ask(g *supervisor.Group) {
+func (m *message) Ask(g *supervise.Group) {
 	m.call.Ask(m.Returns, func(d caller.Decision) { g.Answered(&m.Message, m.decided(d)) })
 }
 
 // notWanted is what [Msg.StillWanted] returns for a message that is not to start. It becomes the verdict.
-type notWanted struct{ verdict supervisor.Verdict }
+type notWanted struct{ verdict supervise.Verdict }
 
 func (n *notWanted) Error() string {
 	return "the message must not start: its deadline has passed, or its caller does not want it any more"
@@ -161,20 +161,20 @@ func (m *message) attempt(ctx context.Context, msg *Msg) (watched context.Contex
 
 // forgotten tells whether an attempt ended because its caller did not want it any more. A handler that came to an answer all the
 // same is believed.
-func forgotten(ctx context.Context, v supervisor.Verdict) bool {
-	return (v.Kind == supervisor.Retry || v.Kind == supervisor.Snooze) && context.Cause(ctx) == ErrForgotten
+func forgotten(ctx context.Context, v supervise.Verdict) bool {
+	return (v.Kind == supervise.Retry || v.Kind == supervise.Snooze) && context.Cause(ctx) == ErrForgotten
 }
 
 // gated is what becomes of a message that leaves its group: what a gate said, if one did.
-func (m *message) gated(o supervisor.Outcome) supervisor.Outcome {
+func (m *message) gated(o supervise.Outcome) supervise.Outcome {
 	end := m.call.Ended()
-	if end == nil || o.Action != supervisor.LetGo {
+	if end == nil || o.Action != supervise.LetGo {
 		return o
 	}
-	o.Action, o.Err, o.Why = supervisor.DropMessage, end.Err, ""
+	o.Action, o.Err, o.Why = supervise.DropMessage, end.Err, ""
 	if end.Expired() {
 		if m.route().cfg.Deadline.OnExpired == ExpiredDeadLetter {
-			o.Action, o.Reason = supervisor.DeadLetter, supervisor.ReasonExpired
+			o.Action, o.Reason = supervise.DeadLetter, supervise.ReasonExpired
 		}
 		m.route().count.Expired.Add(1)
 	} else {

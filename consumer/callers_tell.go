@@ -8,18 +8,18 @@ import (
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/outcome"
 	"github.com/relaymq/relay/internal/control"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // replyHeaders is room for the headers of a reply in the server's max_payload.
 const replyHeaders = 8<<10 + maxResultHeaderBytes
 
 // Finish ends a message of which it is settled what becomes of it: its caller is told, if one waits, and it is acknowledged.
-func (m *message) Finish(o supervisor.Outcome) {
+func (m *message) Finish(o supervise.Outcome) {
 	switch o.Action {
-	case supervisor.AckMessage:
+	case supervise.AckMessage:
 		m.plain = m.Origin == nil && o.Attempts == 0 && m.Suspect == nil && m.call == nil && !m.lent
-	case supervisor.DropMessage:
+	case supervise.DropMessage:
 		level := slog.LevelInfo
 		if errors.Is(o.Err, ErrForgotten) || o.Err == caller.ErrExpired {
 			level = slog.LevelDebug // counted; it is no event
@@ -53,7 +53,7 @@ func (m *message) Finish(o supervisor.Outcome) {
 }
 
 // reply is what the caller is told.
-func (m *message) reply(o supervisor.Outcome) caller.Reply {
+func (m *message) reply(o supervise.Outcome) caller.Reply {
 	c := m.call
 	r := outcome.Reply(&m.Unsettled, m.ID(), o, outcome.Attempt{Number: c.number, Over: c.IsOver(time.Now())})
 	if r.Outcome == caller.Done && c.result != nil {

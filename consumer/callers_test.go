@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -464,7 +465,7 @@ func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 				unwanted.publish("orders.0", "unwanted", nil)
 			}
 			wanted.publish("orders.1", "wanted", nil)
-			w.eventually("the key waits", func() bool { return rt.count.Moves[supervisor.Waiting].Load() > 0 })
+			w.eventually("the key waits", func() bool { return rt.count.Moves[supervise.Waiting].Load() > 0 })
 			if order == supervisor.OrderNone {
 				for i := range 5 {
 					unwanted.publish(fmt.Sprintf("orders.%d", i+2), "unwanted", nil)
@@ -472,7 +473,7 @@ func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 				for range 5 {
 					unwanted.reply("forgotten")
 				}
-				if n := rt.count.Moves[supervisor.Flowing].Load(); n > 0 {
+				if n := rt.count.Moves[supervise.Flowing].Load(); n > 0 {
 					t.Errorf("what was never started ended the outage %d times", n)
 				}
 			} else {

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -78,7 +79,7 @@ func (b *liveChange) make() {
 		return
 	}
 	before := *rt.now()
-	rev := supervisor.Revision{Options: rt.options(b.cfg, b.to)}
+	rev := supervise.Revision{Options: rt.options(b.cfg, b.to)}
 	own, fallback := make(chan struct{}), make(chan struct{})
 	if b.to.own != b.was.own || b.cfg.Factory != nil {
 		rev.Ended = func() { close(own) }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // A message was parked, or dead-lettered, and the ack of its delivery was lost with the instance. It came again without a record, failed again
@@ -66,7 +66,7 @@ func TestRelay_regressionAnOriginalThatComesAgainBesideItsCopyStartsOnce(t *test
 			if tc.dead {
 				letters, err := dlq.Attach(t.Context(), w.js, "")
 				if err == nil {
-					err = letters.Put(t.Context(), "", dlq.Entry{Origin: origin, Reason: dlq.Reason(supervisor.ReasonExhausted)})
+					err = letters.Put(t.Context(), "", dlq.Entry{Origin: origin, Reason: dlq.Reason(supervise.ReasonExhausted)})
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -6,12 +6,12 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Enter completes a message of which all is known, for the group of its route. It returns nil when the message is settled instead: it had its verdict
 // before, or its time is over.
-func (m *message) Enter(rec retry.Record) *supervisor.Message {
+func (m *message) Enter(rec retry.Record) *supervise.Message {
 	d, rt := m.Delivery, m.route()
 	m.Recorded, m.Doubtful = rec.Known(), d.Deliveries > 1 && !rec.Explains(d.Deliveries)
 	before := retry.Origin{} // of a message that was parked
@@ -29,7 +29,7 @@ func (m *message) Enter(rec retry.Record) *supervisor.Message {
 		m.due, due = due, time.Time{}
 	}
 	m.first = new(handed)
-	m.Message = supervisor.Message{
+	m.Message = supervise.Message{
 		First: &m.first.attempt,
 		Work:  m, Key: rt.keyOf(m.Subject), Sequence: d.Sequence, Replayed: m.Source.Due, Size: len(m.Data) + d.Msg.Size() - len(d.Msg.Data),
 		Attempts: attempts, FirstFailure: first, Due: due,
@@ -42,7 +42,7 @@ func (m *message) Enter(rec retry.Record) *supervisor.Message {
 		m.Suspect, m.Alone = suspects.New(rec, m.Source.Records, d.Sequence, d.Deliveries), true
 	}
 	if rec.Dead == "" && rec.Crashes >= rt.now().Retry.MaxCrashes {
-		rec.Dead = supervisor.ReasonCrash
+		rec.Dead = supervise.ReasonCrash
 		attempts += rec.Crashes // each was a start
 	}
 	if m.Header != nil && !rt.handsOver() {
@@ -56,15 +56,15 @@ func (m *message) Enter(rec retry.Record) *supervisor.Message {
 	if rec.Dead != "" {
 		// It had its verdict; only its entry could not be stored.
 		rt.group.Ended(m.Key, m.Sequence)
-		rt.count.Settled[supervisor.DeadLetter].Add(1)
-		o := supervisor.Outcome{Action: supervisor.DeadLetter, Reason: rec.Dead, Attempts: attempts, FirstFailure: first}
+		rt.count.Settled[supervise.DeadLetter].Add(1)
+		o := supervise.Outcome{Action: supervise.DeadLetter, Reason: rec.Dead, Attempts: attempts, FirstFailure: first}
 		m.ToLetters(o)
 		return nil
 	}
 	if m.call != nil && m.call.IsOver(time.Now()) {
 		rt.group.Ended(m.Key, m.Sequence)
 		m.call.Expire()
-		m.Settle(supervisor.Outcome{Action: supervisor.LetGo, Attempts: attempts, FirstFailure: first})
+		m.Settle(supervise.Outcome{Action: supervise.LetGo, Attempts: attempts, FirstFailure: first})
 		return nil
 	}
 	return &m.Message

@@ -8,6 +8,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -104,21 +105,21 @@ func (r Route) fallbackPart(outer []Middleware, life *usercode.Life) *part {
 }
 
 // fallbackOptions are those of the route's group; nil without a fallback.
-func (rt *route) fallbackOptions(cfg Route, p *part) *supervisor.Fallback {
+func (rt *route) fallbackOptions(cfg Route, p *part) *supervise.Fallback {
 	f := cfg.Fallback
 	if f == nil {
 		return nil
 	}
-	return &supervisor.Fallback{
+	return &supervise.Fallback{
 		Waiting: slices.Contains(f.When, FallbackWaiting), Exhausted: slices.Contains(f.When, FallbackExhausted),
 		Concurrency: f.Concurrency, Timeout: f.slotTime(cfg), Child: p, Failing: rt.fallbackFailing,
 	}
 }
 
-var _ supervisor.Substitute = (*message)(nil)
+var _ supervise.Substitute = (*message)(nil)
 
 // DoFallback is one attempt of the fallback.
-func (m *message) DoFallback(ctx context.Context, number int, child any) supervisor.Verdict {
+func (m *message) DoFallback(ctx context.Context, number int, child any) supervise.Verdict {
 	m.lent = true
 	return m.do(ctx, number, *child.(*part))
 }

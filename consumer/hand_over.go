@@ -13,16 +13,16 @@ import (
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // handOver puts a message of a former generation into its partition of the newest one.
-func (m *message) handOver(ctx context.Context) supervisor.Verdict {
+func (m *message) handOver(ctx context.Context) supervise.Verdict {
 	if err := m.route().formers.Wait(ctx, m.route().relay.js); err != nil {
-		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: generations.FormersAgain, Err: err}
+		return supervise.Verdict{Kind: supervise.Snooze, Delay: generations.FormersAgain, Err: err}
 	}
 	if m.Delivery.FencedAt(time.Now()) || !m.Source.MayStart() { // meanwhile
-		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.Source.IsLost()}
+		return supervise.Verdict{Kind: supervise.Lost, Gone: m.Source.IsLost()}
 	}
 	origin := m.From()
 	origin.Attempts, origin.FirstFailure, origin.LastError = m.Attempts, m.FirstFailure, settle.ErrorText(m.LastErr)
@@ -30,12 +30,12 @@ func (m *message) handOver(ctx context.Context) supervisor.Verdict {
 	failpoint.At("handing over")
 	if err := m.route().cfg.part.To.Put(ctx, m.route().relay.js, m.Subject, retry.Wrap(origin, m.Header), m.Data); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
-			return supervisor.Verdict{Kind: supervisor.Dead, Err: fmt.Errorf(
+			return supervise.Verdict{Kind: supervise.Dead, Err: fmt.Errorf(
 				"it cannot be handed over to %d partitions: with the headers that name its origin it is larger than max_payload of the server (%w)", m.route().cfg.part.To.Count, err)}
 		}
-		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: intake.IntoPartitionAgain, Err: err}
+		return supervise.Verdict{Kind: supervise.Snooze, Delay: intake.IntoPartitionAgain, Err: err}
 	}
 	failpoint.At("handed over")
 	m.handedOver = true
-	return supervisor.Verdict{Kind: supervisor.Ack}
+	return supervise.Verdict{Kind: supervise.Ack}
 }

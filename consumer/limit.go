@@ -7,7 +7,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/internal/limit"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Limit is a bound that routes share: how many messages of theirs run at once, how many start in a time, or both. Routes name it in
@@ -69,14 +69,14 @@ func (r Route) enterLimits(set *limits.Set) {
 func (r *Relay) Limits() map[string]Limit { return r.limits.Now() }
 
 // groupLimits is what the group of the route is bounded by, beside its concurrency, when these limits hold; nil for nothing.
-func (r Route) groupLimits(set *limits.Set, all map[string]Limit) *supervisor.Limits {
+func (r Route) groupLimits(set *limits.Set, all map[string]Limit) *supervise.Limits {
 	always, also := set.Needs(r.bounding(), all)
 	if always == nil && also == nil {
 		return nil
 	}
-	l := &supervisor.Limits{Book: set.Book(), Name: r.Name, Always: always}
+	l := &supervise.Limits{Book: set.Book(), Name: r.Name, Always: always}
 	if also != nil {
-		l.Also = func(w supervisor.Work) []limit.Need { return also(w.(*message).Subject) }
+		l.Also = func(w supervise.Work) []limit.Need { return also(w.(*message).Subject) }
 	}
 	return l
 }
@@ -115,11 +115,11 @@ func (l *routeList) tellOfParts(shared map[string]Limit, since time.Time, err er
 }
 
 // limitedBy says what limit keeps messages of the route from starting, and since when; an empty text says that none does.
-func (st *standstill) limitedBy(g supervisor.Status) (why string, since time.Time) {
-	if g.State != supervisor.Flowing || len(g.Limited) == 0 {
+func (st *standstill) limitedBy(g supervise.Status) (why string, since time.Time) {
+	if g.State != supervise.Flowing || len(g.Limited) == 0 {
 		return "", time.Time{}
 	}
-	i := slices.IndexFunc(g.Limited, func(l supervisor.Limited) bool { return l.Shared })
+	i := slices.IndexFunc(g.Limited, func(l supervise.Limited) bool { return l.Shared })
 	if i < 0 {
 		return "", time.Time{} // of keys: others flow
 	}

@@ -4,7 +4,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/parking"
 	"github.com/relaymq/relay/consumer/internal/source"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // What a route holds is bounded by its configuration; see package memory. But for what is in its handlers, this is
@@ -22,10 +22,10 @@ const (
 )
 
 // mostHeld is the bound of what the route holds, whose group has these options.
-func (r Route) mostHeld(o supervisor.Options) supervisor.Room {
-	most := supervisor.Room{
-		Messages: o.StashMessages + o.Concurrency + max(o.Concurrency, supervisor.MaxWindow) + settlingMost,
-		Bytes:    o.StashBytes + supervisor.MaxWindowBytes + settlingBytes,
+func (r Route) mostHeld(o supervise.Options) supervise.Room {
+	most := supervise.Room{
+		Messages: o.StashMessages + o.Concurrency + max(o.Concurrency, supervise.MaxWindow) + settlingMost,
+		Bytes:    o.StashBytes + supervise.MaxWindowBytes + settlingBytes,
 	}
 	if r.asks() {
 		most.Messages, most.Bytes = most.Messages+maxAsking, most.Bytes+caller.MaxWaitingBytes
@@ -34,7 +34,7 @@ func (r Route) mostHeld(o supervisor.Options) supervisor.Room {
 }
 
 // within is as much of what the route could use as it may hold.
-func (rt *route) within(free supervisor.Room) supervisor.Room {
+func (rt *route) within(free supervise.Room) supervise.Room {
 	if rt.cfg.asks() {
 		free.Messages = min(free.Messages, rt.callers.gates.Room())
 	}

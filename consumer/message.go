@@ -14,7 +14,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/failpoint"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // message is one delivery on its way through its route.
@@ -37,11 +37,11 @@ type message struct {
 
 // handed is what a handler gets and may keep: the context and the message of one attempt, in one piece.
 type handed struct {
-	attempt supervisor.Attempt
+	attempt supervise.Attempt
 	msg     Msg
 }
 
-var _ supervisor.Work = (*message)(nil)
+var _ supervise.Work = (*message)(nil)
 
 // route is whose message it is.
 func (m *message) route() *route { return m.Route.Owner.(*route) }
@@ -50,11 +50,11 @@ func (m *message) route() *route { return m.Route.Owner.(*route) }
 func (m *message) Clear() { *m = message{} }
 
 // Do is one attempt.
-func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verdict {
+func (m *message) Do(ctx context.Context, number int, child any) supervise.Verdict {
 	rt := m.route()
 	if rt.handsOver() {
 		if m.Delivery.FencedAt(time.Now()) || !m.Source.MayStart() {
-			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.Source.IsLost()}
+			return supervise.Verdict{Kind: supervise.Lost, Gone: m.Source.IsLost()}
 		}
 		return m.handOver(ctx)
 	}
@@ -69,12 +69,12 @@ func (m *message) Do(ctx context.Context, number int, child any) supervisor.Verd
 }
 
 // do is one attempt of the route's handler or of its fallback.
-func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict {
+func (m *message) do(ctx context.Context, number int, p part) supervise.Verdict {
 	rt := m.route()
 	began := time.Now()
 	// By its age since receipt a delivery could look young that a stalled link has brought late.
 	if m.Delivery.FencedAt(began) || !m.Source.MayStart() {
-		return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.Source.IsLost()}
+		return supervise.Verdict{Kind: supervise.Lost, Gone: m.Source.IsLost()}
 	}
 	if m.Suspect != nil {
 		// Not here: the attempt's clock still runs, and a success must not become a hang because a bucket does not answer.
@@ -87,7 +87,7 @@ func (m *message) do(ctx context.Context, number int, p part) supervisor.Verdict
 		}
 		// The question took time.
 		if began = time.Now(); m.Delivery.FencedAt(began) || !m.Source.MayStart() {
-			return supervisor.Verdict{Kind: supervisor.Lost, Gone: m.Source.IsLost()}
+			return supervise.Verdict{Kind: supervise.Lost, Gone: m.Source.IsLost()}
 		}
 	}
 	rt.memory.Handling(m.Size)
@@ -175,7 +175,7 @@ func cloneHeader(h nats.Header) nats.Header {
 }
 
 // Settle ends the message. What may block goes to the route's slow path.
-func (m *message) Settle(o supervisor.Outcome) {
+func (m *message) Settle(o supervise.Outcome) {
 	rt := m.route()
 	if m.handedOver {
 		rt.count.tally.Ended(tally.Dropped) // here
@@ -186,7 +186,7 @@ func (m *message) Settle(o supervisor.Outcome) {
 		m.call.Leave()
 		o = m.gated(o)
 	}
-	if o.Fallback && o.Action == supervisor.AckMessage {
+	if o.Fallback && o.Action == supervise.AckMessage {
 		rt.count.Fallback.Add(1)
 	} else {
 		rt.count.Settled[o.Action].Add(1)
@@ -196,7 +196,7 @@ func (m *message) Settle(o supervisor.Outcome) {
 }
 
 // Remember stores the failure of a message that waits in the stash.
-func (m *message) Remember(o supervisor.Outcome, stored func(ok bool)) {
+func (m *message) Remember(o supervise.Outcome, stored func(ok bool)) {
 	m.replay.Settled(&m.Unsettled, o, m.route().relay.replayed)
 	m.Unsettled.Remember(o, stored)
 }

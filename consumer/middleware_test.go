@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // diary is what happened, in order.
@@ -157,21 +157,21 @@ func TestVerdictOf(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want string // of the exported fields
-		kind supervisor.Kind
+		kind supervise.Kind
 	}{
-		{nil, "ack", supervisor.Ack},
-		{why, "retry why", supervisor.Retry},
-		{Dead(why), "dead why", supervisor.Dead},
-		{fmt.Errorf("outer: %w", Dead(why)), "dead outer: why", supervisor.Dead},
-		{Drop("why"), "drop why", supervisor.Drop},
-		{Snooze(time.Minute), "snooze snooze 1m0s", supervisor.Snooze},
-		{RetryIn(time.Second, why), "retry why 1s", supervisor.Retry},
-		{RetryAfter(time.Second, why), "retry why 1s pause", supervisor.Retry},
-		{NotStarted(why), "retry why not-started", supervisor.Retry},
-		{NoAnswer(why), "retry why no-answer", supervisor.Retry},
-		{StopChild(why), "ack why stop-child", supervisor.Ack},
-		{Crashed(why), "retry why crashed", supervisor.Retry},
-		{FailRoute(why), "retry why not-started fail-route", supervisor.Retry},
+		{nil, "ack", supervise.Ack},
+		{why, "retry why", supervise.Retry},
+		{Dead(why), "dead why", supervise.Dead},
+		{fmt.Errorf("outer: %w", Dead(why)), "dead outer: why", supervise.Dead},
+		{Drop("why"), "drop why", supervise.Drop},
+		{Snooze(time.Minute), "snooze snooze 1m0s", supervise.Snooze},
+		{RetryIn(time.Second, why), "retry why 1s", supervise.Retry},
+		{RetryAfter(time.Second, why), "retry why 1s pause", supervise.Retry},
+		{NotStarted(why), "retry why not-started", supervise.Retry},
+		{NoAnswer(why), "retry why no-answer", supervise.Retry},
+		{StopChild(why), "ack why stop-child", supervise.Ack},
+		{Crashed(why), "retry why crashed", supervise.Retry},
+		{FailRoute(why), "retry why not-started fail-route", supervise.Retry},
 	} {
 		v := VerdictOf(c.err)
 		text := []string{v.Kind.String()}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/health"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Readiness says whether messages that wait would be handled, and if not, why and since when.
@@ -83,7 +83,7 @@ func (st *standstill) lookForStall(now time.Time) {
 	g := st.group.Status()
 	saw := health.Starts{
 		Begun: begun, Running: g.Running > 0, Paused: g.Paused, Limited: len(g.Limited) > 0, Here: g.Held, Stream: st.pending(now),
-		Flows: g.State == supervisor.Flowing, State: g.State.String(), Why: g.Why, Since: g.Since, Waiting: g.Window + g.StashMessages + g.Aside,
+		Flows: g.State == supervise.Flowing, State: g.State.String(), Why: g.Why, Since: g.Since, Waiting: g.Window + g.StashMessages + g.Aside,
 	}
 	st.stall.Look(now, saw)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/trouble"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -34,7 +35,7 @@ type route struct {
 	cfg      Route // as it began; of what a change may change in place, now is asked
 	settings settings
 	log      *slog.Logger
-	group    *supervisor.Group
+	group    *supervise.Group
 	path     *settle.Path // on which its messages are settled
 	looks    *pool.Pool   // of what is known of messages: failures must not stand behind them
 	intake   *intake.Route
@@ -70,7 +71,7 @@ func newRoute(r *Relay, cfg Route, limits map[string]Limit, former *route) *rout
 	rt.settings.equipment.Store(e)
 	opts := rt.options(cfg, e)
 	opts.Limits = cfg.groupLimits(r.limits, limits)
-	rt.group = supervisor.New(opts)
+	rt.group = supervise.New(opts)
 	rt.path = settle.New(rt.settling())
 	rt.memory = memory.New(cfg.mostHeld(opts), rt.more)
 	rt.intake = &intake.Route{
@@ -111,9 +112,9 @@ func (r Route) withOwnBytes(outer []Middleware) Route {
 }
 
 // options are those of the group of the route with that configuration, but for its limits.
-func (rt *route) options(cfg Route, e *equipment) supervisor.Options {
+func (rt *route) options(cfg Route, e *equipment) supervise.Options {
 	r, name := rt.relay, rt.cfg.Name
-	opts := supervisor.Options{
+	opts := supervise.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
 		Concurrency: cfg.Concurrency, StashMessages: cfg.Stash.Messages, StashBytes: max(int(cfg.Stash.Bytes), largest(r.nc)),
 		Ordered: cfg.Order == supervisor.OrderKey, AckWait: cfg.AckWait, Timeout: cfg.slotTime(),
@@ -222,7 +223,7 @@ func (st *standstill) trouble() error {
 }
 
 // event logs and reports what happened to a key or to the route.
-func (rt *route) event(e supervisor.Event) {
+func (rt *route) event(e supervise.Event) {
 	rt.count.Moves[e.To].Add(1)
 	rt.relay.events.Moved(rt.name(), e)
 	attrs := []any{"from", e.From, "to", e.To, "why", e.Why}
@@ -231,15 +232,15 @@ func (rt *route) event(e supervisor.Event) {
 		what = "key"
 		attrs = append(attrs, "key", e.Key, "child", e.Child)
 	}
-	if e.To == supervisor.Waiting {
+	if e.To == supervise.Waiting {
 		attrs = append(attrs, "delay", e.Delay.Round(time.Millisecond), "restarts", e.Restarts)
 	}
 	switch e.To {
-	case supervisor.Waiting:
+	case supervise.Waiting:
 		rt.log.Warn(what+" waits", attrs...)
-	case supervisor.Suspended:
+	case supervise.Suspended:
 		rt.log.Error(what+" is suspended", attrs...)
-	case supervisor.Flowing:
+	case supervise.Flowing:
 		rt.log.Info(what+" flows again", attrs...)
 	default:
 		rt.log.Info(what+" is "+e.To.String(), attrs...)

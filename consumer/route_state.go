@@ -9,8 +9,8 @@ import (
 	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/operators"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/trouble"
-	"github.com/relaymq/relay/supervisor"
 )
 
 // The states of a route on an instance. Only in the first do all messages start as they come.
@@ -42,7 +42,7 @@ type standstill struct {
 
 // condition is the state of the route, why, and since when if that is known. Of several reasons for nothing to start it is
 // the one that lasts longest: a route that is stopped and paused is not mended by resume.
-func (st *standstill) condition(g supervisor.Status) (state, why string, since time.Time) {
+func (st *standstill) condition(g supervise.Status) (state, why string, since time.Time) {
 	r := st.relay
 	if r.running.IsDraining() {
 		return RouteDraining, "this instance is shutting down", time.Time{}
@@ -75,7 +75,7 @@ func (st *standstill) condition(g supervisor.Status) (state, why string, since t
 			return RoutePaused, "its durable is paused on the server (to resume it: nats consumer resume)", time.Time{}
 		}
 	}
-	if since, why := st.stall.Lasting(r.cfg.Stalled, time.Now()); why != "" && g.State == supervisor.Flowing {
+	if since, why := st.stall.Lasting(r.cfg.Stalled, time.Now()); why != "" && g.State == supervise.Flowing {
 		return RouteStalled, why, since
 	}
 	if why, since := st.limitedBy(g); why != "" {

@@ -8,8 +8,8 @@ import (
 	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/version"
-	"github.com/relaymq/relay/supervisor"
 )
 
 type (
@@ -134,7 +134,7 @@ func (rt *route) status(keys int) RouteStatus {
 	}
 	holds := rt.memory.Holds()
 	s.HeldMessages, s.HeldBytes, s.HeldBytesLimit = holds.Messages, holds.Bytes, rt.memory.Most().Bytes
-	if (state == RouteWaiting || state == RouteStopped) && g.State == supervisor.Waiting || state == RouteSuspended {
+	if (state == RouteWaiting || state == RouteStopped) && g.State == supervise.Waiting || state == RouteSuspended {
 		s.Until = known(g.Until)
 	}
 	if own := rt.ownLimit(); own != nil && state == RouteLimited {
@@ -180,7 +180,7 @@ func (rt *route) status(keys int) RouteStatus {
 		if k.Limit != "" {
 			ks.State = RouteLimited
 		}
-		if k.State == supervisor.Waiting {
+		if k.State == supervise.Waiting {
 			ks.Until = known(k.Until)
 		}
 		s.Waiting = append(s.Waiting, ks)

@@ -9,7 +9,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/audit"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // tallyConfig is how counts are written to the ledgers.
@@ -43,9 +43,9 @@ func (u *unit) tallyOf() tally.Of {
 }
 
 // ended counts what becomes of a message for good, but for those that are done or dead, which others count.
-func (c *counters) ended(o supervisor.Outcome) {
+func (c *counters) ended(o supervise.Outcome) {
 	switch {
-	case o.Action != supervisor.DropMessage:
+	case o.Action != supervise.DropMessage:
 	case o.Err == caller.ErrExpired:
 		c.tally.Ended(tally.Expired)
 	case errors.Is(o.Err, ErrForgotten):
@@ -57,7 +57,7 @@ func (c *counters) ended(o supervisor.Outcome) {
 
 // ends are the messages that ended, but for those of ended.
 func (c *counters) ends() audit.Counts {
-	return audit.Counts{Done: c.Settled[supervisor.AckMessage].Load(), Fallback: c.Fallback.Load(), Dead: c.Stored()}
+	return audit.Counts{Done: c.Settled[supervise.AckMessage].Load(), Fallback: c.Fallback.Load(), Dead: c.Stored()}
 }
 
 // lastTallies writes what the units counted, and how far their durables are, when they are through.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/usercode"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // VerdictKind is the kind of a verdict. The zero value is VerdictRetry, so that a verdict that was not understood loses nothing.
@@ -21,7 +21,7 @@ const (
 	VerdictDrop                      // never: acknowledged and counted
 )
 
-var verdictKinds = [...]supervisor.Kind{supervisor.Retry, supervisor.Ack, supervisor.Snooze, supervisor.Dead, supervisor.Drop}
+var verdictKinds = [...]supervise.Kind{supervise.Retry, supervise.Ack, supervise.Snooze, supervise.Dead, supervise.Drop}
 
 // String is retry, ack, snooze, dead or drop.
 func (k VerdictKind) String() string { return k.inside().String() }
@@ -30,11 +30,11 @@ func (k VerdictKind) String() string { return k.inside().String() }
 func (k VerdictKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // inside is the kind as the supervisor has it.
-func (k VerdictKind) inside() supervisor.Kind {
+func (k VerdictKind) inside() supervise.Kind {
 	if int(k) < len(verdictKinds) {
 		return verdictKinds[k]
 	}
-	return supervisor.Retry
+	return supervise.Retry
 }
 
 // Verdict is what a handler said of an attempt. [VerdictOf] reads it out of the error that the handler returned.
@@ -69,8 +69,8 @@ func VerdictOf(err error) Verdict {
 }
 
 // inside is the verdict as the supervisor has it.
-func (v Verdict) inside() supervisor.Verdict {
-	return supervisor.Verdict{
+func (v Verdict) inside() supervise.Verdict {
+	return supervise.Verdict{
 		Kind: v.Kind.inside(), Err: v.Err, Delay: v.Delay, Pause: v.Pause, NotStarted: v.NotStarted,
 		NoAnswer: v.NoAnswer, StopChild: v.StopChild, Crashed: v.Crashed, FailRoute: v.FailRoute, Suspend: v.Suspend,
 	}
@@ -160,7 +160,7 @@ func Suspend(err error) error {
 }
 
 // verdictOf is [VerdictOf] for the supervisor. timedOut tells whether err says that a deadline was exceeded.
-func verdictOf(err error) (v supervisor.Verdict, timedOut bool) {
+func verdictOf(err error) (v supervise.Verdict, timedOut bool) {
 	own, timedOut := verdictAs(err)
 	return own.inside(), timedOut
 }

@@ -99,7 +99,7 @@ func (b Backoff) Validate() error {
 		fault("policy: unknown policy %q (exponential, linear, fibonacci, constant, schedule or slots)", b.Policy)
 	}
 	if b.Func != nil {
-		for n := range tabulated {
+		for n := range asked {
 			if _, err := b.call(n); err != nil {
 				errs = append(errs, err)
 				break
@@ -118,30 +118,17 @@ func (b Backoff) Validate() error {
 	return errors.Join(errs...)
 }
 
-// tabulated is for how many failures a Func is asked.
-const tabulated = 64
+// asked is for how many failures Validate asks a Func.
+const asked = 64
 
 // call is Func, which may panic.
 func (b Backoff) call(n int) (d time.Duration, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			d, err = b.Max, fmt.Errorf("func: it panics for n = %d: %s", n, describe(v))
+			d, err = b.Max, fmt.Errorf("func: it panics for n = %d: %v", n, v)
 		}
 	}()
 	return b.Func(n), nil
-}
-
-// table is b with what its Func says written down: no foreign code may run where delays are needed, under a lock.
-func (b Backoff) table() Backoff {
-	if b.Func == nil {
-		return b
-	}
-	var delays [tabulated]time.Duration
-	for n := range delays {
-		delays[n], _ = b.call(n) // Validate has told; Max is safe
-	}
-	b.Func = func(n int) time.Duration { return delays[min(n, tabulated-1)] }
-	return b
 }
 
 // Delay is the wait after the failure number n, which starts at 0, with jitter, inside [0, Max]. Fields must be filled

@@ -50,7 +50,7 @@ type Record struct {
 const RecordFormat = 1
 
 // damaged is why a message is dead-lettered whose record cannot be read: how often it failed, or ended its process, is not known any more. It is
-// ReasonDead of package supervisor.
+// ReasonDead of package supervise.
 const damaged = "dead"
 
 // Known tells whether anything ever happened to the message: the zero Record says that it never failed.

@@ -26,7 +26,7 @@ import (
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
 	"github.com/relaymq/relay/consumer/handler/internal/process"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // helpers are what the test binary does when a test runs it again as a process of its own.
@@ -121,7 +121,7 @@ func TestHandle_exitStatuses(t *testing.T) {
 		case 65:
 			ok = handlertest.Want(t, err, handlertest.Dead, "exit status 65", "why")
 		case 75:
-			ok = handlertest.Want(t, err, supervisor.Verdict{Kind: supervisor.Snooze, Delay: 30 * time.Second})
+			ok = handlertest.Want(t, err, supervise.Verdict{Kind: supervise.Snooze, Delay: 30 * time.Second})
 		default:
 			ok = handlertest.Want(t, err, handlertest.Retry, fmt.Sprintf("/bin/sh: exit status %d: why", code))
 		}
@@ -825,7 +825,7 @@ func noDescriptors() {
 	for {
 		v := handlertest.Verdict(h.Handle(context.Background(), &consumer.Msg{}))
 		fmt.Print(v.Kind, " ", v.NotStarted, " ", v.FailRoute, "\n")
-		if v.Kind == supervisor.Ack || len(held) == 0 {
+		if v.Kind == supervise.Ack || len(held) == 0 {
 			return
 		}
 		held[0].Close()

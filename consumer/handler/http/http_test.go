@@ -34,7 +34,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
 	"github.com/relaymq/relay/internal/natstest"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
@@ -194,7 +194,7 @@ func TestHandle_everyStatus(t *testing.T) {
 func TestHandle_tables(t *testing.T) {
 	var status atomic.Int64
 	s := serve(t, func(w nethttp.ResponseWriter, _ *nethttp.Request) { w.WriteHeader(int(status.Load())) })
-	check := func(cfg Config, wants map[int]supervisor.Verdict) {
+	check := func(cfg Config, wants map[int]supervise.Verdict) {
 		t.Helper()
 		cfg.URL = s.URL
 		h := newHandler(t, cfg)
@@ -205,22 +205,22 @@ func TestHandle_tables(t *testing.T) {
 			}
 		}
 	}
-	check(Config{Ack: "200-204, 409,410", Dead: ""}, map[int]supervisor.Verdict{
+	check(Config{Ack: "200-204, 409,410", Dead: ""}, map[int]supervise.Verdict{
 		200: handlertest.Ack, 204: handlertest.Ack, 205: handlertest.Retry, 409: handlertest.Ack,
 		410: handlertest.Ack, 400: handlertest.Dead,
 	})
-	check(Config{Dead: "404,500-599"}, map[int]supervisor.Verdict{
+	check(Config{Dead: "404,500-599"}, map[int]supervise.Verdict{
 		200: handlertest.Ack, 400: handlertest.Retry, 404: handlertest.Dead, 503: handlertest.Dead, 599: handlertest.Dead,
 	})
-	check(Config{Dead: "none"}, map[int]supervisor.Verdict{400: handlertest.Retry, 410: {Kind: supervisor.Retry, Suspend: true}})
-	check(Config{Gone: "dead"}, map[int]supervisor.Verdict{400: handlertest.Dead, 410: handlertest.Dead})
-	check(Config{Dead: "410"}, map[int]supervisor.Verdict{400: handlertest.Retry, 410: handlertest.Dead})
+	check(Config{Dead: "none"}, map[int]supervise.Verdict{400: handlertest.Retry, 410: {Kind: supervise.Retry, Suspend: true}})
+	check(Config{Gone: "dead"}, map[int]supervise.Verdict{400: handlertest.Dead, 410: handlertest.Dead})
+	check(Config{Dead: "410"}, map[int]supervise.Verdict{400: handlertest.Retry, 410: handlertest.Dead})
 }
 
 func TestHandle_answersOfOddForm(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reply string
-		want  supervisor.Verdict
+		want  supervise.Verdict
 		texts []string
 	}{
 		"204 with a body":          {"HTTP/1.1 204 No\r\nContent-Length: 5\r\n\r\nhello", handlertest.Ack, nil},
@@ -285,13 +285,13 @@ func TestHandle_redirectsAreNotFollowed(t *testing.T) {
 
 func TestHandle_retryAfter(t *testing.T) {
 	for _, code := range []int{429, 503} {
-		for value, want := range map[string]supervisor.Verdict{
+		for value, want := range map[string]supervise.Verdict{
 			"":                              handlertest.Retry,
 			"junk":                          handlertest.Retry,
 			"0":                             handlertest.Retry,
-			"120":                           {Kind: supervisor.Retry, Delay: 2 * time.Minute, Pause: true},
-			"9223372036854775808":           {Kind: supervisor.Retry, Delay: time.Hour, Pause: true},
-			"Fri, 31 Dec 9999 23:59:59 GMT": {Kind: supervisor.Retry, Delay: time.Hour, Pause: true},
+			"120":                           {Kind: supervise.Retry, Delay: 2 * time.Minute, Pause: true},
+			"9223372036854775808":           {Kind: supervise.Retry, Delay: time.Hour, Pause: true},
+			"Fri, 31 Dec 9999 23:59:59 GMT": {Kind: supervise.Retry, Delay: time.Hour, Pause: true},
 		} {
 			s := serve(t, func(w nethttp.ResponseWriter, _ *nethttp.Request) {
 				w.Header().Set("Retry-After", value)
@@ -480,7 +480,7 @@ func TestHandle_boundedAnswers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer func(w io.Writer) error // repeated until it fails
 		first  string
-		want   supervisor.Verdict
+		want   supervise.Verdict
 		ends   bool // by itself; otherwise ctx has to end it
 		text   string
 	}{
@@ -785,8 +785,8 @@ func TestHandle_keepAliveRace(t *testing.T) {
 	for range 300 {
 		before := arrived.Load()
 		switch v := handlertest.Verdict(h.Handle(t.Context(), message())); {
-		case v.Kind == supervisor.Ack && arrived.Load() == before+1:
-		case v.Kind == supervisor.Retry && !v.NotStarted && arrived.Load() <= before+1:
+		case v.Kind == supervise.Ack && arrived.Load() == before+1:
+		case v.Kind == supervise.Retry && !v.NotStarted && arrived.Load() <= before+1:
 		case v.NotStarted && arrived.Load() == before:
 		default:
 			t.Fatalf("%+v, arrived %d times", v, arrived.Load()-before)

@@ -17,7 +17,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
 	"github.com/relaymq/relay/internal/natstest"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
@@ -125,12 +125,12 @@ func TestHandle_answers(t *testing.T) {
 	for i := range 1000 {
 		many.Set(fmt.Sprintf("H-%d", i), "x")
 	}
-	in := func(d time.Duration, kind supervisor.Kind) supervisor.Verdict {
-		return supervisor.Verdict{Kind: kind, Delay: d}
+	in := func(d time.Duration, kind supervise.Kind) supervise.Verdict {
+		return supervise.Verdict{Kind: kind, Delay: d}
 	}
 	for name, tc := range map[string]struct {
 		header nats.Header
-		want   supervisor.Verdict
+		want   supervise.Verdict
 		text   string
 	}{
 		"nothing":               {nil, handlertest.Ack, ""},
@@ -141,14 +141,14 @@ func TestHandle_answers(t *testing.T) {
 		"a code of its own":     {nats.Header{"Nats-Service-Error-Code": {"E\x1b[31m7"}}, handlertest.Retry, "error E [31m7"},
 		"an error without code": {nats.Header{"Nats-Service-Error": {"oops"}}, handlertest.Retry, "oops"},
 		"a pause": {nats.Header{"Nats-Service-Error-Code": {"429"}, "Retry-After": {"7"}},
-			supervisor.Verdict{Kind: supervisor.Retry, Delay: 7 * time.Second, Pause: true}, "error 429"},
+			supervise.Verdict{Kind: supervise.Retry, Delay: 7 * time.Second, Pause: true}, "error 429"},
 		"own words, ack":       {nats.Header{"Relay-Verdict": {"ack"}, "Nats-Service-Error-Code": {"500"}}, handlertest.Ack, ""},
-		"own words, retry":     {nats.Header{"Relay-Verdict": {"retry"}, "Relay-Delay": {"90s"}, "Relay-Error": {"db"}}, in(90*time.Second, supervisor.Retry), "db"},
-		"own words, seconds":   {nats.Header{"Relay-Verdict": {"Retry"}, "Relay-Delay": {"1.5"}}, in(1500*time.Millisecond, supervisor.Retry), "no reason"},
+		"own words, retry":     {nats.Header{"Relay-Verdict": {"retry"}, "Relay-Delay": {"90s"}, "Relay-Error": {"db"}}, in(90*time.Second, supervise.Retry), "db"},
+		"own words, seconds":   {nats.Header{"Relay-Verdict": {"Retry"}, "Relay-Delay": {"1.5"}}, in(1500*time.Millisecond, supervise.Retry), "no reason"},
 		"own words, bad delay": {nats.Header{"Relay-Verdict": {"retry"}, "Relay-Delay": {"soon"}}, handlertest.Retry, `"soon" is not a delay`},
-		"own words, snooze":    {nats.Header{"Relay-Verdict": {"snooze"}, "Relay-Delay": {"1m"}}, in(time.Minute, supervisor.Snooze), ""},
+		"own words, snooze":    {nats.Header{"Relay-Verdict": {"snooze"}, "Relay-Delay": {"1m"}}, in(time.Minute, supervise.Snooze), ""},
 		"own words, dead":      {nats.Header{"Relay-Verdict": {"dead"}, "Relay-Error": {"a\x1b[31mb"}}, handlertest.Dead, "a [31mb"},
-		"own words, drop":      {nats.Header{"Relay-Verdict": {"drop"}, "Relay-Error": {"old"}}, in(0, supervisor.Drop), "old"},
+		"own words, drop":      {nats.Header{"Relay-Verdict": {"drop"}, "Relay-Error": {"old"}}, in(0, supervise.Drop), "old"},
 		"no word":              {nats.Header{"Relay-Verdict": {"maybe"}}, handlertest.Retry, `"maybe" is not a verdict`},
 	} {
 		mu.Lock()

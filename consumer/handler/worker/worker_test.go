@@ -19,7 +19,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/consumer/handler/internal/handlertest"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // long is the bound of what should come at once.
@@ -91,18 +91,18 @@ func (a *alive) gone(t *testing.T) {
 func TestHandle_verdicts(t *testing.T) {
 	h := newHandler(t, config(t, ""))
 	for line, want := range map[string]struct {
-		verdict supervisor.Verdict
+		verdict supervise.Verdict
 		text    string
 	}{
 		`{"id":"ID","verdict":"ack"}`:                                                                                {handlertest.Ack, ""},
 		`{"id":"ID","verdict":"ack","more":[1,{"x":2}]}`:                                                             {handlertest.Ack, ""},
 		`{"id":"ID","verdict":"retry","error":"db is down"}`:                                                         {handlertest.Retry, "db is down"},
 		`{"id":"ID","verdict":"retry"}`:                                                                              {handlertest.Retry, "the worker gave no reason"},
-		`{"id":"ID","verdict":"retry","error":"x","delay":"90s"}`:                                                    {supervisor.Verdict{Kind: supervisor.Retry, Delay: 90 * time.Second}, "x"},
-		`{"id":"ID","verdict":"retry","error":"x","delay":1.5}`:                                                      {supervisor.Verdict{Kind: supervisor.Retry, Delay: 1500 * time.Millisecond}, "x"},
-		`{"id":"ID","verdict":"snooze","delay":"1m"}`:                                                                {supervisor.Verdict{Kind: supervisor.Snooze, Delay: time.Minute}, ""},
+		`{"id":"ID","verdict":"retry","error":"x","delay":"90s"}`:                                                    {supervise.Verdict{Kind: supervise.Retry, Delay: 90 * time.Second}, "x"},
+		`{"id":"ID","verdict":"retry","error":"x","delay":1.5}`:                                                      {supervise.Verdict{Kind: supervise.Retry, Delay: 1500 * time.Millisecond}, "x"},
+		`{"id":"ID","verdict":"snooze","delay":"1m"}`:                                                                {supervise.Verdict{Kind: supervise.Snooze, Delay: time.Minute}, ""},
 		`{"id":"ID","verdict":"dead","error":"no such customer"}`:                                                    {handlertest.Dead, "no such customer"},
-		`{"id":"ID","verdict":"drop","error":"nobody wants it"}`:                                                     {supervisor.Verdict{Kind: supervisor.Drop}, "nobody wants it"},
+		`{"id":"ID","verdict":"drop","error":"nobody wants it"}`:                                                     {supervise.Verdict{Kind: supervise.Drop}, "nobody wants it"},
 		" {\"verdict\":\"dead\",\"error\":\"a\\u001b[31mb\\n\",\"id\":\"ID\"} \r":                                    {handlertest.Dead, "b"},
 		"{\"id\":\"ID\",\"progress\":\"half\"}\n\n{\"id\":\"ID\",\"verdict\":\"dead\",\"error\":\"after progress\"}": {handlertest.Dead, "after progress"},
 	} {
@@ -172,7 +172,7 @@ func TestHandle_exitsAfterItsAnswer(t *testing.T) {
 							break
 						}
 						// Those that it had read and not answered are suspects, and run alone next.
-						if inFlight == 1 || handlertest.Verdict(err).Kind != supervisor.Snooze && !handlertest.Verdict(err).Crashed {
+						if inFlight == 1 || handlertest.Verdict(err).Kind != supervise.Snooze && !handlertest.Verdict(err).Crashed {
 							t.Error(err)
 							return
 						}
@@ -257,7 +257,7 @@ func inHand(t *testing.T, h *Handler, n int) {
 
 // A worker that heeds a cancel keeps its process, and what it says counts.
 func TestHandle_cancel(t *testing.T) {
-	for verdict, want := range map[string]supervisor.Verdict{"retry": handlertest.Retry, "ack": handlertest.Ack} {
+	for verdict, want := range map[string]supervise.Verdict{"retry": handlertest.Retry, "ack": handlertest.Ack} {
 		cfg := config(t, "")
 		cfg.Env["WORKER_HEEDS_CANCEL"] = verdict
 		h := newHandler(t, cfg)
@@ -398,11 +398,11 @@ func TestHandle_crashBesideOthers(t *testing.T) {
 		}
 		all.Go(func() {
 			switch v := handlertest.Verdict(h.Handle(t.Context(), m)); {
-			case v.Kind == supervisor.Snooze:
+			case v.Kind == supervise.Snooze:
 				left <- m
 			case v.Crashed && m == poison: // the others had all been answered, or were not read
 				left <- m
-			case v.Kind != supervisor.Ack:
+			case v.Kind != supervise.Ack:
 				t.Errorf("%s: %+v", m.Data, v)
 			}
 		})
@@ -437,7 +437,7 @@ func TestHandle_hangsBesideOthers(t *testing.T) {
 	all.Go(func() {
 		// It is given to the next process when the first had not read it.
 		err := h.Handle(t.Context(), message("ack"))
-		if v := handlertest.Verdict(err); v.Kind != supervisor.Snooze && v.Kind != supervisor.Ack && !v.NotStarted {
+		if v := handlertest.Verdict(err); v.Kind != supervise.Snooze && v.Kind != supervise.Ack && !v.NotStarted {
 			t.Error(err)
 		}
 	})

@@ -21,9 +21,9 @@ import (
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/transient"
 	"github.com/relaymq/relay/internal/trouble"
-	"github.com/relaymq/relay/supervisor"
 )
 
 const (
@@ -104,7 +104,7 @@ func (m *Arrival) LookUp(r *Route, enter func(retry.Record)) {
 	case m.Bodyless && errors.Is(err, jetstream.ErrMsgNotFound):
 		// The server takes a message that is gone off the durable. If a replica was asked that lags behind, the message comes
 		// again.
-		r.Count.Settled[supervisor.LetGo].Add(1)
+		r.Count.Settled[supervise.LetGo].Add(1)
 		if others, ok := r.unread.Allow(time.Now()); ok {
 			r.Log.Warn("the message arrived without its body, and its stream does not have it any more: it cannot be handled", m.Attrs("others", others)...)
 		}
@@ -225,7 +225,7 @@ func (m *Arrival) Foreign(err error) {
 	if m.Delivery.Deliveries == 1 {
 		m.Path.Tally.FromNowhere(m.Delivery.Msg.Subject)
 	}
-	m.ToLetters(supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Err: err})
+	m.ToLetters(supervise.Outcome{Action: supervise.DeadLetter, Reason: supervise.ReasonDead, Err: err})
 }
 
 // LetGo releases a delivery that is of no use. Its message comes again, unless its durable is gone, and ordered keys wait for it.

@@ -28,8 +28,8 @@ import (
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/partition"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/trouble"
-	"github.com/relaymq/relay/supervisor"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
@@ -82,12 +82,12 @@ func newWorld(t *testing.T) *world {
 		Policy: func() settle.Policy {
 			return settle.Policy{ParkAfter: time.Minute, MaxCrashes: 3, Room: retry.Room{Messages: 1000, Bytes: 1 << 20}}
 		},
-		NotStored: func() {}, More: func() {}, Gone: func(*supervisor.Message) {}, Dead: func(dlq.Entry) {},
+		NotStored: func() {}, More: func() {}, Gone: func(*supervise.Message) {}, Dead: func(dlq.Entry) {},
 	})
 	path.Work = t.Context()
 	t.Cleanup(path.End)
 	w.Route = Route{
-		Path: path, JS: w.js, Memory: memory.New(supervisor.Room{Messages: 1000, Bytes: 1 << 20}, func() {}),
+		Path: path, JS: w.js, Memory: memory.New(supervise.Room{Messages: 1000, Bytes: 1 << 20}, func() {}),
 		Expect: func(subject string, sequence uint64) { w.of.Store(subject); w.expected.Store(sequence) },
 	}
 	info := consumer.CachedInfo()
@@ -131,9 +131,9 @@ func (w *world) pull(inbox string) {
 // owner finishes its message as whoever has no caller does.
 type owner struct{ *Arrival }
 
-func (owner) Confirmed()                  {}
-func (owner) Free()                       {}
-func (o owner) Finish(supervisor.Outcome) { o.Done() }
+func (owner) Confirmed()                 {}
+func (owner) Free()                      {}
+func (o owner) Finish(supervise.Outcome) { o.Done() }
 
 // next is the next delivery of the durable.
 func (w *world) next() *Arrival {
@@ -281,7 +281,7 @@ func TestArrival_LookUp_bodyless(t *testing.T) {
 		}
 		rec := w.lookUp(m)
 		switch {
-		case gone && (rec != nil || w.Count.Settled[supervisor.LetGo].Load() != 1 || w.expected.Load() != m.Delivery.Sequence):
+		case gone && (rec != nil || w.Count.Settled[supervise.LetGo].Load() != 1 || w.expected.Load() != m.Delivery.Sequence):
 			t.Errorf("one that is gone: %+v, expected %d", rec, w.expected.Load())
 		case !gone && (rec == nil || string(m.Data) != "seven" || m.Header.Get("A") != "b"):
 			t.Errorf("%+v, %q, %v", rec, m.Data, m.Header)

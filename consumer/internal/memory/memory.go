@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/transient"
-	"github.com/relaymq/relay/supervisor"
 )
 
 // patience is how long a body waits for room before it is fetched all the same.
@@ -24,36 +24,36 @@ var ErrNoRoom = errors.New("the memory of the route is full")
 type Account struct {
 	Ledger   *ack.Ledger // counts the deliveries that have it
 	handling atomic.Int64
-	most     atomic.Pointer[supervisor.Room]
+	most     atomic.Pointer[supervise.Room]
 	turn     chan struct{} // held by whoever waits for room
 }
 
 // New makes an account with that bound. More is called when there is room again after Full said that there was none. It must not block.
-func New(most supervisor.Room, more func()) *Account {
+func New(most supervise.Room, more func()) *Account {
 	a := &Account{Ledger: ack.NewLedger(more), turn: make(chan struct{}, 1)}
 	a.SetMost(most)
 	return a
 }
 
 // SetMost changes the bound.
-func (a *Account) SetMost(most supervisor.Room) { a.most.Store(&most) }
+func (a *Account) SetMost(most supervise.Room) { a.most.Store(&most) }
 
 // Most is the bound.
-func (a *Account) Most() supervisor.Room { return *a.most.Load() }
+func (a *Account) Most() supervise.Room { return *a.most.Load() }
 
 // Handling adds to the bytes of what is in handlers. They do not count as held.
 func (a *Account) Handling(bytes int) { a.handling.Add(int64(bytes)) }
 
 // Holds is what is held now, but for the bytes of what is in handlers.
-func (a *Account) Holds() supervisor.Room {
+func (a *Account) Holds() supervise.Room {
 	messages, bytes := a.Ledger.Held()
-	return supervisor.Room{Messages: messages, Bytes: max(0, bytes-int(a.handling.Load()))}
+	return supervise.Room{Messages: messages, Bytes: max(0, bytes-int(a.handling.Load()))}
 }
 
 // Within is as much of that room as may be used without passing the bound.
-func (a *Account) Within(room supervisor.Room) supervisor.Room {
+func (a *Account) Within(room supervise.Room) supervise.Room {
 	holds, most := a.Holds(), a.most.Load()
-	return supervisor.Room{
+	return supervise.Room{
 		Messages: min(room.Messages, max(0, most.Messages-holds.Messages)),
 		Bytes:    min(room.Bytes, max(0, most.Bytes-holds.Bytes)),
 	}

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // session is one whose deliveries end only by being let go.
@@ -43,7 +43,7 @@ func arrive(t fataler, s *ack.Session, a *Account, number, size int) (*ack.Deliv
 func TestAccount(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		most := supervisor.Room{Messages: rapid.IntRange(8, 20).Draw(t, "messages"), Bytes: rapid.IntRange(8, 5000).Draw(t, "bytes")}
+		most := supervise.Room{Messages: rapid.IntRange(8, 20).Draw(t, "messages"), Bytes: rapid.IntRange(8, 5000).Draw(t, "bytes")}
 		told := 0
 		a, s := New(most, func() { told++ }), session()
 		var live []*ack.Delivery
@@ -68,8 +68,8 @@ func TestAccount(t *testing.T) {
 			if holds := a.Holds(); holds.Messages != len(live) || holds.Bytes != bytes {
 				t.Fatalf("holds %+v, want %d messages, %d bytes", holds, len(live), bytes)
 			}
-			free := a.Within(supervisor.Room{Messages: 10, Bytes: 2000})
-			if want := (supervisor.Room{Messages: min(10, max(0, most.Messages-len(live))), Bytes: min(2000, max(0, most.Bytes-bytes))}); free != want {
+			free := a.Within(supervise.Room{Messages: 10, Bytes: 2000})
+			if want := (supervise.Room{Messages: min(10, max(0, most.Messages-len(live))), Bytes: min(2000, max(0, most.Bytes-bytes))}); free != want {
 				t.Fatalf("free %+v, want %+v", free, want)
 			}
 			if full := a.Full(); full != (len(live) >= most.Messages || bytes >= most.Bytes) {
@@ -84,7 +84,7 @@ func TestAccount(t *testing.T) {
 // The bytes of what is in a handler are not held: the concurrency bounds them.
 func TestAccount_handlersHaveTheirOwn(t *testing.T) {
 	t.Parallel()
-	a, s := New(supervisor.Room{Messages: 10, Bytes: 1000}, func() {}), session()
+	a, s := New(supervise.Room{Messages: 10, Bytes: 1000}, func() {}), session()
 	_, size := arrive(t, s, a, 1, 2000)
 	if !a.Full() {
 		t.Error("it is not full")
@@ -93,7 +93,7 @@ func TestAccount_handlersHaveTheirOwn(t *testing.T) {
 	if a.Full() || a.Holds().Bytes != 0 {
 		t.Errorf("full %v, holds %+v", a.Full(), a.Holds())
 	}
-	a.SetMost(supervisor.Room{Messages: 1, Bytes: 1000})
+	a.SetMost(supervise.Room{Messages: 1, Bytes: 1000})
 	if !a.Full() || a.Most().Messages != 1 {
 		t.Errorf("the new bound does not hold: %+v", a.Most())
 	}
@@ -103,7 +103,7 @@ func TestAccount_handlersHaveTheirOwn(t *testing.T) {
 func TestAccount_reserve(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a, s := New(supervisor.Room{Messages: 10, Bytes: 1000}, func() {}), session()
+		a, s := New(supervise.Room{Messages: 10, Bytes: 1000}, func() {}), session()
 		ctx, cancel := context.WithCancel(t.Context())
 		first, _ := arrive(t, s, a, 1, 10)
 		second, _ := arrive(t, s, a, 2, 10)

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/version"
-	"github.com/relaymq/relay/supervisor"
 )
 
 // Collect implements prometheus.Collector.
@@ -78,7 +78,7 @@ func (c *Collector) limits(to *sums, list []Limit) {
 
 // counted gives what a route has counted, or one of its name that has ended.
 func (c *Collector) counted(to *sums, name string, n *RouteCount) {
-	for kind := supervisor.Retry; kind < supervisor.Lost; kind++ {
+	for kind := supervise.Retry; kind < supervise.Lost; kind++ {
 		to.counter(c.verdicts, n.Verdicts[kind].Load(), name, kind.String())
 	}
 	for action, how := range actionNames {
@@ -93,7 +93,7 @@ func (c *Collector) counted(to *sums, name string, n *RouteCount) {
 		to.counter(c.dead, n.letters[i].Load(), name, reason)
 	}
 	to.counter(c.notDead, n.NotDead.Load(), name)
-	for _, state := range supervisor.States() {
+	for _, state := range supervise.States() {
 		to.counter(c.moves, n.Moves[state].Load(), name, state.String())
 	}
 	to.counter(c.expired, n.Expired.Load(), name)
@@ -114,7 +114,7 @@ func (c *Collector) route(to *sums, r *Route) {
 	to.counter(c.fallback, r.Fallback.Done, name, "done")
 	to.counter(c.fallback, r.Fallback.Failed, name, "failed")
 	to.gauge(c.substitutes, r.Fallback.Running, name)
-	for _, state := range supervisor.States() {
+	for _, state := range supervise.States() {
 		to.gauge(c.keys, st.Keys[state], name, state.String())
 	}
 	to.gauge(c.heldMessages, r.Holds.Messages, name)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Answers and Replies are how many kinds of them there are; [Config] names them.
@@ -17,9 +17,9 @@ const (
 
 // RouteCount is what a route counts; its labels come from the configuration alone, never from messages.
 type RouteCount struct {
-	Verdicts [6]atomic.Uint64 // by supervisor.Kind
-	Settled  [6]atomic.Uint64 // by supervisor.Action
-	Moves    [5]atomic.Uint64 // of keys and the route, by supervisor.State
+	Verdicts [6]atomic.Uint64 // by supervise.Kind
+	Settled  [6]atomic.Uint64 // by supervise.Action
+	Moves    [5]atomic.Uint64 // of keys and the route, by supervise.State
 	Naked    atomic.Uint64
 	Parked   atomic.Uint64
 	Fallback atomic.Uint64 // acknowledged by the fallback
@@ -37,24 +37,24 @@ type RouteCount struct {
 }
 
 var reasons = [...]string{
-	supervisor.ReasonExhausted, supervisor.ReasonDead, supervisor.ReasonExpired, supervisor.ReasonGaveUp, "crash",
+	supervise.ReasonExhausted, supervise.ReasonDead, supervise.ReasonExpired, supervise.ReasonGaveUp, "crash",
 }
 
 var actionNames = [...]string{
-	supervisor.GiveBack: "given_back", supervisor.RetryLater: "retried", supervisor.AckMessage: "acked",
-	supervisor.DropMessage: "dropped", supervisor.DeadLetter: "dead", supervisor.LetGo: "let_go",
+	supervise.GiveBack: "given_back", supervise.RetryLater: "retried", supervise.AckMessage: "acked",
+	supervise.DropMessage: "dropped", supervise.DeadLetter: "dead", supervise.LetGo: "let_go",
 }
 
 // Acked are the messages that are done.
 func (c *RouteCount) Acked() uint64 {
-	return c.Settled[supervisor.AckMessage].Load() + c.Fallback.Load()
+	return c.Settled[supervise.AckMessage].Load() + c.Fallback.Load()
 }
 
 // Retried are the failures that were to be tried again.
-func (c *RouteCount) Retried() uint64 { return c.Settled[supervisor.RetryLater].Load() + c.Kept.Load() }
+func (c *RouteCount) Retried() uint64 { return c.Settled[supervise.RetryLater].Load() + c.Kept.Load() }
 
 // DeadLetters are the messages that were to become dead letters.
-func (c *RouteCount) DeadLetters() uint64 { return c.Settled[supervisor.DeadLetter].Load() }
+func (c *RouteCount) DeadLetters() uint64 { return c.Settled[supervise.DeadLetter].Load() }
 
 // Stored are the dead letters that were stored.
 func (c *RouteCount) Stored() (n uint64) {

@@ -14,7 +14,7 @@ import (
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/orphans"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // world is an instance whose snapshot a test makes.
@@ -102,11 +102,11 @@ func TestCollector_whatARouteCounts(t *testing.T) {
 	r := w.route("billing")
 	w.snap.Routes = []Route{r}
 	c := r.Count
-	c.Verdicts[supervisor.Snooze].Add(1)
-	c.Settled[supervisor.AckMessage].Add(2)
-	c.Settled[supervisor.RetryLater].Add(3)
-	c.Settled[supervisor.DeadLetter].Add(4)
-	c.Moves[supervisor.Probing].Add(5)
+	c.Verdicts[supervise.Snooze].Add(1)
+	c.Settled[supervise.AckMessage].Add(2)
+	c.Settled[supervise.RetryLater].Add(3)
+	c.Settled[supervise.DeadLetter].Add(4)
+	c.Moves[supervise.Probing].Add(5)
 	c.Naked.Add(6)
 	c.Parked.Add(7)
 	c.Fallback.Add(8)
@@ -118,8 +118,8 @@ func TestCollector_whatARouteCounts(t *testing.T) {
 	c.Refused.Add(14)
 	c.Answers[4].Add(15)
 	c.Replies[1].Add(16)
-	c.Dead(supervisor.ReasonGaveUp)
-	c.Dead(supervisor.ReasonGaveUp)
+	c.Dead(supervise.ReasonGaveUp)
+	c.Dead(supervise.ReasonGaveUp)
 	c.Dead("crash")
 	c.Dead("no such reason")
 	c.Took(time.Millisecond)
@@ -146,12 +146,12 @@ func TestCollector_howARouteIs(t *testing.T) {
 	w := newWorld(t)
 	r := w.route("billing")
 	r.State = control.StateLimited
-	r.Group = supervisor.Status{
-		StashMessages: 1, StashBytes: 2, Aside: 3, Running: 4, Stuck: 5, Window: 6, Keys: map[supervisor.State]int{supervisor.Waiting: 7},
-		Counts: supervisor.Counts{Panics: 8, Hangs: 9, Evicted: 10}, Limited: []supervisor.Limited{{Limit: "mail", Held: 11}, {Limit: "mail", Bucket: "mail/a", Held: 1}},
+	r.Group = supervise.Status{
+		StashMessages: 1, StashBytes: 2, Aside: 3, Running: 4, Stuck: 5, Window: 6, Keys: map[supervise.State]int{supervise.Waiting: 7},
+		Counts: supervise.Counts{Panics: 8, Hangs: 9, Evicted: 10}, Limited: []supervise.Limited{{Limit: "mail", Held: 11}, {Limit: "mail", Bucket: "mail/a", Held: 1}},
 	}
-	r.Fallback = supervisor.FallbackStatus{Running: 12, Done: 13, Failed: 14}
-	r.Holds, r.HeldMost, r.CatchUp = supervisor.Room{Messages: 15, Bytes: 16}, 17, 18
+	r.Fallback = supervise.FallbackStatus{Running: 12, Done: 13, Failed: 14}
+	r.Holds, r.HeldMost, r.CatchUp = supervise.Room{Messages: 15, Bytes: 16}, 17, 18
 	r.Limits, r.Here, r.Behind, r.Dead = []string{"mail", "rates"}, new(true), new(19), new(20)
 	r.Backlog, r.Oldest = &control.Backlog{Stream: 21, Outstanding: 22, Parked: new(uint64(23))}, new(time.Now().Add(-90*time.Minute))
 	w.snap.Routes = []Route{r}
@@ -330,9 +330,9 @@ func TestRouteCount_allocatesNothing(t *testing.T) {
 	r, d := w.route("billing"), new(DurableCount)
 	if n := testing.AllocsPerRun(1000, func() {
 		d.Delivered.Add(1)
-		r.Count.Verdicts[supervisor.Ack].Add(1)
-		r.Count.Settled[supervisor.AckMessage].Add(1)
-		r.Count.Dead(supervisor.ReasonDead)
+		r.Count.Verdicts[supervise.Ack].Add(1)
+		r.Count.Settled[supervise.AckMessage].Add(1)
+		r.Count.Dead(supervise.ReasonDead)
 		r.Count.Took(time.Millisecond)
 		r.Count.Through(time.Second)
 	}); n > 0 {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Snapshot is how an instance is at one moment. A nil pointer in it is not known, or not there: such a metric is left out, for 0 would say something.
@@ -43,9 +43,9 @@ type Archive struct{ Stored, Dropped uint64 }
 type Route struct {
 	Name     string
 	Count    *RouteCount
-	Group    supervisor.Status
-	Fallback supervisor.FallbackStatus
-	Holds    supervisor.Room
+	Group    supervise.Status
+	Fallback supervise.FallbackStatus
+	Holds    supervise.Room
 	HeldMost int // bytes
 	CatchUp  int
 	Limits   []string // that bound it

@@ -9,7 +9,7 @@ import (
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/limit"
 	"github.com/relaymq/relay/internal/orders"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Pause is the order by which a route is paused. The zero value is that of one that is not.
@@ -19,7 +19,7 @@ type Pause struct{ order atomic.Pointer[orders.Order] }
 func (p *Pause) Order() *orders.Order { return p.order.Load() }
 
 // Obey applies an order to the route.
-func (p *Pause) Obey(order orders.Order, group *supervisor.Group, log *slog.Logger) {
+func (p *Pause) Obey(order orders.Order, group *supervise.Group, log *slog.Logger) {
 	pause, key := order.State == orders.Paused, string(order.Key)
 	attrs := []any{"by", order.By, "nats_user", order.User, "at", order.At, "why", order.Why}
 	if order.Key != nil {
@@ -64,11 +64,11 @@ func by(order orders.Order) string {
 
 // Waits are what a route waits for.
 type Waits struct {
-	Group *supervisor.Group
+	Group *supervise.Group
 	Log   *slog.Logger
 	Own   *limit.Limit // of the route alone; nil without one
 	// Condition is the state of the route, why, and since when if that is known.
-	Condition func(supervisor.Status) (state, why string, since time.Time)
+	Condition func(supervise.Status) (state, why string, since time.Time)
 }
 
 // End ends the waits of the route, or of the key that the order names, and what went away for them comes back. It notes what they were.
@@ -82,9 +82,9 @@ func (w Waits) End(order orders.Order, was *control.Woken) {
 	}
 	var since time.Time
 	was.State, was.Why, since = w.Condition(w.Group.Status())
-	how := supervisor.AtOnce
+	how := supervise.AtOnce
 	if order.Trial {
-		how = supervisor.Trial
+		how = supervise.Trial
 	}
 	ended := w.Group.EndWaits(how)
 	if w.Own != nil {
@@ -92,7 +92,7 @@ func (w Waits) End(order orders.Order, was *control.Woken) {
 	}
 	was.Why, was.Waiting, was.Suspended = control.Cut(was.Why, control.MaxText), ended.Waiting, ended.Suspended
 	switch {
-	case ended.Route != supervisor.Flowing:
+	case ended.Route != supervise.Flowing:
 		was.Since = known(ended.Since)
 	case was.State == control.StateLimited:
 		was.Since = known(since)

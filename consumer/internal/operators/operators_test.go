@@ -12,7 +12,7 @@ import (
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/limit"
 	"github.com/relaymq/relay/internal/orders"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // A pause holds until the route is resumed, which is told once; a key is paused and resumed by itself.
 func TestPause(t *testing.T) {
 	t.Parallel()
-	g := supervisor.New(supervisor.Options{Concurrency: 1, Timeout: time.Second})
+	g := supervise.New(supervise.Options{Concurrency: 1, Timeout: time.Second})
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, nil))
 	var p Pause
@@ -42,7 +42,7 @@ func TestPause(t *testing.T) {
 		t.Error("it is still paused")
 	}
 	obey(orders.Order{State: orders.Paused, Key: []byte("eu"), By: "me", Why: "audit"}, "key is paused by an operator")
-	if keys := g.KeyStates(9); len(keys) != 1 || keys[0].Key != "eu" || keys[0].State != supervisor.Suspended || keys[0].Why != "audit (by me)" {
+	if keys := g.KeyStates(9); len(keys) != 1 || keys[0].Key != "eu" || keys[0].State != supervise.Suspended || keys[0].Why != "audit (by me)" {
 		t.Errorf("keys: %+v", keys)
 	}
 	if p.Order() != nil {
@@ -75,20 +75,20 @@ func TestWaits(t *testing.T) {
 	}{{control.StateLimited, true}, {control.StateFlowing, false}} {
 		book := limit.NewBook()
 		w := Waits{
-			Group: supervisor.New(supervisor.Options{Concurrency: 1, Timeout: time.Second}), Log: slog.New(slog.DiscardHandler), Own: book.Set("own", limit.Bounds{Rate: 1}),
-			Condition: func(supervisor.Status) (string, string, time.Time) { return c.state, "full", at },
+			Group: supervise.New(supervise.Options{Concurrency: 1, Timeout: time.Second}), Log: slog.New(slog.DiscardHandler), Own: book.Set("own", limit.Bounds{Rate: 1}),
+			Condition: func(supervise.Status) (string, string, time.Time) { return c.state, "full", at },
 		}
 		w.Group.SuspendKey("eu", "paused")
 		var key, was control.Woken
 		w.End(orders.Order{Key: []byte("us")}, &key)
-		if key.State != supervisor.Flowing.String() {
+		if key.State != supervise.Flowing.String() {
 			t.Errorf("a key that does not wait: %+v", key)
 		}
 		w.End(orders.Order{Trial: true}, &was)
 		if was.State != c.state || was.Why != "full" || was.Suspended != 1 || was.Waiting != 0 || (was.Since != nil) != c.since || c.since && !was.Since.Equal(at) {
 			t.Errorf("%s: %+v", c.state, was)
 		}
-		if len(w.Group.KeyStates(9)) > 0 && w.Group.KeyStates(9)[0].State == supervisor.Suspended {
+		if len(w.Group.KeyStates(9)) > 0 && w.Group.KeyStates(9)[0].State == supervise.Suspended {
 			t.Error("the key is still suspended")
 		}
 	}

@@ -13,11 +13,11 @@ import (
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Why is the reason of an outcome, for people; empty if there is none.
-func Why(o supervisor.Outcome) string {
+func Why(o supervise.Outcome) string {
 	if o.Why == "" && o.Err != nil {
 		return o.Err.Error()
 	}
@@ -28,17 +28,17 @@ func Why(o supervisor.Outcome) string {
 func IsReplay(m *settle.Unsettled) bool { return m.Origin != nil && m.Origin.Replay > 0 }
 
 // Record is what the archive keeps of a message of that stream, but for its result.
-func Record(m *settle.Unsettled, o supervisor.Outcome) (stream string, r archive.Record) {
+func Record(m *settle.Unsettled, o supervise.Outcome) (stream string, r archive.Record) {
 	from := m.From()
 	r = archive.Record{
 		Route: m.Path.Route, Durable: from.Consumer, Sequence: from.Sequence, Published: from.Time, Replay: from.Replay, Ended: time.Now(), Attempts: o.Attempts,
 	}
 	switch {
-	case o.Action == supervisor.AckMessage && o.Fallback:
+	case o.Action == supervise.AckMessage && o.Fallback:
 		r.Outcome = archive.Fallback
-	case o.Action == supervisor.AckMessage:
+	case o.Action == supervise.AckMessage:
 		r.Outcome, r.Attempts = archive.Done, o.Attempts+1 // those that failed, and this one
-	case o.Action == supervisor.DeadLetter:
+	case o.Action == supervise.DeadLetter:
 		r.Outcome, r.Reason = archive.Dead, o.Reason
 	case o.Err == caller.ErrExpired:
 		r.Outcome = archive.Expired
@@ -57,7 +57,7 @@ type Attempt struct {
 }
 
 // Reply is what the caller is told, but for the result.
-func Reply(m *settle.Unsettled, id string, o supervisor.Outcome, last Attempt) caller.Reply {
+func Reply(m *settle.Unsettled, id string, o supervise.Outcome, last Attempt) caller.Reply {
 	r := caller.Reply{ID: id, Outcome: caller.Dropped, Attempts: o.Attempts, Error: retry.CleanText(Why(o), control.MaxText)}
 	if IsReplay(m) {
 		r.Replay = m.Origin.Replay
@@ -65,11 +65,11 @@ func Reply(m *settle.Unsettled, id string, o supervisor.Outcome, last Attempt) c
 	switch {
 	case errors.Is(o.Err, caller.ErrForgotten):
 		r.Outcome = caller.Forgotten
-	case o.Err == caller.ErrExpired || o.Reason == supervisor.ReasonExpired && last.Over:
+	case o.Err == caller.ErrExpired || o.Reason == supervise.ReasonExpired && last.Over:
 		r.Outcome = caller.Expired
-	case o.Action == supervisor.AckMessage:
+	case o.Action == supervise.AckMessage:
 		r.Outcome, r.Attempts = caller.Done, max(last.Number, 1)
-	case o.Action == supervisor.DeadLetter:
+	case o.Action == supervise.DeadLetter:
 		r.Outcome = caller.Dead
 	}
 	return r
@@ -84,16 +84,16 @@ type Jobs interface {
 }
 
 // Ended is the end of an attempt that gave that verdict. Ctx is that of the attempt.
-func (r *Replay) Ended(ctx context.Context, m *settle.Unsettled, number int, v supervisor.Verdict, jobs Jobs) {
+func (r *Replay) Ended(ctx context.Context, m *settle.Unsettled, number int, v supervise.Verdict, jobs Jobs) {
 	if m.Origin == nil || m.Origin.Job == "" || number > 1 {
 		return
 	}
 	switch v.Kind {
-	case supervisor.Ack, supervisor.Drop:
+	case supervise.Ack, supervise.Drop:
 		r.tell(m, dlq.Verdict{OK: true}, jobs)
-	case supervisor.Dead:
+	case supervise.Dead:
 		r.tell(m, failure(m, v.Err), jobs)
-	case supervisor.Retry:
+	case supervise.Retry:
 		// A run that was interrupted says nothing of the message, and what never began neither.
 		if !v.NotStarted && !errors.Is(ctx.Err(), context.Canceled) {
 			r.tell(m, failure(m, v.Err), jobs)
@@ -102,8 +102,8 @@ func (r *Replay) Ended(ctx context.Context, m *settle.Unsettled, number int, v s
 }
 
 // Settled is for attempts that gave no verdict: panics and hangs, and keys that gave up.
-func (r *Replay) Settled(m *settle.Unsettled, o supervisor.Outcome, jobs Jobs) {
-	if m.Origin != nil && m.Origin.Job != "" && o.Attempts <= 1 && (o.Action == supervisor.RetryLater || o.Action == supervisor.DeadLetter) {
+func (r *Replay) Settled(m *settle.Unsettled, o supervise.Outcome, jobs Jobs) {
+	if m.Origin != nil && m.Origin.Job != "" && o.Attempts <= 1 && (o.Action == supervise.RetryLater || o.Action == supervise.DeadLetter) {
 		r.tell(m, failure(m, o.Err), jobs)
 	}
 }

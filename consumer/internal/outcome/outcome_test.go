@@ -13,7 +13,7 @@ import (
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // fresh is a message that comes straight from its stream, and replayed one that an operator had replayed by a job.
@@ -35,22 +35,22 @@ func TestOutcome(t *testing.T) {
 	t.Parallel()
 	down := errors.New("down")
 	for name, c := range map[string]struct {
-		outcome  supervisor.Outcome
+		outcome  supervise.Outcome
 		last     Attempt
 		archived archive.Outcome
 		told     caller.Outcome
 		attempts [2]int // of the record, and of the reply
 		says     string
 	}{
-		"done at once":       {supervisor.Outcome{Action: supervisor.AckMessage}, Attempt{Number: 1}, archive.Done, caller.Done, [2]int{1, 1}, ""},
-		"done at the third":  {supervisor.Outcome{Action: supervisor.AckMessage, Attempts: 2}, Attempt{Number: 3}, archive.Done, caller.Done, [2]int{3, 3}, ""},
-		"by the fallback":    {supervisor.Outcome{Action: supervisor.AckMessage, Fallback: true, Attempts: 2}, Attempt{}, archive.Fallback, caller.Done, [2]int{2, 1}, ""},
-		"dead":               {supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Err: down, Attempts: 1}, Attempt{Number: 1}, archive.Dead, caller.Dead, [2]int{1, 1}, "down"},
-		"expired":            {supervisor.Outcome{Action: supervisor.DropMessage, Err: caller.ErrExpired}, Attempt{}, archive.Expired, caller.Expired, [2]int{}, caller.ErrExpired.Error()},
-		"a dead letter late": {supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonExpired, Attempts: 4}, Attempt{4, true}, archive.Dead, caller.Expired, [2]int{4, 4}, ""},
-		"too old":            {supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonExpired, Attempts: 4}, Attempt{4, false}, archive.Dead, caller.Dead, [2]int{4, 4}, ""},
-		"forgotten":          {supervisor.Outcome{Action: supervisor.DropMessage, Err: fmt.Errorf("it said so: %w", caller.ErrForgotten)}, Attempt{}, archive.Forgotten, caller.Forgotten, [2]int{}, "it said so: " + caller.ErrForgotten.Error()},
-		"dropped":            {supervisor.Outcome{Action: supervisor.DropMessage, Why: "not ours", Err: down}, Attempt{Number: 1}, archive.Dropped, caller.Dropped, [2]int{}, "not ours"},
+		"done at once":       {supervise.Outcome{Action: supervise.AckMessage}, Attempt{Number: 1}, archive.Done, caller.Done, [2]int{1, 1}, ""},
+		"done at the third":  {supervise.Outcome{Action: supervise.AckMessage, Attempts: 2}, Attempt{Number: 3}, archive.Done, caller.Done, [2]int{3, 3}, ""},
+		"by the fallback":    {supervise.Outcome{Action: supervise.AckMessage, Fallback: true, Attempts: 2}, Attempt{}, archive.Fallback, caller.Done, [2]int{2, 1}, ""},
+		"dead":               {supervise.Outcome{Action: supervise.DeadLetter, Reason: supervise.ReasonDead, Err: down, Attempts: 1}, Attempt{Number: 1}, archive.Dead, caller.Dead, [2]int{1, 1}, "down"},
+		"expired":            {supervise.Outcome{Action: supervise.DropMessage, Err: caller.ErrExpired}, Attempt{}, archive.Expired, caller.Expired, [2]int{}, caller.ErrExpired.Error()},
+		"a dead letter late": {supervise.Outcome{Action: supervise.DeadLetter, Reason: supervise.ReasonExpired, Attempts: 4}, Attempt{4, true}, archive.Dead, caller.Expired, [2]int{4, 4}, ""},
+		"too old":            {supervise.Outcome{Action: supervise.DeadLetter, Reason: supervise.ReasonExpired, Attempts: 4}, Attempt{4, false}, archive.Dead, caller.Dead, [2]int{4, 4}, ""},
+		"forgotten":          {supervise.Outcome{Action: supervise.DropMessage, Err: fmt.Errorf("it said so: %w", caller.ErrForgotten)}, Attempt{}, archive.Forgotten, caller.Forgotten, [2]int{}, "it said so: " + caller.ErrForgotten.Error()},
+		"dropped":            {supervise.Outcome{Action: supervise.DropMessage, Why: "not ours", Err: down}, Attempt{Number: 1}, archive.Dropped, caller.Dropped, [2]int{}, "not ours"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for stream, m := range map[string]*settle.Unsettled{"ORDERS": fresh(), "EARLIER": replayed()} {
@@ -86,29 +86,29 @@ func TestReplay(t *testing.T) {
 		want string
 	}{
 		"success": {replayed(), func(r *Replay, m *settle.Unsettled, j *jobs) {
-			r.Ended(t.Context(), m, 1, supervisor.Verdict{Kind: supervisor.Ack}, j)
-			r.Ended(t.Context(), m, 1, supervisor.Verdict{Kind: supervisor.Dead, Err: down}, j)
+			r.Ended(t.Context(), m, 1, supervise.Verdict{Kind: supervise.Ack}, j)
+			r.Ended(t.Context(), m, 1, supervise.Verdict{Kind: supervise.Dead, Err: down}, j)
 		}, "[j1 true  ]"},
 		"failure": {replayed(), func(r *Replay, m *settle.Unsettled, j *jobs) {
-			r.Ended(t.Context(), m, 1, supervisor.Verdict{Kind: supervisor.Retry, Err: down}, j)
+			r.Ended(t.Context(), m, 1, supervise.Verdict{Kind: supervise.Retry, Err: down}, j)
 		}, "[j1 false billing down]"},
 		"dead": {replayed(), func(r *Replay, m *settle.Unsettled, j *jobs) {
-			r.Ended(t.Context(), m, 1, supervisor.Verdict{Kind: supervisor.Dead, Err: down}, j)
+			r.Ended(t.Context(), m, 1, supervise.Verdict{Kind: supervise.Dead, Err: down}, j)
 		}, "[j1 false billing down]"},
 		"a panic": {replayed(), func(r *Replay, m *settle.Unsettled, j *jobs) {
-			r.Settled(m, supervisor.Outcome{Action: supervisor.RetryLater, Attempts: 1, Err: down}, j)
+			r.Settled(m, supervise.Outcome{Action: supervise.RetryLater, Attempts: 1, Err: down}, j)
 		}, "[j1 false billing down]"},
 		"it says nothing": {replayed(), func(r *Replay, m *settle.Unsettled, j *jobs) {
-			r.Ended(t.Context(), m, 2, supervisor.Verdict{Kind: supervisor.Ack}, j)
-			r.Ended(t.Context(), m, 1, supervisor.Verdict{Kind: supervisor.Snooze}, j)
-			r.Ended(t.Context(), m, 1, supervisor.Verdict{Kind: supervisor.Retry, NotStarted: true}, j)
-			r.Ended(ended, m, 1, supervisor.Verdict{Kind: supervisor.Retry, Err: down}, j)
-			r.Settled(m, supervisor.Outcome{Action: supervisor.RetryLater, Attempts: 2, Err: down}, j)
-			r.Settled(m, supervisor.Outcome{Action: supervisor.GiveBack}, j)
+			r.Ended(t.Context(), m, 2, supervise.Verdict{Kind: supervise.Ack}, j)
+			r.Ended(t.Context(), m, 1, supervise.Verdict{Kind: supervise.Snooze}, j)
+			r.Ended(t.Context(), m, 1, supervise.Verdict{Kind: supervise.Retry, NotStarted: true}, j)
+			r.Ended(ended, m, 1, supervise.Verdict{Kind: supervise.Retry, Err: down}, j)
+			r.Settled(m, supervise.Outcome{Action: supervise.RetryLater, Attempts: 2, Err: down}, j)
+			r.Settled(m, supervise.Outcome{Action: supervise.GiveBack}, j)
 		}, "[]"},
 		"not replayed": {fresh(), func(r *Replay, m *settle.Unsettled, j *jobs) {
-			r.Ended(t.Context(), m, 1, supervisor.Verdict{Kind: supervisor.Ack}, j)
-			r.Settled(m, supervisor.Outcome{Action: supervisor.DeadLetter, Attempts: 1}, j)
+			r.Ended(t.Context(), m, 1, supervise.Verdict{Kind: supervise.Ack}, j)
+			r.Settled(m, supervise.Outcome{Action: supervise.DeadLetter, Attempts: 1}, j)
 		}, "[]"},
 	} {
 		var r Replay

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/internal/natstest"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // An instance hears what the others tell, and neither itself nor what is no hint.
@@ -20,17 +20,17 @@ func TestHints(t *testing.T) {
 		restarts        int
 	}
 	heard := make(chan told, 10)
-	stop, err := own.Hear(func(route, instance string, h supervisor.Hint) { heard <- told{route, instance, h.Restarts} })
+	stop, err := own.Hear(func(route, instance string, h supervise.Hint) { heard <- told{route, instance, h.Restarts} })
 	if err != nil {
 		t.Fatal(err)
 	}
-	own.Tell("billing", supervisor.Hint{Restarts: 1})
+	own.Tell("billing", supervise.Hint{Restarts: 1})
 	for _, data := range []string{"", "{", `{"restarts":2}`, `{"instance":"` + strings.Repeat("x", 1000) + `"}`} {
 		if err := own.Conn.Publish("relay.ctl.peer.billing", []byte(data)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	other.Tell("billing", supervisor.Hint{Restarts: 3})
+	other.Tell("billing", supervise.Hint{Restarts: 3})
 	select {
 	case got := <-heard:
 		if want := (told{"billing", "b", 3}); got != want {
@@ -40,7 +40,7 @@ func TestHints(t *testing.T) {
 		t.Fatal("nothing is heard")
 	}
 	stop()
-	other.Tell("billing", supervisor.Hint{})
+	other.Tell("billing", supervise.Hint{})
 	if err := own.Conn.Flush(); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/events"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Reports are the events of an instance.
@@ -32,9 +32,9 @@ func (r Reports) Begin() (stop func()) {
 
 // Moved says what happened to a key of a route, or to the route. Of what waits, only the begin and the end are events: each probe that fails
 // makes it wait again.
-func (r Reports) Moved(route string, e supervisor.Event) {
+func (r Reports) Moved(route string, e supervise.Event) {
 	d := event.Data{Route: route, Key: e.Key, Why: e.Why}
-	if e.To == supervisor.Waiting {
+	if e.To == supervise.Waiting {
 		d.Until = time.Now().Add(e.Delay).UTC()
 	}
 	name := "route " + route
@@ -48,16 +48,16 @@ func (r Reports) Moved(route string, e supervisor.Event) {
 		return ofKey
 	}
 	switch {
-	case e.From == supervisor.Flowing && e.To == supervisor.Waiting:
+	case e.From == supervise.Flowing && e.To == supervise.Waiting:
 		d.Text = name + " waits: " + e.Why
 		r.Report(kind(event.KeyWaiting, event.RouteWaiting), d)
-	case e.To == supervisor.Flowing:
+	case e.To == supervise.Flowing:
 		d.Text = name + " flows again: " + e.Why
 		r.Report(kind(event.KeyFlowing, event.RouteFlowing), d)
-	case e.To == supervisor.Suspended && e.Route:
+	case e.To == supervise.Suspended && e.Route:
 		d.Text = fmt.Sprintf("%s is suspended: %s; its messages wait until one succeeds; to resume it now: relay resume %s", name, e.Why, route)
 		r.Report(event.RouteSuspended, d)
-	case e.To == supervisor.Suspended:
+	case e.To == supervise.Suspended:
 		d.Text = fmt.Sprintf("%s is suspended: %s; once the cause is fixed: relay resume %s", name, e.Why, route)
 		r.Report(event.KeySuspended, d)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/events"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -69,19 +69,19 @@ func TestReports_Filling(t *testing.T) {
 func TestReports_Moved(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		from, to     supervisor.State
+		from, to     supervise.State
 		key, route   event.Kind // empty: nothing is told
 		until, names bool
 	}{
-		{supervisor.Flowing, supervisor.Waiting, event.KeyWaiting, event.RouteWaiting, true, false},
-		{supervisor.Probing, supervisor.Waiting, "", "", false, false},
-		{supervisor.Waiting, supervisor.Probing, "", "", false, false},
-		{supervisor.Probing, supervisor.Flowing, event.KeyFlowing, event.RouteFlowing, false, false},
-		{supervisor.Probing, supervisor.Suspended, event.KeySuspended, event.RouteSuspended, false, true},
+		{supervise.Flowing, supervise.Waiting, event.KeyWaiting, event.RouteWaiting, true, false},
+		{supervise.Probing, supervise.Waiting, "", "", false, false},
+		{supervise.Waiting, supervise.Probing, "", "", false, false},
+		{supervise.Probing, supervise.Flowing, event.KeyFlowing, event.RouteFlowing, false, false},
+		{supervise.Probing, supervise.Suspended, event.KeySuspended, event.RouteSuspended, false, true},
 	} {
 		for _, route := range []bool{false, true} {
 			kind, name := c.key, `key "eu" of route billing `
-			e := supervisor.Event{Route: route, Key: "eu", From: c.from, To: c.to, Why: "down", Delay: time.Minute}
+			e := supervise.Event{Route: route, Key: "eu", From: c.from, To: c.to, Why: "down", Delay: time.Minute}
 			if route {
 				kind, name, e.Key = c.route, "route billing ", ""
 			}

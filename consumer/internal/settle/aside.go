@@ -9,7 +9,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/parking"
 	"github.com/relaymq/relay/consumer/internal/unstored"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Messages that wait leave their durable for the retry stream when they get many; see package parking.
@@ -23,13 +23,13 @@ const (
 )
 
 // wait is what package parking has to know of the message.
-func (m *Unsettled) wait(o supervisor.Outcome) parking.Wait {
+func (m *Unsettled) wait(o supervise.Outcome) parking.Wait {
 	return parking.Wait{Durable: m.Durable.Session, Due: o.Due, Aside: o.Aside, CalledBackFrom: m.Path.CalledBackFrom, Snoozed: o.Snoozed}
 }
 
 // shouldPark tells whether a message that failed should wait outside its durable. A NAK may be the end of a message when somebody has given the
 // durable a bound of deliveries.
-func (m *Unsettled) shouldPark(o supervisor.Outcome) bool {
+func (m *Unsettled) shouldPark(o supervise.Outcome) bool {
 	return m.mayPark() && (m.Durable.Health.IsEdited() || m.wait(o).LeavesFailed(m.Path.Policy().ParkAfter))
 }
 
@@ -40,7 +40,7 @@ func (m *Unsettled) mayPark() bool {
 }
 
 // comeAgain gives back a message that spent no attempt, in one way or the other.
-func (m *Unsettled) comeAgain(o supervisor.Outcome) {
+func (m *Unsettled) comeAgain(o supervise.Outcome) {
 	if m.shouldPutAside(o) {
 		m.putAside(o)
 		return
@@ -49,7 +49,7 @@ func (m *Unsettled) comeAgain(o supervisor.Outcome) {
 }
 
 // shouldPutAside tells whether a message that is given back without an attempt should leave its durable.
-func (m *Unsettled) shouldPutAside(o supervisor.Outcome) bool {
+func (m *Unsettled) shouldPutAside(o supervise.Outcome) bool {
 	if m.Durable.Health.IsBounded() {
 		return m.mayPark()
 	}
@@ -64,7 +64,7 @@ func (m *Unsettled) shouldPutAside(o supervisor.Outcome) bool {
 }
 
 // putAside parks a message that spent no attempt. Where that fails it is given back after all.
-func (m *Unsettled) putAside(o supervisor.Outcome) {
+func (m *Unsettled) putAside(o supervise.Outcome) {
 	// It may stand in the queue for too long: another instance may have it.
 	m.Path.aside.Add(m.Size, func() (works bool) {
 		works = true
@@ -74,7 +74,7 @@ func (m *Unsettled) putAside(o supervisor.Outcome) {
 }
 
 // parkUnstarted parks a message that spent no attempt, or gives it back. It returns false when the retry stream failed.
-func (m *Unsettled) parkUnstarted(o supervisor.Outcome) bool {
+func (m *Unsettled) parkUnstarted(o supervise.Outcome) bool {
 	p := m.Path
 	origin := m.From()
 	origin.Attempts, origin.FirstFailure, origin.Returns = o.Attempts, o.FirstFailure, m.Returns+1
@@ -114,7 +114,7 @@ func (m *Unsettled) parkUnstarted(o supervisor.Outcome) bool {
 }
 
 // sendBack gives the message back to its durable.
-func (m *Unsettled) sendBack(o supervisor.Outcome) {
+func (m *Unsettled) sendBack(o supervise.Outcome) {
 	if m.Durable.Health.IsBounded() {
 		m.Hold(time.Now().Add(unstored.Every), errBounded, func() { m.comeAgain(o) })
 		return
@@ -123,7 +123,7 @@ func (m *Unsettled) sendBack(o supervisor.Outcome) {
 }
 
 // gone tells the group that a message that it has in mind is not in its durable any more.
-func (m *Unsettled) gone(o supervisor.Outcome) {
+func (m *Unsettled) gone(o supervise.Outcome) {
 	if o.Aside {
 		m.Path.Gone(&m.Message)
 	}

@@ -9,12 +9,12 @@ import (
 
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/teeth"
-	"github.com/relaymq/relay/supervisor"
 )
 
 // failed logs a failure, and returns what is to be remembered of the message.
-func (m *Unsettled) failed(o supervisor.Outcome) retry.Record {
+func (m *Unsettled) failed(o supervise.Outcome) retry.Record {
 	rec := retry.Record{
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: time.Now(), Due: o.Due, LastError: ErrorText(o.Err),
 		Crashes: m.crashes(),
@@ -27,7 +27,7 @@ func (m *Unsettled) failed(o supervisor.Outcome) retry.Record {
 }
 
 // Remember stores the failure of a message that waits in the stash.
-func (m *Unsettled) Remember(o supervisor.Outcome, stored func(ok bool)) {
+func (m *Unsettled) Remember(o supervise.Outcome, stored func(ok bool)) {
 	m.Path.Count.Kept.Add(1)
 	m.Path.slow.Go(func() {
 		if m.Suspect != nil {
@@ -56,7 +56,7 @@ func (m *Unsettled) recordKept(rec retry.Record, stored func(ok bool)) {
 
 // retry remembers the attempts of a message that failed, and has it come again: as a delayed NAK, or parked when the wait
 // is long or delayed messages fill the durable.
-func (m *Unsettled) retry(o supervisor.Outcome) {
+func (m *Unsettled) retry(o supervise.Outcome) {
 	p, rec := m.Path, m.failed(o)
 	if m.isOld(&rec) {
 		p.Log.Info("an old delivery is acknowledged: a later copy of its message waits for a retry, or is a dead letter", m.Attrs("attempts", rec.Attempts)...)

@@ -7,11 +7,11 @@ import (
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // ToLetters has the message dead-lettered. While dead letters are not taken and many wait for that, it comes again later instead.
-func (m *Unsettled) ToLetters(o supervisor.Outcome) {
+func (m *Unsettled) ToLetters(o supervise.Outcome) {
 	store := func() { m.unlessFenced(func() { m.deadLetter(o) }) }
 	later := func() { m.postpone(o, m.entry(o)) }
 	if !m.Path.letters.Add(m.Size, store, func() { m.unlessFenced(later) }) {
@@ -21,7 +21,7 @@ func (m *Unsettled) ToLetters(o supervisor.Outcome) {
 
 // deadLetter stores the message in the dead letters, and only then acknowledges it. If they do not take it, it stays where
 // it is and is tried again.
-func (m *Unsettled) deadLetter(o supervisor.Outcome) {
+func (m *Unsettled) deadLetter(o supervise.Outcome) {
 	p := m.Path
 	e := m.entry(o)
 	ctx, cancel := context.WithTimeout(p.Work, 2*Timeout)
@@ -46,7 +46,7 @@ func (m *Unsettled) deadLetter(o supervisor.Outcome) {
 }
 
 // postpone has a message come again that is to be dead-lettered.
-func (m *Unsettled) postpone(o supervisor.Outcome, e dlq.Entry) {
+func (m *Unsettled) postpone(o supervise.Outcome, e dlq.Entry) {
 	due := time.Now().Add(m.Path.letters.Delay())
 	rec := retry.Record{
 		Attempts: o.Attempts, FirstFailure: o.FirstFailure, LastFailure: e.LastFailure, Due: due,
@@ -64,7 +64,7 @@ func (m *Unsettled) postpone(o supervisor.Outcome, e dlq.Entry) {
 	m.UnlessBounded(func() bool { return m.parkFailed(&rec) }, func() { _ = m.Delivery.Nak(due) })
 }
 
-func (m *Unsettled) entry(o supervisor.Outcome) dlq.Entry {
+func (m *Unsettled) entry(o supervise.Outcome) dlq.Entry {
 	origin := m.From()
 	origin.Attempts, origin.Returns, origin.Due, origin.FirstFailure = o.Attempts, 0, time.Time{}, o.FirstFailure
 	switch rec, known := m.Durable.Records.Cached(m.Delivery.Sequence, m.Delivery.Deliveries); {

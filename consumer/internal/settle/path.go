@@ -28,8 +28,8 @@ import (
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/trouble"
-	"github.com/relaymq/relay/supervisor"
 )
 
 // Timeout bounds one call to the server. A time-out proves nothing.
@@ -54,10 +54,10 @@ type Config struct {
 	// CalledBackFrom is from how many outstanding messages on its ones that are called back leave the durable.
 	CalledBackFrom int
 	Policy         func() Policy
-	NotStored      func()                    // a stream or bucket of relay has not taken something
-	More           func()                    // there is room for more messages again
-	Gone           func(*supervisor.Message) // a message that was put aside is not in its durable any more
-	Dead           func(dlq.Entry)           // this is a dead letter now
+	NotStored      func()                   // a stream or bucket of relay has not taken something
+	More           func()                   // there is room for more messages again
+	Gone           func(*supervise.Message) // a message that was put aside is not in its durable any more
+	Dead           func(dlq.Entry)          // this is a dead letter now
 }
 
 // Policy is what a reload may change for a route that runs.

@@ -26,8 +26,8 @@ import (
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/trouble"
-	"github.com/relaymq/relay/supervisor"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
@@ -96,7 +96,7 @@ func newWorld(t *testing.T, edit ...func(*Config)) *world {
 		Policy: func() Policy {
 			return Policy{ParkAfter: time.Minute, MaxCrashes: 3, Room: retry.Room{Messages: 1000, Bytes: 1 << 20}}
 		},
-		NotStored: func() { w.notStored.Add(1) }, More: func() {}, Gone: func(*supervisor.Message) { w.gone.Add(1) }, Dead: func(dlq.Entry) {},
+		NotStored: func() { w.notStored.Add(1) }, More: func() {}, Gone: func(*supervise.Message) { w.gone.Add(1) }, Dead: func(dlq.Entry) {},
 	}
 	for _, f := range edit {
 		f(&c)
@@ -153,7 +153,7 @@ type owner struct {
 
 func (o *owner) Confirmed() {}
 func (o *owner) Free()      {}
-func (o *owner) Finish(supervisor.Outcome) {
+func (o *owner) Finish(supervise.Outcome) {
 	o.w.finished.Add(1)
 	o.Done()
 }
@@ -229,14 +229,14 @@ func (w *world) acked() {
 func TestUnsettled_Settle(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("no route to billing")
-	failed := func(delay time.Duration) supervisor.Outcome {
-		return supervisor.Outcome{Action: supervisor.RetryLater, Attempts: 1, FirstFailure: time.Now(), Err: failure, Due: time.Now().Add(delay)}
+	failed := func(delay time.Duration) supervise.Outcome {
+		return supervise.Outcome{Action: supervise.RetryLater, Attempts: 1, FirstFailure: time.Now(), Err: failure, Due: time.Now().Add(delay)}
 	}
 	t.Run("done", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.publish().Settle(supervisor.Outcome{Action: supervisor.AckMessage})
-		w.publish().Settle(supervisor.Outcome{Action: supervisor.DropMessage, Why: "not for us"})
+		w.publish().Settle(supervise.Outcome{Action: supervise.AckMessage})
+		w.publish().Settle(supervise.Outcome{Action: supervise.DropMessage, Why: "not for us"})
 		w.acked()
 		if n := w.finished.Load(); n != 2 {
 			t.Errorf("%d are finished", n)
@@ -246,7 +246,7 @@ func TestUnsettled_Settle(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		m := w.publish()
-		m.Settle(supervisor.Outcome{Action: supervisor.GiveBack})
+		m.Settle(supervise.Outcome{Action: supervise.GiveBack})
 		if again := w.next(); again.Delivery.Sequence != m.Delivery.Sequence || again.Delivery.Deliveries != 2 {
 			t.Errorf("%+v", again.Delivery)
 		}
@@ -282,7 +282,7 @@ func TestUnsettled_Settle(t *testing.T) {
 	t.Run("dead", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.publish().Settle(supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonExhausted, Attempts: 20, Err: failure})
+		w.publish().Settle(supervise.Outcome{Action: supervise.DeadLetter, Reason: supervise.ReasonExhausted, Attempts: 20, Err: failure})
 		w.acked()
 		if w.stored("RELAY_DLQ") != 1 || w.Count.Stored() != 1 || w.finished.Load() != 1 {
 			t.Errorf("%d dead letters", w.stored("RELAY_DLQ"))
@@ -291,7 +291,7 @@ func TestUnsettled_Settle(t *testing.T) {
 	t.Run("let go", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.publish().Settle(supervisor.Outcome{Action: supervisor.LetGo})
+		w.publish().Settle(supervise.Outcome{Action: supervise.LetGo})
 		if st := w.durable.Session.Stats(); st.Released != 1 || w.info().NumAckPending != 1 {
 			t.Errorf("%+v", st)
 		}
@@ -304,7 +304,7 @@ func TestUnsettled_whatCannotBeStoredIsHeld(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	records, parked := w.refuse("KV_RELAY_ATTEMPTS"), w.refuse("RELAY_RETRY")
-	w.publish().Settle(supervisor.Outcome{Action: supervisor.RetryLater, Attempts: 1, FirstFailure: time.Now(), Due: time.Now().Add(time.Millisecond), Err: errors.New("no")})
+	w.publish().Settle(supervise.Outcome{Action: supervise.RetryLater, Attempts: 1, FirstFailure: time.Now(), Due: time.Now().Add(time.Millisecond), Err: errors.New("no")})
 	w.eventually("it is held", func() bool { return w.Held() == 1 })
 	if w.notStored.Load() == 0 {
 		t.Error("nobody hears that something is not stored")
@@ -323,7 +323,7 @@ func TestUnsettled_isParkedWhenItCannotBeRecorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	defer w.refuse("KV_RELAY_ATTEMPTS")()
-	w.publish().Settle(supervisor.Outcome{Action: supervisor.RetryLater, Attempts: 2, FirstFailure: time.Now(), Due: time.Now().Add(time.Millisecond), Err: errors.New("no")})
+	w.publish().Settle(supervise.Outcome{Action: supervise.RetryLater, Attempts: 2, FirstFailure: time.Now(), Due: time.Now().Add(time.Millisecond), Err: errors.New("no")})
 	w.acked()
 	if w.stored("RELAY_RETRY") != 1 || w.Held() != 0 {
 		t.Errorf("%d are parked", w.stored("RELAY_RETRY"))
@@ -333,14 +333,14 @@ func TestUnsettled_isParkedWhenItCannotBeRecorded(t *testing.T) {
 // What another instance may have by now is let go, whatever was to become of it: nothing of it is stored.
 func TestUnsettled_fenced(t *testing.T) {
 	t.Parallel()
-	for _, action := range []supervisor.Action{supervisor.GiveBack, supervisor.RetryLater, supervisor.DeadLetter} {
+	for _, action := range []supervise.Action{supervise.GiveBack, supervise.RetryLater, supervise.DeadLetter} {
 		t.Run(fmt.Sprint(action), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.durable.Health.Edit(health.Edits{Stop: []string{"max_deliver is 2, not -1"}})
 			m := w.publish()
 			w.durable.Session.Fence()
-			m.Settle(supervisor.Outcome{Action: action, Reason: supervisor.ReasonDead, Attempts: 1, FirstFailure: time.Now(), Due: time.Now().Add(time.Hour), Err: errors.New("no")})
+			m.Settle(supervise.Outcome{Action: action, Reason: supervise.ReasonDead, Attempts: 1, FirstFailure: time.Now(), Due: time.Now().Add(time.Hour), Err: errors.New("no")})
 			w.End()
 			if st := w.durable.Session.Stats(); st.Released != 1 || w.stored("RELAY_RETRY")+w.stored("RELAY_DLQ") != 0 || w.finished.Load() != 0 {
 				t.Errorf("%+v", st)
@@ -370,7 +370,7 @@ func TestUnsettled_Remember(t *testing.T) {
 	w := newWorld(t)
 	m := w.publish()
 	stored := make(chan bool, 1)
-	o := supervisor.Outcome{Action: supervisor.RetryLater, Attempts: 1, FirstFailure: time.Now(), Due: time.Now().Add(time.Hour), Err: errors.New("no")}
+	o := supervise.Outcome{Action: supervise.RetryLater, Attempts: 1, FirstFailure: time.Now(), Due: time.Now().Add(time.Hour), Err: errors.New("no")}
 	m.Remember(o, func(ok bool) { stored <- ok })
 	if rec, _ := w.durable.Records.Cached(1, 1); !<-stored || !m.Recorded || w.Count.Kept.Load() != 1 {
 		t.Errorf("%+v", rec)
@@ -392,16 +392,16 @@ func TestUnsettled_deadLettersThatAreNotTaken(t *testing.T) {
 	w := newWorld(t)
 	accept := w.refuse("RELAY_DLQ")
 	m := w.publish()
-	m.Settle(supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonExhausted, Attempts: 20, Err: errors.New("no")})
+	m.Settle(supervise.Outcome{Action: supervise.DeadLetter, Reason: supervise.ReasonExhausted, Attempts: 20, Err: errors.New("no")})
 	w.eventually("it is said", func() bool { return w.said("cannot store the dead letter") && w.Trouble(time.Now()) != nil })
 	again := w.next()
 	rec, err := w.durable.Records.Get(t.Context(), 1, 2)
-	if err != nil || rec.Dead != supervisor.ReasonExhausted || rec.Attempts != 20 || w.Count.NotDead.Load() != 1 {
+	if err != nil || rec.Dead != supervise.ReasonExhausted || rec.Attempts != 20 || w.Count.NotDead.Load() != 1 {
 		t.Errorf("%+v, %v", rec, err)
 	}
 	accept()
 	again.Recorded = true
-	again.Settle(supervisor.Outcome{Action: supervisor.DeadLetter, Reason: rec.Dead, Attempts: rec.Attempts})
+	again.Settle(supervise.Outcome{Action: supervise.DeadLetter, Reason: rec.Dead, Attempts: rec.Attempts})
 	w.acked()
 	if w.stored("RELAY_DLQ") != 1 || w.Trouble(time.Now()) != nil {
 		t.Error("it is no dead letter")
@@ -413,7 +413,7 @@ func TestUnsettled_deadLettersThatAreNotTaken(t *testing.T) {
 func TestUnsettled_putAside(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.CalledBackFrom = -1 })
-	aside := supervisor.Outcome{Action: supervisor.GiveBack, Aside: true, Due: time.Now().Add(time.Hour)}
+	aside := supervise.Outcome{Action: supervise.GiveBack, Aside: true, Due: time.Now().Add(time.Hour)}
 	w.publish().Settle(aside)
 	w.acked()
 	if w.stored("RELAY_RETRY") != 1 || w.Count.Aside.Load() != 1 || w.gone.Load() != 1 {
@@ -439,7 +439,7 @@ func TestUnsettled_aFencedMessageIsNotPutAside(t *testing.T) {
 	w := newWorld(t)
 	m := w.publish()
 	w.durable.Session.Fence()
-	m.putAside(supervisor.Outcome{Due: time.Now().Add(time.Hour)})
+	m.putAside(supervise.Outcome{Due: time.Now().Add(time.Hour)})
 	w.End()
 	if st := w.durable.Session.Stats(); w.stored("RELAY_RETRY") != 0 || st.Released != 1 {
 		t.Errorf("%d parked, %+v", w.stored("RELAY_RETRY"), st)
@@ -454,7 +454,7 @@ func TestUnsettled_bounded(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, func(c *Config) { c.Ordered = ordered })
 			w.durable.Health.Edit(health.Edits{Stop: []string{"max_deliver is 2, not -1"}})
-			w.publish().Settle(supervisor.Outcome{Action: supervisor.GiveBack, Due: time.Now().Add(time.Hour)})
+			w.publish().Settle(supervise.Outcome{Action: supervise.GiveBack, Due: time.Now().Add(time.Hour)})
 			if !ordered {
 				w.acked()
 				if w.stored("RELAY_RETRY") != 1 {
@@ -477,7 +477,7 @@ func TestUnsettled_deadLettersOfABoundedDurable(t *testing.T) {
 	w := newWorld(t)
 	w.durable.Health.Edit(health.Edits{Stop: []string{"max_deliver is 2, not -1"}})
 	accept := w.refuse("RELAY_DLQ")
-	w.publish().Settle(supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonDead, Attempts: 1, Err: errors.New("no")})
+	w.publish().Settle(supervise.Outcome{Action: supervise.DeadLetter, Reason: supervise.ReasonDead, Attempts: 1, Err: errors.New("no")})
 	w.eventually("it is held", func() bool { return w.Held() == 1 })
 	accept()
 	w.Path.Retry(time.Now().Add(time.Minute))
@@ -519,7 +519,7 @@ func TestUnsettled_anOldDeliveryEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Doubtful = true
-	m.Settle(supervisor.Outcome{Action: supervisor.RetryLater, Attempts: 1, FirstFailure: time.Now(), Due: time.Now(), Err: errors.New("no")})
+	m.Settle(supervise.Outcome{Action: supervise.RetryLater, Attempts: 1, FirstFailure: time.Now(), Due: time.Now(), Err: errors.New("no")})
 	w.acked()
 	if w.stored("RELAY_RETRY") != 1 || !w.said("an old delivery is acknowledged") {
 		t.Errorf("%d parked", w.stored("RELAY_RETRY"))
@@ -542,7 +542,7 @@ func TestUnsettled_suspect(t *testing.T) {
 	if v, ok := m.Prepare(); !ok {
 		t.Errorf("%+v", v)
 	}
-	m.Settle(supervisor.Outcome{Action: supervisor.DeadLetter, Reason: supervisor.ReasonCrash, Attempts: 1})
+	m.Settle(supervise.Outcome{Action: supervise.DeadLetter, Reason: supervise.ReasonCrash, Attempts: 1})
 	w.acked()
 	if w.stored("RELAY_DLQ") != 1 {
 		t.Error("it is no dead letter")

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // A message that may have ended a process is a suspect; see package suspects.
@@ -25,20 +25,20 @@ func (m *Unsettled) Judge(ctx context.Context, rec retry.Record, asked time.Time
 	return rec, err
 }
 
-var _ supervisor.Preparer = (*Unsettled)(nil)
+var _ supervise.Preparer = (*Unsettled)(nil)
 
 // Prepare accuses a suspect before it is started.
-func (m *Unsettled) Prepare() (supervisor.Verdict, bool) {
+func (m *Unsettled) Prepare() (supervise.Verdict, bool) {
 	if m.Suspect == nil {
-		return supervisor.Verdict{}, true
+		return supervise.Verdict{}, true
 	}
 	switch err := m.accuse(); {
 	case errors.Is(err, retry.ErrElsewhere):
-		return supervisor.Verdict{Kind: supervisor.Lost, Err: err}, false
+		return supervise.Verdict{Kind: supervise.Lost, Err: err}, false
 	case err != nil:
-		return supervisor.Verdict{Kind: supervisor.Snooze, Delay: time.Second, Err: err}, false
+		return supervise.Verdict{Kind: supervise.Snooze, Delay: time.Second, Err: err}, false
 	}
-	return supervisor.Verdict{}, true
+	return supervise.Verdict{}, true
 }
 
 // accuse writes down that the message is about to run and nothing else does. Without that the message must not start. It

@@ -10,12 +10,12 @@ import (
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/internal/failpoint"
 	"github.com/relaymq/relay/internal/retry"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Unsettled is a message that was delivered and is not settled yet.
 type Unsettled struct {
-	supervisor.Message
+	supervise.Message
 	Owner    Owner
 	Path     *Path
 	Durable  *Durable
@@ -47,7 +47,7 @@ type Away struct {
 type Owner interface {
 	ack.Confirmed
 	// Finish ends a message that is done, dropped, or stored as a dead letter: it acknowledges it with Done, when whoever waits for it was told.
-	Finish(supervisor.Outcome)
+	Finish(supervise.Outcome)
 }
 
 // From is where the message was first stored.
@@ -75,7 +75,7 @@ func (m *Unsettled) Attrs(more ...any) []any {
 }
 
 // Settle does what is to become of the message. It does not block.
-func (m *Unsettled) Settle(o supervisor.Outcome) {
+func (m *Unsettled) Settle(o supervise.Outcome) {
 	if m.Suspect != nil {
 		m.settleSuspect(o)
 		return
@@ -84,31 +84,31 @@ func (m *Unsettled) Settle(o supervisor.Outcome) {
 }
 
 // settleSuspect settles on the slow path. It is a function of its own so that only here the outcome is on the heap.
-func (m *Unsettled) settleSuspect(o supervisor.Outcome) {
+func (m *Unsettled) settleSuspect(o supervise.Outcome) {
 	m.Path.slow.Go(func() {
 		m.Acquit() // its handler has returned, or was given up: that is no crash
 		m.settle(o)
 	})
 }
 
-func (m *Unsettled) settle(o supervisor.Outcome) {
+func (m *Unsettled) settle(o supervise.Outcome) {
 	switch o.Action {
-	case supervisor.AckMessage, supervisor.DropMessage:
+	case supervise.AckMessage, supervise.DropMessage:
 		m.Owner.Finish(o)
-	case supervisor.GiveBack:
+	case supervise.GiveBack:
 		failpoint.At("giving back")
 		m.comeAgain(o)
-	case supervisor.LetGo:
+	case supervise.LetGo:
 		m.Delivery.Release()
-	case supervisor.RetryLater:
+	case supervise.RetryLater:
 		m.slowly(o)
-	case supervisor.DeadLetter:
+	case supervise.DeadLetter:
 		m.ToLetters(o)
 	}
 }
 
 // slowly settles on the slow path. It is a function of its own so that only here the outcome is on the heap.
-func (m *Unsettled) slowly(o supervisor.Outcome) {
+func (m *Unsettled) slowly(o supervise.Outcome) {
 	m.Path.slow.Go(func() { m.retry(o) })
 }
 
@@ -165,7 +165,7 @@ func (m *Unsettled) nak(due time.Time) error {
 // What a group gives back because something else waits it calls back when that is over.
 
 // Away is what the group keeps of a message that it gives back.
-func (m *Unsettled) Away() supervisor.Away {
+func (m *Unsettled) Away() supervise.Away {
 	if m.away == nil {
 		m.away = &Away{durable: m.Durable}
 	}

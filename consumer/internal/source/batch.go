@@ -3,16 +3,16 @@ package source
 import (
 	"slices"
 
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // batch gathers messages by route.
 type batch struct {
 	routes   []*Route
-	messages [][]*supervisor.Message
+	messages [][]*supervise.Message
 }
 
-func (b *batch) add(rt *Route, m *supervisor.Message) {
+func (b *batch) add(rt *Route, m *supervise.Message) {
 	i := slices.Index(b.routes, rt)
 	if i < 0 {
 		i = len(b.routes)

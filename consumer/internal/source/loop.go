@@ -13,7 +13,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/pulls"
 	"github.com/relaymq/relay/consumer/internal/watchdog"
 	"github.com/relaymq/relay/internal/beat"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 const batchSize = 256
@@ -164,7 +164,7 @@ func (l *loop) run(ctx context.Context) (next *Source) {
 }
 
 // room is what the routes could use. A route that waits for time does not hold back the others that share the durable.
-func (s *Source) room() (room supervisor.Room) {
+func (s *Source) room() (room supervise.Room) {
 	flowing, missing := false, s.ordered.gaps.Coming(time.Now())
 	for _, rt := range s.routes {
 		free, flows := rt.Group.Free()

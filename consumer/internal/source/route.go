@@ -12,8 +12,8 @@ import (
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/retry"
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/trouble"
-	"github.com/relaymq/relay/supervisor"
 )
 
 // Route is a route that gets messages from a source.
@@ -34,7 +34,7 @@ type Route struct {
 	// MaxAge is retry.max_age as it is now.
 	MaxAge func() time.Duration
 
-	Group    *supervisor.Group
+	Group    *supervise.Group
 	Path     *settle.Path
 	Memory   *memory.Account
 	Intake   *intake.Route
@@ -42,7 +42,7 @@ type Route struct {
 	Troubles *trouble.List
 	Tally    *tally.RouteCount
 	// Within is as much of what the group could use as the route may hold.
-	Within func(free supervisor.Room) supervisor.Room
+	Within func(free supervise.Room) supervise.Room
 }
 
 // Start is where a route begins on a durable that does not exist yet.
@@ -60,7 +60,7 @@ type Work interface {
 	settle.Owner
 	Received() *Incoming
 	// Enter is called once, when all is known of the message, and returns it for the group of its route; nil: it was settled instead.
-	Enter(rec retry.Record) *supervisor.Message
+	Enter(rec retry.Record) *supervise.Message
 	// Clear makes it as new, for another message.
 	Clear()
 }

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/transient"
-	"github.com/relaymq/relay/supervisor"
 )
 
 // soloSlice is how long suspects may keep the others waiting at a stretch, the run that is then under way apart. The others
@@ -21,9 +21,9 @@ const acquitPatience = 2 * patience
 // Solo runs the suspects of all guarded routes of the process, one at a time, while nothing else runs in it.
 type Solo struct {
 	mu      sync.Mutex // held for the three below; never where a group's lock is held
-	groups  []*supervisor.Group
-	removed []*supervisor.Group // those in which handlers that were given up still run
-	holding bool                // the groups are held
+	groups  []*supervise.Group
+	removed []*supervise.Group // those in which handlers that were given up still run
+	holding bool               // the groups are held
 
 	kicked  chan struct{}
 	accused atomic.Int64 // suspects of which it is written that they run alone
@@ -35,7 +35,7 @@ type Solo struct {
 func NewSolo() *Solo { return &Solo{kicked: make(chan struct{}, 1)} }
 
 // Add has the suspects of a group run alone, and the group wait for those of others.
-func (s *Solo) Add(g *supervisor.Group) {
+func (s *Solo) Add(g *supervise.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.groups = append(slices.Clip(s.groups), g)
@@ -45,20 +45,20 @@ func (s *Solo) Add(g *supervisor.Group) {
 }
 
 // Remove takes out a group that has ended. Its handlers that were given up may run on, and end the process.
-func (s *Solo) Remove(g *supervisor.Group) {
+func (s *Solo) Remove(g *supervise.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !slices.Contains(s.groups, g) {
 		return // its handlers work in another process
 	}
-	s.groups = slices.DeleteFunc(slices.Clone(s.groups), func(o *supervisor.Group) bool { return o == g })
+	s.groups = slices.DeleteFunc(slices.Clone(s.groups), func(o *supervise.Group) bool { return o == g })
 	s.removed = append(s.removed, g)
 	s.left()
 }
 
 // left is how many handlers of removed groups were given up and run nevertheless. Groups without are forgotten. s.mu is held.
 func (s *Solo) left() (stuck int) {
-	s.removed = slices.DeleteFunc(s.removed, func(g *supervisor.Group) bool {
+	s.removed = slices.DeleteFunc(s.removed, func(g *supervise.Group) bool {
 		_, n := g.Busy()
 		stuck += n
 		return n == 0
@@ -67,7 +67,7 @@ func (s *Solo) left() (stuck int) {
 }
 
 // all are the groups that there are. The slice is not changed any more.
-func (s *Solo) all() []*supervisor.Group {
+func (s *Solo) all() []*supervise.Group {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.groups

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 type soloWork struct {
@@ -16,20 +16,20 @@ type soloWork struct {
 	settled *atomic.Int64
 }
 
-func (w soloWork) Do(context.Context, int, any) supervisor.Verdict {
+func (w soloWork) Do(context.Context, int, any) supervise.Verdict {
 	w.do()
-	return supervisor.Verdict{Kind: supervisor.Ack}
+	return supervise.Verdict{Kind: supervise.Ack}
 }
-func (w soloWork) Away() supervisor.Away                            { return nil }
-func (w soloWork) Remember(_ supervisor.Outcome, stored func(bool)) { stored(true) }
-func (w soloWork) Settle(supervisor.Outcome)                        { w.settled.Add(1) }
+func (w soloWork) Away() supervise.Away                            { return nil }
+func (w soloWork) Remember(_ supervise.Outcome, stored func(bool)) { stored(true) }
+func (w soloWork) Settle(supervise.Outcome)                        { w.settled.Add(1) }
 
 // Suspects of any route wait for the handlers of all routes, and take no more than half of the time.
 func TestSolo_suspectsRunAloneInTheProcessAndOthersGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSolo()
 		for range 3 {
-			s.groups = append(s.groups, supervisor.New(supervisor.Options{Concurrency: 8, Alone: s.Kick}))
+			s.groups = append(s.groups, supervise.New(supervise.Options{Concurrency: 8, Alone: s.Kick}))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -55,7 +55,7 @@ func TestSolo_suspectsRunAloneInTheProcessAndOthersGoOn(t *testing.T) {
 		}
 		const n = 200 // ten seconds by themselves
 		for i := range uint64(n) {
-			s.groups[i%3].Deliver(&supervisor.Message{
+			s.groups[i%3].Deliver(&supervise.Message{
 				Work: soloWork{suspect, &settled}, Key: fmt.Sprint(i), Sequence: i + 1, Returns: 1, Alone: true,
 			})
 		}
@@ -64,7 +64,7 @@ func TestSolo_suspectsRunAloneInTheProcessAndOthersGoOn(t *testing.T) {
 		for i := uint64(0); suspects.Load() < n && time.Since(began) < time.Minute; i++ {
 			// A hundred a second, which alone would be done at once.
 			sent, was := time.Now(), fresh.Load()
-			s.groups[i%3].Deliver(&supervisor.Message{Work: soloWork{other, &settled}, Key: "k", Sequence: n + i + 1})
+			s.groups[i%3].Deliver(&supervise.Message{Work: soloWork{other, &settled}, Key: "k", Sequence: n + i + 1})
 			total++
 			time.Sleep(10 * time.Millisecond)
 			if fresh.Load() == was && alone.Load() > 0 {
@@ -80,7 +80,7 @@ func TestSolo_suspectsRunAloneInTheProcessAndOthersGoOn(t *testing.T) {
 		}
 		// Afterwards nothing is held.
 		was := fresh.Load()
-		s.groups[0].Deliver(&supervisor.Message{Work: soloWork{other, &settled}, Key: "k", Sequence: 1 << 40})
+		s.groups[0].Deliver(&supervise.Message{Work: soloWork{other, &settled}, Key: "k", Sequence: 1 << 40})
 		time.Sleep(6 * time.Millisecond)
 		if fresh.Load() != was+1 {
 			t.Error("a fresh message waits although no suspect is left")
@@ -101,7 +101,7 @@ func TestSolo_regressionSuspectsTakeHalfOfTheTimeAtMost(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := NewSolo()
 				for range 2 {
-					s.groups = append(s.groups, supervisor.New(supervisor.Options{Concurrency: 8, Alone: s.Kick}))
+					s.groups = append(s.groups, supervise.New(supervise.Options{Concurrency: 8, Alone: s.Kick}))
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
@@ -109,7 +109,7 @@ func TestSolo_regressionSuspectsTakeHalfOfTheTimeAtMost(t *testing.T) {
 				var alone, suspects, fresh, settled atomic.Int64
 				const n, each = 6, 3 * time.Second
 				for i := range uint64(n) {
-					s.groups[0].Deliver(&supervisor.Message{Work: soloWork{func() {
+					s.groups[0].Deliver(&supervise.Message{Work: soloWork{func() {
 						alone.Add(1)
 						time.Sleep(each)
 						alone.Add(-1)
@@ -118,7 +118,7 @@ func TestSolo_regressionSuspectsTakeHalfOfTheTimeAtMost(t *testing.T) {
 				}
 				began := time.Now()
 				for i := uint64(0); suspects.Load() < n; i++ {
-					s.groups[1].Deliver(&supervisor.Message{
+					s.groups[1].Deliver(&supervise.Message{
 						Work: soloWork{func() { fresh.Add(1) }, &settled}, Key: fmt.Sprint(i), Sequence: i + 1,
 					})
 					time.Sleep(every)
@@ -142,17 +142,17 @@ func TestSolo_regressionSuspectsTakeHalfOfTheTimeAtMost(t *testing.T) {
 func TestSolo_isNotCertainBesideAHandlerThatWasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSolo()
-		g := supervisor.New(supervisor.Options{Concurrency: 2, Timeout: time.Second, Alone: s.Kick})
-		s.groups = []*supervisor.Group{g}
+		g := supervise.New(supervise.Options{Concurrency: 2, Timeout: time.Second, Alone: s.Kick})
+		s.groups = []*supervise.Group{g}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
 		var settled atomic.Int64
 		forever := make(chan struct{})
-		g.Deliver(&supervisor.Message{Work: soloWork{func() { <-forever }, &settled}, Key: "k", Sequence: 1})
+		g.Deliver(&supervise.Message{Work: soloWork{func() { <-forever }, &settled}, Key: "k", Sequence: 1})
 		certain := make(chan bool, 2)
 		for i := range uint64(2) {
-			g.Deliver(&supervisor.Message{
+			g.Deliver(&supervise.Message{
 				Work: soloWork{func() { certain <- s.Certain() }, &settled}, Key: fmt.Sprint(i), Sequence: i + 2, Returns: 1, Alone: true,
 			})
 			time.Sleep(3 * time.Second)
@@ -174,11 +174,11 @@ func TestSolo_isNotCertainBesideAHandlerThatWasGivenUp(t *testing.T) {
 func TestSolo_regressionIsNotCertainBesideAStuckHandlerOfARouteThatEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSolo()
-		g := supervisor.New(supervisor.Options{Timeout: time.Second})
+		g := supervise.New(supervise.Options{Timeout: time.Second})
 		s.Add(g)
 		var settled atomic.Int64
 		forever := make(chan struct{})
-		g.Deliver(&supervisor.Message{Work: soloWork{func() { <-forever }, &settled}, Key: "k", Sequence: 1})
+		g.Deliver(&supervise.Message{Work: soloWork{func() { <-forever }, &settled}, Key: "k", Sequence: 1})
 		time.Sleep(time.Minute)
 		g.Close(t.Context())
 		s.Remove(g)

@@ -8,31 +8,31 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/supervisor"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Verdict is what relay understands of what a handler returned, with the error as it is.
-func Verdict(err error) supervisor.Verdict {
+func Verdict(err error) supervise.Verdict {
 	v := consumer.VerdictOf(err)
-	return supervisor.Verdict{
-		Kind: supervisor.Kind(v.Kind), Err: err, Delay: v.Delay, Pause: v.Pause, NotStarted: v.NotStarted, NoAnswer: v.NoAnswer,
+	return supervise.Verdict{
+		Kind: supervise.Kind(v.Kind), Err: err, Delay: v.Delay, Pause: v.Pause, NotStarted: v.NotStarted, NoAnswer: v.NoAnswer,
 		StopChild: v.StopChild, Crashed: v.Crashed, FailRoute: v.FailRoute, Suspend: v.Suspend,
 	}
 }
 
 // What a verdict can be, for [Want].
 var (
-	Ack        = supervisor.Verdict{Kind: supervisor.Ack}
-	Retry      = supervisor.Verdict{Kind: supervisor.Retry}
-	Dead       = supervisor.Verdict{Kind: supervisor.Dead}
-	NotStarted = supervisor.Verdict{Kind: supervisor.Retry, NotStarted: true}
-	NoAnswer   = supervisor.Verdict{Kind: supervisor.Retry, NoAnswer: true}
-	Crashed    = supervisor.Verdict{Kind: supervisor.Retry, Crashed: true}
-	FailRoute  = supervisor.Verdict{Kind: supervisor.Retry, NotStarted: true, FailRoute: true}
+	Ack        = supervise.Verdict{Kind: supervise.Ack}
+	Retry      = supervise.Verdict{Kind: supervise.Retry}
+	Dead       = supervise.Verdict{Kind: supervise.Dead}
+	NotStarted = supervise.Verdict{Kind: supervise.Retry, NotStarted: true}
+	NoAnswer   = supervise.Verdict{Kind: supervise.Retry, NoAnswer: true}
+	Crashed    = supervise.Verdict{Kind: supervise.Retry, Crashed: true}
+	FailRoute  = supervise.Verdict{Kind: supervise.Retry, NotStarted: true, FailRoute: true}
 )
 
 // Want reports whether err is exactly the verdict want, and its text holds all of texts.
-func Want(t testing.TB, err error, want supervisor.Verdict, texts ...string) bool {
+func Want(t testing.TB, err error, want supervise.Verdict, texts ...string) bool {
 	t.Helper()
 	got := Verdict(err)
 	reason := got.Err

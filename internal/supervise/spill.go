@@ -1,0 +1,29 @@
+package supervise
+
+import "time"
+
+// stalledAfter is how long a key may hold its slots without finishing anything before its messages make room for others.
+const stalledAfter = time.Second
+
+// spill moves the messages of stalled keys from a full window to the stash: a key whose handlers, or whose factory, hang
+// must not keep the pull loop from fetching the messages of others. Nor may messages that wait for retries of other keys.
+func (w *window) spill(t *turn) {
+	if !w.full(t.slots.running.n, t.opts.Concurrency, t.now) || t.now.Sub(t.slots.spilled) < meterPeriod {
+		return
+	}
+	t.slots.spilled = t.now
+	for r := range t.slots.running.all() {
+		k := r.k
+		started := t.slots.began(r)
+		if k.fresh.n+k.returned.n > 0 && t.now.Sub(started) >= stalledAfter && t.now.Sub(k.lastDone) >= stalledAfter && t.slots.full(k) {
+			k.stashWindow(t)
+		}
+	}
+	t.limits.spill(t)
+	for _, b := range t.slots.births {
+		if t.now.Sub(b.began()) >= stalledAfter {
+			b.k.stashWindow(t)
+		}
+	}
+	t.stash.bound(t)
+}

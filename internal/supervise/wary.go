@@ -1,0 +1,43 @@
+package supervise
+
+// A route flows as soon as one message succeeds, and nearly all others may go on to fail: what failed before is behind others, and its
+// handlers may be slow. What comes now would wait until all of that was tried. So while nearly all that is new fails and the window is
+// full, the newest message and the oldest start in turn, more is pulled than the window holds, and what is in its middle goes aside.
+
+// wary tells whether that is so.
+func (w *window) wary(t *turn) bool {
+	e := &t.route.evidence
+	return t.route.flows() && e.of > 0 && len(e.last) == e.of && 5*e.failed >= 4*e.of &&
+		w.full(t.slots.running.n, t.opts.Concurrency, t.now)
+}
+
+// wideWindow is how many keys with messages that are here for the first time the window holds at least while the route is wary.
+const wideWindow = 256
+
+// makeWay puts aside what is in the middle of a window that is too full.
+func (w *window) makeWay(t *turn) {
+	if !w.wary(t) {
+		return
+	}
+	most := max(wideWindow, 2*w.meter.window(t.now, t.opts.Concurrency))
+	for q := &t.slots.ready[fresh]; q.len() > most; {
+		k := q.takeAt(q.len() / 2)
+		if k.gone {
+			continue
+		}
+		for m := k.fresh.last(); m != nil; m = k.fresh.last() { // of an ordered key the newest first, so that the rest may go on in order
+			t.take(k, m)
+			t.aside.putOn(t, &t.aside.fresh, k, m, t.aside.until(m, t.route.waitOf(k)), "nearly all messages before it failed", k.lastErr)
+		}
+		k.attend(t)
+	}
+}
+
+// newestNext tells whether the next message is to be the newest.
+func (w *window) newestNext(t *turn) bool {
+	if t.route.evidence.failed == 0 || !w.wary(t) {
+		return false
+	}
+	t.route.inquiry.newest = !t.route.inquiry.newest
+	return t.route.inquiry.newest
+}
