@@ -50,7 +50,8 @@ type Run struct {
 	beat, stall time.Duration // for tests; zero: the defaults
 	ahead       int64         // as well: see maxAhead
 
-	spec Job // what it is to do; nobody changes it after take
+	spec    Job  // what it is to do; nobody changes it after take
+	resumed bool // an earlier run of the job may have handed something over; nobody changes it after take
 
 	telling  sync.Mutex // one call of Refused at a time
 	mu       sync.Mutex

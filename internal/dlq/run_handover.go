@@ -21,6 +21,7 @@ type flight struct {
 	ready     chan struct{} // closed when it is prepared
 	handOver  handOver
 	err       error
+	rival     bool          // another job handed it over
 	confirmed chan struct{} // closed when it is confirmed or given up
 	free      func()        // gives back its bytes
 }
@@ -294,6 +295,8 @@ func (r *Run) confirm(ctx, finish context.Context, f *flight, future jetstream.P
 		defer timer.Stop()
 		select {
 		case got := <-future.Ok():
+			// A job that was resumed may have handed it over itself before. So may this one, when it publishes again below.
+			f.rival = got.Duplicate && !r.resumed
 			return f.handOver.confirmed(got, nil)
 		case err = <-future.Err():
 		case <-timer.C:
@@ -322,6 +325,9 @@ func (r *Run) settle(f *flight, err error) error {
 	r.mu.Lock()
 	var bad *EntryError
 	switch {
+	case f.rival && (err == nil || errors.Is(err, ErrNotRemoved)): // its verdict belongs to the other job
+		r.job.Gone++
+		delete(r.tokens, hash(f.handOver.token))
 	case err == nil:
 		r.job.Handed++
 		r.sent++

@@ -34,6 +34,7 @@ func (r *Run) take(ctx context.Context) error {
 		}
 		job = now
 	}
+	r.resumed = r.Job.State != JobRunning || r.Job.Runner != r.Runner
 	left := r.Plan
 	// Entries that are gone were handed over by the earlier run, or taken by somebody else. A run that stopped has recorded how many
 	// it handed over; a run that crashed has not recorded its last moments.

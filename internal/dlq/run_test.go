@@ -376,15 +376,7 @@ func TestRun_takesOverFromACrash(t *testing.T) {
 	run := newRun(t, s, jobs, Job{}, Choice{})
 	// It had handed one over, and had not removed its entry.
 	e := collect(t, s, Filter{Limit: 1})[0]
-	m, err := s.get(t.Context(), e.StoredSequence)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := s.prepare(t.Context(), m, e.isAt, Target{Job: run.Job.ID})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.PublishMsg(t.Context(), h.msg); err != nil {
+	if err := handOverOnly(t, s, e, run.Job.ID); err != nil {
 		t.Fatal(err)
 	}
 	next := again(t, run, "you")
@@ -395,6 +387,50 @@ func TestRun_takesOverFromACrash(t *testing.T) {
 	if next.Job.Handed != 20 || next.Job.Runner != "you" {
 		t.Errorf("job %+v", next.Job)
 	}
+}
+
+// Of two jobs that replayed the same entries at once, each counted all of them as replayed, and waited for verdicts that belong to the other one.
+func TestRun_regressionRivalsHandOverIsNotCounted(t *testing.T) {
+	s, js := setup(t, Config{})
+	for i := range uint64(20) {
+		put(t, s, entry(i+1))
+	}
+	jobs := openJobs(t, js)
+	r := serve(t, js, jobs)
+	rival := newRun(t, s, jobs, Job{}, Choice{})
+	run := newRun(t, s, jobs, Job{Wait: true}, Choice{})
+	// The rival had handed one over, and had not removed its entry.
+	e := collect(t, s, Filter{Limit: 1})[0]
+	if err := handOverOnly(t, s, e, rival.Job.ID); err != nil {
+		t.Fatal(err)
+	}
+	var last Progress
+	run.Progress = func(p Progress) { last = p }
+	if err := run.Do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.once(20)
+	if last.Handed != 19 || last.Gone != 1 || last.Verdicts.OK != 19 || last.Lost != 0 {
+		t.Errorf("%d handed over, %d gone, %d verdicts, %d lost", last.Handed, last.Gone, last.Verdicts.OK, last.Lost)
+	}
+	if n := messages(t, js, s.Name()); n != 0 {
+		t.Errorf("%d entries are left", n)
+	}
+}
+
+// handOverOnly is the first half of a replay of e by a job.
+func handOverOnly(t *testing.T, s *Store, e Entry, job string) error {
+	t.Helper()
+	m, err := s.get(t.Context(), e.StoredSequence)
+	if err != nil {
+		return err
+	}
+	h, err := s.prepare(t.Context(), m, e.isAt, Target{Job: job})
+	if err != nil {
+		return err
+	}
+	_, err = s.js.PublishMsg(t.Context(), h.msg)
+	return err
 }
 
 // F96: what cannot be replayed is refused with a reason, and stays; the rest goes.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -170,6 +171,32 @@ func TestDLQ_exportAndImport(t *testing.T) {
 	p := spawn(t, w.dir, strings.NewReader("{\"format\":9}\n"), "dlq", "import")
 	if code := p.wait(); code != 1 || !strings.Contains(p.err.String(), "line 1: not a line of relay dlq export: format 9") {
 		t.Errorf("another format: exit %d, %s", code, p.err.String())
+	}
+}
+
+// An import that waited for its standard input did not end with Ctrl-C or SIGTERM, and one that was interrupted did not count what it had stored last.
+func TestDLQ_regressionImportIsInterrupted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	fill(t, w.js, 200, 10)
+	lines := must(t, w.dir, "dlq", "export")
+	must(t, w.dir, "dlq", "discard", "--all", "--yes")
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		in, more, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		defer more.Close()
+		p := spawn(t, w.dir, in, "dlq", "import")
+		if _, err := more.WriteString(lines); err != nil {
+			t.Fatal(err)
+		}
+		natstest.Eventually(t, "it has stored all that came", func() bool { return left(t, w.js, "RELAY_DLQ") == 200 })
+		p.signal(sig)
+		if code := p.wait(); code != 1 || !strings.Contains(p.out.String(), "imported, ") || !strings.Contains(p.err.String(), "standard input: interrupted before the end: import it again") {
+			t.Errorf("%v: exit %d, %s%s", sig, code, p.out.String(), p.err.String())
+		}
 	}
 }
 

@@ -28,7 +28,11 @@ import (
 // and those given. It does not return. It panics when two kinds have the same name.
 func Main(kinds ...handler.Kind) {
 	syscall.Umask(0o077) // the store holds other people's messages
-	err := newRoot(kinds...).ExecuteContext(context.Background())
+	root := newRoot(kinds...)
+	err := root.ExecuteContext(context.Background())
+	if err == nil {
+		err = cli.Unwritten(root)
+	}
 	if err != nil && !errors.Is(err, cli.ErrSaid) {
 		fmt.Fprintln(os.Stderr, "relay: "+plain.Lines(err.Error())) // which may quote anybody
 	}

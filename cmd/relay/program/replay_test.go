@@ -388,6 +388,23 @@ func TestReplay_regressionSubjectOfRelay(t *testing.T) {
 	}
 }
 
+// The editor got a pipe for its output, so that vim said that this is no terminal.
+func TestReplay_regressionEditorGetsTheTerminal(t *testing.T) {
+	if _, err := os.Readlink("/proc/self/fd/1"); err != nil {
+		t.Skip(err)
+	}
+	w := newWorld(t, billing)
+	w.run()
+	fill(t, w.js, 1, 1)
+	script := filepath.Join(w.dir, "edit")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n[ \"$(readlink /proc/$PPID/fd/1)\" = \"$(readlink /proc/$$/fd/1)\" ] && echo '{}' > \"$1\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("EDITOR", script)
+	t.Setenv("VISUAL", "")
+	must(t, w.dir, "dlq", "replay", "1", "--edit", "--yes")
+}
+
 func TestReplay_edit(t *testing.T) {
 	w := newWorld(t, billing)
 	w.run()

@@ -88,7 +88,11 @@ func (o *Options) WithClientAs(c *cobra.Command, role string, f func(context.Con
 		return err
 	}
 	defer cl.Close()
-	return cl.Permitted(ctx, role, func(ctx context.Context) error { return f(ctx, cl) })
+	err = cl.Permitted(ctx, role, func(ctx context.Context) error { return f(ctx, cl) })
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return fmt.Errorf("interrupted (%w)", err)
+	}
+	return err
 }
 
 // WithDeadLetters runs f with the dead letters of the service. Ctrl-C ends its context.

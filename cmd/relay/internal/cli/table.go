@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/rivo/uniseg"
 	"github.com/spf13/cobra"
@@ -16,6 +18,34 @@ import (
 type Screen struct {
 	*os.File
 	wide bool
+
+	mu     sync.Mutex
+	failed error
+}
+
+// Write keeps the first error, because not every command looks at that of each line.
+func (s *Screen) Write(p []byte) (int, error) {
+	n, err := s.File.Write(p)
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.failed = cmp.Or(s.failed, err)
+	}
+	return n, err
+}
+
+// WriteString is Write.
+func (s *Screen) WriteString(p string) (int, error) { return s.Write([]byte(p)) }
+
+// Unwritten is why something that a command printed is not in its standard output.
+func Unwritten(root *cobra.Command) error {
+	s, ok := root.OutOrStdout().(*Screen)
+	if !ok {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
 }
 
 // StandardOutput has commands print to it, and gives them --wide.

@@ -56,6 +56,9 @@ func editor(ctx context.Context, c *cobra.Command, data []byte) ([]byte, error) 
 	for {
 		cmd := exec.CommandContext(ctx, command[0], append(command[1:], file.Name())...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr()
+		if screen, ok := cmd.Stdout.(*cli.Screen); ok {
+			cmd.Stdout = screen.File // it gets the terminal itself, not a pipe
+		}
 		if err := cmd.Run(); err != nil {
 			return nil, fmt.Errorf("%s: %w; nothing is done", command[0], err)
 		}

@@ -94,9 +94,13 @@ is repeated, is not stored a second time. Numbers and stored times are new.`,
 	}
 }
 
-// importLines stops at the first line that cannot be stored; what comes before it is stored, and a second import is harmless.
+// importLines stops at the first line that cannot be stored; what comes before it is stored, and a second import is harmless. When ctx ends, what
+// was begun has a second, so that it is counted.
 func importLines(ctx context.Context, in io.Reader, out io.Writer, store *dlq.Store) error {
-	work, ctx := errgroup.WithContext(ctx)
+	finish, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, cancel) })()
+	work, group := errgroup.WithContext(finish)
 	work.SetLimit(16)
 	results := make(chan bool, 16)
 	var stored, there int
@@ -111,33 +115,78 @@ func importLines(ctx context.Context, in io.Reader, out io.Writer, store *dlq.St
 			}
 		}
 	}()
-	lines := bufio.NewScanner(in)
-	lines.Buffer(make([]byte, 1<<16), maxLine)
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	lines := readLines(reading, in)
 	var bad error
-	for n := 1; bad == nil && ctx.Err() == nil && lines.Scan(); n++ {
-		if len(lines.Bytes()) == 0 {
-			continue
-		}
-		var e dlq.Entry
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			bad = fmt.Errorf("line %d: not a line of relay dlq export: %w", n, err)
-			break
-		}
-		work.Go(func() error {
-			isNew, err := store.Import(ctx, e)
-			if err != nil {
-				return fmt.Errorf("line %d: %w", n, err)
+	more := true
+	for more && group.Err() == nil && ctx.Err() == nil {
+		select {
+		case l, open := <-lines:
+			if more = open && l.err == nil; !more {
+				bad = l.err
+				break
 			}
-			results <- isNew
-			return nil
-		})
-	}
-	if bad == nil {
-		bad = lines.Err()
+			work.Go(func() error {
+				isNew, err := store.Import(group, l.entry)
+				if err != nil {
+					return fmt.Errorf("line %d: %w", l.n, err)
+				}
+				results <- isNew
+				return nil
+			})
+		case <-group.Done():
+		case <-ctx.Done():
+		}
 	}
 	err := work.Wait()
 	close(results)
 	<-counted
 	fmt.Fprintf(out, "%d imported, %d there already\n", stored, there)
-	return errors.Join(err, bad)
+	if err = errors.Join(err, bad); ctx.Err() != nil && (more || err != nil) {
+		return errors.New("interrupted before the end: import it again, no entry is stored twice")
+	}
+	return err
+}
+
+// line is one of an import.
+type line struct {
+	n     int
+	entry dlq.Entry
+	err   error
+}
+
+// readLines reads until in ends, a line is wrong, or ctx ends. A read that waits does not end with ctx: its goroutine ends with the program.
+func readLines(ctx context.Context, in io.Reader) <-chan line {
+	read := make(chan line)
+	go func() {
+		defer close(read)
+		lines := bufio.NewScanner(in)
+		lines.Buffer(make([]byte, 1<<16), maxLine)
+		yield := func(l line) bool {
+			select {
+			case read <- l:
+				return l.err == nil
+			case <-ctx.Done():
+				return false
+			}
+		}
+		n := 1
+		for ; lines.Scan(); n++ {
+			if len(lines.Bytes()) == 0 {
+				continue
+			}
+			l := line{n: n}
+			if err := json.Unmarshal(lines.Bytes(), &l.entry); err != nil {
+				l.err = fmt.Errorf("line %d: not a line of relay dlq export: %w", n, err)
+			}
+			if !yield(l) {
+				return
+			}
+		}
+		if err := lines.Err(); err != nil {
+			yield(line{err: fmt.Errorf("line %d: %w", n, err)})
+		}
+	}()
+	return read
 }
