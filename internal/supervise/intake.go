@@ -124,6 +124,10 @@ const holdEarly = 2 * time.Second
 
 // enter queues a message that may start at once.
 func (w *window) enter(t *turn, k *key, m *Message) {
+	if m.Returns > 0 && !m.called && !m.judged() && !t.opts.Ordered && t.slots.ready[returned].len() >= wideWindow && w.wary(t) {
+		t.aside.putOn(t, &t.aside.fresh, k, m, t.aside.until(m, t.route.waitOf(k)), nearlyAllFailed, k.lastErr)
+		return
+	}
 	switch {
 	case t.opts.Ordered:
 		k.pushBySequence(&k.fresh, m)

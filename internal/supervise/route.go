@@ -202,6 +202,7 @@ func (s *route) flow(t *turn, why string) {
 		s.tellFailed(nil)
 	}
 	for k := range t.stash.keys.all() {
+		t.stash.release(t, k)
 		t.makeReady(k)
 		if t.opts.Ordered {
 			t.order.callBack(t, k)

@@ -224,3 +224,17 @@ func (k *key) stashWindow(t *turn) {
 		}
 	}
 }
+
+// release moves messages of k to the window that are here for the first time and waited for the route alone, so that they are not
+// behind those that come back. With limits that have per they stay: in the window many of one value would stand before the others.
+func (s *stash) release(t *turn, k *key) {
+	if t.opts.Ordered || !k.flows() || k.flow.ramp > 0 || t.limits != nil && t.limits.Also != nil {
+		return
+	}
+	for m := range k.held.all() {
+		if m.Returns == 0 && !m.judged() {
+			t.take(k, m)
+			t.window.enter(t, k, m)
+		}
+	}
+}

@@ -2,7 +2,8 @@ package supervise
 
 // A route flows as soon as one message succeeds, and nearly all others may go on to fail: what failed before is behind others, and its
 // handlers may be slow. What comes now would wait until all of that was tried. So while nearly all that is new fails and the window is
-// full, the newest message and the oldest start in turn, more is pulled than the window holds, and what is in its middle goes aside.
+// full, the newest message and the oldest start in turn, more is pulled than the window holds, and what is in its middle goes aside. So does
+// what comes back by itself when many messages that came back wait already.
 
 // wary tells whether that is so.
 func (w *window) wary(t *turn) bool {
@@ -13,6 +14,9 @@ func (w *window) wary(t *turn) bool {
 
 // wideWindow is how many keys with messages that are here for the first time the window holds at least while the route is wary.
 const wideWindow = 256
+
+// nearlyAllFailed is why messages go aside although their route flows.
+const nearlyAllFailed = "nearly all messages before it failed"
 
 // makeWay puts aside what is in the middle of a window that is too full.
 func (w *window) makeWay(t *turn) {
@@ -27,7 +31,7 @@ func (w *window) makeWay(t *turn) {
 		}
 		for m := k.fresh.last(); m != nil; m = k.fresh.last() { // of an ordered key the newest first, so that the rest may go on in order
 			t.take(k, m)
-			t.aside.putOn(t, &t.aside.fresh, k, m, t.aside.until(m, t.route.waitOf(k)), "nearly all messages before it failed", k.lastErr)
+			t.aside.putOn(t, &t.aside.fresh, k, m, t.aside.until(m, t.route.waitOf(k)), nearlyAllFailed, k.lastErr)
 		}
 		k.attend(t)
 	}
