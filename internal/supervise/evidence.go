@@ -71,6 +71,9 @@ func (e *evidence) add(c completion) {
 	e.next = (e.next + 1) % e.of
 }
 
+// half tells whether half of the last completions failed, or more.
+func (e *evidence) half() bool { return len(e.last) == e.of && 2*e.failed >= e.of }
+
 // recent tells whether the oldest of the completions is within the window.
 func (e *evidence) recent(now time.Time) bool {
 	oldest := 0

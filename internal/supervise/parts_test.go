@@ -95,12 +95,31 @@ func TestSlots_firstDeliveriesAndOthersTakeTurns(t *testing.T) {
 	s.ready[fresh].push(b)
 	s.ready[returned].push(a)
 	order := ""
-	for k, from := s.pop(); k != nil; k, from = s.pop() {
+	for k, from := s.pop(new(route)); k != nil; k, from = s.pop(new(route)) {
 		order += k.name
 		s.turn = from.other()
 	}
 	if order != "aab" {
 		t.Errorf("in the order %s, want a new message of a, an old one of a, a new one of b", order)
+	}
+}
+
+// The newest and the oldest took turns with each start, and so did new messages and others: the turn of the newest was always one of the
+// others.
+func TestSlots_regressionTheNewestHasATurnBesideOthers(t *testing.T) {
+	s := newSlots(8, time.Second, new(moment))
+	flows := &route{anew: 8}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		s.ready[fresh].push(&key{name: name})
+		s.ready[returned].push(&key{name: "-"})
+	}
+	order := ""
+	for k, from := s.pop(flows); k != nil; k, from = s.pop(flows) {
+		order += k.name
+		s.turn = from.other()
+	}
+	if order != "d-a-c-b-" {
+		t.Errorf("in the order %s, want d, a, c and b, each before one that was here before", order)
 	}
 }
 

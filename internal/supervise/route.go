@@ -26,6 +26,7 @@ type route struct {
 	mute      int  // runs in a row that got no answer
 	doubt     bool // it is suspended: dead is not believed
 	probes    int  // that run: questions of this state and of earlier ones
+	anew      int  // how many of the next starts come before the evidence since the route flows again can tell much
 }
 
 // routeState is what a route is in. Each state is a type with what belongs to it: routeFlowing, routeWaiting, routeProbing.
@@ -195,6 +196,7 @@ func (s *route) flow(t *turn, why string) {
 	}
 	s.restarts, s.notBefore, s.doubt = 0, time.Time{}, false
 	s.inquiry = inquiry{number: s.inquiry.number, newest: s.inquiry.newest}
+	s.anew = t.opts.Concurrency + s.evidence.of
 	t.slots.reopen(ramp)
 	s.move(routeFlowing{}, why, 0)
 	if s.stopped != nil {

@@ -70,8 +70,8 @@ func (s *route) wait(t *turn, delay time.Duration, why string) {
 	s.evidence.clear()
 	s.move(w, why, delay)
 	t.slots.closed = true
-	for i := range t.slots.ready {
-		for q := &t.slots.ready[i]; q.len() > 0; {
+	for _, from := range []line{returned, fresh} { // what is here for the first time is to be the newest
+		for q := &t.slots.ready[from]; q.len() > 0; {
 			q.pop().stashWindow(t)
 		}
 	}

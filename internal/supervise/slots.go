@@ -58,21 +58,17 @@ func (s *slots) queue(k *key) {
 	}
 }
 
-// pop is the next key that is ready, and the line that it has to be taken from; nil when there is none.
-func (s *slots) pop() (*key, line) {
+// pop is the next key of the route that is ready, and the line that it has to be taken from; nil when there is none.
+func (s *slots) pop(of *route) (*key, line) {
 	from := s.nextLine()
-	if s.ready[from].len() == 0 {
+	q := &s.ready[from]
+	switch {
+	case q.len() == 0:
 		return nil, from
+	case from == fresh && of.newestNext():
+		return q.takeAt(q.len() - 1), from
 	}
-	return s.ready[from].pop(), from
-}
-
-// popNewest is pop, but of those that are here for the first time it takes the last one.
-func (s *slots) popNewest() (*key, line) {
-	if q := &s.ready[fresh]; s.nextLine() == fresh && q.len() > 0 {
-		return q.takeAt(q.len() - 1), fresh
-	}
-	return s.pop()
+	return q.pop(), from
 }
 
 // nextLine is the line whose turn it is, or the other one when nothing is ready in it.
@@ -222,11 +218,7 @@ func (s *slots) next(t *turn) *run {
 		if s.roomForCrowded() {
 			t.makeReady(s.crowded.pop())
 		}
-		pop := s.pop
-		if t.window.newestNext(t) {
-			pop = s.popNewest
-		}
-		k, from := pop()
+		k, from := s.pop(&t.route)
 		if k == nil {
 			return nil
 		}

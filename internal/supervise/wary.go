@@ -1,9 +1,10 @@
 package supervise
 
 // A route flows as soon as one message succeeds, and nearly all others may go on to fail: what failed before is behind others, and its
-// handlers may be slow. What comes now would wait until all of that was tried. So while nearly all that is new fails and the window is
-// full, the newest message and the oldest start in turn, more is pulled than the window holds, and what is in its middle goes aside. So does
-// what comes back by itself when many messages that came back wait already.
+// handlers may be slow. What comes now would wait until all of that was tried. So the newest message and the oldest start in turn, of those
+// that are here for the first time: for a while after the route began to flow, and then while half of what is new fails. While nearly all of
+// it fails and the window is full, more is pulled than the window holds, and what is in its middle goes aside. So does what comes back by
+// itself when many messages that came back wait already.
 
 // wary tells whether that is so.
 func (w *window) wary(t *turn) bool {
@@ -37,11 +38,14 @@ func (w *window) makeWay(t *turn) {
 	}
 }
 
-// newestNext tells whether the next message is to be the newest.
-func (w *window) newestNext(t *turn) bool {
-	if t.route.evidence.failed == 0 || !w.wary(t) {
+// newestNext tells whether the next message of those that are here for the first time is to be the newest.
+func (r *route) newestNext() bool {
+	switch {
+	case r.anew > 0:
+		r.anew--
+	case r.evidence.failed == 0 || !r.evidence.half():
 		return false
 	}
-	t.route.inquiry.newest = !t.route.inquiry.newest
-	return t.route.inquiry.newest
+	r.inquiry.newest = !r.inquiry.newest
+	return r.inquiry.newest
 }

@@ -2,42 +2,106 @@ package supervise
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// Fifty healthy messages behind 20,000 bad ones waited for minutes when the handler is slow: the first success let the route flow, and
-// what had waited in the stash was tried from its oldest message on. Messages that came back by themselves filled the window besides.
-func TestWary_regressionHealthyMessagesBehindManyBadOnesOfASlowHandler_large(t *testing.T) {
+// Fifty healthy messages behind 20,000 bad ones waited for minutes when the handler is slow to fail, or fails in several ways: each success
+// let the route flow, and then what had waited was tried from its oldest message on. Messages that came back by themselves filled the window
+// besides.
+func TestWary_regressionHealthyMessagesBehindManyBadOnes_large(t *testing.T) {
+	large(t)
+	err := errors.New("bad")
+	slowly := func(v Verdict) func(context.Context) Verdict {
+		return func(context.Context) Verdict {
+			time.Sleep(300 * time.Millisecond)
+			return v
+		}
+	}
+	hangs := func(ctx context.Context) Verdict {
+		<-ctx.Done()
+		return Verdict{Kind: Retry, Err: ctx.Err()}
+	}
+	var calls atomic.Int32
+	inTurn := func(ways ...func(context.Context) Verdict) func(context.Context) Verdict {
+		return func(ctx context.Context) Verdict { return ways[int(calls.Add(1))%len(ways)](ctx) }
+	}
+	at := func(v Verdict) func(context.Context) Verdict { return func(context.Context) Verdict { return v } }
+	fails, dead, mute := Verdict{Kind: Retry, Err: err}, Verdict{Kind: Dead, Err: err}, Verdict{Kind: Retry, NoAnswer: true, Err: err}
+	for name, shape := range map[string]struct {
+		bad         func(context.Context) Verdict
+		concurrency int
+		timeout     time.Duration
+		within      time.Duration // all healthy messages are handled
+	}{
+		"at once":              {at(fails), 4, time.Minute, 2 * time.Second},
+		"slowly":               {slowly(fails), 8, time.Minute, 14 * time.Second},
+		"slowly, many at once": {slowly(fails), 64, time.Minute, 3 * time.Second},
+		"slowly, dead":         {slowly(dead), 8, time.Minute, 14 * time.Second},
+		"slowly, no answer":    {slowly(mute), 8, time.Minute, 14 * time.Second},
+		"hangs":                {hangs, 64, time.Second, 6 * time.Second},
+		"hangs, few at once":   {hangs, 8, time.Second, 40 * time.Second},
+		"some hang":            {inTurn(hangs, at(fails), at(fails), at(fails)), 64, 2 * time.Second, 2 * time.Second},
+		"in several ways":      {inTurn(hangs, at(fails), at(dead), at(mute)), 64, 2 * time.Second, 6 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, Options{Concurrency: shape.concurrency, Timeout: shape.timeout, MaxAttempts: 1000})
+				const bad, good = 20_000, 50
+				s := stream{b: b}
+				for n := range uint64(bad) {
+					s.publish(func(ctx context.Context, _ *Message, _ int) Verdict { return shape.bad(ctx) }, fmt.Sprint("bad", n), n+1)
+				}
+				var mu sync.Mutex
+				var handled []time.Duration
+				for n := range uint64(good) {
+					s.publish(func(context.Context, *Message, int) Verdict {
+						mu.Lock()
+						defer mu.Unlock()
+						handled = append(handled, time.Since(b.began))
+						return Verdict{Kind: Ack}
+					}, fmt.Sprint("good", n), bad+n+1)
+				}
+				s.deliver(shape.within)
+				mu.Lock()
+				if n := len(handled); n < good {
+					t.Errorf("%d of %d healthy messages were handled within %v", n, good, shape.within)
+				} else {
+					t.Logf("the last healthy message was handled after %v", slices.Max(handled))
+				}
+				mu.Unlock()
+				b.close()
+			})
+		})
+	}
+}
+
+// What came back by itself while nearly all failed was put into the window, whatever was there already.
+func TestWary_regressionWhatComesBackByItselfKeepsTheBoundOfTheWindow_large(t *testing.T) {
 	large(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{Concurrency: 8})
-		slowly := func(context.Context, *Message, int) Verdict {
-			time.Sleep(300 * time.Millisecond)
-			return failed
-		}
-		const bad, good = 20_000, 50
 		s := stream{b: b}
-		for n := range uint64(bad) {
-			s.publish(slowly, fmt.Sprint("bad", n), n+1)
-		}
-		for n := range uint64(good) {
-			s.publish(succeed, fmt.Sprint("good", n), bad+n+1)
-		}
-		most := 0
-		for range 20 {
-			s.deliver(5 * time.Second)
-			most = max(most, b.g.Status().Window)
-			if time.Since(b.began) == 30*time.Second {
-				for n := range uint64(good) {
-					b.wantFinal(bad+n+1, AckMessage)
+		for n := range uint64(20_000) {
+			s.publish(func(context.Context, *Message, int) Verdict {
+				time.Sleep(300 * time.Millisecond)
+				if n%500 == 0 {
+					return Verdict{Kind: Ack} // so that the route flows
 				}
-			}
+				return failed
+			}, fmt.Sprint("key", n), n+1)
 		}
-		if most > MaxWindow {
-			t.Errorf("%d messages in the window", most)
+		for range 80 {
+			s.deliver(time.Second)
+			if n := b.g.Status().Window; n > MaxWindow {
+				t.Fatalf("%d messages are in the window after %v", n, time.Since(b.began))
+			}
 		}
 		b.close()
 	})
