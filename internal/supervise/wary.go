@@ -6,7 +6,7 @@ package supervise
 // it fails and the window is full, more is pulled than the window holds, and what is in its middle goes aside. So does what comes back by
 // itself when many messages that came back wait already.
 
-// wary tells whether that is so.
+// wary tells whether nearly all of what is new fails while the window is full.
 func (w *window) wary(t *turn) bool {
 	e := &t.route.evidence
 	return t.route.flows() && e.of > 0 && len(e.last) == e.of && 5*e.failed >= 4*e.of &&
