@@ -26,7 +26,7 @@ type route struct {
 	mute      int  // runs in a row that got no answer
 	doubt     bool // it is suspended: dead is not believed
 	probes    int  // that run: questions of this state and of earlier ones
-	anew      int  // how many of the next starts come before the evidence since the route flows again can tell much
+	anew      int  // for how many more starts it alternates between the newest and the oldest, whatever fails: it has just begun to flow
 }
 
 // routeState is what a route is in. Each state is a type with what belongs to it: routeFlowing, routeWaiting, routeProbing.

@@ -38,7 +38,7 @@ func (w *window) makeWay(t *turn) {
 	}
 }
 
-// newestNext tells whether the next message of those that are here for the first time is to be the newest.
+// newestNext tells whether the next message of those that are here for the first time is to be the newest. Each call is for one start.
 func (r *route) newestNext() bool {
 	switch {
 	case r.anew > 0:

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -73,24 +72,16 @@ func TestCLI_golden(t *testing.T) {
 // What prints tables and texts ended with code 0 when its output could not be written: a list on a full disk was cut, and nobody said so.
 func TestCLI_regressionFullDiskIsAnError(t *testing.T) {
 	t.Parallel()
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	full, err := os.Open(os.DevNull) // to read only: it fails like a full disk, on every system
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	defer full.Close()
 	w := newWorld(t, billing)
 	fill(t, w.js, 3, 3)
 	for _, args := range [][]string{{"dlq", "ls"}, {"dlq", "show", "1"}, {"lint"}, {"explain", "orders.x"}, {"nats", "permissions"}, {"replay", "ls"}, {"--help"}} {
-		program, err := programFor(args)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var said strings.Builder
-		cmd := exec.Command(program, args...)
-		cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = w.dir, append(clean(os.Environ()), beRelay+"=1"), full, &said
-		_ = cmd.Run()
-		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(said.String(), "no space left on device") {
-			t.Errorf("relay %s: exit %d, %s", strings.Join(args, " "), code, said.String())
+		if code, stderr := relayInto(t, w.dir, full, args...); code != 1 || !strings.Contains(stderr, "bad file descriptor") {
+			t.Errorf("relay %s: exit %d, %s", strings.Join(args, " "), code, stderr)
 		}
 	}
 }

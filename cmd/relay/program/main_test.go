@@ -261,6 +261,20 @@ func relay(t testing.TB, dir string, args ...string) (code int, stdout, stderr s
 	return code, p.out.String(), p.err.String()
 }
 
+// relayInto runs a command to its end whose standard output is a file.
+func relayInto(t testing.TB, dir string, out *os.File, args ...string) (code int, stderr string) {
+	t.Helper()
+	program, err := programFor(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, append(clean(os.Environ()), beRelay+"=1"), out, &said
+	_ = cmd.Run()
+	return cmd.ProcessState.ExitCode(), said.String()
+}
+
 // must runs a command that has to succeed, and returns its output.
 func must(t testing.TB, dir string, args ...string) string {
 	t.Helper()
