@@ -209,6 +209,16 @@ func (a *aside) expire(now time.Time) {
 	}
 }
 
+// waitsForRoute tells whether the message of this sequence waits for its route alone.
+func (a *aside) waitsForRoute(sequence uint64) bool {
+	for _, replayed := range []bool{false, true} {
+		if e := a.all[asideID{replayed, sequence}]; e != nil && (e.on == &a.fresh || e.on == &a.judged) {
+			return true
+		}
+	}
+	return false
+}
+
 // offerShelf lets messages of k be called back, if some are aside.
 func (a *aside) offerShelf(name string) {
 	if s := a.keys[name]; s != nil {
@@ -301,7 +311,8 @@ func (a *aside) wantsMore(t *turn, s *shelf) bool {
 	case k.flows():
 		return k.messages()+s.called < max(maxCalled, 2*t.slots.limit(k))
 	}
-	return k.is(Probing) && k.messages()+s.called == 0
+	probing, ok := k.state.(*probing)
+	return ok && probing.wants(t) && k.messages()+s.called == 0
 }
 
 // recallToAsk is recall while the route asks: it calls as many as are asked until they are here.

@@ -281,3 +281,35 @@ func TestChildren_regressionAProbeGetsTheChildOfAKeyWithMessages_large(t *testin
 		})
 	}
 }
+
+// Keys that may not all have a child ended each other's while it waited for its first message, which came and went ten times a second for ever: the stash had no
+// room for it, so it was aside, was called back before the grace was over, and child_idle was over before it could be taken.
+func TestChildren_regressionAFreshChildIsKeptUntilItsFirstMessageComes(t *testing.T) {
+	now := time.Now()
+	grace := now.Add(3 * time.Second)
+	fresh, asking := &probing{grace: grace}, &probing{grace: grace, probe: new(run)}
+	for name, tt := range map[string]struct {
+		state    keyState
+		messages int
+		want     time.Time
+	}{
+		"its message is here": {fresh, 1, grace},
+		"its message is away": {fresh, 0, grace.Add(calledWithin)},
+		"it is asked":         {asking, 0, time.Time{}},
+		"it flows":            {new(flowing), 0, time.Time{}},
+	} {
+		k := &key{state: tt.state}
+		k.held.n = tt.messages
+		if got := k.firstTurn(); !got.Equal(tt.want) {
+			t.Errorf("%s: the child is kept until %v, want %v", name, got, tt.want)
+		}
+	}
+	waiting := turn{moment: moment{now: now, cfg: &supervisor.Config{ForwardDuringGrace: new(false)}}}
+	if fresh.wants(&waiting) {
+		t.Error("a message is wanted before the grace is over")
+	}
+	waiting.now = grace
+	if !fresh.wants(&waiting) {
+		t.Error("no message is wanted when the grace is over")
+	}
+}

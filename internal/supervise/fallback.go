@@ -297,6 +297,10 @@ func (g *Group) returned(l *loan, o Outcome) {
 			t.order.away(t, m, t.now)
 		}
 	case GiveBack: // it did not start, or said that it wants it later
+		if o.inUse {
+			t.giveBack(m, later(o.Due, t.now.Add(minGiveBack)), "its fallback did not return", o.Err)
+			break
+		}
 		if !o.Snoozed {
 			k.notLent = o.Due // the key waits there, too: all of its messages would come back at once
 		}

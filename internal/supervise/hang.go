@@ -42,8 +42,8 @@ func (r *run) hang(t *turn) {
 		t.route.hear(r, Verdict{NotStarted: true})
 	}
 	if r.cancelled {
-		// The bytes may still be in use there: the message must come again with its own.
 		t.giveBack(r.m, t.now.Add(minGiveBack), "its child was stopped", err)
+		t.last().inUse = true
 	} else {
 		r.fail(t, failure{err: err, spend: true, hung: true})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -233,6 +234,42 @@ func TestHang_regressionCancelledRunsDoNotHoldUpTheProbe(t *testing.T) {
 		for s := uint64(1); s <= 2; s++ { // they come again with their own bytes
 			b.wantFinal(s, AckMessage)
 		}
+		close(release)
+		b.close()
+	})
+}
+
+// A message whose run in the fallback was cancelled, and whose handler did not return, was kept, and started again while that handler still used its bytes.
+func TestHang_regressionWhatTheFallbackStillUsesComesAgainWithItsOwnBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := newBench(t, Options{
+			Config: supervisor.Config{TripAfter: new(1), RouteTripAfter: new(0), Restart: supervisor.Backoff{Min: time.Hour, Max: time.Hour}},
+			Retry:  supervisor.Backoff{Min: time.Hour, Max: time.Hour}, Timeout: 5 * time.Second, Fallback: &Fallback{Waiting: true},
+		})
+		var mu sync.Mutex
+		hung := map[*Message]bool{}
+		b.substitute.handle = func(_ context.Context, m *Message, n int) Verdict {
+			mu.Lock()
+			again := hung[m]
+			hung[m] = true
+			mu.Unlock()
+			switch {
+			case again:
+				t.Errorf("the same delivery of message %d started again", m.Sequence)
+			case m.Sequence == 2 && n == 1:
+				time.Sleep(time.Second)
+				panic("boom") // the runs beside it are cancelled
+			case m.Sequence == 3 && n == 1:
+				<-release
+			}
+			return ok
+		}
+		b.send(func(context.Context, *Message, int) Verdict { return failed }, "k", 1)
+		time.Sleep(time.Millisecond)
+		b.send(succeed, "k", 2, 3)
+		time.Sleep(time.Minute)
+		b.wantFinal(3, AckMessage)
 		close(release)
 		b.close()
 	})

@@ -29,8 +29,8 @@ func (t *turn) deliver(m *Message) {
 	if k == nil {
 		k = t.newKey(m.Key)
 	}
-	k.outside.back(m.Sequence)
-	m.called = t.aside.back(asideID{m.Replayed, m.Sequence})
+	expected := k.outside.back(m.Sequence)
+	m.called = t.aside.back(asideID{m.Replayed, m.Sequence}) || expected
 	t.admit(k, m)
 	k.attend(t)
 }
@@ -124,7 +124,7 @@ const holdEarly = 2 * time.Second
 
 // enter queues a message that may start at once.
 func (w *window) enter(t *turn, k *key, m *Message) {
-	if m.Returns > 0 && !m.called && !m.judged() && !t.opts.Ordered && t.slots.ready[returned].len() >= wideWindow && w.wary(t) {
+	if m.Returns > 0 && !m.called && !m.judged() && (!t.opts.Ordered || k.messages() == 0) && t.slots.ready[returned].len() >= wideWindow && w.wary(t) {
 		t.aside.putOn(t, &t.aside.fresh, k, m, t.aside.until(m, t.route.waitOf(k)), nearlyAllFailed, k.lastErr)
 		return
 	}

@@ -137,7 +137,7 @@ func (k *key) finish(t *turn) {
 	}
 	k.lapse(t.now, t.cfg.Window)
 	if k.child != nil && !k.child.shared {
-		if idle := k.lastActive.Add(t.cfg.ChildIdle); t.now.Before(idle) {
+		if idle := later(k.lastActive.Add(t.cfg.ChildIdle), k.firstTurn()); t.now.Before(idle) {
 			t.alarm.wake(k, idle)
 			return
 		}

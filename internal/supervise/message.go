@@ -150,4 +150,6 @@ type Outcome struct {
 	Fallback bool
 	// Why it is given back, in a few words.
 	Why string
+
+	inUse bool // a handler that does not return may still use its bytes: it must come again with its own
 }

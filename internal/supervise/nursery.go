@@ -62,15 +62,27 @@ func (n *nursery) releaseChild(t *turn, c *child, k *key) {
 	}
 }
 
-// mayRetire lets another key have the place of k's child, which has nothing to do now. A fresh one has until its first
-// turn, or keys that are more than there may be children would end each other's before any got a message.
+// mayRetire lets another key have the place of k's child, which has nothing to do now.
 func (n *nursery) mayRetire(t *turn, k *key) {
 	c := k.child
-	if c == nil || c.shared || c.runs > 0 || n.idle.has(&k.inIdle) || k.is(Probing) && t.now.Before(k.state.until()) {
+	if c == nil || c.shared || c.runs > 0 || n.idle.has(&k.inIdle) || t.now.Before(k.firstTurn()) {
 		return
 	}
 	n.idle.push(&k.inIdle, k)
 	n.adopt(t)
+}
+
+// firstTurn is until when the fresh child of a probing key is kept for its first message, which is called back when the grace is over. Keys
+// that are more than there may be children would end each other's before any got a message.
+func (k *key) firstTurn() time.Time {
+	switch s, probing := k.state.(*probing); {
+	case !probing || s.probe != nil:
+		return time.Time{}
+	case k.messages() > 0:
+		return s.grace
+	default:
+		return s.grace.Add(calledWithin)
+	}
 }
 
 // retireUnused lets others have the places of children that do nothing, also of keys with messages: while the route does not flow, only the key that

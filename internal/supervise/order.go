@@ -95,11 +95,11 @@ func (o *outside) rebuild() {
 	heap.Init(&o.uncalled)
 }
 
-// back notes that a message came again, or is not expected any more.
-func (o *outside) back(seq uint64) {
+// back notes that a message came again, or is not expected any more. It tells whether it was called.
+func (o *outside) back(seq uint64) (called bool) {
 	a := o.absent[seq]
 	if a == nil {
-		return
+		return false
 	}
 	if a.called {
 		o.called--
@@ -108,9 +108,11 @@ func (o *outside) back(seq uint64) {
 			*a.count--
 		}
 	}
+	called = a.called
 	if delete(o.absent, seq); len(o.absent) == 0 {
 		*o = outside{}
 	}
+	return called
 }
 
 // next is the smallest sequence that is still expected, and until when.
@@ -210,6 +212,9 @@ func (o *order) callBack(t *turn, k *key) {
 		return
 	}
 	k.inOwed.moveTo(nil, k)
+	if first, _, any := k.outside.next(o.now); any && k.messages() == 0 && t.aside.waitsForRoute(first) {
+		return // nothing waits behind it, and recall knows whose turn it is
+	}
 	n := 1 // always: the first one lets the others go on
 	if o.called < t.opts.StashMessages/2 {
 		n = max(n, min(maxCalled, t.opts.StashMessages/2/max(1, t.stash.keys.n)))
@@ -324,12 +329,17 @@ func (o *order) blocked(k *key, m *Message) bool {
 	return any && first < m.Sequence
 }
 
+// first is the first message of an ordered key that is here.
+func (k *key) first() *Message {
+	if m := k.held.first(); m != nil {
+		return m
+	}
+	return k.fresh.first()
+}
+
 // head is the first message of an ordered key, if it may start.
 func (o *order) head(k *key) *Message {
-	m := k.held.first()
-	if m == nil {
-		m = k.fresh.first()
-	}
+	m := k.first()
 	if m == nil || o.blocked(k, m) {
 		return nil
 	}

@@ -40,11 +40,13 @@ func (s *probing) born(t *turn, k *key) {
 
 // accepts a message when there is none that could be the probe in its place.
 func (s *probing) accepts(t *turn, k *key, m *Message) bool {
-	if s.probe != nil || !*t.cfg.ForwardDuringGrace && t.now.Before(s.grace) {
-		return false
-	}
 	first := k.held.first()
-	return k.messages() == 0 || t.opts.Ordered && first != nil && m.Sequence < first.Sequence
+	return s.wants(t) && (k.messages() == 0 || t.opts.Ordered && first != nil && m.Sequence < first.Sequence)
+}
+
+// wants tells whether a message that comes now may be the probe, or wait to be it.
+func (s *probing) wants(t *turn) bool {
+	return s.probe == nil && (*t.cfg.ForwardDuringGrace || !t.now.Before(s.grace))
 }
 
 // mayProbe tells whether the probe may start now.

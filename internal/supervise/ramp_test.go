@@ -7,7 +7,7 @@ import (
 
 // reopened gives slots of a route that came to flow again, with a ramp that begins at two.
 func reopened(t *testing.T, all int) *slots {
-	m := &moment{now: time.Now(), alarm: alarm{timer: time.NewTimer(time.Hour)}}
+	m := &moment{opts: &Options{}, now: time.Now(), alarm: alarm{timer: time.NewTimer(time.Hour)}}
 	t.Cleanup(m.alarm.stop)
 	s := newSlots(all, time.Second, m)
 	s.closed = true

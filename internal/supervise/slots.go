@@ -50,6 +50,14 @@ func (s *slots) queue(k *key) {
 	if s.closed || k.waitsForLimit() { // whoever gives a place back does it
 		return
 	}
+	if s.opts.Ordered {
+		if m := k.first(); m != nil && k.held.n == 0 && m.isNew() {
+			s.ready[fresh].push(k)
+		} else if m != nil {
+			s.ready[returned].push(k)
+		}
+		return
+	}
 	if k.fresh.n > 0 {
 		s.ready[fresh].push(k)
 	}

@@ -11,10 +11,7 @@ func (o *order) standing(k *key) (why string, since, until time.Time) {
 	if !o.opts.Ordered || !k.flows() || k.runs+k.lent > 0 {
 		return "", since, until
 	}
-	m := k.held.first()
-	if m == nil {
-		m = k.fresh.first()
-	}
+	m := k.first()
 	if m == nil {
 		return "", since, until
 	}

@@ -226,15 +226,26 @@ func (k *key) stashWindow(t *turn) {
 }
 
 // release moves messages of k to the window that are here for the first time and waited for the route alone, so that they are not
-// behind those that come back. With limits that have per they stay: in the window many of one value would stand before the others.
+// behind those that come back. With limits that have per they stay: in the window many of one value would stand before the others. So
+// does an ordered key unless all that it has can go: its messages are in one line.
 func (s *stash) release(t *turn, k *key) {
-	if t.opts.Ordered || !k.flows() || k.flow.ramp > 0 || t.limits != nil && t.limits.Also != nil {
+	if !k.flows() || k.flow.ramp > 0 || t.limits != nil && t.limits.Also != nil {
 		return
 	}
+	if t.opts.Ordered {
+		for m := range k.held.all() {
+			if !m.isNew() || t.order.blocked(k, m) {
+				return
+			}
+		}
+	}
 	for m := range k.held.all() {
-		if m.Returns == 0 && !m.judged() {
+		if m.isNew() {
 			t.take(k, m)
 			t.window.enter(t, k, m)
 		}
 	}
 }
+
+// isNew tells whether m is here for the first time.
+func (m *Message) isNew() bool { return m.Returns == 0 && !m.judged() }

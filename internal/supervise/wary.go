@@ -4,7 +4,7 @@ package supervise
 // handlers may be slow. What comes now would wait until all of that was tried. So the newest message and the oldest start in turn, of those
 // that are here for the first time: for a while after the route began to flow, and then while half of what is new fails. While nearly all of
 // it fails and the window is full, more is pulled than the window holds, and what is in its middle goes aside. So does what comes back by
-// itself when many messages that came back wait already.
+// itself when many messages that came back wait already. With order: key the first message of a key says whether the key is new.
 
 // wary tells whether nearly all of what is new fails while the window is full.
 func (w *window) wary(t *turn) bool {

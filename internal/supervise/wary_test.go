@@ -14,7 +14,8 @@ import (
 
 // Fifty healthy messages behind 20,000 bad ones waited for minutes when the handler is slow to fail, or fails in several ways: each success
 // let the route flow, and then what had waited was tried from its oldest message on. Messages that came back by themselves filled the window
-// besides.
+// besides. With order: key one or two of them were handled within a minute: what was put aside was called back at once, from the oldest on,
+// and took the place of the newest.
 func TestWary_regressionHealthyMessagesBehindManyBadOnes_large(t *testing.T) {
 	large(t)
 	err := errors.New("bad")
@@ -39,24 +40,31 @@ func TestWary_regressionHealthyMessagesBehindManyBadOnes_large(t *testing.T) {
 		concurrency int
 		timeout     time.Duration
 		within      time.Duration // all healthy messages are handled
+		each        uint64        // messages of a key; 0: one, and in no order
 	}{
-		"at once":              {at(fails), 4, time.Minute, 2 * time.Second},
-		"slowly":               {slowly(fails), 8, time.Minute, 14 * time.Second},
-		"slowly, many at once": {slowly(fails), 64, time.Minute, 3 * time.Second},
-		"slowly, dead":         {slowly(dead), 8, time.Minute, 14 * time.Second},
-		"slowly, no answer":    {slowly(mute), 8, time.Minute, 14 * time.Second},
-		"hangs":                {hangs, 64, time.Second, 6 * time.Second},
-		"hangs, few at once":   {hangs, 8, time.Second, 40 * time.Second},
-		"some hang":            {inTurn(hangs, at(fails), at(fails), at(fails)), 64, 2 * time.Second, 2 * time.Second},
-		"in several ways":      {inTurn(hangs, at(fails), at(dead), at(mute)), 64, 2 * time.Second, 6 * time.Second},
+		"at once":                   {at(fails), 4, time.Minute, 2 * time.Second, 0},
+		"slowly":                    {slowly(fails), 8, time.Minute, 14 * time.Second, 0},
+		"slowly, many at once":      {slowly(fails), 64, time.Minute, 3 * time.Second, 0},
+		"slowly, dead":              {slowly(dead), 8, time.Minute, 14 * time.Second, 0},
+		"slowly, no answer":         {slowly(mute), 8, time.Minute, 14 * time.Second, 0},
+		"hangs":                     {hangs, 64, time.Second, 6 * time.Second, 0},
+		"hangs, few at once":        {hangs, 8, time.Second, 40 * time.Second, 0},
+		"some hang":                 {inTurn(hangs, at(fails), at(fails), at(fails)), 64, 2 * time.Second, 2 * time.Second, 0},
+		"in several ways":           {inTurn(hangs, at(fails), at(dead), at(mute)), 64, 2 * time.Second, 6 * time.Second, 0},
+		"in order, at once":         {at(fails), 4, time.Minute, 2 * time.Second, 1},
+		"in order, slowly":          {slowly(fails), 8, time.Minute, 14 * time.Second, 1},
+		"in order, three each":      {slowly(fails), 8, time.Minute, 60 * time.Second, 3},
+		"in order, slowly, dead":    {slowly(dead), 8, time.Minute, 18 * time.Second, 1},
+		"in order, in several ways": {inTurn(hangs, at(fails), at(dead), at(mute)), 64, 2 * time.Second, 6 * time.Second, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, Options{Concurrency: shape.concurrency, Timeout: shape.timeout, MaxAttempts: 1000})
+				b := newBench(t, Options{Concurrency: shape.concurrency, Timeout: shape.timeout, MaxAttempts: 1000, Ordered: shape.each > 0})
 				const bad, good = 20_000, 50
+				each := max(1, shape.each)
 				s := stream{b: b}
 				for n := range uint64(bad) {
-					s.publish(func(ctx context.Context, _ *Message, _ int) Verdict { return shape.bad(ctx) }, fmt.Sprint("bad", n), n+1)
+					s.publish(func(ctx context.Context, _ *Message, _ int) Verdict { return shape.bad(ctx) }, fmt.Sprint("bad", n/each), n+1)
 				}
 				var mu sync.Mutex
 				var handled []time.Duration
@@ -66,7 +74,7 @@ func TestWary_regressionHealthyMessagesBehindManyBadOnes_large(t *testing.T) {
 						defer mu.Unlock()
 						handled = append(handled, time.Since(b.began))
 						return Verdict{Kind: Ack}
-					}, fmt.Sprint("good", n), bad+n+1)
+					}, fmt.Sprint("good", n/each), bad+n+1)
 				}
 				s.deliver(shape.within)
 				mu.Lock()
