@@ -55,7 +55,7 @@ func (b *Console) DeadLetters(ctx context.Context) (*dlq.Store, error) {
 func (b *Console) Filter(ctx context.Context, q url.Values) (dlq.Filter, []string, error) {
 	f := dlqFilter{
 		route: q.Get("route"), subject: q.Get("subject"), reason: q.Get("reason"), text: q.Get("error"), match: q.Get("error-match"),
-		since: q.Get("since"), until: q.Get("until"), attempts: q.Get("attempts"), body: q["body"], given: q.Has,
+		since: q.Get("since"), until: q.Get("until"), attempts: q.Get("attempts"), body: q["body"], given: func(flag string) bool { return q.Get(flag) != "" },
 	}
 	if like := q.Get("like"); like != "" {
 		n, err := number(like)
