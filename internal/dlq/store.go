@@ -314,9 +314,12 @@ func (s *Store) ask(ctx context.Context, stream string, request any) (*jetstream
 	return m, nil
 }
 
-// remove deletes one message by sequence; the error is [ErrNotFound] when it is gone already.
+// remove deletes one message by sequence; the error is [ErrNotFound] when it is gone already. When the connection was lost before the answer came the
+// message may be gone, too.
 func (s *Store) remove(ctx context.Context, stream string, seq uint64) error {
-	err := s.api(ctx, "STREAM.MSG.DELETE", stream, map[string]any{"seq": seq, "no_erase": true}, nil)
+	err := transient.Once(ctx, s.js.Conn(), func(ctx context.Context) error {
+		return s.api(ctx, "STREAM.MSG.DELETE", stream, map[string]any{"seq": seq, "no_erase": true}, nil)
+	})
 	var api *jetstream.APIError
 	if errors.As(err, &api) && api.ErrorCode == codeDeleteFailed {
 		if _, gone := s.ask(ctx, stream, map[string]uint64{"seq": seq}); errors.Is(gone, ErrNotFound) {

@@ -222,7 +222,7 @@ func (b *Console) Discard(ctx context.Context, job *dlq.Job) (int, error) {
 	job.Routes, job.Oldest, job.Newest, job.Last = plan.Routes, plan.Oldest, plan.Newest, plan.Last
 	done := 0
 	err = cli.Record(ctx, b.cl, job, len(named), func() (n int, err error) {
-		done, err = discardEach(ctx, r.store, named, func() {})
+		done, err = discardEach(ctx, r.store, job, named, func() {})
 		return done, err
 	})
 	b.log.Info("an operator discarded dead letters", "by", job.By, "count", done, "record", job.ID)
