@@ -303,6 +303,8 @@ func (r *Run) confirm(ctx, finish context.Context, f *flight, future jetstream.P
 			err = nats.ErrTimeout
 		}
 	}
+	var api *jetstream.APIError
+	lost := !errors.As(err, &api) // the server may have it nevertheless
 	err = f.handOver.confirmed(nil, err)
 	if final(err) || r.spec.Subject != "" && errors.Is(err, ErrNoStream) {
 		return err
@@ -311,7 +313,15 @@ func (r *Run) confirm(ctx, finish context.Context, f *flight, future jetstream.P
 		ctx, cancel := context.WithTimeout(ctx, r.Store.timeout)
 		defer cancel()
 		// The message id makes it the same message.
-		return f.handOver.confirmed(r.Store.js.PublishMsg(ctx, f.handOver.msg))
+		got, err := r.Store.js.PublishMsg(ctx, f.handOver.msg)
+		if err == nil && got.Duplicate && f.handOver.edited && lost {
+			if err := r.Store.own(ctx, f.handOver, got); err != nil {
+				return err
+			}
+			got.Duplicate = false
+		}
+		lost = lost || !errors.As(err, &api)
+		return f.handOver.confirmed(got, err)
 	})
 }
 
