@@ -3,6 +3,7 @@ package deadletters
 import (
 	"context"
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -34,6 +35,20 @@ func letters(t *testing.T, s *natstest.Server, n int) (*dlq.Store, []uint64) {
 	}
 	return store, named
 }
+
+// Of a file without lines, import said "bufio.Scanner: token too long".
+func TestImport_regressionLineThatIsTooLong(t *testing.T) {
+	t.Parallel()
+	l := <-readLines(t.Context(), io.LimitReader(zeros{}, maxLine+1))
+	if want := "line 1: not a line of relay dlq export: longer than 192 MiB"; l.err == nil || l.err.Error() != want {
+		t.Errorf("got %v", l.err)
+	}
+}
+
+// zeros is a file without lines.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 // What somebody else had taken was said to be left, and so was what was removed at the moment of Ctrl-C.
 func TestDiscard_regressionCountsWhatIsLeft(t *testing.T) {
