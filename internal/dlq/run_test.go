@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -602,5 +603,23 @@ func TestRun_regressionEditedOfWhichTheAnswerIsLost(t *testing.T) {
 				t.Errorf("%d are left", left)
 			}
 		})
+	}
+}
+
+// From a stream that was sealed nothing can be removed: everything was handed over, stayed, and was handed over again by the next replay.
+func TestRun_regressionOfASealedStream(t *testing.T) {
+	s, js := setup(t, Config{})
+	put(t, s, entry(1), entry(2))
+	cfg := s.stream.CachedInfo().Config
+	cfg.Sealed = true
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	run := newRun(t, s, openJobs(t, js), Job{}, Choice{})
+	if err := run.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "stream RELAY_DLQ is sealed") || run.Job.Handed != 0 || run.Job.State != JobStopped {
+		t.Errorf("%v: %+v", err, run.Job)
+	}
+	if n := messages(t, js, "RELAY_RETRY"); n != 0 {
+		t.Errorf("%d handed over", n)
 	}
 }

@@ -314,6 +314,19 @@ func (s *Store) ask(ctx context.Context, stream string, request any) (*jetstream
 	return m, nil
 }
 
+// removable is an error when nothing can be removed from the stream: what is replayed would stay, and be replayed again.
+func (s *Store) removable(ctx context.Context) error {
+	info, err := answered(ctx, s.timeout, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.stream.Info(ctx) })
+	if err != nil {
+		return classify(err)
+	}
+	if info.Config.Sealed || info.Config.DenyDelete {
+		return fmt.Errorf("stream %s is sealed or has deny_delete, so what is replayed would stay there, and be replayed again; nothing was handed over. "+
+			"Write its dead letters to a file (relay dlq export), stop relay, remove the stream, start relay, which makes its own, and import the file", s.Name())
+	}
+	return nil
+}
+
 // remove deletes one message by sequence; the error is [ErrNotFound] when it is gone already. When the connection was lost before the answer came the
 // message may be gone, too.
 func (s *Store) remove(ctx context.Context, stream string, seq uint64) error {
