@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/relaymq/relay/internal/failpoint"
+	"github.com/relaymq/relay/internal/permission"
 )
 
 // flight is one hand-over under way.
@@ -53,8 +54,14 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 	room := semaphore.NewWeighted(r.ahead)
 	var work sync.WaitGroup
 	defer work.Wait()
-	// What was begun is completed: each step has its own time-out.
-	finish := context.WithoutCancel(ctx)
+	// What was begun is completed: each step has its own time-out. To what the server does not permit no answer comes.
+	finish, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	defer context.AfterFunc(ctx, func() {
+		if v := (*permission.Error)(nil); errors.As(context.Cause(ctx), &v) {
+			time.AfterFunc(time.Second, giveUp)
+		}
+	})()
 	work.Go(func() {
 		defer close(prepared)
 		r.feed(ctx, items, turns{limit, unused}, room, func(f *flight) bool {
@@ -301,6 +308,8 @@ func (r *Run) confirm(ctx, finish context.Context, f *flight, future jetstream.P
 		case err = <-future.Err():
 		case <-timer.C:
 			err = nats.ErrTimeout
+		case <-finish.Done():
+			err = finish.Err()
 		}
 	}
 	var api *jetstream.APIError

@@ -322,7 +322,7 @@ func (s *Store) removable(ctx context.Context) error {
 	}
 	if info.Config.Sealed || info.Config.DenyDelete {
 		return fmt.Errorf("stream %s is sealed or has deny_delete, so what is replayed would stay there, and be replayed again; nothing was handed over. "+
-			"Write its dead letters to a file (relay dlq export), stop relay, remove the stream, start relay, which makes its own, and import the file", s.Name())
+			"relay run does not start with such a stream, and says what to do", s.Name())
 	}
 	return nil
 }

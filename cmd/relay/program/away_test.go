@@ -112,3 +112,19 @@ authorization {users: [{user: all, password: p}, {user: u, password: p, permissi
 		}
 	}
 }
+
+// A replay that the server did not permit ended after ten seconds, and did not say how it goes on.
+func TestReplay_regressionSaysHowToResumeWhatIsNotPermitted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing, natstest.WithConfig(`no_auth_user: all
+authorization {users: [{user: all, password: p}, {user: u, password: p, permissions: {publish: {deny: "orders.>"}}}]}`))
+	fill(t, w.js, 3, 1)
+	began := time.Now()
+	code, out, stderr := relay(t, w.dir, "dlq", "replay", "--to-subject", "original", "--yes", "--set", "nats.user=u", "--set", "nats.password=p")
+	if code != 1 || !strings.Contains(stderr, "not permitted to publish to orders.") || !strings.Contains(stderr, "3 left, resume with: relay replay resume") {
+		t.Errorf("exit %d, %s%s", code, out, stderr)
+	}
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
