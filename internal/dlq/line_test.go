@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -190,4 +191,28 @@ func FuzzEntry(f *testing.F) {
 		back.Size = 0
 		sameEntry(t, e, back)
 	})
+}
+
+// deaf publishes, and hears no answer.
+type deaf struct{ jetstream.JetStream }
+
+func (d deaf) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	if _, err := d.JetStream.PublishMsg(ctx, m, opts...); err != nil {
+		return nil, err
+	}
+	return nil, nats.ErrTimeout
+}
+
+// What an import stored was counted as there already when the answer was lost.
+func TestImport_regressionOfWhichTheAnswerIsLost(t *testing.T) {
+	s, js := setup(t, Config{})
+	s.js = deaf{js}
+	for _, want := range []bool{true, false} {
+		if stored, err := s.Import(t.Context(), entry(1)); err != nil || stored != want {
+			t.Errorf("stored %v, want %v: %v", stored, want, err)
+		}
+	}
+	if n := messages(t, js, s.Name()); n != 1 {
+		t.Errorf("%d entries", n)
+	}
 }

@@ -95,7 +95,8 @@ func (s *Store) put(ctx context.Context, prefix string, e Entry) (stored bool, e
 	}
 	// From here the entry may be there: stored by this call whose answer is lost, by an earlier one before a crash, or
 	// by another instance. It is there, too, when the stream is full or the answer is one that nobody foresaw.
-	return false, or(ctx, s.confirm(ctx, subj, e, classify(err)))
+	stored, err = s.confirm(ctx, subj, e, classify(err))
+	return stored, or(ctx, err)
 }
 
 // How often, and after what pause times the count of reads, an entry is read back that the leader knows of but has not
@@ -105,11 +106,11 @@ const (
 	confirmWait  = 20 * time.Millisecond
 )
 
-// confirm returns nil if the entry is stored, else why the publish failed.
+// confirm returns nil if the entry is stored, and whether by this import, else why the publish failed.
 //
 // A replicated stream refuses a copy as soon as a rival's is proposed, which is before the rival's can be read: then, and
 // only then, it waits a moment and reads again. If the rival's never comes, the caller's next Put stores its own.
-func (s *Store) confirm(ctx context.Context, subj string, e Entry, why error) error {
+func (s *Store) confirm(ctx context.Context, subj string, e Entry, why error) (imported bool, err error) {
 	m, err := s.last(ctx, s.Name(), subj)
 	for reads := 1; errors.Is(err, ErrNotFound) && transient.Raced(why) && reads < confirmReads && ctx.Err() == nil; reads++ {
 		select {
@@ -119,21 +120,21 @@ func (s *Store) confirm(ctx context.Context, subj string, e Entry, why error) er
 		m, err = s.last(ctx, s.Name(), subj)
 	}
 	if errors.Is(err, ErrNotFound) {
-		return why
+		return false, why
 	}
 	if err != nil {
-		return fmt.Errorf("%w (and relay could not read the entry back: %w)", why, err)
+		return false, fmt.Errorf("%w (and relay could not read the entry back: %w)", why, err)
 	}
 	stored, err := decode(m.Header)
 	if err != nil {
-		return fmt.Errorf("%w: sequence %d on %q: %w", ErrConflict, m.Sequence, subj, err)
+		return false, fmt.Errorf("%w: sequence %d on %q: %w", ErrConflict, m.Sequence, subj, err)
 	}
 	if !same(stored.Origin, e.Origin) {
-		return fmt.Errorf("%w: sequence %d on %q is the dead letter of consumer %s, not of %s: replay or discard that dead letter first",
+		return false, fmt.Errorf("%w: sequence %d on %q is the dead letter of consumer %s, not of %s: replay or discard that dead letter first",
 			ErrConflict, m.Sequence, subj, stored.Consumer, e.Consumer)
 	}
 	s.log.Debug("dead letters: the entry was stored already", "subject", subj, "sequence", m.Sequence)
-	return nil
+	return e.imported != "" && stored.imported == e.imported, nil
 }
 
 // entryMsg builds the message of an entry, after it put what is too large into the bucket.

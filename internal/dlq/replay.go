@@ -131,7 +131,7 @@ func (h handOver) confirmed(got *jetstream.PubAck, err error) error {
 	case err == nil && h.stream != "" && got.Stream != h.stream:
 		return fmt.Errorf("%w: %s stored the replay instead of %s", ErrWrongStream, got.Stream, h.stream)
 	case err == nil && h.edited && got.Duplicate:
-		return fmt.Errorf("%w: it was handed over with its first body within the last 10 minutes", ErrRefused)
+		return errFirstBody
 	case err == nil:
 		return nil
 	case h.stream != "":
@@ -143,6 +143,29 @@ func (h handOver) confirmed(got *jetstream.PubAck, err error) error {
 	}
 	return fmt.Errorf("publish to %q: %w", to, classify(err))
 }
+
+// own returns nil when what the stream has instead of a second copy of h is h, as it was published before without an answer: not the message with its
+// first body, of the same id. What was taken since is h: nobody else publishes it in the moment between.
+func (s *Store) own(ctx context.Context, h handOver, got *jetstream.PubAck) error {
+	if h.stream == "" || got.Stream != h.stream {
+		return nil // a stream that operators may not read
+	}
+	m, err := s.ask(ctx, got.Stream, map[string]uint64{"seq": got.Sequence})
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("hand over to stream %s: %w", h.stream, err)
+	}
+	o, _, err := retry.Unwrap(m.Header)
+	if mine, _, failed := retry.Unwrap(h.msg.Header); err != nil || failed != nil || o.Edited != mine.Edited {
+		return errFirstBody
+	}
+	return nil
+}
+
+// errFirstBody is why an edited body cannot be handed over: it would be dropped as a duplicate.
+var errFirstBody = fmt.Errorf("%w: it was handed over with its first body within the last 10 minutes", ErrRefused)
 
 // handedOver removes the entry of a replay that is confirmed.
 func (s *Store) handedOver(ctx context.Context, h handOver) error {

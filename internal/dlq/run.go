@@ -137,7 +137,10 @@ func (r *Run) Do(ctx context.Context) error {
 	beside, end := context.WithCancel(context.WithoutCancel(ctx))
 	var others sync.WaitGroup
 	others.Go(func() { r.heartbeat(beside, stop) })
-	err := r.begin(beside, &others, stop)
+	err := r.Store.removable(ctx)
+	if err == nil {
+		err = r.begin(beside, &others, stop)
+	}
 	if err == nil {
 		err = r.stages(ctx, stop)
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/relaymq/relay/internal/failpoint"
+	"github.com/relaymq/relay/internal/permission"
 )
 
 // flight is one hand-over under way.
@@ -53,8 +54,14 @@ func (r *Run) handOver(ctx context.Context, items []item, limit *rate.Limiter, s
 	room := semaphore.NewWeighted(r.ahead)
 	var work sync.WaitGroup
 	defer work.Wait()
-	// What was begun is completed: each step has its own time-out.
-	finish := context.WithoutCancel(ctx)
+	// What was begun is completed: each step has its own time-out. To what the server does not permit no answer comes.
+	finish, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	defer context.AfterFunc(ctx, func() {
+		if v := (*permission.Error)(nil); errors.As(context.Cause(ctx), &v) {
+			time.AfterFunc(time.Second, giveUp)
+		}
+	})()
 	work.Go(func() {
 		defer close(prepared)
 		r.feed(ctx, items, turns{limit, unused}, room, func(f *flight) bool {
@@ -301,8 +308,12 @@ func (r *Run) confirm(ctx, finish context.Context, f *flight, future jetstream.P
 		case err = <-future.Err():
 		case <-timer.C:
 			err = nats.ErrTimeout
+		case <-finish.Done():
+			err = finish.Err()
 		}
 	}
+	var api *jetstream.APIError
+	lost := !errors.As(err, &api) // the server may have it nevertheless
 	err = f.handOver.confirmed(nil, err)
 	if final(err) || r.spec.Subject != "" && errors.Is(err, ErrNoStream) {
 		return err
@@ -311,7 +322,15 @@ func (r *Run) confirm(ctx, finish context.Context, f *flight, future jetstream.P
 		ctx, cancel := context.WithTimeout(ctx, r.Store.timeout)
 		defer cancel()
 		// The message id makes it the same message.
-		return f.handOver.confirmed(r.Store.js.PublishMsg(ctx, f.handOver.msg))
+		got, err := r.Store.js.PublishMsg(ctx, f.handOver.msg)
+		if err == nil && got.Duplicate && f.handOver.edited && lost {
+			if err := r.Store.own(ctx, f.handOver, got); err != nil {
+				return err
+			}
+			got.Duplicate = false
+		}
+		lost = lost || !errors.As(err, &api)
+		return f.handOver.confirmed(got, err)
 	})
 }
 

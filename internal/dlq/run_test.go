@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/natstest"
@@ -531,5 +533,93 @@ func TestRun_edited(t *testing.T) {
 	e = collect(t, s, Filter{})[0]
 	if err := s.Replay(t.Context(), e, Target{Edited: []byte("too late")}); !errors.Is(err, ErrRefused) {
 		t.Errorf("got %v, want ErrRefused", err)
+	}
+}
+
+// silent publishes, and loses the answers to what is published without waiting.
+type silent struct {
+	jetstream.JetStream
+	taken bool // an instance takes it at once
+	t     *testing.T
+}
+
+func (s silent) PublishMsgAsync(m *nats.Msg, _ ...jetstream.PublishOpt) (jetstream.PubAckFuture, error) {
+	ack, err := s.PublishMsg(s.t.Context(), m)
+	if err != nil {
+		return nil, err
+	}
+	if s.taken {
+		stream, err := s.Stream(s.t.Context(), ack.Stream)
+		if err == nil {
+			err = stream.DeleteMsg(s.t.Context(), ack.Sequence)
+		}
+		if err != nil {
+			s.t.Error(err)
+		}
+	}
+	return nil, nats.ErrTimeout
+}
+
+// An edited message whose hand-over got no answer was published again, and refused as one that had been handed over with its first body.
+func TestRun_regressionEditedOfWhichTheAnswerIsLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		taken, before bool
+	}{
+		"it waits":                          {},
+		"it is taken":                       {taken: true},
+		"it was handed over as it was, too": {before: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, js := setup(t, Config{})
+			put(t, s, entry(1))
+			e := collect(t, s, Filter{WithBody: true})[0]
+			if c.before { // and the removal failed
+				m, err := s.get(t.Context(), e.StoredSequence)
+				if err != nil {
+					t.Fatal(err)
+				}
+				h, err := s.prepare(t.Context(), m, e.isAt, Target{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := js.PublishMsg(t.Context(), h.msg); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.js = silent{js, c.taken, t}
+			run := newRun(t, s, openJobs(t, js), Job{Edited: true}, Choice{Numbers: []uint64{e.StoredSequence}})
+			run.Edited = []byte("mended")
+			if err := s.KeepOriginal(t.Context(), run.Job.ID, e); err != nil {
+				t.Fatal(err)
+			}
+			want := Job{Handed: 1}
+			if c.before {
+				want = Job{Refused: 1}
+			}
+			if err := run.Do(t.Context()); err != nil || run.Job.Handed != want.Handed || run.Job.Refused != want.Refused {
+				t.Errorf("%v: %d handed over, refused: %v", err, run.Job.Handed, run.Job.Refusals)
+			}
+			if left := messages(t, js, s.Name()); left != want.Refused {
+				t.Errorf("%d are left", left)
+			}
+		})
+	}
+}
+
+// From a stream that was sealed nothing can be removed: everything was handed over, stayed, and was handed over again by the next replay.
+func TestRun_regressionOfASealedStream(t *testing.T) {
+	s, js := setup(t, Config{})
+	put(t, s, entry(1), entry(2))
+	cfg := s.stream.CachedInfo().Config
+	cfg.Sealed = true
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	run := newRun(t, s, openJobs(t, js), Job{}, Choice{})
+	if err := run.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "stream RELAY_DLQ is sealed") || run.Job.Handed != 0 || run.Job.State != JobStopped {
+		t.Errorf("%v: %+v", err, run.Job)
+	}
+	if n := messages(t, js, "RELAY_RETRY"); n != 0 {
+		t.Errorf("%d handed over", n)
 	}
 }

@@ -314,9 +314,25 @@ func (s *Store) ask(ctx context.Context, stream string, request any) (*jetstream
 	return m, nil
 }
 
-// remove deletes one message by sequence; the error is [ErrNotFound] when it is gone already.
+// removable is an error when nothing can be removed from the stream: what is replayed would stay, and be replayed again.
+func (s *Store) removable(ctx context.Context) error {
+	info, err := answered(ctx, s.timeout, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.stream.Info(ctx) })
+	if err != nil {
+		return classify(err)
+	}
+	if info.Config.Sealed || info.Config.DenyDelete {
+		return fmt.Errorf("stream %s is sealed or has deny_delete, so what is replayed would stay there, and be replayed again; nothing was handed over. "+
+			"relay run does not start with such a stream, and says what to do", s.Name())
+	}
+	return nil
+}
+
+// remove deletes one message by sequence; the error is [ErrNotFound] when it is gone already. When the connection was lost before the answer came the
+// message may be gone, too.
 func (s *Store) remove(ctx context.Context, stream string, seq uint64) error {
-	err := s.api(ctx, "STREAM.MSG.DELETE", stream, map[string]any{"seq": seq, "no_erase": true}, nil)
+	err := transient.Once(ctx, s.js.Conn(), func(ctx context.Context) error {
+		return s.api(ctx, "STREAM.MSG.DELETE", stream, map[string]any{"seq": seq, "no_erase": true}, nil)
+	})
 	var api *jetstream.APIError
 	if errors.As(err, &api) && api.ErrorCode == codeDeleteFailed {
 		if _, gone := s.ask(ctx, stream, map[string]uint64{"seq": seq}); errors.Is(gone, ErrNotFound) {

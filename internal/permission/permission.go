@@ -76,10 +76,10 @@ func Watch(ctx context.Context, nc *nats.Conn, but ...string) (watched context.C
 	}
 }
 
-// Cause is the violation that ended ctx, or else err.
+// Cause is the violation that ended ctx, unless err tells of it already, or else err.
 func Cause(ctx context.Context, err error) error {
-	var v *Error
-	if err != nil && errors.As(context.Cause(ctx), &v) {
+	var v, told *Error
+	if err != nil && errors.As(context.Cause(ctx), &v) && !errors.As(err, &told) {
 		return v
 	}
 	return err

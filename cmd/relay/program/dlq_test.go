@@ -61,6 +61,27 @@ func TestDLQ_filters(t *testing.T) {
 	}
 }
 
+// A script whose variable was not set discarded and replayed the dead letters of all routes, and published at once what was to wait.
+func TestEmptyFlag_regressionChoseEverything(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, billing)
+	store := fill(t, w.js, 4, 1)
+	for flag, args := range map[string][]string{
+		"--route":      {"dlq", "discard", "--since", "1h", "--yes", "--route", ""},
+		"--subject":    {"dlq", "replay", "--yes", "--subject="},
+		"--to-subject": {"dlq", "replay", "--yes", "--to-subject", ""},
+		"--like":       {"dlq", "discard", "--yes", "--limit", "2", "--like", "0"},
+		"--at":         {"pub", "orders.1.created", "x", "--at", ""},
+	} {
+		if code, out, stderr := relay(t, w.dir, args...); code != 2 || out != "" || !strings.Contains(stderr, flag+" ") {
+			t.Errorf("%q: exit %d, %q, %q", args, code, out, stderr)
+		}
+	}
+	if n, _, err := store.Count(t.Context(), dlq.Filter{}); err != nil || n != 4 {
+		t.Errorf("%d dead letters are left, %v", n, err)
+	}
+}
+
 // A typing mistake succeeded silently, with nothing.
 func TestDLQ_unknownRouteIsRefused(t *testing.T) {
 	t.Parallel()

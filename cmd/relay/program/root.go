@@ -28,10 +28,11 @@ func newRoot(kinds ...handler.Kind) *cobra.Command {
 message, and keeps what could not be handled in a dead-letter queue from which you replay it.`,
 		Version:      allVersions().String(),
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRun: func(c *cobra.Command, _ []string) {
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			if c.Name() != "run" || c.Parent() != c.Root() { // run reads its configuration again
 				hangup.Release()
 			}
+			return cli.NoEmptyFlag(c)
 		},
 		Args: cli.Args(cli.KnownCommand), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Args is a check of arguments with an error that is a usage error.
@@ -15,6 +16,17 @@ func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// NoEmptyFlag refuses a flag of the command itself that was given an empty text, as a script does whose variable is not set: without its value
+// --route would choose all routes, and --at would publish now.
+func NoEmptyFlag(c *cobra.Command) (err error) {
+	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if err == nil && f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
+			err = fmt.Errorf("%w: --%s is empty: give it a value, or leave it out", ErrUsage, f.Name)
+		}
+	})
+	return err
 }
 
 // KnownCommand refuses what is left when no subcommand was found. Without it cobra does so itself, with an error that does

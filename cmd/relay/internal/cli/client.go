@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/permission"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // Client is what the commands that are not the service use.
@@ -58,9 +60,10 @@ func OpenWith(ctx context.Context, cfg *config.Config, role string) (*Client, er
 func (c *Client) Close() { c.Conn.Close() }
 
 // Permitted calls f with a context that ends when the server refuses a subject, and then names that one and the role that has it.
-// Requests to instances say so themselves; events, and who the server takes the operator for, are no reason to fail.
-func (c *Client) Permitted(ctx context.Context, role string, f func(context.Context) error) error {
-	ctx, stop := permission.Watch(ctx, c.Conn.Conn, c.Config.Service+".ctl.", event.Prefix(c.Config.Service)+".", "$SYS.")
+// Requests to instances say so themselves; events, who the server takes the operator for, and subjects that begin with one of those in but, are no
+// reason to fail.
+func (c *Client) Permitted(ctx context.Context, role string, f func(context.Context) error, but ...string) error {
+	ctx, stop := permission.Watch(ctx, c.Conn.Conn, append(but, c.Config.Service+".ctl.", event.Prefix(c.Config.Service)+".", "$SYS.")...)
 	defer stop()
 	err := permission.Cause(ctx, f(ctx))
 	var v *permission.Error
@@ -88,11 +91,24 @@ func (o *Options) WithClientAs(c *cobra.Command, role string, f func(context.Con
 		return err
 	}
 	defer cl.Close()
-	err = cl.Permitted(ctx, role, func(ctx context.Context) error { return f(ctx, cl) })
+	err = cl.away(cl.Permitted(ctx, role, func(ctx context.Context) error { return f(ctx, cl) }))
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return fmt.Errorf("interrupted (%w)", err)
 	}
 	return err
+}
+
+// away has an error that came because the server went away say so: nats.go says of what is sent then that a buffer is full, and of an answer
+// that does not come that a deadline is over.
+func (c *Client) away(err error) error {
+	if !transient.Is(err) {
+		return err
+	}
+	text := strings.ReplaceAll(transient.Text(err.Error()), context.DeadlineExceeded.Error(), "NATS gave no answer in time")
+	if why := c.Conn.Ready(); why != nil {
+		text += " (" + why.Error() + ")"
+	}
+	return Said(text, err)
 }
 
 // WithDeadLetters runs f with the dead letters of the service. Ctrl-C ends its context.

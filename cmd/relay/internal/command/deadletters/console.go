@@ -55,7 +55,7 @@ func (b *Console) DeadLetters(ctx context.Context) (*dlq.Store, error) {
 func (b *Console) Filter(ctx context.Context, q url.Values) (dlq.Filter, []string, error) {
 	f := dlqFilter{
 		route: q.Get("route"), subject: q.Get("subject"), reason: q.Get("reason"), text: q.Get("error"), match: q.Get("error-match"),
-		since: q.Get("since"), until: q.Get("until"), attempts: q.Get("attempts"), body: q["body"], given: q.Has,
+		since: q.Get("since"), until: q.Get("until"), attempts: q.Get("attempts"), body: q["body"], given: func(flag string) bool { return q.Get(flag) != "" },
 	}
 	if like := q.Get("like"); like != "" {
 		n, err := number(like)
@@ -222,7 +222,7 @@ func (b *Console) Discard(ctx context.Context, job *dlq.Job) (int, error) {
 	job.Routes, job.Oldest, job.Newest, job.Last = plan.Routes, plan.Oldest, plan.Newest, plan.Last
 	done := 0
 	err = cli.Record(ctx, b.cl, job, len(named), func() (n int, err error) {
-		done, err = discardEach(ctx, r.store, named, func() {})
+		done, err = discardEach(ctx, r.store, job, named, func() {})
 		return done, err
 	})
 	b.log.Info("an operator discarded dead letters", "by", job.By, "count", done, "record", job.ID)

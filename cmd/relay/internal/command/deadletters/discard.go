@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 func newDLQDiscard(o *cli.Options) *cobra.Command {
@@ -63,7 +64,7 @@ discarded what, and how many, is kept for 30 days: relay replay ls.`,
 				if err := consent.Confirm(ctx, c, fmt.Sprintf("Remove %d dead %s for good?", len(named), cli.Plural(len(named), "letter"))); err != nil {
 					return err
 				}
-				return cli.Record(ctx, cl, record, len(named), func() (int, error) { return discardAll(ctx, c, store, named) })
+				return cli.Record(ctx, cl, record, len(named), func() (int, error) { return discardAll(ctx, c, store, record, named) })
 			})
 		},
 	}
@@ -84,26 +85,30 @@ func present(ctx context.Context, store *dlq.Store, named []uint64) error {
 	return nil
 }
 
-func discardAll(ctx context.Context, c *cobra.Command, store *dlq.Store, named []uint64) (int, error) {
+func discardAll(ctx context.Context, c *cobra.Command, store *dlq.Store, record *dlq.Job, named []uint64) (int, error) {
 	bar := cli.NewBar(c, len(named), "discarding")
-	done, err := discardEach(ctx, store, named, func() { _ = bar.Add(1) })
+	done, err := discardEach(ctx, store, record, named, func() { _ = bar.Add(1) })
 	_ = bar.Finish()
 	fmt.Fprintf(c.OutOrStdout(), "%d discarded\n", done)
 	return done, err
 }
 
-// discardEach removes entries, and calls one after each, from one goroutine at a time.
-func discardEach(ctx context.Context, store *dlq.Store, named []uint64, one func()) (int, error) {
-	work, group := errgroup.WithContext(ctx)
+// discardEach removes entries, and calls one after each, from one goroutine at a time. Those that somebody else took are counted in the record. When ctx
+// ends, what was begun has a second, so that it is counted.
+func discardEach(ctx context.Context, store *dlq.Store, record *dlq.Job, named []uint64, one func()) (int, error) {
+	finish, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, cancel) })()
+	work, group := errgroup.WithContext(finish)
 	work.SetLimit(16)
 	var mu sync.Mutex
-	done := 0
+	done, gone := 0, 0
 	for _, n := range named {
-		if group.Err() != nil {
+		if group.Err() != nil || ctx.Err() != nil {
 			break
 		}
 		work.Go(func() error {
-			err := store.Discard(group, n)
+			err := discard(group, store, n)
 			mu.Lock()
 			defer mu.Unlock()
 			one()
@@ -111,6 +116,7 @@ func discardEach(ctx context.Context, store *dlq.Store, named []uint64, one func
 			case err == nil:
 				done++
 			case errors.Is(err, dlq.ErrNotFound): // somebody was faster
+				gone++
 			default:
 				return fmt.Errorf("dead letter %d: %w", n, err)
 			}
@@ -118,8 +124,38 @@ func discardEach(ctx context.Context, store *dlq.Store, named []uint64, one func
 		})
 	}
 	err := work.Wait()
-	if ctx.Err() != nil && done < len(named) {
-		return done, fmt.Errorf("interrupted: %d dead letters are left", len(named)-done)
+	record.Gone = gone
+	left := len(named) - done - gone
+	switch {
+	case ctx.Err() != nil && left > 0:
+		return done, fmt.Errorf("interrupted: %d dead %s left", left, are(left))
+	case err != nil:
+		return done, fmt.Errorf("%w; %d dead %s left", err, left, are(left))
 	}
-	return done, err
+	return done, nil
+}
+
+// away is how long a discard waits for a server that went away.
+const away = 15 * time.Second
+
+// discard removes an entry. What is gone when the server is back was removed by the try whose answer was lost.
+func discard(ctx context.Context, store *dlq.Store, n uint64) error {
+	began := time.Now()
+	for again := false; ; again = true {
+		err := store.Discard(ctx, n)
+		switch {
+		case again && errors.Is(err, dlq.ErrNotFound):
+			return nil
+		case !transient.Is(err) || time.Since(began) > away:
+			return err
+		}
+		transient.Pause(ctx, 250*time.Millisecond)
+	}
+}
+
+func are(letters int) string {
+	if letters == 1 {
+		return "letter is"
+	}
+	return "letters are"
 }

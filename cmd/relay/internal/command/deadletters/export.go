@@ -184,7 +184,11 @@ func readLines(ctx context.Context, in io.Reader) <-chan line {
 				return
 			}
 		}
-		if err := lines.Err(); err != nil {
+		err := lines.Err()
+		if errors.Is(err, bufio.ErrTooLong) {
+			err = fmt.Errorf("not a line of relay dlq export: longer than %d MiB", maxLine>>20)
+		}
+		if err != nil {
 			yield(line{err: fmt.Errorf("line %d: %w", n, err)})
 		}
 	}()

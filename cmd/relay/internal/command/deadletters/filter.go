@@ -88,6 +88,9 @@ func (f *dlqFilter) filter(now time.Time) (dlq.Filter, error) {
 		}
 		out.Body = append(out.Body, m)
 	}
+	if f.like == 0 && f.given("like") {
+		errs = append(errs, errors.New("--like 0: must be the number of a dead letter"))
+	}
 	if f.limit <= 0 && f.given("limit") {
 		errs = append(errs, fmt.Errorf("--limit %d: must be above 0", f.limit))
 	}

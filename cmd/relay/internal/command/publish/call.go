@@ -67,7 +67,12 @@ caller: {reply: [_INBOX.>], interest: [_INBOX.>]}`,
 				return err
 			}
 			defer cc.Close()
-			result, err := cc.Do(ctx, m)
+			// Answers to a relay may be refused: its route may start what nobody answers for.
+			var result *calls.Result
+			err = cl.Permitted(ctx, access.Publisher, func(ctx context.Context) (err error) {
+				result, err = cc.Do(ctx, m)
+				return err
+			}, cl.Config.ServiceInbox())
 			if asJSON {
 				return printCall(c.OutOrStdout(), result, err)
 			}

@@ -12,7 +12,9 @@ import (
 
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
+	"github.com/relaymq/relay/cmd/relay/internal/publishing"
 	"github.com/relaymq/relay/internal/schedule"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 // delay is when pub is to publish.
@@ -65,7 +67,7 @@ type delayed struct {
 }
 
 // store has the message wait.
-func (d *delay) store(o *cli.Options, c *cobra.Command, m *nats.Msg, due time.Time, timeout time.Duration) (delayed, error) {
+func (d *delay) store(ctx context.Context, o *cli.Options, m *nats.Msg, due time.Time, timeout time.Duration) (delayed, error) {
 	id := cli.Or(d.id, nuid.Next())
 	if err := schedule.ValidateID(id); err != nil {
 		return delayed{}, fmt.Errorf("%w: --id %w", cli.ErrUsage, err)
@@ -75,8 +77,6 @@ func (d *delay) store(o *cli.Options, c *cobra.Command, m *nats.Msg, due time.Ti
 			return delayed{}, fmt.Errorf("%w: %w", cli.ErrUsage, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), timeout)
-	defer cancel()
 	cl, err := o.Open(ctx, access.Publisher)
 	if err != nil {
 		return delayed{}, err
@@ -89,12 +89,17 @@ func (d *delay) store(o *cli.Options, c *cobra.Command, m *nats.Msg, due time.Ti
 	if most := cl.Config.Later.MaxAge; time.Until(due) > most {
 		return delayed{}, fmt.Errorf("%w: a message may wait %v at most (later.max_age): it would be due at %s", cli.ErrUsage, most, cli.When(due))
 	}
-	err = cl.Permitted(ctx, access.Publisher, func(ctx context.Context) (err error) {
-		ack, err = schedule.AttachLater(cl.JS, cl.Config.Service).Delay(ctx, id, m, due)
-		return err
+	err = cl.Permitted(ctx, access.Publisher, func(ctx context.Context) error {
+		return transient.Once(ctx, cl.JS.Conn(), func(ctx context.Context) (err error) {
+			ack, err = schedule.AttachLater(cl.JS, cl.Config.Service).Delay(ctx, id, m, due)
+			return err
+		})
 	})
+	if publishing.Unknown(err) {
+		return delayed{}, unknown(ctx, err, timeout, fmt.Sprintf("publish it again with --id %s and the same time: that replaces a first one that still waits", id))
+	}
 	if err != nil {
-		return delayed{}, err
+		return delayed{}, transient.Plain(err)
 	}
 	return delayed{id, m.Subject, due.UTC(), ack.Stream, ack.Sequence, schedule.LaterStream(cl.Config.Service)}, nil
 }

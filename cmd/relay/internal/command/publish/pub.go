@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/relaymq/relay/cmd/relay/internal/publishing"
@@ -17,6 +18,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/access"
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/internal/subject"
+	"github.com/relaymq/relay/internal/transient"
 )
 
 func newPub(o *cli.Options) *cobra.Command {
@@ -51,8 +53,12 @@ relay schedule ls lists the waiting messages, and relay schedule rm removes one.
 			if err != nil {
 				return err
 			}
+			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
 			if !due.IsZero() {
-				w, err := later.store(o, c, m, due, timeout)
+				w, err := later.store(ctx, o, m, due, timeout)
 				switch {
 				case err != nil:
 					return err
@@ -62,10 +68,6 @@ relay schedule ls lists the waiting messages, and relay schedule rm removes one.
 				_, err = fmt.Fprintf(c.OutOrStdout(), "%s waits in %s until %s\n", w.ID, w.waits, cli.When(w.Due))
 				return err
 			}
-			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt)
-			defer stop()
-			ctx, cancel := context.WithTimeout(ctx, timeout)
-			defer cancel()
 			cl, err := o.Open(ctx, access.Publisher)
 			if err != nil {
 				return err
@@ -79,8 +81,14 @@ relay schedule ls lists the waiting messages, and relay schedule rm removes one.
 			switch {
 			case errors.Is(err, nats.ErrNoResponders), errors.Is(err, publishing.ErrNoStream):
 				return fmt.Errorf("no stream holds subject %s: nothing was stored", cli.Printable(m.Subject))
+			case publishing.Unknown(err):
+				again := "it has no Nats-Msg-Id, so a second copy may be stored when you publish it again: look into the stream first (with -H 'Nats-Msg-Id: ID' it could be published again safely)"
+				if id := m.Header.Get(jetstream.MsgIDHeader); id != "" {
+					again = fmt.Sprintf("publish it again with the same Nats-Msg-Id (%s): within its duplicate window the stream stores no second copy", cli.Printable(id))
+				}
+				return unknown(ctx, err, timeout, again)
 			case err != nil:
-				return err
+				return transient.Plain(err)
 			case asJSON:
 				return cli.PrintJSON(c.OutOrStdout(), ack)
 			}
@@ -94,4 +102,18 @@ relay schedule ls lists the waiting messages, and relay schedule rm removes one.
 	later.flags(c)
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// unknown says of a publish whose answer did not come why, and how to publish again.
+func unknown(ctx context.Context, err error, timeout time.Duration, again string) error {
+	why := "NATS gave no answer"
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		why = "interrupted"
+	case ctx.Err() != nil:
+		why = fmt.Sprintf("NATS gave no answer within %v", timeout)
+	case errors.Is(err, nats.ErrDisconnected):
+		why = "the connection to NATS was lost before the answer came"
+	}
+	return cli.Said(why+": it is not known whether the message is stored; "+again, err)
 }
