@@ -68,7 +68,7 @@ func libraryWith(t *turn, cfg consumer.Config, change func(*consumer.Route)) (fu
 		if t.Handler.Kind == "refuse" {
 			// Nothing but failures is an outage to relay. Here it is the state that the job begins with.
 			never := 0
-			rt.Supervisor.TripAfter, rt.Supervisor.RouteTripAfter = &never, &never
+			rt.Supervisor.TripAfter, rt.Supervisor.RouteTrip.Of = &never, &never
 		}
 		if t.Batch > 0 {
 			rt.Batch = &consumer.Batch{Size: t.Batch}

@@ -54,7 +54,7 @@ func TestArchive_everyOutcomeIsFound(t *testing.T) {
 	})
 	rt := permitted(Route{
 		Retry: Retry{MaxAttempts: 2, Backoff: supervisor.Backoff{Policy: supervisor.Constant, Min: 50 * time.Millisecond}, ParkAfter: 10 * time.Millisecond}, Handler: handler,
-		Supervisor: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0)},
+		Supervisor: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}},
 		Fallback: &Fallback{When: []string{FallbackExhausted}, Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			if strings.HasSuffix(m.Subject, ".other") {
 				return nil

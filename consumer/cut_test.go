@@ -102,7 +102,7 @@ func TestRelay_theConnectionIsLostAgainAndAgain(t *testing.T) {
 					w, proxy := wired(t)
 					rt := c.route
 					rt.Name, rt.Subjects, rt.Start, rt.AckWait = "billing", []string{"orders.>"}, Start{Policy: "all"}, time.Second
-					rt.Supervisor = supervisor.Config{TripAfter: new(int), RouteTripAfter: new(int)} // nothing waits for a probe
+					rt.Supervisor = supervisor.Config{TripAfter: new(int), RouteTrip: supervisor.RouteTrip{Of: new(int)}} // nothing waits for a probe
 					r := w.startAt(proxy.URL(), rt)
 					for i := range n {
 						w.publish(fmt.Sprintf("orders.%d", i%5), 1)

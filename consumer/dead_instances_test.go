@@ -30,7 +30,7 @@ func TestRelay_regressionInFlightOfADeadInstanceComesSoon(t *testing.T) {
 		r, err := New(nc, Config{Instance: name, Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)).With("at", name), Drain: time.Second}, Route{
 			Name: "billing", Subjects: []string{"orders.>"}, Start: StartAll, AckWait: time.Minute, Concurrency: 64,
 			Retry:      Retry{Backoff: supervisor.Backoff{Min: 20 * time.Second, Jitter: new(0.0)}},
-			Supervisor: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0)},
+			Supervisor: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}},
 			Handler: elsewhere(func(ctx context.Context, m *Msg) error {
 				body := string(m.Data)
 				mu.Lock()

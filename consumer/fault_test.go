@@ -60,7 +60,7 @@ func TestRelay_panicsByTheTenThousand(t *testing.T) {
 		Name: "billing", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Concurrency: 256,
 		Retry:      Retry{MaxAttempts: -1, Backoff: quick},
 		Stash:      Stash{Messages: 4 * messages},
-		Supervisor: supervisor.Config{Restart: quick, DrainGrace: new(time.Duration(0)), RouteTripAfter: new(0)},
+		Supervisor: supervisor.Config{Restart: quick, DrainGrace: new(time.Duration(0)), RouteTrip: supervisor.RouteTrip{Of: new(0)}},
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			if m.Attempt > each {
 				handled.Add(1)
@@ -396,8 +396,8 @@ func TestRelay_countersAreTrue(t *testing.T) {
 		Retry: Retry{MaxAttempts: 3, Backoff: supervisor.Backoff{Policy: supervisor.Constant, Min: 20 * time.Millisecond}},
 		// Without trips: enough of these fail in a row to look like an outage, in which no attempts are spent.
 		Supervisor: supervisor.Config{
-			Restart:        supervisor.Backoff{Policy: supervisor.Constant, Min: 10 * time.Millisecond},
-			RouteTripAfter: new(0), TripAfter: new(0),
+			Restart:   supervisor.Backoff{Policy: supervisor.Constant, Min: 10 * time.Millisecond},
+			RouteTrip: supervisor.RouteTrip{Of: new(0)}, TripAfter: new(0),
 		},
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			switch {

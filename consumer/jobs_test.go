@@ -20,7 +20,7 @@ func TestJobs_firstVerdicts(t *testing.T) {
 	w.start(Config{}, Route{
 		Name: "billing", Subjects: []string{"orders.>"},
 		Retry:      Retry{MaxAttempts: 3, Backoff: supervisor.Backoff{Min: 20 * time.Millisecond}},
-		Supervisor: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0), Restart: supervisor.Backoff{Policy: supervisor.Constant, Min: 10 * time.Millisecond}},
+		Supervisor: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}, Restart: supervisor.Backoff{Policy: supervisor.Constant, Min: 10 * time.Millisecond}},
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			select {
 			case <-broken:

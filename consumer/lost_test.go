@@ -29,7 +29,7 @@ func deadly(parks bool) Route {
 	return Route{
 		Name: "billing", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Concurrency: 32,
 		Retry:      Retry{MaxAttempts: attempts, ParkAfter: time.Second, Backoff: supervisor.Backoff{Policy: supervisor.Constant, Min: time.Hour, Max: time.Hour}},
-		Supervisor: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0)},
+		Supervisor: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}},
 		Handler: HandlerFunc(func(context.Context, *Msg) error {
 			return errors.New("down")
 		}),

@@ -21,7 +21,7 @@ func TestRelay_deadLettersThatAreNotAnsweredAreBounded(t *testing.T) {
 	var healthy, bad atomic.Int64
 	r, _ := w.start(Config{Logger: quiet}, Route{
 		Name: "billing", Subjects: []string{"orders.>"}, Concurrency: 16, Stash: Stash{Bytes: 1 << 20},
-		Supervisor: supervisor.Config{RouteTripAfter: new(0), TripAfter: new(0), DeadTrip: supervisor.DeadTrip{Of: new(0)}},
+		Supervisor: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}, TripAfter: new(0), DeadTrip: supervisor.DeadTrip{Of: new(0)}},
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			if m.Subject == "orders.healthy" {
 				healthy.Add(1)

@@ -412,7 +412,7 @@ type nsRun struct {
 func (n *nsWorld) routes(c nsConfig) (list []Route) {
 	for _, r := range c {
 		rt := Route{
-			Name: r.name, Durable: r.durable, Subjects: r.subjects, Start: r.start, Supervisor: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0)},
+			Name: r.name, Durable: r.durable, Subjects: r.subjects, Start: r.start, Supervisor: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}},
 			Retry: Retry{ParkAfter: time.Millisecond, Backoff: supervisor.Backoff{Min: time.Hour, Max: time.Hour}},
 			Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 				n.mu.Lock()

@@ -24,7 +24,7 @@ func TestRelay_regressionWhatARenamedRouteLeavesIsNamedAndCanBeMoved(t *testing.
 	var failed, handled atomic.Int64
 	const n = 30
 	_, stop := w.start(Config{Logger: quiet}, Route{ // its retries are not due before they are moved
-		Name: "billing", Subjects: []string{"orders.>"}, Supervisor: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0)},
+		Name: "billing", Subjects: []string{"orders.>"}, Supervisor: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}},
 		Retry:   Retry{ParkAfter: time.Millisecond, Backoff: supervisor.Backoff{Min: 10 * time.Second, Max: 10 * time.Second}},
 		Handler: HandlerFunc(func(context.Context, *Msg) error { failed.Add(1); return errors.New("not yet") }),
 	})

@@ -98,7 +98,7 @@ func TestRelay_withoutTheBucketOfAttemptsFailuresAreParkedAndDeadLettersStored(t
 	r, _ := w.start(Config{Logger: slog.New(said)}, Route{
 		Name: "billing", Subjects: []string{"orders.>"},
 		Retry:      Retry{MaxAttempts: most, Backoff: often},
-		Supervisor: supervisor.Config{RouteTripAfter: new(0), TripAfter: new(0)},
+		Supervisor: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}, TripAfter: new(0)},
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			starts.Add(1)
 			if strings.HasPrefix(m.Subject, "orders.never") {
@@ -136,7 +136,7 @@ func TestRelay_failuresThatCanNeitherBeRecordedNorParkedAreHeld_timed(t *testing
 	r, stop := w.start(Config{Logger: slog.New(said)}, Route{
 		Name: "billing", Subjects: []string{"orders.>"}, AckWait: time.Second,
 		Retry:      Retry{MaxAttempts: most, Backoff: often},
-		Supervisor: supervisor.Config{RouteTripAfter: new(0), TripAfter: new(0)},
+		Supervisor: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}, TripAfter: new(0)},
 		Handler: HandlerFunc(func(context.Context, *Msg) error {
 			starts.Add(1)
 			return errors.New("not today")
@@ -186,7 +186,7 @@ func TestRelay_deletedBucketOfAttemptsIsMadeAgain(t *testing.T) {
 	r, _ := w.start(Config{}, Route{
 		Name: "billing", Subjects: []string{"orders.>"},
 		Retry:      Retry{MaxAttempts: most, Backoff: often},
-		Supervisor: supervisor.Config{RouteTripAfter: new(0), TripAfter: new(0)},
+		Supervisor: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}, TripAfter: new(0)},
 		Handler: HandlerFunc(func(context.Context, *Msg) error {
 			starts.Add(1)
 			return errors.New("not today")

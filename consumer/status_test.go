@@ -90,7 +90,7 @@ func TestStatus_regressionARouteThatWaitsIsNotUpAndItsKeysWait(t *testing.T) {
 	w := newWorld(t)
 	r, _ := w.start(Config{}, Route{
 		Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return errors.New("down") }),
-		Supervisor: supervisor.Config{RouteTripAfter: new(5), Restart: supervisor.Backoff{Min: time.Minute, Max: time.Minute}},
+		Supervisor: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(5)}, Restart: supervisor.Backoff{Min: time.Minute, Max: time.Minute}},
 	})
 	for i := range 10 {
 		w.publish(fmt.Sprint("orders.", i), 3)

@@ -169,7 +169,7 @@ func TestRelay_regressionParkedMessagesReachTheRouteOfTheirStream(t *testing.T) 
 		only := w.only(prefix, handled)
 		w.start(Config{Instance: prefix, Logger: quiet}, Route{
 			Name: "billing", Subjects: []string{prefix + ">"}, Start: Start{Policy: "all"},
-			Supervisor: supervisor.Config{TripAfter: new(1 << 20), RouteTripAfter: new(0)},
+			Supervisor: supervisor.Config{TripAfter: new(1 << 20), RouteTrip: supervisor.RouteTrip{Of: new(0)}},
 			Retry:      Retry{ParkAfter: time.Millisecond, Backoff: supervisor.Backoff{Min: 300 * time.Millisecond}},
 			Handler: HandlerFunc(func(ctx context.Context, m *Msg) error {
 				if m.Attempt == 1 {

@@ -32,7 +32,7 @@ func killedRoute(h HandlerFunc) Route {
 	return Route{
 		Name: "billing", Subjects: []string{"orders.>"}, Key: "route", AckWait: time.Second, Concurrency: 16, Handler: h,
 		Retry:      Retry{MaxAttempts: 5, Backoff: supervisor.Backoff{Min: 50 * time.Millisecond, Max: 50 * time.Millisecond, Jitter: new(0.0)}},
-		Supervisor: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0)},
+		Supervisor: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}},
 	}
 }
 

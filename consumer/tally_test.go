@@ -35,7 +35,7 @@ func (w *world) audit(patience time.Duration) audit.Balance {
 func everyEnd(broken func() bool) Route {
 	return Route{
 		Name: "billing", Subjects: []string{"orders.>"}, Retry: Retry{ParkAfter: time.Minute}, Timeout: 10 * time.Second,
-		Supervisor: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0)}, // a key that tripped would ask one message at a time
+		Supervisor: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}}, // a key that tripped would ask one message at a time
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			switch what := strings.TrimPrefix(m.Subject, "orders."); {
 			case what == "dead" && broken():

@@ -280,7 +280,7 @@ func TestRelay_attemptsAreCountedOverInstances(t *testing.T) {
 	route := Route{
 		Name: "billing", Subjects: []string{"orders.>"},
 		Retry:      Retry{MaxAttempts: 8, Backoff: supervisor.Backoff{Min: 20 * time.Millisecond, Max: 20 * time.Millisecond, Jitter: new(0.0)}},
-		Supervisor: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0)},
+		Supervisor: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}},
 		Handler:    HandlerFunc(func(context.Context, *Msg) error { starts.Add(1); return errors.New("fails") }),
 	}
 	for range 3 {

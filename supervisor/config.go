@@ -61,8 +61,6 @@ type Config struct {
 	TripAfter *int `koanf:"trip_after"`
 	// RouteTrip says when the whole route waits: what all its keys depend on is down.
 	RouteTrip RouteTrip `koanf:"route_trip"`
-	// RouteTripAfter is another name for RouteTrip.Of. Nil means that RouteTrip.Of counts.
-	RouteTripAfter *int `koanf:"route_trip_after"`
 	// DeadTrip says when the route is suspended because so many dead verdicts are not believed.
 	DeadTrip DeadTrip `koanf:"dead_trip"`
 	// RetryAfter says what a handler's Retry-After pauses: key (default) or route.
@@ -98,7 +96,7 @@ type Config struct {
 // WithDefaults fills the zero fields.
 func (c Config) WithDefaults() Config {
 	c.TripAfter = orDefault(c.TripAfter, 5)
-	c.RouteTrip.Of = orDefault(c.RouteTrip.Of, *orDefault(c.RouteTripAfter, 50))
+	c.RouteTrip.Of = orDefault(c.RouteTrip.Of, 50)
 	c.RouteTrip.Share = cmp.Or(c.RouteTrip.Share, 0.9)
 	c.RouteTrip.Keys = cmp.Or(c.RouteTrip.Keys, 3)
 	c.DeadTrip.Of = orDefault(c.DeadTrip.Of, 50)
@@ -154,9 +152,6 @@ func orDefault[T any](p *T, def T) *T {
 // Validate returns every fault, each beginning with the config name of its field.
 func (c Config) Validate() error {
 	var errs []error
-	if c.RouteTrip.Of != nil && c.RouteTripAfter != nil && *c.RouteTrip.Of != *c.RouteTripAfter {
-		errs = append(errs, fmt.Errorf("route_trip_after: means the same as route_trip.of, which is %d; remove one of the two (got %d)", *c.RouteTrip.Of, *c.RouteTripAfter))
-	}
 	c = c.WithDefaults()
 	atLeast := func(key string, got, least int) {
 		if got < least {
@@ -178,13 +173,9 @@ func (c Config) Validate() error {
 		oneOf(&errs, "reset", c.Reset, ResetSuccess, ResetMinStable, ResetNever, "<duration>")
 	}
 	atLeast("trip_after", *c.TripAfter, 0)
-	of := "route_trip.of"
-	if c.RouteTripAfter != nil {
-		of = "route_trip_after"
-	}
-	atLeast(of, *c.RouteTrip.Of, 0)
+	atLeast("route_trip.of", *c.RouteTrip.Of, 0)
 	if n := *c.RouteTrip.Of; n > maxRouteTrip {
-		errs = append(errs, fmt.Errorf("%s: must be at most %d (got %d)", of, maxRouteTrip, n))
+		errs = append(errs, fmt.Errorf("route_trip.of: must be at most %d (got %d)", maxRouteTrip, n))
 	}
 	atLeast("route_trip.keys", c.RouteTrip.Keys, 1)
 	if s := c.RouteTrip.Share; !(s > 0 && s <= 1) {

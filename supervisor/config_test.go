@@ -16,7 +16,7 @@ func TestConfig_validateRejects(t *testing.T) {
 		"reset: must be above 0 (got -1s)":             {Reset: "-1s"},
 		"reset: must be above 0 (got 0s)":              {Reset: "0s"},
 		"trip_after: must be at least 0":               {TripAfter: new(-1)},
-		"route_trip_after: must be at least 0":         {RouteTripAfter: new(-1)},
+		"route_trip.of: must be at least 0":            {RouteTrip: RouteTrip{Of: new(-1)}},
 		"max_restarts: must be at least 0":             {MaxRestarts: -1},
 		"max_stuck: must be at least 1":                {MaxStuck: -1},
 		"max_children: must be at least 1":             {MaxChildren: -1},
@@ -45,7 +45,7 @@ func TestConfig_everyKnownValueIsAccepted(t *testing.T) {
 		}
 	}
 	accept(Config{})
-	accept(Config{TripAfter: new(0), RouteTripAfter: new(0), DrainGrace: new(time.Duration(0))})
+	accept(Config{TripAfter: new(0), RouteTrip: RouteTrip{Of: new(0)}, DrainGrace: new(time.Duration(0))})
 	for _, v := range []Scope{ScopeRoute, ScopeKey} {
 		accept(Config{RetryAfter: v})
 	}

@@ -27,7 +27,7 @@ func corpus(t *testing.T, w *World, msgs []*nats.Msg) {
 	dead := h.URL("dead")
 	r1 := w.StartRelay("r1", h, RelayConfig{Routes: []M{
 		{"name": "work", "subjects": []string{"t.>"}, "start": "all", "ack_wait": "2s", "timeout": "5s",
-			"handler": M{"http": M{"url": dead}}, "supervisor": M{"trip_after": 0, "route_trip_after": 0, "dead_trip": M{"of": 0}}},
+			"handler": M{"http": M{"url": dead}}, "supervisor": M{"trip_after": 0, "route_trip": M{"of": 0}, "dead_trip": M{"of": 0}}},
 	}})
 	_ = r1
 	sums := make(map[uint64]*nats.Msg)

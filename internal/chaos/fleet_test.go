@@ -111,7 +111,7 @@ func (w *World) fleet(l fleetLoad) *fleet {
 	}
 	route := M{
 		"timeout": "3s", "concurrency": 32, "retry": M{"max_attempts": 50, "min": "100ms", "max": "300ms", "jitter": 0.2},
-		"supervisor": M{"trip_after": 0, "route_trip_after": 0, "dead_trip": M{"of": 0}},
+		"supervisor": M{"trip_after": 0, "route_trip": M{"of": 0}, "dead_trip": M{"of": 0}},
 	}
 	maps.Copy(route, l.route)
 	f.route = route

@@ -31,7 +31,7 @@ func TestI06_attempts(t *testing.T) {
 	w := begin(t)
 	h := simple(w)
 	w.StartRelay("r1", h, RelayConfig{Route: M{
-		"retry": M{"max_attempts": 5, "min": "200ms", "max": "200ms", "jitter": 0}, "supervisor": M{"trip_after": 0, "route_trip_after": 0, "dead_trip": M{"of": 0}},
+		"retry": M{"max_attempts": 5, "min": "200ms", "max": "200ms", "jitter": 0}, "supervisor": M{"trip_after": 0, "route_trip": M{"of": 0}, "dead_trip": M{"of": 0}},
 	}})
 	n := of(300, 10_000)
 	w.Produce(Load{Count: n, Script: func(int) ledger.Script { return ledger.Script{Do: "fail"} }})

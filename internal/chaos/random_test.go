@@ -148,7 +148,7 @@ func random(t *testing.T, servers, count, rate int, length time.Duration) {
 			"timeout": "3s", "concurrency": 32, "retry": M{"max_attempts": of(8, 20), "min": "100ms", "max": "1s", "jitter": 0.2},
 			// Keys that trip spend no attempts on probes, so that messages which only fail would not come to an end in the
 			// time of a run.
-			"supervisor": M{"trip_after": 0, "route_trip_after": 0, "dead_trip": M{"of": 0}},
+			"supervisor": M{"trip_after": 0, "route_trip": M{"of": 0}, "dead_trip": M{"of": 0}},
 		}})
 		n.relays[i].Keep() // what cannot start because NATS is away, or slow, ends and is started again
 	}

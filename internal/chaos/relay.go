@@ -54,7 +54,7 @@ func (w *World) StartRelay(name string, h *Handler, c RelayConfig) *Relay {
 		"name": "work", "subjects": []string{"t.>"}, "start": "all", "concurrency": 64, "timeout": "30s", "ack_wait": "2s",
 		"retry": M{"max_attempts": 3, "min": "200ms", "max": "200ms", "jitter": 0},
 		// Rows about other things do not want their failing messages to stop their neighbours.
-		"supervisor": M{"trip_after": 0, "route_trip_after": 0, "dead_trip": M{"of": 0}},
+		"supervisor": M{"trip_after": 0, "route_trip": M{"of": 0}, "dead_trip": M{"of": 0}},
 	}
 	if w.stream != "" {
 		route["stream"] = w.stream

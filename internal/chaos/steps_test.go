@@ -29,7 +29,7 @@ var settleSteps = map[string]M{
 	"dead-lettered":  nil,
 	"parking":        parking,
 	"parked":         parking,
-	"giving back":    {"supervisor": M{"trip_after": 1, "route_trip_after": 0, "dead_trip": M{"of": 0}, "forward": "giveback"}},
+	"giving back":    {"supervisor": M{"trip_after": 1, "route_trip": M{"of": 0}, "dead_trip": M{"of": 0}, "forward": "giveback"}},
 }
 
 // replaySteps are those of relay dlq replay.

@@ -64,7 +64,7 @@ func TestAlarm_regressionAKeyThatFailsDuringAPauseIsForgottenOnce(t *testing.T) 
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				cfg.RouteTripAfter = new(3)
+				cfg.RouteTrip.Of = new(3)
 				b := newBench(t, Options{Config: cfg})
 				for i := range uint64(3) {
 					b.send(first(1, failing, succeed), fmt.Sprint("k", i), i+1)

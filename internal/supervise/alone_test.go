@@ -144,7 +144,7 @@ func TestAlone_probes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kicked := make(chan struct{}, 1)
 		b := newBench(t, Options{
-			Config: supervisor.Config{RouteTripAfter: new(3), TripAfter: new(0), Restart: supervisor.Backoff{Min: time.Second}},
+			Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(3)}, TripAfter: new(0), Restart: supervisor.Backoff{Min: time.Second}},
 			Alone: func() {
 				select {
 				case kicked <- struct{}{}:

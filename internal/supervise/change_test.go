@@ -130,7 +130,7 @@ func TestChange_interruptedRunsOfTheFormerHandlerSpendNoAttempt(t *testing.T) {
 
 func TestChange_boundsAndTimeoutCountFromTheNextStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		opts := Options{Concurrency: 6, Shared: "h", Timeout: 10 * time.Second, MaxAttempts: 1, Config: supervisor.Config{RouteTripAfter: new(0)}}
+		opts := Options{Concurrency: 6, Shared: "h", Timeout: 10 * time.Second, MaxAttempts: 1, Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}}}
 		b := newBench(t, opts)
 		defer b.close()
 		var left []time.Duration

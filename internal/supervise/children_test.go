@@ -94,7 +94,7 @@ func TestChildren_regressionTheirBoundHoldsAndAllKeysGetTheirTurn(t *testing.T) 
 	for _, bound := range []int{1, 2, 5} {
 		t.Run(fmt.Sprint(bound), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				opts := Options{Concurrency: 4, Config: supervisor.Config{MaxChildren: bound, RouteTripAfter: new(0)}}
+				opts := Options{Concurrency: 4, Config: supervisor.Config{MaxChildren: bound, RouteTrip: supervisor.RouteTrip{Of: new(0)}}}
 				newFamily(&opts)
 				b := newBench(t, opts) // which checks the bound
 				for k := range uint64(20) {

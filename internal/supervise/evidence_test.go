@@ -175,7 +175,7 @@ func TestRoute_regressionAnAttackerWithNewFailingKeysSlowsNobody_large(t *testin
 func TestRetrying_messagesThatHangAgainLeaveHalfOfTheSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{Concurrency: 16, Timeout: 30 * time.Second, MaxAttempts: 1000, Retry: supervisor.Backoff{Min: time.Second, Max: time.Second},
-			Config: supervisor.Config{RouteTripAfter: new(0), TripAfter: new(0)}})
+			Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}, TripAfter: new(0)}})
 		hanging := func(ctx context.Context, _ *Message, _ int) Verdict {
 			<-ctx.Done()
 			return Verdict{Kind: Retry, Err: ctx.Err()}
@@ -215,7 +215,7 @@ func TestEvidence_regressionTheNextOutageIsNoticedAsSoon(t *testing.T) {
 // whole timeout.
 func TestRoute_regressionHangingProbesDoNotStopTheRamp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Timeout: 30 * time.Second, MaxAttempts: 1000, Config: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(10)}})
+		b := newBench(t, Options{Timeout: 30 * time.Second, MaxAttempts: 1000, Config: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(10)}}})
 		hanging := func(ctx context.Context, _ *Message, _ int) Verdict {
 			<-ctx.Done()
 			return Verdict{Kind: Retry, Err: ctx.Err()}
@@ -239,7 +239,7 @@ func TestRoute_regressionHangingProbesDoNotStopTheRamp(t *testing.T) {
 func TestRetrying_regressionThoseThatWaitDoNotFillTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{Concurrency: 16, Timeout: 30 * time.Second, MaxAttempts: 1000, Retry: supervisor.Backoff{Min: time.Second, Max: time.Second},
-			Config: supervisor.Config{RouteTripAfter: new(0), TripAfter: new(0)}})
+			Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}, TripAfter: new(0)}})
 		hanging := func(ctx context.Context, _ *Message, _ int) Verdict {
 			<-ctx.Done()
 			return Verdict{Kind: Retry, Err: ctx.Err()}
@@ -263,7 +263,7 @@ func TestRetrying_regressionThoseThatWaitDoNotFillTheWindow(t *testing.T) {
 // Keys that could start nothing used up the turns of those that could.
 func TestRetrying_regressionKeysThatWaitAreNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Concurrency: 2, MaxAttempts: 2, Config: supervisor.Config{RouteTripAfter: new(0), TripAfter: new(0)}})
+		b := newBench(t, Options{Concurrency: 2, MaxAttempts: 2, Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}, TripAfter: new(0)}})
 		b.g.turn.slots.retries.failed = 1
 		slowly := func(context.Context, *Message, int) Verdict { time.Sleep(time.Second); return failed }
 		for s, key := range []string{"a", "b", "c", "d"} {

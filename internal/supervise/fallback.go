@@ -94,7 +94,7 @@ func (f *fallback) options(opts *Options) Options {
 	return Options{
 		// What it fails goes back at once, and what it did is soon forgotten: there is no outage of its own to wait for.
 		Config: supervisor.Config{
-			TripAfter: new(0), RouteTripAfter: new(0), Forward: supervisor.ForwardGiveBack, MaxStuck: opts.Config.MaxStuck, Window: time.Second,
+			TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}, Forward: supervisor.ForwardGiveBack, MaxStuck: opts.Config.MaxStuck, Window: time.Second,
 			Restart: supervisor.Backoff{Min: 200 * time.Millisecond, Max: time.Second},
 		},
 		Retry: opts.Retry, Concurrency: f.Concurrency, Timeout: f.Timeout, AckWait: opts.AckWait, StashBytes: opts.StashBytes,

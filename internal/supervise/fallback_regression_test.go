@@ -23,7 +23,7 @@ func (b *bench) sendSpent(key string, seq uint64) {
 func TestFallback_regressionABusyRouteProbesItsKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{
-			Concurrency: 2, Config: supervisor.Config{TripAfter: new(1), RouteTripAfter: new(0)}, Retry: supervisor.Backoff{Min: time.Hour, Max: time.Hour},
+			Concurrency: 2, Config: supervisor.Config{TripAfter: new(1), RouteTrip: supervisor.RouteTrip{Of: new(0)}}, Retry: supervisor.Backoff{Min: time.Hour, Max: time.Hour},
 			Fallback: &Fallback{Waiting: true},
 		})
 		defer b.close()
@@ -46,7 +46,7 @@ func TestFallback_regressionABusyRouteProbesItsKeys(t *testing.T) {
 func TestFallback_regressionItsStuckHandlersAreBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{
-			Config: supervisor.Config{TripAfter: new(1), RouteTripAfter: new(0), Restart: supervisor.Backoff{Min: time.Hour, Max: time.Hour}}, Timeout: time.Second,
+			Config: supervisor.Config{TripAfter: new(1), RouteTrip: supervisor.RouteTrip{Of: new(0)}, Restart: supervisor.Backoff{Min: time.Hour, Max: time.Hour}}, Timeout: time.Second,
 			Retry: supervisor.Backoff{Min: time.Hour, Max: time.Hour}, Fallback: &Fallback{Waiting: true}, Stuck: func() int { return 10 },
 		})
 		defer b.close()
@@ -112,7 +112,7 @@ func TestFallback_regressionSpentMessagesAreNotStarved(t *testing.T) {
 	for _, concurrency := range []int{1, 2, 8} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, Options{
-				Config:      supervisor.Config{TripAfter: new(1), RouteTripAfter: new(0), Restart: supervisor.Backoff{Min: 24 * time.Hour, Max: 24 * time.Hour}},
+				Config:      supervisor.Config{TripAfter: new(1), RouteTrip: supervisor.RouteTrip{Of: new(0)}, Restart: supervisor.Backoff{Min: 24 * time.Hour, Max: 24 * time.Hour}},
 				MaxAttempts: 5, Retry: supervisor.Backoff{Min: 24 * time.Hour, Max: 24 * time.Hour},
 				Fallback: &Fallback{Waiting: true, Exhausted: true, Concurrency: concurrency},
 			})
@@ -143,7 +143,7 @@ func TestFallback_regressionSpentMessagesAreNotStarved(t *testing.T) {
 func TestFallback_regressionItReturnsAtTheEndOfTheDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{
-			Config: supervisor.Config{TripAfter: new(1), RouteTripAfter: new(0), Restart: supervisor.Backoff{Min: time.Hour, Max: time.Hour}},
+			Config: supervisor.Config{TripAfter: new(1), RouteTrip: supervisor.RouteTrip{Of: new(0)}, Restart: supervisor.Backoff{Min: time.Hour, Max: time.Hour}},
 			Retry:  supervisor.Backoff{Min: time.Hour, Max: time.Hour}, Fallback: &Fallback{Waiting: true},
 		})
 		var returned atomic.Int32
@@ -169,7 +169,7 @@ func TestFallback_regressionItReturnsAtTheEndOfTheDrain(t *testing.T) {
 func TestFallback_regressionAKeyThatWaitsThereToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{
-			Config: supervisor.Config{TripAfter: new(1), RouteTripAfter: new(0), Restart: supervisor.Backoff{Min: 24 * time.Hour, Max: 24 * time.Hour}},
+			Config: supervisor.Config{TripAfter: new(1), RouteTrip: supervisor.RouteTrip{Of: new(0)}, Restart: supervisor.Backoff{Min: 24 * time.Hour, Max: 24 * time.Hour}},
 			Retry:  supervisor.Backoff{Min: time.Second, Max: time.Second}, Fallback: &Fallback{Waiting: true, Concurrency: 2},
 		})
 		defer b.close()

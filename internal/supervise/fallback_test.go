@@ -74,10 +74,10 @@ func TestFallback_handlesWhatWaits(t *testing.T) {
 	for _, scope := range []string{"key", "route"} {
 		t.Run(scope, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				cfg := supervisor.Config{TripAfter: new(3), RouteTripAfter: new(0)}
+				cfg := supervisor.Config{TripAfter: new(3), RouteTrip: supervisor.RouteTrip{Of: new(0)}}
 				key := func(uint64) string { return "k" }
 				if scope == "route" {
-					cfg = supervisor.Config{RouteTripAfter: new(6)}
+					cfg = supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(6)}}
 					key = func(n uint64) string { return string(rune('a'+n%26)) + string(rune('a'+n/26%26)) }
 				}
 				b := newBench(t, Options{Config: cfg, Fallback: &Fallback{Waiting: true}, Retry: supervisor.Backoff{Min: 500 * time.Millisecond}})
@@ -150,7 +150,7 @@ func TestFallback_failuresAreContained(t *testing.T) {
 		var up atomic.Bool
 		var never [9]atomic.Bool // the fallback said that it never can
 		b := newBench(t, Options{
-			Config: supervisor.Config{TripAfter: new(1), RouteTripAfter: new(0), Restart: supervisor.Backoff{Min: time.Hour, Max: time.Hour}},
+			Config: supervisor.Config{TripAfter: new(1), RouteTrip: supervisor.RouteTrip{Of: new(0)}, Restart: supervisor.Backoff{Min: time.Hour, Max: time.Hour}},
 			Retry:  supervisor.Backoff{Min: time.Second, Max: time.Second}, MaxAttempts: 3,
 			Fallback: &Fallback{Waiting: true, Timeout: time.Second, Failing: func(err error) { told = append(told, err) }},
 		})
@@ -206,7 +206,7 @@ func TestFallback_failuresAreContained(t *testing.T) {
 func TestFallback_isTheLastResort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, Options{
-			Config: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(0)}, Retry: supervisor.Backoff{Min: time.Second, Max: time.Second}, MaxAttempts: 2,
+			Config: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}}, Retry: supervisor.Backoff{Min: time.Second, Max: time.Second}, MaxAttempts: 2,
 			Fallback: &Fallback{Exhausted: true, Concurrency: 1},
 		})
 		defer b.close()

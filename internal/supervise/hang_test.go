@@ -55,7 +55,7 @@ func TestHang_oneThatObeysInTimeIsAnError(t *testing.T) {
 func TestHang_moreThanMaxStuckStopTheRouteUntilOneSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		b := newBench(t, Options{Concurrency: 4, Timeout: 5 * time.Second, Config: supervisor.Config{MaxStuck: 2, RouteTripAfter: new(0)}})
+		b := newBench(t, Options{Concurrency: 4, Timeout: 5 * time.Second, Config: supervisor.Config{MaxStuck: 2, RouteTrip: supervisor.RouteTrip{Of: new(0)}}})
 		b.redeliver = false
 		b.send(ignoring(release), "a", 1)
 		b.send(ignoring(release), "b", 2)
@@ -130,7 +130,7 @@ func TestHang_regressionAnOrderedHeadComesAgainWithItsOwnBytes(t *testing.T) {
 // with more than max_stuck of them stopped the route for good.
 func TestHang_regressionAPausedProcessGivesItsHandlersTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Concurrency: 8, Timeout: 5 * time.Second, Config: supervisor.Config{MaxStuck: 2, TripAfter: new(0), RouteTripAfter: new(0)}})
+		b := newBench(t, Options{Concurrency: 8, Timeout: 5 * time.Second, Config: supervisor.Config{MaxStuck: 2, TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(0)}}})
 		for s := range uint64(8) {
 			b.send(first(1, func(ctx context.Context, _ *Message, _ int) Verdict {
 				<-ctx.Done()
@@ -193,7 +193,7 @@ func TestHang_100000PanicsLeaveNoGoroutine(t *testing.T) {
 		before := runtime.NumGoroutine()
 		b := newBench(t, Options{
 			Concurrency: 8, MaxAttempts: int(panics / 1000), Retry: supervisor.Backoff{Policy: supervisor.Constant, Min: time.Millisecond},
-			Config: supervisor.Config{Restart: supervisor.Backoff{Policy: supervisor.Constant, Min: time.Millisecond}, DrainGrace: new(time.Duration(0)), RouteTripAfter: new(0)},
+			Config: supervisor.Config{Restart: supervisor.Backoff{Policy: supervisor.Constant, Min: time.Millisecond}, DrainGrace: new(time.Duration(0)), RouteTrip: supervisor.RouteTrip{Of: new(0)}},
 		})
 		for s := range uint64(1000) {
 			b.send(panicking, fmt.Sprint("k", s%50), s+1)
@@ -244,7 +244,7 @@ func TestHang_regressionWhatTheFallbackStillUsesComesAgainWithItsOwnBytes(t *tes
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		b := newBench(t, Options{
-			Config: supervisor.Config{TripAfter: new(1), RouteTripAfter: new(0), Restart: supervisor.Backoff{Min: time.Hour, Max: time.Hour}},
+			Config: supervisor.Config{TripAfter: new(1), RouteTrip: supervisor.RouteTrip{Of: new(0)}, Restart: supervisor.Backoff{Min: time.Hour, Max: time.Hour}},
 			Retry:  supervisor.Backoff{Min: time.Hour, Max: time.Hour}, Timeout: 5 * time.Second, Fallback: &Fallback{Waiting: true},
 		})
 		var mu sync.Mutex

@@ -52,7 +52,7 @@ func TestKeys_aMillionWithOneInAHundredFailingLeaveNothingBehind(t *testing.T) {
 		n = 200_000
 	}
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Config: supervisor.Config{RouteTripAfter: new(0)}})
+		b := newBench(t, Options{Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}}})
 		base, most := heapInUse(), uint64(0)
 		var done, retried atomic.Int64
 		for i := range n {

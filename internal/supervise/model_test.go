@@ -102,7 +102,7 @@ func duration(t *rapid.T, name string, ds ...time.Duration) time.Duration {
 func drawConfig(t *rapid.T) supervisor.Config {
 	return supervisor.Config{
 		TripAfter:          new(rapid.SampledFrom([]int{0, 1, 2, 5}).Draw(t, "trip_after")),
-		RouteTripAfter:     new(rapid.SampledFrom([]int{0, 3, 5}).Draw(t, "route_trip_after")),
+		RouteTrip:          supervisor.RouteTrip{Of: new(rapid.SampledFrom([]int{0, 3, 5}).Draw(t, "route_trip.of"))},
 		DeadTrip:           supervisor.DeadTrip{Of: new(rapid.SampledFrom([]int{0, 4, 50}).Draw(t, "dead_trip"))},
 		RetryAfter:         rapid.SampledFrom([]supervisor.Scope{supervisor.ScopeKey, supervisor.ScopeRoute}).Draw(t, "retry_after"),
 		Trigger:            rapid.SampledFrom([]supervisor.Trigger{supervisor.TriggerAny, supervisor.TriggerAny, supervisor.TriggerFailure, supervisor.TriggerStop}).Draw(t, "trigger"),
@@ -132,7 +132,7 @@ func drawOptions(t *rapid.T) Options {
 }
 
 func calmConfig(cfg supervisor.Config) supervisor.Config {
-	cfg.TripAfter, cfg.RouteTripAfter, cfg.MaxRestarts, cfg.Trigger, cfg.Forward = new(0), new(0), 0, supervisor.TriggerAny, supervisor.ForwardStash
+	cfg.TripAfter, cfg.RouteTrip.Of, cfg.MaxRestarts, cfg.Trigger, cfg.Forward = new(0), new(0), 0, supervisor.TriggerAny, supervisor.ForwardStash
 	cfg.MaxStuck = 100
 	return cfg
 }

@@ -134,7 +134,7 @@ func TestOrder_regressionAnEarlyMessageOfAFlowingKeyStarts(t *testing.T) {
 func TestOrder_regressionARouteProbeDoesNotRunBesideTheHeadOfItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opts := ordered
-		opts.Config.RouteTripAfter = new(3)
+		opts.Config.RouteTrip.Of = new(3)
 		b := newBench(t, opts)
 		b.send(takes(20*time.Second), "slow", 1, 2)
 		for i := range uint64(3) {

@@ -19,8 +19,8 @@ import (
 // SINCE was the time of the last probe, and WHY "its wait is over", however long the outage lasted.
 func TestStatus_regressionSinceIsTheBeginningOfTheTroubleAndWhyItsLastFailure(t *testing.T) {
 	for what, opts := range map[string]Options{
-		"key":   {Config: supervisor.Config{RouteTripAfter: new(0), Restart: supervisor.Backoff{Min: time.Second, Max: 4 * time.Second}}},
-		"route": {Config: supervisor.Config{TripAfter: new(0), RouteTripAfter: new(4), Restart: supervisor.Backoff{Min: time.Second, Max: 4 * time.Second}}},
+		"key":   {Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}, Restart: supervisor.Backoff{Min: time.Second, Max: 4 * time.Second}}},
+		"route": {Config: supervisor.Config{TripAfter: new(0), RouteTrip: supervisor.RouteTrip{Of: new(4)}, Restart: supervisor.Backoff{Min: time.Second, Max: 4 * time.Second}}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -102,10 +102,10 @@ func TestOutage_regressionItEndsForAllMessages_large(t *testing.T) {
 		opts := Options{
 			Concurrency: pick(1, 2, 8, 32, 64), StashMessages: pick(10, 50, 300, 1000), Ordered: r.IntN(3) > 0, Timeout: time.Second,
 			Retry:  supervisor.Backoff{Min: 200 * time.Millisecond, Max: time.Duration(most) * time.Second},
-			Config: supervisor.Config{Forward: forward, RouteTripAfter: new(pick(10, 20, 50))},
+			Config: supervisor.Config{Forward: forward, RouteTrip: supervisor.RouteTrip{Of: new(pick(10, 20, 50))}},
 		}
 		what := fmt.Sprintf("%d: %s then %s for %v, %d x %d messages, %d slots, stash %d, ordered %v, %v, of %d, retry.max %d s, paused %v", seed, kind, last, long, keys, per,
-			opts.Concurrency, opts.StashMessages, opts.Ordered, forward, *opts.Config.RouteTripAfter, most, paused)
+			opts.Concurrency, opts.StashMessages, opts.Ordered, forward, *opts.Config.RouteTrip.Of, most, paused)
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t, opts)
@@ -141,7 +141,7 @@ func TestOutage_regressionItEndsForAllMessages_large(t *testing.T) {
 					b.g.Resume()
 				}
 				if kind == "silence" && last == kind && !paused {
-					if n, most := int(asked.Load()), *opts.Config.RouteTripAfter+opts.Concurrency+5+int(2*long.Seconds()); n > most {
+					if n, most := int(asked.Load()), *opts.Config.RouteTrip.Of+opts.Concurrency+5+int(2*long.Seconds()); n > most {
 						t.Errorf("%d were asked, want ≤ %d", n, most)
 					}
 				}

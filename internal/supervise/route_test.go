@@ -16,9 +16,9 @@ func TestRoute_tripsAfterFailuresInARowOverThreeKeys(t *testing.T) {
 		keys, after int
 		trips       bool
 	}{{20, 20, true}, {19, 20, false}, {3, 3, true}, {2, 3, false}, {20, 0, false}} {
-		t.Run(fmt.Sprintf("%d keys, route_trip_after %d", tt.keys, tt.after), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d keys, route_trip.of %d", tt.keys, tt.after), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, Options{Config: supervisor.Config{RouteTripAfter: new(tt.after)}})
+				b := newBench(t, Options{Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(tt.after)}}})
 				b.redeliver = false
 				for i := range tt.keys {
 					b.send(failing, fmt.Sprint("k", i), uint64(i+1))
@@ -80,7 +80,7 @@ func TestRoute_regressionItFindsAProbeWithoutAStash(t *testing.T) {
 	for _, forward := range []supervisor.Forward{supervisor.ForwardGiveBack, supervisor.ForwardDrop} {
 		t.Run(string(forward), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, Options{Config: supervisor.Config{RouteTripAfter: new(8), Forward: forward}})
+				b := newBench(t, Options{Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(8)}, Forward: forward}})
 				b.redeliver = false
 				tripAway(b, 8)
 				time.Sleep(time.Second)
@@ -102,7 +102,7 @@ func TestRoute_regressionItFindsAProbeWithoutAStash(t *testing.T) {
 
 func TestRoute_oneProbeAndTheRestRamps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Concurrency: 8, Retry: supervisor.Backoff{Min: time.Hour, Max: time.Hour}, Config: supervisor.Config{RouteTripAfter: new(8)}})
+		b := newBench(t, Options{Concurrency: 8, Retry: supervisor.Backoff{Min: time.Hour, Max: time.Hour}, Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(8)}}})
 		tripAway(b, 8)
 		for s := uint64(100); s < 150; s++ {
 			b.send(takes(time.Second), fmt.Sprint("x", s), s)
@@ -122,7 +122,7 @@ func TestRoute_oneProbeAndTheRestRamps(t *testing.T) {
 // The first failure while a route recovered gave it all its slots at once.
 func TestRoute_regressionAFailureBeginsTheRampAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Concurrency: 16, Retry: supervisor.Backoff{Min: time.Hour, Max: time.Hour}, Config: supervisor.Config{RouteTripAfter: new(8)}})
+		b := newBench(t, Options{Concurrency: 16, Retry: supervisor.Backoff{Min: time.Hour, Max: time.Hour}, Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(8)}}})
 		tripAway(b, 8)
 		b.send(succeed, "first", 99)
 		for s := uint64(100); s < 150; s++ {
@@ -142,7 +142,7 @@ func TestRoute_regressionAFailureBeginsTheRampAnew(t *testing.T) {
 
 func TestRoute_probesWithAChildOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		opts := Options{Concurrency: 2, Config: supervisor.Config{RouteTripAfter: new(3), MaxChildren: 1}}
+		opts := Options{Concurrency: 2, Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(3)}, MaxChildren: 1}}
 		newFamily(&opts)
 		b := newBench(t, opts)
 		for i := range uint64(50) {
@@ -161,7 +161,7 @@ func TestRoute_probesWithAChildOfItsOwn(t *testing.T) {
 
 func TestRoute_waitsOfKeysDifferByTheirJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Config: supervisor.Config{RouteTripAfter: new(0), Restart: supervisor.Backoff{Min: 10 * time.Second, Jitter: new(0.2)}}})
+		b := newBench(t, Options{Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}, Restart: supervisor.Backoff{Min: 10 * time.Second, Jitter: new(0.2)}}})
 		distinct := map[time.Duration]bool{}
 		for i := range uint64(20) {
 			key := fmt.Sprint("k", i)

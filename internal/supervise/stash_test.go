@@ -42,7 +42,7 @@ func TestStash_theKeyIdleLongestGivesItsOldestBackFirst(t *testing.T) {
 
 func TestStash_evictedMessagesAreHandledInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{StashMessages: 10, StashBytes: 700, Config: supervisor.Config{RouteTripAfter: new(0)}})
+		b := newBench(t, Options{StashMessages: 10, StashBytes: 700, Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(0)}}})
 		var down atomic.Bool
 		down.Store(true)
 		for k := range uint64(5) {
@@ -110,7 +110,7 @@ func TestAside_staysAwayLongerEachTime(t *testing.T) {
 // for no more than it could ask with.
 func TestAside_aRouteThatWaitsAsksForMoreUntilManyAreAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Concurrency: 4, StashMessages: 10, Config: supervisor.Config{RouteTripAfter: new(8)}})
+		b := newBench(t, Options{Concurrency: 4, StashMessages: 10, Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(8)}}})
 		b.redeliver = false
 		tripAway(b, 8)
 		for n := range uint64(maxAside + 20) {
@@ -152,7 +152,7 @@ func TestStash_anEarlyMessageIsHeldOrGivenBackForTheRest(t *testing.T) {
 // instance.
 func TestStash_regressionKeysWhoseMessagesWereEvictedAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Concurrency: 4, StashMessages: 10, Config: supervisor.Config{RouteTripAfter: new(3)}})
+		b := newBench(t, Options{Concurrency: 4, StashMessages: 10, Config: supervisor.Config{RouteTrip: supervisor.RouteTrip{Of: new(3)}}})
 		b.redeliver = false
 		for i := range uint64(1000) {
 			b.send(failing, fmt.Sprint("k", i), i)

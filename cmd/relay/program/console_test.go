@@ -100,7 +100,7 @@ routes:
     subjects: [orders.>]
     handler: {http: {url: "$HOOK"}}
     retry: {max_attempts: 1}
-    supervisor: {trip_after: 0, route_trip_after: 0}
+    supervisor: {trip_after: 0, route_trip: {of: 0}}
 `)
 	var mended atomic.Bool
 	w.hook.answers(func(r request) (int, string) {

@@ -83,7 +83,7 @@ func TestChaos_tenMinutesWithoutDeadLetters(t *testing.T) {
 // I-20: 10,000 replayed messages that fail come back as one entry each, with their history and a fresh budget.
 func TestChaos_tenThousandFailAgain(t *testing.T) {
 	const n = 10_000
-	w := newWorld(t, billing+"    supervisor: {trip_after: 0, route_trip_after: 0}\n")
+	w := newWorld(t, billing+"    supervisor: {trip_after: 0, route_trip: {of: 0}}\n")
 	w.hook.answers(func(request) (int, string) { return http.StatusServiceUnavailable, "down" })
 	w.run()
 	fill(t, w.js, n, 1000)

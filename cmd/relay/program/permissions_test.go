@@ -41,7 +41,7 @@ routes:
     handler: {http: {url: "$HOOK"}}
     dead_letter: {prefix: broken}
     retry: {max_attempts: 5, policy: constant, min: 2h, max: 2h, park_after: 1m}
-    supervisor: {trip_after: 0, route_trip_after: 0}
+    supervisor: {trip_after: 0, route_trip: {of: 0}}
   - name: quick
     subjects: [orders.quick.>]
     instances: one

@@ -251,7 +251,7 @@ func TestReplay_relayKilled(t *testing.T) {
 func TestReplay_failsAgain(t *testing.T) {
 	t.Parallel()
 	// One key with failures only would trip, and its probes spend no attempts.
-	w := newWorld(t, billing+"    supervisor: {trip_after: 0, route_trip_after: 0}\n")
+	w := newWorld(t, billing+"    supervisor: {trip_after: 0, route_trip: {of: 0}}\n")
 	w.hook.answers(func(request) (int, string) { return 503, "down" })
 	w.run()
 	w.publish("orders.eu.created", []byte("{}"), nil)

@@ -17,12 +17,12 @@ routes:
     subjects: [orders.slow.>]
     handler: {http: {url: "$HOOK"}}
     retry: {max_attempts: 5, policy: constant, min: 2h, max: 2h, park_after: 1m}
-    supervisor: {trip_after: 0, route_trip_after: 0}
+    supervisor: {trip_after: 0, route_trip: {of: 0}}
   - name: quick
     subjects: [orders.quick.>]
     handler: {http: {url: "$HOOK"}}
     retry: {max_attempts: 5, policy: constant, min: 10m, max: 10m, park_after: 1h}
-    supervisor: {trip_after: 0, route_trip_after: 0}
+    supervisor: {trip_after: 0, route_trip: {of: 0}}
 `
 
 func TestRetries(t *testing.T) {

@@ -225,7 +225,7 @@ routes:
     start: all
     handler: {http: {url: "$HOOK"}}
     retry: {max_attempts: 1}
-    supervisor: {trip_after: 0, route_trip_after: 0}
+    supervisor: {trip_after: 0, route_trip: {of: 0}}
 `)
 	w.hook.answers(func(r request) (int, string) {
 		if r.subject == "orders.dead" {

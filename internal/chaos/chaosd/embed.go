@@ -81,7 +81,7 @@ func runEmbed(args []string) error {
 	if c.RetryMin == c.RetryMax {
 		route.Retry.Policy = "constant"
 	}
-	route.Supervisor.TripAfter, route.Supervisor.RouteTripAfter = &c.TripAfter, &c.RouteTripAfter
+	route.Supervisor.TripAfter, route.Supervisor.RouteTrip.Of = &c.TripAfter, &c.RouteTripAfter
 	route.Supervisor.DeadTrip.Of = new(0)
 	route.Supervisor.MaxStuck = c.MaxStuck
 	route.Stash.Messages = c.Stash

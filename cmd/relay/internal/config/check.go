@@ -173,8 +173,13 @@ func short(name string) string {
 
 func (c checker) object(k *key, n *yaml.Node, path string) (any, bool) {
 	m := map[string]any{}
+	var former *yaml.Node
 	ok := c.pairs(k, n, path, func(name string, at, value *yaml.Node) {
 		f := k.field(name)
+		if f == nil && k.path+"."+name == formerRouteTrip {
+			former = value
+			return
+		}
 		if f == nil {
 			c.unknown(k, c.at(at), path, name)
 			return
@@ -190,7 +195,33 @@ func (c checker) object(k *key, n *yaml.Node, path string) (any, bool) {
 		// The key's own line says more than that of a mapping that starts below it.
 		c.origins[below] = c.at(at)
 	})
+	if former != nil {
+		c.former(k, former, path, m)
+	}
 	return m, ok
+}
+
+// formerRouteTrip was the name of routes.supervisor.route_trip.of until 0.3.
+const formerRouteTrip = "routes.supervisor.route_trip_after"
+
+// former reads the value of formerRouteTrip for the key that has its place.
+func (c checker) former(k *key, n *yaml.Node, path string, m map[string]any) {
+	was, now := join(path, "route_trip_after"), join(path, "route_trip.of")
+	trip, _ := m["route_trip"].(map[string]any)
+	if _, both := trip["of"]; both {
+		c.refuse(c.at(n), was, "is the former name of route_trip.of, which is set, too: remove route_trip_after")
+		return
+	}
+	c.warnAt(c.at(n), was, "is the former name of route_trip.of, and a later version will not know it: write route_trip: {of: %s}", short(n.Value))
+	v, ok := c.value(k.field("route_trip").field("of"), n, now)
+	if !ok {
+		return
+	}
+	if trip == nil {
+		trip = map[string]any{}
+		m["route_trip"] = trip
+	}
+	trip["of"] = v
 }
 
 // unknown refuses a key that does not exist, and keeps later stages from missing the one that was meant.

@@ -88,7 +88,6 @@ var docs = map[string]doc{
 	"routes.supervisor.route_trip.share":        {text: "share of them that failed, above 0 to 1"},
 	"routes.supervisor.route_trip.of":           {text: "how many are looked at: successes, and the first failure of each message; 0: the route never waits"},
 	"routes.supervisor.route_trip.keys":         {text: "keys over which the failures must be"},
-	"routes.supervisor.route_trip_after":        {text: "short form of route_trip.of"},
 	"routes.supervisor.dead_trip":               {text: "when the route is suspended and tries single messages before it goes on: nearly all of the last answers were dead"},
 	"routes.supervisor.dead_trip.share":         {text: "share of them that were dead, above 0 to 1"},
 	"routes.supervisor.dead_trip.of":            {text: "how many are looked at, and how many dead letters are believed after a success; 0: never suspended"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -126,5 +127,49 @@ func TestLoad_headersFromFiles(t *testing.T) {
 	cfg := load(t, `routes: [{name: a, subjects: [a.*], handler: {http: {url: "http://127.0.0.1/", headers: {Authorization: {file: bearer}, X: y}}}}]`, Options{})
 	if h := cfg.Routes[0].Handler.Config().(http.Config).Headers; h["Authorization"] != "Bearer canary" || h["X"] != "y" {
 		t.Errorf("%v", h)
+	}
+}
+
+// The former name of route_trip.of is read, and lint says what to write.
+func TestLoad_readsTheFormerNameOfRouteTrip(t *testing.T) {
+	t.Chdir(t.TempDir())
+	load := func(supervisor string) (*Config, error) {
+		t.Helper()
+		data := "nats: {url: nats://127.0.0.1}\ndefaults:\n  supervisor: {route_trip_after: 7}\nroutes:\n" +
+			"  - {name: a, subjects: [a], handler: {exec: {command: [\"true\"]}}}\n" +
+			"  - {name: b, subjects: [b], handler: {exec: {command: [\"true\"]}}, supervisor: " + supervisor + "}\n"
+		if err := os.WriteFile("relay.yaml", []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return Load(Options{File: "relay.yaml"})
+	}
+	cfg, err := load("{route_trip_after: 0, route_trip: {share: 0.5}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := cfg.Routes[0].Supervisor.RouteTrip, cfg.Routes[1].Supervisor.RouteTrip
+	if *a.Of != 7 || *b.Of != 0 || b.Share != 0.5 {
+		t.Errorf("route_trip is %d, and %d with share %v; want 7, 0 and 0.5", *a.Of, *b.Of, b.Share)
+	}
+	var warnings []string
+	for _, w := range cfg.Source.Warnings {
+		warnings = append(warnings, w.String())
+	}
+	for _, want := range []string{
+		"warning: relay.yaml:3: defaults.supervisor.route_trip_after: is the former name of route_trip.of, and a later version will not know it: write route_trip: {of: 7}",
+		"warning: relay.yaml:6: routes[1].supervisor.route_trip_after: is the former name of route_trip.of, and a later version will not know it: write route_trip: {of: 0}",
+	} {
+		if !slices.Contains(warnings, want) {
+			t.Errorf("nothing says %q:\n%s", want, strings.Join(warnings, "\n"))
+		}
+	}
+	for supervisor, want := range map[string]string{
+		"{route_trip_after: 3, route_trip: {of: 3}}": "relay.yaml:6: routes[1].supervisor.route_trip_after: is the former name of route_trip.of, which is set, too: remove route_trip_after",
+		"{route_trip_after: many}":                   "relay.yaml:6: routes[1].supervisor.route_trip.of: must be a whole number",
+		"{route_trip_after: -1}":                     "relay.yaml:6: routes[1].supervisor.route_trip.of: must be at least 0 (got -1)",
+	} {
+		if _, err := load(supervisor); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", supervisor, err, want)
+		}
 	}
 }
