@@ -29,6 +29,7 @@ const again = 300 * time.Millisecond
 // Scope is whose messages of the stream in the retry stream count.
 type Scope uint8
 
+// The scopes.
 const (
 	OwnRoutes Scope = iota // those of the record's routes
 	AllRoutes              // all: also those of routes that are gone, when no other durable of the stream has routes

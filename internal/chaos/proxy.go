@@ -25,6 +25,7 @@ type Proxy struct {
 // Ways are directions of a connection.
 type Ways uint8
 
+// The directions.
 const (
 	Up   Ways = 1 << iota // towards the target, or NATS
 	Down                  // back

@@ -486,7 +486,7 @@ func (r *Runner) fetch(ctx context.Context, c jetstream.Consumer, each func(m je
 
 // unlessOver is the error of a fetch, unless it ended because nothing came for so long.
 func unlessOver(wait context.Context, err error) error {
-	if wait.Err() != nil || errors.Is(err, nats.ErrTimeout) {
+	if over := wait.Err() != nil || errors.Is(err, nats.ErrTimeout); over {
 		return nil
 	}
 	return err

@@ -17,8 +17,9 @@ import (
 const (
 	// SetupTimeout bounds a step of the start over all routes. Who is not through with it by then is set up later.
 	SetupTimeout = 10 * time.Second
-	// TryAgain and LookAgain are the longest pauses before what is away is tried again, and before a fault is looked at again.
-	TryAgain  = 5 * time.Second
+	// TryAgain is the longest pause before what is away is tried again.
+	TryAgain = 5 * time.Second
+	// LookAgain is the longest pause before a fault is looked at again.
 	LookAgain = time.Minute
 	// LookFor is how long the first looks at a stream and a durable may take that have no leader, and the longest pause between two of them.
 	LookFor = 500 * time.Millisecond

@@ -37,7 +37,7 @@ func (s *service) sayWhat() {
 // sayWhy ends a log in JSON with the reason, in which main would write plain text. A fault is a line.
 func (s *service) sayWhy(err error) error {
 	if err == nil {
-		return err
+		return nil
 	}
 	code := cli.ExitCode(err)
 	for line := range strings.Lines(err.Error()) {
