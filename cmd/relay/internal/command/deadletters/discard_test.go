@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +43,21 @@ func TestImport_regressionLineThatIsTooLong(t *testing.T) {
 	l := <-readLines(t.Context(), io.LimitReader(zeros{}, maxLine+1))
 	if want := "line 1: not a line of relay dlq export: longer than 192 MiB"; l.err == nil || l.err.Error() != want {
 		t.Errorf("got %v", l.err)
+	}
+}
+
+// What is no export said "cannot unmarshal array into Go value of type dlq.line". A mark of the byte order, as editors write it, is no reason to refuse one.
+func TestImport_regressionSaysWhatIsNoExport(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"[1]":                     "line 1: not a line of relay dlq export: a line is a JSON object (got: array)",
+		`{"route":7}`:             "line 1: not a line of relay dlq export: field route has another type (got: number)",
+		"\x1f\x8b\x08\x00":        "line 1: not a line of relay dlq export: the input is compressed with gzip: unpack it first, as with zcat FILE | relay dlq import -",
+		"\ufeff" + `{"format":9}`: "line 1: not a line of relay dlq export: format 9: this version of relay reads 1",
+	} {
+		if l := <-readLines(t.Context(), strings.NewReader(in)); l.err == nil || l.err.Error() != want {
+			t.Errorf("%q: got %v, want %s", in, l.err, want)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package deadletters
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -173,12 +174,16 @@ func readLines(ctx context.Context, in io.Reader) <-chan line {
 		}
 		n := 1
 		for ; lines.Scan(); n++ {
-			if len(lines.Bytes()) == 0 {
+			text := lines.Bytes()
+			if n == 1 {
+				text = bytes.TrimPrefix(text, []byte("\ufeff")) // of an editor
+			}
+			if len(text) == 0 {
 				continue
 			}
 			l := line{n: n}
-			if err := json.Unmarshal(lines.Bytes(), &l.entry); err != nil {
-				l.err = fmt.Errorf("line %d: not a line of relay dlq export: %w", n, err)
+			if err := json.Unmarshal(text, &l.entry); err != nil {
+				l.err = fmt.Errorf("line %d: not a line of relay dlq export: %w", n, notAnEntry(text, err))
 			}
 			if !yield(l) {
 				return
@@ -193,4 +198,18 @@ func readLines(ctx context.Context, in io.Reader) <-chan line {
 		}
 	}()
 	return read
+}
+
+// notAnEntry says in the words of the file why a line is no entry.
+func notAnEntry(text []byte, err error) error {
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case bytes.HasPrefix(text, []byte("\x1f\x8b")):
+		return errors.New("the input is compressed with gzip: unpack it first, as with zcat FILE | relay dlq import -")
+	case errors.As(err, &wrong) && wrong.Field == "":
+		return fmt.Errorf("a line is a JSON object (got: %s)", wrong.Value)
+	case errors.As(err, &wrong):
+		return fmt.Errorf("field %s has another type (got: %s)", wrong.Field, wrong.Value)
+	}
+	return err
 }

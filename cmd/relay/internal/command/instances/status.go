@@ -44,6 +44,9 @@ server. A question mark stands for what is not known yet. With a ROUTE it tells 
   relay status billing --keys 1000
   relay status --watch`,
 		RunE: func(c *cobra.Command, a []string) error {
+			if f.keys < 0 {
+				return fmt.Errorf("%w: --keys %d: must be at least 0", cli.ErrUsage, f.keys)
+			}
 			cl, err := o.Open(c.Context(), access.Viewer)
 			if err != nil {
 				return err
@@ -69,7 +72,7 @@ server. A question mark stands for what is not known yet. With a ROUTE it tells 
 }
 
 func (f statusFlags) once(ctx context.Context, c *cobra.Command, cl *cli.Client, route string) error {
-	answers, err := ask(ctx, c, cl, control.StatusRequest{Route: route, Keys: cmp.Or(max(f.keys, 0), -1)})
+	answers, err := ask(ctx, c, cl, control.StatusRequest{Route: route, Keys: cmp.Or(f.keys, -1)})
 	if err != nil {
 		return err
 	}

@@ -94,10 +94,11 @@ func messageOf(stdin io.Reader, a, headers []string) (*nats.Msg, error) {
 	m := nats.NewMsg(a[0])
 	for _, h := range headers {
 		name, value, ok := strings.Cut(h, ":")
-		if !ok {
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		if !ok || name == "" || strings.ContainsAny(h, "\r\n") {
 			return nil, fmt.Errorf("%w: header %q: must be 'Name: value'", cli.ErrUsage, h)
 		}
-		m.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		m.Header.Add(name, value)
 	}
 	if len(a) == 2 && a[1] != "-" {
 		m.Data = []byte(a[1])
