@@ -30,7 +30,8 @@ type aside struct {
 	keys   map[string]*shelf // messages that wait for their key
 	// buckets are those of messages that wait for a limit, by the name of the bucket.
 	buckets map[string]*shelf
-	open    []*shelf // those of keys and buckets from which messages may be called
+	open    []*shelf // those of keys from which messages may be called
+	openAt  []*shelf // those of buckets
 	called  list[absentee]
 	bytes   int       // of those that are called
 	turn    bool      // the newest is called next
@@ -265,17 +266,8 @@ func (a *aside) ripe() (n int) {
 // recallAll is recall while the route flows.
 func (a *aside) recallAll(t *turn) {
 	most := t.window.meter.window(t.now, t.opts.Concurrency)
-	for len(a.open) > 0 && a.mayCall(t, most) && 4*t.stash.room() > t.stash.messages {
-		s := a.open[0]
-		a.open = a.open[1:]
-		s.opened = false
-		for n := 0; n < maxCalled && s.n > 0 && a.mayCall(t, most) && a.wantsMore(t, s); n++ {
-			a.recallOne(t, s, s.first())
-		}
-		if s.n > 0 && a.wantsMore(t, s) {
-			a.offer(s)
-		}
-	}
+	a.recallOpen(t, &a.openAt, func() bool { return a.called.n < most && a.bytes < MaxWindowBytes }) // whatever else waits
+	a.recallOpen(t, &a.open, func() bool { return a.mayCall(t, most) })
 	for a.fresh.n > 0 && a.fresh.called+t.window.back < most && a.bytes < MaxWindowBytes { // whatever else is called, or waits
 		e := a.fresh.first()
 		if a.turn = !a.turn; a.turn { // the newest and the oldest in turn
@@ -291,6 +283,21 @@ func (a *aside) recallAll(t *turn) {
 	}
 }
 
+// recallOpen calls messages of some shelves back.
+func (a *aside) recallOpen(t *turn, open *[]*shelf, may func() bool) {
+	for len(*open) > 0 && may() {
+		s := (*open)[0]
+		*open = (*open)[1:]
+		s.opened = false
+		for n := 0; n < maxCalled && s.n > 0 && may() && a.wantsMore(t, s); n++ {
+			a.recallOne(t, s, s.first())
+		}
+		if s.n > 0 && a.wantsMore(t, s) {
+			a.offer(s)
+		}
+	}
+}
+
 // mayCall tells whether so few messages that were here before are on their way, or wait for a slot, that one more may be called.
 func (a *aside) mayCall(t *turn, most int) bool {
 	s := &t.slots
@@ -302,7 +309,7 @@ func (a *aside) mayCall(t *turn, most int) bool {
 // wantsMore tells whether so little of a key, or for a bucket, is at hand that more should come.
 func (a *aside) wantsMore(t *turn, s *shelf) bool {
 	if s.name != "" {
-		return t.limits.wantsAt(s)
+		return t.limits.wantsAt(t, s)
 	}
 	k := t.keys[s.key]
 	switch {
@@ -322,15 +329,18 @@ func (a *aside) recallToAsk(t *turn) {
 		return
 	}
 	ahead := q.ahead(t)
+	if q.newest && q.oneByOne(t) {
+		ahead++ // what is at hand came by itself
+	}
 	called := a.judged.called + max(a.fresh.called, t.order.called)
-	for have := q.good.n + q.fresh.n + called; have < ahead && a.fresh.n > 0; have++ {
+	for have := q.good.n + q.fresh.n + q.back.n + called; have < ahead && a.fresh.n > 0; have++ {
 		e := a.fresh.first()
-		if have%2 == 1 {
+		if q.newest != (have%2 == 1) { // where one is asked at a time have is 0
 			e = a.fresh.last()
 		}
 		a.recallOne(t, &a.fresh, e)
 	}
-	if q.good.n+q.fresh.n+q.second.n+q.judged.n+a.fresh.n+called+t.route.probes > 0 {
+	if q.good.n+q.fresh.n+q.back.n+q.second.n+q.judged.n+a.fresh.n+called+t.route.probes > 0 {
 		return
 	}
 	switch {
@@ -346,7 +356,7 @@ func (a *aside) recallToAsk(t *turn) {
 	for len(a.open) > 0 {
 		s := a.open[0]
 		a.open, s.opened = a.open[1:], false
-		if s.name == "" && s.n > 0 && a.wantsMore(t, s) {
+		if s.n > 0 && a.wantsMore(t, s) {
 			a.recallOne(t, s, s.first())
 			return
 		}

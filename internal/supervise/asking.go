@@ -54,6 +54,7 @@ type inquiry struct {
 
 	good   list[key] // keys with a message that nobody has judged, of those that succeeded lately
 	fresh  list[key] // of the others; the longest there first
+	back   list[key] // those whose message came back by itself: it is an old one, whenever it came
 	second list[key] // of keys that failed
 	judged list[key] // keys with a message that failed before, and may be asked
 }
@@ -156,15 +157,18 @@ func (s *routeProbing) accepts(t *turn, k *key, m *Message) bool {
 		ok, _ := s.wants(t, m.past())
 		return ok && t.route.mayBeAsked(k, m, 1)
 	}
-	return t.route.mayBeAsked(k, m, t.route.inquiry.readyToAsk(t))
+	return t.route.mayBeAsked(k, m, t.route.inquiry.readyToAsk(t, m))
 }
 
 // dropsWhatWaits tells whether what cannot start now is dropped.
 func (s *route) dropsWhatWaits() bool { return s.cfg.Forward == supervisor.ForwardDrop && !s.doubt }
 
-// readyToAsk is how many messages that nobody has judged are kept at hand.
-func (q *inquiry) readyToAsk(t *turn) int {
-	if q.oneByOne(t) {
+// readyToAsk is how many messages that nobody has judged are kept at hand when m arrives.
+func (q *inquiry) readyToAsk(t *turn, m *Message) int {
+	switch {
+	case q.oneByOne(t) && (m.isNew() || m.called):
+		return 2 // it may be the newest; the other one came by itself
+	case q.oneByOne(t):
 		return 1
 	}
 	return max(2*t.opts.Concurrency, q.ahead(t))
@@ -187,7 +191,11 @@ func (s *route) mayBeAsked(k *key, m *Message, most int) bool {
 	if m.past() == failedBefore {
 		return q.judged.n == 0
 	}
-	return q.good.n+q.fresh.n+q.second.n < most
+	have := q.good.n + q.fresh.n + q.back.n
+	if k.failures > 0 {
+		have += q.second.n // which others do not wait for
+	}
+	return have < most
 }
 
 // failed takes in the failure of a question.
@@ -296,9 +304,12 @@ func (q *inquiry) pick(t *turn, with past) (of *key, m *Message, stop bool) {
 // askableNow is the key whose message of that past is to be asked next; nil when there is none. When there are as many children as
 // there may be, none of them idle, it is a key that has one: its child waits for nothing else.
 func (q *inquiry) askableNow(t *turn, with past) *key {
-	lists := []*list[key]{&q.good, &q.fresh, &q.second}
-	if with == failedBefore {
+	lists := []*list[key]{&q.good, &q.back, &q.fresh, &q.second}
+	switch {
+	case with == failedBefore:
 		lists = []*list[key]{&q.judged}
+	case q.newest:
+		lists[1], lists[2] = lists[2], lists[1]
 	}
 	var first *key
 	for _, l := range lists {
@@ -342,10 +353,16 @@ func (q *inquiry) candidate(t *turn, k *key, with past) *Message {
 // line puts k in the lists of those that may be asked, or takes it out.
 func (q *inquiry) line(t *turn, k *key) {
 	var in *list[key]
-	if !k.gone && q.candidate(t, k, unjudged) != nil {
+	var m *Message
+	if !k.gone {
+		m = q.candidate(t, k, unjudged)
+	}
+	if m != nil {
 		switch {
 		case t.route.evidence.good.has(k.name):
 			in = &q.good
+		case k.failures == 0 && m.Returns > 0 && !m.called:
+			in = &q.back
 		case k.failures == 0:
 			in = &q.fresh
 		default:
@@ -363,7 +380,7 @@ func (q *inquiry) line(t *turn, k *key) {
 // unlineAll empties the lists: the route asks nobody any more.
 func (s *route) unlineAll() {
 	q := &s.inquiry
-	for _, l := range []*list[key]{&q.good, &q.fresh, &q.second} {
+	for _, l := range []*list[key]{&q.good, &q.back, &q.fresh, &q.second} {
 		for k := range l.all() {
 			k.inAsked.moveTo(nil, k)
 		}

@@ -25,6 +25,8 @@ func (*flowing) choose(t *turn, k *key, from line) *Message {
 	switch {
 	case t.opts.Ordered:
 		return t.order.head(k)
+	case from == fresh && k.fresh.n == 0:
+		return k.newHeld()
 	case from == fresh:
 		return k.fresh.first()
 	case k.held.n > 0:

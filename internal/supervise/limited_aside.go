@@ -69,13 +69,16 @@ func (l *limited) standAt(t *turn, b *limit.Bucket, k *key, m *Message) {
 	a.offer(s)
 }
 
-// wantsAt tells whether the line at a bucket is short.
-func (l *limited) wantsAt(s *shelf) bool {
-	n := s.called
+// wantsAt tells whether the line at a bucket is short. While the stash has little room, whoever filled it, it is to be shorter.
+func (l *limited) wantsAt(t *turn, s *shelf) bool {
+	n, most := s.called, lineAt
 	if p := l.waiting[s.bucket]; p != nil {
 		n += p.keys.len()
 	}
-	return n < lineAt
+	if 4*t.stash.room() <= t.stash.messages {
+		most /= 8
+	}
+	return n < most
 }
 
 // offerAt lets messages be called back that are aside because of a bucket.
@@ -91,6 +94,10 @@ func (a *aside) offerAt(b *limit.Bucket) {
 func (a *aside) offer(s *shelf) {
 	if !s.opened && s.n > 0 {
 		s.opened = true
-		a.open = append(a.open, s)
+		if s.name == "" {
+			a.open = append(a.open, s)
+		} else {
+			a.openAt = append(a.openAt, s)
+		}
 	}
 }

@@ -344,3 +344,54 @@ func TestLimits_aBacklogOfOneKeyDoesNotOvertakeOthersThatWait(t *testing.T) {
 		b.close()
 	})
 }
+
+// Fifty messages of values of their own waited for 19 s behind bad ones of other values that fail slowly. What was in the stash when the route began to
+// flow stayed there, because of the limit, and had its turn behind all that was there before.
+func TestLimits_regressionHealthyMessagesOfOtherValuesBehindManyBadOnes_large(t *testing.T) {
+	large(t)
+	synctest.Test(t, func(t *testing.T) {
+		book := limit.NewBook()
+		per := book.Set("per", limit.Bounds{Places: 1})
+		also := func(w Work) []limit.Need { return []limit.Need{{Limit: per, Value: w.(*testWork).m.Key}} }
+		b := newBench(t, Options{Concurrency: 16, MaxAttempts: 1000, Limits: &Limits{Book: book, Name: "r", Also: also}})
+		s := stream{b: b}
+		for n := range uint64(5000) {
+			s.publish(func(context.Context, *Message, int) Verdict {
+				time.Sleep(300 * time.Millisecond)
+				return failed
+			}, fmt.Sprint("bad", n), n+1)
+		}
+		for n := range uint64(50) {
+			s.publish(takes(5*time.Millisecond), fmt.Sprint("good", n), 10_000+n)
+		}
+		s.deliver(6 * time.Second)
+		for n := range uint64(50) {
+			b.wantFinal(10_000+n, AckMessage)
+		}
+		b.close()
+	})
+}
+
+// What is aside for the bucket of a value was not called back while messages of keys that wait filled the stash, and all later ones of that value went
+// aside behind it: they waited for minutes, with room in the bucket and every slot free.
+func TestLimits_regressionAFullStashOfOthersKeepsNobodyAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := limit.NewBook()
+		per := book.Set("per", limit.Bounds{Places: 4})
+		also := func(w Work) []limit.Need { return []limit.Need{{Limit: per, Value: w.(*testWork).m.Key[:3]}} }
+		b := newBench(t, Options{Concurrency: 8, StashMessages: 100, MaxAttempts: 1000, Limits: &Limits{Book: book, Name: "r", Also: also}})
+		s := stream{b: b}
+		for n := range uint64(1000) {
+			s.publish(func(context.Context, *Message, int) Verdict { panic("bad") }, fmt.Sprint("bad", n%20), n+1)
+		}
+		s.deliver(20 * time.Second) // the keys wait, and their messages fill the stash
+		for n := range uint64(100) {
+			s.publish(takes(100*time.Millisecond), fmt.Sprint("good", n), 2000+n)
+		}
+		s.deliver(8 * time.Second) // the limit lets 40 a second run
+		for n := range uint64(100) {
+			b.wantFinal(2000+n, AckMessage)
+		}
+		b.close()
+	})
+}

@@ -17,7 +17,7 @@ func (*routeWaiting) failed(*turn, *run, error) {}
 
 // accepts what is to be asked when the wait is over.
 func (*routeWaiting) accepts(t *turn, k *key, m *Message) bool {
-	return !t.route.dropsWhatWaits() && t.route.mayBeAsked(k, m, t.route.inquiry.readyToAsk(t))
+	return !t.route.dropsWhatWaits() && t.route.mayBeAsked(k, m, t.route.inquiry.readyToAsk(t, m))
 }
 
 func (*routeWaiting) answered(t *turn, r *run) { r.probeAnswered(t) }

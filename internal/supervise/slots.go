@@ -58,7 +58,7 @@ func (s *slots) queue(k *key) {
 		}
 		return
 	}
-	if k.fresh.n > 0 {
+	if k.fresh.n > 0 || k.newHeld() != nil {
 		s.ready[fresh].push(k)
 	}
 	if k.returned.n > 0 || k.held.n > 0 || k.is(Probing) && k.later.n > 0 {

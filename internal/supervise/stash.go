@@ -226,7 +226,8 @@ func (k *key) stashWindow(t *turn) {
 }
 
 // release moves messages of k to the window that are here for the first time and waited for the route alone, so that they are not
-// behind those that come back. With limits that have per they stay: in the window many of one value would stand before the others. So
+// behind those that come back. With limits that have per they stay, because in the window many of one value would stand before the others:
+// they start from there (newHeld). So
 // does an ordered key unless all that it has can go: its messages are in one line.
 func (s *stash) release(t *turn, k *key) {
 	if !k.flows() || k.flow.ramp > 0 || t.limits != nil && t.limits.Also != nil {
@@ -245,6 +246,14 @@ func (s *stash) release(t *turn, k *key) {
 			t.window.enter(t, k, m)
 		}
 	}
+}
+
+// newHeld is the next message in the stash of a key that flows, if it is here for the first time and waited for its route alone.
+func (k *key) newHeld() *Message {
+	if m := k.held.first(); m != nil && m.isNew() && k.flows() && k.flow.ramp == 0 {
+		return m
+	}
+	return nil
 }
 
 // isNew tells whether m is here for the first time.

@@ -27,8 +27,8 @@ func (w *window) makeWay(t *turn) {
 	most := max(wideWindow, 2*w.meter.window(t.now, t.opts.Concurrency))
 	for q := &t.slots.ready[fresh]; q.len() > most; {
 		k := q.takeAt(q.len() / 2)
-		if k.gone {
-			continue
+		if k.gone || k.fresh.n == 0 {
+			continue // it has its turns with those that were here before
 		}
 		for m := k.fresh.last(); m != nil; m = k.fresh.last() { // of an ordered key the newest first, so that the rest may go on in order
 			t.take(k, m)

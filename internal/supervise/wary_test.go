@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/relaymq/relay/supervisor"
 )
 
 // Fifty healthy messages behind 20,000 bad ones waited for minutes when the handler is slow to fail, or fails in several ways: each success
@@ -110,6 +112,30 @@ func TestWary_regressionWhatComesBackByItselfKeepsTheBoundOfTheWindow_large(t *t
 			if n := b.g.Status().Window; n > MaxWindow {
 				t.Fatalf("%d messages are in the window after %v", n, time.Since(b.began))
 			}
+		}
+		b.close()
+	})
+}
+
+// While nobody answers, a route whose forward is giveback never asked a message that had just come: the one at hand was always an old one, which came
+// back by itself or was called, or one of a key that failed.
+func TestWary_regressionTheNewestIsAskedWhereNothingIsStashed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{
+			Concurrency: 64, Timeout: time.Second, MaxAttempts: 1000, Config: supervisor.Config{Forward: supervisor.ForwardGiveBack},
+		})
+		s := stream{b: b}
+		for n := range uint64(1000) {
+			s.publish(obeying, fmt.Sprint("bad", n%100), n+1)
+		}
+		s.deliver(40 * time.Second)
+		for n := range uint64(10) {
+			s.publish(succeed, fmt.Sprint("good", n), 2000+n)
+			s.deliver(time.Second)
+		}
+		s.deliver(10 * time.Second)
+		for n := range uint64(10) {
+			b.wantFinal(2000+n, AckMessage)
 		}
 		b.close()
 	})
