@@ -329,8 +329,8 @@ func (a *aside) recallToAsk(t *turn) {
 		return
 	}
 	ahead := q.ahead(t)
-	if q.newest && q.oneByOne(t) {
-		ahead++ // what is at hand came by itself
+	if e := a.fresh.last(); e != nil && q.newest && q.oneByOne(t) && a.fresh.called == 0 && !q.hasNewer(t, e.id.sequence) {
+		a.recallOne(t, &a.fresh, e) // however many older ones are at hand
 	}
 	called := a.judged.called + max(a.fresh.called, t.order.called)
 	for have := q.good.n + q.fresh.n + q.back.n + called; have < ahead && a.fresh.n > 0; have++ {

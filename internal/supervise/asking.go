@@ -166,7 +166,9 @@ func (s *route) dropsWhatWaits() bool { return s.cfg.Forward == supervisor.Forwa
 // readyToAsk is how many messages that nobody has judged are kept at hand when m arrives.
 func (q *inquiry) readyToAsk(t *turn, m *Message) int {
 	switch {
-	case q.oneByOne(t) && (m.isNew() || m.called):
+	case m.called:
+		return math.MaxInt // no more are called than are needed
+	case q.oneByOne(t) && m.isNew():
 		return 2 // it may be the newest; the other one came by itself
 	case q.oneByOne(t):
 		return 1
@@ -348,6 +350,18 @@ func (q *inquiry) candidate(t *turn, k *key, with past) *Message {
 		return nil
 	}
 	return m
+}
+
+// hasNewer tells whether the newest message at hand that nobody has judged is newer than that of the sequence, or is it.
+func (q *inquiry) hasNewer(t *turn, sequence uint64) bool {
+	for _, l := range []*list[key]{&q.good, &q.fresh} {
+		if k := l.last(); k != nil {
+			if m := q.candidate(t, k, unjudged); m != nil && m.Sequence >= sequence {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // line puts k in the lists of those that may be asked, or takes it out.

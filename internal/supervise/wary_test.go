@@ -140,3 +140,28 @@ func TestWary_regressionTheNewestIsAskedWhereNothingIsStashed(t *testing.T) {
 		b.close()
 	})
 }
+
+// When a route begins to ask one message at a time, what it has at hand are old ones. They were asked before what was newer and aside, one in two seconds.
+func TestWary_regressionTheNewestIsAskedBeforeOlderOnesAtHand_large(t *testing.T) {
+	large(t)
+	for _, forward := range []supervisor.Forward{supervisor.ForwardGiveBack, supervisor.ForwardStash} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, Options{Concurrency: 8, MaxAttempts: 1000, Config: supervisor.Config{Forward: forward}})
+			s := stream{b: b}
+			const bad, good = 5000, 50
+			for n := range uint64(bad) {
+				s.publish(func(context.Context, *Message, int) Verdict {
+					return Verdict{Kind: Retry, NoAnswer: true, Err: errors.New("connection refused")}
+				}, fmt.Sprint("bad", n), n+1)
+			}
+			for n := range uint64(good) {
+				s.publish(succeed, fmt.Sprint("good", n), bad+n+1)
+			}
+			s.deliver(8 * time.Second)
+			for n := range uint64(good) {
+				b.wantFinal(bad+n+1, AckMessage)
+			}
+			b.close()
+		})
+	}
+}
