@@ -226,9 +226,8 @@ func (k *key) stashWindow(t *turn) {
 }
 
 // release moves messages of k to the window that are here for the first time and waited for the route alone, so that they are not
-// behind those that come back. With limits that have per they stay, because in the window many of one value would stand before the others:
-// they start from there (newHeld). So
-// does an ordered key unless all that it has can go: its messages are in one line.
+// behind those that come back. With limits that have per they stay, because in the window many of one value would stand before the others; they
+// have their turns from the stash (newHeld). The messages of an ordered key stay, too, unless all of them can go: they are in one line.
 func (s *stash) release(t *turn, k *key) {
 	if !k.flows() || k.flow.ramp > 0 || t.limits != nil && t.limits.Also != nil {
 		return

@@ -228,7 +228,10 @@ func (c checker) former(k *key, n *yaml.Node, path string, m map[string]any) {
 func (c checker) unknown(k *key, at origin, path, name string) {
 	meant := suggest(k, name)
 	hint := ""
-	if meant != "" {
+	switch {
+	case k.path+"."+name == formerRouteTrip: // not in a file
+		hint = ": its name is route_trip.of"
+	case meant != "":
 		hint = fmt.Sprintf(" (did you mean %s?)", meant)
 		c.bad[join(path, meant)] = true
 	}

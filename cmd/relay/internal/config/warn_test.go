@@ -163,6 +163,10 @@ func TestLoad_readsTheFormerNameOfRouteTrip(t *testing.T) {
 			t.Errorf("nothing says %q:\n%s", want, strings.Join(warnings, "\n"))
 		}
 	}
+	_, err = Load(Options{File: "relay.yaml", Env: []string{"RELAY_DEFAULTS__SUPERVISOR__ROUTE_TRIP_AFTER=3"}})
+	if want := "RELAY_DEFAULTS__SUPERVISOR__ROUTE_TRIP_AFTER: defaults.supervisor.route_trip_after: unknown key: its name is route_trip.of"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
 	for supervisor, want := range map[string]string{
 		"{route_trip_after: 3, route_trip: {of: 3}}": "relay.yaml:6: routes[1].supervisor.route_trip_after: is the former name of route_trip.of, which is set, too: remove route_trip_after",
 		"{route_trip_after: many}":                   "relay.yaml:6: routes[1].supervisor.route_trip.of: must be a whole number",
