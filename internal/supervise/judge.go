@@ -36,9 +36,6 @@ func (r *run) end(t *turn) {
 	t.slots.end(r)
 	t.route.endProbe(r)
 	t.limits.givePlaces(k)
-	if k.held.n > 0 || len(k.outside.absent) > 0 {
-		t.order.progress = t.now
-	}
 	t.window.meter.done++
 	r.child.of.release(&t.effects)
 	t.nursery.releaseChild(t, r.child, k)
@@ -128,6 +125,9 @@ func (t *turn) snooze(k *key, m *Message, v Verdict) {
 // answered is a success, or a verdict that is one for the key: the handler worked.
 func (r *run) answered(t *turn, v Verdict) {
 	k, m := r.k, r.m
+	if k.held.n > 0 || len(k.outside.absent) > 0 {
+		t.order.progress = t.now
+	}
 	switch v.Kind {
 	case Dead:
 		m.Attempts++

@@ -12,7 +12,7 @@ type order struct {
 	numbering  numbering
 	called     int       // messages that were called back, and are on their way
 	callsReady time.Time // when they are ready to come
-	progress   time.Time // when a key with messages in the stash finished one
+	progress   time.Time // when a message was done with whose key has more of them, in the stash or outside
 	glanced    time.Time // when more was asked for although the stash is full and later messages wait
 	owed       list[key] // that were to have messages called back while the route did not flow
 }
@@ -289,6 +289,11 @@ func (o *order) room(messages int, s *stash) int {
 		least = o.glance(few, meterPeriod)
 	}
 	return min(messages, max(s.room(), least))
+}
+
+// stands tells whether the stash is full of messages whose keys do not go on, and nothing that was called is on its way.
+func (o *order) stands(s *stash) bool {
+	return o.opts.Ordered && s.room() <= 0 && o.called == 0 && o.now.Sub(o.progress) >= progressWithin && !o.gate.isShut(o.now)
 }
 
 // glanceEvery is how often some messages are asked for although the stash is full and its keys go on: others may be healthy.

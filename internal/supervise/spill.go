@@ -6,17 +6,20 @@ import "time"
 const stalledAfter = time.Second
 
 // spill moves the messages of stalled keys from a full window to the stash: a key whose handlers, or whose factory, hang
-// must not keep the pull loop from fetching the messages of others. Nor may messages that wait for retries of other keys.
+// must not keep the pull loop from fetching the messages of others. Nor may messages that wait for retries of other keys. It looks
+// for such keys once in a meterPeriod. While it finds some that failed or hung before, it looks each time that it is called, for
+// thousands of their messages may come before one of another key.
 func (w *window) spill(t *turn) {
-	if !w.full(t.slots.running.n, t.opts.Concurrency, t.now) || t.now.Sub(t.slots.spilled) < meterPeriod {
+	if !w.full(t.slots.running.n, t.opts.Concurrency, t.now) || t.now.Sub(t.slots.spilled) < meterPeriod && !t.slots.stalled {
 		return
 	}
-	t.slots.spilled = t.now
+	t.slots.spilled, t.slots.stalled = t.now, false
 	for r := range t.slots.running.all() {
 		k := r.k
 		started := t.slots.began(r)
 		if k.fresh.n+k.returned.n > 0 && t.now.Sub(started) >= stalledAfter && t.now.Sub(k.lastDone) >= stalledAfter && t.slots.full(k) {
 			k.stashWindow(t)
+			t.slots.stalled = t.slots.stalled || k.hung || k.trouble.failures > 0
 		}
 	}
 	t.limits.spill(t)

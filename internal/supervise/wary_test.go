@@ -165,3 +165,47 @@ func TestWary_regressionTheNewestIsAskedBeforeOlderOnesAtHand_large(t *testing.T
 		})
 	}
 }
+
+// Ten keys whose handlers hang had 20,000 messages ahead of those of healthy keys. Their slots were theirs, all others were free, and yet the healthy
+// ones waited for a minute: only what the window holds was pulled each quarter of a second, for those of the ten filled it. With order: key each failure
+// counted as if the keys went on, and so few messages were pulled at a time.
+func TestWary_regressionHealthyMessagesBehindManyOfFewKeysThatHang_large(t *testing.T) {
+	large(t)
+	slow := func(context.Context, *Message, int) Verdict {
+		time.Sleep(300 * time.Millisecond)
+		return failed
+	}
+	for name, shape := range map[string]struct {
+		opts Options
+		bad  handlerFunc
+	}{
+		"hang":                 {Options{Concurrency: 16, Timeout: 4 * time.Second}, obeying},
+		"hang, many at once":   {Options{Concurrency: 64, Timeout: 4 * time.Second}, obeying},
+		"hang, in order":       {Options{Concurrency: 4, Timeout: 2 * time.Second, StashMessages: 50, Ordered: true}, obeying},
+		"fail slowly":          {Options{Concurrency: 8, Timeout: 4 * time.Second}, slow},
+		"fail slowly, ordered": {Options{Concurrency: 8, Timeout: 4 * time.Second, Ordered: true}, slow},
+		"fail slowly, ordered, giveback": {Options{Concurrency: 4, Timeout: 4 * time.Second, StashMessages: 50, Ordered: true,
+			Config: supervisor.Config{Forward: supervisor.ForwardGiveBack}}, slow},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				shape.opts.MaxAttempts = 1000
+				b := newBench(t, shape.opts)
+				s := stream{b: b}
+				for n := range uint64(20_000) {
+					s.publish(shape.bad, fmt.Sprint("bad", n%10), n+1)
+				}
+				s.deliver(15 * time.Second)
+				for n := range uint64(20) {
+					s.publish(succeed, fmt.Sprint("good", n), 20_001+n)
+					s.deliver(500 * time.Millisecond)
+				}
+				s.deliver(2 * time.Second)
+				for n := range uint64(20) {
+					b.wantFinal(20_001+n, AckMessage)
+				}
+				b.close()
+			})
+		})
+	}
+}
